@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-2.0-only
+.DEFAULT_GOAL := help
+PYTHON := .venv/bin/python
+PYTEST := $(PYTHON) -m pytest
+RESULTS := build/results
+
+.PHONY: help setup test test-unit test-bpf test-net lint format demo bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install everything needed and make .venv (as root; quick when done already)
+	@scripts/setup.sh
+
+test: test-unit test-bpf test-net ## run all tests (as root)
+
+test-unit: setup ## run the pure tests
+	$(PYTEST) tests/unit -n auto --junitxml=$(RESULTS)/unit.xml
+
+test-bpf: setup ## run the BPF programs on golden packets (as root)
+	$(PYTEST) tests/bpf --junitxml=$(RESULTS)/bpf.xml
+
+# One at a time: labs share two cores and what they measure depends on them.
+test-net: setup ## run labs of namespaces (as root)
+	$(PYTEST) tests/net --junitxml=$(RESULTS)/net.xml
+
+lint: setup ## check style and types
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy --strict mrcd cli
+
+format: setup ## format the Python sources
+	$(PYTHON) -m ruff format .
+
+demo: setup ## kill a plane under load: mrcd, ECMP and MPTCP side by side (as root)
+	$(PYTHON) -m tests.bench.demo
+
+bench: setup ## measure everything the README quotes (as root)
+	$(PYTHON) -m tests.bench.run
+
+clean: ## remove .venv and everything built
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

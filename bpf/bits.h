@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Bit sets over PSNs and over EVs. Pure functions; BPF has no instruction
+ * that counts trailing zeroes.
+ */
+#ifndef MRC_BITS_H
+#define MRC_BITS_H
+
+/*
+ * Index of the lowest set bit of a non-zero word: the population count of the
+ * ones below it. Without branches, because the verifier follows each branch of
+ * each round of a loop.
+ */
+static __always_inline __u32 lowest_bit(__u64 v)
+{
+	v = (v & -v) - 1;
+	v = v - ((v >> 1) & 0x5555555555555555ull);
+	v = (v & 0x3333333333333333ull) + ((v >> 2) & 0x3333333333333333ull);
+	v = (v + (v >> 4)) & 0x0f0f0f0f0f0f0f0full;
+	return (v * 0x0101010101010101ull) >> 56;
+}
+
+/* Bits of the 64 PSNs from the aligned number `word` that lie in [from, to). */
+static __always_inline __u64 range_mask(__u32 word, __u32 from, __u32 to)
+{
+	__s32 lo = from - word, hi = to - word;
+	__u64 mask = ~0ull;
+
+	if (lo >= 64 || hi <= 0 || lo >= hi)
+		return 0;
+	if (lo > 0)
+		mask &= ~0ull << (lo & 63);
+	if (hi < 64)
+		mask &= (1ull << (hi & 63)) - 1;
+	return mask;
+}
+
+/* A bitmap whose bit 0 is PSN `base`, seen from the aligned number `word`. */
+static __always_inline __u64 shifted(__u64 bitmap, __u32 base, __u32 word)
+{
+	__s32 d = base - word;
+
+	if (d >= 64 || d <= -64)
+		return 0;
+	return d >= 0 ? bitmap << (d & 63) : bitmap >> (-d & 63);
+}
+
+/*
+ * Is `len` a length that a slot can hold? The verifier forgets bounds that the
+ * compiler merged into one subtraction and compare, so each is made visible on
+ * the value itself. `len` must be a 64-bit variable: a 32-bit one is copied
+ * to be zero-extended, and the copy is what gets tested.
+ */
+#define LEN_OK(len) ({ \
+	int ok = 1; \
+	asm volatile("%0 &= 0x3fff" : "+r"(len)); \
+	if ((len) > CFG_MTU) \
+		ok = 0; \
+	asm volatile("" : "+r"(len)); \
+	if ((len) < 20) \
+		ok = 0; \
+	ok; })
+
+#endif

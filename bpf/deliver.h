@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Deliver: the receive window. Packets in order go to mrc0, packets ahead of a
+ * gap wait in the reorder ring until it is filled.
+ *
+ * Several CPUs may hold packets of one QP. "busy" makes one of them the owner
+ * of rx->next: only the owner delivers and moves next. Who is not the owner
+ * stores its packet and leaves. Storing sets the received bit, and the owner
+ * looks at that bit and gives up ownership, under one lock, so no packet is
+ * stored unseen. An owner that leaves early (bound reached, mrc0 full) is
+ * followed by the next arrival or the clock.
+ */
+#ifndef MRC_DELIVER_H
+#define MRC_DELIVER_H
+
+#define DRAIN_MAX 32             /* held packets released by one program run */
+
+static __always_inline int rx_bit(const struct mrc_rx *rx, u32 psn)
+{
+	return rx->received[(psn >> 6) & CFG_WORD_MASK] >> (psn & 63) & 1;
+}
+
+/* Write the Ethernet header that mrc0 expects. */
+static __always_inline int put_link(struct __sk_buff *skb, const struct mrc_host *h, __be16 proto)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	struct eth_hdr *eth = data;
+
+	if (data + sizeof(*eth) > end)
+		return -1;
+	copy_mac(eth->dst, h->link_mac);
+	copy_mac(eth->src, h->link_mac);
+	eth->proto = proto;
+	return 0;
+}
+
+/* Copy the skb's inner packet into the reorder ring. Returns the slot + 1. */
+static __always_inline u32 hold_packet(struct __sk_buff *skb, u32 qp, u32 psn, u64 len)
+{
+	struct mrc_slot *buf;
+	u32 slot;
+
+	if (rx_free.pop(&slot))
+		return 0;
+	buf = rx_ring.lookup(&slot);
+	if (!buf)
+		return 0;
+	if (!LEN_OK(len) || bpf_skb_load_bytes(skb, MRC_ETH_LEN, buf->data, len)) {
+		rx_free.push(&slot, 0);
+		return 0;
+	}
+	buf->tag = (u64)qp << 32 | psn;
+	return slot + 1;
+}
+
+/* Send one held packet to mrc0, the skb is the carrier. Returns 0 if it went. */
+static __always_inline int emit_held(struct __sk_buff *skb, const struct mrc_host *h,
+				     struct mrc_slot *buf, u64 len)
+{
+	__be16 proto = bpf_htons(MRC_ETH_P_IP);
+
+	if (!LEN_OK(len))
+		return -1;
+	if ((buf->data[0] >> 4) == 6)
+		proto = bpf_htons(MRC_ETH_P_IPV6);
+	if (bpf_skb_change_tail(skb, MRC_ETH_LEN + len, 0) || put_link(skb, h, proto) ||
+	    bpf_skb_store_bytes(skb, MRC_ETH_LEN, buf->data, len, 0))
+		return -1;
+	return bpf_clone_redirect(skb, h->link_ifindex, 0);
+}
+
+/*
+ * Release held packets as long as they are in order. The caller is the owner
+ * and the packet rx->next is held; on return it is no longer the owner.
+ */
+static __always_inline void drain(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
+				  struct mrc_rx *rx)
+{
+	u32 i, slot, next, more, packets = 0;
+	struct mrc_rx_entry *entry;
+	struct mrc_slot *buf;
+	u64 bytes = 0;
+
+	for (i = 0; i < DRAIN_MAX; i++) {
+		next = rx->next;
+		entry = rx_entry_get(qp, next);
+		if (!entry)
+			break;
+		slot = entry->slot - 1;
+		buf = rx_ring.lookup(&slot);
+		if (!buf || emit_held(skb, h, buf, entry->len)) {
+			count(MRC_C_DELIVER_RETRY);
+			break;
+		}
+		packets++;
+		bytes += entry->len;
+		rx_free.push(&slot, 0);
+		bpf_spin_lock(&rx->lock);
+		rx->received[(next >> 6) & CFG_WORD_MASK] &= ~(1ull << (next & 63));
+		rx->next = next + 1;
+		rx->waiting--;
+		more = rx_bit(rx, next + 1);
+		if (!more)
+			rx->busy = 0;
+		bpf_spin_unlock(&rx->lock);
+		if (!more)
+			goto out;
+	}
+	bpf_spin_lock(&rx->lock);
+	rx->busy = 0;
+	bpf_spin_unlock(&rx->lock);
+out:
+	count_by(MRC_C_RX_PACKETS, packets);
+	count_by(MRC_C_RX_BYTES, bytes);
+}
+
+#define VERDICT_DELIVER 0
+#define VERDICT_STORE 1
+#define VERDICT_DUPLICATE 2
+#define VERDICT_OUTSIDE 3
+
+static __always_inline u32 rx_verdict(const struct mrc_rx *rx, u32 psn)
+{
+	s32 ahead = psn - rx->next;
+
+	if (ahead < 0)
+		return VERDICT_DUPLICATE;
+	if (ahead >= CFG_WINDOW / 2)
+		return VERDICT_OUTSIDE;
+	if (rx_bit(rx, psn))
+		return VERDICT_DUPLICATE;
+	return ahead == 0 && !rx->busy ? VERDICT_DELIVER : VERDICT_STORE;
+}
+
+static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark *mark)
+{
+	u32 qp = mark->qp, wire_psn = mark->psn_hi << 16 | mark->psn_lo, len, verdict, psn, held = 0, owner = 0, want, base, ifindex, more;
+	struct mrc_host *h = host_get();
+	struct sack_body sack = {};
+	struct mrc_rx_entry *entry;
+	struct mrc_rx *rx;
+	struct mrc_qp *q;
+
+	q = qps.lookup(&qp);
+	rx = rxs.lookup(&qp);
+	if (!h || !q || !rx)
+		return TC_ACT_SHOT;
+	len = skb->len - MRC_ETH_LEN;
+	/* GRO sorts by hash; the packets of the reorder ring come with another one. */
+	bpf_set_hash_invalid(skb);
+
+	bpf_spin_lock(&rx->lock);
+	psn = rx->next + psn_diff(wire_psn, rx->next);
+	verdict = rx_verdict(rx, psn);
+	if (verdict == VERDICT_DELIVER)
+		rx->busy = owner = 1;
+	bpf_spin_unlock(&rx->lock);
+
+	if (verdict == VERDICT_OUTSIDE) {
+		count(MRC_C_DROP_PSN);
+		return TC_ACT_SHOT;
+	}
+	if (verdict == VERDICT_DELIVER) {
+		if (put_link(skb, h, skb->protocol) ||
+		    bpf_clone_redirect(skb, h->link_ifindex, 0)) {
+			count(MRC_C_DELIVER_RETRY);
+			verdict = VERDICT_STORE;
+		} else {
+			count(MRC_C_RX_PACKETS);
+			count_by(MRC_C_RX_BYTES, len);
+		}
+	}
+	if (verdict == VERDICT_STORE)
+		held = hold_packet(skb, qp, psn, len);
+	entry = rx_entry_get(qp, psn);
+	if (!entry)
+		return TC_ACT_SHOT;
+
+	more = 0;
+	bpf_spin_lock(&rx->lock);
+	if (verdict == VERDICT_STORE) {
+		if (!held || rx_verdict(rx, psn) >= VERDICT_DUPLICATE) {
+			verdict = VERDICT_DUPLICATE;
+		} else {
+			entry->psn = psn;
+			entry->slot = held;
+			entry->len = len;
+			rx->received[(psn >> 6) & CFG_WORD_MASK] |= 1ull << (psn & 63);
+			rx->waiting++;
+		}
+	} else if (verdict == VERDICT_DELIVER) {
+		rx->next = psn + 1;
+	}
+	if (verdict < VERDICT_DUPLICATE) {
+		rx->packets++;
+		rx->bytes += len;
+		rx->pending_packets++;
+		rx->pending_bytes += len;
+		if ((s32)(psn + 1 - rx->high) > 0)
+			rx->high = psn + 1;
+		rx->ev = mark->ev;
+	}
+	if (owner || !rx->busy) {
+		/* A retry after mrc0 was full is left to the next arrival. */
+		more = rx_bit(rx, rx->next) && !(owner && verdict == VERDICT_STORE);
+		rx->busy = more;
+	}
+	bpf_spin_unlock(&rx->lock);
+
+	if (verdict == VERDICT_STORE)
+		count(MRC_C_RX_HELD);
+	if (verdict == VERDICT_DUPLICATE) {
+		if (held) {
+			held--;
+			rx_free.push(&held, 0);
+			count(MRC_C_RX_DUPLICATE);
+		} else {
+			count(psn - rx->next < CFG_WINDOW / 2 && !rx_bit(rx, psn) ?
+			      MRC_C_DROP_BUFFER : MRC_C_RX_DUPLICATE);
+		}
+	}
+	if (more)
+		drain(skb, h, qp, rx);
+
+	/* answer? */
+	bpf_spin_lock(&rx->lock);
+	want = rx->pending_packets >= h->sack_packets || rx->pending_bytes >= h->sack_bytes ||
+	       verdict == VERDICT_DUPLICATE ||
+	       (mark->flags & (MRC_BTH_RTX | MRC_BTH_ACKREQ));
+	if (want) {
+		base = rx->next;
+		if ((s32)(psn - base) > 63)
+			base = psn - 63;
+		sack_from_rx(rx, base, &sack);
+		rx->pending_packets = 0;
+		rx->pending_bytes = 0;
+	}
+	bpf_spin_unlock(&rx->lock);
+	if (!want) {
+		watch(qp);
+		return TC_ACT_SHOT;
+	}
+	if (sack.ooo)
+		watch(qp);
+	sack.ev = mark->ev;
+	sack.ack_off = psn - sack.cack;
+	ifindex = write_sack(skb, h, q, &sack);
+	if (!ifindex)
+		return TC_ACT_SHOT;
+	count(MRC_C_SACK_TX);
+	return bpf_redirect(ifindex, 0);
+}
+
+#endif

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Frames: the headers around an MRC packet, written and read in place.
+ * Pure functions of their arguments; no map is touched here.
+ *
+ * Packet pointers are cast to structs whose fields would want alignment that
+ * an Ethernet header denies them; the kernel's JITs support unaligned loads
+ * wherever MRC's fields need them.
+ */
+#ifndef MRC_FRAME_H
+#define MRC_FRAME_H
+
+#define MRC_NEXTHDR_IPV6 41
+#define MRC_NEXTHDR_UDP 17
+#define MRC_ETH_P_IP 0x0800
+#define MRC_ETH_P_IPV6 0x86dd
+
+#define MRC_OUTER_OFF 14
+#define MRC_INNER_OFF 54
+#define MRC_UDP_OFF 94
+#define MRC_BTH_OFF 102
+#define MRC_BODY_OFF 114         /* METH, SETH or PETH */
+#define MRC_PAYLOAD_OFF 134      /* the application's IP packet */
+#define MRC_STRIP 120            /* headers between Ethernet and payload */
+
+/*
+ * The packet pointers of a program's context. Written as instructions because
+ * the compiler would otherwise share the address &ctx->data between several
+ * reads, and the verifier refuses a context pointer that was added to.
+ */
+#define CTX_WORD(ctx, type, field) ({ \
+	void *word; \
+	asm volatile("%0 = *(u32 *)(%1 + %2)" \
+		     : "=r"(word) \
+		     : "r"(ctx), "i"(__builtin_offsetof(type, field))); \
+	word; })
+#define SKB_DATA(skb) CTX_WORD(skb, struct __sk_buff, data)
+#define SKB_END(skb) CTX_WORD(skb, struct __sk_buff, data_end)
+#define XDP_DATA(ctx) CTX_WORD(ctx, struct xdp_md, data)
+#define XDP_END(ctx) CTX_WORD(ctx, struct xdp_md, data_end)
+
+struct eth_hdr {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 proto;
+};
+
+struct ip6_hdr {
+	__be32 vtf;              /* version 4 | traffic class 8 | flow label 20 */
+	__be16 payload_len;
+	__u8 next;
+	__u8 hops;
+	__be32 src[4];
+	__be32 dst[4];
+};
+
+struct udp_hdr {
+	__be16 src;
+	__be16 dst;
+	__be16 len;
+	__be16 check;
+};
+
+static __always_inline int same_addr(const __be32 *a, const __be32 *b)
+{
+	return !((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]));
+}
+
+static __always_inline void copy_addr(__be32 *to, const __be32 *from)
+{
+	to[0] = from[0];
+	to[1] = from[1];
+	to[2] = from[2];
+	to[3] = from[3];
+}
+
+static __always_inline void copy_mac(__u8 *to, const __u8 *from)
+{
+	*(__u32 *)to = *(const __u32 *)from;
+	*(__u16 *)(to + 4) = *(const __u16 *)(from + 4);
+}
+
+/* Distance of two 24-bit PSNs as a signed number. */
+static __always_inline __s32 psn_diff(__u32 a, __u32 b)
+{
+	return (__s32)((a - b) << 8) >> 8;
+}
+
+/*
+ * Write Ethernet, both IPv6 headers, UDP and BTH, MRC_BODY_OFF bytes.
+ * body: bytes between BTH and the ICRC word. Returns 0, or -1 when the frame
+ * is too short to hold them.
+ */
+static __always_inline int put_headers(void *data, void *end, const struct mrc_host *h,
+				       const struct mrc_plane *pl,
+				       const struct mrc_peer_plane *pp, __u32 ev, __u32 body,
+				       __u8 opcode, __u8 aux, __u32 qpn, __u32 psn)
+{
+	struct eth_hdr *eth = data;
+	struct ip6_hdr *outer = data + MRC_OUTER_OFF;
+	struct ip6_hdr *inner = data + MRC_INNER_OFF;
+	struct udp_hdr *udp = data + MRC_UDP_OFF;
+	struct mrc_bth *bth = data + MRC_BTH_OFF;
+	__u16 udp_len = MRC_UDP_LEN + MRC_BTH_LEN + body + MRC_ICRC_LEN;
+	__be32 vtf = bpf_htonl(0x60000000 | (ev & 0xffff));
+
+	if (data + MRC_BODY_OFF > end)
+		return -1;
+	copy_mac(eth->dst, pl->gateway_mac);
+	copy_mac(eth->src, pl->mac);
+	eth->proto = bpf_htons(MRC_ETH_P_IPV6);
+
+	outer->vtf = vtf;
+	outer->payload_len = bpf_htons(udp_len + MRC_IP6_LEN);
+	outer->next = MRC_NEXTHDR_IPV6;
+	outer->hops = 64;
+	copy_addr(outer->src, pl->addr);
+	copy_addr(outer->dst, pp->usids);
+	/* The second uSID is the T1's wherever an EV has a T1 part: OR it in. */
+	outer->dst[1] |= bpf_htonl((ev >> MRC_EV_T1_SHIFT) & MRC_EV_T1_MASK & MRC_USID_INDEX_MASK);
+
+	inner->vtf = vtf;
+	inner->payload_len = bpf_htons(udp_len);
+	inner->next = MRC_NEXTHDR_UDP;
+	inner->hops = 64;
+	copy_addr(inner->src, pl->addr);
+	copy_addr(inner->dst, pp->addr);
+
+	udp->src = bpf_htons(ev >> 16);
+	udp->dst = h->udp_port;
+	udp->len = bpf_htons(udp_len);
+	udp->check = 0;          /* RFC 6935: the inner packet has its own */
+
+	bth->opcode = opcode;
+	bth->flags = 0;
+	bth->pkey = bpf_htons(MRC_PKEY_DEFAULT);
+	bth->dqpn = bpf_htonl(qpn);
+	bth->aux = aux;
+	bth->psn_hi = psn >> 16;
+	bth->psn_lo = bpf_htons(psn);
+	return 0;
+}
+
+/* Write METH and RETH behind put_headers(): a Write Only into the netdev region. */
+static __always_inline int put_write(void *data, void *end, __u32 psn, __u32 len)
+{
+	struct mrc_meth *meth = data + MRC_BODY_OFF;
+	struct mrc_reth *reth = data + MRC_BODY_OFF + MRC_METH_LEN;
+
+	if (data + MRC_PAYLOAD_OFF > end)
+		return -1;
+	meth->rqmsn = 0;
+	meth->msn = bpf_htons(psn);
+	reth->va_hi = 0;
+	reth->va_lo = 0;
+	reth->rkey = bpf_htonl(MRC_RKEY_NETDEV);
+	reth->length = bpf_htonl(len);
+	return 0;
+}
+
+struct sack_body {               /* host order, what a SACK says */
+	__u32 cack;
+	__u32 ev;
+	__s32 ack_off;           /* PSN that caused it less cack; probe id when pr */
+	__s32 sack_off;
+	__u64 bitmap;
+	__u32 pr;
+	__u32 m;
+	__u32 cc_flags;
+	__u32 ooo;
+	__u64 bytes;
+};
+
+static __always_inline int put_sack(void *data, void *end, const struct sack_body *s)
+{
+	struct mrc_seth *seth = data + MRC_BODY_OFF;
+	struct mrc_cc_state *cc = data + MRC_BODY_OFF + MRC_SETH_LEN;
+	__u32 *icrc = data + MRC_BODY_OFF + MRC_SETH_LEN + MRC_CC_STATE_LEN;
+
+	if (data + MRC_SACK_FRAME_LEN > end)
+		return -1;
+	seth->head = bpf_htonl(s->m << MRC_SETH_M_SHIFT | (s->pr ? MRC_SETH_PR : 0) |
+			       (s->ack_off & 0xffff));
+	seth->entropy = bpf_htonl(s->ev);
+	seth->spdcid = 0;
+	seth->dpdcid = 0;
+	seth->cack = bpf_htonl(s->cack & MRC_PSN_MASK);
+	seth->cc = s->cc_flags;
+	seth->mpr = CFG_WINDOW / MRC_MPR_UNIT;
+	seth->sack_offset = bpf_htons(s->sack_off);
+	seth->bitmap_hi = bpf_htonl(s->bitmap >> 32);
+	seth->bitmap_lo = bpf_htonl((__u32)s->bitmap);
+	cc->tx_timestamp = 0;
+	cc->ooo = bpf_htons(s->ooo & MRC_CC_OOO);
+	cc->bytes = bpf_htonl((s->bytes / MRC_CC_BYTES_UNIT) & 0xffffff);
+	*icrc = 0;
+	return 0;
+}
+
+static __always_inline int put_probe(void *data, void *end, __u32 ev, __u32 id)
+{
+	struct mrc_peth *peth = data + MRC_BODY_OFF;
+	__u32 *icrc = data + MRC_BODY_OFF + MRC_PETH_LEN;
+
+	if (data + MRC_PROBE_FRAME_LEN > end)
+		return -1;
+	peth->head = 0;
+	peth->vendor = 0;
+	peth->probe_id = bpf_htons(id);
+	peth->spdcid = 0;
+	peth->dpdcid = 0;
+	peth->tx_timestamp = 0;
+	peth->meta = 0;
+	peth->entropy = bpf_htonl(ev);
+	*icrc = 0;
+	return 0;
+}
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The data path: four programs that share the maps of mrc_maps.h.
+ *
+ *   mrc_spray    tc ingress of mrc0's other end   spray.h
+ *   mrc_receive  XDP of each plane NIC            receive.h
+ *   mrc_deliver  tc ingress of each plane NIC     deliver.h, retransmit.h
+ *   mrc_tick     run by the daemon's clock        tick.h
+ *
+ * The loader replaces #include "..." by the file's text before bcc compiles
+ * it, because bcc rewrites map accesses in the main file only. bcc has no
+ * bpf-to-bpf calls: every helper is inlined, which bounds the stack to 512
+ * bytes for a whole program.
+ */
+#include <uapi/linux/bpf.h>
+#include <uapi/linux/pkt_cls.h>
+
+#include "mrc_wire.h"
+#include "mrc_abi.h"
+#include "mrc_maps.h"
+#include "bits.h"
+#include "frame.h"
+#include "path.h"
+#include "sack.h"
+#include "spray.h"
+#include "receive.h"
+#include "deliver.h"
+#include "retransmit.h"
+#include "tick.h"
+
+int mrc_deliver(struct __sk_buff *skb)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	struct mrc_mark *in = data, mark;
+
+	/* Without the mark of mrc_receive it is not ours. */
+	if (data + MRC_ETH_LEN > end || in->magic0 != MRC_MARK_MAGIC0 ||
+	    in->magic1 != MRC_MARK_MAGIC1)
+		return TC_ACT_UNSPEC;
+	mark = *in;
+	if (mark.flags & MRC_MARK_SACK)
+		return on_sack(skb, &mark);
+	return on_data(skb, &mark);
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What crosses the maps between the kernel programs and the daemon, once.
+ * Read by the programs, by the host compiler in the tests, and by Python
+ * through cffi (mrcd/abi.py). Host byte order unless a comment says "net".
+ *
+ * Who writes what: a struct is written by the daemon before its owner's state
+ * says READY, afterwards by the side that a field's comment names. "lock"
+ * means under the struct's spin lock, "atomic" a 64-bit atomic instruction.
+ *
+ * PSNs are kept as free-running 32-bit numbers whose low 24 bits are what the
+ * wire carries; comparisons are serial-number arithmetic.
+ */
+#ifndef MRC_ABI_H
+#define MRC_ABI_H
+
+#define MRC_ABI_VERSION 1
+
+#define MRC_MAX_PLANES 8
+#define MRC_EVS_PER_PLANE 64     /* bits of one good[] word */
+#define MRC_WINDOW_MAX 8192      /* bits in a window bitmap; at least twice the MPR */
+#define MRC_WINDOW_WORDS 128     /* MRC_WINDOW_MAX / 64 */
+
+/* QP states */
+#define MRC_QP_DOWN 0
+#define MRC_QP_RECEIVE 1         /* RTR: takes packets, sends none of its own */
+#define MRC_QP_READY 2           /* RTS */
+
+struct mrc_host {                /* map host, one entry; written by the daemon */
+	__u32 link_ifindex;      /* mrc0's other end; deliveries go out of it */
+	__u32 planes;
+	__u64 plane_mask;        /* bit k: plane k is usable here; atomic */
+	__u32 block;             /* net: the uSID block, 32 bits */
+	__u16 udp_port;          /* net */
+	__u16 control_port;      /* net */
+	__u32 reo_min_ns;        /* reorder guard, see docs/protocol.md */
+	__u32 reo_max_ns;
+	__u32 fifo_slack_ns;     /* reordering granted within one path */
+	__u32 rto_min_ns;
+	__u32 hole_timeout_ns;   /* receiver gives up on a gap */
+	__u32 sack_packets;      /* a SACK after so many packets ... */
+	__u32 sack_bytes;        /* ... or so many bytes */
+	__u32 probe_interval_ns; /* between probes of one path */
+	__u32 hold_base_ns;      /* first extra time away after a relapse */
+	__u32 hold_max_ns;
+	__u8 link_mac[6];        /* mrc0's own address */
+	__u8 pad[2];
+};
+
+struct mrc_plane {               /* map planes[8]; written by the daemon */
+	__u32 ifindex;           /* 0: no such plane */
+	__u8 mac[6];
+	__u8 gateway_mac[6];
+	__u32 addr[4];           /* net: our inner address */
+	__u32 sid[4];            /* net: outer destination as it reaches us */
+};
+
+struct mrc_peer {                /* map peers; written by the daemon */
+	__u32 qp_base;
+	__u32 qp_mask;           /* number of QPs - 1 */
+	__u64 plane_mask;        /* planes usable at the peer; atomic */
+};
+
+struct mrc_peer_plane {          /* map peer_planes[peer * 8 + plane]; daemon */
+	__u32 addr[4];           /* net: the peer's inner address */
+	__u32 usids[4];          /* net: outer destination, T1 index zero */
+};
+
+struct mrc_qp {                  /* map qps; written by the daemon */
+	__u32 state;
+	__u32 peer;
+	__u32 qpn;
+	__u32 remote_qpn;
+	__u32 mpr;               /* the smaller of both sides' windows */
+	__u32 pad;
+};
+
+struct mrc_tx {                  /* map txs, sender half of a QP */
+	struct bpf_spin_lock lock;
+	__u32 next;              /* next PSN to send; lock */
+	__u32 una;               /* oldest PSN not acknowledged; lock */
+	__u32 high;              /* highest PSN reported by a SACK, plus one; lock */
+	__u32 scan;              /* where the search for holes goes on; lock */
+	__u32 plane_next;        /* rotation over planes; lock */
+	__u32 srtt_ns;           /* lock */
+	__u32 rttvar_ns;         /* lock */
+	__u32 backoff;           /* time-outs in a row; lock */
+	__u32 loss_ppm;          /* smoothed loss over all paths; racy */
+	__u64 packets;           /* taken from mrc0; lock */
+	__u64 retransmits;       /* sent again; lock */
+	__u64 progress_ns;       /* when una last moved, or sending began; lock */
+	__u64 delivered_ns;      /* latest send time among delivered packets; lock */
+	__u64 plane_good;        /* bit p: good[p] is not empty; lock */
+	__u64 plane_all;         /* bit p: all[p] is not empty; daemon */
+	__u64 good[MRC_MAX_PLANES];   /* bit k: EV k of the plane is GOOD; lock */
+	__u64 all[MRC_MAX_PLANES];    /* bit k: EV k exists; daemon */
+	__u64 sacked[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
+	__u8 ev_next[MRC_MAX_PLANES]; /* rotation within a plane; lock */
+};
+
+struct mrc_rx {                  /* map rxs, receiver half of a QP */
+	struct bpf_spin_lock lock;
+	__u32 next;              /* next PSN to deliver; lock */
+	__u32 high;              /* highest PSN received, plus one; lock */
+	__u32 busy;              /* somebody delivers; lock */
+	__u32 pending_packets;   /* arrived since the last SACK; lock */
+	__u32 pending_bytes;     /* lock */
+	__u32 waiting;           /* packets held behind a gap; lock */
+	__u32 ev;                /* EV of the latest packet, for the way back; lock */
+	__u32 slice;             /* rotation of the bitmap slice of clocked SACKs; tick only */
+	__u32 hole_psn;          /* the gap the clock looked at last; tick only */
+	__u64 packets;           /* received, duplicates not counted; lock */
+	__u64 bytes;             /* their payload; lock */
+	__u64 hole_ns;           /* when the clock saw that gap first; tick only */
+	__u64 received[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
+};
+
+struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] */
+	__u64 sent_ns;           /* latest transmission; lock of tx once sent */
+	__u32 psn;
+	__u32 slot;              /* in the retransmit ring */
+	__u16 len;               /* of the inner packet, bytes */
+	__u16 path;              /* plane << 8 | index; lock */
+	__u32 sends;             /* 1 = never retransmitted; lock */
+};
+
+struct mrc_rx_entry {            /* map rx_entries[qp * window + psn % window] */
+	__u32 psn;               /* lock of rx */
+	__u32 slot;              /* in the reorder ring, plus one; 0: none; lock of rx */
+	__u32 len;               /* lock of rx */
+	__u32 pad;
+};
+
+/* Path states, the specification's (table in docs/protocol.md) */
+#define MRC_PATH_GOOD 0
+#define MRC_PATH_DENIED 1
+#define MRC_PATH_SKIP 2
+#define MRC_PATH_ASSUMED_BAD 3
+
+struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + index] */
+	__u32 ev;                /* daemon */
+	__u32 state;             /* lock of tx */
+	__u64 sent;              /* atomic */
+	__u64 acked;             /* atomic */
+	__u64 lost;              /* atomic */
+	__u64 delivered_ns;      /* latest send time among those delivered; racy maximum */
+	__u64 withdrawn_ns;      /* when it last became ASSUMED_BAD; lock of tx */
+	__u64 hold_ns;           /* not before this may it return; lock of tx */
+	__u64 probe_ns;          /* last probe sent; tick only */
+	__u32 probe_id;          /* of that probe; tick only */
+	__u32 relapses;          /* consecutive short-lived returns; lock of tx */
+	__u32 srtt_ns;           /* racy, display only */
+	__u32 loss_ppm;          /* smoothed loss; lock of tx */
+};
+
+/*
+ * What XDP tells tc about a packet it has validated: it lies over the two
+ * addresses of the Ethernet header. The magic makes the source a group
+ * address, which no frame on a wire may have; mrc_receive drops those that do,
+ * so the mark cannot be forged. XDP metadata would serve, but not every driver
+ * passes it on, and it stays with the skb: GRO takes packets with different
+ * metadata for different flows and hands them up out of order.
+ */
+#define MRC_MARK_MAGIC0 0x4d     /* first byte of the source address, odd */
+#define MRC_MARK_MAGIC1 0x52
+#define MRC_MARK_CE 0x01         /* in .flags, beside BTH.aux's ackreq and rtx */
+#define MRC_MARK_SACK 0x02       /* in .flags: a whole SACK; else data, stripped */
+struct mrc_mark {
+	__u32 ev;
+	__u16 qp;                /* index */
+	__u8 magic0;
+	__u8 magic1;
+	__u8 flags;
+	__u8 psn_hi;
+	__u16 psn_lo;
+};
+
+struct mrc_clock {               /* map clock, one entry, mmapable */
+	__u64 asleep;            /* 1: the daemon's clock wants a wake-up event; atomic */
+	__u64 cursor;            /* where the tick's round goes on */
+	__u64 ticks;             /* programs run by the clock */
+};
+
+#define MRC_EVENT_WAKE 1
+#define MRC_EVENT_PATH 2
+struct mrc_event {               /* ring buffer events */
+	__u32 kind;
+	__u32 qp;
+	__u32 ev;
+	__u32 state;
+	__u64 time_ns;
+};
+
+/*
+ * Counters: map counters, per CPU. One line a counter; the text behind the
+ * number is what operators read, in `mrcctl stats` and in docs/operations.md.
+ */
+#define MRC_C_TX_PACKETS 0       /* packets taken from mrc0 and sprayed */
+#define MRC_C_TX_BYTES 1         /* bytes of those packets */
+#define MRC_C_RX_PACKETS 2       /* packets delivered to mrc0 */
+#define MRC_C_RX_BYTES 3         /* bytes of those packets */
+#define MRC_C_RX_HELD 4          /* packets that arrived ahead of a gap and waited */
+#define MRC_C_RX_DUPLICATE 5     /* data packets that had arrived before, dropped */
+#define MRC_C_RTX_FIFO 6         /* retransmissions because a later packet of the same path arrived */
+#define MRC_C_RTX_GUARD 7        /* retransmissions because packets sent a reorder guard later arrived */
+#define MRC_C_RTX_TIMEOUT 8      /* retransmissions because nothing was heard for a time-out */
+#define MRC_C_SACK_TX 9          /* SACKs sent on arrivals */
+#define MRC_C_SACK_TX_CLOCK 10   /* SACKs sent by the clock */
+#define MRC_C_SACK_RX 11         /* SACKs processed */
+#define MRC_C_PROBE_TX 12        /* reliability probes sent */
+#define MRC_C_PROBE_RX 13        /* reliability probes answered */
+#define MRC_C_PROBE_REPLY 14     /* answers to reliability probes received */
+#define MRC_C_PATH_WITHDRAWN 15  /* paths that became ASSUMED_BAD */
+#define MRC_C_PATH_RESTORED 16   /* paths that became GOOD again */
+#define MRC_C_HOLE_SKIPPED 17    /* gaps given up by the receiver, packets lost to the application */
+#define MRC_C_DELIVER_RETRY 18   /* deliveries that mrc0 refused for the moment */
+#define MRC_C_CONTROL_RX 19      /* hand-shake packets passed to the daemon */
+#define MRC_C_DROP_NO_PEER 20    /* dropped: no peer owns the destination */
+#define MRC_C_DROP_NOT_READY 21  /* dropped: the connection to the peer is not set up */
+#define MRC_C_DROP_WINDOW 22     /* dropped: the send window (MPR) is full */
+#define MRC_C_DROP_RING 23       /* dropped: the retransmit ring is full */
+#define MRC_C_DROP_TOO_BIG 24    /* dropped: larger than mrc0's MTU */
+#define MRC_C_DROP_NOT_IP 25     /* dropped: mrc0 carries IPv4 and IPv6 only */
+#define MRC_C_DROP_SKB 26        /* dropped: the kernel had no memory for the headers */
+#define MRC_C_DROP_SHORT 27      /* dropped: truncated MRC packet */
+#define MRC_C_DROP_OPCODE 28     /* dropped: opcode unknown here */
+#define MRC_C_DROP_VERSION 29    /* dropped: transport version or reserved bits */
+#define MRC_C_DROP_SID 30        /* dropped: not addressed to this host */
+#define MRC_C_DROP_QPN 31        /* dropped: no such QP */
+#define MRC_C_DROP_SOURCE 32     /* dropped: sender is not the QP's peer */
+#define MRC_C_DROP_PSN 33        /* dropped: PSN outside the receive window */
+#define MRC_C_DROP_RKEY 34       /* dropped: R_Key names no region here */
+#define MRC_C_DROP_LENGTH 35     /* dropped: lengths in the headers disagree */
+#define MRC_C_DROP_INNER 36      /* dropped: payload is no IP packet */
+#define MRC_C_DROP_SACK 37       /* dropped: SACK acknowledges what was never sent */
+#define MRC_C_DROP_BUFFER 38     /* dropped: the reorder ring is full */
+#define MRC_C_DROP_ENTROPY 39    /* dropped: EV names no path */
+#define MRC_C_DROP_STATE 40      /* dropped: lost a race with a reset */
+#define MRC_C_SACK_STALE 41      /* SACKs overtaken by newer ones */
+#define MRC_C_PROBE_STALE 42     /* answers to probes that were no longer waited for */
+#define MRC_C_DROP_MARK 43       /* dropped: source address is a group, as no sender's may be */
+#define MRC_C_COUNT 44
+
+#endif

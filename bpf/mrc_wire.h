@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The bytes on the wire, once. Read by the BPF programs, by the host compiler
+ * in the tests, and by Python through cffi (mrcd/wire.py); nothing else in the
+ * project spells out an offset.
+ *
+ * A data packet is
+ *
+ *   Ethernet | IPv6 (outer, DA = uSID list) | IPv6 (inner, DA = peer's NIC)
+ *            | UDP | BTH | METH | RETH | IP packet of the application | ICRC
+ *
+ * Everything is in network byte order. No struct is packed: every field lies
+ * on its natural alignment, 64-bit quantities are pairs of 32-bit words
+ * because they start at odd multiples of four behind an Ethernet header.
+ * Sub-byte fields are masks on a named byte or word, never C bit-fields.
+ *
+ * Layouts follow OCP MRC 1.0 as far as it is public; docs/protocol.md has a
+ * row for each departure and each gap that was filled.
+ *
+ * The including file provides __u8, __u16 and __u32 (linux/types.h, or a
+ * typedef in front for cffi). Only "#define NAME value" lines and structs may
+ * stand here, so that the simplest parser can read it.
+ */
+#ifndef MRC_WIRE_H
+#define MRC_WIRE_H
+
+/* UDP destination port. The specification prints 4971, RoCEv2 uses 4791. */
+#define MRC_UDP_PORT_DEFAULT 4971
+
+/* Opcodes, BTH.opcode */
+#define MRC_OP_WRITE_FIRST 0xC6
+#define MRC_OP_WRITE_MIDDLE 0xC7
+#define MRC_OP_WRITE_LAST 0xC8
+#define MRC_OP_WRITE_LAST_IMM 0xC9
+#define MRC_OP_WRITE_ONLY 0xCA
+#define MRC_OP_WRITE_ONLY_IMM 0xCB
+#define MRC_OP_TRANSPORT_ACK 0xD1
+#define MRC_OP_ENDPOINT_REQ 0xD8
+#define MRC_OP_ENDPOINT_RSP 0xD9
+#define MRC_OP_SACK 0xDC
+#define MRC_OP_NACK 0xDD
+#define MRC_OP_PROBE 0xDE
+
+/* BTH, 12 bytes: in every packet. */
+#define MRC_BTH_TVER 0x0f        /* in .flags: transport version, 0 */
+#define MRC_BTH_PAD 0x30         /* in .flags: pad count, 0 */
+#define MRC_BTH_M 0x40           /* in .flags: migration bit, 0 */
+#define MRC_BTH_SE 0x80          /* in .flags: solicited event, 0 */
+#define MRC_BTH_ACKREQ 0x80      /* in .aux: answer with a SACK at once */
+#define MRC_BTH_RTX 0x20         /* in .aux: this PSN was sent before */
+#define MRC_BTH_TS 0x10          /* in .aux: a TSETH follows METH */
+#define MRC_PSN_MASK 0xffffff
+#define MRC_QPN_MASK 0xffffff
+#define MRC_QPN_ENDPOINT 2       /* dest QP of endpoint requests */
+#define MRC_PKEY_DEFAULT 0xffff
+
+struct mrc_bth {
+	__u8 opcode;
+	__u8 flags;      /* SE | M | pad | tver */
+	__u16 pkey;
+	__u32 dqpn;      /* reserved 8 | destination QP 24 */
+	__u8 aux;        /* ackreq | rtx | ts */
+	__u8 psn_hi;     /* PSN, most significant byte */
+	__u16 psn_lo;    /* PSN, low 16 bits */
+};
+
+/* METH, 4 bytes: in every request packet. */
+struct mrc_meth {
+	__u16 rqmsn;     /* meaningful for Write with Immediate only */
+	__u16 msn;       /* message sequence number; one message per packet here */
+};
+
+/* TSETH, 4 bytes: optional, announced by BTH.ts. */
+#define MRC_TS_TSR 0x8000        /* in .meta: resolution */
+#define MRC_TS_FTYPE 0x000f      /* in .meta: 1 */
+struct mrc_tseth {
+	__u16 tx_timestamp;      /* units of 128 ns, wraps every 8.4 ms */
+	__u16 meta;              /* tsr 1 | reserved 11 | ftype 4 */
+};
+
+/* RETH, 16 bytes: in every data packet. */
+#define MRC_RKEY_NETDEV 0x4e455430   /* "NET0": the peer's mrc0, an ordered link */
+struct mrc_reth {
+	__u32 va_hi;     /* remote address; 0 for the netdev region */
+	__u32 va_lo;
+	__u32 rkey;
+	__u32 length;    /* bytes of payload of the whole message */
+};
+
+/* SETH, 28 bytes, and CC_STATE, 8 bytes: the body of a SACK. */
+#define MRC_SETH_TYPE_SHIFT 28
+#define MRC_SETH_M_SHIFT 21      /* two bits: verdict on the reflected path */
+#define MRC_SETH_PR 0x00100000   /* answers a reliability probe */
+#define MRC_SETH_M_NONE 0
+#define MRC_SETH_M_SKIP_ONCE 1
+#define MRC_SETH_M_ALWAYS_SKIP 2
+#define MRC_SACK_BITS 64
+#define MRC_MPR_UNIT 128         /* SETH.mpr counts in these */
+struct mrc_seth {
+	__u32 head;              /* type 4 | nxt 5 | m 2 | pr 1 | res 4 | ack_psn_offset s16 (probe id when pr) */
+	__u32 entropy;           /* EV of the packet that caused this SACK */
+	__u16 spdcid;
+	__u16 dpdcid;
+	__u32 cack;              /* res 8 | cumulative PSN 24: all up to and with it arrived */
+	__u8 cc;                 /* cc_type 4 | cc_flags 4 */
+	__u8 mpr;                /* window, x128 PSNs beyond cack */
+	__u16 sack_offset;       /* s16: PSN of bitmap bit 0, less cack */
+	__u32 bitmap_hi;         /* bit i: PSN cack + sack_offset + i arrived */
+	__u32 bitmap_lo;
+};
+#define MRC_CC_FLAG_DELAYED 0x1  /* in .cc: sent by a clock, no RTT in it */
+#define MRC_CC_OOO 0x7fff        /* in .ooo */
+#define MRC_CC_BYTES_UNIT 256    /* .bytes counts in these */
+struct mrc_cc_state {
+	__u16 tx_timestamp;      /* reflected TSETH, 0 without one */
+	__u16 ooo;               /* res 1 | packets waiting for a gap 15 */
+	__u32 bytes;             /* restore_cwnd 1 | rcv_cwnd_pen 7 | received bytes 24 */
+};
+
+/* NETH, 20 bytes. */
+#define MRC_NACK_TRIMMED 0x01
+#define MRC_NACK_TRIMMED_LASTHOP 0x02
+#define MRC_NACK_NO_BITMAP 0x06
+#define MRC_NACK_NO_PKT_BUFFER 0x07
+#define MRC_NACK_NO_RESOURCE 0x0A
+#define MRC_NACK_PSN_OOR_WINDOW 0x0B
+#define MRC_NACK_UNEXP_EVENT 0x19
+struct mrc_neth {
+	__u8 head;               /* type 4 | nxt 4 */
+	__u8 reason;
+	__u8 vendor;
+	__u8 res;
+	__u32 entropy;
+	__u16 spdcid;
+	__u16 dpdcid;
+	__u32 psn;               /* res 8 | PSN 24 */
+	__u8 cc;                 /* cc_type 4 (2) | cc_flags 4 */
+	__u8 res2;
+	__u16 tx_timestamp;
+};
+
+/* PETH, 16 bytes: reliability probe, answered by a SACK with pr = 1. */
+struct mrc_peth {
+	__u8 head;
+	__u8 vendor;
+	__u16 probe_id;
+	__u16 spdcid;
+	__u16 dpdcid;
+	__u16 tx_timestamp;
+	__u16 meta;              /* as TSETH.meta */
+	__u32 entropy;           /* EV under test; answered as SETH.entropy */
+};
+
+/* ERTH, 16 bytes, and EETH, 36 bytes: endpoint request and response, QP 2. */
+#define MRC_ENDPOINT_OP_SHIFT 30     /* in .head */
+#define MRC_ENDPOINT_PORT_STATUS 0
+#define MRC_ENDPOINT_EV_PROBE 1
+struct mrc_erth {
+	__u32 head;              /* op 2 | reserved 14 | vendor 8 | reserved 8 */
+	__u32 port_status_mask;  /* bit k: plane k is usable */
+	__u32 entropy;
+	__u16 tx_timestamp;
+	__u16 meta;
+};
+struct mrc_eeth {
+	__u32 head;              /* op 2 | reserved 30 */
+	__u32 port_status_mask;
+	__u32 entropy;
+	__u32 reserved[4];
+	__u16 tx_timestamp;      /* byte 28 */
+	__u16 meta;
+	__u32 service_time_ns;
+};
+
+/* The ICRC word closes every packet; zero until authentication fills it. */
+#define MRC_ICRC_LEN 4
+
+/* What a data packet carries on top of the application's IP packet. */
+#define MRC_ETH_LEN 14
+#define MRC_IP6_LEN 40
+#define MRC_UDP_LEN 8
+#define MRC_BTH_LEN 12
+#define MRC_METH_LEN 4
+#define MRC_RETH_LEN 16
+#define MRC_SETH_LEN 28
+#define MRC_CC_STATE_LEN 8
+#define MRC_PETH_LEN 16
+#define MRC_NETH_LEN 20
+#define MRC_ERTH_LEN 16
+#define MRC_EETH_LEN 36
+#define MRC_DATA_OVERHEAD 124    /* 40 + 40 + 8 + 12 + 4 + 16 + 4, without Ethernet */
+#define MRC_SACK_FRAME_LEN 154   /* Ethernet 14 + 40 + 40 + 8 + 12 + 28 + 8 + 4 */
+#define MRC_PROBE_FRAME_LEN 134  /* Ethernet 14 + 40 + 40 + 8 + 12 + 16 + 4 */
+
+/* F3216 uSID list: 32-bit block, then up to six 16-bit uSIDs (RFC 9800). */
+#define MRC_USID_MAX 6
+#define MRC_USID_PLANE_SHIFT 13  /* plane 3 | role 2 | index 11, index from 1 */
+#define MRC_USID_ROLE_SHIFT 11
+#define MRC_USID_INDEX_MASK 0x07ff
+#define MRC_USID_ROLE_T0 0
+#define MRC_USID_ROLE_T1 1
+#define MRC_USID_ROLE_HOST 2
+
+/* EV: structured, 32 bits; 16 high bits in the UDP source port, 16 low bits
+ * in the flow label of the inner header. plane 4 | T1 index 12 | spare 16;
+ * the T1 index is 0 where both hosts hang on one T0. */
+#define MRC_EV_PLANE_SHIFT 28
+#define MRC_EV_T1_SHIFT 16
+#define MRC_EV_T1_MASK 0x0fff
+
+#endif

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Plane receive: XDP on each plane NIC. Checks a packet cheapest first, takes
+ * the MRC headers off data packets, answers probes, and tells the tc program
+ * behind it by a mark over the Ethernet addresses what it found. It changes no connection state but the
+ * life of a path (answered probes): what it lets through is not yet received.
+ *
+ * Packets that are not addressed to one of our SIDs belong to the ordinary
+ * stack and pass untouched.
+ */
+#ifndef MRC_RECEIVE_H
+#define MRC_RECEIVE_H
+
+static __always_inline int xdp_drop(u32 why)
+{
+	count(why);
+	return XDP_DROP;
+}
+
+/* What one packet says of itself, as far as it is known. */
+struct packet {
+	u32 qp;
+	u32 psn;                 /* 24 bits */
+	u32 ev;
+	u32 flags;               /* of struct mrc_mark */
+	u32 body;                /* bytes between BTH and the ICRC word */
+};
+
+/* Hand a packet to tc with what is known about it. */
+static __always_inline int xdp_pass_marked(struct xdp_md *ctx, const struct packet *pkt,
+					   __be16 proto)
+{
+	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	struct mrc_mark *mark = data;
+	struct eth_hdr *eth = data;
+
+	if (data + sizeof(*eth) > end)
+		return xdp_drop(MRC_C_DROP_SKB);
+	mark->ev = pkt->ev;
+	mark->qp = pkt->qp;
+	mark->magic0 = MRC_MARK_MAGIC0;
+	mark->magic1 = MRC_MARK_MAGIC1;
+	mark->flags = pkt->flags;
+	mark->psn_hi = pkt->psn >> 16;
+	mark->psn_lo = pkt->psn;
+	eth->proto = proto;
+	return XDP_PASS;
+}
+
+/* Data: check METH, RETH and the payload, strip, pass on. */
+static __always_inline int xdp_data(struct xdp_md *ctx, const struct packet *pkt)
+{
+	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	struct mrc_reth *reth = data + MRC_BODY_OFF + MRC_METH_LEN;
+	__be16 proto;
+	__u8 *ip;
+	u32 len;
+
+	if (data + MRC_PAYLOAD_OFF + 20 > end)
+		return xdp_drop(MRC_C_DROP_SHORT);
+	if (pkt->body < MRC_METH_LEN + MRC_RETH_LEN + 20)
+		return xdp_drop(MRC_C_DROP_SHORT);
+	if (reth->rkey != bpf_htonl(MRC_RKEY_NETDEV) || reth->va_hi || reth->va_lo)
+		return xdp_drop(MRC_C_DROP_RKEY);
+	len = pkt->body - MRC_METH_LEN - MRC_RETH_LEN;
+	if (reth->length != bpf_htonl(len) || len > CFG_MTU)
+		return xdp_drop(MRC_C_DROP_LENGTH);
+	ip = data + MRC_PAYLOAD_OFF;
+	if ((ip[0] >> 4) == 4) {
+		if ((ip[0] & 15) < 5 || *(__be16 *)(ip + 2) != bpf_htons(len))
+			return xdp_drop(MRC_C_DROP_INNER);
+		proto = bpf_htons(MRC_ETH_P_IP);
+	} else if ((ip[0] >> 4) == 6) {
+		if (len < MRC_IP6_LEN || *(__be16 *)(ip + 4) != bpf_htons(len - MRC_IP6_LEN))
+			return xdp_drop(MRC_C_DROP_INNER);
+		proto = bpf_htons(MRC_ETH_P_IPV6);
+	} else {
+		return xdp_drop(MRC_C_DROP_INNER);
+	}
+	if (bpf_xdp_adjust_tail(ctx, -MRC_ICRC_LEN) || bpf_xdp_adjust_head(ctx, MRC_STRIP))
+		return xdp_drop(MRC_C_DROP_SKB);
+	return xdp_pass_marked(ctx, pkt, proto);
+}
+
+/* A probe is turned round as a SACK that says what we have, on the same path. */
+static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *h,
+				     const struct mrc_plane *pl, const struct mrc_peer_plane *pp,
+				     const struct mrc_qp *q, const struct packet *pkt)
+{
+	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	struct mrc_peth *peth = data + MRC_BODY_OFF;
+	struct sack_body sack = {};
+	u32 qp = pkt->qp, ev = pkt->ev;
+	struct mrc_rx *rx;
+
+	if (pkt->body != MRC_PETH_LEN || data + MRC_PROBE_FRAME_LEN > end)
+		return xdp_drop(MRC_C_DROP_LENGTH);
+	if (peth->entropy != bpf_htonl(ev))
+		return xdp_drop(MRC_C_DROP_ENTROPY);
+	rx = rxs.lookup(&qp);
+	if (!rx)
+		return xdp_drop(MRC_C_DROP_QPN);
+	sack.ack_off = bpf_ntohs(peth->probe_id);
+	sack.pr = 1;
+	sack.ev = ev;
+	sack.cc_flags = MRC_CC_FLAG_DELAYED;
+	bpf_spin_lock(&rx->lock);
+	sack_from_rx(rx, rx->next, &sack);
+	bpf_spin_unlock(&rx->lock);
+	if (bpf_xdp_adjust_tail(ctx, MRC_SACK_FRAME_LEN - MRC_PROBE_FRAME_LEN))
+		return xdp_drop(MRC_C_DROP_SKB);
+	data = XDP_DATA(ctx);
+	end = XDP_END(ctx);
+	if (put_headers(data, end, h, pl, pp, ev, MRC_SETH_LEN + MRC_CC_STATE_LEN, MRC_OP_SACK, 0,
+			q->remote_qpn, 0) ||
+	    put_sack(data, end, &sack))
+		return xdp_drop(MRC_C_DROP_SKB);
+	count(MRC_C_PROBE_RX);
+	return XDP_TX;
+}
+
+/* The answer to a probe of ours: the path lives. */
+static __always_inline int xdp_probe_reply(struct xdp_md *ctx, const struct packet *pkt,
+					   u32 id)
+{
+	u32 qp = pkt->qp, plane = pkt->ev >> MRC_EV_PLANE_SHIFT, i, path_id = ~0u;
+	struct mrc_path *path = 0;
+	struct mrc_tx *tx;
+	u64 now;
+	int back;
+
+	tx = txs.lookup(&qp);
+	if (!tx || plane >= MRC_MAX_PLANES)
+		return xdp_drop(MRC_C_DROP_ENTROPY);
+	for (i = 0; i < CFG_EVS; i++) {
+		path = path_get(qp, plane << 8 | i);
+		if (path && path->ev == pkt->ev && (tx->all[plane & 7] >> i & 1)) {
+			path_id = plane << 8 | i;
+			break;
+		}
+	}
+	if (path_id == ~0u || !path)
+		return xdp_drop(MRC_C_DROP_ENTROPY);
+	if ((path->probe_id & 0xffff) != id || !path->probe_ns) {
+		count(MRC_C_PROBE_STALE);
+		return XDP_DROP;
+	}
+	now = bpf_ktime_get_ns();
+	bpf_spin_lock(&tx->lock);
+	back = restore_path(tx, path, path_id, now);
+	bpf_spin_unlock(&tx->lock);
+	count(MRC_C_PROBE_REPLY);
+	if (back)
+		count(MRC_C_PATH_RESTORED);
+	return XDP_DROP;
+}
+
+int mrc_receive(struct xdp_md *ctx)
+{
+	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	struct ip6_hdr *outer = data + MRC_OUTER_OFF, *inner = data + MRC_INNER_OFF;
+	struct udp_hdr *udp = data + MRC_UDP_OFF;
+	struct mrc_bth *bth = data + MRC_BTH_OFF;
+	struct packet pkt = {};
+	u32 plane, qp, udp_len, frame_len;
+	struct mrc_peer_plane *pp;
+	struct mrc_host *h;
+	struct mrc_plane *pl;
+	struct eth_hdr *eth = data;
+	struct mrc_qp *q;
+
+	/* ours? */
+	if (data + sizeof(*eth) > end)
+		return XDP_PASS;
+	if (eth->src[0] & 1)
+		return xdp_drop(MRC_C_DROP_MARK);
+	if (data + MRC_INNER_OFF > end || eth->proto != bpf_htons(MRC_ETH_P_IPV6))
+		return XDP_PASS;
+	h = host_get();
+	if (!h || outer->dst[0] != h->block)
+		return XDP_PASS;
+	plane = bpf_ntohl(outer->dst[1]) >> (16 + MRC_USID_PLANE_SHIFT);
+	pl = planes.lookup(&plane);
+	if (!pl || pl->ifindex != ctx->ingress_ifindex || !same_addr(outer->dst, pl->sid))
+		return xdp_drop(MRC_C_DROP_SID);
+
+	/* headers */
+	if (data + MRC_BTH_OFF > end)
+		return xdp_drop(MRC_C_DROP_SHORT);
+	if ((inner->vtf & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000) ||
+	    outer->next != MRC_NEXTHDR_IPV6 || inner->next != MRC_NEXTHDR_UDP ||
+	    !same_addr(inner->dst, pl->addr))
+		return xdp_drop(MRC_C_DROP_SID);
+	udp_len = bpf_ntohs(udp->len);
+	frame_len = bpf_xdp_get_buff_len(ctx);
+	if (inner->payload_len != udp->len ||
+	    bpf_ntohs(outer->payload_len) != udp_len + MRC_IP6_LEN ||
+	    frame_len != MRC_UDP_OFF + udp_len)
+		return xdp_drop(MRC_C_DROP_LENGTH);
+	if (udp->dst == h->control_port) {
+		/* Hand-shake: lose the outer header, the stack takes it from there. */
+		struct eth_hdr keep = *eth;
+
+		if (bpf_xdp_adjust_head(ctx, MRC_IP6_LEN))
+			return xdp_drop(MRC_C_DROP_SKB);
+		data = XDP_DATA(ctx);
+		end = XDP_END(ctx);
+		if (data + sizeof(keep) > end)
+			return xdp_drop(MRC_C_DROP_SKB);
+		*(struct eth_hdr *)data = keep;
+		count(MRC_C_CONTROL_RX);
+		return XDP_PASS;
+	}
+	if (udp->dst != h->udp_port)
+		return xdp_drop(MRC_C_DROP_SID);
+	if (udp_len < MRC_UDP_LEN + MRC_BTH_LEN + MRC_ICRC_LEN || data + MRC_BODY_OFF > end)
+		return xdp_drop(MRC_C_DROP_SHORT);
+	pkt.body = udp_len - MRC_UDP_LEN - MRC_BTH_LEN - MRC_ICRC_LEN;
+
+	/* connection */
+	if ((bth->flags & MRC_BTH_TVER) || (bth->aux & MRC_BTH_TS))
+		return xdp_drop(MRC_C_DROP_VERSION);
+	pkt.ev = bpf_ntohs(udp->src) << 16 | (bpf_ntohl(inner->vtf) & 0xffff);
+	if (pkt.ev >> MRC_EV_PLANE_SHIFT != plane)
+		return xdp_drop(MRC_C_DROP_ENTROPY);
+	qp = bpf_ntohl(bth->dqpn) & 0xffff;
+	q = qps.lookup(&qp);
+	if (!q || q->state < MRC_QP_RECEIVE || q->qpn != (bpf_ntohl(bth->dqpn) & MRC_QPN_MASK))
+		return xdp_drop(MRC_C_DROP_QPN);
+	pp = peer_plane_get(q->peer, plane);
+	if (!pp || !same_addr(inner->src, pp->addr))
+		return xdp_drop(MRC_C_DROP_SOURCE);
+	pkt.qp = qp;
+	pkt.psn = bth->psn_hi << 16 | bpf_ntohs(bth->psn_lo);
+	pkt.flags = bth->aux & (MRC_BTH_ACKREQ | MRC_BTH_RTX);
+	if ((bpf_ntohl(outer->vtf) >> 20 & 3) == 3)
+		pkt.flags |= MRC_MARK_CE;
+
+	/* what */
+	if (bth->opcode == MRC_OP_WRITE_ONLY)
+		return xdp_data(ctx, &pkt);
+	if (bth->opcode == MRC_OP_SACK) {
+		struct mrc_seth *seth = data + MRC_BODY_OFF;
+
+		if (pkt.body != MRC_SETH_LEN + MRC_CC_STATE_LEN || data + MRC_SACK_FRAME_LEN > end)
+			return xdp_drop(MRC_C_DROP_LENGTH);
+		if (seth->head & bpf_htonl(MRC_SETH_PR)) {
+			pkt.ev = bpf_ntohl(seth->entropy);
+			return xdp_probe_reply(ctx, &pkt, bpf_ntohl(seth->head) & 0xffff);
+		}
+		pkt.flags = MRC_MARK_SACK;
+		return xdp_pass_marked(ctx, &pkt, bpf_htons(MRC_ETH_P_IPV6));
+	}
+	if (bth->opcode == MRC_OP_PROBE)
+		return xdp_probe(ctx, h, pl, pp, q, &pkt);
+	return xdp_drop(MRC_C_DROP_OPCODE);
+}
+
+#endif

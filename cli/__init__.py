@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""mrcctl, the command line of mrcd: it talks to the daemon over its control socket."""

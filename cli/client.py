@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A varlink client for the control socket.
+
+Varlink is a JSON object and a NUL byte each way, so a blocking socket and msgspec do; the
+server's library would add asyncio to the start-up of every command.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from cli.exits import CommandError, NoSuchObject, NotPermitted, Unreachable
+from mrcd.model import (
+    ConnectionsReply,
+    MonitorReply,
+    MonitorSample,
+    PathsReply,
+    PeersReply,
+    StatsInfo,
+    StatsReply,
+    Status,
+    StatusReply,
+)
+
+DEFAULT_SOCKET = "/run/mrcd/mrcd.sock"
+INTERFACE = "io.mrcd.Control"
+TIMEOUT_S = 5
+
+T = TypeVar("T")
+
+
+class _Reply(msgspec.Struct):
+    parameters: msgspec.Raw = msgspec.Raw(b"{}")
+    error: str | None = None
+    continues: bool = False
+
+
+class _NoSuchPeer(msgspec.Struct):
+    name: str
+    known: list[str]
+
+
+class Client:
+    """A connection to the daemon. Every method may raise the errors of ``cli.exits``."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._socket = _connect(path)
+        self._buffer = bytearray()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    def status(self) -> Status:
+        """The daemon as a whole."""
+        return self._call("GetStatus", StatusReply)["status"]
+
+    def peers(self) -> PeersReply:
+        """Every configured peer."""
+        return self._call("ListPeers", PeersReply)
+
+    def paths(self, peer: str | None) -> PathsReply:
+        """Every path, of one peer or of all."""
+        return self._call("ListPaths", PathsReply, peer=peer)
+
+    def connections(self, peer: str | None) -> ConnectionsReply:
+        """Every QP, of one peer or of all."""
+        return self._call("ListConnections", ConnectionsReply, peer=peer)
+
+    def stats(self) -> StatsInfo:
+        """All counters."""
+        return self._call("GetStats", StatsReply)["stats"]
+
+    def monitor(self, interval_ms: int) -> Iterator[MonitorSample]:
+        """A sample at once and then every ``interval_ms``, for ever."""
+        # A sample may come as late as the interval says, and a busy host later still.
+        _set_timeout(self._socket, TIMEOUT_S + interval_ms / 1000)
+        self._send("Monitor", {"interval_ms": interval_ms}, more=True)
+        continues = True
+        while continues:
+            reply = self._receive()
+            continues = reply.continues
+            yield self._decode(reply, MonitorReply)["sample"]
+
+    def _call(self, method: str, kind: type[T], **parameters: Any) -> T:
+        self._send(method, {key: value for key, value in parameters.items() if value is not None})
+        return self._decode(self._receive(), kind)
+
+    def _send(self, method: str, parameters: dict[str, Any], *, more: bool = False) -> None:
+        call: dict[str, Any] = {"method": f"{INTERFACE}.{method}", "parameters": parameters}
+        if more:
+            call["more"] = True
+        try:
+            self._socket.sendall(msgspec.json.encode(call) + b"\0")
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def _receive(self) -> _Reply:
+        while (end := self._buffer.find(0)) < 0:
+            try:
+                chunk = self._socket.recv(1 << 18)
+            except OSError as error:
+                raise self._lost(error) from error
+            if not chunk:
+                raise self._lost(None)
+            self._buffer += chunk
+        message = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        return self._checked(message, _Reply)
+
+    def _decode(self, reply: _Reply, kind: type[T]) -> T:
+        if reply.error is None:
+            return self._checked(bytes(reply.parameters), kind)
+        if reply.error == f"{INTERFACE}.NoSuchPeer":
+            missing = self._checked(bytes(reply.parameters), _NoSuchPeer)
+            raise NoSuchObject("peer", missing.name, missing.known)
+        details = bytes(reply.parameters).decode()
+        raise CommandError(f"mrcd at {self._path} answered {reply.error} {details}")
+
+    def _checked(self, data: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.MsgspecError as error:
+            raise CommandError(
+                f"cannot understand what answers on {self._path}: {error}; "
+                "are mrcctl and mrcd of the same version?"
+            ) from error
+
+    def _lost(self, error: OSError | None) -> Unreachable:
+        if error is None or error.errno in (errno.EPIPE, errno.ECONNRESET):
+            return Unreachable(f"mrcd at {self._path} closed the connection; is it stopping?")
+        if isinstance(error, BlockingIOError):
+            return Unreachable(f"mrcd at {self._path} did not answer in time; is it stopped?")
+        return Unreachable(f"talking to mrcd at {self._path} failed: {error}")
+
+
+def _connect(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # The kernel's timeouts and not settimeout(): connect() on a non-blocking unix socket fails
+    # with EAGAIN when the backlog is full instead of waiting.
+    _set_timeout(connection, TIMEOUT_S)
+    try:
+        connection.connect(path)
+    except OSError as error:
+        connection.close()
+        raise _refused(path, error) from error
+    return connection
+
+
+def _set_timeout(connection: socket.socket, seconds: float) -> None:
+    timeval = struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+
+
+def _refused(path: str, error: OSError) -> CommandError:
+    if isinstance(error, PermissionError):
+        return NotPermitted(
+            f"may not open {path}: run mrcctl as root, or as a member of the socket's group"
+        )
+    if isinstance(error, FileNotFoundError):
+        why = "there is no such socket"
+    elif isinstance(error, ConnectionRefusedError):
+        why = "nobody listens on it"
+    elif isinstance(error, BlockingIOError):
+        why = "it does not accept connections in time"
+    else:
+        why = error.strerror or str(error)
+    # A socket that is not the default belongs to a daemon started by hand or by the lab.
+    start = (
+        "'systemctl start mrcd' or 'mrcd --config /etc/mrcd/mrcd.toml'"
+        if os.path.abspath(path) == DEFAULT_SOCKET
+        else f"'mrcd --config FILE --socket {path}'"
+    )
+    return Unreachable(
+        f"mrcd is not reachable at {path}: {why}.\n"
+        f"Start it with {start}; --socket or MRCD_SOCKET choose another socket "
+        "('mrcctl lab exec HOST -- mrcctl status' asks a lab's host)."
+    )

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``mrcctl datapath``: the part of mrcd that outlives the daemon."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from cli.client import Client
+from cli.exits import FAILED, CommandError, NotPermitted, Unreachable
+from cli.options import HELP_NAMES, json_option
+from cli.render import print_json
+
+DEFAULT_BPFFS = Path("/sys/fs/bpf/mrcd")
+
+
+@click.group(context_settings=HELP_NAMES)
+def datapath() -> None:
+    """The BPF programs in the kernel, which outlive the daemon."""
+
+
+@datapath.command()
+@click.option(
+    "--bpffs",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_BPFFS,
+    envvar="MRCD_BPFFS",
+    show_default=True,
+    show_envvar=True,
+    help="Where the daemon pinned its links and maps.",
+)
+@click.option("--force", is_flag=True, help="Detach although a daemon is running.")
+@json_option
+@click.pass_obj
+def detach(socket: str, bpffs: Path, force: bool, as_json: bool) -> None:
+    """Detach the BPF programs and remove their pins: mrc0 stops carrying traffic."""
+    if os.geteuid() != 0:
+        raise NotPermitted("detaching BPF programs needs root")
+    if not force:
+        _refuse_while_running(socket, bpffs)
+    # It is the only command that touches the kernel itself.
+    from mrcd.detach import detach as detach_all  # noqa: PLC0415
+
+    report = detach_all(bpffs)
+    if as_json:
+        print_json(report)
+    else:
+        click.echo("\n".join(report.detached) or f"nothing to detach in {bpffs}")
+    for line in report.failed:
+        click.echo(f"mrcctl: {line}", err=True)
+    if report.failed:
+        click.get_current_context().exit(FAILED)
+
+
+def _refuse_while_running(socket: str, bpffs: Path) -> None:
+    """A running daemon uses these maps; only the one that pins in ``bpffs`` matters."""
+    try:
+        with Client(socket) as client:
+            status = client.status()
+    except Unreachable:
+        return
+    if Path(status.datapath.bpffs) == bpffs:
+        raise CommandError(
+            f"mrcd (pid {status.pid}) is running and uses {bpffs}: stop it first, or --force"
+        )

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``mrcctl lab``: fabrics of network namespaces on this machine.
+
+What a lab is made of lives in mrcd.fabric; its netlink library is imported
+when a command needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from cli.client import Client
+from cli.exits import NO_SUCH_OBJECT, BadConfiguration, CommandError, NotPermitted
+from cli.options import HELP_NAMES, json_option
+from cli.render import BAD, GOOD, WARN, print_json, table
+
+if TYPE_CHECKING:
+    from mrcd.fabric.description import Fabric
+    from mrcd.fabric.lab import HostStatus, LabStatus
+
+_SHAPE = ("hosts", "planes", "t1", "hosts_per_t0")
+
+name_option = click.option("--name", default="lab", show_default=True, help="The lab's name.")
+
+
+class _NoSuch(CommandError):
+    """There is no such lab, host or element; the message lists what there is."""
+
+    exit_code = NO_SUCH_OBJECT
+
+
+@click.group(context_settings=HELP_NAMES)
+def lab() -> None:
+    """A fabric of namespaces to try mrcd in."""
+
+
+@lab.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
+@click.option("--name", default="lab", show_default=True, help="The lab's name.")
+@click.option("--hosts", type=int, default=2, show_default=True, help="Hosts h1, h2, ...")
+@click.option("--planes", type=int, default=4, show_default=True, help="Planes, 1 to 8.")
+@click.option("--t1", type=int, default=2, show_default=True, help="T1 switches in each plane.")
+@click.option("--hosts-per-t0", type=int, default=1, show_default=True, help="Hosts on one T0.")
+@click.option("--mtu", type=int, default=9000, show_default=True, help="MTU of the planes.")
+@click.option(
+    "--rate", type=int, default=0, show_default=True, help="Mb/s of every link; 0 is unlimited."
+)
+@click.option("--no-daemon", is_flag=True, help="Only the fabric: run mrcd by hand, or not at all.")
+@click.pass_context
+def up(ctx: click.Context, /, file: Path | None, no_daemon: bool, **options: Any) -> None:
+    """Build a lab from FILE or from the options, and wait until its hosts reach each other.
+
+    FILE is a fabric file (TOML). --name, --mtu and --rate override what it says;
+    the other options describe a fabric without one.
+    """
+    from mrcd.fabric import lab as labs  # noqa: PLC0415
+
+    fabric = _fabric(ctx, file, options)
+    # A half-built lab is taken down again, whoever ends us.
+    signal.signal(signal.SIGTERM, _terminated)
+    with _errors():
+        labs.up(fabric, daemons=not no_daemon)
+    click.echo(
+        f"lab {fabric.name} is up: {len(fabric.hosts)} hosts, {fabric.planes} planes."
+        f" Try: mrcctl lab exec{_name_flag(fabric.name)} {fabric.hosts[0].name} -- "
+        + ("ip addr" if no_daemon else "mrcctl status")
+    )
+
+
+def _fabric(ctx: click.Context, file: Path | None, options: dict[str, Any]) -> Fabric:
+    from dataclasses import replace  # noqa: PLC0415
+
+    from mrcd.fabric import description  # noqa: PLC0415
+
+    def given(option: str) -> bool:
+        return ctx.get_parameter_source(option) is not click.core.ParameterSource.DEFAULT
+
+    with _errors():
+        if file is None:
+            return description.generate(
+                name=options["name"],
+                mtu=options["mtu"],
+                rate_mbps=options["rate"],
+                **{key: options[key] for key in _SHAPE},
+            )
+        clash = [f"--{key.replace('_', '-')}" for key in _SHAPE if given(key)]
+        if clash:
+            raise click.UsageError(f"{', '.join(clash)}: not together with FILE, which says it")
+        fabric = description.load(file)
+        overrides = {"name": "name", "mtu": "mtu", "rate": "rate_mbps"}
+        fields = {field: options[key] for key, field in overrides.items() if given(key)}
+        return description.checked(replace(fabric, **fields))
+
+
+def _terminated(number: int, frame: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+@lab.command()
+@name_option
+@click.option("--all", "every", is_flag=True, help="Every lab of this machine.")
+def down(name: str, every: bool) -> None:
+    """Remove a lab: its processes, namespaces and files."""
+    from mrcd.fabric import lab as labs  # noqa: PLC0415
+
+    with _errors():
+        if every:
+            names = labs.down_all()
+        else:
+            labs.down(name)
+            names = [name]
+    click.echo("\n".join(f"lab {gone} is down" for gone in names) or "no lab is up")
+
+
+@lab.command()
+@name_option
+@json_option
+def status(name: str, as_json: bool) -> None:
+    """Show a lab's fabric, hosts, switches and faults."""
+    from mrcd.fabric import faults  # noqa: PLC0415
+    from mrcd.fabric import lab as labs  # noqa: PLC0415
+
+    with _errors():
+        found = labs.status(name)
+    actions = [(fault.element, faults.shown(fault)) for fault in found.faults]
+    states = {host.name: _daemon_state(host) for host in found.hosts}
+    if as_json:
+        print_json(_as_json(found, actions, states))
+    else:
+        click.echo(_as_text(found, actions, states))
+
+
+def _daemon_state(host: HostStatus) -> str:
+    """What the host's mrcd says of itself, or why it says nothing."""
+    if host.pid is None:
+        return "not running"
+    try:
+        with Client(host.socket) as client:
+            return client.status().state
+    except CommandError:
+        return "not answering"
+
+
+def _as_json(
+    found: LabStatus, actions: list[tuple[str, str]], states: dict[str, str]
+) -> dict[str, Any]:
+    from dataclasses import asdict  # noqa: PLC0415
+
+    report = asdict(found)
+    report["healthy"] = found.healthy
+    report["faults"] = [{"element": element, "action": action} for element, action in actions]
+    for host in report["hosts"]:
+        host["state"] = states[host["name"]]
+    return report
+
+
+def _as_text(found: LabStatus, actions: list[tuple[str, str]], states: dict[str, str]) -> str:
+    rate = f"{found.rate_mbps} Mb/s" if found.rate_mbps else "unlimited"
+    lines = [
+        f"lab {found.name}: {found.planes} planes of {found.t0} T0 and {found.t1} T1 switches,"
+        f" MTU {found.mtu}, {rate} ({found.folder})"
+    ]
+    if found.missing:
+        lines.append(f"namespaces missing: {', '.join(found.missing)}; `mrcctl lab down` cleans up")
+    rows = [
+        [host.name, states[host.name], host.pid, ", ".join(host.addresses)] for host in found.hosts
+    ]
+    colours = [{1: _colour(states[host.name])} for host in found.hosts]
+    lines += ["", table(("HOST", "MRCD", "PID", "MRC0"), rows, colours), ""]
+    if actions:
+        lines.append(table(("ELEMENT", "FAULT"), actions, [{1: BAD}] * len(actions)))
+    else:
+        lines.append("no faults")
+    return "\n".join(lines)
+
+
+def _colour(state: str) -> str:
+    if state in ("not running", "not answering"):
+        return BAD
+    return GOOD if state == "ok" else WARN
+
+
+@lab.command(
+    "exec",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@name_option
+@click.argument("host")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def exec_(name: str, host: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND inside HOST; its exit status is ours.
+
+    In there `mrcctl` talks to that host's mrcd.
+    """
+    from mrcd.fabric import lab as labs  # noqa: PLC0415
+
+    # click leaves the -- behind HOST to the command, which `lab exec h1 -- ls` does not mean.
+    words = command[1:] if command[0] == "--" else command
+    if not words:
+        raise click.UsageError("Missing argument 'COMMAND...'.")
+    with _errors():
+        labs.execute(name, host, words, _own_folder())
+
+
+def _own_folder() -> Path:
+    """Where the running mrcctl is, so that the same one is found inside."""
+    program = Path(sys.argv[0])
+    own = program if program.name == "mrcctl" else Path(sys.executable)
+    return own.absolute().parent
+
+
+@lab.command()
+@name_option
+@click.argument("element")
+@click.argument("action", metavar="down|blackhole|loss=5%|corrupt=1%|rate=25|clear")
+@json_option
+def fault(name: str, element: str, action: str, as_json: bool) -> None:
+    """Break an ELEMENT of the fabric, or clear its faults.
+
+    \b
+    ELEMENT  p1 (plane), p1t0-1 (T0), p1t1-2 (T1), h1:p1 (NIC link),
+             p1t0-1:p1t1-2 (link between switches)
+
+    Faults are silent unless they are `down`. Returns when the fault is in
+    effect and prints that moment (CLOCK_MONOTONIC).
+    """
+    from mrcd.fabric import lab as labs  # noqa: PLC0415
+
+    with _errors():
+        applied = labs.fault(name, element, action)
+    if as_json:
+        print_json(
+            {
+                "lab": name,
+                "element": element,
+                "action": action,
+                "began_ns": applied.began_ns,
+                "effective_ns": applied.effective_ns,
+            }
+        )
+    else:
+        took_ms = (applied.effective_ns - applied.began_ns) / 1e6
+        click.echo(
+            f"{element} {action}: in effect at {applied.effective_ns} ns, within {took_ms:.1f} ms"
+        )
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    """Give the errors of mrcd.fabric their exit codes."""
+    from mrcd.fabric import description, faults, state  # noqa: PLC0415
+
+    try:
+        yield
+    except (description.FabricError, faults.BadAction) as error:
+        raise BadConfiguration(str(error)) from error
+    except state.NoSuchElement as error:
+        raise _NoSuch(str(error)) from error
+    except (state.NotPermitted, PermissionError) as error:
+        raise NotPermitted(str(error)) from error
+    except (state.LabFailed, OSError) as error:
+        raise CommandError(str(error)) from error
+
+
+def _name_flag(name: str) -> str:
+    return "" if name == "lab" else f" --name {name}"

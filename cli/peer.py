@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``mrcctl peer``."""
+
+from __future__ import annotations
+
+import click
+
+from cli.client import Client
+from cli.options import HELP_NAMES, json_option
+from cli.render import BAD, GOOD, WARN, duration, print_json, table
+from mrcd.model import PeerInfo
+
+STATE_COLOURS = {"established": GOOD, "connecting": WARN, "silent": BAD}
+
+
+@click.group(context_settings=HELP_NAMES)
+def peer() -> None:
+    """Remote hosts."""
+
+
+@peer.command("list")
+@json_option
+@click.pass_obj
+def list_(socket: str, as_json: bool) -> None:
+    """List the configured peers and what is known of them."""
+    with Client(socket) as client:
+        reply = client.peers()
+    if as_json:
+        print_json(reply)
+    else:
+        click.echo(render(reply["peers"]))
+
+
+def render(peers: list[PeerInfo]) -> str:
+    """A row for each peer."""
+    return table(
+        ["PEER", "STATE", "HEARD", "PLANES", "QPS", "MTU", "TX PACKETS", "RX PACKETS", "ADDRESSES"],
+        [
+            [
+                peer.name,
+                peer.state,
+                "never" if peer.last_heard_s is None else f"{duration(peer.last_heard_s)} ago",
+                ",".join(map(str, peer.planes_usable)) or "none",
+                peer.qps,
+                peer.mtu,
+                peer.tx_packets,
+                peer.rx_packets,
+                " ".join(peer.addresses),
+            ]
+            for peer in peers
+        ],
+        [{1: STATE_COLOURS[peer.state]} for peer in peers],
+    )

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Text for people: aligned tables, figures with units, colour only on a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import msgspec
+
+GOOD = "green"
+WARN = "yellow"
+BAD = "red"
+
+Cell = str | int | None
+
+
+def print_json(value: Any) -> None:
+    """Print a model object as indented JSON."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def print_json_line(value: Any) -> None:
+    """Print a model object as JSON on one line."""
+    click.echo(msgspec.json.encode(value))
+
+
+def colour(text: str, name: str | None) -> str:
+    """``text`` in a colour, or as it is when the output is no terminal or NO_COLOR is set."""
+    if name is None or os.environ.get("NO_COLOR") or not sys.stdout.isatty():
+        return text
+    return click.style(text, fg=name)
+
+
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    colours: Sequence[dict[int, str]] = (),
+) -> str:
+    """An aligned table; integers stand right, ``None`` is a dash.
+
+    ``colours`` maps, for each row, the index of a column to the colour of that cell.
+    """
+    texts = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
+    right = [
+        any(isinstance(row[i], int) for row in rows)
+        and all(row[i] is None or isinstance(row[i], int) for row in rows)
+        for i in range(len(columns))
+    ]
+    lines = [_line(columns, widths, right, {})]
+    for index, row in enumerate(texts):
+        lines.append(_line(row, widths, right, colours[index] if colours else {}))
+    return "\n".join(lines)
+
+
+def _line(
+    cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], colours: dict[int, str]
+) -> str:
+    padded = [
+        colour(cell.rjust(width) if to_right else cell.ljust(width), colours.get(i))
+        for i, (cell, width, to_right) in enumerate(zip(cells, widths, right, strict=True))
+    ]
+    return "  ".join(padded).rstrip()
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its two largest units."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days} d {hour} h"
+    if hours:
+        return f"{hours} h {minute} min"
+    return f"{minutes} min {second} s"
+
+
+def micros(value: float | None) -> str | None:
+    """A round-trip time."""
+    if value is None:
+        return None
+    return f"{value:.0f} us" if value < 10_000 else f"{value / 1000:.0f} ms"
+
+
+def bit_rate(bits_per_s: float) -> str:
+    """A rate in the largest unit that keeps a digit before the point."""
+    for unit, size in (("Gb/s", 1e9), ("Mb/s", 1e6), ("kb/s", 1e3)):
+        if bits_per_s >= size:
+            return f"{bits_per_s / size:.2f} {unit}"
+    return f"{bits_per_s:.0f} b/s"

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``mrcctl stats``."""
+
+from __future__ import annotations
+
+import click
+
+from cli.client import Client
+from cli.options import json_option
+from cli.render import print_json, table
+from mrcd.model import StatsInfo
+
+
+@click.command()
+@click.option("--nonzero", is_flag=True, help="Leave out counters that are zero.")
+@json_option
+@click.pass_obj
+def stats(socket: str, nonzero: bool, as_json: bool) -> None:
+    """Show the counters of the data path and the daemon, with their meaning."""
+    with Client(socket) as client:
+        answer = client.stats()
+    if nonzero:
+        answer = StatsInfo(
+            counters=[counter for counter in answer.counters if counter.value],
+            schema_version=answer.schema_version,
+        )
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(render(answer))
+
+
+def render(answer: StatsInfo) -> str:
+    """A row for each counter."""
+    return table(
+        ["COUNTER", "VALUE", "MEANING"],
+        [[counter.name, counter.value, counter.help] for counter in answer.counters],
+    )

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``mrcctl status``."""
+
+from __future__ import annotations
+
+import click
+
+from cli.client import Client
+from cli.exits import DEGRADED
+from cli.options import json_option
+from cli.render import BAD, GOOD, WARN, colour, duration, print_json, table
+from mrcd.model import PlaneInfo, Status
+
+PLANE_COLUMNS = (
+    "PLANE",
+    "INTERFACE",
+    "STATE",
+    "GATEWAY",
+    "AT",
+    "TX PACKETS",
+    "TX BYTES",
+    "RX PACKETS",
+    "RX BYTES",
+)
+STATE_COLOURS = {"ok": GOOD, "degraded": BAD, "starting": WARN, "stopping": WARN}
+
+
+@click.command()
+@json_option
+@click.pass_obj
+def status(socket: str, as_json: bool) -> None:
+    """Show the daemon, mrc0, the planes and the data path; exit 6 when degraded."""
+    with Client(socket) as client:
+        answer = client.status()
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(render(answer))
+    if answer.state == "degraded":
+        click.get_current_context().exit(DEGRADED)
+
+
+def render(answer: Status) -> str:
+    """The status as text."""
+    state = colour(answer.state, STATE_COLOURS[answer.state])
+    up = f"up {duration(answer.uptime_s)} (pid {answer.pid})"
+    lines = [f"mrcd {answer.version} on {answer.host}: {state}, {up}"]
+    lines += [f"  {colour('!', BAD)} {reason}" for reason in answer.reasons]
+    path = answer.datapath
+    lines += [
+        f"  mrc0       {answer.mrc0.name}, mtu {answer.mrc0.mtu}, "
+        + (" ".join(answer.mrc0.addresses) or "no address"),
+        f"  data path  xdp {path.xdp}, tc {path.tc}, tick {path.tick}, pinned in {path.bpffs}",
+        f"  peers      {answer.peers_up} of {answer.peers_total} established",
+        "",
+        planes_table(answer.planes),
+    ]
+    return "\n".join(lines)
+
+
+def plane_state(plane: PlaneInfo) -> str:
+    """One word for a plane: what keeps it from being used, or ``usable``."""
+    if plane.usable:
+        return "usable"
+    if not plane.up:
+        return "down"
+    if not plane.carrier:
+        return "no carrier"
+    return "no gateway" if plane.gateway_mac is None else "unusable"
+
+
+def planes_table(planes: list[PlaneInfo]) -> str:
+    """A row for each plane."""
+    return table(
+        PLANE_COLUMNS,
+        [
+            [
+                plane.index,
+                plane.interface,
+                plane_state(plane),
+                plane.gateway,
+                plane.gateway_mac,
+                plane.tx_packets,
+                plane.tx_bytes,
+                plane.rx_packets,
+                plane.rx_bytes,
+            ]
+            for plane in planes
+        ],
+        [{2: GOOD if plane.usable else BAD} for plane in planes],
+    )

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What crosses the maps, read from bpf/mrc_abi.h and never mirrored."""
+
+from __future__ import annotations
+
+from mrcd.paths import bpf_dir
+from mrcd.wire import read_header
+
+ABI = read_header(bpf_dir() / "mrc_abi.h")
+
+COUNTERS: tuple[tuple[int, str, str], ...] = tuple(
+    (value, name.removeprefix("MRC_C_").lower(), ABI.comments[name])
+    for name, value in ABI.constants.items()
+    if name.startswith("MRC_C_") and name != "MRC_C_COUNT"
+)
+"""Every counter: its index in the map, its name, what it counts."""

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The bpf(2) system call, where bcc has no notion of what we need.
+
+bcc compiles programs and creates maps; loading with flags, links, atomic link
+updates, pinning, test runs and batch reads go through here. Everything works
+on file descriptors. Source: include/uapi/linux/bpf.h of Linux 6.1 and later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from pathlib import Path
+
+_SYS_BPF = 321 if os.uname().machine == "x86_64" else 280
+_libc = ctypes.CDLL(None, use_errno=True)
+
+MAP_LOOKUP_ELEM = 1
+MAP_UPDATE_ELEM = 2
+MAP_DELETE_ELEM = 3
+MAP_GET_NEXT_KEY = 4
+PROG_LOAD = 5
+OBJ_PIN = 6
+OBJ_GET = 7
+PROG_TEST_RUN = 10
+OBJ_GET_INFO_BY_FD = 15
+PROG_GET_FD_BY_ID = 13
+MAP_LOOKUP_BATCH = 24
+LINK_CREATE = 28
+LINK_UPDATE = 29
+LINK_DETACH = 34
+
+PROG_TYPE_SCHED_CLS = 3
+PROG_TYPE_XDP = 6
+ATTACH_XDP = 37
+ATTACH_TCX_INGRESS = 46
+F_XDP_HAS_FRAGS = 1 << 5
+XDP_FLAGS_SKB_MODE = 1 << 1
+XDP_FLAGS_DRV_MODE = 1 << 2
+
+_ATTR_SIZE = 144
+
+
+class BpfError(OSError):
+    """A bpf(2) command failed: what was tried, on what, and the kernel's word."""
+
+    def __init__(self, what: str, code: int, detail: str = "") -> None:
+        message = f"{what}: {os.strerror(code)} ({errno.errorcode.get(code, code)})"
+        super().__init__(code, message + (f"\n{detail}" if detail else ""))
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return str(self.args[1])
+
+
+def _bpf(command: int, attr: bytes | ctypes.Array[ctypes.c_char], what: str) -> int:
+    buf = (
+        attr
+        if isinstance(attr, ctypes.Array)
+        else ctypes.create_string_buffer(attr.ljust(_ATTR_SIZE, b"\0"), _ATTR_SIZE)
+    )
+    result = int(_libc.syscall(_SYS_BPF, command, ctypes.byref(buf), ctypes.sizeof(buf)))
+    if result < 0:
+        raise BpfError(what, ctypes.get_errno())
+    return result
+
+
+def _address(buf: ctypes.Array[ctypes.c_char]) -> int:
+    return ctypes.addressof(buf)
+
+
+def load_program(
+    kind: int, insns: bytes, *, name: str, flags: int = 0, log_size: int = 16 << 20
+) -> tuple[int, str]:
+    """Load a program; returns its file descriptor and the verifier's summary line.
+
+    insns: the program, 8 bytes an instruction, map references already file
+    descriptors. Raises BpfError with the tail of the verifier's log.
+    """
+    code = ctypes.create_string_buffer(insns, len(insns))
+    licence = ctypes.create_string_buffer(b"GPL")
+    log = ctypes.create_string_buffer(log_size)
+
+    def attr(level: int) -> bytes:
+        return struct.pack(
+            "=IIQQIIQII16sI",
+            kind,
+            len(insns) // 8,
+            _address(code),
+            _address(licence),
+            level,
+            log_size if level else 0,
+            _address(log) if level else 0,
+            0,
+            flags,
+            name.encode()[:15],
+            0,
+        )
+
+    try:
+        fd = _bpf(PROG_LOAD, attr(4), f"load program {name}")  # 4: statistics only
+    except BpfError as first:
+        try:
+            _bpf(PROG_LOAD, attr(1), f"load program {name}")
+        except BpfError as failure:
+            text = log.value.decode(errors="replace")
+            raise BpfError(f"load program {name}", failure.errno or 0, text[-6000:]) from first
+        raise
+    lines = [line for line in log.value.decode(errors="replace").splitlines() if "processed" in line]
+    return fd, lines[-1] if lines else ""
+
+
+def create_link(prog_fd: int, ifindex: int, attach: int, *, flags: int = 0, what: str = "") -> int:
+    """Attach a program to an interface by a link; returns the link's descriptor."""
+    attr = struct.pack("=IIIIIIQ", prog_fd, ifindex, attach, flags, 0, 0, 0)
+    return _bpf(LINK_CREATE, attr, what or f"attach program to interface {ifindex}")
+
+
+def update_link(link_fd: int, prog_fd: int) -> None:
+    """Replace the program of a link atomically."""
+    _bpf(LINK_UPDATE, struct.pack("=IIII", link_fd, prog_fd, 0, 0), "update link")
+
+
+def pin(fd: int, path: Path) -> None:
+    """Give an object a name in a bpffs."""
+    name = ctypes.create_string_buffer(os.fsencode(path) + b"\0")
+    _bpf(OBJ_PIN, struct.pack("=QII", _address(name), fd, 0), f"pin {path}")
+
+
+def get(path: Path) -> int:
+    """Open a pinned object; returns its descriptor."""
+    name = ctypes.create_string_buffer(os.fsencode(path) + b"\0")
+    return _bpf(OBJ_GET, struct.pack("=QII", _address(name), 0, 0), f"open {path}")
+
+
+def lookup(map_fd: int, key: bytes, value_size: int) -> bytes | None:
+    """Read one value; None when the key is absent. value_size as the kernel copies it."""
+    k = ctypes.create_string_buffer(key, len(key))
+    v = ctypes.create_string_buffer(value_size)
+    attr = struct.pack("=IIQQQ", map_fd, 0, _address(k), _address(v), 0)
+    try:
+        _bpf(MAP_LOOKUP_ELEM, attr, "map look-up")
+    except BpfError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+    return v.raw
+
+
+def update(map_fd: int, key: bytes | None, value: bytes, flags: int = 0) -> None:
+    """Write one value; key None pushes on a stack or queue map."""
+    v = ctypes.create_string_buffer(value, len(value))
+    k = ctypes.create_string_buffer(key, len(key)) if key is not None else None
+    attr = struct.pack("=IIQQQ", map_fd, 0, _address(k) if k is not None else 0, _address(v), flags)
+    _bpf(MAP_UPDATE_ELEM, attr, "map update")
+
+
+def delete(map_fd: int, key: bytes) -> bool:
+    """Remove one key; False when it was absent."""
+    k = ctypes.create_string_buffer(key, len(key))
+    try:
+        _bpf(MAP_DELETE_ELEM, struct.pack("=IIQQQ", map_fd, 0, _address(k), 0, 0), "map delete")
+    except BpfError as error:
+        if error.errno == errno.ENOENT:
+            return False
+        raise
+    return True
+
+
+def keys(map_fd: int, key_size: int) -> list[bytes]:
+    """All keys of a map, in the kernel's order."""
+    found: list[bytes] = []
+    current: ctypes.Array[ctypes.c_char] | None = None
+    while True:
+        following = ctypes.create_string_buffer(key_size)
+        attr = struct.pack(
+            "=IIQQQ",
+            map_fd,
+            0,
+            _address(current) if current is not None else 0,
+            _address(following),
+            0,
+        )
+        try:
+            _bpf(MAP_GET_NEXT_KEY, attr, "map iteration")
+        except BpfError as error:
+            if error.errno == errno.ENOENT:
+                return found
+            raise
+        found.append(following.raw)
+        current = following
+
+
+def lookup_batch(map_fd: int, first: int, count: int, value_size: int) -> list[bytes]:
+    """Values first .. first + count - 1 of an array map, in one system call."""
+    if count == 0:
+        return []
+    start = ctypes.create_string_buffer(struct.pack("=I", max(first - 1, 0)), 4)
+    out = ctypes.create_string_buffer(4)
+    key_buf = ctypes.create_string_buffer(4 * count)
+    value_buf = ctypes.create_string_buffer(value_size * count)
+    attr = ctypes.create_string_buffer(
+        struct.pack(
+            "=QQQQIIQQ",
+            _address(start) if first else 0,
+            _address(out),
+            _address(key_buf),
+            _address(value_buf),
+            count,
+            map_fd,
+            0,
+            0,
+        ).ljust(_ATTR_SIZE, b"\0"),
+        _ATTR_SIZE,
+    )
+    try:
+        _bpf(MAP_LOOKUP_BATCH, attr, "map batch look-up")
+    except BpfError as error:
+        if error.errno != errno.ENOENT:
+            raise
+    got = struct.unpack_from("=I", attr.raw, 32)[0]
+    raw = value_buf.raw
+    return [raw[i * value_size : (i + 1) * value_size] for i in range(got)]
+
+
+class TestRun:
+    """A prepared PROG_TEST_RUN; run() is one system call and nothing else.
+
+    Source of the semantics: net/bpf/test_run.c. The call executes helpers that
+    send, so it is a way to make a program act, not only to test it.
+    """
+
+    __test__ = False  # not a test class for pytest
+
+    def __init__(
+        self,
+        prog_fd: int,
+        data: bytes,
+        *,
+        out_size: int = 0,
+        context: bytes = b"",
+        context_out_size: int = 0,
+    ) -> None:
+        self._data = ctypes.create_string_buffer(data, len(data))
+        self._out_size = out_size
+        self._context_out_size = context_out_size
+        self._out = ctypes.create_string_buffer(max(out_size, 1))
+        self._ctx = ctypes.create_string_buffer(context, max(len(context), 1))
+        self._ctx_out = ctypes.create_string_buffer(max(context_out_size, 1))
+        self._attr = ctypes.create_string_buffer(
+            struct.pack(
+                "=IIIIQQIIIIQQIIII",
+                prog_fd,
+                0,
+                len(data),
+                out_size,
+                _address(self._data),
+                _address(self._out) if out_size else 0,
+                1,
+                0,
+                len(context),
+                context_out_size,
+                _address(self._ctx) if context else 0,
+                _address(self._ctx_out) if context_out_size else 0,
+                0,
+                0,
+                0,
+                0,
+            ),
+            80,
+        )
+
+    def run(self, repeat: int = 1) -> int:
+        """Run the program `repeat` times; returns its (last) return value."""
+        # The kernel leaves the sizes it had to offer, and would take them for limits.
+        struct.pack_into("=I", self._attr, 12, self._out_size)
+        struct.pack_into("=I", self._attr, 32, repeat)
+        struct.pack_into("=I", self._attr, 44, self._context_out_size)
+        _bpf(PROG_TEST_RUN, self._attr, "test run")
+        return int(struct.unpack_from("=I", self._attr, 4)[0])
+
+    @property
+    def output(self) -> bytes:
+        """The packet as the last run left it."""
+        size = struct.unpack_from("=I", self._attr, 12)[0]
+        return self._out.raw[:size]
+
+    @property
+    def context_output(self) -> bytes:
+        """The context as the last run left it."""
+        size = struct.unpack_from("=I", self._attr, 44)[0]
+        return self._ctx_out.raw[:size]
+
+    @property
+    def duration_ns(self) -> int:
+        """Mean duration of a run in the last call, nanoseconds."""
+        return int(struct.unpack_from("=I", self._attr, 36)[0])
+
+
+def map_info(fd: int) -> tuple[int, int, int, int]:
+    """(type, key_size, value_size, max_entries) of a map, from the kernel."""
+    info = ctypes.create_string_buffer(88)
+    attr = struct.pack("=IIQ", fd, 88, _address(info))
+    _bpf(OBJ_GET_INFO_BY_FD, attr, "map info")
+    kind, _ident, key_size, value_size, entries = struct.unpack_from("=IIIII", info.raw, 0)
+    return kind, key_size, value_size, entries
+
+
+def possible_cpus() -> int:
+    """How many values a per-CPU map has."""
+    text = Path("/sys/devices/system/cpu/possible").read_text().strip()
+    return int(text.replace(",", "-").split("-")[-1]) + 1

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The clock of the data path: a thread that runs mrc_tick while a QP is active.
+
+Nothing of a packet is seen here. The programs set a bit per active QP in a map
+that is mapped into this process; while any is set, one system call a tick runs
+the program once for each. With none set the thread says so in the map
+("asleep"), looks once more, and waits for the wake-up event that the first
+packet of the next busy time sends through the ring buffer.
+
+A thread rather than a task: the tick must not wait for the daemon's other
+work, and its system call drops the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import select
+import struct
+import threading
+import time
+from collections.abc import Callable
+
+from mrcd import bpfsys
+from mrcd.abi import ABI
+from mrcd.datapath import Datapath
+from mrcd.ringbuf import RingBuffer
+
+CARRIER = bytes(12) + b"\x86\xdd" + bytes(114)
+"""The skb that carries what a tick sends: only its size matters, and only to begin with."""
+
+IDLE_TICKS = 5
+SAFETY_S = 0.5
+"""Without a wake-up the bits are looked at so often all the same: an event may be lost."""
+
+
+class Clock(threading.Thread):
+    """Start it when the data path is attached; stop() ends it."""
+
+    def __init__(
+        self,
+        datapath: Datapath,
+        tick_ns: int,
+        on_event: Callable[[dict[str, int]], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        super().__init__(name="mrcd-clock", daemon=True)
+        self._tick_s = tick_ns / 1e9
+        self._on_event = on_event
+        self._on_failure = on_failure
+        words = -(-max(1, datapath.sizes.qps) // 64)
+        page = mmap.PAGESIZE
+        self._bits = mmap.mmap(
+            datapath.maps["active"], -(-words * 8 // page) * page, mmap.MAP_SHARED, mmap.PROT_READ
+        )
+        self._words = words
+        self._clock = mmap.mmap(datapath.maps["clock"], page)
+        self._asleep_at = ABI.structs["mrc_clock"].fields["asleep"].offset
+        self._ring = RingBuffer(
+            datapath.maps["events"], bpfsys.map_info(datapath.maps["events"])[3]
+        )
+        self._run = bpfsys.TestRun(datapath.programs["mrc_tick"], CARRIER)
+        self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.running = False
+
+    def stop(self) -> None:
+        """End the thread and wait for it."""
+        os.write(self._stop_write, b"x")
+        self.join()
+        os.close(self._stop_read)
+        os.close(self._stop_write)
+        self._ring.close()
+        self._bits.close()
+        self._clock.close()
+
+    def _active(self) -> int:
+        """How many QPs are active."""
+        return int.from_bytes(self._bits[: self._words * 8], "little").bit_count()
+
+    def _asleep(self, value: int) -> None:
+        struct.pack_into("=Q", self._clock, self._asleep_at, value)
+
+    def run(self) -> None:
+        """The thread."""
+        with contextlib.suppress(OSError):  # better on time; works without the right to it
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        poll = select.poll()
+        poll.register(self._ring.fd, select.POLLIN)
+        poll.register(self._stop_read, select.POLLIN)
+        idle = 0
+        try:
+            while True:
+                active = self._active()
+                if active:
+                    idle = 0
+                    self.running = True
+                    self._run.run(active)
+                    time.sleep(self._tick_s)
+                    ready = poll.poll(0)
+                elif idle < IDLE_TICKS:
+                    idle += 1
+                    ready = poll.poll(self._tick_s * 1000)
+                else:
+                    self._asleep(1)
+                    if self._active():
+                        self._asleep(0)
+                        continue
+                    self.running = False
+                    ready = poll.poll(SAFETY_S * 1000)
+                    self._asleep(0)
+                for fd, _event in ready:
+                    if fd == self._stop_read:
+                        return
+                for raw in self._ring.take():
+                    event = ABI.structs["mrc_event"].unpack(raw)
+                    if event["kind"] != ABI.MRC_EVENT_WAKE:
+                        self._on_event(event)
+        except Exception as error:  # noqa: BLE001  # a dead clock must not be a silent one
+            self._on_failure(error)
+        finally:
+            self.running = False

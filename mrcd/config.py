@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The daemon's configuration: mrcd.toml and the fabric file it names, checked as a whole.
+
+`load` either returns a Config in which everything is resolved and consistent, or raises one
+ConfigError with every problem it found, each of them "file: key: value: what is wrong and what
+would be right". Nothing here touches the machine: whether an interface exists is for the daemon.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
+from pathlib import Path
+from typing import Any
+
+from mrcd.fabric import description
+from mrcd.fabric.description import Fabric, FabricError, Host, Interface
+from mrcd.wire import WIRE
+
+Prefix = IPv4Network | IPv6Network
+
+IFNAMSIZ = 16
+MPR_MIN, MPR_MAX = WIRE.MRC_MPR_UNIT, 8192
+RING_MIN, RING_MAX = 128, 65536
+QPS_MAX = 16
+TICK_MIN_US, TICK_MAX_US = 100, 100_000
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; `problems` holds one line for each reason."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Mrc0:
+    """The virtual interface applications use."""
+
+    name: str
+    addresses: tuple[Interface, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """What the data path and the hand-shake are set up with."""
+
+    udp_port: int = WIRE.MRC_UDP_PORT_DEFAULT
+    control_port: int = 4972
+    qps_per_peer: int = 4
+    mpr: int = 2048
+    ring_slots: int = 8192
+    tick_us: int = 1000
+    xdp: str = "auto"
+    tc: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A remote host and the inner prefixes that are sent to it."""
+
+    host: Host
+    allowed: tuple[Prefix, ...]
+
+    @property
+    def name(self) -> str:
+        """The peer's name in the fabric file."""
+        return self.host.name
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything the daemon wants to be true, resolved against the fabric."""
+
+    path: Path
+    fabric_path: Path
+    fabric: Fabric
+    host: Host
+    mrc0: Mrc0
+    interfaces: tuple[str, ...]
+    transport: Transport
+    peers: tuple[Peer, ...]
+
+    @property
+    def mtu(self) -> int:
+        """mrc0's MTU: what is left of a plane's MTU below the headers of a data packet."""
+        return self.fabric.mtu - WIRE.MRC_DATA_OVERHEAD
+
+
+def load(path: Path) -> Config:
+    """Read and check the configuration at `path`; ConfigError carries every problem found."""
+    problems: list[str] = []
+    root = _Table(path, "", _read_toml(path, problems), problems)
+    config = _build(path, root, problems)
+    if problems or config is None:
+        raise ConfigError(problems)
+    return config
+
+
+def _read_toml(path: Path, problems: list[str]) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}; give the path of an existing file"
+    except UnicodeDecodeError as error:
+        reason = f"is not UTF-8 text (byte {error.start}); TOML files are"
+    except tomllib.TOMLDecodeError as error:
+        reason = f"is not valid TOML: {error}"
+    raise ConfigError([*problems, f"{path}: {reason}"])
+
+
+def _build(path: Path, root: _Table, problems: list[str]) -> Config | None:
+    host_table, mrc0_table = root.table("host"), root.table("mrc0")
+    planes_table, transport_table = root.table("planes"), root.table("transport")
+    peer_tables = root.tables("peer")
+    name = host_table.text("name", None)
+    fabric_name = host_table.text("fabric", None)
+    host_table.finish()
+    root.finish()
+    transport = _transport(transport_table)
+    fabric_path = path.parent / (fabric_name or "")
+    fabric = _fabric(fabric_path, problems) if fabric_name else None
+    host = _known_host(host_table, "name", name, fabric)
+    mrc0 = _mrc0(mrc0_table, host, fabric)
+    interfaces = _interfaces(planes_table, fabric, mrc0.name)
+    peers = _peers(peer_tables, fabric, host, mrc0)
+    if fabric is None or host is None:
+        return None
+    return Config(path, fabric_path, fabric, host, mrc0, interfaces, transport, peers)
+
+
+# ---- sections ------------------------------------------------------------------------------
+
+
+def _fabric(path: Path, problems: list[str]) -> Fabric | None:
+    try:
+        fabric = description.load(path)
+    except FabricError as error:
+        problems.extend(error.problems)
+        return None
+    for host in fabric.hosts:
+        for address in host.addresses:
+            if clash := _reserved(_host_route(address), fabric):
+                problems.append(
+                    f"{path}: host {host.name}: addresses: {address}: lies in {clash}; "
+                    "mrc0 needs a prefix of its own"
+                )
+    return fabric
+
+
+def _known_host(table: _Table, key: str, name: str | None, fabric: Fabric | None) -> Host | None:
+    if name is None or fabric is None:
+        return None
+    for host in fabric.hosts:
+        if host.name == name:
+            return host
+    known = [host.name for host in fabric.hosts]
+    table.problem(key, name, f"no such host in the fabric file{_suggest(name, known)}")
+    return None
+
+
+def _mrc0(table: _Table, host: Host | None, fabric: Fabric | None) -> Mrc0:
+    name = table.text("name", "mrc0") or "mrc0"
+    if wrong := _bad_interface(name):
+        table.problem("name", name, wrong)
+    addresses: list[Interface] = []
+    given = table.strings("addresses")
+    for text in given or ():
+        try:
+            addresses.append(ip_interface(text))
+        except ValueError:
+            table.problem("addresses", text, "is no address; write one as 10.99.0.1/24")
+            continue
+        if clash := _reserved(addresses[-1].network, fabric):
+            table.problem("addresses", text, f"lies in {clash}; choose a prefix of its own")
+    table.finish()
+    if given is None and host is not None:
+        return Mrc0(name, host.addresses)
+    if given == []:
+        table.problem("addresses", given, "is empty; give an address or leave the key out")
+    return Mrc0(name, tuple(addresses))
+
+
+def _interfaces(table: _Table, fabric: Fabric | None, mrc0_name: str) -> tuple[str, ...]:
+    value = table.raw("interfaces", "plane{plane}")
+    table.finish()
+    planes = fabric.planes if fabric is not None else None
+    if isinstance(value, str):
+        if "{plane}" not in value and planes != 1:
+            table.problem(
+                "interfaces", value, 'has no {plane} in it; write "plane{plane}" or a list'
+            )
+            return ()
+        names = [value.replace("{plane}", str(plane)) for plane in range(planes or 1)]
+    elif isinstance(value, list) and all(isinstance(name, str) for name in value):
+        names = value
+    else:
+        table.problem("interfaces", value, "is neither a pattern nor a list of interface names")
+        return ()
+    if planes is not None and len(names) != planes:
+        table.problem("interfaces", names, f"{len(names)} names for the fabric's {planes} planes")
+    for index, name in enumerate(names):
+        if wrong := _bad_interface(name):
+            table.problem("interfaces", name, wrong)
+        elif name in names[:index]:
+            table.problem("interfaces", name, "stands twice; each plane needs its own interface")
+        elif name == mrc0_name:
+            table.problem("interfaces", name, "is the name of mrc0; rename one of them")
+    return tuple(names)
+
+
+def _transport(table: _Table) -> Transport:
+    default = Transport()
+    transport = Transport(
+        udp_port=table.integer("udp_port", default.udp_port, 1, 65535),
+        control_port=table.integer("control_port", default.control_port, 1, 65535),
+        qps_per_peer=table.integer("qps_per_peer", default.qps_per_peer, 1, QPS_MAX, power=True),
+        mpr=table.integer("mpr", default.mpr, MPR_MIN, MPR_MAX, power=True),
+        ring_slots=table.integer("ring_slots", default.ring_slots, RING_MIN, RING_MAX, power=True),
+        tick_us=table.integer("tick_us", default.tick_us, TICK_MIN_US, TICK_MAX_US),
+        xdp=table.choice("xdp", default.xdp, ("auto", "native", "generic")),
+        tc=table.choice("tc", default.tc, ("auto", "tcx", "clsact")),
+    )
+    table.finish()
+    if transport.udp_port == transport.control_port:
+        wrong = "is udp_port, too; data and hand-shake need a port each"
+        table.problem("control_port", transport.control_port, wrong)
+    if transport.ring_slots < transport.mpr:
+        wrong = f"is smaller than mpr; at least {transport.mpr} slots hold one send window"
+        table.problem("ring_slots", transport.ring_slots, wrong)
+    return transport
+
+
+# ---- peers ---------------------------------------------------------------------------------
+
+
+def _peers(
+    tables: list[_Table], fabric: Fabric | None, ours: Host | None, mrc0: Mrc0
+) -> tuple[Peer, ...]:
+    if not tables and fabric is not None and ours is not None:
+        others = [host for host in fabric.hosts if host.name != ours.name]
+        return tuple(Peer(host, _host_routes(host)) for host in others)
+    own = {_host_route(address) for address in mrc0.addresses}
+    taken: list[tuple[Prefix, str]] = []
+    peers: list[Peer] = []
+    for table in tables:
+        name = table.text("name", None)
+        host = _known_host(table, "name", name, fabric)
+        if host is not None and ours is not None and host.name == ours.name:
+            table.problem("name", name, "is this host; a peer is another one")
+        if host is not None and host.name in (peer.name for peer in peers):
+            table.problem("name", name, "has a [[peer]] already; merge the two")
+        allowed = _allowed(table, fabric)
+        table.finish()
+        if allowed is None:
+            allowed = _host_routes(host) if host is not None else ()
+        for network in allowed:
+            if network in own:
+                table.problem("allowed", network, "is our own address, not the peer's")
+            for other, owner in taken:
+                if owner != name and _overlap(network, other):
+                    wrong = f"overlaps {other} of peer {owner}; a destination has one peer"
+                    table.problem("allowed", network, wrong)
+        taken.extend((network, str(name)) for network in allowed)
+        if host is not None:
+            peers.append(Peer(host, allowed))
+    return tuple(peers)
+
+
+def _allowed(table: _Table, fabric: Fabric | None) -> tuple[Prefix, ...] | None:
+    """The prefixes of one [[peer]]; None when the key is absent."""
+    given = table.strings("allowed")
+    if given is None:
+        return None
+    if not given:
+        table.problem("allowed", given, "is empty; give a prefix or leave the key out")
+    networks: list[Prefix] = []
+    for text in given:
+        try:
+            network = ip_network(text, strict=False)
+        except ValueError:
+            table.problem("allowed", text, "is no prefix; write one as 10.99.0.2/32")
+            continue
+        if "/" in text and ip_interface(text).ip != network.network_address:
+            table.problem("allowed", text, f"has bits behind its length; did you mean {network}?")
+        elif clash := _reserved(network, fabric):
+            table.problem("allowed", text, f"covers part of {clash}: packets would loop into mrc0")
+        else:
+            networks.append(network)
+    return tuple(networks)
+
+
+def _reserved(network: Prefix, fabric: Fabric | None) -> str | None:
+    """Name of the fabric's own range that `network` touches."""
+    if fabric is None:
+        return None
+    ranges: list[tuple[str, Prefix]] = [
+        ("the uSID block", fabric.block),
+        ("the planes' IPv6 range", fabric.underlay6),
+    ]
+    ranges += [
+        (f"plane {plane}'s IPv4 range", fabric.plane_prefix4(plane))
+        for plane in range(fabric.planes)
+    ]
+    for what, reserved in ranges:
+        if _overlap(network, reserved):
+            return f"{what} {reserved}"
+    return None
+
+
+def _overlap(one: Prefix, other: Prefix) -> bool:
+    if isinstance(one, IPv4Network):
+        return isinstance(other, IPv4Network) and one.overlaps(other)
+    return isinstance(other, IPv6Network) and one.overlaps(other)
+
+
+def _host_route(address: Interface) -> Prefix:
+    return ip_network(address.ip)
+
+
+def _host_routes(host: Host) -> tuple[Prefix, ...]:
+    return tuple(_host_route(address) for address in host.addresses)
+
+
+def _bad_interface(name: str) -> str | None:
+    """Why the kernel would refuse `name` for an interface (dev_valid_name)."""
+    if not 0 < len(name.encode()) < IFNAMSIZ:
+        return f"is {len(name.encode())} bytes long; interface names have 1 to {IFNAMSIZ - 1}"
+    if name in (".", "..") or any(char in "/:" or char.isspace() for char in name):
+        return "is no interface name; it must not hold '/', ':' or white space"
+    return None
+
+
+# ---- reading TOML tables -------------------------------------------------------------------
+
+
+def _suggest(word: str, known: Iterable[str]) -> str:
+    options = sorted(known)
+    close = difflib.get_close_matches(word, options, n=1)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; known: {', '.join(options)}" if options else ""
+
+
+class _Table:
+    """One TOML table being read: remembers which keys it was asked for, collects problems."""
+
+    def __init__(self, path: Path, prefix: str, data: dict[str, Any], problems: list[str]) -> None:
+        self._path = path
+        self._prefix = prefix
+        self._data = data
+        self._problems = problems
+        self._asked: set[str] = set()
+
+    def problem(self, key: str, value: object, wrong: str) -> None:
+        """Note that `value` under `key` is `wrong`."""
+        self._problems.append(f"{self._path}: {self._full(key)}: {_toml(value)}: {wrong}")
+
+    def _full(self, key: str) -> str:
+        return f"{self._prefix}.{key}" if self._prefix else key
+
+    def finish(self) -> None:
+        """Complain about every key nobody asked for."""
+        for key in self._data.keys() - self._asked:
+            self.problem(key, self._data[key], f"unknown key{_suggest(key, self._asked)}")
+
+    def raw(self, key: str, default: object) -> object:
+        self._asked.add(key)
+        return self._data.get(key, default)
+
+    def table(self, key: str) -> _Table:
+        value = self.raw(key, {})
+        if not isinstance(value, dict):
+            self.problem(key, value, f"must be a table: [{key}]")
+            value = {}
+        return _Table(self._path, key, value, self._problems)
+
+    def tables(self, key: str) -> list[_Table]:
+        value = self.raw(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            self.problem(key, value, f"must be a list of tables: [[{key}]]")
+            return []
+        names = (f"{key}[{index}]" for index in range(1, len(value) + 1))
+        return [
+            _Table(self._path, name, item, self._problems)
+            for name, item in zip(names, value, strict=True)
+        ]
+
+    def text(self, key: str, default: str | None) -> str | None:
+        """A string; None when absent without a default, or wrong (a problem then)."""
+        value = self.raw(key, default)
+        if value is None:
+            self._problems.append(
+                f'{self._path}: {self._full(key)}: is missing; write {key} = "..."'
+            )
+            return None
+        if not isinstance(value, str) or not value:
+            self.problem(key, value, "must be a string that is not empty")
+            return None
+        return value
+
+    def strings(self, key: str) -> list[str] | None:
+        """A list of strings; None when absent or wrong (a problem then)."""
+        value = self.raw(key, None)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            self.problem(key, value, "must be a list of strings")
+            return None
+        return value
+
+    def integer(self, key: str, default: int, low: int, high: int, *, power: bool = False) -> int:
+        """An integer within low..high, a power of two if `power`; the default when wrong."""
+        value = self.raw(key, default)
+        span = f"{low} to {high}"
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            self.problem(key, value, f"must be an integer from {span}")
+        elif power and value & (value - 1):
+            below = 1 << (value.bit_length() - 1)
+            near = " or ".join(str(x) for x in (below, 2 * below) if low <= x <= high)
+            self.problem(key, value, f"must be a power of two from {span}: {near}")
+        else:
+            return value
+        return default
+
+    def choice(self, key: str, default: str, options: tuple[str, ...]) -> str:
+        """One of `options`; the default when wrong."""
+        value = self.raw(key, default)
+        if isinstance(value, str) and value in options:
+            return value
+        self.problem(key, value, f"must be one of {', '.join(options)}")
+        return default
+
+
+def _toml(value: object) -> str:
+    """`value` as it stood in the file, near enough to find it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{...}"
+    return f'"{value}"' if not isinstance(value, int | float | list) else str(value)

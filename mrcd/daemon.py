@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The daemon: brings the pieces up in order, keeps them, takes them down.
+
+Order of start: configuration, old pins away, compile, mrc0, planes, attach,
+clock, hand-shake, control socket. Nothing is sprayed before a peer answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from mrcd import ethtool, pins, tuning
+from mrcd.abi import ABI
+from mrcd.clock import Clock
+from mrcd.config import Config, Peer
+from mrcd.control import ControlServer
+from mrcd.datapath import Datapath, DatapathError
+from mrcd.detach import detach_with
+from mrcd.loader import Sizes
+from mrcd.log import get_logger
+from mrcd.netlink import Netlink
+from mrcd.peers import Peers
+from mrcd.planes import Planes
+from mrcd.qptable import QpTable, evs_per_plane
+from mrcd.report import Report
+
+log = get_logger()
+
+_HOST = ABI.structs["mrc_host"]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where this daemon keeps things."""
+
+    socket: Path
+    state_dir: Path
+    bpffs: Path
+
+
+def sizes_of(config: Config) -> Sizes:
+    """What the maps must hold for a configuration."""
+    return Sizes(
+        mtu=config.mtu,
+        window=2 * config.transport.mpr,
+        ring_slots=config.transport.ring_slots,
+        peers=len(config.peers),
+        qps=len(config.peers) * config.transport.qps_per_peer,
+        evs=evs_per_plane(config),
+        prefixes=sum(len(peer.allowed) for peer in config.peers),
+    )
+
+
+class Daemon:
+    """One mrcd."""
+
+    def __init__(self, config: Config, places: Places) -> None:
+        self._config = config
+        self._places = places
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._routes: dict[str, int] = {}
+        self._stop = asyncio.Event()
+        self._failure: Exception | None = None
+        self._mac = bytes(6)
+
+    def stop(self) -> None:
+        """Ask the daemon to end; run() returns soon after."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Bring everything up, serve until stop(), take down what must not outlive us."""
+        config, places = self._config, self._places
+        places.state_dir.mkdir(parents=True, exist_ok=True)
+        async with contextlib.AsyncExitStack() as stack:
+            nl = await stack.enter_async_context(Netlink())
+            self._nl = nl
+            datapath = await self._build(nl)
+            stack.callback(datapath.close)
+            await self._make_mrc0(nl)
+
+            planes = Planes(nl, config, datapath, self._planes_changed)
+            self._planes = planes
+            await planes.find()
+            self._datapath = datapath
+            self._write_host(0)
+            await planes.configure()
+            stack.push_async_callback(planes.close)
+            await self._attach(nl, datapath, planes)
+
+            table = QpTable(datapath, config)
+            for peer in config.peers:
+                table.add_peer(peer, seed=hash((config.host.name, peer.name)))
+            clock = Clock(
+                datapath, config.transport.tick_us * 1000, self._path_event, self._clock_failed
+            )
+            clock.start()
+            stack.callback(clock.stop)
+
+            self._peers = peers = Peers(config, table, secrets.randbits(64), self._mtu_of_peer)
+            self._write_host(planes.mask)
+            peers.start(planes.mask)
+            stack.callback(peers.close)
+            self._spawn(planes.follow())
+            stack.push_async_callback(self._cancel_tasks)
+
+            report = Report(config, datapath, table, planes, peers, clock, places.bpffs)
+            self._report = report
+            await stack.enter_async_context(ControlServer(places.socket, report))
+            log.info("daemon.ready", host=config.host.name, peers=len(config.peers))
+            await self._stop.wait()
+            report.stopping = True
+            log.info("daemon.stopping")
+        await self._take_down()
+        if self._failure is not None:
+            raise self._failure
+        log.info("daemon.stopped")
+
+    # ---- the data path
+
+    async def _build(self, nl: Netlink) -> Datapath:
+        folder = self._places.bpffs
+        pins.prepare(folder)
+        old = await detach_with(nl, folder)
+        if old.detached:
+            log.info("datapath.detached", removed=len(old.detached))
+        datapath = Datapath(folder, sizes_of(self._config))
+        for report in await datapath.build(xdp_frags=self._config.transport.xdp == "native"):
+            log.info("datapath.compiled", **report)
+        return datapath
+
+    async def _make_mrc0(self, nl: Netlink) -> None:
+        """Create mrc0 and its other end, which cut packets to size and sum them."""
+        name, link = self._config.mrc0.name, f"{self._config.mrc0.name}p"
+        for interface in (name, link):
+            if nl.exists(interface):
+                raise DatapathError(
+                    f"interface {interface} exists and was not made by this mrcd: remove it, or "
+                    "choose another name in [mrc0]"
+                )
+        await nl.create_veth(name, link, mtu=self._config.mtu)
+        pins.record(self._places.bpffs, "device", name)
+        for interface in (name, link):
+            for key, value in {"accept_ra": 0, "addr_gen_mode": 1, "autoconf": 0}.items():
+                Path(f"/proc/sys/net/ipv6/conf/{interface}/{key}").write_text(str(value))
+        # TCP's large segments are cut, and every packet is summed, on the way to the other end.
+        ethtool.set_features(name, tso=False, gso=False, sg=False, tx_checksum=False, gro=True)
+        # With GRO and NAPI on mrc0, and none on a sender without TSO, deliveries are merged.
+        ethtool.set_features(link, tso=False, gso=False, gro=False)
+        await nl.set_link(name, arp=False, up=True)
+        await nl.set_link(link, arp=False, up=True)
+        for address in self._config.mrc0.addresses:
+            await nl.add_address(name, str(address))
+        self._mac = (await nl.links())[name].mac
+        log.info("interface.created", interface=name, mtu=self._config.mtu)
+
+    async def _attach(self, nl: Netlink, datapath: Datapath, planes: Planes) -> None:
+        transport = self._config.transport
+        await datapath.attach_tc(nl, f"{self._config.mrc0.name}p", "mrc_spray", transport.tc)
+        for plane in planes.planes:
+            await datapath.attach_tc(nl, plane.link.name, "mrc_deliver", transport.tc)
+            mode = _xdp_mode(plane.link.name) if transport.xdp == "auto" else transport.xdp
+            datapath.attach_xdp(plane.link.name, plane.link.index, mode)
+        log.info("datapath.attached", xdp=datapath.xdp_mode, tc=datapath.tc_kind)
+
+    def _write_host(self, mask: int) -> None:
+        config = self._config
+        self._datapath.write(
+            "host",
+            0,
+            _HOST,
+            link_ifindex=self._nl.index(f"{config.mrc0.name}p"),
+            planes=config.fabric.planes,
+            plane_mask=mask,
+            block=int.from_bytes(config.fabric.block.network_address.packed[:4], "little"),
+            udp_port=_network16(config.transport.udp_port),
+            control_port=_network16(config.transport.control_port),
+            reo_min_ns=tuning.REO_MIN_NS,
+            reo_max_ns=tuning.REO_MAX_NS,
+            fifo_slack_ns=tuning.FIFO_SLACK_NS,
+            rto_min_ns=tuning.RTO_MIN_NS,
+            hole_timeout_ns=tuning.HOLE_TIMEOUT_NS,
+            sack_packets=tuning.SACK_PACKETS,
+            sack_bytes=tuning.SACK_BYTES,
+            probe_interval_ns=tuning.PROBE_INTERVAL_NS,
+            hold_base_ns=tuning.HOLD_BASE_NS,
+            hold_max_ns=tuning.HOLD_MAX_NS,
+            link_mac=tuple(self._mac),
+        )
+
+    # ---- changes
+
+    def _planes_changed(self, mask: int) -> None:
+        self._write_host(mask)
+        if hasattr(self, "_peers"):
+            self._peers.set_planes(mask)
+
+    def _mtu_of_peer(self, peer: Peer, mtu: int) -> None:
+        """Routes to a peer carry its MTU where it is smaller than ours."""
+        if self._routes.get(peer.name) != mtu:
+            self._routes[peer.name] = mtu
+            self._spawn(self._route_peer(peer, mtu))
+
+    async def _route_peer(self, peer: Peer, mtu: int) -> None:
+        for prefix in peer.allowed:
+            await self._nl.replace_route(str(prefix), dev=self._config.mrc0.name, mtu=mtu)
+
+    def _path_event(self, event: dict[str, int]) -> None:
+        """From the clock's thread: a path was withdrawn."""
+
+    def _clock_failed(self, error: Exception) -> None:
+        log.error("tick.failed", error=str(error))
+        self._failure = DatapathError(f"the clock program cannot be run: {error}")
+        self._stop.set()
+
+    # ---- tasks
+
+    def _spawn(self, work: object) -> None:
+        task = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("daemon.failed", error=str(error), exc_info=error)
+            self._failure = self._failure or (
+                error if isinstance(error, Exception) else RuntimeError(repr(error))
+            )
+            self._stop.set()
+
+    async def _cancel_tasks(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _take_down(self) -> None:
+        """A clean stop leaves the machine as it was."""
+        async with Netlink() as nl:
+            report = await detach_with(nl, self._places.bpffs)
+        log.info("datapath.detached", removed=len(report.detached))
+
+
+def _network16(value: int) -> int:
+    """A number whose bytes in memory are `value` in network order."""
+    return int.from_bytes(value.to_bytes(2, "big"), "little")
+
+
+def _xdp_mode(interface: str) -> str:
+    """Native where the driver has it; a veth copies every packet for it, so generic there."""
+    return "generic"
+
+

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Make the namespaces of a topology, and set up what is inside them.
+
+Everything happens in this process: one netlink socket in each namespace, no
+command is run. `configure` may be repeated; a link that comes up again has
+lost its IPv6 addresses and its routes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from pathlib import Path
+
+from mrcd import ethtool, netns
+from mrcd.fabric.topology import ANCHOR, Cable, Node, Topology
+from mrcd.netlink import Netlink
+
+# `default` is what interfaces made later start with; none exists yet but lo.
+_SYSCTLS_ALL = {
+    "net/ipv4/conf/{}/rp_filter": "0",
+    "net/ipv6/conf/{}/accept_dad": "0",
+    "net/ipv6/conf/{}/accept_ra": "0",
+    "net/ipv6/conf/{}/router_solicitations": "0",
+    "net/ipv6/conf/{}/seg6_enabled": "1",
+}
+_SYSCTLS_SWITCH = {
+    "net/ipv4/conf/{}/ignore_routes_with_linkdown": "1",
+    "net/ipv6/conf/{}/ignore_routes_with_linkdown": "1",
+    "net/ipv4/conf/{}/forwarding": "1",
+    "net/ipv4/conf/{}/send_redirects": "0",
+    "net/ipv6/conf/{}/forwarding": "1",
+}
+_SYSCTLS_ONCE = {
+    "net/ipv6/conf/default/addr_gen_mode": "1",  # no link-local of its own
+    "net/ipv4/fib_multipath_hash_policy": "1",  # by flow, ports included
+    "net/ipv6/fib_multipath_hash_policy": "1",
+}
+
+QUEUE_MS = 5
+QUEUE_PACKETS = 16
+_ETHERNET = 14
+
+
+def _sysctls(node: Node) -> dict[str, str]:
+    both = dict(_SYSCTLS_ALL)
+    if node.kind != "host":
+        both |= _SYSCTLS_SWITCH
+    wanted = {
+        key.format(which): value for key, value in both.items() for which in ("all", "default")
+    }
+    return wanted | _SYSCTLS_ONCE
+
+
+def create_namespace(topology: Topology, node: Node) -> None:
+    """Create the node's namespace with its sysctls set; nothing else in it yet."""
+    name = topology.namespace(node.name)
+    netns.create(name)
+    with netns.entered(name):
+        for key, value in _sysctls(node).items():
+            Path("/proc/sys", key).write_text(value)
+
+
+async def build(topology: Topology) -> None:
+    """Create all links and configure all nodes; the namespaces exist already."""
+    _allow_open_files(4 * len(topology.nodes) + 64)
+    async with contextlib.AsyncExitStack() as stack:
+        sockets = {
+            name: await stack.enter_async_context(Netlink(topology.namespace(name)))
+            for name in topology.nodes
+        }
+        for cable in topology.cables:
+            await sockets[cable.near.node].create_veth(
+                cable.near.ifname,
+                cable.far.ifname,
+                mtu=topology.fabric.mtu,
+                mac=cable.near.mac,
+                peer_mac=cable.far.mac,
+                peer_netns=topology.namespace(cable.far.node),
+            )
+        for name, node in topology.nodes.items():
+            nl = sockets[name]
+            await nl.set_link("lo", up=True)
+            if node.kind != "host":
+                await nl.create_ifb(ANCHOR)
+                await nl.set_link(ANCHOR, up=True)
+            for port in node.ports:
+                await nl.set_link(port, up=True)
+                await set_rate(nl, port, topology.fabric.rate_mbps, topology.fabric.mtu)
+            await configure(nl, node)
+        for cable in topology.cables:
+            _run_napi(topology, cable)
+
+
+async def configure(nl: Netlink, node: Node) -> None:
+    """Give the node its addresses, neighbours, uSID and routes (again)."""
+    down = {name for name, link in (await nl.links()).items() if not link.up}
+    for dev, cidr in node.addresses:
+        if dev not in down:
+            # The fabric decides where traffic goes, not the prefix of an address.
+            await nl.add_address(dev, cidr, prefix_route=cidr.startswith("fe80:"))
+    for dev, ip, mac in node.neighbors:
+        if dev not in down:
+            await nl.add_neighbor(dev, ip, mac)
+    if node.locator is not None:
+        await nl.add_usid_end(node.locator, dev=ANCHOR)
+    for route in node.routes:
+        nexthops = tuple(hop for hop in route.nexthops if hop.dev not in down)
+        if route.dev in down or (route.nexthops and not nexthops):
+            continue
+        await nl.replace_route(
+            route.dst, dev=route.dev, via=route.via, src=route.src, nexthops=nexthops
+        )
+
+
+async def set_rate(nl: Netlink, ifname: str, rate_mbps: int, mtu: int) -> None:
+    """Limit what leaves through `ifname`; 0 lifts the limit."""
+    if rate_mbps == 0:
+        await nl.delete_root_qdisc(ifname)
+        return
+    rate = rate_mbps * 1_000_000 // 8
+    frame = mtu + _ETHERNET
+    await nl.replace_tbf(
+        ifname,
+        rate_bytes_per_s=rate,
+        # One millisecond: the timer of a busy machine may be that late.
+        burst_bytes=max(2 * frame, rate // 1000),
+        limit_bytes=max(rate * QUEUE_MS // 1000, QUEUE_PACKETS * frame),
+    )
+
+
+def _run_napi(topology: Topology, cable: Cable) -> None:
+    """Let the T0 take packets a host's XDP program turns round.
+
+    A veth drops XDP_TX and XDP redirects from its peer unless it runs NAPI,
+    which GRO switches on.
+    """
+    if topology.nodes[cable.far.node].kind == "host":
+        with netns.entered(topology.namespace(cable.near.node)):
+            ethtool.set_features(cable.near.ifname, gro=True)
+
+
+def _allow_open_files(wanted: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Faults: what an element and an action mean for each port of the fabric (pure).
+
+Faults act on switches only. The effect on a port is computed from all faults
+there are, so overlapping ones add up and clearing one leaves the others.
+
+    element            loss, corrupt                    rate
+    h1:p1              at the T0, each direction once   both directions
+    p1t0-1:p1t1-2      each direction once              both directions
+    p1t0-1             a packet entering the switch     every port, both directions
+    p1                 a packet entering from a host    every port, both directions
+
+`blackhole` drops what enters and what leaves every port of the element.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from mrcd.fabric.state import Fault, NoSuchElement
+from mrcd.fabric.topology import Cable, Topology
+
+PPM = 1_000_000
+
+Port = tuple[str, str]  # node, interface
+
+
+class BadAction(ValueError):
+    """The action is none we know, or its value makes no sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class Impairment:
+    """What happens to packets in one direction of a port."""
+
+    drop_ppm: int = 0
+    corrupt_ppm: int = 0
+
+    def plus(self, other: Impairment) -> Impairment:
+        """Both in a row."""
+        return Impairment(
+            _either(self.drop_ppm, other.drop_ppm), _either(self.corrupt_ppm, other.corrupt_ppm)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The state faults demand of a port; the default is a healthy one. Rates: 0 unlimited."""
+
+    down: bool = False
+    ingress: Impairment = Impairment()
+    egress: Impairment = Impairment()
+    ingress_mbps: int = 0
+    egress_mbps: int = 0
+
+    def plus(self, other: Effect) -> Effect:
+        """Both at once."""
+        return Effect(
+            down=self.down or other.down,
+            ingress=self.ingress.plus(other.ingress),
+            egress=self.egress.plus(other.egress),
+            ingress_mbps=_slower(self.ingress_mbps, other.ingress_mbps),
+            egress_mbps=_slower(self.egress_mbps, other.egress_mbps),
+        )
+
+
+def _either(a: int, b: int) -> int:
+    """Chance, in parts per million, that one of two independent things happens."""
+    return a + b - a * b // PPM
+
+
+def _slower(a: int, b: int) -> int:
+    return min(a, b) if a and b else a or b
+
+
+def parse_action(text: str) -> tuple[str, int]:
+    """`down`, `blackhole`, `clear`, `loss=5%`, `corrupt=1%` or `rate=25` as kind and value."""
+    if text in ("down", "blackhole", "clear"):
+        return text, 0
+    share = re.fullmatch(r"(loss|corrupt)=(\d+(?:\.\d+)?)%", text)
+    if share:
+        ppm = round(float(share[2]) * PPM / 100)
+        if 0 < ppm <= PPM:
+            return share[1], ppm
+        raise BadAction(f"{text}: must be more than 0% and at most 100%")
+    rate = re.fullmatch(r"rate=(\d+)", text)
+    if rate:
+        if 1 <= int(rate[1]) <= 34_000:
+            return "rate", int(rate[1])
+        raise BadAction(f"{text}: must be 1 to 34000 Mb/s")
+    raise BadAction(f"{text!r}: must be down, blackhole, loss=5%, corrupt=1%, rate=25 or clear")
+
+
+def shown(fault: Fault) -> str:
+    """The fault's action as a user writes it."""
+    if fault.kind in ("loss", "corrupt"):
+        return f"{fault.kind}={fault.value * 100 / PPM:g}%"
+    return f"rate={fault.value}" if fault.kind == "rate" else fault.kind
+
+
+def changed(faults: Iterable[Fault], element: str, kind: str, value: int) -> tuple[Fault, ...]:
+    """The faults after one action: a new one replaces the same kind on its element."""
+    if kind == "clear":
+        return tuple(fault for fault in faults if fault.element != element)
+    rest = [f for f in faults if (f.element, f.kind) != (element, kind)]
+    return (*rest, Fault(element, kind, value))
+
+
+def canonical(topology: Topology, element: str) -> str:
+    """The element's one name (links with the T0 first); NoSuchElement lists what exists."""
+    for candidate in (element, ":".join(reversed(element.split(":")))):
+        if candidate in _elements(topology):
+            return candidate
+    raise NoSuchElement(f"no element {element!r} in this lab; there is {_listing(topology)}")
+
+
+def effects(topology: Topology, faults: Iterable[Fault]) -> dict[Port, Effect]:
+    """The effect on every port that is not healthy."""
+    total: dict[Port, Effect] = {}
+    for fault in faults:
+        for port, effect in _effects_of(topology, fault).items():
+            total[port] = total.get(port, Effect()).plus(effect)
+    return total
+
+
+def ports(topology: Topology, element: str) -> list[Port]:
+    """Every port an action on the element can touch, those towards hosts first."""
+    kinds = ("down", "blackhole", "loss", "rate")
+    found = {port for kind in kinds for port in _effects_of(topology, Fault(element, kind, 1))}
+    return sorted(found, key=by_distance)
+
+
+def by_distance(port: Port) -> tuple[bool, Port]:
+    """Sort key: ports towards hosts first, since all traffic passes them."""
+    return (not port[1].startswith("port"), port)
+
+
+def _link_name(cable: Cable) -> str:
+    if cable.far.ifname.startswith("plane"):
+        return f"{cable.far.node}:p{cable.plane}"
+    return f"{cable.near.node}:{cable.far.node}"
+
+
+def _elements(topology: Topology) -> dict[str, list[Cable]]:
+    """Each element's name, with the cables that end in it."""
+    found: dict[str, list[Cable]] = {}
+    for cable in topology.cables:
+        for name in _element_names(topology, cable):
+            found.setdefault(name, []).append(cable)
+    return found
+
+
+def _element_names(topology: Topology, cable: Cable) -> list[str]:
+    names = [f"p{cable.plane}", cable.near.node, _link_name(cable)]
+    if topology.nodes[cable.far.node].kind != "host":
+        names.append(cable.far.node)
+    return names
+
+
+def _listing(topology: Topology) -> str:
+    fabric = topology.fabric
+    hosts = ", ".join(f"{host.name}:p0" for host in fabric.hosts[:3])
+    return (
+        f"planes p0 to p{fabric.planes - 1}, switches p0t0-1 to p{fabric.planes - 1}t0-{fabric.t0}"
+        f" and p0t1-1 to p{fabric.planes - 1}t1-{fabric.t1}, NIC links {hosts} ...,"
+        " switch links p0t0-1:p0t1-1 ..."
+    )
+
+
+def _effects_of(topology: Topology, fault: Fault) -> dict[Port, Effect]:
+    effect: dict[Port, Effect] = {}
+    for cable in _elements(topology)[fault.element]:
+        for port, part in _on_cable(topology, cable, fault):
+            effect[port] = effect.get(port, Effect()).plus(part)
+    return effect
+
+
+def _on_cable(topology: Topology, cable: Cable, fault: Fault) -> list[tuple[Port, Effect]]:
+    """What a fault of an element means for one cable that ends in it."""
+    near, far = (cable.near.node, cable.near.ifname), (cable.far.node, cable.far.ifname)
+    to_host = topology.nodes[cable.far.node].kind == "host"
+    switch_side = [near] if to_host else [near, far]
+    is_link = fault.element == _link_name(cable)
+    inside = [port for port in switch_side if is_link or _within(topology, port, fault.element)]
+
+    if fault.kind == "down":
+        # One end is enough for a link: the other one loses its carrier.
+        return [(port, Effect(down=True)) for port in (inside[:1] if is_link else inside)]
+    if fault.kind == "blackhole":
+        everything = Impairment(drop_ppm=PPM)
+        return [(port, Effect(ingress=everything, egress=everything)) for port in inside]
+    if fault.kind == "rate":
+        shaped = [(port, Effect(egress_mbps=fault.value)) for port in switch_side]
+        if to_host:
+            shaped.append((near, Effect(ingress_mbps=fault.value)))
+        return shaped
+    share = (
+        Impairment(drop_ppm=fault.value)
+        if fault.kind == "loss"
+        else Impairment(corrupt_ppm=fault.value)
+    )
+    if is_link and to_host:
+        return [(near, Effect(ingress=share, egress=share))]
+    if fault.element == f"p{cable.plane}":
+        inside = [near] if to_host else []
+    return [(port, replace(Effect(), ingress=share)) for port in inside]
+
+
+def _within(topology: Topology, port: Port, element: str) -> bool:
+    node = topology.nodes[port[0]]
+    return element in (node.name, f"p{node.plane}")

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Bring the ports of a running lab into the state its faults demand.
+
+First everything is prepared (classifiers, programs), then the change itself is
+made in one go, so that a whole plane dies within a millisecond or two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mrcd.fabric import build, impair
+from mrcd.fabric.faults import Effect, Impairment, Port, by_distance
+from mrcd.fabric.topology import Topology
+from mrcd.netlink import Netlink
+
+_PRIO = 1
+_DIRECTIONS = ("ingress", "egress")
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """When a change began and when all of it was in effect, CLOCK_MONOTONIC."""
+
+    began_ns: int
+    effective_ns: int
+
+
+@dataclass(slots=True)
+class _Work:
+    """One port, what it should become, and the programs prepared for it."""
+
+    port: str
+    node: str
+    nl: Netlink
+    effect: Effect
+    programs: dict[str, int]
+    was_up: bool
+
+
+async def apply(topology: Topology, ports: Iterable[Port], wanted: dict[Port, Effect]) -> Applied:
+    """Give each port its wanted effect, a healthy one where there is none."""
+    async with contextlib.AsyncExitStack() as stack:
+        sockets: dict[str, Netlink] = {}
+        jobs = []
+        for node, port in sorted(ports, key=by_distance):
+            if node not in sockets:
+                sockets[node] = await stack.enter_async_context(Netlink(topology.namespace(node)))
+            effect = wanted.get((node, port), Effect())
+            jobs.append(await _prepare(sockets[node], node, port, effect, topology.fabric.mtu))
+        try:
+            began_ns = time.monotonic_ns()
+            for job in jobs:
+                await _switch(job)
+            effective_ns = time.monotonic_ns()
+        finally:
+            for job in jobs:
+                for handle in job.programs.values():
+                    os.close(handle)
+        for job in jobs:
+            await _set_rate(topology, job)
+        raised = {job.node for job in jobs if not job.was_up and not job.effect.down}
+        for node in raised:
+            await build.configure(sockets[node], topology.nodes[node])
+        slow = any(job.effect.egress_mbps for job in jobs)
+        if raised or slow:
+            effective_ns = time.monotonic_ns()
+        for job in jobs:
+            await _tidy(job)
+    return Applied(began_ns, effective_ns)
+
+
+def _shaper(port: str) -> str:
+    """The ifb through which a port's incoming packets are shaped."""
+    return f"in-{port}"
+
+
+async def _prepare(nl: Netlink, node: str, port: str, effect: Effect, mtu: int) -> _Work:
+    """Everything that does not change anything yet."""
+    programs: dict[str, int] = {}
+    divert = 0
+    if effect.ingress_mbps:
+        shaper = _shaper(port)
+        await nl.create_ifb(shaper)
+        await nl.set_link(shaper, up=True)
+        await build.set_rate(nl, shaper, effect.ingress_mbps, mtu)
+        divert = nl.index(shaper)
+    for direction, impairment in zip(_DIRECTIONS, (effect.ingress, effect.egress), strict=True):
+        to = divert if direction == "ingress" else 0
+        if impairment != Impairment() or to:
+            programs[direction] = impair.load(impair.assemble(impairment, to))
+    if programs:
+        await nl.replace_qdisc_clsact(port)
+    was_up = (await nl.links())[port].up
+    return _Work(port, node, nl, effect, programs, was_up)
+
+
+async def _switch(job: _Work) -> None:
+    """The change itself."""
+    if job.effect.down == job.was_up:
+        await job.nl.set_link(job.port, up=not job.effect.down)
+    for direction in _DIRECTIONS:
+        handle = job.programs.get(direction)
+        if handle is not None:
+            await job.nl.attach_clsact(
+                job.port, handle, prog_name="lab_fault", prio=_PRIO, direction=direction
+            )
+        else:
+            await job.nl.detach_clsact(job.port, prio=_PRIO, direction=direction)
+
+
+async def _set_rate(topology: Topology, job: _Work) -> None:
+    fabric = topology.fabric
+    rates = [rate for rate in (job.effect.egress_mbps, fabric.rate_mbps) if rate]
+    await build.set_rate(job.nl, job.port, min(rates, default=0), fabric.mtu)
+
+
+async def _tidy(job: _Work) -> None:
+    """Remove what a port no longer needs."""
+    if not job.programs:
+        await job.nl.delete_clsact(job.port)
+    if not job.effect.ingress_mbps:
+        await job.nl.delete_link(_shaper(job.port))

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The lab: a fabric of network namespaces on this machine, up and down again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mrcd import netns
+from mrcd.fabric import build, description, faults, injection, processes, reach, state, topology
+from mrcd.fabric.description import Fabric
+from mrcd.fabric.injection import Applied
+from mrcd.fabric.state import Fault, Lab, LabFailed, NoSuchElement
+from mrcd.fabric.topology import Topology
+
+_LOG_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """A host of a lab. `pid` is None when no daemon of it runs."""
+
+    name: str
+    namespace: str
+    present: bool
+    addresses: tuple[str, ...]
+    pid: int | None
+    socket: str
+    answering: bool
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchStatus:
+    """A switch of a lab."""
+
+    name: str
+    namespace: str
+    present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LabStatus:
+    """All of a lab."""
+
+    name: str
+    folder: str
+    planes: int
+    t0: int
+    t1: int
+    mtu: int
+    rate_mbps: int
+    daemons: bool
+    hosts: tuple[HostStatus, ...]
+    switches: tuple[SwitchStatus, ...]
+    faults: tuple[Fault, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Every namespace is there and every daemon answers (faults do not count)."""
+        if self.missing:
+            return False
+        return not self.daemons or all(host.answering for host in self.hosts)
+
+    @property
+    def missing(self) -> list[str]:
+        """Nodes whose namespaces are gone."""
+        hosts = [host.name for host in self.hosts if not host.present]
+        return hosts + [switch.name for switch in self.switches if not switch.present]
+
+
+def up(fabric: Fabric, *, daemons: bool = True) -> None:
+    """Build the lab of this fabric, named after it; return when all hosts reach all others.
+
+    LabFailed with the reason, and nothing left behind, when that does not work.
+    """
+    state.require_root()
+    plan = topology.plan(fabric)
+    names = tuple(plan.namespace(node) for node in plan.nodes)
+    _claim(Lab(fabric.name, names, daemons, ()), fabric)
+    try:
+        _build(plan)
+        if daemons:
+            _start_daemons(plan)
+    except BaseException as error:
+        down(fabric.name)
+        if isinstance(error, OSError):
+            raise LabFailed(f"lab {fabric.name} could not be built: {error}") from error
+        raise
+
+
+def _claim(lab: Lab, fabric: Fabric) -> None:
+    """Take the lab's name, before anything else exists that would need cleaning up."""
+    with state.locked(state.ROOT.parent):
+        home = state.folder(lab.name)
+        if home.exists():
+            raise LabFailed(
+                f"lab {lab.name} is up already: `mrcctl lab down --name {lab.name}` first"
+            )
+        taken = sorted(set(lab.namespaces) & set(netns.names()))
+        if taken:
+            raise LabFailed(
+                f"network namespaces {', '.join(taken)} exist and belong to no lab:"
+                " delete them (`ip netns del`) or choose another --name"
+            )
+        home.mkdir(mode=0o755, parents=True)
+        state.write(lab)
+        (home / "fabric.toml").write_text(description.dumps(fabric))
+        if netns.prepare_run_dir():
+            state.mark_run_netns()
+
+
+def _build(plan: Topology) -> None:
+    for node in plan.nodes.values():
+        build.create_namespace(plan, node)
+    mount = state.bpffs(plan.fabric.name)
+    mount.mkdir()
+    netns.mount_bpffs(mount)
+    for host in plan.fabric.hosts:
+        spot = state.places(plan.fabric.name, host.name)
+        spot.folder.mkdir()
+        spot.config.write_text(f'[host]\nname = "{host.name}"\nfabric = "../fabric.toml"\n')
+    asyncio.run(build.build(plan))
+
+
+def _start_daemons(plan: Topology) -> None:
+    name = plan.fabric.name
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    for host in plan.fabric.hosts:
+        running[host.name] = start_daemon(name, host.name)
+
+    def alive() -> str | None:
+        for host, process in running.items():
+            status = process.poll()
+            if status is not None:
+                return f"mrcd of {host} ended with status {status}\n{_log_tail(name, host)}"
+        return None
+
+    deadline_s = 30.0 + 3 * len(running)
+    missing, reason = asyncio.run(reach.wait(plan, deadline_s, alive))
+    if reason is not None:
+        raise LabFailed(reason)
+    if missing:
+        pairs = sorted(map(str, missing))
+        more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
+        first = min(pair.source for pair in missing)
+        raise LabFailed(
+            f"no answer through mrc0 within {deadline_s:.0f} s: {', '.join(pairs[:4])}{more}\n"
+            + _log_tail(name, first)
+        )
+
+
+def start_daemon(name: str, host: str) -> subprocess.Popen[bytes]:
+    """Start the mrcd of one host (again), its log continued; returns at once."""
+    spot = state.places(name, host)
+    command = [
+        *processes.daemon_command(),
+        *("--config", str(spot.config)),
+        *("--socket", str(spot.socket)),
+        *("--state-dir", str(spot.folder)),
+        *("--bpffs", str(spot.bpffs)),
+    ]
+    with spot.log.open("ab") as log:
+        process = processes.spawn(f"{name}-{host}", command, stdout=log, stderr=subprocess.STDOUT)
+    spot.pid.write_text(f"{process.pid}\n")
+    return process
+
+
+def _log_tail(name: str, host: str) -> str:
+    log = state.places(name, host).log
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+    except OSError:
+        lines = []
+    return f"{log} ends with:\n" + "\n".join(f"  {line}" for line in lines or ["(empty)"])
+
+
+def down(name: str) -> None:
+    """Remove the lab, whatever state it is in; NoSuchElement when there is none."""
+    state.require_root()
+    home = state.folder(name)
+    if not home.is_dir():
+        state.read(name)  # raises, listing the labs there are
+    try:
+        namespaces = state.read(name).namespaces
+    except NoSuchElement:
+        namespaces = ()  # it crashed before it made any
+    _stop_processes(namespaces)
+    for namespace in namespaces:
+        netns.delete(namespace)
+    netns.unmount(state.bpffs(name))
+    with state.locked(state.ROOT.parent):
+        shutil.rmtree(home)
+        if state.forget_root():
+            netns.release_run_dir()
+
+
+def _stop_processes(namespaces: Sequence[str]) -> None:
+    """End what runs in the lab; again, since a process may have started another."""
+    for _ in range(3):
+        found = processes.inside(namespaces)
+        if not found:
+            return
+        left = processes.stop(found)
+        if left:
+            raise LabFailed(f"processes {left} in the lab's namespaces cannot be killed")
+
+
+def down_all() -> list[str]:
+    """Remove every lab; their names."""
+    state.require_root()
+    names = state.labs()
+    for name in names:
+        down(name)
+    return names
+
+
+def status(name: str) -> LabStatus:
+    """What there is of a lab right now."""
+    lab = state.read(name)
+    fabric = state.read_fabric(name)
+    plan = topology.plan(fabric)
+    there = set(netns.names())
+    hosts = []
+    for host in fabric.hosts:
+        spot, namespace = state.places(name, host.name), plan.namespace(host.name)
+        hosts.append(
+            HostStatus(
+                name=host.name,
+                namespace=namespace,
+                present=namespace in there,
+                addresses=tuple(map(str, host.addresses)),
+                pid=daemon_pid(name, host.name),
+                socket=str(spot.socket),
+                answering=_answers(spot.socket),
+                log=str(spot.log),
+            )
+        )
+    switches = tuple(
+        SwitchStatus(node.name, plan.namespace(node.name), plan.namespace(node.name) in there)
+        for node in plan.nodes.values()
+        if node.kind != "host"
+    )
+    return LabStatus(
+        name=name,
+        folder=str(state.folder(name)),
+        planes=fabric.planes,
+        t0=fabric.t0,
+        t1=fabric.t1,
+        mtu=fabric.mtu,
+        rate_mbps=fabric.rate_mbps,
+        daemons=lab.daemons,
+        hosts=tuple(hosts),
+        switches=switches,
+        faults=lab.faults,
+    )
+
+
+def daemon_pid(name: str, host: str) -> int | None:
+    """The pid of a host's mrcd, None when it does not run."""
+    try:
+        pid = int(state.places(name, host).pid.read_text())
+    except (OSError, ValueError):
+        return None
+    return pid if processes.runs_in(pid, f"{name}-{host}") else None
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(0.5)
+        try:
+            sock.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def fault(name: str, element: str, action: str) -> Applied:
+    """Inject or clear a fault; returns when it is in effect.
+
+    BadAction or NoSuchElement when there is no such thing.
+    """
+    return asyncio.run(inject(name, element, action))
+
+
+async def inject(name: str, element: str, action: str) -> Applied:
+    """`fault` for callers with a loop of their own."""
+    state.require_root()
+    kind, value = faults.parse_action(action)
+    lab = state.read(name)
+    plan = topology.plan(state.read_fabric(name))
+    element = faults.canonical(plan, element)
+    with state.locked(state.folder(name)):
+        lab = state.read(name)
+        after = faults.changed(lab.faults, element, kind, value)
+        # Recorded first: a crash half-way leaves something `clear` can undo.
+        state.write(Lab(lab.name, lab.namespaces, lab.daemons, after))
+        try:
+            return await injection.apply(
+                plan, faults.ports(plan, element), faults.effects(plan, after)
+            )
+        except OSError as error:
+            raise LabFailed(f"fault {element} {action}: {error}") from error
+
+
+def command_in(
+    name: str, host: str, command: Sequence[str], path_front: Path | None = None
+) -> tuple[list[str], Mapping[str, str]]:
+    """The command line and environment that run `command` in a host.
+
+    As `ip netns exec` does it: /sys shows the host's interfaces.
+    """
+    fabric = state.read_fabric(name)
+    try:
+        fabric.host(host)
+    except KeyError as error:
+        raise NoSuchElement(error.args[0]) from None
+    environment = dict(os.environ)
+    environment["MRCD_SOCKET"] = str(state.places(name, host).socket)
+    if path_front is not None:
+        environment["PATH"] = f"{path_front}:{environment.get('PATH', os.defpath)}"
+    return ["ip", "netns", "exec", f"{name}-{host}", *command], environment
+
+
+def execute(name: str, host: str, command: Sequence[str], path_front: Path | None = None) -> None:
+    """Become `command` inside a host; only returns by raising."""
+    state.require_root()
+    line, environment = command_in(name, host, command, path_front)
+    with contextlib.suppress(FileNotFoundError):
+        os.execvpe(line[0], line, environment)
+    raise LabFailed("`ip` was not found: install iproute2")

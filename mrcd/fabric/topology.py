@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a lab consists of: namespaces, links, addresses and routes (pure).
+
+Three kinds of node, each a namespace:
+
+    host  <name>-h1          plane0 .. plane7 towards its T0s
+    T0    <name>-p0t0-1      port1 .. towards hosts, t1-1 .. towards T1s
+    T1    <name>-p0t1-1      t0-1 .. towards T0s
+
+Switches also have `sid0`, an ifb, which holds the node's own addresses and
+anchors its uSID route: it stays up whatever happens to the cables, and a route
+through `lo` would be turned into a reject route by the kernel.
+
+On every link the T0's end is the link-local ...::1 (the fabric's gateway
+towards hosts), the other end ...::2. Switches know their neighbours' MAC
+addresses statically, so no packet of a test waits for neighbour discovery in
+the fabric; hosts discover theirs.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mrcd.fabric import usid
+from mrcd.fabric.description import Fabric, Host
+from mrcd.interfaces import Nexthop
+
+ANCHOR = "sid0"
+T0_SIDE = "fe80::1"
+FAR_SIDE = "fe80::2"
+T0_LAST = 254  # last number of a T0's own addresses; a T1's have 0 for their T0
+
+Kind = Literal["host", "t0", "t1"]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a cable."""
+
+    node: str
+    ifname: str
+    mac: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """A link, its first end on the switch that faults act on (always a T0)."""
+
+    near: End
+    far: End
+    plane: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRoute:
+    """A static route: one neighbour or interface, or several nexthops."""
+
+    dst: str
+    dev: str | None = None
+    via: str | None = None
+    src: str | None = None
+    nexthops: tuple[Nexthop, ...] = ()
+
+
+@dataclass(slots=True)
+class Node:
+    """A namespace to be, short name ("h1", "p0t0-1"), and what goes into it."""
+
+    name: str
+    kind: Kind
+    plane: int | None
+    index: int
+    ports: list[str] = field(default_factory=list)
+    addresses: list[tuple[str, str]] = field(default_factory=list)
+    neighbors: list[tuple[str, str, bytes]] = field(default_factory=list)
+    locator: str | None = None
+    routes: list[PlannedRoute] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """All of a lab. Nodes by short name, hosts first."""
+
+    fabric: Fabric
+    nodes: dict[str, Node]
+    cables: tuple[Cable, ...]
+
+    def namespace(self, node: str) -> str:
+        """The name of the node's namespace."""
+        return f"{self.fabric.name}-{node}"
+
+    def switches(self, plane: int) -> Iterator[Node]:
+        """The switches of one plane."""
+        return (node for node in self.nodes.values() if node.plane == plane)
+
+
+def t0_name(plane: int, index: int) -> str:
+    """p<plane>t0-<index>"""
+    return f"p{plane}t0-{index}"
+
+
+def t1_name(plane: int, index: int) -> str:
+    """p<plane>t1-<index>"""
+    return f"p{plane}t1-{index}"
+
+
+def plan(fabric: Fabric) -> Topology:
+    """Work out every namespace, link, address and route of a fabric."""
+    nodes = {host.name: Node(host.name, "host", None, i) for i, host in enumerate(fabric.hosts, 1)}
+    cables: list[Cable] = []
+    for plane in range(fabric.planes):
+        for j in range(1, fabric.t0 + 1):
+            node = Node(t0_name(plane, j), "t0", plane, j)
+            nodes[node.name] = node
+        for m in range(1, fabric.t1 + 1):
+            node = Node(t1_name(plane, m), "t1", plane, m)
+            nodes[node.name] = node
+        for host in fabric.hosts:
+            cables.append(_host_cable(fabric, nodes, host, plane))
+        for j in range(1, fabric.t0 + 1):
+            for m in range(1, fabric.t1 + 1):
+                cables.append(_trunk(nodes, plane, j, m))
+        for j in range(1, fabric.t0 + 1):
+            _fill_t0(fabric, nodes[t0_name(plane, j)], plane, j)
+        for m in range(1, fabric.t1 + 1):
+            _fill_t1(fabric, nodes[t1_name(plane, m)], plane, m)
+    return Topology(fabric, nodes, tuple(cables))
+
+
+def _mac(plane: int, layer: int, first: int, second: int, side: int) -> bytes:
+    """A locally administered address that says where it is."""
+    return bytes((0x02, layer, plane, first, second, side))
+
+
+def _host_cable(fabric: Fabric, nodes: dict[str, Node], host: Host, plane: int) -> Cable:
+    """Cable a host's NIC to its T0 and give both ends their addresses and routes."""
+    t0 = nodes[t0_name(plane, host.t0)]
+    member = nodes[host.name]
+    near = End(t0.name, f"port{host.port}", _mac(plane, 0, host.t0, host.port, 1))
+    far = End(host.name, f"plane{plane}", _mac(plane, 0, host.t0, host.port, 2))
+    own4, own6 = str(fabric.address4(host, plane)), str(fabric.address6(host, plane))
+    gateway4, gateway6 = f"10.{100 + plane}.{host.t0}.{T0_LAST}", str(fabric.gateway)
+    nic, port = far.ifname, near.ifname
+
+    member.ports.append(nic)
+    member.addresses += [(nic, f"{FAR_SIDE}/64"), (nic, f"{own4}/32"), (nic, f"{own6}/64")]
+    member.routes += [
+        PlannedRoute(f"{gateway4}/32", nic, src=own4),
+        PlannedRoute(str(fabric.plane_prefix4(plane)), nic, gateway4, own4),
+        PlannedRoute(str(fabric.plane_prefix6(plane)), nic, gateway6, own6),
+        PlannedRoute(str(usid.plane_prefix(fabric.block, plane)), nic, gateway6, own6),
+    ]
+
+    t0.ports.append(port)
+    t0.addresses.append((port, f"{gateway6}/64"))
+    t0.neighbors += [(port, FAR_SIDE, far.mac), (port, own4, far.mac)]
+    number = usid.usid(plane, usid.ROLE_HOST, host.port)
+    t0.routes += [
+        PlannedRoute(f"{own4}/32", port),
+        PlannedRoute(f"{own6}/128", port, FAR_SIDE),
+        PlannedRoute(str(usid.locator(fabric.block, number)), port, FAR_SIDE),
+    ]
+    return Cable(near, far, plane)
+
+
+def _trunk(nodes: dict[str, Node], plane: int, j: int, m: int) -> Cable:
+    """Cable a T0 to a T1."""
+    t0, t1 = nodes[t0_name(plane, j)], nodes[t1_name(plane, m)]
+    near = End(t0.name, f"t1-{m}", _mac(plane, 1, j, m, 1))
+    far = End(t1.name, f"t0-{j}", _mac(plane, 1, j, m, 2))
+    t0.ports.append(near.ifname)
+    t0.addresses.append((near.ifname, f"{T0_SIDE}/64"))
+    t0.neighbors.append((near.ifname, FAR_SIDE, far.mac))
+    t1.ports.append(far.ifname)
+    t1.addresses.append((far.ifname, f"{FAR_SIDE}/64"))
+    t1.neighbors.append((far.ifname, T0_SIDE, near.mac))
+    return Cable(near, far, plane)
+
+
+def _locator(fabric: Fabric, plane: int, role: int, index: int) -> str:
+    return str(usid.locator(fabric.block, usid.usid(plane, role, index)))
+
+
+def _fill_t0(fabric: Fabric, node: Node, plane: int, index: int) -> None:
+    """A T0's own addresses and uSID, and its routes to T1s and other T0s."""
+    node.locator = _locator(fabric, plane, usid.ROLE_T0, index)
+    node.addresses += [
+        (ANCHOR, f"10.{100 + plane}.{index}.{T0_LAST}/32"),
+        (ANCHOR, f"{fabric.underlay(plane, index, T0_LAST)}/128"),
+    ]
+    uplinks = range(1, fabric.t1 + 1)
+    for m in uplinks:
+        dev = f"t1-{m}"
+        node.routes += [
+            PlannedRoute(_locator(fabric, plane, usid.ROLE_T1, m), dev, FAR_SIDE),
+            PlannedRoute(f"10.{100 + plane}.0.{m}/32", dev, FAR_SIDE),
+            PlannedRoute(f"{fabric.underlay(plane, 0, m)}/128", dev, FAR_SIDE),
+        ]
+    every = tuple(Nexthop(f"t1-{m}", FAR_SIDE) for m in uplinks)
+    for other in range(1, fabric.t0 + 1):
+        if other != index:
+            node.routes += [
+                PlannedRoute(dst, nexthops=every) for dst in _subnets(fabric, plane, other)
+            ]
+
+
+def _fill_t1(fabric: Fabric, node: Node, plane: int, index: int) -> None:
+    """A T1's own addresses and uSID, and its routes to every T0."""
+    node.locator = _locator(fabric, plane, usid.ROLE_T1, index)
+    node.addresses += [
+        (ANCHOR, f"10.{100 + plane}.0.{index}/32"),
+        (ANCHOR, f"{fabric.underlay(plane, 0, index)}/128"),
+    ]
+    for j in range(1, fabric.t0 + 1):
+        dev = f"t0-{j}"
+        node.routes.append(PlannedRoute(_locator(fabric, plane, usid.ROLE_T0, j), dev, T0_SIDE))
+        node.routes += [PlannedRoute(dst, dev, T0_SIDE) for dst in _subnets(fabric, plane, j)]
+
+
+def _subnets(fabric: Fabric, plane: int, t0: int) -> tuple[str, str]:
+    """The IPv4 and IPv6 networks of the hosts on one T0."""
+    network6 = ipaddress.IPv6Network((int(fabric.underlay(plane, t0, 0)), 64))
+    return (f"10.{100 + plane}.{t0}.0/24", str(network6))

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""uSIDs and EVs: pure arithmetic, both ways.
+
+A uSID (16 bits) names a switch or a host's port: plane 3 | role 2 | index 11.
+A path of an EV (32 bits: plane 4 | T1 12 | spare 16) is a list of uSIDs, and
+the outer destination address carries block + list + zeros (F3216, RFC 9800).
+The widths are those of bpf/mrc_wire.h (MRC_USID_*, MRC_EV_*); a test compares.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mrcd.fabric.description import Fabric, Host
+
+PLANE_SHIFT = 13
+ROLE_SHIFT = 11
+INDEX_MASK = 0x07FF
+ROLE_T0 = 0
+ROLE_T1 = 1
+ROLE_HOST = 2
+USID_MAX = 6
+EV_PLANE_SHIFT = 28
+EV_T1_SHIFT = 16
+EV_T1_MASK = 0x0FFF
+
+_PLANE_MAX = 7
+_BLOCK_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Usid:
+    """The parts of one uSID."""
+
+    plane: int
+    role: int
+    index: int
+
+
+def usid(plane: int, role: int, index: int) -> int:
+    """The uSID of a switch or of a host's port; `index` counts from 1.
+
+    Index 0 is allowed as the empty field of a template. ValueError when a part
+    does not fit its field.
+    """
+    if not 0 <= plane <= _PLANE_MAX:
+        raise ValueError(f"plane {plane} does not fit a uSID: 0 to {_PLANE_MAX}")
+    if not ROLE_T0 <= role <= ROLE_HOST:
+        raise ValueError(f"role {role} is none of T0 (0), T1 (1), host (2)")
+    if not 0 <= index <= INDEX_MASK:
+        raise ValueError(f"index {index} does not fit a uSID: 0 to {INDEX_MASK}")
+    return plane << PLANE_SHIFT | role << ROLE_SHIFT | index
+
+
+def split(value: int) -> Usid:
+    """The parts of a uSID."""
+    if not 0 <= value <= 0xFFFF:
+        raise ValueError(f"{value:#x} is not a 16-bit uSID")
+    return Usid(value >> PLANE_SHIFT, value >> ROLE_SHIFT & 0x3, value & INDEX_MASK)
+
+
+def ev(plane: int, t1: int) -> int:
+    """The EV of the path over `plane` and `t1` (from 1; 0: both on one T0)."""
+    if not 0 <= plane <= _PLANE_MAX:
+        raise ValueError(f"plane {plane} is not one of 0 to {_PLANE_MAX}")
+    if not 0 <= t1 <= EV_T1_MASK:
+        raise ValueError(f"T1 {t1} does not fit an EV: 0 to {EV_T1_MASK}")
+    return plane << EV_PLANE_SHIFT | t1 << EV_T1_SHIFT
+
+
+def ev_plane(value: int) -> int:
+    """The plane an EV names."""
+    return value >> EV_PLANE_SHIFT
+
+
+def ev_t1(value: int) -> int:
+    """The T1 an EV names, 0 when its path crosses none."""
+    return value >> EV_T1_SHIFT & EV_T1_MASK
+
+
+def path_usids(src: Host, dst: Host, value: int) -> list[int]:
+    """The uSIDs a packet of this EV visits from `src` to `dst`, hosts' port last.
+
+    ValueError when the EV names a T1 and both hosts share a T0, or the reverse.
+    """
+    plane, t1 = ev_plane(value), ev_t1(value)
+    last = [usid(plane, ROLE_T0, dst.t0), usid(plane, ROLE_HOST, dst.port)]
+    if src.t0 == dst.t0:
+        if t1 != 0:
+            raise ValueError(
+                f"EV {value:#010x} names T1 {t1}, but {src.name} and {dst.name} share T0 {src.t0}"
+            )
+        return last
+    if t1 == 0:
+        raise ValueError(
+            f"EV {value:#010x} names no T1, but {src.name} is on T0 {src.t0}"
+            f" and {dst.name} on T0 {dst.t0}"
+        )
+    return [usid(plane, ROLE_T0, src.t0), usid(plane, ROLE_T1, t1), *last]
+
+
+def ev_of_path(usids: Sequence[int]) -> int:
+    """The EV whose path is this uSID list: the inverse of `path_usids`.
+
+    ValueError when the list is not a path: wrong roles, or several planes.
+    """
+    parts = [split(value) for value in usids]
+    shown = ":".join(f"{value:04x}" for value in usids)
+    roles = [part.role for part in parts]
+    if len({part.plane for part in parts}) != 1:
+        raise ValueError(f"uSID list {shown} does not stay in one plane")
+    if any(part.index == 0 for part in parts):
+        raise ValueError(f"uSID list {shown} has an index 0")
+    if roles == [ROLE_T0, ROLE_HOST]:
+        return ev(parts[0].plane, 0)
+    if roles == [ROLE_T0, ROLE_T1, ROLE_T0, ROLE_HOST] and parts[0].index != parts[2].index:
+        return ev(parts[0].plane, parts[1].index)
+    raise ValueError(f"uSID list {shown} is neither T0, host nor T0, T1, another T0, host")
+
+
+def da_bytes(block: ipaddress.IPv6Network, usids: Sequence[int]) -> bytes:
+    """The 16 bytes of the outer destination address: block, list, zeros."""
+    if block.prefixlen != 8 * _BLOCK_BYTES:
+        raise ValueError(f"block {block} is not a /32")
+    if len(usids) > USID_MAX:
+        raise ValueError(f"{len(usids)} uSIDs do not fit an address: at most {USID_MAX}")
+    address = block.network_address.packed[:_BLOCK_BYTES]
+    address += b"".join(value.to_bytes(2, "big") for value in usids)
+    return address.ljust(16, b"\0")
+
+
+def usids_of_da(block: ipaddress.IPv6Network, address: bytes) -> list[int]:
+    """The uSID list an outer destination address carries: the inverse of `da_bytes`."""
+    if address[:_BLOCK_BYTES] != block.network_address.packed[:_BLOCK_BYTES]:
+        raise ValueError(f"{ipaddress.IPv6Address(address)} is not in block {block}")
+    values = [int.from_bytes(address[i : i + 2], "big") for i in range(_BLOCK_BYTES, 16, 2)]
+    while values and values[-1] == 0:
+        values.pop()
+    return values
+
+
+def template_da(block: ipaddress.IPv6Network, src: Host, dst: Host, plane: int) -> bytes:
+    """The destination address of every path of a plane, its T1 index left zero.
+
+    The data path ORs the EV's T1 into bytes 6 and 7. Without a T1 between the
+    two hosts it is the address itself.
+    """
+    last = [usid(plane, ROLE_T0, dst.t0), usid(plane, ROLE_HOST, dst.port)]
+    if src.t0 == dst.t0:
+        return da_bytes(block, last)
+    return da_bytes(block, [usid(plane, ROLE_T0, src.t0), usid(plane, ROLE_T1, 0), *last])
+
+
+def evs_between(fabric: Fabric, src: Host, dst: Host, plane: int) -> list[int]:
+    """Every EV of one plane between two hosts, in order of its T1."""
+    if src.t0 == dst.t0:
+        return [ev(plane, 0)]
+    return [ev(plane, t1) for t1 in range(1, fabric.t1 + 1)]
+
+
+def locator(block: ipaddress.IPv6Network, value: int) -> ipaddress.IPv6Network:
+    """The /48 a switch holds for one uSID."""
+    return ipaddress.IPv6Network((da_bytes(block, [value]), 8 * _BLOCK_BYTES + 16))
+
+
+def plane_prefix(block: ipaddress.IPv6Network, plane: int) -> ipaddress.IPv6Network:
+    """The /35 that covers every uSID of one plane."""
+    bits = 16 - PLANE_SHIFT
+    return ipaddress.IPv6Network(
+        (da_bytes(block, [usid(plane, ROLE_T0, 0)]), 8 * _BLOCK_BYTES + bits)
+    )

@@ -1,0 +1,604 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The hand-shake that gives two daemons their QPs: events in, commands out, no I/O.
+
+Theory of operation
+-------------------
+Both daemons run the same `Session`, one for each peer, and send each other one kind of message,
+the `Offer`. There is no client and no server, and nothing is lost when any packet is.
+
+An *incarnation* is a random 64-bit session id (sid) together with the QPNs and first PSNs that go
+with it. All of it is chosen once and never changes, so two sides that agree on a pair of sids
+agree on everything. A session always holds one *free* incarnation, promised to nobody, and at
+most one *bound* one, promised to exactly one sid of the peer.
+
+An Offer says "I am `sid`; the sid of yours I mean is `ack_sid` (0: I know none)". It proves
+nothing by itself: it may be a delayed copy, or a recording of a peer that has long restarted.
+So an Offer from a stranger (a sid we are not bound to) is never bound to at once. It is answered
+with the free incarnation and the stranger's sid: a *challenge*. Only a living peer that owns that
+sid can send back our free sid as its `ack_sid`; whoever does so gets the free incarnation, and a
+new free one is made. A session without a bound incarnation and one with an established one treat
+strangers alike; that is all there is to a restart of the peer.
+
+Why recordings do no harm: let A (sid a) and B (sid b) be bound to each other. For A to rebind it
+must hear its free sid f from a stranger. f was made when A bound b, so it was only ever sent in
+challenges, whose ack_sid was a stranger's. B repeats f only if it accepts such a challenge as
+coming from a stranger of its own that names b, B's free sid, or nothing. It does not name nothing
+(challenges never do) nor b (no stranger to A), and B sends its own free sid to A only when A
+itself speaks with a sid other than a and names b or nothing, which A does not. So recordings
+cause answers, and nothing else.
+
+Two steps lead to an established session, because a packet that reaches QPs not yet programmed is
+lost and would be held against its path. *bound*: the peer echoed our sid; our QPs are programmed
+to receive, and our Offers say so (`bound`). *established*: the peer's Offers say so too; we may
+send. Lost Offers are made up for by later ones: until the session is established they go out on
+every usable plane, after 50 ms, doubling to 1 s; afterwards one a second keeps it alive, on one
+plane in rotation. `want` asks for an answer at once; only a side that waits for something sets it.
+A session that stays bound without becoming established (the peer died between the two steps)
+gives the incarnation up after 3 s. One that hears nothing for 5 s is `silent`: its QPs stay, the
+data path goes on trying, and Offers go out on every plane again.
+
+`seq` grows with every Offer of a session. From the sid we are bound to, only a greater seq than
+seen before counts, so a late copy neither revives a dead peer nor brings back an old port mask.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+# ---- the message ---------------------------------------------------------------------------
+
+MAGIC: Final = b"MRCh"
+VERSION: Final = 1
+MAX_BYTES: Final = 1200
+MAX_QPS: Final = 16
+_HEADER: Final = struct.Struct("!4sH")  # magic, length of what follows
+
+Name = Annotated[str, Meta(min_length=1, max_length=64)]
+Nonzero24 = Annotated[int, Meta(ge=1, le=0xFFFFFF)]
+Word24 = Annotated[int, Meta(ge=0, le=0xFFFFFF)]
+
+
+class HandshakeError(Exception):
+    """A datagram is no acceptable Offer; the text says why. The sender is to blame."""
+
+
+class Offer(msgspec.Struct, frozen=True, array_like=True):
+    """One hand-shake message. `qps` are (QPN, first PSN the sender will use on it)."""
+
+    version: int
+    host: Name
+    target: Name
+    epoch: int
+    sid: int
+    ack_sid: int
+    seq: int
+    bound: bool
+    want: bool
+    mtu: Annotated[int, Meta(ge=1280, le=65535)]
+    mpr: Annotated[int, Meta(ge=1, le=32640)]
+    port_mask: Annotated[int, Meta(ge=0, le=0xFF)]
+    capabilities: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=24)], ...], Meta(max_length=16)
+    ]
+    qps: Annotated[tuple[tuple[Nonzero24, Word24], ...], Meta(min_length=1, max_length=MAX_QPS)]
+
+
+class _VersionOnly(msgspec.Struct, array_like=True):
+    version: int
+
+
+def encode(offer: Offer) -> bytes:
+    """The datagram of an Offer; ValueError if it does not fit into MAX_BYTES."""
+    body = msgspec.msgpack.encode(offer)
+    if _HEADER.size + len(body) > MAX_BYTES:
+        raise ValueError(f"an Offer of {len(body)} bytes does not fit into {MAX_BYTES}")
+    return _HEADER.pack(MAGIC, len(body)) + body
+
+
+def decode(datagram: bytes) -> Offer:
+    """The Offer in a datagram; HandshakeError with the reason if there is none."""
+    if len(datagram) > MAX_BYTES:
+        raise HandshakeError(f"{len(datagram)} bytes, more than {MAX_BYTES}")
+    if len(datagram) < _HEADER.size:
+        raise HandshakeError(f"{len(datagram)} bytes, less than a header of {_HEADER.size}")
+    magic, length = _HEADER.unpack_from(datagram)
+    if magic != MAGIC:
+        raise HandshakeError(f"magic {magic.hex()}, not {MAGIC.hex()}")
+    body = datagram[_HEADER.size :]
+    if length != len(body):
+        raise HandshakeError(f"header announces {length} bytes, {len(body)} follow")
+    version = _decode(body, _VersionOnly).version
+    if version != VERSION:
+        raise HandshakeError(f"version {version}, this daemon speaks {VERSION}")
+    offer = _decode(body, Offer)
+    for name in ("epoch", "sid", "ack_sid", "seq"):
+        if not 0 <= getattr(offer, name) < 1 << 64:
+            raise HandshakeError(f"{name} {getattr(offer, name)} is not 64 bits unsigned")
+    if offer.sid == 0:
+        raise HandshakeError("sid 0 names no session")
+    if offer.bound and offer.ack_sid == 0:
+        raise HandshakeError("bound to no sid")
+    if len({qpn for qpn, _ in offer.qps}) != len(offer.qps):
+        raise HandshakeError("a QPN stands twice")
+    return offer
+
+
+_Message = TypeVar("_Message", Offer, _VersionOnly)
+
+
+def _decode(body: bytes, kind: type[_Message]) -> _Message:
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise HandshakeError(f"not an Offer: {error}") from None
+
+
+# ---- what goes in and what comes out -------------------------------------------------------
+
+
+class State(Enum):
+    """How far a session has come; the values appear in logs and in `mrcctl`."""
+
+    OFFERING = "offering"
+    BOUND = "bound"
+    ESTABLISHED = "established"
+    SILENT = "silent"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalQp:
+    """Our end: its index in the QP map, its QPN, the first PSN we shall send on it."""
+
+    index: int
+    qpn: int
+    psn: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteQp:
+    """The peer's end: the QPN to address, the first PSN to expect from it."""
+
+    qpn: int
+    psn: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendOffer:
+    """Send `datagram` to the peer, once on each of `planes`."""
+
+    peer: str
+    planes: tuple[int, ...]
+    datagram: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureReceive:
+    """Program each pair of QPs: accept packets for it, send none (RTR).
+
+    `mtu` and `mpr` are the smaller of both sides' values, `capabilities` what both have.
+    """
+
+    peer: str
+    epoch: int
+    qps: tuple[tuple[LocalQp, RemoteQp], ...]
+    mtu: int
+    mpr: int
+    port_mask: int
+    capabilities: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyToSend:
+    """The peer receives on the QPs configured last: send on them (RTS)."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResetQps:
+    """Forget everything about the QPs with these indices; a ConfigureReceive may follow."""
+
+    peer: str
+    indices: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPlanes:
+    """The peer can be reached on these planes from now on (bit k: plane k)."""
+
+    peer: str
+    port_mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """For the log and for whoever watches."""
+
+    peer: str
+    old: State
+    new: State
+    reason: str
+
+
+Command = SendOffer | ConfigureReceive | ReadyToSend | ResetQps | PeerPlanes | StateChanged
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """What we tell a peer about ourselves, and the range of QP indices that is the peer's."""
+
+    host: str
+    epoch: int
+    mtu: int
+    mpr: int
+    qp_base: int
+    qps: int
+    capabilities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Incarnation:
+    sid: int
+    qps: tuple[LocalQp, ...]
+
+
+@dataclass(slots=True)
+class _Bound:
+    """Our incarnation and the peer's, promised to each other."""
+
+    ours: _Incarnation
+    offer: Offer  # the latest that counted
+    since_ns: int
+    heard_ns: int
+
+    def is_from(self, offer: Offer) -> bool:
+        return (offer.epoch, offer.sid) == (self.offer.epoch, self.offer.sid)
+
+
+# ---- the session ---------------------------------------------------------------------------
+
+MS: Final = 1_000_000
+RETRY_MIN_NS: Final = 50 * MS
+RETRY_MAX_NS: Final = 1000 * MS
+KEEPALIVE_NS: Final = 1000 * MS
+QUIET_NS: Final = 2500 * MS  # then keepalives ask for an answer, on every plane
+DEAD_AFTER_NS: Final = 5000 * MS
+UNCONFIRMED_NS: Final = 3000 * MS
+NEVER_NS: Final = 1 << 63
+ANSWER_BURST: Final = 32  # answers to strangers: a bucket that gains one token ...
+ANSWER_GAP_NS: Final = 10 * MS  # ... in this time
+
+
+class Event(Enum):
+    """What a received Offer means to a session, and what its clock says."""
+
+    STRANGER = "another sid, naming none of ours or the bound one: is it alive?"
+    ECHO = "another sid that names our free one: it is alive"
+    STALE = "another sid that names one we do not have (any more)"
+    PEER_UNBOUND = "our peer, which has not programmed its QPs for us yet"
+    PEER_BOUND = "our peer, which receives on its QPs"
+    REPEAT = "our peer, but an Offer older than one we know"
+    SEND_DUE = "time for the next Offer"
+    UNHEARD = "the peer has not been heard for too long"
+
+
+class Session:
+    """The hand-shake with one peer. Every method returns the commands to carry out, in order.
+
+    Not thread-safe; `now_ns` is a monotonic clock. Call `tick` at `deadline_ns` at the latest.
+    """
+
+    def __init__(self, ours: Ours, peer: str, planes: int, rng: random.Random) -> None:
+        """`planes` is the bit mask of our usable planes. `rng` must be unpredictable in service."""
+        if not 1 <= ours.qps <= MAX_QPS:
+            raise ValueError(f"{ours.qps} QPs, not 1 to {MAX_QPS}")
+        self.peer = peer
+        self.state = State.OFFERING
+        self._ours = ours
+        self._planes = planes
+        self._rng = rng
+        self._generation = rng.randint(1, 255)
+        self._free = self._new_incarnation()
+        self._bound: _Bound | None = None
+        self._seq = 0
+        self._send_ns = 0
+        self._interval_ns = RETRY_MIN_NS
+        self._rotation = 0
+        self._answers = ANSWER_BURST
+        self._answers_ns = 0
+        self._answered: dict[int, int] = {}  # stranger's sid: seq of its Offer
+
+    # -- events in
+
+    def start(self, *, now_ns: int) -> list[Command]:
+        """Begin: the first Offers go out. Also right after a change that may help the peer."""
+        return self._offer_now(now_ns)
+
+    def receive(self, offer: Offer, *, now_ns: int) -> list[Command]:
+        """An Offer arrived, on any plane. HandshakeError if it is not our peer's or not for us."""
+        if (offer.host, offer.target) != (self.peer, self._ours.host):
+            raise HandshakeError(
+                f"Offer from {offer.host} to {offer.target} on the session of {self._ours.host} "
+                f"with {self.peer}"
+            )
+        return _ON_OFFER[self.state, self._classify(offer)](self, offer, now_ns)
+
+    def tick(self, *, now_ns: int) -> list[Command]:
+        """Time has passed: carry out what is due."""
+        commands: list[Command] = []
+        if now_ns >= self._unheard_ns:
+            commands += _ON_CLOCK[self.state, Event.UNHEARD](self, now_ns)
+        if now_ns >= self._send_ns:
+            commands += _ON_CLOCK[self.state, Event.SEND_DUE](self, now_ns)
+        return commands
+
+    def set_planes(self, planes: int, *, now_ns: int) -> list[Command]:
+        """Our usable planes are now `planes` (a bit mask); the peer is told at once."""
+        if planes == self._planes:
+            return []
+        self._planes = planes
+        return self._offer_now(now_ns)
+
+    @property
+    def deadline_ns(self) -> int:
+        """When `tick` must be called next."""
+        return min(self._send_ns, self._unheard_ns)
+
+    @property
+    def remote(self) -> Offer | None:
+        """The latest Offer of the peer we are bound to, for display."""
+        return self._bound.offer if self._bound else None
+
+    @property
+    def _unheard_ns(self) -> int:
+        if self._bound is not None and self.state is State.BOUND:
+            return self._bound.since_ns + UNCONFIRMED_NS
+        if self._bound is not None and self.state is State.ESTABLISHED:
+            return self._bound.heard_ns + DEAD_AFTER_NS
+        return NEVER_NS
+
+    def _classify(self, offer: Offer) -> Event:
+        bound = self._bound
+        if bound is not None and bound.is_from(offer):
+            if offer.seq <= bound.offer.seq:
+                return Event.REPEAT
+            confirmed = offer.bound and offer.ack_sid == bound.ours.sid
+            return Event.PEER_BOUND if confirmed else Event.PEER_UNBOUND
+        if offer.ack_sid == self._free.sid:
+            return Event.ECHO
+        if offer.ack_sid == 0 or (bound is not None and offer.ack_sid == bound.ours.sid):
+            return Event.STRANGER
+        return Event.STALE
+
+    # -- actions on an Offer
+
+    def _challenge(self, offer: Offer, now_ns: int) -> list[Command]:
+        return self._answer(offer, now_ns, self._free, offer.sid, want=True)
+
+    def _advertise(self, offer: Offer, now_ns: int) -> list[Command]:
+        return self._answer(offer, now_ns, self._free, 0, want=True)
+
+    def _correct(self, offer: Offer, now_ns: int) -> list[Command]:
+        """Tell whoever waits for one of our old sids which pair we are; ask nothing in return."""
+        if not offer.want or self._bound is None:
+            return []
+        ack_sid = self._bound.offer.sid
+        return self._answer(offer, now_ns, self._bound.ours, ack_sid, want=False)
+
+    def _bind(self, offer: Offer, now_ns: int) -> list[Command]:
+        commands: list[Command] = []
+        reason = "peer answered"
+        if self._bound is not None:
+            restarted = offer.epoch != self._bound.offer.epoch
+            reason = "peer restarted" if restarted else "peer began a new session"
+            commands.append(self._reset(reason))
+        self._bound = _Bound(self._free, offer, now_ns, now_ns)
+        self._free = self._new_incarnation()
+        commands.append(self._configure(self._bound))
+        commands.append(self._enter(State.BOUND, reason))
+        if offer.bound:
+            commands += [ReadyToSend(self.peer), self._enter(State.ESTABLISHED, "peer is ready")]
+        return commands + self._offer_now(now_ns)
+
+    def _prompt(self, offer: Offer, now_ns: int) -> list[Command]:
+        """The peer has not bound to us yet: repeat that we have, so that it can."""
+        planes = self._note(offer)
+        return planes + (self._offer_now(now_ns) if offer.want else [])
+
+    def _establish(self, offer: Offer, now_ns: int) -> list[Command]:
+        commands: list[Command] = [ReadyToSend(self.peer)]
+        commands.append(self._enter(State.ESTABLISHED, "peer is ready"))
+        return commands + self._hear(offer, now_ns)
+
+    def _revive(self, offer: Offer, now_ns: int) -> list[Command]:
+        commands: list[Command] = [self._enter(State.ESTABLISHED, "peer heard again")]
+        return commands + self._hear(offer, now_ns)
+
+    def _hear(self, offer: Offer, now_ns: int) -> list[Command]:
+        assert self._bound is not None
+        self._bound.heard_ns = now_ns
+        commands = self._note(offer)
+        if offer.want:
+            return commands + self._offer_now(now_ns)
+        self._send_ns = min(self._send_ns, now_ns + KEEPALIVE_NS)
+        return commands
+
+    def _ignore(self, offer: Offer, now_ns: int) -> list[Command]:
+        return []
+
+    # -- actions on the clock
+
+    def _retry(self, now_ns: int) -> list[Command]:
+        self._send_ns = now_ns + self._interval_ns
+        self._interval_ns = min(2 * self._interval_ns, RETRY_MAX_NS)
+        return self._send(self._usable(), now_ns)
+
+    def _keep_alive(self, now_ns: int) -> list[Command]:
+        """One plane in rotation, unless we have heard so little that all had better be tried."""
+        self._send_ns = now_ns + KEEPALIVE_NS
+        planes = self._usable()
+        if planes and not self._quiet(now_ns):
+            self._rotation += 1
+            planes = (planes[self._rotation % len(planes)],)
+        return self._send(planes, now_ns)
+
+    def _fall_silent(self, now_ns: int) -> list[Command]:
+        commands: list[Command] = [self._enter(State.SILENT, "peer not heard")]
+        return commands + self._offer_now(now_ns)
+
+    def _give_up(self, now_ns: int) -> list[Command]:
+        reason = "peer did not confirm"
+        reset = self._reset(reason)
+        self._bound = None
+        return [reset, self._enter(State.OFFERING, reason), *self._offer_now(now_ns)]
+
+    def _wait(self, now_ns: int) -> list[Command]:
+        return []
+
+    # -- what the actions are made of
+
+    def _new_incarnation(self) -> _Incarnation:
+        """Its QPNs differ from those of the 254 before it, so that stale packets fall away."""
+        self._generation = self._generation % 255 + 1
+        indices = range(self._ours.qp_base, self._ours.qp_base + self._ours.qps)
+        qps = tuple(
+            LocalQp(index, self._generation << 16 | index, self._rng.getrandbits(24))
+            for index in indices
+        )
+        return _Incarnation(self._rng.getrandbits(64) or 1, qps)
+
+    def _enter(self, new: State, reason: str) -> StateChanged:
+        old, self.state = self.state, new
+        return StateChanged(self.peer, old, new, reason)
+
+    def _reset(self, reason: str) -> ResetQps:
+        assert self._bound is not None
+        return ResetQps(self.peer, tuple(qp.index for qp in self._bound.ours.qps), reason)
+
+    def _configure(self, bound: _Bound) -> ConfigureReceive:
+        offer = bound.offer
+        remote = [RemoteQp(qpn, psn) for qpn, psn in offer.qps]
+        return ConfigureReceive(
+            self.peer,
+            offer.epoch,
+            # A side that has more QPs than the other leaves the rest of them unused.
+            tuple(zip(bound.ours.qps, remote, strict=False)),
+            min(self._ours.mtu, offer.mtu),
+            min(self._ours.mpr, offer.mpr),
+            offer.port_mask,
+            frozenset(self._ours.capabilities) & frozenset(offer.capabilities),
+        )
+
+    def _note(self, offer: Offer) -> list[Command]:
+        """Remember our peer's latest Offer and pass on what may change within a session."""
+        assert self._bound is not None
+        changed = offer.port_mask != self._bound.offer.port_mask
+        self._bound.offer = offer
+        return [PeerPlanes(self.peer, offer.port_mask)] if changed else []
+
+    def _quiet(self, now_ns: int) -> bool:
+        return self._bound is None or now_ns - self._bound.heard_ns > QUIET_NS
+
+    def _usable(self) -> tuple[int, ...]:
+        return tuple(plane for plane in range(8) if self._planes >> plane & 1)
+
+    def _offer_now(self, now_ns: int) -> list[Command]:
+        """Send on every plane, and begin the series of retries afresh."""
+        self._interval_ns = RETRY_MIN_NS
+        commands = self._retry(now_ns)
+        if self.state is State.ESTABLISHED:
+            self._send_ns = now_ns + KEEPALIVE_NS
+        return commands
+
+    def _send(self, planes: tuple[int, ...], now_ns: int) -> list[Command]:
+        """The Offer of the state we are in."""
+        if self._bound is None:
+            return self._transmit(planes, self._free, 0, bound=False, want=True)
+        want = self.state is not State.ESTABLISHED or self._quiet(now_ns)
+        ack_sid = self._bound.offer.sid
+        return self._transmit(planes, self._bound.ours, ack_sid, bound=True, want=want)
+
+    def _answer(
+        self, offer: Offer, now_ns: int, ours: _Incarnation, ack_sid: int, *, want: bool
+    ) -> list[Command]:
+        """Answer a stranger, once for all copies of its Offer, and not more often than is decent.
+
+        On every plane: the one it came on may be dead in our direction.
+        """
+        if self._answered.get(offer.sid) == offer.seq:
+            return []
+        gained = (now_ns - self._answers_ns) // ANSWER_GAP_NS
+        self._answers = min(ANSWER_BURST, self._answers + gained)
+        self._answers_ns += gained * ANSWER_GAP_NS
+        if self._answers == 0:
+            return []
+        self._answers -= 1
+        self._answered[offer.sid] = offer.seq
+        if len(self._answered) > ANSWER_BURST:
+            del self._answered[next(iter(self._answered))]
+        bound = self._bound is not None and ours is self._bound.ours
+        return self._transmit(self._usable(), ours, ack_sid, bound=bound, want=want)
+
+    def _transmit(
+        self, planes: tuple[int, ...], ours: _Incarnation, ack_sid: int, *, bound: bool, want: bool
+    ) -> list[Command]:
+        if not planes:
+            return []
+        self._seq += 1
+        offer = Offer(
+            version=VERSION,
+            host=self._ours.host,
+            target=self.peer,
+            epoch=self._ours.epoch,
+            sid=ours.sid,
+            ack_sid=ack_sid,
+            seq=self._seq,
+            bound=bound,
+            want=want,
+            mtu=self._ours.mtu,
+            mpr=self._ours.mpr,
+            port_mask=self._planes,
+            capabilities=self._ours.capabilities,
+            qps=tuple((qp.qpn, qp.psn) for qp in ours.qps),
+        )
+        return [SendOffer(self.peer, planes, encode(offer))]
+
+
+_OnOffer = Callable[[Session, Offer, int], list[Command]]
+_OnClock = Callable[[Session, int], list[Command]]
+
+
+def _row(event: Event, *actions: _OnOffer) -> dict[tuple[State, Event], _OnOffer]:
+    return {(state, event): action for state, action in zip(State, actions, strict=True)}
+
+
+def _clock_row(event: Event, *actions: _OnClock) -> dict[tuple[State, Event], _OnClock]:
+    return {(state, event): action for state, action in zip(State, actions, strict=True)}
+
+
+_S = Session
+# fmt: off
+_ON_OFFER: Final[dict[tuple[State, Event], _OnOffer]] = {
+    #                          OFFERING       BOUND          ESTABLISHED    SILENT
+    **_row(Event.STRANGER,     _S._challenge, _S._challenge, _S._challenge, _S._challenge),
+    **_row(Event.ECHO,         _S._bind,      _S._bind,      _S._bind,      _S._bind),
+    **_row(Event.STALE,        _S._advertise, _S._correct,   _S._correct,   _S._correct),
+    # Without a bound incarnation there is no peer; one that was bound to us never unbinds.
+    **_row(Event.PEER_UNBOUND, _S._ignore,    _S._prompt,    _S._ignore,    _S._ignore),
+    **_row(Event.PEER_BOUND,   _S._ignore,    _S._establish, _S._hear,      _S._revive),
+    **_row(Event.REPEAT,       _S._ignore,    _S._ignore,    _S._ignore,    _S._ignore),
+}
+_ON_CLOCK: Final[dict[tuple[State, Event], _OnClock]] = {
+    **_clock_row(Event.SEND_DUE, _S._retry,   _S._retry,     _S._keep_alive, _S._retry),
+    **_clock_row(Event.UNHEARD,  _S._wait,    _S._give_up,   _S._fall_silent, _S._wait),
+}
+# fmt: on

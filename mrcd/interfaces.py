@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What mrcd knows about interfaces, routes and neighbours: plain values.
+
+mrcd.netlink fills them from the kernel; everything else only looks at them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An interface. `up` is what the administrator asked for, `carrier` the cable."""
+
+    index: int
+    name: str
+    mac: bytes
+    mtu: int
+    up: bool
+    carrier: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Nexthop:
+    """One way of a multipath route."""
+
+    dev: str
+    via: str
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A unicast route of the main table, read back from the kernel."""
+
+    dst: str
+    dev: str | None
+    via: str | None
+    src: str | None
+    mtu: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChanged:
+    """An interface appeared, changed or (gone) disappeared."""
+
+    link: Link
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NeighborChanged:
+    """A neighbour's entry changed; `mac` is None while it is not known,
+    `failed` when the kernel has given up asking."""
+
+    ifindex: int
+    ip: str
+    mac: bytes | None
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Resync:
+    """The kernel dropped events: read everything of interest again."""
+
+
+Event = LinkChanged | NeighborChanged | Resync
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What passed an interface since it was made."""
+
+    rx_packets: int
+    rx_bytes: int
+    tx_packets: int
+    tx_bytes: int
+
+
+def traffic() -> dict[str, Traffic]:
+    """The counters of every interface of this network namespace, by name.
+
+    From /proc/net/dev, one read: /sys would show the namespace that mounted it.
+    """
+    found = {}
+    for line in Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]:
+        name, _, rest = line.partition(":")
+        columns = [int(word) for word in rest.split()]
+        found[name.strip()] = Traffic(columns[1], columns[0], columns[9], columns[8])
+    return found

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The daemon's log: state changes, never packets.
+
+Every event has a short, dotted name in the past tense which is registered here with its meaning;
+what varies goes into fields (``log.info("plane.down", plane=2, reason="no carrier")``). Names are
+an interface: people grep and alert on them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, TextIO
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor
+
+LogFormat = Literal["console", "json"]
+
+EVENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "config.loaded": "The configuration and the fabric file were read and are valid.",
+        "config.rejected": "The configuration has errors; nothing that runs was changed.",
+        "control.call_failed": "A control call raised an error inside the daemon.",
+        "control.started": "The control socket accepts calls.",
+        "daemon.degraded": "The daemon works with reduced capacity; the reasons are given.",
+        "daemon.failed": "The daemon gave up because of an error it cannot work around.",
+        "daemon.ready": "The planes, mrc0 and the data path are set up; peers are being connected.",
+        "daemon.recovered": "The last reason for being degraded is gone.",
+        "daemon.started": "The process began its work.",
+        "daemon.stopped": "The process ended; the data path stays attached.",
+        "daemon.stopping": "A signal asked the process to end.",
+        "datapath.adopted": "Pinned programs and maps of an earlier run were taken over.",
+        "datapath.attached": "The BPF programs are attached to mrc0 and the planes.",
+        "datapath.compiled": "The BPF programs were compiled and loaded.",
+        "datapath.detached": "The BPF programs were detached and their pins removed.",
+        "datapath.failed": "The BPF programs could not be compiled, loaded or attached.",
+        "datapath.replaced": "Programs of another version were replaced in place.",
+        "gateway.lost": "A plane's gateway no longer answers; its address is unknown.",
+        "gateway.resolved": "A plane's gateway answered with its link-layer address.",
+        "handshake.rejected": "A hand-shake message was refused; the reason is given.",
+        "interface.created": "The daemon created a network interface.",
+        "interface.removed": "The daemon removed a network interface it had created.",
+        "log.foreign": "A library logged a message; its text is in the field 'message'.",
+        "path.restored": "A path is in use again after enough answered probes.",
+        "path.withdrawn": "A path lost a packet or timed out and is no longer used.",
+        "peer.established": "QPs with a peer are set up; its traffic flows through mrc0.",
+        "peer.ports_changed": "A peer announced which of its planes are usable.",
+        "peer.restarted": "A peer came back with a new boot epoch; its QPs are set up anew.",
+        "peer.silent": "A peer has not been heard on any plane for too long.",
+        "plane.down": "A plane left service; its paths are no longer used.",
+        "plane.up": "A plane is in service; its paths are used.",
+        "tick.failed": "The clock program could not be run.",
+    }
+)
+
+
+class UnregisteredEvent(Exception):
+    """An event was logged whose name is not in EVENTS (raised in strict mode only)."""
+
+
+def check_registered(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """Processor: refuse an event that is not registered. For tests."""
+    name = event.get("event")
+    if name not in EVENTS:
+        raise UnregisteredEvent(f"{name!r} is not registered in mrcd.log.EVENTS")
+    return event
+
+
+def configure(
+    log_format: LogFormat | None = None,
+    *,
+    stream: TextIO | None = None,
+    level: int = logging.INFO,
+    strict: bool = False,
+) -> None:
+    """Send the log to ``stream`` (stderr), one event a line.
+
+    ``log_format`` None means console on a terminal and JSON elsewhere. ``strict`` makes an
+    unregistered event name an error. Messages of libraries that use the standard ``logging``
+    arrive as event ``log.foreign``, warnings and above only.
+    """
+    stream = sys.stderr if stream is None else stream
+    if log_format is None:
+        log_format = "console" if stream.isatty() else "json"
+    stages: list[Processor] = [
+        *([check_registered] if strict else []),
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        *_renderers(log_format, colors=stream.isatty()),
+    ]
+    structlog.configure(
+        processors=stages,
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(stream),
+        # A cached logger would ignore a second configure, which tests need.
+        cache_logger_on_first_use=not strict,
+    )
+    logging.root.handlers[:] = [_Foreign()]
+    logging.root.setLevel(logging.WARNING)
+
+
+def get_logger(**fields: Any) -> FilteringBoundLogger:
+    """A logger that adds ``fields`` to each of its events. Usable before ``configure``."""
+    logger: FilteringBoundLogger = structlog.get_logger(**fields)
+    return logger
+
+
+def _renderers(log_format: LogFormat, *, colors: bool) -> list[Processor]:
+    # Plain tracebacks in both: the default ones print every local variable, secrets included.
+    if log_format == "console":
+        return [
+            structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False),
+            structlog.dev.ConsoleRenderer(
+                colors=colors,
+                pad_event_to=20,
+                exception_formatter=structlog.dev.plain_traceback,
+            ),
+        ]
+    return [
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+        structlog.processors.format_exc_info,
+        _lead_with_event,
+        structlog.processors.JSONRenderer(default=str),
+    ]
+
+
+def _lead_with_event(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """Processor: time, level and event first, so that a line can be read by eye."""
+    leading = {key: event.pop(key) for key in ("time", "level", "event") if key in event}
+    return {**leading, **event}
+
+
+class _Foreign(logging.Handler):
+    """Hands records of the standard library's logging to structlog."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        get_logger().log(
+            record.levelno,
+            "log.foreign",
+            logger=record.name,
+            message=record.getMessage(),
+            exc_info=record.exc_info,
+        )

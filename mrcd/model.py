@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What crosses the control socket: the daemon fills these in, ``mrcctl`` shows them.
+
+The classes are plain frozen dataclasses because both ends read them by their annotations: the
+server derives the varlink interface description from them, the client has msgspec check what it
+receives. That is also why the annotations are real types (no ``from __future__ import
+annotations``) and sequences are lists: varlink knows arrays, not tuples.
+
+Counters count since the data path was attached, so they survive a restart of the daemon. Optional
+values are ``None`` while nothing was measured. Adding a field keeps ``SCHEMA_VERSION``; removing
+one or changing its meaning raises it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+SCHEMA_VERSION = 1
+
+DaemonState = Literal["starting", "ok", "degraded", "stopping"]
+PeerState = Literal["connecting", "established", "silent"]
+PathState = Literal["GOOD", "SKIP", "ASSUMED_BAD", "DENIED"]
+QpState = Literal["RESET", "INIT", "RTR", "RTS", "ERROR"]
+XdpMode = Literal["native", "generic", "detached"]
+TcKind = Literal["tcx", "clsact", "detached"]
+TickState = Literal["idle", "running", "stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mrc0Info:
+    """The virtual interface applications use."""
+
+    name: str
+    mtu: int
+    addresses: list[str]  # with prefix length: "10.99.0.1/24"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaneInfo:
+    """One NIC plane as this host sees it."""
+
+    index: int
+    interface: str
+    up: bool  # administratively
+    carrier: bool
+    usable: bool  # up, carrier, and the gateway is resolved: packets are sprayed onto it
+    gateway: str
+    gateway_mac: str | None  # None: not resolved yet
+    tx_packets: int
+    tx_bytes: int
+    rx_packets: int
+    rx_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatapathInfo:
+    """How the BPF programs are attached, and whether their clock runs."""
+
+    xdp: XdpMode  # the least of all planes: one generic plane makes it "generic"
+    tc: TcKind
+    tick: TickState  # "running" only while something is outstanding
+    bpffs: str  # where links and maps are pinned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The daemon as a whole. ``reasons`` says in full sentences why it is degraded."""
+
+    host: str
+    version: str
+    state: DaemonState
+    reasons: list[str]
+    pid: int
+    uptime_s: float
+    mrc0: Mrc0Info
+    planes: list[PlaneInfo]
+    peers_total: int
+    peers_up: int  # established
+    datapath: DatapathInfo
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerInfo:
+    """A remote host."""
+
+    name: str
+    state: PeerState
+    addresses: list[str]  # allowed prefixes: what the route through mrc0 covers
+    mtu: int  # largest application packet towards it
+    qps: int
+    last_heard_s: float | None  # ago; None: never
+    planes_usable: list[int]  # usable here and there
+    tx_packets: int
+    rx_packets: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathInfo:
+    """An EV of one QP, bound to its uSID list."""
+
+    peer: str
+    qp: int  # index among the peer's QPs, from 0
+    ev: int
+    plane: int
+    t1: int  # from 1; 0: both hosts hang on one T0
+    usids: str  # the outer destination address as text
+    state: PathState
+    sent: int
+    acked: int
+    lost: int
+    srtt_us: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnInfo:
+    """One QP: its send window and its receive window. PSNs are 24 bits."""
+
+    peer: str
+    qp: int
+    qpn: int  # ours: what the peer writes into BTH
+    remote_qpn: int
+    state: QpState
+    next_psn: int
+    una_psn: int  # oldest not acknowledged
+    outstanding: int
+    mpr: int  # packets that may be outstanding
+    srtt_us: float | None
+    rx_next_psn: int  # next to be delivered in order
+    rx_waiting: int  # packets held behind a gap
+    retransmits: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter:
+    """A counter of the data path or the daemon; ``help`` is one sentence."""
+
+    name: str
+    value: int
+    help: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsInfo:
+    """All counters, in the order in which a packet meets them."""
+
+    counters: list[Counter]
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorSample:
+    """One reading for ``mrcctl monitor``. Rates are differences of two samples' counters."""
+
+    monotonic_ns: int  # when it was taken, CLOCK_MONOTONIC
+    status: Status
+    peers: list[PeerInfo]
+    stats: StatsInfo
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetachReport:
+    """What ``mrcctl datapath detach`` removed and could not remove, a line each."""
+
+    detached: list[str]
+    failed: list[str]
+
+
+class StatusReply(TypedDict):
+    """Reply of GetStatus."""
+
+    status: Status
+
+
+class PeersReply(TypedDict):
+    """Reply of ListPeers."""
+
+    schema_version: int
+    peers: list[PeerInfo]
+
+
+class PathsReply(TypedDict):
+    """Reply of ListPaths."""
+
+    schema_version: int
+    paths: list[PathInfo]
+
+
+class ConnectionsReply(TypedDict):
+    """Reply of ListConnections."""
+
+    schema_version: int
+    connections: list[ConnInfo]
+
+
+class StatsReply(TypedDict):
+    """Reply of GetStats."""
+
+    stats: StatsInfo
+
+
+class MonitorReply(TypedDict):
+    """Each reply of Monitor."""
+
+    sample: MonitorSample

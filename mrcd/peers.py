@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The sessions with all peers: carries the hand-shake's commands to the maps and the sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from ipaddress import IPv6Address
+
+from mrcd import handshake
+from mrcd.config import Config, Peer
+from mrcd.fabric import usid
+from mrcd.handshake import (
+    Command,
+    ConfigureReceive,
+    HandshakeError,
+    PeerPlanes,
+    ReadyToSend,
+    ResetQps,
+    SendOffer,
+    Session,
+    State,
+    StateChanged,
+)
+from mrcd.log import get_logger
+from mrcd.offers import OfferSockets
+from mrcd.qptable import QpTable
+
+log = get_logger()
+
+
+class Peers:
+    """One session for each configured peer."""
+
+    def __init__(
+        self, config: Config, table: QpTable, epoch: int, on_mtu: Callable[[Peer, int], None]
+    ) -> None:
+        self._config = config
+        self._table = table
+        self._on_mtu = on_mtu
+        self._rng = random.SystemRandom()
+        self._sockets = OfferSockets(config.transport.control_port, self._datagram)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._rotation = 0
+        self._peers = {peer.name: peer for peer in config.peers}
+        self.heard_ns: dict[str, int] = {}
+        self.mtu: dict[str, int] = {}
+        self.port_mask: dict[str, int] = {}
+        self.sessions = {
+            peer.name: Session(
+                handshake.Ours(
+                    host=config.host.name,
+                    epoch=epoch,
+                    mtu=config.mtu,
+                    mpr=config.transport.mpr,
+                    qp_base=table.base(peer.name),
+                    qps=table.per_peer,
+                ),
+                peer.name,
+                0,
+                self._rng,
+            )
+            for peer in config.peers
+        }
+
+    def start(self, mask: int) -> None:
+        """Open the sockets and begin to offer."""
+        fabric, host = self._config.fabric, self._config.host
+        for plane, name in enumerate(self._config.interfaces):
+            self._sockets.open_plane(plane, name, fabric.address6(host, plane))
+        now = time.monotonic_ns()
+        for name, session in self.sessions.items():
+            self._carry_out(session.set_planes(mask, now_ns=now))
+            self._carry_out(session.start(now_ns=now))
+            self._arm(name)
+
+    def set_planes(self, mask: int) -> None:
+        """Our usable planes changed: every peer hears of it at once."""
+        now = time.monotonic_ns()
+        for name, session in self.sessions.items():
+            self._carry_out(session.set_planes(mask, now_ns=now))
+            self._arm(name)
+
+    def _datagram(self, datagram: bytes, plane: int) -> None:
+        now = time.monotonic_ns()
+        try:
+            offer = handshake.decode(datagram)
+            session = self.sessions.get(offer.host)
+            if session is None:
+                raise HandshakeError(f"no peer {offer.host!r} is configured")
+            commands = session.receive(offer, now_ns=now)
+        except HandshakeError as error:
+            log.debug("handshake.rejected", plane=plane, reason=str(error))
+            return
+        self.heard_ns[offer.host] = now
+        self._carry_out(commands)
+        self._arm(offer.host)
+
+    def _arm(self, name: str) -> None:
+        old = self._timers.pop(name, None)
+        if old is not None:
+            old.cancel()
+        delay = (self.sessions[name].deadline_ns - time.monotonic_ns()) / 1e9
+        self._timers[name] = asyncio.get_running_loop().call_later(max(0, delay), self._due, name)
+
+    def _due(self, name: str) -> None:
+        self._carry_out(self.sessions[name].tick(now_ns=time.monotonic_ns()))
+        self._arm(name)
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case SendOffer():
+                    self._send(command)
+                case ConfigureReceive():
+                    self._table.configure(command.peer, command.qps, command.mpr)
+                    self._planes_of(command.peer, command.port_mask)
+                    self.mtu[command.peer] = command.mtu
+                    self._on_mtu(self._peers[command.peer], command.mtu)
+                case ReadyToSend():
+                    self._table.ready(command.peer)
+                case ResetQps():
+                    self._table.reset(command.indices)
+                case PeerPlanes():
+                    self._planes_of(command.peer, command.port_mask)
+                case StateChanged():
+                    self._log_state(command)
+
+    def _planes_of(self, peer: str, mask: int) -> None:
+        if self.port_mask.get(peer) != mask:
+            self.port_mask[peer] = mask
+            self._table.set_peer_planes(peer, mask)
+            log.info("peer.ports_changed", peer=peer, planes=f"{mask:#x}")
+
+    def _send(self, command: SendOffer) -> None:
+        """One Offer on each plane, over the plane's T1s in turn."""
+        fabric, host = self._config.fabric, self._config.host
+        target = self._peers[command.peer].host
+        self._rotation += 1
+        for plane in command.planes:
+            evs = usid.evs_between(fabric, host, target, plane)
+            usids = usid.path_usids(host, target, evs[self._rotation % len(evs)])
+            self._sockets.send(
+                plane,
+                IPv6Address(usid.da_bytes(fabric.block, usids)),
+                fabric.address6(target, plane),
+                command.datagram,
+            )
+
+    def _log_state(self, change: StateChanged) -> None:
+        if change.new is State.ESTABLISHED:
+            log.info("peer.established", peer=change.peer, reason=change.reason)
+        elif change.new is State.SILENT:
+            log.warning("peer.silent", peer=change.peer, reason=change.reason)
+        elif change.old is State.ESTABLISHED or change.old is State.SILENT:
+            log.info("peer.restarted", peer=change.peer, reason=change.reason)
+
+    def state(self, name: str) -> State:
+        """How far the session with a peer is."""
+        return self.sessions[name].state
+
+    def close(self) -> None:
+        """Stop all timers and close the sockets."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._sockets.close()

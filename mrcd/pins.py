@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The folder in a bpffs where the data path lives: maps, programs, links.
+
+What is pinned stays when the daemon dies. Two kinds of folders in it record
+what a link cannot: "device-NAME" that the interface NAME is ours, and
+"clsact-NAME" that a clsact filter of ours is on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from mrcd import netns
+
+PRIO = 4971
+"""Priority of our clsact filters."""
+
+
+class PinError(Exception):
+    """The pin folder cannot be used; the message says where and why."""
+
+
+def prepare(folder: Path) -> None:
+    """Make `folder` an empty folder of a bpffs, mounting one over it where there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not _is_bpffs(folder):
+            netns.mount_bpffs(folder)
+    except OSError as error:
+        raise PinError(f"{folder}: cannot prepare a bpffs there: {error}") from error
+
+
+def _is_bpffs(folder: Path) -> bool:
+    """Whether a path lies in a bpffs: the mount with the longest matching target counts."""
+    best, kind = "", ""
+    resolved = str(folder.resolve())
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _source, target, fstype, *_ = line.split()
+        inside = resolved == target or resolved.startswith(target.rstrip("/") + "/")
+        if inside and len(target) >= len(best):
+            best, kind = target, fstype
+    return kind == "bpf"
+
+
+def recorded(folder: Path, kind: str) -> list[str]:
+    """Names recorded under `kind` ("device" or "clsact")."""
+    if not folder.is_dir():
+        return []
+    prefix = f"{kind}-"
+    return sorted(e.name.removeprefix(prefix) for e in folder.iterdir() if e.name.startswith(prefix))
+
+
+def record(folder: Path, kind: str, name: str) -> None:
+    """Remember that `name` is ours."""
+    (folder / f"{kind}-{name}").mkdir(exist_ok=True)
+
+
+def forget(folder: Path, kind: str, name: str) -> None:
+    """The opposite of `record`."""
+    with contextlib.suppress(FileNotFoundError):
+        (folder / f"{kind}-{name}").rmdir()
+
+
+def clear(folder: Path) -> list[str]:
+    """Remove every pin; links detach by it. Records stay. Returns the names removed, links first."""
+    if not folder.is_dir():
+        return []
+    names = sorted(
+        (entry.name for entry in folder.iterdir() if not entry.is_dir()),
+        key=lambda name: (not name.startswith("link_"), name),
+    )
+    for name in names:
+        (folder / name).unlink()
+    return names

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The planes of this host: interface, gateway, and whether packets may be sprayed on them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+from mrcd.abi import ABI
+from mrcd.config import Config
+from mrcd.datapath import Datapath
+from mrcd.fabric import usid
+from mrcd.interfaces import Link, LinkChanged, NeighborChanged, Resync
+from mrcd.log import get_logger
+from mrcd.netlink import Netlink
+from mrcd.qptable import words
+
+log = get_logger()
+
+_PLANE = ABI.structs["mrc_plane"]
+GATEWAY_WAIT_S = 1.0
+
+
+class PlaneError(Exception):
+    """A plane cannot be set up; the message says which and what to do."""
+
+
+@dataclass(slots=True)
+class Plane:
+    """One plane NIC."""
+
+    index: int
+    link: Link
+    gateway_mac: bytes | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether packets may be sprayed on it."""
+        return self.link.up and self.link.carrier and self.gateway_mac is not None
+
+
+class Planes:
+    """Sets the planes up and follows them by netlink; `on_change` hears the new mask."""
+
+    def __init__(
+        self, nl: Netlink, config: Config, datapath: Datapath, on_change: Callable[[int], None]
+    ) -> None:
+        self._nl = nl
+        self._config = config
+        self._dp = datapath
+        self._on_change = on_change
+        self._resolving: dict[int, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.planes: list[Plane] = []
+
+    @property
+    def mask(self) -> int:
+        """Bit k: plane k is usable."""
+        return sum(1 << plane.index for plane in self.planes if plane.usable)
+
+    async def find(self) -> None:
+        """Look the interfaces up; PlaneError names all that are missing."""
+        links = await self._nl.links()
+        missing = [name for name in self._config.interfaces if name not in links]
+        if missing:
+            raise PlaneError(
+                f"no interface {', '.join(missing)} on this host; there is "
+                f"{', '.join(sorted(links))}. Name the plane NICs in [planes] interfaces"
+            )
+        self.planes = [Plane(i, links[name]) for i, name in enumerate(self._config.interfaces)]
+
+    async def configure(self) -> None:
+        """Give every plane its address and its route into the fabric, and find the gateways."""
+        for plane in self.planes:
+            if plane.link.up:
+                await self._address_and_route(plane)
+            self._write(plane)
+        await asyncio.gather(*(self._resolve_once(plane) for plane in self.planes))
+
+    async def _address_and_route(self, plane: Plane) -> None:
+        fabric, host = self._config.fabric, self._config.host
+        name = plane.link.name
+        await self._nl.add_address(name, f"{fabric.address6(host, plane.index)}/64")
+        await self._nl.replace_route(
+            str(usid.plane_prefix(fabric.block, plane.index)), dev=name, via=str(fabric.gateway)
+        )
+
+    async def _resolve_once(self, plane: Plane) -> None:
+        if plane.link.up and plane.link.carrier:
+            mac = await self._nl.resolve_neighbor(
+                plane.link.name, str(self._config.fabric.gateway), GATEWAY_WAIT_S
+            )
+            if mac is not None:
+                self._set_gateway(plane, mac)
+        if plane.gateway_mac is None:
+            self._keep_resolving(plane)
+
+    def _keep_resolving(self, plane: Plane) -> None:
+        """Go on asking for a gateway until it answers."""
+        if plane.index in self._resolving:
+            return
+
+        async def resolve() -> None:
+            try:
+                while plane.gateway_mac is None:
+                    if not (plane.link.up and plane.link.carrier):
+                        return  # the link's next change asks again
+                    with contextlib.suppress(OSError):
+                        mac = await self._nl.resolve_neighbor(
+                            plane.link.name, str(self._config.fabric.gateway), GATEWAY_WAIT_S
+                        )
+                        if mac is not None:
+                            self._set_gateway(plane, mac)
+            finally:
+                del self._resolving[plane.index]
+
+        self._resolving[plane.index] = asyncio.get_running_loop().create_task(resolve())
+
+    def _set_gateway(self, plane: Plane, mac: bytes) -> None:
+        if mac == plane.gateway_mac:
+            return
+        before = plane.usable
+        plane.gateway_mac = mac
+        log.info("gateway.resolved", plane=plane.index, mac=mac.hex(":"))
+        self._write(plane)
+        self._changed(plane, before, "gateway resolved")
+
+    def _write(self, plane: Plane) -> None:
+        """Program the plane for the data path."""
+        fabric, host = self._config.fabric, self._config.host
+        sid = usid.da_bytes(
+            fabric.block, [usid.usid(plane.index, usid.ROLE_HOST, host.port)]
+        )
+        self._dp.write(
+            "planes",
+            plane.index,
+            _PLANE,
+            ifindex=plane.link.index,
+            mac=tuple(plane.link.mac),
+            gateway_mac=tuple(plane.gateway_mac or bytes(6)),
+            addr=words(fabric.address6(host, plane.index).packed),
+            sid=words(sid),
+        )
+
+    def _changed(self, plane: Plane, before: bool, why: str) -> None:
+        if plane.usable == before:
+            return
+        self._on_change(self.mask)
+        event = "plane.up" if plane.usable else "plane.down"
+        log.info(event, plane=plane.index, interface=plane.link.name, reason=why)
+
+    async def follow(self) -> None:
+        """Follow link and neighbour changes; runs until cancelled."""
+        async with contextlib.aclosing(self._nl.watch()) as events:
+            await self._resync()
+            async for event in events:
+                if isinstance(event, Resync):
+                    await self._resync()
+                elif isinstance(event, LinkChanged):
+                    self._link(event.link, event.gone)
+                elif isinstance(event, NeighborChanged):
+                    self._neighbor(event)
+
+    async def _resync(self) -> None:
+        links = await self._nl.links()
+        for plane in self.planes:
+            link = links.get(plane.link.name)
+            if link is not None:
+                self._link(link, gone=False)
+
+    def _link(self, link: Link, gone: bool) -> None:
+        for plane in self.planes:
+            if plane.link.index != link.index:
+                continue
+            before, was_up = plane.usable, plane.link.up
+            plane.link = Link(
+                link.index, link.name, link.mac, link.mtu, link.up and not gone,
+                link.carrier and not gone,
+            )
+            self._changed(plane, before, "link")
+            if plane.link.up and not was_up:
+                # The kernel took IPv6 addresses and routes away with the link.
+                self._spawn(self._restore(plane))
+            if plane.gateway_mac is None:
+                self._keep_resolving(plane)
+
+    async def _restore(self, plane: Plane) -> None:
+        with contextlib.suppress(OSError):  # down again already; the next change comes here too
+            await self._address_and_route(plane)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _neighbor(self, event: NeighborChanged) -> None:
+        if event.ip != str(self._config.fabric.gateway) or event.mac is None:
+            # A gateway that stops answering ND is not dead for it: its MAC stays good,
+            # and paths that carry nothing are found by loss, within a round trip.
+            return
+        for plane in self.planes:
+            if plane.link.index == event.ifindex:
+                self._set_gateway(plane, event.mac)
+
+    async def close(self) -> None:
+        """Stop asking."""
+        for task in [*self._resolving.values(), *self._tasks]:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task

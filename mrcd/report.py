@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the daemon says of itself: the maps and the sessions as the control API shows them."""
+
+from __future__ import annotations
+
+import os
+import time
+from ipaddress import IPv6Address
+from pathlib import Path
+
+from mrcd import __version__, interfaces
+from mrcd.abi import COUNTERS
+from mrcd.clock import Clock
+from mrcd.config import Config, Peer
+from mrcd.datapath import Datapath
+from mrcd.fabric import usid
+from mrcd.handshake import State
+from mrcd.model import (
+    ConnInfo,
+    Counter,
+    DatapathInfo,
+    Mrc0Info,
+    PathInfo,
+    PathState,
+    PeerInfo,
+    PeerState,
+    PlaneInfo,
+    QpState,
+    StatsInfo,
+    Status,
+    TickState,
+)
+from mrcd.peers import Peers
+from mrcd.planes import Plane, Planes
+from mrcd.qptable import ALL_PLANES, QpTable
+
+_PATH_STATES: tuple[PathState, ...] = ("GOOD", "DENIED", "SKIP", "ASSUMED_BAD")
+_QP_STATES: tuple[QpState, ...] = ("RESET", "RTR", "RTS")
+_PEER_STATES: dict[State, PeerState] = {
+    State.OFFERING: "connecting",
+    State.BOUND: "connecting",
+    State.ESTABLISHED: "established",
+    State.SILENT: "silent",
+}
+_PSN = 0xFFFFFF
+
+
+def _us(nanoseconds: int) -> float | None:
+    return nanoseconds / 1000 if nanoseconds else None
+
+
+class Report:
+    """Answers the control API (mrcd.control.Source) from live state."""
+
+    def __init__(
+        self,
+        config: Config,
+        datapath: Datapath,
+        table: QpTable,
+        planes: Planes,
+        peers: Peers,
+        clock: Clock,
+        bpffs: Path,
+    ) -> None:
+        self._config = config
+        self._dp = datapath
+        self._table = table
+        self._planes = planes
+        self._peers = peers
+        self._clock = clock
+        self._bpffs = bpffs
+        self._started = time.monotonic()
+        self.stopping = False
+
+    # ---- the whole
+
+    def status(self) -> Status:
+        """The daemon as a whole."""
+        reasons = self._reasons()
+        traffic = interfaces.traffic()
+        up = sum(self._peers.state(peer.name) is State.ESTABLISHED for peer in self._config.peers)
+        tick: TickState = "stopped"
+        if self._clock.is_alive():
+            tick = "running" if self._clock.running else "idle"
+        return Status(
+            host=self._config.host.name,
+            version=__version__,
+            state="stopping" if self.stopping else "degraded" if reasons else "ok",
+            reasons=reasons,
+            pid=os.getpid(),
+            uptime_s=round(time.monotonic() - self._started, 3),
+            mrc0=Mrc0Info(
+                name=self._config.mrc0.name,
+                mtu=self._config.mtu,
+                addresses=[str(address) for address in self._config.mrc0.addresses],
+            ),
+            planes=[
+                self._plane(plane, traffic.get(plane.link.name, interfaces.Traffic(0, 0, 0, 0)))
+                for plane in self._planes.planes
+            ],
+            peers_total=len(self._config.peers),
+            peers_up=up,
+            datapath=DatapathInfo(
+                xdp=self._dp.xdp_mode, tc=self._dp.tc_kind, tick=tick, bpffs=str(self._bpffs)
+            ),
+        )
+
+    def _reasons(self) -> list[str]:
+        reasons = []
+        for plane in self._planes.planes:
+            if not plane.usable:
+                if not plane.link.up:
+                    why = "is down"
+                elif not plane.link.carrier:
+                    why = "has no carrier"
+                else:
+                    why = f"has no answer from its gateway {self._config.fabric.gateway}"
+                reasons.append(f"plane {plane.index}: {plane.link.name} {why}")
+        for peer in self._config.peers:
+            state = self._peers.state(peer.name)
+            if state is State.SILENT:
+                reasons.append(f"peer {peer.name} has not been heard for 5 s")
+            elif state is not State.ESTABLISHED:
+                reasons.append(f"peer {peer.name} has not answered yet")
+        return reasons
+
+    def _plane(self, plane: Plane, traffic: interfaces.Traffic) -> PlaneInfo:
+        return PlaneInfo(
+            index=plane.index,
+            interface=plane.link.name,
+            up=plane.link.up,
+            carrier=plane.link.carrier,
+            usable=plane.usable,
+            gateway=str(self._config.fabric.gateway),
+            gateway_mac=plane.gateway_mac.hex(":") if plane.gateway_mac else None,
+            tx_packets=traffic.tx_packets,
+            tx_bytes=traffic.tx_bytes,
+            rx_packets=traffic.rx_packets,
+            rx_bytes=traffic.rx_bytes,
+        )
+
+    # ---- the parts
+
+    def peers(self) -> list[PeerInfo]:
+        """Every configured peer."""
+        return [self._peer(peer) for peer in self._config.peers]
+
+    def _peer(self, peer: Peer) -> PeerInfo:
+        heard = self._peers.heard_ns.get(peer.name)
+        both = self._planes.mask & self._peers.port_mask.get(peer.name, ALL_PLANES)
+        views = [self._table.view(index) for index in self._table.qps_of(peer.name)]
+        live = [view for view in views if view.qp["state"]]
+        return PeerInfo(
+            name=peer.name,
+            state=_PEER_STATES[self._peers.state(peer.name)],
+            addresses=[str(prefix) for prefix in peer.allowed],
+            mtu=self._peers.mtu.get(peer.name, self._config.mtu),
+            qps=self._table.per_peer,
+            last_heard_s=None if heard is None else (time.monotonic_ns() - heard) / 1e9,
+            planes_usable=[p for p in range(self._config.fabric.planes) if both >> p & 1],
+            tx_packets=sum(view.tx["packets"] for view in live),
+            rx_packets=sum(view.rx["packets"] for view in live),
+        )
+
+    def _chosen(self, name: str | None) -> list[Peer]:
+        return [peer for peer in self._config.peers if name in (None, peer.name)]
+
+    def paths(self, peer: str | None) -> list[PathInfo]:
+        """Every path of every QP."""
+        fabric, host = self._config.fabric, self._config.host
+        found = []
+        for each in self._chosen(peer):
+            for number, index in enumerate(self._table.qps_of(each.name)):
+                for path in self._table.paths(each.name, index):
+                    usids = usid.path_usids(host, each.host, path["ev"])
+                    found.append(
+                        PathInfo(
+                            peer=each.name,
+                            qp=number,
+                            ev=path["ev"],
+                            plane=path["plane"],
+                            t1=usid.ev_t1(path["ev"]),
+                            usids=str(IPv6Address(usid.da_bytes(fabric.block, usids))),
+                            state=_PATH_STATES[path["state"]],
+                            sent=path["sent"],
+                            acked=path["acked"],
+                            lost=path["lost"],
+                            srtt_us=_us(path["srtt_ns"]),
+                        )
+                    )
+        return found
+
+    def connections(self, peer: str | None) -> list[ConnInfo]:
+        """Every QP."""
+        found = []
+        for each in self._chosen(peer):
+            for number, index in enumerate(self._table.qps_of(each.name)):
+                view = self._table.view(index)
+                qp, tx, rx = view.qp, view.tx, view.rx
+                found.append(
+                    ConnInfo(
+                        peer=each.name,
+                        qp=number,
+                        qpn=qp["qpn"],
+                        remote_qpn=qp["remote_qpn"],
+                        state=_QP_STATES[qp["state"]],
+                        next_psn=tx["next"] & _PSN,
+                        una_psn=tx["una"] & _PSN,
+                        outstanding=(tx["next"] - tx["una"]) & 0xFFFFFFFF,
+                        mpr=qp["mpr"],
+                        srtt_us=_us(tx["srtt_ns"]),
+                        rx_next_psn=rx["next"] & _PSN,
+                        rx_waiting=rx["waiting"],
+                        retransmits=tx["retransmits"],
+                    )
+                )
+        return found
+
+    def stats(self) -> StatsInfo:
+        """All counters."""
+        values = self._dp.counters()
+        return StatsInfo(
+            counters=[
+                Counter(name=name, value=values[name], help=text) for _i, name, text in COUNTERS
+            ]
+        )

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A reader of BPF ring buffers.
+
+bcc's own raises SystemExit on the types our events use. The layout is that of
+kernel/bpf/ringbuf.c: a page with the consumer's position, a page with the
+producer's, then the data mapped twice in a row so that records never wrap.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+
+_BUSY = 1 << 31
+_DISCARD = 1 << 30
+_HEADER = 8
+
+
+class RingBuffer:
+    """Events of one ring buffer map; its descriptor becomes readable when there are some."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        page = mmap.PAGESIZE
+        self.fd = fd
+        self._size = size
+        self._consumer = mmap.mmap(fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._data = mmap.mmap(
+            fd, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page
+        )
+
+    def take(self) -> list[bytes]:
+        """All complete records, oldest first."""
+        events = []
+        position = struct.unpack_from("=Q", self._consumer, 0)[0]
+        produced = struct.unpack_from("=Q", self._data, 0)[0]
+        while position < produced:
+            at = mmap.PAGESIZE + (position & (self._size - 1))
+            length = struct.unpack_from("=I", self._data, at)[0]
+            if length & _BUSY:
+                break
+            size = length & ~(_BUSY | _DISCARD)
+            if not length & _DISCARD:
+                events.append(self._data[at + _HEADER : at + _HEADER + size])
+            position += (size + _HEADER + 7) & ~7
+        struct.pack_into("=Q", self._consumer, 0, position)
+        return events
+
+    def close(self) -> None:
+        """Unmap."""
+        self._consumer.close()
+        self._data.close()

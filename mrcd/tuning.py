@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Constants of the transport that no specification fixes, with their reasons.
+
+The measurements behind them are in docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+US = 1_000
+MS = 1_000_000
+
+REO_MIN_NS = 1 * MS
+"""Least reorder guard: planes whose queues differ by less are not taken for dead."""
+REO_MAX_NS = 4 * MS
+"""Greatest reorder guard: bounds how long the death of a path stays unseen."""
+FIFO_SLACK_NS = 100 * US
+"""Reordering granted within a path: one path's packets may be handled on two CPUs."""
+RTO_MIN_NS = 5 * MS
+"""Least time-out: a delayed SACK may take two ticks, and a busy clock is late."""
+HOLE_TIMEOUT_NS = 1000 * MS
+"""The receiver gives up on a gap. Far beyond what any repair takes; nothing stalls for ever."""
+SACK_PACKETS = 8
+SACK_BYTES = 16384
+"""A SACK after so many packets or bytes: 100 to 150 us apart at 1 Gb/s."""
+PROBE_INTERVAL_NS = 1 * MS
+HOLD_BASE_NS = 4 * MS
+HOLD_MAX_NS = 1000 * MS
+"""Extra time away for a path that loses clearly more than the others, doubling by relapse."""

@@ -1,0 +1,151 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# Installs what mrcd needs on Debian 12+ or Ubuntu and makes .venv in the checkout. Called by
+# `make setup`; takes a moment when everything is there already. Says what it does, step by step.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PACKAGES=(
+	ca-certificates
+	ethtool
+	gcc
+	iperf3
+	iproute2
+	iputils-ping
+	libc6-dev
+	nftables
+	python3-bpfcc # bcc; PyPI's package of that name is something else
+	python3-venv
+)
+KERNEL=$(uname -r)
+MODULES=/lib/modules/$KERNEL
+STAMP=.venv/setup.stamp
+export DEBIAN_FRONTEND=noninteractive
+
+say() { echo "setup: $*"; }
+die() {
+	echo "setup: $*" >&2
+	exit 1
+}
+
+installed() {
+	# ${db:Status-Status} is dpkg's field, not a shell variable.
+	# shellcheck disable=SC2016
+	[[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
+}
+
+missing_packages() {
+	local package
+	for package in "${PACKAGES[@]}"; do
+		installed "$package" || echo "$package"
+	done
+}
+
+need_root() {
+	[[ $EUID -eq 0 ]] || die "$1 needs root: run 'sudo make setup'"
+}
+
+# apt's package lists may never have been fetched (images ship without), or be too old to install
+# from: fetch them at most once, only when something is to be installed.
+fetched=
+fetch_lists() {
+	[[ -z $fetched ]] || return 0
+	say "apt-get update"
+	apt-get update -q -o=Dpkg::Use-Pty=0 >&2
+	fetched=1
+}
+
+apt_knows() { apt-cache show "$1" >/dev/null 2>&1; }
+
+apt_install() {
+	need_root "installing $*"
+	fetch_lists
+	say "apt-get install $*"
+	apt-get install -q -y --no-install-recommends -o=Dpkg::Use-Pty=0 "$@" >&2
+}
+
+# bcc compiles against /lib/modules/$KERNEL/{build,source}; Debian splits a kernel's headers over
+# the two, Ubuntu has all in build.
+headers_ready() {
+	[[ -e $MODULES/build/include/generated/autoconf.h ]] &&
+		[[ -e $MODULES/build/include/linux/kconfig.h || -e $MODULES/source/include/linux/kconfig.h ]]
+}
+
+# For kernels the distribution has no headers for (self-built, cloud): those of its own kernel
+# serve, because the programs include UAPI headers only.
+borrow_headers() {
+	local meta folder common
+	meta=linux-headers-$(dpkg --print-architecture)
+	apt_knows "$meta" || meta=linux-headers-generic
+	installed "$meta" || apt_install "$meta"
+	folder=$(find /usr/src -maxdepth 4 -path '*/linux-headers-*/include/generated/autoconf.h' |
+		sort -V | tail -n 1)
+	folder=${folder%/include/generated/autoconf.h}
+	[[ -n $folder ]] || die "$meta left no kernel headers in /usr/src"
+	common=${folder%-*}-common
+	[[ -d $common ]] || common=$folder
+	need_root "linking kernel headers"
+	say "the distribution has no headers for kernel $KERNEL; borrowing those of ${folder#/usr/src/}:"
+	mkdir -p "$MODULES"
+	link "$folder" "$MODULES/build"
+	link "$common" "$MODULES/source"
+}
+
+link() {
+	say "  $2 -> $1"
+	[[ -L $2 || ! -e $2 ]] || die "$2 exists and is not a link; remove it or install headers there"
+	ln -sfn "$1" "$2"
+}
+
+install_headers() {
+	if headers_ready; then
+		return
+	fi
+	need_root "installing kernel headers"
+	fetch_lists
+	if apt_knows "linux-headers-$KERNEL"; then
+		apt_install "linux-headers-$KERNEL"
+	else
+		borrow_headers
+	fi
+	headers_ready || die "no usable kernel headers in $MODULES/{build,source} after installing them"
+}
+
+# Debian's own interpreter and its packages: bcc exists for no other.
+make_venv() {
+	/usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+		die "/usr/bin/python3 is older than 3.11: Debian 12 or Ubuntu 24.04 is needed"
+	# A folder that was moved has scripts that start the interpreter at the old place.
+	if ! grep -qs "^#!$PWD/.venv/bin/python" .venv/bin/pip || ! .venv/bin/python -c ''; then
+		say "making .venv"
+		rm -rf .venv
+		/usr/bin/python3 -m venv --system-site-packages .venv
+	fi
+	say "pip install -e '.[dev]'"
+	.venv/bin/python -m pip install -q --disable-pip-version-check --root-user-action=ignore \
+		-e '.[dev]' >&2
+	.venv/bin/python -c 'import bcc' || die ".venv cannot import bcc although python3-bpfcc is there"
+}
+
+# What the environment depends on; the folder, because a moved .venv is a broken one.
+fingerprint() {
+	{
+		cat pyproject.toml scripts/setup.sh
+		echo "$KERNEL" "$PWD"
+		/usr/bin/python3 --version
+	} | sha256sum
+}
+
+if [[ -e $STAMP && $(<"$STAMP") == "$(fingerprint)" && -z $(missing_packages) ]] && headers_ready; then
+	exit 0
+fi
+command -v apt-get >/dev/null || die "this script knows Debian and Ubuntu only"
+mapfile -t missing < <(missing_packages)
+if [[ ${#missing[@]} -gt 0 ]]; then
+	apt_install "${missing[@]}"
+fi
+install_headers
+make_venv
+fingerprint >"$STAMP"
+say "done: .venv/bin/mrcd and .venv/bin/mrcctl are ready"

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Labs for tests: each test gets its own, and it is gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from mrcd import netns
+from mrcd.fabric import description, lab, state
+from mrcd.fabric.description import Fabric
+
+
+@dataclass(frozen=True, slots=True)
+class RunningLab:
+    """A lab that is up, and what tests do with it."""
+
+    fabric: Fabric
+
+    @property
+    def name(self) -> str:
+        return self.fabric.name
+
+    def namespace(self, node: str) -> str:
+        return f"{self.name}-{node}"
+
+    def run(self, node: str, *command: str, check: bool = True) -> str:
+        """The output of a command in a node's namespace (fresh /sys, as `lab exec` does)."""
+        done = subprocess.run(
+            ["ip", "netns", "exec", self.namespace(node), *command],
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(
+                f"{command} in {node}: {done.returncode}\n{done.stdout}{done.stderr}"
+            )
+        return done.stdout
+
+    def pings(self, source: str, address: str, *options: str) -> bool:
+        """Whether one of three echo requests within a second is answered."""
+        command = ["ping", "-q", "-c", "3", "-i", "0.1", "-w", "1", *options, address]
+        return " 0 received" not in self.run(source, *command, check=False)
+
+    def fault(self, element: str, action: str) -> lab.Applied:
+        return lab.fault(self.name, element, action)
+
+
+MakeLab = Callable[..., RunningLab]
+
+
+@pytest.fixture
+def make_lab(worker_name: str) -> Iterator[MakeLab]:
+    """Build labs: `make_lab(daemons=False, hosts=2, ...)`, options as of `lab up`."""
+    if os.geteuid() != 0:
+        pytest.skip("labs need root: run the tests as root")
+    made: list[str] = []
+
+    def make(*, daemons: bool = False, **options: Any) -> RunningLab:
+        name = f"{worker_name}{chr(ord('a') + len(made))}"
+        made.append(name)
+        if name in state.labs():  # left by a run that was killed
+            lab.down(name)
+        fabric = description.generate(name=name, **options)
+        lab.up(fabric, daemons=daemons)
+        return RunningLab(fabric)
+
+    yield make
+    for name in made:
+        with contextlib.suppress(state.NoSuchElement):
+            lab.down(name)
+
+
+@pytest.fixture
+def worker_name() -> str:
+    """A lab name of this process only: two workers, or two runs, do not meet."""
+    return f"t{os.getpid()}"
+
+
+def eventually(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+    """Wait for a condition; fail when it does not come true in time."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within_s} s"
+
+
+def machine_state() -> tuple[set[str], set[str], set[str]]:
+    """What a lab could leave behind: namespaces, mount points, interfaces."""
+    with open("/proc/self/mountinfo") as mounts:
+        points = {line.split()[4] for line in mounts}
+    return set(netns.names()), points, set(os.listdir("/sys/class/net"))
+
+
+@pytest.fixture
+def machine() -> Callable[[], tuple[set[str], set[str], set[str]]]:
+    return machine_state
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., None]:
+    return eventually

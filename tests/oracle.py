@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A second opinion on the wire: MRC as scapy layers.
+
+Written from the published field lists, not from bpf/mrc_wire.h and not from mrcd/wire.py, so that
+a mistake would have to be made twice. Where the published lists leave a place open (the EV of a
+probe, everything in an endpoint response but its time stamp) it follows the choices that
+docs/protocol.md records.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scapy.fields import (
+    BitEnumField,
+    BitField,
+    ByteEnumField,
+    ByteField,
+    ConditionalField,
+    IntField,
+    LongField,
+    ShortField,
+    SignedShortField,
+    StrField,
+    ThreeBytesField,
+    XIntField,
+    XLongField,
+    XShortField,
+)
+from scapy.layers.inet import UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, bind_layers
+
+UDP_PORT = 4971
+
+OPCODES = {
+    0xC6: "write first",
+    0xC7: "write middle",
+    0xC8: "write last",
+    0xC9: "write last with immediate",
+    0xCA: "write only",
+    0xCB: "write only with immediate",
+    0xD1: "transport ack",
+    0xD8: "endpoint request",
+    0xD9: "endpoint response",
+    0xDC: "sack",
+    0xDD: "nack",
+    0xDE: "probe",
+}
+NACK_REASONS = {
+    0x01: "trimmed",
+    0x02: "trimmed at the last hop",
+    0x06: "no bitmap",
+    0x07: "no packet buffer",
+    0x0A: "no resource",
+    0x0B: "PSN outside the window",
+    0x19: "unexpected event",
+}
+
+
+class _AllButIcrc(StrField):  # type: ignore[misc]
+    """What is left before the last four bytes."""
+
+    def getfield(self, pkt: Packet, s: bytes) -> tuple[bytes, bytes]:
+        return s[-4:], s[:-4]
+
+
+class _Layer(Packet):  # type: ignore[misc]
+    """A header followed by whatever `follows` says."""
+
+    follows: type[Packet] | None = None
+
+    def guess_payload_class(self, payload: bytes) -> Any:
+        return self.follows or super().guess_payload_class(payload)
+
+
+class Icrc(Packet):  # type: ignore[misc]
+    name = "ICRC"
+    fields_desc = [XIntField("icrc", 0)]
+
+
+class Written(Packet):  # type: ignore[misc]
+    name = "payload and ICRC"
+    fields_desc = [_AllButIcrc("data", b""), XIntField("icrc", 0)]
+
+
+class Reth(_Layer):
+    name = "RETH"
+    follows = Written
+    fields_desc = [LongField("va", 0), XIntField("rkey", 0), IntField("dma_length", 0)]
+
+
+class Tseth(_Layer):
+    name = "TSETH"
+    follows = Reth
+    fields_desc = [
+        ShortField("tx_timestamp", 0),
+        BitField("tsr", 0, 1),
+        BitField("reserved", 0, 11),
+        BitField("ftype", 1, 4),
+    ]
+
+
+class Meth(_Layer):
+    name = "METH"
+    fields_desc = [ShortField("rqmsn", 0), ShortField("msn", 0)]
+
+    def guess_payload_class(self, payload: bytes) -> Any:
+        bth = self.underlayer
+        return Tseth if bth is not None and bth.ts else Reth
+
+
+class CcState(_Layer):
+    name = "CC_STATE"
+    follows = Icrc
+    fields_desc = [
+        ShortField("tx_timestamp", 0),
+        BitField("reserved", 0, 1),
+        BitField("ooo_count", 0, 15),
+        BitField("restore_cwnd", 0, 1),
+        BitField("rcv_cwnd_pen", 0, 7),
+        BitField("rcvd_bytes", 0, 24),
+    ]
+
+
+class Seth(_Layer):
+    name = "SETH"
+    follows = CcState
+    fields_desc = [
+        BitField("type", 0, 4),
+        BitField("nxt", 0, 5),
+        BitEnumField("m", 0, 2, {0: "none", 1: "skip once", 2: "always skip"}),
+        BitField("pr", 0, 1),
+        BitField("reserved", 0, 4),
+        ConditionalField(SignedShortField("ack_psn_offset", 0), lambda seth: not seth.pr),
+        ConditionalField(ShortField("probe_id", 0), lambda seth: bool(seth.pr)),
+        XIntField("entropy", 0),
+        ShortField("spdcid", 0),
+        ShortField("dpdcid", 0),
+        ByteField("reserved2", 0),
+        ThreeBytesField("cack_psn", 0),
+        BitField("cc_type", 0, 4),
+        BitField("cc_flags", 0, 4),
+        ByteField("mpr", 0),
+        SignedShortField("sack_offset", 0),
+        XLongField("sack_bitmap", 0),
+    ]
+
+
+class Neth(_Layer):
+    name = "NETH"
+    follows = Icrc
+    fields_desc = [
+        BitField("type", 0, 4),
+        BitField("nxt", 0, 4),
+        ByteEnumField("nack_reason", 0, NACK_REASONS),
+        ByteField("vendor_info", 0),
+        ByteField("reserved", 0),
+        XIntField("entropy", 0),
+        ShortField("spdcid", 0),
+        ShortField("dpdcid", 0),
+        ByteField("reserved2", 0),
+        ThreeBytesField("nack_psn", 0),
+        BitField("cc_type", 2, 4),
+        BitField("cc_flags", 0, 4),
+        ByteField("reserved3", 0),
+        ShortField("tx_timestamp", 0),
+    ]
+
+
+class Peth(_Layer):
+    name = "PETH"
+    follows = Icrc
+    fields_desc = [
+        ByteField("reserved", 0),
+        ByteField("vendor_info", 0),
+        ShortField("probe_id", 0),
+        ShortField("spdcid", 0),
+        ShortField("dpdcid", 0),
+        ShortField("tx_timestamp", 0),
+        BitField("tsr", 0, 1),
+        BitField("reserved2", 0, 11),
+        BitField("ftype", 0, 4),
+        XIntField("entropy", 0),
+    ]
+
+
+class Erth(_Layer):
+    name = "ERTH"
+    follows = Icrc
+    fields_desc = [
+        BitEnumField("op", 0, 2, {0: "port status update", 1: "EV probe"}),
+        BitField("reserved", 0, 14),
+        ByteField("vendor_info", 0),
+        ByteField("reserved2", 0),
+        XIntField("port_status_mask", 0),
+        XIntField("entropy", 0),
+        ShortField("tx_timestamp", 0),
+        BitField("tsr", 0, 1),
+        BitField("reserved3", 0, 11),
+        BitField("ftype", 0, 4),
+    ]
+
+
+class Eeth(_Layer):
+    name = "EETH"
+    follows = Icrc
+    fields_desc = [
+        BitEnumField("op", 0, 2, {0: "port status update", 1: "EV probe"}),
+        BitField("reserved", 0, 30),
+        XIntField("port_status_mask", 0),
+        XIntField("entropy", 0),
+        LongField("reserved2", 0),
+        LongField("reserved3", 0),
+        ShortField("tx_timestamp", 0),
+        BitField("tsr", 0, 1),
+        BitField("reserved4", 0, 11),
+        BitField("ftype", 0, 4),
+        IntField("service_time", 0),
+    ]
+
+
+class Bth(_Layer):
+    name = "BTH"
+    fields_desc = [
+        ByteEnumField("opcode", 0xCA, OPCODES),
+        BitField("se", 0, 1),
+        BitField("m", 0, 1),
+        BitField("pad", 0, 2),
+        BitField("tver", 0, 4),
+        XShortField("pkey", 0xFFFF),
+        ByteField("reserved", 0),
+        ThreeBytesField("dqpn", 0),
+        BitField("ackreq", 0, 1),
+        BitField("r", 0, 1),
+        BitField("rtx", 0, 1),
+        BitField("ts", 0, 1),
+        BitField("reserved2", 0, 4),
+        ThreeBytesField("psn", 0),
+    ]
+
+    _after = {0xDC: Seth, 0xDD: Neth, 0xDE: Peth, 0xD8: Erth, 0xD9: Eeth}
+
+    def guess_payload_class(self, payload: bytes) -> Any:
+        if 0xC6 <= self.opcode <= 0xCB:
+            return Meth
+        return self._after.get(self.opcode) or super().guess_payload_class(payload)
+
+
+bind_layers(UDP, Bth, dport=UDP_PORT)
+
+
+def dissect(data: bytes) -> Packet:
+    """The layers of a packet that begins with an IPv6 header."""
+    return IPv6(data)
+
+
+def dissect_frame(frame: bytes) -> Packet:
+    """The layers of an Ethernet frame."""
+    return Ether(frame)

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A daemon that only answers: a real control server with made-up contents."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from mrcd.control import ControlServer
+from mrcd.model import (
+    ConnInfo,
+    Counter,
+    DaemonState,
+    DatapathInfo,
+    Mrc0Info,
+    PathInfo,
+    PeerInfo,
+    PlaneInfo,
+    StatsInfo,
+    Status,
+)
+
+PEERS = ("h2", "h3")
+
+
+class FakeSource:
+    """Two planes, two peers, one QP with each; the counters grow with every ``status()``."""
+
+    def __init__(self, state: DaemonState = "ok", reasons: tuple[str, ...] = ()) -> None:
+        self.state: DaemonState = state
+        self.reasons = list(reasons)
+        self.readings = 0
+        self.broken: Exception | None = None
+
+    def status(self) -> Status:
+        self.readings += 1
+        return Status(
+            host="h1",
+            version="0.1.0",
+            state=self.state,
+            reasons=self.reasons,
+            pid=4242,
+            uptime_s=3725.5,
+            mrc0=Mrc0Info(name="mrc0", mtu=8876, addresses=["10.99.0.1/24", "fd99::1/64"]),
+            planes=[self._plane(0), replace(self._plane(1), carrier=False, usable=False)],
+            peers_total=2,
+            peers_up=1,
+            datapath=DatapathInfo(xdp="native", tc="tcx", tick="idle", bpffs="/nowhere/bpf"),
+        )
+
+    def _plane(self, index: int) -> PlaneInfo:
+        return PlaneInfo(
+            index=index,
+            interface=f"plane{index}",
+            up=True,
+            carrier=True,
+            usable=True,
+            gateway="fe80::1",
+            gateway_mac="02:00:00:00:00:01",
+            tx_packets=1000 * self.readings,
+            tx_bytes=9_000_000 * self.readings,
+            rx_packets=500 * self.readings,
+            rx_bytes=50_000 * self.readings,
+        )
+
+    def peers(self) -> list[PeerInfo]:
+        heard = PeerInfo(
+            name="h2",
+            state="established",
+            addresses=["10.99.0.2/32"],
+            mtu=8876,
+            qps=4,
+            last_heard_s=0.5,
+            planes_usable=[0],
+            tx_packets=1000,
+            rx_packets=500,
+        )
+        unheard = replace(
+            heard,
+            name="h3",
+            state="connecting",
+            addresses=["10.99.0.3/32"],
+            last_heard_s=None,
+            planes_usable=[],
+        )
+        return [heard, unheard]
+
+    def paths(self, peer: str | None) -> list[PathInfo]:
+        return [
+            PathInfo(
+                peer=name,
+                qp=0,
+                ev=0x1001_0000,
+                plane=1,
+                t1=1,
+                usids="fcbb:bb00:2001:2801:2002:3001::",
+                state="ASSUMED_BAD",
+                sent=100,
+                acked=90,
+                lost=10,
+                srtt_us=None,
+            )
+            for name in PEERS
+            if peer in (None, name)
+        ]
+
+    def connections(self, peer: str | None) -> list[ConnInfo]:
+        if self.broken is not None:
+            raise self.broken
+        return [
+            ConnInfo(
+                peer=name,
+                qp=0,
+                qpn=0x11,
+                remote_qpn=0x12,
+                state="RTS",
+                next_psn=200,
+                una_psn=190,
+                outstanding=10,
+                mpr=2048,
+                srtt_us=88.25,
+                rx_next_psn=77,
+                rx_waiting=3,
+                retransmits=7,
+            )
+            for name in PEERS
+            if peer in (None, name)
+        ]
+
+    def stats(self) -> StatsInfo:
+        return StatsInfo(
+            counters=[
+                Counter(name="spray.sent", value=1000 * self.readings, help="Packets sprayed."),
+                Counter(name="drop.short", value=0, help="Packets too short for their headers."),
+            ]
+        )
+
+
+@contextlib.contextmanager
+def serving(path: Path, source: FakeSource) -> Iterator[None]:
+    """Serve ``source`` on ``path`` from another thread, as another process would."""
+    ready = threading.Event()
+    loop = asyncio.new_event_loop()
+    done = asyncio.Event()
+
+    async def serve() -> None:
+        async with ControlServer(path, source):
+            ready.set()
+            await done.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=[serve()])
+    thread.start()
+    try:
+        assert ready.wait(10), "the control server did not start"
+        yield
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join(10)
+        loop.close()

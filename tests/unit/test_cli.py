@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""mrcctl against a control server: output, exit codes, and what it imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli import datapath, exits
+from cli.main import SUBCOMMANDS, mrcctl
+from mrcd.model import DetachReport
+from tests.unit.control_double import FakeSource, serving
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"asyncio", "asyncvarlink", "bcc", "cffi", "pyroute2", "rich", "structlog", "subprocess"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "mrcd.sock"
+
+
+@pytest.fixture
+def source() -> FakeSource:
+    return FakeSource()
+
+
+@pytest.fixture
+def server(path: Path, source: FakeSource) -> Iterator[Path]:
+    with serving(path, source):
+        yield path
+
+
+def run(path: Path, *args: str) -> Result:
+    return CliRunner().invoke(mrcctl, ["--socket", str(path), *args], prog_name="mrcctl")
+
+
+def run_json(path: Path, *args: str) -> Any:
+    result = run(path, *args, "--json")
+    assert result.exit_code == exits.DONE, result.output
+    return json.loads(result.output)
+
+
+def start(path: Path, *args: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "cli", *args],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MRCD_SOCKET": str(path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+class TestStatus:
+    def test_shows_everything(self, server: Path) -> None:
+        result = run(server, "status")
+        assert result.exit_code == exits.DONE
+        lines = result.output.splitlines()
+        assert lines[0] == "mrcd 0.1.0 on h1: ok, up 1 h 2 min (pid 4242)"
+        assert "10.99.0.1/24 fd99::1/64" in result.output
+        assert "xdp native, tc tcx, tick idle" in result.output
+        assert "1 of 2 established" in result.output
+        assert [line.split()[2] for line in lines[-2:]] == ["usable", "no"]
+
+    def test_json_is_the_status_itself(self, server: Path) -> None:
+        answer = run_json(server, "status")
+        assert answer["schema_version"] == 1
+        assert answer["state"] == "ok"
+        assert answer["mrc0"]["mtu"] == 8876
+
+    @pytest.mark.parametrize("form", [[], ["--json"]])
+    def test_degraded_is_printed_in_full_and_exits_6(
+        self, server: Path, source: FakeSource, form: list[str]
+    ) -> None:
+        source.state, source.reasons = "degraded", ["plane 1 has no carrier"]
+        result = run(server, "status", *form)
+        assert result.exit_code == exits.DEGRADED
+        assert "plane 1 has no carrier" in result.stdout
+        assert "plane1" in result.stdout
+
+    def test_no_colour_off_a_terminal(self, server: Path, source: FakeSource) -> None:
+        source.state = "degraded"
+        assert "\x1b" not in run(server, "status").output
+
+
+class TestLists:
+    def test_peers(self, server: Path) -> None:
+        rows = [line.split() for line in run(server, "peer", "list").output.splitlines()]
+        assert rows[1][:2] == ["h2", "established"]
+        assert rows[2][:3] == ["h3", "connecting", "never"]
+        assert [peer["name"] for peer in run_json(server, "peer", "list")["peers"]] == ["h2", "h3"]
+
+    def test_paths_show_the_ev_and_its_usids(self, server: Path) -> None:
+        output = run(server, "path", "list").output
+        assert "0x10010000" in output
+        assert "fcbb:bb00:2001:2801:2002:3001::" in output
+        assert "ASSUMED_BAD" in output
+
+    def test_connections(self, server: Path) -> None:
+        header, first, *_ = run(server, "conn", "list").output.splitlines()
+        assert header.split()[0] == "PEER"
+        assert first.split()[:5] == ["h2", "0", "0x000011", "0x000012", "RTS"]
+
+    @pytest.mark.parametrize(("noun", "key"), [("path", "paths"), ("conn", "connections")])
+    def test_peer_option_narrows(self, server: Path, noun: str, key: str) -> None:
+        reply = run_json(server, noun, "list", "--peer", "h3")
+        assert reply["schema_version"] == 1
+        assert [item["peer"] for item in reply[key]] == ["h3"]
+
+    @pytest.mark.parametrize("noun", ["path", "conn"])
+    def test_unknown_peer_exits_4_and_names_the_known(self, server: Path, noun: str) -> None:
+        result = run(server, noun, "list", "--peer", "h9")
+        assert result.exit_code == exits.NO_SUCH_OBJECT
+        assert result.stderr == "mrcctl: no peer 'h9'; known: h2, h3\n"
+        assert result.stdout == ""
+
+    def test_columns_are_aligned(self, server: Path) -> None:
+        header, *rows = run(server, "path", "list").output.splitlines()
+        at = header.index("USIDS")
+        assert {row[at : at + 4] for row in rows} == {"fcbb"}
+
+
+class TestStats:
+    def test_all_counters(self, server: Path) -> None:
+        output = run(server, "stats").output
+        assert "spray.sent" in output
+        assert "drop.short" in output
+
+    def test_nonzero_leaves_out_zeroes(self, server: Path, source: FakeSource) -> None:
+        source.readings = 1
+        assert "drop.short" not in run(server, "stats", "--nonzero").output
+        counters = run_json(server, "stats", "--nonzero")["counters"]
+        assert counters == [{"name": "spray.sent", "value": 1000, "help": "Packets sprayed."}]
+
+
+class TestMonitor:
+    def test_reports_rates(self, server: Path) -> None:
+        result = run(server, "monitor", "--interval", "0.01", "--count", "1")
+        assert result.exit_code == exits.DONE
+        assert "b/s" in result.output
+        assert "spray.sent" in result.output
+        assert "drop.short" not in result.output  # did not move
+
+    def test_json_is_a_sample_a_line(self, server: Path) -> None:
+        result = run(server, "monitor", "--interval", "0.01", "--count", "3", "--json")
+        samples = [json.loads(line) for line in result.output.splitlines()]
+        assert [sample["status"]["planes"][0]["tx_packets"] for sample in samples] == [
+            1000,
+            2000,
+            3000,
+        ]
+
+    def test_ctrl_c_ends_it_cleanly(self, server: Path) -> None:
+        process = start(server, "monitor", "--interval", "0.01", "--json")
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert (process.returncode, errors) == (exits.DONE, "")
+
+    def test_a_daemon_that_stops_exits_3(self, path: Path, source: FakeSource) -> None:
+        with serving(path, source):
+            process = start(path, "monitor", "--interval", "3600")
+            # A reading is a sample being sent: the stream is open.
+            _wait_for_reading(source)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == exits.UNREACHABLE
+        assert "closed the connection" in errors
+
+    def test_a_reader_that_leaves_is_no_error(self, server: Path) -> None:
+        process = start(server, "monitor", "--interval", "0.01", "--json")
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        process.wait(timeout=20)
+        assert process.stderr.read() == ""
+        process.stderr.close()
+
+
+def _wait_for_reading(source: FakeSource) -> None:
+    deadline = time.monotonic() + 20
+    while not source.readings:
+        assert time.monotonic() < deadline, "nobody asked for a sample"
+        time.sleep(0.005)
+
+
+class TestUnreachable:
+    def test_no_socket_says_which_and_how_to_start(self, path: Path) -> None:
+        result = run(path, "status")
+        assert result.exit_code == exits.UNREACHABLE
+        assert f"not reachable at {path}: there is no such socket" in result.stderr
+        assert f"mrcd --config FILE --socket {path}" in result.stderr
+        assert "MRCD_SOCKET" in result.stderr
+
+    def test_stale_socket(self, path: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(path))
+        result = run(path, "peer", "list")
+        assert result.exit_code == exits.UNREACHABLE
+        assert "nobody listens" in result.stderr
+
+    def test_the_default_socket_names_the_service(self) -> None:
+        from cli.client import DEFAULT_SOCKET, _refused
+
+        message = _refused(DEFAULT_SOCKET, FileNotFoundError(2, "x")).format_message()
+        assert "systemctl start mrcd" in message
+
+    def test_a_socket_one_may_not_open_exits_5(self) -> None:
+        from cli.client import _refused
+
+        assert _refused("/x", PermissionError(13, "x")).exit_code == exits.NOT_PERMITTED
+
+    def test_something_else_on_the_socket_exits_1(self, path: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.bind(str(path))
+            stranger.listen()
+            process = start(path, "status")
+            connection, _ = stranger.accept()
+            with connection:
+                connection.sendall(b"220 hello\0")
+                _, errors = process.communicate(timeout=20)
+        assert process.returncode == exits.FAILED
+        assert "cannot understand" in errors
+
+    def test_environment_names_the_socket(self, server: Path) -> None:
+        result = CliRunner().invoke(mrcctl, ["status"], env={"MRCD_SOCKET": str(server)})
+        assert result.exit_code == exits.DONE
+
+
+class TestDatapathDetach:
+    def test_needs_root(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(datapath.os, "geteuid", lambda: 1000)
+        result = run(path, "datapath", "detach")
+        assert result.exit_code == exits.NOT_PERMITTED
+        assert "root" in result.stderr
+
+    def test_refuses_under_a_running_daemon(
+        self, server: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(datapath.os, "geteuid", lambda: 0)
+        result = run(server, "datapath", "detach", "--bpffs", "/nowhere/bpf")
+        assert result.exit_code == exits.FAILED
+        assert "pid 4242" in result.stderr
+
+    @pytest.mark.parametrize(
+        ("report", "code", "stdout", "stderr"),
+        [
+            (DetachReport(detached=["pin a", "pin b"], failed=[]), 0, "pin a\npin b\n", ""),
+            (DetachReport(detached=[], failed=[]), 0, "nothing to detach in /x\n", ""),
+            (DetachReport(detached=["pin a"], failed=["b"]), 1, "pin a\n", "mrcctl: b\n"),
+        ],
+    )
+    def test_reports_what_was_detached_and_what_was_not(
+        self,
+        path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        report: DetachReport,
+        code: int,
+        stdout: str,
+        stderr: str,
+    ) -> None:
+        monkeypatch.setattr(datapath.os, "geteuid", lambda: 0)
+        monkeypatch.setattr("mrcd.detach.detach", lambda bpffs: report)
+        result = run(path, "datapath", "detach", "--bpffs", "/x")
+        assert (result.exit_code, result.stdout, result.stderr) == (code, stdout, stderr)
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        "args",
+        [["bogus"], ["peer", "bogus"], ["status", "--bogus"], ["monitor", "--interval", "0"]],
+    )
+    def test_wrong_usage_exits_2(self, path: Path, args: list[str]) -> None:
+        assert run(path, *args).exit_code == exits.USAGE
+
+    def test_unknown_command_names_the_known(self, path: Path) -> None:
+        output = run(path, "bogus").output
+        assert all(name in output for name in SUBCOMMANDS)
+
+    @pytest.mark.parametrize("args", [[], ["status"], ["peer", "list"], ["lab"], ["lab", "up"]])
+    def test_h_is_help(self, path: Path, args: list[str]) -> None:
+        result = run(path, *args, "-h")
+        assert result.exit_code == exits.DONE
+        assert result.output.startswith("Usage: mrcctl")
+
+    @pytest.mark.parametrize("name", SUBCOMMANDS)
+    def test_help_line_is_the_commands_own(self, name: str) -> None:
+        import click
+
+        command = mrcctl.get_command(click.Context(mrcctl), name)
+        assert command is not None
+        assert command.help is not None
+        # The first paragraph, as click would show it without a limit.
+        assert SUBCOMMANDS[name][1] == " ".join(command.help.split("\n\n")[0].split())
+
+
+class TestImports:
+    """mrcctl must start in under 0.25 s: tests.bench.startup prints the time, this says why."""
+
+    def loaded(self, path: Path, *args: str) -> set[str]:
+        code = (
+            "import sys; from cli.main import mrcctl\n"
+            f"mrcctl.main({args!r}, standalone_mode=False)\n"
+            "print(*sorted({name.split('.')[0] for name in sys.modules} | set(sys.modules)))"
+        )
+        result = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "MRCD_SOCKET": str(path)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+        return set(result.stdout.splitlines()[-1].split())
+
+    def test_help_imports_no_command(self, path: Path) -> None:
+        loaded = self.loaded(path, "--help")
+        assert "cli.main" in loaded
+        assert loaded & (HEAVY | {"cli.status", "cli.lab", "msgspec"}) == set()
+
+    @pytest.mark.parametrize("args", [["status"], ["path", "list"], ["stats"]])
+    def test_commands_import_nothing_heavy(self, server: Path, args: list[str]) -> None:
+        loaded = self.loaded(server, *args)
+        assert "cli.client" in loaded
+        assert loaded & (HEAVY | {"cli.lab"}) == set()

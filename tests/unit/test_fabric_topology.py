@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The plan of a lab: every packet's way through it, worked out on paper."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+
+from mrcd.fabric import description, topology, usid
+from mrcd.fabric.topology import PlannedRoute, Topology
+
+SHAPES = [
+    {"hosts": 2, "planes": 4, "t1": 2, "hosts_per_t0": 1},
+    {"hosts": 5, "planes": 2, "t1": 3, "hosts_per_t0": 2},
+    {"hosts": 3, "planes": 8, "t1": 1, "hosts_per_t0": 3},
+]
+
+
+@pytest.fixture(params=SHAPES, ids=lambda shape: "-".join(map(str, shape.values())))
+def plan(request: pytest.FixtureRequest) -> Topology:
+    return topology.plan(description.generate(name="x", **request.param))
+
+
+def route_to(plan: Topology, node: str, address: str) -> PlannedRoute:
+    """Longest match, as the kernel does it."""
+    wanted = ipaddress.ip_address(address)
+    matches = [
+        route for route in plan.nodes[node].routes if wanted in ipaddress.ip_network(route.dst)
+    ]
+    return max(matches, key=lambda route: ipaddress.ip_network(route.dst).prefixlen)
+
+
+def across(plan: Topology, node: str, ifname: str) -> str:
+    """The node at the other end of the cable."""
+    for cable in plan.cables:
+        for one, other in ((cable.near, cable.far), (cable.far, cable.near)):
+            if (one.node, one.ifname) == (node, ifname):
+                return other.node
+    raise AssertionError(f"{node} has no cable in {ifname}")
+
+
+def test_a_usid_packet_visits_the_switches_of_its_list(plan: Topology) -> None:
+    fabric = plan.fabric
+    for src in fabric.hosts:
+        for dst in fabric.hosts:
+            if src is dst:
+                continue
+            for plane in range(fabric.planes):
+                for ev in usid.evs_between(fabric, src, dst, plane):
+                    usids = usid.path_usids(src, dst, ev)
+                    node = src.name
+                    while usids:
+                        address = str(ipaddress.IPv6Address(usid.da_bytes(fabric.block, usids)))
+                        route = route_to(plan, node, address)
+                        assert route.dev is not None
+                        node = across(plan, node, route.dev)
+                        if len(usids) > 1:
+                            locator = usid.locator(fabric.block, usids[0])
+                            assert plan.nodes[node].locator == str(locator)
+                        usids.pop(0)
+                    assert node == dst.name
+
+
+def test_plain_traffic_reaches_every_nic_over_every_t1(plan: Topology) -> None:
+    fabric = plan.fabric
+    src = fabric.hosts[0]
+    for dst in fabric.hosts[1:]:
+        for plane in range(fabric.planes):
+            for address in (fabric.address4(dst, plane), fabric.address6(dst, plane)):
+                at_t0 = topology.t0_name(plane, src.t0)
+                assert route_to(plan, src.name, str(address)).dev == f"plane{plane}"
+                route = route_to(plan, at_t0, str(address))
+                if src.t0 == dst.t0:
+                    assert route.dev == f"port{dst.port}"
+                    continue
+                assert [hop.dev for hop in route.nexthops] == [
+                    f"t1-{m}" for m in range(1, fabric.t1 + 1)
+                ]
+                for hop in route.nexthops:
+                    at_t1 = across(plan, at_t0, hop.dev)
+                    down = route_to(plan, at_t1, str(address))
+                    assert down.dev is not None
+                    last = across(plan, at_t1, down.dev)
+                    assert last == topology.t0_name(plane, dst.t0)
+                    assert route_to(plan, last, str(address)).dev == f"port{dst.port}"
+
+
+def test_names_are_the_documented_ones() -> None:
+    plan = topology.plan(description.generate(name="x", hosts=2, planes=1, t1=1))
+    assert [plan.namespace(node) for node in plan.nodes] == [
+        "x-h1",
+        "x-h2",
+        "x-p0t0-1",
+        "x-p0t0-2",
+        "x-p0t1-1",
+    ]
+    assert plan.nodes["h1"].ports == ["plane0"]
+    assert plan.nodes["p0t0-1"].ports == ["port1", "t1-1"]
+    assert plan.nodes["p0t1-1"].ports == ["t0-1", "t0-2"]
+
+
+def test_macs_are_unique_local_and_unicast(plan: Topology) -> None:
+    macs = [end.mac for cable in plan.cables for end in (cable.near, cable.far)]
+    assert len(set(macs)) == len(macs)
+    assert all(mac[0] & 3 == 2 for mac in macs)
+
+
+def test_interface_names_fit_the_kernel() -> None:
+    plan = topology.plan(description.generate(hosts=254, planes=1, t1=254, hosts_per_t0=253))
+    longest = max((port for node in plan.nodes.values() for port in node.ports), key=len)
+    assert len(f"in-{longest}") <= 15
+
+
+def test_switches_know_the_mac_of_every_neighbour_they_route_to(plan: Topology) -> None:
+    for node in plan.nodes.values():
+        if node.kind == "host":
+            continue
+        known = {(dev, ip) for dev, ip, _ in node.neighbors}
+        for route in node.routes:
+            hops = [(hop.dev, hop.via) for hop in route.nexthops]
+            if route.dev is not None:
+                direct = ipaddress.ip_network(route.dst).network_address
+                hops.append((route.dev, route.via or str(direct)))
+            assert set(hops) <= known
