@@ -145,7 +145,11 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	rx = rxs.lookup(&qp);
 	if (!h || !q || !rx)
 		return TC_ACT_SHOT;
-	len = skb->len - MRC_ETH_LEN;
+	len = skb->len - MRC_ETH_LEN - MRC_ICRC_LEN;
+	if (bpf_skb_change_tail(skb, MRC_ETH_LEN + len, 0)) {
+		count(MRC_C_DROP_SKB);
+		return TC_ACT_SHOT;
+	}
 	/* GRO sorts by hash; the packets of the reorder ring come with another one. */
 	bpf_set_hash_invalid(skb);
 

@@ -77,7 +77,10 @@ static __always_inline int xdp_data(struct xdp_md *ctx, const struct packet *pkt
 	} else {
 		return xdp_drop(MRC_C_DROP_INNER);
 	}
-	if (bpf_xdp_adjust_tail(ctx, -MRC_ICRC_LEN) || bpf_xdp_adjust_head(ctx, MRC_STRIP))
+	/* The ICRC word is left for tc to cut: generic XDP sets the skb's tail
+	 * wrong by the Ethernet header when a program cuts it here (seen on
+	 * 6.18: TCP then appends the next segment 14 bytes too far). */
+	if (bpf_xdp_adjust_head(ctx, MRC_STRIP))
 		return xdp_drop(MRC_C_DROP_SKB);
 	return xdp_pass_marked(ctx, pkt, proto);
 }

@@ -365,7 +365,7 @@ class _Table:
 
     def finish(self) -> None:
         """Complain about every key nobody asked for."""
-        for key in self._data.keys() - self._asked:
+        for key in sorted(self._data.keys() - self._asked):
             self.problem(key, self._data[key], f"unknown key{_suggest(key, self._asked)}")
 
     def raw(self, key: str, default: object) -> object:

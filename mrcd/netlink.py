@@ -17,7 +17,8 @@ import ipaddress
 import os
 import socket
 import struct
-from collections.abc import AsyncGenerator, Iterator
+from collections import deque
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -56,6 +57,7 @@ __all__ = [
     "Nexthop",
     "Resync",
     "Route",
+    "Watch",
 ]
 
 _SIOCGIFINDEX = 0x8933
@@ -76,6 +78,7 @@ _NUD_VALID = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80
 _CLSACT_PARENT = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
 _ETH_P_ALL = 0x0003
 _DISCARD_PORT = 9
+_IP_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 class _Flavors(nla):  # type: ignore[misc]  # pyroute2 is not typed
@@ -594,7 +597,7 @@ class Netlink:
 
     # Events
 
-    def watch(self) -> AsyncGenerator[Event, None]:
+    def watch(self) -> Watch:
         """Changes of links and neighbours from now on.
 
         Subscribed when this returns, so that a dump afterwards misses nothing.
@@ -604,7 +607,7 @@ class Netlink:
             sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         sock.setblocking(False)
         sock.bind((0, _GROUPS_LINK_NEIGH))
-        return _events(sock)
+        return Watch(sock)
 
 
 def _neighbor_of(message: Any) -> NeighborChanged:
@@ -619,26 +622,53 @@ def _neighbor_of(message: Any) -> NeighborChanged:
     )
 
 
-async def _events(sock: socket.socket) -> AsyncGenerator[Event, None]:
-    loop = asyncio.get_running_loop()
-    marshal = MarshalRtnl()
-    with sock:
-        while True:
+class Watch:
+    """An endless asynchronous iterator over events; close it with aclose()."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._marshal = MarshalRtnl()
+        self._waiting: deque[Event] = deque()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        loop = asyncio.get_running_loop()
+        while not self._waiting:
             try:
-                data = await loop.sock_recv(sock, 1 << 16)
+                data = await loop.sock_recv(self._sock, 1 << 16)
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                yield Resync()
-                continue
-            for message in marshal.parse(data):
-                kind = message["header"]["type"]
-                if kind in (RTM_NEWLINK, RTM_DELLINK):
-                    # Bridges and wireless send link messages of their own families.
-                    if message["family"] == socket.AF_UNSPEC:
-                        yield LinkChanged(link=_link_of(message), gone=kind == RTM_DELLINK)
-                elif kind in (RTM_NEWNEIGH, RTM_DELNEIGH) and message["family"] in (
-                    socket.AF_INET,
-                    socket.AF_INET6,
-                ):
-                    yield _neighbor_of(message)
+                self._drain()
+                return Resync()
+            self._waiting.extend(_parse(self._marshal, data))
+        return self._waiting.popleft()
+
+    def _drain(self) -> None:
+        """Empty the queue: until then the kernel goes on dropping without a word."""
+        while True:
+            try:
+                self._sock.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+
+    async def aclose(self) -> None:
+        """Stop watching."""
+        self._sock.close()
+
+
+def _parse(marshal: Any, data: bytes) -> Iterator[Event]:
+    """The events of one datagram from the kernel."""
+    for message in marshal.parse(data):
+        kind = message["header"]["type"]
+        if kind in (RTM_NEWLINK, RTM_DELLINK):
+            # Bridges send link and neighbour messages of their own family.
+            if message["family"] == socket.AF_UNSPEC:
+                yield LinkChanged(link=_link_of(message), gone=kind == RTM_DELLINK)
+        elif kind in (RTM_NEWNEIGH, RTM_DELNEIGH) and message["family"] in _IP_FAMILIES:
+            yield _neighbor_of(message)

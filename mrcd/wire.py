@@ -25,7 +25,7 @@ from mrcd.paths import bpf_dir
 # ---- C headers -----------------------------------------------------------------------------
 
 _DEFINE = re.compile(r"^#define[ \t]+(\w+)[ \t]+(0[xX][0-9a-fA-F]+|\d+)[uUlL]*[ \t]*$", re.M)
-_COMMENTED = re.compile(r"^#define[ \t]+(\w+)[ \t]+\w+[ \t]+/\*(.*?)\*/", re.M)
+_COMMENTED = re.compile(r"^#define[ \t]+(\w+)[ \t]+\w+[ \t]+/\*((?:[^*]|\*(?!/))*)\*/", re.M)
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 _TYPEDEFS = """
 typedef uint8_t __u8; typedef uint16_t __u16; typedef uint32_t __u32; typedef uint64_t __u64;
@@ -121,7 +121,10 @@ def read_header(path: Path, byteorder: Literal["big", "little"] = sys.byteorder)
     text = path.read_text(encoding="utf-8")
     bare = _COMMENT.sub("", text)
     constants = {name: int(value, 0) for name, value in _DEFINE.findall(bare)}
-    comments = {name: " ".join(comment.split()) for name, comment in _COMMENTED.findall(text)}
+    comments = {
+        name: " ".join(re.sub(r"\n\s*\*", " ", comment).split())
+        for name, comment in _COMMENTED.findall(text)
+    }
     declarations = re.sub(r"^[ \t]*#.*$", "", bare, flags=re.M)
     declarations = re.sub(
         r"\[(\w+)\]", lambda found: f"[{constants.get(found[1], found[1])}]", declarations

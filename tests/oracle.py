@@ -7,8 +7,11 @@ probe, everything in an endpoint response but its time stamp) it follows the cho
 docs/protocol.md records.
 """
 
+# ruff: noqa: RUF012 (scapy wants its field lists as plain class attributes)
+
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from scapy.fields import (
@@ -59,14 +62,14 @@ NACK_REASONS = {
 }
 
 
-class _AllButIcrc(StrField):  # type: ignore[misc]
+class _AllButIcrc(StrField):
     """What is left before the last four bytes."""
 
     def getfield(self, pkt: Packet, s: bytes) -> tuple[bytes, bytes]:
         return s[-4:], s[:-4]
 
 
-class _Layer(Packet):  # type: ignore[misc]
+class _Layer(Packet):
     """A header followed by whatever `follows` says."""
 
     follows: type[Packet] | None = None
@@ -75,12 +78,12 @@ class _Layer(Packet):  # type: ignore[misc]
         return self.follows or super().guess_payload_class(payload)
 
 
-class Icrc(Packet):  # type: ignore[misc]
+class Icrc(Packet):
     name = "ICRC"
     fields_desc = [XIntField("icrc", 0)]
 
 
-class Written(Packet):  # type: ignore[misc]
+class Written(Packet):
     name = "payload and ICRC"
     fields_desc = [_AllButIcrc("data", b""), XIntField("icrc", 0)]
 
@@ -259,3 +262,10 @@ def dissect(data: bytes) -> Packet:
 def dissect_frame(frame: bytes) -> Packet:
     """The layers of an Ethernet frame."""
     return Ether(frame)
+
+
+def vector(name: str) -> bytes:
+    """The golden frame of that name, from its Ethernet header on."""
+    path = Path(__file__).parent / "vectors" / f"{name}.hex"
+    lines = path.read_text(encoding="ascii").splitlines()
+    return bytes.fromhex("".join(line for line in lines if not line.startswith("#")))

@@ -96,8 +96,9 @@ def test_plain_ping_on_every_plane(make_lab: MakeLab) -> None:
         assert running.pings("h1", str(running.fabric.address6(h2, plane)))
 
 
-def test_full_sized_packets_pass(make_lab: MakeLab) -> None:
-    running = make_lab(planes=1, mtu=9000)
+@pytest.mark.parametrize("rate_mbps", [0, 25])
+def test_full_sized_packets_pass(make_lab: MakeLab, rate_mbps: int) -> None:
+    running = make_lab(planes=1, mtu=9000, rate_mbps=rate_mbps)
     h2 = running.fabric.host("h2")
     assert running.pings("h1", str(running.fabric.address4(h2, 0)), "-M", "do", "-s", "8972")
     assert running.pings("h1", str(running.fabric.address6(h2, 0)), "-M", "do", "-s", "8952")

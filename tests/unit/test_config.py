@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The daemon's configuration: what it resolves to, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+from ipaddress import ip_interface, ip_network
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mrcd import config
+from mrcd.config import Config, ConfigError, load
+from mrcd.fabric import description
+from mrcd.wire import WIRE
+
+MINIMAL = '[host]\nname = "h1"\nfabric = "fabric.toml"\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the fabric file of three hosts, h1 to h3, and four planes."""
+    text = description.dumps(description.generate(hosts=3))
+    (tmp_path / "fabric.toml").write_text(text)
+    return tmp_path
+
+
+def read(folder: Path, text: str) -> Config:
+    path = folder / "mrcd.toml"
+    path.write_text(text)
+    return load(path)
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    """What is said about a configuration, without the file's path, which stands first."""
+    with pytest.raises(ConfigError) as caught:
+        read(folder, text)
+    found = []
+    for problem in caught.value.problems:
+        assert problem.startswith(f"{folder}/"), problem
+        assert problem.count(": ") >= 2
+        found.append(problem.removeprefix(f"{folder}/").removeprefix("mrcd.toml: "))
+    assert str(caught.value).splitlines() == list(caught.value.problems)
+    return found
+
+
+# ---- what it resolves to -------------------------------------------------------------------
+
+
+def test_load__defaults(folder: Path) -> None:
+    loaded = read(folder, MINIMAL)
+    assert loaded.path == folder / "mrcd.toml"
+    assert loaded.fabric_path == folder / "fabric.toml"
+    assert loaded.host == loaded.fabric.host("h1")
+    assert loaded.mrc0.name == "mrc0"
+    assert loaded.mrc0.addresses == (ip_interface("10.99.0.1/24"), ip_interface("fd99::1/64"))
+    assert loaded.interfaces == ("plane0", "plane1", "plane2", "plane3")
+    assert loaded.transport == config.Transport(
+        4971, 4972, qps_per_peer=4, mpr=2048, ring_slots=8192, tick_us=1000, xdp="auto", tc="auto"
+    )
+    assert [peer.name for peer in loaded.peers] == ["h2", "h3"]
+    assert loaded.peers[0].allowed == (ip_network("10.99.0.2/32"), ip_network("fd99::2/128"))
+
+
+@pytest.mark.parametrize(("plane_mtu", "mtu"), [(9000, 8876), (1500, 1376), (1404, 1280)])
+def test_load__mtu_is_what_the_headers_leave(folder: Path, plane_mtu: int, mtu: int) -> None:
+    text = description.dumps(description.generate(mtu=plane_mtu))
+    (folder / "fabric.toml").write_text(text)
+    assert read(folder, MINIMAL).mtu == mtu
+
+
+def test_load__smallest_plane_mtu_of_the_fabric_leaves_ipv6_its_minimum() -> None:
+    assert description.MTU_MIN - WIRE.MRC_DATA_OVERHEAD == 1280
+
+
+def test_load__everything_given(folder: Path) -> None:
+    loaded = read(
+        folder,
+        MINIMAL
+        + """
+        [mrc0]
+        name = "mrc-a"
+        addresses = ["172.16.0.1/16"]
+        [planes]
+        interfaces = ["eth1", "eth2", "eth3", "eth4"]
+        [transport]
+        udp_port = 4791
+        control_port = 4792
+        qps_per_peer = 16
+        mpr = 128
+        ring_slots = 128
+        tick_us = 500
+        xdp = "generic"
+        tc = "clsact"
+        [[peer]]
+        name = "h3"
+        allowed = ["172.16.3.0/24", "2001:db8::/32", "172.16.3.128/25"]
+        """,
+    )
+    assert loaded.mrc0 == config.Mrc0("mrc-a", (ip_interface("172.16.0.1/16"),))
+    assert loaded.interfaces == ("eth1", "eth2", "eth3", "eth4")
+    assert loaded.transport == config.Transport(4791, 4792, 16, 128, 128, 500, "generic", "clsact")
+    assert [peer.name for peer in loaded.peers] == ["h3"]
+    assert len(loaded.peers[0].allowed) == 3
+
+
+def test_load__peer_without_allowed_gets_its_fabric_addresses(folder: Path) -> None:
+    [peer] = read(folder, MINIMAL + '[[peer]]\nname = "h3"\n').peers
+    assert peer.allowed == (ip_network("10.99.0.3/32"), ip_network("fd99::3/128"))
+
+
+def test_load__pattern_may_be_longer(folder: Path) -> None:
+    loaded = read(folder, MINIMAL + '[planes]\ninterfaces = "enp{plane}s0"\n')
+    assert loaded.interfaces == ("enp0s0", "enp1s0", "enp2s0", "enp3s0")
+
+
+def test_load__fabric_path_may_be_absolute(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    loaded = read(other, f'[host]\nname = "h1"\nfabric = "{folder}/fabric.toml"\n')
+    assert loaded.fabric_path == folder / "fabric.toml"
+
+
+# ---- what it complains about ---------------------------------------------------------------
+
+TRANSPORT = MINIMAL + "[transport]\n"
+PLANES = MINIMAL + "[planes]\n"
+MRC0 = MINIMAL + "[mrc0]\n"
+PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", 'host.name: is missing; write name = "..."'),
+        ("host = 3", "host: 3: must be a table: [host]"),
+        (
+            MINIMAL.replace("h1", "h11"),
+            'host.name: "h11": no such host in the fabric file; did you mean h1?',
+        ),
+        (MINIMAL.replace('"h1"', "1"), "host.name: 1: must be a string that is not empty"),
+        (MINIMAL + "nme = 1", "host.nme: 1: unknown key; did you mean name?"),
+        (MINIMAL + "[mrc]\nx = 1", "mrc: {...}: unknown key; did you mean mrc0?"),
+        (
+            MINIMAL + "[transport]\nzzz = true",
+            "transport.zzz: true: unknown key; known: control_port, mpr, qps_per_peer, "
+            "ring_slots, tc, tick_us, udp_port, xdp",
+        ),
+        (TRANSPORT + "udp_port = 0", "transport.udp_port: 0: must be an integer from 1 to 65535"),
+        (
+            TRANSPORT + "udp_port = 4972",
+            "transport.control_port: 4972: is udp_port, too; data and hand-shake need a port each",
+        ),
+        (
+            TRANSPORT + "qps_per_peer = true",
+            "transport.qps_per_peer: true: must be an integer from 1 to 16",
+        ),
+        (
+            TRANSPORT + "qps_per_peer = 3",
+            "transport.qps_per_peer: 3: must be a power of two from 1 to 16: 2 or 4",
+        ),
+        (TRANSPORT + "mpr = 64", "transport.mpr: 64: must be an integer from 128 to 8192"),
+        (
+            TRANSPORT + "mpr = 200",
+            "transport.mpr: 200: must be a power of two from 128 to 8192: 128 or 256",
+        ),
+        (
+            TRANSPORT + "ring_slots = 1024",
+            "transport.ring_slots: 1024: is smaller than mpr; "
+            "at least 2048 slots hold one send window",
+        ),
+        (
+            TRANSPORT + "tick_us = 1.5",
+            "transport.tick_us: 1.5: must be an integer from 100 to 100000",
+        ),
+        (
+            TRANSPORT + 'xdp = "fast"',
+            'transport.xdp: "fast": must be one of auto, native, generic',
+        ),
+        (TRANSPORT + "tc = []", "transport.tc: []: must be one of auto, tcx, clsact"),
+        (
+            PLANES + 'interfaces = "plane"',
+            'planes.interfaces: "plane": has no {plane} in it; write "plane{plane}" or a list',
+        ),
+        (
+            PLANES + 'interfaces = ["a", "b"]',
+            "planes.interfaces: ['a', 'b']: 2 names for the fabric's 4 planes",
+        ),
+        (
+            PLANES + 'interfaces = ["a", "b", "c", "a"]',
+            'planes.interfaces: "a": stands twice; each plane needs its own interface',
+        ),
+        (
+            PLANES + 'interfaces = ["a", "b", "c", "mrc0"]',
+            'planes.interfaces: "mrc0": is the name of mrc0; rename one of them',
+        ),
+        (
+            PLANES + 'interfaces = "waytoolonganame{plane}"',
+            'planes.interfaces: "waytoolonganame0": is 16 bytes long; interface names have 1 to 15',
+        ),
+        (
+            PLANES + "interfaces = 4",
+            "planes.interfaces: 4: is neither a pattern nor a list of interface names",
+        ),
+        (
+            MRC0 + 'name = "a b"',
+            "mrc0.name: \"a b\": is no interface name; it must not hold '/', ':' or white space",
+        ),
+        (
+            MRC0 + 'addresses = ["10.99.0.1/33"]',
+            'mrc0.addresses: "10.99.0.1/33": is no address; write one as 10.99.0.1/24',
+        ),
+        (
+            MRC0 + "addresses = []",
+            "mrc0.addresses: []: is empty; give an address or leave the key out",
+        ),
+        (
+            MRC0 + 'addresses = ["fdcb::5/64"]',
+            'mrc0.addresses: "fdcb::5/64": lies in the planes\' IPv6 range fdcb::/32; '
+            "choose a prefix of its own",
+        ),
+        (MINIMAL + "peer = 3", "host.peer: 3: unknown key; known: fabric, name"),
+        ("peer = 3\n" + MINIMAL, "peer: 3: must be a list of tables: [[peer]]"),
+        (
+            MINIMAL + '[[peer]]\nname = "h9"',
+            'peer[1].name: "h9": no such host in the fabric file; known: h1, h2, h3',
+        ),
+        (
+            MINIMAL + '[[peer]]\nname = "h1"',
+            'peer[1].name: "h1": is this host; a peer is another one',
+        ),
+        (
+            PEER2 + '[[peer]]\nname = "h2"',
+            'peer[2].name: "h2": has a [[peer]] already; merge the two',
+        ),
+        (PEER2 + "allowed = 3", "peer[1].allowed: 3: must be a list of strings"),
+        (
+            PEER2 + "allowed = []",
+            "peer[1].allowed: []: is empty; give a prefix or leave the key out",
+        ),
+        (
+            PEER2 + 'allowed = ["ten"]',
+            'peer[1].allowed: "ten": is no prefix; write one as 10.99.0.2/32',
+        ),
+        (
+            PEER2 + 'allowed = ["10.99.0.2/24"]',
+            'peer[1].allowed: "10.99.0.2/24": has bits behind its length; '
+            "did you mean 10.99.0.0/24?",
+        ),
+        (
+            PEER2 + 'allowed = ["0.0.0.0/0"]',
+            'peer[1].allowed: "0.0.0.0/0": covers part of plane 0\'s IPv4 range 10.100.0.0/16: '
+            "packets would loop into mrc0",
+        ),
+        (
+            PEER2 + 'allowed = ["10.103.1.0/24"]',
+            'peer[1].allowed: "10.103.1.0/24": covers part of plane 3\'s IPv4 range '
+            "10.103.0.0/16: packets would loop into mrc0",
+        ),
+        (
+            PEER2 + 'allowed = ["fcbb:bb00:2::/48"]',
+            'peer[1].allowed: "fcbb:bb00:2::/48": covers part of the uSID block fcbb:bb00::/32: '
+            "packets would loop into mrc0",
+        ),
+        (
+            PEER2 + 'allowed = ["10.99.0.1"]',
+            'peer[1].allowed: "10.99.0.1/32": is our own address, not the peer\'s',
+        ),
+        (
+            PEER2 + 'allowed = ["10.99.0.0/24"]\n[[peer]]\nname = "h3"',
+            'peer[2].allowed: "10.99.0.3/32": overlaps 10.99.0.0/24 of peer h2; '
+            "a destination has one peer",
+        ),
+    ],
+)
+def test_load__names_key_value_and_what_would_be_right(
+    folder: Path, text: str, problem: str
+) -> None:
+    assert problem in problems(folder, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TRANSPORT + "mpr = 200",
+        MINIMAL.replace("h1", "h11"),
+        PEER2 + 'allowed = ["0.0.0.0/0"]',
+        MINIMAL + "nme = 1",
+        PEER2 + '[[peer]]\nname = "h2"',
+        PLANES + 'interfaces = ["a", "b", "c", "mrc0"]',
+    ],
+)
+def test_load__one_mistake_is_one_problem(folder: Path, text: str) -> None:
+    assert len(problems(folder, text)) == 1
+
+
+def test_load__reports_everything_at_once(folder: Path) -> None:
+    text = """
+        extra = 1
+        [host]
+        name = "h7"
+        fabric = "fabric.toml"
+        [mrc0]
+        name = "a/b"
+        [planes]
+        interfaces = ["x"]
+        [transport]
+        mpr = 1
+        xdp = "none"
+        [[peer]]
+        name = "h2"
+        allowed = ["x", "y"]
+        [[peer]]
+        name = "h8"
+    """
+    keys = [problem.split(": ")[0] for problem in problems(folder, text)]
+    assert keys == [
+        "extra", "transport.mpr", "transport.xdp", "host.name", "mrc0.name", "planes.interfaces",
+        "peer[1].allowed", "peer[1].allowed", "peer[2].name",
+    ]  # fmt: skip
+
+
+def test_load__fabric_problems_are_passed_on_beside_our_own(folder: Path) -> None:
+    (folder / "fabric.toml").write_text("[fabric]\nplanes = 99\n")
+    found = problems(folder, TRANSPORT + "mpr = 1")
+    assert "transport.mpr: 1: must be an integer from 128 to 8192" in found
+    assert any(problem.startswith("fabric.toml: fabric.planes = 99") for problem in found)
+
+
+def test_load__host_addresses_must_not_lie_in_the_underlay(folder: Path) -> None:
+    path = folder / "fabric.toml"
+    path.write_text(path.read_text().replace("10.99.0.3/24", "10.101.0.3/24"))
+    assert problems(folder, MINIMAL) == [
+        "fabric.toml: host h3: addresses: 10.101.0.3/24: lies in plane 1's IPv4 range "
+        "10.101.0.0/16; mrc0 needs a prefix of its own"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"[host\n", "is not valid TOML"),
+        (b"\xff\xfe", "is not UTF-8 text (byte 0)"),
+        (b"a = 1\na = 2\n", "is not valid TOML"),
+    ],
+)
+def test_load__file_that_is_no_toml(folder: Path, content: bytes, reason: str) -> None:
+    path = folder / "mrcd.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    [problem] = caught.value.problems
+    assert problem.startswith(f"{path}: {reason}")
+
+
+def test_load__missing_files_are_named(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot be read: No such file"):
+        load(folder / "nowhere.toml")
+    with pytest.raises(ConfigError, match=r"gone\.toml: cannot be read"):
+        read(folder, '[host]\nname = "h1"\nfabric = "gone.toml"\n')
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-10, 10_000)
+    | st.sampled_from(["h2", "10.0.0.0/8", "", "auto", "plane{plane}", "{plane.x}", "::/0"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["name", "allowed", "mpr", "addresses"]), inner, max_size=3
+        )
+    ),
+    max_leaves=8,
+)
+
+
+def toml(value: object) -> str:
+    match value:
+        case None:
+            return "1979-05-27"
+        case bool():
+            return str(value).lower()
+        case dict():
+            return "{" + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(toml, value)) + "]"
+        case str():
+            return f'"{value}"'
+    return str(value)
+
+
+@pytest.fixture(scope="module")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("config")
+    (folder / "fabric.toml").write_text(description.dumps(description.generate(hosts=3)))
+    return folder
+
+
+@settings(max_examples=300)
+@given(
+    data=st.dictionaries(
+        st.sampled_from(["mrc0", "planes", "transport", "peer", "host.x"]), values, max_size=4
+    )
+)
+def test_load__values_of_any_type_never_crash_it(
+    shared_folder: Path, data: dict[str, object]
+) -> None:
+    text = MINIMAL.replace("[host]\n", "host.").replace("fabric =", "host.fabric =")
+    text += "\n".join(f"{key} = {toml(value)}" for key, value in data.items())
+    try:
+        loaded = read(shared_folder, text)
+    except ConfigError as error:
+        assert error.problems  # noqa: PT017 (either outcome is right)
+    else:
+        assert loaded.host.name == "h1"

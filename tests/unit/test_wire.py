@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The codec, the golden packets, the scapy oracle and the C compiler: all must agree."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from dataclasses import replace
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.inet import UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import NoPayload
+
+from mrcd import wire
+from mrcd.wire import (
+    WIRE,
+    Bth,
+    CcState,
+    Control,
+    Data,
+    DecodeError,
+    Eeth,
+    Envelope,
+    Erth,
+    Ip6,
+    Neth,
+    Packet,
+    Peth,
+    Sack,
+    Seth,
+    Timestamp,
+    Write,
+    decode,
+    decode_frame,
+    encode,
+    encode_frame,
+)
+from tests import oracle
+
+VECTORS = Path(__file__).resolve().parents[1] / "vectors"
+
+# Two hosts of a fabric fcbb:bb00::/32: h1 at port 1 of T0 1, h2 at port 1 of T0 2. Plane 1.
+H1, H2 = IPv6Address("fdcb:0:1:1::1"), IPv6Address("fdcb:0:1:2::1")
+EV = 0x1002_0000  # plane 1, T1 2
+TO_H2 = IPv6Address("fcbb:bb00:2001:2802:2002:3001::")  # T0 1, T1 2, T0 2, port 1
+TO_H1 = IPv6Address("fcbb:bb00:2002:2802:2001:3001::")
+AT_H2 = IPv6Address("fcbb:bb00:3001::")  # what is left of the list on arrival
+GATEWAY_MAC, H1_MAC, H2_MAC = (bytes.fromhex(f"0200000000{last}") for last in ("fe", "01", "02"))
+
+IPV4 = bytes.fromhex(
+    "4500001e00014000401126060a6300010a630002"  # IPv4, UDP, 10.99.0.1 > 10.99.0.2
+    "d431000700 0a0000 6869"  # 54321 > 7, no checksum: "hi"
+)
+IPV6 = bytes.fromhex(
+    "6000000000 0c3a40 fd990000000000000000000000000001 fd990000000000000000000000000002"
+    "8000 a5af 0001 0001 70696e67"  # echo request: "ping"
+)
+
+
+def forward(ev: int = EV, outer: bool = True, **outer_changes: Any) -> Envelope:
+    around = Ip6(H1, TO_H2, ev & 0xFFFF)
+    inner = Ip6(H1, H2, ev & 0xFFFF)
+    return Envelope(replace(around, **outer_changes) if outer else None, inner, ev >> 16)
+
+
+def backward(ev: int = EV) -> Envelope:
+    return Envelope(Ip6(H2, TO_H1, ev & 0xFFFF), Ip6(H2, H1, ev & 0xFFFF), ev >> 16)
+
+
+QPN_H1, QPN_H2 = 0x2A0010, 0x510013
+WRITE_ONLY = Bth(0xCA, QPN_H2, 0x00F00D)
+
+GOLDEN: dict[str, Packet] = {
+    "data-v4": Data(forward(), WRITE_ONLY, Write(0xF00D, len(IPV4)), IPV4),
+    "data-v6": Data(forward(), replace(WRITE_ONLY, psn=0xFFFFFF), Write(0xFFFF, len(IPV6)), IPV6),
+    "data-rtx-ackreq": Data(
+        forward(ev=0x1001_0000, dst=IPv6Address("fcbb:bb00:2001:2801:2002:3001::")),
+        replace(WRITE_ONLY, psn=7, rtx=True, ackreq=True),
+        Write(7, len(IPV4)),
+        IPV4,
+    ),
+    "data-arrived-ce": Data(
+        forward(dst=AT_H2, traffic_class=3, hop_limit=61), WRITE_ONLY, Write(0xF00D, 30), IPV4
+    ),
+    "data-timestamp": Data(
+        forward(),
+        replace(WRITE_ONLY, ts=True),
+        Write(0xF00D, len(IPV4), timestamp=Timestamp(0xBEEF, True, 1)),
+        IPV4,
+    ),
+    "data-ecmp": Data(
+        forward(ev=0x1002_5A5A, outer=False), WRITE_ONLY, Write(0xF00D, len(IPV4)), IPV4
+    ),
+    "sack": Sack(
+        backward(),
+        Bth(0xDC, QPN_H1),
+        Seth(0x00F00C, EV, ack_psn_offset=5, bitmap=0x8000_0000_0000_0016, mpr=16),
+        CcState(ooo=4, received=0x01E240),
+    ),
+    "sack-skip": Sack(
+        backward(),
+        Bth(0xDC, QPN_H1),
+        Seth(
+            0xFFFFFE, EV, ack_psn_offset=-3, verdict=1, sack_offset=65, bitmap=0xFF, mpr=255,
+            cc_flags=1, spdcid=0x1111, dpdcid=0x2222,
+        ),
+        CcState(0xBEEF, 0x7FFF, True, 127, 0xFFFFFF),
+    ),
+    "sack-pr": Sack(
+        backward(),
+        Bth(0xDC, QPN_H1),
+        Seth(0x00F00C, EV, probe_id=0xC0DE, probe_reply=True, mpr=16, cc_flags=1),
+        CcState(received=1),
+    ),
+    "nack": Control(
+        backward(),
+        Bth(0xDD, QPN_H1),
+        Neth(0x0B, 0x00F00D, EV, tx_timestamp=0xBEEF, cc_flags=1, spdcid=1, dpdcid=2),
+    ),
+    "probe": Control(forward(), Bth(0xDE, QPN_H2), Peth(0xC0DE, EV, Timestamp(0xBEEF, False, 1))),
+    "erth-port-status": Control(forward(), Bth(0xD8, 2, 0x1234), Erth(0, 0b1101, EV)),
+    "eeth-port-status": Control(backward(), Bth(0xD9, 2, 0x1234), Eeth(0, 0b1111, EV)),
+    "erth-ev-probe": Control(
+        forward(), Bth(0xD8, 2, 0x1235), Erth(1, 0b1111, EV, Timestamp(0xBEEF, True, 1), 0x42)
+    ),
+    "eeth-ev-probe": Control(
+        backward(),
+        Bth(0xD9, 2, 0x1235),
+        Eeth(1, 0b1111, EV, Timestamp(0xBEEF, True, 1), service_time_ns=12345),
+    ),
+}  # fmt: skip
+
+
+# ---- the oracle's view of our dataclasses --------------------------------------------------
+
+
+def ip6(header: Ip6, following: int) -> IPv6:
+    return IPv6(
+        src=str(header.src), dst=str(header.dst), fl=header.flow_label, tc=header.traffic_class,
+        hlim=header.hop_limit, nh=following,
+    )  # fmt: skip
+
+
+def to_oracle(packet: Packet) -> Any:
+    around, bth = packet.envelope, packet.bth
+    layers: Any = ip6(around.inner, 17) / UDP(
+        sport=around.src_port, dport=around.dst_port, chksum=around.udp_checksum
+    )
+    layers /= oracle.Bth(
+        opcode=bth.opcode, dqpn=bth.dqpn, psn=bth.psn, ackreq=bth.ackreq, rtx=bth.rtx, ts=bth.ts,
+        se=bth.solicited, m=bth.migration, pkey=bth.pkey,
+    )  # fmt: skip
+    match packet:
+        case Data(body=body):
+            layers /= oracle.Meth(rqmsn=body.rqmsn, msn=body.msn)
+            if body.timestamp:
+                layers /= oracle.Tseth(**stamp(body.timestamp))
+            layers /= oracle.Reth(va=body.va, rkey=body.rkey, dma_length=body.length)
+            layers /= oracle.Written(data=packet.payload, icrc=packet.icrc)
+        case Sack(body=body, cc_state=state):
+            low: dict[str, Any] = {"ack_psn_offset": body.ack_psn_offset}
+            if body.probe_reply:
+                low = {"probe_id": body.probe_id}
+            layers /= oracle.Seth(
+                type=body.type, nxt=body.nxt, m=body.verdict, pr=body.probe_reply,
+                entropy=body.entropy, spdcid=body.spdcid, dpdcid=body.dpdcid, cack_psn=body.cack,
+                cc_type=body.cc_type, cc_flags=body.cc_flags, mpr=body.mpr,
+                sack_offset=body.sack_offset, sack_bitmap=body.bitmap,
+                **low,
+            )  # fmt: skip
+            layers /= oracle.CcState(
+                tx_timestamp=state.tx_timestamp, ooo_count=state.ooo,
+                restore_cwnd=state.restore_cwnd, rcv_cwnd_pen=state.penalty,
+                rcvd_bytes=state.received,
+            )  # fmt: skip
+            layers /= oracle.Icrc(icrc=packet.icrc)
+        case Control(body=body):
+            layers /= control(body) / oracle.Icrc(icrc=packet.icrc)
+    return layers if around.outer is None else ip6(around.outer, 41) / layers
+
+
+def stamp(timestamp: Timestamp) -> dict[str, Any]:
+    return {
+        "tx_timestamp": timestamp.tx_timestamp,
+        "tsr": int(timestamp.tsr),
+        "ftype": timestamp.ftype,
+    }
+
+
+def control(body: Neth | Peth | Erth | Eeth) -> Any:
+    match body:
+        case Neth():
+            return oracle.Neth(
+                type=body.type, nxt=body.nxt, nack_reason=body.reason, vendor_info=body.vendor,
+                entropy=body.entropy, spdcid=body.spdcid, dpdcid=body.dpdcid, nack_psn=body.psn,
+                cc_type=body.cc_type, cc_flags=body.cc_flags, tx_timestamp=body.tx_timestamp,
+            )  # fmt: skip
+        case Peth():
+            return oracle.Peth(
+                vendor_info=body.vendor, probe_id=body.probe_id, spdcid=body.spdcid,
+                dpdcid=body.dpdcid, entropy=body.entropy, **stamp(body.timestamp),
+            )  # fmt: skip
+        case Erth():
+            return oracle.Erth(
+                op=body.op, vendor_info=body.vendor, port_status_mask=body.port_status_mask,
+                entropy=body.entropy, **stamp(body.timestamp),
+            )  # fmt: skip
+        case Eeth():
+            return oracle.Eeth(
+                op=body.op, port_status_mask=body.port_status_mask, entropy=body.entropy,
+                service_time=body.service_time_ns, **stamp(body.timestamp),
+            )  # fmt: skip
+
+
+def assert_oracle_reads(data: bytes, built: Any) -> None:
+    """Dissecting `data` gives the layers of `built`, with every field that was set there."""
+    seen: Any = oracle.dissect(data)
+    while not isinstance(built, NoPayload):
+        assert type(seen) is type(built)
+        for name, value in built.fields.items():
+            assert getattr(seen, name) == value, f"{type(built).__name__}.{name}"
+        seen, built = seen.payload, built.payload
+    assert isinstance(seen, NoPayload)
+
+
+# ---- golden packets ------------------------------------------------------------------------
+
+
+def test_vectors__every_file_is_tested_and_says_what_it_is() -> None:
+    files = {path.stem: path.read_text(encoding="ascii") for path in VECTORS.glob("*.hex")}
+    assert files.keys() == GOLDEN.keys()
+    assert all(text.startswith("# SPDX-License-Identifier:") for text in files.values())
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_encode__golden(name: str) -> None:
+    frame = oracle.vector(name)
+    assert encode_frame(GOLDEN[name], frame[:6], frame[6:12]) == frame
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_decode__golden(name: str) -> None:
+    assert decode_frame(oracle.vector(name)) == GOLDEN[name]
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_oracle__builds_golden(name: str) -> None:
+    frame = oracle.vector(name)
+    assert bytes(to_oracle(GOLDEN[name])) == frame[WIRE.MRC_ETH_LEN :]
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_oracle__reads_golden(name: str) -> None:
+    frame = oracle.vector(name)
+    ether = oracle.dissect_frame(frame)
+    assert isinstance(ether, Ether)
+    assert ether.type == 0x86DD
+    assert_oracle_reads(frame[WIRE.MRC_ETH_LEN :], to_oracle(GOLDEN[name]))
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden__carries_its_ev(name: str) -> None:
+    packet = GOLDEN[name]
+    plane, t1 = packet.envelope.ev >> 28, packet.envelope.ev >> 16 & 0xFFF
+    assert plane == 1
+    assert t1 in (1, 2)
+
+
+def test_golden__frame_lengths_are_the_headers() -> None:
+    assert len(oracle.vector("sack")) == WIRE.MRC_SACK_FRAME_LEN
+    assert len(oracle.vector("probe")) == WIRE.MRC_PROBE_FRAME_LEN
+    overhead = len(oracle.vector("data-v4")) - WIRE.MRC_ETH_LEN - len(IPV4)
+    assert overhead == WIRE.MRC_DATA_OVERHEAD
+
+
+# ---- any packet ----------------------------------------------------------------------------
+
+u8, u16, u24, u32, u64 = (st.integers(0, (1 << bits) - 1) for bits in (8, 16, 24, 32, 64))
+s16 = st.integers(-0x8000, 0x7FFF)
+nibble = st.integers(0, 15)
+addresses = st.binary(min_size=16, max_size=16).map(IPv6Address)
+headers = st.builds(Ip6, addresses, addresses, st.integers(0, 0xFFFFF), u8, u8)
+envelopes = st.builds(
+    Envelope, st.none() | headers, headers, u16, st.just(WIRE.MRC_UDP_PORT_DEFAULT), u16
+)
+stamps = st.builds(Timestamp, u16, st.booleans(), nibble)
+
+
+def bths(opcode: int, ts: st.SearchStrategy[bool] | None = None) -> st.SearchStrategy[Bth]:
+    flag = st.booleans()
+    stamped = flag if ts is None else ts
+    return st.builds(Bth, st.just(opcode), u24, u24, flag, flag, stamped, flag, flag, u16)
+
+
+@st.composite
+def writes(draw: st.DrawFn) -> Data:
+    payload = draw(st.binary(max_size=100))
+    timestamp = draw(st.none() | stamps)
+    opcode = draw(st.sampled_from(sorted(wire.WRITES)))
+    length = len(payload) if opcode == WIRE.MRC_OP_WRITE_ONLY else draw(u32)
+    body = Write(draw(u16), length, draw(u16), timestamp, draw(u64), draw(u32))
+    bth = draw(bths(opcode, st.just(timestamp is not None)))
+    return Data(draw(envelopes), bth, body, payload, draw(u32))
+
+
+seths = st.booleans().flatmap(
+    lambda reply: st.builds(
+        Seth, u24, u32, st.just(0) if reply else s16, u16 if reply else st.just(0), st.just(reply),
+        st.integers(0, 3), s16, u64, u8, nibble, nibble, u16, u16, nibble, st.integers(0, 31),
+    )
+)  # fmt: skip
+cc_states = st.builds(CcState, u16, st.integers(0, 0x7FFF), st.booleans(), st.integers(0, 127), u24)
+bodies = {
+    0xDD: st.builds(Neth, u8, u24, u32, u8, nibble, nibble, u16, u16, u16, nibble, nibble),
+    0xDE: st.builds(Peth, u16, u32, stamps, u8, u16, u16),
+    0xD8: st.builds(Erth, st.integers(0, 3), u32, u32, stamps, u8),
+    0xD9: st.builds(Eeth, st.integers(0, 3), u32, u32, stamps, u32),
+}
+packets: st.SearchStrategy[Packet] = st.one_of(
+    writes(),
+    st.builds(Sack, envelopes, bths(0xDC), seths, cc_states, u32),
+    *(st.builds(Control, envelopes, bths(op), body, u32) for op, body in bodies.items()),
+)
+
+
+@given(packets)
+def test_codec_and_oracle__agree_on_any_packet(packet: Packet) -> None:
+    data = encode(packet)
+    assert decode(data) == packet
+    built = to_oracle(packet)
+    assert bytes(built) == data
+    assert_oracle_reads(data, built)
+
+
+@given(st.binary(max_size=300))
+def test_decode__random_bytes_raise_nothing_else(data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode(data)
+
+
+@given(packets, st.data())
+def test_decode__damaged_packets_raise_nothing_else(packet: Packet, data: st.DataObject) -> None:
+    raw = bytearray(encode(packet))
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(DecodeError):
+        encode(decode(bytes(raw[: data.draw(st.integers(0, len(raw)))])))
+
+
+def changed(name: str, **changes: Any) -> Packet:
+    return replace(GOLDEN[name], **changes)
+
+
+# ---- bad input -----------------------------------------------------------------------------
+
+
+def patched(name: str, at: int, *values: int) -> bytes:
+    """A golden packet without Ethernet, with other bytes from `at` on."""
+    data = bytearray(oracle.vector(name)[WIRE.MRC_ETH_LEN :])
+    data[at : at + len(values)] = bytes(values)
+    return bytes(data)
+
+
+def shortened(name: str, count: int) -> bytes:
+    """The first `count` bytes behind UDP of a golden packet, all lengths made to fit."""
+    data = oracle.vector(name)[WIRE.MRC_ETH_LEN :]
+    outer, inner, udp, body = data[:40], data[40:80], data[80:88], data[88:]
+    body = (body + bytes(64))[:count]
+    udp = udp[:4] + struct.pack("!H", count + 8) + udp[6:]
+    inner = inner[:4] + struct.pack("!H", count + 8) + inner[6:]
+    outer = outer[:4] + struct.pack("!H", count + 48) + outer[6:]
+    return outer + inner + udp + body
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "truncated: 0 of 40 bytes of IPv6"),
+        (patched("sack", 0, 0x45), "IP version 4"),
+        (patched("sack", 5, 0), "IPv6 says"),
+        (patched("sack", 6, 43), "next header 43, not UDP"),
+        (patched("sack", 40, 0x45), "IP version 4"),
+        (patched("sack", 46, 6), "next header 6, not UDP"),
+        (patched("sack", 82, 0, 53), "UDP port 53, not 4971"),
+        (patched("sack", 85, 0), "UDP says"),
+        (patched("sack", 88, 0xD1), "opcode 0xd1"),
+        (patched("sack", 88, 0xCB), "opcode 0xcb"),
+        (patched("sack", 89, 0x01), "transport version 1"),
+        (patched("sack", 89, 0x20), "pad count 2"),
+        (patched("data-v4", 119, 0xFF), "RETH says 255 bytes, 30 follow"),
+        (shortened("sack", 11), "truncated: 11 of 12 bytes of mrc_bth"),
+        (shortened("sack", 15), "truncated: no ICRC"),
+        (shortened("sack", 16), "truncated: 0 of 28 bytes of mrc_seth"),
+        (shortened("sack", 51), "truncated: 7 of 8 bytes of mrc_cc_state"),
+        (shortened("sack", 53), "1 bytes too many"),
+        (shortened("nack", 35), "truncated: 19 of 20 bytes of mrc_neth"),
+        (shortened("probe", 31), "truncated: 15 of 16 bytes of mrc_peth"),
+        (shortened("erth-ev-probe", 33), "1 bytes too many"),
+        (shortened("eeth-ev-probe", 51), "truncated: 35 of 36 bytes of mrc_eeth"),
+        (shortened("data-v4", 19), "truncated: 3 of 4 bytes of mrc_meth"),
+        (shortened("data-v4", 35), "truncated: 15 of 16 bytes of mrc_reth"),
+        (shortened("data-v4", 36), "RETH says 30 bytes, 0 follow"),
+        (shortened("data-timestamp", 23), "truncated: 3 of 4 bytes of mrc_tseth"),
+    ],
+)
+def test_decode__says_what_is_wrong(data: bytes, reason: str) -> None:
+    with pytest.raises(DecodeError, match=reason):
+        decode(data)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_decode__every_truncation_is_refused(name: str) -> None:
+    data = oracle.vector(name)[WIRE.MRC_ETH_LEN :]
+    for length in range(len(data)):
+        with pytest.raises(DecodeError):
+            decode(data[:length])
+
+
+def test_decode__port_is_configurable() -> None:
+    packet = replace(GOLDEN["sack"], envelope=replace(backward(), dst_port=4791))
+    assert decode(encode(packet), port=4791) == packet
+    with pytest.raises(DecodeError, match="UDP port 4791"):
+        decode(encode(packet))
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"), [(bytes(13), "no Ethernet"), (bytes(60), "type 0x0000")]
+)
+def test_decode_frame__refuses_what_is_not_ipv6(frame: bytes, reason: str) -> None:
+    with pytest.raises(DecodeError, match=reason):
+        decode_frame(frame)
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        changed("sack", bth=Bth(0xDC, 1 << 24)),
+        changed("sack", bth=Bth(0xDC, 1, 1 << 24)),
+        changed("sack", bth=Bth(256, 1)),
+        changed("sack", body=Seth(0, 0, verdict=4)),
+        changed("sack", body=Seth(0, 0, sack_offset=0x8000)),
+        changed("sack", body=Seth(0, 0, bitmap=1 << 64)),
+        changed("sack", body=Seth(0, 0, probe_id=1 << 16, probe_reply=True)),
+        changed("sack", cc_state=CcState(ooo=0x8000)),
+        changed("sack", cc_state=CcState(penalty=-1)),
+        changed("probe", body=Peth(1, 1, Timestamp(0, False, 16))),
+        changed("nack", envelope=replace(backward(), src_port=1 << 16)),
+        changed("nack", envelope=forward(flow_label=1 << 20)),
+        changed("nack", envelope=forward(hop_limit=256)),
+        changed("data-v4", bth=replace(WRITE_ONLY, ts=True)),
+        changed("data-timestamp", bth=WRITE_ONLY),
+    ],
+)  # fmt: skip
+def test_encode__refuses_what_does_not_fit(packet: Packet) -> None:
+    with pytest.raises(ValueError, match=r"fit|disagree|signed"):
+        encode(packet)
