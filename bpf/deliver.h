@@ -15,6 +15,17 @@
 
 #define DRAIN_MAX 32             /* held packets released by one program run */
 
+/* Mark a PSN as received, and unmark it when next passes it. Lock of rx held. */
+static __always_inline void rx_set(struct mrc_rx *rx, u32 psn)
+{
+	rx->received[(psn >> 6) & CFG_WORD_MASK] |= 1ull << (psn & 63);
+}
+
+static __always_inline void rx_clear(struct mrc_rx *rx, u32 psn)
+{
+	rx->received[(psn >> 6) & CFG_WORD_MASK] &= ~(1ull << (psn & 63));
+}
+
 static __always_inline int rx_bit(const struct mrc_rx *rx, u32 psn)
 {
 	return rx->received[(psn >> 6) & CFG_WORD_MASK] >> (psn & 63) & 1;
@@ -96,7 +107,7 @@ static __always_inline void drain(struct __sk_buff *skb, const struct mrc_host *
 		bytes += entry->len;
 		rx_free.push(&slot, 0);
 		bpf_spin_lock(&rx->lock);
-		rx->received[(next >> 6) & CFG_WORD_MASK] &= ~(1ull << (next & 63));
+		rx_clear(rx, next);
 		rx->next = next + 1;
 		rx->waiting--;
 		more = rx_bit(rx, next + 1);
@@ -156,8 +167,11 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	bpf_spin_lock(&rx->lock);
 	psn = rx->next + psn_diff(wire_psn, rx->next);
 	verdict = rx_verdict(rx, psn);
-	if (verdict == VERDICT_DELIVER)
+	if (verdict == VERDICT_DELIVER) {
 		rx->busy = owner = 1;
+		/* A copy that comes now must not be taken for a packet still missing. */
+		rx_set(rx, psn);
+	}
 	bpf_spin_unlock(&rx->lock);
 
 	if (verdict == VERDICT_OUTSIDE) {
@@ -182,6 +196,8 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 
 	more = 0;
 	bpf_spin_lock(&rx->lock);
+	if (owner)
+		rx_clear(rx, psn);
 	if (verdict == VERDICT_STORE) {
 		if (!held || rx_verdict(rx, psn) >= VERDICT_DUPLICATE) {
 			verdict = VERDICT_DUPLICATE;
@@ -189,7 +205,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 			entry->psn = psn;
 			entry->slot = held;
 			entry->len = len;
-			rx->received[(psn >> 6) & CFG_WORD_MASK] |= 1ull << (psn & 63);
+			rx_set(rx, psn);
 			rx->waiting++;
 		}
 	} else if (verdict == VERDICT_DELIVER) {

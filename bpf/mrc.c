@@ -22,6 +22,7 @@
 #include "frame.h"
 #include "path.h"
 #include "sack.h"
+#include "queue.h"
 #include "spray.h"
 #include "receive.h"
 #include "deliver.h"

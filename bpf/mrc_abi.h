@@ -40,11 +40,12 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 hole_timeout_ns;   /* receiver gives up on a gap */
 	__u32 sack_packets;      /* a SACK after so many packets ... */
 	__u32 sack_bytes;        /* ... or so many bytes */
+	__u32 queue_target_ns;   /* queueing above this is signalled to TCP */
 	__u32 probe_interval_ns; /* between probes of one path */
 	__u32 hold_base_ns;      /* first extra time away after a relapse */
 	__u32 hold_max_ns;
 	__u8 link_mac[6];        /* mrc0's own address */
-	__u8 pad[2];
+	__u8 pad[6];
 };
 
 struct mrc_plane {               /* map planes[8]; written by the daemon */
@@ -86,6 +87,10 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 rttvar_ns;         /* lock */
 	__u32 backoff;           /* time-outs in a row; lock */
 	__u32 loss_ppm;          /* smoothed loss over all paths; racy */
+	__u32 min_rtt_ns;        /* lock */
+	__u32 reo_extra_ns;      /* learnt from needless retransmissions; lock */
+	__u64 reo_ns;            /* when that was learnt or halved last; lock */
+	__u64 early_ns;          /* not before this is a packet dropped early; racy */
 	__u64 packets;           /* taken from mrc0; lock */
 	__u64 retransmits;       /* sent again; lock */
 	__u64 progress_ns;       /* when una last moved, or sending began; lock */
@@ -239,6 +244,9 @@ struct mrc_event {               /* ring buffer events */
 #define MRC_C_SACK_STALE 41      /* SACKs overtaken by newer ones */
 #define MRC_C_PROBE_STALE 42     /* answers to probes that were no longer waited for */
 #define MRC_C_DROP_MARK 43       /* dropped: source address is a group, as no sender's may be */
-#define MRC_C_COUNT 44
+#define MRC_C_TX_CE 44           /* packets of TCP marked CE because the queues were too long */
+#define MRC_C_DROP_EARLY 45      /* dropped: TCP without ECN, the queues were too long */
+#define MRC_C_RTX_NEEDLESS 46    /* retransmissions whose first sending had arrived after all */
+#define MRC_C_COUNT 47
 
 #endif

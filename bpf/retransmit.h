@@ -14,6 +14,7 @@
 #define RESEND_MAX 8             /* packets sent again by one program run */
 #define SCAN_MAX 80              /* holes looked at by one program run */
 #define ACK_STEPS 200
+#define REO_FORGET_NS 100000000ull
 
 static __always_inline int tx_bit(const struct mrc_tx *tx, u32 psn)
 {
@@ -41,9 +42,9 @@ static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struc
 {
 	u64 sent = entry->sent_ns;
 
-	if (path->delivered_ns > sent + h->fifo_slack_ns)
+	if (path->delivered_ns > sent + h->fifo_slack_ns + tx->reo_extra_ns)
 		return MRC_C_RTX_FIFO;
-	if (tx->delivered_ns > sent + guard_ns(tx, h))
+	if (tx->delivered_ns > sent + guard_ns(tx, h) + tx->reo_extra_ns)
 		return MRC_C_RTX_GUARD;
 	if (timeout_ns && now > sent + timeout_ns)
 		return MRC_C_RTX_TIMEOUT;
@@ -135,7 +136,8 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
  * One packet of ours has arrived: give its slot back, learn from it. Its bit
  * was set in tx->sacked by us, so nobody else does this.
  */
-static __always_inline void acked(u32 qp, u32 psn, struct mrc_tx *tx, u64 now, u64 *latest)
+static __always_inline void acked(u32 qp, u32 psn, struct mrc_tx *tx, u64 now, u64 *latest,
+				  struct mrc_scratch *sc)
 {
 	struct mrc_tx_entry *entry = tx_entry_get(qp, psn);
 	struct mrc_slot *buf;
@@ -151,8 +153,11 @@ static __always_inline void acked(u32 qp, u32 psn, struct mrc_tx *tx, u64 now, u
 	tx_free.push(&slot, 0);
 	/* After a retransmission the first sending may be what arrived: then it
 	 * says nothing about the second one's time or path (as RACK, RFC 8985). */
-	if (entry->sends > 1 && now - entry->sent_ns < tx->srtt_ns / 2)
+	if (entry->sends > 1 && now - entry->sent_ns < tx->min_rtt_ns) {
+		count(MRC_C_RTX_NEEDLESS);
+		sc->needless = 1;
 		return;
+	}
 	if (entry->sent_ns > *latest)
 		*latest = entry->sent_ns;
 	path = path_get(qp, entry->path);
@@ -170,6 +175,8 @@ static __always_inline void rtt_sample(struct mrc_tx *tx, u32 rtt)
 {
 	s32 err = rtt - tx->srtt_ns;
 
+	if (!tx->min_rtt_ns || rtt < tx->min_rtt_ns)
+		tx->min_rtt_ns = rtt;
 	if (!tx->srtt_ns) {
 		tx->srtt_ns = rtt;
 		tx->rttvar_ns = rtt / 2;
@@ -177,6 +184,25 @@ static __always_inline void rtt_sample(struct mrc_tx *tx, u32 rtt)
 	}
 	tx->srtt_ns += err >> 3;
 	tx->rttvar_ns += ((err < 0 ? -err : err) - (s32)tx->rttvar_ns) >> 2;
+}
+
+/*
+ * How far packets overtake each other, learnt as RACK does it (RFC 8985,
+ * 7.2): each round trip with a needless retransmission widens the guards, each
+ * quiet tenth of a second narrows them again. Lock of tx held.
+ */
+static __always_inline void learn_reordering(struct mrc_tx *tx, const struct mrc_host *h, u64 now,
+					     u32 needless)
+{
+	if (needless && now - tx->reo_ns > tx->srtt_ns) {
+		tx->reo_extra_ns = tx->reo_extra_ns * 2 + h->reo_min_ns / 4;
+		if (tx->reo_extra_ns > h->reo_max_ns)
+			tx->reo_extra_ns = h->reo_max_ns;
+		tx->reo_ns = now;
+	} else if (tx->reo_extra_ns && now - tx->reo_ns > REO_FORGET_NS) {
+		tx->reo_extra_ns /= 2;
+		tx->reo_ns = now;
+	}
 }
 
 /* Move una over everything that arrived. Lock of tx held. */
@@ -316,6 +342,7 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 	 * is left over comes again with the next SACK */
 	high = una;
 	sc->step = 0;
+	sc->needless = 0;
 	for (i = 0; i < ACK_STEPS; i++) {
 		if (!fresh) {
 			step = sc->step;
@@ -344,7 +371,7 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 		}
 		psn = word + lowest_bit(fresh);
 		fresh &= fresh - 1;
-		acked(qp, psn, tx, now, &latest);
+		acked(qp, psn, tx, now, &latest, sc);
 		if ((s32)(psn + 1 - high) > 0)
 			high = psn + 1;
 	}
@@ -356,6 +383,7 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 		tx->high = high;
 	if (rtt)
 		rtt_sample(tx, rtt);
+	learn_reordering(tx, h, now, sc->needless);
 	advance_una(tx, now);
 	high = tx->high;
 	bpf_spin_unlock(&tx->lock);

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrcd import ethtool, pins, tuning
+from mrcd import ethtool, pins, sysfs, tuning
 from mrcd.abi import ABI
 from mrcd.clock import Clock
 from mrcd.config import Config, Peer
@@ -23,6 +24,7 @@ from mrcd.detach import detach_with
 from mrcd.loader import Sizes
 from mrcd.log import get_logger
 from mrcd.netlink import Netlink
+from mrcd.pathlog import PathLog
 from mrcd.peers import Peers
 from mrcd.planes import Planes
 from mrcd.qptable import QpTable, evs_per_plane
@@ -66,6 +68,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._failure: Exception | None = None
         self._mac = bytes(6)
+        self._path_log = PathLog()
 
     def stop(self) -> None:
         """Ask the daemon to end; run() returns soon after."""
@@ -74,6 +77,7 @@ class Daemon:
     async def run(self) -> None:
         """Bring everything up, serve until stop(), take down what must not outlive us."""
         config, places = self._config, self._places
+        self._loop = asyncio.get_running_loop()
         places.state_dir.mkdir(parents=True, exist_ok=True)
         async with contextlib.AsyncExitStack() as stack:
             nl = await stack.enter_async_context(Netlink())
@@ -150,6 +154,9 @@ class Daemon:
         ethtool.set_features(name, tso=False, gso=False, sg=False, tx_checksum=False, gro=True)
         # With GRO and NAPI on mrc0, and none on a sender without TSO, deliveries are merged.
         ethtool.set_features(link, tso=False, gso=False, gro=False)
+        # TCP may send from two CPUs in turn; each packet must reach the spray program in that
+        # order, so all packets of a flow are handled on one CPU (docs/decisions/0002).
+        sysfs.write_interface(link, "queues/rx-0/rps_cpus", sysfs.cpu_mask())
         await nl.set_link(name, arp=False, up=True)
         await nl.set_link(link, arp=False, up=True)
         for address in self._config.mrc0.addresses:
@@ -185,6 +192,7 @@ class Daemon:
             hole_timeout_ns=tuning.HOLE_TIMEOUT_NS,
             sack_packets=tuning.SACK_PACKETS,
             sack_bytes=tuning.SACK_BYTES,
+            queue_target_ns=tuning.QUEUE_TARGET_NS,
             probe_interval_ns=tuning.PROBE_INTERVAL_NS,
             hold_base_ns=tuning.HOLD_BASE_NS,
             hold_max_ns=tuning.HOLD_MAX_NS,
@@ -206,20 +214,22 @@ class Daemon:
 
     async def _route_peer(self, peer: Peer, mtu: int) -> None:
         for prefix in peer.allowed:
-            await self._nl.replace_route(str(prefix), dev=self._config.mrc0.name, mtu=mtu)
+            await self._nl.replace_route(str(prefix), dev=self._config.mrc0.name, mtu=mtu, ecn=True)
 
     def _path_event(self, event: dict[str, int]) -> None:
         """From the clock's thread: a path was withdrawn."""
+        self._loop.call_soon_threadsafe(self._path_log.withdrawn, event["ev"])
 
     def _clock_failed(self, error: Exception) -> None:
+        """From the clock's thread."""
         log.error("tick.failed", error=str(error))
         self._failure = DatapathError(f"the clock program cannot be run: {error}")
-        self._stop.set()
+        self._loop.call_soon_threadsafe(self._stop.set)
 
     # ---- tasks
 
-    def _spawn(self, work: object) -> None:
-        task = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
 

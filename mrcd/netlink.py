@@ -73,6 +73,7 @@ _TABLE_MAIN = 254
 _ENCAP_SEG6_LOCAL = 7
 _FLAVOR_NEXT_CSID = 1 << 4
 _NUD_FAILED = 0x20
+_RTAX_FEATURE_ECN = 1
 _NUD_PERMANENT = 0x80
 _NUD_VALID = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80
 _CLSACT_PARENT = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
@@ -349,6 +350,7 @@ class Netlink:
         via: str | None = None,
         src: str | None = None,
         mtu: int | None = None,
+        ecn: bool = False,
         nexthops: tuple[Nexthop, ...] = (),
     ) -> None:
         """Install the route to `dst`, in place of another one to it.
@@ -365,8 +367,13 @@ class Netlink:
             attributes.append(_via_attribute(family, via))
         if src is not None:
             attributes.append(("RTA_PREFSRC", src))
+        metrics: list[tuple[str, int]] = []
         if mtu is not None:
-            attributes.append(("RTA_METRICS", {"attrs": [("RTAX_MTU", mtu)]}))
+            metrics.append(("RTAX_MTU", mtu))
+        if ecn:
+            metrics.append(("RTAX_FEATURES", _RTAX_FEATURE_ECN))
+        if metrics:
+            attributes.append(("RTA_METRICS", {"attrs": metrics}))
         if nexthops:
             ways = [
                 {"oif": self.index(hop.dev), "attrs": [_via_attribute(family, hop.via)]}
