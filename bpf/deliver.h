@@ -263,6 +263,8 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	if (sack.ooo)
 		watch(qp);
 	sack.ev = mark->ev;
+	if (verdict == VERDICT_DUPLICATE)
+		sack.cc_flags = MRC_CC_FLAG_DUPLICATE;
 	sack.ack_off = psn - sack.cack;
 	ifindex = write_sack(skb, h, q, &sack);
 	if (!ifindex)

@@ -54,8 +54,6 @@ BPF_PERCPU_ARRAY(counters, u64, MRC_C_COUNT);
 struct mrc_scratch {
 	u32 step;
 	u32 found;
-	u32 needless;
-	u32 pad;
 	u32 due[8];
 };
 BPF_PERCPU_ARRAY(scratch, struct mrc_scratch, 1);

@@ -109,6 +109,7 @@ struct mrc_seth {
 	__u32 bitmap_lo;
 };
 #define MRC_CC_FLAG_DELAYED 0x1  /* in .cc: sent by a clock, no RTT in it */
+#define MRC_CC_FLAG_DUPLICATE 0x2 /* in .cc: caused by a packet that had arrived before */
 #define MRC_CC_OOO 0x7fff        /* in .ooo */
 #define MRC_CC_BYTES_UNIT 256    /* .bytes counts in these */
 struct mrc_cc_state {

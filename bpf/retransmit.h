@@ -136,8 +136,7 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
  * One packet of ours has arrived: give its slot back, learn from it. Its bit
  * was set in tx->sacked by us, so nobody else does this.
  */
-static __always_inline void acked(u32 qp, u32 psn, struct mrc_tx *tx, u64 now, u64 *latest,
-				  struct mrc_scratch *sc)
+static __always_inline void acked(u32 qp, u32 psn, struct mrc_tx *tx, u64 now, u64 *latest)
 {
 	struct mrc_tx_entry *entry = tx_entry_get(qp, psn);
 	struct mrc_slot *buf;
@@ -153,11 +152,8 @@ static __always_inline void acked(u32 qp, u32 psn, struct mrc_tx *tx, u64 now, u
 	tx_free.push(&slot, 0);
 	/* After a retransmission the first sending may be what arrived: then it
 	 * says nothing about the second one's time or path (as RACK, RFC 8985). */
-	if (entry->sends > 1 && now - entry->sent_ns < tx->min_rtt_ns) {
-		count(MRC_C_RTX_NEEDLESS);
-		sc->needless = 1;
+	if (entry->sends > 1 && now - entry->sent_ns < tx->min_rtt_ns)
 		return;
-	}
 	if (entry->sent_ns > *latest)
 		*latest = entry->sent_ns;
 	path = path_get(qp, entry->path);
@@ -292,6 +288,7 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	struct mrc_seth *seth = data + MRC_BODY_OFF;
 	u32 qp = mark->qp, una, next, cack, base, i, step, word = 0, psn, trigger, high, delayed;
+	u32 needless;
 	u64 bitmap, now, fresh = 0, mask, latest = 0, rtt = 0, plane_mask;
 	struct mrc_tx_entry *entry;
 	struct mrc_host *h = host_get();
@@ -313,7 +310,8 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 	if (!peer)
 		return TC_ACT_SHOT;
 	plane_mask = h->plane_mask & peer->plane_mask;
-	delayed = seth->cc & MRC_CC_FLAG_DELAYED;
+	delayed = seth->cc & (MRC_CC_FLAG_DELAYED | MRC_CC_FLAG_DUPLICATE);
+	needless = seth->cc & MRC_CC_FLAG_DUPLICATE;
 	bitmap = (u64)bpf_ntohl(seth->bitmap_hi) << 32 | bpf_ntohl(seth->bitmap_lo);
 
 	bpf_spin_lock(&tx->lock);
@@ -329,6 +327,8 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 	base = cack + (s16)bpf_ntohs(seth->sack_offset);
 	trigger = cack + (s16)(bpf_ntohl(seth->head) & 0xffff);
 	count(ahead < 0 ? MRC_C_SACK_STALE : MRC_C_SACK_RX);
+	if (needless)
+		count(MRC_C_RTX_NEEDLESS);
 	now = bpf_ktime_get_ns();
 
 	/* a round trip, measured on the packet that caused this SACK */
@@ -342,7 +342,6 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 	 * is left over comes again with the next SACK */
 	high = una;
 	sc->step = 0;
-	sc->needless = 0;
 	for (i = 0; i < ACK_STEPS; i++) {
 		if (!fresh) {
 			step = sc->step;
@@ -371,7 +370,7 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 		}
 		psn = word + lowest_bit(fresh);
 		fresh &= fresh - 1;
-		acked(qp, psn, tx, now, &latest, sc);
+		acked(qp, psn, tx, now, &latest);
 		if ((s32)(psn + 1 - high) > 0)
 			high = psn + 1;
 	}
@@ -383,7 +382,7 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 		tx->high = high;
 	if (rtt)
 		rtt_sample(tx, rtt);
-	learn_reordering(tx, h, now, sc->needless);
+	learn_reordering(tx, h, now, needless);
 	advance_una(tx, now);
 	high = tx->high;
 	bpf_spin_unlock(&tx->lock);

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Packets of the rig's tests: what the peer sends, as it arrives, and what we should send."""
+
+from __future__ import annotations
+
+import struct
+from ipaddress import IPv4Address, IPv6Address
+
+from mrcd.fabric import usid
+from mrcd.fabric.description import Fabric, Host
+from mrcd.wire import (
+    WIRE,
+    Bth,
+    CcState,
+    Control,
+    Data,
+    Envelope,
+    Ip6,
+    Packet,
+    Peth,
+    Sack,
+    Seth,
+    Write,
+    encode_frame,
+)
+from tests.bpf.rig import gateway_mac_of, mac_of
+
+QPN = 0x770000  # ours, of QP 0
+REMOTE_QPN = 0x880003
+
+# Where things lie in a frame of ours.
+OUTER = WIRE.MRC_ETH_LEN
+INNER = OUTER + WIRE.MRC_IP6_LEN
+UDP = INNER + WIRE.MRC_IP6_LEN
+BTH = UDP + WIRE.MRC_UDP_LEN
+BODY = BTH + WIRE.MRC_BTH_LEN
+PAYLOAD = BODY + WIRE.MRC_METH_LEN + WIRE.MRC_RETH_LEN
+
+
+def ip4(
+    body: bytes = b"", *, src: str = "10.99.0.2", dst: str = "10.99.0.1", port: int = 7
+) -> bytes:
+    """An IPv4 packet with UDP in it; checksums are not our business."""
+    udp = struct.pack("!HHHH", 40000, port, 8 + len(body), 0) + body
+    ends = IPv4Address(src).packed + IPv4Address(dst).packed
+    return struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 1, 0x4000, 64, 17, 0) + ends + udp
+
+
+def ip6(
+    body: bytes = b"", *, src: str = "fd99::2", dst: str = "fd99::1", port: int = 7
+) -> bytes:
+    """An IPv6 packet with UDP in it."""
+    udp = struct.pack("!HHHH", 40000, port, 8 + len(body), 0) + body
+    ends = IPv6Address(src).packed + IPv6Address(dst).packed
+    return struct.pack("!IHBB", 6 << 28, len(udp), 17, 64) + ends + udp
+
+
+def numbered(number: int, size: int = 100) -> bytes:
+    """A packet that can be told from others."""
+    return ip4(struct.pack("!I", number).ljust(size, bytes([number & 0xFF])))
+
+
+def ev_of(plane: int, t1: int) -> int:
+    """The EV of a path."""
+    return usid.ev(plane, t1)
+
+
+EV = ev_of(1, 2)
+
+
+class Far:
+    """Makes frames as they come from `peer` at `us`."""
+
+    def __init__(self, fabric: Fabric, us: Host, peer: Host) -> None:
+        self.fabric, self.us, self.peer = fabric, us, peer
+
+    def envelope(
+        self,
+        ev: int,
+        *,
+        traffic_class: int = 0,
+        port: int = WIRE.MRC_UDP_PORT_DEFAULT,
+    ) -> Envelope:
+        plane, label = usid.ev_plane(ev), ev & 0xFFFF
+        src = self.fabric.address6(self.peer, plane)
+        dst = self.fabric.address6(self.us, plane)
+        last = usid.usid(plane, usid.ROLE_HOST, self.us.port)
+        sid = IPv6Address(usid.da_bytes(self.fabric.block, [last]))
+        return Envelope(
+            Ip6(src, sid, label, traffic_class, 61), Ip6(src, dst, label), ev >> 16, port
+        )
+
+    def frame(self, packet: Packet) -> bytes:
+        plane = usid.ev_plane(packet.envelope.ev)
+        return encode_frame(packet, mac_of(plane), gateway_mac_of(plane))
+
+    def data(
+        self,
+        psn: int,
+        payload: bytes,
+        ev: int = EV,
+        *,
+        rtx: bool = False,
+        ackreq: bool = False,
+        ce: bool = False,
+        qpn: int = QPN,
+    ) -> bytes:
+        bth = Bth(WIRE.MRC_OP_WRITE_ONLY, qpn, psn & 0xFFFFFF, rtx=rtx, ackreq=ackreq)
+        write = Write(msn=psn & 0xFFFF, length=len(payload))
+        around = self.envelope(ev, traffic_class=3 if ce else 0)
+        return self.frame(Data(around, bth, write, payload))
+
+    def sack(
+        self,
+        cack: int,
+        bitmap: int = 0,
+        *,
+        offset: int = 1,
+        trigger: int | None = None,
+        ev: int = EV,
+        delayed: bool = False,
+        qpn: int = QPN,
+    ) -> bytes:
+        """Everything up to `cack` arrived, and cack + offset + i for each bit i."""
+        seth = Seth(
+            cack & 0xFFFFFF, ev,
+            ack_psn_offset=0 if trigger is None else trigger - cack,
+            sack_offset=offset, bitmap=bitmap, mpr=2,
+            cc_flags=WIRE.MRC_CC_FLAG_DELAYED if delayed else 0,
+        )  # fmt: skip
+        return self.frame(Sack(self.envelope(ev), Bth(WIRE.MRC_OP_SACK, qpn), seth, CcState()))
+
+    def probe(self, probe_id: int, ev: int = EV, *, qpn: int = QPN) -> bytes:
+        peth = Peth(probe_id, ev)
+        return self.frame(Control(self.envelope(ev), Bth(WIRE.MRC_OP_PROBE, qpn), peth))
+
+    def probe_reply(
+        self, probe_id: int, ev: int = EV, *, cack: int = 999, qpn: int = QPN
+    ) -> bytes:
+        seth = Seth(
+            cack, ev, probe_id=probe_id, probe_reply=True,
+            cc_flags=WIRE.MRC_CC_FLAG_DELAYED,
+        )  # fmt: skip
+        return self.frame(Sack(self.envelope(ev), Bth(WIRE.MRC_OP_SACK, qpn), seth, CcState()))
+
+    # ---- what we send
+
+    def our_envelope(self, ev: int) -> Envelope:
+        plane, label = usid.ev_plane(ev), ev & 0xFFFF
+        src, dst = self.fabric.address6(self.us, plane), self.fabric.address6(self.peer, plane)
+        usids = usid.path_usids(self.us, self.peer, ev)
+        path = IPv6Address(usid.da_bytes(self.fabric.block, usids))
+        return Envelope(Ip6(src, path, label), Ip6(src, dst, label), ev >> 16)
+
+    def our_data(self, psn: int, payload: bytes, ev: int, *, rtx: bool = False) -> bytes:
+        """The frame in which `payload` should leave."""
+        plane = usid.ev_plane(ev)
+        packet = Data(
+            self.our_envelope(ev),
+            Bth(WIRE.MRC_OP_WRITE_ONLY, REMOTE_QPN, psn & 0xFFFFFF, rtx=rtx),
+            Write(msn=psn & 0xFFFF, length=len(payload)),
+            payload,
+        )
+        return encode_frame(packet, gateway_mac_of(plane), mac_of(plane))

@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The real programs on a bench: run one packet through one program, see everything it did.
+
+The maps are programmed by mrcd's own code, as the daemon programs them. The host of the rig has
+its mrc0 and its planes in a network namespace of their own, each a veth pair with a tap on the
+other end, so what a program sends with bpf_clone_redirect can be read back.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mrcd import bpfsys, config, loader, netns
+from mrcd.abi import ABI
+from mrcd.clock import CARRIER
+from mrcd.config import Config
+from mrcd.datapath import Datapath
+from mrcd.fabric import description, usid
+from mrcd.handshake import LocalQp, RemoteQp
+from mrcd.qptable import QpTable, evs_per_plane, words
+
+XDP_DROP, XDP_PASS, XDP_TX = 1, 2, 3
+TC_UNSPEC, TC_SHOT, TC_REDIRECT = 0xFFFFFFFF, 2, 7
+
+PLANES = 4
+T1S = 4
+MPR = 128
+WINDOW = 2 * MPR
+RING_SLOTS = 200
+QPS_PER_PEER = 16
+NEVER_NS = 4_000_000_000  # nothing of that age in a test
+
+LINK_MAC = bytes.fromhex("020000000099")
+_LOOKUP_AND_DELETE = 21
+_SO_RCVBUFFORCE = 33  # missing in Python's socket module
+_MARKER = b"\xff" * 6 + b"\x02" + bytes(5) + b"\x88\xb5" + b"end of what was sent" * 3
+_SIZES = {name: ABI.structs[f"mrc_{name}"].size for name in ("qp", "tx", "rx", "path", "peer")}
+
+
+def mac_of(plane: int) -> bytes:
+    """The rig's own address on a plane."""
+    return bytes.fromhex("0200000001") + bytes([plane])
+
+
+def gateway_mac_of(plane: int) -> bytes:
+    """The T0's address on a plane."""
+    return bytes.fromhex("0200000002") + bytes([plane])
+
+
+class Tap:
+    """Reads what arrives at an interface whose other end is `source`."""
+
+    def __init__(self, name: str, source: str) -> None:
+        self._in = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        self._in.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 32 << 20)
+        self._in.bind((name, 3))
+        self._out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        self._out.bind((source, 0))
+
+    def take(self) -> list[bytes]:
+        """Every frame that was sent before this call, oldest first."""
+        self._out.send(_MARKER)
+        self._in.settimeout(5)
+        frames = []
+        while (frame := self._in.recv(65536)) != _MARKER:
+            frames.append(frame)
+        return frames
+
+    def close(self) -> None:
+        self._in.close()
+        self._out.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a program returned, and the packet as it left it."""
+
+    verdict: int
+    frame: bytes
+
+
+class Rig:
+    """Compiled once; `reset` makes it new for each test."""
+
+    def __init__(self, namespace: str, folder: Path) -> None:
+        self.namespace = namespace
+        self._folder = folder
+        fabric = description.generate(name="rig", hosts=3, planes=PLANES, t1=T1S, mtu=1500)
+        (folder / "fabric.toml").write_text(description.dumps(fabric))
+        self.fabric = fabric
+        self.config = self._configuration("h1")
+        self.mtu = self.config.mtu
+        self._make_interfaces()
+        sizes = loader.Sizes(
+            mtu=self.mtu,
+            window=WINDOW,
+            ring_slots=RING_SLOTS,
+            peers=len(fabric.hosts) - 1,
+            qps=(len(fabric.hosts) - 1) * QPS_PER_PEER,
+            evs=evs_per_plane(self.config),
+            prefixes=16,
+        )
+        self.dp = Datapath(folder, sizes)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # bcc wants names as bytes
+            self.dp.maps, self.dp.programs, self.report = loader.load(sizes)
+        self.table = QpTable(self.dp, self.config)
+        self._used_qps: set[int] = set()
+        self._host: dict[str, Any] = {}
+        self._counted: dict[str, int] = {}
+
+    def _configuration(self, host: str) -> Config:
+        path = self._folder / f"{host}.toml"
+        path.write_text(
+            f'[host]\nname = "{host}"\nfabric = "fabric.toml"\n'
+            f"[transport]\nmpr = {MPR}\nqps_per_peer = {QPS_PER_PEER}\n"
+        )
+        return config.load(path)
+
+    # ---- surroundings
+
+    def _make_interfaces(self) -> None:
+        pairs = [("mrc0", "mrc0p"), *((f"plane{k}", f"wire{k}") for k in range(PLANES))]
+        netns.prepare_run_dir()
+        netns.create(self.namespace)
+        with netns.entered(self.namespace):
+            for name in ("default", "all"):
+                Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
+            lines = ["link set lo up"]
+            for one, other in pairs:
+                lines.append(f"link add {one} mtu 1500 type veth peer name {other} mtu 1500")
+                lines += [f"link set {end} arp off up" for end in (one, other)]
+            subprocess.run(
+                ["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True
+            )
+            self.ifindex = {end: socket.if_nametoindex(end) for pair in pairs for end in pair}
+            self.mrc0 = Tap("mrc0", "mrc0p")
+            self.wires = [Tap(f"wire{k}", f"plane{k}") for k in range(PLANES)]
+
+    def set_link(self, name: str, state: str) -> None:
+        """Set an interface up or down."""
+        subprocess.run(
+            ["ip", "-n", self.namespace, "link", "set", name, state], check=True, timeout=10
+        )
+
+    def close(self) -> None:
+        """Give everything back."""
+        for tap in (self.mrc0, *self.wires):
+            tap.close()
+        netns.delete(self.namespace)
+        self.dp.close()
+
+    def sent(self) -> list[tuple[int, bytes]]:
+        """(plane, frame) of all that left by the planes since the last call, plane by plane."""
+        return [(k, frame) for k, wire in enumerate(self.wires) for frame in wire.take()]
+
+    def delivered(self) -> list[bytes]:
+        """The IP packets that reached mrc0 since the last call, in order."""
+        return [frame[14:] for frame in self.mrc0.take()]
+
+    # ---- programming
+
+    def reset(self, host: str = "h1") -> None:
+        """All maps as a fresh daemon of `host` leaves them: peers known, no QP set up."""
+        size = self.dp.sizes
+        self._fill("qps", size.qps, _SIZES["qp"])
+        self._fill("txs", size.qps, _SIZES["tx"])
+        self._fill("rxs", size.qps, _SIZES["rx"])
+        self._fill("paths", size.qps * ABI.MRC_MAX_PLANES * size.evs, _SIZES["path"])
+        for name, kind in (("tx_entries", "mrc_tx_entry"), ("rx_entries", "mrc_rx_entry")):
+            for qp in self._used_qps:
+                self._fill(name, WINDOW, ABI.structs[kind].size, qp * WINDOW)
+        self._used_qps.clear()
+        self._fill("active", -(-size.qps // 64), 8)
+        self._fill("clock", 1, ABI.structs["mrc_clock"].size)
+        for key in bpfsys.keys(self.dp.maps["prefixes"], 20):
+            bpfsys.delete(self.dp.maps["prefixes"], key)
+        for name in ("tx_free", "rx_free"):
+            self.take_slots(name)
+            self.give_slots(name, range(RING_SLOTS))
+        self._become(host)
+        self.sent()
+        self.delivered()
+        self._counted = self.dp.counters()
+
+    def _fill(self, name: str, count: int, size: int, first: int = 0) -> None:
+        for index in range(first, first + count):
+            bpfsys.update(self.dp.maps[name], struct.pack("=I", index), bytes(size))
+
+    def _become(self, host: str) -> None:
+        self.config = self._configuration(host)
+        self.table = QpTable(self.dp, self.config)
+        fabric, us = self.fabric, self.config.host
+        for plane in range(PLANES):
+            sid = usid.da_bytes(fabric.block, [usid.usid(plane, usid.ROLE_HOST, us.port)])
+            self.dp.write(
+                "planes",
+                plane,
+                ABI.structs["mrc_plane"],
+                ifindex=self.ifindex[f"plane{plane}"],
+                mac=tuple(mac_of(plane)),
+                gateway_mac=tuple(gateway_mac_of(plane)),
+                addr=words(fabric.address6(us, plane).packed),
+                sid=words(sid),
+            )
+        for peer in self.config.peers:
+            self.table.add_peer(peer, seed=1)
+            self.spread(peer.name, 0, 1)
+        self._host = {}
+        self.tune(
+            link_ifindex=self.ifindex["mrc0p"],
+            planes=PLANES,
+            plane_mask=(1 << PLANES) - 1,
+            block=int.from_bytes(fabric.block.network_address.packed[:4], "little"),
+            udp_port=socket.htons(self.config.transport.udp_port),
+            control_port=socket.htons(self.config.transport.control_port),
+            # Nothing happens by itself: a test that wants a rule to act tunes it.
+            reo_min_ns=NEVER_NS,
+            reo_max_ns=NEVER_NS,
+            fifo_slack_ns=NEVER_NS,
+            rto_min_ns=NEVER_NS,
+            hole_timeout_ns=NEVER_NS,
+            sack_packets=1000,
+            sack_bytes=1 << 30,
+            queue_target_ns=NEVER_NS,
+            probe_interval_ns=NEVER_NS,
+            hold_base_ns=0,
+            hold_max_ns=0,
+            link_mac=tuple(LINK_MAC),
+        )
+
+    def tune(self, **values: int | tuple[int, ...]) -> None:
+        """Change members of the host's entry."""
+        self._host.update(values)
+        self.dp.write("host", 0, ABI.structs["mrc_host"], **self._host)
+
+    @property
+    def host_members(self) -> set[str]:
+        """Members of the host's entry that the rig sets."""
+        return set(self._host)
+
+    def spread(self, peer: str, first: int, count: int, planes: int = 0xFF) -> None:
+        """Hash the flows towards a peer over `count` of its QPs, and say which planes it has."""
+        self.dp.write(
+            "peers",
+            self.table.indices[peer],
+            ABI.structs["mrc_peer"],
+            qp_base=self.table.base(peer) + first,
+            qp_mask=count - 1,
+            plane_mask=planes,
+        )
+
+    def connect(
+        self,
+        peer: str = "h2",
+        index: int = 0,
+        *,
+        qpn: int = 0x770000,
+        remote_qpn: int = 0x880003,
+        tx_psn: int = 1000,
+        rx_psn: int = 5000,
+        mpr: int = MPR,
+        state: int = ABI.MRC_QP_READY,
+    ) -> None:
+        """Set a QP up; `qpn` gets the index into its low half."""
+        local = LocalQp(index, qpn & 0xFF0000 | index, tx_psn)
+        self._used_qps.add(index)
+        self.table.configure(peer, ((local, RemoteQp(remote_qpn, rx_psn)),), mpr)
+        self.set_state(state, index)
+
+    def set_state(self, state: int, index: int = 0) -> None:
+        """Change a QP's state."""
+        kind = ABI.structs["mrc_qp"]
+        self.dp.write("qps", index, kind, **{**self.dp.read("qps", index, kind), "state": state})
+
+    # ---- looking
+
+    def counted(self) -> dict[str, int]:
+        """Counters that went up since the last call, and by how much."""
+        now = self.dp.counters()
+        before, self._counted = self._counted, now
+        return {name: now[name] - before[name] for name in now if now[name] != before[name]}
+
+    def state(self) -> tuple[bytes, ...]:
+        """Everything the programs remember between packets, but counters and buffers."""
+        size = self.dp.sizes
+        maps = (
+            ("qps", size.qps, _SIZES["qp"]),
+            ("txs", size.qps, _SIZES["tx"]),
+            ("rxs", size.qps, _SIZES["rx"]),
+            ("paths", size.qps * ABI.MRC_MAX_PLANES * size.evs, _SIZES["path"]),
+            ("peers", size.peers, _SIZES["peer"]),
+            ("active", -(-size.qps // 64), 8),
+        )
+        return tuple(
+            b"".join(bpfsys.lookup_batch(self.dp.maps[name], 0, count, value))
+            for name, count, value in maps
+        )
+
+    def tx(self, index: int = 0) -> dict[str, int]:
+        """The sender half of a QP."""
+        return self.table.view(index).tx
+
+    def rx(self, index: int = 0) -> dict[str, int]:
+        """The receiver half of a QP."""
+        return self.table.view(index).rx
+
+    def path(self, ev: int, index: int = 0, peer: str = "h2") -> dict[str, int]:
+        """The path of an EV."""
+        (found,) = (path for path in self.table.paths(peer, index) if path["ev"] == ev)
+        return found
+
+    def active(self) -> bool:
+        """Whether any QP has asked for the clock."""
+        return any(
+            raw != bytes(8)
+            for raw in bpfsys.lookup_batch(
+                self.dp.maps["active"], 0, -(-self.dp.sizes.qps // 64), 8
+            )
+        )
+
+    def free_slots(self, name: str) -> int:
+        """How many slots of a ring are free; AssertionError when one is free twice."""
+        slots = self.take_slots(name)
+        self.give_slots(name, slots)
+        assert len(set(slots)) == len(slots), f"{name} holds a slot twice: {sorted(slots)}"
+        return len(slots)
+
+    def take_slots(self, name: str) -> list[int]:
+        """Empty a stack of free slots."""
+        slots = []
+        value = bpfsys.ctypes.create_string_buffer(4)
+        attr = struct.pack("=IIQQQ", self.dp.maps[name], 0, 0, bpfsys._address(value), 0)
+        try:
+            while True:
+                bpfsys._bpf(_LOOKUP_AND_DELETE, attr, f"pop {name}")
+                slots.append(struct.unpack("=I", value.raw)[0])
+        except bpfsys.BpfError:
+            return slots
+
+    def give_slots(self, name: str, slots: Sequence[int]) -> None:
+        """Push free slots."""
+        for slot in slots:
+            bpfsys.update(self.dp.maps[name], None, struct.pack("=I", slot))
+
+    # ---- running
+
+    def receive(self, frame: bytes, interface: str = "plane1") -> Ran:
+        """One frame through mrc_receive, as it comes in by an interface."""
+        context = struct.pack("=IIIIII", 0, len(frame), 0, self.ifindex[interface], 0, 0)
+        run = bpfsys.TestRun(
+            self.dp.programs["mrc_receive"], frame, out_size=4096, context=context,
+            context_out_size=24,
+        )  # fmt: skip
+        return Ran(run.run(), run.output)
+
+    def tc(self, program: str, frame: bytes) -> Ran:
+        """One frame through a tc program."""
+        run = bpfsys.TestRun(self.dp.programs[program], frame, out_size=4096)
+        return Ran(run.run(), run.output)
+
+    def arrive(self, frame: bytes, interface: str = "plane1") -> Ran:
+        """One frame through mrc_receive and, when that passes it, through mrc_deliver."""
+        first = self.receive(frame, interface)
+        if first.verdict != XDP_PASS:
+            return first
+        return self.tc("mrc_deliver", first.frame)
+
+    def spray(self, packet: bytes) -> Ran:
+        """An application's IP packet through mrc_spray."""
+        proto = b"\x86\xdd" if packet[:1] and packet[0] >> 4 == 6 else b"\x08\x00"
+        return self.tc("mrc_spray", LINK_MAC + LINK_MAC + proto + packet)
+
+    def tick(self, times: int = 1) -> None:
+        """Run the clock's program."""
+        bpfsys.TestRun(self.dp.programs["mrc_tick"], CARRIER).run(times)
+
+
+def pinned_to_one_cpu() -> set[int]:
+    """Bind this process to one CPU, so that frames arrive in the order of sending; the old set."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    return before
+
+
+def clock_passes(nanoseconds: int) -> None:
+    """Return when CLOCK_MONOTONIC, the programs' clock, has moved by so much."""
+    end = time.monotonic_ns() + nanoseconds
+    while time.monotonic_ns() <= end:
+        pass

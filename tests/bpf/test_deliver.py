@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The receive window: every packet once and in order, whatever arrives in whichever order."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mrcd.wire import WIRE, Sack, decode_frame
+from tests.bpf.packets import EV, REMOTE_QPN, Far, ev_of, ip4, ip6, numbered
+from tests.bpf.rig import LINK_MAC, MPR, RING_SLOTS, TC_REDIRECT, TC_SHOT, WINDOW, Rig
+
+FIRST = 5000  # the PSN that the rig's QP expects
+
+
+def arrive(rig: Rig, far: Far, *psns: int) -> None:
+    for psn in psns:
+        rig.arrive(far.data(psn, numbered(psn)))
+
+
+def delivered(rig: Rig) -> list[int]:
+    """Numbers of the packets that reached mrc0; each must be whole."""
+    packets = rig.delivered()
+    numbers = [int.from_bytes(packet[28:32], "big") for packet in packets]
+    assert packets == [numbered(number) for number in numbers]
+    return numbers
+
+
+def answer(frame: bytes) -> Sack:
+    packet = decode_frame(frame)
+    assert isinstance(packet, Sack)
+    return packet
+
+
+def sacked(sack: Sack) -> set[int]:
+    """PSNs beyond the cumulative one that a SACK reports."""
+    first = sack.body.cack + sack.body.sack_offset
+    found = {first + i for i in range(64) if sack.body.bitmap >> i & 1}
+    return {psn for psn in found if psn > sack.body.cack}
+
+
+@pytest.mark.parametrize("packet", [ip4(b"four"), ip6(b"six"), ip4(bytes(1000))])
+def test_packet_in_order_reaches_mrc0_unchanged(rig: Rig, far: Far, packet: bytes) -> None:
+    ran = rig.arrive(far.data(FIRST, packet))
+    (frame,) = rig.mrc0.take()
+    assert frame[:12] == LINK_MAC * 2
+    assert frame[12:14] == (b"\x86\xdd" if packet[0] >> 4 == 6 else b"\x08\x00")
+    assert frame[14:] == packet
+    assert ran.verdict == TC_SHOT
+    assert rig.counted() == {"rx_packets": 1, "rx_bytes": len(packet)}
+    assert rig.active()  # the clock sees to the SACK
+
+
+@pytest.mark.parametrize(
+    "order", [(1, 2, 3), (2, 3, 1), (3, 2, 1), (3, 1, 2), (2, 2, 3, 3, 1, 1), (1, 3, 3, 2)]
+)
+def test_release_is_in_order(rig: Rig, far: Far, order: tuple[int, ...]) -> None:
+    arrive(rig, far, *(FIRST - 1 + n for n in order))
+    assert delivered(rig) == [FIRST, FIRST + 1, FIRST + 2]
+    assert rig.rx()["waiting"] == 0
+    assert rig.free_slots("rx_free") == RING_SLOTS
+
+
+def test_nothing_is_released_over_a_gap(rig: Rig, far: Far) -> None:
+    arrive(rig, far, FIRST + 1, FIRST + 2, FIRST + 4)
+    assert delivered(rig) == []
+    assert rig.counted()["rx_held"] == 3
+    arrive(rig, far, FIRST)
+    assert delivered(rig) == [FIRST, FIRST + 1, FIRST + 2]
+    assert rig.rx()["waiting"] == 1
+    assert rig.free_slots("rx_free") == RING_SLOTS - 1
+
+
+def test_more_packets_wait_than_one_run_releases(rig: Rig, far: Far) -> None:
+    arrive(rig, far, *range(FIRST + 1, FIRST + 120))
+    arrive(rig, far, FIRST)
+    rig.tick(8)  # what a run leaves, the clock releases
+    assert delivered(rig) == list(range(FIRST, FIRST + 120))
+    assert rig.free_slots("rx_free") == RING_SLOTS
+
+
+@pytest.mark.parametrize("first", [0xFFFFF0, 0xFFFFFF, 0xFFFFFFF0, 0])
+def test_psns_wrap(rig: Rig, far: Far, first: int) -> None:
+    rig.reset()
+    rig.connect(rx_psn=first)
+    psns = [(first + i) & 0xFFFFFFFF for i in range(40)]
+    arrive(rig, far, *(psns[i] for i in (1, 0, 3, 2, *range(5, 30), 4, *range(30, 40))))
+    assert delivered(rig) == psns
+
+
+def test_duplicate_is_dropped_and_answered(rig: Rig, far: Far) -> None:
+    arrive(rig, far, FIRST)
+    assert delivered(rig) == [FIRST]
+    rig.counted()
+    ran = rig.arrive(far.data(FIRST, numbered(FIRST)))
+    assert delivered(rig) == []
+    assert rig.counted() == {"rx_duplicate": 1, "sack_tx": 1}
+    assert ran.verdict == TC_REDIRECT
+    assert answer(ran.frame).body.cack == FIRST
+
+
+@pytest.mark.parametrize("ahead", [MPR, MPR + 1, WINDOW, WINDOW + 3, 100_000, 0x7FFFFF])
+def test_psn_beyond_the_window_is_dropped(rig: Rig, far: Far, ahead: int) -> None:
+    before = rig.state()
+    assert rig.arrive(far.data(FIRST + ahead, numbered(1))).verdict == TC_SHOT
+    assert rig.counted() == {"drop_psn": 1}
+    assert rig.state() == before
+    assert rig.free_slots("rx_free") == RING_SLOTS
+
+
+def test_last_psn_of_the_window_waits(rig: Rig, far: Far) -> None:
+    arrive(rig, far, FIRST + MPR - 1)
+    assert rig.counted()["rx_held"] == 1
+
+
+@pytest.mark.parametrize("late", [1, 63, MPR, WINDOW - 1, WINDOW, WINDOW + 1, 100_000])
+def test_late_duplicate_does_not_poison_the_window(rig: Rig, far: Far, late: int) -> None:
+    """A bitmap that takes a late copy for news stalls or loses a packet one window later."""
+    start = FIRST + WINDOW + 10
+    arrive(rig, far, *range(FIRST, start))
+    delivered(rig)
+    rig.arrive(far.data(start - late, numbered(0)))
+    rest = range(start, start + 2 * WINDOW)
+    arrive(rig, far, *rest)
+    assert delivered(rig) == list(rest)
+    assert rig.counted()["rx_duplicate"] == 1
+    assert rig.free_slots("rx_free") == RING_SLOTS
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 1 << 32), loss=st.sampled_from([0.0, 0.05, 0.4]), reach=st.sampled_from([2, 20, 100]))
+def test_any_order_with_losses_and_copies_is_delivered_once_and_in_order(
+    rig: Rig, far: Far, seed: int, loss: float, reach: int
+) -> None:
+    """Packets arrive up to `reach` places late, some twice, some only when sent again."""
+    rng = random.Random(seed)
+    rig.reset()
+    first = rng.choice((FIRST, 0xFFFFC0, 0))
+    rig.connect(rx_psn=first)
+    todo = sorted(range(150), key=lambda n: n + rng.uniform(0, reach))
+    lost = [n for n in todo if rng.random() < loss]
+    arrivals = [n for n in todo if n not in lost]
+    for n in lost:  # sent again behind something that came after it
+        arrivals.insert(rng.randrange(max(0, n), n + 1) if n < len(arrivals) else len(arrivals), n)
+    for n in rng.sample(todo, 10):
+        arrivals.insert(rng.randrange(len(arrivals)), n)
+    backlog = list(arrivals)
+    next_psn = 0
+    while backlog:  # what lies beyond the window is dropped, and comes again later
+        number = backlog.pop(0)
+        if number - next_psn >= MPR:
+            backlog.append(number)
+            rig.arrive(far.data(first + number, numbered(number)))
+            continue
+        rig.arrive(far.data(first + number, numbered(number)))
+        next_psn = (rig.rx()["next"] - first) & 0xFFFFFFFF
+    rig.tick(8)
+    assert delivered(rig) == list(range(150))
+    assert rig.rx()["waiting"] == 0
+    assert rig.free_slots("rx_free") == RING_SLOTS
+
+
+def test_full_reorder_ring_drops_and_takes_the_packet_later(rig: Rig, far: Far) -> None:
+    slots = rig.take_slots("rx_free")
+    ran = rig.arrive(far.data(FIRST + 2, numbered(FIRST + 2), ackreq=True))
+    assert rig.counted()["drop_buffer"] == 1
+    assert sacked(answer(ran.frame)) == set()  # or the peer would never send it again
+    rig.give_slots("rx_free", slots)
+    arrive(rig, far, FIRST + 2, FIRST + 1, FIRST)
+    assert delivered(rig) == [FIRST, FIRST + 1, FIRST + 2]
+    assert rig.free_slots("rx_free") == RING_SLOTS
+
+
+def test_packet_refused_by_mrc0_is_kept(rig: Rig, far: Far) -> None:
+    rig.set_link("mrc0p", "down")
+    try:
+        arrive(rig, far, FIRST)
+        assert rig.counted()["deliver_retry"] == 1
+    finally:
+        rig.set_link("mrc0p", "up")
+    arrive(rig, far, FIRST + 1)
+    assert delivered(rig) == [FIRST, FIRST + 1]
+    assert rig.free_slots("rx_free") == RING_SLOTS
+
+
+def test_connections_do_not_mix(rig: Rig, far: Far) -> None:
+    rig.connect("h2", 1, qpn=0x550000, remote_qpn=0x660001, rx_psn=70)
+    rig.arrive(far.data(71, numbered(71), qpn=0x550001))
+    arrive(rig, far, FIRST, FIRST + 1)
+    assert delivered(rig) == [FIRST, FIRST + 1]
+    rig.arrive(far.data(70, numbered(70), qpn=0x550001))
+    assert delivered(rig) == [70, 71]
+
+
+# ---- answers
+
+
+@pytest.mark.parametrize("wish", [{"ackreq": True}, {"rtx": True}])
+def test_wished_answer_comes_at_once_on_the_mirrored_path(
+    rig: Rig, far: Far, wish: dict[str, bool]
+) -> None:
+    ev = ev_of(2, 3)
+    ran = rig.arrive(far.data(FIRST, numbered(FIRST), ev, **wish), "plane2")
+    assert delivered(rig) == [FIRST]
+    sack = answer(ran.frame)
+    assert ran.verdict == TC_REDIRECT
+    assert sack.envelope == far.our_envelope(ev)
+    assert sack.bth.dqpn == REMOTE_QPN
+    body = sack.body
+    assert (body.cack, body.entropy, body.ack_psn_offset) == (FIRST, ev, 0)
+    assert (body.probe_reply, body.cc_flags, body.mpr) == (False, 0, WINDOW // WIRE.MRC_MPR_UNIT)
+    assert sack.icrc == 0
+
+
+def test_answer_names_what_waits_and_what_is_missing(rig: Rig, far: Far) -> None:
+    arrive(rig, far, FIRST, FIRST + 2, FIRST + 5)
+    sack = answer(rig.arrive(far.data(FIRST + 7, numbered(1), ackreq=True)).frame)
+    assert sack.body.cack == FIRST
+    assert sacked(sack) == {FIRST + 2, FIRST + 5, FIRST + 7}
+    assert sack.body.ack_psn_offset == 7
+    assert sack.cc_state.ooo == 3
+
+
+def test_answer_far_beyond_a_gap_reports_its_own_packet(rig: Rig, far: Far) -> None:
+    arrive(rig, far, *range(FIRST + 1, FIRST + 100))
+    sack = answer(rig.arrive(far.data(FIRST + 100, numbered(1), ackreq=True)).frame)
+    assert FIRST + 100 in sacked(sack)
+    assert FIRST not in sacked(sack)
+
+
+def test_answers_come_after_so_many_packets(rig: Rig, far: Far) -> None:
+    rig.tune(sack_packets=3)
+    frames = [far.data(FIRST + i, numbered(i)) for i in range(7)]
+    verdicts = [rig.arrive(frame).verdict for frame in frames]
+    expected = [TC_SHOT, TC_SHOT, TC_REDIRECT] * 2 + [TC_SHOT]
+    assert verdicts == expected
+    assert rig.counted()["sack_tx"] == 2
+
+
+def test_answers_come_after_so_many_bytes(rig: Rig, far: Far) -> None:
+    rig.tune(sack_bytes=2500)
+    frames = [far.data(FIRST + i, ip4(bytes(972))) for i in range(6)]
+    verdicts = [rig.arrive(frame).verdict for frame in frames]
+    assert verdicts == [TC_SHOT, TC_SHOT, TC_REDIRECT] * 2
+
+
+def test_answer_is_golden_but_for_its_numbers(rig: Rig, far: Far) -> None:
+    """The whole frame, byte for byte, against the codec."""
+    ran = rig.arrive(far.data(FIRST, numbered(FIRST), ackreq=True))
+    sack = answer(ran.frame)
+    again = far.frame(replace(sack, envelope=sack.envelope))
+    assert again[14:] == ran.frame[14:]
+    assert EV == sack.envelope.ev

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""mrc_receive and mrc_deliver on thousands of broken packets, judged by an independent reading."""
+
+from __future__ import annotations
+
+import random
+import struct
+from ipaddress import IPv6Address
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mrcd.abi import ABI
+from mrcd.fabric import usid
+from mrcd.offers import udp6
+from mrcd.wire import WIRE, Control, Data, DecodeError, Peth, Sack, decode
+from tests.bpf.packets import EV, OUTER, QPN, Far, ip4, ip6
+from tests.bpf.rig import TC_REDIRECT, TC_SHOT, TC_UNSPEC, XDP_DROP, XDP_PASS, XDP_TX, Rig
+from tests.oracle import vector
+
+PLANE = 1
+GOLDEN = (
+    "data-arrived-ce", "data-ecmp", "data-rtx-ackreq", "data-timestamp", "data-v4", "data-v6",
+    "eeth-ev-probe", "eeth-port-status", "erth-ev-probe", "erth-port-status", "nack", "probe",
+    "sack-pr", "sack-skip", "sack",
+)  # fmt: skip
+
+
+def good_frames(far: Far) -> list[bytes]:
+    """What a peer may send on plane 1, and golden frames that are nearly right."""
+    around = far.envelope(EV, port=4972)
+    assert around.outer is not None
+    offer = udp6(around.inner.src, around.inner.dst, 4972, 4972, b"an offer")
+    outer = struct.pack("!IHBB", 6 << 28, len(offer), 41, 61)
+    outer += around.outer.src.packed + around.outer.dst.packed
+    frames = [
+        far.data(5000, ip4(b"four")),
+        far.data(5003, ip6(b"six" * 100), rtx=True),
+        far.data(5001, ip4(b"marked"), ackreq=True, ce=True),
+        far.sack(999),
+        far.sack(999, 0b101, offset=3),
+        far.probe(9),
+        far.probe_reply(9),
+        far.data(5000, ip4())[:14] + outer + offer,
+        bytes(12) + b"\x08\x00" + ip4(b"foreign" * 9),
+    ]
+    for name in GOLDEN:
+        frame = bytearray(vector(name))
+        frame[OUTER + 24 : OUTER + 40] = around.outer.dst.packed
+        frames.append(bytes(frame))
+    return frames
+
+
+def judge(rig: Rig, far: Far, frame: bytes) -> str:
+    """What should become of a frame on plane 1, read by the codec and not by the program."""
+    if frame[6] & 1:
+        return "dropped"
+    if len(frame) < OUTER + 40 or frame[12:14] != b"\x86\xdd":
+        return "untouched"
+    if frame[OUTER + 24 : OUTER + 28] != rig.fabric.block.network_address.packed[:4]:
+        return "untouched"
+    sid = usid.da_bytes(rig.fabric.block, [usid.usid(PLANE, usid.ROLE_HOST, far.us.port)])
+    if frame[OUTER + 24 : OUTER + 40] != sid or frame[OUTER] >> 4 != 6:
+        return "dropped"
+    port = rig.config.transport.control_port
+    if frame[OUTER + 82 : OUTER + 84] == struct.pack("!H", port) and _is_udp(rig, far, frame):
+        return "handshake"
+    try:
+        packet = decode(frame[OUTER:])
+    except DecodeError:
+        return "dropped"
+    around, bth = packet.envelope, packet.bth
+    if (
+        around.outer is None
+        or around.inner.dst != rig.fabric.address6(far.us, PLANE)
+        or around.inner.src != rig.fabric.address6(far.peer, PLANE)
+        or usid.ev_plane(around.ev) != PLANE
+        or bth.dqpn != QPN
+        or bth.ts
+    ):
+        return "dropped"
+    if isinstance(packet, Data) and bth.opcode == WIRE.MRC_OP_WRITE_ONLY:
+        good = packet.body.va == 0 and packet.body.rkey == WIRE.MRC_RKEY_NETDEV
+        return "data" if good and _is_ip(packet.payload, rig.mtu) else "dropped"
+    if isinstance(packet, Sack):
+        return "dropped" if packet.body.probe_reply else "sack"
+    if isinstance(packet, Control) and isinstance(packet.body, Peth):
+        return "answered" if packet.body.entropy == around.ev else "dropped"
+    return "dropped"
+
+
+def _is_udp(rig: Rig, far: Far, frame: bytes) -> bool:
+    """Whether the headers hang together: IPv6 in IPv6, UDP, lengths, addressed to us."""
+    outer, inner = frame[OUTER : OUTER + 40], frame[OUTER + 40 : OUTER + 80]
+    length = len(frame) - OUTER - 80
+    return (
+        outer[6] == 41
+        and inner[6] == 17
+        and inner[0] >> 4 == 6
+        and IPv6Address(inner[24:]) == rig.fabric.address6(far.us, PLANE)
+        and outer[4:6] == struct.pack("!H", length + 40)
+        and inner[4:6] == frame[OUTER + 84 : OUTER + 86] == struct.pack("!H", length)
+    )
+
+
+def _is_ip(packet: bytes, mtu: int) -> bool:
+    if not 20 <= len(packet) <= mtu:
+        return False
+    if packet[0] >> 4 == 4:
+        return packet[0] & 15 >= 5 and packet[2:4] == struct.pack("!H", len(packet))
+    return (
+        packet[0] >> 4 == 6
+        and len(packet) >= 40
+        and packet[4:6] == struct.pack("!H", len(packet) - 40)
+    )
+
+
+VERDICTS = {
+    "untouched": XDP_PASS, "handshake": XDP_PASS, "data": XDP_PASS, "sack": XDP_PASS,
+    "answered": XDP_TX, "dropped": XDP_DROP,
+}  # fmt: skip
+
+
+def check(rig: Rig, far: Far, frame: bytes) -> str:
+    """Run a frame through mrc_receive and compare; returns what became of it."""
+    expected = judge(rig, far, frame)
+    before = rig.state()
+    ran = rig.receive(frame)
+    counted = rig.counted()
+    shown = f"{expected}, counted {counted}: {frame.hex()}"
+    assert ran.verdict == VERDICTS[expected], shown
+    assert rig.state() == before, shown
+    marked = ran.frame[6:8] == bytes([ABI.MRC_MARK_MAGIC0, ABI.MRC_MARK_MAGIC1])
+    assert marked == (expected in ("data", "sack")), shown
+    if expected == "dropped":
+        ((name, count),) = counted.items()
+        assert count == 1, shown
+        assert name.startswith("drop_") or name == "probe_stale", shown
+    elif expected == "untouched":
+        assert ran.frame == frame
+        assert counted == {}
+    else:
+        told = {"handshake": {"control_rx": 1}, "answered": {"probe_rx": 1}}
+        assert counted == told.get(expected, {}), shown
+    return expected
+
+
+def mutated(rng: random.Random, frame: bytes) -> bytes:
+    """A frame with a few bytes changed, cut, or with bytes added."""
+    out = bytearray(frame)
+    kind = rng.randrange(10)
+    if kind < 7:
+        for _ in range(rng.choice((1, 1, 1, 2, 4))):
+            at = rng.randrange(len(out))
+            out[at] = rng.choice((out[at] ^ 1 << rng.randrange(8), rng.randrange(256), 0, 255))
+    if kind in (6, 7, 8):
+        del out[max(14, rng.randrange(len(out))) :]
+    if kind == 9:
+        out += rng.randbytes(rng.randrange(1, 40))
+    return bytes(out)
+
+
+def test_reading_agrees_on_good_frames(rig: Rig, far: Far) -> None:
+    seen = [check(rig, far, frame) for frame in good_frames(far)]
+    assert set(seen) == set(VERDICTS)
+
+
+def test_random_mutations(rig: Rig, far: Far) -> None:
+    rng = random.Random(0x4D52)
+    frames = good_frames(far)
+    seen = [check(rig, far, mutated(rng, rng.choice(frames))) for _ in range(6000)]
+    assert seen.count("dropped") > 3000
+    assert seen.count("data") > 50
+
+
+def test_every_truncation(rig: Rig, far: Far) -> None:
+    for frame in good_frames(far):
+        for length in range(14, len(frame)):
+            assert check(rig, far, frame[:length]) in ("dropped", "untouched")
+
+
+def test_every_single_bit(rig: Rig, far: Far) -> None:
+    """Each bit of the headers of a data packet is checked, or known not to matter."""
+    frame = far.data(5000, ip4(b"x"))
+    for bit in range(8 * (len(frame) - 5)):
+        flipped = bytearray(frame)
+        flipped[bit // 8] ^= 1 << bit % 8
+        check(rig, far, bytes(flipped))
+
+
+def test_noise(rig: Rig, far: Far) -> None:
+    rng = random.Random(1)
+    start = far.data(5000, ip4())[: OUTER + 40]
+    for _ in range(1000):
+        check(rig, far, rng.randbytes(rng.randrange(14, 300)))
+        check(rig, far, start + rng.randbytes(rng.randrange(0, 200)))
+
+
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_hypothesis_mutations(rig: Rig, far: Far, data: st.DataObject) -> None:
+    frame = bytearray(data.draw(st.sampled_from(good_frames(far))))
+    for _ in range(data.draw(st.integers(0, 4))):
+        at = data.draw(st.integers(0, len(frame) - 1))
+        frame[at] = data.draw(st.integers(0, 255))
+    length = data.draw(st.one_of(st.just(len(frame)), st.integers(14, len(frame))))
+    check(rig, far, bytes(frame[:length]) + data.draw(st.binary(max_size=8)))
+
+
+def test_replays_are_received_once(rig: Rig, far: Far) -> None:
+    frames = [far.data(5000 + i, ip4(bytes([i]))) for i in range(40)]
+    for frame in frames:
+        rig.arrive(frame)
+    assert len(rig.delivered()) == len(frames)
+    before = rig.rx()
+    rng = random.Random(2)
+    for _ in range(500):
+        rig.arrive(rng.choice(frames))
+    assert rig.delivered() == []
+    after = rig.rx()
+    for member in ("next", "high", "waiting", "packets", "bytes", "busy"):
+        assert after[member] == before[member]
+    counted = rig.counted()
+    assert counted["rx_duplicate"] == 500
+    assert counted["rx_packets"] == len(frames)
+
+
+# ---- behind it
+
+
+def test_deliver_leaves_unmarked_frames_alone(rig: Rig, far: Far) -> None:
+    rng = random.Random(3)
+    before = rig.state()
+    frames = good_frames(far)
+    for frame in [*frames, *(mutated(rng, rng.choice(frames)) for _ in range(1500))]:
+        # The kernel's test run refuses IP packets without a whole header.
+        if len(frame) >= 54 and frame[6:8] != bytes([ABI.MRC_MARK_MAGIC0, ABI.MRC_MARK_MAGIC1]):
+            ran = rig.tc("mrc_deliver", frame)
+            assert (ran.verdict, ran.frame) == (TC_UNSPEC, frame)
+    assert rig.counted() == {}
+    assert rig.state() == before
+    assert rig.sent() == []
+    assert rig.delivered() == []
+
+
+@pytest.mark.parametrize("flags", [0, ABI.MRC_MARK_SACK])
+def test_deliver_survives_marked_frames_of_any_length(rig: Rig, far: Far, flags: int) -> None:
+    """mrc_receive lets none of these through; the program must not rely on it."""
+    frame = rig.receive(far.sack(999) if flags else far.data(5100, ip4(b"a packet"))).frame
+    before = rig.state()
+    frame = frame[:12] + b"\x88\xb5" + frame[14:]  # test runs take no broken IP
+    for length in range(14, WIRE.MRC_SACK_FRAME_LEN if flags else 34):
+        assert rig.tc("mrc_deliver", frame[:length]).verdict in (TC_SHOT, TC_REDIRECT)
+    assert rig.state() == before
+    assert rig.delivered() == []
+    assert rig.free_slots("rx_free") == rig.dp.sizes.ring_slots
+
+
+@pytest.mark.parametrize("kind", ["data", "sack"])
+def test_deliver_drops_marked_frames_of_an_unknown_qp(rig: Rig, far: Far, kind: str) -> None:
+    good = far.data(5000, ip4()) if kind == "data" else far.sack(999)
+    frame = bytearray(rig.receive(good).frame)
+    at = ABI.structs["mrc_mark"].fields["qp"].offset
+    frame[at : at + 2] = b"\xff\xff"
+    assert rig.tc("mrc_deliver", bytes(frame)).verdict == TC_SHOT
+    assert rig.delivered() == []

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The programs as the kernel has them: sizes, layouts, and that both sides mean the same maps.
+
+instructions.json holds each program's length. A change of more than the tolerance is either a
+slip (a helper inlined once more) or meant; then `MRC_RECORD_INSTRUCTIONS=1 pytest
+tests/bpf/test_programs.py` writes the file anew, and the commit says why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+from mrcd import bpfsys, loader
+from mrcd.abi import ABI, COUNTERS
+from mrcd.datapath import Datapath
+from mrcd.wire import Header, read_header
+from tests.bpf.rig import WINDOW, Rig
+
+RECORD = Path(__file__).with_name("instructions.json")
+TOLERANCE = 0.05
+VERIFIER_MAX = 1_000_000  # of instructions walked, the kernel's limit
+
+
+def test_instruction_counts(built_rig: Rig) -> None:
+    found = {report.name: report.instructions for report in built_rig.report}
+    if os.environ.get("MRC_RECORD_INSTRUCTIONS"):
+        RECORD.write_text(json.dumps(found, indent=2) + "\n")
+    recorded = json.loads(RECORD.read_text())
+    assert found.keys() == recorded.keys()
+    for name, count in found.items():
+        change = count / recorded[name] - 1
+        assert abs(change) <= TOLERANCE, (
+            f"{name} has {count} instructions, {change:+.1%} against {recorded[name]} in"
+            f" {RECORD.name}: if that is meant, record it with MRC_RECORD_INSTRUCTIONS=1"
+        )
+
+
+def test_verifier_has_room(built_rig: Rig) -> None:
+    """Another kernel's verifier may walk more: half of the limit is what we allow ourselves."""
+    for report in built_rig.report:
+        found = re.search(r"processed (\d+) insns", report.verifier)
+        assert found, report.verifier
+        assert int(found[1]) < VERIFIER_MAX / 2, f"{report.name}: {report.verifier}"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("host", "mrc_host"),
+        ("planes", "mrc_plane"),
+        ("peers", "mrc_peer"),
+        ("peer_planes", "mrc_peer_plane"),
+        ("qps", "mrc_qp"),
+        ("txs", "mrc_tx"),
+        ("rxs", "mrc_rx"),
+        ("tx_entries", "mrc_tx_entry"),
+        ("rx_entries", "mrc_rx_entry"),
+        ("paths", "mrc_path"),
+        ("clock", "mrc_clock"),
+    ],
+)
+def test_map_values_have_the_structs_size(built_rig: Rig, name: str, kind: str) -> None:
+    assert bpfsys.map_info(built_rig.dp.maps[name])[2] == ABI.structs[kind].size
+
+
+def test_maps_have_the_sizes_asked_for(built_rig: Rig) -> None:
+    size = built_rig.dp.sizes
+    entries = {name: bpfsys.map_info(fd)[3] for name, fd in built_rig.dp.maps.items()}
+    assert entries["qps"] == entries["txs"] == entries["rxs"] == size.qps
+    assert entries["tx_entries"] == entries["rx_entries"] == size.qps * WINDOW
+    assert entries["tx_ring"] == entries["rx_ring"] == size.ring_slots
+    assert entries["tx_free"] == entries["rx_free"] == size.ring_slots
+    assert entries["paths"] == size.qps * ABI.MRC_MAX_PLANES * size.evs
+    assert entries["counters"] == len(COUNTERS) == ABI.MRC_C_COUNT
+
+
+def test_datapath_refuses_maps_of_another_layout(built_rig: Rig, tmp_path: Path) -> None:
+    other = Datapath(tmp_path, built_rig.dp.sizes)
+    other.maps = {**built_rig.dp.maps, "qps": built_rig.dp.maps["peers"]}
+    with pytest.raises(Exception, match="map qps holds values of .* bytes"):
+        other._check_layouts()
+    other.maps = built_rig.dp.maps
+    other._check_layouts()
+
+
+def test_rig_sets_every_member_of_the_host(rig: Rig) -> None:
+    """A new tuning constant must be given a value here, or tests run with zero."""
+    members = {name for name in ABI.structs["mrc_host"].fields if not name.startswith("pad")}
+    assert rig.host_members == members
+
+
+def assertions(header: Header) -> str:
+    """C that compiles only where the compiler lays structs out as Python does."""
+    lines = []
+    for name, layout in header.structs.items():
+        lines.append(f'_Static_assert(sizeof(struct {name}) == {layout.size}, "{name}");')
+        lines += [
+            f"_Static_assert(__builtin_offsetof(struct {name}, {field.name}) == {field.offset} &&"
+            f" sizeof(((struct {name} *)0)->{field.name}) == {field.size},"
+            f' "{name}.{field.name}");'
+            for field in layout.fields.values()
+        ]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("file", ["mrc_wire.h", "mrc_abi.h"])
+def test_the_programs_compiler_and_python_agree_on_layouts(built_rig: Rig, file: str) -> None:
+    from bcc import BPF  # type: ignore[import-untyped]
+
+    path = ABI.path.parent / file
+    text = f"#include <uapi/linux/bpf.h>\n{path.read_text()}\n{assertions(read_header(path))}\n"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        BPF(text=text, cflags=["-Wall", "-Werror"])
+        with pytest.raises(Exception, match="compile"):  # the assertions are looked at
+            BPF(text=text + '_Static_assert(sizeof(int) == 3, "");', debug=0)
+
+
+def test_every_header_is_part_of_the_programs() -> None:
+    whole = loader.source()
+    for path in ABI.path.parent.glob("*.h"):
+        assert path.read_text() in whole, f"{path.name} is not included by mrc.c"

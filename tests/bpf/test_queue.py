@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What TCP hears of long queues: a CE mark, or an early drop where it does not speak ECN."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from mrcd.abi import ABI
+from mrcd.wire import Data, decode_frame
+from tests.bpf.packets import ip4, ip6
+from tests.bpf.rig import RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig
+
+TCP, UDP = 6, 17
+NOT_ECT, ECT1, ECT0, CE = range(4)
+
+
+def checksum(header: bytes) -> int:
+    """RFC 1071; 0 over a header whose own is right."""
+    total = sum(struct.unpack(f"!{len(header) // 2}H", header))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def v4(protocol: int, ecn: int, size: int = 1200) -> bytes:
+    packet = bytearray(ip4(bytes(size), src="10.99.0.1", dst="10.99.0.2"))
+    packet[1], packet[9] = 0x28 | ecn, protocol
+    packet[10:12] = struct.pack("!H", checksum(bytes(packet[:20])))
+    return bytes(packet)
+
+
+def v6(protocol: int, ecn: int, size: int = 1200) -> bytes:
+    packet = bytearray(ip6(bytes(size), src="fd99::1", dst="fd99::2"))
+    packet[1], packet[6] = ecn << 4, protocol
+    return bytes(packet)
+
+
+def ecn_of(packet: bytes) -> int:
+    return packet[1] & 3 if packet[0] >> 4 == 4 else packet[1] >> 4 & 3
+
+
+def sprayed(rig: Rig, packet: bytes) -> bytes:
+    ran = rig.spray(packet)
+    assert ran.verdict == TC_REDIRECT
+    data = decode_frame(ran.frame)
+    assert isinstance(data, Data)
+    return data.payload
+
+
+@pytest.fixture
+def queued(rig: Rig) -> Rig:
+    """The rig when SACKs have measured queues of 5 ms where 1 ms is wanted."""
+    rig.tune(queue_target_ns=1_000_000)
+    kind = ABI.structs["mrc_tx"]
+    raw = bytearray(rig.dp.read_raw("txs", 0, kind.size))
+    for name, value in (("srtt_ns", 5_200_000), ("min_rtt_ns", 200_000)):
+        at = kind.fields[name].offset
+        raw[at : at + 4] = value.to_bytes(4, "little")
+    values = {
+        name: kind.unpack_array(raw, name) if field.count > 1 else kind.unpack(raw)[name]
+        for name, field in kind.fields.items()
+        if name != "lock"
+    }
+    rig.dp.write("txs", 0, kind, **values)
+    return rig
+
+
+@pytest.mark.parametrize("packet_of", [v4, v6])
+@pytest.mark.parametrize("ecn", [ECT0, ECT1, CE])
+def test_tcp_with_ecn_is_marked(queued: Rig, packet_of: type, ecn: int) -> None:
+    packet = packet_of(TCP, ecn)
+    out = sprayed(queued, packet)
+    assert ecn_of(out) == CE
+    assert out[0:1] + out[2:10] + out[12:] == packet[0:1] + packet[2:10] + packet[12:]
+    if packet_of is v4:
+        assert out[1] == 0x28 | CE
+        assert checksum(out[:20]) == 0
+    assert queued.counted()["tx_ce"] == 1
+
+
+@pytest.mark.parametrize("packet_of", [v4, v6])
+def test_tcp_without_ecn_is_dropped_now_and_then(queued: Rig, packet_of: type) -> None:
+    before = queued.tx()
+    assert queued.spray(packet_of(TCP, NOT_ECT)).verdict == TC_SHOT
+    assert queued.counted() == {"drop_early": 1}
+    assert queued.tx()["next"] == before["next"]  # no PSN is spent on it
+    assert queued.free_slots("tx_free") == RING_SLOTS
+    assert sprayed(queued, packet_of(TCP, NOT_ECT)) == packet_of(TCP, NOT_ECT)
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [v4(UDP, NOT_ECT), v4(UDP, ECT0), v6(UDP, ECT0), v4(TCP, NOT_ECT, 40), v6(TCP, NOT_ECT, 40)],
+    ids=["udp", "udp with ECN", "udp over IPv6", "a pure ACK", "a pure ACK over IPv6"],
+)
+def test_others_are_left_alone(queued: Rig, packet: bytes) -> None:
+    assert sprayed(queued, packet) == packet
+    assert queued.counted().keys() & {"tx_ce", "drop_early"} == set()
+
+
+@pytest.mark.parametrize("packet", [v4(TCP, ECT0), v4(TCP, NOT_ECT), v6(TCP, ECT0)])
+def test_short_queues_are_not_signalled(rig: Rig, packet: bytes) -> None:
+    rig.tune(queue_target_ns=1_000_000)
+    assert sprayed(rig, packet) == packet
+
+
+def test_retransmission_carries_the_mark_too(queued: Rig) -> None:
+    first = sprayed(queued, v4(TCP, ECT0))
+    queued.tune(rto_min_ns=1)
+    kind = ABI.structs["mrc_tx"]
+    assert kind.unpack(queued.dp.read_raw("txs", 0, kind.size))["una"] == 1000
+    for _ in range(2000):
+        queued.tick()
+        again = [decode_frame(frame) for _plane, frame in queued.sent()]
+        if found := [packet for packet in again if isinstance(packet, Data)]:
+            assert found[0].payload == first
+            return
+    pytest.fail("the packet was never sent again")

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""mrc_receive: what passes, in which shape, and why everything else is dropped."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from mrcd.abi import ABI
+from mrcd.offers import udp6
+from mrcd.wire import WIRE, Control, Data, Sack, decode_frame
+from tests.bpf.packets import BODY, BTH, EV, INNER, OUTER, PAYLOAD, UDP, Far, ev_of, ip4, ip6
+from tests.bpf.rig import XDP_DROP, XDP_PASS, XDP_TX, Rig
+from tests.oracle import vector
+
+MARK = ABI.structs["mrc_mark"]
+PACKET = ip4(b"some bytes of an application")
+
+
+def mark_of(frame: bytes) -> dict[str, int]:
+    """The mark over a frame's Ethernet addresses."""
+    mark = MARK.unpack(frame)
+    assert (mark["magic0"], mark["magic1"]) == (ABI.MRC_MARK_MAGIC0, ABI.MRC_MARK_MAGIC1)
+    return mark
+
+
+def as_arrived(name: str) -> bytes:
+    """A golden frame with its uSID list shifted by the switches: the host's own is left."""
+    frame = bytearray(vector(name))
+    at = OUTER + 24
+    last = frame[at + 10 : at + 12] if frame[at + 6 : at + 8] != b"\0\0" else frame[at + 4 : at + 6]
+    frame[at + 4 : at + 16] = last.ljust(12, b"\0")
+    return bytes(frame)
+
+
+# ---- passed
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("data-v4", 0),
+        ("data-v6", 0),
+        ("data-rtx-ackreq", WIRE.MRC_BTH_RTX | WIRE.MRC_BTH_ACKREQ),
+        ("data-arrived-ce", ABI.MRC_MARK_CE),
+    ],
+)
+def test_golden_data_is_stripped_and_marked(rig: Rig, name: str, flags: int) -> None:
+    rig.reset("h2")
+    rig.connect("h1", 0x13, qpn=0x510013)
+    frame = as_arrived(name)
+    packet = decode_frame(frame)
+    assert isinstance(packet, Data)
+    plane = packet.envelope.ev >> WIRE.MRC_EV_PLANE_SHIFT
+    ran = rig.receive(frame, f"plane{plane}")
+    assert ran.verdict == XDP_PASS
+    proto = 0x0800 if packet.payload[0] >> 4 == 4 else 0x86DD
+    assert ran.frame[12:] == struct.pack("!H", proto) + packet.payload + bytes(4)
+    mark = mark_of(ran.frame)
+    assert mark["psn_hi"] << 16 | mark["psn_lo"] == packet.bth.psn
+    assert (mark["qp"], mark["ev"], mark["flags"]) == (0x13, packet.envelope.ev, flags)
+    assert rig.counted() == {}
+
+
+@pytest.mark.parametrize("name", ["sack", "sack-skip"])
+def test_golden_sack_is_marked_and_otherwise_untouched(rig: Rig, name: str) -> None:
+    rig.connect("h2", 0x10, qpn=0x2A0010)
+    frame = as_arrived(name)
+    ran = rig.receive(frame)
+    assert ran.verdict == XDP_PASS
+    assert ran.frame[12:] == frame[12:]
+    assert mark_of(ran.frame)["flags"] & ABI.MRC_MARK_SACK
+    assert mark_of(ran.frame)["qp"] == 0x10
+
+
+def test_golden_probe_is_turned_round(rig: Rig) -> None:
+    rig.reset("h2")
+    rig.connect("h1", 0x13, qpn=0x510013, remote_qpn=0x2A0010, rx_psn=0xF00D)
+    rig.counted()
+    before = rig.state()
+    ran = rig.receive(as_arrived("probe"))
+    assert ran.verdict == XDP_TX
+    fabric = rig.fabric
+    far = Far(fabric, fabric.host("h2"), fabric.host("h1"))
+    answer, golden = decode_frame(ran.frame), decode_frame(vector("sack-pr"))
+    assert isinstance(answer, Sack)
+    assert isinstance(golden, Sack)
+    assert answer.envelope == far.our_envelope(EV) == golden.envelope
+    assert answer.body == replace(
+        golden.body, mpr=answer.body.mpr, cc_flags=WIRE.MRC_CC_FLAG_DELAYED
+    )
+    assert answer.bth.dqpn == 0x2A0010
+    assert rig.counted() == {"probe_rx": 1}
+    assert rig.state() == before
+
+
+def test_probe_reply_says_what_has_arrived(rig: Rig, far: Far) -> None:
+    for psn in (5000, 5001, 5003, 5010):
+        rig.arrive(far.data(psn, PACKET))
+    answer = decode_frame(rig.receive(far.probe(7)).frame)
+    assert isinstance(answer, Sack)
+    assert (answer.body.probe_reply, answer.body.probe_id) == (True, 7)
+    assert answer.body.cack == 5001
+    first = answer.body.cack + answer.body.sack_offset
+    arrived = {first + i for i in range(64) if answer.body.bitmap >> i & 1}
+    assert arrived == {5003, 5010}
+    assert answer.cc_state.ooo == 2
+
+
+def test_handshake_loses_its_outer_header_and_passes(rig: Rig, far: Far) -> None:
+    around = far.envelope(EV, port=4972)
+    assert around.outer is not None
+    inner = udp6(around.inner.src, around.inner.dst, 4972, 4972, b"an offer")
+    outer = struct.pack("!IHBB", 6 << 28, len(inner), 41, 61)
+    outer += around.outer.src.packed + around.outer.dst.packed
+    ethernet = far.data(5000, PACKET)[:14]
+    ran = rig.receive(ethernet + outer + inner)
+    assert (ran.verdict, ran.frame) == (XDP_PASS, ethernet + inner)
+    assert rig.counted() == {"control_rx": 1}
+
+
+FOREIGN = {
+    "arp": bytes(12) + b"\x08\x06" + bytes(46),
+    "ipv4": bytes(12) + b"\x08\x00" + ip4(b"plain traffic of this NIC" * 4),
+    "ipv6": bytes(12) + b"\x86\xdd" + ip6(b"plain traffic of this NIC" * 4),
+    "no more than a header": bytes(14),
+    "short ipv6": bytes(12) + b"\x86\xdd" + bytes(30),
+    "ipv6 to another uSID block": bytes(12) + b"\x86\xdd" + ip6(b"x" * 99, dst="fcbb:bb01:3001::"),
+    "data without an outer header": vector("data-ecmp"),
+}
+
+
+@pytest.mark.parametrize("frame", FOREIGN.values(), ids=FOREIGN)
+def test_foreign_traffic_passes_untouched(rig: Rig, frame: bytes) -> None:
+    before = rig.state()
+    ran = rig.receive(frame)
+    assert (ran.verdict, ran.frame) == (XDP_PASS, frame)
+    assert rig.counted() == {}
+    assert rig.state() == before
+
+
+# ---- dropped
+
+
+def poke(at: int, value: bytes) -> Callable[[bytes], bytes]:
+    return lambda frame: frame[:at] + value + frame[at + len(value) :]
+
+
+def resized(change: int, at: int | None = None) -> Callable[[bytes], bytes]:
+    """Insert (or cut) bytes before the ICRC word, with every length adjusted."""
+
+    def do(frame: bytes) -> bytes:
+        where = len(frame) - 4 if at is None else at
+        rest = frame[where:]
+        out = frame[:where] + bytes(change) + rest if change > 0 else frame[: where + change] + rest
+        for offset in (OUTER + 4, INNER + 4, UDP + 4):
+            (length,) = struct.unpack_from("!H", out, offset)
+            out = poke(offset, struct.pack("!H", length + change))(out)
+        return out
+
+    return do
+
+
+def cut(length: int) -> Callable[[bytes], bytes]:
+    return lambda frame: frame[:length]
+
+
+def both(*steps: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    def do(frame: bytes) -> bytes:
+        for step in steps:
+            frame = step(frame)
+        return frame
+
+    return do
+
+
+RETH = BODY + WIRE.MRC_METH_LEN
+
+# kind of packet, what is done to it, the counter that says so
+DROPS = [
+    ("data", "group address as source", poke(6, b"\x03"), "drop_mark"),
+    ("data", "forged mark", poke(6, bytes([ABI.MRC_MARK_MAGIC0, ABI.MRC_MARK_MAGIC1])), "drop_mark"),
+    ("data", "uSID of another port", poke(OUTER + 28, b"\x30\x02"), "drop_sid"),
+    ("data", "uSID list not used up", poke(OUTER + 30, b"\x30\x02"), "drop_sid"),
+    ("data", "uSID of another plane", poke(OUTER + 28, b"\x50\x01"), "drop_sid"),
+    ("data", "outer next header not IPv6", poke(OUTER + 6, b"\x11"), "drop_sid"),
+    ("data", "inner version 4", poke(INNER, b"\x45"), "drop_sid"),
+    ("data", "inner next header TCP", poke(INNER + 6, b"\x06"), "drop_sid"),
+    ("data", "inner destination not ours", poke(INNER + 39, b"\x07"), "drop_sid"),
+    ("data", "UDP port not ours", poke(UDP + 2, b"\x12\xb7"), "drop_sid"),
+    ("data", "cut in the inner header", cut(INNER + 20), "drop_short"),
+    ("data", "cut in the UDP header", cut(UDP + 7), "drop_short"),
+    ("data", "cut behind the BTH", cut(BODY), "drop_length"),
+    ("data", "last byte missing", lambda frame: frame[:-1], "drop_length"),
+    ("data", "a byte too many", lambda frame: frame + b"\0", "drop_length"),
+    ("data", "UDP length", poke(UDP + 4, b"\0\x20"), "drop_length"),
+    ("data", "inner payload length", poke(INNER + 4, b"\0\x20"), "drop_length"),
+    ("data", "outer payload length", poke(OUTER + 4, b"\0\x20"), "drop_length"),
+    ("data", "outer payload length 0", poke(OUTER + 4, b"\0\0"), "drop_length"),
+    ("data", "transport version 1", poke(BTH + 1, b"\x01"), "drop_version"),
+    ("data", "pad count 1", poke(BTH + 1, b"\x10"), "drop_version"),
+    ("data", "time stamp announced", poke(BTH + 8, b"\x10"), "drop_version"),
+    ("data", "EV of another plane", poke(UDP, b"\x20"), "drop_entropy"),
+    ("data", "QP index out of range", poke(BTH + 6, b"\xff\xff"), "drop_qpn"),
+    ("data", "QP not set up", poke(BTH + 7, b"\x05"), "drop_qpn"),
+    ("data", "QPN of an earlier boot", poke(BTH + 5, b"\x78"), "drop_qpn"),
+    ("data", "sender of another plane", poke(INNER + 8 + 5, b"\x09"), "drop_source"),
+    ("data", "sender is not the peer", poke(INNER + 8 + 7, b"\x03"), "drop_source"),
+    ("data", "unknown R_Key", poke(RETH + 8, b"NET1"), "drop_rkey"),
+    ("data", "address beyond the region", poke(RETH + 7, b"\x01"), "drop_rkey"),
+    ("data", "address beyond the region, high", poke(RETH, b"\x80"), "drop_rkey"),
+    ("data", "RETH length", poke(RETH + 15, b"\x01"), "drop_length"),
+    ("data", "RETH length, high", poke(RETH + 12, b"\x01"), "drop_length"),
+    ("data", "no payload", resized(-len(PACKET)), "drop_short"),
+    ("data", "19 bytes of payload", resized(19 - len(PACKET)), "drop_short"),
+    ("data", "payload of IP version 5", poke(PAYLOAD, b"\x55"), "drop_inner"),
+    ("data", "payload of IP version 0", poke(PAYLOAD, b"\x05"), "drop_inner"),
+    ("data", "IPv4 header of 16 bytes", poke(PAYLOAD, b"\x44"), "drop_inner"),
+    ("data", "IPv4 total length too long", poke(PAYLOAD + 2, b"\x05"), "drop_inner"),
+    ("data", "IPv4 total length too short", poke(PAYLOAD + 2, b"\0\x14"), "drop_inner"),
+    ("data6", "IPv6 payload length", poke(PAYLOAD + 4, b"\xff"), "drop_inner"),
+    ("data6", "IPv6 in 39 bytes",
+     both(resized(39 - len(ip6(b"six"))), poke(RETH + 12, struct.pack("!I", 39))), "drop_inner"),
+    ("sack", "4 bytes too long", resized(4), "drop_length"),
+    ("sack", "4 bytes too short", resized(-4), "drop_length"),
+    ("sack", "QPN of an earlier boot", poke(BTH + 5, b"\x78"), "drop_qpn"),
+    ("sack", "sender is not the peer", poke(INNER + 8 + 7, b"\x03"), "drop_source"),
+    ("probe", "4 bytes too long", resized(4), "drop_length"),
+    ("probe", "4 bytes too short", resized(-4), "drop_length"),
+    ("probe", "EV is not the packet's", poke(BODY + 13, b"\x03"), "drop_entropy"),
+    ("reply", "nobody waits for it", lambda frame: frame, "probe_stale"),
+    ("reply", "EV of no path", poke(BODY + 4, struct.pack("!I", ev_of(1, 9))), "drop_entropy"),
+    ("reply", "EV of no plane", poke(BODY + 4, b"\xf0"), "drop_entropy"),
+    *(
+        ("data", f"opcode {opcode:#04x}", poke(BTH, bytes([opcode])), "drop_opcode")
+        for opcode in (0x00, 0x0A, 0xC6, 0xC7, 0xC8, 0xC9, 0xCB, 0xD1, 0xD8, 0xD9, 0xDD, 0xFF)
+    ),
+]  # fmt: skip
+
+
+def good_packets(far: Far) -> dict[str, bytes]:
+    return {
+        "data": far.data(5000, PACKET),
+        "data6": far.data(5000, ip6(b"six")),
+        "sack": far.sack(999),
+        "probe": far.probe(1),
+        "reply": far.probe_reply(1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "mutate", "counter"),
+    [(kind, mutate, counter) for kind, _what, mutate, counter in DROPS],
+    ids=[f"{kind}: {what}" for kind, what, _mutate, _counter in DROPS],
+)
+def test_bad_packet_is_dropped_for_its_reason(
+    rig: Rig, far: Far, kind: str, mutate: Callable[[bytes], bytes], counter: str
+) -> None:
+    good = good_packets(far)[kind]
+    if kind != "reply":
+        assert rig.receive(good).verdict in (XDP_PASS, XDP_TX)
+        rig.counted()
+    before = rig.state()
+    assert rig.receive(mutate(good)).verdict == XDP_DROP
+    assert rig.counted() == {counter: 1}
+    assert rig.state() == before
+
+
+def test_udp_length_without_room_for_a_bth_is_short(rig: Rig, far: Far) -> None:
+    whole = far.data(5000, PACKET)
+    frame = whole[: UDP + WIRE.MRC_UDP_LEN + 20]
+    for offset, length in ((OUTER + 4, 68), (INNER + 4, 28), (UDP + 4, 28)):
+        frame = poke(offset, struct.pack("!H", length))(frame)
+    # BTH and ICRC, and nothing between.
+    assert rig.receive(frame).verdict == XDP_DROP
+    assert rig.counted() == {"drop_short": 1}
+    frame = frame[:-9]
+    for offset, length in ((OUTER + 4, 59), (INNER + 4, 19), (UDP + 4, 19)):
+        frame = poke(offset, struct.pack("!H", length))(frame)
+    assert rig.receive(frame).verdict == XDP_DROP
+    assert rig.counted() == {"drop_short": 1}
+
+
+def test_payload_beyond_the_mtu_is_dropped(rig: Rig, far: Far) -> None:
+    room = rig.mtu - len(ip4())
+    assert rig.receive(far.data(5000, ip4(bytes(room)))).verdict == XDP_PASS
+    assert rig.receive(far.data(5000, ip4(bytes(room + 1)))).verdict == XDP_DROP
+    assert rig.counted() == {"drop_length": 1}
+
+
+def test_packet_of_one_plane_that_comes_in_by_another_is_dropped(rig: Rig, far: Far) -> None:
+    frame = far.data(5000, PACKET, ev_of(2, 1))
+    assert rig.receive(frame, "plane2").verdict == XDP_PASS
+    assert rig.receive(frame, "plane1").verdict == XDP_DROP
+    assert rig.counted() == {"drop_sid": 1}
+
+
+def test_packet_for_a_qp_that_is_down_is_dropped(rig: Rig, far: Far) -> None:
+    rig.set_state(ABI.MRC_QP_DOWN)
+    before = rig.state()
+    for frame in good_packets(far).values():
+        assert rig.receive(frame).verdict == XDP_DROP
+    assert rig.counted() == {"drop_qpn": len(good_packets(far))}
+    assert rig.state() == before
+
+
+def test_qp_that_may_not_send_yet_receives(rig: Rig, far: Far) -> None:
+    rig.set_state(ABI.MRC_QP_RECEIVE)
+    rig.arrive(far.data(5000, PACKET))
+    assert rig.delivered() == [PACKET]
+
+
+@pytest.mark.parametrize("name", ["nack", "eeth-ev-probe", "eeth-port-status"])
+def test_golden_packets_that_nobody_asked_for_are_dropped(rig: Rig, name: str) -> None:
+    frame = as_arrived(name)
+    packet = decode_frame(frame)
+    assert isinstance(packet, Control)
+    rig.connect("h2", 0x10, qpn=0x2A0010)
+    rig.counted()
+    before = rig.state()
+    assert rig.receive(frame).verdict == XDP_DROP
+    expected = "drop_opcode" if packet.bth.dqpn == 0x2A0010 else "drop_qpn"
+    assert rig.counted() == {expected: 1}
+    assert rig.state() == before
+
+
+def test_every_drop_reason_of_the_receiver_has_a_case() -> None:
+    """A new counter that mrc_receive can raise needs a row in the table."""
+    source = (ABI.path.parent / "receive.h").read_text()
+    raised = {
+        name.removeprefix("MRC_C_").lower()
+        for name in ABI.constants
+        if name.startswith("MRC_C_DROP_") and f"xdp_drop({name})" in source
+    }
+    # The kernel refuses to move a packet's head or tail only when it has no memory.
+    assert raised - {"drop_skb"} <= {row[3] for row in DROPS}

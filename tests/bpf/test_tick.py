@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""mrc_tick: what no arriving packet sees to."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrcd.abi import ABI
+from mrcd.wire import WIRE, Control, Data, Peth, Sack, decode_frame
+from tests.bpf.packets import Far, ev_of, ip4, numbered
+from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, Rig, clock_passes
+
+FIRST_TX = 1000
+FIRST_RX = 5000
+PACKET = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
+
+
+def sent(rig: Rig) -> list[Data | Sack | Control]:
+    return [decode_frame(frame) for _plane, frame in rig.sent()]
+
+
+def test_idle_does_nothing(rig: Rig) -> None:
+    before = rig.state()
+    rig.tick(10)
+    assert rig.sent() == []
+    assert rig.counted() == {}
+    assert rig.state() == before
+
+
+# ---- time-outs
+
+
+def test_lost_tail_is_sent_again(rig: Rig, far: Far) -> None:
+    first = decode_frame(rig.spray(PACKET).frame)
+    rig.tick()
+    assert sent(rig) == []  # not yet
+    rig.tune(rto_min_ns=1)
+    rig.tick()
+    again, *_probe = [one for one in rig.sent() if isinstance(decode_frame(one[1]), Data)]
+    packet = decode_frame(again[1])
+    assert again[1] == far.our_data(FIRST_TX, PACKET, packet.envelope.ev, rtx=True)
+    assert packet.envelope.ev != first.envelope.ev
+    counted = rig.counted()
+    assert counted["rtx_timeout"] == 1
+    assert counted["path_withdrawn"] == 1
+
+
+def test_acknowledged_tail_is_not(rig: Rig, far: Far) -> None:
+    rig.spray(PACKET)
+    rig.arrive(far.sack(FIRST_TX))
+    rig.tune(rto_min_ns=1)
+    rig.tick(5)
+    assert sent(rig) == []
+    assert not rig.active()
+
+
+def test_whole_lost_window_is_sent_again_in_several_runs(rig: Rig) -> None:
+    for _ in range(MPR):
+        rig.spray(PACKET)
+    rig.tune(rto_min_ns=1)
+    psns = set()
+    for _ in range(200):
+        clock_passes(300)  # beyond the first back-offs
+        rig.tick()
+        psns |= {packet.bth.psn for packet in sent(rig) if isinstance(packet, Data)}
+        if len(psns) == MPR:
+            break
+    assert psns == set(range(FIRST_TX, FIRST_TX + MPR))
+    assert rig.free_slots("tx_free") == RING_SLOTS - MPR
+
+
+def test_time_outs_in_a_row_come_further_apart(rig: Rig) -> None:
+    rig.spray(PACKET)
+    rig.tune(rto_min_ns=2_000_000)
+    resends = []
+    for _ in range(400):
+        rig.tick()
+        if any(isinstance(packet, Data) for packet in sent(rig)):
+            resends.append(rig.tx()["backoff"])
+        if len(resends) == 4:
+            break
+        clock_passes(100_000)
+    assert resends == [1, 2, 3, 4]
+
+
+def test_back_off_ends_with_progress(rig: Rig, far: Far) -> None:
+    rig.spray(PACKET)
+    rig.tune(rto_min_ns=1)
+    rig.tick()
+    assert rig.tx()["backoff"] == 1
+    rig.arrive(far.sack(FIRST_TX))
+    assert rig.tx()["backoff"] == 0
+
+
+# ---- answers by the clock
+
+
+def test_delayed_sack_is_sent_once(rig: Rig, far: Far) -> None:
+    ev = ev_of(2, 3)
+    rig.arrive(far.data(FIRST_RX, numbered(1), ev), "plane2")
+    rig.tick()
+    (sack,) = sent(rig)
+    assert isinstance(sack, Sack)
+    assert sack.envelope == far.our_envelope(ev)
+    assert sack.body.cack == FIRST_RX
+    assert sack.body.cc_flags & WIRE.MRC_CC_FLAG_DELAYED
+    assert rig.counted()["sack_tx_clock"] == 1
+    rig.tick(3)
+    assert sent(rig) == []
+    assert not rig.active()
+
+
+def test_gap_is_reported_until_it_is_filled(rig: Rig, far: Far) -> None:
+    rig.arrive(far.data(FIRST_RX + 1, numbered(2)))
+    for _ in range(3):
+        rig.tick()
+        (sack,) = sent(rig)
+        assert isinstance(sack, Sack)
+        assert sack.body.cack == FIRST_RX - 1
+        assert sack.body.bitmap << sack.body.sack_offset & 1 << 2
+    rig.arrive(far.data(FIRST_RX, numbered(1)))
+    rig.tick()
+    rig.sent()
+    rig.tick(2)
+    assert sent(rig) == []
+
+
+def test_clock_reports_every_part_of_a_wide_window(rig: Rig, far: Far) -> None:
+    """One SACK shows 64 PSNs; the clock's go round, so a lost SACK is made up for."""
+    held = {FIRST_RX + n for n in range(1, 120) if n % 7}
+    for psn in sorted(held):
+        rig.arrive(far.data(psn, numbered(psn)))
+    seen = set()
+    for _ in range(6):
+        rig.tick()
+        for sack in sent(rig):
+            assert isinstance(sack, Sack)
+            base = sack.body.cack + sack.body.sack_offset
+            seen |= {base + i for i in range(64) if sack.body.bitmap >> i & 1}
+    assert seen == held
+
+
+# ---- gaps
+
+
+def test_gap_that_nobody_fills_is_given_up(rig: Rig, far: Far) -> None:
+    rig.arrive(far.data(FIRST_RX + 2, numbered(3)))
+    rig.tick(3)
+    assert rig.delivered() == []
+    rig.tune(hole_timeout_ns=1)
+    rig.tick(4)
+    assert rig.delivered() == [numbered(3)]
+    assert rig.counted()["hole_skipped"] == 2
+    assert rig.rx()["next"] == FIRST_RX + 3
+    assert rig.free_slots("rx_free") == RING_SLOTS
+    # What was given up and comes all the same is late.
+    rig.arrive(far.data(FIRST_RX, numbered(1)))
+    assert rig.delivered() == []
+    assert rig.counted()["rx_duplicate"] == 1
+
+
+def test_gap_wider_than_a_word_is_given_up_in_steps(rig: Rig, far: Far) -> None:
+    rig.arrive(far.data(FIRST_RX + MPR - 1, numbered(1)))
+    rig.tune(hole_timeout_ns=1)
+    rig.tick(12)
+    assert rig.delivered() == [numbered(1)]
+    assert rig.counted()["hole_skipped"] == MPR - 1
+
+
+def test_moving_gap_is_not_given_up(rig: Rig, far: Far) -> None:
+    rig.tune(hole_timeout_ns=50_000_000)
+    for n in range(0, 40, 2):
+        rig.arrive(far.data(FIRST_RX + n + 1, numbered(n + 1)))
+        rig.tick()
+        clock_passes(5_000_000)
+        rig.arrive(far.data(FIRST_RX + n, numbered(n)))
+    assert "hole_skipped" not in rig.counted()
+    assert rig.delivered() == [numbered(n) for n in range(40)]
+
+
+# ---- probes
+
+
+def withdrawn(rig: Rig, far: Far) -> int:
+    """Lose a packet; the EV of the path that is away for it."""
+    rig.tune(reo_min_ns=0, reo_max_ns=0)
+    first = decode_frame(rig.spray(PACKET).frame)
+    rig.spray(PACKET)
+    rig.arrive(far.sack(FIRST_TX - 1, 2))
+    rig.sent()
+    rig.arrive(far.sack(FIRST_TX + 1))
+    assert rig.path(first.envelope.ev)["state"] == ABI.MRC_PATH_ASSUMED_BAD
+    return first.envelope.ev
+
+
+def reply(rig: Rig, far: Far, probe_id: int, ev: int) -> None:
+    """The peer's answer to a probe comes in."""
+    plane = ev >> WIRE.MRC_EV_PLANE_SHIFT
+    rig.receive(far.probe_reply(probe_id, ev), f"plane{plane}")
+
+
+def test_path_that_is_away_is_probed_and_restored(rig: Rig, far: Far) -> None:
+    ev = withdrawn(rig, far)
+    rig.tick()
+    (probe,) = sent(rig)
+    rig.tick(3)
+    assert sent(rig) == []  # too early for another
+    assert rig.active()  # but the clock keeps running for it
+    assert isinstance(probe, Control)
+    assert isinstance(probe.body, Peth)
+    assert probe.envelope == far.our_envelope(ev)
+    assert probe.body.entropy == ev
+    assert rig.counted()["probe_tx"] == 1
+    reply(rig, far, probe.body.probe_id, ev)
+    assert rig.path(ev)["state"] == ABI.MRC_PATH_GOOD
+    rig.tick(2)
+    assert not rig.active()
+
+
+def test_reply_by_another_path_counts_for_the_one_probed(rig: Rig, far: Far) -> None:
+    """SETH names the EV under test; the way back is the peer's choice."""
+    ev = withdrawn(rig, far)
+    rig.tune(probe_interval_ns=1)
+    rig.tick()
+    (probe,) = sent(rig)
+    assert isinstance(probe.body, Peth)
+    frame = bytearray(far.probe_reply(probe.body.probe_id, ev_of(1, 4)))
+    frame[118:122] = ev.to_bytes(4, "big")
+    rig.receive(bytes(frame))
+    assert rig.path(ev)["state"] == ABI.MRC_PATH_GOOD
+
+
+def test_unanswered_probes_are_repeated_with_new_ids(rig: Rig, far: Far) -> None:
+    withdrawn(rig, far)
+    rig.tune(probe_interval_ns=1)
+    ids = []
+    for _ in range(300):
+        clock_passes(200_000)
+        rig.tick()
+        ids += [packet.body.probe_id for packet in sent(rig) if isinstance(packet.body, Peth)]
+        if len(ids) == 4:
+            break
+    assert len(set(ids)) == 4
+
+
+def test_replayed_reply_restores_nothing(rig: Rig, far: Far) -> None:
+    ev = withdrawn(rig, far)
+    rig.tune(probe_interval_ns=1)
+    rig.tick()
+    (probe,) = sent(rig)
+    assert isinstance(probe.body, Peth)
+    clock_passes(500_000)
+    rig.tick()
+    rig.sent()
+    before = rig.state()
+    reply(rig, far, probe.body.probe_id, ev)
+    assert rig.state() == before
+    assert rig.counted()["probe_stale"] == 1
+
+
+def test_path_that_loses_more_than_others_stays_away_longer(rig: Rig, far: Far) -> None:
+    rig.tune(hold_base_ns=4_000_000_00, hold_max_ns=4_000_000_000, reo_min_ns=0, reo_max_ns=0)
+    psn, bad = FIRST_TX, ev_of(0, 1)
+    for _ in range(60):  # every packet of one path is lost, all others arrive
+        packets = [decode_frame(rig.spray(PACKET).frame) for _ in range(PLANES * T1S)]
+        lost = [i for i, packet in enumerate(packets) if packet.envelope.ev == bad]
+        arrived = (1 << len(packets)) - 1 - sum(1 << i for i in lost)
+        rig.arrive(far.sack(psn - 1, arrived, offset=1))
+        rig.sent()
+        psn += len(packets)
+        rig.arrive(far.sack(psn - 1))
+        path = rig.path(bad)
+        if path["hold_ns"]:
+            break
+        rig.tune(probe_interval_ns=1)
+        clock_passes(100_000)
+        rig.tick()
+        for packet in sent(rig):
+            if isinstance(packet.body, Peth):
+                reply(rig, far, packet.body.probe_id, packet.body.entropy)
+    assert path["hold_ns"] > path["withdrawn_ns"] + 400_000_000
+    rig.tick(3)
+    assert sent(rig) == []  # not even probed before its time
+
+
+@pytest.mark.parametrize("what", ["tx", "rx", "probe"])
+def test_qp_that_went_down_is_left_alone(rig: Rig, far: Far, what: str) -> None:
+    if what == "tx":
+        rig.spray(PACKET)
+    elif what == "rx":
+        rig.arrive(far.data(FIRST_RX + 1, numbered(1)))
+    else:
+        withdrawn(rig, far)
+    rig.set_state(ABI.MRC_QP_DOWN)
+    rig.tune(rto_min_ns=1, hole_timeout_ns=1, probe_interval_ns=1)
+    rig.tick(3)
+    assert sent(rig) == []
+    assert rig.delivered() == []
+    assert not rig.active()
+
+
+def test_every_active_qp_has_its_turn(rig: Rig, far: Far) -> None:
+    for index in (1, 7, 30):
+        rig.connect("h2", index, qpn=0x100000, remote_qpn=0x200000 | index)
+        rig.arrive(far.data(FIRST_RX, numbered(index), qpn=0x100000 | index))
+    rig.arrive(far.data(FIRST_RX, numbered(0)))
+    rig.tick(4)
+    qpns = sorted(packet.bth.dqpn for packet in sent(rig))
+    assert qpns == [0x200001, 0x200007, 0x20001E, 0x880003]
