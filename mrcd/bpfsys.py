@@ -108,7 +108,9 @@ def load_program(
             text = log.value.decode(errors="replace")
             raise BpfError(f"load program {name}", failure.errno or 0, text[-6000:]) from first
         raise
-    lines = [line for line in log.value.decode(errors="replace").splitlines() if "processed" in line]
+    lines = [
+        line for line in log.value.decode(errors="replace").splitlines() if "processed" in line
+    ]
     return fd, lines[-1] if lines else ""
 
 

@@ -30,7 +30,8 @@ from mrcd.ringbuf import RingBuffer
 CARRIER = bytes(12) + b"\x86\xdd" + bytes(114)
 """The skb that carries what a tick sends: only its size matters, and only to begin with."""
 
-IDLE_TICKS = 5
+IDLE_TICKS = 100
+"""A clock that has just had work stays up so long: waking it costs more than a few looks."""
 SAFETY_S = 0.5
 """Without a wake-up the bits are looked at so often all the same: an event may be lost."""
 
@@ -95,8 +96,8 @@ class Clock(threading.Thread):
                 if active:
                     idle = 0
                     self.running = True
-                    self._run.run(active)
                     time.sleep(self._tick_s)
+                    self._run.run(active)
                     ready = poll.poll(0)
                 elif idle < IDLE_TICKS:
                     idle += 1
@@ -116,7 +117,7 @@ class Clock(threading.Thread):
                     event = ABI.structs["mrc_event"].unpack(raw)
                     if event["kind"] != ABI.MRC_EVENT_WAKE:
                         self._on_event(event)
-        except Exception as error:  # noqa: BLE001  # a dead clock must not be a silent one
+        except Exception as error:  # a dead clock must not be a silent one
             self._on_failure(error)
         finally:
             self.running = False

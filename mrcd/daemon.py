@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import zlib
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,11 @@ from mrcd.datapath import Datapath, DatapathError
 from mrcd.detach import detach_with
 from mrcd.loader import Sizes
 from mrcd.log import get_logger
+from mrcd.model import XdpMode
 from mrcd.netlink import Netlink
 from mrcd.pathlog import PathLog
 from mrcd.peers import Peers
-from mrcd.planes import Planes
+from mrcd.planes import Plane, Planes, find_planes
 from mrcd.qptable import QpTable, evs_per_plane
 from mrcd.report import Report
 
@@ -75,63 +77,66 @@ class Daemon:
         self._stop.set()
 
     async def run(self) -> None:
-        """Bring everything up, serve until stop(), take down what must not outlive us."""
-        config, places = self._config, self._places
+        """Bring everything up, serve until stop(), leave the machine as it was.
+
+        A start that fails takes down what it had made. Raises what went wrong.
+        """
+        places = self._places
         self._loop = asyncio.get_running_loop()
         places.state_dir.mkdir(parents=True, exist_ok=True)
-        async with contextlib.AsyncExitStack() as stack:
-            nl = await stack.enter_async_context(Netlink())
-            self._nl = nl
-            datapath = await self._build(nl)
-            stack.callback(datapath.close)
-            await self._make_mrc0(nl)
-
-            planes = Planes(nl, config, datapath, self._planes_changed)
-            self._planes = planes
-            await planes.find()
-            self._datapath = datapath
-            self._write_host(0)
-            await planes.configure()
-            stack.push_async_callback(planes.close)
-            await self._attach(nl, datapath, planes)
-
-            table = QpTable(datapath, config)
-            for peer in config.peers:
-                table.add_peer(peer, seed=hash((config.host.name, peer.name)))
-            clock = Clock(
-                datapath, config.transport.tick_us * 1000, self._path_event, self._clock_failed
-            )
-            clock.start()
-            stack.callback(clock.stop)
-
-            self._peers = peers = Peers(config, table, secrets.randbits(64), self._mtu_of_peer)
-            self._write_host(planes.mask)
-            peers.start(planes.mask)
-            stack.callback(peers.close)
-            self._spawn(planes.follow())
-            stack.push_async_callback(self._cancel_tasks)
-
-            report = Report(config, datapath, table, planes, peers, clock, places.bpffs)
-            self._report = report
-            await stack.enter_async_context(ControlServer(places.socket, report))
-            log.info("daemon.ready", host=config.host.name, peers=len(config.peers))
-            await self._stop.wait()
-            report.stopping = True
-            log.info("daemon.stopping")
-        await self._take_down()
+        pins.prepare(places.bpffs)
+        with pins.owned(places.bpffs):
+            async with Netlink() as nl:
+                self._nl = nl
+                planes = await find_planes(nl, self._config)
+                await self._take_down()  # what an earlier run left
+                try:
+                    async with contextlib.AsyncExitStack() as stack:
+                        await self._serve(stack, planes)
+                finally:
+                    await self._take_down()
         if self._failure is not None:
             raise self._failure
         log.info("daemon.stopped")
 
+    async def _serve(self, stack: contextlib.AsyncExitStack, found: list[Plane]) -> None:
+        config, places, nl = self._config, self._places, self._nl
+        self._datapath = datapath = await self._build()
+        stack.callback(datapath.close)
+        await self._make_mrc0(nl)
+        self._write_host(0)
+        planes = Planes(nl, config, datapath, found, self._planes_changed)
+        await planes.configure()
+        stack.push_async_callback(planes.close)
+        await self._attach(nl, datapath, planes)
+
+        table = QpTable(datapath, config)
+        for peer in config.peers:
+            table.add_peer(peer, seed=zlib.crc32(f"{config.host.name} {peer.name}".encode()))
+        clock = Clock(
+            datapath, config.transport.tick_us * 1000, self._path_event, self._clock_failed
+        )
+        clock.start()
+        stack.callback(clock.stop)
+
+        self._peers = peers = Peers(config, table, secrets.randbits(64), self._mtu_of_peer)
+        self._write_host(planes.mask)
+        peers.start(planes.mask)
+        stack.callback(peers.close)
+        self._spawn(planes.follow())
+        stack.push_async_callback(self._cancel_tasks)
+
+        report = Report(config, datapath, table, planes, peers, clock, places.bpffs)
+        await stack.enter_async_context(ControlServer(places.socket, report))
+        log.info("daemon.ready", host=config.host.name, peers=len(config.peers))
+        await self._stop.wait()
+        report.stopping = True
+        log.info("daemon.stopping")
+
     # ---- the data path
 
-    async def _build(self, nl: Netlink) -> Datapath:
-        folder = self._places.bpffs
-        pins.prepare(folder)
-        old = await detach_with(nl, folder)
-        if old.detached:
-            log.info("datapath.detached", removed=len(old.detached))
-        datapath = Datapath(folder, sizes_of(self._config))
+    async def _build(self) -> Datapath:
+        datapath = Datapath(self._places.bpffs, sizes_of(self._config))
         for report in await datapath.build(xdp_frags=self._config.transport.xdp == "native"):
             log.info("datapath.compiled", **report)
         return datapath
@@ -156,7 +161,7 @@ class Daemon:
         ethtool.set_features(link, tso=False, gso=False, gro=False)
         # TCP may send from two CPUs in turn; each packet must reach the spray program in that
         # order, so all packets of a flow are handled on one CPU (docs/decisions/0002).
-        sysfs.write_interface(link, "queues/rx-0/rps_cpus", sysfs.cpu_mask())
+        sysfs.write_interfaces([link], "queues/rx-0/rps_cpus", sysfs.cpu_mask(sysfs.all_cpus()))
         await nl.set_link(name, arp=False, up=True)
         await nl.set_link(link, arp=False, up=True)
         for address in self._config.mrc0.addresses:
@@ -169,8 +174,7 @@ class Daemon:
         await datapath.attach_tc(nl, f"{self._config.mrc0.name}p", "mrc_spray", transport.tc)
         for plane in planes.planes:
             await datapath.attach_tc(nl, plane.link.name, "mrc_deliver", transport.tc)
-            mode = _xdp_mode(plane.link.name) if transport.xdp == "auto" else transport.xdp
-            datapath.attach_xdp(plane.link.name, plane.link.index, mode)
+            datapath.attach_xdp(plane.link.name, plane.link.index, _xdp_mode(transport.xdp))
         log.info("datapath.attached", xdp=datapath.xdp_mode, tc=datapath.tc_kind)
 
     def _write_host(self, mask: int) -> None:
@@ -248,10 +252,10 @@ class Daemon:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _take_down(self) -> None:
-        """A clean stop leaves the machine as it was."""
-        async with Netlink() as nl:
-            report = await detach_with(nl, self._places.bpffs)
-        log.info("datapath.detached", removed=len(report.detached))
+        """Remove programs, pins and interfaces of this daemon, and of one that died."""
+        report = await detach_with(self._nl, self._places.bpffs)
+        if report.detached or report.failed:
+            log.info("datapath.detached", removed=len(report.detached), failed=report.failed)
 
 
 def _network16(value: int) -> int:
@@ -259,8 +263,6 @@ def _network16(value: int) -> int:
     return int.from_bytes(value.to_bytes(2, "big"), "little")
 
 
-def _xdp_mode(interface: str) -> str:
-    """Native where the driver has it; a veth copies every packet for it, so generic there."""
-    return "generic"
-
-
+def _xdp_mode(wanted: str) -> XdpMode:
+    """The mode to attach in; "auto" is generic, which every driver has."""
+    return "native" if wanted == "native" else "generic"

@@ -20,6 +20,7 @@ from pathlib import Path
 from mrcd import bpfsys, pins
 from mrcd.abi import ABI, COUNTERS
 from mrcd.loader import MAPS, PROGRAMS, Sizes
+from mrcd.model import TcKind, XdpMode
 from mrcd.netlink import Netlink
 from mrcd.wire import Struct
 
@@ -49,8 +50,8 @@ class Datapath:
         self.sizes = sizes
         self.maps: dict[str, int] = {}
         self.programs: dict[str, int] = {}
-        self.xdp_mode = "detached"
-        self.tc_kind = "detached"
+        self.xdp_mode: XdpMode = "detached"
+        self.tc_kind: TcKind = "detached"
 
     async def build(self, *, xdp_frags: bool) -> list[dict[str, object]]:
         """Compile, load and pin in a child process, then open the pins.
@@ -146,7 +147,7 @@ class Datapath:
         await nl.attach_clsact(name, self.programs[program], prog_name=program, prio=pins.PRIO)
         self.tc_kind = "clsact"
 
-    def attach_xdp(self, name: str, ifindex: int, mode: str) -> None:
+    def attach_xdp(self, name: str, ifindex: int, mode: XdpMode) -> None:
         """Attach the receiver to an interface; mode: native or generic."""
         flags = bpfsys.XDP_FLAGS_DRV_MODE if mode == "native" else bpfsys.XDP_FLAGS_SKB_MODE
         try:

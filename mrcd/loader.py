@@ -21,10 +21,28 @@ from pathlib import Path
 from mrcd import bpfsys
 from mrcd.paths import bpf_dir
 
-MAPS = (
-    "host planes prefixes peers peer_planes qps txs rxs tx_entries rx_entries paths "
-    "scratch tx_ring rx_ring tx_free rx_free active clock events counters"
-).split()
+MAPS = [
+    "host",
+    "planes",
+    "prefixes",
+    "peers",
+    "peer_planes",
+    "qps",
+    "txs",
+    "rxs",
+    "tx_entries",
+    "rx_entries",
+    "paths",
+    "scratch",
+    "tx_ring",
+    "rx_ring",
+    "tx_free",
+    "rx_free",
+    "active",
+    "clock",
+    "events",
+    "counters",
+]
 PROGRAMS = {
     "mrc_spray": bpfsys.PROG_TYPE_SCHED_CLS,
     "mrc_receive": bpfsys.PROG_TYPE_XDP,
@@ -90,7 +108,9 @@ def source() -> str:
     return _INCLUDE.sub(expand, (folder / "mrc.c").read_text())
 
 
-def load(sizes: Sizes, *, xdp_frags: bool = False) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
+def load(
+    sizes: Sizes, *, xdp_frags: bool = False
+) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
     """Compile and load; returns map descriptors, program descriptors and a report.
 
     Raises bpfsys.BpfError when the kernel refuses a program, RuntimeError when

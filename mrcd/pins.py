@@ -9,6 +9,9 @@ what a link cannot: "device-NAME" that the interface NAME is ours, and
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from mrcd import netns
@@ -31,6 +34,23 @@ def prepare(folder: Path) -> None:
         raise PinError(f"{folder}: cannot prepare a bpffs there: {error}") from error
 
 
+@contextlib.contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Be the only daemon of this folder; PinError while another one is alive."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PinError(
+                f"{folder}: another mrcd keeps its data path there: stop it first, or give this "
+                "one a folder and a socket of its own (--bpffs, --socket)"
+            ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
 def _is_bpffs(folder: Path) -> bool:
     """Whether a path lies in a bpffs: the mount with the longest matching target counts."""
     best, kind = "", ""
@@ -48,7 +68,8 @@ def recorded(folder: Path, kind: str) -> list[str]:
     if not folder.is_dir():
         return []
     prefix = f"{kind}-"
-    return sorted(e.name.removeprefix(prefix) for e in folder.iterdir() if e.name.startswith(prefix))
+    names = (entry.name for entry in folder.iterdir())
+    return sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
 
 
 def record(folder: Path, kind: str, name: str) -> None:
@@ -63,7 +84,7 @@ def forget(folder: Path, kind: str, name: str) -> None:
 
 
 def clear(folder: Path) -> list[str]:
-    """Remove every pin; links detach by it. Records stay. Returns the names removed, links first."""
+    """Remove every pin; links detach by it. Records stay. Returns what was removed, in order."""
     if not folder.is_dir():
         return []
     names = sorted(

@@ -41,11 +41,35 @@ class Plane:
         return self.link.up and self.link.carrier and self.gateway_mac is not None
 
 
+async def find_planes(nl: Netlink, config: Config) -> list[Plane]:
+    """The planes' interfaces; PlaneError names all that are missing or unfit. Changes nothing."""
+    links = await nl.links()
+    missing = [name for name in config.interfaces if name not in links]
+    if missing:
+        raise PlaneError(
+            f"no interface {', '.join(missing)} on this host; there is "
+            f"{', '.join(sorted(links))}. Name the plane NICs in [planes] interfaces"
+        )
+    small = [name for name in config.interfaces if links[name].mtu < config.fabric.mtu]
+    if small:
+        raise PlaneError(
+            f"{', '.join(f'{name} has MTU {links[name].mtu}' for name in small)}: less than the "
+            f"fabric's {config.fabric.mtu}. Raise it (`ip link set {small[0]} mtu "
+            f"{config.fabric.mtu}`) or lower [fabric] mtu"
+        )
+    return [Plane(i, links[name]) for i, name in enumerate(config.interfaces)]
+
+
 class Planes:
     """Sets the planes up and follows them by netlink; `on_change` hears the new mask."""
 
     def __init__(
-        self, nl: Netlink, config: Config, datapath: Datapath, on_change: Callable[[int], None]
+        self,
+        nl: Netlink,
+        config: Config,
+        datapath: Datapath,
+        planes: list[Plane],
+        on_change: Callable[[int], None],
     ) -> None:
         self._nl = nl
         self._config = config
@@ -53,23 +77,12 @@ class Planes:
         self._on_change = on_change
         self._resolving: dict[int, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.planes: list[Plane] = []
+        self.planes = planes
 
     @property
     def mask(self) -> int:
         """Bit k: plane k is usable."""
         return sum(1 << plane.index for plane in self.planes if plane.usable)
-
-    async def find(self) -> None:
-        """Look the interfaces up; PlaneError names all that are missing."""
-        links = await self._nl.links()
-        missing = [name for name in self._config.interfaces if name not in links]
-        if missing:
-            raise PlaneError(
-                f"no interface {', '.join(missing)} on this host; there is "
-                f"{', '.join(sorted(links))}. Name the plane NICs in [planes] interfaces"
-            )
-        self.planes = [Plane(i, links[name]) for i, name in enumerate(self._config.interfaces)]
 
     async def configure(self) -> None:
         """Give every plane its address and its route into the fabric, and find the gateways."""
@@ -130,9 +143,7 @@ class Planes:
     def _write(self, plane: Plane) -> None:
         """Program the plane for the data path."""
         fabric, host = self._config.fabric, self._config.host
-        sid = usid.da_bytes(
-            fabric.block, [usid.usid(plane.index, usid.ROLE_HOST, host.port)]
-        )
+        sid = usid.da_bytes(fabric.block, [usid.usid(plane.index, usid.ROLE_HOST, host.port)])
         self._dp.write(
             "planes",
             plane.index,
@@ -176,7 +187,11 @@ class Planes:
                 continue
             before, was_up = plane.usable, plane.link.up
             plane.link = Link(
-                link.index, link.name, link.mac, link.mtu, link.up and not gone,
+                link.index,
+                link.name,
+                link.mac,
+                link.mtu,
+                link.up and not gone,
                 link.carrier and not gone,
             )
             self._changed(plane, before, "link")

@@ -187,9 +187,7 @@ class QpTable:
             if not self._bit(sacked, psn):
                 entry = self._dp.read("tx_entries", self._slot_index(index, psn), _TX_ENTRY)
                 if entry["psn"] == psn:
-                    bpfsys.update(
-                        self._dp.maps["tx_free"], None, struct.pack("=I", entry["slot"])
-                    )
+                    bpfsys.update(self._dp.maps["tx_free"], None, struct.pack("=I", entry["slot"]))
 
     def _free_rx(self, index: int) -> None:
         raw = self._dp.read_raw("rxs", index, _RX.size)

@@ -24,9 +24,7 @@ class RingBuffer:
         self.fd = fd
         self._size = size
         self._consumer = mmap.mmap(fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._data = mmap.mmap(
-            fd, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page
-        )
+        self._data = mmap.mmap(fd, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
 
     def take(self) -> list[bytes]:
         """All complete records, oldest first."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _SYS_FSOPEN = 430
 _SYS_FSCONFIG = 431
@@ -41,29 +41,34 @@ def _own() -> Iterator[int]:
         os.close(root)
 
 
-def write_interface(name: str, attribute: str, value: str) -> None:
-    """Write an attribute of interface `name`, for instance "queues/rx-0/rps_cpus".
+def write_interfaces(names: Iterable[str], attribute: str, value: str) -> None:
+    """Write an attribute of interfaces, for instance "queues/rx-0/rps_cpus".
 
     OSError says what could not be written.
     """
     with _own() as root:
-        try:
-            fd = os.open(f"class/net/{name}/{attribute}", os.O_WRONLY, dir_fd=root)
-        except OSError as error:
-            raise OSError(
-                error.errno, f"cannot open {attribute} of {name}: {error.strerror}"
-            ) from None
-        try:
-            os.write(fd, value.encode())
-        finally:
-            os.close(fd)
+        for name in names:
+            try:
+                fd = os.open(f"class/net/{name}/{attribute}", os.O_WRONLY, dir_fd=root)
+            except OSError as error:
+                raise OSError(
+                    error.errno, f"cannot open {attribute} of {name}: {error.strerror}"
+                ) from None
+            try:
+                os.write(fd, value.encode())
+            finally:
+                os.close(fd)
 
 
-def cpu_mask() -> str:
-    """All online CPUs as sysfs writes a mask: groups of 32 bits, most significant first."""
-    mask = sum(1 << cpu for cpu in range(os.cpu_count() or 1))
+def all_cpus() -> int:
+    """Every online CPU, a bit each."""
+    return (1 << (os.cpu_count() or 1)) - 1
+
+
+def cpu_mask(mask: int) -> str:
+    """A set of CPUs as sysfs writes it: groups of 32 bits, most significant first."""
     groups = []
     while mask:
         groups.append(f"{mask & 0xFFFFFFFF:08x}")
         mask >>= 32
-    return ",".join(reversed(groups))
+    return ",".join(reversed(groups)) or "0"

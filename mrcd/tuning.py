@@ -20,8 +20,8 @@ RTO_MIN_NS = 5 * MS
 HOLE_TIMEOUT_NS = 1000 * MS
 """The receiver gives up on a gap. Far beyond what any repair takes; nothing stalls for ever."""
 SACK_PACKETS = 8
-SACK_BYTES = 16384
-"""A SACK after so many packets or bytes: 100 to 150 us apart at 1 Gb/s."""
+SACK_BYTES = 32768
+"""A SACK after so many packets or bytes: 100 to 300 us apart at 1 Gb/s."""
 QUEUE_TARGET_NS = 2 * MS
 """Queueing delay at which TCP is told to slow down; links here hold 5 ms."""
 PROBE_INTERVAL_NS = 1 * MS

@@ -9,11 +9,12 @@ lost its IPv6 addresses and its routes.
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 from pathlib import Path
 
-from mrcd import ethtool, netns
-from mrcd.fabric.topology import ANCHOR, Cable, Node, Topology
+from mrcd import netns, sysfs
+from mrcd.fabric.topology import ANCHOR, Node, Topology
 from mrcd.netlink import Netlink
 
 # `default` is what interfaces made later start with; none exists yet but lo.
@@ -88,8 +89,19 @@ async def build(topology: Topology) -> None:
                 await nl.set_link(port, up=True)
                 await set_rate(nl, port, topology.fabric.rate_mbps, topology.fabric.mtu)
             await configure(nl, node)
-        for cable in topology.cables:
-            _run_napi(topology, cable)
+            if node.kind != "host":
+                _pin_to_cpu(topology.namespace(name), node)
+
+
+def _pin_to_cpu(namespace: str, node: Node) -> None:
+    """Let the switches of a plane forward on one CPU, planes on different ones.
+
+    As switches of their own would, planes then work side by side; and a path
+    keeps its packets in order, which it does not where any CPU may take any packet.
+    """
+    cpu = (node.plane or 0) % (os.cpu_count() or 1)
+    with netns.entered(namespace):
+        sysfs.write_interfaces(node.ports, "queues/rx-0/rps_cpus", sysfs.cpu_mask(1 << cpu))
 
 
 async def configure(nl: Netlink, node: Node) -> None:
@@ -127,17 +139,6 @@ async def set_rate(nl: Netlink, ifname: str, rate_mbps: int, mtu: int) -> None:
         burst_bytes=max(2 * frame, rate // 1000),
         limit_bytes=max(rate * QUEUE_MS // 1000, QUEUE_PACKETS * frame),
     )
-
-
-def _run_napi(topology: Topology, cable: Cable) -> None:
-    """Let the T0 take packets a host's XDP program turns round.
-
-    A veth drops XDP_TX and XDP redirects from its peer unless it runs NAPI,
-    which GRO switches on.
-    """
-    if topology.nodes[cable.far.node].kind == "host":
-        with netns.entered(topology.namespace(cable.near.node)):
-            ethtool.set_features(cable.near.ifname, gro=True)
 
 
 def _allow_open_files(wanted: int) -> None:

@@ -23,7 +23,8 @@ from types import FrameType
 from mrcd.fabric.state import LabFailed
 from tests.bench import flow, plot
 from tests.bench.flow import BenchFailed, Recording, Route
-from tests.bench.metrics import MS, S, Outage, last_at, outage
+from tests.bench.metrics import MS, Outage, S, last_at, outage
+from tests.bench.result import grid
 
 RATE_MBPS = 250
 PLANES = 4
@@ -178,29 +179,15 @@ def _figure(values: Sequence[float], unit: str, *, ranged: bool = True) -> str:
     return f"{words} ({low}-{high})" if ranged and low != high else words
 
 
-def grid(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as aligned text, the first being headings."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    lines.insert(1, "-" * max(map(len, lines)))
-    return "\n".join(lines)
-
-
 def _notes(mtu: int, rounds: int) -> None:
     print(
         f"""
 Plane {KILLED} was black-holed at both hosts' switches, links up, for {_CLEAR_S - _FAULT_S:.1f} s.
 Medians of {rounds} rounds (lowest-highest); cubic; MTU {mtu}. "Longest gap": no byte reached the
-application. "Capacity lost": (3/4 of the rate before - goodput), summed from the fault until goodput
-is within 5 % of it again, as time at that rate. "TCP retransmits": by the application's TCP
-(MPTCP: all subflows) while the plane was dead. The ECMP connection rides on plane {KILLED}, the one
-that dies; MPTCP has {PLANES} subflows, its first one on a plane that lives.
+application. "Capacity lost": (3/4 of the rate before - goodput), summed from the fault until
+goodput is within 5 % of it again, as time at that rate. "TCP retransmits": by the application's
+TCP (MPTCP: all subflows) while the plane was dead. The ECMP connection rides on plane {KILLED},
+the one that dies; MPTCP has {PLANES} subflows, its first one on a plane that lives.
 """
     )
 
@@ -215,7 +202,7 @@ def _write(results: dict[str, list[Round]], steady: float, mtu: int, target: Pat
             + (
                 f"{cost.lost_ns / MS:.0f} ms of capacity lost"
                 if cost.back_ns is not None
-                else f"dead until the plane is back, {_CLEAR_S - _FAULT_S:.1f} s later"
+                else "dead until the plane is back"
             )
             + f", {shown.retransmits} TCP retransmits"
         )
@@ -239,7 +226,7 @@ def _write(results: dict[str, list[Round]], steady: float, mtu: int, target: Pat
 
 _TITLES = {
     "mrcd": "mrcd: TCP over mrc0",
-    "TCP, ECMP": "TCP on one plane (ECMP), the one that dies",
+    "TCP, ECMP": "TCP on the plane that dies (ECMP)",
     "MPTCP": "MPTCP over the four planes",
 }
 

@@ -162,7 +162,8 @@ def run(name: str, route: Route, seconds: float, steps: Sequence[Step] = ()) -> 
         applied = []
         for step in steps:
             wait_until(began_ns + int(step.at_s * 1e9))
-            applied.append(step.act())
+            with _stepping_back():
+                applied.append(step.act())
         result = sender.read(seconds + _DRAIN_DEADLINE_S)
         got = receiver.read(_DRAIN_DEADLINE_S)
         times, sizes = read_pairs(record)
@@ -177,6 +178,17 @@ def run(name: str, route: Route, seconds: float, steps: Sequence[Step] = ()) -> 
         received=got["received"],
         error=result["error"] or got["error"],
     )
+
+
+@contextlib.contextmanager
+def _stepping_back() -> Iterator[None]:
+    """Let the measured processes run first: preparing a fault takes some 20 ms of a core."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, before + 10)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def run_udp(name: str, route: Route, seconds: float, mbps: float, size: int) -> UdpRecording:
@@ -309,13 +321,14 @@ def iperf3_server(name: str, route: Route) -> Iterator[None]:
     )
     with server:
         try:
-            _wait_listening(f"{name}-h2", _PORT + 1)
+            wait_listening(f"{name}-h2", _PORT + 1)
             yield
         finally:
             server.kill()
 
 
-def _wait_listening(namespace: str, port: int) -> None:
+def wait_listening(namespace: str, port: int) -> None:
+    """Return when something listens on a TCP port there; BenchFailed when nothing ever does."""
     end = time.monotonic() + _START_DEADLINE_S
     listening = f":{port:04X}".encode()
     line = ["cat", "/proc/net/tcp", "/proc/net/tcp6"]

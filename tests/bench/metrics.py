@@ -169,7 +169,7 @@ class Order:
     duplicated: int
 
 
-def order_of(sent: int, numbers: Sequence[int] | NDArray[np.uint32]) -> Order:
+def order_of(sent: int, numbers: Sequence[int] | Ints) -> Order:
     """Judge the numbers 0 .. sent-1 as they arrived; late ones count as reordered."""
     arrived = np.asarray(numbers, dtype=np.int64)
     distinct, first_seen = np.unique(arrived, return_index=True)

@@ -14,6 +14,7 @@ mpl.use("Agg")  # before pyplot: there is no display
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MultipleLocator
 
 from tests.bench.metrics import MS, Arrivals, Outage
 
@@ -47,7 +48,7 @@ def draw(panels: Sequence[Panel], capacity_bps: float, title: str, target: Path)
         _label_reference_lines(column[0], capacity_bps)
         column[0].set_ylim(0, capacity_bps * 1.32 / 1e6)
         column[0].set_xlim(-_BEFORE_MS, _AFTER_MS)
-        column[-1].set_xlabel("milliseconds after one of four planes went silent")
+        column[-1].set_xlabel("ms after the fault (filled: each millisecond; line: mean of 10 ms)")
         figure.supylabel("goodput the application sees, Mb/s", fontsize=10)
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
         figure.savefig(target, dpi=130)
@@ -70,7 +71,7 @@ def _panel(axis: Axes, panel: Panel, colour: str, capacity_bps: float) -> None:
         panel.verdict, (1, 1), xycoords="axes fraction", xytext=(0, 6),
         textcoords="offset points", ha="right", va="bottom", color=colour,
     )  # fmt: skip
-    axis.yaxis.set_major_locator(plt.MultipleLocator(250))
+    axis.yaxis.set_major_locator(MultipleLocator(250))
     axis.grid(axis="x", color="0.92")
     axis.set_axisbelow(True)
 

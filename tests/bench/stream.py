@@ -33,7 +33,8 @@ _TOTAL_RETRANS = 100  # offsetof(struct tcp_info, tcpi_total_retrans)
 _TCP_INFO_BYTES = 104
 _SAMPLE_S = 0.005
 _CHUNK = 1 << 18
-_BURST = 8  # datagrams handed over at once
+_BURST = 8  # datagrams handed over at once, if they fit
+_BURST_BYTES = 65_000  # a datagram before it is cut cannot be larger than IP's 64 KiB
 _NUMBER = struct.Struct("=Q")
 
 
@@ -143,7 +144,8 @@ def recv(host: str, port: int, record: Path, mptcp: bool) -> None:
 
 def udp_send(host: str, port: int, seconds: float, mbps: float, size: int) -> None:
     """Send numbered datagrams of `size` bytes at a steady pace, a few at a time."""
-    gap_ns = int(_BURST * size * 8 * 1000 / mbps)
+    count = min(_BURST, _BURST_BYTES // size)
+    gap_ns = int(count * size * 8 * 1000 / mbps)
     fill = bytes(size - _NUMBER.size)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_UDP, UDP_SEGMENT, size)
@@ -157,9 +159,9 @@ def udp_send(host: str, port: int, seconds: float, mbps: float, size: int) -> No
                 time.sleep(pause_ns / 1e9)
             elif pause_ns < -5_000_000:
                 due_ns -= pause_ns  # we were held up: go on, do not flood
-            burst = (_NUMBER.pack(number + i) + fill for i in range(_BURST))
+            burst = (_NUMBER.pack(number + i) + fill for i in range(count))
             sock.send(b"".join(burst))
-            number += _BURST
+            number += count
             due_ns += gap_ns
         took_ns = time.monotonic_ns() - began_ns
         time.sleep(0.5)  # what is still on its way must come before the end marker

@@ -46,9 +46,7 @@ def ip4(
     return struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 1, 0x4000, 64, 17, 0) + ends + udp
 
 
-def ip6(
-    body: bytes = b"", *, src: str = "fd99::2", dst: str = "fd99::1", port: int = 7
-) -> bytes:
+def ip6(body: bytes = b"", *, src: str = "fd99::2", dst: str = "fd99::1", port: int = 7) -> bytes:
     """An IPv6 packet with UDP in it."""
     udp = struct.pack("!HHHH", 40000, port, 8 + len(body), 0) + body
     ends = IPv6Address(src).packed + IPv6Address(dst).packed
@@ -134,9 +132,7 @@ class Far:
         peth = Peth(probe_id, ev)
         return self.frame(Control(self.envelope(ev), Bth(WIRE.MRC_OP_PROBE, qpn), peth))
 
-    def probe_reply(
-        self, probe_id: int, ev: int = EV, *, cack: int = 999, qpn: int = QPN
-    ) -> bytes:
+    def probe_reply(self, probe_id: int, ev: int = EV, *, cack: int = 999, qpn: int = QPN) -> bytes:
         seth = Seth(
             cack, ev, probe_id=probe_id, probe_reply=True,
             cc_flags=WIRE.MRC_CC_FLAG_DELAYED,

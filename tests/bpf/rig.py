@@ -139,9 +139,7 @@ class Rig:
             for one, other in pairs:
                 lines.append(f"link add {one} mtu 1500 type veth peer name {other} mtu 1500")
                 lines += [f"link set {end} arp off up" for end in (one, other)]
-            subprocess.run(
-                ["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True
-            )
+            subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
             self.ifindex = {end: socket.if_nametoindex(end) for pair in pairs for end in pair}
             self.mrc0 = Tap("mrc0", "mrc0p")
             self.wires = [Tap(f"wire{k}", f"plane{k}") for k in range(PLANES)]

@@ -101,6 +101,7 @@ def test_duplicate_is_dropped_and_answered(rig: Rig, far: Far) -> None:
     assert rig.counted() == {"rx_duplicate": 1, "sack_tx": 1}
     assert ran.verdict == TC_REDIRECT
     assert answer(ran.frame).body.cack == FIRST
+    assert answer(ran.frame).body.cc_flags == WIRE.MRC_CC_FLAG_DUPLICATE
 
 
 @pytest.mark.parametrize("ahead", [MPR, MPR + 1, WINDOW, WINDOW + 3, 100_000, 0x7FFFFF])
@@ -134,7 +135,11 @@ def test_late_duplicate_does_not_poison_the_window(rig: Rig, far: Far, late: int
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(seed=st.integers(0, 1 << 32), loss=st.sampled_from([0.0, 0.05, 0.4]), reach=st.sampled_from([2, 20, 100]))
+@given(
+    seed=st.integers(0, 1 << 32),
+    loss=st.sampled_from([0.0, 0.05, 0.4]),
+    reach=st.sampled_from([2, 20, 100]),
+)
 def test_any_order_with_losses_and_copies_is_delivered_once_and_in_order(
     rig: Rig, far: Far, seed: int, loss: float, reach: int
 ) -> None:
@@ -171,6 +176,7 @@ def test_full_reorder_ring_drops_and_takes_the_packet_later(rig: Rig, far: Far) 
     ran = rig.arrive(far.data(FIRST + 2, numbered(FIRST + 2), ackreq=True))
     assert rig.counted()["drop_buffer"] == 1
     assert sacked(answer(ran.frame)) == set()  # or the peer would never send it again
+    assert answer(ran.frame).body.cc_flags == 0  # nor was it sent in vain
     rig.give_slots("rx_free", slots)
     arrive(rig, far, FIRST + 2, FIRST + 1, FIRST)
     assert delivered(rig) == [FIRST, FIRST + 1, FIRST + 2]
@@ -256,4 +262,4 @@ def test_answer_is_golden_but_for_its_numbers(rig: Rig, far: Far) -> None:
     sack = answer(ran.frame)
     again = far.frame(replace(sack, envelope=sack.envelope))
     assert again[14:] == ran.frame[14:]
-    assert EV == sack.envelope.ev
+    assert sack.envelope.ev == EV

@@ -17,6 +17,7 @@ from tests.bpf.rig import XDP_DROP, XDP_PASS, XDP_TX, Rig
 from tests.oracle import vector
 
 MARK = ABI.structs["mrc_mark"]
+MAGIC = bytes([ABI.MRC_MARK_MAGIC0, ABI.MRC_MARK_MAGIC1])
 PACKET = ip4(b"some bytes of an application")
 
 
@@ -182,7 +183,7 @@ RETH = BODY + WIRE.MRC_METH_LEN
 # kind of packet, what is done to it, the counter that says so
 DROPS = [
     ("data", "group address as source", poke(6, b"\x03"), "drop_mark"),
-    ("data", "forged mark", poke(6, bytes([ABI.MRC_MARK_MAGIC0, ABI.MRC_MARK_MAGIC1])), "drop_mark"),
+    ("data", "forged mark", poke(6, MAGIC), "drop_mark"),
     ("data", "uSID of another port", poke(OUTER + 28, b"\x30\x02"), "drop_sid"),
     ("data", "uSID list not used up", poke(OUTER + 30, b"\x30\x02"), "drop_sid"),
     ("data", "uSID of another plane", poke(OUTER + 28, b"\x50\x01"), "drop_sid"),

@@ -130,9 +130,7 @@ def test_sack_for_what_was_never_sent_is_dropped(rig: Rig, far: Far, beyond: int
 
 
 @pytest.mark.parametrize("offset", [5, 100, MPR, 300, 0x7FFF, -0x8000, -300])
-def test_bitmap_beyond_what_was_sent_acknowledges_nothing(
-    rig: Rig, far: Far, offset: int
-) -> None:
+def test_bitmap_beyond_what_was_sent_acknowledges_nothing(rig: Rig, far: Far, offset: int) -> None:
     anything_later_is_a_loss(rig)
     spray(rig, 4)
     rig.arrive(far.sack(FIRST - 1, (1 << 64) - 1, offset=offset))

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from mrcd import netns
-from mrcd.fabric import description, lab, state
+from mrcd.fabric import description, lab, state, topology
 from mrcd.fabric.description import Fabric
+from tests.net import lab_hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +59,59 @@ class RunningLab:
 MakeLab = Callable[..., RunningLab]
 
 
-@pytest.fixture
-def make_lab(worker_name: str) -> Iterator[MakeLab]:
-    """Build labs: `make_lab(daemons=False, hosts=2, ...)`, options as of `lab up`."""
+@contextlib.contextmanager
+def _labs(prefix: str) -> Iterator[MakeLab]:
+    """A maker of labs, which are gone at the end."""
     if os.geteuid() != 0:
         pytest.skip("labs need root: run the tests as root")
     made: list[str] = []
 
-    def make(*, daemons: bool = False, **options: Any) -> RunningLab:
-        name = f"{worker_name}{chr(ord('a') + len(made))}"
+    def make(*, daemons: bool = False, settings: str = "", **options: Any) -> RunningLab:
+        name = f"{prefix}{chr(ord('a') + len(made))}"
         made.append(name)
         if name in state.labs():  # left by a run that was killed
             lab.down(name)
         fabric = description.generate(name=name, **options)
-        lab.up(fabric, daemons=daemons)
+        lab.up(fabric, daemons=daemons and not settings)
+        if settings:
+            for host in fabric.hosts:
+                with state.places(name, host.name).config.open("a") as config:
+                    config.write(settings)
+            if daemons:
+                lab._start_daemons(topology.plan(fabric))
         return RunningLab(fabric)
 
-    yield make
-    for name in made:
-        with contextlib.suppress(state.NoSuchElement):
-            lab.down(name)
+    try:
+        yield make
+    finally:
+        for name in made:
+            with contextlib.suppress(state.NoSuchElement):
+                lab.down(name)
+
+
+@pytest.fixture
+def make_lab(worker_name: str) -> Iterator[MakeLab]:
+    """Build labs: `make_lab(daemons=False, hosts=2, ...)`, options as of `lab up`.
+
+    `settings` is TOML that every host's mrcd.toml gets in addition.
+    """
+    with _labs(worker_name) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def module_lab() -> Iterator[RunningLab]:
+    """One lab of two hosts and four planes, with daemons, for all tests of a module."""
+    with _labs(f"m{os.getpid()}") as make:
+        yield make(daemons=True)
+
+
+@pytest.fixture
+def shared_lab(module_lab: RunningLab) -> Iterator[RunningLab]:
+    """The module's lab without any faults, its hosts content and all their paths good."""
+    lab_hosts.heal(module_lab)
+    yield module_lab
+    lab_hosts.heal(module_lab)
 
 
 @pytest.fixture

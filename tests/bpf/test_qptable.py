@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the daemon writes into the maps and reads back; it needs real maps, so it is tested here."""
+
+from __future__ import annotations
+
+import struct
+from ipaddress import IPv6Address, ip_network
+
+import pytest
+
+from mrcd import bpfsys
+from mrcd.abi import ABI
+from mrcd.fabric import usid
+from mrcd.handshake import LocalQp, RemoteQp
+from mrcd.qptable import _prefix, words
+from tests.bpf.packets import Far, ip4, numbered
+from tests.bpf.rig import MPR, PLANES, QPS_PER_PEER, RING_SLOTS, T1S, Rig
+
+PACKET = ip4(src="10.99.0.1", dst="10.99.0.2")
+
+
+def pairs(first: int, count: int) -> tuple[tuple[LocalQp, RemoteQp], ...]:
+    return tuple(
+        (LocalQp(i, 0x110000 | i, 10 * i), RemoteQp(0x220000 | i, 20 * i))
+        for i in range(first, first + count)
+    )
+
+
+def test_words_are_the_address_in_memory() -> None:
+    address = IPv6Address("fdcb:0:1:2::1").packed
+    assert struct.pack("=4I", *words(address)) == address
+
+
+@pytest.mark.parametrize(
+    ("network", "bits", "tail"),
+    [
+        ("10.99.0.2/32", 128, "0000ffff0a630002"),
+        ("10.99.0.0/24", 120, "0000ffff0a630000"),
+        ("0.0.0.0/0", 96, "0000ffff00000000"),
+        ("fd99::2/128", 128, "0000000000000002"),
+        ("fd99::/64", 64, "0000000000000000"),
+    ],
+)
+def test_prefix_key(network: str, bits: int, tail: str) -> None:
+    key = _prefix(ip_network(network))  # type: ignore[arg-type]
+    assert struct.unpack_from("=I", key) == (bits,)
+    assert len(key) == 20
+    assert key[12:].hex() == tail
+
+
+def test_every_plane_of_a_peer_is_programmed(rig: Rig) -> None:
+    us, peer = rig.fabric.host("h1"), rig.fabric.host("h2")
+    kind = ABI.structs["mrc_peer_plane"]
+    for plane in range(PLANES):
+        index = rig.table.indices["h2"] * ABI.MRC_MAX_PLANES + plane
+        raw = rig.dp.read_raw("peer_planes", index, kind.size)
+        template = usid.template_da(rig.fabric.block, us, peer, plane)
+        assert raw == rig.fabric.address6(peer, plane).packed + template
+
+
+def test_prefixes_lead_to_their_peers(rig: Rig) -> None:
+    for peer in rig.config.peers:
+        for network in peer.allowed:
+            raw = bpfsys.lookup(rig.dp.maps["prefixes"], _prefix(network), 4)
+            assert raw == struct.pack("=I", rig.table.indices[peer.name])
+
+
+def test_configured_qps_receive_and_send_when_ready(rig: Rig) -> None:
+    rig.reset()
+    rig.table.configure("h2", pairs(0, QPS_PER_PEER), MPR)
+    for index in rig.table.qps_of("h2"):
+        view = rig.table.view(index)
+        assert view.qp["state"] == ABI.MRC_QP_RECEIVE
+        assert (view.qp["qpn"], view.qp["remote_qpn"]) == (0x110000 | index, 0x220000 | index)
+        assert view.tx["next"] == view.tx["una"] == 10 * index
+        assert view.rx["next"] == view.rx["high"] == 20 * index
+        assert view.tx["plane_good"] == (1 << PLANES) - 1
+    assert rig.table.view(QPS_PER_PEER).qp["state"] == ABI.MRC_QP_DOWN  # the other peer's
+    rig.table.ready("h2")
+    states = {rig.table.view(i).qp["state"] for i in rig.table.qps_of("h2")}
+    assert states == {ABI.MRC_QP_READY}
+
+
+def test_paths_are_all_evs_of_the_fabric(rig: Rig) -> None:
+    evs = [path["ev"] for path in rig.table.paths("h2", 0)]
+    assert sorted(evs) == [
+        usid.ev(plane, t1) for plane in range(PLANES) for t1 in range(1, T1S + 1)
+    ]
+
+
+def test_reset_gives_every_slot_back(rig: Rig, far: Far) -> None:
+    for _ in range(20):
+        rig.spray(PACKET)
+    rig.arrive(far.sack(999 + 5, 0b1010, offset=3))
+    for psn in (5001, 5002, 5007, 5100):
+        rig.arrive(far.data(psn, numbered(psn)))
+    assert rig.free_slots("tx_free") < RING_SLOTS
+    assert rig.free_slots("rx_free") == RING_SLOTS - 4
+    rig.table.reset((0,))
+    assert rig.free_slots("tx_free") == RING_SLOTS
+    assert rig.free_slots("rx_free") == RING_SLOTS
+    assert rig.table.view(0).qp["state"] == ABI.MRC_QP_DOWN
+    rig.table.reset((0,))  # nothing is given back twice
+    assert rig.free_slots("tx_free") == RING_SLOTS
+
+
+@pytest.mark.parametrize("first", [0xFFFFFFF0, 0xFFFFF0])
+def test_reset_across_the_wrap(rig: Rig, far: Far, first: int) -> None:
+    rig.connect(tx_psn=first, rx_psn=first)
+    for _ in range(30):
+        rig.spray(PACKET)
+    for i in (1, 20, 25):
+        psn = (first + i) & 0xFFFFFFFF
+        rig.arrive(far.data(psn, numbered(psn)))
+    rig.table.reset((0,))
+    assert rig.free_slots("tx_free") == RING_SLOTS
+    assert rig.free_slots("rx_free") == RING_SLOTS
+
+
+def test_configuring_again_forgets_the_old_connection(rig: Rig, far: Far) -> None:
+    for _ in range(5):
+        rig.spray(PACKET)
+    rig.arrive(far.data(5001, numbered(5001)))
+    rig.connect(qpn=0x660000, tx_psn=7, rx_psn=70)
+    assert rig.free_slots("tx_free") == rig.free_slots("rx_free") == RING_SLOTS
+    rig.counted()
+    rig.arrive(far.data(5000, numbered(5000)))  # a packet of before
+    assert rig.counted() == {"drop_qpn": 1}
+    rig.arrive(far.data(70, numbered(70), qpn=0x660000))
+    assert rig.delivered() == [numbered(70)]
+    assert {path["sent"] for path in rig.table.paths("h2", 0)} == {0}
+
+
+def test_planes_of_a_peer_can_be_changed(rig: Rig) -> None:
+    rig.table.set_peer_planes("h2", 0b0110)
+    kind = ABI.structs["mrc_peer"]
+    peer = rig.dp.read("peers", rig.table.indices["h2"], kind)
+    assert peer == {
+        "qp_base": rig.table.base("h2"), "qp_mask": QPS_PER_PEER - 1, "plane_mask": 0b0110
+    }  # fmt: skip

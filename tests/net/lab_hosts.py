@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The hosts of a lab as tests see them: their daemons, mrcctl on them, and waiting for both."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cli.client import Client
+from cli.exits import CommandError
+from mrcd.fabric import lab, state
+from mrcd.model import PathInfo, Status
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def eventually(condition: Callable[[], Any], what: str, within_s: float = 10.0) -> Any:
+    """Wait until a condition is true; its value. Says what did not happen in time."""
+    deadline = time.monotonic() + within_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        time.sleep(0.01)
+    return value
+
+
+def socket_of(name: str, host: str) -> Path:
+    """The control socket of a host's mrcd."""
+    return state.places(name, host).socket
+
+
+def status(name: str, host: str) -> Status | None:
+    """What the host's mrcd says of itself; None when it does not answer."""
+    try:
+        with Client(str(socket_of(name, host))) as client:
+            return client.status()
+    except CommandError:
+        return None
+
+
+def paths(name: str, host: str) -> list[PathInfo]:
+    """All paths of a host."""
+    with Client(str(socket_of(name, host))) as client:
+        return client.paths(None)["paths"]
+
+
+def counters(name: str, host: str) -> dict[str, int]:
+    """All counters of a host."""
+    with Client(str(socket_of(name, host))) as client:
+        return {counter.name: counter.value for counter in client.stats().counters}
+
+
+def ok(name: str, host: str) -> bool:
+    """Whether the host's mrcd is content."""
+    now = status(name, host)
+    return now is not None and now.state == "ok"
+
+
+def bad_planes(name: str, host: str) -> set[int]:
+    """Planes with a path that is away."""
+    return {path.plane for path in paths(name, host) if path.state != "GOOD"}
+
+
+def heal(running: Any) -> None:
+    """Clear every fault; wait until no host complains and all paths are back."""
+    for fault in lab.status(running.name).faults:
+        running.fault(fault.element, "clear")
+    for host in running.fabric.hosts:
+        eventually(lambda host=host: ok(running.name, host.name), f"{host.name} is ok")
+        eventually(
+            lambda host=host: not bad_planes(running.name, host.name),
+            f"all paths of {host.name} are good",
+        )
+
+
+def mrcctl(name: str, host: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run mrcctl inside a host, as `lab exec` does."""
+    line, environment = lab.command_in(name, host, [sys.executable, "-m", "cli", *arguments])
+    return subprocess.run(
+        line, env=dict(environment), cwd=ROOT, capture_output=True, text=True, timeout=30,
+        check=False,
+    )  # fmt: skip
+
+
+def mrcctl_json(name: str, host: str, *arguments: str) -> Any:
+    """What `mrcctl ... --json` prints."""
+    done = mrcctl(name, host, *arguments, "--json")
+    assert done.returncode in (0, 6), done.stderr
+    return json.loads(done.stdout)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Applications for tests: TCP streams and UDP sequences between the hosts of a lab."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import socket
+import threading
+import time
+from typing import Any
+
+from mrcd import netns
+
+_SO_RCVBUFFORCE = 33  # missing in Python's socket module
+_CHUNK = random.Random(4971).randbytes(1 << 18)
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def open_in(namespace: str, address: str, kind: socket.SocketKind) -> socket.socket:
+    """A socket of a host, for talking to (or from) that address."""
+    with netns.entered(namespace):
+        return socket.socket(family_of(address), kind)
+
+
+class Stream:
+    """One TCP connection that sends until it is finished; what arrives is compared."""
+
+    def __init__(self, running: Any, source: str, target: str, address: str) -> None:
+        listener = open_in(running.namespace(target), address, socket.SOCK_STREAM)
+        with listener:
+            listener.bind((address, 0))
+            listener.listen()
+            self._out = open_in(running.namespace(source), address, socket.SOCK_STREAM)
+            self._out.settimeout(30)
+            self._out.connect(listener.getsockname()[:2])
+            listener.settimeout(5)
+            self._in, _peer = listener.accept()
+        self._in.settimeout(30)
+        self._stop = threading.Event()
+        self._limit: int | None = None
+        self._sent, self._got = hashlib.sha256(), hashlib.sha256()
+        self.sent_bytes = self.received = 0
+        self._errors: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._guard, args=(work,), daemon=True)
+                         for work in (self._send, self._receive)]  # fmt: skip
+
+    def start(self, size: int | None = None) -> Stream:
+        """Begin to send, `size` bytes or until finish()."""
+        self._limit = size
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def _guard(self, work: Any) -> None:
+        try:
+            work()
+        except BaseException as error:  # the test's thread raises it
+            self._errors.append(error)
+
+    def _send(self) -> None:
+        while not self._stop.is_set():
+            chunk = _CHUNK
+            if self._limit is not None:
+                chunk = chunk[: self._limit - self.sent_bytes]
+                if not chunk:
+                    break
+            self._out.sendall(chunk)
+            self._sent.update(chunk)
+            self.sent_bytes += len(chunk)
+        self._out.shutdown(socket.SHUT_WR)
+
+    def _receive(self) -> None:
+        while data := self._in.recv(1 << 18):
+            self._got.update(data)
+            self.received += len(data)
+
+    def progress(self, size: int, within_s: float = 10.0) -> None:
+        """Wait until `size` more bytes have arrived."""
+        goal, deadline = self.received + size, time.monotonic() + within_s
+        while self.received < goal:
+            assert not self._errors, self._errors
+            assert time.monotonic() < deadline, (
+                f"{self.received - goal + size} of {size} bytes within {within_s} s"
+            )
+            time.sleep(0.002)
+
+    def finish(self, within_s: float = 15.0) -> int:
+        """End it; all that was sent has arrived, unchanged. Returns how many bytes."""
+        if self._limit is None:
+            self._stop.set()
+        deadline = time.monotonic() + within_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            assert not self._errors, self._errors
+            assert not thread.is_alive(), f"{self.received} of {self.sent_bytes} bytes arrived"
+        self.close()
+        assert self.received == self.sent_bytes
+        assert self._got.digest() == self._sent.digest()
+        return self.received
+
+    def close(self) -> None:
+        self._stop.set()
+        self._in.close()
+        self._out.close()
+
+
+def transfer(running: Any, source: str, target: str, address: str, size: int = 4 << 20) -> None:
+    """Send that many bytes by TCP; they must arrive unchanged."""
+    Stream(running, source, target, address).start(size).finish()
+
+
+def udp_sequence(
+    running: Any,
+    source: str,
+    target: str,
+    address: str,
+    *,
+    count: int = 3000,
+    size: int = 1000,
+    ahead: int = 200,
+    within_s: float = 15.0,
+) -> list[int]:
+    """Send numbered datagrams; the numbers as they arrived.
+
+    At most `ahead` are on the way at once, so that no socket buffer is what loses one; when one
+    is missing for half a second it counts as lost and the sender goes on.
+    """
+    receiver = open_in(running.namespace(target), address, socket.SOCK_DGRAM)
+    sender = open_in(running.namespace(source), address, socket.SOCK_DGRAM)
+    with receiver, sender:
+        receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 64 << 20)
+        receiver.bind((address, 0))
+        receiver.settimeout(0.5)
+        sender.connect(receiver.getsockname()[:2])
+        arrived: list[int] = []
+        sent, given_up = 0, 0
+        body = random.Random(size).randbytes(size - 4)
+        deadline = time.monotonic() + within_s
+        while len(arrived) + given_up < count:
+            while sent < count and sent - len(arrived) - given_up < ahead:
+                sender.send(sent.to_bytes(4, "big") + body)
+                sent += 1
+            assert time.monotonic() < deadline, f"{len(arrived)} of {count} datagrams arrived"
+            try:
+                data = receiver.recv(65536)
+            except TimeoutError:
+                given_up = sent - len(arrived)
+                continue
+            assert data[4:] == body
+            arrived.append(int.from_bytes(data[:4], "big"))
+        receiver.settimeout(0.05)
+        try:
+            while True:  # duplicates would come now
+                arrived.append(int.from_bytes(receiver.recv(65536)[:4], "big"))
+        except TimeoutError:
+            return arrived

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The ring buffer's reader against a ring built by hand, as kernel/bpf/ringbuf.c lays it out."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from mrcd import ringbuf
+from mrcd.ringbuf import RingBuffer
+
+PAGE = mmap.PAGESIZE
+SIZE = PAGE
+BUSY, DISCARD = 1 << 31, 1 << 30
+
+
+class Producer:
+    """A file with the pages of a ring; the second copy of the data is a second page."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("ring")
+        os.ftruncate(self.fd, 2 * PAGE + 2 * SIZE)
+        self.position = 0
+
+    def _write(self, at: int, data: bytes) -> None:
+        os.pwrite(self.fd, data, at)
+
+    def put(self, data: bytes, flags: int = 0) -> int:
+        """Add a record; where its header is."""
+        at = self.position % SIZE
+        record = struct.pack("=II", len(data) | flags, 0) + data
+        for copy in (0, SIZE):  # both mappings show the same bytes
+            for i, byte in enumerate(record):
+                self._write(2 * PAGE + (at + i) % SIZE + copy, bytes([byte]))
+        self.position += (len(record) + 7) & ~7
+        self._write(PAGE, struct.pack("=Q", self.position))
+        return at
+
+    def commit(self, at: int, length: int) -> None:
+        for copy in (0, SIZE):
+            self._write(2 * PAGE + at + copy, struct.pack("=I", length))
+
+    @property
+    def consumed(self) -> int:
+        value: int = struct.unpack("=Q", os.pread(self.fd, 8, 0))[0]
+        return value
+
+
+@pytest.fixture
+def producer() -> Iterator[Producer]:
+    made = Producer()
+    yield made
+    os.close(made.fd)
+
+
+@pytest.fixture
+def ring(producer: Producer) -> Iterator[RingBuffer]:
+    made = RingBuffer(producer.fd, SIZE)
+    yield made
+    made.close()
+
+
+def test_empty(ring: RingBuffer) -> None:
+    assert ring.take() == []
+
+
+def test_records_in_order_and_once(ring: RingBuffer, producer: Producer) -> None:
+    records = [b"one", b"two" * 5, b"", b"x" * 24]
+    for record in records:
+        producer.put(record)
+    assert ring.take() == records
+    assert ring.take() == []
+    assert producer.consumed == producer.position
+
+
+def test_discarded_records_are_skipped(ring: RingBuffer, producer: Producer) -> None:
+    producer.put(b"one")
+    producer.put(b"never mind", DISCARD)
+    producer.put(b"two")
+    assert ring.take() == [b"one", b"two"]
+
+
+def test_unfinished_record_holds_back_what_follows(ring: RingBuffer, producer: Producer) -> None:
+    producer.put(b"one")
+    at = producer.put(b"two", BUSY)
+    producer.put(b"three")
+    assert ring.take() == [b"one"]
+    assert ring.take() == []
+    producer.commit(at, 3)
+    assert ring.take() == [b"two", b"three"]
+
+
+def test_records_go_round_the_ring(ring: RingBuffer, producer: Producer) -> None:
+    for number in range(1000):
+        record = struct.pack("=I", number) * (1 + number % 9)
+        producer.put(record)
+        assert ring.take() == [record]
+    assert producer.position > 5 * SIZE
+
+
+def test_constants_are_those_of_the_kernel() -> None:
+    assert (ringbuf._BUSY, ringbuf._DISCARD, ringbuf._HEADER) == (BUSY, DISCARD, 8)
