@@ -129,6 +129,7 @@ out:
 #define VERDICT_STORE 1
 #define VERDICT_DUPLICATE 2
 #define VERDICT_OUTSIDE 3
+#define VERDICT_NO_BUFFER 4
 
 static __always_inline u32 rx_verdict(const struct mrc_rx *rx, u32 psn)
 {
@@ -156,7 +157,15 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	rx = rxs.lookup(&qp);
 	if (!h || !q || !rx)
 		return TC_ACT_SHOT;
+	if (q->state == MRC_QP_DOWN) {
+		count(MRC_C_DROP_STATE);
+		return TC_ACT_SHOT;
+	}
 	len = skb->len - MRC_ETH_LEN - MRC_ICRC_LEN;
+	if (len < 20 || len > CFG_MTU) { /* shorter than the ICRC word wraps round */
+		count(MRC_C_DROP_LENGTH);
+		return TC_ACT_SHOT;
+	}
 	if (bpf_skb_change_tail(skb, MRC_ETH_LEN + len, 0)) {
 		count(MRC_C_DROP_SKB);
 		return TC_ACT_SHOT;
@@ -199,8 +208,10 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	if (owner)
 		rx_clear(rx, psn);
 	if (verdict == VERDICT_STORE) {
-		if (!held || rx_verdict(rx, psn) >= VERDICT_DUPLICATE) {
+		if (rx_verdict(rx, psn) >= VERDICT_DUPLICATE) {
 			verdict = VERDICT_DUPLICATE;
+		} else if (!held) {
+			verdict = VERDICT_NO_BUFFER;
 		} else {
 			entry->psn = psn;
 			entry->slot = held;
@@ -229,14 +240,13 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 
 	if (verdict == VERDICT_STORE)
 		count(MRC_C_RX_HELD);
+	if (verdict == VERDICT_NO_BUFFER)
+		count(MRC_C_DROP_BUFFER);
 	if (verdict == VERDICT_DUPLICATE) {
+		count(MRC_C_RX_DUPLICATE);
 		if (held) {
 			held--;
 			rx_free.push(&held, 0);
-			count(MRC_C_RX_DUPLICATE);
-		} else {
-			count(psn - rx->next < CFG_WINDOW / 2 && !rx_bit(rx, psn) ?
-			      MRC_C_DROP_BUFFER : MRC_C_RX_DUPLICATE);
 		}
 	}
 	if (more)

@@ -186,7 +186,7 @@ static __always_inline int put_sack(void *data, void *end, const struct sack_bod
 	seth->dpdcid = 0;
 	seth->cack = bpf_htonl(s->cack & MRC_PSN_MASK);
 	seth->cc = s->cc_flags;
-	seth->mpr = CFG_WINDOW / MRC_MPR_UNIT;
+	seth->mpr = CFG_WINDOW / 2 / MRC_MPR_UNIT;
 	seth->sack_offset = bpf_htons(s->sack_off);
 	seth->bitmap_hi = bpf_htonl(s->bitmap >> 32);
 	seth->bitmap_lo = bpf_htonl((__u32)s->bitmap);

@@ -52,6 +52,7 @@ BPF_PERCPU_ARRAY(counters, u64, MRC_C_COUNT);
  * read back from a map is just a number. One program runs at a time on a CPU.
  */
 struct mrc_scratch {
+	u64 rtt;
 	u32 step;
 	u32 found;
 	u32 due[8];

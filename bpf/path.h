@@ -54,9 +54,9 @@ static __always_inline int withdraw_path(struct mrc_tx *tx, struct mrc_path *pat
 		tx->plane_good &= ~(1ull << p);
 	path->state = MRC_PATH_ASSUMED_BAD;
 	if (path->loss_ppm > 2 * tx->loss_ppm + 8000) {
+		hold = (u64)h->hold_base_ns << (path->relapses & 15);
 		if (path->relapses < 10)
 			path->relapses++;
-		hold = (u64)h->hold_base_ns << (path->relapses & 15);
 		if (hold > h->hold_max_ns)
 			hold = h->hold_max_ns;
 		path->hold_ns = now + hold;

@@ -11,6 +11,8 @@
 #ifndef MRC_RECEIVE_H
 #define MRC_RECEIVE_H
 
+#define PROBES_IN_FLIGHT 16
+
 static __always_inline int xdp_drop(u32 why)
 {
 	count(why);
@@ -144,7 +146,8 @@ static __always_inline int xdp_probe_reply(struct xdp_md *ctx, const struct pack
 	}
 	if (path_id == ~0u || !path)
 		return xdp_drop(MRC_C_DROP_ENTROPY);
-	if ((path->probe_id & 0xffff) != id || !path->probe_ns) {
+	/* Probes follow each other faster than their answers come back. */
+	if (((path->probe_id - id) & 0xffff) >= PROBES_IN_FLIGHT || !path->probe_ns) {
 		count(MRC_C_PROBE_STALE);
 		return XDP_DROP;
 	}
@@ -191,6 +194,7 @@ int mrc_receive(struct xdp_md *ctx)
 	if (data + MRC_BTH_OFF > end)
 		return xdp_drop(MRC_C_DROP_SHORT);
 	if ((inner->vtf & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000) ||
+	    (outer->vtf & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000) ||
 	    outer->next != MRC_NEXTHDR_IPV6 || inner->next != MRC_NEXTHDR_UDP ||
 	    !same_addr(inner->dst, pl->addr))
 		return xdp_drop(MRC_C_DROP_SID);
@@ -221,7 +225,7 @@ int mrc_receive(struct xdp_md *ctx)
 	pkt.body = udp_len - MRC_UDP_LEN - MRC_BTH_LEN - MRC_ICRC_LEN;
 
 	/* connection */
-	if ((bth->flags & MRC_BTH_TVER) || (bth->aux & MRC_BTH_TS))
+	if ((bth->flags & (MRC_BTH_TVER | MRC_BTH_PAD)) || (bth->aux & MRC_BTH_TS))
 		return xdp_drop(MRC_C_DROP_VERSION);
 	pkt.ev = bpf_ntohs(udp->src) << 16 | (bpf_ntohl(inner->vtf) & 0xffff);
 	if (pkt.ev >> MRC_EV_PLANE_SHIFT != plane)

@@ -289,13 +289,14 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 	struct mrc_seth *seth = data + MRC_BODY_OFF;
 	u32 qp = mark->qp, una, next, cack, base, i, step, word = 0, psn, trigger, high, delayed;
 	u32 needless;
-	u64 bitmap, now, fresh = 0, mask, latest = 0, rtt = 0, plane_mask;
+	u64 bitmap, now, fresh = 0, mask, latest = 0, rtt, plane_mask;
 	struct mrc_tx_entry *entry;
 	struct mrc_host *h = host_get();
 	struct mrc_peer *peer;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
 	struct mrc_scratch *sc = scratch_get();
+	struct mrc_path *path;
 	s32 ahead;
 	u32 peer_index;
 
@@ -332,10 +333,16 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 	now = bpf_ktime_get_ns();
 
 	/* a round trip, measured on the packet that caused this SACK */
+	sc->rtt = 0;
 	if (!delayed && trigger - una < next - una && !tx_bit(tx, trigger)) {
 		entry = tx_entry_get(qp, trigger);
-		if (entry && entry->psn == trigger && entry->sends == 1)
-			rtt = now - entry->sent_ns;
+		if (entry && entry->psn == trigger && entry->sends == 1) {
+			sc->rtt = now - entry->sent_ns;
+			path = path_get(qp, entry->path);
+			if (path)
+				path->srtt_ns += path->srtt_ns ?
+					(s32)((u32)sc->rtt - path->srtt_ns) >> 3 : (u32)sc->rtt;
+		}
 	}
 
 	/* what has arrived: four words of cumulative news, two of the bitmap; what
@@ -375,6 +382,7 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 			high = psn + 1;
 	}
 
+	rtt = sc->rtt;
 	bpf_spin_lock(&tx->lock);
 	if (latest > tx->delivered_ns)
 		tx->delivered_ns = latest;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Spray: an IP packet that an application sent to mrc0 becomes an MRC data
- * packet on the next path. Runs at tc ingress of mrc0's other end, in the
- * sender's own context, one packet of at most the MTU at a time.
+ * packet on the next path. Runs at tc ingress of mrc0's other end, one packet
+ * of at most the MTU at a time, all packets of a flow on one CPU.
  */
 #ifndef MRC_SPRAY_H
 #define MRC_SPRAY_H

@@ -112,6 +112,7 @@ static __always_inline void tick_rx(struct __sk_buff *skb, const struct mrc_host
 				skipped++;
 			}
 		}
+		rx->hole_psn = rx->next; /* a wide gap is one gap: no new time-out for the rest */
 		bpf_spin_unlock(&rx->lock);
 		count_by(MRC_C_HOLE_SKIPPED, skipped);
 	}
@@ -129,7 +130,7 @@ static __always_inline void tick_rx(struct __sk_buff *skb, const struct mrc_host
 		span = rx->high - rx->next;
 		base = rx->next;
 		if (span > 64)
-			base += (rx->slice * 64) % (span & ~63u);
+			base += (rx->slice * 64) % ((span + 63) & ~63u);
 		rx->slice++;
 		sack_from_rx(rx, base, &sack);
 		sack.ev = rx->ev;

@@ -23,7 +23,7 @@ from mrcd.wire import WIRE
 Prefix = IPv4Network | IPv6Network
 
 IFNAMSIZ = 16
-MPR_MIN, MPR_MAX = WIRE.MRC_MPR_UNIT, 8192
+MPR_MIN, MPR_MAX = WIRE.MRC_MPR_UNIT, 4096  # the window bitmap holds twice the MPR
 RING_MIN, RING_MAX = 128, 65536
 QPS_MAX = 16
 TICK_MIN_US, TICK_MAX_US = 100, 100_000

@@ -6,7 +6,7 @@ server derives the varlink interface description from them, the client has msgsp
 receives. That is also why the annotations are real types (no ``from __future__ import
 annotations``) and sequences are lists: varlink knows arrays, not tuples.
 
-Counters count since the data path was attached, so they survive a restart of the daemon. Optional
+Counters count since the data path was attached, which a start of the daemon does anew. Optional
 values are ``None`` while nothing was measured. Adding a field keeps ``SCHEMA_VERSION``; removing
 one or changing its meaning raises it.
 """

@@ -19,6 +19,7 @@ from ipaddress import IPv6Address
 
 _IPPROTO_IPV6 = 41
 _IPPROTO_UDP = 17
+_IPV6_FREEBIND = 78
 _MAX_DATAGRAM = 2048
 
 
@@ -58,6 +59,9 @@ class OfferSockets:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device)
             # The raw socket only sends; what arrives is the UDP socket's.
             out.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            # The address comes and goes with the link; the sockets stay.
+            for sock in (out, listen):
+                sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
             out.bind((str(address), 0))
             listen.bind((str(address), self._port))
         except OSError as error:

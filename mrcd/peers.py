@@ -43,8 +43,9 @@ class Peers:
         self._rng = random.SystemRandom()
         self._sockets = OfferSockets(config.transport.control_port, self._datagram)
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._rotation = 0
         self._peers = {peer.name: peer for peer in config.peers}
+        self._rejected = 0
+        self._rejected_at = 0.0
         self.heard_ns: dict[str, int] = {}
         self.mtu: dict[str, int] = {}
         self.port_mask: dict[str, int] = {}
@@ -92,11 +93,19 @@ class Peers:
                 raise HandshakeError(f"no peer {offer.host!r} is configured")
             commands = session.receive(offer, now_ns=now)
         except HandshakeError as error:
-            log.debug("handshake.rejected", plane=plane, reason=str(error))
+            self._reject(plane, str(error))
             return
         self.heard_ns[offer.host] = now
         self._carry_out(commands)
         self._arm(offer.host)
+
+    def _reject(self, plane: int, reason: str) -> None:
+        """Log a refused message; anybody may send any number of them, so one a second."""
+        now = time.monotonic()
+        self._rejected += 1
+        if now - self._rejected_at >= 1:
+            self._rejected_at = now
+            log.info("handshake.rejected", plane=plane, reason=reason, count=self._rejected)
 
     def _arm(self, name: str) -> None:
         old = self._timers.pop(name, None)
@@ -135,13 +144,12 @@ class Peers:
             log.info("peer.ports_changed", peer=peer, planes=f"{mask:#x}")
 
     def _send(self, command: SendOffer) -> None:
-        """One Offer on each plane, over the plane's T1s in turn."""
+        """One Offer on each plane, over any of its T1s: the next one takes another."""
         fabric, host = self._config.fabric, self._config.host
         target = self._peers[command.peer].host
-        self._rotation += 1
         for plane in command.planes:
             evs = usid.evs_between(fabric, host, target, plane)
-            usids = usid.path_usids(host, target, evs[self._rotation % len(evs)])
+            usids = usid.path_usids(host, target, self._rng.choice(evs))
             self._sockets.send(
                 plane,
                 IPv6Address(usid.da_bytes(fabric.block, usids)),

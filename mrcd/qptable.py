@@ -62,6 +62,8 @@ class QpTable:
         self._evs: dict[tuple[int, int], tuple[int, ...]] = {}
         self.indices = {peer.name: i for i, peer in enumerate(config.peers)}
         self.per_peer = config.transport.qps_per_peer
+        self._paired: dict[str, int] = {}
+        self._masks: dict[str, int] = {}
 
     def base(self, peer: str) -> int:
         """Index of the peer's first QP."""
@@ -96,12 +98,13 @@ class QpTable:
 
     def set_peer_planes(self, peer: str, mask: int) -> None:
         """Which planes the peer says it can be reached on."""
+        self._masks[peer] = mask
         self._dp.write(
             "peers",
             self.indices[peer],
             _PEER,
             qp_base=self.base(peer),
-            qp_mask=self.per_peer - 1,
+            qp_mask=self._paired.get(peer, self.per_peer) - 1,
             plane_mask=mask,
         )
 
@@ -110,6 +113,9 @@ class QpTable:
     def configure(self, peer: str, pairs: tuple[tuple[LocalQp, RemoteQp], ...], mpr: int) -> None:
         """Program QPs to receive (RTR). Whatever they were before is forgotten."""
         self.reset(tuple(local.index for local, _remote in pairs))
+        # Where one side has fewer QPs, flows are spread over those both have.
+        self._paired[peer] = len(pairs)
+        self.set_peer_planes(peer, self._masks[peer])
         for local, remote in pairs:
             index = local.index
             sets = self._write_paths(peer, index)

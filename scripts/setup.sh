@@ -14,9 +14,9 @@ PACKAGES=(
 	iproute2
 	iputils-ping
 	libc6-dev
-	nftables
 	python3-bpfcc # bcc; PyPI's package of that name is something else
 	python3-venv
+	rsync # traffic of a real application in the benchmarks
 )
 KERNEL=$(uname -r)
 MODULES=/lib/modules/$KERNEL

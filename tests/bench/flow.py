@@ -25,6 +25,7 @@ from tests.bench.metrics import Arrivals, Ints
 
 _PORT = 5301
 _START_DEADLINE_S = 10.0
+_ERROR_CHARACTERS = 500  # the end of what a failed command said; iperf3's reason comes last
 _DRAIN_DEADLINE_S = 30.0
 
 
@@ -121,7 +122,8 @@ def inside(name: str, host: str, *command: str, timeout_s: float = 60) -> str:
         line, capture_output=True, text=True, env=environment, timeout=timeout_s, check=False
     )
     if done.returncode:
-        raise BenchFailed(f"{' '.join(command)} in {host}: {done.stderr or done.stdout}")
+        words = (done.stderr or done.stdout).strip()[-_ERROR_CHARACTERS:]
+        raise BenchFailed(f"{' '.join(command)} in {host}: {words}")
     return done.stdout
 
 

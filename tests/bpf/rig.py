@@ -8,6 +8,7 @@ other end, so what a program sends with bpf_clone_redirect can be read back.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import struct
@@ -336,7 +337,7 @@ class Rig:
     def take_slots(self, name: str) -> list[int]:
         """Empty a stack of free slots."""
         slots = []
-        value = bpfsys.ctypes.create_string_buffer(4)
+        value = ctypes.create_string_buffer(4)
         attr = struct.pack("=IIQQQ", self.dp.maps[name], 0, 0, bpfsys._address(value), 0)
         try:
             while True:

@@ -220,7 +220,9 @@ def test_wished_answer_comes_at_once_on_the_mirrored_path(
     assert sack.bth.dqpn == REMOTE_QPN
     body = sack.body
     assert (body.cack, body.entropy, body.ack_psn_offset) == (FIRST, ev, 0)
-    assert (body.probe_reply, body.cc_flags, body.mpr) == (False, 0, WINDOW // WIRE.MRC_MPR_UNIT)
+    assert (body.probe_reply, body.cc_flags, body.mpr) == (
+        False, 0, WINDOW // 2 // WIRE.MRC_MPR_UNIT
+    )  # fmt: skip
     assert sack.icrc == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Iterator
 from ipaddress import IPv6Address
 
 import pytest
@@ -16,7 +17,17 @@ from mrcd.fabric import usid
 from mrcd.offers import udp6
 from mrcd.wire import WIRE, Control, Data, DecodeError, Peth, Sack, decode
 from tests.bpf.packets import EV, OUTER, QPN, Far, ip4, ip6
-from tests.bpf.rig import TC_REDIRECT, TC_SHOT, TC_UNSPEC, XDP_DROP, XDP_PASS, XDP_TX, Rig
+from tests.bpf.rig import (
+    MPR,
+    RING_SLOTS,
+    TC_REDIRECT,
+    TC_SHOT,
+    TC_UNSPEC,
+    XDP_DROP,
+    XDP_PASS,
+    XDP_TX,
+    Rig,
+)
 from tests.oracle import vector
 
 PLANE = 1
@@ -122,28 +133,55 @@ VERDICTS = {
 }  # fmt: skip
 
 
-def check(rig: Rig, far: Far, frame: bytes) -> str:
-    """Run a frame through mrc_receive and compare; returns what became of it."""
-    expected = judge(rig, far, frame)
-    before = rig.state()
-    ran = rig.receive(frame)
-    counted = rig.counted()
-    shown = f"{expected}, counted {counted}: {frame.hex()}"
-    assert ran.verdict == VERDICTS[expected], shown
-    assert rig.state() == before, shown
-    marked = ran.frame[6:8] == bytes([ABI.MRC_MARK_MAGIC0, ABI.MRC_MARK_MAGIC1])
-    assert marked == (expected in ("data", "sack")), shown
-    if expected == "dropped":
-        ((name, count),) = counted.items()
-        assert count == 1, shown
-        assert name.startswith("drop_") or name == "probe_stale", shown
-    elif expected == "untouched":
-        assert ran.frame == frame
-        assert counted == {}
-    else:
-        told = {"handshake": {"control_rx": 1}, "answered": {"probe_rx": 1}}
-        assert counted == told.get(expected, {}), shown
-    return expected
+class Court:
+    """Runs frames through mrc_receive and compares with `judge`.
+
+    The programs' state is looked at every STRIDE frames: none of them may change it.
+    """
+
+    STRIDE = 16
+
+    def __init__(self, rig: Rig, far: Far) -> None:
+        self._rig, self._far = rig, far
+        self._before = rig.state()
+        self._recent: list[bytes] = []
+
+    def check(self, frame: bytes) -> str:
+        """Run one frame; returns what became of it."""
+        expected = judge(self._rig, self._far, frame)
+        ran = self._rig.receive(frame)
+        counted = self._rig.counted()
+        shown = f"{expected}, counted {counted}: {frame.hex()}"
+        assert ran.verdict == VERDICTS[expected], shown
+        marked = ran.frame[6:8] == bytes([ABI.MRC_MARK_MAGIC0, ABI.MRC_MARK_MAGIC1])
+        assert marked == (expected in ("data", "sack")), shown
+        if expected == "dropped":
+            ((name, count),) = counted.items()
+            assert count == 1, shown
+            assert name.startswith("drop_") or name == "probe_stale", shown
+        elif expected == "untouched":
+            assert ran.frame == frame
+            assert counted == {}
+        else:
+            told = {"handshake": {"control_rx": 1}, "answered": {"probe_rx": 1}}
+            assert counted == told.get(expected, {}), shown
+        self._recent.append(frame)
+        if len(self._recent) >= self.STRIDE:
+            self.look()
+        return expected
+
+    def look(self) -> None:
+        """The frames since the last look have changed no state."""
+        shown = "\n".join(frame.hex() for frame in self._recent)
+        assert self._rig.state() == self._before, f"one of these changed the state:\n{shown}"
+        self._recent.clear()
+
+
+@pytest.fixture
+def court(rig: Rig, far: Far) -> Iterator[Court]:
+    made = Court(rig, far)
+    yield made
+    made.look()
 
 
 def mutated(rng: random.Random, frame: bytes) -> bytes:
@@ -161,53 +199,53 @@ def mutated(rng: random.Random, frame: bytes) -> bytes:
     return bytes(out)
 
 
-def test_reading_agrees_on_good_frames(rig: Rig, far: Far) -> None:
-    seen = [check(rig, far, frame) for frame in good_frames(far)]
+def test_reading_agrees_on_good_frames(court: Court, far: Far) -> None:
+    seen = [court.check(frame) for frame in good_frames(far)]
     assert set(seen) == set(VERDICTS)
 
 
-def test_random_mutations(rig: Rig, far: Far) -> None:
+def test_random_mutations(court: Court, far: Far) -> None:
     rng = random.Random(0x4D52)
     frames = good_frames(far)
-    seen = [check(rig, far, mutated(rng, rng.choice(frames))) for _ in range(6000)]
-    assert seen.count("dropped") > 3000
+    seen = [court.check(mutated(rng, rng.choice(frames))) for _ in range(15000)]
+    assert seen.count("dropped") > 8000
     assert seen.count("data") > 50
 
 
-def test_every_truncation(rig: Rig, far: Far) -> None:
+def test_every_truncation(court: Court, far: Far) -> None:
     for frame in good_frames(far):
         for length in range(14, len(frame)):
-            assert check(rig, far, frame[:length]) in ("dropped", "untouched")
+            assert court.check(frame[:length]) in ("dropped", "untouched")
 
 
-def test_every_single_bit(rig: Rig, far: Far) -> None:
+def test_every_single_bit(court: Court, far: Far) -> None:
     """Each bit of the headers of a data packet is checked, or known not to matter."""
     frame = far.data(5000, ip4(b"x"))
     for bit in range(8 * (len(frame) - 5)):
         flipped = bytearray(frame)
         flipped[bit // 8] ^= 1 << bit % 8
-        check(rig, far, bytes(flipped))
+        court.check(bytes(flipped))
 
 
-def test_noise(rig: Rig, far: Far) -> None:
+def test_noise(court: Court, far: Far) -> None:
     rng = random.Random(1)
     start = far.data(5000, ip4())[: OUTER + 40]
     for _ in range(1000):
-        check(rig, far, rng.randbytes(rng.randrange(14, 300)))
-        check(rig, far, start + rng.randbytes(rng.randrange(0, 200)))
+        court.check(rng.randbytes(rng.randrange(14, 300)))
+        court.check(start + rng.randbytes(rng.randrange(0, 200)))
 
 
 @settings(
     max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_hypothesis_mutations(rig: Rig, far: Far, data: st.DataObject) -> None:
+def test_hypothesis_mutations(court: Court, far: Far, data: st.DataObject) -> None:
     frame = bytearray(data.draw(st.sampled_from(good_frames(far))))
     for _ in range(data.draw(st.integers(0, 4))):
         at = data.draw(st.integers(0, len(frame) - 1))
         frame[at] = data.draw(st.integers(0, 255))
     length = data.draw(st.one_of(st.just(len(frame)), st.integers(14, len(frame))))
-    check(rig, far, bytes(frame[:length]) + data.draw(st.binary(max_size=8)))
+    court.check(bytes(frame[:length]) + data.draw(st.binary(max_size=8)))
 
 
 def test_replays_are_received_once(rig: Rig, far: Far) -> None:
@@ -229,6 +267,39 @@ def test_replays_are_received_once(rig: Rig, far: Far) -> None:
 
 
 # ---- behind it
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_lying_peer_breaks_no_invariant(rig: Rig, far: Far, seed: int) -> None:
+    """Well-formed SACKs and data with numbers out of the air, between real traffic and ticks."""
+    rng = random.Random(seed)
+    first = rng.choice((1000, 0xFFFFC0, 0xFFFFFFC0))
+    rig.connect(tx_psn=first, rx_psn=first)
+    rig.tune(reo_min_ns=0, reo_max_ns=0, fifo_slack_ns=0, rto_min_ns=1, probe_interval_ns=1)
+    packet = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
+    for _ in range(250):
+        near = rng.choice((rig.tx()["next"], rig.tx()["una"], rig.rx()["next"]))
+        psn = (near + rng.choice((rng.randint(-4, 4), rng.randint(-300, 300)))) & 0xFFFFFF
+        match rng.randrange(6):
+            case 0 | 1:
+                rig.spray(packet)
+            case 2:
+                rig.arrive(far.data(psn, ip4(b"in"), rtx=rng.random() < 0.5))
+            case 3 | 4:
+                offset = rng.choice((1, rng.randint(-70, 70), rng.randint(-0x8000, 0x7FFF)))
+                bitmap = rng.choice((0, rng.getrandbits(64), rng.getrandbits(64) & 7))
+                trigger = psn + rng.randint(-0x8000, 0x7FFF)
+                rig.arrive(far.sack(psn, bitmap, offset=offset, trigger=trigger))
+            case 5:
+                rig.tick()
+        tx, rx = rig.tx(), rig.rx()
+        assert (tx["next"] - tx["una"]) & 0xFFFFFFFF <= MPR
+        assert (rx["high"] - rx["next"]) & 0xFFFFFFFF <= MPR
+        assert rx["busy"] == 0
+    waiting = rig.rx()["waiting"]
+    assert rig.free_slots("rx_free") == RING_SLOTS - waiting
+    rig.table.reset((0,))
+    assert rig.free_slots("tx_free") == rig.free_slots("rx_free") == RING_SLOTS
 
 
 def test_deliver_leaves_unmarked_frames_alone(rig: Rig, far: Far) -> None:

@@ -42,11 +42,11 @@ def test_instruction_counts(built_rig: Rig) -> None:
 
 
 def test_verifier_has_room(built_rig: Rig) -> None:
-    """Another kernel's verifier may walk more: half of the limit is what we allow ourselves."""
+    """Another kernel's verifier may walk more: three quarters are what we allow ourselves."""
     for report in built_rig.report:
         found = re.search(r"processed (\d+) insns", report.verifier)
         assert found, report.verifier
-        assert int(found[1]) < VERIFIER_MAX / 2, f"{report.name}: {report.verifier}"
+        assert int(found[1]) < VERIFIER_MAX * 3 / 4, f"{report.name}: {report.verifier}"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from mrcd import bpfsys
 from mrcd.abi import ABI
 from mrcd.wire import Data, decode_frame
 from tests.bpf.packets import ip4, ip6
@@ -58,12 +59,7 @@ def queued(rig: Rig) -> Rig:
     for name, value in (("srtt_ns", 5_200_000), ("min_rtt_ns", 200_000)):
         at = kind.fields[name].offset
         raw[at : at + 4] = value.to_bytes(4, "little")
-    values = {
-        name: kind.unpack_array(raw, name) if field.count > 1 else kind.unpack(raw)[name]
-        for name, field in kind.fields.items()
-        if name != "lock"
-    }
-    rig.dp.write("txs", 0, kind, **values)
+    bpfsys.update(rig.dp.maps["txs"], bytes(4), bytes(raw))
     return rig
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -35,7 +36,7 @@ def tcx_programs(namespace: str, interface: str) -> int:
                 ["ip", "-j", "link", "show", interface], capture_output=True, text=True, check=True
             ).stdout.split('"ifindex":')[1].split(",")[0]
         )  # fmt: skip
-        attr = bpfsys.ctypes.create_string_buffer(
+        attr = ctypes.create_string_buffer(
             struct.pack("=IIII", index, bpfsys.ATTACH_TCX_INGRESS, 0, 0).ljust(144, b"\0"), 144
         )
         bpfsys._bpf(_PROG_QUERY, attr, f"query tcx of {interface}")

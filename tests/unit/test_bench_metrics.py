@@ -90,23 +90,19 @@ def test_outage__rates_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start_ms", "end_ms", "gap_ns"),
+    ("start_ms", "end_ms", "gap_ms"),
     [
-        (0, 100, 1 * MS),
-        (150, 160, 100 * MS),  # all silent: the silence around it
-        (50, 150, 50 * MS + MS // 2),  # began inside, lasts beyond the end: cut there
-        (150, 250, 101 * MS),  # began before: counted in full
-        (400, 500, 100 * MS),  # nothing ever came again
+        pytest.param(0, 100, 1, id="steady"),
+        pytest.param(50, 250, 101, id="all of it inside"),
+        pytest.param(150, 250, 101, id="began before: counted in full"),
+        pytest.param(50, 150, 50.5, id="lasts beyond the end: cut there"),
+        pytest.param(150, 160, 60.5, id="both"),
+        pytest.param(400, 500, 200.5, id="nothing ever came again"),
     ],
 )
-def test_longest_gap(start_ms: int, end_ms: int, gap_ns: int) -> None:
+def test_longest_gap(start_ms: int, end_ms: int, gap_ms: float) -> None:
     arrivals = record((0, 100, 10), (200, 300, 10))
-    found = arrivals.longest_gap_ns(start_ms * MS, end_ms * MS)
-    if start_ms == 150 and end_ms == 160:
-        gap_ns = 60 * MS + MS // 2  # from the last arrival to the end of the window
-    if start_ms == 400:
-        gap_ns = 200 * MS + MS // 2
-    assert found == gap_ns
+    assert arrivals.longest_gap_ns(start_ms * MS, end_ms * MS) == gap_ms * MS
 
 
 def test_bins__sum_up_and_leave_out_a_partial_one() -> None:

@@ -160,10 +160,10 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
             TRANSPORT + "qps_per_peer = 3",
             "transport.qps_per_peer: 3: must be a power of two from 1 to 16: 2 or 4",
         ),
-        (TRANSPORT + "mpr = 64", "transport.mpr: 64: must be an integer from 128 to 8192"),
+        (TRANSPORT + "mpr = 64", "transport.mpr: 64: must be an integer from 128 to 4096"),
         (
             TRANSPORT + "mpr = 200",
-            "transport.mpr: 200: must be a power of two from 128 to 8192: 128 or 256",
+            "transport.mpr: 200: must be a power of two from 128 to 4096: 128 or 256",
         ),
         (
             TRANSPORT + "ring_slots = 1024",
@@ -324,7 +324,7 @@ def test_load__reports_everything_at_once(folder: Path) -> None:
 def test_load__fabric_problems_are_passed_on_beside_our_own(folder: Path) -> None:
     (folder / "fabric.toml").write_text("[fabric]\nplanes = 99\n")
     found = problems(folder, TRANSPORT + "mpr = 1")
-    assert "transport.mpr: 1: must be an integer from 128 to 8192" in found
+    assert "transport.mpr: 1: must be an integer from 128 to 4096" in found
     assert any(problem.startswith("fabric.toml: fabric.planes = 99") for problem in found)
 
 

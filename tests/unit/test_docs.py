@@ -58,6 +58,7 @@ def test_the_documents_a_user_looks_for_are_there() -> None:
         "CONTRIBUTING.md",
         "docs/architecture.md",
         "docs/lab.md",
+        "docs/operations.md",
         "docs/protocol.md",
     } <= names
 

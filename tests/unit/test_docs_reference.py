@@ -16,11 +16,13 @@ from mrcd import config, tuning
 from mrcd.abi import COUNTERS
 from mrcd.fabric import description
 from mrcd.log import EVENTS
+from mrcd.wire import WIRE
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 README = (ROOT / "README.md").read_text()
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 UNITS_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
@@ -54,7 +56,11 @@ def section(text: str, heading: str) -> str:
 
 def table(heading: str, rows: Iterable[tuple[str, str]]) -> str:
     """The table as it should stand in the document, to be pasted when it does not."""
-    lines = [f"| {heading} | meaning |", "|---|---|", *(f"| `{name}` | {what} |" for name, what in rows)]
+    lines = [
+        f"| {heading} | meaning |",
+        "|---|---|",
+        *(f"| `{name}` | {what} |" for name, what in rows),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -141,6 +147,56 @@ def test_protocol__every_timer_and_limit_of_the_programs_is_explained() -> None:
         if re.search(r"_(NS|MAX|SHIFT)$", name) and not name.startswith("MRC_")
     }
     assert wanted <= shown
+
+
+def test_protocol__sizes_of_headers_are_those_of_the_structs() -> None:
+    text = section(PROTOCOL, "## 2. Packets")
+    shown = dict(re.findall(r"^\| ([A-Z_]+) \| (\d+) \| ", text, re.MULTILINE))
+    sizes = {name: WIRE.structs[f"mrc_{name.lower()}"].size for name in shown}
+    assert len(shown) == 10
+    assert {name: int(size) for name, size in shown.items()} == sizes
+
+
+def test_protocol__packets_have_their_opcodes_and_sizes() -> None:
+    rows = [row for row in cells(section(PROTOCOL, "## 2. Packets")) if len(row) == 5 and row[3]]
+    names = ("WRITE_ONLY", "SACK", "PROBE", "NACK", "ENDPOINT_REQ", "ENDPOINT_RSP")
+    opcodes = [WIRE.constants[f"MRC_OP_{name}"] for name in names]
+    assert [int(row[1][:4], 16) for row in rows] == opcodes
+    ends = WIRE.MRC_ETH_LEN + WIRE.MRC_BTH_LEN + WIRE.MRC_ICRC_LEN
+    around = ends + 2 * WIRE.MRC_IP6_LEN + WIRE.MRC_UDP_LEN
+    for name, _, behind, frame, _ in rows:
+        parts = re.findall(r"[A-Z_]{4,}", behind)
+        size = around + sum(WIRE.structs[f"mrc_{part.lower()}"].size for part in parts)
+        assert int(frame.split()[0]) == size, name
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_counters_named_in_the_text_exist(file: Path) -> None:
+    named = set(re.findall(r"`((?:drop|rtx|rx|tx|sack|probe)_[a-z]+)`", file.read_text()))
+    maps = {"tx_ring", "rx_ring", "tx_free", "rx_free", "tx_entries", "rx_entries"}
+    fields = {"sack_offset", "ack_psn_offset"}
+    assert named - maps - fields <= {name for _, name, _ in COUNTERS}
+
+
+def anchor(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+    return kept.replace(" ", "-")
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_links_to_headings_lead_to_one(file: Path) -> None:
+    for target, name in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", file.read_text()):
+        if "://" in target:
+            continue
+        text = (file.parent / target if target else file).read_text()
+        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        assert name in map(anchor, headings), f"{target}#{name}"
+
+
+def test_readme__leads_to_every_document() -> None:
+    linked = {(ROOT / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", README)}
+    assert {file for file in DOCUMENTS if file.name != "README.md"} <= linked
 
 
 def examples(text: str) -> list[str]:
