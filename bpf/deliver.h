@@ -146,7 +146,7 @@ static __always_inline u32 rx_verdict(const struct mrc_rx *rx, u32 psn)
 
 static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark *mark)
 {
-	u32 qp = mark->qp, wire_psn = mark->psn_hi << 16 | mark->psn_lo, len, verdict, psn, held = 0, owner = 0, want, base, ifindex, more;
+	u32 qp = mark->qp, wire_psn = mark->psn_hi << 16 | mark->psn_lo, len, verdict, psn, held = 0, owner = 0, want, ifindex, more;
 	struct mrc_host *h = host_get();
 	struct sack_body sack = {};
 	struct mrc_rx_entry *entry;
@@ -258,10 +258,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	       verdict == VERDICT_DUPLICATE ||
 	       (mark->flags & (MRC_BTH_RTX | MRC_BTH_ACKREQ));
 	if (want) {
-		base = rx->next;
-		if ((s32)(psn - base) > 63)
-			base = psn - 63;
-		sack_from_rx(rx, base, &sack);
+		sack_from_rx(rx, next_slice(rx), &sack);
 		rx->pending_packets = 0;
 		rx->pending_bytes = 0;
 	}

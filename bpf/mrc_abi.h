@@ -81,14 +81,16 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 next;              /* next PSN to send; lock */
 	__u32 una;               /* oldest PSN not acknowledged; lock */
 	__u32 high;              /* highest PSN reported by a SACK, plus one; lock */
-	__u32 scan;              /* where the search for holes goes on; lock */
+	__u32 heard;             /* bytes count of the newest SACK, 24 bits; lock */
 	__u32 plane_next;        /* rotation over planes; lock */
 	__u32 srtt_ns;           /* lock */
 	__u32 rttvar_ns;         /* lock */
 	__u32 backoff;           /* time-outs in a row; lock */
 	__u32 loss_ppm;          /* smoothed loss over all paths; racy */
 	__u32 min_rtt_ns;        /* lock */
-	__u32 reo_extra_ns;      /* learnt from needless retransmissions; lock */
+	__u32 fifo_extra_ns;     /* learnt from needless retransmissions by this rule; lock */
+	__u32 guard_extra_ns;    /* the same for the reorder guard; lock */
+	__u32 scan;              /* where time-outs go on; tick only */
 	__u64 reo_ns;            /* when that was learnt or halved last; lock */
 	__u64 early_ns;          /* not before this is a packet dropped early; racy */
 	__u64 packets;           /* taken from mrc0; lock */
@@ -112,7 +114,7 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	__u32 pending_bytes;     /* lock */
 	__u32 waiting;           /* packets held behind a gap; lock */
 	__u32 ev;                /* EV of the latest packet, for the way back; lock */
-	__u32 slice;             /* rotation of the bitmap slice of clocked SACKs; tick only */
+	__u32 slice;             /* SACKs sent, chooses the slice of the next; lock */
 	__u32 hole_psn;          /* the gap the clock looked at last; tick only */
 	__u64 packets;           /* received, duplicates not counted; lock */
 	__u64 bytes;             /* their payload; lock */
@@ -126,7 +128,8 @@ struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] *
 	__u32 slot;              /* in the retransmit ring */
 	__u16 len;               /* of the inner packet, bytes */
 	__u16 path;              /* plane << 8 | index; lock */
-	__u32 sends;             /* 1 = never retransmitted; lock */
+	__u16 sends;             /* 1 = never retransmitted; lock */
+	__u16 rule;              /* counter of the rule that sent it last, 0: none; lock */
 };
 
 struct mrc_rx_entry {            /* map rx_entries[qp * window + psn % window] */

@@ -53,9 +53,12 @@ BPF_PERCPU_ARRAY(counters, u64, MRC_C_COUNT);
  */
 struct mrc_scratch {
 	u64 rtt;
+	u64 rule;
 	u32 step;
 	u32 found;
-	u32 due[8];
+	u32 last;
+	u32 pad;
+	u32 due[16];
 };
 BPF_PERCPU_ARRAY(scratch, struct mrc_scratch, 1);
 

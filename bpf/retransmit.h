@@ -11,7 +11,7 @@
 #ifndef MRC_RETRANSMIT_H
 #define MRC_RETRANSMIT_H
 
-#define RESEND_MAX 8             /* packets sent again by one program run */
+#define RESEND_MAX 16            /* packets sent again by one program run */
 #define SCAN_MAX 80              /* holes looked at by one program run */
 #define ACK_STEPS 200
 #define REO_FORGET_NS 100000000ull
@@ -34,7 +34,8 @@ static __always_inline u32 guard_ns(const struct mrc_tx *tx, const struct mrc_ho
 
 /*
  * Does this packet count as lost? Returns the counter of the rule that says
- * so, or 0. timeout_ns is 0 where only a SACK's evidence counts.
+ * so, or 0. With timeout_ns only the time counts, without it only the evidence
+ * of the SACK that has just reported the packet missing.
  */
 static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struct mrc_path *path,
 				   const struct mrc_tx *tx, const struct mrc_host *h, u64 now,
@@ -42,12 +43,12 @@ static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struc
 {
 	u64 sent = entry->sent_ns;
 
-	if (path->delivered_ns > sent + h->fifo_slack_ns + tx->reo_extra_ns)
+	if (timeout_ns)
+		return now > sent + timeout_ns ? MRC_C_RTX_TIMEOUT : 0;
+	if (path->delivered_ns > sent + h->fifo_slack_ns + tx->fifo_extra_ns)
 		return MRC_C_RTX_FIFO;
-	if (tx->delivered_ns > sent + guard_ns(tx, h) + tx->reo_extra_ns)
+	if (tx->delivered_ns > sent + guard_ns(tx, h) + tx->guard_extra_ns)
 		return MRC_C_RTX_GUARD;
-	if (timeout_ns && now > sent + timeout_ns)
-		return MRC_C_RTX_TIMEOUT;
 	return 0;
 }
 
@@ -58,7 +59,7 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
 {
 	struct mrc_tx_entry *entry = tx_entry_get(qp, psn);
 	u32 why, old_id, new_id, slot, plane, mine = 0, gone = 0;
-	u64 len, sent, tag = (u64)qp << 32 | psn;
+	u64 len, sent, others, tag = (u64)qp << 32 | psn;
 	struct mrc_peer_plane *pp;
 	struct mrc_path *path;
 	struct mrc_plane *pl;
@@ -86,9 +87,13 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
 		mine = 1;
 		tx->retransmits++;
 		gone = withdraw_path(tx, path, old_id, now, h);
-		new_id = pick_path(tx, plane_mask);
+		/* another plane where one is left: what took this packet may
+		 * have taken the whole plane */
+		others = plane_mask & ~(1ull << (old_id >> 8 & 7));
+		new_id = pick_path(tx, tx->plane_good & others ? others : plane_mask);
 		entry->sent_ns = now;
 		entry->sends++;
+		entry->rule = why;
 		entry->path = new_id;
 	}
 	bpf_spin_unlock(&tx->lock);
@@ -184,19 +189,24 @@ static __always_inline void rtt_sample(struct mrc_tx *tx, u32 rtt)
 
 /*
  * How far packets overtake each other, learnt as RACK does it (RFC 8985,
- * 7.2): each round trip with a needless retransmission widens the guards, each
- * quiet tenth of a second narrows them again. Lock of tx held.
+ * 7.2): each round trip with a needless retransmission widens the rule that
+ * caused it, each quiet tenth of a second narrows both again. `rule` is 0
+ * where there was none. Lock of tx held.
  */
 static __always_inline void learn_reordering(struct mrc_tx *tx, const struct mrc_host *h, u64 now,
-					     u32 needless)
+					     u32 rule)
 {
-	if (needless && now - tx->reo_ns > tx->srtt_ns) {
-		tx->reo_extra_ns = tx->reo_extra_ns * 2 + h->reo_min_ns / 4;
-		if (tx->reo_extra_ns > h->reo_max_ns)
-			tx->reo_extra_ns = h->reo_max_ns;
+	if (rule && now - tx->reo_ns > tx->srtt_ns) {
+		u32 *extra = rule == MRC_C_RTX_FIFO ? &tx->fifo_extra_ns : &tx->guard_extra_ns;
+		u32 most = rule == MRC_C_RTX_FIFO ? h->reo_min_ns : h->reo_max_ns;
+
+		*extra = *extra * 2 + h->reo_min_ns / 4;
+		if (*extra > most)
+			*extra = most;
 		tx->reo_ns = now;
-	} else if (tx->reo_extra_ns && now - tx->reo_ns > REO_FORGET_NS) {
-		tx->reo_extra_ns /= 2;
+	} else if (now - tx->reo_ns > REO_FORGET_NS) {
+		tx->fifo_extra_ns /= 2;
+		tx->guard_extra_ns /= 2;
 		tx->reo_ns = now;
 	}
 }
@@ -226,18 +236,17 @@ static __always_inline void advance_una(struct mrc_tx *tx, u64 now)
 }
 
 /*
- * Send again what counts as lost below `high`, at most RESEND_MAX packets; the
- * search goes on behind where the last one stopped, so many holes are all
- * reached. Returns how many were due.
+ * Send again what counts as lost among the PSNs from `from` up to `to`, at
+ * most RESEND_MAX packets. Returns how many were due; scratch has the last one.
  */
 static __always_inline u32 repair(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
 				  const struct mrc_qp *q, struct mrc_tx *tx, u64 now,
-				  u64 plane_mask, u32 high, u64 timeout_ns)
+				  u64 plane_mask, u32 from, u32 to, u64 timeout_ns)
 {
-	u32 i, word, psn, una = tx->una, from = tx->scan, n;
 	struct mrc_scratch *sc = scratch_get();
 	struct mrc_tx_entry *entry;
 	struct mrc_path *path;
+	u32 i, word, psn, n;
 	u64 holes = 0;
 
 	/* Look first, send afterwards: one loop with both in it has more paths
@@ -245,23 +254,18 @@ static __always_inline u32 repair(struct __sk_buff *skb, const struct mrc_host *
 	if (!sc)
 		return 0;
 	sc->found = 0;
-	if (from - una >= high - una)
-		from = una;
 	word = (from & ~63u) - 64;
 	for (i = 0; i < SCAN_MAX; i++) {
 		if (!holes) {
 			word += 64;
-			if ((s32)(word - high) >= 0) {
-				from = una;
+			if ((s32)(word - to) >= 0)
 				break;
-			}
 			holes = ~tx->sacked[(word >> 6) & CFG_WORD_MASK] &
-				range_mask(word, from, high);
+				range_mask(word, from, to);
 			continue;
 		}
 		psn = word + lowest_bit(holes);
 		holes &= holes - 1;
-		from = psn;
 		entry = tx_entry_get(qp, psn);
 		if (!entry || entry->psn != psn)
 			continue;
@@ -271,10 +275,10 @@ static __always_inline u32 repair(struct __sk_buff *skb, const struct mrc_host *
 		n = sc->found;
 		sc->due[n & (RESEND_MAX - 1)] = psn;
 		sc->found = n + 1;
+		sc->last = psn;
 		if (n + 1 >= RESEND_MAX)
 			break;
 	}
-	tx->scan = from;
 	for (i = 0; i < RESEND_MAX; i++) {
 		if (i >= sc->found)
 			break;
@@ -288,7 +292,7 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	struct mrc_seth *seth = data + MRC_BODY_OFF;
 	u32 qp = mark->qp, una, next, cack, base, i, step, word = 0, psn, trigger, high, delayed;
-	u32 needless;
+	u32 needless, rule, heard;
 	u64 bitmap, now, fresh = 0, mask, latest = 0, rtt, plane_mask;
 	struct mrc_tx_entry *entry;
 	struct mrc_host *h = host_get();
@@ -313,6 +317,7 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 	plane_mask = h->plane_mask & peer->plane_mask;
 	delayed = seth->cc & (MRC_CC_FLAG_DELAYED | MRC_CC_FLAG_DUPLICATE);
 	needless = seth->cc & MRC_CC_FLAG_DUPLICATE;
+	heard = bpf_ntohl(((struct mrc_cc_state *)(seth + 1))->bytes) & 0xffffff;
 	bitmap = (u64)bpf_ntohl(seth->bitmap_hi) << 32 | bpf_ntohl(seth->bitmap_lo);
 
 	bpf_spin_lock(&tx->lock);
@@ -324,13 +329,22 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 		count(MRC_C_DROP_SACK);
 		return TC_ACT_SHOT;
 	}
+	if (una == next) {       /* nothing is on its way: nothing to learn */
+		count(MRC_C_SACK_STALE);
+		return TC_ACT_SHOT;
+	}
 	cack = una - 1 + ahead;
 	base = cack + (s16)bpf_ntohs(seth->sack_offset);
 	trigger = cack + (s16)(bpf_ntohl(seth->head) & 0xffff);
 	count(ahead < 0 ? MRC_C_SACK_STALE : MRC_C_SACK_RX);
-	if (needless)
-		count(MRC_C_RTX_NEEDLESS);
 	now = bpf_ktime_get_ns();
+	sc->rule = 0;
+	if (needless) {
+		count(MRC_C_RTX_NEEDLESS);
+		entry = tx_entry_get(qp, trigger);
+		if (entry && (s32)(next - trigger) > 0 && entry->psn == trigger)
+			sc->rule = entry->rule;
+	}
 
 	/* a round trip, measured on the packet that caused this SACK */
 	sc->rtt = 0;
@@ -383,6 +397,7 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 	}
 
 	rtt = sc->rtt;
+	rule = sc->rule;
 	bpf_spin_lock(&tx->lock);
 	if (latest > tx->delivered_ns)
 		tx->delivered_ns = latest;
@@ -390,13 +405,24 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 		tx->high = high;
 	if (rtt)
 		rtt_sample(tx, rtt);
-	learn_reordering(tx, h, now, needless);
+	learn_reordering(tx, h, now, rule);
+	/* SACKs overtake each other too: what an older one misses may be here by now */
+	fresh = ((heard - tx->heard) & 0xffffff) < 0x800000;
+	if (fresh)
+		tx->heard = heard;
 	advance_una(tx, now);
 	high = tx->high;
+	una = tx->una;
 	bpf_spin_unlock(&tx->lock);
 
-	if ((s32)(high - tx->una) > 0)
-		repair(skb, h, qp, q, tx, now, plane_mask, high, 0);
+	/* what this SACK reports missing, and may be lost */
+	next = base + MRC_SACK_BITS;
+	if ((s32)(next - high) > 0)
+		next = high;
+	if ((s32)(base - una) < 0)
+		base = una;
+	if (fresh && (s32)(next - base) > 0)
+		repair(skb, h, qp, q, tx, now, plane_mask, base, next, 0);
 	return TC_ACT_SHOT;
 }
 

@@ -24,6 +24,21 @@ static __always_inline void sack_from_rx(const struct mrc_rx *rx, u32 base, stru
 }
 
 /*
+ * Where the next SACK's 64 bits begin. A window wider than that is told slice
+ * by slice in turn, so every PSN is reported again and again; the sender takes
+ * only what is reported missing for missing. Call with the lock of rx held.
+ */
+static __always_inline u32 next_slice(struct mrc_rx *rx)
+{
+	u32 span = rx->high - rx->next, base = rx->next;
+
+	if (span > MRC_SACK_BITS)
+		base += (rx->slice * MRC_SACK_BITS) % ((span + 63) & ~63u);
+	rx->slice++;
+	return base;
+}
+
+/*
  * Make the skb a SACK that returns on the path `ev`, mirrored: the path a
  * packet has just come by is the best known way back. The caller redirects it
  * to the plane's interface, which is returned; 0 on failure.

@@ -119,6 +119,7 @@ int mrc_spray(struct __sk_buff *skb)
 	entry->len = n;
 	entry->path = path_id;
 	entry->sends = 1;
+	entry->rule = 0;
 	barrier();
 	entry->psn = psn;
 	buf->tag = (u64)qp << 32 | psn;

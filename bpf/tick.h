@@ -94,7 +94,7 @@ static __always_inline void tick_rx(struct __sk_buff *skb, const struct mrc_host
 				    const struct mrc_qp *q, struct mrc_rx *rx, u64 now)
 {
 	struct sack_body sack = {};
-	u32 owner = 0, want = 0, base, ifindex, span, skipped = 0, i;
+	u32 owner = 0, want = 0, ifindex, skipped = 0, i;
 
 	/* a gap that nobody fills */
 	if (!rx->waiting)
@@ -127,12 +127,7 @@ static __always_inline void tick_rx(struct __sk_buff *skb, const struct mrc_host
 	bpf_spin_lock(&rx->lock);
 	if (rx->pending_packets || rx->waiting) {
 		want = 1;
-		span = rx->high - rx->next;
-		base = rx->next;
-		if (span > 64)
-			base += (rx->slice * 64) % ((span + 63) & ~63u);
-		rx->slice++;
-		sack_from_rx(rx, base, &sack);
+		sack_from_rx(rx, next_slice(rx), &sack);
 		sack.ev = rx->ev;
 		rx->pending_packets = 0;
 		rx->pending_bytes = 0;
@@ -150,8 +145,9 @@ static __always_inline void tick_rx(struct __sk_buff *skb, const struct mrc_host
 
 int mrc_tick(struct __sk_buff *skb)
 {
-	u32 zero = 0, qp, word, peer_index, next, away, timeouts;
+	u32 zero = 0, qp, word, peer_index, next, away;
 	struct mrc_clock *ck = clock.lookup(&zero);
+	struct mrc_scratch *sc = scratch_get();
 	struct mrc_host *h = host_get();
 	u64 now, rto, plane_mask, *bits, bit;
 	struct mrc_peer *peer;
@@ -160,7 +156,7 @@ int mrc_tick(struct __sk_buff *skb)
 	struct mrc_rx *rx;
 	s32 found;
 
-	if (!ck || !h)
+	if (!ck || !h || !sc)
 		return 0;
 	found = next_active(ck);
 	if (found < 0)
@@ -196,14 +192,20 @@ int mrc_tick(struct __sk_buff *skb)
 		rto <<= tx->backoff & 7;
 		if (rto > RTO_MAX_NS)
 			rto = RTO_MAX_NS;
-		timeouts = now - tx->progress_ns > rto;
-		if (repair(skb, h, qp, q, tx, now, plane_mask, timeouts ? next : tx->high,
-			   timeouts ? rto : 0) && timeouts) {
-			bpf_spin_lock(&tx->lock);
-			tx->progress_ns = now;
-			if (tx->backoff < 7)
-				tx->backoff++;
-			bpf_spin_unlock(&tx->lock);
+		/* A window that is lost whole takes several runs: go on, not over. */
+		if (tx->scan - tx->una >= next - tx->una)
+			tx->scan = tx->una;
+		if (now - tx->progress_ns > rto) {
+			if (repair(skb, h, qp, q, tx, now, plane_mask, tx->scan, next, rto)) {
+				tx->scan = sc->last + 1;
+				bpf_spin_lock(&tx->lock);
+				tx->progress_ns = now;
+				if (tx->backoff < 7)
+					tx->backoff++;
+				bpf_spin_unlock(&tx->lock);
+			} else {
+				tx->scan = tx->una;
+			}
 		}
 	}
 	away = probe_paths(skb, h, qp, q, tx, now);

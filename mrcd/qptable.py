@@ -126,7 +126,6 @@ class QpTable:
                 next=local.psn,
                 una=local.psn,
                 high=local.psn,
-                scan=local.psn,
                 plane_next=index % self._config.fabric.planes,
                 plane_good=sum(1 << p for p, bits in enumerate(sets) if bits),
                 plane_all=sum(1 << p for p, bits in enumerate(sets) if bits),

@@ -22,7 +22,7 @@ HOLE_TIMEOUT_NS = 1000 * MS
 SACK_PACKETS = 8
 SACK_BYTES = 32768
 """A SACK after so many packets or bytes: 100 to 300 us apart at 1 Gb/s."""
-QUEUE_TARGET_NS = 2 * MS
+QUEUE_TARGET_NS = 2_500 * US
 """Queueing delay at which TCP is told to slow down; links here hold 5 ms."""
 PROBE_INTERVAL_NS = 1 * MS
 HOLD_BASE_NS = 4 * MS

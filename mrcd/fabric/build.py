@@ -90,17 +90,20 @@ async def build(topology: Topology) -> None:
                 await set_rate(nl, port, topology.fabric.rate_mbps, topology.fabric.mtu)
             await configure(nl, node)
             if node.kind != "host":
-                _pin_to_cpu(topology.namespace(name), node)
+                _pin_to_cpu(topology, node)
 
 
-def _pin_to_cpu(namespace: str, node: Node) -> None:
-    """Let the switches of a plane forward on one CPU, planes on different ones.
+def _pin_to_cpu(topology: Topology, node: Node) -> None:
+    """Let a switch forward on one CPU, so that a path keeps its packets in order.
 
-    As switches of their own would, planes then work side by side; and a path
-    keeps its packets in order, which it does not where any CPU may take any packet.
+    Switches are machines of their own; here any CPU may take any packet, and
+    two busy ones overtake each other by whole time slices. Where links are
+    limited all switches share the last CPU; where they are not, and the CPU
+    decides, each plane's switches have their own as far as there are enough.
     """
-    cpu = (node.plane or 0) % (os.cpu_count() or 1)
-    with netns.entered(namespace):
+    cpus = os.cpu_count() or 1
+    cpu = cpus - 1 if topology.fabric.rate_mbps else (node.plane or 0) % cpus
+    with netns.entered(topology.namespace(node.name)):
         sysfs.write_interfaces(node.ports, "queues/rx-0/rps_cpus", sysfs.cpu_mask(1 << cpu))
 
 
