@@ -8,6 +8,8 @@ alone, in the network namespace of the caller.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,19 +39,40 @@ async def detach_with(nl: Netlink, folder: Path) -> DetachReport:
         detached += [f"pin {name}" for name in pins.clear(folder)]
     except OSError as error:
         failed.append(f"{folder}: {error}")
-    for name in pins.recorded(folder, "clsact"):
-        try:
-            if nl.exists(name):
-                await nl.detach_clsact(name, prio=pins.PRIO)
-                detached.append(f"clsact filter of {name}")
-            pins.forget(folder, "clsact", name)
-        except OSError as error:
-            failed.append(str(error))
-    for name in pins.recorded(folder, "device"):
-        try:
-            await nl.delete_link(name)
-            pins.forget(folder, "device", name)
-            detached.append(f"interface {name}")
-        except OSError as error:
-            failed.append(str(error))
+
+    async def undo(kind: str, take: Callable[[str], Awaitable[str]]) -> None:
+        for name in pins.recorded(folder, kind):
+            try:
+                detached.append(await take(name))
+                pins.forget(folder, kind, name)
+            except OSError as error:
+                failed.append(str(error))
+
+    async def clsact(name: str) -> str:
+        if nl.exists(name):
+            await nl.detach_clsact(name, prio=pins.PRIO)
+        return f"clsact filter of {name}"
+
+    async def route(record: str) -> str:
+        name, packed, bits = record.split("~")
+        prefix = f"{IPv6Address(bytes.fromhex(packed))}/{bits}"
+        if nl.exists(name):
+            await nl.delete_route(prefix, dev=name)
+        return f"route {prefix} dev {name}"
+
+    async def address(record: str) -> str:
+        name, packed = record.split("~")
+        cidr = f"{IPv6Address(bytes.fromhex(packed))}/64"
+        if nl.exists(name):
+            await nl.delete_address(name, cidr)
+        return f"address {cidr} of {name}"
+
+    async def device(name: str) -> str:
+        await nl.delete_link(name)
+        return f"interface {name}"
+
+    await undo("clsact", clsact)
+    await undo("route", route)
+    await undo("address", address)
+    await undo("device", device)
     return DetachReport(detached=detached, failed=failed)

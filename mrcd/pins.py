@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The folder in a bpffs where the data path lives: maps, programs, links.
 
-What is pinned stays when the daemon dies. Two kinds of folders in it record
-what a link cannot: "device-NAME" that the interface NAME is ours, and
-"clsact-NAME" that a clsact filter of ours is on it.
+What is pinned stays when the daemon dies. Empty folders record what else must
+be undone: "device-NAME", an interface of ours; "clsact-NAME", a filter on it;
+"address-NAME~HEX" and "route-NAME~HEX~BITS", what a plane was given.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _is_bpffs(folder: Path) -> bool:
 
 
 def recorded(folder: Path, kind: str) -> list[str]:
-    """Names recorded under `kind` ("device" or "clsact")."""
+    """What is recorded under `kind`: device, clsact, address or route."""
     if not folder.is_dir():
         return []
     prefix = f"{kind}-"
@@ -73,7 +73,7 @@ def recorded(folder: Path, kind: str) -> list[str]:
 
 
 def record(folder: Path, kind: str, name: str) -> None:
-    """Remember that `name` is ours."""
+    """Remember that `name` is to be undone."""
     (folder / f"{kind}-{name}").mkdir(exist_ok=True)
 
 

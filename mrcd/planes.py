@@ -7,7 +7,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from ipaddress import ip_interface
 
+from mrcd import pins
 from mrcd.abi import ABI
 from mrcd.config import Config
 from mrcd.datapath import Datapath
@@ -21,6 +23,7 @@ log = get_logger()
 
 _PLANE = ABI.structs["mrc_plane"]
 GATEWAY_WAIT_S = 1.0
+ADDRESS_BITS = 64
 
 
 class PlaneError(Exception):
@@ -93,12 +96,18 @@ class Planes:
         await asyncio.gather(*(self._resolve_once(plane) for plane in self.planes))
 
     async def _address_and_route(self, plane: Plane) -> None:
-        fabric, host = self._config.fabric, self._config.host
-        name = plane.link.name
-        await self._nl.add_address(name, f"{fabric.address6(host, plane.index)}/64")
-        await self._nl.replace_route(
-            str(usid.plane_prefix(fabric.block, plane.index)), dev=name, via=str(fabric.gateway)
-        )
+        """Give a plane what it lacks, and write down what was given, for the end."""
+        fabric, host, name = self._config.fabric, self._config.host, plane.link.name
+        address = fabric.address6(host, plane.index)
+        there = {ip_interface(text).ip for text in await self._nl.addresses(name)}
+        if address not in there:
+            await self._nl.add_address(name, f"{address}/{ADDRESS_BITS}")
+            pins.record(self._dp.folder, "address", f"{name}~{address.packed.hex()}")
+        prefix = usid.plane_prefix(fabric.block, plane.index)
+        if str(prefix) not in {route.dst for route in await self._nl.routes(name)}:
+            await self._nl.replace_route(str(prefix), dev=name, via=str(fabric.gateway))
+            packed = prefix.network_address.packed.hex()
+            pins.record(self._dp.folder, "route", f"{name}~{packed}~{prefix.prefixlen}")
 
     async def _resolve_once(self, plane: Plane) -> None:
         if plane.link.up and plane.link.carrier:

@@ -131,6 +131,33 @@ def test_clean_stop_leaves_nothing_and_restart_is_recognised(make_lab: MakeLab) 
     assert_nothing_is_left(running, "h2")
 
 
+def test_planes_lose_at_the_end_what_they_were_given(make_lab: MakeLab) -> None:
+    running = make_lab(daemons=True, planes=2)
+    stop(running, "h2", signal.SIGTERM)
+    running.run("h2", "ip", "-6", "address", "flush", "dev", "plane0", "scope", "global")
+    running.run("h2", "ip", "-6", "route", "delete", "fcbb:bb00::/35", "dev", "plane0")
+    before = machine_of(running, "h2")
+    process = start(running, "h2")
+    during = machine_of(running, "h2")
+    assert "fdcb:0:0:2::1/64" in during[1]
+    assert "fcbb:bb00::/35" in during[3]
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert machine_of(running, "h2") == before
+
+
+def test_plane_that_is_down_at_the_start_joins_later(make_lab: MakeLab) -> None:
+    running = make_lab(daemons=True, planes=2)
+    stop(running, "h2", signal.SIGTERM)
+    running.run("h2", "ip", "link", "set", "plane1", "down")
+    lab.start_daemon(running.name, "h2")
+    eventually(lambda: running.pings("h2", H1), "h2 reaches h1 over plane 0")
+    assert mrcctl(running.name, "h2", "status").returncode == 6
+    running.run("h2", "ip", "link", "set", "plane1", "up")
+    eventually(lambda: lab_hosts.ok(running.name, "h2"), "plane1 is in service")
+    transfer(running, "h1", "h2", H2, 1 << 20)
+
+
 def test_peer_that_stays_away_is_reported(make_lab: MakeLab) -> None:
     running = make_lab(daemons=True, planes=2)
     stop(running, "h2", signal.SIGTERM)
