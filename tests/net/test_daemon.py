@@ -152,7 +152,9 @@ def test_plane_that_is_down_at_the_start_joins_later(make_lab: MakeLab) -> None:
     running.run("h2", "ip", "link", "set", "plane1", "down")
     lab.start_daemon(running.name, "h2")
     eventually(lambda: running.pings("h2", H1), "h2 reaches h1 over plane 0")
-    assert mrcctl(running.name, "h2", "status").returncode == 6
+    eventually(
+        lambda: mrcctl(running.name, "h2", "status").returncode == 6, "h2 says it is degraded"
+    )
     running.run("h2", "ip", "link", "set", "plane1", "up")
     eventually(lambda: lab_hosts.ok(running.name, "h2"), "plane1 is in service")
     transfer(running, "h1", "h2", H2, 1 << 20)
