@@ -18,7 +18,7 @@ import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -190,6 +190,7 @@ class Netlink:
         self.netns = netns
         self._ipr: Any = None
         self._ioctl: socket.socket | None = None
+        self._dumping = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         with namespaces.entered(self.netns):
@@ -231,9 +232,17 @@ class Netlink:
             return False
         return True
 
+    async def _dump(self, ask: Callable[..., Any], **what: Any) -> AsyncGenerator[Any, None]:
+        """The messages of one dump; the kernel runs one at a time on a socket (EBUSY)."""
+        async with self._dumping:
+            with _trying(f"dump by {getattr(ask, '__name__', ask)}"):
+                messages = [message async for message in await ask(**what)]
+        for message in messages:
+            yield message
+
     async def links(self) -> dict[str, Link]:
         """All interfaces by name."""
-        found = [_link_of(message) async for message in await self._ipr.get_links()]
+        found = [_link_of(message) async for message in self._dump(self._ipr.get_links)]
         return {link.name: link for link in found}
 
     async def create_veth(
@@ -336,7 +345,7 @@ class Netlink:
         index = self.index(name)
         return [
             f"{_own_address(message)}/{message['prefixlen']}"
-            async for message in await self._ipr.get_addr(index=index)
+            async for message in self._dump(self._ipr.get_addr, index=index)
             if message["index"] == index
         ]
 
@@ -416,8 +425,11 @@ class Netlink:
 
     async def _has_next_csid(self, locator: str) -> bool:
         network = ipaddress.ip_network(locator)
-        async for message in await self._ipr.get_routes(
-            family=socket.AF_INET6, dst=str(network.network_address), dst_len=network.prefixlen
+        async for message in self._dump(
+            self._ipr.get_routes,
+            family=socket.AF_INET6,
+            dst=str(network.network_address),
+            dst_len=network.prefixlen,
         ):
             if message.get_attr("RTA_DST") != str(network.network_address):
                 continue
@@ -453,7 +465,7 @@ class Netlink:
         names = {link.index: name for name, link in (await self.links()).items()}
         found = []
         for family in (socket.AF_INET, socket.AF_INET6):
-            async for message in await self._ipr.get_routes(family=family, table=_TABLE_MAIN):
+            async for message in self._dump(self._ipr.get_routes, family=family, table=_TABLE_MAIN):
                 oif = message.get_attr("RTA_OIF")
                 if message["type"] != _RTN_UNICAST or (index is not None and oif != index):
                     continue
@@ -487,7 +499,9 @@ class Netlink:
     async def neighbor(self, dev: str, ip: str) -> bytes | None:
         """The MAC address of `ip` behind `dev`, None while it is not known."""
         index = self.index(dev)
-        async for message in await self._ipr.get_neighbours(family=_family(ip), ifindex=index):
+        async for message in self._dump(
+            self._ipr.get_neighbours, family=_family(ip), ifindex=index
+        ):
             change = _neighbor_of(message)
             if change.ifindex == index and change.ip == ip and change.mac is not None:
                 return change.mac
