@@ -71,6 +71,7 @@ class Daemon:
         self._failure: Exception | None = None
         self._mac = bytes(6)
         self._path_log = PathLog()
+        self._peers: Peers | None = None  # until the planes are up
 
     def stop(self) -> None:
         """Ask the daemon to end; run() returns soon after."""
@@ -207,7 +208,7 @@ class Daemon:
 
     def _planes_changed(self, mask: int) -> None:
         self._write_host(mask)
-        if hasattr(self, "_peers"):
+        if self._peers is not None:
             self._peers.set_planes(mask)
 
     def _mtu_of_peer(self, peer: Peer, mtu: int) -> None:

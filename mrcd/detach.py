@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from ipaddress import IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,15 +53,13 @@ async def detach_with(nl: Netlink, folder: Path) -> DetachReport:
         return f"clsact filter of {name}"
 
     async def route(record: str) -> str:
-        name, packed, bits = record.split("~")
-        prefix = f"{IPv6Address(bytes.fromhex(packed))}/{bits}"
+        name, prefix = pins.given(record)
         if nl.exists(name):
             await nl.delete_route(prefix, dev=name)
         return f"route {prefix} dev {name}"
 
     async def address(record: str) -> str:
-        name, packed = record.split("~")
-        cidr = f"{IPv6Address(bytes.fromhex(packed))}/64"
+        name, cidr = pins.given(record)
         if nl.exists(name):
             await nl.delete_address(name, cidr)
         return f"address {cidr} of {name}"

@@ -3,7 +3,7 @@
 
 What is pinned stays when the daemon dies. Empty folders record what else must
 be undone: "device-NAME", an interface of ours; "clsact-NAME", a filter on it;
-"address-NAME~HEX" and "route-NAME~HEX~BITS", what a plane was given.
+"address-NAME~HEX~BITS" and "route-NAME~HEX~BITS", what a plane was given.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
+from ipaddress import IPv6Address
 from pathlib import Path
 
 from mrcd import netns
@@ -75,6 +76,17 @@ def recorded(folder: Path, kind: str) -> list[str]:
 def record(folder: Path, kind: str, name: str) -> None:
     """Remember that `name` is to be undone."""
     (folder / f"{kind}-{name}").mkdir(exist_ok=True)
+
+
+def record_given(folder: Path, kind: str, name: str, address: IPv6Address, bits: int) -> None:
+    """Remember an address or route that interface `name` was given; read by `given`."""
+    record(folder, kind, f"{name}~{address.packed.hex()}~{bits}")
+
+
+def given(entry: str) -> tuple[str, str]:
+    """The interface and the address/bits of what `record_given` wrote down."""
+    name, packed, bits = entry.split("~")
+    return name, f"{IPv6Address(bytes.fromhex(packed))}/{bits}"
 
 
 def forget(folder: Path, kind: str, name: str) -> None:

@@ -102,12 +102,13 @@ class Planes:
         there = {ip_interface(text).ip for text in await self._nl.addresses(name)}
         if address not in there:
             await self._nl.add_address(name, f"{address}/{ADDRESS_BITS}")
-            pins.record(self._dp.folder, "address", f"{name}~{address.packed.hex()}")
+            pins.record_given(self._dp.folder, "address", name, address, ADDRESS_BITS)
         prefix = usid.plane_prefix(fabric.block, plane.index)
         if str(prefix) not in {route.dst for route in await self._nl.routes(name)}:
             await self._nl.replace_route(str(prefix), dev=name, via=str(fabric.gateway))
-            packed = prefix.network_address.packed.hex()
-            pins.record(self._dp.folder, "route", f"{name}~{packed}~{prefix.prefixlen}")
+            pins.record_given(
+                self._dp.folder, "route", name, prefix.network_address, prefix.prefixlen
+            )
 
     async def _resolve_once(self, plane: Plane) -> None:
         if plane.link.up and plane.link.carrier:

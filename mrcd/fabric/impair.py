@@ -8,16 +8,11 @@ fraction of a millisecond, and replacing one program by another is atomic.
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import os
 import struct
 
+from mrcd import bpfsys
 from mrcd.fabric.faults import PPM, Impairment
 
-_SYS_BPF = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
-_BPF_PROG_LOAD = 5
-_SCHED_CLS = 3
 _TC_ACT_UNSPEC = 0xFFFFFFFF  # go on as if there were no program
 _TC_ACT_SHOT = 2
 
@@ -117,32 +112,9 @@ def assemble(impairment: Impairment, redirect_to: int = 0) -> bytes:
 
 
 def load(code: bytes) -> int:
-    """Load the program; its file descriptor. OSError with the verifier's last words."""
-    machine = os.uname().machine
-    if machine not in _SYS_BPF:
-        raise OSError(errno.ENOSYS, f"faults are not available on {machine}")
-    instructions = ctypes.create_string_buffer(code, len(code))
-    license_text = ctypes.create_string_buffer(b"GPL")
-    log = ctypes.create_string_buffer(1 << 16)
-    attributes = struct.pack(
-        "=IIQQIIQII16s",
-        _SCHED_CLS,
-        len(code) // 8,
-        ctypes.addressof(instructions),
-        ctypes.addressof(license_text),
-        1,
-        len(log),
-        ctypes.addressof(log),
-        0,
-        0,
-        b"lab_fault",
+    """Load the program; its file descriptor. BpfError with the verifier's last words."""
+    # The log stays small: a fault must take effect at once.
+    handle, _ = bpfsys.load_program(
+        bpfsys.PROG_TYPE_SCHED_CLS, code, name="lab_fault", log_size=1 << 16
     )
-    libc = ctypes.CDLL(None, use_errno=True)
-    handle = int(libc.syscall(_SYS_BPF[machine], _BPF_PROG_LOAD, attributes, len(attributes)))
-    if handle < 0:
-        code_number = ctypes.get_errno()
-        words = log.value.decode(errors="replace").strip().splitlines()[-3:]
-        raise OSError(
-            code_number, f"could not load the fault program: {os.strerror(code_number)} {words}"
-        )
     return handle
