@@ -229,7 +229,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 		rx->pending_bytes += len;
 		if ((s32)(psn + 1 - rx->high) > 0)
 			rx->high = psn + 1;
-		rx->ev = mark->ev;
+		rx->ev = (u32)mark->ev_hi << 16;
 	}
 	if (owner || !rx->busy) {
 		/* A retry after mrc0 was full is left to the next arrival. */
@@ -269,7 +269,8 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	}
 	if (sack.ooo)
 		watch(qp);
-	sack.ev = mark->ev;
+	sack.ev = (u32)mark->ev_hi << 16;
+	sack.ts = mark->ts;
 	if (verdict == VERDICT_DUPLICATE)
 		sack.cc_flags = MRC_CC_FLAG_DUPLICATE;
 	sack.ack_off = psn - sack.cack;

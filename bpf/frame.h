@@ -20,8 +20,9 @@
 #define MRC_UDP_OFF 94
 #define MRC_BTH_OFF 102
 #define MRC_BODY_OFF 114         /* METH, SETH or PETH */
-#define MRC_PAYLOAD_OFF 134      /* the application's IP packet */
-#define MRC_STRIP 120            /* headers between Ethernet and payload */
+#define MRC_PAYLOAD_OFF 138      /* the application's IP packet */
+#define MRC_STRIP 124            /* headers between Ethernet and payload */
+#define MRC_TC_SHIFT 20          /* traffic class in the first word of an IPv6 header */
 
 /*
  * The packet pointers of a program's context. Written as instructions because
@@ -88,8 +89,9 @@ static __always_inline __s32 psn_diff(__u32 a, __u32 b)
 
 /*
  * Write Ethernet, both IPv6 headers, UDP and BTH, MRC_BODY_OFF bytes.
- * body: bytes between BTH and the ICRC word. Returns 0, or -1 when the frame
- * is too short to hold them.
+ * body: bytes between BTH and the ICRC word. Data packets may be marked by
+ * switches and say when they were sent. Returns 0, or -1 when the frame is too
+ * short to hold the headers.
  */
 static __always_inline int put_headers(void *data, void *end, const struct mrc_host *h,
 				       const struct mrc_plane *pl,
@@ -102,7 +104,8 @@ static __always_inline int put_headers(void *data, void *end, const struct mrc_h
 	struct udp_hdr *udp = data + MRC_UDP_OFF;
 	struct mrc_bth *bth = data + MRC_BTH_OFF;
 	__u16 udp_len = MRC_UDP_LEN + MRC_BTH_LEN + body + MRC_ICRC_LEN;
-	__be32 vtf = bpf_htonl(0x60000000 | (ev & 0xffff));
+	__u32 vtf = 0x60000000 | (ev & 0xffff);
+	__u32 is_data = opcode == MRC_OP_WRITE_ONLY;
 
 	if (data + MRC_BODY_OFF > end)
 		return -1;
@@ -110,7 +113,7 @@ static __always_inline int put_headers(void *data, void *end, const struct mrc_h
 	copy_mac(eth->src, pl->mac);
 	eth->proto = bpf_htons(MRC_ETH_P_IPV6);
 
-	outer->vtf = vtf;
+	outer->vtf = bpf_htonl(vtf | (is_data ? MRC_ECN_ECT0 << MRC_TC_SHIFT : 0));
 	outer->payload_len = bpf_htons(udp_len + MRC_IP6_LEN);
 	outer->next = MRC_NEXTHDR_IPV6;
 	outer->hops = 64;
@@ -119,7 +122,7 @@ static __always_inline int put_headers(void *data, void *end, const struct mrc_h
 	/* The second uSID is the T1's wherever an EV has a T1 part: OR it in. */
 	outer->dst[1] |= bpf_htonl((ev >> MRC_EV_T1_SHIFT) & MRC_EV_T1_MASK & MRC_USID_INDEX_MASK);
 
-	inner->vtf = vtf;
+	inner->vtf = bpf_htonl(vtf);
 	inner->payload_len = bpf_htons(udp_len);
 	inner->next = MRC_NEXTHDR_UDP;
 	inner->hops = 64;
@@ -135,22 +138,31 @@ static __always_inline int put_headers(void *data, void *end, const struct mrc_h
 	bth->flags = 0;
 	bth->pkey = bpf_htons(MRC_PKEY_DEFAULT);
 	bth->dqpn = bpf_htonl(qpn);
-	bth->aux = aux;
+	bth->aux = is_data ? aux | MRC_BTH_TS : aux;
 	bth->psn_hi = psn >> 16;
 	bth->psn_lo = bpf_htons(psn);
 	return 0;
 }
 
-/* Write METH and RETH behind put_headers(): a Write Only into the netdev region. */
-static __always_inline int put_write(void *data, void *end, __u32 psn, __u32 len)
+/* A time as TSETH and PETH carry it; meta is constant. */
+static __always_inline __be16 wire_time(__u64 ns)
+{
+	return bpf_htons(ns >> MRC_TS_SHIFT);
+}
+
+/* Write METH, TSETH and RETH behind put_headers(): a Write Only into the netdev region. */
+static __always_inline int put_write(void *data, void *end, __u32 psn, __u32 len, __u64 sent_ns)
 {
 	struct mrc_meth *meth = data + MRC_BODY_OFF;
-	struct mrc_reth *reth = data + MRC_BODY_OFF + MRC_METH_LEN;
+	struct mrc_tseth *ts = data + MRC_BODY_OFF + MRC_METH_LEN;
+	struct mrc_reth *reth = data + MRC_BODY_OFF + MRC_METH_LEN + MRC_TSETH_LEN;
 
 	if (data + MRC_PAYLOAD_OFF > end)
 		return -1;
 	meth->rqmsn = 0;
 	meth->msn = bpf_htons(psn);
+	ts->tx_timestamp = wire_time(sent_ns);
+	ts->meta = bpf_htons(MRC_TS_FTYPE_TX);
 	reth->va_hi = 0;
 	reth->va_lo = 0;
 	reth->rkey = bpf_htonl(MRC_RKEY_NETDEV);
@@ -168,6 +180,8 @@ struct sack_body {               /* host order, what a SACK says */
 	__u32 m;
 	__u32 cc_flags;
 	__u32 ooo;
+	__u32 ts;                /* time stamp to reflect, as it came */
+	__u32 down;              /* our planes that are down, a bit each */
 	__u64 bytes;
 };
 
@@ -184,20 +198,20 @@ static __always_inline int put_sack(void *data, void *end, const struct sack_bod
 	seth->entropy = bpf_htonl(s->ev);
 	seth->spdcid = 0;
 	seth->dpdcid = 0;
-	seth->cack = bpf_htonl(s->cack & MRC_PSN_MASK);
+	seth->cack = bpf_htonl(s->down << MRC_SETH_DOWN_SHIFT | (s->cack & MRC_PSN_MASK));
 	seth->cc = s->cc_flags;
 	seth->mpr = CFG_WINDOW / 2 / MRC_MPR_UNIT;
 	seth->sack_offset = bpf_htons(s->sack_off);
 	seth->bitmap_hi = bpf_htonl(s->bitmap >> 32);
 	seth->bitmap_lo = bpf_htonl((__u32)s->bitmap);
-	cc->tx_timestamp = 0;
+	cc->tx_timestamp = bpf_htons(s->ts);
 	cc->ooo = bpf_htons(s->ooo & MRC_CC_OOO);
 	cc->bytes = bpf_htonl((s->bytes / MRC_CC_BYTES_UNIT) & 0xffffff);
 	*icrc = 0;
 	return 0;
 }
 
-static __always_inline int put_probe(void *data, void *end, __u32 ev, __u32 id)
+static __always_inline int put_probe(void *data, void *end, __u32 ev, __u32 id, __u64 sent_ns)
 {
 	struct mrc_peth *peth = data + MRC_BODY_OFF;
 	__u32 *icrc = data + MRC_BODY_OFF + MRC_PETH_LEN;
@@ -209,8 +223,8 @@ static __always_inline int put_probe(void *data, void *end, __u32 ev, __u32 id)
 	peth->probe_id = bpf_htons(id);
 	peth->spdcid = 0;
 	peth->dpdcid = 0;
-	peth->tx_timestamp = 0;
-	peth->meta = 0;
+	peth->tx_timestamp = wire_time(sent_ns);
+	peth->meta = bpf_htons(MRC_TS_FTYPE_TX);
 	peth->entropy = bpf_htonl(ev);
 	*icrc = 0;
 	return 0;

@@ -174,7 +174,8 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + index] */
 #define MRC_MARK_CE 0x01         /* in .flags, beside BTH.aux's ackreq and rtx */
 #define MRC_MARK_SACK 0x02       /* in .flags: a whole SACK; else data, stripped */
 struct mrc_mark {
-	__u32 ev;
+	__u16 ev_hi;             /* EV >> 16; the low half of an EV is 0 */
+	__u16 ts;                /* TSETH.tx_timestamp of data */
 	__u16 qp;                /* index */
 	__u8 magic0;
 	__u8 magic1;

@@ -7,7 +7,7 @@
  * A data packet is
  *
  *   Ethernet | IPv6 (outer, DA = uSID list) | IPv6 (inner, DA = peer's NIC)
- *            | UDP | BTH | METH | RETH | IP packet of the application | ICRC
+ *            | UDP | BTH | METH | TSETH | RETH | IP packet of the application | ICRC
  *
  * Everything is in network byte order. No struct is packed: every field lies
  * on its natural alignment, 64-bit quantities are pairs of 32-bit words
@@ -70,12 +70,14 @@ struct mrc_meth {
 	__u16 msn;       /* message sequence number; one message per packet here */
 };
 
-/* TSETH, 4 bytes: optional, announced by BTH.ts. */
+/* TSETH, 4 bytes: announced by BTH.ts, in every data packet of ours. */
+#define MRC_TS_SHIFT 7           /* nanoseconds >> 7: units of 128 ns */
+#define MRC_TS_FTYPE_TX 1
 #define MRC_TS_TSR 0x8000        /* in .meta: resolution */
 #define MRC_TS_FTYPE 0x000f      /* in .meta: 1 */
 struct mrc_tseth {
-	__u16 tx_timestamp;      /* units of 128 ns, wraps every 8.4 ms */
-	__u16 meta;              /* tsr 1 | reserved 11 | ftype 4 */
+	__u16 tx_timestamp;      /* sender's clock, units of 128 ns, wraps every 8.4 ms */
+	__u16 meta;              /* tsr 1 (0) | reserved 11 | ftype 4 (1) */
 };
 
 /* RETH, 16 bytes: in every data packet. */
@@ -94,6 +96,7 @@ struct mrc_reth {
 #define MRC_SETH_M_NONE 0
 #define MRC_SETH_M_SKIP_ONCE 1
 #define MRC_SETH_M_ALWAYS_SKIP 2
+#define MRC_SETH_DOWN_SHIFT 24   /* in .cack: eight bits, one a plane */
 #define MRC_SACK_BITS 64
 #define MRC_MPR_UNIT 128         /* SETH.mpr counts in these */
 struct mrc_seth {
@@ -101,7 +104,7 @@ struct mrc_seth {
 	__u32 entropy;           /* EV of the packet that caused this SACK */
 	__u16 spdcid;
 	__u16 dpdcid;
-	__u32 cack;              /* res 8 | cumulative PSN 24: all up to and with it arrived */
+	__u32 cack;              /* down 8: bit k, the sender's plane k is down | cumulative PSN 24 */
 	__u8 cc;                 /* cc_type 4 | cc_flags 4 */
 	__u8 mpr;                /* window, x128 PSNs beyond cack */
 	__u16 sack_offset;       /* s16: PSN of bitmap bit 0, less cack */
@@ -113,7 +116,7 @@ struct mrc_seth {
 #define MRC_CC_OOO 0x7fff        /* in .ooo */
 #define MRC_CC_BYTES_UNIT 256    /* .bytes counts in these */
 struct mrc_cc_state {
-	__u16 tx_timestamp;      /* reflected TSETH, 0 without one */
+	__u16 tx_timestamp;      /* reflected from TSETH or PETH */
 	__u16 ooo;               /* res 1 | packets waiting for a gap 15 */
 	__u32 bytes;             /* restore_cwnd 1 | rcv_cwnd_pen 7 | received bytes 24 */
 };
@@ -182,16 +185,23 @@ struct mrc_eeth {
 #define MRC_UDP_LEN 8
 #define MRC_BTH_LEN 12
 #define MRC_METH_LEN 4
+#define MRC_TSETH_LEN 4
 #define MRC_RETH_LEN 16
+#define MRC_WRITE_LEN 24         /* METH, TSETH and RETH: what stands before the payload */
 #define MRC_SETH_LEN 28
 #define MRC_CC_STATE_LEN 8
 #define MRC_PETH_LEN 16
 #define MRC_NETH_LEN 20
 #define MRC_ERTH_LEN 16
 #define MRC_EETH_LEN 36
-#define MRC_DATA_OVERHEAD 124    /* 40 + 40 + 8 + 12 + 4 + 16 + 4, without Ethernet */
+#define MRC_DATA_OVERHEAD 128    /* 40 + 40 + 8 + 12 + 24 + 4, without Ethernet */
 #define MRC_SACK_FRAME_LEN 154   /* Ethernet 14 + 40 + 40 + 8 + 12 + 28 + 8 + 4 */
 #define MRC_PROBE_FRAME_LEN 134  /* Ethernet 14 + 40 + 40 + 8 + 12 + 16 + 4 */
+
+/* ECN, the two low bits of a traffic class (RFC 3168). */
+#define MRC_ECN_MASK 3
+#define MRC_ECN_ECT0 2           /* data packets may be marked */
+#define MRC_ECN_CE 3
 
 /* F3216 uSID list: 32-bit block, then up to six 16-bit uSIDs (RFC 9800). */
 #define MRC_USID_MAX 6

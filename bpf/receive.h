@@ -24,6 +24,7 @@ struct packet {
 	u32 qp;
 	u32 psn;                 /* 24 bits */
 	u32 ev;
+	u32 ts;                  /* time stamp, 16 bits */
 	u32 flags;               /* of struct mrc_mark */
 	u32 body;                /* bytes between BTH and the ICRC word */
 };
@@ -38,7 +39,8 @@ static __always_inline int xdp_pass_marked(struct xdp_md *ctx, const struct pack
 
 	if (data + sizeof(*eth) > end)
 		return xdp_drop(MRC_C_DROP_SKB);
-	mark->ev = pkt->ev;
+	mark->ev_hi = pkt->ev >> 16;
+	mark->ts = pkt->ts;
 	mark->qp = pkt->qp;
 	mark->magic0 = MRC_MARK_MAGIC0;
 	mark->magic1 = MRC_MARK_MAGIC1;
@@ -49,24 +51,26 @@ static __always_inline int xdp_pass_marked(struct xdp_md *ctx, const struct pack
 	return XDP_PASS;
 }
 
-/* Data: check METH, RETH and the payload, strip, pass on. */
-static __always_inline int xdp_data(struct xdp_md *ctx, const struct packet *pkt)
+/* Data: read TSETH, check RETH and the payload, strip, pass on. */
+static __always_inline int xdp_data(struct xdp_md *ctx, struct packet *pkt)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
-	struct mrc_reth *reth = data + MRC_BODY_OFF + MRC_METH_LEN;
+	struct mrc_tseth *ts = data + MRC_BODY_OFF + MRC_METH_LEN;
+	struct mrc_reth *reth = data + MRC_BODY_OFF + MRC_METH_LEN + MRC_TSETH_LEN;
 	__be16 proto;
 	__u8 *ip;
 	u32 len;
 
 	if (data + MRC_PAYLOAD_OFF + 20 > end)
 		return xdp_drop(MRC_C_DROP_SHORT);
-	if (pkt->body < MRC_METH_LEN + MRC_RETH_LEN + 20)
+	if (pkt->body < MRC_WRITE_LEN + 20)
 		return xdp_drop(MRC_C_DROP_SHORT);
 	if (reth->rkey != bpf_htonl(MRC_RKEY_NETDEV) || reth->va_hi || reth->va_lo)
 		return xdp_drop(MRC_C_DROP_RKEY);
-	len = pkt->body - MRC_METH_LEN - MRC_RETH_LEN;
+	len = pkt->body - MRC_WRITE_LEN;
 	if (reth->length != bpf_htonl(len) || len > CFG_MTU)
 		return xdp_drop(MRC_C_DROP_LENGTH);
+	pkt->ts = bpf_ntohs(ts->tx_timestamp);
 	ip = data + MRC_PAYLOAD_OFF;
 	if ((ip[0] >> 4) == 4) {
 		if ((ip[0] & 15) < 5 || *(__be16 *)(ip + 2) != bpf_htons(len))
@@ -108,6 +112,7 @@ static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *
 	sack.ack_off = bpf_ntohs(peth->probe_id);
 	sack.pr = 1;
 	sack.ev = ev;
+	sack.ts = bpf_ntohs(peth->tx_timestamp);
 	sack.cc_flags = MRC_CC_FLAG_DELAYED;
 	bpf_spin_lock(&rx->lock);
 	sack_from_rx(rx, rx->next, &sack);
@@ -225,10 +230,11 @@ int mrc_receive(struct xdp_md *ctx)
 	pkt.body = udp_len - MRC_UDP_LEN - MRC_BTH_LEN - MRC_ICRC_LEN;
 
 	/* connection */
-	if ((bth->flags & (MRC_BTH_TVER | MRC_BTH_PAD)) || (bth->aux & MRC_BTH_TS))
+	if ((bth->flags & (MRC_BTH_TVER | MRC_BTH_PAD)) ||
+	    (bth->opcode == MRC_OP_WRITE_ONLY && !(bth->aux & MRC_BTH_TS)))
 		return xdp_drop(MRC_C_DROP_VERSION);
 	pkt.ev = bpf_ntohs(udp->src) << 16 | (bpf_ntohl(inner->vtf) & 0xffff);
-	if (pkt.ev >> MRC_EV_PLANE_SHIFT != plane)
+	if (pkt.ev >> MRC_EV_PLANE_SHIFT != plane || (pkt.ev & 0xffff))
 		return xdp_drop(MRC_C_DROP_ENTROPY);
 	qp = bpf_ntohl(bth->dqpn) & 0xffff;
 	q = qps.lookup(&qp);
@@ -240,7 +246,7 @@ int mrc_receive(struct xdp_md *ctx)
 	pkt.qp = qp;
 	pkt.psn = bth->psn_hi << 16 | bpf_ntohs(bth->psn_lo);
 	pkt.flags = bth->aux & (MRC_BTH_ACKREQ | MRC_BTH_RTX);
-	if ((bpf_ntohl(outer->vtf) >> 20 & 3) == 3)
+	if ((bpf_ntohl(outer->vtf) >> MRC_TC_SHIFT & MRC_ECN_MASK) == MRC_ECN_CE)
 		pkt.flags |= MRC_MARK_CE;
 
 	/* what */

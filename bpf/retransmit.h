@@ -128,9 +128,9 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
 		return 0;
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	if (put_headers(data, end, h, pl, pp, path->ev, MRC_METH_LEN + MRC_RETH_LEN + len,
+	if (put_headers(data, end, h, pl, pp, path->ev, MRC_WRITE_LEN + len,
 			MRC_OP_WRITE_ONLY, MRC_BTH_RTX, q->remote_qpn, psn) ||
-	    put_write(data, end, psn, len))
+	    put_write(data, end, psn, len, now))
 		return 0;
 	__sync_fetch_and_add(&path->sent, 1);
 	bpf_clone_redirect(skb, pl->ifindex, 0);

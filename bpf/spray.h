@@ -137,9 +137,9 @@ int mrc_spray(struct __sk_buff *skb)
 		return spray_drop(MRC_C_DROP_SKB);
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	if (put_headers(data, end, h, pl, pp, path->ev, MRC_METH_LEN + MRC_RETH_LEN + n,
+	if (put_headers(data, end, h, pl, pp, path->ev, MRC_WRITE_LEN + n,
 			MRC_OP_WRITE_ONLY, 0, q->remote_qpn, psn) ||
-	    put_write(data, end, psn, n))
+	    put_write(data, end, psn, n, now))
 		return spray_drop(MRC_C_DROP_SKB);
 	__sync_fetch_and_add(&path->sent, 1);
 	count(MRC_C_TX_PACKETS);

@@ -55,7 +55,7 @@ static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_h
 	path->probe_ns = now;
 	if (put_headers(data, end, h, pl, pp, path->ev, MRC_PETH_LEN, MRC_OP_PROBE, 0,
 			q->remote_qpn, 0) ||
-	    put_probe(data, end, path->ev, path->probe_id))
+	    put_probe(data, end, path->ev, path->probe_id, now))
 		return;
 	count(MRC_C_PROBE_TX);
 	bpf_clone_redirect(skb, pl->ifindex, 0);

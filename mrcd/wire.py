@@ -155,6 +155,7 @@ _PSN, _QPN = WIRE.MRC_PSN_MASK, WIRE.MRC_QPN_MASK
 _SETH_TYPE = 0xF << WIRE.MRC_SETH_TYPE_SHIFT
 _SETH_M = 0x3 << WIRE.MRC_SETH_M_SHIFT
 _SETH_NXT = 0x1F << (WIRE.MRC_SETH_M_SHIFT + 2)  # between type and m
+_SETH_DOWN = 0xFF << WIRE.MRC_SETH_DOWN_SHIFT
 _HALF = 0xFFFF
 _NIBBLE_HI, _NIBBLE_LO = 0xF0, 0x0F
 _CC_RESTORE, _CC_PENALTY, _CC_BYTES = 1 << 31, 0x7F << 24, 0xFFFFFF
@@ -303,7 +304,8 @@ class Seth:
     """What a SACK says about reliability.
 
     `ack_psn_offset` is signed, relative to `cack`; with `probe_reply` set its 16 bits are the
-    probe's id instead. Bit i of `bitmap`: PSN cack + sack_offset + i has arrived.
+    probe's id instead. Bit i of `bitmap`: PSN cack + sack_offset + i has arrived. Bit k of
+    `down`: plane k is out of service at the sender of the SACK.
     """
 
     cack: int
@@ -321,6 +323,7 @@ class Seth:
     dpdcid: int = 0
     type: int = 0
     nxt: int = 0
+    down: int = 0
 
     def pack(self) -> bytes:
         """Its bytes; ValueError for a number that does not fit."""
@@ -329,7 +332,7 @@ class Seth:
         head |= _put(self.verdict, _SETH_M) | WIRE.MRC_SETH_PR * self.probe_reply
         return _write(
             "mrc_seth", head=head | _put(low, _HALF), entropy=self.entropy, spdcid=self.spdcid,
-            dpdcid=self.dpdcid, cack=_put(self.cack, _PSN),
+            dpdcid=self.dpdcid, cack=_put(self.down, _SETH_DOWN) | _put(self.cack, _PSN),
             cc=_put(self.cc_type, _NIBBLE_HI) | _put(self.cc_flags, _NIBBLE_LO), mpr=self.mpr,
             sack_offset=_unsigned(self.sack_offset), bitmap_hi=self.bitmap >> 32,
             bitmap_lo=self.bitmap & 0xFFFFFFFF,
@@ -345,7 +348,7 @@ class Seth:
             head & _HALF if reply else 0, reply, _get(head, _SETH_M), _signed(raw["sack_offset"]),
             raw["bitmap_hi"] << 32 | raw["bitmap_lo"], raw["mpr"], _get(raw["cc"], _NIBBLE_HI),
             _get(raw["cc"], _NIBBLE_LO), raw["spdcid"], raw["dpdcid"], _get(head, _SETH_TYPE),
-            _get(head, _SETH_NXT),
+            _get(head, _SETH_NXT), _get(raw["cack"], _SETH_DOWN),
         )  # fmt: skip
 
 

@@ -141,7 +141,7 @@ class Seth(_Layer):
         XIntField("entropy", 0),
         ShortField("spdcid", 0),
         ShortField("dpdcid", 0),
-        ByteField("reserved2", 0),
+        ByteField("down", 0),
         ThreeBytesField("cack_psn", 0),
         BitField("cc_type", 0, 4),
         BitField("cc_flags", 0, 4),

@@ -21,7 +21,7 @@ PLANES_MAX = 8
 T0_MAX = 254
 T1_MAX = 254
 PORT_MAX = 253  # .254 is the T0's own address
-MTU_MIN = 1404  # 1280 for IPv6 in mrc0, and 124 bytes of headers around it
+MTU_MIN = 1408  # 1280 for IPv6 in mrc0, and 128 bytes of headers around it
 MTU_MAX = 65535
 RATE_MAX_MBPS = 34_000  # tbf's 32-bit rate in bytes per second
 

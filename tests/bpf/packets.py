@@ -20,6 +20,7 @@ from mrcd.wire import (
     Peth,
     Sack,
     Seth,
+    Timestamp,
     Write,
     encode_frame,
 )
@@ -34,7 +35,9 @@ INNER = OUTER + WIRE.MRC_IP6_LEN
 UDP = INNER + WIRE.MRC_IP6_LEN
 BTH = UDP + WIRE.MRC_UDP_LEN
 BODY = BTH + WIRE.MRC_BTH_LEN
-PAYLOAD = BODY + WIRE.MRC_METH_LEN + WIRE.MRC_RETH_LEN
+TSETH = BODY + WIRE.MRC_METH_LEN
+RETH = TSETH + WIRE.MRC_TSETH_LEN
+PAYLOAD = BODY + WIRE.MRC_WRITE_LEN
 
 
 def ip4(
@@ -64,6 +67,21 @@ def ev_of(plane: int, t1: int) -> int:
 
 
 EV = ev_of(1, 2)
+
+
+def stamp(sent: int) -> Timestamp:
+    """The time stamp of a data packet or a probe; `sent` as it is on the wire."""
+    return Timestamp(sent, ftype=WIRE.MRC_TS_FTYPE_TX)
+
+
+def sent_at(frame: bytes) -> int:
+    """The time stamp of a data frame."""
+    return int.from_bytes(frame[TSETH : TSETH + 2], "big")
+
+
+def wire_time(ns: int) -> int:
+    """A time of CLOCK_MONOTONIC as a time stamp."""
+    return ns >> WIRE.MRC_TS_SHIFT & 0xFFFF
 
 
 class Far:
@@ -102,10 +120,11 @@ class Far:
         ackreq: bool = False,
         ce: bool = False,
         qpn: int = QPN,
+        sent: int = 0,
     ) -> bytes:
-        bth = Bth(WIRE.MRC_OP_WRITE_ONLY, qpn, psn & 0xFFFFFF, rtx=rtx, ackreq=ackreq)
-        write = Write(msn=psn & 0xFFFF, length=len(payload))
-        around = self.envelope(ev, traffic_class=3 if ce else 0)
+        bth = Bth(WIRE.MRC_OP_WRITE_ONLY, qpn, psn & 0xFFFFFF, rtx=rtx, ackreq=ackreq, ts=True)
+        write = Write(msn=psn & 0xFFFF, length=len(payload), timestamp=stamp(sent))
+        around = self.envelope(ev, traffic_class=WIRE.MRC_ECN_CE if ce else WIRE.MRC_ECN_ECT0)
         return self.frame(Data(around, bth, write, payload))
 
     def sack(
@@ -128,8 +147,8 @@ class Far:
         )  # fmt: skip
         return self.frame(Sack(self.envelope(ev), Bth(WIRE.MRC_OP_SACK, qpn), seth, CcState()))
 
-    def probe(self, probe_id: int, ev: int = EV, *, qpn: int = QPN) -> bytes:
-        peth = Peth(probe_id, ev)
+    def probe(self, probe_id: int, ev: int = EV, *, qpn: int = QPN, sent: int = 0) -> bytes:
+        peth = Peth(probe_id, ev, stamp(sent))
         return self.frame(Control(self.envelope(ev), Bth(WIRE.MRC_OP_PROBE, qpn), peth))
 
     def probe_reply(self, probe_id: int, ev: int = EV, *, cack: int = 999, qpn: int = QPN) -> bytes:
@@ -141,20 +160,20 @@ class Far:
 
     # ---- what we send
 
-    def our_envelope(self, ev: int) -> Envelope:
+    def our_envelope(self, ev: int, traffic_class: int = 0) -> Envelope:
         plane, label = usid.ev_plane(ev), ev & 0xFFFF
         src, dst = self.fabric.address6(self.us, plane), self.fabric.address6(self.peer, plane)
         usids = usid.path_usids(self.us, self.peer, ev)
         path = IPv6Address(usid.da_bytes(self.fabric.block, usids))
-        return Envelope(Ip6(src, path, label), Ip6(src, dst, label), ev >> 16)
+        return Envelope(Ip6(src, path, label, traffic_class), Ip6(src, dst, label), ev >> 16)
 
-    def our_data(self, psn: int, payload: bytes, ev: int, *, rtx: bool = False) -> bytes:
-        """The frame in which `payload` should leave."""
+    def our_data(self, psn: int, payload: bytes, ev: int, sent: int, *, rtx: bool = False) -> bytes:
+        """The frame in which `payload` should leave, stamped `sent`."""
         plane = usid.ev_plane(ev)
         packet = Data(
-            self.our_envelope(ev),
-            Bth(WIRE.MRC_OP_WRITE_ONLY, REMOTE_QPN, psn & 0xFFFFFF, rtx=rtx),
-            Write(msn=psn & 0xFFFF, length=len(payload)),
+            self.our_envelope(ev, WIRE.MRC_ECN_ECT0),
+            Bth(WIRE.MRC_OP_WRITE_ONLY, REMOTE_QPN, psn & 0xFFFFFF, rtx=rtx, ts=True),
+            Write(msn=psn & 0xFFFF, length=len(payload), timestamp=stamp(sent)),
             payload,
         )
         return encode_frame(packet, gateway_mac_of(plane), mac_of(plane))

@@ -32,7 +32,8 @@ from tests.oracle import vector
 
 PLANE = 1
 GOLDEN = (
-    "data-arrived-ce", "data-ecmp", "data-rtx-ackreq", "data-timestamp", "data-v4", "data-v6",
+    "data-arrived-ce", "data-ecmp", "data-rtx-ackreq", "data-timestamp", "data-unstamped",
+    "data-v4", "data-v6",
     "eeth-ev-probe", "eeth-port-status", "erth-ev-probe", "erth-port-status", "nack", "probe",
     "sack-pr", "sack-skip", "sack",
 )  # fmt: skip
@@ -87,12 +88,12 @@ def judge(rig: Rig, far: Far, frame: bytes) -> str:
         or around.inner.dst != rig.fabric.address6(far.us, PLANE)
         or around.inner.src != rig.fabric.address6(far.peer, PLANE)
         or usid.ev_plane(around.ev) != PLANE
+        or around.ev & 0xFFFF
         or bth.dqpn != QPN
-        or bth.ts
     ):
         return "dropped"
     if isinstance(packet, Data) and bth.opcode == WIRE.MRC_OP_WRITE_ONLY:
-        good = packet.body.va == 0 and packet.body.rkey == WIRE.MRC_RKEY_NETDEV
+        good = bth.ts and packet.body.va == 0 and packet.body.rkey == WIRE.MRC_RKEY_NETDEV
         return "data" if good and _is_ip(packet.payload, rig.mtu) else "dropped"
     if isinstance(packet, Sack):
         return "dropped" if packet.body.probe_reply else "sack"

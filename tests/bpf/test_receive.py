@@ -12,7 +12,7 @@ import pytest
 from mrcd.abi import ABI
 from mrcd.offers import udp6
 from mrcd.wire import WIRE, Control, Data, Sack, decode_frame
-from tests.bpf.packets import BODY, BTH, EV, INNER, OUTER, PAYLOAD, UDP, Far, ev_of, ip4, ip6
+from tests.bpf.packets import BODY, BTH, EV, INNER, OUTER, PAYLOAD, RETH, UDP, Far, ev_of, ip4, ip6
 from tests.bpf.rig import XDP_DROP, XDP_PASS, XDP_TX, Rig
 from tests.oracle import vector
 
@@ -45,6 +45,7 @@ def as_arrived(name: str) -> bytes:
     [
         ("data-v4", 0),
         ("data-v6", 0),
+        ("data-timestamp", 0),
         ("data-rtx-ackreq", WIRE.MRC_BTH_RTX | WIRE.MRC_BTH_ACKREQ),
         ("data-arrived-ce", ABI.MRC_MARK_CE),
     ],
@@ -62,7 +63,8 @@ def test_golden_data_is_stripped_and_marked(rig: Rig, name: str, flags: int) -> 
     assert ran.frame[12:] == struct.pack("!H", proto) + packet.payload + bytes(4)
     mark = mark_of(ran.frame)
     assert mark["psn_hi"] << 16 | mark["psn_lo"] == packet.bth.psn
-    assert (mark["qp"], mark["ev"], mark["flags"]) == (0x13, packet.envelope.ev, flags)
+    assert (mark["qp"], mark["ev_hi"] << 16, mark["flags"]) == (0x13, packet.envelope.ev, flags)
+    assert mark["ts"] == 0xBEEF
     assert rig.counted() == {}
 
 
@@ -93,6 +95,7 @@ def test_golden_probe_is_turned_round(rig: Rig) -> None:
     assert answer.body == replace(
         golden.body, mpr=answer.body.mpr, cc_flags=WIRE.MRC_CC_FLAG_DELAYED
     )
+    assert answer.cc_state.tx_timestamp == golden.cc_state.tx_timestamp == 0xBEEF
     assert answer.bth.dqpn == 0x2A0010
     assert rig.counted() == {"probe_rx": 1}
     assert rig.state() == before
@@ -178,8 +181,6 @@ def both(*steps: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     return do
 
 
-RETH = BODY + WIRE.MRC_METH_LEN
-
 # kind of packet, what is done to it, the counter that says so
 DROPS = [
     ("data", "group address as source", poke(6, b"\x03"), "drop_mark"),
@@ -203,8 +204,10 @@ DROPS = [
     ("data", "outer payload length 0", poke(OUTER + 4, b"\0\0"), "drop_length"),
     ("data", "transport version 1", poke(BTH + 1, b"\x01"), "drop_version"),
     ("data", "pad count 1", poke(BTH + 1, b"\x10"), "drop_version"),
-    ("data", "time stamp announced", poke(BTH + 8, b"\x10"), "drop_version"),
+    ("data", "no time stamp announced", poke(BTH + 8, b"\0"), "drop_version"),
     ("data", "EV of another plane", poke(UDP, b"\x20"), "drop_entropy"),
+    ("data", "EV with something in its low half", poke(INNER + 3, b"\x01"), "drop_entropy"),
+    ("sack", "EV with something in its low half", poke(INNER + 2, b"\x80"), "drop_entropy"),
     ("data", "QP index out of range", poke(BTH + 6, b"\xff\xff"), "drop_qpn"),
     ("data", "QP not set up", poke(BTH + 7, b"\x05"), "drop_qpn"),
     ("data", "QPN of an earlier boot", poke(BTH + 5, b"\x78"), "drop_qpn"),

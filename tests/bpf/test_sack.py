@@ -10,7 +10,7 @@ import pytest
 
 from mrcd.abi import ABI
 from mrcd.wire import WIRE, Control, Data, Peth, decode_frame
-from tests.bpf.packets import Far, ip4, ip6, numbered
+from tests.bpf.packets import Far, ip4, ip6, numbered, sent_at
 from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, TC_SHOT, Rig
 
 FIRST = 1000
@@ -187,7 +187,9 @@ def test_hole_is_sent_again_on_another_path(rig: Rig, far: Far) -> None:
     (again,) = resent(rig)
     assert (again.psn, again.rtx, again.payload) == (FIRST, True, first.payload)
     assert again.ev != first.ev
-    assert again.frame == far.our_data(FIRST, first.payload, again.ev, rtx=True)
+    assert again.frame == far.our_data(
+        FIRST, first.payload, again.ev, sent_at(again.frame), rtx=True
+    )
     counted = rig.counted()
     assert counted["rtx_guard"] == 1
     assert counted["path_withdrawn"] == 1
@@ -237,7 +239,9 @@ def test_several_holes_and_sizes(rig: Rig, far: Far) -> None:
     again = resent(rig)
     assert [sent.psn - FIRST for sent in again] == [0, 2, 6, 8]
     for sent in again:
-        assert sent.frame == far.our_data(sent.psn, packets[sent.psn - FIRST], sent.ev, rtx=True)
+        assert sent.frame == far.our_data(
+            sent.psn, packets[sent.psn - FIRST], sent.ev, sent_at(sent.frame), rtx=True
+        )
 
 
 def test_more_holes_than_one_run_repairs(rig: Rig, far: Far) -> None:

@@ -11,7 +11,7 @@ import pytest
 from mrcd import bpfsys
 from mrcd.abi import ABI
 from mrcd.wire import Data, decode_frame
-from tests.bpf.packets import Far, ev_of, ip4, ip6
+from tests.bpf.packets import Far, ev_of, ip4, ip6, sent_at
 from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, TC_REDIRECT, TC_SHOT, Rig
 
 FIRST = 1000  # the first PSN of the rig's QP
@@ -43,8 +43,8 @@ def sprayed(rig: Rig, packet: bytes) -> Data:
         out4(b"hello"),
         out6(b"hello"),
         out4(b""),
-        out4(bytes(1348)),
-        out6(bytes(1328)),
+        out4(bytes(1344)),
+        out6(bytes(1324)),
     ],
     ids=["v4", "v6", "small", "v4 of the MTU", "v6 of the MTU"],
 )
@@ -53,7 +53,7 @@ def test_frame_is_byte_exact_on_every_path(rig: Rig, far: Far, packet: bytes) ->
     for psn in range(FIRST, FIRST + 2 * len(EVS)):
         frame = rig.spray(packet).frame
         data = decode_frame(frame)
-        assert frame == far.our_data(psn, packet, data.envelope.ev)
+        assert frame == far.our_data(psn, packet, data.envelope.ev, sent_at(frame))
         seen.add(data.envelope.ev)
     assert seen == set(EVS)
 

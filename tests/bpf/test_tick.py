@@ -7,7 +7,7 @@ import pytest
 
 from mrcd.abi import ABI
 from mrcd.wire import WIRE, Control, Data, Peth, Sack, decode_frame
-from tests.bpf.packets import Far, ev_of, ip4, numbered
+from tests.bpf.packets import Far, ev_of, ip4, numbered, sent_at
 from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, Rig, clock_passes
 
 FIRST_TX = 1000
@@ -38,7 +38,9 @@ def test_lost_tail_is_sent_again(rig: Rig, far: Far) -> None:
     rig.tick()
     again, *_probe = [one for one in rig.sent() if isinstance(decode_frame(one[1]), Data)]
     packet = decode_frame(again[1])
-    assert again[1] == far.our_data(FIRST_TX, PACKET, packet.envelope.ev, rtx=True)
+    assert again[1] == far.our_data(
+        FIRST_TX, PACKET, packet.envelope.ev, sent_at(again[1]), rtx=True
+    )
     assert packet.envelope.ev != first.envelope.ev
     counted = rig.counted()
     assert counted["rtx_timeout"] == 1

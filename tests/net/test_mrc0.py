@@ -81,7 +81,7 @@ def test_packet_of_the_mtu_passes_and_a_larger_one_is_told_the_mtu(
     shared_lab: Lab, address: str, headers: int
 ) -> None:
     mtu = mrcctl_json(shared_lab.name, "h1", "status")["mrc0"]["mtu"]
-    assert mtu == 9000 - 124
+    assert mtu == 9000 - 128
 
     def ping(size: int) -> str:
         command = ("ping", "-M", "do", "-c", "2", "-i", "0.1", "-w", "2", "-s", str(size), address)

@@ -77,7 +77,7 @@ class TestStatus:
         answer = run_json(server, "status")
         assert answer["schema_version"] == 1
         assert answer["state"] == "ok"
-        assert answer["mrc0"]["mtu"] == 8876
+        assert answer["mrc0"]["mtu"] == 8872
 
     @pytest.mark.parametrize("form", [[], ["--json"]])
     def test_degraded_is_printed_in_full_and_exits_6(

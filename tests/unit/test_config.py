@@ -63,7 +63,7 @@ def test_load__defaults(folder: Path) -> None:
     assert loaded.peers[0].allowed == (ip_network("10.99.0.2/32"), ip_network("fd99::2/128"))
 
 
-@pytest.mark.parametrize(("plane_mtu", "mtu"), [(9000, 8876), (1500, 1376), (1404, 1280)])
+@pytest.mark.parametrize(("plane_mtu", "mtu"), [(9000, 8872), (1500, 1372), (1408, 1280)])
 def test_load__mtu_is_what_the_headers_leave(folder: Path, plane_mtu: int, mtu: int) -> None:
     text = description.dumps(description.generate(mtu=plane_mtu))
     (folder / "fabric.toml").write_text(text)

@@ -49,7 +49,7 @@ def test_parse__fills_in_the_defaults() -> None:
     planes=st.integers(1, 8),
     t1=st.integers(1, 254),
     hosts_per_t0=st.integers(1, 253),
-    mtu=st.integers(1404, 65535),
+    mtu=st.integers(1408, 65535),
     rate_mbps=st.integers(0, 34_000),
 )
 def test_generate__survives_being_written_and_read(**options: int) -> None:

@@ -82,7 +82,7 @@ class World:
     def boot(self, name: str) -> None:
         """(Re)start the daemon of a host: nothing survives."""
         peer = "b" if name == "a" else "a"
-        ours = Ours(name, self.rng.getrandbits(64), 8876, 2048, 16, self.qps[name], ("trim", name))
+        ours = Ours(name, self.rng.getrandbits(64), 8872, 2048, 16, self.qps[name], ("trim", name))
         session = Session(ours, peer, self.planes, random.Random(self.rng.random()))
         self.nodes[name] = Node(name, peer, session)
         self.obey(name, session.start(now_ns=self.now_ns))
@@ -192,7 +192,7 @@ def half_open() -> World:
 def offer(**changes: object) -> Offer:
     values: dict[str, object] = {
         "version": 1, "host": "a", "target": "b", "epoch": 2**64 - 1, "sid": 7, "ack_sid": 0,
-        "seq": 1, "bound": False, "want": True, "mtu": 8876, "mpr": 2048, "port_mask": 15,
+        "seq": 1, "bound": False, "want": True, "mtu": 8872, "mpr": 2048, "port_mask": 15,
         "capabilities": ("trim",), "qps": ((0x010001, 5), (0x010002, 0xFFFFFF)),
     }  # fmt: skip
     return Offer(**(values | changes))  # type: ignore[arg-type]

@@ -49,6 +49,7 @@ VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 # Two hosts of a fabric fcbb:bb00::/32: h1 at port 1 of T0 1, h2 at port 1 of T0 2. Plane 1.
 H1, H2 = IPv6Address("fdcb:0:1:1::1"), IPv6Address("fdcb:0:1:2::1")
 EV = 0x1002_0000  # plane 1, T1 2
+ECT0 = 2
 TO_H2 = IPv6Address("fcbb:bb00:2001:2802:2002:3001::")  # T0 1, T1 2, T0 2, port 1
 TO_H1 = IPv6Address("fcbb:bb00:2002:2802:2001:3001::")
 AT_H2 = IPv6Address("fcbb:bb00:3001::")  # what is left of the list on arrival
@@ -65,9 +66,15 @@ IPV6 = bytes.fromhex(
 
 
 def forward(ev: int = EV, outer: bool = True, **outer_changes: Any) -> Envelope:
-    around = Ip6(H1, TO_H2, ev & 0xFFFF)
+    """Data as h1 sends it: it may be marked by switches."""
+    around = Ip6(H1, TO_H2, ev & 0xFFFF, ECT0)
     inner = Ip6(H1, H2, ev & 0xFFFF)
     return Envelope(replace(around, **outer_changes) if outer else None, inner, ev >> 16)
+
+
+def plain(ev: int = EV) -> Envelope:
+    """As data, for packets that are not to be marked."""
+    return forward(ev, traffic_class=0)
 
 
 def backward(ev: int = EV) -> Envelope:
@@ -75,41 +82,56 @@ def backward(ev: int = EV) -> Envelope:
 
 
 QPN_H1, QPN_H2 = 0x2A0010, 0x510013
-WRITE_ONLY = Bth(0xCA, QPN_H2, 0x00F00D)
+WRITE_ONLY = Bth(0xCA, QPN_H2, 0x00F00D, ts=True)
+SENT = Timestamp(0xBEEF, False, 1)
 
 GOLDEN: dict[str, Packet] = {
-    "data-v4": Data(forward(), WRITE_ONLY, Write(0xF00D, len(IPV4)), IPV4),
-    "data-v6": Data(forward(), replace(WRITE_ONLY, psn=0xFFFFFF), Write(0xFFFF, len(IPV6)), IPV6),
+    "data-v4": Data(forward(), WRITE_ONLY, Write(0xF00D, len(IPV4), timestamp=SENT), IPV4),
+    "data-v6": Data(
+        forward(),
+        replace(WRITE_ONLY, psn=0xFFFFFF),
+        Write(0xFFFF, len(IPV6), timestamp=SENT),
+        IPV6,
+    ),
     "data-rtx-ackreq": Data(
         forward(ev=0x1001_0000, dst=IPv6Address("fcbb:bb00:2001:2801:2002:3001::")),
         replace(WRITE_ONLY, psn=7, rtx=True, ackreq=True),
-        Write(7, len(IPV4)),
+        Write(7, len(IPV4), timestamp=SENT),
         IPV4,
     ),
     "data-arrived-ce": Data(
-        forward(dst=AT_H2, traffic_class=3, hop_limit=61), WRITE_ONLY, Write(0xF00D, 30), IPV4
+        forward(dst=AT_H2, traffic_class=3, hop_limit=61),
+        WRITE_ONLY,
+        Write(0xF00D, 30, timestamp=SENT),
+        IPV4,
     ),
     "data-timestamp": Data(
         forward(),
-        replace(WRITE_ONLY, ts=True),
-        Write(0xF00D, len(IPV4), timestamp=Timestamp(0xBEEF, True, 1)),
+        WRITE_ONLY,
+        Write(0xF00D, len(IPV4), timestamp=Timestamp(0xBEEF, True, 2)),
         IPV4,
     ),
+    "data-unstamped": Data(
+        forward(), replace(WRITE_ONLY, ts=False), Write(0xF00D, len(IPV4)), IPV4
+    ),
     "data-ecmp": Data(
-        forward(ev=0x1002_5A5A, outer=False), WRITE_ONLY, Write(0xF00D, len(IPV4)), IPV4
+        forward(ev=0x1002_5A5A, outer=False),
+        WRITE_ONLY,
+        Write(0xF00D, len(IPV4), timestamp=SENT),
+        IPV4,
     ),
     "sack": Sack(
         backward(),
         Bth(0xDC, QPN_H1),
         Seth(0x00F00C, EV, ack_psn_offset=5, bitmap=0x8000_0000_0000_0016, mpr=16),
-        CcState(ooo=4, received=0x01E240),
+        CcState(0xBEEF, ooo=4, received=0x01E240),
     ),
     "sack-skip": Sack(
         backward(),
         Bth(0xDC, QPN_H1),
         Seth(
             0xFFFFFE, EV, ack_psn_offset=-3, verdict=1, sack_offset=65, bitmap=0xFF, mpr=255,
-            cc_flags=1, spdcid=0x1111, dpdcid=0x2222,
+            cc_flags=1, spdcid=0x1111, dpdcid=0x2222, down=0b1001,
         ),
         CcState(0xBEEF, 0x7FFF, True, 127, 0xFFFFFF),
     ),
@@ -117,18 +139,18 @@ GOLDEN: dict[str, Packet] = {
         backward(),
         Bth(0xDC, QPN_H1),
         Seth(0x00F00C, EV, probe_id=0xC0DE, probe_reply=True, mpr=16, cc_flags=1),
-        CcState(received=1),
+        CcState(0xBEEF, received=1),
     ),
     "nack": Control(
         backward(),
         Bth(0xDD, QPN_H1),
         Neth(0x0B, 0x00F00D, EV, tx_timestamp=0xBEEF, cc_flags=1, spdcid=1, dpdcid=2),
     ),
-    "probe": Control(forward(), Bth(0xDE, QPN_H2), Peth(0xC0DE, EV, Timestamp(0xBEEF, False, 1))),
-    "erth-port-status": Control(forward(), Bth(0xD8, 2, 0x1234), Erth(0, 0b1101, EV)),
+    "probe": Control(plain(), Bth(0xDE, QPN_H2), Peth(0xC0DE, EV, SENT)),
+    "erth-port-status": Control(plain(), Bth(0xD8, 2, 0x1234), Erth(0, 0b1101, EV)),
     "eeth-port-status": Control(backward(), Bth(0xD9, 2, 0x1234), Eeth(0, 0b1111, EV)),
     "erth-ev-probe": Control(
-        forward(), Bth(0xD8, 2, 0x1235), Erth(1, 0b1111, EV, Timestamp(0xBEEF, True, 1), 0x42)
+        plain(), Bth(0xD8, 2, 0x1235), Erth(1, 0b1111, EV, Timestamp(0xBEEF, True, 1), 0x42)
     ),
     "eeth-ev-probe": Control(
         backward(),
@@ -172,7 +194,7 @@ def to_oracle(packet: Packet) -> Any:
                 type=body.type, nxt=body.nxt, m=body.verdict, pr=body.probe_reply,
                 entropy=body.entropy, spdcid=body.spdcid, dpdcid=body.dpdcid, cack_psn=body.cack,
                 cc_type=body.cc_type, cc_flags=body.cc_flags, mpr=body.mpr,
-                sack_offset=body.sack_offset, sack_bitmap=body.bitmap,
+                sack_offset=body.sack_offset, sack_bitmap=body.bitmap, down=body.down,
                 **low,
             )  # fmt: skip
             layers /= oracle.CcState(
@@ -313,7 +335,7 @@ def writes(draw: st.DrawFn) -> Data:
 seths = st.booleans().flatmap(
     lambda reply: st.builds(
         Seth, u24, u32, st.just(0) if reply else s16, u16 if reply else st.just(0), st.just(reply),
-        st.integers(0, 3), s16, u64, u8, nibble, nibble, u16, u16, nibble, st.integers(0, 31),
+        st.integers(0, 3), s16, u64, u8, nibble, nibble, u16, u16, nibble, st.integers(0, 31), u8,
     )
 )  # fmt: skip
 cc_states = st.builds(CcState, u16, st.integers(0, 0x7FFF), st.booleans(), st.integers(0, 127), u24)
@@ -394,7 +416,7 @@ def shortened(name: str, count: int) -> bytes:
         (patched("sack", 88, 0xCB), "opcode 0xcb"),
         (patched("sack", 89, 0x01), "transport version 1"),
         (patched("sack", 89, 0x20), "pad count 2"),
-        (patched("data-v4", 119, 0xFF), "RETH says 255 bytes, 30 follow"),
+        (patched("data-v4", 123, 0xFF), "RETH says 255 bytes, 30 follow"),
         (shortened("sack", 11), "truncated: 11 of 12 bytes of mrc_bth"),
         (shortened("sack", 15), "truncated: no ICRC"),
         (shortened("sack", 16), "truncated: 0 of 28 bytes of mrc_seth"),
@@ -405,9 +427,9 @@ def shortened(name: str, count: int) -> bytes:
         (shortened("erth-ev-probe", 33), "1 bytes too many"),
         (shortened("eeth-ev-probe", 51), "truncated: 35 of 36 bytes of mrc_eeth"),
         (shortened("data-v4", 19), "truncated: 3 of 4 bytes of mrc_meth"),
-        (shortened("data-v4", 35), "truncated: 15 of 16 bytes of mrc_reth"),
-        (shortened("data-v4", 36), "RETH says 30 bytes, 0 follow"),
-        (shortened("data-timestamp", 23), "truncated: 3 of 4 bytes of mrc_tseth"),
+        (shortened("data-unstamped", 35), "truncated: 15 of 16 bytes of mrc_reth"),
+        (shortened("data-v4", 40), "RETH says 30 bytes, 0 follow"),
+        (shortened("data-v4", 23), "truncated: 3 of 4 bytes of mrc_tseth"),
     ],
 )
 def test_decode__says_what_is_wrong(data: bytes, reason: str) -> None:
@@ -454,8 +476,8 @@ def test_decode_frame__refuses_what_is_not_ipv6(frame: bytes, reason: str) -> No
         changed("nack", envelope=replace(backward(), src_port=1 << 16)),
         changed("nack", envelope=forward(flow_label=1 << 20)),
         changed("nack", envelope=forward(hop_limit=256)),
-        changed("data-v4", bth=replace(WRITE_ONLY, ts=True)),
-        changed("data-timestamp", bth=WRITE_ONLY),
+        changed("data-unstamped", bth=WRITE_ONLY),
+        changed("data-v4", bth=replace(WRITE_ONLY, ts=False)),
     ],
 )  # fmt: skip
 def test_encode__refuses_what_does_not_fit(packet: Packet) -> None:
