@@ -20,6 +20,18 @@ static __always_inline __u32 lowest_bit(__u64 v)
 	return (v * 0x0101010101010101ull) >> 56;
 }
 
+/*
+ * 1 if a word is not zero, else 0, without a branch: the compiler would make
+ * one, and the verifier walk both sides of it, and all that follows twice.
+ */
+static __always_inline __u64 not_zero(__u64 v)
+{
+	__u64 negative = -v;
+
+	asm volatile("" : "+r"(negative));
+	return (v | negative) >> 63;
+}
+
 /* Bits of the 64 PSNs from the aligned number `word` that lie in [from, to). */
 static __always_inline __u64 range_mask(__u32 word, __u32 from, __u32 to)
 {

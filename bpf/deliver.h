@@ -256,7 +256,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	bpf_spin_lock(&rx->lock);
 	want = rx->pending_packets >= h->sack_packets || rx->pending_bytes >= h->sack_bytes ||
 	       verdict == VERDICT_DUPLICATE ||
-	       (mark->flags & (MRC_BTH_RTX | MRC_BTH_ACKREQ));
+	       (mark->flags & (MRC_BTH_RTX | MRC_BTH_ACKREQ | MRC_MARK_CE));
 	if (want) {
 		sack_from_rx(rx, next_slice(rx), &sack);
 		rx->pending_packets = 0;
@@ -273,8 +273,12 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	sack.ts = mark->ts;
 	if (verdict == VERDICT_DUPLICATE)
 		sack.cc_flags = MRC_CC_FLAG_DUPLICATE;
+	if (mark->flags & MRC_MARK_CE) {
+		sack.m = MRC_SETH_M_SKIP_ONCE;
+		count(MRC_C_ECHO_TX);
+	}
 	sack.ack_off = psn - sack.cack;
-	ifindex = write_sack(skb, h, q, &sack);
+	ifindex = write_sack(skb, h, qp, q, &sack);
 	if (!ifindex)
 		return TC_ACT_SHOT;
 	count(MRC_C_SACK_TX);

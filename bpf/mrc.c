@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The data path: four programs that share the maps of mrc_maps.h.
+ * The data path: programs that share the maps of mrc_maps.h.
  *
  *   mrc_spray    tc ingress of mrc0's other end   spray.h
  *   mrc_receive  XDP of each plane NIC            receive.h
  *   mrc_deliver  tc ingress of each plane NIC     deliver.h, retransmit.h
+ *   mrc_learn    where it goes on with a SACK     retransmit.h
  *   mrc_tick     run by the daemon's clock        tick.h
+ *   mrc_probe    where it ends if paths are away  probe.h
+ *   mrc_resend   where all end if packets are     retransmit.h
+ *                lost
+ *   mrc_idle     run at leisure                   probe.h
+ *   mrc_judge    run every few ticks              judge.h
+ *   mrc_control  run for a command                control.h
  *
  * The loader replaces #include "..." by the file's text before bcc compiles
  * it, because bcc rewrites map accesses in the main file only. bcc has no
@@ -21,13 +28,17 @@
 #include "bits.h"
 #include "frame.h"
 #include "path.h"
+#include "event.h"
 #include "sack.h"
 #include "queue.h"
 #include "spray.h"
 #include "receive.h"
 #include "deliver.h"
 #include "retransmit.h"
+#include "probe.h"
 #include "tick.h"
+#include "judge.h"
+#include "control.h"
 
 int mrc_deliver(struct __sk_buff *skb)
 {
@@ -39,7 +50,7 @@ int mrc_deliver(struct __sk_buff *skb)
 	    in->magic1 != MRC_MARK_MAGIC1)
 		return TC_ACT_UNSPEC;
 	mark = *in;
-	if (mark.flags & MRC_MARK_SACK)
-		return on_sack(skb, &mark);
+	if (mark.flags & (MRC_MARK_SACK | MRC_MARK_NACK))
+		return on_answer(skb, &mark);
 	return on_data(skb, &mark);
 }

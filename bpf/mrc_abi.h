@@ -17,7 +17,11 @@
 #define MRC_ABI_VERSION 1
 
 #define MRC_MAX_PLANES 8
-#define MRC_EVS_PER_PLANE 64     /* bits of one good[] word */
+#define MRC_EVS_PER_PLANE 128    /* slots of a plane in a QP's EV set, active and backup */
+#define MRC_EV_WORDS 2           /* 64-bit words of such a set */
+#define MRC_SET_WORDS 16         /* MRC_MAX_PLANES * MRC_EV_WORDS */
+#define MRC_NO_PATH 0xffff       /* no plane << 8 | slot at all */
+#define MRC_SHARE_FULL 128       /* a plane's share in a balance */
 #define MRC_WINDOW_MAX 8192      /* bits in a window bitmap; at least twice the MPR */
 #define MRC_WINDOW_WORDS 128     /* MRC_WINDOW_MAX / 64 */
 
@@ -41,9 +45,14 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 sack_packets;      /* a SACK after so many packets ... */
 	__u32 sack_bytes;        /* ... or so many bytes */
 	__u32 queue_target_ns;   /* queueing above this is signalled to TCP */
-	__u32 probe_interval_ns; /* between probes of one path */
+	__u32 probe_interval_ns; /* between probes of a path that is away, at first */
+	__u32 probe_idle_ns;     /* between probes of one plane of an idle QP */
 	__u32 hold_base_ns;      /* first extra time away after a relapse */
 	__u32 hold_max_ns;
+	__u32 judge_ns;          /* between two judgements of the planes' shares */
+	__u32 judge_slack_ns;    /* delay granted to a plane over the best one */
+	__u32 slow_slack_ns;     /* delay granted to a path over its plane's usual one */
+	__u32 pad2;
 	__u8 link_mac[6];        /* mrc0's own address */
 	__u8 pad[6];
 };
@@ -62,6 +71,26 @@ struct mrc_peer {                /* map peers; written by the daemon */
 	__u64 plane_mask;        /* planes usable at the peer; atomic */
 };
 
+/*
+ * What is known of a peer's planes from its answers, of all its QPs together.
+ * Written by the programs; counts are atomic, the rest is written by whoever
+ * advanced judged_ns by compare-and-swap.
+ */
+struct mrc_balance {             /* map balances[peer] */
+	__u64 shares;            /* byte p: plane p's share, MRC_SHARE_FULL where it is whole */
+	__u64 ports;             /* bit p: the peer takes packets on plane p; atomic */
+	__u64 port_id;           /* of the Port Status Update that said so, plus 1 << 16; atomic */
+	__u64 judged_ns;
+	__u64 acked[MRC_MAX_PLANES];  /* packets since the plane was judged; atomic */
+	__u64 lost[MRC_MAX_PLANES];   /* the same; atomic */
+	__u64 marked[MRC_MAX_PLANES]; /* SACKs with m = SKIP_ONCE; atomic */
+	__u32 srtt_ns[MRC_MAX_PLANES]; /* racy */
+	__u32 usual_ns[MRC_MAX_PLANES]; /* lower quartile of the paths' smoothed round trips; racy */
+	__u32 loss_ppm[MRC_MAX_PLANES]; /* smoothed over judgements */
+	__u32 mark_ppm[MRC_MAX_PLANES];
+	__u8 strikes[MRC_MAX_PLANES];  /* judgements in a row that found it worse */
+};
+
 struct mrc_peer_plane {          /* map peer_planes[peer * 8 + plane]; daemon */
 	__u32 addr[4];           /* net: the peer's inner address */
 	__u32 usids[4];          /* net: outer destination, T1 index zero */
@@ -76,13 +105,20 @@ struct mrc_qp {                  /* map qps; written by the daemon */
 	__u32 pad;
 };
 
+/*
+ * A QP's EV set: for each plane up to MRC_EVS_PER_PLANE slots, a path each. A
+ * set of slots is a bitmap: slot k of plane p is bit k & 63 of word
+ * p * MRC_EV_WORDS + (k >> 6). Together they say the state of a path:
+ *   denied -> DENIED; use and skip -> SKIP; use or spare -> GOOD;
+ *   in none of them -> ASSUMED_BAD
+ */
 struct mrc_tx {                  /* map txs, sender half of a QP */
 	struct bpf_spin_lock lock;
 	__u32 next;              /* next PSN to send; lock */
 	__u32 una;               /* oldest PSN not acknowledged; lock */
 	__u32 high;              /* highest PSN reported by a SACK, plus one; lock */
 	__u32 heard;             /* bytes count of the newest SACK, 24 bits; lock */
-	__u32 plane_next;        /* rotation over planes; lock */
+	__u32 round;             /* number that orders the planes of this round; lock */
 	__u32 srtt_ns;           /* lock */
 	__u32 rttvar_ns;         /* lock */
 	__u32 backoff;           /* time-outs in a row; lock */
@@ -91,18 +127,30 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 fifo_extra_ns;     /* learnt from needless retransmissions by this rule; lock */
 	__u32 guard_extra_ns;    /* the same for the reorder guard; lock */
 	__u32 scan;              /* where time-outs go on; tick only */
+	__u32 used_all;          /* paths in use; lock */
+	__u32 floor;             /* ev_min_active: below it a path that still delivers stays; daemon */
 	__u64 reo_ns;            /* when that was learnt or halved last; lock */
 	__u64 early_ns;          /* not before this is a packet dropped early; racy */
 	__u64 packets;           /* taken from mrc0; lock */
 	__u64 retransmits;       /* sent again; lock */
 	__u64 progress_ns;       /* when una last moved, or sending began; lock */
 	__u64 delivered_ns;      /* latest send time among delivered packets; lock */
-	__u64 plane_good;        /* bit p: good[p] is not empty; lock */
-	__u64 plane_all;         /* bit p: all[p] is not empty; daemon */
-	__u64 good[MRC_MAX_PLANES];   /* bit k: EV k of the plane is GOOD; lock */
-	__u64 all[MRC_MAX_PLANES];    /* bit k: EV k exists; daemon */
+	__u64 thin;              /* byte p: what plane p has saved up for its next turn; lock */
+	__u64 turn;              /* bit p: plane p is still to come in this round; lock */
+	__u64 plane_use;         /* bit p: use of plane p is not empty; lock */
+	__u64 plane_open;        /* bit p: plane p has slots that are not denied; lock */
+	__u64 use[MRC_SET_WORDS];    /* in rotation; lock */
+	__u64 skip[MRC_SET_WORDS];   /* of those, passed over once; lock */
+	__u64 slow[MRC_SET_WORDS];   /* of those, used now and then only; lock */
+	__u64 spare[MRC_SET_WORDS];  /* backups; lock */
+	__u64 denied[MRC_SET_WORDS]; /* lock */
+	__u64 all[MRC_SET_WORDS];    /* slots that hold a path; daemon */
 	__u64 sacked[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
+	__u8 active[MRC_MAX_PLANES];  /* paths of a plane that should be in use; daemon */
+	__u8 used[MRC_MAX_PLANES];    /* paths of a plane that are; lock */
 	__u8 ev_next[MRC_MAX_PLANES]; /* rotation within a plane; lock */
+	__u8 live[MRC_MAX_PLANES];    /* slot that answered last, plus one: the reverse EV; lock */
+	__u8 probe_next[MRC_MAX_PLANES]; /* rotation of probes; tick and idle */
 };
 
 struct mrc_rx {                  /* map rxs, receiver half of a QP */
@@ -139,26 +187,39 @@ struct mrc_rx_entry {            /* map rx_entries[qp * window + psn % window] *
 	__u32 pad;
 };
 
-/* Path states, the specification's (table in docs/protocol.md) */
+/* Path states, and what moves a path from one to another (bpf/path.h has the table) */
 #define MRC_PATH_GOOD 0
 #define MRC_PATH_DENIED 1
 #define MRC_PATH_SKIP 2
 #define MRC_PATH_ASSUMED_BAD 3
+#define MRC_ON_TURN 0            /* its turn in the rotation came */
+#define MRC_ON_MARK 1            /* SACK m = SKIP_ONCE, or NACK TRIMMED */
+#define MRC_ON_LOSS 2            /* packet or probe lost, or SACK m = ALWAYS_SKIP */
+#define MRC_ON_PROBE 3           /* enough probes in a row were answered */
+#define MRC_ON_PROBE_MARK 4      /* the same, the last answer marked */
+#define MRC_ON_DENY 5            /* operator or fault map */
+#define MRC_ON_ALLOW 6
 
-struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + index] */
+struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 	__u32 ev;                /* daemon */
-	__u32 state;             /* lock of tx */
+	__u32 srtt_ns;           /* racy */
 	__u64 sent;              /* atomic */
 	__u64 acked;             /* atomic */
 	__u64 lost;              /* atomic */
+	__u64 marked;            /* atomic */
 	__u64 delivered_ns;      /* latest send time among those delivered; racy maximum */
 	__u64 withdrawn_ns;      /* when it last became ASSUMED_BAD; lock of tx */
-	__u64 hold_ns;           /* not before this may it return; lock of tx */
-	__u64 probe_ns;          /* last probe sent; tick only */
-	__u32 probe_id;          /* of that probe; tick only */
-	__u32 relapses;          /* consecutive short-lived returns; lock of tx */
-	__u32 srtt_ns;           /* racy, display only */
+	__u64 restored_ns;       /* when it last came back; lock of tx */
+	__u64 hold_ns;           /* not before this is it probed; lock of tx */
+	__u64 probe_ns;          /* last probe sent; tick and idle only */
+	__u32 probe_id;          /* of that probe; tick and idle only */
+	__u32 probe_seen;        /* last probe answered; XDP only */
+	__u32 probe_ok;          /* answered in a row since it was withdrawn; lock of tx */
+	__u32 probe_need;        /* answers in a row that bring it back; lock of tx */
+	__u32 misses;            /* probes unanswered since it was withdrawn; lock of tx */
+	__u32 relapses;          /* deaths that followed soon on a return; lock of tx */
 	__u32 loss_ppm;          /* smoothed loss; lock of tx */
+	__u32 pad;
 };
 
 /*
@@ -173,6 +234,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + index] */
 #define MRC_MARK_MAGIC1 0x52
 #define MRC_MARK_CE 0x01         /* in .flags, beside BTH.aux's ackreq and rtx */
 #define MRC_MARK_SACK 0x02       /* in .flags: a whole SACK; else data, stripped */
+#define MRC_MARK_NACK 0x04       /* in .flags: a NACK, of the PSN in the mark */
 struct mrc_mark {
 	__u16 ev_hi;             /* EV >> 16; the low half of an EV is 0 */
 	__u16 ts;                /* TSETH.tx_timestamp of data */
@@ -187,6 +249,8 @@ struct mrc_mark {
 struct mrc_clock {               /* map clock, one entry, mmapable */
 	__u64 asleep;            /* 1: the daemon's clock wants a wake-up event; atomic */
 	__u64 cursor;            /* where the tick's round goes on */
+	__u64 judge_cursor;      /* the same for judgements */
+	__u64 idle_cursor;       /* the same for probes of idle paths */
 	__u64 ticks;             /* programs run by the clock */
 };
 
@@ -196,8 +260,26 @@ struct mrc_event {               /* ring buffer events */
 	__u32 kind;
 	__u32 qp;
 	__u32 ev;
+	__u32 path;              /* plane << 8 | slot */
+	__u32 from_state;
 	__u32 state;
+	__u32 cause;             /* MRC_ON_... */
+	__u32 rtt_ns;            /* the path's, smoothed; 0: none measured */
+	__u64 sent_ns;           /* when the packet was sent that was lost; 0: none was */
 	__u64 time_ns;
+};
+
+/* What the daemon asks the programs to do: the packet of a run of mrc_control */
+#define MRC_DO_DENY 1            /* path of qp */
+#define MRC_DO_ALLOW 2           /* path of qp */
+#define MRC_DO_PORTS 3           /* value: the mask of planes that peer takes packets on */
+struct mrc_command {
+	__u8 eth[14];            /* a frame needs them */
+	__u16 op;
+	__u32 qp;
+	__u32 peer;
+	__u32 path;
+	__u32 value;
 };
 
 /*
@@ -251,6 +333,13 @@ struct mrc_event {               /* ring buffer events */
 #define MRC_C_TX_CE 44           /* packets of TCP marked CE because the queues were too long */
 #define MRC_C_DROP_EARLY 45      /* dropped: TCP without ECN, the queues were too long */
 #define MRC_C_RTX_NEEDLESS 46    /* retransmissions whose first sending had arrived after all */
-#define MRC_C_COUNT 47
+#define MRC_C_RTX_NACK 47        /* retransmissions because the receiver or a switch said so */
+#define MRC_C_ECHO_TX 48         /* SACKs that told a sender of a congestion mark */
+#define MRC_C_ECHO_RX 49         /* SACKs that told us of a congestion mark */
+#define MRC_C_PATH_SKIPPED 50    /* paths that became SKIP */
+#define MRC_C_PATH_SLOW 51       /* paths found much slower than their plane */
+#define MRC_C_PROBE_MISSED 52    /* probes that were not answered in time */
+#define MRC_C_DROP_NO_PATH 53    /* dropped: every path to the peer is denied */
+#define MRC_C_COUNT 54
 
 #endif

@@ -27,6 +27,7 @@ BPF_ARRAY(planes, struct mrc_plane, MRC_MAX_PLANES);
 BPF_LPM_TRIE(prefixes, struct mrc_prefix, u32, CFG_MAX_PREFIXES);
 BPF_ARRAY(peers, struct mrc_peer, CFG_MAX_PEERS);
 BPF_ARRAY(peer_planes, struct mrc_peer_plane, CFG_MAX_PEERS * MRC_MAX_PLANES);
+BPF_ARRAY(balances, struct mrc_balance, CFG_MAX_PEERS);
 BPF_ARRAY(qps, struct mrc_qp, CFG_MAX_QPS);
 BPF_ARRAY(txs, struct mrc_tx, CFG_MAX_QPS);
 BPF_ARRAY(rxs, struct mrc_rx, CFG_MAX_QPS);
@@ -54,13 +55,39 @@ BPF_PERCPU_ARRAY(counters, u64, MRC_C_COUNT);
 struct mrc_scratch {
 	u64 rtt;
 	u64 rule;
+	u64 now;
+	u64 timeout_ns;
+	u64 latest;
+	u32 high;
+	u32 heard;
+	u32 down;
+	u32 base;
+	u32 qp;
+	u32 sent;
+	u32 id;
+	u32 verdict;
+	s32 slow;
+	u32 found_slow;
+	u32 probe;
+	u32 curious;
 	u32 step;
 	u32 found;
 	u32 last;
-	u32 pad;
+	u32 best_ns;
+	u32 best_loss;
+	u32 best_mark;
+	u32 judged;
+	u32 top;
 	u32 due[16];
 };
 BPF_PERCPU_ARRAY(scratch, struct mrc_scratch, 1);
+
+/* Programs that others end in, filled by the loader (mrcd/loader.py, TAILS). */
+#define TAIL_RESEND 0
+#define TAIL_LEARN 1
+#define TAIL_PROBE 2
+#define TAIL_COUNT 3
+BPF_PROG_ARRAY(tails, TAIL_COUNT);
 
 static __always_inline struct mrc_scratch *scratch_get(void)
 {
@@ -94,6 +121,11 @@ static __always_inline struct mrc_path *path_get(u32 qp, u32 path)
 	u32 index = (qp * MRC_MAX_PLANES + (path >> 8)) * CFG_EVS + (path & 0xff);
 
 	return paths.lookup(&index);
+}
+
+static __always_inline struct mrc_balance *balance_get(u32 peer)
+{
+	return balances.lookup(&peer);
 }
 
 static __always_inline struct mrc_tx_entry *tx_entry_get(u32 qp, u32 psn)

@@ -1,85 +1,332 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Paths: which one the next packet takes, and what happens to one that loses.
- * A path is written plane << 8 | index, index < MRC_EVS_PER_PLANE.
+ * Paths: which one the next packet takes, and what becomes of one that loses,
+ * is marked or answers. A path is written plane << 8 | slot.
  *
- * Planes first, then EVs within the plane: planes stay equally loaded however
- * many EVs of each are GOOD. Call with the lock of tx held.
+ * Planes first, then slots within the plane: planes stay equally loaded
+ * however many paths of each are in use. Everything here that takes a
+ * struct mrc_tx wants its lock held.
  */
 #ifndef MRC_PATH_H
 #define MRC_PATH_H
 
-static __always_inline u32 pick_path(struct mrc_tx *tx, u64 plane_mask)
-{
-	u64 usable = tx->plane_good & plane_mask & 0xff;
-	u32 n = tx->plane_next & 7, all = 0, p, k;
-	u64 set, rest;
+#define NO_SLOT MRC_EVS_PER_PLANE
+#define SLOW_TURNS 15            /* a slow path is used once in so many turns, plus one */
+#define PATH_SLOW 0x10000        /* in pick_path()'s answer: the path is slow */
+#define PROBE_NEED 2             /* answers in a row that bring a path back, at first ... */
+#define PROBE_NEED_MAX 8         /* ... and after many relapses */
+#define PROBE_SLOT_SHIFT 9       /* in a probe's id: slot 7 | sequence 9 */
+#define RELAPSE_NS 10000000000ull /* a death so long after a return is a new one */
 
-	if (!usable) {           /* nothing GOOD: still send, in turn */
-		all = 1;
-		usable = tx->plane_all & plane_mask & 0xff;
-		if (!usable)
-			usable = tx->plane_all & 0xff;
-		if (!usable)
-			return 0;
+/*
+ * The life of a path: the next state for each state and event. mrcd/pathstate.py
+ * has the same table, a test compares them.
+ */
+#define ROW(good, denied, skip, bad) \
+	((MRC_PATH_##good) | (MRC_PATH_##denied) << 2 | (MRC_PATH_##skip) << 4 | \
+	 (MRC_PATH_##bad) << 6)
+static __always_inline u32 path_next(u32 state, u32 event)
+{
+	u32 row;
+
+	switch (event) {         /*   GOOD         DENIED  SKIP         ASSUMED_BAD */
+	case MRC_ON_TURN:
+		row = ROW(GOOD, DENIED, GOOD, ASSUMED_BAD);
+		break;
+	case MRC_ON_MARK:
+		row = ROW(SKIP, DENIED, SKIP, ASSUMED_BAD);
+		break;
+	case MRC_ON_LOSS:
+		row = ROW(ASSUMED_BAD, DENIED, ASSUMED_BAD, ASSUMED_BAD);
+		break;
+	case MRC_ON_PROBE:
+		row = ROW(GOOD, DENIED, SKIP, GOOD);
+		break;
+	case MRC_ON_PROBE_MARK:
+		row = ROW(SKIP, DENIED, SKIP, SKIP);
+		break;
+	case MRC_ON_DENY:
+		row = ROW(DENIED, DENIED, DENIED, DENIED);
+		break;
+	case MRC_ON_ALLOW:
+		row = ROW(GOOD, GOOD, SKIP, ASSUMED_BAD);
+		break;
+	default:
+		return state;
 	}
-	p = (n + lowest_bit(((usable >> n) | (usable << (8 - n))) & 0xff)) & 7;
-	tx->plane_next = p + 1;
-	set = all ? tx->all[p] : tx->good[p];
-	rest = set & (~0ull << (tx->ev_next[p] & 63));
-	k = lowest_bit(rest ? rest : set) & 63;
-	tx->ev_next[p] = k + 1;
-	return p << 8 | k;
+	return row >> (2 * (state & 3)) & 3;
+}
+
+/* Where a slot's bit is. */
+static __always_inline u32 slot_word(u32 id)
+{
+	return ((id >> 8 & 7) * MRC_EV_WORDS + (id >> 6 & 1)) & (MRC_SET_WORDS - 1);
+}
+
+static __always_inline u64 slot_bit(u32 id)
+{
+	return 1ull << (id & 63);
+}
+
+static __always_inline u32 path_state(const struct mrc_tx *tx, u32 id)
+{
+	u32 at = slot_word(id);
+	u64 bit = slot_bit(id);
+
+	if (tx->denied[at] & bit)
+		return MRC_PATH_DENIED;
+	if (tx->use[at] & bit)
+		return tx->skip[at] & bit ? MRC_PATH_SKIP : MRC_PATH_GOOD;
+	return tx->spare[at] & bit ? MRC_PATH_GOOD : MRC_PATH_ASSUMED_BAD;
+}
+
+/* The first slot of a set, 128 bits, at or cyclically behind `from`; NO_SLOT if it is empty. */
+static __always_inline u32 next_slot(u64 low, u64 high, u32 from)
+{
+	u64 one = from & 64 ? high : low, other = from & 64 ? low : high;
+	u64 found = one & (~0ull << (from & 63));
+	u32 word = from & 64;
+
+	if (!found) {
+		found = other ? other : one;
+		word = other ? word ^ 64 : word;
+	}
+	return found ? word | lowest_bit(found) : NO_SLOT;
 }
 
 /*
- * A packet of this path is lost: ASSUMED_BAD at once. A path that loses
- * clearly more than the QP's paths do on average also stays away for a while,
- * twice as long after each relapse; otherwise the next probe that is answered
- * brings it back, so that loss on every path does not empty the set.
- * Returns 1 if the path was GOOD before.
+ * Put a path into a state, and keep as many of its plane in use as should be:
+ * a backup of the same plane takes the place of one that leaves.
  */
-static __always_inline int withdraw_path(struct mrc_tx *tx, struct mrc_path *path, u32 id,
-					 u64 now, const struct mrc_host *h)
+static __always_inline void path_enter(struct mrc_tx *tx, u32 id, u32 to)
 {
-	u32 p = (id >> 8) & 7;
-	u64 bit = 1ull << (id & 63), hold;
+	u32 p = id >> 8 & 7, at = slot_word(id), low = p * MRC_EV_WORDS & (MRC_SET_WORDS - 1), k;
+	u32 high = (low + 1) & (MRC_SET_WORDS - 1);
+	u64 bit = slot_bit(id), was = tx->use[at] & bit;
+
+	tx->use[at] &= ~bit;
+	tx->skip[at] &= ~bit;
+	tx->spare[at] &= ~bit;
+	tx->denied[at] &= ~bit;
+	if (to == MRC_PATH_DENIED) {
+		tx->denied[at] |= bit;
+	} else if (to != MRC_PATH_ASSUMED_BAD) {
+		if (was || tx->used[p] < tx->active[p]) {
+			tx->use[at] |= bit;
+			if (to == MRC_PATH_SKIP)
+				tx->skip[at] |= bit;
+			if (!was) {
+				tx->used[p]++;
+				tx->used_all++;
+			}
+		} else {
+			tx->spare[at] |= bit;
+		}
+	}
+	if (was && !(tx->use[at] & bit)) {
+		tx->slow[at] &= ~bit;
+		tx->used[p]--;
+		tx->used_all--;
+		k = next_slot(tx->spare[low], tx->spare[high], id & 127);
+		if (k != NO_SLOT) {
+			at = (low + (k >> 6)) & (MRC_SET_WORDS - 1);
+			bit = 1ull << (k & 63);
+			tx->spare[at] &= ~bit;
+			tx->use[at] |= bit;
+			tx->used[p]++;
+			tx->used_all++;
+		}
+	}
+	tx->plane_use &= ~(1ull << p);
+	if (tx->use[low] | tx->use[high])
+		tx->plane_use |= 1ull << p;
+	tx->plane_open &= ~(1ull << p);
+	if ((tx->all[low] & ~tx->denied[low]) | (tx->all[high] & ~tx->denied[high]))
+		tx->plane_open |= 1ull << p;
+}
+
+/* Planes that packets to a peer may use: up here, up there, as far as is known. */
+static __always_inline u64 usable_planes(const struct mrc_host *h, const struct mrc_peer *peer,
+					 const struct mrc_balance *b)
+{
+	return h->plane_mask & peer->plane_mask & b->ports & 0xff;
+}
+
+/*
+ * The planes of a new round. A plane with a whole share is in every round, one
+ * with less in as many of them as its share says. Their order begins anywhere:
+ * a fixed one would let every SACK be caused by a packet of the same plane.
+ */
+static __always_inline u64 new_round(struct mrc_tx *tx, u64 usable, u64 shares)
+{
+	u64 saved = tx->thin + shares, turn; /* bytes: 127 + 128 do not overflow */
+
+	tx->round = tx->round * 1103515245 + 12345;
+	tx->thin = saved & 0x7f7f7f7f7f7f7f7full;
+	/* bit 7 of byte p, for each p, to bit p: no product of two bits lands on another's */
+	turn = ((saved >> 7 & 0x0101010101010101ull) * 0x0102040810204080ull) >> 56;
+	turn &= usable;
+	return turn ? turn : usable;
+}
+
+/* A plane out of a set that is not empty, in the order of this round. */
+static __always_inline u32 pick_plane(const struct mrc_tx *tx, u64 planes)
+{
+	u32 n = tx->round >> 16 & 7;
+
+	return (n + lowest_bit((planes >> n | planes << (8 - n)) & 0xff)) & 7;
+}
+
+/*
+ * The path of the next packet over one of `planes`, if possible one of those
+ * `preferred`; MRC_NO_PATH if all are denied.
+ */
+static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferred, u64 shares)
+{
+	u64 usable = tx->plane_use & planes, turn, w0, w1, skip0, skip1;
+	u32 p, k, other, low, high, slow = 0;
+
+	if (!usable) {           /* none in use: still send, in turn, on whatever is not denied */
+		turn = tx->plane_open & planes ? tx->plane_open & planes : tx->plane_open;
+		if (!turn)
+			return MRC_NO_PATH;
+		tx->round += 1 << 16;
+		p = pick_plane(tx, turn);
+		low = p * MRC_EV_WORDS & (MRC_SET_WORDS - 1);
+		high = (low + 1) & (MRC_SET_WORDS - 1);
+		k = next_slot(tx->all[low] & ~tx->denied[low], tx->all[high] & ~tx->denied[high],
+			      tx->ev_next[p]) & 127;
+		tx->ev_next[p] = (k + 1) & 127;
+		return p << 8 | k;
+	}
+	if (!(usable & preferred))
+		preferred = usable;
+	if (!(tx->turn & usable))
+		tx->turn = new_round(tx, usable, shares);
+	turn = tx->turn & usable & preferred;
+	p = pick_plane(tx, turn ? turn : usable & preferred);
+	tx->turn &= ~(1ull << p);
+
+	low = p * MRC_EV_WORDS & (MRC_SET_WORDS - 1);
+	high = (low + 1) & (MRC_SET_WORDS - 1);
+	w0 = tx->use[low];
+	w1 = tx->use[high];
+	skip0 = tx->skip[low];
+	skip1 = tx->skip[high];
+	k = next_slot(w0, w1, tx->ev_next[p]) & 127;
+	if ((k & 64 ? skip1 : skip0) >> (k & 63) & 1) {
+		/* SKIP: GOOD again, but this packet takes the next path. One a packet. */
+		if (k & 64)
+			tx->skip[high] &= ~(1ull << (k & 63));
+		else
+			tx->skip[low] &= ~(1ull << (k & 63));
+		other = next_slot(w0 & ~skip0 & ~tx->slow[low], w1 & ~skip1 & ~tx->slow[high],
+				  k + 1);
+		if (other != NO_SLOT)
+			k = other & 127;
+	} else if ((k & 64 ? tx->slow[high] : tx->slow[low]) >> (k & 63) & 1) {
+		other = next_slot(w0 & ~skip0 & ~tx->slow[low], w1 & ~skip1 & ~tx->slow[high],
+				  k + 1);
+		if (other != NO_SLOT && (tx->round >> 20 & SLOW_TURNS))
+			k = other & 127;
+		else
+			slow = PATH_SLOW;
+	}
+	tx->ev_next[p] = (k + 1) & 127;
+	return slow | p << 8 | k;
+}
+
+/* What moved a path, for the event that reports it. */
+struct path_move {
+	u32 from;
+	u32 to;
+};
+
+/*
+ * A packet of this path is lost: ASSUMED_BAD at once, unless so few are left in
+ * use that one which still delivers is worth keeping. A path that had died
+ * before, or that loses clearly more than the QP's paths do on average, also
+ * stays away for a while, twice as long each time and until more probes in a
+ * row are answered; otherwise the first answer brings it back, so that loss on
+ * every path does not empty the set.
+ */
+static __always_inline void path_lost(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now,
+				      const struct mrc_host *h, u32 alive, struct path_move *move)
+{
+	u32 event = MRC_ON_LOSS;
+	u64 hold;
 
 	path->loss_ppm += (1000000 - path->loss_ppm) >> 8;
 	tx->loss_ppm += (1000000 - tx->loss_ppm) >> 8;
-	if (!(tx->good[p] & bit))
-		return 0;
-	tx->good[p] &= ~bit;
-	if (!tx->good[p])
-		tx->plane_good &= ~(1ull << p);
-	path->state = MRC_PATH_ASSUMED_BAD;
+	move->from = move->to = path_state(tx, id);
+	if (tx->used_all <= tx->floor && alive)
+		event = MRC_ON_MARK;
+	move->to = path_next(move->from, event);
+	if (move->to == move->from)
+		return;
+	path_enter(tx, id, move->to);
+	if (move->to != MRC_PATH_ASSUMED_BAD)
+		return;
+	hold = 0;
+	path->probe_need = 1;
 	if (path->loss_ppm > 2 * tx->loss_ppm + 8000) {
-		hold = (u64)h->hold_base_ns << (path->relapses & 15);
 		if (path->relapses < 10)
 			path->relapses++;
+	} else if (now - path->restored_ns > RELAPSE_NS) {
+		path->relapses = 0;
+	}
+	if (path->relapses) {
+		hold = (u64)h->hold_base_ns << (path->relapses & 15);
 		if (hold > h->hold_max_ns)
 			hold = h->hold_max_ns;
-		path->hold_ns = now + hold;
-	} else {
-		path->relapses >>= 1;
-		path->hold_ns = 0;
+		path->probe_need = PROBE_NEED + path->relapses;
+		if (path->probe_need > PROBE_NEED_MAX)
+			path->probe_need = PROBE_NEED_MAX;
 	}
+	path->hold_ns = now + hold;
 	path->withdrawn_ns = now;
-	return 1;
+	path->probe_ok = 0;
+	path->misses = 0;
 }
 
-/* A probe of this path was answered. Returns 1 if it became GOOD. */
-static __always_inline int restore_path(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now)
+/* A probe of this path was answered: back it comes if that was enough. */
+static __always_inline void path_answered(struct mrc_tx *tx, struct mrc_path *path, u32 id,
+					  u64 now, u32 marked, struct path_move *move)
 {
-	u32 p = (id >> 8) & 7;
-	u64 bit = 1ull << (id & 63);
+	move->from = move->to = path_state(tx, id);
+	if (move->from == MRC_PATH_ASSUMED_BAD) {
+		if (now < path->hold_ns)
+			return;
+		path->probe_ok++;
+		if (path->probe_ok < path->probe_need)
+			return;
+	}
+	move->to = path_next(move->from, marked ? MRC_ON_PROBE_MARK : MRC_ON_PROBE);
+	if (move->to == move->from)
+		return;
+	path_enter(tx, id, move->to);
+	if (move->from != MRC_PATH_ASSUMED_BAD)
+		return;
+	/* it was dead, not only unlucky: the next time it stays away longer */
+	if (path->misses && path->relapses < 10)
+		path->relapses++;
+	path->restored_ns = now;
+	path->probe_ok = 0;
+	path->misses = 0;
+}
 
-	if (path->state != MRC_PATH_ASSUMED_BAD || now < path->hold_ns || !(tx->all[p] & bit))
-		return 0;
-	path->state = MRC_PATH_GOOD;
-	tx->good[p] |= bit;
-	tx->plane_good |= 1ull << p;
-	return 1;
+/* A probe of this path was not answered in time. */
+static __always_inline void path_silent(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now,
+					const struct mrc_host *h, struct path_move *move)
+{
+	move->from = move->to = path_state(tx, id);
+	if (move->from == MRC_PATH_ASSUMED_BAD) {
+		path->probe_ok = 0;
+		path->misses++;
+	} else if (move->from != MRC_PATH_DENIED) {
+		path_lost(tx, path, id, now, h, 0, move);
+		path->misses = 1;
+	}
 }
 
 #endif

@@ -11,8 +11,6 @@
 #ifndef MRC_RECEIVE_H
 #define MRC_RECEIVE_H
 
-#define PROBES_IN_FLIGHT 16
-
 static __always_inline int xdp_drop(u32 why)
 {
 	count(why);
@@ -91,24 +89,29 @@ static __always_inline int xdp_data(struct xdp_md *ctx, struct packet *pkt)
 	return xdp_pass_marked(ctx, pkt, proto);
 }
 
-/* A probe is turned round as a SACK that says what we have, on the same path. */
+/* A probe is turned round as a SACK that says what we have, on the best way back. */
 static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *h,
-				     const struct mrc_plane *pl, const struct mrc_peer_plane *pp,
 				     const struct mrc_qp *q, const struct packet *pkt)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
 	struct mrc_peth *peth = data + MRC_BODY_OFF;
 	struct sack_body sack = {};
-	u32 qp = pkt->qp, ev = pkt->ev;
+	u32 qp = pkt->qp, ev = pkt->ev, back, plane;
+	struct mrc_peer_plane *pp;
+	struct mrc_plane *pl;
 	struct mrc_rx *rx;
+	struct mrc_tx *tx;
 
 	if (pkt->body != MRC_PETH_LEN || data + MRC_PROBE_FRAME_LEN > end)
 		return xdp_drop(MRC_C_DROP_LENGTH);
 	if (peth->entropy != bpf_htonl(ev))
 		return xdp_drop(MRC_C_DROP_ENTROPY);
 	rx = rxs.lookup(&qp);
-	if (!rx)
+	tx = txs.lookup(&qp);
+	if (!rx || !tx)
 		return xdp_drop(MRC_C_DROP_QPN);
+	sack.m = pkt->flags & MRC_MARK_CE ? MRC_SETH_M_SKIP_ONCE : MRC_SETH_M_NONE;
+	sack.down = ~h->plane_mask & ((1u << (h->planes & 15)) - 1);
 	sack.ack_off = bpf_ntohs(peth->probe_id);
 	sack.pr = 1;
 	sack.ev = ev;
@@ -119,50 +122,59 @@ static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *
 	bpf_spin_unlock(&rx->lock);
 	if (bpf_xdp_adjust_tail(ctx, MRC_SACK_FRAME_LEN - MRC_PROBE_FRAME_LEN))
 		return xdp_drop(MRC_C_DROP_SKB);
+	/* always the mirrored path or, if that plane does not work for us, another one:
+	 * the answer says that the way here works, whatever the way back is */
+	back = way_back(qp, tx, ev, 1);
+	plane = back >> MRC_EV_PLANE_SHIFT;
+	pl = planes.lookup(&plane);
+	pp = peer_plane_get(q->peer, plane);
+	if (!pl || !pp)
+		return xdp_drop(MRC_C_DROP_ENTROPY);
 	data = XDP_DATA(ctx);
 	end = XDP_END(ctx);
-	if (put_headers(data, end, h, pl, pp, ev, MRC_SETH_LEN + MRC_CC_STATE_LEN, MRC_OP_SACK, 0,
+	if (put_headers(data, end, h, pl, pp, back, MRC_SETH_LEN + MRC_CC_STATE_LEN, MRC_OP_SACK, 0,
 			q->remote_qpn, 0) ||
 	    put_sack(data, end, &sack))
 		return xdp_drop(MRC_C_DROP_SKB);
 	count(MRC_C_PROBE_RX);
-	return XDP_TX;
+	return pl->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(pl->ifindex, 0);
 }
 
 /* The answer to a probe of ours: the path lives. */
-static __always_inline int xdp_probe_reply(struct xdp_md *ctx, const struct packet *pkt,
-					   u32 id)
+static __always_inline int xdp_probe_reply(struct xdp_md *ctx, const struct mrc_host *h,
+					   const struct packet *pkt, u32 id, u32 marked)
 {
-	u32 qp = pkt->qp, plane = pkt->ev >> MRC_EV_PLANE_SHIFT, i, path_id = ~0u;
-	struct mrc_path *path = 0;
+	u32 qp = pkt->qp, path_id = (pkt->ev >> MRC_EV_PLANE_SHIFT & 7) << 8 | (id >> PROBE_SLOT_SHIFT & 127);
+	struct path_move move = {};
+	struct mrc_balance *b;
+	struct mrc_path *path;
+	struct mrc_qp *q;
 	struct mrc_tx *tx;
+	u32 peer, rtt;
 	u64 now;
-	int back;
 
+	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
-	if (!tx || plane >= MRC_MAX_PLANES)
+	path = path_get(qp, path_id);
+	if (!q || !tx || !path || path->ev != pkt->ev ||
+	    !(tx->all[slot_word(path_id)] & slot_bit(path_id)))
 		return xdp_drop(MRC_C_DROP_ENTROPY);
-	for (i = 0; i < CFG_EVS; i++) {
-		path = path_get(qp, plane << 8 | i);
-		if (path && path->ev == pkt->ev && (tx->all[plane & 7] >> i & 1)) {
-			path_id = plane << 8 | i;
-			break;
-		}
-	}
-	if (path_id == ~0u || !path)
-		return xdp_drop(MRC_C_DROP_ENTROPY);
-	/* Probes follow each other faster than their answers come back. */
-	if (((path->probe_id - id) & 0xffff) >= PROBES_IN_FLIGHT || !path->probe_ns) {
+	peer = q->peer;
+	b = balances.lookup(&peer);
+	if (!b || path->probe_id != id || path->probe_seen == id) {
 		count(MRC_C_PROBE_STALE);
 		return XDP_DROP;
 	}
+	path->probe_seen = id;
 	now = bpf_ktime_get_ns();
+	rtt = now - path->probe_ns;
+	path_rtt(path, b, path_id >> 8, h, rtt);
 	bpf_spin_lock(&tx->lock);
-	back = restore_path(tx, path, path_id, now);
+	path_answered(tx, path, path_id, now, marked, &move);
+	tx->live[path_id >> 8 & 7] = (path_id & 127) + 1;
 	bpf_spin_unlock(&tx->lock);
 	count(MRC_C_PROBE_REPLY);
-	if (back)
-		count(MRC_C_PATH_RESTORED);
+	report_move(qp, path_id, path, &move, marked ? MRC_ON_PROBE_MARK : MRC_ON_PROBE, 0, now);
 	return XDP_DROP;
 }
 
@@ -259,13 +271,14 @@ int mrc_receive(struct xdp_md *ctx)
 			return xdp_drop(MRC_C_DROP_LENGTH);
 		if (seth->head & bpf_htonl(MRC_SETH_PR)) {
 			pkt.ev = bpf_ntohl(seth->entropy);
-			return xdp_probe_reply(ctx, &pkt, bpf_ntohl(seth->head) & 0xffff);
+			return xdp_probe_reply(ctx, h, &pkt, bpf_ntohl(seth->head) & 0xffff,
+					       bpf_ntohl(seth->head) >> MRC_SETH_M_SHIFT & 3);
 		}
 		pkt.flags = MRC_MARK_SACK;
 		return xdp_pass_marked(ctx, &pkt, bpf_htons(MRC_ETH_P_IPV6));
 	}
 	if (bth->opcode == MRC_OP_PROBE)
-		return xdp_probe(ctx, h, pl, pp, q, &pkt);
+		return xdp_probe(ctx, h, q, &pkt);
 	return xdp_drop(MRC_C_DROP_OPCODE);
 }
 

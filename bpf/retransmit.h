@@ -15,6 +15,7 @@
 #define SCAN_MAX 80              /* holes looked at by one program run */
 #define ACK_STEPS 200
 #define REO_FORGET_NS 100000000ull
+#define NACKED (~0ull)           /* for timeout_ns: the receiver said that it lacks the packet */
 
 static __always_inline int tx_bit(const struct mrc_tx *tx, u32 psn)
 {
@@ -43,6 +44,8 @@ static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struc
 {
 	u64 sent = entry->sent_ns;
 
+	if (timeout_ns == NACKED)
+		return MRC_C_RTX_NACK;
 	if (timeout_ns)
 		return now > sent + timeout_ns ? MRC_C_RTX_TIMEOUT : 0;
 	if (path->delivered_ns > sent + h->fifo_slack_ns + tx->fifo_extra_ns)
@@ -54,12 +57,13 @@ static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struc
 
 /* Send PSN `psn` again if it counts as lost. Returns 1 if it was sent. */
 static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
-				  const struct mrc_qp *q, struct mrc_tx *tx, u32 psn, u64 now,
-				  u64 plane_mask, u64 timeout_ns)
+				  const struct mrc_qp *q, struct mrc_tx *tx,
+				  struct mrc_balance *b, u32 psn, u64 now, u64 up, u64 timeout_ns)
 {
 	struct mrc_tx_entry *entry = tx_entry_get(qp, psn);
-	u32 why, old_id, new_id, slot, plane, mine = 0, gone = 0;
-	u64 len, sent, others, tag = (u64)qp << 32 | psn;
+	u32 why, old_id, new_id, slot, plane, mine = 0, cause = MRC_ON_LOSS;
+	u64 len, sent, tag = (u64)qp << 32 | psn;
+	struct path_move move = {};
 	struct mrc_peer_plane *pp;
 	struct mrc_path *path;
 	struct mrc_plane *pl;
@@ -81,33 +85,39 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
 		return 0;
 
 	/* claim it: two SACKs on two CPUs may have come to the same conclusion */
-	new_id = 0;
+	new_id = MRC_NO_PATH;
 	bpf_spin_lock(&tx->lock);
 	if (entry->sent_ns == sent && psn - tx->una < tx->next - tx->una && !tx_bit(tx, psn)) {
 		mine = 1;
 		tx->retransmits++;
-		gone = withdraw_path(tx, path, old_id, now, h);
+		if (why == MRC_C_RTX_NACK) {
+			cause = MRC_ON_MARK;
+			move.from = path_state(tx, old_id);
+			move.to = path_next(move.from, cause);
+			if (move.to != move.from)
+				path_enter(tx, old_id, move.to);
+		} else {
+			path_lost(tx, path, old_id, now, h, path->delivered_ns > sent, &move);
+		}
 		/* another plane where one is left: what took this packet may
 		 * have taken the whole plane */
-		others = plane_mask & ~(1ull << (old_id >> 8 & 7));
-		new_id = pick_path(tx, tx->plane_good & others ? others : plane_mask);
+		new_id = pick_path(tx, up, up & ~(1ull << (old_id >> 8 & 7)), b->shares);
 		entry->sent_ns = now;
 		entry->sends++;
 		entry->rule = why;
-		entry->path = new_id;
+		if (new_id != MRC_NO_PATH)
+			entry->path = new_id;
 	}
 	bpf_spin_unlock(&tx->lock);
 	if (!mine)
 		return 0;
 	__sync_fetch_and_add(&path->lost, 1);
+	b->lost[old_id >> 8 & 7]++;
 	count(why);
-	if (gone) {
-		struct mrc_event ev = { .kind = MRC_EVENT_PATH, .qp = qp, .ev = path->ev,
-					.state = MRC_PATH_ASSUMED_BAD, .time_ns = now };
-
-		count(MRC_C_PATH_WITHDRAWN);
-		events.ringbuf_output(&ev, sizeof(ev), 0);
-	}
+	report_move(qp, old_id, path, &move, cause, sent, now);
+	if (new_id == MRC_NO_PATH)
+		return 0;
+	new_id &= 0xffff;
 
 	/* The slot may be given away while it is read: look at its tag before and after. */
 	len = entry->len;
@@ -141,12 +151,13 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
  * One packet of ours has arrived: give its slot back, learn from it. Its bit
  * was set in tx->sacked by us, so nobody else does this.
  */
-static __always_inline void acked(u32 qp, u32 psn, struct mrc_tx *tx, u64 now, u64 *latest)
+static __always_inline void acked(u32 qp, u32 psn, struct mrc_tx *tx, struct mrc_balance *b,
+				  u64 now, u64 *latest)
 {
 	struct mrc_tx_entry *entry = tx_entry_get(qp, psn);
 	struct mrc_slot *buf;
 	struct mrc_path *path;
-	u32 slot;
+	u32 slot, plane;
 
 	if (!entry || entry->psn != psn)
 		return;
@@ -164,6 +175,9 @@ static __always_inline void acked(u32 qp, u32 psn, struct mrc_tx *tx, u64 now, u
 	path = path_get(qp, entry->path);
 	if (!path)
 		return;
+	plane = entry->path >> 8 & 7;
+	b->acked[plane]++;
+	tx->live[plane] = (entry->path & 127) + 1;
 	if (entry->sent_ns > path->delivered_ns)
 		path->delivered_ns = entry->sent_ns;
 	path->loss_ppm -= path->loss_ppm >> 8;
@@ -236,23 +250,18 @@ static __always_inline void advance_una(struct mrc_tx *tx, u64 now)
 }
 
 /*
- * Send again what counts as lost among the PSNs from `from` up to `to`, at
- * most RESEND_MAX packets. Returns how many were due; scratch has the last one.
+ * Find what counts as lost among the PSNs from `from` up to `to`, at most
+ * RESEND_MAX packets; scratch holds them, for resend_due().
  */
-static __always_inline u32 repair(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
-				  const struct mrc_qp *q, struct mrc_tx *tx, u64 now,
-				  u64 plane_mask, u32 from, u32 to, u64 timeout_ns)
+static __always_inline void find_lost(const struct mrc_host *h, u32 qp, const struct mrc_tx *tx,
+				      struct mrc_scratch *sc, u64 now, u32 from, u32 to,
+				      u64 timeout_ns)
 {
-	struct mrc_scratch *sc = scratch_get();
 	struct mrc_tx_entry *entry;
 	struct mrc_path *path;
 	u32 i, word, psn, n;
 	u64 holes = 0;
 
-	/* Look first, send afterwards: one loop with both in it has more paths
-	 * through it than the verifier is willing to walk. */
-	if (!sc)
-		return 0;
 	sc->found = 0;
 	word = (from & ~63u) - 64;
 	for (i = 0; i < SCAN_MAX; i++) {
@@ -279,45 +288,94 @@ static __always_inline u32 repair(struct __sk_buff *skb, const struct mrc_host *
 		if (n + 1 >= RESEND_MAX)
 			break;
 	}
-	for (i = 0; i < RESEND_MAX; i++) {
-		if (i >= sc->found)
-			break;
-		resend(skb, h, qp, q, tx, sc->due[i], now, plane_mask, timeout_ns);
-	}
-	return sc->found;
 }
 
-static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark *mark)
+/*
+ * Send again what find_lost() found: a program of its own, which calls itself
+ * for the next packet, so that the verifier walks one packet and not all. Does
+ * not return if there is anything to send.
+ */
+static __always_inline void resend_due(struct __sk_buff *skb, struct mrc_scratch *sc, u32 qp,
+				       u64 now, u64 timeout_ns)
 {
-	void *data = SKB_DATA(skb), *end = SKB_END(skb);
-	struct mrc_seth *seth = data + MRC_BODY_OFF;
-	u32 qp = mark->qp, una, next, cack, base, i, step, word = 0, psn, trigger, high, delayed;
-	u32 needless, rule, heard;
-	u64 bitmap, now, fresh = 0, mask, latest = 0, rtt, plane_mask;
-	struct mrc_tx_entry *entry;
+	sc->qp = qp;
+	sc->sent = 0;
+	sc->now = now;
+	sc->timeout_ns = timeout_ns;
+	if (sc->found)
+		tails.call(skb, TAIL_RESEND);
+}
+
+int mrc_resend(struct __sk_buff *skb)
+{
+	struct mrc_scratch *sc = scratch_get();
 	struct mrc_host *h = host_get();
+	u32 qp, peer_index, i;
+	struct mrc_balance *b;
 	struct mrc_peer *peer;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
-	struct mrc_scratch *sc = scratch_get();
-	struct mrc_path *path;
-	s32 ahead;
-	u32 peer_index;
 
-	if (data + MRC_SACK_FRAME_LEN > end || !h || !sc)
+	if (!sc || !h)
 		return TC_ACT_SHOT;
+	qp = sc->qp;
+	i = sc->sent;
+	sc->sent = i + 1;
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
-	if (!q || !tx || q->state != MRC_QP_READY)
+	if (i >= sc->found || i >= RESEND_MAX || !q || !tx)
 		return TC_ACT_SHOT;
 	peer_index = q->peer;
 	peer = peers.lookup(&peer_index);
-	if (!peer)
+	b = balances.lookup(&peer_index);
+	if (!peer || !b)
 		return TC_ACT_SHOT;
-	plane_mask = h->plane_mask & peer->plane_mask;
+	resend(skb, h, qp, q, tx, b, sc->due[i & (RESEND_MAX - 1)], sc->now,
+	       usable_planes(h, peer, b), sc->timeout_ns);
+	tails.call(skb, TAIL_RESEND);
+	return TC_ACT_SHOT;
+}
+
+/*
+ * A switch trimmed a packet, or the receiver could not take it: send that one
+ * again. Finds it only; returns what to do about it, as on_sack() does.
+ */
+static __always_inline int on_nack(const struct mrc_mark *mark, const struct mrc_tx *tx,
+				   struct mrc_scratch *sc)
+{
+	u32 una = tx->una, psn;
+	s32 ahead = psn_diff(mark->psn_hi << 16 | mark->psn_lo, una);
+
+	psn = una + ahead;
+	if (ahead < 0 || psn - una >= tx->next - una || tx_bit(tx, psn))
+		return 0;
+	sc->due[0] = psn;
+	sc->found = 1;
+	return 1;
+}
+
+/* Takes a SACK apart: what caused it and what has arrived. mrc_learn() does the rest. */
+static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark *mark,
+				    struct mrc_tx *tx, struct mrc_balance *b,
+				    const struct mrc_host *h, struct mrc_scratch *sc, u64 now)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	struct mrc_seth *seth = data + MRC_BODY_OFF;
+	struct mrc_cc_state *cc = data + MRC_BODY_OFF + MRC_SETH_LEN;
+	u32 qp = mark->qp, una, next, cack, base, i, step, word = 0, psn, trigger, high, delayed;
+	u32 needless, heard, verdict, down, id;
+	u64 bitmap, fresh = 0, mask, latest = 0;
+	struct mrc_tx_entry *entry;
+	struct mrc_path *path;
+	s32 ahead;
+
+	if (data + MRC_SACK_FRAME_LEN > end)
+		return;
 	delayed = seth->cc & (MRC_CC_FLAG_DELAYED | MRC_CC_FLAG_DUPLICATE);
 	needless = seth->cc & MRC_CC_FLAG_DUPLICATE;
-	heard = bpf_ntohl(((struct mrc_cc_state *)(seth + 1))->bytes) & 0xffffff;
+	verdict = bpf_ntohl(seth->head) >> MRC_SETH_M_SHIFT & 3;
+	down = bpf_ntohl(seth->cack) >> MRC_SETH_DOWN_SHIFT;
+	heard = bpf_ntohl(cc->bytes) & 0xffffff;
 	bitmap = (u64)bpf_ntohl(seth->bitmap_hi) << 32 | bpf_ntohl(seth->bitmap_lo);
 
 	bpf_spin_lock(&tx->lock);
@@ -327,37 +385,47 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 	ahead = psn_diff(bpf_ntohl(seth->cack) & MRC_PSN_MASK, una - 1);
 	if (ahead > (s32)(next - una)) {
 		count(MRC_C_DROP_SACK);
-		return TC_ACT_SHOT;
+		return;
 	}
 	if (una == next) {       /* nothing is on its way: nothing to learn */
 		count(MRC_C_SACK_STALE);
-		return TC_ACT_SHOT;
+		return;
 	}
 	cack = una - 1 + ahead;
 	base = cack + (s16)bpf_ntohs(seth->sack_offset);
 	trigger = cack + (s16)(bpf_ntohl(seth->head) & 0xffff);
 	count(ahead < 0 ? MRC_C_SACK_STALE : MRC_C_SACK_RX);
-	now = bpf_ktime_get_ns();
 	sc->rule = 0;
-	if (needless) {
-		count(MRC_C_RTX_NEEDLESS);
-		entry = tx_entry_get(qp, trigger);
-		if (entry && (s32)(next - trigger) > 0 && entry->psn == trigger)
-			sc->rule = entry->rule;
-	}
-
-	/* a round trip, measured on the packet that caused this SACK */
 	sc->rtt = 0;
-	if (!delayed && trigger - una < next - una && !tx_bit(tx, trigger)) {
-		entry = tx_entry_get(qp, trigger);
-		if (entry && entry->psn == trigger && entry->sends == 1) {
+	sc->slow = 0;
+	sc->verdict = 0;
+	sc->id = MRC_NO_PATH;
+	sc->found_slow = 0;
+
+	/* what caused it: a needless copy, a mark, a round trip */
+	entry = tx_entry_get(qp, trigger);
+	if (entry && (s32)(next - trigger) > 0 && entry->psn == trigger) {
+		path = path_get(qp, entry->path);
+		if (needless)
+			sc->rule = entry->rule;
+		if (path && verdict && path->ev == bpf_ntohl(seth->entropy)) {
+			id = entry->path;
+			sc->id = id;
+			sc->verdict = verdict;
+			path->marked++;
+			b->marked[id >> 8 & 7]++;
+			count(MRC_C_ECHO_RX);
+		}
+		if (path && !delayed && trigger - una < next - una && !tx_bit(tx, trigger) &&
+		    bpf_ntohs(cc->tx_timestamp) == (entry->sent_ns >> MRC_TS_SHIFT & 0xffff)) {
 			sc->rtt = now - entry->sent_ns;
-			path = path_get(qp, entry->path);
-			if (path)
-				path->srtt_ns += path->srtt_ns ?
-					(s32)((u32)sc->rtt - path->srtt_ns) >> 3 : (u32)sc->rtt;
+			id = entry->path;
+			sc->id = id;
+			sc->slow = path_rtt(path, b, id >> 8, h, sc->rtt);
 		}
 	}
+	if (needless)
+		count(MRC_C_RTX_NEEDLESS);
 
 	/* what has arrived: four words of cumulative news, two of the bitmap; what
 	 * is left over comes again with the next SACK */
@@ -391,38 +459,127 @@ static __always_inline int on_sack(struct __sk_buff *skb, const struct mrc_mark 
 		}
 		psn = word + lowest_bit(fresh);
 		fresh &= fresh - 1;
-		acked(qp, psn, tx, now, &latest);
+		acked(qp, psn, tx, b, now, &latest);
 		if ((s32)(psn + 1 - high) > 0)
 			high = psn + 1;
 	}
 
-	rtt = sc->rtt;
-	rule = sc->rule;
+	sc->qp = qp;
+	sc->now = now;
+	sc->latest = latest;
+	sc->high = high;
+	sc->heard = heard;
+	sc->down = down;
+	sc->base = base;
+	tails.call(skb, TAIL_LEARN);
+}
+
+/* The second half of a SACK: round trips, marks, and what it reports missing. */
+int mrc_learn(struct __sk_buff *skb)
+{
+	struct mrc_scratch *sc = scratch_get();
+	struct mrc_host *h = host_get();
+	u32 qp, id, peer_index, high, una, base, next, word, fresh;
+	struct path_move move = {};
+	struct mrc_balance *b;
+	struct mrc_path *path;
+	struct mrc_qp *q;
+	struct mrc_tx *tx;
+	u64 now, mask;
+
+	if (!sc || !h)
+		return TC_ACT_SHOT;
+	qp = sc->qp;
+	id = sc->id;
+	now = sc->now;
+	q = qps.lookup(&qp);
+	tx = txs.lookup(&qp);
+	path = path_get(qp, id);
+	if (!q || !tx)
+		return TC_ACT_SHOT;
+	peer_index = q->peer;
+	b = balances.lookup(&peer_index);
+	if (!b)
+		return TC_ACT_SHOT;
 	bpf_spin_lock(&tx->lock);
-	if (latest > tx->delivered_ns)
-		tx->delivered_ns = latest;
-	if ((s32)(high - tx->high) > 0)
-		tx->high = high;
-	if (rtt)
-		rtt_sample(tx, rtt);
-	learn_reordering(tx, h, now, rule);
+	if (sc->latest > tx->delivered_ns)
+		tx->delivered_ns = sc->latest;
+	if ((s32)(sc->high - tx->high) > 0)
+		tx->high = sc->high;
+	if (sc->rtt)
+		rtt_sample(tx, sc->rtt);
+	learn_reordering(tx, h, now, sc->rule);
 	/* SACKs overtake each other too: what an older one misses may be here by now */
-	fresh = ((heard - tx->heard) & 0xffffff) < 0x800000;
+	fresh = ((sc->heard - tx->heard) & 0xffffff) < 0x800000;
 	if (fresh)
-		tx->heard = heard;
+		tx->heard = sc->heard;
+	if (path && id != MRC_NO_PATH) {
+		word = slot_word(id);
+		mask = slot_bit(id) & tx->use[word];
+		if (sc->slow > 0) {
+			sc->found_slow = mask && !(tx->slow[word] & mask);
+			tx->slow[word] |= mask;
+		}
+		if (sc->slow < 0)
+			tx->slow[word] &= ~mask;
+		if (sc->verdict == MRC_SETH_M_ALWAYS_SKIP) {
+			path_lost(tx, path, id, now, h, 0, &move);
+		} else if (sc->verdict) {
+			move.from = path_state(tx, id);
+			move.to = path_next(move.from, MRC_ON_MARK);
+			if (move.to != move.from)
+				path_enter(tx, id, move.to);
+		}
+	}
 	advance_una(tx, now);
 	high = tx->high;
 	una = tx->una;
 	bpf_spin_unlock(&tx->lock);
+	if (sc->found_slow)
+		count(MRC_C_PATH_SLOW);
+	if (path)
+		report_move(qp, id, path, &move, sc->verdict, 0, now);
+	if (!fresh)
+		return TC_ACT_SHOT;
+	b->ports = ~(u64)sc->down;
 
-	/* what this SACK reports missing, and may be lost */
+	base = sc->base;
 	next = base + MRC_SACK_BITS;
 	if ((s32)(next - high) > 0)
 		next = high;
 	if ((s32)(base - una) < 0)
 		base = una;
-	if (fresh && (s32)(next - base) > 0)
-		repair(skb, h, qp, q, tx, now, plane_mask, base, next, 0);
+	if ((s32)(next - base) <= 0)
+		return TC_ACT_SHOT;
+	find_lost(h, qp, tx, sc, now, base, next, 0);
+	resend_due(skb, sc, qp, now, 0);
+	return TC_ACT_SHOT;
+}
+
+/* What comes back from the receiver of our data; its skb carries what is sent again. */
+static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mark *mark)
+{
+	struct mrc_scratch *sc = scratch_get();
+	struct mrc_host *h = host_get();
+	u32 qp = mark->qp, peer_index;
+	struct mrc_balance *b;
+	struct mrc_qp *q;
+	struct mrc_tx *tx;
+	u64 now;
+
+	q = qps.lookup(&qp);
+	tx = txs.lookup(&qp);
+	if (!h || !sc || !q || !tx || q->state != MRC_QP_READY)
+		return TC_ACT_SHOT;
+	peer_index = q->peer;
+	b = balances.lookup(&peer_index);
+	if (!b)
+		return TC_ACT_SHOT;
+	now = bpf_ktime_get_ns();
+	if (!(mark->flags & MRC_MARK_NACK))
+		on_sack(skb, mark, tx, b, h, sc, now);
+	else if (on_nack(mark, tx, sc))
+		resend_due(skb, sc, qp, now, NACKED);
 	return TC_ACT_SHOT;
 }
 

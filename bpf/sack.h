@@ -39,23 +39,57 @@ static __always_inline u32 next_slice(struct mrc_rx *rx)
 }
 
 /*
- * Make the skb a SACK that returns on the path `ev`, mirrored: the path a
- * packet has just come by is the best known way back. The caller redirects it
- * to the plane's interface, which is returned; 0 on failure.
+ * The way back for a SACK or an answer to something that came by `ev`. The
+ * mirrored path is the best known one if its plane works in our direction; in
+ * turn with it goes the reverse EV, the path of that plane by which the peer
+ * answered us last, in case only one direction of the mirrored one works. If
+ * the plane does not work for us, the reverse EV of another one.
  */
-static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_host *h,
-				      const struct mrc_qp *q, const struct sack_body *sack)
+static __always_inline u32 way_back(u32 qp, const struct mrc_tx *tx, u32 ev, u32 turn)
 {
-	u32 plane = sack->ev >> MRC_EV_PLANE_SHIFT;
-	struct mrc_plane *pl = planes.lookup(&plane);
-	struct mrc_peer_plane *pp = peer_plane_get(q->peer, plane);
+	u32 plane = ev >> MRC_EV_PLANE_SHIFT & 7, other = plane, id;
+	u64 open = tx->plane_use & 0xff;
+	struct mrc_path *path;
+
+	if (!(open >> plane & 1)) {
+		if (!open)
+			return ev;
+		other = (plane + lowest_bit((open >> plane | open << (8 - plane)) & 0xff)) & 7;
+	} else if (turn & 1) {
+		return ev;
+	}
+	if (!tx->live[other])
+		return ev;
+	id = other << 8 | ((tx->live[other] - 1) & 127);
+	path = path_get(qp, id);
+	return path && path->ev ? path->ev : ev;
+}
+
+/*
+ * Make the skb a SACK about what came by sack->ev. The caller redirects it to
+ * the plane's interface, which is returned; 0 on failure.
+ */
+static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
+				      const struct mrc_qp *q, struct sack_body *sack)
+{
+	struct mrc_tx *tx = txs.lookup(&qp);
+	struct mrc_peer_plane *pp;
+	struct mrc_plane *pl;
+	u32 plane, back;
 	void *data, *end;
 
-	if (!pl || !pp || bpf_skb_change_tail(skb, MRC_SACK_FRAME_LEN, 0))
+	if (!tx || bpf_skb_change_tail(skb, MRC_SACK_FRAME_LEN, 0))
 		return 0;
+	back = way_back(qp, tx, sack->ev, sack->cack);
+	plane = back >> MRC_EV_PLANE_SHIFT;
+	pl = planes.lookup(&plane);
+	pp = peer_plane_get(q->peer, plane);
+	if (!pl || !pp)
+		return 0;
+	sack->down = ~h->plane_mask & ((1u << (h->planes & 15)) - 1);
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	if (put_headers(data, end, h, pl, pp, sack->ev, MRC_SETH_LEN + MRC_CC_STATE_LEN,
+	if (put_headers(data, end, h, pl, pp, back, MRC_SETH_LEN + MRC_CC_STATE_LEN,
 			MRC_OP_SACK, 0, q->remote_qpn, 0) ||
 	    put_sack(data, end, sack))
 		return 0;

@@ -41,17 +41,18 @@ static __always_inline int spray_undo(u32 slot, u32 why)
 
 int mrc_spray(struct __sk_buff *skb)
 {
-	u32 qp, plane, slot, psn, path_id;
+	u32 qp, plane, slot, psn, path_id, aux;
 	struct mrc_peer_plane *pp;
 	struct mrc_tx_entry *entry;
 	struct mrc_host *h;
 	struct mrc_plane *pl;
 	struct mrc_slot *buf;
 	struct mrc_path *path;
+	struct mrc_balance *b;
 	struct mrc_peer *peer;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
-	u64 now, plane_mask, n;
+	u64 now, planes_up, n;
 	u32 *peer_index;
 	void *data, *end;
 	int full;
@@ -66,7 +67,8 @@ int mrc_spray(struct __sk_buff *skb)
 	if (!peer_index || !h)
 		return spray_drop(MRC_C_DROP_NO_PEER);
 	peer = peers.lookup(peer_index);
-	if (!peer)
+	b = balances.lookup(peer_index);
+	if (!peer || !b)
 		return spray_drop(MRC_C_DROP_NO_PEER);
 	qp = peer->qp_base + (bpf_get_hash_recalc(skb) & peer->qp_mask);
 	q = qps.lookup(&qp);
@@ -94,21 +96,27 @@ int mrc_spray(struct __sk_buff *skb)
 
 	/* take a PSN and a path */
 	now = bpf_ktime_get_ns();
-	plane_mask = h->plane_mask & peer->plane_mask;
+	planes_up = usable_planes(h, peer, b);
 	bpf_spin_lock(&tx->lock);
 	psn = tx->next;
 	full = psn - tx->una >= q->mpr;
-	path_id = 0;
-	if (!full) {
+	path_id = MRC_NO_PATH;
+	if (!full)
+		path_id = pick_path(tx, planes_up, planes_up, b->shares);
+	if (path_id != MRC_NO_PATH) {
 		tx->next = psn + 1;
 		tx->packets++;
 		if (psn == tx->una)
 			tx->progress_ns = now;
-		path_id = pick_path(tx, plane_mask);
 	}
 	bpf_spin_unlock(&tx->lock);
 	if (full)
 		return spray_undo(slot, MRC_C_DROP_WINDOW);
+	if (path_id == MRC_NO_PATH)
+		return spray_undo(slot, MRC_C_DROP_NO_PATH);
+	/* Few packets take a slow path: each is to say whether it still is. */
+	aux = path_id & PATH_SLOW ? MRC_BTH_ACKREQ : 0;
+	path_id &= 0xffff;
 
 	/* write down what was sent where; the PSN last, it makes the entry valid */
 	entry = tx_entry_get(qp, psn);
@@ -138,7 +146,7 @@ int mrc_spray(struct __sk_buff *skb)
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
 	if (put_headers(data, end, h, pl, pp, path->ev, MRC_WRITE_LEN + n,
-			MRC_OP_WRITE_ONLY, 0, q->remote_qpn, psn) ||
+			MRC_OP_WRITE_ONLY, aux, q->remote_qpn, psn) ||
 	    put_write(data, end, psn, n, now))
 		return spray_drop(MRC_C_DROP_SKB);
 	__sync_fetch_and_add(&path->sent, 1);

@@ -11,13 +11,12 @@
 #define MRC_TICK_H
 
 #define RTO_MAX_NS 200000000ull
-#define PROBE_AGE_SHIFT 3        /* a path is probed every eighth of its time away ... */
-#define PROBE_MAX_NS 50000000ull /* ... but at least so often */
+#define REVERSE_TICKS 4          /* who only receives asks for a way back so often */
 
-/* The next active QP behind the cursor, or -1. */
-static __always_inline s32 next_active(struct mrc_clock *ck)
+/* The next active QP behind a cursor, which moves there, or -1. */
+static __always_inline s32 next_active(u64 *cursor)
 {
-	u32 at = ck->cursor + 1, word = at >> 6, i;
+	u32 at = *cursor + 1, word = at >> 6, i;
 	u64 mask = ~0ull << (at & 63), *bits, found;
 
 	for (i = 0; i <= CFG_ACTIVE_WORDS; i++) {
@@ -30,8 +29,8 @@ static __always_inline s32 next_active(struct mrc_clock *ck)
 			return -1;
 		found = *bits & mask;
 		if (found) {
-			ck->cursor = word * 64 + lowest_bit(found);
-			return ck->cursor;
+			*cursor = word * 64 + lowest_bit(found);
+			return *cursor;
 		}
 		mask = ~0ull;
 		word++;
@@ -39,58 +38,21 @@ static __always_inline s32 next_active(struct mrc_clock *ck)
 	return -1;
 }
 
-static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_host *h,
-				       const struct mrc_qp *q, u32 plane, struct mrc_path *path,
-				       u64 now)
+/* Planes that have paths away, a bit each. */
+static __always_inline u32 planes_away(const struct mrc_tx *tx)
 {
-	struct mrc_plane *pl = planes.lookup(&plane);
-	struct mrc_peer_plane *pp = peer_plane_get(q->peer, plane);
-	void *data, *end;
+	u32 i, away = 0;
+	u64 bad;
 
-	if (!pl || !pp || bpf_skb_change_tail(skb, MRC_PROBE_FRAME_LEN, 0))
-		return;
-	data = SKB_DATA(skb);
-	end = SKB_END(skb);
-	path->probe_id = (path->probe_id + 1) & 0xffff;
-	path->probe_ns = now;
-	if (put_headers(data, end, h, pl, pp, path->ev, MRC_PETH_LEN, MRC_OP_PROBE, 0,
-			q->remote_qpn, 0) ||
-	    put_probe(data, end, path->ev, path->probe_id, now))
-		return;
-	count(MRC_C_PROBE_TX);
-	bpf_clone_redirect(skb, pl->ifindex, 0);
-}
-
-/* Probe paths that are away, at most one of each plane a run. Returns how many are. */
-static __always_inline u32 probe_paths(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
-				       const struct mrc_qp *q, struct mrc_tx *tx, u64 now)
-{
-	u32 plane, away = 0, k;
-	u64 bad, rest, interval;
-	struct mrc_path *path;
-
-	for (plane = 0; plane < MRC_MAX_PLANES; plane++) {
-		bad = tx->all[plane] & ~tx->good[plane];
-		if (!bad)
-			continue;
-		away++;
-		rest = bad & (~0ull << ((now >> 20) & (CFG_EVS - 1)));
-		k = lowest_bit(rest ? rest : bad);
-		path = path_get(qp, plane << 8 | k);
-		if (!path || path->state != MRC_PATH_ASSUMED_BAD || now < path->hold_ns)
-			continue;
-		interval = (now - path->withdrawn_ns) >> PROBE_AGE_SHIFT;
-		if (interval < h->probe_interval_ns)
-			interval = h->probe_interval_ns;
-		if (interval > PROBE_MAX_NS)
-			interval = PROBE_MAX_NS;
-		if (now - path->probe_ns >= interval)
-			send_probe(skb, h, q, plane, path, now);
+	for (i = 0; i < MRC_SET_WORDS; i++) {
+		bad = tx->all[i] & ~(tx->use[i] | tx->spare[i] | tx->denied[i]);
+		away |= not_zero(bad) << (i / MRC_EV_WORDS);
 	}
 	return away;
 }
 
-static __always_inline void tick_rx(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
+/* Returns 1 if packets have arrived since the last run. */
+static __always_inline u32 tick_rx(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
 				    const struct mrc_qp *q, struct mrc_rx *rx, u64 now)
 {
 	struct sack_body sack = {};
@@ -134,23 +96,53 @@ static __always_inline void tick_rx(struct __sk_buff *skb, const struct mrc_host
 	}
 	bpf_spin_unlock(&rx->lock);
 	if (!want)
-		return;
+		return 0;
 	sack.cc_flags = MRC_CC_FLAG_DELAYED;
-	ifindex = write_sack(skb, h, q, &sack);
+	ifindex = write_sack(skb, h, qp, q, &sack);
 	if (ifindex) {
 		count(MRC_C_SACK_TX_CLOCK);
 		bpf_clone_redirect(skb, ifindex, 0);
 	}
+	return 1;
+}
+
+/* Packets that nothing was heard of for a time-out, for mrc_resend. */
+static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struct mrc_tx *tx,
+					 struct mrc_scratch *sc, u64 now, u32 next)
+{
+	u64 rto = 2ull * tx->srtt_ns + 4ull * tx->rttvar_ns;
+
+	if (rto < h->rto_min_ns)
+		rto = h->rto_min_ns;
+	rto <<= tx->backoff & 7;
+	if (rto > RTO_MAX_NS)
+		rto = RTO_MAX_NS;
+	/* A window that is lost whole takes several runs: go on, not over. */
+	if (tx->scan - tx->una >= next - tx->una)
+		tx->scan = tx->una;
+	if (now - tx->progress_ns <= rto)
+		return;
+	find_lost(h, qp, tx, sc, now, tx->scan, next, rto);
+	sc->timeout_ns = rto;
+	if (!sc->found) {
+		tx->scan = tx->una;
+		return;
+	}
+	tx->scan = sc->last + 1;
+	bpf_spin_lock(&tx->lock);
+	tx->progress_ns = now;
+	if (tx->backoff < 7)
+		tx->backoff++;
+	bpf_spin_unlock(&tx->lock);
 }
 
 int mrc_tick(struct __sk_buff *skb)
 {
-	u32 zero = 0, qp, word, peer_index, next, away;
+	u32 zero = 0, qp, word, next, away, arrived;
 	struct mrc_clock *ck = clock.lookup(&zero);
 	struct mrc_scratch *sc = scratch_get();
 	struct mrc_host *h = host_get();
-	u64 now, rto, plane_mask, *bits, bit;
-	struct mrc_peer *peer;
+	u64 now, *bits, bit;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
 	struct mrc_rx *rx;
@@ -158,7 +150,7 @@ int mrc_tick(struct __sk_buff *skb)
 
 	if (!ck || !h || !sc)
 		return 0;
-	found = next_active(ck);
+	found = next_active(&ck->cursor);
 	if (found < 0)
 		return 0;
 	qp = found;
@@ -175,40 +167,18 @@ int mrc_tick(struct __sk_buff *skb)
 		__sync_fetch_and_and(bits, ~bit);
 		return 0;
 	}
-	peer_index = q->peer;
-	peer = peers.lookup(&peer_index);
-	if (!peer)
-		return 0;
-	plane_mask = h->plane_mask & peer->plane_mask;
 	now = bpf_ktime_get_ns();
 
-	tick_rx(skb, h, qp, q, rx, now);
+	arrived = tick_rx(skb, h, qp, q, rx, now);
 
-	next = tx->next;
-	if (tx->una != next) {
-		rto = 2ull * tx->srtt_ns + 4ull * tx->rttvar_ns;
-		if (rto < h->rto_min_ns)
-			rto = h->rto_min_ns;
-		rto <<= tx->backoff & 7;
-		if (rto > RTO_MAX_NS)
-			rto = RTO_MAX_NS;
-		/* A window that is lost whole takes several runs: go on, not over. */
-		if (tx->scan - tx->una >= next - tx->una)
-			tx->scan = tx->una;
-		if (now - tx->progress_ns > rto) {
-			if (repair(skb, h, qp, q, tx, now, plane_mask, tx->scan, next, rto)) {
-				tx->scan = sc->last + 1;
-				bpf_spin_lock(&tx->lock);
-				tx->progress_ns = now;
-				if (tx->backoff < 7)
-					tx->backoff++;
-				bpf_spin_unlock(&tx->lock);
-			} else {
-				tx->scan = tx->una;
-			}
-		}
+	sc->probe = planes_away(tx);
+	away = sc->probe;
+	/* Who only receives learns nothing of the way back unless he asks. */
+	sc->curious = MRC_MAX_PLANES;
+	if (arrived && tx->una == tx->next && h->planes && !(ck->ticks & (REVERSE_TICKS - 1))) {
+		sc->curious = (u32)(ck->ticks / REVERSE_TICKS) % h->planes;
+		sc->probe |= 1u << (sc->curious & 7);
 	}
-	away = probe_paths(skb, h, qp, q, tx, now);
 
 	if (tx->una == tx->next && !away && !rx->pending_packets && !rx->waiting) {
 		__sync_fetch_and_and(bits, ~bit);
@@ -216,6 +186,18 @@ int mrc_tick(struct __sk_buff *skb)
 		if (tx->una != tx->next || rx->pending_packets || rx->waiting)
 			__sync_fetch_and_or(bits, bit);
 	}
+
+	sc->found = 0;
+	next = tx->next;
+	if (tx->una != next)
+		find_overdue(h, qp, tx, sc, now, next);
+	sc->qp = qp;
+	sc->sent = 0;
+	sc->now = now;
+	if (sc->probe)
+		tails.call(skb, TAIL_PROBE);
+	if (sc->found)
+		tails.call(skb, TAIL_RESEND);
 	return 0;
 }
 

@@ -35,7 +35,8 @@ def list_(socket: str, peer: str | None, as_json: bool) -> None:
 def render(paths: list[PathInfo]) -> str:
     """A row for each path."""
     return table(
-        ["PEER", "QP", "EV", "PLANE", "T1", "STATE", "SENT", "ACKED", "LOST", "SRTT", "USIDS"],
+        ["PEER", "QP", "EV", "PLANE", "T1", "STATE", "ROLE",
+         "SENT", "ACKED", "LOST", "MARKED", "SRTT", "USIDS"],
         [
             [
                 path.peer,
@@ -44,9 +45,11 @@ def render(paths: list[PathInfo]) -> str:
                 path.plane,
                 path.t1 or None,
                 path.state,
+                "slow" if path.slow else path.role,
                 path.sent,
                 path.acked,
                 path.lost,
+                path.marked,
                 micros(path.srtt_us),
                 path.usids,
             ]

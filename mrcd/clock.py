@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from mrcd import bpfsys
+from mrcd import bpfsys, tuning
 from mrcd.abi import ABI
 from mrcd.datapath import Datapath
 from mrcd.ringbuf import RingBuffer
@@ -32,8 +32,10 @@ CARRIER = bytes(12) + b"\x86\xdd" + bytes(114)
 
 IDLE_TICKS = 100
 """A clock that has just had work stays up so long: waking it costs more than a few looks."""
-SAFETY_S = 0.5
+SAFETY_S = 0.2
 """Without a wake-up the bits are looked at so often all the same: an event may be lost."""
+LEISURE_S = 0.02
+"""Probes of idle paths are sent in bundles, at most so often."""
 
 
 class Clock(threading.Thread):
@@ -42,7 +44,9 @@ class Clock(threading.Thread):
     def __init__(
         self,
         datapath: Datapath,
+        planes: int,
         tick_ns: int,
+        probe_pps: int,
         on_event: Callable[[dict[str, int]], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
@@ -62,6 +66,12 @@ class Clock(threading.Thread):
             datapath.maps["events"], bpfsys.map_info(datapath.maps["events"])[3]
         )
         self._run = bpfsys.TestRun(datapath.programs["mrc_tick"], CARRIER)
+        self._judge = bpfsys.TestRun(datapath.programs["mrc_judge"], CARRIER)
+        self._idle = bpfsys.TestRun(datapath.programs["mrc_idle"], CARRIER)
+        self._judge_s = tuning.JUDGE_NS / 1e9
+        # Each plane of each QP once in PROBE_IDLE_NS, unless that is more than the budget.
+        turns = datapath.sizes.qps * planes / (tuning.PROBE_IDLE_NS / 1e9)
+        self._idle_rate = min(float(probe_pps), turns)
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.running = False
 
@@ -90,9 +100,18 @@ class Clock(threading.Thread):
         poll.register(self._ring.fd, select.POLLIN)
         poll.register(self._stop_read, select.POLLIN)
         idle = 0
+        judged = leisure = time.monotonic()
         try:
             while True:
                 active = self._active()
+                now = time.monotonic()
+                if active and now - judged >= self._judge_s:
+                    judged = now
+                    self._judge.run(active)
+                due = int((now - leisure) * self._idle_rate)
+                if due and now - leisure >= LEISURE_S:
+                    leisure = now
+                    self._idle.run(due)
                 if active:
                     idle = 0
                     self.running = True

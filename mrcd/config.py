@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mrcd.fabric import description
+from mrcd.evset import ACTIVE_MAX, ACTIVE_MIN
 from mrcd.fabric.description import Fabric, FabricError, Host, Interface
 from mrcd.wire import WIRE
 
@@ -27,6 +28,7 @@ MPR_MIN, MPR_MAX = WIRE.MRC_MPR_UNIT, 4096  # the window bitmap holds twice the 
 RING_MIN, RING_MAX = 128, 65536
 QPS_MAX = 16
 TICK_MIN_US, TICK_MAX_US = 100, 100_000
+PROBE_PPS_MAX = 100_000
 
 
 class ConfigError(Exception):
@@ -55,6 +57,9 @@ class Transport:
     mpr: int = 2048
     ring_slots: int = 8192
     tick_us: int = 1000
+    evs: int = 128
+    ev_min_active: int = 0
+    probe_pps: int = 1000
     xdp: str = "auto"
     tc: str = "auto"
 
@@ -222,6 +227,9 @@ def _transport(table: _Table) -> Transport:
         mpr=table.integer("mpr", default.mpr, MPR_MIN, MPR_MAX, power=True),
         ring_slots=table.integer("ring_slots", default.ring_slots, RING_MIN, RING_MAX, power=True),
         tick_us=table.integer("tick_us", default.tick_us, TICK_MIN_US, TICK_MAX_US),
+        evs=table.integer("evs", default.evs, ACTIVE_MIN, ACTIVE_MAX),
+        ev_min_active=table.integer("ev_min_active", default.ev_min_active, 0, ACTIVE_MAX),
+        probe_pps=table.integer("probe_pps", default.probe_pps, 0, PROBE_PPS_MAX),
         xdp=table.choice("xdp", default.xdp, ("auto", "native", "generic")),
         tc=table.choice("tc", default.tc, ("auto", "tcx", "clsact")),
     )
@@ -229,6 +237,9 @@ def _transport(table: _Table) -> Transport:
     if transport.udp_port == transport.control_port:
         wrong = "is udp_port, too; data and hand-shake need a port each"
         table.problem("control_port", transport.control_port, wrong)
+    if transport.ev_min_active > transport.evs:
+        wrong = f"is more than evs; at most {transport.evs}, and 0 is a quarter of it"
+        table.problem("ev_min_active", transport.ev_min_active, wrong)
     if transport.ring_slots < transport.mpr:
         wrong = f"is smaller than mpr; at least {transport.mpr} slots hold one send window"
         table.problem("ring_slots", transport.ring_slots, wrong)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import zlib
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,9 +112,14 @@ class Daemon:
 
         table = QpTable(datapath, config)
         for peer in config.peers:
-            table.add_peer(peer, seed=zlib.crc32(f"{config.host.name} {peer.name}".encode()))
+            table.add_peer(peer)
         clock = Clock(
-            datapath, config.transport.tick_us * 1000, self._path_event, self._clock_failed
+            datapath,
+            config.fabric.planes,
+            config.transport.tick_us * 1000,
+            config.transport.probe_pps,
+            self._path_event,
+            self._clock_failed,
         )
         clock.start()
         stack.callback(clock.stop)
@@ -199,8 +203,12 @@ class Daemon:
             sack_bytes=tuning.SACK_BYTES,
             queue_target_ns=tuning.QUEUE_TARGET_NS,
             probe_interval_ns=tuning.PROBE_INTERVAL_NS,
+            probe_idle_ns=tuning.PROBE_IDLE_NS,
             hold_base_ns=tuning.HOLD_BASE_NS,
             hold_max_ns=tuning.HOLD_MAX_NS,
+            judge_ns=tuning.JUDGE_NS,
+            judge_slack_ns=tuning.JUDGE_SLACK_NS,
+            slow_slack_ns=tuning.SLOW_SLACK_NS,
             link_mac=tuple(self._mac),
         )
 
@@ -222,8 +230,9 @@ class Daemon:
             await self._nl.replace_route(str(prefix), dev=self._config.mrc0.name, mtu=mtu, ecn=True)
 
     def _path_event(self, event: dict[str, int]) -> None:
-        """From the clock's thread: a path was withdrawn."""
-        self._loop.call_soon_threadsafe(self._path_log.withdrawn, event["ev"])
+        """From the clock's thread: a path came into use or went out of it."""
+        if event["state"] == ABI.MRC_PATH_ASSUMED_BAD:
+            self._loop.call_soon_threadsafe(self._path_log.withdrawn, event["ev"])
 
     def _clock_failed(self, error: Exception) -> None:
         """From the clock's thread."""

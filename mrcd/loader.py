@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import struct
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ MAPS = [
     "prefixes",
     "peers",
     "peer_planes",
+    "balances",
     "qps",
     "txs",
     "rxs",
@@ -34,6 +36,7 @@ MAPS = [
     "rx_entries",
     "paths",
     "scratch",
+    "tails",
     "tx_ring",
     "rx_ring",
     "tx_free",
@@ -47,8 +50,16 @@ PROGRAMS = {
     "mrc_spray": bpfsys.PROG_TYPE_SCHED_CLS,
     "mrc_receive": bpfsys.PROG_TYPE_XDP,
     "mrc_deliver": bpfsys.PROG_TYPE_SCHED_CLS,
+    "mrc_learn": bpfsys.PROG_TYPE_SCHED_CLS,
+    "mrc_probe": bpfsys.PROG_TYPE_SCHED_CLS,
+    "mrc_resend": bpfsys.PROG_TYPE_SCHED_CLS,
     "mrc_tick": bpfsys.PROG_TYPE_SCHED_CLS,
+    "mrc_idle": bpfsys.PROG_TYPE_SCHED_CLS,
+    "mrc_judge": bpfsys.PROG_TYPE_SCHED_CLS,
+    "mrc_control": bpfsys.PROG_TYPE_SCHED_CLS,
 }
+TAILS = {"mrc_resend": 0, "mrc_learn": 1, "mrc_probe": 2}
+"""Programs that others end in, and their places in the map `tails`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +147,8 @@ def load(
         load_flags = bpfsys.F_XDP_HAS_FRAGS if xdp_frags and kind == bpfsys.PROG_TYPE_XDP else 0
         programs[name], verdict = bpfsys.load_program(kind, insns, name=name, flags=load_flags)
         report.append(ProgramReport(name, len(insns) // 8, verdict))
+    for name, place in TAILS.items():
+        bpfsys.update(maps["tails"], struct.pack("=I", place), struct.pack("=I", programs[name]))
     _modules.append(module)  # bcc closes its maps with the object
     return maps, programs, report
 

@@ -19,6 +19,7 @@ SCHEMA_VERSION = 1
 DaemonState = Literal["starting", "ok", "degraded", "stopping"]
 PeerState = Literal["connecting", "established", "silent"]
 PathState = Literal["GOOD", "SKIP", "ASSUMED_BAD", "DENIED"]
+PathRole = Literal["active", "backup"]
 QpState = Literal["RESET", "INIT", "RTR", "RTS", "ERROR"]
 XdpMode = Literal["native", "generic", "detached"]
 TcKind = Literal["tcx", "clsact", "detached"]
@@ -90,6 +91,8 @@ class PeerInfo:
     qps: int
     last_heard_s: float | None  # ago; None: never
     planes_usable: list[int]  # usable here and there
+    shares: list[float]  # of each plane, 1 where it is whole
+    planes_srtt_us: list[float | None]  # smoothed over all paths of the plane
     tx_packets: int
     rx_packets: int
 
@@ -105,9 +108,12 @@ class PathInfo:
     t1: int  # from 1; 0: both hosts hang on one T0
     usids: str  # the outer destination address as text
     state: PathState
+    role: PathRole  # active: in rotation; backup: takes the place of one that is withdrawn
+    slow: bool  # far above its plane's usual round trip: used now and then only
     sent: int
     acked: int
     lost: int
+    marked: int  # congestion marks that the peer told of
     srtt_us: float | None
 
 

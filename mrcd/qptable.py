@@ -7,19 +7,21 @@ DOWN and no program runs on it any more; the programs own it afterwards.
 
 from __future__ import annotations
 
-import random
 import struct
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 
-from mrcd import bpfsys
+from mrcd import bpfsys, evset
 from mrcd.abi import ABI
+from mrcd.commands import Commands
 from mrcd.config import Config, Peer
 from mrcd.datapath import Datapath, wait_for_programs
 from mrcd.fabric import usid
 from mrcd.handshake import LocalQp, RemoteQp
+from mrcd.pathstate import State
 
 _PEER = ABI.structs["mrc_peer"]
+_BALANCE = ABI.structs["mrc_balance"]
 _PEER_PLANE = ABI.structs["mrc_peer_plane"]
 _QP = ABI.structs["mrc_qp"]
 _TX = ABI.structs["mrc_tx"]
@@ -29,6 +31,7 @@ _TX_ENTRY = ABI.structs["mrc_tx_entry"]
 _RX_ENTRY = ABI.structs["mrc_rx_entry"]
 PLANES = ABI.MRC_MAX_PLANES
 ALL_PLANES = (1 << PLANES) - 1
+EQUAL_SHARES = int.from_bytes(bytes([ABI.MRC_SHARE_FULL] * PLANES), "little")
 
 
 def words(address: bytes) -> tuple[int, ...]:
@@ -37,11 +40,12 @@ def words(address: bytes) -> tuple[int, ...]:
 
 
 def evs_per_plane(config: Config) -> int:
-    """Size of a plane's EV set, a power of two that the fabric fills."""
-    size = 1
-    while size < min(config.fabric.t1, ABI.MRC_EVS_PER_PLANE):
-        size *= 2
-    return size
+    """Slots of each plane in a QP's EV set, a power of two."""
+    fabric, host = config.fabric, config.host
+    paths = max(
+        (len(usid.evs_between(fabric, host, peer.host, 0)) for peer in config.peers), default=1
+    )
+    return evset.slots_per_plane(paths, fabric.planes, config.transport.evs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +57,40 @@ class QpView:
     rx: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class PathView:
+    """A path of a QP as read from the maps. `values` are the members of struct mrc_path."""
+
+    ev: int
+    plane: int
+    slot: int
+    state: State
+    use: bool  # in rotation; a GOOD path that is not is a backup
+    skip: bool
+    slow: bool
+    spare: bool
+    denied: bool
+    values: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """A peer's planes: share of a whole one, smoothed round trip (0: none), mask it announced."""
+
+    shares: tuple[float, ...]
+    srtt_ns: tuple[int, ...]
+    ports: int
+
+
 class QpTable:
     """The peers and QPs of one data path."""
 
     def __init__(self, datapath: Datapath, config: Config) -> None:
         self._dp = datapath
+        self._commands = Commands(datapath)
         self._config = config
-        self._evs: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._sets: dict[int, tuple[evset.PlaneSet, ...]] = {}  # by QP
+        self._peers = {peer.name: peer for peer in config.peers}
         self.indices = {peer.name: i for i, peer in enumerate(config.peers)}
         self.per_peer = config.transport.qps_per_peer
         self._paired: dict[str, int] = {}
@@ -71,13 +102,9 @@ class QpTable:
 
     # ---- peers
 
-    def add_peer(self, peer: Peer, seed: int) -> None:
-        """Program where a peer is and which paths lead to it; its QPs stay DOWN.
-
-        `seed` chooses the paths where the fabric has more than a set holds.
-        """
+    def add_peer(self, peer: Peer) -> None:
+        """Program where a peer is; its QPs stay DOWN."""
         config, index = self._config, self.indices[peer.name]
-        rng = random.Random(seed)
         for plane in range(config.fabric.planes):
             template = usid.template_da(config.fabric.block, config.host, peer.host, plane)
             address = config.fabric.address6(peer.host, plane).packed
@@ -88,10 +115,9 @@ class QpTable:
                 addr=words(address),
                 usids=words(template),
             )
-            evs = usid.evs_between(config.fabric, config.host, peer.host, plane)
-            if len(evs) > self._dp.sizes.evs:
-                evs = sorted(rng.sample(evs, self._dp.sizes.evs))
-            self._evs[index, plane] = tuple(evs)
+        self._dp.write(
+            "balances", index, _BALANCE, shares=EQUAL_SHARES, ports=ALL_PLANES
+        )
         self.set_peer_planes(peer.name, ALL_PLANES)
         for prefix in peer.allowed:
             bpfsys.update(self._dp.maps["prefixes"], _prefix(prefix), struct.pack("=I", index))
@@ -119,6 +145,11 @@ class QpTable:
         for local, remote in pairs:
             index = local.index
             sets = self._write_paths(peer, index)
+            in_use = tuple(word for one in sets for word in evset.words(one.active))
+            there = tuple(word for one in sets for word in evset.words(len(one.evs)))
+            spare = tuple(a & ~u for a, u in zip(there, in_use, strict=True))
+            planes = sum(1 << p for p, one in enumerate(sets) if one.evs)
+            active = sum(one.active for one in sets)
             self._dp.write(
                 "txs",
                 index,
@@ -126,24 +157,35 @@ class QpTable:
                 next=local.psn,
                 una=local.psn,
                 high=local.psn,
-                plane_next=index % self._config.fabric.planes,
-                plane_good=sum(1 << p for p, bits in enumerate(sets) if bits),
-                plane_all=sum(1 << p for p, bits in enumerate(sets) if bits),
-                good=sets,
-                all=sets,
+                round=index * 0x9E3779B1 & 0xFFFFFFFF,
+                plane_use=planes,
+                plane_open=planes,
+                use=_filled(in_use),
+                spare=_filled(spare),
+                all=_filled(there),
+                active=tuple(one.active for one in sets) + (0,) * (PLANES - len(sets)),
+                used=tuple(one.active for one in sets) + (0,) * (PLANES - len(sets)),
+                used_all=active,
+                floor=self._config.transport.ev_min_active or active // 4,
             )
             self._dp.write("rxs", index, _RX, next=remote.psn, high=remote.psn)
             self._write_qp(index, ABI.MRC_QP_RECEIVE, peer, local.qpn, remote.qpn, mpr)
 
-    def _write_paths(self, peer: str, qp: int) -> tuple[int, ...]:
-        """Write the QP's EV set; returns each plane's set as a bit mask."""
-        masks = []
-        for plane in range(PLANES):
-            evs = self._evs.get((self.indices[peer], plane), ())
-            for k, ev in enumerate(evs):
-                self._dp.write("paths", self._path_index(qp, plane, k), _PATH, ev=ev)
-            masks.append((1 << len(evs)) - 1)
-        return tuple(masks)
+    def _write_paths(self, peer: str, qp: int) -> tuple[evset.PlaneSet, ...]:
+        """Choose and write the QP's EV set; returns it, a set for each plane."""
+        fabric, host = self._config.fabric, self._config.host
+        target = self._peers[peer].host
+        sets = evset.generate(
+            [usid.evs_between(fabric, host, target, plane) for plane in range(fabric.planes)],
+            self._config.transport.evs,
+            self._dp.sizes.evs,
+            f"{host.name} {peer} {qp - self.base(peer)}",
+        )
+        for plane, one in enumerate(sets):
+            for slot, ev in enumerate(one.evs):
+                self._dp.write("paths", self._path_index(qp, plane, slot), _PATH, ev=ev)
+        self._sets[qp] = sets
+        return sets
 
     def _path_index(self, qp: int, plane: int, k: int) -> int:
         return (qp * PLANES + plane) * self._dp.sizes.evs + k
@@ -213,6 +255,14 @@ class QpTable:
     def _slot_index(self, qp: int, psn: int) -> int:
         return qp * self._dp.sizes.window + psn % self._dp.sizes.window
 
+    def deny(self, index: int, plane: int, slot: int, *, denied: bool) -> None:
+        """Make a path of a QP DENIED, or end that; CommandRefused when it has no such path."""
+        self._commands.deny(index, plane, slot, denied=denied)
+
+    def set_ports(self, peer: str, mask: int) -> None:
+        """A peer takes packets on these planes."""
+        self._commands.set_ports(self.indices[peer], mask)
+
     # ---- reading
 
     def qps_of(self, peer: str) -> range:
@@ -227,14 +277,53 @@ class QpTable:
             self._dp.read("rxs", index, _RX),
         )
 
-    def paths(self, peer: str, index: int) -> list[dict[str, int]]:
-        """Every path of a QP as the map holds it, with its plane."""
+    def paths(self, index: int) -> list[PathView]:
+        """Every path of a QP as the maps hold it."""
+        raw = self._dp.read_raw("txs", index, _TX.size)
+        sets = {name: _TX.unpack_array(raw, name) for name in _SETS}
         found = []
-        for plane in range(PLANES):
-            for k, _ev in enumerate(self._evs.get((self.indices[peer], plane), ())):
-                path = self._dp.read("paths", self._path_index(index, plane, k), _PATH)
-                found.append({**path, "plane": plane})
+        for plane, one in enumerate(self._sets.get(index, ())):
+            for slot, ev in enumerate(one.evs):
+                path = self._dp.read("paths", self._path_index(index, plane, slot), _PATH)
+                member = {
+                    name: bool(words[2 * plane + (slot >> 6)] >> (slot & 63) & 1)
+                    for name, words in sets.items()
+                }
+                found.append(PathView(ev, plane, slot, _state(member), **member, values=path))
         return found
+
+    def evs(self, index: int) -> tuple[evset.PlaneSet, ...]:
+        """The EV set of a QP, a set for each plane; empty while it was never configured."""
+        return self._sets.get(index, ())
+
+    def balance(self, peer: str) -> Balance:
+        """What the programs think of a peer's planes."""
+        raw = self._dp.read_raw("balances", self.indices[peer], _BALANCE.size)
+        one = _BALANCE.unpack(raw)
+        shares = one["shares"].to_bytes(PLANES, "little")
+        planes = self._config.fabric.planes
+        return Balance(
+            tuple(share / ABI.MRC_SHARE_FULL for share in shares[:planes]),
+            _BALANCE.unpack_array(raw, "srtt_ns")[:planes],
+            one["ports"],
+        )
+
+
+_SETS = ("use", "skip", "slow", "spare", "denied")
+
+
+def _state(member: dict[str, bool]) -> State:
+    """What the sets of mrc_tx say of a path (see bpf/mrc_abi.h)."""
+    if member["denied"]:
+        return State.DENIED
+    if member["use"]:
+        return State.SKIP if member["skip"] else State.GOOD
+    return State.GOOD if member["spare"] else State.ASSUMED_BAD
+
+
+def _filled(bitmap: tuple[int, ...]) -> tuple[int, ...]:
+    """All words of the sets of a QP, those of planes that are not there zero."""
+    return bitmap + (0,) * (ABI.MRC_SET_WORDS - len(bitmap))
 
 
 def _prefix(prefix: IPv4Network | IPv6Network) -> bytes:

@@ -147,7 +147,8 @@ class Report:
 
     def _peer(self, peer: Peer) -> PeerInfo:
         heard = self._peers.heard_ns.get(peer.name)
-        both = self._planes.mask & self._peers.port_mask.get(peer.name, ALL_PLANES)
+        balance = self._table.balance(peer.name)
+        both = self._planes.mask & self._peers.port_mask.get(peer.name, ALL_PLANES) & balance.ports
         views = [self._table.view(index) for index in self._table.qps_of(peer.name)]
         live = [view for view in views if view.qp["state"]]
         return PeerInfo(
@@ -158,6 +159,8 @@ class Report:
             qps=self._table.per_peer,
             last_heard_s=None if heard is None else (time.monotonic_ns() - heard) / 1e9,
             planes_usable=[p for p in range(self._config.fabric.planes) if both >> p & 1],
+            shares=[round(share, 3) for share in balance.shares],
+            planes_srtt_us=[_us(rtt) for rtt in balance.srtt_ns],
             tx_packets=sum(view.tx["packets"] for view in live),
             rx_packets=sum(view.rx["packets"] for view in live),
         )
@@ -171,21 +174,24 @@ class Report:
         found = []
         for each in self._chosen(peer):
             for number, index in enumerate(self._table.qps_of(each.name)):
-                for path in self._table.paths(each.name, index):
-                    usids = usid.path_usids(host, each.host, path["ev"])
+                for path in self._table.paths(index):
+                    usids = usid.path_usids(host, each.host, path.ev)
                     found.append(
                         PathInfo(
                             peer=each.name,
                             qp=number,
-                            ev=path["ev"],
-                            plane=path["plane"],
-                            t1=usid.ev_t1(path["ev"]),
+                            ev=path.ev,
+                            plane=path.plane,
+                            t1=usid.ev_t1(path.ev),
                             usids=str(IPv6Address(usid.da_bytes(fabric.block, usids))),
-                            state=_PATH_STATES[path["state"]],
-                            sent=path["sent"],
-                            acked=path["acked"],
-                            lost=path["lost"],
-                            srtt_us=_us(path["srtt_ns"]),
+                            state=_PATH_STATES[path.state],
+                            role="active" if path.use else "backup",
+                            slow=path.slow,
+                            sent=path.values["sent"],
+                            acked=path.values["acked"],
+                            lost=path.values["lost"],
+                            marked=path.values["marked"],
+                            srtt_us=_us(path.values["srtt_ns"]),
                         )
                     )
         return found

@@ -25,6 +25,14 @@ SACK_BYTES = 32768
 QUEUE_TARGET_NS = 2_500 * US
 """Queueing delay at which TCP is told to slow down; links here hold 5 ms."""
 PROBE_INTERVAL_NS = 1 * MS
+PROBE_IDLE_NS = 1000 * MS
+"""Each plane of an idle QP is probed so often, on another path each time."""
 HOLD_BASE_NS = 4 * MS
 HOLD_MAX_NS = 1000 * MS
 """Extra time away for a path that loses clearly more than the others, doubling by relapse."""
+JUDGE_NS = 10 * MS
+"""Shares of planes are judged so often: a few round trips, so that a change shows first."""
+JUDGE_SLACK_NS = 1 * MS
+"""Delay over the best plane's that is nobody's fault: time slices of a busy machine."""
+SLOW_SLACK_NS = 500 * US
+"""The same for a path over its plane's lower quartile."""

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Shares: how much of a peer's traffic each plane gets. Planes that are alike
+ * have exactly equal shares, as the paper wants it. One that is worse than the
+ * best for several judgements in a row - by delay, loss or marks - gives up
+ * part of its share until it no longer is, and gets it back little by little.
+ * A slow plane then carries what it can and no longer holds the others up.
+ */
+#ifndef MRC_JUDGE_H
+#define MRC_JUDGE_H
+
+#define SHARE_MIN 4              /* of MRC_SHARE_FULL: enough to notice that it healed */
+#define SHARE_STEP 2             /* gained at a judgement */
+#define STRIKES 4                /* judgements in a row before a whole share shrinks */
+#define JUDGE_PACKETS 12         /* fewer say nothing about a plane */
+#define JUDGE_MAX_NS 200000000ull /* unless there are no more in so long a time */
+#define LOSS_SLACK_PPM 20000
+#define MARK_SLACK_PPM 300000
+
+static __always_inline u32 ratio_ppm(u64 part, u64 whole)
+{
+	return whole ? part * 1000000 / whole : 0;
+}
+
+/* Smooth what was counted since the plane was judged; 1 if there was enough of it. */
+static __always_inline u32 take_stock(struct mrc_balance *b, u32 p)
+{
+	u64 acked = b->acked[p], lost = b->lost[p], marked = b->marked[p];
+
+	if (acked + lost < JUDGE_PACKETS)
+		return 0;
+	b->loss_ppm[p] += (s32)(ratio_ppm(lost, acked + lost) - b->loss_ppm[p]) >> 2;
+	b->mark_ppm[p] += (s32)(ratio_ppm(marked, acked + lost) - b->mark_ppm[p]) >> 2;
+	b->acked[p] = 0;
+	b->lost[p] = 0;
+	b->marked[p] = 0;
+	return 1;
+}
+
+static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc, u64 usable,
+				  const struct mrc_host *h)
+{
+	u64 shares = b->shares, after = 0;
+	u32 p, share, worse, top;
+
+	/* the best of each, kept where the verifier does not follow it */
+	sc->best_ns = ~0u;
+	sc->best_loss = ~0u;
+	sc->best_mark = ~0u;
+	sc->judged = 0;
+	for (p = 0; p < MRC_MAX_PLANES; p++) {
+		if (!(usable >> p & 1))
+			continue;
+		sc->judged |= take_stock(b, p) << p;
+		if (!b->srtt_ns[p])
+			continue;
+		if (b->srtt_ns[p] < sc->best_ns)
+			sc->best_ns = b->srtt_ns[p];
+		if (b->loss_ppm[p] < sc->best_loss)
+			sc->best_loss = b->loss_ppm[p];
+		if (b->mark_ppm[p] < sc->best_mark)
+			sc->best_mark = b->mark_ppm[p];
+	}
+	if (sc->best_ns == ~0u)
+		return;
+	sc->top = 1;
+	for (p = 0; p < MRC_MAX_PLANES; p++) {
+		share = shares >> (8 * p) & 0xff;
+		if (sc->judged >> p & 1) {
+			worse = b->srtt_ns[p] > sc->best_ns + sc->best_ns / 2 + h->judge_slack_ns ||
+				b->loss_ppm[p] > 2 * sc->best_loss + LOSS_SLACK_PPM ||
+				b->mark_ppm[p] > 2 * sc->best_mark + MARK_SLACK_PPM;
+			if (worse) {
+				if (b->strikes[p] < 255)
+					b->strikes[p]++;
+				if (share < MRC_SHARE_FULL || b->strikes[p] >= STRIKES)
+					share -= share / 8 + 1;
+			} else {
+				b->strikes[p] = 0;
+				share += SHARE_STEP;
+			}
+			if (share < SHARE_MIN)
+				share = SHARE_MIN;
+			if (share > MRC_SHARE_FULL)
+				share = MRC_SHARE_FULL;
+		}
+		if ((usable >> p & 1) && share > sc->top)
+			sc->top = share;
+		after |= (u64)share << (8 * p);
+	}
+	/* shares are relative: the best plane's is whole */
+	top = sc->top;
+	if (top < MRC_SHARE_FULL) {
+		shares = after;
+		after = 0;
+		for (p = 0; p < MRC_MAX_PLANES; p++) {
+			share = (shares >> (8 * p) & 0xff) * MRC_SHARE_FULL / top;
+			if (share > MRC_SHARE_FULL)
+				share = MRC_SHARE_FULL;
+			after |= (u64)share << (8 * p);
+		}
+	}
+	b->shares = after;
+}
+
+/* Judge the planes of the peer of the next active QP, if it is time. */
+int mrc_judge(struct __sk_buff *skb)
+{
+	struct mrc_scratch *sc = scratch_get();
+	u32 zero = 0, qp, peer_index;
+	struct mrc_clock *ck = clock.lookup(&zero);
+	struct mrc_host *h = host_get();
+	struct mrc_balance *b;
+	struct mrc_peer *peer;
+	struct mrc_qp *q;
+	u64 now, last;
+	s32 found;
+
+	if (!ck || !h || !sc)
+		return 0;
+	found = next_active(&ck->judge_cursor);
+	if (found < 0)
+		return 0;
+	qp = found;
+	q = qps.lookup(&qp);
+	if (!q)
+		return 0;
+	peer_index = q->peer;
+	peer = peers.lookup(&peer_index);
+	b = balances.lookup(&peer_index);
+	if (!peer || !b)
+		return 0;
+	now = bpf_ktime_get_ns();
+	last = b->judged_ns;
+	if (now - last < h->judge_ns ||
+	    __sync_val_compare_and_swap(&b->judged_ns, last, now) != last)
+		return 0;
+	judge(b, sc, usable_planes(h, peer, b), h);
+	return 0;
+}
+
+#endif

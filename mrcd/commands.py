@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Commands to the programs: changes of state that they own, made under their own locks.
+
+A command is the packet of a test run of mrc_control, so it is carried out when the call returns.
+"""
+
+from __future__ import annotations
+
+from mrcd import bpfsys
+from mrcd.abi import ABI
+from mrcd.datapath import Datapath
+
+_COMMAND = ABI.structs["mrc_command"]
+
+
+class CommandRefused(Exception):
+    """The programs know no such path or peer; the message says which."""
+
+
+class Commands:
+    """What can be asked of the programs of one data path."""
+
+    def __init__(self, datapath: Datapath) -> None:
+        self._dp = datapath
+
+    def deny(self, qp: int, plane: int, slot: int, *, denied: bool) -> None:
+        """Make a path DENIED, or let it be used again (it is GOOD then until it loses).
+
+        qp: index. CommandRefused when the QP's EV set has no such path.
+        """
+        op = ABI.MRC_DO_DENY if denied else ABI.MRC_DO_ALLOW
+        self._do(f"path {slot} of plane {plane}, QP {qp}", op=op, qp=qp, path=plane << 8 | slot)
+
+    def set_ports(self, peer: int, mask: int) -> None:
+        """A peer takes packets on these planes, whatever was heard of it before."""
+        self._do(f"peer {peer}", op=ABI.MRC_DO_PORTS, peer=peer, value=mask)
+
+    def _do(self, what: str, **values: int) -> None:
+        run = bpfsys.TestRun(self._dp.programs["mrc_control"], _COMMAND.pack(**values))
+        if run.run() != 0:
+            raise CommandRefused(f"the data path has no {what}")
