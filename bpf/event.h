@@ -36,25 +36,42 @@ static __always_inline void report_move(u32 qp, u32 id, const struct mrc_path *p
 }
 
 /*
- * A round trip of a path: smooth it for the path and for its plane. What is usual
- * there is the lower quartile of the paths' round trips, so that it stays the
- * fast ones' while up to three quarters are slow. Returns 1 when the path is
- * far above that, -1 when it is not.
+ * An average over time, not over samples: the paths of a plane are measured at
+ * very different rates. One that was measured often is steady over some 130 ms,
+ * which a queue's ups and downs are not; one measured seldom moves by a quarter.
+ */
+static __always_inline u32 smooth(u32 old, u32 sample, u64 since_ns)
+{
+	u64 part = since_ns >> 19;
+
+	if (!old)
+		return sample;
+	part = part < 1 ? 1 : part > 64 ? 64 : part;
+	return old + (((s64)sample - old) * (s64)part >> 8);
+}
+
+/*
+ * A round trip of a data packet: smooth it for the path and for its plane. What
+ * is usual there is the lower quartile of the paths' round trips, so that it
+ * stays the fast ones' while up to three quarters are slow. Returns 1 when the
+ * path is far above that, -1 when it is not.
  */
 static __always_inline s32 path_rtt(struct mrc_path *path, struct mrc_balance *b, u32 plane,
-				    const struct mrc_host *h, u32 rtt)
+				    const struct mrc_host *h, u32 rtt, u64 now)
 {
-	u32 srtt = path->srtt_ns, usual = b->usual_ns[plane & 7], step;
+	u32 p = plane & 7, srtt, usual = b->usual_ns[p], step;
 
-	srtt = srtt ? srtt + ((s32)(rtt - srtt) >> 3) : rtt;
+	srtt = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns);
 	path->srtt_ns = srtt;
-	b->srtt_ns[plane & 7] += b->srtt_ns[plane & 7] ?
-		(s32)(rtt - b->srtt_ns[plane & 7]) >> 3 : rtt;
+	path->rtt_at_ns = now;
+	b->srtt_ns[p] = smooth(b->srtt_ns[p], rtt, now - b->rtt_at_ns[p]);
+	b->rtt_at_ns[p] = now;
+	b->fast_ns[p] += b->fast_ns[p] ? (s32)(rtt - b->fast_ns[p]) >> 3 : rtt;
 	if (!usual)
 		usual = srtt;
 	step = usual / 64 + 1;
 	usual += srtt > usual ? step : -3 * step;
-	b->usual_ns[plane & 7] = usual;
+	b->usual_ns[p] = usual;
 	if (srtt > 2 * usual + h->slow_slack_ns)
 		return 1;
 	return srtt < usual + usual / 2 + h->slow_slack_ns / 2 ? -1 : 0;

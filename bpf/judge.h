@@ -13,7 +13,7 @@
 #define SHARE_STEP 2             /* gained at a judgement */
 #define STRIKES 4                /* judgements in a row before a whole share shrinks */
 #define JUDGE_PACKETS 12         /* fewer say nothing about a plane */
-#define JUDGE_MAX_NS 200000000ull /* unless there are no more in so long a time */
+#define JUDGE_MAX_NS 200000000ull /* nor does a round trip older than this */
 #define LOSS_SLACK_PPM 20000
 #define MARK_SLACK_PPM 300000
 
@@ -23,11 +23,11 @@ static __always_inline u32 ratio_ppm(u64 part, u64 whole)
 }
 
 /* Smooth what was counted since the plane was judged; 1 if there was enough of it. */
-static __always_inline u32 take_stock(struct mrc_balance *b, u32 p)
+static __always_inline u32 take_stock(struct mrc_balance *b, u32 p, u64 now)
 {
 	u64 acked = b->acked[p], lost = b->lost[p], marked = b->marked[p];
 
-	if (acked + lost < JUDGE_PACKETS)
+	if (acked + lost < JUDGE_PACKETS || now - b->rtt_at_ns[p] > JUDGE_MAX_NS)
 		return 0;
 	b->loss_ppm[p] += (s32)(ratio_ppm(lost, acked + lost) - b->loss_ppm[p]) >> 2;
 	b->mark_ppm[p] += (s32)(ratio_ppm(marked, acked + lost) - b->mark_ppm[p]) >> 2;
@@ -38,10 +38,10 @@ static __always_inline u32 take_stock(struct mrc_balance *b, u32 p)
 }
 
 static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc, u64 usable,
-				  const struct mrc_host *h)
+				  const struct mrc_host *h, u64 now)
 {
 	u64 shares = b->shares, after = 0;
-	u32 p, share, worse, top;
+	u32 p, share, worse, top, delay, limit;
 
 	/* the best of each, kept where the verifier does not follow it */
 	sc->best_ns = ~0u;
@@ -49,11 +49,9 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 	sc->best_mark = ~0u;
 	sc->judged = 0;
 	for (p = 0; p < MRC_MAX_PLANES; p++) {
-		if (!(usable >> p & 1))
+		if (!(usable >> p & 1) || !b->srtt_ns[p])
 			continue;
-		sc->judged |= take_stock(b, p) << p;
-		if (!b->srtt_ns[p])
-			continue;
+		sc->judged |= take_stock(b, p, now) << p;
 		if (b->srtt_ns[p] < sc->best_ns)
 			sc->best_ns = b->srtt_ns[p];
 		if (b->loss_ppm[p] < sc->best_loss)
@@ -63,11 +61,14 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 	}
 	if (sc->best_ns == ~0u)
 		return;
+	limit = sc->best_ns + sc->best_ns / 2 + h->judge_slack_ns;
 	sc->top = 1;
 	for (p = 0; p < MRC_MAX_PLANES; p++) {
 		share = shares >> (8 * p) & 0xff;
 		if (sc->judged >> p & 1) {
-			worse = b->srtt_ns[p] > sc->best_ns + sc->best_ns / 2 + h->judge_slack_ns ||
+			/* the slow average says that it is worse, the fast one when that ends */
+			delay = share < MRC_SHARE_FULL ? b->fast_ns[p] : b->srtt_ns[p];
+			worse = delay > limit ||
 				b->loss_ppm[p] > 2 * sc->best_loss + LOSS_SLACK_PPM ||
 				b->mark_ppm[p] > 2 * sc->best_mark + MARK_SLACK_PPM;
 			if (worse) {
@@ -135,7 +136,7 @@ int mrc_judge(struct __sk_buff *skb)
 	if (now - last < h->judge_ns ||
 	    __sync_val_compare_and_swap(&b->judged_ns, last, now) != last)
 		return 0;
-	judge(b, sc, usable_planes(h, peer, b), h);
+	judge(b, sc, usable_planes(h, peer, b), h, now);
 	return 0;
 }
 

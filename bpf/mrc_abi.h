@@ -84,7 +84,9 @@ struct mrc_balance {             /* map balances[peer] */
 	__u64 acked[MRC_MAX_PLANES];  /* packets since the plane was judged; atomic */
 	__u64 lost[MRC_MAX_PLANES];   /* the same; atomic */
 	__u64 marked[MRC_MAX_PLANES]; /* SACKs with m = SKIP_ONCE; atomic */
-	__u32 srtt_ns[MRC_MAX_PLANES]; /* racy */
+	__u64 rtt_at_ns[MRC_MAX_PLANES]; /* when a round trip was measured last; racy */
+	__u32 srtt_ns[MRC_MAX_PLANES]; /* smoothed over about 130 ms; racy */
+	__u32 fast_ns[MRC_MAX_PLANES]; /* smoothed over eight round trips; racy */
 	__u32 usual_ns[MRC_MAX_PLANES]; /* lower quartile of the paths' smoothed round trips; racy */
 	__u32 loss_ppm[MRC_MAX_PLANES]; /* smoothed over judgements */
 	__u32 mark_ppm[MRC_MAX_PLANES];
@@ -211,6 +213,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 	__u64 withdrawn_ns;      /* when it last became ASSUMED_BAD; lock of tx */
 	__u64 restored_ns;       /* when it last came back; lock of tx */
 	__u64 hold_ns;           /* not before this is it probed; lock of tx */
+	__u64 rtt_at_ns;         /* when a round trip was measured last; racy */
 	__u64 probe_ns;          /* last probe sent; tick and idle only */
 	__u32 probe_id;          /* of that probe; tick and idle only */
 	__u32 probe_seen;        /* last probe answered; XDP only */

@@ -141,16 +141,14 @@ static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *
 }
 
 /* The answer to a probe of ours: the path lives. */
-static __always_inline int xdp_probe_reply(struct xdp_md *ctx, const struct mrc_host *h,
-					   const struct packet *pkt, u32 id, u32 marked)
+static __always_inline int xdp_probe_reply(const struct packet *pkt, u32 id, u32 marked)
 {
 	u32 qp = pkt->qp, path_id = (pkt->ev >> MRC_EV_PLANE_SHIFT & 7) << 8 | (id >> PROBE_SLOT_SHIFT & 127);
 	struct path_move move = {};
-	struct mrc_balance *b;
 	struct mrc_path *path;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
-	u32 peer, rtt;
+	u32 rtt;
 	u64 now;
 
 	q = qps.lookup(&qp);
@@ -159,16 +157,15 @@ static __always_inline int xdp_probe_reply(struct xdp_md *ctx, const struct mrc_
 	if (!q || !tx || !path || path->ev != pkt->ev ||
 	    !(tx->all[slot_word(path_id)] & slot_bit(path_id)))
 		return xdp_drop(MRC_C_DROP_ENTROPY);
-	peer = q->peer;
-	b = balances.lookup(&peer);
-	if (!b || path->probe_id != id || path->probe_seen == id) {
+	if (path->probe_id != id || path->probe_seen == id) {
 		count(MRC_C_PROBE_STALE);
 		return XDP_DROP;
 	}
 	path->probe_seen = id;
 	now = bpf_ktime_get_ns();
 	rtt = now - path->probe_ns;
-	path_rtt(path, b, path_id >> 8, h, rtt);
+	path->srtt_ns = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns);
+	path->rtt_at_ns = now;
 	bpf_spin_lock(&tx->lock);
 	path_answered(tx, path, path_id, now, marked, &move);
 	tx->live[path_id >> 8 & 7] = (path_id & 127) + 1;
@@ -271,7 +268,7 @@ int mrc_receive(struct xdp_md *ctx)
 			return xdp_drop(MRC_C_DROP_LENGTH);
 		if (seth->head & bpf_htonl(MRC_SETH_PR)) {
 			pkt.ev = bpf_ntohl(seth->entropy);
-			return xdp_probe_reply(ctx, h, &pkt, bpf_ntohl(seth->head) & 0xffff,
+			return xdp_probe_reply(&pkt, bpf_ntohl(seth->head) & 0xffff,
 					       bpf_ntohl(seth->head) >> MRC_SETH_M_SHIFT & 3);
 		}
 		pkt.flags = MRC_MARK_SACK;

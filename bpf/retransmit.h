@@ -421,7 +421,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 			sc->rtt = now - entry->sent_ns;
 			id = entry->path;
 			sc->id = id;
-			sc->slow = path_rtt(path, b, id >> 8, h, sc->rtt);
+			sc->slow = path_rtt(path, b, id >> 8, h, sc->rtt, now);
 		}
 	}
 	if (needless)
