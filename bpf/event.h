@@ -66,7 +66,7 @@ static __always_inline s32 path_rtt(struct mrc_path *path, struct mrc_balance *b
 	path->rtt_at_ns = now;
 	b->srtt_ns[p] = smooth(b->srtt_ns[p], rtt, now - b->rtt_at_ns[p]);
 	b->rtt_at_ns[p] = now;
-	b->fast_ns[p] += b->fast_ns[p] ? (s32)(rtt - b->fast_ns[p]) >> 3 : rtt;
+	b->fast_ns[p] += b->fast_ns[p] ? (s32)(rtt - b->fast_ns[p]) >> 5 : rtt;
 	if (!usual)
 		usual = srtt;
 	step = usual / 64 + 1;

@@ -29,7 +29,7 @@ static __always_inline u32 take_stock(struct mrc_balance *b, u32 p, u64 now)
 
 	if (acked + lost < JUDGE_PACKETS || now - b->rtt_at_ns[p] > JUDGE_MAX_NS)
 		return 0;
-	b->loss_ppm[p] += (s32)(ratio_ppm(lost, acked + lost) - b->loss_ppm[p]) >> 2;
+	b->loss_ppm[p] += (s32)(ratio_ppm(lost, acked + lost) - b->loss_ppm[p]) >> 3;
 	b->mark_ppm[p] += (s32)(ratio_ppm(marked, acked + lost) - b->mark_ppm[p]) >> 2;
 	b->acked[p] = 0;
 	b->lost[p] = 0;
@@ -48,9 +48,11 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 	sc->best_loss = ~0u;
 	sc->best_mark = ~0u;
 	sc->judged = 0;
+	sc->losing = 0;
 	for (p = 0; p < MRC_MAX_PLANES; p++) {
 		if (!(usable >> p & 1) || !b->srtt_ns[p])
 			continue;
+		sc->losing |= (u32)not_zero(b->lost[p]) << p;
 		sc->judged |= take_stock(b, p, now) << p;
 		if (b->srtt_ns[p] < sc->best_ns)
 			sc->best_ns = b->srtt_ns[p];
@@ -68,14 +70,19 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 		if (sc->judged >> p & 1) {
 			/* the slow average says that it is worse, the fast one when that ends */
 			delay = share < MRC_SHARE_FULL ? b->fast_ns[p] : b->srtt_ns[p];
-			worse = delay > limit ||
-				b->loss_ppm[p] > 2 * sc->best_loss + LOSS_SLACK_PPM ||
-				b->mark_ppm[p] > 2 * sc->best_mark + MARK_SLACK_PPM;
+			worse = 0;
+			if (delay > limit)
+				worse = 1 + share * ((u64)(delay - limit) * 32 / delay) / 128;
+			if ((sc->losing >> p & 1) &&
+			    b->loss_ppm[p] > 2 * sc->best_loss + LOSS_SLACK_PPM)
+				worse += 1 + share / 16;
+			if (b->mark_ppm[p] > 2 * sc->best_mark + MARK_SLACK_PPM)
+				worse += 1 + share / 32;
 			if (worse) {
 				if (b->strikes[p] < 255)
 					b->strikes[p]++;
 				if (share < MRC_SHARE_FULL || b->strikes[p] >= STRIKES)
-					share -= share / 8 + 1;
+					share = share > worse ? share - worse : 0;
 			} else {
 				b->strikes[p] = 0;
 				share += SHARE_STEP;

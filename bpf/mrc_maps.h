@@ -77,6 +77,7 @@ struct mrc_scratch {
 	u32 best_loss;
 	u32 best_mark;
 	u32 judged;
+	u32 losing;
 	u32 top;
 	u32 due[16];
 };
