@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
 from tests.bench import flow, path_states, simultaneous
@@ -107,13 +109,14 @@ class Run:
         """The same for the time before the first step: what is ordinary here."""
         return self.lowest(self.at(WARM_S), self.applied(0))
 
-    def reached_ms(self, from_ns: int, percent: float, window_ns: int = SAMPLE_NS) -> float | None:
-        """When goodput is at `percent` of before and stays there for a window; None: never."""
-        step = 20 * MS
-        for at_ns in range(from_ns, self.recording.ended_ns - window_ns, step):
-            if self.share(at_ns, at_ns + window_ns) >= percent:
-                return (at_ns - from_ns) / MS
-        return None
+    def settled_ms(self, start_ns: int, end_ns: int, percent: float) -> float | None:
+        """When the last sample of 200 ms below `percent` of before was over; None: it was not."""
+        samples = self.arrivals.bins_bps(start_ns, end_ns, SAMPLE_NS)
+        low = np.flatnonzero(samples < self.before() * percent / 100)
+        if not len(low):
+            return 0.0
+        last = int(low[-1])
+        return None if last == len(samples) - 1 else (last + 1) * SAMPLE_NS / MS
 
     def retransmits(self) -> float:
         """Segments TCP sent again in the whole flow."""

@@ -25,6 +25,7 @@ from tests.bench import simultaneous, stream
 from tests.bench.metrics import Arrivals, Ints
 
 _PORT = 5301
+IPERF3_PORT = 5302
 _START_DEADLINE_S = 10.0
 _ERROR_CHARACTERS = 500  # the end of what a failed command said; iperf3's reason comes last
 _DRAIN_DEADLINE_S = 30.0
@@ -343,7 +344,7 @@ def iperf3(
     with iperf3_server(name, route):
         output = inside(
             name, "h1",
-            *("iperf3", "-J", "-C", "cubic", "-c", route.address, "-p", str(_PORT + 1)),
+            *("iperf3", "-J", "-C", "cubic", "-c", route.address, "-p", str(IPERF3_PORT)),
             *("-t", str(seconds), "-O", str(skip_s), "-P", str(connections)),
             timeout_s=seconds + skip_s + 30,
         )  # fmt: skip
@@ -356,13 +357,13 @@ def iperf3_server(name: str, route: Route) -> Iterator[None]:
     """An iperf3 server in h2 that listens."""
     server = processes.spawn(
         f"{name}-h2",
-        ["iperf3", "-s", "-B", route.address, "-p", str(_PORT + 1)],
+        ["iperf3", "-s", "-B", route.address, "-p", str(IPERF3_PORT)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     with server:
         try:
-            wait_listening(f"{name}-h2", _PORT + 1)
+            wait_listening(f"{name}-h2", IPERF3_PORT)
             yield
         finally:
             server.kill()

@@ -9,7 +9,8 @@
     stream.py ask HOST PORT SECONDS --size BYTES --record FILE
 
 A RECORD is a flat array of native u64: pairs of CLOCK_MONOTONIC and byte count for TCP, datagram
-numbers for UDP, nanoseconds from request to answer for `ask`. Both ends print one JSON object a line: first when ready, then the result.
+numbers for UDP, nanoseconds from request to answer for `ask`. Both ends print one JSON object a
+line: first when ready, then the result.
 Run by path: it imports nothing of the project, so that it starts at once.
 """
 
