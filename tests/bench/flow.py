@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 
 from mrcd.fabric import description, lab, processes, state
+from mrcd.fabric.description import Fabric
 from mrcd.fabric.injection import Applied
-from tests.bench import stream
+from tests.bench import simultaneous, stream
 from tests.bench.metrics import Arrivals, Ints
 
 _PORT = 5301
+IPERF3_PORT = 5302
 _START_DEADLINE_S = 10.0
 _ERROR_CHARACTERS = 500  # the end of what a failed command said; iperf3's reason comes last
 _DRAIN_DEADLINE_S = 30.0
@@ -43,12 +45,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a flow travels from h1 to h2: the address it connects to, and by what protocol."""
+    """How a flow travels: the address it connects to, by what protocol, from and to which host."""
 
     name: str
     address: str
     listen: str
     mptcp: bool = False
+    source: str = "h1"
+    target: str = "h2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +75,10 @@ class Recording:
         return self.error is None and self.sent == self.received
 
 
-def mrc0_route(name: str) -> Route:
-    """Over mrc0 of h2."""
-    address = str(state.read_fabric(name).host("h2").addresses[0].ip)
-    return Route("mrcd", address, address)
+def mrc0_route(name: str, target: str = "h2") -> Route:
+    """Over mrc0 of a host."""
+    address = str(state.read_fabric(name).host(target).addresses[0].ip)
+    return Route("mrcd", address, address, target=target)
 
 
 def plane_route(name: str, plane: int) -> Route:
@@ -137,6 +141,11 @@ def fault(name: str, element: str, action: str, at_s: float) -> Step:
     return Step(at_s, lambda: lab.fault(name, element, action))
 
 
+def faults(name: str, changes: Mapping[str, str], at_s: float) -> Step:
+    """Several faults of the lab in the same moment, as a step: action by element."""
+    return Step(at_s, lambda: simultaneous.faults(name, changes))
+
+
 def command(name: str, host: str, line: str, at_s: float) -> Step:
     """A command in a host, as a step."""
 
@@ -149,16 +158,20 @@ def command(name: str, host: str, line: str, at_s: float) -> Step:
 
 
 def run(name: str, route: Route, seconds: float, steps: Sequence[Step] = ()) -> Recording:
-    """Send from h1 to h2 for so long, doing the steps on the way."""
+    """Send along a route for so long, doing the steps on the way."""
     options = ["--mptcp"] if route.mptcp else []
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         record = Path(folder, "arrivals")
         receiver = stack.enter_context(
-            talking(f"{name}-h2", "recv", route.listen, str(_PORT), str(record), *options)
+            talking(
+                f"{name}-{route.target}", "recv", route.listen, str(_PORT), str(record), *options
+            )
         )
         receiver.read(_START_DEADLINE_S)
         sender = stack.enter_context(
-            talking(f"{name}-h1", "send", route.address, str(_PORT), str(seconds), *options)
+            talking(
+                f"{name}-{route.source}", "send", route.address, str(_PORT), str(seconds), *options
+            )
         )
         began_ns = int(sender.read(_START_DEADLINE_S)["began_ns"])
         applied = []
@@ -194,22 +207,42 @@ def _stepping_back() -> Iterator[None]:
 
 
 def run_udp(name: str, route: Route, seconds: float, mbps: float, size: int) -> UdpRecording:
-    """Send numbered datagrams from h1 to h2 at a steady pace."""
+    """Send numbered datagrams along a route at a steady pace."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         record = Path(folder, "numbers")
         receiver = stack.enter_context(
-            talking(f"{name}-h2", "udp-recv", route.listen, str(_PORT), str(record))
+            talking(f"{name}-{route.target}", "udp-recv", route.listen, str(_PORT), str(record))
         )
         receiver.read(_START_DEADLINE_S)
         pace = ("--mbps", str(mbps), "--size", str(size))
         sender = stack.enter_context(
-            talking(f"{name}-h1", "udp-send", route.address, str(_PORT), str(seconds), *pace)
+            talking(
+                f"{name}-{route.source}", "udp-send", route.address, str(_PORT), str(seconds), *pace
+            )
         )
         sender.read(_START_DEADLINE_S)
         sent = sender.read(seconds + _DRAIN_DEADLINE_S)
         overrun = receiver.read(_DRAIN_DEADLINE_S)["overrun"]
         numbers = np.fromfile(record, dtype=np.uint64).astype(np.int64)
     return UdpRecording(sent["sent"], sent["mbps"], numbers, overrun)
+
+
+def run_requests(name: str, route: Route, seconds: float, size: int) -> Ints:
+    """Requests of so many bytes along a route, one after another: what each took, in ns."""
+    port = str(_PORT + 2)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        record = Path(folder, "took")
+        server = stack.enter_context(
+            talking(f"{name}-{route.target}", "answer", route.listen, port, "-")
+        )
+        server.read(_START_DEADLINE_S)
+        more = ("--size", str(size), "--record", str(record))
+        asking = stack.enter_context(
+            talking(f"{name}-{route.source}", "ask", route.address, port, str(seconds), *more)
+        )
+        asking.read(_START_DEADLINE_S)
+        asking.read(seconds + _DRAIN_DEADLINE_S)
+        return np.fromfile(record, dtype=np.uint64).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,13 +321,20 @@ def talking(namespace: str, *arguments: str) -> Iterator[Talker]:
 @contextlib.contextmanager
 def lab_up(name: str, *, mtu: int, rate_mbps: int, daemons: bool = True) -> Iterator[str]:
     """A lab of 2 hosts and 4 planes, taken down at the end whatever happens."""
-    if name in state.labs():  # left by a run that was killed
-        lab.down(name)
-    lab.up(description.generate(name=name, mtu=mtu, rate_mbps=rate_mbps), daemons=daemons)
-    try:
+    with fabric_up(description.generate(name=name, mtu=mtu, rate_mbps=rate_mbps), daemons=daemons):
         yield name
+
+
+@contextlib.contextmanager
+def fabric_up(fabric: Fabric, *, daemons: bool = True) -> Iterator[str]:
+    """A lab of this fabric, taken down at the end whatever happens."""
+    if fabric.name in state.labs():  # left by a run that was killed
+        lab.down(fabric.name)
+    lab.up(fabric, daemons=daemons)
+    try:
+        yield fabric.name
     finally:
-        lab.down(name)
+        lab.down(fabric.name)
 
 
 def iperf3(
@@ -304,7 +344,7 @@ def iperf3(
     with iperf3_server(name, route):
         output = inside(
             name, "h1",
-            *("iperf3", "-J", "-C", "cubic", "-c", route.address, "-p", str(_PORT + 1)),
+            *("iperf3", "-J", "-C", "cubic", "-c", route.address, "-p", str(IPERF3_PORT)),
             *("-t", str(seconds), "-O", str(skip_s), "-P", str(connections)),
             timeout_s=seconds + skip_s + 30,
         )  # fmt: skip
@@ -317,13 +357,13 @@ def iperf3_server(name: str, route: Route) -> Iterator[None]:
     """An iperf3 server in h2 that listens."""
     server = processes.spawn(
         f"{name}-h2",
-        ["iperf3", "-s", "-B", route.address, "-p", str(_PORT + 1)],
+        ["iperf3", "-s", "-B", route.address, "-p", str(IPERF3_PORT)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     with server:
         try:
-            wait_listening(f"{name}-h2", _PORT + 1)
+            wait_listening(f"{name}-h2", IPERF3_PORT)
             yield
         finally:
             server.kill()

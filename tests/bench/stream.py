@@ -5,9 +5,12 @@
     stream.py send HOST PORT SECONDS [--mptcp] [--cc cubic]
     stream.py udp-recv HOST PORT RECORD                until a datagram of one byte arrives
     stream.py udp-send HOST PORT SECONDS --mbps N --size BYTES
+    stream.py answer HOST PORT RECORD                  answers requests until the other end closes
+    stream.py ask HOST PORT SECONDS --size BYTES --record FILE
 
 A RECORD is a flat array of native u64: pairs of CLOCK_MONOTONIC and byte count for TCP, datagram
-numbers for UDP. Both ends print one JSON object a line: first when ready, then the result.
+numbers for UDP, nanoseconds from request to answer for `ask`. Both ends print one JSON object a
+line: first when ready, then the result.
 Run by path: it imports nothing of the project, so that it starts at once.
 """
 
@@ -189,10 +192,48 @@ def udp_recv(host: str, port: int, record: Path) -> None:
     say(received=len(numbers), overrun=counter("snmp", "Udp", "RcvbufErrors") - dropped)
 
 
+def answer(host: str, port: int) -> None:
+    """Answer each request of a connection, whose first word is its length, with one word."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()
+        say(ready=True)
+        sock, _ = listener.accept()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        file = sock.makefile("rb", buffering=1 << 16)
+        count = 0
+        while head := file.read(_NUMBER.size):
+            file.read(_NUMBER.unpack(head)[0] - _NUMBER.size)
+            sock.sendall(head)
+            count += 1
+    say(answered=count)
+
+
+def ask(host: str, port: int, seconds: float, size: int, record: Path) -> None:
+    """Send a request, await its answer, send the next; note how long each took."""
+    took = array("Q")
+    request = _NUMBER.pack(size) + bytes(size - _NUMBER.size)
+    with socket.create_connection((host, port)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        say(began_ns=time.monotonic_ns())
+        gc.disable()
+        end_ns = time.monotonic_ns() + int(seconds * 1e9)
+        while (asked_ns := time.monotonic_ns()) < end_ns:
+            sock.sendall(request)
+            if len(sock.recv(_NUMBER.size, socket.MSG_WAITALL)) < _NUMBER.size:
+                break
+            took.append(time.monotonic_ns() - asked_ns)
+    with record.open("wb") as out:
+        took.tofile(out)
+    say(asked=len(took))
+
+
 def main() -> None:
     """Do what the command line says."""
     parser = argparse.ArgumentParser(description="traffic inside a host of a lab")
-    parser.add_argument("what", choices=("send", "recv", "udp-send", "udp-recv"))
+    kinds = ("send", "recv", "udp-send", "udp-recv", "ask", "answer")
+    parser.add_argument("what", choices=kinds)
     parser.add_argument("host")
     parser.add_argument("port", type=int)
     parser.add_argument("third", help="SECONDS of a sender, RECORD of a receiver")
@@ -200,6 +241,7 @@ def main() -> None:
     parser.add_argument("--cc", default="cubic")
     parser.add_argument("--mbps", type=float, default=100)
     parser.add_argument("--size", type=int, default=1200)
+    parser.add_argument("--record", type=Path, help="of the answers' times")
     args = parser.parse_args()
     if args.what == "send":
         send(args.host, args.port, float(args.third), args.mptcp, args.cc)
@@ -207,6 +249,10 @@ def main() -> None:
         recv(args.host, args.port, Path(args.third), args.mptcp)
     elif args.what == "udp-send":
         udp_send(args.host, args.port, float(args.third), args.mbps, args.size)
+    elif args.what == "ask":
+        ask(args.host, args.port, float(args.third), args.size, args.record)
+    elif args.what == "answer":
+        answer(args.host, args.port)
     else:
         udp_recv(args.host, args.port, Path(args.third))
 

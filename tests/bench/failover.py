@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How soon a dead path is left, from the kernel's own time stamps.
+
+    python -m tests.bench.failover [--deaths 60] [--ports 20] [--events FILE] [--json FILE]
+
+Paths are black-holed again and again under load: links, T1s, whole planes. Two witnesses: the
+events of ``mrcctl path watch``, stamped by the data path, and the heads of all MRC packets of the
+sender's NICs, stamped by the kernel on the wire. --events saves the former.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+
+from mrcd.fabric import lab, processes
+from tests.bench import capture, flow, path_states, simultaneous
+from tests.bench.capture import Capture, Packets
+from tests.bench.experiment import Shape
+from tests.bench.flow import BenchFailed
+from tests.bench.metrics import MS
+from tests.bench.path_events import PathEvent, PathWatch
+from tests.bench.result import Line, Target, at_most, table
+
+SHAPE = Shape(planes=4, t1=4, rate_mbps=250)
+_CONNECTIONS = 8  # flows are hashed over the QPs; all of them should have something to lose
+_DEAD_S = 0.4
+_WARM_S = 2.0
+_RTTS = at_most(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Something that was black-holed for a while, CLOCK_MONOTONIC."""
+
+    element: str
+    dead_ns: int
+    cleared_ns: int
+
+    def covers(self, plane: int, t1: int) -> bool:
+        """Whether a path crosses it."""
+        planes = re.findall(r"p(\d+)", self.element)
+        t1s = re.findall(r"t1-(\d+)", self.element)
+        return int(planes[0]) == plane and (not t1s or int(t1s[0]) == t1)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A path that died, as seen on the wire: times in ns since its first lost packet was sent.
+
+    `again_ns`: that packet was sent again. `last_ns`: the last data packet sent onto the path.
+    """
+
+    ev: int
+    qpn: int
+    again_ns: int
+    last_ns: int
+    rtt_ns: int | None
+
+
+def elements(shape: Shape, count: int) -> Iterator[str]:
+    """What dies, in turn: links, T1s and planes, each time others."""
+    for i in range(count):
+        plane, t1 = i % shape.planes, i // shape.planes % shape.t1 + 1
+        kinds = (f"p{plane}t0-1:p{plane}t1-{t1}", f"p{plane}t1-{t1}", f"p{plane}")
+        yield kinds[i % 3]
+
+
+def paths_left(packets: Packets, death: Death, rtts: dict[int, int]) -> list[Left]:
+    """Every path of every QP that a death took packets of."""
+    data = packets.where(packets.outgoing & (packets.opcode == capture.DATA))
+    again = data.where(data.rtx)
+    first = data.where(
+        ~data.rtx & (data.time_ns >= death.dead_ns) & (data.time_ns < death.cleared_ns)
+    )
+    found = []
+    for ev in np.unique(first.ev):
+        if not death.covers(int(ev) >> 28, int(ev) >> 16 & 0xFFF):
+            continue
+        on_path = first.where(first.ev == ev)
+        for qpn in np.unique(on_path.qpn):
+            mine = on_path.where(on_path.qpn == qpn)
+            left = _left(mine, again.where(again.qpn == qpn), int(ev), int(qpn), rtts)
+            if left is not None:
+                found.append(left)
+    return found
+
+
+def _left(mine: Packets, again: Packets, ev: int, qpn: int, rtts: dict[int, int]) -> Left | None:
+    """The first packet of `mine` that was sent again, and how soon."""
+    for sent_ns, psn in zip(mine.time_ns, mine.psn, strict=True):
+        repeats = again.time_ns[(again.psn == psn) & (again.time_ns > sent_ns)]
+        if len(repeats):
+            after = int(repeats[0] - sent_ns)
+            return Left(ev, qpn, after, int(mine.time_ns[-1] - sent_ns), rtts.get(ev))
+    return None
+
+
+def withdrawals(events: Iterable[PathEvent], deaths: Sequence[Death]) -> list[PathEvent]:
+    """The first withdrawal of each path of each QP in each death, for what was lost in it."""
+    found: dict[tuple[int, str, int, int], PathEvent] = {}
+    for event in sorted(events, key=lambda each: each.time_ns):
+        for i, death in enumerate(deaths):
+            inside = death.dead_ns <= (event.sent_ns or 0) < death.cleared_ns
+            if event.withdrawal and inside and death.covers(event.plane, event.t1):
+                found.setdefault((i, event.peer, event.qp, event.ev), event)
+    return list(found.values())
+
+
+def _quantiles(
+    where: str, what: str, unit: str, values: Sequence[float], target: Target | None
+) -> Iterator[Line]:
+    """Median, 99th percentile and worst, a line each."""
+    if not values:
+        yield Line("failover", where, f"{what}: no sample", unit, (), target, 1)
+        return
+    for word, percent in (("median", 50), ("p99", 99), ("worst", 100)):
+        figure = (float(np.percentile(np.array(values), percent)),)
+        goal = target if percent < 100 else None
+        yield Line("failover", where, f"{what}: {word} of {len(values)}", unit, figure, goal)
+
+
+def of_events(events: Iterable[PathEvent], deaths: Sequence[Death]) -> Iterator[Line]:
+    """What the data path says of itself."""
+    seen = withdrawals(events, deaths)
+    what = "lost packet sent to path withdrawn"
+    yield from _quantiles("data path", what, "ms", [event.took_ns / MS for event in seen], None)
+    known = [event.took_ns / event.rtt_ns for event in seen if event.rtt_ns]
+    yield from _quantiles("data path", what, "RTT", known, _RTTS)
+    yield from _quantiles("data path", "RTT of these paths", "ms",
+                          [event.rtt_ns / MS for event in seen if event.rtt_ns], None)  # fmt: skip
+
+
+def of_wire(seen: Sequence[Left]) -> Iterator[Line]:
+    """What the sender's NICs show."""
+    for what, times in (
+        ("first lost packet sent again", [(left.again_ns, left.rtt_ns) for left in seen]),
+        ("last data packet onto the path", [(left.last_ns, left.rtt_ns) for left in seen]),
+    ):
+        yield from _quantiles("wire", what, "ms", [ns / MS for ns, _rtt in times], None)
+        ratios = [ns / rtt for ns, rtt in times if rtt]
+        yield from _quantiles("wire", what, "RTT", ratios, _RTTS)
+
+
+@contextlib.contextmanager
+def load(name: str, seconds: float) -> Iterator[None]:
+    """TCP from h1 to h2 over all QPs while the block runs."""
+    route = flow.mrc0_route(name)
+    with flow.iperf3_server(name, route):
+        port = str(flow.IPERF3_PORT)
+        client = processes.spawn(
+            f"{name}-h1",
+            ["iperf3", "-C", "cubic", "-c", route.address, "-p", port, "-t", str(int(seconds)),
+             "-P", str(_CONNECTIONS)], stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        with client:
+            try:
+                time.sleep(_WARM_S)
+                yield
+                if client.poll() is not None:
+                    raise BenchFailed("the load ended before the measurement did")
+            finally:
+                client.kill()
+
+
+def deaths(name: str, count: int, save: Path | None) -> Iterator[Line]:
+    """Kill paths, look at both witnesses."""
+    died: list[Death] = []
+    seen: list[Left] = []
+    lost = 0
+    with PathWatch(name, "h1") as watch, load(name, count * 20):
+        for element in elements(SHAPE, count):
+            path_states.wait_restored(name)
+            rtts = _rtts(name)
+            with Capture(f"{name}-h1") as wire:
+                time.sleep(0.1)
+                dead_ns = lab.fault(name, element, "blackhole").effective_ns
+                time.sleep(_DEAD_S)
+                cleared_ns = lab.fault(name, element, "clear").began_ns
+                time.sleep(0.1)
+            death = Death(element, dead_ns, cleared_ns)
+            died.append(death)
+            packets = wire.packets()
+            lost += packets.lost
+            seen += paths_left(packets, death, rtts)
+        events = watch.events()
+    if save is not None:
+        save.write_text(watch.text())
+    yield Line("failover", "deaths", "black holes made", "", (float(len(died)),))
+    yield Line("failover", "deaths", "packet heads missed", "", (float(lost),), at_most(0))
+    if watch.available:
+        yield from of_events(events, died)
+    else:
+        print("bench: mrcctl has no `path watch`: only the wire is a witness", flush=True)
+    yield from of_wire(seen)
+
+
+def _rtts(name: str) -> dict[int, int]:
+    """The smoothed RTT of each EV towards h2 now: the median over its QPs."""
+    found: dict[int, list[float]] = {}
+    for path in path_states.paths(name, "h1", "h2"):
+        if path.srtt_us:
+            found.setdefault(path.ev, []).append(path.srtt_us)
+    return {ev: int(float(np.median(values)) * 1e3) for ev, values in found.items()}
+
+
+def ports(name: str, count: int) -> Iterator[Line]:
+    """A NIC link of h2 goes down: what h1 still sends to it, seen at h1's T0."""
+    last: list[float] = []
+    other: list[float] = []
+    with load(name, count * 20):
+        for i in range(count):
+            plane = i % SHAPE.planes
+            path_states.wait_restored(name)
+            with Capture(f"{name}-p{plane}t0-1", megabytes=16) as wire:
+                time.sleep(0.1)
+                down = lab.fault(name, f"h2:p{plane}", "down")
+                time.sleep(1.0)
+                cleared = lab.fault(name, f"h2:p{plane}", "clear")
+            found = wire.packets()
+            from_h1 = found.where(
+                (found.ifindex == wire.ifindex["port1"]) & ~found.outgoing
+                & (found.time_ns >= down.began_ns) & (found.time_ns < cleared.began_ns)
+            )  # fmt: skip
+            data = from_h1.time_ns[from_h1.opcode == capture.DATA]
+            last.append((int(data[-1]) - down.began_ns) / MS if len(data) else 0.0)
+            tail_s = (cleared.began_ns - down.began_ns) / 1e9
+            other.append((len(from_h1.time_ns) - len(data)) / tail_s)
+    simultaneous.clear_all(name)
+    yield from _quantiles("port", "carrier lost to last data packet", "ms", last, None)
+    yield from _quantiles("port", "other packets meanwhile", "/s", other, None)
+
+
+def main() -> None:
+    """Measure, print, and save what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.failover", description=__doc__)
+    parser.add_argument("--deaths", type=int, default=60, help="of paths; 0: none")
+    parser.add_argument("--ports", type=int, default=20, help="carriers lost; 0: none")
+    parser.add_argument("--mtu", type=int, default=9000)
+    parser.add_argument("--events", type=Path, metavar="FILE", help="save what path watch says")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures")
+    parser.add_argument("--name", default="failover", help="of the lab")
+    args = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("bench: labs are made of network namespaces: run this as root")
+    signal.signal(signal.SIGTERM, _terminated)
+    lines: list[Line] = []
+    with flow.fabric_up(SHAPE.fabric(args.name, args.mtu)):
+        print(f"== failover: {SHAPE}, MTU {args.mtu}, {_CONNECTIONS} TCP connections", flush=True)
+        if args.deaths:
+            lines += deaths(args.name, args.deaths, args.events)
+        if args.ports:
+            lines += ports(args.name, args.ports)
+    print(table(lines))
+    if args.json:
+        args.json.write_text(json.dumps([line.plain() for line in lines], indent=1) + "\n")
+
+
+def _terminated(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)  # unwinds, and so takes the lab down
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The faults of a soak: a pure function of the seed, the length and the fabric.
+
+An episode takes one element, or a few at once, in one way for a while. Elements of episodes that
+overlap differ, since clearing an element clears all of it. Episodes that cut (down, blackhole,
+flaps) leave one plane alone, but for rare blackouts: all NIC links of a host for a few seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+KINDS = ("down", "blackhole", "loss", "corrupt", "rate", "flap")
+LEAD_S = 3.0
+"""No fault so early: traffic starts first."""
+BLACKOUT_MAX_S = 2.5
+
+_CUTS = ("down", "blackhole")
+_GAP_S = 1.5  # mean, between the beginnings of two episodes
+_LAST_S = (0.3, 8.0)
+_AT_ONCE_MAX = 5
+_BLACKOUT_SHARE = 0.02
+_SEVERAL_SHARE = 0.25
+_TICK_S = 0.05  # changes are put on a grid, so that those meant together are together
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is done to the lab at a time: an action for each element, all at once."""
+
+    at_s: float
+    actions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What can break."""
+
+    planes: int
+    t0: int
+    t1: int
+    hosts: tuple[str, ...]
+    rate_mbps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """Elements that are broken from `start_s` to `end_s`."""
+
+    start_s: float
+    end_s: float
+    elements: tuple[str, ...]
+    kind: str
+    action: str
+    blackout: bool = False
+
+    @property
+    def planes(self) -> set[int]:
+        """The planes it touches."""
+        return {plane_of(element) for element in self.elements}
+
+    @property
+    def cuts(self) -> bool:
+        """Whether nothing passes while it lasts."""
+        return self.action in _CUTS
+
+    def changes(self) -> Iterator[Change]:
+        """What is done, and undone."""
+        if self.kind != "flap":
+            yield Change(self.start_s, dict.fromkeys(self.elements, self.action))
+        else:
+            at_s, broken = self.start_s, False
+            while at_s < self.end_s:
+                broken = not broken
+                action = self.action if broken else "clear"
+                yield Change(at_s, dict.fromkeys(self.elements, action))
+                at_s += 0.25
+        yield Change(self.end_s, dict.fromkeys(self.elements, "clear"))
+
+
+def plane_of(element: str) -> int:
+    """The plane an element is in."""
+    found = re.search(r"(?:^|:)p(\d+)", element)
+    if found is None:
+        raise ValueError(f"{element}: names no plane")
+    return int(found[1])
+
+
+def episodes(
+    seed: int, seconds: float, ground: Ground, kinds: Sequence[str] = KINDS
+) -> list[Episode]:
+    """All that happens, in order of its beginning; everything is over at `seconds`."""
+    rng = random.Random(seed)
+    found: list[Episode] = []
+    at_s = LEAD_S
+    while True:
+        at_s += rng.expovariate(1 / _GAP_S)
+        start_s = _grid(at_s)
+        end_s = _grid(start_s + rng.uniform(*_LAST_S))
+        blackout = rng.random() < _BLACKOUT_SHARE
+        if blackout:  # alone: it waits for what there is, and nothing begins before its end
+            at_s = max([at_s, *(each.end_s + 2 * _TICK_S for each in found)])
+            start_s = _grid(at_s)
+            end_s = _grid(start_s + rng.uniform(0.3, BLACKOUT_MAX_S))
+        kind = rng.choice(list(kinds))
+        wanted = _elements(rng, ground, blackout)
+        action = _action(rng, kind, ground)
+        if end_s > seconds:
+            return found
+        if blackout:
+            action = kind = rng.choice([cut for cut in _CUTS if cut in kinds] or ["loss=10%"])
+        now = [each for each in found if each.end_s >= start_s - _TICK_S]
+        new = Episode(start_s, end_s, wanted, kind, action, blackout)
+        if _fits(new, now, ground):
+            found.append(new)
+
+
+def _grid(at_s: float) -> float:
+    return round(round(at_s / _TICK_S) * _TICK_S, 3)
+
+
+def _elements(rng: random.Random, ground: Ground, blackout: bool) -> tuple[str, ...]:
+    if blackout:
+        host = rng.choice(ground.hosts)
+        return tuple(f"{host}:p{plane}" for plane in range(ground.planes))
+    count = rng.randint(2, 4) if rng.random() < _SEVERAL_SHARE else 1
+    return tuple(dict.fromkeys(_element(rng, ground) for _ in range(count)))
+
+
+def _element(rng: random.Random, ground: Ground) -> str:
+    plane = rng.randrange(ground.planes)
+    t0, t1 = rng.randint(1, ground.t0), rng.randint(1, ground.t1)
+    return rng.choice(
+        (
+            f"p{plane}",
+            f"p{plane}t0-{t0}",
+            f"p{plane}t1-{t1}",
+            f"p{plane}t0-{t0}:p{plane}t1-{t1}",
+            f"{rng.choice(ground.hosts)}:p{plane}",
+        )
+    )
+
+
+def _action(rng: random.Random, kind: str, ground: Ground) -> str:
+    if kind == "loss":
+        return f"loss={rng.choice((0.1, 1, 5, 20, 50))}%"
+    if kind == "corrupt":
+        return f"corrupt={rng.choice((0.1, 1, 5))}%"
+    if kind == "rate":
+        return f"rate={max(1, int(ground.rate_mbps * rng.choice((0.1, 0.3, 0.5, 0.8))))}"
+    return rng.choice(_CUTS) if kind == "flap" else kind
+
+
+def _fits(new: Episode, now: Sequence[Episode], ground: Ground) -> bool:
+    """Whether an episode may begin beside those that last."""
+    taken = {element for each in now for element in each.elements}
+    if taken & set(new.elements) or len(now) >= _AT_ONCE_MAX:
+        return False
+    if any(each.blackout for each in now):
+        return False
+    cut = set().union(*(each.planes for each in (*now, new) if each.cuts))
+    return len(cut) < ground.planes
+
+
+def changes(planned: Iterable[Episode]) -> list[Change]:
+    """What is done when: changes of one moment are one."""
+    together: dict[float, dict[str, str]] = {}
+    for episode in planned:
+        for change in episode.changes():
+            together.setdefault(round(change.at_s, 3), {}).update(change.actions)
+    return [Change(at_s, actions) for at_s, actions in sorted(together.items())]
+
+
+def text(seed: int, seconds: float, ground: Ground, planned: Sequence[Episode]) -> str:
+    """For a file: what the schedule was made from, and the schedule."""
+    content = {
+        "seed": seed,
+        "seconds": seconds,
+        "ground": asdict(ground),
+        "episodes": [asdict(episode) for episode in planned],
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """A time in which no plane was free of cuts, CLOCK_MONOTONIC."""
+
+    start_ns: int
+    end_ns: int
+
+
+def spells(applied: Iterable[tuple[int, int, dict[str, str]]], planes: int) -> list[Spell]:
+    """When every plane was cut somewhere: `applied` are (began, in effect, actions), in order."""
+    broken: set[str] = set()
+    found: list[Spell] = []
+    since: int | None = None
+    end_ns = 0
+    for began_ns, end_ns, actions in applied:
+        for element, action in actions.items():
+            if action in _CUTS:
+                broken.add(element)
+            elif action == "clear":
+                broken.discard(element)
+        all_cut = len({plane_of(element) for element in broken}) == planes
+        if all_cut and since is None:
+            since = began_ns
+        elif not all_cut and since is not None:
+            found.append(Spell(since, end_ns))
+            since = None
+    if since is not None:
+        found.append(Spell(since, end_ns))
+    return found
+
+
+def longest_stall_ns(progress_ns: Sequence[int], without: Sequence[Spell]) -> int:
+    """The longest time without progress and outside spells, between the first and last entry."""
+    worst = 0
+    for start_ns, end_ns in itertools.pairwise(progress_ns):
+        edge = start_ns
+        for spell in without:
+            if spell.end_ns > start_ns and spell.start_ns < end_ns:
+                worst = max(worst, min(spell.start_ns, end_ns) - edge)
+                edge = max(edge, spell.end_ns)
+        worst = max(worst, end_ns - edge)
+    return worst
