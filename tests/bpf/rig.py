@@ -44,7 +44,7 @@ LINK_MAC = bytes.fromhex("020000000099")
 _LOOKUP_AND_DELETE = 21
 _SO_RCVBUFFORCE = 33  # missing in Python's socket module
 _MARKER = b"\xff" * 6 + b"\x02" + bytes(5) + b"\x88\xb5" + b"end of what was sent" * 3
-_SIZES = {name: ABI.structs[f"mrc_{name}"].size for name in ("qp", "tx", "rx", "path", "peer")}
+_SIZES = {name: ABI.structs[f"mrc_{name}"].size for name in ("qp", "tx", "rx", "path", "peer", "balance")}
 
 
 def mac_of(plane: int) -> bytes:
@@ -212,7 +212,7 @@ class Rig:
                 sid=words(sid),
             )
         for peer in self.config.peers:
-            self.table.add_peer(peer, seed=1)
+            self.table.add_peer(peer)
             self.spread(peer.name, 0, 1)
         self._host = {}
         self.tune(
@@ -232,8 +232,12 @@ class Rig:
             sack_bytes=1 << 30,
             queue_target_ns=NEVER_NS,
             probe_interval_ns=NEVER_NS,
+            probe_idle_ns=NEVER_NS,
             hold_base_ns=0,
             hold_max_ns=0,
+            judge_ns=NEVER_NS,
+            judge_slack_ns=NEVER_NS,
+            slow_slack_ns=NEVER_NS,
             link_mac=tuple(LINK_MAC),
         )
 
@@ -298,6 +302,7 @@ class Rig:
             ("rxs", size.qps, _SIZES["rx"]),
             ("paths", size.qps * ABI.MRC_MAX_PLANES * size.evs, _SIZES["path"]),
             ("peers", size.peers, _SIZES["peer"]),
+            ("balances", size.peers, _SIZES["balance"]),
             ("active", -(-size.qps // 64), 8),
         )
         return tuple(
@@ -313,10 +318,19 @@ class Rig:
         """The receiver half of a QP."""
         return self.table.view(index).rx
 
-    def path(self, ev: int, index: int = 0, peer: str = "h2") -> dict[str, int]:
-        """The path of an EV."""
-        (found,) = (path for path in self.table.paths(peer, index) if path["ev"] == ev)
-        return found
+    def path(self, ev: int, index: int = 0) -> dict[str, int]:
+        """The path of an EV: its members, its state, plane and slot, and the sets it is in."""
+        (found,) = (path for path in self.table.paths(index) if path.ev == ev)
+        return {
+            **found.values,
+            "state": found.state,
+            "plane": found.plane,
+            "slot": found.slot,
+            "use": found.use,
+            "skip": found.skip,
+            "slow": found.slow,
+            "spare": found.spare,
+        }
 
     def active(self) -> bool:
         """Whether any QP has asked for the clock."""

@@ -76,6 +76,8 @@ class FakeSource:
             qps=4,
             last_heard_s=0.5,
             planes_usable=[0],
+            shares=[1.0, 0.5],
+            planes_srtt_us=[81.5, None],
             tx_packets=1000,
             rx_packets=500,
         )
@@ -86,6 +88,8 @@ class FakeSource:
             addresses=["10.99.0.3/32"],
             last_heard_s=None,
             planes_usable=[],
+            shares=[1.0, 1.0],
+            planes_srtt_us=[None, None],
         )
         return [heard, unheard]
 
