@@ -28,6 +28,8 @@ PURE = {
     "mrcd.model",
     "mrcd.wire",
     "mrcd.fabric.description",
+    "mrcd.fabric.hosts",
+    "mrcd.fabric.planning",
     "mrcd.fabric.usid",
 }
 PURE_MAY_IMPORT = PURE | {"mrcd", "mrcd.fabric", "mrcd.paths"}
