@@ -27,6 +27,7 @@ PURE = {
     "mrcd.interfaces",
     "mrcd.model",
     "mrcd.wire",
+    "mrcd.denylist",
     "mrcd.fabric.description",
     "mrcd.fabric.hosts",
     "mrcd.fabric.planning",
