@@ -17,17 +17,21 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from cli.exits import CommandError, NoSuchObject, NotPermitted, Unreachable
+from cli.exits import BadElement, CommandError, NoSuchObject, NotPermitted, Unreachable
 from mrcd.model import (
     ConnectionsReply,
+    DeniedReply,
+    DenyReply,
     MonitorReply,
     MonitorSample,
+    PathEvent,
     PathsReply,
     PeersReply,
     StatsInfo,
     StatsReply,
     Status,
     StatusReply,
+    WatchPathsReply,
 )
 
 DEFAULT_SOCKET = "/run/mrcd/mrcd.sock"
@@ -46,6 +50,16 @@ class _Reply(msgspec.Struct):
 class _NoSuchPeer(msgspec.Struct):
     name: str
     known: list[str]
+
+
+class _BadElement(msgspec.Struct):
+    element: str
+    reason: str
+
+
+class _NoPathLeft(msgspec.Struct):
+    element: str
+    peers: list[str]
 
 
 class Client:
@@ -86,6 +100,28 @@ class Client:
     def stats(self) -> StatsInfo:
         """All counters."""
         return self._call("GetStats", StatsReply)["stats"]
+
+    def deny(self, element: str, peer: str | None, *, force: bool) -> DenyReply:
+        """Deny the paths that cross an element."""
+        return self._call("Deny", DenyReply, element=element, peer=peer, force=force)
+
+    def allow(self, element: str, peer: str | None) -> DenyReply:
+        """Take a rule of the denylist back."""
+        return self._call("Allow", DenyReply, element=element, peer=peer)
+
+    def denied(self) -> DeniedReply:
+        """The rules of the denylist."""
+        return self._call("ListDenied", DeniedReply)
+
+    def watch_paths(self) -> Iterator[PathEvent | None]:
+        """None when the watch has begun, then every path event, for ever."""
+        self._send("WatchPaths", {}, more=True)
+        continues = True
+        while continues:
+            reply = self._receive()
+            continues = reply.continues
+            _set_timeout(self._socket, 0)  # paths may stay as they are for days
+            yield self._decode(reply, WatchPathsReply)["event"]
 
     def monitor(self, interval_ms: int) -> Iterator[MonitorSample]:
         """A sample at once and then every ``interval_ms``, for ever."""
@@ -130,6 +166,15 @@ class Client:
         if reply.error == f"{INTERFACE}.NoSuchPeer":
             missing = self._checked(bytes(reply.parameters), _NoSuchPeer)
             raise NoSuchObject("peer", missing.name, missing.known)
+        if reply.error == f"{INTERFACE}.BadElement":
+            bad = self._checked(bytes(reply.parameters), _BadElement)
+            raise BadElement(bad.reason)
+        if reply.error == f"{INTERFACE}.NoPathLeft":
+            left = self._checked(bytes(reply.parameters), _NoPathLeft)
+            raise CommandError(
+                f"denying {left.element} leaves no path to {', '.join(left.peers)};"
+                " --force does it all the same"
+            )
         details = bytes(reply.parameters).decode()
         raise CommandError(f"mrcd at {self._path} answered {reply.error} {details}")
 

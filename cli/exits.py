@@ -60,6 +60,12 @@ class NoSuchObject(CommandError):
         super().__init__(f"no {kind} {name!r}; known: {names or 'none'}")
 
 
+class BadElement(CommandError):
+    """The element of the fabric does not exist; the message lists what there is."""
+
+    exit_code = NO_SUCH_OBJECT
+
+
 class NotPermitted(CommandError):
     """The user may not do this."""
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 from cli.client import Client
 from cli.options import HELP_NAMES, json_option, peer_option
-from cli.render import BAD, GOOD, WARN, micros, print_json, table
-from mrcd.model import PathInfo
+from cli.render import BAD, GOOD, WARN, colour, micros, print_json, print_json_line, table
+from mrcd.model import DeniedInfo, PathEvent, PathInfo
 
 STATE_COLOURS = {"GOOD": GOOD, "SKIP": WARN, "ASSUMED_BAD": BAD, "DENIED": BAD}
 
@@ -57,3 +59,105 @@ def render(paths: list[PathInfo]) -> str:
         ],
         [{5: STATE_COLOURS[path.state]} for path in paths],
     )
+
+
+@path.command()
+@click.argument("element")
+@peer_option
+@click.option("--force", is_flag=True, help="Even if no path to some peer is left.")
+@json_option
+@click.pass_obj
+def deny(socket: str, element: str, peer: str | None, force: bool, as_json: bool) -> None:
+    """Keep packets off the paths that cross an ELEMENT, until `path allow`.
+
+    \b
+    ELEMENT  0x10020000 (a path's EV), p1 (plane), p1t0-1 (T0), p1t1-2 (T1),
+             p1t0-1:p1t1-2 (link), h2:p1 (NIC link), h2 (peer)
+
+    Holds for every QP, also new ones, and is remembered when mrcd starts again.
+    """
+    with Client(socket) as client:
+        reply = client.deny(element, peer, force=force)
+    if as_json:
+        print_json(reply)
+    elif reply["changed"]:
+        click.echo(f"denied: {_shown(element, peer)}")
+    else:
+        click.echo(f"denied already: {_shown(element, peer)}")
+
+
+@path.command()
+@click.argument("element")
+@peer_option
+@json_option
+@click.pass_obj
+def allow(socket: str, element: str, peer: str | None, as_json: bool) -> None:
+    """Take back a `path deny` of the same ELEMENT and --peer."""
+    with Client(socket) as client:
+        reply = client.allow(element, peer)
+    if as_json:
+        print_json(reply)
+    else:
+        click.echo(f"allowed: {_shown(element, peer)}")
+
+
+def _shown(element: str, peer: str | None) -> str:
+    return f"{element}, to {peer}" if peer else element
+
+
+@path.command()
+@json_option
+@click.pass_obj
+def denied(socket: str, as_json: bool) -> None:
+    """List what `path deny` keeps packets off."""
+    with Client(socket) as client:
+        reply = client.denied()
+    if as_json:
+        print_json(reply)
+    else:
+        click.echo(render_denied(reply["rules"]) if reply["rules"] else "nothing is denied")
+
+
+def render_denied(rules: list[DeniedInfo]) -> str:
+    """A row for each rule."""
+    rows = [(rule.element, rule.kind, rule.peer or "all", rule.paths) for rule in rules]
+    return table(("ELEMENT", "KIND", "PEER", "PATHS"), rows)
+
+
+@path.command()
+@peer_option
+@json_option
+@click.pass_obj
+def watch(socket: str, peer: str | None, as_json: bool) -> None:
+    """Report each path that comes into use or goes out of it, until interrupted.
+
+    Times are CLOCK_MONOTONIC, from the kernel. LOST is how long before the event
+    the packet was sent that is taken for lost. JSON is an event a line.
+    """
+    with contextlib.suppress(KeyboardInterrupt), Client(socket) as client:
+        if peer is not None:
+            client.paths(peer)  # an unknown one is an error
+        for event in client.watch_paths():
+            if event is None:
+                if not as_json:
+                    click.echo("watching; the time is in seconds since the machine started")
+            elif peer in (None, event.peer):
+                print_json_line(event) if as_json else click.echo(_line(event))
+
+
+def _line(event: PathEvent) -> str:
+    words = [
+        f"{event.time_ns / 1e9:.6f}",
+        f"{event.peer} qp {event.qp}",
+        f"0x{event.ev:08x} (plane {event.plane}, T1 {event.t1 or '-'})",
+        f"{event.from_state} ->",
+        colour(event.to_state, STATE_COLOURS[event.to_state]),
+        f"on {event.cause}",
+    ]
+    if event.sent_ns is not None:
+        words.append(f"lost {micros((event.time_ns - event.sent_ns) / 1000)}")
+    if event.rtt_ns is not None:
+        words.append(f"rtt {micros(event.rtt_ns / 1000)}")
+    if event.missed:
+        words.append(f"({event.missed} events before it were missed)")
+    return "  ".join(words)

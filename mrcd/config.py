@@ -16,8 +16,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 from pathlib import Path
 from typing import Any
 
-from mrcd.fabric import description
 from mrcd.evset import ACTIVE_MAX, ACTIVE_MIN
+from mrcd.fabric import description, hosts
 from mrcd.fabric.description import Fabric, FabricError, Host, Interface
 from mrcd.wire import WIRE
 
@@ -29,6 +29,7 @@ RING_MIN, RING_MAX = 128, 65536
 QPS_MAX = 16
 TICK_MIN_US, TICK_MAX_US = 100, 100_000
 PROBE_PPS_MAX = 100_000
+PEERS_DEFAULT_MAX = 1024  # each takes memory in the maps, whether it is talked to or not
 
 
 class ConfigError(Exception):
@@ -132,7 +133,7 @@ def _build(path: Path, root: _Table, problems: list[str]) -> Config | None:
     host = _known_host(host_table, "name", name, fabric)
     mrc0 = _mrc0(mrc0_table, host, fabric)
     interfaces = _interfaces(planes_table, fabric, mrc0.name)
-    peers = _peers(peer_tables, fabric, host, mrc0)
+    peers = _peers(peer_tables, fabric, host, mrc0, path, problems)
     if fabric is None or host is None:
         return None
     return Config(path, fabric_path, fabric, host, mrc0, interfaces, transport, peers)
@@ -147,25 +148,27 @@ def _fabric(path: Path, problems: list[str]) -> Fabric | None:
     except FabricError as error:
         problems.extend(error.problems)
         return None
-    for host in fabric.hosts:
-        for address in host.addresses:
-            if clash := _reserved(_host_route(address), fabric):
-                problems.append(
-                    f"{path}: host {host.name}: addresses: {address}: lies in {clash}; "
-                    "mrc0 needs a prefix of its own"
-                )
+    for whose, shown, prefix in hosts.claims(fabric.hosts):
+        if clash := _reserved(prefix, fabric):
+            problems.append(
+                f"{path}: {whose}: addresses: {shown}: lies in {clash}; "
+                "mrc0 needs a prefix of its own"
+            )
     return fabric
 
 
 def _known_host(table: _Table, key: str, name: str | None, fabric: Fabric | None) -> Host | None:
     if name is None or fabric is None:
         return None
-    for host in fabric.hosts:
-        if host.name == name:
-            return host
-    known = [host.name for host in fabric.hosts]
-    table.problem(key, name, f"no such host in the fabric file{_suggest(name, known)}")
-    return None
+    host = hosts.find(fabric.hosts, name)
+    if host is None:
+        near = (
+            f"; there is {hosts.listed(fabric.hosts)}"
+            if isinstance(fabric.hosts, hosts.HostRange)
+            else _suggest(name, [each.name for each in fabric.hosts])
+        )
+        table.problem(key, name, f"no such host in the fabric file{near}")
+    return host
 
 
 def _mrc0(table: _Table, host: Host | None, fabric: Fabric | None) -> Mrc0:
@@ -250,9 +253,20 @@ def _transport(table: _Table) -> Transport:
 
 
 def _peers(
-    tables: list[_Table], fabric: Fabric | None, ours: Host | None, mrc0: Mrc0
+    tables: list[_Table],
+    fabric: Fabric | None,
+    ours: Host | None,
+    mrc0: Mrc0,
+    path: Path,
+    problems: list[str],
 ) -> tuple[Peer, ...]:
     if not tables and fabric is not None and ours is not None:
+        if len(fabric.hosts) > PEERS_DEFAULT_MAX:
+            problems.append(
+                f"{path}: [[peer]]: is missing: the fabric has {len(fabric.hosts)} hosts, and only "
+                f"up to {PEERS_DEFAULT_MAX} are all peers by default; name those that are"
+            )
+            return ()
         others = [host for host in fabric.hosts if host.name != ours.name]
         return tuple(Peer(host, _host_routes(host)) for host in others)
     own = {_host_route(address) for address in mrc0.addresses}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The control socket: the varlink interface ``io.mrcd.Control`` on a unix socket.
 
-The interface only reads. Who may connect is decided by the socket's mode (0660), not by the
-methods. ``org.varlink.service`` is served beside it, so ``varlinkctl introspect`` and
+Who may connect is decided by the socket's mode (0660), not by the methods, most of which only
+read. ``org.varlink.service`` is served beside it, so ``varlinkctl introspect`` and
 ``varlinkctl call`` work without anything of this project.
 
 No ``from __future__ import annotations`` here: asyncvarlink builds the interface from the
@@ -16,7 +16,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -37,13 +37,19 @@ from asyncvarlink.conversion import ConversionError
 from asyncvarlink.serviceinterface import InvalidParameter, VarlinkServiceInterface
 
 from mrcd import __version__
+from mrcd.denials import CutsOff, NotDenied
+from mrcd.denylist import NoSuchElement
 from mrcd.log import get_logger
 from mrcd.model import (
     SCHEMA_VERSION,
     ConnectionsReply,
     ConnInfo,
+    DeniedInfo,
+    DeniedReply,
+    DenyReply,
     MonitorReply,
     MonitorSample,
+    PathEvent,
     PathInfo,
     PathsReply,
     PeerInfo,
@@ -52,6 +58,7 @@ from mrcd.model import (
     StatsReply,
     Status,
     StatusReply,
+    WatchPathsReply,
 )
 
 INTERFACE = "io.mrcd.Control"
@@ -84,6 +91,21 @@ class Source(Protocol):
     def stats(self) -> StatsInfo:
         """All counters."""
 
+    def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
+        """Add a rule to the denylist; False when it was there.
+
+        Raises NoSuchElement, or CutsOff without ``force``.
+        """
+
+    def allow(self, element: str, peer: str | None) -> None:
+        """Remove a rule. Raises NoSuchElement or NotDenied."""
+
+    def denied(self) -> list[DeniedInfo]:
+        """The rules of the denylist."""
+
+    def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
+        """None at once, then every path event."""
+
 
 class ControlError(Exception):
     """The control socket cannot be set up; the message says where, why and what to do."""
@@ -97,6 +119,22 @@ class NoSuchPeer(TypedVarlinkErrorReply, interface=INTERFACE):
         known: list[str]
 
 
+class BadElement(TypedVarlinkErrorReply, interface=INTERFACE):
+    """The text names no element of the fabric, or none that is denied; "reason" lists them."""
+
+    class Parameters:
+        element: str
+        reason: str
+
+
+class NoPathLeft(TypedVarlinkErrorReply, interface=INTERFACE):
+    """The rule would leave no path to these peers; "force" makes it all the same."""
+
+    class Parameters:
+        element: str
+        peers: list[str]
+
+
 class Internal(TypedVarlinkErrorReply, interface=INTERFACE):
     """The daemon failed to answer; its log has the details."""
 
@@ -105,9 +143,9 @@ class Internal(TypedVarlinkErrorReply, interface=INTERFACE):
 
 
 class Control(VarlinkInterface, name=INTERFACE):
-    """What mrcd on this host is doing. All methods only read."""
+    """What mrcd on this host is doing, and which paths it may use."""
 
-    errors = (NoSuchPeer, Internal)
+    errors = (NoSuchPeer, BadElement, NoPathLeft, Internal)
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -138,6 +176,42 @@ class Control(VarlinkInterface, name=INTERFACE):
     def GetStats(self) -> StatsReply:
         """All counters of the data path and the daemon."""
         return {"stats": self._source.stats()}
+
+    @varlinkmethod
+    def Deny(self, *, element: str, peer: str | None = None, force: bool = False) -> DenyReply:
+        """Deny the paths that cross an element: an EV (0x10020000), plane (p1), switch (p1t1-2),
+        link (p1t0-1:p1t1-2), NIC link (h2:p1) or peer (h2); of one peer or of all."""
+        self._check_peer(peer)
+        try:
+            changed = self._source.deny(element, peer, force=force)
+        except NoSuchElement as error:
+            raise BadElement({"element": element, "reason": str(error)}) from error
+        except CutsOff as error:
+            raise NoPathLeft({"element": element, "peers": [*error.peers]}) from error
+        return {"changed": changed, "rules": self._source.denied()}
+
+    @varlinkmethod
+    def Allow(self, *, element: str, peer: str | None = None) -> DenyReply:
+        """Take back what Deny of the same element and peer did."""
+        self._check_peer(peer)
+        try:
+            self._source.allow(element, peer)
+        except (NoSuchElement, NotDenied) as error:
+            raise BadElement({"element": element, "reason": str(error)}) from error
+        return {"changed": True, "rules": self._source.denied()}
+
+    @varlinkmethod
+    def ListDenied(self) -> DeniedReply:
+        """The rules of the denylist."""
+        return {"schema_version": SCHEMA_VERSION, "rules": self._source.denied()}
+
+    @varlinkmethod(delay_generator=False)
+    async def WatchPaths(self) -> AsyncIterator[WatchPathsReply]:
+        """A reply without an event at once, then one for each path that comes into use or goes
+        out of it, until the caller hangs up. Must be called with "more"."""
+        async with contextlib.aclosing(self._source.watch_paths()) as events:
+            async for event in events:
+                yield {"event": event}
 
     @varlinkmethod(delay_generator=False)
     async def Monitor(self, *, interval_ms: int = 1000) -> AsyncIterator[MonitorReply]:

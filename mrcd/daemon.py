@@ -20,11 +20,13 @@ from mrcd.clock import Clock
 from mrcd.config import Config, Peer
 from mrcd.control import ControlServer
 from mrcd.datapath import Datapath, DatapathError
+from mrcd.denials import Denials
 from mrcd.detach import detach_with
 from mrcd.loader import Sizes
 from mrcd.log import get_logger
 from mrcd.model import XdpMode
 from mrcd.netlink import Netlink
+from mrcd.pathfeed import PathFeed
 from mrcd.pathlog import PathLog
 from mrcd.peers import Peers
 from mrcd.planes import Plane, Planes, find_planes
@@ -113,6 +115,8 @@ class Daemon:
         table = QpTable(datapath, config)
         for peer in config.peers:
             table.add_peer(peer)
+        self._denials = denials = Denials(config, table, places.state_dir)
+        self._feed = feed = PathFeed(tuple(table.indices), table.per_peer)
         clock = Clock(
             datapath,
             config.fabric.planes,
@@ -131,7 +135,7 @@ class Daemon:
         self._spawn(planes.follow())
         stack.push_async_callback(self._cancel_tasks)
 
-        report = Report(config, datapath, table, planes, peers, clock, places.bpffs)
+        report = Report(config, datapath, table, planes, peers, clock, denials, feed, places.bpffs)
         await stack.enter_async_context(ControlServer(places.socket, report))
         log.info("daemon.ready", host=config.host.name, peers=len(config.peers))
         await self._stop.wait()
@@ -220,7 +224,8 @@ class Daemon:
             self._peers.set_planes(mask)
 
     def _mtu_of_peer(self, peer: Peer, mtu: int) -> None:
-        """Routes to a peer carry its MTU where it is smaller than ours."""
+        """Its QPs were set up. Routes to a peer carry its MTU where it is smaller than ours."""
+        self._denials.apply(peer.name)
         if self._routes.get(peer.name) != mtu:
             self._routes[peer.name] = mtu
             self._spawn(self._route_peer(peer, mtu))
@@ -231,8 +236,13 @@ class Daemon:
 
     def _path_event(self, event: dict[str, int]) -> None:
         """From the clock's thread: a path came into use or went out of it."""
+        if event["kind"] == ABI.MRC_EVENT_PATH:
+            self._loop.call_soon_threadsafe(self._path_changed, event)
+
+    def _path_changed(self, event: dict[str, int]) -> None:
         if event["state"] == ABI.MRC_PATH_ASSUMED_BAD:
-            self._loop.call_soon_threadsafe(self._path_log.withdrawn, event["ev"])
+            self._path_log.withdrawn(event["ev"])
+        self._feed.publish(event)
 
     def _clock_failed(self, error: Exception) -> None:
         """From the clock's thread."""

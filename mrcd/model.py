@@ -118,6 +118,34 @@ class PathInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PathEvent:
+    """A path came into use or went out of it. Times are CLOCK_MONOTONIC, taken in the kernel."""
+
+    time_ns: int
+    peer: str
+    qp: int  # index among the peer's QPs, from 0
+    ev: int
+    plane: int
+    t1: int
+    from_state: PathState
+    to_state: PathState
+    cause: str  # loss, mark, probe, probe_mark, deny, allow
+    sent_ns: int | None  # when the packet was sent that is taken for lost
+    rtt_ns: int | None  # the path's, smoothed
+    missed: int  # events before this one that this watcher was too slow for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeniedInfo:
+    """A rule of the denylist."""
+
+    element: str
+    kind: str  # path, plane, t0, t1, link, nic, peer
+    peer: str | None  # None: to every peer
+    paths: int  # slots of the QPs' EV sets that it denies now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnInfo:
     """One QP: its send window and its receive window. PSNs are 24 bits."""
 
@@ -190,6 +218,26 @@ class PathsReply(TypedDict):
 
     schema_version: int
     paths: list[PathInfo]
+
+
+class DenyReply(TypedDict):
+    """Reply of Deny and Allow: whether anything changed, and the rules there are now."""
+
+    changed: bool
+    rules: list[DeniedInfo]
+
+
+class DeniedReply(TypedDict):
+    """Reply of ListDenied."""
+
+    schema_version: int
+    rules: list[DeniedInfo]
+
+
+class WatchPathsReply(TypedDict):
+    """Each reply of WatchPaths; the first has no event and says that the watch has begun."""
+
+    event: PathEvent | None
 
 
 class ConnectionsReply(TypedDict):

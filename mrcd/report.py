@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import AsyncGenerator
 from ipaddress import IPv6Address
 from pathlib import Path
 
@@ -13,13 +14,16 @@ from mrcd.abi import COUNTERS
 from mrcd.clock import Clock
 from mrcd.config import Config, Peer
 from mrcd.datapath import Datapath
+from mrcd.denials import Denials
 from mrcd.fabric import usid
 from mrcd.handshake import State
 from mrcd.model import (
     ConnInfo,
     Counter,
     DatapathInfo,
+    DeniedInfo,
     Mrc0Info,
+    PathEvent,
     PathInfo,
     PathState,
     PeerInfo,
@@ -30,6 +34,7 @@ from mrcd.model import (
     Status,
     TickState,
 )
+from mrcd.pathfeed import PathFeed
 from mrcd.peers import Peers
 from mrcd.planes import Plane, Planes
 from mrcd.qptable import ALL_PLANES, QpTable
@@ -60,6 +65,8 @@ class Report:
         planes: Planes,
         peers: Peers,
         clock: Clock,
+        denials: Denials,
+        feed: PathFeed,
         bpffs: Path,
     ) -> None:
         self._config = config
@@ -68,6 +75,8 @@ class Report:
         self._planes = planes
         self._peers = peers
         self._clock = clock
+        self._denials = denials
+        self._feed = feed
         self._bpffs = bpffs
         self._started = time.monotonic()
         self.stopping = False
@@ -230,3 +239,21 @@ class Report:
                 Counter(name=name, value=values[name], help=text) for _i, name, text in COUNTERS
             ]
         )
+
+    # ---- paths: what the operator denies, what happens to them
+
+    def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
+        """Add a rule to the denylist; False when it was there."""
+        return self._denials.deny(element, peer, force=force)
+
+    def allow(self, element: str, peer: str | None) -> None:
+        """Remove a rule."""
+        self._denials.allow(element, peer)
+
+    def denied(self) -> list[DeniedInfo]:
+        """The rules of the denylist."""
+        return self._denials.listed()
+
+    def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
+        """None at once, then every path event."""
+        return self._feed.watch()

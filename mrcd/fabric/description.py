@@ -10,21 +10,33 @@ from __future__ import annotations
 import ipaddress
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+from mrcd.fabric import hosts as of
+from mrcd.fabric.hosts import Host as Host
+from mrcd.fabric.hosts import HostRange as HostRange
+from mrcd.fabric.hosts import Interface as Interface
 
 PLANES_MAX = 8
-T0_MAX = 254
-T1_MAX = 254
-PORT_MAX = 253  # .254 is the T0's own address
+T0_MAX = T1_MAX = PORT_MAX = 2047  # the index of a uSID has 11 bits
+# The IPv4 addresses of NICs and switches have a byte for each, 254 being the T0 itself; labs
+# are within it. A larger fabric has IPv6 addresses only.
+IPV4_SWITCHES_MAX = 254
+IPV4_PORT_MAX = 253
+_TOO_LARGE_FOR_A_LAB = (
+    f"too large for a lab: it has at most {IPV4_SWITCHES_MAX} T0s and T1s in a plane"
+    f" and {IPV4_PORT_MAX} hosts on a T0"
+)
+_OWN_NUMBER = 254  # last number of a T0's own address; past all ports where there are more
+_OWN_NUMBER_LARGE = 2048
 MTU_MIN = 1408  # 1280 for IPv6 in mrc0, and 128 bytes of headers around it
 MTU_MAX = 65535
 RATE_MAX_MBPS = 34_000  # tbf's 32-bit rate in bytes per second
 
+_NAME_MAX = 31
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _ELEMENT = re.compile(r"p\d+(t[01]-\d+)?")
 
@@ -35,16 +47,6 @@ class FabricError(Exception):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = tuple(problems)
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """A host: on which T0 of every plane, and at which of its ports (from 1)."""
-
-    name: str
-    t0: int
-    port: int
-    addresses: tuple[Interface, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +62,47 @@ class Fabric:
     t1: int
     mtu: int
     rate_mbps: int
-    hosts: tuple[Host, ...]
+    hosts: Sequence[Host]
 
     def host(self, name: str) -> Host:
         """The host of that name; KeyError that lists the names there are."""
-        for host in self.hosts:
-            if host.name == name:
-                return host
-        known = ", ".join(host.name for host in self.hosts)
-        raise KeyError(f"no host {name!r} in fabric {self.name!r}; there is {known}")
+        found = of.find(self.hosts, name)
+        if found is None:
+            known = of.listed(self.hosts)
+            raise KeyError(f"no host {name!r} in fabric {self.name!r}; there is {known}")
+        return found
+
+    @property
+    def ipv4(self) -> bool:
+        """Whether NICs and switches have IPv4 addresses, too: labs and fabrics of their size."""
+        switches = max(self.t0, self.t1)
+        return switches <= IPV4_SWITCHES_MAX and of.port_max(self.hosts) <= IPV4_PORT_MAX
 
     def address4(self, host: Host, plane: int) -> ipaddress.IPv4Address:
-        """The IPv4 address of the host's NIC in a plane."""
+        """The IPv4 address of the host's NIC in a plane; ValueError where there is none."""
+        if host.t0 > IPV4_SWITCHES_MAX or host.port > IPV4_PORT_MAX:
+            raise ValueError(f"{host.name} is past what IPv4 addresses of planes can number")
         return ipaddress.IPv4Address(f"10.{100 + plane}.{host.t0}.{host.port}")
 
     def address6(self, host: Host, plane: int) -> ipaddress.IPv6Address:
         """The IPv6 address of the host's NIC in a plane, the inner one of MRC."""
         return self.underlay(plane, host.t0, host.port)
 
+    def t0_address6(self, plane: int, t0: int) -> ipaddress.IPv6Address:
+        """The IPv6 address of a T0 itself."""
+        return self.underlay(plane, t0, _OWN_NUMBER if self.ipv4 else _OWN_NUMBER_LARGE)
+
+    def t1_address6(self, plane: int, t1: int) -> ipaddress.IPv6Address:
+        """The IPv6 address of a T1 itself."""
+        return self.underlay(plane, 0, t1)
+
     def underlay(self, plane: int, t0: int, last: int) -> ipaddress.IPv6Address:
         """underlay6 : plane : t0 :: last"""
-        base = int(self.underlay6.network_address)
-        return ipaddress.IPv6Address(base | plane << 80 | t0 << 64 | last)
+        return ipaddress.IPv6Address(self.underlay_number(plane, t0, last))
+
+    def underlay_number(self, plane: int, t0: int, last: int) -> int:
+        """`underlay` as a number."""
+        return int(self.underlay6.network_address) | plane << 80 | t0 << 64 | last
 
     def plane_prefix4(self, plane: int) -> ipaddress.IPv4Network:
         """All IPv4 addresses of a plane."""
@@ -109,8 +130,8 @@ def generate(
     problems = _out_of_range(
         ("--hosts", hosts, 1, 254),
         ("--planes", planes, 1, PLANES_MAX),
-        ("--t1", t1, 1, T1_MAX),
-        ("--hosts-per-t0", hosts_per_t0, 1, PORT_MAX),
+        ("--t1", t1, 1, IPV4_SWITCHES_MAX),
+        ("--hosts-per-t0", hosts_per_t0, 1, IPV4_PORT_MAX),
     )
     if problems:
         raise FabricError(problems)
@@ -142,15 +163,24 @@ def generate(
 
 
 def checked(fabric: Fabric) -> Fabric:
-    """The fabric, if what `lab up` lets a user override is sound; else FabricError."""
-    problems = _out_of_range(
-        ("--mtu", fabric.mtu, MTU_MIN, MTU_MAX),
-        ("--rate", fabric.rate_mbps, 0, RATE_MAX_MBPS),
-    )
+    """The fabric, if it is sound and a lab can be made of it; else FabricError."""
+    problems = [] if fabric.ipv4 else [_TOO_LARGE_FOR_A_LAB]
+    return sound(fabric, problems)
+
+
+def sound(fabric: Fabric, problems: Sequence[str] = ()) -> Fabric:
+    """The fabric, if what options let a user override is sound; else FabricError."""
+    found = [
+        *problems,
+        *_out_of_range(
+            ("--mtu", fabric.mtu, MTU_MIN, MTU_MAX),
+            ("--rate", fabric.rate_mbps, 0, RATE_MAX_MBPS),
+        ),
+    ]
     if not _NAME.fullmatch(fabric.name):
-        problems.append(f"--name {fabric.name}: must be {_NAME_RULE}")
-    if problems:
-        raise FabricError(problems)
+        found.append(f"--name {fabric.name}: must be {_NAME_RULE}")
+    if found:
+        raise FabricError(found)
     return fabric
 
 
@@ -176,6 +206,18 @@ def dumps(fabric: Fabric) -> str:
         f"mtu = {fabric.mtu}",
         f"rate_mbps = {fabric.rate_mbps}",
     ]
+    if isinstance(fabric.hosts, HostRange):
+        pattern = fabric.hosts
+        networks = ", ".join(f'"{network}"' for network in pattern.networks)
+        lines += [
+            "",
+            "[hosts]",
+            f"count = {pattern.size}",
+            f"per_t0 = {pattern.per_t0}",
+            f'name = "{pattern.name}"',
+            f"addresses = [{networks}]",
+        ]
+        return "\n".join(lines) + "\n"
     for host in fabric.hosts:
         addresses = ", ".join(f'"{address}"' for address in host.addresses)
         lines += [
@@ -225,7 +267,7 @@ class _Reader:
         self.problems.append(f"{self.source}: {key} = {_shown(value)}: must be {wanted}")
 
     def fabric(self, data: Mapping[str, Any]) -> Fabric:
-        self.only(data, "", ("fabric", "host"))
+        self.only(data, "", ("fabric", "host", "hosts"))
         table = data.get("fabric")
         if not isinstance(table, dict):
             self.problems.append(f"{self.source}: [fabric]: must be there, a table")
@@ -242,7 +284,7 @@ class _Reader:
         t1 = number(table, "fabric.", "t1", 1, T1_MAX, _REQUIRED)
         mtu = number(table, "fabric.", "mtu", MTU_MIN, MTU_MAX, 9000)
         rate = number(table, "fabric.", "rate_mbps", 0, RATE_MAX_MBPS, 0)
-        hosts = self.hosts(data.get("host", []), t0)
+        hosts = self.members(data, t0)
         if self.problems:
             raise FabricError(self.problems)
         return Fabric(name, block, underlay6, gateway, planes, t0, t1, mtu, rate, hosts)
@@ -290,6 +332,49 @@ class _Reader:
             self.complain("fabric.gateway", value, 'a link-local IPv6 address like "fe80::1"')
             return ipaddress.IPv6Address("fe80::1")
         return address
+
+    def members(self, data: Mapping[str, Any], t0: int) -> Sequence[Host]:
+        if "hosts" not in data:
+            return self.hosts(data.get("host", []), t0)
+        if "host" in data:
+            self.problems.append(f"{self.source}: [hosts] and [[host]]: must be one of the two")
+        return self.pattern(data["hosts"], t0)
+
+    def pattern(self, table: object, t0: int) -> Sequence[Host]:
+        """Section [hosts]."""
+        if not isinstance(table, dict):
+            self.complain("hosts", table, "a table: [hosts]")
+            return ()
+        before = len(self.problems)
+        self.only(table, "hosts.", ("count", "per_t0", "name", "addresses"))
+        per_t0 = self.number(table, "hosts.", "per_t0", 1, PORT_MAX, _REQUIRED)
+        count = self.number(table, "hosts.", "count", 1, t0 * per_t0, _REQUIRED)
+        name = self.name(table, "hosts.", "name", "h")
+        if _ELEMENT.fullmatch(f"{name}1") or len(f"{name}{count}") > _NAME_MAX:
+            self.complain("hosts.name", name, "short, and unlike the names of planes and switches")
+        networks = self.networks(table, count)
+        if len(self.problems) > before:
+            return ()
+        return HostRange(count, per_t0, name, networks)
+
+    def networks(self, table: Mapping[str, Any], count: int) -> tuple[of.Network, ...]:
+        wanted = f'a list of networks for {count} hosts, like ["10.128.0.0/9", "fd99::/64"]'
+        values = table.get("addresses", [])
+        if not isinstance(values, list) or not values:
+            self.complain("hosts.addresses", values, wanted)
+            return ()
+        found: list[of.Network] = []
+        for value in values:
+            network: of.Network | None = _or_none(ipaddress.ip_network, value)
+            if network is None or of.room(network) < count:
+                self.complain("hosts.addresses", value, wanted)
+            elif any(
+                network.version == other.version and network.overlaps(other) for other in found
+            ):
+                self.complain("hosts.addresses", value, "apart from the others")
+            else:
+                found.append(network)
+        return tuple(found)
 
     def hosts(self, tables: object, t0: int) -> tuple[Host, ...]:
         if not isinstance(tables, list) or not tables:

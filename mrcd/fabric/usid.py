@@ -10,6 +10,7 @@ The widths are those of bpf/mrc_wire.h (MRC_USID_*, MRC_EV_*); a test compares.
 from __future__ import annotations
 
 import ipaddress
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ EV_T1_MASK = 0x0FFF
 
 _PLANE_MAX = 7
 _BLOCK_BYTES = 4
+_FIELDS = struct.Struct(f">{USID_MAX}H")
+_EMPTY = (0,) * USID_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +110,20 @@ def ev_of_path(usids: Sequence[int]) -> int:
     ValueError when the list is not a path: wrong roles, or several planes.
     """
     parts = [split(value) for value in usids]
-    shown = ":".join(f"{value:04x}" for value in usids)
     roles = [part.role for part in parts]
     if len({part.plane for part in parts}) != 1:
-        raise ValueError(f"uSID list {shown} does not stay in one plane")
+        raise ValueError(f"uSID list {_shown(usids)} does not stay in one plane")
     if any(part.index == 0 for part in parts):
-        raise ValueError(f"uSID list {shown} has an index 0")
+        raise ValueError(f"uSID list {_shown(usids)} has an index 0")
     if roles == [ROLE_T0, ROLE_HOST]:
         return ev(parts[0].plane, 0)
     if roles == [ROLE_T0, ROLE_T1, ROLE_T0, ROLE_HOST] and parts[0].index != parts[2].index:
         return ev(parts[0].plane, parts[1].index)
-    raise ValueError(f"uSID list {shown} is neither T0, host nor T0, T1, another T0, host")
+    raise ValueError(f"uSID list {_shown(usids)} is neither T0, host nor T0, T1, another T0, host")
+
+
+def _shown(usids: Sequence[int]) -> str:
+    return ":".join(f"{value:04x}" for value in usids)
 
 
 def da_bytes(block: ipaddress.IPv6Network, usids: Sequence[int]) -> bytes:
@@ -127,15 +133,14 @@ def da_bytes(block: ipaddress.IPv6Network, usids: Sequence[int]) -> bytes:
     if len(usids) > USID_MAX:
         raise ValueError(f"{len(usids)} uSIDs do not fit an address: at most {USID_MAX}")
     address = block.network_address.packed[:_BLOCK_BYTES]
-    address += b"".join(value.to_bytes(2, "big") for value in usids)
-    return address.ljust(16, b"\0")
+    return address + _FIELDS.pack(*usids, *_EMPTY[len(usids) :])
 
 
 def usids_of_da(block: ipaddress.IPv6Network, address: bytes) -> list[int]:
     """The uSID list an outer destination address carries: the inverse of `da_bytes`."""
     if address[:_BLOCK_BYTES] != block.network_address.packed[:_BLOCK_BYTES]:
         raise ValueError(f"{ipaddress.IPv6Address(address)} is not in block {block}")
-    values = [int.from_bytes(address[i : i + 2], "big") for i in range(_BLOCK_BYTES, 16, 2)]
+    values = list(_FIELDS.unpack_from(address, _BLOCK_BYTES))
     while values and values[-1] == 0:
         values.pop()
     return values

@@ -6,17 +6,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from mrcd.control import ControlServer
+from mrcd.denials import CutsOff, NotDenied
+from mrcd.denylist import Rule, parse
+from mrcd.fabric import description
 from mrcd.model import (
     ConnInfo,
     Counter,
     DaemonState,
     DatapathInfo,
+    DeniedInfo,
     Mrc0Info,
+    PathEvent,
     PathInfo,
     PeerInfo,
     PlaneInfo,
@@ -35,6 +40,9 @@ class FakeSource:
         self.reasons = list(reasons)
         self.readings = 0
         self.broken: Exception | None = None
+        self.rules: list[DeniedInfo] = []
+        self.events: list[PathEvent] = []
+        self.watchers = 0
 
     def status(self) -> Status:
         self.readings += 1
@@ -142,6 +150,35 @@ class FakeSource:
                 Counter(name="drop.short", value=0, help="Packets too short for their headers."),
             ]
         )
+
+    def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
+        found = parse(description.generate(hosts=3), element)
+        if found.kind == "peer" and not force:
+            raise CutsOff(Rule(found, peer), ["h2"])
+        rule = DeniedInfo(element=found.name, kind=found.kind, peer=peer, paths=8)
+        if rule in self.rules:
+            return False
+        self.rules.append(rule)
+        return True
+
+    def allow(self, element: str, peer: str | None) -> None:
+        kept = [rule for rule in self.rules if (rule.element, rule.peer) != (element, peer)]
+        if kept == self.rules:
+            raise NotDenied(f"{element} is not denied; what is: p1t1-2")
+        self.rules = kept
+
+    def denied(self) -> list[DeniedInfo]:
+        return self.rules
+
+    async def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
+        self.watchers += 1
+        try:
+            yield None
+            for event in self.events:
+                yield event
+            await asyncio.Event().wait()
+        finally:
+            self.watchers -= 1
 
 
 @contextlib.contextmanager

@@ -111,7 +111,7 @@ def test_host__unknown_lists_the_known() -> None:
         ('"alpha"', '"beta"', "host[2].name: beta is taken by host[1].name"),
         ('"alpha"', '"p1t0-1"', "unlike the names of planes and switches"),
         ("t0 = 1\n", "t0 = 3\n", "host[1].t0 = 3: must be a whole number, 1 to 2"),
-        ("port = 1", "port = 254", "host[1].port = 254: must be a whole number, 1 to 253"),
+        ("port = 1", "port = 2048", "host[1].port = 2048: must be a whole number, 1 to 2047"),
         ('["10.99.0.2/24"]', '["10.99.0.1/24"]', "10.99.0.1 is taken by host[1].addresses"),
         ('["10.99.0.2/24"]', '["10.99.0.2"]', "must be a list of addresses with prefix length"),
         ('["10.99.0.2/24"]', '"10.99.0.2/24"', "must be a list of addresses"),
@@ -144,6 +144,61 @@ def test_parse__reports_everything_at_once() -> None:
 @pytest.mark.parametrize("text", ["", "x", "fabric = 1", "[fabric]\n[[host]]", "host = [1]"])
 def test_parse__survives_nonsense(text: str) -> None:
     assert problems(text)
+
+
+PATTERN = """
+[fabric]
+planes = 2
+t0 = 4
+t1 = 4
+[hosts]
+count = 10
+per_t0 = 3
+addresses = ["10.99.0.0/24", "fd99::/64"]
+"""
+
+
+def test_parse__hosts_by_a_pattern() -> None:
+    fabric = description.parse(PATTERN, "f.toml")
+    assert [(host.name, host.t0, host.port) for host in fabric.hosts[2:5]] == [
+        ("h3", 1, 3),
+        ("h4", 2, 1),
+        ("h5", 2, 2),
+    ]
+    assert fabric.host("h10").t0 == 4
+    assert [str(address) for address in fabric.host("h10").addresses] == [
+        "10.99.0.10/24",
+        "fd99::a/64",
+    ]
+    with pytest.raises(KeyError, match="h1 to h10"):
+        fabric.host("h11")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("count = 10", "count = 13", "hosts.count = 13: must be a whole number, 1 to 12"),
+        ("count = 10", "", "hosts.count: is missing: 1 to 12"),
+        ("per_t0 = 3", "per_t0 = 0", "hosts.per_t0 = 0: must be a whole number, 1 to 2047"),
+        ("per_t0 = 3", "per_t0 = 3\nname = 'p'", 'hosts.name = "p": must be short, and unlike'),
+        ("per_t0 = 3", "per_t0 = 3\nport = 1", "hosts.port: is not a key here"),
+        ("10.99.0.0/24", "10.99.0.0/29", '"10.99.0.0/29": must be a list of networks for 10'),
+        ("10.99.0.0/24", "10.99.0.1/24", '"10.99.0.1/24": must be a list of networks'),
+        ("fd99::/64", "10.99.0.0/16", '"10.99.0.0/16": must be apart from the others'),
+        ('["10.99.0.0/24", "fd99::/64"]', "[]", "hosts.addresses = []: must be a list of networks"),
+        ("[hosts]", "[[host]]\n[hosts]", "[hosts] and [[host]]: must be one of the two"),
+    ],
+)
+def test_parse__says_what_is_wrong_with_a_pattern(old: str, new: str, message: str) -> None:
+    found = problems(PATTERN.replace(old, new, 1))
+    assert len(found) == 1
+    assert message in found[0]
+
+
+def test_checked__a_lab_is_within_its_ipv4_addresses() -> None:
+    fabric = description.parse(GOOD.replace("t0 = 2\nt1", "t0 = 255\nt1"), "f.toml")
+    with pytest.raises(FabricError, match="too large for a lab"):
+        description.checked(fabric)
 
 
 def test_load__names_the_file_it_cannot_read(tmp_path: Path) -> None:

@@ -27,7 +27,10 @@ PURE = {
     "mrcd.interfaces",
     "mrcd.model",
     "mrcd.wire",
+    "mrcd.denylist",
     "mrcd.fabric.description",
+    "mrcd.fabric.hosts",
+    "mrcd.fabric.planning",
     "mrcd.fabric.usid",
 }
 PURE_MAY_IMPORT = PURE | {"mrcd", "mrcd.fabric", "mrcd.paths"}

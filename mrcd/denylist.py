@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which paths an operator's rules deny: elements of the fabric against EVs (pure).
+
+    0x10020000      a path: the EV of T1 2 in plane 1
+    p1              a plane
+    p1t0-1, p1t1-2  a switch
+    p1t0-1:p1t1-2   a link between switches
+    h2:p1           the link of a NIC, ours or a peer's
+    h2              a peer, all paths to it
+
+A rule denies the paths that cross its element, those to one peer only when it names one. An EV is
+the same path in both directions, so a rule of the sender's covers what it sends; the peer has its
+own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mrcd.fabric import hosts, usid
+from mrcd.fabric.description import Fabric, Host
+
+Kind = Literal["path", "plane", "t0", "t1", "link", "nic", "peer"]
+
+_EV = re.compile(r"0x([0-9a-f]{1,8})", re.IGNORECASE)
+_PLANE = re.compile(r"p(\d+)")
+_SWITCH = re.compile(r"p(\d+)t([01])-(\d+)")
+
+
+class NoSuchElement(ValueError):
+    """The text names nothing of this fabric; the message lists what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """A part of the fabric, by the one name it has. Members that its kind has no use for are 0."""
+
+    name: str
+    kind: Kind
+    plane: int = 0
+    t0: int = 0
+    t1: int = 0
+    host: str = ""
+    ev: int = 0
+
+    def crossed(self, own: Host, peer: Host, ev: int) -> bool:
+        """Whether the path of an EV between two hosts crosses the element."""
+        if self.kind == "peer":
+            return self.host == peer.name
+        if self.kind == "path":
+            return self.ev == ev
+        if usid.ev_plane(ev) != self.plane:
+            return False
+        over_t0 = self.t0 in (own.t0, peer.t0)
+        over_t1 = self.t1 == usid.ev_t1(ev)
+        match self.kind:
+            case "plane":
+                return True
+            case "t0":
+                return over_t0
+            case "t1":
+                return over_t1
+            case "link":
+                return over_t0 and over_t1
+            case _:
+                return self.host in (own.name, peer.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The paths that cross an element are denied; `peer` narrows it to those to one peer."""
+
+    element: Element
+    peer: str | None = None
+
+    def denies(self, own: Host, peer: Host, ev: int) -> bool:
+        """Whether the rule denies the path of an EV to a peer."""
+        return self.peer in (None, peer.name) and self.element.crossed(own, peer, ev)
+
+    def __str__(self) -> str:
+        return self.element.name + (f" to {self.peer}" if self.peer else "")
+
+
+def parse(fabric: Fabric, text: str) -> Element:
+    """The element a text names; the ends of a link may stand in either order."""
+    element = _parse(fabric, text)
+    if element is None:
+        raise NoSuchElement(
+            f"no element {text!r} in fabric {fabric.name}; there is {_there(fabric)}"
+        )
+    return element
+
+
+def _parse(fabric: Fabric, text: str) -> Element | None:
+    if found := _EV.fullmatch(text):
+        return _path(fabric, int(found[1], 16))
+    if found := _PLANE.fullmatch(text):
+        plane = int(found[1])
+        return Element(f"p{plane}", "plane", plane) if plane < fabric.planes else None
+    if ":" in text:
+        return _link(fabric, *text.split(":", 1))
+    return _switch(fabric, text) or _peer(fabric, text)
+
+
+def _path(fabric: Fabric, ev: int) -> Element | None:
+    plane, t1 = usid.ev_plane(ev), usid.ev_t1(ev)
+    if plane >= fabric.planes or t1 > fabric.t1 or ev != usid.ev(plane, t1):
+        return None
+    return Element(f"0x{ev:08x}", "path", plane, t1=t1, ev=ev)
+
+
+def _switch(fabric: Fabric, text: str) -> Element | None:
+    found = _SWITCH.fullmatch(text)
+    if found is None:
+        return None
+    plane, tier, index = (int(number) for number in found.groups())
+    if plane >= fabric.planes or not 1 <= index <= (fabric.t1 if tier else fabric.t0):
+        return None
+    name = f"p{plane}t{tier}-{index}"
+    if tier:
+        return Element(name, "t1", plane, t1=index)
+    return Element(name, "t0", plane, t0=index)
+
+
+def _peer(fabric: Fabric, text: str) -> Element | None:
+    return Element(text, "peer", host=text) if hosts.find(fabric.hosts, text) else None
+
+
+def _link(fabric: Fabric, one: str, other: str) -> Element | None:
+    near, far = _switch(fabric, one), _switch(fabric, other)
+    if near is not None and far is not None:
+        if near.kind == "t1":
+            near, far = far, near
+        if (near.kind, far.kind, near.plane) != ("t0", "t1", far.plane):
+            return None
+        name = f"{near.name}:{far.name}"
+        return Element(name, "link", near.plane, t0=near.t0, t1=far.t1)
+    for host, at in ((one, other), (other, one)):
+        found = _PLANE.fullmatch(at)
+        if found and int(found[1]) < fabric.planes and hosts.find(fabric.hosts, host):
+            plane = int(found[1])
+            return Element(f"{host}:p{plane}", "nic", plane, host=host)
+    return None
+
+
+def _there(fabric: Fabric) -> str:
+    last = fabric.planes - 1
+    return (
+        f"planes p0 to p{last}, switches p0t0-1 to p{last}t0-{fabric.t0} and p0t1-1 to"
+        f" p{last}t1-{fabric.t1}, links like p0t0-1:p0t1-1, NIC links like"
+        f" {fabric.hosts[0].name}:p0, EVs like 0x{usid.ev(last, fabric.t1):08x},"
+        f" hosts {hosts.listed(fabric.hosts)}"
+    )
+
+
+def denied(rules: Iterable[Rule], own: Host, peer: Host, evs: Iterable[int]) -> set[int]:
+    """Those of the EVs to a peer that some rule denies."""
+    rules = tuple(rules)
+    return {ev for ev in evs if any(rule.denies(own, peer, ev) for rule in rules)}
+
+
+def evs_between(fabric: Fabric, own: Host, peer: Host) -> list[int]:
+    """Every EV of every plane to a peer."""
+    return [
+        ev for plane in range(fabric.planes) for ev in usid.evs_between(fabric, own, peer, plane)
+    ]
+
+
+def cut_off(
+    rules: Sequence[Rule], own: Host, peers: Iterable[tuple[Host, Sequence[Collection[int]]]]
+) -> list[str]:
+    """Names of the peers to which some EV set has no path left.
+
+    peers: each with the EV sets that must keep a path: those of its QPs, or all EVs there are.
+    """
+    return [
+        peer.name
+        for peer, sets in peers
+        if any(len(denied(rules, own, peer, evs)) == len(set(evs)) for evs in sets)
+    ]

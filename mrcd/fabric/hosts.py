@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Hosts of a fabric: one by one, or as a pattern that makes them when asked."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host: on which T0 of every plane, and at which of its ports (from 1)."""
+
+    name: str
+    t0: int
+    port: int
+    addresses: tuple[Interface, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostRange(Sequence[Host]):
+    """`size` hosts that fill the T0s in order, `per_t0` on each; section [hosts] of a file.
+
+    Number i, from 1, is called `name` and i, and has the i-th address of each network. Nothing
+    is kept for a host: a fabric of 131,072 is read as fast as one of two.
+    """
+
+    size: int
+    per_t0: int
+    name: str
+    networks: tuple[Network, ...]
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, index: int) -> Host: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Host, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Host | tuple[Host, ...]:
+        if isinstance(index, slice):
+            return tuple(self._host(i) for i in range(*index.indices(self.size)))
+        if not -self.size <= index < self.size:
+            raise IndexError(f"host {index} of {self.size}")
+        return self._host(index % self.size)
+
+    def __iter__(self) -> Iterator[Host]:
+        return map(self._host, range(self.size))
+
+    def _host(self, index: int) -> Host:
+        t0, port = divmod(index, self.per_t0)
+        addresses = tuple(_nth(network, index + 1) for network in self.networks)
+        return Host(f"{self.name}{index + 1}", t0 + 1, port + 1, addresses)
+
+    def find(self, name: str) -> Host | None:
+        """The host of that name, None when there is none."""
+        number = name.removeprefix(self.name)
+        if number == name or not re.fullmatch(r"[1-9][0-9]{0,9}", number):
+            return None
+        return self._host(int(number) - 1) if int(number) <= self.size else None
+
+
+def _nth(network: Network, number: int) -> Interface:
+    if isinstance(network, ipaddress.IPv4Network):
+        return ipaddress.IPv4Interface((int(network.network_address) + number, network.prefixlen))
+    return ipaddress.IPv6Interface((int(network.network_address) + number, network.prefixlen))
+
+
+def room(network: Network) -> int:
+    """How many hosts a network has addresses for, the network's own left out."""
+    return network.num_addresses - (2 if network.version == 4 else 1)
+
+
+def find(hosts: Sequence[Host], name: str) -> Host | None:
+    """The host of that name, None when there is none."""
+    if isinstance(hosts, HostRange):
+        return hosts.find(name)
+    return next((host for host in hosts if host.name == name), None)
+
+
+def listed(hosts: Sequence[Host]) -> str:
+    """Their names, for a message."""
+    if isinstance(hosts, HostRange) and len(hosts) > 3:
+        return f"{hosts[0].name} to {hosts[-1].name}"
+    return ", ".join(host.name for host in hosts)
+
+
+def claims(hosts: Sequence[Host]) -> Iterator[tuple[str, str, Network]]:
+    """What their mrc0s take of the address space: whose it is, as written, and as a prefix."""
+    if isinstance(hosts, HostRange):
+        for network in hosts.networks:
+            yield f"hosts {listed(hosts)}", str(network), network
+        return
+    for host in hosts:
+        for address in host.addresses:
+            yield f"host {host.name}", str(address), ipaddress.ip_network(address.ip)
+
+
+def port_max(hosts: Sequence[Host]) -> int:
+    """The highest port any of them is at."""
+    if isinstance(hosts, HostRange):
+        return min(hosts.size, hosts.per_t0)
+    return max((host.port for host in hosts), default=0)

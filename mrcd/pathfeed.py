@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Path events for whoever watches: what the ring buffer says, in the words of the control API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
+
+from mrcd.abi import ABI
+from mrcd.fabric import usid
+from mrcd.model import PathEvent, PathState
+
+WAITING_MAX = 4096
+"""Events kept for a watcher that does not read; more are counted and lost to it."""
+
+STATES: Mapping[int, PathState] = {
+    ABI.MRC_PATH_GOOD: "GOOD",
+    ABI.MRC_PATH_DENIED: "DENIED",
+    ABI.MRC_PATH_SKIP: "SKIP",
+    ABI.MRC_PATH_ASSUMED_BAD: "ASSUMED_BAD",
+}
+CAUSES: Mapping[int, str] = {
+    value: name.removeprefix("MRC_ON_").lower()
+    for name, value in ABI.constants.items()
+    if name.startswith("MRC_ON_")
+}
+
+
+class PathFeed:
+    """Hands path events to any number of watchers; for the event loop's thread only.
+
+    peers: names in the order of their indices. per_peer: QPs each has.
+    """
+
+    def __init__(self, peers: tuple[str, ...], per_peer: int) -> None:
+        self._peers = peers
+        self._per_peer = per_peer
+        self._watchers: dict[asyncio.Queue[PathEvent], int] = {}  # and how many it missed
+
+    def publish(self, event: Mapping[str, int]) -> None:
+        """A struct mrc_event of kind MRC_EVENT_PATH."""
+        if not self._watchers:
+            return
+        peer, qp = divmod(event["qp"], self._per_peer)
+        told = PathEvent(
+            time_ns=event["time_ns"],
+            peer=self._peers[peer] if peer < len(self._peers) else "",
+            qp=qp,
+            ev=event["ev"],
+            plane=usid.ev_plane(event["ev"]),
+            t1=usid.ev_t1(event["ev"]),
+            from_state=STATES[event["from_state"]],
+            to_state=STATES[event["state"]],
+            cause=CAUSES.get(event["cause"], str(event["cause"])),
+            sent_ns=event["sent_ns"] or None,
+            rtt_ns=event["rtt_ns"] or None,
+            missed=0,
+        )
+        for waiting, missed in self._watchers.items():
+            try:
+                waiting.put_nowait(replace(told, missed=missed))
+                self._watchers[waiting] = 0
+            except asyncio.QueueFull:
+                self._watchers[waiting] = missed + 1
+
+    async def watch(self) -> AsyncGenerator[PathEvent | None, None]:
+        """None once, when the watch has begun, then every event from there on."""
+        waiting: asyncio.Queue[PathEvent] = asyncio.Queue(WAITING_MAX)
+        self._watchers[waiting] = 0
+        try:
+            yield None
+            while True:
+                yield await waiting.get()
+        finally:
+            del self._watchers[waiting]
