@@ -41,5 +41,9 @@ int mrc_deliver(struct __sk_buff *skb)
 	mark = *in;
 	if (mark.flags & MRC_MARK_SACK)
 		return on_sack(skb, &mark);
+	if (mark.flags & MRC_MARK_NACK) {
+		count(MRC_C_NACK_RX);
+		return TC_ACT_SHOT;
+	}
 	return on_data(skb, &mark);
 }

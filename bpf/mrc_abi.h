@@ -173,9 +173,10 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + index] */
 #define MRC_MARK_MAGIC1 0x52
 #define MRC_MARK_CE 0x01         /* in .flags, beside BTH.aux's ackreq and rtx */
 #define MRC_MARK_SACK 0x02       /* in .flags: a whole SACK; else data, stripped */
+#define MRC_MARK_NACK 0x04       /* in .flags: a whole NACK; .ev_hi and .psn are what it is about */
 struct mrc_mark {
 	__u16 ev_hi;             /* EV >> 16; the low half of an EV is 0 */
-	__u16 ts;                /* TSETH.tx_timestamp of data */
+	__u16 ts;                /* TSETH.tx_timestamp of data; reason of a NACK */
 	__u16 qp;                /* index */
 	__u8 magic0;
 	__u8 magic1;
@@ -251,6 +252,8 @@ struct mrc_event {               /* ring buffer events */
 #define MRC_C_TX_CE 44           /* packets of TCP marked CE because the queues were too long */
 #define MRC_C_DROP_EARLY 45      /* dropped: TCP without ECN, the queues were too long */
 #define MRC_C_RTX_NEEDLESS 46    /* retransmissions whose first sending had arrived after all */
-#define MRC_C_COUNT 47
+#define MRC_C_NACK_TX 47         /* trimmed packets answered by a NACK */
+#define MRC_C_NACK_RX 48         /* NACKs received */
+#define MRC_C_COUNT 49
 
 #endif
