@@ -211,6 +211,30 @@ static __always_inline int put_sack(void *data, void *end, const struct sack_bod
 	return 0;
 }
 
+/* A NACK: PSN `psn`, sent on the path `ev` at the sender's time `ts`, did not arrive. */
+static __always_inline int put_nack(void *data, void *end, __u32 reason, __u32 psn, __u32 ev,
+				    __u32 ts)
+{
+	struct mrc_neth *neth = data + MRC_BODY_OFF;
+	__u32 *icrc = data + MRC_BODY_OFF + MRC_NETH_LEN;
+
+	if (data + MRC_NACK_FRAME_LEN > end)
+		return -1;
+	neth->head = 0;
+	neth->reason = reason;
+	neth->vendor = 0;
+	neth->res = 0;
+	neth->entropy = bpf_htonl(ev);
+	neth->spdcid = 0;
+	neth->dpdcid = 0;
+	neth->psn = bpf_htonl(psn);
+	neth->cc = MRC_NACK_CC;
+	neth->res2 = 0;
+	neth->tx_timestamp = bpf_htons(ts);
+	*icrc = 0;
+	return 0;
+}
+
 static __always_inline int put_probe(void *data, void *end, __u32 ev, __u32 id, __u64 sent_ns)
 {
 	struct mrc_peth *peth = data + MRC_BODY_OFF;

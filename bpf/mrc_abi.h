@@ -237,10 +237,10 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 #define MRC_MARK_MAGIC1 0x52
 #define MRC_MARK_CE 0x01         /* in .flags, beside BTH.aux's ackreq and rtx */
 #define MRC_MARK_SACK 0x02       /* in .flags: a whole SACK; else data, stripped */
-#define MRC_MARK_NACK 0x04       /* in .flags: a NACK, of the PSN in the mark */
+#define MRC_MARK_NACK 0x04       /* in .flags: a whole NACK; .ev_hi and .psn are what it is about */
 struct mrc_mark {
 	__u16 ev_hi;             /* EV >> 16; the low half of an EV is 0 */
-	__u16 ts;                /* TSETH.tx_timestamp of data */
+	__u16 ts;                /* TSETH.tx_timestamp of data; reason of a NACK */
 	__u16 qp;                /* index */
 	__u8 magic0;
 	__u8 magic1;
@@ -343,6 +343,8 @@ struct mrc_command {
 #define MRC_C_PATH_SLOW 51       /* paths found much slower than their plane */
 #define MRC_C_PROBE_MISSED 52    /* probes that were not answered in time */
 #define MRC_C_DROP_NO_PATH 53    /* dropped: every path to the peer is denied */
-#define MRC_C_COUNT 54
+#define MRC_C_NACK_TX 54         /* trimmed packets answered by a NACK */
+#define MRC_C_NACK_RX 55         /* NACKs received */
+#define MRC_C_COUNT 56
 
 #endif

@@ -121,7 +121,7 @@ struct mrc_cc_state {
 	__u32 bytes;             /* restore_cwnd 1 | rcv_cwnd_pen 7 | received bytes 24 */
 };
 
-/* NETH, 20 bytes. */
+/* NETH, 20 bytes: this PSN did not arrive, for that reason. */
 #define MRC_NACK_TRIMMED 0x01
 #define MRC_NACK_TRIMMED_LASTHOP 0x02
 #define MRC_NACK_NO_BITMAP 0x06
@@ -129,18 +129,19 @@ struct mrc_cc_state {
 #define MRC_NACK_NO_RESOURCE 0x0A
 #define MRC_NACK_PSN_OOR_WINDOW 0x0B
 #define MRC_NACK_UNEXP_EVENT 0x19
+#define MRC_NACK_CC 0x20         /* .cc: cc_type 2 */
 struct mrc_neth {
 	__u8 head;               /* type 4 | nxt 4 */
 	__u8 reason;
 	__u8 vendor;
 	__u8 res;
-	__u32 entropy;
+	__u32 entropy;           /* EV of the packet that is meant */
 	__u16 spdcid;
 	__u16 dpdcid;
 	__u32 psn;               /* res 8 | PSN 24 */
 	__u8 cc;                 /* cc_type 4 (2) | cc_flags 4 */
 	__u8 res2;
-	__u16 tx_timestamp;
+	__u16 tx_timestamp;      /* reflected from TSETH */
 };
 
 /* PETH, 16 bytes: reliability probe, answered by a SACK with pr = 1. */
@@ -196,12 +197,24 @@ struct mrc_eeth {
 #define MRC_EETH_LEN 36
 #define MRC_DATA_OVERHEAD 128    /* 40 + 40 + 8 + 12 + 24 + 4, without Ethernet */
 #define MRC_SACK_FRAME_LEN 154   /* Ethernet 14 + 40 + 40 + 8 + 12 + 28 + 8 + 4 */
+#define MRC_NACK_FRAME_LEN 138   /* Ethernet 14 + 40 + 40 + 8 + 12 + 20 + 4 */
 #define MRC_PROBE_FRAME_LEN 134  /* Ethernet 14 + 40 + 40 + 8 + 12 + 16 + 4 */
 
 /* ECN, the two low bits of a traffic class (RFC 3168). */
 #define MRC_ECN_MASK 3
 #define MRC_ECN_ECT0 2           /* data packets may be marked */
 #define MRC_ECN_CE 3
+
+/*
+ * DSCP, the six bits above ECN, that a switch gives a data packet which it cut
+ * down to its headers instead of dropping it. No document assigns one: it is a
+ * choice of the deployment, and the switches are configured to it. 43 is
+ * 101011: xxxx11 are the codepoints for local use (RFC 2474, section 6), and
+ * its upper three bits sort it with expedited traffic where a switch looks at
+ * those only, so that the news overtakes the queue that caused it.
+ */
+#define MRC_DSCP_SHIFT 2         /* in the traffic class, or IPv4's TOS */
+#define MRC_DSCP_TRIMMED 43
 
 /* F3216 uSID list: 32-bit block, then up to six 16-bit uSIDs (RFC 9800). */
 #define MRC_USID_MAX 6

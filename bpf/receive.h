@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Plane receive: XDP on each plane NIC. Checks a packet cheapest first, takes
- * the MRC headers off data packets, answers probes, and tells the tc program
- * behind it by a mark over the Ethernet addresses what it found. It changes no connection state but the
- * life of a path (answered probes): what it lets through is not yet received.
+ * the MRC headers off data packets, answers probes and trimmed packets, and
+ * tells the tc program behind it by a mark over the Ethernet addresses what it
+ * found. It changes no connection state but the life of a path (answered
+ * probes): what it lets through is not yet received.
  *
  * Packets that are not addressed to one of our SIDs belong to the ordinary
  * stack and pass untouched.
@@ -87,6 +88,61 @@ static __always_inline int xdp_data(struct xdp_md *ctx, struct packet *pkt)
 	if (bpf_xdp_adjust_head(ctx, MRC_STRIP))
 		return xdp_drop(MRC_C_DROP_SKB);
 	return xdp_pass_marked(ctx, pkt, proto);
+}
+
+/*
+ * A switch has cut a data packet down to its headers: turn it round as a NACK
+ * on the same path, so that the sender need not wait for evidence.
+ */
+static __always_inline int xdp_trimmed(struct xdp_md *ctx, const struct mrc_host *h,
+				       const struct mrc_plane *pl, const struct mrc_peer_plane *pp,
+				       const struct mrc_qp *q, const struct packet *pkt)
+{
+	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	struct mrc_tseth *tseth = data + MRC_BODY_OFF + MRC_METH_LEN;
+	u32 qp = pkt->qp, ev = pkt->ev, psn = pkt->psn, ts, full;
+	struct mrc_rx *rx = rxs.lookup(&qp);
+	s32 ahead;
+
+	if (!rx)
+		return xdp_drop(MRC_C_DROP_QPN);
+	if (data + MRC_BODY_OFF + MRC_METH_LEN + MRC_TSETH_LEN > end)
+		return xdp_drop(MRC_C_DROP_SHORT);
+	ts = bpf_ntohs(tseth->tx_timestamp);
+	/* A copy of what has arrived is not missed. Whoever delivers may be a
+	 * packet further by now: a NACK too many does no harm. */
+	ahead = psn_diff(psn, rx->next);
+	if (ahead >= CFG_WINDOW / 2)
+		return xdp_drop(MRC_C_DROP_PSN);
+	full = rx->next + ahead;
+	if (ahead < 0 || (rx->received[(full >> 6) & CFG_WORD_MASK] >> (full & 63) & 1))
+		return xdp_drop(MRC_C_RX_DUPLICATE);
+	if (bpf_xdp_adjust_tail(ctx, MRC_NACK_FRAME_LEN - (int)bpf_xdp_get_buff_len(ctx)))
+		return xdp_drop(MRC_C_DROP_SKB);
+	data = XDP_DATA(ctx);
+	end = XDP_END(ctx);
+	if (put_headers(data, end, h, pl, pp, ev, MRC_NETH_LEN, MRC_OP_NACK, 0, q->remote_qpn, 0) ||
+	    put_nack(data, end, MRC_NACK_TRIMMED, psn, ev, ts))
+		return xdp_drop(MRC_C_DROP_SKB);
+	count(MRC_C_NACK_TX);
+	return XDP_TX;
+}
+
+/* A NACK goes to tc as it is; the mark says what it is about. */
+static __always_inline int xdp_nack(struct xdp_md *ctx, struct packet *pkt)
+{
+	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	struct mrc_neth *neth = data + MRC_BODY_OFF;
+
+	if (pkt->body != MRC_NETH_LEN || data + MRC_NACK_FRAME_LEN > end)
+		return xdp_drop(MRC_C_DROP_LENGTH);
+	pkt->ev = bpf_ntohl(neth->entropy);
+	if (pkt->ev & 0xffff)
+		return xdp_drop(MRC_C_DROP_ENTROPY);
+	pkt->psn = bpf_ntohl(neth->psn) & MRC_PSN_MASK;
+	pkt->ts = neth->reason;
+	pkt->flags = MRC_MARK_NACK;
+	return xdp_pass_marked(ctx, pkt, bpf_htons(MRC_ETH_P_IPV6));
 }
 
 /* A probe is turned round as a SACK that says what we have, on the best way back. */
@@ -182,7 +238,7 @@ int mrc_receive(struct xdp_md *ctx)
 	struct udp_hdr *udp = data + MRC_UDP_OFF;
 	struct mrc_bth *bth = data + MRC_BTH_OFF;
 	struct packet pkt = {};
-	u32 plane, qp, udp_len, frame_len;
+	u32 plane, qp, udp_len, frame_len, tclass, trimmed;
 	struct mrc_peer_plane *pp;
 	struct mrc_host *h;
 	struct mrc_plane *pl;
@@ -214,14 +270,20 @@ int mrc_receive(struct xdp_md *ctx)
 		return xdp_drop(MRC_C_DROP_SID);
 	udp_len = bpf_ntohs(udp->len);
 	frame_len = bpf_xdp_get_buff_len(ctx);
+	tclass = bpf_ntohl(outer->vtf) >> MRC_TC_SHIFT;
+	/* What was cut says so; the switch may have corrected the length in its header. */
+	trimmed = (tclass >> MRC_DSCP_SHIFT & 0x3f) == MRC_DSCP_TRIMMED &&
+		  frame_len < MRC_UDP_OFF + udp_len;
 	if (inner->payload_len != udp->len ||
-	    bpf_ntohs(outer->payload_len) != udp_len + MRC_IP6_LEN ||
-	    frame_len != MRC_UDP_OFF + udp_len)
+	    (!trimmed && (bpf_ntohs(outer->payload_len) != udp_len + MRC_IP6_LEN ||
+			  frame_len != MRC_UDP_OFF + udp_len)))
 		return xdp_drop(MRC_C_DROP_LENGTH);
 	if (udp->dst == h->control_port) {
 		/* Hand-shake: lose the outer header, the stack takes it from there. */
 		struct eth_hdr keep = *eth;
 
+		if (trimmed)
+			return xdp_drop(MRC_C_DROP_LENGTH);
 		if (bpf_xdp_adjust_head(ctx, MRC_IP6_LEN))
 			return xdp_drop(MRC_C_DROP_SKB);
 		data = XDP_DATA(ctx);
@@ -255,12 +317,14 @@ int mrc_receive(struct xdp_md *ctx)
 	pkt.qp = qp;
 	pkt.psn = bth->psn_hi << 16 | bpf_ntohs(bth->psn_lo);
 	pkt.flags = bth->aux & (MRC_BTH_ACKREQ | MRC_BTH_RTX);
-	if ((bpf_ntohl(outer->vtf) >> MRC_TC_SHIFT & MRC_ECN_MASK) == MRC_ECN_CE)
+	if ((tclass & MRC_ECN_MASK) == MRC_ECN_CE)
 		pkt.flags |= MRC_MARK_CE;
 
 	/* what */
 	if (bth->opcode == MRC_OP_WRITE_ONLY)
-		return xdp_data(ctx, &pkt);
+		return trimmed ? xdp_trimmed(ctx, h, pl, pp, q, &pkt) : xdp_data(ctx, &pkt);
+	if (trimmed)
+		return xdp_drop(MRC_C_DROP_LENGTH);
 	if (bth->opcode == MRC_OP_SACK) {
 		struct mrc_seth *seth = data + MRC_BODY_OFF;
 
@@ -276,6 +340,8 @@ int mrc_receive(struct xdp_md *ctx)
 	}
 	if (bth->opcode == MRC_OP_PROBE)
 		return xdp_probe(ctx, h, q, &pkt);
+	if (bth->opcode == MRC_OP_NACK)
+		return xdp_nack(ctx, &pkt);
 	return xdp_drop(MRC_C_DROP_OPCODE);
 }
 

@@ -15,7 +15,8 @@
 #define SCAN_MAX 80              /* holes looked at by one program run */
 #define ACK_STEPS 200
 #define REO_FORGET_NS 100000000ull
-#define NACKED (~0ull)           /* for timeout_ns: the receiver said that it lacks the packet */
+#define NACKED (~0ull)           /* for timeout_ns: a switch trimmed the packet ... */
+#define REFUSED (~0ull - 1)      /* ... or the receiver could not take it: not the path's fault */
 
 static __always_inline int tx_bit(const struct mrc_tx *tx, u32 psn)
 {
@@ -44,7 +45,7 @@ static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struc
 {
 	u64 sent = entry->sent_ns;
 
-	if (timeout_ns == NACKED)
+	if (timeout_ns >= REFUSED)
 		return MRC_C_RTX_NACK;
 	if (timeout_ns)
 		return now > sent + timeout_ns ? MRC_C_RTX_TIMEOUT : 0;
@@ -90,13 +91,13 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
 	if (entry->sent_ns == sent && psn - tx->una < tx->next - tx->una && !tx_bit(tx, psn)) {
 		mine = 1;
 		tx->retransmits++;
-		if (why == MRC_C_RTX_NACK) {
+		if (timeout_ns == NACKED) {
 			cause = MRC_ON_MARK;
 			move.from = path_state(tx, old_id);
 			move.to = path_next(move.from, cause);
 			if (move.to != move.from)
 				path_enter(tx, old_id, move.to);
-		} else {
+		} else if (timeout_ns != REFUSED) {
 			path_lost(tx, path, old_id, now, h, path->delivered_ns > sent, &move);
 		}
 		/* another plane where one is left: what took this packet may
@@ -111,8 +112,10 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
 	bpf_spin_unlock(&tx->lock);
 	if (!mine)
 		return 0;
-	__sync_fetch_and_add(&path->lost, 1);
-	b->lost[old_id >> 8 & 7]++;
+	if (timeout_ns < REFUSED) {
+		__sync_fetch_and_add(&path->lost, 1);
+		b->lost[old_id >> 8 & 7]++;
+	}
 	count(why);
 	report_move(qp, old_id, path, &move, cause, sent, now);
 	if (new_id == MRC_NO_PATH)
@@ -336,11 +339,8 @@ int mrc_resend(struct __sk_buff *skb)
 	return TC_ACT_SHOT;
 }
 
-/*
- * A switch trimmed a packet, or the receiver could not take it: send that one
- * again. Finds it only; returns what to do about it, as on_sack() does.
- */
-static __always_inline int on_nack(const struct mrc_mark *mark, const struct mrc_tx *tx,
+/* A NACK names one packet to be sent again: find it. Returns for resend_due() why, or 0. */
+static __always_inline u64 on_nack(const struct mrc_mark *mark, const struct mrc_tx *tx,
 				   struct mrc_scratch *sc)
 {
 	u32 una = tx->una, psn;
@@ -351,7 +351,15 @@ static __always_inline int on_nack(const struct mrc_mark *mark, const struct mrc
 		return 0;
 	sc->due[0] = psn;
 	sc->found = 1;
-	return 1;
+	switch (mark->ts) {
+	case MRC_NACK_TRIMMED:
+		return NACKED;
+	case MRC_NACK_TRIMMED_LASTHOP:
+	case MRC_NACK_NO_PKT_BUFFER:
+	case MRC_NACK_NO_RESOURCE:
+		return REFUSED;
+	}
+	return 0;
 }
 
 /* Takes a SACK apart: what caused it and what has arrived. mrc_learn() does the rest. */
@@ -538,7 +546,8 @@ int mrc_learn(struct __sk_buff *skb)
 	if (sc->found_slow)
 		count(MRC_C_PATH_SLOW);
 	if (path)
-		report_move(qp, id, path, &move, sc->verdict, 0, now);
+		report_move(qp, id, path, &move, sc->verdict == MRC_SETH_M_ALWAYS_SKIP ?
+			    MRC_ON_LOSS : MRC_ON_MARK, 0, now);
 	if (!fresh)
 		return TC_ACT_SHOT;
 	b->ports = ~(u64)sc->down;
@@ -565,7 +574,7 @@ static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mar
 	struct mrc_balance *b;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
-	u64 now;
+	u64 now, why;
 
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
@@ -576,10 +585,14 @@ static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mar
 	if (!b)
 		return TC_ACT_SHOT;
 	now = bpf_ktime_get_ns();
-	if (!(mark->flags & MRC_MARK_NACK))
+	if (!(mark->flags & MRC_MARK_NACK)) {
 		on_sack(skb, mark, tx, b, h, sc, now);
-	else if (on_nack(mark, tx, sc))
-		resend_due(skb, sc, qp, now, NACKED);
+		return TC_ACT_SHOT;
+	}
+	count(MRC_C_NACK_RX);
+	why = on_nack(mark, tx, sc);
+	if (why)
+		resend_due(skb, sc, qp, now, why);
 	return TC_ACT_SHOT;
 }
 

@@ -16,6 +16,7 @@ from mrcd.wire import (
     Data,
     Envelope,
     Ip6,
+    Neth,
     Packet,
     Peth,
     Sack,
@@ -59,6 +60,14 @@ def ip6(body: bytes = b"", *, src: str = "fd99::2", dst: str = "fd99::1", port: 
 def numbered(number: int, size: int = 100) -> bytes:
     """A packet that can be told from others."""
     return ip4(struct.pack("!I", number).ljust(size, bytes([number & 0xFF])))
+
+
+def trimmed(frame: bytes, length: int = PAYLOAD, dscp: int = WIRE.MRC_DSCP_TRIMMED) -> bytes:
+    """A frame as a switch leaves it that has no room for its payload."""
+    out = bytearray(frame[:length])
+    word = int.from_bytes(out[OUTER : OUTER + 4], "big") & ~(0x3F << 22) | dscp << 22
+    out[OUTER : OUTER + 4] = word.to_bytes(4, "big")
+    return bytes(out)
 
 
 def ev_of(plane: int, t1: int) -> int:
@@ -157,6 +166,19 @@ class Far:
             cc_flags=WIRE.MRC_CC_FLAG_DELAYED,
         )  # fmt: skip
         return self.frame(Sack(self.envelope(ev), Bth(WIRE.MRC_OP_SACK, qpn), seth, CcState()))
+
+    def nack(
+        self,
+        psn: int,
+        ev: int = EV,
+        *,
+        about: int = EV,
+        reason: int = WIRE.MRC_NACK_TRIMMED,
+        qpn: int = QPN,
+    ) -> bytes:
+        """The packet `psn` that we sent on the path `about` did not arrive."""
+        neth = Neth(reason, psn & 0xFFFFFF, about)
+        return self.frame(Control(self.envelope(ev), Bth(WIRE.MRC_OP_NACK, qpn), neth))
 
     # ---- what we send
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from mrcd.abi import ABI
 from mrcd.fabric import usid
 from mrcd.offers import udp6
-from mrcd.wire import WIRE, Control, Data, DecodeError, Peth, Sack, decode
-from tests.bpf.packets import EV, OUTER, QPN, Far, ip4, ip6
+from mrcd.wire import WIRE, Control, Data, DecodeError, Neth, Peth, Sack, decode
+from tests.bpf.packets import EV, OUTER, PAYLOAD, QPN, RETH, UDP, Far, ip4, ip6, trimmed
 from tests.bpf.rig import (
     MPR,
     RING_SLOTS,
@@ -34,6 +34,7 @@ PLANE = 1
 GOLDEN = (
     "data-arrived-ce", "data-ecmp", "data-rtx-ackreq", "data-timestamp", "data-unstamped",
     "data-v4", "data-v6",
+    "data-trimmed", "nack-trimmed",
     "eeth-ev-probe", "eeth-port-status", "erth-ev-probe", "erth-port-status", "nack", "probe",
     "sack-pr", "sack-skip", "sack",
 )  # fmt: skip
@@ -54,6 +55,8 @@ def good_frames(far: Far) -> list[bytes]:
         far.sack(999, 0b101, offset=3),
         far.probe(9),
         far.probe_reply(9),
+        far.nack(1000),
+        trimmed(far.data(5002, ip4(bytes(200)))),
         far.data(5000, ip4())[:14] + outer + offer,
         bytes(12) + b"\x08\x00" + ip4(b"foreign" * 9),
     ]
@@ -78,6 +81,10 @@ def judge(rig: Rig, far: Far, frame: bytes) -> str:
     port = rig.config.transport.control_port
     if frame[OUTER + 82 : OUTER + 84] == struct.pack("!H", port) and _is_udp(rig, far, frame):
         return "handshake"
+    if (cut := _untrimmed(frame)) is not None:
+        frame, was_cut = cut, True
+    else:
+        was_cut = False
     try:
         packet = decode(frame[OUTER:])
     except DecodeError:
@@ -92,6 +99,10 @@ def judge(rig: Rig, far: Far, frame: bytes) -> str:
         or bth.dqpn != QPN
     ):
         return "dropped"
+    if was_cut:
+        behind = bth.psn - 5000 & 0xFFFFFF
+        good = isinstance(packet, Data) and bth.opcode == WIRE.MRC_OP_WRITE_ONLY and bth.ts
+        return "refused" if good and behind < MPR else "dropped"
     if isinstance(packet, Data) and bth.opcode == WIRE.MRC_OP_WRITE_ONLY:
         good = bth.ts and packet.body.va == 0 and packet.body.rkey == WIRE.MRC_RKEY_NETDEV
         return "data" if good and _is_ip(packet.payload, rig.mtu) else "dropped"
@@ -99,7 +110,28 @@ def judge(rig: Rig, far: Far, frame: bytes) -> str:
         return "dropped" if packet.body.probe_reply else "sack"
     if isinstance(packet, Control) and isinstance(packet.body, Peth):
         return "answered" if packet.body.entropy == around.ev else "dropped"
+    if isinstance(packet, Control) and isinstance(packet.body, Neth):
+        return "dropped" if packet.body.entropy & 0xFFFF else "nack"
     return "dropped"
+
+
+def _untrimmed(frame: bytes) -> bytes | None:
+    """A trimmed data frame with zeros for what was cut, None for any other frame.
+
+    What a switch may have cut or corrected is made whole, so that the codec judges the rest.
+    """
+    if len(frame) < RETH:
+        return None
+    (word,) = struct.unpack_from("!I", frame, OUTER)
+    (length,) = struct.unpack_from("!H", frame, UDP + 4)
+    missing = UDP + length - len(frame)
+    if word >> 22 & 0x3F != WIRE.MRC_DSCP_TRIMMED or missing <= 0:
+        return None
+    whole = bytearray(frame + bytes(missing))
+    struct.pack_into("!H", whole, OUTER + 4, len(whole) - OUTER - 40)
+    # RETH was not needed: whatever stands there, it describes what was cut.
+    whole[RETH + 12 : RETH + 16] = struct.pack("!I", len(whole) - PAYLOAD - 4)
+    return bytes(whole)
 
 
 def _is_udp(rig: Rig, far: Far, frame: bytes) -> bool:
@@ -130,7 +162,7 @@ def _is_ip(packet: bytes, mtu: int) -> bool:
 
 VERDICTS = {
     "untouched": XDP_PASS, "handshake": XDP_PASS, "data": XDP_PASS, "sack": XDP_PASS,
-    "answered": XDP_TX, "dropped": XDP_DROP,
+    "nack": XDP_PASS, "answered": XDP_TX, "refused": XDP_TX, "dropped": XDP_DROP,
 }  # fmt: skip
 
 
@@ -155,16 +187,20 @@ class Court:
         shown = f"{expected}, counted {counted}: {frame.hex()}"
         assert ran.verdict == VERDICTS[expected], shown
         marked = ran.frame[6:8] == bytes([ABI.MRC_MARK_MAGIC0, ABI.MRC_MARK_MAGIC1])
-        assert marked == (expected in ("data", "sack")), shown
+        assert marked == (expected in ("data", "sack", "nack")), shown
         if expected == "dropped":
             ((name, count),) = counted.items()
             assert count == 1, shown
-            assert name.startswith("drop_") or name == "probe_stale", shown
+            assert name.startswith("drop_") or name in ("probe_stale", "rx_duplicate"), shown
         elif expected == "untouched":
             assert ran.frame == frame
             assert counted == {}
         else:
-            told = {"handshake": {"control_rx": 1}, "answered": {"probe_rx": 1}}
+            told = {
+                "handshake": {"control_rx": 1},
+                "answered": {"probe_rx": 1},
+                "refused": {"nack_tx": 1},
+            }
             assert counted == told.get(expected, {}), shown
         self._recent.append(frame)
         if len(self._recent) >= self.STRIDE:
@@ -215,8 +251,10 @@ def test_random_mutations(court: Court, far: Far) -> None:
 
 def test_every_truncation(court: Court, far: Far) -> None:
     for frame in good_frames(far):
+        # What a switch has cut may as well have been cut shorter.
+        harmless = {"dropped", "untouched", *({"refused"} & {court.check(frame)})}
         for length in range(14, len(frame)):
-            assert court.check(frame[:length]) in ("dropped", "untouched")
+            assert court.check(frame[:length]) in harmless
 
 
 def test_every_single_bit(court: Court, far: Far) -> None:
@@ -318,22 +356,27 @@ def test_deliver_leaves_unmarked_frames_alone(rig: Rig, far: Far) -> None:
     assert rig.delivered() == []
 
 
-@pytest.mark.parametrize("flags", [0, ABI.MRC_MARK_SACK])
+@pytest.mark.parametrize("flags", [0, ABI.MRC_MARK_SACK, ABI.MRC_MARK_NACK])
 def test_deliver_survives_marked_frames_of_any_length(rig: Rig, far: Far, flags: int) -> None:
     """mrc_receive lets none of these through; the program must not rely on it."""
-    frame = rig.receive(far.sack(999) if flags else far.data(5100, ip4(b"a packet"))).frame
+    good, longest = {
+        0: (far.data(5100, ip4(b"a packet")), 34),
+        ABI.MRC_MARK_SACK: (far.sack(999), WIRE.MRC_SACK_FRAME_LEN),
+        ABI.MRC_MARK_NACK: (far.nack(1000), WIRE.MRC_NACK_FRAME_LEN),
+    }[flags]
+    frame = rig.receive(good).frame
     before = rig.state()
     frame = frame[:12] + b"\x88\xb5" + frame[14:]  # test runs take no broken IP
-    for length in range(14, WIRE.MRC_SACK_FRAME_LEN if flags else 34):
+    for length in range(14, longest):
         assert rig.tc("mrc_deliver", frame[:length]).verdict in (TC_SHOT, TC_REDIRECT)
     assert rig.state() == before
     assert rig.delivered() == []
     assert rig.free_slots("rx_free") == rig.dp.sizes.ring_slots
 
 
-@pytest.mark.parametrize("kind", ["data", "sack"])
+@pytest.mark.parametrize("kind", ["data", "sack", "nack"])
 def test_deliver_drops_marked_frames_of_an_unknown_qp(rig: Rig, far: Far, kind: str) -> None:
-    good = far.data(5000, ip4()) if kind == "data" else far.sack(999)
+    good = {"data": far.data(5000, ip4()), "sack": far.sack(999), "nack": far.nack(1000)}[kind]
     frame = bytearray(rig.receive(good).frame)
     at = ABI.structs["mrc_mark"].fields["qp"].offset
     frame[at : at + 2] = b"\xff\xff"

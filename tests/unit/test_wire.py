@@ -146,6 +146,9 @@ GOLDEN: dict[str, Packet] = {
         Bth(0xDD, QPN_H1),
         Neth(0x0B, 0x00F00D, EV, tx_timestamp=0xBEEF, cc_flags=1, spdcid=1, dpdcid=2),
     ),
+    "nack-trimmed": Control(
+        backward(), Bth(0xDD, QPN_H1), Neth(0x01, 0x00F00D, EV, tx_timestamp=0xBEEF)
+    ),
     "probe": Control(plain(), Bth(0xDE, QPN_H2), Peth(0xC0DE, EV, SENT)),
     "erth-port-status": Control(plain(), Bth(0xD8, 2, 0x1234), Erth(0, 0b1101, EV)),
     "eeth-port-status": Control(backward(), Bth(0xD9, 2, 0x1234), Eeth(0, 0b1111, EV)),
@@ -257,7 +260,7 @@ def assert_oracle_reads(data: bytes, built: Any) -> None:
 
 def test_vectors__every_file_is_tested_and_says_what_it_is() -> None:
     files = {path.stem: path.read_text(encoding="ascii") for path in VECTORS.glob("*.hex")}
-    assert files.keys() == GOLDEN.keys()
+    assert files.keys() == GOLDEN.keys() | {"data-trimmed"}
     assert all(text.startswith("# SPDX-License-Identifier:") for text in files.values())
 
 
@@ -295,9 +298,25 @@ def test_golden__carries_its_ev(name: str) -> None:
     assert t1 in (1, 2)
 
 
+def test_golden__trimmed_data_is_data_cut_behind_its_headers() -> None:
+    around = forward(dst=AT_H2, traffic_class=43 << 2 | ECT0, hop_limit=61)
+    golden = GOLDEN["data-v4"]
+    assert isinstance(golden, Data)
+    frame = oracle.vector("data-trimmed")
+    whole = encode_frame(replace(golden, envelope=around), frame[:6], frame[6:12])
+    assert frame == whole[: -len(IPV4) - WIRE.MRC_ICRC_LEN]
+    assert WIRE.MRC_DSCP_TRIMMED == 43
+    with pytest.raises(DecodeError, match="IPv6 says"):
+        decode_frame(frame)
+    ether = oracle.dissect_frame(frame)
+    assert ether[IPv6].tc >> 2 == 43
+    assert (ether[oracle.Bth].psn, ether[oracle.Tseth].tx_timestamp) == (0x00F00D, 0xBEEF)
+
+
 def test_golden__frame_lengths_are_the_headers() -> None:
     assert len(oracle.vector("sack")) == WIRE.MRC_SACK_FRAME_LEN
     assert len(oracle.vector("probe")) == WIRE.MRC_PROBE_FRAME_LEN
+    assert len(oracle.vector("nack")) == WIRE.MRC_NACK_FRAME_LEN
     overhead = len(oracle.vector("data-v4")) - WIRE.MRC_ETH_LEN - len(IPV4)
     assert overhead == WIRE.MRC_DATA_OVERHEAD
 
