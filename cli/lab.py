@@ -167,6 +167,9 @@ def _as_text(found: LabStatus, actions: list[tuple[str, str]], states: dict[str,
         f"lab {found.name}: {found.planes} planes of {found.t0} T0 and {found.t1} T1 switches,"
         f" MTU {found.mtu}, {rate} ({found.folder})"
     ]
+    shared = {s.namespace for s in found.switches if s.namespace != f"{found.name}-{s.name}"}
+    if shared:
+        lines.append(f"T1 switches share namespaces: {', '.join(sorted(shared))}")
     if found.missing:
         lines.append(f"namespaces missing: {', '.join(found.missing)}; `mrcctl lab down` cleans up")
     rows = [

@@ -69,7 +69,9 @@ _RTPROT_STATIC = 4
 _RTN_UNICAST = 1
 _SCOPE_UNIVERSE = 0
 _SCOPE_LINK = 253
+_TABLE_UNSPEC = 0
 _TABLE_MAIN = 254
+_RULE_PRIORITY = {"iif": 1000, "src": 1001}  # behind the local table, before the main one
 _ENCAP_SEG6_LOCAL = 7
 _FLAVOR_NEXT_CSID = 1 << 4
 _NUD_FAILED = 0x20
@@ -166,7 +168,7 @@ def _via_attribute(family: int, via: str) -> tuple[str, Any]:
     return ("RTA_VIA", {"family": _family(via), "addr": via})
 
 
-def _route_message(dst: str, scope: int = _SCOPE_UNIVERSE) -> Any:
+def _route_message(dst: str, scope: int = _SCOPE_UNIVERSE, table: int | None = None) -> Any:
     network = ipaddress.ip_network(dst)
     message = rtmsg()
     message["family"] = socket.AF_INET if network.version == 4 else socket.AF_INET6
@@ -176,6 +178,9 @@ def _route_message(dst: str, scope: int = _SCOPE_UNIVERSE) -> Any:
     message["scope"] = scope
     message["type"] = _RTN_UNICAST
     message["attrs"] = [("RTA_DST", str(network.network_address))]
+    if table is not None:
+        message["table"] = _TABLE_UNSPEC  # the attribute holds numbers above 255, too
+        message["attrs"].append(("RTA_TABLE", table))
     return message
 
 
@@ -361,14 +366,15 @@ class Netlink:
         mtu: int | None = None,
         ecn: bool = False,
         nexthops: tuple[Nexthop, ...] = (),
+        table: int | None = None,
     ) -> None:
-        """Install the route to `dst`, in place of another one to it.
+        """Install the route to `dst`, in place of another one to it in the (main) table.
 
         Either `dev` (with or without the neighbour `via`, which may be IPv6
         for an IPv4 route) or several `nexthops` chosen by flow hash.
         """
         on_link = dev is not None and via is None and _family(dst) == socket.AF_INET
-        message = _route_message(dst, _SCOPE_LINK if on_link else _SCOPE_UNIVERSE)
+        message = _route_message(dst, _SCOPE_LINK if on_link else _SCOPE_UNIVERSE, table)
         family, attributes = message["family"], message["attrs"]
         if dev is not None:
             attributes.append(("RTA_OIF", self.index(dev)))
@@ -391,8 +397,33 @@ class Netlink:
             attributes.append(("RTA_MULTIPATH", ways))
         await self._install(f"route {dst} dev {dev or nexthops} via {via}", message)
 
+    async def add_rule(
+        self, version: int, table: int, *, iif: str | None = None, src: str | None = None
+    ) -> None:
+        """Look up what enters through `iif`, or comes from the network `src`, in `table`."""
+        spec: dict[str, Any] = {} if iif is None else {"iifname": iif}
+        if src is not None:
+            spec["src"], _, spec["src_len"] = src.partition("/")
+            spec["src_len"] = int(spec["src_len"])
+        with _trying(f"add rule {iif or src} lookup {table}", present_ok=True):
+            await self._ipr.rule(
+                "add",
+                family=socket.AF_INET if version == 4 else socket.AF_INET6,
+                priority=_RULE_PRIORITY["iif" if iif else "src"],
+                table=table,
+                action="FR_ACT_TO_TBL",
+                **spec,
+            )
+
     async def add_usid_end(
-        self, locator: str, *, dev: str, lblen: int = 32, nflen: int = 16
+        self,
+        locator: str,
+        *,
+        dev: str,
+        lblen: int = 32,
+        nflen: int = 16,
+        table: int | None = None,
+        read_back: bool = True,
     ) -> None:
         """Make `locator` (block + one uSID) a uN: seg6local End with NEXT-C-SID.
 
@@ -400,7 +431,7 @@ class Netlink:
         The route is read back, since a kernel or library that does not know
         the flavour silently installs a plain End, which drops every packet.
         """
-        message = _route_message(locator)
+        message = _route_message(locator, table=table)
         flavors = [
             ("SEG6_LOCAL_FLV_OPERATION", _FLAVOR_NEXT_CSID),
             ("SEG6_LOCAL_FLV_LCBLOCK_BITS", lblen),
@@ -416,21 +447,20 @@ class Netlink:
             ("RTA_ENCAP", {"attrs": end}),
         ]
         await self._install(f"uSID {locator} dev {dev}", message)
-        if not await self._has_next_csid(locator):
+        if read_back and not await self._has_next_csid(locator, table):
             raise NetlinkFailed(
                 errno.EOPNOTSUPP,
                 f"uSID {locator} on {dev} was installed without the NEXT-C-SID flavour:"
                 " this kernel's seg6local does not know it (Linux 6.1 or later does)",
             )
 
-    async def _has_next_csid(self, locator: str) -> bool:
+    async def _has_next_csid(self, locator: str, table: int | None) -> bool:
         network = ipaddress.ip_network(locator)
-        async for message in self._dump(
-            self._ipr.get_routes,
-            family=socket.AF_INET6,
-            dst=str(network.network_address),
-            dst_len=network.prefixlen,
-        ):
+        # With a destination it is a look-up, which sees what the rules choose: the main table.
+        which = {"dst": str(network.network_address), "dst_len": network.prefixlen}
+        if table is not None:
+            which = {"table": table}
+        async for message in self._dump(self._ipr.get_routes, family=socket.AF_INET6, **which):
             if message.get_attr("RTA_DST") != str(network.network_address):
                 continue
             encap = message.get_attr("RTA_ENCAP")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 from mrcd import netns, sysfs
@@ -53,9 +54,8 @@ def _sysctls(node: Node) -> dict[str, str]:
     return wanted | _SYSCTLS_ONCE
 
 
-def create_namespace(topology: Topology, node: Node) -> None:
-    """Create the node's namespace with its sysctls set; nothing else in it yet."""
-    name = topology.namespace(node.name)
+def create_namespace(name: str, node: Node) -> None:
+    """Create the namespace of a node (and others like it), sysctls set, nothing in it yet."""
     netns.create(name)
     with netns.entered(name):
         for key, value in _sysctls(node).items():
@@ -64,12 +64,13 @@ def create_namespace(topology: Topology, node: Node) -> None:
 
 async def build(topology: Topology) -> None:
     """Create all links and configure all nodes; the namespaces exist already."""
-    _allow_open_files(4 * len(topology.nodes) + 64)
+    spaces = topology.namespaces()
+    _allow_open_files(4 * len(spaces) + 64)
     async with contextlib.AsyncExitStack() as stack:
-        sockets = {
-            name: await stack.enter_async_context(Netlink(topology.namespace(name)))
-            for name in topology.nodes
-        }
+        sockets: dict[str, Netlink] = {}
+        for space, members in spaces.items():
+            nl = await stack.enter_async_context(Netlink(space))
+            sockets |= {node.name: nl for node in members}
         for cable in topology.cables:
             await sockets[cable.near.node].create_veth(
                 cable.near.ifname,
@@ -79,18 +80,32 @@ async def build(topology: Topology) -> None:
                 peer_mac=cable.far.mac,
                 peer_netns=topology.namespace(cable.far.node),
             )
-        for name, node in topology.nodes.items():
-            nl = sockets[name]
+        for members in spaces.values():
+            nl = sockets[members[0].name]
             await nl.set_link("lo", up=True)
-            if node.kind != "host":
+            if members[0].kind != "host":
                 await nl.create_ifb(ANCHOR)
                 await nl.set_link(ANCHOR, up=True)
-            for port in node.ports:
-                await nl.set_link(port, up=True)
-                await set_rate(nl, port, topology.fabric.rate_mbps, topology.fabric.mtu)
-            await configure(nl, node)
-            if node.kind != "host":
-                _pin_to_cpu(topology, node)
+            for node in members:
+                for port in node.ports:
+                    await nl.set_link(port, up=True)
+                    await set_rate(nl, port, topology.fabric.rate_mbps, topology.fabric.mtu)
+                if node.table is not None:
+                    await _choose_table(nl, node, node.table)
+            await configure(nl, members)
+            for node in members:
+                if node.kind != "host":
+                    _pin_to_cpu(topology, node)
+
+
+async def _choose_table(nl: Netlink, node: Node, table: int) -> None:
+    """What enters through a node's ports, and what it says itself, goes by its table."""
+    for version in (4, 6):
+        for port in node.ports:
+            await nl.add_rule(version, table, iif=port)
+    for dev, cidr in node.addresses:
+        if dev == ANCHOR:
+            await nl.add_rule(6 if ":" in cidr else 4, table, src=cidr)
 
 
 def _pin_to_cpu(topology: Topology, node: Node) -> None:
@@ -107,9 +122,16 @@ def _pin_to_cpu(topology: Topology, node: Node) -> None:
         sysfs.write_interfaces(node.ports, "queues/rx-0/rps_cpus", sysfs.cpu_mask(1 << cpu))
 
 
-async def configure(nl: Netlink, node: Node) -> None:
-    """Give the node its addresses, neighbours, uSID and routes (again)."""
+async def configure(nl: Netlink, nodes: Iterable[Node]) -> None:
+    """Give nodes of one namespace their addresses, neighbours, uSIDs and routes (again)."""
     down = {name for name, link in (await nl.links()).items() if not link.up}
+    read_back = True  # once: a kernel knows the flavour or does not
+    for node in nodes:
+        await _configure(nl, node, down, read_back=read_back)
+        read_back = read_back and node.locator is None
+
+
+async def _configure(nl: Netlink, node: Node, down: Container[str], *, read_back: bool) -> None:
     for dev, cidr in node.addresses:
         if dev not in down:
             # The fabric decides where traffic goes, not the prefix of an address.
@@ -118,13 +140,18 @@ async def configure(nl: Netlink, node: Node) -> None:
         if dev not in down:
             await nl.add_neighbor(dev, ip, mac)
     if node.locator is not None:
-        await nl.add_usid_end(node.locator, dev=ANCHOR)
+        await nl.add_usid_end(node.locator, dev=ANCHOR, table=node.table, read_back=read_back)
     for route in node.routes:
         nexthops = tuple(hop for hop in route.nexthops if hop.dev not in down)
         if route.dev in down or (route.nexthops and not nexthops):
             continue
         await nl.replace_route(
-            route.dst, dev=route.dev, via=route.via, src=route.src, nexthops=nexthops
+            route.dst,
+            dev=route.dev,
+            via=route.via,
+            src=route.src,
+            nexthops=nexthops,
+            table=node.table,
         )
 
 

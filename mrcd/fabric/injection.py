@@ -46,12 +46,17 @@ async def apply(topology: Topology, ports: Iterable[Port], wanted: dict[Port, Ef
     """Give each port its wanted effect, a healthy one where there is none."""
     async with contextlib.AsyncExitStack() as stack:
         sockets: dict[str, Netlink] = {}
+        up: dict[str, set[str]] = {}
         jobs = []
         for node, port in sorted(ports, key=by_distance):
-            if node not in sockets:
-                sockets[node] = await stack.enter_async_context(Netlink(topology.namespace(node)))
+            space = topology.namespace(node)
+            if space not in sockets:
+                sockets[space] = await stack.enter_async_context(Netlink(space))
+                links = await sockets[space].links()
+                up[space] = {name for name, link in links.items() if link.up}
             effect = wanted.get((node, port), Effect())
-            jobs.append(await _prepare(sockets[node], node, port, effect, topology.fabric.mtu))
+            programs = await _prepare(sockets[space], port, effect, topology.fabric.mtu)
+            jobs.append(_Work(port, node, sockets[space], effect, programs, port in up[space]))
         try:
             began_ns = time.monotonic_ns()
             for job in jobs:
@@ -63,9 +68,9 @@ async def apply(topology: Topology, ports: Iterable[Port], wanted: dict[Port, Ef
                     os.close(handle)
         for job in jobs:
             await _set_rate(topology, job)
-        raised = {job.node for job in jobs if not job.was_up and not job.effect.down}
-        for node in raised:
-            await build.configure(sockets[node], topology.nodes[node])
+        raised = {job.node: job.nl for job in jobs if not job.was_up and not job.effect.down}
+        for node, nl in raised.items():
+            await build.configure(nl, [topology.nodes[node]])
         slow = any(job.effect.egress_mbps for job in jobs)
         if raised or slow:
             effective_ns = time.monotonic_ns()
@@ -79,8 +84,8 @@ def _shaper(port: str) -> str:
     return f"in-{port}"
 
 
-async def _prepare(nl: Netlink, node: str, port: str, effect: Effect, mtu: int) -> _Work:
-    """Everything that does not change anything yet."""
+async def _prepare(nl: Netlink, port: str, effect: Effect, mtu: int) -> dict[str, int]:
+    """Everything that does not change anything yet; the programs by direction."""
     programs: dict[str, int] = {}
     divert = 0
     if effect.ingress_mbps:
@@ -95,8 +100,7 @@ async def _prepare(nl: Netlink, node: str, port: str, effect: Effect, mtu: int) 
             programs[direction] = impair.load(impair.assemble(impairment, to))
     if programs:
         await nl.replace_qdisc_clsact(port)
-    was_up = (await nl.links())[port].up
-    return _Work(port, node, nl, effect, programs, was_up)
+    return programs
 
 
 async def _switch(job: _Work) -> None:

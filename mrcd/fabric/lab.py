@@ -83,7 +83,7 @@ def up(fabric: Fabric, *, daemons: bool = True) -> None:
     """
     state.require_root()
     plan = topology.plan(fabric)
-    names = tuple(plan.namespace(node) for node in plan.nodes)
+    names = tuple(plan.namespaces())
     _claim(Lab(fabric.name, names, daemons, ()), fabric)
     try:
         _build(plan)
@@ -118,8 +118,8 @@ def _claim(lab: Lab, fabric: Fabric) -> None:
 
 
 def _build(plan: Topology) -> None:
-    for node in plan.nodes.values():
-        build.create_namespace(plan, node)
+    for name, members in plan.namespaces().items():
+        build.create_namespace(name, members[0])
     mount = state.bpffs(plan.fabric.name)
     mount.mkdir()
     netns.mount_bpffs(mount)

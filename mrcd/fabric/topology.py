@@ -7,9 +7,16 @@ Three kinds of node, each a namespace:
     T0    <name>-p0t0-1      port1 .. towards hosts, t1-1 .. towards T1s
     T1    <name>-p0t1-1      t0-1 .. towards T0s
 
+Above OWN_SPACE_T1 T1s in a plane several of them share a namespace, up to
+SHARED_CABLES cables in each: `<name>-p0t1-1-16` holds T1 1 to 16. A T1's cables
+are t1-<m>t0-1 .. there, and it has a routing table of its own (`Node.table`),
+chosen by the interface a packet entered through. So it forwards only between
+its own cables, and nothing else tells it from a T1 in a namespace of its own.
+
 Switches also have `sid0`, an ifb, which holds the node's own addresses and
 anchors its uSID route: it stays up whatever happens to the cables, and a route
-through `lo` would be turned into a reject route by the kernel.
+through `lo` would be turned into a reject route by the kernel. T1s that share
+a namespace share it.
 
 On every link the T0's end is the link-local ...::1 (the fabric's gateway
 towards hosts), the other end ...::2. Switches know their neighbours' MAC
@@ -32,6 +39,9 @@ ANCHOR = "sid0"
 T0_SIDE = "fe80::1"
 FAR_SIDE = "fe80::2"
 T0_LAST = 254  # last number of a T0's own addresses; a T1's have 0 for their T0
+OWN_SPACE_T1 = 8  # up to so many T1s in a plane each has a namespace
+SHARED_CABLES = 32  # in a shared namespace; each costs a rule that packets may have to pass
+TABLE_BASE = 1000  # plus the T1's number: its routing table
 
 Kind = Literal["host", "t0", "t1"]
 
@@ -67,17 +77,26 @@ class PlannedRoute:
 
 @dataclass(slots=True)
 class Node:
-    """A namespace to be, short name ("h1", "p0t0-1"), and what goes into it."""
+    """A host or switch, short name ("h1", "p0t0-1"), and what goes into its namespace.
+
+    `space` is the namespace's short name, which is the node's own unless it
+    shares one; `table` is the routing table of a node that does.
+    """
 
     name: str
     kind: Kind
     plane: int | None
     index: int
+    space: str = ""
+    table: int | None = None
     ports: list[str] = field(default_factory=list)
     addresses: list[tuple[str, str]] = field(default_factory=list)
     neighbors: list[tuple[str, str, bytes]] = field(default_factory=list)
     locator: str | None = None
     routes: list[PlannedRoute] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.space = self.space or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +108,15 @@ class Topology:
     cables: tuple[Cable, ...]
 
     def namespace(self, node: str) -> str:
-        """The name of the node's namespace."""
-        return f"{self.fabric.name}-{node}"
+        """The name of the namespace that the node is in."""
+        return f"{self.fabric.name}-{self.nodes[node].space}"
+
+    def namespaces(self) -> dict[str, list[Node]]:
+        """All namespaces by name, with the nodes that are in each."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes.values():
+            found.setdefault(self.namespace(node.name), []).append(node)
+        return found
 
     def switches(self, plane: int) -> Iterator[Node]:
         """The switches of one plane."""
@@ -116,7 +142,7 @@ def plan(fabric: Fabric) -> Topology:
             node = Node(t0_name(plane, j), "t0", plane, j)
             nodes[node.name] = node
         for m in range(1, fabric.t1 + 1):
-            node = Node(t1_name(plane, m), "t1", plane, m)
+            node = _t1(fabric, plane, m)
             nodes[node.name] = node
         for host in fabric.hosts:
             cables.append(_host_cable(fabric, nodes, host, plane))
@@ -128,6 +154,22 @@ def plan(fabric: Fabric) -> Topology:
         for m in range(1, fabric.t1 + 1):
             _fill_t1(fabric, nodes[t1_name(plane, m)], plane, m)
     return Topology(fabric, nodes, tuple(cables))
+
+
+def _t1(fabric: Fabric, plane: int, m: int) -> Node:
+    """A T1, in a namespace of its own if they are few."""
+    if fabric.t1 <= OWN_SPACE_T1:
+        return Node(t1_name(plane, m), "t1", plane, m)
+    together = max(1, SHARED_CABLES // fabric.t0)
+    first = (m - 1) // together * together + 1
+    last = min(first + together - 1, fabric.t1)
+    space = f"{t1_name(plane, first)}-{last}"
+    return Node(t1_name(plane, m), "t1", plane, m, space, TABLE_BASE + m)
+
+
+def _downlink(node: Node, j: int) -> str:
+    """The interface of a T1 towards T0 `j`."""
+    return f"t0-{j}" if node.table is None else f"t1-{node.index}t0-{j}"
 
 
 def _mac(plane: int, layer: int, first: int, second: int, side: int) -> bytes:
@@ -170,7 +212,7 @@ def _trunk(nodes: dict[str, Node], plane: int, j: int, m: int) -> Cable:
     """Cable a T0 to a T1."""
     t0, t1 = nodes[t0_name(plane, j)], nodes[t1_name(plane, m)]
     near = End(t0.name, f"t1-{m}", _mac(plane, 1, j, m, 1))
-    far = End(t1.name, f"t0-{j}", _mac(plane, 1, j, m, 2))
+    far = End(t1.name, _downlink(t1, j), _mac(plane, 1, j, m, 2))
     t0.ports.append(near.ifname)
     t0.addresses.append((near.ifname, f"{T0_SIDE}/64"))
     t0.neighbors.append((near.ifname, FAR_SIDE, far.mac))
@@ -215,7 +257,7 @@ def _fill_t1(fabric: Fabric, node: Node, plane: int, index: int) -> None:
         (ANCHOR, f"{fabric.underlay(plane, 0, index)}/128"),
     ]
     for j in range(1, fabric.t0 + 1):
-        dev = f"t0-{j}"
+        dev = _downlink(node, j)
         node.routes.append(PlannedRoute(_locator(fabric, plane, usid.ROLE_T0, j), dev, T0_SIDE))
         node.routes += [PlannedRoute(dst, dev, T0_SIDE) for dst in _subnets(fabric, plane, j)]
 

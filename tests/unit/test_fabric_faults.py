@@ -122,6 +122,22 @@ def test_rate__both_directions_without_touching_the_host() -> None:
     }
 
 
+def test_faults_of_one_t1_of_many__its_own_cables_and_no_others() -> None:
+    many = topology.plan(description.generate(name="x", hosts=2, planes=2, t1=32))
+
+    def touched(element: str, kind: str) -> set[Port]:
+        return set(faults.effects(many, [Fault(element, kind, 1)]))
+
+    own = {("p1t1-7", "t1-7t0-1"), ("p1t1-7", "t1-7t0-2")}
+    for kind in ("down", "blackhole", "loss"):
+        assert touched("p1t1-7", kind) == own
+    assert touched("p1t0-1:p1t1-7", "down") == {("p1t0-1", "t1-7")}
+    assert touched("p1t0-1:p1t1-7", "rate") == {("p1t0-1", "t1-7"), ("p1t1-7", "t1-7t0-1")}
+    assert {node for node, _ in touched("p1", "blackhole")} == {
+        node.name for node in many.switches(1)
+    }
+
+
 def test_overlapping_faults_add_up_and_clear_alone() -> None:
     both = (Fault("h1:p1", "loss", 500_000), Fault("p1", "loss", 500_000))
     port = ("p1t0-1", "port1")

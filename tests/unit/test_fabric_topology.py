@@ -14,6 +14,7 @@ SHAPES = [
     {"hosts": 2, "planes": 4, "t1": 2, "hosts_per_t0": 1},
     {"hosts": 5, "planes": 2, "t1": 3, "hosts_per_t0": 2},
     {"hosts": 3, "planes": 8, "t1": 1, "hosts_per_t0": 3},
+    {"hosts": 5, "planes": 2, "t1": 40, "hosts_per_t0": 2},
 ]
 
 
@@ -106,8 +107,37 @@ def test_macs_are_unique_local_and_unicast(plan: Topology) -> None:
     assert all(mac[0] & 3 == 2 for mac in macs)
 
 
-def test_interface_names_fit_the_kernel() -> None:
-    plan = topology.plan(description.generate(hosts=254, planes=1, t1=254, hosts_per_t0=253))
+def test_many_t1s_share_namespaces_each_with_a_table_of_its_own() -> None:
+    plan = topology.plan(description.generate(name="x", hosts=2, planes=2, t1=40))
+    spaces = plan.namespaces()
+    assert [space for space in spaces if "t1-" in space] == [
+        *("x-p0t1-1-16", "x-p0t1-17-32", "x-p0t1-33-40"),
+        *("x-p1t1-1-16", "x-p1t1-17-32", "x-p1t1-33-40"),
+    ]
+    assert plan.namespace("p1t1-17") == "x-p1t1-17-32"
+    assert plan.nodes["p1t1-17"].ports == ["t1-17t0-1", "t1-17t0-2"]
+    for members in spaces.values():
+        ports = [port for node in members for port in node.ports]
+        assert len(set(ports)) == len(ports)
+        if len(members) > 1:
+            assert len(ports) <= topology.SHARED_CABLES
+            tables = {node.table for node in members}
+            assert len(tables) == len(members)
+            assert not tables & {None, 0, 253, 254, 255}
+
+
+@pytest.mark.parametrize("t1", [1, topology.OWN_SPACE_T1])
+def test_few_t1s_have_namespaces_of_their_own(t1: int) -> None:
+    plan = topology.plan(description.generate(name="x", hosts=2, planes=1, t1=t1))
+    assert len(plan.namespaces()) == len(plan.nodes)
+    assert plan.namespace(f"p0t1-{t1}") == f"x-p0t1-{t1}"
+    assert {node.table for node in plan.nodes.values()} == {None}
+
+
+@pytest.mark.parametrize(("hosts_per_t0", "t1"), [(253, 254), (1, 10)])
+def test_interface_names_fit_the_kernel(hosts_per_t0: int, t1: int) -> None:
+    fabric = description.generate(hosts=254, planes=1, t1=t1, hosts_per_t0=hosts_per_t0)
+    plan = topology.plan(fabric)
     longest = max((port for node in plan.nodes.values() for port in node.ports), key=len)
     assert len(f"in-{longest}") <= 15
 
