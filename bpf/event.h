@@ -38,7 +38,7 @@ static __always_inline void report_move(u32 qp, u32 id, const struct mrc_path *p
 /*
  * An average over time, not over samples: the paths of a plane are measured at
  * very different rates. One that was measured often is steady over some 130 ms,
- * which a queue's ups and downs are not; one measured seldom moves by a quarter.
+ * which a queue's ups and downs are not; one measured seldom moves by an eighth.
  */
 static __always_inline u32 smooth(u32 old, u32 sample, u64 since_ns)
 {
@@ -46,15 +46,17 @@ static __always_inline u32 smooth(u32 old, u32 sample, u64 since_ns)
 
 	if (!old)
 		return sample;
-	part = part < 1 ? 1 : part > 64 ? 64 : part;
+	part = part < 1 ? 1 : part > 32 ? 32 : part;
 	return old + (((s64)sample - old) * (s64)part >> 8);
 }
 
+#define SLOW_SAMPLES 4           /* so many round trips in a row make a path slow */
+
 /*
  * A round trip of a data packet: smooth it for the path and for its plane. What
- * is usual there is the lower quartile of the paths' round trips, so that it
- * stays the fast ones' while up to three quarters are slow. Returns 1 when the
- * path is far above that, -1 when it is not.
+ * is usual there is the lower quartile, so that it stays the fast paths' while
+ * up to three quarters of them are slow. Returns 1 when the path is far above
+ * that, on average and several times in a row, and -1 when it is not.
  */
 static __always_inline s32 path_rtt(struct mrc_path *path, struct mrc_balance *b, u32 plane,
 				    const struct mrc_host *h, u32 rtt, u64 now)
@@ -68,11 +70,12 @@ static __always_inline s32 path_rtt(struct mrc_path *path, struct mrc_balance *b
 	b->rtt_at_ns[p] = now;
 	b->fast_ns[p] += b->fast_ns[p] ? (s32)(rtt - b->fast_ns[p]) >> 5 : rtt;
 	if (!usual)
-		usual = srtt;
+		usual = rtt;
 	step = usual / 64 + 1;
-	usual += srtt > usual ? step : -3 * step;
+	usual += rtt > usual ? step : -3 * step;
 	b->usual_ns[p] = usual;
-	if (srtt > 2 * usual + h->slow_slack_ns)
+	path->late = rtt > 2 * usual + h->slow_slack_ns ? path->late + 1 : 0;
+	if (path->late >= SLOW_SAMPLES && srtt > 2 * usual + h->slow_slack_ns)
 		return 1;
 	return srtt < usual + usual / 2 + h->slow_slack_ns / 2 ? -1 : 0;
 }

@@ -87,7 +87,7 @@ struct mrc_balance {             /* map balances[peer] */
 	__u64 rtt_at_ns[MRC_MAX_PLANES]; /* when a round trip was measured last; racy */
 	__u32 srtt_ns[MRC_MAX_PLANES]; /* smoothed over about 130 ms; racy */
 	__u32 fast_ns[MRC_MAX_PLANES]; /* smoothed over 32 round trips; racy */
-	__u32 usual_ns[MRC_MAX_PLANES]; /* lower quartile of the paths' smoothed round trips; racy */
+	__u32 usual_ns[MRC_MAX_PLANES]; /* lower quartile of the round trips; racy */
 	__u32 loss_ppm[MRC_MAX_PLANES]; /* smoothed over judgements */
 	__u32 mark_ppm[MRC_MAX_PLANES];
 	__u8 strikes[MRC_MAX_PLANES];  /* judgements in a row that found it worse */
@@ -222,7 +222,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 	__u32 misses;            /* probes unanswered since it was withdrawn; lock of tx */
 	__u32 relapses;          /* deaths that followed soon on a return; lock of tx */
 	__u32 loss_ppm;          /* smoothed loss; lock of tx */
-	__u32 pad;
+	__u32 late;              /* round trips in a row far above the usual; racy */
 };
 
 /*
