@@ -126,6 +126,8 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 backoff;           /* time-outs in a row; lock */
 	__u32 loss_ppm;          /* smoothed loss over all paths; racy */
 	__u32 min_rtt_ns;        /* lock */
+	__u32 queue_rtt_ns;      /* smoothed over planes with a whole share only; lock */
+	__u32 pad;
 	__u32 fifo_extra_ns;     /* learnt from needless retransmissions by this rule; lock */
 	__u32 guard_extra_ns;    /* the same for the reorder guard; lock */
 	__u32 scan;              /* where time-outs go on; tick only */

@@ -5,7 +5,9 @@
  * the fabric overflow, and what they drop is repaired in vain. So the delay
  * that SACKs measure is turned into the signal TCP understands: a CE mark where
  * the connection speaks ECN (the routes to peers ask for it), one early drop
- * now and then where it does not. Nothing else than TCP is touched.
+ * now and then where it does not. Nothing else than TCP is touched. A plane
+ * that gave up part of its share does not count: its queue is answered by
+ * sending it less, not by sending less.
  */
 #ifndef MRC_QUEUE_H
 #define MRC_QUEUE_H
@@ -17,7 +19,7 @@
 
 static __always_inline int too_long(const struct mrc_tx *tx, const struct mrc_host *h)
 {
-	return tx->srtt_ns > tx->min_rtt_ns + h->queue_target_ns;
+	return tx->queue_rtt_ns > tx->min_rtt_ns + h->queue_target_ns;
 }
 
 /* Mark the inner packet, or say that it should be dropped. Changes the skb's data in place. */

@@ -514,8 +514,12 @@ int mrc_learn(struct __sk_buff *skb)
 		tx->delivered_ns = sc->latest;
 	if ((s32)(sc->high - tx->high) > 0)
 		tx->high = sc->high;
-	if (sc->rtt)
+	if (sc->rtt) {
 		rtt_sample(tx, sc->rtt);
+		if ((b->shares >> (id >> 5 & 0x38) & 0xff) >= MRC_SHARE_FULL)
+			tx->queue_rtt_ns += tx->queue_rtt_ns ?
+				(s32)(sc->rtt - tx->queue_rtt_ns) >> 3 : sc->rtt;
+	}
 	learn_reordering(tx, h, now, sc->rule);
 	/* SACKs overtake each other too: what an older one misses may be here by now */
 	fresh = ((sc->heard - tx->heard) & 0xffffff) < 0x800000;

@@ -56,7 +56,7 @@ def queued(rig: Rig) -> Rig:
     rig.tune(queue_target_ns=1_000_000)
     kind = ABI.structs["mrc_tx"]
     raw = bytearray(rig.dp.read_raw("txs", 0, kind.size))
-    for name, value in (("srtt_ns", 5_200_000), ("min_rtt_ns", 200_000)):
+    for name, value in (("queue_rtt_ns", 5_200_000), ("min_rtt_ns", 200_000)):
         at = kind.fields[name].offset
         raw[at : at + 4] = value.to_bytes(4, "little")
     bpfsys.update(rig.dp.maps["txs"], bytes(4), bytes(raw))
