@@ -52,9 +52,12 @@ def lab() -> None:
 @click.option(
     "--rate", type=int, default=0, show_default=True, help="Mb/s of every link; 0 is unlimited."
 )
+@click.option("--no-ecn", is_flag=True, help="Switches do not mark packets in long queues (CE).")
 @click.option("--no-daemon", is_flag=True, help="Only the fabric: run mrcd by hand, or not at all.")
 @click.pass_context
-def up(ctx: click.Context, /, file: Path | None, no_daemon: bool, **options: Any) -> None:
+def up(
+    ctx: click.Context, /, file: Path | None, no_ecn: bool, no_daemon: bool, **options: Any
+) -> None:
     """Build a lab from FILE or from the options, and wait until its hosts reach each other.
 
     FILE is a fabric file (TOML). --name, --mtu and --rate override what it says;
@@ -66,7 +69,7 @@ def up(ctx: click.Context, /, file: Path | None, no_daemon: bool, **options: Any
     # A half-built lab is taken down again, whoever ends us.
     signal.signal(signal.SIGTERM, _terminated)
     with _errors():
-        labs.up(fabric, daemons=not no_daemon)
+        labs.up(fabric, daemons=not no_daemon, ecn=not no_ecn)
     click.echo(
         f"lab {fabric.name} is up: {len(fabric.hosts)} hosts, {fabric.planes} planes."
         f" Try: mrcctl lab exec{_name_flag(fabric.name)} {fabric.hosts[0].name} -- "
@@ -168,6 +171,8 @@ def _as_text(found: LabStatus, actions: list[tuple[str, str]], states: dict[str,
         f" MTU {found.mtu}, {rate} ({found.folder})"
     ]
     shared = {s.namespace for s in found.switches if s.namespace != f"{found.name}-{s.name}"}
+    if not found.ecn:
+        lines.append("switches do not mark packets (--no-ecn)")
     if shared:
         lines.append(f"T1 switches share namespaces: {', '.join(sorted(shared))}")
     if found.missing:

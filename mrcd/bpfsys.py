@@ -17,6 +17,7 @@ from pathlib import Path
 _SYS_BPF = 321 if os.uname().machine == "x86_64" else 280
 _libc = ctypes.CDLL(None, use_errno=True)
 
+MAP_CREATE = 0
 MAP_LOOKUP_ELEM = 1
 MAP_UPDATE_ELEM = 2
 MAP_DELETE_ELEM = 3
@@ -123,6 +124,12 @@ def create_link(prog_fd: int, ifindex: int, attach: int, *, flags: int = 0, what
 def update_link(link_fd: int, prog_fd: int) -> None:
     """Replace the program of a link atomically."""
     _bpf(LINK_UPDATE, struct.pack("=IIII", link_fd, prog_fd, 0, 0), "update link")
+
+
+def create_array(value_size: int, entries: int, *, name: str) -> int:
+    """Create an array map, all zeros; returns its file descriptor."""
+    attr = struct.pack("=7I16s", 2, 4, value_size, entries, 0, 0, 0, name.encode()[:15])
+    return _bpf(MAP_CREATE, attr, f"create map {name}")
 
 
 def pin(fd: int, path: Path) -> None:

@@ -613,12 +613,21 @@ class Netlink:
             await self._ipr.tc("del", "clsact", self.index(name))
 
     async def attach_clsact(
-        self, name: str, prog_fd: int, *, prog_name: str, prio: int, direction: str = "ingress"
+        self,
+        name: str,
+        prog_fd: int,
+        *,
+        prog_name: str,
+        prio: int,
+        direction: str = "ingress",
+        classid: int | None = None,
     ) -> None:
         """Attach a SCHED_CLS program (direct action) in place of what has this prio.
 
-        `direction` is ingress or egress. `name` needs its clsact first.
+        `direction` is ingress or egress. `name` needs its clsact first. The
+        program finds `classid` in its context, as tc_classid.
         """
+        extra = {} if classid is None else {"classid": classid}
         with _trying(f"attach {prog_name} to {direction} of {name}"):
             await self._ipr.tc(
                 "replace-filter",
@@ -631,6 +640,7 @@ class Netlink:
                 prio=prio,
                 protocol=_ETH_P_ALL,
                 direct_action=True,
+                **extra,
             )
 
     async def detach_clsact(self, name: str, *, prio: int, direction: str = "ingress") -> None:

@@ -15,6 +15,8 @@ from collections.abc import Container, Iterable
 from pathlib import Path
 
 from mrcd import netns, sysfs
+from mrcd.fabric.marking import Marking
+from mrcd.fabric.queues import Queue
 from mrcd.fabric.topology import ANCHOR, Node, Topology
 from mrcd.netlink import Netlink
 
@@ -39,10 +41,6 @@ _SYSCTLS_ONCE = {
     "net/ipv6/fib_multipath_hash_policy": "1",
 }
 
-QUEUE_MS = 5
-QUEUE_PACKETS = 16
-_ETHERNET = 14
-
 
 def _sysctls(node: Node) -> dict[str, str]:
     both = dict(_SYSCTLS_ALL)
@@ -62,8 +60,9 @@ def create_namespace(name: str, node: Node) -> None:
             Path("/proc/sys", key).write_text(value)
 
 
-async def build(topology: Topology) -> None:
+async def build(topology: Topology, marking: Marking | None) -> None:
     """Create all links and configure all nodes; the namespaces exist already."""
+    fabric = topology.fabric
     spaces = topology.namespaces()
     _allow_open_files(4 * len(spaces) + 64)
     async with contextlib.AsyncExitStack() as stack:
@@ -75,7 +74,7 @@ async def build(topology: Topology) -> None:
             await sockets[cable.near.node].create_veth(
                 cable.near.ifname,
                 cable.far.ifname,
-                mtu=topology.fabric.mtu,
+                mtu=fabric.mtu,
                 mac=cable.near.mac,
                 peer_mac=cable.far.mac,
                 peer_netns=topology.namespace(cable.far.node),
@@ -89,7 +88,10 @@ async def build(topology: Topology) -> None:
             for node in members:
                 for port in node.ports:
                     await nl.set_link(port, up=True)
-                    await set_rate(nl, port, topology.fabric.rate_mbps, topology.fabric.mtu)
+                    await set_rate(nl, port, fabric.rate_mbps, fabric.mtu)
+                    if marking and fabric.rate_mbps:
+                        queue = Queue.of(fabric.rate_mbps, fabric.mtu)
+                        await marking.set_queue(nl, (node.name, port), queue)
                 if node.table is not None:
                     await _choose_table(nl, node, node.table)
             await configure(nl, members)
@@ -160,14 +162,12 @@ async def set_rate(nl: Netlink, ifname: str, rate_mbps: int, mtu: int) -> None:
     if rate_mbps == 0:
         await nl.delete_root_qdisc(ifname)
         return
-    rate = rate_mbps * 1_000_000 // 8
-    frame = mtu + _ETHERNET
+    queue = Queue.of(rate_mbps, mtu)
     await nl.replace_tbf(
         ifname,
-        rate_bytes_per_s=rate,
-        # One millisecond: the timer of a busy machine may be that late.
-        burst_bytes=max(2 * frame, rate // 1000),
-        limit_bytes=max(rate * QUEUE_MS // 1000, QUEUE_PACKETS * frame),
+        rate_bytes_per_s=queue.rate_bytes_per_s,
+        burst_bytes=queue.burst_bytes,
+        limit_bytes=queue.limit_bytes,
     )
 
 

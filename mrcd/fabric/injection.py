@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 from mrcd.fabric import build, impair
 from mrcd.fabric.faults import Effect, Impairment, Port, by_distance
+from mrcd.fabric.marking import Marking
+from mrcd.fabric.queues import Queue
 from mrcd.fabric.topology import Topology
 from mrcd.netlink import Netlink
 
@@ -42,7 +44,12 @@ class _Work:
     was_up: bool
 
 
-async def apply(topology: Topology, ports: Iterable[Port], wanted: dict[Port, Effect]) -> Applied:
+async def apply(
+    topology: Topology,
+    ports: Iterable[Port],
+    wanted: dict[Port, Effect],
+    marking: Marking | None,
+) -> Applied:
     """Give each port its wanted effect, a healthy one where there is none."""
     async with contextlib.AsyncExitStack() as stack:
         sockets: dict[str, Netlink] = {}
@@ -67,7 +74,7 @@ async def apply(topology: Topology, ports: Iterable[Port], wanted: dict[Port, Ef
                 for handle in job.programs.values():
                     os.close(handle)
         for job in jobs:
-            await _set_rate(topology, job)
+            await _set_rate(topology, job, marking)
         raised = {job.node: job.nl for job in jobs if not job.was_up and not job.effect.down}
         for node, nl in raised.items():
             await build.configure(nl, [topology.nodes[node]])
@@ -75,7 +82,7 @@ async def apply(topology: Topology, ports: Iterable[Port], wanted: dict[Port, Ef
         if raised or slow:
             effective_ns = time.monotonic_ns()
         for job in jobs:
-            await _tidy(job)
+            await _tidy(topology, job, marking)
     return Applied(began_ns, effective_ns)
 
 
@@ -117,15 +124,24 @@ async def _switch(job: _Work) -> None:
             await job.nl.detach_clsact(job.port, prio=_PRIO, direction=direction)
 
 
-async def _set_rate(topology: Topology, job: _Work) -> None:
-    fabric = topology.fabric
-    rates = [rate for rate in (job.effect.egress_mbps, fabric.rate_mbps) if rate]
-    await build.set_rate(job.nl, job.port, min(rates, default=0), fabric.mtu)
+def _rate_mbps(topology: Topology, job: _Work) -> int:
+    """What the port may send, 0 without a limit."""
+    rates = (job.effect.egress_mbps, topology.fabric.rate_mbps)
+    return min((rate for rate in rates if rate), default=0)
 
 
-async def _tidy(job: _Work) -> None:
+async def _set_rate(topology: Topology, job: _Work, marking: Marking | None) -> None:
+    rate, mtu = _rate_mbps(topology, job), topology.fabric.mtu
+    await build.set_rate(job.nl, job.port, rate, mtu)
+    if marking:
+        queue = Queue.of(rate, mtu) if rate else None
+        await marking.set_queue(job.nl, (job.node, job.port), queue)
+
+
+async def _tidy(topology: Topology, job: _Work, marking: Marking | None) -> None:
     """Remove what a port no longer needs."""
-    if not job.programs:
+    marks = marking and marking.covers((job.node, job.port)) and _rate_mbps(topology, job)
+    if not job.programs and not marks:
         await job.nl.delete_clsact(job.port)
     if not job.effect.ingress_mbps:
         await job.nl.delete_link(_shaper(job.port))

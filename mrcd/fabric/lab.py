@@ -10,13 +10,14 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mrcd import netns
 from mrcd.fabric import build, description, faults, injection, processes, reach, state, topology
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.injection import Applied
+from mrcd.fabric.marking import Marking
 from mrcd.fabric.state import Fault, Lab, LabFailed, NoSuchElement
 from mrcd.fabric.topology import Topology
 
@@ -58,6 +59,7 @@ class LabStatus:
     mtu: int
     rate_mbps: int
     daemons: bool
+    ecn: bool
     hosts: tuple[HostStatus, ...]
     switches: tuple[SwitchStatus, ...]
     faults: tuple[Fault, ...]
@@ -76,17 +78,18 @@ class LabStatus:
         return hosts + [switch.name for switch in self.switches if not switch.present]
 
 
-def up(fabric: Fabric, *, daemons: bool = True) -> None:
+def up(fabric: Fabric, *, daemons: bool = True, ecn: bool = True) -> None:
     """Build the lab of this fabric, named after it; return when all hosts reach all others.
 
+    `ecn`: switches mark what leaves through a long queue.
     LabFailed with the reason, and nothing left behind, when that does not work.
     """
     state.require_root()
     plan = topology.plan(fabric)
     names = tuple(plan.namespaces())
-    _claim(Lab(fabric.name, names, daemons, ()), fabric)
+    _claim(Lab(fabric.name, names, daemons, ecn, ()), fabric)
     try:
-        _build(plan)
+        _build(plan, ecn)
         if daemons:
             _start_daemons(plan)
     except BaseException as error:
@@ -117,7 +120,7 @@ def _claim(lab: Lab, fabric: Fabric) -> None:
             state.mark_run_netns()
 
 
-def _build(plan: Topology) -> None:
+def _build(plan: Topology, ecn: bool) -> None:
     for name, members in plan.namespaces().items():
         build.create_namespace(name, members[0])
     mount = state.bpffs(plan.fabric.name)
@@ -127,7 +130,12 @@ def _build(plan: Topology) -> None:
         spot = state.places(plan.fabric.name, host.name)
         spot.folder.mkdir()
         spot.config.write_text(f'[host]\nname = "{host.name}"\nfabric = "../fabric.toml"\n')
-    asyncio.run(build.build(plan))
+    with _marking(plan, ecn) as marking:
+        asyncio.run(build.build(plan, marking))
+
+
+def _marking(plan: Topology, ecn: bool) -> contextlib.AbstractContextManager[Marking | None]:
+    return Marking(plan, state.bpffs(plan.fabric.name)) if ecn else contextlib.nullcontext()
 
 
 def _start_daemons(plan: Topology) -> None:
@@ -257,6 +265,7 @@ def status(name: str) -> LabStatus:
         mtu=fabric.mtu,
         rate_mbps=fabric.rate_mbps,
         daemons=lab.daemons,
+        ecn=lab.ecn,
         hosts=tuple(hosts),
         switches=switches,
         faults=lab.faults,
@@ -301,11 +310,12 @@ async def inject(name: str, element: str, action: str) -> Applied:
         lab = state.read(name)
         after = faults.changed(lab.faults, element, kind, value)
         # Recorded first: a crash half-way leaves something `clear` can undo.
-        state.write(Lab(lab.name, lab.namespaces, lab.daemons, after))
+        state.write(replace(lab, faults=after))
         try:
-            return await injection.apply(
-                plan, faults.ports(plan, element), faults.effects(plan, after)
-            )
+            with _marking(plan, lab.ecn) as marking:
+                return await injection.apply(
+                    plan, faults.ports(plan, element), faults.effects(plan, after), marking
+                )
         except OSError as error:
             raise LabFailed(f"fault {element} {action}: {error}") from error
 

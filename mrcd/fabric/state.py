@@ -48,11 +48,12 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """The record of a lab: its namespaces, whether it runs daemons, its faults."""
+    """The record of a lab: its namespaces, whether daemons run and switches mark, its faults."""
 
     name: str
     namespaces: tuple[str, ...]
     daemons: bool
+    ecn: bool
     faults: tuple[Fault, ...]
 
 
@@ -117,6 +118,7 @@ def read(name: str) -> Lab:
         name=data["name"],
         namespaces=tuple(data["namespaces"]),
         daemons=data["daemons"],
+        ecn=data["ecn"],
         faults=tuple(Fault(**fault) for fault in data["faults"]),
     )
 

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterable
 
-from mrcd.fabric import build, state, topology
+from mrcd.fabric import queues, state, topology
 from mrcd.fabric.injection import Applied
 from tests.bench.flow import BenchFailed
 
@@ -50,7 +50,7 @@ def _parameters(mbps: float, mtu: int) -> str:
     rate = int(mbps * 1_000_000) // 8
     frame = mtu + _ETHERNET
     burst = max(2 * frame, rate // 1000)
-    limit = max(rate * build.QUEUE_MS // 1000, build.QUEUE_PACKETS * frame)
+    limit = max(rate * queues.QUEUE_MS // 1000, queues.QUEUE_PACKETS * frame)
     return f"rate {rate * 8}bit burst {burst} limit {limit}"
 
 

@@ -66,13 +66,15 @@ def _labs(prefix: str) -> Iterator[MakeLab]:
         pytest.skip("labs need root: run the tests as root")
     made: list[str] = []
 
-    def make(*, daemons: bool = False, settings: str = "", **options: Any) -> RunningLab:
+    def make(
+        *, daemons: bool = False, ecn: bool = True, settings: str = "", **options: Any
+    ) -> RunningLab:
         name = f"{prefix}{chr(ord('a') + len(made))}"
         made.append(name)
         if name in state.labs():  # left by a run that was killed
             lab.down(name)
         fabric = description.generate(name=name, **options)
-        lab.up(fabric, daemons=daemons and not settings)
+        lab.up(fabric, daemons=daemons and not settings, ecn=ecn)
         if settings:
             for host in fabric.hosts:
                 with state.places(name, host.name).config.open("a") as config:
@@ -91,7 +93,7 @@ def _labs(prefix: str) -> Iterator[MakeLab]:
 
 @pytest.fixture
 def make_lab(worker_name: str) -> Iterator[MakeLab]:
-    """Build labs: `make_lab(daemons=False, hosts=2, ...)`, options as of `lab up`.
+    """Build labs: `make_lab(daemons=False, ecn=True, hosts=2, ...)`, options as of `lab up`.
 
     `settings` is TOML that every host's mrcd.toml gets in addition.
     """

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""ECN: switches mark what leaves through a long queue, on ports that have a rate.
+
+A program at a port's egress cannot see the tbf behind it, so it runs that
+bucket once more with time in place of bytes: `busy_until` is when the link
+will have sent all it was given. What that is ahead of now, is the queue. It
+grows by what a packet takes at the link's rate and, like the real one, never
+beyond its limit. Between two thresholds (queues.py) the chance to be marked
+rises from none to certainty. Only packets that are ECT become CE; the kernel's
+own helper does that and mends the IPv4 header checksum.
+
+One program serves all ports of a lab. A port's number comes with its filter,
+as classid, and selects its queue in a map that is pinned in the lab's bpffs: a
+fault that changes the rate changes the map. Two CPUs at one port at once may
+lose a packet of the sum.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from mrcd import bpfsys
+from mrcd.fabric.assembler import (
+    PRANDOM_U32,
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R6,
+    R7,
+    R8,
+    R9,
+    R10,
+    TC_ACT_UNSPEC,
+    add,
+    call,
+    finish,
+    insn,
+    load_imm,
+    load_map,
+    load_u32,
+    load_u64,
+    move,
+    store_u64,
+    subtract,
+)
+from mrcd.fabric.faults import Port
+from mrcd.fabric.queues import Queue, Thresholds
+from mrcd.fabric.topology import Topology
+from mrcd.netlink import Netlink
+
+PRIO = 2  # behind the faults, which drop first
+_PROGRAM = "lab_ecn"
+_QUEUES = "lab_ecn_queues"
+
+_MAP_LOOKUP_ELEM = 1
+_KTIME_GET_NS = 5
+_SKB_PULL_DATA = 39
+_SKB_ECN_SET_CE = 97
+
+_SKB_TC_CLASSID = 72  # offsetof(struct __sk_buff, ...)
+_SKB_WIRE_LEN = 160  # with the link header, of each segment
+
+# A queue: busy_until, ps_per_byte, some, all, full (ns), packets marked.
+VALUE_SIZE = 48
+_BUSY_UNTIL, _PS_PER_BYTE, _SOME, _ALL, _FULL, _MARKED = range(0, VALUE_SIZE, 8)
+
+_JEQ, _JGE, _JLE = 0x15, 0x35, 0xB5  # with a constant; 0x08 more: a register
+
+
+def assemble(map_fd: int) -> bytes:
+    """The program; `map_fd` is an array of queues."""
+    mark = b"".join(
+        (
+            move(R1, R6),
+            load_imm(R2, 0),
+            call(_SKB_PULL_DATA),  # the header may belong to a clone
+            move(R1, R6),
+            call(_SKB_ECN_SET_CE),
+            insn(_JEQ, R0, offset=2, imm=0),  # not ECT
+            load_imm(R1, 1),
+            insn(0xDB, R7, R1, _MARKED),  # lock *(u64 *)(r7 + marked) += r1
+        )
+    )
+    by_chance = b"".join(
+        (
+            load_u64(R1, R7, _SOME),
+            subtract(R8, R1),
+            subtract(R2, R1),
+            insn(0x67, R8, imm=32),  # r8 <<= 32
+            insn(0x3F, R8, R2),  # r8 /= r2: the chance in 2^-32
+            call(PRANDOM_U32),
+            insn(_JGE | 0x08, R0, R8, len(mark) // 8),  # out
+        )
+    )
+    thresholds = b"".join(
+        (
+            load_u64(R1, R7, _SOME),
+            insn(_JLE | 0x08, R8, R1, 2 + (len(by_chance) + len(mark)) // 8),  # out
+            load_u64(R2, R7, _ALL),
+            insn(_JGE | 0x08, R8, R2, len(by_chance) // 8),  # mark
+        )
+    )
+    account = b"".join(
+        (
+            call(_KTIME_GET_NS),
+            move(R9, R0),
+            load_u32(R1, R6, _SKB_WIRE_LEN),
+            load_u64(R2, R7, _PS_PER_BYTE),
+            insn(0x2F, R1, R2),  # r1 *= r2
+            insn(0x37, R1, imm=1000),  # r1 /= 1000: ns that the packet takes
+            load_u64(R2, R7, _BUSY_UNTIL),
+            insn(_JGE | 0x08, R2, R9, 1),
+            move(R2, R9),
+            move(R8, R2),
+            subtract(R8, R9),  # r8: what is ahead of this packet, ns
+            move(R3, R8),
+            add(R3, R1),
+            load_u64(R4, R7, _FULL),
+            insn(0x2D, R3, R4, 2),  # if r3 > r4: the queue drops it
+            add(R2, R1),
+            store_u64(R7, _BUSY_UNTIL, R2),
+        )
+    )
+    body = account + thresholds + by_chance + mark
+    find = b"".join(
+        (
+            move(R6, R1),
+            load_u32(R2, R6, _SKB_TC_CLASSID),
+            insn(0x63, R10, R2, -4),  # *(u32 *)(r10 - 4) = r2
+            load_map(R1, map_fd),
+            move(R2, R10),
+            insn(0x07, R2, imm=-4),  # r2 += -4
+            call(_MAP_LOOKUP_ELEM),
+            insn(_JEQ, R0, offset=3 + len(body) // 8, imm=0),
+            move(R7, R0),
+            load_u64(R8, R7, _PS_PER_BYTE),
+            insn(_JEQ, R8, offset=len(body) // 8, imm=0),  # no rate
+        )
+    )
+    return find + body + finish(TC_ACT_UNSPEC)
+
+
+def load(map_fd: int) -> int:
+    """Load the program on this map; its file descriptor."""
+    handle, _ = bpfsys.load_program(
+        bpfsys.PROG_TYPE_SCHED_CLS, assemble(map_fd), name=_PROGRAM, log_size=1 << 16
+    )
+    return handle
+
+
+def create_queues(ports: int) -> int:
+    """A map with a queue for each port; its file descriptor."""
+    return bpfsys.create_array(VALUE_SIZE, ports, name="lab_ecn")
+
+
+def value(queue: Queue | None, busy_until_ns: int = 0) -> bytes:
+    """The value of a port in the map; None: it has no rate."""
+    marks = Thresholds.of(queue) if queue else Thresholds(0, 0, 0, 0)
+    parts = (busy_until_ns, marks.ps_per_byte, marks.some_ns, marks.all_ns, marks.full_ns, 0)
+    return struct.pack("=6Q", *parts)
+
+
+def ports(topology: Topology) -> dict[Port, int]:
+    """The ports that mark, numbered: of switches towards switches. The last hop never marks."""
+    ends = [
+        (end.node, end.ifname)
+        for cable in topology.cables
+        if topology.nodes[cable.far.node].kind != "host"
+        for end in (cable.near, cable.far)
+    ]
+    return {port: number for number, port in enumerate(ends, 1)}
+
+
+class Marking:
+    """The marks of one lab. Use as a context manager; they outlive it."""
+
+    def __init__(self, topology: Topology, folder: Path) -> None:
+        """Open what is pinned in the lab's bpffs, or make it."""
+        self._ports = ports(topology)
+        try:
+            self._queues = bpfsys.get(folder / _QUEUES)
+            self._program = bpfsys.get(folder / _PROGRAM)
+        except bpfsys.BpfError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            self._queues = create_queues(len(self._ports) + 1)
+            self._program = load(self._queues)
+            bpfsys.pin(self._queues, folder / _QUEUES)
+            bpfsys.pin(self._program, folder / _PROGRAM)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._queues)
+        os.close(self._program)
+
+    def covers(self, port: Port) -> bool:
+        """Whether this port marks when it has a rate."""
+        return port in self._ports
+
+    def marked(self, port: Port) -> int:
+        """How many packets the port has marked since its rate was set."""
+        key = struct.pack("=I", self._ports[port])
+        found = bpfsys.lookup(self._queues, key, VALUE_SIZE)
+        return int(struct.unpack_from("=Q", found or bytes(VALUE_SIZE), _MARKED)[0])
+
+    async def set_queue(self, nl: Netlink, port: Port, queue: Queue | None) -> None:
+        """Mark by this queue from now on; None: not at all."""
+        number = self._ports.get(port)
+        if number is None:
+            return
+        bpfsys.update(self._queues, struct.pack("=I", number), value(queue))
+        if queue is None:
+            await nl.detach_clsact(port[1], prio=PRIO, direction="egress")
+            return
+        await nl.replace_qdisc_clsact(port[1])
+        await nl.attach_clsact(
+            port[1],
+            self._program,
+            prog_name=_PROGRAM,
+            prio=PRIO,
+            direction="egress",
+            classid=number,
+        )
