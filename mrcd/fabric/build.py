@@ -35,10 +35,15 @@ _SYSCTLS_SWITCH = {
     "net/ipv4/conf/{}/send_redirects": "0",
     "net/ipv6/conf/{}/forwarding": "1",
 }
+_FIVE_TUPLE = str(0x01 | 0x02 | 0x04 | 0x10 | 0x20)  # addresses, protocol, ports
 _SYSCTLS_ONCE = {
     "net/ipv6/conf/default/addr_gen_mode": "1",  # no link-local of its own
-    "net/ipv4/fib_multipath_hash_policy": "1",  # by flow, ports included
-    "net/ipv6/fib_multipath_hash_policy": "1",
+    # By the fields of the packet. Policy 1 trusts the hash that a packet on a veth still
+    # has from its sender's socket, which no switch sees and which TCP changes on a time-out.
+    "net/ipv4/fib_multipath_hash_policy": "3",
+    "net/ipv6/fib_multipath_hash_policy": "3",
+    "net/ipv4/fib_multipath_hash_fields": _FIVE_TUPLE,
+    "net/ipv6/fib_multipath_hash_fields": _FIVE_TUPLE,
 }
 
 

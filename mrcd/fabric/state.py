@@ -118,7 +118,7 @@ def read(name: str) -> Lab:
         name=data["name"],
         namespaces=tuple(data["namespaces"]),
         daemons=data["daemons"],
-        ecn=data["ecn"],
+        ecn=data.get("ecn", False),  # absent: made before switches marked
         faults=tuple(Fault(**fault) for fault in data["faults"]),
     )
 
