@@ -29,6 +29,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "monitor": ("cli.monitor", "Report rates of planes, peers and counters until interrupted."),
     "datapath": ("cli.datapath", "The BPF programs in the kernel, which outlive the daemon."),
     "fabric": ("cli.fabric", "The fabric: planning one, checking its file."),
+    "sid": ("cli.sid", "uSID routes: those in the kernel against those intended."),
     "lab": ("cli.lab", "A fabric of namespaces to try mrcd in."),
 }
 

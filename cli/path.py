@@ -37,8 +37,21 @@ def list_(socket: str, peer: str | None, as_json: bool) -> None:
 def render(paths: list[PathInfo]) -> str:
     """A row for each path."""
     return table(
-        ["PEER", "QP", "EV", "PLANE", "T1", "STATE", "ROLE",
-         "SENT", "ACKED", "LOST", "MARKED", "SRTT", "USIDS"],
+        [
+            "PEER",
+            "QP",
+            "EV",
+            "PLANE",
+            "T1",
+            "STATE",
+            "ROLE",
+            "SENT",
+            "ACKED",
+            "LOST",
+            "MARKED",
+            "SRTT",
+            "USIDS",
+        ],
         [
             [
                 path.peer,

@@ -251,10 +251,13 @@ class _ControlProtocol(VarlinkInterfaceServerProtocol):
     whose client is gone, and leaves streams of closed connections asleep until their next sample.
     """
 
-    def __init__(self, registry: VarlinkInterfaceRegistry) -> None:
+    def __init__(
+        self, registry: VarlinkInterfaceRegistry, every: set[asyncio.Future[None]]
+    ) -> None:
         super().__init__(registry)
         self._lookup = registry.lookup_method
-        self._streams: set[asyncio.Task[None]] = set()
+        self._every = every  # streams of all connections
+        self._streams: set[asyncio.Future[None]] = set()
 
     def call_received(
         self, call: VarlinkMethodCall, fds: FileDescriptorArray | None
@@ -268,9 +271,16 @@ class _ControlProtocol(VarlinkInterfaceServerProtocol):
         except ConversionError as error:
             raise InvalidParameter(parameter=_where(error)) from error
         stream = asyncio.ensure_future(self._stream(method, signature, parameters))
-        self._streams.add(stream)
-        stream.add_done_callback(self._streams.discard)
+        for streams in (self._streams, self._every):
+            streams.add(stream)
+            stream.add_done_callback(streams.discard)
+        # The library stops reading while a call runs, and so would not see its caller leave.
+        asyncio.get_running_loop().call_soon(self._listen)
         return stream
+
+    def _listen(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     async def _stream(
         self,
@@ -287,10 +297,18 @@ class _ControlProtocol(VarlinkInterfaceServerProtocol):
                     # Shielded: the transport chokes on a cancelled future in its queue.
                     await asyncio.shield(self.send_reply(reply))
 
+    def eof_received(self) -> None:
+        """The caller is gone; a stream that has nothing to say would never find out by writing."""
+        self._end_streams()
+        super().eof_received()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._end_streams()
+        super().connection_lost(exc)
+
+    def _end_streams(self) -> None:
         for stream in self._streams:
             stream.cancel()
-        super().connection_lost(exc)
 
     def handle_call_exception(self, exc: BaseException, oneway: bool) -> None:
         log.error("control.call_failed", error=repr(exc), exc_info=exc)
@@ -312,6 +330,7 @@ class ControlServer:
         )
         self._registry.register_interface(Control(source))
         self._server: VarlinkUnixServer | None = None
+        self._streams: set[asyncio.Future[None]] = set()
         self._inode: int | None = None
 
     async def start(self) -> None:
@@ -319,7 +338,7 @@ class ControlServer:
         listener = _listen(self._path)
         self._inode = self._path.stat().st_ino
         self._server = await create_unix_server(
-            lambda: _ControlProtocol(self._registry), sock=listener
+            lambda: _ControlProtocol(self._registry, self._streams), sock=listener
         )
         # The library listens with a backlog of one; a burst of mrcctl would get EAGAIN.
         listener.listen(64)
@@ -332,6 +351,9 @@ class ControlServer:
         server.close()
         server.close_clients()
         await server.wait_closed()
+        for stream in list(self._streams):
+            stream.cancel()
+        await asyncio.gather(*self._streams, return_exceptions=True)
         with contextlib.suppress(FileNotFoundError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()

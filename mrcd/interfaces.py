@@ -42,6 +42,25 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
+class FibRoute:
+    """A unicast route with all that decides where a packet goes.
+
+    One way is `dev` and `via`, several are `nexthops`, sorted. `encap` is empty, or what
+    seg6local does: "End", "End next-csid 32/16". `mtu` is 0 and `ecn` False where not set.
+    """
+
+    dst: str
+    table: int
+    dev: str | None = None
+    via: str | None = None
+    src: str | None = None
+    nexthops: tuple[Nexthop, ...] = ()
+    encap: str = ""
+    mtu: int = 0
+    ecn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LinkChanged:
     """An interface appeared, changed or (gone) disappeared."""
 

@@ -71,6 +71,7 @@ class Status:
     state: DaemonState
     reasons: list[str]
     pid: int
+    config: str  # the file
     uptime_s: float
     mrc0: Mrc0Info
     planes: list[PlaneInfo]

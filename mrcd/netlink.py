@@ -39,6 +39,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg, rtmsg_base
 from mrcd import netns as namespaces
 from mrcd.interfaces import (
     Event,
+    FibRoute,
     Link,
     LinkChanged,
     NeighborChanged,
@@ -49,6 +50,7 @@ from mrcd.interfaces import (
 
 __all__ = [
     "Event",
+    "FibRoute",
     "Link",
     "LinkChanged",
     "NeighborChanged",
@@ -71,8 +73,10 @@ _SCOPE_UNIVERSE = 0
 _SCOPE_LINK = 253
 _TABLE_UNSPEC = 0
 _TABLE_MAIN = 254
+_TABLE_LOCAL = 255
 _RULE_PRIORITY = {"iif": 1000, "src": 1001}  # behind the local table, before the main one
 _ENCAP_SEG6_LOCAL = 7
+_SEG6_LOCAL_END = 1
 _FLAVOR_NEXT_CSID = 1 << 4
 _NUD_FAILED = 0x20
 _RTAX_FEATURE_ECN = 1
@@ -182,6 +186,55 @@ def _route_message(dst: str, scope: int = _SCOPE_UNIVERSE, table: int | None = N
         message["table"] = _TABLE_UNSPEC  # the attribute holds numbers above 255, too
         message["attrs"].append(("RTA_TABLE", table))
     return message
+
+
+def _via(message: Any) -> str | None:
+    via = message.get_attr("RTA_VIA")
+    gateway = message.get_attr("RTA_GATEWAY") or (via["addr"] if via else None)
+    return None if gateway is None else str(gateway)
+
+
+def _fib_route(message: Any, names: dict[int, str]) -> FibRoute:
+    ways = [
+        (names.get(hop["oif"], "?"), _via(hop)) for hop in message.get_attr("RTA_MULTIPATH") or ()
+    ]
+    if len(ways) == 1:
+        (dev, via), ways = ways[0], []
+    else:
+        dev, via = names.get(message.get_attr("RTA_OIF"), ""), _via(message)
+    metrics = message.get_attr("RTA_METRICS")
+    mtu = metrics.get_attr("RTAX_MTU") if metrics is not None else None
+    features = metrics.get_attr("RTAX_FEATURES") if metrics is not None else None
+    default = "0.0.0.0" if message["family"] == socket.AF_INET else "::"
+    return FibRoute(
+        dst=f"{message.get_attr('RTA_DST') or default}/{message['dst_len']}",
+        table=message.get_attr("RTA_TABLE") or message["table"],
+        dev=dev or None,
+        via=via,
+        src=message.get_attr("RTA_PREFSRC"),
+        nexthops=tuple(sorted((Nexthop(dev, via or "") for dev, via in ways), key=str)),
+        encap=_encap(message),
+        mtu=mtu or 0,
+        ecn=bool((features or 0) & _RTAX_FEATURE_ECN),
+    )
+
+
+def _encap(message: Any) -> str:
+    """What seg6local does with packets of a route, or the number of another encapsulation."""
+    kind = message.get_attr("RTA_ENCAP_TYPE")
+    if kind != _ENCAP_SEG6_LOCAL:
+        return f"encap {kind}" if kind else ""
+    encap = message.get_attr("RTA_ENCAP")
+    action = encap.get_attr("SEG6_LOCAL_ACTION")
+    text = "End" if action == _SEG6_LOCAL_END else f"action {action}"
+    flavors = encap.get_attr("SEG6_LOCAL_FLAVORS")
+    if flavors is not None and (flavors.get_attr("SEG6_LOCAL_FLV_OPERATION") or 0) & (
+        _FLAVOR_NEXT_CSID
+    ):
+        block = flavors.get_attr("SEG6_LOCAL_FLV_LCBLOCK_BITS")
+        node = flavors.get_attr("SEG6_LOCAL_FLV_LCNODE_FN_BITS")
+        text += f" next-csid {block}/{node}"
+    return text
 
 
 class Netlink:
@@ -511,6 +564,17 @@ class Netlink:
                         mtu=metrics.get_attr("RTAX_MTU") if metrics is not None else None,
                     )
                 )
+        return found
+
+    async def fib(self) -> list[FibRoute]:
+        """Every unicast route of every table but the local one, as the kernel has it."""
+        names = {link.index: name for name, link in (await self.links()).items()}
+        found = []
+        for family in _IP_FAMILIES:
+            async for message in self._dump(self._ipr.get_routes, family=family):
+                route = _fib_route(message, names)
+                if message["type"] == _RTN_UNICAST and route.table != _TABLE_LOCAL:
+                    found.append(route)
         return found
 
     # Neighbours

@@ -97,6 +97,7 @@ class Report:
             state="stopping" if self.stopping else "degraded" if reasons else "ok",
             reasons=reasons,
             pid=os.getpid(),
+            config=str(self._config.path.absolute()),
             uptime_s=round(time.monotonic() - self._started, 3),
             mrc0=Mrc0Info(
                 name=self._config.mrc0.name,

@@ -52,6 +52,7 @@ class FakeSource:
             state=self.state,
             reasons=self.reasons,
             pid=4242,
+            config="/nowhere/mrcd.toml",
             uptime_s=3725.5,
             mrc0=Mrc0Info(name="mrc0", mtu=8872, addresses=["10.99.0.1/24", "fd99::1/64"]),
             planes=[self._plane(0), replace(self._plane(1), carrier=False, usable=False)],
@@ -111,9 +112,12 @@ class FakeSource:
                 t1=1,
                 usids="fcbb:bb00:2001:2801:2002:3001::",
                 state="ASSUMED_BAD",
+                role="active",
+                slow=False,
                 sent=100,
                 acked=90,
                 lost=10,
+                marked=0,
                 srtt_us=None,
             )
             for name in PEERS

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from click.testing import CliRunner, Result
 
 from cli import datapath, exits
 from cli.main import SUBCOMMANDS, mrcctl
-from mrcd.model import DetachReport
+from mrcd.model import DetachReport, PathEvent
 from tests.unit.control_double import FakeSource, serving
 
 ROOT = Path(__file__).parents[2]
@@ -129,6 +130,93 @@ class TestLists:
         header, *rows = run(server, "path", "list").output.splitlines()
         at = header.index("USIDS")
         assert {row[at : at + 4] for row in rows} == {"fcbb"}
+
+
+class TestDenylist:
+    def test_deny_list_allow(self, server: Path) -> None:
+        assert run(server, "path", "denied").output == "nothing is denied\n"
+        assert run(server, "path", "deny", "p1t1-2").output == "denied: p1t1-2\n"
+        assert run(server, "path", "deny", "p1t1-2").output == "denied already: p1t1-2\n"
+        assert run(server, "path", "deny", "p0", "--peer", "h3").output == "denied: p0, to h3\n"
+        rows = [line.split() for line in run(server, "path", "denied").output.splitlines()]
+        assert rows[1:] == [["p1t1-2", "t1", "all", "8"], ["p0", "plane", "h3", "8"]]
+        assert run(server, "path", "allow", "p1t1-2").output == "allowed: p1t1-2\n"
+        rules = run_json(server, "path", "denied")["rules"]
+        assert [(rule["element"], rule["peer"]) for rule in rules] == [("p0", "h3")]
+
+    def test_json_says_whether_it_changed_anything(self, server: Path) -> None:
+        assert run_json(server, "path", "deny", "p1")["changed"] is True
+        assert run_json(server, "path", "deny", "p1")["changed"] is False
+        assert run_json(server, "path", "allow", "p1")["rules"] == []
+
+    def test_unknown_element_exits_4_and_says_what_there_is(self, server: Path) -> None:
+        result = run(server, "path", "deny", "p9")
+        assert result.exit_code == exits.NO_SUCH_OBJECT
+        assert result.stderr.startswith("mrcctl: no element 'p9' in fabric lab; there is planes p0")
+
+    def test_allowing_what_is_not_denied_exits_4(self, server: Path) -> None:
+        result = run(server, "path", "allow", "p1")
+        assert result.exit_code == exits.NO_SUCH_OBJECT
+        assert "p1 is not denied" in result.stderr
+
+    def test_unknown_peer_exits_4(self, server: Path) -> None:
+        result = run(server, "path", "deny", "p1", "--peer", "h9")
+        assert result.exit_code == exits.NO_SUCH_OBJECT
+
+    def test_cutting_a_peer_off_needs_force(self, server: Path) -> None:
+        result = run(server, "path", "deny", "h2")
+        assert result.exit_code == exits.FAILED
+        assert "leaves no path to h2; --force does it all the same" in result.stderr
+        assert run(server, "path", "deny", "h2", "--force").exit_code == exits.DONE
+
+
+class TestWatch:
+    EVENT = PathEvent(
+        time_ns=1_500_000_000,
+        peer="h2",
+        qp=1,
+        ev=0x1002_0000,
+        plane=1,
+        t1=2,
+        from_state="GOOD",
+        to_state="ASSUMED_BAD",
+        cause="loss",
+        sent_ns=1_499_900_000,
+        rtt_ns=80_000,
+        missed=0,
+    )
+
+    def watched(self, path: Path, lines: int, *args: str) -> list[str]:
+        process = start(path, "path", "watch", *args)
+        assert process.stdout is not None
+        found = [process.stdout.readline() for _ in range(lines)]
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert (process.returncode, errors) == (exits.DONE, "")
+        return found
+
+    def test_reports_each_event(self, server: Path, source: FakeSource) -> None:
+        source.events = [self.EVENT]
+        line = self.watched(server, 2)[1]
+        assert " ".join(line.split()) == (
+            "1.500000 h2 qp 1 0x10020000 (plane 1, T1 2) GOOD -> ASSUMED_BAD on loss"
+            " lost 100 us rtt 80 us"
+        )
+
+    def test_json_is_an_event_a_line_of_one_peer(self, server: Path, source: FakeSource) -> None:
+        source.events = [self.EVENT, replace(self.EVENT, peer="h3", missed=7)]
+        (line,) = self.watched(server, 1, "--json", "--peer", "h3")
+        assert (json.loads(line)["peer"], json.loads(line)["missed"]) == ("h3", 7)
+
+    def test_unknown_peer_exits_4(self, server: Path) -> None:
+        assert run(server, "path", "watch", "--peer", "h9").exit_code == exits.NO_SUCH_OBJECT
+
+    def test_a_watcher_that_leaves_is_let_go(self, server: Path, source: FakeSource) -> None:
+        self.watched(server, 1)
+        deadline = time.monotonic() + 20
+        while source.watchers:
+            assert time.monotonic() < deadline, "the stream still runs"
+            time.sleep(0.005)
 
 
 class TestStats:

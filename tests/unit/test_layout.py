@@ -30,6 +30,7 @@ PURE = {
     "mrcd.denylist",
     "mrcd.fabric.description",
     "mrcd.fabric.hosts",
+    "mrcd.fabric.intent",
     "mrcd.fabric.planning",
     "mrcd.fabric.usid",
 }

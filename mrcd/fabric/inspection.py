@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Reads what kernels hold and compares it with the plan: hosts, Linux switches, whole labs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from mrcd import config
+from mrcd.fabric import description, intent, state, topology, usid
+from mrcd.fabric.description import Fabric
+from mrcd.fabric.intent import TABLE_MAIN, Finding, Present, Wanted
+from mrcd.fabric.topology import ANCHOR, Node, Topology
+from mrcd.interfaces import FibRoute
+from mrcd.netlink import Netlink
+
+BadConfig = config.ConfigError
+Peers = Iterable[tuple[Collection[str], int]]
+"""Of each peer that is set up: prefixes and MTU."""
+
+
+async def present(nl: Netlink) -> Present:
+    """What the kernel of a namespace has."""
+    links = await nl.links()
+    return Present(
+        routes=tuple(await nl.fib()),
+        addresses={name: await nl.addresses(name) for name in links},
+        up={name for name, link in links.items() if link.up},
+    )
+
+
+def of_node(node: Node) -> Wanted:
+    """What the plan of a lab gives a host or switch."""
+    table = TABLE_MAIN if node.table is None else node.table
+    routes = []
+    if node.locator is not None:
+        routes.append(FibRoute(node.locator, table, ANCHOR, encap=intent.UN))
+    for route in node.routes:
+        dev, via, hops = route.dev, route.via, route.nexthops
+        if len(hops) == 1:  # the kernel keeps it as a plain one
+            (hop,), hops = hops, ()
+            dev, via = hop.dev, hop.via
+        routes.append(FibRoute(route.dst, table, dev, via, route.src, hops))
+    return Wanted(node.name, tuple(routes), tuple(node.addresses))
+
+
+def of_host(settings: config.Config, peers: Peers) -> Wanted:
+    """What mrcd gives a host: plane addresses, the planes' uSIDs, routes to peers that are set up.
+
+    A /35 a plane leads to its gateway whatever made it, so its source address may be any.
+    """
+    fabric, host = settings.fabric, settings.host
+    planes = list(enumerate(settings.interfaces))
+    routes = [
+        FibRoute(str(usid.plane_prefix(fabric.block, plane)), TABLE_MAIN, dev, str(fabric.gateway))
+        for plane, dev in planes
+    ]
+    routes += intent.of_peers(peers, dev=settings.mrc0.name)
+    addresses = [(dev, f"{fabric.address6(host, plane)}/64") for plane, dev in planes]
+    addresses += [(settings.mrc0.name, str(address)) for address in settings.mrc0.addresses]
+    return Wanted(host.name, tuple(routes), tuple(addresses), own_src=False)
+
+
+def host(file: Path, peers: Peers) -> list[Finding]:
+    """Check this host, by its configuration; config.ConfigError when that has errors."""
+    settings = config.load(file)
+
+    async def look() -> list[Finding]:
+        async with Netlink() as nl:
+            there = await present(nl)
+        return intent.compare(of_host(settings, peers), there, block=settings.fabric.block)
+
+    return asyncio.run(look())
+
+
+def switch(fabric: Fabric, name: str) -> list[Finding]:
+    """Check the Linux switch we run on, which is named and cabled as a lab's would be.
+
+    state.NoSuchElement when the fabric has no such switch; FabricError when it is too large to
+    be made of Linux switches.
+    """
+    plan = topology.plan(description.checked(fabric))
+    node = plan.nodes.get(name)
+    if node is None or node.kind == "host":
+        last = fabric.planes - 1
+        raise state.NoSuchElement(
+            f"no switch {name!r} in fabric {fabric.name}; there is"
+            f" p0t0-1 to p{last}t0-{fabric.t0} and p0t1-1 to p{last}t1-{fabric.t1}"
+        )
+    own = of_node(node)
+
+    async def look() -> list[Finding]:
+        async with Netlink() as nl:
+            return intent.compare(own, await present(nl), block=fabric.block)
+
+    return asyncio.run(look())
+
+
+def lab(name: str, peers_of: Callable[[str], Peers]) -> tuple[int, list[Finding]]:
+    """Check every host and switch of a lab: how many, and what differs.
+
+    peers_of: asks the mrcd at a control socket for the peers it has set up; it is asked where the
+    lab runs daemons. What a `down` fault takes away is missing: see `down`.
+    """
+    state.require_root()
+    plan = topology.plan(state.read_fabric(name))
+    wanted = {node.name: of_node(node) for node in plan.nodes.values()}
+    if state.read(name).daemons:
+        for member in plan.fabric.hosts:
+            spot = state.places(name, member.name)
+            own = of_host(config.load(spot.config), peers_of(str(spot.socket)))
+            planned = wanted[member.name]
+            wanted[member.name] = replace(
+                planned,
+                routes=(*planned.routes, *(r for r in own.routes if r.mtu)),
+                addresses=tuple(dict.fromkeys((*planned.addresses, *own.addresses))),
+            )
+    return len(wanted), asyncio.run(_lab(plan, wanted))
+
+
+async def _lab(plan: Topology, wanted: Mapping[str, Wanted]) -> list[Finding]:
+    found: list[Finding] = []
+    for space, nodes in plan.namespaces().items():
+        async with Netlink(space) as nl:
+            there = await present(nl)
+        for node in nodes:
+            found += intent.compare(wanted[node.name], there, block=plan.fabric.block, netns=space)
+    return found
+
+
+def down(name: str) -> list[str]:
+    """Elements of a lab that a fault keeps down."""
+    return [fault.element for fault in state.read(name).faults if fault.kind == "down"]

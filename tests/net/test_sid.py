@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`mrcctl sid verify`: routes of a lab altered behind its back, each named, each mended as said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mrcd.fabric import topology
+from tests.net.lab_hosts import ROOT, mrcctl, mrcctl_json
+
+Lab = Any  # conftest.RunningLab
+MakeLab = Callable[..., Lab]
+FABRIC = "/run/mrcd-lab/{}/fabric.toml"
+
+
+def verify(running: Lab) -> list[tuple[str, str, str]]:
+    """Node, problem and subject of every difference in a lab."""
+    return [(f["node"], f["problem"], f["what"]) for f in findings(running)]
+
+
+def findings(running: Lab) -> list[dict[str, str]]:
+    command = [sys.executable, "-m", "cli", "sid", "verify", "--lab", running.name, "--json"]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+    )
+    found: list[dict[str, str]] = json.loads(done.stdout)["findings"]
+    assert done.returncode == (1 if found else 0), done.stderr
+    return found
+
+
+def alter(running: Lab, node: str, command: str) -> None:
+    """Run a command in a node's namespace, which it may share."""
+    running.run(topology.plan(running.fabric).nodes[node].space, *command.split())
+
+
+def mend(running: Lab) -> None:
+    for finding in findings(running):
+        subprocess.run(finding["fix"], shell=True, check=True, timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("node", "damage", "expected"),
+    [
+        (
+            "p1t0-1",
+            "ip -6 route del fcbb:bb00:2802::/48",
+            [("p1t0-1", "missing", "route fcbb:bb00:2802::/48")],
+        ),
+        (
+            "p1t0-1",
+            "ip -6 route del fcbb:bb00:2001::/48",
+            [("p1t0-1", "missing", "route fcbb:bb00:2001::/48")],
+        ),
+        (
+            "p0t0-2",
+            "ip -6 route replace fcbb:bb00:2::/48 encap seg6local action End dev sid0",
+            [("p0t0-2", "wrong", "route fcbb:bb00:2::/48")],
+        ),
+        (
+            "p0t1-1",
+            "ip -6 route replace fcbb:bb00:2::/48 via fe80::1 dev t0-1",
+            [("p0t1-1", "wrong", "route fcbb:bb00:2::/48")],
+        ),
+        (
+            "p3t1-2",
+            "ip -6 route add fcbb:bb00:7777::/48 via fe80::1 dev t0-1",
+            [("p3t1-2", "extra", "route fcbb:bb00:7777::/48")],
+        ),
+        (
+            "h1",
+            "ip route replace 10.99.0.2/32 dev mrc0 mtu 1300",
+            [("h1", "wrong", "route 10.99.0.2/32")],
+        ),
+        (
+            "h1",
+            "ip -6 route del fcbb:bb00:4000::/35 dev plane2",
+            [("h1", "missing", "route fcbb:bb00:4000::/35")],
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_verify__names_the_damage_and_how_to_mend_it(
+    shared_lab: Lab, node: str, damage: str, expected: list[tuple[str, str, str]]
+) -> None:
+    assert verify(shared_lab) == []
+    alter(shared_lab, node, damage)
+    try:
+        assert verify(shared_lab) == expected
+    finally:
+        mend(shared_lab)
+    assert verify(shared_lab) == []
+
+
+def test_verify__a_link_that_was_down_and_came_back_bare(shared_lab: Lab) -> None:
+    alter(shared_lab, "p1t0-2", "ip link set t1-1 down")
+    try:
+        found = verify(shared_lab)
+        assert ("p1t0-2", "missing", "route fcbb:bb00:2801::/48") in found
+        assert {node for node, _, _ in found} == {"p1t0-2"}
+    finally:
+        mend(shared_lab)
+    assert verify(shared_lab) == []
+
+
+def test_verify__on_a_host_and_on_a_switch(shared_lab: Lab) -> None:
+    assert mrcctl_json(shared_lab.name, "h1", "sid", "verify")["findings"] == []
+    switch = ("sid", "verify", "--switch", "p2t0-1", "--fabric", FABRIC.format(shared_lab.name))
+    program = (sys.executable, "-m", "cli", *switch)
+    assert "as intended" in shared_lab.run("p2t0-1", *program)
+    # The same question in another switch's namespace: nothing is as it should be.
+    assert "fcbb:bb00:4001::/48" in shared_lab.run("p2t0-2", *program, check=False)
+
+    alter(shared_lab, "h2", "ip route del 10.99.0.1/32 dev mrc0")
+    done = mrcctl(shared_lab.name, "h2", "sid", "verify")
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("h2: missing route 10.99.0.1/32: should be dev mrc0 mtu ")
+    shared_lab.run("h2", *lines[1].split())
+    assert mrcctl(shared_lab.name, "h2", "sid", "verify").returncode == 0
+
+
+def test_verify__t1s_that_share_a_namespace(make_lab: MakeLab) -> None:
+    running = make_lab(hosts=2, planes=1, t1=9)
+    assert verify(running) == []
+    alter(running, "p0t1-3", "ip -6 route del fcbb:bb00:2::/48 table 1003")
+    assert verify(running) == [("p0t1-3", "missing", "route fcbb:bb00:2::/48")]
+    mend(running)
+    assert verify(running) == []
