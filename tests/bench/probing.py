@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from ipaddress import ip_interface
 from pathlib import Path
 from types import FrameType
 
@@ -27,7 +28,7 @@ from mrcd import daemon, interfaces, netns
 from mrcd.config import Config, Transport
 from mrcd.datapath import Datapath
 from mrcd.fabric import description, lab, state
-from mrcd.fabric.description import Fabric
+from mrcd.fabric.description import Fabric, Host
 from mrcd.handshake import RETRY_MAX_NS, LocalQp, RemoteQp
 from mrcd.qptable import QpTable
 from mrcd.tuning import PROBE_IDLE_NS
@@ -45,8 +46,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def computed(peers: int, planes: int, transport: Transport) -> Iterator[Line]:
     """What an idle daemon should send, all peers well."""
     where = f"{peers} peers, computed"
-    asked = peers * transport.qps_per_peer * planes * 1e9 / PROBE_IDLE_NS
-    probes = min(asked, transport.probe_pps) if transport.probe_pps else asked
+    asked, probes = _idle_probes(peers, planes, transport)
     offers = peers * 1e9 / RETRY_MAX_NS
     yield Line("probing", where, "paths to watch: planes of QPs", "",
                (float(peers * transport.qps_per_peer * planes),))  # fmt: skip
@@ -54,6 +54,12 @@ def computed(peers: int, planes: int, transport: Transport) -> Iterator[Line]:
     yield Line("probing", where, "Offers", "/s", (offers,))
     every = asked / probes * PROBE_IDLE_NS / 1e9 if probes else 0.0
     yield Line("probing", where, "each plane of a QP is asked every", "s", (every,))
+
+
+def _idle_probes(peers: int, planes: int, transport: Transport) -> tuple[float, float]:
+    """Probes a second: wanted, and what the budget leaves of them."""
+    wanted = peers * transport.qps_per_peer * planes * 1e9 / PROBE_IDLE_NS
+    return wanted, min(wanted, transport.probe_pps) if transport.probe_pps else wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +119,25 @@ def real(name: str, peers: int, seconds: float) -> Iterator[Line]:
 
 
 def _fabric(name: str, hosts: int) -> Fabric:
-    return description.generate(
-        name=name, hosts=hosts, planes=PLANES, t1=T1, mtu=_MTU, hosts_per_t0=-(-hosts // 8)
+    """So many hosts on up to 8 T0s, neighbours on different ones."""
+    two = description.generate(name=name, planes=PLANES, t1=T1, mtu=_MTU)
+    t0s = min(8, hosts)
+    members = tuple(
+        Host(
+            name=f"h{i + 1}",
+            t0=i % t0s + 1,
+            port=i // t0s + 1,
+            addresses=(ip_interface(f"10.99.{(i + 1) >> 8}.{(i + 1) & 255}/16"),),
+        )
+        for i in range(hosts)
     )
+    return description.checked(replace(two, hosts=members, t0=t0s))
 
 
 def absent(name: str, peers: int, seconds: float) -> Iterator[Line]:
     """One real peer; the QPs of the others are programmed, and nobody answers."""
     big = _fabric(name, peers + 1)
-    small = replace(big, hosts=big.hosts[:2], t0=max(host.t0 for host in big.hosts[:2]))
+    small = replace(big, hosts=big.hosts[:2], t0=2)
     with flow.fabric_up(small, daemons=False):
         config = _configure(name, "h1", big)
         _configure(name, "h2", small)
@@ -136,8 +152,10 @@ def absent(name: str, peers: int, seconds: float) -> Iterator[Line]:
         where = f"{peers} peers, {peers - 1} dead at once"
         yield Line("probing", where, "time to program their QPs", "s", (took,))
         yield from _measured(name, f"{where}, at first", seconds)
-        time.sleep(seconds)
-        yield from _measured(name, f"{where}, later", seconds)
+        # Until every plane of every QP was asked, and twice again: then all are known to be dead.
+        wanted, allowed = _idle_probes(peers, PLANES, config.transport)
+        time.sleep(2 * PROBE_IDLE_NS / 1e9 * wanted / allowed)
+        yield from _measured(name, f"{where}, all known", seconds)
 
 
 def _measured(name: str, where: str, seconds: float) -> Iterator[Line]:
