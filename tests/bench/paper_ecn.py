@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,11 +23,12 @@ _MEET_S = 4.0
 _PART_S = 7.0
 _SHARED, _OTHER = 1, 2  # T1s
 _SPARE = f"p0t1-{_OTHER}"
+_MRCCTL = f"{sys.executable} -m cli"
 
 
 def _mrcctl(name: str, host: str, action: str, at_s: float) -> Step:
     """Deny or allow a host the T1 that the flows do not share."""
-    return flow.command(name, host, f"mrcctl path {action} {_SPARE}", at_s)
+    return flow.command(name, host, f"{_MRCCTL} path {action} {_SPARE}", at_s)
 
 
 def moving_apart(setting: Setting) -> Iterator[Line]:
@@ -34,7 +36,7 @@ def moving_apart(setting: Setting) -> Iterator[Line]:
     figures = Figures("two flows, one EV", str(setting.shape))
     name = setting.name
     for _ in range(setting.rounds):
-        flow.shell(name, "h2", f"mrcctl path deny {_SPARE}")
+        flow.shell(name, "h2", f"{_MRCCTL} path deny {_SPARE}")
         try:
             counts: list[tuple[int, int]] = []
             steps = (
@@ -56,7 +58,7 @@ def moving_apart(setting: Setting) -> Iterator[Line]:
 
 def _allow_if_denied(name: str, host: str) -> None:
     if any(path.state == "DENIED" for path in path_states.paths(name, host)):
-        flow.shell(name, host, f"mrcctl path allow {_SPARE}")
+        flow.shell(name, host, f"{_MRCCTL} path allow {_SPARE}")
 
 
 def _both(setting: Setting, steps: Sequence[Step]) -> tuple[Run, Run]:
