@@ -3,11 +3,13 @@
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 RESULTS := build/results
+MINUTES := 20
+SEED := 1
 
-.PHONY: help setup test test-unit test-bpf test-net lint format demo bench clean
+.PHONY: help setup test test-unit test-bpf test-net lint format demo bench bench-paper soak clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install everything needed and make .venv (as root; quick when done already)
 	@scripts/setup.sh
@@ -37,6 +39,14 @@ demo: setup ## kill a plane under load: mrcd, ECMP and MPTCP side by side (as ro
 
 bench: setup ## measure everything the README quotes (as root)
 	$(PYTHON) -m tests.bench.run
+
+bench-paper: setup ## the paper's experiments beside what was published, fail-over times, probing (as root)
+	$(PYTHON) -m tests.bench.paper
+	$(PYTHON) -m tests.bench.failover
+	$(PYTHON) -m tests.bench.probing
+
+soak: setup ## random faults for MINUTES=20 with checked traffic; SEED=1 chooses them (as root)
+	$(PYTHON) -m tests.bench.soak --minutes $(MINUTES) --seed $(SEED)
 
 clean: ## remove .venv and everything built
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

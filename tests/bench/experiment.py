@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
 from tests.bench import flow, path_states, simultaneous
@@ -109,14 +107,12 @@ class Run:
         """The same for the time before the first step: what is ordinary here."""
         return self.lowest(self.at(WARM_S), self.applied(0))
 
-    def settled_ms(self, start_ns: int, end_ns: int, percent: float) -> float | None:
-        """When the last sample of 200 ms below `percent` of before was over; None: it was not."""
-        samples = self.arrivals.bins_bps(start_ns, end_ns, SAMPLE_NS)
-        low = np.flatnonzero(samples < self.before() * percent / 100)
-        if not len(low):
-            return 0.0
-        last = int(low[-1])
-        return None if last == len(samples) - 1 else (last + 1) * SAMPLE_NS / MS
+    def reached_ms(self, start_ns: int, end_ns: int, percent: float) -> float | None:
+        """When a second begins whose goodput is `percent` of before; None: none does."""
+        for at_ns in range(start_ns, end_ns - S, 20 * MS):
+            if self.share(at_ns, at_ns + S) >= percent:
+                return (at_ns - start_ns) / MS
+        return None
 
     def retransmits(self) -> float:
         """Segments TCP sent again in the whole flow."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from mrcd.fabric.state import LabFailed
-from tests.bench import flow, paper_links, paper_planes, paper_tail
+from tests.bench import flow, paper_ecn, paper_links, paper_planes, paper_tail
 from tests.bench.experiment import Experiment, Setting
 from tests.bench.flow import BenchFailed
 from tests.bench.result import Line, table
@@ -28,6 +28,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *paper_links.EXPERIMENTS,
     *paper_planes.EXPERIMENTS,
     *paper_tail.EXPERIMENTS,
+    *paper_ecn.EXPERIMENTS,
 )
 NAMES = tuple(experiment.name for experiment in EXPERIMENTS)
 

@@ -70,7 +70,9 @@ def _halved(figures: Figures, run: Run) -> None:
     figures.note("goodput when down, of half of before", "%", settled * 2, at_least(90))
     figures.note("at half the rate after (5 ms bins)", "ms", back, at_most(1000))
     figures.note("longest gap when they go", "ms", seen.gap_ns / MS)
-    figures.note("full rate again after", "ms", run.settled_ms(up, end, 95), at_most(5000))
+    figures.note(
+        "a second at 95 % of before begins after", "ms", run.reached_ms(up, end, 95), at_most(5000)
+    )
     figures.note("goodput at the end, of before", "%", run.share(end - 2 * S, end), at_least(95))
     figures.note("TCP retransmits", "", run.retransmits())
     figures.note("connections lost", "", run.lost(), at_most(0))
@@ -103,8 +105,8 @@ def _slowed(figures: Figures, setting: Setting, mbps: float, left: float) -> Non
     settled = run.share(slow + int(_SETTLES_S * S), healed)
     figures.note(f"goodput, of the {left:.3g} % that are left", "%", settled / left * 100,
                  at_least(90))  # fmt: skip
-    after = run.settled_ms(slow, healed, left * 0.9)
-    figures.note("last 200 ms below 90 % of that ends after", "ms", after)
+    after = run.reached_ms(slow, healed, left * 0.9)
+    figures.note("a second at 90 % of that begins after", "ms", after)
     figures.note("lowest 200 ms while slow, of before", "%", run.lowest(slow, healed))
     figures.note("healed: carries its share after", "ms", _fair_after_ms(watch, plane, healed, end),
                  at_most(5000))  # fmt: skip

@@ -163,6 +163,8 @@ def _fits(new: Episode, now: Sequence[Episode], ground: Ground) -> bool:
         return False
     if any(each.blackout for each in now):
         return False
+    if new.blackout:
+        return True
     cut = set().union(*(each.planes for each in (*now, new) if each.cuts))
     return len(cut) < ground.planes
 

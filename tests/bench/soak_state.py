@@ -73,7 +73,7 @@ def kept(host: str, before: Memory | None, after: Memory | None) -> Verdict:
 
 def healed(name: str, deadline_s: float) -> Iterator[Verdict]:
     """States against the ground truth that nothing is broken; waits for them."""
-    yield _within(deadline_s, "no path is withdrawn", lambda: dict(path_states.withdrawn(name)))
+    yield _within(deadline_s, "every path came back", path_states.Recovery(name).missing)
     yield _within(deadline_s, "peers are established", lambda: _strangers(name))
     yield _within(deadline_s, "daemons are ok", lambda: _degraded(name))
     yield _within(deadline_s, "no fault is listed", lambda: _listed(name))
@@ -233,7 +233,6 @@ def losses(name: str) -> Losses:
             seen["UDP socket full"] = stream.counter("snmp", "Udp", "RcvbufErrors")
             seen["IP header"] = stream.counter("snmp", "Ip", "InHdrErrors")
             seen["IP address"] = stream.counter("snmp", "Ip", "InAddrErrors")
-            seen["UDP port"] = stream.counter("snmp", "Udp", "NoPorts")
             seen["TCP sent again"] = stream.counter("snmp", "Tcp", "RetransSegs")
         for key, value in seen.items():
             counts[key] = counts.get(key, 0) + value
