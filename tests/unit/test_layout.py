@@ -28,12 +28,14 @@ PURE = {
     "mrcd.model",
     "mrcd.wire",
     "mrcd.denylist",
+    "mrcd.evset",
+    "mrcd.pathstate",
     "mrcd.fabric.description",
     "mrcd.fabric.hosts",
     "mrcd.fabric.planning",
     "mrcd.fabric.usid",
 }
-PURE_MAY_IMPORT = PURE | {"mrcd", "mrcd.fabric", "mrcd.paths"}
+PURE_MAY_IMPORT = PURE | {"mrcd", "mrcd.abi", "mrcd.fabric", "mrcd.paths"}
 IMPURE_LIBRARIES = {
     "asyncio",
     "asyncvarlink",
