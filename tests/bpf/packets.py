@@ -145,24 +145,44 @@ class Far:
         trigger: int | None = None,
         ev: int = EV,
         delayed: bool = False,
+        duplicate: bool = False,
+        verdict: int = WIRE.MRC_SETH_M_NONE,
+        about: int | None = None,
+        down: int = 0,
+        ts: int = 0,
+        received: int = 0,
         qpn: int = QPN,
     ) -> bytes:
-        """Everything up to `cack` arrived, and cack + offset + i for each bit i."""
+        """Everything up to `cack` arrived, and cack + offset + i for each bit i.
+
+        `about` is the EV that it speaks of, that of its own path if not given; `ts` the time
+        stamp of what caused it.
+        """
+        flags = WIRE.MRC_CC_FLAG_DELAYED if delayed else 0
+        flags |= WIRE.MRC_CC_FLAG_DUPLICATE if duplicate else 0
         seth = Seth(
-            cack & 0xFFFFFF, ev,
+            cack & 0xFFFFFF, ev if about is None else about,
             ack_psn_offset=0 if trigger is None else trigger - cack,
-            sack_offset=offset, bitmap=bitmap, mpr=2,
-            cc_flags=WIRE.MRC_CC_FLAG_DELAYED if delayed else 0,
+            sack_offset=offset, bitmap=bitmap, mpr=2, cc_flags=flags, verdict=verdict, down=down,
         )  # fmt: skip
-        return self.frame(Sack(self.envelope(ev), Bth(WIRE.MRC_OP_SACK, qpn), seth, CcState()))
+        cc = CcState(tx_timestamp=ts, received=received)
+        return self.frame(Sack(self.envelope(ev), Bth(WIRE.MRC_OP_SACK, qpn), seth, cc))
 
     def probe(self, probe_id: int, ev: int = EV, *, qpn: int = QPN, sent: int = 0) -> bytes:
         peth = Peth(probe_id, ev, stamp(sent))
         return self.frame(Control(self.envelope(ev), Bth(WIRE.MRC_OP_PROBE, qpn), peth))
 
-    def probe_reply(self, probe_id: int, ev: int = EV, *, cack: int = 999, qpn: int = QPN) -> bytes:
+    def probe_reply(
+        self,
+        probe_id: int,
+        ev: int = EV,
+        *,
+        cack: int = 999,
+        verdict: int = WIRE.MRC_SETH_M_NONE,
+        qpn: int = QPN,
+    ) -> bytes:
         seth = Seth(
-            cack, ev, probe_id=probe_id, probe_reply=True,
+            cack, ev, probe_id=probe_id, probe_reply=True, verdict=verdict,
             cc_flags=WIRE.MRC_CC_FLAG_DELAYED,
         )  # fmt: skip
         return self.frame(Sack(self.envelope(ev), Bth(WIRE.MRC_OP_SACK, qpn), seth, CcState()))

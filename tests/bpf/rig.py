@@ -320,6 +320,39 @@ class Rig:
         """The receiver half of a QP."""
         return self.table.view(index).rx
 
+    def sets(self, index: int = 0) -> dict[str, tuple[int, ...]]:
+        """The array members of a QP's sender half: its sets of slots among them."""
+        kind = ABI.structs["mrc_tx"]
+        raw = self.dp.read_raw("txs", index, kind.size)
+        arrays = [field.name for field in kind.fields.values() if field.count > 1]
+        return {name: kind.unpack_array(raw, name) for name in arrays}
+
+    def edit(self, name: str, index: int, kind: str, **values: int | tuple[int, ...]) -> None:
+        """Change members of one entry of a map, the others stay as they are."""
+        layout = ABI.structs[kind]
+        raw = self.dp.read_raw(name, index, layout.size)
+        old: dict[str, int | tuple[int, ...]] = dict(layout.unpack(raw))
+        for field in layout.fields.values():
+            if field.count > 1:
+                old[field.name] = layout.unpack_array(raw, field.name)
+        self.dp.write(name, index, layout, **{**old, **values})
+
+    def withdraw(self, *evs: int, index: int = 0) -> None:
+        """Make paths ASSUMED_BAD, as a loss does; no backup takes their place."""
+        sets = self.sets(index)
+        use, spare, used = list(sets["use"]), list(sets["spare"]), list(sets["used"])
+        for path in self.table.paths(index):
+            word, bit = 2 * path.plane + (path.slot >> 6), 1 << (path.slot & 63)
+            if path.ev in evs:
+                used[path.plane] -= bool(use[word] & bit)
+                use[word] &= ~bit
+                spare[word] &= ~bit
+        planes = sum(1 << p for p in range(PLANES) if use[2 * p] | use[2 * p + 1])
+        self.edit(
+            "txs", index, "mrc_tx", use=tuple(use), spare=tuple(spare), used=tuple(used),
+            used_all=sum(used), plane_use=planes,
+        )  # fmt: skip
+
     def path(self, ev: int, index: int = 0) -> dict[str, int]:
         """The path of an EV: its members, its state, plane and slot, and the sets it is in."""
         (found,) = (path for path in self.table.paths(index) if path.ev == ev)

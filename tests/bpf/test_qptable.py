@@ -74,7 +74,9 @@ def test_configured_qps_receive_and_send_when_ready(rig: Rig) -> None:
         assert (view.qp["qpn"], view.qp["remote_qpn"]) == (0x110000 | index, 0x220000 | index)
         assert view.tx["next"] == view.tx["una"] == 10 * index
         assert view.rx["next"] == view.rx["high"] == 20 * index
-        assert view.tx["plane_good"] == (1 << PLANES) - 1
+        assert view.tx["plane_use"] == view.tx["plane_open"] == (1 << PLANES) - 1
+        assert view.tx["used_all"] == PLANES * T1S
+        assert view.tx["floor"] == PLANES * T1S // 4  # a quarter, when nothing is configured
     assert rig.table.view(QPS_PER_PEER).qp["state"] == ABI.MRC_QP_DOWN  # the other peer's
     rig.table.ready("h2")
     states = {rig.table.view(i).qp["state"] for i in rig.table.qps_of("h2")}
@@ -82,7 +84,7 @@ def test_configured_qps_receive_and_send_when_ready(rig: Rig) -> None:
 
 
 def test_paths_are_all_evs_of_the_fabric(rig: Rig) -> None:
-    evs = [path["ev"] for path in rig.table.paths("h2", 0)]
+    evs = [path.ev for path in rig.table.paths(0)]
     assert sorted(evs) == [
         usid.ev(plane, t1) for plane in range(PLANES) for t1 in range(1, T1S + 1)
     ]
@@ -128,7 +130,7 @@ def test_configuring_again_forgets_the_old_connection(rig: Rig, far: Far) -> Non
     assert rig.counted() == {"drop_qpn": 1}
     rig.arrive(far.data(70, numbered(70), qpn=0x660000))
     assert rig.delivered() == [numbered(70)]
-    assert {path["sent"] for path in rig.table.paths("h2", 0)} == {0}
+    assert {path.values["sent"] for path in rig.table.paths(0)} == {0}
 
 
 def test_planes_of_a_peer_can_be_changed(rig: Rig) -> None:

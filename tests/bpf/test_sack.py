@@ -169,10 +169,12 @@ def test_sack_of_a_qp_that_may_not_send_is_ignored(rig: Rig, far: Far) -> None:
 
 
 def test_round_trip_is_measured_on_the_packet_that_caused_the_sack(rig: Rig, far: Far) -> None:
-    spray(rig, 2)
-    rig.arrive(far.sack(FIRST, trigger=FIRST, delayed=True))
+    stamps = [sent_at(sent.frame) for sent in spray(rig, 3)]
+    rig.arrive(far.sack(FIRST, trigger=FIRST, delayed=True, ts=stamps[0]))
     assert rig.tx()["srtt_ns"] == 0  # a clock sent it
-    rig.arrive(far.sack(FIRST + 1, trigger=FIRST + 1))
+    rig.arrive(far.sack(FIRST + 1, trigger=FIRST + 1, ts=stamps[1] ^ 1))
+    assert rig.tx()["srtt_ns"] == 0  # another sending of the packet caused it
+    rig.arrive(far.sack(FIRST + 2, trigger=FIRST + 2, ts=stamps[2]))
     assert 0 < rig.tx()["srtt_ns"] < 1_000_000_000
 
 
@@ -207,10 +209,14 @@ def test_nothing_is_sent_again_while_it_may_be_late(rig: Rig, far: Far) -> None:
 
 def test_later_packet_of_the_same_path_proves_a_loss(rig: Rig, far: Far) -> None:
     same_path_only(rig)
-    sent = spray(rig, PATHS + 1)
-    assert sent[0].ev == sent[PATHS].ev
-    # Everything but 0 and 1 arrived; nothing of 1's path was sent after it.
-    rig.arrive(far.sack(FIRST - 1, bits(*range(2, PATHS + 1))))
+    sent = spray(rig, PATHS)  # each path once
+    while sent[-1].ev != sent[0].ev:
+        sent += spray(rig, 1, len(sent))
+    later = {one.ev for one in sent[PATHS:]}
+    alone = next(i for i, one in enumerate(sent[:PATHS]) if one.ev not in later)
+    # Everything but 0 and `alone` arrived; nothing of the latter's path was sent after it.
+    arrived = bits(*set(range(1, len(sent))) - {alone})
+    rig.arrive(far.sack(FIRST - 1, arrived))
     assert [again.psn for again in resent(rig)] == [FIRST]
     assert rig.counted()["rtx_fifo"] == 1
 

@@ -19,6 +19,20 @@ def sent(rig: Rig) -> list[Data | Sack | Control]:
     return [decode_frame(frame) for _plane, frame in rig.sent()]
 
 
+def sacks(rig: Rig) -> list[Sack]:
+    return [packet for packet in sent(rig) if isinstance(packet, Sack)]
+
+
+def probes(rig: Rig, ev: int | None = None) -> list[int]:
+    """Ids of the probes sent since the last look, of one path or of all."""
+    found = []
+    for packet in sent(rig):
+        if isinstance(packet.body, Peth) and ev in (None, packet.body.entropy):
+            assert packet.envelope.ev == packet.body.entropy
+            found.append(packet.body.probe_id)
+    return found
+
+
 def test_idle_does_nothing(rig: Rig) -> None:
     before = rig.state()
     rig.tick(10)
@@ -101,8 +115,7 @@ def test_delayed_sack_is_sent_once(rig: Rig, far: Far) -> None:
     ev = ev_of(2, 3)
     rig.arrive(far.data(FIRST_RX, numbered(1), ev), "plane2")
     rig.tick()
-    (sack,) = sent(rig)
-    assert isinstance(sack, Sack)
+    (sack,) = sacks(rig)
     assert sack.envelope == far.our_envelope(ev)
     assert sack.body.cack == FIRST_RX
     assert sack.body.cc_flags & WIRE.MRC_CC_FLAG_DELAYED
@@ -116,8 +129,7 @@ def test_gap_is_reported_until_it_is_filled(rig: Rig, far: Far) -> None:
     rig.arrive(far.data(FIRST_RX + 1, numbered(2)))
     for _ in range(3):
         rig.tick()
-        (sack,) = sent(rig)
-        assert isinstance(sack, Sack)
+        (sack,) = sacks(rig)
         assert sack.body.cack == FIRST_RX - 1
         assert sack.body.bitmap << sack.body.sack_offset & 1 << 2
     rig.arrive(far.data(FIRST_RX, numbered(1)))
@@ -135,8 +147,7 @@ def test_clock_reports_every_part_of_a_wide_window(rig: Rig, far: Far) -> None:
     seen = set()
     for _ in range(6):
         rig.tick()
-        for sack in sent(rig):
-            assert isinstance(sack, Sack)
+        for sack in sacks(rig):
             base = sack.body.cack + sack.body.sack_offset
             seen |= {base + i for i in range(64) if sack.body.bitmap >> i & 1}
     assert seen == held
@@ -216,66 +227,85 @@ def reply(rig: Rig, far: Far, probe_id: int, ev: int) -> None:
 
 def test_path_that_is_away_is_probed_and_restored(rig: Rig, far: Far) -> None:
     ev = withdrawn(rig, far)
-    rig.tick()
-    (probe,) = sent(rig)
-    rig.tick(3)
-    assert sent(rig) == []  # too early for another
-    assert rig.active()  # but the clock keeps running for it
+    first = rig.tx()["next"]
+    rig.tick(T1S)  # the paths of a plane are looked at in turn
+    frames = [packet for packet in sent(rig) if isinstance(packet.body, Peth)]
+    (probe,) = [packet for packet in frames if packet.body.entropy == ev]
     assert isinstance(probe, Control)
     assert isinstance(probe.body, Peth)
     assert probe.envelope == far.our_envelope(ev)
-    assert probe.body.entropy == ev
-    assert rig.counted()["probe_tx"] == 1
+    assert probe.body.probe_id >> 9 == rig.path(ev)["slot"]  # the answer finds it by that
+    assert rig.counted()["probe_tx"] == len(frames)
+    rig.tick(3 * T1S)
+    assert probes(rig, ev) == []  # one is on its way
+    assert rig.active()  # and the clock keeps running for it
     reply(rig, far, probe.body.probe_id, ev)
     assert rig.path(ev)["state"] == ABI.MRC_PATH_GOOD
     rig.tick(2)
     assert not rig.active()
+    assert rig.tx()["next"] == first
+
+
+def test_beside_a_path_that_is_away_others_of_its_plane_are_asked(rig: Rig, far: Far) -> None:
+    """What took one path may have taken its neighbours, of which nothing was heard lately."""
+    ev = withdrawn(rig, far)
+    rig.tick(2 * T1S)
+    asked = {packet.body.entropy for packet in sent(rig) if isinstance(packet.body, Peth)}
+    assert {each >> 28 for each in asked} == {ev >> 28}
+    assert asked == {ev_of(ev >> 28, t1) for t1 in range(1, T1S + 1)}
 
 
 def test_reply_by_another_path_counts_for_the_one_probed(rig: Rig, far: Far) -> None:
     """SETH names the EV under test; the way back is the peer's choice."""
     ev = withdrawn(rig, far)
     rig.tune(probe_interval_ns=1)
-    rig.tick()
-    (probe,) = sent(rig)
-    assert isinstance(probe.body, Peth)
-    frame = bytearray(far.probe_reply(probe.body.probe_id, ev_of(1, 4)))
+    rig.tick(T1S)
+    (probe_id,) = probes(rig, ev)
+    frame = bytearray(far.probe_reply(probe_id, ev_of(1, 4)))
     frame[118:122] = ev.to_bytes(4, "big")
     rig.receive(bytes(frame))
     assert rig.path(ev)["state"] == ABI.MRC_PATH_GOOD
 
 
 def test_unanswered_probes_are_repeated_with_new_ids(rig: Rig, far: Far) -> None:
-    withdrawn(rig, far)
+    ev = withdrawn(rig, far)
     rig.tune(probe_interval_ns=1)
-    ids = []
+    ids: list[int] = []
     for _ in range(300):
         clock_passes(200_000)
         rig.tick()
-        ids += [packet.body.probe_id for packet in sent(rig) if isinstance(packet.body, Peth)]
+        ids += probes(rig, ev)
         if len(ids) == 4:
             break
     assert len(set(ids)) == 4
+    assert rig.counted()["probe_missed"] >= 3
+    assert rig.path(ev)["misses"] == 3
 
 
 def test_replayed_reply_restores_nothing(rig: Rig, far: Far) -> None:
     ev = withdrawn(rig, far)
     rig.tune(probe_interval_ns=1)
-    rig.tick()
-    (probe,) = sent(rig)
-    assert isinstance(probe.body, Peth)
-    clock_passes(500_000)
-    rig.tick()
-    rig.sent()
+    rig.tick(T1S)
+    (probe_id,) = probes(rig, ev)
     before = rig.state()
-    # 16 may be under way; the answer to an older one says nothing.
-    reply(rig, far, (probe.body.probe_id - 16) & 0xFFFF, ev)
+    rig.counted()
+    reply(rig, far, probe_id ^ 1, ev)  # another one's, of the same path
     assert rig.state() == before
-    assert rig.counted()["probe_stale"] == 1
+    assert rig.counted() == {"probe_stale": 1}
+    reply(rig, far, probe_id ^ 1 << 9, ev)  # of another path
+    assert rig.state() == before
+    reply(rig, far, probe_id, ev)
+    restored = rig.state()
+    assert restored != before
+    rig.counted()
+    reply(rig, far, probe_id, ev)  # the same once more
+    assert rig.state() == restored
+    assert rig.counted() == {"probe_stale": 1}
 
 
 def test_path_that_loses_more_than_others_stays_away_longer(rig: Rig, far: Far) -> None:
-    rig.tune(hold_base_ns=4_000_000_00, hold_max_ns=4_000_000_000, reo_min_ns=0, reo_max_ns=0)
+    rig.tune(hold_base_ns=400_000_000, hold_max_ns=4_000_000_000, reo_min_ns=0, reo_max_ns=0)
+    rig.tune(probe_interval_ns=1)
     psn, bad = FIRST_TX, ev_of(0, 1)
     for _ in range(60):  # every packet of one path is lost, all others arrive
         packets = [decode_frame(rig.spray(PACKET).frame) for _ in range(PLANES * T1S)]
@@ -286,17 +316,17 @@ def test_path_that_loses_more_than_others_stays_away_longer(rig: Rig, far: Far) 
         psn += len(packets)
         rig.arrive(far.sack(psn - 1))
         path = rig.path(bad)
-        if path["hold_ns"]:
+        if path["hold_ns"] > path["withdrawn_ns"]:
             break
-        rig.tune(probe_interval_ns=1)
-        clock_passes(100_000)
-        rig.tick()
+        assert path["probe_need"] == 1  # so far it may be chance
+        rig.tick(T1S)
         for packet in sent(rig):
             if isinstance(packet.body, Peth):
                 reply(rig, far, packet.body.probe_id, packet.body.entropy)
-    assert path["hold_ns"] > path["withdrawn_ns"] + 300_000_000
-    rig.tick(3)
-    assert sent(rig) == []  # not even probed before its time
+    assert path["hold_ns"] == path["withdrawn_ns"] + 800_000_000
+    assert path["probe_need"] == 3
+    rig.tick(3 * T1S)
+    assert probes(rig, bad) == []  # not even probed before its time
 
 
 @pytest.mark.parametrize("what", ["tx", "rx", "probe"])
@@ -321,5 +351,5 @@ def test_every_active_qp_has_its_turn(rig: Rig, far: Far) -> None:
         rig.arrive(far.data(FIRST_RX, numbered(index), qpn=0x100000 | index))
     rig.arrive(far.data(FIRST_RX, numbered(0)))
     rig.tick(4)
-    qpns = sorted(packet.bth.dqpn for packet in sent(rig))
+    qpns = sorted(packet.bth.dqpn for packet in sacks(rig))
     assert qpns == [0x200001, 0x200007, 0x20001E, 0x880003]

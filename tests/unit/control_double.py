@@ -112,12 +112,12 @@ class FakeSource:
                 t1=1,
                 usids="fcbb:bb00:2001:2801:2002:3001::",
                 state="ASSUMED_BAD",
-                role="active",
+                role="backup",
                 slow=False,
                 sent=100,
                 acked=90,
                 lost=10,
-                marked=0,
+                marked=3,
                 srtt_us=None,
             )
             for name in PEERS

@@ -36,8 +36,11 @@ def test_sizes_that_index_arithmetic_relies_on() -> None:
     assert ABI.MRC_WINDOW_MAX == 64 * ABI.MRC_WINDOW_WORDS
     assert ABI.MRC_WINDOW_MAX & (ABI.MRC_WINDOW_MAX - 1) == 0
     assert ABI.MRC_MAX_PLANES == 8  # paths are plane << 8 | index, masks are of 8 bits
-    assert ABI.MRC_EVS_PER_PLANE == 64  # one word of good[]
-    assert ABI.structs["mrc_tx"].fields["good"].count == ABI.MRC_MAX_PLANES
+    assert ABI.MRC_EVS_PER_PLANE == 64 * ABI.MRC_EV_WORDS  # slot k: bit k & 63 of word k >> 6
+    assert ABI.MRC_SET_WORDS == ABI.MRC_MAX_PLANES * ABI.MRC_EV_WORDS
+    sets = ("use", "skip", "slow", "spare", "denied", "all")
+    assert {ABI.structs["mrc_tx"].fields[name].count for name in sets} == {ABI.MRC_SET_WORDS}
+    assert ABI.MRC_SHARE_FULL == 128  # bit 7 of a byte of `thin` is a plane's turn
 
 
 def test_locks_stand_first() -> None:
@@ -58,8 +61,15 @@ def test_mark_fits_over_the_ethernet_addresses_and_cannot_be_forged() -> None:
     assert mark.size == 12
     assert mark.fields["magic0"].offset == 6  # the first byte of the source address ...
     assert ABI.MRC_MARK_MAGIC0 & 1  # ... has the group bit, which mrc_receive drops
-    flags = (ABI.MRC_MARK_CE, ABI.MRC_MARK_SACK, WIRE.MRC_BTH_ACKREQ, WIRE.MRC_BTH_RTX)
-    assert sum(flags) == flags[0] | flags[1] | flags[2] | flags[3]  # no two share a bit
+    flags = (
+        ABI.MRC_MARK_CE,
+        ABI.MRC_MARK_SACK,
+        ABI.MRC_MARK_NACK,
+        WIRE.MRC_BTH_ACKREQ,
+        WIRE.MRC_BTH_RTX,
+    )
+    assert sum(flag.bit_count() for flag in flags) == len(flags)
+    assert sum(flags).bit_count() == len(flags)  # no two share a bit
 
 
 def test_the_host_compiler_agrees_on_every_offset(tmp_path: Path) -> None:

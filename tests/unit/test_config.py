@@ -57,8 +57,9 @@ def test_load__defaults(folder: Path) -> None:
     assert loaded.mrc0.addresses == (ip_interface("10.99.0.1/24"), ip_interface("fd99::1/64"))
     assert loaded.interfaces == ("plane0", "plane1", "plane2", "plane3")
     assert loaded.transport == config.Transport(
-        4971, 4972, qps_per_peer=4, mpr=2048, ring_slots=8192, tick_us=1000, xdp="auto", tc="auto"
-    )
+        4971, 4972, qps_per_peer=4, mpr=2048, ring_slots=8192, tick_us=1000,
+        evs=128, ev_min_active=0, probe_pps=1000, xdp="auto", tc="auto",
+    )  # fmt: skip
     assert [peer.name for peer in loaded.peers] == ["h2", "h3"]
     assert loaded.peers[0].allowed == (ip_network("10.99.0.2/32"), ip_network("fd99::2/128"))
 
@@ -91,6 +92,9 @@ def test_load__everything_given(folder: Path) -> None:
         mpr = 128
         ring_slots = 128
         tick_us = 500
+        evs = 256
+        ev_min_active = 32
+        probe_pps = 50
         xdp = "generic"
         tc = "clsact"
         [[peer]]
@@ -100,7 +104,9 @@ def test_load__everything_given(folder: Path) -> None:
     )
     assert loaded.mrc0 == config.Mrc0("mrc-a", (ip_interface("172.16.0.1/16"),))
     assert loaded.interfaces == ("eth1", "eth2", "eth3", "eth4")
-    assert loaded.transport == config.Transport(4791, 4792, 16, 128, 128, 500, "generic", "clsact")
+    assert loaded.transport == config.Transport(
+        4791, 4792, 16, 128, 128, 500, 256, 32, 50, "generic", "clsact"
+    )
     assert [peer.name for peer in loaded.peers] == ["h3"]
     assert len(loaded.peers[0].allowed) == 3
 
@@ -144,8 +150,8 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
         (MINIMAL + "[mrc]\nx = 1", "mrc: {...}: unknown key; did you mean mrc0?"),
         (
             MINIMAL + "[transport]\nzzz = true",
-            "transport.zzz: true: unknown key; known: control_port, mpr, qps_per_peer, "
-            "ring_slots, tc, tick_us, udp_port, xdp",
+            "transport.zzz: true: unknown key; known: control_port, ev_min_active, evs, mpr, "
+            "probe_pps, qps_per_peer, ring_slots, tc, tick_us, udp_port, xdp",
         ),
         (TRANSPORT + "udp_port = 0", "transport.udp_port: 0: must be an integer from 1 to 65535"),
         (

@@ -28,13 +28,15 @@ PURE = {
     "mrcd.model",
     "mrcd.wire",
     "mrcd.denylist",
+    "mrcd.evset",
+    "mrcd.pathstate",
     "mrcd.fabric.description",
     "mrcd.fabric.hosts",
     "mrcd.fabric.intent",
     "mrcd.fabric.planning",
     "mrcd.fabric.usid",
 }
-PURE_MAY_IMPORT = PURE | {"mrcd", "mrcd.fabric", "mrcd.paths"}
+PURE_MAY_IMPORT = PURE | {"mrcd", "mrcd.abi", "mrcd.fabric", "mrcd.paths"}
 IMPURE_LIBRARIES = {
     "asyncio",
     "asyncvarlink",
