@@ -44,7 +44,9 @@ LINK_MAC = bytes.fromhex("020000000099")
 _LOOKUP_AND_DELETE = 21
 _SO_RCVBUFFORCE = 33  # missing in Python's socket module
 _MARKER = b"\xff" * 6 + b"\x02" + bytes(5) + b"\x88\xb5" + b"end of what was sent" * 3
-_SIZES = {name: ABI.structs[f"mrc_{name}"].size for name in ("qp", "tx", "rx", "path", "peer", "balance")}
+_SIZES = {
+    name: ABI.structs[f"mrc_{name}"].size for name in ("qp", "tx", "rx", "path", "peer", "balance")
+}
 
 
 def mac_of(plane: int) -> bytes:
@@ -183,6 +185,8 @@ class Rig:
         self._fill("clock", 1, ABI.structs["mrc_clock"].size)
         for key in bpfsys.keys(self.dp.maps["prefixes"], 20):
             bpfsys.delete(self.dp.maps["prefixes"], key)
+        for key in bpfsys.keys(self.dp.maps["sources"], 16):
+            bpfsys.delete(self.dp.maps["sources"], key)
         for name in ("tx_free", "rx_free"):
             self.take_slots(name)
             self.give_slots(name, range(RING_SLOTS))
