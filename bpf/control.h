@@ -26,6 +26,7 @@ int mrc_control(struct __sk_buff *skb)
 		if (!b)
 			return 1;
 		b->ports = cmd->value;
+		b->heard_ports = cmd->value;
 		b->port_id = 0;
 		return 0;
 	}

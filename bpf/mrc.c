@@ -3,7 +3,7 @@
  * The data path: programs that share the maps of mrc_maps.h.
  *
  *   mrc_spray    tc ingress of mrc0's other end   spray.h
- *   mrc_receive  XDP of each plane NIC            receive.h
+ *   mrc_receive  XDP of each plane NIC            receive.h, endpoint.h
  *   mrc_deliver  tc ingress of each plane NIC     deliver.h, retransmit.h
  *   mrc_learn    where it goes on with a SACK     retransmit.h
  *   mrc_tick     run by the daemon's clock        tick.h
@@ -32,6 +32,7 @@
 #include "sack.h"
 #include "queue.h"
 #include "spray.h"
+#include "endpoint.h"
 #include "receive.h"
 #include "deliver.h"
 #include "retransmit.h"

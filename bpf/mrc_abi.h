@@ -79,7 +79,8 @@ struct mrc_peer {                /* map peers; written by the daemon */
 struct mrc_balance {             /* map balances[peer] */
 	__u64 shares;            /* byte p: plane p's share, MRC_SHARE_FULL where it is whole */
 	__u64 ports;             /* bit p: the peer takes packets on plane p; atomic */
-	__u64 port_id;           /* of the Port Status Update that said so, plus 1 << 16; atomic */
+	__u64 port_id;           /* Port Status Update that said so, see bpf/endpoint.h; atomic */
+	__u64 heard_ports;       /* the same as its newest SACKs say; racy */
 	__u64 judged_ns;
 	__u64 acked[MRC_MAX_PLANES];  /* packets since the plane was judged; atomic */
 	__u64 lost[MRC_MAX_PLANES];   /* the same; atomic */
@@ -347,6 +348,11 @@ struct mrc_command {
 #define MRC_C_DROP_NO_PATH 53    /* dropped: every path to the peer is denied */
 #define MRC_C_NACK_TX 54         /* trimmed packets answered by a NACK */
 #define MRC_C_NACK_RX 55         /* NACKs received */
-#define MRC_C_COUNT 56
+#define MRC_C_EV_PROBE_RX 56     /* EV probes of peers answered */
+#define MRC_C_PORTS_RX 57        /* Port Status Updates of peers followed */
+#define MRC_C_PORTS_STALE 58     /* Port Status Updates that were no news, answered only */
+#define MRC_C_ENDPOINT_RX 59     /* answers to EV probes and Port Status Updates passed to the daemon */
+#define MRC_C_DROP_STRANGER 60   /* dropped: endpoint packet whose sender is no peer's plane */
+#define MRC_C_COUNT 61
 
 #endif

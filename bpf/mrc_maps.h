@@ -17,6 +17,10 @@ struct mrc_prefix {              /* longest-prefix key; IPv4 as ::ffff:a.b.c.d *
 	__u32 addr[4];
 };
 
+struct mrc_source {              /* address of a peer on one of its planes; net */
+	__u32 addr[4];
+};
+
 struct mrc_slot {                /* one packet, in either ring */
 	__u64 tag;               /* qp << 32 | psn while the content is whole, else ~0 */
 	__u8 data[CFG_SLOT_BYTES];
@@ -26,6 +30,7 @@ BPF_ARRAY(host, struct mrc_host, 1);
 BPF_ARRAY(planes, struct mrc_plane, MRC_MAX_PLANES);
 BPF_LPM_TRIE(prefixes, struct mrc_prefix, u32, CFG_MAX_PREFIXES);
 BPF_ARRAY(peers, struct mrc_peer, CFG_MAX_PEERS);
+BPF_HASH(sources, struct mrc_source, u32, CFG_MAX_PEERS * MRC_MAX_PLANES);
 BPF_ARRAY(peer_planes, struct mrc_peer_plane, CFG_MAX_PEERS * MRC_MAX_PLANES);
 BPF_ARRAY(balances, struct mrc_balance, CFG_MAX_PEERS);
 BPF_ARRAY(qps, struct mrc_qp, CFG_MAX_QPS);

@@ -149,7 +149,7 @@ static __always_inline void path_enter(struct mrc_tx *tx, u32 id, u32 to)
 static __always_inline u64 usable_planes(const struct mrc_host *h, const struct mrc_peer *peer,
 					 const struct mrc_balance *b)
 {
-	return h->plane_mask & peer->plane_mask & b->ports & 0xff;
+	return h->plane_mask & peer->plane_mask & b->ports & b->heard_ports & 0xff;
 }
 
 /*

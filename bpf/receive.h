@@ -307,6 +307,8 @@ int mrc_receive(struct xdp_md *ctx)
 	pkt.ev = bpf_ntohs(udp->src) << 16 | (bpf_ntohl(inner->vtf) & 0xffff);
 	if (pkt.ev >> MRC_EV_PLANE_SHIFT != plane || (pkt.ev & 0xffff))
 		return xdp_drop(MRC_C_DROP_ENTROPY);
+	if ((bth->dqpn & bpf_htonl(MRC_QPN_MASK)) == bpf_htonl(MRC_QPN_ENDPOINT))
+		return on_endpoint(ctx, h, pl, plane, pkt.ev, pkt.body);
 	qp = bpf_ntohl(bth->dqpn) & 0xffff;
 	q = qps.lookup(&qp);
 	if (!q || q->state < MRC_QP_RECEIVE || q->qpn != (bpf_ntohl(bth->dqpn) & MRC_QPN_MASK))

@@ -554,7 +554,7 @@ int mrc_learn(struct __sk_buff *skb)
 			    MRC_ON_LOSS : MRC_ON_MARK, 0, now);
 	if (!fresh)
 		return TC_ACT_SHOT;
-	b->ports = ~(u64)sc->down;
+	b->heard_ports = ~(u64)sc->down;
 
 	base = sc->base;
 	next = base + MRC_SACK_BITS;

@@ -27,6 +27,9 @@ from mrcd.model import (
     PathEvent,
     PathsReply,
     PeersReply,
+    PlaneInfo,
+    PlaneReply,
+    ProbesReply,
     StatsInfo,
     StatsReply,
     Status,
@@ -37,6 +40,7 @@ from mrcd.model import (
 DEFAULT_SOCKET = "/run/mrcd/mrcd.sock"
 INTERFACE = "io.mrcd.Control"
 TIMEOUT_S = 5
+PROBE_S = 0.1  # for a round of EV probes, the waiting for its turn included
 
 T = TypeVar("T")
 
@@ -60,6 +64,15 @@ class _BadElement(msgspec.Struct):
 class _NoPathLeft(msgspec.Struct):
     element: str
     peers: list[str]
+
+
+class _NoSuchPlane(msgspec.Struct):
+    plane: int
+    known: list[int]
+
+
+class _LastUsablePlane(msgspec.Struct):
+    plane: int
 
 
 class Client:
@@ -123,6 +136,19 @@ class Client:
             _set_timeout(self._socket, 0)  # paths may stay as they are for days
             yield self._decode(reply, WatchPathsReply)["event"]
 
+    def drain(self, plane: int, *, force: bool) -> PlaneInfo:
+        """Take a plane out of service."""
+        return self._call("Drain", PlaneReply, plane=plane, force=force)["plane"]
+
+    def undrain(self, plane: int) -> PlaneInfo:
+        """Put a plane back into service."""
+        return self._call("Undrain", PlaneReply, plane=plane)["plane"]
+
+    def probe(self, peer: str, plane: int | None, count: int) -> ProbesReply:
+        """Send EV probes over every path to a peer."""
+        _set_timeout(self._socket, TIMEOUT_S + PROBE_S * count)
+        return self._call("ProbePaths", ProbesReply, peer=peer, plane=plane, count=count)
+
     def monitor(self, interval_ms: int) -> Iterator[MonitorSample]:
         """A sample at once and then every ``interval_ms``, for ever."""
         # A sample may come as late as the interval says, and a busy host later still.
@@ -174,6 +200,15 @@ class Client:
             raise CommandError(
                 f"denying {left.element} leaves no path to {', '.join(left.peers)};"
                 " --force does it all the same"
+            )
+        if reply.error == f"{INTERFACE}.NoSuchPlane":
+            absent = self._checked(bytes(reply.parameters), _NoSuchPlane)
+            raise NoSuchObject("plane", str(absent.plane), map(str, absent.known))
+        if reply.error == f"{INTERFACE}.LastUsablePlane":
+            last = self._checked(bytes(reply.parameters), _LastUsablePlane)
+            raise CommandError(
+                f"plane {last.plane} is the last usable one: nothing could be sent without it. "
+                "Bring another plane up first, or use --force"
             )
         details = bytes(reply.parameters).decode()
         raise CommandError(f"mrcd at {self._path} answered {reply.error} {details}")

@@ -19,6 +19,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
         "cli.status",
         "Show the daemon, mrc0, the planes and the data path; exit 6 when degraded.",
     ),
+    "plane": ("cli.plane", "Planes: the NICs towards the fabric; take one out of service."),
     "peer": ("cli.peer", "Remote hosts."),
     "path": ("cli.path", "Paths: the EVs of each QP and the links they name."),
     "conn": ("cli.conn", "Connections: the QPs with each peer."),

@@ -8,9 +8,10 @@ import contextlib
 import click
 
 from cli.client import Client
+from cli.exits import FAILED
 from cli.options import HELP_NAMES, json_option, peer_option
 from cli.render import BAD, GOOD, WARN, colour, micros, print_json, print_json_line, table
-from mrcd.model import DeniedInfo, PathEvent, PathInfo
+from mrcd.model import DeniedInfo, PathEvent, PathInfo, PathProbe
 
 STATE_COLOURS = {"GOOD": GOOD, "SKIP": WARN, "ASSUMED_BAD": BAD, "DENIED": BAD}
 
@@ -32,6 +33,57 @@ def list_(socket: str, peer: str | None, as_json: bool) -> None:
         print_json(reply)
     else:
         click.echo(render(reply["paths"]))
+
+
+@path.command()
+@click.argument("peer")
+@click.option("--plane", type=int, metavar="N", help="Only the paths of this plane.")
+@click.option(
+    "--count",
+    type=click.IntRange(1, 100),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Probes of each path.",
+)
+@json_option
+@click.pass_context
+def probe(ctx: click.Context, peer: str, plane: int | None, count: int, as_json: bool) -> None:
+    """Send EV probes over every path to PEER; exit 1 when one is lost.
+
+    All paths that the fabric has are probed, whatever their state. Nothing of it touches traffic.
+    """
+    with Client(ctx.obj) as client:
+        reply = client.probe(peer, plane, count)
+    if as_json:
+        print_json(reply)
+    else:
+        click.echo(render_probes(reply["probes"]))
+    if any(found.answered < found.sent for found in reply["probes"]):
+        ctx.exit(FAILED)
+
+
+def render_probes(probes: list[PathProbe]) -> str:
+    """A row for each path."""
+    return table(
+        ["EV", "PLANE", "T1", "SENT", "ANSWERED", "LOSS", "MIN", "MEDIAN", "MAX", "USIDS"],
+        [
+            [
+                f"0x{found.ev:08x}",
+                found.plane,
+                found.t1 or None,
+                found.sent,
+                found.answered,
+                f"{100 * (found.sent - found.answered) / found.sent:.0f} %",
+                micros(found.min_us),
+                micros(found.median_us),
+                micros(found.max_us),
+                found.usids,
+            ]
+            for found in probes
+        ],
+        [{5: GOOD if found.answered == found.sent else BAD} for found in probes],
+    )
 
 
 def render(paths: list[PathInfo]) -> str:

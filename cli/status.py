@@ -60,13 +60,15 @@ def render(answer: Status) -> str:
 
 def plane_state(plane: PlaneInfo) -> str:
     """One word for a plane: what keeps it from being used, or ``usable``."""
+    if plane.drained:
+        return "drained"
     if plane.usable:
-        return "usable"
+        return "usable" if plane.sick is None else "usable, sick"
     if not plane.up:
         return "down"
     if not plane.carrier:
         return "no carrier"
-    return "no gateway" if plane.gateway_mac is None else "unusable"
+    return "no gateway" if plane.gateway_mac is None else "sick"
 
 
 def planes_table(planes: list[PlaneInfo]) -> str:

@@ -51,20 +51,26 @@ from mrcd.model import (
     MonitorSample,
     PathEvent,
     PathInfo,
+    PathProbe,
     PathsReply,
     PeerInfo,
     PeersReply,
+    PlaneInfo,
+    PlaneReply,
+    ProbesReply,
     StatsInfo,
     StatsReply,
     Status,
     StatusReply,
     WatchPathsReply,
 )
+from mrcd.ports import LastPlane
 
 INTERFACE = "io.mrcd.Control"
 SOCKET_MODE = 0o660
 INTERVAL_MIN_MS = 10  # a sample reads every map once: more often would only measure itself
 INTERVAL_MAX_MS = 3_600_000
+PROBES_MAX = 100  # of each path: a second of probing
 
 log = get_logger()
 
@@ -73,7 +79,7 @@ class Source(Protocol):
     """Where the answers come from: the daemon.
 
     The methods run on the event loop and must not block. ``peer`` is ``None`` for all peers; a
-    name was already checked against ``peers()``.
+    name was already checked against ``peers()``, a plane against ``status()``.
     """
 
     def status(self) -> Status:
@@ -106,6 +112,15 @@ class Source(Protocol):
     def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
         """None at once, then every path event."""
 
+    def drain(self, plane: int, force: bool) -> PlaneInfo:
+        """Take a plane out of service. mrcd.ports.LastPlane when none would be left."""
+
+    def undrain(self, plane: int) -> PlaneInfo:
+        """Put a plane back into service."""
+
+    async def probe(self, peer: str, plane: int | None, count: int) -> list[PathProbe]:
+        """Send EV probes over every path of one plane or all to a peer, and wait for answers."""
+
 
 class ControlError(Exception):
     """The control socket cannot be set up; the message says where, why and what to do."""
@@ -135,6 +150,21 @@ class NoPathLeft(TypedVarlinkErrorReply, interface=INTERFACE):
         peers: list[str]
 
 
+class NoSuchPlane(TypedVarlinkErrorReply, interface=INTERFACE):
+    """There is no plane of that number; "known" lists those there are."""
+
+    class Parameters:
+        plane: int
+        known: list[int]
+
+
+class LastUsablePlane(TypedVarlinkErrorReply, interface=INTERFACE):
+    """Draining this plane would leave no usable one; "force" does it all the same."""
+
+    class Parameters:
+        plane: int
+
+
 class Internal(TypedVarlinkErrorReply, interface=INTERFACE):
     """The daemon failed to answer; its log has the details."""
 
@@ -145,7 +175,7 @@ class Internal(TypedVarlinkErrorReply, interface=INTERFACE):
 class Control(VarlinkInterface, name=INTERFACE):
     """What mrcd on this host is doing, and which paths it may use."""
 
-    errors = (NoSuchPeer, BadElement, NoPathLeft, Internal)
+    errors = (NoSuchPeer, NoSuchPlane, LastUsablePlane, BadElement, NoPathLeft, Internal)
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -213,6 +243,34 @@ class Control(VarlinkInterface, name=INTERFACE):
             async for event in events:
                 yield {"event": event}
 
+    @varlinkmethod
+    def Drain(self, *, plane: int, force: bool = False) -> PlaneReply:
+        """Take a plane out of service: nothing is sent on it, peers are told not to send to it."""
+        self._check_plane(plane)
+        try:
+            return {"plane": self._source.drain(plane, force)}
+        except LastPlane as error:
+            raise LastUsablePlane(plane=plane) from error
+
+    @varlinkmethod
+    def Undrain(self, *, plane: int) -> PlaneReply:
+        """Put a plane back into service, as far as its link allows."""
+        self._check_plane(plane)
+        return {"plane": self._source.undrain(plane)}
+
+    @varlinkmethod
+    async def ProbePaths(
+        self, *, peer: str, plane: int | None = None, count: int = 10
+    ) -> ProbesReply:
+        """Send count (1 to 100) EV probes over every path to a peer, of one plane or of all."""
+        self._check_peer(peer)
+        if plane is not None:
+            self._check_plane(plane)
+        if not 1 <= count <= PROBES_MAX:
+            raise InvalidParameter(parameter="count")
+        probes = await self._source.probe(peer, plane, count)
+        return {"schema_version": SCHEMA_VERSION, "probes": probes}
+
     @varlinkmethod(delay_generator=False)
     async def Monitor(self, *, interval_ms: int = 1000) -> AsyncIterator[MonitorReply]:
         """A sample at once and then every interval_ms (10 to 3600000), until the caller hangs up.
@@ -234,6 +292,11 @@ class Control(VarlinkInterface, name=INTERFACE):
             peers=self._source.peers(),
             stats=self._source.stats(),
         )
+
+    def _check_plane(self, index: int) -> None:
+        known = [plane.index for plane in self._source.status().planes]
+        if index not in known:
+            raise NoSuchPlane({"plane": index, "known": [*known]})
 
     def _check_peer(self, name: str | None) -> None:
         if name is None:

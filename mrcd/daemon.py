@@ -22,6 +22,7 @@ from mrcd.control import ControlServer
 from mrcd.datapath import Datapath, DatapathError
 from mrcd.denials import Denials
 from mrcd.detach import detach_with
+from mrcd.endpoint import Endpoint
 from mrcd.loader import Sizes
 from mrcd.log import get_logger
 from mrcd.model import XdpMode
@@ -72,7 +73,8 @@ class Daemon:
         self._failure: Exception | None = None
         self._mac = bytes(6)
         self._path_log = PathLog()
-        self._peers: Peers | None = None  # until the planes are up
+        self._endpoint: Endpoint | None = None  # until the planes are up
+        self._peers: Peers | None = None  # as long
 
     def stop(self) -> None:
         """Ask the daemon to end; run() returns soon after."""
@@ -107,7 +109,7 @@ class Daemon:
         stack.callback(datapath.close)
         await self._make_mrc0(nl)
         self._write_host(0)
-        planes = Planes(nl, config, datapath, found, self._planes_changed)
+        planes = Planes(nl, config, datapath, found, places.state_dir, self._planes_changed)
         await planes.configure()
         stack.push_async_callback(planes.close)
         await self._attach(nl, datapath, planes)
@@ -128,14 +130,20 @@ class Daemon:
         clock.start()
         stack.callback(clock.stop)
 
-        self._peers = peers = Peers(config, table, secrets.randbits(64), self._mtu_of_peer)
+        endpoint = Endpoint(config)
+        peers = Peers(config, table, secrets.randbits(64), self._mtu_of_peer, endpoint)
+        self._endpoint, self._peers = endpoint, peers
         self._write_host(planes.mask)
+        stack.callback(endpoint.close)
+        endpoint.start(planes.mask)
         peers.start(planes.mask)
         stack.callback(peers.close)
         self._spawn(planes.follow())
         stack.push_async_callback(self._cancel_tasks)
 
-        report = Report(config, datapath, table, planes, peers, clock, denials, feed, places.bpffs)
+        report = Report(
+            config, datapath, table, planes, peers, endpoint, clock, denials, feed, places.bpffs
+        )
         await stack.enter_async_context(ControlServer(places.socket, report))
         log.info("daemon.ready", host=config.host.name, peers=len(config.peers))
         await self._stop.wait()
@@ -219,7 +227,10 @@ class Daemon:
     # ---- changes
 
     def _planes_changed(self, mask: int) -> None:
+        """In the order in which it helps: nothing more leaves by the plane, nothing more comes."""
         self._write_host(mask)
+        if self._endpoint is not None:
+            self._endpoint.set_planes(mask)
         if self._peers is not None:
             self._peers.set_planes(mask)
 

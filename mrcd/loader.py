@@ -28,6 +28,7 @@ MAPS = [
     "prefixes",
     "peers",
     "peer_planes",
+    "sources",
     "balances",
     "qps",
     "txs",

@@ -43,13 +43,15 @@ class PlaneInfo:
     interface: str
     up: bool  # administratively
     carrier: bool
-    usable: bool  # up, carrier, and the gateway is resolved: packets are sprayed onto it
+    usable: bool  # up, carrier, gateway resolved, not drained, not sick: packets are sprayed on it
     gateway: str
     gateway_mac: str | None  # None: not resolved yet
     tx_packets: int
     tx_bytes: int
     rx_packets: int
     rx_bytes: int
+    drained: bool = False  # taken out of service by an operator
+    sick: str | None = None  # why its health is in doubt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +149,22 @@ class DeniedInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PathProbe:
+    """What EV probes of one path found; times are there when at least one was answered."""
+
+    peer: str
+    ev: int
+    plane: int
+    t1: int  # from 1; 0: both hosts hang on one T0
+    usids: str  # the outer destination address as text
+    sent: int
+    answered: int
+    min_us: float | None
+    median_us: float | None
+    max_us: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnInfo:
     """One QP: its send window and its receive window. PSNs are 24 bits."""
 
@@ -239,6 +257,19 @@ class WatchPathsReply(TypedDict):
     """Each reply of WatchPaths; the first has no event and says that the watch has begun."""
 
     event: PathEvent | None
+
+
+class PlaneReply(TypedDict):
+    """Reply of Drain and Undrain: the plane as it is now."""
+
+    plane: PlaneInfo
+
+
+class ProbesReply(TypedDict):
+    """Reply of ProbePaths."""
+
+    schema_version: int
+    probes: list[PathProbe]
 
 
 class ConnectionsReply(TypedDict):

@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 _SIOCGIFINDEX = 0x8933
-_GROUPS_LINK_NEIGH = 0x1 | 0x4
+_GROUP_LINK, _GROUP_NEIGH = 0x1, 0x4
 _IFF_UP = 0x1
 _IFA_F_NODAD = 0x02
 _IFA_F_NOPREFIXROUTE = 0x200
@@ -722,8 +722,8 @@ class Netlink:
 
     # Events
 
-    def watch(self) -> Watch:
-        """Changes of links and neighbours from now on.
+    def watch(self, *, links: bool = True) -> Watch:
+        """Changes of links and neighbours, or of neighbours alone, from now on.
 
         Subscribed when this returns, so that a dump afterwards misses nothing.
         Close it with aclose() (or contextlib.aclosing).
@@ -731,7 +731,7 @@ class Netlink:
         with namespaces.entered(self.netns):
             sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         sock.setblocking(False)
-        sock.bind((0, _GROUPS_LINK_NEIGH))
+        sock.bind((0, (_GROUP_LINK if links else 0) | _GROUP_NEIGH))
         return Watch(sock)
 
 

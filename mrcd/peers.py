@@ -11,11 +11,13 @@ from ipaddress import IPv6Address
 
 from mrcd import handshake
 from mrcd.config import Config, Peer
+from mrcd.endpoint import Endpoint
 from mrcd.fabric import usid
 from mrcd.handshake import (
     Command,
     ConfigureReceive,
     HandshakeError,
+    Offer,
     PeerPlanes,
     ReadyToSend,
     ResetQps,
@@ -35,8 +37,15 @@ class Peers:
     """One session for each configured peer."""
 
     def __init__(
-        self, config: Config, table: QpTable, epoch: int, on_mtu: Callable[[Peer, int], None]
+        self,
+        config: Config,
+        table: QpTable,
+        epoch: int,
+        on_mtu: Callable[[Peer, int], None],
+        endpoint: Endpoint,
     ) -> None:
+        """`endpoint` hears with whom there is a session."""
+        self._endpoint = endpoint
         self._config = config
         self._table = table
         self._on_mtu = on_mtu
@@ -49,6 +58,7 @@ class Peers:
         self.heard_ns: dict[str, int] = {}
         self.mtu: dict[str, int] = {}
         self.port_mask: dict[str, int] = {}
+        self._doubted: dict[str, int] = {}
         self.sessions = {
             peer.name: Session(
                 handshake.Ours(
@@ -97,6 +107,8 @@ class Peers:
             return
         self.heard_ns[offer.host] = now
         self._carry_out(commands)
+        if session.remote is offer:
+            self._compare_ports(offer)
         self._arm(offer.host)
 
     def _reject(self, plane: int, reason: str) -> None:
@@ -126,15 +138,19 @@ class Peers:
                 case ConfigureReceive():
                     self._table.configure(command.peer, command.qps, command.mpr)
                     self._planes_of(command.peer, command.port_mask)
+                    self._table.set_ports(command.peer, command.port_mask)
                     self.mtu[command.peer] = command.mtu
                     self._on_mtu(self._peers[command.peer], command.mtu)
                 case ReadyToSend():
                     self._table.ready(command.peer)
                 case ResetQps():
+                    self._endpoint.peer_gone(command.peer)
                     self._table.reset(command.indices)
                 case PeerPlanes():
                     self._planes_of(command.peer, command.port_mask)
                 case StateChanged():
+                    if command.new is State.ESTABLISHED:
+                        self._endpoint.peer_established(command.peer)
                     self._log_state(command)
 
     def _planes_of(self, peer: str, mask: int) -> None:
@@ -142,6 +158,21 @@ class Peers:
             self.port_mask[peer] = mask
             self._table.set_peer_planes(peer, mask)
             log.info("peer.ports_changed", peer=peer, planes=f"{mask:#x}")
+
+    def _compare_ports(self, offer: Offer) -> None:
+        """Believe the peer's Offers where two in a row differ from its Port Status Updates.
+
+        A single one may have been overtaken by an update.
+        """
+        said = self._table.balance(offer.host).ports
+        if said == offer.port_mask:
+            self._doubted.pop(offer.host, None)
+        elif self._doubted.get(offer.host) != said:
+            self._doubted[offer.host] = said
+        else:
+            del self._doubted[offer.host]
+            self._table.set_ports(offer.host, offer.port_mask)
+            log.info("peer.ports_corrected", peer=offer.host, planes=f"{offer.port_mask:#x}")
 
     def _send(self, command: SendOffer) -> None:
         """One Offer on each plane, over any of its T1s: the next one takes another."""

@@ -8,15 +8,18 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from ipaddress import ip_interface
+from pathlib import Path
 
-from mrcd import pins
+from mrcd import drains, pins
 from mrcd.abi import ABI
+from mrcd.carrier import CarrierWatch
 from mrcd.config import Config
 from mrcd.datapath import Datapath
 from mrcd.fabric import usid
 from mrcd.interfaces import Link, LinkChanged, NeighborChanged, Resync
 from mrcd.log import get_logger
 from mrcd.netlink import Netlink
+from mrcd.ports import LastPlane, PortState, usable_mask, why_unused
 from mrcd.qptable import words
 
 log = get_logger()
@@ -32,16 +35,24 @@ class PlaneError(Exception):
 
 @dataclass(slots=True)
 class Plane:
-    """One plane NIC."""
+    """One plane NIC. `usable`: packets are sprayed on it, and peers may send to it."""
 
     index: int
     link: Link
     gateway_mac: bytes | None = None
+    drained: bool = False
+    sick: str | None = None
+    usable: bool = False
 
     @property
-    def usable(self) -> bool:
-        """Whether packets may be sprayed on it."""
-        return self.link.up and self.link.carrier and self.gateway_mac is not None
+    def port(self) -> PortState:
+        """What decides whether it is usable."""
+        link, known = self.link, self.gateway_mac is not None
+        return PortState(link.up, link.carrier, known, self.drained, self.sick)
+
+    def why_unused(self, gateway: str) -> str | None:
+        """What keeps it from being usable, or None."""
+        return None if self.usable else why_unused(self.port, self.link.name, gateway)
 
 
 async def find_planes(nl: Netlink, config: Config) -> list[Plane]:
@@ -72,8 +83,12 @@ class Planes:
         config: Config,
         datapath: Datapath,
         planes: list[Plane],
+        state_dir: Path,
         on_change: Callable[[int], None],
     ) -> None:
+        """`state_dir` remembers which planes are drained."""
+        self._state_dir = state_dir
+        self._carrier = CarrierWatch(self._link_changed, self._links_missed)
         self._nl = nl
         self._config = config
         self._dp = datapath
@@ -81,11 +96,10 @@ class Planes:
         self._resolving: dict[int, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.planes = planes
-
-    @property
-    def mask(self) -> int:
-        """Bit k: plane k is usable."""
-        return sum(1 << plane.index for plane in self.planes if plane.usable)
+        self.mask = 0  # bit k: plane k is usable
+        drained = drains.load(state_dir, len(planes))
+        for plane in planes:
+            plane.drained = plane.index in drained
 
     async def configure(self) -> None:
         """Give every plane its address and its route into the fabric, and find the gateways."""
@@ -144,11 +158,10 @@ class Planes:
     def _set_gateway(self, plane: Plane, mac: bytes) -> None:
         if mac == plane.gateway_mac:
             return
-        before = plane.usable
         plane.gateway_mac = mac
-        log.info("gateway.resolved", plane=plane.index, mac=mac.hex(":"))
         self._write(plane)
-        self._changed(plane, before, "gateway resolved")
+        self._changed("gateway resolved")
+        log.info("gateway.resolved", plane=plane.index, mac=mac.hex(":"))
 
     def _write(self, plane: Plane) -> None:
         """Program the plane for the data path."""
@@ -165,47 +178,82 @@ class Planes:
             sid=words(sid),
         )
 
-    def _changed(self, plane: Plane, before: bool, why: str) -> None:
-        if plane.usable == before:
+    def _changed(self, why: str) -> None:
+        """Something that decides about a plane changed. The log comes last: peers wait."""
+        mask = usable_mask(plane.port for plane in self.planes)
+        changed = mask ^ self.mask
+        if not changed:
             return
-        self._on_change(self.mask)
-        event = "plane.up" if plane.usable else "plane.down"
-        log.info(event, plane=plane.index, interface=plane.link.name, reason=why)
+        self.mask = mask
+        for plane in self.planes:
+            plane.usable = bool(mask >> plane.index & 1)
+        self._on_change(mask)
+        for plane in self.planes:
+            if changed >> plane.index & 1:
+                event = "plane.up" if plane.usable else "plane.down"
+                log.info(event, plane=plane.index, interface=plane.link.name, reason=why)
+
+    # ---- what people and the survey decide
+
+    def drain(self, index: int, *, force: bool = False) -> None:
+        """Take a plane out of service until undrain(); LastPlane if none would be left."""
+        plane = self.planes[index]
+        if plane.usable and self.mask == 1 << index and not force:
+            raise LastPlane(f"plane {index} is the last usable one")
+        self._set_drained(plane, drained=True)
+
+    def undrain(self, index: int) -> None:
+        """Put a plane back into service, as far as its link allows."""
+        self._set_drained(self.planes[index], drained=False)
+
+    def _set_drained(self, plane: Plane, *, drained: bool) -> None:
+        if plane.drained == drained:
+            return
+        others = {each.index for each in self.planes if each.drained} - {plane.index}
+        drains.save(self._state_dir, others | ({plane.index} if drained else set()))
+        plane.drained = drained
+        self._changed("drained" if drained else "undrained")
+
+    def set_health(self, index: int, healthy: bool, reason: str = "") -> None:
+        """What probes say of a plane whose link is up. The last one is used all the same."""
+        plane = self.planes[index]
+        was, plane.sick = plane.sick, None if healthy else reason
+        if (was is None) != healthy:
+            self._changed("healthy again" if healthy else reason)
+
+    # ---- what the kernel says
 
     async def follow(self) -> None:
         """Follow link and neighbour changes; runs until cancelled."""
-        async with contextlib.aclosing(self._nl.watch()) as events:
+        self._carrier.start()
+        async with contextlib.aclosing(self._nl.watch(links=False)) as events:
             await self._resync()
             async for event in events:
                 if isinstance(event, Resync):
                     await self._resync()
-                elif isinstance(event, LinkChanged):
-                    self._link(event.link, event.gone)
                 elif isinstance(event, NeighborChanged):
                     self._neighbor(event)
+
+    def _links_missed(self) -> None:
+        self._spawn(self._resync())
 
     async def _resync(self) -> None:
         links = await self._nl.links()
         for plane in self.planes:
             link = links.get(plane.link.name)
             if link is not None:
-                self._link(link, gone=False)
+                self._link_changed(LinkChanged(link, gone=False))
 
-    def _link(self, link: Link, gone: bool) -> None:
+    def _link_changed(self, change: LinkChanged) -> None:
+        link = change.link
         for plane in self.planes:
             if plane.link.index != link.index:
                 continue
-            before, was_up = plane.usable, plane.link.up
-            plane.link = Link(
-                link.index,
-                link.name,
-                link.mac,
-                link.mtu,
-                link.up and not gone,
-                link.carrier and not gone,
-            )
-            self._changed(plane, before, "link")
-            if plane.link.up and not was_up:
+            was_up = plane.link.up
+            up, carrier = link.up and not change.gone, link.carrier and not change.gone
+            plane.link = Link(link.index, plane.link.name, link.mac, link.mtu, up, carrier)
+            self._changed("link")
+            if up and not was_up:
                 # The kernel took IPv6 addresses and routes away with the link.
                 self._spawn(self._restore(plane))
             if plane.gateway_mac is None:
@@ -230,7 +278,8 @@ class Planes:
                 self._set_gateway(plane, event.mac)
 
     async def close(self) -> None:
-        """Stop asking."""
+        """Stop asking and listening."""
+        self._carrier.close()
         for task in [*self._resolving.values(), *self._tasks]:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

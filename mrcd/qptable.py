@@ -115,8 +115,14 @@ class QpTable:
                 addr=words(address),
                 usids=words(template),
             )
+            bpfsys.update(self._dp.maps["sources"], address, struct.pack("=I", index))
         self._dp.write(
-            "balances", index, _BALANCE, shares=EQUAL_SHARES, ports=ALL_PLANES
+            "balances",
+            index,
+            _BALANCE,
+            shares=EQUAL_SHARES,
+            ports=ALL_PLANES,
+            heard_ports=ALL_PLANES,
         )
         self.set_peer_planes(peer.name, ALL_PLANES)
         for prefix in peer.allowed:
@@ -260,7 +266,7 @@ class QpTable:
         self._commands.deny(index, plane, slot, denied=denied)
 
     def set_ports(self, peer: str, mask: int) -> None:
-        """A peer takes packets on these planes."""
+        """A peer takes packets on these planes; its next Port Status Update counts anyhow."""
         self._commands.set_ports(self.indices[peer], mask)
 
     # ---- reading
@@ -305,7 +311,7 @@ class QpTable:
         return Balance(
             tuple(share / ABI.MRC_SHARE_FULL for share in shares[:planes]),
             _BALANCE.unpack_array(raw, "srtt_ns")[:planes],
-            one["ports"],
+            one["ports"] & one["heard_ports"] & ALL_PLANES,
         )
 
 

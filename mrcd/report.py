@@ -15,6 +15,7 @@ from mrcd.clock import Clock
 from mrcd.config import Config, Peer
 from mrcd.datapath import Datapath
 from mrcd.denials import Denials
+from mrcd.endpoint import Endpoint
 from mrcd.fabric import usid
 from mrcd.handshake import State
 from mrcd.model import (
@@ -25,6 +26,7 @@ from mrcd.model import (
     Mrc0Info,
     PathEvent,
     PathInfo,
+    PathProbe,
     PathState,
     PeerInfo,
     PeerState,
@@ -50,7 +52,7 @@ _PEER_STATES: dict[State, PeerState] = {
 _PSN = 0xFFFFFF
 
 
-def _us(nanoseconds: int) -> float | None:
+def _us(nanoseconds: int | None) -> float | None:
     return nanoseconds / 1000 if nanoseconds else None
 
 
@@ -64,6 +66,7 @@ class Report:
         table: QpTable,
         planes: Planes,
         peers: Peers,
+        endpoint: Endpoint,
         clock: Clock,
         denials: Denials,
         feed: PathFeed,
@@ -74,6 +77,7 @@ class Report:
         self._table = table
         self._planes = planes
         self._peers = peers
+        self._endpoint = endpoint
         self._clock = clock
         self._denials = denials
         self._feed = feed
@@ -119,13 +123,10 @@ class Report:
         reasons = []
         for plane in self._planes.planes:
             if not plane.usable:
-                if not plane.link.up:
-                    why = "is down"
-                elif not plane.link.carrier:
-                    why = "has no carrier"
-                else:
-                    why = f"has no answer from its gateway {self._config.fabric.gateway}"
-                reasons.append(f"plane {plane.index}: {plane.link.name} {why}")
+                why = plane.why_unused(str(self._config.fabric.gateway))
+                reasons.append(f"plane {plane.index}: {why}")
+            elif plane.sick is not None:
+                reasons.append(f"plane {plane.index}: {plane.sick}; used for want of another")
         for peer in self._config.peers:
             state = self._peers.state(peer.name)
             if state is State.SILENT:
@@ -147,7 +148,49 @@ class Report:
             tx_bytes=traffic.tx_bytes,
             rx_packets=traffic.rx_packets,
             rx_bytes=traffic.rx_bytes,
+            drained=plane.drained,
+            sick=plane.sick,
         )
+
+    def _plane_now(self, index: int) -> PlaneInfo:
+        plane, idle = self._planes.planes[index], interfaces.Traffic(0, 0, 0, 0)
+        return self._plane(plane, interfaces.traffic().get(plane.link.name, idle))
+
+    # ---- what operators ask for
+
+    def drain(self, plane: int, force: bool) -> PlaneInfo:
+        """Take a plane out of service."""
+        self._planes.drain(plane, force=force)
+        return self._plane_now(plane)
+
+    def undrain(self, plane: int) -> PlaneInfo:
+        """Put a plane back into service."""
+        self._planes.undrain(plane)
+        return self._plane_now(plane)
+
+    async def probe(self, peer: str, plane: int | None, count: int) -> list[PathProbe]:
+        """EV probes over every path of these planes to a peer."""
+        fabric, host = self._config.fabric, self._config.host
+        (target,) = self._chosen(peer)
+        planes = range(fabric.planes) if plane is None else (plane,)
+        found = []
+        for result in await self._endpoint.probe(peer, planes, count):
+            usids = usid.path_usids(host, target.host, result.ev)
+            found.append(
+                PathProbe(
+                    peer=peer,
+                    ev=result.ev,
+                    plane=usid.ev_plane(result.ev),
+                    t1=usid.ev_t1(result.ev),
+                    usids=str(IPv6Address(usid.da_bytes(fabric.block, usids))),
+                    sent=result.sent,
+                    answered=result.answered,
+                    min_us=_us(result.min_ns),
+                    median_us=_us(result.median_ns),
+                    max_us=_us(result.max_ns),
+                )
+            )
+        return found
 
     # ---- the parts
 

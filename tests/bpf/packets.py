@@ -15,6 +15,7 @@ from mrcd.wire import (
     Control,
     Data,
     Envelope,
+    Erth,
     Ip6,
     Neth,
     Packet,
@@ -199,6 +200,12 @@ class Far:
         """The packet `psn` that we sent on the path `about` did not arrive."""
         neth = Neth(reason, psn & 0xFFFFFF, about)
         return self.frame(Control(self.envelope(ev), Bth(WIRE.MRC_OP_NACK, qpn), neth))
+
+    def endpoint_request(self, op: int, request_id: int, mask: int = 0xF, ev: int = EV) -> bytes:
+        """An EV probe or a Port Status Update."""
+        bth = Bth(WIRE.MRC_OP_ENDPOINT_REQ, WIRE.MRC_QPN_ENDPOINT, request_id)
+        erth = Erth(op, mask, ev, Timestamp(0xBEEF, True, 1))
+        return self.frame(Control(self.envelope(ev), bth, erth))
 
     # ---- what we send
 

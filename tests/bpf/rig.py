@@ -185,6 +185,8 @@ class Rig:
         self._fill("clock", 1, ABI.structs["mrc_clock"].size)
         for key in bpfsys.keys(self.dp.maps["prefixes"], 20):
             bpfsys.delete(self.dp.maps["prefixes"], key)
+        for key in bpfsys.keys(self.dp.maps["sources"], 16):
+            bpfsys.delete(self.dp.maps["sources"], key)
         for name in ("tx_free", "rx_free"):
             self.take_slots(name)
             self.give_slots(name, range(RING_SLOTS))

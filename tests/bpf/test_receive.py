@@ -407,19 +407,6 @@ def test_qp_that_may_not_send_yet_receives(rig: Rig, far: Far) -> None:
     assert rig.delivered() == [PACKET]
 
 
-@pytest.mark.parametrize("name", ["eeth-ev-probe", "eeth-port-status"])
-def test_golden_packets_that_nobody_asked_for_are_dropped(rig: Rig, name: str) -> None:
-    frame = as_arrived(name)
-    packet = decode_frame(frame)
-    assert isinstance(packet, Control)
-    rig.connect("h2", 0x10, qpn=0x2A0010)
-    rig.counted()
-    before = rig.state()
-    assert rig.receive(frame).verdict == XDP_DROP
-    assert rig.counted() == {"drop_qpn": 1}
-    assert rig.state() == before
-
-
 def test_every_drop_reason_of_the_receiver_has_a_case() -> None:
     """A new counter that mrc_receive can raise needs a row in the table."""
     source = (ABI.path.parent / "receive.h").read_text()

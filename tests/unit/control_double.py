@@ -23,11 +23,13 @@ from mrcd.model import (
     Mrc0Info,
     PathEvent,
     PathInfo,
+    PathProbe,
     PeerInfo,
     PlaneInfo,
     StatsInfo,
     Status,
 )
+from mrcd.ports import LastPlane
 
 PEERS = ("h2", "h3")
 
@@ -43,6 +45,8 @@ class FakeSource:
         self.rules: list[DeniedInfo] = []
         self.events: list[PathEvent] = []
         self.watchers = 0
+        self.drained: set[int] = set()
+        self.lost = 0  # of each path's probes
 
     def status(self) -> Status:
         self.readings += 1
@@ -74,7 +78,35 @@ class FakeSource:
             tx_bytes=9_000_000 * self.readings,
             rx_packets=500 * self.readings,
             rx_bytes=50_000 * self.readings,
+            drained=index in self.drained,
         )
+
+    def drain(self, plane: int, force: bool) -> PlaneInfo:
+        if plane == 0 and not force:
+            raise LastPlane("plane 0 is the last usable one")
+        self.drained.add(plane)
+        return self._plane(plane)
+
+    def undrain(self, plane: int) -> PlaneInfo:
+        self.drained.discard(plane)
+        return self._plane(plane)
+
+    async def probe(self, peer: str, plane: int | None, count: int) -> list[PathProbe]:
+        return [
+            PathProbe(
+                peer=peer,
+                ev=each << 28 | 1 << 16,
+                plane=each,
+                t1=1,
+                usids="fcbb:bb00:2001:2801:2002:3001::",
+                sent=count,
+                answered=count - self.lost,
+                min_us=30.0 if count > self.lost else None,
+                median_us=40.0 if count > self.lost else None,
+                max_us=90.0 if count > self.lost else None,
+            )
+            for each in ((0, 1) if plane is None else (plane,))
+        ]
 
     def peers(self) -> list[PeerInfo]:
         heard = PeerInfo(

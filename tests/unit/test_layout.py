@@ -23,9 +23,11 @@ LINES_MAX = 800  # 400 is the aim; far beyond it a noun was missed
 
 # Pure: no clock, no socket, no process, no log. Time and packets come in as arguments.
 PURE = {
+    "mrcd.evprobe",
     "mrcd.handshake",
     "mrcd.interfaces",
     "mrcd.model",
+    "mrcd.ports",
     "mrcd.wire",
     "mrcd.denylist",
     "mrcd.evset",

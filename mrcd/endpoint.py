@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Endpoint packets of the daemon: Port Status Updates and EV probes, and the answers to them.
+
+Requests are whole MRC packets. They leave through a raw socket, which puts the outer IPv6 header
+around them; mrc_receive checks the answers, takes the outer header off again and lets the stack
+deliver them to a UDP socket on the plane's address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from ipaddress import IPv6Address
+
+from mrcd.config import Config, Peer
+from mrcd.evprobe import PathResult, ProbeRound
+from mrcd.fabric import usid
+from mrcd.ports import PortUpdates, SendUpdate
+from mrcd.wire import (
+    WIRE,
+    Bth,
+    Control,
+    DecodeError,
+    Eeth,
+    Envelope,
+    Erth,
+    Ip6,
+    Timestamp,
+    encode,
+)
+
+_IPPROTO_IPV6 = 41
+_IPV6_FREEBIND = 78
+_UDP_NO_CHECK6_RX = 102
+_SO_TIMESTAMPNS = 35
+_TIMESPEC = struct.Struct("@ll")
+_MAX_BYTES = 512
+_BTH_BYTES = WIRE.structs["mrc_bth"].size
+_TS_SHIFT, _TS_FTYPE = 7, 1
+
+PROBE_GAP_S = 0.01
+"""Between two rounds of EV probes: longer than a queue in the fabric, so each sees its own."""
+PROBE_WAIT_S = 0.5
+"""An EV probe not answered after this long is lost."""
+
+Answer = Callable[[str, int, bytes, int], None]
+
+
+class EndpointSockets:
+    """One pair of sockets for each plane; times are of CLOCK_REALTIME, as the kernel's are."""
+
+    def __init__(self, port: int, on_answer: Answer) -> None:
+        """`on_answer` hears source address, plane, the bytes from BTH to ICRC, and when."""
+        self._port = port
+        self._on_answer = on_answer
+        self._out: dict[int, socket.socket] = {}
+        self._in: dict[int, socket.socket] = {}
+
+    def open_plane(self, plane: int, interface: str, address: IPv6Address) -> None:
+        """Begin to send and listen on a plane. OSError says what failed there."""
+        device = os.fsencode(interface)
+        out = socket.socket(socket.AF_INET6, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _IPPROTO_IPV6)
+        listen = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            for sock in (out, listen):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device)
+                # The address comes and goes with the link; the sockets stay.
+                sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
+            out.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # it only sends
+            # MRC has no UDP checksum (RFC 6935); the kernel drops such packets unless asked.
+            listen.setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_RX, 1)
+            listen.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            out.bind((str(address), 0))
+            listen.bind((str(address), self._port))
+        except OSError as error:
+            out.close()
+            listen.close()
+            raise OSError(
+                error.errno,
+                f"cannot open the endpoint sockets on {interface} ([{address}]:{self._port}): "
+                f"{error.strerror}",
+            ) from error
+        self._out[plane], self._in[plane] = out, listen
+        asyncio.get_running_loop().add_reader(listen, self._readable, plane)
+
+    def _readable(self, plane: int) -> None:
+        while True:
+            try:
+                data, extra, _flags, source = self._in[plane].recvmsg(_MAX_BYTES, 64)
+            except OSError:  # empty, or an ICMP error of something we sent
+                return
+            arrived = time.time_ns()
+            for _level, kind, value in extra:
+                if kind == _SO_TIMESTAMPNS:
+                    seconds, nanoseconds = _TIMESPEC.unpack(value)
+                    arrived = seconds * 1_000_000_000 + nanoseconds
+            self._on_answer(source[0], plane, data, arrived)
+
+    def send(self, plane: int, path: str, packet: bytes) -> None:
+        """Send a packet, from its inner header on, along `path`; losing it is no error."""
+        with contextlib.suppress(OSError, KeyError):
+            self._out[plane].sendto(packet, (path, 0))
+
+    def close(self) -> None:
+        """Close all sockets."""
+        loop = asyncio.get_running_loop()
+        for sock in self._in.values():
+            loop.remove_reader(sock)
+        for sock in (*self._in.values(), *self._out.values()):
+            sock.close()
+        self._in.clear()
+        self._out.clear()
+
+
+class Endpoint:
+    """Sends endpoint requests and matches the answers."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._peers = {peer.name: peer for peer in config.peers}
+        self._at = {
+            (str(config.fabric.address6(peer.host, plane)), plane): peer.name
+            for peer in config.peers
+            for plane in range(config.fabric.planes)
+        }
+        self._rng = random.Random()
+        self._sockets = EndpointSockets(config.transport.udp_port, self._answered)
+        self._updates = PortUpdates()
+        self._timer: asyncio.TimerHandle | None = None
+        self._rounds: dict[str, ProbeRound] = {}
+        self._probing = asyncio.Lock()
+        self._progress = asyncio.Event()
+        self._request_id = 0
+        # The way of an EV is the same as long as the daemon lives.
+        self._way = lru_cache(maxsize=1 << 14)(self._find_way)
+
+    def start(self, mask: int) -> None:
+        """Open the sockets; `mask` are our usable planes."""
+        fabric, host = self._config.fabric, self._config.host
+        for plane, name in enumerate(self._config.interfaces):
+            self._sockets.open_plane(plane, name, fabric.address6(host, plane))
+        self._updates = PortUpdates(mask)
+
+    def close(self) -> None:
+        """Stop the timer and close the sockets."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._sockets.close()
+
+    # ---- Port Status Updates
+
+    def set_planes(self, mask: int) -> None:
+        """Our usable planes changed: every peer with a session hears of it at once."""
+        self._announce(self._updates.set_mask(mask, now_ns=time.monotonic_ns()))
+
+    def peer_established(self, peer: str) -> None:
+        """A session began, or was heard again."""
+        self._updates.established(peer)
+
+    def peer_gone(self, peer: str) -> None:
+        """The session ended."""
+        self._updates.gone(peer)
+
+    def _announce(self, updates: Sequence[SendUpdate]) -> None:
+        for update in updates:
+            peer = self._peers[update.peer]
+            for plane in update.planes:
+                ev = self._rng.choice(self._evs(peer, plane))
+                erth = Erth(WIRE.MRC_ENDPOINT_PORT_STATUS, update.mask, ev)
+                self._send(peer, ev, update.update_id, erth)
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._updates.unanswered:
+            delay = (self._updates.deadline_ns - time.monotonic_ns()) / 1e9
+            self._timer = asyncio.get_running_loop().call_later(max(0, delay), self._due)
+
+    def _due(self) -> None:
+        self._announce(self._updates.tick(now_ns=time.monotonic_ns()))
+
+    # ---- EV probes
+
+    async def probe(
+        self, peer: str, planes: Sequence[int], count: int, *, wait_s: float = PROBE_WAIT_S
+    ) -> list[PathResult]:
+        """Probe every EV of these planes `count` times; one such request at a time.
+
+        Takes 10 ms a round, and up to `wait_s` more for what is late or lost.
+        """
+        async with self._probing:
+            to = self._peers[peer]
+            found = ProbeRound(ev for plane in planes for ev in self._evs(to, plane))
+            self._rounds[peer] = found
+            try:
+                for number in range(count):
+                    if number:
+                        await asyncio.sleep(PROBE_GAP_S)
+                    for ev in found.evs:
+                        self._send_probe(to, ev, found)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        while not found.complete:
+                            self._progress.clear()
+                            await self._progress.wait()
+            finally:
+                del self._rounds[peer]
+            return found.results()
+
+    def _send_probe(self, peer: Peer, ev: int, found: ProbeRound) -> None:
+        self._request_id = (self._request_id + 1) & 0xFFFF
+        mask, now = self._updates.mask, time.time_ns()
+        stamp = Timestamp(now >> _TS_SHIFT & 0xFFFF, ftype=_TS_FTYPE)
+        found.sent(self._request_id, ev, now)
+        self._send(peer, ev, self._request_id, Erth(WIRE.MRC_ENDPOINT_EV_PROBE, mask, ev, stamp))
+
+    # ---- both
+
+    def _evs(self, peer: Peer, plane: int) -> list[int]:
+        return usid.evs_between(self._config.fabric, self._config.host, peer.host, plane)
+
+    def _find_way(self, peer: str, ev: int) -> tuple[str, Envelope]:
+        """The outer destination of an EV, and what is around the BTH."""
+        fabric, host, target = self._config.fabric, self._config.host, self._peers[peer].host
+        plane = usid.ev_plane(ev)
+        path = usid.da_bytes(fabric.block, usid.path_usids(host, target, ev))
+        inner = Ip6(fabric.address6(host, plane), fabric.address6(target, plane), ev & 0xFFFF)
+        envelope = Envelope(None, inner, ev >> 16, self._config.transport.udp_port)
+        return str(IPv6Address(path)), envelope
+
+    def _send(self, peer: Peer, ev: int, request_id: int, erth: Erth) -> None:
+        path, envelope = self._way(peer.name, ev)
+        bth = Bth(WIRE.MRC_OP_ENDPOINT_REQ, WIRE.MRC_QPN_ENDPOINT, request_id)
+        self._sockets.send(usid.ev_plane(ev), path, encode(Control(envelope, bth, erth)))
+
+    def _answered(self, source: str, plane: int, data: bytes, arrived_ns: int) -> None:
+        peer = self._at.get((source, plane))
+        if peer is None:
+            return
+        try:
+            bth, eeth = Bth.unpack(data, 0), Eeth.unpack(data, _BTH_BYTES)
+        except DecodeError:
+            return
+        request_id = bth.psn & 0xFFFF
+        if eeth.op == WIRE.MRC_ENDPOINT_PORT_STATUS:
+            if self._updates.answered(peer, request_id):
+                self._arm()
+        elif peer in self._rounds:
+            found = self._rounds[peer]
+            found.answered(request_id, eeth.entropy, arrived_ns, eeth.service_time_ns)
+            if found.complete:
+                self._progress.set()

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which planes this host takes packets on, and how its peers learn of it. No I/O.
+
+A plane is usable when its link and gateway are up, nobody drained it and its health is not in
+doubt. Whatever changes the mask of usable planes is told to every peer by a Port Status Update,
+which is repeated until the peer has answered one that says the same. `PortUpdates` is that
+protocol: events in, updates to send out, time as an argument.
+
+An update carries the whole mask, so only the newest matters: a change begins a new series, and an
+answer to an older id ends nothing. A peer without a session is told nothing, because its Offers
+and ours settle the mask when there is one. One number counts the changes for all peers; it is
+never reset, so within a session a later mask always has a newer id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+MS: Final = 1_000_000
+BACKOFF_NS: Final = tuple(n * MS for n in (2, 5, 10, 20, 50, 100, 200, 500, 1000))
+"""Until the first repetition, between it and the second, and so on; the last one for ever."""
+ID_MASK: Final = 0xFFFF
+NEVER_NS: Final = 1 << 63
+
+
+class LastPlane(Exception):
+    """Draining this plane would leave no usable one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortState:
+    """What decides whether a plane is used."""
+
+    up: bool  # administratively
+    carrier: bool
+    gateway: bool  # its link-layer address is known
+    drained: bool = False
+    sick: str | None = None  # why its health is in doubt
+
+    @property
+    def linked(self) -> bool:
+        """Whether packets could pass at all."""
+        return self.up and self.carrier and self.gateway
+
+
+def usable_mask(ports: Iterable[PortState]) -> int:
+    """Bit k: plane k is used.
+
+    What an operator drained is never used. A sick plane is, where otherwise none would be: it
+    may deliver something, and nothing else does.
+    """
+    states = list(ports)
+    there = sum(1 << k for k, port in enumerate(states) if port.linked and not port.drained)
+    well = there & ~sum(1 << k for k, port in enumerate(states) if port.sick is not None)
+    return well or there
+
+
+def why_unused(port: PortState, interface: str, gateway: str) -> str | None:
+    """What keeps a plane from being used, as a predicate of it; None when nothing does."""
+    if not port.up:
+        return f"{interface} is down"
+    if not port.carrier:
+        return f"{interface} has no carrier"
+    if not port.gateway:
+        return f"{interface} has no answer from its gateway {gateway}"
+    if port.drained:
+        return "drained by the operator"
+    return port.sick
+
+
+@dataclass(frozen=True, slots=True)
+class SendUpdate:
+    """Send a Port Status Update to a peer, once on each of `planes`."""
+
+    peer: str
+    update_id: int
+    mask: int
+    planes: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Series:
+    """Updates that a peer has not answered yet."""
+
+    step: int
+    due_ns: int
+
+
+class PortUpdates:
+    """The updates to all peers. Call `tick` at `deadline_ns` at the latest.
+
+    What is to be sent comes in the order in which it should leave.
+    """
+
+    def __init__(self, mask: int = 0) -> None:
+        """`mask` is what the peers' sessions begin with."""
+        self.mask = mask
+        self.update_id = 0
+        self._peers: set[str] = set()
+        self._open: dict[str, _Series] = {}
+
+    def set_mask(self, mask: int, *, now_ns: int) -> list[SendUpdate]:
+        """Our usable planes changed."""
+        if mask == self.mask:
+            return []
+        self.mask = mask
+        self.update_id = (self.update_id + 1) & ID_MASK
+        self._open = {peer: _Series(0, now_ns + BACKOFF_NS[0]) for peer in sorted(self._peers)}
+        return self._updates(self._open)
+
+    def established(self, peer: str) -> None:
+        """There is a session with the peer; its Offers have told it the mask of this moment."""
+        self._peers.add(peer)
+
+    def gone(self, peer: str) -> None:
+        """The session with the peer ended."""
+        self._peers.discard(peer)
+        self._open.pop(peer, None)
+
+    def answered(self, peer: str, update_id: int) -> bool:
+        """The peer answered an update. True if that is the one it was still to answer."""
+        if update_id != self.update_id or peer not in self._open:
+            return False
+        del self._open[peer]
+        return True
+
+    def tick(self, *, now_ns: int) -> list[SendUpdate]:
+        """Time has passed: repeat what is due."""
+        due = [peer for peer, series in self._open.items() if now_ns >= series.due_ns]
+        for peer in due:
+            series = self._open[peer]
+            series.step = min(series.step + 1, len(BACKOFF_NS) - 1)
+            series.due_ns = now_ns + BACKOFF_NS[series.step]
+        return self._updates(due)
+
+    @property
+    def deadline_ns(self) -> int:
+        """When `tick` must be called next."""
+        return min((series.due_ns for series in self._open.values()), default=NEVER_NS)
+
+    @property
+    def unanswered(self) -> frozenset[str]:
+        """Peers that may not know the mask yet."""
+        return frozenset(self._open)
+
+    def _updates(self, peers: Iterable[str]) -> list[SendUpdate]:
+        """One to each peer before the second to any: each should hear soon, by whatever plane."""
+        chosen = list(peers)
+        planes = [plane for plane in range(8) if self.mask >> plane & 1]
+        return [
+            SendUpdate(peer, self.update_id, self.mask, (plane,))
+            for plane in planes
+            for peer in chosen
+        ]

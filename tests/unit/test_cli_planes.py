@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``mrcctl plane`` and ``mrcctl path probe`` against a control server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli import exits
+from cli.main import mrcctl
+from tests.unit.control_double import FakeSource, serving
+
+
+@pytest.fixture
+def source() -> FakeSource:
+    return FakeSource()
+
+
+@pytest.fixture
+def server(tmp_path: Path, source: FakeSource) -> Iterator[Path]:
+    path = tmp_path / "mrcd.sock"
+    with serving(path, source):
+        yield path
+
+
+def run(path: Path, *args: str) -> Result:
+    return CliRunner().invoke(mrcctl, ["--socket", str(path), *args], prog_name="mrcctl")
+
+
+def run_json(path: Path, *args: str) -> Any:
+    result = run(path, *args, "--json")
+    assert result.exit_code == exits.DONE, result.output
+    return json.loads(result.output)
+
+
+def test_list_says_what_keeps_a_plane_from_use(server: Path, source: FakeSource) -> None:
+    source.drained.add(0)
+    lines = run(server, "plane", "list").output.splitlines()
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["0", "plane0", "drained"],
+        ["1", "plane1", "no"],
+    ]
+    assert [plane["drained"] for plane in run_json(server, "plane", "list")["planes"]] == [
+        True,
+        False,
+    ]
+
+
+def test_drain_and_undrain(server: Path, source: FakeSource) -> None:
+    assert run(server, "plane", "drain", "1").output == "plane 1 (plane1): drained\n"
+    assert source.drained == {1}
+    assert run_json(server, "plane", "undrain", "1")["drained"] is False
+    assert source.drained == set()
+
+
+def test_last_plane_is_drained_by_force_only(server: Path, source: FakeSource) -> None:
+    refused = run(server, "plane", "drain", "0")
+    assert refused.exit_code == exits.FAILED
+    assert "last usable" in refused.output
+    assert "--force" in refused.output
+    assert source.drained == set()
+    assert run(server, "plane", "drain", "0", "--force").exit_code == exits.DONE
+    assert source.drained == {0}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("plane", "drain", "7"), ("plane", "undrain", "7"), ("path", "probe", "h2", "--plane", "7")],
+)
+def test_unknown_plane_lists_what_there_is(server: Path, words: tuple[str, ...]) -> None:
+    result = run(server, *words)
+    assert result.exit_code == exits.NO_SUCH_OBJECT
+    assert result.output == "mrcctl: no plane '7'; known: 0, 1\n"
+
+
+@pytest.mark.parametrize("word", ["x", "-1", "1.5"])
+def test_plane_is_a_number(server: Path, word: str) -> None:
+    assert run(server, "plane", "drain", "--", word).exit_code == exits.USAGE
+
+
+def test_probe_shows_each_path(server: Path) -> None:
+    result = run(server, "path", "probe", "h2", "--count", "3")
+    assert result.exit_code == exits.DONE
+    _, first, second = result.output.splitlines()
+    assert first.split()[:9] == ["0x00010000", "0", "1", "3", "3", "0", "%", "30", "us"]
+    assert second.split()[1] == "1"
+    reply = run_json(server, "path", "probe", "h2", "--plane", "1")
+    assert [(found["plane"], found["sent"]) for found in reply["probes"]] == [(1, 10)]
+
+
+@pytest.mark.parametrize(("lost", "shown"), [(1, "10"), (10, "100")])
+def test_lost_probe_exits_1(server: Path, source: FakeSource, lost: int, shown: str) -> None:
+    source.lost = lost
+    result = run(server, "path", "probe", "h2")
+    assert result.exit_code == exits.FAILED
+    assert f" {shown} %" in result.output
+
+
+def test_probe_of_an_unknown_peer(server: Path) -> None:
+    result = run(server, "path", "probe", "h9")
+    assert result.exit_code == exits.NO_SUCH_OBJECT
+    assert "h2, h3" in result.output
