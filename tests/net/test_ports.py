@@ -21,6 +21,7 @@ Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
 H1, H2 = "10.99.0.1", "10.99.0.2"
 ALL = [0, 1, 2, 3]
+_SO_MAX_PACING_RATE = 47  # missing in Python's socket module
 _TOTAL_RETRANS_AT = 100  # in struct tcp_info
 
 
@@ -34,6 +35,13 @@ def planes_towards(running: Lab, host: str, peer: str) -> list[int]:
 def sent_on(running: Lab, host: str, plane: int) -> int:
     """Data packets that a host has sent on a plane."""
     return sum(path.sent for path in lab_hosts.paths(running.name, host) if path.plane == plane)
+
+
+def paced(running: Lab, source: str, target: str, address: str) -> Stream:
+    """A TCP stream that leaves room on the planes: what it sends again was lost."""
+    stream = Stream(running, source, target, address)
+    stream._out.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, 20_000_000)
+    return stream.start()
 
 
 def retransmitted(stream: Stream) -> int:
@@ -57,8 +65,8 @@ def undrained(shared_lab: Lab) -> Any:
 def test_drained_plane_carries_nothing_and_nothing_is_lost(undrained: Lab) -> None:
     running = undrained
     streams = [
-        Stream(running, "h1", "h2", H2).start(),
-        Stream(running, "h2", "h1", H1).start(),
+        paced(running, "h1", "h2", H2),
+        paced(running, "h2", "h1", H1),
     ]
     for stream in streams:
         stream.progress(4 << 20)
