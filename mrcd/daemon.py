@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -35,6 +36,10 @@ from mrcd.qptable import QpTable, evs_per_plane
 from mrcd.report import Report
 
 log = get_logger()
+
+NICE = -10
+"""The daemon does little, but where applications keep every CPU busy, peers should not go on
+sending to a dead NIC for a time slice or two."""
 
 _HOST = ABI.structs["mrc_host"]
 
@@ -86,6 +91,8 @@ class Daemon:
         A start that fails takes down what it had made. Raises what went wrong.
         """
         places = self._places
+        with contextlib.suppress(OSError):  # better on time; works without the right to it
+            os.setpriority(os.PRIO_PROCESS, 0, NICE)
         self._loop = asyncio.get_running_loop()
         places.state_dir.mkdir(parents=True, exist_ok=True)
         pins.prepare(places.bpffs)

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Planes that leave service and come back: drained, cut, and what the peers know of it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mrcd.fabric import lab
+from tests.net import lab_hosts
+from tests.net.lab_hosts import counters, eventually, mrcctl, mrcctl_json, status
+from tests.net.test_daemon import log_of, stop
+from tests.net.traffic import Stream, udp_sequence
+
+Lab = Any  # conftest.RunningLab
+MakeLab = Callable[..., Lab]
+H1, H2 = "10.99.0.1", "10.99.0.2"
+ALL = [0, 1, 2, 3]
+_SO_MAX_PACING_RATE = 47  # missing in Python's socket module
+_TOTAL_RETRANS_AT = 100  # in struct tcp_info
+
+
+def planes_towards(running: Lab, host: str, peer: str) -> list[int]:
+    """Planes on which a host sends to a peer."""
+    reply = mrcctl_json(running.name, host, "peer", "list")
+    (found,) = (each for each in reply["peers"] if each["name"] == peer)
+    return list(found["planes_usable"])
+
+
+def sent_on(running: Lab, host: str, plane: int) -> int:
+    """Data packets that a host has sent on a plane."""
+    return sum(path.sent for path in lab_hosts.paths(running.name, host) if path.plane == plane)
+
+
+def paced(running: Lab, source: str, target: str, address: str) -> Stream:
+    """A TCP stream that leaves room on the planes: what it sends again was lost."""
+    stream = Stream(running, source, target, address)
+    stream._out.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, 20_000_000)
+    return stream.start()
+
+
+def retransmitted(stream: Stream) -> int:
+    """Segments that TCP itself has sent again."""
+    info = stream._out.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    return int(struct.unpack_from("=I", info, _TOTAL_RETRANS_AT)[0])
+
+
+@pytest.fixture
+def undrained(shared_lab: Lab) -> Any:
+    """The shared lab, and no plane of it drained afterwards."""
+    yield shared_lab
+    for host in ("h1", "h2"):
+        for plane in ALL:
+            mrcctl(shared_lab.name, host, "plane", "undrain", str(plane))
+
+
+# ---- drain
+
+
+def test_drained_plane_carries_nothing_and_nothing_is_lost(undrained: Lab) -> None:
+    running = undrained
+    streams = [
+        paced(running, "h1", "h2", H2),
+        paced(running, "h2", "h1", H1),
+    ]
+    for stream in streams:
+        stream.progress(4 << 20)
+    assert mrcctl(running.name, "h1", "plane", "drain", "2").returncode == 0
+    for host, peer in (("h1", "h2"), ("h2", "h1")):
+        eventually(
+            lambda host=host, peer=peer: planes_towards(running, host, peer) == [0, 1, 3],
+            f"{host} sends nothing to {peer} on plane 2",
+        )
+    before = [sent_on(running, host, 2) for host in ("h1", "h2")]
+    for stream in streams:
+        stream.progress(8 << 20)
+    assert [sent_on(running, host, 2) for host in ("h1", "h2")] == before
+
+    assert mrcctl(running.name, "h1", "plane", "undrain", "2").returncode == 0
+    for host, old in zip(("h1", "h2"), before, strict=True):
+        eventually(
+            lambda host=host, old=old: sent_on(running, host, 2) > old + 10,
+            f"{host} uses plane 2 again",
+        )
+    assert [retransmitted(stream) for stream in streams] == [0, 0]
+    for stream in streams:
+        stream.finish()
+    for host in ("h1", "h2"):
+        assert counters(running.name, host)["hole_skipped"] == 0
+
+
+def test_udp_in_order_while_planes_are_drained_in_turn(undrained: Lab) -> None:
+    running = undrained
+    for plane in ALL:
+        assert mrcctl(running.name, "h2", "plane", "drain", str(plane)).returncode == 0
+        assert udp_sequence(running, "h1", "h2", H2, count=500) == list(range(500))
+        assert mrcctl(running.name, "h2", "plane", "undrain", str(plane)).returncode == 0
+        assert udp_sequence(running, "h1", "h2", H2, count=500) == list(range(500))
+
+
+def test_drained_plane_is_shown_and_makes_the_host_degraded(undrained: Lab) -> None:
+    running = undrained
+    assert mrcctl(running.name, "h1", "plane", "drain", "1").stdout == "plane 1 (plane1): drained\n"
+    now = status(running.name, "h1")
+    assert now is not None
+    assert (now.state, now.reasons) == ("degraded", ["plane 1: drained by the operator"])
+    assert [plane.drained for plane in now.planes] == [False, True, False, False]
+    assert [plane.usable for plane in now.planes] == [True, False, True, True]
+    peer = status(running.name, "h2")
+    assert peer is not None
+    assert peer.state == "ok"
+
+
+def test_last_usable_plane_is_drained_by_force_only(undrained: Lab) -> None:
+    running = undrained
+    for plane in (0, 1, 2):
+        assert mrcctl(running.name, "h1", "plane", "drain", str(plane)).returncode == 0
+    refused = mrcctl(running.name, "h1", "plane", "drain", "3")
+    assert refused.returncode == 1
+    assert "last usable" in refused.stderr
+    assert running.pings("h1", H2)
+    assert mrcctl(running.name, "h1", "plane", "drain", "3", "--force").returncode == 0
+    now = status(running.name, "h1")
+    assert now is not None
+    assert not any(plane.usable for plane in now.planes)
+
+
+def test_drain_survives_a_restart(make_lab: MakeLab) -> None:
+    running = make_lab(daemons=True, planes=2)
+    assert mrcctl(running.name, "h1", "plane", "drain", "1").returncode == 0
+    stop(running, "h1", signal.SIGTERM)
+    lab.start_daemon(running.name, "h1")
+    for host, peer in (("h1", "h2"), ("h2", "h1")):
+        eventually(
+            lambda host=host, peer=peer: (
+                status(running.name, host) is not None
+                and status(running.name, host).peers_up == 1
+                and planes_towards(running, host, peer) == [0]
+            ),
+            f"{host} has {peer} on plane 0 only",
+            20,
+        )
+    assert running.pings("h1", H2)
+    assert mrcctl(running.name, "h1", "plane", "undrain", "1").returncode == 0
+    eventually(lambda: planes_towards(running, "h2", "h1") == [0, 1], "plane 1 is back")
+
+
+# ---- carrier
+
+
+@pytest.mark.parametrize(("loser", "other"), [("h1", "h2"), ("h2", "h1")])
+def test_peer_follows_an_update_when_a_nic_loses_its_carrier(
+    shared_lab: Lab, loser: str, other: str
+) -> None:
+    running = shared_lab
+    before = counters(running.name, other)
+    address = {"h1": H1, "h2": H2}[loser]
+    stream = Stream(running, other, loser, address).start()
+    stream.progress(2 << 20)
+    running.fault(f"{loser}:p1", "down")
+    eventually(
+        lambda: planes_towards(running, other, loser) == [0, 2, 3],
+        f"{other} knows that {loser} has no plane 1",
+    )
+    assert counters(running.name, other)["ports_rx"] == before["ports_rx"] + 1
+    assert counters(running.name, loser)["endpoint_rx"] >= 1
+    sent = sent_on(running, other, 1)
+    stream.progress(4 << 20)
+    assert sent_on(running, other, 1) == sent
+    running.fault(f"{loser}:p1", "clear")
+    eventually(lambda: planes_towards(running, other, loser) == ALL, "plane 1 is back")
+    assert counters(running.name, other)["ports_rx"] == before["ports_rx"] + 2
+    stream.finish()
+    assert "peer.ports_corrected" not in log_of(running, other)
+
+
+def test_update_is_repeated_until_the_peer_hears_it(shared_lab: Lab) -> None:
+    running = shared_lab
+    before = counters(running.name, "h2")["ports_rx"]
+    for plane in ALL:
+        running.fault(f"h2:p{plane}", "blackhole")
+    assert mrcctl(running.name, "h1", "plane", "drain", "3").returncode == 0
+    assert counters(running.name, "h2")["ports_rx"] == before
+    running.fault("h2:p0", "clear")
+    eventually(
+        lambda: counters(running.name, "h2")["ports_rx"] == before + 1, "h2 has heard the update"
+    )
+    assert mrcctl(running.name, "h1", "plane", "undrain", "3").returncode == 0
+    eventually(
+        lambda: counters(running.name, "h2")["ports_rx"] == before + 2, "h2 has heard the next"
+    )
+
+
+# ---- EV probes
+
+
+def test_every_path_answers_probes(shared_lab: Lab) -> None:
+    running = shared_lab
+    before = counters(running.name, "h2")["ev_probe_rx"]
+    reply = mrcctl_json(running.name, "h1", "path", "probe", "h2", "--count", "4")
+    found = [
+        (each["plane"], each["t1"], each["sent"], each["answered"]) for each in reply["probes"]
+    ]
+    assert found == [(plane, t1, 4, 4) for plane in ALL for t1 in (1, 2)]
+    assert all(
+        0 < each["min_us"] <= each["median_us"] <= each["max_us"] for each in reply["probes"]
+    )
+    assert counters(running.name, "h2")["ev_probe_rx"] == before + 32
+
+
+def test_probes_name_the_dead_path(shared_lab: Lab) -> None:
+    running = shared_lab
+    running.fault("p1t1-2", "blackhole")
+    done = mrcctl(running.name, "h1", "path", "probe", "h2", "--plane", "1", "--count", "3")
+    assert done.returncode == 1
+    _, first, second = done.stdout.splitlines()
+    assert first.split()[1:7] == ["1", "1", "3", "3", "0", "%"]
+    assert second.split()[1:7] == ["1", "2", "3", "0", "100", "%"]
+
+
+def test_probe_needs_no_usable_plane(shared_lab: Lab) -> None:
+    running = shared_lab
+    running.fault("h1:p2", "down")
+    done = mrcctl(running.name, "h1", "path", "probe", "h2", "--plane", "2", "--count", "1")
+    assert done.returncode == 1
+    assert " 100 %" in done.stdout
