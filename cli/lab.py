@@ -174,7 +174,7 @@ def _as_text(found: LabStatus, actions: list[tuple[str, str]], states: dict[str,
     if not found.ecn:
         lines.append("switches do not mark packets (--no-ecn)")
     if shared:
-        lines.append(f"T1 switches share namespaces: {', '.join(sorted(shared))}")
+        lines.append(f"T1 switches share {len(shared)} namespaces: {min(shared)}, ...")
     if found.missing:
         lines.append(f"namespaces missing: {', '.join(found.missing)}; `mrcctl lab down` cleans up")
     rows = [
@@ -227,7 +227,7 @@ def _own_folder() -> Path:
 @lab.command()
 @name_option
 @click.argument("element")
-@click.argument("action", metavar="down|blackhole|loss=5%|corrupt=1%|rate=25|clear")
+@click.argument("action", metavar="down|blackhole|loss=5%|corrupt=1%|rate=25|delay=3ms|clear")
 @json_option
 def fault(name: str, element: str, action: str, as_json: bool) -> None:
     """Break an ELEMENT of the fabric, or clear its faults.

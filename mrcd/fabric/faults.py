@@ -10,6 +10,9 @@ there are, so overlapping ones add up and clearing one leaves the others.
     p1t0-1             a packet entering the switch     every port, both directions
     p1                 a packet entering from a host    every port, both directions
 
+A delay holds packets where they leave a port towards a switch: each direction
+of a link once, and once what crosses a T1. Other elements have none.
+
 `blackhole` drops what enters and what leaves every port of the element.
 """
 
@@ -23,6 +26,7 @@ from mrcd.fabric.state import Fault, NoSuchElement
 from mrcd.fabric.topology import Cable, Topology
 
 PPM = 1_000_000
+DELAY_MAX_US = 1_000_000
 
 Port = tuple[str, str]  # node, interface
 
@@ -54,6 +58,7 @@ class Effect:
     egress: Impairment = Impairment()
     ingress_mbps: int = 0
     egress_mbps: int = 0
+    egress_delay_us: int = 0
 
     def plus(self, other: Effect) -> Effect:
         """Both at once."""
@@ -63,6 +68,7 @@ class Effect:
             egress=self.egress.plus(other.egress),
             ingress_mbps=_slower(self.ingress_mbps, other.ingress_mbps),
             egress_mbps=_slower(self.egress_mbps, other.egress_mbps),
+            egress_delay_us=self.egress_delay_us + other.egress_delay_us,
         )
 
 
@@ -76,7 +82,7 @@ def _slower(a: int, b: int) -> int:
 
 
 def parse_action(text: str) -> tuple[str, int]:
-    """`down`, `blackhole`, `clear`, `loss=5%`, `corrupt=1%` or `rate=25` as kind and value."""
+    """What a user writes (`down`, `loss=5%`, `rate=25`, `delay=3ms`, ...) as kind and value."""
     if text in ("down", "blackhole", "clear"):
         return text, 0
     share = re.fullmatch(r"(loss|corrupt)=(\d+(?:\.\d+)?)%", text)
@@ -90,13 +96,23 @@ def parse_action(text: str) -> tuple[str, int]:
         if 1 <= int(rate[1]) <= 34_000:
             return "rate", int(rate[1])
         raise BadAction(f"{text}: must be 1 to 34000 Mb/s")
-    raise BadAction(f"{text!r}: must be down, blackhole, loss=5%, corrupt=1%, rate=25 or clear")
+    delay = re.fullmatch(r"delay=(\d+(?:\.\d+)?)ms", text)
+    if delay:
+        microseconds = round(float(delay[1]) * 1000)
+        if 100 <= microseconds <= DELAY_MAX_US:
+            return "delay", microseconds
+        raise BadAction(f"{text}: must be 0.1 to {DELAY_MAX_US // 1000} ms")
+    raise BadAction(
+        f"{text!r}: must be down, blackhole, loss=5%, corrupt=1%, rate=25, delay=3ms or clear"
+    )
 
 
 def shown(fault: Fault) -> str:
     """The fault's action as a user writes it."""
     if fault.kind in ("loss", "corrupt"):
         return f"{fault.kind}={fault.value * 100 / PPM:g}%"
+    if fault.kind == "delay":
+        return f"delay={fault.value / 1000:g}ms"
     return f"rate={fault.value}" if fault.kind == "rate" else fault.kind
 
 
@@ -116,6 +132,14 @@ def canonical(topology: Topology, element: str) -> str:
     raise NoSuchElement(f"no element {element!r} in this lab; there is {_listing(topology)}")
 
 
+def check(topology: Topology, element: str, kind: str) -> None:
+    """BadAction when the element cannot have such a fault."""
+    trunks = [cable for cable in topology.cables if _is_trunk(topology, cable)]
+    where = {cable.far.node for cable in trunks} | {_link_name(cable) for cable in trunks}
+    if kind == "delay" and element not in where:
+        raise BadAction(f"{element}: only T1s and links between switches can delay")
+
+
 def effects(topology: Topology, faults: Iterable[Fault]) -> dict[Port, Effect]:
     """The effect on every port that is not healthy."""
     total: dict[Port, Effect] = {}
@@ -127,7 +151,7 @@ def effects(topology: Topology, faults: Iterable[Fault]) -> dict[Port, Effect]:
 
 def ports(topology: Topology, element: str) -> list[Port]:
     """Every port an action on the element can touch, those towards hosts first."""
-    kinds = ("down", "blackhole", "loss", "rate")
+    kinds = ("down", "blackhole", "loss", "rate", "delay")
     found = {port for kind in kinds for port in _effects_of(topology, Fault(element, kind, 1))}
     return sorted(found, key=by_distance)
 
@@ -141,6 +165,10 @@ def _link_name(cable: Cable) -> str:
     if cable.far.ifname.startswith("plane"):
         return f"{cable.far.node}:p{cable.plane}"
     return f"{cable.near.node}:{cable.far.node}"
+
+
+def _is_trunk(topology: Topology, cable: Cable) -> bool:
+    return topology.nodes[cable.far.node].kind != "host"
 
 
 def _elements(topology: Topology) -> dict[str, list[Cable]]:
@@ -191,6 +219,8 @@ def _on_cable(topology: Topology, cable: Cable, fault: Fault) -> list[tuple[Port
     if fault.kind == "blackhole":
         everything = Impairment(drop_ppm=PPM)
         return [(port, Effect(ingress=everything, egress=everything)) for port in inside]
+    if fault.kind == "delay":
+        return [(port, Effect(egress_delay_us=fault.value)) for port in ([] if to_host else inside)]
     if fault.kind == "rate":
         shaped = [(port, Effect(egress_mbps=fault.value)) for port in switch_side]
         if to_host:

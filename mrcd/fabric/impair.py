@@ -9,6 +9,7 @@ fraction of a millisecond, and replacing one program by another is atomic.
 from __future__ import annotations
 
 from mrcd import bpfsys
+from mrcd.fabric import holding
 from mrcd.fabric.assembler import (
     PRANDOM_U32,
     R0,
@@ -35,6 +36,7 @@ _SKB_STORE_BYTES = 9
 _REDIRECT = 23
 _SKB_LOAD_BYTES = 26
 
+_SKB_MARK = 8  # offsetof(struct __sk_buff, mark)
 _SKB_LEN = 0  # offsetof(struct __sk_buff, len)
 _HEADERS = 54  # Ethernet and the outer IPv6 header stay whole
 
@@ -91,9 +93,16 @@ def _flip_one_bit() -> bytes:
     )
 
 
-def assemble(impairment: Impairment, redirect_to: int = 0) -> bytes:
-    """The program for one direction of a port; what survives may go to `redirect_to`."""
+def assemble(impairment: Impairment, redirect_to: int = 0, *, once: bool = False) -> bytes:
+    """The program for one direction of a port; what survives may go to `redirect_to`.
+
+    `once`: what comes back from there, with the mark of holding.py, passes untouched.
+    """
     code = move(R6, R1)
+    if once:
+        code += insn(0x61, R1, R6, _SKB_MARK)  # w1 = skb->mark
+        code += insn(0x56, R1, offset=2, imm=holding.MARK)  # if w1 != mark
+        code += finish(TC_ACT_UNSPEC)
     code += _unless_chance(impairment.drop_ppm, finish(TC_ACT_SHOT))
     if impairment.drop_ppm >= PPM:
         return code  # what follows could not be reached, which the verifier refuses

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mrcd.fabric import build, impair
+from mrcd.fabric import build, delays, impair
 from mrcd.fabric.faults import Effect, Impairment, Port, by_distance
 from mrcd.fabric.marking import Marking
 from mrcd.fabric.queues import Queue
@@ -38,6 +38,7 @@ class _Work:
 
     port: str
     node: str
+    space: str
     nl: Netlink
     effect: Effect
     programs: dict[str, int]
@@ -62,8 +63,9 @@ async def apply(
                 links = await sockets[space].links()
                 up[space] = {name for name, link in links.items() if link.up}
             effect = wanted.get((node, port), Effect())
-            programs = await _prepare(sockets[space], port, effect, topology.fabric.mtu)
-            jobs.append(_Work(port, node, sockets[space], effect, programs, port in up[space]))
+            programs = await _prepare(sockets[space], space, port, effect, topology.fabric.mtu)
+            was_up = port in up[space]
+            jobs.append(_Work(port, node, space, sockets[space], effect, programs, was_up))
         try:
             began_ns = time.monotonic_ns()
             for job in jobs:
@@ -91,23 +93,36 @@ def _shaper(port: str) -> str:
     return f"in-{port}"
 
 
-async def _prepare(nl: Netlink, port: str, effect: Effect, mtu: int) -> dict[str, int]:
+async def _prepare(nl: Netlink, space: str, port: str, effect: Effect, mtu: int) -> dict[str, int]:
     """Everything that does not change anything yet; the programs by direction."""
     programs: dict[str, int] = {}
-    divert = 0
+    divert = {"ingress": 0, "egress": 0}
     if effect.ingress_mbps:
         shaper = _shaper(port)
         await nl.create_ifb(shaper)
         await nl.set_link(shaper, up=True)
         await build.set_rate(nl, shaper, effect.ingress_mbps, mtu)
-        divert = nl.index(shaper)
+        divert["ingress"] = nl.index(shaper)
+    if effect.egress_delay_us:
+        divert["egress"] = await _holder(nl, space, port, effect.egress_delay_us, mtu)
     for direction, impairment in zip(_DIRECTIONS, (effect.ingress, effect.egress), strict=True):
-        to = divert if direction == "ingress" else 0
+        to = divert[direction]
         if impairment != Impairment() or to:
-            programs[direction] = impair.load(impair.assemble(impairment, to))
+            once = bool(to) and direction == "egress"
+            programs[direction] = impair.load(impair.assemble(impairment, to, once=once))
     if programs:
         await nl.replace_qdisc_clsact(port)
     return programs
+
+
+async def _holder(nl: Netlink, space: str, port: str, delay_us: int, mtu: int) -> int:
+    """Have a process hold the port's packets; the index of the tap that leads to it."""
+    tap = delays.tap(port)
+    if delay_us not in delays.running(space, port).values():
+        delays.stop(list(delays.running(space, port)))
+        delays.start(space, port, delay_us)
+        await nl.set_link(tap, up=True, mtu=mtu)
+    return nl.index(tap)
 
 
 async def _switch(job: _Work) -> None:
@@ -143,5 +158,7 @@ async def _tidy(topology: Topology, job: _Work, marking: Marking | None) -> None
     marks = marking and marking.covers((job.node, job.port)) and _rate_mbps(topology, job)
     if not job.programs and not marks:
         await job.nl.delete_clsact(job.port)
+    if not job.effect.egress_delay_us and job.nl.exists(delays.tap(job.port)):
+        delays.stop(list(delays.running(job.space, job.port)))
     if not job.effect.ingress_mbps:
         await job.nl.delete_link(_shaper(job.port))

@@ -306,6 +306,7 @@ async def inject(name: str, element: str, action: str) -> Applied:
     lab = state.read(name)
     plan = topology.plan(state.read_fabric(name))
     element = faults.canonical(plan, element)
+    faults.check(plan, element, kind)
     with state.locked(state.folder(name)):
         lab = state.read(name)
         after = faults.changed(lab.faults, element, kind, value)

@@ -36,9 +36,10 @@ class NotPermitted(LabFailed):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One injected fault: `kind` is down, blackhole, loss, corrupt or rate.
+    """One injected fault: `kind` is down, blackhole, loss, corrupt, rate or delay.
 
-    `value` is parts per million for loss and corrupt, Mb/s for rate, else 0.
+    `value` is parts per million for loss and corrupt, Mb/s for rate, microseconds
+    for delay, else 0.
     """
 
     element: str

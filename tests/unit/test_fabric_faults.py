@@ -28,6 +28,8 @@ def effects(*what: Fault) -> dict[Port, Effect]:
         ("loss=0.01%", ("loss", 100)),
         ("corrupt=100%", ("corrupt", PPM)),
         ("rate=25", ("rate", 25)),
+        ("delay=3ms", ("delay", 3000)),
+        ("delay=0.25ms", ("delay", 250)),
     ],
 )
 def test_parse_action(text: str, parsed: tuple[str, int]) -> None:
@@ -37,7 +39,21 @@ def test_parse_action(text: str, parsed: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "up", "loss", "loss=5", "loss=0%", "loss=101%", "loss=-1%", "rate=0", "rate=2.5"]
+    "text",
+    [
+        "",
+        "up",
+        "loss",
+        "loss=5",
+        "loss=0%",
+        "loss=101%",
+        "loss=-1%",
+        "rate=0",
+        "rate=2.5",
+        "delay=3",
+        "delay=0ms",
+        "delay=1001ms",
+    ],
 )
 def test_parse_action__refuses(text: str) -> None:
     with pytest.raises(BadAction, match="must be"):
@@ -136,6 +152,27 @@ def test_faults_of_one_t1_of_many__its_own_cables_and_no_others() -> None:
     assert {node for node, _ in touched("p1", "blackhole")} == {
         node.name for node in many.switches(1)
     }
+
+
+def test_delay__once_in_each_direction_of_a_link_and_once_through_a_t1() -> None:
+    late = Effect(egress_delay_us=3000)
+    assert effects(Fault("p1t0-1:p1t1-2", "delay", 3000)) == {
+        ("p1t0-1", "t1-2"): late,
+        ("p1t1-2", "t0-1"): late,
+    }
+    assert effects(Fault("p1t1-2", "delay", 3000)) == {
+        ("p1t1-2", "t0-1"): late,
+        ("p1t1-2", "t0-2"): late,
+    }
+    both = effects(Fault("p1t1-2", "delay", 3000), Fault("p1t0-1:p1t1-2", "delay", 1000))
+    assert both["p1t1-2", "t0-1"] == Effect(egress_delay_us=4000)
+
+
+@pytest.mark.parametrize("element", ["p1", "p1t0-1", "h1:p1"])
+def test_delay__refused_where_there_is_none(element: str) -> None:
+    faults.check(PLAN, element, "loss")
+    with pytest.raises(BadAction, match="only T1s and links"):
+        faults.check(PLAN, element, "delay")
 
 
 def test_overlapping_faults_add_up_and_clear_alone() -> None:

@@ -139,7 +139,7 @@ def test_interface_names_fit_the_kernel(hosts_per_t0: int, t1: int) -> None:
     fabric = description.generate(hosts=254, planes=1, t1=t1, hosts_per_t0=hosts_per_t0)
     plan = topology.plan(fabric)
     longest = max((port for node in plan.nodes.values() for port in node.ports), key=len)
-    assert len(f"in-{longest}") <= 15
+    assert len(f"in-{longest}") <= 15  # and dl-, as long
 
 
 def test_switches_know_the_mac_of_every_neighbour_they_route_to(plan: Topology) -> None:
