@@ -97,13 +97,13 @@ class Source(Protocol):
     def stats(self) -> StatsInfo:
         """All counters."""
 
-    def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
+    async def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
         """Add a rule to the denylist; False when it was there.
 
         Raises NoSuchElement, or CutsOff without ``force``.
         """
 
-    def allow(self, element: str, peer: str | None) -> None:
+    async def allow(self, element: str, peer: str | None) -> None:
         """Remove a rule. Raises NoSuchElement or NotDenied."""
 
     def denied(self) -> list[DeniedInfo]:
@@ -208,12 +208,14 @@ class Control(VarlinkInterface, name=INTERFACE):
         return {"stats": self._source.stats()}
 
     @varlinkmethod
-    def Deny(self, *, element: str, peer: str | None = None, force: bool = False) -> DenyReply:
+    async def Deny(
+        self, *, element: str, peer: str | None = None, force: bool = False
+    ) -> DenyReply:
         """Deny the paths that cross an element: an EV (0x10020000), plane (p1), switch (p1t1-2),
         link (p1t0-1:p1t1-2), NIC link (h2:p1) or peer (h2); of one peer or of all."""
         self._check_peer(peer)
         try:
-            changed = self._source.deny(element, peer, force=force)
+            changed = await self._source.deny(element, peer, force=force)
         except NoSuchElement as error:
             raise BadElement({"element": element, "reason": str(error)}) from error
         except CutsOff as error:
@@ -221,11 +223,11 @@ class Control(VarlinkInterface, name=INTERFACE):
         return {"changed": changed, "rules": self._source.denied()}
 
     @varlinkmethod
-    def Allow(self, *, element: str, peer: str | None = None) -> DenyReply:
+    async def Allow(self, *, element: str, peer: str | None = None) -> DenyReply:
         """Take back what Deny of the same element and peer did."""
         self._check_peer(peer)
         try:
-            self._source.allow(element, peer)
+            await self._source.allow(element, peer)
         except (NoSuchElement, NotDenied) as error:
             raise BadElement({"element": element, "reason": str(error)}) from error
         return {"changed": True, "rules": self._source.denied()}

@@ -7,9 +7,10 @@ set of every QP: those there are when a rule changes, and each new one before it
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -66,30 +67,32 @@ class Denials:
         self._path = state_dir / _FILE
         self._peers = {peer.name: peer for peer in config.peers}
         self._rules: list[Rule] = self._read()
+        self._changing = asyncio.Lock()
 
     # ---- what the operator asks
 
-    def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
+    async def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
         """Add a rule; False when it was there. NoSuchElement, or CutsOff without `force`."""
         rule = Rule(self._element(element), peer)
-        if rule in self._rules:
-            return False
-        rules = [*self._rules, rule]
-        before = set(self._cut_off(self._rules))
-        lost = [name for name in self._cut_off(rules) if name not in before]
-        if lost and not force:
-            raise CutsOff(rule, lost)
-        self._change(rules)
+        async with self._changing:
+            if rule in self._rules:
+                return False
+            rules = [*self._rules, rule]
+            lost = await self._lost(rules)
+            if lost and not force:
+                raise CutsOff(rule, lost)
+            await self._change(rules)
         log.warning("path.denied", element=rule.element.name, peer=peer, cut_off=lost)
         return True
 
-    def allow(self, element: str, peer: str | None) -> None:
+    async def allow(self, element: str, peer: str | None) -> None:
         """Remove a rule; NoSuchElement, or NotDenied when there is none like it."""
         rule = Rule(self._element(element), peer)
-        if rule not in self._rules:
-            known = ", ".join(map(str, self._rules)) or "nothing is"
-            raise NotDenied(f"{rule} is not denied; what is: {known}")
-        self._change([other for other in self._rules if other != rule])
+        async with self._changing:
+            if rule not in self._rules:
+                known = ", ".join(map(str, self._rules)) or "nothing is"
+                raise NotDenied(f"{rule} is not denied; what is: {known}")
+            await self._change([other for other in self._rules if other != rule])
         log.info("path.allowed", element=rule.element.name, peer=peer)
 
     def listed(self) -> list[DeniedInfo]:
@@ -99,11 +102,7 @@ class Denials:
                 element=rule.element.name,
                 kind=rule.element.kind,
                 peer=rule.peer,
-                paths=sum(
-                    len(denylist.denied([rule], self._config.host, peer.host, evs))
-                    for peer in self._config.peers
-                    for evs in self._of_qps(peer)
-                ),
+                paths=sum(self._count(peer, rule) for peer in self._config.peers),
             )
             for rule in self._rules
         ]
@@ -115,50 +114,63 @@ class Denials:
             raise NoSuchElement(f"{text} is no peer of this host; peers: {known}")
         return element
 
+    def _count(self, peer: Peer, rule: Rule) -> int:
+        """Slots of a peer's QPs that a rule denies."""
+        denied = self._denied(peer, [rule])
+        return sum(ev in denied for evs in self._of_qps(peer) for ev in evs) if denied else 0
+
     # ---- the data path
 
     def apply(self, peer: str) -> None:
         """Lay the rules over the EV sets of a peer's QPs, which are new."""
-        for index in self._sets.qps_of(peer):
-            for plane, slot, hit in self._slots(self._peers[peer], index, self._rules):
-                if hit:
-                    self._sets.deny(index, plane, slot, denied=True)
+        self._set(self._peers[peer], set(), self._denied(self._peers[peer], self._rules))
 
-    def _change(self, rules: list[Rule]) -> None:
-        """Make these the rules: first on disk, then in every QP, each slot that differs."""
+    async def _change(self, rules: list[Rule]) -> None:
+        """Make these the rules: first on disk, then in every QP, each slot that differs.
+
+        A thousand peers take seconds: other work has its turn after each.
+        """
         self._write(rules)
         old, self._rules = self._rules, rules
         for peer in self._config.peers:
-            for index in self._sets.qps_of(peer.name):
-                was = self._slots(peer, index, old)
-                now = self._slots(peer, index, rules)
-                for (plane, slot, before), (_, _, after) in zip(was, now, strict=True):
-                    if before != after:
-                        self._sets.deny(index, plane, slot, denied=after)
+            self._set(peer, self._denied(peer, old), self._denied(peer, rules))
+            await asyncio.sleep(0)
 
-    def _slots(self, peer: Peer, index: int, rules: list[Rule]) -> list[tuple[int, int, bool]]:
-        """Plane and number of every slot of a QP, and whether the rules deny it."""
-        return [
-            (plane, slot, any(rule.denies(self._config.host, peer.host, ev) for rule in rules))
-            for plane, one in enumerate(self._sets.evs(index))
-            for slot, ev in enumerate(one.evs)
-        ]
+    def _set(self, peer: Peer, before: set[int], after: set[int]) -> None:
+        """Deny what was not before, and allow what is no longer."""
+        changed = before ^ after
+        if not changed:
+            return
+        for index in self._sets.qps_of(peer.name):
+            for plane, one in enumerate(self._sets.evs(index)):
+                for slot, ev in enumerate(one.evs):
+                    if ev in changed:
+                        self._sets.deny(index, plane, slot, denied=ev in after)
+
+    def _denied(self, peer: Peer, rules: list[Rule]) -> set[int]:
+        """Every EV to a peer that some of the rules deny."""
+        fabric, own = self._config.fabric, self._config.host
+        every = denylist.evs_between(fabric, own, peer.host) if rules else ()
+        return denylist.denied(rules, own, peer.host, every)
 
     def _of_qps(self, peer: Peer) -> list[list[int]]:
         """The EV sets of a peer's QPs that are configured."""
         sets = (self._sets.evs(index) for index in self._sets.qps_of(peer.name))
         return [[ev for plane in planes for ev in plane.evs] for planes in sets if planes]
 
-    def _cut_off(self, rules: list[Rule]) -> list[str]:
-        """Peers to which some QP, or before there is one the fabric, has no path left."""
-        config = self._config
+    async def _lost(self, rules: list[Rule]) -> list[str]:
+        """Peers to which some QP, or before there is one the fabric, would have no path left.
 
-        def sets(peer: Peer) -> Sequence[Collection[int]]:
-            every = denylist.evs_between(config.fabric, config.host, peer.host)
-            return self._of_qps(peer) or [every]
-
-        found = ((peer.host, sets(peer)) for peer in config.peers)
-        return denylist.cut_off(rules, config.host, found)
+        Those that have none already are not counted.
+        """
+        fabric, own, lost = self._config.fabric, self._config.host, []
+        for peer in self._config.peers:
+            sets = self._of_qps(peer) or [denylist.evs_between(fabric, own, peer.host)]
+            cut = denylist.cuts_off(self._denied(peer, rules), sets)
+            if cut and not denylist.cuts_off(self._denied(peer, self._rules), sets):
+                lost.append(peer.name)
+            await asyncio.sleep(0)
+        return lost
 
     # ---- the file
 

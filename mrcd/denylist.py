@@ -16,7 +16,7 @@ own.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -75,10 +75,6 @@ class Rule:
 
     element: Element
     peer: str | None = None
-
-    def denies(self, own: Host, peer: Host, ev: int) -> bool:
-        """Whether the rule denies the path of an EV to a peer."""
-        return self.peer in (None, peer.name) and self.element.crossed(own, peer, ev)
 
     def __str__(self) -> str:
         return self.element.name + (f" to {self.peer}" if self.peer else "")
@@ -158,8 +154,10 @@ def _there(fabric: Fabric) -> str:
 
 def denied(rules: Iterable[Rule], own: Host, peer: Host, evs: Iterable[int]) -> set[int]:
     """Those of the EVs to a peer that some rule denies."""
-    rules = tuple(rules)
-    return {ev for ev in evs if any(rule.denies(own, peer, ev) for rule in rules)}
+    elements = [rule.element for rule in rules if rule.peer in (None, peer.name)]
+    if not elements:
+        return set()
+    return {ev for ev in evs if any(element.crossed(own, peer, ev) for element in elements)}
 
 
 def evs_between(fabric: Fabric, own: Host, peer: Host) -> list[int]:
@@ -169,15 +167,9 @@ def evs_between(fabric: Fabric, own: Host, peer: Host) -> list[int]:
     ]
 
 
-def cut_off(
-    rules: Sequence[Rule], own: Host, peers: Iterable[tuple[Host, Sequence[Collection[int]]]]
-) -> list[str]:
-    """Names of the peers to which some EV set has no path left.
+def cuts_off(denied: Collection[int], sets: Iterable[Collection[int]]) -> bool:
+    """Whether some EV set, of those that must keep a path, has only denied EVs.
 
-    peers: each with the EV sets that must keep a path: those of its QPs, or all EVs there are.
+    sets: those of a peer's QPs, or before there is one all EVs to it.
     """
-    return [
-        peer.name
-        for peer, sets in peers
-        if any(len(denied(rules, own, peer, evs)) == len(set(evs)) for evs in sets)
-    ]
+    return any(all(ev in denied for ev in evs) for evs in sets)

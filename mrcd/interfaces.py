@@ -61,6 +61,15 @@ class FibRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class FibRule:
+    """What enters through `iif` is looked up in `table`, IPv4 or IPv6."""
+
+    version: int
+    iif: str
+    table: int
+
+
+@dataclass(frozen=True, slots=True)
 class LinkChanged:
     """An interface appeared, changed or (gone) disappeared."""
 

@@ -37,9 +37,11 @@ from pyroute2.netlink.rtnl.marshal import MarshalRtnl
 from pyroute2.netlink.rtnl.rtmsg import rtmsg, rtmsg_base
 
 from mrcd import netns as namespaces
+from mrcd.fib import ENCAP_SEG6_LOCAL, FLAVOR_NEXT_CSID, RTAX_FEATURE_ECN, route_of, rule_of
 from mrcd.interfaces import (
     Event,
     FibRoute,
+    FibRule,
     Link,
     LinkChanged,
     NeighborChanged,
@@ -51,6 +53,7 @@ from mrcd.interfaces import (
 __all__ = [
     "Event",
     "FibRoute",
+    "FibRule",
     "Link",
     "LinkChanged",
     "NeighborChanged",
@@ -75,11 +78,7 @@ _TABLE_UNSPEC = 0
 _TABLE_MAIN = 254
 _TABLE_LOCAL = 255
 _RULE_PRIORITY = {"iif": 1000, "src": 1001}  # behind the local table, before the main one
-_ENCAP_SEG6_LOCAL = 7
-_SEG6_LOCAL_END = 1
-_FLAVOR_NEXT_CSID = 1 << 4
 _NUD_FAILED = 0x20
-_RTAX_FEATURE_ECN = 1
 _NUD_PERMANENT = 0x80
 _NUD_VALID = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80
 _CLSACT_PARENT = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
@@ -186,55 +185,6 @@ def _route_message(dst: str, scope: int = _SCOPE_UNIVERSE, table: int | None = N
         message["table"] = _TABLE_UNSPEC  # the attribute holds numbers above 255, too
         message["attrs"].append(("RTA_TABLE", table))
     return message
-
-
-def _via(message: Any) -> str | None:
-    via = message.get_attr("RTA_VIA")
-    gateway = message.get_attr("RTA_GATEWAY") or (via["addr"] if via else None)
-    return None if gateway is None else str(gateway)
-
-
-def _fib_route(message: Any, names: dict[int, str]) -> FibRoute:
-    ways = [
-        (names.get(hop["oif"], "?"), _via(hop)) for hop in message.get_attr("RTA_MULTIPATH") or ()
-    ]
-    if len(ways) == 1:
-        (dev, via), ways = ways[0], []
-    else:
-        dev, via = names.get(message.get_attr("RTA_OIF"), ""), _via(message)
-    metrics = message.get_attr("RTA_METRICS")
-    mtu = metrics.get_attr("RTAX_MTU") if metrics is not None else None
-    features = metrics.get_attr("RTAX_FEATURES") if metrics is not None else None
-    default = "0.0.0.0" if message["family"] == socket.AF_INET else "::"
-    return FibRoute(
-        dst=f"{message.get_attr('RTA_DST') or default}/{message['dst_len']}",
-        table=message.get_attr("RTA_TABLE") or message["table"],
-        dev=dev or None,
-        via=via,
-        src=message.get_attr("RTA_PREFSRC"),
-        nexthops=tuple(sorted((Nexthop(dev, via or "") for dev, via in ways), key=str)),
-        encap=_encap(message),
-        mtu=mtu or 0,
-        ecn=bool((features or 0) & _RTAX_FEATURE_ECN),
-    )
-
-
-def _encap(message: Any) -> str:
-    """What seg6local does with packets of a route, or the number of another encapsulation."""
-    kind = message.get_attr("RTA_ENCAP_TYPE")
-    if kind != _ENCAP_SEG6_LOCAL:
-        return f"encap {kind}" if kind else ""
-    encap = message.get_attr("RTA_ENCAP")
-    action = encap.get_attr("SEG6_LOCAL_ACTION")
-    text = "End" if action == _SEG6_LOCAL_END else f"action {action}"
-    flavors = encap.get_attr("SEG6_LOCAL_FLAVORS")
-    if flavors is not None and (flavors.get_attr("SEG6_LOCAL_FLV_OPERATION") or 0) & (
-        _FLAVOR_NEXT_CSID
-    ):
-        block = flavors.get_attr("SEG6_LOCAL_FLV_LCBLOCK_BITS")
-        node = flavors.get_attr("SEG6_LOCAL_FLV_LCNODE_FN_BITS")
-        text += f" next-csid {block}/{node}"
-    return text
 
 
 class Netlink:
@@ -439,7 +389,7 @@ class Netlink:
         if mtu is not None:
             metrics.append(("RTAX_MTU", mtu))
         if ecn:
-            metrics.append(("RTAX_FEATURES", _RTAX_FEATURE_ECN))
+            metrics.append(("RTAX_FEATURES", RTAX_FEATURE_ECN))
         if metrics:
             attributes.append(("RTA_METRICS", {"attrs": metrics}))
         if nexthops:
@@ -486,7 +436,7 @@ class Netlink:
         """
         message = _route_message(locator, table=table)
         flavors = [
-            ("SEG6_LOCAL_FLV_OPERATION", _FLAVOR_NEXT_CSID),
+            ("SEG6_LOCAL_FLV_OPERATION", FLAVOR_NEXT_CSID),
             ("SEG6_LOCAL_FLV_LCBLOCK_BITS", lblen),
             ("SEG6_LOCAL_FLV_LCNODE_FN_BITS", nflen),
         ]
@@ -496,7 +446,7 @@ class Netlink:
         ]
         message["attrs"] += [
             ("RTA_OIF", self.index(dev)),
-            ("RTA_ENCAP_TYPE", _ENCAP_SEG6_LOCAL),
+            ("RTA_ENCAP_TYPE", ENCAP_SEG6_LOCAL),
             ("RTA_ENCAP", {"attrs": end}),
         ]
         await self._install(f"uSID {locator} dev {dev}", message)
@@ -520,7 +470,7 @@ class Netlink:
             flavors = encap.get_attr("SEG6_LOCAL_FLAVORS") if encap is not None else None
             if flavors is not None:
                 operation = flavors.get_attr("SEG6_LOCAL_FLV_OPERATION") or 0
-                return bool(operation & _FLAVOR_NEXT_CSID)
+                return bool(operation & FLAVOR_NEXT_CSID)
         return False
 
     async def _install(self, what: str, message: Any) -> None:
@@ -572,9 +522,18 @@ class Netlink:
         found = []
         for family in _IP_FAMILIES:
             async for message in self._dump(self._ipr.get_routes, family=family):
-                route = _fib_route(message, names)
+                route = route_of(message, names)
                 if message["type"] == _RTN_UNICAST and route.table != _TABLE_LOCAL:
                     found.append(route)
+        return found
+
+    async def rules(self) -> list[FibRule]:
+        """Every rule that chooses a table by the interface a packet entered through."""
+        found = []
+        for family, version in ((socket.AF_INET, 4), (socket.AF_INET6, 6)):
+            async for message in self._dump(self._ipr.get_rules, family=family):
+                if (rule := rule_of(message, version)) is not None:
+                    found.append(rule)
         return found
 
     # Neighbours

@@ -286,13 +286,13 @@ class Report:
 
     # ---- paths: what the operator denies, what happens to them
 
-    def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
+    async def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
         """Add a rule to the denylist; False when it was there."""
-        return self._denials.deny(element, peer, force=force)
+        return await self._denials.deny(element, peer, force=force)
 
-    def allow(self, element: str, peer: str | None) -> None:
+    async def allow(self, element: str, peer: str | None) -> None:
         """Remove a rule."""
-        self._denials.allow(element, peer)
+        await self._denials.allow(element, peer)
 
     def denied(self) -> list[DeniedInfo]:
         """The rules of the denylist."""

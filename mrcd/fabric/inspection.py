@@ -13,7 +13,7 @@ from mrcd.fabric import description, intent, state, topology, usid
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.intent import TABLE_MAIN, Finding, Present, Wanted
 from mrcd.fabric.topology import ANCHOR, Node, Topology
-from mrcd.interfaces import FibRoute
+from mrcd.interfaces import FibRoute, FibRule
 from mrcd.netlink import Netlink
 
 BadConfig = config.ConfigError
@@ -28,6 +28,7 @@ async def present(nl: Netlink) -> Present:
         routes=tuple(await nl.fib()),
         addresses={name: await nl.addresses(name) for name in links},
         up={name for name, link in links.items() if link.up},
+        rules=tuple(await nl.rules()),
     )
 
 
@@ -43,7 +44,12 @@ def of_node(node: Node) -> Wanted:
             (hop,), hops = hops, ()
             dev, via = hop.dev, hop.via
         routes.append(FibRoute(route.dst, table, dev, via, route.src, hops))
-    return Wanted(node.name, tuple(routes), tuple(node.addresses))
+    rules = (
+        ()
+        if node.table is None
+        else tuple(FibRule(version, port, table) for port in node.ports for version in (4, 6))
+    )
+    return Wanted(node.name, tuple(routes), tuple(node.addresses), rules=rules)
 
 
 def of_host(settings: config.Config, peers: Peers) -> Wanted:

@@ -13,11 +13,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mrcd.interfaces import FibRoute
+from mrcd.interfaces import FibRoute, FibRule
 
 Problem = Literal["missing", "wrong", "extra"]
 
 TABLE_MAIN = 254
+RULE_PRIORITY = 1000
 UN = "End next-csid 32/16"  # the behaviour of a switch's own uSID
 
 
@@ -32,6 +33,7 @@ class Wanted:
     routes: tuple[FibRoute, ...]
     addresses: tuple[tuple[str, str], ...]
     own_src: bool = True
+    rules: tuple[FibRule, ...] = ()  # of a switch that shares its namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Present:
     routes: tuple[FibRoute, ...]
     addresses: Mapping[str, Collection[str]]
     up: Collection[str]
+    rules: tuple[FibRule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,11 @@ def compare(
     take packets elsewhere. netns: the namespace that the commands name.
     """
     ip = f"ip -n {netns}" if netns else "ip"
-    found = [*_addresses(wanted, present, ip), *_routes(wanted, present, ip)]
+    found = [
+        *_addresses(wanted, present, ip),
+        *_routes(wanted, present, ip),
+        *_rules(wanted, present, ip),
+    ]
     planned = {(_network(route.dst), route.table) for route in wanted.routes}
     tables = {route.table for route in wanted.routes} or {TABLE_MAIN}
     for route in present.routes:
@@ -120,6 +127,26 @@ def _routes(wanted: Wanted, present: Present, ip: str) -> Iterator[Finding]:
             if why := _why(route.dev or "", present):
                 detail += f"; {why}"
             yield Finding(wanted.node, "missing", f"route {route.dst}", detail, fix)
+
+
+def _rules(wanted: Wanted, present: Present, ip: str) -> Iterator[Finding]:
+    """Rules lead what enters a port to its switch's table; a first other one leads it astray."""
+    first: dict[tuple[int, str], int] = {}
+    for rule in present.rules:
+        first.setdefault((rule.version, rule.iif), rule.table)
+    for rule in wanted.rules:
+        table = first.get((rule.version, rule.iif))
+        if table == rule.table:
+            continue
+        words = f"-{rule.version} rule"
+        fix = f"{ip} {words} add iif {rule.iif} lookup {rule.table} pref {RULE_PRIORITY}"
+        what = f"rule for what enters {rule.iif}, IPv{rule.version}"
+        if table is None:
+            yield Finding(wanted.node, "missing", what, f"should be lookup {rule.table}", fix)
+        else:
+            fix = f"{ip} {words} del iif {rule.iif} lookup {table}; {fix}"
+            detail = f"is lookup {table}, should be lookup {rule.table}"
+            yield Finding(wanted.node, "wrong", what, detail, fix)
 
 
 def _why(dev: str, present: Present) -> str:

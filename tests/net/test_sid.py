@@ -129,6 +129,13 @@ def test_verify__t1s_that_share_a_namespace(make_lab: MakeLab) -> None:
     running = make_lab(hosts=2, planes=1, t1=9)
     assert verify(running) == []
     alter(running, "p0t1-3", "ip -6 route del fcbb:bb00:2::/48 table 1003")
-    assert verify(running) == [("p0t1-3", "missing", "route fcbb:bb00:2::/48")]
+    alter(running, "p0t1-4", "ip -6 rule del iif t1-4t0-1 lookup 1004")
+    alter(running, "p0t1-5", "ip rule del iif t1-5t0-2 lookup 1005")
+    alter(running, "p0t1-5", "ip rule add iif t1-5t0-2 lookup 1006 pref 1000")
+    assert verify(running) == [
+        ("p0t1-3", "missing", "route fcbb:bb00:2::/48"),
+        ("p0t1-4", "missing", "rule for what enters t1-4t0-1, IPv6"),
+        ("p0t1-5", "wrong", "rule for what enters t1-5t0-2, IPv4"),
+    ]
     mend(running)
     assert verify(running) == []

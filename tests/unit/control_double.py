@@ -187,7 +187,7 @@ class FakeSource:
             ]
         )
 
-    def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
+    async def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
         found = parse(description.generate(hosts=3), element)
         if found.kind == "peer" and not force:
             raise CutsOff(Rule(found, peer), ["h2"])
@@ -197,7 +197,7 @@ class FakeSource:
         self.rules.append(rule)
         return True
 
-    def allow(self, element: str, peer: str | None) -> None:
+    async def allow(self, element: str, peer: str | None) -> None:
         kept = [rule for rule in self.rules if (rule.element, rule.peer) != (element, peer)]
         if kept == self.rules:
             raise NotDenied(f"{element} is not denied; what is: p1t1-2")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,16 +131,12 @@ def test_rule__a_link_is_what_both_its_ends_have(a: int, b: int, plane: int, t1:
             assert (ev in link) == (switches <= set(usids))
 
 
-def test_cut_off__names_the_peers_without_a_path() -> None:
-    rules = [Rule(parse(FABRIC, f"p{plane}")) for plane in range(3)]
-    hosts = [FABRIC.host(name) for name in ("h2", "h3")]
-    peers = [(host, [denylist.evs_between(FABRIC, OWN, host)]) for host in hosts]
-    assert denylist.cut_off(rules, OWN, peers) == []
-    # h2 shares our T0: its one path in plane 3 does not care for T1s.
-    rules += [Rule(parse(FABRIC, f"p3t1-{t1}")) for t1 in (1, 2, 3)]
-    assert denylist.cut_off(rules, OWN, peers) == ["h3"]
-    # One QP without a path is enough, though another has one.
-    assert denylist.cut_off(rules[:1], OWN, [(FAR, [{usid.ev(0, 1)}, {usid.ev(1, 1)}])]) == ["h3"]
+def test_cuts_off__one_set_without_a_path_is_enough() -> None:
+    gone = evs(0, 1, 2, 3) | evs(1, 1)
+    assert not denylist.cuts_off(gone, [denylist.evs_between(FABRIC, OWN, FAR)])
+    assert not denylist.cuts_off(gone, [evs(0, 1) | evs(1, 2), evs(1, 2)])
+    assert denylist.cuts_off(gone, [evs(1, 2), evs(0, 1) | evs(1, 1)])
+    assert not denylist.cuts_off(set(), [evs(0, 1)])
 
 
 # ---- in the daemon
@@ -190,14 +187,26 @@ def sets(settings: Config) -> Sets:
     return Sets(settings)
 
 
+class Now:
+    """Denials whose coroutines are run to their end."""
+
+    def __init__(self, denials: Denials) -> None:
+        self._denials = denials
+        self.listed, self.apply = denials.listed, denials.apply
+
+    def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
+        return asyncio.run(self._denials.deny(element, peer, force=force))
+
+    def allow(self, element: str, peer: str | None) -> None:
+        asyncio.run(self._denials.allow(element, peer))
+
+
 @pytest.fixture
-def denials(settings: Config, sets: Sets, tmp_path: Path) -> Denials:
-    return Denials(settings, sets, tmp_path)
+def denials(settings: Config, sets: Sets, tmp_path: Path) -> Now:
+    return Now(Denials(settings, sets, tmp_path))
 
 
-def test_deny__reaches_the_slot_of_every_qp_that_holds_the_path(
-    denials: Denials, sets: Sets
-) -> None:
+def test_deny__reaches_the_slot_of_every_qp_that_holds_the_path(denials: Now, sets: Sets) -> None:
     assert denials.deny("p1t1-1", None, force=False)
     # QPs 0 and 2 have T1 1 in slot 1, QPs 1 and 3 in slot 0.
     assert sets.denied() == {(0, 1, 1), (1, 1, 0), (2, 1, 1), (3, 1, 0)}
@@ -207,12 +216,12 @@ def test_deny__reaches_the_slot_of_every_qp_that_holds_the_path(
     ]
 
 
-def test_deny__of_one_peer_leaves_the_others(denials: Denials, sets: Sets) -> None:
+def test_deny__of_one_peer_leaves_the_others(denials: Now, sets: Sets) -> None:
     denials.deny("p1", "h3", force=False)
     assert {index for index, _, _ in sets.denied()} == {2, 3}
 
 
-def test_deny__twice_is_once(denials: Denials, sets: Sets) -> None:
+def test_deny__twice_is_once(denials: Now, sets: Sets) -> None:
     assert denials.deny("p1t0-1:p1t1-2", None, force=False)
     calls = sets.calls
     assert not denials.deny("p1t1-2:p1t0-1", None, force=False)
@@ -220,7 +229,7 @@ def test_deny__twice_is_once(denials: Denials, sets: Sets) -> None:
     assert len(denials.listed()) == 1
 
 
-def test_allow__keeps_what_another_rule_denies(denials: Denials, sets: Sets) -> None:
+def test_allow__keeps_what_another_rule_denies(denials: Now, sets: Sets) -> None:
     denials.deny("p1", None, force=False)
     denials.deny("p1t1-1", None, force=False)
     denials.allow("p1", None)
@@ -229,7 +238,7 @@ def test_allow__keeps_what_another_rule_denies(denials: Denials, sets: Sets) -> 
     assert sets.denied() == set()
 
 
-def test_allow__what_is_not_denied_says_what_is(denials: Denials) -> None:
+def test_allow__what_is_not_denied_says_what_is(denials: Now) -> None:
     with pytest.raises(NotDenied, match="p1 is not denied; what is: nothing is"):
         denials.allow("p1", None)
     denials.deny("p1", "h3", force=False)
@@ -237,7 +246,7 @@ def test_allow__what_is_not_denied_says_what_is(denials: Denials) -> None:
         denials.allow("p1", None)
 
 
-def test_deny__a_peer_alone_would_cut_it_off(denials: Denials, sets: Sets) -> None:
+def test_deny__a_peer_alone_would_cut_it_off(denials: Now, sets: Sets) -> None:
     with pytest.raises(CutsOff, match="h3 leaves no path to h3"):
         denials.deny("h3", None, force=False)
     assert sets.calls == 0
@@ -245,7 +254,7 @@ def test_deny__a_peer_alone_would_cut_it_off(denials: Denials, sets: Sets) -> No
     assert {index for index, _, _ in sets.denied()} == {2, 3}
 
 
-def test_deny__the_rule_that_takes_the_last_path_is_refused(denials: Denials, sets: Sets) -> None:
+def test_deny__the_rule_that_takes_the_last_path_is_refused(denials: Now, sets: Sets) -> None:
     for plane in range(3):
         denials.deny(f"p{plane}", None, force=False)
     with pytest.raises(CutsOff) as caught:
@@ -262,7 +271,7 @@ def test_deny__the_rule_that_takes_the_last_path_is_refused(denials: Denials, se
 
 
 def test_deny__before_any_qp_is_configured_counts_the_fabrics_paths(
-    denials: Denials, sets: Sets
+    denials: Now, sets: Sets
 ) -> None:
     sets.configured = False
     for plane in range(3):
@@ -278,13 +287,13 @@ def test_deny__before_any_qp_is_configured_counts_the_fabrics_paths(
 
 
 @pytest.mark.parametrize("element", ["h1", "p9", "bogus"])
-def test_deny__what_is_not_there(denials: Denials, element: str) -> None:
+def test_deny__what_is_not_there(denials: Now, element: str) -> None:
     with pytest.raises(NoSuchElement):
         denials.deny(element, None, force=True)
 
 
 def test_rules__outlive_the_daemon(
-    denials: Denials, settings: Config, sets: Sets, tmp_path: Path
+    denials: Now, settings: Config, sets: Sets, tmp_path: Path
 ) -> None:
     denials.deny("p1t1-1", None, force=False)
     denials.deny("0x20010000", "h3", force=False)
@@ -329,7 +338,7 @@ def test_state__is_that_of_the_rules_whatever_their_history(
     (folder / "mrcd.toml").write_text('[host]\nname = "h1"\nfabric = "fabric.toml"\n')
     loaded = config.load(folder / "mrcd.toml")
     sets, rules = Sets(loaded), set[tuple[str, str | None]]()
-    denials = Denials(loaded, sets, folder)
+    denials = Now(Denials(loaded, sets, folder))
     for deny, element, peer in steps:
         if deny:
             assert denials.deny(element, peer, force=True) == ((element, peer) not in rules)
@@ -343,3 +352,22 @@ def test_state__is_that_of_the_rules_whatever_their_history(
         later.apply(name)
     assert fresh.denied() == sets.denied()
     assert {(rule.element, rule.peer) for rule in later.listed()} == rules
+
+
+def test_rules__changed_at_the_same_time_end_as_if_in_turn(
+    settings: Config, sets: Sets, tmp_path: Path
+) -> None:
+    async def both() -> None:
+        denials = Denials(settings, sets, tmp_path)
+        await denials.deny("p1", None, force=False)
+        await asyncio.gather(
+            denials.allow("p1", None),
+            denials.deny("p1", None, force=False),
+            denials.deny("p2t1-1", None, force=False),
+            denials.allow("p2t1-1", None),
+        )
+        assert [rule.element for rule in denials.listed()] == ["p1"]
+
+    asyncio.run(both())
+    assert {plane for _, plane, _ in sets.denied()} == {1}
+    assert len(sets.denied()) == 8

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mrcd.fabric import description
@@ -44,6 +44,7 @@ def test_parse__fills_in_the_defaults() -> None:
     assert [host.name for host in fabric.hosts] == ["alpha", "beta"]
 
 
+@settings(deadline=None)  # up to 254 hosts, on a busy machine
 @given(
     hosts=st.integers(1, 254),
     planes=st.integers(1, 8),

@@ -24,7 +24,7 @@ def as_planned(wanted: Wanted) -> Present:
     addresses: dict[str, list[str]] = {route.dev: [] for route in wanted.routes if route.dev}
     for dev, cidr in wanted.addresses:
         addresses.setdefault(dev, []).append(cidr)
-    return Present(wanted.routes, addresses, set(addresses))
+    return Present(wanted.routes, addresses, set(addresses), wanted.rules)
 
 
 def compare(wanted: Wanted, there: Present) -> list[Finding]:
@@ -162,15 +162,22 @@ def test_t1s_that_share_a_namespace_have_tables_of_their_own() -> None:
     both = replace(
         both,
         routes=one.routes + two.routes,
+        rules=one.rules + two.rules,
         addresses={**both.addresses, **as_planned(two).addresses},
     )
     assert {route.table for route in one.routes} != {route.table for route in two.routes}
     sid0 = [cidr for dev, cidr in (*one.addresses, *two.addresses) if dev == "sid0"]
     both = replace(both, addresses={**both.addresses, "sid0": sid0})
     assert compare(one, both) == compare(two, both) == []
-    lost = replace(both, routes=one.routes)
+    lost = replace(both, routes=one.routes, rules=one.rules)
     assert compare(one, lost) == []
-    assert len(compare(two, lost)) == len(two.routes)
+    assert len(compare(two, lost)) == len(two.routes) + len(two.rules)
+    # A rule in front leads what enters T1 2's first port to T1 1's table.
+    (first, *_) = two.rules
+    astray = replace(both, rules=(replace(first, table=one.routes[0].table), *both.rules))
+    (found,) = compare(two, astray)
+    assert found.detail == "is lookup 1001, should be lookup 1002"
+    assert found.fix.startswith(f"ip -4 rule del iif {first.iif} lookup 1001; ip -4 rule add iif")
 
 
 def run(*args: str, socket: str = "/nowhere.sock") -> Result:

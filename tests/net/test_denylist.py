@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`mrcctl path deny` and `path watch` against a running data path."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from cli.client import Client
+from mrcd.fabric import lab, state
+from mrcd.model import PathEvent, PathInfo
+from tests.net.lab_hosts import bad_planes, eventually, mrcctl, ok, paths, socket_of
+from tests.net.traffic import transfer
+
+Lab = Any  # conftest.RunningLab
+H2 = "10.99.0.2"
+
+
+def crossing(running: Lab, plane: int, t1: int) -> list[PathInfo]:
+    """h1's paths over a T1."""
+    return [p for p in paths(running.name, "h1") if (p.plane, p.t1) == (plane, t1)]
+
+
+def others(running: Lab, plane: int, t1: int) -> list[PathInfo]:
+    return [p for p in paths(running.name, "h1") if (p.plane, p.t1) != (plane, t1)]
+
+
+def sent(found: list[PathInfo]) -> int:
+    return sum(path.sent for path in found)
+
+
+@pytest.fixture
+def healthy(shared_lab: Lab) -> Iterator[Lab]:
+    """The shared lab, h1 without rules before and after."""
+    yield shared_lab
+    with Client(str(socket_of(shared_lab.name, "h1"))) as client:
+        for rule in client.denied()["rules"]:
+            client.allow(rule.element, rule.peer)
+
+
+def test_deny__no_packet_takes_the_path_until_it_is_allowed(healthy: Lab) -> None:
+    assert mrcctl(healthy.name, "h1", "path", "deny", "p1t1-2").returncode == 0
+    assert {path.state for path in crossing(healthy, 1, 2)} == {"DENIED"}
+    assert "DENIED" not in {path.state for path in others(healthy, 1, 2)}
+    before = sent(crossing(healthy, 1, 2)), sent(others(healthy, 1, 2))
+    transfer(healthy, "h1", "h2", H2)
+    assert sent(crossing(healthy, 1, 2)) == before[0]
+    assert sent(others(healthy, 1, 2)) > before[1] + 400
+
+    assert mrcctl(healthy.name, "h1", "path", "allow", "p1t1-2").returncode == 0
+    assert "DENIED" not in {path.state for path in crossing(healthy, 1, 2)}
+    transfer(healthy, "h1", "h2", H2)
+    assert sent(crossing(healthy, 1, 2)) > before[0]
+
+
+def test_deny__what_would_cut_the_peer_off_changes_nothing(healthy: Lab) -> None:
+    for plane in (0, 1, 2):
+        assert mrcctl(healthy.name, "h1", "path", "deny", f"p{plane}").returncode == 0
+    done = mrcctl(healthy.name, "h1", "path", "deny", "h2:p3")
+    assert done.returncode == 1
+    assert "leaves no path to h2" in done.stderr
+    assert {p.plane for p in paths(healthy.name, "h1") if p.state != "DENIED"} == {3}
+    transfer(healthy, "h1", "h2", H2)
+
+
+def test_deny__reverse_direction_is_the_peers_own(healthy: Lab) -> None:
+    assert mrcctl(healthy.name, "h1", "path", "deny", "h2:p0").returncode == 0
+    assert {path.state for path in paths(healthy.name, "h1") if path.plane == 0} == {"DENIED"}
+    assert "DENIED" not in {path.state for path in paths(healthy.name, "h2")}
+
+
+def test_rules__hold_for_qps_that_are_set_up_anew_and_after_a_restart(
+    make_lab: Callable[..., Lab],
+) -> None:
+    running = make_lab(daemons=True, planes=2, t1=2)
+    assert mrcctl(running.name, "h1", "path", "deny", "p0t1-1").returncode == 0
+
+    def only_that_is_denied() -> bool:
+        found = paths(running.name, "h1")
+        denied = {(path.plane, path.t1) for path in found if path.state == "DENIED"}
+        return bool(found) and denied == {(0, 1)}
+
+    for host in ("h2", "h1"):  # the peer's restart sets our QPs up anew; ours forgets all of them
+        stop(running, host)
+        lab.start_daemon(running.name, host)
+        eventually(lambda: ok(running.name, "h1") and ok(running.name, "h2"), "both are ok", 30)
+        eventually(only_that_is_denied, "the rule holds for the new QPs")
+        transfer(running, "h1", "h2", H2)
+        assert sent(crossing(running, 0, 1)) == 0
+
+
+def stop(running: Lab, host: str) -> None:
+    """End a daemon and wait until it is gone."""
+    pid = lab.daemon_pid(running.name, host)
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    eventually(lambda: lab.daemon_pid(running.name, host) is None, f"mrcd of {host} has ended")
+    assert not state.places(running.name, host).socket.exists()
+
+
+def next_of(events: Iterator[PathEvent | None], wanted: Callable[[PathEvent], bool]) -> PathEvent:
+    """The next event that is wanted."""
+    for event in events:
+        assert event is not None
+        if wanted(event):
+            return event
+    raise AssertionError("the stream ended")
+
+
+def test_watch__tells_of_denied_paths(healthy: Lab) -> None:
+    with Client(str(socket_of(healthy.name, "h1"))) as client:
+        events = client.watch_paths()
+        assert next(events) is None
+        assert mrcctl(healthy.name, "h1", "path", "deny", "p2t1-1").returncode == 0
+        event = next_of(events, lambda event: event.to_state == "DENIED")
+        assert (event.peer, event.plane, event.t1, event.cause) == ("h2", 2, 1, "deny")
+        assert event.sent_ns is None
+        assert mrcctl(healthy.name, "h1", "path", "allow", "p2t1-1").returncode == 0
+        event = next_of(events, lambda event: event.from_state == "DENIED")
+        assert (event.to_state, event.cause) == ("GOOD", "allow")
+
+
+def test_watch__tells_of_lost_paths_and_of_their_return(healthy: Lab) -> None:
+    with Client(str(socket_of(healthy.name, "h1"))) as client:
+        events = client.watch_paths()
+        assert next(events) is None
+        healthy.fault("p3t1-1", "blackhole")
+        transfer(healthy, "h1", "h2", H2)
+        event = next_of(events, lambda event: event.to_state == "ASSUMED_BAD")
+        assert (event.plane, event.t1, event.cause) == (3, 1, "loss")
+        assert event.sent_ns is None or event.sent_ns < event.time_ns
+        healthy.fault("p3t1-1", "clear")
+        event = next_of(events, lambda event: event.from_state == "ASSUMED_BAD")
+        assert (event.plane, event.t1) == (3, 1)
+    eventually(lambda: not bad_planes(healthy.name, "h1"), "all paths are back")
