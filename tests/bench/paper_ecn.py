@@ -33,7 +33,7 @@ def _mrcctl(name: str, host: str, action: str, at_s: float) -> Step:
 
 def moving_apart(setting: Setting) -> Iterator[Line]:
     """Flow 2 may use one T1 only; flow 1 is held there too, then let go: marks tell it to move."""
-    figures = Figures("two flows, one EV", str(setting.shape))
+    figures = Figures("two flows, one EV", "2 EVs in a plane")
     name = setting.name
     for _ in range(setting.rounds):
         flow.shell(name, "h2", f"{_MRCCTL} path deny {_SPARE}")
@@ -100,10 +100,13 @@ def _on_shared(name: str) -> tuple[int, int, int]:
 
 
 def _note(figures: Figures, first: Run, second: Run) -> None:
-    meet, part, end = first.applied(0), first.applied(1), first.at(_SECONDS - 0.5)
+    meet, part, end = first.effective(0), first.effective(1), first.at(_SECONDS - 0.5)
     full = PAIRS.rate_mbps * 1e6
-    spans = (("free", first.at(2.0), meet), ("held together", meet + S // 2, part),
-             ("let go", part + S, end))  # fmt: skip
+    spans = (
+        ("free", first.at(2.0), first.applied(0)),
+        ("held together", meet + S // 2, first.applied(1)),
+        ("let go", part + S, end),
+    )
     for words, start, stop in spans:
         target = at_least(90) if words == "let go" else None
         for number, run in ((1, first), (2, second)):
