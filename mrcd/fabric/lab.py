@@ -301,24 +301,31 @@ def fault(name: str, element: str, action: str) -> Applied:
 
 async def inject(name: str, element: str, action: str) -> Applied:
     """`fault` for callers with a loop of their own."""
+    return await inject_together(name, {element: action})
+
+
+async def inject_together(name: str, actions: Mapping[str, str]) -> Applied:
+    """Inject or clear several faults in one moment: an action for each element."""
     state.require_root()
-    kind, value = faults.parse_action(action)
-    lab = state.read(name)
+    parsed = {element: faults.parse_action(action) for element, action in actions.items()}
     plan = topology.plan(state.read_fabric(name))
-    element = faults.canonical(plan, element)
-    faults.check(plan, element, kind)
+    parsed = {faults.canonical(plan, element): todo for element, todo in parsed.items()}
+    for element, (kind, _value) in parsed.items():
+        faults.check(plan, element, kind)
     with state.locked(state.folder(name)):
         lab = state.read(name)
-        after = faults.changed(lab.faults, element, kind, value)
+        after = lab.faults
+        for element, (kind, value) in parsed.items():
+            after = faults.changed(after, element, kind, value)
         # Recorded first: a crash half-way leaves something `clear` can undo.
         state.write(replace(lab, faults=after))
+        ports = {port for element in parsed for port in faults.ports(plan, element)}
         try:
             with _marking(plan, lab.ecn) as marking:
-                return await injection.apply(
-                    plan, faults.ports(plan, element), faults.effects(plan, after), marking
-                )
+                return await injection.apply(plan, ports, faults.effects(plan, after), marking)
         except OSError as error:
-            raise LabFailed(f"fault {element} {action}: {error}") from error
+            shown = ", ".join(f"{element} {action}" for element, action in actions.items())
+            raise LabFailed(f"fault {shown}: {error}") from error
 
 
 def command_in(

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -40,6 +40,8 @@ _CONNECTIONS = 8  # flows are hashed over the QPs; all of them should have somet
 _DEAD_S = 0.4
 _WARM_S = 2.0
 _RTTS = at_most(2)
+QUEUED_NS = 10 * MS
+"""What a path loses may have left the data path so long before: NICs have queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +111,20 @@ def _left(mine: Packets, again: Packets, ev: int, qpn: int, rtts: dict[int, int]
     return None
 
 
-def withdrawals(events: Iterable[PathEvent], deaths: Sequence[Death]) -> list[PathEvent]:
+Place = tuple[int, int, int]  # number of the death, QP, EV
+
+
+def withdrawals(events: Iterable[PathEvent], deaths: Sequence[Death]) -> dict[Place, PathEvent]:
     """The first withdrawal of each path of each QP in each death, for what was lost in it."""
-    found: dict[tuple[int, str, int, int], PathEvent] = {}
+    found: dict[Place, PathEvent] = {}
     for event in sorted(events, key=lambda each: each.time_ns):
         for i, death in enumerate(deaths):
-            inside = death.dead_ns <= (event.sent_ns or 0) < death.cleared_ns
+            sent_ns = event.sent_ns or 0
+            inside = death.dead_ns - QUEUED_NS <= sent_ns < death.cleared_ns
+            inside = inside and event.time_ns >= death.dead_ns
             if event.withdrawal and inside and death.covers(event.plane, event.t1):
-                found.setdefault((i, event.peer, event.qp, event.ev), event)
-    return list(found.values())
+                found.setdefault((i, event.qp, event.ev), event)
+    return found
 
 
 def _quantiles(
@@ -133,15 +140,21 @@ def _quantiles(
         yield Line("failover", where, f"{what}: {word} of {len(values)}", unit, figure, goal)
 
 
-def of_events(events: Iterable[PathEvent], deaths: Sequence[Death]) -> Iterator[Line]:
-    """What the data path says of itself."""
-    seen = withdrawals(events, deaths)
+def of_events(
+    events: Iterable[PathEvent], deaths: Sequence[Death], carried: Container[Place]
+) -> Iterator[Line]:
+    """What the data path says of itself; `carried` are the paths that data was lost on."""
+    found = withdrawals(events, deaths)
+    seen = [event for place, event in found.items() if place in carried]
+    idle = [event for place, event in found.items() if place not in carried]
     what = "lost packet sent to path withdrawn"
     yield from _quantiles("data path", what, "ms", [event.took_ns / MS for event in seen], None)
     known = [event.took_ns / event.rtt_ns for event in seen if event.rtt_ns]
     yield from _quantiles("data path", what, "RTT", known, _RTTS)
-    yield from _quantiles("data path", "RTT of these paths", "ms",
-                          [event.rtt_ns / MS for event in seen if event.rtt_ns], None)  # fmt: skip
+    rtts = [event.rtt_ns / MS for event in seen if event.rtt_ns]
+    yield from _quantiles("data path", "RTT of these paths", "ms", rtts, None)
+    what = "idle paths: lost probe sent to path withdrawn"
+    yield from _quantiles("data path", what, "ms", [event.took_ns / MS for event in idle], None)
 
 
 def of_wire(seen: Sequence[Left]) -> Iterator[Line]:
@@ -180,14 +193,16 @@ def deaths(name: str, count: int, save: Path | None) -> Iterator[Line]:
     """Kill paths, look at both witnesses."""
     died: list[Death] = []
     seen: list[Left] = []
+    carried: set[Place] = set()
     lost = 0
+    qps = {conn.remote_qpn: conn.qp for conn in path_states.connections(name, "h1")}
     with PathWatch(name, "h1") as watch, load(name, count * 20):
         for element in elements(SHAPE, count):
             path_states.wait_restored(name)
             rtts = _rtts(name)
             with Capture(f"{name}-h1") as wire:
                 time.sleep(0.1)
-                dead_ns = lab.fault(name, element, "blackhole").effective_ns
+                dead_ns = lab.fault(name, element, "blackhole").began_ns
                 time.sleep(_DEAD_S)
                 cleared_ns = lab.fault(name, element, "clear").began_ns
                 time.sleep(0.1)
@@ -195,14 +210,16 @@ def deaths(name: str, count: int, save: Path | None) -> Iterator[Line]:
             died.append(death)
             packets = wire.packets()
             lost += packets.lost
-            seen += paths_left(packets, death, rtts)
+            left = paths_left(packets, death, rtts)
+            seen += left
+            carried.update((len(died) - 1, qps[each.qpn], each.ev) for each in left)
         events = watch.events()
     if save is not None:
         save.write_text(watch.text())
     yield Line("failover", "deaths", "black holes made", "", (float(len(died)),))
     yield Line("failover", "deaths", "packet heads missed", "", (float(lost),), at_most(0))
     if watch.available:
-        yield from of_events(events, died)
+        yield from of_events(events, died, carried)
     else:
         print("bench: mrcctl has no `path watch`: only the wire is a witness", flush=True)
     yield from of_wire(seen)

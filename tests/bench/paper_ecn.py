@@ -33,16 +33,16 @@ def _mrcctl(name: str, host: str, action: str, at_s: float) -> Step:
 
 def moving_apart(setting: Setting) -> Iterator[Line]:
     """Flow 2 may use one T1 only; flow 1 is held there too, then let go: marks tell it to move."""
-    figures = Figures("two flows, one EV", str(setting.shape))
+    figures = Figures("two flows, one EV", "2 EVs in a plane")
     name = setting.name
     for _ in range(setting.rounds):
         flow.shell(name, "h2", f"{_MRCCTL} path deny {_SPARE}")
         try:
-            counts: list[tuple[int, int]] = []
+            counts: list[tuple[int, int, int]] = []
             steps = (
                 _mrcctl(name, "h1", "deny", _MEET_S),
                 _mrcctl(name, "h1", "allow", _PART_S),
-                *(_counting(name, counts, at_s) for at_s in (_PART_S + 1, _SECONDS - 0.5)),
+                *(_counting(name, counts, at_s) for at_s in (_PART_S, _SECONDS - 0.5)),
             )
             first, second = _both(setting, steps)
         finally:
@@ -50,8 +50,9 @@ def moving_apart(setting: Setting) -> Iterator[Line]:
                 _allow_if_denied(name, host)
         path_states.wait_restored(name)
         _note(figures, first, second)
-        shared, total = (after - before for before, after in zip(*counts, strict=True))
+        shared, total, marks = (after - before for before, after in zip(*counts, strict=True))
         share = 100 * shared / total if total else None
+        figures.note("let go: marks flow 1 is told of", "", float(marks))
         figures.note("let go: flow 1's packets on the shared EV", "%", share)
     return figures.lines()
 
@@ -82,7 +83,7 @@ def _both(setting: Setting, steps: Sequence[Step]) -> tuple[Run, Run]:
     return Run(first), Run(second[0])
 
 
-def _counting(name: str, counts: list[tuple[int, int]], at_s: float) -> Step:
+def _counting(name: str, counts: list[tuple[int, int, int]], at_s: float) -> Step:
     def act() -> Applied:
         began_ns = time.monotonic_ns()
         counts.append(_on_shared(name))
@@ -91,17 +92,21 @@ def _counting(name: str, counts: list[tuple[int, int]], at_s: float) -> Step:
     return Step(at_s, act)
 
 
-def _on_shared(name: str) -> tuple[int, int]:
-    """Packets flow 1's host has sent to h3 by the shared T1, and in all."""
+def _on_shared(name: str) -> tuple[int, int, int]:
+    """Packets flow 1's host has sent to h3 by the shared T1, and in all; marks it was told of."""
     paths = path_states.paths(name, "h1", "h3")
-    return sum(p.sent for p in paths if p.t1 == _SHARED), sum(p.sent for p in paths)
+    shared = sum(path.sent for path in paths if path.t1 == _SHARED)
+    return shared, sum(path.sent for path in paths), sum(path.marked for path in paths)
 
 
 def _note(figures: Figures, first: Run, second: Run) -> None:
-    meet, part, end = first.applied(0), first.applied(1), first.at(_SECONDS - 0.5)
+    meet, part, end = first.effective(0), first.effective(1), first.at(_SECONDS - 0.5)
     full = PAIRS.rate_mbps * 1e6
-    spans = (("free", first.at(2.0), meet), ("held together", meet + S // 2, part),
-             ("let go", part + S, end))  # fmt: skip
+    spans = (
+        ("free", first.at(2.0), first.applied(0)),
+        ("held together", meet + S // 2, first.applied(1)),
+        ("let go", part + S, end),
+    )
     for words, start, stop in spans:
         target = at_least(90) if words == "let go" else None
         for number, run in ((1, first), (2, second)):

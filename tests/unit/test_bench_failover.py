@@ -45,7 +45,8 @@ def test_events_are_read_as_mrcctl_prints_them() -> None:
 def test_first_withdrawal_of_each_path_that_the_death_covers() -> None:
     events = parse(json.dumps(line) for line in SAMPLE)
     found = failover.withdrawals(events, [DEATH])
-    assert sorted((event.qp, event.took_ns) for event in found) == [(0, 4 * MS), (1, 3 * MS)]
+    took = {place: event.took_ns for place, event in found.items()}
+    assert took == {(0, 0, 0x10010000): 4 * MS, (0, 1, 0x10010000): 3 * MS}
 
 
 @pytest.mark.parametrize(
