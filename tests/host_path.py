@@ -25,12 +25,12 @@ void host_enter(struct mrc_tx *tx, u32 id, u32 to) { path_enter(tx, id, to); }
 u32 host_pick(struct mrc_tx *tx, u64 planes, u64 preferred, u64 shares)
 { return pick_path(tx, planes, preferred, shares); }
 u32 host_lost(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now, const struct mrc_host *h,
-	      u32 alive)
+          u32 alive)
 { struct path_move m; path_lost(tx, path, id, now, h, alive, &m); return m.from << 8 | m.to; }
 u32 host_answered(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now, u32 marked)
 { struct path_move m; path_answered(tx, path, id, now, marked, &m); return m.from << 8 | m.to; }
 u32 host_silent(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now,
-		const struct mrc_host *h)
+          const struct mrc_host *h)
 { struct path_move m; path_silent(tx, path, id, now, h, &m); return m.from << 8 | m.to; }
 """
 _U32, _U64, _PTR = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p

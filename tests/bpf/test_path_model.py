@@ -8,11 +8,9 @@ and go. MRC_HYPOTHESIS=long runs a thousand new examples instead of the same few
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -21,7 +19,7 @@ from mrcd.abi import ABI
 from mrcd.pathstate import Event, State
 from mrcd.wire import WIRE, Data, Peth, decode_frame
 from tests.bpf.packets import Far, ip4
-from tests.bpf.rig import PLANES, QPS_PER_PEER, T1S, TC_REDIRECT, TC_SHOT, Rig, clock_passes
+from tests.bpf.rig import PLANES, T1S, TC_REDIRECT, TC_SHOT, Rig, clock_passes
 from tests.path_model import FULL, PathSet, check_invariants
 from tests.stateful import run
 
@@ -182,7 +180,7 @@ class Paths(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 6), wait=st.booleans())
     def tick(self, times: int, wait: bool) -> None:
-        """The clock asks withdrawn paths, and their neighbours; or finds that one did not answer."""
+        """The clock asks withdrawn paths and their neighbours, or finds that one is silent."""
         for _ in range(times):
             if wait:
                 clock_passes(4_100_000)
