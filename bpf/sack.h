@@ -43,12 +43,13 @@ static __always_inline u32 next_slice(struct mrc_rx *rx)
  * mirrored path is the best known one if its plane works in our direction; in
  * turn with it goes the reverse EV, the path of that plane by which the peer
  * answered us last, in case only one direction of the mirrored one works. If
- * the plane does not work for us, the reverse EV of another one.
+ * the plane does not work for us or is down here, the reverse EV of another one.
  */
-static __always_inline u32 way_back(u32 qp, const struct mrc_tx *tx, u32 ev, u32 turn)
+static __always_inline u32 way_back(u32 qp, const struct mrc_host *h, const struct mrc_tx *tx,
+				    u32 ev, u32 turn)
 {
 	u32 plane = ev >> MRC_EV_PLANE_SHIFT & 7, other = plane, id;
-	u64 open = tx->plane_use & 0xff;
+	u64 open = tx->plane_use & h->plane_mask & 0xff;
 	struct mrc_path *path;
 
 	if (!(open >> plane & 1)) {
@@ -80,7 +81,7 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 
 	if (!tx || bpf_skb_change_tail(skb, MRC_SACK_FRAME_LEN, 0))
 		return 0;
-	back = way_back(qp, tx, sack->ev, sack->cack);
+	back = way_back(qp, h, tx, sack->ev, sack->cack);
 	plane = back >> MRC_EV_PLANE_SHIFT;
 	pl = planes.lookup(&plane);
 	pp = peer_plane_get(q->peer, plane);

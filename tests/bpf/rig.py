@@ -121,11 +121,12 @@ class Rig:
         self._host: dict[str, Any] = {}
         self._counted: dict[str, int] = {}
 
-    def _configuration(self, host: str) -> Config:
+    def _configuration(self, host: str, **transport: int) -> Config:
         path = self._folder / f"{host}.toml"
         path.write_text(
             f'[host]\nname = "{host}"\nfabric = "fabric.toml"\n'
             f"[transport]\nmpr = {MPR}\nqps_per_peer = {QPS_PER_PEER}\n"
+            + "".join(f"{key} = {value}\n" for key, value in transport.items())
         )
         return config.load(path)
 
@@ -170,8 +171,11 @@ class Rig:
 
     # ---- programming
 
-    def reset(self, host: str = "h1") -> None:
-        """All maps as a fresh daemon of `host` leaves them: peers known, no QP set up."""
+    def reset(self, host: str = "h1", **transport: int) -> None:
+        """All maps as a fresh daemon of `host` leaves them: peers known, no QP set up.
+
+        transport: keys of the configuration that are not as usual.
+        """
         size = self.dp.sizes
         self._fill("qps", size.qps, _SIZES["qp"])
         self._fill("txs", size.qps, _SIZES["tx"])
@@ -190,7 +194,7 @@ class Rig:
         for name in ("tx_free", "rx_free"):
             self.take_slots(name)
             self.give_slots(name, range(RING_SLOTS))
-        self._become(host)
+        self._become(host, **transport)
         self.sent()
         self.delivered()
         self._counted = self.dp.counters()
@@ -199,8 +203,8 @@ class Rig:
         for index in range(first, first + count):
             bpfsys.update(self.dp.maps[name], struct.pack("=I", index), bytes(size))
 
-    def _become(self, host: str) -> None:
-        self.config = self._configuration(host)
+    def _become(self, host: str, **transport: int) -> None:
+        self.config = self._configuration(host, **transport)
         self.table = QpTable(self.dp, self.config)
         fabric, us = self.fabric, self.config.host
         for plane in range(PLANES):

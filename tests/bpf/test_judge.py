@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""mrc_judge: planes that are alike have whole shares, one that is worse gives some of its up."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mrcd import bpfsys
+from mrcd.abi import ABI
+from mrcd.clock import CARRIER
+from mrcd.wire import decode_frame
+from tests.bpf.packets import ip4
+from tests.bpf.rig import PLANES, Rig
+
+FULL: int = ABI.MRC_SHARE_FULL
+MIN, STEP, STRIKES, PACKETS = 4, 2, 4, 12
+MS = 1_000_000
+LIST = list[int]
+
+
+@dataclass
+class Seen:
+    """What was seen of each plane before a judgement."""
+
+    rtt_ns: LIST = field(default_factory=lambda: [MS] * PLANES)
+    acked: LIST = field(default_factory=lambda: [100] * PLANES)
+    lost: LIST = field(default_factory=lambda: [0] * PLANES)
+    marked: LIST = field(default_factory=lambda: [0] * PLANES)
+    age_ns: int = 0
+
+
+@pytest.fixture
+def judged(rig: Rig) -> Rig:
+    """The rig with a QP that the clock watches, judged whenever the program runs."""
+    rig.tune(judge_ns=0, judge_slack_ns=0)
+    rig.spray(ip4(src="10.99.0.1", dst="10.99.0.2"))
+    return rig
+
+
+def whole(values: LIST) -> tuple[int, ...]:
+    return (*values, *[0] * (ABI.MRC_MAX_PLANES - len(values)))
+
+
+def judge(rig: Rig, seen: Seen, times: int = 1) -> LIST:
+    """So many judgements, each on the same things seen anew; the shares after the last."""
+    peer = rig.table.indices["h2"]
+    for _ in range(times):
+        rig.edit(
+            "balances", peer, "mrc_balance",
+            srtt_ns=whole(seen.rtt_ns), fast_ns=whole(seen.rtt_ns),
+            rtt_at_ns=whole([time.monotonic_ns() - seen.age_ns] * PLANES),
+            acked=whole(seen.acked), lost=whole(seen.lost), marked=whole(seen.marked),
+        )  # fmt: skip
+        bpfsys.TestRun(rig.dp.programs["mrc_judge"], CARRIER).run()
+    return shares(rig)
+
+
+def shares(rig: Rig) -> LIST:
+    return [round(share * FULL) for share in rig.table.balance("h2").shares]
+
+
+EQUAL = [FULL] * PLANES
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        Seen(),
+        Seen(lost=[10] * PLANES),
+        Seen(marked=[80] * PLANES),
+        Seen(rtt_ns=[20 * MS] * PLANES, lost=[50] * PLANES, marked=[100] * PLANES),
+        Seen(acked=[20, 400, 90, 13]),
+        Seen(rtt_ns=[MS, MS * 5 // 4, MS, MS * 3 // 2]),
+        Seen(lost=[0, 1, 2, 0]),
+        Seen(marked=[0, 25, 10, 0]),
+    ],
+    ids=["nothing", "lossy", "marked", "bad", "uneven", "jitter", "some loss", "some marks"],
+)
+def test_planes_that_are_alike_keep_exactly_equal_shares(judged: Rig, seen: Seen) -> None:
+    for _ in range(30):
+        assert judge(judged, seen) == EQUAL
+
+
+BAD = {
+    "delay": Seen(rtt_ns=[MS, 10 * MS, MS, MS]),
+    "loss": Seen(lost=[0, 20, 0, 0]),
+    "marks": Seen(marked=[0, 90, 0, 0]),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_plane_that_stays_worse_gives_up_part_of_its_share(judged: Rig, what: str) -> None:
+    first = next(n for n in range(1, 40) if judge(judged, BAD[what]) != EQUAL)
+    assert first >= STRIKES  # not on one bad judgement, and averages are slower still
+    before = shares(judged)[1]
+    assert judge(judged, BAD[what])[1] < before
+    assert judge(judged, BAD[what], 200) == [FULL, MIN, FULL, FULL]  # enough to see it heal
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_plane_that_heals_gets_its_share_back(judged: Rig, what: str) -> None:
+    judge(judged, BAD[what], 200)
+    again = [judge(judged, Seen())[1] for _ in range(100)]
+    assert again == sorted(again)
+    assert all(b - a <= STEP for a, b in itertools.pairwise(again))
+    assert shares(judged) == EQUAL
+
+
+def test_strikes_are_in_a_row(judged: Rig) -> None:
+    for _ in range(20):
+        judge(judged, BAD["delay"], STRIKES - 1)
+        assert judge(judged, Seen()) == EQUAL
+
+
+def test_delay_within_the_slack_is_nobodys_fault(judged: Rig) -> None:
+    judged.tune(judge_slack_ns=10 * MS)
+    assert judge(judged, BAD["delay"], 30) == EQUAL
+    judged.tune(judge_slack_ns=8 * MS)
+    assert judge(judged, BAD["delay"], 30)[1] < FULL
+
+
+def test_loss_counts_while_it_goes_on(judged: Rig) -> None:
+    """The average remembers a burst for long; a plane must not shrink for it."""
+    judge(judged, Seen(lost=[0, 90, 0, 0]), STRIKES - 1)
+    assert judge(judged, Seen(), 10) == EQUAL
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        Seen(rtt_ns=[MS, 10 * MS, MS, MS], acked=[100, PACKETS - 1, 100, 100]),
+        Seen(rtt_ns=[MS, 10 * MS, MS, MS], age_ns=300 * MS),
+    ],
+    ids=["too few packets", "too long ago"],
+)
+def test_plane_of_which_too_little_is_known_is_not_judged(judged: Rig, seen: Seen) -> None:
+    assert judge(judged, seen, 30) == EQUAL
+
+
+def test_one_bad_plane_of_two(judged: Rig) -> None:
+    judged.tune(plane_mask=0b0011)
+    assert judge(judged, BAD["delay"], 200)[:2] == [FULL, MIN]
+
+
+def test_shares_are_relative_to_the_best_plane_left(judged: Rig) -> None:
+    judge(judged, BAD["delay"], 12)
+    worse = shares(judged)[1]
+    assert MIN < worse < FULL
+    judged.tune(plane_mask=0b0010)  # it is all there is: nothing to compare it with
+    assert judge(judged, BAD["delay"])[1] == FULL
+
+
+def test_nobody_is_judged_before_it_is_time(judged: Rig) -> None:
+    assert judge(judged, BAD["delay"], STRIKES)[1] < FULL
+    judged.tune(judge_ns=4_000_000_000)
+    before = shares(judged)
+    assert judge(judged, BAD["delay"], 20) == before
+
+
+def test_peer_without_an_active_qp_is_not_judged(rig: Rig) -> None:
+    rig.tune(judge_ns=0, judge_slack_ns=0)
+    assert judge(rig, BAD["delay"], 20) == EQUAL
+
+
+def test_spraying_follows_the_shares(judged: Rig) -> None:
+    judge(judged, BAD["delay"], 200)
+    planes = [judged.spray(ip4(src="10.99.0.1", dst="10.99.0.2")) for _ in range(100)]
+    used = Counter(decode_frame(ran.frame).envelope.ev >> 28 for ran in planes)
+    assert used[1] <= 2  # 4 of 128: one of 32 rounds
+    assert min(used[p] for p in (0, 2, 3)) >= 32
+
+
+@settings(
+    max_examples=60, derandomize=True, deadline=None, database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+@given(
+    rtt=st.lists(st.integers(1, 2**31), min_size=PLANES, max_size=PLANES),
+    acked=st.lists(st.integers(0, 2**32), min_size=PLANES, max_size=PLANES),
+    lost=st.lists(st.integers(0, 2**32), min_size=PLANES, max_size=PLANES),
+    marked=st.lists(st.integers(0, 2**32), min_size=PLANES, max_size=PLANES),
+    mask=st.integers(1, 15),
+)
+def test_shares_stay_within_bounds_and_the_best_is_whole(
+    judged: Rig, rtt: LIST, acked: LIST, lost: LIST, marked: LIST, mask: int
+) -> None:
+    judged.tune(plane_mask=mask)
+    got = judge(judged, Seen(rtt, acked, lost, marked), 6)
+    assert all(MIN <= share <= FULL for share in got)
+    assert max(got[p] for p in range(PLANES) if mask >> p & 1) == FULL

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A QP's paths, packet by packet: the real programs beside the model in tests/path_model.py.
+
+Everything that can happen to a path happens by what makes it happen in earnest: packets sprayed,
+SACKs that acknowledge, miss and mark, NACKs, probes answered or not, commands, planes that come
+and go. MRC_HYPOTHESIS=long runs a thousand new examples instead of the same few.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from mrcd import bpfsys
+from mrcd.abi import ABI
+from mrcd.pathstate import Event, State
+from mrcd.wire import WIRE, Data, Peth, decode_frame
+from tests.bpf.packets import Far, ip4
+from tests.bpf.rig import PLANES, T1S, TC_REDIRECT, TC_SHOT, Rig, clock_passes
+from tests.path_model import FULL, PathSet, check_invariants
+from tests.stateful import run
+
+FIRST = 1000
+OUT = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
+OUTSTANDING = 48  # a SACK's bitmap shows 64
+RESEND_MAX = 16
+_PATH = ABI.structs["mrc_path"]
+
+
+@dataclass(slots=True)
+class Packet:
+    """One of ours that is on its way."""
+
+    path: tuple[int, int]
+    sent: int  # number of the step that sent it last
+
+
+class Paths(RuleBasedStateMachine):
+    """h1 sends to h2 over four planes of four paths."""
+
+    rig: ClassVar[Rig]
+    far: ClassVar[Far]
+
+    @initialize(active=st.integers(2, T1S), floor=st.integers(0, 6))
+    def begin(self, active: int, floor: int) -> None:
+        rig = self.rig
+        rig.reset(evs=active * PLANES, ev_min_active=floor)
+        rig.connect()
+        # What was sent before something that arrived is lost; nothing else is, by itself.
+        rig.tune(reo_min_ns=0, reo_max_ns=0, probe_interval_ns=1)
+        self.model = PathSet([T1S] * PLANES, [active] * PLANES, floor or active * PLANES // 4)
+        self.evs = {path.ev: (path.plane, path.slot) for path in rig.table.paths(0)}
+        self.ev_of = {path: ev for ev, path in self.evs.items()}
+        self.ours = self.theirs = self.ports = 0xFF
+        self.shares = [FULL] * PLANES
+        self.sent: dict[int, Packet] = {}
+        self.next = FIRST
+        self.high = FIRST
+        self.step = 0
+        self.latest = 0  # newest sending that arrived ...
+        self.delivered = dict.fromkeys(self.ev_of, 0)  # ... and that of each path
+        self.probes: dict[tuple[int, int], int] = {}
+        self.now = 0
+        rig.counted()
+
+    @property
+    def up(self) -> set[int]:
+        mask = self.ours & self.theirs & self.ports
+        return {p for p in range(PLANES) if mask >> p & 1}
+
+    def taken(self, frame: bytes) -> tuple[int, int]:
+        """The path that a frame of ours left by."""
+        return self.evs[decode_frame(frame).envelope.ev]
+
+    # ---- sending
+
+    @rule(count=st.integers(1, 8))
+    def spray(self, count: int) -> None:
+        for _ in range(min(count, OUTSTANDING - (self.next - min(self.sent, default=self.next)))):
+            ran = self.rig.spray(OUT)
+            self.step += 1
+            if ran.verdict == TC_SHOT:
+                self.model.check_pick(None, self.up, shares=self.shares)
+                assert self.rig.counted() == {"drop_no_path": 1}
+                continue
+            assert ran.verdict == TC_REDIRECT
+            path = self.taken(ran.frame)
+            assert self.model.state(*path) is not State.DENIED
+            self.model.check_pick(path, self.up, shares=self.shares)
+            self.sent[self.next] = Packet(path, self.step)
+            self.next += 1
+            self.rig.counted()
+
+    # ---- answers
+
+    @precondition(lambda self: self.sent)
+    @rule(
+        data=st.data(),
+        share=st.sampled_from(["all", "prefix", "most", "few", "none"]),
+        verdict=st.sampled_from([0, 0, WIRE.MRC_SETH_M_SKIP_ONCE, WIRE.MRC_SETH_M_ALWAYS_SKIP]),
+        down=st.sampled_from([0, 0, 0, 1, 0b0110, 0b1111]),
+    )
+    def sack(self, data: st.DataObject, share: str, verdict: int, down: int) -> None:
+        """Some of what is on its way arrived; `verdict` is about the path of one packet."""
+        psns = sorted(self.sent)
+        if share == "prefix":
+            arrived = set(psns[: data.draw(st.integers(1, len(psns)))])
+        elif share in ("most", "few"):
+            often = 0.8 if share == "most" else 0.2
+            random = data.draw(st.randoms(use_true_random=False))
+            arrived = {psn for psn in psns if random.random() < often}
+        else:
+            arrived = set(psns) if share == "all" else set()
+        trigger = data.draw(st.sampled_from(psns))
+        about = self.sent[trigger].path
+        left = [psn for psn in psns if psn not in arrived]
+        cack = (left[0] if left else self.next) - 1
+        got = {psn for psn in range(cack + 1, self.next) if psn not in left}
+        self.step += 1
+        now = self.step
+
+        # ---- as the model has it: what arrived, the verdict, what is missing
+        for psn in sorted(arrived):
+            packet = self.sent.pop(psn)
+            self.model.acked(*packet.path)
+            self.latest = max(self.latest, packet.sent)
+            self.delivered[packet.path] = max(self.delivered[packet.path], packet.sent)
+            self.high = max(self.high, psn + 1)
+        if verdict == WIRE.MRC_SETH_M_SKIP_ONCE:
+            self.model.event(*about, Event.MARK)
+        elif verdict:
+            self.model.lost(*about, self.now, alive=False)
+        self.ports = ~down & 0xFF
+        lost = [psn for psn in left if psn < self.high and self.sent[psn].sent < self.latest]
+
+        # ---- as the programs have it
+        bitmap = sum(1 << psn - cack - 1 for psn in got)
+        self.rig.arrive(
+            self.far.sack(
+                cack, bitmap, trigger=trigger, verdict=verdict, about=self.ev_of[about], down=down
+            )
+        )
+        self.follow_resends(lost[:RESEND_MAX], now)
+
+    def follow_resends(self, lost: list[int], now: int, *, nacked: bool = False) -> None:
+        """These were sent again, in this order, each on a path that was right at its time."""
+        again = {}
+        for plane, frame in self.rig.sent():
+            packet = decode_frame(frame)
+            assert isinstance(packet, Data)
+            assert packet.bth.rtx
+            again[packet.bth.psn] = path = self.evs[packet.envelope.ev]
+            assert path[0] == plane
+        assert again.keys() <= set(lost)
+        for psn in lost:
+            packet = self.sent[psn]
+            if nacked:
+                self.model.event(*packet.path, Event.MARK)
+            else:
+                alive = self.delivered[packet.path] > packet.sent
+                self.model.lost(*packet.path, self.now, alive=alive)
+            self.model.check_pick(again.get(psn), self.up, self.up - {packet.path[0]}, self.shares)
+            packet.sent = now
+            if psn in again:
+                packet.path = again[psn]
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def nack(self, data: st.DataObject) -> None:
+        """A switch trimmed a packet: the path is passed over once, the packet is sent again."""
+        psn = data.draw(st.sampled_from(sorted(self.sent)))
+        self.step += 1
+        self.rig.arrive(self.far.nack(psn, about=self.ev_of[self.sent[psn].path]))
+        self.follow_resends([psn], self.step, nacked=True)
+
+    # ---- probes
+
+    @rule(times=st.integers(1, 6), wait=st.booleans())
+    def tick(self, times: int, wait: bool) -> None:
+        """The clock asks withdrawn paths and their neighbours, or finds that one is silent."""
+        for _ in range(times):
+            if wait:
+                clock_passes(4_100_000)
+            self.rig.tick()
+            values = self.values()
+            before = dict(self.probes)
+            away = {p for p in range(PLANES) for k in range(T1S) if self.is_away(p, k)}
+            frames = self.rig.sent()
+            assert len({plane for plane, _frame in frames}) == len(frames)  # one of each plane
+            for path in sorted(before):
+                probe_id = before[path]
+                if values[path]["probe_seen"] == probe_id:  # taken for unanswered
+                    del self.probes[path]
+                    self.model.silent(*path, self.now)
+            for plane, frame in frames:
+                packet = decode_frame(frame)
+                assert isinstance(packet.body, Peth)
+                path = self.evs[packet.body.entropy]
+                assert path[0] == plane
+                assert plane in away or self.is_away(*path)
+                assert self.model.state(*path) is not State.DENIED
+                assert path not in self.probes  # one on its way at a time
+                assert packet.body.probe_id >> 9 == path[1]
+                self.probes[path] = packet.body.probe_id
+
+    def is_away(self, p: int, k: int) -> bool:
+        return self.model.state(p, k) is State.ASSUMED_BAD
+
+    @precondition(lambda self: self.probes)
+    @rule(data=st.data(), marked=st.booleans(), twice=st.booleans())
+    def answer(self, data: st.DataObject, marked: bool, twice: bool) -> None:
+        path = data.draw(st.sampled_from(sorted(self.probes)))
+        verdict = WIRE.MRC_SETH_M_SKIP_ONCE if marked else WIRE.MRC_SETH_M_NONE
+        frame = self.far.probe_reply(self.probes.pop(path), self.ev_of[path], verdict=verdict)
+        for _ in range(1 + twice):  # a copy of it says nothing
+            self.rig.receive(frame, f"plane{path[0]}")
+        self.model.answered(*path, self.now, marked=marked)
+
+    # ---- the operator, the planes
+
+    path = st.tuples(st.integers(0, PLANES - 1), st.integers(0, T1S - 1))
+
+    @rule(path=path, denied=st.booleans())
+    def deny(self, path: tuple[int, int], denied: bool) -> None:
+        self.rig.table.deny(0, *path, denied=denied)
+        self.model.event(*path, Event.DENY if denied else Event.ALLOW)
+
+    @rule(plane=st.none() | st.integers(0, PLANES - 1), denied=st.booleans())
+    def deny_a_plane(self, plane: int | None, denied: bool) -> None:
+        """Or all of them."""
+        for p in range(PLANES) if plane is None else (plane,):
+            for k in range(T1S):
+                self.deny((p, k), denied)
+
+    @rule(who=st.sampled_from(["ours", "theirs", "ports"]), mask=st.sampled_from([15, 15, 5, 8, 0]))
+    def planes_change(self, who: str, mask: int) -> None:
+        if who == "ours":
+            self.ours = mask
+            self.rig.tune(plane_mask=mask)
+        elif who == "theirs":
+            self.theirs = mask
+            self.rig.spread("h2", 0, 1, planes=mask)
+        else:
+            self.ports = mask
+            self.rig.table.set_ports("h2", mask)
+
+    @rule(shares=st.lists(st.integers(4, FULL), min_size=PLANES, max_size=PLANES))
+    def share(self, shares: list[int]) -> None:
+        self.shares = [FULL, *shares[1:]]
+        word = int.from_bytes(bytes([*self.shares, *[FULL] * (8 - PLANES)]), "little")
+        self.rig.edit("balances", self.rig.table.indices["h2"], "mrc_balance", shares=word)
+
+    @rule(path=path)
+    def slow(self, path: tuple[int, int]) -> None:
+        plane = self.model.planes[path[0]]
+        plane.slow |= {path[1]} & plane.use
+        self.rig.edit("txs", 0, "mrc_tx", slow=self.model.members()["slow"])
+
+    # ---- after each step
+
+    def values(self) -> dict[tuple[int, int], dict[str, int]]:
+        """struct mrc_path of each path."""
+        evs = self.rig.dp.sizes.evs
+        raw = bpfsys.lookup_batch(self.rig.dp.maps["paths"], 0, PLANES * evs, _PATH.size)
+        return {(p, k): _PATH.unpack(raw[p * evs + k]) for p in range(PLANES) for k in range(T1S)}
+
+    @invariant()
+    def they_agree(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        arrays, plain = self.rig.sets(), self.rig.tx()
+        members, scalars = self.model.members(), self.model.scalars()
+        assert {name: arrays[name] for name in members} == members
+        assert {name: plain[name] for name in scalars} == scalars
+        check_invariants(arrays, plain)
+        assert plain["next"] == self.next
+        assert plain["una"] == min(self.sent, default=self.next)
+        values = self.values()
+        for view in self.rig.table.paths(0):
+            key = (view.plane, view.slot)
+            path = self.model.paths[key]
+            assert view.state is self.model.state(*key)
+            found = values[key]
+            assert (found["loss_ppm"], found["relapses"]) == (path.loss_ppm, path.relapses)
+            assert (found["probe_need"], found["probe_ok"]) == (path.need, path.ok)
+            assert found["misses"] == path.misses
+
+
+def test_programs_and_model_agree(rig: Rig, far: Far) -> None:
+    assert rig.dp.sizes.evs == T1S
+    Paths.rig, Paths.far = rig, far
+    run(Paths, examples=60, steps=30)

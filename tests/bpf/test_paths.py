@@ -1,0 +1,539 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a path's life depends on, one thing at a time: loss, marks, delay, NACKs, probes, planes.
+
+Every sequence of these is tested in test_path_model.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections import Counter
+
+import pytest
+
+from mrcd import bpfsys, loader
+from mrcd.abi import ABI
+from mrcd.clock import CARRIER
+from mrcd.pathstate import State
+from mrcd.wire import WIRE, Data, Peth, Sack, decode_frame
+from tests.bpf.packets import Far, ev_of, ip4, numbered, sent_at
+from tests.bpf.rig import PLANES, T1S, TC_REDIRECT, TC_SHOT, Rig, clock_passes
+
+FIRST = 1000
+FIRST_RX = 5000
+OUT = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
+EVS = [ev_of(plane, t1) for plane in range(PLANES) for t1 in range(1, T1S + 1)]
+SKIP_ONCE, ALWAYS_SKIP = WIRE.MRC_SETH_M_SKIP_ONCE, WIRE.MRC_SETH_M_ALWAYS_SKIP
+
+
+def spray(rig: Rig) -> Data:
+    """One packet of ours."""
+    ran = rig.spray(OUT)
+    assert ran.verdict == TC_REDIRECT
+    data = decode_frame(ran.frame)
+    assert isinstance(data, Data)
+    return data
+
+
+def state(rig: Rig, ev: int) -> State:
+    return State(rig.path(ev)["state"])
+
+
+def in_use(rig: Rig) -> set[int]:
+    return {path.ev for path in rig.table.paths(0) if path.use}
+
+
+@pytest.fixture
+def spare(rig: Rig) -> Rig:
+    """The rig with two paths of each plane in use and two backups."""
+    rig.reset(evs=2 * PLANES)
+    rig.connect()
+    rig.counted()
+    return rig
+
+
+# ---- loss
+
+
+def test_backup_of_the_same_plane_takes_the_place_of_a_lost_path(spare: Rig, far: Far) -> None:
+    spare.tune(reo_min_ns=0, reo_max_ns=0)
+    before = in_use(spare)
+    lost = spray(spare).envelope.ev
+    spray(spare)
+    spare.arrive(far.sack(FIRST - 1, 0b10))
+    assert state(spare, lost) is State.ASSUMED_BAD
+    (new,) = in_use(spare) - before
+    assert new >> 28 == lost >> 28
+    assert spare.tx()["used_all"] == 2 * PLANES
+
+
+def test_path_that_comes_back_is_a_backup_while_its_place_is_taken(spare: Rig, far: Far) -> None:
+    spare.tune(reo_min_ns=0, reo_max_ns=0)
+    lost = spray(spare).envelope.ev
+    spray(spare)
+    spare.arrive(far.sack(FIRST - 1, 0b10))
+    spare.sent()
+    used = in_use(spare)
+    answer_probe(spare, far, lost)
+    assert state(spare, lost) is State.GOOD
+    assert in_use(spare) == used
+    assert spare.path(lost)["spare"]
+
+
+def answer_probe(rig: Rig, far: Far, ev: int, verdict: int = WIRE.MRC_SETH_M_NONE) -> None:
+    """Let the clock probe a path, and answer it."""
+    rig.tune(probe_interval_ns=1)
+    for _ in range(4 * T1S):
+        rig.tick()
+        for plane, frame in rig.sent():
+            body = decode_frame(frame).body
+            if isinstance(body, Peth) and body.entropy == ev:
+                rig.receive(far.probe_reply(body.probe_id, ev, verdict=verdict), f"plane{plane}")
+                return
+    raise AssertionError(f"no probe of {ev:#x}")
+
+
+def test_loss_on_every_path_does_not_empty_the_set(rig: Rig, far: Far) -> None:
+    """Every path loses a packet a round and delivers the next: a quarter stays in use."""
+    rig.tune(reo_min_ns=0, reo_max_ns=0)
+    floor, psn = rig.tx()["floor"], FIRST
+    assert floor == len(EVS) // 4
+    for _ in range(12):
+        count = 2 * max(1, len(in_use(rig)))
+        paths = [spray(rig).envelope.ev for _ in range(count)]
+        seen: Counter[int] = Counter()
+        arrived = 0
+        for i, ev in enumerate(paths):
+            seen[ev] += 1
+            arrived |= (seen[ev] > 1) << i
+        rig.arrive(far.sack(psn - 1, arrived))
+        psn += count
+        rig.arrive(far.sack(psn - 1))
+        rig.sent()
+        assert rig.tx()["used_all"] >= floor
+        assert len(in_use(rig)) == rig.tx()["used_all"]
+    assert rig.tx()["used_all"] == floor
+
+
+def test_path_that_delivers_nothing_leaves_even_below_the_floor(rig: Rig, far: Far) -> None:
+    """The floor is for chance; what is dead goes."""
+    rig.tune(reo_min_ns=0, reo_max_ns=0)
+    for _ in range(2 * len(EVS)):
+        spray(rig)
+    last = spray(rig).envelope.ev
+    sack = far.sack(FIRST - 1, 1 << 2 * len(EVS))
+    for _ in range(4):  # 16 losses a run
+        rig.arrive(sack)
+    assert in_use(rig) <= {last}
+
+
+# ---- marks
+
+
+@pytest.mark.parametrize("by", ["SACK", "probe"])
+def test_marked_path_is_passed_over_once(rig: Rig, far: Far, by: str) -> None:
+    first = spray(rig).envelope.ev
+    if by == "SACK":
+        rig.arrive(far.sack(FIRST, trigger=FIRST, verdict=SKIP_ONCE, about=first))
+        assert rig.path(first)["marked"] == 1
+    else:
+        rig.withdraw(first)
+        answer_probe(rig, far, first, SKIP_ONCE)
+    assert state(rig, first) is State.SKIP
+    counted = rig.counted()
+    assert counted["path_skipped"] == 1
+    assert counted.get("echo_rx", 0) == (by == "SACK")
+    # The rotation comes round to it and passes on; its plane gets as many packets as the others.
+    evs = [spray(rig).envelope.ev for _ in range(T1S * PLANES + PLANES - 1)]
+    assert first not in evs
+    assert state(rig, first) is State.GOOD
+    assert Counter(ev >> 28 for ev in [first, *evs]) == dict.fromkeys(range(PLANES), T1S + 1)
+    assert first in [spray(rig).envelope.ev for _ in range(len(EVS))]
+
+
+def test_one_packet_passes_over_one_marked_path(rig: Rig, far: Far) -> None:
+    """Two neighbours are SKIP: the packet clears the first, takes the next GOOD one."""
+    marked = [path.ev for path in rig.table.paths(0) if path.plane == 1 and path.slot in (0, 1)]
+    for psn in range(FIRST, FIRST + len(EVS)):
+        ev = spray(rig).envelope.ev
+        if ev in marked:
+            rig.arrive(far.sack(psn, trigger=psn, verdict=SKIP_ONCE, about=ev))
+    slots = []
+    while len(slots) < 2:
+        ev = spray(rig).envelope.ev
+        if ev >> 28 == 1:
+            slots.append(rig.path(ev)["slot"])
+            skipped = sum(state(rig, one) is State.SKIP for one in marked)
+            assert skipped == 1 or len(slots) > 1
+    assert slots[0] in (2, 3)
+
+
+def test_all_marked_still_sends(rig: Rig, far: Far) -> None:
+    for psn in range(FIRST, FIRST + len(EVS)):
+        ev = spray(rig).envelope.ev
+        rig.arrive(far.sack(psn, trigger=psn, verdict=SKIP_ONCE, about=ev))
+    assert {state(rig, ev) for ev in EVS} == {State.SKIP}
+    evs = [spray(rig).envelope.ev for _ in range(6 * len(EVS))]
+    assert Counter(ev >> 28 for ev in evs) == dict.fromkeys(range(PLANES), 6 * T1S)
+    assert set(evs) == set(EVS)
+    assert {state(rig, ev) for ev in EVS} == {State.GOOD}
+
+
+def test_peer_can_have_a_path_taken_out_of_use(rig: Rig, far: Far) -> None:
+    ev = spray(rig).envelope.ev
+    rig.arrive(far.sack(FIRST, trigger=FIRST, verdict=ALWAYS_SKIP, about=ev))
+    assert state(rig, ev) is State.ASSUMED_BAD
+
+
+def test_mark_about_another_path_than_the_packet_took_is_ignored(rig: Rig, far: Far) -> None:
+    ev = spray(rig).envelope.ev
+    other = next(one for one in EVS if one != ev)
+    rig.arrive(far.sack(FIRST, trigger=FIRST, verdict=ALWAYS_SKIP, about=other))
+    assert {state(rig, one) for one in EVS} == {State.GOOD}
+
+
+# ---- NACKs
+
+
+def test_trimmed_packet_is_sent_again_and_its_path_passed_over(rig: Rig, far: Far) -> None:
+    first = rig.spray(OUT).frame
+    ev = decode_frame(first).envelope.ev
+    rig.arrive(far.nack(FIRST, about=ev))
+    ((plane, again),) = rig.sent()
+    packet = decode_frame(again)
+    assert again == far.our_data(FIRST, OUT, packet.envelope.ev, sent_at(again), rtx=True)
+    assert plane != ev >> 28  # another plane
+    assert state(rig, ev) is State.SKIP
+    assert rig.path(ev)["lost"] == 0  # the path works
+    assert {"rtx_nack": 1, "nack_rx": 1}.items() <= rig.counted().items()
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [WIRE.MRC_NACK_TRIMMED_LASTHOP, WIRE.MRC_NACK_NO_PKT_BUFFER, WIRE.MRC_NACK_NO_RESOURCE],
+)
+def test_packet_refused_by_the_receiver_is_not_its_paths_fault(
+    rig: Rig, far: Far, reason: int
+) -> None:
+    ev = spray(rig).envelope.ev
+    rig.arrive(far.nack(FIRST, about=ev, reason=reason))
+    assert len(rig.sent()) == 1
+    assert state(rig, ev) is State.GOOD
+
+
+@pytest.mark.parametrize("psn", [FIRST - 1, FIRST + 1, FIRST + 2, FIRST + 0x700000])
+def test_nack_of_what_is_not_on_its_way_changes_nothing(rig: Rig, far: Far, psn: int) -> None:
+    spray(rig)
+    spray(rig)
+    rig.arrive(far.sack(FIRST - 1, 0b10))  # FIRST + 1 has arrived
+    before = rig.state()
+    rig.arrive(far.nack(psn))
+    assert rig.state() == before
+    assert rig.sent() == []
+
+
+def test_nack_for_another_reason_changes_nothing(rig: Rig, far: Far) -> None:
+    spray(rig)
+    before = rig.state()
+    rig.arrive(far.nack(FIRST, reason=WIRE.MRC_NACK_PSN_OOR_WINDOW))
+    assert rig.state() == before
+    assert rig.sent() == []
+
+
+# ---- delay
+
+
+def round_trip(rig: Rig, far: Far, psn: int, late: int, ns: int) -> tuple[int, bool]:
+    """A packet and its SACK, `ns` later where it took the path `late`; its EV, and BTH.ackreq."""
+    frame = rig.spray(OUT).frame
+    data = decode_frame(frame)
+    if data.envelope.ev == late:
+        clock_passes(ns)
+    rig.arrive(far.sack(psn, trigger=psn, ts=sent_at(frame), about=data.envelope.ev))
+    return data.envelope.ev, data.bth.ackreq
+
+
+def test_path_far_slower_than_its_plane_is_used_now_and_then(rig: Rig, far: Far) -> None:
+    rig.tune(slow_slack_ns=500_000)
+    late, psn = ev_of(2, 3), FIRST
+    while not rig.path(late)["slow"]:
+        assert psn < FIRST + 40 * len(EVS), "never found slow"
+        round_trip(rig, far, psn, late, 8_000_000)
+        psn += 1
+    assert rig.counted()["path_slow"] == 1
+    assert sum(path.slow for path in rig.table.paths(0)) == 1
+    assert state(rig, late) is State.GOOD  # slow is no fault
+    used: Counter[int] = Counter()
+    for _ in range(24 * len(EVS)):
+        frame = rig.spray(OUT).frame
+        data = decode_frame(frame)
+        used[data.envelope.ev] += 1
+        assert data.bth.ackreq == (data.envelope.ev == late)  # each use is to say how it is
+        rig.arrive(far.sack(psn))
+        psn += 1
+    assert Counter(ev >> 28 for ev in used.elements()) == dict.fromkeys(range(PLANES), 24 * T1S)
+    assert used[late] <= 6  # of 24 turns one or two
+
+
+def test_path_that_is_fast_again_is_used_as_before(rig: Rig, far: Far) -> None:
+    rig.tune(slow_slack_ns=10_000_000)
+    psn = FIRST
+    for _ in range(2 * len(EVS)):
+        round_trip(rig, far, psn, 0, 0)
+        psn += 1
+    slow = [0] * ABI.MRC_SET_WORDS
+    slow[4] = 0b0001
+    rig.edit("txs", 0, "mrc_tx", slow=tuple(slow))
+    (late,) = [path.ev for path in rig.table.paths(0) if path.slow]
+    while rig.path(late)["slow"]:
+        assert psn < FIRST + 40 * len(EVS)
+        round_trip(rig, far, psn, 0, 0)
+        psn += 1
+
+
+def test_paths_that_are_all_alike_are_never_slow(rig: Rig, far: Far) -> None:
+    rig.tune(slow_slack_ns=5_000_000)
+    for psn in range(FIRST, FIRST + 6 * len(EVS)):
+        round_trip(rig, far, psn, 0, 0)
+    assert not any(path.slow for path in rig.table.paths(0))
+
+
+# ---- the way back
+
+
+def sack_for(rig: Rig, far: Far, psn: int, ev: int) -> int:
+    """The EV by which the SACK for a packet that came by `ev` leaves."""
+    ran = rig.arrive(far.data(psn, numbered(psn), ev, ackreq=True), f"plane{ev >> 28}")
+    sack = decode_frame(ran.frame)
+    assert isinstance(sack, Sack)
+    assert sack.body.entropy == ev  # whatever the way back
+    rig.sent()
+    return sack.envelope.ev
+
+
+def hear_of(rig: Rig, far: Far, plane: int) -> int:
+    """Send and have acknowledged until a path of a plane has answered; that path's EV."""
+    psn = rig.tx()["next"]
+    while True:
+        ev = spray(rig).envelope.ev
+        if ev >> 28 == plane:
+            rig.arrive(far.sack(psn))
+            return ev
+        psn += 1
+
+
+def test_sack_returns_on_the_mirrored_path_while_no_other_is_known(rig: Rig, far: Far) -> None:
+    for psn, ev in enumerate(EVS, FIRST_RX):
+        assert sack_for(rig, far, psn, ev) == ev
+
+
+def test_sacks_take_the_mirrored_path_and_the_reverse_ev_in_turn(rig: Rig, far: Far) -> None:
+    live = hear_of(rig, far, 1)
+    came = next(ev for ev in EVS if ev >> 28 == 1 and ev != live)
+    ways = [sack_for(rig, far, FIRST_RX + i, came) for i in range(6)]
+    assert Counter(ways) == {came: 3, live: 3}
+    assert all(one != other for one, other in itertools.pairwise(ways))
+
+
+@pytest.mark.parametrize("why", ["no path in use", "down here"])
+def test_sack_takes_another_plane_where_this_one_does_not_work(
+    rig: Rig, far: Far, why: str
+) -> None:
+    live = hear_of(rig, far, 2)
+    if why == "down here":
+        rig.tune(plane_mask=0b1101)
+    else:
+        rig.withdraw(*(ev for ev in EVS if ev >> 28 == 1))
+    ways = {sack_for(rig, far, FIRST_RX + i, ev_of(1, 2)) for i in range(4)}
+    assert ways == {live}
+
+
+def test_answer_to_a_probe_returns_mirrored_unless_the_plane_does_not_work(
+    rig: Rig, far: Far
+) -> None:
+    hear_of(rig, far, 1)
+    live = hear_of(rig, far, 2)
+    ev = ev_of(1, 3)
+    for _ in range(2):
+        assert decode_frame(rig.receive(far.probe(7, ev)).frame).envelope.ev == ev
+    rig.withdraw(*(one for one in EVS if one >> 28 == 1))
+    assert decode_frame(rig.receive(far.probe(7, ev)).frame).envelope.ev == live
+
+
+# ---- planes
+
+
+@pytest.mark.parametrize(("mask", "down"), [(0b1111, 0), (0b1011, 0b0100), (0b0001, 0b1110)])
+def test_sacks_tell_which_planes_are_down_here(rig: Rig, far: Far, mask: int, down: int) -> None:
+    rig.tune(plane_mask=mask)
+    sack = decode_frame(rig.arrive(far.data(FIRST_RX, numbered(1), ev_of(0, 1), ackreq=True),
+                                   "plane0").frame)  # fmt: skip
+    assert isinstance(sack, Sack)
+    assert sack.body.down == down
+    reply = decode_frame(rig.receive(far.probe(1, ev_of(0, 1)), "plane0").frame)
+    assert isinstance(reply, Sack)
+    assert reply.body.down == down
+
+
+def test_planes_that_are_down_at_the_peer_are_not_used(rig: Rig, far: Far) -> None:
+    for psn, down in enumerate([0b0110, 0b0001, 0], FIRST):
+        spray(rig)
+        rig.arrive(far.sack(psn, down=down))
+        assert rig.table.balance("h2").ports & 0xFF == ~down & 0xFF
+        up = {p for p in range(PLANES) if not down >> p & 1}
+        evs = [spray(rig).envelope.ev for _ in range(24)]
+        assert {ev >> 28 for ev in evs} == up
+        rig.connect(tx_psn=psn + 1)
+
+
+def test_older_sack_does_not_change_what_is_known_of_the_planes(rig: Rig, far: Far) -> None:
+    for _ in range(3):
+        spray(rig)
+    rig.arrive(far.sack(FIRST + 1, down=0b0110, received=50))
+    rig.arrive(far.sack(FIRST, received=40))
+    assert rig.table.balance("h2").ports & 0xFF == 0b11111001
+
+
+# ---- denied paths
+
+
+def test_denied_path_carries_nothing(spare: Rig) -> None:
+    (denied,) = [path for path in spare.table.paths(0) if (path.plane, path.slot) == (2, 1)]
+    spare.table.deny(0, 2, 1, denied=True)
+    assert state(spare, denied.ev) is State.DENIED
+    evs = [spray(spare).envelope.ev for _ in range(64)]
+    assert denied.ev not in evs
+    assert Counter(ev >> 28 for ev in evs) == dict.fromkeys(range(PLANES), 16)
+    spare.table.deny(0, 2, 1, denied=False)
+    assert state(spare, denied.ev) is State.GOOD
+
+
+def test_with_every_path_denied_nothing_is_sent(rig: Rig) -> None:
+    for path in rig.table.paths(0):
+        rig.table.deny(0, path.plane, path.slot, denied=True)
+    rig.counted()
+    before, free = rig.tx(), rig.free_slots("tx_free")
+    assert rig.spray(OUT).verdict == TC_SHOT
+    assert rig.counted() == {"drop_no_path": 1}
+    assert rig.tx() == before
+    assert rig.free_slots("tx_free") == free
+
+
+def test_path_that_does_not_exist_cannot_be_denied(rig: Rig) -> None:
+    before = rig.state()
+    for plane, slot in ((0, T1S), (PLANES, 0), (7, 127)):
+        with pytest.raises(Exception, match="no path"):
+            rig.table.deny(0, plane, slot, denied=True)
+    assert rig.state() == before
+
+
+# ---- probes of idle paths
+
+
+def idle(rig: Rig, rounds: int = 1) -> list[tuple[int, int]]:
+    """The program for idle paths, once for each plane of each QP; EVs and ids of its probes."""
+    run = bpfsys.TestRun(rig.dp.programs["mrc_idle"], CARRIER)
+    run.run(rounds * rig.dp.sizes.qps * PLANES)
+    found = []
+    for plane, frame in rig.sent():
+        body = decode_frame(frame).body
+        assert isinstance(body, Peth)
+        assert body.entropy >> 28 == plane
+        found.append((body.entropy, body.probe_id))
+    return found
+
+
+def test_every_plane_of_an_idle_qp_is_asked_by_one_path(rig: Rig) -> None:
+    asked = idle(rig)
+    assert sorted(ev >> 28 for ev, _id in asked) == list(range(PLANES))
+    assert rig.counted() == {"probe_tx": PLANES}
+
+
+def test_paths_are_asked_in_turn(rig: Rig) -> None:
+    asked = idle(rig, T1S)
+    assert {ev for ev, _id in asked} == set(EVS)
+    assert len(asked) == len(EVS)
+
+
+def test_path_of_which_something_was_heard_is_not_asked(rig: Rig, far: Far) -> None:
+    for _ in EVS:
+        spray(rig)
+    rig.arrive(far.sack(FIRST + len(EVS) - 1))
+    assert idle(rig, T1S) == []
+
+
+def test_silent_idle_path_is_withdrawn_and_the_clock_told(rig: Rig, far: Far) -> None:
+    asked = idle(rig, T1S)
+    for ev, probe_id in asked:
+        if ev != ev_of(3, 2):
+            rig.receive(far.probe_reply(probe_id, ev), f"plane{ev >> 28}")
+    assert not rig.active()
+    clock_passes(5_000_000)
+    idle(rig, T1S)
+    assert [ev for ev in EVS if state(rig, ev) is State.ASSUMED_BAD] == [ev_of(3, 2)]
+    assert rig.counted()["probe_missed"] == 1
+    idle(rig)
+    assert rig.active()
+
+
+def test_denied_paths_are_not_asked(rig: Rig) -> None:
+    for slot in range(T1S):
+        rig.table.deny(0, 1, slot, denied=True)
+    assert {ev >> 28 for ev, _id in idle(rig, T1S)} == {0, 2, 3}
+
+
+@pytest.mark.parametrize("down", [ABI.MRC_QP_DOWN, ABI.MRC_QP_RECEIVE])
+def test_qp_that_may_not_send_is_not_asked(rig: Rig, down: int) -> None:
+    rig.set_state(down)
+    assert idle(rig, 2) == []
+
+
+def test_a_run_sends_at_most_one_probe(rig: Rig) -> None:
+    """The clock bounds probes a second by runs a second."""
+    for index in range(16):
+        rig.connect("h2", index, qpn=0x100000, remote_qpn=0x200000 | index)
+    run = bpfsys.TestRun(rig.dp.programs["mrc_idle"], CARRIER)
+    for _ in range(200):
+        run.run()
+        assert len(rig.sent()) <= 1
+
+
+def test_back_comes_only_after_more_answers_when_it_had_been_silent(rig: Rig, far: Far) -> None:
+    """Hysteresis: dead, back, dead again; each time one answer more is wanted."""
+    ev, needed = ev_of(0, 2), []
+    for _ in range(4):
+        silence(rig, ev)
+        silence(rig, ev)
+        answers = 0
+        while state(rig, ev) is State.ASSUMED_BAD:
+            answer_probe(rig, far, ev)
+            answers += 1
+        needed.append(answers)
+    assert needed == [1, 3, 4, 5]
+
+
+def silence(rig: Rig, ev: int) -> None:
+    """A probe of a path is not answered."""
+    missed = rig.path(ev)["misses"] if state(rig, ev) is State.ASSUMED_BAD else 0
+    rig.tune(probe_interval_ns=1, probe_idle_ns=2)
+    for _ in range(200):
+        idle(rig)
+        clock_passes(300_000)
+        if state(rig, ev) is State.ASSUMED_BAD and rig.path(ev)["misses"] > missed:
+            return
+    raise AssertionError("its silence is not noticed")
+
+
+# ---- programs behind programs
+
+
+def test_every_tail_call_leads_to_its_program(built_rig: Rig) -> None:
+    places = sorted(loader.TAILS.values())
+    assert places == list(range(bpfsys.map_info(built_rig.dp.maps["tails"])[3]))
+    ids = set()
+    for place in places:
+        raw = bpfsys.lookup(built_rig.dp.maps["tails"], struct.pack("=I", place), 4)
+        assert raw is not None, f"tail {place} is empty"
+        ids.add(raw)
+    assert len(ids) == len(places)

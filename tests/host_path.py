@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""bpf/path.h compiled for the host: its functions take structs, not maps, so they run anywhere."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+from mrcd.abi import ABI
+
+_WRAPPERS = """
+#include <linux/types.h>
+typedef __u32 u32; typedef __u64 u64; typedef __s32 s32;
+#undef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+struct bpf_spin_lock { __u32 val; };
+#include "mrc_abi.h"
+#include "bits.h"
+#include "path.h"
+u32 host_next(u32 state, u32 event) { return path_next(state, event); }
+u32 host_state(const struct mrc_tx *tx, u32 id) { return path_state(tx, id); }
+u32 host_slot(u64 low, u64 high, u32 from) { return next_slot(low, high, from); }
+void host_enter(struct mrc_tx *tx, u32 id, u32 to) { path_enter(tx, id, to); }
+u32 host_pick(struct mrc_tx *tx, u64 planes, u64 preferred, u64 shares)
+{ return pick_path(tx, planes, preferred, shares); }
+u32 host_lost(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now, const struct mrc_host *h,
+          u32 alive)
+{ struct path_move m; path_lost(tx, path, id, now, h, alive, &m); return m.from << 8 | m.to; }
+u32 host_answered(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now, u32 marked)
+{ struct path_move m; path_answered(tx, path, id, now, marked, &m); return m.from << 8 | m.to; }
+u32 host_silent(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now,
+          const struct mrc_host *h)
+{ struct path_move m; path_silent(tx, path, id, now, h, &m); return m.from << 8 | m.to; }
+"""
+_U32, _U64, _PTR = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
+_ARGUMENTS = {
+    "host_next": (_U32, _U32),
+    "host_state": (_PTR, _U32),
+    "host_slot": (_U64, _U64, _U32),
+    "host_enter": (_PTR, _U32, _U32),
+    "host_pick": (_PTR, _U64, _U64, _U64),
+    "host_lost": (_PTR, _PTR, _U32, _U64, _PTR, _U32),
+    "host_answered": (_PTR, _PTR, _U32, _U64, _U32),
+    "host_silent": (_PTR, _PTR, _U32, _U64, _PTR),
+}
+
+
+def build(folder: Path) -> ctypes.CDLL:
+    """Compile it; the functions of `_WRAPPERS` with their types."""
+    source, library = folder / "path.c", folder / "path.so"
+    source.write_text(_WRAPPERS)
+    subprocess.run(
+        ["gcc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-fsanitize=undefined",
+         "-fsanitize-undefined-trap-on-error", f"-I{ABI.path.parent}", "-o", library, source],
+        check=True, timeout=60,
+    )  # fmt: skip
+    built = ctypes.CDLL(str(library))
+    for name, arguments in _ARGUMENTS.items():
+        function = getattr(built, name)
+        function.argtypes = arguments
+        function.restype = None if name == "host_enter" else _U32
+    return built
+
+
+class Memory:
+    """One struct of mrc_abi.h in memory that C may change."""
+
+    def __init__(self, kind: str, **values: int | tuple[int, ...]) -> None:
+        self._kind = ABI.structs[kind]
+        self._bytes = ctypes.create_string_buffer(self._kind.pack(**values), self._kind.size)
+
+    @property
+    def at(self) -> int:
+        return ctypes.addressof(self._bytes)
+
+    def read(self) -> dict[str, int]:
+        return self._kind.unpack(self._bytes.raw)
+
+    def array(self, name: str) -> tuple[int, ...]:
+        return self._kind.unpack_array(self._bytes.raw, name)
+
+    def change(self, **values: int | tuple[int, ...]) -> None:
+        old: dict[str, int | tuple[int, ...]] = dict(self.read())
+        for each in self._kind.fields.values():
+            if each.count > 1:
+                old[each.name] = self.array(each.name)
+        self._bytes.raw = self._kind.pack(**{**old, **values})

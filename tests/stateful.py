@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How hypothesis runs a state machine here: the same examples each time, or with
+MRC_HYPOTHESIS=long a thousand new ones.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+LONG = os.environ.get("MRC_HYPOTHESIS") == "long"
+
+
+def run(machine: type[RuleBasedStateMachine], *, examples: int, steps: int) -> None:
+    """Run a machine; AssertionError with the shortest sequence of steps that fails."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=1000 if LONG else examples,
+            stateful_step_count=steps,
+            derandomize=not LONG,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""bpf/path.h on the host against the table of mrcd.pathstate and a model in Python.
+
+The sets are as large as they may be: eight planes of 128 slots. tests/bpf/test_path_model.py does
+the same to the real programs. MRC_HYPOTHESIS=long gives both a thousand examples and new seeds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from mrcd.abi import ABI
+from mrcd.pathstate import TRANSITIONS, Event, State
+from tests.host_path import Memory, build
+from tests.path_model import FULL, PathSet, check_invariants
+from tests.stateful import run
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return build(tmp_path_factory.mktemp("path"))
+
+
+@pytest.mark.parametrize("event", Event)
+@pytest.mark.parametrize("state", State)
+def test_table_is_that_of_the_programs(core: ctypes.CDLL, state: State, event: Event) -> None:
+    assert core.host_next(state, event) == TRANSITIONS[event][state]
+
+
+def test_table_is_whole() -> None:
+    assert TRANSITIONS.keys() == set(Event)
+    assert all(row.keys() == set(State) for row in TRANSITIONS.values())
+    names = {name for name in ABI.constants if name.startswith("MRC_ON_")}
+    assert {ABI.constants[name] for name in names} == set(Event)
+
+
+def test_event_that_the_table_does_not_know_changes_nothing(core: ctypes.CDLL) -> None:
+    assert [core.host_next(state, 7) for state in State] == list(State)
+
+
+@pytest.mark.parametrize("slots", [{0}, {63}, {64}, {127}, {5, 70}, {0, 127}, set(range(128))])
+def test_next_slot_goes_round(core: ctypes.CDLL, slots: set[int]) -> None:
+    bits = sum(1 << slot for slot in slots)
+    low, high = bits & (1 << 64) - 1, bits >> 64
+    for start in range(129):
+        right = min(slots, key=lambda slot: (slot - start) % 128)
+        assert core.host_slot(low, high, start) == right
+    assert core.host_slot(0, 0, 3) == ABI.MRC_EVS_PER_PLANE
+
+
+class Core(RuleBasedStateMachine):
+    """The same things happen to both; they must agree on everything after each."""
+
+    core: ClassVar[ctypes.CDLL]
+
+    @initialize(
+        planes=st.integers(1, 8),
+        slots=st.integers(1, 128),
+        active=st.integers(1, 128),
+        floor=st.integers(0, 12),
+    )
+    def begin(self, planes: int, slots: int, active: int, floor: int) -> None:
+        active = min(active, slots)
+        hold = {"hold_base_ns": 4_000_000, "hold_max_ns": SECOND}
+        self.host = Memory("mrc_host", **hold)
+        self.model = PathSet([slots] * planes, [active] * planes, floor, **hold)
+        self.tx = Memory("mrc_tx", **self.model.members(), **self.model.scalars(), floor=floor)
+        self.paths: dict[tuple[int, int], Memory] = {}
+        self.shares = [FULL] * 8
+        self.up = 0xFF
+        self.now = 100 * SECOND
+        self.size = (planes, slots)
+        self.touched: set[tuple[int, int]] = set()
+
+    def path(self, p: int, k: int) -> tuple[int, int, Memory]:
+        key = (p % self.size[0], k % self.size[1])
+        self.touched.add(key)
+        return *key, self.paths.setdefault(key, Memory("mrc_path"))
+
+    def moved(self, both: int, right: tuple[State, State]) -> None:
+        assert (both >> 8, both & 0xFF) == right
+
+    number = st.integers(0, 127)
+
+    @rule(count=st.integers(1, 40), avoid=st.none() | st.integers(0, 7))
+    def pick(self, count: int, avoid: int | None) -> None:
+        for _ in range(count):
+            preferred = self.up if avoid is None else self.up & ~(1 << avoid)
+            shares = sum(share << 8 * p for p, share in enumerate(self.shares))
+            got = self.core.host_pick(self.tx.at, self.up, preferred, shares)
+            chosen = None
+            if got != ABI.MRC_NO_PATH:
+                chosen = (got >> 8 & 7, got & 0x7F)
+                assert chosen in self.model.paths
+                assert self.model.state(*chosen) is not State.DENIED
+            if got & 0x10000:
+                assert chosen is not None
+                assert chosen[1] in self.model.planes[chosen[0]].slow
+            self.model.check_pick(chosen, bits(self.up), bits(preferred), self.shares)
+
+    @rule(p=number, k=number, alive=st.booleans())
+    def lose(self, p: int, k: int, alive: bool) -> None:
+        p, k, path = self.path(p, k)
+        self.moved(
+            self.core.host_lost(
+                self.tx.at, path.at, p << 8 | k, self.now, self.host.at, int(alive)
+            ),
+            self.model.lost(p, k, self.now, alive=alive),
+        )
+
+    @rule(p=number, alive=st.booleans())
+    def lose_a_plane(self, p: int, alive: bool) -> None:
+        for k in range(self.size[1]):
+            self.lose(p, k, alive)
+
+    @rule(p=number, k=number, marked=st.booleans(), times=st.integers(1, 9))
+    def answer(self, p: int, k: int, marked: bool, times: int) -> None:
+        p, k, path = self.path(p, k)
+        for _ in range(times):
+            self.moved(
+                self.core.host_answered(self.tx.at, path.at, p << 8 | k, self.now, int(marked)),
+                self.model.answered(p, k, self.now, marked=marked),
+            )
+
+    @rule(p=number, k=number)
+    def stay_silent(self, p: int, k: int) -> None:
+        p, k, path = self.path(p, k)
+        self.moved(
+            self.core.host_silent(self.tx.at, path.at, p << 8 | k, self.now, self.host.at),
+            self.model.silent(p, k, self.now),
+        )
+
+    @rule(p=number, k=number, event=st.sampled_from([Event.MARK, Event.DENY, Event.ALLOW]))
+    def happen(self, p: int, k: int, event: Event) -> None:
+        p, k, _path = self.path(p, k)
+        before = self.core.host_state(self.tx.at, p << 8 | k)
+        to = self.core.host_next(before, event)
+        if to != before:
+            self.core.host_enter(self.tx.at, p << 8 | k, to)
+        self.moved(before << 8 | to, self.model.event(p, k, event))
+
+    @rule(p=number, event=st.sampled_from([Event.MARK, Event.DENY, Event.ALLOW]))
+    def happen_to_a_plane(self, p: int, event: Event) -> None:
+        for k in range(self.size[1]):
+            self.happen(p, k, event)
+
+    @rule(p=number, k=number)
+    def slow(self, p: int, k: int) -> None:
+        p, k, _path = self.path(p, k)
+        plane = self.model.planes[p]
+        plane.slow |= {k} & plane.use
+        self.tx.change(slow=self.model.members()["slow"])
+
+    @rule(shares=st.lists(st.integers(4, FULL), min_size=8, max_size=8), alike=st.booleans())
+    def share(self, shares: list[int], alike: bool) -> None:
+        # shares are relative: one is always whole
+        planes = self.size[0]
+        self.shares = [FULL] * 8 if alike else [FULL, *shares[1:planes], *[FULL] * (8 - planes)]
+
+    @rule(up=st.integers(0, 255))
+    def planes_are_up(self, up: int) -> None:
+        self.up = up
+
+    @rule(ns=st.sampled_from([1, 3_000_000, SECOND, 11 * SECOND]))
+    def time_passes(self, ns: int) -> None:
+        self.now += ns
+
+    @invariant()
+    def they_agree(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        plain = self.tx.read()
+        arrays = {name: self.tx.array(name) for name in self.model.members()}
+        assert arrays == self.model.members()
+        assert {name: plain[name] for name in self.model.scalars()} == self.model.scalars()
+        check_invariants(arrays, plain)
+        for key in self.touched:
+            values, path = self.paths[key].read(), self.model.paths[key]
+            assert values["loss_ppm"] == path.loss_ppm
+            assert values["relapses"] == path.relapses
+            assert values["probe_need"] == path.need
+            assert (values["probe_ok"], values["misses"]) == (path.ok, path.misses)
+            assert values["hold_ns"] == path.hold_ns
+            assert self.core.host_state(self.tx.at, key[0] << 8 | key[1]) == self.model.state(*key)
+        self.touched.clear()
+
+
+def bits(mask: int) -> set[int]:
+    return {p for p in range(8) if mask >> p & 1}
+
+
+def test_programs_and_model_agree(core: ctypes.CDLL) -> None:
+    Core.core = core
+    run(Core, examples=40, steps=25)
+
+
+def fresh(planes: int, slots: int, active: int, **values: Any) -> tuple[PathSet, Memory]:
+    model = PathSet([slots] * planes, [active] * planes)
+    return model, Memory("mrc_tx", **model.members(), **{**model.scalars(), **values})
+
+
+@pytest.mark.parametrize("planes", range(1, 9))
+def test_planes_get_equally_many_packets_of_every_round(core: ctypes.CDLL, planes: int) -> None:
+    _model, tx = fresh(planes, 128, 64)
+    whole = int.from_bytes(bytes([FULL] * 8), "little")
+    for _ in range(100):
+        seen = Counter(core.host_pick(tx.at, 0xFF, 0xFF, whole) >> 8 & 7 for _ in range(planes))
+        assert seen == dict.fromkeys(range(planes), 1)
+
+
+@pytest.mark.parametrize("share", [4, 13, 64, 100, 127])
+def test_plane_gets_its_share_of_the_packets(core: ctypes.CDLL, share: int) -> None:
+    _model, tx = fresh(4, 64, 64)
+    shares = int.from_bytes(bytes([FULL, FULL, share, FULL, *[FULL] * 4]), "little")
+    rounds = 128 * 8
+    seen: Counter[int] = Counter()
+    while seen[0] < rounds:
+        seen[core.host_pick(tx.at, 0xFF, 0xFF, shares) >> 8 & 7] += 1
+    assert abs(seen[1] - rounds) <= 1
+    assert abs(seen[2] - rounds * share / FULL) <= 1.5
+
+
+def test_slow_path_is_used_once_in_sixteen_turns(core: ctypes.CDLL) -> None:
+    _model, tx = fresh(2, 8, 8, round=12345)
+    tx.change(slow=(1,) + (0,) * (ABI.MRC_SET_WORDS - 1))
+    whole = int.from_bytes(bytes([FULL] * 8), "little")
+    seen = Counter(core.host_pick(tx.at, 0xFF, 0xFF, whole) for _ in range(32_000))
+    slow = seen.pop(0x10000)
+    assert 1 / 20 < slow / (seen[0x100] + 1) < 1 / 12  # 2,000 turns
+    assert 0 not in seen  # and whenever it is, the packet asks for an answer
+
+
+def test_slow_paths_are_used_when_no_others_are_left(core: ctypes.CDLL) -> None:
+    _model, tx = fresh(1, 4, 4)
+    tx.change(slow=(15,) + (0,) * (ABI.MRC_SET_WORDS - 1))
+    whole = int.from_bytes(bytes([FULL] * 8), "little")
+    picks = [core.host_pick(tx.at, 0xFF, 0xFF, whole) for _ in range(8)]
+    assert picks == [0x10000 | k % 4 for k in range(8)]
