@@ -18,7 +18,7 @@ of its T0 and by PROBERS hosts elsewhere, chosen by arithmetic, so every host kn
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -29,6 +29,8 @@ PROBERS = 2
 """Hosts that probe one link from either side: one of them may have faults of its own."""
 LOOPS_MAX = 4096
 """Loops of one host; beyond, evenly spaced ones are left out."""
+
+Members = dict[int, list[Host]]
 
 Kind = Literal["near", "up", "far"]
 ElementKind = Literal["nic", "link", "t0", "t1"]
@@ -116,12 +118,20 @@ def link(plane: int, t0_index: int, t1_index: int) -> Element:
     return Element(f"p{plane}t0-{t0_index}:p{plane}t1-{t1_index}", "link", plane)
 
 
-def loops_of(fabric: Fabric, host: Host) -> tuple[Loop, ...]:
+def members_of(fabric: Fabric) -> Members:
+    """The hosts of each T0 that has any, by T0; reads all of a fabric's hosts, so do it once."""
+    members: Members = {}
+    for host in fabric.hosts:
+        members.setdefault(host.t0, []).append(host)
+    return dict(sorted(members.items()))
+
+
+def loops_of(fabric: Fabric, host: Host, members: Members | None = None) -> tuple[Loop, ...]:
     """The loops a host probes, in the order of probing: planes in turn, near ones first.
 
     Planes are alike, so what is probed in one is probed in all.
     """
-    shares = list(_shares(fabric, host))
+    shares = list(_shares(fabric, host, members_of(fabric) if members is None else members))
     room = LOOPS_MAX // fabric.planes
     if len(shares) > room:
         shares = [shares[i * len(shares) // room] for i in range(room)]
@@ -130,18 +140,23 @@ def loops_of(fabric: Fabric, host: Host) -> tuple[Loop, ...]:
     )
 
 
-def _shares(fabric: Fabric, host: Host) -> Iterator[tuple[Kind, int, int]]:
+def _shares(fabric: Fabric, host: Host, members: Members) -> Iterator[tuple[Kind, int, int]]:
     """What a host probes in each plane: the kind of loop, its T1 and its far T0."""
     yield "near", 0, 0
-    members: dict[int, list[Host]] = {}
-    for each in fabric.hosts:
-        members.setdefault(each.t0, []).append(each)
-    others = {k: [j for j in sorted(members) if j != k] for k in range(1, fabric.t0 + 1)}
+    t0s = list(members)
+    own = t0s.index(host.t0)
     for m in range(1, fabric.t1 + 1):
         if host in _neighbours(members[host.t0], m):
             yield "up", m, 0
-        for k in range(1, fabric.t0 + 1):
-            if k != host.t0 and host in _strangers(members, others[k], k, m):
+    for k in range(1, fabric.t0 + 1):
+        if k == host.t0:
+            continue
+        at = t0s.index(k) if k in members else len(t0s)
+        others = len(t0s) - (k in members)
+        # Among T0s other than k ours has a number, and only every so many T1s come to it.
+        number = own - (own > at)
+        for m in range(1, fabric.t1 + 1):
+            if (number - m) % others < PROBERS and host in _strangers(members, t0s, at, k, m):
                 yield "far", m, k
 
 
@@ -150,12 +165,17 @@ def _neighbours(hosts: list[Host], m: int) -> list[Host]:
     return [hosts[(m + i) % len(hosts)] for i in range(min(PROBERS, len(hosts)))]
 
 
-def _strangers(members: Mapping[int, list[Host]], others: list[int], k: int, m: int) -> list[Host]:
-    """Who of other T0s' hosts probes the link between T0 k and T1 m; of different T0s if it can."""
+def _strangers(members: Members, t0s: list[int], at: int, k: int, m: int) -> list[Host]:
+    """Who of other T0s' hosts probes the link between T0 k and T1 m; of different T0s if it can.
+
+    `at`: the place of k among the T0s, past their end if it has no hosts.
+    """
+    others = len(t0s) - (at < len(t0s))
     chosen: list[Host] = []
     for i in range(PROBERS):
-        hosts = members[others[(m + i) % len(others)]]
-        prober = hosts[(k + m + i // len(others)) % len(hosts)]
+        number = (m + i) % others
+        hosts = members[t0s[number + (number >= at)]]
+        prober = hosts[(k + m + i // others) % len(hosts)]
         if prober not in chosen:
             chosen.append(prober)
     return chosen

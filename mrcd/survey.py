@@ -23,7 +23,7 @@ from mrcd.fabric import usid
 from mrcd.faultlist import FaultList
 from mrcd.faultmap import Fault, Seen, infer
 from mrcd.log import get_logger
-from mrcd.loops import Loop, loops_of
+from mrcd.loops import Loop, loops_of, members_of
 from mrcd.peers import Peers
 from mrcd.qptable import words
 
@@ -81,11 +81,13 @@ class Survey:
         if self.reason:
             self.pps = 0
         fabric = config.fabric
-        self.loops = loops_of(fabric, config.host) if self.pps else ()
+        members = members_of(fabric)
+        self.loops = loops_of(fabric, config.host, members) if self.pps else ()
         hosts = [config.host, *(peer.host for peer in config.peers)]
         self._digest = evidence.digest(fabric)
         self._evidence = Evidence(
-            {host.name: functools.partial(loops_of, fabric, host) for host in hosts}, self._digest
+            {host.name: functools.partial(loops_of, fabric, host, members) for host in hosts},
+            self._digest,
         )
         self._run = bpfsys.TestRun(datapath.programs["mrc_survey"], CARRIER)
         self._histograms: dict[int, tuple[int, ...]] = {}

@@ -213,4 +213,4 @@ def test_quantile_lies_in_its_bucket(
 
 def test_digest_tells_fabrics_apart_but_not_their_names() -> None:
     assert evidence.digest(fabric_of(2, 2, 3, 1)) != DIGEST
-    assert evidence.digest(dataclasses.replace(FABRIC, name="other")) == DIGEST
+    assert evidence.digest(dataclasses.replace(FABRIC, name="other", mtu=1500)) == DIGEST

@@ -11,6 +11,7 @@ import pytest
 
 from mrcd import loops
 from mrcd.fabric import usid
+from mrcd.fabric.hosts import HostRange
 from mrcd.fabric.usid import ROLE_HOST, ROLE_T0, ROLE_T1
 from mrcd.loops import loops_of
 from tests.unit.fault_double import elements_of, fabric_of
@@ -100,3 +101,13 @@ def test_a_large_fabric_is_shared_and_bounded() -> None:
     assert len(found) < 2 * (1 + 8 + 2 * 16 * 8 // 64 * 2)
     huge = dataclasses.replace(fabric_of(2, 8, 254, 1), t0=254)
     assert len(loops_of(huge, huge.hosts[0])) == loops.LOOPS_MAX
+
+
+def test_published_fabric_is_shared_in_a_moment() -> None:
+    """131,072 hosts on 512 T0s and 256 T1s a plane: a few loops for each."""
+    hosts = HostRange(131072, 256, "h", ())
+    fabric = dataclasses.replace(fabric_of(2, 8, 2, 1), t0=512, t1=256, hosts=hosts)
+    members = loops.members_of(fabric)
+    found = loops_of(fabric, hosts[70000], members)
+    assert len({loop.usids for loop in found}) == len(found)
+    assert 8 <= len(found) <= 8 * 12
