@@ -8,7 +8,8 @@
  *   response                      the daemon's: the outer header is cut off and
  *                                 the stack hands it to a UDP socket
  *
- * There is no QP that would vouch for the sender, so its address must be the
+ * An EV probe from our own address is a survey probe that the fabric gave back
+ * (survey.h). There is no QP that would vouch for the sender, so its address must be the
  * one that a configured peer has on this plane.
  */
 #ifndef MRC_ENDPOINT_H
@@ -139,7 +140,8 @@ static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host
 
 	if (data + MRC_BODY_OFF + MRC_ERTH_LEN + MRC_ICRC_LEN > end)
 		return endpoint_drop(MRC_C_DROP_SHORT);
-	/* A request of our own address is a survey probe that came back: survey_returned(). */
+	if (bth->opcode == MRC_OP_ENDPOINT_REQ && same_addr(inner->src, pl->addr))
+		return survey_returned(ctx, plane, bth->psn_hi << 16 | bpf_ntohs(bth->psn_lo), body);
 	copy_addr(key.addr, inner->src);
 	peer = sources.lookup(&key);
 	if (!peer)

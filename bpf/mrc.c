@@ -13,6 +13,7 @@
  *   mrc_idle     run at leisure                   probe.h
  *   mrc_judge    run every few ticks              judge.h
  *   mrc_control  run for a command                control.h
+ *   mrc_survey   run by the daemon's survey       survey.h
  *
  * The loader replaces #include "..." by the file's text before bcc compiles
  * it, because bcc rewrites map accesses in the main file only. bcc has no
@@ -32,6 +33,7 @@
 #include "sack.h"
 #include "queue.h"
 #include "spray.h"
+#include "survey.h"
 #include "endpoint.h"
 #include "receive.h"
 #include "deliver.h"

@@ -288,6 +288,22 @@ struct mrc_command {
 	__u32 value;
 };
 
+/* The survey: loops through the fabric back to us (bpf/survey.h, mrcd/loops.py) */
+#define MRC_RTT_BUCKETS 16
+struct mrc_loop {                /* map loops */
+	__u32 plane;             /* daemon */
+	__u32 psn;               /* of the latest probe; survey only */
+	__u64 sent;              /* survey only */
+	__u64 sent_ns;           /* when the latest probe left; survey only */
+	__u64 returned;          /* atomic */
+	__u64 rtt[MRC_RTT_BUCKETS]; /* round trips, bucket i up to 2^i us; atomic */
+};
+
+struct mrc_survey {              /* map survey, one entry */
+	__u32 loops;             /* how many there are; daemon */
+	__u32 next;              /* whose turn it is; survey only */
+};
+
 /*
  * Counters: map counters, per CPU. One line a counter; the text behind the
  * number is what operators read, in `mrcctl stats` and in docs/operations.md.
@@ -353,6 +369,9 @@ struct mrc_command {
 #define MRC_C_PORTS_STALE 58     /* Port Status Updates that were no news, answered only */
 #define MRC_C_ENDPOINT_RX 59     /* answers to EV probes and Port Status Updates passed to the daemon */
 #define MRC_C_DROP_STRANGER 60   /* dropped: endpoint packet whose sender is no peer's plane */
-#define MRC_C_COUNT 61
+#define MRC_C_SURVEY_TX 61       /* survey probes sent, which the fabric should send back */
+#define MRC_C_SURVEY_RX 62       /* survey probes that came back */
+#define MRC_C_DROP_SURVEY 63     /* dropped: a returned survey probe that was damaged or never sent */
+#define MRC_C_COUNT 64
 
 #endif

@@ -46,6 +46,11 @@ BPF_ARRAY(rx_ring, struct mrc_slot, CFG_RING_SLOTS);
 BPF_STACK(tx_free, u32, CFG_RING_SLOTS);
 BPF_STACK(rx_free, u32, CFG_RING_SLOTS);
 
+/* The survey's loops: where they lead (net addresses), and what became of their probes. */
+BPF_ARRAY(loop_paths, struct mrc_peer_plane, CFG_LOOPS);
+BPF_ARRAY(loops, struct mrc_loop, CFG_LOOPS);
+BPF_ARRAY(survey, struct mrc_survey, 1);
+
 /* Bit per QP that has something for the clock to watch; the daemon maps it. */
 BPF_F_TABLE("array", u32, u64, active, CFG_ACTIVE_WORDS, BPF_F_MMAPABLE);
 BPF_F_TABLE("array", u32, struct mrc_clock, clock, 1, BPF_F_MMAPABLE);

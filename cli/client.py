@@ -22,6 +22,8 @@ from mrcd.model import (
     ConnectionsReply,
     DeniedReply,
     DenyReply,
+    FaultsReply,
+    MapReply,
     MonitorReply,
     MonitorSample,
     PathEvent,
@@ -148,6 +150,14 @@ class Client:
         """Send EV probes over every path to a peer."""
         _set_timeout(self._socket, TIMEOUT_S + PROBE_S * count)
         return self._call("ProbePaths", ProbesReply, peer=peer, plane=plane, count=count)
+
+    def faults(self) -> FaultsReply:
+        """Links and switches at fault."""
+        return self._call("ListFaults", FaultsReply)
+
+    def fabric_map(self) -> MapReply:
+        """Every link and switch, as the survey sees it."""
+        return self._call("GetMap", MapReply)
 
     def monitor(self, interval_ms: int) -> Iterator[MonitorSample]:
         """A sample at once and then every ``interval_ms``, for ever."""

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl fabric``: what switches make, and whether a fabric file holds together."""
+"""``mrcctl fabric``: what switches make, and whether a fabric file holds together.
+
+The drawing of the fabric that runs is in cli/fabricmap.py.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.exits import BadConfiguration, CommandError
+from cli.fabricmap import map_
 from cli.options import HELP_NAMES, json_option
 from cli.render import print_json, table
 
@@ -21,7 +25,10 @@ if TYPE_CHECKING:
 
 @click.group(context_settings=HELP_NAMES)
 def fabric() -> None:
-    """The fabric: planning one, checking its file."""
+    """The fabric: planning one, checking its file, drawing what there is."""
+
+
+fabric.add_command(map_)
 
 
 @fabric.command()

@@ -23,13 +23,14 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "peer": ("cli.peer", "Remote hosts."),
     "path": ("cli.path", "Paths: the EVs of each QP and the links they name."),
     "conn": ("cli.conn", "Connections: the QPs with each peer."),
+    "fault": ("cli.faults", "Links and switches of the fabric that lose packets or time."),
     "stats": (
         "cli.stats",
         "Show the counters of the data path and the daemon, with their meaning.",
     ),
     "monitor": ("cli.monitor", "Report rates of planes, peers and counters until interrupted."),
     "datapath": ("cli.datapath", "The BPF programs in the kernel, which outlive the daemon."),
-    "fabric": ("cli.fabric", "The fabric: planning one, checking its file."),
+    "fabric": ("cli.fabric", "The fabric: planning one, checking its file, drawing what there is."),
     "sid": ("cli.sid", "uSID routes: those in the kernel against those intended."),
     "lab": ("cli.lab", "A fabric of namespaces to try mrcd in."),
 }

@@ -30,6 +30,7 @@ QPS_MAX = 16
 TICK_MIN_US, TICK_MAX_US = 100, 100_000
 PROBE_PPS_MAX = 100_000
 PEERS_DEFAULT_MAX = 1024  # each takes memory in the maps, whether it is talked to or not
+SURVEY_MAX_PPS = 100_000
 
 
 class ConfigError(Exception):
@@ -63,6 +64,7 @@ class Transport:
     probe_pps: int = 1000
     xdp: str = "auto"
     tc: str = "auto"
+    survey_pps: int = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +235,7 @@ def _transport(table: _Table) -> Transport:
         evs=table.integer("evs", default.evs, ACTIVE_MIN, ACTIVE_MAX),
         ev_min_active=table.integer("ev_min_active", default.ev_min_active, 0, ACTIVE_MAX),
         probe_pps=table.integer("probe_pps", default.probe_pps, 0, PROBE_PPS_MAX),
+        survey_pps=table.integer("survey_pps", default.survey_pps, 0, SURVEY_MAX_PPS),
         xdp=table.choice("xdp", default.xdp, ("auto", "native", "generic")),
         tc=table.choice("tc", default.tc, ("auto", "tcx", "clsact")),
     )

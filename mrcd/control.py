@@ -47,6 +47,8 @@ from mrcd.model import (
     DeniedInfo,
     DeniedReply,
     DenyReply,
+    FaultsReply,
+    MapReply,
     MonitorReply,
     MonitorSample,
     PathEvent,
@@ -120,6 +122,12 @@ class Source(Protocol):
 
     async def probe(self, peer: str, plane: int | None, count: int) -> list[PathProbe]:
         """Send EV probes over every path of one plane or all to a peer, and wait for answers."""
+
+    def faults(self) -> FaultsReply:
+        """What is at fault in the fabric."""
+
+    def fabric_map(self) -> MapReply:
+        """Every link and switch, as the survey sees it."""
 
 
 class ControlError(Exception):
@@ -272,6 +280,16 @@ class Control(VarlinkInterface, name=INTERFACE):
             raise InvalidParameter(parameter="count")
         probes = await self._source.probe(peer, plane, count)
         return {"schema_version": SCHEMA_VERSION, "probes": probes}
+
+    @varlinkmethod
+    def ListFaults(self) -> FaultsReply:
+        """Links and switches at fault, as the hosts' survey probes tell."""
+        return self._source.faults()
+
+    @varlinkmethod
+    def GetMap(self) -> MapReply:
+        """Every link and switch of the fabric, as the survey sees it."""
+        return self._source.fabric_map()
 
     @varlinkmethod(delay_generator=False)
     async def Monitor(self, *, interval_ms: int = 1000) -> AsyncIterator[MonitorReply]:

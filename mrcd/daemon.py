@@ -26,6 +26,7 @@ from mrcd.detach import detach_with
 from mrcd.endpoint import Endpoint
 from mrcd.loader import Sizes
 from mrcd.log import get_logger
+from mrcd.loops import loops_of
 from mrcd.model import XdpMode
 from mrcd.netlink import Netlink
 from mrcd.pathfeed import PathFeed
@@ -34,6 +35,7 @@ from mrcd.peers import Peers
 from mrcd.planes import Plane, Planes, find_planes
 from mrcd.qptable import QpTable, evs_per_plane
 from mrcd.report import Report
+from mrcd.survey import Survey
 
 log = get_logger()
 
@@ -63,6 +65,7 @@ def sizes_of(config: Config) -> Sizes:
         qps=len(config.peers) * config.transport.qps_per_peer,
         evs=evs_per_plane(config),
         prefixes=sum(len(peer.allowed) for peer in config.peers),
+        loops=len(loops_of(config.fabric, config.host)),
     )
 
 
@@ -137,8 +140,9 @@ class Daemon:
         clock.start()
         stack.callback(clock.stop)
 
+        epoch = secrets.randbits(64)
         endpoint = Endpoint(config)
-        peers = Peers(config, table, secrets.randbits(64), self._mtu_of_peer, endpoint)
+        peers = Peers(config, table, epoch, self._mtu_of_peer, endpoint)
         self._endpoint, self._peers = endpoint, peers
         self._write_host(planes.mask)
         stack.callback(endpoint.close)
@@ -146,10 +150,22 @@ class Daemon:
         peers.start(planes.mask)
         stack.callback(peers.close)
         self._spawn(planes.follow())
+        survey = Survey(config, datapath, peers, epoch, planes.set_health)
+        self._spawn(survey.follow())
         stack.push_async_callback(self._cancel_tasks)
 
         report = Report(
-            config, datapath, table, planes, peers, endpoint, clock, denials, feed, places.bpffs
+            config,
+            datapath,
+            table,
+            planes,
+            peers,
+            endpoint,
+            clock,
+            denials,
+            feed,
+            survey,
+            places.bpffs,
         )
         await stack.enter_async_context(ControlServer(places.socket, report))
         log.info("daemon.ready", host=config.host.name, peers=len(config.peers))

@@ -106,6 +106,9 @@ class Datapath:
             "rx_entries": "mrc_rx_entry",
             "paths": "mrc_path",
             "clock": "mrc_clock",
+            "loop_paths": "mrc_peer_plane",
+            "loops": "mrc_loop",
+            "survey": "mrc_survey",
         }
         for name, kind in kinds.items():
             size = bpfsys.map_info(self.maps[name])[2]

@@ -36,6 +36,9 @@ MAPS = [
     "tx_entries",
     "rx_entries",
     "paths",
+    "loop_paths",
+    "loops",
+    "survey",
     "scratch",
     "tails",
     "tx_ring",
@@ -58,6 +61,7 @@ PROGRAMS = {
     "mrc_idle": bpfsys.PROG_TYPE_SCHED_CLS,
     "mrc_judge": bpfsys.PROG_TYPE_SCHED_CLS,
     "mrc_control": bpfsys.PROG_TYPE_SCHED_CLS,
+    "mrc_survey": bpfsys.PROG_TYPE_SCHED_CLS,
 }
 TAILS = {"mrc_resend": 0, "mrc_learn": 1, "mrc_probe": 2}
 """Programs that others end in, and their places in the map `tails`."""
@@ -78,6 +82,7 @@ class Sizes:
     qps: int
     evs: int
     prefixes: int
+    loops: int = 1
 
     def defines(self) -> list[str]:
         """The CFG_ constants the programs are compiled with."""
@@ -90,6 +95,7 @@ class Sizes:
             f"-DCFG_MAX_QPS={max(1, self.qps)}",
             f"-DCFG_EVS={self.evs}",
             f"-DCFG_MAX_PREFIXES={max(1, self.prefixes)}",
+            f"-DCFG_LOOPS={max(1, self.loops)}",
             f"-DCFG_ACTIVE_WORDS={-(-max(1, self.qps) // 64)}",
         ]
 

@@ -33,6 +33,8 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "denylist.rule_dropped": "A rule kept from an earlier run names nothing of this fabric.",
         "denylist.unreadable": "The rules kept from an earlier run could not be read.",
         "drains.ignored": "The file of drained planes cannot be read; none counts as drained.",
+        "fault.cleared": "A link or switch that was at fault is no longer.",
+        "fault.named": "What the hosts' survey probes lost has one explanation: this element.",
         "gateway.resolved": "A plane's gateway answered with its link-layer address.",
         "handshake.rejected": "A hand-shake message was refused; the reason is given.",
         "interface.created": "The daemon created a network interface.",
@@ -47,6 +49,9 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "peer.silent": "A peer has not been heard on any plane for too long.",
         "plane.down": "A plane left service; its paths are no longer used.",
         "plane.up": "A plane is in service; its paths are used.",
+        "survey.off": "No survey probes are sent; the reason is given.",
+        "survey.rejected": "A peer's message about its survey probes was refused.",
+        "survey.started": "Survey probes are being sent.",
         "tick.failed": "The clock program could not be run.",
     }
 )

@@ -23,6 +23,9 @@ PathRole = Literal["active", "backup"]
 QpState = Literal["RESET", "INIT", "RTR", "RTS", "ERROR"]
 XdpMode = Literal["native", "generic", "detached"]
 TcKind = Literal["tcx", "clsact", "detached"]
+FaultKind = Literal["dead", "loss", "slow"]
+ElementKind = Literal["nic", "link", "t0", "t1"]
+ElementState = Literal["ok", "dead", "loss", "slow", "unseen"]
 TickState = Literal["idle", "running", "stopped"]
 
 
@@ -217,6 +220,76 @@ class DetachReport:
 
     detached: list[str]
     failed: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultInfo:
+    """A link or a switch that loses packets or time, as all hosts' survey probes together tell."""
+
+    element: str  # "p1t0-1:p1t1-2", "h1:p1", "p1t1-2"
+    kind: FaultKind
+    loss: float  # 0 to 1, of a link in each direction, of a switch of what enters it
+    loss_low: float  # bounds, about 99 % each
+    loss_high: float
+    extra_us: float  # slow: what one crossing takes too long
+    since_s: float  # ago
+    evidence: list[str]
+    alternatives: list[list[str]]  # sets of elements that would explain exactly the same instead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyInfo:
+    """The survey behind the fault list."""
+
+    enabled: bool
+    reason: str  # why not
+    pps: int
+    loops: int  # this host's
+    hosts_heard: int  # peers that told lately what they saw
+    hosts_total: int
+    accepted: int  # messages
+    rejected: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementInfo:
+    """A link or a switch of the fabric, as the survey sees it."""
+
+    name: str
+    kind: ElementKind
+    plane: int
+    state: ElementState
+    loss: float
+    sent: int  # probes of the window that crossed it
+    latency_us: float | None  # one crossing of a link; None for switches, or when not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpot:
+    """Where a host hangs."""
+
+    name: str
+    t0: int
+
+
+class FaultsReply(TypedDict):
+    """Reply of ListFaults."""
+
+    schema_version: int
+    survey: SurveyInfo
+    faults: list[FaultInfo]
+
+
+class MapReply(TypedDict):
+    """Reply of GetMap."""
+
+    schema_version: int
+    survey: SurveyInfo
+    planes: int
+    t0: int
+    t1: int
+    hosts: list[HostSpot]
+    elements: list[ElementInfo]
 
 
 class StatusReply(TypedDict):

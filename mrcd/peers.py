@@ -53,6 +53,7 @@ class Peers:
         self._sockets = OfferSockets(config.transport.control_port, self._datagram)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._peers = {peer.name: peer for peer in config.peers}
+        self._handlers: dict[bytes, Callable[[bytes, int], None]] = {}
         self._rejected = 0
         self._rejected_at = 0.0
         self.heard_ns: dict[str, int] = {}
@@ -94,7 +95,20 @@ class Peers:
             self._carry_out(session.set_planes(mask, now_ns=now))
             self._arm(name)
 
+    def on_message(self, magic: bytes, handler: Callable[[bytes, int], None]) -> None:
+        """Give datagrams that begin with `magic` to a handler, with the plane they came by."""
+        self._handlers[magic] = handler
+
+    def usable_planes(self, peer: str) -> list[int]:
+        """Planes on which a peer says it can be reached."""
+        mask = self.port_mask.get(peer, 0)
+        return [plane for plane in range(self._config.fabric.planes) if mask >> plane & 1]
+
     def _datagram(self, datagram: bytes, plane: int) -> None:
+        handler = self._handlers.get(datagram[:4])
+        if handler is not None:
+            handler(datagram, plane)
+            return
         now = time.monotonic_ns()
         try:
             offer = handshake.decode(datagram)
@@ -134,7 +148,8 @@ class Peers:
         for command in commands:
             match command:
                 case SendOffer():
-                    self._send(command)
+                    for plane in command.planes:
+                        self.send(command.peer, plane, command.datagram)
                 case ConfigureReceive():
                     self._table.configure(command.peer, command.qps, command.mpr)
                     self._planes_of(command.peer, command.port_mask)
@@ -174,19 +189,18 @@ class Peers:
             self._table.set_ports(offer.host, offer.port_mask)
             log.info("peer.ports_corrected", peer=offer.host, planes=f"{offer.port_mask:#x}")
 
-    def _send(self, command: SendOffer) -> None:
-        """One Offer on each plane, over any of its T1s: the next one takes another."""
+    def send(self, peer: str, plane: int, datagram: bytes) -> None:
+        """One datagram to a peer over any of a plane's T1s: the next one takes another."""
         fabric, host = self._config.fabric, self._config.host
-        target = self._peers[command.peer].host
-        for plane in command.planes:
-            evs = usid.evs_between(fabric, host, target, plane)
-            usids = usid.path_usids(host, target, self._rng.choice(evs))
-            self._sockets.send(
-                plane,
-                IPv6Address(usid.da_bytes(fabric.block, usids)),
-                fabric.address6(target, plane),
-                command.datagram,
-            )
+        target = self._peers[peer].host
+        evs = usid.evs_between(fabric, host, target, plane)
+        usids = usid.path_usids(host, target, self._rng.choice(evs))
+        self._sockets.send(
+            plane,
+            IPv6Address(usid.da_bytes(fabric.block, usids)),
+            fabric.address6(target, plane),
+            datagram,
+        )
 
     def _log_state(self, change: StateChanged) -> None:
         if change.new is State.ESTABLISHED:

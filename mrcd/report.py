@@ -17,12 +17,15 @@ from mrcd.datapath import Datapath
 from mrcd.denials import Denials
 from mrcd.endpoint import Endpoint
 from mrcd.fabric import usid
+from mrcd.faultreport import FaultReport
 from mrcd.handshake import State
 from mrcd.model import (
     ConnInfo,
     Counter,
     DatapathInfo,
     DeniedInfo,
+    FaultsReply,
+    MapReply,
     Mrc0Info,
     PathEvent,
     PathInfo,
@@ -40,6 +43,7 @@ from mrcd.pathfeed import PathFeed
 from mrcd.peers import Peers
 from mrcd.planes import Plane, Planes
 from mrcd.qptable import ALL_PLANES, QpTable
+from mrcd.survey import Survey
 
 _PATH_STATES: tuple[PathState, ...] = ("GOOD", "DENIED", "SKIP", "ASSUMED_BAD")
 _QP_STATES: tuple[QpState, ...] = ("RESET", "RTR", "RTS")
@@ -70,6 +74,7 @@ class Report:
         clock: Clock,
         denials: Denials,
         feed: PathFeed,
+        survey: Survey,
         bpffs: Path,
     ) -> None:
         self._config = config
@@ -81,6 +86,7 @@ class Report:
         self._clock = clock
         self._denials = denials
         self._feed = feed
+        self._faults = FaultReport(config, survey)
         self._bpffs = bpffs
         self._started = time.monotonic()
         self.stopping = False
@@ -301,3 +307,11 @@ class Report:
     def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
         """None at once, then every path event."""
         return self._feed.watch()
+
+    def faults(self) -> FaultsReply:
+        """What is at fault in the fabric."""
+        return self._faults.faults()
+
+    def fabric_map(self) -> MapReply:
+        """Every link and switch, as the survey sees it."""
+        return self._faults.fabric_map()

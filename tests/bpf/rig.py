@@ -27,6 +27,7 @@ from mrcd.config import Config
 from mrcd.datapath import Datapath
 from mrcd.fabric import description, usid
 from mrcd.handshake import LocalQp, RemoteQp
+from mrcd.loops import loops_of
 from mrcd.qptable import QpTable, evs_per_plane, words
 
 XDP_DROP, XDP_PASS, XDP_TX = 1, 2, 3
@@ -111,6 +112,7 @@ class Rig:
             qps=(len(fabric.hosts) - 1) * QPS_PER_PEER,
             evs=evs_per_plane(self.config),
             prefixes=16,
+            loops=len(loops_of(fabric, self.config.host)),
         )
         self.dp = Datapath(folder, sizes)
         with warnings.catch_warnings():
@@ -187,6 +189,7 @@ class Rig:
         self._used_qps.clear()
         self._fill("active", -(-size.qps // 64), 8)
         self._fill("clock", 1, ABI.structs["mrc_clock"].size)
+        self._fill("survey", 1, ABI.structs["mrc_survey"].size)
         for key in bpfsys.keys(self.dp.maps["prefixes"], 20):
             bpfsys.delete(self.dp.maps["prefixes"], key)
         for key in bpfsys.keys(self.dp.maps["sources"], 16):

@@ -202,7 +202,7 @@ LIES = [
     ("from a host there is not", poke(INNER + 8 + 7, H9), "drop_stranger"),
     ("from the peer's other plane", poke(INNER + 8 + 5, b"\x02"), "drop_stranger"),
     ("from no plane of the peer", poke(INNER + 8 + 5, b"\x09"), "drop_stranger"),
-    ("from ourselves", poke(INNER + 8 + 7, b"\x01"), "drop_stranger"),
+    ("from ourselves, never sent", poke(INNER + 8 + 7, b"\x01"), "drop_survey"),
     ("from the unspecified address", poke(INNER + 8, bytes(16)), "drop_stranger"),
     ("4 bytes too long", resized(4), "drop_length"),
     ("20 bytes too long", resized(20), "drop_length"),

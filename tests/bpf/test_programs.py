@@ -63,6 +63,9 @@ def test_verifier_has_room(built_rig: Rig) -> None:
         ("rx_entries", "mrc_rx_entry"),
         ("paths", "mrc_path"),
         ("clock", "mrc_clock"),
+        ("loop_paths", "mrc_peer_plane"),
+        ("loops", "mrc_loop"),
+        ("survey", "mrc_survey"),
     ],
 )
 def test_map_values_have_the_structs_size(built_rig: Rig, name: str, kind: str) -> None:

@@ -20,6 +20,12 @@ from mrcd.model import (
     DaemonState,
     DatapathInfo,
     DeniedInfo,
+    ElementInfo,
+    ElementKind,
+    FaultInfo,
+    FaultsReply,
+    HostSpot,
+    MapReply,
     Mrc0Info,
     PathEvent,
     PathInfo,
@@ -28,6 +34,7 @@ from mrcd.model import (
     PlaneInfo,
     StatsInfo,
     Status,
+    SurveyInfo,
 )
 from mrcd.ports import LastPlane
 
@@ -42,6 +49,10 @@ class FakeSource:
         self.reasons = list(reasons)
         self.readings = 0
         self.broken: Exception | None = None
+        self.survey_off = ""
+        self.rejected = 0
+        self.healthy_fabric = False
+        self.fabric_planes, self.t0s, self.t1s = 2, 2, 2
         self.rules: list[DeniedInfo] = []
         self.events: list[PathEvent] = []
         self.watchers = 0
@@ -215,6 +226,82 @@ class FakeSource:
             await asyncio.Event().wait()
         finally:
             self.watchers -= 1
+
+    # ---- the fabric: two planes of two T0s and two T1s
+
+    @property
+    def _survey(self) -> SurveyInfo:
+        return SurveyInfo(
+            enabled=not self.survey_off,
+            reason=self.survey_off,
+            pps=200,
+            loops=10,
+            hosts_heard=1,
+            hosts_total=2,
+            accepted=40,
+            rejected=self.rejected,
+        )
+
+    def faults(self) -> FaultsReply:
+        lossy = FaultInfo(
+            element="p1t0-1:p1t1-2",
+            kind="loss",
+            loss=0.041,
+            loss_low=0.032,
+            loss_high=0.104,
+            extra_us=0.0,
+            since_s=12.0,
+            evidence=["h1 - p1t0-1 - p1t1-2 and back: lost 21 of 264"],
+            alternatives=[],
+        )
+        dead = replace(
+            lossy,
+            element="p0t1-1",
+            kind="dead",
+            loss=1.0,
+            loss_low=0.97,
+            loss_high=1.0,
+            alternatives=[["p0t0-1:p0t1-1", "p0t0-2:p0t1-1"]],
+        )
+        slow = replace(lossy, element="h2:p1", kind="slow", extra_us=5400.0)
+        found = [] if self.healthy_fabric else [dead, lossy, slow]
+        return {"schema_version": 1, "survey": self._survey, "faults": found}
+
+    def fabric_map(self) -> MapReply:
+        t0s, t1s = range(1, self.t0s + 1), range(1, self.t1s + 1)
+        elements: list[ElementInfo] = []
+
+        def add(name: str, kind: ElementKind, plane: int, latency: float | None) -> None:
+            fault = {each.element: each for each in self.faults()["faults"]}.get(name)
+            elements.append(
+                ElementInfo(
+                    name=name,
+                    kind=kind,
+                    plane=plane,
+                    state=fault.kind if fault else "ok",
+                    loss=fault.loss if fault else 0.0,
+                    sent=100,
+                    latency_us=latency,
+                )
+            )
+
+        for plane in range(self.fabric_planes):
+            for j in t0s:
+                add(f"p{plane}t0-{j}", "t0", plane, None)
+                add(f"h{j}:p{plane}", "nic", plane, 12.0)
+                for m in t1s:
+                    add(f"p{plane}t0-{j}:p{plane}t1-{m}", "link", plane, 23.4)
+            for m in t1s:
+                add(f"p{plane}t1-{m}", "t1", plane, None)
+        return {
+            "schema_version": 1,
+            "survey": self._survey,
+            "planes": self.fabric_planes,
+            "t0": self.t0s,
+            "t1": self.t1s,
+            "hosts": [HostSpot(name=f"h{j}", t0=j) for j in t0s],
+            "elements": elements,
+        }
 
 
 @contextlib.contextmanager

@@ -151,7 +151,7 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
         (
             MINIMAL + "[transport]\nzzz = true",
             "transport.zzz: true: unknown key; known: control_port, ev_min_active, evs, mpr, "
-            "probe_pps, qps_per_peer, ring_slots, tc, tick_us, udp_port, xdp",
+            "probe_pps, qps_per_peer, ring_slots, survey_pps, tc, tick_us, udp_port, xdp",
         ),
         (TRANSPORT + "udp_port = 0", "transport.udp_port: 0: must be an integer from 1 to 65535"),
         (

@@ -24,8 +24,12 @@ LINES_MAX = 800  # 400 is the aim; far beyond it a noun was missed
 # Pure: no clock, no socket, no process, no log. Time and packets come in as arguments.
 PURE = {
     "mrcd.evprobe",
+    "mrcd.evidence",
+    "mrcd.faultlist",
+    "mrcd.faultmap",
     "mrcd.handshake",
     "mrcd.interfaces",
+    "mrcd.loops",
     "mrcd.model",
     "mrcd.ports",
     "mrcd.wire",

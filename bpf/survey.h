@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Survey: probes that the fabric sends back to us. The daemon runs mrc_survey
+ * by PROG_TEST_RUN, each run sends the probe of one loop, in turn; what comes
+ * back is counted by mrc_receive, which finds an EV probe from our own address
+ * to our own address. The daemon reads both numbers and never sees a probe.
+ *
+ * The loop's number is in ERTH.entropy, below the plane; BTH.PSN is the
+ * probe's number in its loop; the port status mask, which means nothing here,
+ * holds a check of both, since a damaged number would count elsewhere.
+ */
+#ifndef MRC_SURVEY_H
+#define MRC_SURVEY_H
+
+#define SURVEY_IN_FLIGHT 4096    /* older probes are copies of copies */
+
+static __always_inline int survey_drop(u32 why)
+{
+	count(why);
+	return XDP_DROP;
+}
+
+static __always_inline u32 survey_check(u32 entropy, u32 psn)
+{
+	return ~(entropy ^ psn * 0x9e3779b1u);
+}
+
+/* Which of MRC_RTT_BUCKETS a round trip belongs to: bucket i holds 2^(i-1) us up to 2^i. */
+static __always_inline u32 rtt_bucket(u64 ns)
+{
+	u32 us = ns >> 10, bucket = 0;
+
+	if (ns >> 10 > 0x3fff)
+		return MRC_RTT_BUCKETS - 1;
+	if (us >> 8) {
+		us >>= 8;
+		bucket += 8;
+	}
+	if (us >> 4) {
+		us >>= 4;
+		bucket += 4;
+	}
+	if (us >> 2) {
+		us >>= 2;
+		bucket += 2;
+	}
+	if (us >> 1) {
+		us >>= 1;
+		bucket += 1;
+	}
+	return (bucket + us) & (MRC_RTT_BUCKETS - 1);
+}
+
+/* An EV probe from us to us: count it for its loop. */
+static __always_inline int survey_returned(struct xdp_md *ctx, u32 plane, u32 psn, u32 body)
+{
+	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	struct mrc_erth *erth = data + MRC_BODY_OFF;
+	struct mrc_loop *loop;
+	u32 entropy, index, bucket;
+	u64 *cell;
+
+	if (body != MRC_ERTH_LEN || data + MRC_PROBE_FRAME_LEN > end)
+		return survey_drop(MRC_C_DROP_LENGTH);
+	entropy = bpf_ntohl(erth->entropy);
+	index = entropy & 0xffff;
+	loop = loops.lookup(&index);
+	if (!loop || loop->plane != plane || entropy >> MRC_EV_PLANE_SHIFT != plane ||
+	    erth->head != bpf_htonl(MRC_ENDPOINT_EV_PROBE << MRC_ENDPOINT_OP_SHIFT) ||
+	    erth->port_status_mask != bpf_htonl(survey_check(entropy, psn)) ||
+	    ((loop->psn - psn) & MRC_PSN_MASK) >= SURVEY_IN_FLIGHT)
+		return survey_drop(MRC_C_DROP_SURVEY);
+	if (loop->psn == psn) {
+		bucket = rtt_bucket(bpf_ktime_get_ns() - loop->sent_ns);
+		if (bucket < MRC_RTT_BUCKETS) {
+			cell = &loop->rtt[bucket];
+			__sync_fetch_and_add(cell, 1);
+		}
+	}
+	__sync_fetch_and_add(&loop->returned, 1);
+	count(MRC_C_SURVEY_RX);
+	return XDP_DROP;
+}
+
+int mrc_survey(struct __sk_buff *skb)
+{
+	u32 zero = 0, index, plane, psn, entropy;
+	struct mrc_survey *s = survey.lookup(&zero);
+	struct mrc_host *h = host_get();
+	struct mrc_peer_plane *path;
+	struct mrc_plane *pl;
+	struct mrc_loop *loop;
+	struct mrc_erth *erth;
+	void *data, *end;
+	u32 *icrc;
+
+	if (!s || !h || !s->loops)
+		return 0;
+	index = s->next;
+	if (index >= s->loops)
+		index = 0;
+	s->next = index + 1;
+	loop = loops.lookup(&index);
+	path = loop_paths.lookup(&index);
+	if (!loop || !path)
+		return 0;
+	plane = loop->plane;
+	pl = planes.lookup(&plane);
+	/* A plane whose gateway was never heard cannot be sent on: no evidence either way. */
+	if (!pl || !pl->ifindex || !(pl->gateway_mac[0] | pl->gateway_mac[1] | pl->gateway_mac[2] |
+				     pl->gateway_mac[3] | pl->gateway_mac[4] | pl->gateway_mac[5]))
+		return 0;
+	if (bpf_skb_change_tail(skb, MRC_PROBE_FRAME_LEN, 0))
+		return 0;
+	data = SKB_DATA(skb);
+	end = SKB_END(skb);
+	psn = (loop->psn + 1) & MRC_PSN_MASK;
+	entropy = plane << MRC_EV_PLANE_SHIFT | (index & 0xffff);
+	if (put_headers(data, end, h, pl, path, plane << MRC_EV_PLANE_SHIFT, MRC_ERTH_LEN,
+			MRC_OP_ENDPOINT_REQ, 0, MRC_QPN_ENDPOINT, psn))
+		return 0;
+	erth = data + MRC_BODY_OFF;
+	icrc = data + MRC_BODY_OFF + MRC_ERTH_LEN;
+	if (data + MRC_PROBE_FRAME_LEN > end)
+		return 0;
+	erth->head = bpf_htonl(MRC_ENDPOINT_EV_PROBE << MRC_ENDPOINT_OP_SHIFT);
+	erth->port_status_mask = bpf_htonl(survey_check(entropy, psn));
+	erth->entropy = bpf_htonl(entropy);
+	erth->tx_timestamp = 0;
+	erth->meta = 0;
+	*icrc = 0;
+	loop->sent_ns = bpf_ktime_get_ns();
+	loop->psn = psn;
+	loop->sent++;
+	count(MRC_C_SURVEY_TX);
+	bpf_clone_redirect(skb, pl->ifindex, 0);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``mrcctl fabric map``: the fabric drawn as a table for each plane, T0s down, T1s across.
+
+A cell is the link between a T0 and a T1; the switches stand at the edges with their own state, and
+behind each T0 the NIC links of its hosts. Where the T1s do not fit the width, or the hosts the
+line, what is healthy is summed up and what is not is named.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+
+import click
+
+from cli.client import Client
+from cli.faults import summary
+from cli.options import json_option
+from cli.render import BAD, WARN, colour, print_json
+from mrcd.model import ElementInfo, MapReply
+
+_CELL = 9
+_HEAD = 12
+_HOSTS_SHOWN = 4
+LEGEND = "numbers are one way in us; x dead, % loss, ~ slow, ? not probed"
+
+
+@click.command("map")
+@json_option
+@click.pass_obj
+def map_(socket: str, as_json: bool) -> None:
+    """Draw planes, switches and links with their state, loss and latency."""
+    with Client(socket) as client:
+        reply = client.fabric_map()
+    if as_json:
+        print_json(reply)
+    else:
+        click.echo(render(reply, shutil.get_terminal_size().columns))
+
+
+def render(reply: MapReply, width: int) -> str:
+    """A block for each plane; `width` in characters."""
+    by_name = {element.name: element for element in reply["elements"]}
+    blocks = [_plane(reply, by_name, plane, width) for plane in range(reply["planes"])]
+    return "\n\n".join([*blocks, "\n".join([LEGEND, summary(reply["survey"])])])
+
+
+def _plane(reply: MapReply, by_name: dict[str, ElementInfo], plane: int, width: int) -> str:
+    t0s = [by_name[f"p{plane}t0-{j}"] for j in range(1, reply["t0"] + 1)]
+    t1s = [by_name[f"p{plane}t1-{m}"] for m in range(1, reply["t1"] + 1)]
+    hosts = {
+        j: [by_name[f"{h.name}:p{plane}"] for h in reply["hosts"] if h.t0 == j]
+        for j in range(1, reply["t0"] + 1)
+    }
+    here = [element for element in reply["elements"] if element.plane == plane]
+    bad = [element for element in here if element.state in ("dead", "loss", "slow")]
+    head = f"plane {plane}: " + (f"{len(bad)} at fault" if bad else "healthy")
+    lines = [colour(head, BAD if bad else None)]
+    if _HEAD + _CELL * len(t1s) + 30 > width:
+        return "\n".join([*lines, *_summed(t0s, t1s, hosts, by_name, bad)])
+    lines.append(" " * _HEAD + "".join(_padded(*_switch(t1)) for t1 in t1s) + "hosts")
+    for j, t0 in enumerate(t0s, 1):
+        row = _padded(*_switch(t0), width=_HEAD)
+        row += "".join(_padded(*_cell(by_name[f"{t0.name}:{t1.name}"])) for t1 in t1s)
+        lines.append((row + _nics(hosts[j])).rstrip())
+    return "\n".join(lines)
+
+
+def _summed(
+    t0s: Sequence[ElementInfo],
+    t1s: Sequence[ElementInfo],
+    hosts: dict[int, list[ElementInfo]],
+    by_name: dict[str, ElementInfo],
+    bad: Sequence[ElementInfo],
+) -> list[str]:
+    """A line for each T0, with the range of its links, and one for each fault."""
+    lines = []
+    for j, t0 in enumerate(t0s, 1):
+        links = [by_name[f"{t0.name}:{t1.name}"] for t1 in t1s]
+        good = sum(link.state == "ok" for link in links)
+        times = [link.latency_us for link in links if link.latency_us is not None]
+        span = f" {min(times):.0f} to {max(times):.0f} us" if times else ""
+        row = _padded(*_switch(t0), width=_HEAD) + f"{good} of {len(links)} T1 links ok{span}"
+        lines.append(f"{row}   {_nics(hosts[j])}".rstrip())
+    for element in bad:
+        text, shade = _cell(element)
+        lines.append("  " + colour(f"{element.name} {text}", shade))
+    return lines
+
+
+def _nics(nics: Sequence[ElementInfo]) -> str:
+    """NIC links, those at fault first; healthy ones beyond a few are counted."""
+    ordered = sorted(nics, key=lambda nic: nic.state == "ok")
+    shown = [nic for i, nic in enumerate(ordered) if i < _HOSTS_SHOWN or nic.state != "ok"]
+    parts = []
+    for nic in shown:
+        text, shade = _cell(nic)
+        parts.append(colour(f"{nic.name.split(':')[0]} {text}", shade))
+    if len(shown) < len(nics):
+        parts.append(f"and {len(nics) - len(shown)} more")
+    return "  ".join(parts)
+
+
+def _padded(text: str, shade: str | None, width: int = _CELL) -> str:
+    return colour(text.ljust(width), shade)
+
+
+def _switch(element: ElementInfo) -> tuple[str, str | None]:
+    if element.state == "ok":
+        return element.name, None
+    text, shade = _cell(element)
+    return f"{element.name} {text}", shade
+
+
+def _cell(element: ElementInfo) -> tuple[str, str | None]:
+    """State, loss or latency of an element in a few characters, and its colour."""
+    match element.state:
+        case "dead":
+            return "x", BAD
+        case "loss":
+            return f"{element.loss * 100:.{1 if element.loss < 0.0995 else 0}f}%", BAD
+        case "slow":
+            return f"~{element.latency_us or 0:.0f}", WARN
+        case "unseen":
+            return "?", WARN
+    return "-" if element.latency_us is None else f"{element.latency_us:.0f}", None

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``mrcctl fault``: what is at fault in the fabric."""
+
+from __future__ import annotations
+
+import click
+
+from cli.client import Client
+from cli.exits import FAILED
+from cli.options import HELP_NAMES, json_option
+from cli.render import BAD, WARN, colour, duration, print_json
+from mrcd.model import FaultInfo, SurveyInfo
+
+
+@click.group(context_settings=HELP_NAMES)
+def fault() -> None:
+    """Links and switches of the fabric that lose packets or time."""
+
+
+@fault.command("list")
+@click.option("--check", is_flag=True, help="Exit with 1 when there are faults.")
+@json_option
+@click.pass_obj
+def list_(socket: str, check: bool, as_json: bool) -> None:
+    """List the faults with the evidence: what all hosts' survey probes lost on their way."""
+    with Client(socket) as client:
+        reply = client.faults()
+    if as_json:
+        print_json(reply)
+    else:
+        click.echo(render(reply["faults"], reply["survey"]))
+    if check and reply["faults"]:
+        click.get_current_context().exit(FAILED)
+
+
+def summary(survey: SurveyInfo) -> str:
+    """One line on what the answer rests on."""
+    if not survey.enabled:
+        return f"no survey: {survey.reason}"
+    line = (
+        f"survey: {survey.loops} loops here, {survey.pps} probes/s; "
+        f"{survey.hosts_heard} of {survey.hosts_total} peers tell theirs"
+    )
+    return line + (f"; {survey.rejected} messages rejected" if survey.rejected else "")
+
+
+def sentence(fault_: FaultInfo) -> str:
+    """What is wrong, in words."""
+    if fault_.kind == "dead":
+        return f"{fault_.element} is dead"
+    if fault_.kind == "slow":
+        return f"{fault_.element} is slow: {fault_.extra_us / 1000:.1f} ms too long"
+    bounds = f"{_percent(fault_.loss_low)} to {_percent(fault_.loss_high)}"
+    return f"{fault_.element} loses {_percent(fault_.loss)} ({bounds})"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.{1 if share < 0.0995 else 0}f} %"
+
+
+def render(faults: list[FaultInfo], survey: SurveyInfo) -> str:
+    """A paragraph for each fault."""
+    lines = [] if faults or not survey.enabled else ["no faults"]
+    for each in faults:
+        shade = WARN if each.kind == "slow" else BAD
+        lines.append(f"{colour(sentence(each), shade)}, for {duration(each.since_s)}")
+        for names in each.alternatives:
+            lines.append(f"    cannot be told from: {' and '.join(names)}")
+        lines += [f"    {line}" for line in each.evidence]
+    return "\n".join([*lines, summary(survey)])

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the hosts' loops saw: messages between daemons, and the windows faults are judged by (pure).
+
+A host tells its peers the running totals of its loops, so a lost message costs nothing but time.
+Both sides number a host's loops alike (mrcd/loops.py), as long as they have the same fabric; a
+digest in each message says whether they do.
+
+A window reaches back as far as what was seen then agrees with what is seen now, for every link and
+switch: a fault that has just begun is not diluted by the quiet before, one that has gone is
+forgotten at once, and a small loss that goes on is measured over all of MEMORY.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from mrcd.fabric.description import Fabric
+from mrcd.fabric.hosts import HostRange
+from mrcd.faultmap import Seen
+from mrcd.loops import Element, Loop
+
+MAGIC: Final = b"MRCf"
+VERSION: Final = 1
+MAX_BYTES: Final = 1200
+_HEADER: Final = struct.Struct("!4sH")  # magic, length of what follows
+_PER_MESSAGE = 40  # entries of at most 27 bytes each
+
+INTERVAL_NS: Final = 500_000_000
+"""Totals are read, told and judged so often."""
+RECENT: Final = 3
+"""Intervals that are always looked at together ..."""
+PROBES_RECENT: Final = 4
+"""... or as many as it takes to send this many probes over a loop."""
+MEMORY: Final = 32
+"""The longest window, in units of the recent one."""
+CHANGED: Final = 12.0
+"""Likelihood ratio beyond which older counts of an element disagree with newer ones."""
+
+Word64 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Index = Annotated[int, Meta(ge=0, lt=1 << 16)]
+
+
+class EvidenceError(Exception):
+    """A datagram holds no acceptable evidence; the text says why. The sender is to blame."""
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True):
+    """Totals of some loops: (number, sent, returned, round trip in us; 0: not known)."""
+
+    version: int
+    host: Annotated[str, Meta(min_length=1, max_length=64)]
+    epoch: Word64
+    digest: int
+    totals: Annotated[
+        tuple[tuple[Index, Word64, Word64, Annotated[int, Meta(ge=0, lt=1 << 32)]], ...],
+        Meta(max_length=_PER_MESSAGE),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """A loop since its host's daemon began: probes sent and returned; lately, its round trip."""
+
+    sent: int
+    returned: int
+    rtt_us: float | None
+
+
+def digest(fabric: Fabric) -> int:
+    """Two fabrics with one digest have the same loops."""
+    hosts = fabric.hosts
+    if not isinstance(hosts, HostRange):
+        hosts = tuple(dataclasses.replace(host, addresses=()) for host in hosts)
+    return zlib.crc32(repr((fabric.planes, fabric.t0, fabric.t1, hosts)).encode())
+
+
+def encode(host: str, epoch: int, digest: int, totals: Mapping[int, Total]) -> list[bytes]:
+    """The datagrams that tell these totals."""
+    entries = [
+        (index, total.sent, total.returned, round(total.rtt_us or 0))
+        for index, total in totals.items()
+    ]
+    datagrams = []
+    for at in range(0, len(entries), _PER_MESSAGE):
+        message = Message(VERSION, host, epoch, digest, tuple(entries[at : at + _PER_MESSAGE]))
+        body = msgspec.msgpack.encode(message)
+        assert _HEADER.size + len(body) <= MAX_BYTES
+        datagrams.append(_HEADER.pack(MAGIC, len(body)) + body)
+    return datagrams
+
+
+def decode(datagram: bytes) -> Message:
+    """The message in a datagram; EvidenceError with the reason if there is none."""
+    if not _HEADER.size <= len(datagram) <= MAX_BYTES:
+        raise EvidenceError(f"{len(datagram)} bytes")
+    magic, length = _HEADER.unpack_from(datagram)
+    body = datagram[_HEADER.size :]
+    if magic != MAGIC or length != len(body):
+        raise EvidenceError("no message of this kind")
+    try:
+        message = msgspec.msgpack.decode(body, type=Message)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise EvidenceError(f"not a message: {error}") from None
+    if message.version != VERSION:
+        raise EvidenceError(f"version {message.version}, this daemon speaks {VERSION}")
+    return message
+
+
+@dataclass(slots=True)
+class _Count:
+    sent: int = 0
+    lost: int = 0
+    rtt_us: float | None = None
+
+    def add(self, other: _Count) -> None:
+        self.sent += other.sent
+        self.lost += other.lost
+        if other.rtt_us is not None:
+            self.rtt_us = min(other.rtt_us, self.rtt_us or other.rtt_us)
+
+
+_Key = tuple[str, int]  # host, number of the loop
+
+
+class Evidence:
+    """What every host's loops saw lately. Times are a monotonic clock, nanoseconds."""
+
+    def __init__(
+        self, loops: Mapping[str, Callable[[], Sequence[Loop]]], fabric_digest: int
+    ) -> None:
+        """`loops`: for each host that may tell something, how to get its loops."""
+        self._makers = loops
+        self._loops: dict[str, Sequence[Loop]] = {}
+        self._digest = fabric_digest
+        self._totals: dict[_Key, Total] = {}
+        self._epochs: dict[str, int] = {}
+        self._intervals: dict[int, dict[_Key, _Count]] = {}
+        self.heard_ns: dict[str, int] = {}
+
+    def loops(self, host: str) -> Sequence[Loop]:
+        """The loops of one host."""
+        if host not in self._loops:
+            self._loops[host] = self._makers[host]()
+        return self._loops[host]
+
+    def receive(self, datagram: bytes, *, now_ns: int) -> None:
+        """Take in a peer's datagram; EvidenceError says why it is refused."""
+        message = decode(datagram)
+        if message.host not in self._makers:
+            raise EvidenceError(f"no host {message.host!r} is a peer")
+        if message.digest != self._digest:
+            raise EvidenceError(f"{message.host} has another fabric file")
+        count = len(self.loops(message.host))
+        for index, sent, returned, _rtt in message.totals:
+            if index >= count or returned > sent:
+                raise EvidenceError(f"{message.host}: loop {index} sent {sent}, {returned} back")
+        totals = {
+            index: Total(sent, returned, rtt or None)
+            for index, sent, returned, rtt in message.totals
+        }
+        self.add(message.host, message.epoch, totals, now_ns=now_ns)
+
+    def add(self, host: str, epoch: int, totals: Mapping[int, Total], *, now_ns: int) -> None:
+        """A host's totals, as of now. What its loops did before it was first heard is unknown."""
+        self.heard_ns[host] = now_ns
+        if self._epochs.get(host) != epoch:
+            self._epochs[host] = epoch
+            self._totals = {key: total for key, total in self._totals.items() if key[0] != host}
+        number = now_ns // INTERVAL_NS
+        for index, total in totals.items():
+            key = (host, index)
+            before = self._totals.get(key)
+            if before is not None and total.sent < before.sent:
+                continue  # overtaken by a newer message
+            self._totals[key] = total
+            if before is not None:
+                sent = total.sent - before.sent
+                lost = sent - (total.returned - before.returned)
+                self._count(number, key, _Count(sent, lost, total.rtt_us))
+
+    def _count(self, number: int, key: _Key, new: _Count) -> None:
+        if new.lost < 0:  # came back after its interval had been counted: it was not lost then
+            for earlier in (number, number - 1, number - 2):
+                old = self._intervals.get(earlier, {}).get(key)
+                if old is not None and new.lost < 0:
+                    back = min(old.lost, -new.lost)
+                    old.lost -= back
+                    new.lost += back
+            new.lost = max(0, new.lost)
+        self._intervals.setdefault(number, {}).setdefault(key, _Count()).add(new)
+
+    # ---- windows
+
+    def seen(self, recent: int, *, now_ns: int) -> list[Seen]:
+        """What all loops saw, each plane in a window of its own. `recent`: intervals, at least."""
+        newest = now_ns // INTERVAL_NS
+        for number in [n for n in self._intervals if n <= newest - recent * MEMORY]:
+            del self._intervals[number]
+        sizes = [recent]
+        while sum(sizes) < recent * MEMORY:
+            sizes.append(sum(sizes))
+        planes: dict[int, dict[_Key, _Count]] = {}
+        closed: set[int] = set()
+        for size in sizes:
+            for plane, older in self._chunk(newest, size).items():
+                if plane in closed:
+                    continue
+                window = planes.setdefault(plane, {})
+                if window and self._disagree(window, older):
+                    closed.add(plane)
+                    continue
+                for key, count in older.items():
+                    window.setdefault(key, _Count()).add(count)
+            newest -= size
+        return [
+            Seen(self.loops(host)[index], count.sent, count.lost, count.rtt_us)
+            for plane in sorted(planes)
+            for (host, index), count in sorted(planes[plane].items())
+        ]
+
+    def _chunk(self, newest: int, size: int) -> dict[int, dict[_Key, _Count]]:
+        """Counts of some intervals, by plane."""
+        found: dict[int, dict[_Key, _Count]] = {}
+        for number in range(newest - size + 1, newest + 1):
+            for key, count in self._intervals.get(number, {}).items():
+                plane = self.loops(key[0])[key[1]].plane
+                found.setdefault(plane, {}).setdefault(key, _Count()).add(count)
+        return found
+
+    def _disagree(self, newer: Mapping[_Key, _Count], older: Mapping[_Key, _Count]) -> bool:
+        """Whether some element lost at another rate before."""
+        after, before = self._by_element(newer), self._by_element(older)
+        return any(
+            _likelihood_ratio(*after[element], *before[element]) > CHANGED
+            for element in after.keys() & before.keys()
+        )
+
+    def _by_element(self, counts: Mapping[_Key, _Count]) -> dict[Element, tuple[int, int]]:
+        found: dict[Element, tuple[int, int]] = {}
+        for (host, index), count in counts.items():
+            for element in self.loops(host)[index].crossings:
+                lost, sent = found.get(element, (0, 0))
+                found[element] = (lost + count.lost, sent + count.sent)
+        return found
+
+
+def recent_intervals(loops: int, pps: int) -> int:
+    """How many intervals the shortest window needs."""
+    return max(RECENT, math.ceil(PROBES_RECENT * loops / pps * 1e9 / INTERVAL_NS))
+
+
+def quantile_us(histogram: Sequence[int], share: float = 0.25) -> float | None:
+    """A quantile of round trips counted in powers of two of a microsecond; None without any."""
+    rest = share * sum(histogram)
+    for i, count in enumerate(histogram):
+        if count and rest <= count:
+            low = 2.0 ** (i - 1) if i else 0.0
+            return low + (2.0**i - low) * rest / count
+        rest -= count
+    return None
+
+
+def _likelihood_ratio(lost: int, sent: int, lost_before: int, sent_before: int) -> float:
+    """Twice the logarithm of the odds that two rates differ."""
+
+    def log_likelihood(k: int, n: int) -> float:
+        return sum(x * math.log(x / n) for x in (k, n - k) if x > 0) if n else 0.0
+
+    both = log_likelihood(lost + lost_before, sent + sent_before)
+    return 2 * (log_likelihood(lost, sent) + log_likelihood(lost_before, sent_before) - both)

@@ -1,0 +1,443 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The fault map: which links and switches explain what loops lose (pure).
+
+Theory of operation
+-------------------
+An element e lets a packet through with probability exp(-s_e) each time the packet crosses it. A
+loop that crosses it n_e times then returns with probability exp(-sum n_e s_e), and what it loses of
+what it sent is binomial. The logarithm of the likelihood is concave in s, so for a given set of
+suspects the best s is found by climbing one coordinate after the other.
+
+The set itself is chosen by parsimony (Occam): each suspect must raise the log-likelihood by
+SUSPECT_COST, or it is not needed. The search adds, drops and exchanges suspects, and puts one in
+the place of two, until nothing improves. A switch is therefore named instead of its links exactly
+when all its observed links agree: one suspect then explains what otherwise takes several.
+
+What remains is only named if, at the least loss compatible with what was seen, it still loses more
+than LOSS_NAMED; noise of the machines (NOISE for each crossing, more where a host sees the same on
+most of its planes) is part of the model and names nobody.
+
+Planes share nothing but hosts, so each is solved for itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+from mrcd.loops import Element, Loop
+
+SUSPECT_COST = 9.0
+"""Gain in log-likelihood that justifies one more suspect: odds of 8000 to 1."""
+SWITCH_COST = 0.3
+"""Of two explanations alike in all else, links: they break more often than switches."""
+LOSS_NAMED = 0.005
+"""Least loss, each time something is crossed, that is called a fault."""
+LOSS_DEAD = 0.95
+"""Loss from which on something is dead."""
+SURE = 3.0
+"""Drop in log-likelihood at the bounds of what is compatible: about 99 % one-sided."""
+SAME = 0.5
+"""Explanations that expect fewer packets than this to end otherwise cannot be told apart."""
+NOISE = 2e-4
+NOISE_MAX = 1e-3
+"""Loss of healthy elements, each time one is crossed."""
+SLOW_TIMES = 5.0
+SLOW_US = 2000.0
+"""A loop is slow when its round trip is longer than its like on other planes by both."""
+_S_MAX = 9.0  # exp(-9): one in eight thousand passes, as good as dead
+_SUSPECTS_MAX = 12  # of one plane
+_SCREEN = 4  # candidates of one move that are fitted in full
+
+FaultKind = Literal["dead", "loss", "slow"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one loop lost in the window; `rtt_us` is a low quantile of its round trips."""
+
+    loop: Loop
+    sent: int
+    lost: int
+    rtt_us: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A link or a switch that is at fault.
+
+    `loss` (0 to 1) is for one crossing: of a link in either direction, of a switch by whatever
+    enters it. `certainty` is how far (logarithm of the odds) every explanation without this element
+    falls behind; `alternatives` are sets of elements any of which explains exactly the same in its
+    place. `extra_us` is the time a crossing takes too long (slow).
+    """
+
+    element: Element
+    kind: FaultKind
+    loss: float
+    low: float
+    high: float
+    extra_us: float
+    certainty: float
+    evidence: tuple[str, ...]
+    alternatives: tuple[tuple[str, ...], ...]
+
+
+def infer(seen: Sequence[Seen]) -> list[Fault]:
+    """The fewest elements that explain what all loops of all hosts saw, plane by plane."""
+    useful = [one for one in seen if one.sent > 0]
+    noise = _noise(useful)
+    planes: dict[int, list[Seen]] = {}
+    for one in useful:
+        planes.setdefault(one.loop.plane, []).append(one)
+    faults = [fault for plane in sorted(planes) for fault in _Plane(planes[plane], noise).faults()]
+    return faults + _slow(useful, {fault.element for fault in faults})
+
+
+def _noise(seen: Iterable[Seen]) -> dict[str, float]:
+    """Each host's loss for one crossing, as its better planes show it.
+
+    With four planes the second best counts, with eight the fourth: faults on half of the planes
+    do not raise it. Below that, the best; of two planes or fewer nothing can be learnt.
+    """
+    sums: dict[str, dict[int, tuple[int, int]]] = {}
+    for one in seen:
+        planes = sums.setdefault(one.loop.host.name, {})
+        lost, crossed = planes.get(one.loop.plane, (0, 0))
+        hops = sum(one.loop.crossings.values())
+        planes[one.loop.plane] = (lost + one.lost, crossed + one.sent * hops)
+    found = {}
+    for host, planes in sums.items():
+        rates = sorted(lost / crossed for lost, crossed in planes.values())
+        rate = rates[max(0, len(rates) // 2 - 1)] if len(rates) > 2 else 0.0
+        found[host] = min(NOISE_MAX, NOISE + rate)
+    return found
+
+
+@dataclass(slots=True)
+class _Row:
+    """A loop's counts; x is the exponent that noise alone gives."""
+
+    crossings: dict[int, int]
+    sent: int
+    lost: float
+    noise: float
+
+    def likelihood(self, x: float) -> float:
+        """Logarithm of the probability of what was seen, if exp(-x) of the packets return."""
+        value = -x * (self.sent - self.lost)
+        if self.lost:
+            value += self.lost * math.log(-math.expm1(-x))
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    likelihood: float
+    s: Mapping[int, float]
+
+
+class _Plane:
+    """One plane: elements by number, what each loop saw, and the search for the suspects."""
+
+    def __init__(self, seen: Sequence[Seen], noise: Mapping[str, float]) -> None:
+        self._seen = seen
+        self._noise = noise
+        self.elements: list[Element] = []
+        numbers: dict[Element, int] = {}
+        self._rows: list[_Row] = []
+        self._crossing: list[list[_Row]] = []
+        for one in seen:
+            crossings = {}
+            for element, times in one.loop.crossings.items():
+                if element not in numbers:
+                    numbers[element] = len(self.elements)
+                    self.elements.append(element)
+                    self._crossing.append([])
+                crossings[numbers[element]] = times
+            per_crossing = noise[one.loop.host.name]
+            row = _Row(crossings, one.sent, one.lost, per_crossing * sum(crossings.values()))
+            self._rows.append(row)
+            for number in crossings:
+                self._crossing[number].append(row)
+        self._fits: dict[frozenset[int], _Fit] = {}
+
+    # ---- the likelihood of a set of suspects
+
+    def fit(self, suspects: frozenset[int]) -> _Fit:
+        """The most likely losses of these suspects, everything else being healthy."""
+        known = self._fits.get(suspects)
+        if known is None:
+            known = self._fits[suspects] = self._climb(suspects, {})
+        return known
+
+    def _climb(self, suspects: frozenset[int], fixed: Mapping[int, float]) -> _Fit:
+        s = dict.fromkeys(sorted(suspects - fixed.keys()), 0.0) | dict(fixed)
+        free = [e for e in s if e not in fixed]
+        before = -math.inf
+        for _ in range(60):
+            for e in free:
+                s[e] = self._best(e, s)
+            now = self._likelihood(s)
+            if now - before < 1e-3:
+                break
+            before = now
+        return _Fit(self._likelihood(s), s)
+
+    def _likelihood(self, s: Mapping[int, float]) -> float:
+        return sum(
+            row.likelihood(row.noise + sum(s[e] * n for e, n in row.crossings.items() if e in s))
+            for row in self._rows
+        )
+
+    def _best(self, e: int, s: Mapping[int, float]) -> float:
+        """The most likely s of one element, all others given."""
+        terms = []
+        for row in self._crossing[e]:
+            others = sum(s[o] * n for o, n in row.crossings.items() if o in s and o != e)
+            terms.append((row.crossings[e], row.noise + others, row.sent, row.lost))
+
+        def slope(at: float) -> tuple[float, float]:
+            """First and second derivative of the log-likelihood."""
+            first = second = 0.0
+            for n, x, sent, lost in terms:
+                first -= n * (sent - lost)
+                if lost:
+                    odds = 1 / math.expm1(x + n * at)
+                    first += n * lost * odds
+                    second -= n * n * lost * odds * (1 + odds)
+            return first, second
+
+        low, high = 0.0, _S_MAX
+        if slope(low)[0] <= 0:
+            return low
+        if slope(high)[0] >= 0:
+            return high
+        at = min(max(s.get(e, 0.0), 0.01), high / 2)
+        for _ in range(40):
+            first, second = slope(at)
+            if first > 0:
+                low = at
+            else:
+                high = at
+            step = at - first / second if second else low
+            if not low < step < high:
+                step = (low + high) / 2
+            if abs(step - at) < 1e-4 * at:
+                return step
+            at = step
+        return at
+
+    # ---- the search
+
+    def _score(self, suspects: frozenset[int]) -> float:
+        switches = sum(self.elements[e].is_switch for e in suspects)
+        return self.fit(suspects).likelihood - SUSPECT_COST * len(suspects) - SWITCH_COST * switches
+
+    def _candidates(self) -> list[int]:
+        """What may be suspected at all: its loops lose more than a little."""
+        found = []
+        for e, rows in enumerate(self._crossing):
+            lost, sent = sum(row.lost for row in rows), sum(row.sent for row in rows)
+            if lost >= 3 and lost > LOSS_NAMED * sent:
+                found.append(e)
+        return found
+
+    def _screened(self, suspects: frozenset[int], candidates: Iterable[int]) -> list[int]:
+        """The candidates that would help these suspects most, judged without fitting all anew."""
+        s = dict(self.fit(suspects).s)
+        gains = []
+        for e in candidates:
+            if e in suspects:
+                continue
+            best = self._best(e, s)
+            gain = 0.0
+            for row in self._crossing[e] if best else ():
+                x = row.noise + sum(s[o] * n for o, n in row.crossings.items() if o in s)
+                gain += row.likelihood(x + best * row.crossings[e]) - row.likelihood(x)
+            gains.append((-gain, self.elements[e].is_switch, e))
+        return [e for _gain, _switch, e in sorted(gains)[:_SCREEN]]
+
+    def _moves(self, now: frozenset[int], candidates: Sequence[int]) -> set[frozenset[int]]:
+        found = {now - {e} for e in now}
+        if len(now) < _SUSPECTS_MAX:
+            found |= {now | {e} for e in self._screened(now, candidates)}
+        for e in now:
+            found |= {now - {e} | {c} for c in self._screened(now - {e}, candidates)}
+        if 2 <= len(now) <= 6:
+            for a, b in combinations(sorted(now), 2):
+                rest = now - {a, b}
+                found |= {rest | {c} for c in self._screened(rest, candidates)}
+        return found - {now}
+
+    def suspects(self) -> frozenset[int]:
+        """The set that explains most at least cost."""
+        now: frozenset[int] = frozenset()
+        candidates = self._candidates()
+        while candidates:
+            best = max(
+                self._moves(now, candidates), key=lambda s: (self._score(s), sorted(s)), default=now
+            )
+            if self._score(best) <= self._score(now) + 1e-6:
+                break
+            now = best
+        return now
+
+    # ---- the answer
+
+    def faults(self) -> list[Fault]:
+        """The suspects that certainly lose, with the evidence."""
+        suspects = self.suspects()
+        fit = self.fit(suspects)
+        found = []
+        for e in sorted(suspects, key=lambda e: self.elements[e].name):
+            low, high = self._bounds(suspects, e)
+            if low <= LOSS_NAMED:
+                continue
+            loss = -math.expm1(-fit.s[e])
+            certainty, alternatives = self._judged(e, suspects)
+            found.append(
+                Fault(
+                    element=self.elements[e],
+                    kind="dead" if loss >= LOSS_DEAD else "loss",
+                    loss=loss,
+                    low=low,
+                    high=high,
+                    extra_us=0.0,
+                    certainty=certainty,
+                    evidence=self._evidence(e, suspects),
+                    alternatives=alternatives,
+                )
+            )
+        return found
+
+    def _bounds(self, suspects: frozenset[int], e: int) -> tuple[float, float]:
+        """Least and greatest loss of a suspect that what was seen is still compatible with."""
+        fit = self.fit(suspects)
+
+        def compatible(loss: float) -> bool:
+            s = min(_S_MAX, -math.log1p(-loss)) if loss < 1 else _S_MAX
+            return self._climb(suspects, {e: s}).likelihood >= fit.likelihood - SURE
+
+        def bound(inside: float, outside: float) -> float:
+            if compatible(outside):
+                return outside
+            for _ in range(9):
+                middle = (inside + outside) / 2
+                inside, outside = (middle, outside) if compatible(middle) else (inside, middle)
+            return (inside + outside) / 2
+
+        loss = -math.expm1(-fit.s[e])
+        return bound(loss, 0.0), bound(loss, 1.0)
+
+    def _rivals(self, e: int, suspects: frozenset[int]) -> set[frozenset[int]]:
+        """The most promising sets that do without one of the suspects."""
+        rest = suspects - {e}
+        candidates = [c for c in self._candidates() if c != e]
+        found = {rest}
+        for one in self._screened(rest, candidates):
+            found.add(rest | {one})
+            found |= {rest | {one, two} for two in self._screened(rest | {one}, candidates)}
+        return found
+
+    def _judged(
+        self, e: int, suspects: frozenset[int]
+    ) -> tuple[float, tuple[tuple[str, ...], ...]]:
+        """How far all other explanations fall behind, and those that explain exactly the same."""
+        certainty, same = math.inf, set()
+        expected = self._expected(suspects)
+        for rival in self._rivals(e, suspects):
+            behind = self._score(suspects) - self._score(rival)
+            if behind < 2 * SUSPECT_COST and expected.reproduced_by(rival):
+                same.add(rival - suspects)
+            else:
+                certainty = min(certainty, behind)
+        names = [tuple(sorted(self.elements[x].name for x in sets)) for sets in _minimal(same)]
+        return certainty, tuple(sorted(names, key=lambda n: (len(n), n)))
+
+    def _expected(self, suspects: frozenset[int]) -> _Plane:
+        """The plane as it would look if these suspects were all there is, without any chance."""
+        s = self.fit(suspects).s
+        ideal = _Plane(self._seen, self._noise)
+        for row in ideal._rows:
+            x = row.noise + sum(s[e] * n for e, n in row.crossings.items() if e in s)
+            row.lost = -math.expm1(-x) * row.sent
+        return ideal
+
+    def reproduced_by(self, suspects: frozenset[int]) -> bool:
+        """Whether these suspects, with the right losses, lead to the counts of every loop."""
+        s = self.fit(suspects).s
+        wrong = 0.0
+        for row in self._rows:
+            x = row.noise + sum(s[e] * n for e, n in row.crossings.items() if e in s)
+            wrong += abs(row.lost + math.expm1(-x) * row.sent)
+        return wrong < SAME
+
+    def _evidence(self, e: int, suspects: frozenset[int]) -> tuple[str, ...]:
+        """Loops that lose across it, and loops that get by without it and lose nothing."""
+        across, beside = [], []
+        for one, row in zip(self._seen, self._rows, strict=True):
+            if e in row.crossings and one.lost:
+                only = len(suspects & row.crossings.keys()) == 1
+                across.append((not only, -one.lost / one.sent, one))
+            elif not suspects & row.crossings.keys():
+                shared = set(row.crossings) & {x for r in self._crossing[e] for x in r.crossings}
+                beside.append((-len(shared), one.lost / one.sent, one))
+        lines = [_line(one) for *_, one in sorted(across, key=lambda item: item[:2])[:4]]
+        lines += [_line(one) for *_, one in sorted(beside, key=lambda item: item[:2])[:2]]
+        return tuple(lines)
+
+
+def _minimal(sets: set[frozenset[int]]) -> list[frozenset[int]]:
+    """Those that are not empty and contain no other."""
+    sets = {each for each in sets if each}
+    return [each for each in sets if not any(other < each for other in sets)]
+
+
+def _line(one: Seen) -> str:
+    return f"{one.loop} and back: lost {one.lost} of {one.sent}"
+
+
+def _slow(seen: Sequence[Seen], lossy: set[Element]) -> list[Fault]:
+    """Elements whose every loop takes far longer than its like on the host's other planes."""
+    like: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for one in seen:
+        if one.rtt_us is not None:
+            planes = like.setdefault((one.loop.host.name, one.loop.kind), {})
+            planes.setdefault(one.loop.plane, []).append(one.rtt_us)
+    usual = {key: _lower_median(min(rtts) for rtts in p.values()) for key, p in like.items()}
+    extra: dict[int, float] = {}
+    across: dict[Element, list[int]] = {}
+    for i, one in enumerate(seen):
+        if one.rtt_us is None:
+            continue
+        base = usual[one.loop.host.name, one.loop.kind]
+        if one.rtt_us > max(SLOW_TIMES * base, base + SLOW_US):
+            extra[i] = one.rtt_us - base
+        for element in one.loop.crossings:
+            across.setdefault(element, []).append(i)
+    guilty = {e: loops for e, loops in across.items() if all(i in extra for i in loops)}
+    unexplained, found = set(extra), []
+    while unexplained and guilty:
+        element = max(
+            guilty,
+            key=lambda e: (len(unexplained.intersection(guilty[e])), not e.is_switch, e.name),
+        )
+        loops = guilty.pop(element)
+        if not unexplained.intersection(loops):
+            break
+        unexplained.difference_update(loops)
+        if element in lossy:
+            continue
+        each = _lower_median(extra[i] / seen[i].loop.crossings[element] for i in loops)
+        lines = tuple(f"{seen[i].loop} and back: {seen[i].rtt_us:.0f} us" for i in loops[:4])
+        found.append(Fault(element, "slow", 0.0, 0.0, 0.0, each, math.inf, lines, ()))
+    return found
+
+
+def _lower_median(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2]

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the survey says of the fabric, as the control API shows it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from mrcd.config import Config
+from mrcd.faultmap import Seen
+from mrcd.loops import Element, link, nic, t0, t1
+from mrcd.model import (
+    SCHEMA_VERSION,
+    ElementInfo,
+    FaultInfo,
+    FaultsReply,
+    HostSpot,
+    MapReply,
+    SurveyInfo,
+)
+from mrcd.survey import Survey
+
+
+class FaultReport:
+    """Answers ListFaults and GetMap from live state."""
+
+    def __init__(self, config: Config, survey: Survey) -> None:
+        self._config = config
+        self._survey = survey
+
+    def _about(self) -> SurveyInfo:
+        survey = self._survey
+        return SurveyInfo(
+            enabled=not survey.reason,
+            reason=survey.reason,
+            pps=survey.pps,
+            loops=len(survey.loops),
+            hosts_heard=survey.heard,
+            hosts_total=len(self._config.peers),
+            accepted=survey.accepted,
+            rejected=survey.rejected,
+        )
+
+    def faults(self) -> FaultsReply:
+        """What is named now."""
+        now = time.monotonic_ns()
+        found = [
+            FaultInfo(
+                element=named.fault.element.name,
+                kind=named.fault.kind,
+                loss=round(named.fault.loss, 5),
+                loss_low=round(named.fault.low, 5),
+                loss_high=round(named.fault.high, 5),
+                extra_us=round(named.fault.extra_us, 1),
+                since_s=round((now - named.since_ns) / 1e9, 3),
+                evidence=list(named.fault.evidence),
+                alternatives=[list(names) for names in named.fault.alternatives],
+            )
+            for named in self._survey.list.named
+        ]
+        return {"schema_version": SCHEMA_VERSION, "survey": self._about(), "faults": found}
+
+    def fabric_map(self) -> MapReply:
+        """Every element, with what is known of it."""
+        fabric, seen = self._config.fabric, self._survey.seen
+        sent: dict[Element, int] = {}
+        for one in seen:
+            for element in one.loop.crossings:
+                sent[element] = sent.get(element, 0) + one.sent
+        named = {each.fault.element: each.fault for each in self._survey.list.named}
+        latencies = _latencies(seen)
+        elements = []
+        for plane in range(fabric.planes):
+            elements += [t0(plane, j) for j in range(1, fabric.t0 + 1)]
+            elements += [t1(plane, m) for m in range(1, fabric.t1 + 1)]
+            elements += [nic(plane, host) for host in fabric.hosts]
+            elements += [
+                link(plane, j, m) for j in range(1, fabric.t0 + 1) for m in range(1, fabric.t1 + 1)
+            ]
+        infos = []
+        for element in elements:
+            fault = named.get(element)
+            infos.append(
+                ElementInfo(
+                    name=element.name,
+                    kind=element.kind,
+                    plane=element.plane,
+                    state=fault.kind if fault else "ok" if element in sent else "unseen",
+                    loss=round(fault.loss, 5) if fault else 0.0,
+                    sent=sent.get(element, 0),
+                    latency_us=latencies.get(element),
+                )
+            )
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "survey": self._about(),
+            "planes": fabric.planes,
+            "t0": fabric.t0,
+            "t1": fabric.t1,
+            "hosts": [HostSpot(name=host.name, t0=host.t0) for host in fabric.hosts],
+            "elements": infos,
+        }
+
+
+def _latencies(seen: list[Seen]) -> dict[Element, float]:
+    """One crossing of each link, switch included: half of what a loop over it takes longer."""
+    trips: dict[tuple[str, int, int, int], float] = {}
+    for one in seen:
+        if one.rtt_us is not None:
+            trips[one.loop.host.name, one.loop.plane, one.loop.t1, one.loop.t0] = one.rtt_us
+    samples: dict[Element, list[float]] = {}
+    for one in seen:
+        if one.rtt_us is None:
+            continue
+        host, plane, m, k = one.loop.host, one.loop.plane, one.loop.t1, one.loop.t0
+        if one.loop.kind == "near":
+            samples.setdefault(nic(plane, host), []).append(one.rtt_us / 2)
+            continue
+        shorter = trips.get((host.name, plane, m if k else 0, 0))
+        if shorter is not None:
+            crossed = link(plane, k or host.t0, m)
+            samples.setdefault(crossed, []).append(max(0.0, one.rtt_us - shorter) / 2)
+    return {element: round(statistics.median(values), 1) for element, values in samples.items()}

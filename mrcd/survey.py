@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The survey: sends this host's loops, exchanges what hosts saw, and judges what is at fault.
+
+Probes are sent and counted by the kernel (bpf/survey.h); every tick one system call sends the next
+few. Twice a second the totals are read, told to the peers, and all that is known is judged
+(mrcd/evidence.py, mrcd/faultmap.py, mrcd/faultlist.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Sequence
+
+from mrcd import bpfsys, evidence
+from mrcd.abi import ABI
+from mrcd.clock import CARRIER
+from mrcd.config import Config
+from mrcd.datapath import Datapath
+from mrcd.evidence import Evidence, EvidenceError, Total
+from mrcd.fabric import usid
+from mrcd.faultlist import FaultList
+from mrcd.faultmap import Fault, Seen, infer
+from mrcd.log import get_logger
+from mrcd.loops import Loop, loops_of, members_of
+from mrcd.peers import Peers
+from mrcd.qptable import words
+
+log = get_logger()
+
+_LOOP = ABI.structs["mrc_loop"]
+_PATH = ABI.structs["mrc_peer_plane"]
+_SURVEY = ABI.structs["mrc_survey"]
+
+TICK_S = 0.02
+PEERS_TOLD = 64
+"""Peers told in one interval; with more, each in its turn."""
+JUDGED_SHARE = 0.05
+"""Part of a CPU that judging may take: with many hosts it is done less often."""
+NIC_LOSS = 0.01
+"""A NIC link of ours that certainly loses more is not used."""
+NIC_CLEAN_S = 5.0
+NIC_CLEAN_MAX_S = 80.0
+"""It is used again after so long without loss, twice as long after each relapse."""
+
+
+def write_loops(datapath: Datapath, config: Config, loops: Sequence[Loop]) -> None:
+    """Program where the loops lead; mrc_survey sends them in turn from then on."""
+    fabric, host = config.fabric, config.host
+    for index, each in enumerate(loops):
+        datapath.write(
+            "loop_paths",
+            index,
+            _PATH,
+            addr=words(fabric.address6(host, each.plane).packed),
+            usids=words(usid.da_bytes(fabric.block, each.usids)),
+        )
+        datapath.write("loops", index, _LOOP, plane=each.plane)
+    datapath.write("survey", 0, _SURVEY, loops=len(loops))
+
+
+class Survey:
+    """Start it when planes and peers are up; `on_nic` hears plane, health and reason."""
+
+    def __init__(
+        self,
+        config: Config,
+        datapath: Datapath,
+        peers: Peers,
+        epoch: int,
+        on_nic: Callable[[int, bool, str], None],
+    ) -> None:
+        self._config = config
+        self._dp = datapath
+        self._peers = peers
+        self._epoch = epoch >> 1  # 63 bits, as the message has them
+        self._nics = NicHealth(config.host.name, config.fabric.planes, on_nic)
+        self.pps = config.transport.survey_pps
+        self.reason = _why_not(config)
+        if self.reason:
+            self.pps = 0
+        fabric = config.fabric
+        members = members_of(fabric)
+        self.loops = loops_of(fabric, config.host, members) if self.pps else ()
+        hosts = [config.host, *(peer.host for peer in config.peers)]
+        self._digest = evidence.digest(fabric)
+        self._evidence = Evidence(
+            {host.name: functools.partial(loops_of, fabric, host, members) for host in hosts},
+            self._digest,
+        )
+        self._run = bpfsys.TestRun(datapath.programs["mrc_survey"], CARRIER)
+        self._histograms: dict[int, tuple[int, ...]] = {}
+        self._sent: dict[int, int] = {}
+        self._turn = 0
+        self._judge_at = 0.0
+        self._rejected_at = 0.0
+        self.list = FaultList()
+        self.seen: list[Seen] = []
+        self.accepted = 0
+        self.rejected = 0
+        peers.on_message(evidence.MAGIC, self._receive)
+
+    @property
+    def heard(self) -> int:
+        """How many peers told what they saw lately."""
+        now = time.monotonic_ns()
+        heard = self._evidence.heard_ns
+        return sum(
+            now - heard[peer.name] < 10 * evidence.INTERVAL_NS
+            for peer in self._config.peers
+            if peer.name in heard
+        )
+
+    async def follow(self) -> None:
+        """Send, exchange and judge; runs until cancelled."""
+        if not self.pps:
+            log.info("survey.off", reason=self.reason)
+            return
+        write_loops(self._dp, self._config, self.loops)
+        log.info("survey.started", loops=len(self.loops), pps=self.pps)
+        loop = asyncio.get_running_loop()
+        per_tick = self.pps * TICK_S
+        credit, due = 0.0, loop.time()
+        read_at = due
+        while True:
+            now = loop.time()
+            if now >= read_at:
+                # What was sent last has had a tick to come back.
+                read_at = max(read_at + evidence.INTERVAL_NS / 1e9, now)
+                self._interval(now)
+            credit = min(credit + per_tick, max(1.0, 2 * per_tick))
+            if credit >= 1:
+                self._run.run(int(credit))
+                credit -= int(credit)
+            due = max(due + TICK_S, loop.time())
+            await asyncio.sleep(due - loop.time())
+
+    # ---- twice a second
+
+    def _interval(self, now: float) -> None:
+        totals = self._read()
+        self._evidence.add(self._config.host.name, self._epoch, totals, now_ns=time.monotonic_ns())
+        self._tell(totals)
+        if now >= self._judge_at:
+            self._judge()
+            took = asyncio.get_running_loop().time() - now
+            self._judge_at = now + took / JUDGED_SHARE
+
+    def _read(self) -> dict[int, Total]:
+        """Totals of the loops that were probed since the last time."""
+        rows = bpfsys.lookup_batch(self._dp.maps["loops"], 0, len(self.loops), _LOOP.size)
+        totals = {}
+        for index, raw in enumerate(rows):
+            counts, histogram = _LOOP.unpack(raw), _LOOP.unpack_array(raw, "rtt")
+            if counts["sent"] == self._sent.get(index):
+                continue
+            before = self._histograms.get(index, (0,) * len(histogram))
+            fresh = [new - old for new, old in zip(histogram, before, strict=True)]
+            self._sent[index], self._histograms[index] = counts["sent"], histogram
+            # A probe may come back between the kernel's two counts and our reading of them.
+            returned = min(counts["returned"], counts["sent"])
+            totals[index] = Total(counts["sent"], returned, evidence.quantile_us(fresh))
+        return totals
+
+    def _tell(self, totals: dict[int, Total]) -> None:
+        """Send the totals to the peers, each on two planes in turn."""
+        peers, planes = self._config.peers, self._config.fabric.planes
+        datagrams = evidence.encode(self._config.host.name, self._epoch, self._digest, totals)
+        count = min(PEERS_TOLD, len(peers))
+        for i in range(count):
+            peer = peers[(self._turn * count + i) % len(peers)]
+            usable = self._peers.usable_planes(peer.name) or list(range(planes))
+            first = self._turn % len(usable)
+            second = first + 1 + self._turn // len(usable) % max(1, len(usable) - 1)
+            for plane in {usable[first], usable[second % len(usable)]}:
+                for datagram in datagrams:
+                    self._peers.send(peer.name, plane, datagram)
+        self._turn += 1
+
+    def _receive(self, datagram: bytes, plane: int) -> None:
+        try:
+            self._evidence.receive(datagram, now_ns=time.monotonic_ns())
+            self.accepted += 1
+        except EvidenceError as error:
+            self.rejected += 1
+            now = time.monotonic()
+            if now - self._rejected_at >= 1:  # anybody may send any number of them
+                self._rejected_at = now
+                log.info("survey.rejected", plane=plane, reason=str(error), count=self.rejected)
+
+    def _judge(self) -> None:
+        now_ns = time.monotonic_ns()
+        recent = evidence.recent_intervals(len(self.loops), self.pps)
+        self.seen = self._evidence.seen(recent, now_ns=now_ns)
+        changes = self.list.update(infer(self.seen), now_ns=now_ns)
+        for fault in changes.named:
+            log.warning("fault.named", **_fields(fault))
+        for fault in changes.cleared:
+            log.info("fault.cleared", element=fault.element.name, kind=fault.kind)
+        self._nics.update([named.fault for named in self.list.named], now_ns=now_ns)
+
+
+class NicHealth:
+    """Tells the planes when a NIC link of ours loses, and when it has been clean for long enough.
+
+    The last plane that is left is never given up.
+    """
+
+    def __init__(self, host: str, planes: int, on_nic: Callable[[int, bool, str], None]) -> None:
+        self._on_nic = on_nic
+        self._planes = {f"{host}:p{plane}": plane for plane in range(planes)}
+        self._bad_ns: dict[int, int] = {}  # unhealthy planes: when they were last seen to lose
+        self._hold_s = dict.fromkeys(range(planes), NIC_CLEAN_S)
+        self._back_ns: dict[int, int] = {}
+
+    def update(self, faults: list[Fault], *, now_ns: int) -> None:
+        """The faults named now."""
+        losing = {
+            self._planes[fault.element.name]: fault
+            for fault in faults
+            if fault.element.name in self._planes and fault.low > NIC_LOSS
+        }
+        for plane, fault in sorted(losing.items()):
+            if plane not in self._bad_ns:
+                if len(self._bad_ns) + 1 >= len(self._planes):
+                    continue
+                if now_ns - self._back_ns.get(plane, 0) < 1e9 * 4 * self._hold_s[plane]:
+                    self._hold_s[plane] = min(2 * self._hold_s[plane], NIC_CLEAN_MAX_S)
+                else:
+                    self._hold_s[plane] = NIC_CLEAN_S
+                share = "is dead" if fault.kind == "dead" else f"loses {fault.loss:.1%}"
+                self._on_nic(plane, False, f"NIC link {fault.element.name} {share}")
+            self._bad_ns[plane] = now_ns
+        for plane in [p for p in self._bad_ns if p not in losing]:
+            if now_ns - self._bad_ns[plane] > 1e9 * self._hold_s[plane]:
+                del self._bad_ns[plane]
+                self._back_ns[plane] = now_ns
+                self._on_nic(plane, True, "NIC link is clean again")
+
+
+def _why_not(config: Config) -> str:
+    """Why no survey is possible here; empty when it is."""
+    if getattr(config.fabric, "routing", "srv6") != "srv6":
+        return 'routing = "ecmp": only a source route leads back to its sender'
+    return "" if config.transport.survey_pps else "[transport] survey_pps is 0"
+
+
+def _fields(fault: Fault) -> dict[str, str]:
+    fields = {"element": fault.element.name, "kind": fault.kind}
+    if fault.kind == "loss":
+        fields["loss"] = f"{fault.loss:.1%}"
+    if fault.alternatives:
+        fields["or"] = ", or ".join(" and ".join(names) for names in fault.alternatives)
+    return fields

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the hosts of a lab say is at fault, watched while faults come and go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from cli.client import Client
+from mrcd.fabric import lab, state
+from mrcd.fabric.description import Fabric
+from mrcd.loops import loops_of
+from mrcd.model import FaultInfo, FaultsReply
+
+
+def faults_of(name: str, host: str) -> FaultsReply:
+    """A host's fault list."""
+    with Client(str(state.places(name, host).socket)) as client:
+        return client.faults()
+
+
+def elements(fabric: Fabric) -> list[str]:
+    """Every link and switch that some loop crosses."""
+    return sorted(
+        {
+            element.name
+            for host in fabric.hosts
+            for loop in loops_of(fabric, host)
+            for element in loop.crossings
+        }
+    )
+
+
+@dataclass(slots=True)
+class Watched:
+    """How a set of faults was named. Seconds count from when the faults were in effect."""
+
+    truth: frozenset[str]
+    named_s: float | None = None  # every host named all that can be known, and nothing else
+    cleared_s: float | None = None
+    exact: bool = False  # without any "cannot be told from"
+    healthy: set[str] = field(default_factory=set)  # named by any host at any moment
+    last: dict[str, list[str]] = field(default_factory=dict)
+
+
+def explains(faults: Iterable[FaultInfo], truth: frozenset[str], hidden: frozenset[str]) -> bool:
+    """Whether the faults named are the true ones, or say themselves that those cannot be told.
+
+    `hidden`: true ones that leave no trace beside the others.
+    """
+    named = {fault.element: fault for fault in faults}
+    known = set(named) & truth
+    for name in set(named) - truth:
+        sets = [set(names) for names in named[name].alternatives if set(names) <= truth]
+        if not sets:
+            return False
+        known |= set.union(*sets)
+    return truth - known <= hidden
+
+
+def healthy_named(faults: Iterable[FaultInfo], truth: frozenset[str]) -> set[str]:
+    """What is named though it is healthy, and no true set is offered in its place."""
+    return {
+        fault.element
+        for fault in faults
+        if fault.element not in truth
+        and not any(set(names) <= truth for names in fault.alternatives)
+    }
+
+
+def hidden_by(actions: dict[str, str]) -> frozenset[str]:
+    """Elements whose fault nothing can show: they hang on a dead switch or a dead NIC link."""
+    dead = {name for name, action in actions.items() if action in ("blackhole", "down")}
+    return frozenset(
+        name
+        for name in actions
+        for other in dead - {name}
+        if other in name.split(":") or ("t0-" in other and name.startswith("h"))
+    )
+
+
+def watch(name: str, fabric: Fabric, actions: dict[str, str], within_s: float) -> Watched:
+    """Apply faults, wait until all hosts name them, clear them, wait until all lists are empty."""
+    result = Watched(frozenset(actions))
+    hidden = hidden_by(actions)
+    try:
+        for element, action in actions.items():
+            lab.fault(name, element, action)
+        for seconds, lists in _lists(name, fabric, within_s):
+            for faults in lists.values():
+                result.healthy |= healthy_named(faults, result.truth)
+            result.last = {
+                host: [fault.element for fault in faults] for host, faults in lists.items()
+            }
+            if all(explains(faults, result.truth, hidden) for faults in lists.values()):
+                result.named_s = seconds
+                result.exact = all(set(n) == result.truth for n in result.last.values())
+                break
+    finally:
+        for element in actions:
+            lab.fault(name, element, "clear")
+    for seconds, lists in _lists(name, fabric, within_s):
+        for faults in lists.values():
+            result.healthy |= healthy_named(faults, result.truth)
+        if not any(lists.values()):
+            result.cleared_s = seconds
+            break
+    return result
+
+
+def _lists(
+    name: str, fabric: Fabric, within_s: float
+) -> Iterator[tuple[float, dict[str, list[FaultInfo]]]]:
+    """All hosts' lists again and again, with the time since the first."""
+    began = time.monotonic()
+    while (seconds := time.monotonic() - began) < within_s:
+        yield seconds, {host.name: faults_of(name, host.name)["faults"] for host in fabric.hosts}
+        time.sleep(0.1)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Faults of a lab, named by every host's mrcd; more of them in tests/bench/faultmap.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.net.conftest import _labs
+from tests.net.fault_watch import elements, faults_of, watch
+from tests.net.lab_hosts import counters, eventually, mrcctl, mrcctl_json
+
+Lab = Any  # conftest.RunningLab
+MakeLab = Callable[..., Lab]
+WITHIN_S = 60.0
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one-host-a-T0", "two-hosts-a-T0"])
+def surveyed(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """Three planes of two T1s and two T0s, whose hosts all hear each other."""
+    with _labs(f"f{request.param}x") as make:
+        hosts = 2 * request.param
+        running = make(daemons=True, hosts=hosts, planes=3, t1=2, hosts_per_t0=request.param)
+        for host in running.fabric.hosts:
+            eventually(
+                lambda host=host: (
+                    faults_of(running.name, host.name)["survey"].hosts_heard == hosts - 1
+                ),
+                f"{host.name} hears all others",
+                30,
+            )
+        yield running
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "actions",
+    [
+        {"p1t0-1:p1t1-2": "blackhole"},
+        {"p1t0-1:p1t1-2": "loss=10%"},
+        {"h1:p1": "blackhole"},
+        {"h2:p0": "down"},
+        {"h1:p2": "loss=10%"},
+        {"p1t0-2": "blackhole"},
+        {"p1t0-1": "loss=10%"},
+        {"p0t1-1": "blackhole"},
+        {"p0t1-2": "loss=10%"},
+        {"p1t1-2": "down"},
+        {"h1:p1": "blackhole", "p2t0-2:p2t1-1": "loss=20%"},
+        {"p1t0-1:p1t1-1": "blackhole", "p1t1-2": "blackhole"},
+    ],
+    ids=lambda actions: "+".join(f"{e}={a}" for e, a in actions.items()),
+)
+def test_every_host_names_the_fault_and_then_none(surveyed: Lab, actions: dict[str, str]) -> None:
+    result = watch(surveyed.name, surveyed.fabric, actions, WITHIN_S)
+    assert result.healthy == set()
+    assert result.named_s is not None, result.last
+    assert result.cleared_s is not None
+
+
+def test_the_list_and_the_map_as_people_see_them(surveyed: Lab) -> None:
+    name = surveyed.name
+    healthy = mrcctl(name, "h1", "fault", "list", "--check")
+    assert (healthy.returncode, healthy.stdout.splitlines()[0]) == (0, "no faults")
+    surveyed.fault("p1t0-1:p1t1-2", "blackhole")
+    try:
+        eventually(lambda: faults_of(name, "h1")["faults"], "h1 names it", 30)
+        shown = mrcctl(name, "h1", "fault", "list", "--check")
+        drawn = mrcctl(name, "h1", "fabric", "map")
+        everything = mrcctl_json(name, "h1", "fabric", "map")["elements"]
+    finally:
+        surveyed.fault("p1t0-1:p1t1-2", "clear")
+    assert shown.returncode == 1
+    assert shown.stdout.startswith("p1t0-1:p1t1-2 is dead, for ")
+    assert "h1 - p1t0-1 - p1t1-2 and back: lost " in shown.stdout
+    assert "plane 1: 1 at fault" in drawn.stdout
+    assert {element["name"] for element in everything} == set(elements(surveyed.fabric))
+    assert {element["state"] for element in everything} == {"ok", "dead"}
+    eventually(lambda: not faults_of(name, "h1")["faults"], "h1 clears it", 30)
+
+
+def test_all_probes_come_back_from_a_healthy_fabric(surveyed: Lab) -> None:
+    for host in surveyed.fabric.hosts:
+        before = counters(surveyed.name, host.name)
+
+        def enough(host: Any = host, before: dict[str, int] = before) -> bool:
+            return counters(surveyed.name, host.name)["survey_tx"] >= before["survey_tx"] + 200
+
+        eventually(enough, f"{host.name} sends 200 probes")
+        after = counters(surveyed.name, host.name)
+        sent = after["survey_tx"] - before["survey_tx"]
+        assert after["survey_rx"] - before["survey_rx"] >= 0.98 * sent
+        assert after["drop_survey"] == 0
+
+
+def test_no_survey_when_it_is_turned_off(make_lab: MakeLab) -> None:
+    running = make_lab(daemons=True, planes=2, settings="[transport]\nsurvey_pps = 0\n")
+    reply = faults_of(running.name, "h1")
+    assert not reply["survey"].enabled
+    assert counters(running.name, "h1")["survey_tx"] == 0
+    shown = mrcctl(running.name, "h1", "fault", "list")
+    assert shown.stdout == "no survey: [transport] survey_pps is 0\n"

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``mrcctl fault list`` and ``mrcctl fabric map`` against a control server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli import exits, fabricmap
+from cli.main import mrcctl
+from tests.unit.control_double import FakeSource, serving
+
+
+@pytest.fixture
+def source() -> FakeSource:
+    return FakeSource()
+
+
+@pytest.fixture
+def server(tmp_path: Path, source: FakeSource) -> Iterator[Path]:
+    path = tmp_path / "mrcd.sock"
+    with serving(path, source):
+        yield path
+
+
+def run(path: Path, *args: str) -> Result:
+    return CliRunner().invoke(mrcctl, ["--socket", str(path), *args], prog_name="mrcctl")
+
+
+def test_faults_say_what_how_much_since_when_and_why(server: Path) -> None:
+    result = run(server, "fault", "list")
+    assert result.exit_code == exits.DONE
+    assert result.output.splitlines() == [
+        "p0t1-1 is dead, for 12 s",
+        "    cannot be told from: p0t0-1:p0t1-1 and p0t0-2:p0t1-1",
+        "    h1 - p1t0-1 - p1t1-2 and back: lost 21 of 264",
+        "p1t0-1:p1t1-2 loses 4.1 % (3.2 % to 10 %), for 12 s",
+        "    h1 - p1t0-1 - p1t1-2 and back: lost 21 of 264",
+        "h2:p1 is slow: 5.4 ms too long, for 12 s",
+        "    h1 - p1t0-1 - p1t1-2 and back: lost 21 of 264",
+        "survey: 10 loops here, 200 probes/s; 1 of 2 peers tell theirs",
+    ]
+
+
+def test_no_faults(server: Path, source: FakeSource) -> None:
+    source.healthy_fabric, source.rejected = True, 3
+    result = run(server, "fault", "list", "--check")
+    assert result.exit_code == exits.DONE
+    first, second = result.output.splitlines()
+    assert first == "no faults"
+    assert second.endswith("; 3 messages rejected")
+
+
+def test_check_fails_on_faults_after_printing_them(server: Path) -> None:
+    result = run(server, "fault", "list", "--check")
+    assert result.exit_code == exits.FAILED
+    assert "p0t1-1 is dead" in result.output
+
+
+def test_json_is_the_reply(server: Path) -> None:
+    reply = json.loads(run(server, "fault", "list", "--json").output)
+    assert reply["schema_version"] == 1
+    assert [fault["element"] for fault in reply["faults"]] == ["p0t1-1", "p1t0-1:p1t1-2", "h2:p1"]
+    assert reply["survey"]["enabled"]
+
+
+def test_without_a_survey_nothing_is_claimed(server: Path, source: FakeSource) -> None:
+    source.survey_off, source.healthy_fabric = "[transport] survey_pps is 0", True
+    assert run(server, "fault", "list").output == "no survey: [transport] survey_pps is 0\n"
+
+
+def test_map_draws_a_block_for_each_plane(server: Path) -> None:
+    result = run(server, "fabric", "map")
+    assert result.exit_code == exits.DONE
+    blocks = result.output.split("\n\n")
+    assert blocks[0].splitlines() == [
+        "plane 0: 1 at fault",
+        "            p0t1-1 x p0t1-2   hosts",
+        "p0t0-1      23       23       h1 12",
+        "p0t0-2      23       23       h2 12",
+    ]
+    assert blocks[1].splitlines()[:2] == [
+        "plane 1: 2 at fault",
+        "            p1t1-1   p1t1-2   hosts",
+    ]
+    assert "p1t0-1      23       4.1%     h1 12" in blocks[1]
+    assert "h2 ~12" in blocks[1]
+    assert blocks[2].startswith(fabricmap.LEGEND)
+
+
+@pytest.mark.parametrize(("planes", "t0s", "t1s"), [(4, 2, 2), (8, 2, 32), (8, 40, 4)])
+def test_map_fits_eighty_columns(source: FakeSource, planes: int, t0s: int, t1s: int) -> None:
+    source.fabric_planes, source.t0s, source.t1s = planes, t0s, t1s
+    lines = fabricmap.render(source.fabric_map(), 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("plane ") for line in lines) == planes
+
+
+def test_a_wide_fabric_is_summed_up_and_its_faults_named(source: FakeSource) -> None:
+    source.t1s = 32
+    text = fabricmap.render(source.fabric_map(), 80)
+    assert "p0t0-1      32 of 32 T1 links ok 23 to 23 us   h1 12" in text
+    assert "p1t0-1      31 of 32 T1 links ok 23 to 23 us   h1 12" in text
+    assert "  p1t0-1:p1t1-2 4.1%" in text
+    assert "  p0t1-1 x" in text
+
+
+def test_map_as_json(server: Path) -> None:
+    reply = json.loads(run(server, "fabric", "map", "--json").output)
+    assert (reply["planes"], reply["t0"], reply["t1"]) == (2, 2, 2)
+    assert len(reply["elements"]) == 2 * (2 + 2 + 4 + 2)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Evidence: messages that survive anything, counts that stay exact, windows that follow changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mrcd import evidence
+from mrcd.evidence import INTERVAL_NS, Evidence, EvidenceError, Total
+from mrcd.faultmap import Seen, infer
+from mrcd.loops import loops_of
+from tests.unit.fault_double import fabric_of
+
+FABRIC = fabric_of(2, 2, 2, 1)
+DIGEST = evidence.digest(FABRIC)
+
+
+def empty() -> Evidence:
+    makers = {host.name: functools.partial(loops_of, FABRIC, host) for host in FABRIC.hosts}
+    return Evidence(makers, DIGEST)
+
+
+def message(**changes: object) -> bytes:
+    good = evidence.Message(evidence.VERSION, "h2", 7, DIGEST, ((0, 10, 10, 50),))
+    body = msgspec.msgpack.encode(msgspec.structs.replace(good, **changes))
+    return evidence.MAGIC + len(body).to_bytes(2, "big") + body
+
+
+class Feeder:
+    """Two hosts whose loops are probed at a rate and lose what a test says."""
+
+    def __init__(self, per_interval: int = 7) -> None:
+        self.evidence = empty()
+        self.now_ns = 1000 * INTERVAL_NS
+        self._per = per_interval
+        self._totals: dict[tuple[str, int], Total] = {}
+        self._rng = random.Random(1)
+
+    def run(self, intervals: int, losses: dict[str, float]) -> list[str]:
+        """Go on for some intervals; the names inferred after the last one."""
+        for _ in range(intervals):
+            self.now_ns += INTERVAL_NS
+            for host in FABRIC.hosts:
+                fresh = {}
+                for index, loop in enumerate(loops_of(FABRIC, host)):
+                    back = 1.0
+                    for element, times in loop.crossings.items():
+                        back *= (1 - losses.get(element.name, 0)) ** times
+                    returned = sum(self._rng.random() < back for _ in range(self._per))
+                    old = self._totals.get((host.name, index), Total(0, 0, None))
+                    fresh[index] = Total(old.sent + self._per, old.returned + returned, 50.0)
+                    self._totals[host.name, index] = fresh[index]
+                self.evidence.add(host.name, 1, fresh, now_ns=self.now_ns)
+        return [fault.element.name for fault in infer(self.seen())]
+
+    def seen(self) -> list[Seen]:
+        return self.evidence.seen(evidence.RECENT, now_ns=self.now_ns)
+
+
+def test_totals_survive_the_wire() -> None:
+    totals = {i: Total(1000 + i, 990 + i, 12.0) for i in range(150)}
+    datagrams = evidence.encode("h2", (1 << 63) - 1, DIGEST, totals)
+    assert all(len(datagram) <= evidence.MAX_BYTES for datagram in datagrams)
+    back = {}
+    for datagram in datagrams:
+        told = evidence.decode(datagram)
+        assert (told.host, told.epoch, told.digest) == ("h2", (1 << 63) - 1, DIGEST)
+        back |= {index: Total(sent, ret, rtt) for index, sent, ret, rtt in told.totals}
+    assert back == totals
+
+
+def test_a_full_datagram_of_greatest_numbers_fits() -> None:
+    most = (1 << 63) - 1
+    totals = {65535 - i: Total(most, most, 4e9) for i in range(40)}
+    (datagram,) = evidence.encode("h" * 31, most, (1 << 32) - 1, totals)
+    assert len(datagram) <= evidence.MAX_BYTES
+
+
+@pytest.mark.parametrize(
+    ("datagram", "why"),
+    [
+        (b"", "0 bytes"),
+        (b"MRCf\0\0" + b"x" * 2000, "2006 bytes"),
+        (b"MRCh\0\0", "no message"),
+        (message()[:-1], "no message"),
+        (b"MRCf\0\1\xc1", "not a message"),
+        (b"MRCf\0\1\x90", "not a message"),
+        (message(version=9), "version 9"),
+        (message(host="h9"), "no host 'h9'"),
+        (message(digest=1), "another fabric"),
+        (message(totals=((10, 1, 1, 0),)), "loop 10"),
+        (message(totals=((0, 1, 2, 0),)), "sent 1, 2 back"),
+        (message(totals=((0, -1, -1, 0),)), "not a message"),
+        (message(epoch=1 << 63), "not a message"),
+        (message(totals=tuple((0, 1, 1, 0) for _ in range(41))), "not a message"),
+    ],
+)
+def test_bad_datagrams_are_refused_and_change_nothing(datagram: bytes, why: str) -> None:
+    held = empty()
+    with pytest.raises(EvidenceError, match=why):
+        held.receive(datagram, now_ns=1)
+    assert held.heard_ns == {}
+
+
+@given(st.binary(max_size=64))
+def test_no_datagram_raises_anything_else(rest: bytes) -> None:
+    for datagram in (rest, evidence.MAGIC + len(rest).to_bytes(2, "big") + rest):
+        try:
+            empty().receive(datagram, now_ns=1)
+        except EvidenceError:
+            continue
+
+
+def counts(held: Evidence, now_ns: int) -> tuple[int, int]:
+    seen = [one for one in held.seen(3, now_ns=now_ns) if one.loop.host.name == "h2"]
+    return sum(one.sent for one in seen), sum(one.lost for one in seen)
+
+
+def tell(held: Evidence, sent: int, returned: int, now_ns: int, epoch: int = 7) -> None:
+    held.receive(message(epoch=epoch, totals=((0, sent, returned, 50),)), now_ns=now_ns)
+
+
+def test_lost_repeated_and_overtaken_messages_change_no_count() -> None:
+    held, step = empty(), INTERVAL_NS
+    tell(held, 100, 90, 10 * step)  # what was before is unknown
+    assert counts(held, 10 * step) == (0, 0)
+    tell(held, 130, 117, 13 * step)  # two in between were lost
+    tell(held, 130, 117, 13 * step)
+    tell(held, 120, 108, 13 * step)
+    assert counts(held, 13 * step) == (30, 3)
+
+
+def test_a_restarted_daemon_begins_anew() -> None:
+    held, step = empty(), INTERVAL_NS
+    tell(held, 100, 100, 10 * step)
+    tell(held, 4, 4, 11 * step, epoch=8)
+    tell(held, 9, 8, 12 * step, epoch=8)
+    assert counts(held, 12 * step) == (5, 1)
+
+
+def test_what_comes_back_late_was_not_lost() -> None:
+    held, step = empty(), INTERVAL_NS
+    tell(held, 10, 10, 10 * step)
+    tell(held, 20, 17, 11 * step)
+    tell(held, 30, 30, 12 * step)
+    assert counts(held, 12 * step) == (20, 0)
+
+
+def test_old_counts_are_forgotten() -> None:
+    held, step = empty(), INTERVAL_NS
+    tell(held, 10, 10, 10 * step)
+    tell(held, 20, 20, 11 * step)
+    assert counts(held, (11 + 3 * evidence.MEMORY) * step) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["p0t0-1:p0t1-2", "p0t1-1", "h1:p0", "p0t0-2"])
+def test_a_dead_element_is_found_within_a_recent_window_and_forgotten_as_soon(name: str) -> None:
+    feeder = Feeder()
+    assert feeder.run(60, {}) == []
+    assert feeder.run(evidence.RECENT, {name: 1.0}) == [name]
+    assert feeder.run(50, {name: 1.0}) == [name]
+    assert feeder.run(evidence.RECENT, {}) == []
+
+
+def test_a_small_loss_is_measured_over_the_whole_memory() -> None:
+    feeder = Feeder()
+    feeder.run(100, {"p1t0-1:p1t1-1": 0.04})
+    assert {one.sent for one in feeder.seen()} == {7 * evidence.RECENT * evidence.MEMORY}
+    (fault,) = infer(feeder.seen())
+    assert 0.03 < fault.loss < 0.05
+
+
+def test_a_change_in_one_plane_leaves_the_windows_of_others() -> None:
+    feeder = Feeder()
+    feeder.run(100, {})
+    feeder.run(evidence.RECENT, {"p1t1-1": 1.0})
+    sent = {one.loop.plane: one.sent for one in feeder.seen()}
+    assert sent[0] > sent[1] == 7 * evidence.RECENT
+
+
+@pytest.mark.parametrize(
+    ("loops", "pps", "intervals"), [(15, 200, 3), (520, 200, 21), (4096, 100, 328), (3, 1, 24)]
+)
+def test_the_recent_window_holds_a_few_probes_of_every_loop(
+    loops: int, pps: int, intervals: int
+) -> None:
+    assert evidence.recent_intervals(loops, pps) == intervals
+
+
+@pytest.mark.parametrize(
+    ("histogram", "low", "high"),
+    [
+        ([0, 0, 0, 8], 4, 5),
+        ([4, 0, 0, 4], 0.4, 0.6),
+        ([0] * 5 + [1], 16, 24),
+        ([0] * 6, None, None),
+    ],
+)
+def test_quantile_lies_in_its_bucket(
+    histogram: list[int], low: float | None, high: float | None
+) -> None:
+    found = evidence.quantile_us(histogram)
+    assert (found is None) == (low is None)
+    assert found is None or (low is not None and high is not None and low <= found <= high)
+
+
+def test_digest_tells_fabrics_apart_but_not_their_names() -> None:
+    assert evidence.digest(fabric_of(2, 2, 3, 1)) != DIGEST
+    assert evidence.digest(dataclasses.replace(FABRIC, name="other", mtu=1500)) == DIGEST

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The fault map against ground truth: single and double faults, equals, noise."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from mrcd.faultlist import CERTAIN
+from mrcd.faultmap import Fault, Seen, infer
+from mrcd.loops import loops_of
+from tests.unit.fault_double import elements_of, fabric_of, simulated
+
+SHAPES = [(2, 2, 2, 1), (4, 2, 2, 2), (3, 2, 2, 1), (4, 3, 3, 1), (2, 2, 4, 1), (4, 4, 4, 2)]
+
+
+def certain(seen: list[Seen]) -> list[Fault]:
+    """The faults that would be named."""
+    return [fault for fault in infer(seen) if fault.certainty >= CERTAIN]
+
+
+def mistakes(faults: list[Fault], truth: Mapping[str, float]) -> str:
+    """What is wrong with an answer, empty if nothing.
+
+    Healthy elements may only be named when the answer itself says that a true set cannot be told
+    from them; true ones may only be missing when dead ones hide them or they are such a set.
+    """
+    named = {fault.element.name for fault in faults}
+    instead: set[str] = set()
+    for fault in faults:
+        if fault.element.name not in truth:
+            sets = [set(names) for names in fault.alternatives if set(names) <= set(truth)]
+            if not sets:
+                return f"{fault.element.name} is healthy"
+            instead |= set.union(*sets)
+    missing = truth.keys() - named - instead
+    hidden = {name for name in missing if any(hides(dead, name, truth) for dead in named)}
+    return f"{missing - hidden} not named" if missing - hidden else ""
+
+
+def hides(dead: str, other: str, truth: Mapping[str, float]) -> bool:
+    """Whether a dead switch may leave no loop that tells anything of what hangs on it."""
+    if truth.get(dead) != 1:
+        return False
+    return dead in other.split(":") or (other.startswith("h") and "t0" in dead)
+
+
+@pytest.mark.parametrize("loss", [1.0, 0.2, 0.04])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_single_fault_is_named_and_nothing_else(
+    shape: tuple[int, int, int, int], loss: float
+) -> None:
+    fabric = fabric_of(*shape)
+    rng = random.Random(f"{shape} {loss}")
+    for name in elements_of(fabric):
+        faults = certain(simulated(fabric, {name: loss}, rng))
+        assert mistakes(faults, {name: loss}) == "", (name, faults)
+        (fault,) = faults
+        assert fault.kind == ("dead" if loss == 1 else "loss")
+        assert fault.low - 0.01 <= loss <= fault.high + 0.01
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2, 1), (4, 1, 2, 2), (3, 1, 2, 1)], ids=str)
+def test_every_double_fault_of_dead_elements_is_named(shape: tuple[int, int, int, int]) -> None:
+    fabric = fabric_of(*shape)
+    rng = random.Random(str(shape))
+    for pair in itertools.combinations(elements_of(fabric), 2):
+        truth = dict.fromkeys(pair, 1.0)
+        faults = certain(simulated(fabric, truth, rng, sent=60))
+        assert mistakes(faults, truth) == "", (pair, faults)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_double_faults_name_nothing_healthy(shape: tuple[int, int, int, int]) -> None:
+    """A sample of all pairs, dead or lossy; what chance leaves open is not named."""
+    fabric = fabric_of(*shape)
+    rng = random.Random(str(shape))
+    names = sorted(elements_of(fabric))
+    full = 0
+    for _ in range(60):
+        truth = {name: rng.choice([1.0, 0.2, 0.04]) for name in rng.sample(names, 2)}
+        faults = certain(simulated(fabric, truth, rng))
+        wrong = mistakes(faults, truth)
+        assert "healthy" not in wrong, (truth, faults)
+        full += not wrong
+    assert full >= 50
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("noise", [0.0, 2e-4, 1e-3])
+def test_noise_names_nobody(shape: tuple[int, int, int, int], noise: float) -> None:
+    fabric = fabric_of(*shape)
+    rng = random.Random(f"{shape} {noise}")
+    for sent in (5, 20, 400):
+        for _ in range(5):
+            assert certain(simulated(fabric, {}, rng, sent=sent, noise=noise)) == []
+
+
+def test_a_switch_is_preferred_only_when_all_its_links_agree() -> None:
+    fabric, rng = fabric_of(3, 1, 2, 1), random.Random(1)
+    links = [f"p0t0-{j}:p0t1-1" for j in (1, 2, 3)]
+    every = certain(simulated(fabric, dict.fromkeys(links, 1.0), rng))
+    assert [fault.element.name for fault in every] == ["p0t1-1"]
+    two = certain(simulated(fabric, dict.fromkeys(links[:2], 1.0), rng))
+    assert [fault.element.name for fault in two] == links[:2]
+
+
+def test_equals_are_said() -> None:
+    """One host on each of two T0s: both NIC links dead leaves no way to tell them from the T0s."""
+    fabric, rng = fabric_of(2, 1, 2, 1), random.Random(1)
+    faults = certain(simulated(fabric, {"h1:p0": 1.0, "h2:p0": 1.0}, rng))
+    assert [(fault.element.name, fault.alternatives) for fault in faults] == [
+        ("h1:p0", (("p0t0-1",),)),
+        ("h2:p0", (("p0t0-2",),)),
+    ]
+    (t1,) = certain(simulated(fabric, {"p0t1-2": 0.1}, rng))
+    assert t1.alternatives == (("p0t0-1:p0t1-2", "p0t0-2:p0t1-2"),)
+
+
+def test_planes_that_all_lose_alike_are_the_hosts_noise() -> None:
+    fabric, rng = fabric_of(2, 4, 2, 1), random.Random(3)
+    assert certain(simulated(fabric, {}, rng, noise=0.001)) == []
+
+
+def test_evidence_shows_loss_across_and_none_beside() -> None:
+    fabric, rng = fabric_of(2, 2, 2, 1), random.Random(1)
+    (fault,) = certain(simulated(fabric, {"p1t0-1:p1t1-2": 1.0}, rng, sent=40))
+    assert "h1 - p1t0-1 - p1t1-2 and back: lost 40 of 40" in fault.evidence
+    assert any(line.endswith("lost 0 of 40") and "p1t1-2" not in line for line in fault.evidence)
+
+
+def test_slow_link_is_named_and_its_time_told() -> None:
+    fabric = fabric_of(2, 4, 2, 1)
+    slow = "p1t0-1:p1t1-2"
+    seen = []
+    for host in fabric.hosts:
+        for loop in loops_of(fabric, host):
+            names = {element.name: times for element, times in loop.crossings.items()}
+            seen.append(Seen(loop, 50, 0, 40.0 + 5000.0 * names.get(slow, 0)))
+    (fault,) = infer(seen)
+    assert (fault.element.name, fault.kind) == (slow, "slow")
+    assert math.isclose(fault.extra_us, 5000, rel_tol=0.05)
+
+
+def test_nothing_seen_is_nothing_known() -> None:
+    fabric = fabric_of(2, 2, 2, 1)
+    assert infer([]) == []
+    assert infer([Seen(loop, 0, 0) for loop in loops_of(fabric, fabric.hosts[0])]) == []
