@@ -353,6 +353,7 @@ struct mrc_command {
 #define MRC_C_PORTS_STALE 58     /* Port Status Updates that were no news, answered only */
 #define MRC_C_ENDPOINT_RX 59     /* answers to EV probes and Port Status Updates passed to the daemon */
 #define MRC_C_DROP_STRANGER 60   /* dropped: endpoint packet whose sender is no peer's plane */
-#define MRC_C_COUNT 61
+#define MRC_C_DROP_CHECKSUM 61   /* dropped: wrong checksum of an IPv4 header */
+#define MRC_C_COUNT 62
 
 #endif

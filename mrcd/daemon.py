@@ -58,6 +58,7 @@ def sizes_of(config: Config) -> Sizes:
         qps=len(config.peers) * config.transport.qps_per_peer,
         evs=evs_per_plane(config),
         prefixes=sum(len(peer.allowed) for peer in config.peers),
+        encap=config.fabric.routing.code,
     )
 
 

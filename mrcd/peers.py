@@ -12,7 +12,7 @@ from ipaddress import IPv6Address
 from mrcd import handshake
 from mrcd.config import Config, Peer
 from mrcd.endpoint import Endpoint
-from mrcd.fabric import usid
+from mrcd.fabric import underlay, usid
 from mrcd.handshake import (
     Command,
     ConfigureReceive,
@@ -50,7 +50,9 @@ class Peers:
         self._table = table
         self._on_mtu = on_mtu
         self._rng = random.SystemRandom()
-        self._sockets = OfferSockets(config.transport.control_port, self._datagram)
+        self._sockets = OfferSockets(
+            config.transport.control_port, self._datagram, config.fabric.routing.code
+        )
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._peers = {peer.name: peer for peer in config.peers}
         self._rejected = 0
@@ -80,7 +82,7 @@ class Peers:
         """Open the sockets and begin to offer."""
         fabric, host = self._config.fabric, self._config.host
         for plane, name in enumerate(self._config.interfaces):
-            self._sockets.open_plane(plane, name, fabric.address6(host, plane))
+            self._sockets.open_plane(plane, name, underlay.address(fabric, host, plane))
         now = time.monotonic_ns()
         for name, session in self.sessions.items():
             self._carry_out(session.set_planes(mask, now_ns=now))
@@ -179,13 +181,13 @@ class Peers:
         fabric, host = self._config.fabric, self._config.host
         target = self._peers[command.peer].host
         for plane in command.planes:
-            evs = usid.evs_between(fabric, host, target, plane)
-            usids = usid.path_usids(host, target, self._rng.choice(evs))
+            path = None
+            if fabric.routing.mode == "srv6":
+                evs = usid.evs_between(fabric, host, target, plane)
+                usids = usid.path_usids(host, target, self._rng.choice(evs))
+                path = IPv6Address(usid.da_bytes(fabric.block, usids))
             self._sockets.send(
-                plane,
-                IPv6Address(usid.da_bytes(fabric.block, usids)),
-                fabric.address6(target, plane),
-                command.datagram,
+                plane, path, underlay.address(fabric, target, plane), command.datagram
             )
 
     def _log_state(self, change: StateChanged) -> None:
