@@ -5,8 +5,7 @@
  *
  *   request, EV probe             answered here, on the EV it came by
  *   request, Port Status Update   followed if it is news, answered here
- *   response                      the daemon's: the outer header is cut off and
- *                                 the stack hands it to a UDP socket
+ *   response                      the daemon's: the stack hands it to a UDP socket
  *
  * An EV probe from our own address is a survey probe that the fabric gave back
  * (survey.h). There is no QP that would vouch for the sender, so its address must be the
@@ -18,12 +17,6 @@
 #define PORT_ID_KNOWN (1ull << 16)   /* in .port_id, beside the id's 16 bits */
 #define PORT_MASK_AT 24           /* in .port_id: the mask that came with the id */
 #define PORT_TRIES 4
-
-static __always_inline int endpoint_drop(u32 why)
-{
-	count(why);
-	return XDP_DROP;
-}
 
 /*
  * A peer says which of its planes take packets. Its updates may overtake each
@@ -77,16 +70,16 @@ static __always_inline int endpoint_answer(struct xdp_md *ctx, const struct mrc_
 	u32 stamp;
 
 	if (data + MRC_BODY_OFF + MRC_ERTH_LEN > end)
-		return endpoint_drop(MRC_C_DROP_SHORT);
+		return xdp_drop(MRC_C_DROP_SHORT);
 	stamp = *(__u32 *)&erth->tx_timestamp;
 	if (bpf_xdp_adjust_tail(ctx, MRC_EETH_LEN - MRC_ERTH_LEN))
-		return endpoint_drop(MRC_C_DROP_SKB);
+		return xdp_drop(MRC_C_DROP_SKB);
 	data = XDP_DATA(ctx);
 	end = XDP_END(ctx);
 	if (put_headers(data, end, h, pl, pp, ev, MRC_EETH_LEN, MRC_OP_ENDPOINT_RSP, 0,
 			MRC_QPN_ENDPOINT, id) ||
 	    data + MRC_BODY_OFF + MRC_EETH_LEN + MRC_ICRC_LEN > end)
-		return endpoint_drop(MRC_C_DROP_SKB);
+		return xdp_drop(MRC_C_DROP_SKB);
 	eeth = data + MRC_BODY_OFF;
 	icrc = data + MRC_BODY_OFF + MRC_EETH_LEN;
 	eeth->head = bpf_htonl(op << MRC_ENDPOINT_OP_SHIFT);
@@ -102,26 +95,6 @@ static __always_inline int endpoint_answer(struct xdp_md *ctx, const struct mrc_
 	return XDP_TX;
 }
 
-/* What the daemon asked for has been answered: let the stack deliver it. */
-static __always_inline int endpoint_pass(struct xdp_md *ctx)
-{
-	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
-	struct eth_hdr keep;
-
-	if (data + sizeof(keep) > end)
-		return endpoint_drop(MRC_C_DROP_SKB);
-	keep = *(struct eth_hdr *)data;
-	if (bpf_xdp_adjust_head(ctx, MRC_INNER_OFF - MRC_OUTER_OFF))
-		return endpoint_drop(MRC_C_DROP_SKB);
-	data = XDP_DATA(ctx);
-	end = XDP_END(ctx);
-	if (data + sizeof(keep) > end)
-		return endpoint_drop(MRC_C_DROP_SKB);
-	*(struct eth_hdr *)data = keep;
-	count(MRC_C_ENDPOINT_RX);
-	return XDP_PASS;
-}
-
 /*
  * A packet for QP 2 whose addresses, lengths and plane mrc_receive has found
  * right. body: bytes between BTH and the ICRC word.
@@ -130,7 +103,6 @@ static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host
 				       const struct mrc_plane *pl, u32 plane, u32 ev, u32 body)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
-	struct ip6_hdr *inner = data + MRC_INNER_OFF;
 	struct mrc_bth *bth = data + MRC_BTH_OFF;
 	struct mrc_erth *erth = data + MRC_BODY_OFF;
 	struct mrc_peer_plane *pp;
@@ -139,35 +111,35 @@ static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host
 	u32 *peer, op, id;
 
 	if (data + MRC_BODY_OFF + MRC_ERTH_LEN + MRC_ICRC_LEN > end)
-		return endpoint_drop(MRC_C_DROP_SHORT);
-	if (bth->opcode == MRC_OP_ENDPOINT_REQ && same_addr(inner->src, pl->addr))
+		return xdp_drop(MRC_C_DROP_SHORT);
+	if (bth->opcode == MRC_OP_ENDPOINT_REQ && envelope_is_from(data, pl->addr))
 		return survey_returned(ctx, plane, bth->psn_hi << 16 | bpf_ntohs(bth->psn_lo), body);
-	copy_addr(key.addr, inner->src);
+	envelope_source(data, key.addr);
 	peer = sources.lookup(&key);
 	if (!peer)
-		return endpoint_drop(MRC_C_DROP_STRANGER);
+		return xdp_drop(MRC_C_DROP_STRANGER);
 	pp = peer_plane_get(*peer, plane);
 	b = balances.lookup(peer);
-	if (!b || !pp || !same_addr(inner->src, pp->addr))
-		return endpoint_drop(MRC_C_DROP_STRANGER);
+	if (!b || !pp || !envelope_is_from(data, pp->addr))
+		return xdp_drop(MRC_C_DROP_STRANGER);
 	if (bth->opcode == MRC_OP_ENDPOINT_RSP) {
 		if (body != MRC_EETH_LEN ||
 		    data + MRC_BODY_OFF + MRC_EETH_LEN + MRC_ICRC_LEN > end)
-			return endpoint_drop(MRC_C_DROP_LENGTH);
-		return endpoint_pass(ctx);
+			return xdp_drop(MRC_C_DROP_LENGTH);
+		return xdp_to_stack(ctx, pl, MRC_C_ENDPOINT_RX);
 	}
 	if (bth->opcode != MRC_OP_ENDPOINT_REQ)
-		return endpoint_drop(MRC_C_DROP_OPCODE);
+		return xdp_drop(MRC_C_DROP_OPCODE);
 	if (body != MRC_ERTH_LEN)
-		return endpoint_drop(MRC_C_DROP_LENGTH);
+		return xdp_drop(MRC_C_DROP_LENGTH);
 	if (erth->entropy != bpf_htonl(ev))
-		return endpoint_drop(MRC_C_DROP_ENTROPY);
+		return xdp_drop(MRC_C_DROP_ENTROPY);
 	op = bpf_ntohl(erth->head) >> MRC_ENDPOINT_OP_SHIFT;
 	id = bpf_ntohs(bth->psn_lo);
 	if (op == MRC_ENDPOINT_EV_PROBE)
 		count(MRC_C_EV_PROBE_RX);
 	else if (op != MRC_ENDPOINT_PORT_STATUS)
-		return endpoint_drop(MRC_C_DROP_OPCODE);
+		return xdp_drop(MRC_C_DROP_OPCODE);
 	else if (follow_ports(b, id, bpf_ntohl(erth->port_status_mask) & 0xff))
 		count(MRC_C_PORTS_RX);
 	else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Frames: the headers around an MRC packet, written and read in place.
+ * Frames: MRC's own headers, written in place behind the envelope (envelope.h).
  * Pure functions of their arguments; no map is touched here.
  *
  * Packet pointers are cast to structs whose fields would want alignment that
@@ -10,19 +10,10 @@
 #ifndef MRC_FRAME_H
 #define MRC_FRAME_H
 
-#define MRC_NEXTHDR_IPV6 41
-#define MRC_NEXTHDR_UDP 17
-#define MRC_ETH_P_IP 0x0800
-#define MRC_ETH_P_IPV6 0x86dd
-
-#define MRC_OUTER_OFF 14
-#define MRC_INNER_OFF 54
-#define MRC_UDP_OFF 94
-#define MRC_BTH_OFF 102
-#define MRC_BODY_OFF 114         /* METH, SETH or PETH */
-#define MRC_PAYLOAD_OFF 138      /* the application's IP packet */
-#define MRC_STRIP 124            /* headers between Ethernet and payload */
-#define MRC_TC_SHIFT 20          /* traffic class in the first word of an IPv6 header */
+/* Whole frames, from Ethernet to the ICRC word. */
+#define MRC_SACK_FRAME_LEN (MRC_BODY_OFF + MRC_SETH_LEN + MRC_CC_STATE_LEN + MRC_ICRC_LEN)
+#define MRC_NACK_FRAME_LEN (MRC_BODY_OFF + MRC_NETH_LEN + MRC_ICRC_LEN)
+#define MRC_PROBE_FRAME_LEN (MRC_BODY_OFF + MRC_PETH_LEN + MRC_ICRC_LEN)
 
 /*
  * The packet pointers of a program's context. Written as instructions because
@@ -40,47 +31,6 @@
 #define XDP_DATA(ctx) CTX_WORD(ctx, struct xdp_md, data)
 #define XDP_END(ctx) CTX_WORD(ctx, struct xdp_md, data_end)
 
-struct eth_hdr {
-	__u8 dst[6];
-	__u8 src[6];
-	__be16 proto;
-};
-
-struct ip6_hdr {
-	__be32 vtf;              /* version 4 | traffic class 8 | flow label 20 */
-	__be16 payload_len;
-	__u8 next;
-	__u8 hops;
-	__be32 src[4];
-	__be32 dst[4];
-};
-
-struct udp_hdr {
-	__be16 src;
-	__be16 dst;
-	__be16 len;
-	__be16 check;
-};
-
-static __always_inline int same_addr(const __be32 *a, const __be32 *b)
-{
-	return !((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]));
-}
-
-static __always_inline void copy_addr(__be32 *to, const __be32 *from)
-{
-	to[0] = from[0];
-	to[1] = from[1];
-	to[2] = from[2];
-	to[3] = from[3];
-}
-
-static __always_inline void copy_mac(__u8 *to, const __u8 *from)
-{
-	*(__u32 *)to = *(const __u32 *)from;
-	*(__u16 *)(to + 4) = *(const __u16 *)(from + 4);
-}
-
 /* Distance of two 24-bit PSNs as a signed number. */
 static __always_inline __s32 psn_diff(__u32 a, __u32 b)
 {
@@ -88,52 +38,23 @@ static __always_inline __s32 psn_diff(__u32 a, __u32 b)
 }
 
 /*
- * Write Ethernet, both IPv6 headers, UDP and BTH, MRC_BODY_OFF bytes.
- * body: bytes between BTH and the ICRC word. Data packets may be marked by
- * switches and say when they were sent. Returns 0, or -1 when the frame is too
- * short to hold the headers.
+ * Write everything up to and with the BTH, MRC_BODY_OFF bytes. body: bytes
+ * between BTH and the ICRC word. Data packets may be marked by switches and say
+ * when they were sent. Returns 0, or -1 when the frame is too short to hold the
+ * headers.
  */
 static __always_inline int put_headers(void *data, void *end, const struct mrc_host *h,
 				       const struct mrc_plane *pl,
 				       const struct mrc_peer_plane *pp, __u32 ev, __u32 body,
 				       __u8 opcode, __u8 aux, __u32 qpn, __u32 psn)
 {
-	struct eth_hdr *eth = data;
-	struct ip6_hdr *outer = data + MRC_OUTER_OFF;
-	struct ip6_hdr *inner = data + MRC_INNER_OFF;
-	struct udp_hdr *udp = data + MRC_UDP_OFF;
 	struct mrc_bth *bth = data + MRC_BTH_OFF;
-	__u16 udp_len = MRC_UDP_LEN + MRC_BTH_LEN + body + MRC_ICRC_LEN;
-	__u32 vtf = 0x60000000 | (ev & 0xffff);
 	__u32 is_data = opcode == MRC_OP_WRITE_ONLY;
 
 	if (data + MRC_BODY_OFF > end)
 		return -1;
-	copy_mac(eth->dst, pl->gateway_mac);
-	copy_mac(eth->src, pl->mac);
-	eth->proto = bpf_htons(MRC_ETH_P_IPV6);
-
-	outer->vtf = bpf_htonl(vtf | (is_data ? MRC_ECN_ECT0 << MRC_TC_SHIFT : 0));
-	outer->payload_len = bpf_htons(udp_len + MRC_IP6_LEN);
-	outer->next = MRC_NEXTHDR_IPV6;
-	outer->hops = 64;
-	copy_addr(outer->src, pl->addr);
-	copy_addr(outer->dst, pp->usids);
-	/* The second uSID is the T1's wherever an EV has a T1 part: OR it in. */
-	outer->dst[1] |= bpf_htonl((ev >> MRC_EV_T1_SHIFT) & MRC_EV_T1_MASK & MRC_USID_INDEX_MASK);
-
-	inner->vtf = bpf_htonl(vtf);
-	inner->payload_len = bpf_htons(udp_len);
-	inner->next = MRC_NEXTHDR_UDP;
-	inner->hops = 64;
-	copy_addr(inner->src, pl->addr);
-	copy_addr(inner->dst, pp->addr);
-
-	udp->src = bpf_htons(ev >> 16);
-	udp->dst = h->udp_port;
-	udp->len = bpf_htons(udp_len);
-	udp->check = 0;          /* RFC 6935: the inner packet has its own */
-
+	put_envelope(data, h, pl, pp, ev, is_data ? MRC_ECN_ECT0 : 0,
+		     MRC_UDP_LEN + MRC_BTH_LEN + body + MRC_ICRC_LEN);
 	bth->opcode = opcode;
 	bth->flags = 0;
 	bth->pkey = bpf_htons(MRC_PKEY_DEFAULT);

@@ -372,6 +372,7 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_SURVEY_TX 61       /* survey probes sent, which the fabric should send back */
 #define MRC_C_SURVEY_RX 62       /* survey probes that came back */
 #define MRC_C_DROP_SURVEY 63     /* dropped: a returned survey probe that was damaged or never sent */
-#define MRC_C_COUNT 64
+#define MRC_C_DROP_CHECKSUM 64   /* dropped: wrong checksum of an IPv4 header */
+#define MRC_C_COUNT 65
 
 #endif

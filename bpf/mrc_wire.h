@@ -9,6 +9,9 @@
  *   Ethernet | IPv6 (outer, DA = uSID list) | IPv6 (inner, DA = peer's NIC)
  *            | UDP | BTH | METH | TSETH | RETH | IP packet of the application | ICRC
  *
+ * or has one IP header instead of two (MRC_ENCAP_*). What stands in front of
+ * the BTH is written and read in envelope.h.
+ *
  * Everything is in network byte order. No struct is packed: every field lies
  * on its natural alignment, 64-bit quantities are pairs of 32-bit words
  * because they start at odd multiples of four behind an Ethernet header.
@@ -183,6 +186,7 @@ struct mrc_eeth {
 /* What a data packet carries on top of the application's IP packet. */
 #define MRC_ETH_LEN 14
 #define MRC_IP6_LEN 40
+#define MRC_IP4_LEN 20
 #define MRC_UDP_LEN 8
 #define MRC_BTH_LEN 12
 #define MRC_METH_LEN 4
@@ -195,10 +199,7 @@ struct mrc_eeth {
 #define MRC_NETH_LEN 20
 #define MRC_ERTH_LEN 16
 #define MRC_EETH_LEN 36
-#define MRC_DATA_OVERHEAD 128    /* 40 + 40 + 8 + 12 + 24 + 4, without Ethernet */
-#define MRC_SACK_FRAME_LEN 154   /* Ethernet 14 + 40 + 40 + 8 + 12 + 28 + 8 + 4 */
-#define MRC_NACK_FRAME_LEN 138   /* Ethernet 14 + 40 + 40 + 8 + 12 + 20 + 4 */
-#define MRC_PROBE_FRAME_LEN 134  /* Ethernet 14 + 40 + 40 + 8 + 12 + 16 + 4 */
+#define MRC_DATA_OVERHEAD 128    /* 40 + 40 + 8 + 12 + 24 + 4, without Ethernet, in MRC_ENCAP_FULL */
 
 /* ECN, the two low bits of a traffic class (RFC 3168). */
 #define MRC_ECN_MASK 3
@@ -216,6 +217,12 @@ struct mrc_eeth {
 #define MRC_DSCP_SHIFT 2         /* in the traffic class, or IPv4's TOS */
 #define MRC_DSCP_TRIMMED 43
 
+/* What stands around UDP; all hosts of a fabric use the same. */
+#define MRC_ENCAP_FULL 0         /* IPv6 to the uSID list, in it IPv6 to the peer */
+#define MRC_ENCAP_REDUCED 1      /* IPv6 to the uSID list */
+#define MRC_ENCAP_ECMP6 2        /* IPv6 to the peer; switches hash the source port or the label */
+#define MRC_ENCAP_ECMP4 3        /* IPv4 to the peer; switches hash the source port */
+
 /* F3216 uSID list: 32-bit block, then up to six 16-bit uSIDs (RFC 9800). */
 #define MRC_USID_MAX 6
 #define MRC_USID_PLANE_SHIFT 13  /* plane 3 | role 2 | index 11, index from 1 */
@@ -227,7 +234,8 @@ struct mrc_eeth {
 
 /* EV: structured, 32 bits; 16 high bits in the UDP source port, 16 low bits
  * in the flow label of the inner header. plane 4 | T1 index 12 | spare 16;
- * the T1 index is 0 where both hosts hang on one T0. */
+ * the T1 index is 0 where both hosts hang on one T0. In ecmp modes the 12 bits
+ * are an entropy without further meaning, and the label repeats the high half. */
 #define MRC_EV_PLANE_SHIFT 28
 #define MRC_EV_T1_SHIFT 16
 #define MRC_EV_T1_MASK 0x0fff

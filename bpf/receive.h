@@ -6,17 +6,11 @@
  * found. It changes no connection state but the life of a path (answered
  * probes): what it lets through is not yet received.
  *
- * Packets that are not addressed to one of our SIDs belong to the ordinary
- * stack and pass untouched.
+ * Packets that are not addressed to one of our SIDs (in ecmp modes: to one of
+ * our ports on this plane) belong to the ordinary stack and pass untouched.
  */
 #ifndef MRC_RECEIVE_H
 #define MRC_RECEIVE_H
-
-static __always_inline int xdp_drop(u32 why)
-{
-	count(why);
-	return XDP_DROP;
-}
 
 /* What one packet says of itself, as far as it is known. */
 struct packet {
@@ -142,7 +136,7 @@ static __always_inline int xdp_nack(struct xdp_md *ctx, struct packet *pkt)
 	pkt->psn = bpf_ntohl(neth->psn) & MRC_PSN_MASK;
 	pkt->ts = neth->reason;
 	pkt->flags = MRC_MARK_NACK;
-	return xdp_pass_marked(ctx, pkt, bpf_htons(MRC_ETH_P_IPV6));
+	return xdp_pass_marked(ctx, pkt, MRC_ETH_PROTO);
 }
 
 /* A probe is turned round as a SACK that says what we have, on the best way back. */
@@ -231,10 +225,48 @@ static __always_inline int xdp_probe_reply(const struct packet *pkt, u32 id, u32
 	return XDP_DROP;
 }
 
+/* The plane that an interface is, or MRC_MAX_PLANES. */
+static __always_inline u32 plane_of(u32 ifindex)
+{
+	struct mrc_plane *pl;
+	u32 i, plane;
+
+	/* The verifier forgets a counter whose address is taken: count apart. */
+	for (i = 0; i < MRC_MAX_PLANES; i++) {
+		plane = i;
+		pl = planes.lookup(&plane);
+		if (pl && pl->ifindex == ifindex)
+			break;
+	}
+	return i;
+}
+
+/* Is it ours at all? If so, *plane is the one it should have come by. */
+static __always_inline int xdp_is_ours(struct xdp_md *ctx, const struct mrc_host *h, u32 *plane)
+{
+	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	struct ip6_hdr *outer = data + MRC_OUTER_OFF;
+	struct udp_hdr *udp = data + MRC_UDP_OFF;
+	struct mrc_plane *pl;
+
+	if (ENCAP_SRV6) {        /* what is addressed to a uSID is MRC's */
+		if (data + MRC_OUTER_OFF + MRC_IP6_LEN > end || outer->dst[0] != h->block)
+			return 0;
+		*plane = bpf_ntohl(outer->dst[1]) >> (16 + MRC_USID_PLANE_SHIFT);
+		return 1;
+	}
+	/* our address on this plane, and one of our two ports */
+	if (data + MRC_BTH_OFF > end || !envelope_is_udp(data) ||
+	    (udp->dst != h->udp_port && udp->dst != h->control_port))
+		return 0;
+	*plane = plane_of(ctx->ingress_ifindex);
+	pl = planes.lookup(plane);
+	return pl && envelope_is_for(data, pl);
+}
+
 int mrc_receive(struct xdp_md *ctx)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
-	struct ip6_hdr *outer = data + MRC_OUTER_OFF, *inner = data + MRC_INNER_OFF;
 	struct udp_hdr *udp = data + MRC_UDP_OFF;
 	struct mrc_bth *bth = data + MRC_BTH_OFF;
 	struct packet pkt = {};
@@ -250,50 +282,31 @@ int mrc_receive(struct xdp_md *ctx)
 		return XDP_PASS;
 	if (eth->src[0] & 1)
 		return xdp_drop(MRC_C_DROP_MARK);
-	if (data + MRC_INNER_OFF > end || eth->proto != bpf_htons(MRC_ETH_P_IPV6))
-		return XDP_PASS;
 	h = host_get();
-	if (!h || outer->dst[0] != h->block)
+	if (!h || eth->proto != MRC_ETH_PROTO || !xdp_is_ours(ctx, h, &plane))
 		return XDP_PASS;
-	plane = bpf_ntohl(outer->dst[1]) >> (16 + MRC_USID_PLANE_SHIFT);
 	pl = planes.lookup(&plane);
-	if (!pl || pl->ifindex != ctx->ingress_ifindex || !same_addr(outer->dst, pl->sid))
+	if (!pl || pl->ifindex != ctx->ingress_ifindex)
 		return xdp_drop(MRC_C_DROP_SID);
 
 	/* headers */
 	if (data + MRC_BTH_OFF > end)
 		return xdp_drop(MRC_C_DROP_SHORT);
-	if ((inner->vtf & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000) ||
-	    (outer->vtf & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000) ||
-	    outer->next != MRC_NEXTHDR_IPV6 || inner->next != MRC_NEXTHDR_UDP ||
-	    !same_addr(inner->dst, pl->addr))
+	if (!envelope_is_udp(data) || !envelope_is_for(data, pl))
 		return xdp_drop(MRC_C_DROP_SID);
+	if (!envelope_sums(data))
+		return xdp_drop(MRC_C_DROP_CHECKSUM);
 	udp_len = bpf_ntohs(udp->len);
 	frame_len = bpf_xdp_get_buff_len(ctx);
-	tclass = bpf_ntohl(outer->vtf) >> MRC_TC_SHIFT;
-	/* What was cut says so; the switch may have corrected the length in its header. */
-	trimmed = (tclass >> MRC_DSCP_SHIFT & 0x3f) == MRC_DSCP_TRIMMED &&
+	tclass = envelope_tclass(data);
+	/* What was cut says so. */
+	trimmed = tclass >> MRC_DSCP_SHIFT == MRC_DSCP_TRIMMED &&
 		  frame_len < MRC_UDP_OFF + udp_len;
-	if (inner->payload_len != udp->len ||
-	    (!trimmed && (bpf_ntohs(outer->payload_len) != udp_len + MRC_IP6_LEN ||
-			  frame_len != MRC_UDP_OFF + udp_len)))
+	if (!envelope_lengths(data, frame_len, trimmed))
 		return xdp_drop(MRC_C_DROP_LENGTH);
-	if (udp->dst == h->control_port) {
-		/* Hand-shake: lose the outer header, the stack takes it from there. */
-		struct eth_hdr keep = *eth;
-
-		if (trimmed)
-			return xdp_drop(MRC_C_DROP_LENGTH);
-		if (bpf_xdp_adjust_head(ctx, MRC_IP6_LEN))
-			return xdp_drop(MRC_C_DROP_SKB);
-		data = XDP_DATA(ctx);
-		end = XDP_END(ctx);
-		if (data + sizeof(keep) > end)
-			return xdp_drop(MRC_C_DROP_SKB);
-		*(struct eth_hdr *)data = keep;
-		count(MRC_C_CONTROL_RX);
-		return XDP_PASS;
-	}
+	if (udp->dst == h->control_port)
+		return trimmed ? xdp_drop(MRC_C_DROP_LENGTH) :
+				 xdp_to_stack(ctx, pl, MRC_C_CONTROL_RX);
 	if (udp->dst != h->udp_port)
 		return xdp_drop(MRC_C_DROP_SID);
 	if (udp_len < MRC_UDP_LEN + MRC_BTH_LEN + MRC_ICRC_LEN || data + MRC_BODY_OFF > end)
@@ -304,17 +317,18 @@ int mrc_receive(struct xdp_md *ctx)
 	if ((bth->flags & (MRC_BTH_TVER | MRC_BTH_PAD)) ||
 	    (bth->opcode == MRC_OP_WRITE_ONLY && !(bth->aux & MRC_BTH_TS)))
 		return xdp_drop(MRC_C_DROP_VERSION);
-	pkt.ev = bpf_ntohs(udp->src) << 16 | (bpf_ntohl(inner->vtf) & 0xffff);
+	pkt.ev = envelope_ev(data);
 	if (pkt.ev >> MRC_EV_PLANE_SHIFT != plane || (pkt.ev & 0xffff))
 		return xdp_drop(MRC_C_DROP_ENTROPY);
 	if ((bth->dqpn & bpf_htonl(MRC_QPN_MASK)) == bpf_htonl(MRC_QPN_ENDPOINT))
-		return on_endpoint(ctx, h, pl, plane, pkt.ev, pkt.body);
+		return trimmed ? xdp_drop(MRC_C_DROP_LENGTH) :
+				 on_endpoint(ctx, h, pl, plane, pkt.ev, pkt.body);
 	qp = bpf_ntohl(bth->dqpn) & 0xffff;
 	q = qps.lookup(&qp);
 	if (!q || q->state < MRC_QP_RECEIVE || q->qpn != (bpf_ntohl(bth->dqpn) & MRC_QPN_MASK))
 		return xdp_drop(MRC_C_DROP_QPN);
 	pp = peer_plane_get(q->peer, plane);
-	if (!pp || !same_addr(inner->src, pp->addr))
+	if (!pp || !envelope_is_from(data, pp->addr))
 		return xdp_drop(MRC_C_DROP_SOURCE);
 	pkt.qp = qp;
 	pkt.psn = bth->psn_hi << 16 | bpf_ntohs(bth->psn_lo);
@@ -338,7 +352,7 @@ int mrc_receive(struct xdp_md *ctx)
 					       bpf_ntohl(seth->head) >> MRC_SETH_M_SHIFT & 3);
 		}
 		pkt.flags = MRC_MARK_SACK;
-		return xdp_pass_marked(ctx, &pkt, bpf_htons(MRC_ETH_P_IPV6));
+		return xdp_pass_marked(ctx, &pkt, MRC_ETH_PROTO);
 	}
 	if (bth->opcode == MRC_OP_PROBE)
 		return xdp_probe(ctx, h, q, &pkt);

@@ -14,12 +14,6 @@
 
 #define SURVEY_IN_FLIGHT 4096    /* older probes are copies of copies */
 
-static __always_inline int survey_drop(u32 why)
-{
-	count(why);
-	return XDP_DROP;
-}
-
 static __always_inline u32 survey_check(u32 entropy, u32 psn)
 {
 	return ~(entropy ^ psn * 0x9e3779b1u);
@@ -61,7 +55,7 @@ static __always_inline int survey_returned(struct xdp_md *ctx, u32 plane, u32 ps
 	u64 *cell;
 
 	if (body != MRC_ERTH_LEN || data + MRC_PROBE_FRAME_LEN > end)
-		return survey_drop(MRC_C_DROP_LENGTH);
+		return xdp_drop(MRC_C_DROP_LENGTH);
 	entropy = bpf_ntohl(erth->entropy);
 	index = entropy & 0xffff;
 	loop = loops.lookup(&index);
@@ -69,7 +63,7 @@ static __always_inline int survey_returned(struct xdp_md *ctx, u32 plane, u32 ps
 	    erth->head != bpf_htonl(MRC_ENDPOINT_EV_PROBE << MRC_ENDPOINT_OP_SHIFT) ||
 	    erth->port_status_mask != bpf_htonl(survey_check(entropy, psn)) ||
 	    ((loop->psn - psn) & MRC_PSN_MASK) >= SURVEY_IN_FLIGHT)
-		return survey_drop(MRC_C_DROP_SURVEY);
+		return xdp_drop(MRC_C_DROP_SURVEY);
 	if (loop->psn == psn) {
 		bucket = rtt_bucket(bpf_ktime_get_ns() - loop->sent_ns);
 		if (bucket < MRC_RTT_BUCKETS) {

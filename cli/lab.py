@@ -24,8 +24,10 @@ from cli.render import BAD, GOOD, WARN, print_json, table
 if TYPE_CHECKING:
     from mrcd.fabric.description import Fabric
     from mrcd.fabric.lab import HostStatus, LabStatus
+    from mrcd.fabric.routing import Routing
 
 _SHAPE = ("hosts", "planes", "t1", "hosts_per_t0")
+_ROUTING = {"routing": "mode", "encap": "encap", "underlay": "underlay"}
 
 name_option = click.option("--name", default="lab", show_default=True, help="The lab's name.")
 
@@ -53,6 +55,27 @@ def lab() -> None:
     "--rate", type=int, default=0, show_default=True, help="Mb/s of every link; 0 is unlimited."
 )
 @click.option("--no-ecn", is_flag=True, help="Switches do not mark packets in long queues (CE).")
+@click.option(
+    "--routing",
+    type=click.Choice(["srv6", "ecmp"]),
+    default="srv6",
+    show_default=True,
+    help="Who chooses the path: the sender's uSIDs, or the switches' hash of the EV.",
+)
+@click.option(
+    "--encap",
+    type=click.Choice(["full", "reduced"]),
+    default="full",
+    show_default=True,
+    help="With srv6: with or without an inner IPv6 header.",
+)
+@click.option(
+    "--underlay",
+    type=click.Choice(["6", "4"]),
+    default="6",
+    show_default=True,
+    help="With ecmp: the version of IP between NICs.",
+)
 @click.option("--no-daemon", is_flag=True, help="Only the fabric: run mrcd by hand, or not at all.")
 @click.pass_context
 def up(
@@ -60,8 +83,8 @@ def up(
 ) -> None:
     """Build a lab from FILE or from the options, and wait until its hosts reach each other.
 
-    FILE is a fabric file (TOML). --name, --mtu and --rate override what it says;
-    the other options describe a fabric without one.
+    FILE is a fabric file (TOML). --name, --mtu, --rate, --routing, --encap and --underlay
+    override what it says; the other options describe a fabric without one.
     """
     from mrcd.fabric import lab as labs  # noqa: PLC0415
 
@@ -81,6 +104,7 @@ def _fabric(ctx: click.Context, file: Path | None, options: dict[str, Any]) -> F
     from dataclasses import replace  # noqa: PLC0415
 
     from mrcd.fabric import description  # noqa: PLC0415
+    from mrcd.fabric.routing import Routing  # noqa: PLC0415
 
     def given(option: str) -> bool:
         return ctx.get_parameter_source(option) is not click.core.ParameterSource.DEFAULT
@@ -91,6 +115,7 @@ def _fabric(ctx: click.Context, file: Path | None, options: dict[str, Any]) -> F
                 name=options["name"],
                 mtu=options["mtu"],
                 rate_mbps=options["rate"],
+                routing=_routing(Routing(), options, set(_ROUTING)),
                 **{key: options[key] for key in _SHAPE},
             )
         clash = [f"--{key.replace('_', '-')}" for key in _SHAPE if given(key)]
@@ -99,7 +124,20 @@ def _fabric(ctx: click.Context, file: Path | None, options: dict[str, Any]) -> F
         fabric = description.load(file)
         overrides = {"name": "name", "mtu": "mtu", "rate": "rate_mbps"}
         fields = {field: options[key] for key, field in overrides.items() if given(key)}
+        fields["routing"] = _routing(
+            fabric.routing, options, {key for key in _ROUTING if given(key)}
+        )
         return description.checked(replace(fabric, **fields))
+
+
+def _routing(before: Routing, options: dict[str, Any], given: set[str]) -> Routing:
+    """The routing that the options in `given` make of another one."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    fields: dict[str, Any] = {_ROUTING[key]: options[key] for key in given}
+    if "underlay" in given:
+        fields["underlay"] = int(options["underlay"])
+    return replace(before, **fields)
 
 
 def _terminated(number: int, frame: object) -> NoReturn:

@@ -50,6 +50,7 @@ def render(answer: Status) -> str:
     lines += [
         f"  mrc0       {answer.mrc0.name}, mtu {answer.mrc0.mtu}, "
         + (" ".join(answer.mrc0.addresses) or "no address"),
+        f"  routing    {path.routing}",
         f"  data path  xdp {path.xdp}, tc {path.tc}, tick {path.tick}, pinned in {path.bpffs}",
         f"  peers      {answer.peers_up} of {answer.peers_total} established",
         "",

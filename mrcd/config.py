@@ -19,7 +19,7 @@ from typing import Any
 from mrcd.evset import ACTIVE_MAX, ACTIVE_MIN
 from mrcd.fabric import description, hosts
 from mrcd.fabric.description import Fabric, FabricError, Host, Interface
-from mrcd.wire import WIRE
+from mrcd.wire import WIRE, overhead
 
 Prefix = IPv4Network | IPv6Network
 
@@ -96,7 +96,7 @@ class Config:
     @property
     def mtu(self) -> int:
         """mrc0's MTU: what is left of a plane's MTU below the headers of a data packet."""
-        return self.fabric.mtu - WIRE.MRC_DATA_OVERHEAD
+        return self.fabric.mtu - overhead(self.fabric.routing.code)
 
 
 def load(path: Path) -> Config:

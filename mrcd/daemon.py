@@ -66,6 +66,7 @@ def sizes_of(config: Config) -> Sizes:
         evs=evs_per_plane(config),
         prefixes=sum(len(peer.allowed) for peer in config.peers),
         loops=len(loops_of(config.fabric, config.host)),
+        encap=config.fabric.routing.code,
     )
 
 

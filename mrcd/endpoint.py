@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Endpoint packets of the daemon: Port Status Updates and EV probes, and the answers to them.
 
-Requests are whole MRC packets. They leave through a raw socket, which puts the outer IPv6 header
-around them; mrc_receive checks the answers, takes the outer header off again and lets the stack
-deliver them to a UDP socket on the plane's address.
+Requests are whole MRC packets. They leave through a raw socket, which puts the outer IP header
+around them (the only one, but for encap "full"); mrc_receive checks the answers, takes an outer
+header off again and lets the stack deliver them to a UDP socket on the plane's address.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 
 from mrcd.config import Config, Peer
 from mrcd.evprobe import PathResult, ProbeRound
-from mrcd.fabric import usid
+from mrcd.fabric import underlay, usid
+from mrcd.fabric.routing import ENCAP_FULL
+from mrcd.offers import Address, plane_socket
 from mrcd.ports import PortUpdates, SendUpdate
 from mrcd.wire import (
     WIRE,
@@ -31,13 +33,15 @@ from mrcd.wire import (
     Eeth,
     Envelope,
     Erth,
+    Ip4,
     Ip6,
     Timestamp,
     encode,
 )
 
 _IPPROTO_IPV6 = 41
-_IPV6_FREEBIND = 78
+_IPV6_AUTOFLOWLABEL = 70
+_IP_LEN = {4: WIRE.MRC_IP4_LEN, 6: WIRE.MRC_IP6_LEN}
 _UDP_NO_CHECK6_RX = 102
 _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@ll")
@@ -56,38 +60,41 @@ Answer = Callable[[str, int, bytes, int], None]
 class EndpointSockets:
     """One pair of sockets for each plane; times are of CLOCK_REALTIME, as the kernel's are."""
 
-    def __init__(self, port: int, on_answer: Answer) -> None:
-        """`on_answer` hears source address, plane, the bytes from BTH to ICRC, and when."""
+    def __init__(self, port: int, on_answer: Answer, encap: int) -> None:
+        """`encap`: one of MRC_ENCAP_*.
+
+        `on_answer` hears source address, plane, the bytes from BTH to ICRC, and when.
+        """
         self._port = port
         self._on_answer = on_answer
+        self._encap = encap
         self._out: dict[int, socket.socket] = {}
         self._in: dict[int, socket.socket] = {}
 
-    def open_plane(self, plane: int, interface: str, address: IPv6Address) -> None:
+    def open_plane(self, plane: int, interface: str, address: Address) -> None:
         """Begin to send and listen on a plane. OSError says what failed there."""
         device = os.fsencode(interface)
-        out = socket.socket(socket.AF_INET6, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _IPPROTO_IPV6)
-        listen = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        protocol = _IPPROTO_IPV6 if self._encap == ENCAP_FULL else socket.IPPROTO_UDP
         try:
-            for sock in (out, listen):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device)
-                # The address comes and goes with the link; the sockets stay.
-                sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
+            out = plane_socket(socket.SOCK_RAW, protocol, device, address, 0)
+            self._out[plane] = out
             out.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # it only sends
-            # MRC has no UDP checksum (RFC 6935); the kernel drops such packets unless asked.
-            listen.setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_RX, 1)
-            listen.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-            out.bind((str(address), 0))
-            listen.bind((str(address), self._port))
+            listen = plane_socket(socket.SOCK_DGRAM, 0, device, address, self._port)
         except OSError as error:
-            out.close()
-            listen.close()
+            if plane in self._out:
+                self._out.pop(plane).close()
             raise OSError(
                 error.errno,
                 f"cannot open the endpoint sockets on {interface} ([{address}]:{self._port}): "
                 f"{error.strerror}",
             ) from error
-        self._out[plane], self._in[plane] = out, listen
+        self._in[plane] = listen
+        listen.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        if address.version == 6:
+            # MRC has no UDP checksum (RFC 6935); the kernel drops such packets unless asked.
+            listen.setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_RX, 1)
+            # Part of the label is the EV's, where there is one IPv6 header only.
+            out.setsockopt(socket.IPPROTO_IPV6, _IPV6_AUTOFLOWLABEL, 0)
         asyncio.get_running_loop().add_reader(listen, self._readable, plane)
 
     def _readable(self, plane: int) -> None:
@@ -104,7 +111,9 @@ class EndpointSockets:
             self._on_answer(source[0], plane, data, arrived)
 
     def send(self, plane: int, path: str, packet: bytes) -> None:
-        """Send a packet, from its inner header on, along `path`; losing it is no error."""
+        """Send a packet, given from its inner header on, to `path`; losing it is no error."""
+        if self._encap != ENCAP_FULL:  # the kernel writes the only header
+            packet = packet[_IP_LEN[packet[0] >> 4] :]
         with contextlib.suppress(OSError, KeyError):
             self._out[plane].sendto(packet, (path, 0))
 
@@ -126,12 +135,14 @@ class Endpoint:
         self._config = config
         self._peers = {peer.name: peer for peer in config.peers}
         self._at = {
-            (str(config.fabric.address6(peer.host, plane)), plane): peer.name
+            (str(underlay.address(config.fabric, peer.host, plane)), plane): peer.name
             for peer in config.peers
             for plane in range(config.fabric.planes)
         }
         self._rng = random.Random()
-        self._sockets = EndpointSockets(config.transport.udp_port, self._answered)
+        self._sockets = EndpointSockets(
+            config.transport.udp_port, self._answered, config.fabric.routing.code
+        )
         self._updates = PortUpdates()
         self._timer: asyncio.TimerHandle | None = None
         self._rounds: dict[str, ProbeRound] = {}
@@ -145,7 +156,7 @@ class Endpoint:
         """Open the sockets; `mask` are our usable planes."""
         fabric, host = self._config.fabric, self._config.host
         for plane, name in enumerate(self._config.interfaces):
-            self._sockets.open_plane(plane, name, fabric.address6(host, plane))
+            self._sockets.open_plane(plane, name, underlay.address(fabric, host, plane))
         self._updates = PortUpdates(mask)
 
     def close(self) -> None:
@@ -229,12 +240,17 @@ class Endpoint:
         return usid.evs_between(self._config.fabric, self._config.host, peer.host, plane)
 
     def _find_way(self, peer: str, ev: int) -> tuple[str, Envelope]:
-        """The outer destination of an EV, and what is around the BTH."""
+        """Where to send a packet of an EV, and what is around its BTH."""
         fabric, host, target = self._config.fabric, self._config.host, self._peers[peer].host
-        plane = usid.ev_plane(ev)
+        plane, port = usid.ev_plane(ev), self._config.transport.udp_port
+        src = underlay.address(fabric, host, plane)
+        dst = underlay.address(fabric, target, plane)
+        if isinstance(src, IPv4Address) or isinstance(dst, IPv4Address):
+            return str(dst), Envelope(None, Ip4(src, dst), ev >> 16, port)  # type: ignore[arg-type]
+        envelope = Envelope(None, Ip6(src, dst, ev & 0xFFFF), ev >> 16, port)
+        if fabric.routing.mode == "ecmp":
+            return str(dst), envelope
         path = usid.da_bytes(fabric.block, usid.path_usids(host, target, ev))
-        inner = Ip6(fabric.address6(host, plane), fabric.address6(target, plane), ev & 0xFFFF)
-        envelope = Envelope(None, inner, ev >> 16, self._config.transport.udp_port)
         return str(IPv6Address(path)), envelope
 
     def _send(self, peer: Peer, ev: int, request_id: int, erth: Erth) -> None:

@@ -72,7 +72,8 @@ class Sizes:
     """What the maps are made for.
 
     mtu: mrc0's, bytes. window: PSNs, a power of two, at least twice the MPR.
-    evs: EVs of one plane in a QP's set, a power of two. Others are counts.
+    evs: EVs of one plane in a QP's set, a power of two. encap: one of
+    MRC_ENCAP_*. Others are counts.
     """
 
     mtu: int
@@ -83,6 +84,7 @@ class Sizes:
     evs: int
     prefixes: int
     loops: int = 1
+    encap: int = 0
 
     def defines(self) -> list[str]:
         """The CFG_ constants the programs are compiled with."""
@@ -96,6 +98,7 @@ class Sizes:
             f"-DCFG_EVS={self.evs}",
             f"-DCFG_MAX_PREFIXES={max(1, self.prefixes)}",
             f"-DCFG_LOOPS={max(1, self.loops)}",
+            f"-DCFG_ENCAP={self.encap}",
             f"-DCFG_ACTIVE_WORDS={-(-max(1, self.qps) // 64)}",
         ]
 

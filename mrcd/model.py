@@ -63,6 +63,7 @@ class DatapathInfo:
 
     xdp: XdpMode  # the least of all planes: one generic plane makes it "generic"
     tc: TcKind
+    routing: str  # "srv6", "srv6, reduced", "ecmp over IPv6", "ecmp over IPv4"
     tick: TickState  # "running" only while something is outstanding
     bpffs: str  # where links and maps are pinned
 
@@ -111,8 +112,8 @@ class PathInfo:
     qp: int  # index among the peer's QPs, from 0
     ev: int
     plane: int
-    t1: int  # from 1; 0: both hosts hang on one T0
-    usids: str  # the outer destination address as text
+    t1: int  # from 1; 0: both hosts hang on one T0, or nobody knows (ecmp)
+    usids: str  # the outer destination address as text; empty with ecmp
     state: PathState
     role: PathRole  # active: in rotation; backup: takes the place of one that is withdrawn
     slow: bool  # far above its plane's usual round trip: used now and then only

@@ -12,7 +12,7 @@ from ipaddress import IPv6Address
 from mrcd import handshake
 from mrcd.config import Config, Peer
 from mrcd.endpoint import Endpoint
-from mrcd.fabric import usid
+from mrcd.fabric import underlay, usid
 from mrcd.handshake import (
     Command,
     ConfigureReceive,
@@ -50,7 +50,9 @@ class Peers:
         self._table = table
         self._on_mtu = on_mtu
         self._rng = random.SystemRandom()
-        self._sockets = OfferSockets(config.transport.control_port, self._datagram)
+        self._sockets = OfferSockets(
+            config.transport.control_port, self._datagram, config.fabric.routing.code
+        )
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._peers = {peer.name: peer for peer in config.peers}
         self._handlers: dict[bytes, Callable[[bytes, int], None]] = {}
@@ -81,7 +83,7 @@ class Peers:
         """Open the sockets and begin to offer."""
         fabric, host = self._config.fabric, self._config.host
         for plane, name in enumerate(self._config.interfaces):
-            self._sockets.open_plane(plane, name, fabric.address6(host, plane))
+            self._sockets.open_plane(plane, name, underlay.address(fabric, host, plane))
         now = time.monotonic_ns()
         for name, session in self.sessions.items():
             self._carry_out(session.set_planes(mask, now_ns=now))
@@ -193,14 +195,12 @@ class Peers:
         """One datagram to a peer over any of a plane's T1s: the next one takes another."""
         fabric, host = self._config.fabric, self._config.host
         target = self._peers[peer].host
-        evs = usid.evs_between(fabric, host, target, plane)
-        usids = usid.path_usids(host, target, self._rng.choice(evs))
-        self._sockets.send(
-            plane,
-            IPv6Address(usid.da_bytes(fabric.block, usids)),
-            fabric.address6(target, plane),
-            datagram,
-        )
+        path = None
+        if fabric.routing.mode == "srv6":
+            evs = usid.evs_between(fabric, host, target, plane)
+            usids = usid.path_usids(host, target, self._rng.choice(evs))
+            path = IPv6Address(usid.da_bytes(fabric.block, usids))
+        self._sockets.send(plane, path, underlay.address(fabric, target, plane), datagram)
 
     def _log_state(self, change: StateChanged) -> None:
         if change.new is State.ESTABLISHED:

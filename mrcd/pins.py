@@ -12,7 +12,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 from mrcd import netns
@@ -78,7 +78,9 @@ def record(folder: Path, kind: str, name: str) -> None:
     (folder / f"{kind}-{name}").mkdir(exist_ok=True)
 
 
-def record_given(folder: Path, kind: str, name: str, address: IPv6Address, bits: int) -> None:
+def record_given(
+    folder: Path, kind: str, name: str, address: IPv4Address | IPv6Address, bits: int
+) -> None:
     """Remember an address or route that interface `name` was given; read by `given`."""
     record(folder, kind, f"{name}~{address.packed.hex()}~{bits}")
 
@@ -86,7 +88,7 @@ def record_given(folder: Path, kind: str, name: str, address: IPv6Address, bits:
 def given(entry: str) -> tuple[str, str]:
     """The interface and the address/bits of what `record_given` wrote down."""
     name, packed, bits = entry.split("~")
-    return name, f"{IPv6Address(bytes.fromhex(packed))}/{bits}"
+    return name, f"{ip_address(bytes.fromhex(packed))}/{bits}"
 
 
 def forget(folder: Path, kind: str, name: str) -> None:

@@ -15,7 +15,7 @@ from mrcd.abi import ABI
 from mrcd.carrier import CarrierWatch
 from mrcd.config import Config
 from mrcd.datapath import Datapath
-from mrcd.fabric import usid
+from mrcd.fabric import underlay, usid
 from mrcd.interfaces import Link, LinkChanged, NeighborChanged, Resync
 from mrcd.log import get_logger
 from mrcd.netlink import Netlink
@@ -26,7 +26,6 @@ log = get_logger()
 
 _PLANE = ABI.structs["mrc_plane"]
 GATEWAY_WAIT_S = 1.0
-ADDRESS_BITS = 64
 
 
 class PlaneError(Exception):
@@ -112,22 +111,26 @@ class Planes:
     async def _address_and_route(self, plane: Plane) -> None:
         """Give a plane what it lacks, and write down what was given, for the end."""
         fabric, host, name = self._config.fabric, self._config.host, plane.link.name
-        address = fabric.address6(host, plane.index)
+        address = underlay.address(fabric, host, plane.index)
+        bits = underlay.on_link(fabric, host, plane.index).prefixlen
         there = {ip_interface(text).ip for text in await self._nl.addresses(name)}
         if address not in there:
-            await self._nl.add_address(name, f"{address}/{ADDRESS_BITS}")
-            pins.record_given(self._dp.folder, "address", name, address, ADDRESS_BITS)
-        prefix = usid.plane_prefix(fabric.block, plane.index)
+            await self._nl.add_address(name, f"{address}/{bits}")
+            pins.record_given(self._dp.folder, "address", name, address, bits)
+        prefix = underlay.destinations(fabric, plane.index)
         if str(prefix) not in {route.dst for route in await self._nl.routes(name)}:
-            await self._nl.replace_route(str(prefix), dev=name, via=str(fabric.gateway))
+            await self._nl.replace_route(str(prefix), dev=name, via=self._gateway(plane))
             pins.record_given(
                 self._dp.folder, "route", name, prefix.network_address, prefix.prefixlen
             )
 
+    def _gateway(self, plane: Plane) -> str:
+        return str(underlay.gateway(self._config.fabric, self._config.host, plane.index))
+
     async def _resolve_once(self, plane: Plane) -> None:
         if plane.link.up and plane.link.carrier:
             mac = await self._nl.resolve_neighbor(
-                plane.link.name, str(self._config.fabric.gateway), GATEWAY_WAIT_S
+                plane.link.name, self._gateway(plane), GATEWAY_WAIT_S
             )
             if mac is not None:
                 self._set_gateway(plane, mac)
@@ -146,7 +149,7 @@ class Planes:
                         return  # the link's next change asks again
                     with contextlib.suppress(OSError):
                         mac = await self._nl.resolve_neighbor(
-                            plane.link.name, str(self._config.fabric.gateway), GATEWAY_WAIT_S
+                            plane.link.name, self._gateway(plane), GATEWAY_WAIT_S
                         )
                         if mac is not None:
                             self._set_gateway(plane, mac)
@@ -174,7 +177,7 @@ class Planes:
             ifindex=plane.link.index,
             mac=tuple(plane.link.mac),
             gateway_mac=tuple(plane.gateway_mac or bytes(6)),
-            addr=words(fabric.address6(host, plane.index).packed),
+            addr=words(underlay.packed(fabric, host, plane.index)),
             sid=words(sid),
         )
 
@@ -269,12 +272,12 @@ class Planes:
         task.add_done_callback(self._tasks.discard)
 
     def _neighbor(self, event: NeighborChanged) -> None:
-        if event.ip != str(self._config.fabric.gateway) or event.mac is None:
+        if event.mac is None:
             # A gateway that stops answering ND is not dead for it: its MAC stays good,
             # and paths that carry nothing are found by loss, within a round trip.
             return
         for plane in self.planes:
-            if plane.link.index == event.ifindex:
+            if plane.link.index == event.ifindex and event.ip == self._gateway(plane):
                 self._set_gateway(plane, event.mac)
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ from mrcd.abi import ABI
 from mrcd.commands import Commands
 from mrcd.config import Config, Peer
 from mrcd.datapath import Datapath, wait_for_programs
-from mrcd.fabric import usid
+from mrcd.fabric import underlay, usid
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.pathstate import State
 
@@ -107,7 +107,7 @@ class QpTable:
         config, index = self._config, self.indices[peer.name]
         for plane in range(config.fabric.planes):
             template = usid.template_da(config.fabric.block, config.host, peer.host, plane)
-            address = config.fabric.address6(peer.host, plane).packed
+            address = underlay.packed(config.fabric, peer.host, plane)
             self._dp.write(
                 "peer_planes",
                 index * PLANES + plane,

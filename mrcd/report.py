@@ -16,7 +16,7 @@ from mrcd.config import Config, Peer
 from mrcd.datapath import Datapath
 from mrcd.denials import Denials
 from mrcd.endpoint import Endpoint
-from mrcd.fabric import usid
+from mrcd.fabric import underlay, usid
 from mrcd.faultreport import FaultReport
 from mrcd.handshake import State
 from mrcd.model import (
@@ -121,15 +121,22 @@ class Report:
             peers_total=len(self._config.peers),
             peers_up=up,
             datapath=DatapathInfo(
-                xdp=self._dp.xdp_mode, tc=self._dp.tc_kind, tick=tick, bpffs=str(self._bpffs)
+                xdp=self._dp.xdp_mode,
+                tc=self._dp.tc_kind,
+                tick=tick,
+                routing=self._config.fabric.routing.shown,
+                bpffs=str(self._bpffs),
             ),
         )
+
+    def _gateway(self, plane: int) -> str:
+        return str(underlay.gateway(self._config.fabric, self._config.host, plane))
 
     def _reasons(self) -> list[str]:
         reasons = []
         for plane in self._planes.planes:
             if not plane.usable:
-                why = plane.why_unused(str(self._config.fabric.gateway))
+                why = plane.why_unused(self._gateway(plane.index))
                 reasons.append(f"plane {plane.index}: {why}")
             elif plane.sick is not None:
                 reasons.append(f"plane {plane.index}: {plane.sick}; used for want of another")
@@ -148,7 +155,7 @@ class Report:
             up=plane.link.up,
             carrier=plane.link.carrier,
             usable=plane.usable,
-            gateway=str(self._config.fabric.gateway),
+            gateway=self._gateway(plane.index),
             gateway_mac=plane.gateway_mac.hex(":") if plane.gateway_mac else None,
             tx_packets=traffic.tx_packets,
             tx_bytes=traffic.tx_bytes,
@@ -176,19 +183,19 @@ class Report:
 
     async def probe(self, peer: str, plane: int | None, count: int) -> list[PathProbe]:
         """EV probes over every path of these planes to a peer."""
-        fabric, host = self._config.fabric, self._config.host
+        fabric = self._config.fabric
         (target,) = self._chosen(peer)
         planes = range(fabric.planes) if plane is None else (plane,)
         found = []
         for result in await self._endpoint.probe(peer, planes, count):
-            usids = usid.path_usids(host, target.host, result.ev)
+            t1, usids = self._way(target, result.ev)
             found.append(
                 PathProbe(
                     peer=peer,
                     ev=result.ev,
                     plane=usid.ev_plane(result.ev),
-                    t1=usid.ev_t1(result.ev),
-                    usids=str(IPv6Address(usid.da_bytes(fabric.block, usids))),
+                    t1=t1,
+                    usids=usids,
                     sent=result.sent,
                     answered=result.answered,
                     min_us=_us(result.min_ns),
@@ -229,20 +236,19 @@ class Report:
 
     def paths(self, peer: str | None) -> list[PathInfo]:
         """Every path of every QP."""
-        fabric, host = self._config.fabric, self._config.host
         found = []
         for each in self._chosen(peer):
             for number, index in enumerate(self._table.qps_of(each.name)):
                 for path in self._table.paths(index):
-                    usids = usid.path_usids(host, each.host, path.ev)
+                    t1, usids = self._way(each, path.ev)
                     found.append(
                         PathInfo(
                             peer=each.name,
                             qp=number,
                             ev=path.ev,
                             plane=path.plane,
-                            t1=usid.ev_t1(path.ev),
-                            usids=str(IPv6Address(usid.da_bytes(fabric.block, usids))),
+                            t1=t1,
+                            usids=usids,
                             state=_PATH_STATES[path.state],
                             role="active" if path.use else "backup",
                             slow=path.slow,
@@ -254,6 +260,14 @@ class Report:
                         )
                     )
         return found
+
+    def _way(self, peer: Peer, ev: int) -> tuple[int, str]:
+        """The T1 and the uSID list of an EV; 0 and nothing where only the switches know."""
+        fabric, host = self._config.fabric, self._config.host
+        if fabric.routing.mode == "ecmp":
+            return 0, ""
+        usids = usid.path_usids(host, peer.host, ev)
+        return usid.ev_t1(ev), str(IPv6Address(usid.da_bytes(fabric.block, usids)))
 
     def connections(self, peer: str | None) -> list[ConnInfo]:
         """Every QP."""

@@ -1,153 +1,50 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The bytes on the wire, read from bpf/mrc_wire.h and never mirrored.
+"""MRC packets: whole ones encoded and decoded, from the first IP header to the ICRC word.
 
-Two halves. The first turns a C header of the project (mrc_wire.h here, mrc_abi.h elsewhere) into
-constants and struct layouts through cffi's ABI mode. The second encodes and decodes whole packets,
-from the outer IPv6 header to the ICRC word, out of those layouts: this file knows which bits of a
-word mean what, but every byte offset and size comes from the header.
+This file knows which bits of a word mean what in MRC's own headers, but every byte offset and size
+comes from bpf/mrc_wire.h (mrcd/layout.py). IP and UDP are in mrcd/envelope.py.
 """
 
 from __future__ import annotations
 
-import re
 import struct
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv6Address
-from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
-import cffi  # type: ignore[import-untyped]
+from mrcd.envelope import DecodeError, Envelope, Ip4, Ip6, open_envelope, overhead, put_envelope
+from mrcd.layout import WIRE, Field, Header, Struct, read_header
 
-from mrcd.paths import bpf_dir
-
-# ---- C headers -----------------------------------------------------------------------------
-
-_DEFINE = re.compile(r"^#define[ \t]+(\w+)[ \t]+(0[xX][0-9a-fA-F]+|\d+)[uUlL]*[ \t]*$", re.M)
-_COMMENTED = re.compile(r"^#define[ \t]+(\w+)[ \t]+\w+[ \t]+/\*((?:[^*]|\*(?!/))*)\*/", re.M)
-_COMMENT = re.compile(r"/\*.*?\*/", re.S)
-_TYPEDEFS = """
-typedef uint8_t __u8; typedef uint16_t __u16; typedef uint32_t __u32; typedef uint64_t __u64;
-typedef int8_t __s8; typedef int16_t __s16; typedef int32_t __s32; typedef int64_t __s64;
-struct bpf_spin_lock { __u32 val; };
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One member of a C struct; `count` is 1 unless it is an array of `item_size`-byte items."""
-
-    name: str
-    offset: int
-    item_size: int
-    count: int
-
-    @property
-    def size(self) -> int:
-        """Bytes of the whole member."""
-        return self.item_size * self.count
-
-
-@dataclass(frozen=True, slots=True)
-class Struct:
-    """The layout of one C struct and a codec for it; integers are unsigned."""
-
-    name: str
-    size: int
-    fields: Mapping[str, Field]
-    byteorder: Literal["big", "little"]
-
-    def pack(self, **values: int | tuple[int, ...]) -> bytes:
-        """Bytes of the struct; members not given and padding are zero.
-
-        ValueError for a number that does not fit, KeyError for a member there is not.
-        """
-        data = bytearray(self.size)
-        for name, value in values.items():
-            field = self.fields[name]
-            items = value if isinstance(value, tuple) else (value,)
-            if len(items) != field.count:
-                raise ValueError(f"{self.name}.{name}: {len(items)} items, not {field.count}")
-            try:
-                raw = b"".join(item.to_bytes(field.item_size, self.byteorder) for item in items)
-            except OverflowError:
-                raise ValueError(f"{value} does not fit into {self.name}.{name}") from None
-            data[field.offset : field.offset + field.size] = raw
-        return bytes(data)
-
-    def unpack(self, data: bytes, at: int = 0) -> dict[str, int]:
-        """Members that are plain integers, by name; ValueError when `data` is too short."""
-        if len(data) - at < self.size:
-            raise ValueError(f"{len(data) - at} bytes are too short for {self.name}")
-        return {
-            field.name: self._item(data, at + field.offset, field.item_size)
-            for field in self.fields.values()
-            if field.count == 1
-        }
-
-    def unpack_array(self, data: bytes, name: str, at: int = 0) -> tuple[int, ...]:
-        """Items of the array member `name`."""
-        field = self.fields[name]
-        start = at + field.offset
-        steps = range(start, start + field.size, field.item_size)
-        return tuple(self._item(data, step, field.item_size) for step in steps)
-
-    def _item(self, data: bytes, at: int, size: int) -> int:
-        return int.from_bytes(data[at : at + size], self.byteorder)
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What one C header defines: integer constants, the comments beside them, structs."""
-
-    path: Path
-    constants: Mapping[str, int]
-    comments: Mapping[str, str]
-    structs: Mapping[str, Struct]
-
-    def __getattr__(self, name: str) -> int:
-        try:
-            return self.constants[name]
-        except KeyError:
-            raise AttributeError(f"{self.path} defines no {name}") from None
-
-
-def read_header(path: Path, byteorder: Literal["big", "little"] = sys.byteorder) -> Header:
-    """Read a header of "#define NAME integer" lines and structs of fixed-width integers.
-
-    Include guards and includes are skipped. `byteorder` is that of the struct codecs.
-    """
-    text = path.read_text(encoding="utf-8")
-    bare = _COMMENT.sub("", text)
-    constants = {name: int(value, 0) for name, value in _DEFINE.findall(bare)}
-    comments = {
-        name: " ".join(re.sub(r"\n\s*\*", " ", comment).split())
-        for name, comment in _COMMENTED.findall(text)
-    }
-    declarations = re.sub(r"^[ \t]*#.*$", "", bare, flags=re.M)
-    declarations = re.sub(
-        r"\[(\w+)\]", lambda found: f"[{constants.get(found[1], found[1])}]", declarations
-    )
-    ffi = cffi.FFI()
-    ffi.cdef(_TYPEDEFS + declarations)
-    names = re.findall(r"^struct (\w+) \{", declarations, re.M)
-    return Header(path, constants, comments, {n: _layout(ffi, n, byteorder) for n in names})
-
-
-def _layout(ffi: cffi.FFI, name: str, byteorder: Literal["big", "little"]) -> Struct:
-    kind = ffi.typeof(f"struct {name}")
-    fields = {}
-    for member, info in kind.fields:
-        is_array = info.type.kind == "array"
-        item = info.type.item if is_array else info.type
-        count = info.type.length if is_array else 1
-        fields[member] = Field(member, info.offset, ffi.sizeof(item), count)
-    return Struct(name, ffi.sizeof(kind), fields, byteorder)
-
-
-WIRE = read_header(bpf_dir() / "mrc_wire.h", "big")
-
+__all__ = [
+    "WIRE",
+    "WRITES",
+    "Bth",
+    "CcState",
+    "Control",
+    "Data",
+    "DecodeError",
+    "Eeth",
+    "Envelope",
+    "Erth",
+    "Field",
+    "Header",
+    "Ip4",
+    "Ip6",
+    "Neth",
+    "Packet",
+    "Peth",
+    "Sack",
+    "Seth",
+    "Struct",
+    "Timestamp",
+    "Write",
+    "decode",
+    "decode_frame",
+    "encode",
+    "encode_frame",
+    "overhead",
+    "read_header",
+]
 
 # ---- headers -------------------------------------------------------------------------------
 
@@ -161,14 +58,6 @@ _NIBBLE_HI, _NIBBLE_LO = 0xF0, 0x0F
 _CC_RESTORE, _CC_PENALTY, _CC_BYTES = 1 << 31, 0x7F << 24, 0xFFFFFF
 _ENDPOINT_OP = 0x3 << WIRE.MRC_ENDPOINT_OP_SHIFT
 _ERTH_VENDOR = 0xFF << 8
-
-
-class DecodeError(ValueError):
-    """These bytes are no packet of ours; `reason` says what is wrong with them."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 def _get(word: int, mask: int) -> int:
@@ -500,43 +389,12 @@ class Eeth:
 
 # ---- packets -------------------------------------------------------------------------------
 
-_IP6 = struct.Struct("!IHBB16s16s")
-_UDP = struct.Struct("!HHHH")
 _ETHERNET = struct.Struct("!6s6sH")
+_ETHERTYPE = {4: 0x0800, 6: 0x86DD}
 _ICRC = struct.Struct("!I")
-_NEXT_IP6, _NEXT_UDP, _ETHERTYPE_IP6 = 41, 17, 0x86DD
-_EV_LABEL = 0xFFFF  # the low half of an EV, in the flow label
-
 WRITES = frozenset(
     WIRE.constants[f"MRC_OP_WRITE_{which}"] for which in ("FIRST", "MIDDLE", "LAST", "ONLY")
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Ip6:
-    """An IPv6 header without its lengths."""
-
-    src: IPv6Address
-    dst: IPv6Address
-    flow_label: int = 0
-    traffic_class: int = 0
-    hop_limit: int = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """What is around the BTH. `outer` is None where the fabric routes without SRv6."""
-
-    outer: Ip6 | None
-    inner: Ip6
-    src_port: int
-    dst_port: int = WIRE.MRC_UDP_PORT_DEFAULT
-    udp_checksum: int = 0
-
-    @property
-    def ev(self) -> int:
-        """The EV it carries: UDP source port, then the low half of the inner flow label."""
-        return self.src_port << 16 | self.inner.flow_label & _EV_LABEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -583,7 +441,7 @@ _LAYOUTS = {Neth: "mrc_neth", Peth: "mrc_peth", Erth: "mrc_erth", Eeth: "mrc_eet
 
 
 def encode(packet: Packet) -> bytes:
-    """A packet from its first IPv6 header to the ICRC word; lengths are filled in.
+    """A packet from its first IP header to the ICRC word; lengths are filled in.
 
     ValueError when its parts contradict each other or a number does not fit.
     """
@@ -595,21 +453,12 @@ def encode(packet: Packet) -> bytes:
     elif isinstance(packet, Sack):
         rest = packet.cc_state.pack()
     body = packet.bth.pack() + packet.body.pack() + rest + _ICRC.pack(packet.icrc)
-    around = packet.envelope
-    length = _UDP.size + len(body)
-    try:
-        udp = _UDP.pack(around.src_port, around.dst_port, length, around.udp_checksum)
-        data = _put_ip6(around.inner, length, _NEXT_UDP) + udp + body
-        if around.outer is not None:
-            data = _put_ip6(around.outer, len(data), _NEXT_IP6) + data
-    except struct.error as error:
-        raise ValueError(f"a number does not fit into the IPv6 or UDP header: {error}") from None
-    return data
+    return put_envelope(packet.envelope, body)
 
 
 def decode(data: bytes, port: int = WIRE.MRC_UDP_PORT_DEFAULT) -> Packet:
-    """The MRC packet that begins with an IPv6 header in `data`; DecodeError if it is none."""
-    envelope, body = _open(data, port)
+    """The MRC packet that begins with an IP header in `data`; DecodeError if it is none."""
+    envelope, body = open_envelope(data, port)
     bth = Bth.unpack(body, 0)
     at, end = WIRE.structs["mrc_bth"].size, len(body) - _ICRC.size
     if end < at:
@@ -637,7 +486,8 @@ def decode(data: bytes, port: int = WIRE.MRC_UDP_PORT_DEFAULT) -> Packet:
 
 def encode_frame(packet: Packet, dst_mac: bytes, src_mac: bytes) -> bytes:
     """The packet behind an Ethernet header."""
-    return _ETHERNET.pack(dst_mac, src_mac, _ETHERTYPE_IP6) + encode(packet)
+    version = 4 if isinstance(packet.envelope.inner, Ip4) else 6
+    return _ETHERNET.pack(dst_mac, src_mac, _ETHERTYPE[version]) + encode(packet)
 
 
 def decode_frame(frame: bytes, port: int = WIRE.MRC_UDP_PORT_DEFAULT) -> Packet:
@@ -645,49 +495,12 @@ def decode_frame(frame: bytes, port: int = WIRE.MRC_UDP_PORT_DEFAULT) -> Packet:
     if len(frame) < _ETHERNET.size:
         raise DecodeError("truncated: no Ethernet header")
     *_, ethertype = _ETHERNET.unpack_from(frame)
-    if ethertype != _ETHERTYPE_IP6:
-        raise DecodeError(f"Ethernet type {ethertype:#06x} is not IPv6")
-    return decode(frame[_ETHERNET.size :], port)
-
-
-def _put_ip6(header: Ip6, length: int, following: int) -> bytes:
-    word = 6 << 28 | _put(header.traffic_class, 0xFF << 20) | _put(header.flow_label, 0xFFFFF)
-    return _IP6.pack(
-        word, length, following, header.hop_limit, header.src.packed, header.dst.packed
-    )
-
-
-def _get_ip6(data: bytes) -> tuple[Ip6, int, bytes]:
-    """An IPv6 header, what follows it by number, and by bytes."""
-    if len(data) < _IP6.size:
-        raise DecodeError(f"truncated: {len(data)} of {_IP6.size} bytes of IPv6")
-    word, length, following, hops, src, dst = _IP6.unpack_from(data)
-    if word >> 28 != 6:
-        raise DecodeError(f"IP version {word >> 28}, not 6")
-    rest = data[_IP6.size :]
-    if length != len(rest):
-        raise DecodeError(f"IPv6 says {length} bytes, {len(rest)} follow")
-    traffic_class = _get(word, 0xFF << 20)
-    header = Ip6(IPv6Address(src), IPv6Address(dst), word & 0xFFFFF, traffic_class, hops)
-    return header, following, rest
-
-
-def _open(data: bytes, port: int) -> tuple[Envelope, bytes]:
-    outer = None
-    inner, following, rest = _get_ip6(data)
-    if following == _NEXT_IP6:
-        outer = inner
-        inner, following, rest = _get_ip6(rest)
-    if following != _NEXT_UDP:
-        raise DecodeError(f"next header {following}, not UDP")
-    if len(rest) < _UDP.size:
-        raise DecodeError(f"truncated: {len(rest)} of {_UDP.size} bytes of UDP")
-    src_port, dst_port, length, checksum = _UDP.unpack_from(rest)
-    if dst_port != port:
-        raise DecodeError(f"UDP port {dst_port}, not {port}")
-    if length != len(rest):
-        raise DecodeError(f"UDP says {length} bytes, {len(rest)} follow")
-    return Envelope(outer, inner, src_port, dst_port, checksum), rest[_UDP.size :]
+    data = frame[_ETHERNET.size :]
+    if ethertype not in _ETHERTYPE.values():
+        raise DecodeError(f"Ethernet type {ethertype:#06x} is not IP")
+    if data and _ETHERTYPE.get(data[0] >> 4) != ethertype:
+        raise DecodeError(f"IP version {data[0] >> 4} in Ethernet type {ethertype:#06x}")
+    return decode(data, port)
 
 
 def _expect_end(body: bytes, at: int) -> None:

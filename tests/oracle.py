@@ -30,7 +30,7 @@ from scapy.fields import (
     XLongField,
     XShortField,
 )
-from scapy.layers.inet import UDP
+from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
@@ -255,8 +255,8 @@ bind_layers(UDP, Bth, dport=UDP_PORT)
 
 
 def dissect(data: bytes) -> Packet:
-    """The layers of a packet that begins with an IPv6 header."""
-    return IPv6(data)
+    """The layers of a packet that begins with an IP header."""
+    return IP(data) if data[:1] and data[0] >> 4 == 4 else IPv6(data)
 
 
 def dissect_frame(frame: bytes) -> Packet:

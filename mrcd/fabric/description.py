@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mrcd.fabric import hosts as of
+from mrcd.fabric import routing as routes
 from mrcd.fabric.hosts import Host as Host
 from mrcd.fabric.hosts import HostRange as HostRange
 from mrcd.fabric.hosts import Interface as Interface
+from mrcd.fabric.routing import SRV6, Routing
 
 PLANES_MAX = 8
 T0_MAX = T1_MAX = PORT_MAX = 2047  # the index of a uSID has 11 bits
@@ -63,6 +65,7 @@ class Fabric:
     mtu: int
     rate_mbps: int
     hosts: Sequence[Host]
+    routing: Routing = SRV6
 
     def host(self, name: str) -> Host:
         """The host of that name; KeyError that lists the names there are."""
@@ -122,6 +125,7 @@ def generate(
     hosts_per_t0: int = 1,
     mtu: int = 9000,
     rate_mbps: int = 0,
+    routing: Routing = SRV6,
 ) -> Fabric:
     """The fabric of `lab up`: hosts h1, h2, ... fill the T0s in order.
 
@@ -158,6 +162,7 @@ def generate(
         mtu=mtu,
         rate_mbps=rate_mbps,
         hosts=members,
+        routing=routing,
     )
     return checked(fabric)
 
@@ -176,6 +181,7 @@ def sound(fabric: Fabric, problems: Sequence[str] = ()) -> Fabric:
             ("--mtu", fabric.mtu, MTU_MIN, MTU_MAX),
             ("--rate", fabric.rate_mbps, 0, RATE_MAX_MBPS),
         ),
+        *(f"--{key} {value}: must be {wanted}" for key, value, wanted in fabric.routing.problems()),
     ]
     if not _NAME.fullmatch(fabric.name):
         found.append(f"--name {fabric.name}: must be {_NAME_RULE}")
@@ -205,6 +211,7 @@ def dumps(fabric: Fabric) -> str:
         f"t1 = {fabric.t1}",
         f"mtu = {fabric.mtu}",
         f"rate_mbps = {fabric.rate_mbps}",
+        *routes.lines(fabric.routing),
     ]
     if isinstance(fabric.hosts, HostRange):
         pattern = fabric.hosts
@@ -273,7 +280,7 @@ class _Reader:
             self.problems.append(f"{self.source}: [fabric]: must be there, a table")
             table = {}
         known = ("name", "block", "underlay6", "gateway", "planes", "t0", "t1", "mtu", "rate_mbps")
-        self.only(table, "fabric.", known)
+        self.only(table, "fabric.", known + routes.KEYS)
         number = self.number
         name = self.name(table, "fabric.", "name", "lab")
         block = self.block(table, "block", "fcbb:bb00::/32")
@@ -284,10 +291,11 @@ class _Reader:
         t1 = number(table, "fabric.", "t1", 1, T1_MAX, _REQUIRED)
         mtu = number(table, "fabric.", "mtu", MTU_MIN, MTU_MAX, 9000)
         rate = number(table, "fabric.", "rate_mbps", 0, RATE_MAX_MBPS, 0)
+        routing = routes.read(table, lambda key, *rest: self.complain(f"fabric.{key}", *rest))
         hosts = self.members(data, t0)
         if self.problems:
             raise FabricError(self.problems)
-        return Fabric(name, block, underlay6, gateway, planes, t0, t1, mtu, rate, hosts)
+        return Fabric(name, block, underlay6, gateway, planes, t0, t1, mtu, rate, hosts, routing)
 
     def only(self, table: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
         for key in table.keys() - set(known):

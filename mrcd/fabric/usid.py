@@ -26,6 +26,7 @@ USID_MAX = 6
 EV_PLANE_SHIFT = 28
 EV_T1_SHIFT = 16
 EV_T1_MASK = 0x0FFF
+ECMP_EVS = 128  # of a plane where switches hash the EV: enough to meet every T1 several times
 
 _PLANE_MAX = 7
 _BLOCK_BYTES = 4
@@ -158,8 +159,19 @@ def template_da(block: ipaddress.IPv6Network, src: Host, dst: Host, plane: int) 
     return da_bytes(block, [usid(plane, ROLE_T0, src.t0), usid(plane, ROLE_T1, 0), *last])
 
 
+def evs_per_plane(fabric: Fabric) -> int:
+    """How many EVs two hosts on different T0s have between them in each plane."""
+    return ECMP_EVS if fabric.routing.mode == "ecmp" else fabric.t1
+
+
 def evs_between(fabric: Fabric, src: Host, dst: Host, plane: int) -> list[int]:
-    """Every EV of one plane between two hosts, in order of its T1."""
+    """Every EV of one plane between two hosts, in order of its T1.
+
+    In ecmp mode there is no telling which T1 an EV leads to: there are ECMP_EVS of them.
+    """
+    if fabric.routing.mode == "ecmp":
+        entropies = 1 if src.t0 == dst.t0 else evs_per_plane(fabric)
+        return [ev(plane, entropy) for entropy in range(1, entropies + 1)]
     if src.t0 == dst.t0:
         return [ev(plane, 0)]
     return [ev(plane, t1) for t1 in range(1, fabric.t1 + 1)]

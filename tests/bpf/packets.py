@@ -6,8 +6,11 @@ from __future__ import annotations
 import struct
 from ipaddress import IPv4Address, IPv6Address
 
-from mrcd.fabric import usid
+from mrcd.envelope import checksum16
+from mrcd.fabric import underlay, usid
 from mrcd.fabric.description import Fabric, Host
+from mrcd.fabric.routing import Routing
+from mrcd.offers import udp6
 from mrcd.wire import (
     WIRE,
     Bth,
@@ -16,6 +19,7 @@ from mrcd.wire import (
     Data,
     Envelope,
     Erth,
+    Ip4,
     Ip6,
     Neth,
     Packet,
@@ -25,6 +29,7 @@ from mrcd.wire import (
     Timestamp,
     Write,
     encode_frame,
+    overhead,
 )
 from tests.bpf.rig import gateway_mac_of, mac_of
 
@@ -66,9 +71,49 @@ def numbered(number: int, size: int = 100) -> bytes:
 def trimmed(frame: bytes, length: int = PAYLOAD, dscp: int = WIRE.MRC_DSCP_TRIMMED) -> bytes:
     """A frame as a switch leaves it that has no room for its payload."""
     out = bytearray(frame[:length])
+    if out[OUTER] >> 4 == 4:
+        out[OUTER + 1] = out[OUTER + 1] & 3 | dscp << 2
+        return summed(bytes(out))
     word = int.from_bytes(out[OUTER : OUTER + 4], "big") & ~(0x3F << 22) | dscp << 22
     out[OUTER : OUTER + 4] = word.to_bytes(4, "big")
     return bytes(out)
+
+
+def summed(frame: bytes) -> bytes:
+    """The frame with the checksum of its IPv4 header made right."""
+    header = frame[OUTER : OUTER + 10] + bytes(2) + frame[OUTER + 12 : OUTER + 20]
+    return frame[: OUTER + 10] + struct.pack("!H", checksum16(header)) + frame[OUTER + 12 :]
+
+
+def ip_length(routing: Routing) -> int:
+    """Bytes of IP headers in front of UDP."""
+    return overhead(routing.code) - (PAYLOAD - UDP) - WIRE.MRC_ICRC_LEN
+
+
+def offer_frame(far: Far, ev: int, body: bytes = b"an offer") -> tuple[bytes, bytes]:
+    """A hand-shake datagram of the peer as it arrives, and as the stack should see it."""
+    plane = usid.ev_plane(ev)
+    port = 4972
+    src = underlay.address(far.fabric, far.peer, plane)
+    dst = underlay.address(far.fabric, far.us, plane)
+    macs = mac_of(plane) + gateway_mac_of(plane)
+    if isinstance(src, IPv4Address) or isinstance(dst, IPv4Address):
+        udp = struct.pack("!HHHH", 40000, port, 8 + len(body), 0) + body
+        head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 1, 0, 61, 17, 0)
+        frame = summed(macs + b"\x08\x00" + head + src.packed + dst.packed + udp)
+        return frame, frame
+    inner = udp6(src, dst, port, port, body)
+    seen = macs + b"\x86\xdd" + inner
+    around = far.envelope(ev)
+    match far.fabric.routing.code:
+        case WIRE.MRC_ENCAP_ECMP6:
+            return seen, seen
+        case WIRE.MRC_ENCAP_REDUCED:
+            return seen[: OUTER + 24] + around.inner.dst.packed + seen[OUTER + 40 :], seen
+    assert around.outer is not None
+    outer = struct.pack("!IHBB", 6 << 28, len(inner), 41, 61)
+    outer += around.outer.src.packed + around.outer.dst.packed
+    return macs + b"\x86\xdd" + outer + inner, seen
 
 
 def ev_of(plane: int, t1: int) -> int:
@@ -107,14 +152,35 @@ class Far:
         traffic_class: int = 0,
         port: int = WIRE.MRC_UDP_PORT_DEFAULT,
     ) -> Envelope:
+        last = usid.usid(usid.ev_plane(ev), usid.ROLE_HOST, self.us.port)
+        return self._around(self.peer, self.us, [last], ev, traffic_class, port, 61)
+
+    def _around(
+        self,
+        sender: Host,
+        target: Host,
+        usids: list[int],
+        ev: int,
+        tclass: int,
+        port: int,
+        hops: int,
+    ) -> Envelope:
+        """What is around a packet on its way along the rest of a uSID list, or without one."""
         plane, label = usid.ev_plane(ev), ev & 0xFFFF
-        src = self.fabric.address6(self.peer, plane)
-        dst = self.fabric.address6(self.us, plane)
-        last = usid.usid(plane, usid.ROLE_HOST, self.us.port)
-        sid = IPv6Address(usid.da_bytes(self.fabric.block, [last]))
-        return Envelope(
-            Ip6(src, sid, label, traffic_class, 61), Ip6(src, dst, label), ev >> 16, port
-        )
+        src = underlay.address(self.fabric, sender, plane)
+        dst = underlay.address(self.fabric, target, plane)
+        if isinstance(src, IPv4Address) or isinstance(dst, IPv4Address):
+            assert isinstance(src, IPv4Address)
+            assert isinstance(dst, IPv4Address)
+            return Envelope(None, Ip4(src, dst, tclass, hops), ev >> 16, port)
+        path = IPv6Address(usid.da_bytes(self.fabric.block, usids))
+        match self.fabric.routing.code:
+            case WIRE.MRC_ENCAP_ECMP6:
+                return Envelope(None, Ip6(src, dst, ev >> 16, tclass, hops), ev >> 16, port)
+            case WIRE.MRC_ENCAP_REDUCED:
+                return Envelope(None, Ip6(src, path, label, tclass, hops), ev >> 16, port)
+        outer = Ip6(src, path, label, tclass, hops)
+        return Envelope(outer, Ip6(src, dst, label), ev >> 16, port)
 
     def frame(self, packet: Packet) -> bytes:
         plane = usid.ev_plane(packet.envelope.ev)
@@ -210,11 +276,11 @@ class Far:
     # ---- what we send
 
     def our_envelope(self, ev: int, traffic_class: int = 0) -> Envelope:
-        plane, label = usid.ev_plane(ev), ev & 0xFFFF
-        src, dst = self.fabric.address6(self.us, plane), self.fabric.address6(self.peer, plane)
-        usids = usid.path_usids(self.us, self.peer, ev)
-        path = IPv6Address(usid.da_bytes(self.fabric.block, usids))
-        return Envelope(Ip6(src, path, label, traffic_class), Ip6(src, dst, label), ev >> 16)
+        usids = []
+        if self.fabric.routing.mode == "srv6":
+            usids = usid.path_usids(self.us, self.peer, ev)
+        port = WIRE.MRC_UDP_PORT_DEFAULT
+        return self._around(self.us, self.peer, usids, ev, traffic_class, port, 64)
 
     def our_data(self, psn: int, payload: bytes, ev: int, sent: int, *, rtx: bool = False) -> bytes:
         """The frame in which `payload` should leave, stamped `sent`."""

@@ -25,7 +25,8 @@ from mrcd.abi import ABI
 from mrcd.clock import CARRIER
 from mrcd.config import Config
 from mrcd.datapath import Datapath
-from mrcd.fabric import description, usid
+from mrcd.fabric import description, underlay, usid
+from mrcd.fabric.routing import SRV6, Routing
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.loops import loops_of
 from mrcd.qptable import QpTable, evs_per_plane, words
@@ -95,10 +96,12 @@ class Ran:
 class Rig:
     """Compiled once; `reset` makes it new for each test."""
 
-    def __init__(self, namespace: str, folder: Path) -> None:
+    def __init__(self, namespace: str, folder: Path, routing: Routing = SRV6) -> None:
         self.namespace = namespace
         self._folder = folder
-        fabric = description.generate(name="rig", hosts=3, planes=PLANES, t1=T1S, mtu=1500)
+        fabric = description.generate(
+            name="rig", hosts=3, planes=PLANES, t1=T1S, mtu=1500, routing=routing
+        )
         (folder / "fabric.toml").write_text(description.dumps(fabric))
         self.fabric = fabric
         self.config = self._configuration("h1")
@@ -113,6 +116,7 @@ class Rig:
             evs=evs_per_plane(self.config),
             prefixes=16,
             loops=len(loops_of(fabric, self.config.host)),
+            encap=routing.code,
         )
         self.dp = Datapath(folder, sizes)
         with warnings.catch_warnings():
@@ -219,7 +223,7 @@ class Rig:
                 ifindex=self.ifindex[f"plane{plane}"],
                 mac=tuple(mac_of(plane)),
                 gateway_mac=tuple(gateway_mac_of(plane)),
-                addr=words(fabric.address6(us, plane).packed),
+                addr=words(underlay.packed(fabric, us, plane)),
                 sid=words(sid),
             )
         for peer in self.config.peers:

@@ -73,7 +73,9 @@ class FakeSource:
             planes=[self._plane(0), replace(self._plane(1), carrier=False, usable=False)],
             peers_total=2,
             peers_up=1,
-            datapath=DatapathInfo(xdp="native", tc="tcx", tick="idle", bpffs="/nowhere/bpf"),
+            datapath=DatapathInfo(
+                xdp="native", tc="tcx", tick="idle", routing="srv6", bpffs="/nowhere/bpf"
+            ),
         )
 
     def _plane(self, index: int) -> PlaneInfo:

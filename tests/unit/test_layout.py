@@ -24,11 +24,13 @@ LINES_MAX = 800  # 400 is the aim; far beyond it a noun was missed
 # Pure: no clock, no socket, no process, no log. Time and packets come in as arguments.
 PURE = {
     "mrcd.evprobe",
+    "mrcd.envelope",
     "mrcd.evidence",
     "mrcd.faultlist",
     "mrcd.faultmap",
     "mrcd.handshake",
     "mrcd.interfaces",
+    "mrcd.layout",
     "mrcd.loops",
     "mrcd.model",
     "mrcd.ports",
@@ -40,6 +42,8 @@ PURE = {
     "mrcd.fabric.hosts",
     "mrcd.fabric.intent",
     "mrcd.fabric.planning",
+    "mrcd.fabric.routing",
+    "mrcd.fabric.underlay",
     "mrcd.fabric.usid",
 }
 PURE_MAY_IMPORT = PURE | {"mrcd", "mrcd.abi", "mrcd.fabric", "mrcd.paths"}

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,11 @@ from scapy.layers.inet import UDP
 from scapy.layers.inet6 import IPv6
 from scapy.packet import Raw
 
-from mrcd.offers import OfferSockets, udp6
+from mrcd.fabric.routing import ENCAP_ECMP4, ENCAP_ECMP6, ENCAP_FULL, ENCAP_REDUCED
+from mrcd.offers import Address, OfferSockets, udp6
 
 A, B = IPv6Address("fdcb:0:1:1::1"), IPv6Address("fdcb:0:1:2::1")
-LOOP = IPv6Address("::1")
+LOOP6, LOOP4 = IPv6Address("::1"), IPv4Address("127.0.0.1")
 
 
 @given(payload=st.binary(max_size=600), sport=st.integers(1, 0xFFFF), dport=st.integers(1, 0xFFFF))
@@ -38,7 +40,7 @@ def test_checksum_zero_is_sent_as_ones() -> None:
 
 def free_port() -> int:
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
-        sock.bind(("::1", 0))
+        sock.bind(("::", 0))
         port: int = sock.getsockname()[1]
         return port
 
@@ -53,15 +55,20 @@ def port() -> int:
         pytest.skip("raw sockets need root: run the tests as root")
 
 
-def test_datagrams_are_read_with_their_plane(port: int) -> None:
+@pytest.mark.parametrize(
+    ("encap", "address"),
+    [(ENCAP_FULL, LOOP6), (ENCAP_REDUCED, LOOP6), (ENCAP_ECMP6, LOOP6), (ENCAP_ECMP4, LOOP4)],
+)
+def test_datagrams_are_read_with_their_plane(port: int, encap: int, address: Address) -> None:
     async def run() -> list[tuple[bytes, int]]:
         arrived: list[tuple[bytes, int]] = []
-        sockets = OfferSockets(port, lambda data, plane: arrived.append((data, plane)))
-        sockets.open_plane(3, "lo", LOOP)
+        sockets = OfferSockets(port, lambda data, plane: arrived.append((data, plane)), encap)
+        sockets.open_plane(3, "lo", address)
         try:
-            with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+            family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+            with socket.socket(family, socket.SOCK_DGRAM) as sock:
                 for number in range(5):
-                    sock.sendto(bytes([number]), ("::1", port))
+                    sock.sendto(bytes([number]), (str(address), port))
             async with asyncio.timeout(5):
                 while len(arrived) < 5:
                     await asyncio.sleep(0)
@@ -72,23 +79,53 @@ def test_datagrams_are_read_with_their_plane(port: int) -> None:
     assert asyncio.run(run()) == [(bytes([number]), 3) for number in range(5)]
 
 
-def test_port_in_use_is_named(port: int) -> None:
+@pytest.mark.parametrize(("encap", "address"), [(ENCAP_ECMP6, LOOP6), (ENCAP_ECMP4, LOOP4)])
+def test_without_usids_an_offer_is_plain_udp_from_ever_another_port(
+    port: int, encap: int, address: Address
+) -> None:
+    """Switches hash the port, so a repeated Offer takes another way."""
+
+    async def run() -> set[int]:
+        sockets = OfferSockets(port, lambda _data, _plane: None, encap)
+        sockets.open_plane(0, "lo", address)
+        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        ports = set()
+        with socket.socket(family, socket.SOCK_DGRAM) as peer:
+            peer.bind((str(address), 0))
+            peer.settimeout(5)
+            sockets._port = peer.getsockname()[1]  # both ends are this host: send to another one
+            for number in range(8):
+                sockets.send(0, None, address, bytes([number]))
+                datagram, source = peer.recvfrom(100)
+                assert datagram == bytes([number])
+                ports.add(source[1])
+        sockets.close()
+        return ports
+
+    assert len(asyncio.run(run())) > 1
+
+
+@pytest.mark.parametrize("address", [LOOP6, LOOP4])
+def test_port_in_use_is_named(port: int, address: Address) -> None:
     async def run() -> None:
-        sockets = OfferSockets(port, lambda _data, _plane: None)
-        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as other:
-            other.bind(("::1", port))
+        encap = ENCAP_ECMP4 if address.version == 4 else ENCAP_FULL
+        sockets = OfferSockets(port, lambda _data, _plane: None, encap)
+        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        with socket.socket(family, socket.SOCK_DGRAM) as other:
+            other.bind((str(address), port))
             try:
-                sockets.open_plane(0, "lo", LOOP)
+                sockets.open_plane(0, "lo", address)
             finally:
                 sockets.close()
 
-    with pytest.raises(OSError, match=rf"hand-shake sockets on lo \(\[::1\]:{port}\)"):
+    shown = re.escape(f"hand-shake sockets on lo ([{address}]:{port})")
+    with pytest.raises(OSError, match=shown):
         asyncio.run(run())
 
 
 def test_sending_on_a_plane_that_is_not_open_is_no_error(port: int) -> None:
     async def run() -> None:
-        sockets = OfferSockets(port, lambda _data, _plane: None)
+        sockets = OfferSockets(port, lambda _data, _plane: None, ENCAP_FULL)
         sockets.send(2, IPv6Address("fcbb:bb00::1"), B, b"offer")
         sockets.close()
 

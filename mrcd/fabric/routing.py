@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How packets find their way through a fabric, and what stands around them for it (pure).
+
+The codes are bpf/mrc_wire.h's MRC_ENCAP_*; a test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+ENCAP_FULL = 0
+ENCAP_REDUCED = 1
+ENCAP_ECMP6 = 2
+ENCAP_ECMP4 = 3
+KEYS = ("routing", "encap", "underlay")
+
+_SHOWN = ("srv6", "srv6, reduced", "ecmp over IPv6", "ecmp over IPv4")
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The `routing`, `encap` and `underlay` keys of a fabric file.
+
+    mode: "srv6", where an EV names a path, or "ecmp", where switches hash it. encap: with srv6,
+    whether packets have an inner IPv6 header ("full") or not ("reduced"). underlay: with ecmp, the
+    version of IP that the planes speak.
+    """
+
+    mode: Literal["srv6", "ecmp"] = "srv6"
+    encap: Literal["full", "reduced"] = "full"
+    underlay: Literal[6, 4] = 6
+
+    @property
+    def code(self) -> int:
+        """One of MRC_ENCAP_*: what the data path is compiled for."""
+        if self.mode == "ecmp":
+            return ENCAP_ECMP4 if self.underlay == 4 else ENCAP_ECMP6
+        return ENCAP_REDUCED if self.encap == "reduced" else ENCAP_FULL
+
+    @property
+    def shown(self) -> str:
+        """Its name for people."""
+        return _SHOWN[self.code]
+
+    def problems(self) -> list[tuple[str, object, str]]:
+        """Keys that cannot be together: (key, value, what it must be)."""
+        if self.mode == "ecmp" and self.encap != "full":
+            return [("encap", self.encap, 'left out where routing is "ecmp"')]
+        if self.mode == "srv6" and self.underlay != 6:
+            return [("underlay", self.underlay, '6 where routing is "srv6"')]
+        return []
+
+
+SRV6 = Routing()
+
+
+def read(table: Mapping[str, Any], complain: Callable[[str, object, str], None]) -> Routing:
+    """The three keys of a [fabric] table; `complain` hears of each wrong one."""
+    options: dict[str, tuple[object, ...]] = {
+        "routing": ("srv6", "ecmp"),
+        "encap": ("full", "reduced"),
+        "underlay": (6, 4),
+    }
+    values = {}
+    for key, allowed in options.items():
+        value = table.get(key, allowed[0])
+        if value not in allowed or isinstance(value, bool):
+            shown = (
+                f'"{option}"' if isinstance(option, str) else str(option) for option in allowed
+            )
+            complain(key, value, " or ".join(shown))
+            value = allowed[0]
+        values[key] = value
+    routing = Routing(values["routing"], values["encap"], values["underlay"])
+    for problem in routing.problems():
+        complain(*problem)
+        return SRV6
+    return routing
+
+
+def lines(routing: Routing) -> list[str]:
+    """The keys as lines of a fabric file; those that say nothing new are left out."""
+    found = [f'routing = "{routing.mode}"']
+    if routing.mode == "ecmp":
+        found.append(f"underlay = {routing.underlay}")
+    else:
+        found.append(f'encap = "{routing.encap}"')
+    return found

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The planes' own addresses and routes, as a fabric's routing wants them (pure).
+
+What carries MRC packets from NIC to NIC: uSIDs with IPv6 addresses inside, or the addresses
+themselves, IPv6 or IPv4.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+from mrcd.fabric import usid
+from mrcd.fabric.description import Fabric, Host
+
+_MAPPED = bytes(10) + b"\xff\xff"
+_T0_LAST = 254  # the T0's own address among those of its hosts
+
+
+def address(fabric: Fabric, host: Host, plane: int) -> IPv4Address | IPv6Address:
+    """The address of a host's NIC that packets of MRC have in them."""
+    if fabric.routing.underlay == 4:
+        return fabric.address4(host, plane)
+    return fabric.address6(host, plane)
+
+
+def packed(fabric: Fabric, host: Host, plane: int) -> bytes:
+    """That address in 16 bytes, IPv4 as ::ffff:a.b.c.d: the form the maps have."""
+    found = address(fabric, host, plane)
+    return _MAPPED + found.packed if found.version == 4 else found.packed
+
+
+def on_link(fabric: Fabric, host: Host, plane: int) -> IPv4Network | IPv6Network:
+    """The prefix a NIC's address has when mrcd sets it: the hosts of one T0."""
+    bits = 24 if fabric.routing.underlay == 4 else 64
+    found = address(fabric, host, plane)
+    return (
+        IPv4Network((int(found), bits), strict=False)
+        if found.version == 4
+        else IPv6Network((int(found), bits), strict=False)
+    )
+
+
+def gateway(fabric: Fabric, host: Host, plane: int) -> IPv4Address | IPv6Address:
+    """Who a NIC's packets are handed to: its T0."""
+    if fabric.routing.underlay == 4:
+        return IPv4Address(f"10.{100 + plane}.{host.t0}.{_T0_LAST}")
+    return fabric.gateway
+
+
+def destinations(fabric: Fabric, plane: int) -> IPv4Network | IPv6Network:
+    """Where a plane's packets go: what the route through its NIC covers."""
+    if fabric.routing.mode == "srv6":
+        return usid.plane_prefix(fabric.block, plane)
+    return (
+        fabric.plane_prefix4(plane) if fabric.routing.underlay == 4 else fabric.plane_prefix6(plane)
+    )
