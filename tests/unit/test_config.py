@@ -397,6 +397,46 @@ def toml(value: object) -> str:
     return str(value)
 
 
+LARGE = """
+[fabric]
+planes = 8
+t0 = 512
+t1 = 256
+[hosts]
+count = 131072
+per_t0 = 256
+addresses = ["10.128.0.0/14", "fd99::/64"]
+"""
+
+
+def test_load__a_host_of_a_large_fabric_names_its_peers(folder: Path) -> None:
+    (folder / "fabric.toml").write_text(LARGE)
+    text = MINIMAL.replace('"h1"', '"h131072"')
+    (found,) = problems(folder, text)
+    assert "[[peer]]: is missing: the fabric has 131072 hosts, and only up to 1024 are" in found
+    loaded = read(folder, text + '[[peer]]\nname = "h257"\n')
+    assert (loaded.host.t0, loaded.host.port) == (512, 256)
+    (peer,) = loaded.peers
+    assert (peer.host.t0, peer.host.port) == (2, 1)
+    assert [str(prefix) for prefix in peer.allowed] == ["10.128.1.1/32", "fd99::101/128"]
+
+
+def test_load__a_host_that_a_pattern_does_not_have(folder: Path) -> None:
+    (folder / "fabric.toml").write_text(LARGE)
+    (found, *_) = problems(folder, MINIMAL.replace('"h1"', '"h0"'))
+    assert found.endswith(
+        'host.name: "h0": no such host in the fabric file; there is h1 to h131072'
+    )
+
+
+def test_load__a_patterns_networks_must_not_lie_in_the_underlay(folder: Path) -> None:
+    (folder / "fabric.toml").write_text(LARGE.replace("fd99::/64", "fdcb::/64"))
+    found = problems(folder, MINIMAL + '[[peer]]\nname = "h2"\n')
+    assert any(
+        "hosts h1 to h131072: addresses: fdcb::/64: lies in the planes' IPv6" in f for f in found
+    )
+
+
 @pytest.fixture(scope="module")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("config")
