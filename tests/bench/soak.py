@@ -119,6 +119,7 @@ def _soak(settings: Settings, planned: Sequence[Episode], seconds: float) -> lis
     corrupted = any(episode.kind == "corrupt" for episode in planned)
     verdicts += [soak_traffic.verdict(each, corrupted) for each in flows]
     verdicts += _stalls(flows, without, stop_ns, settings.stuck_s)
+    verdicts.append(_lateness(planned, applied))
     verdicts.append(soak_state.explained(_missing(flows), soak_state.losses(name).since(before)))
     verdicts += [
         soak_state.kept(host, remembered.get(host), soak_state.memory(name, host)) for host in hosts
@@ -160,6 +161,16 @@ def _stalls(
         good = worst <= stuck_s * S
         shown = f"longest time without progress while a plane was well: {worst / S:.2f} s"
         yield Verdict(good, f"{each.name} is never stuck", shown)
+
+
+def _lateness(
+    planned: Sequence[Episode], applied: Sequence[tuple[int, int, dict[str, str]]]
+) -> Verdict:
+    """How far a busy machine fell behind the schedule, counted from its first change."""
+    due_s = [change.at_s for change in soak_schedule.changes(planned)]
+    done_s = [began_ns / S for began_ns, _, _ in applied]
+    late_s = [done - done_s[0] - (due - due_s[0]) for due, done in zip(due_s, done_s, strict=True)]
+    return Verdict(None, "schedule", f"{len(done_s)} changes, late by {max(late_s):.2f} s at most")
 
 
 def _missing(flows: Sequence[Flow]) -> int:
