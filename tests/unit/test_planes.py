@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Planes as operators and the survey change them; nothing of the kernel is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from mrcd import drains
+from mrcd.interfaces import Link, LinkChanged
+from mrcd.planes import Plane, Planes
+from mrcd.ports import LastPlane
+
+MAC = bytes(6)
+
+
+class Bench:
+    """Planes whose links are up, and the masks they reported."""
+
+    def __init__(self, state_dir: Path, count: int = 3) -> None:
+        self.masks: list[int] = []
+        found = [
+            Plane(k, Link(10 + k, f"plane{k}", MAC, 9000, up=True, carrier=True), MAC)
+            for k in range(count)
+        ]
+        nothing = cast(Any, None)
+        self.planes = Planes(nothing, nothing, nothing, found, state_dir, self.masks.append)
+        self.planes._changed("start")
+
+    def link(self, index: int, *, carrier: bool) -> None:
+        link = Link(10 + index, f"plane{index}", MAC, 9000, up=True, carrier=carrier)
+        self.planes._link_changed(LinkChanged(link, gone=False))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_drain_and_undrain_are_reported_once(bench: Bench) -> None:
+    bench.planes.drain(1)
+    bench.planes.drain(1)
+    bench.planes.undrain(1)
+    bench.planes.undrain(1)
+    assert bench.masks == [0b111, 0b101, 0b111]
+
+
+def test_drained_planes_are_there_after_a_restart(tmp_path: Path) -> None:
+    Bench(tmp_path).planes.drain(0)
+    again = Bench(tmp_path)
+    assert again.masks == [0b110]
+    again.planes.drain(2)
+    again.planes.undrain(0)
+    assert drains.load(tmp_path, 3) == {2}
+
+
+def test_last_usable_plane_stays_without_force(bench: Bench) -> None:
+    bench.planes.drain(0)
+    bench.link(1, carrier=False)
+    with pytest.raises(LastPlane, match="plane 2"):
+        bench.planes.drain(2)
+    assert bench.planes.mask == 0b100
+    bench.planes.drain(2, force=True)
+    assert bench.planes.mask == 0
+
+
+def test_plane_that_is_down_anyway_may_be_drained(bench: Bench) -> None:
+    bench.link(1, carrier=False)
+    bench.planes.drain(1)
+    bench.link(1, carrier=True)
+    assert bench.masks == [0b111, 0b101]
+
+
+def test_drain_that_cannot_be_remembered_is_not_done(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "missing")
+    with pytest.raises(OSError, match="missing"):
+        bench.planes.drain(1)
+    assert bench.masks == [0b111]
+
+
+def test_sick_plane_leaves_until_it_is_healthy(bench: Bench) -> None:
+    bench.planes.set_health(1, False, "loses 4 % of its own probes")
+    bench.planes.set_health(1, False, "loses 5 % of its own probes")
+    assert bench.planes.planes[1].why_unused("fe80::1") == "loses 5 % of its own probes"
+    bench.planes.set_health(1, True)
+    assert bench.planes.planes[1].why_unused("fe80::1") is None
+    assert bench.masks == [0b111, 0b101, 0b111]
+
+
+def test_sick_plane_is_used_while_there_is_no_other(bench: Bench) -> None:
+    for index in range(3):
+        bench.planes.set_health(index, False, "sick")
+    assert bench.masks == [0b111, 0b110, 0b100, 0b111]
+    bench.planes.set_health(0, True)
+    assert bench.planes.mask == 0b001
+    bench.link(0, carrier=False)
+    assert bench.planes.mask == 0b110
+
+
+def test_links_of_other_interfaces_mean_nothing(bench: Bench) -> None:
+    bench.planes._link_changed(LinkChanged(Link(99, "eth0", MAC, 1500, True, False), gone=False))
+    bench.planes._link_changed(LinkChanged(bench.planes.planes[0].link, gone=False))
+    assert bench.masks == [0b111]
+
+
+def test_link_that_is_gone_is_down(bench: Bench) -> None:
+    bench.planes._link_changed(LinkChanged(bench.planes.planes[0].link, gone=True))
+    assert bench.masks == [0b111, 0b110]
