@@ -39,7 +39,7 @@ def slots_per_plane(paths: int, planes: int, wanted: int) -> int:
 
 
 def active_per_plane(paths: int, planes: int, wanted: int) -> int:
-    """How many EVs of each plane are in use: an equal part of those wanted, if it has them."""
+    """EVs of each plane in use: an equal part of those wanted, if there are so many."""
     return max(1, min(paths, wanted // planes, SLOTS_MAX))
 
 

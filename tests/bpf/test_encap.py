@@ -320,3 +320,20 @@ def test_rig_has_the_qp_that_the_table_breaks(each_rig: Rig, each_far: Far) -> N
     at = udp_at(each_rig) + WIRE.MRC_UDP_LEN + 4
     assert frame[at : at + 4] == struct.pack("!I", QPN)
     assert len(frame) == udp_at(each_rig) + (PAYLOAD - UDP) + len(IN) + WIRE.MRC_ICRC_LEN
+
+
+def test_mark_that_the_peer_tells_of_is_heard(each_rig: Rig, each_far: Far) -> None:
+    data = decode_frame(each_rig.spray(OUT).frame)
+    ev = data.envelope.src_port << 16
+    sack = decode_frame(each_far.sack(1000, ev=ev, trigger=1000))
+    assert isinstance(sack, Sack)
+    told = replace(sack, body=replace(sack.body, verdict=WIRE.MRC_SETH_M_SKIP_ONCE))
+    each_rig.spray(OUT)  # something is outstanding
+    each_rig.arrive(each_far.frame(told), f"plane{ev >> 28}")
+    assert each_rig.counted()["echo_rx"] == 1
+
+
+def test_marked_data_is_told_of(each_rig: Rig, each_far: Far) -> None:
+    sack = decode_frame(each_rig.arrive(each_far.data(5000, IN, ce=True)).frame)
+    assert isinstance(sack, Sack)
+    assert sack.body.verdict == WIRE.MRC_SETH_M_SKIP_ONCE
