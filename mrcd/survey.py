@@ -241,7 +241,7 @@ class NicHealth:
 
 def _why_not(config: Config) -> str:
     """Why no survey is possible here; empty when it is."""
-    if getattr(config.fabric, "routing", "srv6") != "srv6":
+    if getattr(getattr(config.fabric, "routing", None), "mode", "srv6") != "srv6":
         return 'routing = "ecmp": only a source route leads back to its sender'
     return "" if config.transport.survey_pps else "[transport] survey_pps is 0"
 
