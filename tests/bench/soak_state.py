@@ -133,7 +133,7 @@ def _listed(name: str) -> object:
 
 
 def even(name: str, planes: int, deadline_s: float) -> Iterator[Verdict]:
-    """Whether each host sends as much on each plane again, traffic still flowing."""
+    """Whether as much arrives at each host on each plane again, traffic still flowing."""
     names = tuple(f"plane{plane}" for plane in range(planes))
     for host in path_states.hosts(name):
         began, uneven = time.monotonic(), 1.0
@@ -145,7 +145,7 @@ def even(name: str, planes: int, deadline_s: float) -> Iterator[Verdict]:
             uneven = imbalance([float(count) for count in received])
         took = time.monotonic() - began
         detail = f"largest deviation of a plane {100 * uneven:.1f} % after {took:.0f} s"
-        yield Verdict(uneven <= _UNEVEN, f"planes of {host} carry alike", detail)
+        yield Verdict(uneven <= _UNEVEN, f"planes to {host} carry alike", detail)
 
 
 def rings(name: str, deadline_s: float) -> Iterator[Verdict]:
