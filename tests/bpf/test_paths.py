@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+import time
 from collections import Counter
 
 import pytest
@@ -84,7 +85,8 @@ def test_path_that_comes_back_is_a_backup_while_its_place_is_taken(spare: Rig, f
 def answer_probe(rig: Rig, far: Far, ev: int, verdict: int = WIRE.MRC_SETH_M_NONE) -> None:
     """Let the clock probe a path, and answer it."""
     rig.tune(probe_interval_ns=1)
-    for _ in range(4 * T1S):
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
         rig.tick()
         for plane, frame in rig.sent():
             body = decode_frame(frame).body
@@ -257,7 +259,7 @@ def round_trip(rig: Rig, far: Far, psn: int, late: int, ns: int) -> tuple[int, b
 def test_path_far_slower_than_its_plane_is_used_now_and_then(rig: Rig, far: Far) -> None:
     rig.tune(slow_slack_ns=500_000)
     late, psn = ev_of(2, 3), FIRST
-    while not rig.path(late)["slow"]:
+    while not rig.path(late)["slow"] or (psn - FIRST) % PLANES:  # to the end of a round
         assert psn < FIRST + 40 * len(EVS), "never found slow"
         round_trip(rig, far, psn, late, 8_000_000)
         psn += 1

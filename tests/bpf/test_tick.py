@@ -207,8 +207,12 @@ def test_moving_gap_is_not_given_up(rig: Rig, far: Far) -> None:
 # ---- probes
 
 
-def withdrawn(rig: Rig, far: Far) -> int:
-    """Lose a packet; the EV of the path that is away for it."""
+def withdrawn(rig: Rig, far: Far, srtt_ns: int = 50_000_000) -> int:
+    """Lose a packet; the EV of the path that is away for it.
+
+    srtt_ns: twice that is how long an answer to a probe may take.
+    """
+    rig.edit("txs", 0, "mrc_tx", srtt_ns=srtt_ns)
     rig.tune(reo_min_ns=0, reo_max_ns=0)
     first = decode_frame(rig.spray(PACKET).frame)
     rig.spray(PACKET)
@@ -268,7 +272,7 @@ def test_reply_by_another_path_counts_for_the_one_probed(rig: Rig, far: Far) -> 
 
 
 def test_unanswered_probes_are_repeated_with_new_ids(rig: Rig, far: Far) -> None:
-    ev = withdrawn(rig, far)
+    ev = withdrawn(rig, far, srtt_ns=1)
     rig.tune(probe_interval_ns=1)
     ids: list[int] = []
     for _ in range(300):

@@ -197,6 +197,7 @@ def bits(mask: int) -> set[int]:
     return {p for p in range(8) if mask >> p & 1}
 
 
+@pytest.mark.timeout(600)
 def test_programs_and_model_agree(core: ctypes.CDLL) -> None:
     Core.core = core
     run(Core, examples=40, steps=25)
