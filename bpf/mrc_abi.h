@@ -257,6 +257,7 @@ struct mrc_clock {               /* map clock, one entry, mmapable */
 	__u64 cursor;            /* where the tick's round goes on */
 	__u64 judge_cursor;      /* the same for judgements */
 	__u64 idle_cursor;       /* the same for probes of idle paths */
+	__u64 probe_credit;      /* probes that may be sent now; clock adds, programs take, racy */
 	__u64 ticks;             /* programs run by the clock */
 };
 
@@ -373,6 +374,7 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_SURVEY_RX 62       /* survey probes that came back */
 #define MRC_C_DROP_SURVEY 63     /* dropped: a returned survey probe that was damaged or never sent */
 #define MRC_C_DROP_CHECKSUM 64   /* dropped: wrong checksum of an IPv4 header */
-#define MRC_C_COUNT 65
+#define MRC_C_PROBE_PUT_OFF 65   /* probes put off: more were due than probe_pps allows */
+#define MRC_C_COUNT 66
 
 #endif

@@ -18,11 +18,17 @@ static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_h
 				       const struct mrc_qp *q, u32 id, struct mrc_path *path,
 				       u64 now)
 {
-	u32 plane = id >> 8 & 7;
+	u32 plane = id >> 8 & 7, zero = 0;
+	struct mrc_clock *ck = clock.lookup(&zero);
 	struct mrc_plane *pl = planes.lookup(&plane);
 	struct mrc_peer_plane *pp = peer_plane_get(q->peer, plane);
 	void *data, *end;
 
+	if (!ck || !ck->probe_credit) {
+		count(MRC_C_PROBE_PUT_OFF);
+		return;
+	}
+	ck->probe_credit--;
 	if (!pl || !pp || bpf_skb_change_tail(skb, MRC_PROBE_FRAME_LEN, 0))
 		return;
 	data = SKB_DATA(skb);

@@ -34,6 +34,8 @@ IDLE_TICKS = 100
 """A clock that has just had work stays up so long: waking it costs more than a few looks."""
 SAFETY_S = 0.2
 """Without a wake-up the bits are looked at so often all the same: an event may be lost."""
+CREDIT_S = 0.1
+"""Probes not sent for so long may be sent at once: what dies, dies all at a time."""
 LEISURE_S = 0.02
 """Probes of idle paths are sent in bundles, at most so often."""
 
@@ -62,6 +64,7 @@ class Clock(threading.Thread):
         self._words = words
         self._clock = mmap.mmap(datapath.maps["clock"], page)
         self._asleep_at = ABI.structs["mrc_clock"].fields["asleep"].offset
+        self._credit_at = ABI.structs["mrc_clock"].fields["probe_credit"].offset
         self._ring = RingBuffer(
             datapath.maps["events"], bpfsys.map_info(datapath.maps["events"])[3]
         )
@@ -71,7 +74,10 @@ class Clock(threading.Thread):
         self._judge_s = tuning.JUDGE_NS / 1e9
         # Each plane of each QP once in PROBE_IDLE_NS, unless that is more than the budget.
         turns = datapath.sizes.qps * planes / (tuning.PROBE_IDLE_NS / 1e9)
-        self._idle_rate = min(float(probe_pps), turns)
+        self._idle_rate = min(probe_pps / 2, turns)
+        self._probe_pps = probe_pps
+        self._credit = 0.0
+        self._credit_max = max(1.0, probe_pps * CREDIT_S)
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.running = False
 
@@ -89,6 +95,15 @@ class Clock(threading.Thread):
         """How many QPs are active."""
         return int.from_bytes(self._bits[: self._words * 8], "little").bit_count()
 
+    def _pay(self, since_s: float) -> None:
+        """Let so many probes be sent as the budget allows for a time; little is saved up."""
+        self._credit = min(self._credit_max, self._credit + self._probe_pps * since_s)
+        (left,) = struct.unpack_from("=Q", self._clock, self._credit_at)
+        whole = int(self._credit)
+        if whole and left < self._credit_max:
+            self._credit -= whole
+            struct.pack_into("=Q", self._clock, self._credit_at, left + whole)
+
     def _asleep(self, value: int) -> None:
         struct.pack_into("=Q", self._clock, self._asleep_at, value)
 
@@ -100,11 +115,13 @@ class Clock(threading.Thread):
         poll.register(self._ring.fd, select.POLLIN)
         poll.register(self._stop_read, select.POLLIN)
         idle = 0
-        judged = leisure = time.monotonic()
+        judged = leisure = paid = time.monotonic()
         try:
             while True:
                 active = self._active()
                 now = time.monotonic()
+                self._pay(now - paid)
+                paid = now
                 if active and now - judged >= self._judge_s:
                     judged = now
                     self._judge.run(active)

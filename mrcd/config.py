@@ -28,7 +28,7 @@ MPR_MIN, MPR_MAX = WIRE.MRC_MPR_UNIT, 4096  # the window bitmap holds twice the 
 RING_MIN, RING_MAX = 128, 65536
 QPS_MAX = 16
 TICK_MIN_US, TICK_MAX_US = 100, 100_000
-PROBE_PPS_MAX = 100_000
+PROBE_PPS_MIN, PROBE_PPS_MAX = 10, 100_000
 PEERS_DEFAULT_MAX = 1024  # each takes memory in the maps, whether it is talked to or not
 SURVEY_MAX_PPS = 100_000
 
@@ -61,7 +61,7 @@ class Transport:
     tick_us: int = 1000
     evs: int = 128
     ev_min_active: int = 0
-    probe_pps: int = 1000
+    probe_pps: int = 2000
     xdp: str = "auto"
     tc: str = "auto"
     survey_pps: int = 200
@@ -234,7 +234,7 @@ def _transport(table: _Table) -> Transport:
         tick_us=table.integer("tick_us", default.tick_us, TICK_MIN_US, TICK_MAX_US),
         evs=table.integer("evs", default.evs, ACTIVE_MIN, ACTIVE_MAX),
         ev_min_active=table.integer("ev_min_active", default.ev_min_active, 0, ACTIVE_MAX),
-        probe_pps=table.integer("probe_pps", default.probe_pps, 0, PROBE_PPS_MAX),
+        probe_pps=table.integer("probe_pps", default.probe_pps, PROBE_PPS_MIN, PROBE_PPS_MAX),
         survey_pps=table.integer("survey_pps", default.survey_pps, 0, SURVEY_MAX_PPS),
         xdp=table.choice("xdp", default.xdp, ("auto", "native", "generic")),
         tc=table.choice("tc", default.tc, ("auto", "tcx", "clsact")),

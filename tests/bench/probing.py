@@ -59,7 +59,7 @@ def computed(peers: int, planes: int, transport: Transport) -> Iterator[Line]:
 def _idle_probes(peers: int, planes: int, transport: Transport) -> tuple[float, float]:
     """Probes a second: wanted, and what the budget leaves of them."""
     wanted = peers * transport.qps_per_peer * planes * 1e9 / PROBE_IDLE_NS
-    return wanted, min(wanted, transport.probe_pps) if transport.probe_pps else wanted
+    return wanted, min(wanted, transport.probe_pps / 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ MPR = 128
 WINDOW = 2 * MPR
 RING_SLOTS = 200
 QPS_PER_PEER = 16
+PROBE_CREDIT = 1 << 30  # no test runs out of it unless it means to
 NEVER_NS = 4_000_000_000  # nothing of that age in a test
 
 LINK_MAC = bytes.fromhex("020000000099")
@@ -192,7 +193,7 @@ class Rig:
                 self._fill(name, WINDOW, ABI.structs[kind].size, qp * WINDOW)
         self._used_qps.clear()
         self._fill("active", -(-size.qps // 64), 8)
-        self._fill("clock", 1, ABI.structs["mrc_clock"].size)
+        self.dp.write("clock", 0, ABI.structs["mrc_clock"], probe_credit=PROBE_CREDIT)
         self._fill("survey", 1, ABI.structs["mrc_survey"].size)
         for key in bpfsys.keys(self.dp.maps["prefixes"], 20):
             bpfsys.delete(self.dp.maps["prefixes"], key)

@@ -357,3 +357,17 @@ def test_every_active_qp_has_its_turn(rig: Rig, far: Far) -> None:
     rig.tick(4)
     qpns = sorted(packet.bth.dqpn for packet in sacks(rig))
     assert qpns == [0x200001, 0x200007, 0x20001E, 0x880003]
+
+
+def test_probes_stop_when_the_budget_is_spent(rig: Rig, far: Far) -> None:
+    ev = withdrawn(rig, far)
+    rig.dp.write("clock", 0, ABI.structs["mrc_clock"], probe_credit=0)
+    rig.counted()
+    rig.tick(T1S)
+    assert probes(rig) == []
+    assert rig.counted()["probe_put_off"] > 0
+    rig.dp.write("clock", 0, ABI.structs["mrc_clock"], probe_credit=1)
+    rig.tick(2 * T1S)
+    asked = [packet.body for packet in sent(rig) if isinstance(packet.body, Peth)]
+    assert len(asked) == 1
+    assert asked[0].entropy >> 28 == ev >> 28

@@ -58,7 +58,7 @@ def test_load__defaults(folder: Path) -> None:
     assert loaded.interfaces == ("plane0", "plane1", "plane2", "plane3")
     assert loaded.transport == config.Transport(
         4971, 4972, qps_per_peer=4, mpr=2048, ring_slots=8192, tick_us=1000,
-        evs=128, ev_min_active=0, probe_pps=1000, xdp="auto", tc="auto",
+        evs=128, ev_min_active=0, probe_pps=2000, xdp="auto", tc="auto",
     )  # fmt: skip
     assert [peer.name for peer in loaded.peers] == ["h2", "h3"]
     assert loaded.peers[0].allowed == (ip_network("10.99.0.2/32"), ip_network("fd99::2/128"))
