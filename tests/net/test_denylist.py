@@ -18,6 +18,7 @@ from tests.net.traffic import transfer
 
 Lab = Any  # conftest.RunningLab
 H2 = "10.99.0.2"
+pytestmark = pytest.mark.timeout(180)  # daemons are started, which compile, on a busy machine
 
 
 def crossing(running: Lab, plane: int, t1: int) -> list[PathInfo]:
@@ -87,7 +88,7 @@ def test_rules__hold_for_qps_that_are_set_up_anew_and_after_a_restart(
     for host in ("h2", "h1"):  # the peer's restart sets our QPs up anew; ours forgets all of them
         stop(running, host)
         lab.start_daemon(running.name, host)
-        eventually(lambda: ok(running.name, "h1") and ok(running.name, "h2"), "both are ok", 30)
+        eventually(lambda: ok(running.name, "h1") and ok(running.name, "h2"), "both are ok", 60)
         eventually(only_that_is_denied, "the rule holds for the new QPs")
         transfer(running, "h1", "h2", H2)
         assert sent(crossing(running, 0, 1)) == 0

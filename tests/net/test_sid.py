@@ -16,6 +16,7 @@ from tests.net.lab_hosts import ROOT, mrcctl, mrcctl_json
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
+pytestmark = pytest.mark.timeout(180)  # the first test waits for the lab, on a busy machine
 FABRIC = "/run/mrcd-lab/{}/fabric.toml"
 
 
