@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,6 @@ MakeLab = Callable[..., Lab]
 H1, H2 = "10.99.0.1", "10.99.0.2"
 ALL = [0, 1, 2, 3]
 _SO_MAX_PACING_RATE = 47  # missing in Python's socket module
-_TOTAL_RETRANS_AT = 100  # in struct tcp_info
 
 
 def planes_towards(running: Lab, host: str, peer: str) -> list[int]:
@@ -38,16 +36,20 @@ def sent_on(running: Lab, host: str, plane: int) -> int:
 
 
 def paced(running: Lab, source: str, target: str, address: str) -> Stream:
-    """A TCP stream that leaves room on the planes: what it sends again was lost."""
+    """A TCP stream that leaves room on the planes, so that no queue overflows."""
     stream = Stream(running, source, target, address)
     stream._out.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, 20_000_000)
     return stream.start()
 
 
-def retransmitted(stream: Stream) -> int:
-    """Segments that TCP itself has sent again."""
-    info = stream._out.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-    return int(struct.unpack_from("=I", info, _TOTAL_RETRANS_AT)[0])
+def lost(running: Lab) -> int:
+    """Packets that applications of both hosts lost, for any reason.
+
+    Not TCP's own count: on a busy machine its timer fires for segments that did arrive.
+    """
+    names = ("hole_skipped", "drop_window", "drop_ring", "drop_not_ready", "drop_skb", "drop_early")
+    both = [counters(running.name, host) for host in ("h1", "h2")]
+    return sum(one[name] for one in both for name in names)
 
 
 @pytest.fixture
@@ -64,6 +66,7 @@ def undrained(shared_lab: Lab) -> Any:
 
 def test_drained_plane_carries_nothing_and_nothing_is_lost(undrained: Lab) -> None:
     running = undrained
+    lost_before = lost(running)
     streams = [
         paced(running, "h1", "h2", H2),
         paced(running, "h2", "h1", H1),
@@ -87,11 +90,9 @@ def test_drained_plane_carries_nothing_and_nothing_is_lost(undrained: Lab) -> No
             lambda host=host, old=old: sent_on(running, host, 2) > old + 10,
             f"{host} uses plane 2 again",
         )
-    assert [retransmitted(stream) for stream in streams] == [0, 0]
     for stream in streams:
         stream.finish()
-    for host in ("h1", "h2"):
-        assert counters(running.name, host)["hole_skipped"] == 0
+    assert lost(running) == lost_before
 
 
 def test_udp_in_order_while_planes_are_drained_in_turn(undrained: Lab) -> None:
