@@ -31,16 +31,33 @@ def list_(socket: str, as_json: bool) -> None:
         click.echo(render(reply["peers"]))
 
 
+def _shares(shares: list[float]) -> str:
+    return "/".join(f"{100 * share:.0f}" for share in shares) + " %"
+
+
 def render(peers: list[PeerInfo]) -> str:
-    """A row for each peer."""
+    """A row for each peer; a column of shares when a plane has less than its whole one."""
+    uneven = any(share < 1 for peer in peers for share in peer.shares)
     return table(
-        ["PEER", "STATE", "HEARD", "PLANES", "QPS", "MTU", "TX PACKETS", "RX PACKETS", "ADDRESSES"],
+        [
+            "PEER",
+            "STATE",
+            "HEARD",
+            "PLANES",
+            *["SHARES"] * uneven,
+            "QPS",
+            "MTU",
+            "TX PACKETS",
+            "RX PACKETS",
+            "ADDRESSES",
+        ],
         [
             [
                 peer.name,
                 peer.state,
                 "never" if peer.last_heard_s is None else f"{duration(peer.last_heard_s)} ago",
                 ",".join(map(str, peer.planes_usable)) or "none",
+                *[_shares(peer.shares)] * uneven,
                 peer.qps,
                 peer.mtu,
                 peer.tx_packets,

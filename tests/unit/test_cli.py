@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import datapath, exits
+from cli import datapath, exits, peer
 from cli.main import SUBCOMMANDS, mrcctl
 from mrcd.model import DetachReport, PathEvent
 from tests.unit.control_double import FakeSource, serving
@@ -101,6 +101,24 @@ class TestLists:
         assert rows[1][:2] == ["h2", "established"]
         assert rows[2][:3] == ["h3", "connecting", "never"]
         assert [peer["name"] for peer in run_json(server, "peer", "list")["peers"]] == ["h2", "h3"]
+
+    def test_shares_of_planes_are_shown_when_one_is_not_whole(self, server: Path) -> None:
+        header, first, second = run(server, "peer", "list").output.splitlines()
+        assert "SHARES" in header
+        assert "100/50 %" in first
+        assert "100/100 %" in second
+
+    def test_whole_shares_are_not_shown(self) -> None:
+        whole = [replace(peer, shares=[1.0, 1.0]) for peer in FakeSource().peers()]
+        assert "SHARES" not in peer.render(whole)
+        assert "%" not in peer.render(whole)
+
+    def test_paths_show_their_role_and_marks(self, server: Path) -> None:
+        header, first, *_ = run(server, "path", "list").output.splitlines()
+        columns = dict(zip(header.split(), first.split(), strict=True))
+        assert (columns["STATE"], columns["ROLE"], columns["MARKED"]) == (
+            "ASSUMED_BAD", "backup", "3",
+        )  # fmt: skip
 
     def test_paths_show_the_ev_and_its_usids(self, server: Path) -> None:
         output = run(server, "path", "list").output
