@@ -14,6 +14,7 @@
 #define STRIKES 4                /* judgements in a row before a whole share shrinks */
 #define JUDGE_PACKETS 12         /* fewer say nothing about a plane */
 #define JUDGE_MAX_NS 200000000ull /* nor does a round trip older than this */
+#define QUIET_NS 50000000ull     /* a plane that is not judged for so long gains a step */
 #define LOSS_SLACK_PPM 20000
 #define MARK_SLACK_PPM 300000
 
@@ -34,6 +35,7 @@ static __always_inline u32 take_stock(struct mrc_balance *b, u32 p, u64 now)
 	b->acked[p] = 0;
 	b->lost[p] = 0;
 	b->marked[p] = 0;
+	b->stock_ns[p] = now;
 	return 1;
 }
 
@@ -87,11 +89,16 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 				b->strikes[p] = 0;
 				share += SHARE_STEP;
 			}
-			if (share < SHARE_MIN)
-				share = SHARE_MIN;
-			if (share > MRC_SHARE_FULL)
-				share = MRC_SHARE_FULL;
+		} else if (now - b->stock_ns[p] > QUIET_NS) {
+			/* too little traffic to tell: trust it again, little by little */
+			b->stock_ns[p] = now;
+			if (b->fast_ns[p] <= limit || now - b->rtt_at_ns[p] > JUDGE_MAX_NS)
+				share += SHARE_STEP;
 		}
+		if (share < SHARE_MIN)
+			share = SHARE_MIN;
+		if (share > MRC_SHARE_FULL)
+			share = MRC_SHARE_FULL;
 		if ((usable >> p & 1) && share > sc->top)
 			sc->top = share;
 		after |= (u64)share << (8 * p);

@@ -85,6 +85,7 @@ struct mrc_balance {             /* map balances[peer] */
 	__u64 acked[MRC_MAX_PLANES];  /* packets since the plane was judged; atomic */
 	__u64 lost[MRC_MAX_PLANES];   /* the same; atomic */
 	__u64 marked[MRC_MAX_PLANES]; /* SACKs with m = SKIP_ONCE; atomic */
+	__u64 stock_ns[MRC_MAX_PLANES]; /* when the plane was judged last */
 	__u64 rtt_at_ns[MRC_MAX_PLANES]; /* when a round trip was measured last; racy */
 	__u32 srtt_ns[MRC_MAX_PLANES]; /* smoothed over about 130 ms; racy */
 	__u32 fast_ns[MRC_MAX_PLANES]; /* smoothed over 32 round trips; racy */
