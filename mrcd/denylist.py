@@ -83,6 +83,11 @@ class Rule:
 def parse(fabric: Fabric, text: str) -> Element:
     """The element a text names; the ends of a link may stand in either order."""
     element = _parse(fabric, text)
+    if element is not None and element.kind in ("t1", "link") and fabric.routing.mode == "ecmp":
+        raise NoSuchElement(
+            f'{text}: in fabric {fabric.name} switches choose the T1 (routing = "ecmp"), so no'
+            " path can be kept off it; deny the EVs that lose, or the plane"
+        )
     if element is None:
         raise NoSuchElement(
             f"no element {text!r} in fabric {fabric.name}; there is {_there(fabric)}"
@@ -103,7 +108,7 @@ def _parse(fabric: Fabric, text: str) -> Element | None:
 
 def _path(fabric: Fabric, ev: int) -> Element | None:
     plane, t1 = usid.ev_plane(ev), usid.ev_t1(ev)
-    if plane >= fabric.planes or t1 > fabric.t1 or ev != usid.ev(plane, t1):
+    if plane >= fabric.planes or t1 > usid.evs_per_plane(fabric) or ev != usid.ev(plane, t1):
         return None
     return Element(f"0x{ev:08x}", "path", plane, t1=t1, ev=ev)
 

@@ -295,7 +295,14 @@ class _Reader:
         hosts = self.members(data, t0)
         if self.problems:
             raise FabricError(self.problems)
-        return Fabric(name, block, underlay6, gateway, planes, t0, t1, mtu, rate, hosts, routing)
+        made = Fabric(name, block, underlay6, gateway, planes, t0, t1, mtu, rate, hosts, routing)
+        if routing.underlay == 4 and not made.ipv4:
+            wanted = (
+                f"6 with more than {IPV4_SWITCHES_MAX} T0s or T1s, or a port past {IPV4_PORT_MAX}"
+            )
+            self.complain("fabric.underlay", 4, wanted)
+            raise FabricError(self.problems)
+        return made
 
     def only(self, table: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
         for key in table.keys() - set(known):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mrcd import config
-from mrcd.fabric import description, intent, state, topology, usid
+from mrcd.fabric import description, intent, state, topology, underlay
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.intent import TABLE_MAIN, Finding, Present, Wanted
 from mrcd.fabric.topology import ANCHOR, Node, Topology
@@ -53,18 +53,26 @@ def of_node(node: Node) -> Wanted:
 
 
 def of_host(settings: config.Config, peers: Peers) -> Wanted:
-    """What mrcd gives a host: plane addresses, the planes' uSIDs, routes to peers that are set up.
+    """What mrcd gives a host: addresses and a route of each plane, routes to peers that are set up.
 
-    A /35 a plane leads to its gateway whatever made it, so its source address may be any.
+    A plane's route leads to its gateway whatever made it, so its source address may be any.
     """
     fabric, host = settings.fabric, settings.host
     planes = list(enumerate(settings.interfaces))
     routes = [
-        FibRoute(str(usid.plane_prefix(fabric.block, plane)), TABLE_MAIN, dev, str(fabric.gateway))
+        FibRoute(
+            str(underlay.destinations(fabric, plane)),
+            TABLE_MAIN,
+            dev,
+            str(underlay.gateway(fabric, host, plane)),
+        )
         for plane, dev in planes
     ]
     routes += intent.of_peers(peers, dev=settings.mrc0.name)
-    addresses = [(dev, f"{fabric.address6(host, plane)}/64") for plane, dev in planes]
+    addresses = []
+    for plane, dev in planes:
+        bits = underlay.on_link(fabric, host, plane).prefixlen
+        addresses.append((dev, f"{underlay.address(fabric, host, plane)}/{bits}"))
     addresses += [(settings.mrc0.name, str(address)) for address in settings.mrc0.addresses]
     return Wanted(host.name, tuple(routes), tuple(addresses), own_src=False)
 

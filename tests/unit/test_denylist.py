@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from mrcd.config import Config
 from mrcd.denials import CutsOff, Denials, NotDenied
 from mrcd.denylist import NoSuchElement, Rule, parse
 from mrcd.fabric import description, usid
+from mrcd.fabric.routing import Routing
 
 FABRIC = description.generate(hosts=6, hosts_per_t0=2, planes=4, t1=3)
 """h1 and h2 on T0 1, h3 and h4 on T0 2, h5 and h6 on T0 3."""
@@ -102,6 +103,16 @@ def test_parse__an_element_has_one_name(text: str, name: str) -> None:
 def test_parse__refuses_what_is_not_there_and_says_what_is(text: str) -> None:
     with pytest.raises(NoSuchElement, match="planes p0 to p3, switches p0t0-1 to p3t0-3"):
         parse(FABRIC, text)
+
+
+def test_parse__where_switches_choose_the_t1_it_cannot_be_denied() -> None:
+    fabric = replace(FABRIC, routing=Routing(mode="ecmp"))
+    for text in ("p1t1-2", "p1t0-1:p1t1-2"):
+        with pytest.raises(NoSuchElement, match="switches choose the T1"):
+            parse(fabric, text)
+    last = usid.ev(1, usid.ECMP_EVS)
+    assert parse(fabric, f"0x{last:08x}").ev == last
+    assert parse(fabric, "p1t0-1").kind == "t0"
 
 
 @given(st.text(alphabet="ph0123456789tx:-", max_size=16))

@@ -196,6 +196,13 @@ def test_parse__says_what_is_wrong_with_a_pattern(old: str, new: str, message: s
     assert message in found[0]
 
 
+def test_parse__ipv4_between_nics_has_room_for_so_many() -> None:
+    text = PATTERN.replace("planes = 2", 'planes = 2\nrouting = "ecmp"\nunderlay = 4')
+    assert description.parse(text, "f.toml").ipv4
+    (found,) = problems(text.replace("t0 = 4", "t0 = 255"))
+    assert "fabric.underlay = 4: must be 6 with more than 254 T0s" in found
+
+
 def test_checked__a_lab_is_within_its_ipv4_addresses() -> None:
     fabric = description.parse(GOOD.replace("t0 = 2\nt1", "t0 = 255\nt1"), "f.toml")
     with pytest.raises(FabricError, match="too large for a lab"):
