@@ -144,6 +144,7 @@ class Evidence:
         self._totals: dict[_Key, Total] = {}
         self._epochs: dict[str, int] = {}
         self._intervals: dict[int, dict[_Key, _Count]] = {}
+        self._lossy: set[int] = set()  # intervals in which anything was lost
         self.heard_ns: dict[str, int] = {}
 
     def loops(self, host: str) -> Sequence[Loop]:
@@ -196,9 +197,17 @@ class Evidence:
                     old.lost -= back
                     new.lost += back
             new.lost = max(0, new.lost)
+        if new.lost:
+            self._lossy.add(number)
         self._intervals.setdefault(number, {}).setdefault(key, _Count()).add(new)
 
     # ---- windows
+
+    def quiet(self, recent: int, *, now_ns: int) -> bool:
+        """Whether nothing at all was lost within the memory of `seen`."""
+        oldest = now_ns // INTERVAL_NS - recent * MEMORY
+        self._lossy = {number for number in self._lossy if number > oldest}
+        return not self._lossy
 
     def seen(self, recent: int, *, now_ns: int) -> list[Seen]:
         """What all loops saw, each plane in a window of its own. `recent`: intervals, at least."""

@@ -36,6 +36,8 @@ _SURVEY = ABI.structs["mrc_survey"]
 TICK_S = 0.02
 PEERS_TOLD = 64
 """Peers told in one interval; with more, each in its turn."""
+QUIET_S = 2.0
+"""While nothing is lost, the windows are only looked at so often, for what is slow."""
 JUDGED_SHARE = 0.05
 """Part of a CPU that judging may take: with many hosts it is done less often."""
 NIC_LOSS = 0.01
@@ -93,6 +95,7 @@ class Survey:
         self._histograms: dict[int, tuple[int, ...]] = {}
         self._sent: dict[int, int] = {}
         self._turn = 0
+        self._recent = evidence.recent_intervals(len(self.loops), self.pps) if self.pps else 0
         self._judge_at = 0.0
         self._rejected_at = 0.0
         self.list = FaultList()
@@ -142,7 +145,8 @@ class Survey:
         totals = self._read()
         self._evidence.add(self._config.host.name, self._epoch, totals, now_ns=time.monotonic_ns())
         self._tell(totals)
-        if now >= self._judge_at:
+        quiet = self._evidence.quiet(self._recent, now_ns=time.monotonic_ns())
+        if now >= self._judge_at + (QUIET_S if quiet else 0):
             self._judge()
             took = asyncio.get_running_loop().time() - now
             self._judge_at = now + took / JUDGED_SHARE
@@ -191,8 +195,7 @@ class Survey:
 
     def _judge(self) -> None:
         now_ns = time.monotonic_ns()
-        recent = evidence.recent_intervals(len(self.loops), self.pps)
-        self.seen = self._evidence.seen(recent, now_ns=now_ns)
+        self.seen = self._evidence.seen(self._recent, now_ns=now_ns)
         changes = self.list.update(infer(self.seen), now_ns=now_ns)
         for fault in changes.named:
             log.warning("fault.named", **_fields(fault))

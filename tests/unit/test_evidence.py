@@ -160,6 +160,17 @@ def test_old_counts_are_forgotten() -> None:
     assert counts(held, (11 + 3 * evidence.MEMORY) * step) == (0, 0)
 
 
+def test_it_is_quiet_until_something_is_lost_and_when_that_is_forgotten() -> None:
+    held, step = empty(), INTERVAL_NS
+    tell(held, 10, 10, 10 * step)
+    tell(held, 20, 20, 11 * step)
+    assert held.quiet(3, now_ns=11 * step)
+    tell(held, 30, 29, 12 * step)
+    assert not held.quiet(3, now_ns=12 * step)
+    assert not held.quiet(3, now_ns=(11 + 3 * evidence.MEMORY) * step)
+    assert held.quiet(3, now_ns=(12 + 3 * evidence.MEMORY) * step)
+
+
 @pytest.mark.parametrize("name", ["p0t0-1:p0t1-2", "p0t1-1", "h1:p0", "p0t0-2"])
 def test_a_dead_element_is_found_within_a_recent_window_and_forgotten_as_soon(name: str) -> None:
     feeder = Feeder()
