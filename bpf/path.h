@@ -245,13 +245,14 @@ struct path_move {
 /*
  * A packet of this path is lost: ASSUMED_BAD at once, unless so few are left in
  * use that one which still delivers is worth keeping. A path that had died
- * before, or that loses clearly more than the QP's paths do on average, also
- * stays away for a while, twice as long each time and until more probes in a
+ * before, or that loses clearly more than the QP's paths do on average and its
+ * plane (usual_ppm), also stays away for a while, twice as long each time and until more probes in a
  * row are answered; otherwise the first answer brings it back, so that loss on
  * every path does not empty the set.
  */
 static __always_inline void path_lost(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now,
-				      const struct mrc_host *h, u32 alive, struct path_move *move)
+				      const struct mrc_host *h, u32 alive, u32 usual_ppm,
+				      struct path_move *move)
 {
 	u32 event = MRC_ON_LOSS;
 	u64 hold;
@@ -269,7 +270,9 @@ static __always_inline void path_lost(struct mrc_tx *tx, struct mrc_path *path, 
 		return;
 	hold = 0;
 	path->probe_need = 1;
-	if (path->loss_ppm > 2 * tx->loss_ppm + 8000) {
+	if (usual_ppm < tx->loss_ppm)
+		usual_ppm = tx->loss_ppm;
+	if (path->loss_ppm > 2 * usual_ppm + 8000) {
 		if (path->relapses < 10)
 			path->relapses++;
 	} else if (now - path->restored_ns > RELAPSE_NS) {
@@ -324,7 +327,7 @@ static __always_inline void path_silent(struct mrc_tx *tx, struct mrc_path *path
 		path->probe_ok = 0;
 		path->misses++;
 	} else if (move->from != MRC_PATH_DENIED) {
-		path_lost(tx, path, id, now, h, 0, move);
+		path_lost(tx, path, id, now, h, 0, 0, move);
 		path->misses = 1;
 	}
 }

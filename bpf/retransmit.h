@@ -98,7 +98,8 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
 			if (move.to != move.from)
 				path_enter(tx, old_id, move.to);
 		} else if (timeout_ns != REFUSED) {
-			path_lost(tx, path, old_id, now, h, path->delivered_ns > sent, &move);
+			path_lost(tx, path, old_id, now, h, path->delivered_ns > sent,
+				  b->loss_ppm[old_id >> 8 & 7], &move);
 		}
 		/* another plane where one is left: what took this packet may
 		 * have taken the whole plane */
@@ -535,7 +536,7 @@ int mrc_learn(struct __sk_buff *skb)
 		if (sc->slow < 0)
 			tx->slow[word] &= ~mask;
 		if (sc->verdict == MRC_SETH_M_ALWAYS_SKIP) {
-			path_lost(tx, path, id, now, h, 0, &move);
+			path_lost(tx, path, id, now, h, 0, 0, &move);
 		} else if (sc->verdict) {
 			move.from = path_state(tx, id);
 			move.to = path_next(move.from, MRC_ON_MARK);
