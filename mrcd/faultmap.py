@@ -40,8 +40,8 @@ LOSS_DEAD = 0.95
 """Loss from which on something is dead."""
 SURE = 3.0
 """Drop in log-likelihood at the bounds of what is compatible: about 99 % one-sided."""
-SAME = 0.5
-"""Explanations that expect fewer packets than this to end otherwise cannot be told apart."""
+SAME = 0.05
+"""Log-likelihood that an explanation may lack on another's expected counts to be the same as it."""
 NOISE = 2e-4
 NOISE_MAX = 1e-3
 """Loss of healthy elements, each time one is crossed."""
@@ -369,12 +369,13 @@ class _Plane:
 
     def reproduced_by(self, suspects: frozenset[int]) -> bool:
         """Whether these suspects, with the right losses, lead to the counts of every loop."""
-        s = self.fit(suspects).s
-        wrong = 0.0
-        for row in self._rows:
-            x = row.noise + sum(s[e] * n for e, n in row.crossings.items() if e in s)
-            wrong += abs(row.lost + math.expm1(-x) * row.sent)
-        return wrong < SAME
+        best = sum(
+            part * math.log(part / row.sent)
+            for row in self._rows
+            for part in (row.lost, row.sent - row.lost)
+            if part > 0
+        )
+        return best - self.fit(suspects).likelihood < SAME
 
     def _evidence(self, e: int, suspects: frozenset[int]) -> tuple[str, ...]:
         """Loops that lose across it, and loops that get by without it and lose nothing."""

@@ -121,6 +121,19 @@ def test_equals_are_said() -> None:
     assert t1.alternatives == (("p0t0-1:p0t1-2", "p0t0-2:p0t1-2"),)
 
 
+@pytest.mark.parametrize("loss", [0.04, 0.2, 0.5])
+@pytest.mark.parametrize("sent", [100, 400, 1600])
+def test_a_link_and_its_t1_cannot_be_told_from_both_links_of_that_t1(
+    loss: float, sent: int
+) -> None:
+    """With two T0s half of what the T1 loses could be lost by either of its links."""
+    fabric, rng = fabric_of(4, 1, 2, 2), random.Random(7)
+    truth = {"p0t0-1:p0t1-1": loss, "p0t1-1": loss}
+    for fault in certain(simulated(fabric, truth, rng, sent=sent)):
+        others = [set(names) for names in fault.alternatives]
+        assert fault.element.name in truth or {"p0t1-1"} in others, fault
+
+
 def test_planes_that_all_lose_alike_are_the_hosts_noise() -> None:
     fabric, rng = fabric_of(2, 4, 2, 1), random.Random(3)
     assert certain(simulated(fabric, {}, rng, noise=0.001)) == []
@@ -144,6 +157,13 @@ def test_slow_link_is_named_and_its_time_told() -> None:
     (fault,) = infer(seen)
     assert (fault.element.name, fault.kind) == (slow, "slow")
     assert math.isclose(fault.extra_us, 5000, rel_tol=0.05)
+
+
+def test_a_plane_that_is_dead_altogether_is_explained() -> None:
+    fabric = fabric_of(4, 3, 4, 2)
+    names = [name for name in elements_of(fabric) if name.startswith("p1t") or ":p1" in name]
+    faults = certain(simulated(fabric, dict.fromkeys(names, 1.0), random.Random(1)))
+    assert {fault.element.name for fault in faults} == {"p1t0-1", "p1t0-2"}
 
 
 def test_nothing_seen_is_nothing_known() -> None:
