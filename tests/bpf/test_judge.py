@@ -17,7 +17,7 @@ from mrcd.abi import ABI
 from mrcd.clock import CARRIER
 from mrcd.wire import decode_frame
 from tests.bpf.packets import ip4
-from tests.bpf.rig import PLANES, Rig
+from tests.bpf.rig import PLANES, Rig, clock_passes
 
 FULL: int = ABI.MRC_SHARE_FULL
 MIN, STEP, STRIKES, PACKETS = 4, 2, 4, 12
@@ -195,3 +195,21 @@ def test_shares_stay_within_bounds_and_the_best_is_whole(
     got = judge(judged, Seen(rtt, acked, lost, marked), 6)
     assert all(MIN <= share <= FULL for share in got)
     assert max(got[p] for p in range(PLANES) if mask >> p & 1) == FULL
+
+
+def test_plane_too_quiet_to_be_judged_regains_its_share_by_time(judged: Rig) -> None:
+    """Or a plane that once was slow would never again get enough packets to be found well."""
+    assert judge(judged, BAD["delay"], 200)[1] == MIN
+    quiet, begun = Seen(acked=[100, 0, 100, 100]), time.monotonic_ns()
+    for _ in range(3):
+        clock_passes(51 * MS)
+        share = judge(judged, quiet, 4)[1]
+    steps = (time.monotonic_ns() - begun) // (50 * MS)  # one each 50 ms, not each judgement
+    assert MIN + 2 * STEP <= share <= MIN + (steps + 1) * STEP
+
+
+def test_quiet_plane_that_is_still_late_regains_nothing(judged: Rig) -> None:
+    assert judge(judged, BAD["delay"], 200)[1] == MIN
+    for _ in range(3):
+        clock_passes(51 * MS)
+        assert judge(judged, Seen(rtt_ns=[MS, 10 * MS, MS, MS], acked=[100, 0, 100, 100]))[1] == MIN
