@@ -32,6 +32,18 @@ static __always_inline __u64 not_zero(__u64 v)
 	return (v | negative) >> 63;
 }
 
+/* Bit 7 of byte i, for each of eight, to bit i: no product of two bits lands on another's. */
+static __always_inline __u64 gather_tops(__u64 v)
+{
+	return ((v >> 7 & 0x0101010101010101ull) * 0x0102040810204080ull) >> 56;
+}
+
+/* Bit i of the answer: byte i of `v` is not zero. */
+static __always_inline __u64 gather_bytes(__u64 v)
+{
+	return gather_tops(v | ((v & 0x7f7f7f7f7f7f7f7full) + 0x7f7f7f7f7f7f7f7full));
+}
+
 /* Bits of the 64 PSNs from the aligned number `word` that lie in [from, to). */
 static __always_inline __u64 range_mask(__u32 word, __u32 from, __u32 to)
 {

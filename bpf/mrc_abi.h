@@ -155,7 +155,7 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u8 active[MRC_MAX_PLANES];  /* paths of a plane that should be in use; daemon */
 	__u8 used[MRC_MAX_PLANES];    /* paths of a plane that are; lock */
 	__u8 ev_next[MRC_MAX_PLANES]; /* rotation within a plane; lock */
-	__u8 live[MRC_MAX_PLANES];    /* slot that answered last, plus one: the reverse EV; lock */
+	__u8 live[MRC_MAX_PLANES];    /* read as one word, too; slot that answered last, plus one: the reverse EV; lock */
 	__u8 probe_next[MRC_MAX_PLANES]; /* rotation of probes; tick and idle */
 };
 

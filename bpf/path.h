@@ -13,8 +13,8 @@
 #define NO_SLOT MRC_EVS_PER_PLANE
 #define SLOW_TURNS 15            /* a slow path is used once in so many turns, plus one */
 #define PATH_SLOW 0x10000        /* in pick_path()'s answer: the path is slow */
-#define PROBE_NEED 2             /* answers in a row that bring a path back, at first ... */
-#define PROBE_NEED_MAX 8         /* ... and after many relapses */
+#define PROBE_NEED 2             /* answers in a row, and one more for each relapse, bring it back ... */
+#define PROBE_NEED_MAX 8         /* ... but no more than these */
 #define PROBE_SLOT_SHIFT 9       /* in a probe's id: slot 7 | sequence 9 */
 #define RELAPSE_NS 10000000000ull /* a death so long after a return is a new one */
 
@@ -163,18 +163,28 @@ static __always_inline u64 new_round(struct mrc_tx *tx, u64 usable, u64 shares)
 
 	tx->round = tx->round * 1103515245 + 12345;
 	tx->thin = saved & 0x7f7f7f7f7f7f7f7full;
-	/* bit 7 of byte p, for each p, to bit p: no product of two bits lands on another's */
-	turn = ((saved >> 7 & 0x0101010101010101ull) * 0x0102040810204080ull) >> 56;
-	turn &= usable;
+	turn = gather_tops(saved) & usable;
 	return turn ? turn : usable;
 }
 
-/* A plane out of a set that is not empty, in the order of this round. */
+/*
+ * A plane out of a set that is not empty, in the order of this round: that of
+ * plane ^ n for a random n, under which any plane of two, four or eight is as
+ * likely to be the first.
+ */
 static __always_inline u32 pick_plane(const struct mrc_tx *tx, u64 planes)
 {
 	u32 n = tx->round >> 16 & 7;
+	u64 swap;
 
-	return (n + lowest_bit((planes >> n | planes << (8 - n)) & 0xff)) & 7;
+	/* bit p of the set to bit p ^ n, without branches */
+	swap = 0 - (u64)(n & 1);
+	planes ^= (planes ^ ((planes >> 1 & 0x55) | (planes & 0x55) << 1)) & swap;
+	swap = 0 - (u64)(n >> 1 & 1);
+	planes ^= (planes ^ ((planes >> 2 & 0x33) | (planes & 0x33) << 2)) & swap;
+	swap = 0 - (u64)(n >> 2 & 1);
+	planes ^= (planes ^ ((planes >> 4 & 0x0f) | (planes & 0x0f) << 4)) & swap;
+	return (lowest_bit(planes) & 7) ^ n;
 }
 
 /*

@@ -174,7 +174,7 @@ static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *
 		return xdp_drop(MRC_C_DROP_SKB);
 	/* always the mirrored path or, if that plane does not work for us, another one:
 	 * the answer says that the way here works, whatever the way back is */
-	back = way_back(qp, h, tx, ev, 1);
+	back = way_back(qp, h, q, tx, ev, 1);
 	plane = back >> MRC_EV_PLANE_SHIFT;
 	pl = planes.lookup(&plane);
 	pp = peer_plane_get(q->peer, plane);

@@ -45,23 +45,31 @@ static __always_inline u32 next_slice(struct mrc_rx *rx)
  * answered us last, in case only one direction of the mirrored one works. If
  * the plane does not work for us or is down here, the reverse EV of another one.
  */
-static __always_inline u32 way_back(u32 qp, const struct mrc_host *h, const struct mrc_tx *tx,
-				    u32 ev, u32 turn)
+static __always_inline u32 way_back(u32 qp, const struct mrc_host *h, const struct mrc_qp *q,
+				    const struct mrc_tx *tx, u32 ev, u32 turn)
 {
-	u32 plane = ev >> MRC_EV_PLANE_SHIFT & 7, other = plane, id;
-	u64 open = tx->plane_use & h->plane_mask & 0xff;
+	u32 plane = ev >> MRC_EV_PLANE_SHIFT & 7, other = plane, id, peer_index = q->peer;
+	struct mrc_balance *b = balances.lookup(&peer_index);
+	struct mrc_peer *peer = peers.lookup(&peer_index);
 	struct mrc_path *path;
+	u64 open, live;
 
+	if (!b || !peer)
+		return ev;
+	open = tx->plane_use & usable_planes(h, peer, b);
 	if (!(open >> plane & 1)) {
+		/* the next plane that works and has answered */
+		open &= gather_bytes(*(const u64 *)tx->live);
 		if (!open)
 			return ev;
 		other = (plane + lowest_bit((open >> plane | open << (8 - plane)) & 0xff)) & 7;
 	} else if (turn & 1) {
 		return ev;
 	}
-	if (!tx->live[other])
+	live = tx->live[other];
+	if (!live)
 		return ev;
-	id = other << 8 | ((tx->live[other] - 1) & 127);
+	id = other << 8 | ((live - 1) & 127);
 	path = path_get(qp, id);
 	return path && path->ev ? path->ev : ev;
 }
@@ -81,7 +89,7 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 
 	if (!tx || bpf_skb_change_tail(skb, MRC_SACK_FRAME_LEN, 0))
 		return 0;
-	back = way_back(qp, h, tx, sack->ev, sack->cack);
+	back = way_back(qp, h, q, tx, sack->ev, sack->cack);
 	plane = back >> MRC_EV_PLANE_SHIFT;
 	pl = planes.lookup(&plane);
 	pp = peer_plane_get(q->peer, plane);

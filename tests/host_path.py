@@ -26,7 +26,7 @@ u32 host_pick(struct mrc_tx *tx, u64 planes, u64 preferred, u64 shares)
 { return pick_path(tx, planes, preferred, shares); }
 u32 host_lost(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now, const struct mrc_host *h,
           u32 alive)
-{ struct path_move m; path_lost(tx, path, id, now, h, alive, &m); return m.from << 8 | m.to; }
+{ struct path_move m; path_lost(tx, path, id, now, h, alive, 0, &m); return m.from << 8 | m.to; }
 u32 host_answered(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now, u32 marked)
 { struct path_move m; path_answered(tx, path, id, now, marked, &m); return m.from << 8 | m.to; }
 u32 host_silent(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now,

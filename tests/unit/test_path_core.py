@@ -245,3 +245,16 @@ def test_slow_paths_are_used_when_no_others_are_left(core: ctypes.CDLL) -> None:
     whole = int.from_bytes(bytes([FULL] * 8), "little")
     picks = [core.host_pick(tx.at, 0xFF, 0xFF, whole) for _ in range(8)]
     assert picks == [0x10000 | k % 4 for k in range(8)]
+
+
+@pytest.mark.parametrize("planes", [2, 4, 8])
+def test_any_plane_is_as_likely_to_begin_a_round(core: ctypes.CDLL, planes: int) -> None:
+    """Or every SACK would be caused by, and every round trip measured on, the same plane."""
+    _model, tx = fresh(planes, 4, 4)
+    whole = int.from_bytes(bytes([FULL] * 8), "little")
+    firsts: Counter[int] = Counter()
+    for _ in range(8000):
+        picks = [core.host_pick(tx.at, 0xFF, 0xFF, whole) >> 8 & 7 for _ in range(planes)]
+        firsts[picks[0]] += 1
+    assert len(firsts) == planes
+    assert max(firsts.values()) < 1.25 * 8000 / planes
