@@ -69,6 +69,7 @@ static __always_inline s32 path_rtt(struct mrc_path *path, struct mrc_balance *b
 	b->srtt_ns[p] = smooth(b->srtt_ns[p], rtt, now - b->rtt_at_ns[p]);
 	b->rtt_at_ns[p] = now;
 	b->fast_ns[p] += b->fast_ns[p] ? (s32)(rtt - b->fast_ns[p]) >> 5 : rtt;
+	b->now_ns[p] += b->now_ns[p] ? (s32)(rtt - b->now_ns[p]) >> 2 : rtt;
 	if (!usual)
 		usual = rtt;
 	step = usual / 64 + 1;

@@ -89,6 +89,7 @@ struct mrc_balance {             /* map balances[peer] */
 	__u64 rtt_at_ns[MRC_MAX_PLANES]; /* when a round trip was measured last; racy */
 	__u32 srtt_ns[MRC_MAX_PLANES]; /* smoothed over about 130 ms; racy */
 	__u32 fast_ns[MRC_MAX_PLANES]; /* smoothed over 32 round trips; racy */
+	__u32 now_ns[MRC_MAX_PLANES];  /* smoothed over four round trips; racy */
 	__u32 usual_ns[MRC_MAX_PLANES]; /* lower quartile of the round trips; racy */
 	__u32 loss_ppm[MRC_MAX_PLANES]; /* smoothed over judgements */
 	__u32 mark_ppm[MRC_MAX_PLANES];

@@ -40,10 +40,11 @@ static __always_inline u32 guard_ns(const struct mrc_tx *tx, const struct mrc_ho
  * of the SACK that has just reported the packet missing.
  */
 static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struct mrc_path *path,
-				   const struct mrc_tx *tx, const struct mrc_host *h, u64 now,
-				   u64 timeout_ns)
+				   const struct mrc_tx *tx, const struct mrc_balance *b,
+				   const struct mrc_host *h, u64 now, u64 timeout_ns)
 {
 	u64 sent = entry->sent_ns;
+	u32 rtt;
 
 	if (timeout_ns >= REFUSED)
 		return MRC_C_RTX_NACK;
@@ -51,7 +52,11 @@ static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struc
 		return now > sent + timeout_ns ? MRC_C_RTX_TIMEOUT : 0;
 	if (path->delivered_ns > sent + h->fifo_slack_ns + tx->fifo_extra_ns)
 		return MRC_C_RTX_FIFO;
-	if (tx->delivered_ns > sent + guard_ns(tx, h) + tx->guard_extra_ns)
+	/* by now it should have been heard of, as planes are now, and later ones were */
+	rtt = b->now_ns[entry->path >> 8 & 7];
+	if (!rtt)
+		rtt = tx->srtt_ns;
+	if (tx->delivered_ns > sent && now > sent + rtt + guard_ns(tx, h) + tx->guard_extra_ns)
 		return MRC_C_RTX_GUARD;
 	return 0;
 }
@@ -81,7 +86,7 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
 	buf = tx_ring.lookup(&slot);
 	if (!path || !buf)
 		return 0;
-	why = lost_by(entry, path, tx, h, now, timeout_ns);
+	why = lost_by(entry, path, tx, b, h, now, timeout_ns);
 	if (!why)
 		return 0;
 
@@ -258,8 +263,8 @@ static __always_inline void advance_una(struct mrc_tx *tx, u64 now)
  * RESEND_MAX packets; scratch holds them, for resend_due().
  */
 static __always_inline void find_lost(const struct mrc_host *h, u32 qp, const struct mrc_tx *tx,
-				      struct mrc_scratch *sc, u64 now, u32 from, u32 to,
-				      u64 timeout_ns)
+				      const struct mrc_balance *b, struct mrc_scratch *sc, u64 now,
+				      u32 from, u32 to, u64 timeout_ns)
 {
 	struct mrc_tx_entry *entry;
 	struct mrc_path *path;
@@ -283,7 +288,7 @@ static __always_inline void find_lost(const struct mrc_host *h, u32 qp, const st
 		if (!entry || entry->psn != psn)
 			continue;
 		path = path_get(qp, entry->path);
-		if (!path || !lost_by(entry, path, tx, h, now, timeout_ns))
+		if (!path || !lost_by(entry, path, tx, b, h, now, timeout_ns))
 			continue;
 		n = sc->found;
 		sc->due[n & (RESEND_MAX - 1)] = psn;
@@ -565,7 +570,7 @@ int mrc_learn(struct __sk_buff *skb)
 		base = una;
 	if ((s32)(next - base) <= 0)
 		return TC_ACT_SHOT;
-	find_lost(h, qp, tx, sc, now, base, next, 0);
+	find_lost(h, qp, tx, b, sc, now, base, next, 0);
 	resend_due(skb, sc, qp, now, 0);
 	return TC_ACT_SHOT;
 }

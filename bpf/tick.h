@@ -108,7 +108,8 @@ static __always_inline u32 tick_rx(struct __sk_buff *skb, const struct mrc_host 
 
 /* Packets that nothing was heard of for a time-out, for mrc_resend. */
 static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struct mrc_tx *tx,
-					 struct mrc_scratch *sc, u64 now, u32 next)
+					 const struct mrc_balance *b, struct mrc_scratch *sc,
+					 u64 now, u32 next)
 {
 	u64 rto = 2ull * tx->srtt_ns + 4ull * tx->rttvar_ns;
 
@@ -122,7 +123,7 @@ static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struc
 		tx->scan = tx->una;
 	if (now - tx->progress_ns <= rto)
 		return;
-	find_lost(h, qp, tx, sc, now, tx->scan, next, rto);
+	find_lost(h, qp, tx, b, sc, now, tx->scan, next, rto);
 	sc->timeout_ns = rto;
 	if (!sc->found) {
 		tx->scan = tx->una;
@@ -138,7 +139,8 @@ static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struc
 
 int mrc_tick(struct __sk_buff *skb)
 {
-	u32 zero = 0, qp, word, next, away, arrived;
+	u32 zero = 0, qp, word, next, away, arrived, peer_index;
+	struct mrc_balance *b;
 	struct mrc_clock *ck = clock.lookup(&zero);
 	struct mrc_scratch *sc = scratch_get();
 	struct mrc_host *h = host_get();
@@ -189,8 +191,10 @@ int mrc_tick(struct __sk_buff *skb)
 
 	sc->found = 0;
 	next = tx->next;
-	if (tx->una != next)
-		find_overdue(h, qp, tx, sc, now, next);
+	peer_index = q->peer;
+	b = balances.lookup(&peer_index);
+	if (tx->una != next && b)
+		find_overdue(h, qp, tx, b, sc, now, next);
 	sc->qp = qp;
 	sc->sent = 0;
 	sc->now = now;
