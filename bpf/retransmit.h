@@ -25,7 +25,7 @@ static __always_inline int tx_bit(const struct mrc_tx *tx, u32 psn)
 
 static __always_inline u32 guard_ns(const struct mrc_tx *tx, const struct mrc_host *h)
 {
-	u32 guard = tx->srtt_ns / 2;
+	u32 guard = tx->srtt_ns / 4;
 
 	if (guard < h->reo_min_ns)
 		return h->reo_min_ns;
@@ -221,9 +221,9 @@ static __always_inline void learn_reordering(struct mrc_tx *tx, const struct mrc
 {
 	if (rule && now - tx->reo_ns > tx->srtt_ns) {
 		u32 *extra = rule == MRC_C_RTX_FIFO ? &tx->fifo_extra_ns : &tx->guard_extra_ns;
-		u32 most = rule == MRC_C_RTX_FIFO ? h->reo_min_ns : h->reo_max_ns;
+		u32 most = rule == MRC_C_RTX_FIFO ? h->reo_max_ns / 4 : h->reo_max_ns;
 
-		*extra = *extra * 2 + h->reo_min_ns / 4;
+		*extra = *extra * 2 + h->reo_max_ns / 16;
 		if (*extra > most)
 			*extra = most;
 		tx->reo_ns = now;

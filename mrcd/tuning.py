@@ -9,8 +9,8 @@ from __future__ import annotations
 US = 1_000
 MS = 1_000_000
 
-REO_MIN_NS = 1 * MS
-"""Least reorder guard: planes whose queues differ by less are not taken for dead."""
+REO_MIN_NS = 700 * US
+"""Least reorder guard: growth of a queue that the latest round trips do not show yet."""
 REO_MAX_NS = 4 * MS
 """Greatest reorder guard: bounds how long the death of a path stays unseen."""
 FIFO_SLACK_NS = 100 * US
@@ -20,8 +20,8 @@ RTO_MIN_NS = 5 * MS
 HOLE_TIMEOUT_NS = 1000 * MS
 """The receiver gives up on a gap. Far beyond what any repair takes; nothing stalls for ever."""
 SACK_PACKETS = 8
-SACK_BYTES = 32768
-"""A SACK after so many packets or bytes: 100 to 300 us apart at 1 Gb/s."""
+SACK_BYTES = 16384
+"""A SACK after so many packets or bytes: 100 to 140 us apart at 1 Gb/s."""
 QUEUE_TARGET_NS = 2_500 * US
 """Queueing delay at which TCP is told to slow down; links here hold 5 ms."""
 PROBE_INTERVAL_NS = 1 * MS

@@ -207,6 +207,18 @@ def test_nothing_is_sent_again_while_it_may_be_late(rig: Rig, far: Far) -> None:
     assert rig.counted().keys() & {"path_withdrawn", "rtx_guard", "rtx_fifo"} == set()
 
 
+@pytest.mark.parametrize("slow", [True, False])
+def test_packet_is_late_by_the_round_trip_of_its_own_plane(rig: Rig, far: Far, slow: bool) -> None:
+    """A plane with a long queue now is not dead because the others are faster."""
+    anything_later_is_a_loss(rig)
+    first, *_rest = spray(rig, 8)
+    trips = [1] * 8
+    trips[first.ev >> 28] = 4_000_000_000 if slow else 1
+    rig.edit("balances", 0, "mrc_balance", now_ns=tuple(trips))
+    rig.arrive(far.sack(FIRST - 1, bits(*range(1, 8)), delayed=True))
+    assert len(resent(rig)) == (0 if slow else 1)
+
+
 def test_later_packet_of_the_same_path_proves_a_loss(rig: Rig, far: Far) -> None:
     same_path_only(rig)
     sent = spray(rig, PATHS)  # each path once

@@ -212,7 +212,6 @@ def withdrawn(rig: Rig, far: Far, srtt_ns: int = 50_000_000) -> int:
 
     srtt_ns: twice that is how long an answer to a probe may take.
     """
-    rig.edit("txs", 0, "mrc_tx", srtt_ns=srtt_ns)
     rig.tune(reo_min_ns=0, reo_max_ns=0)
     first = decode_frame(rig.spray(PACKET).frame)
     rig.spray(PACKET)
@@ -220,6 +219,7 @@ def withdrawn(rig: Rig, far: Far, srtt_ns: int = 50_000_000) -> int:
     rig.sent()
     rig.arrive(far.sack(FIRST_TX + 1))
     assert rig.path(first.envelope.ev)["state"] == ABI.MRC_PATH_ASSUMED_BAD
+    rig.edit("txs", 0, "mrc_tx", srtt_ns=srtt_ns)
     return first.envelope.ev
 
 
