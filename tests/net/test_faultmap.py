@@ -68,7 +68,7 @@ def test_the_list_and_the_map_as_people_see_them(surveyed: Lab) -> None:
     try:
         eventually(
             # Counts from before the fault may make it a lossy link at first.
-            lambda: [f["kind"] for f in faults_of(name, "h1")["faults"]] == ["dead"],
+            lambda: [f.kind for f in faults_of(name, "h1")["faults"]] == ["dead"],
             "h1 names a dead link",
             30,
         )
