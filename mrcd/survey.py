@@ -42,6 +42,9 @@ JUDGED_SHARE = 0.05
 """Part of a CPU that judging may take: with many hosts it is done less often."""
 NIC_LOSS = 0.01
 """A NIC link of ours that certainly loses more is not used."""
+NIC_LIVE_INTERVALS = 6
+"""... and has lost while something came back over it in each of so many intervals: a link that is
+dead is left, and found again, by the paths over it within milliseconds, not within seconds."""
 NIC_CLEAN_S = 5.0
 NIC_CLEAN_MAX_S = 80.0
 """It is used again after so long without loss, twice as long after each relapse."""
@@ -143,6 +146,9 @@ class Survey:
 
     def _interval(self, now: float) -> None:
         totals = self._read()
+        for index, total in totals.items():
+            if self.loops[index].kind == "near":
+                self._nics.near(self.loops[index].plane, total)
         self._evidence.add(self._config.host.name, self._epoch, totals, now_ns=time.monotonic_ns())
         self._tell(totals)
         quiet = self._evidence.quiet(self._recent, now_ns=time.monotonic_ns())
@@ -216,6 +222,24 @@ class NicHealth:
         self._bad_ns: dict[int, int] = {}  # unhealthy planes: when they were last seen to lose
         self._hold_s = dict.fromkeys(range(planes), NIC_CLEAN_S)
         self._back_ns: dict[int, int] = {}
+        self._totals: dict[int, tuple[int, int]] = {}
+        self._live = dict.fromkeys(range(planes), (0, 0, 0))  # intervals, sent, returned
+
+    def near(self, plane: int, total: Total) -> None:
+        """What came back over the NIC link of a plane in an interval: totals so far."""
+        sent, returned = self._totals.get(plane, (0, 0))
+        self._totals[plane] = (total.sent, total.returned)
+        if total.returned > returned:
+            live = self._live[plane]
+            gained = (1, total.sent - sent, total.returned - returned)
+            self._live[plane] = (live[0] + gained[0], live[1] + gained[1], live[2] + gained[2])
+        elif total.sent > sent:
+            self._live[plane] = (0, 0, 0)
+
+    def _lossy(self, plane: int) -> bool:
+        """Whether the link lost some of what was sent over it since it was dead last."""
+        intervals, sent, returned = self._live[plane]
+        return intervals >= NIC_LIVE_INTERVALS and sent - returned > max(1, NIC_LOSS * sent)
 
     def update(self, faults: list[Fault], *, now_ns: int) -> None:
         """The faults named now."""
@@ -224,6 +248,8 @@ class NicHealth:
             for fault in faults
             if fault.element.name in self._planes and fault.low > NIC_LOSS
         }
+        for plane in [p for p in losing if p not in self._bad_ns and not self._lossy(p)]:
+            del losing[plane]
         for plane, fault in sorted(losing.items()):
             if plane not in self._bad_ns:
                 if len(self._bad_ns) + 1 >= len(self._planes):
@@ -232,8 +258,8 @@ class NicHealth:
                     self._hold_s[plane] = min(2 * self._hold_s[plane], NIC_CLEAN_MAX_S)
                 else:
                     self._hold_s[plane] = NIC_CLEAN_S
-                share = "is dead" if fault.kind == "dead" else f"loses {fault.loss:.1%}"
-                self._on_nic(plane, False, f"NIC link {fault.element.name} {share}")
+                reason = f"NIC link {fault.element.name} loses {fault.loss:.1%}"
+                self._on_nic(plane, False, reason)
             self._bad_ns[plane] = now_ns
         for plane in [p for p in self._bad_ns if p not in losing]:
             if now_ns - self._bad_ns[plane] > 1e9 * self._hold_s[plane]:

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from mrcd.evidence import Total
 from mrcd.faultlist import CERTAIN, CLEARED_AFTER, NAMED_AFTER, FaultList
 from mrcd.faultmap import Fault
 from mrcd.loops import Element
-from mrcd.survey import NIC_CLEAN_S, NicHealth
+from mrcd.survey import NIC_CLEAN_S, NIC_LIVE_INTERVALS, NicHealth
 
 S = 1_000_000_000
 
@@ -81,6 +82,16 @@ class Heard:
         self.said: list[tuple[int, bool]] = []
         self.reasons: list[str] = []
         self.nics = NicHealth("h1", planes, self._hear)
+        self._near = [(0, 0)] * planes
+        for plane in range(planes):
+            self.near(plane, *[4] * NIC_LIVE_INTERVALS)
+
+    def near(self, plane: int, *returned: int) -> None:
+        """Intervals in which so many of five probes came back."""
+        for each in returned:
+            sent, before = self._near[plane]
+            self._near[plane] = (sent + 5, before + each)
+            self.nics.near(plane, Total(sent + 5, before + each, 0))
 
     def _hear(self, plane: int, healthy: bool, reason: str) -> None:
         self.said.append((plane, healthy))
@@ -111,6 +122,17 @@ def test_a_relapse_takes_twice_as_long() -> None:
     assert heard.at(107.1 + 2 * NIC_CLEAN_S) == [(1, True)]
     assert heard.at(1000, lossy) == [(1, False)]
     assert heard.at(1000.1 + NIC_CLEAN_S) == [(1, True)]
+
+
+def test_dead_link_and_one_that_is_back_are_left_to_the_paths() -> None:
+    heard, mixed = Heard(), fault("h1:p1", loss=0.4)
+    heard.near(1, 0, 0)
+    assert heard.at(100, fault("h1:p1", loss=1.0)) == []
+    for second in range(20):  # the windows still hold what was lost
+        heard.near(1, 5)
+        assert heard.at(101 + second, mixed) == []
+    heard.near(1, 3, 4)
+    assert heard.at(130, mixed) == [(1, False)]
 
 
 def test_others_links_and_small_losses_are_not_our_business() -> None:
