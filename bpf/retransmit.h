@@ -221,7 +221,12 @@ static __always_inline void learn_reordering(struct mrc_tx *tx, const struct mrc
 {
 	if (rule && now - tx->reo_ns > tx->srtt_ns) {
 		u32 *extra = rule == MRC_C_RTX_FIFO ? &tx->fifo_extra_ns : &tx->guard_extra_ns;
-		u32 most = rule == MRC_C_RTX_FIFO ? h->reo_max_ns / 4 : h->reo_max_ns;
+		u32 most = h->reo_max_ns;
+
+		if (most < 2 * tx->srtt_ns) /* queues that take long vary by as much */
+			most = 2 * tx->srtt_ns;
+		if (rule == MRC_C_RTX_FIFO)
+			most /= 4;
 
 		*extra = *extra * 2 + h->reo_max_ns / 16;
 		if (*extra > most)
