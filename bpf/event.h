@@ -50,7 +50,7 @@ static __always_inline u32 smooth(u32 old, u32 sample, u64 since_ns)
 	return old + (((s64)sample - old) * (s64)part >> 8);
 }
 
-#define SLOW_SAMPLES 4           /* so many round trips in a row make a path slow */
+#define SLOW_SAMPLES 8           /* so many round trips in a row make a path slow */
 
 /*
  * A round trip of a data packet: smooth it for the path and for its plane. What
