@@ -4,8 +4,8 @@
  *
  *   mrc_spray    tc ingress of mrc0's other end   spray.h
  *   mrc_receive  XDP of each plane NIC            receive.h, endpoint.h
- *   mrc_deliver  tc ingress of each plane NIC     deliver.h, retransmit.h
- *   mrc_learn    where it goes on with a SACK     retransmit.h
+ *   mrc_deliver  tc ingress of each plane NIC     deliver.h, answer.h
+ *   mrc_learn    where it goes on with a SACK     answer.h
  *   mrc_tick     run by the daemon's clock        tick.h
  *   mrc_probe    where it ends if paths are away  probe.h
  *   mrc_resend   where all end if packets are     retransmit.h
@@ -40,6 +40,7 @@
 #include "receive.h"
 #include "deliver.h"
 #include "retransmit.h"
+#include "answer.h"
 #include "probe.h"
 #include "tick.h"
 #include "judge.h"

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Answers: SACKs and NACKs, taken apart. What has arrived gives its slot back
+ * and teaches round trips, marks and how far packets overtake each other; what
+ * is reported missing and counts as lost goes on to retransmit.h.
+ */
+#ifndef MRC_ANSWER_H
+#define MRC_ANSWER_H
+
+#define ACK_STEPS 200
+#define REO_FORGET_NS 100000000ull
+
+/*
+ * One packet of ours has arrived: give its slot back, learn from it. Its bit
+ * was set in tx->sacked by us, so nobody else does this.
+ */
+static __always_inline void acked(u32 qp, u32 psn, struct mrc_tx *tx, struct mrc_balance *b,
+				  u64 now, u64 *latest)
+{
+	struct mrc_tx_entry *entry = tx_entry_get(qp, psn);
+	struct mrc_slot *buf;
+	struct mrc_path *path;
+	u32 slot, plane;
+
+	if (!entry || entry->psn != psn)
+		return;
+	slot = entry->slot;
+	buf = tx_ring.lookup(&slot);
+	if (buf)
+		buf->tag = ~0ull;
+	tx_free.push(&slot, 0);
+	/* After a retransmission the first sending may be what arrived: then it
+	 * says nothing about the second one's time or path (as RACK, RFC 8985). */
+	if (entry->sends > 1 && now - entry->sent_ns < tx->min_rtt_ns)
+		return;
+	if (entry->sent_ns > *latest)
+		*latest = entry->sent_ns;
+	path = path_get(qp, entry->path);
+	if (!path)
+		return;
+	plane = entry->path >> 8 & 7;
+	b->acked[plane]++;
+	tx->live[plane] = (entry->path & 127) + 1;
+	if (entry->sent_ns > path->delivered_ns)
+		path->delivered_ns = entry->sent_ns;
+	path->loss_ppm -= path->loss_ppm >> 8;
+	tx->loss_ppm -= tx->loss_ppm >> 8;
+	__sync_fetch_and_add(&path->acked, 1);
+}
+
+/* Round trip of the packet that caused a SACK (RFC 6298). Lock of tx held. */
+static __always_inline void rtt_sample(struct mrc_tx *tx, u32 rtt)
+{
+	s32 err = rtt - tx->srtt_ns;
+
+	if (!tx->min_rtt_ns || rtt < tx->min_rtt_ns)
+		tx->min_rtt_ns = rtt;
+	if (!tx->srtt_ns) {
+		tx->srtt_ns = rtt;
+		tx->rttvar_ns = rtt / 2;
+		return;
+	}
+	tx->srtt_ns += err >> 3;
+	tx->rttvar_ns += ((err < 0 ? -err : err) - (s32)tx->rttvar_ns) >> 2;
+}
+
+/*
+ * How far packets overtake each other, learnt as RACK does it (RFC 8985,
+ * 7.2): each round trip with a needless retransmission widens the rule that
+ * caused it, each quiet tenth of a second narrows both again. `rule` is 0
+ * where there was none. Lock of tx held.
+ */
+static __always_inline void learn_reordering(struct mrc_tx *tx, const struct mrc_host *h, u64 now,
+					     u32 rule)
+{
+	if (rule && now - tx->reo_ns > tx->srtt_ns) {
+		u32 *extra = rule == MRC_C_RTX_FIFO ? &tx->fifo_extra_ns : &tx->guard_extra_ns;
+		u32 most = h->reo_max_ns;
+
+		if (most < 2 * tx->srtt_ns) /* queues that take long vary by as much */
+			most = 2 * tx->srtt_ns;
+		if (rule == MRC_C_RTX_FIFO)
+			most /= 4;
+
+		*extra = *extra * 2 + h->reo_max_ns / 16;
+		if (*extra > most)
+			*extra = most;
+		tx->reo_ns = now;
+	} else if (now - tx->reo_ns > REO_FORGET_NS) {
+		tx->fifo_extra_ns /= 2;
+		tx->guard_extra_ns /= 2;
+		tx->reo_ns = now;
+	}
+}
+
+/* Move una over everything that arrived. Lock of tx held. */
+static __always_inline void advance_una(struct mrc_tx *tx, u64 now)
+{
+	u32 i, word, shift, n, una = tx->una;
+	u64 missing, mask;
+
+	for (i = 0; i < 8; i++) {
+		word = (una >> 6) & CFG_WORD_MASK;
+		shift = una & 63;
+		missing = ~tx->sacked[word] >> shift;
+		n = missing ? lowest_bit(missing) : 64 - shift;
+		mask = n >= 64 ? ~0ull : ((1ull << (n & 63)) - 1) << shift;
+		tx->sacked[word] &= ~mask;
+		una += n;
+		if (missing)
+			break;
+	}
+	if (una != tx->una) {
+		tx->una = una;
+		tx->progress_ns = now;
+		tx->backoff = 0;
+	}
+}
+
+/* A NACK names one packet to be sent again: find it. Returns for resend_due() why, or 0. */
+static __always_inline u64 on_nack(const struct mrc_mark *mark, const struct mrc_tx *tx,
+				   struct mrc_scratch *sc)
+{
+	u32 una = tx->una, psn;
+	s32 ahead = psn_diff(mark->psn_hi << 16 | mark->psn_lo, una);
+
+	psn = una + ahead;
+	if (ahead < 0 || psn - una >= tx->next - una || tx_bit(tx, psn))
+		return 0;
+	sc->due[0] = psn;
+	sc->found = 1;
+	switch (mark->ts) {
+	case MRC_NACK_TRIMMED:
+		return NACKED;
+	case MRC_NACK_TRIMMED_LASTHOP:
+	case MRC_NACK_NO_PKT_BUFFER:
+	case MRC_NACK_NO_RESOURCE:
+		return REFUSED;
+	}
+	return 0;
+}
+
+/* Takes a SACK apart: what caused it and what has arrived. mrc_learn() does the rest. */
+static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark *mark,
+				    struct mrc_tx *tx, struct mrc_balance *b,
+				    const struct mrc_host *h, struct mrc_scratch *sc, u64 now)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	struct mrc_seth *seth = data + MRC_BODY_OFF;
+	struct mrc_cc_state *cc = data + MRC_BODY_OFF + MRC_SETH_LEN;
+	u32 qp = mark->qp, una, next, cack, base, i, step, word = 0, psn, trigger, high, delayed;
+	u32 needless, heard, verdict, down, id;
+	u64 bitmap, fresh = 0, mask, latest = 0;
+	struct mrc_tx_entry *entry;
+	struct mrc_path *path;
+	s32 ahead;
+
+	if (data + MRC_SACK_FRAME_LEN > end)
+		return;
+	delayed = seth->cc & (MRC_CC_FLAG_DELAYED | MRC_CC_FLAG_DUPLICATE);
+	needless = seth->cc & MRC_CC_FLAG_DUPLICATE;
+	verdict = bpf_ntohl(seth->head) >> MRC_SETH_M_SHIFT & 3;
+	down = bpf_ntohl(seth->cack) >> MRC_SETH_DOWN_SHIFT;
+	heard = bpf_ntohl(cc->bytes) & 0xffffff;
+	bitmap = (u64)bpf_ntohl(seth->bitmap_hi) << 32 | bpf_ntohl(seth->bitmap_lo);
+
+	bpf_spin_lock(&tx->lock);
+	una = tx->una;
+	next = tx->next;
+	bpf_spin_unlock(&tx->lock);
+	ahead = psn_diff(bpf_ntohl(seth->cack) & MRC_PSN_MASK, una - 1);
+	if (ahead > (s32)(next - una)) {
+		count(MRC_C_DROP_SACK);
+		return;
+	}
+	if (una == next) {       /* nothing is on its way: nothing to learn */
+		count(MRC_C_SACK_STALE);
+		return;
+	}
+	cack = una - 1 + ahead;
+	base = cack + (s16)bpf_ntohs(seth->sack_offset);
+	trigger = cack + (s16)(bpf_ntohl(seth->head) & 0xffff);
+	count(ahead < 0 ? MRC_C_SACK_STALE : MRC_C_SACK_RX);
+	sc->rule = 0;
+	sc->rtt = 0;
+	sc->slow = 0;
+	sc->verdict = 0;
+	sc->id = MRC_NO_PATH;
+	sc->found_slow = 0;
+
+	/* what caused it: a needless copy, a mark, a round trip */
+	entry = tx_entry_get(qp, trigger);
+	if (entry && (s32)(next - trigger) > 0 && entry->psn == trigger) {
+		path = path_get(qp, entry->path);
+		if (needless)
+			sc->rule = entry->rule;
+		if (path && verdict && path->ev == bpf_ntohl(seth->entropy)) {
+			id = entry->path;
+			sc->id = id;
+			sc->verdict = verdict;
+			path->marked++;
+			b->marked[id >> 8 & 7]++;
+			count(MRC_C_ECHO_RX);
+		}
+		if (path && !delayed && trigger - una < next - una && !tx_bit(tx, trigger) &&
+		    bpf_ntohs(cc->tx_timestamp) == (entry->sent_ns >> MRC_TS_SHIFT & 0xffff)) {
+			sc->rtt = now - entry->sent_ns;
+			id = entry->path;
+			sc->id = id;
+			sc->slow = path_rtt(path, b, id >> 8, h, sc->rtt, now);
+		}
+	}
+	if (needless)
+		count(MRC_C_RTX_NEEDLESS);
+
+	/* what has arrived: four words of cumulative news, two of the bitmap; what
+	 * is left over comes again with the next SACK */
+	high = una;
+	sc->step = 0;
+	for (i = 0; i < ACK_STEPS; i++) {
+		if (!fresh) {
+			step = sc->step;
+			if (step >= 6 || i > ACK_STEPS - 68)
+				break;
+			if (step < 4) {
+				word = (una & ~63u) + 64 * step;
+				mask = range_mask(word, una, cack + 1);
+			} else {
+				word = (base & ~63u) + 64 * (step - 4);
+				mask = shifted(bitmap, base, word);
+			}
+			sc->step = step + 1;
+			if (!mask)
+				continue;
+			mask &= range_mask(word, una, next);
+			bpf_spin_lock(&tx->lock);
+			/* una may have moved since; what it passed is done */
+			if ((s32)(tx->una - word) > 0)
+				mask &= (s32)(tx->una - word) >= 64 ?
+					0 : ~0ull << ((tx->una - word) & 63);
+			fresh = mask & ~tx->sacked[(word >> 6) & CFG_WORD_MASK];
+			tx->sacked[(word >> 6) & CFG_WORD_MASK] |= fresh;
+			bpf_spin_unlock(&tx->lock);
+			continue;
+		}
+		psn = word + lowest_bit(fresh);
+		fresh &= fresh - 1;
+		acked(qp, psn, tx, b, now, &latest);
+		if ((s32)(psn + 1 - high) > 0)
+			high = psn + 1;
+	}
+
+	sc->qp = qp;
+	sc->now = now;
+	sc->latest = latest;
+	sc->high = high;
+	sc->heard = heard;
+	sc->down = down;
+	sc->base = base;
+	tails.call(skb, TAIL_LEARN);
+}
+
+/* The second half of a SACK: round trips, marks, and what it reports missing. */
+int mrc_learn(struct __sk_buff *skb)
+{
+	struct mrc_scratch *sc = scratch_get();
+	struct mrc_host *h = host_get();
+	u32 qp, id, peer_index, high, una, base, next, word, fresh;
+	struct path_move move = {};
+	struct mrc_balance *b;
+	struct mrc_path *path;
+	struct mrc_qp *q;
+	struct mrc_tx *tx;
+	u64 now, mask;
+
+	if (!sc || !h)
+		return TC_ACT_SHOT;
+	qp = sc->qp;
+	id = sc->id;
+	now = sc->now;
+	q = qps.lookup(&qp);
+	tx = txs.lookup(&qp);
+	path = path_get(qp, id);
+	if (!q || !tx)
+		return TC_ACT_SHOT;
+	peer_index = q->peer;
+	b = balances.lookup(&peer_index);
+	if (!b)
+		return TC_ACT_SHOT;
+	bpf_spin_lock(&tx->lock);
+	if (sc->latest > tx->delivered_ns)
+		tx->delivered_ns = sc->latest;
+	if ((s32)(sc->high - tx->high) > 0)
+		tx->high = sc->high;
+	if (sc->rtt) {
+		rtt_sample(tx, sc->rtt);
+		if ((b->shares >> (id >> 5 & 0x38) & 0xff) >= MRC_SHARE_FULL)
+			tx->queue_rtt_ns += tx->queue_rtt_ns ?
+				(s32)(sc->rtt - tx->queue_rtt_ns) >> 3 : sc->rtt;
+	}
+	learn_reordering(tx, h, now, sc->rule);
+	/* SACKs overtake each other too: what an older one misses may be here by now */
+	fresh = ((sc->heard - tx->heard) & 0xffffff) < 0x800000;
+	if (fresh)
+		tx->heard = sc->heard;
+	if (path && id != MRC_NO_PATH) {
+		word = slot_word(id);
+		mask = slot_bit(id) & tx->use[word];
+		if (sc->slow > 0) {
+			sc->found_slow = mask && !(tx->slow[word] & mask);
+			tx->slow[word] |= mask;
+		}
+		if (sc->slow < 0)
+			tx->slow[word] &= ~mask;
+		if (sc->verdict == MRC_SETH_M_ALWAYS_SKIP) {
+			path_lost(tx, path, id, now, h, 0, 0, &move);
+		} else if (sc->verdict) {
+			move.from = path_state(tx, id);
+			move.to = path_next(move.from, MRC_ON_MARK);
+			if (move.to != move.from)
+				path_enter(tx, id, move.to);
+		}
+	}
+	advance_una(tx, now);
+	high = tx->high;
+	una = tx->una;
+	bpf_spin_unlock(&tx->lock);
+	if (sc->found_slow)
+		count(MRC_C_PATH_SLOW);
+	if (path)
+		report_move(qp, id, path, &move, sc->verdict == MRC_SETH_M_ALWAYS_SKIP ?
+			    MRC_ON_LOSS : MRC_ON_MARK, 0, now);
+	if (!fresh)
+		return TC_ACT_SHOT;
+	b->heard_ports = ~(u64)sc->down;
+
+	base = sc->base;
+	next = base + MRC_SACK_BITS;
+	if ((s32)(next - high) > 0)
+		next = high;
+	if ((s32)(base - una) < 0)
+		base = una;
+	if ((s32)(next - base) <= 0)
+		return TC_ACT_SHOT;
+	find_lost(h, qp, tx, b, sc, now, base, next, 0);
+	resend_due(skb, sc, qp, now, 0);
+	return TC_ACT_SHOT;
+}
+
+/* What comes back from the receiver of our data; its skb carries what is sent again. */
+static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mark *mark)
+{
+	struct mrc_scratch *sc = scratch_get();
+	struct mrc_host *h = host_get();
+	u32 qp = mark->qp, peer_index;
+	struct mrc_balance *b;
+	struct mrc_qp *q;
+	struct mrc_tx *tx;
+	u64 now, why;
+
+	q = qps.lookup(&qp);
+	tx = txs.lookup(&qp);
+	if (!h || !sc || !q || !tx || q->state != MRC_QP_READY)
+		return TC_ACT_SHOT;
+	peer_index = q->peer;
+	b = balances.lookup(&peer_index);
+	if (!b)
+		return TC_ACT_SHOT;
+	now = bpf_ktime_get_ns();
+	if (!(mark->flags & MRC_MARK_NACK)) {
+		on_sack(skb, mark, tx, b, h, sc, now);
+		return TC_ACT_SHOT;
+	}
+	count(MRC_C_NACK_RX);
+	why = on_nack(mark, tx, sc);
+	if (why)
+		resend_due(skb, sc, qp, now, why);
+	return TC_ACT_SHOT;
+}
+
+#endif
