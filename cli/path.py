@@ -23,12 +23,25 @@ def path() -> None:
 
 @path.command("list")
 @peer_option
+@click.option("--plane", type=int, metavar="N", help="Only the paths of this plane.")
+@click.option(
+    "--state",
+    type=click.Choice(list(STATE_COLOURS), case_sensitive=False),
+    help="Only the paths in this state.",
+)
 @json_option
 @click.pass_obj
-def list_(socket: str, peer: str | None, as_json: bool) -> None:
+def list_(
+    socket: str, peer: str | None, plane: int | None, state: str | None, as_json: bool
+) -> None:
     """List the paths with their state and what they carried."""
     with Client(socket) as client:
         reply = client.paths(peer)
+    reply["paths"] = [
+        found
+        for found in reply["paths"]
+        if plane in (None, found.plane) and state in (None, found.state)
+    ]
     if as_json:
         print_json(reply)
     else:

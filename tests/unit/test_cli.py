@@ -120,6 +120,18 @@ class TestLists:
             "ASSUMED_BAD", "backup", "3",
         )  # fmt: skip
 
+    @pytest.mark.parametrize(
+        ("options", "found"),
+        [
+            (["--plane", "1"], 2),
+            (["--plane", "0"], 0),
+            (["--state", "assumed_bad"], 2),
+            (["--state", "GOOD"], 0),
+        ],
+    )
+    def test_paths_are_narrowed(self, server: Path, options: list[str], found: int) -> None:
+        assert len(run_json(server, "path", "list", *options)["paths"]) == found
+
     def test_paths_show_the_ev_and_its_usids(self, server: Path) -> None:
         output = run(server, "path", "list").output
         assert "0x10010000" in output
