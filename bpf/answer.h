@@ -8,6 +8,7 @@
 #define MRC_ANSWER_H
 
 #define ACK_STEPS 200
+#define ABSURD_SACKS 16          /* in a row: the QP is out of step */
 #define REO_FORGET_NS 100000000ull
 
 /*
@@ -140,6 +141,21 @@ static __always_inline u64 on_nack(const struct mrc_mark *mark, const struct mrc
 	return 0;
 }
 
+/*
+ * One such SACK is damaged or a lie. Many in a row, and none that makes sense,
+ * mean that the receiver is ahead of us: a damaged PSN was taken for a packet,
+ * and the gap before it was given up. No packet of the QP will arrive any more;
+ * the daemon sets up new ones.
+ */
+static __always_inline void out_of_step(u32 qp, struct mrc_tx *tx)
+{
+	struct mrc_event ev = { .kind = MRC_EVENT_OUT_OF_STEP, .qp = qp };
+
+	tx->absurd++;
+	if ((tx->absurd & (ABSURD_SACKS - 1)) == 0)
+		events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP);
+}
+
 /* Takes a SACK apart: what caused it and what has arrived. mrc_learn() does the rest. */
 static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark *mark,
 				    struct mrc_tx *tx, struct mrc_balance *b,
@@ -171,12 +187,14 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	ahead = psn_diff(bpf_ntohl(seth->cack) & MRC_PSN_MASK, una - 1);
 	if (ahead > (s32)(next - una)) {
 		count(MRC_C_DROP_SACK);
+		out_of_step(qp, tx);
 		return;
 	}
 	if (una == next) {       /* nothing is on its way: nothing to learn */
 		count(MRC_C_SACK_STALE);
 		return;
 	}
+	tx->absurd = 0;
 	cack = una - 1 + ahead;
 	base = cack + (s16)bpf_ntohs(seth->sack_offset);
 	trigger = cack + (s16)(bpf_ntohl(seth->head) & 0xffff);

@@ -130,7 +130,7 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 loss_ppm;          /* smoothed loss over all paths; racy */
 	__u32 min_rtt_ns;        /* lock */
 	__u32 queue_rtt_ns;      /* smoothed over planes with a whole share only; lock */
-	__u32 pad;
+	__u32 absurd;            /* SACKs in a row that acknowledged what was never sent; racy */
 	__u32 fifo_extra_ns;     /* learnt from needless retransmissions by this rule; lock */
 	__u32 guard_extra_ns;    /* the same for the reorder guard; lock */
 	__u32 scan;              /* where time-outs go on; tick only */
@@ -265,6 +265,7 @@ struct mrc_clock {               /* map clock, one entry, mmapable */
 
 #define MRC_EVENT_WAKE 1
 #define MRC_EVENT_PATH 2
+#define MRC_EVENT_OUT_OF_STEP 3  /* .qp: its SACKs acknowledge what was never sent */
 struct mrc_event {               /* ring buffer events */
 	__u32 kind;
 	__u32 qp;

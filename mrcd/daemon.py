@@ -273,6 +273,13 @@ class Daemon:
         """From the clock's thread: a path came into use or went out of it."""
         if event["kind"] == ABI.MRC_EVENT_PATH:
             self._loop.call_soon_threadsafe(self._path_changed, event)
+        elif event["kind"] == ABI.MRC_EVENT_OUT_OF_STEP:
+            self._loop.call_soon_threadsafe(self._out_of_step, event["qp"])
+
+    def _out_of_step(self, qp: int) -> None:
+        """A QP and its peer's no longer agree on PSNs: begin anew with that peer."""
+        assert self._peers is not None
+        self._peers.begin_anew(self._config.peers[qp // self._config.transport.qps_per_peer].name)
 
     def _path_changed(self, event: dict[str, int]) -> None:
         if event["state"] == ABI.MRC_PATH_ASSUMED_BAD:

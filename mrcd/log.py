@@ -43,6 +43,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "path.denied": "An operator keeps packets off the paths that cross an element.",
         "path.withdrawn": "A path lost a packet or timed out and is no longer used.",
         "peer.established": "QPs with a peer are set up; its traffic flows through mrc0.",
+        "peer.out_of_step": "A QP's SACKs make no sense any more; new QPs are set up.",
         "peer.ports_changed": "A peer announced which of its planes are usable.",
         "peer.ports_corrected": "A peer's Offers kept contradicting its updates and were believed.",
         "peer.restarted": "A peer came back with a new boot epoch; its QPs are set up anew.",

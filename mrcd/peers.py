@@ -62,22 +62,33 @@ class Peers:
         self.mtu: dict[str, int] = {}
         self.port_mask: dict[str, int] = {}
         self._doubted: dict[str, int] = {}
-        self.sessions = {
-            peer.name: Session(
-                handshake.Ours(
-                    host=config.host.name,
-                    epoch=epoch,
-                    mtu=config.mtu,
-                    mpr=config.transport.mpr,
-                    qp_base=table.base(peer.name),
-                    qps=table.per_peer,
-                ),
-                peer.name,
-                0,
-                self._rng,
-            )
-            for peer in config.peers
-        }
+        self._mask = 0
+        self.sessions = {peer.name: self._session(peer.name, epoch) for peer in config.peers}
+
+    def _session(self, peer: str, epoch: int) -> Session:
+        config = self._config
+        ours = handshake.Ours(
+            host=config.host.name,
+            epoch=epoch,
+            mtu=config.mtu,
+            mpr=config.transport.mpr,
+            qp_base=self._table.base(peer),
+            qps=self._table.per_peer,
+        )
+        return Session(ours, peer, self._mask, self._rng)
+
+    def begin_anew(self, name: str) -> None:
+        """Forget the session with a peer, as a restart would, and offer a new one.
+
+        Its QPs are reset: what they had outstanding is lost, applications' connections live.
+        """
+        if self.sessions[name].state is not State.ESTABLISHED:
+            return  # that is under way already
+        log.warning("peer.out_of_step", peer=name)
+        self._table.reset(tuple(self._table.qps_of(name)))
+        self.sessions[name] = self._session(name, self._rng.getrandbits(64))
+        self._carry_out(self.sessions[name].start(now_ns=time.monotonic_ns()))
+        self._arm(name)
 
     def start(self, mask: int) -> None:
         """Open the sockets and begin to offer."""
@@ -85,6 +96,7 @@ class Peers:
         for plane, name in enumerate(self._config.interfaces):
             self._sockets.open_plane(plane, name, underlay.address(fabric, host, plane))
         now = time.monotonic_ns()
+        self._mask = mask
         for name, session in self.sessions.items():
             self._carry_out(session.set_planes(mask, now_ns=now))
             self._carry_out(session.start(now_ns=now))
@@ -93,6 +105,7 @@ class Peers:
     def set_planes(self, mask: int) -> None:
         """Our usable planes changed: every peer hears of it at once."""
         now = time.monotonic_ns()
+        self._mask = mask
         for name, session in self.sessions.items():
             self._carry_out(session.set_planes(mask, now_ns=now))
             self._arm(name)
