@@ -124,9 +124,20 @@ def test_sack_for_what_was_never_sent_is_dropped(rig: Rig, far: Far, beyond: int
     rig.counted()
     assert rig.arrive(far.sack(FIRST + 4 + beyond, (1 << 64) - 1)).verdict == TC_SHOT
     assert rig.counted() == {"drop_sack": 1}
+    assert rig.tx()["absurd"] == 1
+    rig.edit("txs", 0, "mrc_tx", absurd=0)
     assert rig.state() == before
     assert rig.free_slots("tx_free") == RING_SLOTS - 4
     assert rig.sent() == []
+
+
+def test_sack_that_makes_sense_ends_the_row_of_those_that_do_not(rig: Rig, far: Far) -> None:
+    spray(rig, 4)
+    for count in range(1, 4):
+        rig.arrive(far.sack(FIRST + 100))
+        assert rig.tx()["absurd"] == count
+    rig.arrive(far.sack(FIRST))
+    assert rig.tx()["absurd"] == 0
 
 
 @pytest.mark.parametrize("offset", [5, 100, MPR, 300, 0x7FFF, -0x8000, -300])
