@@ -230,16 +230,18 @@ class NicHealth:
         sent, returned = self._totals.get(plane, (0, 0))
         self._totals[plane] = (total.sent, total.returned)
         if total.returned > returned:
-            live = self._live[plane]
-            gained = (1, total.sent - sent, total.returned - returned)
-            self._live[plane] = (live[0] + gained[0], live[1] + gained[1], live[2] + gained[2])
+            intervals, sent_live, returned_live = self._live[plane]
+            if intervals:  # in the first one it was still dead for a part
+                sent_live += total.sent - sent
+                returned_live += total.returned - returned
+            self._live[plane] = (intervals + 1, sent_live, returned_live)
         elif total.sent > sent:
             self._live[plane] = (0, 0, 0)
 
     def _lossy(self, plane: int) -> bool:
         """Whether the link lost some of what was sent over it since it was dead last."""
         intervals, sent, returned = self._live[plane]
-        return intervals >= NIC_LIVE_INTERVALS and sent - returned > max(1, NIC_LOSS * sent)
+        return intervals >= NIC_LIVE_INTERVALS and sent - returned > max(2, NIC_LOSS * sent)
 
     def update(self, faults: list[Fault], *, now_ns: int) -> None:
         """The faults named now."""

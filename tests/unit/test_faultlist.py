@@ -84,7 +84,7 @@ class Heard:
         self.nics = NicHealth("h1", planes, self._hear)
         self._near = [(0, 0)] * planes
         for plane in range(planes):
-            self.near(plane, *[4] * NIC_LIVE_INTERVALS)
+            self.near(plane, *[4] * (NIC_LIVE_INTERVALS + 1))
 
     def near(self, plane: int, *returned: int) -> None:
         """Intervals in which so many of five probes came back."""
@@ -126,7 +126,7 @@ def test_a_relapse_takes_twice_as_long() -> None:
 
 def test_dead_link_and_one_that_is_back_are_left_to_the_paths() -> None:
     heard, mixed = Heard(), fault("h1:p1", loss=0.4)
-    heard.near(1, 0, 0)
+    heard.near(1, 0, 0, 2)  # back in the middle of an interval
     assert heard.at(100, fault("h1:p1", loss=1.0)) == []
     for second in range(20):  # the windows still hold what was lost
         heard.near(1, 5)
