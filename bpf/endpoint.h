@@ -66,7 +66,6 @@ static __always_inline int endpoint_answer(struct xdp_md *ctx, const struct mrc_
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
 	struct mrc_erth *erth = data + MRC_BODY_OFF;
 	struct mrc_eeth *eeth;
-	__u32 *icrc;
 	u32 stamp;
 
 	if (data + MRC_BODY_OFF + MRC_ERTH_LEN > end)
@@ -81,7 +80,6 @@ static __always_inline int endpoint_answer(struct xdp_md *ctx, const struct mrc_
 	    data + MRC_BODY_OFF + MRC_EETH_LEN + MRC_ICRC_LEN > end)
 		return xdp_drop(MRC_C_DROP_SKB);
 	eeth = data + MRC_BODY_OFF;
-	icrc = data + MRC_BODY_OFF + MRC_EETH_LEN;
 	eeth->head = bpf_htonl(op << MRC_ENDPOINT_OP_SHIFT);
 	eeth->port_status_mask = bpf_htonl(h->plane_mask);
 	eeth->entropy = bpf_htonl(ev);
@@ -91,16 +89,16 @@ static __always_inline int endpoint_answer(struct xdp_md *ctx, const struct mrc_
 	eeth->reserved[3] = 0;
 	*(__u32 *)&eeth->tx_timestamp = stamp;
 	eeth->service_time_ns = 0;
-	*icrc = 0;
+	seal(data, MRC_EETH_LEN);
 	return XDP_TX;
 }
 
 /*
- * A packet for QP 2 whose addresses, lengths and plane mrc_receive has found
- * right. body: bytes between BTH and the ICRC word.
+ * A packet for QP 2 whose addresses, lengths, headers and plane mrc_receive has
+ * found right.
  */
 static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host *h,
-				       const struct mrc_plane *pl, u32 plane, u32 ev, u32 body)
+				       const struct mrc_plane *pl, u32 plane, u32 ev)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
 	struct mrc_bth *bth = data + MRC_BTH_OFF;
@@ -113,7 +111,7 @@ static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host
 	if (data + MRC_BODY_OFF + MRC_ERTH_LEN + MRC_ICRC_LEN > end)
 		return xdp_drop(MRC_C_DROP_SHORT);
 	if (bth->opcode == MRC_OP_ENDPOINT_REQ && envelope_is_from(data, pl->addr))
-		return survey_returned(ctx, plane, bth->psn_hi << 16 | bpf_ntohs(bth->psn_lo), body);
+		return survey_returned(ctx, plane, bth->psn_hi << 16 | bpf_ntohs(bth->psn_lo));
 	envelope_source(data, key.addr);
 	peer = sources.lookup(&key);
 	if (!peer)
@@ -122,16 +120,10 @@ static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host
 	b = balances.lookup(peer);
 	if (!b || !pp || !envelope_is_from(data, pp->addr))
 		return xdp_drop(MRC_C_DROP_STRANGER);
-	if (bth->opcode == MRC_OP_ENDPOINT_RSP) {
-		if (body != MRC_EETH_LEN ||
-		    data + MRC_BODY_OFF + MRC_EETH_LEN + MRC_ICRC_LEN > end)
-			return xdp_drop(MRC_C_DROP_LENGTH);
+	if (bth->opcode == MRC_OP_ENDPOINT_RSP)
 		return xdp_to_stack(ctx, pl, MRC_C_ENDPOINT_RX);
-	}
 	if (bth->opcode != MRC_OP_ENDPOINT_REQ)
 		return xdp_drop(MRC_C_DROP_OPCODE);
-	if (body != MRC_ERTH_LEN)
-		return xdp_drop(MRC_C_DROP_LENGTH);
 	if (erth->entropy != bpf_htonl(ev))
 		return xdp_drop(MRC_C_DROP_ENTROPY);
 	op = bpf_ntohl(erth->head) >> MRC_ENDPOINT_OP_SHIFT;

@@ -71,7 +71,10 @@ static __always_inline __be16 wire_time(__u64 ns)
 	return bpf_htons(ns >> MRC_TS_SHIFT);
 }
 
-/* Write METH, TSETH and RETH behind put_headers(): a Write Only into the netdev region. */
+/*
+ * Write METH, TSETH and RETH behind put_headers(): a Write Only into the netdev
+ * region. The ICRC word is left to the caller, which knows how to reach the end.
+ */
 static __always_inline int put_write(void *data, void *end, __u32 psn, __u32 len, __u64 sent_ns)
 {
 	struct mrc_meth *meth = data + MRC_BODY_OFF;
@@ -89,6 +92,53 @@ static __always_inline int put_write(void *data, void *end, __u32 psn, __u32 len
 	reth->rkey = bpf_htonl(MRC_RKEY_NETDEV);
 	reth->length = bpf_htonl(len);
 	return 0;
+}
+
+/* ---- the ICRC word (mrc_wire.h) */
+
+static __always_inline __u64 check_step(__u64 sum, __u64 group)
+{
+	sum = (sum ^ group) * MRC_CHECK_FACTOR;
+	return sum ^ sum >> 32;
+}
+
+static __always_inline __u64 check_eight(__u64 sum, const void *at)
+{
+	return check_step(sum, bpf_ntohll(*(const __u64 *)at));
+}
+
+static __always_inline __u64 check_four(__u64 sum, const void *at)
+{
+	return check_step(sum, (__u64)bpf_ntohl(*(const __u32 *)at) << 32);
+}
+
+/* The ports and the BTH: 16 bytes that do not lie together. */
+static __always_inline __u64 check_start(const void *data)
+{
+	__u64 ports = bpf_ntohl(*(const __u32 *)(data + MRC_UDP_OFF));
+	__u64 bth = bpf_ntohl(*(const __u32 *)(data + MRC_BTH_OFF));
+
+	return check_eight(check_step(0, ports << 32 | bth), data + MRC_BTH_OFF + 4);
+}
+
+/* The word of a packet with `len` bytes of headers behind the BTH, a constant. */
+static __always_inline __be32 header_check(const void *data, __u32 len)
+{
+	__u64 sum = check_start(data);
+	__u32 i;
+
+	#pragma unroll
+	for (i = 0; i + 8 <= len; i += 8)
+		sum = check_eight(sum, data + MRC_BODY_OFF + i);
+	if (len & 4)
+		sum = check_four(sum, data + MRC_BODY_OFF + (len & ~7u));
+	return bpf_htonl(sum);
+}
+
+/* Close a packet that ends with its headers; the caller has checked that there is room. */
+static __always_inline void seal(void *data, __u32 len)
+{
+	*(__be32 *)(data + MRC_BODY_OFF + len) = header_check(data, len);
 }
 
 struct sack_body {               /* host order, what a SACK says */
@@ -110,7 +160,6 @@ static __always_inline int put_sack(void *data, void *end, const struct sack_bod
 {
 	struct mrc_seth *seth = data + MRC_BODY_OFF;
 	struct mrc_cc_state *cc = data + MRC_BODY_OFF + MRC_SETH_LEN;
-	__u32 *icrc = data + MRC_BODY_OFF + MRC_SETH_LEN + MRC_CC_STATE_LEN;
 
 	if (data + MRC_SACK_FRAME_LEN > end)
 		return -1;
@@ -128,7 +177,7 @@ static __always_inline int put_sack(void *data, void *end, const struct sack_bod
 	cc->tx_timestamp = bpf_htons(s->ts);
 	cc->ooo = bpf_htons(s->ooo & MRC_CC_OOO);
 	cc->bytes = bpf_htonl((s->bytes / MRC_CC_BYTES_UNIT) & 0xffffff);
-	*icrc = 0;
+	seal(data, MRC_SETH_LEN + MRC_CC_STATE_LEN);
 	return 0;
 }
 
@@ -137,7 +186,6 @@ static __always_inline int put_nack(void *data, void *end, __u32 reason, __u32 p
 				    __u32 ts)
 {
 	struct mrc_neth *neth = data + MRC_BODY_OFF;
-	__u32 *icrc = data + MRC_BODY_OFF + MRC_NETH_LEN;
 
 	if (data + MRC_NACK_FRAME_LEN > end)
 		return -1;
@@ -152,14 +200,13 @@ static __always_inline int put_nack(void *data, void *end, __u32 reason, __u32 p
 	neth->cc = MRC_NACK_CC;
 	neth->res2 = 0;
 	neth->tx_timestamp = bpf_htons(ts);
-	*icrc = 0;
+	seal(data, MRC_NETH_LEN);
 	return 0;
 }
 
 static __always_inline int put_probe(void *data, void *end, __u32 ev, __u32 id, __u64 sent_ns)
 {
 	struct mrc_peth *peth = data + MRC_BODY_OFF;
-	__u32 *icrc = data + MRC_BODY_OFF + MRC_PETH_LEN;
 
 	if (data + MRC_PROBE_FRAME_LEN > end)
 		return -1;
@@ -171,7 +218,7 @@ static __always_inline int put_probe(void *data, void *end, __u32 ev, __u32 id, 
 	peth->tx_timestamp = wire_time(sent_ns);
 	peth->meta = bpf_htons(MRC_TS_FTYPE_TX);
 	peth->entropy = bpf_htonl(ev);
-	*icrc = 0;
+	seal(data, MRC_PETH_LEN);
 	return 0;
 }
 

@@ -180,8 +180,24 @@ struct mrc_eeth {
 	__u32 service_time_ns;
 };
 
-/* The ICRC word closes every packet; zero until authentication fills it. */
+/*
+ * The ICRC word closes every packet. It is no CRC of everything, which software
+ * could not afford, but a check of what the transport acts on: the UDP ports,
+ * the BTH, and the headers behind it. Payload has checksums of its own, and
+ * what stands before the ports is compared with known values by the receiver.
+ *
+ * The bytes are taken in groups of eight, big-endian, the last one filled up
+ * with zeroes. From a sum of 0, for each group:
+ *
+ *   sum = (sum ^ group) * MRC_CHECK_FACTOR      modulo 2^64
+ *   sum = sum ^ (sum >> 32)
+ *
+ * and the word is the lower half of the sum. Both steps can be undone, so
+ * damage within one group always changes the sum; that the lower half stays the
+ * same has a chance of 2^-32.
+ */
 #define MRC_ICRC_LEN 4
+#define MRC_CHECK_FACTOR 0x9e3779b97f4a7c15
 
 /* What a data packet carries on top of the application's IP packet. */
 #define MRC_ETH_LEN 14

@@ -56,8 +56,6 @@ static __always_inline int xdp_data(struct xdp_md *ctx, struct packet *pkt)
 
 	if (data + MRC_PAYLOAD_OFF + 20 > end)
 		return xdp_drop(MRC_C_DROP_SHORT);
-	if (pkt->body < MRC_WRITE_LEN + 20)
-		return xdp_drop(MRC_C_DROP_SHORT);
 	if (reth->rkey != bpf_htonl(MRC_RKEY_NETDEV) || reth->va_hi || reth->va_lo)
 		return xdp_drop(MRC_C_DROP_RKEY);
 	len = pkt->body - MRC_WRITE_LEN;
@@ -128,7 +126,7 @@ static __always_inline int xdp_nack(struct xdp_md *ctx, struct packet *pkt)
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
 	struct mrc_neth *neth = data + MRC_BODY_OFF;
 
-	if (pkt->body != MRC_NETH_LEN || data + MRC_NACK_FRAME_LEN > end)
+	if (data + MRC_NACK_FRAME_LEN > end)
 		return xdp_drop(MRC_C_DROP_LENGTH);
 	pkt->ev = bpf_ntohl(neth->entropy);
 	if (pkt->ev & 0xffff)
@@ -152,7 +150,7 @@ static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *
 	struct mrc_rx *rx;
 	struct mrc_tx *tx;
 
-	if (pkt->body != MRC_PETH_LEN || data + MRC_PROBE_FRAME_LEN > end)
+	if (data + MRC_PROBE_FRAME_LEN > end)
 		return xdp_drop(MRC_C_DROP_LENGTH);
 	if (peth->entropy != bpf_htonl(ev))
 		return xdp_drop(MRC_C_DROP_ENTROPY);
@@ -225,6 +223,60 @@ static __always_inline int xdp_probe_reply(const struct packet *pkt, u32 id, u32
 	return XDP_DROP;
 }
 
+/* Bytes of headers that an opcode announces behind the BTH; 0 if it is not spoken here. */
+static __always_inline u32 headers_of(u32 opcode)
+{
+	switch (opcode) {
+	case MRC_OP_WRITE_ONLY:
+		return MRC_WRITE_LEN;
+	case MRC_OP_SACK:
+		return MRC_SETH_LEN + MRC_CC_STATE_LEN;
+	case MRC_OP_NACK:
+		return MRC_NETH_LEN;
+	case MRC_OP_PROBE:
+		return MRC_PETH_LEN;
+	case MRC_OP_ENDPOINT_REQ:
+		return MRC_ERTH_LEN;
+	case MRC_OP_ENDPOINT_RSP:
+		return MRC_EETH_LEN;
+	}
+	return 0;
+}
+
+/*
+ * Are the headers as they were sent? `len` of them stand behind the BTH: 16,
+ * 20, 24 or 36 bytes; `body` bytes are before the ICRC word. A damaged PSN that
+ * were believed would leave the receiver ahead of the sender for good.
+ */
+static __always_inline int headers_are_whole(struct xdp_md *ctx, u32 len, u32 body)
+{
+	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	const void *at = data + MRC_BODY_OFF;
+	__be32 icrc;
+	u64 sum;
+
+	if (at + 16 > end)
+		return 0;
+	sum = check_eight(check_eight(check_start(data), at), at + 8);
+	if (len >= 24) {
+		if (at + 24 > end)
+			return 0;
+		sum = check_eight(sum, at + 16);
+	}
+	if (len == 36) {
+		if (at + 36 > end)
+			return 0;
+		sum = check_four(check_eight(sum, at + 24), at + 32);
+	}
+	if (len == 20) {
+		if (at + 20 > end)
+			return 0;
+		sum = check_four(sum, at + 16);
+	}
+	return !bpf_xdp_load_bytes(ctx, MRC_BODY_OFF + body, &icrc, sizeof(icrc)) &&
+	       icrc == bpf_htonl(sum);
+}
+
 /* The plane that an interface is, or MRC_MAX_PLANES. */
 static __always_inline u32 plane_of(u32 ifindex)
 {
@@ -270,7 +322,7 @@ int mrc_receive(struct xdp_md *ctx)
 	struct udp_hdr *udp = data + MRC_UDP_OFF;
 	struct mrc_bth *bth = data + MRC_BTH_OFF;
 	struct packet pkt = {};
-	u32 plane, qp, udp_len, frame_len, tclass, trimmed;
+	u32 plane, qp, udp_len, frame_len, tclass, trimmed, opcode, headers;
 	struct mrc_peer_plane *pp;
 	struct mrc_host *h;
 	struct mrc_plane *pl;
@@ -312,17 +364,28 @@ int mrc_receive(struct xdp_md *ctx)
 	if (udp_len < MRC_UDP_LEN + MRC_BTH_LEN + MRC_ICRC_LEN || data + MRC_BODY_OFF > end)
 		return xdp_drop(MRC_C_DROP_SHORT);
 	pkt.body = udp_len - MRC_UDP_LEN - MRC_BTH_LEN - MRC_ICRC_LEN;
+	opcode = bth->opcode;
+	headers = headers_of(opcode);
+	if (!headers)
+		return xdp_drop(MRC_C_DROP_OPCODE);
+	if ((bth->flags & (MRC_BTH_TVER | MRC_BTH_PAD)) ||
+	    (opcode == MRC_OP_WRITE_ONLY && !(bth->aux & MRC_BTH_TS)))
+		return xdp_drop(MRC_C_DROP_VERSION);
+	if (opcode == MRC_OP_WRITE_ONLY && pkt.body < headers + 20)
+		return xdp_drop(MRC_C_DROP_SHORT);
+	if (opcode != MRC_OP_WRITE_ONLY && (trimmed || pkt.body != headers))
+		return xdp_drop(MRC_C_DROP_LENGTH);
+	/* What was cut has lost the word; its NACK costs at most a needless copy. */
+	if (!trimmed && !headers_are_whole(ctx, headers, pkt.body))
+		return xdp_drop(MRC_C_DROP_ICRC);
 
 	/* connection */
-	if ((bth->flags & (MRC_BTH_TVER | MRC_BTH_PAD)) ||
-	    (bth->opcode == MRC_OP_WRITE_ONLY && !(bth->aux & MRC_BTH_TS)))
-		return xdp_drop(MRC_C_DROP_VERSION);
 	pkt.ev = envelope_ev(data);
 	if (pkt.ev >> MRC_EV_PLANE_SHIFT != plane || (pkt.ev & 0xffff))
 		return xdp_drop(MRC_C_DROP_ENTROPY);
 	if ((bth->dqpn & bpf_htonl(MRC_QPN_MASK)) == bpf_htonl(MRC_QPN_ENDPOINT))
-		return trimmed ? xdp_drop(MRC_C_DROP_LENGTH) :
-				 on_endpoint(ctx, h, pl, plane, pkt.ev, pkt.body);
+		return trimmed ? xdp_drop(MRC_C_DROP_OPCODE) :
+				 on_endpoint(ctx, h, pl, plane, pkt.ev);
 	qp = bpf_ntohl(bth->dqpn) & 0xffff;
 	q = qps.lookup(&qp);
 	if (!q || q->state < MRC_QP_RECEIVE || q->qpn != (bpf_ntohl(bth->dqpn) & MRC_QPN_MASK))
@@ -337,14 +400,12 @@ int mrc_receive(struct xdp_md *ctx)
 		pkt.flags |= MRC_MARK_CE;
 
 	/* what */
-	if (bth->opcode == MRC_OP_WRITE_ONLY)
+	if (opcode == MRC_OP_WRITE_ONLY)
 		return trimmed ? xdp_trimmed(ctx, h, pl, pp, q, &pkt) : xdp_data(ctx, &pkt);
-	if (trimmed)
-		return xdp_drop(MRC_C_DROP_LENGTH);
-	if (bth->opcode == MRC_OP_SACK) {
+	if (opcode == MRC_OP_SACK) {
 		struct mrc_seth *seth = data + MRC_BODY_OFF;
 
-		if (pkt.body != MRC_SETH_LEN + MRC_CC_STATE_LEN || data + MRC_SACK_FRAME_LEN > end)
+		if (data + MRC_SACK_FRAME_LEN > end)
 			return xdp_drop(MRC_C_DROP_LENGTH);
 		if (seth->head & bpf_htonl(MRC_SETH_PR)) {
 			pkt.ev = bpf_ntohl(seth->entropy);
@@ -354,9 +415,9 @@ int mrc_receive(struct xdp_md *ctx)
 		pkt.flags = MRC_MARK_SACK;
 		return xdp_pass_marked(ctx, &pkt, MRC_ETH_PROTO);
 	}
-	if (bth->opcode == MRC_OP_PROBE)
+	if (opcode == MRC_OP_PROBE)
 		return xdp_probe(ctx, h, q, &pkt);
-	if (bth->opcode == MRC_OP_NACK)
+	if (opcode == MRC_OP_NACK)
 		return xdp_nack(ctx, &pkt);
 	return xdp_drop(MRC_C_DROP_OPCODE);
 }

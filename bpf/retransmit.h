@@ -73,8 +73,8 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
 	struct mrc_path *path;
 	struct mrc_plane *pl;
 	struct mrc_slot *buf;
-	__u32 icrc = 0;
 	void *data, *end;
+	__be32 check;
 
 	if (!entry || entry->psn != psn)
 		return 0;
@@ -138,8 +138,7 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
 	if (!path || !pl || !pp)
 		return 0;
 	if (bpf_skb_change_tail(skb, MRC_PAYLOAD_OFF + len + MRC_ICRC_LEN, 0) ||
-	    bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF, buf->data, len, 0) ||
-	    bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF + len, &icrc, sizeof(icrc), 0))
+	    bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF, buf->data, len, 0))
 		return 0;
 	barrier();
 	if (buf->tag != tag)
@@ -149,6 +148,9 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
 	if (put_headers(data, end, h, pl, pp, path->ev, MRC_WRITE_LEN + len,
 			MRC_OP_WRITE_ONLY, MRC_BTH_RTX, q->remote_qpn, psn) ||
 	    put_write(data, end, psn, len, now))
+		return 0;
+	check = header_check(data, MRC_WRITE_LEN);
+	if (bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF + len, &check, sizeof(check), 0))
 		return 0;
 	__sync_fetch_and_add(&path->sent, 1);
 	bpf_clone_redirect(skb, pl->ifindex, 0);

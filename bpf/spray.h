@@ -55,6 +55,7 @@ int mrc_spray(struct __sk_buff *skb)
 	u64 now, planes_up, n;
 	u32 *peer_index;
 	void *data, *end;
+	__be32 check;
 	int full;
 
 	/* who */
@@ -148,6 +149,9 @@ int mrc_spray(struct __sk_buff *skb)
 	if (put_headers(data, end, h, pl, pp, path->ev, MRC_WRITE_LEN + n,
 			MRC_OP_WRITE_ONLY, aux, q->remote_qpn, psn) ||
 	    put_write(data, end, psn, n, now))
+		return spray_drop(MRC_C_DROP_SKB);
+	check = header_check(data, MRC_WRITE_LEN);
+	if (bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF + n, &check, sizeof(check), 0))
 		return spray_drop(MRC_C_DROP_SKB);
 	__sync_fetch_and_add(&path->sent, 1);
 	count(MRC_C_TX_PACKETS);

@@ -6,18 +6,12 @@
  * to our own address. The daemon reads both numbers and never sees a probe.
  *
  * The loop's number is in ERTH.entropy, below the plane; BTH.PSN is the
- * probe's number in its loop; the port status mask, which means nothing here,
- * holds a check of both, since a damaged number would count elsewhere.
+ * probe's number in its loop.
  */
 #ifndef MRC_SURVEY_H
 #define MRC_SURVEY_H
 
 #define SURVEY_IN_FLIGHT 4096    /* older probes are copies of copies */
-
-static __always_inline u32 survey_check(u32 entropy, u32 psn)
-{
-	return ~(entropy ^ psn * 0x9e3779b1u);
-}
 
 /* Which of MRC_RTT_BUCKETS a round trip belongs to: bucket i holds 2^(i-1) us up to 2^i. */
 static __always_inline u32 rtt_bucket(u64 ns)
@@ -46,7 +40,7 @@ static __always_inline u32 rtt_bucket(u64 ns)
 }
 
 /* An EV probe from us to us: count it for its loop. */
-static __always_inline int survey_returned(struct xdp_md *ctx, u32 plane, u32 psn, u32 body)
+static __always_inline int survey_returned(struct xdp_md *ctx, u32 plane, u32 psn)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
 	struct mrc_erth *erth = data + MRC_BODY_OFF;
@@ -54,14 +48,13 @@ static __always_inline int survey_returned(struct xdp_md *ctx, u32 plane, u32 ps
 	u32 entropy, index, bucket;
 	u64 *cell;
 
-	if (body != MRC_ERTH_LEN || data + MRC_PROBE_FRAME_LEN > end)
+	if (data + MRC_PROBE_FRAME_LEN > end)
 		return xdp_drop(MRC_C_DROP_LENGTH);
 	entropy = bpf_ntohl(erth->entropy);
 	index = entropy & 0xffff;
 	loop = loops.lookup(&index);
 	if (!loop || loop->plane != plane || entropy >> MRC_EV_PLANE_SHIFT != plane ||
 	    erth->head != bpf_htonl(MRC_ENDPOINT_EV_PROBE << MRC_ENDPOINT_OP_SHIFT) ||
-	    erth->port_status_mask != bpf_htonl(survey_check(entropy, psn)) ||
 	    ((loop->psn - psn) & MRC_PSN_MASK) >= SURVEY_IN_FLIGHT)
 		return xdp_drop(MRC_C_DROP_SURVEY);
 	if (loop->psn == psn) {
@@ -86,7 +79,6 @@ int mrc_survey(struct __sk_buff *skb)
 	struct mrc_loop *loop;
 	struct mrc_erth *erth;
 	void *data, *end;
-	u32 *icrc;
 
 	if (!s || !h || !s->loops)
 		return 0;
@@ -114,15 +106,14 @@ int mrc_survey(struct __sk_buff *skb)
 			MRC_OP_ENDPOINT_REQ, 0, MRC_QPN_ENDPOINT, psn))
 		return 0;
 	erth = data + MRC_BODY_OFF;
-	icrc = data + MRC_BODY_OFF + MRC_ERTH_LEN;
 	if (data + MRC_PROBE_FRAME_LEN > end)
 		return 0;
 	erth->head = bpf_htonl(MRC_ENDPOINT_EV_PROBE << MRC_ENDPOINT_OP_SHIFT);
-	erth->port_status_mask = bpf_htonl(survey_check(entropy, psn));
+	erth->port_status_mask = 0;
 	erth->entropy = bpf_htonl(entropy);
 	erth->tx_timestamp = 0;
 	erth->meta = 0;
-	*icrc = 0;
+	seal(data, MRC_ERTH_LEN);
 	loop->sent_ns = bpf_ktime_get_ns();
 	loop->psn = psn;
 	loop->sent++;

@@ -56,7 +56,7 @@ from msgspec import Meta
 # ---- the message ---------------------------------------------------------------------------
 
 MAGIC: Final = b"MRCh"
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_BYTES: Final = 1200
 MAX_QPS: Final = 16
 _HEADER: Final = struct.Struct("!4sH")  # magic, length of what follows

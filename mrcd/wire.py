@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """MRC packets: whole ones encoded and decoded, from the first IP header to the ICRC word.
 
-This file knows which bits of a word mean what in MRC's own headers, but every byte offset and size
-comes from bpf/mrc_wire.h (mrcd/layout.py). IP and UDP are in mrcd/envelope.py.
+IP and UDP are in mrcd/envelope.py, MRC's own headers in mrcd/headers.py.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
 
 from mrcd.envelope import DecodeError, Envelope, Ip4, Ip6, open_envelope, overhead, put_envelope
+from mrcd.headers import Bth, CcState, Eeth, Erth, Neth, Peth, Seth, Timestamp, Write
 from mrcd.layout import WIRE, Field, Header, Struct, read_header
 
 __all__ = [
@@ -46,352 +45,11 @@ __all__ = [
     "read_header",
 ]
 
-# ---- headers -------------------------------------------------------------------------------
-
-_PSN, _QPN = WIRE.MRC_PSN_MASK, WIRE.MRC_QPN_MASK
-_SETH_TYPE = 0xF << WIRE.MRC_SETH_TYPE_SHIFT
-_SETH_M = 0x3 << WIRE.MRC_SETH_M_SHIFT
-_SETH_NXT = 0x1F << (WIRE.MRC_SETH_M_SHIFT + 2)  # between type and m
-_SETH_DOWN = 0xFF << WIRE.MRC_SETH_DOWN_SHIFT
-_HALF = 0xFFFF
-_NIBBLE_HI, _NIBBLE_LO = 0xF0, 0x0F
-_CC_RESTORE, _CC_PENALTY, _CC_BYTES = 1 << 31, 0x7F << 24, 0xFFFFFF
-_ENDPOINT_OP = 0x3 << WIRE.MRC_ENDPOINT_OP_SHIFT
-_ERTH_VENDOR = 0xFF << 8
-
-
-def _get(word: int, mask: int) -> int:
-    return (word & mask) >> ((mask & -mask).bit_length() - 1)
-
-
-def _put(value: int, mask: int) -> int:
-    word = value << ((mask & -mask).bit_length() - 1)
-    if value < 0 or word & ~mask:
-        raise ValueError(f"{value} does not fit into the bits {mask:#x}")
-    return word
-
-
-def _signed(value: int) -> int:
-    return value - 0x10000 if value & 0x8000 else value
-
-
-def _unsigned(value: int) -> int:
-    if not -0x8000 <= value <= 0x7FFF:
-        raise ValueError(f"{value} is no signed 16-bit number")
-    return value & _HALF
-
-
-def _read(name: str, data: bytes, at: int) -> dict[str, int]:
-    layout = WIRE.structs[name]
-    if len(data) - at < layout.size:
-        raise DecodeError(f"truncated: {len(data) - at} of {layout.size} bytes of {name}")
-    return layout.unpack(data, at)
-
-
-def _write(name: str, **values: int) -> bytes:
-    return WIRE.structs[name].pack(**values)
-
-
-@dataclass(frozen=True, slots=True)
-class Bth:
-    """Base transport header, in every packet."""
-
-    opcode: int
-    dqpn: int
-    psn: int = 0
-    ackreq: bool = False
-    rtx: bool = False
-    ts: bool = False
-    solicited: bool = False
-    migration: bool = False
-    pkey: int = WIRE.MRC_PKEY_DEFAULT
-
-    def pack(self) -> bytes:
-        """Its bytes; ValueError for a number that does not fit."""
-        psn = _put(self.psn, _PSN)
-        flags = WIRE.MRC_BTH_SE * self.solicited | WIRE.MRC_BTH_M * self.migration
-        aux = WIRE.MRC_BTH_ACKREQ * self.ackreq | WIRE.MRC_BTH_RTX * self.rtx
-        return _write(
-            "mrc_bth", opcode=self.opcode, flags=flags, pkey=self.pkey, dqpn=_put(self.dqpn, _QPN),
-            aux=aux | WIRE.MRC_BTH_TS * self.ts, psn_hi=psn >> 16, psn_lo=psn & _HALF,
-        )  # fmt: skip
-
-    @classmethod
-    def unpack(cls, data: bytes, at: int) -> Self:
-        """Read it; DecodeError for a transport version or padding we do not speak."""
-        raw = _read("mrc_bth", data, at)
-        flags, aux = raw["flags"], raw["aux"]
-        if flags & WIRE.MRC_BTH_TVER:
-            raise DecodeError(f"transport version {flags & WIRE.MRC_BTH_TVER}, not 0")
-        if flags & WIRE.MRC_BTH_PAD:
-            raise DecodeError(f"pad count {_get(flags, WIRE.MRC_BTH_PAD)}, not 0")
-        return cls(
-            raw["opcode"], raw["dqpn"] & _QPN, raw["psn_hi"] << 16 | raw["psn_lo"],
-            bool(aux & WIRE.MRC_BTH_ACKREQ), bool(aux & WIRE.MRC_BTH_RTX),
-            bool(aux & WIRE.MRC_BTH_TS), bool(flags & WIRE.MRC_BTH_SE),
-            bool(flags & WIRE.MRC_BTH_M), raw["pkey"],
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Timestamp:
-    """A transmit time in units of 128 ns; in TSETH, and at the end of PETH, ERTH and EETH."""
-
-    tx_timestamp: int = 0
-    tsr: bool = False
-    ftype: int = 0
-
-    def values(self) -> dict[str, int]:
-        """The two members every struct with a time stamp has."""
-        meta = WIRE.MRC_TS_TSR * self.tsr | _put(self.ftype, WIRE.MRC_TS_FTYPE)
-        return {"tx_timestamp": self.tx_timestamp, "meta": meta}
-
-    @classmethod
-    def of(cls, raw: Mapping[str, int]) -> Self:
-        """From the unpacked struct around it."""
-        meta = raw["meta"]
-        return cls(raw["tx_timestamp"], bool(meta & WIRE.MRC_TS_TSR), meta & WIRE.MRC_TS_FTYPE)
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """METH, TSETH (if the BTH says so) and RETH: what stands before the payload of a write."""
-
-    msn: int
-    length: int
-    rqmsn: int = 0
-    timestamp: Timestamp | None = None
-    va: int = 0
-    rkey: int = WIRE.MRC_RKEY_NETDEV
-
-    def pack(self) -> bytes:
-        """Their bytes."""
-        stamp = _write("mrc_tseth", **self.timestamp.values()) if self.timestamp else b""
-        reth = _write(
-            "mrc_reth", va_hi=self.va >> 32, va_lo=self.va & 0xFFFFFFFF, rkey=self.rkey,
-            length=self.length,
-        )  # fmt: skip
-        return _write("mrc_meth", rqmsn=self.rqmsn, msn=self.msn) + stamp + reth
-
-    @classmethod
-    def unpack(cls, data: bytes, at: int, *, stamped: bool) -> tuple[Self, int]:
-        """Read them; also returns where the payload begins."""
-        meth = _read("mrc_meth", data, at)
-        at += WIRE.structs["mrc_meth"].size
-        stamp = None
-        if stamped:
-            stamp = Timestamp.of(_read("mrc_tseth", data, at))
-            at += WIRE.structs["mrc_tseth"].size
-        reth = _read("mrc_reth", data, at)
-        va = reth["va_hi"] << 32 | reth["va_lo"]
-        write = cls(meth["msn"], reth["length"], meth["rqmsn"], stamp, va, reth["rkey"])
-        return write, at + WIRE.structs["mrc_reth"].size
-
-
-@dataclass(frozen=True, slots=True)
-class Seth:
-    """What a SACK says about reliability.
-
-    `ack_psn_offset` is signed, relative to `cack`; with `probe_reply` set its 16 bits are the
-    probe's id instead. Bit i of `bitmap`: PSN cack + sack_offset + i has arrived. Bit k of
-    `down`: plane k is out of service at the sender of the SACK.
-    """
-
-    cack: int
-    entropy: int
-    ack_psn_offset: int = 0
-    probe_id: int = 0
-    probe_reply: bool = False
-    verdict: int = WIRE.MRC_SETH_M_NONE
-    sack_offset: int = 1
-    bitmap: int = 0
-    mpr: int = 0
-    cc_type: int = 0
-    cc_flags: int = 0
-    spdcid: int = 0
-    dpdcid: int = 0
-    type: int = 0
-    nxt: int = 0
-    down: int = 0
-
-    def pack(self) -> bytes:
-        """Its bytes; ValueError for a number that does not fit."""
-        low = self.probe_id if self.probe_reply else _unsigned(self.ack_psn_offset)
-        head = _put(self.type, _SETH_TYPE) | _put(self.nxt, _SETH_NXT)
-        head |= _put(self.verdict, _SETH_M) | WIRE.MRC_SETH_PR * self.probe_reply
-        return _write(
-            "mrc_seth", head=head | _put(low, _HALF), entropy=self.entropy, spdcid=self.spdcid,
-            dpdcid=self.dpdcid, cack=_put(self.down, _SETH_DOWN) | _put(self.cack, _PSN),
-            cc=_put(self.cc_type, _NIBBLE_HI) | _put(self.cc_flags, _NIBBLE_LO), mpr=self.mpr,
-            sack_offset=_unsigned(self.sack_offset), bitmap_hi=self.bitmap >> 32,
-            bitmap_lo=self.bitmap & 0xFFFFFFFF,
-        )  # fmt: skip
-
-    @classmethod
-    def unpack(cls, data: bytes, at: int) -> Self:
-        """Read it."""
-        raw = _read("mrc_seth", data, at)
-        head, reply = raw["head"], bool(raw["head"] & WIRE.MRC_SETH_PR)
-        return cls(
-            raw["cack"] & _PSN, raw["entropy"], 0 if reply else _signed(head & _HALF),
-            head & _HALF if reply else 0, reply, _get(head, _SETH_M), _signed(raw["sack_offset"]),
-            raw["bitmap_hi"] << 32 | raw["bitmap_lo"], raw["mpr"], _get(raw["cc"], _NIBBLE_HI),
-            _get(raw["cc"], _NIBBLE_LO), raw["spdcid"], raw["dpdcid"], _get(head, _SETH_TYPE),
-            _get(head, _SETH_NXT), _get(raw["cack"], _SETH_DOWN),
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class CcState:
-    """What a SACK says about congestion; `received` counts units of MRC_CC_BYTES_UNIT bytes."""
-
-    tx_timestamp: int = 0
-    ooo: int = 0
-    restore_cwnd: bool = False
-    penalty: int = 0
-    received: int = 0
-
-    def pack(self) -> bytes:
-        """Its bytes; ValueError for a number that does not fit."""
-        word = _CC_RESTORE * self.restore_cwnd | _put(self.penalty, _CC_PENALTY)
-        return _write(
-            "mrc_cc_state", tx_timestamp=self.tx_timestamp, ooo=_put(self.ooo, WIRE.MRC_CC_OOO),
-            bytes=word | _put(self.received, _CC_BYTES),
-        )  # fmt: skip
-
-    @classmethod
-    def unpack(cls, data: bytes, at: int) -> Self:
-        """Read it."""
-        raw = _read("mrc_cc_state", data, at)
-        word = raw["bytes"]
-        return cls(
-            raw["tx_timestamp"], raw["ooo"] & WIRE.MRC_CC_OOO, bool(word & _CC_RESTORE),
-            _get(word, _CC_PENALTY), word & _CC_BYTES,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Neth:
-    """What a NACK says."""
-
-    reason: int
-    psn: int
-    entropy: int
-    vendor: int = 0
-    cc_type: int = 2
-    cc_flags: int = 0
-    tx_timestamp: int = 0
-    spdcid: int = 0
-    dpdcid: int = 0
-    type: int = 0
-    nxt: int = 0
-
-    def pack(self) -> bytes:
-        """Its bytes; ValueError for a number that does not fit."""
-        return _write(
-            "mrc_neth", head=_put(self.type, _NIBBLE_HI) | _put(self.nxt, _NIBBLE_LO),
-            reason=self.reason, vendor=self.vendor, entropy=self.entropy, spdcid=self.spdcid,
-            dpdcid=self.dpdcid, psn=_put(self.psn, _PSN),
-            cc=_put(self.cc_type, _NIBBLE_HI) | _put(self.cc_flags, _NIBBLE_LO),
-            tx_timestamp=self.tx_timestamp,
-        )  # fmt: skip
-
-    @classmethod
-    def unpack(cls, data: bytes, at: int) -> Self:
-        """Read it."""
-        raw = _read("mrc_neth", data, at)
-        return cls(
-            raw["reason"], raw["psn"] & _PSN, raw["entropy"], raw["vendor"],
-            _get(raw["cc"], _NIBBLE_HI), _get(raw["cc"], _NIBBLE_LO), raw["tx_timestamp"],
-            raw["spdcid"], raw["dpdcid"], _get(raw["head"], _NIBBLE_HI),
-            _get(raw["head"], _NIBBLE_LO),
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Peth:
-    """A reliability probe: `entropy` is the EV under test."""
-
-    probe_id: int
-    entropy: int
-    timestamp: Timestamp = Timestamp()
-    vendor: int = 0
-    spdcid: int = 0
-    dpdcid: int = 0
-
-    def pack(self) -> bytes:
-        """Its bytes."""
-        return _write(
-            "mrc_peth", vendor=self.vendor, probe_id=self.probe_id, spdcid=self.spdcid,
-            dpdcid=self.dpdcid, entropy=self.entropy, **self.timestamp.values(),
-        )  # fmt: skip
-
-    @classmethod
-    def unpack(cls, data: bytes, at: int) -> Self:
-        """Read it."""
-        raw = _read("mrc_peth", data, at)
-        stamp = Timestamp.of(raw)
-        return cls(
-            raw["probe_id"], raw["entropy"], stamp, raw["vendor"], raw["spdcid"], raw["dpdcid"]
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Erth:
-    """An endpoint request; bit k of `port_status_mask`: plane k is usable."""
-
-    op: int
-    port_status_mask: int
-    entropy: int = 0
-    timestamp: Timestamp = Timestamp()
-    vendor: int = 0
-
-    def pack(self) -> bytes:
-        """Its bytes; ValueError for a number that does not fit."""
-        return _write(
-            "mrc_erth", head=_put(self.op, _ENDPOINT_OP) | _put(self.vendor, _ERTH_VENDOR),
-            port_status_mask=self.port_status_mask, entropy=self.entropy, **self.timestamp.values(),
-        )  # fmt: skip
-
-    @classmethod
-    def unpack(cls, data: bytes, at: int) -> Self:
-        """Read it."""
-        raw = _read("mrc_erth", data, at)
-        head, mask = raw["head"], raw["port_status_mask"]
-        vendor = _get(head, _ERTH_VENDOR)
-        return cls(_get(head, _ENDPOINT_OP), mask, raw["entropy"], Timestamp.of(raw), vendor)
-
-
-@dataclass(frozen=True, slots=True)
-class Eeth:
-    """An endpoint response."""
-
-    op: int
-    port_status_mask: int
-    entropy: int = 0
-    timestamp: Timestamp = Timestamp()
-    service_time_ns: int = 0
-
-    def pack(self) -> bytes:
-        """Its bytes; ValueError for a number that does not fit."""
-        return _write(
-            "mrc_eeth", head=_put(self.op, _ENDPOINT_OP), port_status_mask=self.port_status_mask,
-            entropy=self.entropy, service_time_ns=self.service_time_ns, **self.timestamp.values(),
-        )  # fmt: skip
-
-    @classmethod
-    def unpack(cls, data: bytes, at: int) -> Self:
-        """Read it."""
-        raw = _read("mrc_eeth", data, at)
-        op, mask = _get(raw["head"], _ENDPOINT_OP), raw["port_status_mask"]
-        return cls(op, mask, raw["entropy"], Timestamp.of(raw), raw["service_time_ns"])
-
-
-# ---- packets -------------------------------------------------------------------------------
-
 _ETHERNET = struct.Struct("!6s6sH")
 _ETHERTYPE = {4: 0x0800, 6: 0x86DD}
 _ICRC = struct.Struct("!I")
+_PORTS = struct.Struct("!HH")
+_HALF, _MASK32, _MASK64 = (1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1
 WRITES = frozenset(
     WIRE.constants[f"MRC_OP_WRITE_{which}"] for which in ("FIRST", "MIDDLE", "LAST", "ONLY")
 )
@@ -405,7 +63,6 @@ class Data:
     bth: Bth
     body: Write
     payload: bytes
-    icrc: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +73,6 @@ class Sack:
     bth: Bth
     body: Seth
     cc_state: CcState
-    icrc: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +82,6 @@ class Control:
     envelope: Envelope
     bth: Bth
     body: Neth | Peth | Erth | Eeth
-    icrc: int = 0
 
 
 Packet = Data | Sack | Control
@@ -441,46 +96,70 @@ _LAYOUTS = {Neth: "mrc_neth", Peth: "mrc_peth", Erth: "mrc_erth", Eeth: "mrc_eet
 
 
 def encode(packet: Packet) -> bytes:
-    """A packet from its first IP header to the ICRC word; lengths are filled in.
+    """A packet from its first IP header to the ICRC word; lengths and the word are filled in.
 
     ValueError when its parts contradict each other or a number does not fit.
     """
-    rest = b""
+    headers, payload = packet.bth.pack() + packet.body.pack(), b""
     if isinstance(packet, Data):
         if packet.bth.ts != (packet.body.timestamp is not None):
             raise ValueError("BTH.ts and the presence of a TSETH disagree")
-        rest = packet.payload
+        payload = packet.payload
     elif isinstance(packet, Sack):
-        rest = packet.cc_state.pack()
-    body = packet.bth.pack() + packet.body.pack() + rest + _ICRC.pack(packet.icrc)
-    return put_envelope(packet.envelope, body)
+        headers += packet.cc_state.pack()
+    word = _ICRC.pack(header_check(packet.envelope, headers))
+    return put_envelope(packet.envelope, headers + payload + word)
+
+
+def header_check(around: Envelope, headers: bytes) -> int:
+    """The ICRC word (bpf/mrc_wire.h): `headers` are the bytes from the BTH to the payload, if any.
+
+    Ports that do not fit count modulo 2^16.
+    """
+    covered = _PORTS.pack(around.src_port & _HALF, around.dst_port & _HALF) + headers
+    total = 0
+    for at in range(0, len(covered), 8):
+        group = int.from_bytes(covered[at : at + 8].ljust(8, b"\0"), "big")
+        total = (total ^ group) * WIRE.MRC_CHECK_FACTOR & _MASK64
+        total ^= total >> 32
+    return total & _MASK32
 
 
 def decode(data: bytes, port: int = WIRE.MRC_UDP_PORT_DEFAULT) -> Packet:
     """The MRC packet that begins with an IP header in `data`; DecodeError if it is none."""
     envelope, body = open_envelope(data, port)
     bth = Bth.unpack(body, 0)
-    at, end = WIRE.structs["mrc_bth"].size, len(body) - _ICRC.size
-    if end < at:
+    end = len(body) - _ICRC.size
+    if end < WIRE.structs["mrc_bth"].size:
         raise DecodeError("truncated: no ICRC word")
-    (icrc,) = _ICRC.unpack_from(body, end)
-    body = body[:end]
+    packet, at = _open_body(envelope, bth, body[:end])
+    (found,) = _ICRC.unpack_from(body, end)
+    if found != (right := header_check(envelope, body[:at])):
+        raise DecodeError(f"ICRC word {found:#010x}, not {right:#010x}: damaged headers")
+    return packet
+
+
+def _open_body(envelope: Envelope, bth: Bth, body: bytes) -> tuple[Packet, int]:
+    """The packet whose BTH begins `body`, and where its headers end."""
+    at = WIRE.structs["mrc_bth"].size
     if bth.opcode in WRITES:
         write, at = Write.unpack(body, at, stamped=bth.ts)
         payload = body[at:]
         if bth.opcode == WIRE.MRC_OP_WRITE_ONLY and write.length != len(payload):
             raise DecodeError(f"RETH says {write.length} bytes, {len(payload)} follow")
-        return Data(envelope, bth, write, payload, icrc)
+        return Data(envelope, bth, write, payload), at
     if bth.opcode == WIRE.MRC_OP_SACK:
         seth = Seth.unpack(body, at)
         at += WIRE.structs["mrc_seth"].size
         state = CcState.unpack(body, at)
-        _expect_end(body, at + WIRE.structs["mrc_cc_state"].size)
-        return Sack(envelope, bth, seth, state, icrc)
+        at += WIRE.structs["mrc_cc_state"].size
+        _expect_end(body, at)
+        return Sack(envelope, bth, seth, state), at
     if kind := _CONTROL.get(bth.opcode):
         control = kind.unpack(body, at)
-        _expect_end(body, at + WIRE.structs[_LAYOUTS[kind]].size)
-        return Control(envelope, bth, control, icrc)
+        at += WIRE.structs[_LAYOUTS[kind]].size
+        _expect_end(body, at)
+        return Control(envelope, bth, control), at
     raise DecodeError(f"opcode {bth.opcode:#04x} is not spoken here")
 
 

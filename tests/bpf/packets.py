@@ -31,6 +31,7 @@ from mrcd.wire import (
     encode_frame,
     overhead,
 )
+from tests import oracle
 from tests.bpf.rig import gateway_mac_of, mac_of
 
 QPN = 0x770000  # ours, of QP 0
@@ -83,6 +84,11 @@ def summed(frame: bytes) -> bytes:
     """The frame with the checksum of its IPv4 header made right."""
     header = frame[OUTER : OUTER + 10] + bytes(2) + frame[OUTER + 12 : OUTER + 20]
     return frame[: OUTER + 10] + struct.pack("!H", checksum16(header)) + frame[OUTER + 12 :]
+
+
+def sealed(frame: bytes, udp: int = UDP) -> bytes:
+    """The frame with the ICRC word that its headers ask for."""
+    return oracle.sealed(frame, udp)
 
 
 def ip_length(routing: Routing) -> int:

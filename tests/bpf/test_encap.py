@@ -24,6 +24,7 @@ from tests.bpf.packets import (
     ip6,
     ip_length,
     offer_frame,
+    sealed,
     summed,
 )
 from tests.bpf.rig import PLANES, XDP_DROP, XDP_PASS, XDP_TX, Rig
@@ -69,7 +70,7 @@ def test_golden_data_is_stripped_and_marked(each_rig: Rig) -> None:
     assert isinstance(packet, Data)
     ran = each_rig.receive(frame)
     assert ran.verdict == XDP_PASS
-    assert ran.frame[12:] == b"\x08\x00" + packet.payload + bytes(4)
+    assert ran.frame[12:] == b"\x08\x00" + packet.payload + frame[-4:]
     mark = MARK.unpack(ran.frame)
     assert mark["ev_hi"] == packet.envelope.src_port
     assert (mark["ts"], mark["flags"], mark["qp"]) == (0xBEEF, ABI.MRC_MARK_CE, 0x13)
@@ -308,6 +309,7 @@ def test_bad_packets_are_dropped_for_their_reason(each_rig: Rig, each_far: Far) 
         frame = poke(at, value)(good)
         if counter == "drop_checksum":
             frame = good[: OUTER + at] + value + good[OUTER + at + 1 :]
+        frame = sealed(frame, udp_at(each_rig))
         assert each_rig.receive(frame).verdict == XDP_DROP, what
         assert each_rig.counted() == {counter: 1}, what
     assert each_rig.state() == before

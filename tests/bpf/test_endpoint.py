@@ -18,7 +18,7 @@ from mrcd.wire import (
     decode_frame,
     encode_frame,
 )
-from tests.bpf.packets import BODY, BTH, EV, INNER, OUTER, UDP, Far, ev_of, ip4
+from tests.bpf.packets import BODY, BTH, EV, INNER, OUTER, UDP, Far, ev_of, ip4, sealed
 from tests.bpf.rig import TC_REDIRECT, XDP_DROP, XDP_PASS, XDP_TX, Rig, gateway_mac_of, mac_of
 from tests.bpf.test_receive import as_arrived, both, poke, resized
 
@@ -206,17 +206,20 @@ LIES = [
     ("from the unspecified address", poke(INNER + 8, bytes(16)), "drop_stranger"),
     ("4 bytes too long", resized(4), "drop_length"),
     ("20 bytes too long", resized(20), "drop_length"),
-    ("4 bytes too short", resized(-4), "drop_short"),
-    ("nothing behind the BTH", resized(-16), "drop_short"),
+    ("4 bytes too short", resized(-4), "drop_length"),
+    ("nothing behind the BTH", resized(-16), "drop_length"),
     ("EV is not the packet's", poke(BODY + 11, b"\x01"), "drop_entropy"),
     ("EV of another plane", poke(UDP, b"\x20"), "drop_entropy"),
     ("operation 2", poke(BODY, b"\x80"), "drop_opcode"),
     ("operation 3", poke(BODY, b"\xc0"), "drop_opcode"),
     ("opcode of data", poke(BTH, b"\xca"), "drop_version"),
-    ("opcode of a SACK", poke(BTH, b"\xdc"), "drop_opcode"),
+    ("opcode of a SACK", poke(BTH, b"\xdc"), "drop_length"),
+    ("opcode of a probe", poke(BTH, b"\xde"), "drop_opcode"),
     ("response as long as a request", poke(BTH, b"\xd9"), "drop_length"),
     ("response of a stranger",
-     both(poke(BTH, b"\xd9"), poke(INNER + 8 + 7, H9)), "drop_stranger"),
+     both(poke(BTH, b"\xd9"), resized(20), poke(INNER + 8 + 7, H9)), "drop_stranger"),
+    ("damaged number", poke(BTH + 11, b"\xaa"), "drop_icrc"),
+    ("damaged mask", poke(BODY + 7, b"\xaa"), "drop_icrc"),
     ("transport version 1", poke(BTH + 1, b"\x01"), "drop_version"),
 ]  # fmt: skip
 
@@ -230,8 +233,9 @@ def test_lie_is_dropped_for_its_reason(
 ) -> None:
     frame = far.endpoint_request(op, 5, 0b0001)
     assert callable(mutate)
+    bad = mutate(frame) if counter == "drop_icrc" else sealed(mutate(frame))
     before = rig.state()
-    assert rig.receive(mutate(frame)).verdict == XDP_DROP
+    assert rig.receive(bad).verdict == XDP_DROP
     assert rig.counted() == {counter: 1}
     assert rig.state() == before
     assert ports(rig, "h2") == ALL

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from tests.bpf.packets import (
     ev_of,
     ip4,
     ip6,
+    sealed,
     trimmed,
 )
 from tests.bpf.rig import XDP_DROP, XDP_PASS, XDP_TX, Rig
@@ -75,7 +77,7 @@ def test_golden_data_is_stripped_and_marked(rig: Rig, name: str, flags: int) -> 
     ran = rig.receive(frame, f"plane{plane}")
     assert ran.verdict == XDP_PASS
     proto = 0x0800 if packet.payload[0] >> 4 == 4 else 0x86DD
-    assert ran.frame[12:] == struct.pack("!H", proto) + packet.payload + bytes(4)
+    assert ran.frame[12:] == struct.pack("!H", proto) + packet.payload + frame[-4:]
     mark = mark_of(ran.frame)
     assert mark["psn_hi"] << 16 | mark["psn_lo"] == packet.bth.psn
     assert (mark["qp"], mark["ev_hi"] << 16, mark["flags"]) == (0x13, packet.envelope.ev, flags)
@@ -288,6 +290,10 @@ DROPS = [
     ("data", "address beyond the region, high", poke(RETH, b"\x80"), "drop_rkey"),
     ("data", "RETH length", poke(RETH + 15, b"\x01"), "drop_length"),
     ("data", "RETH length, high", poke(RETH + 12, b"\x01"), "drop_length"),
+    ("data", "damaged PSN", poke(BTH + 11, b"\xff"), "drop_icrc"),
+    ("sack", "damaged bitmap", poke(BODY + 27, b"\x55"), "drop_icrc"),
+    ("sack", "damaged ICRC word", lambda frame: frame[:-1] + b"\0", "drop_icrc"),
+    ("data", "ICRC word of 0", lambda frame: frame[:-4] + bytes(4), "drop_icrc"),
     ("data", "no payload", resized(-len(PACKET)), "drop_short"),
     ("data", "19 bytes of payload", resized(19 - len(PACKET)), "drop_short"),
     ("data", "payload of IP version 5", poke(PAYLOAD, b"\x55"), "drop_inner"),
@@ -328,8 +334,10 @@ DROPS = [
     ("reply", "EV of no plane", poke(BODY + 4, b"\xf0"), "drop_entropy"),
     *(
         ("data", f"opcode {opcode:#04x}", poke(BTH, bytes([opcode])), "drop_opcode")
-        for opcode in (0x00, 0x0A, 0xC6, 0xC7, 0xC8, 0xC9, 0xCB, 0xD1, 0xD8, 0xD9, 0xFF)
+        for opcode in (0x00, 0x0A, 0xC6, 0xC7, 0xC8, 0xC9, 0xCB, 0xD1, 0xFF)
     ),
+    ("data", "opcode of an endpoint response", poke(BTH, b"\xd9"), "drop_length"),
+    ("probe", "opcode of an endpoint request", poke(BTH, b"\xd8"), "drop_opcode"),
 ]  # fmt: skip
 
 
@@ -358,8 +366,28 @@ def test_bad_packet_is_dropped_for_its_reason(
         assert rig.receive(good).verdict in (XDP_PASS, XDP_TX)
         rig.counted()
     before = rig.state()
-    assert rig.receive(mutate(good)).verdict == XDP_DROP
+    bad = mutate(good) if counter == "drop_icrc" or kind == "trimmed" else sealed(mutate(good))
+    assert rig.receive(bad).verdict == XDP_DROP
     assert rig.counted() == {counter: 1}
+    assert rig.state() == before
+
+
+@pytest.mark.parametrize("kind", ["data", "data6", "sack", "probe", "reply", "nack", "request"])
+def test_every_damaged_bit_of_the_headers_is_noticed(rig: Rig, far: Far, kind: str) -> None:
+    """Also where the damage would make other headers that are good."""
+    packets = good_packets(far)
+    packets["request"] = far.endpoint_request(WIRE.MRC_ENDPOINT_EV_PROBE, 3)
+    good = packets[kind]
+    end = PAYLOAD if kind.startswith("data") else len(good) - WIRE.MRC_ICRC_LEN
+    before = rig.state()
+    seen: Counter[str] = Counter()
+    for at in [UDP, UDP + 1, *range(BTH, end), *range(len(good) - 4, len(good))]:
+        for bit in range(8):
+            bad = bytearray(good)
+            bad[at] ^= 1 << bit
+            assert rig.receive(bytes(bad)).verdict == XDP_DROP, (at, bit)
+            seen.update(rig.counted())
+    assert seen["drop_icrc"] > 0.8 * seen.total()
     assert rig.state() == before
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from mrcd.abi import ABI
 from mrcd.wire import WIRE, Control, Data, Peth, Sack, decode_frame
-from tests.bpf.packets import Far, ev_of, ip4, numbered, sent_at
+from tests.bpf.packets import Far, ev_of, ip4, numbered, sealed, sent_at
 from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, Rig, clock_passes
 
 FIRST_TX = 1000
@@ -267,7 +267,7 @@ def test_reply_by_another_path_counts_for_the_one_probed(rig: Rig, far: Far) -> 
     (probe_id,) = probes(rig, ev)
     frame = bytearray(far.probe_reply(probe_id, ev_of(1, 4)))
     frame[118:122] = ev.to_bytes(4, "big")
-    rig.receive(bytes(frame))
+    rig.receive(sealed(bytes(frame)))
     assert rig.path(ev)["state"] == ABI.MRC_PATH_GOOD
 
 

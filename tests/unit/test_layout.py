@@ -29,6 +29,7 @@ PURE = {
     "mrcd.faultlist",
     "mrcd.faultmap",
     "mrcd.handshake",
+    "mrcd.headers",
     "mrcd.interfaces",
     "mrcd.layout",
     "mrcd.loops",

@@ -188,7 +188,7 @@ def to_oracle(packet: Packet) -> Any:
             if body.timestamp:
                 layers /= oracle.Tseth(**stamp(body.timestamp))
             layers /= oracle.Reth(va=body.va, rkey=body.rkey, dma_length=body.length)
-            layers /= oracle.Written(data=packet.payload, icrc=packet.icrc)
+            layers /= oracle.Written(data=packet.payload)
         case Sack(body=body, cc_state=state):
             low: dict[str, Any] = {"ack_psn_offset": body.ack_psn_offset}
             if body.probe_reply:
@@ -205,9 +205,11 @@ def to_oracle(packet: Packet) -> Any:
                 restore_cwnd=state.restore_cwnd, rcv_cwnd_pen=state.penalty,
                 rcvd_bytes=state.received,
             )  # fmt: skip
-            layers /= oracle.Icrc(icrc=packet.icrc)
+            layers /= oracle.Icrc()
         case Control(body=body):
-            layers /= control(body) / oracle.Icrc(icrc=packet.icrc)
+            layers /= control(body) / oracle.Icrc()
+    transport = oracle.sealed(bytes(layers[UDP]), 0)
+    layers.lastlayer().icrc = int.from_bytes(transport[-4:], "big")
     return layers if around.outer is None else ip(around.outer, 41) / layers
 
 
@@ -356,7 +358,7 @@ def writes(draw: st.DrawFn) -> Data:
     length = len(payload) if opcode == WIRE.MRC_OP_WRITE_ONLY else draw(u32)
     body = Write(draw(u16), length, draw(u16), timestamp, draw(u64), draw(u32))
     bth = draw(bths(opcode, st.just(timestamp is not None)))
-    return Data(draw(envelopes), bth, body, payload, draw(u32))
+    return Data(draw(envelopes), bth, body, payload)
 
 
 seths = st.booleans().flatmap(
@@ -374,8 +376,8 @@ bodies = {
 }
 packets: st.SearchStrategy[Packet] = st.one_of(
     writes(),
-    st.builds(Sack, envelopes, bths(0xDC), seths, cc_states, u32),
-    *(st.builds(Control, envelopes, bths(op), body, u32) for op, body in bodies.items()),
+    st.builds(Sack, envelopes, bths(0xDC), seths, cc_states),
+    *(st.builds(Control, envelopes, bths(op), body) for op, body in bodies.items()),
 )
 
 
@@ -401,6 +403,40 @@ def test_decode__damaged_packets_raise_nothing_else(packet: Packet, data: st.Dat
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(DecodeError):
         encode(decode(bytes(raw[: data.draw(st.integers(0, len(raw)))])))
+
+
+def covered(packet: Packet) -> range:
+    """Where in a packet the bytes from the UDP ports to the end of its headers are."""
+    data = encode(packet)
+    body = 40 if packet.envelope.outer is None else 80
+    end = len(data) - WIRE.MRC_ICRC_LEN
+    return range(body, end - len(packet.payload) if isinstance(packet, Data) else end)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_decode__every_single_bit_of_the_headers_is_checked(name: str) -> None:
+    packet = GOLDEN[name]
+    data = encode(packet)
+    for bit in range(8 * len(covered(packet))):
+        at = covered(packet)[0] + bit // 8
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << bit % 8
+        if at - covered(packet)[0] not in (6, 7):  # UDP's checksum is not covered
+            with pytest.raises(DecodeError):
+                decode(bytes(damaged))
+
+
+@given(packets, st.integers(1, (1 << 64) - 1), st.data())
+def test_header_check__sees_any_damage_within_eight_bytes(
+    packet: Packet, damage: int, data: st.DataObject
+) -> None:
+    headers = packet.bth.pack() + packet.body.pack()
+    at = 8 * data.draw(st.integers(0, len(headers) // 8 - 1)) + 4  # behind the ports
+    whole = headers + bytes(8)
+    group = int.from_bytes(whole[at : at + 8], "big") ^ damage
+    changed_to = whole[:at] + group.to_bytes(8, "big") + whole[at + 8 :]
+    right = wire.header_check(packet.envelope, whole)
+    assert wire.header_check(packet.envelope, changed_to) != right
 
 
 def changed(name: str, **changes: Any) -> Packet:
@@ -457,6 +493,9 @@ def shortened(name: str, count: int) -> bytes:
         (shortened("data-unstamped", 35), "truncated: 15 of 16 bytes of mrc_reth"),
         (shortened("data-v4", 40), "RETH says 30 bytes, 0 follow"),
         (shortened("data-v4", 23), "truncated: 3 of 4 bytes of mrc_tseth"),
+        (patched("data-v4", 99, 0x0E), "ICRC word 0x[0-9a-f]{8}, not 0x[0-9a-f]{8}: damaged"),
+        (patched("sack", 117, 0x0E), "damaged headers"),
+        (patched("sack", 136, 0), "damaged headers"),
     ],
 )
 def test_decode__says_what_is_wrong(data: bytes, reason: str) -> None:

@@ -30,7 +30,7 @@ def c_program(header: Header) -> str:
             offset = f"offsetof(struct {name}, {field})"
             lines.append(f'printf("{name}.{field} %zu %zu\\n", {offset}, sizeof({member}));')
     for name in header.constants:
-        lines.append(f'printf("{name} %lld\\n", (long long){name});')
+        lines.append(f'printf("{name} %llu\\n", (unsigned long long){name});')
     return "\n".join([*lines, "return 0; }"])
 
 
