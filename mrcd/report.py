@@ -30,7 +30,6 @@ from mrcd.model import (
     PathEvent,
     PathInfo,
     PathProbe,
-    PathState,
     PeerInfo,
     PeerState,
     PlaneInfo,
@@ -39,13 +38,12 @@ from mrcd.model import (
     Status,
     TickState,
 )
-from mrcd.pathfeed import PathFeed
+from mrcd.pathfeed import STATES, PathFeed
 from mrcd.peers import Peers
 from mrcd.planes import Plane, Planes
 from mrcd.qptable import ALL_PLANES, QpTable
 from mrcd.survey import Survey
 
-_PATH_STATES: tuple[PathState, ...] = ("GOOD", "DENIED", "SKIP", "ASSUMED_BAD")
 _QP_STATES: tuple[QpState, ...] = ("RESET", "RTR", "RTS")
 _PEER_STATES: dict[State, PeerState] = {
     State.OFFERING: "connecting",
@@ -249,7 +247,7 @@ class Report:
                             plane=path.plane,
                             t1=t1,
                             usids=usids,
-                            state=_PATH_STATES[path.state],
+                            state=STATES[path.state],
                             role="active" if path.use else "backup",
                             slow=path.slow,
                             sent=path.values["sent"],
