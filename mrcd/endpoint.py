@@ -47,7 +47,6 @@ _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@ll")
 _MAX_BYTES = 512
 _BTH_BYTES = WIRE.structs["mrc_bth"].size
-_TS_SHIFT, _TS_FTYPE = 7, 1
 
 PROBE_GAP_S = 0.01
 """Between two rounds of EV probes: longer than a queue in the fabric, so each sees its own."""
@@ -230,7 +229,7 @@ class Endpoint:
     def _send_probe(self, peer: Peer, ev: int, found: ProbeRound) -> None:
         self._request_id = (self._request_id + 1) & 0xFFFF
         mask, now = self._updates.mask, time.time_ns()
-        stamp = Timestamp(now >> _TS_SHIFT & 0xFFFF, ftype=_TS_FTYPE)
+        stamp = Timestamp(now >> WIRE.MRC_TS_SHIFT & 0xFFFF, ftype=WIRE.MRC_TS_FTYPE_TX)
         found.sent(self._request_id, ev, now)
         self._send(peer, ev, self._request_id, Erth(WIRE.MRC_ENDPOINT_EV_PROBE, mask, ev, stamp))
 
