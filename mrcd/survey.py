@@ -19,7 +19,7 @@ from mrcd.clock import CARRIER
 from mrcd.config import Config
 from mrcd.datapath import Datapath
 from mrcd.evidence import Evidence, EvidenceError, Total
-from mrcd.fabric import usid
+from mrcd.fabric import naming, usid
 from mrcd.faultlist import FaultList
 from mrcd.faultmap import Fault, Seen, infer
 from mrcd.log import get_logger
@@ -215,7 +215,7 @@ class NicHealth:
 
     def __init__(self, host: str, planes: int, on_nic: Callable[[int, bool, str], None]) -> None:
         self._on_nic = on_nic
-        self._planes = {f"{host}:p{plane}": plane for plane in range(planes)}
+        self._planes = {naming.nic(plane, host): plane for plane in range(planes)}
         self._bad_ns: dict[int, int] = {}  # unhealthy planes: when they were last seen to lose
         self._hold_s = dict.fromkeys(range(planes), NIC_CLEAN_S)
         self._back_ns: dict[int, int] = {}

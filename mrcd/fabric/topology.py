@@ -31,7 +31,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mrcd.fabric import usid
+from mrcd.fabric import naming, usid
 from mrcd.fabric.description import Fabric, Host
 from mrcd.interfaces import Nexthop
 
@@ -123,23 +123,13 @@ class Topology:
         return (node for node in self.nodes.values() if node.plane == plane)
 
 
-def t0_name(plane: int, index: int) -> str:
-    """p<plane>t0-<index>"""
-    return f"p{plane}t0-{index}"
-
-
-def t1_name(plane: int, index: int) -> str:
-    """p<plane>t1-<index>"""
-    return f"p{plane}t1-{index}"
-
-
 def plan(fabric: Fabric) -> Topology:
     """Work out every namespace, link, address and route of a fabric."""
     nodes = {host.name: Node(host.name, "host", None, i) for i, host in enumerate(fabric.hosts, 1)}
     cables: list[Cable] = []
     for plane in range(fabric.planes):
         for j in range(1, fabric.t0 + 1):
-            node = Node(t0_name(plane, j), "t0", plane, j)
+            node = Node(naming.t0(plane, j), "t0", plane, j)
             nodes[node.name] = node
         for m in range(1, fabric.t1 + 1):
             node = _t1(fabric, plane, m)
@@ -150,21 +140,21 @@ def plan(fabric: Fabric) -> Topology:
             for m in range(1, fabric.t1 + 1):
                 cables.append(_trunk(nodes, plane, j, m))
         for j in range(1, fabric.t0 + 1):
-            _fill_t0(fabric, nodes[t0_name(plane, j)], plane, j)
+            _fill_t0(fabric, nodes[naming.t0(plane, j)], plane, j)
         for m in range(1, fabric.t1 + 1):
-            _fill_t1(fabric, nodes[t1_name(plane, m)], plane, m)
+            _fill_t1(fabric, nodes[naming.t1(plane, m)], plane, m)
     return Topology(fabric, nodes, tuple(cables))
 
 
 def _t1(fabric: Fabric, plane: int, m: int) -> Node:
     """A T1, in a namespace of its own if they are few."""
     if fabric.t1 <= OWN_SPACE_T1:
-        return Node(t1_name(plane, m), "t1", plane, m)
+        return Node(naming.t1(plane, m), "t1", plane, m)
     together = max(1, SHARED_CABLES // fabric.t0)
     first = (m - 1) // together * together + 1
     last = min(first + together - 1, fabric.t1)
-    space = f"{t1_name(plane, first)}-{last}"
-    return Node(t1_name(plane, m), "t1", plane, m, space, TABLE_BASE + m)
+    space = f"{naming.t1(plane, first)}-{last}"
+    return Node(naming.t1(plane, m), "t1", plane, m, space, TABLE_BASE + m)
 
 
 def _downlink(node: Node, j: int) -> str:
@@ -179,7 +169,7 @@ def _mac(plane: int, layer: int, first: int, second: int, side: int) -> bytes:
 
 def _host_cable(fabric: Fabric, nodes: dict[str, Node], host: Host, plane: int) -> Cable:
     """Cable a host's NIC to its T0 and give both ends their addresses and routes."""
-    t0 = nodes[t0_name(plane, host.t0)]
+    t0 = nodes[naming.t0(plane, host.t0)]
     member = nodes[host.name]
     near = End(t0.name, f"port{host.port}", _mac(plane, 0, host.t0, host.port, 1))
     far = End(host.name, f"plane{plane}", _mac(plane, 0, host.t0, host.port, 2))
@@ -210,7 +200,7 @@ def _host_cable(fabric: Fabric, nodes: dict[str, Node], host: Host, plane: int) 
 
 def _trunk(nodes: dict[str, Node], plane: int, j: int, m: int) -> Cable:
     """Cable a T0 to a T1."""
-    t0, t1 = nodes[t0_name(plane, j)], nodes[t1_name(plane, m)]
+    t0, t1 = nodes[naming.t0(plane, j)], nodes[naming.t1(plane, m)]
     near = End(t0.name, f"t1-{m}", _mac(plane, 1, j, m, 1))
     far = End(t1.name, _downlink(t1, j), _mac(plane, 1, j, m, 2))
     t0.ports.append(near.ifname)

@@ -41,6 +41,7 @@ PURE = {
     "mrcd.fabric.description",
     "mrcd.fabric.hosts",
     "mrcd.fabric.intent",
+    "mrcd.fabric.naming",
     "mrcd.fabric.planning",
     "mrcd.fabric.routing",
     "mrcd.fabric.underlay",
