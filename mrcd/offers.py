@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable
 from ipaddress import IPv6Address
 
+from mrcd.envelope import checksum16
 from mrcd.fabric.routing import ENCAP_FULL, ENCAP_REDUCED
 from mrcd.sockets import Address, PlaneSockets, plane_socket
 
@@ -31,13 +32,8 @@ def udp6(src: IPv6Address, dst: IPv6Address, sport: int, dport: int, payload: by
     length = 8 + len(payload)
     header = struct.pack("!HHHH", sport, dport, length, 0)
     pseudo = src.packed + dst.packed + struct.pack("!IHBB", length, 0, 0, _IPPROTO_UDP)
-    total = pseudo + header + payload
-    if len(total) % 2:
-        total += b"\0"
-    checksum = sum(struct.unpack(f"!{len(total) // 2}H", total))
-    while checksum >> 16:
-        checksum = (checksum & 0xFFFF) + (checksum >> 16)
-    udp = struct.pack("!HHHH", sport, dport, length, (~checksum & 0xFFFF) or 0xFFFF)
+    checksum = checksum16(pseudo + header + payload + bytes(len(payload) % 2))
+    udp = struct.pack("!HHHH", sport, dport, length, checksum or 0xFFFF)
     ip = struct.pack("!IHBB", 0x60000000, length, _IPPROTO_UDP, 64) + src.packed + dst.packed
     return ip + udp + payload
 
