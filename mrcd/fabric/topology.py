@@ -38,7 +38,6 @@ from mrcd.interfaces import Nexthop
 ANCHOR = "sid0"
 T0_SIDE = "fe80::1"
 FAR_SIDE = "fe80::2"
-T0_LAST = 254  # last number of a T0's own addresses; a T1's have 0 for their T0
 OWN_SPACE_T1 = 8  # up to so many T1s in a plane each has a namespace
 SHARED_CABLES = 32  # in a shared namespace; each costs a rule that packets may have to pass
 TABLE_BASE = 1000  # plus the T1's number: its routing table
@@ -174,7 +173,7 @@ def _host_cable(fabric: Fabric, nodes: dict[str, Node], host: Host, plane: int) 
     near = End(t0.name, f"port{host.port}", _mac(plane, 0, host.t0, host.port, 1))
     far = End(host.name, f"plane{plane}", _mac(plane, 0, host.t0, host.port, 2))
     own4, own6 = str(fabric.address4(host, plane)), str(fabric.address6(host, plane))
-    gateway4, gateway6 = f"10.{100 + plane}.{host.t0}.{T0_LAST}", str(fabric.gateway)
+    gateway4, gateway6 = str(fabric.t0_address4(plane, host.t0)), str(fabric.gateway)
     nic, port = far.ifname, near.ifname
 
     member.ports.append(nic)
@@ -220,16 +219,16 @@ def _fill_t0(fabric: Fabric, node: Node, plane: int, index: int) -> None:
     """A T0's own addresses and uSID, and its routes to T1s and other T0s."""
     node.locator = _locator(fabric, plane, usid.ROLE_T0, index)
     node.addresses += [
-        (ANCHOR, f"10.{100 + plane}.{index}.{T0_LAST}/32"),
-        (ANCHOR, f"{fabric.underlay(plane, index, T0_LAST)}/128"),
+        (ANCHOR, f"{fabric.t0_address4(plane, index)}/32"),
+        (ANCHOR, f"{fabric.t0_address6(plane, index)}/128"),
     ]
     uplinks = range(1, fabric.t1 + 1)
     for m in uplinks:
         dev = f"t1-{m}"
         node.routes += [
             PlannedRoute(_locator(fabric, plane, usid.ROLE_T1, m), dev, FAR_SIDE),
-            PlannedRoute(f"10.{100 + plane}.0.{m}/32", dev, FAR_SIDE),
-            PlannedRoute(f"{fabric.underlay(plane, 0, m)}/128", dev, FAR_SIDE),
+            PlannedRoute(f"{fabric.t1_address4(plane, m)}/32", dev, FAR_SIDE),
+            PlannedRoute(f"{fabric.t1_address6(plane, m)}/128", dev, FAR_SIDE),
         ]
     every = tuple(Nexthop(f"t1-{m}", FAR_SIDE) for m in uplinks)
     for other in range(1, fabric.t0 + 1):
@@ -243,8 +242,8 @@ def _fill_t1(fabric: Fabric, node: Node, plane: int, index: int) -> None:
     """A T1's own addresses and uSID, and its routes to every T0."""
     node.locator = _locator(fabric, plane, usid.ROLE_T1, index)
     node.addresses += [
-        (ANCHOR, f"10.{100 + plane}.0.{index}/32"),
-        (ANCHOR, f"{fabric.underlay(plane, 0, index)}/128"),
+        (ANCHOR, f"{fabric.t1_address4(plane, index)}/32"),
+        (ANCHOR, f"{fabric.t1_address6(plane, index)}/128"),
     ]
     for j in range(1, fabric.t0 + 1):
         dev = _downlink(node, j)
@@ -254,5 +253,6 @@ def _fill_t1(fabric: Fabric, node: Node, plane: int, index: int) -> None:
 
 def _subnets(fabric: Fabric, plane: int, t0: int) -> tuple[str, str]:
     """The IPv4 and IPv6 networks of the hosts on one T0."""
+    network4 = ipaddress.IPv4Network((int(fabric.underlay4(plane, t0, 0)), 24))
     network6 = ipaddress.IPv6Network((int(fabric.underlay(plane, t0, 0)), 64))
-    return (f"10.{100 + plane}.{t0}.0/24", str(network6))
+    return (str(network4), str(network6))
