@@ -46,10 +46,12 @@ def render(reply: MapReply, width: int) -> str:
 
 
 def _plane(reply: MapReply, by_name: dict[str, ElementInfo], plane: int, width: int) -> str:
-    t0s = [by_name[f"p{plane}t0-{j}"] for j in range(1, reply["t0"] + 1)]
-    t1s = [by_name[f"p{plane}t1-{m}"] for m in range(1, reply["t1"] + 1)]
+    from mrcd.fabric import naming  # noqa: PLC0415
+
+    t0s = [by_name[naming.t0(plane, j)] for j in range(1, reply["t0"] + 1)]
+    t1s = [by_name[naming.t1(plane, m)] for m in range(1, reply["t1"] + 1)]
     hosts = {
-        j: [by_name[f"{h.name}:p{plane}"] for h in reply["hosts"] if h.t0 == j]
+        j: [by_name[naming.nic(plane, h.name)] for h in reply["hosts"] if h.t0 == j]
         for j in range(1, reply["t0"] + 1)
     }
     here = [element for element in reply["elements"] if element.plane == plane]

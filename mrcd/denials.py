@@ -8,13 +8,11 @@ set of every QP: those there are when a rule changes, and each new one before it
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from mrcd import denylist
+from mrcd import denylist, statefile
 from mrcd.config import Config, Peer
 from mrcd.denylist import Element, NoSuchElement, Rule
 from mrcd.log import get_logger
@@ -177,11 +175,8 @@ class Denials:
     def _read(self) -> list[Rule]:
         """The rules of an earlier run. What cannot be used is logged and left out."""
         try:
-            entries = json.loads(self._path.read_text())["rules"]
-            pairs = [(str(entry["element"]), entry["peer"]) for entry in entries]
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            pairs = statefile.read(self._path, _pairs) or ()
+        except statefile.Unreadable as error:
             log.error("denylist.unreadable", path=str(self._path), error=str(error))
             return []
         rules = []
@@ -195,11 +190,10 @@ class Denials:
         return rules
 
     def _write(self, rules: list[Rule]) -> None:
-        """Write the rules; who reads sees the old or the new ones, also after a crash."""
         entries = [{"element": rule.element.name, "peer": rule.peer} for rule in rules]
-        draft = self._path.with_suffix(".new")
-        with draft.open("w") as file:
-            json.dump({"rules": entries}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
+        statefile.write(self._path, {"rules": entries})
+
+
+def _pairs(content: Any) -> list[tuple[str, str | None]]:
+    """Element and peer of each rule, as the file has them."""
+    return [(str(entry["element"]), entry["peer"]) for entry in content["rules"]]

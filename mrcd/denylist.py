@@ -20,14 +20,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from mrcd.fabric import hosts, usid
+from mrcd.fabric import hosts, naming, usid
 from mrcd.fabric.description import Fabric, Host
 
 Kind = Literal["path", "plane", "t0", "t1", "link", "nic", "peer"]
 
 _EV = re.compile(r"0x([0-9a-f]{1,8})", re.IGNORECASE)
-_PLANE = re.compile(r"p(\d+)")
-_SWITCH = re.compile(r"p(\d+)t([01])-(\d+)")
 
 
 class NoSuchElement(ValueError):
@@ -98,9 +96,9 @@ def parse(fabric: Fabric, text: str) -> Element:
 def _parse(fabric: Fabric, text: str) -> Element | None:
     if found := _EV.fullmatch(text):
         return _path(fabric, int(found[1], 16))
-    if found := _PLANE.fullmatch(text):
+    if found := naming.PLANE.fullmatch(text):
         plane = int(found[1])
-        return Element(f"p{plane}", "plane", plane) if plane < fabric.planes else None
+        return Element(naming.plane(plane), "plane", plane) if plane < fabric.planes else None
     if ":" in text:
         return _link(fabric, *text.split(":", 1))
     return _switch(fabric, text) or _peer(fabric, text)
@@ -114,16 +112,15 @@ def _path(fabric: Fabric, ev: int) -> Element | None:
 
 
 def _switch(fabric: Fabric, text: str) -> Element | None:
-    found = _SWITCH.fullmatch(text)
+    found = naming.SWITCH.fullmatch(text)
     if found is None:
         return None
     plane, tier, index = (int(number) for number in found.groups())
     if plane >= fabric.planes or not 1 <= index <= (fabric.t1 if tier else fabric.t0):
         return None
-    name = f"p{plane}t{tier}-{index}"
     if tier:
-        return Element(name, "t1", plane, t1=index)
-    return Element(name, "t0", plane, t0=index)
+        return Element(naming.t1(plane, index), "t1", plane, t1=index)
+    return Element(naming.t0(plane, index), "t0", plane, t0=index)
 
 
 def _peer(fabric: Fabric, text: str) -> Element | None:
@@ -137,23 +134,23 @@ def _link(fabric: Fabric, one: str, other: str) -> Element | None:
             near, far = far, near
         if (near.kind, far.kind, near.plane) != ("t0", "t1", far.plane):
             return None
-        name = f"{near.name}:{far.name}"
+        name = naming.link(near.plane, near.t0, far.t1)
         return Element(name, "link", near.plane, t0=near.t0, t1=far.t1)
     for host, at in ((one, other), (other, one)):
-        found = _PLANE.fullmatch(at)
+        found = naming.PLANE.fullmatch(at)
         if found and int(found[1]) < fabric.planes and hosts.find(fabric.hosts, host):
             plane = int(found[1])
-            return Element(f"{host}:p{plane}", "nic", plane, host=host)
+            return Element(naming.nic(plane, host), "nic", plane, host=host)
     return None
 
 
 def _there(fabric: Fabric) -> str:
     last = fabric.planes - 1
     return (
-        f"planes p0 to p{last}, switches p0t0-1 to p{last}t0-{fabric.t0} and p0t1-1 to"
-        f" p{last}t1-{fabric.t1}, links like p0t0-1:p0t1-1, NIC links like"
-        f" {fabric.hosts[0].name}:p0, EVs like 0x{usid.ev(last, fabric.t1):08x},"
-        f" hosts {hosts.listed(fabric.hosts)}"
+        f"planes p0 to p{last}, switches"
+        f" {naming.every_switch(fabric.planes, fabric.t0, fabric.t1)}, links like"
+        f" {naming.link(0, 1, 1)}, NIC links like {naming.nic(0, fabric.hosts[0].name)},"
+        f" EVs like 0x{usid.ev(last, fabric.t1):08x}, hosts {hosts.listed(fabric.hosts)}"
     )
 
 

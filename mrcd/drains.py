@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
+from mrcd import statefile
 from mrcd.log import get_logger
 
 log = get_logger()
@@ -18,18 +17,13 @@ def load(folder: Path, planes: int) -> set[int]:
     """The drained planes. What cannot be read counts as none, and is logged."""
     path = folder / NAME
     try:
-        found = json.loads(path.read_text())["drained"]
-        return {plane for plane in found if isinstance(plane, int) and 0 <= plane < planes}
-    except FileNotFoundError:
-        return set()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        found = statefile.read(path, lambda content: list(content["drained"])) or ()
+    except statefile.Unreadable as error:
         log.warning("drains.ignored", path=str(path), error=str(error))
         return set()
+    return {plane for plane in found if isinstance(plane, int) and 0 <= plane < planes}
 
 
 def save(folder: Path, drained: set[int]) -> None:
     """Replace the file in one step; OSError says what failed."""
-    path = folder / NAME
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps({"drained": sorted(drained)}) + "\n")
-    os.replace(new, path)
+    statefile.write(folder / NAME, {"drained": sorted(drained)})

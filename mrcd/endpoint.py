@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import socket
 import struct
@@ -23,8 +22,8 @@ from mrcd.config import Config, Peer
 from mrcd.evprobe import PathResult, ProbeRound
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.routing import ENCAP_FULL
-from mrcd.offers import Address, plane_socket
 from mrcd.ports import PortUpdates, SendUpdate
+from mrcd.sockets import Address, PlaneSockets
 from mrcd.wire import (
     WIRE,
     Bth,
@@ -47,7 +46,6 @@ _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@ll")
 _MAX_BYTES = 512
 _BTH_BYTES = WIRE.structs["mrc_bth"].size
-_TS_SHIFT, _TS_FTYPE = 7, 1
 
 PROBE_GAP_S = 0.01
 """Between two rounds of EV probes: longer than a queue in the fabric, so each sees its own."""
@@ -57,7 +55,7 @@ PROBE_WAIT_S = 0.5
 Answer = Callable[[str, int, bytes, int], None]
 
 
-class EndpointSockets:
+class EndpointSockets(PlaneSockets):
     """One pair of sockets for each plane; times are of CLOCK_REALTIME, as the kernel's are."""
 
     def __init__(self, port: int, on_answer: Answer, encap: int) -> None:
@@ -65,37 +63,20 @@ class EndpointSockets:
 
         `on_answer` hears source address, plane, the bytes from BTH to ICRC, and when.
         """
-        self._port = port
+        raw_protocol = _IPPROTO_IPV6 if encap == ENCAP_FULL else socket.IPPROTO_UDP
+        super().__init__("endpoint", port, raw_protocol)
         self._on_answer = on_answer
         self._encap = encap
-        self._out: dict[int, socket.socket] = {}
-        self._in: dict[int, socket.socket] = {}
 
     def open_plane(self, plane: int, interface: str, address: Address) -> None:
         """Begin to send and listen on a plane. OSError says what failed there."""
-        device = os.fsencode(interface)
-        protocol = _IPPROTO_IPV6 if self._encap == ENCAP_FULL else socket.IPPROTO_UDP
-        try:
-            out = plane_socket(socket.SOCK_RAW, protocol, device, address, 0)
-            self._out[plane] = out
-            out.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # it only sends
-            listen = plane_socket(socket.SOCK_DGRAM, 0, device, address, self._port)
-        except OSError as error:
-            if plane in self._out:
-                self._out.pop(plane).close()
-            raise OSError(
-                error.errno,
-                f"cannot open the endpoint sockets on {interface} ([{address}]:{self._port}): "
-                f"{error.strerror}",
-            ) from error
-        self._in[plane] = listen
-        listen.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        super().open_plane(plane, interface, address)
+        self._in[plane].setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         if address.version == 6:
             # MRC has no UDP checksum (RFC 6935); the kernel drops such packets unless asked.
-            listen.setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_RX, 1)
+            self._in[plane].setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_RX, 1)
             # Part of the label is the EV's, where there is one IPv6 header only.
-            out.setsockopt(socket.IPPROTO_IPV6, _IPV6_AUTOFLOWLABEL, 0)
-        asyncio.get_running_loop().add_reader(listen, self._readable, plane)
+            self._raw[plane].setsockopt(socket.IPPROTO_IPV6, _IPV6_AUTOFLOWLABEL, 0)
 
     def _readable(self, plane: int) -> None:
         while True:
@@ -115,17 +96,7 @@ class EndpointSockets:
         if self._encap != ENCAP_FULL:  # the kernel writes the only header
             packet = packet[_IP_LEN[packet[0] >> 4] :]
         with contextlib.suppress(OSError, KeyError):
-            self._out[plane].sendto(packet, (path, 0))
-
-    def close(self) -> None:
-        """Close all sockets."""
-        loop = asyncio.get_running_loop()
-        for sock in self._in.values():
-            loop.remove_reader(sock)
-        for sock in (*self._in.values(), *self._out.values()):
-            sock.close()
-        self._in.clear()
-        self._out.clear()
+            self._raw[plane].sendto(packet, (path, 0))
 
 
 class Endpoint:
@@ -230,7 +201,7 @@ class Endpoint:
     def _send_probe(self, peer: Peer, ev: int, found: ProbeRound) -> None:
         self._request_id = (self._request_id + 1) & 0xFFFF
         mask, now = self._updates.mask, time.time_ns()
-        stamp = Timestamp(now >> _TS_SHIFT & 0xFFFF, ftype=_TS_FTYPE)
+        stamp = Timestamp(now >> WIRE.MRC_TS_SHIFT & 0xFFFF, ftype=WIRE.MRC_TS_FTYPE_TX)
         found.sent(self._request_id, ev, now)
         self._send(peer, ev, self._request_id, Erth(WIRE.MRC_ENDPOINT_EV_PROBE, mask, ev, stamp))
 

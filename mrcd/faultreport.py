@@ -38,7 +38,7 @@ class FaultReport:
             hosts_heard=survey.heard,
             hosts_total=len(self._config.peers),
             accepted=survey.accepted,
-            rejected=survey.rejected,
+            rejected=survey.rejections.count,
         )
 
     def faults(self) -> FaultsReply:

@@ -100,10 +100,10 @@ Event = LinkChanged | NeighborChanged | Resync
 class Traffic:
     """What passed an interface since it was made."""
 
-    rx_packets: int
-    rx_bytes: int
-    tx_packets: int
-    tx_bytes: int
+    rx_packets: int = 0
+    rx_bytes: int = 0
+    tx_packets: int = 0
+    tx_bytes: int = 0
 
 
 def traffic() -> dict[str, Traffic]:

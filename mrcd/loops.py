@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mrcd.fabric import usid
+from mrcd.fabric import naming, usid
 from mrcd.fabric.description import Fabric, Host
 
 PROBERS = 2
@@ -90,32 +90,32 @@ class Loop:
         return found
 
     def __str__(self) -> str:
-        stops = [self.host.name, f"p{self.plane}t0-{self.host.t0}"]
+        stops = [self.host.name, naming.t0(self.plane, self.host.t0)]
         if self.kind != "near":
-            stops.append(f"p{self.plane}t1-{self.t1}")
+            stops.append(naming.t1(self.plane, self.t1))
         if self.kind == "far":
-            stops.append(f"p{self.plane}t0-{self.t0}")
+            stops.append(naming.t0(self.plane, self.t0))
         return " - ".join(stops)
 
 
 def nic(plane: int, host: Host) -> Element:
     """A host's link to its T0."""
-    return Element(f"{host.name}:p{plane}", "nic", plane)
+    return Element(naming.nic(plane, host.name), "nic", plane)
 
 
 def t0(plane: int, index: int) -> Element:
     """A T0."""
-    return Element(f"p{plane}t0-{index}", "t0", plane)
+    return Element(naming.t0(plane, index), "t0", plane)
 
 
 def t1(plane: int, index: int) -> Element:
     """A T1."""
-    return Element(f"p{plane}t1-{index}", "t1", plane)
+    return Element(naming.t1(plane, index), "t1", plane)
 
 
 def link(plane: int, t0_index: int, t1_index: int) -> Element:
     """The link between a T0 and a T1."""
-    return Element(f"p{plane}t0-{t0_index}:p{plane}t1-{t1_index}", "link", plane)
+    return Element(naming.link(plane, t0_index, t1_index), "link", plane)
 
 
 def members_of(fabric: Fabric) -> Members:

@@ -7,24 +7,21 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 
-from mrcd.abi import ABI
 from mrcd.fabric import usid
 from mrcd.model import PathEvent, PathState
+from mrcd.pathstate import Event, State
 
 WAITING_MAX = 4096
 """Events kept for a watcher that does not read; more are counted and lost to it."""
 
 STATES: Mapping[int, PathState] = {
-    ABI.MRC_PATH_GOOD: "GOOD",
-    ABI.MRC_PATH_DENIED: "DENIED",
-    ABI.MRC_PATH_SKIP: "SKIP",
-    ABI.MRC_PATH_ASSUMED_BAD: "ASSUMED_BAD",
+    State.GOOD: "GOOD",
+    State.DENIED: "DENIED",
+    State.SKIP: "SKIP",
+    State.ASSUMED_BAD: "ASSUMED_BAD",
 }
-CAUSES: Mapping[int, str] = {
-    value: name.removeprefix("MRC_ON_").lower()
-    for name, value in ABI.constants.items()
-    if name.startswith("MRC_ON_")
-}
+"""The control API's word for each state."""
+CAUSES: Mapping[int, str] = {event: event.name.lower() for event in Event}
 
 
 class PathFeed:

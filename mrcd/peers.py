@@ -29,6 +29,7 @@ from mrcd.handshake import (
 from mrcd.log import get_logger
 from mrcd.offers import OfferSockets
 from mrcd.qptable import QpTable
+from mrcd.rejections import Rejections
 
 log = get_logger()
 
@@ -56,8 +57,7 @@ class Peers:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._peers = {peer.name: peer for peer in config.peers}
         self._handlers: dict[bytes, Callable[[bytes, int], None]] = {}
-        self._rejected = 0
-        self._rejected_at = 0.0
+        self._rejections = Rejections("handshake.rejected")
         self.heard_ns: dict[str, int] = {}
         self.mtu: dict[str, int] = {}
         self.port_mask: dict[str, int] = {}
@@ -132,21 +132,13 @@ class Peers:
                 raise HandshakeError(f"no peer {offer.host!r} is configured")
             commands = session.receive(offer, now_ns=now)
         except HandshakeError as error:
-            self._reject(plane, str(error))
+            self._rejections.add(plane, str(error), now_ns=now)
             return
         self.heard_ns[offer.host] = now
         self._carry_out(commands)
         if session.remote is offer:
             self._compare_ports(offer)
         self._arm(offer.host)
-
-    def _reject(self, plane: int, reason: str) -> None:
-        """Log a refused message; anybody may send any number of them, so one a second."""
-        now = time.monotonic()
-        self._rejected += 1
-        if now - self._rejected_at >= 1:
-            self._rejected_at = now
-            log.info("handshake.rejected", plane=plane, reason=reason, count=self._rejected)
 
     def _arm(self, name: str) -> None:
         old = self._timers.pop(name, None)

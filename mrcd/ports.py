@@ -148,7 +148,7 @@ class PortUpdates:
     def _updates(self, peers: Iterable[str]) -> list[SendUpdate]:
         """One to each peer before the second to any: each should hear soon, by whatever plane."""
         chosen = list(peers)
-        planes = [plane for plane in range(8) if self.mask >> plane & 1]
+        planes = [plane for plane in range(self.mask.bit_length()) if self.mask >> plane & 1]
         return [
             SendUpdate(peer, self.update_id, self.mask, (plane,))
             for plane in planes

@@ -155,7 +155,7 @@ class QpTable:
             there = tuple(word for one in sets for word in evset.words(len(one.evs)))
             spare = tuple(a & ~u for a, u in zip(there, in_use, strict=True))
             planes = sum(1 << p for p, one in enumerate(sets) if one.evs)
-            active = sum(one.active for one in sets)
+            active = tuple(one.active for one in sets) + (0,) * (PLANES - len(sets))
             self._dp.write(
                 "txs",
                 index,
@@ -169,10 +169,10 @@ class QpTable:
                 use=_filled(in_use),
                 spare=_filled(spare),
                 all=_filled(there),
-                active=tuple(one.active for one in sets) + (0,) * (PLANES - len(sets)),
-                used=tuple(one.active for one in sets) + (0,) * (PLANES - len(sets)),
-                used_all=active,
-                floor=self._config.transport.ev_min_active or active // 4,
+                active=active,
+                used=active,
+                used_all=sum(active),
+                floor=self._config.transport.ev_min_active or sum(active) // 4,
             )
             self._dp.write("rxs", index, _RX, next=remote.psn, high=remote.psn)
             self._write_qp(index, ABI.MRC_QP_RECEIVE, peer, local.qpn, remote.qpn, mpr)

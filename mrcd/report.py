@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from ipaddress import IPv6Address
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from mrcd.endpoint import Endpoint
 from mrcd.fabric import underlay, usid
 from mrcd.faultreport import FaultReport
 from mrcd.handshake import State
+from mrcd.interfaces import Traffic
 from mrcd.model import (
     ConnInfo,
     Counter,
@@ -30,7 +31,6 @@ from mrcd.model import (
     PathEvent,
     PathInfo,
     PathProbe,
-    PathState,
     PeerInfo,
     PeerState,
     PlaneInfo,
@@ -39,13 +39,12 @@ from mrcd.model import (
     Status,
     TickState,
 )
-from mrcd.pathfeed import PathFeed
+from mrcd.pathfeed import STATES, PathFeed
 from mrcd.peers import Peers
 from mrcd.planes import Plane, Planes
 from mrcd.qptable import ALL_PLANES, QpTable
 from mrcd.survey import Survey
 
-_PATH_STATES: tuple[PathState, ...] = ("GOOD", "DENIED", "SKIP", "ASSUMED_BAD")
 _QP_STATES: tuple[QpState, ...] = ("RESET", "RTR", "RTS")
 _PEER_STATES: dict[State, PeerState] = {
     State.OFFERING: "connecting",
@@ -96,7 +95,6 @@ class Report:
     def status(self) -> Status:
         """The daemon as a whole."""
         reasons = self._reasons()
-        traffic = interfaces.traffic()
         up = sum(self._peers.state(peer.name) is State.ESTABLISHED for peer in self._config.peers)
         tick: TickState = "stopped"
         if self._clock.is_alive():
@@ -114,10 +112,7 @@ class Report:
                 mtu=self._config.mtu,
                 addresses=[str(address) for address in self._config.mrc0.addresses],
             ),
-            planes=[
-                self._plane(plane, traffic.get(plane.link.name, interfaces.Traffic(0, 0, 0, 0)))
-                for plane in self._planes.planes
-            ],
+            planes=self._shown(self._planes.planes),
             peers_total=len(self._config.peers),
             peers_up=up,
             datapath=DatapathInfo(
@@ -148,7 +143,11 @@ class Report:
                 reasons.append(f"peer {peer.name} has not answered yet")
         return reasons
 
-    def _plane(self, plane: Plane, traffic: interfaces.Traffic) -> PlaneInfo:
+    def _shown(self, planes: Sequence[Plane]) -> list[PlaneInfo]:
+        traffic = interfaces.traffic()
+        return [self._plane(each, traffic.get(each.link.name, Traffic())) for each in planes]
+
+    def _plane(self, plane: Plane, traffic: Traffic) -> PlaneInfo:
         return PlaneInfo(
             index=plane.index,
             interface=plane.link.name,
@@ -165,21 +164,17 @@ class Report:
             sick=plane.sick,
         )
 
-    def _plane_now(self, index: int) -> PlaneInfo:
-        plane, idle = self._planes.planes[index], interfaces.Traffic(0, 0, 0, 0)
-        return self._plane(plane, interfaces.traffic().get(plane.link.name, idle))
-
     # ---- what operators ask for
 
     def drain(self, plane: int, force: bool) -> PlaneInfo:
         """Take a plane out of service."""
         self._planes.drain(plane, force=force)
-        return self._plane_now(plane)
+        return self._shown([self._planes.planes[plane]])[0]
 
     def undrain(self, plane: int) -> PlaneInfo:
         """Put a plane back into service."""
         self._planes.undrain(plane)
-        return self._plane_now(plane)
+        return self._shown([self._planes.planes[plane]])[0]
 
     async def probe(self, peer: str, plane: int | None, count: int) -> list[PathProbe]:
         """EV probes over every path of these planes to a peer."""
@@ -249,7 +244,7 @@ class Report:
                             plane=path.plane,
                             t1=t1,
                             usids=usids,
-                            state=_PATH_STATES[path.state],
+                            state=STATES[path.state],
                             role="active" if path.use else "backup",
                             slow=path.slow,
                             sent=path.values["sent"],

@@ -19,13 +19,14 @@ from mrcd.clock import CARRIER
 from mrcd.config import Config
 from mrcd.datapath import Datapath
 from mrcd.evidence import Evidence, EvidenceError, Total
-from mrcd.fabric import usid
+from mrcd.fabric import naming, usid
 from mrcd.faultlist import FaultList
 from mrcd.faultmap import Fault, Seen, infer
 from mrcd.log import get_logger
 from mrcd.loops import Loop, loops_of, members_of
 from mrcd.peers import Peers
 from mrcd.qptable import words
+from mrcd.rejections import Rejections
 
 log = get_logger()
 
@@ -100,11 +101,10 @@ class Survey:
         self._turn = 0
         self._recent = evidence.recent_intervals(len(self.loops), self.pps) if self.pps else 0
         self._judge_at = 0.0
-        self._rejected_at = 0.0
         self.list = FaultList()
         self.seen: list[Seen] = []
         self.accepted = 0
-        self.rejected = 0
+        self.rejections = Rejections("survey.rejected")
         peers.on_message(evidence.MAGIC, self._receive)
 
     @property
@@ -189,15 +189,12 @@ class Survey:
         self._turn += 1
 
     def _receive(self, datagram: bytes, plane: int) -> None:
+        now_ns = time.monotonic_ns()
         try:
-            self._evidence.receive(datagram, now_ns=time.monotonic_ns())
+            self._evidence.receive(datagram, now_ns=now_ns)
             self.accepted += 1
         except EvidenceError as error:
-            self.rejected += 1
-            now = time.monotonic()
-            if now - self._rejected_at >= 1:  # anybody may send any number of them
-                self._rejected_at = now
-                log.info("survey.rejected", plane=plane, reason=str(error), count=self.rejected)
+            self.rejections.add(plane, str(error), now_ns=now_ns)
 
     def _judge(self) -> None:
         now_ns = time.monotonic_ns()
@@ -218,7 +215,7 @@ class NicHealth:
 
     def __init__(self, host: str, planes: int, on_nic: Callable[[int, bool, str], None]) -> None:
         self._on_nic = on_nic
-        self._planes = {f"{host}:p{plane}": plane for plane in range(planes)}
+        self._planes = {naming.nic(plane, host): plane for plane in range(planes)}
         self._bad_ns: dict[int, int] = {}  # unhealthy planes: when they were last seen to lose
         self._hold_s = dict.fromkeys(range(planes), NIC_CLEAN_S)
         self._back_ns: dict[int, int] = {}

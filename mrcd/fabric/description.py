@@ -85,19 +85,31 @@ class Fabric:
         """The IPv4 address of the host's NIC in a plane; ValueError where there is none."""
         if host.t0 > IPV4_SWITCHES_MAX or host.port > IPV4_PORT_MAX:
             raise ValueError(f"{host.name} is past what IPv4 addresses of planes can number")
-        return ipaddress.IPv4Address(f"10.{100 + plane}.{host.t0}.{host.port}")
+        return self.underlay4(plane, host.t0, host.port)
 
     def address6(self, host: Host, plane: int) -> ipaddress.IPv6Address:
         """The IPv6 address of the host's NIC in a plane, the inner one of MRC."""
         return self.underlay(plane, host.t0, host.port)
 
+    def t0_address4(self, plane: int, t0: int) -> ipaddress.IPv4Address:
+        """The IPv4 address of a T0 itself, the gateway of its hosts."""
+        return self.underlay4(plane, t0, _OWN_NUMBER)
+
     def t0_address6(self, plane: int, t0: int) -> ipaddress.IPv6Address:
         """The IPv6 address of a T0 itself."""
         return self.underlay(plane, t0, _OWN_NUMBER if self.ipv4 else _OWN_NUMBER_LARGE)
 
+    def t1_address4(self, plane: int, t1: int) -> ipaddress.IPv4Address:
+        """The IPv4 address of a T1 itself."""
+        return self.underlay4(plane, 0, t1)
+
     def t1_address6(self, plane: int, t1: int) -> ipaddress.IPv6Address:
         """The IPv6 address of a T1 itself."""
         return self.underlay(plane, 0, t1)
+
+    def underlay4(self, plane: int, t0: int, last: int) -> ipaddress.IPv4Address:
+        """10 . 100 + plane . t0 . last"""
+        return ipaddress.IPv4Address(f"10.{100 + plane}.{t0}.{last}")
 
     def underlay(self, plane: int, t0: int, last: int) -> ipaddress.IPv6Address:
         """underlay6 : plane : t0 :: last"""
@@ -109,7 +121,7 @@ class Fabric:
 
     def plane_prefix4(self, plane: int) -> ipaddress.IPv4Network:
         """All IPv4 addresses of a plane."""
-        return ipaddress.IPv4Network(f"10.{100 + plane}.0.0/16")
+        return ipaddress.IPv4Network((int(self.underlay4(plane, 0, 0)), 16))
 
     def plane_prefix6(self, plane: int) -> ipaddress.IPv6Network:
         """All IPv6 addresses of a plane."""

@@ -22,6 +22,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from mrcd.fabric import naming
 from mrcd.fabric.state import Fault, NoSuchElement
 from mrcd.fabric.topology import Cable, Topology
 
@@ -163,7 +164,7 @@ def by_distance(port: Port) -> tuple[bool, Port]:
 
 def _link_name(cable: Cable) -> str:
     if cable.far.ifname.startswith("plane"):
-        return f"{cable.far.node}:p{cable.plane}"
+        return naming.nic(cable.plane, cable.far.node)
     return f"{cable.near.node}:{cable.far.node}"
 
 
@@ -181,7 +182,7 @@ def _elements(topology: Topology) -> dict[str, list[Cable]]:
 
 
 def _element_names(topology: Topology, cable: Cable) -> list[str]:
-    names = [f"p{cable.plane}", cable.near.node, _link_name(cable)]
+    names = [naming.plane(cable.plane), cable.near.node, _link_name(cable)]
     if topology.nodes[cable.far.node].kind != "host":
         names.append(cable.far.node)
     return names
@@ -189,11 +190,11 @@ def _element_names(topology: Topology, cable: Cable) -> list[str]:
 
 def _listing(topology: Topology) -> str:
     fabric = topology.fabric
-    hosts = ", ".join(f"{host.name}:p0" for host in fabric.hosts[:3])
+    hosts = ", ".join(naming.nic(0, host.name) for host in fabric.hosts[:3])
     return (
-        f"planes p0 to p{fabric.planes - 1}, switches p0t0-1 to p{fabric.planes - 1}t0-{fabric.t0}"
-        f" and p0t1-1 to p{fabric.planes - 1}t1-{fabric.t1}, NIC links {hosts} ...,"
-        " switch links p0t0-1:p0t1-1 ..."
+        f"planes p0 to p{fabric.planes - 1}, switches"
+        f" {naming.every_switch(fabric.planes, fabric.t0, fabric.t1)}, NIC links {hosts} ...,"
+        f" switch links {naming.link(0, 1, 1)} ..."
     )
 
 
@@ -210,8 +211,8 @@ def _on_cable(topology: Topology, cable: Cable, fault: Fault) -> list[tuple[Port
     near, far = (cable.near.node, cable.near.ifname), (cable.far.node, cable.far.ifname)
     to_host = topology.nodes[cable.far.node].kind == "host"
     switch_side = [near] if to_host else [near, far]
-    is_link = fault.element == _link_name(cable)
-    inside = [port for port in switch_side if is_link or _within(topology, port, fault.element)]
+    is_link, plane = fault.element == _link_name(cable), naming.plane(cable.plane)
+    inside = [port for port in switch_side if is_link or fault.element in (port[0], plane)]
 
     if fault.kind == "down":
         # One end is enough for a link: the other one loses its carrier.
@@ -233,11 +234,6 @@ def _on_cable(topology: Topology, cable: Cable, fault: Fault) -> list[tuple[Port
     )
     if is_link and to_host:
         return [(near, Effect(ingress=share, egress=share))]
-    if fault.element == f"p{cable.plane}":
+    if fault.element == plane:
         inside = [near] if to_host else []
     return [(port, replace(Effect(), ingress=share)) for port in inside]
-
-
-def _within(topology: Topology, port: Port, element: str) -> bool:
-    node = topology.nodes[port[0]]
-    return element in (node.name, f"p{node.plane}")

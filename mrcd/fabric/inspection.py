@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mrcd import config
-from mrcd.fabric import description, intent, state, topology, underlay
+from mrcd.fabric import description, intent, naming, state, topology, underlay
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.intent import TABLE_MAIN, Finding, Present, Wanted
 from mrcd.fabric.topology import ANCHOR, Node, Topology
@@ -98,10 +98,9 @@ def switch(fabric: Fabric, name: str) -> list[Finding]:
     plan = topology.plan(description.checked(fabric))
     node = plan.nodes.get(name)
     if node is None or node.kind == "host":
-        last = fabric.planes - 1
         raise state.NoSuchElement(
             f"no switch {name!r} in fabric {fabric.name}; there is"
-            f" p0t0-1 to p{last}t0-{fabric.t0} and p0t1-1 to p{last}t1-{fabric.t1}"
+            f" {naming.every_switch(fabric.planes, fabric.t0, fabric.t1)}"
         )
     own = of_node(node)
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from mrcd import statefile
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
 
@@ -103,10 +104,7 @@ def labs() -> list[str]:
 
 def write(lab: Lab) -> None:
     """Write the lab's record; a reader sees the old or the new one."""
-    target = folder(lab.name) / "lab.json"
-    draft = target.with_suffix(".new")
-    draft.write_text(json.dumps(asdict(lab), indent=1) + "\n")
-    draft.replace(target)
+    statefile.write(folder(lab.name) / "lab.json", asdict(lab))
 
 
 def read(name: str) -> Lab:

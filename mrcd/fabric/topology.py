@@ -31,14 +31,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mrcd.fabric import usid
+from mrcd.fabric import naming, usid
 from mrcd.fabric.description import Fabric, Host
 from mrcd.interfaces import Nexthop
 
 ANCHOR = "sid0"
 T0_SIDE = "fe80::1"
 FAR_SIDE = "fe80::2"
-T0_LAST = 254  # last number of a T0's own addresses; a T1's have 0 for their T0
 OWN_SPACE_T1 = 8  # up to so many T1s in a plane each has a namespace
 SHARED_CABLES = 32  # in a shared namespace; each costs a rule that packets may have to pass
 TABLE_BASE = 1000  # plus the T1's number: its routing table
@@ -123,23 +122,13 @@ class Topology:
         return (node for node in self.nodes.values() if node.plane == plane)
 
 
-def t0_name(plane: int, index: int) -> str:
-    """p<plane>t0-<index>"""
-    return f"p{plane}t0-{index}"
-
-
-def t1_name(plane: int, index: int) -> str:
-    """p<plane>t1-<index>"""
-    return f"p{plane}t1-{index}"
-
-
 def plan(fabric: Fabric) -> Topology:
     """Work out every namespace, link, address and route of a fabric."""
     nodes = {host.name: Node(host.name, "host", None, i) for i, host in enumerate(fabric.hosts, 1)}
     cables: list[Cable] = []
     for plane in range(fabric.planes):
         for j in range(1, fabric.t0 + 1):
-            node = Node(t0_name(plane, j), "t0", plane, j)
+            node = Node(naming.t0(plane, j), "t0", plane, j)
             nodes[node.name] = node
         for m in range(1, fabric.t1 + 1):
             node = _t1(fabric, plane, m)
@@ -150,21 +139,21 @@ def plan(fabric: Fabric) -> Topology:
             for m in range(1, fabric.t1 + 1):
                 cables.append(_trunk(nodes, plane, j, m))
         for j in range(1, fabric.t0 + 1):
-            _fill_t0(fabric, nodes[t0_name(plane, j)], plane, j)
+            _fill_t0(fabric, nodes[naming.t0(plane, j)], plane, j)
         for m in range(1, fabric.t1 + 1):
-            _fill_t1(fabric, nodes[t1_name(plane, m)], plane, m)
+            _fill_t1(fabric, nodes[naming.t1(plane, m)], plane, m)
     return Topology(fabric, nodes, tuple(cables))
 
 
 def _t1(fabric: Fabric, plane: int, m: int) -> Node:
     """A T1, in a namespace of its own if they are few."""
     if fabric.t1 <= OWN_SPACE_T1:
-        return Node(t1_name(plane, m), "t1", plane, m)
+        return Node(naming.t1(plane, m), "t1", plane, m)
     together = max(1, SHARED_CABLES // fabric.t0)
     first = (m - 1) // together * together + 1
     last = min(first + together - 1, fabric.t1)
-    space = f"{t1_name(plane, first)}-{last}"
-    return Node(t1_name(plane, m), "t1", plane, m, space, TABLE_BASE + m)
+    space = f"{naming.t1(plane, first)}-{last}"
+    return Node(naming.t1(plane, m), "t1", plane, m, space, TABLE_BASE + m)
 
 
 def _downlink(node: Node, j: int) -> str:
@@ -179,12 +168,12 @@ def _mac(plane: int, layer: int, first: int, second: int, side: int) -> bytes:
 
 def _host_cable(fabric: Fabric, nodes: dict[str, Node], host: Host, plane: int) -> Cable:
     """Cable a host's NIC to its T0 and give both ends their addresses and routes."""
-    t0 = nodes[t0_name(plane, host.t0)]
+    t0 = nodes[naming.t0(plane, host.t0)]
     member = nodes[host.name]
     near = End(t0.name, f"port{host.port}", _mac(plane, 0, host.t0, host.port, 1))
     far = End(host.name, f"plane{plane}", _mac(plane, 0, host.t0, host.port, 2))
     own4, own6 = str(fabric.address4(host, plane)), str(fabric.address6(host, plane))
-    gateway4, gateway6 = f"10.{100 + plane}.{host.t0}.{T0_LAST}", str(fabric.gateway)
+    gateway4, gateway6 = str(fabric.t0_address4(plane, host.t0)), str(fabric.gateway)
     nic, port = far.ifname, near.ifname
 
     member.ports.append(nic)
@@ -210,7 +199,7 @@ def _host_cable(fabric: Fabric, nodes: dict[str, Node], host: Host, plane: int) 
 
 def _trunk(nodes: dict[str, Node], plane: int, j: int, m: int) -> Cable:
     """Cable a T0 to a T1."""
-    t0, t1 = nodes[t0_name(plane, j)], nodes[t1_name(plane, m)]
+    t0, t1 = nodes[naming.t0(plane, j)], nodes[naming.t1(plane, m)]
     near = End(t0.name, f"t1-{m}", _mac(plane, 1, j, m, 1))
     far = End(t1.name, _downlink(t1, j), _mac(plane, 1, j, m, 2))
     t0.ports.append(near.ifname)
@@ -230,16 +219,16 @@ def _fill_t0(fabric: Fabric, node: Node, plane: int, index: int) -> None:
     """A T0's own addresses and uSID, and its routes to T1s and other T0s."""
     node.locator = _locator(fabric, plane, usid.ROLE_T0, index)
     node.addresses += [
-        (ANCHOR, f"10.{100 + plane}.{index}.{T0_LAST}/32"),
-        (ANCHOR, f"{fabric.underlay(plane, index, T0_LAST)}/128"),
+        (ANCHOR, f"{fabric.t0_address4(plane, index)}/32"),
+        (ANCHOR, f"{fabric.t0_address6(plane, index)}/128"),
     ]
     uplinks = range(1, fabric.t1 + 1)
     for m in uplinks:
         dev = f"t1-{m}"
         node.routes += [
             PlannedRoute(_locator(fabric, plane, usid.ROLE_T1, m), dev, FAR_SIDE),
-            PlannedRoute(f"10.{100 + plane}.0.{m}/32", dev, FAR_SIDE),
-            PlannedRoute(f"{fabric.underlay(plane, 0, m)}/128", dev, FAR_SIDE),
+            PlannedRoute(f"{fabric.t1_address4(plane, m)}/32", dev, FAR_SIDE),
+            PlannedRoute(f"{fabric.t1_address6(plane, m)}/128", dev, FAR_SIDE),
         ]
     every = tuple(Nexthop(f"t1-{m}", FAR_SIDE) for m in uplinks)
     for other in range(1, fabric.t0 + 1):
@@ -253,8 +242,8 @@ def _fill_t1(fabric: Fabric, node: Node, plane: int, index: int) -> None:
     """A T1's own addresses and uSID, and its routes to every T0."""
     node.locator = _locator(fabric, plane, usid.ROLE_T1, index)
     node.addresses += [
-        (ANCHOR, f"10.{100 + plane}.0.{index}/32"),
-        (ANCHOR, f"{fabric.underlay(plane, 0, index)}/128"),
+        (ANCHOR, f"{fabric.t1_address4(plane, index)}/32"),
+        (ANCHOR, f"{fabric.t1_address6(plane, index)}/128"),
     ]
     for j in range(1, fabric.t0 + 1):
         dev = _downlink(node, j)
@@ -264,5 +253,6 @@ def _fill_t1(fabric: Fabric, node: Node, plane: int, index: int) -> None:
 
 def _subnets(fabric: Fabric, plane: int, t0: int) -> tuple[str, str]:
     """The IPv4 and IPv6 networks of the hosts on one T0."""
+    network4 = ipaddress.IPv4Network((int(fabric.underlay4(plane, t0, 0)), 24))
     network6 = ipaddress.IPv6Network((int(fabric.underlay(plane, t0, 0)), 64))
-    return (f"10.{100 + plane}.{t0}.0/24", str(network6))
+    return (str(network4), str(network6))

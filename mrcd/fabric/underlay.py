@@ -13,7 +13,6 @@ from mrcd.fabric import usid
 from mrcd.fabric.description import Fabric, Host
 
 _MAPPED = bytes(10) + b"\xff\xff"
-_T0_LAST = 254  # the T0's own address among those of its hosts
 
 
 def address(fabric: Fabric, host: Host, plane: int) -> IPv4Address | IPv6Address:
@@ -43,7 +42,7 @@ def on_link(fabric: Fabric, host: Host, plane: int) -> IPv4Network | IPv6Network
 def gateway(fabric: Fabric, host: Host, plane: int) -> IPv4Address | IPv6Address:
     """Who a NIC's packets are handed to: its T0."""
     if fabric.routing.underlay == 4:
-        return IPv4Address(f"10.{100 + plane}.{host.t0}.{_T0_LAST}")
+        return fabric.t0_address4(plane, host.t0)
     return fabric.gateway
 
 

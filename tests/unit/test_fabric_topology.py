@@ -7,7 +7,7 @@ import ipaddress
 
 import pytest
 
-from mrcd.fabric import description, topology, usid
+from mrcd.fabric import description, naming, topology, usid
 from mrcd.fabric.topology import PlannedRoute, Topology
 
 SHAPES = [
@@ -69,7 +69,7 @@ def test_plain_traffic_reaches_every_nic_over_every_t1(plan: Topology) -> None:
     for dst in fabric.hosts[1:]:
         for plane in range(fabric.planes):
             for address in (fabric.address4(dst, plane), fabric.address6(dst, plane)):
-                at_t0 = topology.t0_name(plane, src.t0)
+                at_t0 = naming.t0(plane, src.t0)
                 assert route_to(plan, src.name, str(address)).dev == f"plane{plane}"
                 route = route_to(plan, at_t0, str(address))
                 if src.t0 == dst.t0:
@@ -83,7 +83,7 @@ def test_plain_traffic_reaches_every_nic_over_every_t1(plan: Topology) -> None:
                     down = route_to(plan, at_t1, str(address))
                     assert down.dev is not None
                     last = across(plan, at_t1, down.dev)
-                    assert last == topology.t0_name(plane, dst.t0)
+                    assert last == naming.t0(plane, dst.t0)
                     assert route_to(plan, last, str(address)).dev == f"port{dst.port}"
 
 

@@ -44,192 +44,24 @@ seen before counts, so a late copy neither revives a dead peer nor brings back a
 from __future__ import annotations
 
 import random
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Final, TypeVar
+from typing import Final
 
-import msgspec
-from msgspec import Meta
-
-# ---- the message ---------------------------------------------------------------------------
-
-MAGIC: Final = b"MRCh"
-VERSION: Final = 2
-MAX_BYTES: Final = 1200
-MAX_QPS: Final = 16
-_HEADER: Final = struct.Struct("!4sH")  # magic, length of what follows
-
-Name = Annotated[str, Meta(min_length=1, max_length=64)]
-Nonzero24 = Annotated[int, Meta(ge=1, le=0xFFFFFF)]
-Word24 = Annotated[int, Meta(ge=0, le=0xFFFFFF)]
-
-
-class HandshakeError(Exception):
-    """A datagram is no acceptable Offer; the text says why. The sender is to blame."""
-
-
-class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """One hand-shake message. `qps` are (QPN, first PSN the sender will use on it)."""
-
-    version: int
-    host: Name
-    target: Name
-    epoch: int
-    sid: int
-    ack_sid: int
-    seq: int
-    bound: bool
-    want: bool
-    mtu: Annotated[int, Meta(ge=1280, le=65535)]
-    mpr: Annotated[int, Meta(ge=1, le=32640)]
-    port_mask: Annotated[int, Meta(ge=0, le=0xFF)]
-    capabilities: Annotated[
-        tuple[Annotated[str, Meta(min_length=1, max_length=24)], ...], Meta(max_length=16)
-    ]
-    qps: Annotated[tuple[tuple[Nonzero24, Word24], ...], Meta(min_length=1, max_length=MAX_QPS)]
-
-
-class _VersionOnly(msgspec.Struct, array_like=True):
-    version: int
-
-
-def encode(offer: Offer) -> bytes:
-    """The datagram of an Offer; ValueError if it does not fit into MAX_BYTES."""
-    body = msgspec.msgpack.encode(offer)
-    if _HEADER.size + len(body) > MAX_BYTES:
-        raise ValueError(f"an Offer of {len(body)} bytes does not fit into {MAX_BYTES}")
-    return _HEADER.pack(MAGIC, len(body)) + body
-
-
-def decode(datagram: bytes) -> Offer:
-    """The Offer in a datagram; HandshakeError with the reason if there is none."""
-    if len(datagram) > MAX_BYTES:
-        raise HandshakeError(f"{len(datagram)} bytes, more than {MAX_BYTES}")
-    if len(datagram) < _HEADER.size:
-        raise HandshakeError(f"{len(datagram)} bytes, less than a header of {_HEADER.size}")
-    magic, length = _HEADER.unpack_from(datagram)
-    if magic != MAGIC:
-        raise HandshakeError(f"magic {magic.hex()}, not {MAGIC.hex()}")
-    body = datagram[_HEADER.size :]
-    if length != len(body):
-        raise HandshakeError(f"header announces {length} bytes, {len(body)} follow")
-    version = _decode(body, _VersionOnly).version
-    if version != VERSION:
-        raise HandshakeError(f"version {version}, this daemon speaks {VERSION}")
-    offer = _decode(body, Offer)
-    for name in ("epoch", "sid", "ack_sid", "seq"):
-        if not 0 <= getattr(offer, name) < 1 << 64:
-            raise HandshakeError(f"{name} {getattr(offer, name)} is not 64 bits unsigned")
-    if offer.sid == 0:
-        raise HandshakeError("sid 0 names no session")
-    if offer.bound and offer.ack_sid == 0:
-        raise HandshakeError("bound to no sid")
-    if len({qpn for qpn, _ in offer.qps}) != len(offer.qps):
-        raise HandshakeError("a QPN stands twice")
-    return offer
-
-
-_Message = TypeVar("_Message", Offer, _VersionOnly)
-
-
-def _decode(body: bytes, kind: type[_Message]) -> _Message:
-    try:
-        return msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise HandshakeError(f"not an Offer: {error}") from None
-
-
-# ---- what goes in and what comes out -------------------------------------------------------
-
-
-class State(Enum):
-    """How far a session has come; the values appear in logs and in `mrcctl`."""
-
-    OFFERING = "offering"
-    BOUND = "bound"
-    ESTABLISHED = "established"
-    SILENT = "silent"
-
-
-@dataclass(frozen=True, slots=True)
-class LocalQp:
-    """Our end: its index in the QP map, its QPN, the first PSN we shall send on it."""
-
-    index: int
-    qpn: int
-    psn: int
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteQp:
-    """The peer's end: the QPN to address, the first PSN to expect from it."""
-
-    qpn: int
-    psn: int
-
-
-@dataclass(frozen=True, slots=True)
-class SendOffer:
-    """Send `datagram` to the peer, once on each of `planes`."""
-
-    peer: str
-    planes: tuple[int, ...]
-    datagram: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigureReceive:
-    """Program each pair of QPs: accept packets for it, send none (RTR).
-
-    `mtu` and `mpr` are the smaller of both sides' values, `capabilities` what both have.
-    """
-
-    peer: str
-    epoch: int
-    qps: tuple[tuple[LocalQp, RemoteQp], ...]
-    mtu: int
-    mpr: int
-    port_mask: int
-    capabilities: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadyToSend:
-    """The peer receives on the QPs configured last: send on them (RTS)."""
-
-    peer: str
-
-
-@dataclass(frozen=True, slots=True)
-class ResetQps:
-    """Forget everything about the QPs with these indices; a ConfigureReceive may follow."""
-
-    peer: str
-    indices: tuple[int, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class PeerPlanes:
-    """The peer can be reached on these planes from now on (bit k: plane k)."""
-
-    peer: str
-    port_mask: int
-
-
-@dataclass(frozen=True, slots=True)
-class StateChanged:
-    """For the log and for whoever watches."""
-
-    peer: str
-    old: State
-    new: State
-    reason: str
-
-
-Command = SendOffer | ConfigureReceive | ReadyToSend | ResetQps | PeerPlanes | StateChanged
+from mrcd.handshake.offer import MAX_QPS, VERSION, HandshakeError, Offer, encode
+from mrcd.handshake.outcome import (
+    Command,
+    ConfigureReceive,
+    LocalQp,
+    PeerPlanes,
+    ReadyToSend,
+    RemoteQp,
+    ResetQps,
+    SendOffer,
+    State,
+    StateChanged,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +95,6 @@ class _Bound:
     def is_from(self, offer: Offer) -> bool:
         return (offer.epoch, offer.sid) == (self.offer.epoch, self.offer.sid)
 
-
-# ---- the session ---------------------------------------------------------------------------
 
 MS: Final = 1_000_000
 RETRY_MIN_NS: Final = 50 * MS

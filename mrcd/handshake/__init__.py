@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The hand-shake that gives two daemons their QPs: its message, its session, what comes out."""
+
+from __future__ import annotations
+
+from mrcd.handshake.offer import (
+    MAGIC,
+    MAX_BYTES,
+    MAX_QPS,
+    VERSION,
+    HandshakeError,
+    Offer,
+    decode,
+    encode,
+)
+from mrcd.handshake.outcome import (
+    Command,
+    ConfigureReceive,
+    LocalQp,
+    PeerPlanes,
+    ReadyToSend,
+    RemoteQp,
+    ResetQps,
+    SendOffer,
+    State,
+    StateChanged,
+)
+from mrcd.handshake.session import (
+    DEAD_AFTER_NS,
+    KEEPALIVE_NS,
+    MS,
+    QUIET_NS,
+    RETRY_MAX_NS,
+    RETRY_MIN_NS,
+    UNCONFIRMED_NS,
+    Event,
+    Ours,
+    Session,
+)
+
+__all__ = [
+    "DEAD_AFTER_NS",
+    "KEEPALIVE_NS",
+    "MAGIC",
+    "MAX_BYTES",
+    "MAX_QPS",
+    "MS",
+    "QUIET_NS",
+    "RETRY_MAX_NS",
+    "RETRY_MIN_NS",
+    "UNCONFIRMED_NS",
+    "VERSION",
+    "Command",
+    "ConfigureReceive",
+    "Event",
+    "HandshakeError",
+    "LocalQp",
+    "Offer",
+    "Ours",
+    "PeerPlanes",
+    "ReadyToSend",
+    "RemoteQp",
+    "ResetQps",
+    "SendOffer",
+    "Session",
+    "State",
+    "StateChanged",
+    "decode",
+    "encode",
+]

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The hand-shake's message: the Offer, encoded and decoded."""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+MAGIC: Final = b"MRCh"
+VERSION: Final = 2
+MAX_BYTES: Final = 1200
+MAX_QPS: Final = 16
+_HEADER: Final = struct.Struct("!4sH")  # magic, length of what follows
+
+Name = Annotated[str, Meta(min_length=1, max_length=64)]
+Nonzero24 = Annotated[int, Meta(ge=1, le=0xFFFFFF)]
+Word24 = Annotated[int, Meta(ge=0, le=0xFFFFFF)]
+
+
+class HandshakeError(Exception):
+    """A datagram is no acceptable Offer; the text says why. The sender is to blame."""
+
+
+class Offer(msgspec.Struct, frozen=True, array_like=True):
+    """One hand-shake message. `qps` are (QPN, first PSN the sender will use on it)."""
+
+    version: int
+    host: Name
+    target: Name
+    epoch: int
+    sid: int
+    ack_sid: int
+    seq: int
+    bound: bool
+    want: bool
+    mtu: Annotated[int, Meta(ge=1280, le=65535)]
+    mpr: Annotated[int, Meta(ge=1, le=32640)]
+    port_mask: Annotated[int, Meta(ge=0, le=0xFF)]
+    capabilities: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=24)], ...], Meta(max_length=16)
+    ]
+    qps: Annotated[tuple[tuple[Nonzero24, Word24], ...], Meta(min_length=1, max_length=MAX_QPS)]
+
+
+class _VersionOnly(msgspec.Struct, array_like=True):
+    version: int
+
+
+def encode(offer: Offer) -> bytes:
+    """The datagram of an Offer; ValueError if it does not fit into MAX_BYTES."""
+    body = msgspec.msgpack.encode(offer)
+    if _HEADER.size + len(body) > MAX_BYTES:
+        raise ValueError(f"an Offer of {len(body)} bytes does not fit into {MAX_BYTES}")
+    return _HEADER.pack(MAGIC, len(body)) + body
+
+
+def decode(datagram: bytes) -> Offer:
+    """The Offer in a datagram; HandshakeError with the reason if there is none."""
+    if len(datagram) > MAX_BYTES:
+        raise HandshakeError(f"{len(datagram)} bytes, more than {MAX_BYTES}")
+    if len(datagram) < _HEADER.size:
+        raise HandshakeError(f"{len(datagram)} bytes, less than a header of {_HEADER.size}")
+    magic, length = _HEADER.unpack_from(datagram)
+    if magic != MAGIC:
+        raise HandshakeError(f"magic {magic.hex()}, not {MAGIC.hex()}")
+    body = datagram[_HEADER.size :]
+    if length != len(body):
+        raise HandshakeError(f"header announces {length} bytes, {len(body)} follow")
+    version = _decode(body, _VersionOnly).version
+    if version != VERSION:
+        raise HandshakeError(f"version {version}, this daemon speaks {VERSION}")
+    offer = _decode(body, Offer)
+    for name in ("epoch", "sid", "ack_sid", "seq"):
+        if not 0 <= getattr(offer, name) < 1 << 64:
+            raise HandshakeError(f"{name} {getattr(offer, name)} is not 64 bits unsigned")
+    if offer.sid == 0:
+        raise HandshakeError("sid 0 names no session")
+    if offer.bound and offer.ack_sid == 0:
+        raise HandshakeError("bound to no sid")
+    if len({qpn for qpn, _ in offer.qps}) != len(offer.qps):
+        raise HandshakeError("a QPN stands twice")
+    return offer
+
+
+_Message = TypeVar("_Message", Offer, _VersionOnly)
+
+
+def _decode(body: bytes, kind: type[_Message]) -> _Message:
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise HandshakeError(f"not an Offer: {error}") from None

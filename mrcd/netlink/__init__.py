@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Links, addresses, routes, neighbours and queues; the only importer of pyroute2.
+
+Requests with flavours pyroute2 does not know, or drops silently (the uSID
+flavour of seg6local), are built from attributes here instead of its keywords.
+Everything is idempotent where that has a meaning: adding what is there and
+deleting what is not there succeed.
+"""
+
+from __future__ import annotations
+
+from mrcd.interfaces import (
+    Event,
+    FibRoute,
+    FibRule,
+    Link,
+    LinkChanged,
+    NeighborChanged,
+    Nexthop,
+    Resync,
+    Route,
+)
+from mrcd.netlink.connection import NetlinkFailed
+from mrcd.netlink.neighbors import Neighbors
+from mrcd.netlink.queues import Queues
+from mrcd.netlink.routes import Routes
+from mrcd.netlink.watch import Watch
+
+__all__ = [
+    "Event",
+    "FibRoute",
+    "FibRule",
+    "Link",
+    "LinkChanged",
+    "NeighborChanged",
+    "Netlink",
+    "NetlinkFailed",
+    "Nexthop",
+    "Resync",
+    "Route",
+    "Watch",
+]
+
+
+class Netlink(Routes, Neighbors, Queues):
+    """A conversation with the kernel in one network namespace.
+
+    Use as `async with Netlink() as nl` (the caller's namespace) or
+    `Netlink("name")` (one of `ip netns`). All names are interface names there.
+    """

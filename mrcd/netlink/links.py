@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Interfaces and their addresses."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from typing import Any
+
+from mrcd import netns as namespaces
+from mrcd.interfaces import Link
+from mrcd.netlink.connection import Connection, trying
+from mrcd.netlink.messages import link_of, mac_text
+
+_IFA_F_NODAD = 0x02
+_IFA_F_NOPREFIXROUTE = 0x200
+
+
+def _own_address(message: Any) -> str:
+    """IFA_ADDRESS is the far end on point-to-point links; IFA_LOCAL is absent in IPv6."""
+    return str(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS"))
+
+
+class Links(Connection):
+    """Interfaces and their addresses."""
+
+    async def links(self) -> dict[str, Link]:
+        """All interfaces by name."""
+        found = [link_of(message) async for message in self._dump(self._ipr.get_links)]
+        return {link.name: link for link in found}
+
+    async def create_veth(
+        self,
+        name: str,
+        peer: str,
+        *,
+        mtu: int,
+        mac: bytes | None = None,
+        peer_mac: bytes | None = None,
+        peer_netns: str | None = None,
+    ) -> None:
+        """Create a veth pair, `peer` straight in `peer_netns` when given.
+
+        Fails when either name is taken: a pair is never adopted.
+        """
+        other: dict[str, Any] = {"ifname": peer, "mtu": mtu}
+        spec: dict[str, Any] = {"kind": "veth", "ifname": name, "mtu": mtu, "peer": other}
+        if mac is not None:
+            spec["address"] = mac_text(mac)
+        if peer_mac is not None:
+            other["address"] = mac_text(peer_mac)
+        handle = None
+        try:
+            if peer_netns is not None:
+                handle = os.open(namespaces.path(peer_netns), os.O_RDONLY)
+                other["net_ns_fd"] = handle
+            with trying(f"create veth pair {name}, {peer}"):
+                await self._ipr.link("add", **spec)
+        finally:
+            if handle is not None:
+                os.close(handle)
+
+    async def create_ifb(self, name: str) -> None:
+        """Create an ifb, a device that is always up and needs no peer."""
+        with trying(f"create ifb {name}", present_ok=True):
+            await self._ipr.link("add", kind="ifb", ifname=name)
+
+    async def delete_link(self, name: str) -> None:
+        """Delete an interface (of a veth, both ends)."""
+        if self.exists(name):
+            with trying(f"delete link {name}", missing_ok=True):
+                await self._ipr.link("del", index=self.index(name))
+
+    async def set_link(
+        self,
+        name: str,
+        *,
+        up: bool | None = None,
+        mtu: int | None = None,
+        arp: bool | None = None,
+        mac: bytes | None = None,
+    ) -> None:
+        """Change what is not None of an interface."""
+        spec: dict[str, Any] = {}
+        if up is not None:
+            spec["state"] = "up" if up else "down"
+        if mtu is not None:
+            spec["mtu"] = mtu
+        if arp is not None:
+            spec["arp"] = arp
+        if mac is not None:
+            spec["address"] = mac_text(mac)
+        shown = ", ".join(f"{key} {value}" for key, value in spec.items())
+        with trying(f"set {shown} on link {name}"):
+            await self._ipr.link("set", index=self.index(name), **spec)
+
+    async def add_address(
+        self, name: str, cidr: str, *, nodad: bool = True, prefix_route: bool = True
+    ) -> None:
+        """Give `name` the address; without `prefix_route` no route comes with it."""
+        interface = ipaddress.ip_interface(cidr)
+        flags = 0 if prefix_route else _IFA_F_NOPREFIXROUTE
+        if interface.version == 6 and nodad:
+            flags |= _IFA_F_NODAD
+        with trying(f"add address {cidr} to {name}", present_ok=True):
+            await self._ipr.addr(
+                "add",
+                index=self.index(name),
+                address=str(interface.ip),
+                prefixlen=interface.network.prefixlen,
+                flags=flags,
+            )
+
+    async def delete_address(self, name: str, cidr: str) -> None:
+        """Take the address away from `name`."""
+        interface = ipaddress.ip_interface(cidr)
+        with trying(f"delete address {cidr} of {name}", missing_ok=True):
+            await self._ipr.addr(
+                "del",
+                index=self.index(name),
+                address=str(interface.ip),
+                prefixlen=interface.network.prefixlen,
+            )
+
+    async def addresses(self, name: str) -> list[str]:
+        """All addresses of `name`, link-local ones too, as address/prefix length."""
+        index = self.index(name)
+        return [
+            f"{_own_address(message)}/{message['prefixlen']}"
+            async for message in self._dump(self._ipr.get_addr, index=index)
+            if message["index"] == index
+        ]

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Queues, and the classifiers that programs are attached as."""
+
+from __future__ import annotations
+
+from mrcd.netlink.connection import Connection, trying
+
+_CLSACT_PARENT = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
+_ETH_P_ALL = 0x0003
+
+
+class Queues(Connection):
+    """Queues and classifiers of interfaces."""
+
+    async def replace_tbf(
+        self, name: str, *, rate_bytes_per_s: int, burst_bytes: int, limit_bytes: int
+    ) -> None:
+        """Make the root queue of `name` a token bucket filter, or change it."""
+        with trying(f"set tbf {rate_bytes_per_s} B/s on {name}"):
+            await self._ipr.tc(
+                "replace",
+                "tbf",
+                self.index(name),
+                rate=rate_bytes_per_s,
+                burst=burst_bytes,
+                limit=limit_bytes,
+            )
+
+    async def delete_root_qdisc(self, name: str) -> None:
+        """Give `name` its default queue back."""
+        with trying(f"delete the root queue of {name}", missing_ok=True):
+            await self._ipr.tc("del", index=self.index(name), parent=0xFFFFFFFF)
+
+    async def replace_qdisc_clsact(self, name: str) -> None:
+        """Make sure `name` has a clsact, where programs attach."""
+        with trying(f"add clsact to {name}", present_ok=True):
+            await self._ipr.tc("add", "clsact", self.index(name))
+
+    async def delete_clsact(self, name: str) -> None:
+        """Delete the clsact of `name` with everything attached to it."""
+        with trying(f"delete clsact of {name}", missing_ok=True):
+            await self._ipr.tc("del", "clsact", self.index(name))
+
+    async def attach_clsact(
+        self,
+        name: str,
+        prog_fd: int,
+        *,
+        prog_name: str,
+        prio: int,
+        direction: str = "ingress",
+        classid: int | None = None,
+    ) -> None:
+        """Attach a SCHED_CLS program (direct action) in place of what has this prio.
+
+        `direction` is ingress or egress. `name` needs its clsact first. The
+        program finds `classid` in its context, as tc_classid.
+        """
+        extra = {} if classid is None else {"classid": classid}
+        with trying(f"attach {prog_name} to {direction} of {name}"):
+            await self._ipr.tc(
+                "replace-filter",
+                "bpf",
+                self.index(name),
+                handle=1,
+                fd=prog_fd,
+                name=prog_name,
+                parent=_CLSACT_PARENT[direction],
+                prio=prio,
+                protocol=_ETH_P_ALL,
+                direct_action=True,
+                **extra,
+            )
+
+    async def detach_clsact(self, name: str, *, prio: int, direction: str = "ingress") -> None:
+        """Detach what `attach_clsact` attached with this prio."""
+        with trying(f"detach prio {prio} from {direction} of {name}", missing_ok=True):
+            await self._ipr.tc(
+                "del-filter",
+                "bpf",
+                self.index(name),
+                handle=1,
+                parent=_CLSACT_PARENT[direction],
+                prio=prio,
+                protocol=_ETH_P_ALL,
+            )
