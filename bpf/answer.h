@@ -124,21 +124,26 @@ static __always_inline u64 on_nack(const struct mrc_mark *mark, const struct mrc
 {
 	u32 una = tx->una, psn;
 	s32 ahead = psn_diff(mark->psn_hi << 16 | mark->psn_lo, una);
+	u64 why;
 
+	switch (mark->ts) {
+	case MRC_NACK_TRIMMED:
+		why = NACKED;
+		break;
+	case MRC_NACK_TRIMMED_LASTHOP:
+	case MRC_NACK_NO_PKT_BUFFER:
+	case MRC_NACK_NO_RESOURCE:
+		why = REFUSED;
+		break;
+	default:
+		return 0;
+	}
 	psn = una + ahead;
 	if (ahead < 0 || psn - una >= tx->next - una || tx_bit(tx, psn))
 		return 0;
 	sc->due[0] = psn;
 	sc->found = 1;
-	switch (mark->ts) {
-	case MRC_NACK_TRIMMED:
-		return NACKED;
-	case MRC_NACK_TRIMMED_LASTHOP:
-	case MRC_NACK_NO_PKT_BUFFER:
-	case MRC_NACK_NO_RESOURCE:
-		return REFUSED;
-	}
-	return 0;
+	return why;
 }
 
 /*
@@ -165,7 +170,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	struct mrc_seth *seth = data + MRC_BODY_OFF;
 	struct mrc_cc_state *cc = data + MRC_BODY_OFF + MRC_SETH_LEN;
 	u32 qp = mark->qp, una, next, cack, base, i, step, word = 0, psn, trigger, high, delayed;
-	u32 needless, heard, verdict, down, id;
+	u32 needless, heard, verdict, down;
 	u64 bitmap, fresh = 0, mask, latest = 0;
 	struct mrc_tx_entry *entry;
 	struct mrc_path *path;
@@ -213,19 +218,17 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 		if (needless)
 			sc->rule = entry->rule;
 		if (path && verdict && path->ev == bpf_ntohl(seth->entropy)) {
-			id = entry->path;
-			sc->id = id;
+			sc->id = entry->path;
 			sc->verdict = verdict;
 			path->marked++;
-			b->marked[id >> 8 & 7]++;
+			b->marked[entry->path >> 8 & 7]++;
 			count(MRC_C_ECHO_RX);
 		}
 		if (path && !delayed && trigger - una < next - una && !tx_bit(tx, trigger) &&
 		    bpf_ntohs(cc->tx_timestamp) == (entry->sent_ns >> MRC_TS_SHIFT & 0xffff)) {
 			sc->rtt = now - entry->sent_ns;
-			id = entry->path;
-			sc->id = id;
-			sc->slow = path_rtt(path, b, id >> 8, h, sc->rtt, now);
+			sc->id = entry->path;
+			sc->slow = path_rtt(path, b, entry->path >> 8, h, sc->rtt, now);
 		}
 	}
 	if (needless)
@@ -283,7 +286,7 @@ int mrc_learn(struct __sk_buff *skb)
 {
 	struct mrc_scratch *sc = scratch_get();
 	struct mrc_host *h = host_get();
-	u32 qp, id, peer_index, high, una, base, next, word, fresh;
+	u32 qp, id, high, una, base, next, word, fresh;
 	struct path_move move = {};
 	struct mrc_balance *b;
 	struct mrc_path *path;
@@ -301,8 +304,7 @@ int mrc_learn(struct __sk_buff *skb)
 	path = path_get(qp, id);
 	if (!q || !tx)
 		return TC_ACT_SHOT;
-	peer_index = q->peer;
-	b = balances.lookup(&peer_index);
+	b = balance_get(q->peer);
 	if (!b)
 		return TC_ACT_SHOT;
 	bpf_spin_lock(&tx->lock);
@@ -333,10 +335,7 @@ int mrc_learn(struct __sk_buff *skb)
 		if (sc->verdict == MRC_SETH_M_ALWAYS_SKIP) {
 			path_lost(tx, path, id, now, h, 0, 0, &move);
 		} else if (sc->verdict) {
-			move.from = path_state(tx, id);
-			move.to = path_next(move.from, MRC_ON_MARK);
-			if (move.to != move.from)
-				path_enter(tx, id, move.to);
+			path_event(tx, id, MRC_ON_MARK, &move);
 		}
 	}
 	advance_una(tx, now);
@@ -370,7 +369,7 @@ static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mar
 {
 	struct mrc_scratch *sc = scratch_get();
 	struct mrc_host *h = host_get();
-	u32 qp = mark->qp, peer_index;
+	u32 qp = mark->qp;
 	struct mrc_balance *b;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
@@ -380,8 +379,7 @@ static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mar
 	tx = txs.lookup(&qp);
 	if (!h || !sc || !q || !tx || q->state != MRC_QP_READY)
 		return TC_ACT_SHOT;
-	peer_index = q->peer;
-	b = balances.lookup(&peer_index);
+	b = balance_get(q->peer);
 	if (!b)
 		return TC_ACT_SHOT;
 	now = bpf_ktime_get_ns();

@@ -11,7 +11,7 @@ int mrc_control(struct __sk_buff *skb)
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	struct mrc_command *cmd = data;
 	struct path_move move = {};
-	u32 qp, peer, id, event;
+	u32 qp, id, event;
 	struct mrc_balance *b;
 	struct mrc_path *path;
 	struct mrc_tx *tx;
@@ -19,10 +19,9 @@ int mrc_control(struct __sk_buff *skb)
 	if (data + sizeof(*cmd) > end)
 		return 1;
 	qp = cmd->qp;
-	peer = cmd->peer;
 	id = cmd->path & 0x77f;
 	if (cmd->op == MRC_DO_PORTS) {
-		b = balances.lookup(&peer);
+		b = balance_get(cmd->peer);
 		if (!b)
 			return 1;
 		b->ports = cmd->value;
@@ -38,10 +37,7 @@ int mrc_control(struct __sk_buff *skb)
 	if (!tx || !path || !(tx->all[slot_word(id)] & slot_bit(id)))
 		return 1;
 	bpf_spin_lock(&tx->lock);
-	move.from = path_state(tx, id);
-	move.to = path_next(move.from, event);
-	if (move.to != move.from)
-		path_enter(tx, id, move.to);
+	path_event(tx, id, event, &move);
 	bpf_spin_unlock(&tx->lock);
 	report_move(qp, id, path, &move, event, 0, bpf_ktime_get_ns());
 	return 0;

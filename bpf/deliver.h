@@ -146,7 +146,8 @@ static __always_inline u32 rx_verdict(const struct mrc_rx *rx, u32 psn)
 
 static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark *mark)
 {
-	u32 qp = mark->qp, wire_psn = mark->psn_hi << 16 | mark->psn_lo, len, verdict, psn, held = 0, owner = 0, want, ifindex, more;
+	u32 qp = mark->qp, wire_psn = mark->psn_hi << 16 | mark->psn_lo, len, verdict, psn;
+	u32 held = 0, owner = 0, want, ifindex, more;
 	struct mrc_host *h = host_get();
 	struct sack_body sack = {};
 	struct mrc_rx_entry *entry;

@@ -117,7 +117,7 @@ static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host
 	if (!peer)
 		return xdp_drop(MRC_C_DROP_STRANGER);
 	pp = peer_plane_get(*peer, plane);
-	b = balances.lookup(peer);
+	b = balance_get(*peer);
 	if (!b || !pp || !envelope_is_from(data, pp->addr))
 		return xdp_drop(MRC_C_DROP_STRANGER);
 	if (bth->opcode == MRC_OP_ENDPOINT_RSP)

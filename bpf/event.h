@@ -6,6 +6,8 @@
 #ifndef MRC_EVENT_H
 #define MRC_EVENT_H
 
+#define SLOW_SAMPLES 8           /* so many round trips in a row make a path slow */
+
 /* Tell the daemon that a path has come into use or gone out of it; SKIP is only counted. */
 static __always_inline void report_move(u32 qp, u32 id, const struct mrc_path *path,
 					const struct path_move *move, u32 cause, u64 sent, u64 now)
@@ -49,8 +51,6 @@ static __always_inline u32 smooth(u32 old, u32 sample, u64 since_ns)
 	part = part < 1 ? 1 : part > 32 ? 32 : part;
 	return old + (((s64)sample - old) * (s64)part >> 8);
 }
-
-#define SLOW_SAMPLES 8           /* so many round trips in a row make a path slow */
 
 /*
  * A round trip of a data packet: smooth it for the path and for its plane. What

@@ -122,7 +122,7 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 int mrc_judge(struct __sk_buff *skb)
 {
 	struct mrc_scratch *sc = scratch_get();
-	u32 zero = 0, qp, peer_index;
+	u32 zero = 0, qp;
 	struct mrc_clock *ck = clock.lookup(&zero);
 	struct mrc_host *h = host_get();
 	struct mrc_balance *b;
@@ -140,9 +140,8 @@ int mrc_judge(struct __sk_buff *skb)
 	q = qps.lookup(&qp);
 	if (!q)
 		return 0;
-	peer_index = q->peer;
-	peer = peers.lookup(&peer_index);
-	b = balances.lookup(&peer_index);
+	peer = peer_get(q->peer);
+	b = balance_get(q->peer);
 	if (!peer || !b)
 		return 0;
 	now = bpf_ktime_get_ns();

@@ -73,8 +73,9 @@ struct mrc_peer {                /* map peers; written by the daemon */
 
 /*
  * What is known of a peer's planes from its answers, of all its QPs together.
- * Written by the programs; counts are atomic, the rest is written by whoever
- * advanced judged_ns by compare-and-swap.
+ * Written by the programs; shares and what they are made of by whoever advanced
+ * judged_ns by compare-and-swap. Counts are racy: one that is lost now and then
+ * changes no judgement.
  */
 struct mrc_balance {             /* map balances[peer] */
 	__u64 shares;            /* byte p: plane p's share, MRC_SHARE_FULL where it is whole */
@@ -82,9 +83,9 @@ struct mrc_balance {             /* map balances[peer] */
 	__u64 port_id;           /* Port Status Update that said so, see bpf/endpoint.h; atomic */
 	__u64 heard_ports;       /* the same as its newest SACKs say; racy */
 	__u64 judged_ns;
-	__u64 acked[MRC_MAX_PLANES];  /* packets since the plane was judged; atomic */
-	__u64 lost[MRC_MAX_PLANES];   /* the same; atomic */
-	__u64 marked[MRC_MAX_PLANES]; /* SACKs with m = SKIP_ONCE; atomic */
+	__u64 acked[MRC_MAX_PLANES];  /* packets since the plane was judged; racy */
+	__u64 lost[MRC_MAX_PLANES];   /* the same; racy */
+	__u64 marked[MRC_MAX_PLANES]; /* SACKs with m = SKIP_ONCE; racy */
 	__u64 stock_ns[MRC_MAX_PLANES]; /* when the plane was judged last */
 	__u64 rtt_at_ns[MRC_MAX_PLANES]; /* when a round trip was measured last; racy */
 	__u32 srtt_ns[MRC_MAX_PLANES]; /* smoothed over about 130 ms; racy */
@@ -156,7 +157,7 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u8 active[MRC_MAX_PLANES];  /* paths of a plane that should be in use; daemon */
 	__u8 used[MRC_MAX_PLANES];    /* paths of a plane that are; lock */
 	__u8 ev_next[MRC_MAX_PLANES]; /* rotation within a plane; lock */
-	__u8 live[MRC_MAX_PLANES];    /* read as one word, too; slot that answered last, plus one: the reverse EV; lock */
+	__u8 live[MRC_MAX_PLANES];    /* slot that answered last, plus one: the reverse EV; lock; also read as one word */
 	__u8 probe_next[MRC_MAX_PLANES]; /* rotation of probes; tick and idle */
 };
 

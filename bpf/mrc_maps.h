@@ -134,6 +134,11 @@ static __always_inline struct mrc_path *path_get(u32 qp, u32 path)
 	return paths.lookup(&index);
 }
 
+static __always_inline struct mrc_peer *peer_get(u32 peer)
+{
+	return peers.lookup(&peer);
+}
+
 static __always_inline struct mrc_balance *balance_get(u32 peer)
 {
 	return balances.lookup(&peer);

@@ -94,14 +94,22 @@ static __always_inline u32 next_slot(u64 low, u64 high, u32 from)
 	return found ? word | lowest_bit(found) : NO_SLOT;
 }
 
+/* Slots of a word whose paths are away: ASSUMED_BAD. */
+static __always_inline u64 slots_away(const struct mrc_tx *tx, u32 word)
+{
+	u32 at = word & (MRC_SET_WORDS - 1);
+
+	return tx->all[at] & ~(tx->use[at] | tx->spare[at] | tx->denied[at]);
+}
+
 /*
  * Put a path into a state, and keep as many of its plane in use as should be:
  * a backup of the same plane takes the place of one that leaves.
  */
 static __always_inline void path_enter(struct mrc_tx *tx, u32 id, u32 to)
 {
-	u32 p = id >> 8 & 7, at = slot_word(id), low = p * MRC_EV_WORDS & (MRC_SET_WORDS - 1), k;
-	u32 high = (low + 1) & (MRC_SET_WORDS - 1);
+	u32 p = id >> 8 & 7, at = slot_word(id), k;
+	u32 low = slot_word(p << 8), high = slot_word(p << 8 | 64);
 	u64 bit = slot_bit(id), was = tx->use[at] & bit;
 
 	tx->use[at] &= ~bit;
@@ -129,8 +137,8 @@ static __always_inline void path_enter(struct mrc_tx *tx, u32 id, u32 to)
 		tx->used_all--;
 		k = next_slot(tx->spare[low], tx->spare[high], id & 127);
 		if (k != NO_SLOT) {
-			at = (low + (k >> 6)) & (MRC_SET_WORDS - 1);
-			bit = 1ull << (k & 63);
+			at = slot_word(p << 8 | k);
+			bit = slot_bit(k);
 			tx->spare[at] &= ~bit;
 			tx->use[at] |= bit;
 			tx->used[p]++;
@@ -187,6 +195,23 @@ static __always_inline u32 pick_plane(const struct mrc_tx *tx, u64 planes)
 	return (lowest_bit(planes) & 7) ^ n;
 }
 
+/* What moved a path, for the event that reports it. */
+struct path_move {
+	u32 from;
+	u32 to;
+};
+
+/* The state that follows an event; 1 if it is another one. */
+static __always_inline int path_event(struct mrc_tx *tx, u32 id, u32 event, struct path_move *move)
+{
+	move->from = path_state(tx, id);
+	move->to = path_next(move->from, event);
+	if (move->to == move->from)
+		return 0;
+	path_enter(tx, id, move->to);
+	return 1;
+}
+
 /*
  * The path of the next packet over one of `planes`, if possible one of those
  * `preferred`; MRC_NO_PATH if all are denied.
@@ -194,7 +219,7 @@ static __always_inline u32 pick_plane(const struct mrc_tx *tx, u64 planes)
 static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferred, u64 shares)
 {
 	u64 usable = tx->plane_use & planes, turn, w0, w1, skip0, skip1;
-	u32 p, k, other, low, high, slow = 0;
+	u32 p, k, other, low, high, slow = 0, avoid = 0;
 
 	if (!usable) {           /* none in use: still send, in turn, on whatever is not denied */
 		turn = tx->plane_open & planes ? tx->plane_open & planes : tx->plane_open;
@@ -202,8 +227,8 @@ static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferre
 			return MRC_NO_PATH;
 		tx->round += 1 << 16;
 		p = pick_plane(tx, turn);
-		low = p * MRC_EV_WORDS & (MRC_SET_WORDS - 1);
-		high = (low + 1) & (MRC_SET_WORDS - 1);
+		low = slot_word(p << 8);
+		high = slot_word(p << 8 | 64);
 		k = next_slot(tx->all[low] & ~tx->denied[low], tx->all[high] & ~tx->denied[high],
 			      tx->ev_next[p]) & 127;
 		tx->ev_next[p] = (k + 1) & 127;
@@ -217,8 +242,8 @@ static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferre
 	p = pick_plane(tx, turn ? turn : usable & preferred);
 	tx->turn &= ~(1ull << p);
 
-	low = p * MRC_EV_WORDS & (MRC_SET_WORDS - 1);
-	high = (low + 1) & (MRC_SET_WORDS - 1);
+	low = slot_word(p << 8);
+	high = slot_word(p << 8 | 64);
 	w0 = tx->use[low];
 	w1 = tx->use[high];
 	skip0 = tx->skip[low];
@@ -230,53 +255,42 @@ static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferre
 			tx->skip[high] &= ~(1ull << (k & 63));
 		else
 			tx->skip[low] &= ~(1ull << (k & 63));
-		other = next_slot(w0 & ~skip0 & ~tx->slow[low], w1 & ~skip1 & ~tx->slow[high],
-				  k + 1);
-		if (other != NO_SLOT)
-			k = other & 127;
+		avoid = 1;
 	} else if ((k & 64 ? tx->slow[high] : tx->slow[low]) >> (k & 63) & 1) {
+		avoid = tx->round >> 20 & SLOW_TURNS;
+		slow = PATH_SLOW;
+	}
+	if (avoid) {
 		other = next_slot(w0 & ~skip0 & ~tx->slow[low], w1 & ~skip1 & ~tx->slow[high],
 				  k + 1);
-		if (other != NO_SLOT && (tx->round >> 20 & SLOW_TURNS))
+		if (other != NO_SLOT) {
 			k = other & 127;
-		else
-			slow = PATH_SLOW;
+			slow = 0;
+		}
 	}
 	tx->ev_next[p] = (k + 1) & 127;
 	return slow | p << 8 | k;
 }
 
-/* What moved a path, for the event that reports it. */
-struct path_move {
-	u32 from;
-	u32 to;
-};
-
 /*
  * A packet of this path is lost: ASSUMED_BAD at once, unless so few are left in
- * use that one which still delivers is worth keeping. A path that had died
- * before, or that loses clearly more than the QP's paths do on average and its
- * plane (usual_ppm), also stays away for a while, twice as long each time and until more probes in a
- * row are answered; otherwise the first answer brings it back, so that loss on
- * every path does not empty the set.
+ * use that one which still delivers is worth keeping.
+ *
+ * The first answer to a probe brings it back, so that loss on every path does
+ * not empty the set. A path that had died before, or that loses clearly more
+ * than the QP's paths on average and than its plane (usual_ppm), stays away for
+ * a while, twice as long each time, and until more probes in a row are answered.
  */
 static __always_inline void path_lost(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now,
 				      const struct mrc_host *h, u32 alive, u32 usual_ppm,
 				      struct path_move *move)
 {
-	u32 event = MRC_ON_LOSS;
+	u32 event = tx->used_all <= tx->floor && alive ? MRC_ON_MARK : MRC_ON_LOSS;
 	u64 hold;
 
 	path->loss_ppm += (1000000 - path->loss_ppm) >> 8;
 	tx->loss_ppm += (1000000 - tx->loss_ppm) >> 8;
-	move->from = move->to = path_state(tx, id);
-	if (tx->used_all <= tx->floor && alive)
-		event = MRC_ON_MARK;
-	move->to = path_next(move->from, event);
-	if (move->to == move->from)
-		return;
-	path_enter(tx, id, move->to);
-	if (move->to != MRC_PATH_ASSUMED_BAD)
+	if (!path_event(tx, id, event, move) || move->to != MRC_PATH_ASSUMED_BAD)
 		return;
 	hold = 0;
 	path->probe_need = 1;
@@ -314,11 +328,8 @@ static __always_inline void path_answered(struct mrc_tx *tx, struct mrc_path *pa
 		if (path->probe_ok < path->probe_need)
 			return;
 	}
-	move->to = path_next(move->from, marked ? MRC_ON_PROBE_MARK : MRC_ON_PROBE);
-	if (move->to == move->from)
-		return;
-	path_enter(tx, id, move->to);
-	if (move->from != MRC_PATH_ASSUMED_BAD)
+	if (!path_event(tx, id, marked ? MRC_ON_PROBE_MARK : MRC_ON_PROBE, move) ||
+	    move->from != MRC_PATH_ASSUMED_BAD)
 		return;
 	/* it was dead, not only unlucky: the next time it stays away longer */
 	if (path->misses && path->relapses < 10)

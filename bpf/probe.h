@@ -47,15 +47,11 @@ static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_h
 static __always_inline int probe_pending(u32 qp, struct mrc_tx *tx, struct mrc_path *path, u32 id,
 					 const struct mrc_host *h, u64 now)
 {
-	u64 wait = 2ull * tx->srtt_ns + 4ull * tx->rttvar_ns, sent = path->probe_ns;
+	u64 wait = timeout_ns(tx, PROBE_WAIT_MIN_NS, 0, PROBE_WAIT_MAX_NS), sent = path->probe_ns;
 	struct path_move move = {};
 
 	if (path->probe_seen == path->probe_id)
 		return 0;
-	if (wait < PROBE_WAIT_MIN_NS)
-		wait = PROBE_WAIT_MIN_NS;
-	if (wait > PROBE_WAIT_MAX_NS)
-		wait = PROBE_WAIT_MAX_NS;
 	if (now - sent < wait)
 		return 1;
 	path->probe_seen = path->probe_id;
@@ -76,9 +72,8 @@ static __always_inline u32 probe_plane(struct __sk_buff *skb, const struct mrc_h
 				       const struct mrc_qp *q, struct mrc_tx *tx, u32 plane,
 				       u64 now, u64 quiet_ns)
 {
-	u32 low = plane * MRC_EV_WORDS & (MRC_SET_WORDS - 1), high = (low + 1) & (MRC_SET_WORDS - 1);
-	u64 away0 = tx->all[low] & ~(tx->use[low] | tx->spare[low] | tx->denied[low]);
-	u64 away1 = tx->all[high] & ~(tx->use[high] | tx->spare[high] | tx->denied[high]);
+	u32 low = slot_word(plane << 8), high = slot_word(plane << 8 | 64);
+	u64 away0 = slots_away(tx, low), away1 = slots_away(tx, high);
 	u32 k, id, state, any = !!(away0 | away1);
 	struct mrc_path *path;
 	u64 interval;

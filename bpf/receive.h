@@ -159,7 +159,7 @@ static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *
 	if (!rx || !tx)
 		return xdp_drop(MRC_C_DROP_QPN);
 	sack.m = pkt->flags & MRC_MARK_CE ? MRC_SETH_M_SKIP_ONCE : MRC_SETH_M_NONE;
-	sack.down = ~h->plane_mask & ((1u << (h->planes & 15)) - 1);
+	sack.down = planes_down(h);
 	sack.ack_off = bpf_ntohs(peth->probe_id);
 	sack.pr = 1;
 	sack.ev = ev;
@@ -170,8 +170,8 @@ static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *
 	bpf_spin_unlock(&rx->lock);
 	if (bpf_xdp_adjust_tail(ctx, MRC_SACK_FRAME_LEN - MRC_PROBE_FRAME_LEN))
 		return xdp_drop(MRC_C_DROP_SKB);
-	/* always the mirrored path or, if that plane does not work for us, another one:
-	 * the answer says that the way here works, whatever the way back is */
+	/* Always the mirrored path or, if that plane does not work for us, another one:
+	 * the answer says that the way here works, whatever the way back is. */
 	back = way_back(qp, h, q, tx, ev, 1);
 	plane = back >> MRC_EV_PLANE_SHIFT;
 	pl = planes.lookup(&plane);
@@ -191,7 +191,8 @@ static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *
 /* The answer to a probe of ours: the path lives. */
 static __always_inline int xdp_probe_reply(const struct packet *pkt, u32 id, u32 marked)
 {
-	u32 qp = pkt->qp, path_id = (pkt->ev >> MRC_EV_PLANE_SHIFT & 7) << 8 | (id >> PROBE_SLOT_SHIFT & 127);
+	u32 path_id = (pkt->ev >> MRC_EV_PLANE_SHIFT & 7) << 8 | (id >> PROBE_SLOT_SHIFT & 127);
+	u32 qp = pkt->qp;
 	struct path_move move = {};
 	struct mrc_path *path;
 	struct mrc_qp *q;

@@ -33,6 +33,17 @@ static __always_inline u32 guard_ns(const struct mrc_tx *tx, const struct mrc_ho
 	return guard;
 }
 
+/* A time-out: two round trips and four of their deviations, doubled `backoff` times. */
+static __always_inline u64 timeout_ns(const struct mrc_tx *tx, u64 min, u32 backoff, u64 max)
+{
+	u64 timeout = 2ull * tx->srtt_ns + 4ull * tx->rttvar_ns;
+
+	if (timeout < min)
+		timeout = min;
+	timeout <<= backoff & 7;
+	return timeout > max ? max : timeout;
+}
+
 /*
  * Does this packet count as lost? Returns the counter of the rule that says
  * so, or 0. With timeout_ns only the time counts, without it only the evidence
@@ -60,8 +71,8 @@ static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struc
 	return 0;
 }
 
-/* Send PSN `psn` again if it counts as lost. Returns 1 if it was sent. */
-static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
+/* Send PSN `psn` again if it counts as lost. */
+static __always_inline void resend(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
 				  const struct mrc_qp *q, struct mrc_tx *tx,
 				  struct mrc_balance *b, u32 psn, u64 now, u64 up, u64 timeout_ns)
 {
@@ -77,17 +88,17 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
 	__be32 check;
 
 	if (!entry || entry->psn != psn)
-		return 0;
+		return;
 	sent = entry->sent_ns;
 	old_id = entry->path;
 	path = path_get(qp, old_id);
 	slot = entry->slot;
 	buf = tx_ring.lookup(&slot);
 	if (!path || !buf)
-		return 0;
+		return;
 	why = lost_by(entry, path, tx, b, h, now, timeout_ns);
 	if (!why)
-		return 0;
+		return;
 
 	/* claim it: two SACKs on two CPUs may have come to the same conclusion */
 	new_id = MRC_NO_PATH;
@@ -97,10 +108,7 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
 		tx->retransmits++;
 		if (timeout_ns == NACKED) {
 			cause = MRC_ON_MARK;
-			move.from = path_state(tx, old_id);
-			move.to = path_next(move.from, cause);
-			if (move.to != move.from)
-				path_enter(tx, old_id, move.to);
+			path_event(tx, old_id, cause, &move);
 		} else if (timeout_ns != REFUSED) {
 			path_lost(tx, path, old_id, now, h, path->delivered_ns > sent,
 				  b->loss_ppm[old_id >> 8 & 7], &move);
@@ -116,7 +124,7 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
 	}
 	bpf_spin_unlock(&tx->lock);
 	if (!mine)
-		return 0;
+		return;
 	if (timeout_ns < REFUSED) {
 		__sync_fetch_and_add(&path->lost, 1);
 		b->lost[old_id >> 8 & 7]++;
@@ -124,37 +132,36 @@ static __always_inline int resend(struct __sk_buff *skb, const struct mrc_host *
 	count(why);
 	report_move(qp, old_id, path, &move, cause, sent, now);
 	if (new_id == MRC_NO_PATH)
-		return 0;
+		return;
 	new_id &= 0xffff;
 
 	/* The slot may be given away while it is read: look at its tag before and after. */
 	len = entry->len;
 	if (!LEN_OK(len) || buf->tag != tag)
-		return 0;
+		return;
 	plane = new_id >> 8;
 	path = path_get(qp, new_id);
 	pl = planes.lookup(&plane);
 	pp = peer_plane_get(q->peer, plane);
 	if (!path || !pl || !pp)
-		return 0;
+		return;
 	if (bpf_skb_change_tail(skb, MRC_PAYLOAD_OFF + len + MRC_ICRC_LEN, 0) ||
 	    bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF, buf->data, len, 0))
-		return 0;
+		return;
 	barrier();
 	if (buf->tag != tag)
-		return 0;
+		return;
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
 	if (put_headers(data, end, h, pl, pp, path->ev, MRC_WRITE_LEN + len,
 			MRC_OP_WRITE_ONLY, MRC_BTH_RTX, q->remote_qpn, psn) ||
 	    put_write(data, end, psn, len, now))
-		return 0;
+		return;
 	check = header_check(data, MRC_WRITE_LEN);
 	if (bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF + len, &check, sizeof(check), 0))
-		return 0;
+		return;
 	__sync_fetch_and_add(&path->sent, 1);
 	bpf_clone_redirect(skb, pl->ifindex, 0);
-	return 1;
 }
 
 /*
@@ -218,7 +225,7 @@ int mrc_resend(struct __sk_buff *skb)
 {
 	struct mrc_scratch *sc = scratch_get();
 	struct mrc_host *h = host_get();
-	u32 qp, peer_index, i;
+	u32 qp, i;
 	struct mrc_balance *b;
 	struct mrc_peer *peer;
 	struct mrc_qp *q;
@@ -233,9 +240,8 @@ int mrc_resend(struct __sk_buff *skb)
 	tx = txs.lookup(&qp);
 	if (i >= sc->found || i >= RESEND_MAX || !q || !tx)
 		return TC_ACT_SHOT;
-	peer_index = q->peer;
-	peer = peers.lookup(&peer_index);
-	b = balances.lookup(&peer_index);
+	peer = peer_get(q->peer);
+	b = balance_get(q->peer);
 	if (!peer || !b)
 		return TC_ACT_SHOT;
 	resend(skb, h, qp, q, tx, b, sc->due[i & (RESEND_MAX - 1)], sc->now,

@@ -48,9 +48,9 @@ static __always_inline u32 next_slice(struct mrc_rx *rx)
 static __always_inline u32 way_back(u32 qp, const struct mrc_host *h, const struct mrc_qp *q,
 				    const struct mrc_tx *tx, u32 ev, u32 turn)
 {
-	u32 plane = ev >> MRC_EV_PLANE_SHIFT & 7, other = plane, id, peer_index = q->peer;
-	struct mrc_balance *b = balances.lookup(&peer_index);
-	struct mrc_peer *peer = peers.lookup(&peer_index);
+	u32 plane = ev >> MRC_EV_PLANE_SHIFT & 7, other = plane, id;
+	struct mrc_balance *b = balance_get(q->peer);
+	struct mrc_peer *peer = peer_get(q->peer);
 	struct mrc_path *path;
 	u64 open, live;
 
@@ -74,6 +74,12 @@ static __always_inline u32 way_back(u32 qp, const struct mrc_host *h, const stru
 	return path && path->ev ? path->ev : ev;
 }
 
+/* Our planes that are down, a bit each. */
+static __always_inline u32 planes_down(const struct mrc_host *h)
+{
+	return ~h->plane_mask & ((1u << (h->planes & 15)) - 1);
+}
+
 /*
  * Make the skb a SACK about what came by sack->ev. The caller redirects it to
  * the plane's interface, which is returned; 0 on failure.
@@ -95,7 +101,7 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 	pp = peer_plane_get(q->peer, plane);
 	if (!pl || !pp)
 		return 0;
-	sack->down = ~h->plane_mask & ((1u << (h->planes & 15)) - 1);
+	sack->down = planes_down(h);
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
 	if (put_headers(data, end, h, pl, pp, back, MRC_SETH_LEN + MRC_CC_STATE_LEN,

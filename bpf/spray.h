@@ -67,8 +67,8 @@ int mrc_spray(struct __sk_buff *skb)
 	h = host_get();
 	if (!peer_index || !h)
 		return spray_drop(MRC_C_DROP_NO_PEER);
-	peer = peers.lookup(peer_index);
-	b = balances.lookup(peer_index);
+	peer = peer_get(*peer_index);
+	b = balance_get(*peer_index);
 	if (!peer || !b)
 		return spray_drop(MRC_C_DROP_NO_PEER);
 	qp = peer->qp_base + (bpf_get_hash_recalc(skb) & peer->qp_mask);

@@ -42,12 +42,9 @@ static __always_inline s32 next_active(u64 *cursor)
 static __always_inline u32 planes_away(const struct mrc_tx *tx)
 {
 	u32 i, away = 0;
-	u64 bad;
 
-	for (i = 0; i < MRC_SET_WORDS; i++) {
-		bad = tx->all[i] & ~(tx->use[i] | tx->spare[i] | tx->denied[i]);
-		away |= not_zero(bad) << (i / MRC_EV_WORDS);
-	}
+	for (i = 0; i < MRC_SET_WORDS; i++)
+		away |= not_zero(slots_away(tx, i)) << (i / MRC_EV_WORDS);
 	return away;
 }
 
@@ -111,13 +108,8 @@ static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struc
 					 const struct mrc_balance *b, struct mrc_scratch *sc,
 					 u64 now, u32 next)
 {
-	u64 rto = 2ull * tx->srtt_ns + 4ull * tx->rttvar_ns;
+	u64 rto = timeout_ns(tx, h->rto_min_ns, tx->backoff, RTO_MAX_NS);
 
-	if (rto < h->rto_min_ns)
-		rto = h->rto_min_ns;
-	rto <<= tx->backoff & 7;
-	if (rto > RTO_MAX_NS)
-		rto = RTO_MAX_NS;
 	/* A window that is lost whole takes several runs: go on, not over. */
 	if (tx->scan - tx->una >= next - tx->una)
 		tx->scan = tx->una;
@@ -139,7 +131,7 @@ static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struc
 
 int mrc_tick(struct __sk_buff *skb)
 {
-	u32 zero = 0, qp, word, next, away, arrived, peer_index;
+	u32 zero = 0, qp, word, next, away, arrived;
 	struct mrc_balance *b;
 	struct mrc_clock *ck = clock.lookup(&zero);
 	struct mrc_scratch *sc = scratch_get();
@@ -191,8 +183,7 @@ int mrc_tick(struct __sk_buff *skb)
 
 	sc->found = 0;
 	next = tx->next;
-	peer_index = q->peer;
-	b = balances.lookup(&peer_index);
+	b = balance_get(q->peer);
 	if (tx->una != next && b)
 		find_overdue(h, qp, tx, b, sc, now, next);
 	sc->qp = qp;
