@@ -70,6 +70,16 @@ static __always_inline __u64 shifted(__u64 bitmap, __u32 base, __u32 word)
 }
 
 /*
+ * A number below mask + 1, made so by an AND that the compiler cannot prove to
+ * be needless: the verifier of Linux 6.1 forgets the bounds of both operands at
+ * an OR, XOR or product of two registers.
+ */
+#define BOUNDED(number, mask) ({ \
+	__u64 bounded = (number); \
+	asm volatile("" : "+r"(bounded)); \
+	bounded & (mask); })
+
+/*
  * Is `len` a length that a slot can hold? The verifier forgets bounds that the
  * compiler merged into one subtraction and compare, so each is made visible on
  * the value itself. `len` must be a 64-bit variable: a 32-bit one is copied

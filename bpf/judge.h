@@ -68,6 +68,9 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 	limit = sc->best_ns + sc->best_ns / 2 + h->judge_slack_ns;
 	sc->top = 1;
 	for (p = 0; p < MRC_MAX_PLANES; p++) {
+		/* Else the compiler lets the loop's end fall into its head, which
+		 * Linux 6.1 takes for a loop it does not allow. */
+		asm volatile("" : "+r"(p));
 		share = shares >> (8 * p) & 0xff;
 		if (sc->judged >> p & 1) {
 			/* the slow average says that it is worse, the fast one when that ends */

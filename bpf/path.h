@@ -60,7 +60,7 @@ static __always_inline u32 path_next(u32 state, u32 event)
 /* Where a slot's bit is. */
 static __always_inline u32 slot_word(u32 id)
 {
-	return ((id >> 8 & 7) * MRC_EV_WORDS + (id >> 6 & 1)) & (MRC_SET_WORDS - 1);
+	return BOUNDED((id >> 8 & 7) * MRC_EV_WORDS + (id >> 6 & 1), MRC_SET_WORDS - 1);
 }
 
 static __always_inline u64 slot_bit(u32 id)

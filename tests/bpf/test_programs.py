@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import struct
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,8 @@ from tests.bpf.rig import WINDOW, Rig
 RECORD = Path(__file__).with_name("instructions.json")
 TOLERANCE = 0.05
 VERIFIER_MAX = 1_000_000  # of instructions walked, the kernel's limit
+JMP, JMP32 = 5, 6  # classes of instructions
+JA, JEQ, CALL, EXIT = 0x05, 0x15, 0x85, 0x95
 
 
 def test_instruction_counts(built_rig: Rig) -> None:
@@ -47,6 +51,64 @@ def test_verifier_has_room(built_rig: Rig) -> None:
         found = re.search(r"processed (\d+) insns", report.verifier)
         assert found, report.verifier
         assert int(found[1]) < VERIFIER_MAX * 3 / 4, f"{report.name}: {report.verifier}"
+
+
+def following(step: tuple[int, int, int, int], at: int) -> list[tuple[int, bool]]:
+    """Where an instruction goes on, and whether by a jump."""
+    opcode, _registers, offset, _imm = step
+    if opcode & 7 not in (JMP, JMP32) or opcode == CALL:
+        return [(at + 1, False)]
+    if opcode == EXIT:
+        return []
+    if opcode == JA:
+        return [(at + 1 + offset, True)]
+    return [(at + 1, True), (at + 1 + offset, True)]
+
+
+def falls_into_loops(code: bytes) -> list[tuple[int, int]]:
+    """Where an instruction that is no jump falls into the head of a loop it is part of.
+
+    A walk as Linux 6.1 does it (check_cfg in kernel/bpf/verifier.c), which refuses such programs.
+    """
+    steps = [struct.unpack_from("<BBhi", code, at) for at in range(0, len(code), 8)]
+    found = []
+    walked = {0: following(steps[0], 0)}  # with the ways not taken yet, innermost last
+    done = set()
+    while walked:
+        at, ways = next(reversed(walked.items()))
+        if not ways:
+            done.add(at)
+            del walked[at]
+            continue
+        target, jumped = ways.pop(0)
+        if target in walked and not jumped:
+            found.append((at, target))
+        elif target not in walked and target not in done:
+            walked[target] = following(steps[target], target)
+    return found
+
+
+@pytest.mark.parametrize("encap", range(4))
+def test_no_instruction_falls_into_a_loop(built_rig: Rig, encap: int) -> None:
+    """Linux 6.1 refuses that, later kernels do not."""
+    from bcc import BPF  # type: ignore[import-untyped]
+
+    flags = replace(built_rig.dp.sizes, encap=encap).defines()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        module = BPF(text=loader.source(), cflags=[*flags, "-Wno-unused-function"])
+    for name in loader.PROGRAMS:
+        found = falls_into_loops(bytes(module.dump_func(name.encode())))
+        assert not found, f"{name}: {found}; judge.h has a barrier against it"
+
+
+def test_a_fall_into_a_loop_is_found() -> None:
+    def insn(opcode: int, offset: int = 0) -> bytes:
+        return struct.pack("<BBhi", opcode, 0, offset, 0)
+
+    move, leave = insn(0xBF), insn(EXIT)
+    assert falls_into_loops(insn(JA, 1) + move + move + insn(JEQ, -3) + leave) == [(1, 2)]
+    assert falls_into_loops(move + move + insn(JEQ, -2) + leave) == []
 
 
 @pytest.mark.parametrize(
