@@ -36,6 +36,7 @@ PURE = {
     "mrcd.handshake.session",
     "mrcd.interfaces",
     "mrcd.layout",
+    "mrcd.likelihood",
     "mrcd.loops",
     "mrcd.model",
     "mrcd.ports",
