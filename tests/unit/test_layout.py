@@ -50,6 +50,7 @@ PURE = {
     "mrcd.fabric.naming",
     "mrcd.fabric.planning",
     "mrcd.fabric.routing",
+    "mrcd.fabric.shape",
     "mrcd.fabric.underlay",
     "mrcd.fabric.usid",
 }
