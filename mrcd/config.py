@@ -8,9 +8,8 @@ would be right". Nothing here touches the machine: whether an interface exists i
 
 from __future__ import annotations
 
-import difflib
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 from mrcd.evset import ACTIVE_MAX, ACTIVE_MIN
 from mrcd.fabric import description, hosts
 from mrcd.fabric.description import Fabric, FabricError, Host, Interface
+from mrcd.tomltable import Table, suggest
 from mrcd.wire import WIRE, overhead
 
 Prefix = IPv4Network | IPv6Network
@@ -102,7 +102,7 @@ class Config:
 def load(path: Path) -> Config:
     """Read and check the configuration at `path`; ConfigError carries every problem found."""
     problems: list[str] = []
-    root = _Table(path, "", _read_toml(path, problems), problems)
+    root = Table(path, "", _read_toml(path, problems), problems)
     config = _build(path, root, problems)
     if problems or config is None:
         raise ConfigError(problems)
@@ -121,7 +121,7 @@ def _read_toml(path: Path, problems: list[str]) -> dict[str, Any]:
     raise ConfigError([*problems, f"{path}: {reason}"])
 
 
-def _build(path: Path, root: _Table, problems: list[str]) -> Config | None:
+def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
     host_table, mrc0_table = root.table("host"), root.table("mrc0")
     planes_table, transport_table = root.table("planes"), root.table("transport")
     peer_tables = root.tables("peer")
@@ -159,7 +159,7 @@ def _fabric(path: Path, problems: list[str]) -> Fabric | None:
     return fabric
 
 
-def _known_host(table: _Table, key: str, name: str | None, fabric: Fabric | None) -> Host | None:
+def _known_host(table: Table, key: str, name: str | None, fabric: Fabric | None) -> Host | None:
     if name is None or fabric is None:
         return None
     host = hosts.find(fabric.hosts, name)
@@ -167,13 +167,13 @@ def _known_host(table: _Table, key: str, name: str | None, fabric: Fabric | None
         near = (
             f"; there is {hosts.listed(fabric.hosts)}"
             if isinstance(fabric.hosts, hosts.HostRange)
-            else _suggest(name, [each.name for each in fabric.hosts])
+            else suggest(name, [each.name for each in fabric.hosts])
         )
         table.problem(key, name, f"no such host in the fabric file{near}")
     return host
 
 
-def _mrc0(table: _Table, host: Host | None, fabric: Fabric | None) -> Mrc0:
+def _mrc0(table: Table, host: Host | None, fabric: Fabric | None) -> Mrc0:
     name = table.text("name", "mrc0") or "mrc0"
     if wrong := _bad_interface(name):
         table.problem("name", name, wrong)
@@ -195,7 +195,7 @@ def _mrc0(table: _Table, host: Host | None, fabric: Fabric | None) -> Mrc0:
     return Mrc0(name, tuple(addresses))
 
 
-def _interfaces(table: _Table, fabric: Fabric | None, mrc0_name: str) -> tuple[str, ...]:
+def _interfaces(table: Table, fabric: Fabric | None, mrc0_name: str) -> tuple[str, ...]:
     value = table.raw("interfaces", "plane{plane}")
     table.finish()
     planes = fabric.planes if fabric is not None else None
@@ -223,7 +223,7 @@ def _interfaces(table: _Table, fabric: Fabric | None, mrc0_name: str) -> tuple[s
     return tuple(names)
 
 
-def _transport(table: _Table) -> Transport:
+def _transport(table: Table) -> Transport:
     default = Transport()
     transport = Transport(
         udp_port=table.integer("udp_port", default.udp_port, 1, 65535),
@@ -256,7 +256,7 @@ def _transport(table: _Table) -> Transport:
 
 
 def _peers(
-    tables: list[_Table],
+    tables: list[Table],
     fabric: Fabric | None,
     ours: Host | None,
     mrc0: Mrc0,
@@ -299,7 +299,7 @@ def _peers(
     return tuple(peers)
 
 
-def _allowed(table: _Table, fabric: Fabric | None) -> tuple[Prefix, ...] | None:
+def _allowed(table: Table, fabric: Fabric | None) -> tuple[Prefix, ...] | None:
     """The prefixes of one [[peer]]; None when the key is absent."""
     given = table.strings("allowed")
     if given is None:
@@ -361,113 +361,3 @@ def _bad_interface(name: str) -> str | None:
     if name in (".", "..") or any(char in "/:" or char.isspace() for char in name):
         return "is no interface name; it must not hold '/', ':' or white space"
     return None
-
-
-# ---- reading TOML tables -------------------------------------------------------------------
-
-
-def _suggest(word: str, known: Iterable[str]) -> str:
-    options = sorted(known)
-    close = difflib.get_close_matches(word, options, n=1)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return f"; known: {', '.join(options)}" if options else ""
-
-
-class _Table:
-    """One TOML table being read: remembers which keys it was asked for, collects problems."""
-
-    def __init__(self, path: Path, prefix: str, data: dict[str, Any], problems: list[str]) -> None:
-        self._path = path
-        self._prefix = prefix
-        self._data = data
-        self._problems = problems
-        self._asked: set[str] = set()
-
-    def problem(self, key: str, value: object, wrong: str) -> None:
-        """Note that `value` under `key` is `wrong`."""
-        self._problems.append(f"{self._path}: {self._full(key)}: {_toml(value)}: {wrong}")
-
-    def _full(self, key: str) -> str:
-        return f"{self._prefix}.{key}" if self._prefix else key
-
-    def finish(self) -> None:
-        """Complain about every key nobody asked for."""
-        for key in sorted(self._data.keys() - self._asked):
-            self.problem(key, self._data[key], f"unknown key{_suggest(key, self._asked)}")
-
-    def raw(self, key: str, default: object) -> object:
-        self._asked.add(key)
-        return self._data.get(key, default)
-
-    def table(self, key: str) -> _Table:
-        value = self.raw(key, {})
-        if not isinstance(value, dict):
-            self.problem(key, value, f"must be a table: [{key}]")
-            value = {}
-        return _Table(self._path, key, value, self._problems)
-
-    def tables(self, key: str) -> list[_Table]:
-        value = self.raw(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            self.problem(key, value, f"must be a list of tables: [[{key}]]")
-            return []
-        names = (f"{key}[{index}]" for index in range(1, len(value) + 1))
-        return [
-            _Table(self._path, name, item, self._problems)
-            for name, item in zip(names, value, strict=True)
-        ]
-
-    def text(self, key: str, default: str | None) -> str | None:
-        """A string; None when absent without a default, or wrong (a problem then)."""
-        value = self.raw(key, default)
-        if value is None:
-            self._problems.append(
-                f'{self._path}: {self._full(key)}: is missing; write {key} = "..."'
-            )
-            return None
-        if not isinstance(value, str) or not value:
-            self.problem(key, value, "must be a string that is not empty")
-            return None
-        return value
-
-    def strings(self, key: str) -> list[str] | None:
-        """A list of strings; None when absent or wrong (a problem then)."""
-        value = self.raw(key, None)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            self.problem(key, value, "must be a list of strings")
-            return None
-        return value
-
-    def integer(self, key: str, default: int, low: int, high: int, *, power: bool = False) -> int:
-        """An integer within low..high, a power of two if `power`; the default when wrong."""
-        value = self.raw(key, default)
-        span = f"{low} to {high}"
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            self.problem(key, value, f"must be an integer from {span}")
-        elif power and value & (value - 1):
-            below = 1 << (value.bit_length() - 1)
-            near = " or ".join(str(x) for x in (below, 2 * below) if low <= x <= high)
-            self.problem(key, value, f"must be a power of two from {span}: {near}")
-        else:
-            return value
-        return default
-
-    def choice(self, key: str, default: str, options: tuple[str, ...]) -> str:
-        """One of `options`; the default when wrong."""
-        value = self.raw(key, default)
-        if isinstance(value, str) and value in options:
-            return value
-        self.problem(key, value, f"must be one of {', '.join(options)}")
-        return default
-
-
-def _toml(value: object) -> str:
-    """`value` as it stood in the file, near enough to find it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return "{...}"
-    return f'"{value}"' if not isinstance(value, int | float | list) else str(value)

@@ -3,12 +3,8 @@
 
 Theory of operation
 -------------------
-An element e lets a packet through with probability exp(-s_e) each time the packet crosses it. A
-loop that crosses it n_e times then returns with probability exp(-sum n_e s_e), and what it loses of
-what it sent is binomial. The logarithm of the likelihood is concave in s, so for a given set of
-suspects the best s is found by climbing one coordinate after the other.
-
-The set itself is chosen by parsimony (Occam): each suspect must raise the log-likelihood by
+mrcd/likelihood.py says how likely a set of suspects makes what was seen, and how much each then
+loses. The set itself is chosen by parsimony (Occam): each suspect must raise the log-likelihood by
 SUSPECT_COST, or it is not needed. The search adds, drops and exchanges suspects, and puts one in
 the place of two, until nothing improves. A switch is therefore named instead of its links exactly
 when all its observed links agree: one suspect then explains what otherwise takes several.
@@ -28,7 +24,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from mrcd.loops import Element, Loop
+from mrcd.likelihood import S_MAX, Likelihood
+from mrcd.likelihood import Seen as Seen
+from mrcd.loops import Element
 
 SUSPECT_COST = 9.0
 """Gain in log-likelihood that justifies one more suspect: odds of 8000 to 1."""
@@ -40,29 +38,16 @@ LOSS_DEAD = 0.95
 """Loss from which on something is dead."""
 SURE = 3.0
 """Drop in log-likelihood at the bounds of what is compatible: about 99 % one-sided."""
-SAME = 0.05
-"""Log-likelihood that an explanation may lack on another's expected counts to be the same as it."""
 NOISE = 2e-4
 NOISE_MAX = 1e-3
 """Loss of healthy elements, each time one is crossed."""
 SLOW_TIMES = 5.0
 SLOW_US = 2000.0
 """A loop is slow when its round trip is longer than its like on other planes by both."""
-_S_MAX = 9.0  # exp(-9): one in eight thousand passes, as good as dead
 _SUSPECTS_MAX = 12  # of one plane
 _SCREEN = 4  # candidates of one move that are fitted in full
 
 FaultKind = Literal["dead", "loss", "slow"]
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What one loop lost in the window; `rtt_us` is a low quantile of its round trips."""
-
-    loop: Loop
-    sent: int
-    lost: int
-    rtt_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,130 +102,28 @@ def _noise(seen: Iterable[Seen]) -> dict[str, float]:
     return found
 
 
-@dataclass(slots=True)
-class _Row:
-    """A loop's counts; x is the exponent that noise alone gives."""
-
-    crossings: dict[int, int]
-    sent: int
-    lost: float
-    noise: float
-
-    def likelihood(self, x: float) -> float:
-        """Logarithm of the probability of what was seen, if exp(-x) of the packets return."""
-        value = -x * (self.sent - self.lost)
-        if self.lost:
-            value += self.lost * math.log(-math.expm1(-x))
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    likelihood: float
-    s: Mapping[int, float]
-
-
 class _Plane:
-    """One plane: elements by number, what each loop saw, and the search for the suspects."""
+    """One plane: what each loop saw, and the search for the suspects."""
 
     def __init__(self, seen: Sequence[Seen], noise: Mapping[str, float]) -> None:
         self._seen = seen
-        self._noise = noise
-        self.elements: list[Element] = []
-        numbers: dict[Element, int] = {}
-        self._rows: list[_Row] = []
-        self._crossing: list[list[_Row]] = []
-        for one in seen:
-            crossings = {}
-            for element, times in one.loop.crossings.items():
-                if element not in numbers:
-                    numbers[element] = len(self.elements)
-                    self.elements.append(element)
-                    self._crossing.append([])
-                crossings[numbers[element]] = times
-            per_crossing = noise[one.loop.host.name]
-            row = _Row(crossings, one.sent, one.lost, per_crossing * sum(crossings.values()))
-            self._rows.append(row)
-            for number in crossings:
-                self._crossing[number].append(row)
-        self._fits: dict[frozenset[int], _Fit] = {}
-
-    # ---- the likelihood of a set of suspects
-
-    def fit(self, suspects: frozenset[int]) -> _Fit:
-        """The most likely losses of these suspects, everything else being healthy."""
-        known = self._fits.get(suspects)
-        if known is None:
-            known = self._fits[suspects] = self._climb(suspects, {})
-        return known
-
-    def _climb(self, suspects: frozenset[int], fixed: Mapping[int, float]) -> _Fit:
-        s = dict.fromkeys(sorted(suspects - fixed.keys()), 0.0) | dict(fixed)
-        free = [e for e in s if e not in fixed]
-        before = -math.inf
-        for _ in range(60):
-            for e in free:
-                s[e] = self._best(e, s)
-            now = self._likelihood(s)
-            if now - before < 1e-3:
-                break
-            before = now
-        return _Fit(self._likelihood(s), s)
-
-    def _likelihood(self, s: Mapping[int, float]) -> float:
-        return sum(
-            row.likelihood(row.noise + sum(s[e] * n for e, n in row.crossings.items() if e in s))
-            for row in self._rows
-        )
-
-    def _best(self, e: int, s: Mapping[int, float]) -> float:
-        """The most likely s of one element, all others given."""
-        terms = []
-        for row in self._crossing[e]:
-            others = sum(s[o] * n for o, n in row.crossings.items() if o in s and o != e)
-            terms.append((row.crossings[e], row.noise + others, row.sent, row.lost))
-
-        def slope(at: float) -> tuple[float, float]:
-            """First and second derivative of the log-likelihood."""
-            first = second = 0.0
-            for n, x, sent, lost in terms:
-                first -= n * (sent - lost)
-                if lost:
-                    odds = 1 / math.expm1(x + n * at)
-                    first += n * lost * odds
-                    second -= n * n * lost * odds * (1 + odds)
-            return first, second
-
-        low, high = 0.0, _S_MAX
-        if slope(low)[0] <= 0:
-            return low
-        if slope(high)[0] >= 0:
-            return high
-        at = min(max(s.get(e, 0.0), 0.01), high / 2)
-        for _ in range(40):
-            first, second = slope(at)
-            if first > 0:
-                low = at
-            else:
-                high = at
-            step = at - first / second if second else low
-            if not low < step < high:
-                step = (low + high) / 2
-            if abs(step - at) < 1e-4 * at:
-                return step
-            at = step
-        return at
+        self._model = Likelihood(seen, noise)
+        self._elements = self._model.elements
 
     # ---- the search
 
     def _score(self, suspects: frozenset[int]) -> float:
-        switches = sum(self.elements[e].is_switch for e in suspects)
-        return self.fit(suspects).likelihood - SUSPECT_COST * len(suspects) - SWITCH_COST * switches
+        switches = sum(self._elements[e].is_switch for e in suspects)
+        return (
+            self._model.fit(suspects).likelihood
+            - SUSPECT_COST * len(suspects)
+            - SWITCH_COST * switches
+        )
 
     def _candidates(self) -> list[int]:
         """What may be suspected at all: its loops lose more than a little."""
         found = []
-        for e, rows in enumerate(self._crossing):
+        for e, rows in enumerate(self._model.crossing):
             lost, sent = sum(row.lost for row in rows), sum(row.sent for row in rows)
             if lost >= 3 and lost > LOSS_NAMED * sent:
                 found.append(e)
@@ -248,17 +131,17 @@ class _Plane:
 
     def _screened(self, suspects: frozenset[int], candidates: Iterable[int]) -> list[int]:
         """The candidates that would help these suspects most, judged without fitting all anew."""
-        s = dict(self.fit(suspects).s)
+        s = dict(self._model.fit(suspects).s)
         gains = []
         for e in candidates:
             if e in suspects:
                 continue
-            best = self._best(e, s)
+            best = self._model.best(e, s)
             gain = 0.0
-            for row in self._crossing[e] if best else ():
+            for row in self._model.crossing[e] if best else ():
                 x = row.noise + sum(s[o] * n for o, n in row.crossings.items() if o in s)
                 gain += row.likelihood(x + best * row.crossings[e]) - row.likelihood(x)
-            gains.append((-gain, self.elements[e].is_switch, e))
+            gains.append((-gain, self._elements[e].is_switch, e))
         return [e for _gain, _switch, e in sorted(gains)[:_SCREEN]]
 
     def _moves(self, now: frozenset[int], candidates: Sequence[int]) -> set[frozenset[int]]:
@@ -291,9 +174,9 @@ class _Plane:
     def faults(self) -> list[Fault]:
         """The suspects that certainly lose, with the evidence."""
         suspects = self.suspects()
-        fit = self.fit(suspects)
+        fit = self._model.fit(suspects)
         found = []
-        for e in sorted(suspects, key=lambda e: self.elements[e].name):
+        for e in sorted(suspects, key=lambda e: self._elements[e].name):
             low, high = self._bounds(suspects, e)
             if low <= LOSS_NAMED:
                 continue
@@ -301,7 +184,7 @@ class _Plane:
             certainty, alternatives = self._judged(e, suspects)
             found.append(
                 Fault(
-                    element=self.elements[e],
+                    element=self._elements[e],
                     kind="dead" if loss >= LOSS_DEAD else "loss",
                     loss=loss,
                     low=low,
@@ -316,11 +199,11 @@ class _Plane:
 
     def _bounds(self, suspects: frozenset[int], e: int) -> tuple[float, float]:
         """Least and greatest loss of a suspect that what was seen is still compatible with."""
-        fit = self.fit(suspects)
+        fit = self._model.fit(suspects)
 
         def compatible(loss: float) -> bool:
-            s = min(_S_MAX, -math.log1p(-loss)) if loss < 1 else _S_MAX
-            return self._climb(suspects, {e: s}).likelihood >= fit.likelihood - SURE
+            s = min(S_MAX, -math.log1p(-loss)) if loss < 1 else S_MAX
+            return self._model.climb(suspects, {e: s}).likelihood >= fit.likelihood - SURE
 
         def bound(inside: float, outside: float) -> float:
             if compatible(outside):
@@ -348,44 +231,27 @@ class _Plane:
     ) -> tuple[float, tuple[tuple[str, ...], ...]]:
         """How far all other explanations fall behind, and those that explain exactly the same."""
         certainty, same = math.inf, set()
-        expected = self._expected(suspects)
+        expected = self._model.expected(suspects)
         for rival in self._rivals(e, suspects):
             behind = self._score(suspects) - self._score(rival)
             if behind < 2 * SUSPECT_COST and expected.reproduced_by(rival):
                 same.add(rival - suspects)
             else:
                 certainty = min(certainty, behind)
-        names = [tuple(sorted(self.elements[x].name for x in sets)) for sets in _minimal(same)]
+        names = [tuple(sorted(self._elements[x].name for x in sets)) for sets in _minimal(same)]
         return certainty, tuple(sorted(names, key=lambda n: (len(n), n)))
-
-    def _expected(self, suspects: frozenset[int]) -> _Plane:
-        """The plane as it would look if these suspects were all there is, without any chance."""
-        s = self.fit(suspects).s
-        ideal = _Plane(self._seen, self._noise)
-        for row in ideal._rows:
-            x = row.noise + sum(s[e] * n for e, n in row.crossings.items() if e in s)
-            row.lost = -math.expm1(-x) * row.sent
-        return ideal
-
-    def reproduced_by(self, suspects: frozenset[int]) -> bool:
-        """Whether these suspects, with the right losses, lead to the counts of every loop."""
-        best = sum(
-            part * math.log(part / row.sent)
-            for row in self._rows
-            for part in (row.lost, row.sent - row.lost)
-            if part > 0
-        )
-        return best - self.fit(suspects).likelihood < SAME
 
     def _evidence(self, e: int, suspects: frozenset[int]) -> tuple[str, ...]:
         """Loops that lose across it, and loops that get by without it and lose nothing."""
         across, beside = [], []
-        for one, row in zip(self._seen, self._rows, strict=True):
+        for one, row in zip(self._seen, self._model.rows, strict=True):
             if e in row.crossings and one.lost:
                 only = len(suspects & row.crossings.keys()) == 1
                 across.append((not only, -one.lost / one.sent, one))
             elif not suspects & row.crossings.keys():
-                shared = set(row.crossings) & {x for r in self._crossing[e] for x in r.crossings}
+                shared = set(row.crossings) & {
+                    x for r in self._model.crossing[e] for x in r.crossings
+                }
                 beside.append((-len(shared), one.lost / one.sent, one))
         lines = [_line(one) for *_, one in sorted(across, key=lambda item: item[:2])[:4]]
         lines += [_line(one) for *_, one in sorted(beside, key=lambda item: item[:2])[:2]]

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 
 from mrcd.fabric.state import LabFailed
-from tests.bench import flow, plot
+from tests.bench import entry, flow, plot
 from tests.bench.flow import BenchFailed, Recording, Route
 from tests.bench.metrics import MS, Outage, S, last_at, outage
 from tests.bench.result import grid
@@ -58,19 +55,13 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, default=Path("demo.png"), help="the picture")
     parser.add_argument("--name", default="demo", help="of the lab")
     args = parser.parse_args()
-    if os.geteuid() != 0:
-        sys.exit("demo: a lab is made of network namespaces: run this as root")
-    signal.signal(signal.SIGTERM, _terminated)
+    entry.begin("demo")
     try:
         run(args.name, args.mtu, args.rounds, args.plot)
     except (BenchFailed, LabFailed) as problem:
         sys.exit(f"demo: {problem}")
     except KeyboardInterrupt:
         sys.exit("demo: stopped; the lab is gone")
-
-
-def _terminated(number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + number)  # unwinds, and so takes the lab down
 
 
 def run(name: str, mtu: int, rounds: int, target: Path) -> None:

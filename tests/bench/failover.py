@@ -12,22 +12,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import os
 import re
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 
 from mrcd.fabric import lab, processes
-from tests.bench import capture, flow, path_states, simultaneous
+from tests.bench import capture, entry, flow, path_states, simultaneous
 from tests.bench.capture import Capture, Packets
 from tests.bench.experiment import Shape
 from tests.bench.flow import BenchFailed
@@ -271,9 +266,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="all figures")
     parser.add_argument("--name", default="failover", help="of the lab")
     args = parser.parse_args()
-    if os.geteuid() != 0:
-        sys.exit("bench: labs are made of network namespaces: run this as root")
-    signal.signal(signal.SIGTERM, _terminated)
+    entry.begin("bench")
     lines: list[Line] = []
     with flow.fabric_up(SHAPE.fabric(args.name, args.mtu)):
         print(f"== failover: {SHAPE}, MTU {args.mtu}, {_CONNECTIONS} TCP connections", flush=True)
@@ -282,12 +275,7 @@ def main() -> None:
         if args.ports:
             lines += ports(args.name, args.ports)
     print(table(lines))
-    if args.json:
-        args.json.write_text(json.dumps([line.plain() for line in lines], indent=1) + "\n")
-
-
-def _terminated(number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + number)  # unwinds, and so takes the lab down
+    entry.save(args.json, entry.plain(lines))
 
 
 if __name__ == "__main__":

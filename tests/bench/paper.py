@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
-import platform
-import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 
 from mrcd.fabric.state import LabFailed
-from tests.bench import flow, paper_ecn, paper_links, paper_planes, paper_tail
+from tests.bench import entry, flow, paper_ecn, paper_links, paper_planes, paper_tail
 from tests.bench.experiment import Experiment, Setting
-from tests.bench.flow import BenchFailed
-from tests.bench.result import Line, table
+from tests.bench.result import Line
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     *paper_links.EXPERIMENTS,
@@ -43,30 +36,19 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="all figures of all rounds")
     parser.add_argument("--name", default="paper", help="of the lab")
     args = parser.parse_args()
-    if os.geteuid() != 0:
-        sys.exit("bench: labs are made of network namespaces: run this as root")
-    signal.signal(signal.SIGTERM, _terminated)
+    entry.begin("bench")
     chosen = [each for each in EXPERIMENTS if each.name in (args.only or NAMES)]
     rounds = 1 if args.quick else args.rounds
-    lines: list[Line] = []
-    failed = False
-    for measured in _measured(chosen, args.name, args.mtu, rounds):
-        if isinstance(measured, str):
-            print(f"bench: {measured}", flush=True)
-            failed = True
-        else:
-            lines += measured
-        if args.json:  # what there is so far, should the rest be cut short
-            args.json.write_text(json.dumps(_report(chosen, lines), indent=1) + "\n")
+    published = {each.name: each.published for each in chosen}
+    lines, failed = entry.gather(
+        _measured(chosen, args.name, args.mtu, rounds),
+        lambda lines: entry.save(args.json, entry.report(lines, published=published)),
+    )
     missed = [line for line in lines if line.verdict == "MISSED"]
     print(f"\n{len(lines)} figures, {len(missed)} of them missed:" if missed else "\nnone missed")
     for line in missed:
         print(f"  {line.item}: {line.what} ({line.where})")
     sys.exit(failed)
-
-
-def _terminated(number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + number)  # unwinds, and so takes the lab down
 
 
 def _measured(
@@ -85,28 +67,10 @@ def _measured(
 
 
 def _one(experiment: Experiment, setting: Setting) -> list[Line] | str:
-    began = time.monotonic()
     print(f"\n== {experiment.name}: {experiment.about}", flush=True)
     print(f"   published: {experiment.published}", flush=True)
     print(f"   here: {setting.shape}, MTU {setting.mtu}, {setting.rounds} rounds", flush=True)
-    lines = []
-    try:
-        for line in experiment.measure(setting):
-            lines.append(line)
-    except (BenchFailed, LabFailed) as problem:
-        return f"{experiment.name} could not be measured: {problem}"
-    print(f"{table(lines)}\n({time.monotonic() - began:.0f} s)", flush=True)
-    return lines
-
-
-def _report(chosen: Sequence[Experiment], lines: Sequence[Line]) -> dict[str, object]:
-    return {
-        "kernel": platform.release(),
-        "cpus": os.cpu_count(),
-        "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "published": {each.name: each.published for each in chosen},
-        "lines": [line.plain() for line in lines],
-    }
+    return entry.take(experiment.name, experiment.measure(setting))
 
 
 if __name__ == "__main__":

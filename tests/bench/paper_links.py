@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mrcd.fabric import naming
 from tests.bench import flow, simultaneous
 from tests.bench.counters import Interfaces, Watch
 from tests.bench.experiment import Experiment, Figures, Run, Setting, Shape
@@ -43,8 +44,7 @@ def lossy_path(setting: Setting) -> Iterator[Line]:
 def failing_links(setting: Setting) -> Iterator[Line]:
     """20 T0-T1 links go down one second apart; every plane keeps more than it needs."""
     figures = Figures("20 links fail", "1 s apart")
-    planes = setting.shape.planes
-    links = [f"p{i % planes}t0-1:p{i % planes}t1-{i // planes + 1}" for i in range(20)]
+    links = _trunks(setting.shape.planes, 20)
     for _ in range(setting.rounds):
         steps = [
             flow.fault(setting.name, link, "down", _BEGIN_S + i) for i, link in enumerate(links)
@@ -57,8 +57,7 @@ def failing_links(setting: Setting) -> Iterator[Line]:
 def flapping_links(setting: Setting) -> Iterator[Line]:
     """8 T0-T1 links go down together and come back, three times."""
     figures = Figures("8 links flap", "together")
-    planes = setting.shape.planes
-    links = [f"p{i % planes}t0-1:p{i % planes}t1-{i // planes + 1}" for i in range(8)]
+    links = _trunks(setting.shape.planes, 8)
     for _ in range(setting.rounds):
         steps = [
             flow.faults(setting.name, dict.fromkeys(links, action), _BEGIN_S + at_s)
@@ -67,6 +66,11 @@ def flapping_links(setting: Setting) -> Iterator[Line]:
         run = setting.record(_BEGIN_S + 7, steps)
         _unseen(figures, run, run.applied(0), run.recording.ended_ns)
     return figures.lines()
+
+
+def _trunks(planes: int, count: int) -> list[str]:
+    """So many links of the first T0s, each in another plane than the one before."""
+    return [naming.link(i % planes, 1, i // planes + 1) for i in range(count)]
 
 
 def _unseen(figures: Figures, run: Run, start_ns: int, end_ns: int) -> None:

@@ -12,16 +12,12 @@ probes them all and nobody answers: the worst case, every peer dead at once.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from ipaddress import ip_interface
 from pathlib import Path
-from types import FrameType
 
 from mrcd import config as daemon_config
 from mrcd import daemon, interfaces, netns
@@ -32,7 +28,7 @@ from mrcd.fabric.description import Fabric, Host
 from mrcd.handshake import RETRY_MAX_NS, LocalQp, RemoteQp
 from mrcd.qptable import QpTable
 from mrcd.tuning import PROBE_IDLE_NS
-from tests.bench import flow, path_states
+from tests.bench import entry, flow, path_states
 from tests.bench.flow import BenchFailed
 from tests.bench.result import Line, table
 
@@ -212,9 +208,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="all figures")
     parser.add_argument("--name", default="probing", help="of the lab")
     args = parser.parse_args()
-    if os.geteuid() != 0:
-        sys.exit("bench: labs are made of network namespaces: run this as root")
-    signal.signal(signal.SIGTERM, _terminated)
+    entry.begin("bench")
     lines: list[Line] = []
     for peers in args.peers:
         lines += computed(peers, PLANES, Transport())
@@ -222,12 +216,7 @@ def main() -> None:
         lines += measured(args.name, peers, args.seconds)
     print(f"== probing: {PLANES} planes x {T1} T1, defaults but for windows, idle")
     print(table(lines))
-    if args.json:
-        args.json.write_text(json.dumps([line.plain() for line in lines], indent=1) + "\n")
-
-
-def _terminated(number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + number)  # unwinds, and so takes the lab down
+    entry.save(args.json, entry.plain(lines))
 
 
 if __name__ == "__main__":

@@ -8,21 +8,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import os
-import platform
-import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
-from mrcd.fabric.state import LabFailed
-from tests.bench import application, deaths, flow, speed, steady
-from tests.bench.flow import BenchFailed
-from tests.bench.result import Line, table
+from tests.bench import application, deaths, entry, flow, speed, steady
+from tests.bench.result import Line
 from tests.bench.steady import RATE_MBPS
 
 
@@ -61,26 +53,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="all figures of all rounds")
     parser.add_argument("--name", default="bench", help="of the lab")
     args = parser.parse_args()
-    if os.geteuid() != 0:
-        sys.exit("bench: labs are made of network namespaces: run this as root")
-    signal.signal(signal.SIGTERM, _terminated)
+    entry.begin("bench")
     wanted = args.only or NAMES
-    lines: list[Line] = []
-    failed = False
-    for mtu in args.mtu:
-        for measured in _all(args.name, mtu, wanted, args.rounds, args.quick):
-            if isinstance(measured, str):
-                print(f"bench: {measured}", flush=True)
-                failed = True
-            else:
-                lines += measured
-        if args.json:  # what there is so far, should the rest be cut short
-            args.json.write_text(json.dumps(_report(lines), indent=1) + "\n")
+    results = (
+        result
+        for mtu in args.mtu
+        for result in _all(args.name, mtu, wanted, args.rounds, args.quick)
+    )
+    _, failed = entry.gather(results, lambda lines: entry.save(args.json, entry.report(lines)))
     sys.exit(failed)
-
-
-def _terminated(number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + number)  # unwinds, and so takes the lab down
 
 
 def _all(
@@ -93,8 +74,9 @@ def _all(
             for item in items:
                 times = rounds or (item.quick_rounds if quick else item.rounds)
                 seconds = item.quick_seconds if quick else item.seconds
-                what = f"{item.name}, MTU {mtu}: {item.about}"
-                yield _one(what, item.measure(name, mtu, times, seconds))
+                what = f"{item.name}, MTU {mtu}"
+                print(f"\n== {what}: {item.about}", flush=True)
+                yield entry.take(what, item.measure(name, mtu, times, seconds))
     if SPEED in wanted:
         with contextlib.ExitStack() as stack:
             stack.enter_context(flow.lab_up(name, mtu=mtu, rate_mbps=0))
@@ -103,29 +85,8 @@ def _all(
             measuring = speed.speed(
                 name, bare, mtu, rounds or (1 if quick else 3), 2 if quick else 4
             )
-            yield _one(f"{SPEED}, MTU {mtu}: {_SPEED_ABOUT}", measuring)
-
-
-def _one(what: str, measuring: Iterator[Line]) -> list[Line] | str:
-    began = time.monotonic()
-    print(f"\n== {what}", flush=True)
-    lines = []
-    try:
-        for line in measuring:
-            lines.append(line)
-    except (BenchFailed, LabFailed) as problem:
-        return f"{what.split(':')[0]} could not be measured: {problem}"
-    print(f"{table(lines)}\n({time.monotonic() - began:.0f} s)", flush=True)
-    return lines
-
-
-def _report(lines: Sequence[Line]) -> dict[str, object]:
-    return {
-        "kernel": platform.release(),
-        "cpus": os.cpu_count(),
-        "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "lines": [line.plain() for line in lines],
-    }
+            print(f"\n== {SPEED}, MTU {mtu}: {_SPEED_ABOUT}", flush=True)
+            yield entry.take(f"{SPEED}, MTU {mtu}", measuring)
 
 
 if __name__ == "__main__":

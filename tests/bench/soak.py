@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import threading
 import time
@@ -20,10 +19,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from mrcd.fabric import description
-from tests.bench import flow, path_states, simultaneous, soak_schedule, soak_state, soak_traffic
+from tests.bench import (
+    entry,
+    flow,
+    path_states,
+    simultaneous,
+    soak_schedule,
+    soak_state,
+    soak_traffic,
+)
 from tests.bench.flow import BenchFailed
 from tests.bench.metrics import S
 from tests.bench.soak_schedule import Change, Episode, Ground, Spell
@@ -199,9 +205,7 @@ def main() -> None:
     parser.add_argument("--stuck", type=float, default=5, metavar="S", help=about)
     parser.add_argument("--name", default="soak", help="of the lab")
     args = parser.parse_args()
-    if os.geteuid() != 0:
-        sys.exit("soak: labs are made of network namespaces: run this as root")
-    signal.signal(signal.SIGTERM, _terminated)
+    entry.begin("soak")
     settings = Settings(args.name, args.minutes, args.seed, tuple(args.kinds), args.mtu, args.rate,
                         args.tcp, args.udp, args.stuck)  # fmt: skip
     try:
@@ -212,10 +216,6 @@ def main() -> None:
     failures = soak_state.failed(verdicts)
     print(f"soak: {'FAILED, ' + str(failures) + ' of' if failures else 'passed,'} {len(verdicts)}")
     sys.exit(bool(failures))
-
-
-def _terminated(number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + number)  # unwinds, and so takes the lab down
 
 
 if __name__ == "__main__":

@@ -10,47 +10,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from cli import datapath, exits, peer
 from cli.main import SUBCOMMANDS, mrcctl
 from mrcd.model import DetachReport, PathEvent
+from tests.unit.command_line import run, run_json
 from tests.unit.control_double import FakeSource, serving
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"asyncio", "asyncvarlink", "bcc", "cffi", "pyroute2", "rich", "structlog", "subprocess"}
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "mrcd.sock"
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def server(path: Path, source: FakeSource) -> Iterator[Path]:
-    with serving(path, source):
-        yield path
-
-
-def run(path: Path, *args: str) -> Result:
-    return CliRunner().invoke(mrcctl, ["--socket", str(path), *args], prog_name="mrcctl")
-
-
-def run_json(path: Path, *args: str) -> Any:
-    result = run(path, *args, "--json")
-    assert result.exit_code == exits.DONE, result.output
-    return json.loads(result.output)
 
 
 def start(path: Path, *args: str) -> subprocess.Popen[str]:

@@ -4,31 +4,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from cli import exits, fabricmap
-from cli.main import mrcctl
-from tests.unit.control_double import FakeSource, serving
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def server(tmp_path: Path, source: FakeSource) -> Iterator[Path]:
-    path = tmp_path / "mrcd.sock"
-    with serving(path, source):
-        yield path
-
-
-def run(path: Path, *args: str) -> Result:
-    return CliRunner().invoke(mrcctl, ["--socket", str(path), *args], prog_name="mrcctl")
+from tests.unit.command_line import run
+from tests.unit.control_double import FakeSource
 
 
 def test_faults_say_what_how_much_since_when_and_why(server: Path) -> None:

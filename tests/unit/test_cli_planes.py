@@ -3,39 +3,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from cli import exits
-from cli.main import mrcctl
-from tests.unit.control_double import FakeSource, serving
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def server(tmp_path: Path, source: FakeSource) -> Iterator[Path]:
-    path = tmp_path / "mrcd.sock"
-    with serving(path, source):
-        yield path
-
-
-def run(path: Path, *args: str) -> Result:
-    return CliRunner().invoke(mrcctl, ["--socket", str(path), *args], prog_name="mrcctl")
-
-
-def run_json(path: Path, *args: str) -> Any:
-    result = run(path, *args, "--json")
-    assert result.exit_code == exits.DONE, result.output
-    return json.loads(result.output)
+from tests.unit.command_line import run, run_json
+from tests.unit.control_double import FakeSource
 
 
 def test_list_says_what_keeps_a_plane_from_use(server: Path, source: FakeSource) -> None:

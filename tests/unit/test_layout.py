@@ -36,6 +36,7 @@ PURE = {
     "mrcd.handshake.session",
     "mrcd.interfaces",
     "mrcd.layout",
+    "mrcd.likelihood",
     "mrcd.loops",
     "mrcd.model",
     "mrcd.ports",
@@ -49,6 +50,7 @@ PURE = {
     "mrcd.fabric.naming",
     "mrcd.fabric.planning",
     "mrcd.fabric.routing",
+    "mrcd.fabric.shape",
     "mrcd.fabric.underlay",
     "mrcd.fabric.usid",
 }
