@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mrcd import access, log, pathfeed, streams
+from mrcd import access, log, methods, pathfeed, streams
 from mrcd.abi import ABI
 from mrcd.access import Caller
 from mrcd.control import WATCHERS_MAX, ControlServer
@@ -129,7 +129,8 @@ def test_every_client_gets_every_sample_beside_one_that_never_reads(path: Path) 
     serve(path, source, talk)
 
 
-def test_a_sample_serves_the_callers_of_one_moment() -> None:
+def test_a_sample_serves_the_callers_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "SHARED_NS", 3600 * 1_000_000_000)
     source = FakeSource()
     control = Control(source)
     first = control._sample(None)
