@@ -6,7 +6,7 @@ RESULTS := build/results
 MINUTES := 20
 SEED := 1
 
-.PHONY: help setup test test-unit test-bpf test-net lint format demo bench bench-paper soak clean
+.PHONY: help setup test test-unit test-bpf test-net lint format docs demo bench bench-paper soak clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ lint: setup ## check style and types
 
 format: setup ## format the Python sources
 	$(PYTHON) -m ruff format .
+
+docs: setup ## write docs/api.md and its schema from the code
+	$(PYTHON) -m scripts.apidoc
 
 demo: setup ## kill a plane under load: mrcd, ECMP and MPTCP side by side (as root)
 	$(PYTHON) -m tests.bench.demo

@@ -17,8 +17,11 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from cli.exits import BadElement, CommandError, NoSuchObject, NotPermitted, Unreachable
+from cli.exits import CommandError, NotPermitted, Unreachable
+from cli.refused import INTERFACE, refused
 from mrcd.model import (
+    ChangesReply,
+    ConfigReply,
     ConnectionsReply,
     DeniedReply,
     DenyReply,
@@ -40,8 +43,8 @@ from mrcd.model import (
 )
 
 DEFAULT_SOCKET = "/run/mrcd/mrcd.sock"
-INTERFACE = "io.mrcd.Control"
 TIMEOUT_S = 5
+APPLY_S = 60  # a change may make QPs anew with every peer
 PROBE_S = 0.1  # for a round of EV probes, the waiting for its turn included
 
 T = TypeVar("T")
@@ -53,28 +56,8 @@ class _Reply(msgspec.Struct):
     continues: bool = False
 
 
-class _NoSuchPeer(msgspec.Struct):
-    name: str
-    known: list[str]
-
-
-class _BadElement(msgspec.Struct):
-    element: str
-    reason: str
-
-
-class _NoPathLeft(msgspec.Struct):
-    element: str
-    peers: list[str]
-
-
-class _NoSuchPlane(msgspec.Struct):
-    plane: int
-    known: list[int]
-
-
-class _LastUsablePlane(msgspec.Struct):
-    plane: int
+class _Description(msgspec.Struct):
+    description: str
 
 
 class Client:
@@ -159,6 +142,28 @@ class Client:
         """Every link and switch, as the survey sees it."""
         return self._call("GetMap", MapReply)
 
+    def config_text(self) -> ConfigReply:
+        """The running configuration as TOML."""
+        return self._call("GetConfig", ConfigReply)
+
+    def config_diff(self, text: str) -> ChangesReply:
+        """What applying a configuration would change."""
+        return self._call("DiffConfig", ChangesReply, text=text)
+
+    def config_apply(self, text: str, confirm_s: int) -> ChangesReply:
+        """Apply a configuration, for good or (not 0) until confirmed."""
+        _set_timeout(self._socket, APPLY_S)
+        return self._call("ApplyConfig", ChangesReply, text=text, confirm_s=confirm_s)
+
+    def config_confirm(self) -> None:
+        """Keep what was applied."""
+        self._call("ConfirmConfig", dict[str, Any])
+
+    def describe(self) -> str:
+        """The interface in varlink's language, as the daemon has it."""
+        called = "org.varlink.service.GetInterfaceDescription"
+        return self._call(called, _Description, interface=INTERFACE).description
+
     def monitor(self, interval_ms: int) -> Iterator[MonitorSample]:
         """A sample at once and then every ``interval_ms``, for ever."""
         # A sample may come as late as the interval says, and a busy host later still.
@@ -175,7 +180,8 @@ class Client:
         return self._decode(self._receive(), kind)
 
     def _send(self, method: str, parameters: dict[str, Any], *, more: bool = False) -> None:
-        call: dict[str, Any] = {"method": f"{INTERFACE}.{method}", "parameters": parameters}
+        name = method if "." in method else f"{INTERFACE}.{method}"
+        call: dict[str, Any] = {"method": name, "parameters": parameters}
         if more:
             call["more"] = True
         try:
@@ -199,29 +205,7 @@ class Client:
     def _decode(self, reply: _Reply, kind: type[T]) -> T:
         if reply.error is None:
             return self._checked(bytes(reply.parameters), kind)
-        if reply.error == f"{INTERFACE}.NoSuchPeer":
-            missing = self._checked(bytes(reply.parameters), _NoSuchPeer)
-            raise NoSuchObject("peer", missing.name, missing.known)
-        if reply.error == f"{INTERFACE}.BadElement":
-            bad = self._checked(bytes(reply.parameters), _BadElement)
-            raise BadElement(bad.reason)
-        if reply.error == f"{INTERFACE}.NoPathLeft":
-            left = self._checked(bytes(reply.parameters), _NoPathLeft)
-            raise CommandError(
-                f"denying {left.element} leaves no path to {', '.join(left.peers)};"
-                " --force does it all the same"
-            )
-        if reply.error == f"{INTERFACE}.NoSuchPlane":
-            absent = self._checked(bytes(reply.parameters), _NoSuchPlane)
-            raise NoSuchObject("plane", str(absent.plane), map(str, absent.known))
-        if reply.error == f"{INTERFACE}.LastUsablePlane":
-            last = self._checked(bytes(reply.parameters), _LastUsablePlane)
-            raise CommandError(
-                f"plane {last.plane} is the last usable one: nothing could be sent without it. "
-                "Bring another plane up first, or use --force"
-            )
-        details = bytes(reply.parameters).decode()
-        raise CommandError(f"mrcd at {self._path} answered {reply.error} {details}")
+        raise refused(reply.error, bytes(reply.parameters), self._path)
 
     def _checked(self, data: bytes, kind: type[T]) -> T:
         try:

@@ -24,6 +24,10 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "path": ("cli.path", "Paths: the EVs of each QP and the links they name."),
     "conn": ("cli.conn", "Connections: the QPs with each peer."),
     "fault": ("cli.faults", "Links and switches of the fabric that lose packets or time."),
+    "config": (
+        "cli.config",
+        "The configuration: show it, check a file, apply it without a restart.",
+    ),
     "stats": (
         "cli.stats",
         "Show the counters of the data path and the daemon, with their meaning.",
@@ -32,6 +36,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "datapath": ("cli.datapath", "The BPF programs in the kernel, which outlive the daemon."),
     "fabric": ("cli.fabric", "The fabric: planning one, checking its file, drawing what there is."),
     "sid": ("cli.sid", "uSID routes: those in the kernel against those intended."),
+    "api": ("cli.api", "The control API: its interface, and the schema of what --json prints."),
     "lab": ("cli.lab", "A fabric of namespaces to try mrcd in."),
 }
 

@@ -11,6 +11,8 @@ from typing import Any
 import click
 import msgspec
 
+from mrcd.model import SCHEMA_VERSION
+
 GOOD = "green"
 WARN = "yellow"
 BAD = "red"
@@ -19,13 +21,17 @@ Cell = str | int | None
 
 
 def print_json(value: Any) -> None:
-    """Print a model object as indented JSON."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+    """Print a model object, or a dictionary, as indented JSON with a schema version."""
+    click.echo(msgspec.json.format(_versioned(value), indent=2))
 
 
 def print_json_line(value: Any) -> None:
-    """Print a model object as JSON on one line."""
-    click.echo(msgspec.json.encode(value))
+    """The same on one line."""
+    click.echo(_versioned(value))
+
+
+def _versioned(value: Any) -> bytes:
+    return msgspec.json.encode({"schema_version": SCHEMA_VERSION} | msgspec.to_builtins(value))
 
 
 def colour(text: str, name: str | None) -> str:

@@ -21,7 +21,9 @@ LogFormat = Literal["console", "json"]
 
 EVENTS: Mapping[str, str] = MappingProxyType(
     {
+        "control.accept_failed": "A client could not be let in; it waits and is tried again.",
         "control.call_failed": "A control call raised an error inside the daemon.",
+        "control.client_dropped": "A client of the control socket was hung up on; see the reason.",
         "daemon.failed": "The daemon gave up because of an error it cannot work around.",
         "daemon.ready": "The planes, mrc0 and the data path are set up; peers are being connected.",
         "daemon.started": "The process began its work.",

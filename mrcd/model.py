@@ -27,6 +27,7 @@ FaultKind = Literal["dead", "loss", "slow"]
 ElementKind = Literal["nic", "link", "t0", "t1"]
 ElementState = Literal["ok", "dead", "loss", "slow", "unseen"]
 TickState = Literal["idle", "running", "stopped"]
+HowApplied = Literal["live", "restart"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +213,26 @@ class MonitorSample:
     status: Status
     peers: list[PeerInfo]
     stats: StatsInfo
+    missed: int = 0  # samples that fell due before this one while this caller was too slow
     schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """A key of the configuration whose value another text would change."""
+
+    path: str  # "transport.probe_pps", "peer.h2.allowed"
+    old: str | None  # as it would stand in the file; None: it was not there
+    new: str | None
+    how: HowApplied  # at once, or only by a restart of the daemon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChanges:
+    """What a text changes, or has changed."""
+
+    changes: list[ConfigChange]
+    confirm_s: int | None = None  # applied, and to be confirmed within so many seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +326,13 @@ class PeersReply(TypedDict):
     peers: list[PeerInfo]
 
 
+class PlanesReply(TypedDict):
+    """Every plane: a part of GetStatus."""
+
+    schema_version: int
+    planes: list[PlaneInfo]
+
+
 class PathsReply(TypedDict):
     """Reply of ListPaths."""
 
@@ -357,6 +384,20 @@ class StatsReply(TypedDict):
     """Reply of GetStats."""
 
     stats: StatsInfo
+
+
+class ConfigReply(TypedDict):
+    """Reply of GetConfig."""
+
+    schema_version: int
+    text: str
+
+
+class ChangesReply(TypedDict):
+    """Reply of DiffConfig and ApplyConfig."""
+
+    schema_version: int
+    diff: ConfigChanges
 
 
 class MonitorReply(TypedDict):

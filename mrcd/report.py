@@ -8,8 +8,9 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from ipaddress import IPv6Address
 from pathlib import Path
+from typing import Protocol
 
-from mrcd import __version__, interfaces
+from mrcd import __version__, configtext, interfaces
 from mrcd.abi import COUNTERS
 from mrcd.clock import Clock
 from mrcd.config import Config, Peer
@@ -20,7 +21,9 @@ from mrcd.fabric import underlay, usid
 from mrcd.faultreport import FaultReport
 from mrcd.handshake import State
 from mrcd.interfaces import Traffic
+from mrcd.methods import CannotApply
 from mrcd.model import (
+    ConfigChanges,
     ConnInfo,
     Counter,
     DatapathInfo,
@@ -59,6 +62,19 @@ def _us(nanoseconds: int | None) -> float | None:
     return nanoseconds / 1000 if nanoseconds else None
 
 
+class Reconfigure(Protocol):
+    """Who changes the configuration of a running daemon; as in mrcd.methods.Source."""
+
+    def diff(self, text: str) -> ConfigChanges:
+        """What applying a text would change."""
+
+    async def apply(self, text: str, confirm_s: int) -> ConfigChanges:
+        """Apply it, for good or until confirmed."""
+
+    def confirm(self) -> None:
+        """Keep what was applied."""
+
+
 class Report:
     """Answers the control API (mrcd.control.Source) from live state."""
 
@@ -75,6 +91,7 @@ class Report:
         feed: PathFeed,
         survey: Survey,
         bpffs: Path,
+        reconfigure: Reconfigure | None = None,
     ) -> None:
         self._config = config
         self._dp = datapath
@@ -87,6 +104,7 @@ class Report:
         self._feed = feed
         self._faults = FaultReport(config, survey)
         self._bpffs = bpffs
+        self._reconfigure = reconfigure
         self._started = time.monotonic()
         self.stopping = False
 
@@ -324,3 +342,29 @@ class Report:
     def fabric_map(self) -> MapReply:
         """Every link and switch, as the survey sees it."""
         return self._faults.fabric_map()
+
+    # ---- the configuration
+
+    def config_text(self) -> str:
+        """The running configuration as TOML."""
+        return configtext.render(self._config)
+
+    def config_diff(self, text: str) -> ConfigChanges:
+        """What applying a text would change."""
+        return self._changing().diff(text)
+
+    async def config_apply(self, text: str, confirm_s: int) -> ConfigChanges:
+        """Apply a text, for good or until confirmed."""
+        return await self._changing().apply(text, confirm_s)
+
+    def config_confirm(self) -> None:
+        """Keep what was applied."""
+        self._changing().confirm()
+
+    def _changing(self) -> Reconfigure:
+        if self._reconfigure is None:
+            raise CannotApply(
+                "this mrcd reads its configuration at the start only: write it to "
+                f"{self._config.path.absolute()} and restart mrcd"
+            )
+        return self._reconfigure

@@ -10,11 +10,16 @@ from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from mrcd.access import Access
+from mrcd.config import ConfigError
 from mrcd.control import ControlServer
 from mrcd.denials import CutsOff, NotDenied
 from mrcd.denylist import Rule, parse
 from mrcd.fabric import description
+from mrcd.methods import CannotApply
 from mrcd.model import (
+    ConfigChange,
+    ConfigChanges,
     ConnInfo,
     Counter,
     DaemonState,
@@ -39,6 +44,11 @@ from mrcd.model import (
 from mrcd.ports import LastPlane
 
 PEERS = ("h2", "h3")
+CONFIG = "[transport]\nprobe_pps = 2000\n"
+
+
+NOBODY = Access(uid=65534, group="nosuch", gid=None)
+"""A rule under which only root and nobody may write."""
 
 
 class FakeSource:
@@ -58,6 +68,8 @@ class FakeSource:
         self.watchers = 0
         self.drained: set[int] = set()
         self.lost = 0  # of each path's probes
+        self.config = CONFIG
+        self.unconfirmed: str | None = None  # the configuration that would come back
 
     def status(self) -> Status:
         self.readings += 1
@@ -229,6 +241,35 @@ class FakeSource:
         finally:
             self.watchers -= 1
 
+    # ---- the configuration: one key, probe_pps
+
+    def config_text(self) -> str:
+        return self.config
+
+    def config_diff(self, text: str) -> ConfigChanges:
+        if "probe_pps" not in text:
+            raise ConfigError(["mrcd.toml: probe_pps: is missing", "mrcd.toml: it is all wrong"])
+        old, new = (one.split("=")[1].strip() for one in (self.config, text))
+        if old == new:
+            return ConfigChanges(changes=[])
+        change = ConfigChange(path="transport.probe_pps", old=old, new=new, how="live")
+        return ConfigChanges(changes=[change])
+
+    async def config_apply(self, text: str, confirm_s: int) -> ConfigChanges:
+        found = self.config_diff(text)
+        if self.unconfirmed is not None:
+            raise CannotApply("another configuration waits to be confirmed")
+        if found.changes:
+            self.unconfirmed = self.config if confirm_s else None
+            self.config = text
+            return replace(found, confirm_s=confirm_s or None)
+        return found
+
+    def config_confirm(self) -> None:
+        if self.unconfirmed is None:
+            raise CannotApply("nothing waits to be confirmed")
+        self.unconfirmed = None
+
     # ---- the fabric: two planes of two T0s and two T1s
 
     @property
@@ -307,14 +348,17 @@ class FakeSource:
 
 
 @contextlib.contextmanager
-def serving(path: Path, source: FakeSource) -> Iterator[None]:
-    """Serve ``source`` on ``path`` from another thread, as another process would."""
+def serving(path: Path, source: FakeSource, rule: Access | None = None) -> Iterator[None]:
+    """Serve ``source`` on ``path`` from another thread, as another process would.
+
+    rule: who may write, if not whom this host lets.
+    """
     ready = threading.Event()
     loop = asyncio.new_event_loop()
     done = asyncio.Event()
 
     async def serve() -> None:
-        async with ControlServer(path, source):
+        async with ControlServer(path, source, rule=rule):
             ready.set()
             await done.wait()
 

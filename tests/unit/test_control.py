@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from mrcd import log
-from mrcd.control import INTERFACE, ControlError, ControlServer
+from mrcd.control import ControlError, ControlServer
+from mrcd.refusals import INTERFACE
 from tests.unit.control_double import FakeSource
 
 DEADLINE_S = 10

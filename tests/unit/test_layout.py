@@ -70,9 +70,15 @@ IMPURE_LIBRARIES = {
     "time",
 }
 # What of the daemon's package mrcctl may import: types at once; the fabric arithmetic and the
-# labs, and detaching a data path that no daemon serves, when a command needs them.
+# labs, the configuration's checks, and detaching a data path that no daemon serves, when a
+# command needs them.
 CLI_MAY_IMPORT = {"mrcd", "mrcd.model"}
-CLI_MAY_IMPORT_LATE = CLI_MAY_IMPORT | {"mrcd.detach", "mrcd.fabric", "mrcd.paths"}
+CLI_MAY_IMPORT_LATE = CLI_MAY_IMPORT | {
+    "mrcd.config",
+    "mrcd.detach",
+    "mrcd.fabric",
+    "mrcd.paths",
+}
 
 
 def module_name(file: Path) -> str:

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the daemon refused, in words: what, why, and the command that mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from cli.exits import BadConfiguration, BadElement, CommandError, NoSuchObject, NotPermitted
+
+INTERFACE = "io.mrcd.Control"
+
+
+def refused(error: str, parameters: bytes, path: str) -> CommandError:
+    """The error that a reply with `error` ends in. path: of the socket."""
+    say = _SAID.get(error.removeprefix(f"{INTERFACE}."))
+    if say is not None:
+        try:
+            return say(msgspec.json.decode(parameters, type=dict[str, Any]))
+        except (msgspec.MsgspecError, KeyError):
+            pass  # another version's: shown as it came
+    return CommandError(f"mrcd at {path} answered {error} {parameters.decode(errors='replace')}")
+
+
+def _no_such_peer(told: dict[str, Any]) -> CommandError:
+    return NoSuchObject("peer", told["name"], told["known"])
+
+
+def _no_such_plane(told: dict[str, Any]) -> CommandError:
+    return NoSuchObject("plane", str(told["plane"]), map(str, told["known"]))
+
+
+def _bad_element(told: dict[str, Any]) -> CommandError:
+    return BadElement(told["reason"])
+
+
+def _no_path_left(told: dict[str, Any]) -> CommandError:
+    return CommandError(
+        f"denying {told['element']} leaves no path to {', '.join(told['peers'])};"
+        " --force does it all the same"
+    )
+
+
+def _last_usable_plane(told: dict[str, Any]) -> CommandError:
+    return CommandError(
+        f"plane {told['plane']} is the last usable one: nothing could be sent without it. "
+        "Bring another plane up first, or use --force"
+    )
+
+
+def _not_permitted(told: dict[str, Any]) -> CommandError:
+    return NotPermitted(
+        f"{told['method']} refused: uid {told['uid']} may only watch; who may change things: "
+        f"{told['writers']}. Run it with sudo, or `usermod -aG mrcd USER` and log in anew"
+    )
+
+
+def _bad_config(told: dict[str, Any]) -> CommandError:
+    return BadConfiguration("\n".join(["refused, nothing was changed:", *told["problems"]]))
+
+
+def _not_applicable(told: dict[str, Any]) -> CommandError:
+    return CommandError(f"refused, nothing was changed: {told['reason']}")
+
+
+_SAID: Mapping[str, Callable[[dict[str, Any]], CommandError]] = {
+    "NoSuchPeer": _no_such_peer,
+    "NoSuchPlane": _no_such_plane,
+    "BadElement": _bad_element,
+    "NoPathLeft": _no_path_left,
+    "LastUsablePlane": _last_usable_plane,
+    "NotPermitted": _not_permitted,
+    "BadConfig": _bad_config,
+    "NotApplicable": _not_applicable,
+}

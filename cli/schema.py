@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The JSON Schema of what ``--json`` prints, made from the types of ``mrcd.model``."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mrcd import model
+from mrcd.model import SCHEMA_VERSION
+
+OUTPUTS: Mapping[str, type] = {
+    "status": model.Status,
+    "plane list": model.PlanesReply,
+    "plane drain": model.PlaneInfo,
+    "plane undrain": model.PlaneInfo,
+    "peer list": model.PeersReply,
+    "path list": model.PathsReply,
+    "path deny": model.DenyReply,
+    "path allow": model.DenyReply,
+    "path denied": model.DeniedReply,
+    "path probe": model.ProbesReply,
+    "path watch": model.PathEvent,
+    "conn list": model.ConnectionsReply,
+    "fault list": model.FaultsReply,
+    "fabric map": model.MapReply,
+    "config show": model.ConfigReply,
+    "config diff": model.ChangesReply,
+    "config apply": model.ChangesReply,
+    "stats": model.StatsInfo,
+    "monitor": model.MonitorSample,
+}
+"""What a command prints with --json; `path watch` and `monitor` print one on each line. Each has
+the member schema_version beside what its type says."""
+
+
+def schema() -> dict[str, Any]:
+    """A JSON Schema document: the types under $defs, each command's type under x-commands."""
+    kinds = list(dict.fromkeys(OUTPUTS.values()))
+    refs, defs = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    commands = {name: refs[kinds.index(kind)] for name, kind in OUTPUTS.items()}
+    for name, described in defs.items():
+        kind = getattr(model, name)
+        described["description"] = inspect.cleandoc(kind.__doc__ or "")
+        for field, meaning in meanings(kind).items():
+            described["properties"][field]["description"] = meaning
+    for kind in kinds:
+        described = defs[kind.__name__]
+        described["properties"].setdefault("schema_version", {"type": "integer"})
+        described["properties"]["schema_version"]["const"] = SCHEMA_VERSION
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:mrcd:api:{SCHEMA_VERSION}",
+        "title": "What mrcctl prints with --json, and the replies of io.mrcd.Control",
+        "x-commands": commands,
+        "$defs": {name: defs[name] for name in sorted(defs)},
+    }
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """What the comments behind the fields of a class say."""
+    found: dict[str, str] = {}
+    for line in inspect.getsource(kind).splitlines():
+        if field := re.match(r"    (\w+): [^#]*?  # (.*)", line):
+            found[field[1]] = field[2]
+    return found

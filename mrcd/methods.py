@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The varlink interface ``io.mrcd.Control``: its methods, and the ``Source`` they ask.
+
+docs/api.md is written from this module. No ``from __future__ import annotations`` here:
+asyncvarlink builds the interface from the annotations and needs the types themselves.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
+from typing import Protocol
+
+from asyncvarlink import VarlinkInterface, varlinkmethod
+from asyncvarlink.serviceinterface import InvalidParameter
+
+from mrcd.access import writes
+from mrcd.config import ConfigError
+from mrcd.denials import CutsOff, NotDenied
+from mrcd.denylist import NoSuchElement
+from mrcd.model import (
+    SCHEMA_VERSION,
+    ChangesReply,
+    ConfigChanges,
+    ConfigReply,
+    ConnectionsReply,
+    ConnInfo,
+    DeniedInfo,
+    DeniedReply,
+    DenyReply,
+    FaultsReply,
+    MapReply,
+    MonitorReply,
+    MonitorSample,
+    PathEvent,
+    PathInfo,
+    PathProbe,
+    PathsReply,
+    PeerInfo,
+    PeersReply,
+    PlaneInfo,
+    PlaneReply,
+    ProbesReply,
+    StatsInfo,
+    StatsReply,
+    Status,
+    StatusReply,
+    WatchPathsReply,
+)
+from mrcd.ports import LastPlane
+from mrcd.refusals import (
+    INTERFACE,
+    BadConfig,
+    BadElement,
+    Internal,
+    LastUsablePlane,
+    NoPathLeft,
+    NoSuchPeer,
+    NoSuchPlane,
+    NotApplicable,
+    NotPermitted,
+)
+
+INTERVAL_MIN_MS = 10  # a sample reads every map once: more often would only measure itself
+INTERVAL_MAX_MS = 3_600_000
+SHARED_NS = 5_000_000  # so young a sample serves several callers
+PROBES_MAX = 100  # of each path: a second of probing
+CONFIRM_MAX_S = 3600
+
+
+class CannotApply(Exception):
+    """A good configuration cannot be applied now; the message says why and what to do."""
+
+
+class Source(Protocol):
+    """Where the answers come from: the daemon.
+
+    The methods run on the event loop and must not block. ``peer`` is ``None`` for all peers; a
+    name was already checked against ``peers()``, a plane against ``status()``.
+    """
+
+    def status(self) -> Status:
+        """The daemon as a whole."""
+
+    def peers(self) -> list[PeerInfo]:
+        """Every configured peer."""
+
+    def paths(self, peer: str | None) -> list[PathInfo]:
+        """Every path of every QP."""
+
+    def connections(self, peer: str | None) -> list[ConnInfo]:
+        """Every QP."""
+
+    def stats(self) -> StatsInfo:
+        """All counters."""
+
+    async def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
+        """Add a rule to the denylist; False when it was there.
+
+        Raises NoSuchElement, or CutsOff without ``force``.
+        """
+
+    async def allow(self, element: str, peer: str | None) -> None:
+        """Remove a rule. Raises NoSuchElement or NotDenied."""
+
+    def denied(self) -> list[DeniedInfo]:
+        """The rules of the denylist."""
+
+    def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
+        """None at once, then every path event."""
+
+    def drain(self, plane: int, force: bool) -> PlaneInfo:
+        """Take a plane out of service. mrcd.ports.LastPlane when none would be left."""
+
+    def undrain(self, plane: int) -> PlaneInfo:
+        """Put a plane back into service."""
+
+    async def probe(self, peer: str, plane: int | None, count: int) -> list[PathProbe]:
+        """Send EV probes over every path of one plane or all to a peer, and wait for answers."""
+
+    def faults(self) -> FaultsReply:
+        """What is at fault in the fabric."""
+
+    def fabric_map(self) -> MapReply:
+        """Every link and switch, as the survey sees it."""
+
+    def config_text(self) -> str:
+        """The running configuration as TOML that loads to an equal one."""
+
+    def config_diff(self, text: str) -> ConfigChanges:
+        """What applying a text would change. Raises ConfigError with every problem, or CannotApply
+        where a daemon does not change."""
+
+    async def config_apply(self, text: str, confirm_s: int) -> ConfigChanges:
+        """Apply a text; unless confirm_s is 0, the former one returns when not confirmed by then.
+
+        Raises ConfigError or CannotApply, and has changed nothing then.
+        """
+
+    def config_confirm(self) -> None:
+        """Keep what was applied. Raises CannotApply when nothing waits."""
+
+
+class Control(VarlinkInterface, name=INTERFACE):
+    """What mrcd on this host is doing, and which paths it may use."""
+
+    errors = (
+        NoSuchPeer,
+        NoSuchPlane,
+        LastUsablePlane,
+        BadElement,
+        NoPathLeft,
+        BadConfig,
+        NotApplicable,
+        NotPermitted,
+        Internal,
+    )
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._shared: MonitorSample | None = None
+
+    @varlinkmethod
+    def GetStatus(self) -> StatusReply:
+        """The daemon as a whole: its state, mrc0, the planes, the data path."""
+        return {"status": self._source.status()}
+
+    @varlinkmethod
+    def ListPeers(self) -> PeersReply:
+        """Every configured peer."""
+        return {"schema_version": SCHEMA_VERSION, "peers": self._source.peers()}
+
+    @varlinkmethod
+    def ListPaths(self, *, peer: str | None = None) -> PathsReply:
+        """Every path (an EV of a QP), of one peer or of all."""
+        self._check_peer(peer)
+        return {"schema_version": SCHEMA_VERSION, "paths": self._source.paths(peer)}
+
+    @varlinkmethod
+    def ListConnections(self, *, peer: str | None = None) -> ConnectionsReply:
+        """Every QP, of one peer or of all."""
+        self._check_peer(peer)
+        return {"schema_version": SCHEMA_VERSION, "connections": self._source.connections(peer)}
+
+    @varlinkmethod
+    def GetStats(self) -> StatsReply:
+        """All counters of the data path and the daemon."""
+        return {"stats": self._source.stats()}
+
+    @writes
+    @varlinkmethod
+    async def Deny(
+        self, *, element: str, peer: str | None = None, force: bool = False
+    ) -> DenyReply:
+        """Deny the paths that cross an element: an EV (0x10020000), plane (p1), switch (p1t1-2),
+        link (p1t0-1:p1t1-2), NIC link (h2:p1) or peer (h2); of one peer or of all."""
+        self._check_peer(peer)
+        try:
+            changed = await self._source.deny(element, peer, force=force)
+        except NoSuchElement as error:
+            raise BadElement({"element": element, "reason": str(error)}) from error
+        except CutsOff as error:
+            raise NoPathLeft({"element": element, "peers": [*error.peers]}) from error
+        return {"changed": changed, "rules": self._source.denied()}
+
+    @writes
+    @varlinkmethod
+    async def Allow(self, *, element: str, peer: str | None = None) -> DenyReply:
+        """Take back what Deny of the same element and peer did."""
+        self._check_peer(peer)
+        try:
+            await self._source.allow(element, peer)
+        except (NoSuchElement, NotDenied) as error:
+            raise BadElement({"element": element, "reason": str(error)}) from error
+        return {"changed": True, "rules": self._source.denied()}
+
+    @varlinkmethod
+    def ListDenied(self) -> DeniedReply:
+        """The rules of the denylist."""
+        return {"schema_version": SCHEMA_VERSION, "rules": self._source.denied()}
+
+    @varlinkmethod(delay_generator=False)
+    async def WatchPaths(self) -> AsyncIterator[WatchPathsReply]:
+        """A reply without an event at once, then one for each path that comes into use or goes
+        out of it, until the caller hangs up. Must be called with "more"."""
+        async with contextlib.aclosing(self._source.watch_paths()) as events:
+            async for event in events:
+                yield {"event": event}
+
+    @writes
+    @varlinkmethod
+    def Drain(self, *, plane: int, force: bool = False) -> PlaneReply:
+        """Take a plane out of service: nothing is sent on it, peers are told not to send to it."""
+        self._check_plane(plane)
+        try:
+            return {"plane": self._source.drain(plane, force)}
+        except LastPlane as error:
+            raise LastUsablePlane(plane=plane) from error
+
+    @writes
+    @varlinkmethod
+    def Undrain(self, *, plane: int) -> PlaneReply:
+        """Put a plane back into service, as far as its link allows."""
+        self._check_plane(plane)
+        return {"plane": self._source.undrain(plane)}
+
+    @writes
+    @varlinkmethod
+    async def ProbePaths(
+        self, *, peer: str, plane: int | None = None, count: int = 10
+    ) -> ProbesReply:
+        """Send count (1 to 100) EV probes over every path to a peer, of one plane or of all."""
+        self._check_peer(peer)
+        if plane is not None:
+            self._check_plane(plane)
+        if not 1 <= count <= PROBES_MAX:
+            raise InvalidParameter(parameter="count")
+        probes = await self._source.probe(peer, plane, count)
+        return {"schema_version": SCHEMA_VERSION, "probes": probes}
+
+    @varlinkmethod
+    def ListFaults(self) -> FaultsReply:
+        """Links and switches at fault, as the hosts' survey probes tell."""
+        return self._source.faults()
+
+    @varlinkmethod
+    def GetMap(self) -> MapReply:
+        """Every link and switch of the fabric, as the survey sees it."""
+        return self._source.fabric_map()
+
+    @varlinkmethod
+    def GetConfig(self) -> ConfigReply:
+        """The running configuration as TOML."""
+        return {"schema_version": SCHEMA_VERSION, "text": self._source.config_text()}
+
+    # It changes nothing, but makes the daemon read the fabric file that the text names.
+    @writes
+    @varlinkmethod
+    def DiffConfig(self, *, text: str) -> ChangesReply:
+        """What applying a configuration (TOML) would change, and whether it needs a restart."""
+        try:
+            return {"schema_version": SCHEMA_VERSION, "diff": self._source.config_diff(text)}
+        except ConfigError as error:
+            raise BadConfig({"problems": [*error.problems]}) from error
+        except CannotApply as error:
+            raise NotApplicable(reason=str(error)) from error
+
+    @writes
+    @varlinkmethod
+    async def ApplyConfig(self, *, text: str, confirm_s: int = 0) -> ChangesReply:
+        """Apply a configuration (TOML). With confirm_s (1 to 3600) the former one returns unless
+        ConfirmConfig is called within so many seconds."""
+        if not 0 <= confirm_s <= CONFIRM_MAX_S:
+            raise InvalidParameter(parameter="confirm_s")
+        try:
+            diff = await self._source.config_apply(text, confirm_s)
+        except ConfigError as error:
+            raise BadConfig({"problems": [*error.problems]}) from error
+        except CannotApply as error:
+            raise NotApplicable(reason=str(error)) from error
+        return {"schema_version": SCHEMA_VERSION, "diff": diff}
+
+    @writes
+    @varlinkmethod
+    def ConfirmConfig(self) -> None:
+        """Keep the configuration that ApplyConfig left to be confirmed."""
+        try:
+            self._source.config_confirm()
+        except CannotApply as error:
+            raise NotApplicable(reason=str(error)) from error
+
+    @varlinkmethod(delay_generator=False)
+    async def Monitor(self, *, interval_ms: int = 1000) -> AsyncIterator[MonitorReply]:
+        """A sample at once and then every interval_ms (10 to 3600000), until the caller hangs up.
+        Must be called with "more". A caller that is too slow misses samples, which are counted."""
+        if not INTERVAL_MIN_MS <= interval_ms <= INTERVAL_MAX_MS:
+            raise InvalidParameter(parameter="interval_ms")
+        loop = asyncio.get_running_loop()
+        interval = interval_ms / 1000
+        due, sample = loop.time(), None
+        while True:
+            missed = int((loop.time() - due) / interval)
+            sample = self._sample(sample)
+            yield {"sample": replace(sample, missed=missed)}
+            # Keep the cadence of the first sample, but never catch up with a burst.
+            due += interval * (1 + missed)
+            await asyncio.sleep(max(0.0, due - loop.time()))
+
+    def _sample(self, last: MonitorSample | None) -> MonitorSample:
+        """A sample later than the caller's last one; callers share those of the same moment."""
+        now, shared = time.monotonic_ns(), self._shared
+        if shared is None or now - shared.monotonic_ns > SHARED_NS or shared is last:
+            shared = self._shared = MonitorSample(
+                monotonic_ns=now,
+                status=self._source.status(),
+                peers=self._source.peers(),
+                stats=self._source.stats(),
+            )
+        return shared
+
+    def _check_plane(self, index: int) -> None:
+        known = [plane.index for plane in self._source.status().planes]
+        if index not in known:
+            raise NoSuchPlane({"plane": index, "known": [*known]})
+
+    def _check_peer(self, name: str | None) -> None:
+        if name is None:
+            return
+        known = [peer.name for peer in self._source.peers()]
+        if name not in known:
+            # The library's annotation asks for list[JSONValue], and lists are invariant.
+            raise NoSuchPeer({"name": name, "known": [*known]})

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One connection to the control socket: calls, streams, and what a bad client cannot do.
+
+A client that does not read harms nobody: a stream takes the next sample or event only when the
+one before has left, and the next call is looked at only when the replies to those before have. So
+at most one reply of each call waits in the daemon. A client that sends without end is hung up on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from asyncvarlink import (
+    FileDescriptorArray,
+    VarlinkInterfaceRegistry,
+    VarlinkInterfaceServerProtocol,
+    VarlinkMethodCall,
+    VarlinkMethodReply,
+    VarlinkMethodSignature,
+)
+from asyncvarlink.conversion import ConversionError
+from asyncvarlink.serviceinterface import InvalidParameter
+
+from mrcd.access import Access, Caller, is_writing
+from mrcd.log import get_logger
+from mrcd.refusals import Internal, NotPermitted
+
+CALL_MAX_BYTES = 1 << 20
+"""Of one call; a configuration is the largest there is."""
+CALLS_MAX = 64
+"""Calls that may wait behind one that is being answered."""
+
+log = get_logger()
+
+
+class ControlProtocol(VarlinkInterfaceServerProtocol):
+    """One connection.
+
+    Streams are run here and not by the library: it forgets to await ``aclose`` of a generator
+    whose client is gone, and leaves streams of closed connections asleep until their next sample.
+    """
+
+    def __init__(
+        self,
+        registry: VarlinkInterfaceRegistry,
+        access: Access,
+        caller: Caller,
+        on_gone: Callable[[ControlProtocol], None],
+    ) -> None:
+        super().__init__(registry)
+        self.caller = caller
+        self._lookup = registry.lookup_method
+        self._access = access
+        self._on_gone = on_gone
+        self._streams: set[asyncio.Future[None]] = set()
+        self._unsent: set[asyncio.Future[None]] = set()
+        self._unfinished = 0  # bytes of a call that has not ended yet
+        self._waiting = 0  # calls that have arrived and were not looked at
+
+    # ---- calls
+
+    def message_received(self, data: bytes, fds: FileDescriptorArray | None) -> None:
+        """Part of a call, or several."""
+        head, *ended = data.split(b"\0")
+        self._waiting += len(ended)
+        self._unfinished = len(ended[-1]) if ended else self._unfinished + len(head)
+        if self._unfinished > CALL_MAX_BYTES:
+            self._hang_up(f"a call of more than {CALL_MAX_BYTES} bytes")
+        elif self._waiting > CALLS_MAX:
+            self._hang_up(f"more than {CALLS_MAX} calls without waiting for a reply")
+        else:
+            try:
+                super().message_received(data, fds)
+            except (ValueError, RecursionError) as error:  # the library catches some of them
+                self._hang_up(f"what it sent is no call: {error}")
+
+    def error_received(self, err: Exception, data: bytes, fds: FileDescriptorArray | None) -> None:
+        """Not a call. Who speaks no varlink would wait for a reply for ever."""
+        self._hang_up(f"what it sent is no call: {err}")
+
+    def request_received(
+        self, obj: dict[str, Any], fds: FileDescriptorArray | None
+    ) -> asyncio.Future[None] | None:
+        """Answer a call; the next one waits until the reply has left."""
+        self._waiting -= 1
+        if self._streams:  # its reply would have to wait for the end of the stream
+            self._hang_up("a call on a connection that streams; it needs one of its own")
+            return None
+        answering = super().request_received(obj, fds)
+        if answering is None and not self._unsent:
+            return None
+        return asyncio.ensure_future(self._sent(answering))
+
+    async def _sent(self, answering: asyncio.Future[None] | None) -> None:
+        if answering is not None:
+            await answering
+        while self._unsent:
+            await asyncio.wait(self._unsent)
+
+    def send_reply(
+        self, reply: VarlinkMethodReply, fds: list[int] | None = None, autoclose: bool = True
+    ) -> asyncio.Future[None]:
+        """Put a reply into the queue."""
+        sent: asyncio.Future[None] = super().send_reply(reply, fds, autoclose)
+        self._unsent.add(sent)
+        sent.add_done_callback(self._unsent.discard)
+        return sent
+
+    def call_received(
+        self, call: VarlinkMethodCall, fds: FileDescriptorArray | None
+    ) -> asyncio.Future[None] | None:
+        """Look a method up, see whether the caller may call it, and run it."""
+        method, signature = self._lookup(call)
+        if is_writing(method) and not self._access.may_write(self.caller):
+            raise NotPermitted(
+                method=call.method_name, uid=self.caller.uid, writers=self._access.writers
+            )
+        if not signature.more:
+            reply: asyncio.Future[None] | None = super().call_received(call, fds)
+            return reply
+        try:
+            parameters = signature.parameter_type.fromjson(call.parameters)
+        except ConversionError as error:
+            raise InvalidParameter(parameter=_where(error)) from error
+        stream = asyncio.ensure_future(self._stream(method, signature, parameters))
+        self._streams.add(stream)
+        stream.add_done_callback(self._streams.discard)
+        # The library stops reading while a call runs, and so would not see its caller leave.
+        asyncio.get_running_loop().call_soon(self._listen)
+        return stream
+
+    def _listen(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    async def _stream(
+        self,
+        method: Callable[..., Any],
+        signature: VarlinkMethodSignature,
+        parameters: dict[str, Any],
+    ) -> None:
+        # A broken pipe and a cancellation both mean that nobody listens any more.
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            async with contextlib.aclosing(method(**parameters)) as results:
+                async for result in results:
+                    body = signature.return_type.tojson(result.parameters)
+                    reply = VarlinkMethodReply(body, continues=result.continues)
+                    # Shielded: the transport chokes on a cancelled future in its queue.
+                    await asyncio.shield(self.send_reply(reply))
+
+    def handle_call_exception(self, exc: BaseException, oneway: bool) -> None:
+        """A bug in a method is the daemon's log's business, too."""
+        log.error("control.call_failed", error=repr(exc), exc_info=exc)
+        raise Internal(message=f"{type(exc).__name__}: {exc}")
+
+    # ---- the end
+
+    def _hang_up(self, reason: str) -> None:
+        log.warning(
+            "control.client_dropped", reason=reason, uid=self.caller.uid, pid=self.caller.pid
+        )
+        self.abort()
+
+    def abort(self) -> None:
+        """Close at once; what was not sent is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def eof_received(self) -> None:
+        """The caller is gone; a stream that has nothing to say would never find out by writing."""
+        self._end_streams()
+        super().eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Both directions are closed."""
+        self._end_streams()
+        super().connection_lost(exc)
+        self._on_gone(self)
+
+    async def ended(self) -> None:
+        """Return when no stream runs any more."""
+        self._end_streams()
+        await asyncio.gather(*self._streams, return_exceptions=True)
+
+    def _end_streams(self) -> None:
+        for stream in self._streams:
+            stream.cancel()
+
+
+def _where(error: ConversionError) -> str:
+    return ".".join(str(step) for step in error.location) or error.message

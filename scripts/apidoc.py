@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# ruff: noqa: E501  # rows of Markdown tables
+"""Writes docs/api.md and docs/api.schema.json from the control interface and its types.
+
+Run it (`make docs`) when a method, a type or a command's output changes; a test compares.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncvarlink.interface import varlinksignature
+
+from cli.schema import OUTPUTS, meanings, schema
+from mrcd import model
+from mrcd.access import is_writing
+from mrcd.control import WATCHERS_MAX
+from mrcd.methods import Control
+from mrcd.model import SCHEMA_VERSION
+from mrcd.streams import CALL_MAX_BYTES, CALLS_MAX
+
+DOCS = Path(__file__).parents[1] / "docs"
+METHOD = re.compile(r"^method (\w+)\((.*)\) -> \((.*)\)$", re.MULTILINE)
+TYPE = re.compile(r"^type (\w+) \((.*)\)$", re.MULTILINE)
+ERROR = re.compile(r"^error (\w+) \((.*)\)$", re.MULTILINE)
+
+INTRODUCTION = f"""\
+<!-- SPDX-License-Identifier: GPL-2.0-only -->
+<!-- Written by `make docs` (scripts/apidoc.py); do not edit. -->
+# Control API
+
+[Methods](#methods) · [Types](#types) · [Errors](#errors) · [What --json prints](#what---json-prints)
+
+mrcd serves the [varlink](https://varlink.org) interface `io.mrcd.Control` on a unix socket,
+`/run/mrcd/mrcd.sock`: a call is a JSON object and a NUL byte, so is a reply. `mrcctl` uses nothing
+else. The interface describes itself:
+
+```
+varlinkctl introspect unix:/run/mrcd/mrcd.sock io.mrcd.Control
+varlinkctl call unix:/run/mrcd/mrcd.sock io.mrcd.Control.ListPaths '{{"peer": "h2"}}'
+mrcctl api interface
+```
+
+| rule | |
+|---|---|
+| who may call | *everybody* who can connect, or *writers* only: root, the user that mrcd runs as, and members of group `mrcd`, by the kernel's credentials of the process that connected. Others get `NotPermitted` |
+| versions | `schema_version` is {SCHEMA_VERSION}. Fields and methods are only ever added within a version; be prepared for unknown ones. `?` marks what may be null or left out |
+| streams | called with `"more": true`; replies come until the caller hangs up. A connection that streams takes no other calls |
+| slow callers | harm nobody else. What `Monitor` and `WatchPaths` could not deliver is left out and counted in `missed`. The next call of a connection is looked at when the reply to the one before has left |
+| limits | a call has at most {CALL_MAX_BYTES >> 20} MiB; {CALLS_MAX} calls may wait on a connection; {WATCHERS_MAX} connections of callers who may only watch. What breaks them, or is no JSON object, is hung up on |
+| units | in the names: `_us`, `_ns`, `_s`; times are CLOCK_MONOTONIC; `_psn` has 24 bits. Counters count since the data path was attached |
+"""
+
+
+def words(text: str | None) -> str:
+    """A docstring on one line."""
+    return " ".join((text or "").split())
+
+
+def api() -> str:
+    """The text of docs/api.md."""
+    described = Control.render_interface_description(comments=False)
+    parts = [INTRODUCTION, "## Methods\n", "| method | who | parameters and reply | |"]
+    parts.append("|---|---|---|---|")
+    for name, given, reply in sorted(METHOD.findall(described)):
+        method = getattr(Control, name)
+        who = "writers" if is_writing(method) else "everybody"
+        told = varlinksignature(method)
+        assert told is not None
+        stream = "; a stream" if told.more else ""
+        parts.append(
+            f"| `{name}` | {who} | `({given})` -> `({reply})`{stream} | {words(method.__doc__)} |"
+        )
+    parts += ["", "## Types\n"]
+    for name, members in sorted(TYPE.findall(described)):
+        parts += type_(name, members)
+    parts += ["## Errors\n", "| error | parameters | |", "|---|---|---|"]
+    docs = {error.__name__: words(error.__doc__) for error in Control.errors}
+    for name, members in sorted(ERROR.findall(described)):
+        parts.append(f"| `{name}` | `({members})` | {docs[name]} |")
+    parts += ["", "Beside these the errors of `org.varlink.service` occur: `InvalidParameter`,"]
+    parts += ["`MethodNotFound`, `InterfaceNotFound`, `ExpectedMore`.\n"]
+    parts += ["## What --json prints\n"]
+    parts.append(
+        "One object of this type, with `schema_version` beside its members; `path watch` and\n"
+        "`monitor` print one on each line. [api.schema.json](api.schema.json) is the JSON Schema\n"
+        "of all, which `mrcctl api schema` prints. Replies of methods that are no row here are\n"
+        "in the table of methods. What `lab`, `fabric plan`, `fabric check`, `sid verify`,\n"
+        "`doctor` and `datapath detach` print has a `schema_version`, too.\n"
+    )
+    parts += ["| command | type |", "|---|---|"]
+    parts += [f"| `mrcctl {name}` | `{kind.__name__}` |" for name, kind in OUTPUTS.items()]
+    replies = [kind for kind in dict.fromkeys(OUTPUTS.values()) if not is_dataclass(kind)]
+    parts += ["", "| type | members |", "|---|---|"]
+    parts += [f"| `{kind.__name__}` | {members_of(kind)} |" for kind in replies]
+    return "\n".join(parts) + "\n"
+
+
+def type_(name: str, members: str) -> list[str]:
+    """A section on a type: its docstring, and a row for each member."""
+    kind = getattr(model, name)
+    parts = [f"### {name}\n", f"{words(kind.__doc__)}\n", "| member | type | |", "|---|---|---|"]
+    meaning = meanings(kind)
+    kinds = dict(re.findall(r"(\w+): ((?:\([^)]*\)|[^,(]+)+)", members))
+    assert list(kinds) == [field.name for field in fields(kind)], name
+    parts += [f"| `{member}` | `{kinds[member]}` | {meaning.get(member, '')} |" for member in kinds]
+    return [*parts, ""]
+
+
+def members_of(kind: Any) -> str:
+    """The members of a reply that is no type of the interface."""
+    shown = []
+    for name, annotation in inspect.get_annotations(kind).items():
+        text = getattr(annotation, "__name__", str(annotation))
+        inner = [each.__name__ for each in getattr(annotation, "__args__", ())]
+        shown.append(f"`{name}: {f'[]{inner[0]}' if inner else text}`")
+    return ", ".join(shown)
+
+
+def schema_text() -> str:
+    """The text of docs/api.schema.json."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    (DOCS / "api.md").write_text(api())
+    (DOCS / "api.schema.json").write_text(schema_text())

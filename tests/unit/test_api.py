@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""docs/api.md and the JSON Schema are those of the code, and outputs are those of the schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from cli import exits
+from cli.main import mrcctl
+from cli.schema import OUTPUTS, meanings, schema
+from mrcd import model
+from mrcd.model import SCHEMA_VERSION, PathEvent
+from scripts import apidoc
+from tests.unit.control_double import CONFIG, FakeSource, serving
+
+DOCS = Path(__file__).parents[2] / "docs"
+# What prints JSON and needs no daemon, or more than one; versioned, but no type of the API.
+UNTYPED = {
+    "config check", "datapath detach", "fabric check", "fabric plan", "lab fault", "lab status",
+    "sid verify",
+}  # fmt: skip
+ARGUMENTS = {
+    "plane drain": ["1"], "plane undrain": ["1"], "path deny": ["p1"], "path allow": ["p1"],
+    "path probe": ["h2"], "config diff": ["-"], "config apply": ["-"],
+    "monitor": ["--count", "1", "--interval", "0.01"],
+}  # fmt: skip
+STREAMED = {"path watch"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "sock"
+
+
+def run(path: Path, *args: str) -> Result:
+    text = CONFIG.replace("2000", "100")
+    return CliRunner().invoke(mrcctl, ["--socket", str(path), *args], input=text)
+
+
+def commands(group: click.Group, *above: str) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, *above, name)
+        else:
+            yield " ".join([*above, name]), command
+
+
+def test_api_md_is_that_of_the_code() -> None:
+    assert (DOCS / "api.md").read_text() == apidoc.api(), "run `make docs`"
+
+
+def test_the_schema_in_docs_is_that_of_the_code(path: Path) -> None:
+    text = (DOCS / "api.schema.json").read_text()
+    assert text == apidoc.schema_text(), "run `make docs`"
+    assert json.loads(run(path, "api", "schema").output).items() >= json.loads(text).items()
+
+
+def test_every_command_that_prints_json_has_a_type() -> None:
+    printing = {
+        name
+        for name, command in commands(mrcctl)
+        if any("--json" in parameter.opts for parameter in command.params)
+    }
+    assert printing == set(OUTPUTS) | UNTYPED
+
+
+@pytest.mark.parametrize("name", sorted(set(OUTPUTS) - STREAMED))
+def test_output_is_of_its_type_and_says_its_version(path: Path, name: str) -> None:
+    source = FakeSource()
+    with serving(path, source):
+        if name == "path allow":
+            run(path, "path", "deny", "p1")
+        result = run(path, *name.split(), *ARGUMENTS.get(name, []), "--json")
+    assert result.exit_code == exits.DONE, result.output
+    printed = json.loads(result.stdout)
+    assert printed["schema_version"] == SCHEMA_VERSION
+    again = msgspec.to_builtins(msgspec.convert(printed, OUTPUTS[name]))
+    assert {"schema_version": SCHEMA_VERSION} | again == printed  # not a member more or less
+
+
+def test_an_event_of_a_path_says_its_version() -> None:
+    event = PathEvent(
+        time_ns=1, peer="h2", qp=0, ev=1, plane=0, t1=1, from_state="GOOD", to_state="SKIP",
+        cause="mark", sent_ns=None, rtt_ns=None, missed=0,
+    )  # fmt: skip
+    with click.testing.CliRunner().isolation() as (out, *_):
+        from cli.render import print_json_line
+
+        print_json_line(event)
+        assert json.loads(out.getvalue())["schema_version"] == SCHEMA_VERSION
+
+
+def holds(value: Any, kind: dict[str, Any], defs: dict[str, Any]) -> bool:
+    """Whether a value is of a JSON Schema, as far as ours use it."""
+    if "$ref" in kind:
+        return holds(value, defs[kind["$ref"].removeprefix("#/$defs/")], defs)
+    if "anyOf" in kind:
+        return any(holds(value, one, defs) for one in kind["anyOf"])
+    if "enum" in kind:
+        return value in kind["enum"]
+    if "const" in kind and value != kind["const"]:
+        return False
+    match kind["type"]:
+        case "object":
+            members = kind.get("properties", {})
+            return (
+                isinstance(value, dict)
+                and set(kind.get("required", ())) <= set(value) <= set(members)
+                and all(holds(value[name], members[name], defs) for name in value)
+            )
+        case "array":
+            return isinstance(value, list) and all(holds(v, kind["items"], defs) for v in value)
+        case "integer":
+            return isinstance(value, int)
+        case "number":
+            return isinstance(value, int | float)
+        case "string":
+            return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
+        case "null":
+            return value is None
+    raise AssertionError(kind)
+
+
+@pytest.mark.parametrize("name", ["status", "path list", "fault list", "fabric map", "monitor"])
+def test_output_is_what_the_schema_says(path: Path, name: str) -> None:
+    document = schema()
+    with serving(path, FakeSource()):
+        result = run(path, *name.split(), *ARGUMENTS.get(name, []), "--json")
+    printed = json.loads(result.stdout)
+    assert holds(printed, document["x-commands"][name], document["$defs"])
+    printed["more"] = 1
+    assert not holds(printed, document["x-commands"][name], document["$defs"])
+
+
+def test_meanings_are_the_comments_behind_fields() -> None:
+    assert meanings(model.PlaneInfo)["up"] == "administratively"
+    assert meanings(model.PlaneInfo)["sick"] == "why its health is in doubt"
+
+
+def test_the_running_interface_is_shown(path: Path) -> None:
+    with serving(path, FakeSource()):
+        output = run(path, "api", "interface").output
+    assert output.startswith("# What mrcd on this host is doing")
+    assert "method GetStatus() -> (status: Status)" in output

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""mrcctl config against a control server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli import exits
+from cli.main import mrcctl
+from tests.unit.control_double import CONFIG, FakeSource, serving
+
+OTHER = CONFIG.replace("2000", "100")
+FABRIC = """
+fabric = { planes = 2, t0 = 2, t1 = 1 }
+host = [
+    { name = "a", t0 = 1, port = 1, addresses = ["10.99.0.1/24"] },
+    { name = "b", t0 = 2, port = 1, addresses = ["10.99.0.2/24"] },
+]
+"""
+
+
+@pytest.fixture
+def source() -> FakeSource:
+    return FakeSource()
+
+
+@pytest.fixture
+def server(tmp_path: Path, source: FakeSource) -> Iterator[Path]:
+    with serving(tmp_path / "sock", source):
+        yield tmp_path / "sock"
+
+
+def run(path: Path, *args: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(mrcctl, ["--socket", str(path), "config", *args], input=text)
+
+
+def test_show_prints_what_apply_takes_and_that_changes_nothing(
+    server: Path, source: FakeSource
+) -> None:
+    shown = run(server, "show")
+    assert shown.output == CONFIG
+    applied = run(server, "apply", "-", text=shown.output)
+    assert (applied.exit_code, applied.output) == (exits.DONE, "no change\n")
+    assert source.config == CONFIG
+
+
+def test_diff_names_the_change_and_how_it_is_applied(server: Path, source: FakeSource) -> None:
+    result = run(server, "diff", "-", text=OTHER)
+    assert result.exit_code == exits.DONE
+    assert result.output == "transport.probe_pps: 2000 -> 100  [live]\n"
+    assert source.config == CONFIG
+    assert run(server, "diff", "-", "--check", text=OTHER).exit_code == exits.FAILED
+    assert run(server, "diff", "-", "--check", text=CONFIG).exit_code == exits.DONE
+
+
+def test_diff_says_what_needs_a_restart() -> None:
+    from cli.config import render
+    from mrcd.model import ConfigChange, ConfigChanges
+
+    changes = [
+        ConfigChange(path="transport.mpr", old="2048", new="4096", how="restart"),
+        ConfigChange(path="peer.b", old="[]", new=None, how="live"),
+    ]
+    assert render({"schema_version": 1, "diff": ConfigChanges(changes=changes)}).splitlines() == [
+        "transport.mpr: 2048 -> 4096  [restart]",
+        "peer.b: [] -> (removed)  [live]",
+        "1 of 2 need a restart: systemctl restart mrcd",
+    ]
+
+
+def test_apply_reads_a_file(server: Path, source: FakeSource, tmp_path: Path) -> None:
+    (tmp_path / "new.toml").write_text(OTHER)
+    result = run(server, "apply", str(tmp_path / "new.toml"))
+    assert result.exit_code == exits.DONE
+    assert result.output.splitlines()[-1] == "applied"
+    assert (source.config, source.unconfirmed) == (OTHER, None)
+
+
+def test_apply_until_confirmed(server: Path, source: FakeSource) -> None:
+    result = run(server, "apply", "-", "--confirm", "60", text=OTHER)
+    assert "returns in 60 s unless you run: mrcctl config confirm" in result.output
+    assert source.unconfirmed == CONFIG
+    assert run(server, "confirm").exit_code == exits.DONE
+    assert source.unconfirmed is None
+
+
+def test_nothing_to_confirm_exits_1(server: Path) -> None:
+    result = run(server, "confirm")
+    assert result.exit_code == exits.FAILED
+    assert result.stderr == (
+        "mrcctl: refused, nothing was changed: nothing waits to be confirmed\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["diff", "apply"])
+def test_every_problem_is_a_line_and_exits_2(
+    server: Path, source: FakeSource, command: str
+) -> None:
+    result = run(server, command, "-", text="[transport]\n")
+    assert result.exit_code == exits.USAGE
+    assert result.stderr.splitlines() == [
+        "mrcctl: refused, nothing was changed:",
+        "mrcd.toml: probe_pps: is missing",
+        "mrcd.toml: it is all wrong",
+    ]
+    assert source.config == CONFIG
+
+
+@pytest.mark.parametrize("seconds", ["0", "3601", "soon"])
+def test_a_bad_time_exits_2(server: Path, source: FakeSource, seconds: str) -> None:
+    assert run(server, "apply", "-", "--confirm", seconds, text=OTHER).exit_code == exits.USAGE
+    assert source.config == CONFIG
+
+
+def test_a_file_that_is_not_there_exits_1(server: Path) -> None:
+    result = run(server, "apply", "/nowhere/new.toml")
+    assert result.exit_code == exits.FAILED
+    assert "cannot read /nowhere/new.toml: No such file" in result.stderr
+
+
+def test_a_file_that_is_no_text_exits_2(server: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.toml").write_bytes(b"\xff\xfe")
+    assert run(server, "apply", str(tmp_path / "new.toml")).exit_code == exits.USAGE
+
+
+def test_without_a_file_the_daemons_own_is_meant(server: Path) -> None:
+    assert "cannot read /nowhere/mrcd.toml" in run(server, "diff").stderr
+
+
+class TestCheck:
+    """Needs no daemon."""
+
+    def file(self, folder: Path, name: str) -> str:
+        (folder / "fabric.toml").write_text(FABRIC)
+        (folder / "mrcd.toml").write_text(f'[host]\nname = "{name}"\nfabric = "fabric.toml"\n')
+        return str(folder / "mrcd.toml")
+
+    def test_good(self, tmp_path: Path) -> None:
+        file = self.file(tmp_path, "a")
+        result = run(tmp_path / "nobody", "check", file)
+        assert result.output == f"{file}: good: host a, 2 planes, 1 peers, mrc0 MTU 8872\n"
+        printed = json.loads(run(tmp_path / "nobody", "check", file, "--json").output)
+        assert printed["problems"] == []
+
+    @pytest.mark.parametrize("form", [[], ["--json"]])
+    def test_bad_exits_2_with_every_problem(self, tmp_path: Path, form: list[str]) -> None:
+        file = self.file(tmp_path, "z")
+        with open(file, "a") as more:
+            more.write("[transport]\nmpr = 3\n")
+        result = run(tmp_path / "nobody", "check", file, *form)
+        assert result.exit_code == exits.USAGE
+        assert "no such host" in result.stderr
+        assert "transport.mpr: 3" in result.stderr
+        if form:
+            assert len(json.loads(result.stdout)["problems"]) == 2
+
+    def test_without_a_file_it_asks_the_daemon_for_it(self, server: Path) -> None:
+        assert "/nowhere/mrcd.toml: cannot be read" in run(server, "check").stderr
+
+    def test_without_both_it_takes_the_default(self, tmp_path: Path) -> None:
+        assert "/etc/mrcd/mrcd.toml: " in run(tmp_path / "nobody", "check").stderr
