@@ -8,10 +8,18 @@ would be right". Nothing here touches the machine: whether an interface exists i
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_interface,
+    ip_network,
+)
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +76,18 @@ class Transport:
 
 
 @dataclass(frozen=True, slots=True)
+class Metrics:
+    """Where Prometheus may ask; `listen` is "address:port", or empty: nowhere."""
+
+    listen: str = ""
+
+    @property
+    def endpoint(self) -> tuple[str, int] | None:
+        """Address and port to listen on; None: nowhere."""
+        return _endpoint(self.listen) if self.listen else None
+
+
+@dataclass(frozen=True, slots=True)
 class Peer:
     """A remote host and the inner prefixes that are sent to it."""
 
@@ -92,6 +112,7 @@ class Config:
     interfaces: tuple[str, ...]
     transport: Transport
     peers: tuple[Peer, ...]
+    metrics: Metrics = Metrics()
 
     @property
     def mtu(self) -> int:
@@ -124,12 +145,13 @@ def _read_toml(path: Path, problems: list[str]) -> dict[str, Any]:
 def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
     host_table, mrc0_table = root.table("host"), root.table("mrc0")
     planes_table, transport_table = root.table("planes"), root.table("transport")
-    peer_tables = root.tables("peer")
+    metrics_table, peer_tables = root.table("metrics"), root.tables("peer")
     name = host_table.text("name", None)
     fabric_name = host_table.text("fabric", None)
     host_table.finish()
     root.finish()
     transport = _transport(transport_table)
+    metrics = _metrics(metrics_table)
     fabric_path = path.parent / (fabric_name or "")
     fabric = _fabric(fabric_path, problems) if fabric_name else None
     host = _known_host(host_table, "name", name, fabric)
@@ -138,7 +160,7 @@ def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
     peers = _peers(peer_tables, fabric, host, mrc0, path, problems)
     if fabric is None or host is None:
         return None
-    return Config(path, fabric_path, fabric, host, mrc0, interfaces, transport, peers)
+    return Config(path, fabric_path, fabric, host, mrc0, interfaces, transport, peers, metrics)
 
 
 # ---- sections ------------------------------------------------------------------------------
@@ -250,6 +272,29 @@ def _transport(table: Table) -> Transport:
         wrong = f"is smaller than mpr; at least {transport.mpr} slots hold one send window"
         table.problem("ring_slots", transport.ring_slots, wrong)
     return transport
+
+
+def _metrics(table: Table) -> Metrics:
+    listen = table.raw("listen", "")
+    table.finish()
+    if isinstance(listen, str) and (not listen or _endpoint(listen)):
+        return Metrics(listen)
+    wrong = 'must be an address and a port: "127.0.0.1:9971", "[::1]:9971"; "" is off'
+    table.problem("listen", listen, wrong)
+    return Metrics()
+
+
+def _endpoint(text: str) -> tuple[str, int] | None:
+    """Address and port of "address:port", IPv6 in brackets; None when it is neither."""
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([0-9.]+)):([0-9]{1,5})", text)
+    if found is None or not 1 <= int(found[3]) <= 65535:
+        return None
+    address: IPv4Address | IPv6Address
+    try:
+        address = IPv6Address(found[1]) if found[1] else IPv4Address(found[2])
+    except ValueError:
+        return None
+    return str(address), int(found[3])
 
 
 # ---- peers ---------------------------------------------------------------------------------

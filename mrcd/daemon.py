@@ -169,6 +169,13 @@ class Daemon:
             places.bpffs,
         )
         await stack.enter_async_context(ControlServer(places.socket, report))
+        if (endpoint_of_metrics := config.metrics.endpoint) is not None:
+            # Its library takes memory; only who wants metrics pays for it.
+            from mrcd.exporter import Exporter  # noqa: PLC0415
+            from mrcd.snapshot import Snapshots  # noqa: PLC0415
+
+            snapshots = Snapshots(config, datapath, table, peers, denials, survey, report)
+            await stack.enter_async_context(Exporter(endpoint_of_metrics, snapshots.take))
         log.info("daemon.ready", host=config.host.name, peers=len(config.peers))
         await self._stop.wait()
         report.stopping = True

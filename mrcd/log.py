@@ -41,6 +41,8 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "handshake.rejected": "A hand-shake message was refused; the reason is given.",
         "interface.created": "The daemon created a network interface.",
         "log.foreign": "A library logged a message; its text is in the field 'message'.",
+        "metrics.failed": "A scrape of the metrics raised an error; the next one may do better.",
+        "metrics.serving": "The metrics can be scraped over HTTP.",
         "path.allowed": "An operator took back what `path deny` had denied.",
         "path.denied": "An operator keeps packets off the paths that cross an element.",
         "path.withdrawn": "A path lost a packet or timed out and is no longer used.",

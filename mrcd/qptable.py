@@ -156,10 +156,13 @@ class QpTable:
             spare = tuple(a & ~u for a, u in zip(there, in_use, strict=True))
             planes = sum(1 << p for p, one in enumerate(sets) if one.evs)
             active = tuple(one.active for one in sets) + (0,) * (PLANES - len(sets))
+            before = self.view(index)  # what it carried is counted on over all its sessions
             self._dp.write(
                 "txs",
                 index,
                 _TX,
+                packets=before.tx["packets"],
+                retransmits=before.tx["retransmits"],
                 next=local.psn,
                 una=local.psn,
                 high=local.psn,
@@ -174,7 +177,14 @@ class QpTable:
                 used_all=sum(active),
                 floor=self._config.transport.ev_min_active or sum(active) // 4,
             )
-            self._dp.write("rxs", index, _RX, next=remote.psn, high=remote.psn)
+            self._dp.write(
+                "rxs",
+                index,
+                _RX,
+                next=remote.psn,
+                high=remote.psn,
+                packets=before.rx["packets"],
+            )
             self._write_qp(index, ABI.MRC_QP_RECEIVE, peer, local.qpn, remote.qpn, mpr)
 
     def _write_paths(self, peer: str, qp: int) -> tuple[evset.PlaneSet, ...]:

@@ -60,6 +60,7 @@ def test_load__defaults(folder: Path) -> None:
         4971, 4972, qps_per_peer=4, mpr=2048, ring_slots=8192, tick_us=1000,
         evs=128, ev_min_active=0, probe_pps=2000, xdp="auto", tc="auto",
     )  # fmt: skip
+    assert loaded.metrics.endpoint is None
     assert [peer.name for peer in loaded.peers] == ["h2", "h3"]
     assert loaded.peers[0].allowed == (ip_network("10.99.0.2/32"), ip_network("fd99::2/128"))
 
@@ -97,6 +98,8 @@ def test_load__everything_given(folder: Path) -> None:
         probe_pps = 50
         xdp = "generic"
         tc = "clsact"
+        [metrics]
+        listen = "[::1]:9971"
         [[peer]]
         name = "h3"
         allowed = ["172.16.3.0/24", "2001:db8::/32", "172.16.3.128/25"]
@@ -107,6 +110,7 @@ def test_load__everything_given(folder: Path) -> None:
     assert loaded.transport == config.Transport(
         4791, 4792, 16, 128, 128, 500, 256, 32, 50, "generic", "clsact"
     )
+    assert loaded.metrics.endpoint == ("::1", 9971)
     assert [peer.name for peer in loaded.peers] == ["h3"]
     assert len(loaded.peers[0].allowed) == 3
 
@@ -259,6 +263,27 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
             'peer[1].allowed: "0.0.0.0/0": covers part of plane 0\'s IPv4 range 10.100.0.0/16: '
             "packets would loop into mrc0",
         ),
+        *(
+            (
+                MINIMAL + f"[metrics]\nlisten = {value}",
+                f"metrics.listen: {value}: must be an address and a port: "
+                '"127.0.0.1:9971", "[::1]:9971"; "" is off',
+            )
+            for value in (
+                "9971",
+                '":9971"',
+                '"127.0.0.1"',
+                '"127.0.0.1:"',
+                '"127.0.0.1:0"',
+                '"127.0.0.1:65536"',
+                '"localhost:9971"',
+                '"::1:9971"',
+                '"[127.0.0.1]:9971"',
+                '"[::1:9971"',
+                '"300.0.0.1:9971"',
+            )
+        ),
+        (MINIMAL + "[metrics]\nport = 1", "metrics.port: 1: unknown key; known: listen"),
         (
             PEER2 + 'allowed = ["10.103.1.0/24"]',
             'peer[1].allowed: "10.103.1.0/24": covers part of plane 3\'s IPv4 range '

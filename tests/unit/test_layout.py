@@ -24,6 +24,7 @@ LINES_MAX = 800  # 400 is the aim; far beyond it a noun was missed
 
 # Pure: no clock, no socket, no process, no log. Time and packets come in as arguments.
 PURE = {
+    "mrcd.census",
     "mrcd.evprobe",
     "mrcd.envelope",
     "mrcd.evidence",
@@ -38,6 +39,7 @@ PURE = {
     "mrcd.layout",
     "mrcd.likelihood",
     "mrcd.loops",
+    "mrcd.metrics",
     "mrcd.model",
     "mrcd.ports",
     "mrcd.wire",

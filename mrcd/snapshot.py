@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A look at the whole daemon for the metrics: maps in batches, everything else from memory.
+
+With many peers it takes a while in sum, and the clock's thread wants the interpreter every
+millisecond: so it is taken in slices, with a pause between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+
+from mrcd import bpfsys
+from mrcd.abi import ABI
+from mrcd.census import Census, PeerCount, PlaneCount, planes_of
+from mrcd.config import Config
+from mrcd.datapath import Datapath
+from mrcd.denials import Denials
+from mrcd.handshake import State
+from mrcd.metrics import PeerSample, PlaneState, Snapshot
+from mrcd.model import Status
+from mrcd.peers import Peers
+from mrcd.qptable import ALL_PLANES, QpTable
+from mrcd.report import Report
+from mrcd.survey import Survey
+
+SLICE = 64
+"""QPs, and peers, looked at without a pause: below a millisecond."""
+PAUSE_S = 0.0005
+"""Long enough for a thread that waits for the interpreter to get it."""
+
+_BALANCE = ABI.structs["mrc_balance"].size
+_CLOCK = ABI.structs["mrc_clock"]
+_QP, _TX, _RX = (ABI.structs[name].size for name in ("mrc_qp", "mrc_tx", "mrc_rx"))
+_STATES = {State.ESTABLISHED: "established", State.SILENT: "silent"}
+
+
+async def census_of(datapath: Datapath, owners: list[int]) -> tuple[Census, int]:
+    """Count all QPs; `owners` has the peer of each. Returns how many are not DOWN, too."""
+    census, in_use, maps = Census(), 0, datapath.maps
+    qps = bpfsys.lookup_batch(maps["qps"], 0, len(owners), _QP)
+    for first in range(0, len(qps), SLICE):
+        size = min(SLICE, len(qps) - first)
+        txs = bpfsys.lookup_batch(maps["txs"], first, size, _TX)
+        rxs = bpfsys.lookup_batch(maps["rxs"], first, size, _RX)
+        for index, tx, rx in zip(range(first, first + size), txs, rxs, strict=True):
+            in_use += census.add(owners[index], qps[index], tx, rx)
+        await asyncio.sleep(PAUSE_S)
+    return census, in_use
+
+
+async def balances_of(datapath: Datapath, peers: int, planes: int) -> list[list[PlaneCount]]:
+    """The planes of each peer, by its index."""
+    found: list[list[PlaneCount]] = []
+    while len(found) < peers:
+        size = min(SLICE, peers - len(found))
+        rows = bpfsys.lookup_batch(datapath.maps["balances"], len(found), size, _BALANCE)
+        found += [planes_of(row, planes) for row in rows]
+        await asyncio.sleep(PAUSE_S)
+    return found
+
+
+class Snapshots:
+    """Takes them from live state, on the event loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        datapath: Datapath,
+        table: QpTable,
+        peers: Peers,
+        denials: Denials,
+        survey: Survey,
+        report: Report,
+    ) -> None:
+        self._config = config
+        self._dp = datapath
+        self._table = table
+        self._peers = peers
+        self._denials = denials
+        self._survey = survey
+        self._report = report
+        self._started = time.time()
+
+    async def take(self) -> Snapshot:
+        """The state of now, within the time it takes."""
+        fabric, sizes = self._config.fabric, self._dp.sizes
+        names = {index: name for name, index in self._table.indices.items()}
+        owners = [peer for peer in sorted(names) for _ in range(self._table.per_peer)]
+        census, in_use = await census_of(self._dp, owners)
+        balances = await balances_of(self._dp, len(names), fabric.planes)
+        status = self._report.status()
+        mask = sum(1 << plane.index for plane in status.planes if plane.usable)
+        peers = []
+        for index, name in sorted(names.items()):
+            count = census.peers.get(index, PeerCount())
+            peers.append(self._peer(name, count, balances[index], mask))
+            if len(peers) % SLICE == 0:
+                await asyncio.sleep(PAUSE_S)
+        return Snapshot(
+            host=status.host,
+            version=status.version,
+            routing=status.datapath.routing,
+            xdp=status.datapath.xdp,
+            tc=status.datapath.tc,
+            start_time_s=self._started,
+            degraded=len(status.reasons),
+            clock_runs=self._dp.read("clock", 0, _CLOCK)["ticks"],
+            ring_slots=sizes.ring_slots,
+            counters=self._dp.counters(),
+            planes=_planes(status),
+            plane_paths=census.planes[: fabric.planes],
+            peers=peers,
+            used={
+                "peers": len(names),
+                "qps": in_use,
+                "prefixes": sum(len(peer.allowed) for peer in self._config.peers),
+            },
+            capacity={
+                "peers": max(1, sizes.peers),
+                "qps": max(1, sizes.qps),
+                "prefixes": max(1, sizes.prefixes),
+            },
+            faults=Counter(named.fault.kind for named in self._survey.list.named),
+            survey_hosts_heard=self._survey.heard,
+            denied_rules=len(self._denials.listed()),
+        )
+
+    def _peer(self, name: str, count: PeerCount, planes: list[PlaneCount], mask: int) -> PeerSample:
+        heard = self._peers.heard_ns.get(name)
+        there = sum(1 << plane for plane, each in enumerate(planes) if each.open)
+        return PeerSample(
+            name=name,
+            state=_STATES.get(self._peers.state(name), "connecting"),
+            heard_age_s=None if heard is None else (time.monotonic_ns() - heard) / 1e9,
+            mtu=self._peers.mtu.get(name, self._config.mtu),
+            count=count,
+            planes=planes,
+            ports=mask & there & self._peers.port_mask.get(name, ALL_PLANES),
+        )
+
+
+def _planes(status: Status) -> list[PlaneState]:
+    return [
+        PlaneState(
+            index=plane.index,
+            interface=plane.interface,
+            carrier=plane.carrier,
+            usable=plane.usable,
+            drained=plane.drained,
+            sick=plane.sick is not None,
+            tx_packets=plane.tx_packets,
+            tx_bytes=plane.tx_bytes,
+            rx_packets=plane.rx_packets,
+            rx_bytes=plane.rx_bytes,
+        )
+        for plane in status.planes
+    ]
