@@ -38,6 +38,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "gateway.resolved": "A plane's gateway answered with its link-layer address.",
         "handshake.rejected": "A hand-shake message was refused; the reason is given.",
         "interface.created": "The daemon created a network interface.",
+        "interface.untuned": "A setting of mrc0 could not be made; the error says which.",
         "log.foreign": "A library logged a message; its text is in the field 'message'.",
         "path.allowed": "An operator took back what `path deny` had denied.",
         "path.denied": "An operator keeps packets off the paths that cross an element.",
