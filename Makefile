@@ -6,7 +6,7 @@ RESULTS := build/results
 MINUTES := 20
 SEED := 1
 
-.PHONY: help setup test test-unit test-bpf test-net lint format docs demo bench bench-paper soak clean
+.PHONY: help setup test test-unit test-bpf test-net lint format docs demo bench bench-paper soak wheel deb sbom lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,18 @@ bench-paper: setup ## the paper's experiments beside what was published, fail-ov
 
 soak: setup ## random faults for MINUTES=20 with checked traffic; SEED=1 chooses them (as root)
 	$(PYTHON) -m tests.bench.soak --minutes $(MINUTES) --seed $(SEED)
+
+wheel: setup ## build dist/mrcd-VERSION-py3-none-any.whl, the BPF sources inside
+	packaging/build.sh wheel
+
+deb: setup ## build dist/mrcd_VERSION_amd64.deb for Debian 12
+	packaging/build.sh deb
+
+sbom: deb ## list what the package carries and depends on, as CycloneDX, in dist/
+	$(PYTHON) packaging/sbom.py
+
+lock: setup ## choose anew what the package carries of PyPI, by version and hash
+	$(PYTHON) packaging/lock.py
 
 clean: ## remove .venv and everything built
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

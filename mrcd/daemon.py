@@ -201,15 +201,16 @@ class Daemon:
         await nl.create_veth(name, link, mtu=self._config.mtu)
         pins.record(self._places.bpffs, "device", name)
         for interface in (name, link):
-            for key, value in {"accept_ra": 0, "addr_gen_mode": 1, "autoconf": 0}.items():
-                Path(f"/proc/sys/net/ipv6/conf/{interface}/{key}").write_text(str(value))
+            for refused in sysfs.write_sysctls(interface):
+                log.warning("interface.untuned", interface=interface, error=refused)
         # TCP's large segments are cut, and every packet is summed, on the way to the other end.
         ethtool.set_features(name, tso=False, gso=False, sg=False, tx_checksum=False, gro=True)
         # With GRO and NAPI on mrc0, and none on a sender without TSO, deliveries are merged.
         ethtool.set_features(link, tso=False, gso=False, gro=False)
         # TCP may send from two CPUs in turn; each packet must reach the spray program in that
         # order, so all packets of a flow are handled on one CPU (docs/decisions/0002).
-        sysfs.write_interfaces([link], "queues/rx-0/rps_cpus", sysfs.cpu_mask(sysfs.all_cpus()))
+        if (error := await sysfs.spread_receiving(link)) is not None:
+            log.warning("interface.untuned", interface=link, error=error)
         await nl.set_link(name, arp=False, up=True)
         await nl.set_link(link, arp=False, up=True)
         for address in self._config.mrc0.addresses:

@@ -40,6 +40,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "gateway.resolved": "A plane's gateway answered with its link-layer address.",
         "handshake.rejected": "A hand-shake message was refused; the reason is given.",
         "interface.created": "The daemon created a network interface.",
+        "interface.untuned": "A setting of mrc0 could not be made; the error says which.",
         "log.foreign": "A library logged a message; its text is in the field 'message'.",
         "metrics.failed": "A scrape of the metrics raised an error; the next one may do better.",
         "metrics.serving": "The metrics can be scraped over HTTP.",

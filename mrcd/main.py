@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from pathlib import Path
 
 import click
 
-from mrcd import __version__, config, log
+from mrcd import __version__, capabilities, config, log
 from mrcd.control import ControlError
 from mrcd.daemon import Daemon, Places
 from mrcd.datapath import DatapathError
@@ -82,7 +81,7 @@ def main(
 
     Runs in the foreground until SIGTERM or SIGINT, and then takes down what it
     made. Exits with 0 when stopped, 1 on a failure, 2 on a bad configuration,
-    5 without the rights of root.
+    5 without the capabilities it needs.
     """
     log.configure(log_format)
     logger = log.get_logger()
@@ -98,8 +97,11 @@ def main(
             f"{len(settings.peers)} peers, {settings.mrc0.name} MTU {settings.mtu}"
         )
         return
-    if os.geteuid() != 0:
-        click.echo("mrcd: needs root: it loads BPF programs and creates interfaces", err=True)
+    if lacking := capabilities.lacking():
+        click.echo(
+            f"mrcd: lacks {', '.join(lacking)}: start it as root, or as the unit mrcd.service does",
+            err=True,
+        )
         sys.exit(EXIT_NOT_PERMITTED)
     logger.info("daemon.started", version=__version__, config=str(path), host=settings.host.name)
     try:

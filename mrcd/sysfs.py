@@ -1,22 +1,32 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Interface attributes that only sysfs has, in this process's network namespace.
+"""Settings of interfaces that only files have, in this process's network namespace.
 
 /sys shows the namespace of whoever mounted it. Where that is another one than
 ours, a sysfs of our own is opened with the mount system calls, attached nowhere.
+Only root may write there; an mrcd without root's rights relies on the rule in
+systemd/90-mrcd.rules, which has udev do it as soon as the interface appears.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterable, Iterator
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 _SYS_FSOPEN = 430
 _SYS_FSCONFIG = 431
 _SYS_FSMOUNT = 432
 _FSCONFIG_CMD_CREATE = 6
 _libc = ctypes.CDLL(None, use_errno=True)
+
+MRC0_SYSCTLS = {"accept_ra": 0, "addr_gen_mode": 1, "autoconf": 0}
+"""Of mrc0 and its other end: no address of the kernel's own making, no router to listen to."""
+UDEV_WAIT_S = 1.0
+"""udev hears of a new interface at once and needs some milliseconds."""
 
 
 def _call(number: int, *args: object) -> int:
@@ -58,6 +68,50 @@ def write_interfaces(names: Iterable[str], attribute: str, value: str) -> None:
                 os.write(fd, value.encode())
             finally:
                 os.close(fd)
+
+
+def write_sysctls(name: str, values: Mapping[str, int] = MRC0_SYSCTLS) -> list[str]:
+    """Write net.ipv6.conf.NAME.*; what is refused and not so already, an error text each.
+
+    CAP_NET_ADMIN is enough, but containers have /proc/sys read-only.
+    """
+    refused = []
+    for key, value in values.items():
+        file = Path(f"/proc/sys/net/ipv6/conf/{name}/{key}")
+        try:
+            file.write_text(str(value))
+        except OSError as error:
+            if file.read_text().strip() != str(value):
+                refused.append(f"net.ipv6.conf.{name}.{key} is not {value}: {error.strerror}")
+    return refused
+
+
+async def spread_receiving(name: str) -> str | None:
+    """Have an interface's packets handled on every CPU, a flow's on one; an error text if not.
+
+    Writes receive packet steering where that is allowed, else waits until udev's rule has.
+    """
+    mask = cpu_mask(all_cpus())
+    with contextlib.suppress(PermissionError):
+        write_interfaces([name], "queues/rx-0/rps_cpus", mask)
+        return None
+    interface = Path("/sys/class/net", name)
+    try:
+        if int((interface / "ifindex").read_text()) != socket.if_nametoindex(name):
+            return f"/sys shows another network namespace than that of {name}"
+        file = interface / "queues/rx-0/rps_cpus"
+        with contextlib.suppress(OSError):
+            file.write_text(mask)
+        deadline = asyncio.get_running_loop().time() + UDEV_WAIT_S
+        while not file.read_text().strip("0,\n"):
+            if asyncio.get_running_loop().time() > deadline:
+                return (
+                    f"{file} is 0 and only root may write it: is udev's rule 90-mrcd.rules there?"
+                )
+            await asyncio.sleep(0.01)
+    except OSError as error:
+        return f"receive packet steering of {name}: {error}"
+    return None
 
 
 def all_cpus() -> int:

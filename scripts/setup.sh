@@ -17,6 +17,7 @@ PACKAGES=(
 	python3-bpfcc # bcc; PyPI's package of that name is something else
 	python3-venv
 	rsync # traffic of a real application in the benchmarks
+	systemd # systemd-analyze, for the tests of the units
 )
 KERNEL=$(uname -r)
 MODULES=/lib/modules/$KERNEL

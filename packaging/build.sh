@@ -1,0 +1,90 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# Builds what is given away, into dist/: `wheel`, or `deb`, the package for Debian 12 (as root the
+# first time, to install Debian's tools). Called by make; takes the files that git knows, as they
+# are now, so nothing left over from earlier work gets in.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PYTHON=$PWD/.venv/bin/python
+DIST=$PWD/dist
+WORK=$PWD/build/package
+DEB_TOOLS=(debhelper dpkg-dev)
+VERSION=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' mrcd/__init__.py)
+if [[ -z ${SOURCE_DATE_EPOCH:-} ]]; then
+	SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)
+fi
+export SOURCE_DATE_EPOCH
+PIP=("$PYTHON" -m pip --quiet --disable-pip-version-check)
+
+say() { echo "package: $*"; }
+die() {
+	echo "package: $*" >&2
+	exit 1
+}
+
+# A copy of the sources in $1.
+export_tree() {
+	rm -rf "$1"
+	mkdir -p "$1"
+	if git rev-parse --git-dir >/dev/null 2>&1; then
+		git ls-files -z --cached --others --exclude-standard |
+			tar --create --null --files-from=- --ignore-failed-read 2>/dev/null |
+			tar --extract --directory="$1"
+	else
+		tar --create --exclude=./.venv --exclude=./build --exclude=./dist . |
+			tar --extract --directory="$1"
+	fi
+}
+
+build_wheel() {
+	export_tree "$WORK/wheel"
+	mkdir -p "$DIST"
+	"${PIP[@]}" wheel --no-deps --wheel-dir "$DIST" "$WORK/wheel"
+	say "dist/mrcd-$VERSION-py3-none-any.whl"
+}
+
+install_tools() {
+	local tool missing=()
+	for tool in "${DEB_TOOLS[@]}"; do
+		dpkg-query -W -f '${db:Status-Status}' "$tool" 2>/dev/null | grep -qx installed ||
+			missing+=("$tool")
+	done
+	[[ ${#missing[@]} -gt 0 ]] || return 0
+	[[ $EUID -eq 0 ]] || die "needs ${missing[*]}: sudo apt-get install ${missing[*]}"
+	say "apt-get install ${missing[*]}"
+	apt-get update -q -o=Dpkg::Use-Pty=0 >&2
+	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
+		-o=Dpkg::Use-Pty=0 "${missing[@]}" >&2
+}
+
+build_deb() {
+	local tree=$WORK/deb/mrcd-$VERSION
+	install_tools
+	build_wheel
+	export_tree "$tree"
+	cp -r "$tree/packaging/debian" "$tree/debian"
+	# Man pages and completions are made from the programs, where the Makefile knows how.
+	if make --dry-run man >/dev/null 2>&1; then
+		make --no-print-directory man
+		cp -r build/man "$tree/man"
+	fi
+	mkdir "$tree/wheels"
+	cp "$DIST/mrcd-$VERSION-py3-none-any.whl" "$tree/wheels"
+	"${PIP[@]}" download --require-hashes --only-binary :all: --no-deps \
+		--dest "$tree/wheels" --requirement packaging/vendor.txt
+	(cd "$tree" && dpkg-buildpackage --build=binary --unsigned-changes --no-pre-clean) \
+		>"$WORK/deb/log" 2>&1 || {
+		tail -n 40 "$WORK/deb/log" >&2
+		die "dpkg-buildpackage failed; all it said is in $WORK/deb/log"
+	}
+	cp "$WORK/deb/mrcd_${VERSION}_"*.deb "$DIST"
+	say "dist/$(basename "$WORK/deb/mrcd_${VERSION}_"*.deb)"
+}
+
+case ${1:-} in
+wheel) build_wheel ;;
+deb) build_deb ;;
+*) die "usage: $0 wheel|deb" ;;
+esac

@@ -1,0 +1,55 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""Print stanzas of debian/copyright for the Python packages that are carried in a folder."""
+
+import re
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+
+OWN = "mrcd"
+ON_DEBIAN = {
+    "Apache License": "Apache-2.0",
+    "GNU GENERAL PUBLIC LICENSE": "GPL-2",
+    "GNU LIBRARY GENERAL PUBLIC LICENSE": "LGPL-2",
+    "GNU LESSER GENERAL PUBLIC LICENSE": "LGPL-2.1",
+}
+"""Headings of licences whose text every Debian system has, and its file's name."""
+
+
+def indented(text: str) -> str:
+    """A text as the value of a field, the first line apart."""
+    return "\n".join(f" {line.rstrip()}" if line.strip() else " ." for line in text.splitlines())
+
+
+def body(text: str) -> str:
+    """A licence as Debian wants it: by reference where it has the text."""
+    heading = text.lstrip().splitlines()[0].strip()
+    if heading in ON_DEBIAN:
+        return (
+            f" On Debian systems, the text is in /usr/share/common-licenses/{ON_DEBIAN[heading]}."
+        )
+    return indented(text)
+
+
+def main(folder: str) -> None:
+    for package in sorted(distributions(path=[folder]), key=lambda found: found.name):
+        if package.name == OWN:
+            continue
+        metadata = package.metadata
+        files = package.files or []
+        texts = [Path(str(file.locate())) for file in files if "dist-info/licenses/" in str(file)]
+        author = metadata["Author-email"] or metadata["Author"] or "its authors"
+        # A short name must not have blanks but between its parts.
+        licence = metadata["License-Expression"] or metadata["License"]
+        short = re.sub(r"\b(OR|AND)\b", lambda word: word[0].lower(), licence)
+        tops = sorted({str(file).split("/")[0] for file in files} - {".."})
+        print(f"\nFiles: {' '.join(f'usr/lib/mrcd/*/{top}/*' for top in tops)}")
+        print(f"Copyright: {author}")
+        print(f"License: {short}")
+        for text in texts:
+            print(body(text.read_text()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

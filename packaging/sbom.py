@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Write dist/mrcd-VERSION.cdx.json: what the Debian package carries and depends on (CycloneDX 1.6).
+
+    make sbom
+
+Read from the package itself: the Python packages inside by their metadata and the lock's hashes,
+Debian's by the field Depends, in the versions this machine has or would install.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import distributions
+from pathlib import Path
+
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.model import HashAlgorithm, HashType, Property
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+
+ROOT = Path(__file__).resolve().parents[1]
+DIST = ROOT / "dist"
+LOCK = ROOT / "packaging" / "vendor.txt"
+RELEASE = {"distro": "debian-12"}
+DEBIAN_LICENCES = {
+    "iproute2": "GPL-2.0-only",
+    "libc6": "LGPL-2.1-or-later",
+    "linux-headers-amd64": "GPL-2.0-only",
+    "python3": "PSF-2.0",
+    "python3-bpfcc": "Apache-2.0",
+    "systemd": "LGPL-2.1-or-later",
+    "udev": "LGPL-2.1-or-later",
+}
+"""Of the packages in Depends, from their copyright files, which not all are for programs."""
+licence = LicenseFactory().make_from_string
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A Python package inside the Debian package."""
+
+    name: str
+    version: str
+    licence: str
+
+
+def newest_package() -> Path:
+    """The package that `make deb` made last."""
+    found = sorted(DIST.glob("mrcd_*_amd64.deb"), key=lambda file: file.stat().st_mtime)
+    if not found:
+        sys.exit(f"sbom: no package in {DIST}: run `make deb` first")
+    return found[-1]
+
+
+def field(package: Path, name: str) -> str:
+    """A field of a Debian package."""
+    return subprocess.run(
+        ["dpkg-deb", "--field", package, name], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def carried(package: Path) -> list[Carried]:
+    """The Python packages inside, mrcd's own not among them."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
+        places = [str(place) for place in Path(folder).glob("usr/lib/mrcd/lib/*/site-packages")]
+        inside = [found.metadata for found in distributions(path=places)]
+    named = {each["Name"].lower(): each for each in inside}
+    return [
+        Carried(name, each["Version"], each["License-Expression"] or each["License"])
+        for name, each in sorted(named.items())
+        if name != "mrcd"
+    ]
+
+
+def required(package: Path) -> Iterator[str]:
+    """The names in Depends, of alternatives the first."""
+    names = {re.split(r"[ (|]", each.strip(), maxsplit=1)[0] for each in
+             field(package, "Depends").split(",")}  # fmt: skip
+    yield from sorted(names)
+
+
+def version_here(name: str) -> str | None:
+    """The version of a Debian package that is installed, or would be."""
+    shown = subprocess.run(
+        ["apt-cache", "policy", name], capture_output=True, text=True, check=False
+    ).stdout
+    versions = dict(re.findall(r"^  (Installed|Candidate): (\S+)$", shown, re.MULTILINE))
+    known = [versions.get(key, "(none)") for key in ("Installed", "Candidate")]
+    return next((version for version in known if version != "(none)"), None)
+
+
+def from_pypi(found: Carried, digest: str) -> Component:
+    """A Python package inside."""
+    return Component(
+        type=ComponentType.LIBRARY,
+        name=found.name,
+        version=found.version,
+        bom_ref=f"pypi:{found.name}",
+        purl=PackageURL("pypi", None, found.name, found.version),
+        licenses=[licence(found.licence)],
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest.removeprefix("sha256:"))],
+        properties=[Property(name="mrcd:place", value="inside the package, /usr/lib/mrcd")],
+    )
+
+
+def from_debian(name: str) -> Component:
+    """A package of Debian."""
+    if name not in DEBIAN_LICENCES:
+        sys.exit(f"sbom: {name} is in Depends: write its licence into DEBIAN_LICENCES")
+    version = version_here(name)
+    return Component(
+        type=ComponentType.LIBRARY,
+        name=name,
+        version=version,
+        bom_ref=f"deb:{name}",
+        purl=PackageURL("deb", "debian", name, version, RELEASE),
+        licenses=[licence(DEBIAN_LICENCES[name])],
+        properties=[Property(name="mrcd:place", value="installed by apt")],
+    )
+
+
+def bill(package: Path) -> Bom:
+    """All of it."""
+    text = LOCK.read_text()
+    hashes = dict(re.findall(r"^(\S+)==\S+ --hash=(\S+)$", text, re.MULTILINE))
+    parts = [from_pypi(found, hashes[found.name]) for found in carried(package)]
+    parts += [from_debian(name) for name in required(package)]
+    version = field(package, "Version")
+    bom = Bom(
+        components=parts,
+        serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"mrcd_{version}_amd64.deb"),
+    )
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    bom.metadata.timestamp = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)
+    bom.metadata.component = Component(
+        type=ComponentType.APPLICATION,
+        name="mrcd",
+        version=version,
+        bom_ref="mrcd",
+        purl=PackageURL("deb", None, "mrcd", version, {"arch": "amd64"}),
+        licenses=[licence("GPL-2.0-only")],
+    )
+    bom.register_dependency(bom.metadata.component, parts)
+    return bom
+
+
+def main() -> None:
+    """Write the file."""
+    package = newest_package()
+    bom = bill(package)
+    file = DIST / f"mrcd-{field(package, 'Version')}.cdx.json"
+    file.write_text(JsonV1Dot6(bom).output_as_string(indent=2) + "\n")
+    print(f"package: {file.relative_to(ROOT)}: {len(bom.components)} components")
+
+
+if __name__ == "__main__":
+    main()

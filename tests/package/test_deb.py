@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The Debian package: built, looked into, installed into a copy of this machine, removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from mrcd import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+DIST = ROOT / "dist"
+DEB = DIST / f"mrcd_{__version__}_amd64.deb"
+SITE = "usr/lib/mrcd/lib/python3.11/site-packages"
+
+IN_A_COPY = """\
+set -e
+mount -t tmpfs scratch {scratch}
+mkdir {scratch}/upper {scratch}/work {scratch}/root
+mount -t overlay -o lowerdir=/,upperdir={scratch}/upper,workdir={scratch}/work copy {scratch}/root
+mount --bind /proc {scratch}/root/proc
+mount -t tmpfs run {scratch}/root/run
+# What was fetched and built is not there: an installed mrcd must not need it.
+mount -t tmpfs hidden {scratch}/root{checkout}
+cp {deb} {scratch}/root/run/mrcd.deb
+exec chroot {scratch}/root /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin sh -ec "$1"
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    """The package of this checkout and its bill of materials."""
+    if os.geteuid() != 0:
+        pytest.skip("installing packages needs root: run the tests as root")
+    done = subprocess.run(
+        ["make", "--no-print-directory", "sbom"], cwd=ROOT, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def in_a_copy(scratch: Path, script: str) -> str:
+    """The output of a shell script on a copy of this machine that vanishes at the end."""
+    if "overlay" not in Path("/proc/filesystems").read_text():
+        pytest.skip("this kernel has no overlay file system to copy the machine with")
+    outer = IN_A_COPY.format(scratch=scratch, checkout=ROOT, deb=DEB)
+    done = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", outer, "sh", script],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def field(name: str) -> str:
+    done = subprocess.run(
+        ["dpkg-deb", "--field", DEB, name], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unpacked")
+    subprocess.run(["dpkg-deb", "--extract", DEB, folder], check=True)
+    return folder
+
+
+def test_it_is_for_debian_12() -> None:
+    needs = field("Depends")
+    assert "python3-bpfcc" in needs
+    assert "python3 (<< 3.12)" in needs
+    assert "linux-headers" in needs
+    assert field("Version") == __version__
+
+
+def test_everything_is_inside(unpacked: Path) -> None:
+    for name in (
+        "lib/systemd/system/mrcd.service",
+        "lib/systemd/system/mrcd.socket",
+        "lib/udev/rules.d/90-mrcd.rules",
+        "usr/lib/sysctl.d/90-mrcd.conf",
+        "usr/lib/sysusers.d/mrcd.conf",
+        "usr/lib/tmpfiles.d/mrcd.conf",
+        "usr/share/bash-completion/completions/mrcctl",
+        "usr/share/zsh/vendor-completions/_mrcctl",
+        "usr/share/fish/vendor_completions.d/mrcctl.fish",
+        "usr/share/doc/mrcd/examples/mrcd.toml",
+        "usr/share/doc/mrcd/copyright",
+    ):
+        assert (unpacked / name).is_file(), name
+        assert (unpacked / name).stat().st_size > 0, name
+    sources = {file.name for file in (ROOT / "bpf").iterdir() if file.suffix in {".c", ".h"}}
+    assert {file.name for file in (unpacked / "usr/share/mrcd/bpf").iterdir()} == sources
+    assert not list(unpacked.rglob("*.pyc"))
+
+
+def test_modules_are_those_of_the_checkout(unpacked: Path) -> None:
+    for package in ("mrcd", "mrcd/fabric", "cli"):
+        ours = {file.name for file in (ROOT / package).glob("*.py")}
+        assert {file.name for file in (unpacked / SITE / package).glob("*.py")} == ours
+
+
+def test_licences_of_what_is_carried_are_named(unpacked: Path) -> None:
+    text = (unpacked / "usr/share/doc/mrcd/copyright").read_text()
+    for folder in (unpacked / SITE).glob("*.dist-info"):
+        if not folder.name.startswith("mrcd-"):
+            assert folder.name in text
+
+
+def test_an_installed_mrcd_needs_no_checkout(tmp_path: Path) -> None:
+    # Headers and udev need not be on a machine that only tests.
+    output = in_a_copy(
+        tmp_path,
+        """
+        cd /
+        dpkg --force-depends --install /run/mrcd.deb >/run/log 2>&1 || { cat /run/log; exit 1; }
+        mrcctl --version
+        mrcctl datapath --help | head -n 1
+        mrcd --check-config --config /usr/share/doc/mrcd/examples/mrcd.toml
+        /usr/lib/mrcd/bin/python3 -c 'import mrcd.loader; print(mrcd.__file__)
+print(len(mrcd.loader.source()))'
+        find /usr/lib/mrcd -name '*.pyc' | head -n 1
+        getent passwd mrcd
+        stat -c '%U:%G %a %n' /var/lib/mrcd
+        """,
+    )
+    assert f"mrcctl, version {__version__}" in output
+    assert "Usage: mrcctl datapath" in output
+    assert "mrcd.toml: good: host a" in output
+    assert f"/{SITE}/mrcd/__init__.py" in output
+    assert ".pyc" in output
+    assert re.search(r"^mrcd:x:\d+:\d+:MRC daemon:/var/lib/mrcd:/usr/sbin/nologin$", output, re.M)
+    assert "mrcd:mrcd 750 /var/lib/mrcd" in output
+
+
+def test_purging_leaves_nothing(tmp_path: Path) -> None:
+    output = in_a_copy(
+        tmp_path,
+        """
+        cd /
+        dpkg --force-depends --install /run/mrcd.deb >/run/log 2>&1 || { cat /run/log; exit 1; }
+        mkdir -p /etc/mrcd
+        cp /usr/share/doc/mrcd/examples/*.toml /etc/mrcd
+        dpkg --force-depends --install /run/mrcd.deb >/run/log 2>&1 || { cat /run/log; exit 1; }
+        dpkg --remove mrcd >/run/log 2>&1 || { cat /run/log; exit 1; }
+        ls /etc/mrcd
+        echo purging
+        dpkg --purge mrcd >/run/log 2>&1 || { cat /run/log; exit 1; }
+        find /usr /etc /lib /var/lib /run -path '*mrcd*' ! -path /run/mrcd.deb \
+            ! -path '/var/lib/systemd/*' ! -path '/usr/share/mime/*'
+        """,
+    )
+    removed, purged = output.split("purging\n")
+    assert removed.split() == ["fabric.toml", "mrcd.toml"]
+    assert purged == ""
+
+
+def test_the_bill_of_materials_is_complete(unpacked: Path) -> None:
+    text = (DIST / f"mrcd-{__version__}.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    parts = {part["purl"].split("@")[0]: part for part in json.loads(text)["components"]}
+    carried = {
+        folder.name.split("-")[0].lower().replace("_", "-")
+        for folder in (unpacked / SITE).glob("*.dist-info")
+    } - {"mrcd"}
+    names = {name.removeprefix("pkg:pypi/") for name in parts if "pypi" in name}
+    assert names == carried
+    assert "pkg:deb/debian/python3-bpfcc" in parts
+    for part in parts.values():
+        assert part["licenses"], part
+        assert part["version"], part

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The files of systemd/: what systemd 252 and its security analysis say of them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mrcd import capabilities, sysfs
+
+ROOT = Path(__file__).parents[2]
+SYSTEMD = ROOT / "systemd"
+EXPOSURE_MAX = 2.5
+
+
+def settings(text: str) -> dict[str, list[str]]:
+    """Every value of every key of a unit, sections thrown together."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if "=" in line and not line.startswith("#"):
+            key, value = line.split("=", 1)
+            found.setdefault(key, []).append(value)
+    return found
+
+
+SERVICE = settings((SYSTEMD / "mrcd.service").read_text())
+SOCKET = settings((SYSTEMD / "mrcd.socket").read_text())
+
+
+def verify(folder: Path, service: str) -> str:
+    """What systemd-analyze has against the units, "" when nothing."""
+    # It looks for the programs, too, and mrcd is not installed on this machine.
+    (folder / "mrcd.service").write_text(service.replace("/usr/sbin/mrcd ", "/usr/bin/true "))
+    (folder / "mrcd.socket").write_text((SYSTEMD / "mrcd.socket").read_text())
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, sorted(folder.glob("mrcd.*")))],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def test_systemd_has_nothing_against_the_units(tmp_path: Path) -> None:
+    assert verify(tmp_path, (SYSTEMD / "mrcd.service").read_text()) == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("Type=notify", "Type=notify-reload", "Failed to parse"),  # of systemd 253
+        ("WatchdogSec=", "WatchdogSecs=", "Unknown key"),
+        ("ReadWritePaths=/", "ReadWritePaths=", "not absolute"),
+    ],
+)
+def test_systemd_would_complain(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    version = subprocess.run(["systemctl", "--version"], capture_output=True, text=True, check=True)
+    if "notify-reload" in new and int(version.stdout.split()[1]) > 252:
+        pytest.skip("this systemd is newer than 252 and knows notify-reload")
+    service = (SYSTEMD / "mrcd.service").read_text()
+    assert old in service
+    assert complaint in verify(tmp_path, service.replace(old, new))
+
+
+def test_the_service_is_hardened() -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", str(SYSTEMD / "mrcd.service")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    exposure = re.search(r"Overall exposure level for mrcd\.service: ([0-9.]+)", done.stdout)
+    assert exposure is not None, done.stdout
+    assert float(exposure[1]) <= EXPOSURE_MAX, done.stdout
+
+
+def test_the_service_has_the_capabilities_that_mrcd_needs() -> None:
+    assert SERVICE["CapabilityBoundingSet"] == SERVICE["AmbientCapabilities"]
+    assert set(SERVICE["AmbientCapabilities"][0].split()) == set(capabilities.NEEDED)
+
+
+def test_nothing_starts_without_a_configuration() -> None:
+    for unit in (SERVICE, SOCKET):
+        assert unit["ConditionPathExists"] == ["/etc/mrcd/mrcd.toml"]
+
+
+def test_the_control_socket_is_for_the_group() -> None:
+    assert SOCKET["ListenStream"] == ["/run/mrcd/mrcd.sock"]
+    assert SOCKET["SocketMode"] == ["0660"]
+    assert SOCKET["SocketGroup"] == SERVICE["Group"] == ["mrcd"]
+
+
+def test_the_user_of_the_service_is_made() -> None:
+    done = subprocess.run(
+        ["systemd-sysusers", "--dry-run", str(SYSTEMD / "mrcd.sysusers")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    users = [line.split()[1] for line in (SYSTEMD / "mrcd.sysusers").read_text().splitlines()
+             if line.startswith("u ")]  # fmt: skip
+    assert users == SERVICE["User"]
+    assert "mrcd" in done.stdout + done.stderr
+
+
+def test_folders_belong_to_the_user_of_the_service() -> None:
+    lines = [
+        line.split()
+        for line in (SYSTEMD / "mrcd.tmpfiles").read_text().splitlines()
+        if line.startswith("d ")
+    ]
+    owners = {line[1]: (line[2], line[3]) for line in lines}
+    assert owners["/run/mrcd"] == (SERVICE["RuntimeDirectoryMode"][0], "mrcd")
+    assert owners["/var/lib/mrcd"] == (SERVICE["StateDirectoryMode"][0], "mrcd")
+
+
+def test_sysctls_are_those_that_the_daemon_sets() -> None:
+    text = (SYSTEMD / "90-mrcd.conf").read_text()
+    for key, value in sysfs.MRC0_SYSCTLS.items():
+        for interface in ("mrc0", "mrc0p"):
+            assert f"-net.ipv6.conf.{interface}.{key} = {value}\n" in text
