@@ -314,9 +314,11 @@ int mrc_learn(struct __sk_buff *skb)
 		tx->high = sc->high;
 	if (sc->rtt) {
 		rtt_sample(tx, sc->rtt);
-		if ((b->shares >> (id >> 5 & 0x38) & 0xff) >= MRC_SHARE_FULL)
+		if ((b->shares >> (id >> 5 & 0x38) & 0xff) >= MRC_SHARE_FULL) {
+			tx->queue_at_ns = now;
 			tx->queue_rtt_ns += tx->queue_rtt_ns ?
 				(s32)(sc->rtt - tx->queue_rtt_ns) >> 3 : sc->rtt;
+		}
 	}
 	learn_reordering(tx, h, now, sc->rule);
 	/* SACKs overtake each other too: what an older one misses may be here by now */

@@ -83,6 +83,8 @@ struct mrc_balance {             /* map balances[peer] */
 	__u64 port_id;           /* Port Status Update that said so, see bpf/endpoint.h; atomic */
 	__u64 heard_ports;       /* the same as its newest SACKs say; racy */
 	__u64 judged_ns;
+	__u64 ecn_ns;            /* when ecn_flows was emptied; racy */
+	__u64 ecn_flows;         /* a bit for the ports of each TCP flow that was marked CE; racy */
 	__u64 acked[MRC_MAX_PLANES];  /* packets since the plane was judged; racy */
 	__u64 lost[MRC_MAX_PLANES];   /* the same; racy */
 	__u64 marked[MRC_MAX_PLANES]; /* SACKs with m = SKIP_ONCE; racy */
@@ -138,6 +140,7 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 used_all;          /* paths in use; lock */
 	__u32 floor;             /* ev_min_active: below it a path that still delivers stays; daemon */
 	__u64 reo_ns;            /* when that was learnt or halved last; lock */
+	__u64 queue_at_ns;       /* when queue_rtt_ns was measured last; lock */
 	__u64 early_ns;          /* not before this is a packet dropped early; racy */
 	__u64 packets;           /* taken from mrc0; lock */
 	__u64 retransmits;       /* sent again; lock */

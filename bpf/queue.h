@@ -8,34 +8,57 @@
  * now and then where it does not. Nothing else than TCP is touched. A plane
  * that gave up part of its share does not count: its queue is answered by
  * sending it less, not by sending less.
+ *
+ * What TCP sends again never speaks ECN (RFC 3168, 6.1.5), and losing it once
+ * more costs a time-out: flows that were marked are remembered by a bit of
+ * their ports, and their other packets left alone.
  */
 #ifndef MRC_QUEUE_H
 #define MRC_QUEUE_H
 
 #define EARLY_DROP_GAP_NS 10000000ull
+#define QUEUE_FRESH_NS 100000000ull /* a queue that was not measured for so long is no more */
+#define ECN_FORGET_NS 100000000000ull /* flows that were marked are remembered so long */
 
 #define QUEUE_PASS 0
 #define QUEUE_DROP 1
 
 static __always_inline int too_long(const struct mrc_tx *tx, const struct mrc_host *h)
 {
-	return tx->queue_rtt_ns > tx->min_rtt_ns + h->queue_target_ns;
+	return tx->queue_rtt_ns > tx->min_rtt_ns + h->queue_target_ns &&
+	       bpf_ktime_get_ns() - tx->queue_at_ns < QUEUE_FRESH_NS;
+}
+
+/* Remember that the flow with these ports speaks ECN. */
+static __always_inline void flow_marked(struct mrc_balance *b, u64 flow)
+{
+	u64 now = bpf_ktime_get_ns();
+
+	if (now - b->ecn_ns > ECN_FORGET_NS) {
+		b->ecn_ns = now;
+		b->ecn_flows = 0;
+	}
+	b->ecn_flows |= flow;
+	count(MRC_C_TX_CE);
 }
 
 /* Mark the inner packet, or say that it should be dropped. Changes the skb's data in place. */
-static __always_inline int signal_queue(struct __sk_buff *skb, struct mrc_tx *tx)
+static __always_inline int signal_queue(struct __sk_buff *skb, struct mrc_tx *tx,
+					struct mrc_balance *b)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	__u8 *ip = data + MRC_ETH_LEN;
-	__u32 sum, old, now16;
+	__u32 sum, old, now16, ports;
 	__be16 *check;
-	u64 now;
+	u64 now, flow;
 
-	if (data + MRC_ETH_LEN + 20 > end)
+	if (data + MRC_ETH_LEN + MRC_IP6_LEN + 4 > end) /* as long as IPv4 and TCP are, too */
 		return QUEUE_PASS;
 	if (skb->protocol == bpf_htons(MRC_ETH_P_IP)) {
 		if (ip[9] != 6)
 			return QUEUE_PASS;
+		ports = bpf_ntohl(*(__be32 *)(ip + MRC_IP4_LEN));
+		flow = 1ull << ((ports ^ ports >> 16) & 63);
 		if (ip[1] & 3) {
 			old = ip[0] << 8 | ip[1];
 			now16 = old | 3;
@@ -45,20 +68,22 @@ static __always_inline int signal_queue(struct __sk_buff *skb, struct mrc_tx *tx
 			sum = (sum & 0xffff) + (sum >> 16);
 			*check = bpf_htons(~sum);
 			ip[1] |= 3;
-			count(MRC_C_TX_CE);
+			flow_marked(b, flow);
 			return QUEUE_PASS;
 		}
 	} else {
 		if (ip[6] != 6)
 			return QUEUE_PASS;
+		ports = bpf_ntohl(*(__be32 *)(ip + MRC_IP6_LEN));
+		flow = 1ull << ((ports ^ ports >> 16) & 63);
 		if (ip[1] & 0x30) {
 			ip[1] |= 0x30;
-			count(MRC_C_TX_CE);
+			flow_marked(b, flow);
 			return QUEUE_PASS;
 		}
 	}
 	/* Acknowledgements carry no window worth shrinking. */
-	if (skb->len < CFG_MTU / 2)
+	if (skb->len < CFG_MTU / 2 || (b->ecn_flows & flow))
 		return QUEUE_PASS;
 	now = bpf_ktime_get_ns();
 	if (now < tx->early_ns)

@@ -11,11 +11,12 @@ import pytest
 from mrcd import bpfsys
 from mrcd.abi import ABI
 from mrcd.wire import Data, decode_frame
-from tests.bpf.packets import ip4, ip6
+from tests.bpf.packets import Far, ip4, ip6
 from tests.bpf.rig import RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig, clock_passes
 
 TCP, UDP = 6, 17
 GAP_NS = 10_000_000  # EARLY_DROP_GAP_NS of bpf/queue.h
+FRESH_NS = 100_000_000  # QUEUE_FRESH_NS
 NOT_ECT, ECT1, ECT0, CE = range(4)
 
 
@@ -58,9 +59,11 @@ def queued(rig: Rig) -> Rig:
     rig.tune(queue_target_ns=1_000_000)
     kind = ABI.structs["mrc_tx"]
     raw = bytearray(rig.dp.read_raw("txs", 0, kind.size))
-    for name, value in (("queue_rtt_ns", 5_200_000), ("min_rtt_ns", 200_000)):
-        at = kind.fields[name].offset
-        raw[at : at + 4] = value.to_bytes(4, "little")
+    now = time.monotonic_ns()
+    measured = {"queue_rtt_ns": 5_200_000, "min_rtt_ns": 200_000, "queue_at_ns": now}
+    for name, value in measured.items():
+        field = kind.fields[name]
+        raw[field.offset : field.offset + field.size] = value.to_bytes(field.size, "little")
     bpfsys.update(rig.dp.maps["txs"], bytes(4), bytes(raw))
     return rig
 
@@ -95,6 +98,40 @@ def test_tcp_without_ecn_is_dropped_now_and_then(queued: Rig, packet_of: type) -
     assert data.payload == packet_of(TCP, NOT_ECT)
     assert data.bth.psn == before["next"]  # no PSN was spent on what was dropped
     assert queued.free_slots("tx_free") == RING_SLOTS - 1
+
+
+def again(packet: bytes) -> bytes:
+    """As TCP sends it again: without ECN."""
+    return (v4 if packet[0] >> 4 == 4 else v6)(TCP, NOT_ECT)
+
+
+@pytest.mark.parametrize("packet", [v4(TCP, ECT0), v6(TCP, ECT0)], ids=["v4", "v6"])
+def test_what_a_marked_flow_sends_again_is_not_dropped(queued: Rig, packet: bytes) -> None:
+    assert ecn_of(sprayed(queued, packet)) == CE
+    for _ in range(3):
+        clock_passes(GAP_NS)
+        assert sprayed(queued, again(packet)) == again(packet)
+    assert "drop_early" not in queued.counted()
+
+
+@pytest.mark.parametrize("packet", [v4(TCP, ECT0), v6(TCP, ECT0)], ids=["v4", "v6"])
+def test_a_queue_that_was_measured_long_ago_is_not_signalled(queued: Rig, packet: bytes) -> None:
+    """Nothing measures it while nothing is sent; a lone retransmission would be dropped for ever."""
+    clock_passes(FRESH_NS)
+    assert sprayed(queued, packet) == packet
+    assert sprayed(queued, again(packet)) == again(packet)
+    assert queued.counted().keys() & {"tx_ce", "drop_early"} == set()
+
+
+def test_a_round_trip_says_when_the_queue_was_measured(rig: Rig, far: Far) -> None:
+    sent = decode_frame(rig.spray(v4(UDP, NOT_ECT)).frame)
+    assert isinstance(sent, Data)
+    assert sent.body.timestamp is not None
+    before = time.monotonic_ns()
+    rig.arrive(far.sack(sent.bth.psn, trigger=sent.bth.psn, ts=sent.body.timestamp.tx_timestamp))
+    tx = rig.tx()
+    assert tx["queue_rtt_ns"] > 0
+    assert before <= tx["queue_at_ns"] <= time.monotonic_ns()
 
 
 @pytest.mark.parametrize(
