@@ -116,7 +116,7 @@ def test_what_a_marked_flow_sends_again_is_not_dropped(queued: Rig, packet: byte
 
 @pytest.mark.parametrize("packet", [v4(TCP, ECT0), v6(TCP, ECT0)], ids=["v4", "v6"])
 def test_a_queue_that_was_measured_long_ago_is_not_signalled(queued: Rig, packet: bytes) -> None:
-    """Nothing measures it while nothing is sent; a lone retransmission would be dropped for ever."""
+    """Nothing measures it while nothing is sent: a lone retransmission would never arrive."""
     clock_passes(FRESH_NS)
     assert sprayed(queued, packet) == packet
     assert sprayed(queued, again(packet)) == again(packet)
