@@ -157,8 +157,9 @@ static __always_inline void out_of_step(u32 qp, struct mrc_tx *tx)
 	struct mrc_event ev = { .kind = MRC_EVENT_OUT_OF_STEP, .qp = qp };
 
 	tx->absurd++;
-	if ((tx->absurd & (ABSURD_SACKS - 1)) == 0)
-		events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP);
+	if ((tx->absurd & (ABSURD_SACKS - 1)) == 0 &&
+	    events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP))
+		count(MRC_C_EVENT_LOST);
 }
 
 /* Takes a SACK apart: what caused it and what has arrived. mrc_learn() does the rest. */

@@ -34,7 +34,8 @@ static __always_inline void report_move(u32 qp, u32 id, const struct mrc_path *p
 	ev.rtt_ns = path->srtt_ns;
 	ev.sent_ns = sent;
 	ev.time_ns = now;
-	events.ringbuf_output(&ev, sizeof(ev), 0);
+	if (events.ringbuf_output(&ev, sizeof(ev), 0))
+		count(MRC_C_EVENT_LOST);
 }
 
 /*

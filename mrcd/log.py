@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, TextIO
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
-LogFormat = Literal["console", "json"]
+from mrcd.journal import JournalLogger, is_journal
+
+LogFormat = Literal["console", "json", "journal"]
 
 EVENTS: Mapping[str, str] = MappingProxyType(
     {
@@ -84,13 +86,16 @@ def configure(
 ) -> None:
     """Send the log to ``stream`` (stderr), one event a line.
 
-    ``log_format`` None means console on a terminal and JSON elsewhere. ``strict`` makes an
+    ``log_format`` None means console on a terminal, the journal's own fields where ``stream`` leads
+    to it, and JSON elsewhere. ``strict`` makes an
     unregistered event name an error. Messages of libraries that use the standard ``logging``
     arrive as event ``log.foreign``, warnings and above only.
     """
     stream = sys.stderr if stream is None else stream
     if log_format is None:
         log_format = "console" if stream.isatty() else "json"
+        if is_journal(stream):
+            log_format = "journal"
     stages: list[Processor] = [
         *([check_registered] if strict else []),
         structlog.contextvars.merge_contextvars,
@@ -100,7 +105,7 @@ def configure(
     structlog.configure(
         processors=stages,
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(stream),
+        logger_factory=_factory(log_format, stream),
         # A cached logger would ignore a second configure, which tests need.
         cache_logger_on_first_use=not strict,
     )
@@ -114,6 +119,13 @@ def get_logger(**fields: Any) -> FilteringBoundLogger:
     return logger
 
 
+def _factory(log_format: LogFormat, stream: TextIO) -> Callable[..., Any]:
+    if log_format == "journal":
+        logger = JournalLogger(stream)
+        return lambda *_args: logger
+    return structlog.PrintLoggerFactory(stream)
+
+
 def _renderers(log_format: LogFormat, *, colors: bool) -> list[Processor]:
     # Plain tracebacks in both: the default ones print every local variable, secrets included.
     if log_format == "console":
@@ -125,6 +137,8 @@ def _renderers(log_format: LogFormat, *, colors: bool) -> list[Processor]:
                 exception_formatter=structlog.dev.plain_traceback,
             ),
         ]
+    if log_format == "journal":  # which has the time, and takes fields as they are
+        return [structlog.processors.format_exc_info, _as_keywords]
     return [
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
         structlog.processors.format_exc_info,
@@ -137,6 +151,11 @@ def _lead_with_event(_logger: Any, _method: str, event: EventDict) -> EventDict:
     """Processor: time, level and event first, so that a line can be read by eye."""
     leading = {key: event.pop(key) for key in ("time", "level", "event") if key in event}
     return {**leading, **event}
+
+
+def _as_keywords(_logger: Any, _method: str, event: EventDict) -> tuple[tuple[()], EventDict]:
+    """Processor: the fields become the logger's keyword arguments."""
+    return (), event
 
 
 class _Foreign(logging.Handler):

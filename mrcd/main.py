@@ -64,9 +64,9 @@ async def _serve(settings: config.Config, places: Places) -> None:
 )
 @click.option(
     "--log-format",
-    type=click.Choice(["console", "json"]),
+    type=click.Choice(["console", "json", "journal"]),
     default=None,
-    help="Default: console on a terminal, json otherwise.",
+    help="Default: console on a terminal, journal where stderr leads to it, json otherwise.",
 )
 @click.version_option(__version__, prog_name="mrcd")
 def main(

@@ -18,6 +18,7 @@ PACKAGES=(
 	python3-venv
 	rsync # traffic of a real application in the benchmarks
 	systemd # systemd-analyze, for the tests of the units
+	tshark # the tests of wireshark/mrc.lua; 22 MB to fetch, 128 MB with its libraries
 )
 KERNEL=$(uname -r)
 MODULES=/lib/modules/$KERNEL

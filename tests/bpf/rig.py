@@ -30,6 +30,7 @@ from mrcd.fabric.routing import SRV6, Routing
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.loops import loops_of
 from mrcd.qptable import QpTable, evs_per_plane, words
+from mrcd.ringbuf import RingBuffer
 
 XDP_DROP, XDP_PASS, XDP_TX = 1, 2, 3
 TC_UNSPEC, TC_SHOT, TC_REDIRECT = 0xFFFFFFFF, 2, 7
@@ -123,6 +124,8 @@ class Rig:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # bcc wants names as bytes
             self.dp.maps, self.dp.programs, self.report = loader.load(sizes)
+        events = self.dp.maps["events"]
+        self.events = RingBuffer(events, bpfsys.map_info(events)[3])
         self.table = QpTable(self.dp, self.config)
         self._used_qps: set[int] = set()
         self._host: dict[str, Any] = {}
@@ -166,6 +169,7 @@ class Rig:
         for tap in (self.mrc0, *self.wires):
             tap.close()
         netns.delete(self.namespace)
+        self.events.close()
         self.dp.close()
 
     def sent(self) -> list[tuple[int, bytes]]:
@@ -203,6 +207,7 @@ class Rig:
             self.take_slots(name)
             self.give_slots(name, range(RING_SLOTS))
         self._become(host, **transport)
+        self.events.take()
         self.sent()
         self.delivered()
         self._counted = self.dp.counters()

@@ -229,6 +229,16 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
         Case(one("mrcd_drops_total", "5x20", 'reason="no_path"'), 10),
     ),
+    "MrcdDamage": (
+        Case(
+            one("mrcd_drops_total", "0+60x20", 'reason="icrc"'), 15, ({**HOST, "reason": "icrc"},)
+        ),
+        Case(one("mrcd_drops_total", "7x20", 'reason="icrc"'), 15),
+    ),
+    "MrcdEventsLost": (
+        Case(one("mrcd_event_lost_total", "5x3 9x4"), 6, (HOST,)),
+        Case(one("mrcd_event_lost_total", "5x9"), 6),
+    ),
     "MrcdForeignPackets": (
         Case(
             one("mrcd_drops_total", "0+600x30", 'reason="sid"'),

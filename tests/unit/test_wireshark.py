@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The Wireshark dissector, run by tshark on the golden packets, against mrcd's own codec."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrcd.wire import (
+    WIRE,
+    Data,
+    DecodeError,
+    Eeth,
+    Envelope,
+    Erth,
+    Ip4,
+    Neth,
+    Packet,
+    Peth,
+    Sack,
+    Timestamp,
+    decode_frame,
+    encode_frame,
+)
+from tests import oracle
+from tests.unit.test_docs_reference import cells, section
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "wireshark" / "mrc.lua"
+SOURCE = SCRIPT.read_text()
+VECTORS = sorted(path.stem for path in (ROOT / "tests" / "vectors").glob("*.hex"))
+TRIMMED = [name for name in VECTORS if name.startswith("data-trimmed")]
+FIELDS = [f"mrc.{name}" for name in re.findall(r'^field\("\w+", "([\w.]+)"', SOURCE, re.M)]
+EXPERTS = re.findall(r'ProtoExpert\.new\(\s*"([\w.]+)"', SOURCE)
+Row = dict[str, str]
+
+
+def tshark(
+    frames: Sequence[bytes], folder: Path, *options: str, fields: Sequence[str] = ()
+) -> list[Row]:
+    """What tshark says of Ethernet frames: the fields of each that it has."""
+    program = shutil.which("tshark")
+    assert program is not None, "tshark is not installed: run make setup"
+    file = folder / "frames.pcap"
+    records = (struct.pack("=IIII", 0, 0, len(each), len(each)) + each for each in frames)
+    file.write_bytes(struct.pack("=IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + b"".join(records))
+    wanted = [*FIELDS, *EXPERTS, "_ws.col.Info", "_ws.lua.error", *fields]
+    command = [program, "-n", "-X", f"lua_script:{SCRIPT}", "-r", str(file), "-T", "fields"]
+    command += [part for name in wanted for part in ("-e", name)] + ["-E", "occurrence=f", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    assert done.returncode == 0, done.stderr
+    rows = [dict(zip(wanted, line.split("\t"), strict=True)) for line in done.stdout.splitlines()]
+    assert len(rows) == len(frames)
+    assert [row["_ws.lua.error"] for row in rows if row["_ws.lua.error"]] == []
+    return [{name: value for name, value in row.items() if value} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
+    """What tshark says of the golden packets."""
+    frames = [oracle.vector(name) for name in VECTORS]
+    rows = tshark(
+        frames, tmp_path_factory.mktemp("golden"), fields=("ip.dst", "ipv6.dst", "udp.dstport")
+    )
+    return dict(zip(VECTORS, rows, strict=True))
+
+
+# ---- what the codec says, in the dissector's words
+
+
+def stamp(timestamp: Timestamp) -> dict[str, int]:
+    return {
+        "ts.time": timestamp.tx_timestamp,
+        "ts.tsr": timestamp.tsr,
+        "ts.ftype": timestamp.ftype,
+    }
+
+
+def of_envelope(around: Envelope, *, ecmp: bool) -> dict[str, int]:
+    if isinstance(around.inner, Ip4):
+        encap = WIRE.MRC_ENCAP_ECMP4
+    elif around.outer is not None:
+        encap = WIRE.MRC_ENCAP_FULL
+    else:
+        encap = WIRE.MRC_ENCAP_ECMP6 if ecmp else WIRE.MRC_ENCAP_REDUCED
+    # Over IPv6 without uSIDs the label repeats the upper half.
+    ev = around.ev & 0xFFFF0000 if encap == WIRE.MRC_ENCAP_ECMP6 else around.ev
+    choice = "ev.t1" if encap <= WIRE.MRC_ENCAP_REDUCED else "ev.entropy"
+    return {
+        "encap": encap, "ev": ev, "ev.plane": ev >> WIRE.MRC_EV_PLANE_SHIFT,
+        choice: ev >> WIRE.MRC_EV_T1_SHIFT & WIRE.MRC_EV_T1_MASK, "ev.spare": ev & 0xFFFF,
+    }  # fmt: skip
+
+
+def of_body(packet: Packet) -> dict[str, int]:
+    body = packet.body
+    match body:
+        case Neth():
+            return {
+                "neth.type": body.type, "neth.nxt": body.nxt, "neth.reason": body.reason,
+                "neth.vendor": body.vendor, "neth.entropy": body.entropy,
+                "neth.spdcid": body.spdcid, "neth.dpdcid": body.dpdcid, "neth.psn": body.psn,
+                "neth.cc_type": body.cc_type, "neth.time": body.tx_timestamp,
+            }  # fmt: skip
+        case Peth():
+            return {
+                "peth.type": 0, "peth.nxt": 0, "peth.vendor": body.vendor,
+                "peth.probe_id": body.probe_id, "peth.spdcid": body.spdcid,
+                "peth.dpdcid": body.dpdcid, "peth.entropy": body.entropy, **stamp(body.timestamp),
+            }  # fmt: skip
+        case Erth() | Eeth():
+            found = {
+                "endpoint.op": body.op, "endpoint.ports": body.port_status_mask,
+                "endpoint.entropy": body.entropy, "endpoint.id": packet.bth.psn & 0xFFFF,
+                **stamp(body.timestamp),
+            }  # fmt: skip
+            if isinstance(body, Erth):
+                return found | {"endpoint.vendor": body.vendor}
+            return found | {"endpoint.service_ns": body.service_time_ns}
+    if isinstance(packet, Data):
+        write = packet.body
+        found = {
+            "meth.rqmsn": write.rqmsn, "meth.msn": write.msn, "reth.va": write.va,
+            "reth.rkey": write.rkey, "reth.length": write.length,
+        }  # fmt: skip
+        return found | (stamp(write.timestamp) if write.timestamp else {})
+    assert isinstance(packet, Sack)
+    seth, cc = packet.body, packet.cc_state
+    caused = (
+        {"seth.probe_id": seth.probe_id}
+        if seth.probe_reply
+        else {
+            "seth.ack_psn_offset": seth.ack_psn_offset,
+            "seth.ack_psn": seth.cack + seth.ack_psn_offset & WIRE.MRC_PSN_MASK,
+        }
+    )
+    return caused | {
+        "seth.type": seth.type, "seth.nxt": seth.nxt, "seth.m": seth.verdict,
+        "seth.pr": seth.probe_reply, "seth.entropy": seth.entropy, "seth.spdcid": seth.spdcid,
+        "seth.dpdcid": seth.dpdcid, "seth.down": seth.down, "seth.cack": seth.cack,
+        "seth.cc_type": seth.cc_type, "seth.mpr": seth.mpr, "seth.sack_offset": seth.sack_offset,
+        "seth.duplicate": bool(seth.cc_flags & WIRE.MRC_CC_FLAG_DUPLICATE),
+        "seth.delayed": bool(seth.cc_flags & WIRE.MRC_CC_FLAG_DELAYED),
+        "seth.bitmap": seth.bitmap, "cc.time": cc.tx_timestamp, "cc.ooo": cc.ooo,
+        "cc.restore": cc.restore_cwnd, "cc.penalty": cc.penalty, "cc.bytes": cc.received,
+    }  # fmt: skip
+
+
+def expected(packet: Packet, *, ecmp: bool) -> dict[str, int]:
+    bth = packet.bth
+    return {
+        **of_envelope(packet.envelope, ecmp=ecmp), "bth.opcode": bth.opcode,
+        "bth.se": bth.solicited, "bth.m": bth.migration, "bth.pad": 0, "bth.tver": 0,
+        "bth.pkey": bth.pkey, "bth.dqpn": bth.dqpn, "bth.ackreq": bth.ackreq, "bth.rtx": bth.rtx,
+        "bth.ts": bth.ts, "bth.psn": bth.psn, **of_body(packet), "icrc.good": True,
+    }  # fmt: skip
+
+
+SHOWN_BESIDE = {"usids", "ts.us", "seth.arrived", "icrc", "trimmed"}
+
+
+def numbers(row: Row) -> dict[str, int]:
+    """The dissector's fields that are numbers."""
+    return {
+        name.removeprefix("mrc."): int(value, 0)
+        for name, value in row.items()
+        if name in FIELDS and name.removeprefix("mrc.") not in SHOWN_BESIDE
+    }
+
+
+def psns(text: str) -> set[int]:
+    """ "0x00f00d-0x00f00e, 0x00f010" """
+    found: set[int] = set()
+    for part in filter(None, text.split(", ")):
+        low, _, high = part.partition("-")
+        span = (int(high or low, 16) - int(low, 16)) & WIRE.MRC_PSN_MASK
+        found |= {int(low, 16) + step & WIRE.MRC_PSN_MASK for step in range(span + 1)}
+    return found
+
+
+# ---- golden packets
+
+
+@pytest.mark.parametrize("name", [name for name in VECTORS if name not in TRIMMED])
+def test_golden__dissected_as_the_codec_decodes_it(name: str, golden: dict[str, Row]) -> None:
+    packet, row = decode_frame(oracle.vector(name)), golden[name]
+    assert numbers(row) == expected(packet, ecmp="ecmp" in name)
+    assert int(row["mrc.icrc"], 0) == int.from_bytes(oracle.vector(name)[-4:], "big")
+    complaints = {expert for expert in EXPERTS if expert in row}
+    wanted = {"mrc.retransmission"} if packet.bth.rtx else set()
+    assert complaints == wanted | ({"mrc.refused"} if isinstance(packet.body, Neth) else set())
+
+
+@pytest.mark.parametrize("name", [name for name in VECTORS if name.startswith("sack")])
+def test_golden__bitmap_as_psns(name: str, golden: dict[str, Row]) -> None:
+    seth = decode_frame(oracle.vector(name)).body
+    bits = (bit for bit in range(64) if seth.bitmap >> bit & 1)
+    wanted = {seth.cack + seth.sack_offset + bit & WIRE.MRC_PSN_MASK for bit in bits}
+    assert psns(golden[name].get("mrc.seth.arrived", "")) == wanted
+    assert wanted or name != "sack"
+
+
+@pytest.mark.parametrize("name", TRIMMED)
+def test_golden__trimmed(name: str, golden: dict[str, Row]) -> None:
+    row, whole = golden[name], name.replace("data-trimmed", "data")
+    reference = golden["data-v4" if whole == "data" else whole]
+    same = {k: v for k, v in numbers(reference).items() if not k.startswith("icrc")}
+    assert numbers(row) == same
+    assert "mrc.cut" in row
+    assert "mrc.icrc" not in row
+    assert "trimmed" in row["_ws.col.Info"]
+
+
+def test_golden__usid_lists(golden: dict[str, Row]) -> None:
+    assert golden["data-v4"]["mrc.usids"] == "p1t0-1 p1t1-2 p1t0-2 p1:1"
+    assert golden["data-arrived-ce"]["mrc.usids"] == "p1:1"
+    assert golden["sack-reduced"]["mrc.usids"] == "p1t0-2 p1t1-2 p1t0-1 p1:1"
+    assert not any("mrc.usids" in row for name, row in golden.items() if "ecmp" in name)
+
+
+def test_golden__inner_packet_goes_to_the_ip_dissector(tmp_path: Path) -> None:
+    frames = [oracle.vector(name) for name in ("data-v4", "data-v6", "data-ecmp4")]
+    options = ("-E", "occurrence=l")
+    rows = tshark(
+        frames, tmp_path, *options, fields=("ip.dst", "ipv6.dst", "udp.dstport", "icmpv6.type")
+    )
+    assert [row.get("ip.dst") for row in rows] == ["10.99.0.2", None, "10.99.0.2"]
+    assert rows[1]["ipv6.dst"] == str(IPv6Address("fd99::2"))
+    assert (rows[0]["udp.dstport"], rows[1]["icmpv6.type"]) == ("7", "128")
+
+
+def test_golden__columns_tell_of_both(golden: dict[str, Row]) -> None:
+    info = golden["data-v6"]["_ws.col.Info"]
+    assert info.startswith("Write Only, PSN 0xffffff, 52 bytes, EV 0x10020000 | Echo (ping)")
+    assert golden["nack"]["_ws.col.Info"] == "NACK, of 0x00f00d, PSN_OOR_WINDOW, EV 0x10020000"
+
+
+# ---- what is wrong with a packet
+
+V4 = oracle.vector("data-v4")
+BTH = WIRE.MRC_ETH_LEN + 2 * WIRE.MRC_IP6_LEN + WIRE.MRC_UDP_LEN
+RETH = BTH + WIRE.MRC_BTH_LEN + WIRE.MRC_METH_LEN + WIRE.MRC_TSETH_LEN
+
+
+def changed(frame: bytes, at: int, value: int) -> bytes:
+    return frame[:at] + bytes([value]) + frame[at + 1 :]
+
+
+def shortened(frame: bytes, size: int) -> bytes:
+    """A frame whose UDP payload is `size` bytes long, and all lengths say so."""
+    outer, inner, udp = WIRE.MRC_ETH_LEN + 4, WIRE.MRC_ETH_LEN + WIRE.MRC_IP6_LEN + 4, BTH - 4
+    cut = bytearray(frame[: BTH + size].ljust(BTH + size, b"\0"))
+    for at, length in ((outer, size + 48), (inner, size + 8), (udp, size + 8)):
+        cut[at : at + 2] = length.to_bytes(2, "big")
+    return bytes(cut)
+
+
+def rebuilt(name: str, **changes: Any) -> bytes:
+    """A golden packet with another body, its ICRC word right."""
+    frame = oracle.vector(name)
+    packet = decode_frame(frame)
+    return encode_frame(
+        replace(packet, body=replace(packet.body, **changes)), frame[:6], frame[6:12]
+    )
+
+
+DAMAGED: list[tuple[bytes, set[str]]] = [
+    (changed(V4, BTH + 11, 0x0E), {"mrc.icrc.bad"}),  # PSN
+    (changed(V4, RETH + 11, 0x31), {"mrc.icrc.bad"}),  # R_Key, no longer mrc0's
+    (changed(V4, len(V4) - 1, V4[-1] ^ 1), {"mrc.icrc.bad"}),
+    (changed(V4, BTH, 0x17), {"mrc.opcode.unknown"}),
+    (changed(V4, BTH, WIRE.MRC_OP_TRANSPORT_ACK), {"mrc.opcode.unknown"}),
+    (changed(V4, BTH + 1, 0x01), {"mrc.version", "mrc.icrc.bad"}),
+    (changed(V4, BTH + 1, 0x20), {"mrc.version", "mrc.icrc.bad"}),
+    (rebuilt("data-v4", length=31), {"mrc.length"}),
+    (changed(V4, RETH + 16, 0x55), {"mrc.inner"}),
+    (shortened(V4, 11), {"mrc.short"}),
+    (shortened(V4, 0), set()),  # nothing for a dissector
+    (shortened(V4, 39), {"mrc.short"}),
+    (shortened(oracle.vector("sack"), 51), {"mrc.short"}),
+    (shortened(oracle.vector("sack"), 56), {"mrc.length", "mrc.icrc.bad"}),
+    (shortened(oracle.vector("probe"), 31), {"mrc.short"}),
+    (shortened(oracle.vector("eeth-ev-probe"), 20), {"mrc.short"}),
+    (shortened(oracle.vector("nack"), 12), {"mrc.short"}),
+]
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+    return tshark([frame for frame, _ in DAMAGED], tmp_path_factory.mktemp("damaged"))
+
+
+@pytest.mark.parametrize("number", range(len(DAMAGED)))
+def test_damaged_packets_are_complained_of(number: int, damaged: list[Row]) -> None:
+    frame, complaints = DAMAGED[number]
+    assert {expert for expert in EXPERTS if expert in damaged[number]} == complaints
+    if complaints not in (set(), {"mrc.inner"}):  # the codec leaves the payload alone
+        with pytest.raises(DecodeError):
+            decode_frame(frame)
+
+
+def test_any_length_of_any_packet_is_survived(tmp_path: Path) -> None:
+    frames = [
+        shortened(changed(oracle.vector(name), BTH, opcode), size)
+        for name in ("data-v4", "sack")
+        for opcode in (0xCA, 0xCB, 0xC6, 0xD8, 0xD9, 0xDC, 0xDD, 0xDE)
+        for size in range(1, 72)
+    ]
+    assert all("mrc.encap" in row for row in tshark(frames, tmp_path))
+
+
+# ---- which packets are taken
+
+
+def on_ports(source: int, destination: int) -> bytes:
+    packet = decode_frame(V4)
+    around = replace(packet.envelope, src_port=source, dst_port=destination)
+    return encode_frame(replace(packet, envelope=around), V4[:6], V4[6:12])
+
+
+def test_port_is_a_preference(tmp_path: Path) -> None:
+    frames = [on_ports(0x1002, 4971), on_ports(0x1002, 4791)]
+    assert ["mrc.ev" in row for row in tshark(frames, tmp_path)] == [True, False]
+    rows = tshark(frames, tmp_path, "-o", "mrc.port:4791")
+    assert ["mrc.ev" in row for row in rows] == [False, True]
+    assert rows[1]["mrc.icrc.good"] in ("1", "True")
+
+
+def test_source_port_of_another_protocol_is_no_matter_with_heuristics_first(
+    tmp_path: Path,
+) -> None:
+    # Plane 0, T1 53: DNS to the UDP dissector.
+    (row,) = tshark([on_ports(53, 4971)], tmp_path, "-o", "udp.try_heuristic_first:TRUE")
+    assert (row["mrc.ev.plane"], row["mrc.ev.t1"]) == ("0", "53")
+
+
+def test_usid_block_is_a_preference(tmp_path: Path) -> None:
+    frame = oracle.vector("data-reduced")
+    (row,) = tshark([frame], tmp_path, "-o", "mrc.block:2001:db8::")
+    assert "mrc.usids" not in row
+
+
+# ---- numbers of the header
+
+
+def test_operations__explains_every_complaint() -> None:
+    rows = cells(section((ROOT / "docs" / "operations.md").read_text(), "### Looking at packets"))
+    assert {name for row in rows for name in re.findall(r"`(mrc[.\w]+)`", row[0])} == set(EXPERTS)
+
+
+def test_dissector_knows_the_headers_constants() -> None:
+    opcodes = {int(code, 16) for code in re.findall(r"\[(0x[C-D][0-9A-E])\] = \"", SOURCE)}
+    assert opcodes == {v for k, v in WIRE.constants.items() if k.startswith("MRC_OP_")}
+    reasons = re.findall(r"\[(0x[01][0-9A-F])\] = \"([A-Z_]+)\"", SOURCE)
+    assert {f"MRC_NACK_{name}": int(code, 16) for code, name in reasons} == {
+        k: v for k, v in WIRE.constants.items() if k.startswith("MRC_NACK_") and k != "MRC_NACK_CC"
+    }
+    for name in ("BTH", "METH", "TSETH", "RETH", "ICRC", "SETH", "CC_STATE", "NETH", "PETH"):
+        names, values = re.search(
+            rf"^local ([A-Z_, ]*\b{name}_LEN\b[A-Z_, ]*) = ([\d, ]+)$", SOURCE, re.M
+        ).groups()  # type: ignore[union-attr]
+        sizes = dict(zip(names.split(", "), map(int, values.split(", ")), strict=True))
+        assert sizes[f"{name}_LEN"] == WIRE.constants[f"MRC_{name}_LEN"]
+    assert f"0x{WIRE.MRC_RKEY_NETDEV:08x}" in SOURCE
+    assert f"DSCP_TRIMMED = {WIRE.MRC_DSCP_TRIMMED}" in SOURCE
+    factor = WIRE.MRC_CHECK_FACTOR
+    assert f"UInt64.new(0x{factor & 0xFFFFFFFF:08x}, 0x{factor >> 32:08x})" in SOURCE
+    assert f'{WIRE.MRC_UDP_PORT_DEFAULT}, "UDP destination' in SOURCE

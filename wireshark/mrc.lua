@@ -1,0 +1,550 @@
+-- SPDX-License-Identifier: GPL-2.0-only
+--
+-- A Wireshark dissector for MRC (Multipath Reliable Connection) over UDP, as mrcd speaks it.
+--
+--   tshark -X lua_script:mrc.lua -o udp.try_heuristic_first:TRUE -r FILE
+--
+-- or a copy in Wireshark's folder of personal plugins (Help, About, Folders). Layouts are those of
+-- bpf/mrc_wire.h, meanings those of docs/protocol.md. Works with Lua 5.1 to 5.4: no bit operators,
+-- no library for them; 64-bit arithmetic is Wireshark's own.
+--
+-- The upper half of an EV is the UDP source port, so a packet may look like DNS or NTP to the UDP
+-- dissector, which tries the lower port first. Heuristics first (see above) cures it.
+
+local mrc = Proto("mrc", "Multipath Reliable Connection")
+
+mrc.prefs.port = Pref.uint("UDP port", 4971, "UDP destination port of MRC packets")
+mrc.prefs.block =
+    Pref.string("uSID block", "fcbb:bb00", "First 32 bits of the addresses that are uSID lists")
+mrc.prefs.columns =
+    Pref.bool("MRC in the columns", true, "Info tells of MRC first and of the inner packet behind")
+
+-- ---- what numbers mean
+
+local BTH_LEN, METH_LEN, TSETH_LEN, RETH_LEN, IMM_LEN, ICRC_LEN = 12, 4, 4, 16, 4, 4
+local SETH_LEN, CC_STATE_LEN, NETH_LEN, PETH_LEN, ERTH_LEN, EETH_LEN = 28, 8, 20, 16, 16, 36
+local DSCP_TRIMMED = 43
+local RKEY_NETDEV = 0x4e455430
+local TS_UNIT_NS = 128
+
+local OPCODES = {
+    [0xC6] = "Write First",
+    [0xC7] = "Write Middle",
+    [0xC8] = "Write Last",
+    [0xC9] = "Write Last with Immediate",
+    [0xCA] = "Write Only",
+    [0xCB] = "Write Only with Immediate",
+    [0xD1] = "Transport ACK",
+    [0xD8] = "Endpoint Request",
+    [0xD9] = "Endpoint Response",
+    [0xDC] = "SACK",
+    [0xDD] = "NACK",
+    [0xDE] = "Probe",
+}
+local WRITE_FIRST, WRITE_LAST_IMM, WRITE_ONLY, WRITE_ONLY_IMM = 0xC6, 0xC9, 0xCA, 0xCB
+local VERDICTS = { [0] = "NONE", [1] = "SKIP_ONCE", [2] = "ALWAYS_SKIP" }
+local REASONS = {
+    [0x01] = "TRIMMED",
+    [0x02] = "TRIMMED_LASTHOP",
+    [0x06] = "NO_BITMAP",
+    [0x07] = "NO_PKT_BUFFER",
+    [0x0A] = "NO_RESOURCE",
+    [0x0B] = "PSN_OOR_WINDOW",
+    [0x19] = "UNEXP_EVENT",
+}
+local OPERATIONS = { [0] = "Port Status Update", [1] = "EV Probe" }
+local ENCAPS = { [0] = "full", [1] = "reduced", [2] = "ecmp over IPv6", [3] = "ecmp over IPv4" }
+local FULL, REDUCED, ECMP6, ECMP4 = 0, 1, 2, 3
+local ROLES = { [0] = "t0-", [1] = "t1-" }
+
+-- ---- fields
+
+local F = {}
+local function field(kind, name, ...)
+    local made = ProtoField[kind]("mrc." .. name, ...)
+    F[name] = made
+end
+
+field("uint8", "encap", "Encapsulation", base.DEC, ENCAPS)
+field("string", "usids", "uSID list")
+field("uint32", "ev", "EV", base.HEX)
+field("uint8", "ev.plane", "Plane")
+field("uint16", "ev.t1", "T1")
+field("uint16", "ev.entropy", "Entropy")
+field("uint16", "ev.spare", "Spare", base.HEX)
+
+field("uint8", "bth.opcode", "Opcode", base.HEX, OPCODES)
+field("bool", "bth.se", "Solicited event", 8, nil, 0x80)
+field("bool", "bth.m", "Migration", 8, nil, 0x40)
+field("uint8", "bth.pad", "Pad count", base.DEC, nil, 0x30)
+field("uint8", "bth.tver", "Transport version", base.DEC, nil, 0x0f)
+field("uint16", "bth.pkey", "P_Key", base.HEX)
+field("uint24", "bth.dqpn", "Destination QP", base.HEX)
+field("bool", "bth.ackreq", "SACK wanted", 8, nil, 0x80)
+field("bool", "bth.rtx", "Sent again", 8, nil, 0x20)
+field("bool", "bth.ts", "TSETH follows", 8, nil, 0x10)
+field("uint24", "bth.psn", "PSN", base.HEX)
+
+field("uint16", "meth.rqmsn", "RQMSN", base.HEX)
+field("uint16", "meth.msn", "MSN", base.HEX)
+field("uint16", "ts.time", "Transmit time", base.HEX)
+field("double", "ts.us", "Transmit time, us within 8.4 ms")
+field("bool", "ts.tsr", "Resolution", 16, nil, 0x8000)
+field("uint16", "ts.ftype", "Type", base.DEC, nil, 0x000f)
+field("uint64", "reth.va", "VA", base.HEX)
+field("uint32", "reth.rkey", "R_Key", base.HEX, { [RKEY_NETDEV] = "mrc0 of the peer" })
+field("uint32", "reth.length", "Length")
+field("uint32", "imm", "Immediate data", base.HEX)
+field("bytes", "payload", "Payload")
+
+field("uint32", "seth.type", "Type", base.DEC, nil, 0xf0000000)
+field("uint32", "seth.nxt", "Next", base.DEC, nil, 0x0f800000)
+field("uint32", "seth.m", "Verdict on the path", base.DEC, VERDICTS, 0x00600000)
+field("bool", "seth.pr", "Answers a probe", 32, nil, 0x00100000)
+field("int16", "seth.ack_psn_offset", "Caused by PSN, less cumulative")
+field("uint24", "seth.ack_psn", "Caused by PSN", base.HEX)
+field("uint16", "seth.probe_id", "Probe id", base.HEX)
+field("uint32", "seth.entropy", "EV it tells of", base.HEX)
+field("uint16", "seth.spdcid", "SPDCID", base.HEX)
+field("uint16", "seth.dpdcid", "DPDCID", base.HEX)
+field("uint8", "seth.down", "Planes down at the sender", base.HEX)
+field("uint24", "seth.cack", "Cumulative PSN", base.HEX)
+field("uint8", "seth.cc_type", "CC type", base.DEC, nil, 0xf0)
+field("bool", "seth.duplicate", "Caused by a duplicate", 8, nil, 0x02)
+field("bool", "seth.delayed", "Sent by a clock", 8, nil, 0x01)
+field("uint8", "seth.mpr", "MPR, in units of 128")
+field("int16", "seth.sack_offset", "Bitmap begins at cumulative, plus")
+field("uint64", "seth.bitmap", "Bitmap", base.HEX)
+field("string", "seth.arrived", "PSNs that arrived, by the bitmap")
+field("uint16", "cc.time", "Reflected transmit time", base.HEX)
+field("uint16", "cc.ooo", "Packets waiting for a gap", base.DEC, nil, 0x7fff)
+field("bool", "cc.restore", "Restore window", 32, nil, 0x80000000)
+field("uint32", "cc.penalty", "Window penalty", base.DEC, nil, 0x7f000000)
+field("uint32", "cc.bytes", "Bytes received, in units of 256", base.DEC, nil, 0x00ffffff)
+
+field("uint8", "neth.type", "Type", base.DEC, nil, 0xf0)
+field("uint8", "neth.nxt", "Next", base.DEC, nil, 0x0f)
+field("uint8", "neth.reason", "Reason", base.HEX, REASONS)
+field("uint8", "neth.vendor", "Vendor", base.HEX)
+field("uint32", "neth.entropy", "EV it is about", base.HEX)
+field("uint16", "neth.spdcid", "SPDCID", base.HEX)
+field("uint16", "neth.dpdcid", "DPDCID", base.HEX)
+field("uint24", "neth.psn", "PSN it is about", base.HEX)
+field("uint8", "neth.cc_type", "CC type", base.DEC, nil, 0xf0)
+field("uint16", "neth.time", "Reflected transmit time", base.HEX)
+
+field("uint8", "peth.type", "Type", base.DEC, nil, 0xf0)
+field("uint8", "peth.nxt", "Next", base.DEC, nil, 0x0f)
+field("uint8", "peth.vendor", "Vendor", base.HEX)
+field("uint16", "peth.probe_id", "Probe id", base.HEX)
+field("uint16", "peth.spdcid", "SPDCID", base.HEX)
+field("uint16", "peth.dpdcid", "DPDCID", base.HEX)
+field("uint32", "peth.entropy", "EV under test", base.HEX)
+
+field("uint32", "endpoint.op", "Operation", base.DEC, OPERATIONS, 0xc0000000)
+field("uint32", "endpoint.vendor", "Vendor", base.HEX, nil, 0x0000ff00)
+field("uint32", "endpoint.ports", "Planes usable", base.HEX)
+field("uint32", "endpoint.entropy", "EV", base.HEX)
+field("uint16", "endpoint.id", "Request id", base.HEX)
+field("uint32", "endpoint.service_ns", "Service time, ns")
+
+field("uint32", "icrc", "ICRC word", base.HEX)
+field("uint32", "icrc.wanted", "ICRC word as it should be", base.HEX)
+field("bool", "icrc.good", "ICRC word is right")
+field("bool", "trimmed", "Cut by a switch")
+
+for _, made in pairs(F) do
+    mrc.fields[#mrc.fields + 1] = made
+end
+
+local E = {
+    short = ProtoExpert.new(
+        "mrc.short", "Ends before its headers do", expert.group.MALFORMED, expert.severity.ERROR),
+    opcode = ProtoExpert.new(
+        "mrc.opcode.unknown", "Opcode unknown", expert.group.UNDECODED, expert.severity.WARN),
+    version = ProtoExpert.new(
+        "mrc.version", "Transport version or padding is not 0",
+        expert.group.PROTOCOL, expert.severity.WARN),
+    length = ProtoExpert.new(
+        "mrc.length", "Lengths in the headers disagree",
+        expert.group.MALFORMED, expert.severity.ERROR),
+    inner = ProtoExpert.new(
+        "mrc.inner", "Payload for mrc0 is no whole IP packet",
+        expert.group.MALFORMED, expert.severity.ERROR),
+    entropy = ProtoExpert.new(
+        "mrc.entropy", "Spare half of the EV is not 0",
+        expert.group.PROTOCOL, expert.severity.NOTE),
+    icrc = ProtoExpert.new(
+        "mrc.icrc.bad", "ICRC word is wrong: damaged headers",
+        expert.group.CHECKSUM, expert.severity.ERROR),
+    trimmed = ProtoExpert.new(
+        "mrc.cut", "A switch cut the packet down to its headers",
+        expert.group.SEQUENCE, expert.severity.NOTE),
+    rtx = ProtoExpert.new(
+        "mrc.retransmission", "Sent again", expert.group.SEQUENCE, expert.severity.NOTE),
+    nack = ProtoExpert.new(
+        "mrc.refused", "A packet did not arrive", expert.group.SEQUENCE, expert.severity.NOTE),
+}
+mrc.experts = { E.short, E.opcode, E.version, E.length, E.inner, E.entropy, E.icrc, E.trimmed,
+    E.rtx, E.nack }
+
+-- ---- what stands around UDP
+
+local flow_of = Field.new("ipv6.flow")
+local to_of = Field.new("ipv6.dst")
+local class6_of = Field.new("ipv6.tclass.dscp")
+local class4_of = Field.new("ip.dsfield.dscp")
+local udp_length_of = Field.new("udp.length")
+
+local function block_of(text)
+    local high, low = text:match("^%s*(%x+):(%x+)")
+    return high and tonumber(high, 16) * 65536 + tonumber(low, 16)
+end
+
+-- "p1t0-1 p1t1-2 p1t0-2 p1:1": switches by name, hosts by plane and port of their T0.
+local function usids_of(range)
+    local names = {}
+    for at = 4, 14, 2 do
+        local usid = range:range(at, 2)
+        if usid:uint() == 0 then break end
+        local plane, role, index = usid:bitfield(0, 3), usid:bitfield(3, 2), usid:bitfield(5, 11)
+        if ROLES[role] then
+            names[#names + 1] = string.format("p%d%s%d", plane, ROLES[role], index)
+        else
+            names[#names + 1] = string.format("p%d:%d", plane, index)
+        end
+    end
+    return table.concat(names, " ")
+end
+
+-- Encapsulation, EV, whether a switch cut the packet, and the field of the uSID list, if any.
+local function envelope(pinfo)
+    local flows, to = { flow_of() }, { to_of() }
+    local high, low = pinfo.src_port, 0
+    local class = { class6_of() }
+    if #flows == 0 then
+        class = { class4_of() }
+        return ECMP4, high, 0, class[1] and class[1].value == DSCP_TRIMMED, nil
+    end
+    local cut = class[1] and class[1].value == DSCP_TRIMMED
+    local list = to[1] and to[1].range:range(0, 4):uint() == block_of(mrc.prefs.block) and to[1]
+    low = flows[#flows].value % 65536
+    if #flows > 1 then return FULL, high, low, cut, list end
+    if list then return REDUCED, high, low, cut, list end
+    if low == high then low = 0 end -- the label repeats the high half
+    return ECMP6, high, low, cut, nil
+end
+
+local function add_envelope(tree, pinfo)
+    local encap, high, low, cut, list = envelope(pinfo)
+    tree:add(F["encap"], encap):set_generated()
+    if list then
+        tree:add(F["usids"], list.range, usids_of(list.range)):set_generated()
+    end
+    local ev = tree:add(F["ev"], high * 65536 + low)
+    ev:set_generated()
+    ev:add(F["ev.plane"], math.floor(high / 4096)):set_generated()
+    local choice = (encap == FULL or encap == REDUCED) and "ev.t1" or "ev.entropy"
+    ev:add(F[choice], high % 4096):set_generated()
+    ev:add(F["ev.spare"], low):set_generated()
+    if low ~= 0 then ev:add_proto_expert_info(E.entropy) end
+    return high * 65536 + low, cut
+end
+
+-- ---- the ICRC word
+
+local FACTOR = UInt64.new(0x7f4a7c15, 0x9e3779b9)
+
+-- Over the UDP ports and `length` bytes from the BTH on; both are multiples of four.
+local function check_of(tvb, pinfo, length)
+    local words = { pinfo.src_port * 65536 + pinfo.dst_port }
+    for at = 0, length - 4, 4 do
+        words[#words + 1] = tvb:range(at, 4):uint()
+    end
+    local sum = UInt64.new(0, 0)
+    for at = 1, #words, 2 do
+        sum = sum:bxor(UInt64.new(words[at + 1] or 0, words[at])) * FACTOR
+        sum = sum:bxor(sum:rshift(32))
+    end
+    return sum:lower()
+end
+
+local function add_icrc(tree, tvb, pinfo, covered)
+    local range = tvb:range(tvb:len() - ICRC_LEN, ICRC_LEN)
+    local wanted = check_of(tvb, pinfo, covered)
+    local item = tree:add(F["icrc"], range)
+    local good = range:uint() == wanted
+    item:add(F["icrc.good"], range, good):set_generated()
+    if not good then
+        item:add(F["icrc.wanted"], range, wanted):set_generated()
+        item:add_proto_expert_info(E.icrc)
+    end
+end
+
+-- ---- headers
+
+local function add_all(tree, range, fields)
+    for _, each in ipairs(fields) do
+        tree:add(F[each[1]], range:range(each[2], each[3]))
+    end
+end
+
+local function add_time(tree, range)
+    tree:add(F["ts.time"], range:range(0, 2))
+    tree:add(F["ts.us"], range:range(0, 2), range:range(0, 2):uint() * TS_UNIT_NS / 1000)
+        :set_generated()
+    tree:add(F["ts.tsr"], range:range(2, 2))
+    tree:add(F["ts.ftype"], range:range(2, 2))
+end
+
+local function add_bth(tree, tvb, rtx)
+    local bth = tree:add(mrc, tvb:range(0, BTH_LEN), "BTH")
+    add_all(bth, tvb:range(0, BTH_LEN), {
+        { "bth.opcode", 0, 1 }, { "bth.se", 1, 1 }, { "bth.m", 1, 1 }, { "bth.pad", 1, 1 },
+        { "bth.tver", 1, 1 }, { "bth.pkey", 2, 2 }, { "bth.dqpn", 5, 3 }, { "bth.ackreq", 8, 1 },
+        { "bth.rtx", 8, 1 }, { "bth.ts", 8, 1 }, { "bth.psn", 9, 3 },
+    })
+    if tvb:range(1, 1):bitfield(2, 6) ~= 0 then bth:add_proto_expert_info(E.version) end
+    if rtx then bth:add_proto_expert_info(E.rtx) end
+end
+
+local function add_payload(root, tree, range, pinfo, to_mrc0)
+    if not to_mrc0 then
+        tree:add(F["payload"], range)
+        return
+    end
+    local version = range:len() > 0 and range:range(0, 1):bitfield(0, 4)
+    local dissector = version == 4 and "ip" or version == 6 and "ipv6"
+    -- What the inner dissectors cannot stand arrives here as an error of Lua.
+    if not dissector or not pcall(function()
+        Dissector.get(dissector):call(range:tvb(), pinfo, root)
+    end) then
+        tree:add(F["payload"], range):add_proto_expert_info(E.inner)
+    end
+end
+
+-- Behind the BTH of a Write. Returns how many bytes the headers take, and a line for the column.
+local function add_write(tree, tvb, opcode, cut)
+    local stamped = tvb:range(8, 1):bitfield(3, 1) == 1
+    local immediate = opcode == WRITE_LAST_IMM or opcode == WRITE_ONLY_IMM
+    local headers = BTH_LEN + METH_LEN + (stamped and TSETH_LEN or 0) + RETH_LEN
+        + (immediate and IMM_LEN or 0)
+    if tvb:len() < headers + (cut and 0 or ICRC_LEN) then return nil end
+    local at = BTH_LEN
+    local meth = tree:add(mrc, tvb:range(at, METH_LEN), "METH")
+    add_all(meth, tvb:range(at, METH_LEN), { { "meth.rqmsn", 0, 2 }, { "meth.msn", 2, 2 } })
+    at = at + METH_LEN
+    if stamped then
+        add_time(tree:add(mrc, tvb:range(at, TSETH_LEN), "TSETH"), tvb:range(at, TSETH_LEN))
+        at = at + TSETH_LEN
+    end
+    local reth = tree:add(mrc, tvb:range(at, RETH_LEN), "RETH")
+    local range = tvb:range(at, RETH_LEN)
+    add_all(reth, range, { { "reth.va", 0, 8 }, { "reth.rkey", 8, 4 }, { "reth.length", 12, 4 } })
+    if immediate then tree:add(F["imm"], tvb:range(at + RETH_LEN, IMM_LEN)) end
+    local length = range:range(12, 4):uint()
+    if not cut and opcode == WRITE_ONLY and length ~= tvb:len() - headers - ICRC_LEN then
+        reth:add_proto_expert_info(E.length)
+    end
+    return headers, string.format("%d bytes", length), range:range(8, 4):uint() == RKEY_NETDEV
+end
+
+-- "0x00f00d-0x00f00e, 0x00f010": PSNs of the bits that are set, the first bit being `first`.
+local function arrived(bitmap, first)
+    local parts, from = {}, nil
+    for bit = 0, 64 do
+        -- bitfield counts from the most significant bit
+        local set = bit < 64 and bitmap:bitfield(63 - bit, 1) == 1
+        if set and not from then
+            from = bit
+        elseif not set and from then
+            local low, high = (first + from) % 16777216, (first + bit - 1) % 16777216
+            parts[#parts + 1] = low == high and string.format("0x%06x", low)
+                or string.format("0x%06x-0x%06x", low, high)
+            from = nil
+        end
+    end
+    return table.concat(parts, ", ")
+end
+
+local function add_sack(tree, range)
+    local seth = tree:add(mrc, range:range(0, SETH_LEN), "SETH")
+    local answer = range:range(0, 4):bitfield(11, 1) == 1
+    local cack = range:range(13, 3):uint()
+    add_all(seth, range, {
+        { "seth.type", 0, 4 }, { "seth.nxt", 0, 4 }, { "seth.m", 0, 4 }, { "seth.pr", 0, 4 },
+    })
+    local about
+    if answer then
+        seth:add(F["seth.probe_id"], range:range(2, 2))
+        about = string.format("answers probe 0x%04x", range:range(2, 2):uint())
+    else
+        local caused = (cack + range:range(2, 2):int()) % 16777216
+        seth:add(F["seth.ack_psn_offset"], range:range(2, 2))
+        seth:add(F["seth.ack_psn"], range:range(2, 2), caused):set_generated()
+        about = string.format("on 0x%06x", caused)
+    end
+    add_all(seth, range, {
+        { "seth.entropy", 4, 4 }, { "seth.spdcid", 8, 2 }, { "seth.dpdcid", 10, 2 },
+        { "seth.down", 12, 1 }, { "seth.cack", 13, 3 }, { "seth.cc_type", 16, 1 },
+        { "seth.duplicate", 16, 1 }, { "seth.delayed", 16, 1 }, { "seth.mpr", 17, 1 },
+        { "seth.sack_offset", 18, 2 }, { "seth.bitmap", 20, 8 },
+    })
+    local bits = arrived(range:range(20, 8), cack + range:range(18, 2):int())
+    seth:add(F["seth.arrived"], range:range(20, 8), bits):set_generated()
+    local cc = tree:add(mrc, range:range(SETH_LEN, CC_STATE_LEN), "CC_STATE")
+    add_all(cc, range:range(SETH_LEN, CC_STATE_LEN), {
+        { "cc.time", 0, 2 }, { "cc.ooo", 2, 2 }, { "cc.restore", 4, 4 }, { "cc.penalty", 4, 4 },
+        { "cc.bytes", 4, 4 },
+    })
+    local verdict = VERDICTS[range:range(0, 4):bitfield(9, 2)] or "?"
+    return string.format("up to 0x%06x, %s%s", cack, about,
+        verdict == "NONE" and "" or ", " .. verdict)
+end
+
+local function add_nack(tree, range)
+    local neth = tree:add(mrc, range, "NETH")
+    add_all(neth, range, {
+        { "neth.type", 0, 1 }, { "neth.nxt", 0, 1 }, { "neth.reason", 1, 1 },
+        { "neth.vendor", 2, 1 }, { "neth.entropy", 4, 4 }, { "neth.spdcid", 8, 2 },
+        { "neth.dpdcid", 10, 2 }, { "neth.psn", 13, 3 }, { "neth.cc_type", 16, 1 },
+        { "neth.time", 18, 2 },
+    })
+    neth:add_proto_expert_info(E.nack)
+    return string.format("of 0x%06x, %s", range:range(13, 3):uint(),
+        REASONS[range:range(1, 1):uint()] or "?")
+end
+
+local function add_probe(tree, range)
+    local peth = tree:add(mrc, range, "PETH")
+    add_all(peth, range, {
+        { "peth.type", 0, 1 }, { "peth.nxt", 0, 1 }, { "peth.vendor", 1, 1 },
+        { "peth.probe_id", 2, 2 }, { "peth.spdcid", 4, 2 }, { "peth.dpdcid", 6, 2 },
+    })
+    add_time(peth, range:range(8, 4))
+    peth:add(F["peth.entropy"], range:range(12, 4))
+    return string.format("0x%04x", range:range(2, 2):uint())
+end
+
+local function add_endpoint(tree, range, name, id)
+    local head = tree:add(mrc, range, name)
+    add_all(head, range, { { "endpoint.op", 0, 4 } })
+    if name == "ERTH" then add_all(head, range, { { "endpoint.vendor", 0, 4 } }) end
+    head:add(F["endpoint.id"], id):set_generated()
+    add_all(head, range, { { "endpoint.ports", 4, 4 }, { "endpoint.entropy", 8, 4 } })
+    if name == "ERTH" then
+        add_time(head, range:range(12, 4))
+    else
+        add_time(head, range:range(28, 4))
+        add_all(head, range, { { "endpoint.service_ns", 32, 4 } })
+    end
+    return string.format("%s 0x%04x", OPERATIONS[range:range(0, 4):bitfield(0, 2)] or "?", id)
+end
+
+local BODIES = {
+    [0xD8] = { ERTH_LEN, function(tree, range, id)
+        return add_endpoint(tree, range, "ERTH", id)
+    end },
+    [0xD9] = { EETH_LEN, function(tree, range, id)
+        return add_endpoint(tree, range, "EETH", id)
+    end },
+    [0xDC] = { SETH_LEN + CC_STATE_LEN, add_sack },
+    [0xDD] = { NETH_LEN, add_nack },
+    [0xDE] = { PETH_LEN, add_probe },
+}
+
+-- ---- a packet
+
+local function is_write(opcode)
+    return opcode >= WRITE_FIRST and opcode <= WRITE_ONLY_IMM
+end
+
+-- What stands behind the BTH. Returns how long all headers are (nil: the packet ends before), a
+-- line for the column, and whether the payload is for mrc0.
+local function add_body(tree, tvb, opcode, cut)
+    if is_write(opcode) then return add_write(tree, tvb, opcode, cut) end
+    local length, add = BODIES[opcode][1], BODIES[opcode][2]
+    local headers = BTH_LEN + length
+    if tvb:len() < headers + ICRC_LEN then return nil end
+    local line = add(tree, tvb:range(BTH_LEN, length), tvb:range(10, 2):uint())
+    if tvb:len() > headers + ICRC_LEN then tree:add_proto_expert_info(E.length) end
+    return headers, line, false
+end
+
+local function title(opcode, psn, rtx, ev, line)
+    local words = { OPCODES[opcode] }
+    if is_write(opcode) then words[#words + 1] = string.format("PSN 0x%06x", psn) end
+    words[#words + 1] = line
+    words[#words + 1] = string.format("EV 0x%08x", ev)
+    if rtx then words[#words + 1] = "sent again" end
+    return table.concat(words, ", ")
+end
+
+function mrc.dissector(tvb, pinfo, root)
+    local tree = root:add(mrc, tvb())
+    local ev, trimmed = add_envelope(tree, pinfo)
+    pinfo.cols.protocol = "MRC"
+    if tvb:len() < BTH_LEN then
+        tree:add_proto_expert_info(E.short)
+        pinfo.cols.info = "MRC, cut short"
+        return tvb:len()
+    end
+    local udp = { udp_length_of() }
+    -- A packet with that DSCP which is whole was too small to be cut.
+    local cut = trimmed and udp[#udp].value - 8 > tvb:len()
+    if cut then
+        tree:add(F["trimmed"], true):set_generated()
+        tree:add_proto_expert_info(E.trimmed)
+    end
+    local opcode, rtx = tvb:range(0, 1):uint(), tvb:range(8, 1):bitfield(2, 1) == 1
+    add_bth(tree, tvb, rtx)
+    if not is_write(opcode) and not BODIES[opcode] then
+        -- Transport ACK has a name, but nobody has said what stands in it.
+        tree:add_proto_expert_info(E.opcode)
+        pinfo.cols.info = OPCODES[opcode] or string.format("MRC, opcode 0x%02x", opcode)
+        return tvb:len()
+    end
+    local headers, line, to_mrc0 = add_body(tree, tvb, opcode, cut)
+    if not headers then
+        tree:add_proto_expert_info(E.short)
+        pinfo.cols.info = OPCODES[opcode] .. ", cut short"
+        return tvb:len()
+    end
+    pinfo.cols.info = title(opcode, tvb:range(9, 3):uint(), rtx, ev, cut and "trimmed" or line)
+    if cut then return tvb:len() end
+    add_icrc(tree, tvb, pinfo, headers)
+    local payload = tvb:len() - headers - ICRC_LEN
+    if is_write(opcode) and payload > 0 then
+        if mrc.prefs.columns then
+            pinfo.cols.info:append(" | ")
+            pinfo.cols.info:fence()
+        end
+        add_payload(root, tree, tvb:range(headers, payload), pinfo, to_mrc0 and opcode == WRITE_ONLY)
+        if mrc.prefs.columns then pinfo.cols.protocol = "MRC" end
+    end
+    return tvb:len()
+end
+
+-- ---- which packets
+
+local table_of_ports = DissectorTable.get("udp.port")
+local port = mrc.prefs.port
+
+table_of_ports:add(port, mrc)
+
+function mrc.prefs_changed()
+    if port ~= mrc.prefs.port then
+        if port ~= 0 then table_of_ports:remove(port, mrc) end
+        port = mrc.prefs.port
+        if port ~= 0 then table_of_ports:add(port, mrc) end
+    end
+end
+
+mrc:register_heuristic("udp", function(tvb, pinfo, root)
+    if pinfo.dst_port ~= port or tvb:len() < BTH_LEN then return false end
+    if not OPCODES[tvb:range(0, 1):uint()] or tvb:range(1, 1):bitfield(2, 6) ~= 0 then
+        return false
+    end
+    mrc.dissector(tvb, pinfo, root)
+    return true
+end)
