@@ -33,6 +33,10 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
         "Show the counters of the data path and the daemon, with their meaning.",
     ),
     "monitor": ("cli.monitor", "Report rates of planes, peers and counters until interrupted."),
+    "doctor": (
+        "cli.doctor",
+        "Find what keeps mrcd from working here, with the fix; exit 6 when something is wrong.",
+    ),
     "datapath": ("cli.datapath", "The BPF programs in the kernel, which outlive the daemon."),
     "fabric": ("cli.fabric", "The fabric: planning one, checking its file, drawing what there is."),
     "sid": ("cli.sid", "uSID routes: those in the kernel against those intended."),
