@@ -33,17 +33,20 @@ SHOWN = {
 @click.option(
     "--bpffs",
     type=click.Path(path_type=Path),
-    default=Path("/sys/fs/bpf/mrcd"),
     envvar="MRCD_BPFFS",
-    show_default=True,
-    help="Where the daemon pins its links and maps.",
+    help="Where the daemon pins its links and maps; default: where it does, or /sys/fs/bpf/mrcd.",
 )
 @click.option("--switch", is_flag=True, help="This machine is a Linux switch of the fabric.")
 @click.option("--quiet", is_flag=True, help="Show only what is not ok.")
 @json_option
 @click.pass_context
 def doctor(
-    ctx: click.Context, config: Path | None, bpffs: Path, switch: bool, quiet: bool, as_json: bool
+    ctx: click.Context,
+    config: Path | None,
+    bpffs: Path | None,
+    switch: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Find what keeps mrcd from working here, with the fix; exit 6 when something is wrong.
 

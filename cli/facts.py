@@ -29,16 +29,19 @@ PROC_SYS = Path("/proc/sys/net")
 
 
 DEFAULT_CONFIG = Path("/etc/mrcd/mrcd.toml")
+DEFAULT_PINS = Path("/sys/fs/bpf/mrcd")
 
 
-def gather(path: Path | None, socket: str, pins: Path) -> Facts:
+def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
     """The facts of this machine, for a configuration, a control socket and a bpffs folder.
 
-    Without a path: the file that the running daemon was started with, or the default.
+    Without them: what the running daemon was started with, or the defaults.
     """
     status = _daemon(socket)
     if path is None:
         path = DEFAULT_CONFIG if status is None else Path(status.config)
+    if pins is None:
+        pins = DEFAULT_PINS if status is None else Path(status.datapath.bpffs)
     problems: tuple[str, ...] = ()
     found: Config | None = None
     try:

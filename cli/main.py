@@ -32,6 +32,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
         "cli.stats",
         "Show the counters of the data path and the daemon, with their meaning.",
     ),
+    "top": ("cli.top", "Watch planes, peers and paths live; the paths in trouble come first."),
     "monitor": ("cli.monitor", "Report rates of planes, peers and counters until interrupted."),
     "doctor": (
         "cli.doctor",
@@ -90,7 +91,7 @@ def mrcctl(ctx: click.Context, socket: str) -> None:
     """Look at and control mrcd, the multipath reliable connection daemon.
 
     Exit codes: 0 done, 1 failed, 2 wrong usage or bad configuration, 3 daemon not reachable,
-    4 no such object, 5 not permitted, 6 degraded.
+    4 no such object, 5 not permitted, 6 degraded or something wrong.
     """
     ctx.obj = socket
 
