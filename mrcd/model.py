@@ -37,6 +37,10 @@ class Mrc0Info:
     name: str
     mtu: int
     addresses: list[str]  # with prefix length: "10.99.0.1/24"
+    tx_packets: int = 0  # from applications, before anything is dropped
+    tx_bytes: int = 0
+    rx_packets: int = 0  # to applications
+    rx_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,8 @@ class PlaneInfo:
     rx_bytes: int
     drained: bool = False  # taken out of service by an operator
     sick: str | None = None  # why its health is in doubt
+    mtu: int = 0
+    address: str = ""  # of this host in the plane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,6 +336,14 @@ class PlanesReply(TypedDict):
     """Every plane: a part of GetStatus."""
 
     schema_version: int
+    planes: list[PlaneInfo]
+
+
+class InterfacesReply(TypedDict):
+    """mrc0 and the planes' NICs: a part of GetStatus."""
+
+    schema_version: int
+    mrc0: Mrc0Info
     planes: list[PlaneInfo]
 
 

@@ -125,11 +125,7 @@ class Report:
             pid=os.getpid(),
             config=str(self._config.path.absolute()),
             uptime_s=round(time.monotonic() - self._started, 3),
-            mrc0=Mrc0Info(
-                name=self._config.mrc0.name,
-                mtu=self._config.mtu,
-                addresses=[str(address) for address in self._config.mrc0.addresses],
-            ),
+            mrc0=self._mrc0(),
             planes=self._shown(self._planes.planes),
             peers_total=len(self._config.peers),
             peers_up=up,
@@ -140,6 +136,19 @@ class Report:
                 routing=self._config.fabric.routing.shown,
                 bpffs=str(self._bpffs),
             ),
+        )
+
+    def _mrc0(self) -> Mrc0Info:
+        mrc0 = self._config.mrc0
+        traffic = interfaces.traffic().get(mrc0.name, Traffic())
+        return Mrc0Info(
+            name=mrc0.name,
+            mtu=self._config.mtu,
+            addresses=[str(address) for address in mrc0.addresses],
+            tx_packets=traffic.tx_packets,
+            tx_bytes=traffic.tx_bytes,
+            rx_packets=traffic.rx_packets,
+            rx_bytes=traffic.rx_bytes,
         )
 
     def _gateway(self, plane: int) -> str:
@@ -180,6 +189,8 @@ class Report:
             rx_bytes=traffic.rx_bytes,
             drained=plane.drained,
             sick=plane.sick,
+            mtu=plane.link.mtu,
+            address=str(underlay.address(self._config.fabric, self._config.host, plane.index)),
         )
 
     # ---- what operators ask for

@@ -29,7 +29,7 @@ UNTYPED = {
 }  # fmt: skip
 ARGUMENTS = {
     "plane drain": ["1"], "plane undrain": ["1"], "path deny": ["p1"], "path allow": ["p1"],
-    "path probe": ["h2"], "config diff": ["-"], "config apply": ["-"],
+    "path probe": ["h2"], "ping": ["h2"], "config diff": ["-"], "config apply": ["-"],
     "monitor": ["--count", "1", "--interval", "0.01"],
 }  # fmt: skip
 STREAMED = {"path watch"}
