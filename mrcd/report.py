@@ -240,7 +240,6 @@ class Report:
         balance = self._table.balance(peer.name)
         both = self._planes.mask & self._peers.port_mask.get(peer.name, ALL_PLANES) & balance.ports
         views = [self._table.view(index) for index in self._table.qps_of(peer.name)]
-        live = [view for view in views if view.qp["state"]]
         return PeerInfo(
             name=peer.name,
             state=_PEER_STATES[self._peers.state(peer.name)],
@@ -251,8 +250,8 @@ class Report:
             planes_usable=[p for p in range(self._config.fabric.planes) if both >> p & 1],
             shares=[round(share, 3) for share in balance.shares],
             planes_srtt_us=[_us(rtt) for rtt in balance.srtt_ns],
-            tx_packets=sum(view.tx["packets"] for view in live),
-            rx_packets=sum(view.rx["packets"] for view in live),
+            tx_packets=sum(view.tx["packets"] for view in views),
+            rx_packets=sum(view.rx["packets"] for view in views),
         )
 
     def _chosen(self, name: str | None) -> list[Peer]:
