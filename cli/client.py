@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from cli.exits import CommandError, NotPermitted, Unreachable
+from cli.options import DEFAULT_SOCKET
 from cli.refused import INTERFACE, refused
 from mrcd.model import (
     ChangesReply,
@@ -42,7 +43,6 @@ from mrcd.model import (
     WatchPathsReply,
 )
 
-DEFAULT_SOCKET = "/run/mrcd/mrcd.sock"
 TIMEOUT_S = 5
 APPLY_S = 60  # a change may make QPs anew with every peer
 PROBE_S = 0.1  # for a round of EV probes, the waiting for its turn included

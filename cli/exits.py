@@ -9,7 +9,7 @@
 | 3 | the daemon is not reachable |
 | 4 | no such object |
 | 5 | not permitted |
-| 6 | degraded (``status`` only; it prints everything first) |
+| 6 | degraded (``status``), or something is wrong (``doctor``); everything is printed first |
 """
 
 from __future__ import annotations

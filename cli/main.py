@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cli.options import HELP_NAMES
+from cli.options import DEFAULT_SOCKET, HELP_NAMES
 from mrcd import __version__
 
 # Name: (module, one line for --help). The attribute in the module has the command's name. The
@@ -20,6 +20,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
         "Show the daemon, mrc0, the planes and the data path; exit 6 when degraded.",
     ),
     "plane": ("cli.plane", "Planes: the NICs towards the fabric; take one out of service."),
+    "iface": ("cli.iface", "Interfaces: mrc0 and the planes' NICs."),
     "peer": ("cli.peer", "Remote hosts."),
     "path": ("cli.path", "Paths: the EVs of each QP and the links they name."),
     "conn": ("cli.conn", "Connections: the QPs with each peer."),
@@ -32,11 +33,24 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
         "cli.stats",
         "Show the counters of the data path and the daemon, with their meaning.",
     ),
+    "ping": (
+        "cli.ping",
+        "Probe every path to PEER, a name or an address: loss and round trips; exit 1 on any loss.",
+    ),
+    "top": ("cli.top", "Watch planes, peers and paths live; the paths in trouble come first."),
     "monitor": ("cli.monitor", "Report rates of planes, peers and counters until interrupted."),
+    "doctor": (
+        "cli.doctor",
+        "Find what keeps mrcd from working here, with the fix; exit 6 when something is wrong.",
+    ),
     "datapath": ("cli.datapath", "The BPF programs in the kernel, which outlive the daemon."),
     "fabric": ("cli.fabric", "The fabric: planning one, checking its file, drawing what there is."),
     "sid": ("cli.sid", "uSID routes: those in the kernel against those intended."),
     "api": ("cli.api", "The control API: its interface, and the schema of what --json prints."),
+    "completion": (
+        "cli.completion",
+        "Print the script that makes a shell complete mrcctl's commands, options and peers.",
+    ),
     "lab": ("cli.lab", "A fabric of namespaces to try mrcd in."),
 }
 
@@ -75,7 +89,7 @@ class LazyGroup(click.Group):
     "--socket",
     metavar="PATH",
     envvar="MRCD_SOCKET",
-    default="/run/mrcd/mrcd.sock",
+    default=DEFAULT_SOCKET,
     show_default=True,
     show_envvar=True,
     help="The daemon's control socket.",
@@ -86,7 +100,7 @@ def mrcctl(ctx: click.Context, socket: str) -> None:
     """Look at and control mrcd, the multipath reliable connection daemon.
 
     Exit codes: 0 done, 1 failed, 2 wrong usage or bad configuration, 3 daemon not reachable,
-    4 no such object, 5 not permitted, 6 degraded.
+    4 no such object, 5 not permitted, 6 degraded or something wrong.
     """
     ctx.obj = socket
 

@@ -5,7 +5,26 @@ from __future__ import annotations
 
 import click
 
+DEFAULT_SOCKET = "/run/mrcd/mrcd.sock"
+
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 json_option = click.option("-j", "--json", "as_json", is_flag=True, help="Print JSON.")
-peer_option = click.option("--peer", metavar="NAME", help="Only this peer.")
+
+
+def complete_peer(ctx: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+    """The names of the daemon's peers that begin so, for a shell; none without a daemon."""
+    from cli.client import Client  # noqa: PLC0415
+    from cli.exits import CommandError  # noqa: PLC0415
+
+    try:
+        with Client(ctx.find_root().params.get("socket") or DEFAULT_SOCKET) as client:
+            names = [peer.name for peer in client.peers()["peers"]]
+    except CommandError:
+        return []
+    return [name for name in names if name.startswith(typed)]
+
+
+peer_option = click.option(
+    "--peer", metavar="NAME", help="Only this peer.", shell_complete=complete_peer
+)

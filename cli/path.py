@@ -9,7 +9,7 @@ import click
 
 from cli.client import Client
 from cli.exits import FAILED
-from cli.options import HELP_NAMES, json_option, peer_option
+from cli.options import HELP_NAMES, complete_peer, json_option, peer_option
 from cli.render import BAD, GOOD, WARN, colour, micros, print_json, print_json_line, table
 from mrcd.model import DeniedInfo, PathEvent, PathInfo, PathProbe
 
@@ -49,7 +49,7 @@ def list_(
 
 
 @path.command()
-@click.argument("peer")
+@click.argument("peer", shell_complete=complete_peer)
 @click.option("--plane", type=int, metavar="N", help="Only the paths of this plane.")
 @click.option(
     "--count",

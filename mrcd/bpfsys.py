@@ -317,6 +317,17 @@ def map_info(fd: int) -> tuple[int, int, int, int]:
     return kind, key_size, value_size, entries
 
 
+def program_name(ident: int) -> str:
+    """The name of the program with an id, as the kernel keeps it; 15 bytes of it."""
+    fd = _bpf(PROG_GET_FD_BY_ID, struct.pack("=III", ident, 0, 0), f"program {ident}")
+    try:
+        info = ctypes.create_string_buffer(88)
+        _bpf(OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, 88, _address(info)), f"program {ident}")
+    finally:
+        os.close(fd)
+    return info.raw[64:80].split(b"\0")[0].decode(errors="replace")
+
+
 def possible_cpus() -> int:
     """How many values a per-CPU map has."""
     text = Path("/sys/devices/system/cpu/possible").read_text().strip()

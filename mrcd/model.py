@@ -6,7 +6,8 @@ server derives the varlink interface description from them, the client has msgsp
 receives. That is also why the annotations are real types (no ``from __future__ import
 annotations``) and sequences are lists: varlink knows arrays, not tuples.
 
-Counters count since the data path was attached, which a start of the daemon does anew. Optional
+Counters count since the data path was attached, and do not fall before it is attached anew: those of
+paths, QPs and peers outlive the death of a path and of a session. Optional
 values are ``None`` while nothing was measured. Adding a field keeps ``SCHEMA_VERSION``; removing
 one or changing its meaning raises it.
 """
@@ -37,6 +38,10 @@ class Mrc0Info:
     name: str
     mtu: int
     addresses: list[str]  # with prefix length: "10.99.0.1/24"
+    tx_packets: int = 0  # from applications, before anything is dropped
+    tx_bytes: int = 0
+    rx_packets: int = 0  # to applications
+    rx_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,8 @@ class PlaneInfo:
     rx_bytes: int
     drained: bool = False  # taken out of service by an operator
     sick: str | None = None  # why its health is in doubt
+    mtu: int = 0
+    address: str = ""  # of this host in the plane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,6 +337,14 @@ class PlanesReply(TypedDict):
     """Every plane: a part of GetStatus."""
 
     schema_version: int
+    planes: list[PlaneInfo]
+
+
+class InterfacesReply(TypedDict):
+    """mrc0 and the planes' NICs: a part of GetStatus."""
+
+    schema_version: int
+    mrc0: Mrc0Info
     planes: list[PlaneInfo]
 
 

@@ -29,6 +29,8 @@ _RX = ABI.structs["mrc_rx"]
 _PATH = ABI.structs["mrc_path"]
 _TX_ENTRY = ABI.structs["mrc_tx_entry"]
 _RX_ENTRY = ABI.structs["mrc_rx_entry"]
+TOTALS = ("sent", "acked", "lost", "marked")
+"""What a path counts for as long as the data path is there, whatever happens to it and its QP."""
 PLANES = ABI.MRC_MAX_PLANES
 ALL_PLANES = (1 << PLANES) - 1
 EQUAL_SHARES = int.from_bytes(bytes([ABI.MRC_SHARE_FULL] * PLANES), "little")
@@ -143,7 +145,7 @@ class QpTable:
     # ---- QPs
 
     def configure(self, peer: str, pairs: tuple[tuple[LocalQp, RemoteQp], ...], mpr: int) -> None:
-        """Program QPs to receive (RTR). Whatever they were before is forgotten."""
+        """Program QPs to receive (RTR). Whatever they were before is forgotten, but for totals."""
         self.reset(tuple(local.index for local, _remote in pairs))
         # Where one side has fewer QPs, flows are spread over those both have.
         self._paired[peer] = len(pairs)
@@ -151,6 +153,7 @@ class QpTable:
         for local, remote in pairs:
             index = local.index
             sets = self._write_paths(peer, index)
+            before = self.view(index)
             in_use = tuple(word for one in sets for word in evset.words(one.active))
             there = tuple(word for one in sets for word in evset.words(len(one.evs)))
             spare = tuple(a & ~u for a, u in zip(there, in_use, strict=True))
@@ -176,19 +179,18 @@ class QpTable:
                 used=active,
                 used_all=sum(active),
                 floor=self._config.transport.ev_min_active or sum(active) // 4,
+                packets=before.tx["packets"],
+                retransmits=before.tx["retransmits"],
             )
-            self._dp.write(
-                "rxs",
-                index,
-                _RX,
-                next=remote.psn,
-                high=remote.psn,
-                packets=before.rx["packets"],
-            )
+            packets = before.rx["packets"]
+            self._dp.write("rxs", index, _RX, next=remote.psn, high=remote.psn, packets=packets)
             self._write_qp(index, ABI.MRC_QP_RECEIVE, peer, local.qpn, remote.qpn, mpr)
 
     def _write_paths(self, peer: str, qp: int) -> tuple[evset.PlaneSet, ...]:
-        """Choose and write the QP's EV set; returns it, a set for each plane."""
+        """Choose and write the QP's EV set; returns it, a set for each plane.
+
+        What a path has counted stays, as long as its slot holds the same EV.
+        """
         fabric, host = self._config.fabric, self._config.host
         target = self._peers[peer].host
         sets = evset.generate(
@@ -199,7 +201,10 @@ class QpTable:
         )
         for plane, one in enumerate(sets):
             for slot, ev in enumerate(one.evs):
-                self._dp.write("paths", self._path_index(qp, plane, slot), _PATH, ev=ev)
+                at = self._path_index(qp, plane, slot)
+                before = self._dp.read("paths", at, _PATH)
+                totals = {name: before[name] for name in TOTALS} if before["ev"] == ev else {}
+                self._dp.write("paths", at, _PATH, ev=ev, **totals)
         self._sets[qp] = sets
         return sets
 

@@ -125,11 +125,7 @@ class Report:
             pid=os.getpid(),
             config=str(self._config.path.absolute()),
             uptime_s=round(time.monotonic() - self._started, 3),
-            mrc0=Mrc0Info(
-                name=self._config.mrc0.name,
-                mtu=self._config.mtu,
-                addresses=[str(address) for address in self._config.mrc0.addresses],
-            ),
+            mrc0=self._mrc0(),
             planes=self._shown(self._planes.planes),
             peers_total=len(self._config.peers),
             peers_up=up,
@@ -140,6 +136,19 @@ class Report:
                 routing=self._config.fabric.routing.shown,
                 bpffs=str(self._bpffs),
             ),
+        )
+
+    def _mrc0(self) -> Mrc0Info:
+        mrc0 = self._config.mrc0
+        traffic = interfaces.traffic().get(mrc0.name, Traffic())
+        return Mrc0Info(
+            name=mrc0.name,
+            mtu=self._config.mtu,
+            addresses=[str(address) for address in mrc0.addresses],
+            tx_packets=traffic.tx_packets,
+            tx_bytes=traffic.tx_bytes,
+            rx_packets=traffic.rx_packets,
+            rx_bytes=traffic.rx_bytes,
         )
 
     def _gateway(self, plane: int) -> str:
@@ -180,6 +189,8 @@ class Report:
             rx_bytes=traffic.rx_bytes,
             drained=plane.drained,
             sick=plane.sick,
+            mtu=plane.link.mtu,
+            address=str(underlay.address(self._config.fabric, self._config.host, plane.index)),
         )
 
     # ---- what operators ask for
@@ -229,7 +240,6 @@ class Report:
         balance = self._table.balance(peer.name)
         both = self._planes.mask & self._peers.port_mask.get(peer.name, ALL_PLANES) & balance.ports
         views = [self._table.view(index) for index in self._table.qps_of(peer.name)]
-        live = [view for view in views if view.qp["state"]]
         return PeerInfo(
             name=peer.name,
             state=_PEER_STATES[self._peers.state(peer.name)],
@@ -240,8 +250,8 @@ class Report:
             planes_usable=[p for p in range(self._config.fabric.planes) if both >> p & 1],
             shares=[round(share, 3) for share in balance.shares],
             planes_srtt_us=[_us(rtt) for rtt in balance.srtt_ns],
-            tx_packets=sum(view.tx["packets"] for view in live),
-            rx_packets=sum(view.rx["packets"] for view in live),
+            tx_packets=sum(view.tx["packets"] for view in views),
+            rx_packets=sum(view.rx["packets"] for view in views),
         )
 
     def _chosen(self, name: str | None) -> list[Peer]:

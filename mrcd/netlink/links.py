@@ -29,6 +29,14 @@ class Links(Connection):
         found = [link_of(message) async for message in self._dump(self._ipr.get_links)]
         return {link.name: link for link in found}
 
+    async def xdp_program(self, name: str) -> int | None:
+        """The id of the XDP program on an interface, None where there is none."""
+        async for message in self._dump(self._ipr.get_links):
+            if message.get_attr("IFLA_IFNAME") == name:
+                xdp = message.get_attr("IFLA_XDP")
+                return xdp.get_attr("IFLA_XDP_PROG_ID") if xdp is not None else None
+        return None
+
     async def create_veth(
         self,
         name: str,

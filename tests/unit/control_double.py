@@ -81,7 +81,13 @@ class FakeSource:
             pid=4242,
             config="/nowhere/mrcd.toml",
             uptime_s=3725.5,
-            mrc0=Mrc0Info(name="mrc0", mtu=8872, addresses=["10.99.0.1/24", "fd99::1/64"]),
+            mrc0=Mrc0Info(
+                name="mrc0",
+                mtu=8872,
+                addresses=["10.99.0.1/24", "fd99::1/64"],
+                tx_packets=7000,
+                rx_bytes=123,
+            ),
             planes=[self._plane(0), replace(self._plane(1), carrier=False, usable=False)],
             peers_total=2,
             peers_up=1,
@@ -104,6 +110,8 @@ class FakeSource:
             rx_packets=500 * self.readings,
             rx_bytes=50_000 * self.readings,
             drained=index in self.drained,
+            mtu=9000,
+            address=f"fd00:{index}:1::1",
         )
 
     def drain(self, plane: int, force: bool) -> PlaneInfo:

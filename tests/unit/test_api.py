@@ -24,12 +24,12 @@ from tests.unit.control_double import CONFIG, FakeSource, serving
 DOCS = Path(__file__).parents[2] / "docs"
 # What prints JSON and needs no daemon, or more than one; versioned, but no type of the API.
 UNTYPED = {
-    "config check", "datapath detach", "fabric check", "fabric plan", "lab fault", "lab status",
-    "sid verify",
+    "config check", "datapath detach", "doctor", "fabric check", "fabric plan", "lab fault",
+    "lab status", "sid verify",
 }  # fmt: skip
 ARGUMENTS = {
     "plane drain": ["1"], "plane undrain": ["1"], "path deny": ["p1"], "path allow": ["p1"],
-    "path probe": ["h2"], "config diff": ["-"], "config apply": ["-"],
+    "path probe": ["h2"], "ping": ["h2"], "config diff": ["-"], "config apply": ["-"],
     "monitor": ["--count", "1", "--interval", "0.01"],
 }  # fmt: skip
 STREAMED = {"path watch"}

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Gathers what ``mrcctl doctor`` judges: reads only, and takes what it may not read as unknown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import grp
+import gzip
+import importlib.util
+import os
+import platform
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.checks import Facts, Nic
+from cli.client import Client
+from cli.exits import CommandError
+from mrcd import bpfsys, config
+from mrcd.netlink import Netlink, NetlinkFailed
+
+if TYPE_CHECKING:
+    from mrcd.config import Config
+    from mrcd.model import Status
+
+PROC_SYS = Path("/proc/sys/net")
+
+
+DEFAULT_CONFIG = Path("/etc/mrcd/mrcd.toml")
+DEFAULT_PINS = Path("/sys/fs/bpf/mrcd")
+
+
+def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
+    """The facts of this machine, for a configuration, a control socket and a bpffs folder.
+
+    Without them: what the running daemon was started with, or the defaults.
+    """
+    status = _daemon(socket)
+    if path is None:
+        path = DEFAULT_CONFIG if status is None else Path(status.config)
+    if pins is None:
+        pins = DEFAULT_PINS if status is None else Path(status.datapath.bpffs)
+    problems: tuple[str, ...] = ()
+    found: Config | None = None
+    try:
+        found = config.load(path)
+    except config.ConfigError as error:
+        problems = error.problems
+    release = platform.release()
+    mrc0 = found.mrc0.name if found else "mrc0"
+    return Facts(
+        uid=os.geteuid(),
+        capabilities=_capabilities(),
+        kernel=release,
+        distribution=_distribution(),
+        headers=_headers(Path("/lib/modules", release)),
+        bcc=importlib.util.find_spec("bcc") is not None,
+        filesystems=frozenset(line.split()[-1] for line in _lines("/proc/filesystems")),
+        bpffs=_in_bpffs(pins),
+        pins=str(pins),
+        jit=_number(PROC_SYS / "core/bpf_jit_enable"),
+        options=_options(release),
+        nohz_full=_text("/sys/devices/system/cpu/nohz_full")
+        .strip()
+        .strip("()")
+        .replace("null", ""),
+        config=str(path),
+        problems=problems,
+        mtu=found.fabric.mtu if found else 0,
+        ipv4=found is not None and found.fabric.routing.underlay == 4,
+        nics=asyncio.run(_nics(found.interfaces)) if found else (),
+        rp_filter={name: value for name in ("all", mrc0) if (value := _ipv4(name)) is not None},
+        rings=2 * found.transport.ring_slots * found.mtu if found else 0,
+        free=_free(),
+        group=_group("mrcd"),
+        daemon=None if status is None else status.state,
+        sysctls=_switch(),
+    )
+
+
+def _text(path: str | Path) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def _lines(path: str | Path) -> list[str]:
+    return [line for line in _text(path).splitlines() if line.strip()]
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _capabilities() -> int:
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", _text("/proc/self/status"), re.MULTILINE)
+    return int(found[1], 16) if found else 0
+
+
+def _distribution() -> str:
+    found = re.search(r'^ID="?([a-z-]+)', _text("/etc/os-release"), re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _headers(modules: Path) -> bool:
+    """Debian splits a kernel's headers over build and source, others have all in build."""
+    return (modules / "build/include/generated/autoconf.h").exists() and any(
+        (modules / part / "include/linux/kconfig.h").exists() for part in ("build", "source")
+    )
+
+
+def _in_bpffs(folder: Path) -> bool:
+    """The mount with the longest matching target counts."""
+    best, kind = "", ""
+    for line in _lines("/proc/self/mounts"):
+        _source, target, fstype, *_ = line.split()
+        inside = str(folder) == target or str(folder).startswith(target.rstrip("/") + "/")
+        if inside and len(target) >= len(best):
+            best, kind = target, fstype
+    return kind == "bpf"
+
+
+def _options(release: str) -> dict[str, str]:
+    text = _text(f"/boot/config-{release}")
+    with contextlib.suppress(OSError):
+        text = text or gzip.decompress(Path("/proc/config.gz").read_bytes()).decode()
+    return dict(re.findall(r"^CONFIG_(\w+)=(\w)", text, re.MULTILINE))
+
+
+def _free() -> int:
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", _text("/proc/meminfo"), re.MULTILINE)
+    return int(found[1]) << 10 if found else 0
+
+
+def _group(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _daemon(socket: str) -> Status | None:
+    try:
+        with Client(socket) as client:
+            return client.status()
+    except CommandError:
+        return None
+
+
+def _cpus(path: str) -> str:
+    """A list of CPUs; the kernel says "(null)" for none."""
+    text = _text(path).strip()
+    return "" if text == "(null)" else text
+
+
+def _ipv4(name: str) -> int | None:
+    return _number(PROC_SYS / "ipv4/conf" / name / "rp_filter")
+
+
+async def _nics(names: Iterable[str]) -> tuple[Nic, ...]:
+    found = []
+    async with Netlink() as nl:
+        links = await nl.links()
+        for name in names:
+            if name not in links:
+                found.append(Nic(name, present=False))
+                continue
+            link = links[name]
+            program: str | None = None
+            with contextlib.suppress(NetlinkFailed):
+                ident = await nl.xdp_program(name)
+                program = None if ident is None else _program(ident)
+            found.append(
+                Nic(
+                    name,
+                    mtu=link.mtu,
+                    up=link.up,
+                    carrier=link.carrier,
+                    xdp=program,
+                    rp_filter=_ipv4(name) or 0,
+                    disable_ipv6=bool(_number(PROC_SYS / "ipv6/conf" / name / "disable_ipv6")),
+                )
+            )
+    return tuple(found)
+
+
+def _program(ident: int) -> str:
+    try:
+        return bpfsys.program_name(ident) or f"program {ident}"
+    except OSError:  # not root
+        return f"program {ident}"
+
+
+def _switch() -> dict[str, int]:
+    """What a Linux switch needs set, by the sysctl's name, of every interface."""
+    found = {}
+    for key in ("ipv6/conf/{}/forwarding", "ipv6/conf/{}/seg6_enabled", "ipv4/conf/{}/rp_filter"):
+        folder = PROC_SYS / key.partition("/{}")[0]
+        for name in sorted(each.name for each in folder.iterdir()) if folder.is_dir() else ():
+            value = _number(PROC_SYS / key.format(name))
+            if value is not None and name not in ("default", "lo"):
+                found["net." + key.format(name).replace("/", ".")] = value
+    return found

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One frame of ``mrcctl top``: planes, peers and paths, cut to the size of the terminal.
+
+Nothing here looks at a clock or a socket: a frame is made of what was read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cli.render import BAD, GOOD, WARN, bit_rate, duration, micros
+from cli.status import STATE_COLOURS as DAEMON_COLOURS
+from cli.status import plane_state
+from mrcd.model import MonitorSample, PathInfo, PeerInfo, PlaneInfo
+
+WIDE = 120
+"""Columns from which on there is room for addresses, histories and uSID lists."""
+PATH_COLOURS = {"GOOD": GOOD, "SKIP": WARN, "ASSUMED_BAD": BAD, "DENIED": BAD}
+PEER_COLOURS = {"established": GOOD, "connecting": WARN, "silent": BAD}
+RANKS = {"ASSUMED_BAD": 0, "DENIED": 1, "SKIP": 2, "GOOD": 3}
+BLOCKS = " ▁▂▃▄▅▆▇█"
+BAR, BAR_NARROW = 10, 6
+HISTORY = 24
+PEERS_SHARE = 3  # peers get a third of the lines that planes leave
+
+PathKey = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read at one moment."""
+
+    sample: MonitorSample
+    paths: Sequence[PathInfo]
+
+    @property
+    def by_path(self) -> Mapping[PathKey, PathInfo]:
+        """The paths by what tells them apart."""
+        return {(path.peer, path.qp, path.ev): path for path in self.paths}
+
+
+def frame(
+    before: Reading,
+    now: Reading,
+    history: Mapping[int, Sequence[float]],
+    *,
+    width: int,
+    height: int,
+    clock: str,
+) -> RenderableType:
+    """What happened between two readings. history: bits sent a second of each plane, oldest first.
+
+    Is never higher or wider than the terminal.
+    """
+    seconds = max(1e-9, (now.sample.monotonic_ns - before.sample.monotonic_ns) / 1e9)
+    wide = width >= WIDE
+    head = _head(before, now, seconds, clock, width)
+    reasons = now.sample.status.reasons
+    shown = max(1, min(len(reasons), height // 8)) if reasons else 0
+    lines = [Text(f"! {reason}", style=BAD) for reason in reasons[:shown]]
+    if len(reasons) > shown:
+        lines[-1] = Text(f"! {reasons[shown - 1]} (and {len(reasons) - shown} more)", style=BAD)
+    planes = _planes(before, now, seconds, history, wide=wide)
+    left = height - 1 - len(lines) - (2 + planes.row_count)
+    peers = _peers(before, now, seconds, wide=wide, room=max(1, left // PEERS_SHARE - 2))
+    left -= 2 + peers.row_count
+    parts: list[RenderableType] = [head, *lines, Text(""), planes, Text(""), peers]
+    if left >= 4:
+        parts += [Text(""), _paths(before, now, seconds, wide=wide, room=left - 3)]
+    if left >= 1:
+        parts.append(_foot(now))
+    for part in parts:
+        if isinstance(part, Text):
+            part.truncate(width, overflow="ellipsis")
+    return Group(*parts)
+
+
+def _table(*columns: tuple[str, bool]) -> Table:
+    """Columns by name; True: figures, which stand right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name, right in columns:
+        table.add_column(
+            name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis"
+        )
+    return table
+
+
+def _head(before: Reading, now: Reading, seconds: float, clock: str, width: int) -> Text:
+    status = now.sample.status
+    sent, received = _counters(before, now, "tx_bytes"), _counters(before, now, "rx_bytes")
+    head = Text.assemble(
+        (f"mrcd {status.host} ", "bold"),
+        (status.state, DAEMON_COLOURS[status.state]),
+        f"  up {duration(status.uptime_s)}",
+        f"  peers {status.peers_up}/{status.peers_total}",
+        f"  {status.mrc0.name} tx {bit_rate(8 * sent / seconds)}",
+        f" rx {bit_rate(8 * received / seconds)}",
+    )
+    head.append(clock.rjust(max(len(clock) + 1, width - len(head.plain))))
+    return head
+
+
+def _counters(before: Reading, now: Reading, name: str) -> int:
+    def value(reading: Reading) -> int:
+        return sum(c.value for c in reading.sample.stats.counters if c.name == name)
+
+    return max(0, value(now) - value(before))
+
+
+def _planes(
+    before: Reading,
+    now: Reading,
+    seconds: float,
+    history: Mapping[int, Sequence[float]],
+    *,
+    wide: bool,
+) -> Table:
+    earlier = {plane.index: plane for plane in before.sample.status.planes}
+    known = before.by_path
+    lost: Counter[int] = Counter()
+    states: Counter[tuple[int, str]] = Counter()
+    for key, path in now.by_path.items():
+        lost[path.plane] += max(0, path.lost - known[key].lost) if key in known else 0
+        # A backup is not in use, whatever its health; a withdrawn path is what matters.
+        states[path.plane, "USED" if path.role == "active" else path.state] += 1
+    rates = {
+        plane.index: 8 * (plane.tx_bytes - earlier.get(plane.index, plane).tx_bytes) / seconds
+        for plane in now.sample.status.planes
+    }
+    most = max([*rates.values(), 1.0])
+    columns = [("PLANE", True), ("NIC", False), ("STATE", False), ("TX", True), ("RX", True)]
+    columns += [("", False), ("PATHS", True), ("BAD", True), ("LOST/s", True)]
+    more = [("DENIED", True), ("SRTT", True), ("TX OVER TIME", False)]
+    table = _table(*columns, *(more if wide else []))
+    for plane in now.sample.status.planes:
+        was, index = earlier.get(plane.index, plane), plane.index
+        bad, denied = states[index, "ASSUMED_BAD"], states[index, "DENIED"]
+        row: list[RenderableType] = [
+            str(index),
+            plane.interface,
+            Text(plane_state(plane), style=_plane_colour(plane)),
+            bit_rate(rates[index]),
+            bit_rate(8 * (plane.rx_bytes - was.rx_bytes) / seconds),
+            _bar(rates[index] / most, BAR if wide else BAR_NARROW),
+            str(states[index, "USED"]),
+            Text(str(bad), style=BAD if bad else ""),
+            _rate(lost[index] / seconds, BAD),
+        ]
+        if wide:
+            row.append(Text(str(denied), style=WARN if denied else ""))
+            row += [_srtt(now.sample.peers, index), spark(history.get(index, ()))]
+        table.add_row(*row)
+    return table
+
+
+def _plane_colour(plane: PlaneInfo) -> str:
+    return GOOD if plane.usable and plane.sick is None else WARN if plane.drained else BAD
+
+
+def _bar(share: float, length: int) -> str:
+    return ("█" * round(length * min(1.0, share))).ljust(length, "·")
+
+
+def _rate(per_second: float, shade: str) -> Text:
+    text = f"{per_second:.0f}" if per_second >= 9.5 or per_second == 0 else f"{per_second:.1f}"
+    return Text(text, style=shade if per_second else "")
+
+
+def _srtt(peers: Sequence[PeerInfo], plane: int) -> str:
+    """The best round trip that any peer has over a plane."""
+    found = [p.planes_srtt_us[plane] for p in peers if plane < len(p.planes_srtt_us)]
+    return micros(min((rtt for rtt in found if rtt is not None), default=None)) or "-"
+
+
+def spark(values: Sequence[float]) -> str:
+    """A history as a line of blocks, the largest value a whole one."""
+    most = max(values, default=0)
+    if most <= 0:
+        return ""
+    return "".join(BLOCKS[round(value / most * (len(BLOCKS) - 1))] for value in values)
+
+
+def _peers(before: Reading, now: Reading, seconds: float, *, wide: bool, room: int) -> Table:
+    earlier = {peer.name: peer for peer in before.sample.peers}
+    columns = [("PEER", False), ("STATE", False), ("PLANES", False), ("SHARES", False)]
+    columns += [("TX pkt/s", True), ("RX pkt/s", True), ("SRTT", True)]
+    table = _table(*columns, *([("HEARD", False), ("ADDRESSES", False)] if wide else []))
+    # Those in trouble first, then those that carry most.
+    traffic = {
+        peer.name: (
+            max(0, peer.tx_packets - earlier.get(peer.name, peer).tx_packets) / seconds,
+            max(0, peer.rx_packets - earlier.get(peer.name, peer).rx_packets) / seconds,
+        )
+        for peer in now.sample.peers
+    }
+    ranked = sorted(
+        now.sample.peers,
+        key=lambda peer: (peer.state == "established", -sum(traffic[peer.name]), peer.name),
+    )
+    shown = ranked if len(ranked) <= room else ranked[: max(0, room - 1)]
+    for peer in shown:
+        sent, received = traffic[peer.name]
+        trips = [rtt for rtt in peer.planes_srtt_us if rtt is not None]
+        span = (micros(min(trips)) or "-") if trips else "-"
+        row: list[RenderableType] = [
+            peer.name,
+            Text(peer.state, style=PEER_COLOURS[peer.state]),
+            ",".join(map(str, peer.planes_usable)) or "none",
+            "even" if all(share >= 1 for share in peer.shares) else _shares(peer.shares),
+            f"{sent:.0f}",
+            f"{received:.0f}",
+            span,
+        ]
+        if wide:
+            heard = peer.last_heard_s
+            row += [
+                "never" if heard is None else f"{duration(heard)} ago",
+                " ".join(peer.addresses),
+            ]
+        table.add_row(*row)
+    if len(ranked) > len(shown):
+        table.add_row(Text(f"{len(ranked) - len(shown)} more", style="dim"))
+    return table
+
+
+def _shares(shares: Sequence[float]) -> str:
+    return "/".join(f"{100 * share:.0f}" for share in shares) + " %"
+
+
+def _paths(before: Reading, now: Reading, seconds: float, *, wide: bool, room: int) -> Table:
+    """Withdrawn paths first, then those that lose, then the busiest."""
+    known = before.by_path
+    columns = [("PEER", False), ("QP", True), ("EV", False), ("PLANE", True), ("T1", True)]
+    columns += [("STATE", False), ("SENT/s", True), ("LOST/s", True), ("LOST", True)]
+    more = [("SRTT", True)]
+    if wide:
+        more += [("ROLE", False), ("SENT", True), ("ACKED", True), ("MARKED", True)]
+        more.append(("USIDS", False))
+    table = _table(*columns, *more)
+    rows = []
+    for key, path in now.by_path.items():
+        was = known.get(key, path)
+        sent = max(0, path.sent - was.sent) / seconds
+        lost = max(0, path.lost - was.lost) / seconds
+        rows.append((RANKS[path.state], -lost, -sent, key, path))
+    rows.sort(key=lambda row: row[:4])
+    for _rank, lost, sent, _key, path in rows[:room]:
+        row: list[RenderableType] = [
+            path.peer,
+            str(path.qp),
+            f"0x{path.ev:08x}",
+            str(path.plane),
+            str(path.t1 or "-"),
+            Text(path.state, style=PATH_COLOURS[path.state]),
+            f"{-sent:.0f}",
+            _rate(-lost, BAD),
+            str(path.lost),
+            micros(path.srtt_us) or "-",
+        ]
+        if wide:
+            row.append("slow" if path.slow else path.role)
+            row += [str(path.sent), str(path.acked), str(path.marked), path.usids]
+        table.add_row(*row)
+    return table
+
+
+def _foot(now: Reading) -> Text:
+    counted = Counter[str](path.state for path in now.paths)
+    words = [f"{len(now.paths)} paths"]
+    words += [f"{counted[state]} {state}" for state in RANKS if counted[state]]
+    if now.sample.missed:
+        words.append(f"{now.sample.missed} samples missed")
+    return Text("  ".join(words) + "   q quits", style="dim")

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The screen of ``mrcctl top``: reads, and draws frame after frame."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from cli.client import Client
+from cli.topframe import HISTORY, Reading, frame
+
+
+def show(
+    console: Console, watching: Client, asking: Client, interval_s: float, count: int | None
+) -> None:
+    """Draw until the daemon or the user ends it, or `count` frames were drawn.
+
+    watching: the connection of the stream; asking: another one for paths.
+    """
+    live = Live(
+        Text("the first frame needs two samples ..."),
+        console=console,
+        screen=console.is_terminal,
+        auto_refresh=False,
+    )
+    history: dict[int, deque[float]] = {}
+    before: Reading | None = None
+    frames = 0
+    with live if console.is_terminal else contextlib.nullcontext():
+        for sample in watching.monitor(round(interval_s * 1000)):
+            now = Reading(sample, asking.paths(None)["paths"])
+            if before is not None:
+                _remember(history, before, now)
+                size = console.size
+                clock = time.strftime("%H:%M:%S")
+                shown = frame(
+                    before, now, history, width=size.width, height=size.height, clock=clock
+                )
+                if console.is_terminal:
+                    live.update(shown, refresh=True)
+                else:
+                    console.print(shown)
+                frames += 1
+                if frames == count:
+                    return
+            elif console.is_terminal:
+                live.refresh()
+            before = now
+
+
+def _remember(history: dict[int, deque[float]], before: Reading, now: Reading) -> None:
+    seconds = max(1e-9, (now.sample.monotonic_ns - before.sample.monotonic_ns) / 1e9)
+    earlier = {plane.index: plane for plane in before.sample.status.planes}
+    for plane in now.sample.status.planes:
+        was = earlier.get(plane.index, plane)
+        rates = history.setdefault(plane.index, deque(maxlen=HISTORY))
+        rates.append(8 * max(0, plane.tx_bytes - was.tx_bytes) / seconds)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""mrcctl doctor: each check with a good machine and a bad one, and the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cli import checks, exits, facts
+from cli.checks import HOST, SWITCH, Check, Facts, Nic
+from cli.main import mrcctl
+from tests.unit.control_double import FakeSource, serving
+
+ALL = sum(1 << bit for bit in checks.CAPABILITIES.values())
+GOOD = Facts(
+    uid=0,
+    capabilities=ALL,
+    kernel="6.6.1-amd64",
+    distribution="debian",
+    headers=True,
+    bcc=True,
+    filesystems=frozenset({"bpf", "ext4"}),
+    bpffs=True,
+    pins="/sys/fs/bpf/mrcd",
+    jit=1,
+    options=dict.fromkeys((*checks.OPTIONS, *checks.SWITCH_OPTIONS), "y"),
+    nohz_full="",
+    config="/etc/mrcd/mrcd.toml",
+    problems=(),
+    mtu=9000,
+    ipv4=True,
+    nics=(Nic("eth2", mtu=9000, xdp="mrc_receive"), Nic("eth3", mtu=9216)),
+    rp_filter={"all": 0, "mrc0": 2},
+    rings=150 << 20,
+    free=4 << 30,
+    group=True,
+    daemon="ok",
+    sysctls={
+        "net.ipv6.conf.all.forwarding": 1,
+        "net.ipv6.conf.up1.seg6_enabled": 1,
+        "net.ipv4.conf.up1.rp_filter": 0,
+    },
+)
+
+
+def nic(**changed: Any) -> tuple[Nic, ...]:
+    return (GOOD.nics[0], replace(GOOD.nics[1], **changed))
+
+
+def test_a_good_machine_is_good() -> None:
+    for role in (HOST, SWITCH):
+        found = checks.examine(GOOD, role)
+        assert {finding.state for finding in found} == {"ok"}
+        assert not any(finding.fix for finding in found)
+
+
+BAD: list[tuple[Check, dict[str, Any], str, str, str]] = [
+    (checks.privileges, {"uid": 1000}, "wrong", "uid 1000", "sudo mrcctl doctor"),
+    (checks.privileges, {"capabilities": ALL & ~(1 << 39)}, "wrong", "CAP_BPF", "--cap-add BPF"),
+    (checks.kernel, {"kernel": "5.4.0-1"}, "wrong", "5.4.0-1", "6.6"),
+    (checks.kernel, {"kernel": "weird"}, "wrong", "weird", "6.6"),
+    (checks.features, {"options": {"VETH": "y"}}, "wrong", "CONFIG_BPF_SYSCALL", "CONFIG_BPF_JIT"),
+    (checks.headers, {"headers": False}, "wrong", "6.6.1-amd64/build",
+     "apt-get install linux-headers-6.6.1-amd64"),
+    (checks.headers, {"headers": False, "distribution": "fedora"}, "wrong", "compiled",
+     "dnf install kernel-devel-6.6.1-amd64"),
+    (checks.headers, {"headers": False, "distribution": "else"}, "wrong", "compiled", "headers"),
+    (checks.compiler, {"bcc": False}, "wrong", "bcc", "apt-get install python3-bpfcc"),
+    (checks.bpffs, {"bpffs": False}, "warn", "none is mounted", "mount -t bpf bpf /sys/fs/bpf"),
+    (checks.bpffs, {"filesystems": frozenset()}, "wrong", "no bpf filesystem", "kernel"),
+    (checks.jit, {"jit": 0}, "warn", "interpreted", "sysctl -w net.core.bpf_jit_enable=1"),
+    (checks.membarrier, {"nohz_full": "2-3"}, "warn", "CPUs 2-3", "nohz_full"),
+    (checks.memory, {"daemon": None, "free": 200 << 20}, "wrong", "150 MB of 200 MB", "ring_slots"),
+    (checks.configuration, {"problems": ("a: b", "c: d")}, "wrong", "a: b (and 1 more)",
+     "mrcctl config check /etc/mrcd/mrcd.toml"),
+    (checks.interfaces, {"nics": nic(present=False)}, "wrong", "no interface eth3", "[planes]"),
+    (checks.interfaces, {"nics": nic(up=False)}, "wrong", "eth3 down", "ip link set eth3 up"),
+    (checks.interfaces, {"nics": nic(carrier=False)}, "warn", "eth3 without carrier", "cable"),
+    (checks.mtu, {"nics": nic(mtu=1500)}, "wrong", "eth3 has 1500: less than the fabric's 9000",
+     "ip link set eth3 mtu 9000"),
+    (checks.ipv6, {"nics": nic(disable_ipv6=True)}, "wrong", "off on eth3",
+     "sysctl -w net.ipv6.conf.eth3.disable_ipv6=0"),
+    (checks.reverse_path, {"rp_filter": {"all": 1, "mrc0": 0}, "ipv4": False}, "warn", "mrc0",
+     "sysctl -w net.ipv4.conf.mrc0.rp_filter=2"),
+    (checks.reverse_path, {"nics": nic(rp_filter=1)}, "warn", "strict on eth3",
+     "sysctl -w net.ipv4.conf.eth3.rp_filter=2"),
+    (checks.foreign_xdp, {"nics": nic(xdp="katran")}, "wrong", "katran on eth3",
+     "ip link set dev eth3 xdp off"),
+    (checks.group, {"group": False}, "warn", "only root", "groupadd --system mrcd"),
+    (checks.daemon, {"daemon": None}, "warn", "does not answer", "systemctl start mrcd"),
+    (checks.daemon, {"daemon": "degraded"}, "warn", "degraded", "mrcctl status"),
+    (checks.switch_kernel, {"kernel": "6.0.9"}, "wrong", "plain End", "6.1"),
+    (checks.switch_features, {"options": {"IPV6": "y"}}, "wrong", "CONFIG_IPV6_SEG6_LWTUNNEL",
+     "CONFIG_IPV6_SEG6_LWTUNNEL"),
+    (checks.switch_sysctls, {"sysctls": {**GOOD.sysctls, "net.ipv6.conf.up1.seg6_enabled": 0}},
+     "wrong", "net.ipv6.conf.up1.seg6_enabled", "sysctl -w net.ipv6.conf.up1.seg6_enabled=1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "changed", "state", "found", "fix"), BAD)
+def test_a_bad_machine_is_told_the_fix(
+    check: Check, changed: dict[str, Any], state: str, found: str, fix: str
+) -> None:
+    finding = check(replace(GOOD, **changed))
+    assert finding is not None
+    assert finding.state == state
+    assert found in finding.found
+    assert fix in "\n".join(finding.fix)
+
+
+def test_every_check_is_seen_bad() -> None:
+    assert {check for check, *_ in BAD} == {*HOST, *SWITCH}
+
+
+@pytest.mark.parametrize(
+    ("check", "changed"),
+    [
+        (checks.features, {"options": {}}),
+        (checks.jit, {"jit": None}),
+    ],
+)
+def test_what_cannot_be_seen_is_unknown(check: Check, changed: dict[str, Any]) -> None:
+    finding = check(replace(GOOD, **changed))
+    assert finding is not None
+    assert finding.state == "unknown"
+
+
+@pytest.mark.parametrize("check", [checks.interfaces, checks.mtu, checks.ipv6, checks.foreign_xdp])
+def test_without_a_configuration_planes_are_not_judged(check: Check) -> None:
+    assert check(replace(GOOD, nics=())) is None
+
+
+def test_a_plane_that_is_not_there_is_one_finding() -> None:
+    absent = replace(GOOD, nics=(Nic("eth2", present=False),))
+    wrong = [finding for finding in checks.examine(absent, HOST) if finding.state != "ok"]
+    assert [finding.check for finding in wrong] == ["plane NICs"]
+
+
+def test_older_kernels_with_clsact_are_good() -> None:
+    finding = checks.kernel(replace(GOOD, kernel="5.15.0-1"))
+    assert finding is not None
+    assert (finding.state, "clsact" in finding.found) == ("ok", True)
+
+
+def doctor(monkeypatch: pytest.MonkeyPatch, found: Facts, *args: str) -> Any:
+    monkeypatch.setattr(facts, "gather", lambda *_: found)
+    return CliRunner().invoke(mrcctl, ["doctor", *args])
+
+
+def test_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor(monkeypatch, GOOD).exit_code == exits.DONE
+    assert doctor(monkeypatch, replace(GOOD, group=False)).exit_code == exits.DONE
+    result = doctor(monkeypatch, replace(GOOD, headers=False), "--quiet")
+    assert result.exit_code == exits.DEGRADED
+    assert result.output.splitlines()[0].startswith("WRONG  kernel headers")
+    assert "fix: apt-get install linux-headers-6.6.1-amd64" in result.output
+    assert "15 checks: 1 wrong, 0 to look at" in result.output
+
+
+def test_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = doctor(monkeypatch, replace(GOOD, bcc=False), "--json")
+    assert result.exit_code == exits.DEGRADED
+    printed = json.loads(result.output)
+    assert printed["schema_version"] == 1
+    (wrong,) = (each for each in printed["findings"] if each["state"] == "wrong")
+    assert wrong["fix"] == ["apt-get install python3-bpfcc"]
+
+
+def test_the_facts_of_this_machine(tmp_path: Path) -> None:
+    found = facts.gather(tmp_path / "none.toml", str(tmp_path / "nobody"), tmp_path)
+    assert found.daemon is None
+    assert found.problems
+    assert found.nics == ()
+    assert found.free > 0
+    assert found.pins == str(tmp_path)
+    assert "bpf" in found.filesystems or checks.bpffs(found)
+
+
+def test_the_daemons_own_configuration_is_checked(tmp_path: Path) -> None:
+    with serving(tmp_path / "sock", FakeSource()):
+        found = facts.gather(None, str(tmp_path / "sock"), tmp_path)
+    assert (found.config, found.daemon) == ("/nowhere/mrcd.toml", "ok")
+
+
+def test_planes_are_read_from_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "fabric.toml").write_text(
+        "fabric = { planes = 2, t0 = 2, t1 = 1 }\n"
+        'host = [{ name = "a", t0 = 1, port = 1, addresses = ["10.99.0.1/24"] }]\n'
+    )
+    (tmp_path / "mrcd.toml").write_text(
+        '[host]\nname = "a"\nfabric = "fabric.toml"\n[planes]\ninterfaces = ["lo", "nosuch9"]\n'
+    )
+    found = facts.gather(tmp_path / "mrcd.toml", str(tmp_path / "nobody"), tmp_path)
+    lo, absent = found.nics
+    assert (lo.name, lo.present, lo.mtu, lo.xdp) == ("lo", True, 65536, None)
+    assert (absent.name, absent.present) == ("nosuch9", False)
+    assert found.mtu == 9000
