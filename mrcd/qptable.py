@@ -164,8 +164,6 @@ class QpTable:
                 "txs",
                 index,
                 _TX,
-                packets=before.tx["packets"],
-                retransmits=before.tx["retransmits"],
                 next=local.psn,
                 una=local.psn,
                 high=local.psn,

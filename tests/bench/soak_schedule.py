@@ -108,11 +108,12 @@ def episodes(
             start_s = _grid(at_s)
             end_s = _grid(start_s + rng.uniform(0.3, BLACKOUT_MAX_S))
         kind = rng.choice(list(kinds))
-        wanted = _elements(rng, ground, blackout)
+        wanted = (_link(rng, ground),) if kind == "corrupt" else _elements(rng, ground)
         action = _action(rng, kind, ground)
         if end_s > seconds:
             return found
         if blackout:
+            wanted = _every_nic_link(rng, ground)
             action = kind = rng.choice([cut for cut in _CUTS if cut in kinds] or ["loss=10%"])
         now = [each for each in found if each.end_s >= start_s - _TICK_S]
         new = Episode(start_s, end_s, wanted, kind, action, blackout)
@@ -124,10 +125,19 @@ def _grid(at_s: float) -> float:
     return round(round(at_s / _TICK_S) * _TICK_S, 3)
 
 
-def _elements(rng: random.Random, ground: Ground, blackout: bool) -> tuple[str, ...]:
-    if blackout:
-        host = rng.choice(ground.hosts)
-        return tuple(f"{host}:p{plane}" for plane in range(ground.planes))
+def _every_nic_link(rng: random.Random, ground: Ground) -> tuple[str, ...]:
+    host = rng.choice(ground.hosts)
+    return tuple(f"{host}:p{plane}" for plane in range(ground.planes))
+
+
+def _link(rng: random.Random, ground: Ground) -> str:
+    plane = rng.randrange(ground.planes)
+    t0, t1 = rng.randint(1, ground.t0), rng.randint(1, ground.t1)
+    links = (f"p{plane}t0-{t0}:p{plane}t1-{t1}", f"{rng.choice(ground.hosts)}:p{plane}")
+    return rng.choice(links)
+
+
+def _elements(rng: random.Random, ground: Ground) -> tuple[str, ...]:
     count = rng.randint(2, 4) if rng.random() < _SEVERAL_SHARE else 1
     return tuple(dict.fromkeys(_element(rng, ground) for _ in range(count)))
 
@@ -158,6 +168,10 @@ def _action(rng: random.Random, kind: str, ground: Ground) -> str:
 
 def _fits(new: Episode, now: Sequence[Episode], ground: Ground) -> bool:
     """Whether an episode may begin beside those that last."""
+    # A packet must not be damaged twice: two flipped bits can cancel in the sums of TCP and UDP,
+    # which are all that protects a payload.
+    if new.kind == "corrupt" and any(each.kind == "corrupt" for each in now):
+        return False
     taken = {element for each in now for element in each.elements}
     if taken & set(new.elements) or len(now) >= _AT_ONCE_MAX:
         return False

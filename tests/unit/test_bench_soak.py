@@ -57,6 +57,14 @@ def test_elements_of_overlapping_episodes_differ(planned: list[Episode]) -> None
                 assert not set(one.elements) & set(other.elements)
 
 
+def test_no_packet_is_damaged_twice(planned: list[Episode]) -> None:
+    damaging = [episode for episode in planned if episode.kind == "corrupt"]
+    assert all(":" in element for episode in damaging for element in episode.elements)
+    for i, one in enumerate(damaging):
+        assert len(one.elements) == 1
+        assert all(other.start_s > one.end_s for other in damaging[i + 1 :])
+
+
 def test_cuts_leave_a_plane_but_for_short_blackouts(planned: list[Episode]) -> None:
     for one in planned:
         if one.blackout:
