@@ -112,7 +112,9 @@ def test_a_folder_that_is_not_there_exits_1(tmp_path: Path) -> None:
     "line",
     [
         'key = "S3"', 'shared_secret="S3"', "  psk = 'S3'", 'auth-token = ["S3"]',
-        '"password" = "S3"', 'private_key_file = "S3"', "API_KEY = S3", 'auth = { key = "S3", x = "kept" }', 'key = """\nS3\n"""', "psk = [\n 'S3',\n]", 'key = "a\\"S3"', 'auth.key = "S3"',
+        '"password" = "S3"', 'private_key_file = "S3"', "API_KEY = S3",
+        'auth = { key = "S3", x = "kept" }', 'key = """\nS3\n"""', "psk = [\n 'S3',\n]",
+        'key = "a\\"S3"', 'auth.key = "S3"',
     ],
 )  # fmt: skip
 def test_secrets_are_left_out(line: str) -> None:
