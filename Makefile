@@ -6,7 +6,7 @@ RESULTS := build/results
 MINUTES := 20
 SEED := 1
 
-.PHONY: help setup test test-unit test-bpf test-net lint format docs demo bench bench-paper soak wheel deb sbom lock clean
+.PHONY: help setup test test-unit test-bpf test-net lint format docs man demo bench bench-paper soak wheel deb sbom lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ format: setup ## format the Python sources
 
 docs: setup ## write docs/api.md and its schema from the code
 	$(PYTHON) -m scripts.apidoc
+
+man: setup ## write the manual pages to build/man
+	$(PYTHON) -m scripts.manpages build/man
 
 demo: setup ## kill a plane under load: mrcd, ECMP and MPTCP side by side (as root)
 	$(PYTHON) -m tests.bench.demo

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -111,8 +113,9 @@ class Client:
         """The rules of the denylist."""
         return self._call("ListDenied", DeniedReply)
 
-    def watch_paths(self) -> Iterator[PathEvent | None]:
-        """None when the watch has begun, then every path event, for ever."""
+    def watch_paths(self, seconds: float | None = None) -> Iterator[PathEvent | None]:
+        """None when the watch has begun, then every path event: for ever, or for some time."""
+        deadline = None if seconds is None else time.monotonic() + seconds
         self._send("WatchPaths", {}, more=True)
         continues = True
         while continues:
@@ -120,6 +123,15 @@ class Client:
             continues = reply.continues
             _set_timeout(self._socket, 0)  # paths may stay as they are for days
             yield self._decode(reply, WatchPathsReply)["event"]
+            if deadline is not None and not self._more_by(deadline):
+                return
+
+    def _more_by(self, deadline: float) -> bool:
+        """Whether something arrives before a moment of time.monotonic()."""
+        left = deadline - time.monotonic()
+        return left > 0 and (
+            0 in self._buffer or bool(select.select([self._socket], [], [], left)[0])
+        )
 
     def drain(self, plane: int, *, force: bool) -> PlaneInfo:
         """Take a plane out of service."""

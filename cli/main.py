@@ -43,6 +43,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
         "cli.doctor",
         "Find what keeps mrcd from working here, with the fix; exit 6 when something is wrong.",
     ),
+    "debug": ("cli.debug", "What belongs into a bug report."),
     "datapath": ("cli.datapath", "The BPF programs in the kernel, which outlive the daemon."),
     "fabric": ("cli.fabric", "The fabric: planning one, checking its file, drawing what there is."),
     "sid": ("cli.sid", "uSID routes: those in the kernel against those intended."),

@@ -153,7 +153,6 @@ class QpTable:
         for local, remote in pairs:
             index = local.index
             sets = self._write_paths(peer, index)
-            before = self.view(index)
             in_use = tuple(word for one in sets for word in evset.words(one.active))
             there = tuple(word for one in sets for word in evset.words(len(one.evs)))
             spare = tuple(a & ~u for a, u in zip(there, in_use, strict=True))
@@ -177,8 +176,6 @@ class QpTable:
                 used=active,
                 used_all=sum(active),
                 floor=self._config.transport.ev_min_active or sum(active) // 4,
-                packets=before.tx["packets"],
-                retransmits=before.tx["retransmits"],
             )
             packets = before.rx["packets"]
             self._dp.write("rxs", index, _RX, next=remote.psn, high=remote.psn, packets=packets)

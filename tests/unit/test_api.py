@@ -24,8 +24,8 @@ from tests.unit.control_double import CONFIG, FakeSource, serving
 DOCS = Path(__file__).parents[2] / "docs"
 # What prints JSON and needs no daemon, or more than one; versioned, but no type of the API.
 UNTYPED = {
-    "config check", "datapath detach", "doctor", "fabric check", "fabric plan", "lab fault",
-    "lab status", "sid verify",
+    "config check", "datapath detach", "debug bundle", "doctor", "fabric check", "fabric plan",
+    "lab fault", "lab status", "sid verify",
 }  # fmt: skip
 ARGUMENTS = {
     "plane drain": ["1"], "plane undrain": ["1"], "path deny": ["p1"], "path allow": ["p1"],

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Writes the manual pages mrcctl(1), mrcd(8) and mrcd.toml(5): `make man`.
+
+The first two are made from the commands as click knows them, the third from the section on
+configuration of docs/operations.md, whose tables tests compare with the code. So none can lag.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from cli import exits
+from cli.main import mrcctl
+from mrcd import __version__
+from mrcd.main import main as mrcd
+
+ROOT = Path(__file__).parents[1]
+INLINE = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\[([^\]]*)\]\([^)]*\)")
+FENCE = "```"
+SOCKET = "/run/mrcd/mrcd.sock"
+
+
+def text(plain: str) -> str:
+    """Plain text in roff: nothing of it is a command or an escape."""
+    escaped = plain.replace("\\", "\\e").replace("-", "\\-")
+    return re.sub(r"^([.'])", r"\\&\1", escaped, flags=re.MULTILINE)
+
+
+def bold(plain: str) -> str:
+    """Text in bold, not broken into lines."""
+    return rf"\fB{text(plain)}\fR".replace("\n", " ")
+
+
+def inline(markdown: str) -> str:
+    """A line of Markdown: code and what is strong in bold, links without their targets."""
+    parts, at = [], 0
+    for found in INLINE.finditer(markdown):
+        parts.append(text(markdown[at : found.start()]))
+        code, strong, link = found.groups()
+        parts.append(inline(link) if link is not None else bold(code or strong))
+        at = found.end()
+    joined = "".join([*parts, text(markdown[at:])])
+    return "\\&" + joined if joined.startswith((".", "'")) else joined
+
+
+def header(name: str, number: int, about: str) -> list[str]:
+    """The title of a page and its NAME section."""
+    return [
+        '.\\" SPDX-License-Identifier: GPL-2.0-only',
+        '.\\" Written by `make man` (scripts/manpages.py).',
+        f'.TH {name.upper()} {number} "" "mrcd {__version__}" "mrcd"',
+        ".SH NAME",
+        f"{text(name)} \\- {text(about)}",
+    ]
+
+
+# ---- commands
+
+
+def described(help_: str | None) -> Iterator[str]:
+    """The help of a command; paragraphs that begin with \\b stay as they are."""
+    for number, paragraph in enumerate((help_ or "").replace("\f", "").strip().split("\n\n")):
+        if number:
+            yield ".PP"
+        if paragraph.lstrip().startswith("\b"):
+            lines = paragraph.lstrip().removeprefix("\b").strip("\n").splitlines()
+            yield from (".nf", *(text(line.rstrip()) or "\\&" for line in lines), ".fi")
+        else:
+            yield inline(" ".join(paragraph.split()))
+
+
+def options(command: click.Command, *, with_help: bool = True) -> Iterator[str]:
+    """An entry for each option, as --help shows them."""
+    context = click.Context(command, **command.context_settings)
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is None or isinstance(parameter, click.Argument):
+            continue
+        if "--help" in parameter.opts and not with_help:
+            continue
+        yield ".TP"
+        yield bold(record[0])
+        yield inline(record[1]) or "\\&"
+
+
+def synopsis(command: click.Command, words: list[str]) -> str:
+    """A command with its arguments."""
+    pieces = " ".join(command.collect_usage_pieces(click.Context(command)))
+    return f"{bold(' '.join(words))} {text(pieces)}".rstrip()
+
+
+def commands(group: click.Group, words: list[str]) -> Iterator[str]:
+    """A section for each command, depth first, in the order of --help."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, [*words, name])
+        else:
+            yield f'.SS "{text(" ".join([*words, name]))}"'
+            yield synopsis(command, [*words, name])
+            yield ".PP"
+            yield from described(command.help)
+            yield from options(command, with_help=False)
+
+
+def codes() -> Iterator[str]:
+    """The exit codes, from the table that cli/exits.py begins with."""
+    for code, meaning in re.findall(r"^\| (\d) \| (.*) \|$", exits.__doc__ or "", re.MULTILINE):
+        yield from (".TP", bold(code), inline(meaning.replace("``", "`")))
+
+
+def mrcctl_page() -> str:
+    """mrcctl(1)."""
+    lines = header("mrcctl", 1, "look at and control mrcd")
+    lines += [".SH SYNOPSIS", synopsis(mrcctl, ["mrcctl"]), ".SH DESCRIPTION"]
+    lines += described((mrcctl.help or "").split("\n\n")[0])
+    lines += [
+        ".PP",
+        inline(
+            "Every command that shows something prints JSON with `--json`; "
+            "`mrcctl api schema` describes it. Colour is used on a terminal only."
+        ),
+        ".SH OPTIONS",
+        *options(mrcctl),
+        ".SH COMMANDS",
+        *commands(mrcctl, []),
+        '.SH "EXIT STATUS"',
+        *codes(),
+        ".SH ENVIRONMENT",
+    ]
+    for name, meaning in {
+        "MRCD_SOCKET": "the control socket, as `--socket`",
+        "MRCD_BPFFS": "where programs and maps are pinned, as `--bpffs`",
+        "NO_COLOR": "when set and not empty, no colour",
+    }.items():
+        lines += [".TP", bold(name), inline(meaning)]
+    lines += [".SH FILES", ".TP", bold(SOCKET), "the control socket", ".TP"]
+    lines += [bold("/etc/mrcd/mrcd.toml"), "the configuration"]
+    lines += ['.SH "SEE ALSO"', ".BR mrcd (8),", ".BR mrcd.toml (5)"]
+    return "\n".join(lines) + "\n"
+
+
+# ---- the daemon
+
+
+def operations(heading: str) -> str:
+    """A section of docs/operations.md, without its heading."""
+    document = (ROOT / "docs" / "operations.md").read_text()
+    found = re.search(rf"^## {heading}\n(.*?)(?=^## )", document, re.MULTILINE | re.DOTALL)
+    assert found is not None, heading
+    return found[1]
+
+
+def mrcd_page() -> str:
+    """mrcd(8)."""
+    lines = header("mrcd", 8, "multipath reliable connections over every NIC plane")
+    lines += [".SH SYNOPSIS", synopsis(mrcd, ["mrcd"]), ".SH DESCRIPTION"]
+    lines += described(mrcd.help)
+    lines += [".SH OPTIONS", *options(mrcd), '.SH "RUNNING IT"', *roff(operations("Run"))]
+    lines += ['.SH "SEE ALSO"', ".BR mrcctl (1),", ".BR mrcd.toml (5)"]
+    return "\n".join(lines) + "\n"
+
+
+# ---- the configuration
+
+
+def roff(markdown: str) -> Iterator[str]:
+    """Paragraphs, headings, code and tables of Markdown."""
+    lines = iter([line for line in markdown.splitlines() if not line.startswith("<!--")])
+    paragraph: list[str] = []
+    table: list[list[str]] = []
+    for line in lines:
+        if paragraph and (not line or line.startswith(("|", "#", FENCE))):
+            yield from (".PP", inline(" ".join(paragraph)))
+            paragraph = []
+        if table and not line.startswith("|"):
+            yield from entries(table)
+            table = []
+        if line.startswith(FENCE):
+            yield from (".PP", ".RS 4", ".nf")
+            while not (line := next(lines)).startswith(FENCE):
+                yield text(line) or "\\&"
+            yield from (".fi", ".RE")
+        elif line.startswith("#"):
+            yield f'.SS "{text(line.lstrip("# "))}"'
+        elif line.startswith("|"):
+            table.append([cell.strip() for cell in line.strip("|").split(" | ")])
+        elif line:
+            paragraph.append(line)
+    if paragraph:
+        yield from (".PP", inline(" ".join(paragraph)))
+    if table:
+        yield from entries(table)
+
+
+def entries(table: list[list[str]]) -> Iterator[str]:
+    """A table as a list: the first cell, then the others with the names of their columns."""
+    heading, _rule, *rows = table
+    for first, *others in rows:
+        yield from (".TP", inline(first))
+        told = []
+        for name, cell in zip(heading[1:], others, strict=True):
+            cell = cell.rstrip(" |")
+            if cell:
+                told.append(f"{name} {cell}" if name in ("default", "values") else cell)
+        yield inline("; ".join(told)) or "\\&"
+
+
+def configuration_page() -> str:
+    """mrcd.toml(5)."""
+    lines = header("mrcd.toml", 5, "configuration of mrcd")
+    lines += [".SH SYNOPSIS", bold("/etc/mrcd/mrcd.toml"), ".SH DESCRIPTION"]
+    lines += roff(operations("Configuration"))
+    lines += [".SH FILES", ".TP", bold("/etc/mrcd/mrcd.toml"), "this file", ".TP"]
+    lines += [bold("fabric.toml"), "the fabric file, where [host] fabric says"]
+    lines += ['.SH "SEE ALSO"', ".BR mrcd (8),", ".BR mrcctl (1)"]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {
+    "mrcctl.1": mrcctl_page,
+    "mrcd.8": mrcd_page,
+    "mrcd.toml.5": configuration_page,
+}
+
+
+def write(folder: Path) -> None:
+    """Write every page into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, page in PAGES.items():
+        (folder / name).write_text(page())
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
