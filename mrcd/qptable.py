@@ -158,7 +158,6 @@ class QpTable:
             spare = tuple(a & ~u for a, u in zip(there, in_use, strict=True))
             planes = sum(1 << p for p, one in enumerate(sets) if one.evs)
             active = tuple(one.active for one in sets) + (0,) * (PLANES - len(sets))
-            before = self.view(index)  # what it carried is counted on over all its sessions
             self._dp.write(
                 "txs",
                 index,

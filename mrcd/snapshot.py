@@ -56,6 +56,8 @@ async def balances_of(datapath: Datapath, peers: int, planes: int) -> list[list[
     while len(found) < peers:
         size = min(SLICE, peers - len(found))
         rows = bpfsys.lookup_batch(datapath.maps["balances"], len(found), size, _BALANCE)
+        if not rows:  # the map has no more
+            break
         found += [planes_of(row, planes) for row in rows]
         await asyncio.sleep(PAUSE_S)
     return found
@@ -86,10 +88,11 @@ class Snapshots:
     async def take(self) -> Snapshot:
         """The state of now, within the time it takes."""
         fabric, sizes = self._config.fabric, self._dp.sizes
-        names = {index: name for name, index in self._table.indices.items()}
-        owners = [peer for peer in sorted(names) for _ in range(self._table.per_peer)]
+        room = max(self._table.indices.values(), default=-1) + 1
+        owners = [peer for peer in range(room) for _ in range(self._table.per_peer)]
         census, in_use = await census_of(self._dp, owners)
-        balances = await balances_of(self._dp, len(names), fabric.planes)
+        balances = await balances_of(self._dp, room, fabric.planes)
+        names = {index: name for name, index in self._table.indices.items() if index < room}
         status = self._report.status()
         mask = sum(1 << plane.index for plane in status.planes if plane.usable)
         peers = []

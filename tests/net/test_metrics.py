@@ -124,7 +124,7 @@ def test_metrics_port_that_is_taken_ends_the_daemon_with_a_reason(make_lab: Make
     with places.config.open("a") as config:
         config.write('[metrics]\nlisten = "192.0.2.1:9971"\n')  # nobody's address
     process = lab.start_daemon(running.name, host)
-    assert process.wait(30) == 1
+    assert process.wait(50) == 1
     said = places.log.read_text()
     assert "cannot serve metrics on 192.0.2.1 port 9971" in said
     assert "[metrics] listen" in said
