@@ -6,15 +6,15 @@ RESULTS := build/results
 MINUTES := 20
 SEED := 1
 
-.PHONY: help setup test test-unit test-bpf test-net lint format docs man demo bench bench-paper soak wheel deb sbom lock clean
+.PHONY: help setup test test-unit test-bpf test-net test-package lint format docs man demo bench bench-paper soak wheel deb sbom lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install everything needed and make .venv (as root; quick when done already)
 	@scripts/setup.sh
 
-test: test-unit test-bpf test-net ## run all tests (as root)
+test: test-unit test-bpf test-net test-package ## run all tests (as root)
 
 test-unit: setup ## run the pure tests
 	$(PYTEST) tests/unit -n auto --junitxml=$(RESULTS)/unit.xml
@@ -25,6 +25,9 @@ test-bpf: setup ## run the BPF programs on golden packets (as root)
 # One at a time: labs share two cores and what they measure depends on them.
 test-net: setup ## run labs of namespaces (as root)
 	$(PYTEST) tests/net --junitxml=$(RESULTS)/net.xml
+
+test-package: setup ## build the package, install it into a copy of this machine (as root)
+	$(PYTEST) tests/package --junitxml=$(RESULTS)/package.xml
 
 lint: setup ## check style and types
 	$(PYTHON) -m ruff check .

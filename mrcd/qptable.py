@@ -153,6 +153,7 @@ class QpTable:
         for local, remote in pairs:
             index = local.index
             sets = self._write_paths(peer, index)
+            before = self.view(index)
             in_use = tuple(word for one in sets for word in evset.words(one.active))
             there = tuple(word for one in sets for word in evset.words(len(one.evs)))
             spare = tuple(a & ~u for a, u in zip(there, in_use, strict=True))
@@ -162,6 +163,8 @@ class QpTable:
                 "txs",
                 index,
                 _TX,
+                packets=before.tx["packets"],
+                retransmits=before.tx["retransmits"],
                 next=local.psn,
                 una=local.psn,
                 high=local.psn,

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from mrcd import __version__
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
 DEB = DIST / f"mrcd_{__version__}_amd64.deb"
+pytestmark = pytest.mark.timeout(600)  # it builds for the first
 SITE = "usr/lib/mrcd/lib/python3.11/site-packages"
 
 IN_A_COPY = """\
@@ -106,6 +108,12 @@ def test_modules_are_those_of_the_checkout(unpacked: Path) -> None:
     for package in ("mrcd", "mrcd/fabric", "cli"):
         ours = {file.name for file in (ROOT / package).glob("*.py")}
         assert {file.name for file in (unpacked / SITE / package).glob("*.py")} == ours
+
+
+def test_the_wheel_has_the_bpf_sources() -> None:
+    with zipfile.ZipFile(DIST / f"mrcd-{__version__}-py3-none-any.whl") as wheel:
+        inside = {name for name in wheel.namelist() if name.startswith("mrcd/bpf/")}
+    assert inside == {f"mrcd/bpf/{file.name}" for file in (ROOT / "bpf").glob("*.[ch]")}
 
 
 def test_licences_of_what_is_carried_are_named(unpacked: Path) -> None:

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The files of packaging/ agree with the project: versions, dependencies, rights."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from mrcd import __version__, capabilities, config
+
+ROOT = Path(__file__).parents[2]
+PACKAGING = ROOT / "packaging"
+DAEMONSET = yaml.safe_load((PACKAGING / "kubernetes" / "daemonset.yaml").read_text())
+POD = DAEMONSET["spec"]["template"]["spec"]
+(CONTAINER,) = POD["containers"]
+CONTAINERFILE = (PACKAGING / "Containerfile").read_text()
+
+
+def locked() -> dict[str, str]:
+    """Versions of the lock by name."""
+    text = (PACKAGING / "vendor.txt").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    found = [re.fullmatch(r"(\S+)==(\S+) --hash=sha256:[0-9a-f]{64}", line) for line in lines]
+    assert all(found), lines
+    return {match[1]: match[2] for match in found if match}
+
+
+def test_the_lock_has_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    versions = locked()
+    for requirement in map(Requirement, project["dependencies"]):
+        name = requirement.name.lower()
+        assert name in versions, f"{name} is not in packaging/vendor.txt: run `make lock`"
+        assert requirement.specifier.contains(versions[name]), f"{name}: run `make lock`"
+
+
+def test_the_debian_package_has_the_projects_version() -> None:
+    changelog = (PACKAGING / "debian" / "changelog").read_text()
+    assert changelog.startswith(f"mrcd ({__version__}) ")
+
+
+def test_the_example_configuration_is_good() -> None:
+    settings = config.load(PACKAGING / "examples" / "mrcd.toml")
+    assert settings.fabric.planes == len(settings.interfaces)
+    assert settings.peers
+
+
+# ---- containers
+
+
+def keys(node: Any) -> set[str]:
+    """Every key of a document, at any depth."""
+    if isinstance(node, dict):
+        return set(node).union(*map(keys, node.values()))
+    return set().union(*map(keys, node)) if isinstance(node, list) else set()
+
+
+def test_the_container_is_not_privileged() -> None:
+    context = CONTAINER["securityContext"]
+    assert keys(DAEMONSET) >= {"securityContext", "allowPrivilegeEscalation", "add"}
+    assert not keys(DAEMONSET) & {"privileged", "procMount"}
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["readOnlyRootFilesystem"] is True
+    for key in ("hostPID", "hostIPC"):
+        assert key not in POD
+
+
+def test_the_container_has_the_capabilities_of_the_unit() -> None:
+    rights = CONTAINER["securityContext"]["capabilities"]
+    assert rights["drop"] == ["ALL"]
+    assert {f"CAP_{name}" for name in rights["add"]} == set(capabilities.NEEDED)
+
+
+def test_the_container_is_on_the_hosts_network() -> None:
+    assert POD["hostNetwork"] is True
+
+
+def mounts() -> dict[str, tuple[dict[str, Any], bool]]:
+    """Volumes by the place they are mounted on, and whether read-only."""
+    volumes = {volume["name"]: volume for volume in POD["volumes"]}
+    found = {
+        mount["mountPath"]: (volumes.pop(mount["name"]), mount.get("readOnly", False))
+        for mount in CONTAINER["volumeMounts"]
+    }
+    assert not volumes, "volumes that nothing mounts"
+    return found
+
+
+@pytest.mark.parametrize("place", ["/lib/modules", "/usr/src", "/etc/mrcd"])
+def test_the_host_lends_for_reading(place: str) -> None:
+    volume, read_only = mounts()[place]
+    assert volume["hostPath"]["path"] == place
+    assert read_only
+
+
+@pytest.mark.parametrize("place", ["/sys/fs/bpf/mrcd", "/run/mrcd", "/var/lib/mrcd"])
+def test_what_outlives_the_container_is_the_hosts(place: str) -> None:
+    volume, read_only = mounts()[place]
+    assert volume["hostPath"] == {"path": place, "type": "DirectoryOrCreate"}
+    assert not read_only
+
+
+def test_the_container_keeps_its_state_where_the_service_does() -> None:
+    service = (ROOT / "systemd" / "mrcd.service").read_text()
+    start = re.search(r"^ExecStart=/usr/sbin/mrcd (.*)$", service, re.MULTILINE)
+    command = re.search(r"^CMD \[(.*)\]$", CONTAINERFILE, re.MULTILINE)
+    assert start is not None
+    assert command is not None
+    assert command[1].replace('"', "").replace(",", "") == start[1]
+
+
+def test_the_image_has_the_locked_dependencies() -> None:
+    assert "--require-hashes -r /tmp/mrcd/vendor.txt" in CONTAINERFILE
+    copied = re.search(r"^COPY (\S+) (\S+) /tmp/mrcd/$", CONTAINERFILE, re.MULTILINE)
+    assert copied is not None
+    assert (ROOT / copied[1]).is_file()
