@@ -24,6 +24,15 @@ Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
 SETTLED_S = 120.0  # compiling takes seconds, and far more of them on a busy machine
 
+_ACTIVATE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.set_inheritable(3, True)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""The start of a service by a socket unit: its pid is that of the program."""
+
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -105,14 +114,11 @@ def test_service_serves_the_socket_it_is_given(supervised: tuple[Lab, Supervisor
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
         listener.listen(16)
-        # The shell has the pid that mrcd will have.
-        script = 'exec 3<&"$0"; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@"'
-        os.set_inheritable(listener.fileno(), True)
         with netns.entered(running.namespace("h1")):
             places = state.places(running.name, "h1")
             command = [
-                "sh", "-c", script, str(listener.fileno()), sys.executable, "-m", "mrcd",
-                "--config", str(places.config), "--socket", str(places.socket),
+                sys.executable, "-c", _ACTIVATE, str(listener.fileno()),
+                sys.executable, "-m", "mrcd", "--config", str(places.config), "--socket", str(places.socket),
                 "--state-dir", str(places.folder), "--bpffs", str(places.bpffs),
             ]  # fmt: skip
             process = subprocess.Popen(
