@@ -173,8 +173,8 @@ async def _nics(names: Iterable[str]) -> tuple[Nic, ...]:
             link = links[name]
             program: str | None = None
             with contextlib.suppress(NetlinkFailed):
-                ident = await nl.xdp_program(name)
-                program = None if ident is None else _program(ident)
+                there = await nl.xdp_program(name)
+                program = None if there is None else _program(there.ident)
             found.append(
                 Nic(
                     name,

@@ -12,6 +12,8 @@ import ctypes
 import errno
 import os
 import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 _SYS_BPF = 321 if os.uname().machine == "x86_64" else 280
@@ -26,11 +28,13 @@ PROG_LOAD = 5
 OBJ_PIN = 6
 OBJ_GET = 7
 PROG_TEST_RUN = 10
-OBJ_GET_INFO_BY_FD = 15
 PROG_GET_FD_BY_ID = 13
+OBJ_GET_INFO_BY_FD = 15
 MAP_LOOKUP_BATCH = 24
 LINK_CREATE = 28
 LINK_UPDATE = 29
+LINK_GET_FD_BY_ID = 30
+LINK_GET_NEXT_ID = 31
 LINK_DETACH = 34
 
 PROG_TYPE_SCHED_CLS = 3
@@ -42,6 +46,8 @@ XDP_FLAGS_SKB_MODE = 1 << 1
 XDP_FLAGS_DRV_MODE = 1 << 2
 
 _ATTR_SIZE = 144
+_INFO_SIZE = 80
+"""As much of an info struct as is read here; the kernel fills what fits."""
 
 
 class BpfError(OSError):
@@ -124,6 +130,11 @@ def create_link(prog_fd: int, ifindex: int, attach: int, *, flags: int = 0, what
 def update_link(link_fd: int, prog_fd: int) -> None:
     """Replace the program of a link atomically."""
     _bpf(LINK_UPDATE, struct.pack("=IIII", link_fd, prog_fd, 0, 0), "update link")
+
+
+def detach_link(link_fd: int) -> None:
+    """Take the program of a link off its interface now; the link is of no use afterwards."""
+    _bpf(LINK_DETACH, struct.pack("=I", link_fd), "detach link")
 
 
 def create_array(value_size: int, entries: int, *, name: str) -> int:
@@ -317,15 +328,76 @@ def map_info(fd: int) -> tuple[int, int, int, int]:
     return kind, key_size, value_size, entries
 
 
+def map_id(fd: int) -> int:
+    """The kernel's number of a map, never used twice until the machine boots again."""
+    return int(struct.unpack_from("=I", _info(fd, "map info"), 4)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class ProgInfo:
+    """A loaded program: the kernel's number of it and its name."""
+
+    ident: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkInfo:
+    """A link: its number, the program on it, the interface, 0 when that is gone."""
+
+    ident: int
+    program: int
+    ifindex: int
+
+
+def prog_info(fd: int) -> ProgInfo:
+    """What the kernel says of a program."""
+    raw = _info(fd, "program info")
+    name = raw[64:80].split(b"\0")[0].decode(errors="replace")
+    return ProgInfo(struct.unpack_from("=I", raw, 4)[0], name)
+
+
+def link_info(fd: int) -> LinkInfo:
+    """What the kernel says of a link to an interface (XDP or tcx)."""
+    ident, program, ifindex = struct.unpack_from("=4xII4xI", _info(fd, "link info"), 0)
+    return LinkInfo(ident, program, ifindex)
+
+
+def _info(fd: int, what: str) -> bytes:
+    info = ctypes.create_string_buffer(_INFO_SIZE)
+    _bpf(OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, _INFO_SIZE, _address(info)), what)
+    return info.raw
+
+
 def program_name(ident: int) -> str:
-    """The name of the program with an id, as the kernel keeps it; 15 bytes of it."""
+    """The name of the program with an id, as the kernel keeps it; needs CAP_SYS_ADMIN."""
     fd = _bpf(PROG_GET_FD_BY_ID, struct.pack("=III", ident, 0, 0), f"program {ident}")
     try:
-        info = ctypes.create_string_buffer(88)
-        _bpf(OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, 88, _address(info)), f"program {ident}")
+        return prog_info(fd).name
     finally:
         os.close(fd)
-    return info.raw[64:80].split(b"\0")[0].decode(errors="replace")
+
+
+def links() -> Iterator[LinkInfo]:
+    """Every link of the machine; needs CAP_SYS_ADMIN."""
+    ident = 0
+    while True:
+        attr = ctypes.create_string_buffer(struct.pack("=II", ident, 0), _ATTR_SIZE)
+        try:
+            _bpf(LINK_GET_NEXT_ID, attr, "list links")
+        except BpfError as error:
+            if error.errno == errno.ENOENT:
+                return
+            raise
+        ident = struct.unpack_from("=I", attr.raw, 4)[0]
+        try:
+            fd = _bpf(LINK_GET_FD_BY_ID, struct.pack("=I", ident), f"open link {ident}")
+        except BpfError:  # gone since
+            continue
+        try:
+            yield link_info(fd)
+        finally:
+            os.close(fd)
 
 
 def possible_cpus() -> int:

@@ -53,7 +53,6 @@ class Clock(threading.Thread):
         on_failure: Callable[[Exception], None],
     ) -> None:
         super().__init__(name="mrcd-clock", daemon=True)
-        self._tick_s = tick_ns / 1e9
         self._on_event = on_event
         self._on_failure = on_failure
         words = -(-max(1, datapath.sizes.qps) // 64)
@@ -73,13 +72,24 @@ class Clock(threading.Thread):
         self._idle = bpfsys.TestRun(datapath.programs["mrc_idle"], CARRIER)
         self._judge_s = tuning.JUDGE_NS / 1e9
         # Each plane of each QP once in PROBE_IDLE_NS, unless that is more than the budget.
-        turns = datapath.sizes.qps * planes / (tuning.PROBE_IDLE_NS / 1e9)
-        self._idle_rate = min(probe_pps / 2, turns)
-        self._probe_pps = probe_pps
+        self._turns = datapath.sizes.qps * planes / (tuning.PROBE_IDLE_NS / 1e9)
         self._credit = 0.0
-        self._credit_max = max(1.0, probe_pps * CREDIT_S)
+        self.retune(tick_ns, probe_pps)
+        self._asleep(0)  # an earlier clock may have died asleep
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.running = False
+
+    def retune(self, tick_ns: int, probe_pps: int) -> None:
+        """Change the period and the budget of probes, also while the clock runs."""
+        self._tick_s = tick_ns / 1e9
+        self._idle_rate = min(probe_pps / 2, self._turns)
+        self._credit_max = max(1.0, probe_pps * CREDIT_S)
+        self._probe_pps = probe_pps
+
+    def beats(self) -> int:
+        """A number that the programs themselves move on, several times a second even when idle."""
+        read = ABI.structs["mrc_clock"].unpack(self._clock[: ABI.structs["mrc_clock"].size])
+        return read["ticks"] + read["idle_cursor"] + read["judge_cursor"]
 
     def stop(self) -> None:
         """End the thread and wait for it."""
@@ -87,6 +97,7 @@ class Clock(threading.Thread):
         self.join()
         os.close(self._stop_read)
         os.close(self._stop_write)
+        self._asleep(0)  # nobody is there to be woken
         self._ring.close()
         self._bits.close()
         self._clock.close()

@@ -21,7 +21,6 @@ from ipaddress import (
     ip_network,
 )
 from pathlib import Path
-from typing import Any
 
 from mrcd.evset import ACTIVE_MAX, ACTIVE_MIN
 from mrcd.fabric import description, hosts
@@ -39,6 +38,7 @@ TICK_MIN_US, TICK_MAX_US = 100, 100_000
 PROBE_PPS_MIN, PROBE_PPS_MAX = 10, 100_000
 PEERS_DEFAULT_MAX = 1024  # each takes memory in the maps, whether it is talked to or not
 SURVEY_MAX_PPS = 100_000
+ON_STOP = ("keep", "drain", "detach")
 
 
 class ConfigError(Exception):
@@ -88,6 +88,17 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
+class Service:
+    """How the daemon behaves as a service.
+
+    on_stop: what a stop does to the data path: keep it running, drain it and take it down, or
+    take it down at once.
+    """
+
+    on_stop: str = "keep"
+
+
+@dataclass(frozen=True, slots=True)
 class Peer:
     """A remote host and the inner prefixes that are sent to it."""
 
@@ -113,6 +124,7 @@ class Config:
     transport: Transport
     peers: tuple[Peer, ...]
     metrics: Metrics = Metrics()
+    service: Service = Service()
 
     @property
     def mtu(self) -> int:
@@ -122,30 +134,35 @@ class Config:
 
 def load(path: Path) -> Config:
     """Read and check the configuration at `path`; ConfigError carries every problem found."""
-    problems: list[str] = []
-    root = Table(path, "", _read_toml(path, problems), problems)
-    config = _build(path, root, problems)
-    if problems or config is None:
-        raise ConfigError(problems)
-    return config
-
-
-def _read_toml(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         reason = f"cannot be read: {error.strerror}; give the path of an existing file"
     except UnicodeDecodeError as error:
         reason = f"is not UTF-8 text (byte {error.start}); TOML files are"
+    else:
+        return loads(text, path)
+    raise ConfigError([f"{path}: {reason}"])
+
+
+def loads(text: str, path: Path) -> Config:
+    """The same for a text that stands for the file at `path`, beside which the fabric file is."""
+    problems: list[str] = []
+    try:
+        data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        reason = f"is not valid TOML: {error}"
-    raise ConfigError([*problems, f"{path}: {reason}"])
+        raise ConfigError([f"{path}: is not valid TOML: {error}"]) from None
+    config = _build(path, Table(path, "", data, problems), problems)
+    if problems or config is None:
+        raise ConfigError(problems)
+    return config
 
 
 def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
     host_table, mrc0_table = root.table("host"), root.table("mrc0")
     planes_table, transport_table = root.table("planes"), root.table("transport")
     metrics_table, peer_tables = root.table("metrics"), root.tables("peer")
+    service = _service(root.table("service"))
     name = host_table.text("name", None)
     fabric_name = host_table.text("fabric", None)
     host_table.finish()
@@ -160,7 +177,9 @@ def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
     peers = _peers(peer_tables, fabric, host, mrc0, path, problems)
     if fabric is None or host is None:
         return None
-    return Config(path, fabric_path, fabric, host, mrc0, interfaces, transport, peers, metrics)
+    return Config(
+        path, fabric_path, fabric, host, mrc0, interfaces, transport, peers, metrics, service
+    )
 
 
 # ---- sections ------------------------------------------------------------------------------
@@ -295,6 +314,12 @@ def _endpoint(text: str) -> tuple[str, int] | None:
     except ValueError:
         return None
     return str(address), int(found[3])
+
+
+def _service(table: Table) -> Service:
+    service = Service(on_stop=table.choice("on_stop", Service().on_stop, ON_STOP))
+    table.finish()
+    return service
 
 
 # ---- peers ---------------------------------------------------------------------------------

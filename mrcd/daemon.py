@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The daemon: brings the pieces up in order, keeps them, takes them down.
+"""The daemon: one engine after another behind one control socket, until it is asked to end.
 
-Order of start: configuration, old pins away, compile, mrc0, planes, attach,
-clock, hand-shake, control socket. Nothing is sprayed before a peer answers.
+What a stop does to the data path is the operator's policy ([service] on_stop). A daemon that fails
+leaves it running, because the next one takes it over; only a start that fails removes what it had
+made itself.
 """
 
 from __future__ import annotations
@@ -10,32 +11,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from socket import socket as Socket
+from typing import TYPE_CHECKING
 
-from mrcd import ethtool, pins, sysfs, tuning
-from mrcd.abi import ABI
-from mrcd.clock import Clock
-from mrcd.config import Config, Peer
+from mrcd import config as configuration
+from mrcd import pins
+from mrcd.config import Config, ConfigError
 from mrcd.control import ControlServer
-from mrcd.datapath import Datapath, DatapathError
-from mrcd.denials import Denials
 from mrcd.detach import detach_with
-from mrcd.endpoint import Endpoint
-from mrcd.loader import Sizes
+from mrcd.engine import Engine
 from mrcd.log import get_logger
-from mrcd.loops import loops_of
-from mrcd.model import XdpMode
+from mrcd.methods import CannotApply
+from mrcd.model import ConfigChanges
 from mrcd.netlink import Netlink
-from mrcd.pathfeed import PathFeed
-from mrcd.pathlog import PathLog
-from mrcd.peers import Peers
-from mrcd.planes import Plane, Planes, find_planes
-from mrcd.qptable import QpTable, evs_per_plane
+from mrcd.notify import Notifier
+from mrcd.reconfigure import diff as differences
+from mrcd.reconfigure import needs_restart
 from mrcd.report import Report
-from mrcd.survey import Survey
+
+if TYPE_CHECKING:
+    from mrcd.exporter import Exporter
+    from mrcd.snapshot import Snapshots
 
 log = get_logger()
 
@@ -43,262 +42,296 @@ NICE = -10
 """The daemon does little, but where applications keep every CPU busy, peers should not go on
 sending to a dead NIC for a time slice or two."""
 
-_HOST = ABI.structs["mrc_host"]
-
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where this daemon keeps things."""
+    """Where this daemon keeps things. `listener`: its control socket, if somebody else made it."""
 
     socket: Path
     state_dir: Path
     bpffs: Path
-
-
-def sizes_of(config: Config) -> Sizes:
-    """What the maps must hold for a configuration."""
-    return Sizes(
-        mtu=config.mtu,
-        window=2 * config.transport.mpr,
-        ring_slots=config.transport.ring_slots,
-        peers=len(config.peers),
-        qps=len(config.peers) * config.transport.qps_per_peer,
-        evs=evs_per_plane(config),
-        prefixes=sum(len(peer.allowed) for peer in config.peers),
-        loops=len(loops_of(config.fabric, config.host)),
-        encap=config.fabric.routing.code,
-    )
+    listener: Socket | None = None
 
 
 class Daemon:
     """One mrcd."""
 
-    def __init__(self, config: Config, places: Places) -> None:
+    def __init__(self, config: Config, places: Places, notifier: Notifier) -> None:
         self._config = config
         self._places = places
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._routes: dict[str, int] = {}
-        self._stop = asyncio.Event()
+        self._notifier = notifier
+        self._wake = asyncio.Event()
+        self._stopping = False
         self._failure: Exception | None = None
-        self._mac = bytes(6)
-        self._path_log = PathLog()
-        self._endpoint: Endpoint | None = None  # until the planes are up
-        self._peers: Peers | None = None  # as long
+        self._changing = asyncio.Lock()
+        self._next: Config | None = None  # for the next engine
+        self._restarted: asyncio.Future[None] | None = None
+        self._former: Config | None = None  # returns unless the running one is confirmed
+        self._return: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._engine: Engine
+        self._report: Report | None = None
+        self._exporter: Exporter | None = None
+        self._snapshots: Snapshots | None = None
 
     def stop(self) -> None:
         """Ask the daemon to end; run() returns soon after."""
-        self._stop.set()
+        self._stopping = True
+        self._wake.set()
 
     async def run(self) -> None:
-        """Bring everything up, serve until stop(), leave the machine as it was.
+        """Bring everything up, serve until stop(), end as [service] on_stop says.
 
-        A start that fails takes down what it had made. Raises what went wrong.
+        Raises what went wrong.
         """
         places = self._places
         with contextlib.suppress(OSError):  # better on time; works without the right to it
             os.setpriority(os.PRIO_PROCESS, 0, NICE)
-        self._loop = asyncio.get_running_loop()
         places.state_dir.mkdir(parents=True, exist_ok=True)
         pins.prepare(places.bpffs)
         with pins.owned(places.bpffs):
-            async with Netlink() as nl:
+            async with Netlink() as nl, contextlib.AsyncExitStack() as stack:
                 self._nl = nl
-                planes = await find_planes(nl, self._config)
-                await self._take_down()  # what an earlier run left
+                await self._start_engine()
+                self._report = report = Report(self._engine, self, places.bpffs)
+                server = ControlServer(places.socket, report, activated=places.listener)
                 try:
-                    async with contextlib.AsyncExitStack() as stack:
-                        await self._serve(stack, planes)
+                    await stack.enter_async_context(server)
+                    await self._expose()
+                    stack.push_async_callback(self._hide)
+                    stack.push_async_callback(self._cancel_tasks)
+                    self._spawn(self._feed_watchdog())
+                    self._ready()
+                    await self._serve()
                 finally:
-                    await self._take_down()
+                    await self._end(report)
         if self._failure is not None:
             raise self._failure
         log.info("daemon.stopped")
 
-    async def _serve(self, stack: contextlib.AsyncExitStack, found: list[Plane]) -> None:
-        config, places, nl = self._config, self._places, self._nl
-        self._datapath = datapath = await self._build()
-        stack.callback(datapath.close)
-        await self._make_mrc0(nl)
-        self._write_host(0)
-        planes = Planes(nl, config, datapath, found, places.state_dir, self._planes_changed)
-        await planes.configure()
-        stack.push_async_callback(planes.close)
-        await self._attach(nl, datapath, planes)
+    async def _serve(self) -> None:
+        """Until stop(), one engine after the other."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._stopping:
+                return
+            if self._next is not None:
+                await self._restart_engine()
 
-        table = QpTable(datapath, config)
-        for peer in config.peers:
-            table.add_peer(peer)
-        self._denials = denials = Denials(config, table, places.state_dir)
-        self._feed = feed = PathFeed(tuple(table.indices), table.per_peer)
-        clock = Clock(
-            datapath,
-            config.fabric.planes,
-            config.transport.tick_us * 1000,
-            config.transport.probe_pps,
-            self._path_event,
-            self._clock_failed,
+    # ---- engines
+
+    async def _start_engine(self) -> None:
+        engine = Engine(
+            self._nl, self._config, self._places.bpffs, self._places.state_dir, self._failed
         )
-        clock.start()
-        stack.callback(clock.stop)
+        try:
+            await engine.start()
+        except BaseException:
+            await engine.close()
+            if engine.made:
+                await self._take_down()
+            raise
+        self._engine = engine
 
-        epoch = secrets.randbits(64)
-        endpoint = Endpoint(config)
-        peers = Peers(config, table, epoch, self._mtu_of_peer, endpoint)
-        self._endpoint, self._peers = endpoint, peers
-        self._write_host(planes.mask)
-        stack.callback(endpoint.close)
-        endpoint.start(planes.mask)
-        peers.start(planes.mask)
-        stack.callback(peers.close)
-        self._spawn(planes.follow())
-        survey = Survey(config, datapath, peers, epoch, planes.set_health)
-        self._spawn(survey.follow())
-        stack.push_async_callback(self._cancel_tasks)
+    async def _restart_engine(self) -> None:
+        """Build the data path anew for `_next`; where that fails, for what ran before."""
+        former, self._config, self._next = self._config, self._next or self._config, None
+        waiting, self._restarted = self._restarted, None
+        log.info("datapath.restarting")
+        await self._engine.close()
+        try:
+            await self._start_engine()
+        except Exception as error:
+            self._config = former
+            await self._start_engine()
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
+        else:
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
+        finally:
+            self._engine.made = False
+            self._follow()
 
-        report = Report(
-            config,
-            datapath,
-            table,
-            planes,
-            peers,
-            endpoint,
-            clock,
-            denials,
-            feed,
-            survey,
-            places.bpffs,
-        )
-        await stack.enter_async_context(ControlServer(places.socket, report))
-        if (endpoint_of_metrics := config.metrics.endpoint) is not None:
-            # Its library takes memory; only who wants metrics pays for it.
-            from mrcd.exporter import Exporter  # noqa: PLC0415
-            from mrcd.snapshot import Snapshots  # noqa: PLC0415
+    def _failed(self, error: Exception) -> None:
+        self._failure = self._failure or error
+        self.stop()
 
-            snapshots = Snapshots(config, datapath, table, peers, denials, survey, report)
-            await stack.enter_async_context(Exporter(endpoint_of_metrics, snapshots.take))
-        log.info("daemon.ready", host=config.host.name, peers=len(config.peers))
-        await self._stop.wait()
+    async def _end(self, report: Report) -> None:
+        """Let go of the data path as the policy says; after a failure it is kept."""
         report.stopping = True
-        log.info("daemon.stopping")
+        self._stopping = True
+        policy = self._config.service.on_stop if self._failure is None else "keep"
+        if self._engine.made:  # and not ready yet: this start has failed
+            policy = "detach"
+        if self._restarted is not None and not self._restarted.done():
+            self._restarted.set_exception(CannotApply("mrcd is ending"))
+        log.info("daemon.stopping", on_stop=policy)
+        self._notifier.stopping("stopping" if policy != "drain" else "draining")
+        if self._return is not None:
+            self._return.cancel()
+        if policy == "drain" and not await self._engine.drain():
+            log.warning("drain.incomplete")
+        await self._engine.close()
+        if policy != "keep":
+            await self._take_down()
 
-    # ---- the data path
+    async def _take_down(self) -> None:
+        """Remove programs, pins and interfaces of this daemon."""
+        report = await detach_with(self._nl, self._places.bpffs)
+        if report.detached or report.failed:
+            log.info("datapath.detached", removed=len(report.detached), failed=report.failed)
 
-    async def _build(self) -> Datapath:
-        datapath = Datapath(self._places.bpffs, sizes_of(self._config))
-        for report in await datapath.build(xdp_frags=self._config.transport.xdp == "native"):
-            log.info("datapath.compiled", **report)
-        return datapath
+    # ---- the supervisor
 
-    async def _make_mrc0(self, nl: Netlink) -> None:
-        """Create mrc0 and its other end, which cut packets to size and sum them."""
-        name, link = self._config.mrc0.name, f"{self._config.mrc0.name}p"
-        for interface in (name, link):
-            if nl.exists(interface):
-                raise DatapathError(
-                    f"interface {interface} exists and was not made by this mrcd: remove it, or "
-                    "choose another name in [mrc0]"
-                )
-        await nl.create_veth(name, link, mtu=self._config.mtu)
-        pins.record(self._places.bpffs, "device", name)
-        for interface in (name, link):
-            for refused in sysfs.write_sysctls(interface):
-                log.warning("interface.untuned", interface=interface, error=refused)
-        # TCP's large segments are cut, and every packet is summed, on the way to the other end.
-        ethtool.set_features(name, tso=False, gso=False, sg=False, tx_checksum=False, gro=True)
-        # With GRO and NAPI on mrc0, and none on a sender without TSO, deliveries are merged.
-        ethtool.set_features(link, tso=False, gso=False, gro=False)
-        # TCP may send from two CPUs in turn; each packet must reach the spray program in that
-        # order, so all packets of a flow are handled on one CPU (docs/decisions/0002).
-        if (error := await sysfs.spread_receiving(link)) is not None:
-            log.warning("interface.untuned", interface=link, error=error)
-        await nl.set_link(name, arp=False, up=True)
-        await nl.set_link(link, arp=False, up=True)
-        for address in self._config.mrc0.addresses:
-            await nl.add_address(name, str(address))
-        self._mac = (await nl.links())[name].mac
-        log.info("interface.created", interface=name, mtu=self._config.mtu)
+    def _ready(self) -> None:
+        self._engine.made = False
+        host, peers = self._config.host.name, len(self._config.peers)
+        log.info("daemon.ready", host=host, peers=peers)
+        self._notifier.ready(f"host {host}, {peers} peers")
 
-    async def _attach(self, nl: Netlink, datapath: Datapath, planes: Planes) -> None:
-        transport = self._config.transport
-        await datapath.attach_tc(nl, f"{self._config.mrc0.name}p", "mrc_spray", transport.tc)
-        for plane in planes.planes:
-            await datapath.attach_tc(nl, plane.link.name, "mrc_deliver", transport.tc)
-            datapath.attach_xdp(plane.link.name, plane.link.index, _xdp_mode(transport.xdp))
-        log.info("datapath.attached", xdp=datapath.xdp_mode, tc=datapath.tc_kind)
+    async def _feed_watchdog(self) -> None:
+        """Feed it only while the programs of the clock really run: they move a number on."""
+        if self._notifier.watchdog_s is None:
+            return
+        before = -1
+        while True:
+            beats = self._engine.clock.beats() if self._engine.clock.is_alive() else before
+            if beats != before:
+                self._notifier.alive()
+            before = beats
+            await asyncio.sleep(self._notifier.watchdog_s / 3)
 
-    def _write_host(self, mask: int) -> None:
-        config = self._config
-        self._datapath.write(
-            "host",
-            0,
-            _HOST,
-            link_ifindex=self._nl.index(f"{config.mrc0.name}p"),
-            planes=config.fabric.planes,
-            plane_mask=mask,
-            block=int.from_bytes(config.fabric.block.network_address.packed[:4], "little"),
-            udp_port=_network16(config.transport.udp_port),
-            control_port=_network16(config.transport.control_port),
-            reo_min_ns=tuning.REO_MIN_NS,
-            reo_max_ns=tuning.REO_MAX_NS,
-            fifo_slack_ns=tuning.FIFO_SLACK_NS,
-            rto_min_ns=tuning.RTO_MIN_NS,
-            hole_timeout_ns=tuning.HOLE_TIMEOUT_NS,
-            sack_packets=tuning.SACK_PACKETS,
-            sack_bytes=tuning.SACK_BYTES,
-            queue_target_ns=tuning.QUEUE_TARGET_NS,
-            probe_interval_ns=tuning.PROBE_INTERVAL_NS,
-            probe_idle_ns=tuning.PROBE_IDLE_NS,
-            hold_base_ns=tuning.HOLD_BASE_NS,
-            hold_max_ns=tuning.HOLD_MAX_NS,
-            judge_ns=tuning.JUDGE_NS,
-            judge_slack_ns=tuning.JUDGE_SLACK_NS,
-            slow_slack_ns=tuning.SLOW_SLACK_NS,
-            link_mac=tuple(self._mac),
-        )
+    # ---- metrics
 
-    # ---- changes
+    async def _expose(self) -> None:
+        """Serve the metrics where the configuration says, if it does. OSError if that fails."""
+        await self._hide()
+        endpoint = self._config.metrics.endpoint
+        if endpoint is None:
+            return
+        # Its library takes memory; only who wants metrics pays for it.
+        from mrcd.exporter import Exporter  # noqa: PLC0415
+        from mrcd.snapshot import Snapshots  # noqa: PLC0415
 
-    def _planes_changed(self, mask: int) -> None:
-        """In the order in which it helps: nothing more leaves by the plane, nothing more comes."""
-        self._write_host(mask)
-        if self._endpoint is not None:
-            self._endpoint.set_planes(mask)
-        if self._peers is not None:
-            self._peers.set_planes(mask)
+        assert self._report is not None
+        self._snapshots = snapshots = Snapshots(self._engine, self._report)
+        exporter = Exporter(endpoint, snapshots.take)
+        await exporter.__aenter__()
+        self._exporter = exporter
 
-    def _mtu_of_peer(self, peer: Peer, mtu: int) -> None:
-        """Its QPs were set up. Routes to a peer carry its MTU where it is smaller than ours."""
-        self._denials.apply(peer.name)
-        if self._routes.get(peer.name) != mtu:
-            self._routes[peer.name] = mtu
-            self._spawn(self._route_peer(peer, mtu))
+    async def _hide(self) -> None:
+        exporter, self._exporter, self._snapshots = self._exporter, None, None
+        if exporter is not None:
+            await exporter.__aexit__(None, None, None)
 
-    async def _route_peer(self, peer: Peer, mtu: int) -> None:
-        for prefix in peer.allowed:
-            await self._nl.replace_route(str(prefix), dev=self._config.mrc0.name, mtu=mtu, ecn=True)
+    def _follow(self) -> None:
+        """What looks at the engine looks at this one from now on."""
+        if self._report is not None:
+            self._report.follow(self._engine)
+        if self._snapshots is not None:
+            self._snapshots.engine = self._engine
 
-    def _path_event(self, event: dict[str, int]) -> None:
-        """From the clock's thread: a path came into use or went out of it."""
-        if event["kind"] == ABI.MRC_EVENT_PATH:
-            self._loop.call_soon_threadsafe(self._path_changed, event)
-        elif event["kind"] == ABI.MRC_EVENT_OUT_OF_STEP:
-            self._loop.call_soon_threadsafe(self._out_of_step, event["qp"])
+    # ---- the configuration
 
-    def _out_of_step(self, qp: int) -> None:
-        """A QP and its peer's no longer agree on PSNs: begin anew with that peer."""
-        assert self._peers is not None
-        self._peers.begin_anew(self._config.peers[qp // self._config.transport.qps_per_peer].name)
+    def reload(self) -> None:
+        """SIGHUP: apply the configuration file as it is now."""
+        self._spawn(self._reload())
 
-    def _path_changed(self, event: dict[str, int]) -> None:
-        if event["state"] == ABI.MRC_PATH_ASSUMED_BAD:
-            self._path_log.withdrawn(event["ev"])
-        self._feed.publish(event)
+    async def _reload(self) -> None:
+        self._notifier.reloading()
+        try:
+            wanted = configuration.load(self._config.path)
+            async with self._changing:
+                self._forget_former()
+                await self._change(wanted)
+        except (ConfigError, OSError) as error:
+            log.error("config.refused", reason=str(error))
+        finally:
+            self._ready_again()
 
-    def _clock_failed(self, error: Exception) -> None:
-        """From the clock's thread."""
-        log.error("tick.failed", error=str(error))
-        self._failure = DatapathError(f"the clock program cannot be run: {error}")
-        self._loop.call_soon_threadsafe(self._stop.set)
+    def _ready_again(self) -> None:
+        self._notifier.ready(f"host {self._config.host.name}, {len(self._config.peers)} peers")
+
+    def diff(self, text: str) -> ConfigChanges:
+        """What a configuration would change. ConfigError with every problem it has."""
+        return self._diff(configuration.loads(text, self._config.path))
+
+    def _diff(self, wanted: Config) -> ConfigChanges:
+        return differences(self._config, wanted, fits=self._engine.fits(wanted))
+
+    async def apply(self, text: str, confirm_s: int) -> ConfigChanges:
+        """Make a configuration the running one; the file stays as it is.
+
+        With confirm_s the former one returns after that time unless `confirm` is called.
+        ConfigError with every problem of the text; other errors leave what ran before.
+        """
+        wanted = configuration.loads(text, self._config.path)
+        async with self._changing:
+            former = self._former or self._config
+            self._forget_former()
+            changes = await self._change(wanted)
+            if confirm_s > 0 and former != wanted:
+                self._former = former
+                loop = asyncio.get_running_loop()
+                self._return = loop.call_later(confirm_s, self._return_to_former)
+                return replace(changes, confirm_s=confirm_s)
+            return changes
+
+    def confirm(self) -> None:
+        """Keep the configuration that was applied last. CannotApply when none waits."""
+        if self._former is None:
+            raise CannotApply("no configuration waits to be confirmed")
+        self._forget_former()
+
+    def _forget_former(self) -> None:
+        self._former = None
+        if self._return is not None:
+            self._return.cancel()
+            self._return = None
+
+    def _return_to_former(self) -> None:
+        self._spawn(self._take_former())
+
+    async def _take_former(self) -> None:
+        async with self._changing:
+            former = self._former
+            self._forget_former()
+            if former is not None:
+                log.warning("config.returned", reason="not confirmed in time")
+                await self._change(former)
+
+    async def _change(self, wanted: Config) -> ConfigChanges:
+        changes = self._diff(wanted)
+        if needs_restart(changes):
+            self._next = wanted
+            self._restarted = asyncio.get_running_loop().create_future()
+            waiting = self._restarted
+            self._wake.set()
+            await waiting
+        else:
+            await self._apply_live(wanted)
+        for change in changes.changes:
+            log.info("config.changed", path=change.path, old=change.old, new=change.new,
+                     how=change.how)  # fmt: skip
+        return changes
+
+    async def _apply_live(self, wanted: Config) -> None:
+        former = self._config
+        try:
+            await self._engine.apply(wanted)
+            self._config = wanted
+            if wanted.metrics != former.metrics:
+                await self._expose()
+        except Exception:
+            self._config = former
+            await self._engine.apply(former)
+            if wanted.metrics != former.metrics:
+                await self._expose()
+            raise
+        finally:
+            self._follow()
 
     # ---- tasks
 
@@ -311,28 +344,9 @@ class Daemon:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("daemon.failed", error=str(error), exc_info=error)
-            self._failure = self._failure or (
-                error if isinstance(error, Exception) else RuntimeError(repr(error))
-            )
-            self._stop.set()
+            self._failed(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
     async def _cancel_tasks(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _take_down(self) -> None:
-        """Remove programs, pins and interfaces of this daemon, and of one that died."""
-        report = await detach_with(self._nl, self._places.bpffs)
-        if report.detached or report.failed:
-            log.info("datapath.detached", removed=len(report.detached), failed=report.failed)
-
-
-def _network16(value: int) -> int:
-    """A number whose bytes in memory are `value` in network order."""
-    return int.from_bytes(value.to_bytes(2, "big"), "little")
-
-
-def _xdp_mode(wanted: str) -> XdpMode:
-    """The mode to attach in; "auto" is generic, which every driver has."""
-    return "native" if wanted == "native" else "generic"

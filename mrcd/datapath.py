@@ -2,8 +2,10 @@
 """The data path as the daemon holds it: maps and programs, opened from their pins.
 
 Compiling is the loader's business in a child process; here are file
-descriptors, attachment, and typed access to the maps. What a QP or a peer
-looks like in them is in mrcd/qptable.py.
+descriptors and typed access to the maps. Whether what is pinned can be taken
+over is decided in mrcd/adoption.py, programs are put on interfaces in
+mrcd/attachment.py, and what a QP or a peer looks like in the maps is in
+mrcd/qptable.py.
 """
 
 from __future__ import annotations
@@ -18,11 +20,10 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from mrcd import bpfsys, pins
+from mrcd import bpfsys
 from mrcd.abi import ABI, COUNTERS
-from mrcd.loader import MAPS, PROGRAMS, Sizes
+from mrcd.loader import MAPS, PROGRAMS, TAILS, Sizes
 from mrcd.model import TcKind, XdpMode
-from mrcd.netlink import Netlink
 from mrcd.wire import Struct
 
 _SYS_MEMBARRIER = 324 if os.uname().machine == "x86_64" else 283
@@ -46,7 +47,7 @@ def wait_for_programs() -> None:
 
 
 class Datapath:
-    """Open maps and programs of one pin folder."""
+    """Open maps and programs of one layout's folder."""
 
     def __init__(self, folder: Path, sizes: Sizes) -> None:
         self.folder = folder
@@ -56,13 +57,19 @@ class Datapath:
         self.xdp_mode: XdpMode = "detached"
         self.tc_kind: TcKind = "detached"
 
-    async def build(self, *, xdp_frags: bool) -> list[dict[str, object]]:
-        """Compile, load and pin in a child process, then open the pins.
+    async def build(self, code: str, *, adopt: bool, xdp_frags: bool) -> list[dict[str, object]]:
+        """Compile, load and pin in a child process: everything, or programs for maps there are.
 
         Returns the loader's report, a dictionary for each program. Raises
         DatapathError with the compiler's or the verifier's words.
         """
-        order = {"folder": str(self.folder), "sizes": asdict(self.sizes), "xdp_frags": xdp_frags}
+        order = {
+            "folder": str(self.folder),
+            "code": code,
+            "sizes": asdict(self.sizes),
+            "adopt": adopt,
+            "xdp_frags": xdp_frags,
+        }
         child = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -71,7 +78,12 @@ class Datapath:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        out, err = await child.communicate(json.dumps(order).encode())
+        try:
+            out, err = await child.communicate(json.dumps(order).encode())
+        except asyncio.CancelledError:
+            child.kill()
+            await child.wait()
+            raise
         try:
             answer = json.loads(out)
         except ValueError:
@@ -79,18 +91,28 @@ class Datapath:
         if "error" in answer:
             tail = err.decode(errors="replace")[-3000:]
             raise DatapathError(f"{answer['error']}\n{tail}".rstrip())
-        self.open()
-        for name in ("tx_free", "rx_free"):
-            for slot in range(self.sizes.ring_slots):
-                bpfsys.update(self.maps[name], None, struct.pack("=I", slot))
         report: list[dict[str, object]] = answer["programs"]
         return report
 
-    def open(self) -> None:
-        """Open what is pinned."""
-        self.maps = {name: bpfsys.get(self.folder / name) for name in MAPS}
-        self.programs = {name: bpfsys.get(self.folder / name) for name in PROGRAMS}
+    def open(self, code: Path) -> None:
+        """Open the maps, and the programs in the folder `code`."""
+        self.open_maps()
+        self.programs = {name: bpfsys.get(code / name) for name in PROGRAMS}
+
+    def open_maps(self) -> None:
+        """Open the maps alone. DatapathError when they are not what the headers say."""
+        for name in MAPS:
+            self.maps[name] = bpfsys.get(self.folder / name)
         self._check_layouts()
+
+    def point_tails(self) -> None:
+        """Make the open programs those that others end in."""
+        for name, place in TAILS.items():
+            bpfsys.update(
+                self.maps["tails"],
+                struct.pack("=I", place),
+                struct.pack("=I", self.programs[name]),
+            )
 
     def _check_layouts(self) -> None:
         """The kernel's value sizes must be the headers' struct sizes."""
@@ -124,55 +146,6 @@ class Datapath:
             os.close(fd)
         self.maps.clear()
         self.programs.clear()
-
-    # ---- attachment
-
-    async def attach_tc(self, nl: Netlink, name: str, program: str, kind: str) -> None:
-        """Attach a program to the tc ingress of interface `name`; kind: auto, tcx or clsact."""
-        ifindex = nl.index(name)
-        if kind != "clsact":
-            try:
-                link = bpfsys.create_link(
-                    self.programs[program],
-                    ifindex,
-                    bpfsys.ATTACH_TCX_INGRESS,
-                    what=f"attach {program} to tcx ingress of {name}",
-                )
-                bpfsys.pin(link, self.folder / f"link_tc_{name}")
-                os.close(link)
-                self.tc_kind = "tcx"
-                return
-            except bpfsys.BpfError as error:
-                if kind == "tcx":
-                    raise DatapathError(
-                        f"{error}; tcx needs Linux 6.6 and no other exclusive program: "
-                        'set [transport] tc = "clsact"'
-                    ) from error
-        await nl.replace_qdisc_clsact(name)
-        pins.record(self.folder, "clsact", name)
-        await nl.attach_clsact(name, self.programs[program], prog_name=program, prio=pins.PRIO)
-        self.tc_kind = "clsact"
-
-    def attach_xdp(self, name: str, ifindex: int, mode: XdpMode) -> None:
-        """Attach the receiver to an interface; mode: native or generic."""
-        flags = bpfsys.XDP_FLAGS_DRV_MODE if mode == "native" else bpfsys.XDP_FLAGS_SKB_MODE
-        try:
-            link = bpfsys.create_link(
-                self.programs["mrc_receive"],
-                ifindex,
-                bpfsys.ATTACH_XDP,
-                flags=flags,
-                what=f"attach mrc_receive to {name} ({mode} XDP)",
-            )
-        except bpfsys.BpfError as error:
-            raise DatapathError(
-                f"{error}; is another XDP program on {name}? `ip link show {name}` names it, "
-                f"`ip link set {name} xdp off` removes it"
-            ) from error
-        bpfsys.pin(link, self.folder / f"link_xdp_{name}")
-        os.close(link)
-        if self.xdp_mode != "generic":
-            self.xdp_mode = mode
 
     # ---- typed access
 

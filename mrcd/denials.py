@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,6 +52,9 @@ class EvSets(Protocol):
 
     def evs(self, index: int) -> Sequence[PlaneEvs]:
         """A QP's set, plane by plane; empty while it is not configured."""
+
+    def denied_slots(self, index: int) -> AbstractSet[tuple[int, int]]:
+        """The planes and slots of a QP's set that are DENIED."""
 
     def deny(self, index: int, plane: int, slot: int, *, denied: bool) -> None:
         """Deny the path in a slot of a QP's set, or allow it again."""
@@ -119,9 +123,35 @@ class Denials:
 
     # ---- the data path
 
+    def reconfigure(self, config: Config) -> None:
+        """From now on this is the configuration; rules that mean nothing in it are dropped."""
+        self._config = config
+        self._peers = {peer.name: peer for peer in config.peers}
+        kept = [rule for rule in self._rules if self._means_something(rule)]
+        if kept != self._rules:
+            self._write(kept)
+            self._rules = kept
+
+    def _means_something(self, rule: Rule) -> bool:
+        try:
+            if rule.peer is not None and rule.peer not in self._peers:
+                raise NoSuchElement(f"{rule.peer} is no peer any more")
+            self._element(rule.element.name)
+        except NoSuchElement as error:
+            element, peer = rule.element.name, rule.peer
+            log.warning("denylist.rule_dropped", element=element, peer=peer, reason=str(error))
+            return False
+        return True
+
     def apply(self, peer: str) -> None:
-        """Lay the rules over the EV sets of a peer's QPs, which are new."""
-        self._set(self._peers[peer], set(), self._denied(self._peers[peer], self._rules))
+        """Lay the rules over the EV sets of a peer's QPs, new ones or those of an earlier run."""
+        denied = self._denied(self._peers[peer], self._rules)
+        for index in self._sets.qps_of(peer):
+            held = self._sets.denied_slots(index)
+            for plane, one in enumerate(self._sets.evs(index)):
+                for slot, ev in enumerate(one.evs):
+                    if (ev in denied) != ((plane, slot) in held):
+                        self._sets.deny(index, plane, slot, denied=ev in denied)
 
     async def _change(self, rules: list[Rule]) -> None:
         """Make these the rules: first on disk, then in every QP, each slot that differs.

@@ -8,7 +8,7 @@ alone, in the network namespace of the caller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,9 +38,19 @@ async def detach_with(nl: Netlink, folder: Path) -> DetachReport:
         detached += [f"pin {name}" for name in pins.clear(folder)]
     except OSError as error:
         failed.append(f"{folder}: {error}")
+    undone = await undo(nl, folder)
+    return DetachReport(detached=detached + undone.detached, failed=failed + undone.failed)
 
-    async def undo(kind: str, take: Callable[[str], Awaitable[str]]) -> None:
+
+async def undo(nl: Netlink, folder: Path, keep: Collection[str] = ()) -> DetachReport:
+    """Undo what is recorded in the folder, except on the interfaces to `keep`."""
+    detached: list[str] = []
+    failed: list[str] = []
+
+    async def undo_kind(kind: str, take: Callable[[str], Awaitable[str]]) -> None:
         for name in pins.recorded(folder, kind):
+            if name.split("~")[0] in keep:
+                continue
             try:
                 detached.append(await take(name))
                 pins.forget(folder, kind, name)
@@ -68,8 +78,8 @@ async def detach_with(nl: Netlink, folder: Path) -> DetachReport:
         await nl.delete_link(name)
         return f"interface {name}"
 
-    await undo("clsact", clsact)
-    await undo("route", route)
-    await undo("address", address)
-    await undo("device", device)
+    await undo_kind("clsact", clsact)
+    await undo_kind("route", route)
+    await undo_kind("address", address)
+    await undo_kind("device", device)
     return DetachReport(detached=detached, failed=failed)

@@ -103,13 +103,6 @@ class Endpoint:
     """Sends endpoint requests and matches the answers."""
 
     def __init__(self, config: Config) -> None:
-        self._config = config
-        self._peers = {peer.name: peer for peer in config.peers}
-        self._at = {
-            (str(underlay.address(config.fabric, peer.host, plane)), plane): peer.name
-            for peer in config.peers
-            for plane in range(config.fabric.planes)
-        }
         self._rng = random.Random()
         self._sockets = EndpointSockets(
             config.transport.udp_port, self._answered, config.fabric.routing.code
@@ -122,13 +115,35 @@ class Endpoint:
         self._request_id = 0
         # The way of an EV is the same as long as the daemon lives.
         self._way = lru_cache(maxsize=1 << 14)(self._find_way)
+        self.reconfigure(config)
 
-    def start(self, mask: int) -> None:
-        """Open the sockets; `mask` are our usable planes."""
+    def reconfigure(self, config: Config) -> None:
+        """From now on this is the configuration: other peers, the same planes and ports."""
+        self._config = config
+        self._peers = {peer.name: peer for peer in config.peers}
+        self._at = {
+            (str(underlay.address(config.fabric, peer.host, plane)), plane): peer.name
+            for peer in config.peers
+            for plane in range(config.fabric.planes)
+        }
+        self._way.cache_clear()
+
+    @property
+    def update_id(self) -> int:
+        """The number of the latest Port Status Update."""
+        return self._updates.update_id
+
+    @property
+    def unanswered(self) -> frozenset[str]:
+        """Peers that may not know our mask of planes yet."""
+        return self._updates.unanswered
+
+    def start(self, mask: int, update_id: int = 0) -> None:
+        """Open the sockets. `mask`: the planes that peers know of; `update_id`: the last used."""
         fabric, host = self._config.fabric, self._config.host
         for plane, name in enumerate(self._config.interfaces):
             self._sockets.open_plane(plane, name, underlay.address(fabric, host, plane))
-        self._updates = PortUpdates(mask)
+        self._updates = PortUpdates(mask, update_id)
 
     def close(self) -> None:
         """Stop the timer and close the sockets."""
@@ -141,6 +156,11 @@ class Endpoint:
     def set_planes(self, mask: int) -> None:
         """Our usable planes changed: every peer with a session hears of it at once."""
         self._announce(self._updates.set_mask(mask, now_ns=time.monotonic_ns()))
+
+    def say_goodbye(self) -> None:
+        """Tell every peer, over the planes there are, that none of them takes packets any more."""
+        now = time.monotonic_ns()
+        self._announce(self._updates.set_mask(0, now_ns=now, over=self._updates.mask))
 
     def peer_established(self, peer: str) -> None:
         """A session began, or was heard again."""

@@ -23,6 +23,14 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class XdpProgram:
+    """The XDP program of an interface: the kernel's number of it, and the mode it runs in."""
+
+    ident: int
+    mode: str  # native, generic, offload or several
+
+
+@dataclass(frozen=True, slots=True)
 class Nexthop:
     """One way of a multipath route."""
 

@@ -11,16 +11,20 @@ gives flags and the verifier's figures (see mrcd/bpfsys.py).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import struct
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from mrcd import bpfsys
+from mrcd import bpfsys, pins
 from mrcd.paths import bpf_dir
+from mrcd.sizes import Sizes as Sizes
 
 MAPS = [
     "host",
@@ -65,42 +69,9 @@ PROGRAMS = {
 }
 TAILS = {"mrc_resend": 0, "mrc_learn": 1, "mrc_probe": 2}
 """Programs that others end in, and their places in the map `tails`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What the maps are made for.
-
-    mtu: mrc0's, bytes. window: PSNs, a power of two, at least twice the MPR.
-    evs: EVs of one plane in a QP's set, a power of two. encap: one of
-    MRC_ENCAP_*. Others are counts.
-    """
-
-    mtu: int
-    window: int
-    ring_slots: int
-    peers: int
-    qps: int
-    evs: int
-    prefixes: int
-    loops: int = 1
-    encap: int = 0
-
-    def defines(self) -> list[str]:
-        """The CFG_ constants the programs are compiled with."""
-        return [
-            f"-DCFG_MTU={self.mtu}",
-            f"-DCFG_SLOT_BYTES={-(-self.mtu // 8) * 8}",
-            f"-DCFG_WINDOW={self.window}",
-            f"-DCFG_RING_SLOTS={self.ring_slots}",
-            f"-DCFG_MAX_PEERS={max(1, self.peers)}",
-            f"-DCFG_MAX_QPS={max(1, self.qps)}",
-            f"-DCFG_EVS={self.evs}",
-            f"-DCFG_MAX_PREFIXES={max(1, self.prefixes)}",
-            f"-DCFG_LOOPS={max(1, self.loops)}",
-            f"-DCFG_ENCAP={self.encap}",
-            f"-DCFG_ACTIVE_WORDS={-(-max(1, self.qps) // 64)}",
-        ]
+_NICE_BESIDE_TRAFFIC = 10
+_LD_IMM64 = 0x18
+_PSEUDO_MAP_FD = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +108,28 @@ def load(
     Raises bpfsys.BpfError when the kernel refuses a program, RuntimeError when
     bcc cannot compile (usually: kernel headers missing, `make setup` cures).
     """
+    module = _compile(sizes)
+    maps = {name: int(module[name].map_fd) for name in MAPS}
+    programs, report = _load_programs(module, {}, xdp_frags=xdp_frags)
+    for name, place in TAILS.items():
+        bpfsys.update(maps["tails"], struct.pack("=I", place), struct.pack("=I", programs[name]))
+    return maps, programs, report
+
+
+def load_over(
+    maps: Mapping[str, int], sizes: Sizes, *, xdp_frags: bool = False
+) -> tuple[dict[str, int], list[ProgramReport]]:
+    """Compile and load for maps that are there; program descriptors and a report.
+
+    bcc cannot do without maps of its own. They are made, with small rings (their number of slots
+    is compiled into no program), and what the programs say of them is turned to the others.
+    """
+    module = _compile(replace(sizes, ring_slots=1))
+    moved = {int(module[name].map_fd): fd for name, fd in maps.items()}
+    return _load_programs(module, moved, xdp_frags=xdp_frags)
+
+
+def _compile(sizes: Sizes) -> Any:
     from bcc import BPF  # type: ignore[import-untyped]  # noqa: PLC0415
 
     flags = ["-Wall", "-Werror", "-Wno-unused-function", *sizes.defines()]
@@ -148,35 +141,79 @@ def load(
             f"/lib/modules/{os.uname().release}/build (package linux-headers; `make setup` "
             "installs or links them)"
         ) from error
-    maps = {name: module[name].map_fd for name in MAPS if name != "events"}
-    maps["events"] = module["events"].map_fd
+    _modules.append(module)  # bcc closes its maps with the object
+    return module
+
+
+def _load_programs(
+    module: Any, moved: Mapping[int, int], *, xdp_frags: bool
+) -> tuple[dict[str, int], list[ProgramReport]]:
     programs: dict[str, int] = {}
     report = []
     for name, kind in PROGRAMS.items():
-        insns = bytes(module.dump_func(name.encode()))
+        insns = retargeted(bytes(module.dump_func(name.encode())), moved)
         load_flags = bpfsys.F_XDP_HAS_FRAGS if xdp_frags and kind == bpfsys.PROG_TYPE_XDP else 0
         programs[name], verdict = bpfsys.load_program(kind, insns, name=name, flags=load_flags)
         report.append(ProgramReport(name, len(insns) // 8, verdict))
-    for name, place in TAILS.items():
-        bpfsys.update(maps["tails"], struct.pack("=I", place), struct.pack("=I", programs[name]))
-    _modules.append(module)  # bcc closes its maps with the object
-    return maps, programs, report
+    return programs, report
+
+
+def retargeted(insns: bytes, moved: Mapping[int, int]) -> bytes:
+    """The instructions with each map descriptor in `moved` replaced by the other."""
+    out = bytearray(insns)
+    at = 0
+    while at < len(out):
+        code, registers, _offset, imm = struct.unpack_from("=BBhi", out, at)
+        if code == _LD_IMM64:
+            if registers >> 4 == _PSEUDO_MAP_FD:
+                struct.pack_into("=i", out, at + 4, moved.get(imm, imm))
+            at += 8  # it takes two
+        at += 8
+    return bytes(out)
 
 
 _modules: list[object] = []
 
 
-def main() -> int:
-    """Child process: sizes and the pin folder as JSON on stdin, a report on stdout."""
-    order = json.load(sys.stdin)
-    folder = Path(order["folder"])
-    try:
-        maps, programs, report = load(Sizes(**order["sizes"]), xdp_frags=order["xdp_frags"])
+def fill_rings(maps: Mapping[str, int], slots: int) -> None:
+    """Make every slot of both rings a free one."""
+    for name in ("tx_free", "rx_free"):
+        for slot in range(slots):
+            bpfsys.update(maps[name], None, struct.pack("=I", slot))
+
+
+def build(
+    folder: Path, code: str, sizes: Sizes, *, adopt: bool, xdp_frags: bool
+) -> list[ProgramReport]:
+    """Pin what is missing of a layout's folder: all of it, or with `adopt` only the programs."""
+    if adopt:
+        maps = {name: bpfsys.get(folder / name) for name in MAPS}
+        programs, report = load_over(maps, sizes, xdp_frags=xdp_frags)
+        target = pins.draft(pins.code(folder, code))
+    else:
+        maps, programs, report = load(sizes, xdp_frags=xdp_frags)
+        fill_rings(maps, sizes.ring_slots)
+        whole = pins.draft(folder)
         for name, fd in maps.items():
-            bpfsys.pin(fd, folder / name)
-        for name, fd in programs.items():
-            bpfsys.pin(fd, folder / name)
-    except (bpfsys.BpfError, RuntimeError) as error:
+            bpfsys.pin(fd, whole / name)
+        target = pins.code(whole, code)
+        target.mkdir()
+    for name, fd in programs.items():
+        bpfsys.pin(fd, target / name)
+    pins.complete(target if adopt else whole)
+    return report
+
+
+def main() -> int:
+    """Child process: the order as JSON on stdin, a report on stdout."""
+    order = json.load(sys.stdin)
+    with contextlib.suppress(OSError):
+        # Started by a daemon that is ahead of everybody. Where packets flow, they come first.
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE_BESIDE_TRAFFIC if order["adopt"] else 0)
+    order |= {"folder": Path(order["folder"]), "sizes": Sizes(**order["sizes"])}
+    try:
+        report = build(**order)
+    except (OSError, RuntimeError) as error:
         json.dump({"error": str(error)}, sys.stdout)
         return 1
     json.dump({"programs": [asdict(entry) for entry in report]}, sys.stdout)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from mrcd import __version__, capabilities, config, log
 from mrcd.control import ControlError
 from mrcd.daemon import Daemon, Places
 from mrcd.datapath import DatapathError
-from mrcd.netlink import NetlinkFailed
+from mrcd.notify import Notifier, listening
 from mrcd.pins import PinError
 from mrcd.planes import PlaneError
 
@@ -24,10 +25,11 @@ EXIT_NOT_PERMITTED = 5
 
 
 async def _serve(settings: config.Config, places: Places) -> None:
-    daemon = Daemon(settings, places)
+    daemon = Daemon(settings, places, Notifier(os.environ))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
+    loop.add_signal_handler(signal.SIGHUP, daemon.reload)
     await daemon.run()
 
 
@@ -79,9 +81,11 @@ def main(
 ) -> None:
     """The daemon of mrc0: loads the data path, keeps connections and paths.
 
-    Runs in the foreground until SIGTERM or SIGINT, and then takes down what it
-    made. Exits with 0 when stopped, 1 on a failure, 2 on a bad configuration,
-    5 without the capabilities it needs.
+    Runs in the foreground until SIGTERM or SIGINT. What happens to the data path
+    then is for [service] on_stop to say; by default it goes on, and the next mrcd
+    takes it over. SIGHUP applies the configuration as it is then.
+    Exits with 0 when stopped, 1 on a failure, 2 on a bad configuration, 5 without
+    the capabilities it needs.
     """
     log.configure(log_format)
     logger = log.get_logger()
@@ -105,7 +109,8 @@ def main(
         sys.exit(EXIT_NOT_PERMITTED)
     logger.info("daemon.started", version=__version__, config=str(path), host=settings.host.name)
     try:
-        asyncio.run(_serve(settings, Places(socket, state_dir, bpffs)))
-    except (ControlError, DatapathError, NetlinkFailed, PinError, PlaneError, OSError) as error:
+        places = Places(socket, state_dir, bpffs, listening(os.environ, os.getpid()))
+        asyncio.run(_serve(settings, places))
+    except (ControlError, DatapathError, PinError, PlaneError, OSError, ValueError) as error:
         logger.error("daemon.failed", error=str(error))
         sys.exit(EXIT_FAILED)

@@ -6,8 +6,8 @@ server derives the varlink interface description from them, the client has msgsp
 receives. That is also why the annotations are real types (no ``from __future__ import
 annotations``) and sequences are lists: varlink knows arrays, not tuples.
 
-Counters count since the data path was attached, and do not fall before it is attached anew: those
-of paths, QPs and peers outlive the death of a path and of a session. Optional
+Counters count since the data path was made, which outlives the daemon, and do not fall before it
+is made anew: those of paths, QPs and peers outlive the death of a path and of a session. Optional
 values are ``None`` while nothing was measured. Adding a field keeps ``SCHEMA_VERSION``; removing
 one or changing its meaning raises it.
 """

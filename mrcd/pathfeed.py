@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 
 from mrcd.fabric import usid
@@ -27,11 +27,11 @@ CAUSES: Mapping[int, str] = {event: event.name.lower() for event in Event}
 class PathFeed:
     """Hands path events to any number of watchers; for the event loop's thread only.
 
-    peers: names in the order of their indices. per_peer: QPs each has.
+    peer_of: whose QP an index is. per_peer: QPs each has.
     """
 
-    def __init__(self, peers: tuple[str, ...], per_peer: int) -> None:
-        self._peers = peers
+    def __init__(self, peer_of: Callable[[int], str | None], per_peer: int) -> None:
+        self._peer_of = peer_of
         self._per_peer = per_peer
         self._watchers: dict[asyncio.Queue[PathEvent], int] = {}  # and how many it missed
 
@@ -39,11 +39,10 @@ class PathFeed:
         """A struct mrc_event of kind MRC_EVENT_PATH."""
         if not self._watchers:
             return
-        peer, qp = divmod(event["qp"], self._per_peer)
         told = PathEvent(
             time_ns=event["time_ns"],
-            peer=self._peers[peer] if peer < len(self._peers) else "",
-            qp=qp,
+            peer=self._peer_of(event["qp"]) or "",
+            qp=event["qp"] % self._per_peer,
             ev=event["ev"],
             plane=usid.ev_plane(event["ev"]),
             t1=usid.ev_t1(event["ev"]),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ipaddress import IPv6Address
 
 from mrcd import handshake
@@ -17,6 +17,7 @@ from mrcd.handshake import (
     Command,
     ConfigureReceive,
     HandshakeError,
+    Memory,
     Offer,
     PeerPlanes,
     ReadyToSend,
@@ -44,9 +45,12 @@ class Peers:
         epoch: int,
         on_mtu: Callable[[Peer, int], None],
         endpoint: Endpoint,
+        on_change: Callable[[], None],
     ) -> None:
-        """`endpoint` hears with whom there is a session."""
+        """`endpoint` hears with whom there is a session; `on_change` that `memories` changed."""
         self._endpoint = endpoint
+        self._on_change = on_change
+        self._epoch = epoch
         self._config = config
         self._table = table
         self._on_mtu = on_mtu
@@ -66,8 +70,11 @@ class Peers:
         self.sessions = {peer.name: self._session(peer.name, epoch) for peer in config.peers}
 
     def _session(self, peer: str, epoch: int) -> Session:
+        return Session(self._ours(peer, epoch), peer, self._mask, self._rng)
+
+    def _ours(self, peer: str, epoch: int) -> handshake.Ours:
         config = self._config
-        ours = handshake.Ours(
+        return handshake.Ours(
             host=config.host.name,
             epoch=epoch,
             mtu=config.mtu,
@@ -75,7 +82,56 @@ class Peers:
             qp_base=self._table.base(peer),
             qps=self._table.per_peer,
         )
-        return Session(ours, peer, self._mask, self._rng)
+
+    # ---- across a restart of the daemon
+
+    @property
+    def memories(self) -> dict[str, Memory]:
+        """What the sessions must know again to be resumed."""
+        found = {name: session.memory for name, session in self.sessions.items()}
+        return {name: memory for name, memory in found.items() if memory is not None}
+
+    def resume(self, memories: Mapping[str, Memory], told: int) -> list[str]:
+        """Go on with the sessions whose QPs the maps still hold; the others' QPs are reset.
+
+        told: the mask of planes that peers know of. Returns the peers whose sessions go on.
+        """
+        now = time.monotonic_ns()
+        resumed = []
+        for name in self.sessions:
+            memory = memories.get(name)
+            if memory is None or not self._table.holds(name, memory):
+                self._table.reset(tuple(self._table.qps_of(name)))
+                continue
+            ours = self._ours(name, memory.epoch)
+            self.sessions[name] = Session.resume(ours, name, told, self._rng, memory, now_ns=now)
+            self.port_mask[name] = self._table.peer_planes(name)
+            self.mtu[name] = min(self._config.mtu, memory.offer.mtu)
+            self._endpoint.peer_established(name)
+            self._on_mtu(self._peers[name], self.mtu[name])
+            resumed.append(name)
+        return resumed
+
+    # ---- peers that come and go
+
+    def reconfigure(self, config: Config) -> None:
+        """From now on this is the configuration; its peers are to be added and removed."""
+        self._config = config
+        self._peers = {peer.name: peer for peer in config.peers}
+
+    def add(self, name: str) -> None:
+        """Begin to offer a session to a peer that is in the table."""
+        self.sessions[name] = self._session(name, self._epoch)
+        self._carry_out(self.sessions[name].start(now_ns=time.monotonic_ns()))
+        self._arm(name)
+
+    def remove(self, name: str) -> None:
+        """Forget the session with a peer; its QPs are the table's to reset."""
+        self._timers.pop(name).cancel()
+        self._endpoint.peer_gone(name)
+        for known in (self.sessions, self.heard_ns, self.mtu, self.port_mask, self._doubted):
+            known.pop(name, None)
+        self._on_change()
 
     def begin_anew(self, name: str) -> None:
         """Forget the session with a peer, as a restart would, and offer a new one.
@@ -174,6 +230,7 @@ class Peers:
                     if command.new is State.ESTABLISHED:
                         self._endpoint.peer_established(command.peer)
                     self._log_state(command)
+                    self._on_change()
 
     def _planes_of(self, peer: str, mask: int) -> None:
         if self.port_mask.get(peer) != mask:

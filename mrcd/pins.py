@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The folder in a bpffs where the data path lives: maps, programs, links.
 
-What is pinned stays when the daemon dies. Empty folders record what else must
-be undone: "device-NAME", an interface of ours; "clsact-NAME", a filter on it;
-"address-NAME~HEX~BITS" and "route-NAME~HEX~BITS", what a plane was given.
+What is pinned stays when the daemon dies:
+
+    link_xdp_NAME, link_tc_NAME   what holds a program on an interface
+    layout-KEY/                   the maps of one layout (mrcd/sizes.py)
+    layout-KEY/code-KEY/          programs that use them
+
+A folder is made under the name building-KEY and gets its own when it is complete, so what has the
+name is whole. Empty folders record what else must be undone: "device-NAME", an interface of ours;
+"clsact-NAME", a filter on it; "address-NAME~HEX~BITS" and "route-NAME~HEX~BITS", what an interface
+was given.
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ from mrcd import netns
 
 PRIO = 4971
 """Priority of our clsact filters."""
+_RECORDS = ("device-", "clsact-", "address-", "route-")
 
 
 class PinError(Exception):
@@ -102,9 +110,61 @@ def clear(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     names = sorted(
-        (entry.name for entry in folder.iterdir() if not entry.is_dir()),
+        (entry.name for entry in folder.iterdir() if not entry.name.startswith(_RECORDS)),
         key=lambda name: (not name.startswith("link_"), name),
     )
-    for name in names:
-        (folder / name).unlink()
-    return names
+    return [removed for name in names for removed in remove(folder / name)]
+
+
+def remove(path: Path) -> list[str]:
+    """Remove a pin, or a folder of pins with all that is in it; the names of what was removed."""
+    if not path.is_dir():
+        path.unlink()
+        return [path.name]
+    below = sorted(path.iterdir(), key=lambda entry: (entry.is_dir(), entry.name))
+    removed = [f"{path.name}/{name}" for entry in below for name in remove(entry)]
+    path.rmdir()
+    return removed or [path.name]
+
+
+def layout(folder: Path, key: str) -> Path:
+    """Where the maps of a layout are, when they are complete."""
+    return folder / f"layout-{key}"
+
+
+def code(layout_folder: Path, key: str) -> Path:
+    """Where programs are, when they are complete."""
+    return layout_folder / f"code-{key}"
+
+
+def draft(folder: Path) -> Path:
+    """An empty folder under whose name `folder` can be filled; `complete` then renames it."""
+    path = folder.with_name(f"building-{folder.name}")
+    if path.is_dir():
+        remove(path)
+    path.mkdir()
+    return path
+
+
+def complete(path: Path) -> Path:
+    """Give what was made in a draft its name, in one step. The folder as it is then."""
+    folder = path.with_name(path.name.removeprefix("building-"))
+    if folder.is_dir():  # one that cannot be used any more, or it would not have been made again
+        folder.rename(folder.with_name(f"replaced-{folder.name}"))
+    path.rename(folder)
+    return folder
+
+
+def strays(folder: Path, keep: Path) -> list[Path]:
+    """What lies in the folder and belongs to no layout but `keep`: links and records aside."""
+    found = [
+        entry
+        for entry in folder.iterdir()
+        if entry != keep and not entry.name.startswith(("link_", *_RECORDS))
+    ]
+    return sorted(found)
+
+
+def stray_code(layout_folder: Path, keep: Path) -> list[Path]:
+    """Programs of a layout that are not `keep`, half-made ones among them."""
+    return sorted(e for e in layout_folder.iterdir() if e.is_dir() and e != keep)

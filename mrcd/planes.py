@@ -84,9 +84,11 @@ class Planes:
         planes: list[Plane],
         state_dir: Path,
         on_change: Callable[[int], None],
+        records: Path,
     ) -> None:
-        """`state_dir` remembers which planes are drained."""
+        """`state_dir` remembers which planes are drained, `records` what they were given."""
         self._state_dir = state_dir
+        self._records = records
         self._carrier = CarrierWatch(self._link_changed, self._links_missed)
         self._nl = nl
         self._config = config
@@ -100,13 +102,31 @@ class Planes:
         for plane in planes:
             plane.drained = plane.index in drained
 
+    def adopt(self) -> None:
+        """Take over what the map says of the gateways: it served until now.
+
+        The mask is settled by it, but not told to anybody.
+        """
+        for plane in self.planes:
+            there = self._dp.read_raw("planes", plane.index, _PLANE.size)
+            mac = bytes(_PLANE.unpack_array(there, "gateway_mac"))
+            if _PLANE.unpack(there)["ifindex"] == plane.link.index and any(mac):
+                plane.gateway_mac = mac
+        self.mask = usable_mask(plane.port for plane in self.planes)
+        for plane in self.planes:
+            plane.usable = bool(self.mask >> plane.index & 1)
+
     async def configure(self) -> None:
         """Give every plane its address and its route into the fabric, and find the gateways."""
         for plane in self.planes:
             if plane.link.up:
                 await self._address_and_route(plane)
             self._write(plane)
-        await asyncio.gather(*(self._resolve_once(plane) for plane in self.planes))
+        for plane in self.planes:
+            if plane.gateway_mac is not None:  # adopted; whether it still holds may be asked later
+                self._spawn(self._ask_again(plane))
+        asked = [plane for plane in self.planes if plane.gateway_mac is None]
+        await asyncio.gather(*(self._resolve_once(plane) for plane in asked))
 
     async def _address_and_route(self, plane: Plane) -> None:
         """Give a plane what it lacks, and write down what was given, for the end."""
@@ -116,12 +136,12 @@ class Planes:
         there = {ip_interface(text).ip for text in await self._nl.addresses(name)}
         if address not in there:
             await self._nl.add_address(name, f"{address}/{bits}")
-            pins.record_given(self._dp.folder, "address", name, address, bits)
+            pins.record_given(self._records, "address", name, address, bits)
         prefix = underlay.destinations(fabric, plane.index)
         if str(prefix) not in {route.dst for route in await self._nl.routes(name)}:
             await self._nl.replace_route(str(prefix), dev=name, via=self._gateway(plane))
             pins.record_given(
-                self._dp.folder, "route", name, prefix.network_address, prefix.prefixlen
+                self._records, "route", name, prefix.network_address, prefix.prefixlen
             )
 
     def _gateway(self, plane: Plane) -> str:
@@ -136,6 +156,14 @@ class Planes:
                 self._set_gateway(plane, mac)
         if plane.gateway_mac is None:
             self._keep_resolving(plane)
+
+    async def _ask_again(self, plane: Plane) -> None:
+        with contextlib.suppress(OSError):
+            mac = await self._nl.resolve_neighbor(
+                plane.link.name, self._gateway(plane), GATEWAY_WAIT_S
+            )
+            if mac is not None:
+                self._set_gateway(plane, mac)
 
     def _keep_resolving(self, plane: Plane) -> None:
         """Go on asking for a gateway until it answers."""

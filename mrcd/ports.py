@@ -9,7 +9,7 @@ protocol: events in, updates to send out, time as an argument.
 An update carries the whole mask, so only the newest matters: a change begins a new series, and an
 answer to an older id ends nothing. A peer without a session is told nothing, because its Offers
 and ours settle the mask when there is one. One number counts the changes for all peers; it is
-never reset, so within a session a later mask always has a newer id.
+never reset while a session lasts, so within one a later mask always has a newer id.
 """
 
 from __future__ import annotations
@@ -94,17 +94,19 @@ class PortUpdates:
     What is to be sent comes in the order in which it should leave.
     """
 
-    def __init__(self, mask: int = 0) -> None:
-        """`mask` is what the peers' sessions begin with."""
+    def __init__(self, mask: int = 0, update_id: int = 0) -> None:
+        """`mask` is what the peers' sessions begin with; `update_id` the last that was used."""
         self.mask = mask
-        self.update_id = 0
+        self._ways = mask
+        self.update_id = update_id & ID_MASK
         self._peers: set[str] = set()
         self._open: dict[str, _Series] = {}
 
-    def set_mask(self, mask: int, *, now_ns: int) -> list[SendUpdate]:
-        """Our usable planes changed."""
+    def set_mask(self, mask: int, *, now_ns: int, over: int | None = None) -> list[SendUpdate]:
+        """Our usable planes changed. `over`: planes that carry the word, where not these."""
         if mask == self.mask:
             return []
+        self._ways = mask if over is None else over
         self.mask = mask
         self.update_id = (self.update_id + 1) & ID_MASK
         self._open = {peer: _Series(0, now_ns + BACKOFF_NS[0]) for peer in sorted(self._peers)}
@@ -148,7 +150,7 @@ class PortUpdates:
     def _updates(self, peers: Iterable[str]) -> list[SendUpdate]:
         """One to each peer before the second to any: each should hear soon, by whatever plane."""
         chosen = list(peers)
-        planes = [plane for plane in range(self.mask.bit_length()) if self.mask >> plane & 1]
+        planes = [plane for plane in range(self._ways.bit_length()) if self._ways >> plane & 1]
         return [
             SendUpdate(peer, self.update_id, self.mask, (plane,))
             for plane in planes

@@ -17,7 +17,8 @@ from mrcd.commands import Commands
 from mrcd.config import Config, Peer
 from mrcd.datapath import Datapath, wait_for_programs
 from mrcd.fabric import underlay, usid
-from mrcd.handshake import LocalQp, RemoteQp
+from mrcd.fabric.hosts import Host
+from mrcd.handshake import LocalQp, Memory, RemoteQp
 from mrcd.pathstate import State
 
 _PEER = ABI.structs["mrc_peer"]
@@ -33,6 +34,9 @@ TOTALS = ("sent", "acked", "lost", "marked")
 """What a path counts for as long as the data path is there, whatever happens to it and its QP."""
 PLANES = ABI.MRC_MAX_PLANES
 ALL_PLANES = (1 << PLANES) - 1
+_ADDRESS_BYTES = 16
+_PREFIX_BYTES = 20
+_MAPPED = bytes(10) + b"\xff\xff"
 EQUAL_SHARES = int.from_bytes(bytes([ABI.MRC_SHARE_FULL] * PLANES), "little")
 
 
@@ -44,9 +48,10 @@ def words(address: bytes) -> tuple[int, ...]:
 def evs_per_plane(config: Config) -> int:
     """Slots of each plane in a QP's EV set, a power of two."""
     fabric, host = config.fabric, config.host
-    paths = max(
-        (len(usid.evs_between(fabric, host, peer.host, 0)) for peer in config.peers), default=1
-    )
+    # To a T0 that is not ours there are most: room for a peer there, also if none is so far.
+    elsewhere = Host("", host.t0 % fabric.t0 + 1, 1, ())
+    remote = [peer.host for peer in config.peers] + [elsewhere] * (fabric.t0 > 1)
+    paths = max((len(usid.evs_between(fabric, host, there, 0)) for there in remote), default=1)
     return evset.slots_per_plane(paths, fabric.planes, config.transport.evs)
 
 
@@ -93,19 +98,106 @@ class QpTable:
         self._config = config
         self._sets: dict[int, tuple[evset.PlaneSet, ...]] = {}  # by QP
         self._peers = {peer.name: peer for peer in config.peers}
-        self.indices = {peer.name: i for i, peer in enumerate(config.peers)}
+        self.indices: dict[str, int] = {}
+        self._names: dict[int, str] = {}
         self.per_peer = config.transport.qps_per_peer
         self._paired: dict[str, int] = {}
         self._masks: dict[str, int] = {}
+        self._prefixes: dict[bytes, int] = {}  # as the map has them
 
     def base(self, peer: str) -> int:
         """Index of the peer's first QP."""
         return self.indices[peer] * self.per_peer
 
+    def peer_of(self, qp: int) -> str | None:
+        """Whose QP an index is."""
+        return self._names.get(qp // self.per_peer)
+
+    # ---- what the maps hold already
+
+    def adopt(self) -> None:
+        """Read back which of the configured peers the maps hold, and remove all others.
+
+        For maps that another daemon has programmed, before the first `add_peer`.
+        """
+        fabric = self._config.fabric
+        at = {
+            underlay.packed(fabric, peer.host, plane): name
+            for name, peer in self._peers.items()
+            for plane in range(fabric.planes)
+        }
+        found: dict[str, set[int]] = {}
+        for key in bpfsys.keys(self._dp.maps["sources"], _ADDRESS_BYTES):
+            name = at.get(key)
+            if name is None:
+                bpfsys.delete(self._dp.maps["sources"], key)
+            else:
+                found.setdefault(name, set()).add(self._value("sources", key))
+        for name, indices in found.items():
+            index = min(indices)
+            peer = self._dp.read("peers", index, _PEER)
+            if len(indices) == 1 and peer["qp_base"] == index * self.per_peer:
+                self._assign(name, index)
+                self._paired[name] = peer["qp_mask"] + 1
+                self._masks[name] = peer["plane_mask"]
+        for key in bpfsys.keys(self._dp.maps["prefixes"], _PREFIX_BYTES):
+            self._prefixes[key] = self._value("prefixes", key)
+        self.reset(
+            tuple(qp for qp in range(self._dp.sizes.qps) if qp // self.per_peer not in self._names)
+        )
+
+    def _value(self, name: str, key: bytes) -> int:
+        raw = bpfsys.lookup(self._dp.maps[name], key, 4)
+        return struct.unpack("=I", raw)[0] if raw is not None else -1
+
+    def _assign(self, name: str, index: int) -> None:
+        self.indices[name] = index
+        self._names[index] = name
+
+    def holds(self, peer: str, memory: Memory) -> bool:
+        """Whether the maps hold exactly the QPs that a session remembers, in use."""
+        if peer not in self.indices or peer not in self._masks:
+            return False
+        pairs = list(zip(memory.qps, memory.offer.qps, strict=False))
+        if [local.index for local, _ in pairs] != list(self.qps_of(peer))[: len(pairs)]:
+            return False
+        for local, (remote_qpn, _psn) in pairs:
+            there = self._dp.read("qps", local.index, _QP)
+            wanted = {"state": ABI.MRC_QP_READY, "qpn": local.qpn, "remote_qpn": remote_qpn}
+            wanted["peer"] = self.indices[peer]
+            if not wanted.items() <= there.items():
+                return False
+            if not self._has_paths(local.index, self._choose_paths(peer, local.index)):
+                return False
+        return True
+
+    def _has_paths(self, qp: int, sets: tuple[evset.PlaneSet, ...]) -> bool:
+        """Whether a QP's paths are those of an EV set; it is the QP's from now on, if so."""
+        for plane, one in enumerate(sets):
+            for slot in {0, len(one.evs) - 1} if one.evs else ():
+                path = self._dp.read("paths", self._path_index(qp, plane, slot), _PATH)
+                if path["ev"] != one.evs[slot]:
+                    return False
+        self._sets[qp] = sets
+        return True
+
+    def peer_planes(self, peer: str) -> int:
+        """Which planes the peer said it can be reached on."""
+        return self._masks[peer]
+
     # ---- peers
 
+    def reconfigure(self, config: Config) -> None:
+        """From now on this is the configuration; its peers are to be added and removed."""
+        self._config = config
+        self._peers = {peer.name: peer for peer in config.peers}
+
     def add_peer(self, peer: Peer) -> None:
-        """Program where a peer is; its QPs stay DOWN."""
+        """Program where a peer is; its QPs stay as they are, at first DOWN."""
+        known = peer.name in self._masks
+        if peer.name not in self.indices:
+            free = (index for index in range(self._dp.sizes.peers) if index not in self._names)
+            self._assign(peer.name, next(free))
         config, index = self._config, self.indices[peer.name]
         for plane in range(config.fabric.planes):
             template = usid.template_da(config.fabric.block, config.host, peer.host, plane)
@@ -118,17 +210,43 @@ class QpTable:
                 usids=words(template),
             )
             bpfsys.update(self._dp.maps["sources"], address, struct.pack("=I", index))
-        self._dp.write(
-            "balances",
-            index,
-            _BALANCE,
-            shares=EQUAL_SHARES,
-            ports=ALL_PLANES,
-            heard_ports=ALL_PLANES,
-        )
-        self.set_peer_planes(peer.name, ALL_PLANES)
+        if not known:
+            self._dp.write(
+                "balances",
+                index,
+                _BALANCE,
+                shares=EQUAL_SHARES,
+                ports=ALL_PLANES,
+                heard_ports=ALL_PLANES,
+            )
+            self.set_peer_planes(peer.name, ALL_PLANES)
         for prefix in peer.allowed:
-            bpfsys.update(self._dp.maps["prefixes"], _prefix(prefix), struct.pack("=I", index))
+            key = _prefix(prefix)
+            bpfsys.update(self._dp.maps["prefixes"], key, struct.pack("=I", index))
+            self._prefixes[key] = index
+
+    def drop_prefixes(self) -> list[str]:
+        """Remove the prefixes that no configured peer is allowed any more; returns them."""
+        wanted = {_prefix(prefix) for peer in self._peers.values() for prefix in peer.allowed}
+        dropped = [key for key in self._prefixes if key not in wanted]
+        for key in dropped:
+            bpfsys.delete(self._dp.maps["prefixes"], key)
+            del self._prefixes[key]
+        return [str(_network(key)) for key in dropped]
+
+    def remove_peer(self, peer: Peer) -> None:
+        """Forget a peer whose prefixes are dropped already: its QPs, addresses and place."""
+        self.reset(tuple(self.qps_of(peer.name)))
+        for plane in range(self._config.fabric.planes):
+            address = underlay.packed(self._config.fabric, peer.host, plane)
+            bpfsys.delete(self._dp.maps["sources"], address)
+        for qp in self.qps_of(peer.name):
+            self._sets.pop(qp, None)
+        index = self.indices.pop(peer.name)
+        del self._names[index]
+        self._dp.write("peers", index, _PEER)
+        self._masks.pop(peer.name, None)
+        self._paired.pop(peer.name, None)
 
     def set_peer_planes(self, peer: str, mask: int) -> None:
         """Which planes the peer says it can be reached on."""
@@ -183,19 +301,23 @@ class QpTable:
             self._dp.write("rxs", index, _RX, next=remote.psn, high=remote.psn, packets=packets)
             self._write_qp(index, ABI.MRC_QP_RECEIVE, peer, local.qpn, remote.qpn, mpr)
 
-    def _write_paths(self, peer: str, qp: int) -> tuple[evset.PlaneSet, ...]:
-        """Choose and write the QP's EV set; returns it, a set for each plane.
-
-        What a path has counted stays, as long as its slot holds the same EV.
-        """
+    def _choose_paths(self, peer: str, qp: int) -> tuple[evset.PlaneSet, ...]:
+        """The QP's EV set, a set for each plane; the same each time."""
         fabric, host = self._config.fabric, self._config.host
         target = self._peers[peer].host
-        sets = evset.generate(
+        return evset.generate(
             [usid.evs_between(fabric, host, target, plane) for plane in range(fabric.planes)],
             self._config.transport.evs,
             self._dp.sizes.evs,
             f"{host.name} {peer} {qp - self.base(peer)}",
         )
+
+    def _write_paths(self, peer: str, qp: int) -> tuple[evset.PlaneSet, ...]:
+        """Choose and write the QP's EV set; returns it, a set for each plane.
+
+        What a path has counted stays, as long as its slot holds the same EV.
+        """
+        sets = self._choose_paths(peer, qp)
         for plane, one in enumerate(sets):
             for slot, ev in enumerate(one.evs):
                 at = self._path_index(qp, plane, slot)
@@ -228,6 +350,24 @@ class QpTable:
                 self._write_qp(
                     index, ABI.MRC_QP_READY, peer, qp["qpn"], qp["remote_qpn"], qp["mpr"]
                 )
+
+    def pause(self) -> None:
+        """Take no more packets from mrc0; what is outstanding goes on being sent again."""
+        for key in self._prefixes:
+            bpfsys.delete(self._dp.maps["prefixes"], key)
+        self._prefixes.clear()
+
+    def quiet(self) -> bool:
+        """Whether nothing is outstanding, waiting for order or owed a SACK."""
+        for peer in self.indices:
+            for index in self.qps_of(peer):
+                view = self.view(index)
+                tx, rx = view.tx, view.rx
+                if not view.qp["state"]:
+                    continue
+                if tx["next"] != tx["una"] or rx["waiting"] or rx["pending_packets"]:
+                    return False
+        return True
 
     def reset(self, indices: tuple[int, ...]) -> None:
         """Take QPs DOWN and give back the ring slots they hold."""
@@ -310,6 +450,18 @@ class QpTable:
                 found.append(PathView(ev, plane, slot, _state(member), **member, values=path))
         return found
 
+    def denied_slots(self, index: int) -> set[tuple[int, int]]:
+        """The planes and slots of a QP's set that are DENIED."""
+        raw = self._dp.read_raw("txs", index, _TX.size)
+        found = set()
+        for number, word in enumerate(_TX.unpack_array(raw, "denied")):
+            plane, half = divmod(number, ABI.MRC_EV_WORDS)
+            while word:
+                lowest = word & -word
+                found.add((plane, half * 64 + lowest.bit_length() - 1))
+                word ^= lowest
+        return found
+
     def evs(self, index: int) -> tuple[evset.PlaneSet, ...]:
         """The EV set of a QP, a set for each plane; empty while it was never configured."""
         return self._sets.get(index, ())
@@ -348,5 +500,13 @@ def _prefix(prefix: IPv4Network | IPv6Network) -> bytes:
     """The longest-prefix key of a network; IPv4 is mapped into ::ffff:0:0/96."""
     packed = prefix.network_address.packed
     if prefix.version == 4:
-        return struct.pack("=I", 96 + prefix.prefixlen) + bytes(10) + b"\xff\xff" + packed
+        return struct.pack("=I", 96 + prefix.prefixlen) + _MAPPED + packed
     return struct.pack("=I", prefix.prefixlen) + packed
+
+
+def _network(key: bytes) -> IPv4Network | IPv6Network:
+    """The opposite of `_prefix`."""
+    (bits,) = struct.unpack_from("=I", key)
+    if bits >= 96 and key[4:16] == _MAPPED:
+        return IPv4Network((key[16:], bits - 96))
+    return IPv6Network((key[4:], bits))

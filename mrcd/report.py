@@ -12,16 +12,12 @@ from typing import Protocol
 
 from mrcd import __version__, configtext, interfaces
 from mrcd.abi import COUNTERS
-from mrcd.clock import Clock
-from mrcd.config import Config, Peer
-from mrcd.datapath import Datapath
-from mrcd.denials import Denials
-from mrcd.endpoint import Endpoint
+from mrcd.config import Peer
+from mrcd.engine import Engine
 from mrcd.fabric import underlay, usid
 from mrcd.faultreport import FaultReport
 from mrcd.handshake import State
 from mrcd.interfaces import Traffic
-from mrcd.methods import CannotApply
 from mrcd.model import (
     ConfigChanges,
     ConnInfo,
@@ -42,11 +38,9 @@ from mrcd.model import (
     Status,
     TickState,
 )
-from mrcd.pathfeed import STATES, PathFeed
-from mrcd.peers import Peers
-from mrcd.planes import Plane, Planes
-from mrcd.qptable import ALL_PLANES, QpTable
-from mrcd.survey import Survey
+from mrcd.pathfeed import STATES
+from mrcd.planes import Plane
+from mrcd.qptable import ALL_PLANES
 
 _QP_STATES: tuple[QpState, ...] = ("RESET", "RTR", "RTS")
 _PEER_STATES: dict[State, PeerState] = {
@@ -78,35 +72,44 @@ class Reconfigure(Protocol):
 class Report:
     """Answers the control API (mrcd.control.Source) from live state."""
 
-    def __init__(
-        self,
-        config: Config,
-        datapath: Datapath,
-        table: QpTable,
-        planes: Planes,
-        peers: Peers,
-        endpoint: Endpoint,
-        clock: Clock,
-        denials: Denials,
-        feed: PathFeed,
-        survey: Survey,
-        bpffs: Path,
-        reconfigure: Reconfigure | None = None,
-    ) -> None:
-        self._config = config
-        self._dp = datapath
-        self._table = table
-        self._planes = planes
-        self._peers = peers
-        self._endpoint = endpoint
-        self._clock = clock
-        self._denials = denials
-        self._feed = feed
-        self._faults = FaultReport(config, survey)
+    def __init__(self, engine: Engine, reconfigure: Reconfigure, bpffs: Path) -> None:
+        self._reconfigure = reconfigure
         self._bpffs = bpffs
         self._reconfigure = reconfigure
         self._started = time.monotonic()
         self.stopping = False
+        self.follow(engine)
+
+    def follow(self, engine: Engine) -> None:
+        """Answer from this engine from now on, and from what it is configured for now."""
+        self._config = engine.config
+        self._dp = engine.datapath
+        self._table = engine.table
+        self._planes = engine.planes
+        self._peers = engine.peers
+        self._endpoint = engine.endpoint
+        self._clock = engine.clock
+        self._denials = engine.denials
+        self._feed = engine.feed
+        self._faults = FaultReport(engine.config, engine.survey)
+
+    # ---- the configuration
+
+    def config_text(self) -> str:
+        """The running configuration as TOML."""
+        return configtext.render(self._config)
+
+    def config_diff(self, text: str) -> ConfigChanges:
+        """What applying a text would change; ConfigError with every problem of it."""
+        return self._reconfigure.diff(text)
+
+    async def config_apply(self, text: str, confirm_s: int) -> ConfigChanges:
+        """Apply a text, for good or until confirmed."""
+        return await self._reconfigure.apply(text, confirm_s)
+
+    def config_confirm(self) -> None:
+        """Keep what was applied; CannotApply when nothing waits."""
+        self._reconfigure.confirm()
 
     # ---- the whole
 
@@ -352,29 +355,3 @@ class Report:
     def fabric_map(self) -> MapReply:
         """Every link and switch, as the survey sees it."""
         return self._faults.fabric_map()
-
-    # ---- the configuration
-
-    def config_text(self) -> str:
-        """The running configuration as TOML."""
-        return configtext.render(self._config)
-
-    def config_diff(self, text: str) -> ConfigChanges:
-        """What applying a text would change."""
-        return self._changing().diff(text)
-
-    async def config_apply(self, text: str, confirm_s: int) -> ConfigChanges:
-        """Apply a text, for good or until confirmed."""
-        return await self._changing().apply(text, confirm_s)
-
-    def config_confirm(self) -> None:
-        """Keep what was applied."""
-        self._changing().confirm()
-
-    def _changing(self) -> Reconfigure:
-        if self._reconfigure is None:
-            raise CannotApply(
-                "this mrcd reads its configuration at the start only: write it to "
-                f"{self._config.path.absolute()} and restart mrcd"
-            )
-        return self._reconfigure

@@ -14,16 +14,13 @@ from collections import Counter
 from mrcd import bpfsys
 from mrcd.abi import ABI
 from mrcd.census import Census, PeerCount, PlaneCount, planes_of
-from mrcd.config import Config
 from mrcd.datapath import Datapath
-from mrcd.denials import Denials
+from mrcd.engine import Engine
 from mrcd.handshake import State
 from mrcd.metrics import PeerSample, PlaneState, Snapshot
 from mrcd.model import Status
-from mrcd.peers import Peers
-from mrcd.qptable import ALL_PLANES, QpTable
+from mrcd.qptable import ALL_PLANES
 from mrcd.report import Report
-from mrcd.survey import Survey
 
 SLICE = 64
 """QPs, and peers, looked at without a pause: below a millisecond."""
@@ -66,33 +63,21 @@ async def balances_of(datapath: Datapath, peers: int, planes: int) -> list[list[
 class Snapshots:
     """Takes them from live state, on the event loop."""
 
-    def __init__(
-        self,
-        config: Config,
-        datapath: Datapath,
-        table: QpTable,
-        peers: Peers,
-        denials: Denials,
-        survey: Survey,
-        report: Report,
-    ) -> None:
-        self._config = config
-        self._dp = datapath
-        self._table = table
-        self._peers = peers
-        self._denials = denials
-        self._survey = survey
+    def __init__(self, engine: Engine, report: Report) -> None:
+        self.engine = engine
         self._report = report
         self._started = time.time()
 
     async def take(self) -> Snapshot:
         """The state of now, within the time it takes."""
-        fabric, sizes = self._config.fabric, self._dp.sizes
-        room = max(self._table.indices.values(), default=-1) + 1
-        owners = [peer for peer in range(room) for _ in range(self._table.per_peer)]
-        census, in_use = await census_of(self._dp, owners)
-        balances = await balances_of(self._dp, room, fabric.planes)
-        names = {index: name for name, index in self._table.indices.items() if index < room}
+        engine = self.engine
+        config, datapath, table = engine.config, engine.datapath, engine.table
+        fabric, sizes = config.fabric, datapath.sizes
+        names = {index: name for name, index in table.indices.items()}
+        places = max(names, default=-1) + 1  # of peers that were removed, too
+        owners = [peer for peer in range(places) for _ in range(table.per_peer)]
+        census, in_use = await census_of(datapath, owners)
+        balances = await balances_of(datapath, places, fabric.planes)
         status = self._report.status()
         mask = sum(1 << plane.index for plane in status.planes if plane.usable)
         peers = []
@@ -109,38 +94,38 @@ class Snapshots:
             tc=status.datapath.tc,
             start_time_s=self._started,
             degraded=len(status.reasons),
-            clock_runs=self._dp.read("clock", 0, _CLOCK)["ticks"],
+            clock_runs=datapath.read("clock", 0, _CLOCK)["ticks"],
             ring_slots=sizes.ring_slots,
-            counters=self._dp.counters(),
+            counters=datapath.counters(),
             planes=_planes(status),
             plane_paths=census.planes[: fabric.planes],
             peers=peers,
             used={
                 "peers": len(names),
                 "qps": in_use,
-                "prefixes": sum(len(peer.allowed) for peer in self._config.peers),
+                "prefixes": sum(len(peer.allowed) for peer in config.peers),
             },
             capacity={
                 "peers": max(1, sizes.peers),
                 "qps": max(1, sizes.qps),
                 "prefixes": max(1, sizes.prefixes),
             },
-            faults=Counter(named.fault.kind for named in self._survey.list.named),
-            survey_hosts_heard=self._survey.heard,
-            denied_rules=len(self._denials.listed()),
+            faults=Counter(named.fault.kind for named in engine.survey.list.named),
+            survey_hosts_heard=engine.survey.heard,
+            denied_rules=len(engine.denials.listed()),
         )
 
     def _peer(self, name: str, count: PeerCount, planes: list[PlaneCount], mask: int) -> PeerSample:
-        heard = self._peers.heard_ns.get(name)
+        heard = self.engine.peers.heard_ns.get(name)
         there = sum(1 << plane for plane, each in enumerate(planes) if each.open)
         return PeerSample(
             name=name,
-            state=_STATES.get(self._peers.state(name), "connecting"),
+            state=_STATES.get(self.engine.peers.state(name), "connecting"),
             heard_age_s=None if heard is None else (time.monotonic_ns() - heard) / 1e9,
-            mtu=self._peers.mtu.get(name, self._config.mtu),
+            mtu=self.engine.peers.mtu.get(name, self.engine.config.mtu),
             count=count,
             planes=planes,
-            ports=mask & there & self._peers.port_mask.get(name, ALL_PLANES),
+            ports=mask & there & self.engine.peers.port_mask.get(name, ALL_PLANES),
         )
 
 

@@ -78,10 +78,11 @@ class LabStatus:
         return hosts + [switch.name for switch in self.switches if not switch.present]
 
 
-def up(fabric: Fabric, *, daemons: bool = True, ecn: bool = True) -> None:
+def up(fabric: Fabric, *, daemons: bool = True, ecn: bool = True, on_stop: str = "detach") -> None:
     """Build the lab of this fabric, named after it; return when all hosts reach all others.
 
-    `ecn`: switches mark what leaves through a long queue.
+    `ecn`: switches mark what leaves through a long queue. `on_stop`: what a host's mrcd does with
+    its data path when it is stopped; a lab leaves nothing behind unless told otherwise.
     LabFailed with the reason, and nothing left behind, when that does not work.
     """
     state.require_root()
@@ -89,7 +90,7 @@ def up(fabric: Fabric, *, daemons: bool = True, ecn: bool = True) -> None:
     names = tuple(plan.namespaces())
     _claim(Lab(fabric.name, names, daemons, ecn, ()), fabric)
     try:
-        _build(plan, ecn)
+        _build(plan, ecn, on_stop)
         if daemons:
             _start_daemons(plan)
     except BaseException as error:
@@ -120,7 +121,7 @@ def _claim(lab: Lab, fabric: Fabric) -> None:
             state.mark_run_netns()
 
 
-def _build(plan: Topology, ecn: bool) -> None:
+def _build(plan: Topology, ecn: bool, on_stop: str) -> None:
     for name, members in plan.namespaces().items():
         build.create_namespace(name, members[0])
     mount = state.bpffs(plan.fabric.name)
@@ -129,7 +130,10 @@ def _build(plan: Topology, ecn: bool) -> None:
     for host in plan.fabric.hosts:
         spot = state.places(plan.fabric.name, host.name)
         spot.folder.mkdir()
-        spot.config.write_text(f'[host]\nname = "{host.name}"\nfabric = "../fabric.toml"\n')
+        spot.config.write_text(
+            f'[host]\nname = "{host.name}"\nfabric = "../fabric.toml"\n'
+            f'[service]\non_stop = "{on_stop}"\n'
+        )
     with _marking(plan, ecn) as marking:
         asyncio.run(build.build(plan, marking))
 

@@ -34,6 +34,7 @@ from mrcd.handshake.session import (
     RETRY_MIN_NS,
     UNCONFIRMED_NS,
     Event,
+    Memory,
     Ours,
     Session,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "Event",
     "HandshakeError",
     "LocalQp",
+    "Memory",
     "Offer",
     "Ours",
     "PeerPlanes",

@@ -108,6 +108,22 @@ ANSWER_BURST: Final = 32  # answers to strangers: a bucket that gains one token 
 ANSWER_GAP_NS: Final = 10 * MS  # ... in this time
 
 
+SEQ_LEAP: Final = 1 << 32
+"""A session that is resumed cannot know how many Offers it sent since it was remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a session must know again to go on after a restart of its daemon."""
+
+    epoch: int
+    sid: int
+    seq: int
+    generation: int
+    qps: tuple[LocalQp, ...]
+    offer: Offer  # the peer's, which we are bound to
+
+
 class Event(Enum):
     """What a received Offer means to a session, and what its clock says."""
 
@@ -146,6 +162,36 @@ class Session:
         self._answers = ANSWER_BURST
         self._answers_ns = 0
         self._answered: dict[int, int] = {}  # stranger's sid: seq of its Offer
+
+    # -- across a restart
+
+    @classmethod
+    def resume(
+        cls, ours: Ours, peer: str, planes: int, rng: random.Random, memory: Memory, *, now_ns: int
+    ) -> Session:
+        """An established session as it was; only an earlier one's `memory` of it is needed.
+
+        The peer notices nothing: sid, epoch and QPs are the same and `seq` goes on growing. What
+        was promised to nobody (the free incarnation) is made anew.
+        """
+        session = cls(ours, peer, planes, rng)
+        session._generation = memory.generation
+        session._free = session._new_incarnation()
+        session._seq = memory.seq + SEQ_LEAP
+        bound = _Incarnation(memory.sid, memory.qps)
+        session._bound = _Bound(bound, memory.offer, now_ns, now_ns)
+        session.state = State.ESTABLISHED
+        return session
+
+    @property
+    def memory(self) -> Memory | None:
+        """What `resume` needs; None while there is nothing worth resuming."""
+        if self._bound is None or self.state not in (State.ESTABLISHED, State.SILENT):
+            return None
+        ours = self._bound.ours
+        return Memory(
+            self._ours.epoch, ours.sid, self._seq, self._generation, ours.qps, self._bound.offer
+        )
 
     # -- events in
 

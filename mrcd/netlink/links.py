@@ -8,10 +8,11 @@ import os
 from typing import Any
 
 from mrcd import netns as namespaces
-from mrcd.interfaces import Link
+from mrcd.interfaces import Link, XdpProgram
 from mrcd.netlink.connection import Connection, trying
 from mrcd.netlink.messages import link_of, mac_text
 
+_XDP_MODES = {"xdp": "native", "xdpgeneric": "generic", "xdpoffload": "offload"}
 _IFA_F_NODAD = 0x02
 _IFA_F_NOPREFIXROUTE = 0x200
 
@@ -29,12 +30,17 @@ class Links(Connection):
         found = [link_of(message) async for message in self._dump(self._ipr.get_links)]
         return {link.name: link for link in found}
 
-    async def xdp_program(self, name: str) -> int | None:
-        """The id of the XDP program on an interface, None where there is none."""
-        async for message in self._dump(self._ipr.get_links):
-            if message.get_attr("IFLA_IFNAME") == name:
-                xdp = message.get_attr("IFLA_XDP")
-                return xdp.get_attr("IFLA_XDP_PROG_ID") if xdp is not None else None
+    async def xdp_program(self, name: str) -> XdpProgram | None:
+        """The XDP program of `name`, whoever attached it."""
+        index = self.index(name)
+        with trying(f"look at link {name}"):
+            messages = await self._ipr.link("get", index=index)
+        for message in messages:
+            xdp = message.get_attr("IFLA_XDP")
+            ident = xdp.get_attr("IFLA_XDP_PROG_ID") if xdp is not None else None
+            if ident:
+                mode = _XDP_MODES.get(xdp.get_attr("IFLA_XDP_ATTACHED"), "several")
+                return XdpProgram(ident, mode)
         return None
 
     async def create_veth(

@@ -84,3 +84,14 @@ class Queues(Connection):
                 prio=prio,
                 protocol=_ETH_P_ALL,
             )
+
+    async def clsact_program(self, name: str, *, prio: int) -> int | None:
+        """The kernel's number of the program that `attach_clsact` attached with this prio."""
+        where = {"index": self.index(name), "parent": _CLSACT_PARENT["ingress"]}
+        async for message in self._dump(self._ipr.get_filters, **where):
+            options = message.get_attr("TCA_OPTIONS")
+            if message["info"] >> 16 == prio and options is not None:
+                ident = options.get_attr("TCA_BPF_ID")
+                if ident:
+                    return int(ident)
+        return None

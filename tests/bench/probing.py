@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_interface
 from pathlib import Path
 
+from mrcd import adoption, interfaces, netns, pins
 from mrcd import config as daemon_config
-from mrcd import daemon, interfaces, netns
 from mrcd.config import Config, Transport
 from mrcd.datapath import Datapath
 from mrcd.fabric import description, lab, state
@@ -181,10 +181,15 @@ def _wait_established(name: str, host: str, peer: str) -> None:
 
 def _program(config: Config, pinned: Path) -> None:
     """Write the QPs of all peers but the real one as their hand-shake would have done."""
-    datapath = Datapath(pinned, daemon.sizes_of(config))
-    datapath.open()
+    needed = adoption.sizes_of(config)
+    home = pins.layout(pinned, adoption.layout_of(config, needed))
+    found = adoption.find(pinned, home.name.removeprefix("layout-"), needed)
+    assert found.sizes is not None, found.refused
+    datapath = Datapath(home, found.sizes)
+    datapath.open(next(home.glob("code-*")))
     try:
         qps = QpTable(datapath, config)
+        qps.adopt()
         for peer in config.peers:
             if peer.name == "h2":
                 continue

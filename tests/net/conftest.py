@@ -67,14 +67,19 @@ def _labs(prefix: str) -> Iterator[MakeLab]:
     made: list[str] = []
 
     def make(
-        *, daemons: bool = False, ecn: bool = True, settings: str = "", **options: Any
+        *,
+        daemons: bool = False,
+        ecn: bool = True,
+        settings: str = "",
+        on_stop: str = "detach",
+        **options: Any,
     ) -> RunningLab:
         name = f"{prefix}{chr(ord('a') + len(made))}"
         made.append(name)
         if name in state.labs():  # left by a run that was killed
             lab.down(name)
         fabric = description.generate(name=name, **options)
-        lab.up(fabric, daemons=daemons and not settings, ecn=ecn)
+        lab.up(fabric, daemons=daemons and not settings, ecn=ecn, on_stop=on_stop)
         if settings:
             for host in fabric.hosts:
                 with state.places(name, host.name).config.open("a") as config:
@@ -95,9 +100,16 @@ def _labs(prefix: str) -> Iterator[MakeLab]:
 def make_lab(worker_name: str) -> Iterator[MakeLab]:
     """Build labs: `make_lab(daemons=False, ecn=True, hosts=2, ...)`, options as of `lab up`.
 
-    `settings` is TOML that every host's mrcd.toml gets in addition.
+    `settings` is TOML that every host's mrcd.toml gets in addition; `on_stop` is what it says.
     """
     with _labs(worker_name) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def module_labs() -> Iterator[MakeLab]:
+    """As `make_lab`, for labs that all tests of a module share."""
+    with _labs(f"k{os.getpid()}") as make:
         yield make
 
 

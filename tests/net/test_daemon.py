@@ -111,7 +111,8 @@ def test_daemon_takes_over_after_one_that_was_killed(make_lab: MakeLab) -> None:
         stop(running, host, signal.SIGKILL)
         start(running, host)
         transfer(running, "h1", "h2", H2, 1 << 20)
-    assert "peer.restarted" in log_of(running, "h1")
+        assert "datapath.adopted" in log_of(running, host)
+    assert "peer.restarted" not in log_of(running, "h1")
 
 
 def test_clean_stop_leaves_nothing_and_restart_is_recognised(make_lab: MakeLab) -> None:

@@ -176,6 +176,9 @@ class Sets:
         t1s = (1, 2) if index % 2 else (3, 1)
         return tuple(Plane(tuple(usid.ev(plane, t1) for t1 in t1s)) for plane in range(4))
 
+    def denied_slots(self, index: int) -> set[tuple[int, int]]:
+        return {(p, slot) for (qp, p, slot), is_so in self.state.items() if qp == index and is_so}
+
     def deny(self, index: int, plane: int, slot: int, *, denied: bool) -> None:
         self.calls += 1
         self.state[index, plane, slot] = denied

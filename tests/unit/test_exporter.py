@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import CapturingLogger
 
 from mrcd import exporter
 from mrcd.exporter import PIECE, Exporter, ExporterError, exposition, pieces
@@ -122,8 +123,11 @@ def test_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_broken_scrape_is_logged_and_the_next_one_works(
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    said = CapturingLogger()
+    monkeypatch.setattr(exporter, "log", said)
+
     async def main() -> tuple[str, str]:
         answers = [ValueError("broken"), None]
 
@@ -137,7 +141,9 @@ def test_broken_scrape_is_logged_and_the_next_one_works(
             return first, (await ask(serving.port, get()))[0]
 
     assert asyncio.run(main()) == ("", "HTTP/1.1 200 OK")
-    assert "metrics.failed" in capsys.readouterr().out
+    assert [(call.method_name, call.args) for call in said.calls] == [
+        ("error", ("metrics.failed",))
+    ]
 
 
 def test_too_many_at_once_are_refused() -> None:

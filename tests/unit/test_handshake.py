@@ -20,6 +20,7 @@ from mrcd.handshake import (
     Command,
     ConfigureReceive,
     HandshakeError,
+    Memory,
     Offer,
     Ours,
     PeerPlanes,
@@ -633,6 +634,81 @@ def test_session__recordings_do_not_keep_a_restarted_peer_out(seed: int) -> None
 
 
 # ---- a network that does its worst ---------------------------------------------------------
+
+
+# ---- a daemon that is restarted and remembers ----------------------------------------------
+
+
+def resume(world: World, name: str, memory: Memory) -> None:
+    """Restart the daemon of a host, whose QPs live on, with what it remembers."""
+    node = world.nodes[name]
+    ours = Ours(name, memory.epoch, 8872, 2048, 16, world.qps[name], ("trim", name))
+    node.session = Session.resume(
+        ours, node.peer, world.planes, random.Random(world.rng.random()), memory,
+        now_ns=world.now_ns,
+    )  # fmt: skip
+    node.log.clear()
+    world.obey(name, node.session.start(now_ns=world.now_ns))
+
+
+def remembered(world: World, name: str) -> Memory:
+    memory = world.nodes[name].session.memory
+    assert memory is not None
+    return memory
+
+
+def test_resume__neither_side_resets_anything() -> None:
+    world = connected()
+    memory = remembered(world, "a")
+    before = {name: node.receive for name, node in world.nodes.items()}
+    world.run(3 * SECOND)  # Offers that nobody remembers
+    world.nodes["b"].log.clear()
+    resume(world, "a", memory)
+    world.run(20 * SECOND)
+    world.assert_agreement()
+    assert {name: node.receive for name, node in world.nodes.items()} == before
+    for node in world.nodes.values():
+        assert not [c for c in node.log if not isinstance(c, SendOffer)]
+
+
+def test_resume__the_peer_hears_it_again_after_it_was_silent() -> None:
+    world = connected()
+    memory = remembered(world, "a")
+    world.dead = {("b", plane) for plane in range(4)}  # nobody speaks for a
+    world.run(10 * SECOND)
+    assert world.nodes["b"].session.state is State.SILENT
+    world.dead.clear()
+    resume(world, "a", memory)
+    world.deliver_all()
+    world.assert_agreement()
+    assert world.nodes["b"].resets == 0
+
+
+def test_resume__peer_that_restarted_meanwhile_is_recognised() -> None:
+    world = connected()
+    memory = remembered(world, "a")
+    world.boot("b")
+    world.flight.clear()
+    resume(world, "a", memory)
+    world.run(2 * SECOND)
+    world.assert_agreement()
+    assert world.nodes["a"].resets == 1
+
+
+def test_resume__again_and_again_with_the_same_memory_of_each_time() -> None:
+    world = connected()
+    for _ in range(3):
+        resume(world, "a", remembered(world, "a"))
+        resume(world, "b", remembered(world, "b"))
+        world.run(2 * SECOND)
+        world.assert_agreement()
+    assert [node.resets for node in world.nodes.values()] == [0, 0]
+
+
+def test_memory__of_a_session_that_is_not_established_is_none() -> None:
+    world = half_open()
+    assert world.nodes["a"].session.memory is None
+    assert world.nodes["b"].session.memory is None
 
 
 class Network(RuleBasedStateMachine):

@@ -25,6 +25,7 @@ LINES_MAX = 800  # 400 is the aim; far beyond it a noun was missed
 # Pure: no clock, no socket, no process, no log. Time and packets come in as arguments.
 PURE = {
     "mrcd.census",
+    "mrcd.config",
     "mrcd.evprobe",
     "mrcd.envelope",
     "mrcd.evidence",
@@ -42,6 +43,9 @@ PURE = {
     "mrcd.metrics",
     "mrcd.model",
     "mrcd.ports",
+    "mrcd.reconfigure",
+    "mrcd.sizes",
+    "mrcd.tomltable",
     "mrcd.wire",
     "mrcd.denylist",
     "mrcd.evset",

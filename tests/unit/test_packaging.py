@@ -112,7 +112,8 @@ def test_the_container_keeps_its_state_where_the_service_does() -> None:
     command = re.search(r"^CMD \[(.*)\]$", CONTAINERFILE, re.MULTILINE)
     assert start is not None
     assert command is not None
-    assert command[1].replace('"', "").replace(",", "") == start[1]
+    # The service speaks to the journal, a container to whoever reads its output.
+    assert command[1].replace('"', "").replace(",", "") == f"{start[1]} --log-format json"
 
 
 def test_the_image_has_the_locked_dependencies() -> None:

@@ -32,7 +32,7 @@ def event(**values: int) -> dict[str, int]:
 
 def test_watch__tells_what_happened() -> None:
     async def main() -> PathEvent | None:
-        feed = PathFeed(("h2", "h3"), 4)
+        feed = PathFeed(lambda qp: ("h2", "h3")[qp // 4], 4)
         feed.publish(event())  # nobody watches
         watch = feed.watch()
         assert await anext(watch) is None
@@ -59,7 +59,7 @@ def test_watch__tells_what_happened() -> None:
 
 def test_watch__what_is_not_known_is_none() -> None:
     async def main() -> PathEvent | None:
-        feed = PathFeed(("h2", "h3"), 4)
+        feed = PathFeed(lambda qp: ("h2", "h3")[qp // 4], 4)
         watch = feed.watch()
         await anext(watch)
         feed.publish(event(sent_ns=0, rtt_ns=0, cause=ABI.MRC_ON_DENY, state=ABI.MRC_PATH_DENIED))
@@ -74,7 +74,7 @@ def test_watch__what_is_not_known_is_none() -> None:
 
 def test_watch__one_that_does_not_read_learns_how_much_it_missed() -> None:
     async def main() -> list[PathEvent | None]:
-        feed = PathFeed(("h2",), 8)
+        feed = PathFeed(lambda qp: "h2", 8)
         slow, quick = feed.watch(), feed.watch()
         await anext(slow)
         await anext(quick)
@@ -96,7 +96,7 @@ def test_watch__one_that_does_not_read_learns_how_much_it_missed() -> None:
 
 def test_watch__who_leaves_is_forgotten() -> None:
     async def main() -> int:
-        feed = PathFeed(("h2",), 8)
+        feed = PathFeed(lambda qp: "h2", 8)
         watch = feed.watch()
         await anext(watch)
         await watch.aclose()

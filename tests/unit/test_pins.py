@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,54 @@ def test_clear_takes_links_first_and_keeps_records(tmp_path: Path) -> None:
     assert removed == ["link_tc_mrc0p", "link_xdp_plane0", "a_map", "host", "mrc_spray"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["device-mrc0"]
     assert pins.recorded(tmp_path, "device") == ["mrc0"]
+
+
+def test_clear_goes_into_layouts(tmp_path: Path) -> None:
+    code = tmp_path / "layout-1" / "code-2"
+    code.mkdir(parents=True)
+    for path in (tmp_path / "link_tc_mrc0p", tmp_path / "layout-1" / "qps", code / "mrc_tick"):
+        path.touch()
+    pins.record_given(tmp_path, "address", "mrc0", ip_address("10.99.0.1"), 24)
+    removed = pins.clear(tmp_path)
+    assert removed == ["link_tc_mrc0p", "layout-1/qps", "layout-1/code-2/mrc_tick"]
+    assert pins.recorded(tmp_path, "address") == ["mrc0~0a630001~24"]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_draft_gets_its_name_when_it_is_complete(tmp_path: Path) -> None:
+    folder = pins.layout(tmp_path, "77")
+    left = pins.draft(folder)
+    (left / "half").touch()
+    draft = pins.draft(folder)  # somebody died over the first
+    assert list(draft.iterdir()) == []
+    (draft / "qps").touch()
+    assert not folder.exists()
+    assert pins.complete(draft) == folder
+    assert [path.name for path in folder.iterdir()] == ["qps"]
+
+
+def test_what_had_the_name_before_is_set_aside(tmp_path: Path) -> None:
+    folder = pins.layout(tmp_path, "77")
+    folder.mkdir()
+    (folder / "old").touch()
+    pins.complete(pins.draft(folder))
+    assert list(folder.iterdir()) == []
+    assert [path.name for path in pins.strays(tmp_path, folder)] == ["replaced-layout-77"]
+
+
+def test_strays_are_neither_links_nor_records_nor_what_is_used(tmp_path: Path) -> None:
+    used = pins.layout(tmp_path, "1")
+    for name in ("layout-1", "layout-2", "building-layout-3"):
+        (tmp_path / name).mkdir()
+    (used / "code-1").mkdir()
+    (used / "code-2").mkdir()
+    (used / "qps").touch()
+    for name in ("link_xdp_plane0", "qps"):  # as builds before layouts pinned them
+        (tmp_path / name).touch()
+    pins.record(tmp_path, "device", "mrc0")
+    names = [path.name for path in pins.strays(tmp_path, used)]
+    assert names == ["building-layout-3", "layout-2", "qps"]
+    assert [path.name for path in pins.stray_code(used, used / "code-1")] == ["code-2"]
 
 
 def test_prepare_says_where_it_failed(tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ class Bench:
             for k in range(count)
         ]
         nothing = cast(Any, None)
-        self.planes = Planes(nothing, nothing, nothing, found, state_dir, self.masks.append)
+        self.planes = Planes(
+            nothing, nothing, nothing, found, state_dir, self.masks.append, state_dir
+        )
         self.planes._changed("start")
 
     def link(self, index: int, *, carrier: bool) -> None:

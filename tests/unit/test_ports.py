@@ -162,6 +162,23 @@ def test_without_a_plane_it_waits_for_one() -> None:
     assert [update.mask for update in made.set_mask(0b1, now_ns=MS * 20)] == [0b1]
 
 
+def test_goodbye_leaves_by_the_planes_there_are() -> None:
+    made = updates("a")
+    told = made.set_mask(0, now_ns=0, over=0b0110)
+    assert [(update.mask, update.planes) for update in told] == [(0, (1,)), (0, (2,))]
+    again = made.tick(now_ns=made.deadline_ns)
+    assert [update.planes for update in again] == [(1,), (2,)]
+    assert made.answered("a", told[0].update_id)
+    assert made.unanswered == frozenset()
+
+
+def test_ids_go_on_after_a_restart() -> None:
+    made = PortUpdates(0b11, ID_MASK + 3)
+    made.established("a")
+    assert made.update_id == 2
+    assert {update.update_id for update in made.set_mask(0b1, now_ns=0)} == {3}
+
+
 def test_ids_wrap() -> None:
     made = updates("a")
     for number in range(ID_MASK + 3):

@@ -34,7 +34,7 @@ class FedSource(FakeSource):
 
     def __init__(self) -> None:
         super().__init__()
-        self.feed = PathFeed(("h2", "h3"), 4)
+        self.feed = PathFeed(lambda qp: ("h2", "h3")[qp // 4], 4)
 
     def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
         return self.feed.watch()

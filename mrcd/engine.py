@@ -1,0 +1,458 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Everything that serves one data path: built or taken over, kept, changed while it runs.
+
+Order of a first start: compile, mrc0, planes, attach, clock, hand-shake; nothing is sprayed before
+a peer answers. Where a data path of the same layout is pinned, it goes on while this happens: its
+clock runs again first, programs of another build are replaced between two packets, and sessions
+are resumed, so that neither applications nor peers notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+
+from mrcd import adoption, bpfsys, mrc0, pins, sessions, tuning
+from mrcd.abi import ABI
+from mrcd.attachment import Attachment, Hook, hooks
+from mrcd.clock import Clock
+from mrcd.config import Config, Peer
+from mrcd.datapath import Datapath, DatapathError
+from mrcd.denials import Denials
+from mrcd.detach import undo
+from mrcd.endpoint import Endpoint
+from mrcd.log import get_logger
+from mrcd.model import XdpMode
+from mrcd.netlink import Netlink
+from mrcd.pathfeed import PathFeed
+from mrcd.pathlog import PathLog
+from mrcd.peers import Peers
+from mrcd.planes import Planes, find_planes
+from mrcd.qptable import QpTable
+from mrcd.sizes import Sizes
+from mrcd.survey import Survey
+
+log = get_logger()
+
+DRAIN_S = 5.0
+"""A drain does not wait longer for what is outstanding: a peer may be dead."""
+_DRAIN_LOOK_S = 0.02
+REMEMBER_S = 0.05
+"""Changes of sessions are written down together, at most so late."""
+
+_HOST = ABI.structs["mrc_host"]
+
+
+class Engine:
+    """One data path and its upkeep. Use `start`, then the rest, then `close`."""
+
+    def __init__(
+        self,
+        nl: Netlink,
+        config: Config,
+        bpffs: Path,
+        state_dir: Path,
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self.config = config
+        self.adopted = False
+        self.made = False  # something that a start which fails has to take down
+        self._nl = nl
+        self._bpffs = bpffs
+        self._state_dir = state_dir
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._stack = contextlib.AsyncExitStack()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._routes: dict[str, int] = {}
+        self._mac = bytes(6)
+        self._path_log = PathLog()
+        self._peers: Peers | None = None  # until there are sessions
+        self._endpoint: Endpoint | None = None  # as long
+        self._remembering: asyncio.TimerHandle | None = None
+        self._surveying: asyncio.Task[None] | None = None
+        self.datapath: Datapath
+        self.table: QpTable
+        self.planes: Planes
+        self.clock: Clock
+        self.denials: Denials
+        self.feed: PathFeed
+        self.survey: Survey
+
+    @property
+    def peers(self) -> Peers:
+        """The sessions with all peers."""
+        assert self._peers is not None, "the engine has not started"
+        return self._peers
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Endpoint requests to peers."""
+        assert self._endpoint is not None, "the engine has not started"
+        return self._endpoint
+
+    # ---- up and down
+
+    async def start(self) -> None:
+        """Bring everything up; returns when packets can flow. Raises what is in the way."""
+        config, nl = self.config, self._nl
+        found_planes = await find_planes(nl, config)
+        wanted = hooks(config.mrc0.name, config.interfaces)
+        needed = adoption.sizes_of(config)
+        key = adoption.layout_of(config, needed)
+        found = adoption.find(self._bpffs, key, needed)
+        self.adopted = found.sizes is not None
+        layout = found.sizes or adoption.with_room(needed, config.transport.qps_per_peer)
+        self.datapath = Datapath(pins.layout(self._bpffs, key), layout)
+        attachment = Attachment(
+            nl, self._bpffs, self.datapath, xdp=_xdp_mode(config), tc=config.transport.tc
+        )
+        await attachment.refuse_foreign(wanted)
+        if found.refused:
+            log.warning("datapath.replaced", reason=found.refused)
+        code = await self._open(layout)
+        if self.adopted:
+            self._start_clock()
+        else:
+            self.made = True
+        self._mac = await mrc0.ensure(nl, config, self._bpffs)
+        told = self.datapath.read("host", 0, _HOST)["plane_mask"]  # nothing in new maps
+        self._write_host(told)
+        self.table = table = QpTable(self.datapath, config)
+        self.planes = planes = Planes(
+            nl,
+            config,
+            self.datapath,
+            found_planes,
+            self._state_dir,
+            self._planes_changed,
+            self._bpffs,
+        )
+        self._stack.push_async_callback(planes.close)
+        if self.adopted:
+            planes.adopt()
+            table.adopt()
+        else:
+            await planes.configure()
+        self.datapath.point_tails()
+        await attachment.attach(wanted)
+        log.info(
+            "datapath.adopted" if self.adopted else "datapath.attached",
+            xdp=self.datapath.xdp_mode,
+            tc=self.datapath.tc_kind,
+        )
+        for peer in config.peers:
+            table.add_peer(peer)
+        dropped = table.drop_prefixes()
+        self.denials = Denials(config, table, self._state_dir)
+        self.feed = PathFeed(table.peer_of, table.per_peer)
+        if not self.adopted:
+            self._start_clock()
+        await self._start_sessions(told)
+        for prefix in dropped:
+            await nl.delete_route(prefix, dev=config.mrc0.name)
+        self._spawn(planes.follow())
+        self._stack.push_async_callback(self._cancel_tasks)
+        self._start_survey()
+        await self._remove_strays(attachment, wanted, code)
+
+    async def _open(self, layout: Sizes) -> Path:
+        """Open the maps, made where there are none, and this build's programs for them."""
+        frags = self.config.transport.xdp == "native"
+        datapath, key = self.datapath, adoption.code_of(layout, xdp_frags=frags)
+        code = pins.code(datapath.folder, key)
+        if not (self.adopted and adoption.whole_code(code)):
+            with self._clock_of_older():
+                for report in await datapath.build(key, adopt=self.adopted, xdp_frags=frags):
+                    log.info("datapath.compiled", **report)
+        datapath.open(code)
+        self._stack.callback(datapath.close)
+        return code
+
+    @contextlib.contextmanager
+    def _clock_of_older(self) -> Iterator[None]:
+        """Run the clock with another build's programs: compiling takes seconds."""
+        older = adoption.older_code(self.datapath.folder) if self.adopted else None
+        if older is None:
+            yield
+            return
+        self.datapath.open(older)
+        clock = self._new_clock()
+        clock.start()
+        try:
+            yield
+        finally:
+            clock.stop()
+            self.datapath.close()
+
+    def _new_clock(self) -> Clock:
+        transport = self.config.transport
+        return Clock(
+            self.datapath,
+            self.config.fabric.planes,
+            transport.tick_us * 1000,
+            transport.probe_pps,
+            self._path_event,
+            self._clock_failed,
+        )
+
+    def _start_clock(self) -> None:
+        self.clock = self._new_clock()
+        self.clock.start()
+        self._stack.callback(self.clock.stop)
+
+    async def _start_sessions(self, told: int) -> None:
+        """Resume the sessions there were, and begin to offer the others."""
+        config, planes = self.config, self.planes
+        maps = bpfsys.map_id(self.datapath.maps["qps"])
+        saved = sessions.load(self._state_dir, maps)
+        self._endpoint = endpoint = Endpoint(config)
+        peers = Peers(
+            config,
+            self.table,
+            secrets.randbits(64),
+            self._mtu_of_peer,
+            endpoint,
+            self._sessions_changed,
+        )
+        self._stack.callback(endpoint.close)
+        if self.adopted:
+            endpoint.start(told, saved.update_id + sessions.ID_LEAP)
+            resumed = peers.resume(saved.sessions, told)
+            log.info("sessions.resumed", peers=len(resumed), of=len(config.peers))
+            await planes.configure()
+        else:
+            endpoint.start(planes.mask)
+        self._planes_changed(planes.mask)
+        peers.start(planes.mask)
+        self._peers = peers
+        self._stack.callback(peers.close)
+        self._stack.callback(self.remember)
+        self.remember()
+
+    def _start_survey(self) -> None:
+        self.survey = Survey(
+            self.config,
+            self.datapath,
+            self.peers,
+            secrets.randbits(64),
+            self.planes.set_health,
+        )
+        self._surveying = self._spawn(self.survey.follow())
+
+    async def _remove_strays(self, attachment: Attachment, wanted: list[Hook], code: Path) -> None:
+        """Remove what earlier data paths left that this one does not use."""
+        removed: list[str] = []
+        for link in attachment.stray_links(wanted):
+            removed += pins.remove(link)
+        for path in pins.strays(self._bpffs, self.datapath.folder):
+            pins.remove(path)
+            removed.append(path.name)
+        for path in pins.stray_code(self.datapath.folder, code):
+            pins.remove(path)
+            removed.append(path.name)
+        config = self.config
+        ours = {config.mrc0.name, mrc0.other_end(config), *config.interfaces}
+        report = await undo(self._nl, self._bpffs, keep=ours)
+        removed += report.detached
+        if removed or report.failed:
+            log.info("strays.removed", removed=removed, failed=report.failed)
+
+    async def close(self) -> None:
+        """Let go of the data path, which goes on running."""
+        if self._remembering is not None:
+            self._remembering.cancel()
+        await self._stack.aclose()
+
+    async def drain(self) -> bool:
+        """Take no more packets, tell peers, and wait for what is outstanding; False if it stays."""
+        self.table.pause()
+        self.endpoint.say_goodbye()
+        deadline = self._loop.time() + DRAIN_S
+        while not (self.table.quiet() and not self.endpoint.unanswered):
+            if self._loop.time() > deadline:
+                return False
+            await asyncio.sleep(_DRAIN_LOOK_S)
+        return True
+
+    # ---- another configuration, while it runs
+
+    def fits(self, config: Config) -> bool:
+        """Whether the maps there are serve a configuration."""
+        needed = adoption.sizes_of(config)
+        key = adoption.layout_of(config, needed)
+        same = pins.layout(self._bpffs, key) == self.datapath.folder
+        return same and not self.datapath.sizes.lacking(needed)
+
+    async def apply(self, config: Config) -> None:
+        """Make a configuration for which `fits` holds the one that runs; others notice nothing."""
+        old, self.config = self.config, config
+        before = {peer.name: peer for peer in old.peers}
+        after = {peer.name: peer for peer in config.peers}
+        gone = [peer for peer in old.peers if _moved(peer, after.get(peer.name))]
+        new = [peer for peer in config.peers if _moved(peer, before.get(peer.name))]
+        for part in (self.table, self.denials):
+            part.reconfigure(config)
+        dropped = self.table.drop_prefixes()
+        for peer in gone:
+            self.peers.remove(peer.name)
+            self.table.remove_peer(peer)
+            self._routes.pop(peer.name, None)
+        self.endpoint.reconfigure(config)
+        self.peers.reconfigure(config)
+        for peer in config.peers:
+            if before.get(peer.name) != peer:
+                self.table.add_peer(peer)
+        for peer in new:
+            self.peers.add(peer.name)
+        for prefix in dropped:
+            await self._nl.delete_route(prefix, dev=config.mrc0.name)
+        for peer in config.peers:
+            mtu = self._routes.get(peer.name)
+            if mtu is not None and before.get(peer.name) != peer:
+                await self._route_peer(peer, mtu)
+        await mrc0.give_addresses(self._nl, config, self._bpffs)
+        self.clock.retune(config.transport.tick_us * 1000, config.transport.probe_pps)
+        if (old.fabric, old.peers, old.transport) != (
+            config.fabric,
+            config.peers,
+            config.transport,
+        ):
+            await self._restart_survey()
+
+    async def _restart_survey(self) -> None:
+        if self._surveying is not None:
+            self._surveying.cancel()
+            await asyncio.gather(self._surveying, return_exceptions=True)
+        self._start_survey()
+
+    # ---- changes
+
+    def _write_host(self, mask: int) -> None:
+        config = self.config
+        self.datapath.write(
+            "host",
+            0,
+            _HOST,
+            link_ifindex=self._nl.index(mrc0.other_end(config)),
+            planes=config.fabric.planes,
+            plane_mask=mask,
+            block=int.from_bytes(config.fabric.block.network_address.packed[:4], "little"),
+            udp_port=_network16(config.transport.udp_port),
+            control_port=_network16(config.transport.control_port),
+            reo_min_ns=tuning.REO_MIN_NS,
+            reo_max_ns=tuning.REO_MAX_NS,
+            fifo_slack_ns=tuning.FIFO_SLACK_NS,
+            rto_min_ns=tuning.RTO_MIN_NS,
+            hole_timeout_ns=tuning.HOLE_TIMEOUT_NS,
+            sack_packets=tuning.SACK_PACKETS,
+            sack_bytes=tuning.SACK_BYTES,
+            queue_target_ns=tuning.QUEUE_TARGET_NS,
+            probe_interval_ns=tuning.PROBE_INTERVAL_NS,
+            probe_idle_ns=tuning.PROBE_IDLE_NS,
+            hold_base_ns=tuning.HOLD_BASE_NS,
+            hold_max_ns=tuning.HOLD_MAX_NS,
+            judge_ns=tuning.JUDGE_NS,
+            judge_slack_ns=tuning.JUDGE_SLACK_NS,
+            slow_slack_ns=tuning.SLOW_SLACK_NS,
+            link_mac=tuple(self._mac),
+        )
+
+    def _planes_changed(self, mask: int) -> None:
+        """In the order in which it helps: nothing more leaves by the plane, nothing more comes."""
+        self._write_host(mask)
+        if self._endpoint is not None:
+            self._endpoint.set_planes(mask)
+        if self._peers is not None:
+            self._peers.set_planes(mask)
+            self._sessions_changed()  # the update has a number
+
+    def _sessions_changed(self) -> None:
+        if self._remembering is None:
+            self._remembering = self._loop.call_later(REMEMBER_S, self.remember)
+
+    def remember(self) -> None:
+        """Write down what a restart needs to resume the sessions."""
+        if self._remembering is not None:
+            self._remembering.cancel()
+            self._remembering = None
+        maps = bpfsys.map_id(self.datapath.maps["qps"])
+        try:
+            sessions.save(self._state_dir, maps, self.endpoint.update_id, self.peers.memories)
+        except OSError as error:
+            log.error("sessions.not_saved", folder=str(self._state_dir), error=str(error))
+
+    def _mtu_of_peer(self, peer: Peer, mtu: int) -> None:
+        """Its QPs are set up. Routes to a peer carry its MTU where it is smaller than ours."""
+        self.denials.apply(peer.name)
+        if self._routes.get(peer.name) != mtu:
+            self._routes[peer.name] = mtu
+            self._spawn(self._route_peer(peer, mtu))
+
+    async def _route_peer(self, peer: Peer, mtu: int) -> None:
+        for prefix in peer.allowed:
+            await self._nl.replace_route(str(prefix), dev=self.config.mrc0.name, mtu=mtu, ecn=True)
+
+    def _path_event(self, event: dict[str, int]) -> None:
+        """From the clock's thread: a path came into use or went out of it."""
+        if event["kind"] == ABI.MRC_EVENT_PATH:
+            self._loop.call_soon_threadsafe(self._path_changed, event)
+        elif event["kind"] == ABI.MRC_EVENT_OUT_OF_STEP:
+            self._loop.call_soon_threadsafe(self._out_of_step, event["qp"])
+
+    def _out_of_step(self, qp: int) -> None:
+        """A QP and its peer's no longer agree on PSNs: begin anew with that peer."""
+        name = self.table.peer_of(qp) if self._peers is not None else None
+        if name is not None:
+            self.peers.begin_anew(name)
+
+    def _path_changed(self, event: dict[str, int]) -> None:
+        if event["state"] == ABI.MRC_PATH_ASSUMED_BAD:
+            self._path_log.withdrawn(event["ev"])
+        if self._peers is not None:
+            self.feed.publish(event)
+
+    def _clock_failed(self, error: Exception) -> None:
+        """From the clock's thread."""
+        log.error("tick.failed", error=str(error))
+        failure = DatapathError(f"the clock program cannot be run: {error}")
+        self._loop.call_soon_threadsafe(self._on_failure, failure)
+
+    # ---- tasks
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("daemon.failed", error=str(error), exc_info=error)
+            self._on_failure(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+    async def _cancel_tasks(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _moved(peer: Peer, other: Peer | None) -> bool:
+    """Whether a peer is not there in the other configuration, or elsewhere in the fabric."""
+    if other is None:
+        return True
+    return (peer.host.t0, peer.host.port) != (other.host.t0, other.host.port)
+
+
+def _network16(value: int) -> int:
+    """A number whose bytes in memory are `value` in network order."""
+    return int.from_bytes(value.to_bytes(2, "big"), "little")
+
+
+def _xdp_mode(config: Config) -> XdpMode:
+    """The mode to attach in; "auto" is generic, which every driver has."""
+    return "native" if config.transport.xdp == "native" else "generic"

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What differs between two configurations, and how each difference is applied (pure).
+
+"live": in the maps and interfaces of the data path that runs, without any effect on the rest.
+"restart": the data path is built anew, because the maps' contents would mean something else;
+applications' connections survive it as they survive a gap, QPs do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+from mrcd.config import Config, Peer
+from mrcd.model import ConfigChange, ConfigChanges, HowApplied
+
+LIVE_TRANSPORT = frozenset({"tick_us", "probe_pps", "survey_pps"})
+LIVE_FABRIC = frozenset({"name", "t0", "hosts", "rate_mbps"})
+"""Keys that no map depends on. Hosts and T0s decide who can be a peer, which is listed by peer."""
+
+
+def needs_restart(changes: ConfigChanges) -> bool:
+    """Whether the data path is built anew."""
+    return any(change.how == "restart" for change in changes.changes)
+
+
+def diff(old: Config, new: Config, *, fits: bool) -> ConfigChanges:
+    """What differs.
+
+    fits: whether the maps that are there serve the new configuration. They may not although every
+    single difference could be live: there are too many peers for them.
+    """
+    found = ConfigChanges(changes=list(_differences(old, new)))
+    if fits or needs_restart(found):
+        return found
+    return ConfigChanges(
+        changes=[
+            replace(change, how="restart") if change.path.startswith("peer.") else change
+            for change in found.changes
+        ]
+        + [_change("datapath", "the maps there are", "other maps", "restart")]
+    )
+
+
+def _change(path: str, old: str | None, new: str | None, how: HowApplied) -> ConfigChange:
+    return ConfigChange(path=path, old=old, new=new, how=how)
+
+
+def _differences(old: Config, new: Config) -> Iterator[ConfigChange]:
+    def plain(path: str, before: object, after: object, how: HowApplied) -> Iterator[ConfigChange]:
+        if before != after:
+            yield _change(path, _text(before), _text(after), how)
+
+    yield from plain("host.name", old.host.name, new.host.name, "restart")
+    yield from plain("host.t0", old.host.t0, new.host.t0, "restart")
+    yield from plain("host.port", old.host.port, new.host.port, "restart")
+    for field in fields(old.fabric):
+        if field.name in LIVE_FABRIC:
+            continue  # what of it matters shows in the peers
+        before, after = getattr(old.fabric, field.name), getattr(new.fabric, field.name)
+        yield from plain(f"fabric.{field.name}", before, after, "restart")
+    yield from plain("mrc0.name", old.mrc0.name, new.mrc0.name, "restart")
+    yield from plain("mrc0.addresses", old.mrc0.addresses, new.mrc0.addresses, "live")
+    yield from plain("planes.interfaces", old.interfaces, new.interfaces, "restart")
+    for field in fields(old.transport):
+        before, after = getattr(old.transport, field.name), getattr(new.transport, field.name)
+        how: HowApplied = "live" if field.name in LIVE_TRANSPORT else "restart"
+        yield from plain(f"transport.{field.name}", before, after, how)
+    for section in ("service", "metrics"):
+        one, other = getattr(old, section), getattr(new, section)
+        for field in fields(one):
+            before, after = getattr(one, field.name), getattr(other, field.name)
+            yield from plain(f"{section}.{field.name}", before, after, "live")
+    yield from _peers(old, new)
+
+
+def _peers(old: Config, new: Config) -> Iterator[ConfigChange]:
+    before = {peer.name: peer for peer in old.peers}
+    after = {peer.name: peer for peer in new.peers}
+    for name in sorted(before.keys() | after.keys()):
+        was, will = before.get(name), after.get(name)
+        if was is None or will is None:
+            yield _change(f"peer.{name}", _peer(was), _peer(will), "live")
+            continue
+        if _place(was) != _place(will):
+            yield _change(f"peer.{name}.host", _place(was), _place(will), "live")
+        if was.allowed != will.allowed:
+            yield _change(f"peer.{name}.allowed", _text(was.allowed), _text(will.allowed), "live")
+
+
+def _peer(peer: Peer | None) -> str | None:
+    return None if peer is None else _text(peer.allowed)
+
+
+def _place(peer: Peer) -> str:
+    return f"T0 {peer.host.t0}, port {peer.host.port}"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    shown = getattr(value, "shown", None)  # how a fabric routes has a name for people
+    return str(value if shown is None else shown)

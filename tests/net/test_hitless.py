@@ -1,0 +1,600 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Restarts, crashes, upgrades and changes of the configuration under traffic: nobody notices."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrcd import bpfsys, netns
+from mrcd.fabric import lab, processes, state
+from tests.net import lab_hosts
+from tests.net.lab_hosts import ROOT, eventually, mrcctl
+from tests.net.traffic import Stream, transfer, udp_sequence
+
+Lab = Any  # conftest.RunningLab
+MakeLab = Callable[..., Lab]
+H1, H2, H3 = "10.99.0.1", "10.99.0.2", "10.99.0.3"
+SETTLED_S = 120.0  # compiling takes seconds, and far more of them on a busy machine
+_TCP_INFO, _TOTAL_RETRANS_AT = 11, 100
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def kept(module_labs: MakeLab) -> Lab:
+    """A lab whose daemons leave their data path when they are stopped."""
+    return module_labs(daemons=True, planes=2, t1=2, on_stop="keep")
+
+
+@pytest.fixture
+def running(kept: Lab) -> Iterator[Lab]:
+    """That lab, every daemon up and content before and after."""
+    settle(kept)
+    yield kept
+    for fault in lab.status(kept.name).faults:
+        kept.fault(fault.element, "clear")
+    settle(kept)
+
+
+def settle(running: Lab) -> None:
+    for host in running.fabric.hosts:
+        if lab.daemon_pid(running.name, host.name) is None:
+            lab.start_daemon(running.name, host.name)
+    for host in running.fabric.hosts:
+        content(running, host.name)
+
+
+def content(running: Lab, host: str) -> None:
+    eventually(lambda: lab_hosts.ok(running.name, host), f"{host} is ok", SETTLED_S)
+
+
+def end(running: Lab, host: str, number: signal.Signals) -> None:
+    """Signal a host's mrcd and wait for its end."""
+    pid = lab.daemon_pid(running.name, host)
+    assert pid is not None
+    os.kill(pid, number)
+    eventually(
+        lambda: not processes.runs_in(pid, running.namespace(host)), f"mrcd of {host} has ended", 30
+    )
+
+
+def log_of(running: Lab, host: str) -> list[dict[str, Any]]:
+    """What a host's daemons have logged, all of them."""
+    return [json.loads(line) for line in
+            state.places(running.name, host).log.read_text().splitlines()]  # fmt: skip
+
+
+def events(running: Lab, host: str) -> list[str]:
+    return [entry["event"] for entry in log_of(running, host)]
+
+
+def retransmissions(stream: Stream) -> int:
+    """How often TCP has sent something again."""
+    raw = stream._out.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256)
+    return int(struct.unpack_from("=I", raw, _TOTAL_RETRANS_AT)[0])
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """What a reset of a QP or a new session would change, on both sides."""
+
+    qpns: tuple[tuple[int, int], ...]
+    epochs: tuple[tuple[int, int], ...]
+    begun: tuple[int, ...]
+
+    @classmethod
+    def of(cls, running: Lab) -> Sessions:
+        hosts = [host.name for host in running.fabric.hosts]
+        qps = [qp for host in hosts for qp in connections(running, host)]
+        saved = [
+            session
+            for host in hosts
+            for session in json.loads(
+                (state.places(running.name, host).folder / "sessions.json").read_text()
+            )["sessions"].values()
+        ]
+        restarts = [events(running, host).count("peer.restarted") for host in hosts]
+        return cls(
+            tuple((qp["qpn"], qp["remote_qpn"]) for qp in qps),
+            tuple((session["epoch"], session["sid"]) for session in saved),
+            tuple(restarts),
+        )
+
+
+def connections(running: Lab, host: str) -> list[dict[str, Any]]:
+    return list(lab_hosts.mrcctl_json(running.name, host, "conn", "list")["connections"])
+
+
+def psns(running: Lab, host: str) -> list[int]:
+    return [qp["next_psn"] for qp in connections(running, host)]
+
+
+class Traffic:
+    """TCP both ways and numbered UDP while something happens; everything is compared."""
+
+    def __init__(self, running: Lab) -> None:
+        self._running = running
+        self.there = Stream(running, "h1", "h2", H2).start()
+        self.back = Stream(running, "h2", "h1", H1).start()
+        self._numbers: list[int] = []
+        self._stop = threading.Event()
+        self._udp = threading.Thread(target=self._datagrams, daemon=True)
+        self._rounds = 0
+        self.there.progress(4 << 20)
+        self._udp.start()
+
+    def _datagrams(self) -> None:
+        while not self._stop.is_set():
+            count = 500
+            self._numbers += [
+                self._rounds * count + number
+                for number in udp_sequence(
+                    self._running, "h1", "h2", H2, count=count, ahead=20, within_s=60
+                )
+            ]
+            self._rounds += 1
+
+    def finish(self) -> None:
+        """All of it arrived, once and in order."""
+        self.there.progress(4 << 20, 30)
+        self.back.progress(1 << 20, 30)
+        self._stop.set()
+        self._udp.join(90)
+        assert not self._udp.is_alive()
+        self.there.finish(30)
+        self.back.finish(30)
+        assert self._numbers == list(range(500 * self._rounds))
+
+
+def undisturbed(running: Lab, during: Callable[[], None]) -> None:
+    """Let something happen to h1 under traffic: no session ends, nothing is lost or doubled."""
+    before, sent = Sessions.of(running), psns(running, "h1")
+    traffic = Traffic(running)
+    during()
+    traffic.finish()
+    assert Sessions.of(running) == before
+    went_on = [(now - old) & 0xFFFFFF for old, now in zip(sent, psns(running, "h1"), strict=True)]
+    assert all(step < 1 << 23 for step in went_on)
+    assert any(went_on)
+
+
+# ---- restart, crash, upgrade
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_restart_under_traffic(running: Lab, number: signal.Signals) -> None:
+    adopted = events(running, "h1").count("datapath.adopted")
+
+    def restart() -> None:
+        end(running, "h1", number)
+        lab.start_daemon(running.name, "h1")
+        content(running, "h1")
+
+    undisturbed(running, restart)
+    seen = events(running, "h1")
+    assert seen.count("datapath.adopted") == adopted + 1
+    assert "datapath.replaced" not in seen
+    assert "sessions.resumed" in seen
+
+
+def test_restart_costs_tcp_no_more_than_a_busy_cpu_does(running: Lab) -> None:
+    """A daemon that starts takes a CPU for a second, and so does an interpreter that does not."""
+
+    def resent(during: Callable[[], None]) -> int:
+        stream = Stream(running, "h1", "h2", H2).start()
+        stream.progress(4 << 20)
+        before = retransmissions(stream)
+        during()
+        stream.progress(4 << 20, 30)
+        after = retransmissions(stream)
+        stream.finish(30)
+        return after - before
+
+    def check_only() -> None:
+        config = str(state.places(running.name, "h1").config)
+        for _ in range(2):
+            command = [sys.executable, "-m", "mrcd", "--config", config, "--check-config"]
+            subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+
+    def restart() -> None:
+        end(running, "h1", signal.SIGTERM)
+        lab.start_daemon(running.name, "h1")
+        content(running, "h1")
+
+    baseline = max(resent(check_only) for _ in range(3))
+    found = min(resent(restart) for _ in range(3))
+    assert found <= baseline + 2, (found, baseline)
+
+
+@pytest.fixture
+def other_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], None]:
+    """Makes the lab start a copy of mrcd in which a text of a file of bpf/ is another one."""
+
+    def build(file: str, old: str, new: str) -> None:
+        for name in ("mrcd", "cli", "bpf"):
+            subprocess.run(["cp", "-r", str(ROOT / name), str(tmp_path)], check=True)
+        source = tmp_path / "bpf" / file
+        text = source.read_text()
+        assert text.count(old) == 1
+        source.write_text(text.replace(old, new))
+        command = tmp_path / "start"
+        command.write_text(f'#!/bin/sh\ncd {tmp_path}\nexec {sys.executable} -m mrcd "$@"\n')
+        command.chmod(0o755)
+        monkeypatch.setattr(processes, "daemon_command", lambda: [str(command)])
+
+    return build
+
+
+def programs(running: Lab, host: str) -> dict[str, int]:
+    """The kernel's numbers of the programs on a host's interfaces, by link."""
+    found = {}
+    for path in state.places(running.name, host).bpffs.glob("link_*"):
+        fd = bpfsys.get(path)
+        found[path.name] = bpfsys.link_info(fd).program
+        os.close(fd)
+    return found
+
+
+def test_upgrade_with_the_same_layout_under_traffic(
+    running: Lab, other_build: Callable[[str, str, str], None]
+) -> None:
+    other_build("tick.h", "#define REVERSE_TICKS 4 ", "#define REVERSE_TICKS 8 ")
+    before = programs(running, "h1")
+    compiled = events(running, "h1").count("datapath.compiled")
+
+    def upgrade() -> None:
+        end(running, "h1", signal.SIGTERM)
+        lab.start_daemon(running.name, "h1")
+        content(running, "h1")
+
+    undisturbed(running, upgrade)
+    after = programs(running, "h1")
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
+    assert events(running, "h1").count("datapath.compiled") > compiled
+    folder = state.places(running.name, "h1").bpffs
+    assert len(list(folder.glob("layout-*/code-*"))) == 1  # the old ones are gone
+
+
+def test_upgrade_to_another_layout_replaces_the_data_path(
+    make_lab: MakeLab, other_build: Callable[[str, str, str], None]
+) -> None:
+    """Only h1 is upgraded; its wire is the same, its maps are not."""
+    running = make_lab(daemons=True, planes=2, on_stop="keep")
+    stream = Stream(running, "h1", "h2", H2).start()
+    stream.progress(1 << 20)
+    other_build("mrc_abi.h", "#define MRC_ABI_VERSION 1", "#define MRC_ABI_VERSION 2")
+    end(running, "h1", signal.SIGTERM)
+    lab.start_daemon(running.name, "h1")
+    content(running, "h1")
+    stream.progress(1 << 20, 30)
+    stream.finish(30)
+    (entry,) = [e for e in log_of(running, "h1") if e["event"] == "datapath.replaced"]
+    assert "another layout" in entry["reason"]
+    folder = state.places(running.name, "h1").bpffs
+    assert len(list(folder.glob("layout-*"))) == 1
+
+
+# ---- what happens while nobody is there
+
+
+def test_tail_that_was_lost_while_the_daemon_was_away_arrives(running: Lab) -> None:
+    """Nothing follows that a SACK could answer: only the clock finds such a loss."""
+    with netns.entered(running.namespace("h2")):
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with netns.entered(running.namespace("h1")):
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with receiver, sender:
+        receiver.bind((H2, 0))
+        receiver.settimeout(0.3)
+        sender.connect(receiver.getsockname())
+        end(running, "h1", signal.SIGKILL)
+        for plane in ("p0", "p1"):
+            running.fault(plane, "blackhole")
+        for number in range(5):
+            sender.send(number.to_bytes(4, "big"))
+        with pytest.raises(TimeoutError):
+            receiver.recv(100)
+        for plane in ("p0", "p1"):
+            running.fault(plane, "clear")
+        with pytest.raises(TimeoutError):  # gone: without a clock nobody sends them again
+            receiver.recv(100)
+        lab.start_daemon(running.name, "h1")
+        receiver.settimeout(SETTLED_S)
+        assert [int.from_bytes(receiver.recv(100), "big") for _ in range(5)] == list(range(5))
+
+
+def test_paths_withdrawn_while_the_daemon_was_away_come_back(running: Lab) -> None:
+    lab_hosts.heal(running)
+    end(running, "h1", signal.SIGKILL)
+    stream = Stream(running, "h1", "h2", H2).start()
+    stream.progress(1 << 20)
+    running.fault("p1", "blackhole")
+    stream.progress(16 << 20, 30)
+    running.fault("p1", "clear")
+    lab.start_daemon(running.name, "h1")
+    content(running, "h1")
+    eventually(lambda: not lab_hosts.bad_planes(running.name, "h1"), "all paths are good again", 30)
+    stream.finish(30)
+
+
+def test_plane_that_went_down_while_the_daemon_was_away_is_noticed(running: Lab) -> None:
+    end(running, "h1", signal.SIGTERM)
+    running.fault("h1:p1", "down")
+    lab.start_daemon(running.name, "h1")
+    eventually(
+        lambda: (
+            (now := lab_hosts.status(running.name, "h1")) is not None and not now.planes[1].usable
+        ),
+        "h1 sees that plane 1 is down",
+        SETTLED_S,
+    )
+    eventually(
+        lambda: (
+            lab_hosts.mrcctl_json(running.name, "h2", "peer", "list")["peers"][0]["planes_usable"]
+            == [0]
+        ),
+        "h2 was told",
+    )
+    running.fault("h1:p1", "clear")
+    settle(running)
+    transfer(running, "h2", "h1", H1, 1 << 20)
+
+
+def test_what_operators_decided_survives(running: Lab) -> None:
+    assert mrcctl(running.name, "h1", "path", "deny", "p0t1-2").returncode == 0
+    assert mrcctl(running.name, "h1", "plane", "drain", "1").returncode == 0
+
+    def denied() -> set[tuple[int, int, int]]:
+        paths = lab_hosts.paths(running.name, "h1")
+        return {(p.qp, p.plane, p.t1) for p in paths if p.state == "DENIED"}
+
+    before = denied()
+    assert before
+    end(running, "h1", signal.SIGKILL)
+    lab.start_daemon(running.name, "h1")
+    eventually(lambda: lab_hosts.status(running.name, "h1"), "h1 answers", SETTLED_S)
+    assert denied() == before
+    now = lab_hosts.status(running.name, "h1")
+    assert now is not None
+    assert [plane.drained for plane in now.planes] == [False, True]
+    assert mrcctl(running.name, "h1", "path", "allow", "p0t1-2").returncode == 0
+    assert mrcctl(running.name, "h1", "plane", "undrain", "1").returncode == 0
+    assert denied() == set()
+
+
+# ---- what is in the way, and what is left over
+
+
+def test_foreign_xdp_program_is_never_replaced(make_lab: MakeLab, tmp_path: Path) -> None:
+    running = make_lab(daemons=False, planes=2)
+    passes = struct.pack("<BBhi", 0xB7, 0, 0, 2) + struct.pack("<BBhi", 0x95, 0, 0, 0)
+    fd, _ = bpfsys.load_program(bpfsys.PROG_TYPE_XDP, passes, name="somebody_elses")
+    pin = state.bpffs(running.name) / "foreign"
+    bpfsys.pin(fd, pin)
+    with netns.entered(running.namespace("h1")):
+        subprocess.run(
+            ["ip", "link", "set", "plane1", "xdpgeneric", "pinned", str(pin)], check=True
+        )
+    process = lab.start_daemon(running.name, "h1")
+    assert process.wait(60) == 1
+    last = log_of(running, "h1")[-1]
+    assert last["event"] == "daemon.failed"
+    assert "somebody_elses" in last["error"]
+    assert "plane1" in last["error"]
+    assert "xdpgeneric off" in last["error"]
+    with netns.entered(running.namespace("h1")):
+        shown = subprocess.run(
+            ["ip", "-d", "link"], check=True, capture_output=True, text=True
+        ).stdout
+        assert "mrc0" not in shown
+        assert f"prog/xdp id {bpfsys.prog_info(fd).ident}" in shown
+        subprocess.run(["ip", "link", "set", "plane1", "xdpgeneric", "off"], check=True)
+    os.close(fd)
+    lab.start_daemon(running.name, "h1")
+    lab.start_daemon(running.name, "h2")
+    content(running, "h1")
+
+
+def test_strays_are_removed(running: Lab) -> None:
+    folder = state.places(running.name, "h1").bpffs
+    (layout,) = folder.glob("layout-*")
+    (code,) = layout.glob("code-*")
+    end(running, "h1", signal.SIGTERM)
+    for stray in (
+        folder / "layout-0123",
+        folder / "building-layout-77",
+        layout / "building-code-1",
+    ):
+        stray.mkdir()
+        fd = bpfsys.create_array(8, 1, name="stray")
+        bpfsys.pin(fd, stray / "host")
+        os.close(fd)
+    with netns.entered(running.namespace("h1")):
+        subprocess.run(
+            ["ip", "link", "add", "gone0", "type", "veth", "peer", "name", "gone1"], check=True
+        )
+        program = bpfsys.get(code / "mrc_receive")
+        link = bpfsys.create_link(
+            program, socket.if_nametoindex("gone0"), bpfsys.ATTACH_XDP,
+            flags=bpfsys.XDP_FLAGS_SKB_MODE,
+        )  # fmt: skip
+        bpfsys.pin(link, folder / "link_xdp_gone0")
+        subprocess.run(["ip", "link", "del", "gone0"], check=True)
+    os.close(link)
+    os.close(program)
+    lab.start_daemon(running.name, "h1")
+    content(running, "h1")
+    assert "strays.removed" in events(running, "h1")
+    left = {entry.name for entry in folder.iterdir() if not entry.name.startswith("address-")}
+    names = {"device-mrc0", layout.name, "link_tc_mrc0p"}
+    assert left == names | {f"link_{kind}_plane{k}" for kind in ("tc", "xdp") for k in (0, 1)}
+    assert list(layout.glob("building-*")) == []
+
+
+def test_pins_of_a_data_path_that_is_not_whole_are_replaced(running: Lab) -> None:
+    (layout,) = state.places(running.name, "h1").bpffs.glob("layout-*")
+    end(running, "h1", signal.SIGTERM)
+    (layout / "rx_ring").unlink()
+    lab.start_daemon(running.name, "h1")
+    content(running, "h1")
+    reasons = [e["reason"] for e in log_of(running, "h1") if e["event"] == "datapath.replaced"]
+    assert "not whole" in reasons[-1]
+    transfer(running, "h1", "h2", H2, 1 << 20)
+
+
+@pytest.mark.parametrize("content_of_file", [None, b"", b"{", b'{"version": 99}', b"\xff" * 40])
+def test_sessions_that_were_forgotten_begin_anew(
+    running: Lab, content_of_file: bytes | None
+) -> None:
+    """The data path stays, mrc0 with it; only the QPs are set up again."""
+    path = state.places(running.name, "h1").folder / "sessions.json"
+    stream = Stream(running, "h1", "h2", H2).start()
+    stream.progress(1 << 20)
+    end(running, "h1", signal.SIGTERM)
+    path.unlink()
+    if content_of_file is not None:
+        path.write_bytes(content_of_file)
+    lab.start_daemon(running.name, "h1")
+    content(running, "h1")
+    stream.progress(1 << 20, 30)
+    stream.finish(30)
+    assert events(running, "h1")[-1] != "daemon.failed"
+
+
+# ---- stopping
+
+
+@pytest.mark.parametrize("policy", ["drain", "detach"])
+def test_stop_policies_that_take_the_data_path_down(make_lab: MakeLab, policy: str) -> None:
+    running = make_lab(daemons=True, planes=2, on_stop=policy)
+    stream = Stream(running, "h1", "h2", H2).start()
+    stream.progress(1 << 20)
+    end(running, "h1", signal.SIGTERM)
+    assert sorted(state.places(running.name, "h1").bpffs.iterdir()) == []
+    assert "mrc0" not in running.run("h1", "ip", "link")
+    seen = events(running, "h1")
+    assert "datapath.detached" in seen
+    told = [
+        entry for entry in log_of(running, "h2")
+        if entry["event"] == "peer.ports_changed"
+    ]  # fmt: skip
+    assert told
+    stream.close()
+
+
+def test_kept_data_path_is_taken_down_by_hand(make_lab: MakeLab) -> None:
+    running = make_lab(daemons=True, planes=2, on_stop="keep")
+    folder = state.places(running.name, "h1").bpffs
+    end(running, "h1", signal.SIGTERM)
+    assert running.pings("h1", H2)
+    done = mrcctl(running.name, "h1", "datapath", "detach", "--bpffs", str(folder))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(folder.iterdir()) == []
+    assert "mrc0" not in running.run("h1", "ip", "link")
+
+
+# ---- another configuration, while it runs
+
+
+@pytest.fixture(scope="module")
+def three(module_labs: MakeLab) -> Lab:
+    """Three hosts; what h1 is configured for is each test's business."""
+    return module_labs(daemons=True, hosts=3, planes=2, t1=2, on_stop="keep")
+
+
+def configure(running: Lab, more: str, *, peers: tuple[str, ...] = ("h2", "h3")) -> None:
+    """Give h1 another configuration and have it read: returns when it has."""
+    places = state.places(running.name, "h1")
+    text = '[host]\nname = "h1"\nfabric = "../fabric.toml"\n[service]\non_stop = "keep"\n' + more
+    text += "".join(f'[[peer]]\nname = "{name}"\n' for name in peers)
+    places.config.write_text(text)
+    before = len(log_of(running, "h1"))
+    pid = lab.daemon_pid(running.name, "h1")
+    assert pid is not None
+    os.kill(pid, signal.SIGHUP)
+
+    def changed() -> bool:
+        names = [entry["event"] for entry in log_of(running, "h1")[before:]]
+        return "config.changed" in names or "config.refused" in names
+
+    eventually(changed, "h1 has read its configuration", SETTLED_S)
+
+
+def qps_with(running: Lab, peer: str) -> list[tuple[int, int]]:
+    return [
+        (qp["qpn"], qp["remote_qpn"]) for qp in connections(running, "h1") if qp["peer"] == peer
+    ]
+
+
+def test_peers_come_and_go_under_traffic(three: Lab) -> None:
+    settle(three)
+    before = qps_with(three, "h2")
+    transfer(three, "h1", "h3", H3, 1 << 18)
+    traffic = Traffic(three)
+    configure(three, "", peers=("h2",))
+    assert [peer["name"] for peer in
+            lab_hosts.mrcctl_json(three.name, "h1", "peer", "list")["peers"]] == ["h2"]  # fmt: skip
+    assert not three.pings("h1", H3)
+    assert H3 not in three.run("h1", "ip", "route", "show", "dev", "mrc0")
+    configure(three, "")
+    eventually(lambda: three.pings("h1", H3), "h3 is a peer again", 30)
+    traffic.finish()
+    transfer(three, "h1", "h3", H3, 1 << 18)
+    assert qps_with(three, "h2") == before
+    assert "daemon.failed" not in events(three, "h1")
+    assert "datapath.restarting" not in events(three, "h1")
+
+
+def test_addresses_and_tunables_change_under_traffic(three: Lab) -> None:
+    settle(three)
+    before = qps_with(three, "h2")
+    traffic = Traffic(three)
+    more = '[mrc0]\naddresses = ["10.99.0.1/24", "fd99::1/64", "10.97.0.1/24"]\n'
+    configure(three, more + "[transport]\ntick_us = 500\nprobe_pps = 100\nsurvey_pps = 0\n")
+    assert "10.97.0.1/24" in three.run("h1", "ip", "address", "show", "dev", "mrc0")
+    eventually(lambda: "survey.off" in events(three, "h1"), "the survey is off")
+    traffic.there.progress(1 << 20, 30)
+    configure(three, "")
+    assert "10.97.0.1/24" not in three.run("h1", "ip", "address", "show", "dev", "mrc0")
+    traffic.finish()
+    assert qps_with(three, "h2") == before
+    changed = [e["path"] for e in log_of(three, "h1") if e["event"] == "config.changed"]
+    assert {"mrc0.addresses", "transport.tick_us", "transport.probe_pps"} <= set(changed)
+
+
+def test_configuration_with_errors_changes_nothing(three: Lab) -> None:
+    settle(three)
+    before = qps_with(three, "h2")
+    configure(three, "[transport]\nmpr = 3\n")
+    assert "config.refused" in events(three, "h1")
+    assert qps_with(three, "h2") == before
+    configure(three, "[transport]\nprobe_pps = 1999\n")
+    configure(three, "")
+
+
+def test_change_that_needs_other_maps_builds_them_anew(three: Lab) -> None:
+    settle(three)
+    stream = Stream(three, "h1", "h2", H2).start()
+    stream.progress(1 << 20)
+    configure(three, "[transport]\nmpr = 1024\n")
+    content(three, "h1")
+    stream.progress(1 << 20, 30)
+    stream.finish(30)
+    assert {qp["mpr"] for qp in connections(three, "h1")} == {1024}
+    entries = [e for e in log_of(three, "h1") if e["event"] == "config.changed"]
+    assert entries[-1]["how"] == "restart"
+    assert "datapath.restarting" in events(three, "h1")

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Applying configurations: confirmed, returned, refused; the engine is a double."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from mrcd import config, log
+from mrcd.config import Config, ConfigError
+from mrcd.daemon import Daemon, Places
+from mrcd.fabric import description
+from mrcd.methods import CannotApply
+from mrcd.notify import Notifier
+
+USUAL = '[host]\nname = "h1"\nfabric = "fabric.toml"\n'
+FASTER = USUAL + "[transport]\nprobe_pps = 500\n"
+SLOWER = USUAL + "[transport]\nprobe_pps = 100\n"
+WIDER = USUAL + "[transport]\nmpr = 1024\n"
+
+
+class Engine:
+    """Records what it is asked to apply."""
+
+    def __init__(self, running: Config) -> None:
+        self.config = running
+        self.refuses: Config | None = None
+        self.room = True
+
+    def fits(self, _config: Config) -> bool:
+        return self.room
+
+    async def apply(self, wanted: Config) -> None:
+        self.config = wanted
+        if wanted == self.refuses:
+            raise OSError("the kernel refuses")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> tuple[Daemon, Engine]:
+    log.configure("json", strict=True)
+    (tmp_path / "fabric.toml").write_text(description.dumps(description.generate(hosts=3)))
+    path = tmp_path / "mrcd.toml"
+    path.write_text(USUAL)
+    settings = config.load(path)
+    daemon = Daemon(settings, Places(tmp_path / "s", tmp_path, tmp_path), Notifier({}))
+    engine = Engine(settings)
+    daemon._engine = cast(Any, engine)
+    return daemon, engine
+
+
+def pps(engine: Engine) -> int:
+    return engine.config.transport.probe_pps
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def run(work: Awaitable[None]) -> None:
+    async def main() -> None:
+        await work
+
+    asyncio.run(main())
+
+
+def test_diff__changes_nothing(made: tuple[Daemon, Engine]) -> None:
+    daemon, engine = made
+    (change,) = daemon.diff(FASTER).changes
+    assert (change.path, change.old, change.new, change.how) == (
+        "transport.probe_pps", "2000", "500", "live",
+    )  # fmt: skip
+    assert daemon.diff(USUAL).changes == []
+    assert pps(engine) == 2000
+
+
+def test_apply__without_confirmation_stays(made: tuple[Daemon, Engine]) -> None:
+    daemon, engine = made
+
+    async def work() -> None:
+        changes = await daemon.apply(FASTER, 0)
+        assert [change.path for change in changes.changes] == ["transport.probe_pps"]
+        assert changes.confirm_s is None
+        with pytest.raises(CannotApply):
+            daemon.confirm()
+
+    run(work())
+    assert pps(engine) == 500
+
+
+def test_apply__confirmed_stays(made: tuple[Daemon, Engine]) -> None:
+    daemon, engine = made
+
+    async def work() -> None:
+        assert (await daemon.apply(FASTER, 1)).confirm_s == 1
+        daemon.confirm()
+        assert daemon._return is None
+
+    run(work())
+    assert pps(engine) == 500
+
+
+def test_apply__not_confirmed_the_former_returns(made: tuple[Daemon, Engine]) -> None:
+    daemon, engine = made
+
+    async def work() -> None:
+        await daemon.apply(FASTER, cast(int, 0.05))
+        assert pps(engine) == 500
+        await until(lambda: pps(engine) == 2000)
+        with pytest.raises(CannotApply):
+            daemon.confirm()
+
+    run(work())
+    assert daemon._config == engine.config
+
+
+def test_apply__twice_unconfirmed_the_last_confirmed_returns(made: tuple[Daemon, Engine]) -> None:
+    daemon, engine = made
+
+    async def work() -> None:
+        await daemon.apply(FASTER, 60)
+        await daemon.apply(SLOWER, cast(int, 0.05))
+        assert pps(engine) == 100
+        await until(lambda: pps(engine) == 2000)
+
+    run(work())
+
+
+@pytest.mark.parametrize("text", ["[host\n", USUAL + "[transport]\nmpr = 3\ncolour = 1\n"])
+def test_apply__bad_text_changes_nothing(made: tuple[Daemon, Engine], text: str) -> None:
+    daemon, engine = made
+
+    async def work() -> None:
+        await daemon.apply(FASTER, 60)
+        with pytest.raises(ConfigError):
+            await daemon.apply(text, 60)
+        assert daemon._former is not None  # still waits to be confirmed
+        daemon.confirm()
+
+    run(work())
+    with pytest.raises(ConfigError):
+        daemon.diff(text)
+    assert pps(engine) == 500
+
+
+def test_apply__what_cannot_be_applied_leaves_the_former(made: tuple[Daemon, Engine]) -> None:
+    daemon, engine = made
+    engine.refuses = config.loads(FASTER, daemon._config.path)
+
+    async def work() -> None:
+        with pytest.raises(OSError, match="refuses"):
+            await daemon.apply(FASTER, 0)
+
+    run(work())
+    assert pps(engine) == 2000
+    assert daemon._config == engine.config
+
+
+def test_apply__another_layout_is_the_next_engines(made: tuple[Daemon, Engine]) -> None:
+    daemon, engine = made
+
+    async def work() -> None:
+        applied = asyncio.create_task(daemon.apply(WIDER, 0))
+        await until(lambda: daemon._next is not None)
+        assert engine.config.transport.mpr == 2048  # the running one is not touched
+        assert daemon._wake.is_set()
+        assert daemon._restarted is not None
+        daemon._restarted.set_result(None)
+        assert {change.how for change in (await applied).changes} == {"restart"}
+
+    run(work())
+
+
+def test_reload__reads_the_file(made: tuple[Daemon, Engine]) -> None:
+    daemon, engine = made
+
+    async def work() -> None:
+        daemon._config.path.write_text(FASTER)
+        daemon.reload()
+        await until(lambda: pps(engine) == 500)
+        daemon._config.path.write_text("[host\n")
+        daemon.reload()
+        await until(lambda: not daemon._tasks)
+
+    run(work())
+    assert pps(engine) == 500
+    assert not daemon._stopping
+
+
+# ---- the watchdog
+
+
+class Clock:
+    """Beats as long as it has any left."""
+
+    def __init__(self, beats: int) -> None:
+        self.left = beats
+        self.alive = True
+
+    def beats(self) -> int:
+        self.left = max(0, self.left - 1)
+        return self.left
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+
+@pytest.mark.parametrize(("beats", "alive", "fed"), [(4, True, 4), (0, True, 1), (9, False, 0)])
+def test_watchdog__is_fed_only_while_the_programs_run(
+    made: tuple[Daemon, Engine], beats: int, alive: bool, fed: int
+) -> None:
+    daemon, engine = made
+    clock = Clock(beats)
+    clock.alive = alive
+    engine.clock = clock  # type: ignore[attr-defined]
+    heard: list[str] = []
+
+    class Recorder(Notifier):
+        def alive(self) -> None:
+            heard.append("alive")
+
+    daemon._notifier = Recorder({"WATCHDOG_USEC": "6000"})
+
+    async def work() -> None:
+        feeding = asyncio.create_task(daemon._feed_watchdog())
+        await asyncio.sleep(0.1)
+        feeding.cancel()
+
+    run(work())
+    assert len(heard) == fed
+
+
+def test_watchdog__that_nobody_wants_is_not_fed(made: tuple[Daemon, Engine]) -> None:
+    daemon, _ = made
+    run(asyncio.wait_for(daemon._feed_watchdog(), 1))
