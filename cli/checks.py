@@ -99,13 +99,16 @@ def version(kernel: str) -> tuple[int, int]:
 
 
 def privileges(facts: Facts) -> Finding:
-    """Root, and what containers take away from it."""
+    """Root or its capabilities, and what containers take away from it."""
     missing = [name for name, bit in CAPABILITIES.items() if not facts.capabilities >> bit & 1]
-    if facts.uid == 0 and not missing:
-        return _ok("privileges", "root, with all capabilities that mrcd needs")
+    if not missing:
+        return _ok("privileges", f"uid {facts.uid} with all capabilities that mrcd needs")
     if facts.uid != 0:
-        found = f"uid {facts.uid} is not root: mrcd needs it, and some checks see less"
-        return Finding("privileges", "wrong", found, ("sudo mrcctl doctor",))
+        found = (
+            f"uid {facts.uid} has no {', '.join(missing)}: mrcd needs them or root, and some "
+            "checks see less"
+        )
+        return Finding("privileges", "warn", found, ("sudo mrcctl doctor",))
     flags = " ".join(f"--cap-add {name.removeprefix('CAP_')}" for name in missing)
     return Finding(
         "privileges",

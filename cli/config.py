@@ -119,12 +119,16 @@ def apply(socket: str, file: str | None, confirm: int | None, as_json: bool) -> 
 
 
 @config.command()
+@json_option
 @click.pass_obj
-def confirm(socket: str) -> None:
+def confirm(socket: str, as_json: bool) -> None:
     """Keep the configuration that `config apply --confirm` has made."""
     with Client(socket) as client:
         client.config_confirm()
-    click.echo("confirmed: the configuration stays")
+    if as_json:
+        print_json({"confirmed": True})
+    else:
+        click.echo("confirmed: the configuration stays")
 
 
 def render(reply: ChangesReply) -> str:

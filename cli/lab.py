@@ -77,9 +77,16 @@ def lab() -> None:
     help="With ecmp: the version of IP between NICs.",
 )
 @click.option("--no-daemon", is_flag=True, help="Only the fabric: run mrcd by hand, or not at all.")
+@json_option
 @click.pass_context
 def up(
-    ctx: click.Context, /, file: Path | None, no_ecn: bool, no_daemon: bool, **options: Any
+    ctx: click.Context,
+    /,
+    file: Path | None,
+    no_ecn: bool,
+    no_daemon: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Build a lab from FILE or from the options, and wait until its hosts reach each other.
 
@@ -93,6 +100,10 @@ def up(
     signal.signal(signal.SIGTERM, _terminated)
     with _errors():
         labs.up(fabric, daemons=not no_daemon, ecn=not no_ecn)
+    if as_json:
+        hosts = [host.name for host in fabric.hosts]
+        print_json({"lab": fabric.name, "hosts": hosts, "planes": fabric.planes})
+        return
     click.echo(
         f"lab {fabric.name} is up: {len(fabric.hosts)} hosts, {fabric.planes} planes."
         f" Try: mrcctl lab exec{_name_flag(fabric.name)} {fabric.hosts[0].name} -- "
@@ -147,7 +158,8 @@ def _terminated(number: int, frame: object) -> NoReturn:
 @lab.command()
 @name_option
 @click.option("--all", "every", is_flag=True, help="Every lab of this machine.")
-def down(name: str, every: bool) -> None:
+@json_option
+def down(name: str, every: bool, as_json: bool) -> None:
     """Remove a lab: its processes, namespaces and files."""
     from mrcd.fabric import lab as labs  # noqa: PLC0415
 
@@ -157,7 +169,10 @@ def down(name: str, every: bool) -> None:
         else:
             labs.down(name)
             names = [name]
-    click.echo("\n".join(f"lab {gone} is down" for gone in names) or "no lab is up")
+    if as_json:
+        print_json({"down": [*names]})
+    else:
+        click.echo("\n".join(f"lab {gone} is down" for gone in names) or "no lab is up")
 
 
 @lab.command()

@@ -24,9 +24,10 @@ from tests.unit.control_double import CONFIG, FakeSource, serving
 DOCS = Path(__file__).parents[2] / "docs"
 # What prints JSON and needs no daemon, or more than one; versioned, but no type of the API.
 UNTYPED = {
-    "config check", "datapath detach", "debug bundle", "doctor", "fabric check", "fabric plan",
-    "lab fault", "lab status", "sid verify",
+    "config check", "config confirm", "datapath detach", "debug bundle", "doctor", "fabric check",
+    "fabric plan", "lab down", "lab fault", "lab status", "lab up", "sid verify",
 }  # fmt: skip
+NO_JSON = {"api interface", "api schema", "completion", "lab exec", "top"}  # what they print is not
 ARGUMENTS = {
     "plane drain": ["1"], "plane undrain": ["1"], "path deny": ["p1"], "path allow": ["p1"],
     "path probe": ["h2"], "ping": ["h2"], "config diff": ["-"], "config apply": ["-"],
@@ -73,6 +74,7 @@ def test_every_command_that_prints_json_has_a_type() -> None:
         if any("--json" in parameter.opts for parameter in command.params)
     }
     assert printing == set(OUTPUTS) | UNTYPED
+    assert {name for name, _ in commands(mrcctl)} - printing == NO_JSON
 
 
 @pytest.mark.parametrize("name", sorted(set(OUTPUTS) - STREAMED))

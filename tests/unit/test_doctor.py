@@ -60,7 +60,8 @@ def test_a_good_machine_is_good() -> None:
 
 
 BAD: list[tuple[Check, dict[str, Any], str, str, str]] = [
-    (checks.privileges, {"uid": 1000}, "wrong", "uid 1000", "sudo mrcctl doctor"),
+    (checks.privileges, {"uid": 1000, "capabilities": 0}, "warn", "uid 1000 has no CAP_NET_ADMIN",
+     "sudo mrcctl doctor"),
     (checks.privileges, {"capabilities": ALL & ~(1 << 39)}, "wrong", "CAP_BPF", "--cap-add BPF"),
     (checks.kernel, {"kernel": "5.4.0-1"}, "wrong", "5.4.0-1", "6.6"),
     (checks.kernel, {"kernel": "weird"}, "wrong", "weird", "6.6"),
@@ -139,6 +140,10 @@ def test_a_plane_that_is_not_there_is_one_finding() -> None:
     absent = replace(GOOD, nics=(Nic("eth2", present=False),))
     wrong = [finding for finding in checks.examine(absent, HOST) if finding.state != "ok"]
     assert [finding.check for finding in wrong] == ["plane NICs"]
+
+
+def test_a_user_with_the_capabilities_is_good() -> None:
+    assert checks.privileges(replace(GOOD, uid=998)).state == "ok"
 
 
 def test_older_kernels_with_clsact_are_good() -> None:
