@@ -128,6 +128,7 @@ def test_it_can_fail(tmp_path: Path) -> None:
     [
         "",
         '[mrc0]\naddresses = ["10.99.0.2/24"]\n',  # b's own: good without a [[peer]] only
+        '[metrics]\nlisten = "[::1]:9971"\n',
         '[[peer]]\nname = "c"\n',
         '[[peer]]\nname = "c"\nallowed = ["10.99.0.3/32", "fd12::/48"]\n[[peer]]\nname = "b"\n',
     ],

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from mrcd import config
 from mrcd.abi import COUNTERS
 from mrcd.metrics import FAMILIES, Family, collect
 from tests.unit.metrics_double import snapshot
-from tests.unit.test_docs_reference import between, cells
+from tests.unit.test_docs_reference import between, cells, section
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
@@ -94,6 +97,15 @@ def test_collect__series_grow_with_peers_and_planes_only() -> None:
     assert two - one == series(9, 4) - two
     assert (two - one) / 3 < 14 + 5 * 4
     assert series(3, 8) - one < 4 * (14 + 3 * 5)
+
+
+def test_operations__has_every_key_of_metrics_with_its_default() -> None:
+    told = section(OPERATIONS, "## Configuration").split("<!-- transport -->")[0]
+    shown = {
+        row[0].strip("`"): tomllib.loads(f"x = {row[1].strip('`')}")["x"] for row in cells(told)
+    }
+    keys = {field.name: getattr(config.Metrics(), field.name) for field in fields(config.Metrics)}
+    assert keys.items() <= shown.items()
 
 
 def test_operations__lists_every_metric() -> None:
