@@ -17,7 +17,8 @@ PACKAGES=(
 	python3-bpfcc # bcc; PyPI's package of that name is something else
 	python3-venv
 	rsync # traffic of a real application in the benchmarks
-	systemd # systemd-analyze, for the tests of the units
+	systemd           # systemd-analyze, for the tests of the units
+	systemd-container # systemd-nspawn boots them
 	tshark # the tests of wireshark/mrc.lua; 22 MB to fetch, 128 MB with its libraries
 )
 KERNEL=$(uname -r)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import zipfile
@@ -15,11 +14,9 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from mrcd import __version__
+from tests.package.conftest import DEB, DIST, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-DIST = ROOT / "dist"
-DEB = DIST / f"mrcd_{__version__}_amd64.deb"
-pytestmark = pytest.mark.timeout(600)  # it builds for the first
+pytestmark = [pytest.mark.usefixtures("package"), pytest.mark.timeout(600)]
 SITE = "usr/lib/mrcd/lib/python3.11/site-packages"
 
 IN_A_COPY = """\
@@ -36,22 +33,8 @@ exec chroot {scratch}/root /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin sh
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def built() -> None:
-    """The package of this checkout and its bill of materials."""
-    if os.geteuid() != 0:
-        pytest.skip("installing packages needs root: run the tests as root")
-    done = subprocess.run(
-        ["make", "--no-print-directory", "sbom"], cwd=ROOT, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def in_a_copy(scratch: Path, script: str) -> str:
     """The output of a shell script on a copy of this machine that vanishes at the end."""
-    if "overlay" not in Path("/proc/filesystems").read_text():
-        pytest.skip("this kernel has no overlay file system to copy the machine with")
     outer = IN_A_COPY.format(scratch=scratch, checkout=ROOT, deb=DEB)
     done = subprocess.run(
         ["unshare", "--mount", "--propagation", "private", "sh", "-c", outer, "sh", script],
@@ -69,9 +52,9 @@ def field(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unpacked(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("unpacked")
-    subprocess.run(["dpkg-deb", "--extract", DEB, folder], check=True)
+    subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
     return folder
 
 

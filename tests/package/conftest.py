@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The package of this checkout, built once for all tests of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mrcd import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+DIST = ROOT / "dist"
+DEB = DIST / f"mrcd_{__version__}_amd64.deb"
+
+
+@pytest.fixture(scope="session")
+def package() -> Path:
+    """The Debian package; wheel and bill of materials are beside it."""
+    if os.geteuid() != 0:
+        pytest.skip("installing packages needs root: run the tests as root")
+    if "overlay" not in Path("/proc/filesystems").read_text():
+        pytest.skip("this kernel has no overlay file system to copy the machine with")
+    done = subprocess.run(
+        ["make", "--no-print-directory", "sbom"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return DEB

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The service under systemd: a copy of this machine boots in the place of a lab's host.
+
+Only systemd itself can say whether the sandbox of the unit leaves mrcd what it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mrcd import netns
+from mrcd.fabric import description, lab, processes, state
+from tests.net.lab_hosts import eventually
+from tests.package.conftest import ROOT
+
+HOST, FAR = "h1", "h2"
+FAR_ADDRESS = "10.99.0.2"
+
+pytestmark = pytest.mark.timeout(600)
+
+JOURNAL = "journalctl --unit=mrcd --output=cat --no-pager | tail -n 40"
+BOOT = """\
+set -e
+mount -t tmpfs scratch {scratch}
+mkdir {scratch}/upper {scratch}/work {scratch}/root {scratch}/bpf {scratch}/etc
+mount -t overlay -o lowerdir=/,upperdir={scratch}/upper,workdir={scratch}/work copy {scratch}/root
+# As systemd mounts it where there is a machine to boot.
+mount -t bpf -o mode=700 bpf {scratch}/bpf
+mount -t tmpfs run {scratch}/root/run
+cp {deb} {scratch}/root/run/mrcd.deb
+chroot {scratch}/root dpkg --force-depends --install /run/mrcd.deb >&2
+umount {scratch}/root/run
+mkdir -p {scratch}/root/etc/mrcd
+cp {config} {scratch}/root/etc/mrcd/mrcd.toml
+cp {fabric} {scratch}/root/etc/mrcd/fabric.toml
+# Not the checkout, which an installed mrcd must not need.
+mount -t tmpfs hidden {scratch}/root{checkout}
+exec systemd-nspawn --quiet --directory={scratch}/root --machine={name} --register=no --keep-unit \
+    --network-namespace-path={netns} --capability=all --system-call-filter=bpf \
+    --bind={scratch}/bpf:/sys/fs/bpf --bind-ro=/lib/modules --bind-ro=/usr/src \
+    --boot systemd.unit=basic.target systemd.log_target=console
+"""
+
+
+class Machine:
+    """A booted machine."""
+
+    def __init__(self, name: str, log: Path, process: subprocess.Popen[bytes]) -> None:
+        self.name = name
+        self._log = log
+        self._process = process
+        self._leader = 0
+
+    def booted(self) -> bool:
+        """Whether its systemd answers."""
+        assert self._process.poll() is None, self._log.read_text(errors="replace")
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        pids = children.read_text().split()
+        if not pids:
+            return False
+        self._leader = int(pids[0])
+        return "running" in self.run("systemctl is-system-running", check=False)
+
+    def run(self, script: str, *, check: bool = True) -> str:
+        """The output of a shell script in it."""
+        done = subprocess.run(
+            ["nsenter", f"--target={self._leader}", "--mount", "--uts", "--ipc", "--pid", "--net",
+             "--cgroup", "--root", "--wd", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+             "sh", "-c", script],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        if check:
+            assert done.returncode == 0, (
+                f"{script}: {done.returncode}\n{done.stdout}{done.stderr}\n"
+                + self.run(JOURNAL, check=False)
+            )
+        return done.stdout + done.stderr
+
+    def ok(self) -> bool:
+        """Whether mrcd in it is content."""
+        return " ok, up " in self.run("mrcctl status", check=False)
+
+
+@pytest.fixture(scope="module")
+def machine(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """The machine, mrcd installed and configured, in the place of a lab's host."""
+    if not (ROOT / "mrcd" / "notify.py").exists():
+        pytest.skip("the daemon does not tell systemd yet that it is ready: mrcd/notify.py")
+    name = f"b{os.getpid()}"
+    scratch = tmp_path_factory.mktemp("machine")
+    lab.up(description.generate(name=name), daemons=False)
+    try:
+        far = lab.start_daemon(name, FAR)
+        spot = state.places(name, HOST)
+        config = scratch.parent / "mrcd.toml"
+        config.write_text(f'[host]\nname = "{HOST}"\nfabric = "fabric.toml"\n')
+        script = BOOT.format(
+            scratch=scratch, deb=package, config=config, fabric=spot.folder.parent / "fabric.toml",
+            checkout=ROOT, name=name, netns=netns.path(f"{name}-{HOST}"),
+        )  # fmt: skip
+        log = scratch.parent / "console"
+        with log.open("wb") as console:
+            process = subprocess.Popen(
+                ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
+                stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True,
+                env=os.environ | {"SYSTEMD_NSPAWN_API_VFS_WRITABLE": "yes"},
+            )  # fmt: skip
+        try:
+            booting = Machine(name, log, process)
+            eventually(booting.booted, f"systemd runs, {log}", 120)
+            yield booting
+        finally:
+            processes.stop([process.pid], 20)
+            process.wait()
+            processes.stop([far.pid])
+    finally:
+        lab.down(name)
+
+
+@pytest.fixture
+def serving(machine: Machine) -> Machine:
+    """The machine with its service started and content."""
+    machine.run("systemctl start mrcd")
+    eventually(machine.ok, "mrcd in the machine is ok", 30)
+    return machine
+
+
+def test_the_service_carries_packets(serving: Machine) -> None:
+    assert " 0% packet loss" in serving.run(f"ping -q -c 20 -i 0.05 {FAR_ADDRESS}")
+
+
+def test_the_service_is_nobody_with_four_rights(serving: Machine) -> None:
+    status = serving.run("cat /proc/$(systemctl show --property=MainPID --value mrcd)/status")
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert "0" not in fields["Uid"].split()
+    assert fields["CapEff"] == fields["CapBnd"] == "000000c000003000"
+    assert fields["NoNewPrivs"] == "1"
+    assert fields["Seccomp"] == "2"
+
+
+def test_the_control_socket_is_for_root_and_the_group(serving: Machine) -> None:
+    assert serving.run("stat -c '%U:%G %a' /run/mrcd/mrcd.sock") == "root:mrcd 660\n"
+    refused = serving.run("setpriv --reuid=nobody --clear-groups mrcctl status; echo $?")
+    assert refused.startswith("5\nmrcctl: may not open"), refused
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "systemctl restart mrcd",
+        "systemctl reload mrcd",
+        "systemctl kill --signal=KILL --kill-whom=main mrcd",
+        "systemctl stop mrcd.socket mrcd && systemctl start mrcd",
+    ],
+)
+def test_no_packet_is_lost_when(serving: Machine, what: str) -> None:
+    log = "/run/ping"
+    serving.run(f"ping -q -i 0.02 {FAR_ADDRESS} >{log} 2>&1 & echo $! >{log}.pid")
+    serving.run(what)
+    eventually(serving.ok, f"mrcd in the machine is ok after {what}", 30)
+    end = time.monotonic() + 10
+    serving.run(f"kill -INT $(cat {log}.pid)")
+    while " received" not in (text := serving.run(f"cat {log}")):
+        assert time.monotonic() < end, text
+    assert " 0% packet loss" in text, serving.run(f"{JOURNAL}; mrcctl conn list")
+
+
+def test_a_daemon_that_hangs_is_started_again(serving: Machine) -> None:
+    show = "systemctl show --property=MainPID --value mrcd"
+    hung = serving.run(show)
+    serving.run("systemctl kill --signal=STOP --kill-whom=main mrcd")
+    eventually(lambda: serving.run(show) not in (hung, "0\n"), "the watchdog saw it", 40)
+    eventually(serving.ok, "mrcd in the machine is ok again", 30)
+
+
+def test_removing_the_package_takes_the_data_path_down(serving: Machine) -> None:
+    said = serving.run("systemctl kill --signal=KILL --kill-whom=main mrcd; dpkg --remove mrcd")
+    left = serving.run("find /sys/fs/bpf -mindepth 1 ! -name '*.debug'")
+    assert left == "", said + serving.run(JOURNAL)
+    assert "does not exist" in serving.run("ip link show mrc0", check=False)
