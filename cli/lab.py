@@ -77,9 +77,18 @@ def lab() -> None:
     help="With ecmp: the version of IP between NICs.",
 )
 @click.option("--no-daemon", is_flag=True, help="Only the fabric: run mrcd by hand, or not at all.")
+@click.option(
+    "--switches", is_flag=True, help="Only the switches; this machine's NICs lead to the hosts."
+)
 @click.pass_context
 def up(
-    ctx: click.Context, /, file: Path | None, no_ecn: bool, no_daemon: bool, **options: Any
+    ctx: click.Context,
+    /,
+    file: Path | None,
+    no_ecn: bool,
+    no_daemon: bool,
+    switches: bool,
+    **options: Any,
 ) -> None:
     """Build a lab from FILE or from the options, and wait until its hosts reach each other.
 
@@ -92,7 +101,13 @@ def up(
     # A half-built lab is taken down again, whoever ends us.
     signal.signal(signal.SIGTERM, _terminated)
     with _errors():
-        labs.up(fabric, daemons=not no_daemon, ecn=not no_ecn)
+        labs.up(fabric, hosts=not switches, daemons=not no_daemon, ecn=not no_ecn)
+    if switches:
+        click.echo(
+            f"lab {fabric.name} is up: switches of {fabric.planes} planes, cabled to "
+            f"{len(fabric.hosts)} hosts"
+        )
+        return
     click.echo(
         f"lab {fabric.name} is up: {len(fabric.hosts)} hosts, {fabric.planes} planes."
         f" Try: mrcctl lab exec{_name_flag(fabric.name)} {fabric.hosts[0].name} -- "
