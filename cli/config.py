@@ -139,7 +139,7 @@ def render(reply: ChangesReply) -> str:
     lines = [_line(change) for change in changes]
     late = sum(change.how == "restart" for change in changes)
     if late:
-        lines.append(f"{late} of {len(changes)} need a restart: systemctl restart mrcd")
+        lines.append(f"{late} of {len(changes)} build the data path anew, and with it all QPs")
     return "\n".join(lines)
 
 

@@ -65,6 +65,7 @@ class Daemon:
         self._failure: Exception | None = None
         self._changing = asyncio.Lock()
         self._next: Config | None = None  # for the next engine
+        self._restarting = False  # compiling takes seconds, in which no clock runs
         self._restarted: asyncio.Future[None] | None = None
         self._former: Config | None = None  # returns unless the running one is confirmed
         self._return: asyncio.TimerHandle | None = None
@@ -139,6 +140,7 @@ class Daemon:
         former, self._config, self._next = self._config, self._next or self._config, None
         waiting, self._restarted = self._restarted, None
         log.info("datapath.restarting")
+        self._restarting = True
         await self._engine.close()
         try:
             await self._start_engine()
@@ -151,6 +153,7 @@ class Daemon:
             if waiting is not None and not waiting.done():
                 waiting.set_result(None)
         finally:
+            self._restarting = False
             self._engine.made = False
             self._follow()
 
@@ -198,7 +201,7 @@ class Daemon:
         before = -1
         while True:
             beats = self._engine.clock.beats() if self._engine.clock.is_alive() else before
-            if beats != before:
+            if beats != before or self._restarting:
                 self._notifier.alive()
             before = beats
             await asyncio.sleep(self._notifier.watchdog_s / 3)

@@ -127,7 +127,9 @@ class Peers:
 
     def remove(self, name: str) -> None:
         """Forget the session with a peer; its QPs are the table's to reset."""
-        self._timers.pop(name).cancel()
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
         self._endpoint.peer_gone(name)
         for known in (self.sessions, self.heard_ns, self.mtu, self.port_mask, self._doubted):
             known.pop(name, None)

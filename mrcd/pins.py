@@ -40,7 +40,10 @@ def prepare(folder: Path) -> None:
         if not _is_bpffs(folder):
             netns.mount_bpffs(folder)
     except OSError as error:
-        raise PinError(f"{folder}: cannot prepare a bpffs there: {error}") from error
+        raise PinError(
+            f"{folder}: cannot prepare a bpffs there: {error}; root can: `mkdir -p {folder} && "
+            f"mount -t bpf bpf {folder}`, and give it to mrcd's user"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -236,6 +236,8 @@ class QpTable:
 
     def remove_peer(self, peer: Peer) -> None:
         """Forget a peer whose prefixes are dropped already: its QPs, addresses and place."""
+        if peer.name not in self.indices:
+            return
         self.reset(tuple(self.qps_of(peer.name)))
         for plane in range(self._config.fabric.planes):
             address = underlay.packed(self._config.fabric, peer.host, plane)

@@ -190,6 +190,31 @@ def test_restart_under_traffic(running: Lab, number: signal.Signals) -> None:
     assert "sessions.resumed" in seen
 
 
+@pytest.mark.parametrize(
+    ("settings", "mtu"),
+    [('[transport]\ntc = "clsact"\n', 9000), ('[transport]\nxdp = "native"\n', 1500)],
+    ids=["clsact", "native"],
+)
+def test_restart_where_programs_are_attached_in_other_ways(
+    make_lab: MakeLab, settings: str, mtu: int
+) -> None:
+    running = make_lab(daemons=True, planes=2, mtu=mtu, on_stop="keep", settings=settings)
+    settle(running)
+
+    def restart() -> None:
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            end(running, "h1", number)
+            lab.start_daemon(running.name, "h1")
+            content(running, "h1")
+
+    undisturbed(running, restart)
+    assert events(running, "h1").count("datapath.adopted") == 2
+    now = lab_hosts.status(running.name, "h1")
+    assert now is not None
+    assert (now.datapath.tc == "clsact") == ("clsact" in settings)
+    assert (now.datapath.xdp == "native") == ("native" in settings)
+
+
 def test_restart_costs_tcp_no_more_than_a_busy_cpu_does(running: Lab) -> None:
     """A daemon that starts takes a CPU for a second, and so does an interpreter that does not."""
 
@@ -598,3 +623,39 @@ def test_change_that_needs_other_maps_builds_them_anew(three: Lab) -> None:
     entries = [e for e in log_of(three, "h1") if e["event"] == "config.changed"]
     assert entries[-1]["how"] == "restart"
     assert "datapath.restarting" in events(three, "h1")
+
+
+def test_configuration_by_mrcctl(three: Lab, tmp_path: Path) -> None:
+    """What is shown applies without a change; what is not confirmed does not stay."""
+    settle(three)
+    before = qps_with(three, "h2")
+
+    def config(*arguments: str) -> dict[str, Any]:
+        done = mrcctl(three.name, "h1", "config", *arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    shown = tmp_path / "shown.toml"
+    shown.write_text(config("show")["text"])
+    assert config("apply", str(shown))["diff"]["changes"] == []
+
+    faster = tmp_path / "faster.toml"
+    faster.write_text(shown.read_text().replace("probe_pps = 2000", "probe_pps = 1500"))
+    (change,) = config("diff", str(faster))["diff"]["changes"]
+    assert (change["path"], change["new"], change["how"]) == ("transport.probe_pps", "1500", "live")
+    assert config("apply", str(faster), "--confirm", "1")["diff"]["confirm_s"] == 1
+    assert "probe_pps = 1500" in config("show")["text"]
+    eventually(lambda: "probe_pps = 2000" in config("show")["text"], "the former one returns", 30)
+    assert "config.returned" in events(three, "h1")
+
+    config("apply", str(faster), "--confirm", "600")
+    assert mrcctl(three.name, "h1", "config", "confirm").returncode == 0
+    assert mrcctl(three.name, "h1", "config", "confirm").returncode == 1  # nothing waits
+    assert config("apply", str(shown))["diff"]["changes"] != []
+    assert qps_with(three, "h2") == before
+
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text(shown.read_text().replace("mpr = 2048", "mpr = 3"))
+    assert mrcctl(three.name, "h1", "config", "apply", str(wrong)).returncode == 2
+    assert qps_with(three, "h2") == before

@@ -119,8 +119,8 @@ def test_service_serves_the_socket_it_is_given(supervised: tuple[Lab, Supervisor
             command = [
                 sys.executable, "-c", _ACTIVATE, str(listener.fileno()),
                 sys.executable, "-m", "mrcd", "--config", str(places.config),
-                "--socket", str(places.socket), "--state-dir", str(places.folder),
-                "--bpffs", str(places.bpffs),
+                "--socket", str(places.socket),
+                "--state-dir", str(places.folder), "--bpffs", str(places.bpffs),
             ]  # fmt: skip
             process = subprocess.Popen(
                 command, pass_fds=[listener.fileno()], cwd=ROOT,

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import structlog
 
 from mrcd import config, log
 from mrcd.config import Config, ConfigError
@@ -41,7 +42,7 @@ class Engine:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> tuple[Daemon, Engine]:
+def made(tmp_path: Path) -> Iterator[tuple[Daemon, Engine]]:
     log.configure("json", strict=True)
     (tmp_path / "fabric.toml").write_text(description.dumps(description.generate(hosts=3)))
     path = tmp_path / "mrcd.toml"
@@ -50,7 +51,8 @@ def made(tmp_path: Path) -> tuple[Daemon, Engine]:
     daemon = Daemon(settings, Places(tmp_path / "s", tmp_path, tmp_path), Notifier({}))
     engine = Engine(settings)
     daemon._engine = cast(Any, engine)
-    return daemon, engine
+    yield daemon, engine
+    structlog.reset_defaults()
 
 
 def pps(engine: Engine) -> int:

@@ -69,7 +69,7 @@ def test_diff_says_what_needs_a_restart() -> None:
     assert render({"schema_version": 1, "diff": ConfigChanges(changes=changes)}).splitlines() == [
         "transport.mpr: 2048 -> 4096  [restart]",
         "peer.b: [] -> (removed)  [live]",
-        "1 of 2 need a restart: systemctl restart mrcd",
+        "1 of 2 build the data path anew, and with it all QPs",
     ]
 
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,10 +22,11 @@ MEMORY = Memory(11, 99, 12, 54, (LocalQp(0, 0x360000, 1234),), OFFER)
 
 
 @pytest.fixture(autouse=True)
-def logged() -> io.StringIO:
+def logged() -> Iterator[io.StringIO]:
     stream = io.StringIO()
     log.configure("json", stream=stream, strict=True)
-    return stream
+    yield stream
+    structlog.reset_defaults()
 
 
 def test_what_was_saved_comes_back(tmp_path: Path) -> None:
