@@ -88,6 +88,8 @@ def again(one: Config) -> Config:
     addresses=st.one_of(st.none(), st.just(("10.98.7.6/24", "fd98::9/64"))),
     peers=st.one_of(st.none(), st.lists(st.sampled_from("bc"), min_size=1, unique=True)),
     allowed=st.booleans(),
+    listen=st.sampled_from(["", "127.0.0.1:9469", "[::1]:1"]),
+    on_stop=st.sampled_from(["keep", "drain", "detach"]),
 )
 def test_text_loads_to_an_equal_configuration(
     transport: Transport,
@@ -96,6 +98,8 @@ def test_text_loads_to_an_equal_configuration(
     addresses: tuple[str, ...] | None,
     peers: list[str] | None,
     allowed: bool,
+    listen: str,
+    on_stop: str,
 ) -> None:
     if mrc0 in interfaces:
         return
@@ -103,6 +107,8 @@ def test_text_loads_to_an_equal_configuration(
         one = base(Path(name))
         changes: dict[str, Any] = {
             "transport": transport,
+            "metrics": config.Metrics(listen),
+            "service": config.Service(on_stop),
             "interfaces": tuple(interfaces),
             "mrc0": config.Mrc0(mrc0, one.host.addresses),
         }
@@ -161,5 +167,8 @@ def test_a_fabric_file_elsewhere_is_named_in_full(tmp_path: Path) -> None:
 
 
 def test_every_key_of_every_section_is_written(tmp_path: Path) -> None:
-    text = tomllib.loads(configtext.render(base(tmp_path)))
-    assert set(text["transport"]) == {field.name for field in fields(Transport)}
+    one = base(tmp_path)
+    text = tomllib.loads(configtext.render(one))
+    for name in ("transport", "metrics", "service"):
+        assert set(text[name]) == {field.name for field in fields(getattr(one, name))}
+    assert set(text) == {"host", "planes", "transport", "metrics", "service"}
