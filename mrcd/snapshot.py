@@ -82,6 +82,8 @@ class Snapshots:
         mask = sum(1 << plane.index for plane in status.planes if plane.usable)
         peers = []
         for index, name in sorted(names.items()):
+            if table.indices.get(name) != index:
+                continue  # it was removed meanwhile
             count = census.peers.get(index, PeerCount())
             peers.append(self._peer(name, count, balances[index], mask))
             if len(peers) % SLICE == 0:
