@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import distributions
+from importlib.metadata import PackageMetadata, distributions
 from pathlib import Path
 
 from cyclonedx.contrib.license.factories import LicenseFactory
@@ -69,6 +69,13 @@ def field(package: Path, name: str) -> str:
     ).stdout.strip()
 
 
+def classified(metadata: PackageMetadata) -> str:
+    """The licence by the classifiers, which older packages have instead of an expression."""
+    prefix = "License :: OSI Approved :: "
+    found = [each for each in metadata.get_all("Classifier", []) if each.startswith(prefix)]
+    return " AND ".join(each.removeprefix(prefix).removesuffix(" License") for each in found)
+
+
 def carried(package: Path) -> list[Carried]:
     """The Python packages inside, mrcd's own not among them."""
     with tempfile.TemporaryDirectory() as folder:
@@ -77,7 +84,9 @@ def carried(package: Path) -> list[Carried]:
         inside = [found.metadata for found in distributions(path=places)]
     named = {each["Name"].lower(): each for each in inside}
     return [
-        Carried(name, each["Version"], each["License-Expression"] or each["License"])
+        Carried(
+            name, each["Version"], each["License-Expression"] or each["License"] or classified(each)
+        )
         for name, each in sorted(named.items())
         if name != "mrcd"
     ]

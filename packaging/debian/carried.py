@@ -4,6 +4,7 @@
 
 import re
 import sys
+from email.message import Message
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -32,6 +33,13 @@ def body(text: str) -> str:
     return indented(text)
 
 
+def classified(metadata: Message) -> str:
+    """The licence by the classifiers, which older packages have instead of an expression."""
+    prefix = "License :: OSI Approved :: "
+    found = [each for each in metadata.get_all("Classifier", []) if each.startswith(prefix)]
+    return " AND ".join(each.removeprefix(prefix).removesuffix(" License") for each in found)
+
+
 def main(folder: str) -> None:
     for package in sorted(distributions(path=[folder]), key=lambda found: found.name):
         if package.name == OWN:
@@ -41,7 +49,7 @@ def main(folder: str) -> None:
         texts = [Path(str(file.locate())) for file in files if "dist-info/licenses/" in str(file)]
         author = metadata["Author-email"] or metadata["Author"] or "its authors"
         # A short name must not have blanks but between its parts.
-        licence = metadata["License-Expression"] or metadata["License"]
+        licence = metadata["License-Expression"] or metadata["License"] or classified(metadata)
         short = re.sub(r"\b(OR|AND)\b", lambda word: word[0].lower(), licence)
         tops = sorted({str(file).split("/")[0] for file in files} - {".."})
         print(f"\nFiles: {' '.join(f'usr/lib/mrcd/*/{top}/*' for top in tops)}")
