@@ -78,6 +78,9 @@ def lab() -> None:
 )
 @click.option("--no-daemon", is_flag=True, help="Only the fabric: run mrcd by hand, or not at all.")
 @json_option
+@click.option(
+    "--switches", is_flag=True, help="Only the switches; this machine's NICs lead to the hosts."
+)
 @click.pass_context
 def up(
     ctx: click.Context,
@@ -86,6 +89,7 @@ def up(
     no_ecn: bool,
     no_daemon: bool,
     as_json: bool,
+    switches: bool,
     **options: Any,
 ) -> None:
     """Build a lab from FILE or from the options, and wait until its hosts reach each other.
@@ -99,10 +103,16 @@ def up(
     # A half-built lab is taken down again, whoever ends us.
     signal.signal(signal.SIGTERM, _terminated)
     with _errors():
-        labs.up(fabric, daemons=not no_daemon, ecn=not no_ecn)
+        labs.up(fabric, hosts=not switches, daemons=not no_daemon, ecn=not no_ecn)
     if as_json:
         hosts = [host.name for host in fabric.hosts]
         print_json({"lab": fabric.name, "hosts": hosts, "planes": fabric.planes})
+        return
+    if switches:
+        click.echo(
+            f"lab {fabric.name} is up: switches of {fabric.planes} planes, cabled to "
+            f"{len(fabric.hosts)} hosts"
+        )
         return
     click.echo(
         f"lab {fabric.name} is up: {len(fabric.hosts)} hosts, {fabric.planes} planes."

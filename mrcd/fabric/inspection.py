@@ -118,9 +118,10 @@ def lab(name: str, peers_of: Callable[[str], Peers]) -> tuple[int, list[Finding]
     lab runs daemons. What a `down` fault takes away is missing: see `down`.
     """
     state.require_root()
-    plan = topology.plan(state.read_fabric(name))
+    record = state.read(name)
+    plan = topology.plan(state.read_fabric(name)).within(record.namespaces)
     wanted = {node.name: of_node(node) for node in plan.nodes.values()}
-    if state.read(name).daemons:
+    if record.daemons:
         for member in plan.fabric.hosts:
             spot = state.places(name, member.name)
             own = of_host(config.load(spot.config), peers_of(str(spot.socket)))

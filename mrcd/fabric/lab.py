@@ -14,7 +14,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mrcd import netns
-from mrcd.fabric import build, description, faults, injection, processes, reach, state, topology
+from mrcd.fabric import (
+    build,
+    description,
+    faults,
+    injection,
+    nics,
+    processes,
+    reach,
+    state,
+    topology,
+)
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.injection import Applied
 from mrcd.fabric.marking import Marking
@@ -78,19 +88,30 @@ class LabStatus:
         return hosts + [switch.name for switch in self.switches if not switch.present]
 
 
-def up(fabric: Fabric, *, daemons: bool = True, ecn: bool = True, on_stop: str = "detach") -> None:
+def up(
+    fabric: Fabric,
+    *,
+    hosts: bool = True,
+    daemons: bool = True,
+    ecn: bool = True,
+    on_stop: str = "detach",
+) -> None:
     """Build the lab of this fabric, named after it; return when all hosts reach all others.
 
     `ecn`: switches mark what leaves through a long queue. `on_stop`: what a host's mrcd does with
-    its data path when it is stopped; a lab leaves nothing behind unless told otherwise.
+    its data path when it is stopped; a lab leaves nothing behind unless told otherwise. Without
+    `hosts` only the switches are built, and NICs of this machine are their ports to the hosts;
+    nobody is waited for.
     LabFailed with the reason, and nothing left behind, when that does not work.
     """
     state.require_root()
     plan = topology.plan(fabric)
-    names = tuple(plan.namespaces())
+    spaces = plan.namespaces()
+    names = tuple(name for name in spaces if hosts or spaces[name][0].kind != "host")
+    daemons = daemons and hosts
     _claim(Lab(fabric.name, names, daemons, ecn, ()), fabric)
     try:
-        _build(plan, ecn, on_stop)
+        _build(plan, plan.within(names), ecn, on_stop)
         if daemons:
             _start_daemons(plan)
     except BaseException as error:
@@ -121,19 +142,23 @@ def _claim(lab: Lab, fabric: Fabric) -> None:
             state.mark_run_netns()
 
 
-def _build(plan: Topology, ecn: bool, on_stop: str) -> None:
+def _build(whole: Topology, plan: Topology, ecn: bool, on_stop: str) -> None:
+    """Build `plan`, the part of the whole that is here."""
     for name, members in plan.namespaces().items():
         build.create_namespace(name, members[0])
     mount = state.bpffs(plan.fabric.name)
     mount.mkdir()
     netns.mount_bpffs(mount)
     for host in plan.fabric.hosts:
-        spot = state.places(plan.fabric.name, host.name)
-        spot.folder.mkdir()
-        spot.config.write_text(
-            f'[host]\nname = "{host.name}"\nfabric = "../fabric.toml"\n'
-            f'[service]\non_stop = "{on_stop}"\n'
-        )
+        if host.name in plan.nodes:
+            spot = state.places(plan.fabric.name, host.name)
+            spot.folder.mkdir()
+            spot.config.write_text(
+                f'[host]\nname = "{host.name}"\nfabric = "../fabric.toml"\n'
+                f'[service]\non_stop = "{on_stop}"\n'
+            )
+    if len(plan.nodes) < len(whole.nodes):
+        asyncio.run(nics.adopt(whole))
     with _marking(plan, ecn) as marking:
         asyncio.run(build.build(plan, marking))
 
@@ -238,10 +263,10 @@ def status(name: str) -> LabStatus:
     """What there is of a lab right now."""
     lab = state.read(name)
     fabric = state.read_fabric(name)
-    plan = topology.plan(fabric)
+    plan = topology.plan(fabric).within(lab.namespaces)
     there = set(netns.names())
     hosts = []
-    for host in fabric.hosts:
+    for host in (host for host in fabric.hosts if host.name in plan.nodes):
         spot, namespace = state.places(name, host.name), plan.namespace(host.name)
         hosts.append(
             HostStatus(

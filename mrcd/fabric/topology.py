@@ -27,7 +27,7 @@ the fabric; hosts discover theirs.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -116,6 +116,18 @@ class Topology:
         for node in self.nodes.values():
             found.setdefault(self.namespace(node.name), []).append(node)
         return found
+
+    def within(self, namespaces: Container[str]) -> Topology:
+        """The part that is in these namespaces: nodes, and cables with both ends there."""
+        nodes = {
+            name: node for name, node in self.nodes.items() if self.namespace(name) in namespaces
+        }
+        cables = (c for c in self.cables if c.near.node in nodes and c.far.node in nodes)
+        return Topology(self.fabric, nodes, tuple(cables))
+
+    def nic_cables(self) -> Iterator[Cable]:
+        """The cables of the hosts' NICs."""
+        return (cable for cable in self.cables if self.nodes[cable.far.node].kind == "host")
 
     def switches(self, plane: int) -> Iterator[Node]:
         """The switches of one plane."""

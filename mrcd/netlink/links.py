@@ -108,6 +108,17 @@ class Links(Connection):
         with trying(f"set {shown} on link {name}"):
             await self._ipr.link("set", index=self.index(name), **spec)
 
+    async def move_link(self, name: str, netns: str, new_name: str, mtu: int) -> None:
+        """Give an interface to another namespace, under a new name; it arrives down."""
+        handle = os.open(namespaces.path(netns), os.O_RDONLY)
+        try:
+            with trying(f"move link {name} to {new_name} in {netns}"):
+                await self._ipr.link(
+                    "set", index=self.index(name), net_ns_fd=handle, ifname=new_name, mtu=mtu
+                )
+        finally:
+            os.close(handle)
+
     async def add_address(
         self, name: str, cidr: str, *, nodad: bool = True, prefix_route: bool = True
     ) -> None:
