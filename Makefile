@@ -5,8 +5,9 @@ PYTEST := $(PYTHON) -m pytest
 RESULTS := build/results
 MINUTES := 20
 SEED := 1
+KERNEL := stable
 
-.PHONY: help setup test test-unit test-bpf test-net test-package lint format docs man demo bench bench-paper soak wheel deb sbom lock clean
+.PHONY: help setup test test-unit test-bpf test-net test-package lint format docs man demo bench bench-paper soak wheel deb sbom lock check-vm clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +33,7 @@ test-package: setup ## build the package, install it into a copy of this machine
 lint: setup ## check style and types
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
-	$(PYTHON) -m mypy --strict mrcd cli
+	$(PYTHON) -m mypy --strict mrcd cli vm
 
 format: setup ## format the Python sources
 	$(PYTHON) -m ruff format .
@@ -68,6 +69,9 @@ sbom: deb ## list what the package carries and depends on, as CycloneDX, in dist
 
 lock: setup ## choose anew what the package carries of PyPI, by version and hash
 	$(PYTHON) packaging/lock.py
+
+check-vm: setup deb ## the package on virtual machines; KERNEL=backports: a newer kernel (as root)
+	$(PYTHON) -m vm.check --kernel $(KERNEL)
 
 clean: ## remove .venv and everything built
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

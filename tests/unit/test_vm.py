@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The virtual machines are those of the fabric file, in qemu and in the Vagrantfile."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrcd.fabric import description, nics, topology
+from mrcd.fabric.state import LabFailed
+from mrcd.interfaces import Link
+from vm import check, machines, measure, provision
+
+ROOT = Path(__file__).parents[2]
+FABRIC = description.load(machines.FABRIC)
+
+
+def test_machines_are_those_of_the_fabric_file() -> None:
+    expected = machines.text(FABRIC)
+    assert machines.MACHINES.read_text() == expected, "run `.venv/bin/python -m vm.machines`"
+
+
+def test_every_host_has_a_nic_for_each_plane_that_is_cabled_to_its_t0() -> None:
+    switches, *hosts = machines.of(FABRIC)
+    assert (switches.role, len(switches.nics)) == ("switches", len(hosts) * FABRIC.planes)
+    assert [machine.name for machine in hosts] == [host.name for host in FABRIC.hosts]
+    ports = {nic.cable: nic for nic in switches.nics}
+    for machine, host in zip(hosts, FABRIC.hosts, strict=True):
+        assert [nic.name for nic in machine.nics] == [f"plane{k}" for k in range(FABRIC.planes)]
+        for plane, nic in enumerate(machine.nics):
+            port = ports[nic.cable]
+            assert port.leads_to == machine.name
+            assert port.name == f"p{plane}t0-{host.t0} port{host.port}"
+            assert port.mac != nic.mac
+
+
+def test_no_two_nics_have_the_same_address() -> None:
+    fabric = description.generate(name="x", hosts=5, planes=8, t1=2, hosts_per_t0=2)
+    macs = [nic.mac for machine in machines.of(fabric) for nic in machine.nics]
+    assert len(set(macs)) == len(macs) == 2 * 5 * 8
+
+
+def test_the_hosts_configuration_is_one_mrcd_takes(tmp_path: Path) -> None:
+    text = provision.CONFIG.format(name="h1")
+    assert len(text.splitlines()) <= 10
+    assert tomllib.loads(text)["planes"]["interfaces"] == "plane{plane}"
+
+
+# A stand-in for Vagrant: notes what is configured, as JSON.
+STUB = """
+require "json"
+class Notes
+  attr_reader :calls
+  def initialize; @calls = []; end
+  def method_missing(name, *args, **options, &block)
+    part = Notes.new
+    block.call(part) if block
+    @calls << [name, args, options, part]
+    part
+  end
+  def respond_to_missing?(*) = true
+  def vm = self
+end
+module Vagrant
+  def self.configure(_version)
+    top = Notes.new
+    yield top
+    machines = top.calls.select { |name, *| name == :define }.map do |_, args, _, part|
+      networks = part.calls.select { |name, *| name == :network }.map { |call| call[2] }
+      shells = part.calls.select { |name, *| name == :provision }.map { |call| call[2][:inline] }
+      providers = part.calls.select { |name, *| name == :provider }.map { |call| call[1][0] }
+      [args[0], { networks: networks, shells: shells, providers: providers }]
+    end
+    puts JSON.generate(machines.to_h)
+  end
+end
+load ARGV[0]
+"""
+
+
+@pytest.fixture(scope="module")
+def vagrant() -> dict[str, Any]:
+    """What the Vagrantfile configures, by machine."""
+    if shutil.which("ruby") is None:
+        pytest.skip("ruby, which comes with vagrant, is not installed")
+    done = subprocess.run(
+        ["ruby", "-e", STUB, str(ROOT / "Vagrantfile")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_vagrant_has_the_machines_of_the_fabric_file(vagrant: dict[str, Any]) -> None:
+    for machine in machines.of(FABRIC):
+        made = vagrant.pop(machine.name)
+        assert [net["libvirt__mac"] for net in made["networks"]] == [n.mac for n in machine.nics]
+        assert {net["libvirt__mtu"] for net in made["networks"]} == {FABRIC.mtu}
+        assert made["providers"] == ["libvirt", "virtualbox"]
+        assert f"provision.py {machine.name} " in made["shells"][0]
+    assert not vagrant
+
+
+def test_vagrant_joins_the_two_ends_of_each_cable(vagrant: dict[str, Any]) -> None:
+    networks = [net for made in vagrant.values() for net in made["networks"]]
+    ends = {net["libvirt__tunnel_local_port"]: net for net in networks}
+    assert len(ends) == len(networks)
+    for net in networks:
+        other = ends[net["libvirt__tunnel_port"]]
+        assert other["libvirt__tunnel_port"] == net["libvirt__tunnel_local_port"]
+        assert other["virtualbox__intnet"] == net["virtualbox__intnet"]
+        assert other is not net
+
+
+def test_the_vagrantfile_has_no_facts_of_its_own() -> None:
+    text = (ROOT / "Vagrantfile").read_text()
+    facts = [nic.mac for machine in machines.of(FABRIC) for nic in machine.nics]
+    facts += [host.name for host in FABRIC.hosts]
+    assert not [fact for fact in facts if re.search(rf"\b{re.escape(fact)}\b", text)]
+
+
+# ---- switches with real NICs
+
+
+def links(macs: list[bytes]) -> dict[str, Link]:
+    return {
+        f"eth{i}": Link(i, f"eth{i}", mac, 1500, up=False, carrier=True)
+        for i, mac in enumerate(macs)
+    }
+
+
+def test_switch_ports_are_found_by_their_addresses() -> None:
+    plan = topology.plan(FABRIC)
+    cables = list(plan.nic_cables())
+    found = nics.find(plan, links([b"\2\0\0\0\0\1", *(c.near.mac for c in reversed(cables))]))
+    assert found == {f"eth{i}": cable for i, cable in enumerate(reversed(cables), 1)}
+
+
+def test_every_switch_port_without_a_nic_is_named() -> None:
+    plan = topology.plan(FABRIC)
+    cables = list(plan.nic_cables())
+    with pytest.raises(LabFailed) as failed:
+        nics.find(plan, links([cables[0].near.mac]))
+    for end in (cable.near for cable in cables[1:]):
+        assert f"{end.node} {end.ifname} ({end.mac.hex(':')})" in str(failed.value)
+    assert f"{cables[0].near.node} " not in str(failed.value)
+
+
+def test_the_part_without_hosts_has_only_trunks() -> None:
+    plan = topology.plan(FABRIC)
+    spaces = plan.namespaces()
+    part = plan.within([name for name in spaces if spaces[name][0].kind != "host"])
+    assert {node.kind for node in part.nodes.values()} == {"t0", "t1"}
+    assert set(part.cables) == set(plan.cables) - set(plan.nic_cables())
+    assert plan.within(spaces) == plan
+
+
+# ---- figures
+
+
+def iperf3(moved: list[int]) -> dict[str, Any]:
+    parts = [{"sum": {"seconds": 0.2, "bytes": count}} for count in moved]
+    total = {"bytes": sum(moved), "seconds": 0.2 * len(moved), "retransmits": 3}
+    return {"intervals": parts, "end": {"sum_sent": total, "sum_received": total}}
+
+
+def test_a_flows_longest_gap_is_a_row_of_empty_intervals() -> None:
+    flow = measure.flow(iperf3([10, 0, 10, 0, 0, 0, 10, 0, 0]))
+    assert flow.longest_gap_s() == pytest.approx(0.6)
+    assert flow.figures()["tcp_retransmits"] == 3
+
+
+def test_a_flows_last_rate_is_that_of_its_last_intervals() -> None:
+    flow = measure.flow(iperf3([0] * 10 + [25_000] * 5))
+    assert flow.last_mbps(1) == pytest.approx(1.0)
+
+
+def test_a_failed_step_is_a_bad_verdict_and_its_reason_is_shown() -> None:
+    def broken() -> dict[str, Any]:
+        raise AssertionError("a cable is loose")
+
+    checked = check.Check({}, deadline=float("inf"))
+    assert not checked.step("reach", broken)
+    assert checked.step("journal", lambda: {"log_events": 3})
+    bad, good = checked.verdicts
+    assert (bad.good, bad.reason, good.figures) == (False, "a cable is loose", {"log_events": 3})
+    assert "a cable is loose" in check.line(bad)
+    assert "log_events 3" in check.line(replace(good, seconds=1.0))
+
+
+def test_no_step_begins_when_the_time_is_over() -> None:
+    checked = check.Check({}, deadline=0.0)
+    assert not checked.step("reach", dict)
+    assert "time" in checked.verdicts[0].reason

@@ -1,0 +1,100 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# Makes a Debian 12 disk for virtual machines, with all that mrcd's package depends on but without
+# mrcd: image.sh FOLDER [stable|backports], the latter with the kernel of bookworm-backports. Writes
+# FOLDER/{disk.img,vmlinuz,initrd.img}; does nothing when they are there already. As root. MIRROR may
+# name another mirror of Debian.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+FOLDER=$1
+KERNEL=${2:-stable}
+SUITE=bookworm
+MIRROR=${MIRROR:-http://deb.debian.org/debian}
+TOOLS=(debootstrap e2fsprogs qemu-system-x86)
+PACKAGES=(
+	ca-certificates
+	ethtool
+	iperf3
+	iproute2
+	iputils-ping
+	kmod
+	python3
+	python3-bpfcc
+	qemu-guest-agent
+	systemd-sysv
+	udev
+)
+KERNEL_PACKAGES=(linux-image-amd64 linux-headers-amd64)
+export DEBIAN_FRONTEND=noninteractive
+
+say() { echo "image: $*"; }
+die() {
+	echo "image: $*" >&2
+	exit 1
+}
+
+install_tools() {
+	local tool missing=()
+	for tool in "${TOOLS[@]}"; do
+		dpkg-query -W -f '${db:Status-Status}' "$tool" 2>/dev/null | grep -qx installed ||
+			missing+=("$tool")
+	done
+	[[ ${#missing[@]} -gt 0 ]] || return 0
+	say "apt-get install ${missing[*]}"
+	apt-get update -q -o=Dpkg::Use-Pty=0 >&2
+	apt-get install -q -y --no-install-recommends -o=Dpkg::Use-Pty=0 "${missing[@]}" >&2
+}
+
+# What the image is made from: another list of packages makes another image.
+fingerprint() {
+	{
+		cat "$0"
+		echo "$KERNEL"
+	} | sha256sum
+}
+
+# Its packages are unpacked and set up by their own scripts, inside $1.
+fill() {
+	local root=$1 include
+	include=$(
+		IFS=,
+		[[ $KERNEL == stable ]] && PACKAGES+=("${KERNEL_PACKAGES[@]}")
+		echo "${PACKAGES[*]}"
+	)
+	debootstrap --variant=minbase --include="$include" "$SUITE" "$root" "$MIRROR"
+	if [[ $KERNEL == backports ]]; then
+		echo "deb $MIRROR $SUITE-backports main" >"$root/etc/apt/sources.list.d/backports.list"
+		chroot "$root" apt-get update -q
+		chroot "$root" apt-get install -q -y --no-install-recommends -t "$SUITE-backports" \
+			"${KERNEL_PACKAGES[@]}"
+	fi
+	chroot "$root" apt-get clean
+	echo "/dev/vda / ext4 defaults 0 1" >"$root/etc/fstab"
+	rm -f "$root/etc/resolv.conf" "$root/etc/hostname"
+	# Nobody looks at a terminal, and an emulated machine has better things to do.
+	ln -sf /dev/null "$root/etc/systemd/system/getty.target"
+	ln -sf /dev/null "$root/etc/systemd/system/apt-daily.timer"
+	ln -sf /dev/null "$root/etc/systemd/system/apt-daily-upgrade.timer"
+}
+
+[[ $EUID -eq 0 ]] || die "needs root: it makes a root file system"
+[[ $KERNEL == stable || $KERNEL == backports ]] || die "kernel $KERNEL: stable or backports"
+install_tools
+if [[ -e $FOLDER/stamp && $(<"$FOLDER/stamp") == "$(fingerprint)" ]]; then
+	exit 0
+fi
+rm -rf "$FOLDER"
+mkdir -p "$FOLDER"
+say "debootstrap $SUITE with the $KERNEL kernel into $FOLDER; its log is $FOLDER/log"
+fill "$FOLDER/root" >"$FOLDER/log" 2>&1 || {
+	tail -n 20 "$FOLDER/log" >&2
+	die "no image; all that was said is in $FOLDER/log"
+}
+cp "$FOLDER"/root/boot/vmlinuz-* "$FOLDER/vmlinuz"
+cp "$FOLDER"/root/boot/initrd.img-* "$FOLDER/initrd.img"
+mke2fs -q -t ext4 -d "$FOLDER/root" "$FOLDER/disk.img" 4G
+rm -rf "$FOLDER/root"
+fingerprint >"$FOLDER/stamp"
+say "$FOLDER/disk.img is ready"

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What is measured in virtual machines: pings, TCP flows, what mrcd says of itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from vm.qemu import MachineFailed, Vm
+
+Figures = dict[str, Any]
+INTERVAL_S = 0.2
+_PING_TIME = re.compile(r"time=([0-9.]+) ms")
+
+
+def wait_until(condition: Callable[[], bool], within_s: float, otherwise: str) -> float:
+    """Wait for a condition; how long it took. MachineFailed says `otherwise`."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > within_s:
+            raise MachineFailed(f"{otherwise} within {within_s:.0f} s")
+        time.sleep(0.5)
+    return time.monotonic() - began
+
+
+def status(vm: Vm) -> dict[str, Any]:
+    """`mrcctl status` of a host; its state is "no answer" when nobody answers."""
+    done = vm.run("mrcctl status --json", check=False)
+    try:
+        found: dict[str, Any] = json.loads(done.out)
+    except ValueError:
+        return {"state": "no answer"}
+    return found
+
+
+def journal(vm: Vm) -> str:
+    """What mrcd has written to the journal."""
+    return vm.run("journalctl -u mrcd -o cat --no-pager", check=False).out
+
+
+def log_events(vm: Vm) -> list[dict[str, Any]]:
+    """The events in it."""
+    return [json.loads(line) for line in journal(vm).splitlines() if line.startswith("{")]
+
+
+_LOAD = """
+import dataclasses, json
+from mrcd import loader
+sizes = loader.Sizes(
+    mtu=1372, window=4096, ring_slots=8192, peers=4, qps=16, evs=128, prefixes=64, encap={encap}
+)
+_maps, _programs, report = loader.load(sizes)
+print(json.dumps([dataclasses.asdict(entry) for entry in report]))
+"""
+
+
+def load_programs(vm: Vm, encap: int, within_s: float) -> list[dict[str, Any]]:
+    """Compile and load every program, as the package's Python does it; the loader's report."""
+    # The interpreter is the one that the command mrcd names in its first line.
+    script = f"cat >/tmp/load.py <<'END'\n{_LOAD.format(encap=encap)}END\n"
+    script += "exec $(sed -n '1s/^#!//p' \"$(readlink -f /usr/sbin/mrcd)\") /tmp/load.py"
+    report: list[dict[str, Any]] = json.loads(vm.run(script, within_s).out)
+    return report
+
+
+def instructions_walked(summary: str) -> int:
+    """How many instructions the verifier followed, from its last line."""
+    found = re.search(r"processed (\d+) insns", summary)
+    if found is None:
+        raise ValueError(f"no count in {summary!r}")
+    return int(found[1])
+
+
+_STATE = (
+    "systemctl --no-pager --full status mrcd mrcd-switches mrcd-planes",
+    "ip -s -d addr",
+    "ip -6 route; ip -6 neigh",
+    "mrcctl status; mrcctl peer list; mrcctl conn list; mrcctl path list; mrcctl stats --nonzero",
+    "journalctl -b --no-pager -n 400",
+)
+
+
+def state(vm: Vm) -> str:
+    """Everything that may explain why something went wrong."""
+    parts = []
+    for command in _STATE:
+        done = vm.run(command, 300, check=False)
+        parts.append(f"# {command}\n{done.out}{done.err}")
+    return "\n".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A command that goes on in a machine."""
+
+    vm: Vm
+    pid: int
+    within_s: float
+
+
+def begin_ping(vm: Vm, address: str, count: int, interval_s: float) -> Running:
+    """Start to ping."""
+    pid = vm.begin(f"ping -c {count} -i {interval_s} -W 5 {address}")
+    return Running(vm, pid, count * interval_s + 60)
+
+
+def end_ping(running: Running) -> Figures:
+    """How many were lost, and the median round trip."""
+    out = running.vm.end(running.pid, running.within_s).out
+    found = re.search(r"(\d+) packets transmitted, (\d+) received", out)
+    if found is None:
+        raise MachineFailed(f"{running.vm.name}: ping says {out!r}")
+    times = [float(text) for text in _PING_TIME.findall(out)]
+    median = round(statistics.median(times), 1) if times else None
+    return {"lost": int(found[1]) - int(found[2]), "median_ms": median}
+
+
+def ping(vm: Vm, address: str, *, count: int, interval_s: float) -> Figures:
+    """Ping, and wait for the end of it."""
+    return end_ping(begin_ping(vm, address, count, interval_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A TCP connection that has ended: bytes of each interval, retransmissions."""
+
+    intervals: tuple[tuple[float, int], ...]  # seconds, bytes
+    bytes: int
+    seconds: float
+    retransmits: int
+
+    def longest_gap_s(self) -> float:
+        """The longest time in a row in which nothing was sent, as far as intervals tell."""
+        longest = now = 0.0
+        for seconds, moved in self.intervals:
+            now = 0.0 if moved else now + seconds
+            longest = max(longest, now)
+        return round(longest, 1)
+
+    def last_mbps(self, seconds: float) -> float:
+        """The rate of the last seconds."""
+        count = max(1, round(seconds / INTERVAL_S))
+        last = self.intervals[-count:]
+        return round(sum(moved for _s, moved in last) * 8 / sum(s for s, _m in last) / 1e6, 1)
+
+    def figures(self) -> Figures:
+        return {
+            "mbps": round(self.bytes * 8 / self.seconds / 1e6, 1),
+            "longest_gap_s": self.longest_gap_s(),
+            "tcp_retransmits": self.retransmits,
+        }
+
+
+def serve(vm: Vm) -> None:
+    """Run an iperf3 server."""
+    vm.run("systemd-run --quiet --unit iperf3 iperf3 -s")
+
+
+def begin_flow(vm: Vm, address: str, seconds: int) -> Running:
+    """Start a TCP connection that sends for so long."""
+    command = f"iperf3 -c {address} -t {seconds} -i {INTERVAL_S} -C cubic --json"
+    return Running(vm, vm.begin(command), seconds + 120)
+
+
+def end_flow(running: Running) -> Flow:
+    """Wait for the end of a connection; MachineFailed when it broke."""
+    out = running.vm.end(running.pid, running.within_s).out
+    report = json.loads(out or "{}")
+    if "error" in report or "end" not in report:
+        raise MachineFailed(f"iperf3: {report.get('error', 'it says nothing')}")
+    return flow(report)
+
+
+def flow(report: dict[str, Any]) -> Flow:
+    """What iperf3's JSON says of the sender."""
+    parts = (part["sum"] for part in report["intervals"])
+    intervals = tuple((part["seconds"], part["bytes"]) for part in parts)
+    sent = report["end"]["sum_sent"]
+    received = report["end"]["sum_received"]
+    return Flow(intervals, received["bytes"], sent["seconds"], sent["retransmits"])

@@ -1,0 +1,133 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""Turn a Debian 12 machine into one of the fabric's: provision.py NAME FOLDER, as root.
+
+FOLDER holds fabric.toml, machines.json and mrcd's package. A host gets its NICs' names, the package
+and a configuration, and `systemctl enable --now mrcd` is what is left to do; the machine of the
+switches gets a service, mrcd-switches, that makes them. The same in qemu and Vagrant; may be
+repeated. Runs in the guest: standard library only.
+"""
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+TOOLS = {"ethtool": "ethtool", "iperf3": "iperf3", "ping": "iputils-ping", "python3": "python3"}
+CONFIG = """\
+[host]
+name = "{name}"
+fabric = "fabric.toml"
+
+[planes]
+interfaces = "plane{{plane}}"
+"""
+PLANES_UNIT = """\
+[Unit]
+Description=NICs of mrcd's planes
+Before=mrcd.service network.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+{starts}
+[Install]
+WantedBy=multi-user.target
+"""
+SWITCHES_UNIT = """\
+[Unit]
+Description=T0 and T1 switches of the fabric, each a network namespace
+After=network.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/bin/mrcctl lab up /etc/mrcd/fabric.toml --switches
+ExecStop=/usr/bin/mrcctl lab down --name {fabric}
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def run(*command: str) -> None:
+    """Run a command; its failure is ours."""
+    print("provision:", *command, flush=True)
+    subprocess.run(command, check=True)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def install_packages(folder: Path) -> None:
+    """The tools of the check, and mrcd's package with what it depends on."""
+    packages = sorted(folder.glob("mrcd_*.deb"))
+    if not packages:
+        sys.exit(f"provision: no mrcd_*.deb in {folder}: run `make deb` first")
+    missing = [package for program, package in TOOLS.items() if not shutil.which(program)]
+    kernel = platform.release()
+    if not Path(f"/lib/modules/{kernel}/build").exists():
+        missing.append(f"linux-headers-{kernel}")
+    if missing:
+        run("apt-get", "update", "-q")
+    apt = ("apt-get", "install", "-q", "-y", "--no-install-recommends", "--reinstall")
+    run(*apt, *missing, str(packages[-1].resolve()))
+
+
+def interface_of(mac: str) -> str | None:
+    """The interface with this address, None where there is none."""
+    for address in Path("/sys/class/net").glob("*/address"):
+        if address.read_text().strip() == mac:
+            return address.parent.name
+    return None
+
+
+def name_nics(nics: list[dict[str, Any]], mtu: int) -> None:
+    """Call the planes' NICs plane0, ... now and at each boot, and keep them up."""
+    starts = ""
+    for nic in nics:
+        name, mac = nic["name"], nic["mac"]
+        write(
+            Path(f"/etc/systemd/network/10-{name}.link"),
+            f"[Match]\nMACAddress={mac}\n[Link]\nName={name}\nMTUBytes={mtu}\n",
+        )
+        there = interface_of(mac)
+        if there is None:
+            sys.exit(f"provision: no NIC has the address {mac}, which is to be {name}")
+        if there != name:
+            run("ip", "link", "set", there, "down")
+            run("ip", "link", "set", there, "name", name)
+        starts += f"ExecStart=/usr/sbin/ip link set {name} up mtu {mtu}\n"
+    write(Path("/etc/systemd/system/mrcd-planes.service"), PLANES_UNIT.format(starts=starts))
+    run("systemctl", "daemon-reload")
+    run("systemctl", "enable", "--now", "mrcd-planes")
+
+
+def main(name: str, folder: Path) -> None:
+    facts = json.loads((folder / "machines.json").read_text())
+    machine = next((entry for entry in facts["machines"] if entry["name"] == name), None)
+    if machine is None:
+        sys.exit(f"provision: no machine {name} in {folder}/machines.json")
+    Path("/etc/hostname").write_text(f"{name}\n")
+    run("hostname", name)
+    install_packages(folder)
+    write(Path("/etc/mrcd/fabric.toml"), (folder / "fabric.toml").read_text())
+    if machine["role"] == "host":
+        name_nics(machine["nics"], facts["mtu"])
+        write(Path("/etc/mrcd/mrcd.toml"), CONFIG.format(name=name))
+        return
+    write(
+        Path("/etc/systemd/system/mrcd-switches.service"),
+        SWITCHES_UNIT.format(fabric=facts["fabric"]),
+    )
+    run("systemctl", "daemon-reload")
+    run("systemctl", "enable", "--now", "mrcd-switches")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

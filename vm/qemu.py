@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One virtual machine under qemu: its process, its monitor (QMP), commands in it (guest agent).
+
+Cables are pairs of datagram sockets in a folder, so that nothing of this machine's network takes
+part. Without KVM the processor is emulated, some 20 times slower.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vm.machines import Machine
+
+KVM = Path("/dev/kvm")
+_AGENT = "org.qemu.guest_agent.0"
+
+
+class MachineFailed(Exception):
+    """A machine did not do what it was asked; the message says which and what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A disk with its kernel, as image.sh makes it."""
+
+    folder: Path
+
+    @property
+    def disk(self) -> Path:
+        return self.folder / "disk.img"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A command that has ended."""
+
+    status: int
+    out: str
+    err: str
+    seconds: float
+
+
+def accelerator() -> str:
+    """kvm on a real machine that has it, else tcg: inside a virtual machine KVM may be there and
+    not work.
+    """
+    nested = re.search(r"^flags\b.*\bhypervisor\b", Path("/proc/cpuinfo").read_text(), re.M)
+    return "kvm" if os.access(KVM, os.R_OK | os.W_OK) and not nested else "tcg"
+
+
+class _Json:
+    """JSON lines over a socket of qemu's."""
+
+    def __init__(self, path: Path) -> None:
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sock.connect(str(path))
+        self._buffer = b""
+
+    def send(self, **message: Any) -> None:
+        self._sock.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, deadline: float) -> dict[str, Any]:
+        """The next message; TimeoutError."""
+        while b"\n" not in self._buffer:
+            self._sock.settimeout(max(0.01, deadline - time.monotonic()))
+            got = self._sock.recv(1 << 16)
+            if not got:
+                raise ConnectionError("qemu closed the connection")
+            self._buffer += got
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        message: dict[str, Any] = json.loads(line.lstrip(b"\xff") or b"{}")
+        return message
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+@dataclass(slots=True)
+class Vm:
+    """A machine that runs. Its files are in `folder`: console, sockets."""
+
+    machine: Machine
+    image: Image
+    payload: Path
+    folder: Path
+    memory_mb: int
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _agent: _Json | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.machine.name
+
+    @property
+    def console(self) -> Path:
+        return self.folder / f"{self.name}.console"
+
+    def _path(self, kind: str) -> Path:
+        return self.folder / f"{self.name}.{kind}"
+
+    def _cable(self, cable: int, side: str) -> Path:
+        return self.folder / f"cable{cable}.{side}"
+
+    def start(self) -> None:
+        """Start it; returns before it has booted."""
+        sides = ("switch", "host") if self.machine.role == "switches" else ("host", "switch")
+        accel = accelerator()
+        command = [
+            "qemu-system-x86_64",
+            *("-name", self.name, "-smp", "2", "-m", str(self.memory_mb)),
+            *(("-accel", "kvm", "-cpu", "host") if accel == "kvm" else ()),
+            *(("-accel", "tcg,thread=multi", "-cpu", "Nehalem") if accel == "tcg" else ()),
+            *("-display", "none", "-no-reboot", "-nodefaults"),
+            *("-kernel", str(self.image.folder / "vmlinuz")),
+            *("-initrd", str(self.image.folder / "initrd.img")),
+            *("-append", "root=/dev/vda rw console=ttyS0 mitigations=off net.ifnames=0 panic=1"),
+            *("-drive", f"file={self.image.disk},if=virtio,format=raw,snapshot=on"),
+            *("-drive", f"file={self.payload},if=virtio,format=raw,readonly=on"),
+            *("-chardev", f"file,id=console,path={self.console}", "-serial", "chardev:console"),
+            *("-qmp", f"unix:{self._path('qmp')},server=on,wait=off"),
+            *("-device", "virtio-serial-pci"),
+            *("-chardev", f"socket,id=agent,path={self._path('agent')},server=on,wait=off"),
+            *("-device", f"virtserialport,chardev=agent,name={_AGENT}"),
+            *("-object", "rng-random,id=rng,filename=/dev/urandom"),
+            *("-device", "virtio-rng-pci,rng=rng"),
+        ]
+        for nic in self.machine.nics:
+            own, other = (self._cable(nic.cable, side) for side in sides)
+            command += [
+                "-netdev",
+                f"dgram,id=cable{nic.cable},local.type=unix,local.path={own},"
+                f"remote.type=unix,remote.path={other}",
+                "-device",
+                f"virtio-net-pci,netdev=cable{nic.cable},mac={nic.mac}",
+            ]
+        with self._path("stderr").open("wb") as errors:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
+            )
+
+    def stop(self) -> None:
+        """End it at once."""
+        if self._agent is not None:
+            self._agent.close()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def _alive(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            words = self._path("stderr").read_text(errors="replace").strip()
+            raise MachineFailed(f"{self.name}: qemu has ended: {words or 'it says nothing'}")
+
+    def wait_for_boot(self, within_s: float) -> float:
+        """Wait until commands can be run in it; how long that took."""
+        began = time.monotonic()
+        number = 0
+        while time.monotonic() < began + within_s:
+            self._alive()
+            number += 1
+            with contextlib.suppress(OSError, ConnectionError, TimeoutError):
+                if self._agent is None:
+                    self._agent = _Json(self._path("agent"))
+                self._agent.send(execute="guest-sync", arguments={"id": number})
+                deadline = time.monotonic() + 5
+                while self._agent.receive(deadline).get("return") != number:
+                    pass
+                return time.monotonic() - began
+        tail = self.console.read_text(errors="replace")[-1500:]
+        raise MachineFailed(f"{self.name}: not up within {within_s:.0f} s; console:\n{tail}")
+
+    def _ask(self, command: str, **arguments: Any) -> Any:
+        assert self._agent is not None, "wait_for_boot comes first"
+        self._alive()
+        self._agent.send(execute=command, arguments=arguments)
+        answer = self._agent.receive(time.monotonic() + 120)
+        if "error" in answer:
+            raise MachineFailed(f"{self.name}: {command}: {answer['error'].get('desc')}")
+        return answer["return"]
+
+    def begin(self, command: str) -> int:
+        """Start a shell command; its process for `end`."""
+        started = self._ask(
+            "guest-exec",
+            path="/bin/sh",
+            arg=["-c", command],
+            env=["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"],
+            **{"capture-output": True},
+        )
+        return int(started["pid"])
+
+    def end(self, pid: int, within_s: float) -> Done:
+        """Wait for a command that was begun; MachineFailed when it takes too long."""
+        began = time.monotonic()
+        while True:
+            status = self._ask("guest-exec-status", pid=pid)
+            took = time.monotonic() - began
+            if status["exited"]:
+                out, err = (
+                    base64.b64decode(status.get(key, "")).decode(errors="replace")
+                    for key in ("out-data", "err-data")
+                )
+                return Done(status.get("exitcode", 128), out, err, took)
+            if took > within_s:
+                raise MachineFailed(f"{self.name}: a command ran longer than {within_s:.0f} s")
+            time.sleep(0.2)
+
+    def run(self, command: str, within_s: float = 120, *, check: bool = True) -> Done:
+        """Run a shell command in it."""
+        done = self.end(self.begin(command), within_s)
+        if check and done.status:
+            raise MachineFailed(
+                f"{self.name}: `{command}` failed ({done.status}):\n{done.out}{done.err}".rstrip()
+            )
+        return done
+
+    def set_link(self, cable: int, *, up: bool) -> None:
+        """Plug a cable of it in, or pull it out: the guest sees its carrier come or go."""
+        monitor = _Json(self._path("qmp"))
+        try:
+            deadline = time.monotonic() + 60
+            monitor.receive(deadline)
+            for command, arguments in (
+                ("qmp_capabilities", {}),
+                ("set_link", {"name": f"cable{cable}", "up": up}),
+            ):
+                monitor.send(execute=command, arguments=arguments)
+                answer = monitor.receive(deadline)
+                while "event" in answer:
+                    answer = monitor.receive(deadline)
+                if "error" in answer:
+                    raise MachineFailed(f"{self.name}: {command}: {answer['error']['desc']}")
+        finally:
+            monitor.close()
