@@ -144,6 +144,8 @@ def start(check: Check) -> Figures:
             raise MachineFailed(f"{vm.name}: {done.err}\n{measure.journal(vm)[-1500:]}")
 
     check.together(one, check.hosts)
+    for vm in check.hosts:
+        measure.serve(vm)
     lines = check.hosts[0].run("grep -c . /etc/mrcd/mrcd.toml").out.strip()
     return {"configuration_lines": int(lines)}
 
@@ -178,7 +180,6 @@ def reach(check: Check) -> Figures:
 def throughput(check: Check) -> Figures:
     """One TCP connection over mrc0."""
     one, other = check.hosts
-    measure.serve(other)
     flow = measure.end_flow(measure.begin_flow(one, other.machine.address, 10))
     assert flow.bytes > 0, "iperf3 moved nothing"
     return flow.figures()
