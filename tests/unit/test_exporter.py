@@ -142,7 +142,8 @@ def test_broken_scrape_is_logged_and_the_next_one_works(
 
     assert asyncio.run(main()) == ("", "HTTP/1.1 200 OK")
     assert [(call.method_name, call.args) for call in said.calls] == [
-        ("error", ("metrics.failed",))
+        ("info", ("metrics.serving",)),
+        ("error", ("metrics.failed",)),
     ]
 
 

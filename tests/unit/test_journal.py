@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,6 +79,8 @@ def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TextIO]:
         found = os.fstat(file.fileno())
         monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
         yield file
+    structlog.reset_defaults()  # other tests log, too, and this file is closed
+    logging.root.handlers.clear()
 
 
 def said(stream: TextIO) -> str:
