@@ -7,6 +7,7 @@ other end, mrc0p, where the spray program is (docs/architecture.md).
 
 from __future__ import annotations
 
+import os
 from ipaddress import ip_interface
 from pathlib import Path
 
@@ -42,7 +43,9 @@ async def ensure(nl: Netlink, config: Config, records: Path) -> bytes:
             await nl.set_link(interface, mtu=config.mtu)
     else:
         pins.record(records, "device", name)
-        await nl.create_veth(name, link, mtu=config.mtu)
+        # With addresses of ours: udev replaces the kernel's random ones a moment later
+        # (MACAddressPolicy=persistent), and mrc0 would not take what is delivered to the old one.
+        await nl.create_veth(name, link, mtu=config.mtu, mac=_random(), peer_mac=_random())
         for cidr in given(records, name):
             _forget(records, name, cidr)  # they went with an interface that somebody removed
     await _prepare(nl, name, link)
@@ -50,6 +53,11 @@ async def ensure(nl: Netlink, config: Config, records: Path) -> bytes:
     if not there:
         log.info("interface.created", interface=name, mtu=config.mtu)
     return (await nl.links())[name].mac
+
+
+def _random() -> bytes:
+    """A link-layer address: unicast, locally administered."""
+    return bytes((os.urandom(1)[0] & 0xFC | 0x02, *os.urandom(5)))
 
 
 async def _prepare(nl: Netlink, name: str, link: str) -> None:

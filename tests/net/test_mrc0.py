@@ -47,6 +47,14 @@ def test_ping(shared_lab: Lab, address: str) -> None:
     assert "20 received" in output
 
 
+@pytest.mark.parametrize("name", ["mrc0", "mrc0p"])
+def test_link_layer_addresses_are_chosen_by_us(shared_lab: Lab, name: str) -> None:
+    """udev gives interfaces with random ones others, which mrcd would not know of."""
+    chosen = "3"  # NET_ADDR_SET
+    kind = shared_lab.run("h1", "cat", f"/sys/class/net/{name}/addr_assign_type")
+    assert kind.strip() == chosen
+
+
 @BOTH
 def test_tcp_transfer_both_ways(shared_lab: Lab, address: str) -> None:
     transfer(shared_lab, "h1", "h2", address)
