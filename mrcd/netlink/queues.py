@@ -3,10 +3,27 @@
 
 from __future__ import annotations
 
+from pyroute2.netlink.rtnl.tcmsg import sched_bpf
+
 from mrcd.netlink.connection import Connection, trying
 
 _CLSACT_PARENT = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
 _ETH_P_ALL = 0x0003
+
+
+def _extend_bpf() -> None:
+    """What pyroute2 0.9.7 does not know of linux/pkt_cls.h: which program a filter is."""
+    known = {name for name, _ in sched_bpf.options.nla_map}
+    if "TCA_BPF_ID" not in known:
+        sched_bpf.options.nla_map = (
+            *sched_bpf.options.nla_map,
+            ("TCA_BPF_FLAGS_GEN", "uint32"),
+            ("TCA_BPF_TAG", "hex"),
+            ("TCA_BPF_ID", "uint32"),
+        )
+
+
+_extend_bpf()
 
 
 class Queues(Connection):
