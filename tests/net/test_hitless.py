@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -655,6 +656,6 @@ def test_configuration_by_mrcctl(three: Lab, tmp_path: Path) -> None:
     assert qps_with(three, "h2") == before
 
     wrong = tmp_path / "wrong.toml"
-    wrong.write_text(shown.read_text().replace("mpr = 2048", "mpr = 3"))
+    wrong.write_text(re.sub(r"\bmpr = \d+", "mpr = 3", shown.read_text()))
     assert mrcctl(three.name, "h1", "config", "apply", str(wrong)).returncode == 2
     assert qps_with(three, "h2") == before
