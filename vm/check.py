@@ -200,8 +200,8 @@ def silence_plane(check: Check) -> Figures:
     fault = "mrcctl lab fault --name vm p0"
     return _plane_dies(
         check,
-        lambda: check.switches.run(f"{fault} blackhole"),
-        lambda: check.switches.run(f"{fault} clear"),
+        lambda: check.switches.run(f"{fault} blackhole", 300),
+        lambda: check.switches.run(f"{fault} clear", 300),
     )
 
 

@@ -202,6 +202,7 @@ class Vm:
     def end(self, pid: int, within_s: float) -> Done:
         """Wait for a command that was begun; MachineFailed when it takes too long."""
         began = time.monotonic()
+        pause_s = 0.2
         while True:
             status = self._ask("guest-exec-status", pid=pid)
             took = time.monotonic() - began
@@ -213,7 +214,8 @@ class Vm:
                 return Done(status.get("exitcode", 128), out, err, took)
             if took > within_s:
                 raise MachineFailed(f"{self.name}: a command ran longer than {within_s:.0f} s")
-            time.sleep(0.2)
+            time.sleep(pause_s)
+            pause_s = min(2.0, pause_s * 1.2)  # the agent logs every question
 
     def run(self, command: str, within_s: float = 120, *, check: bool = True) -> Done:
         """Run a shell command in it."""
