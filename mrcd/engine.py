@@ -41,7 +41,7 @@ DRAIN_S = 5.0
 """A drain does not wait longer for what is outstanding: a peer may be dead."""
 _DRAIN_LOOK_S = 0.02
 REMEMBER_S = 0.05
-"""Changes of sessions are written down together, at most so late."""
+"""A change of sessions is written down at once, those that follow it together, so much later."""
 
 _HOST = ABI.structs["mrc_host"]
 
@@ -73,6 +73,7 @@ class Engine:
         self._peers: Peers | None = None  # until there are sessions
         self._endpoint: Endpoint | None = None  # as long
         self._remembering: asyncio.TimerHandle | None = None
+        self._remembered_s = 0.0
         self._surveying: asyncio.Task[None] | None = None
         self.datapath: Datapath
         self.table: QpTable
@@ -372,13 +373,15 @@ class Engine:
 
     def _sessions_changed(self) -> None:
         if self._remembering is None:
-            self._remembering = self._loop.call_later(REMEMBER_S, self.remember)
+            due = max(self._loop.time(), self._remembered_s + REMEMBER_S)
+            self._remembering = self._loop.call_at(due, self.remember)
 
     def remember(self) -> None:
         """Write down what a restart needs to resume the sessions."""
         if self._remembering is not None:
             self._remembering.cancel()
             self._remembering = None
+        self._remembered_s = self._loop.time()
         maps = bpfsys.map_id(self.datapath.maps["qps"])
         try:
             sessions.save(self._state_dir, maps, self.endpoint.update_id, self.peers.memories)
