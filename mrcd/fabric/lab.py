@@ -180,7 +180,7 @@ def _start_daemons(plan: Topology) -> None:
                 return f"mrcd of {host} ended with status {status}\n{_log_tail(name, host)}"
         return None
 
-    deadline_s = 30.0 + 3 * len(running)
+    deadline_s = 60.0 + 3 * len(running)
     missing, reason = asyncio.run(reach.wait(plan, deadline_s, alive))
     if reason is not None:
         raise LabFailed(reason)
