@@ -195,8 +195,8 @@ def back(made: RunningLab) -> None:
 def measure(made: RunningLab, loser: str, kind: str) -> Figures:
     other = "h2" if loser == "h1" else "h1"
     number = {"h1": 1, "h2": 2}[loser]
-    mask = Map(state.places(made.name, loser).bpffs, "host", "mrc_host")
-    ports = Map(state.places(made.name, other).bpffs, "balances", "mrc_balance")
+    mask = Map(lab_hosts.maps_of(made.name, loser), "host", "mrc_host")
+    ports = Map(lab_hosts.maps_of(made.name, other), "balances", "mrc_balance")
     switch, port = made.namespace(f"p{PLANE}t0-{number}"), "port1"
     figures = Figures()
 

@@ -23,6 +23,7 @@ from tests.bench import path_states, stream
 from tests.bench.counters import Interfaces, Watch
 from tests.bench.metrics import S, imbalance
 from tests.bench.soak_traffic import Verdict
+from tests.net.lab_hosts import maps_of
 
 _EVERY_S = 0.2
 _LOOKUP_AND_DELETE = 21
@@ -154,7 +155,7 @@ def rings(name: str, deadline_s: float) -> Iterator[Verdict]:
         yield _within(
             deadline_s, f"{host} has nothing outstanding", functools.partial(_busy, name, host)
         )
-        folder = state.places(name, host).bpffs
+        folder = maps_of(name, host)
         for ring in ("tx_free", "rx_free"):
             free, total = _free_slots(folder / ring)
             detail = f"{len(free)} of {total} free, {len(set(free))} different"

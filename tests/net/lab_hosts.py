@@ -33,6 +33,12 @@ def socket_of(name: str, host: str) -> Path:
     return state.places(name, host).socket
 
 
+def maps_of(name: str, host: str) -> Path:
+    """Where the maps of a host's data path are pinned."""
+    (layout,) = state.places(name, host).bpffs.glob("layout-*")
+    return layout
+
+
 def status(name: str, host: str) -> Status | None:
     """What the host's mrcd says of itself; None when it does not answer."""
     try:

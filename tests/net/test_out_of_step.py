@@ -12,7 +12,7 @@ import pytest
 from mrcd import bpfsys
 from mrcd.abi import ABI
 from mrcd.fabric import state
-from tests.net.lab_hosts import eventually, ok
+from tests.net.lab_hosts import eventually, maps_of, ok
 from tests.net.traffic import transfer
 
 Lab = Any  # conftest.RunningLab
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(120)  # daemons are started, which compile, on 
 def run_ahead(name: str, host: str, packets: int) -> None:
     """As a damaged PSN and a gap given up would: the host expects PSNs that were never sent."""
     kind = ABI.structs["mrc_rx"]
-    handle = bpfsys.get(state.places(name, host).bpffs / "rxs")
+    handle = bpfsys.get(maps_of(name, host) / "rxs")
     try:
         for qp in range(QPS):
             key = struct.pack("=I", qp)
