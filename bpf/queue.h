@@ -23,17 +23,9 @@
 #define QUEUE_PASS 0
 #define QUEUE_DROP 1
 
-static __always_inline int too_long(const struct mrc_tx *tx, const struct mrc_host *h)
-{
-	return tx->queue_rtt_ns > tx->min_rtt_ns + h->queue_target_ns &&
-	       bpf_ktime_get_ns() - tx->queue_at_ns < QUEUE_FRESH_NS;
-}
-
 /* Remember that the flow with these ports speaks ECN. */
-static __always_inline void flow_marked(struct mrc_balance *b, u64 flow)
+static __always_inline void flow_marked(struct mrc_balance *b, u64 flow, u64 now)
 {
-	u64 now = bpf_ktime_get_ns();
-
 	if (now - b->ecn_ns > ECN_FORGET_NS) {
 		b->ecn_ns = now;
 		b->ecn_flows = 0;
@@ -42,9 +34,12 @@ static __always_inline void flow_marked(struct mrc_balance *b, u64 flow)
 	count(MRC_C_TX_CE);
 }
 
-/* Mark the inner packet, or say that it should be dropped. Changes the skb's data in place. */
-static __always_inline int signal_queue(struct __sk_buff *skb, struct mrc_tx *tx,
-					struct mrc_balance *b)
+/*
+ * If the queues are too long, mark the inner packet or say that it should be
+ * dropped. Changes the skb's data in place.
+ */
+static __always_inline int signal_queue(struct __sk_buff *skb, const struct mrc_host *h,
+					struct mrc_tx *tx, struct mrc_balance *b)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	__u8 *ip = data + MRC_ETH_LEN;
@@ -52,6 +47,11 @@ static __always_inline int signal_queue(struct __sk_buff *skb, struct mrc_tx *tx
 	__be16 *check;
 	u64 now, flow;
 
+	if (tx->queue_rtt_ns <= tx->min_rtt_ns + h->queue_target_ns)
+		return QUEUE_PASS;
+	now = bpf_ktime_get_ns();
+	if (now - tx->queue_at_ns >= QUEUE_FRESH_NS)
+		return QUEUE_PASS;
 	if (data + MRC_ETH_LEN + MRC_IP6_LEN + 4 > end) /* as long as IPv4 and TCP are, too */
 		return QUEUE_PASS;
 	if (skb->protocol == bpf_htons(MRC_ETH_P_IP)) {
@@ -68,7 +68,7 @@ static __always_inline int signal_queue(struct __sk_buff *skb, struct mrc_tx *tx
 			sum = (sum & 0xffff) + (sum >> 16);
 			*check = bpf_htons(~sum);
 			ip[1] |= 3;
-			flow_marked(b, flow);
+			flow_marked(b, flow, now);
 			return QUEUE_PASS;
 		}
 	} else {
@@ -78,14 +78,13 @@ static __always_inline int signal_queue(struct __sk_buff *skb, struct mrc_tx *tx
 		flow = 1ull << ((ports ^ ports >> 16) & 63);
 		if (ip[1] & 0x30) {
 			ip[1] |= 0x30;
-			flow_marked(b, flow);
+			flow_marked(b, flow, now);
 			return QUEUE_PASS;
 		}
 	}
 	/* Acknowledgements carry no window worth shrinking. */
 	if (skb->len < CFG_MTU / 2 || (b->ecn_flows & flow))
 		return QUEUE_PASS;
-	now = bpf_ktime_get_ns();
 	if (now < tx->early_ns)
 		return QUEUE_PASS;
 	tx->early_ns = now + EARLY_DROP_GAP_NS;

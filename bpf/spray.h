@@ -78,7 +78,7 @@ int mrc_spray(struct __sk_buff *skb)
 		return spray_drop(MRC_C_DROP_NOT_READY);
 	if (tx->next - tx->una >= q->mpr)
 		return spray_drop(MRC_C_DROP_WINDOW);
-	if (too_long(tx, h) && signal_queue(skb, tx, b) == QUEUE_DROP)
+	if (signal_queue(skb, h, tx, b) == QUEUE_DROP)
 		return spray_drop(MRC_C_DROP_EARLY);
 
 	/* keep a copy */

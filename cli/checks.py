@@ -14,7 +14,6 @@ from typing import Literal
 
 State = Literal["ok", "warn", "wrong", "unknown"]
 
-CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_SYS_ADMIN": 21, "CAP_BPF": 39}
 OPTIONS = (
     "BPF_SYSCALL",
     "BPF_JIT",
@@ -51,7 +50,7 @@ class Facts:
     """What was found on this machine."""
 
     uid: int
-    capabilities: int  # effective, a bit each
+    lacking: tuple[str, ...]  # capabilities that mrcd needs and this process has not
     kernel: str
     distribution: str  # ID of os-release
     headers: bool
@@ -100,7 +99,7 @@ def version(kernel: str) -> tuple[int, int]:
 
 def privileges(facts: Facts) -> Finding:
     """Root or its capabilities, and what containers take away from it."""
-    missing = [name for name, bit in CAPABILITIES.items() if not facts.capabilities >> bit & 1]
+    missing = facts.lacking
     if not missing:
         return _ok("privileges", f"uid {facts.uid} with all capabilities that mrcd needs")
     if facts.uid != 0:

@@ -21,8 +21,9 @@ import msgspec
 
 from cli.exits import CommandError, NotPermitted, Unreachable
 from cli.options import DEFAULT_SOCKET
-from cli.refused import INTERFACE, refused
+from cli.refused import refused
 from mrcd.model import (
+    INTERFACE,
     ChangesReply,
     ConfigReply,
     ConnectionsReply,

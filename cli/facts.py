@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from cli.checks import Facts, Nic
 from cli.client import Client
 from cli.exits import CommandError
-from mrcd import bpfsys, config
+from mrcd import bpfsys, capabilities, config
 from mrcd.netlink import Netlink, NetlinkFailed
+from mrcd.pins import is_bpffs
 
 if TYPE_CHECKING:
     from mrcd.config import Config
@@ -52,13 +53,13 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
     mrc0 = found.mrc0.name if found else "mrc0"
     return Facts(
         uid=os.geteuid(),
-        capabilities=_capabilities(),
+        lacking=tuple(capabilities.lacking()),
         kernel=release,
         distribution=_distribution(),
         headers=_headers(Path("/lib/modules", release)),
         bcc=importlib.util.find_spec("bcc") is not None,
         filesystems=frozenset(line.split()[-1] for line in _lines("/proc/filesystems")),
-        bpffs=_in_bpffs(pins),
+        bpffs=is_bpffs(pins),
         pins=str(pins),
         jit=_number(PROC_SYS / "core/bpf_jit_enable"),
         options=_options(release),
@@ -96,11 +97,6 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _capabilities() -> int:
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)", _text("/proc/self/status"), re.MULTILINE)
-    return int(found[1], 16) if found else 0
-
-
 def _distribution() -> str:
     found = re.search(r'^ID="?([a-z-]+)', _text("/etc/os-release"), re.MULTILINE)
     return found[1] if found else ""
@@ -111,17 +107,6 @@ def _headers(modules: Path) -> bool:
     return (modules / "build/include/generated/autoconf.h").exists() and any(
         (modules / part / "include/linux/kconfig.h").exists() for part in ("build", "source")
     )
-
-
-def _in_bpffs(folder: Path) -> bool:
-    """The mount with the longest matching target counts."""
-    best, kind = "", ""
-    for line in _lines("/proc/self/mounts"):
-        _source, target, fstype, *_ = line.split()
-        inside = str(folder) == target or str(folder).startswith(target.rstrip("/") + "/")
-        if inside and len(target) >= len(best):
-            best, kind = target, fstype
-    return kind == "bpf"
 
 
 def _options(release: str) -> dict[str, str]:
@@ -150,12 +135,6 @@ def _daemon(socket: str) -> Status | None:
             return client.status()
     except CommandError:
         return None
-
-
-def _cpus(path: str) -> str:
-    """A list of CPUs; the kernel says "(null)" for none."""
-    text = _text(path).strip()
-    return "" if text == "(null)" else text
 
 
 def _ipv4(name: str) -> int | None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
 DEFAULT_SOCKET = "/run/mrcd/mrcd.sock"
@@ -23,6 +25,23 @@ def complete_peer(ctx: click.Context, _parameter: click.Parameter, typed: str) -
     except CommandError:
         return []
     return [name for name in names if name.startswith(typed)]
+
+
+def probe_options(command: Callable[..., None]) -> Callable[..., None]:
+    """--plane and --count of a command that sends EV probes."""
+    for parameter in (
+        click.option(
+            "--count",
+            type=click.IntRange(1, 100),
+            default=10,
+            show_default=True,
+            metavar="N",
+            help="Probes of each path.",
+        ),
+        click.option("--plane", type=int, metavar="N", help="Only the paths of this plane."),
+    ):
+        command = parameter(command)
+    return command
 
 
 peer_option = click.option(

@@ -9,7 +9,7 @@ import click
 
 from cli.client import Client
 from cli.exits import FAILED
-from cli.options import HELP_NAMES, complete_peer, json_option, peer_option
+from cli.options import HELP_NAMES, complete_peer, json_option, peer_option, probe_options
 from cli.render import BAD, GOOD, WARN, colour, micros, print_json, print_json_line, table
 from mrcd.model import DeniedInfo, PathEvent, PathInfo, PathProbe
 
@@ -50,15 +50,7 @@ def list_(
 
 @path.command()
 @click.argument("peer", shell_complete=complete_peer)
-@click.option("--plane", type=int, metavar="N", help="Only the paths of this plane.")
-@click.option(
-    "--count",
-    type=click.IntRange(1, 100),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Probes of each path.",
-)
+@probe_options
 @json_option
 @click.pass_context
 def probe(ctx: click.Context, peer: str, plane: int | None, count: int, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import click
 
 from cli.client import Client
 from cli.exits import FAILED, NoSuchObject
-from cli.options import complete_peer, json_option
+from cli.options import complete_peer, json_option, probe_options
 from cli.path import render_probes
 from cli.render import BAD, GOOD, Cell, micros, print_json, table
 from mrcd.model import PathProbe, PeerInfo
@@ -20,15 +20,7 @@ from mrcd.model import PathProbe, PeerInfo
 @click.command()
 @click.argument("peer", shell_complete=complete_peer)
 @click.option("--all-paths", is_flag=True, help="A row for each path instead of each plane.")
-@click.option("--plane", type=int, metavar="N", help="Only the paths of this plane.")
-@click.option(
-    "--count",
-    type=click.IntRange(1, 100),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Probes of each path.",
-)
+@probe_options
 @json_option
 @click.pass_context
 def ping(

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from cli.exits import BadConfiguration, BadElement, CommandError, NoSuchObject, NotPermitted
-
-INTERFACE = "io.mrcd.Control"
+from mrcd.model import INTERFACE
 
 
 def refused(error: str, parameters: bytes, path: str) -> CommandError:

@@ -118,11 +118,8 @@ class Attachment:
             return False
         fd = self._dp.programs[hook.program]
         if there.program != bpfsys.prog_info(fd).ident:
-            link = bpfsys.get(path)
-            try:
+            with bpfsys.opened(path) as link:
                 bpfsys.update_link(link, fd)
-            finally:
-                os.close(link)
         return True
 
     def _create(self, hook: Hook, attach: int, *, flags: int, what: str) -> None:
@@ -196,11 +193,8 @@ def _pinned(path: Path) -> LinkInfo | None:
 
 def _detach(path: Path) -> None:
     """Take off what a pinned link of ours holds, and wait until it is off."""
-    fd = bpfsys.get(path)
-    try:
-        bpfsys.detach_link(fd)
-    finally:
-        os.close(fd)
+    with bpfsys.opened(path) as link:
+        bpfsys.detach_link(link)
     path.unlink()
 
 

@@ -8,6 +8,7 @@ on file descriptors. Source: include/uapi/linux/bpf.h of Linux 6.1 and later.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -153,6 +154,16 @@ def get(path: Path) -> int:
     """Open a pinned object; returns its descriptor."""
     name = ctypes.create_string_buffer(os.fsencode(path) + b"\0")
     return _bpf(OBJ_GET, struct.pack("=QII", _address(name), 0, 0), f"open {path}")
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """The file descriptor of a pinned object, closed at the end."""
+    fd = get(path)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def lookup(map_fd: int, key: bytes, value_size: int) -> bytes | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import socket as Socket
@@ -31,6 +30,7 @@ from mrcd.notify import Notifier
 from mrcd.reconfigure import diff as differences
 from mrcd.reconfigure import needs_restart
 from mrcd.report import Report
+from mrcd.tasks import Tasks
 
 if TYPE_CHECKING:
     from mrcd.exporter import Exporter
@@ -69,7 +69,7 @@ class Daemon:
         self._restarted: asyncio.Future[None] | None = None
         self._former: Config | None = None  # returns unless the running one is confirmed
         self._return: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(self._failed)
         self._engine: Engine
         self._report: Report | None = None
         self._exporter: Exporter | None = None
@@ -100,8 +100,8 @@ class Daemon:
                     await stack.enter_async_context(server)
                     await self._expose()
                     stack.push_async_callback(self._hide)
-                    stack.push_async_callback(self._cancel_tasks)
-                    self._spawn(self._feed_watchdog())
+                    stack.push_async_callback(self._tasks.cancel)
+                    self._tasks.spawn(self._feed_watchdog())
                     self._ready()
                     await self._serve()
                 finally:
@@ -190,9 +190,8 @@ class Daemon:
 
     def _ready(self) -> None:
         self._engine.made = False
-        host, peers = self._config.host.name, len(self._config.peers)
-        log.info("daemon.ready", host=host, peers=peers)
-        self._notifier.ready(f"host {host}, {peers} peers")
+        log.info("daemon.ready", host=self._config.host.name, peers=len(self._config.peers))
+        self._ready_again()
 
     async def _feed_watchdog(self) -> None:
         """Feed it only while the programs of the clock really run: they move a number on."""
@@ -240,7 +239,7 @@ class Daemon:
 
     def reload(self) -> None:
         """SIGHUP: apply the configuration file as it is now."""
-        self._spawn(self._reload())
+        self._tasks.spawn(self._reload())
 
     async def _reload(self) -> None:
         self._notifier.reloading()
@@ -295,7 +294,7 @@ class Daemon:
             self._return = None
 
     def _return_to_former(self) -> None:
-        self._spawn(self._take_former())
+        self._tasks.spawn(self._take_former())
 
     async def _take_former(self) -> None:
         async with self._changing:
@@ -335,21 +334,3 @@ class Daemon:
             raise
         finally:
             self._follow()
-
-    # ---- tasks
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("daemon.failed", error=str(error), exc_info=error)
-            self._failed(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-
-    async def _cancel_tasks(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)

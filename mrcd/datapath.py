@@ -20,9 +20,9 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from mrcd import bpfsys
+from mrcd import bpfsys, loader
 from mrcd.abi import ABI, COUNTERS
-from mrcd.loader import MAPS, PROGRAMS, TAILS, Sizes
+from mrcd.loader import MAPS, PROGRAMS, Sizes
 from mrcd.model import TcKind, XdpMode
 from mrcd.wire import Struct
 
@@ -107,12 +107,7 @@ class Datapath:
 
     def point_tails(self) -> None:
         """Make the open programs those that others end in."""
-        for name, place in TAILS.items():
-            bpfsys.update(
-                self.maps["tails"],
-                struct.pack("=I", place),
-                struct.pack("=I", self.programs[name]),
-            )
+        loader.point_tails(self.maps, self.programs)
 
     def _check_layouts(self) -> None:
         """The kernel's value sizes must be the headers' struct sizes."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mrcd import adoption, bpfsys, mrc0, pins, sessions, tuning
@@ -34,6 +34,7 @@ from mrcd.planes import Planes, find_planes
 from mrcd.qptable import QpTable
 from mrcd.sizes import Sizes
 from mrcd.survey import Survey
+from mrcd.tasks import Tasks
 
 log = get_logger()
 
@@ -66,7 +67,7 @@ class Engine:
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._stack = contextlib.AsyncExitStack()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(on_failure)
         self._routes: dict[str, int] = {}
         self._mac = bytes(6)
         self._path_log = PathLog()
@@ -155,8 +156,8 @@ class Engine:
         await self._start_sessions(told)
         for prefix in dropped:
             await nl.delete_route(prefix, dev=config.mrc0.name)
-        self._spawn(planes.follow())
-        self._stack.push_async_callback(self._cancel_tasks)
+        self._tasks.spawn(planes.follow())
+        self._stack.push_async_callback(self._tasks.cancel)
         self._start_survey()
         await self._remove_strays(attachment, wanted, code)
 
@@ -242,7 +243,7 @@ class Engine:
             secrets.randbits(64),
             self.planes.set_health,
         )
-        self._surveying = self._spawn(self.survey.follow())
+        self._surveying = self._tasks.spawn(self.survey.follow())
 
     async def _remove_strays(self, attachment: Attachment, wanted: list[Hook], code: Path) -> None:
         """Remove what earlier data paths left that this one does not use."""
@@ -393,7 +394,7 @@ class Engine:
         self.denials.apply(peer.name)
         if self._routes.get(peer.name) != mtu:
             self._routes[peer.name] = mtu
-            self._spawn(self._route_peer(peer, mtu))
+            self._tasks.spawn(self._route_peer(peer, mtu))
 
     async def _route_peer(self, peer: Peer, mtu: int) -> None:
         for prefix in peer.allowed:
@@ -423,25 +424,6 @@ class Engine:
         log.error("tick.failed", error=str(error))
         failure = DatapathError(f"the clock program cannot be run: {error}")
         self._loop.call_soon_threadsafe(self._on_failure, failure)
-
-    # ---- tasks
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("daemon.failed", error=str(error), exc_info=error)
-            self._on_failure(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-
-    async def _cancel_tasks(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def _moved(peer: Peer, other: Peer | None) -> bool:

@@ -111,9 +111,14 @@ def load(
     module = _compile(sizes)
     maps = {name: int(module[name].map_fd) for name in MAPS}
     programs, report = _load_programs(module, {}, xdp_frags=xdp_frags)
+    point_tails(maps, programs)
+    return maps, programs, report
+
+
+def point_tails(maps: Mapping[str, int], programs: Mapping[str, int]) -> None:
+    """Make these programs those that others end in."""
     for name, place in TAILS.items():
         bpfsys.update(maps["tails"], struct.pack("=I", place), struct.pack("=I", programs[name]))
-    return maps, programs, report
 
 
 def load_over(

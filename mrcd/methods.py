@@ -8,7 +8,7 @@ asyncvarlink builds the interface from the annotations and needs the types thems
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from mrcd.config import ConfigError
 from mrcd.denials import CutsOff, NotDenied
 from mrcd.denylist import NoSuchElement
 from mrcd.model import (
+    INTERFACE,
     SCHEMA_VERSION,
     ChangesReply,
     ConfigChanges,
@@ -50,7 +51,6 @@ from mrcd.model import (
 )
 from mrcd.ports import LastPlane
 from mrcd.refusals import (
-    INTERFACE,
     BadConfig,
     BadElement,
     Internal,
@@ -140,6 +140,17 @@ class Source(Protocol):
 
     def config_confirm(self) -> None:
         """Keep what was applied. Raises CannotApply when nothing waits."""
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Tell the caller what is wrong with a configuration, or why it cannot be applied."""
+    try:
+        yield
+    except ConfigError as error:
+        raise BadConfig({"problems": [*error.problems]}) from error
+    except CannotApply as error:
+        raise NotApplicable(reason=str(error)) from error
 
 
 class Control(VarlinkInterface, name=INTERFACE):
@@ -279,12 +290,8 @@ class Control(VarlinkInterface, name=INTERFACE):
     @varlinkmethod
     def DiffConfig(self, *, text: str) -> ChangesReply:
         """What applying a configuration (TOML) would change, and whether it needs a restart."""
-        try:
+        with _refusals():
             return {"schema_version": SCHEMA_VERSION, "diff": self._source.config_diff(text)}
-        except ConfigError as error:
-            raise BadConfig({"problems": [*error.problems]}) from error
-        except CannotApply as error:
-            raise NotApplicable(reason=str(error)) from error
 
     @writes
     @varlinkmethod
@@ -293,22 +300,16 @@ class Control(VarlinkInterface, name=INTERFACE):
         ConfirmConfig is called within so many seconds."""
         if not 0 <= confirm_s <= CONFIRM_MAX_S:
             raise InvalidParameter(parameter="confirm_s")
-        try:
+        with _refusals():
             diff = await self._source.config_apply(text, confirm_s)
-        except ConfigError as error:
-            raise BadConfig({"problems": [*error.problems]}) from error
-        except CannotApply as error:
-            raise NotApplicable(reason=str(error)) from error
         return {"schema_version": SCHEMA_VERSION, "diff": diff}
 
     @writes
     @varlinkmethod
     def ConfirmConfig(self) -> None:
         """Keep the configuration that ApplyConfig left to be confirmed."""
-        try:
+        with _refusals():
             self._source.config_confirm()
-        except CannotApply as error:
-            raise NotApplicable(reason=str(error)) from error
 
     @varlinkmethod(delay_generator=False)
     async def Monitor(self, *, interval_ms: int = 1000) -> AsyncIterator[MonitorReply]:

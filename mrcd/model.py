@@ -15,6 +15,7 @@ one or changing its meaning raises it.
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
+INTERFACE = "io.mrcd.Control"
 SCHEMA_VERSION = 1
 
 DaemonState = Literal["starting", "ok", "degraded", "stopping"]

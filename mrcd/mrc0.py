@@ -85,8 +85,7 @@ def given(records: Path, name: str) -> list[str]:
 
 def _forget(records: Path, name: str, cidr: str) -> None:
     interface = ip_interface(cidr)
-    bits = interface.network.prefixlen
-    pins.forget(records, "address", f"{name}~{interface.ip.packed.hex()}~{bits}")
+    pins.forget_given(records, "address", name, interface.ip, interface.network.prefixlen)
 
 
 async def give_addresses(nl: Netlink, config: Config, records: Path) -> None:

@@ -37,7 +37,7 @@ def prepare(folder: Path) -> None:
     """Make `folder` an empty folder of a bpffs, mounting one over it where there is none."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not _is_bpffs(folder):
+        if not is_bpffs(folder):
             netns.mount_bpffs(folder)
     except OSError as error:
         raise PinError(
@@ -63,7 +63,7 @@ def owned(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _is_bpffs(folder: Path) -> bool:
+def is_bpffs(folder: Path) -> bool:
     """Whether a path lies in a bpffs: the mount with the longest matching target counts."""
     best, kind = "", ""
     resolved = str(folder.resolve())
@@ -93,7 +93,18 @@ def record_given(
     folder: Path, kind: str, name: str, address: IPv4Address | IPv6Address, bits: int
 ) -> None:
     """Remember an address or route that interface `name` was given; read by `given`."""
-    record(folder, kind, f"{name}~{address.packed.hex()}~{bits}")
+    record(folder, kind, _given(name, address, bits))
+
+
+def forget_given(
+    folder: Path, kind: str, name: str, address: IPv4Address | IPv6Address, bits: int
+) -> None:
+    """The opposite of `record_given`."""
+    forget(folder, kind, _given(name, address, bits))
+
+
+def _given(name: str, address: IPv4Address | IPv6Address, bits: int) -> str:
+    return f"{name}~{address.packed.hex()}~{bits}"
 
 
 def given(entry: str) -> tuple[str, str]:

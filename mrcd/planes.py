@@ -149,21 +149,21 @@ class Planes:
 
     async def _resolve_once(self, plane: Plane) -> None:
         if plane.link.up and plane.link.carrier:
-            mac = await self._nl.resolve_neighbor(
-                plane.link.name, self._gateway(plane), GATEWAY_WAIT_S
-            )
-            if mac is not None:
-                self._set_gateway(plane, mac)
+            await self._resolve(plane)
         if plane.gateway_mac is None:
             self._keep_resolving(plane)
 
+    async def _resolve(self, plane: Plane) -> None:
+        """Ask for a gateway once."""
+        mac = await self._nl.resolve_neighbor(
+            plane.link.name, self._gateway(plane), GATEWAY_WAIT_S
+        )
+        if mac is not None:
+            self._set_gateway(plane, mac)
+
     async def _ask_again(self, plane: Plane) -> None:
         with contextlib.suppress(OSError):
-            mac = await self._nl.resolve_neighbor(
-                plane.link.name, self._gateway(plane), GATEWAY_WAIT_S
-            )
-            if mac is not None:
-                self._set_gateway(plane, mac)
+            await self._resolve(plane)
 
     def _keep_resolving(self, plane: Plane) -> None:
         """Go on asking for a gateway until it answers."""
@@ -176,11 +176,7 @@ class Planes:
                     if not (plane.link.up and plane.link.carrier):
                         return  # the link's next change asks again
                     with contextlib.suppress(OSError):
-                        mac = await self._nl.resolve_neighbor(
-                            plane.link.name, self._gateway(plane), GATEWAY_WAIT_S
-                        )
-                        if mac is not None:
-                            self._set_gateway(plane, mac)
+                        await self._resolve(plane)
             finally:
                 del self._resolving[plane.index]
 

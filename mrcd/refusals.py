@@ -7,7 +7,7 @@ annotations and needs the types themselves.
 
 from asyncvarlink import TypedVarlinkErrorReply
 
-INTERFACE = "io.mrcd.Control"
+from mrcd.model import INTERFACE
 
 
 class NoSuchPeer(TypedVarlinkErrorReply, interface=INTERFACE):

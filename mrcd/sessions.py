@@ -9,12 +9,12 @@ error: the sessions it should have held begin anew.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from mrcd import statefile
 from mrcd.handshake import Memory
 from mrcd.log import get_logger
 
@@ -75,7 +75,5 @@ def load(folder: Path, maps: int) -> Saved:
 
 def save(folder: Path, maps: int, update_id: int, sessions: Mapping[str, Memory]) -> None:
     """Replace the file in one step. It need not survive a power cut: the maps do not."""
-    path = folder / NAME
-    draft = path.with_suffix(".new")
-    draft.write_bytes(encode(Saved(VERSION, boot_id(), maps, update_id, dict(sessions))))
-    os.replace(draft, path)
+    saved = Saved(VERSION, boot_id(), maps, update_id, dict(sessions))
+    statefile.replace(folder / NAME, encode(saved), durable=False)

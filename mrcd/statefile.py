@@ -21,12 +21,17 @@ class Unreadable(Exception):
 
 def write(path: Path, content: object) -> None:
     """Replace the file; OSError says what failed, and then the old one is still there."""
-    text = json.dumps(content, indent=1) + "\n"
+    replace(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """The same with bytes. `durable`: also a power cut leaves the old or the new content."""
     draft = path.with_suffix(".new")
-    with draft.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    with draft.open("wb") as file:
+        file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     draft.replace(path)
 
 

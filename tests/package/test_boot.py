@@ -90,8 +90,6 @@ class Machine:
 @pytest.fixture(scope="module")
 def machine(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """The machine, mrcd installed and configured, in the place of a lab's host."""
-    if not (ROOT / "mrcd" / "notify.py").exists():
-        pytest.skip("the daemon does not tell systemd yet that it is ready: mrcd/notify.py")
     name = f"b{os.getpid()}"
     scratch = tmp_path_factory.mktemp("machine")
     lab.up(description.generate(name=name), daemons=False)

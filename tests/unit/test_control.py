@@ -17,7 +17,7 @@ import pytest
 
 from mrcd import log
 from mrcd.control import ControlError, ControlServer
-from mrcd.refusals import INTERFACE
+from mrcd.model import INTERFACE
 from tests.unit.control_double import FakeSource
 
 DEADLINE_S = 10

@@ -81,11 +81,13 @@ IMPURE_LIBRARIES = {
 CLI_MAY_IMPORT = {"mrcd", "mrcd.model"}
 CLI_MAY_IMPORT_LATE = CLI_MAY_IMPORT | {
     "mrcd.bpfsys",
+    "mrcd.capabilities",
     "mrcd.config",
     "mrcd.detach",
     "mrcd.fabric",
     "mrcd.netlink",
     "mrcd.paths",
+    "mrcd.pins",
 }
 
 

@@ -103,4 +103,4 @@ def test_prepare_says_where_it_failed(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_an_ordinary_file_system_is_no_bpffs(tmp_path: Path) -> None:
-    assert not pins._is_bpffs(tmp_path)
+    assert not pins.is_bpffs(tmp_path)

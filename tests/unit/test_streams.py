@@ -21,9 +21,8 @@ from mrcd.abi import ABI
 from mrcd.access import Caller
 from mrcd.control import WATCHERS_MAX, ControlServer
 from mrcd.methods import Control
-from mrcd.model import PathEvent
+from mrcd.model import INTERFACE, PathEvent
 from mrcd.pathfeed import PathFeed
-from mrcd.refusals import INTERFACE
 from tests.unit.control_double import NOBODY, FakeSource
 
 DEADLINE_S = 20

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Work in the background that belongs to somebody, who hears when it fails and ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from mrcd.log import get_logger
+
+log = get_logger()
+
+
+class Tasks:
+    """A set of running tasks. `on_failure` hears of an error that ended one; it is logged, too."""
+
+    def __init__(self, on_failure: Callable[[Exception], None]) -> None:
+        self._on_failure = on_failure
+        self._running: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """How many run."""
+        return len(self._running)
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Begin some work."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("daemon.failed", error=str(error), exc_info=error)
+            self._on_failure(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+    async def cancel(self) -> None:
+        """End all of it, and wait for that."""
+        for task in list(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
