@@ -48,10 +48,8 @@ static __always_inline struct capture_record *record_get(u32 which)
 
 /* Is this wanted? */
 static __always_inline int capture_wants(const struct mrc_capturing *c, u32 kind, u32 plane,
-					 u32 peer, u32 why)
+					 u32 peer)
 {
-	if ((why == MRC_C_SURVEY_TX || why == MRC_C_SURVEY_RX) && !(c->kinds & MRC_CAPTURE_SURVEY))
-		return 0;
 	return c->bytes && (c->kinds & kind) && (c->only_planes >> (plane & 7) & 1) &&
 	       (c->only_peer == MRC_CAPTURE_NONE || c->only_peer == peer);
 }
@@ -94,7 +92,8 @@ static __always_inline void capture_skb(struct __sk_buff *skb, u32 plane, u32 qp
 	struct capture_record *r = record_get(RECORD_OTHER);
 	u64 kept;
 
-	if (!c || !r || !capture_wants(c, MRC_CAPTURE_TX, plane, peer, why))
+	if (!c || !r || !capture_wants(c, MRC_CAPTURE_TX, plane, peer) ||
+	    (why == MRC_C_SURVEY_TX && !(c->kinds & MRC_CAPTURE_SURVEY)))
 		return;
 	kept = CAPTURE_LEN(c, skb->len);
 	if (kept < MRC_ETH_LEN || bpf_skb_load_bytes(skb, 0, r->data, kept))
@@ -111,7 +110,7 @@ static __always_inline void capture_xdp(struct xdp_md *ctx, u32 plane, u32 qp, u
 	u32 len = bpf_xdp_get_buff_len(ctx);
 	u64 kept;
 
-	if (!c || !r || !capture_wants(c, MRC_CAPTURE_TX, plane, peer, why))
+	if (!c || !r || !capture_wants(c, MRC_CAPTURE_TX, plane, peer))
 		return;
 	kept = CAPTURE_LEN(c, len);
 	if (kept < MRC_ETH_LEN || bpf_xdp_load_bytes(ctx, 0, r->data, kept))
@@ -150,12 +149,16 @@ static __always_inline void capture_arrives(struct xdp_md *ctx)
 	r->head.length = 0;
 	if (!(c->kinds & MRC_CAPTURE_RX) || len < MRC_ETH_LEN)
 		return;
+	r->head.plane = plane_of(ctx->ingress_ifindex);
+	r->head.peer = capture_peer(ctx);
+	barrier();
+	if (!capture_wants(c, MRC_CAPTURE_RX, r->head.plane, r->head.peer))
+		return;
 	kept = CAPTURE_LEN(c, len);
 	if (kept < MRC_ETH_LEN || bpf_xdp_load_bytes(ctx, 0, r->data, kept) ||
 	    bpf_xdp_load_bytes(ctx, len - sizeof(key), &key, sizeof(key)))
 		return;
-	capture_head(r, MRC_CAPTURE_RX, len, plane_of(ctx->ingress_ifindex), MRC_CAPTURE_NONE,
-		     capture_peer(ctx), 0);
+	capture_head(r, MRC_CAPTURE_RX, len, r->head.plane, MRC_CAPTURE_NONE, r->head.peer, 0);
 	r->head.key = key;
 }
 
@@ -169,34 +172,43 @@ static __always_inline int capture_arrived(u32 said)
 	if (!c || !r || !(said >> 8) || !r->head.length)
 		return said & 0xff;
 	r->head.why = (said >> 8) - 1;
-	if (!capture_wants(c, MRC_CAPTURE_RX, r->head.plane, r->head.peer, r->head.why))
+	if (r->head.why == MRC_C_SURVEY_RX && !(c->kinds & MRC_CAPTURE_SURVEY))
 		return said & 0xff;
 	kept = CAPTURE_LEN(c, r->head.length);
 	capture_send(c, r, kept);
 	return said & 0xff;
 }
 
-/* What ties a verdict to its packet: of an skb that mrc_receive has passed on, the ICRC word. */
-static __always_inline u32 capture_key(struct __sk_buff *skb)
+/*
+ * What ties a verdict to its packet: of an skb that mrc_receive has passed on,
+ * the ICRC word. 0: the packet was not wanted, as far as its mark tells (a
+ * NACK's does not say which plane it came by).
+ */
+static __always_inline u32 capture_key(struct __sk_buff *skb, const struct mrc_mark *mark)
 {
-	u32 key = 0;
+	u32 key = 0, qp = mark->qp, plane = mark->ev_hi >> (MRC_EV_PLANE_SHIFT - 16) & 7;
+	struct mrc_capturing *c = capturing_get();
+	struct mrc_qp *q = qps.lookup(&qp);
 
-	if (skb->len > sizeof(key))
+	if (!c || !q)
+		return 0;
+	if (mark->flags & MRC_MARK_NACK)
+		plane = lowest_bit(c->only_planes | 0x80);
+	if (capture_wants(c, MRC_CAPTURE_RX, plane, q->peer) && skb->len > sizeof(key))
 		bpf_skb_load_bytes(skb, skb->len - sizeof(key), &key, sizeof(key));
 	return key;
 }
 
-/* What mrc_deliver says of a packet. */
+/* What mrc_deliver says of a packet. One that finds no room is missed, but no packet is. */
 static __always_inline void capture_verdict(u32 key, u32 qp, u32 why)
 {
-	struct mrc_capturing *c = capturing_get();
 	struct capture_record *r = record_get(RECORD_OTHER);
 
-	if (!c || !r || !c->bytes || !(c->kinds & MRC_CAPTURE_RX))
+	if (!r || !key)
 		return;
 	capture_head(r, MRC_CAPTURE_VERDICT, 0, 0, qp, MRC_CAPTURE_NONE, why);
 	r->head.key = key;
-	capture_send(c, r, 0);
+	captures.ringbuf_output(r, sizeof(r->head), BPF_RB_NO_WAKEUP);
 }
 
 #else
@@ -218,7 +230,7 @@ static __always_inline int capture_arrived(u32 said)
 	return said;
 }
 
-static __always_inline u32 capture_key(struct __sk_buff *skb)
+static __always_inline u32 capture_key(struct __sk_buff *skb, const struct mrc_mark *mark)
 {
 	return 0;
 }

@@ -59,7 +59,7 @@ int mrc_deliver(struct __sk_buff *skb)
 	    in->magic1 != MRC_MARK_MAGIC1)
 		return TC_ACT_UNSPEC;
 	mark = *in;
-	key = capture_key(skb);
+	key = capture_key(skb, &mark);
 	if (mark.flags & (MRC_MARK_SACK | MRC_MARK_NACK))
 		return on_answer(skb, &mark, key);
 	return on_data(skb, &mark, key);

@@ -13,19 +13,29 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mrcd.abi import ABI, CAPTURE, COUNTERS
 from mrcd.fabric import usid
 from mrcd.model import CapturedPacket, CaptureInfo, Direction
-from mrcd.wire import WIRE
+from mrcd.wire import WIRE, Struct
 
 HOLD_NS = 100_000_000
 """A verdict that takes longer has been lost."""
 
 _KIND = CAPTURE.structs["mrc_capture"]
-_CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
-_HEAD = struct.Struct("=" + "".join(_CODES[field.item_size] for field in _KIND.fields.values()))
-assert _HEAD.size == _KIND.size
+
+
+def _compiled(kind: Struct) -> struct.Struct:
+    """A codec that is fast; for what has neither arrays nor gaps."""
+    codes = {1: "B", 2: "H", 4: "I", 8: "Q"}
+    order = "!" if kind.byteorder == "big" else "="
+    made = struct.Struct(order + "".join(codes[field.size] for field in kind.fields.values()))
+    assert made.size == kind.size
+    return made
+
+
+_HEAD = _compiled(_KIND)
 _TIME, _LENGTH, _KEY, _PEER, _QP, _WHY, _PLANE, _WHAT = (
     list(_KIND.fields).index(name)
     for name in ("time_ns", "length", "key", "peer", "qp", "why", "plane", "kind")
@@ -65,7 +75,15 @@ _UDP_AT = {
     WIRE.MRC_ENCAP_ECMP4: WIRE.MRC_ETH_LEN + WIRE.MRC_IP4_LEN,
 }
 _SRV6 = {WIRE.MRC_ENCAP_FULL, WIRE.MRC_ENCAP_REDUCED}
-_BTH, _SETH, _NETH = (WIRE.structs[name] for name in ("mrc_bth", "mrc_seth", "mrc_neth"))
+_UDP_LEN, _PAYLOAD_LEN = WIRE.MRC_UDP_LEN, WIRE.MRC_BTH_LEN + WIRE.MRC_WRITE_LEN
+_LABEL_BACK = WIRE.MRC_IP6_LEN - 2  # from UDP to the lower half of the flow label
+_DATA, _SACK, _NACK = WIRE.MRC_OP_WRITE_ONLY, WIRE.MRC_OP_SACK, WIRE.MRC_OP_NACK
+_RTX, _PSN, _QPN, _ENDPOINT = (
+    WIRE.MRC_BTH_RTX, WIRE.MRC_PSN_MASK, WIRE.MRC_QPN_MASK, WIRE.MRC_QPN_ENDPOINT,
+)  # fmt: skip
+_VERDICT, _PASSED = CAPTURE.MRC_CAPTURE_VERDICT, CAPTURE.MRC_CAPTURE_PASSED
+_BTH = _compiled(WIRE.structs["mrc_bth"])
+_SETH, _NETH = WIRE.structs["mrc_seth"], WIRE.structs["mrc_neth"]
 _WHOSE = {"sack": "up to ", "nack": "about "}
 _PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6"}
 _WITH_PORTS = {6, 17}
@@ -78,6 +96,20 @@ class _Held:
     head: tuple[int, ...]
     data: bytes
     why: int
+
+
+class _Read(NamedTuple):
+    """What a packet says of itself."""
+
+    kind: str = "other"
+    qp: int | None = None  # index of the one it is addressed to
+    ev: int | None = None
+    t1: int | None = None
+    psn: int | None = None
+    again: bool = False
+
+
+_NOTHING = _Read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +136,12 @@ class Packets:
         """Take records, oldest first."""
         for record in records:
             head = _HEAD.unpack_from(record)
-            if head[_WHAT] == CAPTURE.MRC_CAPTURE_VERDICT:
+            if head[_WHAT] == _VERDICT:
                 self._judge(head[_KEY], head[_WHY])
                 continue
             held = _Held(head, record[_HEAD.size :], head[_WHY])
             self._held.append(held)
-            if held.why == CAPTURE.MRC_CAPTURE_PASSED:
+            if held.why == _PASSED:
                 self._passed.setdefault(head[_KEY], deque()).append(held)
 
     def _judge(self, key: int, why: int) -> None:
@@ -127,7 +159,7 @@ class Packets:
             count = sum(held.head[_TIME] < before_ns for held in self._held)
         due, self._held = self._held[:count], self._held[count:]
         for held in due:
-            if held.why == CAPTURE.MRC_CAPTURE_PASSED:
+            if held.why == _PASSED:
                 self._give_up(held)
             yield Packet(self._about(held), held.data)
 
@@ -142,7 +174,7 @@ class Packets:
         head, why = held.head, held.why
         direction = _DIRECTIONS[head[_WHAT]]
         plane = head[_PLANE]
-        read = _Read(held.data, self._udp, self._info)
+        read = _read(held.data, self._udp, self._info)
         qp = None if head[_QP] == _NONE else head[_QP]
         if direction == "rx" and read.qp is not None:
             qp = read.qp
@@ -166,39 +198,30 @@ class Packets:
         )
 
 
-class _Read:
-    """What can be read in the first bytes of a packet."""
-
-    def __init__(self, data: bytes, udp: int, info: CaptureInfo) -> None:
-        self.kind = "other"
-        self.qp: int | None = None  # index of the one it is addressed to
-        self.ev: int | None = None
-        self.t1: int | None = None
-        self.psn: int | None = None
-        self.again = False
-        bth_at = udp + WIRE.MRC_UDP_LEN
-        if len(data) < bth_at + _BTH.size:
-            return
-        source, target = _PORTS.unpack_from(data, udp)
-        if target != info.udp_port:
-            return
-        bth = _BTH.unpack(data, bth_at)
-        self.kind = _OPCODES.get(bth["opcode"], "other")
-        self.ev, self.t1 = source << 16, 0
-        if info.encap in _SRV6:
-            label_at = udp - WIRE.MRC_IP6_LEN + 2
-            self.ev |= int.from_bytes(data[label_at : label_at + 2], "big")
-            self.t1 = usid.ev_t1(self.ev)
-        if bth["dqpn"] & WIRE.MRC_QPN_MASK != WIRE.MRC_QPN_ENDPOINT:
-            self.qp = bth["dqpn"] & 0xFFFF
-        body = bth_at + _BTH.size
-        if self.kind == "data":
-            self.psn = bth["psn_hi"] << 16 | bth["psn_lo"]
-            self.again = bool(bth["aux"] & WIRE.MRC_BTH_RTX)
-        elif self.kind == "sack" and len(data) >= body + _SETH.size:
-            self.psn = _SETH.unpack(data, body)["cack"] & WIRE.MRC_PSN_MASK
-        elif self.kind == "nack" and len(data) >= body + _NETH.size:
-            self.psn = _NETH.unpack(data, body)["psn"] & WIRE.MRC_PSN_MASK
+def _read(data: bytes, udp: int, info: CaptureInfo) -> _Read:
+    """What can be read in the first bytes of a packet whose UDP header is at `udp`."""
+    bth_at = udp + _UDP_LEN
+    body = bth_at + _BTH.size
+    if len(data) < body:
+        return _NOTHING
+    source, target = _PORTS.unpack_from(data, udp)
+    if target != info.udp_port:
+        return _NOTHING
+    opcode, _flags, _pkey, dqpn, aux, psn_hi, psn_lo = _BTH.unpack_from(data, bth_at)
+    ev, t1, psn, again = source << 16, 0, None, False
+    if info.encap in _SRV6:
+        label_at = udp - _LABEL_BACK
+        ev |= int.from_bytes(data[label_at : label_at + 2], "big")
+        t1 = usid.ev_t1(ev)
+    if opcode == _DATA:
+        psn, again = psn_hi << 16 | psn_lo, bool(aux & _RTX)
+    elif opcode == _SACK and len(data) >= body + _SETH.size:
+        psn = _SETH.unpack(data, body)["cack"] & _PSN
+    elif opcode == _NACK and len(data) >= body + _NETH.size:
+        psn = _NETH.unpack(data, body)["psn"] & _PSN
+    qpn = dqpn & _QPN
+    qp = None if qpn == _ENDPOINT else qpn & 0xFFFF
+    return _Read(_OPCODES.get(opcode, "other"), qp, ev, t1, psn, again)
 
 
 # ---- words
@@ -252,7 +275,7 @@ def _fate(about: CapturedPacket) -> list[str]:
 
 def _inner(data: bytes, encap: int) -> str:
     """The application's packet: addresses, ports and protocol."""
-    at = _UDP_AT[encap] + WIRE.MRC_UDP_LEN + WIRE.MRC_BTH_LEN + WIRE.MRC_WRITE_LEN
+    at = _UDP_AT[encap] + _UDP_LEN + _PAYLOAD_LEN
     if len(data) <= at:
         return ""
     if data[at] >> 4 == 4:

@@ -28,7 +28,8 @@ READING = {
     "ListPaths", "ListPeers", "Monitor", "WatchPaths",
 }  # fmt: skip
 WRITING = {
-    "Allow", "ApplyConfig", "ConfirmConfig", "Deny", "DiffConfig", "Drain", "ProbePaths", "Undrain",
+    "Allow", "ApplyConfig", "Capture", "ConfirmConfig", "Deny", "DiffConfig", "Drain", "ProbePaths",
+    "Undrain",
 }  # fmt: skip
 
 
@@ -121,6 +122,7 @@ def refuse_us(monkeypatch: pytest.MonkeyPatch) -> None:
         ["config", "diff", "-"],
         ["config", "apply", "-"],
         ["config", "confirm"],
+        ["capture"],
     ],
 )
 def test_a_watcher_may_change_nothing_and_is_told_who_may(
@@ -134,6 +136,7 @@ def test_a_watcher_may_change_nothing_and_is_told_who_may(
     assert "uid 1000 may only watch" in result.stderr
     assert "root, uid 65534 (mrcd's own) and members of group nosuch" in result.stderr
     assert (source.drained, source.rules, source.unconfirmed) == (set(), [], None)
+    assert source.wanted is None
 
 
 @pytest.mark.parametrize(

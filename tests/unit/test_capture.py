@@ -26,7 +26,7 @@ from mrcd.attachment import hooks
 from mrcd.capture import CannotCapture, Capture, Wanted
 from mrcd.datapath import DatapathError
 from tests.unit.command_line import run
-from tests.unit.control_double import NOBODY, FakeSource, serving
+from tests.unit.control_double import FakeSource, serving
 from tests.unit.records import AGAIN, DATA, arrived, sent, verdict
 from tests.unit.test_pcapng import blocks, options
 
@@ -129,21 +129,6 @@ def test_the_daemon_says_why_it_cannot(server: Path, source: FakeSource) -> None
     result = run(server, "capture")
     assert result.exit_code == exits.FAILED
     assert result.stderr == f"mrcctl: cannot capture: {source.no_capture}\n"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_who_may_only_watch_may_not_see_payload(path: Path, source: FakeSource) -> None:
-    with serving(path, source, NOBODY):
-        path.chmod(0o777)
-        script = "import os; os.setuid(1234); from cli.main import main; main(['capture'])"
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, timeout=30,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "MRCD_SOCKET": str(path)}, check=False,
-        )  # fmt: skip
-    if "Permission denied" in done.stderr and "Capture" not in done.stderr:
-        pytest.skip("the checkout, or the test's folder, is closed to other users")
-    assert done.returncode == exits.NOT_PERMITTED, done.stderr
-    assert source.wanted is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
