@@ -104,6 +104,16 @@ def test_vxlan_goes_through_its_device(arena: Any, competitor: Competitor) -> No
     assert received(arena.name, ("vxlan0",))[0] - before[0] > moved
 
 
+@pytest.mark.parametrize("competitor", ["ecmp", "seg6"], indirect=True)
+def test_repair__after_a_link_was_down(arena: Any, competitor: Competitor) -> None:
+    arena.fault("h2:p1", "down")
+    arena.fault("h2:p1", "clear")
+    configuration.repair(arena.name, competitor, plane=1)
+    ports = range(22_000, 22_040)  # none of 40 on one of four planes: one in a hundred thousand
+    planes = {collisions.plane_of(arena.name, competitor, port) for port in ports}
+    assert 1 in planes
+
+
 @pytest.mark.parametrize("key", KEYS_WITH_LINKS)
 def test_remove__leaves_the_lab_as_it_was(arena: Any, key: str) -> None:
     nodes = ("h1", "p1t0-1", "p1t1-2")

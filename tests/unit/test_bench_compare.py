@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from mrcd.fabric import description, topology, usid
-from tests.bench.compare import faults, published, report, results, routes, traffic
+from tests.bench.compare import __main__ as compare
+from tests.bench.compare import faults, published, report, results, routes, traffic, training
 from tests.bench.compare.processor import share
 from tests.bench.compare.report import Facts, Heading
 from tests.bench.compare.results import Figure, Results
@@ -181,3 +182,21 @@ def test_faults__leave_what_they_say() -> None:
     assert left["a plane dies silently"] == 0.5
     assert left["a slow plane"] == pytest.approx(0.55)
     assert left["1 % loss"] == 0.99
+
+
+def test_steps__end_with_their_slowest_rank() -> None:
+    one = np.array([[10, 20], [20, 35], [40, 41]])
+    other = np.array([[12, 25], [19, 33]])  # has not done the third
+    steps = training.joined([one, other])
+    assert list(steps.began_ns) == [10, 19]
+    assert list(steps.took_ns) == [13, 15]
+
+
+def test_no_lab_is_built_twice() -> None:
+    full = compare.labs(compare.WORKLOADS, False, None)
+    quick = compare.labs(compare.WORKLOADS, True, None)
+    assert [mtu for shape, mtu in full if shape == compare.PAIR] == [9000, 4200, 1500]
+    assert len(quick) == 2
+    assert sum(len(group) for group in quick.values()) == len(compare.WORKLOADS)
+    told = compare.labs(compare.WORKLOADS, False, [1500])
+    assert {mtu for _, mtu in told} == {1500}

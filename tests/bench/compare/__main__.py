@@ -12,13 +12,13 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from mrcd import __version__
 from mrcd.fabric.state import LabFailed
 from tests.bench import entry
-from tests.bench.compare import faults, latency, plots, report, routes, workloads
+from tests.bench.compare import faults, latency, plots, report, routes, training, workloads
 from tests.bench.compare.arena import Arena, Arenas, say
 from tests.bench.compare.report import Facts, Heading
 from tests.bench.compare.results import Results
@@ -29,7 +29,6 @@ PAIR = Shape(planes=4, t1=2, rate_mbps=100)
 EIGHT = Shape(planes=4, t1=4, rate_mbps=50, hosts=8, hosts_per_t0=4)
 FOUR = Shape(planes=4, t1=2, rate_mbps=50, hosts=4, hosts_per_t0=2)
 
-_ROUNDS = 5
 _MTUS = (9000, 4200, 1500)
 _QUICK_MTU = 4200
 
@@ -44,6 +43,7 @@ class Workload:
     shape: Shape
     quick_shape: Shape
     mtus: tuple[int, ...] = (9000,)
+    rounds: int = 5  # at most, unless told
 
 
 WORKLOADS = (
@@ -76,6 +76,13 @@ WORKLOADS = (
     Workload(
         "all-to-all", "Every host sends to every other.", workloads.all_to_all, EIGHT, FOUR,
     ),
+    Workload(
+        "training", "Collective operations of torch.distributed (gloo) and of Open MPI over its TCP"
+        " BTL, a rank in every host, float32. A step ends when its slowest rank has it. Sockets of"
+        " both are made cubic, or MPTCP, by a preloaded library. For the death of a plane the one"
+        " that carries most is black-holed in the middle of the run.", training.training,
+        EIGHT, FOUR, rounds=3,
+    ),
 )  # fmt: skip
 NAMES = tuple(workload.name for workload in WORKLOADS)
 
@@ -86,16 +93,17 @@ def main() -> None:
     entry.begin("compare")
     wanted = [each for each in routes.EVERY if each.key in (args.routes or routes.KEYS)]
     results = Results()
-    rounds = args.rounds or (1 if args.quick else _ROUNDS)
-    arenas = Arenas(args.name, wanted, rounds, args.quick, args.seed, results)
     chosen = [each for each in WORKLOADS if each.name in (args.only or NAMES)]
+    rounds = args.rounds or (1 if args.quick else max(each.rounds for each in chosen))
+    arenas = Arenas(args.name, wanted, rounds, args.quick, args.seed, results)
     facts = _facts(args, rounds, chosen)
     try:
-        for (shape, mtu), group in _labs(chosen, args.quick, args.mtu).items():
-            _in_one_lab(arenas, shape, mtu, group)
+        for (shape, mtu), group in labs(chosen, args.quick, args.mtu).items():
+            _in_one_lab(arenas, shape, mtu, group, told=args.rounds is not None)
             _write(args, facts, arenas, chosen)
     except KeyboardInterrupt:
-        sys.exit("compare: stopped; the lab is gone")
+        _write(args, facts, arenas, chosen)
+        sys.exit(f"compare: stopped; the lab is gone, {args.report} has what there was")
     say(f"wrote {args.report}")
     sys.exit(bool(results.problems))
 
@@ -110,7 +118,7 @@ def _arguments() -> argparse.Namespace:
         "--routes", nargs="+", choices=routes.KEYS, metavar="ROUTE", help=", ".join(routes.KEYS)
     )
     parser.add_argument("--mtu", nargs="+", type=int, help="of the planes, in place of the usual")
-    parser.add_argument("--rounds", type=int, help=f"of everything; usually {_ROUNDS}")
+    parser.add_argument("--rounds", type=int, help="of everything; usually 5, of training 3")
     parser.add_argument("--seed", type=int, default=1, help="draws the order and the pairs")
     parser.add_argument(
         "--report", type=Path, default=Path("build/compare/report.md"), metavar="FILE",
@@ -125,7 +133,7 @@ def _arguments() -> argparse.Namespace:
     return args
 
 
-def _labs(
+def labs(
     chosen: Sequence[Workload], quick: bool, mtus: Sequence[int] | None
 ) -> dict[tuple[Shape, int], list[Workload]]:
     """The workloads of each lab, so that none is built twice."""
@@ -137,11 +145,14 @@ def _labs(
     return found
 
 
-def _in_one_lab(arenas: Arenas, shape: Shape, mtu: int, group: Sequence[Workload]) -> None:
+def _in_one_lab(
+    arenas: Arenas, shape: Shape, mtu: int, group: Sequence[Workload], told: bool
+) -> None:
     try:
         with arenas.of(shape, mtu) as arena:
             for workload in group:
-                workload.measure(arena)
+                rounds = arena.rounds if told else min(arena.rounds, workload.rounds)
+                workload.measure(replace(arena, rounds=rounds))
     except (LabFailed, BenchFailed) as problem:
         names = ", ".join(workload.name for workload in group)
         arenas.results.problems.append(f"{names} in a lab of {shape}, MTU {mtu}: {problem}")
@@ -154,6 +165,7 @@ def _facts(
     """What a reader has to know of this run."""
     shapes = dict.fromkeys(each.quick_shape if args.quick else each.shape for each in chosen)
     load = os.getloadavg()[0]
+    more = [("libraries", training.versions())] if "training" in [x.name for x in chosen] else []
     return (
         ("command", f"`python -m tests.bench.compare {' '.join(sys.argv[1:])}`".replace(" `", "`")),
         ("taken", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
@@ -168,6 +180,7 @@ def _facts(
             "cubic for every competitor; ECN as the kernel has it: off, except that"
             " mrcd's routes ask for it",
         ),
+        *more,
     )
 
 
@@ -200,11 +213,11 @@ def _write(
         for each in chosen
     ]
     competitors = tuple((each.title, each.about) for each in arenas.wanted)
-    facts = Facts(lines, competitors, arenas.refused, results.problems)
+    facts = Facts(lines, competitors, results.absent, results.problems)
     args.report.write_text(report.markdown(facts, headings, results.figures()))
     raw = {
         "facts": dict(lines),
-        "refused": arenas.refused,
+        "absent": results.absent,
         "problems": results.problems,
         "figures": [asdict(figure) for figure in results.figures()],
         "curves": [

@@ -7,7 +7,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mrcd.fabric.state import LabFailed
 from tests.bench import flow
@@ -67,7 +67,6 @@ class Arenas:
     quick: bool
     seed: int
     results: Results
-    refused: dict[str, str] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def of(self, shape: Shape, mtu: int) -> Iterator[Arena]:
@@ -75,7 +74,7 @@ class Arenas:
         say(f"a lab: {shape}, MTU {mtu}")
         with flow.fabric_up(shape.fabric(self.name, mtu)):
             competitors, refused = configuration.usable(self.name, self.wanted)
-            self.refused |= refused
+            self.results.absent |= refused
             for title, reason in refused.items():
                 say(f"without {title}: {reason}")
             yield Arena(

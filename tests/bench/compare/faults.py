@@ -59,8 +59,13 @@ class Stage:
         """A fault of the lab."""
         return lab.fault(self.arena.name, element, action)
 
+    def repair(self) -> None:
+        """Give everybody the routes again that went with a link."""
+        for competitor in self.arena.competitors:
+            configuration.repair(self.arena.name, competitor, self.spot.plane)
+
     def clear(self) -> Applied:
-        """Every fault of the lab gone, and switches knowing all ways again."""
+        """Every fault of the lab gone."""
         began_ns = time.monotonic_ns()
         simultaneous.clear_all(self.arena.name)
         return Applied(began_ns, time.monotonic_ns())
@@ -169,8 +174,9 @@ def _struck(arena: Arena, competitor: Competitor, fault: Fault) -> tuple[Traffic
         )  # fmt: skip
     finally:
         stage.clear()
-        if stage.found:
-            _fast(stage)
+        fault.heal(stage)
+        if fault.every_s:
+            stage.repair()
     path_states.wait_restored(arena.name)
     return seen, seen.applied[0].began_ns, seen.applied[-1].began_ns
 

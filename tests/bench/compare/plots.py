@@ -21,6 +21,8 @@ from tests.bench.compare.results import Figure, Results
 _COLOURS = ("#0b62a4", "#777777", "#b04a00", "#5a7d1c", "#8a3d8f", "#b58900")
 _STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 
+_LOG_FROM = 30  # times the smallest value
+
 Curve = tuple[str, list[float]]
 
 
@@ -64,6 +66,10 @@ def _bars(figures: Sequence[Figure], caption: str, colours: dict[str, str], targ
                 at, middle, width, yerr=(low, high), color=colours[route], label=route,
                 error_kw={"linewidth": 0.8},
             )  # fmt: skip
+        if max(each.median or 0 for each in figures) > _LOG_FROM * min(
+            each.median or 0 for each in figures
+        ):
+            axis.set_yscale("log")
         axis.set_xticks(range(len(cases)), [case.replace(", ", "\n") for case in cases])
         axis.set_ylabel(f"{figures[0].what}, {figures[0].unit}".rstrip(", "))
         axis.set_title(caption, loc="left", fontweight="bold")
@@ -120,7 +126,8 @@ def _flows(axis: Axes, route: str, values: list[float], colour: str) -> None:
 _BARS = (
     ("bulk", "Goodput from host to host", "goodput"),
     ("faults", "The longest a connection got nothing", "longest gap of a connection"),
-    ("training", "Step time", "p50"),
+    ("training", "Step time, median", "p50"),
+    ("training", "Step time, worst", "worst"),
 )
 _PANELS = (
     ("faults", "Goodput around the fault, mean of 10 ms, first round", _fault),

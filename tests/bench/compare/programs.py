@@ -17,9 +17,9 @@ def traffic() -> Path:
     return _compiled("traffic.c", "traffic")
 
 
-def mptcp_preload() -> Path:
-    """The library that gives a program MPTCP, see mptcp_preload.c."""
-    return _compiled("mptcp_preload.c", "mptcp_preload.so", "-shared", "-fPIC", "-ldl")
+def tcp_preload() -> Path:
+    """The library that gives a program cubic TCP or MPTCP, see tcp_preload.c."""
+    return _compiled("tcp_preload.c", "tcp_preload.so", "-shared", "-fPIC", "-ldl")
 
 
 def _compiled(source: str, target: str, *options: str) -> Path:

@@ -25,7 +25,7 @@ class Facts:
 
     lines: tuple[tuple[str, str], ...]
     competitors: tuple[tuple[str, str], ...]
-    refused: Mapping[str, str]
+    absent: Mapping[str, str]
     problems: Sequence[str]
 
 
@@ -50,7 +50,7 @@ def _document(
     yield f"\n{_READING}\n"
     yield "## Competitors\n"
     yield from _grid(("", "how it is set up"), facts.competitors)
-    for title, reason in facts.refused.items():
+    for title, reason in facts.absent.items():
         yield f"\n{title} took no part: {reason}"
     for heading in headings:
         mine = [figure for figure in figures if figure.workload == heading.workload]

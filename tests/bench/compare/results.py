@@ -58,8 +58,12 @@ class _Rounds:
 
 @dataclass(slots=True)
 class Results:
-    """All figures, in the order they are first noted; curves for pictures; what went wrong."""
+    """All figures, in the order they are first noted; curves for pictures; what went wrong.
 
+    `absent` is who or what took no part, with the reason.
+    """
+
+    absent: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     curves: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
     _rounds: dict[tuple[str, str, str, str], _Rounds] = field(default_factory=dict)

@@ -18,13 +18,13 @@
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <err.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -64,17 +64,6 @@ static struct connection connections[CONNECTIONS_MAX];
 static char block[CHUNK];
 static volatile sig_atomic_t told_to_end;
 
-static void die(const char *what, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, what);
-	vfprintf(stderr, what, arguments);
-	va_end(arguments);
-	fputc('\n', stderr);
-	exit(1);
-}
-
 static uint64_t now_ns(void)
 {
 	struct timespec at;
@@ -95,10 +84,11 @@ static int new_socket(void)
 	int fd = socket(AF_INET, SOCK_STREAM, options.mptcp ? IPPROTO_MPTCP : IPPROTO_TCP);
 
 	if (fd < 0)
-		die("socket: %s", strerror(errno));
+		err(1, "socket");
 	if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", strlen("cubic")))
-		die("cubic: %s", strerror(errno));
+		err(1, "cubic");
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* accepted ones inherit it */
 	return fd;
 }
 
@@ -107,7 +97,7 @@ static struct sockaddr_in place(const char *address, uint16_t port)
 	struct sockaddr_in where = { .sin_family = AF_INET, .sin_port = htons(port) };
 
 	if (address && inet_pton(AF_INET, address, &where.sin_addr) != 1)
-		die("%s is no IPv4 address", address);
+		errx(1, "%s is no IPv4 address", address);
 	return where;
 }
 
@@ -118,7 +108,7 @@ static int listening(uint16_t port)
 	int fd = new_socket();
 
 	if (bind(fd, (struct sockaddr *)&here, sizeof(here)) || listen(fd, CONNECTIONS_MAX))
-		die("listen on port %u: %s", port, strerror(errno));
+		err(1, "listen on port %u", port);
 	return fd;
 }
 
@@ -128,17 +118,10 @@ static int connected(const char *address, uint16_t port, uint16_t own_port)
 	int fd = new_socket();
 
 	if (own_port && bind(fd, (struct sockaddr *)&here, sizeof(here)))
-		die("bind to port %u: %s", own_port, strerror(errno));
+		err(1, "bind to port %u", own_port);
 	if (connect(fd, (struct sockaddr *)&there, sizeof(there)))
-		die("connect to %s: %s", address, strerror(errno));
+		err(1, "connect to %s", address);
 	return fd;
-}
-
-static void no_delay(int fd)
-{
-	static const int one = 1;
-
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
 
 static void non_blocking(int fd)
@@ -151,7 +134,7 @@ static void watch(int poller, int fd, uint32_t events, uint64_t what)
 	struct epoll_event event = { .events = events, .data.u64 = what };
 
 	if (epoll_ctl(poller, EPOLL_CTL_ADD, fd, &event))
-		die("epoll: %s", strerror(errno));
+		err(1, "epoll");
 }
 
 static void say_connections(const char *word, uint32_t count)
@@ -185,7 +168,7 @@ static bool take(struct connection *from, FILE *record)
 	entry[1] = from->number;
 	entry[2] = size - skip;
 	if (fwrite(entry, sizeof(entry), 1, record) != 1)
-		die("record: %s", strerror(errno));
+		err(1, "record");
 	return true;
 }
 
@@ -197,7 +180,7 @@ static void sink(uint16_t port, uint32_t wanted, const char *file)
 	struct epoll_event events[64];
 
 	if (!record)
-		die("%s: %s", file, strerror(errno));
+		err(1, "%s", file);
 	non_blocking(listener);
 	watch(poller, listener, EPOLLIN, CONNECTIONS_MAX);
 	puts("{\"ready\": true}");
@@ -216,14 +199,14 @@ static void sink(uint16_t port, uint32_t wanted, const char *file)
 			if (fd < 0)
 				continue;
 			if (accepted == CONNECTIONS_MAX)
-				die("more than %d connections", CONNECTIONS_MAX);
+				errx(1, "more than %d connections", CONNECTIONS_MAX);
 			non_blocking(fd);
 			connections[accepted].fd = fd;
 			watch(poller, fd, EPOLLIN, accepted++);
 		}
 	}
 	if (fclose(record))
-		die("%s: %s", file, strerror(errno));
+		err(1, "%s", file);
 	say_connections("received", accepted);
 	puts("]}");
 }
@@ -285,16 +268,16 @@ static uint32_t open_connections(char *spec, uint16_t port, uint32_t count)
 	uint16_t own_port = spec ? atoi(spec) : 0;
 
 	if (!wanted)
-		die("%s: ID:ADDRESS:CONNECTIONS is wanted", id);
+		errx(1, "%s: ID:ADDRESS:CONNECTIONS is wanted", id);
 	for (int i = 0; i < atoi(wanted); i++, count++) {
 		struct connection *new = &connections[count];
 
 		if (count == CONNECTIONS_MAX)
-			die("more than %d connections", CONNECTIONS_MAX);
+			errx(1, "more than %d connections", CONNECTIONS_MAX);
 		new->fd = connected(address, port, own_port ? own_port + i : 0);
 		new->number = (strtoull(id, NULL, 10) << ID_SHIFT) + i;
 		if (send(new->fd, &new->number, sizeof(new->number), 0) != sizeof(new->number))
-			die("number to %s: %s", address, strerror(errno));
+			err(1, "number to %s", address);
 		non_blocking(new->fd);
 	}
 	return count;
@@ -348,7 +331,6 @@ static void answer(uint16_t port, uint32_t size)
 	puts("{\"ready\": true}");
 	fflush(stdout);
 	fd = accept(listener, NULL, NULL);
-	no_delay(fd);
 	while (whole(fd, false, size) && whole(fd, true, size))
 		answered++;
 	printf("{\"answered\": %llu}\n", (unsigned long long)answered);
@@ -361,19 +343,18 @@ static void ask(uint16_t port, uint32_t milliseconds, uint32_t size, const char 
 	int fd;
 
 	if (!record || !options.at)
-		die(record ? "ask: at ADDRESS is wanted" : "%s cannot be written", file);
+		errx(1, record ? "ask: at ADDRESS is wanted" : "%s cannot be written", file);
 	fd = connected(options.at, port, 0);
-	no_delay(fd);
 	puts("{\"ready\": true}");
 	fflush(stdout);
 	for (until_ns = now_ns() + milliseconds * NS_PER_MS; (asked_ns = now_ns()) < until_ns; asked++) {
 		if (!whole(fd, true, size) || !whole(fd, false, size))
-			die("ask: the connection broke: %s", strerror(errno));
+			err(1, "ask: the connection broke");
 		took_ns = now_ns() - asked_ns;
 		fwrite(&took_ns, sizeof(took_ns), 1, record);
 	}
 	if (fclose(record))
-		die("%s: %s", file, strerror(errno));
+		err(1, "%s", file);
 	printf("{\"asked\": %llu}\n", (unsigned long long)asked);
 }
 
@@ -411,6 +392,6 @@ int main(int count, char **arguments)
 	else if (count >= 6 && !strcmp(arguments[1], "ask"))
 		ask(atoi(arguments[2]), atoi(arguments[3]), atoi(arguments[4]), arguments[5]);
 	else
-		die("wrong arguments: see the head of traffic.c");
+		errx(1, "wrong arguments: see the head of traffic.c");
 	return 0;
 }

@@ -13,7 +13,7 @@ from tests.bench.compare.routes import Competitor
 from tests.bench.compare.traffic import Flow
 from tests.bench.flow import BenchFailed
 
-WARM_S = 0.8
+WARM_S = 0.7
 _FIRST_PORT = 20_000
 _PORTS_TRIED = 64
 
@@ -43,7 +43,7 @@ def bulk(arena: Arena) -> None:
 
 
 def _seconds(arena: Arena) -> float:
-    return 1.5 if arena.quick else 5.0
+    return 1.2 if arena.quick else 5.0
 
 
 def _many(arena: Arena, competitor: Competitor, flows: list[Flow], where: Where) -> list[float]:
