@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from cli.schema import OUTPUTS, meanings, schema
 from mrcd import model
 from mrcd.model import SCHEMA_VERSION, PathEvent
 from scripts import apidoc
+from tests.unit.command_line import commands
 from tests.unit.control_double import CONFIG, FakeSource, serving
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -44,17 +44,6 @@ def path(tmp_path: Path) -> Path:
 def run(path: Path, *args: str) -> Result:
     text = CONFIG.replace("2000", "100")
     return CliRunner().invoke(mrcctl, ["--socket", str(path), *args], input=text)
-
-
-def commands(group: click.Group, *above: str) -> Iterator[tuple[str, click.Command]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from commands(command, *above, name)
-        else:
-            yield " ".join([*above, name]), command
 
 
 def test_api_md_is_that_of_the_code() -> None:
