@@ -64,9 +64,7 @@ def explain(check: Check, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def running(
-    fleet: Sequence[Machine], image: Image, deb: Path, minutes: float
-) -> Iterator[Check]:
+def running(fleet: Sequence[Machine], image: Image, deb: Path, minutes: float) -> Iterator[Check]:
     """All machines of the fabric, not started yet; ended in any case."""
     # Names of sockets may have 107 characters.
     with tempfile.TemporaryDirectory(prefix="mrcd-vm-") as name:
