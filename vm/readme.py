@@ -19,7 +19,7 @@ from vm import machines, measure
 from vm.machines import Machine
 from vm.measure import Figures
 from vm.qemu import MachineFailed, Vm
-from vm.steps import boot, give_time
+from vm.steps import WARNING, boot, give_time
 from vm.verdict import Check
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -107,7 +107,8 @@ def ping(check: Check) -> Figures:
         "no peer is established",
     )
     _follow(vm, last)
-    return {"established_s": round(took, 1)}
+    said = [e["MESSAGE"] for e in measure.journal_entries(vm) if int(e["PRIORITY"]) <= WARNING]
+    return {"established_s": round(took, 1), "warnings": "; ".join(said) or "none"}
 
 
 STEPS: tuple[tuple[str, Callable[[Check], Figures], bool], ...] = (
