@@ -193,7 +193,7 @@ def other_programs(check: Check) -> Figures:
     def one(vm: Vm) -> None:
         own = range(1 + check.hosts.index(vm), 4, len(check.hosts))  # 0 is what mrcd runs with
         for encap in own:
-            for report in measure.load_programs(vm, encap, 1200):
+            for report in measure.load_programs(vm, encap, 3600):
                 name = f"{report['name']} (encap {encap})"
                 walked[name] = measure.instructions_walked(report["verifier"])
 
