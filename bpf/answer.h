@@ -165,7 +165,8 @@ static __always_inline void out_of_step(u32 qp, struct mrc_tx *tx)
 /* Takes a SACK apart: what caused it and what has arrived. mrc_learn() does the rest. */
 static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark *mark,
 				    struct mrc_tx *tx, struct mrc_balance *b,
-				    const struct mrc_host *h, struct mrc_scratch *sc, u64 now)
+				    const struct mrc_host *h, struct mrc_scratch *sc, u64 now,
+				    u32 key)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	struct mrc_seth *seth = data + MRC_BODY_OFF;
@@ -193,11 +194,13 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	ahead = psn_diff(bpf_ntohl(seth->cack) & MRC_PSN_MASK, una - 1);
 	if (ahead > (s32)(next - una)) {
 		count(MRC_C_DROP_SACK);
+		capture_verdict(key, qp, MRC_C_DROP_SACK);
 		out_of_step(qp, tx);
 		return;
 	}
 	if (una == next) {       /* nothing is on its way: nothing to learn */
 		count(MRC_C_SACK_STALE);
+		capture_verdict(key, qp, MRC_C_SACK_STALE);
 		return;
 	}
 	tx->absurd = 0;
@@ -205,6 +208,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	base = cack + (s16)bpf_ntohs(seth->sack_offset);
 	trigger = cack + (s16)(bpf_ntohl(seth->head) & 0xffff);
 	count(ahead < 0 ? MRC_C_SACK_STALE : MRC_C_SACK_RX);
+	capture_verdict(key, qp, ahead < 0 ? MRC_C_SACK_STALE : MRC_C_SACK_RX);
 	sc->rule = 0;
 	sc->rtt = 0;
 	sc->slow = 0;
@@ -380,7 +384,7 @@ int mrc_learn(struct __sk_buff *skb)
 }
 
 /* What comes back from the receiver of our data; its skb carries what is sent again. */
-static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mark *mark)
+static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mark *mark, u32 key)
 {
 	struct mrc_scratch *sc = scratch_get();
 	struct mrc_host *h = host_get();
@@ -399,10 +403,11 @@ static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mar
 		return TC_ACT_SHOT;
 	now = bpf_ktime_get_ns();
 	if (!(mark->flags & MRC_MARK_NACK)) {
-		on_sack(skb, mark, tx, b, h, sc, now);
+		on_sack(skb, mark, tx, b, h, sc, now, key);
 		return TC_ACT_SHOT;
 	}
 	count(MRC_C_NACK_RX);
+	capture_verdict(key, qp, MRC_C_NACK_RX);
 	why = on_nack(mark, tx, sc);
 	if (why)
 		resend_due(skb, sc, qp, now, why);

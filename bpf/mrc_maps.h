@@ -128,6 +128,22 @@ static __always_inline struct mrc_host *host_get(void)
 	return host.lookup(&zero);
 }
 
+/* The plane that an interface is, or MRC_MAX_PLANES. */
+static __always_inline u32 plane_of(u32 ifindex)
+{
+	struct mrc_plane *pl;
+	u32 i, plane;
+
+	/* The verifier forgets a counter whose address is taken: count apart. */
+	for (i = 0; i < MRC_MAX_PLANES; i++) {
+		plane = i;
+		pl = planes.lookup(&plane);
+		if (pl && pl->ifindex == ifindex)
+			break;
+	}
+	return i;
+}
+
 static __always_inline struct mrc_path *path_get(u32 qp, u32 path)
 {
 	u32 index = (qp * MRC_MAX_PLANES + (path >> 8)) * CFG_EVS + (path & 0xff);

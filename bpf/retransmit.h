@@ -164,6 +164,7 @@ static __always_inline void resend(struct __sk_buff *skb, const struct mrc_host 
 	if (bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF + len, &check, sizeof(check), 0))
 		return;
 	__sync_fetch_and_add(&path->sent, 1);
+	capture_skb(skb, plane, qp, q->peer, why);
 	bpf_clone_redirect(skb, pl->ifindex, 0);
 }
 
