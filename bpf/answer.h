@@ -215,13 +215,17 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	sc->verdict = 0;
 	sc->id = MRC_NO_PATH;
 	sc->found_slow = 0;
+	sc->cleared = MRC_NO_PATH;
 
 	/* what caused it: a needless copy, a mark, a round trip */
 	entry = tx_entry_get(qp, trigger);
 	if (entry && (s32)(next - trigger) > 0 && entry->psn == trigger) {
 		path = path_get(qp, entry->path);
-		if (needless)
+		if (needless) {
 			sc->rule = entry->rule;
+			if (entry->sends == 2)
+				sc->cleared = entry->was;
+		}
 		if (path && verdict && path->ev == bpf_ntohl(seth->entropy)) {
 			sc->id = entry->path;
 			sc->verdict = verdict;
@@ -292,9 +296,9 @@ int mrc_learn(struct __sk_buff *skb)
 	struct mrc_scratch *sc = scratch_get();
 	struct mrc_host *h = host_get();
 	u32 qp, id, high, una, base, next, word, fresh;
-	struct path_move move = {};
+	struct path_move move = {}, back = {};
+	struct mrc_path *path, *cleared;
 	struct mrc_balance *b;
-	struct mrc_path *path;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
 	u64 now, mask;
@@ -307,6 +311,7 @@ int mrc_learn(struct __sk_buff *skb)
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
 	path = path_get(qp, id);
+	cleared = sc->cleared == MRC_NO_PATH ? 0 : path_get(qp, sc->cleared);
 	if (!q || !tx)
 		return TC_ACT_SHOT;
 	b = balance_get(q->peer);
@@ -326,6 +331,8 @@ int mrc_learn(struct __sk_buff *skb)
 		}
 	}
 	learn_reordering(tx, h, now, sc->rule);
+	if (cleared)
+		path_cleared(tx, cleared, sc->cleared, &back);
 	/* SACKs overtake each other too: what an older one misses may be here by now */
 	fresh = ((sc->heard - tx->heard) & 0xffffff) < 0x800000;
 	if (fresh)
@@ -354,6 +361,11 @@ int mrc_learn(struct __sk_buff *skb)
 	if (path)
 		report_move(qp, id, path, &move, sc->verdict == MRC_SETH_M_ALWAYS_SKIP ?
 			    MRC_ON_LOSS : MRC_ON_MARK, 0, now);
+	if (cleared) {
+		report_move(qp, sc->cleared, cleared, &back, MRC_ON_PROBE, 0, now);
+		if (b->lost[sc->cleared >> 8 & 7])
+			b->lost[sc->cleared >> 8 & 7]--;
+	}
 	if (!fresh)
 		return TC_ACT_SHOT;
 	b->heard_ports = ~(u64)sc->down;

@@ -216,7 +216,7 @@ static __always_inline int xdp_probe_reply(const struct packet *pkt, u32 id, u32
 	path->probe_seen = id;
 	now = bpf_ktime_get_ns();
 	rtt = now - path->probe_ns;
-	path->srtt_ns = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns);
+	path->srtt_ns = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns, SLOW_SHIFT);
 	path->rtt_at_ns = now;
 	bpf_spin_lock(&tx->lock);
 	path_answered(tx, path, path_id, now, marked, &move);

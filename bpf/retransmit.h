@@ -117,7 +117,10 @@ static __always_inline void resend(struct __sk_buff *skb, const struct mrc_host 
 		 * have taken the whole plane */
 		new_id = pick_path(tx, up, up & ~(1ull << (old_id >> 8 & 7)), b->shares);
 		entry->sent_ns = now;
-		entry->sends++;
+		if (entry->sends == 1)
+			entry->was = old_id;
+		if (entry->sends < 255)
+			entry->sends++;
 		entry->rule = why;
 		if (new_id != MRC_NO_PATH)
 			entry->path = new_id;
