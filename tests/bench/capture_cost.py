@@ -3,7 +3,7 @@
 
 Instructions of each program without and with it; how long it takes to switch it on, the first time
 and then; whether any of many switchings under UDP costs a datagram; goodput of TCP with it on and
-off, in turns, where only the processor limits.
+off, in turns, where links limit it and where only the processor does.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tests.bench import entry, flow
 from tests.bench.flow import BenchFailed
 from tests.bench.metrics import order_of
 from tests.bench.result import Line, at_most
+from tests.bench.steady import PLANES, RATE_MBPS
 from tests.net.lab_hosts import ROOT, socket_of
 
 _SIZES = Sizes(mtu=8872, window=4096, ring_slots=64, peers=4, qps=16, evs=64, prefixes=16, loops=64)
@@ -118,23 +119,25 @@ def _qpns(name: str) -> list[tuple[int, int]]:
     return [(conn.qpn, conn.remote_qpn) for conn in found]
 
 
-def goodput(name: str, rounds: int, seconds: float) -> Iterator[Line]:
+def goodput(name: str, where: str, rounds: int, seconds: float) -> Iterator[Line]:
     """One TCP connection without a capture, with one of headers, and of whole packets."""
     variants = {"off": (), "-s 200": ("-s", "200"), "whole packets": ("-s", "0")}
     rates: dict[str, list[float]] = {variant: [] for variant in variants}
     missed: dict[str, list[float]] = {variant: [] for variant in variants}
-    for _ in range(rounds):
-        for variant, options in variants.items():
+    for number in range(rounds):
+        # Who comes first finds another machine than who comes last.
+        for variant, options in list(variants.items())[:: -1 if number % 2 else 1]:
             capture = _capture(name, *options) if options else None
             rates[variant].append(flow.iperf3(name, flow.mrc0_route(name), seconds) / 1e9)
             if capture is not None:
                 missed[variant].append(_missed(capture))
     for variant, values in rates.items():
-        yield Line("goodput", variant, "of one TCP connection", "Gb/s", tuple(values))
+        of = f"{where}, {variant}"
+        yield Line("goodput", of, "of one TCP connection", "Gb/s", tuple(values))
         if variant != "off":
             ratios = tuple(100 * on / off for on, off in zip(values, rates["off"], strict=True))
-            yield Line("goodput", variant, "of that without", "%", ratios)
-            yield Line("goodput", variant, "packets not captured", "%", tuple(missed[variant]))
+            yield Line("goodput", of, "of that without", "%", ratios)
+            yield Line("goodput", of, "packets not captured", "%", tuple(missed[variant]))
 
 
 def _capture(name: str, *options: str) -> subprocess.Popen[bytes]:
@@ -173,9 +176,11 @@ def main() -> None:
 
     def results() -> Iterator[list[Line] | str]:
         yield entry.take("instructions", programs())
-        with flow.lab_up(args.name, mtu=args.mtu, rate_mbps=0):
-            yield entry.take("switching", switchings(args.name, args.switchings))
-            yield entry.take("goodput", goodput(args.name, args.rounds, args.seconds))
+        for rate, where in ((RATE_MBPS, f"{PLANES} x {RATE_MBPS} Mb/s"), (0, "no limit")):
+            with flow.lab_up(args.name, mtu=args.mtu, rate_mbps=rate):
+                if rate and args.switchings:
+                    yield entry.take("switching", switchings(args.name, args.switchings))
+                yield entry.take("goodput", goodput(args.name, where, args.rounds, args.seconds))
 
     _, failed = entry.gather(results(), lambda lines: entry.save(args.json, entry.report(lines)))
     sys.exit(failed)
