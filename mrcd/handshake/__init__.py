@@ -25,13 +25,10 @@ from mrcd.handshake.outcome import (
     State,
     StateChanged,
 )
+from mrcd.handshake.pace import KEEPALIVE_NS, MS, RETRY_MAX_NS, RETRY_MIN_NS, Pace
 from mrcd.handshake.session import (
     DEAD_AFTER_NS,
-    KEEPALIVE_NS,
-    MS,
     QUIET_NS,
-    RETRY_MAX_NS,
-    RETRY_MIN_NS,
     UNCONFIRMED_NS,
     Event,
     Memory,
@@ -59,6 +56,7 @@ __all__ = [
     "Memory",
     "Offer",
     "Ours",
+    "Pace",
     "PeerPlanes",
     "ReadyToSend",
     "RemoteQp",
