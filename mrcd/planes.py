@@ -155,9 +155,7 @@ class Planes:
 
     async def _resolve(self, plane: Plane) -> None:
         """Ask for a gateway once."""
-        mac = await self._nl.resolve_neighbor(
-            plane.link.name, self._gateway(plane), GATEWAY_WAIT_S
-        )
+        mac = await self._nl.resolve_neighbor(plane.link.name, self._gateway(plane), GATEWAY_WAIT_S)
         if mac is not None:
             self._set_gateway(plane, mac)
 

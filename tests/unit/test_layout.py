@@ -24,7 +24,9 @@ LINES_MAX = 800  # 400 is the aim; far beyond it a noun was missed
 
 # Pure: no clock, no socket, no process, no log. Time and packets come in as arguments.
 PURE = {
+    "mrcd.agenda",
     "mrcd.census",
+    "mrcd.claims",
     "mrcd.config",
     "mrcd.evprobe",
     "mrcd.envelope",
@@ -35,6 +37,7 @@ PURE = {
     "mrcd.headers",
     "mrcd.handshake.offer",
     "mrcd.handshake.outcome",
+    "mrcd.handshake.pace",
     "mrcd.handshake.session",
     "mrcd.interfaces",
     "mrcd.layout",
