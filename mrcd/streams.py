@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 from asyncvarlink import (
+    FileDescriptor,
     FileDescriptorArray,
     VarlinkInterfaceRegistry,
     VarlinkInterfaceServerProtocol,
@@ -22,7 +23,7 @@ from asyncvarlink import (
     VarlinkMethodReply,
     VarlinkMethodSignature,
 )
-from asyncvarlink.conversion import ConversionError
+from asyncvarlink.conversion import ConversionError, FileDescriptorVarlinkType
 from asyncvarlink.interface import AnnotatedResult
 from asyncvarlink.serviceinterface import InvalidParameter
 from asyncvarlink.types import JSONObject
@@ -148,7 +149,7 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
     def send_message(
         self, obj: JSONObject, fds: list[int] | None = None, autoclose: bool = True
     ) -> asyncio.Future[None]:
-        """Put a message into the queue.
+        """Put a message into the queue; `fds` stay the caller's.
 
         What methods return is made into JSON here and at once: the library's way, an object for
         each value, takes seconds for thousands of peers.
@@ -157,7 +158,8 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
             gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             gone.set_exception(BrokenPipeError())
             return gone
-        sent: asyncio.Future[None] = self._transport.send_message(msgspec.json.encode(obj) + b"\0")
+        data = msgspec.json.encode(obj) + b"\0"
+        sent: asyncio.Future[None] = self._transport.send_message(data, fds)
         return sent
 
     def _listen(self) -> None:
@@ -174,10 +176,18 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
         with contextlib.suppress(OSError, asyncio.CancelledError):
             async with contextlib.aclosing(method(**parameters)) as results:
                 async for result in results:
-                    body = dict(result.parameters)
-                    reply = VarlinkMethodReply(body, continues=result.continues)
+                    with FileDescriptorArray.new_managed() as fds:
+                        body = dict(result.parameters)
+                        if any(isinstance(value, FileDescriptor) for value in body.values()):
+                            body = signature.return_type.tojson(
+                                body, {FileDescriptorVarlinkType: fds}
+                            )
+                        reply = VarlinkMethodReply(body, continues=result.continues)
+                        numbers = [fd.fileno() for fd in fds]
+                        sent = self.send_reply(reply, numbers, autoclose=False)
+                        fds.reference_until_done(sent)
                     # Shielded: the transport chokes on a cancelled future in its queue.
-                    await asyncio.shield(self.send_reply(reply))
+                    await asyncio.shield(sent)
 
     def handle_call_exception(self, exc: BaseException, oneway: bool) -> None:
         """A bug in a method is the daemon's log's business, too."""

@@ -12,7 +12,7 @@ import asyncio
 import functools
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mrcd import batches, bpfsys, census, evidence
 from mrcd.abi import ABI
@@ -100,7 +100,7 @@ class Survey:
             {host.name: functools.partial(loops_of, fabric, host, members) for host in hosts},
             self._digest,
         )
-        self._run = bpfsys.TestRun(datapath.programs["mrc_survey"], CARRIER)
+        self.use(datapath.programs)
         self._histograms: dict[int, tuple[int, ...]] = {}
         self._sent: dict[int, int] = {}
         self._turn = self._told = 0
@@ -111,6 +111,10 @@ class Survey:
         self.accepted = 0
         self.rejections = Rejections("survey.rejected")
         peers.on_message(evidence.MAGIC, self._receive)
+
+    def use(self, programs: Mapping[str, int]) -> None:
+        """Send probes with these from now on; descriptors by name."""
+        self._run = bpfsys.TestRun(programs["mrc_survey"], CARRIER)
 
     @property
     def heard(self) -> int:

@@ -16,6 +16,7 @@ import click
 
 from cli import exits
 from cli.main import mrcctl
+from cli.options import HELP_NAMES
 from mrcd import __version__
 from mrcd.main import main as mrcd
 
@@ -76,7 +77,7 @@ def described(help_: str | None) -> Iterator[str]:
 
 def options(command: click.Command, *, with_help: bool = True) -> Iterator[str]:
     """An entry for each option, as --help shows them."""
-    context = click.Context(command, **command.context_settings)
+    context = click.Context(command, **(HELP_NAMES | command.context_settings))
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is None or isinstance(parameter, click.Argument):
@@ -90,7 +91,7 @@ def options(command: click.Command, *, with_help: bool = True) -> Iterator[str]:
 
 def synopsis(command: click.Command, words: list[str]) -> str:
     """A command with its arguments."""
-    pieces = " ".join(command.collect_usage_pieces(click.Context(command)))
+    pieces = " ".join(command.collect_usage_pieces(click.Context(command, **HELP_NAMES)))
     return f"{bold(' '.join(words))} {text(pieces)}".rstrip()
 
 

@@ -3,6 +3,8 @@
 #
 # Installs what mrcd needs on Debian 12+ or Ubuntu and makes .venv in the checkout. Called by
 # `make setup`; takes a moment when everything is there already. Says what it does, step by step.
+# `setup.sh bench` (`make setup-bench`) adds what only the training traffic of tests/bench/compare
+# needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,6 +22,11 @@ PACKAGES=(
 	systemd           # systemd-analyze, for the tests of the units
 	systemd-container # systemd-nspawn boots them
 	tshark # the tests of wireshark/mrc.lua; 22 MB to fetch, 128 MB with its libraries
+)
+BENCH_PACKAGES=(
+	openmpi-bin
+	python3-mpi4py
+	python3-torch # for CPUs, with gloo; PyPI's brings gigabytes of CUDA
 )
 KERNEL=$(uname -r)
 MODULES=/lib/modules/$KERNEL
@@ -140,6 +147,14 @@ fingerprint() {
 	} | sha256sum
 }
 
+if [[ ${1:-} == bench ]]; then
+	PACKAGES+=("${BENCH_PACKAGES[@]}")
+	for package in "${BENCH_PACKAGES[@]}"; do
+		installed "$package" || fetch_lists
+		installed "$package" || apt_knows "$package" ||
+			die "this distribution has no package $package, which the training traffic needs"
+	done
+fi
 if [[ -e $STAMP && $(<"$STAMP") == "$(fingerprint)" && -z $(missing_packages) ]] && headers_ready; then
 	exit 0
 fi

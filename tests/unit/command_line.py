@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 from click.testing import CliRunner, Result
 
 from cli import exits
 from cli.main import mrcctl
 
 
-def run(path: Path, *args: str) -> Result:
-    """mrcctl with these arguments, talking to the socket at `path`."""
-    return CliRunner().invoke(mrcctl, ["--socket", str(path), *args], prog_name="mrcctl")
+def run(path: Path, *args: str, text: str | None = None) -> Result:
+    """mrcctl with these arguments and `text` to read, talking to the socket at `path`."""
+    words = ["--socket", str(path), *args]
+    return CliRunner().invoke(mrcctl, words, input=text, prog_name="mrcctl")
 
 
 def run_json(path: Path, *args: str) -> Any:
@@ -23,3 +26,15 @@ def run_json(path: Path, *args: str) -> Any:
     result = run(path, *args, "--json")
     assert result.exit_code == exits.DONE, result.output
     return json.loads(result.output)
+
+
+def commands(group: click.Group, *above: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command below a group, by the words that are typed after `mrcctl`."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, *above, name)
+        else:
+            yield " ".join([*above, name]), command

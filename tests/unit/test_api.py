@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,9 @@ from cli.schema import OUTPUTS, meanings, schema
 from mrcd import model
 from mrcd.model import SCHEMA_VERSION, PathEvent
 from scripts import apidoc
+from tests.unit.command_line import commands
 from tests.unit.control_double import CONFIG, FakeSource, serving
+from tests.unit.records import sent
 
 DOCS = Path(__file__).parents[2] / "docs"
 # What prints JSON and needs no daemon, or more than one; versioned, but no type of the API.
@@ -31,7 +32,7 @@ NO_JSON = {"api interface", "api schema", "completion", "lab exec", "top"}  # wh
 ARGUMENTS = {
     "plane drain": ["1"], "plane undrain": ["1"], "path deny": ["p1"], "path allow": ["p1"],
     "path probe": ["h2"], "ping": ["h2"], "config diff": ["-"], "config apply": ["-"],
-    "monitor": ["--count", "1", "--interval", "0.01"],
+    "monitor": ["--count", "1", "--interval", "0.01"], "capture": ["--count", "1"],
 }  # fmt: skip
 STREAMED = {"path watch"}
 
@@ -44,17 +45,6 @@ def path(tmp_path: Path) -> Path:
 def run(path: Path, *args: str) -> Result:
     text = CONFIG.replace("2000", "100")
     return CliRunner().invoke(mrcctl, ["--socket", str(path), *args], input=text)
-
-
-def commands(group: click.Group, *above: str) -> Iterator[tuple[str, click.Command]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from commands(command, *above, name)
-        else:
-            yield " ".join([*above, name]), command
 
 
 def test_api_md_is_that_of_the_code() -> None:
@@ -80,6 +70,7 @@ def test_every_command_that_prints_json_has_a_type() -> None:
 @pytest.mark.parametrize("name", sorted(set(OUTPUTS) - STREAMED))
 def test_output_is_of_its_type_and_says_its_version(path: Path, name: str) -> None:
     source = FakeSource()
+    source.records = [sent()]
     with serving(path, source):
         if name == "path allow":
             run(path, "path", "deny", "p1")

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from cli import exits
-from cli.main import mrcctl
-from tests.unit.control_double import CONFIG, FakeSource, serving
+from tests.unit import command_line
+from tests.unit.control_double import CONFIG, FakeSource
 
 OTHER = CONFIG.replace("2000", "100")
 FABRIC = """
@@ -24,19 +23,8 @@ host = [
 """
 
 
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def server(tmp_path: Path, source: FakeSource) -> Iterator[Path]:
-    with serving(tmp_path / "sock", source):
-        yield tmp_path / "sock"
-
-
 def run(path: Path, *args: str, text: str | None = None) -> Result:
-    return CliRunner().invoke(mrcctl, ["--socket", str(path), "config", *args], input=text)
+    return command_line.run(path, "config", *args, text=text)
 
 
 def test_show_prints_what_apply_takes_and_that_changes_nothing(

@@ -7,32 +7,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from cli import exits
-from cli.main import SUBCOMMANDS, mrcctl
-from tests.unit.control_double import FakeSource, serving
+from cli.main import SUBCOMMANDS
+from tests.unit.command_line import run
+from tests.unit.control_double import FakeSource
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def server(tmp_path: Path, source: FakeSource) -> Iterator[Path]:
-    with serving(tmp_path / "sock", source):
-        yield tmp_path / "sock"
-
-
-def run(path: Path, *args: str) -> Result:
-    return CliRunner().invoke(mrcctl, ["--socket", str(path), *args])
 
 
 class TestPing:

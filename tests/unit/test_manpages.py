@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from mrcd.config import Transport
 from mrcd.main import main as mrcd
 from scripts import manpages
 from scripts.manpages import PAGES, inline, roff, text
+from tests.unit.command_line import commands
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,24 +28,13 @@ def plain(page: str) -> str:
     return "\n".join(line for line in joined.splitlines() if not re.match(r"\.(PP|TP|nf|fi)", line))
 
 
-def walk(group: click.Group, *above: str) -> Iterator[tuple[str, click.Command]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from walk(command, *above, name)
-        else:
-            yield " ".join([*above, name]), command
-
-
 def test_mrcctl_has_every_command_with_its_options() -> None:
     parts = dict(
         re.findall(r'^\.SS "(.*?)"\n(.*?)(?=^\.S[SH])', plain(PAGES["mrcctl.1"]()), re.S | re.M)
     )
-    names = {name for name, _ in walk(mrcctl)}
+    names = {name for name, _ in commands(mrcctl)}
     assert parts.keys() == names
-    for name, command in walk(mrcctl):
+    for name, command in commands(mrcctl):
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 assert max(parameter.opts, key=len) in parts[name], name
