@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from mrcd.handshake.incarnation import Memory, Ours
 from mrcd.handshake.offer import (
     MAGIC,
     MAX_BYTES,
@@ -31,8 +32,6 @@ from mrcd.handshake.session import (
     QUIET_NS,
     UNCONFIRMED_NS,
     Event,
-    Memory,
-    Ours,
     Session,
 )
 

@@ -46,10 +46,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from mrcd.handshake.incarnation import SEQ_LEAP, Bound, Incarnation, Memory, Ours
 from mrcd.handshake.offer import MAX_QPS, VERSION, HandshakeError, Offer, encode
 from mrcd.handshake.outcome import (
     Command,
@@ -65,39 +65,6 @@ from mrcd.handshake.outcome import (
 )
 from mrcd.handshake.pace import KEEPALIVE_NS, MS, RETRY_MAX_NS, RETRY_MIN_NS, Pace, spread
 
-
-@dataclass(frozen=True, slots=True)
-class Ours:
-    """What we tell a peer about ourselves, and the range of QP indices that is the peer's."""
-
-    host: str
-    epoch: int
-    mtu: int
-    mpr: int
-    qp_base: int
-    qps: int
-    capabilities: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Incarnation:
-    sid: int
-    qps: tuple[LocalQp, ...]
-
-
-@dataclass(slots=True)
-class _Bound:
-    """Our incarnation and the peer's, promised to each other."""
-
-    ours: _Incarnation
-    offer: Offer  # the latest that counted
-    since_ns: int
-    heard_ns: int
-
-    def is_from(self, offer: Offer) -> bool:
-        return (offer.epoch, offer.sid) == (self.offer.epoch, self.offer.sid)
-
-
 # Of a peer that sends a keepalive a second; one that says it takes longer is given longer.
 QUIET_NS: Final = 2500 * MS  # then keepalives ask for an answer, on every plane
 DEAD_AFTER_NS: Final = 5000 * MS
@@ -105,22 +72,6 @@ UNCONFIRMED_NS: Final = 3000 * MS
 NEVER_NS: Final = 1 << 63
 ANSWER_BURST: Final = 32  # answers to strangers: a bucket that gains one token ...
 ANSWER_GAP_NS: Final = 10 * MS  # ... in this time
-
-
-SEQ_LEAP: Final = 1 << 32
-"""A session that is resumed cannot know how many Offers it sent since it was remembered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What a session must know again to go on after a restart of its daemon."""
-
-    epoch: int
-    sid: int
-    seq: int
-    generation: int
-    qps: tuple[LocalQp, ...]
-    offer: Offer  # the peer's, which we are bound to
 
 
 class Event(Enum):
@@ -158,7 +109,7 @@ class Session:
         self._rng = rng
         self._generation = rng.randint(1, 255)
         self._free = self._new_incarnation()
-        self._bound: _Bound | None = None
+        self._bound: Bound | None = None
         self._seq = 0
         self._send_ns = 0
         self._sent_ns = 0
@@ -193,8 +144,8 @@ class Session:
         session._generation = memory.generation
         session._free = session._new_incarnation()
         session._seq = memory.seq + SEQ_LEAP
-        bound = _Incarnation(memory.sid, memory.qps)
-        session._bound = _Bound(bound, memory.offer, now_ns, now_ns)
+        bound = Incarnation(memory.sid, memory.qps)
+        session._bound = Bound(bound, memory.offer, now_ns, now_ns)
         session.state = State.ESTABLISHED
         return session
 
@@ -318,7 +269,7 @@ class Session:
             restarted = offer.epoch != self._bound.offer.epoch
             reason = "peer restarted" if restarted else "peer began a new session"
             commands.append(self._reset(reason))
-        self._bound = _Bound(self._free, offer, now_ns, now_ns)
+        self._bound = Bound(self._free, offer, now_ns, now_ns)
         self._free = self._new_incarnation()
         commands.append(self._configure(self._bound))
         commands.append(self._enter(State.BOUND, reason))
@@ -396,7 +347,7 @@ class Session:
 
     # -- what the actions are made of
 
-    def _new_incarnation(self) -> _Incarnation:
+    def _new_incarnation(self) -> Incarnation:
         """Its QPNs differ from those of the 254 before it, so that stale packets fall away."""
         self._generation = self._generation % 255 + 1
         indices = range(self._ours.qp_base, self._ours.qp_base + self._ours.qps)
@@ -404,7 +355,7 @@ class Session:
             LocalQp(index, self._generation << 16 | index, self._rng.getrandbits(24))
             for index in indices
         )
-        return _Incarnation(self._rng.getrandbits(64) or 1, qps)
+        return Incarnation(self._rng.getrandbits(64) or 1, qps)
 
     def _enter(self, new: State, reason: str) -> StateChanged:
         old, self.state = self.state, new
@@ -414,7 +365,7 @@ class Session:
         assert self._bound is not None
         return ResetQps(self.peer, tuple(qp.index for qp in self._bound.ours.qps), reason)
 
-    def _configure(self, bound: _Bound) -> ConfigureReceive:
+    def _configure(self, bound: Bound) -> ConfigureReceive:
         offer = bound.offer
         remote = [RemoteQp(qpn, psn) for qpn, psn in offer.qps]
         return ConfigureReceive(
@@ -460,7 +411,7 @@ class Session:
         return self._transmit(planes, self._bound.ours, ack_sid, bound=True, want=want)
 
     def _answer(
-        self, offer: Offer, now_ns: int, ours: _Incarnation, ack_sid: int, *, want: bool
+        self, offer: Offer, now_ns: int, ours: Incarnation, ack_sid: int, *, want: bool
     ) -> list[Command]:
         """Answer a stranger, once for all copies of its Offer, and not more often than is decent.
 
@@ -481,7 +432,7 @@ class Session:
         return self._transmit(self._usable(), ours, ack_sid, bound=bound, want=want)
 
     def _transmit(
-        self, planes: tuple[int, ...], ours: _Incarnation, ack_sid: int, *, bound: bool, want: bool
+        self, planes: tuple[int, ...], ours: Incarnation, ack_sid: int, *, bound: bool, want: bool
     ) -> list[Command]:
         if not planes:
             return []

@@ -35,6 +35,7 @@ PURE = {
     "mrcd.faultmap",
     "mrcd.handshake",
     "mrcd.headers",
+    "mrcd.handshake.incarnation",
     "mrcd.handshake.offer",
     "mrcd.handshake.outcome",
     "mrcd.handshake.pace",
