@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from ipaddress import ip_interface
 from pathlib import Path
 
@@ -266,6 +268,33 @@ def measured(
         memory = memory_of(daemon.pid)
         yield line("daemon after that, RSS", "MB", memory.rss, small)
         yield line("daemon, the most it ever had", "MB", memory.peak)
+        if not crowd:
+            yield line("a peer comes up, until established", "s", _comes_up(name, fabric, settings))
+
+
+def _comes_up(name: str, fabric: Fabric, settings: str) -> float:
+    """Start the one peer that is a host of the lab: seconds from its data path to our session."""
+    spot = state.places(name, CROWD)
+    known = replace(fabric, hosts=tuple(fabric.hosts[:2]))
+    (spot.folder / "fabric.toml").write_text(description.dumps(known))
+    spot.config.write_text(f'[host]\nname = "{CROWD}"\nfabric = "fabric.toml"\n{settings}')
+    lab.start_daemon(name, CROWD)
+    end = time.monotonic() + _ANSWER_S
+    while time.monotonic() < end:
+        began = _logged(name, CROWD, "datapath.attached")
+        there = _logged(name, US, "peer.established")
+        if began is not None and there is not None:
+            return (there - began).total_seconds()
+        time.sleep(0.2)
+    raise BenchFailed(f"{CROWD} was not heard within {_ANSWER_S:.0f} s")
+
+
+def _logged(name: str, host: str, event: str) -> datetime | None:
+    """When a daemon logged an event first."""
+    for text in state.places(name, host).log.read_text().splitlines():
+        if f'"event": "{event}"' in text:
+            return datetime.fromisoformat(json.loads(text)["time"])
+    return None
 
 
 def _all_established(daemon: Daemon, peers: int) -> float:
