@@ -24,8 +24,9 @@ BURST: Final = 256
 """So many at once after a while without: a small fabric is asked without delay."""
 TURNS: Final = 32
 """Turns without a pause: others on the same event loop want theirs."""
-GRAIN_NS: Final = 20 * MS
-"""With many names there is always one whose time has come: they are served together."""
+GRAIN_NS: Final = 100 * MS
+"""With many names there is always one whose time has come: they are served together, since waking
+up costs more than what most turns are about."""
 GRAIN_NAMES: Final = 64
 
 
