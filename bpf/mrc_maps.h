@@ -4,7 +4,7 @@
  * CFG_ constants (mrcd/loader.py); the structs are in mrc_abi.h.
  *
  * Hot state is in arrays indexed by QP, so that a look-up is an addition and a
- * bounds check; nothing on the fast path hashes but the address look-up.
+ * bounds check; nothing on the fast path hashes but the address look-ups.
  */
 #ifndef MRC_MAPS_H
 #define MRC_MAPS_H
@@ -14,6 +14,10 @@
 
 struct mrc_prefix {              /* longest-prefix key; IPv4 as ::ffff:a.b.c.d */
 	__u32 bits;
+	__u32 addr[4];
+};
+
+struct mrc_address {             /* a prefix of full length; most are, and a trie of thousands is deep */
 	__u32 addr[4];
 };
 
@@ -28,6 +32,7 @@ struct mrc_slot {                /* one packet, in either ring */
 
 BPF_ARRAY(host, struct mrc_host, 1);
 BPF_ARRAY(planes, struct mrc_plane, MRC_MAX_PLANES);
+BPF_HASH(addresses, struct mrc_address, u32, CFG_MAX_PREFIXES);
 BPF_LPM_TRIE(prefixes, struct mrc_prefix, u32, CFG_MAX_PREFIXES);
 BPF_ARRAY(peers, struct mrc_peer, CFG_MAX_PEERS);
 BPF_HASH(sources, struct mrc_source, u32, CFG_MAX_PEERS * MRC_MAX_PLANES);

@@ -7,11 +7,13 @@
 #ifndef MRC_SPRAY_H
 #define MRC_SPRAY_H
 
-/* The peer that owns the inner destination, by longest prefix. */
+/* The peer that owns the inner destination, by longest prefix: the address itself is longest. */
 static __always_inline u32 *find_peer(struct __sk_buff *skb)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	struct mrc_prefix key = { .bits = 128 };
+	struct mrc_address exact;
+	u32 *peer;
 
 	if (skb->protocol == bpf_htons(MRC_ETH_P_IP)) {
 		if (data + MRC_ETH_LEN + 20 > end)
@@ -23,7 +25,9 @@ static __always_inline u32 *find_peer(struct __sk_buff *skb)
 			return 0;
 		copy_addr(key.addr, data + MRC_ETH_LEN + 24);
 	}
-	return prefixes.lookup(&key);
+	__builtin_memcpy(exact.addr, key.addr, sizeof(exact.addr));
+	peer = addresses.lookup(&exact);
+	return peer ? peer : prefixes.lookup(&key);
 }
 
 static __always_inline int spray_drop(u32 why)

@@ -272,7 +272,11 @@ def _paths(before: Reading, now: Reading, seconds: float, *, wide: bool, room: i
 
 def _foot(now: Reading) -> Text:
     counted = Counter[str](path.state for path in now.paths)
+    shown = len({path.peer for path in now.paths})
+    there = sum(peer.state != "connecting" for peer in now.sample.peers)
     words = [f"{len(now.paths)} paths"]
+    if shown < there:
+        words[0] += f" to {shown} of {there} peers"
     words += [f"{counted[state]} {state}" for state in RANKS if counted[state]]
     if now.sample.missed:
         words.append(f"{now.sample.missed} samples missed")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import time
 from collections import deque
 
@@ -13,6 +14,10 @@ from rich.text import Text
 
 from cli.client import Client
 from cli.topframe import HISTORY, Reading, frame
+from mrcd.model import MonitorSample, PathInfo, PeerInfo
+
+PEERS_ALL, PEERS_CHOSEN = 64, 8
+"""With more peers than this that ever answered, paths are read of so many of them."""
 
 
 def show(
@@ -33,7 +38,7 @@ def show(
     frames = 0
     with live if console.is_terminal else contextlib.nullcontext():
         for sample in watching.monitor(round(interval_s * 1000)):
-            now = Reading(sample, asking.paths(None)["paths"])
+            now = Reading(sample, _paths(asking, sample, before))
             if before is not None:
                 _remember(history, before, now)
                 size = console.size
@@ -51,6 +56,22 @@ def show(
             elif console.is_terminal:
                 live.refresh()
             before = now
+
+
+def _paths(asking: Client, sample: MonitorSample, before: Reading | None) -> list[PathInfo]:
+    """Every path; where there are too many peers, those to the ones in trouble or most busy."""
+    there = [peer for peer in sample.peers if peer.state != "connecting"]
+    if len(there) <= PEERS_ALL:
+        return asking.paths(None)["paths"]
+    earlier = {} if before is None else {peer.name: peer for peer in before.sample.peers}
+
+    def rank(peer: PeerInfo) -> tuple[bool, int, str]:
+        was = earlier.get(peer.name, peer)
+        packets = peer.tx_packets - was.tx_packets + peer.rx_packets - was.rx_packets
+        return peer.state == "established", -packets, peer.name
+
+    chosen = heapq.nsmallest(PEERS_CHOSEN, there, key=rank)
+    return [path for peer in chosen for path in asking.paths(peer.name)["paths"]]
 
 
 def _remember(history: dict[int, deque[float]], before: Reading, now: Reading) -> None:

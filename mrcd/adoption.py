@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mrcd import bpfsys, pins, sizes
 from mrcd.abi import ABI
-from mrcd.config import Config
+from mrcd.config import QPS_MAX_ALL, Config
 from mrcd.datapath import Datapath, DatapathError
 from mrcd.loader import MAPS, PROGRAMS, source
 from mrcd.loops import loops_of
@@ -40,7 +40,8 @@ def sizes_of(config: Config) -> Sizes:
 
 def with_room(needed: Sizes, qps_per_peer: int) -> Sizes:
     """The capacities new maps are made with: peers, prefixes and loops may be added."""
-    peers = sizes.room_for_peers(needed.peers)
+    most = max(needed.peers, QPS_MAX_ALL // qps_per_peer)  # QPs beyond have no number
+    peers = min(sizes.room_for_peers(needed.peers), most)
     return replace(
         needed,
         peers=peers,

@@ -32,6 +32,7 @@ PROG_TEST_RUN = 10
 PROG_GET_FD_BY_ID = 13
 OBJ_GET_INFO_BY_FD = 15
 MAP_LOOKUP_BATCH = 24
+MAP_UPDATE_BATCH = 26
 LINK_CREATE = 28
 LINK_UPDATE = 29
 LINK_GET_FD_BY_ID = 30
@@ -46,7 +47,7 @@ F_XDP_HAS_FRAGS = 1 << 5
 XDP_FLAGS_SKB_MODE = 1 << 1
 XDP_FLAGS_DRV_MODE = 1 << 2
 
-_ATTR_SIZE = 144
+ATTR_SIZE = 144
 _INFO_SIZE = 80
 """As much of an info struct as is read here; the kernel fills what fits."""
 
@@ -63,11 +64,12 @@ class BpfError(OSError):
         return str(self.args[1])
 
 
-def _bpf(command: int, attr: bytes | ctypes.Array[ctypes.c_char], what: str) -> int:
+def call(command: int, attr: bytes | ctypes.Array[ctypes.c_char], what: str) -> int:
+    """One bpf(2) command; BpfError says what was tried when the kernel refuses."""
     buf = (
         attr
         if isinstance(attr, ctypes.Array)
-        else ctypes.create_string_buffer(attr.ljust(_ATTR_SIZE, b"\0"), _ATTR_SIZE)
+        else ctypes.create_string_buffer(attr.ljust(ATTR_SIZE, b"\0"), ATTR_SIZE)
     )
     result = int(_libc.syscall(_SYS_BPF, command, ctypes.byref(buf), ctypes.sizeof(buf)))
     if result < 0:
@@ -75,7 +77,8 @@ def _bpf(command: int, attr: bytes | ctypes.Array[ctypes.c_char], what: str) -> 
     return result
 
 
-def _address(buf: ctypes.Array[ctypes.c_char]) -> int:
+def address_of(buf: ctypes.Array[ctypes.c_char]) -> int:
+    """Where a buffer is, for a field of an attribute."""
     return ctypes.addressof(buf)
 
 
@@ -96,11 +99,11 @@ def load_program(
             "=IIQQIIQII16sI",
             kind,
             len(insns) // 8,
-            _address(code),
-            _address(licence),
+            address_of(code),
+            address_of(licence),
             level,
             log_size if level else 0,
-            _address(log) if level else 0,
+            address_of(log) if level else 0,
             0,
             flags,
             name.encode()[:15],
@@ -108,10 +111,10 @@ def load_program(
         )
 
     try:
-        fd = _bpf(PROG_LOAD, attr(4), f"load program {name}")  # 4: statistics only
+        fd = call(PROG_LOAD, attr(4), f"load program {name}")  # 4: statistics only
     except BpfError as first:
         try:
-            _bpf(PROG_LOAD, attr(1), f"load program {name}")
+            call(PROG_LOAD, attr(1), f"load program {name}")
         except BpfError as failure:
             text = log.value.decode(errors="replace")
             raise BpfError(f"load program {name}", failure.errno or 0, text[-6000:]) from first
@@ -125,35 +128,35 @@ def load_program(
 def create_link(prog_fd: int, ifindex: int, attach: int, *, flags: int = 0, what: str = "") -> int:
     """Attach a program to an interface by a link; returns the link's descriptor."""
     attr = struct.pack("=IIIIIIQ", prog_fd, ifindex, attach, flags, 0, 0, 0)
-    return _bpf(LINK_CREATE, attr, what or f"attach program to interface {ifindex}")
+    return call(LINK_CREATE, attr, what or f"attach program to interface {ifindex}")
 
 
 def update_link(link_fd: int, prog_fd: int) -> None:
     """Replace the program of a link atomically."""
-    _bpf(LINK_UPDATE, struct.pack("=IIII", link_fd, prog_fd, 0, 0), "update link")
+    call(LINK_UPDATE, struct.pack("=IIII", link_fd, prog_fd, 0, 0), "update link")
 
 
 def detach_link(link_fd: int) -> None:
     """Take the program of a link off its interface now; the link is of no use afterwards."""
-    _bpf(LINK_DETACH, struct.pack("=I", link_fd), "detach link")
+    call(LINK_DETACH, struct.pack("=I", link_fd), "detach link")
 
 
 def create_array(value_size: int, entries: int, *, name: str) -> int:
     """Create an array map, all zeros; returns its file descriptor."""
     attr = struct.pack("=7I16s", 2, 4, value_size, entries, 0, 0, 0, name.encode()[:15])
-    return _bpf(MAP_CREATE, attr, f"create map {name}")
+    return call(MAP_CREATE, attr, f"create map {name}")
 
 
 def pin(fd: int, path: Path) -> None:
     """Give an object a name in a bpffs."""
     name = ctypes.create_string_buffer(os.fsencode(path) + b"\0")
-    _bpf(OBJ_PIN, struct.pack("=QII", _address(name), fd, 0), f"pin {path}")
+    call(OBJ_PIN, struct.pack("=QII", address_of(name), fd, 0), f"pin {path}")
 
 
 def get(path: Path) -> int:
     """Open a pinned object; returns its descriptor."""
     name = ctypes.create_string_buffer(os.fsencode(path) + b"\0")
-    return _bpf(OBJ_GET, struct.pack("=QII", _address(name), 0, 0), f"open {path}")
+    return call(OBJ_GET, struct.pack("=QII", address_of(name), 0, 0), f"open {path}")
 
 
 @contextlib.contextmanager
@@ -170,9 +173,9 @@ def lookup(map_fd: int, key: bytes, value_size: int) -> bytes | None:
     """Read one value; None when the key is absent. value_size as the kernel copies it."""
     k = ctypes.create_string_buffer(key, len(key))
     v = ctypes.create_string_buffer(value_size)
-    attr = struct.pack("=IIQQQ", map_fd, 0, _address(k), _address(v), 0)
+    attr = struct.pack("=IIQQQ", map_fd, 0, address_of(k), address_of(v), 0)
     try:
-        _bpf(MAP_LOOKUP_ELEM, attr, "map look-up")
+        call(MAP_LOOKUP_ELEM, attr, "map look-up")
     except BpfError as error:
         if error.errno == errno.ENOENT:
             return None
@@ -184,15 +187,17 @@ def update(map_fd: int, key: bytes | None, value: bytes, flags: int = 0) -> None
     """Write one value; key None pushes on a stack or queue map."""
     v = ctypes.create_string_buffer(value, len(value))
     k = ctypes.create_string_buffer(key, len(key)) if key is not None else None
-    attr = struct.pack("=IIQQQ", map_fd, 0, _address(k) if k is not None else 0, _address(v), flags)
-    _bpf(MAP_UPDATE_ELEM, attr, "map update")
+    attr = struct.pack(
+        "=IIQQQ", map_fd, 0, address_of(k) if k is not None else 0, address_of(v), flags
+    )
+    call(MAP_UPDATE_ELEM, attr, "map update")
 
 
 def delete(map_fd: int, key: bytes) -> bool:
     """Remove one key; False when it was absent."""
     k = ctypes.create_string_buffer(key, len(key))
     try:
-        _bpf(MAP_DELETE_ELEM, struct.pack("=IIQQQ", map_fd, 0, _address(k), 0, 0), "map delete")
+        call(MAP_DELETE_ELEM, struct.pack("=IIQQQ", map_fd, 0, address_of(k), 0, 0), "map delete")
     except BpfError as error:
         if error.errno == errno.ENOENT:
             return False
@@ -210,50 +215,18 @@ def keys(map_fd: int, key_size: int) -> list[bytes]:
             "=IIQQQ",
             map_fd,
             0,
-            _address(current) if current is not None else 0,
-            _address(following),
+            address_of(current) if current is not None else 0,
+            address_of(following),
             0,
         )
         try:
-            _bpf(MAP_GET_NEXT_KEY, attr, "map iteration")
+            call(MAP_GET_NEXT_KEY, attr, "map iteration")
         except BpfError as error:
             if error.errno == errno.ENOENT:
                 return found
             raise
         found.append(following.raw)
         current = following
-
-
-def lookup_batch(map_fd: int, first: int, count: int, value_size: int) -> list[bytes]:
-    """Values first .. first + count - 1 of an array map, in one system call."""
-    if count == 0:
-        return []
-    start = ctypes.create_string_buffer(struct.pack("=I", max(first - 1, 0)), 4)
-    out = ctypes.create_string_buffer(4)
-    key_buf = ctypes.create_string_buffer(4 * count)
-    value_buf = ctypes.create_string_buffer(value_size * count)
-    attr = ctypes.create_string_buffer(
-        struct.pack(
-            "=QQQQIIQQ",
-            _address(start) if first else 0,
-            _address(out),
-            _address(key_buf),
-            _address(value_buf),
-            count,
-            map_fd,
-            0,
-            0,
-        ).ljust(_ATTR_SIZE, b"\0"),
-        _ATTR_SIZE,
-    )
-    try:
-        _bpf(MAP_LOOKUP_BATCH, attr, "map batch look-up")
-    except BpfError as error:
-        if error.errno != errno.ENOENT:
-            raise
-    got = struct.unpack_from("=I", attr.raw, 32)[0]
-    raw = value_buf.raw
-    return [raw[i * value_size : (i + 1) * value_size] for i in range(got)]
 
 
 class TestRun:
@@ -287,14 +260,14 @@ class TestRun:
                 0,
                 len(data),
                 out_size,
-                _address(self._data),
-                _address(self._out) if out_size else 0,
+                address_of(self._data),
+                address_of(self._out) if out_size else 0,
                 1,
                 0,
                 len(context),
                 context_out_size,
-                _address(self._ctx) if context else 0,
-                _address(self._ctx_out) if context_out_size else 0,
+                address_of(self._ctx) if context else 0,
+                address_of(self._ctx_out) if context_out_size else 0,
                 0,
                 0,
                 0,
@@ -309,7 +282,7 @@ class TestRun:
         struct.pack_into("=I", self._attr, 12, self._out_size)
         struct.pack_into("=I", self._attr, 32, repeat)
         struct.pack_into("=I", self._attr, 44, self._context_out_size)
-        _bpf(PROG_TEST_RUN, self._attr, "test run")
+        call(PROG_TEST_RUN, self._attr, "test run")
         return int(struct.unpack_from("=I", self._attr, 4)[0])
 
     @property
@@ -333,8 +306,8 @@ class TestRun:
 def map_info(fd: int) -> tuple[int, int, int, int]:
     """(type, key_size, value_size, max_entries) of a map, from the kernel."""
     info = ctypes.create_string_buffer(88)
-    attr = struct.pack("=IIQ", fd, 88, _address(info))
-    _bpf(OBJ_GET_INFO_BY_FD, attr, "map info")
+    attr = struct.pack("=IIQ", fd, 88, address_of(info))
+    call(OBJ_GET_INFO_BY_FD, attr, "map info")
     kind, _ident, key_size, value_size, entries = struct.unpack_from("=IIIII", info.raw, 0)
     return kind, key_size, value_size, entries
 
@@ -376,13 +349,13 @@ def link_info(fd: int) -> LinkInfo:
 
 def _info(fd: int, what: str) -> bytes:
     info = ctypes.create_string_buffer(_INFO_SIZE)
-    _bpf(OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, _INFO_SIZE, _address(info)), what)
+    call(OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, _INFO_SIZE, address_of(info)), what)
     return info.raw
 
 
 def program_name(ident: int) -> str:
     """The name of the program with an id, as the kernel keeps it; needs CAP_SYS_ADMIN."""
-    fd = _bpf(PROG_GET_FD_BY_ID, struct.pack("=III", ident, 0, 0), f"program {ident}")
+    fd = call(PROG_GET_FD_BY_ID, struct.pack("=III", ident, 0, 0), f"program {ident}")
     try:
         return prog_info(fd).name
     finally:
@@ -393,16 +366,16 @@ def links() -> Iterator[LinkInfo]:
     """Every link of the machine; needs CAP_SYS_ADMIN."""
     ident = 0
     while True:
-        attr = ctypes.create_string_buffer(struct.pack("=II", ident, 0), _ATTR_SIZE)
+        attr = ctypes.create_string_buffer(struct.pack("=II", ident, 0), ATTR_SIZE)
         try:
-            _bpf(LINK_GET_NEXT_ID, attr, "list links")
+            call(LINK_GET_NEXT_ID, attr, "list links")
         except BpfError as error:
             if error.errno == errno.ENOENT:
                 return
             raise
         ident = struct.unpack_from("=I", attr.raw, 4)[0]
         try:
-            fd = _bpf(LINK_GET_FD_BY_ID, struct.pack("=I", ident), f"open link {ident}")
+            fd = call(LINK_GET_FD_BY_ID, struct.pack("=I", ident), f"open link {ident}")
         except BpfError:  # gone since
             continue
         try:

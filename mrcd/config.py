@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -22,18 +23,20 @@ from ipaddress import (
 )
 from pathlib import Path
 
+from mrcd.claims import Claim, Prefix, overlaps
 from mrcd.evset import ACTIVE_MAX, ACTIVE_MIN
 from mrcd.fabric import description, hosts
 from mrcd.fabric.description import Fabric, FabricError, Host, Interface
 from mrcd.tomltable import Table, suggest
 from mrcd.wire import WIRE, overhead
 
-Prefix = IPv4Network | IPv6Network
+Ranges = Sequence[tuple[str, Prefix]]
 
 IFNAMSIZ = 16
 MPR_MIN, MPR_MAX = WIRE.MRC_MPR_UNIT, 4096  # the window bitmap holds twice the MPR
 RING_MIN, RING_MAX = 128, 65536
 QPS_MAX = 16
+QPS_MAX_ALL = 1 << 16  # a QPN has 16 bits for the index
 TICK_MIN_US, TICK_MAX_US = 100, 100_000
 PROBE_PPS_MIN, PROBE_PPS_MAX = 10, 100_000
 PEERS_DEFAULT_MAX = 1024  # each takes memory in the maps, whether it is talked to or not
@@ -174,7 +177,7 @@ def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
     host = _known_host(host_table, "name", name, fabric)
     mrc0 = _mrc0(mrc0_table, host, fabric)
     interfaces = _interfaces(planes_table, fabric, mrc0.name)
-    peers = _peers(peer_tables, fabric, host, mrc0, path, problems)
+    peers = _peers(peer_tables, fabric, host, mrc0, transport, path, problems)
     if fabric is None or host is None:
         return None
     return Config(
@@ -191,8 +194,9 @@ def _fabric(path: Path, problems: list[str]) -> Fabric | None:
     except FabricError as error:
         problems.extend(error.problems)
         return None
+    reserved = _ranges(fabric)
     for whose, shown, prefix in hosts.claims(fabric.hosts):
-        if clash := _reserved(prefix, fabric):
+        if clash := _reserved(prefix, reserved):
             problems.append(
                 f"{path}: {whose}: addresses: {shown}: lies in {clash}; "
                 "mrc0 needs a prefix of its own"
@@ -226,7 +230,7 @@ def _mrc0(table: Table, host: Host | None, fabric: Fabric | None) -> Mrc0:
         except ValueError:
             table.problem("addresses", text, "is no address; write one as 10.99.0.1/24")
             continue
-        if clash := _reserved(addresses[-1].network, fabric):
+        if clash := _reserved(addresses[-1].network, _ranges(fabric)):
             table.problem("addresses", text, f"lies in {clash}; choose a prefix of its own")
     table.finish()
     if given is None and host is not None:
@@ -330,6 +334,7 @@ def _peers(
     fabric: Fabric | None,
     ours: Host | None,
     mrc0: Mrc0,
+    transport: Transport,
     path: Path,
     problems: list[str],
 ) -> tuple[Peer, ...]:
@@ -343,33 +348,43 @@ def _peers(
         others = [host for host in fabric.hosts if host.name != ours.name]
         return tuple(Peer(host, _host_routes(host)) for host in others)
     own = {_host_route(address) for address in mrc0.addresses}
-    taken: list[tuple[Prefix, str]] = []
-    peers: list[Peer] = []
+    reserved = _ranges(fabric)
+    find = hosts.finder(fabric.hosts if fabric is not None else ())
+    claims: list[Claim[tuple[Table, str]]] = []
+    peers: dict[str, Peer] = {}
     for table in tables:
         name = table.text("name", None)
-        host = _known_host(table, "name", name, fabric)
+        host = find(name) if name is not None else None
+        if host is None:
+            _known_host(table, "name", name, fabric)  # says what is wrong
         if host is not None and ours is not None and host.name == ours.name:
             table.problem("name", name, "is this host; a peer is another one")
-        if host is not None and host.name in (peer.name for peer in peers):
+        if host is not None and host.name in peers:
             table.problem("name", name, "has a [[peer]] already; merge the two")
-        allowed = _allowed(table, fabric)
+        allowed = _allowed(table, reserved)
         table.finish()
         if allowed is None:
             allowed = _host_routes(host) if host is not None else ()
         for network in allowed:
             if network in own:
                 table.problem("allowed", network, "is our own address, not the peer's")
-            for other, owner in taken:
-                if owner != name and _overlap(network, other):
-                    wrong = f"overlaps {other} of peer {owner}; a destination has one peer"
-                    table.problem("allowed", network, wrong)
-        taken.extend((network, str(name)) for network in allowed)
+        claims += (Claim(network, (table, str(name))) for network in allowed)
         if host is not None:
-            peers.append(Peer(host, allowed))
-    return tuple(peers)
+            peers.setdefault(host.name, Peer(host, allowed))
+    for earlier, later in overlaps(claims):
+        (table, name), (_, owner) = later.owner, earlier.owner
+        if owner != name:
+            wrong = f"overlaps {earlier.network} of peer {owner}; a destination has one peer"
+            table.problem("allowed", later.network, wrong)
+    if fabric is not None and len(peers) * transport.qps_per_peer > QPS_MAX_ALL:
+        problems.append(
+            f"{path}: [[peer]]: {len(peers)} peers with {transport.qps_per_peer} QPs each are more "
+            f"than the {QPS_MAX_ALL} QPs that QPNs can number; lower [transport] qps_per_peer"
+        )
+    return tuple(peers.values())
 
 
-def _allowed(table: Table, fabric: Fabric | None) -> tuple[Prefix, ...] | None:
+def _allowed(table: Table, reserved: Ranges) -> tuple[Prefix, ...] | None:
     """The prefixes of one [[peer]]; None when the key is absent."""
     given = table.strings("allowed")
     if given is None:
@@ -385,25 +400,29 @@ def _allowed(table: Table, fabric: Fabric | None) -> tuple[Prefix, ...] | None:
             continue
         if "/" in text and ip_interface(text).ip != network.network_address:
             table.problem("allowed", text, f"has bits behind its length; did you mean {network}?")
-        elif clash := _reserved(network, fabric):
+        elif clash := _reserved(network, reserved):
             table.problem("allowed", text, f"covers part of {clash}: packets would loop into mrc0")
         else:
             networks.append(network)
     return tuple(networks)
 
 
-def _reserved(network: Prefix, fabric: Fabric | None) -> str | None:
-    """Name of the fabric's own range that `network` touches."""
+def _ranges(fabric: Fabric | None) -> Ranges:
+    """The fabric's own ranges, by name."""
     if fabric is None:
-        return None
-    ranges: list[tuple[str, Prefix]] = [
+        return []
+    return [
         ("the uSID block", fabric.block),
         ("the planes' IPv6 range", fabric.underlay6),
+        *(
+            (f"plane {plane}'s IPv4 range", fabric.plane_prefix4(plane))
+            for plane in range(fabric.planes)
+        ),
     ]
-    ranges += [
-        (f"plane {plane}'s IPv4 range", fabric.plane_prefix4(plane))
-        for plane in range(fabric.planes)
-    ]
+
+
+def _reserved(network: Prefix, ranges: Ranges) -> str | None:
+    """Name of the fabric's own range that `network` touches."""
     for what, reserved in ranges:
         if _overlap(network, reserved):
             return f"{what} {reserved}"
@@ -416,6 +435,7 @@ def _overlap(one: Prefix, other: Prefix) -> bool:
     return isinstance(other, IPv6Network) and one.overlaps(other)
 
 
+@lru_cache(maxsize=1 << 16)  # one object for each, so that configurations are quickly compared
 def _host_route(address: Interface) -> Prefix:
     return ip_network(address.ip)
 

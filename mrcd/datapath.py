@@ -20,7 +20,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from mrcd import bpfsys, loader
+from mrcd import batches, bpfsys, loader
 from mrcd.abi import ABI, COUNTERS
 from mrcd.loader import MAPS, PROGRAMS, Sizes
 from mrcd.model import TcKind, XdpMode
@@ -161,7 +161,7 @@ class Datapath:
     def counters(self) -> dict[str, int]:
         """Every counter by name, summed over CPUs."""
         cpus = bpfsys.possible_cpus()
-        rows = bpfsys.lookup_batch(self.maps["counters"], 0, ABI.MRC_C_COUNT, 8 * cpus)
+        rows = batches.lookup(self.maps["counters"], 0, ABI.MRC_C_COUNT, 8 * cpus)
         return {
             name: sum(struct.unpack(f"={cpus}Q", rows[index])) for index, name, _help in COUNTERS
         }

@@ -121,11 +121,7 @@ class Endpoint:
         """From now on this is the configuration: other peers, the same planes and ports."""
         self._config = config
         self._peers = {peer.name: peer for peer in config.peers}
-        self._at = {
-            (str(underlay.address(config.fabric, peer.host, plane)), plane): peer.name
-            for peer in config.peers
-            for plane in range(config.fabric.planes)
-        }
+        self._at = {(peer.host.t0, peer.host.port): peer.name for peer in config.peers}
         self._way.cache_clear()
 
     @property
@@ -183,7 +179,7 @@ class Endpoint:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._updates.unanswered:
+        if self._updates.pending:
             delay = (self._updates.deadline_ns - time.monotonic_ns()) / 1e9
             self._timer = asyncio.get_running_loop().call_later(max(0, delay), self._due)
 
@@ -250,7 +246,9 @@ class Endpoint:
         self._sockets.send(usid.ev_plane(ev), path, encode(Control(envelope, bth, erth)))
 
     def _answered(self, source: str, plane: int, data: bytes, arrived_ns: int) -> None:
-        peer = self._at.get((source, plane))
+        fabric = self._config.fabric
+        spot = underlay.spot(fabric, source, plane)
+        peer = None if spot is None else self._at.get(spot)
         if peer is None:
             return
         try:
@@ -259,8 +257,8 @@ class Endpoint:
             return
         request_id = bth.psn & 0xFFFF
         if eeth.op == WIRE.MRC_ENDPOINT_PORT_STATUS:
-            if self._updates.answered(peer, request_id):
-                self._arm()
+            if self._updates.answered(peer, request_id) and not self._updates.pending:
+                self._arm()  # else the timer finds out who has not answered
         elif peer in self._rounds:
             found = self._rounds[peer]
             found.answered(request_id, eeth.entropy, arrived_ns, eeth.service_time_ns)

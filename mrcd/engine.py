@@ -43,7 +43,9 @@ DRAIN_S = 5.0
 """A drain does not wait longer for what is outstanding: a peer may be dead."""
 _DRAIN_LOOK_S = 0.02
 REMEMBER_S = 0.05
-"""A change of sessions is written down at once, those that follow it together, so much later."""
+"""A change of sessions is written down at once, those that follow together, so much later ..."""
+REMEMBER_SHARE = 0.02
+"""... or later, where that would take more of the daemon's time: with thousands of sessions."""
 
 _HOST = ABI.structs["mrc_host"]
 
@@ -70,12 +72,14 @@ class Engine:
         self._stack = contextlib.AsyncExitStack()
         self._tasks = Tasks(on_failure)
         self._routes: dict[str, int] = {}
+        self._unrouted: dict[str, Peer] = {}
         self._mac = bytes(6)
         self._path_log = PathLog()
         self._peers: Peers | None = None  # until there are sessions
         self._endpoint: Endpoint | None = None  # as long
         self._remembering: asyncio.TimerHandle | None = None
         self._remembered_s = 0.0
+        self._remember_gap_s = REMEMBER_S
         self._surveying: asyncio.Task[None] | None = None
         self.datapath: Datapath
         self.table: QpTable
@@ -155,8 +159,7 @@ class Engine:
             xdp=self.datapath.xdp_mode,
             tc=self.datapath.tc_kind,
         )
-        for peer in config.peers:
-            table.add_peer(peer)
+        table.add_peers(config.peers)
         dropped = table.drop_prefixes()
         self.denials = Denials(config, table, self._state_dir)
         self.feed = PathFeed(table.peer_of, table.per_peer)
@@ -326,9 +329,7 @@ class Engine:
             self._routes.pop(peer.name, None)
         self.endpoint.reconfigure(config)
         self.peers.reconfigure(config)
-        for peer in config.peers:
-            if before.get(peer.name) != peer:
-                self.table.add_peer(peer)
+        self.table.add_peers(peer for peer in config.peers if before.get(peer.name) != peer)
         for peer in new:
             self.peers.add(peer.name)
         for prefix in dropped:
@@ -395,7 +396,7 @@ class Engine:
 
     def _sessions_changed(self) -> None:
         if self._remembering is None:
-            due = max(self._loop.time(), self._remembered_s + REMEMBER_S)
+            due = max(self._loop.time(), self._remembered_s + self._remember_gap_s)
             self._remembering = self._loop.call_at(due, self.remember)
 
     def remember(self) -> None:
@@ -403,19 +404,34 @@ class Engine:
         if self._remembering is not None:
             self._remembering.cancel()
             self._remembering = None
-        self._remembered_s = self._loop.time()
+        began = self._loop.time()
         maps = bpfsys.map_id(self.datapath.maps["qps"])
         try:
             sessions.save(self._state_dir, maps, self.endpoint.update_id, self.peers.memories)
         except OSError as error:
             log.error("sessions.not_saved", folder=str(self._state_dir), error=str(error))
+        self._remembered_s = self._loop.time()
+        took = self._remembered_s - began
+        self._remember_gap_s = max(REMEMBER_S, took / REMEMBER_SHARE)
 
     def _mtu_of_peer(self, peer: Peer, mtu: int) -> None:
         """Its QPs are set up. Routes to a peer carry its MTU where it is smaller than ours."""
         self.denials.apply(peer.name)
         if self._routes.get(peer.name) != mtu:
             self._routes[peer.name] = mtu
-            self._tasks.spawn(self._route_peer(peer, mtu))
+            if not self._unrouted:
+                self._tasks.spawn(self._route_peers())
+            self._unrouted[peer.name] = peer
+
+    async def _route_peers(self) -> None:
+        """Install what is waiting, and what comes to wait meanwhile."""
+        while self._unrouted:
+            peer = self._unrouted[next(iter(self._unrouted))]
+            mtu = self._routes.get(peer.name)
+            if mtu is not None:
+                await self._route_peer(peer, mtu)
+            if self._unrouted.get(peer.name) is peer and self._routes.get(peer.name) == mtu:
+                del self._unrouted[peer.name]
 
     async def _route_peer(self, peer: Peer, mtu: int) -> None:
         for prefix in peer.allowed:

@@ -29,6 +29,7 @@ from mrcd.sizes import Sizes as Sizes
 MAPS = [
     "host",
     "planes",
+    "addresses",
     "prefixes",
     "peers",
     "peer_planes",

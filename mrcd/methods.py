@@ -92,7 +92,7 @@ class Source(Protocol):
     """Where the answers come from: the daemon.
 
     The methods run on the event loop and must not block. ``peer`` is ``None`` for all peers; a
-    name was already checked against ``peers()``, a plane against ``status()``.
+    name was already checked against ``peer_names()``, a plane against ``status()``.
     """
 
     def status(self) -> Status:
@@ -100,6 +100,9 @@ class Source(Protocol):
 
     def peers(self) -> list[PeerInfo]:
         """Every configured peer."""
+
+    def peer_names(self) -> list[str]:
+        """The names of the same."""
 
     def paths(self, peer: str | None) -> list[PathInfo]:
         """Every path of every QP."""
@@ -408,7 +411,7 @@ class Control(VarlinkInterface, name=INTERFACE):
     def _check_peer(self, name: str | None) -> None:
         if name is None:
             return
-        known = [peer.name for peer in self._source.peers()]
+        known = self._source.peer_names()
         if name not in known:
             # The library's annotation asks for list[JSONValue], and lists are invariant.
             raise NoSuchPeer({"name": name, "known": [*known]})

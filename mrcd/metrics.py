@@ -21,7 +21,7 @@ STATES = ("GOOD", "SKIP", "ASSUMED_BAD", "DENIED")
 PEER_STATES = ("connecting", "established", "silent")
 FAULT_KINDS = ("dead", "loss", "slow")
 RINGS = ("tx", "rx")
-MAPS = ("peers", "qps", "prefixes")
+MAPS = ("peers", "qps", "addresses", "prefixes", "sources", "loops")
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +406,7 @@ _TABLE: tuple[Metric, ...] = (
         "mrcd_map_entries_max",
         "gauge",
         ("map",),
-        "how many the map has room for",
+        "how many the map has room for; other maps' sizes follow from these",
         lambda snap: (((name,), snap.capacity[name]) for name in MAPS),
     ),
     _family(

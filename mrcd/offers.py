@@ -60,10 +60,10 @@ class OfferSockets(PlaneSockets):
                 return
             self._on_datagram(datagram, plane)
 
-    def send(self, plane: int, path: IPv6Address | None, target: Address, datagram: bytes) -> None:
+    def send(self, plane: int, path: bytes | None, target: Address, datagram: bytes) -> None:
         """Send one Offer to `target`; losing it is no error.
 
-        `path`: the uSID list as an address, None where there are no uSIDs.
+        `path`: the uSID list as the bytes of an address, None where there are no uSIDs.
         """
         if plane not in self._in:
             return
@@ -77,4 +77,4 @@ class OfferSockets(PlaneSockets):
             packet = udp6(source, target, self._port, self._port, datagram)
             if self._encap == ENCAP_REDUCED:
                 packet = packet[_IP6_LEN:]
-            self._raw[plane].sendto(packet, (str(path), 0))
+            self._raw[plane].sendto(packet, (socket.inet_ntop(socket.AF_INET6, path), 0))

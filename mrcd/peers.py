@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from ipaddress import IPv6Address
+from functools import lru_cache
 
 from mrcd import handshake
+from mrcd.agenda import Agenda
 from mrcd.config import Config, Peer
 from mrcd.endpoint import Endpoint
 from mrcd.fabric import underlay, usid
@@ -19,6 +21,7 @@ from mrcd.handshake import (
     HandshakeError,
     Memory,
     Offer,
+    Pace,
     PeerPlanes,
     ReadyToSend,
     ResetQps,
@@ -31,8 +34,16 @@ from mrcd.log import get_logger
 from mrcd.offers import OfferSockets
 from mrcd.qptable import QpTable
 from mrcd.rejections import Rejections
+from mrcd.sockets import Address
 
 log = get_logger()
+
+_PROMPT = (State.BOUND, State.ESTABLISHED)
+"""Somebody waits for what a session in these states has to say."""
+TOLD_AT_ONCE = 64
+"""Peers that hear of a change of our planes without a pause: a few milliseconds."""
+WAYS = 1 << 13
+"""Ways to peers, one for each plane, that are remembered."""
 
 
 class Peers:
@@ -58,7 +69,12 @@ class Peers:
         self._sockets = OfferSockets(
             config.transport.control_port, self._datagram, config.fabric.routing.code
         )
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._agenda = Agenda(now_ns=time.monotonic_ns())
+        self._timer: asyncio.TimerHandle | None = None
+        self._pace = Pace()
+        self._answering: dict[str, None] = {}  # a set that keeps its order
+        self._untold: deque[str] = deque()  # of our planes
+        self._telling: asyncio.Handle | None = None
         self._peers = {peer.name: peer for peer in config.peers}
         self._handlers: dict[bytes, Callable[[bytes, int], None]] = {}
         self._rejections = Rejections("handshake.rejected")
@@ -67,10 +83,18 @@ class Peers:
         self.port_mask: dict[str, int] = {}
         self._doubted: dict[str, int] = {}
         self._mask = 0
+        self._ways = random.Random()  # which T1 an Offer takes is no secret
+        self._way = lru_cache(maxsize=WAYS)(self._find_way)
         self.sessions = {peer.name: self._session(peer.name, epoch) for peer in config.peers}
+        self._count()
 
     def _session(self, peer: str, epoch: int) -> Session:
-        return Session(self._ours(peer, epoch), peer, self._mask, self._rng)
+        return Session(self._ours(peer, epoch), peer, self._mask, self._rng, self._pace)
+
+    def _count(self) -> None:
+        """How often sessions speak depends on how many there are."""
+        self._pace.answering = len(self._answering)
+        self._pace.unanswered = len(self.sessions) - len(self._answering)
 
     def _ours(self, peer: str, epoch: int) -> handshake.Ours:
         config = self._config
@@ -104,12 +128,16 @@ class Peers:
                 self._table.reset(tuple(self._table.qps_of(name)))
                 continue
             ours = self._ours(name, memory.epoch)
-            self.sessions[name] = Session.resume(ours, name, told, self._rng, memory, now_ns=now)
+            self.sessions[name] = Session.resume(
+                ours, name, told, self._rng, memory, now_ns=now, pace=self._pace
+            )
+            self._answering[name] = None
             self.port_mask[name] = self._table.peer_planes(name)
             self.mtu[name] = min(self._config.mtu, memory.offer.mtu)
             self._endpoint.peer_established(name)
             self._on_mtu(self._peers[name], self.mtu[name])
             resumed.append(name)
+        self._count()
         return resumed
 
     # ---- peers that come and go
@@ -118,21 +146,23 @@ class Peers:
         """From now on this is the configuration; its peers are to be added and removed."""
         self._config = config
         self._peers = {peer.name: peer for peer in config.peers}
+        self._way.cache_clear()
 
     def add(self, name: str) -> None:
         """Begin to offer a session to a peer that is in the table."""
         self.sessions[name] = self._session(name, self._epoch)
-        self._carry_out(self.sessions[name].start(now_ns=time.monotonic_ns()))
+        self._count()
         self._arm(name)
+        self._schedule()
 
     def remove(self, name: str) -> None:
         """Forget the session with a peer; its QPs are the table's to reset."""
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
+        self._agenda.drop(name)
+        self._answering.pop(name, None)
         self._endpoint.peer_gone(name)
         for known in (self.sessions, self.heard_ns, self.mtu, self.port_mask, self._doubted):
             known.pop(name, None)
+        self._count()
         self._on_change()
 
     def begin_anew(self, name: str) -> None:
@@ -145,32 +175,52 @@ class Peers:
         log.warning("peer.out_of_step", peer=name)
         self._table.reset(tuple(self._table.qps_of(name)))
         self.sessions[name] = self._session(name, self._rng.getrandbits(64))
+        self._answering.pop(name, None)
+        self._count()
         self._carry_out(self.sessions[name].start(now_ns=time.monotonic_ns()))
         self._arm(name)
+        self._schedule()
 
     def start(self, mask: int) -> None:
         """Open the sockets and begin to offer."""
         fabric, host = self._config.fabric, self._config.host
         for plane, name in enumerate(self._config.interfaces):
             self._sockets.open_plane(plane, name, underlay.address(fabric, host, plane))
-        now = time.monotonic_ns()
-        self._mask = mask
-        for name, session in self.sessions.items():
-            self._carry_out(session.set_planes(mask, now_ns=now))
-            self._carry_out(session.start(now_ns=now))
+        self.set_planes(mask)
+        for name in self.sessions:
             self._arm(name)
+        self._schedule()
 
     def set_planes(self, mask: int) -> None:
-        """Our usable planes changed: every peer hears of it at once."""
-        now = time.monotonic_ns()
+        """Our usable planes changed: whoever talks to us hears of it first, at once."""
         self._mask = mask
-        for name, session in self.sessions.items():
-            self._carry_out(session.set_planes(mask, now_ns=now))
+        if self._telling is not None:
+            self._telling.cancel()
+        self._untold = deque(sorted(self.sessions, key=lambda name: name not in self._answering))
+        self._tell_planes()
+
+    def _tell_planes(self) -> None:
+        """Tell the next few, and go on when others on this event loop had their turn."""
+        now = time.monotonic_ns()
+        for _ in range(min(TOLD_AT_ONCE, len(self._untold))):
+            name = self._untold.popleft()
+            session = self.sessions.get(name)
+            if session is None:
+                continue  # it went meanwhile
+            self._carry_out(session.set_planes(self._mask, now_ns=now))
             self._arm(name)
+        if self._untold:
+            self._telling = asyncio.get_running_loop().call_soon(self._tell_planes)
+        self._schedule()
 
     def on_message(self, magic: bytes, handler: Callable[[bytes, int], None]) -> None:
         """Give datagrams that begin with `magic` to a handler, with the plane they came by."""
         self._handlers[magic] = handler
+
+    @property
+    def answering(self) -> list[str]:
+        """Peers with whom a session is established."""
+        return list(self._answering)
 
     def usable_planes(self, peer: str) -> list[int]:
         """Planes on which a peer says it can be reached."""
@@ -197,17 +247,37 @@ class Peers:
         if session.remote is offer:
             self._compare_ports(offer)
         self._arm(offer.host)
+        self._schedule()
 
     def _arm(self, name: str) -> None:
-        old = self._timers.pop(name, None)
-        if old is not None:
-            old.cancel()
-        delay = (self.sessions[name].deadline_ns - time.monotonic_ns()) / 1e9
-        self._timers[name] = asyncio.get_running_loop().call_later(max(0, delay), self._due, name)
+        session = self.sessions[name]
+        prompt = session.state in _PROMPT
+        self._agenda.put(name, session.deadline_ns, prompt=prompt)
 
-    def _due(self, name: str) -> None:
-        self._carry_out(self.sessions[name].tick(now_ns=time.monotonic_ns()))
-        self._arm(name)
+    def _schedule(self) -> None:
+        """Have one timer for all, at the time of the next turn."""
+        now = time.monotonic_ns()
+        due = self._agenda.deadline_ns(now_ns=now)
+        loop = asyncio.get_running_loop()
+        when = loop.time() + max(0, due - now) / 1e9
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(when, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        now = time.monotonic_ns()
+        for name in self._agenda.take(now_ns=now):
+            session = self.sessions[name]
+            patient = session.state not in _PROMPT
+            commands = session.tick(now_ns=now)
+            if patient:
+                self._agenda.spend(sum(map(_packets, commands)))
+            self._carry_out(commands)
+            self._arm(name)
+        self._schedule()
 
     def _carry_out(self, commands: list[Command]) -> None:
         for command in commands:
@@ -231,6 +301,10 @@ class Peers:
                 case StateChanged():
                     if command.new is State.ESTABLISHED:
                         self._endpoint.peer_established(command.peer)
+                        self._answering[command.peer] = None
+                    else:
+                        self._answering.pop(command.peer, None)
+                    self._count()
                     self._log_state(command)
                     self._on_change()
 
@@ -245,7 +319,7 @@ class Peers:
 
         A single one may have been overtaken by an update.
         """
-        said = self._table.balance(offer.host).ports
+        said = self._table.ports(offer.host)
         if said == offer.port_mask:
             self._doubted.pop(offer.host, None)
         elif self._doubted.get(offer.host) != said:
@@ -257,14 +331,20 @@ class Peers:
 
     def send(self, peer: str, plane: int, datagram: bytes) -> None:
         """One datagram to a peer over any of a plane's T1s: the next one takes another."""
-        fabric, host = self._config.fabric, self._config.host
-        target = self._peers[peer].host
-        path = None
-        if fabric.routing.mode == "srv6":
-            evs = usid.evs_between(fabric, host, target, plane)
-            usids = usid.path_usids(host, target, self._rng.choice(evs))
-            path = IPv6Address(usid.da_bytes(fabric.block, usids))
-        self._sockets.send(plane, path, underlay.address(fabric, target, plane), datagram)
+        address, template, far = self._way(peer, plane)
+        if template is not None:
+            t1 = self._ways.randrange(self._config.fabric.t1) + 1 if far else 0
+            template = usid.with_t1(template, t1)
+        self._sockets.send(plane, template, address, datagram)
+
+    def _find_way(self, peer: str, plane: int) -> tuple[Address, bytes | None, bool]:
+        """A peer's address on a plane, the uSID list to it, and whether that has a T1 to fill."""
+        fabric, host, target = self._config.fabric, self._config.host, self._peers[peer].host
+        address = underlay.address(fabric, target, plane)
+        if fabric.routing.mode != "srv6":
+            return address, None, False
+        template = usid.template_da(fabric.block, host, target, plane)
+        return address, template, host.t0 != target.t0
 
     def _log_state(self, change: StateChanged) -> None:
         if change.new is State.ESTABLISHED:
@@ -279,7 +359,12 @@ class Peers:
         return self.sessions[name].state
 
     def close(self) -> None:
-        """Stop all timers and close the sockets."""
-        for timer in self._timers.values():
-            timer.cancel()
+        """Stop the timer and close the sockets."""
+        for pending in (self._timer, self._telling):
+            if pending is not None:
+                pending.cancel()
         self._sockets.close()
+
+
+def _packets(command: Command) -> int:
+    return len(command.planes) if isinstance(command, SendOffer) else 0

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 MS: Final = 1_000_000
@@ -23,6 +24,8 @@ BACKOFF_NS: Final = tuple(n * MS for n in (2, 5, 10, 20, 50, 100, 200, 500, 1000
 """Until the first repetition, between it and the second, and so on; the last one for ever."""
 ID_MASK: Final = 0xFFFF
 NEVER_NS: Final = 1 << 63
+AT_ONCE: Final = 128
+"""Peers told in one go: some milliseconds of the daemon's time."""
 
 
 class LastPlane(Exception):
@@ -109,8 +112,8 @@ class PortUpdates:
         self._ways = mask if over is None else over
         self.mask = mask
         self.update_id = (self.update_id + 1) & ID_MASK
-        self._open = {peer: _Series(0, now_ns + BACKOFF_NS[0]) for peer in sorted(self._peers)}
-        return self._updates(self._open)
+        self._open = {peer: _Series(-1, now_ns) for peer in sorted(self._peers)}
+        return self.tick(now_ns=now_ns)
 
     def established(self, peer: str) -> None:
         """There is a session with the peer; its Offers have told it the mask of this moment."""
@@ -129,18 +132,26 @@ class PortUpdates:
         return True
 
     def tick(self, *, now_ns: int) -> list[SendUpdate]:
-        """Time has passed: repeat what is due."""
-        due = [peer for peer, series in self._open.items() if now_ns >= series.due_ns]
-        for peer in due:
+        """Time has passed: repeat what is due, to AT_ONCE peers; the others' turn is next."""
+        due = islice((p for p, series in self._open.items() if now_ns >= series.due_ns), AT_ONCE)
+        chosen = list(due)
+        # Who is told again should have had the time to answer, also as the last of many.
+        crowd = 1 + (len(self._open) - 1) // AT_ONCE
+        for peer in chosen:
             series = self._open[peer]
             series.step = min(series.step + 1, len(BACKOFF_NS) - 1)
-            series.due_ns = now_ns + BACKOFF_NS[series.step]
-        return self._updates(due)
+            series.due_ns = now_ns + crowd * BACKOFF_NS[series.step]
+        return self._updates(chosen)
 
     @property
     def deadline_ns(self) -> int:
         """When `tick` must be called next."""
         return min((series.due_ns for series in self._open.values()), default=NEVER_NS)
+
+    @property
+    def pending(self) -> bool:
+        """Whether some peer may not know the mask yet."""
+        return bool(self._open)
 
     @property
     def unanswered(self) -> frozenset[str]:

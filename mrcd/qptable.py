@@ -8,10 +8,11 @@ DOWN and no program runs on it any more; the programs own it afterwards.
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 
-from mrcd import bpfsys, evset
+from mrcd import batches, bpfsys, census, evset
 from mrcd.abi import ABI
 from mrcd.commands import Commands
 from mrcd.config import Config, Peer
@@ -32,12 +33,18 @@ _TX_ENTRY = ABI.structs["mrc_tx_entry"]
 _RX_ENTRY = ABI.structs["mrc_rx_entry"]
 TOTALS = ("sent", "acked", "lost", "marked")
 """What a path counts for as long as the data path is there, whatever happens to it and its QP."""
+_PATH_EV = census.picker(_PATH, "ev")
+_PATH_TOTALS = census.picker(_PATH, *TOTALS)
 PLANES = ABI.MRC_MAX_PLANES
 ALL_PLANES = (1 << PLANES) - 1
+_U32 = struct.Struct("=I")
 _ADDRESS_BYTES = 16
 _PREFIX_BYTES = 20
+_WHOLE = struct.pack("=I", 128)  # such a prefix is an address
 _MAPPED = bytes(10) + b"\xff\xff"
 EQUAL_SHARES = int.from_bytes(bytes([ABI.MRC_SHARE_FULL] * PLANES), "little")
+_BALANCE_AT_FIRST = _BALANCE.pack(shares=EQUAL_SHARES, ports=ALL_PLANES, heard_ports=ALL_PLANES)
+_PORTS = census.picker(_BALANCE, "ports", "heard_ports")
 
 
 def words(address: bytes) -> tuple[int, ...]:
@@ -100,6 +107,7 @@ class QpTable:
         self._peers = {peer.name: peer for peer in config.peers}
         self.indices: dict[str, int] = {}
         self._names: dict[int, str] = {}
+        self._free = 0  # no index below is free
         self.per_peer = config.transport.qps_per_peer
         self._paired: dict[str, int] = {}
         self._masks: dict[str, int] = {}
@@ -142,6 +150,8 @@ class QpTable:
                 self._masks[name] = peer["plane_mask"]
         for key in bpfsys.keys(self._dp.maps["prefixes"], _PREFIX_BYTES):
             self._prefixes[key] = self._value("prefixes", key)
+        for key in bpfsys.keys(self._dp.maps["addresses"], _ADDRESS_BYTES):
+            self._prefixes[_WHOLE + key] = self._value("addresses", key)
         self.reset(
             tuple(qp for qp in range(self._dp.sizes.qps) if qp // self.per_peer not in self._names)
         )
@@ -194,43 +204,52 @@ class QpTable:
 
     def add_peer(self, peer: Peer) -> None:
         """Program where a peer is; its QPs stay as they are, at first DOWN."""
+        self.add_peers((peer,))
+
+    def add_peers(self, peers: Iterable[Peer]) -> None:
+        """The same for many, in few system calls."""
+        # Written in this order: a prefix leads to what is there already.
+        entries: dict[str, dict[bytes, bytes]] = {
+            name: {}
+            for name in ("peer_planes", "sources", "balances", "peers", "addresses", "prefixes")
+        }
+        for peer in peers:
+            self._enter(peer, entries)
+        for name, values in entries.items():
+            batches.update(self._dp.maps[name], values)
+
+    def _enter(self, peer: Peer, entries: dict[str, dict[bytes, bytes]]) -> None:
         known = peer.name in self._masks
         if peer.name not in self.indices:
-            free = (index for index in range(self._dp.sizes.peers) if index not in self._names)
-            self._assign(peer.name, next(free))
+            self._assign(peer.name, self._free_index())
         config, index = self._config, self.indices[peer.name]
+        own = _U32.pack(index)
         for plane in range(config.fabric.planes):
             template = usid.template_da(config.fabric.block, config.host, peer.host, plane)
             address = underlay.packed(config.fabric, peer.host, plane)
-            self._dp.write(
-                "peer_planes",
-                index * PLANES + plane,
-                _PEER_PLANE,
-                addr=words(address),
-                usids=words(template),
-            )
-            bpfsys.update(self._dp.maps["sources"], address, struct.pack("=I", index))
+            entries["peer_planes"][_U32.pack(index * PLANES + plane)] = address + template
+            entries["sources"][address] = own
         if not known:
-            self._dp.write(
-                "balances",
-                index,
-                _BALANCE,
-                shares=EQUAL_SHARES,
-                ports=ALL_PLANES,
-                heard_ports=ALL_PLANES,
-            )
-            self.set_peer_planes(peer.name, ALL_PLANES)
+            self._masks[peer.name] = ALL_PLANES
+            entries["balances"][own] = _BALANCE_AT_FIRST
+            entries["peers"][own] = self._peer_entry(peer.name)
         for prefix in peer.allowed:
             key = _prefix(prefix)
-            bpfsys.update(self._dp.maps["prefixes"], key, struct.pack("=I", index))
+            name, short = _map_of(key)
+            entries[name][short] = own
             self._prefixes[key] = index
+
+    def _free_index(self) -> int:
+        while self._free in self._names:
+            self._free += 1
+        return self._free
 
     def drop_prefixes(self) -> list[str]:
         """Remove the prefixes that no configured peer is allowed any more; returns them."""
         wanted = {_prefix(prefix) for peer in self._peers.values() for prefix in peer.allowed}
         dropped = [key for key in self._prefixes if key not in wanted]
         for key in dropped:
-            bpfsys.delete(self._dp.maps["prefixes"], key)
+            self._delete_prefix(key)
             del self._prefixes[key]
         return [str(_network(key)) for key in dropped]
 
@@ -246,6 +265,7 @@ class QpTable:
             self._sets.pop(qp, None)
         index = self.indices.pop(peer.name)
         del self._names[index]
+        self._free = min(self._free, index)
         self._dp.write("peers", index, _PEER)
         self._masks.pop(peer.name, None)
         self._paired.pop(peer.name, None)
@@ -253,13 +273,14 @@ class QpTable:
     def set_peer_planes(self, peer: str, mask: int) -> None:
         """Which planes the peer says it can be reached on."""
         self._masks[peer] = mask
-        self._dp.write(
-            "peers",
-            self.indices[peer],
-            _PEER,
+        key = _U32.pack(self.indices[peer])
+        bpfsys.update(self._dp.maps["peers"], key, self._peer_entry(peer))
+
+    def _peer_entry(self, peer: str) -> bytes:
+        return _PEER.pack(
             qp_base=self.base(peer),
             qp_mask=self._paired.get(peer, self.per_peer) - 1,
-            plane_mask=mask,
+            plane_mask=self._masks[peer],
         )
 
     # ---- QPs
@@ -321,11 +342,10 @@ class QpTable:
         """
         sets = self._choose_paths(peer, qp)
         for plane, one in enumerate(sets):
-            for slot, ev in enumerate(one.evs):
-                at = self._path_index(qp, plane, slot)
-                before = self._dp.read("paths", at, _PATH)
-                totals = {name: before[name] for name in TOTALS} if before["ev"] == ev else {}
-                self._dp.write("paths", at, _PATH, ev=ev, **totals)
+            first = self._path_index(qp, plane, 0)
+            before = batches.lookup(self._dp.maps["paths"], first, len(one.evs), _PATH.size)
+            values = [_path_entry(ev, raw) for ev, raw in zip(one.evs, before, strict=True)]
+            batches.update_array(self._dp.maps["paths"], first, values)
         self._sets[qp] = sets
         return sets
 
@@ -356,8 +376,12 @@ class QpTable:
     def pause(self) -> None:
         """Take no more packets from mrc0; what is outstanding goes on being sent again."""
         for key in self._prefixes:
-            bpfsys.delete(self._dp.maps["prefixes"], key)
+            self._delete_prefix(key)
         self._prefixes.clear()
+
+    def _delete_prefix(self, key: bytes) -> None:
+        name, short = _map_of(key)
+        bpfsys.delete(self._dp.maps[name], short)
 
     def quiet(self) -> bool:
         """Whether nothing is outstanding, waiting for order or owed a SACK."""
@@ -425,6 +449,12 @@ class QpTable:
 
     # ---- reading
 
+    def ports(self, peer: str) -> int:
+        """The mask of planes that a peer takes packets on, as its updates and its SACKs say."""
+        raw = self._dp.read_raw("balances", self.indices[peer], _BALANCE.size)
+        told, heard = _PORTS(raw)
+        return told & heard & ALL_PLANES
+
     def qps_of(self, peer: str) -> range:
         """Indices of the peer's QPs."""
         return range(self.base(peer), self.base(peer) + self.per_peer)
@@ -443,13 +473,15 @@ class QpTable:
         sets = {name: _TX.unpack_array(raw, name) for name in _SETS}
         found = []
         for plane, one in enumerate(self._sets.get(index, ())):
-            for slot, ev in enumerate(one.evs):
-                path = self._dp.read("paths", self._path_index(index, plane, slot), _PATH)
+            first = self._path_index(index, plane, 0)
+            rows = batches.lookup(self._dp.maps["paths"], first, len(one.evs), _PATH.size)
+            for slot, (ev, row) in enumerate(zip(one.evs, rows, strict=True)):
                 member = {
                     name: bool(words[2 * plane + (slot >> 6)] >> (slot & 63) & 1)
                     for name, words in sets.items()
                 }
-                found.append(PathView(ev, plane, slot, _state(member), **member, values=path))
+                values = _PATH.unpack(row)
+                found.append(PathView(ev, plane, slot, _state(member), **member, values=values))
         return found
 
     def denied_slots(self, index: int) -> set[tuple[int, int]]:
@@ -464,6 +496,21 @@ class QpTable:
                 word ^= lowest
         return found
 
+    @property
+    def addresses(self) -> int:
+        """How many prefixes are a whole address, and so in a map of their own."""
+        return sum(key.startswith(_WHOLE) for key in self._prefixes)
+
+    @property
+    def prefixes(self) -> int:
+        """How many are not."""
+        return len(self._prefixes) - self.addresses
+
+    @property
+    def configured(self) -> Collection[int]:
+        """Indices of the QPs that were set up, whether they still are or not."""
+        return self._sets.keys()
+
     def evs(self, index: int) -> tuple[evset.PlaneSet, ...]:
         """The EV set of a QP, a set for each plane; empty while it was never configured."""
         return self._sets.get(index, ())
@@ -471,14 +518,26 @@ class QpTable:
     def balance(self, peer: str) -> Balance:
         """What the programs think of a peer's planes."""
         raw = self._dp.read_raw("balances", self.indices[peer], _BALANCE.size)
-        one = _BALANCE.unpack(raw)
-        shares = one["shares"].to_bytes(PLANES, "little")
-        planes = self._config.fabric.planes
-        return Balance(
-            tuple(share / ABI.MRC_SHARE_FULL for share in shares[:planes]),
-            _BALANCE.unpack_array(raw, "srtt_ns")[:planes],
-            one["ports"] & one["heard_ports"] & ALL_PLANES,
-        )
+        return balance_of(raw, self._config.fabric.planes)
+
+
+def balance_of(raw: bytes, planes: int) -> Balance:
+    """An entry of the map balances."""
+    one = _BALANCE.unpack(raw)
+    shares = one["shares"].to_bytes(PLANES, "little")
+    return Balance(
+        tuple(share / ABI.MRC_SHARE_FULL for share in shares[:planes]),
+        _BALANCE.unpack_array(raw, "srtt_ns")[:planes],
+        one["ports"] & one["heard_ports"] & ALL_PLANES,
+    )
+
+
+def _path_entry(ev: int, before: bytes) -> bytes:
+    """A path that has happened nothing yet; `before`: what its slot holds so far."""
+    if _PATH_EV(before) != (ev,):
+        return _PATH.pack(ev=ev)
+    totals = dict(zip(TOTALS, _PATH_TOTALS(before), strict=True))
+    return _PATH.pack(ev=ev, **totals)
 
 
 _SETS = ("use", "skip", "slow", "spare", "denied")
@@ -504,6 +563,13 @@ def _prefix(prefix: IPv4Network | IPv6Network) -> bytes:
     if prefix.version == 4:
         return struct.pack("=I", 96 + prefix.prefixlen) + _MAPPED + packed
     return struct.pack("=I", prefix.prefixlen) + packed
+
+
+def _map_of(key: bytes) -> tuple[str, bytes]:
+    """In which map a prefix is, and under which key there."""
+    if key.startswith(_WHOLE):
+        return "addresses", key[len(_WHOLE) :]
+    return "prefixes", key
 
 
 def _network(key: bytes) -> IPv4Network | IPv6Network:

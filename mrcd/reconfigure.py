@@ -82,6 +82,8 @@ def _peers(old: Config, new: Config) -> Iterator[ConfigChange]:
         if was is None or will is None:
             yield _change(f"peer.{name}", _peer(was), _peer(will), "live")
             continue
+        if was == will:
+            continue
         if _place(was) != _place(will):
             yield _change(f"peer.{name}.host", _place(was), _place(will), "live")
         if was.allowed != will.allowed:

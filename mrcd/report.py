@@ -10,14 +10,13 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Protocol
 
-from mrcd import __version__, configtext, interfaces
+from mrcd import __version__, configtext, interfaces, peerlist
 from mrcd.abi import COUNTERS
 from mrcd.capture import Rings, Wanted
 from mrcd.config import Peer
 from mrcd.engine import Engine
 from mrcd.fabric import underlay, usid
 from mrcd.faultreport import FaultReport
-from mrcd.handshake import State
 from mrcd.interfaces import Traffic
 from mrcd.model import (
     CaptureInfo,
@@ -34,7 +33,6 @@ from mrcd.model import (
     PathInfo,
     PathProbe,
     PeerInfo,
-    PeerState,
     PlaneInfo,
     QpState,
     StatsInfo,
@@ -43,15 +41,8 @@ from mrcd.model import (
 )
 from mrcd.pathfeed import STATES
 from mrcd.planes import Plane
-from mrcd.qptable import ALL_PLANES
 
 _QP_STATES: tuple[QpState, ...] = ("RESET", "RTR", "RTS")
-_PEER_STATES: dict[State, PeerState] = {
-    State.OFFERING: "connecting",
-    State.BOUND: "connecting",
-    State.ESTABLISHED: "established",
-    State.SILENT: "silent",
-}
 _PSN = 0xFFFFFF
 
 
@@ -85,6 +76,7 @@ class Report:
 
     def follow(self, engine: Engine) -> None:
         """Answer from this engine from now on, and from what it is configured for now."""
+        self._engine = engine
         self._config = engine.config
         self._dp = engine.datapath
         self._table = engine.table
@@ -120,7 +112,7 @@ class Report:
     def status(self) -> Status:
         """The daemon as a whole."""
         reasons = self._reasons()
-        up = sum(self._peers.state(peer.name) is State.ESTABLISHED for peer in self._config.peers)
+        up = len(self._peers.answering)
         tick: TickState = "stopped"
         if self._clock.is_alive():
             tick = "running" if self._clock.running else "idle"
@@ -169,13 +161,7 @@ class Report:
                 reasons.append(f"plane {plane.index}: {why}")
             elif plane.sick is not None:
                 reasons.append(f"plane {plane.index}: {plane.sick}; used for want of another")
-        for peer in self._config.peers:
-            state = self._peers.state(peer.name)
-            if state is State.SILENT:
-                reasons.append(f"peer {peer.name} has not been heard for 5 s")
-            elif state is not State.ESTABLISHED:
-                reasons.append(f"peer {peer.name} has not answered yet")
-        return reasons
+        return [*reasons, *peerlist.reasons(self._engine)]
 
     def _shown(self, planes: Sequence[Plane]) -> list[PlaneInfo]:
         traffic = interfaces.traffic()
@@ -240,26 +226,11 @@ class Report:
 
     def peers(self) -> list[PeerInfo]:
         """Every configured peer."""
-        return [self._peer(peer) for peer in self._config.peers]
+        return peerlist.listed(self._engine)
 
-    def _peer(self, peer: Peer) -> PeerInfo:
-        heard = self._peers.heard_ns.get(peer.name)
-        balance = self._table.balance(peer.name)
-        both = self._planes.mask & self._peers.port_mask.get(peer.name, ALL_PLANES) & balance.ports
-        views = [self._table.view(index) for index in self._table.qps_of(peer.name)]
-        return PeerInfo(
-            name=peer.name,
-            state=_PEER_STATES[self._peers.state(peer.name)],
-            addresses=[str(prefix) for prefix in peer.allowed],
-            mtu=self._peers.mtu.get(peer.name, self._config.mtu),
-            qps=self._table.per_peer,
-            last_heard_s=None if heard is None else (time.monotonic_ns() - heard) / 1e9,
-            planes_usable=[p for p in range(self._config.fabric.planes) if both >> p & 1],
-            shares=[round(share, 3) for share in balance.shares],
-            planes_srtt_us=[_us(rtt) for rtt in balance.srtt_ns],
-            tx_packets=sum(view.tx["packets"] for view in views),
-            rx_packets=sum(view.rx["packets"] for view in views),
-        )
+    def peer_names(self) -> list[str]:
+        """The names of the same."""
+        return [peer.name for peer in self._config.peers]
 
     def _chosen(self, name: str | None) -> list[Peer]:
         return [peer for peer in self._config.peers if name in (None, peer.name)]

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import Counter
 
-from mrcd import bpfsys
+from mrcd import batches
 from mrcd.abi import ABI
 from mrcd.census import Census, PeerCount, PlaneCount, planes_of
 from mrcd.datapath import Datapath
@@ -36,11 +36,11 @@ _STATES = {State.ESTABLISHED: "established", State.SILENT: "silent"}
 async def census_of(datapath: Datapath, owners: list[int]) -> tuple[Census, int]:
     """Count all QPs; `owners` has the peer of each. Returns how many are not DOWN, too."""
     census, in_use, maps = Census(), 0, datapath.maps
-    qps = bpfsys.lookup_batch(maps["qps"], 0, len(owners), _QP)
+    qps = batches.lookup(maps["qps"], 0, len(owners), _QP)
     for first in range(0, len(qps), SLICE):
         size = min(SLICE, len(qps) - first)
-        txs = bpfsys.lookup_batch(maps["txs"], first, size, _TX)
-        rxs = bpfsys.lookup_batch(maps["rxs"], first, size, _RX)
+        txs = batches.lookup(maps["txs"], first, size, _TX)
+        rxs = batches.lookup(maps["rxs"], first, size, _RX)
         for index, tx, rx in zip(range(first, first + size), txs, rxs, strict=True):
             in_use += census.add(owners[index], qps[index], tx, rx)
         await asyncio.sleep(PAUSE_S)
@@ -52,7 +52,7 @@ async def balances_of(datapath: Datapath, peers: int, planes: int) -> list[list[
     found: list[list[PlaneCount]] = []
     while len(found) < peers:
         size = min(SLICE, peers - len(found))
-        rows = bpfsys.lookup_batch(datapath.maps["balances"], len(found), size, _BALANCE)
+        rows = batches.lookup(datapath.maps["balances"], len(found), size, _BALANCE)
         if not rows:  # the map has no more
             break
         found += [planes_of(row, planes) for row in rows]
@@ -105,12 +105,18 @@ class Snapshots:
             used={
                 "peers": len(names),
                 "qps": in_use,
-                "prefixes": sum(len(peer.allowed) for peer in config.peers),
+                "addresses": table.addresses,
+                "prefixes": table.prefixes,
+                "sources": len(names) * fabric.planes,
+                "loops": len(engine.survey.loops),
             },
             capacity={
                 "peers": max(1, sizes.peers),
                 "qps": max(1, sizes.qps),
+                "addresses": max(1, sizes.prefixes),
                 "prefixes": max(1, sizes.prefixes),
+                "sources": max(1, sizes.peers) * ABI.MRC_MAX_PLANES,
+                "loops": max(1, sizes.loops),
             },
             faults=Counter(named.fault.kind for named in engine.survey.list.named),
             survey_hosts_heard=engine.survey.heard,

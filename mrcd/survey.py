@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from mrcd import bpfsys, evidence
+from mrcd import batches, bpfsys, census, evidence
 from mrcd.abi import ABI
 from mrcd.clock import CARRIER
 from mrcd.config import Config
@@ -31,12 +32,16 @@ from mrcd.rejections import Rejections
 log = get_logger()
 
 _LOOP = ABI.structs["mrc_loop"]
+_SENT, _RETURNED = census.picker(_LOOP, "sent"), census.picker(_LOOP, "returned")
+_RTT = struct.Struct(f"={ABI.MRC_RTT_BUCKETS}Q").unpack_from
 _PATH = ABI.structs["mrc_peer_plane"]
 _SURVEY = ABI.structs["mrc_survey"]
 
-TICK_S = 0.02
-PEERS_TOLD = 64
-"""Peers told in one interval; with more, each in its turn."""
+TICK_MIN_S, TICK_MAX_S = 0.02, 0.1
+PER_TICK = 20
+"""Probes of one system call, within these bounds of time: waking costs more than sending."""
+PEERS_TOLD, PEERS_TOLD_QUIET = 64, 16
+"""Peers told in one interval, and while nothing is lost; with more, each in its turn."""
 QUIET_S = 2.0
 """While nothing is lost, the windows are only looked at so often, for what is slow."""
 JUDGED_SHARE = 0.05
@@ -98,7 +103,7 @@ class Survey:
         self.use(datapath.programs)
         self._histograms: dict[int, tuple[int, ...]] = {}
         self._sent: dict[int, int] = {}
-        self._turn = 0
+        self._turn = self._told = 0
         self._recent = evidence.recent_intervals(len(self.loops), self.pps) if self.pps else 0
         self._judge_at = 0.0
         self.list = FaultList()
@@ -130,7 +135,8 @@ class Survey:
         write_loops(self._dp, self._config, self.loops)
         log.info("survey.started", loops=len(self.loops), pps=self.pps)
         loop = asyncio.get_running_loop()
-        per_tick = self.pps * TICK_S
+        tick_s = min(TICK_MAX_S, max(TICK_MIN_S, PER_TICK / self.pps))
+        per_tick = self.pps * tick_s
         credit, due = 0.0, loop.time()
         read_at = due
         while True:
@@ -143,7 +149,7 @@ class Survey:
             if credit >= 1:
                 self._run.run(int(credit))
                 credit -= int(credit)
-            due = max(due + TICK_S, loop.time())
+            due = max(due + tick_s, loop.time())
             await asyncio.sleep(due - loop.time())
 
     # ---- twice a second
@@ -154,8 +160,8 @@ class Survey:
             if self.loops[index].kind == "near":
                 self._nics.near(self.loops[index].plane, total)
         self._evidence.add(self._config.host.name, self._epoch, totals, now_ns=time.monotonic_ns())
-        self._tell(totals)
         quiet = self._evidence.quiet(self._recent, now_ns=time.monotonic_ns())
+        self._tell(totals, PEERS_TOLD_QUIET if quiet else PEERS_TOLD)
         if now >= self._judge_at + (QUIET_S if quiet else 0):
             self._judge()
             took = asyncio.get_running_loop().time() - now
@@ -163,34 +169,38 @@ class Survey:
 
     def _read(self) -> dict[int, Total]:
         """Totals of the loops that were probed since the last time."""
-        rows = bpfsys.lookup_batch(self._dp.maps["loops"], 0, len(self.loops), _LOOP.size)
+        rows = batches.lookup(self._dp.maps["loops"], 0, len(self.loops), _LOOP.size)
         totals = {}
         for index, raw in enumerate(rows):
-            counts, histogram = _LOOP.unpack(raw), _LOOP.unpack_array(raw, "rtt")
-            if counts["sent"] == self._sent.get(index):
+            (sent,) = _SENT(raw)
+            if sent == self._sent.get(index):
                 continue
+            (came_back,), histogram = _RETURNED(raw), _RTT(raw, _LOOP.fields["rtt"].offset)
             before = self._histograms.get(index, (0,) * len(histogram))
             fresh = [new - old for new, old in zip(histogram, before, strict=True)]
-            self._sent[index], self._histograms[index] = counts["sent"], histogram
+            self._sent[index], self._histograms[index] = sent, histogram
             # A probe may come back between the kernel's two counts and our reading of them.
-            returned = min(counts["returned"], counts["sent"])
-            totals[index] = Total(counts["sent"], returned, evidence.quantile_us(fresh))
+            returned = min(came_back, sent)
+            totals[index] = Total(sent, returned, evidence.quantile_us(fresh))
         return totals
 
-    def _tell(self, totals: dict[int, Total]) -> None:
-        """Send the totals to the peers, each on two planes in turn."""
-        peers, planes = self._config.peers, self._config.fabric.planes
+    def _tell(self, totals: dict[int, Total], most: int) -> None:
+        """Send the totals to the peers that answer, each on two planes in turn."""
+        peers, planes = self._peers.answering, self._config.fabric.planes
+        if not peers:
+            return
         datagrams = evidence.encode(self._config.host.name, self._epoch, self._digest, totals)
-        count = min(PEERS_TOLD, len(peers))
+        count = min(most, len(peers))
         for i in range(count):
-            peer = peers[(self._turn * count + i) % len(peers)]
-            usable = self._peers.usable_planes(peer.name) or list(range(planes))
+            name = peers[(self._told + i) % len(peers)]
+            usable = self._peers.usable_planes(name) or list(range(planes))
             first = self._turn % len(usable)
             second = first + 1 + self._turn // len(usable) % max(1, len(usable) - 1)
             for plane in {usable[first], usable[second % len(usable)]}:
                 for datagram in datagrams:
-                    self._peers.send(peer.name, plane, datagram)
+                    self._peers.send(name, plane, datagram)
         self._turn += 1
+        self._told = (self._told + count) % len(peers)
 
     def _receive(self, datagram: bytes, plane: int) -> None:
         now_ns = time.monotonic_ns()

@@ -11,6 +11,7 @@ import ipaddress
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,7 +112,13 @@ def load(path: Path) -> Fabric:
         raise FabricError([f"{path}: cannot be read: {error.strerror}"]) from None
     except UnicodeDecodeError as error:
         raise FabricError([f"{path}: is not UTF-8 text: {error.reason}"]) from None
-    return parse(text, str(path))
+    return _parsed(text, str(path))
+
+
+@lru_cache(maxsize=1)
+def _parsed(text: str, source: str) -> Fabric:
+    """`parse`, once for a file that is read again and has not changed."""
+    return parse(text, source)
 
 
 def parse(text: str, source: str) -> Fabric:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -84,6 +84,13 @@ def find(hosts: Sequence[Host], name: str) -> Host | None:
     if isinstance(hosts, HostRange):
         return hosts.find(name)
     return next((host for host in hosts if host.name == name), None)
+
+
+def finder(hosts: Sequence[Host]) -> Callable[[str], Host | None]:
+    """`find` for many names, which reads the hosts once."""
+    if isinstance(hosts, HostRange):
+        return hosts.find
+    return {host.name: host for host in hosts}.get
 
 
 def listed(hosts: Sequence[Host]) -> str:

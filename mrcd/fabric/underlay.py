@@ -7,7 +7,7 @@ themselves, IPv6 or IPv4.
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 from mrcd.fabric import usid
 from mrcd.fabric.description import Fabric, Host
@@ -26,6 +26,16 @@ def packed(fabric: Fabric, host: Host, plane: int) -> bytes:
     """That address in 16 bytes, IPv4 as ::ffff:a.b.c.d: the form the maps have."""
     found = address(fabric, host, plane)
     return _MAPPED + found.packed if found.version == 4 else found.packed
+
+
+def spot(fabric: Fabric, text: str, plane: int) -> tuple[int, int] | None:
+    """Whose NIC an address of a plane is, by T0 and port; None when it is none of the plane's."""
+    number = int(ip_address(text.partition("%")[0]))
+    if fabric.routing.underlay == 4:
+        t0, port = number >> 8 & 0xFF, number & 0xFF
+        return (t0, port) if number == int(fabric.underlay4(plane, t0, port)) else None
+    t0, port = number >> 64 & 0xFFFF, number & 0xFFFF
+    return (t0, port) if number == fabric.underlay_number(plane, t0, port) else None
 
 
 def on_link(fabric: Fabric, host: Host, plane: int) -> IPv4Network | IPv6Network:

@@ -30,6 +30,7 @@ ECMP_EVS = 128  # of a plane where switches hash the EV: enough to meet every T1
 
 _PLANE_MAX = 7
 _BLOCK_BYTES = 4
+_T1_FIELD = slice(6, 8)  # of an address: behind the block and our T0
 _FIELDS = struct.Struct(f">{USID_MAX}H")
 _EMPTY = (0,) * USID_MAX
 
@@ -157,6 +158,12 @@ def template_da(block: ipaddress.IPv6Network, src: Host, dst: Host, plane: int) 
     if src.t0 == dst.t0:
         return da_bytes(block, last)
     return da_bytes(block, [usid(plane, ROLE_T0, src.t0), usid(plane, ROLE_T1, 0), *last])
+
+
+def with_t1(template: bytes, t1: int) -> bytes:
+    """The address that a template stands for, over a T1 (from 1; 0 where both share a T0)."""
+    spine = int.from_bytes(template[_T1_FIELD], "big") | t1
+    return template[: _T1_FIELD.start] + spine.to_bytes(2, "big") + template[_T1_FIELD.stop :]
 
 
 def evs_per_plane(fabric: Fabric) -> int:

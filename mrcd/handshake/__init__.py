@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from mrcd.handshake.incarnation import Memory, Ours
 from mrcd.handshake.offer import (
     MAGIC,
     MAX_BYTES,
@@ -25,17 +26,12 @@ from mrcd.handshake.outcome import (
     State,
     StateChanged,
 )
+from mrcd.handshake.pace import KEEPALIVE_NS, MS, RETRY_MAX_NS, RETRY_MIN_NS, Pace
 from mrcd.handshake.session import (
     DEAD_AFTER_NS,
-    KEEPALIVE_NS,
-    MS,
     QUIET_NS,
-    RETRY_MAX_NS,
-    RETRY_MIN_NS,
     UNCONFIRMED_NS,
     Event,
-    Memory,
-    Ours,
     Session,
 )
 
@@ -59,6 +55,7 @@ __all__ = [
     "Memory",
     "Offer",
     "Ours",
+    "Pace",
     "PeerPlanes",
     "ReadyToSend",
     "RemoteQp",

@@ -13,6 +13,7 @@ MAGIC: Final = b"MRCh"
 VERSION: Final = 2
 MAX_BYTES: Final = 1200
 MAX_QPS: Final = 16
+PACE_MAX_MS: Final = 3_600_000
 _HEADER: Final = struct.Struct("!4sH")  # magic, length of what follows
 
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -25,7 +26,10 @@ class HandshakeError(Exception):
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """One hand-shake message. `qps` are (QPN, first PSN the sender will use on it)."""
+    """One hand-shake message. `qps` are (QPN, first PSN the sender will use on it).
+
+    `pace_ms`: an established sender lets no more time pass between two Offers, jitter aside.
+    """
 
     version: int
     host: Name
@@ -43,6 +47,8 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
         tuple[Annotated[str, Meta(min_length=1, max_length=24)], ...], Meta(max_length=16)
     ]
     qps: Annotated[tuple[tuple[Nonzero24, Word24], ...], Meta(min_length=1, max_length=MAX_QPS)]
+    # Last, and with a default: who does not know of it neither sends nor reads it.
+    pace_ms: Annotated[int, Meta(ge=1, le=PACE_MAX_MS)] = 1000
 
 
 class _VersionOnly(msgspec.Struct, array_like=True):

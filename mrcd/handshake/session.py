@@ -32,10 +32,11 @@ lost and would be held against its path. *bound*: the peer echoed our sid; our Q
 to receive, and our Offers say so (`bound`). *established*: the peer's Offers say so too; we may
 send. Lost Offers are made up for by later ones: until the session is established they go out on
 every usable plane, after 50 ms, doubling to 1 s; afterwards one a second keeps it alive, on one
-plane in rotation. `want` asks for an answer at once; only a side that waits for something sets it.
-A session that stays bound without becoming established (the peer died between the two steps)
-gives the incarnation up after 3 s. One that hears nothing for 5 s is `silent`: its QPs stay, the
-data path goes on trying, and Offers go out on every plane again.
+plane in rotation; with many peers both take longer (pace.py). `want` asks for an answer at once;
+only a side that waits for something sets it. A session that stays bound without becoming
+established (the peer died between the two steps) gives the incarnation up after 3 s. One that hears
+nothing for 5 s, or for five of the intervals that the peer speaks of, is `silent`: its QPs stay,
+the data path goes on trying, and Offers go out on every plane again.
 
 `seq` grows with every Offer of a session. From the sid we are bound to, only a greater seq than
 seen before counts, so a late copy neither revives a dead peer nor brings back an old port mask.
@@ -45,10 +46,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from mrcd.handshake.incarnation import SEQ_LEAP, Bound, Incarnation, Memory, Ours
 from mrcd.handshake.offer import MAX_QPS, VERSION, HandshakeError, Offer, encode
 from mrcd.handshake.outcome import (
     Command,
@@ -62,66 +63,15 @@ from mrcd.handshake.outcome import (
     State,
     StateChanged,
 )
+from mrcd.handshake.pace import KEEPALIVE_NS, MS, RETRY_MAX_NS, RETRY_MIN_NS, Pace, spread
 
-
-@dataclass(frozen=True, slots=True)
-class Ours:
-    """What we tell a peer about ourselves, and the range of QP indices that is the peer's."""
-
-    host: str
-    epoch: int
-    mtu: int
-    mpr: int
-    qp_base: int
-    qps: int
-    capabilities: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Incarnation:
-    sid: int
-    qps: tuple[LocalQp, ...]
-
-
-@dataclass(slots=True)
-class _Bound:
-    """Our incarnation and the peer's, promised to each other."""
-
-    ours: _Incarnation
-    offer: Offer  # the latest that counted
-    since_ns: int
-    heard_ns: int
-
-    def is_from(self, offer: Offer) -> bool:
-        return (offer.epoch, offer.sid) == (self.offer.epoch, self.offer.sid)
-
-
-MS: Final = 1_000_000
-RETRY_MIN_NS: Final = 50 * MS
-RETRY_MAX_NS: Final = 1000 * MS
-KEEPALIVE_NS: Final = 1000 * MS
+# Of a peer that sends a keepalive a second; one that says it takes longer is given longer.
 QUIET_NS: Final = 2500 * MS  # then keepalives ask for an answer, on every plane
 DEAD_AFTER_NS: Final = 5000 * MS
 UNCONFIRMED_NS: Final = 3000 * MS
 NEVER_NS: Final = 1 << 63
 ANSWER_BURST: Final = 32  # answers to strangers: a bucket that gains one token ...
 ANSWER_GAP_NS: Final = 10 * MS  # ... in this time
-
-
-SEQ_LEAP: Final = 1 << 32
-"""A session that is resumed cannot know how many Offers it sent since it was remembered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What a session must know again to go on after a restart of its daemon."""
-
-    epoch: int
-    sid: int
-    seq: int
-    generation: int
-    qps: tuple[LocalQp, ...]
-    offer: Offer  # the peer's, which we are bound to
 
 
 class Event(Enum):
@@ -143,8 +93,13 @@ class Session:
     Not thread-safe; `now_ns` is a monotonic clock. Call `tick` at `deadline_ns` at the latest.
     """
 
-    def __init__(self, ours: Ours, peer: str, planes: int, rng: random.Random) -> None:
-        """`planes` is the bit mask of our usable planes. `rng` must be unpredictable in service."""
+    def __init__(
+        self, ours: Ours, peer: str, planes: int, rng: random.Random, pace: Pace | None = None
+    ) -> None:
+        """`planes` is the bit mask of our usable planes. `rng` must be unpredictable in service.
+
+        `pace` is shared by all sessions of a daemon; without it this is the only one.
+        """
         if not 1 <= ours.qps <= MAX_QPS:
             raise ValueError(f"{ours.qps} QPs, not 1 to {MAX_QPS}")
         self.peer = peer
@@ -154,10 +109,13 @@ class Session:
         self._rng = rng
         self._generation = rng.randint(1, 255)
         self._free = self._new_incarnation()
-        self._bound: _Bound | None = None
+        self._bound: Bound | None = None
         self._seq = 0
         self._send_ns = 0
+        self._sent_ns = 0
         self._interval_ns = RETRY_MIN_NS
+        self._pace = Pace() if pace is None else pace
+        self._keepalive_ns = KEEPALIVE_NS  # as the peer knows it
         self._rotation = 0
         self._answers = ANSWER_BURST
         self._answers_ns = 0
@@ -167,19 +125,27 @@ class Session:
 
     @classmethod
     def resume(
-        cls, ours: Ours, peer: str, planes: int, rng: random.Random, memory: Memory, *, now_ns: int
+        cls,
+        ours: Ours,
+        peer: str,
+        planes: int,
+        rng: random.Random,
+        memory: Memory,
+        *,
+        now_ns: int,
+        pace: Pace | None = None,
     ) -> Session:
         """An established session as it was; only an earlier one's `memory` of it is needed.
 
         The peer notices nothing: sid, epoch and QPs are the same and `seq` goes on growing. What
         was promised to nobody (the free incarnation) is made anew.
         """
-        session = cls(ours, peer, planes, rng)
+        session = cls(ours, peer, planes, rng, pace)
         session._generation = memory.generation
         session._free = session._new_incarnation()
         session._seq = memory.seq + SEQ_LEAP
-        bound = _Incarnation(memory.sid, memory.qps)
-        session._bound = _Bound(bound, memory.offer, now_ns, now_ns)
+        bound = Incarnation(memory.sid, memory.qps)
+        session._bound = Bound(bound, memory.offer, now_ns, now_ns)
         session.state = State.ESTABLISHED
         return session
 
@@ -213,21 +179,42 @@ class Session:
         commands: list[Command] = []
         if now_ns >= self._unheard_ns:
             commands += _ON_CLOCK[self.state, Event.UNHEARD](self, now_ns)
-        if now_ns >= self._send_ns:
+        if now_ns >= self._due_ns:
             commands += _ON_CLOCK[self.state, Event.SEND_DUE](self, now_ns)
         return commands
 
     def set_planes(self, planes: int, *, now_ns: int) -> list[Command]:
-        """Our usable planes are now `planes` (a bit mask); the peer is told at once."""
+        """Our usable planes are now `planes` (a bit mask); a peer that answers is told at once.
+
+        One that does not is asked again when `tick` is called, if it may hear us on a new plane.
+        """
         if planes == self._planes:
             return []
+        gained = planes & ~self._planes
         self._planes = planes
-        return self._offer_now(now_ns)
+        if self.state not in (State.OFFERING, State.SILENT):
+            return self._offer_now(now_ns)
+        if gained:
+            self._interval_ns, self._send_ns = RETRY_MIN_NS, now_ns
+        return []
 
     @property
     def deadline_ns(self) -> int:
         """When `tick` must be called next."""
-        return min(self._send_ns, self._unheard_ns)
+        return min(self._due_ns, self._unheard_ns)
+
+    @property
+    def _due_ns(self) -> int:
+        """When to speak next; to a peer that is quiet as often as it should speak."""
+        if self._bound is None or self.state is not State.ESTABLISHED:
+            return self._send_ns
+        quiet_ns = self._bound.heard_ns + self._patience(QUIET_NS) + 1
+        return min(self._send_ns, max(quiet_ns, self._sent_ns + self._patience(KEEPALIVE_NS)))
+
+    @property
+    def silent_after_ns(self) -> int:
+        """Without an Offer for so long the peer counts as silent."""
+        return DEAD_AFTER_NS if self._bound is None else self._patience(DEAD_AFTER_NS)
 
     @property
     def remote(self) -> Offer | None:
@@ -239,8 +226,13 @@ class Session:
         if self._bound is not None and self.state is State.BOUND:
             return self._bound.since_ns + UNCONFIRMED_NS
         if self._bound is not None and self.state is State.ESTABLISHED:
-            return self._bound.heard_ns + DEAD_AFTER_NS
+            return self._bound.heard_ns + self._patience(DEAD_AFTER_NS)
         return NEVER_NS
+
+    def _patience(self, with_one_a_second_ns: int) -> int:
+        """How long to wait for a peer that sends as many keepalives as its Offers say."""
+        assert self._bound is not None
+        return with_one_a_second_ns * max(self._bound.offer.pace_ms, 1000) // 1000
 
     def _classify(self, offer: Offer) -> Event:
         bound = self._bound
@@ -277,7 +269,7 @@ class Session:
             restarted = offer.epoch != self._bound.offer.epoch
             reason = "peer restarted" if restarted else "peer began a new session"
             commands.append(self._reset(reason))
-        self._bound = _Bound(self._free, offer, now_ns, now_ns)
+        self._bound = Bound(self._free, offer, now_ns, now_ns)
         self._free = self._new_incarnation()
         commands.append(self._configure(self._bound))
         commands.append(self._enter(State.BOUND, reason))
@@ -305,7 +297,7 @@ class Session:
         commands = self._note(offer)
         if offer.want:
             return commands + self._offer_now(now_ns)
-        self._send_ns = min(self._send_ns, now_ns + KEEPALIVE_NS)
+        self._send_ns = min(self._send_ns, now_ns + self._keepalive_ns)
         return commands
 
     def _ignore(self, offer: Offer, now_ns: int) -> list[Command]:
@@ -314,18 +306,31 @@ class Session:
     # -- actions on the clock
 
     def _retry(self, now_ns: int) -> list[Command]:
-        self._send_ns = now_ns + self._interval_ns
-        self._interval_ns = min(2 * self._interval_ns, RETRY_MAX_NS)
-        return self._send(self._usable(), now_ns)
+        """On every plane; where too many peers do not answer, after the first time on one."""
+        first = self._interval_ns == RETRY_MIN_NS
+        self._send_ns = now_ns + spread(self._interval_ns, RETRY_MAX_NS, self._rng)
+        if self._interval_ns < RETRY_MAX_NS:
+            self._interval_ns = min(2 * self._interval_ns, RETRY_MAX_NS)
+        else:
+            self._interval_ns = self._pace.retry_max_ns
+        self._sent_ns = now_ns
+        planes = self._usable()
+        if first or self.state is State.BOUND or not self._pace.crowded(len(planes)):
+            return self._send(planes, now_ns)
+        return self._send(self._next_plane(planes), now_ns)
 
     def _keep_alive(self, now_ns: int) -> list[Command]:
         """One plane in rotation, unless we have heard so little that all had better be tried."""
-        self._send_ns = now_ns + KEEPALIVE_NS
+        # The peer has to know of a longer interval before it is kept, and may miss an Offer or two.
+        self._keepalive_ns = min(self._pace.keepalive_ns, 2 * self._keepalive_ns)
+        self._send_ns = now_ns + spread(self._keepalive_ns, KEEPALIVE_NS, self._rng)
+        self._sent_ns = now_ns
         planes = self._usable()
-        if planes and not self._quiet(now_ns):
-            self._rotation += 1
-            planes = (planes[self._rotation % len(planes)],)
-        return self._send(planes, now_ns)
+        return self._send(planes if self._quiet(now_ns) else self._next_plane(planes), now_ns)
+
+    def _next_plane(self, planes: tuple[int, ...]) -> tuple[int, ...]:
+        self._rotation += 1
+        return planes and (planes[self._rotation % len(planes)],)
 
     def _fall_silent(self, now_ns: int) -> list[Command]:
         commands: list[Command] = [self._enter(State.SILENT, "peer not heard")]
@@ -342,7 +347,7 @@ class Session:
 
     # -- what the actions are made of
 
-    def _new_incarnation(self) -> _Incarnation:
+    def _new_incarnation(self) -> Incarnation:
         """Its QPNs differ from those of the 254 before it, so that stale packets fall away."""
         self._generation = self._generation % 255 + 1
         indices = range(self._ours.qp_base, self._ours.qp_base + self._ours.qps)
@@ -350,7 +355,7 @@ class Session:
             LocalQp(index, self._generation << 16 | index, self._rng.getrandbits(24))
             for index in indices
         )
-        return _Incarnation(self._rng.getrandbits(64) or 1, qps)
+        return Incarnation(self._rng.getrandbits(64) or 1, qps)
 
     def _enter(self, new: State, reason: str) -> StateChanged:
         old, self.state = self.state, new
@@ -360,7 +365,7 @@ class Session:
         assert self._bound is not None
         return ResetQps(self.peer, tuple(qp.index for qp in self._bound.ours.qps), reason)
 
-    def _configure(self, bound: _Bound) -> ConfigureReceive:
+    def _configure(self, bound: Bound) -> ConfigureReceive:
         offer = bound.offer
         remote = [RemoteQp(qpn, psn) for qpn, psn in offer.qps]
         return ConfigureReceive(
@@ -382,7 +387,9 @@ class Session:
         return [PeerPlanes(self.peer, offer.port_mask)] if changed else []
 
     def _quiet(self, now_ns: int) -> bool:
-        return self._bound is None or now_ns - self._bound.heard_ns > QUIET_NS
+        if self._bound is None:
+            return True
+        return now_ns - self._bound.heard_ns > self._patience(QUIET_NS)
 
     def _usable(self) -> tuple[int, ...]:
         return tuple(plane for plane in range(8) if self._planes >> plane & 1)
@@ -392,7 +399,7 @@ class Session:
         self._interval_ns = RETRY_MIN_NS
         commands = self._retry(now_ns)
         if self.state is State.ESTABLISHED:
-            self._send_ns = now_ns + KEEPALIVE_NS
+            self._send_ns = now_ns + self._keepalive_ns
         return commands
 
     def _send(self, planes: tuple[int, ...], now_ns: int) -> list[Command]:
@@ -404,7 +411,7 @@ class Session:
         return self._transmit(planes, self._bound.ours, ack_sid, bound=True, want=want)
 
     def _answer(
-        self, offer: Offer, now_ns: int, ours: _Incarnation, ack_sid: int, *, want: bool
+        self, offer: Offer, now_ns: int, ours: Incarnation, ack_sid: int, *, want: bool
     ) -> list[Command]:
         """Answer a stranger, once for all copies of its Offer, and not more often than is decent.
 
@@ -425,7 +432,7 @@ class Session:
         return self._transmit(self._usable(), ours, ack_sid, bound=bound, want=want)
 
     def _transmit(
-        self, planes: tuple[int, ...], ours: _Incarnation, ack_sid: int, *, bound: bool, want: bool
+        self, planes: tuple[int, ...], ours: Incarnation, ack_sid: int, *, bound: bool, want: bool
     ) -> list[Command]:
         if not planes:
             return []
@@ -445,6 +452,7 @@ class Session:
             port_mask=self._planes,
             capabilities=self._ours.capabilities,
             qps=tuple((qp.qpn, qp.psn) for qp in ours.qps),
+            pace_ms=self._keepalive_ns // MS,
         )
         return [SendOffer(self.peer, planes, encode(offer))]
 

@@ -25,7 +25,7 @@ from mrcd.config import Config, Transport
 from mrcd.datapath import Datapath
 from mrcd.fabric import description, lab, state
 from mrcd.fabric.description import Fabric, Host
-from mrcd.handshake import RETRY_MAX_NS, LocalQp, RemoteQp
+from mrcd.handshake import LocalQp, Pace, RemoteQp
 from mrcd.qptable import QpTable
 from mrcd.tuning import PROBE_IDLE_NS
 from tests.bench import entry, flow, path_states
@@ -43,7 +43,7 @@ def computed(peers: int, planes: int, transport: Transport) -> Iterator[Line]:
     """What an idle daemon should send, all peers well."""
     where = f"{peers} peers, computed"
     asked, probes = _idle_probes(peers, planes, transport)
-    offers = peers * 1e9 / RETRY_MAX_NS
+    offers = peers * 1e9 / Pace(answering=peers).keepalive_ns
     yield Line("probing", where, "paths to watch: planes of QPs", "",
                (float(peers * transport.qps_per_peer * planes),))  # fmt: skip
     yield Line("probing", where, "probes", "/s", (probes,))

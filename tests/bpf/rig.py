@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrcd import bpfsys, config, loader, netns
+from mrcd import batches, bpfsys, config, loader, netns
 from mrcd.abi import ABI
 from mrcd.clock import CARRIER
 from mrcd.config import Config
@@ -202,6 +202,8 @@ class Rig:
         self._fill("survey", 1, ABI.structs["mrc_survey"].size)
         for key in bpfsys.keys(self.dp.maps["prefixes"], 20):
             bpfsys.delete(self.dp.maps["prefixes"], key)
+        for key in bpfsys.keys(self.dp.maps["addresses"], 16):
+            bpfsys.delete(self.dp.maps["addresses"], key)
         for key in bpfsys.keys(self.dp.maps["sources"], 16):
             bpfsys.delete(self.dp.maps["sources"], key)
         for name in ("tx_free", "rx_free"):
@@ -328,7 +330,7 @@ class Rig:
             ("active", -(-size.qps // 64), 8),
         )
         return tuple(
-            b"".join(bpfsys.lookup_batch(self.dp.maps[name], 0, count, value))
+            b"".join(batches.lookup(self.dp.maps[name], 0, count, value))
             for name, count, value in maps
         )
 
@@ -391,9 +393,7 @@ class Rig:
         """Whether any QP has asked for the clock."""
         return any(
             raw != bytes(8)
-            for raw in bpfsys.lookup_batch(
-                self.dp.maps["active"], 0, -(-self.dp.sizes.qps // 64), 8
-            )
+            for raw in batches.lookup(self.dp.maps["active"], 0, -(-self.dp.sizes.qps // 64), 8)
         )
 
     def free_slots(self, name: str) -> int:
@@ -407,10 +407,10 @@ class Rig:
         """Empty a stack of free slots."""
         slots = []
         value = ctypes.create_string_buffer(4)
-        attr = struct.pack("=IIQQQ", self.dp.maps[name], 0, 0, bpfsys._address(value), 0)
+        attr = struct.pack("=IIQQQ", self.dp.maps[name], 0, 0, bpfsys.address_of(value), 0)
         try:
             while True:
-                bpfsys._bpf(_LOOKUP_AND_DELETE, attr, f"pop {name}")
+                bpfsys.call(_LOOKUP_AND_DELETE, attr, f"pop {name}")
                 slots.append(struct.unpack("=I", value.raw)[0])
         except bpfsys.BpfError:
             return slots

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from ipaddress import IPv6Address, ip_network
 
 import pytest
@@ -12,7 +13,8 @@ from mrcd import bpfsys
 from mrcd.abi import ABI
 from mrcd.fabric import usid
 from mrcd.handshake import LocalQp, RemoteQp
-from mrcd.qptable import _prefix, words
+from mrcd.qptable import QpTable, _prefix, words
+from mrcd.wire import decode_frame
 from tests.bpf.packets import Far, ip4, numbered
 from tests.bpf.rig import MPR, PLANES, QPS_PER_PEER, RING_SLOTS, T1S, Rig
 
@@ -61,8 +63,61 @@ def test_every_plane_of_a_peer_is_programmed(rig: Rig) -> None:
 def test_prefixes_lead_to_their_peers(rig: Rig) -> None:
     for peer in rig.config.peers:
         for network in peer.allowed:
-            raw = bpfsys.lookup(rig.dp.maps["prefixes"], _prefix(network), 4)
+            assert network.prefixlen == network.max_prefixlen
+            raw = bpfsys.lookup(rig.dp.maps["addresses"], _prefix(network)[4:], 4)
             assert raw == struct.pack("=I", rig.table.indices[peer.name])
+
+
+def test_addresses_and_shorter_prefixes_are_in_maps_of_their_own(rig: Rig) -> None:
+    """A packet goes to the peer that has its address, else to the one with the longest prefix."""
+    rig.reset()
+    h2, h3 = rig.config.peers
+    wide = replace(h3, allowed=(*h3.allowed, ip_network("10.99.0.0/24"), ip_network("fd99::/64")))
+    rig.table.reconfigure(replace(rig.config, peers=(h2, wide)))
+    rig.table.add_peers((h2, wide))
+    held = (len(bpfsys.keys(rig.dp.maps["addresses"], 16)), rig.table.addresses)
+    assert held == (len(h2.allowed) + len(h3.allowed),) * 2
+    assert len(bpfsys.keys(rig.dp.maps["prefixes"], 20)) == rig.table.prefixes == 2
+    for index, peer in enumerate((h2, h3)):
+        rig.connect(peer.name, rig.table.base(peer.name), remote_qpn=0x880000 | index)
+    for last, index in ((2, 0), (3, 1), (77, 1)):
+        ran = rig.spray(ip4(src="10.99.0.1", dst=f"10.99.0.{last}"))
+        assert decode_frame(ran.frame).bth.dqpn == 0x880000 | index
+    rig.table.reconfigure(rig.config)
+    assert sorted(rig.table.drop_prefixes()) == ["10.99.0.0/24", "fd99::/64"]
+    assert bpfsys.keys(rig.dp.maps["prefixes"], 20) == []
+    rig.table.reconfigure(replace(rig.config, peers=()))
+    assert len(rig.table.drop_prefixes()) == len(h2.allowed) + len(h3.allowed)
+    assert bpfsys.keys(rig.dp.maps["addresses"], 16) == []
+    rig.reset()
+
+
+def test_another_daemon_finds_all_prefixes(rig: Rig) -> None:
+    rig.reset()
+    (h2, _) = rig.config.peers
+    wide = replace(h2, allowed=(*h2.allowed, ip_network("192.0.2.0/24")))
+    config = replace(rig.config, peers=(wide,))
+    rig.table.reconfigure(config)
+    rig.table.add_peers((wide,))
+    later = QpTable(rig.dp, config)
+    later.adopt()
+    assert (later.addresses, later.prefixes) == (rig.table.addresses, 1)
+    assert later.drop_prefixes() == [str(p) for p in rig.config.peers[1].allowed]
+    rig.reset()
+
+
+def test_places_of_peers_are_used_again(rig: Rig) -> None:
+    rig.reset()
+    h2, h3 = rig.config.peers
+    places = dict(rig.table.indices)
+    rig.table.reconfigure(replace(rig.config, peers=(h3,)))
+    rig.table.drop_prefixes()
+    rig.table.remove_peer(h2)
+    assert rig.table.indices == {"h3": places["h3"]}
+    rig.table.reconfigure(rig.config)
+    rig.table.add_peer(h2)
+    assert rig.table.indices == places
+    rig.reset()
 
 
 def test_configured_qps_receive_and_send_when_ready(rig: Rig) -> None:

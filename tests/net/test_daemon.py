@@ -39,7 +39,7 @@ def tcx_programs(namespace: str, interface: str) -> int:
         attr = ctypes.create_string_buffer(
             struct.pack("=IIII", index, bpfsys.ATTACH_TCX_INGRESS, 0, 0).ljust(144, b"\0"), 144
         )
-        bpfsys._bpf(_PROG_QUERY, attr, f"query tcx of {interface}")
+        bpfsys.call(_PROG_QUERY, attr, f"query tcx of {interface}")
     return int(struct.unpack_from("=I", attr.raw, 24)[0])
 
 

@@ -177,6 +177,9 @@ class FakeSource:
         )
         return [heard, unheard]
 
+    def peer_names(self) -> list[str]:
+        return [peer.name for peer in self.peers()]
+
     def paths(self, peer: str | None) -> list[PathInfo]:
         return [
             PathInfo(

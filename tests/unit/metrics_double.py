@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from mrcd.abi import COUNTERS
 from mrcd.census import Paths, PeerCount, PlaneCount
-from mrcd.metrics import PeerSample, PlaneState, Snapshot
+from mrcd.metrics import MAPS, PeerSample, PlaneState, Snapshot
 
 
 def plane_state(index: int) -> PlaneState:
@@ -64,8 +64,8 @@ def snapshot(peers: int = 3, planes: int = 4) -> Snapshot:
         planes=[plane_state(index) for index in range(planes)],
         plane_paths=[Paths(good=100, skip=plane, in_use=90) for plane in range(planes)],
         peers=[peer_sample(index, planes) for index in range(peers)],
-        used={"peers": peers, "qps": 4 * peers, "prefixes": 2 * peers},
-        capacity={"peers": peers, "qps": 4 * peers, "prefixes": 2 * peers},
+        used=dict.fromkeys(MAPS, peers),
+        capacity=dict.fromkeys(MAPS, 2 * peers),
         faults={"loss": 2},
         survey_hosts_heard=2,
         denied_rules=1,

@@ -311,6 +311,15 @@ def test_load__names_key_value_and_what_would_be_right(
     assert problem in problems(folder, text)
 
 
+def test_load__more_qps_than_qpns_can_number_are_refused(folder: Path) -> None:
+    range_of = "[fabric]\nplanes = 1\nt0 = 32\nt1 = 1\n[hosts]\ncount = 4200\nper_t0 = 200\n"
+    (folder / "fabric.toml").write_text(range_of + 'addresses = ["10.128.0.0/9"]\n')
+    many = "".join(f'[[peer]]\nname = "h{i}"\n' for i in range(2, 4099))
+    (problem,) = problems(folder, MINIMAL + "[transport]\nqps_per_peer = 16\n" + many)
+    assert problem.startswith("[[peer]]: 4097 peers with 16 QPs each are more than the 65536 QPs")
+    assert len(read(folder, MINIMAL + "[transport]\nqps_per_peer = 8\n" + many).peers) == 4097
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -87,6 +87,9 @@ def test_addresses_and_routes(
     assert underlay.destinations(made, 2) == ip_network(prefix)
     assert underlay.on_link(made, host, 2) == ip_network(on_link)
     assert ip_address(address) in ip_network(on_link)
+    assert underlay.spot(made, address, 2) == (host.t0, host.port)
+    assert underlay.spot(made, address, 1) is None  # of another plane
+    assert underlay.spot(made, address.replace("fdcb", "fdcc").replace("10.", "11."), 2) is None
 
 
 def test_evs_of_ecmp_have_a_plane_and_an_entropy() -> None:

@@ -24,7 +24,9 @@ LINES_MAX = 800  # 400 is the aim; far beyond it a noun was missed
 
 # Pure: no clock, no socket, no process, no log. Time and packets come in as arguments.
 PURE = {
+    "mrcd.agenda",
     "mrcd.census",
+    "mrcd.claims",
     "mrcd.config",
     "mrcd.evprobe",
     "mrcd.envelope",
@@ -33,8 +35,10 @@ PURE = {
     "mrcd.faultmap",
     "mrcd.handshake",
     "mrcd.headers",
+    "mrcd.handshake.incarnation",
     "mrcd.handshake.offer",
     "mrcd.handshake.outcome",
+    "mrcd.handshake.pace",
     "mrcd.handshake.session",
     "mrcd.interfaces",
     "mrcd.layout",

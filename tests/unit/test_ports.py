@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mrcd.ports import (
+    AT_ONCE,
     BACKOFF_NS,
     ID_MASK,
     MS,
@@ -142,6 +143,28 @@ def test_new_change_begins_the_series_afresh() -> None:
     now = made.deadline_ns
     made.set_mask(0b0011, now_ns=now)
     assert made.deadline_ns == now + BACKOFF_NS[0]
+
+
+def test_thousands_hear_in_turn_and_have_time_to_answer() -> None:
+    names = [f"h{i:04}" for i in range(1000)]
+    made = updates(*names)
+    told: list[str] = []
+    now, sent = 0, made.set_mask(0b0111, now_ns=0)
+    for _ in range(7):
+        assert len({update.peer for update in sent}) <= AT_ONCE
+        told += dict.fromkeys(update.peer for update in sent)
+        assert made.deadline_ns <= now  # the next ones do not wait
+        now += MS
+        sent = made.tick(now_ns=now)
+    told += dict.fromkeys(update.peer for update in sent)
+    assert told == names
+    assert made.tick(now_ns=8 * BACKOFF_NS[0] - 1) == []  # eight times as many, eight times as long
+    again = made.tick(now_ns=8 * BACKOFF_NS[0])
+    assert {update.peer for update in again} == set(names[:AT_ONCE])
+    for name in names:
+        assert made.pending
+        made.answered(name, made.update_id)
+    assert not made.pending
 
 
 def test_session_that_ends_is_told_no_more() -> None:

@@ -106,6 +106,7 @@ def test_template_da__and_the_ev_give_the_address(a: Host, b: Host, plane: int, 
         t1_field = int.from_bytes(address[6:8], "big") | usid.ev_t1(value)
         address[6:8] = t1_field.to_bytes(2, "big")
     assert bytes(address) == usid.da_bytes(BLOCK, usid.path_usids(a, b, value))
+    assert usid.with_t1(usid.template_da(BLOCK, a, b, plane), usid.ev_t1(value)) == bytes(address)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Many map entries in one system call, where one at a time takes most of its time to get there."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import struct
+from collections.abc import Mapping
+
+from mrcd import bpfsys
+
+_AT_ONCE = 4096
+"""Entries of one call: some megabytes of buffers at most."""
+_UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, 524)  # the last is the kernel's own ENOTSUPP
+
+
+def lookup(map_fd: int, first: int, count: int, value_size: int) -> list[bytes]:
+    """Values first .. first + count - 1 of an array map, in one system call."""
+    if count == 0:
+        return []
+    start = ctypes.create_string_buffer(struct.pack("=I", max(first - 1, 0)), 4)
+    out = ctypes.create_string_buffer(4)
+    key_buf = ctypes.create_string_buffer(4 * count)
+    value_buf = ctypes.create_string_buffer(value_size * count)
+    attr = ctypes.create_string_buffer(
+        struct.pack(
+            "=QQQQIIQQ",
+            bpfsys.address_of(start) if first else 0,
+            bpfsys.address_of(out),
+            bpfsys.address_of(key_buf),
+            bpfsys.address_of(value_buf),
+            count,
+            map_fd,
+            0,
+            0,
+        ).ljust(bpfsys.ATTR_SIZE, b"\0"),
+        bpfsys.ATTR_SIZE,
+    )
+    try:
+        bpfsys.call(bpfsys.MAP_LOOKUP_BATCH, attr, "map batch look-up")
+    except bpfsys.BpfError as error:
+        if error.errno != errno.ENOENT:
+            raise
+    got = struct.unpack_from("=I", attr.raw, 32)[0]
+    raw = value_buf.raw
+    return [raw[i * value_size : (i + 1) * value_size] for i in range(got)]
+
+
+def update(map_fd: int, entries: Mapping[bytes, bytes]) -> None:
+    """Write entries of an array, hash or prefix map; what is there already is replaced.
+
+    Keys and values each have the map's size. One by one where the kernel has no batches for it.
+    """
+    items = list(entries.items())
+    for at in range(0, len(items), _AT_ONCE):
+        some = items[at : at + _AT_ONCE]
+        try:
+            _update(map_fd, some)
+        except bpfsys.BpfError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            for key, value in some:
+                bpfsys.update(map_fd, key, value)
+
+
+def update_array(map_fd: int, first: int, values: list[bytes]) -> None:
+    """Write values first, first + 1, ... of an array map."""
+    keys = (struct.pack("=I", first + i) for i in range(len(values)))
+    update(map_fd, dict(zip(keys, values, strict=True)))
+
+
+def _update(map_fd: int, items: list[tuple[bytes, bytes]]) -> None:
+    keys = b"".join(key for key, _value in items)
+    values = b"".join(value for _key, value in items)
+    key_buf = ctypes.create_string_buffer(keys, len(keys))
+    value_buf = ctypes.create_string_buffer(values, len(values))
+    attr = struct.pack(
+        "=QQQQIIQQ",
+        0,
+        0,
+        bpfsys.address_of(key_buf),
+        bpfsys.address_of(value_buf),
+        len(items),
+        map_fd,
+        0,
+        0,
+    )
+    bpfsys.call(bpfsys.MAP_UPDATE_BATCH, attr, "map batch update")

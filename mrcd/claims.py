@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Prefixes and who claims them: which of thousands overlap (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
+from typing import Generic, TypeVar
+
+Prefix = IPv4Network | IPv6Network
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Generic[T]):
+    """A prefix and whose it is."""
+
+    network: Prefix
+    owner: T
+
+
+def overlaps(claims: Sequence[Claim[T]]) -> list[tuple[Claim[T], Claim[T]]]:
+    """Every two that overlap, the earlier one first, in order of the later one.
+
+    Two prefixes overlap only when one is within the other. In order of their first address, longer
+    ones behind shorter ones, all that a prefix lies within are still open when it comes.
+    """
+    order = sorted(range(len(claims)), key=lambda i: _place(claims[i].network))
+    pairs: list[tuple[int, int]] = []
+    around: list[int] = []
+    for i in order:
+        inner = claims[i].network
+        while around and not _within(inner, claims[around[-1]].network):
+            around.pop()
+        pairs += ((min(i, j), max(i, j)) for j in around)
+        around.append(i)
+    pairs.sort(key=lambda pair: (pair[1], pair[0]))
+    return [(claims[one], claims[other]) for one, other in pairs]
+
+
+def _place(network: Prefix) -> tuple[int, int, int]:
+    return network.version, int(network.network_address), network.prefixlen
+
+
+def _within(inner: Prefix, outer: Prefix) -> bool:
+    if inner.version != outer.version or inner.prefixlen < outer.prefixlen:
+        return False
+    shift = inner.max_prefixlen - outer.prefixlen
+    return int(inner.network_address) >> shift == int(outer.network_address) >> shift

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How often a daemon with many peers may speak to each of them (pure).
+
+With a handful of peers every session goes by its own clock: an unanswered one asks once a second on
+every plane, an established one says once a second that it lives. With thousands that would be tens
+of thousands of packets a second, so there is a budget for either, shared by all sessions: intervals
+grow with the number of peers that share it. Nothing waits for a peer that is to be found by asking:
+who comes up asks by himself, at once and on every plane, and is answered at once.
+
+Whoever waits for keepalives has to know how often they come, so each Offer says it (`pace_ms`).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+MS: Final = 1_000_000
+RETRY_MIN_NS: Final = 50 * MS
+RETRY_MAX_NS: Final = 1000 * MS
+KEEPALIVE_NS: Final = 1000 * MS
+OFFERS_PER_S: Final = 100
+"""Offers a second to all peers that do not answer, and keepalives to all that do."""
+JITTER: Final = 0.3
+"""Part by which an interval that was stretched is shorter or longer, at random: sessions that began
+together do not go on together."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """What the sessions of one daemon have in common. Whoever counts them sets the numbers."""
+
+    answering: int = 0
+    unanswered: int = 0
+
+    @property
+    def keepalive_ns(self) -> int:
+        """Between two Offers of an established session."""
+        return max(KEEPALIVE_NS, self.answering * 1000 * MS // OFFERS_PER_S)
+
+    @property
+    def retry_max_ns(self) -> int:
+        """Between two Offers to a peer that has not answered for long."""
+        return max(RETRY_MAX_NS, self.unanswered * 1000 * MS // OFFERS_PER_S)
+
+    def crowded(self, planes: int) -> bool:
+        """Whether asking every unanswered peer on all planes every second is too much."""
+        return self.unanswered * planes > OFFERS_PER_S
+
+
+def spread(interval_ns: int, least_ns: int, rng: random.Random) -> int:
+    """An interval, with jitter where it was stretched beyond its least."""
+    if interval_ns <= least_ns:
+        return interval_ns
+    return round(interval_ns * (1 + JITTER * (2 * rng.random() - 1)))

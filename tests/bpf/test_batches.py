@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Many entries in one system call, against one at a time; it needs real maps."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from ipaddress import ip_network
+
+import pytest
+
+from mrcd import batches, bpfsys
+from mrcd.qptable import _prefix
+from tests.bpf.rig import Rig
+
+ENTRIES = 3 * batches._AT_ONCE // 2
+KEY = struct.Struct("=I")
+
+
+@pytest.fixture
+def array(rig: Rig) -> Iterator[int]:
+    fd = bpfsys.create_array(8, ENTRIES, name="batched")
+    yield fd
+    os.close(fd)
+
+
+def test_update__is_what_one_at_a_time_would_write(array: int) -> None:
+    batches.update(array, {KEY.pack(i): struct.pack("=Q", i * i) for i in range(0, ENTRIES, 3)})
+    batches.update_array(array, 1, [b"x" * 8, b"y" * 8])
+    expected = [struct.pack("=Q", i * i if i % 3 == 0 else 0) for i in range(ENTRIES)]
+    expected[1:3] = [b"x" * 8, b"y" * 8]
+    assert batches.lookup(array, 0, ENTRIES, 8) == expected
+    assert bpfsys.lookup(array, KEY.pack(1), 8) == b"x" * 8
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 0), (0, 1), (1, 1), (5, 100), (ENTRIES - 2, 2)])
+def test_lookup__reads_a_range(array: int, first: int, count: int) -> None:
+    batches.update_array(array, 0, [struct.pack("=Q", i) for i in range(ENTRIES)])
+    found = batches.lookup(array, first, count, 8)
+    assert found == [struct.pack("=Q", i) for i in range(first, first + count)]
+
+
+def test_update__beyond_the_map_says_so(array: int) -> None:
+    with pytest.raises(bpfsys.BpfError, match="batch"):
+        batches.update(array, {KEY.pack(ENTRIES): bytes(8)})
+
+
+def test_update__serves_hashes_and_tries(rig: Rig) -> None:
+    rig.reset()
+    sources = {bytes([i] * 16): KEY.pack(i) for i in range(8)}
+    prefixes = {_prefix(ip_network(f"192.0.{i}.0/24")): KEY.pack(i) for i in range(8)}
+    for name, entries in (("sources", sources), ("prefixes", prefixes)):
+        batches.update(rig.dp.maps[name], entries)
+        for key, value in entries.items():
+            assert bpfsys.lookup(rig.dp.maps[name], key, 4) == value
+    rig.reset()

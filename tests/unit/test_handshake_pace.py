@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The hand-shake of a daemon with very many peers: budgets, and intervals that peers are told."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import msgspec
+import pytest
+
+from mrcd import handshake
+from mrcd.handshake import (
+    Command,
+    HandshakeError,
+    Ours,
+    Pace,
+    SendOffer,
+    Session,
+    State,
+    StateChanged,
+    decode,
+    encode,
+)
+from tests.unit.test_handshake import ALL_PLANES, SECOND, World, connected, offer
+
+
+def test_offer__without_a_pace_is_one_of_before() -> None:
+    older = msgspec.msgpack.encode(msgspec.msgpack.decode(encode(offer())[6:])[:-1])
+    datagram = handshake.MAGIC + len(older).to_bytes(2, "big") + older
+    assert decode(datagram) == offer(pace_ms=1000)
+
+
+@pytest.mark.parametrize("pace_ms", [0, 3_600_001])
+def test_offer__absurd_pace_is_refused(pace_ms: int) -> None:
+    with pytest.raises(HandshakeError, match="not an Offer"):
+        decode(encode(offer(pace_ms=pace_ms)))
+
+
+def alone(pace: Pace, planes: int = ALL_PLANES, seed: int = 1) -> Session:
+    ours = Ours("a", 7, 8872, 2048, 16, 4)
+    return Session(ours, "b", planes, random.Random(seed), pace)
+
+
+def offers_of(session: Session, duration_ns: int) -> list[tuple[int, tuple[int, ...]]]:
+    """When a session that nobody answers speaks, and on which planes."""
+    now, said = 0, []
+    session.start(now_ns=now)
+    while (now := session.deadline_ns) < duration_ns:
+        for command in session.tick(now_ns=now):
+            assert isinstance(command, SendOffer)
+            said.append((now, command.planes))
+    return said
+
+
+@pytest.mark.parametrize(("unanswered", "most_per_s"), [(100, 1.3), (1000, 0.13), (10_000, 0.013)])
+def test_pace__all_who_do_not_answer_share_a_budget(unanswered: int, most_per_s: float) -> None:
+    session = alone(Pace(unanswered=unanswered))
+    late = [planes for at, planes in offers_of(session, 4000 * SECOND) if at > 400 * SECOND]
+    assert sum(map(len, late)) <= 3600 * most_per_s
+    assert {plane for planes in late for plane in planes} == {0, 1, 2, 3}
+
+
+def test_pace__a_few_are_asked_every_second_on_every_plane() -> None:
+    said = offers_of(alone(Pace(unanswered=25)), 20 * SECOND)
+    assert {planes for _, planes in said} == {(0, 1, 2, 3)}
+    assert {b - a for (a, _), (b, _) in itertools.pairwise(said[8:])} == {SECOND}
+
+
+def test_pace__sessions_that_began_together_drift_apart() -> None:
+    pace = Pace(unanswered=10_000)
+    last = {offers_of(alone(pace, seed=seed), 3600 * SECOND)[-1][0] for seed in range(20)}
+    assert len(last) == 20
+
+
+def test_pace__first_offer_goes_on_every_plane_whatever_the_crowd() -> None:
+    [hello] = alone(Pace(unanswered=10_000)).start(now_ns=0)
+    assert isinstance(hello, SendOffer)
+    assert hello.planes == (0, 1, 2, 3)
+
+
+def test_pace__keepalives_of_many_come_less_often_and_nobody_falls_silent() -> None:
+    world = connected()
+    for node in world.nodes.values():
+        node.session._pace.answering = 1000  # ten seconds
+    before = len(world.history)
+    world.run(1000 * SECOND)
+    world.assert_agreement()
+    assert len(world.history) - before < 2 * 1000 / 10 * 1.5
+    assert not silences(world)
+
+
+def silences(world: World) -> list[Command]:
+    return [
+        command
+        for node in world.nodes.values()
+        for command in node.log
+        if isinstance(command, StateChanged) and command.new is State.SILENT
+    ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pace__becomes_long_while_one_offer_in_four_is_lost(seed: int) -> None:
+    world = connected(seed)
+    world.nodes["a"].session._pace.answering = 5000  # b has one peer, and keeps its second
+
+    def lossy() -> None:
+        while world.flight:
+            packet = world.flight.pop(0)
+            if world.rng.random() < 0.75:
+                world.deliver(packet)
+
+    world.run(2000 * SECOND, lossy)
+    assert len(silences(world)) <= 2
+    world.run(100 * SECOND)
+    world.assert_agreement()
+
+
+def test_pace__silence_of_a_slow_peer_is_noticed_after_five_of_its_intervals() -> None:
+    world = connected()
+    for node in world.nodes.values():
+        node.session._pace.answering = 1000
+    world.run(200 * SECOND)
+    assert world.nodes["a"].session.silent_after_ns == 50 * SECOND
+    world.dead = {("a", plane) for plane in range(4)}
+    world.run(35 * SECOND)
+    assert world.nodes["a"].session.state is State.ESTABLISHED
+    world.run(30 * SECOND)
+    assert world.nodes["a"].session.state is State.SILENT
+
+
+@pytest.mark.parametrize("state", [State.OFFERING, State.SILENT])
+def test_session__plane_that_comes_up_is_tried_when_its_turn_comes(state: State) -> None:
+    if state is State.SILENT:
+        world = connected()
+        world.dead = {(to, plane) for to in "ab" for plane in range(4)}
+        world.run(8 * SECOND)
+        session, now = world.nodes["a"].session, world.now_ns
+        assert session.set_planes(0b0111, now_ns=now) == []
+    else:
+        session, now = alone(Pace(unanswered=1000), planes=0b0111), 0
+        session.start(now_ns=now)
+    assert session.state is state
+    before = session.deadline_ns
+    assert before > now
+    assert session.set_planes(0b0011, now_ns=now) == []
+    assert session.deadline_ns == before  # one plane less is no reason to ask again
+    assert session.set_planes(0b1011, now_ns=now) == []
+    assert session.deadline_ns == now
+    [again] = session.tick(now_ns=now)
+    assert isinstance(again, SendOffer)
+    assert again.planes == (0, 1, 3)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What status says of many peers, and which map entries are read for a list of them."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mrcd.handshake import State
+from mrcd.peerlist import MANY, _bits, _runs, reasons
+
+SECOND = 1_000_000_000
+
+
+def engine(**states: State) -> Any:
+    """As much of an engine as is looked at; every peer is silent after 5 s."""
+    sessions = dict.fromkeys(states, SimpleNamespace(silent_after_ns=5 * SECOND))
+    return SimpleNamespace(
+        config=SimpleNamespace(peers=[SimpleNamespace(name=name) for name in states]),
+        peers=SimpleNamespace(state=states.__getitem__, sessions=sessions),
+    )
+
+
+def test_reasons__each_peer_has_a_line_where_they_are_few() -> None:
+    found = engine(h2=State.ESTABLISHED, h3=State.SILENT, h4=State.OFFERING, h5=State.BOUND)
+    assert reasons(found) == [
+        "peer h3 has not been heard for 5 s",
+        "peer h4 has not answered yet",
+        "peer h5 has not answered yet",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "what"),
+    [(State.SILENT, "have not been heard for 5 s"), (State.OFFERING, "have not answered yet")],
+)
+def test_reasons__many_are_counted(state: State, what: str) -> None:
+    names = [f"h{i}" for i in range(2, MANY + 2)]
+    assert len(reasons(engine(**dict.fromkeys(names, state)))) == MANY
+    names.append("h99")
+    (line,) = reasons(engine(**dict.fromkeys(names, state)))
+    assert line == f"{MANY + 1} peers (h2, h3, h4 and {MANY - 2} more) {what}"
+
+
+def test_reasons__says_how_long_slow_peers_were_waited_for() -> None:
+    found = engine(h2=State.SILENT)
+    found.peers.sessions["h2"].silent_after_ns = 50 * SECOND
+    assert reasons(found) == ["peer h2 has not been heard for 50 s"]
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_runs__are_all_numbers_without_gaps(numbers: set[int]) -> None:
+    runs = list(_runs(sorted(numbers)))
+    assert [n for run in runs for n in run] == sorted(numbers)
+    assert all(a.stop < b.start for a, b in itertools.pairwise(runs))
+
+
+def test_bits__are_the_planes_of_a_mask() -> None:
+    assert _bits(0b1011) == [0, 1, 3]
+    assert _bits(0) == []
