@@ -78,12 +78,14 @@ def running(fleet: Sequence[Machine], image: Image, deb: Path, minutes: float) -
         try:
             yield check
         finally:
-            if not all(verdict.good for verdict in check.verdicts):
-                explain(check, image.folder)
-            for vm in vms.values():
-                vm.stop()
-                if vm.console.exists():
-                    shutil.copy(vm.console, image.folder / vm.console.name)
+            try:
+                if not all(verdict.good for verdict in check.verdicts):
+                    explain(check, image.folder)
+            finally:
+                for vm in vms.values():
+                    vm.stop()
+                    if vm.console.exists():
+                        shutil.copy(vm.console, image.folder / vm.console.name)
 
 
 def newest_package() -> Path:
