@@ -7,13 +7,16 @@ MINUTES := 20
 SEED := 1
 KERNEL := stable
 
-.PHONY: help setup test test-unit test-bpf test-net test-package lint format docs man demo bench bench-paper soak wheel deb sbom lock check-vm check-readme clean
+.PHONY: help setup setup-bench test test-unit test-bpf test-net test-package lint format docs man demo bench bench-paper soak wheel deb sbom lock check-vm check-readme clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install everything needed and make .venv (as root; quick when done already)
 	@scripts/setup.sh
+
+setup-bench: ## as setup, and what the comparison's training traffic needs: torch, Open MPI (as root)
+	@scripts/setup.sh bench
 
 test: test-unit test-bpf test-net test-package ## run all tests (as root)
 

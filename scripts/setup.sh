@@ -3,6 +3,8 @@
 #
 # Installs what mrcd needs on Debian 12+ or Ubuntu and makes .venv in the checkout. Called by
 # `make setup`; takes a moment when everything is there already. Says what it does, step by step.
+# `setup.sh bench` (`make setup-bench`) adds what only the training traffic of tests/bench/compare
+# needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,10 +23,14 @@ PACKAGES=(
 	systemd-container # systemd-nspawn boots them
 	tshark # the tests of wireshark/mrc.lua; 22 MB to fetch, 128 MB with its libraries
 )
+BENCH_PACKAGES=(
+	openmpi-bin
+	python3-mpi4py
+	python3-torch # for CPUs, with gloo; PyPI's brings gigabytes of CUDA
+)
 KERNEL=$(uname -r)
 MODULES=/lib/modules/$KERNEL
 STAMP=.venv/setup.stamp
-export DEBIAN_FRONTEND=noninteractive
 
 say() { echo "setup: $*"; }
 die() {
@@ -32,41 +38,8 @@ die() {
 	exit 1
 }
 
-installed() {
-	# ${db:Status-Status} is dpkg's field, not a shell variable.
-	# shellcheck disable=SC2016
-	[[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
-}
-
-missing_packages() {
-	local package
-	for package in "${PACKAGES[@]}"; do
-		installed "$package" || echo "$package"
-	done
-}
-
-need_root() {
-	[[ $EUID -eq 0 ]] || die "$1 needs root: run 'sudo make setup'"
-}
-
-# apt's package lists may never have been fetched (images ship without), or be too old to install
-# from: fetch them at most once, only when something is to be installed.
-fetched=
-fetch_lists() {
-	[[ -z $fetched ]] || return 0
-	say "apt-get update"
-	apt-get update -q -o=Dpkg::Use-Pty=0 >&2
-	fetched=1
-}
-
-apt_knows() { apt-cache show "$1" >/dev/null 2>&1; }
-
-apt_install() {
-	need_root "installing $*"
-	fetch_lists
-	say "apt-get install $*"
-	apt-get install -q -y --no-install-recommends -o=Dpkg::Use-Pty=0 "$@" >&2
-}
+# shellcheck source=scripts/apt.sh
+source scripts/apt.sh
 
 # bcc compiles against /lib/modules/$KERNEL/{build,source}; Debian splits a kernel's headers over
 # the two, Ubuntu has all in build.
@@ -81,7 +54,7 @@ borrow_headers() {
 	local meta folder common
 	meta=linux-headers-$(dpkg --print-architecture)
 	apt_knows "$meta" || meta=linux-headers-generic
-	installed "$meta" || apt_install "$meta"
+	apt_install "$meta"
 	folder=$(find /usr/src -maxdepth 4 -path '*/linux-headers-*/include/generated/autoconf.h' |
 		sort -V | tail -n 1)
 	folder=${folder%/include/generated/autoconf.h}
@@ -134,20 +107,25 @@ make_venv() {
 # What the environment depends on; the folder, because a moved .venv is a broken one.
 fingerprint() {
 	{
-		cat pyproject.toml scripts/setup.sh
+		cat pyproject.toml scripts/setup.sh scripts/apt.sh
 		echo "$KERNEL" "$PWD"
 		/usr/bin/python3 --version
 	} | sha256sum
 }
 
-if [[ -e $STAMP && $(<"$STAMP") == "$(fingerprint)" && -z $(missing_packages) ]] && headers_ready; then
+if [[ ${1:-} == bench ]]; then
+	PACKAGES+=("${BENCH_PACKAGES[@]}")
+	for package in $(missing "${BENCH_PACKAGES[@]}"); do
+		fetch_lists
+		apt_knows "$package" ||
+			die "this distribution has no package $package, which the training traffic needs"
+	done
+fi
+if [[ -e $STAMP && $(<"$STAMP") == "$(fingerprint)" && -z $(missing "${PACKAGES[@]}") ]] && headers_ready; then
 	exit 0
 fi
 command -v apt-get >/dev/null || die "this script knows Debian and Ubuntu only"
-mapfile -t missing < <(missing_packages)
-if [[ ${#missing[@]} -gt 0 ]]; then
-	apt_install "${missing[@]}"
-fi
+apt_install "${PACKAGES[@]}"
 install_headers
 make_venv
 fingerprint >"$STAMP"

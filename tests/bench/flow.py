@@ -177,7 +177,7 @@ def run(name: str, route: Route, seconds: float, steps: Sequence[Step] = ()) -> 
         applied = []
         for step in steps:
             wait_until(began_ns + int(step.at_s * 1e9))
-            with _stepping_back():
+            with stepping_back():
                 applied.append(step.act())
         result = sender.read(seconds + _DRAIN_DEADLINE_S)
         got = receiver.read(_DRAIN_DEADLINE_S)
@@ -196,7 +196,7 @@ def run(name: str, route: Route, seconds: float, steps: Sequence[Step] = ()) -> 
 
 
 @contextlib.contextmanager
-def _stepping_back() -> Iterator[None]:
+def stepping_back() -> Iterator[None]:
     """Let the measured processes run first: preparing a fault takes some 20 ms of a core."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     os.setpriority(os.PRIO_PROCESS, 0, before + 10)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Where competitors meet: one lab, its rounds, and whose turn it is."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from mrcd.fabric.state import LabFailed
+from tests.bench import flow
+from tests.bench.compare import configuration
+from tests.bench.compare.results import Results
+from tests.bench.compare.routes import Competitor
+from tests.bench.experiment import Shape
+from tests.bench.flow import BenchFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """A lab that is up, with the competitors that could be set up in it."""
+
+    name: str
+    shape: Shape
+    mtu: int
+    competitors: tuple[Competitor, ...]
+    rounds: int
+    quick: bool
+    seed: int
+    results: Results
+
+    @property
+    def capacity_bps(self) -> float:
+        """What all planes of one host carry together, headers included."""
+        return self.shape.planes * self.shape.rate_mbps * 1e6
+
+    def take_turns(
+        self, workload: str, case: str, measure: Callable[[Competitor, tuple[str, str, str]], None]
+    ) -> None:
+        """Measure every competitor in every round, each round in an order of its own.
+
+        What cannot be measured is noted and does not end the rest.
+        """
+        chance = random.Random(f"{self.seed} {workload} {case}")
+        began = time.monotonic()
+        for turn in range(self.rounds):
+            for competitor in chance.sample(self.competitors, len(self.competitors)):
+                where = (workload, case, competitor.title)
+                try:
+                    measure(competitor, where)
+                except (BenchFailed, LabFailed) as problem:
+                    words = f"{workload}, {case}, {competitor.title}, round {turn + 1}: {problem}"
+                    self.results.problems.append(words)
+                    say(f"could not be measured: {words}")
+        say(f"{workload}: {case} ({time.monotonic() - began:.0f} s)")
+
+
+@dataclass(slots=True)
+class Arenas:
+    """Makes arenas: labs of a shape and an MTU, one after another."""
+
+    name: str
+    wanted: Sequence[Competitor]
+    rounds: int
+    quick: bool
+    seed: int
+    results: Results
+
+    @contextlib.contextmanager
+    def of(self, shape: Shape, mtu: int) -> Iterator[Arena]:
+        """A lab of this shape with everybody in it; gone afterwards."""
+        say(f"a lab: {shape}, MTU {mtu}")
+        with flow.fabric_up(shape.fabric(self.name, mtu)):
+            competitors, refused = configuration.usable(self.name, self.wanted)
+            self.results.absent |= refused
+            for title, reason in refused.items():
+                say(f"without {title}: {reason}")
+            yield Arena(
+                self.name, shape, mtu, tuple(competitors), self.rounds, self.quick, self.seed,
+                self.results,
+            )  # fmt: skip
+
+
+_began = time.monotonic()
+
+
+def say(words: str) -> None:
+    """Tell whoever waits how far it is."""
+    print(f"[{time.monotonic() - _began:5.0f} s] {words}", flush=True)

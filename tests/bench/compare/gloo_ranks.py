@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The ranks of a training job: torch.distributed's gloo, a process in each host of a lab.
+
+Run by path, by an interpreter that has torch. The one argument is a JSON object:
+
+    namespaces   of the ranks, in order
+    interface    what gloo is told to use (GLOO_SOCKET_IFNAME)
+    preload      "tcp" or "mptcp", for tcp_preload.so, which is loaded already
+    folder       where ranks meet, and where records go: <job>-<rank>, native i64 pairs of
+                 CLOCK_MONOTONIC before and after each step
+    jobs         [operation, bytes, seconds], one after another; "all-reduce" or "all-to-all"
+    timeout_s    after which a step has failed
+
+torch is imported once, before the ranks are forked. Prints one JSON object a line: when the ranks
+know each other, when a job begins, and what went wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import json
+import mmap
+import os
+import struct
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_WARM_BYTES = 1 << 24  # how much is worth more than one step to warm up
+_CLONE_NEWNET = 0x40000000
+_NEVER = 1 << 62
+_NUMBER = struct.Struct("=Q")
+
+
+def say(**what: object) -> None:
+    """Print one JSON object for whoever started us."""
+    os.write(1, (json.dumps(what) + "\n").encode())
+
+
+def main() -> None:
+    """Fork the ranks, wait for them."""
+    spec = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    # Of each job: the step before which all end. Rank 0 writes it, see `steps`.
+    last = mmap.mmap(-1, _NUMBER.size * len(spec["jobs"]))
+    for job in range(len(spec["jobs"])):
+        _NUMBER.pack_into(last, _NUMBER.size * job, _NEVER)
+    ranks = {}
+    for rank in range(len(spec["namespaces"])):
+        child = os.fork()
+        if child == 0:
+            os._exit(as_rank(spec, rank, last))
+        ranks[child] = rank
+    failed = []
+    while ranks:
+        child, status = os.wait()
+        rank = ranks.pop(child)
+        if status:
+            failed.append(rank)
+    say(failed=failed)
+
+
+def as_rank(spec: dict[str, Any], rank: int, last: mmap.mmap) -> int:
+    """Do all jobs as one rank; the exit status."""
+    enter(spec["namespaces"][rank])
+    os.environ["GLOO_SOCKET_IFNAME"] = spec["interface"]
+    os.environ["TCP_PRELOAD"] = spec["preload"]
+    try:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{spec['folder']}/meet",
+            rank=rank,
+            world_size=len(spec["namespaces"]),
+            timeout=datetime.timedelta(seconds=spec["timeout_s"]),
+        )
+        for job, (operation, size, seconds) in enumerate(spec["jobs"]):
+            record = Path(spec["folder"], f"{job}-{rank}")
+            step = work(operation, size)
+            for _ in range(1 if size >= _WARM_BYTES else 3):
+                step()
+            steps(job, step, seconds, rank, last, record)
+    except Exception as problem:
+        say(rank=rank, error=str(problem).partition("\n")[0])
+        return 1
+    return 0
+
+
+def enter(namespace: str) -> None:
+    """Move into a network namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{namespace}") as place:
+        if libc.setns(place.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"enter {namespace}")
+
+
+def work(operation: str, size: int) -> Callable[[], object]:
+    """One step of an operation on so many bytes a rank."""
+    mine = torch.ones(size // 4)
+    if operation == "all-reduce":
+        return lambda: dist.all_reduce(mine)
+    theirs = torch.empty_like(mine)
+    return lambda: dist.all_to_all_single(theirs, mine)
+
+
+def steps(
+    job: int,
+    step: Callable[[], object],
+    seconds: float,
+    rank: int,
+    last: mmap.mmap,
+    record: Path,
+) -> None:
+    """Repeat a step for so long, together with the other ranks.
+
+    A rank ends a step only when all have begun it. So when rank 0 says before step k that k + 2
+    will not be done, all know before they would begin it.
+    """
+    took = array("q")
+    place, number, now = _NUMBER.size * job, 0, time.monotonic_ns
+    began_ns = now()
+    if rank == 0:
+        say(job=job, began_ns=began_ns)
+    end_ns = began_ns + int(seconds * 1e9)
+    try:
+        while number < _NUMBER.unpack_from(last, place)[0]:
+            before = now()
+            if rank == 0 and before > end_ns and _NUMBER.unpack_from(last, place)[0] == _NEVER:
+                _NUMBER.pack_into(last, place, number + 2)
+            step()
+            took.extend((before, now()))
+            number += 1
+    finally:
+        with record.open("wb") as file:
+            took.tofile(file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a request and its answer take, alone and beside other traffic."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.bench.compare import traffic
+from tests.bench.compare.arena import Arena
+from tests.bench.compare.processor import Processor
+from tests.bench.compare.results import percentiles
+from tests.bench.compare.routes import Competitor
+from tests.bench.compare.traffic import Flow
+from tests.bench.metrics import Ints
+
+_BYTES = 64  # so few that one request after another never fills a link
+_LOAD = 0.3  # of all planes
+_LOADS = 4  # connections that make it
+_TAIL_S = 0.7  # the load outlasts the requests
+
+CURVE = tuple(np.concatenate([np.linspace(0, 99, 100), 100 - np.logspace(0, -2, 41)]))
+"""The percentiles that the pictures of latency are made of."""
+
+Where = tuple[str, str, str]
+
+
+def latency(arena: Arena) -> None:
+    """One request after another from h1 to h2, an answer of the same size."""
+    pooled: dict[Where, list[Ints]] = {}
+    seconds = 1.2 if arena.quick else 8.0
+
+    def idle(competitor: Competitor, where: Where) -> None:
+        processor = Processor()
+        took = traffic.requests(arena.name, competitor, "h1", "h2", seconds, _BYTES)
+        _note(arena, where, took, processor.busy())
+        pooled.setdefault(where, []).append(took)
+
+    def beside(competitor: Competitor, where: Where) -> None:
+        flows = [Flow("h1", "h2", _LOADS)]
+        rate_bps = arena.capacity_bps * _LOAD / _LOADS
+        processor = Processor()
+        with traffic.loaded(arena.name, competitor, flows, seconds + _TAIL_S, rate_bps) as load:
+            took = traffic.requests(arena.name, competitor, "h1", "h2", seconds, _BYTES)
+        _note(arena, where, took, processor.busy())
+        arena.results.note(where, "load carried", "Mb/s", load[0].after(0.2) / 1e6, load[0].busy)
+        pooled.setdefault(where, []).append(took)
+
+    arena.take_turns("latency", f"idle, MTU {arena.mtu}", idle)
+    words = f"beside {_LOAD:.0%} load, MTU {arena.mtu}"
+    arena.take_turns("latency", words, beside)
+    for where, samples in pooled.items():
+        every = np.concatenate(samples)
+        arena.results.curves[where] = [float(np.percentile(every, at)) / 1e3 for at in CURVE]
+
+
+def _note(arena: Arena, where: Where, took: Ints, busy: float) -> None:
+    note = arena.results.note
+    for which, value in percentiles(took).items():
+        note(where, f"p{which:g}", "us", None if value is None else value / 1e3, busy)
+    note(where, "worst", "us", float(took.max()) / 1e3 if len(took) else None, busy)
+    note(where, "requests", "", float(len(took)), busy)

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Traffic of many connections from one process, for comparisons: cheap enough to leave the CPU to
+ * what is compared.
+ *
+ *   traffic sink PORT CONNECTIONS RECORD [mptcp] [at ADDRESS]
+ *   traffic source PORT MILLISECONDS [mptcp] [rate BYTES_PER_S] ID:ADDRESS:CONNECTIONS[:SPORT] ...
+ *   traffic answer PORT BYTES [mptcp] [at ADDRESS]
+ *   traffic ask PORT MILLISECONDS BYTES RECORD [mptcp] at ADDRESS
+ *
+ * Each prints one JSON object a line: first when ready, then the result. A source is ready when all
+ * its connections are there, and begins on SIGUSR1; each connection begins with its 64-bit number,
+ * (ID << 16) + a count from 0. `rate` is of each connection; SPORT is the first one's own port, the
+ * next one's is SPORT + 1. A sink ends when all have closed, or on SIGTERM with what there is.
+ *
+ * RECORD: native u64; of a sink triples of CLOCK_MONOTONIC, connection's number and bytes, of `ask`
+ * nanoseconds from request to answer. Congestion control is cubic for everybody.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <err.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef IPPROTO_MPTCP
+#define IPPROTO_MPTCP 262
+#endif
+
+#define CONNECTIONS_MAX 1024
+#define CHUNK (1 << 18)
+#define PACED_CHUNK (1 << 14)
+#define ID_SHIFT 16
+#define NS_PER_S 1000000000ull
+#define NS_PER_MS 1000000ull
+
+struct connection {
+	int fd;
+	int error;	/* errno that ended it, 0: none */
+	uint64_t number;
+	uint64_t moved; /* bytes sent, or received; the number itself is not counted */
+	uint32_t named; /* bytes of the number that have arrived */
+};
+
+static struct {
+	bool mptcp;
+	uint64_t rate;
+	const char *at;
+} options;
+
+static struct connection connections[CONNECTIONS_MAX];
+static char block[CHUNK];
+static volatile sig_atomic_t told_to_end;
+
+static uint64_t now_ns(void)
+{
+	struct timespec at;
+
+	clock_gettime(CLOCK_MONOTONIC, &at);
+	return at.tv_sec * NS_PER_S + at.tv_nsec;
+}
+
+static void end(int number)
+{
+	(void)number;
+	told_to_end = 1;
+}
+
+static int new_socket(void)
+{
+	static const int one = 1;
+	int fd = socket(AF_INET, SOCK_STREAM, options.mptcp ? IPPROTO_MPTCP : IPPROTO_TCP);
+
+	if (fd < 0)
+		err(1, "socket");
+	if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", strlen("cubic")))
+		err(1, "cubic");
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* accepted ones inherit it */
+	return fd;
+}
+
+static struct sockaddr_in place(const char *address, uint16_t port)
+{
+	struct sockaddr_in where = { .sin_family = AF_INET, .sin_port = htons(port) };
+
+	if (address && inet_pton(AF_INET, address, &where.sin_addr) != 1)
+		errx(1, "%s is no IPv4 address", address);
+	return where;
+}
+
+static int listening(uint16_t port)
+{
+	/* MPTCP's further subflows go to other addresses than the first: only a wildcard takes them */
+	struct sockaddr_in here = place(options.mptcp ? NULL : options.at, port);
+	int fd = new_socket();
+
+	if (bind(fd, (struct sockaddr *)&here, sizeof(here)) || listen(fd, CONNECTIONS_MAX))
+		err(1, "listen on port %u", port);
+	return fd;
+}
+
+static int connected(const char *address, uint16_t port, uint16_t own_port)
+{
+	struct sockaddr_in there = place(address, port), here = place(NULL, own_port);
+	int fd = new_socket();
+
+	if (own_port && bind(fd, (struct sockaddr *)&here, sizeof(here)))
+		err(1, "bind to port %u", own_port);
+	if (connect(fd, (struct sockaddr *)&there, sizeof(there)))
+		err(1, "connect to %s", address);
+	return fd;
+}
+
+static void non_blocking(int fd)
+{
+	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+static void watch(int poller, int fd, uint32_t events, uint64_t what)
+{
+	struct epoll_event event = { .events = events, .data.u64 = what };
+
+	if (epoll_ctl(poller, EPOLL_CTL_ADD, fd, &event))
+		err(1, "epoll");
+}
+
+static void say_connections(const char *word, uint32_t count)
+{
+	printf("{\"%s\": [", word);
+	for (uint32_t i = 0; i < count; i++)
+		printf("%s[%llu, %llu, %d]", i ? ", " : "", (unsigned long long)connections[i].number,
+		       (unsigned long long)connections[i].moved, connections[i].error);
+}
+
+/* Take what one connection has; false when it has ended. */
+static bool take(struct connection *from, FILE *record)
+{
+	ssize_t size = recv(from->fd, block, sizeof(block), 0);
+	uint64_t entry[3] = { now_ns() };
+	char *number = (char *)&from->number;
+	ssize_t skip = 0;
+
+	if (size < 0 && (errno == EAGAIN || errno == EINTR))
+		return true;
+	if (size <= 0) {
+		from->error = size ? errno : 0;
+		close(from->fd);
+		return false;
+	}
+	while (from->named < sizeof(from->number) && skip < size)
+		number[from->named++] = block[skip++];
+	if (size == skip)
+		return true;
+	from->moved += size - skip;
+	entry[1] = from->number;
+	entry[2] = size - skip;
+	if (fwrite(entry, sizeof(entry), 1, record) != 1)
+		err(1, "record");
+	return true;
+}
+
+static void sink(uint16_t port, uint32_t wanted, const char *file)
+{
+	FILE *record = fopen(file, "wb");
+	int poller = epoll_create1(0), listener = listening(port);
+	uint32_t accepted = 0, ended = 0;
+	struct epoll_event events[64];
+
+	if (!record)
+		err(1, "%s", file);
+	non_blocking(listener);
+	watch(poller, listener, EPOLLIN, CONNECTIONS_MAX);
+	puts("{\"ready\": true}");
+	fflush(stdout);
+	while (ended < wanted && !told_to_end) {
+		int count = epoll_wait(poller, events, 64, 100);
+
+		for (int i = 0; i < count; i++) {
+			uint64_t which = events[i].data.u64;
+
+			if (which < CONNECTIONS_MAX) {
+				ended += !take(&connections[which], record);
+				continue;
+			}
+			int fd = accept(listener, NULL, NULL);
+			if (fd < 0)
+				continue;
+			if (accepted == CONNECTIONS_MAX)
+				errx(1, "more than %d connections", CONNECTIONS_MAX);
+			non_blocking(fd);
+			connections[accepted].fd = fd;
+			watch(poller, fd, EPOLLIN, accepted++);
+		}
+	}
+	if (fclose(record))
+		err(1, "%s", file);
+	say_connections("received", accepted);
+	puts("]}");
+}
+
+/* Send what goes, up to `most`; the number of bytes, 0 when it would block or has failed. */
+static uint64_t give(struct connection *to, uint64_t most)
+{
+	ssize_t size = send(to->fd, block, most < CHUNK ? most : CHUNK, MSG_NOSIGNAL);
+
+	if (size >= 0) {
+		to->moved += size;
+		return size;
+	}
+	if (errno != EAGAIN && errno != EINTR)
+		to->error = errno;
+	return 0;
+}
+
+static void flood(uint32_t count, uint64_t until_ns)
+{
+	int poller = epoll_create1(0);
+	struct epoll_event events[64];
+
+	for (uint32_t i = 0; i < count; i++)
+		watch(poller, connections[i].fd, EPOLLOUT, i);
+	for (uint64_t now = now_ns(); now < until_ns; now = now_ns()) {
+		int left_ms = (until_ns - now) / NS_PER_MS + 1;
+		int ready = epoll_wait(poller, events, 64, left_ms);
+
+		for (int i = 0; i < ready; i++) {
+			struct connection *to = &connections[events[i].data.u64];
+
+			give(to, CHUNK);
+			if (to->error)
+				epoll_ctl(poller, EPOLL_CTL_DEL, to->fd, NULL);
+		}
+	}
+}
+
+static void pace(uint32_t count, uint64_t began_ns, uint64_t until_ns)
+{
+	for (uint64_t now = began_ns; now < until_ns; now = now_ns()) {
+		uint64_t due = (now - began_ns) / 1000 * options.rate / 1000000;
+
+		for (uint32_t i = 0; i < count; i++) {
+			struct connection *to = &connections[i];
+
+			while (!to->error && to->moved + PACED_CHUNK <= due && give(to, PACED_CHUNK))
+				;
+		}
+		poll(NULL, 0, 1);
+	}
+}
+
+/* The connections of one ID:ADDRESS:CONNECTIONS[:SPORT]; how many there are now. */
+static uint32_t open_connections(char *spec, uint16_t port, uint32_t count)
+{
+	char *id = strsep(&spec, ":"), *address = strsep(&spec, ":"), *wanted = strsep(&spec, ":");
+	uint16_t own_port = spec ? atoi(spec) : 0;
+
+	if (!wanted)
+		errx(1, "%s: ID:ADDRESS:CONNECTIONS is wanted", id);
+	for (int i = 0; i < atoi(wanted); i++, count++) {
+		struct connection *new = &connections[count];
+
+		if (count == CONNECTIONS_MAX)
+			errx(1, "more than %d connections", CONNECTIONS_MAX);
+		new->fd = connected(address, port, own_port ? own_port + i : 0);
+		new->number = (strtoull(id, NULL, 10) << ID_SHIFT) + i;
+		if (send(new->fd, &new->number, sizeof(new->number), 0) != sizeof(new->number))
+			err(1, "number to %s", address);
+		non_blocking(new->fd);
+	}
+	return count;
+}
+
+static void source(uint16_t port, uint32_t milliseconds, char **specs)
+{
+	uint32_t count = 0;
+	sigset_t begin;
+	int number;
+
+	sigemptyset(&begin);
+	sigaddset(&begin, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &begin, NULL);
+	for (; *specs; specs++)
+		count = open_connections(*specs, port, count);
+	printf("{\"ready\": true, \"connections\": %u}\n", count);
+	fflush(stdout);
+	sigwait(&begin, &number);
+
+	uint64_t began_ns = now_ns(), until_ns = began_ns + milliseconds * NS_PER_MS;
+	if (options.rate)
+		pace(count, began_ns, until_ns);
+	else
+		flood(count, until_ns);
+	say_connections("sent", count);
+	printf("], \"began_ns\": %llu}\n", (unsigned long long)began_ns);
+	fflush(stdout);
+	for (uint32_t i = 0; i < count; i++)
+		close(connections[i].fd);
+}
+
+static bool whole(int fd, bool sending, uint32_t size)
+{
+	ssize_t done;
+
+	for (uint32_t i = 0; i < size; i += done) {
+		done = sending ? send(fd, block + i, size - i, MSG_NOSIGNAL) :
+				 recv(fd, block + i, size - i, 0);
+		if (done <= 0)
+			return false;
+	}
+	return true;
+}
+
+static void answer(uint16_t port, uint32_t size)
+{
+	int listener = listening(port), fd;
+	uint64_t answered = 0;
+
+	puts("{\"ready\": true}");
+	fflush(stdout);
+	fd = accept(listener, NULL, NULL);
+	while (whole(fd, false, size) && whole(fd, true, size))
+		answered++;
+	printf("{\"answered\": %llu}\n", (unsigned long long)answered);
+}
+
+static void ask(uint16_t port, uint32_t milliseconds, uint32_t size, const char *file)
+{
+	FILE *record = fopen(file, "wb");
+	uint64_t asked = 0, asked_ns, took_ns, until_ns;
+	int fd;
+
+	if (!record || !options.at)
+		errx(1, record ? "ask: at ADDRESS is wanted" : "%s cannot be written", file);
+	fd = connected(options.at, port, 0);
+	puts("{\"ready\": true}");
+	fflush(stdout);
+	for (until_ns = now_ns() + milliseconds * NS_PER_MS; (asked_ns = now_ns()) < until_ns; asked++) {
+		if (!whole(fd, true, size) || !whole(fd, false, size))
+			err(1, "ask: the connection broke");
+		took_ns = now_ns() - asked_ns;
+		fwrite(&took_ns, sizeof(took_ns), 1, record);
+	}
+	if (fclose(record))
+		err(1, "%s", file);
+	printf("{\"asked\": %llu}\n", (unsigned long long)asked);
+}
+
+/* Take the options out of the arguments, which shrink to what is left. */
+static int without_options(int count, char **arguments)
+{
+	int left = 0;
+
+	for (int i = 0; i < count; i++) {
+		if (!strcmp(arguments[i], "mptcp"))
+			options.mptcp = true;
+		else if (!strcmp(arguments[i], "rate") && i + 1 < count)
+			options.rate = strtoull(arguments[++i], NULL, 10);
+		else if (!strcmp(arguments[i], "at") && i + 1 < count)
+			options.at = arguments[++i];
+		else
+			arguments[left++] = arguments[i];
+	}
+	arguments[left] = NULL;
+	return left;
+}
+
+int main(int count, char **arguments)
+{
+	struct sigaction ending = { .sa_handler = end };
+
+	sigaction(SIGTERM, &ending, NULL);
+	count = without_options(count, arguments);
+	if (count >= 5 && !strcmp(arguments[1], "sink"))
+		sink(atoi(arguments[2]), atoi(arguments[3]), arguments[4]);
+	else if (count >= 5 && !strcmp(arguments[1], "source"))
+		source(atoi(arguments[2]), atoi(arguments[3]), arguments + 4);
+	else if (count >= 4 && !strcmp(arguments[1], "answer"))
+		answer(atoi(arguments[2]), atoi(arguments[3]));
+	else if (count >= 6 && !strcmp(arguments[1], "ask"))
+		ask(atoi(arguments[2]), atoi(arguments[3]), atoi(arguments[4]), arguments[5]);
+	else
+		errx(1, "wrong arguments: see the head of traffic.c");
+	return 0;
+}
