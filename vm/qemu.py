@@ -163,6 +163,11 @@ class Vm:
             )
         CLOCK.watch(self.process.pid)
 
+    def kill(self) -> None:
+        """End its process, from a signal's handler, too."""
+        if self.process is not None:
+            self.process.kill()
+
     def stop(self) -> None:
         """End it at once."""
         if self._agent is not None:
