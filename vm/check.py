@@ -75,15 +75,25 @@ def running(fleet: Sequence[Machine], image: Image, deb: Path, minutes: float) -
             for machine in fleet
         }
         check = Check(vms, CLOCK.deadline(minutes * 60))
+
+        def ended(*_: object) -> None:
+            """Whoever waits for a machine sees that it is gone."""
+            for vm in vms.values():
+                vm.kill()
+            sys.exit(128 + signal.SIGTERM)
+
+        signal.signal(signal.SIGTERM, ended)
         try:
             yield check
         finally:
-            if not all(verdict.good for verdict in check.verdicts):
-                explain(check, image.folder)
-            for vm in vms.values():
-                vm.stop()
-                if vm.console.exists():
-                    shutil.copy(vm.console, image.folder / vm.console.name)
+            try:
+                if not all(verdict.good for verdict in check.verdicts):
+                    explain(check, image.folder)
+            finally:
+                for vm in vms.values():
+                    vm.stop()
+                    if vm.console.exists():
+                        shutil.copy(vm.console, image.folder / vm.console.name)
 
 
 def newest_package() -> Path:
@@ -111,8 +121,6 @@ def main() -> int:
         todo, fleet = readme.STEPS, readme.fleet(readme.README.read_text())
     else:
         todo, fleet = steps.STEPS, machines.of(description.load(machines.FABRIC))
-    # Ended by a signal, too, no machine is left behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with running(fleet, image, deb, options.minutes) as check:
         for name, what, essential in todo:
             if not check.step(name, functools.partial(what, check)) and essential:

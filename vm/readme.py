@@ -19,7 +19,7 @@ from vm import machines, measure
 from vm.machines import Machine
 from vm.measure import Figures
 from vm.qemu import MachineFailed, Vm
-from vm.steps import WARNING, boot, give_time
+from vm.steps import LONG_S, WARNING, boot, give_time, patience
 from vm.verdict import Check
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -65,7 +65,7 @@ def fleet(text: str) -> list[Machine]:
 
 def _follow(vm: Vm, block: Block) -> None:
     if block.file is None:
-        vm.run(f"cd && set -e\n{block.text}", 1300)
+        vm.run(f"cd && set -e\n{block.text}", LONG_S * patience())
         return
     text = block.text
     if block.file != FABRIC:  # the host's own name

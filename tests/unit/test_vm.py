@@ -219,6 +219,12 @@ def test_a_flows_longest_gap_is_a_row_of_empty_intervals() -> None:
     assert flow.figures()["tcp_retransmits"] == 3
 
 
+def test_of_a_flow_that_was_stopped_counts_what_was_sent() -> None:
+    report = iperf3([1000, 500])
+    report["end"]["sum_received"] = {"bytes": 0}
+    assert measure.flow(report).bytes == 1500
+
+
 def test_a_flows_last_rate_is_that_of_its_last_intervals() -> None:
     flow = measure.flow(iperf3([0] * 10 + [25_000] * 5))
     assert flow.last_mbps(1) == pytest.approx(1.0)
