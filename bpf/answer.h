@@ -162,6 +162,23 @@ static __always_inline void out_of_step(u32 qp, struct mrc_tx *tx)
 		count(MRC_C_EVENT_LOST);
 }
 
+/* A packet that this path was withdrawn for had arrived. */
+static __always_inline void clear_path(u32 qp, u32 id, struct mrc_tx *tx, struct mrc_balance *b,
+				       u64 now)
+{
+	struct mrc_path *path = path_get(qp, id);
+	struct path_move move = {};
+
+	if (!path)
+		return;
+	bpf_spin_lock(&tx->lock);
+	path_cleared(tx, path, id, &move);
+	bpf_spin_unlock(&tx->lock);
+	if (b->lost[id >> 8 & 7])
+		b->lost[id >> 8 & 7]--;
+	report_move(qp, id, path, &move, MRC_ON_PROBE, 0, now);
+}
+
 /* Takes a SACK apart: what caused it and what has arrived. mrc_learn() does the rest. */
 static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark *mark,
 				    struct mrc_tx *tx, struct mrc_balance *b,
@@ -287,6 +304,8 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	sc->heard = heard;
 	sc->down = down;
 	sc->base = base;
+	if (sc->cleared != MRC_NO_PATH)
+		clear_path(qp, sc->cleared, tx, b, now);
 	tails.call(skb, TAIL_LEARN);
 }
 
@@ -296,9 +315,9 @@ int mrc_learn(struct __sk_buff *skb)
 	struct mrc_scratch *sc = scratch_get();
 	struct mrc_host *h = host_get();
 	u32 qp, id, high, una, base, next, word, fresh;
-	struct path_move move = {}, back = {};
-	struct mrc_path *path, *cleared;
+	struct path_move move = {};
 	struct mrc_balance *b;
+	struct mrc_path *path;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
 	u64 now, mask;
@@ -311,7 +330,6 @@ int mrc_learn(struct __sk_buff *skb)
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
 	path = path_get(qp, id);
-	cleared = sc->cleared == MRC_NO_PATH ? 0 : path_get(qp, sc->cleared);
 	if (!q || !tx)
 		return TC_ACT_SHOT;
 	b = balance_get(q->peer);
@@ -331,8 +349,6 @@ int mrc_learn(struct __sk_buff *skb)
 		}
 	}
 	learn_reordering(tx, h, now, sc->rule);
-	if (cleared)
-		path_cleared(tx, cleared, sc->cleared, &back);
 	/* SACKs overtake each other too: what an older one misses may be here by now */
 	fresh = ((sc->heard - tx->heard) & 0xffffff) < 0x800000;
 	if (fresh)
@@ -361,11 +377,6 @@ int mrc_learn(struct __sk_buff *skb)
 	if (path)
 		report_move(qp, id, path, &move, sc->verdict == MRC_SETH_M_ALWAYS_SKIP ?
 			    MRC_ON_LOSS : MRC_ON_MARK, 0, now);
-	if (cleared) {
-		report_move(qp, sc->cleared, cleared, &back, MRC_ON_PROBE, 0, now);
-		if (b->lost[sc->cleared >> 8 & 7])
-			b->lost[sc->cleared >> 8 & 7]--;
-	}
 	if (!fresh)
 		return TC_ACT_SHOT;
 	b->heard_ports = ~(u64)sc->down;
