@@ -23,8 +23,8 @@ from tests.bench.metrics import MS, S
 
 CONNECTIONS = 4
 SLOW = 0.1  # of its rate
-_WARM_S = 1.0
-_FAULT_S = 2.2
+_WARM_S = 0.8
+_FAULT_S = 1.8
 _REST_S = 0.3  # after the fault is cleared
 _LOOK_S = 0.15  # where most of the traffic is
 _FLAP_S = 0.25  # down, and as long up
