@@ -153,6 +153,17 @@ def test_report__has_every_part() -> None:
     assert all(each.figure in text and each.source in text for each in of_bulk)
 
 
+def test_glance__first_case_that_fits_and_all_competitors() -> None:
+    figures = [
+        Figure("bulk", f"4 connections, MTU {mtu}", "mrc0", "goodput", "Mb/s", (value, 1 + value))
+        for mtu, value in ((9000, 380.0), (1500, 300.0))
+    ]
+    figures.append(Figure("bulk", "1 connection, MTU 9000", "MPTCP", "goodput", "Mb/s", (1.0,)))
+    assert list(report.glance(figures, ["mrc0", "MPTCP"]))[2:] == [
+        "| bulk, 4 connections, MTU 9000: goodput, Mb/s | 380 |  |"
+    ]
+
+
 def test_processor__share_of_what_was_not_idle() -> None:
     before = [100, 0, 50, 1000, 10, 0, 0, 0]
     assert share(before, [130, 0, 70, 1045, 15, 0, 0, 0]) == pytest.approx(0.5)

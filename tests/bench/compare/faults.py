@@ -27,6 +27,7 @@ _WARM_S = 0.8
 _FAULT_S = 1.8
 _REST_S = 0.3  # after the fault is cleared
 _LOOK_S = 0.15  # where most of the traffic is
+_LOOK_AHEAD_S = 0.4
 _FLAP_S = 0.25  # down, and as long up
 
 Where = tuple[str, str, str]
@@ -42,7 +43,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A competitor under traffic in a lab; `spot` is set when the fault strikes."""
+    """A competitor under traffic in a lab; `look` comes first."""
 
     arena: Arena
     competitor: Competitor
@@ -50,10 +51,14 @@ class Stage:
 
     @property
     def spot(self) -> Spot:
-        """Where most of the traffic was when it was first asked for."""
-        if not self.found:
-            self.found.append(busiest(self.arena))
+        """Where most of the traffic was."""
         return self.found[0]
+
+    def look(self) -> Applied:
+        """Find the spot, which takes a while, before the fault strikes."""
+        began_ns = time.monotonic_ns()
+        self.found.append(busiest(self.arena))
+        return Applied(began_ns, time.monotonic_ns())
 
     def fault(self, element: str, action: str) -> Applied:
         """A fault of the lab."""
@@ -174,11 +179,12 @@ def _struck(arena: Arena, competitor: Competitor, fault: Fault) -> tuple[Traffic
         )  # fmt: skip
     finally:
         stage.clear()
-        fault.heal(stage)
-        if fault.every_s:
-            stage.repair()
+        if stage.found:
+            fault.heal(stage)
+            if fault.every_s:
+                stage.repair()
     path_states.wait_restored(arena.name)
-    return seen, seen.applied[0].began_ns, seen.applied[-1].began_ns
+    return seen, seen.applied[1].began_ns, seen.applied[-1].began_ns
 
 
 def _note(
