@@ -7,7 +7,7 @@ MINUTES := 20
 SEED := 1
 KERNEL := stable
 
-.PHONY: help setup setup-bench test test-unit test-bpf test-net test-package lint format docs man demo bench bench-paper soak wheel deb sbom lock check-vm clean
+.PHONY: help setup setup-bench test test-unit test-bpf test-net test-package lint format docs man demo bench bench-paper soak wheel deb sbom lock check-vm check-readme clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ lock: setup ## choose anew what the package carries of PyPI, by version and hash
 
 check-vm: setup deb ## the package on virtual machines; KERNEL=backports: a newer kernel (as root)
 	$(PYTHON) -m vm.check --kernel $(KERNEL)
+
+check-readme: setup deb ## what README.md says of two hosts, typed on virtual machines (as root)
+	$(PYTHON) -m vm.check --readme --kernel $(KERNEL)
 
 clean: ## remove .venv and everything built
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

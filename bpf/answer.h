@@ -165,7 +165,8 @@ static __always_inline void out_of_step(u32 qp, struct mrc_tx *tx)
 /* Takes a SACK apart: what caused it and what has arrived. mrc_learn() does the rest. */
 static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark *mark,
 				    struct mrc_tx *tx, struct mrc_balance *b,
-				    const struct mrc_host *h, struct mrc_scratch *sc, u64 now)
+				    const struct mrc_host *h, struct mrc_scratch *sc, u64 now,
+				    u32 key)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	struct mrc_seth *seth = data + MRC_BODY_OFF;
@@ -193,11 +194,13 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	ahead = psn_diff(bpf_ntohl(seth->cack) & MRC_PSN_MASK, una - 1);
 	if (ahead > (s32)(next - una)) {
 		count(MRC_C_DROP_SACK);
+		capture_verdict(key, qp, MRC_C_DROP_SACK);
 		out_of_step(qp, tx);
 		return;
 	}
 	if (una == next) {       /* nothing is on its way: nothing to learn */
 		count(MRC_C_SACK_STALE);
+		capture_verdict(key, qp, MRC_C_SACK_STALE);
 		return;
 	}
 	tx->absurd = 0;
@@ -205,19 +208,24 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	base = cack + (s16)bpf_ntohs(seth->sack_offset);
 	trigger = cack + (s16)(bpf_ntohl(seth->head) & 0xffff);
 	count(ahead < 0 ? MRC_C_SACK_STALE : MRC_C_SACK_RX);
+	capture_verdict(key, qp, ahead < 0 ? MRC_C_SACK_STALE : MRC_C_SACK_RX);
 	sc->rule = 0;
 	sc->rtt = 0;
 	sc->slow = 0;
 	sc->verdict = 0;
 	sc->id = MRC_NO_PATH;
 	sc->found_slow = 0;
+	sc->cleared = MRC_NO_PATH;
 
 	/* what caused it: a needless copy, a mark, a round trip */
 	entry = tx_entry_get(qp, trigger);
 	if (entry && (s32)(next - trigger) > 0 && entry->psn == trigger) {
 		path = path_get(qp, entry->path);
-		if (needless)
+		if (needless) {
 			sc->rule = entry->rule;
+			if (entry->sends == 2)
+				sc->cleared = entry->was;
+		}
 		if (path && verdict && path->ev == bpf_ntohl(seth->entropy)) {
 			sc->id = entry->path;
 			sc->verdict = verdict;
@@ -288,9 +296,9 @@ int mrc_learn(struct __sk_buff *skb)
 	struct mrc_scratch *sc = scratch_get();
 	struct mrc_host *h = host_get();
 	u32 qp, id, high, una, base, next, word, fresh;
-	struct path_move move = {};
+	struct path_move move = {}, back = {};
+	struct mrc_path *path, *cleared;
 	struct mrc_balance *b;
-	struct mrc_path *path;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
 	u64 now, mask;
@@ -303,6 +311,7 @@ int mrc_learn(struct __sk_buff *skb)
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
 	path = path_get(qp, id);
+	cleared = sc->cleared == MRC_NO_PATH ? 0 : path_get(qp, sc->cleared);
 	if (!q || !tx)
 		return TC_ACT_SHOT;
 	b = balance_get(q->peer);
@@ -322,6 +331,8 @@ int mrc_learn(struct __sk_buff *skb)
 		}
 	}
 	learn_reordering(tx, h, now, sc->rule);
+	if (cleared)
+		path_cleared(tx, cleared, sc->cleared, &back);
 	/* SACKs overtake each other too: what an older one misses may be here by now */
 	fresh = ((sc->heard - tx->heard) & 0xffffff) < 0x800000;
 	if (fresh)
@@ -350,6 +361,11 @@ int mrc_learn(struct __sk_buff *skb)
 	if (path)
 		report_move(qp, id, path, &move, sc->verdict == MRC_SETH_M_ALWAYS_SKIP ?
 			    MRC_ON_LOSS : MRC_ON_MARK, 0, now);
+	if (cleared) {
+		report_move(qp, sc->cleared, cleared, &back, MRC_ON_PROBE, 0, now);
+		if (b->lost[sc->cleared >> 8 & 7])
+			b->lost[sc->cleared >> 8 & 7]--;
+	}
 	if (!fresh)
 		return TC_ACT_SHOT;
 	b->heard_ports = ~(u64)sc->down;
@@ -368,7 +384,7 @@ int mrc_learn(struct __sk_buff *skb)
 }
 
 /* What comes back from the receiver of our data; its skb carries what is sent again. */
-static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mark *mark)
+static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mark *mark, u32 key)
 {
 	struct mrc_scratch *sc = scratch_get();
 	struct mrc_host *h = host_get();
@@ -387,10 +403,11 @@ static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mar
 		return TC_ACT_SHOT;
 	now = bpf_ktime_get_ns();
 	if (!(mark->flags & MRC_MARK_NACK)) {
-		on_sack(skb, mark, tx, b, h, sc, now);
+		on_sack(skb, mark, tx, b, h, sc, now, key);
 		return TC_ACT_SHOT;
 	}
 	count(MRC_C_NACK_RX);
+	capture_verdict(key, qp, MRC_C_NACK_RX);
 	why = on_nack(mark, tx, sc);
 	if (why)
 		resend_due(skb, sc, qp, now, why);

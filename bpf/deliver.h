@@ -144,7 +144,28 @@ static __always_inline u32 rx_verdict(const struct mrc_rx *rx, u32 psn)
 	return ahead == 0 && !rx->busy ? VERDICT_DELIVER : VERDICT_STORE;
 }
 
-static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark *mark)
+/* The counter that says it. */
+static __always_inline u32 verdict_says(u32 verdict)
+{
+	switch (verdict) {
+	case VERDICT_DELIVER:
+		return MRC_C_RX_PACKETS;
+	case VERDICT_STORE:
+		return MRC_C_RX_HELD;
+	case VERDICT_DUPLICATE:
+		return MRC_C_RX_DUPLICATE;
+	}
+	return MRC_C_DROP_BUFFER;
+}
+
+static __always_inline int deliver_drop(u32 key, u32 qp, u32 why)
+{
+	count(why);
+	capture_verdict(key, qp, why);
+	return TC_ACT_SHOT;
+}
+
+static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark *mark, u32 key)
 {
 	u32 qp = mark->qp, wire_psn = mark->psn_hi << 16 | mark->psn_lo, len, verdict, psn;
 	u32 held = 0, owner = 0, want, ifindex, more;
@@ -159,17 +180,14 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	if (!h || !q || !rx)
 		return TC_ACT_SHOT;
 	if (q->state == MRC_QP_DOWN) {
-		count(MRC_C_DROP_STATE);
-		return TC_ACT_SHOT;
+		return deliver_drop(key, qp, MRC_C_DROP_STATE);
 	}
 	len = skb->len - MRC_ETH_LEN - MRC_ICRC_LEN;
 	if (len < 20 || len > CFG_MTU) { /* shorter than the ICRC word wraps round */
-		count(MRC_C_DROP_LENGTH);
-		return TC_ACT_SHOT;
+		return deliver_drop(key, qp, MRC_C_DROP_LENGTH);
 	}
 	if (bpf_skb_change_tail(skb, MRC_ETH_LEN + len, 0)) {
-		count(MRC_C_DROP_SKB);
-		return TC_ACT_SHOT;
+		return deliver_drop(key, qp, MRC_C_DROP_SKB);
 	}
 	/* GRO sorts by hash; the packets of the reorder ring come with another one. */
 	bpf_set_hash_invalid(skb);
@@ -185,8 +203,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	bpf_spin_unlock(&rx->lock);
 
 	if (verdict == VERDICT_OUTSIDE) {
-		count(MRC_C_DROP_PSN);
-		return TC_ACT_SHOT;
+		return deliver_drop(key, qp, MRC_C_DROP_PSN);
 	}
 	if (verdict == VERDICT_DELIVER) {
 		if (put_link(skb, h, skb->protocol) ||
@@ -250,6 +267,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 			rx_free.push(&held, 0);
 		}
 	}
+	capture_verdict(key, qp, verdict_says(verdict));
 	if (more)
 		drain(skb, h, qp, rx);
 

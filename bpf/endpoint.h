@@ -61,7 +61,8 @@ static __always_inline int follow_ports(struct mrc_balance *b, u32 id, u32 mask)
  */
 static __always_inline int endpoint_answer(struct xdp_md *ctx, const struct mrc_host *h,
 					   const struct mrc_plane *pl,
-					   const struct mrc_peer_plane *pp, u32 ev, u32 op, u32 id)
+					   const struct mrc_peer_plane *pp, u32 ev, u32 op, u32 id,
+					   u32 peer, u32 why)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
 	struct mrc_erth *erth = data + MRC_BODY_OFF;
@@ -90,7 +91,8 @@ static __always_inline int endpoint_answer(struct xdp_md *ctx, const struct mrc_
 	*(__u32 *)&eeth->tx_timestamp = stamp;
 	eeth->service_time_ns = 0;
 	seal(data, MRC_EETH_LEN);
-	return XDP_TX;
+	capture_xdp(ctx, ev >> MRC_EV_PLANE_SHIFT, MRC_CAPTURE_NONE, peer, why);
+	return SAYS(XDP_TX, why);
 }
 
 /*
@@ -106,7 +108,7 @@ static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host
 	struct mrc_peer_plane *pp;
 	struct mrc_balance *b;
 	struct mrc_source key;
-	u32 *peer, op, id;
+	u32 *peer, op, id, why;
 
 	if (data + MRC_BODY_OFF + MRC_ERTH_LEN + MRC_ICRC_LEN > end)
 		return xdp_drop(MRC_C_DROP_SHORT);
@@ -128,15 +130,19 @@ static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host
 		return xdp_drop(MRC_C_DROP_ENTROPY);
 	op = bpf_ntohl(erth->head) >> MRC_ENDPOINT_OP_SHIFT;
 	id = bpf_ntohs(bth->psn_lo);
-	if (op == MRC_ENDPOINT_EV_PROBE)
+	if (op == MRC_ENDPOINT_EV_PROBE) {
 		count(MRC_C_EV_PROBE_RX);
-	else if (op != MRC_ENDPOINT_PORT_STATUS)
+		why = MRC_C_EV_PROBE_RX;
+	} else if (op != MRC_ENDPOINT_PORT_STATUS) {
 		return xdp_drop(MRC_C_DROP_OPCODE);
-	else if (follow_ports(b, id, bpf_ntohl(erth->port_status_mask) & 0xff))
+	} else if (follow_ports(b, id, bpf_ntohl(erth->port_status_mask) & 0xff)) {
 		count(MRC_C_PORTS_RX);
-	else
+		why = MRC_C_PORTS_RX;
+	} else {
 		count(MRC_C_PORTS_STALE);
-	return endpoint_answer(ctx, h, pl, pp, ev, op, id);
+		why = MRC_C_PORTS_STALE;
+	}
+	return endpoint_answer(ctx, h, pl, pp, ev, op, id, *peer, why);
 }
 
 #endif

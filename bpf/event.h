@@ -38,14 +38,18 @@ static __always_inline void report_move(u32 qp, u32 id, const struct mrc_path *p
 		count(MRC_C_EVENT_LOST);
 }
 
+#define SLOW_SHIFT 27            /* averages over 2^27 ns ... */
+#define FAST_SHIFT 24            /* ... and over 2^24 ns */
+
 /*
  * An average over time, not over samples: the paths of a plane are measured at
  * very different rates. One that was measured often is steady over some 130 ms,
- * which a queue's ups and downs are not; one measured seldom moves by an eighth.
+ * which a queue's ups and downs are not, or over some 17 ms; one measured
+ * seldom moves by an eighth.
  */
-static __always_inline u32 smooth(u32 old, u32 sample, u64 since_ns)
+static __always_inline u32 smooth(u32 old, u32 sample, u64 since_ns, u32 shift)
 {
-	u64 part = since_ns >> 19;
+	u64 part = since_ns >> (shift - 8);
 
 	if (!old)
 		return sample;
@@ -64,12 +68,12 @@ static __always_inline s32 path_rtt(struct mrc_path *path, struct mrc_balance *b
 {
 	u32 p = plane & 7, srtt, usual = b->usual_ns[p], step;
 
-	srtt = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns);
+	srtt = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns, SLOW_SHIFT);
 	path->srtt_ns = srtt;
 	path->rtt_at_ns = now;
-	b->srtt_ns[p] = smooth(b->srtt_ns[p], rtt, now - b->rtt_at_ns[p]);
+	b->srtt_ns[p] = smooth(b->srtt_ns[p], rtt, now - b->rtt_at_ns[p], SLOW_SHIFT);
+	b->fast_ns[p] = smooth(b->fast_ns[p], rtt, now - b->rtt_at_ns[p], FAST_SHIFT);
 	b->rtt_at_ns[p] = now;
-	b->fast_ns[p] += b->fast_ns[p] ? (s32)(rtt - b->fast_ns[p]) >> 5 : rtt;
 	b->now_ns[p] += b->now_ns[p] ? (s32)(rtt - b->now_ns[p]) >> 2 : rtt;
 	if (!usual)
 		usual = rtt;

@@ -11,7 +11,10 @@
 
 #define SHARE_MIN 4              /* of MRC_SHARE_FULL: enough to notice that it healed */
 #define SHARE_STEP 2             /* gained at a judgement */
-#define STRIKES 4                /* judgements in a row before a whole share shrinks */
+#define STRIKES 4                /* judgements in a row before a whole share shrinks ... */
+#define MORE_STRIKES 2           /* ... and before one that is not whole shrinks more */
+#define JUDGE_RTTS 3             /* what a judgement changes shows in the next one */
+#define JUDGE_LATEST_NS 100000000u
 #define JUDGE_PACKETS 12         /* fewer say nothing about a plane */
 #define JUDGE_MAX_NS 200000000ull /* nor does a round trip older than this */
 #define QUIET_NS 50000000ull     /* a plane that is not judged for so long gains a step */
@@ -42,7 +45,7 @@ static __always_inline u32 take_stock(struct mrc_balance *b, u32 p, u64 now)
 static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc, u64 usable,
 				  const struct mrc_host *h, u64 now)
 {
-	u64 shares = b->shares, after = 0;
+	u64 shares = b->shares, after = 0, wait;
 	u32 p, share, worse, top, delay, limit;
 
 	/* the best of each, kept where the verifier does not follow it */
@@ -66,6 +69,9 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 	if (sc->best_ns == ~0u)
 		return;
 	limit = sc->best_ns + sc->best_ns / 2 + h->judge_slack_ns;
+	wait = JUDGE_RTTS * (u64)sc->best_ns;
+	if (wait > h->judge_ns)
+		b->judge_at_ns = now + (wait > JUDGE_LATEST_NS ? JUDGE_LATEST_NS : wait);
 	sc->top = 1;
 	for (p = 0; p < MRC_MAX_PLANES; p++) {
 		/* Else the compiler lets the loop's end fall into its head, which
@@ -86,7 +92,7 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 			if (worse) {
 				if (b->strikes[p] < 255)
 					b->strikes[p]++;
-				if (share < MRC_SHARE_FULL || b->strikes[p] >= STRIKES)
+				if (b->strikes[p] >= (share < MRC_SHARE_FULL ? MORE_STRIKES : STRIKES))
 					share = share > worse ? share - worse : 0;
 			} else {
 				b->strikes[p] = 0;
@@ -131,7 +137,7 @@ int mrc_judge(struct __sk_buff *skb)
 	struct mrc_balance *b;
 	struct mrc_peer *peer;
 	struct mrc_qp *q;
-	u64 now, last;
+	u64 now, due;
 	s32 found;
 
 	if (!ck || !h || !sc)
@@ -148,9 +154,9 @@ int mrc_judge(struct __sk_buff *skb)
 	if (!peer || !b)
 		return 0;
 	now = bpf_ktime_get_ns();
-	last = b->judged_ns;
-	if (now - last < h->judge_ns ||
-	    __sync_val_compare_and_swap(&b->judged_ns, last, now) != last)
+	due = b->judge_at_ns;
+	if (now < due ||
+	    __sync_val_compare_and_swap(&b->judge_at_ns, due, now + h->judge_ns) != due)
 		return 0;
 	judge(b, sc, usable_planes(h, peer, b), h, now);
 	return 0;

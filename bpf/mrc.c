@@ -25,11 +25,13 @@
 
 #include "mrc_wire.h"
 #include "mrc_abi.h"
+#include "mrc_capture.h"
 #include "mrc_maps.h"
 #include "bits.h"
 #include "envelope.h"
 #include "frame.h"
 #include "path.h"
+#include "capture.h"
 #include "event.h"
 #include "sack.h"
 #include "queue.h"
@@ -50,13 +52,15 @@ int mrc_deliver(struct __sk_buff *skb)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	struct mrc_mark *in = data, mark;
+	u32 key;
 
 	/* Without the mark of mrc_receive it is not ours. */
 	if (data + MRC_ETH_LEN > end || in->magic0 != MRC_MARK_MAGIC0 ||
 	    in->magic1 != MRC_MARK_MAGIC1)
 		return TC_ACT_UNSPEC;
 	mark = *in;
+	key = capture_key(skb);
 	if (mark.flags & (MRC_MARK_SACK | MRC_MARK_NACK))
-		return on_answer(skb, &mark);
-	return on_data(skb, &mark);
+		return on_answer(skb, &mark, key);
+	return on_data(skb, &mark, key);
 }

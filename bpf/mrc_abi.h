@@ -74,7 +74,7 @@ struct mrc_peer {                /* map peers; written by the daemon */
 /*
  * What is known of a peer's planes from its answers, of all its QPs together.
  * Written by the programs; shares and what they are made of by whoever advanced
- * judged_ns by compare-and-swap. Counts are racy: one that is lost now and then
+ * judge_at_ns by compare-and-swap. Counts are racy: one that is lost now and then
  * changes no judgement.
  */
 struct mrc_balance {             /* map balances[peer] */
@@ -82,7 +82,7 @@ struct mrc_balance {             /* map balances[peer] */
 	__u64 ports;             /* bit p: the peer takes packets on plane p; atomic */
 	__u64 port_id;           /* Port Status Update that said so, see bpf/endpoint.h; atomic */
 	__u64 heard_ports;       /* the same as its newest SACKs say; racy */
-	__u64 judged_ns;
+	__u64 judge_at_ns;       /* when its planes are judged next */
 	__u64 ecn_ns;            /* when ecn_flows was emptied; racy */
 	__u64 ecn_flows;         /* a bit for the ports of each TCP flow that was marked CE; racy */
 	__u64 acked[MRC_MAX_PLANES];  /* packets since the plane was judged; racy */
@@ -91,7 +91,7 @@ struct mrc_balance {             /* map balances[peer] */
 	__u64 stock_ns[MRC_MAX_PLANES]; /* when the plane was judged last */
 	__u64 rtt_at_ns[MRC_MAX_PLANES]; /* when a round trip was measured last; racy */
 	__u32 srtt_ns[MRC_MAX_PLANES]; /* smoothed over about 130 ms; racy */
-	__u32 fast_ns[MRC_MAX_PLANES]; /* smoothed over 32 round trips; racy */
+	__u32 fast_ns[MRC_MAX_PLANES]; /* smoothed over about 17 ms; racy */
 	__u32 now_ns[MRC_MAX_PLANES];  /* smoothed over four round trips; racy */
 	__u32 usual_ns[MRC_MAX_PLANES]; /* lower quartile of the round trips; racy */
 	__u32 loss_ppm[MRC_MAX_PLANES]; /* smoothed over judgements */
@@ -187,8 +187,9 @@ struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] *
 	__u32 slot;              /* in the retransmit ring */
 	__u16 len;               /* of the inner packet, bytes */
 	__u16 path;              /* plane << 8 | index; lock */
-	__u16 sends;             /* 1 = never retransmitted; lock */
-	__u16 rule;              /* counter of the rule that sent it last, 0: none; lock */
+	__u8 sends;              /* 1 = never retransmitted; 255: or more; lock */
+	__u8 rule;               /* counter of the rule that sent it last, 0: none; lock */
+	__u16 was;               /* path of the first transmission once it was repeated; lock */
 };
 
 struct mrc_rx_entry {            /* map rx_entries[qp * window + psn % window] */

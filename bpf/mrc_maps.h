@@ -76,6 +76,7 @@ struct mrc_scratch {
 	u32 sent;
 	u32 id;
 	u32 verdict;
+	u32 cleared;
 	s32 slow;
 	u32 found_slow;
 	u32 probe;
@@ -125,6 +126,22 @@ static __always_inline struct mrc_host *host_get(void)
 	u32 zero = 0;
 
 	return host.lookup(&zero);
+}
+
+/* The plane that an interface is, or MRC_MAX_PLANES. */
+static __always_inline u32 plane_of(u32 ifindex)
+{
+	struct mrc_plane *pl;
+	u32 i, plane;
+
+	/* The verifier forgets a counter whose address is taken: count apart. */
+	for (i = 0; i < MRC_MAX_PLANES; i++) {
+		plane = i;
+		pl = planes.lookup(&plane);
+		if (pl && pl->ifindex == ifindex)
+			break;
+	}
+	return i;
 }
 
 static __always_inline struct mrc_path *path_get(u32 qp, u32 path)

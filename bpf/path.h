@@ -16,6 +16,7 @@
 #define PROBE_NEED 2             /* answers in a row, and one more for each relapse, bring it back ... */
 #define PROBE_NEED_MAX 8         /* ... but no more than these */
 #define PROBE_SLOT_SHIFT 9       /* in a probe's id: slot 7 | sequence 9 */
+#define DEAD_MISSES 2            /* one probe without an answer may be lost as others are */
 #define RELAPSE_NS 10000000000ull /* a death so long after a return is a new one */
 
 /*
@@ -316,6 +317,22 @@ static __always_inline void path_lost(struct mrc_tx *tx, struct mrc_path *path, 
 	path->misses = 0;
 }
 
+/*
+ * A packet that this path was withdrawn for has arrived by it after all: back
+ * it comes, unless it has kept silent since. Something like Eifel's answer to
+ * spurious time-outs (RFC 4015).
+ */
+static __always_inline void path_cleared(struct mrc_tx *tx, struct mrc_path *path, u32 id,
+					 struct path_move *move)
+{
+	u32 mine = (1000000 - path->loss_ppm) >> 8, all = (1000000 - tx->loss_ppm) >> 8;
+
+	path->loss_ppm -= path->loss_ppm < mine ? path->loss_ppm : mine;
+	tx->loss_ppm -= tx->loss_ppm < all ? tx->loss_ppm : all;
+	if (path_state(tx, id) == MRC_PATH_ASSUMED_BAD && !path->misses)
+		path_event(tx, id, MRC_ON_PROBE, move);
+}
+
 /* A probe of this path was answered: back it comes if that was enough. */
 static __always_inline void path_answered(struct mrc_tx *tx, struct mrc_path *path, u32 id,
 					  u64 now, u32 marked, struct path_move *move)
@@ -332,7 +349,7 @@ static __always_inline void path_answered(struct mrc_tx *tx, struct mrc_path *pa
 	    move->from != MRC_PATH_ASSUMED_BAD)
 		return;
 	/* it was dead, not only unlucky: the next time it stays away longer */
-	if (path->misses && path->relapses < 10)
+	if (path->misses >= DEAD_MISSES && path->relapses < 10)
 		path->relapses++;
 	path->restored_ns = now;
 	path->probe_ok = 0;

@@ -14,7 +14,7 @@
 #define SUSPECT_NS 100000000ull  /* beside withdrawn paths, others are asked so often */
 #define PROBE_SEQ_MASK 0x1ff
 
-static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_host *h,
+static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
 				       const struct mrc_qp *q, u32 id, struct mrc_path *path,
 				       u64 now)
 {
@@ -40,6 +40,7 @@ static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_h
 	    put_probe(data, end, path->ev, path->probe_id, now))
 		return;
 	count(MRC_C_PROBE_TX);
+	capture_skb(skb, plane, qp, q->peer, MRC_C_PROBE_TX);
 	bpf_clone_redirect(skb, pl->ifindex, 0);
 }
 
@@ -103,7 +104,7 @@ static __always_inline u32 probe_plane(struct __sk_buff *skb, const struct mrc_h
 			return any;
 	}
 	if (now - path->probe_ns >= interval)
-		send_probe(skb, h, q, id, path, now);
+		send_probe(skb, h, qp, q, id, path, now);
 	return any;
 }
 

@@ -41,7 +41,7 @@ static __always_inline int xdp_pass_marked(struct xdp_md *ctx, const struct pack
 	mark->psn_hi = pkt->psn >> 16;
 	mark->psn_lo = pkt->psn;
 	eth->proto = proto;
-	return XDP_PASS;
+	return SAYS(XDP_PASS, MRC_CAPTURE_PASSED);
 }
 
 /* Data: read TSETH, check RETH and the payload, strip, pass on. */
@@ -117,7 +117,8 @@ static __always_inline int xdp_trimmed(struct xdp_md *ctx, const struct mrc_host
 	    put_nack(data, end, MRC_NACK_TRIMMED, psn, ev, ts))
 		return xdp_drop(MRC_C_DROP_SKB);
 	count(MRC_C_NACK_TX);
-	return XDP_TX;
+	capture_xdp(ctx, ev >> MRC_EV_PLANE_SHIFT, qp, q->peer, MRC_C_NACK_TX);
+	return SAYS(XDP_TX, MRC_C_NACK_TX);
 }
 
 /* A NACK goes to tc as it is; the mark says what it is about. */
@@ -185,7 +186,9 @@ static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *
 	    put_sack(data, end, &sack))
 		return xdp_drop(MRC_C_DROP_SKB);
 	count(MRC_C_PROBE_RX);
-	return pl->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(pl->ifindex, 0);
+	capture_xdp(ctx, plane, qp, q->peer, MRC_C_PROBE_RX);
+	return SAYS(pl->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(pl->ifindex, 0),
+		    MRC_C_PROBE_RX);
 }
 
 /* The answer to a probe of ours: the path lives. */
@@ -208,12 +211,12 @@ static __always_inline int xdp_probe_reply(const struct packet *pkt, u32 id, u32
 		return xdp_drop(MRC_C_DROP_ENTROPY);
 	if (path->probe_id != id || path->probe_seen == id) {
 		count(MRC_C_PROBE_STALE);
-		return XDP_DROP;
+		return SAYS(XDP_DROP, MRC_C_PROBE_STALE);
 	}
 	path->probe_seen = id;
 	now = bpf_ktime_get_ns();
 	rtt = now - path->probe_ns;
-	path->srtt_ns = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns);
+	path->srtt_ns = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns, SLOW_SHIFT);
 	path->rtt_at_ns = now;
 	bpf_spin_lock(&tx->lock);
 	path_answered(tx, path, path_id, now, marked, &move);
@@ -221,7 +224,7 @@ static __always_inline int xdp_probe_reply(const struct packet *pkt, u32 id, u32
 	bpf_spin_unlock(&tx->lock);
 	count(MRC_C_PROBE_REPLY);
 	report_move(qp, path_id, path, &move, marked ? MRC_ON_PROBE_MARK : MRC_ON_PROBE, 0, now);
-	return XDP_DROP;
+	return SAYS(XDP_DROP, MRC_C_PROBE_REPLY);
 }
 
 /* Bytes of headers that an opcode announces behind the BTH; 0 if it is not spoken here. */
@@ -278,22 +281,6 @@ static __always_inline int headers_are_whole(struct xdp_md *ctx, u32 len, u32 bo
 	       icrc == bpf_htonl(sum);
 }
 
-/* The plane that an interface is, or MRC_MAX_PLANES. */
-static __always_inline u32 plane_of(u32 ifindex)
-{
-	struct mrc_plane *pl;
-	u32 i, plane;
-
-	/* The verifier forgets a counter whose address is taken: count apart. */
-	for (i = 0; i < MRC_MAX_PLANES; i++) {
-		plane = i;
-		pl = planes.lookup(&plane);
-		if (pl && pl->ifindex == ifindex)
-			break;
-	}
-	return i;
-}
-
 /* Is it ours at all? If so, *plane is the one it should have come by. */
 static __always_inline int xdp_is_ours(struct xdp_md *ctx, const struct mrc_host *h, u32 *plane)
 {
@@ -317,7 +304,7 @@ static __always_inline int xdp_is_ours(struct xdp_md *ctx, const struct mrc_host
 	return pl && envelope_is_for(data, pl);
 }
 
-int mrc_receive(struct xdp_md *ctx)
+static __always_inline int receive(struct xdp_md *ctx)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
 	struct udp_hdr *udp = data + MRC_UDP_OFF;
@@ -421,6 +408,12 @@ int mrc_receive(struct xdp_md *ctx)
 	if (opcode == MRC_OP_NACK)
 		return xdp_nack(ctx, &pkt);
 	return xdp_drop(MRC_C_DROP_OPCODE);
+}
+
+int mrc_receive(struct xdp_md *ctx)
+{
+	capture_arrives(ctx);
+	return capture_arrived(receive(ctx));
 }
 
 #endif

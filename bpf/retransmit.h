@@ -117,7 +117,10 @@ static __always_inline void resend(struct __sk_buff *skb, const struct mrc_host 
 		 * have taken the whole plane */
 		new_id = pick_path(tx, up, up & ~(1ull << (old_id >> 8 & 7)), b->shares);
 		entry->sent_ns = now;
-		entry->sends++;
+		if (entry->sends == 1)
+			entry->was = old_id;
+		if (entry->sends < 255)
+			entry->sends++;
 		entry->rule = why;
 		if (new_id != MRC_NO_PATH)
 			entry->path = new_id;
@@ -161,6 +164,7 @@ static __always_inline void resend(struct __sk_buff *skb, const struct mrc_host 
 	if (bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF + len, &check, sizeof(check), 0))
 		return;
 	__sync_fetch_and_add(&path->sent, 1);
+	capture_skb(skb, plane, qp, q->peer, why);
 	bpf_clone_redirect(skb, pl->ifindex, 0);
 }
 

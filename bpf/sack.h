@@ -108,6 +108,7 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 			MRC_OP_SACK, 0, q->remote_qpn, 0) ||
 	    put_sack(data, end, sack))
 		return 0;
+	capture_skb(skb, plane, qp, q->peer, MRC_C_SACK_TX);
 	return pl->ifindex;
 }
 

@@ -156,6 +156,7 @@ int mrc_spray(struct __sk_buff *skb)
 	__sync_fetch_and_add(&path->sent, 1);
 	count(MRC_C_TX_PACKETS);
 	count_by(MRC_C_TX_BYTES, n);
+	capture_skb(skb, plane, qp, q->peer, MRC_C_TX_PACKETS);
 	return bpf_redirect(pl->ifindex, 0);
 }
 

@@ -66,7 +66,7 @@ static __always_inline int survey_returned(struct xdp_md *ctx, u32 plane, u32 ps
 	}
 	__sync_fetch_and_add(&loop->returned, 1);
 	count(MRC_C_SURVEY_RX);
-	return XDP_DROP;
+	return SAYS(XDP_DROP, MRC_C_SURVEY_RX);
 }
 
 int mrc_survey(struct __sk_buff *skb)
@@ -118,6 +118,7 @@ int mrc_survey(struct __sk_buff *skb)
 	loop->psn = psn;
 	loop->sent++;
 	count(MRC_C_SURVEY_TX);
+	capture_skb(skb, plane, MRC_CAPTURE_NONE, MRC_CAPTURE_NONE, MRC_C_SURVEY_TX);
 	bpf_clone_redirect(skb, pl->ifindex, 0);
 	return 0;
 }

@@ -9,7 +9,7 @@
 static __always_inline int xdp_drop(u32 why)
 {
 	count(why);
-	return XDP_DROP;
+	return SAYS(XDP_DROP, why);
 }
 
 /*
@@ -37,7 +37,7 @@ static __always_inline int xdp_to_stack(struct xdp_md *ctx, const struct mrc_pla
 		*(struct eth_hdr *)data = keep;
 	}
 	count(counter);
-	return XDP_PASS;
+	return SAYS(XDP_PASS, counter);
 }
 
 #endif

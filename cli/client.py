@@ -24,6 +24,7 @@ from cli.options import DEFAULT_SOCKET
 from cli.refused import refused
 from mrcd.model import (
     INTERFACE,
+    CaptureInfo,
     ChangesReply,
     ConfigReply,
     ConnectionsReply,
@@ -48,6 +49,8 @@ from mrcd.model import (
 
 TIMEOUT_S = 5
 APPLY_S = 60  # a change may make QPs anew with every peer
+CAPTURE_S = 300  # compiling takes seconds, on a busy host far more
+FDS_MAX = 8  # of one reply
 PROBE_S = 0.1  # for a round of EV probes, the waiting for its turn included
 
 T = TypeVar("T")
@@ -63,6 +66,15 @@ class _Description(msgspec.Struct):
     description: str
 
 
+class Captured(msgspec.Struct):
+    """The reply of Capture; `records` and `state` are file descriptors, to be closed."""
+
+    capture: CaptureInfo
+    ring_bytes: int
+    records: int
+    state: int
+
+
 class Client:
     """A connection to the daemon. Every method may raise the errors of ``cli.exits``."""
 
@@ -70,6 +82,7 @@ class Client:
         self._path = path
         self._socket = _connect(path)
         self._buffer = bytearray()
+        self._fds: list[int] = []  # that came with the reply read last
 
     def __enter__(self) -> Self:
         return self
@@ -126,6 +139,22 @@ class Client:
             yield self._decode(reply, WatchPathsReply)["event"]
             if deadline is not None and not self._more_by(deadline):
                 return
+
+    def capture(self, **wanted: Any) -> Captured:
+        """Have packets recorded until this connection is closed; returns when it has begun.
+
+        wanted: parameters of Capture, None where there is no wish.
+        """
+        _set_timeout(self._socket, CAPTURE_S)
+        self._send("Capture", {k: v for k, v in wanted.items() if v is not None}, more=True)
+        begun = self._decode(self._receive(), Captured)
+        begun.records, begun.state = self._fds[begun.records], self._fds[begun.state]
+        return begun
+
+    def wait_for_end(self, seconds: float) -> None:
+        """Wait so long, unless the daemon ends what streams: then raises why."""
+        if select.select([self._socket], [], [], seconds)[0]:
+            self._decode(self._receive(), dict[str, Any])
 
     def _more_by(self, deadline: float) -> bool:
         """Whether something arrives before a moment of time.monotonic()."""
@@ -205,12 +234,15 @@ class Client:
     def _receive(self) -> _Reply:
         while (end := self._buffer.find(0)) < 0:
             try:
-                chunk = self._socket.recv(1 << 18)
+                chunk, fds, *_ = socket.recv_fds(
+                    self._socket, 1 << 18, FDS_MAX, socket.MSG_CMSG_CLOEXEC
+                )
             except OSError as error:
                 raise self._lost(error) from error
             if not chunk:
                 raise self._lost(None)
             self._buffer += chunk
+            self._fds = fds or self._fds
         message = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         return self._checked(message, _Reply)

@@ -37,6 +37,10 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
         "cli.ping",
         "Probe every path to PEER, a name or an address: loss and round trips; exit 1 on any loss.",
     ),
+    "capture": (
+        "cli.capture",
+        "Show or write every packet that leaves by a plane or arrives at one, until interrupted.",
+    ),
     "top": ("cli.top", "Watch planes, peers and paths live; the paths in trouble come first."),
     "monitor": ("cli.monitor", "Report rates of planes, peers and counters until interrupted."),
     "doctor": (

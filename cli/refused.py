@@ -64,6 +64,10 @@ def _not_applicable(told: dict[str, Any]) -> CommandError:
     return CommandError(f"refused, nothing was changed: {told['reason']}")
 
 
+def _cannot_capture(told: dict[str, Any]) -> CommandError:
+    return CommandError(f"cannot capture: {told['reason']}")
+
+
 _SAID: Mapping[str, Callable[[dict[str, Any]], CommandError]] = {
     "NoSuchPeer": _no_such_peer,
     "NoSuchPlane": _no_such_plane,
@@ -73,4 +77,5 @@ _SAID: Mapping[str, Callable[[dict[str, Any]], CommandError]] = {
     "NotPermitted": _not_permitted,
     "BadConfig": _bad_config,
     "NotApplicable": _not_applicable,
+    "CannotCapture": _cannot_capture,
 }

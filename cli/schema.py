@@ -34,10 +34,11 @@ OUTPUTS: Mapping[str, type] = {
     "config diff": model.ChangesReply,
     "config apply": model.ChangesReply,
     "stats": model.StatsInfo,
+    "capture": model.CapturedPacket,
     "monitor": model.MonitorSample,
 }
-"""What a command prints with --json; `path watch` and `monitor` print one on each line. Each has
-the member schema_version beside what its type says."""
+"""What a command prints with --json; `path watch`, `capture` and `monitor` print one on each line.
+Each has the member schema_version beside what its type says."""
 
 
 def schema() -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What crosses the maps, read from bpf/mrc_abi.h and never mirrored."""
+"""What crosses the maps, read from bpf/mrc_abi.h and bpf/mrc_capture.h and never mirrored."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from mrcd.paths import bpf_dir
 from mrcd.wire import read_header
 
 ABI = read_header(bpf_dir() / "mrc_abi.h")
+CAPTURE = read_header(bpf_dir() / "mrc_capture.h")
 
 COUNTERS: tuple[tuple[int, str, str], ...] = tuple(
     (value, name.removeprefix("MRC_C_").lower(), ABI.comments[name])

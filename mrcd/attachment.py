@@ -79,6 +79,19 @@ class Attachment:
         await self.verify(wanted)
         self._dp.xdp_mode = self._xdp
 
+    async def replace(self, wanted: Sequence[Hook]) -> None:
+        """Put programs where others of ours are; a hook that has none of them, or no interface any
+        more, stays as it is."""
+        clsact = pins.recorded(self._folder, "clsact")
+        for hook in wanted:
+            link = self._link(hook)
+            if link is not None:
+                if link.ifindex:
+                    with bpfsys.opened(self._folder / hook.pin) as fd:
+                        bpfsys.update_link(fd, self._dp.programs[hook.program])
+            elif hook.kind == "tc" and hook.interface in clsact and self._nl.exists(hook.interface):
+                await self._filter(hook)
+
     async def verify(self, wanted: Sequence[Hook]) -> None:
         """DatapathError unless the kernel says that every hook runs its program."""
         for hook in wanted:
@@ -156,11 +169,14 @@ class Attachment:
                 return
         await self._nl.replace_qdisc_clsact(name)
         pins.record(self._folder, "clsact", name)
-        fd = self._dp.programs[hook.program]
-        await self._nl.attach_clsact(name, fd, prog_name=hook.program, prio=pins.PRIO)
+        await self._filter(hook)
         with contextlib.suppress(FileNotFoundError):
             (self._folder / hook.pin).unlink()
         self._dp.tc_kind = "clsact"
+
+    async def _filter(self, hook: Hook) -> None:
+        fd = self._dp.programs[hook.program]
+        await self._nl.attach_clsact(hook.interface, fd, prog_name=hook.program, prio=pins.PRIO)
 
     async def _attach_xdp(self, hook: Hook) -> None:
         name = hook.interface

@@ -20,7 +20,7 @@ import select
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mrcd import bpfsys, tuning
 from mrcd.abi import ABI
@@ -67,9 +67,7 @@ class Clock(threading.Thread):
         self._ring = RingBuffer(
             datapath.maps["events"], bpfsys.map_info(datapath.maps["events"])[3]
         )
-        self._run = bpfsys.TestRun(datapath.programs["mrc_tick"], CARRIER)
-        self._judge = bpfsys.TestRun(datapath.programs["mrc_judge"], CARRIER)
-        self._idle = bpfsys.TestRun(datapath.programs["mrc_idle"], CARRIER)
+        self.use(datapath.programs)
         self._judge_s = tuning.JUDGE_NS / 1e9
         # Each plane of each QP once in PROBE_IDLE_NS, unless that is more than the budget.
         self._turns = datapath.sizes.qps * planes / (tuning.PROBE_IDLE_NS / 1e9)
@@ -78,6 +76,12 @@ class Clock(threading.Thread):
         self._asleep(0)  # an earlier clock may have died asleep
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.running = False
+
+    def use(self, programs: Mapping[str, int]) -> None:
+        """Run these from now on, also while the clock runs; descriptors by name."""
+        self._run = bpfsys.TestRun(programs["mrc_tick"], CARRIER)
+        self._judge = bpfsys.TestRun(programs["mrc_judge"], CARRIER)
+        self._idle = bpfsys.TestRun(programs["mrc_idle"], CARRIER)
 
     def retune(self, tick_ns: int, probe_pps: int) -> None:
         """Change the period and the budget of probes, also while the clock runs."""

@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from mrcd import adoption, bpfsys, mrc0, pins, sessions, tuning
 from mrcd.abi import ABI
 from mrcd.attachment import Attachment, Hook, hooks
+from mrcd.capture import Capture
 from mrcd.clock import Clock
 from mrcd.config import Config, Peer
 from mrcd.datapath import Datapath, DatapathError
@@ -82,6 +83,7 @@ class Engine:
         self.clock: Clock
         self.denials: Denials
         self.feed: PathFeed
+        self.captures: Capture
         self.survey: Survey
 
     @property
@@ -109,13 +111,20 @@ class Engine:
         self.adopted = found.sizes is not None
         layout = found.sizes or adoption.with_room(needed, config.transport.qps_per_peer)
         self.datapath = Datapath(pins.layout(self._bpffs, key), layout)
-        attachment = Attachment(
-            nl, self._bpffs, self.datapath, xdp=_xdp_mode(config), tc=config.transport.tc
-        )
+        attachment = self._attachment(self.datapath)
         await attachment.refuse_foreign(wanted)
         if found.refused:
             log.warning("datapath.replaced", reason=found.refused)
         code = await self._open(layout)
+        self.captures = Capture(
+            self.datapath,
+            self._attachment,
+            wanted,
+            self._run,
+            lambda peer: self.table.indices[peer],
+            xdp_frags=_frags(config),
+        )
+        self._stack.callback(self.captures.forget)
         if self.adopted:
             self._start_clock()
         else:
@@ -159,11 +168,12 @@ class Engine:
         self._tasks.spawn(planes.follow())
         self._stack.push_async_callback(self._tasks.cancel)
         self._start_survey()
+        self._stack.push_async_callback(self.captures.close)
         await self._remove_strays(attachment, wanted, code)
 
     async def _open(self, layout: Sizes) -> Path:
         """Open the maps, made where there are none, and this build's programs for them."""
-        frags = self.config.transport.xdp == "native"
+        frags = _frags(self.config)
         datapath, key = self.datapath, adoption.code_of(layout, xdp_frags=frags)
         code = pins.code(datapath.folder, key)
         if not (self.adopted and adoption.whole_code(code)):
@@ -173,6 +183,17 @@ class Engine:
         datapath.open(code)
         self._stack.callback(datapath.close)
         return code
+
+    def _attachment(self, datapath: Datapath) -> Attachment:
+        config = self.config
+        return Attachment(
+            self._nl, self._bpffs, datapath, xdp=_xdp_mode(config), tc=config.transport.tc
+        )
+
+    def _run(self, programs: Mapping[str, int]) -> None:
+        """Make what runs programs by itself run these."""
+        self.clock.use(programs)
+        self.survey.use(programs)
 
     @contextlib.contextmanager
     def _clock_of_older(self) -> Iterator[None]:
@@ -436,6 +457,11 @@ def _moved(peer: Peer, other: Peer | None) -> bool:
 def _network16(value: int) -> int:
     """A number whose bytes in memory are `value` in network order."""
     return int.from_bytes(value.to_bytes(2, "big"), "little")
+
+
+def _frags(config: Config) -> bool:
+    """Whether XDP must take packets of several fragments."""
+    return config.transport.xdp == "native"
 
 
 def _xdp_mode(config: Config) -> XdpMode:

@@ -54,6 +54,8 @@ MAPS = [
     "events",
     "counters",
 ]
+CAPTURE_MAPS = ["captures", "capturing"]
+"""Maps that only programs which capture have."""
 PROGRAMS = {
     "mrc_spray": bpfsys.PROG_TYPE_SCHED_CLS,
     "mrc_receive": bpfsys.PROG_TYPE_XDP,
@@ -123,15 +125,17 @@ def point_tails(maps: Mapping[str, int], programs: Mapping[str, int]) -> None:
 
 def load_over(
     maps: Mapping[str, int], sizes: Sizes, *, xdp_frags: bool = False
-) -> tuple[dict[str, int], list[ProgramReport]]:
-    """Compile and load for maps that are there; program descriptors and a report.
+) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
+    """Compile and load for maps that are there; as `load`, but the maps are those of a capture.
 
     bcc cannot do without maps of its own. They are made, with small rings (their number of slots
     is compiled into no program), and what the programs say of them is turned to the others.
     """
     module = _compile(replace(sizes, ring_slots=1))
     moved = {int(module[name].map_fd): fd for name, fd in maps.items()}
-    return _load_programs(module, moved, xdp_frags=xdp_frags)
+    own = {name: int(module[name].map_fd) for name in CAPTURE_MAPS if sizes.capture}
+    programs, report = _load_programs(module, moved, xdp_frags=xdp_frags)
+    return own, programs, report
 
 
 def _compile(sizes: Sizes) -> Any:
@@ -193,8 +197,10 @@ def build(
     """Pin what is missing of a layout's folder: all of it, or with `adopt` only the programs."""
     if adopt:
         maps = {name: bpfsys.get(folder / name) for name in MAPS}
-        programs, report = load_over(maps, sizes, xdp_frags=xdp_frags)
+        own, programs, report = load_over(maps, sizes, xdp_frags=xdp_frags)
         target = pins.draft(pins.code(folder, code))
+        for name, fd in own.items():
+            bpfsys.pin(fd, target / name)
     else:
         maps, programs, report = load(sizes, xdp_frags=xdp_frags)
         fill_rings(maps, sizes.ring_slots)

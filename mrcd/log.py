@@ -23,6 +23,9 @@ LogFormat = Literal["console", "json", "journal"]
 
 EVENTS: Mapping[str, str] = MappingProxyType(
     {
+        "capture.began": "Packets are being recorded for `mrcctl capture`.",
+        "capture.ended": "No packet is recorded any more.",
+        "capture.failed": "Programs that record could not be put in place, or not taken away.",
         "config.changed": "A part of the configuration changed while the daemon ran.",
         "config.refused": "The configuration cannot be read again; the one that runs stays.",
         "config.returned": "A configuration was not confirmed; the former one is back.",

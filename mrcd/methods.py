@@ -7,14 +7,16 @@ asyncvarlink builds the interface from the annotations and needs the types thems
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypedDict
 
-from asyncvarlink import VarlinkInterface, varlinkmethod
+from asyncvarlink import FileDescriptor, VarlinkInterface, varlinkmethod
 from asyncvarlink.serviceinterface import InvalidParameter
 
+from mrcd import capture
 from mrcd.access import writes
 from mrcd.config import ConfigError
 from mrcd.denials import CutsOff, NotDenied
@@ -22,6 +24,7 @@ from mrcd.denylist import NoSuchElement
 from mrcd.model import (
     INTERFACE,
     SCHEMA_VERSION,
+    CaptureInfo,
     ChangesReply,
     ConfigChanges,
     ConfigReply,
@@ -30,6 +33,7 @@ from mrcd.model import (
     DeniedInfo,
     DeniedReply,
     DenyReply,
+    Direction,
     FaultsReply,
     MapReply,
     MonitorReply,
@@ -53,6 +57,7 @@ from mrcd.ports import LastPlane
 from mrcd.refusals import (
     BadConfig,
     BadElement,
+    CannotCapture,
     Internal,
     LastUsablePlane,
     NoPathLeft,
@@ -67,6 +72,16 @@ INTERVAL_MAX_MS = 3_600_000
 SHARED_NS = 5_000_000  # so young a sample serves several callers
 PROBES_MAX = 100  # of each path: a second of probing
 CONFIRM_MAX_S = 3600
+SNAPLEN_MAX = 262_144  # tcpdump's; more of a packet than there is
+
+
+class CaptureReply(TypedDict):
+    """Reply of Capture. The two maps travel as file descriptors; the numbers count those."""
+
+    capture: CaptureInfo
+    ring_bytes: int
+    records: FileDescriptor
+    state: FileDescriptor
 
 
 class CannotApply(Exception):
@@ -109,6 +124,15 @@ class Source(Protocol):
 
     def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
         """None at once, then every path event."""
+
+    def capture_info(self) -> CaptureInfo:
+        """What records of packets need to be understood."""
+
+    def capture(self, wanted: capture.Wanted) -> AsyncGenerator[capture.Rings, None]:
+        """Record packets until closed; yields once, when that has begun.
+
+        Raises mrcd.capture.CannotCapture.
+        """
 
     def drain(self, plane: int, force: bool) -> PlaneInfo:
         """Take a plane out of service. mrcd.ports.LastPlane when none would be left."""
@@ -165,6 +189,7 @@ class Control(VarlinkInterface, name=INTERFACE):
         BadConfig,
         NotApplicable,
         NotPermitted,
+        CannotCapture,
         Internal,
     )
 
@@ -238,6 +263,41 @@ class Control(VarlinkInterface, name=INTERFACE):
         async with contextlib.aclosing(self._source.watch_paths()) as events:
             async for event in events:
                 yield {"event": event}
+
+    # It changes nothing for packets, but shows what is in them.
+    @writes
+    @varlinkmethod(delay_generator=False)
+    async def Capture(
+        self,
+        *,
+        snaplen: int = SNAPLEN_MAX,
+        plane: int | None = None,
+        peer: str | None = None,
+        direction: Direction | None = None,
+        survey: bool = False,
+    ) -> AsyncIterator[CaptureReply]:
+        """One reply when packets are being recorded, which goes on until the caller hangs up. With
+        it come two file descriptors of BPF maps to be mapped into memory: a ring buffer of struct
+        mrc_capture, each with at least 192 and else at most snaplen bytes of a packet behind it,
+        and one struct mrc_capturing, which counts what found no room. Survey probes are left out
+        unless wanted. Must be called with "more"."""
+        self._check_peer(peer)
+        if plane is not None:
+            self._check_plane(plane)
+        if not 0 <= snaplen <= SNAPLEN_MAX:
+            raise InvalidParameter(parameter="snaplen")
+        wanted = capture.Wanted(snaplen, plane, peer, direction, survey)
+        try:
+            async with contextlib.aclosing(self._source.capture(wanted)) as begun:
+                async for rings in begun:
+                    yield {
+                        "capture": self._source.capture_info(),
+                        "ring_bytes": rings.size,
+                        "records": FileDescriptor(os.dup(rings.records), should_close=True),
+                        "state": FileDescriptor(os.dup(rings.state), should_close=True),
+                    }
+        except capture.CannotCapture as error:
+            raise CannotCapture(reason=str(error)) from error
 
     @writes
     @varlinkmethod

@@ -30,6 +30,7 @@ ElementKind = Literal["nic", "link", "t0", "t1"]
 ElementState = Literal["ok", "dead", "loss", "slow", "unseen"]
 TickState = Literal["idle", "running", "stopped"]
 HowApplied = Literal["live", "restart"]
+Direction = Literal["tx", "rx"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +300,45 @@ class HostSpot:
 
     name: str
     t0: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturePeer:
+    """A peer by the number it has in records."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureInfo:
+    """What the records of a capture (bpf/mrc_capture.h) need to be understood."""
+
+    host: str
+    encap: int  # one of MRC_ENCAP_ in bpf/mrc_wire.h
+    udp_port: int  # of MRC; the hand-shake has another
+    interfaces: list[str]  # of the planes
+    peers: list[CapturePeer]
+    qps_per_peer: int  # of peer k those from k times this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedPacket:
+    """A packet as ``mrcctl capture --json`` prints it. What is not known of it is None."""
+
+    time_ns: int  # CLOCK_REALTIME
+    direction: Direction
+    plane: int
+    interface: str
+    length: int  # on the wire, with its Ethernet header
+    kind: str  # data, sack, nack, probe, survey, request, response, hand-shake, other
+    peer: str | None
+    qp: int | None  # index among the peer's QPs, from 0
+    ev: int | None
+    t1: int | None  # from 1; 0: its path crosses none, or nobody knows (ecmp)
+    psn: int | None  # of data; of a SACK the last it acknowledges; of a NACK what it is about
+    retransmit: bool
+    verdict: str  # in order, reordered, duplicate, or the counter that tells what became of it
 
 
 class FaultsReply(TypedDict):

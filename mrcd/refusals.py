@@ -72,6 +72,13 @@ class NotApplicable(TypedVarlinkErrorReply, interface=INTERFACE):
         reason: str
 
 
+class CannotCapture(TypedVarlinkErrorReply, interface=INTERFACE):
+    """Another capture runs, or the programs that record cannot be used; "reason" says which."""
+
+    class Parameters:
+        reason: str
+
+
 class Internal(TypedVarlinkErrorReply, interface=INTERFACE):
     """The daemon failed to answer; its log has the details."""
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from mrcd import __version__, configtext, interfaces
 from mrcd.abi import COUNTERS
+from mrcd.capture import Rings, Wanted
 from mrcd.config import Peer
 from mrcd.engine import Engine
 from mrcd.fabric import underlay, usid
@@ -19,6 +20,8 @@ from mrcd.faultreport import FaultReport
 from mrcd.handshake import State
 from mrcd.interfaces import Traffic
 from mrcd.model import (
+    CaptureInfo,
+    CapturePeer,
     ConfigChanges,
     ConnInfo,
     Counter,
@@ -91,6 +94,7 @@ class Report:
         self._clock = engine.clock
         self._denials = engine.denials
         self._feed = engine.feed
+        self._captures = engine.captures
         self._faults = FaultReport(engine.config, engine.survey)
 
     # ---- the configuration
@@ -347,6 +351,23 @@ class Report:
     def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
         """None at once, then every path event."""
         return self._feed.watch()
+
+    def capture_info(self) -> CaptureInfo:
+        """What records of packets need to be understood."""
+        config = self._config
+        indices = self._table.indices.items()
+        return CaptureInfo(
+            host=config.host.name,
+            encap=config.fabric.routing.code,
+            udp_port=config.transport.udp_port,
+            interfaces=[*config.interfaces],
+            peers=[CapturePeer(index=index, name=name) for name, index in indices],
+            qps_per_peer=self._table.per_peer,
+        )
+
+    def capture(self, wanted: Wanted) -> AsyncGenerator[Rings, None]:
+        """Record packets until closed; yields once, when that has begun."""
+        return self._captures.watch(wanted)
 
     def faults(self) -> FaultsReply:
         """What is at fault in the fabric."""

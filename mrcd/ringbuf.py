@@ -43,6 +43,10 @@ class RingBuffer:
         struct.pack_into("=Q", self._consumer, 0, position)
         return events
 
+    def skip(self) -> None:
+        """Leave all there is unread."""
+        self._consumer[:8] = self._data[:8]
+
     def close(self) -> None:
         """Unmap."""
         self._consumer.close()

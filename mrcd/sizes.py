@@ -31,7 +31,8 @@ class Sizes:
 
     mtu: mrc0's, bytes. window: PSNs, a power of two, at least twice the MPR.
     evs: EVs of one plane in a QP's set, a power of two. encap: one of
-    MRC_ENCAP_*. peers, qps, prefixes and loops are capacities.
+    MRC_ENCAP_*. peers, qps, prefixes and loops are capacities. capture: the
+    programs also record what they see (bpf/capture.h).
     """
 
     mtu: int
@@ -43,6 +44,7 @@ class Sizes:
     prefixes: int
     loops: int = 1
     encap: int = 0
+    capture: bool = False
 
     def defines(self) -> list[str]:
         """The CFG_ constants the programs are compiled with."""
@@ -57,6 +59,7 @@ class Sizes:
             f"-DCFG_MAX_PREFIXES={max(1, self.prefixes)}",
             f"-DCFG_LOOPS={max(1, self.loops)}",
             f"-DCFG_ENCAP={self.encap}",
+            f"-DCFG_CAPTURE={int(self.capture)}",
             f"-DCFG_ACTIVE_WORDS={-(-max(1, self.qps) // 64)}",
         ]
 

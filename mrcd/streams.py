@@ -21,7 +21,7 @@ from asyncvarlink import (
     VarlinkMethodReply,
     VarlinkMethodSignature,
 )
-from asyncvarlink.conversion import ConversionError
+from asyncvarlink.conversion import ConversionError, FileDescriptorVarlinkType
 from asyncvarlink.serviceinterface import InvalidParameter
 
 from mrcd.access import Access, Caller, is_writing
@@ -146,10 +146,16 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
         with contextlib.suppress(OSError, asyncio.CancelledError):
             async with contextlib.aclosing(method(**parameters)) as results:
                 async for result in results:
-                    body = signature.return_type.tojson(result.parameters)
-                    reply = VarlinkMethodReply(body, continues=result.continues)
+                    with FileDescriptorArray.new_managed() as fds:
+                        body = signature.return_type.tojson(
+                            result.parameters, {FileDescriptorVarlinkType: fds}
+                        )
+                        reply = VarlinkMethodReply(body, continues=result.continues)
+                        numbers = [fd.fileno() for fd in fds]
+                        sent = self.send_reply(reply, numbers, autoclose=False)
+                        fds.reference_until_done(sent)
                     # Shielded: the transport chokes on a cancelled future in its queue.
-                    await asyncio.shield(self.send_reply(reply))
+                    await asyncio.shield(sent)
 
     def handle_call_exception(self, exc: BaseException, oneway: bool) -> None:
         """A bug in a method is the daemon's log's business, too."""

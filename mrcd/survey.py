@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mrcd import bpfsys, evidence
 from mrcd.abi import ABI
@@ -95,7 +95,7 @@ class Survey:
             {host.name: functools.partial(loops_of, fabric, host, members) for host in hosts},
             self._digest,
         )
-        self._run = bpfsys.TestRun(datapath.programs["mrc_survey"], CARRIER)
+        self.use(datapath.programs)
         self._histograms: dict[int, tuple[int, ...]] = {}
         self._sent: dict[int, int] = {}
         self._turn = 0
@@ -106,6 +106,10 @@ class Survey:
         self.accepted = 0
         self.rejections = Rejections("survey.rejected")
         peers.on_message(evidence.MAGIC, self._receive)
+
+    def use(self, programs: Mapping[str, int]) -> None:
+        """Send probes with these from now on; descriptors by name."""
+        self._run = bpfsys.TestRun(programs["mrc_survey"], CARRIER)
 
     @property
     def heard(self) -> int:

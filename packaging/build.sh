@@ -23,6 +23,8 @@ die() {
 	echo "package: $*" >&2
 	exit 1
 }
+# shellcheck source=scripts/apt.sh
+source scripts/apt.sh
 
 # A copy of the sources in $1.
 export_tree() {
@@ -45,23 +47,9 @@ build_wheel() {
 	say "dist/mrcd-$VERSION-py3-none-any.whl"
 }
 
-install_tools() {
-	local tool missing=()
-	for tool in "${DEB_TOOLS[@]}"; do
-		dpkg-query -W -f '${db:Status-Status}' "$tool" 2>/dev/null | grep -qx installed ||
-			missing+=("$tool")
-	done
-	[[ ${#missing[@]} -gt 0 ]] || return 0
-	[[ $EUID -eq 0 ]] || die "needs ${missing[*]}: sudo apt-get install ${missing[*]}"
-	say "apt-get install ${missing[*]}"
-	apt-get update -q -o=Dpkg::Use-Pty=0 >&2
-	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
-		-o=Dpkg::Use-Pty=0 "${missing[@]}" >&2
-}
-
 build_deb() {
 	local tree=$WORK/deb/mrcd-$VERSION
-	install_tools
+	apt_install "${DEB_TOOLS[@]}"
 	build_wheel
 	export_tree "$tree"
 	cp -r "$tree/packaging/debian" "$tree/debian"

@@ -87,9 +87,9 @@ def api() -> str:
     parts += ["`MethodNotFound`, `InterfaceNotFound`, `ExpectedMore`.\n"]
     parts += ["## What --json prints\n"]
     parts.append(
-        "One object of this type, with `schema_version` beside its members; `path watch` and\n"
-        "`monitor` print one on each line. [api.schema.json](api.schema.json) is the JSON Schema\n"
-        "of all, which `mrcctl api schema` prints. Replies of methods that are no row here are\n"
+        "One object of this type, with `schema_version` beside its members; `path watch`,\n"
+        "`capture` and `monitor` print one on each line. [api.schema.json](api.schema.json) is the\n"
+        "JSON Schema of all, which `mrcctl api schema` prints. Replies of methods that are no row here are\n"
         "in the table of methods. What `lab`, `fabric plan`, `fabric check`, `sid verify`,\n"
         "`doctor` and `datapath detach` print has a `schema_version`, too.\n"
     )

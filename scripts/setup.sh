@@ -31,7 +31,6 @@ BENCH_PACKAGES=(
 KERNEL=$(uname -r)
 MODULES=/lib/modules/$KERNEL
 STAMP=.venv/setup.stamp
-export DEBIAN_FRONTEND=noninteractive
 
 say() { echo "setup: $*"; }
 die() {
@@ -39,41 +38,8 @@ die() {
 	exit 1
 }
 
-installed() {
-	# ${db:Status-Status} is dpkg's field, not a shell variable.
-	# shellcheck disable=SC2016
-	[[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
-}
-
-missing_packages() {
-	local package
-	for package in "${PACKAGES[@]}"; do
-		installed "$package" || echo "$package"
-	done
-}
-
-need_root() {
-	[[ $EUID -eq 0 ]] || die "$1 needs root: run 'sudo make setup'"
-}
-
-# apt's package lists may never have been fetched (images ship without), or be too old to install
-# from: fetch them at most once, only when something is to be installed.
-fetched=
-fetch_lists() {
-	[[ -z $fetched ]] || return 0
-	say "apt-get update"
-	apt-get update -q -o=Dpkg::Use-Pty=0 >&2
-	fetched=1
-}
-
-apt_knows() { apt-cache show "$1" >/dev/null 2>&1; }
-
-apt_install() {
-	need_root "installing $*"
-	fetch_lists
-	say "apt-get install $*"
-	apt-get install -q -y --no-install-recommends -o=Dpkg::Use-Pty=0 "$@" >&2
-}
+# shellcheck source=scripts/apt.sh
+source scripts/apt.sh
 
 # bcc compiles against /lib/modules/$KERNEL/{build,source}; Debian splits a kernel's headers over
 # the two, Ubuntu has all in build.
@@ -88,7 +54,7 @@ borrow_headers() {
 	local meta folder common
 	meta=linux-headers-$(dpkg --print-architecture)
 	apt_knows "$meta" || meta=linux-headers-generic
-	installed "$meta" || apt_install "$meta"
+	apt_install "$meta"
 	folder=$(find /usr/src -maxdepth 4 -path '*/linux-headers-*/include/generated/autoconf.h' |
 		sort -V | tail -n 1)
 	folder=${folder%/include/generated/autoconf.h}
@@ -141,7 +107,7 @@ make_venv() {
 # What the environment depends on; the folder, because a moved .venv is a broken one.
 fingerprint() {
 	{
-		cat pyproject.toml scripts/setup.sh
+		cat pyproject.toml scripts/setup.sh scripts/apt.sh
 		echo "$KERNEL" "$PWD"
 		/usr/bin/python3 --version
 	} | sha256sum
@@ -149,20 +115,17 @@ fingerprint() {
 
 if [[ ${1:-} == bench ]]; then
 	PACKAGES+=("${BENCH_PACKAGES[@]}")
-	for package in "${BENCH_PACKAGES[@]}"; do
-		installed "$package" || fetch_lists
-		installed "$package" || apt_knows "$package" ||
+	for package in $(missing "${BENCH_PACKAGES[@]}"); do
+		fetch_lists
+		apt_knows "$package" ||
 			die "this distribution has no package $package, which the training traffic needs"
 	done
 fi
-if [[ -e $STAMP && $(<"$STAMP") == "$(fingerprint)" && -z $(missing_packages) ]] && headers_ready; then
+if [[ -e $STAMP && $(<"$STAMP") == "$(fingerprint)" && -z $(missing "${PACKAGES[@]}") ]] && headers_ready; then
 	exit 0
 fi
 command -v apt-get >/dev/null || die "this script knows Debian and Ubuntu only"
-mapfile -t missing < <(missing_packages)
-if [[ ${#missing[@]} -gt 0 ]]; then
-	apt_install "${missing[@]}"
-fi
+apt_install "${PACKAGES[@]}"
 install_headers
 make_venv
 fingerprint >"$STAMP"

@@ -16,6 +16,7 @@ from mrcd.pathstate import Event, State, after
 FULL: int = ABI.MRC_SHARE_FULL
 NEED, NEED_MAX = 2, 8
 RELAPSES_MAX = 10
+DEAD_MISSES = 2
 RELAPSE_NS = 10_000_000_000
 CLEARLY_WORSE_PPM = 8000
 
@@ -162,6 +163,15 @@ class PathSet:
         path.ok = path.misses = 0
         return before, to
 
+    def cleared(self, p: int, k: int) -> tuple[State, State]:
+        """What was taken for lost on this path had arrived."""
+        path, before = self.paths[p, k], self.state(p, k)
+        path.loss_ppm -= min(path.loss_ppm, (1_000_000 - path.loss_ppm) >> 8)
+        self.loss_ppm -= min(self.loss_ppm, (1_000_000 - self.loss_ppm) >> 8)
+        if before is State.ASSUMED_BAD and not path.misses:
+            return self.event(p, k, Event.PROBE)
+        return before, before
+
     def answered(self, p: int, k: int, now: int, *, marked: bool) -> tuple[State, State]:
         """A probe of this path was answered."""
         path, before = self.paths[p, k], self.state(p, k)
@@ -173,7 +183,7 @@ class PathSet:
                 return before, before
         before, to = self.event(p, k, Event.PROBE_MARK if marked else Event.PROBE)
         if before is State.ASSUMED_BAD:
-            if path.misses:
+            if path.misses >= DEAD_MISSES:
                 path.relapses = min(path.relapses + 1, RELAPSES_MAX)
             path.restored_ns, path.ok, path.misses = now, 0, 0
         return before, to

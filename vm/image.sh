@@ -27,25 +27,14 @@ PACKAGES=(
 	udev
 )
 KERNEL_PACKAGES=(linux-image-amd64 linux-headers-amd64)
-export DEBIAN_FRONTEND=noninteractive
 
 say() { echo "image: $*"; }
 die() {
 	echo "image: $*" >&2
 	exit 1
 }
-
-install_tools() {
-	local tool missing=()
-	for tool in "${TOOLS[@]}"; do
-		dpkg-query -W -f '${db:Status-Status}' "$tool" 2>/dev/null | grep -qx installed ||
-			missing+=("$tool")
-	done
-	[[ ${#missing[@]} -gt 0 ]] || return 0
-	say "apt-get install ${missing[*]}"
-	apt-get update -q -o=Dpkg::Use-Pty=0 >&2
-	apt-get install -q -y --no-install-recommends -o=Dpkg::Use-Pty=0 "${missing[@]}" >&2
-}
+# shellcheck source=scripts/apt.sh
+source scripts/apt.sh
 
 # What the image is made from: another list of packages makes another image.
 fingerprint() {
@@ -81,7 +70,7 @@ fill() {
 
 [[ $EUID -eq 0 ]] || die "needs root: it makes a root file system"
 [[ $KERNEL == stable || $KERNEL == backports ]] || die "kernel $KERNEL: stable or backports"
-install_tools
+apt_install "${TOOLS[@]}"
 if [[ -e $FOLDER/stamp && $(<"$FOLDER/stamp") == "$(fingerprint)" ]]; then
 	exit 0
 fi

@@ -343,6 +343,7 @@ async def inject_together(name: str, actions: Mapping[str, str]) -> Applied:
         faults.check(plan, element, kind)
     with state.locked(state.folder(name)):
         lab = state.read(name)
+        plan = plan.beside(lab.namespaces)
         after = lab.faults
         for element, (kind, value) in parsed.items():
             after = faults.changed(after, element, kind, value)

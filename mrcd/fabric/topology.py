@@ -19,16 +19,17 @@ through `lo` would be turned into a reject route by the kernel. T1s that share
 a namespace share it.
 
 On every link the T0's end is the link-local ...::1 (the fabric's gateway
-towards hosts), the other end ...::2. Switches know their neighbours' MAC
-addresses statically, so no packet of a test waits for neighbour discovery in
-the fabric; hosts discover theirs.
+towards hosts), the other end ...::2. A T0 reaches a host by the address of its
+NIC, which a real host has too. Switches know their neighbours' MAC addresses
+statically, so no packet of a test waits for neighbour discovery in the fabric;
+hosts discover theirs, and so do T0s whose hosts are other machines.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from mrcd.fabric import naming, usid
@@ -120,10 +121,30 @@ class Topology:
     def within(self, namespaces: Container[str]) -> Topology:
         """The part that is in these namespaces: nodes, and cables with both ends there."""
         nodes = {
-            name: node for name, node in self.nodes.items() if self.namespace(name) in namespaces
+            name: node
+            for name, node in self.beside(namespaces).nodes.items()
+            if self.namespace(name) in namespaces
         }
         cables = (c for c in self.cables if c.near.node in nodes and c.far.node in nodes)
         return Topology(self.fabric, nodes, tuple(cables))
+
+    def beside(self, namespaces: Container[str]) -> Topology:
+        """All of it where only these namespaces are ours: others' NICs have addresses of their own.
+
+        Whoever is cabled to them has to discover their MAC addresses.
+        """
+        ports = {
+            (cable.near.node, cable.near.ifname)
+            for cable in self.cables
+            if self.namespace(cable.far.node) not in namespaces
+        }
+        nodes = {
+            name: replace(
+                node, neighbors=[hop for hop in node.neighbors if (name, hop[0]) not in ports]
+            )
+            for name, node in self.nodes.items()
+        }
+        return Topology(self.fabric, nodes, self.cables)
 
     def nic_cables(self) -> Iterator[Cable]:
         """The cables of the hosts' NICs."""
@@ -199,12 +220,12 @@ def _host_cable(fabric: Fabric, nodes: dict[str, Node], host: Host, plane: int) 
 
     t0.ports.append(port)
     t0.addresses.append((port, f"{gateway6}/64"))
-    t0.neighbors += [(port, FAR_SIDE, far.mac), (port, own4, far.mac)]
+    t0.neighbors += [(port, own6, far.mac), (port, own4, far.mac)]
     number = usid.usid(plane, usid.ROLE_HOST, host.port)
     t0.routes += [
         PlannedRoute(f"{own4}/32", port),
-        PlannedRoute(f"{own6}/128", port, FAR_SIDE),
-        PlannedRoute(str(usid.locator(fabric.block, number)), port, FAR_SIDE),
+        PlannedRoute(f"{own6}/128", port),
+        PlannedRoute(str(usid.locator(fabric.block, number)), port, own6),
     ]
     return Cable(near, far, plane)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """How soon a dead path is left, from the kernel's own time stamps.
 
-    python -m tests.bench.failover [--deaths 60] [--ports 20] [--events FILE] [--json FILE]
+    python -m tests.bench.failover [--deaths 60] [--ports 20] [--rate 250] [--events FILE]
 
 Paths are black-holed again and again under load: links, T1s, whole planes. Two witnesses: the
 events of ``mrcctl path watch``, stamped by the data path, and the heads of all MRC packets of the
@@ -16,7 +16,7 @@ import re
 import subprocess
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -262,14 +262,16 @@ def main() -> None:
     parser.add_argument("--deaths", type=int, default=60, help="of paths; 0: none")
     parser.add_argument("--ports", type=int, default=20, help="carriers lost; 0: none")
     parser.add_argument("--mtu", type=int, default=9000)
+    parser.add_argument("--rate", type=int, default=SHAPE.rate_mbps, help="of a link, Mb/s")
     parser.add_argument("--events", type=Path, metavar="FILE", help="save what path watch says")
     parser.add_argument("--json", type=Path, metavar="FILE", help="all figures")
     parser.add_argument("--name", default="failover", help="of the lab")
     args = parser.parse_args()
     entry.begin("bench")
     lines: list[Line] = []
-    with flow.fabric_up(SHAPE.fabric(args.name, args.mtu)):
-        print(f"== failover: {SHAPE}, MTU {args.mtu}, {_CONNECTIONS} TCP connections", flush=True)
+    shape = replace(SHAPE, rate_mbps=args.rate)
+    with flow.fabric_up(shape.fabric(args.name, args.mtu)):
+        print(f"== failover: {shape}, MTU {args.mtu}, {_CONNECTIONS} TCP connections", flush=True)
         if args.deaths:
             lines += deaths(args.name, args.deaths, args.events)
         if args.ports:

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
-from mrcd import netns
+from mrcd import loader, netns
 from mrcd.fabric.routing import SRV6, Routing
 from tests.bpf import rig as rigs
+from tests.bpf.capturing import CapturingRig
 from tests.bpf.packets import Far
 from tests.bpf.rig import Rig
 
@@ -89,3 +93,53 @@ def made_ready(built: Rig) -> Iterator[Rig]:
 def far_of(built: Rig) -> Far:
     fabric = built.fabric
     return Far(fabric, fabric.host("h1"), fabric.host("h2"))
+
+
+@pytest.fixture(scope="session")
+def recording(
+    build: Callable[[Routing], Rig],
+) -> Iterator[Callable[[Routing], tuple[dict[str, int], dict[str, int]]]]:
+    """Gives the maps and the programs of a capture over a rig's maps, compiled when asked for."""
+    made: dict[Routing, tuple[dict[str, int], dict[str, int]]] = {}
+
+    def of(routing: Routing) -> tuple[dict[str, int], dict[str, int]]:
+        if routing not in made:
+            rig = build(routing)
+            sizes = replace(rig.dp.sizes, capture=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                maps, programs, rig.capture_report = loader.load_over(rig.dp.maps, sizes)
+            made[routing] = maps, programs
+        return made[routing]
+
+    yield of
+    for maps, programs in made.values():
+        for fd in (*maps.values(), *programs.values()):
+            os.close(fd)
+
+
+@pytest.fixture
+def capture_rig(
+    rig: Rig, recording: Callable[[Routing], tuple[dict[str, int], dict[str, int]]]
+) -> Iterator[CapturingRig]:
+    """As `rig`, and what it runs is recorded."""
+    yield from capturing(rig, *recording(SRV6))
+
+
+@pytest.fixture
+def each_capture_rig(
+    each_rig: Rig, recording: Callable[[Routing], tuple[dict[str, int], dict[str, int]]]
+) -> Iterator[CapturingRig]:
+    """As `capture_rig`, once for each routing."""
+    yield from capturing(each_rig, *recording(each_rig.config.fabric.routing))
+
+
+def capturing(rig: Rig, maps: dict[str, int], programs: dict[str, int]) -> Iterator[CapturingRig]:
+    ordinary, rig.dp.programs = rig.dp.programs, programs
+    rig.dp.point_tails()
+    try:
+        with contextlib.closing(CapturingRig(rig, ordinary, maps)) as made:
+            yield made
+    finally:
+        rig.dp.programs = ordinary
+        rig.dp.point_tails()

@@ -124,6 +124,7 @@ class Rig:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # bcc wants names as bytes
             self.dp.maps, self.dp.programs, self.report = loader.load(sizes)
+        self.capture_report: list[loader.ProgramReport] = []  # of programs loaded over the maps
         events = self.dp.maps["events"]
         self.events = RingBuffer(events, bpfsys.map_info(events)[3])
         self.table = QpTable(self.dp, self.config)

@@ -20,7 +20,9 @@ from tests.bpf.packets import ip4
 from tests.bpf.rig import PLANES, Rig, clock_passes
 
 FULL: int = ABI.MRC_SHARE_FULL
-MIN, STEP, STRIKES, PACKETS = 4, 2, 4, 12
+_BALANCE = ABI.structs["mrc_balance"]
+MIN, STEP, STRIKES, MORE_STRIKES, PACKETS = 4, 2, 4, 2, 12
+ROUND_TRIPS, LATEST_NS = 3, 100_000_000
 MS = 1_000_000
 LIST = list[int]
 
@@ -48,10 +50,15 @@ def whole(values: LIST) -> tuple[int, ...]:
     return (*values, *[0] * (ABI.MRC_MAX_PLANES - len(values)))
 
 
-def judge(rig: Rig, seen: Seen, times: int = 1) -> LIST:
-    """So many judgements, each on the same things seen anew; the shares after the last."""
+def judge(rig: Rig, seen: Seen, times: int = 1, *, due: bool = True) -> LIST:
+    """So many judgements, each on the same things seen anew; the shares after the last.
+
+    With `due` it is time for each of them, whatever the one before said.
+    """
     peer = rig.table.indices["h2"]
     for _ in range(times):
+        if due:
+            rig.edit("balances", peer, "mrc_balance", judge_at_ns=0)
         rig.edit(
             "balances", peer, "mrc_balance",
             srtt_ns=whole(seen.rtt_ns), fast_ns=whole(seen.rtt_ns),
@@ -160,8 +167,33 @@ def test_shares_are_relative_to_the_best_plane_left(judged: Rig) -> None:
 def test_nobody_is_judged_before_it_is_time(judged: Rig) -> None:
     assert judge(judged, BAD["delay"], STRIKES)[1] < FULL
     judged.tune(judge_ns=4_000_000_000)
-    before = shares(judged)
-    assert judge(judged, BAD["delay"], 20) == before
+    before = judge(judged, BAD["delay"])
+    assert judge(judged, BAD["delay"], 20, due=False) == before
+
+
+@pytest.mark.parametrize(
+    ("rtt_ns", "wait_ns"),
+    [(MS, ROUND_TRIPS * MS), (20 * MS, ROUND_TRIPS * 20 * MS), (90 * MS, LATEST_NS)],
+)
+def test_next_judgement_waits_for_what_this_one_changed(
+    judged: Rig, rtt_ns: int, wait_ns: int
+) -> None:
+    """Planes judged faster than their round trips would be judged by how they were before."""
+    begun = time.monotonic_ns()
+    judge(judged, Seen(rtt_ns=[rtt_ns, 2 * rtt_ns, rtt_ns, rtt_ns]))
+    ended = time.monotonic_ns()
+    raw = judged.dp.read_raw("balances", judged.table.indices["h2"], _BALANCE.size)
+    at_ns = _BALANCE.unpack(raw)["judge_at_ns"]
+    assert begun + wait_ns <= at_ns <= ended + wait_ns
+
+
+def test_one_bad_judgement_between_good_ones_takes_nothing_more(judged: Rig) -> None:
+    judge(judged, BAD["delay"], 12)
+    before = shares(judged)[1]
+    for _ in range(8):
+        judge(judged, Seen())
+        judge(judged, BAD["delay"], MORE_STRIKES - 1)
+    assert shares(judged)[1] == min(FULL, before + 8 * STEP)
 
 
 def test_peer_without_an_active_qp_is_not_judged(rig: Rig) -> None:

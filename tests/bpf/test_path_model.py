@@ -8,6 +8,7 @@ and go. MRC_HYPOTHESIS=long runs a thousand new examples instead of the same few
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
@@ -38,6 +39,8 @@ class Packet:
 
     path: tuple[int, int]
     sent: int  # number of the step that sent it last
+    sends: int = 1
+    was: tuple[int, int] | None = None  # the path of the first sending, once it was repeated
 
 
 class Paths(RuleBasedStateMachine):
@@ -108,9 +111,15 @@ class Paths(RuleBasedStateMachine):
         share=st.sampled_from(["all", "prefix", "most", "few", "none"]),
         verdict=st.sampled_from([0, 0, WIRE.MRC_SETH_M_SKIP_ONCE, WIRE.MRC_SETH_M_ALWAYS_SKIP]),
         down=st.sampled_from([0, 0, 0, 1, 0b0110, 0b1111]),
+        twice=st.booleans(),
     )
-    def sack(self, number: int, random: Random, share: str, verdict: int, down: int) -> None:
-        """Some of what is on its way arrived; `verdict` is about the path of one packet."""
+    def sack(
+        self, number: int, random: Random, share: str, verdict: int, down: int, twice: bool
+    ) -> None:
+        """Some of what is on its way arrived, one packet perhaps twice.
+
+        `verdict` is about the path of that packet.
+        """
         psns = sorted(self.sent)
         if not psns:
             return
@@ -122,7 +131,7 @@ class Paths(RuleBasedStateMachine):
         else:
             arrived = set(psns) if share == "all" else set()
         trigger = psns[number % len(psns)]
-        about = self.sent[trigger].path
+        about, cause = self.sent[trigger].path, self.sent[trigger]
         left = [psn for psn in psns if psn not in arrived]
         cack = (left[0] if left else self.next) - 1
         got = {psn for psn in range(cack + 1, self.next) if psn not in left}
@@ -136,6 +145,9 @@ class Paths(RuleBasedStateMachine):
             self.latest = max(self.latest, packet.sent)
             self.delivered[packet.path] = max(self.delivered[packet.path], packet.sent)
             self.high = max(self.high, psn + 1)
+        if twice and cause.sends == 2:
+            assert cause.was is not None
+            self.model.cleared(*cause.was)
         if verdict == WIRE.MRC_SETH_M_SKIP_ONCE:
             self.model.event(*about, Event.MARK)
         elif verdict:
@@ -147,7 +159,13 @@ class Paths(RuleBasedStateMachine):
         bitmap = sum(1 << psn - cack - 1 for psn in got)
         self.rig.arrive(
             self.far.sack(
-                cack, bitmap, trigger=trigger, verdict=verdict, about=self.ev_of[about], down=down
+                cack,
+                bitmap,
+                trigger=trigger,
+                verdict=verdict,
+                about=self.ev_of[about],
+                down=down,
+                duplicate=twice,
             )
         )
         self.follow_resends(lost[:RESEND_MAX], now)
@@ -171,6 +189,8 @@ class Paths(RuleBasedStateMachine):
                 self.model.lost(*packet.path, self.now, alive=alive)
             self.model.check_pick(again.get(psn), self.up, self.up - {packet.path[0]}, self.shares)
             packet.sent = now
+            packet.sends += 1
+            packet.was = packet.path if packet.sends == 2 else packet.was
             if psn in again:
                 packet.path = again[psn]
 
@@ -192,6 +212,8 @@ class Paths(RuleBasedStateMachine):
         for _ in range(times):
             if wait:
                 clock_passes(4_100_000)
+            # however slow the test is: no time-out sends data again
+            self.rig.edit("txs", 0, "mrc_tx", progress_ns=time.monotonic_ns())
             self.rig.tick()
             values = self.values()
             before = dict(self.probes)

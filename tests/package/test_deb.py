@@ -79,6 +79,12 @@ def test_everything_is_inside(unpacked: Path) -> None:
         "usr/share/fish/vendor_completions.d/mrcctl.fish",
         "usr/share/doc/mrcd/examples/mrcd.toml",
         "usr/share/doc/mrcd/copyright",
+        "usr/share/man/man1/mrcctl.1.gz",
+        "usr/share/man/man5/mrcd.toml.5.gz",
+        "usr/share/man/man8/mrcd.8.gz",
+        "usr/share/mrcd/observability/alerts.yml",
+        "usr/share/mrcd/observability/grafana-dashboard.json",
+        "usr/share/mrcd/wireshark/mrc.lua",
     ):
         assert (unpacked / name).is_file(), name
         assert (unpacked / name).stat().st_size > 0, name

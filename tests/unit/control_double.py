@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from mrcd.abi import CAPTURE
 from mrcd.access import Access
+from mrcd.capture import CannotCapture, Rings, Wanted
 from mrcd.config import ConfigError
 from mrcd.control import ControlServer
 from mrcd.denials import CutsOff, NotDenied
@@ -18,6 +21,8 @@ from mrcd.denylist import Rule, parse
 from mrcd.fabric import description
 from mrcd.methods import CannotApply
 from mrcd.model import (
+    CaptureInfo,
+    CapturePeer,
     ConfigChange,
     ConfigChanges,
     ConnInfo,
@@ -42,6 +47,7 @@ from mrcd.model import (
     SurveyInfo,
 )
 from mrcd.ports import LastPlane
+from tests.unit.ring_double import PAGE, SIZE, Producer
 
 PEERS = ("h2", "h3")
 CONFIG = "[transport]\nprobe_pps = 2000\n"
@@ -67,6 +73,10 @@ class FakeSource:
         self.events: list[PathEvent] = []
         self.watchers = 0
         self.drained: set[int] = set()
+        self.records: list[bytes] = []  # of a capture
+        self.lost_records = 0  # on plane 1
+        self.wanted: Wanted | None = None
+        self.no_capture = ""
         self.lost = 0  # of each path's probes
         self.config = CONFIG
         self.unconfirmed: str | None = None  # the configuration that would come back
@@ -247,6 +257,35 @@ class FakeSource:
                 yield event
             await asyncio.Event().wait()
         finally:
+            self.watchers -= 1
+
+    def capture_info(self) -> CaptureInfo:
+        return CaptureInfo(
+            host="h1",
+            encap=0,
+            udp_port=4971,
+            interfaces=["plane0", "plane1"],
+            peers=[CapturePeer(index=0, name="h2"), CapturePeer(index=1, name="h3")],
+            qps_per_peer=4,
+        )
+
+    async def capture(self, wanted: Wanted) -> AsyncGenerator[Rings, None]:
+        if self.no_capture:
+            raise CannotCapture(self.no_capture)
+        self.wanted = wanted
+        self.watchers += 1
+        ring = Producer()
+        for record in self.records:
+            ring.put(record)
+        state = os.memfd_create("state")
+        lost = (0, self.lost_records, 0, 0, 0, 0, 0, 0)
+        os.write(state, CAPTURE.structs["mrc_capturing"].pack(lost=lost).ljust(PAGE, b"\0"))
+        try:
+            yield Rings(ring.fd, state, SIZE)
+            await asyncio.Event().wait()
+        finally:
+            os.close(ring.fd)
+            os.close(state)
             self.watchers -= 1
 
     # ---- the configuration: one key, probe_pps

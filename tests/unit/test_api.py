@@ -20,6 +20,7 @@ from mrcd.model import SCHEMA_VERSION, PathEvent
 from scripts import apidoc
 from tests.unit.command_line import commands
 from tests.unit.control_double import CONFIG, FakeSource, serving
+from tests.unit.records import sent
 
 DOCS = Path(__file__).parents[2] / "docs"
 # What prints JSON and needs no daemon, or more than one; versioned, but no type of the API.
@@ -31,7 +32,7 @@ NO_JSON = {"api interface", "api schema", "completion", "lab exec", "top"}  # wh
 ARGUMENTS = {
     "plane drain": ["1"], "plane undrain": ["1"], "path deny": ["p1"], "path allow": ["p1"],
     "path probe": ["h2"], "ping": ["h2"], "config diff": ["-"], "config apply": ["-"],
-    "monitor": ["--count", "1", "--interval", "0.01"],
+    "monitor": ["--count", "1", "--interval", "0.01"], "capture": ["--count", "1"],
 }  # fmt: skip
 STREAMED = {"path watch"}
 
@@ -69,6 +70,7 @@ def test_every_command_that_prints_json_has_a_type() -> None:
 @pytest.mark.parametrize("name", sorted(set(OUTPUTS) - STREAMED))
 def test_output_is_of_its_type_and_says_its_version(path: Path, name: str) -> None:
     source = FakeSource()
+    source.records = [sent()]
     with serving(path, source):
         if name == "path allow":
             run(path, "path", "deny", "p1")

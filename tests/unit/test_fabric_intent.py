@@ -54,7 +54,7 @@ def test_plan__of_a_t0() -> None:
         " dev sid0",
         "fcbb:bb00:2801::/48 via fe80::2 dev t1-1",
         "fcbb:bb00:2802::/48 via fe80::2 dev t1-2",
-        "fcbb:bb00:3001::/48 via fe80::2 dev port1",
+        "fcbb:bb00:3001::/48 via fdcb:0:1:1::1 dev port1",
     }
 
 

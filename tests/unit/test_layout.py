@@ -76,10 +76,11 @@ IMPURE_LIBRARIES = {
     "time",
 }
 # What of the daemon's package mrcctl may import: types at once; the fabric arithmetic and the
-# labs, the configuration's checks, what the doctor looks at, and detaching a data path that no
-# daemon serves, when a command needs them.
+# labs, the configuration's checks, what the doctor looks at, detaching a data path that no daemon
+# serves, and what reads a capture's records, when a command needs them.
 CLI_MAY_IMPORT = {"mrcd", "mrcd.model"}
 CLI_MAY_IMPORT_LATE = CLI_MAY_IMPORT | {
+    "mrcd.abi",
     "mrcd.bpfsys",
     "mrcd.capabilities",
     "mrcd.config",
@@ -88,6 +89,8 @@ CLI_MAY_IMPORT_LATE = CLI_MAY_IMPORT | {
     "mrcd.netlink",
     "mrcd.paths",
     "mrcd.pins",
+    "mrcd.ringbuf",
+    "mrcd.wire",
 }
 
 
@@ -159,7 +162,9 @@ def test_command_line_talks_to_the_daemon_over_its_socket(name: str) -> None:
 
     # These are themselves imported late, so their own top level may have what others import late.
     at_once = (
-        CLI_MAY_IMPORT_LATE if name in {"cli.lab", "cli.facts", "cli.bundle"} else CLI_MAY_IMPORT
+        CLI_MAY_IMPORT_LATE
+        if name in {"cli.lab", "cli.facts", "cli.bundle", "cli.packets"}
+        else CLI_MAY_IMPORT
     )
     assert foreign(at_once, late=False) == set()
     assert foreign(CLI_MAY_IMPORT_LATE, late=True) == set()

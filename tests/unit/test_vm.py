@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +20,8 @@ import pytest
 from mrcd.fabric import description, nics, topology
 from mrcd.fabric.state import LabFailed
 from mrcd.interfaces import Link
-from vm import check, machines, measure, provision
+from vm import machines, measure, provision, readme, verdict
+from vm.clock import Clock
 
 ROOT = Path(__file__).parents[2]
 FABRIC = description.load(machines.FABRIC)
@@ -163,6 +167,43 @@ def test_the_part_without_hosts_has_only_trunks() -> None:
     assert plan.within(spaces) == plan
 
 
+def test_switches_discover_hosts_that_are_other_machines() -> None:
+    plan = topology.plan(FABRIC)
+    spaces = plan.namespaces()
+    switches = [name for name in spaces if spaces[name][0].kind != "host"]
+    towards_hosts = {(cable.near.node, cable.near.ifname) for cable in plan.nic_cables()}
+    for node in plan.within(switches).nodes.values():
+        known = {port for port, _ip, _mac in node.neighbors}
+        assert known == {port for port in node.ports if (node.name, port) not in towards_hosts}
+    after_a_fault = plan.beside(switches)
+    assert after_a_fault.cables == plan.cables
+    assert after_a_fault.nodes["p0t0-1"] == plan.within(switches).nodes["p0t0-1"]
+
+
+# ---- what README.md says
+
+
+def test_readmes_machines_are_its_fabrics() -> None:
+    switches, *hosts = readme.fleet(readme.README.read_text())
+    blocks = readme.blocks(readme.README.read_text())
+    names = {switches.name, *(host.name for host in hosts)}
+    assert {name for block in blocks for name in block.on} == names
+    (text,) = (block.text for block in blocks if block.file == "/etc/mrcd/mrcd.toml")
+    wanted = tomllib.loads(text)["planes"]["interfaces"]
+    assert {len(host.nics) for host in hosts} == {len(wanted)}
+    assert wanted == [f"eth{number}" for number in range(1, len(wanted) + 1)]
+
+
+def test_readmes_mac_addresses_are_those_of_the_switches_ports() -> None:
+    blocks = readme.blocks(readme.README.read_text())
+    fabric = next(block.text for block in blocks if block.file == readme.FABRIC)
+    cables = topology.plan(description.parse(fabric, "README.md")).nic_cables()
+    (text,) = (block.text for block in blocks if block.on == ("switches",))
+    typed = re.findall(r"^ip link set (\w+) address ([0-9a-f:]+) ", text, re.M)
+    # In the order of the cables, which is that of the NICs.
+    assert typed == [(f"eth{i}", cable.near.mac.hex(":")) for i, cable in enumerate(cables, 1)]
+
+
 # ---- figures
 
 
@@ -187,16 +228,40 @@ def test_a_failed_step_is_a_bad_verdict_and_its_reason_is_shown() -> None:
     def broken() -> dict[str, Any]:
         raise AssertionError("a cable is loose")
 
-    checked = check.Check({}, deadline=float("inf"))
+    checked = verdict.Check({}, deadline=float("inf"))
     assert not checked.step("reach", broken)
     assert checked.step("journal", lambda: {"log_events": 3})
     bad, good = checked.verdicts
     assert (bad.good, bad.reason, good.figures) == (False, "a cable is loose", {"log_events": 3})
-    assert "a cable is loose" in check.line(bad)
-    assert "log_events 3" in check.line(replace(good, seconds=1.0))
+    assert "a cable is loose" in verdict.line(bad)
+    assert "log_events 3" in verdict.line(replace(good, seconds=1.0))
+
+
+def test_the_clock_stands_still_while_a_machine_is_stopped() -> None:
+    with subprocess.Popen(["sleep", "60"]) as machine:
+        clock = Clock()
+        clock.watch(machine.pid)
+        machine.send_signal(signal.SIGSTOP)
+        os.waitpid(machine.pid, os.WUNTRACED)
+        clock.now()
+        stopped = clock.now()
+        time.sleep(0.02)
+        assert clock.now() == stopped
+        machine.send_signal(signal.SIGCONT)
+        os.waitpid(machine.pid, os.WCONTINUED)
+        clock.now()  # the time up to here may be the stop's
+        time.sleep(0.02)
+        assert clock.now() >= stopped + 0.02
+        machine.kill()
+
+
+def test_patience_stretches_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MRC_VM_PATIENCE", "3")
+    clock = Clock()
+    assert clock.deadline(10) == pytest.approx(30, abs=1)
 
 
 def test_no_step_begins_when_the_time_is_over() -> None:
-    checked = check.Check({}, deadline=0.0)
+    checked = verdict.Check({}, deadline=0.0)
     assert not checked.step("reach", dict)
     assert "time" in checked.verdicts[0].reason

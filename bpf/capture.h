@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Capture: every packet that leaves by a plane or arrives at one is recorded,
+ * with what the programs know about it. tcpdump sees none of them: they are
+ * redirected, or taken by XDP.
+ *
+ * Ordinary programs have nothing of it. `mrcctl capture` has the daemon load a
+ * second build of them, with CFG_CAPTURE, for the maps there are (mrcd/capture.py),
+ * and only that build has the maps below.
+ *
+ * What mrc_receive passes on is judged by mrc_deliver, which has its payload
+ * only: its verdict is a record of its own, tied to the packet's by the ICRC
+ * word.
+ */
+#ifndef CAPTURE_H
+#define CAPTURE_H
+
+/* What a program of XDP returns: an action and, for a capture, the counter that says why. */
+#define SAYS(action, why) (CFG_CAPTURE ? (action) | ((why) + 1) << 8 : (action))
+
+#if CFG_CAPTURE
+
+struct capture_record {
+	struct mrc_capture head;
+	__u8 data[MRC_CAPTURE_BYTES];
+};
+
+BPF_RINGBUF_OUTPUT(captures, MRC_CAPTURE_PAGES);
+BPF_F_TABLE("array", u32, struct mrc_capturing, capturing, 1, BPF_F_MMAPABLE);
+/* Records are made here: they are larger than the stack. The first is for what
+ * arrived, which is recorded before its headers are taken off, and sent when
+ * all is said, maybe after an answer has been recorded in the second. */
+BPF_PERCPU_ARRAY(capture_records, struct capture_record, 2);
+#define RECORD_ARRIVED 0
+#define RECORD_OTHER 1
+
+static __always_inline struct mrc_capturing *capturing_get(void)
+{
+	u32 zero = 0;
+
+	return capturing.lookup(&zero);
+}
+
+static __always_inline struct capture_record *record_get(u32 which)
+{
+	return capture_records.lookup(&which);
+}
+
+/* Is this wanted? */
+static __always_inline int capture_wants(const struct mrc_capturing *c, u32 kind, u32 plane,
+					 u32 peer, u32 why)
+{
+	if ((why == MRC_C_SURVEY_TX || why == MRC_C_SURVEY_RX) && !(c->kinds & MRC_CAPTURE_SURVEY))
+		return 0;
+	return c->bytes && (c->kinds & kind) && (c->only_planes >> (plane & 7) & 1) &&
+	       (c->only_peer == MRC_CAPTURE_NONE || c->only_peer == peer);
+}
+
+/* Bytes to keep of a packet: a number that the verifier believes to be 14 or more, or 0. */
+#define CAPTURE_LEN(c, len) ({ \
+	u64 keep = (len); \
+	if (keep > (c)->bytes) \
+		keep = (c)->bytes; \
+	asm volatile("%0 &= 0x3fff" : "+r"(keep)); \
+	keep; })
+
+static __always_inline void capture_send(struct mrc_capturing *c, struct capture_record *r,
+					 u64 kept)
+{
+	u32 plane = r->head.plane & 7;
+
+	/* Whoever reads looks when it likes: no program spends time on waking it. */
+	if (captures.ringbuf_output(r, sizeof(r->head) + kept, BPF_RB_NO_WAKEUP))
+		__sync_fetch_and_add(&c->lost[plane], 1);
+}
+
+static __always_inline void capture_head(struct capture_record *r, u32 kind, u32 length, u32 plane,
+					 u32 qp, u32 peer, u32 why)
+{
+	r->head.time_ns = bpf_ktime_get_ns();
+	r->head.length = length;
+	r->head.key = 0;
+	r->head.peer = peer;
+	r->head.qp = qp;
+	r->head.why = why;
+	r->head.plane = plane;
+	r->head.kind = kind;
+}
+
+/* An skb is about to leave. */
+static __always_inline void capture_skb(struct __sk_buff *skb, u32 plane, u32 qp, u32 peer, u32 why)
+{
+	struct mrc_capturing *c = capturing_get();
+	struct capture_record *r = record_get(RECORD_OTHER);
+	u64 kept;
+
+	if (!c || !r || !capture_wants(c, MRC_CAPTURE_TX, plane, peer, why))
+		return;
+	kept = CAPTURE_LEN(c, skb->len);
+	if (kept < MRC_ETH_LEN || bpf_skb_load_bytes(skb, 0, r->data, kept))
+		return;
+	capture_head(r, MRC_CAPTURE_TX, skb->len, plane, qp, peer, why);
+	capture_send(c, r, kept);
+}
+
+/* mrc_receive has made an answer of a packet. */
+static __always_inline void capture_xdp(struct xdp_md *ctx, u32 plane, u32 qp, u32 peer, u32 why)
+{
+	struct mrc_capturing *c = capturing_get();
+	struct capture_record *r = record_get(RECORD_OTHER);
+	u32 len = bpf_xdp_get_buff_len(ctx);
+	u64 kept;
+
+	if (!c || !r || !capture_wants(c, MRC_CAPTURE_TX, plane, peer, why))
+		return;
+	kept = CAPTURE_LEN(c, len);
+	if (kept < MRC_ETH_LEN || bpf_xdp_load_bytes(ctx, 0, r->data, kept))
+		return;
+	capture_head(r, MRC_CAPTURE_TX, len, plane, qp, peer, why);
+	capture_send(c, r, kept);
+}
+
+/* Whose address a packet comes from. What is no peer's, or too short to say, is nobody's. */
+static __always_inline u32 capture_peer(struct xdp_md *ctx)
+{
+	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	struct mrc_source key;
+	u32 *peer;
+
+	if (data + MRC_BTH_OFF > end)
+		return MRC_CAPTURE_NONE;
+	envelope_source(data, key.addr);
+	peer = sources.lookup(&key);
+	return peer ? *peer : MRC_CAPTURE_NONE;
+}
+
+/*
+ * A packet has arrived: keep it as it is. What the record says is read back
+ * from the map, so that the verifier does not follow it through mrc_receive.
+ */
+static __always_inline void capture_arrives(struct xdp_md *ctx)
+{
+	struct mrc_capturing *c = capturing_get();
+	struct capture_record *r = record_get(RECORD_ARRIVED);
+	u32 len = bpf_xdp_get_buff_len(ctx), key;
+	u64 kept;
+
+	if (!c || !r)
+		return;
+	r->head.length = 0;
+	if (!(c->kinds & MRC_CAPTURE_RX) || len < MRC_ETH_LEN)
+		return;
+	kept = CAPTURE_LEN(c, len);
+	if (kept < MRC_ETH_LEN || bpf_xdp_load_bytes(ctx, 0, r->data, kept) ||
+	    bpf_xdp_load_bytes(ctx, len - sizeof(key), &key, sizeof(key)))
+		return;
+	capture_head(r, MRC_CAPTURE_RX, len, plane_of(ctx->ingress_ifindex), MRC_CAPTURE_NONE,
+		     capture_peer(ctx), 0);
+	r->head.key = key;
+}
+
+/* ... and this is what became of it: `said` is what SAYS() made. Returns the action. */
+static __always_inline int capture_arrived(u32 said)
+{
+	struct mrc_capturing *c = capturing_get();
+	struct capture_record *r = record_get(RECORD_ARRIVED);
+	u64 kept;
+
+	if (!c || !r || !(said >> 8) || !r->head.length)
+		return said & 0xff;
+	r->head.why = (said >> 8) - 1;
+	if (!capture_wants(c, MRC_CAPTURE_RX, r->head.plane, r->head.peer, r->head.why))
+		return said & 0xff;
+	kept = CAPTURE_LEN(c, r->head.length);
+	capture_send(c, r, kept);
+	return said & 0xff;
+}
+
+/* What ties a verdict to its packet: of an skb that mrc_receive has passed on, the ICRC word. */
+static __always_inline u32 capture_key(struct __sk_buff *skb)
+{
+	u32 key = 0;
+
+	if (skb->len > sizeof(key))
+		bpf_skb_load_bytes(skb, skb->len - sizeof(key), &key, sizeof(key));
+	return key;
+}
+
+/* What mrc_deliver says of a packet. */
+static __always_inline void capture_verdict(u32 key, u32 qp, u32 why)
+{
+	struct mrc_capturing *c = capturing_get();
+	struct capture_record *r = record_get(RECORD_OTHER);
+
+	if (!c || !r || !c->bytes || !(c->kinds & MRC_CAPTURE_RX))
+		return;
+	capture_head(r, MRC_CAPTURE_VERDICT, 0, 0, qp, MRC_CAPTURE_NONE, why);
+	r->head.key = key;
+	capture_send(c, r, 0);
+}
+
+#else
+
+static __always_inline void capture_skb(struct __sk_buff *skb, u32 plane, u32 qp, u32 peer, u32 why)
+{
+}
+
+static __always_inline void capture_xdp(struct xdp_md *ctx, u32 plane, u32 qp, u32 peer, u32 why)
+{
+}
+
+static __always_inline void capture_arrives(struct xdp_md *ctx)
+{
+}
+
+static __always_inline int capture_arrived(u32 said)
+{
+	return said;
+}
+
+static __always_inline u32 capture_key(struct __sk_buff *skb)
+{
+	return 0;
+}
+
+static __always_inline void capture_verdict(u32 key, u32 qp, u32 why)
+{
+}
+
+#endif
+#endif

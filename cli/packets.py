@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the records of a capture say: packets in order of time, each with what became of it.
+
+A packet that mrc_receive passed on has its verdict in a record of its own, which comes a moment
+later and is tied to it by the packet's last bytes, the ICRC word. So packets are held for a moment.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from mrcd.abi import ABI, CAPTURE, COUNTERS
+from mrcd.fabric import usid
+from mrcd.model import CapturedPacket, CaptureInfo, Direction
+from mrcd.wire import WIRE
+
+HOLD_NS = 100_000_000
+"""A verdict that takes longer has been lost."""
+
+_KIND = CAPTURE.structs["mrc_capture"]
+_CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_HEAD = struct.Struct("=" + "".join(_CODES[field.item_size] for field in _KIND.fields.values()))
+assert _HEAD.size == _KIND.size
+_TIME, _LENGTH, _KEY, _PEER, _QP, _WHY, _PLANE, _WHAT = (
+    list(_KIND.fields).index(name)
+    for name in ("time_ns", "length", "key", "peer", "qp", "why", "plane", "kind")
+)
+_NONE = CAPTURE.MRC_CAPTURE_NONE
+_DIRECTIONS: Mapping[int, Direction] = {
+    CAPTURE.MRC_CAPTURE_TX: "tx",
+    CAPTURE.MRC_CAPTURE_RX: "rx",
+}
+_NAMES = {index: name for index, name, _help in COUNTERS}
+_VERDICTS = _NAMES | {
+    ABI.MRC_C_TX_PACKETS: "sent",
+    ABI.MRC_C_RX_PACKETS: "in order",
+    ABI.MRC_C_RX_HELD: "reordered",
+    ABI.MRC_C_RX_DUPLICATE: "duplicate",
+    CAPTURE.MRC_CAPTURE_PASSED: "passed",
+}
+_AGAIN = {index for index, name, _help in COUNTERS if name.startswith("rtx_")}
+_OPCODES = {
+    WIRE.MRC_OP_WRITE_ONLY: "data",
+    WIRE.MRC_OP_SACK: "sack",
+    WIRE.MRC_OP_NACK: "nack",
+    WIRE.MRC_OP_PROBE: "probe",
+    WIRE.MRC_OP_ENDPOINT_REQ: "request",
+    WIRE.MRC_OP_ENDPOINT_RSP: "response",
+}
+_KINDS = {
+    ABI.MRC_C_CONTROL_RX: "hand-shake",
+    ABI.MRC_C_SURVEY_TX: "survey",
+    ABI.MRC_C_SURVEY_RX: "survey",
+}
+_PORTS = struct.Struct("!HH")
+_UDP_AT = {
+    WIRE.MRC_ENCAP_FULL: WIRE.MRC_ETH_LEN + 2 * WIRE.MRC_IP6_LEN,
+    WIRE.MRC_ENCAP_REDUCED: WIRE.MRC_ETH_LEN + WIRE.MRC_IP6_LEN,
+    WIRE.MRC_ENCAP_ECMP6: WIRE.MRC_ETH_LEN + WIRE.MRC_IP6_LEN,
+    WIRE.MRC_ENCAP_ECMP4: WIRE.MRC_ETH_LEN + WIRE.MRC_IP4_LEN,
+}
+_SRV6 = {WIRE.MRC_ENCAP_FULL, WIRE.MRC_ENCAP_REDUCED}
+_BTH, _SETH, _NETH = (WIRE.structs[name] for name in ("mrc_bth", "mrc_seth", "mrc_neth"))
+_WHOSE = {"sack": "up to ", "nack": "about "}
+_PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6"}
+_WITH_PORTS = {6, 17}
+
+
+@dataclass(slots=True)
+class _Held:
+    """A packet whose record has come."""
+
+    head: tuple[int, ...]
+    data: bytes
+    why: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """What is known of a packet, and its first bytes."""
+
+    about: CapturedPacket
+    data: bytes
+
+
+class Packets:
+    """Takes records as they come and gives packets."""
+
+    def __init__(self, info: CaptureInfo, ahead_ns: int) -> None:
+        """ahead_ns: how far CLOCK_REALTIME is ahead of CLOCK_MONOTONIC."""
+        self._info = info
+        self._ahead_ns = ahead_ns
+        self._peers = {peer.index: peer.name for peer in info.peers}
+        self._udp = _UDP_AT[info.encap]
+        self._held: list[_Held] = []
+        self._passed: dict[int, deque[_Held]] = {}
+
+    def add(self, records: Iterable[bytes]) -> None:
+        """Take records, oldest first."""
+        for record in records:
+            head = _HEAD.unpack_from(record)
+            if head[_WHAT] == CAPTURE.MRC_CAPTURE_VERDICT:
+                self._judge(head[_KEY], head[_WHY])
+                continue
+            held = _Held(head, record[_HEAD.size :], head[_WHY])
+            self._held.append(held)
+            if held.why == CAPTURE.MRC_CAPTURE_PASSED:
+                self._passed.setdefault(head[_KEY], deque()).append(held)
+
+    def _judge(self, key: int, why: int) -> None:
+        waiting = self._passed.get(key)
+        if waiting:
+            waiting.popleft().why = why
+            if not waiting:
+                del self._passed[key]
+
+    def release(self, before_ns: int | None = None) -> Iterator[Packet]:
+        """The packets older than a moment of CLOCK_MONOTONIC, or all there are, in order."""
+        self._held.sort(key=lambda held: held.head[_TIME])
+        count = len(self._held)
+        if before_ns is not None:
+            count = sum(held.head[_TIME] < before_ns for held in self._held)
+        due, self._held = self._held[:count], self._held[count:]
+        for held in due:
+            if held.why == CAPTURE.MRC_CAPTURE_PASSED:
+                self._give_up(held)
+            yield Packet(self._about(held), held.data)
+
+    def _give_up(self, held: _Held) -> None:
+        waiting = self._passed.get(held.head[_KEY])
+        if waiting and waiting[0] is held:
+            self._judge(held.head[_KEY], held.why)
+
+    # ---- what a packet says of itself
+
+    def _about(self, held: _Held) -> CapturedPacket:
+        head, why = held.head, held.why
+        direction = _DIRECTIONS[head[_WHAT]]
+        plane = head[_PLANE]
+        read = _Read(held.data, self._udp, self._info)
+        qp = None if head[_QP] == _NONE else head[_QP]
+        if direction == "rx" and read.qp is not None:
+            qp = read.qp
+        if qp is not None and qp // self._info.qps_per_peer != head[_PEER]:
+            qp = None  # damaged, or of nobody's
+        interfaces = self._info.interfaces
+        return CapturedPacket(
+            time_ns=head[_TIME] + self._ahead_ns,
+            direction=direction,
+            plane=plane,
+            interface=interfaces[plane] if plane < len(interfaces) else "",
+            length=head[_LENGTH],
+            kind=_KINDS.get(why, read.kind),
+            peer=self._peers.get(head[_PEER]),
+            qp=None if qp is None else qp % self._info.qps_per_peer,
+            ev=read.ev,
+            t1=read.t1,
+            psn=read.psn,
+            retransmit=why in _AGAIN or read.again,
+            verdict=_VERDICTS.get(why, str(why)),
+        )
+
+
+class _Read:
+    """What can be read in the first bytes of a packet."""
+
+    def __init__(self, data: bytes, udp: int, info: CaptureInfo) -> None:
+        self.kind = "other"
+        self.qp: int | None = None  # index of the one it is addressed to
+        self.ev: int | None = None
+        self.t1: int | None = None
+        self.psn: int | None = None
+        self.again = False
+        bth_at = udp + WIRE.MRC_UDP_LEN
+        if len(data) < bth_at + _BTH.size:
+            return
+        source, target = _PORTS.unpack_from(data, udp)
+        if target != info.udp_port:
+            return
+        bth = _BTH.unpack(data, bth_at)
+        self.kind = _OPCODES.get(bth["opcode"], "other")
+        self.ev, self.t1 = source << 16, 0
+        if info.encap in _SRV6:
+            label_at = udp - WIRE.MRC_IP6_LEN + 2
+            self.ev |= int.from_bytes(data[label_at : label_at + 2], "big")
+            self.t1 = usid.ev_t1(self.ev)
+        if bth["dqpn"] & WIRE.MRC_QPN_MASK != WIRE.MRC_QPN_ENDPOINT:
+            self.qp = bth["dqpn"] & 0xFFFF
+        body = bth_at + _BTH.size
+        if self.kind == "data":
+            self.psn = bth["psn_hi"] << 16 | bth["psn_lo"]
+            self.again = bool(bth["aux"] & WIRE.MRC_BTH_RTX)
+        elif self.kind == "sack" and len(data) >= body + _SETH.size:
+            self.psn = _SETH.unpack(data, body)["cack"] & WIRE.MRC_PSN_MASK
+        elif self.kind == "nack" and len(data) >= body + _NETH.size:
+            self.psn = _NETH.unpack(data, body)["psn"] & WIRE.MRC_PSN_MASK
+
+
+# ---- words
+
+
+def comment(about: CapturedPacket) -> str:
+    """What is noted on a packet in a file."""
+    words = [f"path plane {about.plane}", *_path(about)]
+    if about.peer is not None:
+        words.append(f"peer {about.peer}")
+    if about.qp is not None:
+        words.append(f"qp {about.qp}")
+    return " ".join([*words, *_psn(about), *_fate(about)])
+
+
+def line(packet: Packet, encap: int) -> str:
+    """A packet on a line of a terminal."""
+    about = packet.about
+    seconds, rest = divmod(about.time_ns, 1_000_000_000)
+    clock = time.strftime("%H:%M:%S", time.localtime(seconds))
+    words = [f"{clock}.{rest // 1000:06d} {about.interface} {about.direction}"]
+    words += [about.peer] if about.peer is not None else []
+    if about.qp is not None:
+        words.append(f"qp {about.qp}")
+    words.append(about.kind)
+    words += [*_psn(about), *_path(about), f"length {about.length}"]
+    if about.kind == "data" and (inner := _inner(packet.data, encap)):
+        words.append(inner)
+    return " ".join([*words, *_fate(about)])
+
+
+def _path(about: CapturedPacket) -> list[str]:
+    words = [f"t1 {about.t1}"] if about.t1 else []
+    return words if about.ev is None else [*words, f"ev 0x{about.ev:08x}"]
+
+
+def _psn(about: CapturedPacket) -> list[str]:
+    if about.psn is None:
+        return []
+    return [f"{_WHOSE.get(about.kind, '')}psn {about.psn}"]
+
+
+def _fate(about: CapturedPacket) -> list[str]:
+    words = ["retransmit"] if about.retransmit else []
+    if about.direction == "rx":
+        words.append(f"verdict {about.verdict}")
+    elif about.retransmit:
+        words.append(f"by {about.verdict}")
+    return words
+
+
+def _inner(data: bytes, encap: int) -> str:
+    """The application's packet: addresses, ports and protocol."""
+    at = _UDP_AT[encap] + WIRE.MRC_UDP_LEN + WIRE.MRC_BTH_LEN + WIRE.MRC_WRITE_LEN
+    if len(data) <= at:
+        return ""
+    if data[at] >> 4 == 4:
+        family, ends, size, protocol, ports = socket.AF_INET, at + 12, 4, at + 9, at + 20
+    else:
+        family, ends, size, protocol, ports = socket.AF_INET6, at + 8, 16, at + 6, at + 40
+    if len(data) < ports + _PORTS.size:
+        return ""
+    texts = [socket.inet_ntop(family, data[i : i + size]) for i in (ends, ends + size)]
+    number = data[protocol]
+    if number in _WITH_PORTS:
+        pair = _PORTS.unpack_from(data, ports)
+        texts = [f"{text}.{port}" for text, port in zip(texts, pair, strict=True)]
+    return f"{texts[0]} > {texts[1]} {_PROTOCOLS.get(number, f'proto {number}')}"

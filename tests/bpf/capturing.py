@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A rig whose programs record packets, and what they recorded, as `mrcctl capture` reads it."""
+
+from __future__ import annotations
+
+from cli.packets import Packet, Packets
+from mrcd import bpfsys
+from mrcd.abi import CAPTURE
+from mrcd.capture import _FIRST, Wanted
+from mrcd.model import CaptureInfo, CapturePeer
+from mrcd.ringbuf import RingBuffer
+from tests.bpf.rig import PLANES, QPS_PER_PEER, Rig
+
+STATE = CAPTURE.structs["mrc_capturing"]
+
+
+class CapturingRig:
+    """Made for a rig that runs the capture's programs; `ordinary` are those it has else."""
+
+    rig: Rig
+
+    def __init__(self, rig: Rig, ordinary: dict[str, int], maps: dict[str, int]) -> None:
+        self.rig = rig
+        self.ordinary = ordinary
+        self.maps = maps
+        self.ring = RingBuffer(maps["captures"], bpfsys.map_info(maps["captures"])[3])
+        self.ring.skip()
+        config = rig.config
+        self.info = CaptureInfo(
+            host=config.host.name,
+            encap=config.fabric.routing.code,
+            udp_port=config.transport.udp_port,
+            interfaces=[f"plane{k}" for k in range(PLANES)],
+            peers=[CapturePeer(index=i, name=name) for name, i in rig.table.indices.items()],
+            qps_per_peer=QPS_PER_PEER,
+        )
+        self.want()
+
+    def want(self, wanted: Wanted | None = None) -> None:
+        """Record these from now on, all if not given; what was lost is forgotten."""
+        bpfsys.update(self.maps["capturing"], _FIRST, self._packed(wanted or Wanted(survey=True)))
+
+    def _packed(self, wanted: Wanted) -> bytes:
+        return wanted.packed(lambda peer: self.rig.table.indices[peer])
+
+    def lost(self) -> tuple[int, ...]:
+        """Packets that found no room, by plane."""
+        raw = bpfsys.lookup(self.maps["capturing"], _FIRST, STATE.size)
+        assert raw is not None
+        return STATE.unpack_array(raw, "lost")
+
+    def seen(self) -> list[Packet]:
+        """What was recorded since the last call, in order of time."""
+        packets = Packets(self.info, 0)
+        packets.add(self.ring.take())
+        return list(packets.release())
+
+    def close(self) -> None:
+        """Record nothing more."""
+        bpfsys.update(self.maps["capturing"], _FIRST, bytes(STATE.size))
+        self.ring.close()

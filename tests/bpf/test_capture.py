@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The programs of a capture: what they record of each packet, and that they do nothing else."""
+
+from __future__ import annotations
+
+import re
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from cli.packets import Packet, comment, line
+from mrcd import loader
+from mrcd.capture import HEADERS_BYTES, Wanted
+from mrcd.clock import CARRIER
+from mrcd.loops import loops_of
+from mrcd.model import CapturedPacket
+from mrcd.survey import write_loops
+from mrcd.wire import WIRE
+from tests.bpf.capturing import CapturingRig
+from tests.bpf.packets import EV, Far, ev_of, ip4, ip6, numbered, offer_frame, trimmed
+from tests.bpf.rig import XDP_DROP, Rig
+from tests.bpf.test_programs import VERIFIER_MAX, falls_into_loops
+from tests.bpf.test_survey import returned, survey
+
+FIRST_TX, FIRST_RX = 1000, 5000
+OUT = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
+
+
+def told(packet: Packet) -> tuple[str, str, str]:
+    """Direction, kind and verdict."""
+    return packet.about.direction, packet.about.kind, packet.about.verdict
+
+
+def only(packets: list[Packet]) -> Packet:
+    (packet,) = packets
+    return packet
+
+
+# ---- what leaves
+
+
+def test_data_that_leaves(each_capture_rig: CapturingRig) -> None:
+    rig = each_capture_rig.rig
+    before = time.monotonic_ns()
+    frame = rig.spray(OUT).frame
+    packet = only(each_capture_rig.seen())
+    assert packet.data == frame
+    about = packet.about
+    assert before < about.time_ns < time.monotonic_ns()
+    plane = about.plane
+    assert packet.data[6:12].endswith(bytes([plane]))  # our address there
+    assert about == CapturedPacket(
+        time_ns=about.time_ns, direction="tx", plane=plane, interface=f"plane{plane}",
+        length=len(frame), kind="data", peer="h2", qp=0, ev=about.ev, t1=about.t1, psn=FIRST_TX,
+        retransmit=False, verdict="sent",
+    )  # fmt: skip
+    assert about.ev is not None
+    assert about.ev >> WIRE.MRC_EV_PLANE_SHIFT == plane
+    path = rig.path(about.ev)
+    assert path["sent"] == 1
+
+
+def test_what_is_sent_again(each_capture_rig: CapturingRig, each_far: Far) -> None:
+    rig = each_capture_rig.rig
+    rig.tune(reo_min_ns=0, reo_max_ns=0)
+    first, *_ = (rig.spray(OUT).frame for _ in range(3))
+    lost, *_ = each_capture_rig.seen()
+    rig.arrive(each_far.sack(FIRST_TX - 1, 0b10))
+    sack, again = each_capture_rig.seen()
+    assert told(sack) == ("rx", "sack", "sack_rx")
+    ((plane, frame),) = rig.sent()
+    assert again.data == frame != first
+    assert told(again) == ("tx", "data", "rtx_guard")
+    assert (again.about.psn, again.about.plane, again.about.retransmit) == (FIRST_TX, plane, True)
+    assert again.about.ev != lost.about.ev
+    assert comment(again.about).endswith(f"peer h2 qp 0 psn {FIRST_TX} retransmit by rtx_guard")
+
+
+def test_what_the_clock_sends(capture_rig: CapturingRig, far: Far) -> None:
+    rig = capture_rig.rig
+    rig.arrive(far.data(FIRST_RX, numbered(1)))
+    rig.spray(OUT)
+    capture_rig.seen()
+    rig.tune(rto_min_ns=1)
+    rig.tick(4)
+    packets = capture_rig.seen()
+    assert sorted(packet.data for packet in packets) == sorted(f for _, f in rig.sent())
+    kinds = {told(packet) for packet in packets}
+    assert {("tx", "sack", "sack_tx"), ("tx", "data", "rtx_timeout")} <= kinds
+    assert ("tx", "probe", "probe_tx") in kinds or not rig.counted().get("probe_tx")
+
+
+def test_probes_of_paths_that_are_away(capture_rig: CapturingRig) -> None:
+    rig = capture_rig.rig
+    rig.spray(OUT)
+    capture_rig.seen()
+    rig.tune(probe_interval_ns=0)
+    rig.withdraw(EV)
+    rig.tick(4)
+    probes = [packet for packet in capture_rig.seen() if packet.about.kind == "probe"]
+    assert [packet.data for packet in probes] == [
+        frame for _plane, frame in rig.sent() if len(frame) == len(probes[0].data)
+    ]
+    assert EV in {packet.about.ev for packet in probes}
+    assert {packet.about.plane for packet in probes} == {EV >> WIRE.MRC_EV_PLANE_SHIFT}
+    assert {(packet.about.peer, packet.about.qp) for packet in probes} == {("h2", 0)}
+
+
+# ---- what arrives
+
+
+def test_data_that_arrives_in_order(each_capture_rig: CapturingRig, each_far: Far) -> None:
+    frame = each_far.data(FIRST_RX, numbered(1))
+    each_capture_rig.rig.arrive(frame)
+    packet = only(each_capture_rig.seen())
+    assert packet.data == frame
+    plane = EV >> WIRE.MRC_EV_PLANE_SHIFT
+    assert packet.about == CapturedPacket(
+        time_ns=packet.about.time_ns, direction="rx", plane=plane, interface=f"plane{plane}",
+        length=len(frame), kind="data", peer="h2", qp=0, ev=EV, t1=packet.about.t1, psn=FIRST_RX,
+        retransmit=False, verdict="in order",
+    )  # fmt: skip
+
+
+def test_data_ahead_and_twice(capture_rig: CapturingRig, far: Far) -> None:
+    rig = capture_rig.rig
+    rig.arrive(far.data(FIRST_RX + 1, numbered(2)))
+    rig.arrive(far.data(FIRST_RX, numbered(1), rtx=True))
+    rig.arrive(far.data(FIRST_RX, numbered(1), rtx=True))
+    packets = capture_rig.seen()
+    data = [packet for packet in packets if packet.about.direction == "rx"]
+    assert [packet.about.verdict for packet in data] == ["reordered", "in order", "duplicate"]
+    assert [packet.about.retransmit for packet in data] == [False, True, True]
+    sacks = [packet for packet in packets if packet.about.direction == "tx"]
+    assert {packet.about.kind for packet in sacks} == {"sack"}
+    assert [packet.about.psn for packet in sacks] == [FIRST_RX + 1] * 2
+    assert "retransmit verdict duplicate" in comment(data[-1].about)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "verdict"),
+    [
+        (lambda frame: frame[:-1] + bytes([frame[-1] ^ 1]), "drop_icrc"),
+        (lambda frame: frame[:-1], "drop_length"),
+        (lambda frame: frame[:60], "drop_short"),
+        (lambda frame: b"\xff" * 6 + b"\x01" + frame[7:], "drop_mark"),
+    ],
+)
+def test_what_is_dropped_is_there_as_it_came(
+    capture_rig: CapturingRig, far: Far, spoil: Callable[[bytes], bytes], verdict: str
+) -> None:
+    frame = spoil(far.data(FIRST_RX, numbered(1)))
+    ran = capture_rig.rig.receive(frame)
+    assert ran.verdict == XDP_DROP
+    packet = only(capture_rig.seen())
+    assert (packet.data, packet.about.verdict, packet.about.plane) == (frame, verdict, 1)
+    assert capture_rig.rig.counted() == {verdict: 1}
+
+
+def test_data_that_tc_drops(capture_rig: CapturingRig, far: Far) -> None:
+    frame = far.data(FIRST_RX + 4000, numbered(1))
+    capture_rig.rig.arrive(frame)
+    packet = only(capture_rig.seen())
+    assert (packet.data, packet.about.verdict) == (frame, "drop_psn")
+
+
+def test_answers_that_xdp_gives(each_capture_rig: CapturingRig, each_far: Far) -> None:
+    rig, far = each_capture_rig.rig, each_far
+    request = far.endpoint_request(WIRE.MRC_ENDPOINT_EV_PROBE, 7)
+    cut = trimmed(far.data(FIRST_RX + 5, numbered(6, 1000)))
+    for frame, asked, answer in (
+        (far.probe(0x1234), ("probe", "probe_rx"), "sack"),
+        (cut, ("data", "nack_tx"), "nack"),
+        (request, ("request", "ev_probe_rx"), "response"),
+    ):
+        ran = rig.receive(frame)
+        came, left = each_capture_rig.seen()
+        assert (came.data, told(came)) == (frame, ("rx", *asked))
+        assert (left.data, left.about.direction, left.about.kind) == (ran.frame, "tx", answer)
+        assert left.about.peer == came.about.peer == "h2"
+
+
+def test_answers_that_arrive(capture_rig: CapturingRig, far: Far) -> None:
+    rig = capture_rig.rig
+    rig.spray(OUT)
+    capture_rig.seen()
+    rig.receive(far.probe_reply(rig.path(EV)["slot"] << 9 | 3))
+    rig.arrive(far.sack(FIRST_TX + 500))
+    rig.arrive(far.nack(FIRST_TX + 3))
+    assert [told(packet) for packet in capture_rig.seen()] == [
+        ("rx", "sack", "probe_stale"),
+        ("rx", "sack", "drop_sack"),
+        ("rx", "nack", "nack_rx"),
+    ]
+
+
+def test_the_stacks_packets(capture_rig: CapturingRig, far: Far) -> None:
+    offer, _seen = offer_frame(far, EV)
+    capture_rig.rig.receive(offer)
+    packet = only(capture_rig.seen())
+    assert packet.data == offer
+    assert told(packet) == ("rx", "hand-shake", "control_rx")
+    assert packet.about.peer == "h2"
+    capture_rig.rig.receive(bytes(12) + b"\x08\x06" + bytes(46))  # ARP: tcpdump sees it
+    assert capture_rig.seen() == []
+
+
+def test_survey_probes(capture_rig: CapturingRig) -> None:
+    rig = capture_rig.rig
+    write_loops(rig.dp, rig.config, loops_of(rig.fabric, rig.config.host))
+    ((plane, frame),) = survey(rig)
+    back = returned(rig, plane, frame)
+    rig.receive(back, f"plane{plane}")
+    left, came = capture_rig.seen()
+    assert (left.data, told(left), left.about.peer) == (frame, ("tx", "survey", "survey_tx"), None)
+    assert (came.data, told(came), came.about.peer) == (back, ("rx", "survey", "survey_rx"), None)
+    capture_rig.want(Wanted())
+    ((plane, frame),) = survey(rig)
+    rig.receive(returned(rig, plane, frame), f"plane{plane}")
+    assert capture_rig.seen() == []
+
+
+def test_a_verdict_that_never_comes(capture_rig: CapturingRig, far: Far) -> None:
+    """Between XDP and tc a packet may be lost, and another one that is the same may come."""
+    frame = far.data(FIRST_RX, numbered(1))
+    capture_rig.rig.receive(frame)
+    assert only(capture_rig.seen()).about.verdict == "passed"
+    capture_rig.rig.arrive(frame)
+    assert only(capture_rig.seen()).about.verdict == "in order"
+
+
+# ---- what is wanted
+
+
+def test_filters(capture_rig: CapturingRig, far: Far) -> None:
+    rig = capture_rig.rig
+    rig.connect("h3", rig.table.base("h3"), remote_qpn=0x990010)
+    h3 = ip4(b"out", src="10.99.0.1", dst="10.99.0.3")
+
+    def run(wanted: Wanted) -> list[tuple[str, int, str | None]]:
+        capture_rig.want(wanted)
+        for _ in range(8):
+            rig.spray(OUT)
+            rig.spray(h3)
+        rig.receive(far.probe(0x1234, ev_of(1, 2)))
+        rig.receive(far.probe(0x1234, ev_of(2, 2)), "plane2")
+        packets = [packet.about for packet in capture_rig.seen()]
+        return [(about.direction, about.plane, about.peer) for about in packets]
+
+    every = run(Wanted())
+    assert len(every) == 16 + 4
+    assert {peer for _, _, peer in every} == {"h2", "h3"}
+    one = run(Wanted(plane=2))
+    assert {plane for _, plane, _ in one} == {2}
+    assert len(one) == 4 + 2
+    assert len(run(Wanted(peer="h3"))) == 8
+    assert len(run(Wanted(direction="rx"))) == 2
+    assert len(run(Wanted(direction="tx"))) == 16 + 2
+    capture_rig.close()
+
+
+def test_so_much_of_each_packet_is_kept(capture_rig: CapturingRig, far: Far) -> None:
+    frame = far.data(FIRST_RX, numbered(1, 1000))
+    for asked, kept in ((0, HEADERS_BYTES), (500, 500), (1 << 18, len(frame))):
+        capture_rig.want(Wanted(asked))
+        capture_rig.rig.receive(frame)
+        packet = only(capture_rig.seen())
+        assert packet.data == frame[:kept]
+        assert packet.about.length == len(frame)
+        assert "10.99.0.2.40000 > 10.99.0.1.7 udp" in line(packet, capture_rig.info.encap)
+
+
+def test_lines_of_ipv6(capture_rig: CapturingRig, far: Far) -> None:
+    capture_rig.want(Wanted(0))
+    capture_rig.rig.arrive(far.data(FIRST_RX, ip6(b"x")))
+    text = line(only(capture_rig.seen()), capture_rig.info.encap)
+    assert re.match(
+        r"\d\d:\d\d:\d\d\.\d{6} plane1 rx h2 qp 0 data psn 5000 t1 2 ev 0x10020000 length \d+ "
+        r"fd99::2\.40000 > fd99::1\.7 udp verdict in order$", text
+    ), text  # fmt: skip
+
+
+def test_what_finds_no_room_is_counted(capture_rig: CapturingRig, far: Far) -> None:
+    frame = far.data(FIRST_RX, numbered(1, 1000))
+    spoilt = frame[:-1] + bytes([frame[-1] ^ 1])
+    times = 3 * (8 << 20) // len(frame) // 2
+    for _ in range(times):
+        capture_rig.rig.receive(spoilt)
+    lost = capture_rig.lost()
+    assert lost[1] > times // 4
+    assert sum(lost) == lost[1]
+    assert len(capture_rig.seen()) == times - lost[1]
+
+
+# ---- nothing else
+
+
+def test_they_do_what_the_ordinary_ones_do(
+    capture_rig: CapturingRig, built_rig: Rig, far: Far
+) -> None:
+    """The same packets through both builds: the same frames, the same counters."""
+    rig = capture_rig.rig
+
+    def session() -> tuple[list[int], list[bytes], dict[str, int]]:
+        rig.reset()
+        rig.connect()
+        rig.counted()
+        rig.tune(reo_min_ns=0, reo_max_ns=0, sack_packets=2, rto_min_ns=1)
+        ran = [rig.spray(OUT) for _ in range(6)]
+        ran += [rig.arrive(far.sack(FIRST_TX - 1, 0b101110, received=6))]
+        ran += [rig.arrive(far.data(FIRST_RX + step, numbered(step))) for step in (0, 2, 1, 1, 9)]
+        ran += [rig.receive(far.probe(0x1234)), rig.receive(far.nack(FIRST_TX + 3))]
+        ran += [rig.receive(trimmed(far.data(FIRST_RX + 5, numbered(6, 1000))))]
+        rig.tick(3)
+        sizes = sorted(len(frame).to_bytes(2, "big") for _plane, frame in rig.sent())
+        return [each.verdict for each in ran], sizes, rig.counted()
+
+    recorded = session()
+    programs, rig.dp.programs = rig.dp.programs, capture_rig.ordinary
+    rig.dp.point_tails()
+    capture_rig.seen()
+    try:
+        assert session() == recorded
+        assert capture_rig.seen() == []
+    finally:
+        rig.dp.programs = programs
+        rig.dp.point_tails()
+
+
+def test_verifier_has_room_for_the_capture(each_capture_rig: CapturingRig) -> None:
+    report = each_capture_rig.rig.capture_report
+    assert {each.name for each in report} == set(loader.PROGRAMS)
+    for each in report:
+        found = re.search(r"processed (\d+) insns", each.verifier)
+        assert found, each.verifier
+        assert int(found[1]) < VERIFIER_MAX * 3 / 4, f"{each.name}: {each.verifier}"
+
+
+@pytest.mark.parametrize("encap", range(4))
+def test_no_instruction_of_a_capture_falls_into_a_loop(built_rig: Rig, encap: int) -> None:
+    from bcc import BPF  # type: ignore[import-untyped]
+
+    flags = replace(built_rig.dp.sizes, encap=encap, capture=True).defines()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        module = BPF(text=loader.source(), cflags=[*flags, "-Wno-unused-function"])
+    for name in loader.PROGRAMS:
+        assert not falls_into_loops(bytes(module.dump_func(name.encode()))), name
+
+
+def test_the_carrier_of_the_clock_is_not_recorded(capture_rig: CapturingRig) -> None:
+    capture_rig.rig.tick(4)
+    assert capture_rig.seen() == []
+    assert len(CARRIER) > WIRE.MRC_ETH_LEN

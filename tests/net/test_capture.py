@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""mrcctl capture in a lab: what it shows of traffic, and that traffic does not notice it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrcd.fabric import lab, state
+from tests.net import lab_hosts
+from tests.net.lab_hosts import ROOT, eventually
+from tests.net.test_hitless import (
+    H2,
+    Sessions,
+    content,
+    end,
+    events,
+    programs,
+    settle,
+    undisturbed,
+)
+from tests.net.traffic import Stream
+from tests.tshark import SCRIPT
+
+Lab = Any  # conftest.RunningLab
+MakeLab = Callable[..., Lab]
+SWITCHINGS = 20
+RATE_MBPS = 100
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def kept(module_labs: MakeLab) -> Lab:
+    """A lab whose daemons leave their data path when they are stopped.
+
+    Its links are slow, so that there is time for a process that looks at every packet.
+    """
+    return module_labs(daemons=True, planes=2, t1=2, on_stop="keep", rate_mbps=RATE_MBPS)
+
+
+@pytest.fixture
+def running(kept: Lab) -> Iterator[Lab]:
+    """That lab, every daemon up and content before and after, and nothing denied or broken."""
+    settle(kept)
+    yield kept
+    lab_hosts.heal(kept)
+    settle(kept)
+
+
+class Capturing:
+    """mrcctl capture on a host; it has begun when this is made."""
+
+    def __init__(self, running: Lab, host: str, *args: str) -> None:
+        line, environment = lab.command_in(
+            running.name, host, [sys.executable, "-m", "cli", "capture", *args]
+        )
+        self.process = subprocess.Popen(
+            line, env=dict(environment), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        assert self.process.stderr is not None
+        first = self.process.stderr.readline()
+        assert first.startswith("capturing on "), first + self.process.stderr.read()
+
+    def end(self, number: signal.Signals = signal.SIGINT) -> tuple[str, str]:
+        """What it printed, after this signal."""
+        self.process.send_signal(number)
+        return self.process.communicate(timeout=60)
+
+
+@contextlib.contextmanager
+def capturing(running: Lab, host: str, *args: str) -> Iterator[Capturing]:
+    made = Capturing(running, host, *args)
+    try:
+        yield made
+    finally:
+        made.process.kill()
+        made.process.communicate()
+
+
+def packets(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def back(running: Lab, host: str, before: dict[str, int]) -> None:
+    """Wait until the programs that were there before are there again."""
+    eventually(lambda: programs(running, host) == before, "ordinary programs are back", 30)
+
+
+def test_packets_and_their_verdicts(running: Lab) -> None:
+    before = programs(running, "h1")
+    with capturing(running, "h1", "--json") as capture:
+        assert not set(programs(running, "h1").values()) & set(before.values())
+        assert running.pings("h1", H2)
+        out, said = capture.end()
+    assert "packets captured" in said
+    assert "not captured" not in said
+    found = packets(out)
+    data = [packet for packet in found if packet["kind"] == "data"]
+    assert {packet["peer"] for packet in data} == {"h2"}
+    assert {packet["verdict"] for packet in data if packet["direction"] == "tx"} == {"sent"}
+    assert {packet["verdict"] for packet in data if packet["direction"] == "rx"} == {"in order"}
+    paths = {path.ev for path in lab_hosts.paths(running.name, "h1")}
+    assert {packet["ev"] for packet in data} <= paths
+    back(running, "h1", before)
+    assert events(running, "h1").count("capture.began") == events(running, "h1").count(
+        "capture.ended"
+    )
+
+
+def test_retransmissions_of_a_black_hole_in_wireshark(running: Lab, tmp_path: Path) -> None:
+    """What was lost on the black-holed path is sent again on another, and says so."""
+    path = tmp_path / "lost.pcapng"
+    stream = Stream(running, "h1", "h2", H2).start()
+    stream.progress(1 << 20)
+    with capturing(running, "h1", "-w", str(path), "-s", "200", "-Q", "tx") as capture:
+        running.fault("p1t0-1:p1t1-2", "blackhole")
+        eventually(
+            lambda: lab_hosts.counters(running.name, "h1")["path_withdrawn"], "a path is withdrawn"
+        )
+        assert running.pings("h1", H2)
+        stream.progress(1 << 20, 30)
+        capture.end()
+    stream.finish(30)
+    rows = read(path)
+    assert {row["frame.interface_name"] for row in rows} == {"plane0", "plane1"}
+    assert {int(row["frame.packet_flags_direction"], 0) for row in rows} == {2}
+    again = [row for row in rows if " retransmit by rtx_" in row["frame.comment"]]
+    assert again
+    assert all(row["mrc.bth.rtx"] in ("1", "True") for row in again)
+    black = "path plane 1 t1 2 "
+    first = {packet_of(row) for row in rows if row["frame.comment"].startswith(black)}
+    repaired = [row for row in again if packet_of(row) in first]
+    assert repaired
+    assert any(not row["frame.comment"].startswith(black) for row in repaired)
+
+
+def packet_of(row: dict[str, str]) -> str:
+    """QP and PSN, from the comment."""
+    words = row["frame.comment"].split()
+    return " ".join(words[words.index("peer") :][:6])
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """What tshark says of data packets in a file."""
+    program = shutil.which("tshark")
+    assert program is not None, "tshark is not installed: run make setup"
+    fields = ["frame.comment", "frame.interface_name", "frame.packet_flags_direction",
+              "mrc.bth.rtx", "_ws.lua.error"]  # fmt: skip
+    done = subprocess.run(
+        [program, "-n", "-X", f"lua_script:{SCRIPT}", "-r", str(path), "-Y",
+         "mrc.bth.opcode == 0xca", "-T", "fields",
+         *(part for field in fields for part in ("-e", field))],
+        capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+    rows = [dict(zip(fields, line.split("\t"), strict=True)) for line in done.stdout.splitlines()]
+    assert not any(row["_ws.lua.error"] for row in rows)
+    return rows
+
+
+def test_switching_on_and_off_under_traffic(running: Lab) -> None:
+    before = programs(running, "h1")
+    drops = dropped(running)
+
+    def switch() -> None:
+        for _ in range(SWITCHINGS):
+            with capturing(running, "h1", "-s", "64") as capture:
+                capture.end()
+        back(running, "h1", before)
+
+    undisturbed(running, switch)
+    assert dropped(running) == drops
+
+
+def dropped(running: Lab) -> dict[str, int]:
+    """What either host dropped."""
+    return {
+        f"{host.name} {name}": value
+        for host in running.fabric.hosts
+        for name, value in lab_hosts.counters(running.name, host.name).items()
+        if name.startswith("drop_") and name not in ("drop_early", "drop_window")
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "mtu"),
+    [('[transport]\ntc = "clsact"\n', 9000), ('[transport]\nxdp = "native"\n', 1500)],
+    ids=["clsact", "native"],
+)
+def test_programs_that_are_attached_in_other_ways(
+    make_lab: MakeLab, settings: str, mtu: int
+) -> None:
+    running = make_lab(daemons=True, planes=2, mtu=mtu, settings=settings, rate_mbps=RATE_MBPS)
+    settle(running)
+    shown: list[str] = []
+
+    def switch() -> None:
+        for _ in range(3):
+            with capturing(running, "h1", "--json", "-c", "2000") as capture:
+                shown.append(capture.process.communicate(timeout=60)[0])
+
+    undisturbed(running, switch)
+    for text in shown:
+        verdicts = {packet["verdict"] for packet in packets(text) if packet["kind"] == "data"}
+        assert {"sent", "in order"} <= verdicts
+        passed = sum(packet["verdict"] == "passed" for packet in packets(text))
+        assert passed < 100  # those whose verdict fell between two programs
+
+
+def test_one_at_a_time(running: Lab) -> None:
+    with capturing(running, "h1"):
+        second = lab_hosts.mrcctl(running.name, "h1", "capture", "-c", "1")
+    assert second.returncode == 1
+    assert "another capture runs" in second.stderr
+
+
+def test_a_client_that_is_killed(running: Lab) -> None:
+    before = programs(running, "h1")
+    with capturing(running, "h1") as capture:
+        capture.end(signal.SIGKILL)
+    back(running, "h1", before)
+
+
+def test_a_client_that_does_not_read_harms_nobody(running: Lab, tmp_path: Path) -> None:
+    """The ring buffer fills, and what finds no room is counted."""
+    with capturing(running, "h1", "-w", str(tmp_path / "some.pcapng")) as capture:
+        capture.process.send_signal(signal.SIGSTOP)
+        stream = Stream(running, "h1", "h2", H2).start()
+        stream.progress(16 << 20, 60)
+        stream.finish(30)
+        assert lab_hosts.ok(running.name, "h1")
+        capture.process.send_signal(signal.SIGINT)
+        capture.process.send_signal(signal.SIGCONT)
+        _out, said = capture.process.communicate(timeout=100)
+    assert "packets not captured: the ring buffer was full" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_daemon_that_ends_while_it_captures(running: Lab, number: signal.Signals) -> None:
+    before = programs(running, "h1")
+    sessions = Sessions.of(running)
+
+    def restart() -> None:
+        with capturing(running, "h1") as capture:
+            end(running, "h1", number)
+            _out, said = capture.process.communicate(timeout=60)
+            assert capture.process.returncode in (1, 3), said
+        if number == signal.SIGTERM:
+            assert programs(running, "h1") == before
+        else:
+            assert not set(programs(running, "h1").values()) & set(before.values())
+        lab.start_daemon(running.name, "h1")
+        content(running, "h1")
+        assert programs(running, "h1") == before
+
+    undisturbed(running, restart)
+    assert Sessions.of(running) == sessions
+    folder = state.places(running.name, "h1").bpffs
+    assert not list(folder.glob("layout-*/*capture*"))
+
+
+def test_nothing_stays_in_the_kernel(running: Lab) -> None:
+    """Nothing is pinned of a capture, not even while it runs."""
+    folder = state.places(running.name, "h1").bpffs
+    with capturing(running, "h1") as capture:
+        assert not list(folder.glob("layout-*/*capture*"))
+        assert os.path.exists(f"/proc/{capture.process.pid}")

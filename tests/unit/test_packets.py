@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Records become packets: verdicts find their packets, time puts them in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.packets import Packets, comment, line
+from mrcd.abi import ABI, CAPTURE
+from mrcd.envelope import overhead
+from mrcd.model import CaptureInfo, CapturePeer
+from mrcd.wire import WIRE, Data, decode_frame
+from tests.oracle import vector
+from tests.unit.records import AGAIN, DATA, NONE, PASSED, RECORD, arrived, record, sent, verdict
+
+HELD, DELIVERED, DUPLICATE = ABI.MRC_C_RX_HELD, ABI.MRC_C_RX_PACKETS, ABI.MRC_C_RX_DUPLICATE
+BPF = Path(__file__).parents[2] / "bpf"
+
+
+def info(encap: int = WIRE.MRC_ENCAP_FULL) -> CaptureInfo:
+    return CaptureInfo(
+        host="h1",
+        encap=encap,
+        udp_port=4971,
+        interfaces=["plane0", "plane1"],
+        peers=[CapturePeer(index=0, name="h2"), CapturePeer(index=1, name="h3")],
+        qps_per_peer=16,
+    )
+
+
+@pytest.fixture
+def packets() -> Packets:
+    return Packets(info(), 10)
+
+
+def verdicts(packets: Packets, before_ns: int | None = None) -> list[str]:
+    return [packet.about.verdict for packet in packets.release(before_ns)]
+
+
+def test_a_packet_that_left(packets: Packets) -> None:
+    packets.add([sent(time_ns=1000)])
+    (packet,) = packets.release()
+    about, wire = packet.about, decode_frame(DATA)
+    assert isinstance(wire, Data)
+    assert packet.data == DATA
+    assert (about.time_ns, about.direction, about.length) == (1010, "tx", len(DATA))
+    assert (about.plane, about.interface, about.kind) == (1, "plane1", "data")
+    assert (about.peer, about.qp, about.verdict) == ("h2", 1, "sent")
+    assert (about.ev, about.psn, about.retransmit) == (wire.envelope.ev, wire.bth.psn, False)
+
+
+def test_a_verdict_finds_its_packet(packets: Packets) -> None:
+    packets.add([arrived(DATA), arrived(AGAIN), verdict(AGAIN, HELD), verdict(DATA, DELIVERED)])
+    assert verdicts(packets) == ["in order", "reordered"]
+
+
+def test_verdicts_of_copies_go_by_order(packets: Packets) -> None:
+    packets.add([arrived(), verdict(DATA, DELIVERED), arrived(), verdict(DATA, DUPLICATE)])
+    packets.add([arrived(), arrived(), verdict(DATA, HELD), verdict(DATA, DUPLICATE)])
+    assert verdicts(packets) == ["in order", "duplicate", "reordered", "duplicate"]
+
+
+def test_a_verdict_may_come_later_but_not_too_late(packets: Packets) -> None:
+    packets.add([arrived(time_ns=100), arrived(AGAIN, time_ns=200)])
+    assert verdicts(packets, 150) == ["passed"]
+    packets.add([verdict(DATA, DELIVERED), verdict(AGAIN, HELD)])
+    assert verdicts(packets) == ["reordered"]
+    packets.add([arrived(), verdict(DATA, DELIVERED)])  # the late one is forgotten
+    assert verdicts(packets) == ["in order"]
+
+
+def test_packets_come_in_order_of_time_and_once(packets: Packets) -> None:
+    packets.add([sent(time_ns=300), sent(time_ns=100)])
+    packets.add([sent(time_ns=200)])
+    assert [packet.about.time_ns for packet in packets.release(250)] == [110, 210]
+    assert [packet.about.time_ns for packet in packets.release()] == [310]
+    assert list(packets.release()) == []
+
+
+def test_retransmissions(packets: Packets) -> None:
+    packets.add([sent(AGAIN, ABI.MRC_C_RTX_GUARD), arrived(AGAIN), verdict(AGAIN, DUPLICATE)])
+    left, came = (packet.about for packet in packets.release())
+    assert left.retransmit
+    assert came.retransmit
+    assert " retransmit by rtx_guard" in comment(left)
+    assert comment(came).endswith("retransmit verdict duplicate")
+
+
+def test_comment(packets: Packets) -> None:
+    packets.add([sent(), arrived(why=ABI.MRC_C_DROP_ICRC)])
+    left, came = (packet.about for packet in packets.release())
+    path = f"path plane 1 t1 {left.t1} ev 0x{left.ev:08x} peer h2"
+    assert comment(left) == f"{path} qp 1 psn {left.psn}"
+    assert comment(came) == f"{path} psn {left.psn} verdict drop_icrc"
+
+
+def test_whose_psn_it_is(packets: Packets) -> None:
+    packets.add([sent(vector("sack")), sent(vector("nack")), sent(vector("probe"))])
+    sack, nack, probe = (packet.about for packet in packets.release())
+    assert (sack.kind, nack.kind, probe.kind) == ("sack", "nack", "probe")
+    assert f" up to psn {sack.psn}" in comment(sack)
+    assert f" about psn {0x00F00D}" in comment(nack)
+    assert "psn" not in comment(probe)
+
+
+@pytest.mark.parametrize("data", [b"", DATA[:14], DATA[:100], b"\xff" * 60, b"\xff" * 300])
+def test_what_cannot_be_read_is_not_known(packets: Packets, data: bytes) -> None:
+    packets.add([arrived(data.ljust(4, b"\0"), ABI.MRC_C_DROP_SHORT, peer=NONE, plane=8)])
+    (packet,) = packets.release()
+    assert (packet.about.kind, packet.about.psn, packet.about.peer) == ("other", None, None)
+    assert packet.about.interface == ""
+    assert "verdict drop_short" in line(packet, WIRE.MRC_ENCAP_FULL)
+
+
+@pytest.mark.parametrize("name", ["", "-reduced", "-ecmp6", "-ecmp4"])
+def test_each_way_across_a_fabric(name: str) -> None:
+    frame = vector(f"data{name}" if name else "data-v4")
+    wire = decode_frame(frame)
+    assert isinstance(wire, Data)
+    encap = {"": 0, "-reduced": 1, "-ecmp6": 2, "-ecmp4": 3}[name]
+    assert len(frame) - len(wire.payload) - 14 == overhead(encap)
+    found = Packets(info(encap), 0)
+    found.add([sent(frame)])
+    (packet,) = found.release()
+    ev = wire.envelope.ev if encap < 2 else wire.envelope.ev & ~0xFFFF  # ports have the high half
+    assert (packet.about.ev, packet.about.psn) == (ev, wire.bth.psn)
+    assert bool(packet.about.t1) == (encap < 2)
+    assert " > " in line(packet, encap)
+
+
+def test_a_qp_of_another_peer_is_not_believed(packets: Packets) -> None:
+    """A damaged QP number must not name a QP."""
+    packets.add([arrived(why=ABI.MRC_C_DROP_ICRC, peer=1), arrived(why=ABI.MRC_C_DROP_ICRC)])
+    index = decode_frame(DATA).bth.dqpn & 0xFFFF
+    assert index // 16 == 1
+    assert [packet.about.qp for packet in packets.release()] == [index % 16, None]
+
+
+def test_the_numbers_of_a_record_fit() -> None:
+    """As the layout is read: nothing between the members, and room for every counter."""
+    sizes = [field.size for field in RECORD.fields.values()]
+    assert sum(sizes) == RECORD.size
+    assert ABI.MRC_C_COUNT < PASSED < 1 << 16
+    assert record(CAPTURE.MRC_CAPTURE_TX, 1) != record(CAPTURE.MRC_CAPTURE_TX, 1)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`make check-readme`: what README.md says of two hosts, typed on machines that are fresh.
+
+Comments in README.md, which nobody sees, say on which machine a block is typed or into which file
+it goes. Nothing else is done on the machines, but for longer time-outs where they are emulated.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mrcd.fabric import description
+from vm import machines, measure
+from vm.machines import Machine
+from vm.measure import Figures
+from vm.qemu import MachineFailed, Vm
+from vm.steps import WARNING, boot, give_time
+from vm.verdict import Check
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+FABRIC = "/etc/mrcd/fabric.toml"
+_BLOCK = re.compile(
+    r"^<!-- (?:type|write (?P<file>\S+)) on (?P<on>[a-z, ]+) -->\n```\w*\n(?P<text>.*?)^```",
+    re.M | re.S,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Something to type, or the contents of a file, and on which machines."""
+
+    on: tuple[str, ...]
+    file: str | None
+    text: str
+
+
+def blocks(text: str) -> list[Block]:
+    """The blocks of a document, in its order."""
+    return [
+        Block(tuple(found["on"].split(", ")), found["file"], found["text"])
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def fleet(text: str) -> list[Machine]:
+    """The machines of README's fabric, switches first. Their NICs have any MAC addresses."""
+    source = next(block.text for block in blocks(text) if block.file == FABRIC)
+    found = machines.of(description.parse(source, FABRIC))
+    return [
+        replace(
+            machine,
+            nics=tuple(
+                replace(nic, mac=f"52:54:00:00:{number:02x}:{nic.cable:02x}")
+                for nic in machine.nics
+            ),
+        )
+        for number, machine in enumerate(found)
+    ]
+
+
+def _follow(vm: Vm, block: Block) -> None:
+    if block.file is None:
+        vm.run(f"cd && set -e\n{block.text}", 1300)
+        return
+    text = block.text
+    if block.file != FABRIC:  # the host's own name
+        text = text.replace('name = "a"', f'name = "{vm.name}"')
+    vm.run(f"printf %s {shlex.quote(text)} >{block.file}")
+
+
+def prepare(check: Check) -> Figures:
+    """The package is there."""
+
+    def one(vm: Vm) -> None:
+        vm.run("mkdir -p /mnt/payload && mount -o ro /dev/vdb /mnt/payload")
+        vm.run("cp /mnt/payload/mrcd_*.deb /root")
+        give_time(vm)
+
+    check.together(one, [*check.vms.values()])
+    return {}
+
+
+def typed(check: Check) -> Figures:
+    """All blocks but the last."""
+    for block in blocks(README.read_text())[:-1]:
+        follow = functools.partial(_follow, block=block)
+        try:
+            check.together(follow, [check.vms[name] for name in block.on])
+        except MachineFailed as failed:
+            raise MachineFailed(f"{failed}\n{measure.journal(check.hosts[0])[-1500:]}") from None
+    lines = check.hosts[0].run("cat /etc/mrcd/*.toml | grep -c .").out.strip()
+    return {"configuration_lines": int(lines)}
+
+
+def ping(check: Check) -> Figures:
+    """The last block, once the peer is established."""
+    last = blocks(README.read_text())[-1]
+    vm = check.vms[last.on[0]]
+    took = measure.wait_until(
+        lambda: "established" in vm.run("mrcctl peer list", check=False).out,
+        300,
+        "no peer is established",
+    )
+    _follow(vm, last)
+    said = [e["MESSAGE"] for e in measure.journal_entries(vm) if int(e["PRIORITY"]) <= WARNING]
+    return {"established_s": round(took, 1), "warnings": "; ".join(said) or "none"}
+
+
+STEPS: tuple[tuple[str, Callable[[Check], Figures], bool], ...] = (
+    ("boot", boot, True),
+    ("prepare", prepare, True),
+    ("typed", typed, True),
+    ("ping", ping, True),
+)

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What `make check-vm` does, step by step. A step returns what it measured, or raises."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from vm import measure
+from vm.measure import Figures
+from vm.qemu import MachineFailed, Vm, accelerator
+from vm.verdict import Check
+
+ERROR, WARNING = 3, 4  # the journal's priorities
+
+
+def patience() -> int:
+    """By what times are stretched: on an emulated processor a command takes a minute, not one
+    second, and has to be over while the traffic still runs.
+    """
+    return 1 if accelerator() == "kvm" else 6
+
+
+def boot(check: Check) -> Figures:
+    """Start all machines."""
+    for vm in check.vms.values():
+        vm.start()
+    check.together(lambda vm: vm.wait_for_boot(900), [*check.vms.values()])
+    kernels = {vm.run("uname -r").out.strip() for vm in check.vms.values()}
+    return {"kernel": " ".join(sorted(kernels)), "accelerator": accelerator()}
+
+
+def provision(check: Check) -> Figures:
+    """Install the package, name the NICs, build the switches."""
+
+    def one(vm: Vm) -> None:
+        vm.run("mkdir -p /mnt/payload && mount -o ro /dev/vdb /mnt/payload")
+        vm.run(f"python3 /mnt/payload/provision.py {vm.name} /mnt/payload", 900)
+
+    check.together(one, [*check.vms.values()])
+    version = check.hosts[0].run("dpkg-query -W -f '${Version}' mrcd").out.strip()
+    return {"package": version}
+
+
+def fabric(check: Check) -> Figures:
+    """The switches hold what the fabric file says."""
+    plan = check.switches.run("mrcctl sid verify --lab vm", 300).out.strip()
+    return {"verified": plan.splitlines()[-1]}
+
+
+def start(check: Check) -> Figures:
+    """`systemctl enable --now mrcd` with ten lines of configuration."""
+
+    def one(vm: Vm) -> None:
+        give_time(vm)
+        done = vm.run("systemctl enable --now mrcd", 1300, check=False)
+        if done.status:
+            raise MachineFailed(f"{vm.name}: {done.err}\n{measure.journal(vm)[-1500:]}")
+
+    check.together(one, check.hosts)
+    for vm in check.hosts:
+        measure.serve(vm)
+    lines = check.hosts[0].run("grep -c . /etc/mrcd/mrcd.toml").out.strip()
+    return {"configuration_lines": int(lines)}
+
+
+def give_time(vm: Vm) -> None:
+    """Longer time-outs of the service where the processor is emulated."""
+    if accelerator() == "tcg":
+        folder = "/etc/systemd/system/mrcd.service.d"
+        vm.run(f"mkdir -p {folder} && cp /mnt/payload/slow.conf {folder}")
+        vm.run("systemctl daemon-reload")
+
+
+def reach(check: Check) -> Figures:
+    """The hosts reach each other through mrc0, and the daemons say that all is well."""
+    one, other = check.hosts
+    target = other.machine.address
+    within = min(check.left_s(), 300)
+    took = measure.wait_until(
+        lambda: one.run(f"ping -c 1 -W 1 {target}", check=False).status == 0,
+        within,
+        f"no answer of {target} through mrc0",
+    )
+    measure.wait_until(
+        lambda: all(measure.status(vm)["state"] == "ok" for vm in check.hosts),
+        within,
+        "mrcctl status does not become ok",
+    )
+    state = measure.status(one)
+    rtt = measure.ping(one, target, count=50, interval_s=0.05)
+    assert rtt["lost"] == 0, f"{rtt['lost']} of 50 pings lost"
+    return {
+        "first_answer_s": round(took, 1),
+        "median_ms": rtt["median_ms"],
+        "tc": state["datapath"]["tc"],
+        "xdp": state["datapath"]["xdp"],
+        "mtu": state["mrc0"]["mtu"],
+    }
+
+
+def throughput(check: Check) -> Figures:
+    """One TCP connection over mrc0."""
+    one, other = check.hosts
+    flow = measure.end_flow(measure.begin_flow(one, other.machine.address, 10))
+    assert flow.bytes > 0, "iperf3 moved nothing"
+    return flow.figures()
+
+
+def cut_cable(check: Check) -> Figures:
+    """A plane's cable is pulled out of the receiver under load, and plugged in again."""
+    cable = check.hosts[1].machine.nics[1].cable
+    return _plane_dies(
+        check,
+        lambda: check.hosts[1].set_link(cable, up=False),
+        lambda: check.hosts[1].set_link(cable, up=True),
+    )
+
+
+def silence_plane(check: Check) -> Figures:
+    """A plane's switches drop everything under load, while links stay up."""
+    fault = "mrcctl lab fault --name vm p0"
+    return _plane_dies(
+        check,
+        lambda: check.switches.run(f"{fault} blackhole", 300),
+        lambda: check.switches.run(f"{fault} clear", 300),
+    )
+
+
+def _plane_dies(check: Check, kill: Callable[[], object], heal: Callable[[], object]) -> Figures:
+    one, other = check.hosts
+    flow = measure.begin_flow(one, other.machine.address, 30 * patience())
+    try:
+        time.sleep(10)  # the flow is to be at work
+        kill()
+        result = measure.end_flow(flow)
+    finally:
+        heal()
+    last = result.last_mbps(5)
+    assert last > 0, "nothing moves any more"
+    measure.wait_until(
+        lambda: all(measure.status(vm)["state"] == "ok" for vm in check.hosts),
+        60 * patience(),
+        "the plane does not come back",
+    )
+    return result.figures() | {"last_5_s_mbps": last}
+
+
+def restart(check: Check) -> Figures:
+    """`systemctl restart mrcd` under load: no packet of an application is lost."""
+    one, other = check.hosts
+    flow = measure.begin_flow(one, other.machine.address, 60 * patience())
+    pings = measure.begin_ping(one, other.machine.address, 250, 0.2 * patience())
+    before = measure.status(one)["pid"]
+    took = one.run("systemctl restart mrcd", 1300).seconds
+    lost = measure.end_ping(pings)["lost"]
+    result = measure.end_flow(flow)
+    assert measure.status(one)["pid"] != before, "it is the same process"
+    figures = result.figures() | {"restart_s": round(took, 1), "pings_lost": lost}
+    assert lost == 0, f"not hitless: {figures}"
+    return figures
+
+
+def journal(check: Check) -> Figures:
+    """systemd and the journal have nothing to complain of."""
+    events: list[str] = []
+    warned: Counter[str] = Counter()
+    for vm in check.hosts:
+        shown = vm.run("systemctl show mrcd -p ActiveState -p NRestarts -p UnitFileState").out
+        facts = dict(entry.split("=", 1) for entry in shown.split())
+        assert facts["ActiveState"] == "active", f"{vm.name}: {shown}"
+        assert facts["UnitFileState"] == "enabled", f"{vm.name}: {shown}"
+        assert facts["NRestarts"] == "0", (
+            f"{vm.name}: mrcd was restarted {facts['NRestarts']} times"
+        )
+        entries = measure.journal_entries(vm)
+        bad = [entry["MESSAGE"] for entry in entries if int(entry["PRIORITY"]) <= ERROR]
+        assert not bad, f"{vm.name}: {bad[0]}"
+        own = [entry for entry in entries if "MRCD_EVENT" in entry]
+        events += [entry["MRCD_EVENT"] for entry in own]
+        warned.update(e["MRCD_EVENT"] for e in own if int(e["PRIORITY"]) == WARNING)
+    for event in ("daemon.ready", "peer.established", "datapath.adopted"):
+        assert event in events, f"no {event} among {sorted(set(events))}"
+    shown = " ".join(f"{event} ({count})" for event, count in sorted(warned.items()))
+    return {"log_events": len(events), "warnings": shown or "none"}
+
+
+def other_programs(check: Check) -> Figures:
+    """The programs of the other ways to cross a fabric pass this kernel's verifier too."""
+    walked: dict[str, int] = {}
+
+    def one(vm: Vm) -> None:
+        own = range(1 + check.hosts.index(vm), 4, len(check.hosts))  # 0 is what mrcd runs with
+        for encap in own:
+            for report in measure.load_programs(vm, encap, 3600):
+                name = f"{report['name']} (encap {encap})"
+                walked[name] = measure.instructions_walked(report["verifier"])
+
+    check.together(one, check.hosts)
+    longest = max(walked, key=walked.__getitem__)
+    return {"programs": len(walked), "longest_walk": f"{walked[longest]} by {longest}"}
+
+
+def remove(check: Check) -> Figures:
+    """Removing the package leaves no interface, program or pin behind."""
+    vm = check.hosts[0]
+    vm.run("dpkg --remove mrcd", 300)
+    left = vm.run(
+        "ip -o link show mrc0 2>/dev/null; ls -A /sys/fs/bpf/mrcd 2>/dev/null;"
+        " ip -d link show plane0 | grep -o 'prog/xdp.*';"
+        " tc filter show dev plane0 ingress",
+        check=False,
+    ).out.strip()
+    assert not left, f"left behind: {left}"
+    return {}
+
+
+STEPS: tuple[tuple[str, Callable[[Check], Figures], bool], ...] = (
+    ("boot", boot, True),
+    ("provision", provision, True),
+    ("fabric", fabric, False),
+    ("start", start, True),
+    ("reach", reach, True),
+    ("throughput", throughput, False),
+    ("cut a cable", cut_cable, False),
+    ("silence a plane", silence_plane, False),
+    ("restart", restart, False),
+    ("journal", journal, False),
+    ("other programs", other_programs, False),
+    ("remove", remove, False),
+)
+"""Name, what is done, and whether the rest makes no sense without it."""
