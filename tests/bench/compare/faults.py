@@ -170,7 +170,8 @@ def _struck(arena: Arena, competitor: Competitor, fault: Fault) -> tuple[Traffic
     lasts_s = 1.5 if arena.quick else 3.0
     stage = Stage(arena, competitor)
     times = int(lasts_s / fault.every_s) if fault.every_s else 1
-    steps = [Step(_FAULT_S + i * fault.every_s, lambda: fault.strike(stage)) for i in range(times)]
+    steps = [Step(_FAULT_S - _LOOK_AHEAD_S, stage.look)]
+    steps += [Step(_FAULT_S + i * fault.every_s, lambda: fault.strike(stage)) for i in range(times)]
     steps.append(Step(_FAULT_S + lasts_s, lambda: fault.heal(stage)))
     try:
         seen = traffic.run(
