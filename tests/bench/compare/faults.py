@@ -160,12 +160,12 @@ def faults(arena: Arena) -> None:
         if not arena.quick or fault.name in _QUICK:
 
             def measure(competitor: Competitor, where: Where, fault: Fault = fault) -> None:
-                _note(arena, fault, where, *_struck(arena, competitor, fault))
+                _note(arena, fault, where, *struck(arena, competitor, fault))
 
             arena.take_turns("faults", fault.name, measure)
 
 
-def _struck(arena: Arena, competitor: Competitor, fault: Fault) -> tuple[Traffic, int, int]:
+def struck(arena: Arena, competitor: Competitor, fault: Fault) -> tuple[Traffic, int, int]:
     """Traffic through a fault; when it began and ended."""
     lasts_s = 1.5 if arena.quick else 3.0
     stage = Stage(arena, competitor)
