@@ -116,6 +116,7 @@ fingerprint() {
 if [[ ${1:-} == bench ]]; then
 	PACKAGES+=("${BENCH_PACKAGES[@]}")
 	for package in $(missing "${BENCH_PACKAGES[@]}"); do
+		need_root "installing $package"
 		fetch_lists
 		apt_knows "$package" ||
 			die "this distribution has no package $package, which the training traffic needs"

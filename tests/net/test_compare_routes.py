@@ -11,10 +11,15 @@ from typing import Any
 import pytest
 
 from mrcd import netns
+from mrcd.fabric import lab
 from tests.bench import counters
-from tests.bench.compare import collisions, configuration, routes, traffic
+from tests.bench.compare import collisions, configuration, faults, routes, traffic
+from tests.bench.compare.arena import Arena
+from tests.bench.compare.results import Results
 from tests.bench.compare.routes import Competitor
 from tests.bench.compare.traffic import Flow
+from tests.bench.experiment import Shape
+from tests.bench.metrics import S
 
 BY_KEY = {competitor.key: competitor for competitor in routes.EVERY}
 PLANES = ("plane0", "plane1", "plane2", "plane3")
@@ -112,6 +117,18 @@ def test_repair__after_a_link_was_down(arena: Any, competitor: Competitor) -> No
     ports = range(22_000, 22_040)  # none of 40 on one of four planes: one in a hundred thousand
     planes = {collisions.plane_of(arena.name, competitor, port) for port in ports}
     assert 1 in planes
+
+
+@pytest.mark.parametrize("competitor", ["tcp"], indirect=True)
+def test_fault__strikes_the_plane_in_use(arena: Any, competitor: Competitor) -> None:
+    found = Results()
+    shape = Shape(planes=4, t1=2, rate_mbps=100)
+    where = Arena(arena.name, shape, 4200, (competitor,), 1, True, 1, found)
+    (dying,) = (fault for fault in faults.FAULTS if fault.name == "a plane dies silently")
+    seen, died_ns, back_ns = faults.struck(where, competitor, dying)
+    assert seen.bps(died_ns - S // 2, died_ns) > 10e6
+    assert seen.bps(died_ns + S // 10, back_ns) == 0
+    assert lab.status(arena.name).faults == ()
 
 
 @pytest.mark.parametrize("key", KEYS_WITH_LINKS)

@@ -12,9 +12,11 @@ import pytest
 from mrcd.fabric import description, topology, usid
 from tests.bench.compare import __main__ as compare
 from tests.bench.compare import faults, published, report, results, routes, traffic, training
+from tests.bench.compare.arena import Arena
 from tests.bench.compare.processor import share
 from tests.bench.compare.report import Facts, Heading
 from tests.bench.compare.results import Figure, Results
+from tests.bench.flow import BenchFailed
 
 FABRIC = description.generate(name="x", hosts=4, hosts_per_t0=2, planes=2, t1=2)
 PLAN = topology.plan(FABRIC)
@@ -151,6 +153,17 @@ def test_report__has_every_part() -> None:
     assert all(each.figure in text and each.source in text for each in of_bulk)
 
 
+def test_glance__first_case_that_fits_and_all_competitors() -> None:
+    figures = [
+        Figure("bulk", f"4 connections, MTU {mtu}", "mrc0", "goodput", "Mb/s", (value, 1 + value))
+        for mtu, value in ((9000, 380.0), (1500, 300.0))
+    ]
+    figures.append(Figure("bulk", "1 connection, MTU 9000", "MPTCP", "goodput", "Mb/s", (1.0,)))
+    assert list(report.glance(figures, ["mrc0", "MPTCP"]))[2:] == [
+        "| bulk, 4 connections, MTU 9000: goodput, Mb/s | 380 |  |"
+    ]
+
+
 def test_processor__share_of_what_was_not_idle() -> None:
     before = [100, 0, 50, 1000, 10, 0, 0, 0]
     assert share(before, [130, 0, 70, 1045, 15, 0, 0, 0]) == pytest.approx(0.5)
@@ -200,3 +213,44 @@ def test_no_lab_is_built_twice() -> None:
     assert sum(len(group) for group in quick.values()) == len(compare.WORKLOADS)
     told = compare.labs(compare.WORKLOADS, False, [1500])
     assert {mtu for _, mtu in told} == {1500}
+
+
+class Stub(routes.Competitor):
+    """A competitor that only has its turn."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title  # type: ignore[misc]
+
+
+def arena(found: Results, **more: float) -> Arena:
+    three = tuple(map(Stub, "abc"))
+    return Arena("x", compare.PAIR, 9000, three, 4, False, 1, found, **more)
+
+
+def test_turns__all_in_every_round_in_the_order_of_the_seed() -> None:
+    orders: list[list[str]] = [[], []]
+    for order in orders:
+        arena(Results()).take_turns("bulk", "it", lambda c, _, o=order: o.append(c.title))
+    assert orders[0] == orders[1]
+    rounds = ["".join(orders[0][i : i + 3]) for i in range(0, 12, 3)]
+    assert [sorted(each) for each in rounds] == [["a", "b", "c"]] * 4
+    assert len(set(rounds)) > 1
+
+
+def test_turns__one_that_fails_does_not_end_the_rest() -> None:
+    found, done = Results(), []
+
+    def measure(competitor: routes.Competitor, where: tuple[str, str, str]) -> None:
+        if competitor.title == "b":
+            raise BenchFailed("no flow")
+        done.append(where)
+
+    arena(found).take_turns("bulk", "it", measure)
+    assert len(done) == 8
+    assert found.problems == [f"bulk, it, b, round {turn}: no flow" for turn in (1, 2, 3, 4)]
+
+
+def test_turns__are_left_out_when_the_time_is_over() -> None:
+    found = Results()
+    arena(found, budget_s=-1.0).take_turns("bulk", "it", lambda *_: pytest.fail("it was measured"))
+    assert list(found.absent) == ["bulk: it"]

@@ -52,6 +52,11 @@ WORKLOADS = (
         _MTUS,
     ),
     Workload(
+        "faults", "Four connections from h1 to h2; the fault strikes where most of the traffic is"
+        " just then. Capacity lost: what is missing of the goodput before, times the share of the"
+        " fabric that the fault leaves, as time at that rate.", faults.faults, PAIR, PAIR,
+    ),
+    Workload(
         "latency", "A request of 64 bytes from h1 to h2 and an answer as long, one after another"
         " on one connection; alone, and beside four connections of the same competitor that"
         " together send 30 % of what the planes carry.", latency.latency, PAIR, PAIR,
@@ -61,9 +66,11 @@ WORKLOADS = (
         " and of seg6, puts both on one plane.", workloads.collision, PAIR, PAIR,
     ),
     Workload(
-        "faults", "Four connections from h1 to h2; the fault strikes where most of the traffic is"
-        " just then. Capacity lost: what is missing of the goodput before, times the share of the"
-        " fabric that the fault leaves, as time at that rate.", faults.faults, PAIR, PAIR,
+        "training", "Collective operations of torch.distributed (gloo) and of Open MPI over its TCP"
+        " BTL, a rank in every host, float32. A step ends when its slowest rank has it. Sockets of"
+        " both are made cubic, or MPTCP, by a preloaded library. For the death of a plane the one"
+        " that carries most is black-holed in the middle of the run.", training.training,
+        EIGHT, FOUR, rounds=3,
     ),
     Workload(
         "incast", "All other hosts send to h1; the last of them also sends to h2, the victim.",
@@ -75,13 +82,6 @@ WORKLOADS = (
     ),
     Workload(
         "all-to-all", "Every host sends to every other.", workloads.all_to_all, EIGHT, FOUR,
-    ),
-    Workload(
-        "training", "Collective operations of torch.distributed (gloo) and of Open MPI over its TCP"
-        " BTL, a rank in every host, float32. A step ends when its slowest rank has it. Sockets of"
-        " both are made cubic, or MPTCP, by a preloaded library. For the death of a plane the one"
-        " that carries most is black-holed in the middle of the run.", training.training,
-        EIGHT, FOUR, rounds=3,
     ),
 )  # fmt: skip
 NAMES = tuple(workload.name for workload in WORKLOADS)
@@ -110,7 +110,11 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.compare", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="once each, less of it: 5 minutes")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="once each, less of it, within 5 minutes; what has no time is left out and named",
+    )
     parser.add_argument(
         "--only", nargs="+", choices=NAMES, metavar="WORKLOAD", help=", ".join(NAMES)
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,9 @@ from tests.bench.compare.results import Results
 from tests.bench.compare.routes import Competitor
 from tests.bench.experiment import Shape
 from tests.bench.flow import BenchFailed
+
+QUICK_BUDGET_S = 240.0
+"""A quick run ends within five minutes: the longest case takes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class Arena:
     quick: bool
     seed: int
     results: Results
+    budget_s: float = math.inf  # of the whole run; what has not begun then is left out
 
     @property
     def capacity_bps(self) -> float:
@@ -45,6 +50,9 @@ class Arena:
         """
         chance = random.Random(f"{self.seed} {workload} {case}")
         began = time.monotonic()
+        if began - _began > self.budget_s:
+            self.results.absent[f"{workload}: {case}"] = f"{self.budget_s:.0f} s were over before"
+            return
         for turn in range(self.rounds):
             for competitor in chance.sample(self.competitors, len(self.competitors)):
                 where = (workload, case, competitor.title)
@@ -79,7 +87,7 @@ class Arenas:
                 say(f"without {title}: {reason}")
             yield Arena(
                 self.name, shape, mtu, tuple(competitors), self.rounds, self.quick, self.seed,
-                self.results,
+                self.results, QUICK_BUDGET_S if self.quick else math.inf,
             )  # fmt: skip
 
 

@@ -23,10 +23,11 @@ from tests.bench.metrics import MS, S
 
 CONNECTIONS = 4
 SLOW = 0.1  # of its rate
-_WARM_S = 1.0
-_FAULT_S = 2.2
+_WARM_S = 0.8
+_FAULT_S = 1.8
 _REST_S = 0.3  # after the fault is cleared
 _LOOK_S = 0.15  # where most of the traffic is
+_LOOK_AHEAD_S = 0.4
 _FLAP_S = 0.25  # down, and as long up
 
 Where = tuple[str, str, str]
@@ -42,7 +43,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A competitor under traffic in a lab; `spot` is set when the fault strikes."""
+    """A competitor under traffic in a lab; `look` comes first."""
 
     arena: Arena
     competitor: Competitor
@@ -50,10 +51,14 @@ class Stage:
 
     @property
     def spot(self) -> Spot:
-        """Where most of the traffic was when it was first asked for."""
-        if not self.found:
-            self.found.append(busiest(self.arena))
+        """Where most of the traffic was."""
         return self.found[0]
+
+    def look(self) -> Applied:
+        """Find the spot, which takes a while, before the fault strikes."""
+        began_ns = time.monotonic_ns()
+        self.found.append(busiest(self.arena))
+        return Applied(began_ns, time.monotonic_ns())
 
     def fault(self, element: str, action: str) -> Applied:
         """A fault of the lab."""
@@ -155,17 +160,18 @@ def faults(arena: Arena) -> None:
         if not arena.quick or fault.name in _QUICK:
 
             def measure(competitor: Competitor, where: Where, fault: Fault = fault) -> None:
-                _note(arena, fault, where, *_struck(arena, competitor, fault))
+                _note(arena, fault, where, *struck(arena, competitor, fault))
 
             arena.take_turns("faults", fault.name, measure)
 
 
-def _struck(arena: Arena, competitor: Competitor, fault: Fault) -> tuple[Traffic, int, int]:
+def struck(arena: Arena, competitor: Competitor, fault: Fault) -> tuple[Traffic, int, int]:
     """Traffic through a fault; when it began and ended."""
     lasts_s = 1.5 if arena.quick else 3.0
     stage = Stage(arena, competitor)
     times = int(lasts_s / fault.every_s) if fault.every_s else 1
-    steps = [Step(_FAULT_S + i * fault.every_s, lambda: fault.strike(stage)) for i in range(times)]
+    steps = [Step(_FAULT_S - _LOOK_AHEAD_S, stage.look)]
+    steps += [Step(_FAULT_S + i * fault.every_s, lambda: fault.strike(stage)) for i in range(times)]
     steps.append(Step(_FAULT_S + lasts_s, lambda: fault.heal(stage)))
     try:
         seen = traffic.run(
@@ -174,11 +180,12 @@ def _struck(arena: Arena, competitor: Competitor, fault: Fault) -> tuple[Traffic
         )  # fmt: skip
     finally:
         stage.clear()
-        fault.heal(stage)
-        if fault.every_s:
-            stage.repair()
+        if stage.found:
+            fault.heal(stage)
+            if fault.every_s:
+                stage.repair()
     path_states.wait_restored(arena.name)
-    return seen, seen.applied[0].began_ns, seen.applied[-1].began_ns
+    return seen, seen.applied[1].began_ns, seen.applied[-1].began_ns
 
 
 def _note(

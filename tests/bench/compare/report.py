@@ -36,6 +36,21 @@ highest behind them. † marks figures during which the CPUs were busy for nine 
 more: the machine decides them, not the network. A percentile needs at least one sample beyond it;
 "without" counts rounds that had no such figure."""
 
+# What a hurried reader wants: workload, beginning of the case, figure. The first case that fits.
+_GLANCE = (
+    ("bulk", "4 connections", "goodput"),
+    ("faults", "a plane dies silently", "longest gap of a connection"),
+    ("faults", "a plane dies silently", "capacity lost"),
+    ("faults", "1 % loss", "while it lasts"),
+    ("latency", "beside", "p99"),
+    ("collision", "", "slowest flow"),
+    ("training", "gloo all-reduce, 1 MiB", "p50"),
+    ("training", "gloo all-reduce, 1 MiB, a plane dies", "worst"),
+    ("incast", "", "victim beside it"),
+    ("permutation", "", "slowest flow"),
+    ("all-to-all", "", "all flows"),
+)
+
 
 def markdown(facts: Facts, headings: Sequence[Heading], figures: Sequence[Figure]) -> str:
     """The whole report."""
@@ -52,6 +67,8 @@ def _document(
     yield from _grid(("", "how it is set up"), facts.competitors)
     for title, reason in facts.absent.items():
         yield f"\n{title} took no part: {reason}"
+    yield "\n## At a glance\n"
+    yield from glance(figures, [title for title, _ in facts.competitors])
     for heading in headings:
         mine = [figure for figure in figures if figure.workload == heading.workload]
         if mine:
@@ -63,6 +80,27 @@ def _document(
     if facts.problems:
         yield "\n## What could not be measured\n"
         yield from (f"* {problem}" for problem in facts.problems)
+
+
+def glance(figures: Sequence[Figure], order: Sequence[str]) -> Iterator[str]:
+    """A row for each figure that says most, a column for each competitor: medians."""
+    rows = []
+    for workload, beginning, what in _GLANCE:
+        cases = [
+            each.case
+            for each in figures
+            if (each.workload, each.what) == (workload, what) and each.case.startswith(beginning)
+        ]
+        mine = {
+            each.route: each
+            for each in figures
+            if cases and (each.workload, each.case, each.what) == (workload, cases[0], what)
+        }
+        if mine:
+            (unit, *_) = (each.unit for each in mine.values())
+            cells = (mine[title].short if title in mine else "" for title in order)
+            rows.append((f"{workload}, {cases[0]}: {what}, {unit}", *cells))
+    yield from _grid(("", *order), rows)
 
 
 def _cases(figures: Sequence[Figure], order: Sequence[str]) -> Iterator[str]:

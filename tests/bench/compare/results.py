@@ -37,6 +37,13 @@ class Figure:
         """The CPUs were busy throughout most rounds: they decide it."""
         return self.busy >= BOUND
 
+    @property
+    def short(self) -> str:
+        """The median alone."""
+        if self.median is None:
+            return "-"
+        return number(self.median) + ("†" if self.cpu_bound else "")
+
     def __str__(self) -> str:
         if not self.values:
             return "-"

@@ -169,9 +169,8 @@ def _stepped(steps: Sequence[Step], began_ns: int, resent: Resent) -> Iterator[A
     for step in steps:
         flow.wait_until(began_ns + int(step.at_s * S))
         with flow.stepping_back():
-            applied = step.act()
-        resent.look(applied.began_ns)
-        yield applied
+            resent.look(time.monotonic_ns())
+            yield step.act()
 
 
 def _sinks(

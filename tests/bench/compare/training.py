@@ -42,7 +42,7 @@ _LOOK_S = 0.02
 _SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 26)
 _QUICK_SIZES = (1 << 18,)
 _FAULT_BYTES = 1 << 20
-_FAULT_AT_S = 1.5
+_FAULT_AT_S = 1.2
 
 Where = tuple[str, str, str]
 Job = tuple[str, int, float]
@@ -109,7 +109,7 @@ def _interpreter(module: str) -> str:
 
 def _gloo(arena: Arena, competitor: Competitor, title: str) -> None:
     """Every size of every operation; then one of them while a plane dies and returns."""
-    seconds = 0.8 if arena.quick else 4.0
+    seconds = 0.6 if arena.quick else 4.0
     sizes = _QUICK_SIZES if arena.quick else _SIZES
     jobs: list[Job] = [
         (operation, size, seconds) for operation in ("all-reduce", "all-to-all") for size in sizes
@@ -249,7 +249,7 @@ def _ended(process: subprocess.Popen[Any]) -> Iterator[None]:
 
 def _mpi(arena: Arena, competitor: Competitor, title: str) -> None:
     """All-reduce of Open MPI over TCP."""
-    seconds = 0.8 if arena.quick else 4.0
+    seconds = 0.6 if arena.quick else 4.0
     sizes = _QUICK_SIZES if arena.quick else _SIZES
     processor = Processor()
     rounds = _mpirun(arena.name, competitor, seconds, sizes)
