@@ -14,7 +14,7 @@
 #define STRIKES 4                /* judgements in a row before a whole share shrinks ... */
 #define MORE_STRIKES 2           /* ... and before one that is not whole shrinks more */
 #define JUDGE_RTTS 3             /* what a judgement changes shows in the next one */
-#define JUDGE_LATEST_NS 100000000u
+#define JUDGE_LATEST_NS 100000000ull
 #define JUDGE_PACKETS 12         /* fewer say nothing about a plane */
 #define JUDGE_MAX_NS 200000000ull /* nor does a round trip older than this */
 #define QUIET_NS 50000000ull     /* a plane that is not judged for so long gains a step */

@@ -84,10 +84,11 @@ def test_path_that_kept_silent_since_stays_away(rig: Rig, far: Far, lost: int) -
 
 def test_two_of_three_sendings_that_arrive_clear_no_path(rig: Rig, far: Far, lost: int) -> None:
     """Which two, nobody knows."""
-    rig.arrive(far.sack(FIRST - 1, 0b1110))
+    spray(rig)
+    rig.arrive(far.sack(FIRST - 1, 0b11110))
     assert sent_again(rig) == [FIRST]
     spray(rig)
-    rig.arrive(far.sack(FIRST + 3, trigger=FIRST, duplicate=True))
+    rig.arrive(far.sack(FIRST + 4, trigger=FIRST, duplicate=True))
     assert state(rig, lost) is State.ASSUMED_BAD
 
 

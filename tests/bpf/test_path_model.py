@@ -59,7 +59,7 @@ class Paths(RuleBasedStateMachine):
         self.model = PathSet([T1S] * PLANES, [active] * PLANES, floor or active * PLANES // 4)
         self.evs = {path.ev: (path.plane, path.slot) for path in rig.table.paths(0)}
         self.ev_of = {path: ev for ev, path in self.evs.items()}
-        self.ours = self.theirs = self.ports = 0xFF
+        self.ours = self.theirs = self.ports = self.heard = 0xFF
         self.shares = [FULL] * PLANES
         self.sent: dict[int, Packet] = {}
         self.next = FIRST
@@ -73,7 +73,7 @@ class Paths(RuleBasedStateMachine):
 
     @property
     def up(self) -> set[int]:
-        mask = self.ours & self.theirs & self.ports
+        mask = self.ours & self.theirs & self.ports & self.heard
         return {p for p in range(PLANES) if mask >> p & 1}
 
     def taken(self, frame: bytes) -> tuple[int, int]:
@@ -89,6 +89,7 @@ class Paths(RuleBasedStateMachine):
     @rule(count=st.integers(1, 8))
     def spray(self, count: int) -> None:
         for _ in range(min(count, OUTSTANDING - (self.next - min(self.sent, default=self.next)))):
+            self.rig.counted()
             ran = self.rig.spray(OUT)
             self.step += 1
             if ran.verdict == TC_SHOT:
@@ -152,7 +153,7 @@ class Paths(RuleBasedStateMachine):
             self.model.event(*about, Event.MARK)
         elif verdict:
             self.model.lost(*about, self.now, alive=False)
-        self.ports = ~down & 0xFF
+        self.heard = ~down & 0xFF
         lost = [psn for psn in left if psn < self.high and self.sent[psn].sent < self.latest]
 
         # ---- as the programs have it
@@ -275,7 +276,7 @@ class Paths(RuleBasedStateMachine):
             self.theirs = mask
             self.rig.spread("h2", 0, 1, planes=mask)
         else:
-            self.ports = mask
+            self.ports = self.heard = mask
             self.rig.table.set_ports("h2", mask)
 
     @rule(shares=st.lists(st.integers(4, FULL), min_size=PLANES, max_size=PLANES))
