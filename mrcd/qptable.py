@@ -247,7 +247,7 @@ class QpTable:
     def drop_prefixes(self) -> list[str]:
         """Remove the prefixes that no configured peer is allowed any more; returns them."""
         wanted = {_prefix(prefix) for peer in self._peers.values() for prefix in peer.allowed}
-        dropped = [key for key in self._prefixes if key not in wanted]
+        dropped = sorted(key for key in self._prefixes if key not in wanted)
         for key in dropped:
             self._delete_prefix(key)
             del self._prefixes[key]
