@@ -179,16 +179,13 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	rx = rxs.lookup(&qp);
 	if (!h || !q || !rx)
 		return TC_ACT_SHOT;
-	if (q->state == MRC_QP_DOWN) {
+	if (q->state == MRC_QP_DOWN)
 		return deliver_drop(key, qp, MRC_C_DROP_STATE);
-	}
 	len = skb->len - MRC_ETH_LEN - MRC_ICRC_LEN;
-	if (len < 20 || len > CFG_MTU) { /* shorter than the ICRC word wraps round */
+	if (len < 20 || len > CFG_MTU) /* shorter than the ICRC word wraps round */
 		return deliver_drop(key, qp, MRC_C_DROP_LENGTH);
-	}
-	if (bpf_skb_change_tail(skb, MRC_ETH_LEN + len, 0)) {
+	if (bpf_skb_change_tail(skb, MRC_ETH_LEN + len, 0))
 		return deliver_drop(key, qp, MRC_C_DROP_SKB);
-	}
 	/* GRO sorts by hash; the packets of the reorder ring come with another one. */
 	bpf_set_hash_invalid(skb);
 
@@ -202,9 +199,8 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	}
 	bpf_spin_unlock(&rx->lock);
 
-	if (verdict == VERDICT_OUTSIDE) {
+	if (verdict == VERDICT_OUTSIDE)
 		return deliver_drop(key, qp, MRC_C_DROP_PSN);
-	}
 	if (verdict == VERDICT_DELIVER) {
 		if (put_link(skb, h, skb->protocol) ||
 		    bpf_clone_redirect(skb, h->link_ifindex, 0)) {

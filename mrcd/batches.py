@@ -23,20 +23,9 @@ def lookup(map_fd: int, first: int, count: int, value_size: int) -> list[bytes]:
     out = ctypes.create_string_buffer(4)
     key_buf = ctypes.create_string_buffer(4 * count)
     value_buf = ctypes.create_string_buffer(value_size * count)
-    attr = ctypes.create_string_buffer(
-        struct.pack(
-            "=QQQQIIQQ",
-            bpfsys.address_of(start) if first else 0,
-            bpfsys.address_of(out),
-            bpfsys.address_of(key_buf),
-            bpfsys.address_of(value_buf),
-            count,
-            map_fd,
-            0,
-            0,
-        ).ljust(bpfsys.ATTR_SIZE, b"\0"),
-        bpfsys.ATTR_SIZE,
-    )
+    packed = _attr(map_fd, count, key_buf, value_buf, start if first else None, out)
+    # The kernel writes into it how many it found.
+    attr = ctypes.create_string_buffer(packed.ljust(bpfsys.ATTR_SIZE, b"\0"), bpfsys.ATTR_SIZE)
     try:
         bpfsys.call(bpfsys.MAP_LOOKUP_BATCH, attr, "map batch look-up")
     except bpfsys.BpfError as error:
@@ -75,15 +64,21 @@ def _update(map_fd: int, items: list[tuple[bytes, bytes]]) -> None:
     values = b"".join(value for _key, value in items)
     key_buf = ctypes.create_string_buffer(keys, len(keys))
     value_buf = ctypes.create_string_buffer(values, len(values))
-    attr = struct.pack(
-        "=QQQQIIQQ",
-        0,
-        0,
-        bpfsys.address_of(key_buf),
-        bpfsys.address_of(value_buf),
-        len(items),
-        map_fd,
-        0,
-        0,
-    )
+    attr = _attr(map_fd, len(items), key_buf, value_buf)
     bpfsys.call(bpfsys.MAP_UPDATE_BATCH, attr, "map batch update")
+
+
+_Buffer = ctypes.Array[ctypes.c_char]
+
+
+def _attr(
+    map_fd: int,
+    count: int,
+    keys: _Buffer,
+    values: _Buffer,
+    start: _Buffer | None = None,
+    end: _Buffer | None = None,
+) -> bytes:
+    """The member "batch" of union bpf_attr. start, end: where to begin, and where it ended."""
+    at = [0 if buf is None else bpfsys.address_of(buf) for buf in (start, end, keys, values)]
+    return struct.pack("=QQQQIIQQ", *at, count, map_fd, 0, 0)

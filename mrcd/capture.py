@@ -16,9 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
 
 from mrcd import bpfsys, loader, pins
 from mrcd.abi import CAPTURE
@@ -27,6 +26,7 @@ from mrcd.datapath import Datapath, DatapathError
 from mrcd.log import get_logger
 from mrcd.model import Direction
 from mrcd.ringbuf import RingBuffer
+from mrcd.tasks import Tasks
 
 log = get_logger()
 
@@ -37,7 +37,6 @@ HEADERS_BYTES = 192
 ANY = CAPTURE.MRC_CAPTURE_NONE
 _STATE = CAPTURE.structs["mrc_capturing"]
 _FIRST = struct.pack("=I", 0)
-_T = TypeVar("_T")
 
 
 class CannotCapture(Exception):
@@ -103,7 +102,7 @@ class Capture:
         self._busy = False
         self._over = asyncio.Event()  # with this data path
         self._forgetting: asyncio.TimerHandle | None = None
-        self._work: set[asyncio.Task[Any]] = set()
+        self._work = Tasks(_failed)
 
     async def watch(self, wanted: Wanted) -> AsyncGenerator[Rings, None]:
         """Capture until closed; yields once, when it has begun. CannotCapture when it cannot."""
@@ -114,12 +113,12 @@ class Capture:
         self._busy = True
         try:
             # Shielded: what has begun to change is changed to the end, and then back.
-            yield await asyncio.shield(self._task(self._begin(wanted)))
+            yield await asyncio.shield(self._work.spawn(self._begin(wanted)))
             await self._over.wait()
             raise CannotCapture("the data path is being taken down or made anew")
         finally:
             self._busy = False
-            self._task(self._end())
+            self._work.spawn(self._end())
 
     async def close(self) -> None:
         """End what runs; ordinary programs are in their places when this returns."""
@@ -133,17 +132,6 @@ class Capture:
         if self._recording is not None and not self._in_place:
             self._recording.close()
             self._recording = None
-
-    def _task(self, work: Coroutine[None, None, _T]) -> asyncio.Task[_T]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._work.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._work.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("capture.failed", error=str(error))
 
     # ---- there and back
 
@@ -206,3 +194,7 @@ class Capture:
         ring.close()
         bpfsys.update(state, _FIRST, wanted.packed(self._index_of))
         return Rings(records, state, size)
+
+
+def _failed(error: BaseException) -> None:
+    log.error("capture.failed", error=str(error))

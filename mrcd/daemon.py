@@ -30,7 +30,7 @@ from mrcd.notify import Notifier
 from mrcd.reconfigure import diff as differences
 from mrcd.reconfigure import needs_restart
 from mrcd.report import Report
-from mrcd.tasks import Tasks
+from mrcd.tasks import Tasks, fatal
 
 if TYPE_CHECKING:
     from mrcd.exporter import Exporter
@@ -69,7 +69,7 @@ class Daemon:
         self._restarted: asyncio.Future[None] | None = None
         self._former: Config | None = None  # returns unless the running one is confirmed
         self._return: asyncio.TimerHandle | None = None
-        self._tasks = Tasks(self._failed)
+        self._tasks = Tasks(fatal(self._failed))
         self._engine: Engine
         self._report: Report | None = None
         self._exporter: Exporter | None = None

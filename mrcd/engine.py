@@ -35,7 +35,7 @@ from mrcd.planes import Planes, find_planes
 from mrcd.qptable import QpTable
 from mrcd.sizes import Sizes
 from mrcd.survey import Survey
-from mrcd.tasks import Tasks
+from mrcd.tasks import Tasks, fatal
 
 log = get_logger()
 
@@ -70,7 +70,7 @@ class Engine:
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._stack = contextlib.AsyncExitStack()
-        self._tasks = Tasks(on_failure)
+        self._tasks = Tasks(fatal(on_failure))
         self._routes: dict[str, int] = {}
         self._unrouted: dict[str, Peer] = {}
         self._mac = bytes(6)

@@ -24,7 +24,6 @@ from mrcd.pathstate import State
 
 _PEER = ABI.structs["mrc_peer"]
 _BALANCE = ABI.structs["mrc_balance"]
-_PEER_PLANE = ABI.structs["mrc_peer_plane"]
 _QP = ABI.structs["mrc_qp"]
 _TX = ABI.structs["mrc_tx"]
 _RX = ABI.structs["mrc_rx"]
@@ -451,9 +450,7 @@ class QpTable:
 
     def ports(self, peer: str) -> int:
         """The mask of planes that a peer takes packets on, as its updates and its SACKs say."""
-        raw = self._dp.read_raw("balances", self.indices[peer], _BALANCE.size)
-        told, heard = _PORTS(raw)
-        return told & heard & ALL_PLANES
+        return _ports_of(self._dp.read_raw("balances", self.indices[peer], _BALANCE.size))
 
     def qps_of(self, peer: str) -> range:
         """Indices of the peer's QPs."""
@@ -528,8 +525,13 @@ def balance_of(raw: bytes, planes: int) -> Balance:
     return Balance(
         tuple(share / ABI.MRC_SHARE_FULL for share in shares[:planes]),
         _BALANCE.unpack_array(raw, "srtt_ns")[:planes],
-        one["ports"] & one["heard_ports"] & ALL_PLANES,
+        _ports_of(raw),
     )
+
+
+def _ports_of(balance: bytes) -> int:
+    told, heard = _PORTS(balance)
+    return told & heard & ALL_PLANES
 
 
 def _path_entry(ev: int, before: bytes) -> bytes:

@@ -5,38 +5,49 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from mrcd.log import get_logger
 
 log = get_logger()
+_T = TypeVar("_T")
 
 
 class Tasks:
-    """A set of running tasks. `on_failure` hears of an error that ended one; it is logged, too."""
+    """A set of running tasks. `on_failure` hears of an error that ended one."""
 
-    def __init__(self, on_failure: Callable[[Exception], None]) -> None:
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._on_failure = on_failure
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
 
     def __len__(self) -> int:
         """How many run."""
         return len(self._running)
 
-    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[None, None, _T]) -> asyncio.Task[_T]:
         """Begin some work."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._finished)
         return task
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
+    def _finished(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("daemon.failed", error=str(error), exc_info=error)
-            self._on_failure(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            self._on_failure(error)
 
     async def cancel(self) -> None:
         """End all of it, and wait for that."""
         for task in list(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+
+
+def fatal(tell: Callable[[Exception], None]) -> Callable[[BaseException], None]:
+    """For work without which the daemon cannot go on: log what ended it, and tell of it."""
+
+    def failed(error: BaseException) -> None:
+        log.error("daemon.failed", error=str(error), exc_info=error)
+        tell(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+    return failed

@@ -19,7 +19,7 @@ from vm import machines, measure
 from vm.machines import Machine
 from vm.measure import Figures
 from vm.qemu import MachineFailed, Vm
-from vm.steps import LONG_S, WARNING, boot, give_time, patience
+from vm.steps import LONG_S, WARNING, boot, give_time, open_payload, patience
 from vm.verdict import Check
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -77,7 +77,7 @@ def prepare(check: Check) -> Figures:
     """The package is there."""
 
     def one(vm: Vm) -> None:
-        vm.run("mkdir -p /mnt/payload && mount -o ro /dev/vdb /mnt/payload")
+        open_payload(vm)
         vm.run("cp /mnt/payload/mrcd_*.deb /root")
         give_time(vm)
 

@@ -37,12 +37,17 @@ def provision(check: Check) -> Figures:
     """Install the package, name the NICs, build the switches."""
 
     def one(vm: Vm) -> None:
-        vm.run("mkdir -p /mnt/payload && mount -o ro /dev/vdb /mnt/payload")
+        open_payload(vm)
         vm.run(f"python3 /mnt/payload/provision.py {vm.name} /mnt/payload", LONG_S * patience())
 
     check.together(one, [*check.vms.values()])
     version = check.hosts[0].run("dpkg-query -W -f '${Version}' mrcd").out.strip()
     return {"package": version}
+
+
+def open_payload(vm: Vm) -> None:
+    """Mount the disk with the package and what else a machine is given."""
+    vm.run("mkdir -p /mnt/payload && mount -o ro /dev/vdb /mnt/payload")
 
 
 def fabric(check: Check) -> Figures:

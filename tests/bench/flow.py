@@ -302,18 +302,20 @@ class Talker:
         return text.decode(errors="replace").strip() or "no message"
 
 
-@contextlib.contextmanager
-def talking(namespace: str, *arguments: str) -> Iterator[Talker]:
+def talking(namespace: str, *arguments: str) -> contextlib.AbstractContextManager[Talker]:
     """Run stream.py in a namespace; it is gone afterwards."""
+    return talker(namespace, "stream", [sys.executable, stream.__file__], *arguments)
+
+
+@contextlib.contextmanager
+def talker(namespace: str, name: str, program: Sequence[str], *arguments: str) -> Iterator[Talker]:
+    """Run a program that talks as stream.py does; it is gone afterwards."""
     process = processes.spawn(
-        namespace,
-        [sys.executable, stream.__file__, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        namespace, [*program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     with process:
         try:
-            yield Talker(process, f"stream {arguments[0]} in {namespace}")
+            yield Talker(process, f"{name} {arguments[0]} in {namespace}")
         finally:
             process.kill()
 

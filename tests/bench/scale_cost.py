@@ -30,10 +30,10 @@ from mrcd import adoption, bpfsys, loader, netns
 from mrcd import config as daemon_config
 from mrcd.abi import ABI
 from mrcd.datapath import Datapath
-from mrcd.fabric import description, underlay, usid
+from mrcd.fabric import description, usid
 from mrcd.fabric.description import Host
 from mrcd.handshake import LocalQp, RemoteQp
-from mrcd.qptable import QpTable, words
+from mrcd.qptable import QpTable
 from tests.bench.result import Line, at_most
 from tests.bench.scale_host import PLANES, configuration, fabric_of
 from tests.bpf.packets import Far, ip4
@@ -42,9 +42,8 @@ from tests.bpf.rig import (
     TC_REDIRECT,
     TC_SHOT,
     XDP_PASS,
-    gateway_mac_of,
-    mac_of,
     pinned_to_one_cpu,
+    write_planes,
 )
 
 SMALL = 2
@@ -103,18 +102,7 @@ class Side:
 
     def _write_host(self, ifindex: dict[str, int]) -> None:
         fabric, us = self.fabric, self.config.host
-        for plane in range(PLANES):
-            sid = usid.da_bytes(fabric.block, [usid.usid(plane, usid.ROLE_HOST, us.port)])
-            self.dp.write(
-                "planes",
-                plane,
-                ABI.structs["mrc_plane"],
-                ifindex=ifindex["plane0"],
-                mac=tuple(mac_of(plane)),
-                gateway_mac=tuple(gateway_mac_of(plane)),
-                addr=words(underlay.packed(fabric, us, plane)),
-                sid=words(sid),
-            )
+        write_planes(self.dp, fabric, us, [ifindex["plane0"]] * PLANES)
         never = {name: _NEVER_NS for name in _HOST.fields if name.endswith("_ns")}
         self.dp.write(
             "host",

@@ -26,6 +26,7 @@ from mrcd.clock import CARRIER
 from mrcd.config import Config
 from mrcd.datapath import Datapath
 from mrcd.fabric import description, underlay, usid
+from mrcd.fabric.description import Fabric, Host
 from mrcd.fabric.routing import SRV6, Routing
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.loops import loops_of
@@ -61,6 +62,22 @@ def mac_of(plane: int) -> bytes:
 def gateway_mac_of(plane: int) -> bytes:
     """The T0's address on a plane."""
     return bytes.fromhex("0200000002") + bytes([plane])
+
+
+def write_planes(dp: Datapath, fabric: Fabric, us: Host, ifindices: Sequence[int]) -> None:
+    """Program the planes of a host, each over the interface of that index."""
+    for plane, ifindex in enumerate(ifindices):
+        sid = usid.da_bytes(fabric.block, [usid.usid(plane, usid.ROLE_HOST, us.port)])
+        dp.write(
+            "planes",
+            plane,
+            ABI.structs["mrc_plane"],
+            ifindex=ifindex,
+            mac=tuple(mac_of(plane)),
+            gateway_mac=tuple(gateway_mac_of(plane)),
+            addr=words(underlay.packed(fabric, us, plane)),
+            sid=words(sid),
+        )
 
 
 class Tap:
@@ -223,18 +240,7 @@ class Rig:
         self.config = self._configuration(host, **transport)
         self.table = QpTable(self.dp, self.config)
         fabric, us = self.fabric, self.config.host
-        for plane in range(PLANES):
-            sid = usid.da_bytes(fabric.block, [usid.usid(plane, usid.ROLE_HOST, us.port)])
-            self.dp.write(
-                "planes",
-                plane,
-                ABI.structs["mrc_plane"],
-                ifindex=self.ifindex[f"plane{plane}"],
-                mac=tuple(mac_of(plane)),
-                gateway_mac=tuple(gateway_mac_of(plane)),
-                addr=words(underlay.packed(fabric, us, plane)),
-                sid=words(sid),
-            )
+        write_planes(self.dp, fabric, us, [self.ifindex[f"plane{p}"] for p in range(PLANES)])
         for peer in self.config.peers:
             self.table.add_peer(peer)
             self.spread(peer.name, 0, 1)

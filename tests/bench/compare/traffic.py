@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
 import tempfile
 import threading
 import time
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from mrcd.fabric import processes
 from mrcd.fabric.injection import Applied
 from tests.bench import counters, flow
 from tests.bench.compare import programs
@@ -285,17 +283,6 @@ def loaded(
         raise BenchFailed("the load beside the requests failed")
 
 
-@contextlib.contextmanager
-def _talking(namespace: str, *arguments: str) -> Iterator[Talker]:
+def _talking(namespace: str, *arguments: str) -> contextlib.AbstractContextManager[Talker]:
     """Run the traffic program in a namespace; it is gone afterwards."""
-    process = processes.spawn(
-        namespace,
-        [str(programs.traffic()), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    with process:
-        try:
-            yield Talker(process, f"traffic {arguments[0]} in {namespace}")
-        finally:
-            process.kill()
+    return flow.talker(namespace, "traffic", [str(programs.traffic())], *arguments)
