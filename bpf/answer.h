@@ -189,7 +189,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	struct mrc_seth *seth = data + MRC_BODY_OFF;
 	struct mrc_cc_state *cc = data + MRC_BODY_OFF + MRC_SETH_LEN;
 	u32 qp = mark->qp, una, next, cack, base, i, step, word = 0, psn, trigger, high, delayed;
-	u32 needless, heard, verdict, down;
+	u32 needless, heard, verdict, down, cleared;
 	u64 bitmap, fresh = 0, mask, latest = 0;
 	struct mrc_tx_entry *entry;
 	struct mrc_path *path;
@@ -232,7 +232,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	sc->verdict = 0;
 	sc->id = MRC_NO_PATH;
 	sc->found_slow = 0;
-	sc->cleared = MRC_NO_PATH;
+	cleared = MRC_NO_PATH;
 
 	/* what caused it: a needless copy, a mark, a round trip */
 	entry = tx_entry_get(qp, trigger);
@@ -241,7 +241,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 		if (needless) {
 			sc->rule = entry->rule;
 			if (entry->sends == 2)
-				sc->cleared = entry->was;
+				cleared = entry->was;
 		}
 		if (path && verdict && path->ev == bpf_ntohl(seth->entropy)) {
 			sc->id = entry->path;
@@ -304,8 +304,8 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	sc->heard = heard;
 	sc->down = down;
 	sc->base = base;
-	if (sc->cleared != MRC_NO_PATH)
-		clear_path(qp, sc->cleared, tx, b, now);
+	if (cleared != MRC_NO_PATH)
+		clear_path(qp, cleared, tx, b, now);
 	tails.call(skb, TAIL_LEARN);
 }
 

@@ -81,7 +81,6 @@ struct mrc_scratch {
 	u32 sent;
 	u32 id;
 	u32 verdict;
-	u32 cleared;
 	s32 slow;
 	u32 found_slow;
 	u32 probe;
