@@ -128,15 +128,18 @@ def test_watch__tells_of_denied_paths(healthy: Lab) -> None:
 
 
 def test_watch__tells_of_lost_paths_and_of_their_return(healthy: Lab) -> None:
+    def dead(event: PathEvent) -> bool:
+        # Others may be doubted too for a moment where the host has no time to answer.
+        return (event.plane, event.t1) == (3, 1)
+
     with Client(str(socket_of(healthy.name, "h1"))) as client:
         events = client.watch_paths()
         assert next(events) is None
         healthy.fault("p3t1-1", "blackhole")
         transfer(healthy, "h1", "h2", H2)
-        event = next_of(events, lambda event: event.to_state == "ASSUMED_BAD")
-        assert (event.plane, event.t1, event.cause) == (3, 1, "loss")
+        event = next_of(events, lambda event: dead(event) and event.to_state == "ASSUMED_BAD")
+        assert event.cause == "loss"
         assert event.sent_ns is None or event.sent_ns < event.time_ns
         healthy.fault("p3t1-1", "clear")
-        event = next_of(events, lambda event: event.from_state == "ASSUMED_BAD")
-        assert (event.plane, event.t1) == (3, 1)
+        next_of(events, lambda event: dead(event) and event.from_state == "ASSUMED_BAD")
     eventually(lambda: not bad_planes(healthy.name, "h1"), "all paths are back")
