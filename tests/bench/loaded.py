@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A data path of any shape on a bench: packets through its programs, one at a time, timed.
+
+PROG_TEST_RUN times a program itself. Three things would be measured with it and are taken off: the
+reading of the clock, the call, and what it takes to make a packet as long as wanted (the kernel
+takes no long ones for tc), with room for headers in front. So a small program of our own does that
+and ends in the program in question, or in one that does nothing; the difference is the program's.
+
+One packet a call: nearly every program changes its packet, and none of them would take it twice.
+What can be repeated, the clock's programs, is.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mrcd import adoption, bpfsys, loader, tuning
+from mrcd import config as daemon_config
+from mrcd.abi import ABI
+from mrcd.datapath import Datapath
+from mrcd.fabric import description
+from mrcd.handshake import LocalQp, RemoteQp
+from mrcd.qptable import QpTable
+from tests.bpf.packets import Far, ip4
+from tests.bpf.rig import LINK_MAC, write_planes
+
+_NEVER_NS = 4_000_000_000
+_OUR_QPN, _REMOTE_QPN = 0x770000, 0x880000
+_TX, _RX = ABI.structs["mrc_tx"], ABI.structs["mrc_rx"]
+_PATH, _CLOCK = ABI.structs["mrc_path"], ABI.structs["mrc_clock"]
+_HOST = ABI.structs["mrc_host"]
+_SLOWEST = 20
+"""The slowest of so many runs was interrupted."""
+_TC_SHOT = 2
+_HARNESS = r"""
+#include <uapi/linux/bpf.h>
+#include <uapi/linux/pkt_cls.h>
+BPF_ARRAY(length, u32, 1);
+BPF_PROG_ARRAY(follows, 2);
+
+/* As TCP's packets are when they reach mrc0's other end: with room for headers. */
+static inline void grow(struct __sk_buff *skb)
+{
+	u32 zero = 0, *len = length.lookup(&zero);
+
+	bpf_skb_adjust_room(skb, 256, BPF_ADJ_ROOM_MAC, 0);
+	bpf_skb_adjust_room(skb, -256, BPF_ADJ_ROOM_MAC, 0);
+	if (len && *len > skb->len)
+		bpf_skb_change_tail(skb, *len, 0);
+}
+
+int grown(struct __sk_buff *skb)
+{
+	grow(skb);
+	follows.call(skb, 0);
+	return TC_ACT_OK;
+}
+
+int grown_only(struct __sk_buff *skb)
+{
+	grow(skb);
+	follows.call(skb, 1);
+	return TC_ACT_OK;
+}
+
+int nothing(struct __sk_buff *skb)
+{
+	return TC_ACT_SHOT;
+}
+
+int nothing_xdp(struct xdp_md *ctx)
+{
+	return XDP_PASS;
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """What a data path is made for: `evs` in use in a QP's set, all planes together."""
+
+    mtu: int = 9000
+    planes: int = 4
+    t1: int = 32
+    evs: int = 128
+    qps: int = 4
+    mpr: int = 2048
+
+    def __str__(self) -> str:
+        return f"MTU {self.mtu}, {self.planes} planes, {self.evs} EVs, {self.qps} QPs"
+
+
+class Harness:
+    """The program that makes packets long, and those that do nothing."""
+
+    def __init__(self) -> None:
+        from bcc import BPF  # type: ignore[import-untyped]
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # bcc wants names as bytes
+            module = BPF(text=_HARNESS)
+        self._module = module  # which closes its maps when it goes
+        self._fds = {
+            name: bpfsys.load_program(kind, bytes(module.dump_func(name.encode())), name=name)[0]
+            for name, kind in (
+                ("grown", bpfsys.PROG_TYPE_SCHED_CLS),
+                ("grown_only", bpfsys.PROG_TYPE_SCHED_CLS),
+                ("nothing", bpfsys.PROG_TYPE_SCHED_CLS),
+                ("nothing_xdp", bpfsys.PROG_TYPE_XDP),
+            )
+        }
+        self._length, self._follows = (
+            int(module[name].map_fd) for name in ("length", "follows")
+        )
+        self._end_in(1, self._fds["nothing"])
+        self._target = -1
+
+    def _end_in(self, place: int, program: int) -> None:
+        bpfsys.update(self._follows, struct.pack("=I", place), struct.pack("=I", program))
+
+    def close(self) -> None:
+        """Give the programs back; the maps go with the object."""
+        for fd in self._fds.values():
+            os.close(fd)
+
+    def aim(self, program: int, length: int) -> None:
+        """From now on packets grow to `length` and go to this program."""
+        bpfsys.update(self._length, bytes(4), struct.pack("=I", length))
+        if program != self._target:
+            self._end_in(0, program)
+            self._target = program
+
+    def tc(self, frame: bytes, *, out: int = 0) -> bpfsys.TestRun:
+        """A run of the program in question."""
+        return bpfsys.TestRun(self._fds["grown"], frame, out_size=out)
+
+    def tc_floor(self, frame: bytes) -> bpfsys.TestRun:
+        """The same without the program."""
+        return bpfsys.TestRun(self._fds["grown_only"], frame)
+
+    def xdp_floor(self, frame: bytes, context: bytes) -> bpfsys.TestRun:
+        """An XDP program that does nothing."""
+        return bpfsys.TestRun(
+            self._fds["nothing_xdp"], frame, context=context, context_out_size=len(context)
+        )
+
+
+def make_interfaces() -> dict[str, int]:
+    """mrc0, planes and their other ends, in this namespace; the index of each."""
+    pairs = [("mrc0", "mrc0p"), *((f"plane{k}", f"wire{k}") for k in range(ABI.MRC_MAX_PLANES))]
+    lines = []
+    for one, other in pairs:
+        lines.append(f"link add {one} mtu 9000 type veth peer name {other} mtu 9000")
+        lines += [f"link set {end} arp off up" for end in (one, other)]
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
+    return {end: socket.if_nametoindex(end) for pair in pairs for end in pair}
+
+
+class Loaded:
+    """The data path of h1 in a fabric of two hosts, with every QP to h2 ready."""
+
+    def __init__(self, make: Make, folder: Path, ifindex: dict[str, int]) -> None:
+        folder.mkdir()
+        self.make = make
+        fabric = description.generate(
+            name="fast", planes=make.planes, t1=make.t1, mtu=make.mtu
+        )
+        (folder / "fabric.toml").write_text(description.dumps(fabric))
+        path = folder / "mrcd.toml"
+        path.write_text(
+            '[host]\nname = "h1"\nfabric = "fabric.toml"\n[transport]\n'
+            f"qps_per_peer = {make.qps}\nmpr = {make.mpr}\nevs = {make.evs}\n"
+        )
+        self.config = daemon_config.load(path)
+        self.mtu = self.config.mtu
+        self.dp = Datapath(folder, adoption.sizes_of(self.config))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.dp.maps, self.dp.programs, self.report = loader.load(self.dp.sizes)
+        loader.fill_rings(self.dp.maps, self.dp.sizes.ring_slots)
+        self.ifindex = ifindex
+        self.table = QpTable(self.dp, self.config)
+        self.table.add_peers(self.config.peers)
+        planes = [ifindex[f"plane{plane}"] for plane in range(make.planes)]
+        write_planes(self.dp, fabric, self.config.host, planes)
+        self._host: dict[str, Any] = {}
+        self.tune(**self._usual())
+        self.dp.write("clock", 0, _CLOCK, probe_credit=1 << 40)
+        self.far = Far(fabric, self.config.host, self.config.peers[0].host)
+        self.connect()
+
+    def _usual(self) -> dict[str, Any]:
+        transport, block = self.config.transport, self.config.fabric.block
+        never = {name: _NEVER_NS for name in _HOST.fields if name.endswith("_ns")}
+        return {
+            **never,
+            "link_ifindex": self.ifindex["mrc0p"],
+            "planes": self.make.planes,
+            "plane_mask": (1 << self.make.planes) - 1,
+            "block": int.from_bytes(block.network_address.packed[:4], "little"),
+            "udp_port": socket.htons(transport.udp_port),
+            "control_port": socket.htons(transport.control_port),
+            "sack_packets": 1 << 20,
+            "sack_bytes": 1 << 30,
+            "link_mac": tuple(LINK_MAC),
+        }
+
+    def tune(self, **values: Any) -> None:
+        """Change members of the host's entry."""
+        self._host.update(values)
+        self.dp.write("host", 0, _HOST, **self._host)
+
+    def connect(self) -> None:
+        """Set the QPs up anew: windows empty, PSNs from 1."""
+        pairs = tuple(
+            (LocalQp(qp, _OUR_QPN | qp, 1), RemoteQp(_REMOTE_QPN | qp, 1))
+            for qp in range(self.make.qps)
+        )
+        self.table.configure("h2", pairs, self.make.mpr)
+        self.table.ready("h2")
+        self.spread(1)
+
+    def spread(self, qps: int) -> None:
+        """Hash the flows towards the peer over so many of its QPs."""
+        self.dp.write(
+            "peers", 0, ABI.structs["mrc_peer"], qp_mask=qps - 1, plane_mask=(1 << ABI.MRC_MAX_PLANES) - 1
+        )
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.dp.close()
+
+    # ---- packets
+
+    def frame_to_spray(self, port: int = 7) -> bytes:
+        """The beginning of a packet to the peer, as mrc0's other end sees it."""
+        packet = ip4(bytes(60), src="10.99.0.1", dst="10.99.0.2", port=port)
+        return LINK_MAC + LINK_MAC + b"\x08\x00" + packet
+
+    def context(self, length: int, plane: int) -> bytes:
+        """Of an XDP run: a frame that came in by a plane."""
+        return struct.pack("=6I", 0, length, 0, self.ifindex[f"plane{plane}"], 0, 0)
+
+    def xdp(self, frame: bytes, plane: int, *, out: int = 0) -> bpfsys.TestRun:
+        """A run of mrc_receive."""
+        context = self.context(len(frame), plane)
+        return bpfsys.TestRun(
+            self.dp.programs["mrc_receive"],
+            frame,
+            out_size=out,
+            context=context,
+            context_out_size=len(context),
+        )
+
+    def program(self, name: str) -> int:
+        """A program's descriptor."""
+        return self.dp.programs[name]
+
+    # ---- state
+
+    def acknowledge(self, qp: int = 0) -> None:
+        """Make a send window empty and give its slots back, as SACKs do."""
+        raw = bytearray(self.dp.read_raw("txs", qp, _TX.size))
+        at = {name: _TX.fields[name].offset for name in ("una", "high", "next")}
+        una, following = (
+            struct.unpack_from("=I", raw, at[name])[0] for name in ("una", "next")
+        )
+        entry = ABI.structs["mrc_tx_entry"]
+        window = self.dp.sizes.window
+        for psn in range(una, following):
+            raw_entry = self.dp.read_raw("tx_entries", qp * window + psn % window, entry.size)
+            slot = struct.unpack_from("=I", raw_entry, entry.fields["slot"].offset)[0]
+            bpfsys.update(self.dp.maps["tx_free"], None, struct.pack("=I", slot))
+        for name in ("una", "high"):
+            struct.pack_into("=I", raw, at[name], following)
+        bpfsys.update(self.dp.maps["txs"], struct.pack("=I", qp), bytes(raw))
+
+    def next_psn(self, qp: int = 0) -> int:
+        """The PSN that the receive window waits for."""
+        return self.dp.read("rxs", qp, _RX)["next"]
+
+    def path_in_use(self, qp: int = 0) -> Any:
+        """A path of a QP that packets take."""
+        return next(path for path in self.table.paths(qp) if path.use)
+
+    def asked(self, path: Any, probe_id: int, qp: int = 0) -> None:
+        """Let a path wait for the answer to this probe."""
+        index = (qp * ABI.MRC_MAX_PLANES + path.plane) * self.dp.sizes.evs + path.slot
+        raw = bytearray(self.dp.read_raw("paths", index, _PATH.size))
+        struct.pack_into("=I", raw, _PATH.fields["probe_id"].offset, probe_id)
+        struct.pack_into("=I", raw, _PATH.fields["probe_seen"].offset, probe_id ^ 1)
+        bpfsys.update(self.dp.maps["paths"], struct.pack("=I", index), bytes(raw))
+
+
+def mean_ns(took: Sequence[int]) -> float:
+    """The mean without the slowest twentieth: interrupts."""
+    kept = sorted(took)[: max(1, len(took) * (_SLOWEST - 1) // _SLOWEST)]
+    return sum(kept) / len(kept)
+
+
+def timed(runs: Sequence[bpfsys.TestRun], expected: int | None = None) -> list[int]:
+    """Nanoseconds of each run; AssertionError when one does not end as it should."""
+    took = []
+    for run in runs:
+        verdict = run.run()
+        assert expected is None or verdict == expected, f"verdict {verdict}, not {expected}"
+        took.append(run.duration_ns)
+    return took
+
+
+Timing = Callable[[], tuple[list[int], list[int]]]
+"""Nanoseconds of packets through a program, and of as many through none."""
+
+
+def spraying(side: Loaded, harness: Harness, packets: int, length: int, qps: int = 1) -> Timing:
+    """Packets of the application of `length` bytes, over the QPs in turn of their hashes."""
+    frames = [side.frame_to_spray(port) for port in range(7, 7 + 4 * qps)]
+
+    def measure() -> tuple[list[int], list[int]]:
+        harness.aim(side.program("mrc_spray"), 14 + length)
+        side.spread(qps)
+        runs, floors = [harness.tc(f) for f in frames], [harness.tc_floor(f) for f in frames]
+        some = [runs[i % len(runs)] for i in range(packets)]
+        took = timed(some, 7)
+        floor = timed([floors[i % len(floors)] for i in range(packets)], _TC_SHOT)
+        side.spread(1)
+        for qp in range(side.make.qps):
+            side.acknowledge(qp)
+        return took, floor
+
+    return measure
+
+
+USUAL_SACKS = {"sack_packets": tuning.SACK_PACKETS, "sack_bytes": tuning.SACK_BYTES}
