@@ -16,13 +16,22 @@ from mrcd import bpfsys, netns
 from mrcd.abi import ABI
 from mrcd.clock import CARRIER
 from mrcd.fabric import usid
-from tests.bench.loaded import USUAL_SACKS, Harness, Loaded, Make, Timing, mean_ns, timed
-from tests.bench.loaded import make_interfaces, spraying
+from tests.bench.loaded import (
+    USUAL_SACKS,
+    Harness,
+    Loaded,
+    Make,
+    Timing,
+    make_interfaces,
+    mean_ns,
+    spraying,
+    timed,
+)
 from tests.bench.result import Line
 from tests.bpf.packets import ip4, wire_time
 from tests.bpf.rig import TC_REDIRECT, TC_SHOT, XDP_DROP, XDP_PASS, XDP_TX, pinned_to_one_cpu
 
-PLANE = 1
+PLANE = 0  # every shape has it
 EV = usid.ev(PLANE, 2)
 _OUT = 16384
 _HEAD = 128
@@ -65,9 +74,11 @@ def cases(side: Loaded, harness: Harness, packets: int) -> Iterator[Case]:
 class Arrivals:
     """Data from the peer."""
 
-    def __init__(self, side: Loaded, harness: Harness, packets: int) -> None:
+    def __init__(
+        self, side: Loaded, harness: Harness, packets: int, size: int | None = None
+    ) -> None:
         self._side, self._harness, self._packets = side, harness, packets
-        self._payload = ip4(bytes(side.mtu - 28), src="10.99.0.2", dst="10.99.0.1")
+        self._payload = ip4(bytes((size or side.mtu) - 28), src="10.99.0.2", dst="10.99.0.1")
 
     def _frame(self, psn: int, *, ackreq: bool = False) -> bytes:
         return self._side.far.data(psn, self._payload, EV, ackreq=ackreq)
@@ -140,14 +151,17 @@ class Arrivals:
 class Sacks:
     """What the peer says of our packets: each about so many as had not been acknowledged."""
 
-    def __init__(self, side: Loaded, harness: Harness, packets: int, of: int) -> None:
+    def __init__(
+        self, side: Loaded, harness: Harness, packets: int, of: int, size: int | None = None
+    ) -> None:
         self._side, self._harness, self._of = side, harness, of
+        self._size = size or side.mtu
         self._times = max(8, min(packets, side.make.mpr // 2 // of))
 
     def _send(self) -> range:
         """Send so many packets for each of them; the PSNs."""
         side, packets = self._side, self._of * self._times
-        self._harness.aim(side.program("mrc_spray"), 14 + side.mtu)
+        self._harness.aim(side.program("mrc_spray"), 14 + self._size)
         timed([self._harness.tc(side.frame_to_spray())] * packets, TC_REDIRECT)
         following = side.dp.read("txs", 0, ABI.structs["mrc_tx"])["next"]
         return range(following - packets, following)

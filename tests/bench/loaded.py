@@ -117,9 +117,7 @@ class Harness:
                 ("nothing_xdp", bpfsys.PROG_TYPE_XDP),
             )
         }
-        self._length, self._follows = (
-            int(module[name].map_fd) for name in ("length", "follows")
-        )
+        self._length, self._follows = (int(module[name].map_fd) for name in ("length", "follows"))
         self._end_in(1, self._fds["nothing"])
         self._target = -1
 
@@ -170,9 +168,7 @@ class Loaded:
     def __init__(self, make: Make, folder: Path, ifindex: dict[str, int]) -> None:
         folder.mkdir()
         self.make = make
-        fabric = description.generate(
-            name="fast", planes=make.planes, t1=make.t1, mtu=make.mtu
-        )
+        fabric = description.generate(name="fast", planes=make.planes, t1=make.t1, mtu=make.mtu)
         (folder / "fabric.toml").write_text(description.dumps(fabric))
         path = folder / "mrcd.toml"
         path.write_text(
@@ -231,7 +227,11 @@ class Loaded:
     def spread(self, qps: int) -> None:
         """Hash the flows towards the peer over so many of its QPs."""
         self.dp.write(
-            "peers", 0, ABI.structs["mrc_peer"], qp_mask=qps - 1, plane_mask=(1 << ABI.MRC_MAX_PLANES) - 1
+            "peers",
+            0,
+            ABI.structs["mrc_peer"],
+            qp_mask=qps - 1,
+            plane_mask=(1 << ABI.MRC_MAX_PLANES) - 1,
         )
 
     def close(self) -> None:
@@ -270,9 +270,7 @@ class Loaded:
         """Make a send window empty and give its slots back, as SACKs do."""
         raw = bytearray(self.dp.read_raw("txs", qp, _TX.size))
         at = {name: _TX.fields[name].offset for name in ("una", "high", "next")}
-        una, following = (
-            struct.unpack_from("=I", raw, at[name])[0] for name in ("una", "next")
-        )
+        una, following = (struct.unpack_from("=I", raw, at[name])[0] for name in ("una", "next"))
         entry = ABI.structs["mrc_tx_entry"]
         window = self.dp.sizes.window
         for psn in range(una, following):

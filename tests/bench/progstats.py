@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the kernel counts of a host's programs while it is asked to: runs, and the time they take.
+
+Programs that another ends in (tail calls) have no runs of their own; their time is the first one's.
+Source: BPF_ENABLE_STATS and struct bpf_prog_info in include/uapi/linux/bpf.h.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mrcd import bpfsys
+from mrcd.fabric import state
+from mrcd.loader import PROGRAMS, TAILS
+
+_ENABLE_STATS = 32
+_INFO_BYTES = 224
+_JITED_LEN, _XLATED_LEN, _RUN_TIME, _RUN_CNT = 16, 20, 192, 200
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Of one program: how often it ran, and nanoseconds in all."""
+
+    count: int
+    ns: int
+
+    def since(self, before: Runs) -> Runs:
+        """What was added."""
+        return Runs(self.count - before.count, self.ns - before.ns)
+
+    @property
+    def mean_ns(self) -> float:
+        """Nanoseconds of a run."""
+        return self.ns / self.count if self.count else 0.0
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[None]:
+    """The kernel counts the runs of all programs while this is open."""
+    fd = bpfsys.call(_ENABLE_STATS, struct.pack("=I", 0), "count the runs of programs")
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def _info(fd: int) -> bytes:
+    info = ctypes.create_string_buffer(_INFO_BYTES)
+    attr = struct.pack("=IIQ", fd, _INFO_BYTES, bpfsys.address_of(info))
+    bpfsys.call(bpfsys.OBJ_GET_INFO_BY_FD, attr, "program info")
+    return info.raw
+
+
+def runs(fd: int) -> Runs:
+    """What was counted of a program so far."""
+    ns, count = struct.unpack_from("=QQ", _info(fd), _RUN_TIME)
+    return Runs(count, ns)
+
+
+def lengths(fd: int) -> tuple[int, int]:
+    """Instructions of a program after the verifier, and bytes of its native code."""
+    native, instructions = struct.unpack_from("=II", _info(fd), _JITED_LEN)
+    return instructions // 8, native
+
+
+@contextlib.contextmanager
+def programs_of(name: str, host: str) -> Iterator[dict[str, int]]:
+    """The programs of a lab's host, by name, open while the block lasts."""
+    (folder,) = state.places(name, host).bpffs.glob("layout-*/code-*")
+    found: dict[str, int] = {}
+    try:
+        for program in PROGRAMS:
+            found[program] = bpfsys.get(Path(folder, program))
+        yield found
+    finally:
+        for fd in found.values():
+            os.close(fd)
+
+
+def snapshot(programs: Mapping[str, int]) -> dict[str, Runs]:
+    """What was counted so far of those that are counted at all."""
+    return {name: runs(fd) for name, fd in programs.items() if name not in TAILS}
