@@ -14,6 +14,7 @@
 #define MRC_DELIVER_H
 
 #define DRAIN_MAX 32             /* held packets released by one program run */
+#define UNSACKED_MAX 64          /* packets that arrive without a SACK, however fast */
 
 /* Mark a PSN as received, and unmark it when next passes it. Lock of rx held. */
 static __always_inline void rx_set(struct mrc_rx *rx, u32 psn)
@@ -165,10 +166,34 @@ static __always_inline int deliver_drop(u32 key, u32 qp, u32 why)
 	return TC_ACT_SHOT;
 }
 
+/*
+ * Is it time for a SACK? Enough has arrived, and not only just before: at high
+ * rates SACKs would be half of all packets and say little that is new. A window
+ * wider than the bits of one SACK is told in several, which are not held back.
+ * Lock of rx held.
+ */
+static __always_inline u32 sack_is_due(const struct mrc_rx *rx, const struct mrc_host *h, u64 now)
+{
+	if (rx->pending_packets < h->sack_packets && rx->pending_bytes < h->sack_bytes)
+		return 0;
+	return now - rx->sacked_ns >= h->sack_gap_ns || rx->pending_packets >= UNSACKED_MAX ||
+	       rx->high - rx->next > MRC_SACK_BITS;
+}
+
+/* Say what has arrived; what is pending is said with it. Lock of rx held. */
+static __always_inline void take_sack(struct mrc_rx *rx, struct sack_body *sack, u64 now)
+{
+	sack_from_rx(rx, next_slice(rx), sack);
+	rx->pending_packets = 0;
+	rx->pending_bytes = 0;
+	rx->sacked_ns = now;
+}
+
 static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark *mark, u32 key)
 {
 	u32 qp = mark->qp, wire_psn = mark->psn_hi << 16 | mark->psn_lo, len, verdict, psn;
 	u32 held = 0, owner = 0, want, ifindex, more;
+	u64 now;
 	struct mrc_host *h = host_get();
 	struct sack_body sack = {};
 	struct mrc_rx_entry *entry;
@@ -217,6 +242,8 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	if (!entry)
 		return TC_ACT_SHOT;
 
+	now = bpf_ktime_get_ns();
+	want = mark->flags & (MRC_BTH_RTX | MRC_BTH_ACKREQ | MRC_MARK_CE);
 	more = 0;
 	bpf_spin_lock(&rx->lock);
 	if (owner)
@@ -250,6 +277,9 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 		more = rx_bit(rx, rx->next) && !(owner && verdict == VERDICT_STORE);
 		rx->busy = more;
 	}
+	want |= verdict == VERDICT_DUPLICATE || sack_is_due(rx, h, now);
+	if (want && !more)
+		take_sack(rx, &sack, now);
 	bpf_spin_unlock(&rx->lock);
 
 	if (verdict == VERDICT_STORE)
@@ -264,20 +294,16 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 		}
 	}
 	capture_verdict(key, qp, verdict_says(verdict));
-	if (more)
+	if (more) {
 		drain(skb, h, qp, rx);
+		if (want) {      /* it says what is left of the window now */
+			bpf_spin_lock(&rx->lock);
+			take_sack(rx, &sack, now);
+			bpf_spin_unlock(&rx->lock);
+		}
+	}
 
 	/* answer? */
-	bpf_spin_lock(&rx->lock);
-	want = rx->pending_packets >= h->sack_packets || rx->pending_bytes >= h->sack_bytes ||
-	       verdict == VERDICT_DUPLICATE ||
-	       (mark->flags & (MRC_BTH_RTX | MRC_BTH_ACKREQ | MRC_MARK_CE));
-	if (want) {
-		sack_from_rx(rx, next_slice(rx), &sack);
-		rx->pending_packets = 0;
-		rx->pending_bytes = 0;
-	}
-	bpf_spin_unlock(&rx->lock);
 	if (!want) {
 		watch(qp);
 		return TC_ACT_SHOT;

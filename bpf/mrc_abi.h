@@ -52,7 +52,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 judge_ns;          /* between two judgements of the planes' shares */
 	__u32 judge_slack_ns;    /* delay granted to a plane over the best one */
 	__u32 slow_slack_ns;     /* delay granted to a path over its plane's usual one */
-	__u32 pad2;
+	__u32 sack_gap_ns;       /* between two SACKs of a QP that need no hurry */
 	__u8 link_mac[6];        /* mrc0's own address */
 	__u8 pad[6];
 };
@@ -178,6 +178,7 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	__u64 packets;           /* received, duplicates not counted; lock */
 	__u64 bytes;             /* their payload; lock */
 	__u64 hole_ns;           /* when the clock saw that gap first; tick only */
+	__u64 sacked_ns;         /* when the latest SACK left; lock */
 	__u64 received[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
 };
 

@@ -90,6 +90,7 @@ static __always_inline u32 tick_rx(struct __sk_buff *skb, const struct mrc_host 
 		sack.ev = rx->ev;
 		rx->pending_packets = 0;
 		rx->pending_bytes = 0;
+		rx->sacked_ns = now;
 	}
 	bpf_spin_unlock(&rx->lock);
 	if (!want)

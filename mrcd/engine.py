@@ -374,6 +374,7 @@ class Engine:
             hole_timeout_ns=tuning.HOLE_TIMEOUT_NS,
             sack_packets=tuning.SACK_PACKETS,
             sack_bytes=tuning.SACK_BYTES,
+            sack_gap_ns=tuning.SACK_GAP_NS,
             queue_target_ns=tuning.QUEUE_TARGET_NS,
             probe_interval_ns=tuning.PROBE_INTERVAL_NS,
             probe_idle_ns=tuning.PROBE_IDLE_NS,

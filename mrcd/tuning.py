@@ -22,6 +22,8 @@ HOLE_TIMEOUT_NS = 1000 * MS
 SACK_PACKETS = 8
 SACK_BYTES = 16384
 """A SACK after so many packets or bytes: 100 to 140 us apart at 1 Gb/s."""
+SACK_GAP_NS = 50 * US
+"""But no sooner after the last one: far below what any loss waits for to be believed."""
 QUEUE_TARGET_NS = 2_500 * US
 """Queueing delay at which TCP is told to slow down; links here hold 5 ms."""
 PROBE_INTERVAL_NS = 1 * MS

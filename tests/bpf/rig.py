@@ -260,6 +260,7 @@ class Rig:
             hole_timeout_ns=NEVER_NS,
             sack_packets=1000,
             sack_bytes=1 << 30,
+            sack_gap_ns=0,
             queue_target_ns=NEVER_NS,
             probe_interval_ns=NEVER_NS,
             probe_idle_ns=NEVER_NS,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from mrcd.wire import WIRE, Sack, decode_frame
 from tests.bpf.packets import EV, REMOTE_QPN, Far, ev_of, ip4, ip6, numbered
-from tests.bpf.rig import LINK_MAC, MPR, RING_SLOTS, TC_REDIRECT, TC_SHOT, WINDOW, Rig
+from tests.bpf.rig import LINK_MAC, MPR, NEVER_NS, RING_SLOTS, TC_REDIRECT, TC_SHOT, WINDOW, Rig
 
 FIRST = 5000  # the PSN that the rig's QP expects
 
@@ -258,6 +259,40 @@ def test_answers_come_after_so_many_bytes(rig: Rig, far: Far) -> None:
     frames = [far.data(FIRST + i, ip4(bytes(972))) for i in range(6)]
     verdicts = [rig.arrive(frame).verdict for frame in frames]
     assert verdicts == [TC_SHOT, TC_SHOT, TC_REDIRECT] * 2
+
+
+def test_answers_keep_a_distance(rig: Rig, far: Far) -> None:
+    rig.tune(sack_packets=2, sack_gap_ns=NEVER_NS)
+    frames = [far.data(FIRST + i, numbered(i)) for i in range(20)]
+    verdicts = [rig.arrive(frame).verdict for frame in frames]
+    assert verdicts == [TC_SHOT, TC_REDIRECT] + [TC_SHOT] * 18  # none was before the first
+    rig.edit("rxs", 0, "mrc_rx", sacked_ns=time.monotonic_ns() - NEVER_NS)
+    sack = answer(rig.arrive(far.data(FIRST + 20, numbered(20))).frame)
+    assert sack.body.cack == FIRST + 20
+    assert time.monotonic_ns() - rig.rx()["sacked_ns"] < NEVER_NS / 4
+
+
+@pytest.mark.parametrize("asked", [{"rtx": True}, {"ackreq": True}, {"ce": True}])
+def test_answers_that_are_asked_for_keep_none(rig: Rig, far: Far, asked: dict[str, bool]) -> None:
+    rig.tune(sack_packets=1, sack_gap_ns=NEVER_NS)
+    arrive(rig, far, FIRST)
+    assert rig.arrive(far.data(FIRST + 1, numbered(1))).verdict == TC_SHOT
+    assert rig.arrive(far.data(FIRST + 2, numbered(2), **asked)).verdict == TC_REDIRECT
+    assert rig.arrive(far.data(FIRST + 2, numbered(2))).verdict == TC_REDIRECT  # a duplicate
+
+
+def test_answers_are_not_put_off_for_ever(rig: Rig, far: Far) -> None:
+    rig.tune(sack_packets=2, sack_gap_ns=NEVER_NS)
+    verdicts = [rig.arrive(far.data(FIRST + i, numbered(i))).verdict for i in range(2 + 128)]
+    assert [i for i, verdict in enumerate(verdicts) if verdict == TC_REDIRECT] == [1, 65, 129]
+
+
+def test_a_window_wider_than_one_answer_is_told_at_once(rig: Rig, far: Far) -> None:
+    rig.tune(sack_packets=2, sack_gap_ns=NEVER_NS)
+    verdicts = [rig.arrive(far.data(FIRST + 1 + i, numbered(i))).verdict for i in range(62)]
+    assert verdicts.count(TC_REDIRECT) == 1
+    verdicts = [rig.arrive(far.data(FIRST + 64 + i, numbered(i))).verdict for i in range(8)]
+    assert verdicts == [TC_REDIRECT] + [TC_SHOT, TC_REDIRECT] * 3 + [TC_SHOT]
 
 
 def test_answer_is_golden_but_for_its_numbers(rig: Rig, far: Far) -> None:
