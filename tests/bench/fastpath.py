@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What a packet costs in the data path, program by program, and beside what the machine can do.
 
-    python -m tests.bench.fastpath [--quick] [--only programs traffic] [--mtu 1500 9000]
+    python -m tests.bench.fastpath [--quick] [--only programs parts traffic] [--mtu 1500 9000]
 
-`programs`: nanoseconds of each program for each kind of packet by PROG_TEST_RUN, and how long the
-programs are. `traffic`: nanoseconds of each program while TCP flows in a lab, as the kernel counts
-them; packets and goodput of a core, with a copy in memory, a veth pair and the kernel's seg6
-beside it. docs/performance.md says what the figures mean.
+`programs`: nanoseconds of each program for each kind of packet by PROG_TEST_RUN. `parts`: what
+those on the fast path save when a part of them is taken out. `traffic`: nanoseconds of each program
+while TCP flows in a lab, as the kernel counts them; packets and goodput of a core, with a copy in
+memory, a veth pair and the kernel's seg6 beside it. docs/performance.md says what the figures mean.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench import entry, fastpath_runs, fastpath_traffic
+from tests.bench import entry, fastpath_parts, fastpath_runs, fastpath_traffic
 from tests.bench.result import Line
 
-PARTS = ("programs", "traffic")
+PARTS = ("programs", "parts", "traffic")
 
 
 def main() -> None:
@@ -45,6 +45,10 @@ def _all(
         print("\n== programs, by PROG_TEST_RUN", flush=True)
         times, packets = (rounds or 3, 64) if quick else (rounds or 9, 256)
         yield entry.take("programs", fastpath_runs.programs(f"{name}-runs", mtus, times, packets))
+    if "parts" in wanted:
+        print("\n== parts, by PROG_TEST_RUN", flush=True)
+        times, packets = (rounds or 3, 64) if quick else (rounds or 9, 256)
+        yield entry.take("parts", fastpath_parts.parts(f"{name}-parts", mtus, times, packets))
     if "traffic" in wanted:
         for mtu in mtus:
             print(f"\n== traffic, MTU {mtu}", flush=True)

@@ -93,6 +93,7 @@ class Make:
     evs: int = 128
     qps: int = 4
     mpr: int = 2048
+    slots: int = 8192
 
     def __str__(self) -> str:
         return f"MTU {self.mtu}, {self.planes} planes, {self.evs} EVs, {self.qps} QPs"
@@ -174,6 +175,7 @@ class Loaded:
         path.write_text(
             '[host]\nname = "h1"\nfabric = "fabric.toml"\n[transport]\n'
             f"qps_per_peer = {make.qps}\nmpr = {make.mpr}\nevs = {make.evs}\n"
+            f"ring_slots = {make.slots}\n"
         )
         self.config = daemon_config.load(path)
         self.mtu = self.config.mtu
