@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The benchmark of the fast path: what it takes out of the programs, and how it counts runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrcd import loader
+from tests.bench.fastpath_parts import PARTS, Part
+from tests.bench.flow import BenchFailed
+from tests.bench.loaded import mean_ns
+from tests.bench.progstats import Runs
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_parts__are_in_the_source(part: Part) -> None:
+    source = loader.source()
+    assert part.of(source) != source
+    assert part.program in source
+
+
+@pytest.mark.parametrize("old", ["not there", "bpf_spin_lock(&tx->lock);"])
+def test_parts__must_be_there_once(old: str) -> None:
+    with pytest.raises(BenchFailed, match=r"a part: the source has \d+ times"):
+        Part("mrc_spray", "a part", ((old, ""),)).of(loader.source())
+
+
+def test_runs__have_a_mean_of_what_was_added() -> None:
+    assert Runs(30, 9_000).since(Runs(20, 4_000)) == Runs(10, 5_000)
+    assert Runs(10, 5_000).mean_ns == 500
+    assert Runs(0, 0).mean_ns == 0
+
+
+def test_mean__leaves_interrupts_out() -> None:
+    assert mean_ns([10] * 38 + [20, 1_000_000]) == 10
+    assert mean_ns([7]) == 7
