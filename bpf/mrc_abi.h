@@ -97,6 +97,7 @@ struct mrc_balance {             /* map balances[peer] */
 	__u32 loss_ppm[MRC_MAX_PLANES]; /* smoothed over judgements */
 	__u32 mark_ppm[MRC_MAX_PLANES];
 	__u8 strikes[MRC_MAX_PLANES];  /* judgements in a row that found it worse */
+	__u8 knee[MRC_MAX_PLANES];     /* the share that was last found too much */
 };
 
 struct mrc_peer_plane {          /* map peer_planes[peer * 8 + plane]; daemon */
@@ -183,6 +184,7 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 
 struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] */
 	__u64 sent_ns;           /* latest transmission; lock of tx once sent */
+	__u64 first_ns;          /* the first one, once it was repeated; lock */
 	__u32 psn;
 	__u32 slot;              /* in the retransmit ring */
 	__u16 len;               /* of the inner packet, bytes */
