@@ -235,7 +235,7 @@ class Engine:
         config, planes = self.config, self.planes
         maps = bpfsys.map_id(self.datapath.maps["qps"])
         saved = sessions.load(self._state_dir, maps)
-        self._endpoint = endpoint = Endpoint(config)
+        self._endpoint = endpoint = Endpoint(config, self.denials.open_evs)
         peers = Peers(
             config,
             self.table,
@@ -243,6 +243,7 @@ class Engine:
             self._mtu_of_peer,
             endpoint,
             self._sessions_changed,
+            self.denials.open_evs,
         )
         self._stack.callback(endpoint.close)
         if self.adopted:
