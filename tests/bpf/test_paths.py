@@ -485,6 +485,14 @@ def test_denied_paths_are_not_asked(rig: Rig) -> None:
     assert {ev >> 28 for ev, _id in idle(rig, T1S)} == {0, 2, 3}
 
 
+def test_plane_that_is_down_is_not_asked(rig: Rig) -> None:
+    rig.spread("h2", 0, 1, planes=0b1101)
+    rig.tune(plane_mask=0b0111)
+    assert {ev >> 28 for ev, _id in idle(rig, T1S)} == {0, 2}
+    rig.tune(plane_mask=0b1111)
+    assert {ev >> 28 for ev, _id in idle(rig, T1S)} == {3}
+
+
 @pytest.mark.parametrize("down", [ABI.MRC_QP_DOWN, ABI.MRC_QP_RECEIVE])
 def test_qp_that_may_not_send_is_not_asked(rig: Rig, down: int) -> None:
     rig.set_state(down)

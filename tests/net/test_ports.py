@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
-from mrcd.fabric import lab
+from mrcd import netns
+from mrcd.fabric import lab, underlay
+from mrcd.fabric.description import Host
+from mrcd.wire import WIRE
 from tests.net import lab_hosts
 from tests.net.lab_hosts import counters, eventually, mrcctl, mrcctl_json, status
 from tests.net.test_daemon import log_of, stop
-from tests.net.traffic import Stream, udp_sequence
+from tests.net.traffic import Stream, transfer, udp_sequence
+from tests.net.usid_packets import ETH_P_IPV6, SO_RCVBUFFORCE
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
@@ -149,6 +153,57 @@ def test_drain_survives_a_restart(make_lab: MakeLab) -> None:
     assert running.pings("h1", H2)
     assert mrcctl(running.name, "h1", "plane", "undrain", "1").returncode == 0
     eventually(lambda: planes_towards(running, "h2", "h1") == [0, 1], "plane 1 is back")
+
+
+# ---- probes
+
+
+class ProbesOf:
+    """Sees a host's reliability probes enter a plane at its T0."""
+
+    def __init__(self, running: Lab, host: Host, plane: int) -> None:
+        self._source = underlay.packed(running.fabric, host, plane)
+        with netns.entered(running.namespace(f"p{plane}t0-{host.t0}")):
+            self._sock = socket.socket(
+                socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_IPV6)
+            )
+        self._sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
+        self._sock.setblocking(False)
+
+    def take(self) -> int:
+        """How many came since the last call."""
+        found = 0
+        while True:
+            try:
+                packet, address = self._sock.recvfrom(128)
+            except BlockingIOError:
+                return found
+            ours = address[2] != socket.PACKET_OUTGOING and packet[48:64] == self._source
+            found += ours and packet[88] == WIRE.MRC_OP_PROBE
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def test_plane_that_is_down_is_not_probed(undrained: Lab) -> None:
+    running = undrained
+    probes = ProbesOf(running, running.fabric.hosts[1], 1)
+    running.fault("h1:p1", "blackhole")
+    transfer(running, "h2", "h1", H1)
+    eventually(lambda: 1 in lab_hosts.bad_planes(running.name, "h2"), "paths are withdrawn")
+    eventually(lambda: probes.take() > 0, "they are probed")
+    assert mrcctl(running.name, "h1", "plane", "drain", "1").returncode == 0
+    eventually(lambda: planes_towards(running, "h2", "h1") == [0, 2, 3], "h2 knows")
+    probes.take()
+    before = counters(running.name, "h2")["probe_tx"]
+    eventually(
+        lambda: counters(running.name, "h2")["probe_tx"] > before + 20, "idle planes are probed"
+    )
+    assert probes.take() == 0
+    running.fault("h1:p1", "clear")
+    assert mrcctl(running.name, "h1", "plane", "undrain", "1").returncode == 0
+    eventually(lambda: not lab_hosts.bad_planes(running.name, "h2"), "all paths are back", 2)
+    probes.close()
 
 
 # ---- carrier
