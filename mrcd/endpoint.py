@@ -161,11 +161,6 @@ class Endpoint:
         """Our usable planes changed: every peer with a session hears of it at once."""
         self._announce(self._updates.set_mask(mask, now_ns=time.monotonic_ns()))
 
-    def say_goodbye(self) -> None:
-        """Tell every peer, over the planes there are, that none of them takes packets any more."""
-        now = time.monotonic_ns()
-        self._announce(self._updates.set_mask(0, now_ns=now, over=self._updates.mask))
-
     def peer_established(self, peer: str) -> None:
         """A session began, or was heard again."""
         self._updates.established(peer)

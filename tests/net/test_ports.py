@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from mrcd.wire import WIRE
 from tests.net import lab_hosts
 from tests.net.lab_hosts import counters, eventually, mrcctl, mrcctl_json, status
 from tests.net.test_daemon import log_of, stop
-from tests.net.traffic import Stream, transfer, udp_sequence
+from tests.net.traffic import Stream, open_in, transfer, udp_sequence
 from tests.net.usid_packets import ETH_P_IPV6, SO_RCVBUFFORCE
 
 Lab = Any  # conftest.RunningLab
@@ -153,6 +154,52 @@ def test_drain_survives_a_restart(make_lab: MakeLab) -> None:
     assert running.pings("h1", H2)
     assert mrcctl(running.name, "h1", "plane", "undrain", "1").returncode == 0
     eventually(lambda: planes_towards(running, "h2", "h1") == [0, 1], "plane 1 is back")
+
+
+# ---- a host that takes its leave
+
+
+def test_peers_hold_what_they_have_for_a_host_that_drains_on_stop(make_lab: MakeLab) -> None:
+    """A peer that is dead keeps the drain going for its 5 s: the others hold all the time."""
+    running = make_lab(daemons=True, hosts=3, planes=2, on_stop="drain")
+    for plane in (0, 1):
+        running.fault(f"h3:p{plane}", "blackhole")
+    with open_in(running.namespace("h2"), H1, socket.SOCK_DGRAM) as sender:
+
+        def held() -> int:
+            sender.sendto(b"x", (H1, 9))
+            return counters(running.name, "h2")["drop_no_plane"]
+
+        assert held() == 0
+        pid = lab.daemon_pid(running.name, "h1")
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)
+        eventually(lambda: held() > 0, "h2 has heard that h1 takes no more")
+        assert lab.daemon_pid(running.name, "h1") is not None  # it waits for h3
+        assert planes_towards(running, "h2", "h1") == []
+        sprayed = counters(running.name, "h2")["tx_packets"]
+        eventually(lambda: held() and lab.daemon_pid(running.name, "h1") is None, "h1 has ended")
+        assert counters(running.name, "h2")["tx_packets"] == sprayed
+        assert "peer.ports_corrected" not in log_of(running, "h2")
+        lab.start_daemon(running.name, "h1")
+        eventually(lambda: planes_towards(running, "h2", "h1") == [0, 1], "h1 is back", 60)
+        eventually(lambda: running.pings("h2", H1), "packets flow again", 20)
+
+
+def test_all_planes_drained_by_force_hold_the_peers_traffic(undrained: Lab) -> None:
+    running = undrained
+    for plane in ALL:
+        done = mrcctl(running.name, "h1", "plane", "drain", str(plane), "--force")
+        assert done.returncode == 0
+    eventually(lambda: planes_towards(running, "h2", "h1") == [], "h2 has heard it")
+    before = counters(running.name, "h2")
+    assert not running.pings("h2", H1)
+    after = counters(running.name, "h2")
+    assert after["tx_packets"] == before["tx_packets"]
+    assert after["drop_no_plane"] > before["drop_no_plane"]
+    assert mrcctl(running.name, "h1", "plane", "undrain", "2").returncode == 0
+    eventually(lambda: planes_towards(running, "h2", "h1") == [2], "plane 2 is back")
+    assert running.pings("h2", H1)
 
 
 # ---- probes
