@@ -189,10 +189,10 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	struct mrc_seth *seth = data + MRC_BODY_OFF;
 	struct mrc_cc_state *cc = data + MRC_BODY_OFF + MRC_SETH_LEN;
 	u32 qp = mark->qp, una, next, cack, base, i, step, word = 0, psn, trigger, high, delayed;
-	u32 needless, heard, verdict, down, cleared;
+	u32 needless, heard, verdict, down, cleared, about;
 	u64 bitmap, fresh = 0, mask, latest = 0;
 	struct mrc_tx_entry *entry;
-	struct mrc_path *path;
+	struct mrc_path *path, *marked;
 	s32 ahead;
 
 	if (data + MRC_SACK_FRAME_LEN > end)
@@ -243,12 +243,21 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 			if (entry->sends == 2)
 				cleared = entry->was;
 		}
-		if (path && verdict && path->ev == bpf_ntohl(seth->entropy)) {
-			sc->id = entry->path;
-			sc->verdict = verdict;
-			path->marked++;
-			b->marked[entry->path >> 8 & 7]++;
-			count(MRC_C_ECHO_RX);
+		if (verdict) { /* on the path that is echoed: of two sendings either */
+			about = entry->path;
+			marked = path;
+			if (marked && marked->ev != bpf_ntohl(seth->entropy) &&
+			    entry->sends == 2) {
+				about = entry->was;
+				marked = path_get(qp, about);
+			}
+			if (marked && marked->ev == bpf_ntohl(seth->entropy)) {
+				sc->id = about;
+				sc->verdict = verdict;
+				marked->marked++;
+				b->marked[about >> 8 & 7]++;
+				count(MRC_C_ECHO_RX);
+			}
 		}
 		if (path && !delayed && trigger - una < next - una && !tx_bit(tx, trigger) &&
 		    bpf_ntohs(cc->tx_timestamp) == (entry->sent_ns >> MRC_TS_SHIFT & 0xffff)) {

@@ -195,6 +195,23 @@ def test_mark_about_another_path_than_the_packet_took_is_ignored(rig: Rig, far: 
     assert {state(rig, one) for one in EVS} == {State.GOOD}
 
 
+def test_mark_of_a_first_sending_counts_for_the_path_that_it_took(rig: Rig, far: Far) -> None:
+    """It was taken for lost and is on another path by now, and arrives after all, marked."""
+    rig.tune(reo_min_ns=0, reo_max_ns=0)
+    first = spray(rig).envelope.ev
+    spray(rig)
+    rig.arrive(far.sack(FIRST - 1, 0b10))
+    ((_plane, frame),) = rig.sent()
+    second = decode_frame(frame).envelope.ev
+    assert second != first
+    rig.counted()
+    rig.arrive(far.sack(FIRST + 1, trigger=FIRST, verdict=SKIP_ONCE, about=first))
+    assert rig.counted()["echo_rx"] == 1
+    assert (rig.path(first)["marked"], rig.path(second)["marked"]) == (1, 0)
+    assert state(rig, first) is State.ASSUMED_BAD
+    assert state(rig, second) is State.GOOD
+
+
 # ---- NACKs
 
 
