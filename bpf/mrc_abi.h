@@ -387,6 +387,7 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_PROBE_PUT_OFF 65   /* probes put off: more were due than probe_pps allows */
 #define MRC_C_DROP_ICRC 66       /* dropped: the headers were damaged on the way */
 #define MRC_C_EVENT_LOST 67      /* events for the daemon that found the ring buffer full */
-#define MRC_C_COUNT 68
+#define MRC_C_DROP_NO_PLANE 68   /* dropped: the peer said that it takes packets on no plane */
+#define MRC_C_COUNT 69
 
 #endif
