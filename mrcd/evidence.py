@@ -42,6 +42,8 @@ PROBES_RECENT: Final = 4
 """... or as many as it takes to send this many probes over a loop."""
 MEMORY: Final = 32
 """The longest window, in units of the recent one."""
+RTT_MEMORY: Final = 8
+"""That of round trips, of which the least counts: a queue passes meanwhile, a long way does not."""
 CHANGED: Final = 12.0
 """Likelihood ratio beyond which older counts of an element disagree with newer ones."""
 
@@ -219,6 +221,7 @@ class Evidence:
             sizes.append(sum(sizes))
         planes: dict[int, dict[_Key, _Count]] = {}
         closed: set[int] = set()
+        rtts_since = newest - recent * RTT_MEMORY
         for size in sizes:
             for plane, older in self._chunk(newest, size).items():
                 if plane in closed:
@@ -228,6 +231,8 @@ class Evidence:
                     closed.add(plane)
                     continue
                 for key, count in older.items():
+                    if newest <= rtts_since:
+                        count.rtt_us = None
                     window.setdefault(key, _Count()).add(count)
             newest -= size
         return [
