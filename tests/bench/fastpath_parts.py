@@ -8,20 +8,17 @@ saves is what the part costs, caches and all. Parts overlap, so the savings need
 from __future__ import annotations
 
 import gc
-import os
 import random
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrcd import loader, netns
+from mrcd import loader
 from tests.bench.fastpath_runs import Arrivals
 from tests.bench.flow import BenchFailed
-from tests.bench.loaded import Harness, Loaded, Make, Timing, make_interfaces, mean_ns, spraying
+from tests.bench.loaded import Harness, Loaded, Make, Timing, bench, mean_ns, spraying
 from tests.bench.result import Line
-from tests.bpf.rig import pinned_to_one_cpu
 
 _SLOTS = 2048
 """Few, since every variant has rings of its own."""
@@ -107,22 +104,19 @@ def _sourced(part: Part) -> Iterator[None]:
 
 def parts(name: str, mtus: list[int], rounds: int, packets: int) -> Iterator[Line]:
     """What each part costs, and the whole program, for packets as large as the MTU."""
-    before = pinned_to_one_cpu()
-    netns.prepare_run_dir()
-    netns.create(name)
-    try:
-        for mtu in mtus:
-            with netns.entered(name), tempfile.TemporaryDirectory() as folder:
-                yield from _parts_at(mtu, Path(folder), rounds, packets)
-            netns.delete(name)
-            netns.create(name)
-    finally:
-        netns.delete(name)
-        os.sched_setaffinity(0, before)
+    for mtu in mtus:
+        with bench(name) as (folder, ifindex, harness):
+            yield from _parts_at(mtu, folder, ifindex, harness, rounds, packets)
 
 
-def _parts_at(mtu: int, folder: Path, rounds: int, packets: int) -> Iterator[Line]:
-    ifindex, harness = make_interfaces(), Harness()
+def _parts_at(
+    mtu: int,
+    folder: Path,
+    ifindex: dict[str, int],
+    harness: Harness,
+    rounds: int,
+    packets: int,
+) -> Iterator[Line]:
     make = Make(mtu=mtu, slots=_SLOTS, mpr=1024)
     whole = Loaded(make, folder / "whole", ifindex)
     sides = [(None, whole)]
@@ -153,7 +147,6 @@ def _parts_at(mtu: int, folder: Path, rounds: int, packets: int) -> Iterator[Lin
             yield Line("parts", where, f"{program}: {what}", "ns", less)
     for _part, side in sides:
         side.close()
-    harness.close()
 
 
 def _measure(side: Loaded, harness: Harness, program: str, packets: int) -> Timing:

@@ -4,32 +4,30 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import struct
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from mrcd import bpfsys, netns
+from mrcd import bpfsys
 from mrcd.abi import ABI
 from mrcd.clock import CARRIER
 from mrcd.fabric import usid
+from tests.bench import progstats
 from tests.bench.loaded import (
     USUAL_SACKS,
     Harness,
     Loaded,
     Make,
     Timing,
-    make_interfaces,
+    bench,
     mean_ns,
     spraying,
     timed,
 )
 from tests.bench.result import Line
 from tests.bpf.packets import ip4, wire_time
-from tests.bpf.rig import TC_REDIRECT, TC_SHOT, XDP_DROP, XDP_PASS, XDP_TX, pinned_to_one_cpu
+from tests.bpf.rig import TC_REDIRECT, TC_SHOT, XDP_DROP, XDP_PASS, XDP_TX
 
 PLANE = 0  # every shape has it
 EV = usid.ev(PLANE, 2)
@@ -254,20 +252,20 @@ def clock(side: Loaded, program: str, packets: int) -> Timing:
 
 def programs(name: str, mtus: list[int], rounds: int, packets: int) -> Iterator[Line]:
     """A line for each program, kind of packet and MTU; data paths take turns."""
-    before = pinned_to_one_cpu()
-    netns.prepare_run_dir()
-    netns.create(name)
-    try:
-        with netns.entered(name), tempfile.TemporaryDirectory() as folder:
-            ifindex, harness = make_interfaces(), Harness()
-            sides = [Loaded(Make(mtu=mtu), Path(folder, str(mtu)), ifindex) for mtu in mtus]
-            yield from _rounds(sides, harness, rounds, packets)
-            for side in sides:
-                side.close()
-            harness.close()
-    finally:
-        netns.delete(name)
-        os.sched_setaffinity(0, before)
+    with bench(name) as (folder, ifindex, harness):
+        sides = [Loaded(Make(mtu=mtu), folder / str(mtu), ifindex) for mtu in mtus]
+        yield from _lengths(sides[0])
+        yield from _rounds(sides, harness, rounds, packets)
+        for side in sides:
+            side.close()
+
+
+def _lengths(side: Loaded) -> Iterator[Line]:
+    """How long the programs are, as the kernel runs them."""
+    for program, fd in side.dp.programs.items():
+        instructions, native = progstats.lengths(fd)
+        yield Line("programs", "length", program, "instructions", (instructions,))
+        yield Line("programs", "length", program, "bytes of native code", (native,))
 
 
 def _rounds(sides: list[Loaded], harness: Harness, rounds: int, packets: int) -> Iterator[Line]:

@@ -13,22 +13,17 @@ tests/bench/scale.py's.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
-import os
 import random
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mrcd import netns
 from tests.bench import contention, entry
 from tests.bench.fastpath_runs import Arrivals, Sacks
-from tests.bench.loaded import Harness, Loaded, Make, make_interfaces, mean_ns, spraying
+from tests.bench.loaded import Harness, Loaded, Make, bench, mean_ns, spraying
 from tests.bench.result import Line
-from tests.bpf.rig import pinned_to_one_cpu
 
 PARTS = ("cost", "memory", "contention")
 USUAL = Make(mtu=9000)
@@ -63,28 +58,12 @@ def main() -> None:
     sys.exit(failed)
 
 
-@contextlib.contextmanager
-def _bench(name: str) -> Iterator[tuple[Path, dict[str, int], Harness]]:
-    """A namespace with interfaces, in which this thread is, and the harness."""
-    before = pinned_to_one_cpu()
-    netns.prepare_run_dir()
-    netns.create(name)
-    try:
-        with netns.entered(name), tempfile.TemporaryDirectory() as folder:
-            harness = Harness()
-            yield Path(folder), make_interfaces(), harness
-            harness.close()
-    finally:
-        netns.delete(name)
-        os.sched_setaffinity(0, before)
-
-
 # ---- nanoseconds
 
 
 def cost(name: str, rounds: int, packets: int) -> Iterator[Line]:
     """Ratios of each shape to the usual one, which is measured beside it each time."""
-    with _bench(name) as (folder, ifindex, harness):
+    with bench(name) as (folder, ifindex, harness):
         usual = Loaded(USUAL, folder / "usual", ifindex)
         for what, makes in SHAPES.items():
             for number, make in enumerate(makes):
@@ -151,7 +130,7 @@ def _sizes(side: Loaded, harness: Harness, rounds: int, packets: int) -> Iterato
 
 def memory(name: str) -> Iterator[Line]:
     """What the maps take: from three data paths that differ in one number each."""
-    with _bench(name) as (folder, ifindex, _harness):
+    with bench(name) as (folder, ifindex, _harness):
         base = _bytes_of(Make(qps=1), folder / "base", ifindex)
         more = _bytes_of(Make(qps=16), folder / "qps", ifindex)
         longer = _bytes_of(Make(qps=1, mpr=4096), folder / "mpr", ifindex)

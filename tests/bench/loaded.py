@@ -12,17 +12,19 @@ What can be repeated, the clock's programs, is.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
 import subprocess
+import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrcd import adoption, bpfsys, loader, tuning
+from mrcd import adoption, bpfsys, loader, netns, tuning
 from mrcd import config as daemon_config
 from mrcd.abi import ABI
 from mrcd.datapath import Datapath
@@ -30,7 +32,7 @@ from mrcd.fabric import description
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.qptable import QpTable
 from tests.bpf.packets import Far, ip4
-from tests.bpf.rig import LINK_MAC, write_planes
+from tests.bpf.rig import LINK_MAC, pinned_to_one_cpu, write_planes
 
 _NEVER_NS = 4_000_000_000
 _OUR_QPN, _REMOTE_QPN = 0x770000, 0x880000
@@ -161,6 +163,22 @@ def make_interfaces() -> dict[str, int]:
         lines += [f"link set {end} arp off up" for end in (one, other)]
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
     return {end: socket.if_nametoindex(end) for pair in pairs for end in pair}
+
+
+@contextlib.contextmanager
+def bench(name: str) -> Iterator[tuple[Path, dict[str, int], Harness]]:
+    """A folder, interfaces in a namespace of this name, in which this thread is, and a harness."""
+    before = pinned_to_one_cpu()
+    netns.prepare_run_dir()
+    netns.create(name)
+    try:
+        with netns.entered(name), tempfile.TemporaryDirectory() as folder:
+            harness = Harness()
+            yield Path(folder), make_interfaces(), harness
+            harness.close()
+    finally:
+        netns.delete(name)
+        os.sched_setaffinity(0, before)
 
 
 class Loaded:
