@@ -14,7 +14,7 @@
 #define MRC_DELIVER_H
 
 #define DRAIN_MAX 32             /* held packets released by one program run */
-#define UNSACKED_MAX 64          /* packets that arrive without a SACK, however fast */
+#define UNSACKED_MAX 64          /* packets that arrive without a SACK, however fast; or MPR / 4 */
 
 /* Mark a PSN as received, and unmark it when next passes it. Lock of rx held. */
 static __always_inline void rx_set(struct mrc_rx *rx, u32 psn)
@@ -168,16 +168,20 @@ static __always_inline int deliver_drop(u32 key, u32 qp, u32 why)
 
 /*
  * Is it time for a SACK? Enough has arrived, and not only just before: at high
- * rates SACKs would be half of all packets and say little that is new. A window
- * wider than the bits of one SACK is told in several, which are not held back.
+ * rates SACKs would be half of all packets and say little that is new. But the
+ * sender's window must not fill meanwhile, and a window wider than the bits of
+ * one SACK is told in several, which are not held back.
  * Lock of rx held.
  */
-static __always_inline u32 sack_is_due(const struct mrc_rx *rx, const struct mrc_host *h, u64 now)
+static __always_inline u32 sack_is_due(const struct mrc_rx *rx, const struct mrc_host *h,
+				       const struct mrc_qp *q, u64 now)
 {
-	if (rx->pending_packets < h->sack_packets && rx->pending_bytes < h->sack_bytes)
+	u32 pending = rx->pending_packets;
+
+	if (pending < h->sack_packets && rx->pending_bytes < h->sack_bytes)
 		return 0;
-	return now - rx->sacked_ns >= h->sack_gap_ns || rx->pending_packets >= UNSACKED_MAX ||
-	       rx->high - rx->next > MRC_SACK_BITS;
+	return now - rx->sacked_ns >= h->sack_gap_ns || pending >= UNSACKED_MAX ||
+	       pending >= q->mpr / 4 || rx->high - rx->next > MRC_SACK_BITS;
 }
 
 /* Say what has arrived; what is pending is said with it. Lock of rx held. */
@@ -277,7 +281,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 		more = rx_bit(rx, rx->next) && !(owner && verdict == VERDICT_STORE);
 		rx->busy = more;
 	}
-	want |= verdict == VERDICT_DUPLICATE || sack_is_due(rx, h, now);
+	want |= verdict == VERDICT_DUPLICATE || sack_is_due(rx, h, q, now);
 	if (want && !more)
 		take_sack(rx, &sack, now);
 	bpf_spin_unlock(&rx->lock);

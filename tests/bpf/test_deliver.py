@@ -283,12 +283,17 @@ def test_answers_that_are_asked_for_keep_none(rig: Rig, far: Far, asked: dict[st
 
 def test_answers_are_not_put_off_for_ever(rig: Rig, far: Far) -> None:
     rig.tune(sack_packets=2, sack_gap_ns=NEVER_NS)
-    verdicts = [rig.arrive(far.data(FIRST + i, numbered(i))).verdict for i in range(2 + 128)]
-    assert [i for i, verdict in enumerate(verdicts) if verdict == TC_REDIRECT] == [1, 65, 129]
+    verdicts = [rig.arrive(far.data(FIRST + i, numbered(i))).verdict for i in range(2 + MPR)]
+    answered = [i for i, verdict in enumerate(verdicts) if verdict == TC_REDIRECT]
+    assert answered == [1, *range(1 + MPR // 4, 2 + MPR, MPR // 4)]
+    rig.edit("qps", 0, "mrc_qp", mpr=2048)
+    verdicts = [rig.arrive(far.data(FIRST + 2 + MPR + i, numbered(i))).verdict for i in range(65)]
+    assert [i for i, verdict in enumerate(verdicts) if verdict == TC_REDIRECT] == [63]
 
 
 def test_a_window_wider_than_one_answer_is_told_at_once(rig: Rig, far: Far) -> None:
     rig.tune(sack_packets=2, sack_gap_ns=NEVER_NS)
+    rig.edit("qps", 0, "mrc_qp", mpr=2048)
     verdicts = [rig.arrive(far.data(FIRST + 1 + i, numbered(i))).verdict for i in range(62)]
     assert verdicts.count(TC_REDIRECT) == 1
     verdicts = [rig.arrive(far.data(FIRST + 64 + i, numbered(i))).verdict for i in range(8)]
