@@ -19,13 +19,16 @@ static __always_inline void acked(u32 qp, u32 psn, u32 sure, struct mrc_tx *tx,
 				  struct mrc_balance *b, u64 *latest)
 {
 	struct mrc_tx_entry *entry = tx_entry_get(qp, psn);
+	struct mrc_slot *buf;
 	struct mrc_path *path;
 	u32 slot, plane;
 
 	if (!entry || entry->psn != psn)
 		return;
-	/* The slot is whole until somebody takes it, and says so: no need to touch it. */
 	slot = entry->slot;
+	buf = tx_ring.lookup(&slot);
+	if (buf)
+		buf->tag = ~0ull;
 	tx_free.push(&slot, 0);
 	/* After a retransmission the first sending may be what arrived: then it says
 	 * nothing about the second one's time or path. RACK (RFC 8985) asks whether a
