@@ -448,9 +448,13 @@ class QpTable:
 
     # ---- reading
 
-    def ports(self, peer: str) -> int:
-        """The mask of planes that a peer takes packets on, as its updates and its SACKs say."""
-        return _ports_of(self._dp.read_raw("balances", self.indices[peer], _BALANCE.size))
+    def every_ports(self) -> dict[str, int]:
+        """The mask of planes that each peer takes packets on, as its updates and its SACKs say."""
+        places = range(max(self.indices.values(), default=-1) + 1)
+        masks = [
+            _ports_of(raw) for raw in batches.rows(self._dp.maps["balances"], places, _BALANCE.size)
+        ]
+        return {peer: masks[index] for peer, index in self.indices.items()}
 
     def qps_of(self, peer: str) -> range:
         """Indices of the peer's QPs."""
@@ -465,11 +469,13 @@ class QpTable:
         )
 
     def paths(self, index: int) -> list[PathView]:
-        """Every path of a QP as the maps hold it."""
+        """Every path of a QP as the maps hold it; none before its EV set was chosen."""
+        if index not in self._sets:
+            return []
         raw = self._dp.read_raw("txs", index, _TX.size)
         sets = {name: _TX.unpack_array(raw, name) for name in _SETS}
         found = []
-        for plane, one in enumerate(self._sets.get(index, ())):
+        for plane, one in enumerate(self._sets[index]):
             first = self._path_index(index, plane, 0)
             rows = batches.lookup(self._dp.maps["paths"], first, len(one.evs), _PATH.size)
             for slot, (ev, row) in enumerate(zip(one.evs, rows, strict=True)):

@@ -51,7 +51,10 @@ def readings(
         one = sample(source, at_ns)
         first = one.status.planes[0]
         status = replace(
-            one.status, planes=[replace(first, index=i, interface=f"eth{i}") for i in range(planes)]
+            one.status,
+            planes=[replace(first, index=i, interface=f"eth{i}") for i in range(planes)],
+            peers_total=peers,
+            peers_up=peers,
         )
         peer = one.peers[0]
         several = [
@@ -92,7 +95,7 @@ def test_a_frame_is_no_larger_than_the_terminal(
 def test_everything_important_is_whole(size: tuple[int, int]) -> None:
     text = "\n".join(drawn(*readings(planes=8, peers=4, paths=512), *size))
     assert "…" not in text
-    assert text.startswith("mrcd h1 ok  up 1 h 2 min  peers 1/2")
+    assert text.startswith("mrcd h1 ok  up 1 h 2 min  peers 4/4")
     assert "12:34:56" in text
     assert "72.00 Mb/s" in text  # a plane's rate
     assert "512 paths  512 GOOD" in text
@@ -131,6 +134,27 @@ def test_peers_in_trouble_are_among_those_shown() -> None:
     text = "\n".join(drawn(before, now, 80, 24))
     assert re.search("h33 +silent", text)
     assert " more" in text
+
+
+def test_peers_that_are_not_shown_are_counted() -> None:
+    """The daemon sends some of them; all others are in its status."""
+    before, now = readings(peers=50)
+    status = replace(now.sample.status, peers_total=10_000, peers_up=40, peers_silent=7)
+    few = [
+        replace(peer, state="connecting" if number < 48 else "established")
+        for number, peer in enumerate(now.sample.peers)
+    ]
+    now = replace(now, sample=replace(now.sample, status=status, peers=few))
+    lines = drawn(before, now, 80, 24)
+    at = next(i for i, line in enumerate(lines) if " more of " in line)
+    heading = max(i for i in range(at) if lines[i].startswith("PEER"))
+    shown = at - heading - 1
+    assert lines[at] == (
+        f"{10_000 - shown} more of 10000: 40 established, 7 silent, 9953 connecting"
+    )
+    assert "established" in "".join(lines[heading + 1 : at])  # the many do not hide those in use
+    assert len(lines) <= 24
+    assert any(line.startswith("2 paths to 2 of 47 peers") for line in lines)
 
 
 def test_a_path_that_is_new_counts_from_now() -> None:
