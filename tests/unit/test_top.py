@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -26,7 +27,7 @@ from cli import exits
 from cli.main import mrcctl
 from cli.topframe import Reading, frame, spark
 from mrcd.methods import Control
-from mrcd.model import MonitorSample, PathInfo
+from mrcd.model import MonitorSample, PathInfo, PeerInfo, Status
 from tests.unit.control_double import FakeSource, serving
 
 ROOT = Path(__file__).parents[2]
@@ -187,6 +188,40 @@ def test_off_a_terminal_frames_are_plain(tmp_path: Path) -> None:
     assert result.exit_code == exits.DONE
     assert "\x1b" not in result.output
     assert result.output.count("mrcd h1 ok") == 2
+
+
+class ManyPeers(FakeSource):
+    """Ten thousand peers, of which 9,990 never answered."""
+
+    count = 10_000
+
+    def status(self) -> Status:
+        return replace(super().status(), peers_total=self.count, peers_up=10)
+
+    def peers(self) -> list[PeerInfo]:
+        up, unheard = super().peers()
+        return [
+            replace(up if number < 10 else unheard, name=f"h{number}")
+            for number in range(self.count)
+        ]
+
+    def paths(self, peer: str | None) -> list[PathInfo]:
+        assert peer is not None, "paths of thousands of peers at once"
+        return [replace(path, peer=peer) for path in super().paths("h2")]
+
+
+def test_thousands_of_peers_are_all_listed_and_a_few_watched(tmp_path: Path) -> None:
+    def run(*words: str) -> str:
+        result = CliRunner().invoke(mrcctl, ["--socket", str(tmp_path / "sock"), *words])
+        assert result.exit_code == exits.DONE
+        return result.output
+
+    with serving(tmp_path / "sock", ManyPeers()):
+        listed = json.loads(run("peer", "list", "--json"))["peers"]
+        assert [peer["name"] for peer in listed] == [f"h{i}" for i in range(ManyPeers.count)]
+        frame_text = run("top", "--count", "1", "--interval", "0.1")
+        assert re.search(r"\d+ more of 10000: 10 established, 9990 connecting", frame_text)
+        assert "9936 more peers" in run("monitor", "--count", "1", "--interval", "0.1")
 
 
 def test_no_daemon_exits_3(tmp_path: Path) -> None:
