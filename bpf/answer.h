@@ -15,8 +15,8 @@
  * One packet of ours has arrived: give its slot back, learn from it. Its bit
  * was set in tx->sacked by us, so nobody else does this.
  */
-static __always_inline void acked(u32 qp, u32 psn, struct mrc_tx *tx, struct mrc_balance *b,
-				  u64 now, u64 *latest)
+static __always_inline void acked(u32 qp, u32 psn, u32 sure, struct mrc_tx *tx,
+				  struct mrc_balance *b, u64 *latest)
 {
 	struct mrc_tx_entry *entry = tx_entry_get(qp, psn);
 	struct mrc_slot *buf;
@@ -30,9 +30,11 @@ static __always_inline void acked(u32 qp, u32 psn, struct mrc_tx *tx, struct mrc
 	if (buf)
 		buf->tag = ~0ull;
 	tx_free.push(&slot, 0);
-	/* After a retransmission the first sending may be what arrived: then it
-	 * says nothing about the second one's time or path (as RACK, RFC 8985). */
-	if (entry->sends > 1 && now - entry->sent_ns < tx->min_rtt_ns)
+	/* After a retransmission the first sending may be what arrived: then it says
+	 * nothing about the second one's time or path. RACK (RFC 8985) asks whether a
+	 * round trip has passed, which is no sign where queues grow; the time that a
+	 * SACK names is one. */
+	if (entry->sends > 1 && psn != sure)
 		return;
 	if (entry->sent_ns > *latest)
 		*latest = entry->sent_ns;
@@ -189,15 +191,15 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	struct mrc_seth *seth = data + MRC_BODY_OFF;
 	struct mrc_cc_state *cc = data + MRC_BODY_OFF + MRC_SETH_LEN;
 	u32 qp = mark->qp, una, next, cack, base, i, step, word = 0, psn, trigger, high, delayed;
-	u32 needless, heard, verdict, down, cleared;
-	u64 bitmap, fresh = 0, mask, latest = 0;
+	u32 needless, heard, verdict, down, cleared, sure, id;
+	u64 bitmap, fresh = 0, mask, latest = 0, seen, sent;
 	struct mrc_tx_entry *entry;
 	struct mrc_path *path;
 	s32 ahead;
 
 	if (data + MRC_SACK_FRAME_LEN > end)
 		return;
-	delayed = seth->cc & (MRC_CC_FLAG_DELAYED | MRC_CC_FLAG_DUPLICATE);
+	delayed = seth->cc & MRC_CC_FLAG_DELAYED;
 	needless = seth->cc & MRC_CC_FLAG_DUPLICATE;
 	verdict = bpf_ntohl(seth->head) >> MRC_SETH_M_SHIFT & 3;
 	down = bpf_ntohl(seth->cack) >> MRC_SETH_DOWN_SHIFT;
@@ -228,33 +230,51 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	capture_verdict(key, qp, ahead < 0 ? MRC_C_SACK_STALE : MRC_C_SACK_RX);
 	sc->rule = 0;
 	sc->rtt = 0;
+	sc->seen_ns = now;
 	sc->slow = 0;
 	sc->verdict = 0;
 	sc->id = MRC_NO_PATH;
 	sc->found_slow = 0;
 	cleared = MRC_NO_PATH;
 
-	/* what caused it: a needless copy, a mark, a round trip */
+	/* what caused it: a needless copy, a mark, a round trip. The time says which
+	 * sending it was: if only the last one taught round trips, those that are sent
+	 * again too early would never teach that it was too early. */
+	sure = una - 1;
 	entry = tx_entry_get(qp, trigger);
 	if (entry && (s32)(next - trigger) > 0 && entry->psn == trigger) {
-		path = path_get(qp, entry->path);
+		sent = entry->sent_ns;
+		id = entry->path;
+		if (entry->sends > 1 && cc->tx_timestamp == wire_time(entry->first_ns)) {
+			sent = entry->first_ns;
+			id = entry->was;
+		} else if (cc->tx_timestamp == wire_time(sent)) {
+			sure = trigger;
+		} else {
+			sent = 0;
+		}
+		path = path_get(qp, id);
 		if (needless) {
 			sc->rule = entry->rule;
 			if (entry->sends == 2)
 				cleared = entry->was;
 		}
 		if (path && verdict && path->ev == bpf_ntohl(seth->entropy)) {
-			sc->id = entry->path;
+			sc->id = id;
 			sc->verdict = verdict;
 			path->marked++;
-			b->marked[entry->path >> 8 & 7]++;
+			b->marked[id >> 8 & 7]++;
 			count(MRC_C_ECHO_RX);
 		}
-		if (path && !delayed && trigger - una < next - una && !tx_bit(tx, trigger) &&
-		    bpf_ntohs(cc->tx_timestamp) == (entry->sent_ns >> MRC_TS_SHIFT & 0xffff)) {
-			sc->rtt = now - entry->sent_ns;
-			sc->id = entry->path;
-			sc->slow = path_rtt(path, b, entry->path >> 8, h, sc->rtt, now);
+		if (path && sent && !delayed &&
+		    (needless || (trigger - una < next - una && !tx_bit(tx, trigger)))) {
+			sc->rtt = now - sent;
+			sc->id = id;
+			sc->slow = path_rtt(path, b, id >> 8, h, sc->rtt, now);
+			/* how long the SACK itself took is not the missing packets' delay */
+			seen = sent + b->now_ns[id >> 8 & 7];
+			if (seen < now)
+				sc->seen_ns = seen;
 		}
 	}
 	if (needless)
@@ -292,7 +312,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 		}
 		psn = word + lowest_bit(fresh);
 		fresh &= fresh - 1;
-		acked(qp, psn, tx, b, now, &latest);
+		acked(qp, psn, sure, tx, b, &latest);
 		if ((s32)(psn + 1 - high) > 0)
 			high = psn + 1;
 	}
@@ -389,8 +409,8 @@ int mrc_learn(struct __sk_buff *skb)
 		base = una;
 	if ((s32)(next - base) <= 0)
 		return TC_ACT_SHOT;
-	find_lost(h, qp, tx, b, sc, now, base, next, 0);
-	resend_due(skb, sc, qp, now, 0);
+	find_lost(h, qp, tx, b, sc, sc->seen_ns, base, next, 0);
+	resend_due(skb, sc, qp, now, sc->seen_ns, 0);
 	return TC_ACT_SHOT;
 }
 
@@ -421,7 +441,7 @@ static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mar
 	capture_verdict(key, qp, MRC_C_NACK_RX);
 	why = on_nack(mark, tx, sc);
 	if (why)
-		resend_due(skb, sc, qp, now, why);
+		resend_due(skb, sc, qp, now, now, why);
 	return TC_ACT_SHOT;
 }
 

@@ -10,7 +10,9 @@
 #define MRC_JUDGE_H
 
 #define SHARE_MIN 4              /* of MRC_SHARE_FULL: enough to notice that it healed */
-#define SHARE_STEP 2             /* gained at a judgement */
+#define SHARE_STEP 2             /* gained at a judgement ... */
+#define KNEE_PARTS 4             /* ... and that part of what is missing to the last share that was too much */
+#define SLACK_PACKETS 2          /* delay granted over the best plane, in its packets */
 #define STRIKES 4                /* judgements in a row before a whole share shrinks ... */
 #define MORE_STRIKES 2           /* ... and before one that is not whole shrinks more */
 #define JUDGE_RTTS 3             /* what a judgement changes shows in the next one */
@@ -45,7 +47,7 @@ static __always_inline u32 take_stock(struct mrc_balance *b, u32 p, u64 now)
 static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc, u64 usable,
 				  const struct mrc_host *h, u64 now)
 {
-	u64 shares = b->shares, after = 0, wait;
+	u64 shares = b->shares, after = 0, wait, gap;
 	u32 p, share, worse, top, delay, limit;
 
 	/* the best of each, kept where the verifier does not follow it */
@@ -53,12 +55,16 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 	sc->best_loss = ~0u;
 	sc->best_mark = ~0u;
 	sc->judged = 0;
+	sc->gap_ns = ~0u;
 	sc->losing = 0;
 	for (p = 0; p < MRC_MAX_PLANES; p++) {
 		if (!(usable >> p & 1) || !b->srtt_ns[p])
 			continue;
 		sc->losing |= (u32)not_zero(b->lost[p]) << p;
+		gap = (now - b->stock_ns[p]) / (b->acked[p] + 1);
 		sc->judged |= take_stock(b, p, now) << p;
+		if ((sc->judged >> p & 1) && gap < sc->gap_ns)
+			sc->gap_ns = gap;
 		if (b->srtt_ns[p] < sc->best_ns)
 			sc->best_ns = b->srtt_ns[p];
 		if (b->loss_ppm[p] < sc->best_loss)
@@ -68,7 +74,9 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 	}
 	if (sc->best_ns == ~0u)
 		return;
-	limit = sc->best_ns + sc->best_ns / 2 + h->judge_slack_ns;
+	/* a queue that is a few packets longer is nobody's fault either */
+	gap = SLACK_PACKETS * (sc->gap_ns < sc->best_ns ? sc->gap_ns : sc->best_ns);
+	limit = sc->best_ns + sc->best_ns / 2 + h->judge_slack_ns + gap;
 	wait = JUDGE_RTTS * (u64)sc->best_ns;
 	if (wait > h->judge_ns)
 		b->judge_at_ns = now + (wait > JUDGE_LATEST_NS ? JUDGE_LATEST_NS : wait);
@@ -92,11 +100,16 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 			if (worse) {
 				if (b->strikes[p] < 255)
 					b->strikes[p]++;
-				if (b->strikes[p] >= (share < MRC_SHARE_FULL ? MORE_STRIKES : STRIKES))
+				if (b->strikes[p] >= (share < MRC_SHARE_FULL ? MORE_STRIKES : STRIKES)) {
+					b->knee[p] = share;
 					share = share > worse ? share - worse : 0;
+				}
 			} else {
 				b->strikes[p] = 0;
 				share += SHARE_STEP;
+				/* faster while it is far below what was too much (as CUBIC, RFC 9438) */
+				if (share < b->knee[p])
+					share += (b->knee[p] - share) / KNEE_PARTS;
 			}
 		} else if (now - b->stock_ns[p] > QUIET_NS) {
 			/* too little traffic to tell: trust it again, little by little */

@@ -97,6 +97,7 @@ struct mrc_balance {             /* map balances[peer] */
 	__u32 loss_ppm[MRC_MAX_PLANES]; /* smoothed over judgements */
 	__u32 mark_ppm[MRC_MAX_PLANES];
 	__u8 strikes[MRC_MAX_PLANES];  /* judgements in a row that found it worse */
+	__u8 knee[MRC_MAX_PLANES];     /* the share that was last found too much */
 };
 
 struct mrc_peer_plane {          /* map peer_planes[peer * 8 + plane]; daemon */
@@ -183,6 +184,7 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 
 struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] */
 	__u64 sent_ns;           /* latest transmission; lock of tx once sent */
+	__u64 first_ns;          /* the first one, once it was repeated; lock */
 	__u32 psn;
 	__u32 slot;              /* in the retransmit ring */
 	__u16 len;               /* of the inner packet, bytes */
@@ -384,6 +386,7 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_PROBE_PUT_OFF 65   /* probes put off: more were due than probe_pps allows */
 #define MRC_C_DROP_ICRC 66       /* dropped: the headers were damaged on the way */
 #define MRC_C_EVENT_LOST 67      /* events for the daemon that found the ring buffer full */
-#define MRC_C_COUNT 68
+#define MRC_C_DROP_NO_PLANE 68   /* dropped: the peer said that it takes packets on no plane */
+#define MRC_C_COUNT 69
 
 #endif

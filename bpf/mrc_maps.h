@@ -71,6 +71,7 @@ struct mrc_scratch {
 	u64 rtt;
 	u64 rule;
 	u64 now;
+	u64 seen_ns;             /* by when what a SACK misses should have arrived */
 	u64 timeout_ns;
 	u64 latest;
 	u32 high;
@@ -89,6 +90,7 @@ struct mrc_scratch {
 	u32 found;
 	u32 last;
 	u32 best_ns;
+	u32 gap_ns;
 	u32 best_loss;
 	u32 best_mark;
 	u32 judged;

@@ -14,6 +14,10 @@
 #define SUSPECT_NS 100000000ull  /* beside withdrawn paths, others are asked so often */
 #define PROBE_SEQ_MASK 0x1ff
 
+/*
+ * One probe of a path, unless its plane is known to be down: netlink, Port Status
+ * Updates, SACKs and Offers say when it is back.
+ */
 static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
 				       const struct mrc_qp *q, u32 id, struct mrc_path *path,
 				       u64 now)
@@ -22,8 +26,12 @@ static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_h
 	struct mrc_clock *ck = clock.lookup(&zero);
 	struct mrc_plane *pl = planes.lookup(&plane);
 	struct mrc_peer_plane *pp = peer_plane_get(q->peer, plane);
+	struct mrc_balance *b = balance_get(q->peer);
+	struct mrc_peer *peer = peer_get(q->peer);
 	void *data, *end;
 
+	if (!b || !peer || !(usable_planes(h, peer, b) >> plane & 1))
+		return;
 	if (!ck || !ck->probe_credit) {
 		count(MRC_C_PROBE_PUT_OFF);
 		return;

@@ -33,10 +33,10 @@ static __always_inline u32 guard_ns(const struct mrc_tx *tx, const struct mrc_ho
 	return guard;
 }
 
-/* A time-out: two round trips and four of their deviations, doubled `backoff` times. */
+/* A time-out: a round trip and four of its deviations (RFC 6298), doubled `backoff` times. */
 static __always_inline u64 timeout_ns(const struct mrc_tx *tx, u64 min, u32 backoff, u64 max)
 {
-	u64 timeout = 2ull * tx->srtt_ns + 4ull * tx->rttvar_ns;
+	u64 timeout = tx->srtt_ns + 4ull * tx->rttvar_ns;
 
 	if (timeout < min)
 		timeout = min;
@@ -74,7 +74,8 @@ static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struc
 /* Send PSN `psn` again if it counts as lost. */
 static __always_inline void resend(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
 				  const struct mrc_qp *q, struct mrc_tx *tx,
-				  struct mrc_balance *b, u32 psn, u64 now, u64 up, u64 timeout_ns)
+				  struct mrc_balance *b, u32 psn, u64 now, u64 seen_ns, u64 up,
+				  u64 timeout_ns)
 {
 	struct mrc_tx_entry *entry = tx_entry_get(qp, psn);
 	u32 why, old_id, new_id, slot, plane, mine = 0, cause = MRC_ON_LOSS;
@@ -96,7 +97,7 @@ static __always_inline void resend(struct __sk_buff *skb, const struct mrc_host 
 	buf = tx_ring.lookup(&slot);
 	if (!path || !buf)
 		return;
-	why = lost_by(entry, path, tx, b, h, now, timeout_ns);
+	why = lost_by(entry, path, tx, b, h, seen_ns, timeout_ns);
 	if (!why)
 		return;
 
@@ -117,8 +118,10 @@ static __always_inline void resend(struct __sk_buff *skb, const struct mrc_host 
 		 * have taken the whole plane */
 		new_id = pick_path(tx, up, up & ~(1ull << (old_id >> 8 & 7)), b->shares);
 		entry->sent_ns = now;
-		if (entry->sends == 1)
+		if (entry->sends == 1) {
 			entry->was = old_id;
+			entry->first_ns = sent;
+		}
 		if (entry->sends < 255)
 			entry->sends++;
 		entry->rule = why;
@@ -215,11 +218,12 @@ static __always_inline void find_lost(const struct mrc_host *h, u32 qp, const st
  * not return if there is anything to send.
  */
 static __always_inline void resend_due(struct __sk_buff *skb, struct mrc_scratch *sc, u32 qp,
-				       u64 now, u64 timeout_ns)
+				       u64 now, u64 seen_ns, u64 timeout_ns)
 {
 	sc->qp = qp;
 	sc->sent = 0;
 	sc->now = now;
+	sc->seen_ns = seen_ns;
 	sc->timeout_ns = timeout_ns;
 	if (sc->found)
 		tails.call(skb, TAIL_RESEND);
@@ -249,7 +253,7 @@ int mrc_resend(struct __sk_buff *skb)
 	if (!peer || !b)
 		return TC_ACT_SHOT;
 	resend(skb, h, qp, q, tx, b, sc->due[i & (RESEND_MAX - 1)], sc->now,
-	       usable_planes(h, peer, b), sc->timeout_ns);
+	       sc->seen_ns, usable_planes(h, peer, b), sc->timeout_ns);
 	tails.call(skb, TAIL_RESEND);
 	return TC_ACT_SHOT;
 }

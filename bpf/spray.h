@@ -80,6 +80,8 @@ int mrc_spray(struct __sk_buff *skb)
 	tx = txs.lookup(&qp);
 	if (!q || !tx || q->state != MRC_QP_READY)
 		return spray_drop(MRC_C_DROP_NOT_READY);
+	if (!(b->ports & 0xff))  /* it said so itself: nothing more is meant to arrive */
+		return spray_drop(MRC_C_DROP_NO_PLANE);
 	if (tx->next - tx->una >= q->mpr)
 		return spray_drop(MRC_C_DROP_WINDOW);
 	if (signal_queue(skb, h, tx, b) == QUEUE_DROP)

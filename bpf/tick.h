@@ -189,6 +189,7 @@ int mrc_tick(struct __sk_buff *skb)
 	sc->qp = qp;
 	sc->sent = 0;
 	sc->now = now;
+	sc->seen_ns = now;
 	if (sc->probe)
 		tails.call(skb, TAIL_PROBE);
 	if (sc->found)

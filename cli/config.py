@@ -100,11 +100,13 @@ def apply(socket: str, file: str | None, confirm: int | None, as_json: bool) -> 
     """Make the daemon run with FILE (- is stdin), as `config diff` shows it.
 
     Without FILE: the file that the daemon was started with. Nothing is applied when anything of
-    it is wrong. FILE itself is not kept: a restart reads the daemon's own file.
+    it is wrong. The daemon's own file stays as it is; where it says otherwise, the command tells
+    how to keep what runs.
     """
     text = _text(socket, file)
     with Client(socket) as client:
         reply = client.config_apply(text, confirm or 0)
+        unsaved = _unsaved(client, file) if reply["diff"].changes else None
     if as_json:
         print_json(reply)
         return
@@ -116,6 +118,8 @@ def apply(socket: str, file: str | None, confirm: int | None, as_json: bool) -> 
         )
     elif reply["diff"].changes:
         click.echo("applied")
+    if unsaved is not None:
+        click.echo(unsaved)
 
 
 @config.command()
@@ -125,10 +129,33 @@ def confirm(socket: str, as_json: bool) -> None:
     """Keep the configuration that `config apply --confirm` has made."""
     with Client(socket) as client:
         client.config_confirm()
+        unsaved = _unsaved(client, None)
     if as_json:
         print_json({"confirmed": True})
-    else:
-        click.echo("confirmed: the configuration stays")
+        return
+    click.echo("confirmed: the configuration stays")
+    if unsaved is not None:
+        click.echo(unsaved)
+
+
+def _unsaved(client: Client, file: str | None) -> str | None:
+    """What to say when the daemon's own file is not what runs; `file`: what was applied.
+
+    A file that cannot be read, or has errors, is not what runs either.
+    """
+    own = client.status().config
+    try:
+        if not client.config_diff(Path(own).read_text(encoding="utf-8"))["diff"].changes:
+            return None
+    except (OSError, UnicodeDecodeError, CommandError):
+        pass
+    running = "running.toml"
+    steps = [f"mrcctl config show > {running}"] if file in (None, "-") else []
+    steps.append(f"cp {running if steps else file} {own}")
+    return (
+        f"not saved: {own} says otherwise, and mrcd reads it when it starts or is sent SIGHUP;"
+        f" to keep what runs: {' && '.join(steps)}"
+    )
 
 
 def render(reply: ChangesReply) -> str:

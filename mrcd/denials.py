@@ -2,7 +2,8 @@
 """The denylist as the daemon keeps it: the operator's rules, on disk and in the data path.
 
 Rules are in `denylist.json` of the state folder and outlive the daemon. They are laid over the EV
-set of every QP: those there are when a rule changes, and each new one before it sends.
+set of every QP: those there are when a rule changes, and each new one before it sends. What the
+daemon itself sends to a peer asks `open_evs`.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from mrcd import denylist, statefile
 from mrcd.config import Config, Peer
 from mrcd.denylist import Element, NoSuchElement, Rule
+from mrcd.fabric import usid
 from mrcd.log import get_logger
 from mrcd.model import DeniedInfo
 
 log = get_logger()
 
 _FILE = "denylist.json"
+_WAYS = 1 << 13
+"""Peers and planes whose open EVs are remembered."""
 
 
 class CutsOff(Exception):
@@ -70,6 +75,8 @@ class Denials:
         self._peers = {peer.name: peer for peer in config.peers}
         self._rules: list[Rule] = self._read()
         self._changing = asyncio.Lock()
+        self.open_evs = lru_cache(maxsize=_WAYS)(self._open_evs)
+        """The EVs of a plane to a peer (its name) that no rule denies; may be none."""
 
     # ---- what the operator asks
 
@@ -127,10 +134,12 @@ class Denials:
         """From now on this is the configuration; rules that mean nothing in it are dropped."""
         self._config = config
         self._peers = {peer.name: peer for peer in config.peers}
+        self.open_evs.cache_clear()
         kept = [rule for rule in self._rules if self._means_something(rule)]
         if kept != self._rules:
             self._write(kept)
             self._rules = kept
+            self.open_evs.cache_clear()
 
     def _means_something(self, rule: Rule) -> bool:
         try:
@@ -160,6 +169,7 @@ class Denials:
         """
         self._write(rules)
         old, self._rules = self._rules, rules
+        self.open_evs.cache_clear()
         for peer in self._config.peers:
             self._set(peer, self._denied(peer, old), self._denied(peer, rules))
             await asyncio.sleep(0)
@@ -180,6 +190,12 @@ class Denials:
         fabric, own = self._config.fabric, self._config.host
         every = denylist.evs_between(fabric, own, peer.host) if rules else ()
         return denylist.denied(rules, own, peer.host, every)
+
+    def _open_evs(self, peer: str, plane: int) -> tuple[int, ...]:
+        own, target = self._config.host, self._peers[peer].host
+        every = usid.evs_between(self._config.fabric, own, target, plane)
+        denied = denylist.denied(self._rules, own, target, every)
+        return tuple(ev for ev in every if ev not in denied)
 
     def _of_qps(self, peer: Peer) -> list[list[int]]:
         """The EV sets of a peer's QPs that are configured."""

@@ -53,6 +53,7 @@ PROBE_WAIT_S = 0.5
 """An EV probe not answered after this long is lost."""
 
 Answer = Callable[[str, int, bytes, int], None]
+OpenEvs = Callable[[str, int], Sequence[int]]
 
 
 class EndpointSockets(PlaneSockets):
@@ -102,7 +103,9 @@ class EndpointSockets(PlaneSockets):
 class Endpoint:
     """Sends endpoint requests and matches the answers."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, open_evs: OpenEvs) -> None:
+        """`open_evs`: the EVs of a plane to a peer on which something may be announced to it."""
+        self._open_evs = open_evs
         self._rng = random.Random()
         self._sockets = EndpointSockets(
             config.transport.udp_port, self._answered, config.fabric.routing.code
@@ -131,8 +134,13 @@ class Endpoint:
 
     @property
     def unanswered(self) -> frozenset[str]:
-        """Peers that may not know our mask of planes yet."""
-        return self._updates.unanswered
+        """Peers that may not know our mask of planes yet, though there is a way to tell them."""
+        planes = range(self._config.fabric.planes)
+        return frozenset(
+            peer
+            for peer in self._updates.unanswered
+            if any(self._open_evs(peer, plane) for plane in planes)
+        )
 
     def start(self, mask: int, update_id: int = 0) -> None:
         """Open the sockets. `mask`: the planes that peers know of; `update_id`: the last used."""
@@ -153,11 +161,6 @@ class Endpoint:
         """Our usable planes changed: every peer with a session hears of it at once."""
         self._announce(self._updates.set_mask(mask, now_ns=time.monotonic_ns()))
 
-    def say_goodbye(self) -> None:
-        """Tell every peer, over the planes there are, that none of them takes packets any more."""
-        now = time.monotonic_ns()
-        self._announce(self._updates.set_mask(0, now_ns=now, over=self._updates.mask))
-
     def peer_established(self, peer: str) -> None:
         """A session began, or was heard again."""
         self._updates.established(peer)
@@ -170,7 +173,10 @@ class Endpoint:
         for update in updates:
             peer = self._peers[update.peer]
             for plane in update.planes:
-                ev = self._rng.choice(self._evs(peer, plane))
+                evs = self._open_evs(update.peer, plane)
+                if not evs:
+                    continue
+                ev = self._rng.choice(evs)
                 erth = Erth(WIRE.MRC_ENDPOINT_PORT_STATUS, update.mask, ev)
                 self._send(peer, ev, update.update_id, erth)
         self._arm()
@@ -191,7 +197,7 @@ class Endpoint:
     async def probe(
         self, peer: str, planes: Sequence[int], count: int, *, wait_s: float = PROBE_WAIT_S
     ) -> list[PathResult]:
-        """Probe every EV of these planes `count` times; one such request at a time.
+        """Probe every EV of these planes `count` times, denied ones too; one request at a time.
 
         Takes 10 ms a round, and up to `wait_s` more for what is late or lost.
         """

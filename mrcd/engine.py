@@ -80,6 +80,7 @@ class Engine:
         self._remembering: asyncio.TimerHandle | None = None
         self._remembered_s = 0.0
         self._remember_gap_s = REMEMBER_S
+        self._draining = False
         self._surveying: asyncio.Task[None] | None = None
         self.datapath: Datapath
         self.table: QpTable
@@ -235,7 +236,7 @@ class Engine:
         config, planes = self.config, self.planes
         maps = bpfsys.map_id(self.datapath.maps["qps"])
         saved = sessions.load(self._state_dir, maps)
-        self._endpoint = endpoint = Endpoint(config)
+        self._endpoint = endpoint = Endpoint(config, self.denials.open_evs)
         peers = Peers(
             config,
             self.table,
@@ -243,6 +244,7 @@ class Engine:
             self._mtu_of_peer,
             endpoint,
             self._sessions_changed,
+            self.denials.open_evs,
         )
         self._stack.callback(endpoint.close)
         if self.adopted:
@@ -295,8 +297,9 @@ class Engine:
 
     async def drain(self) -> bool:
         """Take no more packets, tell peers, and wait for what is outstanding; False if it stays."""
+        self._draining = True
         self.table.pause()
-        self.endpoint.say_goodbye()
+        self._tell_planes(0)
         deadline = self._loop.time() + DRAIN_S
         while not (self.table.quiet() and not self.endpoint.unanswered):
             if self._loop.time() > deadline:
@@ -388,6 +391,11 @@ class Engine:
     def _planes_changed(self, mask: int) -> None:
         """In the order in which it helps: nothing more leaves by the plane, nothing more comes."""
         self._write_host(mask)
+        if not self._draining:
+            self._tell_planes(mask)
+
+    def _tell_planes(self, mask: int) -> None:
+        """Peers hear on which planes we take packets, by updates and by Offers."""
         if self._endpoint is not None:
             self._endpoint.set_planes(mask)
         if self._peers is not None:

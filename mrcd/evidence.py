@@ -41,6 +41,8 @@ PROBES_RECENT: Final = 4
 """... or as many as it takes to send this many probes over a loop."""
 MEMORY: Final = 32
 """The longest window, in units of the recent one."""
+RTT_MEMORY: Final = 8
+"""That of round trips, of which the least counts: a queue passes meanwhile, a long way does not."""
 CHANGED: Final = 12.0
 """Likelihood ratio beyond which older counts of an element disagree with newer ones."""
 
@@ -213,22 +215,27 @@ class Evidence:
         newest = now_ns // INTERVAL_NS
         for number in [n for n in self._intervals if n <= newest - recent * MEMORY]:
             del self._intervals[number]
-        sizes = [recent * MEMORY]  # rates that are all zero agree: nothing needs to be compared
-        if not self.quiet(recent, now_ns=now_ns):
+        # Rates that are all zero agree: nothing needs to be compared.
+        sizes = [recent * RTT_MEMORY, recent * (MEMORY - RTT_MEMORY)]
+        quiet = self.quiet(recent, now_ns=now_ns)
+        if not quiet:
             sizes = [recent]
             while sum(sizes) < recent * MEMORY:
                 sizes.append(sum(sizes))
         planes: dict[int, dict[_Key, _Count]] = {}
         closed: set[int] = set()
+        rtts_since = newest - recent * RTT_MEMORY
         for size in sizes:
             for plane, older in self._chunk(newest, size).items():
                 if plane in closed:
                     continue
                 window = planes.setdefault(plane, {})
-                if window and self._disagree(window, older):
+                if window and not quiet and self._disagree(window, older):
                     closed.add(plane)
                     continue
                 for key, count in older.items():
+                    if newest <= rtts_since:
+                        count.rtt_us = None
                     window.setdefault(key, _Count()).add(count)
             newest -= size
         return [

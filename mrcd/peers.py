@@ -13,7 +13,7 @@ from functools import lru_cache
 from mrcd import handshake
 from mrcd.agenda import Agenda
 from mrcd.config import Config, Peer
-from mrcd.endpoint import Endpoint
+from mrcd.endpoint import Endpoint, OpenEvs
 from mrcd.fabric import underlay, usid
 from mrcd.handshake import (
     Command,
@@ -59,8 +59,13 @@ class Peers:
         on_mtu: Callable[[Peer, int], None],
         endpoint: Endpoint,
         on_change: Callable[[], None],
+        open_evs: OpenEvs,
     ) -> None:
-        """`endpoint` hears with whom there is a session; `on_change` that `memories` changed."""
+        """`endpoint` hears with whom there is a session; `on_change` that `memories` changed.
+
+        `open_evs`: the EVs of a plane to a peer that no rule denies.
+        """
+        self._open_evs = open_evs
         self._endpoint = endpoint
         self._on_change = on_change
         self._epoch = epoch
@@ -230,9 +235,10 @@ class Peers:
         return list(self._answering)
 
     def usable_planes(self, peer: str) -> list[int]:
-        """Planes on which a peer says it can be reached."""
+        """Planes on which a peer says it can be reached, and not all paths are denied."""
         mask = self.port_mask.get(peer, 0)
-        return [plane for plane in range(self._config.fabric.planes) if mask >> plane & 1]
+        planes = range(self._config.fabric.planes)
+        return [p for p in planes if mask >> p & 1 and self._open_evs(peer, p)]
 
     def _datagram(self, datagram: bytes, plane: int) -> None:
         handler = self._handlers.get(datagram[:4])
@@ -302,7 +308,7 @@ class Peers:
         for command in commands:
             match command:
                 case SendOffer():
-                    for plane in command.planes:
+                    for plane in self._open_planes(command.peer, command.planes):
                         self.send(command.peer, plane, command.datagram)
                 case ConfigureReceive():
                     self._table.configure(command.peer, command.qps, command.mpr)
@@ -343,22 +349,35 @@ class Peers:
             self._table.set_ports(name, mask)
             log.info("peer.ports_corrected", peer=name, planes=f"{mask:#x}")
 
+    def _open_planes(self, peer: str, planes: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of the planes that the operator left a path; where there is none, another one.
+
+        A keepalive is meant for one plane in turn: one that is denied must not swallow it.
+        """
+        open_ = tuple(plane for plane in planes if self._open_evs(peer, plane))
+        if open_ or not planes:
+            return open_
+        usable = (plane for plane in range(self._config.fabric.planes) if self._mask >> plane & 1)
+        others = [plane for plane in usable if self._open_evs(peer, plane)]
+        return (self._ways.choice(others),) if others else ()
+
     def send(self, peer: str, plane: int, datagram: bytes) -> None:
-        """One datagram to a peer over any of a plane's T1s: the next one takes another."""
-        address, template, far = self._way(peer, plane)
+        """One datagram to a peer over any T1 of a plane that is not denied; none if all are."""
+        evs = self._open_evs(peer, plane)
+        if not evs:
+            return
+        address, template = self._way(peer, plane)
         if template is not None:
-            t1 = int(self._ways.random() * self._config.fabric.t1) + 1 if far else 0
-            template = usid.with_t1(template, t1)
+            template = usid.with_t1(template, usid.ev_t1(self._ways.choice(evs)))
         self._sockets.send(plane, template, address, datagram)
 
-    def _find_way(self, peer: str, plane: int) -> tuple[Address, bytes | None, bool]:
-        """A peer's address on a plane, the uSID list to it, and whether that has a T1 to fill."""
+    def _find_way(self, peer: str, plane: int) -> tuple[Address, bytes | None]:
+        """A peer's address on a plane, and the template of the uSID lists to it, if there is."""
         fabric, host, target = self._config.fabric, self._config.host, self._peers[peer].host
         address = underlay.address(fabric, target, plane)
         if fabric.routing.mode != "srv6":
-            return address, None, False
-        template = usid.template_da(fabric.block, host, target, plane)
-        return address, template, host.t0 != target.t0
+            return address, None
+        return address, usid.template_da(fabric.block, host, target, plane)
 
     def _log_state(self, change: StateChanged) -> None:
         if change.new is State.ESTABLISHED:

@@ -105,11 +105,11 @@ class PortUpdates:
         self._peers: set[str] = set()
         self._open: dict[str, _Series] = {}
 
-    def set_mask(self, mask: int, *, now_ns: int, over: int | None = None) -> list[SendUpdate]:
-        """Our usable planes changed. `over`: planes that carry the word, where not these."""
+    def set_mask(self, mask: int, *, now_ns: int) -> list[SendUpdate]:
+        """Our usable planes changed. That none is left is said over those there were."""
         if mask == self.mask:
             return []
-        self._ways = mask if over is None else over
+        self._ways = mask or self.mask
         self.mask = mask
         self.update_id = (self.update_id + 1) & ID_MASK
         self._open = {peer: _Series(-1, now_ns) for peer in sorted(self._peers)}

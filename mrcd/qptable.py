@@ -151,9 +151,8 @@ class QpTable:
             self._prefixes[key] = self._value("prefixes", key)
         for key in bpfsys.keys(self._dp.maps["addresses"], _ADDRESS_BYTES):
             self._prefixes[_WHOLE + key] = self._value("addresses", key)
-        self.reset(
-            tuple(qp for qp in range(self._dp.sizes.qps) if qp // self.per_peer not in self._names)
-        )
+        unused = (qp for qp in range(self._dp.sizes.qps) if qp // self.per_peer not in self._names)
+        self._forget(tuple(unused))
 
     def _value(self, name: str, key: bytes) -> int:
         raw = bpfsys.lookup(self._dp.maps[name], key, 4)
@@ -256,7 +255,7 @@ class QpTable:
         """Forget a peer whose prefixes are dropped already: its QPs, addresses and place."""
         if peer.name not in self.indices:
             return
-        self.reset(tuple(self.qps_of(peer.name)))
+        self._forget(tuple(self.qps_of(peer.name)))
         for plane in range(self._config.fabric.planes):
             address = underlay.packed(self._config.fabric, peer.host, plane)
             bpfsys.delete(self._dp.maps["sources"], address)
@@ -408,6 +407,18 @@ class QpTable:
         for index in live:
             self._free_tx(index)
             self._free_rx(index)
+
+    def _forget(self, indices: tuple[int, ...]) -> None:
+        """Reset QPs, and forget their totals too: the next peer with their place is another one."""
+        self.reset(indices)
+        for index in indices:
+            if not self._dp.read("qps", index, _QP)["mpr"]:
+                continue  # it was never set up
+            count = PLANES * self._dp.sizes.evs
+            first = self._path_index(index, 0, 0)
+            batches.update_array(self._dp.maps["paths"], first, [bytes(_PATH.size)] * count)
+            for name, kind in (("txs", _TX), ("rxs", _RX), ("qps", _QP)):
+                self._dp.write(name, index, kind)
 
     def _free_tx(self, index: int) -> None:
         raw = self._dp.read_raw("txs", index, _TX.size)

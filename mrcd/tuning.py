@@ -15,7 +15,7 @@ REO_MAX_NS = 4 * MS
 """Greatest reorder guard: bounds how long the death of a path stays unseen."""
 FIFO_SLACK_NS = 100 * US
 """Reordering granted within a path: one path's packets may be handled on two CPUs."""
-RTO_MIN_NS = 5 * MS
+RTO_MIN_NS = 3 * MS
 """Least time-out: a delayed SACK may take two ticks, and a busy clock is late."""
 HOLE_TIMEOUT_NS = 1000 * MS
 """The receiver gives up on a gap. Far beyond what any repair takes; nothing stalls for ever."""

@@ -37,12 +37,13 @@ _SO_ATTACH_FILTER = 26
 _STATUS, _MAC, _SEC, _NSEC = 0, 12, 16, 20
 _IFINDEX, _PKTTYPE = 32 + 4, 32 + 10
 
-# A packet begins somewhere behind them. Its fields: Ethernet, outer IPv6, inner IPv6, UDP, BTH
+# A packet begins somewhere behind them: Ethernet, outer and inner IPv6, UDP, BTH, SETH
 _PACKET = 48
-_HEAD = 14 + 40 + 40 + 8 + 12
+_HEAD = 14 + 40 + 40 + 8 + 12 + 24
 _INNER_UDP = 14 + 40 + 40
 _UDP = _PACKET + _INNER_UDP
 _BTH = _UDP + 8
+_SETH = _BTH + 12
 _OUTGOING = 4
 
 DATA = 0xCA
@@ -51,7 +52,10 @@ SACK = 0xDC
 
 @dataclass(frozen=True, slots=True)
 class Packets:
-    """One entry a packet, in order of time; times are CLOCK_MONOTONIC. `lost`: no room for them."""
+    """One entry a packet, in order of time; times are CLOCK_MONOTONIC. `lost`: no room for them.
+
+    `answers` is the PSN that caused a SACK; -1 if a clock did, or if it is no SACK.
+    """
 
     time_ns: Ints
     ifindex: Ints
@@ -61,6 +65,7 @@ class Packets:
     qpn: Ints
     psn: Ints
     rtx: NDArray[np.bool_]
+    answers: Ints
     lost: int
 
     def where(self, chosen: NDArray[np.bool_] | Ints) -> Packets:
@@ -74,6 +79,7 @@ class Packets:
             qpn=self.qpn[chosen],
             psn=self.psn[chosen],
             rtx=self.rtx[chosen],
+            answers=self.answers[chosen],
             lost=self.lost,
         )
 
@@ -121,10 +127,20 @@ class Capture:
             qpn=_network(rows, _BTH + 5, 3),
             psn=_network(rows, _BTH + 9, 3),
             rtx=(rows[:, _BTH + 8] & 0x20) != 0,
+            answers=_answers(rows),
             lost=self._dropped,
         )
         order: Ints = np.argsort(found.time_ns, kind="stable").astype(np.int64)
         return found.where(order)
+
+
+def _answers(rows: NDArray[np.uint8]) -> Ints:
+    offset = _network(rows, _SETH + 2, 2)
+    offset -= (offset & 0x8000) << 1
+    psn = (_network(rows, _SETH + 13, 3) + offset) & 0xFFFFFF
+    clock = rows[:, _SETH + 16] & WIRE.MRC_CC_FLAG_DELAYED != 0
+    found: Ints = np.where((rows[:, _BTH] == SACK) & ~clock, psn, -1)
+    return found
 
 
 def _bind_everywhere(sock: socket.socket) -> None:

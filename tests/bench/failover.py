@@ -15,7 +15,7 @@ import contextlib
 import re
 import subprocess
 import time
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -106,6 +106,24 @@ def _left(mine: Packets, again: Packets, ev: int, qpn: int, rtts: dict[int, int]
     return None
 
 
+def round_trips(packets: Packets, qpns: Mapping[int, int]) -> list[int]:
+    """How long packets that arrived were on their way, and the SACKs that they caused, ns.
+
+    `qpns`: our QPN of each of the peer's.
+    """
+    data = packets.where(packets.outgoing & (packets.opcode == capture.DATA))
+    sacks = packets.where(~packets.outgoing & (packets.answers >= 0))
+    found = []
+    for theirs, ours in qpns.items():
+        mine = data.where(data.qpn == theirs)
+        sent_ns = dict(zip(mine.psn.tolist(), mine.time_ns.tolist(), strict=True))
+        about = sacks.where(sacks.qpn == ours)
+        for psn, at_ns in zip(about.answers.tolist(), about.time_ns.tolist(), strict=True):
+            if sent_ns.get(psn, at_ns) < at_ns:
+                found.append(at_ns - sent_ns[psn])
+    return found
+
+
 Place = tuple[int, int, int]  # number of the death, QP, EV
 
 
@@ -190,7 +208,9 @@ def deaths(name: str, count: int, save: Path | None) -> Iterator[Line]:
     seen: list[Left] = []
     carried: set[Place] = set()
     lost = 0
-    qps = {conn.remote_qpn: conn.qp for conn in path_states.connections(name, "h1")}
+    conns = path_states.connections(name, "h1")
+    qps = {conn.remote_qpn: conn.qp for conn in conns}
+    healthy: list[float] = []
     with PathWatch(name, "h1") as watch, load(name, count * 20):
         for element in elements(SHAPE, count):
             path_states.wait_restored(name)
@@ -206,6 +226,10 @@ def deaths(name: str, count: int, save: Path | None) -> Iterator[Line]:
             packets = wire.packets()
             lost += packets.lost
             left = paths_left(packets, death, rtts)
+            before = packets.where(packets.time_ns < dead_ns)
+            trips = round_trips(before, {conn.remote_qpn: conn.qpn for conn in conns})
+            usual = float(np.median(trips)) if trips else 0.0
+            healthy += [trip / usual for trip in trips]
             seen += left
             carried.update((len(died) - 1, qps[each.qpn], each.ev) for each in left)
         events = watch.events()
@@ -218,6 +242,8 @@ def deaths(name: str, count: int, save: Path | None) -> Iterator[Line]:
     else:
         print("bench: mrcctl has no `path watch`: only the wire is a witness", flush=True)
     yield from of_wire(seen)
+    what = "round trips before deaths, of each one's median"
+    yield from _quantiles("wire", what, "RTT", healthy, None)
 
 
 def _rtts(name: str) -> dict[int, int]:

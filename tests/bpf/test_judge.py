@@ -22,6 +22,7 @@ from tests.bpf.rig import PLANES, Rig, clock_passes
 FULL: int = ABI.MRC_SHARE_FULL
 _BALANCE = ABI.structs["mrc_balance"]
 MIN, STEP, STRIKES, MORE_STRIKES, PACKETS = 4, 2, 4, 2, 12
+KNEE_PARTS, SLACK_PACKETS = 4, 2
 ROUND_TRIPS, LATEST_NS = 3, 100_000_000
 MS = 1_000_000
 LIST = list[int]
@@ -67,6 +68,12 @@ def judge(rig: Rig, seen: Seen, times: int = 1, *, due: bool = True) -> LIST:
         )  # fmt: skip
         bpfsys.TestRun(rig.dp.programs["mrc_judge"], CARRIER).run()
     return shares(rig)
+
+
+def balance(rig: Rig) -> dict[str, tuple[int, ...]]:
+    """What is kept of the peer's planes, by member."""
+    raw = rig.dp.read_raw("balances", rig.table.indices["h2"], _BALANCE.size)
+    return {name: _BALANCE.unpack_array(raw, name) for name in ("knee", "strikes")}
 
 
 def shares(rig: Rig) -> LIST:
@@ -189,11 +196,43 @@ def test_next_judgement_waits_for_what_this_one_changed(
 
 def test_one_bad_judgement_between_good_ones_takes_nothing_more(judged: Rig) -> None:
     judge(judged, BAD["delay"], 12)
-    before = shares(judged)[1]
+    before, knee = shares(judged)[1], balance(judged)["knee"][1]
     for _ in range(8):
         judge(judged, Seen())
         judge(judged, BAD["delay"], MORE_STRIKES - 1)
-    assert shares(judged)[1] == min(FULL, before + 8 * STEP)
+        before += STEP + max(0, knee - before) // KNEE_PARTS
+    assert shares(judged)[1] == min(FULL, before)
+
+
+def test_share_grows_fast_to_where_it_was_too_much_and_slowly_from_there(judged: Rig) -> None:
+    judge(judged, BAD["delay"], STRIKES + 20)
+    share, knee = shares(judged)[1], 100
+    judged.edit("balances", judged.table.indices["h2"], "mrc_balance", knee=(0, knee, *[0] * 6))
+    steps = []
+    while share < FULL:
+        grown = judge(judged, Seen())[1]
+        assert grown == min(FULL, share + STEP + max(0, knee - share) // KNEE_PARTS)
+        steps.append(grown - share)
+        share = grown
+    assert max(steps) > 5 * STEP
+    assert steps[-2] == STEP
+
+
+@pytest.mark.parametrize(
+    ("packets", "worse"), [(SLACK_PACKETS - 1, False), (SLACK_PACKETS + 2, True)]
+)
+def test_queue_that_is_a_few_packets_longer_is_no_delay(
+    judged: Rig, packets: int, worse: bool
+) -> None:
+    """Packets of every plane are 10 ms apart."""
+    peer, apart = judged.table.indices["h2"], 10 * MS
+    rtt = 2 * apart
+    late = Seen(rtt_ns=[rtt, rtt * 3 // 2 + packets * apart, rtt, rtt], acked=[19] * PLANES)
+    for _ in range(STRIKES + 2):
+        since = time.monotonic_ns() - 20 * apart
+        judged.edit("balances", peer, "mrc_balance", stock_ns=whole([since] * PLANES))
+        judge(judged, late)
+    assert (shares(judged)[1] < FULL) == worse
 
 
 def test_peer_without_an_active_qp_is_not_judged(rig: Rig) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What was sent again needlessly: the path it was withdrawn for is cleared."""
+"""What was sent again needlessly: its path is cleared, and what was too early is learnt."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 from mrcd.abi import ABI
 from mrcd.pathstate import State
 from mrcd.wire import Data, decode_frame
-from tests.bpf.packets import Far, ip4
-from tests.bpf.rig import TC_REDIRECT, Rig
+from tests.bpf.packets import Far, ip4, wire_time
+from tests.bpf.rig import TC_REDIRECT, Rig, clock_passes
 
+_ENTRY = ABI.structs["mrc_tx_entry"]
 _BALANCE = ABI.structs["mrc_balance"]
 FIRST = 1000
 OUT = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
@@ -97,3 +98,57 @@ def test_denied_path_stays_denied(rig: Rig, far: Far, lost: int) -> None:
     rig.table.deny(0, path["plane"], path["slot"], denied=True)
     rig.arrive(far.sack(FIRST + 1, trigger=FIRST, duplicate=True))
     assert state(rig, lost) is State.DENIED
+
+
+def entry(rig: Rig, psn: int) -> dict[str, int]:
+    """What is kept of a packet in the send window."""
+    raw = rig.dp.read_raw("tx_entries", psn % rig.dp.sizes.window, _ENTRY.size)
+    return _ENTRY.unpack(raw)
+
+
+def plane_rtt(rig: Rig, plane: int) -> int:
+    """The round trip of a plane as it is now, ns; 0 if none was measured."""
+    raw = rig.dp.read_raw("balances", rig.table.indices["h2"], _BALANCE.size)
+    return _BALANCE.unpack_array(raw, "now_ns")[plane]
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["before its copy", "after its copy"])
+def test_late_original_teaches_its_own_round_trip(
+    rig: Rig, far: Far, lost: int, twice: bool
+) -> None:
+    """Else what is late would never be known, only what is early."""
+    kept = entry(rig, FIRST)
+    clock_passes(3_000_000)
+    ts = wire_time(kept["first_ns"])
+    rig.arrive(far.sack(FIRST + 1, trigger=FIRST, duplicate=twice, ts=ts))
+    assert plane_rtt(rig, lost >> 28) >= 3_000_000
+    assert rig.path(lost)["srtt_ns"] >= 3_000_000
+    assert plane_rtt(rig, kept["path"] >> 8) == 0
+
+
+def test_copy_teaches_the_round_trip_of_its_path(rig: Rig, far: Far, lost: int) -> None:
+    kept = entry(rig, FIRST)
+    rig.arrive(far.sack(FIRST + 1, trigger=FIRST, ts=wire_time(kept["sent_ns"])))
+    assert plane_rtt(rig, kept["path"] >> 8) > 0
+    assert plane_rtt(rig, lost >> 28) == 0
+
+
+def test_clock_teaches_no_round_trip(rig: Rig, far: Far, lost: int) -> None:
+    ts = wire_time(entry(rig, FIRST)["first_ns"])
+    rig.arrive(far.sack(FIRST + 1, trigger=FIRST, delayed=True, ts=ts))
+    assert not any(plane_rtt(rig, plane) for plane in range(8))
+
+
+@pytest.mark.parametrize("copy", [False, True], ids=["original", "copy"])
+def test_only_its_time_stamp_says_that_the_copy_arrived(
+    rig: Rig, far: Far, lost: int, copy: bool
+) -> None:
+    """However long after the second sending: a path is not vouched for by a late original."""
+    kept = entry(rig, FIRST)
+    plane, slot = kept["path"] >> 8, kept["path"] & 0xFF
+    clock_passes(3_000_000)
+    ts = wire_time(kept["sent_ns" if copy else "first_ns"])
+    rig.arrive(far.sack(FIRST + 1, trigger=FIRST, ts=ts))
+    raw = rig.dp.read_raw("paths", plane * rig.dp.sizes.evs + slot, ABI.structs["mrc_path"].size)
+    delivered_ns = ABI.structs["mrc_path"].unpack(raw)["delivered_ns"]
+    assert (delivered_ns == kept["sent_ns"]) == copy

@@ -195,6 +195,24 @@ def test_mark_about_another_path_than_the_packet_took_is_ignored(rig: Rig, far: 
     assert {state(rig, one) for one in EVS} == {State.GOOD}
 
 
+def test_mark_of_a_first_sending_counts_for_the_path_that_it_took(rig: Rig, far: Far) -> None:
+    """It was taken for lost and is on another path by now, and arrives after all, marked."""
+    rig.tune(reo_min_ns=0, reo_max_ns=0)
+    data = spray(rig)
+    first, ts = data.envelope.ev, data.body.timestamp.tx_timestamp
+    spray(rig)
+    rig.arrive(far.sack(FIRST - 1, 0b10))
+    ((_plane, frame),) = rig.sent()
+    second = decode_frame(frame).envelope.ev
+    assert second != first
+    rig.counted()
+    rig.arrive(far.sack(FIRST + 1, trigger=FIRST, verdict=SKIP_ONCE, about=first, ts=ts))
+    assert rig.counted()["echo_rx"] == 1
+    assert (rig.path(first)["marked"], rig.path(second)["marked"]) == (1, 0)
+    assert state(rig, first) is State.ASSUMED_BAD
+    assert state(rig, second) is State.GOOD
+
+
 # ---- NACKs
 
 
@@ -483,6 +501,14 @@ def test_denied_paths_are_not_asked(rig: Rig) -> None:
     for slot in range(T1S):
         rig.table.deny(0, 1, slot, denied=True)
     assert {ev >> 28 for ev, _id in idle(rig, T1S)} == {0, 2, 3}
+
+
+def test_plane_that_is_down_is_not_asked(rig: Rig) -> None:
+    rig.spread("h2", 0, 1, planes=0b1101)
+    rig.tune(plane_mask=0b0111)
+    assert {ev >> 28 for ev, _id in idle(rig, T1S)} == {0, 2}
+    rig.tune(plane_mask=0b1111)
+    assert {ev >> 28 for ev, _id in idle(rig, T1S)} == {3}
 
 
 @pytest.mark.parametrize("down", [ABI.MRC_QP_DOWN, ABI.MRC_QP_RECEIVE])

@@ -359,6 +359,35 @@ def test_every_active_qp_has_its_turn(rig: Rig, far: Far) -> None:
     assert qpns == [0x200001, 0x200007, 0x20001E, 0x880003]
 
 
+@pytest.mark.parametrize("said_by", ["host", "offers", "updates", "sacks"])
+def test_plane_that_is_down_is_not_probed_until_it_is_back(
+    rig: Rig, far: Far, said_by: str
+) -> None:
+    ev = withdrawn(rig, far)
+    plane = ev >> WIRE.MRC_EV_PLANE_SHIFT
+    peer = rig.table.indices["h2"]
+    rig.tune(probe_interval_ns=1)
+
+    def say(mask: int) -> None:
+        if said_by == "host":
+            rig.tune(plane_mask=mask)
+        elif said_by == "offers":
+            rig.spread("h2", 0, 1, planes=mask)
+        else:
+            member = "ports" if said_by == "updates" else "heard_ports"
+            rig.edit("balances", peer, "mrc_balance", **{member: mask})
+
+    say(0xFF & ~(1 << plane))
+    rig.tick(4 * T1S)
+    assert sent(rig) == []
+    assert rig.active()  # the clock is awake for it
+    say(0xFF)
+    rig.tick(T1S)
+    (probe_id,) = probes(rig, ev)
+    reply(rig, far, probe_id, ev)
+    assert rig.path(ev)["state"] == ABI.MRC_PATH_GOOD
+
+
 def test_probes_stop_when_the_budget_is_spent(rig: Rig, far: Far) -> None:
     ev = withdrawn(rig, far)
     rig.dp.write("clock", 0, ABI.structs["mrc_clock"], probe_credit=0)

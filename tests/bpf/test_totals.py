@@ -4,21 +4,24 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+
+import pytest
 
 from mrcd.abi import ABI
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.pathstate import State
-from mrcd.qptable import TOTALS
-from tests.bpf.rig import MPR, Rig
+from mrcd.qptable import TOTALS, QpTable
+from tests.bpf.rig import MPR, RING_SLOTS, Rig
 
 _PATH, _TX, _RX = (ABI.structs[name] for name in ("mrc_path", "mrc_tx", "mrc_rx"))
 QPNS = itertools.count(0x110000)
 
 
-def set_up(rig: Rig, psn: int) -> None:
-    indices = rig.table.qps_of("h2")
+def set_up(rig: Rig, psn: int, peer: str = "h2") -> None:
+    indices = rig.table.qps_of(peer)
     rig.table.configure(
-        "h2",
+        peer,
         tuple((LocalQp(i, next(QPNS), psn), RemoteQp(next(QPNS), psn)) for i in indices),
         MPR,
     )
@@ -87,3 +90,40 @@ def test_a_path_that_leaves_and_comes_back_keeps_its_totals(rig: Rig) -> None:
         rig.table.deny(index, 0, 0, denied=denied)
         assert (rig.table.paths(index)[0].state is State.DENIED) is denied
         assert counted(rig) == before
+
+
+def totals(rig: Rig, peer: str) -> set[int]:
+    """Everything that was ever counted for a peer's QPs, as they are set up."""
+    found = set()
+    for index in rig.table.qps_of(peer):
+        view = rig.table.view(index)
+        found |= {view.tx["packets"], view.tx["retransmits"], view.rx["packets"]}
+        found |= {path.values[name] for path in rig.table.paths(index) for name in TOTALS}
+    return found
+
+
+@pytest.mark.parametrize("who", ["the daemon", "its successor"])
+def test_a_peer_in_anothers_place_begins_at_nothing(rig: Rig, who: str) -> None:
+    """The peer that had the place before is configured no more, and its totals are nobody's."""
+    h2, h3 = (peer for peer in rig.config.peers if peer.name in ("h2", "h3"))
+    place = rig.table.indices["h2"]
+    set_up(rig, 100)
+    count(rig, windows=True)
+    rig.table.ready("h2")
+    without = replace(rig.config, peers=tuple(p for p in rig.config.peers if p.name != "h2"))
+    if who == "the daemon":
+        rig.table.reconfigure(without)
+        rig.table.drop_prefixes()
+        rig.table.remove_peer(h2)
+        rig.table.reconfigure(rig.config)
+    else:
+        rig.table.remove_peer(h3)
+        rig.table = QpTable(rig.dp, without)
+        rig.table.adopt()
+        rig.table.reconfigure(rig.config)
+    newcomer = h2 if who == "the daemon" else h3
+    rig.table.add_peer(newcomer)
+    assert rig.table.indices[newcomer.name] == place
+    set_up(rig, 7000, newcomer.name)
+    assert totals(rig, newcomer.name) == {0}
+    assert rig.free_slots("tx_free") == RING_SLOTS

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from cli.client import Client
-from mrcd.fabric import lab, state
+from mrcd import netns
+from mrcd.fabric import lab, state, underlay
 from mrcd.model import PathEvent, PathInfo
+from mrcd.wire import WIRE
 from tests.net.lab_hosts import bad_planes, eventually, mrcctl, ok, paths, socket_of
 from tests.net.traffic import transfer
+from tests.net.usid_packets import ETH_P_IPV6, SO_RCVBUFFORCE
 
 Lab = Any  # conftest.RunningLab
 H2 = "10.99.0.2"
@@ -112,6 +116,67 @@ def next_of(events: Iterator[PathEvent | None], wanted: Callable[[PathEvent], bo
         if wanted(event):
             return event
     raise AssertionError("the stream ended")
+
+
+class Announcements:
+    """What h1's daemon tells h2 over one T1: Offers, evidence, Port Status Updates."""
+
+    def __init__(self, running: Lab, plane: int, t1: int) -> None:
+        h1, h2 = running.fabric.hosts
+        self._ways = [underlay.packed(running.fabric, host, plane) for host in (h1, h2)]
+        with netns.entered(running.namespace(f"p{plane}t1-{t1}")):
+            self._sock = socket.socket(
+                socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_IPV6)
+            )
+        self._sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 8 << 20)
+        self._sock.setblocking(False)
+        self.seen = 0
+
+    def look(self) -> int:
+        """How many were seen so far."""
+        while True:
+            try:
+                packet, address = self._sock.recvfrom(2048)
+            except BlockingIOError:
+                return self.seen
+            self.seen += address[2] != socket.PACKET_OUTGOING and self._is_one(packet)
+
+    def _is_one(self, packet: bytes) -> bool:
+        if [packet[48:64], packet[64:80]] != self._ways:
+            return False
+        port, opcode = int.from_bytes(packet[82:84], "big"), packet[88]
+        return port == 4972 or (port == 4971 and opcode == WIRE.MRC_OP_ENDPOINT_REQ)
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def test_deny__holds_for_what_the_daemon_announces(healthy: Lab) -> None:
+    denied, open_ = Announcements(healthy, 1, 2), Announcements(healthy, 1, 1)
+    with Client(str(socket_of(healthy.name, "h1"))) as client:
+
+        def announce(until: Callable[[], bool], what: str) -> None:
+            """Every change of the planes is announced over all of them."""
+
+            def changed() -> bool:
+                client.drain(3, force=False)
+                client.undrain(3)
+                return until()
+
+            eventually(changed, what)
+
+        announce(lambda: denied.look() > 3 and open_.look() > 3, "both T1s are used")
+        client.deny("p1t1-2", None, force=False)
+        before = denied.look(), open_.look()
+        announce(lambda: open_.look() > before[1] + 40, "the other T1 is used")
+        assert denied.look() == before[0]
+        client.deny("p1t1-1", None, force=False)
+        before = denied.look(), open_.look()
+        client.drain(3, force=False)
+        client.undrain(3)
+        assert (denied.look(), open_.look()) == before
+    denied.close()
+    open_.close()
 
 
 def test_watch__tells_of_denied_paths(healthy: Lab) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ WITHIN_S = 60.0
 @pytest.fixture(scope="module", params=[1, 2], ids=["one-host-a-T0", "two-hosts-a-T0"])
 def surveyed(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Three planes of two T1s and two T0s, whose hosts all hear each other."""
-    with _labs(f"f{request.param}x") as make:
+    with _labs(f"f{os.getpid()}x{request.param}") as make:
         hosts = 2 * request.param
         running = make(daemons=True, hosts=hosts, planes=3, t1=2, hosts_per_t0=request.param)
         for host in running.fabric.hosts:
@@ -50,6 +51,8 @@ def surveyed(request: pytest.FixtureRequest) -> Iterator[Lab]:
         {"p1t1-2": "down"},
         {"h1:p1": "blackhole", "p2t0-2:p2t1-1": "loss=20%"},
         {"p1t0-1:p1t1-1": "blackhole", "p1t1-2": "blackhole"},
+        {"p1t0-1:p1t1-2": "delay=12ms"},
+        {"p2t1-1": "delay=24ms", "p0t0-1:p0t1-2": "blackhole"},
     ],
     ids=lambda actions: "+".join(f"{e}={a}" for e, a in actions.items()),
 )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -10,11 +11,15 @@ from typing import Any
 
 import pytest
 
-from mrcd.fabric import lab
+from mrcd import netns
+from mrcd.fabric import lab, underlay
+from mrcd.fabric.description import Host
+from mrcd.wire import WIRE
 from tests.net import lab_hosts
 from tests.net.lab_hosts import counters, eventually, mrcctl, mrcctl_json, status
 from tests.net.test_daemon import log_of, stop
-from tests.net.traffic import Stream, udp_sequence
+from tests.net.traffic import Stream, open_in, transfer, udp_sequence
+from tests.net.usid_packets import ETH_P_IPV6, SO_RCVBUFFORCE
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
@@ -149,6 +154,103 @@ def test_drain_survives_a_restart(make_lab: MakeLab) -> None:
     assert running.pings("h1", H2)
     assert mrcctl(running.name, "h1", "plane", "undrain", "1").returncode == 0
     eventually(lambda: planes_towards(running, "h2", "h1") == [0, 1], "plane 1 is back")
+
+
+# ---- a host that takes its leave
+
+
+def test_peers_hold_what_they_have_for_a_host_that_drains_on_stop(make_lab: MakeLab) -> None:
+    """A peer that is dead keeps the drain going for its 5 s: the others hold all the time."""
+    running = make_lab(daemons=True, hosts=3, planes=2, on_stop="drain")
+    for plane in (0, 1):
+        running.fault(f"h3:p{plane}", "blackhole")
+    with open_in(running.namespace("h2"), H1, socket.SOCK_DGRAM) as sender:
+
+        def held() -> int:
+            sender.sendto(b"x", (H1, 9))
+            return counters(running.name, "h2")["drop_no_plane"]
+
+        assert held() == 0
+        pid = lab.daemon_pid(running.name, "h1")
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)
+        eventually(lambda: held() > 0, "h2 has heard that h1 takes no more")
+        assert lab.daemon_pid(running.name, "h1") is not None  # it waits for h3
+        assert planes_towards(running, "h2", "h1") == []
+        sprayed = counters(running.name, "h2")["tx_packets"]
+        eventually(lambda: held() and lab.daemon_pid(running.name, "h1") is None, "h1 has ended")
+        assert counters(running.name, "h2")["tx_packets"] == sprayed
+        assert "peer.ports_corrected" not in log_of(running, "h2")
+        lab.start_daemon(running.name, "h1")
+        eventually(lambda: planes_towards(running, "h2", "h1") == [0, 1], "h1 is back", 60)
+        eventually(lambda: running.pings("h2", H1), "packets flow again", 20)
+
+
+def test_all_planes_drained_by_force_hold_the_peers_traffic(undrained: Lab) -> None:
+    running = undrained
+    for plane in ALL:
+        done = mrcctl(running.name, "h1", "plane", "drain", str(plane), "--force")
+        assert done.returncode == 0
+    eventually(lambda: planes_towards(running, "h2", "h1") == [], "h2 has heard it")
+    before = counters(running.name, "h2")
+    assert not running.pings("h2", H1)
+    after = counters(running.name, "h2")
+    assert after["tx_packets"] == before["tx_packets"]
+    assert after["drop_no_plane"] > before["drop_no_plane"]
+    assert mrcctl(running.name, "h1", "plane", "undrain", "2").returncode == 0
+    eventually(lambda: planes_towards(running, "h2", "h1") == [2], "plane 2 is back")
+    assert running.pings("h2", H1)
+
+
+# ---- probes
+
+
+class ProbesOf:
+    """Sees a host's reliability probes enter a plane at its T0."""
+
+    def __init__(self, running: Lab, host: Host, plane: int) -> None:
+        self._source = underlay.packed(running.fabric, host, plane)
+        with netns.entered(running.namespace(f"p{plane}t0-{host.t0}")):
+            self._sock = socket.socket(
+                socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_IPV6)
+            )
+        self._sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
+        self._sock.setblocking(False)
+
+    def take(self) -> int:
+        """How many came since the last call."""
+        found = 0
+        while True:
+            try:
+                packet, address = self._sock.recvfrom(128)
+            except BlockingIOError:
+                return found
+            ours = address[2] != socket.PACKET_OUTGOING and packet[48:64] == self._source
+            found += ours and packet[88] == WIRE.MRC_OP_PROBE
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def test_plane_that_is_down_is_not_probed(undrained: Lab) -> None:
+    running = undrained
+    probes = ProbesOf(running, running.fabric.hosts[1], 1)
+    running.fault("h1:p1", "blackhole")
+    transfer(running, "h2", "h1", H1)
+    eventually(lambda: 1 in lab_hosts.bad_planes(running.name, "h2"), "paths are withdrawn")
+    eventually(lambda: probes.take() > 0, "they are probed")
+    assert mrcctl(running.name, "h1", "plane", "drain", "1").returncode == 0
+    eventually(lambda: planes_towards(running, "h2", "h1") == [0, 2, 3], "h2 knows")
+    probes.take()
+    before = counters(running.name, "h2")["probe_tx"]
+    eventually(
+        lambda: counters(running.name, "h2")["probe_tx"] > before + 20, "idle planes are probed"
+    )
+    assert probes.take() == 0
+    running.fault("h1:p1", "clear")
+    assert mrcctl(running.name, "h1", "plane", "undrain", "1").returncode == 0
+    eventually(lambda: not lab_hosts.bad_planes(running.name, "h2"), "all paths are back", 2)
+    probes.close()
 
 
 # ---- carrier

@@ -80,6 +80,7 @@ class FakeSource:
         self.lost = 0  # of each path's probes
         self.config = CONFIG
         self.unconfirmed: str | None = None  # the configuration that would come back
+        self.config_path = "/nowhere/mrcd.toml"
 
     def status(self) -> Status:
         self.readings += 1
@@ -89,7 +90,7 @@ class FakeSource:
             state=self.state,
             reasons=self.reasons,
             pid=4242,
-            config="/nowhere/mrcd.toml",
+            config=self.config_path,
             uptime_s=3725.5,
             mrc0=Mrc0Info(
                 name="mrc0",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -76,8 +77,30 @@ def packets(*rows: tuple[int, int, int, bool]) -> Packets:
         qpn=np.full(count, 7, dtype=np.int64),
         psn=np.array(columns[2], dtype=np.int64),
         rtx=np.array(columns[3], dtype=np.bool_),
+        answers=np.full(count, -1, dtype=np.int64),
         lost=0,
     )
+
+
+def test_round_trips_of_what_was_answered() -> None:
+    data = packets((10, 1, 5, False), (11, 1, 6, False), (14, 1, 6, True), (20, 1, 7, False))
+    sacks = replace(
+        packets((13, 1, 0, False), (15, 1, 0, False), (16, 1, 0, False)),
+        outgoing=np.zeros(3, dtype=np.bool_),
+        opcode=np.full(3, capture.SACK),
+        qpn=np.full(3, 9),
+        answers=np.array([5, 6, -1]),
+    )
+    both = Packets(
+        **{
+            field.name: np.concatenate((getattr(data, field.name), getattr(sacks, field.name)))
+            for field in fields(Packets)
+            if field.name != "lost"
+        },
+        lost=0,
+    )
+    assert failover.round_trips(both, {7: 9, 8: 10}) == [3 * MS, MS]  # of the last sending
+    assert failover.round_trips(both, {7: 10}) == []
 
 
 def test_first_lost_packet_of_a_path_and_its_repetition() -> None:

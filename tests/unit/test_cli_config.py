@@ -65,7 +65,7 @@ def test_apply_reads_a_file(server: Path, source: FakeSource, tmp_path: Path) ->
     (tmp_path / "new.toml").write_text(OTHER)
     result = run(server, "apply", str(tmp_path / "new.toml"))
     assert result.exit_code == exits.DONE
-    assert result.output.splitlines()[-1] == "applied"
+    assert result.output.splitlines()[1] == "applied"
     assert (source.config, source.unconfirmed) == (OTHER, None)
 
 
@@ -75,6 +75,40 @@ def test_apply_until_confirmed(server: Path, source: FakeSource) -> None:
     assert source.unconfirmed == CONFIG
     assert json.loads(run(server, "confirm", "--json").output)["confirmed"] is True
     assert source.unconfirmed is None
+
+
+@pytest.fixture
+def own(source: FakeSource, tmp_path: Path) -> Path:
+    """The file that the daemon was started with, what runs in it."""
+    path = tmp_path / "mrcd.toml"
+    path.write_text(CONFIG)
+    source.config_path = str(path)
+    return path
+
+
+def test_what_is_applied_but_not_saved_is_said_with_the_way_to_save_it(
+    server: Path, own: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "new.toml").write_text(OTHER)
+    applied = run(server, "apply", str(tmp_path / "new.toml"), "--confirm", "60").output
+    assert applied.splitlines()[-1] == (
+        f"not saved: {own} says otherwise, and mrcd reads it when it starts or is sent SIGHUP;"
+        f" to keep what runs: cp {tmp_path}/new.toml {own}"
+    )
+    confirmed = run(server, "confirm").output
+    assert f"mrcctl config show > running.toml && cp running.toml {own}" in confirmed
+    assert own.read_text() == CONFIG
+
+
+def test_what_is_saved_is_not_spoken_of(server: Path, own: Path) -> None:
+    own.write_text(OTHER)
+    assert "not saved" not in run(server, "apply", "--confirm", "60").output
+    assert "not saved" not in run(server, "confirm").output
+
+
+def test_own_file_that_is_wrong_is_not_what_runs(server: Path, own: Path) -> None:
+    own.write_text("[transport]\n")
+    assert "not saved" in run(server, "apply", "-", text=OTHER).output
 
 
 def test_nothing_to_confirm_exits_1(server: Path) -> None:

@@ -300,6 +300,22 @@ def test_deny__before_any_qp_is_configured_counts_the_fabrics_paths(
     }
 
 
+def test_open_evs__are_those_that_no_rule_denies(
+    settings: Config, sets: Sets, tmp_path: Path
+) -> None:
+    denials = Denials(settings, sets, tmp_path)
+    now = Now(denials)
+    assert denials.open_evs("h2", 1) == tuple(usid.ev(1, t1) for t1 in (1, 2, 3))
+    now.deny("p1t1-2", None, force=False)
+    assert denials.open_evs("h2", 1) == (usid.ev(1, 1), usid.ev(1, 3))
+    now.deny("h3:p1", None, force=False)
+    assert denials.open_evs("h3", 1) == ()
+    now.allow("p1t1-2", None)
+    assert denials.open_evs("h2", 1) == tuple(usid.ev(1, t1) for t1 in (1, 2, 3))
+    denials.reconfigure(replace(settings, peers=settings.peers[:1]))
+    assert denials.open_evs("h2", 0) == tuple(usid.ev(0, t1) for t1 in (1, 2, 3))
+
+
 @pytest.mark.parametrize("element", ["h1", "p9", "bogus"])
 def test_deny__what_is_not_there(denials: Now, element: str) -> None:
     with pytest.raises(NoSuchElement):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
+from collections.abc import Mapping
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from tests.unit.fault_double import fabric_of
 
 FABRIC = fabric_of(2, 2, 2, 1)
 DIGEST = evidence.digest(FABRIC)
+ON_TIME: Mapping[str, float] = {}
 
 
 def empty() -> Evidence:
@@ -43,19 +45,22 @@ class Feeder:
         self._totals: dict[tuple[str, int], Total] = {}
         self._rng = random.Random(1)
 
-    def run(self, intervals: int, losses: dict[str, float]) -> list[str]:
+    def run(
+        self, intervals: int, losses: dict[str, float], late_us: Mapping[str, float] = ON_TIME
+    ) -> list[str]:
         """Go on for some intervals; the names inferred after the last one."""
         for _ in range(intervals):
             self.now_ns += INTERVAL_NS
             for host in FABRIC.hosts:
                 fresh = {}
                 for index, loop in enumerate(loops_of(FABRIC, host)):
-                    back = 1.0
+                    back, rtt_us = 1.0, 50.0
                     for element, times in loop.crossings.items():
+                        rtt_us += times * late_us.get(element.name, 0)
                         back *= (1 - losses.get(element.name, 0)) ** times
                     returned = sum(self._rng.random() < back for _ in range(self._per))
                     old = self._totals.get((host.name, index), Total(0, 0, None))
-                    fresh[index] = Total(old.sent + self._per, old.returned + returned, 50.0)
+                    fresh[index] = Total(old.sent + self._per, old.returned + returned, rtt_us)
                     self._totals[host.name, index] = fresh[index]
                 self.evidence.add(host.name, 1, fresh, now_ns=self.now_ns)
         return [fault.element.name for fault in infer(self.seen())]
@@ -225,3 +230,14 @@ def test_quantile_lies_in_its_bucket(
 def test_digest_tells_fabrics_apart_but_not_their_names() -> None:
     assert evidence.digest(fabric_of(2, 2, 3, 1)) != DIGEST
     assert evidence.digest(dataclasses.replace(FABRIC, name="other", mtu=1500)) == DIGEST
+
+
+def test_link_that_becomes_late_is_found_and_forgotten_long_before_the_longest_window() -> None:
+    """The least round trip of a minute would be one from before."""
+    feeder, late = Feeder(), {"p1t0-1:p1t1-2": 3000.0}
+    memory = evidence.RECENT * evidence.RTT_MEMORY
+    assert feeder.run(2 * evidence.RECENT * evidence.MEMORY, {}) == []
+    assert feeder.run(memory // 2, {}, late) == []  # a queue that passes is nobody's fault
+    assert feeder.run(memory // 2 + 1, {}, late) == list(late)
+    assert feeder.run(200, {}, late) == list(late)
+    assert feeder.run(1, {}) == []
