@@ -20,7 +20,7 @@ from cli.exits import CommandError
 from mrcd import bpfsys, interfaces, netns
 from mrcd.fabric import description, lab, naming, processes, state, usid
 from mrcd.fabric.description import Fabric, Host
-from mrcd.handshake.pace import OFFERS_PER_S
+from mrcd.handshake.pace import KEEPALIVES_PER_S, OFFERS_PER_S
 from tests.bench import flow
 from tests.bench.flow import BenchFailed
 from tests.bench.result import Line, at_most
@@ -163,6 +163,20 @@ class Daemon:
             if after.at_s - began > _QUIET_S:
                 raise BenchFailed(f"it still sends more than {at_most_pps:.0f} packets a second")
 
+    def calm(self) -> float:
+        """Wait until no more Offers arrive than keepalives of a crowd; seconds that took."""
+        began = time.monotonic()
+        before = self.sample(counters=True)
+        while True:
+            time.sleep(4)
+            after = self.sample(counters=True)
+            heard = after.counters["control_rx"] - before.counters["control_rx"]
+            if heard / (after.at_s - before.at_s) <= 1.3 * KEEPALIVES_PER_S:
+                return time.monotonic() - began
+            if after.at_s - began > _QUIET_S:
+                raise BenchFailed("peers go on sending more Offers than keepalives")
+            before = after
+
 
 @dataclass(slots=True)
 class Started:
@@ -256,6 +270,8 @@ def measured(
         small = 250 if peers <= 1000 else None
         quiet = 2 * OFFERS_PER_S + 200 + (2000 if crowd else 0)
         yield line("until only the idle remains", "s", daemon.settle(quiet))
+        if crowd:
+            yield line("until keepalives have their pace", "s", daemon.calm())
         yield from _idle(daemon, line, seconds)
         if len(os.sched_getaffinity(0)) > 1:
             _steer(name, daemon)
