@@ -195,11 +195,10 @@ struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] *
 	__u16 was;               /* path of the first transmission once it was repeated; lock */
 };
 
-struct mrc_rx_entry {            /* map rx_entries[qp * window + psn % window] */
-	__u32 psn;               /* lock of rx */
+struct mrc_rx_entry {            /* map rx_entries[qp * window / 2 + psn % (window / 2)] */
 	__u32 slot;              /* in the reorder ring, plus one; 0: none; lock of rx */
-	__u32 len;               /* lock of rx */
-	__u32 pad;
+	__u16 len;               /* lock of rx */
+	__u16 psn;               /* its low half; lock of rx */
 };
 
 /* Path states, and what moves a path from one to another (bpf/path.h has the table) */

@@ -42,7 +42,7 @@ BPF_ARRAY(qps, struct mrc_qp, CFG_MAX_QPS);
 BPF_ARRAY(txs, struct mrc_tx, CFG_MAX_QPS);
 BPF_ARRAY(rxs, struct mrc_rx, CFG_MAX_QPS);
 BPF_ARRAY(tx_entries, struct mrc_tx_entry, CFG_MAX_QPS * CFG_WINDOW);
-BPF_ARRAY(rx_entries, struct mrc_rx_entry, CFG_MAX_QPS * CFG_WINDOW);
+BPF_ARRAY(rx_entries, struct mrc_rx_entry, CFG_MAX_QPS * (CFG_WINDOW / 2));
 BPF_ARRAY(paths, struct mrc_path, CFG_MAX_QPS * MRC_MAX_PLANES * CFG_EVS);
 
 /* Free slots are stacks: the slot freed last is the one still in the cache. */
@@ -174,9 +174,10 @@ static __always_inline struct mrc_tx_entry *tx_entry_get(u32 qp, u32 psn)
 	return tx_entries.lookup(&index);
 }
 
+/* No more than half a window ahead of the next one is held, and all that under the lock. */
 static __always_inline struct mrc_rx_entry *rx_entry_get(u32 qp, u32 psn)
 {
-	u32 index = qp * CFG_WINDOW + (psn & CFG_WINDOW_MASK);
+	u32 index = qp * (CFG_WINDOW / 2) + (psn & (CFG_WINDOW / 2 - 1));
 
 	return rx_entries.lookup(&index);
 }

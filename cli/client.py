@@ -206,11 +206,15 @@ class Client:
         called = "org.varlink.service.GetInterfaceDescription"
         return self._call(called, _Description, interface=INTERFACE).description
 
-    def monitor(self, interval_ms: int) -> Iterator[MonitorSample]:
-        """A sample at once and then every ``interval_ms``, for ever."""
+    def monitor(self, interval_ms: int, peers: int | None = None) -> Iterator[MonitorSample]:
+        """A sample at once and then every ``interval_ms``, for ever.
+
+        With ``peers`` at most so many are in it: those in trouble, and the busiest.
+        """
         # A sample may come as late as the interval says, and a busy host later still.
         _set_timeout(self._socket, TIMEOUT_S + interval_ms / 1000)
-        self._send("Monitor", {"interval_ms": interval_ms}, more=True)
+        wanted = {"interval_ms": interval_ms} | ({} if peers is None else {"peers": peers})
+        self._send("Monitor", wanted, more=True)
         continues = True
         while continues:
             reply = self._receive()

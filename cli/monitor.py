@@ -15,6 +15,8 @@ from cli.render import BAD, GOOD, Cell, bit_rate, colour, print_json_line, table
 from cli.status import STATE_COLOURS, plane_state
 from mrcd.model import MonitorSample, PlaneInfo
 
+PEERS_MAX = 64
+"""Peers that people are shown; programs get all."""
 CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -37,7 +39,7 @@ def monitor(socket: str, interval: float, count: int | None, as_json: bool) -> N
     """
     try:
         with Client(socket) as client:
-            samples = client.monitor(round(interval * 1000))
+            samples = client.monitor(round(interval * 1000), None if as_json else PEERS_MAX)
             if as_json:
                 for number, sample in enumerate(samples, start=1):
                     print_json_line(sample)
@@ -95,7 +97,9 @@ def _peers(before: MonitorSample, now: MonitorSample, seconds: float) -> str:
     if not now.peers:
         return ""
     earlier = {peer.name: peer for peer in before.peers}
-    return table(
+    more = now.status.peers_total - len(now.peers)
+    rest = f"\n{more} more peers: those in trouble and the busiest are shown" if more > 0 else ""
+    shown = table(
         ["PEER", "STATE", "TX PACKETS/S", "RX PACKETS/S"],
         [
             [
@@ -107,6 +111,7 @@ def _peers(before: MonitorSample, now: MonitorSample, seconds: float) -> str:
             for was, peer in ((earlier.get(peer.name, peer), peer) for peer in now.peers)
         ],
     )
+    return shown + rest
 
 
 def _counters(before: MonitorSample, now: MonitorSample, seconds: float) -> str:

@@ -23,6 +23,7 @@ WIDE = 120
 """Columns from which on there is room for addresses, histories and uSID lists."""
 PATH_COLOURS = {"GOOD": GOOD, "SKIP": WARN, "ASSUMED_BAD": BAD, "DENIED": BAD}
 PEER_COLOURS = {"established": GOOD, "connecting": WARN, "silent": BAD}
+PEER_RANKS = {"silent": 0, "connecting": 1, "established": 2}
 RANKS = {"ASSUMED_BAD": 0, "DENIED": 1, "SKIP": 2, "GOOD": 3}
 BLOCKS = " ▁▂▃▄▅▆▇█"
 BAR, BAR_NARROW = 10, 6
@@ -69,8 +70,9 @@ def frame(
     planes = _planes(before, now, seconds, history, wide=wide)
     left = height - 1 - len(lines) - (2 + planes.row_count)
     peers = _peers(before, now, seconds, wide=wide, room=max(1, left // PEERS_SHARE - 2))
-    left -= 2 + peers.row_count
-    parts: list[RenderableType] = [head, *lines, Text(""), planes, Text(""), peers]
+    rest = _rest(now, peers.row_count)
+    left -= 2 + peers.row_count + len(rest)
+    parts: list[RenderableType] = [head, *lines, Text(""), planes, Text(""), peers, *rest]
     if left >= 4:
         parts += [Text(""), _paths(before, now, seconds, wide=wide, room=left - 3)]
     if left >= 1:
@@ -201,9 +203,10 @@ def _peers(before: Reading, now: Reading, seconds: float, *, wide: bool, room: i
     }
     ranked = sorted(
         now.sample.peers,
-        key=lambda peer: (peer.state == "established", -sum(traffic[peer.name]), peer.name),
+        key=lambda peer: (PEER_RANKS[peer.state], -sum(traffic[peer.name]), peer.name),
     )
-    shown = ranked if len(ranked) <= room else ranked[: max(0, room - 1)]
+    total = now.sample.status.peers_total
+    shown = ranked if total <= room else _foremost(ranked, max(0, room - 1))
     for peer in shown:
         sent, received = traffic[peer.name]
         trips = [rtt for rtt in peer.planes_srtt_us if rtt is not None]
@@ -224,9 +227,28 @@ def _peers(before: Reading, now: Reading, seconds: float, *, wide: bool, room: i
                 " ".join(peer.addresses),
             ]
         table.add_row(*row)
-    if len(ranked) > len(shown):
-        table.add_row(Text(f"{len(ranked) - len(shown)} more", style="dim"))
     return table
+
+
+def _foremost(ranked: Sequence[PeerInfo], room: int) -> list[PeerInfo]:
+    """Who is in trouble gets half of the rows where all others need more than the other half."""
+    well = sum(peer.state == "established" for peer in ranked)
+    bad = len(ranked) - well
+    places = min(bad, max(room // 2, room - well))
+    return [*ranked[:places], *ranked[bad : bad + room - places]]
+
+
+def _rest(now: Reading, shown: int) -> list[Text]:
+    """A line, if there are more peers than shown: how many, and how all of them are."""
+    status = now.sample.status
+    if status.peers_total <= shown:
+        return []
+    waiting = status.peers_total - status.peers_up - status.peers_silent
+    words = [f"{status.peers_up} established"]
+    words += [f"{status.peers_silent} silent"] * (status.peers_silent > 0)
+    words += [f"{waiting} connecting"] * (waiting > 0)
+    all_of_them = f"of {status.peers_total}: {', '.join(words)}"
+    return [Text(f"{status.peers_total - shown} more {all_of_them}", style="dim")]
 
 
 def _shares(shares: Sequence[float]) -> str:
@@ -273,7 +295,7 @@ def _paths(before: Reading, now: Reading, seconds: float, *, wide: bool, room: i
 def _foot(now: Reading) -> Text:
     counted = Counter[str](path.state for path in now.paths)
     shown = len({path.peer for path in now.paths})
-    there = sum(peer.state != "connecting" for peer in now.sample.peers)
+    there = now.sample.status.peers_up + now.sample.status.peers_silent
     words = [f"{len(now.paths)} paths"]
     if shown < there:
         words[0] += f" to {shown} of {there} peers"

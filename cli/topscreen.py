@@ -16,6 +16,8 @@ from cli.client import Client
 from cli.topframe import HISTORY, Reading, frame
 from mrcd.model import MonitorSample, PathInfo, PeerInfo
 
+PEERS_READ = 128
+"""Peers that are asked for: more than fit on a screen."""
 PEERS_ALL, PEERS_CHOSEN = 64, 8
 """With more peers than this that ever answered, paths are read of so many of them."""
 
@@ -37,7 +39,7 @@ def show(
     before: Reading | None = None
     frames = 0
     with live if console.is_terminal else contextlib.nullcontext():
-        for sample in watching.monitor(round(interval_s * 1000)):
+        for sample in watching.monitor(round(interval_s * 1000), PEERS_READ):
             now = Reading(sample, _paths(asking, sample, before))
             if before is not None:
                 _remember(history, before, now)
@@ -61,7 +63,7 @@ def show(
 def _paths(asking: Client, sample: MonitorSample, before: Reading | None) -> list[PathInfo]:
     """Every path; where there are too many peers, those to the ones in trouble or most busy."""
     there = [peer for peer in sample.peers if peer.state != "connecting"]
-    if len(there) <= PEERS_ALL:
+    if sample.status.peers_total <= PEERS_ALL:
         return asking.paths(None)["paths"]
     earlier = {} if before is None else {peer.name: peer for peer in before.sample.peers}
 
@@ -70,7 +72,8 @@ def _paths(asking: Client, sample: MonitorSample, before: Reading | None) -> lis
         packets = peer.tx_packets - was.tx_packets + peer.rx_packets - was.rx_packets
         return peer.state == "established", -packets, peer.name
 
-    chosen = heapq.nsmallest(PEERS_CHOSEN, there, key=rank)
+    few = len(there) <= PEERS_ALL
+    chosen = there if few else heapq.nsmallest(PEERS_CHOSEN, there, key=rank)
     return [path for peer in chosen for path in asking.paths(peer.name)["paths"]]
 
 

@@ -159,7 +159,7 @@ def _wrong_sizes(probe: Datapath, there: Sizes) -> str:
         "txs": there.qps,
         "rxs": there.qps,
         "tx_entries": there.qps * there.window,
-        "rx_entries": there.qps * there.window,
+        "rx_entries": there.qps * (there.window // 2),
         "paths": there.qps * planes * there.evs,
         "loop_paths": there.loops,
         "active": -(-there.qps // 64),

@@ -39,13 +39,15 @@ class _Entry:
 class Agenda:
     """The turns of many names. Times are a monotonic clock, nanoseconds."""
 
-    def __init__(self, *, now_ns: int) -> None:
+    def __init__(self, *, now_ns: int, grain_ns: int = GRAIN_NS) -> None:
+        """`grain_ns`: least time between two looks at many names."""
+        self._grain_ns = grain_ns
         self._entries: dict[str, _Entry] = {}
         self._prompt: list[tuple[int, str]] = []
         self._patient: list[tuple[int, str]] = []
         self._budget = float(BURST)
         self._paid_ns = now_ns
-        self._served_ns = now_ns - GRAIN_NS
+        self._served_ns = now_ns - grain_ns
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -92,7 +94,7 @@ class Agenda:
         if self._patient:
             soonest = min(soonest, max(self._patient[0][0], self._solvent_ns(now_ns)))
         if len(self._entries) > GRAIN_NAMES and soonest > now_ns:
-            soonest = max(soonest, self._served_ns + GRAIN_NS)
+            soonest = max(soonest, self._served_ns + self._grain_ns)
         return soonest
 
     def _is(self, name: str, at: int, *, prompt: bool) -> bool:

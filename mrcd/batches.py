@@ -6,12 +6,14 @@ from __future__ import annotations
 import ctypes
 import errno
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from mrcd import bpfsys
 
 _AT_ONCE = 4096
 """Entries of one call: some megabytes of buffers at most."""
+_ROWS = 1024
+"""Entries that `rows` reads by one call."""
 _UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, 524)  # the last is the kernel's own ENOTSUPP
 
 
@@ -34,6 +36,12 @@ def lookup(map_fd: int, first: int, count: int, value_size: int) -> list[bytes]:
     got = struct.unpack_from("=I", attr.raw, 32)[0]
     raw = value_buf.raw
     return [raw[i * value_size : (i + 1) * value_size] for i in range(got)]
+
+
+def rows(map_fd: int, indices: range, value_size: int) -> Iterator[bytes]:
+    """Values of ascending indices without gaps, however many, with little memory at a time."""
+    for first in range(indices.start, indices.stop, _ROWS):
+        yield from lookup(map_fd, first, min(_ROWS, indices.stop - first), value_size)
 
 
 def update(map_fd: int, entries: Mapping[bytes, bytes]) -> None:

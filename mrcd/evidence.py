@@ -12,12 +12,11 @@ forgotten at once, and a small loss that goes on is measured over all of MEMORY.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 import msgspec
@@ -81,7 +80,7 @@ def digest(fabric: Fabric) -> int:
     """Two fabrics with one digest have the same loops."""
     hosts = fabric.hosts
     if not isinstance(hosts, HostRange):
-        hosts = tuple(dataclasses.replace(host, addresses=()) for host in hosts)
+        hosts = tuple(replace(host, addresses=()) for host in hosts)
     return zlib.crc32(repr((fabric.planes, fabric.t0, fabric.t1, hosts)).encode())
 
 
@@ -216,9 +215,13 @@ class Evidence:
         newest = now_ns // INTERVAL_NS
         for number in [n for n in self._intervals if n <= newest - recent * MEMORY]:
             del self._intervals[number]
-        sizes = [recent]
-        while sum(sizes) < recent * MEMORY:
-            sizes.append(sum(sizes))
+        # Rates that are all zero agree: nothing needs to be compared.
+        sizes = [recent * RTT_MEMORY, recent * (MEMORY - RTT_MEMORY)]
+        quiet = self.quiet(recent, now_ns=now_ns)
+        if not quiet:
+            sizes = [recent]
+            while sum(sizes) < recent * MEMORY:
+                sizes.append(sum(sizes))
         planes: dict[int, dict[_Key, _Count]] = {}
         closed: set[int] = set()
         rtts_since = newest - recent * RTT_MEMORY
@@ -227,7 +230,7 @@ class Evidence:
                 if plane in closed:
                     continue
                 window = planes.setdefault(plane, {})
-                if window and self._disagree(window, older):
+                if window and not quiet and self._disagree(window, older):
                     closed.add(plane)
                     continue
                 for key, count in older.items():
@@ -243,11 +246,17 @@ class Evidence:
 
     def _chunk(self, newest: int, size: int) -> dict[int, dict[_Key, _Count]]:
         """Counts of some intervals, by plane."""
-        found: dict[int, dict[_Key, _Count]] = {}
+        sums: dict[_Key, _Count] = {}
         for number in range(newest - size + 1, newest + 1):
             for key, count in self._intervals.get(number, {}).items():
-                plane = self.loops(key[0])[key[1]].plane
-                found.setdefault(plane, {}).setdefault(key, _Count()).add(count)
+                so_far = sums.get(key)
+                if so_far is None:
+                    sums[key] = replace(count)
+                else:
+                    so_far.add(count)
+        found: dict[int, dict[_Key, _Count]] = {}
+        for key, count in sums.items():
+            found.setdefault(self.loops(key[0])[key[1]].plane, {})[key] = count
         return found
 
     def _disagree(self, newer: Mapping[_Key, _Count], older: Mapping[_Key, _Count]) -> bool:

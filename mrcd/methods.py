@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol, TypedDict
 
@@ -101,8 +101,16 @@ class Source(Protocol):
     def peers(self) -> list[PeerInfo]:
         """Every configured peer."""
 
+    def foremost_peers(
+        self, count: int, before: Mapping[str, int]
+    ) -> tuple[list[PeerInfo], Mapping[str, int]]:
+        """At most so many: those in trouble, and the busiest since `before`.
+
+        Beside them the packets of every peer so far, which is `before` the next time.
+        """
+
     def peer_names(self) -> list[str]:
-        """The names of the same."""
+        """The names of all peers."""
 
     def paths(self, peer: str | None) -> list[PathInfo]:
         """Every path of every QP."""
@@ -375,17 +383,27 @@ class Control(VarlinkInterface, name=INTERFACE):
             self._source.config_confirm()
 
     @varlinkmethod(delay_generator=False)
-    async def Monitor(self, *, interval_ms: int = 1000) -> AsyncIterator[MonitorReply]:
+    async def Monitor(
+        self, *, interval_ms: int = 1000, peers: int | None = None
+    ) -> AsyncIterator[MonitorReply]:
         """A sample at once and then every interval_ms (10 to 3600000), until the caller hangs up.
-        Must be called with "more". A caller that is too slow misses samples, which are counted."""
+        Must be called with "more". A caller that is too slow misses samples, which are counted.
+        With `peers` a sample lists at most so many of them: those in trouble, and the busiest."""
         if not INTERVAL_MIN_MS <= interval_ms <= INTERVAL_MAX_MS:
             raise InvalidParameter(parameter="interval_ms")
+        if peers is not None and peers < 0:
+            raise InvalidParameter(parameter="peers")
         loop = asyncio.get_running_loop()
         interval = interval_ms / 1000
         due, sample = loop.time(), None
+        packets: Mapping[str, int] = {}
         while True:
             missed = int((loop.time() - due) / interval)
-            sample = self._sample(sample)
+            if peers is None:
+                sample = self._sample(sample)
+            else:
+                few, packets = self._source.foremost_peers(peers, packets)
+                sample = self._sample_of(few)
             yield {"sample": replace(sample, missed=missed)}
             # Keep the cadence of the first sample, but never catch up with a burst.
             due += interval * (1 + missed)
@@ -395,13 +413,16 @@ class Control(VarlinkInterface, name=INTERFACE):
         """A sample later than the caller's last one; callers share those of the same moment."""
         now, shared = time.monotonic_ns(), self._shared
         if shared is None or now - shared.monotonic_ns > SHARED_NS or shared is last:
-            shared = self._shared = MonitorSample(
-                monotonic_ns=now,
-                status=self._source.status(),
-                peers=self._source.peers(),
-                stats=self._source.stats(),
-            )
+            shared = self._shared = self._sample_of(self._source.peers())
         return shared
+
+    def _sample_of(self, peers: list[PeerInfo]) -> MonitorSample:
+        return MonitorSample(
+            monotonic_ns=time.monotonic_ns(),
+            status=self._source.status(),
+            peers=peers,
+            stats=self._source.stats(),
+        )
 
     def _check_plane(self, index: int) -> None:
         known = [plane.index for plane in self._source.status().planes]

@@ -94,6 +94,7 @@ class Status:
     peers_total: int
     peers_up: int  # established
     datapath: DatapathInfo
+    peers_silent: int = 0  # had answered, and do not any more
     schema_version: int = SCHEMA_VERSION
 
 
@@ -220,7 +221,7 @@ class MonitorSample:
 
     monotonic_ns: int  # when it was taken, CLOCK_MONOTONIC
     status: Status
-    peers: list[PeerInfo]
+    peers: list[PeerInfo]  # all, or as many as were asked for
     stats: StatsInfo
     missed: int = 0  # samples that fell due before this one while this caller was too slow
     schema_version: int = SCHEMA_VERSION

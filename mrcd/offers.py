@@ -9,6 +9,7 @@ where the SID was. Without them it is plain UDP, from another port each time: sw
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -23,41 +24,88 @@ from mrcd.sockets import Address, PlaneSockets, plane_socket
 _IPPROTO_IPV6 = 41
 _IPPROTO_UDP = 17
 _IP6_LEN = 40
+_IP6 = struct.Struct("!IHBB")  # what stands before the addresses
+_UDP = struct.Struct("!HHHH")
+_PSEUDO = struct.Struct("!IHBBHHHH")  # behind them, for the checksum; with the UDP header
 _RAW_PROTOCOL = {ENCAP_FULL: _IPPROTO_IPV6, ENCAP_REDUCED: _IPPROTO_UDP}
 _MAX_DATAGRAM = 2048
+_SO_RCVBUFFORCE = 33
+_WAITING_BYTES = 1 << 20
 
 
 def udp6(src: IPv6Address, dst: IPv6Address, sport: int, dport: int, payload: bytes) -> bytes:
     """An IPv6 packet with a UDP datagram in it, checksum filled (RFC 8200, section 8.1)."""
     length = 8 + len(payload)
-    header = struct.pack("!HHHH", sport, dport, length, 0)
-    pseudo = src.packed + dst.packed + struct.pack("!IHBB", length, 0, 0, _IPPROTO_UDP)
-    checksum = checksum16(pseudo + header + payload + bytes(len(payload) % 2))
-    udp = struct.pack("!HHHH", sport, dport, length, checksum or 0xFFFF)
-    ip = struct.pack("!IHBB", 0x60000000, length, _IPPROTO_UDP, 64) + src.packed + dst.packed
-    return ip + udp + payload
+    ends = src.packed + dst.packed
+    pseudo = _PSEUDO.pack(length, 0, 0, _IPPROTO_UDP, sport, dport, length, 0)
+    checksum = checksum16(ends + pseudo + payload + bytes(len(payload) % 2))
+    ip = _IP6.pack(0x60000000, length, _IPPROTO_UDP, 64)
+    return ip + ends + _UDP.pack(sport, dport, length, checksum or 0xFFFF) + payload
 
 
 class OfferSockets(PlaneSockets):
     """One or two sockets for each plane; `encap` is one of MRC_ENCAP_*."""
 
-    def __init__(self, port: int, on_datagram: Callable[[bytes, int], None], encap: int) -> None:
+    def __init__(
+        self,
+        port: int,
+        on_datagram: Callable[[bytes, int], None],
+        encap: int,
+        rest_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`rest_s` is asked whenever all that had arrived was heard: so long, nothing is read.
+
+        Keepalives of thousands of peers come one by one, and waking up costs more than reading.
+        """
         super().__init__("hand-shake", port, _RAW_PROTOCOL.get(encap))
         self._on_datagram = on_datagram
         self._encap = encap
+        self._rest_s = rest_s
+        self._resting: asyncio.TimerHandle | None = None
         self._source: dict[int, tuple[bytes, Address]] = {}
 
     def open_plane(self, plane: int, interface: str, address: Address) -> None:
         """Begin to send and listen on a plane. OSError says what failed there."""
         super().open_plane(plane, interface, address)
         self._source[plane] = os.fsencode(interface), address
+        with contextlib.suppress(OSError):  # what arrives in a rest has to wait somewhere
+            self._in[plane].setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _WAITING_BYTES)
+
+    def close(self) -> None:
+        """Close all sockets."""
+        if self._resting is not None:
+            self._resting.cancel()
+        super().close()
 
     def _readable(self, plane: int) -> None:
+        self._read(plane)
+        rest_s = self._rest_s()
+        if rest_s > 0:
+            self._listen(False)
+            self._rest(rest_s)
+
+    def _rest(self, seconds: float) -> None:
+        self._resting = asyncio.get_running_loop().call_later(seconds, self._rested)
+
+    def _rested(self) -> None:
+        """Read what arrived meanwhile, and rest again unless there was nothing."""
+        self._resting = None
+        found = sum(self._read(plane) for plane in tuple(self._in))
+        rest_s = self._rest_s()
+        if found and rest_s > 0:
+            self._rest(rest_s)
+        else:
+            self._listen(True)
+
+    def _read(self, plane: int) -> int:
+        """Hear all that has arrived on a plane; how much that was."""
+        found = 0
         while True:
             try:
                 datagram = self._in[plane].recv(_MAX_DATAGRAM)
             except OSError:  # empty, or an ICMP error of something we sent
-                return
+                return found
+            found += 1
             self._on_datagram(datagram, plane)
 
     def send(self, plane: int, path: bytes | None, target: Address, datagram: bytes) -> None:
@@ -68,7 +116,7 @@ class OfferSockets(PlaneSockets):
         if plane not in self._in:
             return
         device, source = self._source[plane]
-        with contextlib.suppress(OSError):
+        try:
             if path is None:
                 with plane_socket(socket.SOCK_DGRAM, 0, device, source, 0) as out:
                     out.sendto(datagram, (str(target), self._port))
@@ -78,3 +126,5 @@ class OfferSockets(PlaneSockets):
             if self._encap == ENCAP_REDUCED:
                 packet = packet[_IP6_LEN:]
             self._raw[plane].sendto(packet, (socket.inet_ntop(socket.AF_INET6, path), 0))
+        except OSError:
+            return

@@ -8,13 +8,15 @@ and most balances are as they were at first.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from mrcd import batches, census
 from mrcd.abi import ABI
 from mrcd.claims import Prefix
+from mrcd.config import Peer
 from mrcd.engine import Engine
+from mrcd.foremost import Standing, foremost
 from mrcd.handshake import State
 from mrcd.model import PeerInfo, PeerState
 from mrcd.qptable import ALL_PLANES, Balance, balance_of
@@ -27,8 +29,6 @@ _STATES: dict[State, PeerState] = {
     State.ESTABLISHED: "established",
     State.SILENT: "silent",
 }
-_AT_ONCE = 1024
-"""Entries of a map read by one call."""
 MANY = 8
 """More peers than this with one thing wrong are not listed one by one."""
 NAMED = 3
@@ -37,12 +37,39 @@ NAMED = 3
 
 def listed(engine: Engine) -> list[PeerInfo]:
     """Every configured peer."""
-    config, table = engine.config, engine.table
+    return _infos(engine, engine.config.peers, _packets(engine))
+
+
+def foremost_of(
+    engine: Engine, count: int, before: Mapping[str, int]
+) -> tuple[list[PeerInfo], Mapping[str, int]]:
+    """At most so many, those in trouble and the busiest since `before`, as they are configured.
+
+    Beside them the packets of every peer so far, which is `before` the next time.
+    """
     packets = _packets(engine)
+    sums = {name: sum(both) for name, both in packets.items()}
+    standings = (
+        Standing(
+            peer.name,
+            _STATES[engine.peers.state(peer.name)],
+            max(0, sums.get(peer.name, 0) - before.get(peer.name, 0)),
+        )
+        for peer in engine.config.peers
+    )
+    chosen = {*foremost(standings, count)}
+    peers = [peer for peer in engine.config.peers if peer.name in chosen]
+    return _infos(engine, peers, packets), sums
+
+
+def _infos(
+    engine: Engine, peers: Sequence[Peer], packets: Mapping[str, tuple[int, int]]
+) -> list[PeerInfo]:
+    config, table = engine.config, engine.table
     found: list[PeerInfo] = []
-    balances = _balances(engine)
+    balances = _balances(engine, sorted(table.indices[peer.name] for peer in peers))
     now, mtu = time.monotonic_ns(), config.mtu
-    for peer in config.peers:
+    for peer in peers:
         sent, received = packets.get(peer.name, (0, 0))
         ports, shares, trips = balances[table.indices[peer.name]]
         heard = engine.peers.heard_ns.get(peer.name)
@@ -87,27 +114,27 @@ def _shown(balance: Balance) -> Shown:
     )
 
 
-def _balances(engine: Engine) -> list[Shown]:
-    """The balance of each peer, by its index."""
-    places = max(engine.table.indices.values(), default=-1) + 1
-    planes = engine.config.fabric.planes
+def _balances(engine: Engine, indices: Sequence[int]) -> dict[int, Shown]:
+    """The balances of peers by index, of which these are the ascending ones to read."""
+    fd, planes = engine.datapath.maps["balances"], engine.config.fabric.planes
     known: dict[bytes, Shown] = {}
-    found: list[Shown] = []
-    for raw in _rows(engine, "balances", _BALANCE.size, range(places)):
-        balance = known.get(raw)
-        if balance is None:
-            balance = known[raw] = _shown(balance_of(raw, planes))
-        found.append(balance)
+    found: dict[int, Shown] = {}
+    for run in _runs(indices):
+        for index, raw in zip(run, batches.rows(fd, run, _BALANCE.size), strict=True):
+            balance = known.get(raw)
+            if balance is None:
+                balance = known[raw] = _shown(balance_of(raw, planes))
+            found[index] = balance
     return found
 
 
 def _packets(engine: Engine) -> dict[str, tuple[int, int]]:
     """What was sent to and received from each peer whose QPs were ever set up."""
-    table = engine.table
+    table, maps = engine.table, engine.datapath.maps
     found: dict[str, tuple[int, int]] = {}
     for qps in _runs(sorted(table.configured)):
-        txs = _rows(engine, "txs", _TX.size, qps)
-        rxs = _rows(engine, "rxs", _RX.size, qps)
+        txs = batches.rows(maps["txs"], qps, _TX.size)
+        rxs = batches.rows(maps["rxs"], qps, _RX.size)
         for qp, tx, rx in zip(qps, txs, rxs, strict=True):
             name = table.peer_of(qp)
             if name is not None:
@@ -123,12 +150,6 @@ def _runs(indices: Sequence[int]) -> Iterator[range]:
         if at == len(indices) or indices[at] != indices[at - 1] + 1:
             yield range(indices[first], indices[at - 1] + 1)
             first = at
-
-
-def _rows(engine: Engine, name: str, size: int, indices: range) -> Iterator[bytes]:
-    fd = engine.datapath.maps[name]
-    for first in range(indices.start, indices.stop, _AT_ONCE):
-        yield from batches.lookup(fd, first, min(_AT_ONCE, indices.stop - first), size)
 
 
 def reasons(engine: Engine) -> list[str]:

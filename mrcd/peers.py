@@ -20,7 +20,6 @@ from mrcd.handshake import (
     ConfigureReceive,
     HandshakeError,
     Memory,
-    Offer,
     Pace,
     PeerPlanes,
     ReadyToSend,
@@ -32,6 +31,7 @@ from mrcd.handshake import (
 )
 from mrcd.log import get_logger
 from mrcd.offers import OfferSockets
+from mrcd.portdoubts import PortDoubts
 from mrcd.qptable import QpTable
 from mrcd.rejections import Rejections
 from mrcd.sockets import Address
@@ -44,6 +44,8 @@ TOLD_AT_ONCE = 64
 """Peers that hear of a change of our planes without a pause: a few milliseconds."""
 WAYS = 1 << 13
 """Ways to peers, one for each plane, that are remembered."""
+REST_S = 0.2
+"""With a crowd of peers what arrives is read so often, unless something is to be answered."""
 
 
 class Peers:
@@ -72,8 +74,12 @@ class Peers:
         self._on_mtu = on_mtu
         self._rng = random.SystemRandom()
         self._sockets = OfferSockets(
-            config.transport.control_port, self._datagram, config.fabric.routing.code
+            config.transport.control_port,
+            self._datagram,
+            config.fabric.routing.code,
+            self._heard_all,
         )
+        self._calm = True  # nothing that was heard lately asks for more
         self._agenda = Agenda(now_ns=time.monotonic_ns())
         self._timer: asyncio.TimerHandle | None = None
         self._pace = Pace()
@@ -86,7 +92,8 @@ class Peers:
         self.heard_ns: dict[str, int] = {}
         self.mtu: dict[str, int] = {}
         self.port_mask: dict[str, int] = {}
-        self._doubted: dict[str, int] = {}
+        self._doubts = PortDoubts()
+        self._doubts_ns = 0  # when they are looked at next
         self._mask = 0
         self._ways = random.Random()  # which T1 an Offer takes is no secret
         self._way = lru_cache(maxsize=WAYS)(self._find_way)
@@ -165,7 +172,7 @@ class Peers:
         self._agenda.drop(name)
         self._answering.pop(name, None)
         self._endpoint.peer_gone(name)
-        for known in (self.sessions, self.heard_ns, self.mtu, self.port_mask, self._doubted):
+        for known in (self.sessions, self.heard_ns, self.mtu, self.port_mask):
             known.pop(name, None)
         self._count()
         self._on_change()
@@ -249,16 +256,25 @@ class Peers:
             self._rejections.add(plane, str(error), now_ns=now)
             return
         self.heard_ns[offer.host] = now
+        if not commands and session.state is State.ESTABLISHED:
+            return  # a keepalive: it only puts off what was to be done
+        self._calm = False
         self._carry_out(commands)
-        if session.remote is offer:
-            self._compare_ports(offer)
         self._arm(offer.host)
-        self._schedule()
+
+    def _heard_all(self) -> float:
+        """All that had arrived was heard: how long whatever comes next may wait, in seconds."""
+        calm, self._calm = self._calm, True
+        if not calm:
+            self._schedule()
+        return REST_S if calm and self._pace.crowd else 0.0
 
     def _arm(self, name: str) -> None:
         session = self.sessions[name]
-        prompt = session.state in _PROMPT
-        self._agenda.put(name, session.deadline_ns, prompt=prompt)
+        due = session.deadline_ns
+        if session.state is State.ESTABLISHED:
+            due = self._pace.beat(due)
+        self._agenda.put(name, due, prompt=session.state in _PROMPT)
 
     def _schedule(self) -> None:
         """Have one timer for all, at the time of the next turn."""
@@ -283,6 +299,9 @@ class Peers:
                 self._agenda.spend(sum(map(_packets, commands)))
             self._carry_out(commands)
             self._arm(name)
+        if now >= self._doubts_ns:
+            self._doubts_ns = now + self._pace.keepalive_ns
+            self._compare_ports()
         self._schedule()
 
     def _carry_out(self, commands: list[Command]) -> None:
@@ -320,20 +339,15 @@ class Peers:
             self._table.set_peer_planes(peer, mask)
             log.info("peer.ports_changed", peer=peer, planes=f"{mask:#x}")
 
-    def _compare_ports(self, offer: Offer) -> None:
-        """Believe the peer's Offers where two in a row differ from its Port Status Updates.
-
-        A single one may have been overtaken by an update.
-        """
-        said = self._table.ports(offer.host)
-        if said == offer.port_mask:
-            self._doubted.pop(offer.host, None)
-        elif self._doubted.get(offer.host) != said:
-            self._doubted[offer.host] = said
-        else:
-            del self._doubted[offer.host]
-            self._table.set_ports(offer.host, offer.port_mask)
-            log.info("peer.ports_corrected", peer=offer.host, planes=f"{offer.port_mask:#x}")
+    def _compare_ports(self) -> None:
+        """Believe Offers where they go on to differ from Port Status Updates."""
+        remotes = ((name, self.sessions[name].remote) for name in self._answering)
+        offers = [(name, offer) for name, offer in remotes if offer is not None]
+        if not offers:
+            return
+        for name, mask in self._doubts.corrections(offers, self._table.every_ports()).items():
+            self._table.set_ports(name, mask)
+            log.info("peer.ports_corrected", peer=name, planes=f"{mask:#x}")
 
     def _open_planes(self, peer: str, planes: tuple[int, ...]) -> tuple[int, ...]:
         """Those of the planes that the operator left a path; where there is none, another one.
@@ -372,6 +386,10 @@ class Peers:
             log.warning("peer.silent", peer=change.peer, reason=change.reason)
         elif change.old is State.ESTABLISHED or change.old is State.SILENT:
             log.info("peer.restarted", peer=change.peer, reason=change.reason)
+
+    def count(self, state: State) -> int:
+        """How many peers' sessions are so far."""
+        return sum(session.state is state for session in self.sessions.values())
 
     def state(self, name: str) -> State:
         """How far the session with a peer is."""

@@ -423,21 +423,23 @@ class QpTable:
     def _free_tx(self, index: int) -> None:
         raw = self._dp.read_raw("txs", index, _TX.size)
         tx, sacked = _TX.unpack(raw), _TX.unpack_array(raw, "sacked")
+        window = self._dp.sizes.window
         for offset in range((tx["next"] - tx["una"]) & 0xFFFFFFFF):
             psn = (tx["una"] + offset) & 0xFFFFFFFF
             if not self._bit(sacked, psn):
-                entry = self._dp.read("tx_entries", self._slot_index(index, psn), _TX_ENTRY)
+                entry = self._dp.read("tx_entries", index * window + psn % window, _TX_ENTRY)
                 if entry["psn"] == psn:
                     bpfsys.update(self._dp.maps["tx_free"], None, struct.pack("=I", entry["slot"]))
 
     def _free_rx(self, index: int) -> None:
         raw = self._dp.read_raw("rxs", index, _RX.size)
         rx, received = _RX.unpack(raw), _RX.unpack_array(raw, "received")
+        half = self._dp.sizes.window // 2
         for offset in range((rx["high"] - rx["next"]) & 0xFFFFFFFF):
             psn = (rx["next"] + offset) & 0xFFFFFFFF
             if self._bit(received, psn):
-                entry = self._dp.read("rx_entries", self._slot_index(index, psn), _RX_ENTRY)
-                if entry["psn"] == psn and entry["slot"]:
+                entry = self._dp.read("rx_entries", index * half + psn % half, _RX_ENTRY)
+                if entry["psn"] == psn & 0xFFFF and entry["slot"]:
                     bpfsys.update(
                         self._dp.maps["rx_free"], None, struct.pack("=I", entry["slot"] - 1)
                     )
@@ -445,9 +447,6 @@ class QpTable:
     def _bit(self, bitmap: tuple[int, ...], psn: int) -> int:
         window = self._dp.sizes.window
         return bitmap[(psn % window) // 64] >> psn % 64 & 1
-
-    def _slot_index(self, qp: int, psn: int) -> int:
-        return qp * self._dp.sizes.window + psn % self._dp.sizes.window
 
     def deny(self, index: int, plane: int, slot: int, *, denied: bool) -> None:
         """Make a path of a QP DENIED, or end that; CommandRefused when it has no such path."""
@@ -459,9 +458,13 @@ class QpTable:
 
     # ---- reading
 
-    def ports(self, peer: str) -> int:
-        """The mask of planes that a peer takes packets on, as its updates and its SACKs say."""
-        return _ports_of(self._dp.read_raw("balances", self.indices[peer], _BALANCE.size))
+    def every_ports(self) -> dict[str, int]:
+        """The mask of planes that each peer takes packets on, as its updates and its SACKs say."""
+        places = range(max(self.indices.values(), default=-1) + 1)
+        masks = [
+            _ports_of(raw) for raw in batches.rows(self._dp.maps["balances"], places, _BALANCE.size)
+        ]
+        return {peer: masks[index] for peer, index in self.indices.items()}
 
     def qps_of(self, peer: str) -> range:
         """Indices of the peer's QPs."""
@@ -476,11 +479,13 @@ class QpTable:
         )
 
     def paths(self, index: int) -> list[PathView]:
-        """Every path of a QP as the maps hold it."""
+        """Every path of a QP as the maps hold it; none before its EV set was chosen."""
+        if index not in self._sets:
+            return []
         raw = self._dp.read_raw("txs", index, _TX.size)
         sets = {name: _TX.unpack_array(raw, name) for name in _SETS}
         found = []
-        for plane, one in enumerate(self._sets.get(index, ())):
+        for plane, one in enumerate(self._sets[index]):
             first = self._path_index(index, plane, 0)
             rows = batches.lookup(self._dp.maps["paths"], first, len(one.evs), _PATH.size)
             for slot, (ev, row) in enumerate(zip(one.evs, rows, strict=True)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +17,7 @@ from mrcd.config import Peer
 from mrcd.engine import Engine
 from mrcd.fabric import underlay, usid
 from mrcd.faultreport import FaultReport
+from mrcd.handshake import State
 from mrcd.interfaces import Traffic
 from mrcd.model import (
     CaptureInfo,
@@ -128,6 +129,7 @@ class Report:
             planes=self._shown(self._planes.planes),
             peers_total=len(self._config.peers),
             peers_up=up,
+            peers_silent=self._peers.count(State.SILENT),
             datapath=DatapathInfo(
                 xdp=self._dp.xdp_mode,
                 tc=self._dp.tc_kind,
@@ -227,6 +229,12 @@ class Report:
     def peers(self) -> list[PeerInfo]:
         """Every configured peer."""
         return peerlist.listed(self._engine)
+
+    def foremost_peers(
+        self, count: int, before: Mapping[str, int]
+    ) -> tuple[list[PeerInfo], Mapping[str, int]]:
+        """Those in trouble and the busiest of them; and the packets of each, for the next time."""
+        return peerlist.foremost_of(self._engine, count, before)
 
     def peer_names(self) -> list[str]:
         """The names of the same."""

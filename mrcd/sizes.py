@@ -75,7 +75,7 @@ class Sizes:
 def room_for_peers(count: int) -> int:
     """Peers that maps for `count` of them are made for.
 
-    At least one more fits, so that adding one needs no other maps. A QP costs some 200 KB, so the
+    At least one more fits, so that adding one needs no other maps. A QP costs some 150 KB, so the
     room is four at first and about an eighth of many: 4 for 1, 12 for 10, 10,240 for 10,000.
     """
     step = max(4, (1 << max(0, count.bit_length() - 1)) // 8)

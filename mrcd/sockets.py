@@ -46,6 +46,15 @@ class PlaneSockets(ABC):
             ) from error
         asyncio.get_running_loop().add_reader(self._in[plane], self._readable, plane)
 
+    def _listen(self, awake: bool) -> None:
+        """Hear of what arrives on any plane, or do not."""
+        loop = asyncio.get_running_loop()
+        for plane, sock in self._in.items():
+            if awake:
+                loop.add_reader(sock, self._readable, plane)
+            else:
+                loop.remove_reader(sock)
+
     @abstractmethod
     def _readable(self, plane: int) -> None:
         """Something arrived on a plane: read until there is no more."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,10 +42,12 @@ TICK_MIN_S, TICK_MAX_S = 0.02, 0.1
 PER_TICK = 20
 """Probes of one system call, within these bounds of time: waking costs more than sending."""
 PEERS_TOLD, PEERS_TOLD_QUIET = 64, 16
-"""Peers told in one interval, and while nothing is lost; with more, each in its turn."""
+"""Peers told in one interval, and while nothing is lost; with more, each in its turn, and while
+nothing is lost over one plane only."""
 QUIET_S = 2.0
 """While nothing is lost, the windows are only looked at so often, for what is slow."""
-JUDGED_SHARE = 0.05
+QUIET_MAX_S = 30.0
+JUDGED_SHARE, JUDGED_SHARE_QUIET = 0.05, 0.002
 """Part of a CPU that judging may take: with many hosts it is done less often."""
 NIC_LOSS = 0.01
 """A NIC link of ours that certainly loses more is not used."""
@@ -105,7 +108,7 @@ class Survey:
         self._sent: dict[int, int] = {}
         self._turn = self._told = 0
         self._recent = evidence.recent_intervals(len(self.loops), self.pps) if self.pps else 0
-        self._judge_at = 0.0
+        self._judged, self._judging = -math.inf, 0.0  # when, and the seconds it took
         self.list = FaultList()
         self.seen: list[Seen] = []
         self.accepted = 0
@@ -161,11 +164,16 @@ class Survey:
                 self._nics.near(self.loops[index].plane, total)
         self._evidence.add(self._config.host.name, self._epoch, totals, now_ns=time.monotonic_ns())
         quiet = self._evidence.quiet(self._recent, now_ns=time.monotonic_ns())
-        self._tell(totals, PEERS_TOLD_QUIET if quiet else PEERS_TOLD)
-        if now >= self._judge_at + (QUIET_S if quiet else 0):
+        self._tell(totals, quiet=quiet)
+        if now - self._judged >= self._judge_gap(quiet=quiet):
             self._judge()
-            took = asyncio.get_running_loop().time() - now
-            self._judge_at = now + took / JUDGED_SHARE
+            self._judged, self._judging = now, asyncio.get_running_loop().time() - now
+
+    def _judge_gap(self, *, quiet: bool) -> float:
+        """Seconds between two judgements, as the latest took so long."""
+        if quiet:
+            return min(QUIET_MAX_S, max(QUIET_S, self._judging / JUDGED_SHARE_QUIET))
+        return self._judging / JUDGED_SHARE
 
     def _read(self) -> dict[int, Total]:
         """Totals of the loops that were probed since the last time."""
@@ -184,19 +192,20 @@ class Survey:
             totals[index] = Total(sent, returned, evidence.quantile_us(fresh))
         return totals
 
-    def _tell(self, totals: dict[int, Total], most: int) -> None:
-        """Send the totals to the peers that answer, each on two planes in turn."""
+    def _tell(self, totals: dict[int, Total], *, quiet: bool) -> None:
+        """Send the totals to the peers that answer, each on planes in turn."""
         peers, planes = self._peers.answering, self._config.fabric.planes
         if not peers:
             return
         datagrams = evidence.encode(self._config.host.name, self._epoch, self._digest, totals)
-        count = min(most, len(peers))
+        count = min(PEERS_TOLD_QUIET if quiet else PEERS_TOLD, len(peers))
+        once = quiet and count < len(peers)
         for i in range(count):
             name = peers[(self._told + i) % len(peers)]
             usable = self._peers.usable_planes(name) or list(range(planes))
             first = self._turn % len(usable)
             second = first + 1 + self._turn // len(usable) % max(1, len(usable) - 1)
-            for plane in {usable[first], usable[second % len(usable)]}:
+            for plane in {usable[first], usable[first if once else second % len(usable)]}:
                 for datagram in datagrams:
                     self._peers.send(name, plane, datagram)
         self._turn += 1

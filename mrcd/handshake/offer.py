@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, NoReturn
 
 import msgspec
 from msgspec import Meta
@@ -55,6 +55,9 @@ class _VersionOnly(msgspec.Struct, array_like=True):
     version: int
 
 
+_NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
 def encode(offer: Offer) -> bytes:
     """The datagram of an Offer; ValueError if it does not fit into MAX_BYTES."""
     body = msgspec.msgpack.encode(offer)
@@ -75,13 +78,17 @@ def decode(datagram: bytes) -> Offer:
     body = datagram[_HEADER.size :]
     if length != len(body):
         raise HandshakeError(f"header announces {length} bytes, {len(body)} follow")
-    version = _decode(body, _VersionOnly).version
-    if version != VERSION:
-        raise HandshakeError(f"version {version}, this daemon speaks {VERSION}")
-    offer = _decode(body, Offer)
-    for name in ("epoch", "sid", "ack_sid", "seq"):
-        if not 0 <= getattr(offer, name) < 1 << 64:
-            raise HandshakeError(f"{name} {getattr(offer, name)} is not 64 bits unsigned")
+    try:
+        offer = msgspec.msgpack.decode(body, type=Offer)
+    except _NO_MESSAGE as error:
+        _refuse(body, error)
+    if offer.version != VERSION:
+        _refuse(body)
+    # What is encoded has no more than 64 bits.
+    if min(offer.epoch, offer.sid, offer.ack_sid, offer.seq) < 0:
+        names = (name for name in ("epoch", "sid", "ack_sid", "seq") if getattr(offer, name) < 0)
+        name = next(names)
+        raise HandshakeError(f"{name} {getattr(offer, name)} is not 64 bits unsigned")
     if offer.sid == 0:
         raise HandshakeError("sid 0 names no session")
     if offer.bound and offer.ack_sid == 0:
@@ -91,11 +98,12 @@ def decode(datagram: bytes) -> Offer:
     return offer
 
 
-_Message = TypeVar("_Message", Offer, _VersionOnly)
-
-
-def _decode(body: bytes, kind: type[_Message]) -> _Message:
+def _refuse(body: bytes, error: Exception | None = None) -> NoReturn:
+    """Say why a body is no Offer of ours: another version may have any other content."""
     try:
-        return msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise HandshakeError(f"not an Offer: {error}") from None
+        version = msgspec.msgpack.decode(body, type=_VersionOnly).version
+    except _NO_MESSAGE as worse:
+        error, version = worse, VERSION
+    if version != VERSION:
+        raise HandshakeError(f"version {version}, this daemon speaks {VERSION}") from None
+    raise HandshakeError(f"not an Offer: {error}") from None

@@ -21,10 +21,18 @@ RETRY_MIN_NS: Final = 50 * MS
 RETRY_MAX_NS: Final = 1000 * MS
 KEEPALIVE_NS: Final = 1000 * MS
 OFFERS_PER_S: Final = 100
-"""Offers a second to all peers that do not answer, and keepalives to all that do."""
+"""Offers a second to all peers that do not answer."""
+KEEPALIVES_PER_S: Final = 50
+"""Offers a second to all that do; as many come from them, and cost as much."""
 JITTER: Final = 0.3
 """Part by which an interval that was stretched is shorter or longer, at random: sessions that began
 together do not go on together."""
+FEW: Final = 64
+"""So many sessions are each served when their time has come. With more there is always one, and
+waking up costs more than what is to be said: they are served together."""
+BEAT_MAX_NS: Final = 500 * MS
+BEATS: Final = 10
+"""Keepalives leave at multiples of this part of their interval, or of that time."""
 
 
 @dataclass(slots=True)
@@ -37,7 +45,17 @@ class Pace:
     @property
     def keepalive_ns(self) -> int:
         """Between two Offers of an established session."""
-        return max(KEEPALIVE_NS, self.answering * 1000 * MS // OFFERS_PER_S)
+        return max(KEEPALIVE_NS, self.answering * 1000 * MS // KEEPALIVES_PER_S)
+
+    @property
+    def crowd(self) -> bool:
+        """Whether so many answer that their keepalives are handled together, a little late."""
+        return self.answering > FEW
+
+    def beat(self, due_ns: int) -> int:
+        """When a keepalive leaves that is due at a time."""
+        beat_ns = min(BEAT_MAX_NS, self.keepalive_ns // BEATS) if self.crowd else 1
+        return -(-due_ns // beat_ns) * beat_ns
 
     @property
     def retry_max_ns(self) -> int:

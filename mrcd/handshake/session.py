@@ -106,6 +106,7 @@ class Session:
         self.state = State.OFFERING
         self._ours = ours
         self._planes = planes
+        self._usable = _bits(planes)
         self._rng = rng
         self._generation = rng.randint(1, 255)
         self._free = self._new_incarnation()
@@ -191,7 +192,7 @@ class Session:
         if planes == self._planes:
             return []
         gained = planes & ~self._planes
-        self._planes = planes
+        self._planes, self._usable = planes, _bits(planes)
         if self.state not in (State.OFFERING, State.SILENT):
             return self._offer_now(now_ns)
         if gained:
@@ -314,7 +315,7 @@ class Session:
         else:
             self._interval_ns = self._pace.retry_max_ns
         self._sent_ns = now_ns
-        planes = self._usable()
+        planes = self._usable
         if first or self.state is State.BOUND or not self._pace.crowded(len(planes)):
             return self._send(planes, now_ns)
         return self._send(self._next_plane(planes), now_ns)
@@ -325,7 +326,7 @@ class Session:
         self._keepalive_ns = min(self._pace.keepalive_ns, 2 * self._keepalive_ns)
         self._send_ns = now_ns + spread(self._keepalive_ns, KEEPALIVE_NS, self._rng)
         self._sent_ns = now_ns
-        planes = self._usable()
+        planes = self._usable
         return self._send(planes if self._quiet(now_ns) else self._next_plane(planes), now_ns)
 
     def _next_plane(self, planes: tuple[int, ...]) -> tuple[int, ...]:
@@ -391,9 +392,6 @@ class Session:
             return True
         return now_ns - self._bound.heard_ns > self._patience(QUIET_NS)
 
-    def _usable(self) -> tuple[int, ...]:
-        return tuple(plane for plane in range(8) if self._planes >> plane & 1)
-
     def _offer_now(self, now_ns: int) -> list[Command]:
         """Send on every plane, and begin the series of retries afresh."""
         self._interval_ns = RETRY_MIN_NS
@@ -429,7 +427,7 @@ class Session:
         if len(self._answered) > ANSWER_BURST:
             del self._answered[next(iter(self._answered))]
         bound = self._bound is not None and ours is self._bound.ours
-        return self._transmit(self._usable(), ours, ack_sid, bound=bound, want=want)
+        return self._transmit(self._usable, ours, ack_sid, bound=bound, want=want)
 
     def _transmit(
         self, planes: tuple[int, ...], ours: Incarnation, ack_sid: int, *, bound: bool, want: bool
@@ -455,6 +453,10 @@ class Session:
             pace_ms=self._keepalive_ns // MS,
         )
         return [SendOffer(self.peer, planes, encode(offer))]
+
+
+def _bits(planes: int) -> tuple[int, ...]:
+    return tuple(plane for plane in range(8) if planes >> plane & 1)
 
 
 _OnOffer = Callable[[Session, Offer, int], list[Command]]

@@ -17,16 +17,18 @@ from pathlib import Path
 
 from cli.client import Client
 from cli.exits import CommandError
-from mrcd import interfaces, netns
+from mrcd import bpfsys, interfaces, netns
 from mrcd.fabric import description, lab, naming, processes, state, usid
 from mrcd.fabric.description import Fabric, Host
-from mrcd.handshake.pace import OFFERS_PER_S
+from mrcd.handshake.pace import KEEPALIVES_PER_S, OFFERS_PER_S
 from tests.bench import flow
 from tests.bench.flow import BenchFailed
 from tests.bench.result import Line, at_most
 
 PLANES, T1, MTU = 4, 2, 1500
 US, CROWD = "h1", "h2"
+LARGEST = 5
+"""Maps whose memory is shown."""
 SPARE = 1
 """A host more than there are peers: the one that `config apply` adds."""
 _READY_S, _QUIET_S, _ANSWER_S = 300.0, 400.0, 240.0
@@ -77,15 +79,19 @@ def memory_of(pid: int) -> Memory:
     """The memory of a process now."""
     rollup = _pairs(Path(f"/proc/{pid}/smaps_rollup"))
     status = _pairs(Path(f"/proc/{pid}/status"))
-    maps: dict[str, int] = {}
+    maps = sum(maps_of(pid).values()) / 1e6
+    return Memory(_kb(rollup["Rss"]), _kb(rollup["Pss"]), _kb(status["VmHWM"]), maps)
+
+
+def maps_of(pid: int) -> dict[int, int]:
+    """Bytes that each BPF map of a process takes in the kernel, by the map's id."""
+    maps: dict[int, int] = {}
     for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
         with contextlib.suppress(OSError):  # closed meanwhile
             info = _pairs(entry)
             if "map_id" in info:
-                maps[info["map_id"]] = int(info["memlock"])
-    return Memory(
-        _kb(rollup["Rss"]), _kb(rollup["Pss"]), _kb(status["VmHWM"]), sum(maps.values()) / 1e6
-    )
+                maps[int(info["map_id"])] = int(info["memlock"])
+    return maps
 
 
 def _pairs(file: Path) -> dict[str, str]:
@@ -156,6 +162,20 @@ class Daemon:
                 return time.monotonic() - began
             if after.at_s - began > _QUIET_S:
                 raise BenchFailed(f"it still sends more than {at_most_pps:.0f} packets a second")
+
+    def calm(self) -> float:
+        """Wait until no more Offers arrive than keepalives of a crowd; seconds that took."""
+        began = time.monotonic()
+        before = self.sample(counters=True)
+        while True:
+            time.sleep(4)
+            after = self.sample(counters=True)
+            heard = after.counters["control_rx"] - before.counters["control_rx"]
+            if heard / (after.at_s - before.at_s) <= 1.3 * KEEPALIVES_PER_S:
+                return time.monotonic() - began
+            if after.at_s - began > _QUIET_S:
+                raise BenchFailed("peers go on sending more Offers than keepalives")
+            before = after
 
 
 @dataclass(slots=True)
@@ -250,7 +270,16 @@ def measured(
         small = 250 if peers <= 1000 else None
         quiet = 2 * OFFERS_PER_S + 200 + (2000 if crowd else 0)
         yield line("until only the idle remains", "s", daemon.settle(quiet))
+        if crowd:
+            yield line("until keepalives have their pace", "s", daemon.calm())
         yield from _idle(daemon, line, seconds)
+        if len(os.sched_getaffinity(0)) > 1:
+            _steer(name, daemon)
+            before = daemon.sample()
+            time.sleep(seconds)
+            after = daemon.sample()
+            share = 100 * (after.cpu_s - before.cpu_s) / (after.at_s - before.at_s)
+            yield line("idle, CPU, the lab's switches on another one", "%", share, 1)
         memory = memory_of(daemon.pid)
         yield line("daemon, RSS", "MB", memory.rss, small)
         yield line("daemon, PSS", "MB", memory.pss, small)
@@ -259,6 +288,9 @@ def measured(
         yield line("mrcctl peer list", "s", daemon.mrcctl("peer", "list"))
         top = daemon.mrcctl("top", "--interval", "1", "--count", "2")
         yield line("mrcctl top, two frames a second apart", "s", top)
+        yield line("mrcctl peer list --json", "s", daemon.mrcctl("peer", "list", "--json"))
+        yield line("mrcctl stats", "s", daemon.mrcctl("stats"))
+        yield from _largest(daemon, line)
         more = config.with_name("more.toml")
         more.write_text(configuration(fabric, peers + 1, settings))
         yield line("config apply, one peer more", "s", daemon.mrcctl("config", "apply", str(more)))
@@ -270,6 +302,18 @@ def measured(
         yield line("daemon, the most it ever had", "MB", memory.peak)
         if not crowd:
             yield line("a peer comes up, until established", "s", _comes_up(name, fabric, settings))
+
+
+def _largest(daemon: Daemon, line: Callable[..., Line]) -> Iterator[Line]:
+    """The maps that take most."""
+    sizes, names = maps_of(daemon.pid), {}
+    folder = next(state.places(daemon.name, US).bpffs.glob("layout-*"))
+    for pin in folder.iterdir():
+        if pin.is_file():
+            with bpfsys.opened(pin) as fd:
+                names[bpfsys.map_id(fd)] = pin.name
+    for ident, size in sorted(sizes.items(), key=lambda item: -item[1])[:LARGEST]:
+        yield line(f"maps: {names.get(ident, ident)}", "MB", size / 1e6)
 
 
 def _comes_up(name: str, fabric: Fabric, settings: str) -> float:
@@ -309,12 +353,25 @@ def _all_established(daemon: Daemon, peers: int) -> float:
         time.sleep(0.2)
 
 
+def _steer(name: str, daemon: Daemon) -> None:
+    """Run the daemon on the first CPU, and what it sends through the lab's switches on the next.
+
+    They forward in the context of whoever sends, which is no cost of a host with real NICs.
+    """
+    for plane in range(PLANES):
+        space = f"{name}-{naming.t0(plane, 1)}"
+        command = "echo 2 > /sys/class/net/port1/queues/rx-0/rps_cpus"
+        subprocess.run(["ip", "netns", "exec", space, "sh", "-c", command], check=True, timeout=10)
+    for task in Path(f"/proc/{daemon.pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), {0})
+
+
 def _idle(daemon: Daemon, line: Callable[..., Line], seconds: float) -> Iterator[Line]:
     before = daemon.sample(counters=True)
     time.sleep(seconds)
     after = daemon.sample(counters=True)
     took = after.at_s - before.at_s
-    yield line("idle, CPU", "%", 100 * (after.cpu_s - before.cpu_s) / took, 1)
+    yield line("idle, CPU", "%", 100 * (after.cpu_s - before.cpu_s) / took)
     yield line("idle, CPU in user space", "%", 100 * (after.user_s - before.user_s) / took)
     yield line("idle, packets sent", "/s", (after.sent - before.sent) / took)
     for name in ("probe_tx", "probe_missed", "survey_tx", "control_rx"):

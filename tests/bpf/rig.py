@@ -210,9 +210,12 @@ class Rig:
         self._fill("txs", size.qps, _SIZES["tx"])
         self._fill("rxs", size.qps, _SIZES["rx"])
         self._fill("paths", size.qps * ABI.MRC_MAX_PLANES * size.evs, _SIZES["path"])
-        for name, kind in (("tx_entries", "mrc_tx_entry"), ("rx_entries", "mrc_rx_entry")):
+        for name, kind, window in (
+            ("tx_entries", "mrc_tx_entry", WINDOW),
+            ("rx_entries", "mrc_rx_entry", WINDOW // 2),
+        ):
             for qp in self._used_qps:
-                self._fill(name, WINDOW, ABI.structs[kind].size, qp * WINDOW)
+                self._fill(name, window, ABI.structs[kind].size, qp * window)
         self._used_qps.clear()
         self._fill("active", -(-size.qps // 64), 8)
         self.dp.write("clock", 0, ABI.structs["mrc_clock"], probe_credit=PROBE_CREDIT)

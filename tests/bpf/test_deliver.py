@@ -119,6 +119,16 @@ def test_last_psn_of_the_window_waits(rig: Rig, far: Far) -> None:
     assert rig.counted()["rx_held"] == 1
 
 
+def test_what_waits_is_released_when_its_entry_was_used_half_a_window_before(
+    rig: Rig, far: Far
+) -> None:
+    for start in range(FIRST, FIRST + 4 * MPR, MPR - 1):
+        last = start + MPR - 1
+        arrive(rig, far, last, start + 1, *range(start, last))
+        assert delivered(rig) == [*range(start, last + 1)][start > FIRST :]
+        assert rig.free_slots("rx_free") == RING_SLOTS
+
+
 @pytest.mark.parametrize("late", [1, 63, MPR, WINDOW - 1, WINDOW, WINDOW + 1, 100_000])
 def test_late_duplicate_does_not_poison_the_window(rig: Rig, far: Far, late: int) -> None:
     """A bitmap that takes a late copy for news stalls or loses a packet one window later."""

@@ -138,7 +138,7 @@ def test_maps_have_the_sizes_asked_for(built_rig: Rig) -> None:
     size = built_rig.dp.sizes
     entries = {name: bpfsys.map_info(fd)[3] for name, fd in built_rig.dp.maps.items()}
     assert entries["qps"] == entries["txs"] == entries["rxs"] == size.qps
-    assert entries["tx_entries"] == entries["rx_entries"] == size.qps * WINDOW
+    assert entries["tx_entries"] == 2 * entries["rx_entries"] == size.qps * WINDOW
     assert entries["tx_ring"] == entries["rx_ring"] == size.ring_slots
     assert entries["tx_free"] == entries["rx_free"] == size.ring_slots
     assert entries["paths"] == size.qps * ABI.MRC_MAX_PLANES * size.evs

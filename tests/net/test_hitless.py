@@ -29,7 +29,6 @@ Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
 H1, H2, H3 = "10.99.0.1", "10.99.0.2", "10.99.0.3"
 SETTLED_S = 120.0  # compiling takes seconds, and far more of them on a busy machine
-_TCP_INFO, _TOTAL_RETRANS_AT = 11, 100
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -80,12 +79,6 @@ def log_of(running: Lab, host: str) -> list[dict[str, Any]]:
 
 def events(running: Lab, host: str) -> list[str]:
     return [entry["event"] for entry in log_of(running, host)]
-
-
-def retransmissions(stream: Stream) -> int:
-    """How often TCP has sent something again."""
-    raw = stream._out.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256)
-    return int(struct.unpack_from("=I", raw, _TOTAL_RETRANS_AT)[0])
 
 
 @dataclass(frozen=True)
@@ -222,10 +215,10 @@ def test_restart_costs_tcp_no_more_than_a_busy_cpu_does(running: Lab) -> None:
     def resent(during: Callable[[], None]) -> int:
         stream = Stream(running, "h1", "h2", H2).start()
         stream.progress(4 << 20)
-        before = retransmissions(stream)
+        before = stream.retransmissions()
         during()
         stream.progress(4 << 20, 30)
-        after = retransmissions(stream)
+        after = stream.retransmissions()
         stream.finish(30)
         return after - before
 

@@ -119,6 +119,17 @@ def test_mrcctl_answers(host: Host) -> None:
         host.daemon.mrcctl(*words)
 
 
+def test_whoever_watches_gets_as_many_as_are_shown(host: Host) -> None:
+    with host.daemon.client as client:
+        samples = client.monitor(100, 16)
+        for sample in (next(samples), next(samples)):
+            assert len({peer.name for peer in sample.peers}) == 16
+            assert sample.status.peers_total == sample.status.peers_up == PEERS
+            assert sample.status.peers_silent == 0
+    with host.daemon.client as client:
+        assert len(next(client.monitor(100)).peers) == PEERS
+
+
 def test_one_more_and_one_less_leave_the_others_alone(host: Host) -> None:
     before = {name: peer.last_heard_s for name, peer in host.peers().items()}
     established = len(host.log_of("peer.established"))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cli.client import Client
 from mrcd import netns
 from mrcd.fabric import lab, underlay
 from mrcd.fabric.description import Host
@@ -98,6 +99,35 @@ def test_drained_plane_carries_nothing_and_nothing_is_lost(undrained: Lab) -> No
     for stream in streams:
         stream.finish()
     assert lost(running) == lost_before
+
+
+@pytest.mark.parametrize("host", ["h1", "h2"])
+def test_draining_and_undraining_costs_tcp_no_retransmission(undrained: Lab, host: str) -> None:
+    """Neither what is on its way nor what follows is late enough for TCP to notice."""
+    running = undrained
+    with Client(str(lab_hosts.socket_of(running.name, host))) as client:
+
+        def retransmitted(change: Callable[[int, bool], object]) -> int:
+            """What TCP sends again while a change is made and taken back, each plane in turn."""
+            before = stream.retransmissions()
+            for plane in ALL:
+                change(plane, True)
+                stream.progress(4 << 20)
+                change(plane, False)
+                stream.progress(4 << 20)
+            return stream.retransmissions() - before
+
+        def drain(plane: int, out: bool) -> None:
+            if out:
+                client.drain(plane, force=False)
+            else:
+                client.undrain(plane)
+
+        stream = paced(running, "h1", "h2", H2)
+        stream.progress(4 << 20)
+        undisturbed = retransmitted(lambda _plane, _out: None)
+        assert retransmitted(drain) <= undisturbed
+        stream.finish()
 
 
 def test_udp_in_order_while_planes_are_drained_in_turn(undrained: Lab) -> None:

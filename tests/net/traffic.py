@@ -6,12 +6,14 @@ from __future__ import annotations
 import hashlib
 import random
 import socket
+import struct
 import threading
 import time
 from typing import Any
 
 from mrcd import netns
 
+_TCP_INFO, _TOTAL_RETRANS_AT = 11, 100
 _SO_RCVBUFFORCE = 33  # missing in Python's socket module
 _CHUNK = random.Random(4971).randbytes(1 << 18)
 
@@ -87,6 +89,11 @@ class Stream:
                 f"{self.received - goal + size} of {size} bytes within {within_s} s"
             )
             time.sleep(0.002)
+
+    def retransmissions(self) -> int:
+        """How often TCP has sent something again."""
+        raw = self._out.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256)
+        return int(struct.unpack_from("=I", raw, _TOTAL_RETRANS_AT)[0])
 
     def finish(self, within_s: float = 15.0) -> int:
         """End it; all that was sent has arrived, unchanged. Returns how many bytes."""

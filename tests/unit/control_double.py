@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,6 +177,12 @@ class FakeSource:
             planes_srtt_us=[None, None],
         )
         return [heard, unheard]
+
+    def foremost_peers(
+        self, count: int, before: Mapping[str, int]
+    ) -> tuple[list[PeerInfo], Mapping[str, int]]:
+        peers = self.peers()
+        return peers[:count], {peer.name: peer.tx_packets + peer.rx_packets for peer in peers}
 
     def peer_names(self) -> list[str]:
         return [peer.name for peer in self.peers()]

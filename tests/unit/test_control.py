@@ -172,6 +172,26 @@ def test_monitor_refuses_a_bad_interval(path: Path, interval_ms: object) -> None
     converse(path, FakeSource(), talk)
 
 
+def test_monitor_lists_as_many_peers_as_are_asked_for(path: Path) -> None:
+    async def talk(caller: Caller) -> None:
+        first = await caller.call(f"{INTERFACE}.Monitor", more=True, interval_ms=10, peers=1)
+        for reply in (first, await caller.receive()):
+            sample = reply["parameters"]["sample"]
+            assert [peer["name"] for peer in sample["peers"]] == ["h2"]
+            assert sample["status"]["peers_total"] == 2
+
+    converse(path, FakeSource(), talk)
+
+
+def test_monitor_refuses_fewer_peers_than_none(path: Path) -> None:
+    async def talk(caller: Caller) -> None:
+        reply = await caller.call(f"{INTERFACE}.Monitor", more=True, peers=-1)
+        assert reply["error"] == "org.varlink.service.InvalidParameter"
+        assert reply["parameters"] == {"parameter": "peers"}
+
+    converse(path, FakeSource(), talk)
+
+
 def test_monitor_needs_more(path: Path) -> None:
     async def talk(caller: Caller) -> None:
         reply = await caller.call(f"{INTERFACE}.Monitor")

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import random
 from collections.abc import Mapping
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -174,6 +175,21 @@ def test_it_is_quiet_until_something_is_lost_and_when_that_is_forgotten() -> Non
     assert not held.quiet(3, now_ns=12 * step)
     assert not held.quiet(3, now_ns=(11 + 3 * evidence.MEMORY) * step)
     assert held.quiet(3, now_ns=(12 + 3 * evidence.MEMORY) * step)
+
+
+@given(st.data())
+def test_what_is_quiet_is_seen_in_one_pass_as_it_was_by_comparing(data: st.DataObject) -> None:
+    """One loop that loses nothing, with a round trip of its own in each interval."""
+    rtts = data.draw(st.lists(st.floats(1, 1e6) | st.none(), min_size=1, max_size=120))
+    held, sent = empty(), 0
+    for number, rtt in enumerate(rtts):
+        sent += data.draw(st.integers(0, 3))
+        held.add("h2", 1, {0: Total(sent, sent, rtt)}, now_ns=number * INTERVAL_NS)
+    now_ns = (len(rtts) - 1) * INTERVAL_NS
+    assert held.quiet(3, now_ns=now_ns)
+    together = held.seen(3, now_ns=now_ns)
+    with patch.object(Evidence, "quiet", return_value=False):
+        assert held.seen(3, now_ns=now_ns) == together
 
 
 @pytest.mark.parametrize("name", ["p0t0-1:p0t1-2", "p0t1-1", "h1:p0", "p0t0-2"])

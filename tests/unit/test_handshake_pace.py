@@ -22,6 +22,7 @@ from mrcd.handshake import (
     decode,
     encode,
 )
+from mrcd.handshake.pace import FEW
 from tests.unit.test_handshake import ALL_PLANES, SECOND, World, connected, offer
 
 
@@ -82,11 +83,11 @@ def test_pace__first_offer_goes_on_every_plane_whatever_the_crowd() -> None:
 def test_pace__keepalives_of_many_come_less_often_and_nobody_falls_silent() -> None:
     world = connected()
     for node in world.nodes.values():
-        node.session._pace.answering = 1000  # ten seconds
+        node.session._pace.answering = 1000  # twenty seconds
     before = len(world.history)
     world.run(1000 * SECOND)
     world.assert_agreement()
-    assert len(world.history) - before < 2 * 1000 / 10 * 1.5
+    assert len(world.history) - before < 2 * 1000 / 20 * 1.5
     assert not silences(world)
 
 
@@ -120,13 +121,29 @@ def test_pace__silence_of_a_slow_peer_is_noticed_after_five_of_its_intervals() -
     world = connected()
     for node in world.nodes.values():
         node.session._pace.answering = 1000
-    world.run(200 * SECOND)
-    assert world.nodes["a"].session.silent_after_ns == 50 * SECOND
+    world.run(400 * SECOND)
+    assert world.nodes["a"].session.silent_after_ns == 100 * SECOND
     world.dead = {("a", plane) for plane in range(4)}
-    world.run(35 * SECOND)
+    world.run(70 * SECOND)
     assert world.nodes["a"].session.state is State.ESTABLISHED
-    world.run(30 * SECOND)
+    world.run(60 * SECOND)
     assert world.nodes["a"].session.state is State.SILENT
+
+
+def test_pace__keepalives_of_a_few_leave_when_they_are_due() -> None:
+    assert {Pace(answering=FEW).beat(due) for due in (0, 1, 12345)} == {0, 1, 12345}
+
+
+@pytest.mark.parametrize(("answering", "beat_ms"), [(FEW + 1, 130), (250, 500), (10_000, 500)])
+def test_pace__keepalives_of_a_crowd_leave_together_a_little_late(
+    answering: int, beat_ms: int
+) -> None:
+    pace, beat = Pace(answering=answering), beat_ms * 1_000_000
+    assert beat <= pace.keepalive_ns / 10
+    for due in (1, beat - 1, beat, 7 * beat + 3):
+        left = pace.beat(due)
+        assert left % beat == 0
+        assert due <= left < due + beat
 
 
 @pytest.mark.parametrize("state", [State.OFFERING, State.SILENT])

@@ -130,3 +130,48 @@ def test_sending_on_a_plane_that_is_not_open_is_no_error(port: int) -> None:
         sockets.close()
 
     asyncio.run(run())
+
+
+def test_while_it_rests_nothing_is_read_and_nothing_is_lost(port: int) -> None:
+    """Read at once until somebody asks for a rest; then together, when that is over."""
+    rests = [0.0, 0.05, 0.0]
+    heard: list[bytes] = []
+
+    async def run() -> None:
+        batches: list[int] = []
+
+        def heard_all() -> float:
+            batches.append(len(heard))
+            return rests.pop(0) if rests else 0.0
+
+        async def until(count: int) -> None:
+            async with asyncio.timeout(5):
+                while len(batches) < count:
+                    await asyncio.sleep(0)
+
+        sockets = OfferSockets(port, lambda data, _: heard.append(data), ENCAP_FULL, heard_all)
+        sockets.open_plane(0, "lo", LOOP6)
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+
+            def send(*numbers: int) -> None:
+                for number in numbers:
+                    sock.sendto(bytes([number]), (str(LOOP6), port))
+
+            try:
+                send(0)
+                await until(1)
+                send(1)
+                await until(2)  # it rests now
+                send(2, 3, 4)
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                assert len(batches) == 2
+                await until(3)
+                assert batches == [1, 2, 5]
+                send(5)  # it is awake again
+                await until(4)
+            finally:
+                sockets.close()
+
+    asyncio.run(run())
+    assert heard == [bytes([number]) for number in range(6)]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -26,7 +27,7 @@ from cli import exits
 from cli.main import mrcctl
 from cli.topframe import Reading, frame, spark
 from mrcd.methods import Control
-from mrcd.model import MonitorSample, PathInfo
+from mrcd.model import MonitorSample, PathInfo, PeerInfo, Status
 from tests.unit.control_double import FakeSource, serving
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +52,10 @@ def readings(
         one = sample(source, at_ns)
         first = one.status.planes[0]
         status = replace(
-            one.status, planes=[replace(first, index=i, interface=f"eth{i}") for i in range(planes)]
+            one.status,
+            planes=[replace(first, index=i, interface=f"eth{i}") for i in range(planes)],
+            peers_total=peers,
+            peers_up=peers,
         )
         peer = one.peers[0]
         several = [
@@ -92,7 +96,7 @@ def test_a_frame_is_no_larger_than_the_terminal(
 def test_everything_important_is_whole(size: tuple[int, int]) -> None:
     text = "\n".join(drawn(*readings(planes=8, peers=4, paths=512), *size))
     assert "…" not in text
-    assert text.startswith("mrcd h1 ok  up 1 h 2 min  peers 1/2")
+    assert text.startswith("mrcd h1 ok  up 1 h 2 min  peers 4/4")
     assert "12:34:56" in text
     assert "72.00 Mb/s" in text  # a plane's rate
     assert "512 paths  512 GOOD" in text
@@ -133,6 +137,27 @@ def test_peers_in_trouble_are_among_those_shown() -> None:
     assert " more" in text
 
 
+def test_peers_that_are_not_shown_are_counted() -> None:
+    """The daemon sends some of them; all others are in its status."""
+    before, now = readings(peers=50)
+    status = replace(now.sample.status, peers_total=10_000, peers_up=40, peers_silent=7)
+    few = [
+        replace(peer, state="connecting" if number < 48 else "established")
+        for number, peer in enumerate(now.sample.peers)
+    ]
+    now = replace(now, sample=replace(now.sample, status=status, peers=few))
+    lines = drawn(before, now, 80, 24)
+    at = next(i for i, line in enumerate(lines) if " more of " in line)
+    heading = max(i for i in range(at) if lines[i].startswith("PEER"))
+    shown = at - heading - 1
+    assert lines[at] == (
+        f"{10_000 - shown} more of 10000: 40 established, 7 silent, 9953 connecting"
+    )
+    assert "established" in "".join(lines[heading + 1 : at])  # the many do not hide those in use
+    assert len(lines) <= 24
+    assert any(line.startswith("2 paths to 2 of 47 peers") for line in lines)
+
+
 def test_a_path_that_is_new_counts_from_now() -> None:
     before, now = readings(paths=4)
     lines = drawn(replace(before, paths=[]), now, 80, 24)
@@ -163,6 +188,40 @@ def test_off_a_terminal_frames_are_plain(tmp_path: Path) -> None:
     assert result.exit_code == exits.DONE
     assert "\x1b" not in result.output
     assert result.output.count("mrcd h1 ok") == 2
+
+
+class ManyPeers(FakeSource):
+    """Ten thousand peers, of which 9,990 never answered."""
+
+    count = 10_000
+
+    def status(self) -> Status:
+        return replace(super().status(), peers_total=self.count, peers_up=10)
+
+    def peers(self) -> list[PeerInfo]:
+        up, unheard = super().peers()
+        return [
+            replace(up if number < 10 else unheard, name=f"h{number}")
+            for number in range(self.count)
+        ]
+
+    def paths(self, peer: str | None) -> list[PathInfo]:
+        assert peer is not None, "paths of thousands of peers at once"
+        return [replace(path, peer=peer) for path in super().paths("h2")]
+
+
+def test_thousands_of_peers_are_all_listed_and_a_few_watched(tmp_path: Path) -> None:
+    def run(*words: str) -> str:
+        result = CliRunner().invoke(mrcctl, ["--socket", str(tmp_path / "sock"), *words])
+        assert result.exit_code == exits.DONE
+        return result.output
+
+    with serving(tmp_path / "sock", ManyPeers()):
+        listed = json.loads(run("peer", "list", "--json"))["peers"]
+        assert [peer["name"] for peer in listed] == [f"h{i}" for i in range(ManyPeers.count)]
+        frame_text = run("top", "--count", "1", "--interval", "0.1")
+        assert re.search(r"\d+ more of 10000: 10 established, 9990 connecting", frame_text)
+        assert "9936 more peers" in run("monitor", "--count", "1", "--interval", "0.1")
 
 
 def test_no_daemon_exits_3(tmp_path: Path) -> None:
