@@ -29,6 +29,7 @@ from mrcd.handshake import (
     State,
     StateChanged,
 )
+from mrcd.handshake.pace import BEAT_MAX_NS
 from mrcd.log import get_logger
 from mrcd.offers import OfferSockets
 from mrcd.portdoubts import PortDoubts
@@ -44,7 +45,7 @@ TOLD_AT_ONCE = 64
 """Peers that hear of a change of our planes without a pause: a few milliseconds."""
 WAYS = 1 << 13
 """Ways to peers, one for each plane, that are remembered."""
-REST_S = 0.2
+REST_NS = 200_000_000
 """With a crowd of peers what arrives is read so often, unless something is to be answered."""
 
 
@@ -82,7 +83,7 @@ class Peers:
         self._calm = True  # nothing that was heard lately asks for more
         self._agenda = Agenda(now_ns=time.monotonic_ns())
         self._timer: asyncio.TimerHandle | None = None
-        self._pace = Pace()
+        self._pace = Pace(phase_ns=self._rng.randrange(BEAT_MAX_NS))
         self._answering: dict[str, None] = {}  # a set that keeps its order
         self._untold: deque[str] = deque()  # of our planes
         self._telling: asyncio.Handle | None = None
@@ -229,6 +230,11 @@ class Peers:
         """Give datagrams that begin with `magic` to a handler, with the plane they came by."""
         self._handlers[magic] = handler
 
+    def beat_s(self, period_s: float) -> float:
+        """When something that is done so often is done next: together with all else of its kind."""
+        period_ns = round(period_s * 1e9)
+        return self._pace.next(time.monotonic_ns() + period_ns // 2, period_ns) / 1e9
+
     @property
     def answering(self) -> list[str]:
         """Peers with whom a session is established."""
@@ -267,7 +273,10 @@ class Peers:
         calm, self._calm = self._calm, True
         if not calm:
             self._schedule()
-        return REST_S if calm and self._pace.crowd else 0.0
+        if not calm or not self._pace.crowd:
+            return 0.0
+        now = time.monotonic_ns()
+        return (self._pace.next(now + REST_NS // 2, REST_NS) - now) / 1e9
 
     def _arm(self, name: str) -> None:
         session = self.sessions[name]

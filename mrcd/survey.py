@@ -140,20 +140,21 @@ class Survey:
         loop = asyncio.get_running_loop()
         tick_s = min(TICK_MAX_S, max(TICK_MIN_S, PER_TICK / self.pps))
         per_tick = self.pps * tick_s
-        credit, due = 0.0, loop.time()
-        read_at = due
+        credit, read_at = 0.0, loop.time()
+        paid_at = read_at - tick_s
         while True:
             now = loop.time()
             if now >= read_at:
                 # What was sent last has had a tick to come back.
                 read_at = max(read_at + evidence.INTERVAL_NS / 1e9, now)
                 self._interval(now)
-            credit = min(credit + per_tick, max(1.0, 2 * per_tick))
+            credit = min(credit + self.pps * (now - paid_at), max(1.0, 2 * per_tick))
+            paid_at = now
             if credit >= 1:
                 self._run.run(int(credit))
                 credit -= int(credit)
-            due = max(due + tick_s, loop.time())
-            await asyncio.sleep(due - loop.time())
+            # Waking up costs more than most of what is done then: keepalives leave with us.
+            await asyncio.sleep(self._peers.beat_s(tick_s) - loop.time())
 
     # ---- twice a second
 

@@ -30,9 +30,10 @@ together do not go on together."""
 FEW: Final = 64
 """So many sessions are each served when their time has come. With more there is always one, and
 waking up costs more than what is to be said: they are served together."""
+BEAT_NS: Final = 100 * MS
 BEAT_MAX_NS: Final = 500 * MS
 BEATS: Final = 10
-"""Keepalives leave at multiples of this part of their interval, or of that time."""
+"""Keepalives leave together every so many milliseconds: a tenth of their interval at most."""
 
 
 @dataclass(slots=True)
@@ -41,6 +42,7 @@ class Pace:
 
     answering: int = 0
     unanswered: int = 0
+    phase_ns: int = 0  # when beats are, so that hosts which share a clock do not share them
 
     @property
     def keepalive_ns(self) -> int:
@@ -54,8 +56,14 @@ class Pace:
 
     def beat(self, due_ns: int) -> int:
         """When a keepalive leaves that is due at a time."""
-        beat_ns = min(BEAT_MAX_NS, self.keepalive_ns // BEATS) if self.crowd else 1
-        return -(-due_ns // beat_ns) * beat_ns
+        if not self.crowd:
+            return due_ns
+        part_ns = self.keepalive_ns // BEATS // BEAT_NS * BEAT_NS
+        return self.next(due_ns, min(BEAT_MAX_NS, part_ns))
+
+    def next(self, now_ns: int, period_ns: int) -> int:
+        """The first time from now on at which something is done that is done so often."""
+        return -(-(now_ns - self.phase_ns) // period_ns) * period_ns + self.phase_ns
 
     @property
     def retry_max_ns(self) -> int:
