@@ -80,6 +80,11 @@ def shares(rig: Rig) -> LIST:
     return [round(share * FULL) for share in rig.table.balance("h2").shares]
 
 
+def grown(share: int, knee: int) -> int:
+    """A share after a judgement that did not find it worse."""
+    return share + STEP + max(0, knee - share - STEP) // KNEE_PARTS
+
+
 EQUAL = [FULL] * PLANES
 
 
@@ -200,7 +205,7 @@ def test_one_bad_judgement_between_good_ones_takes_nothing_more(judged: Rig) -> 
     for _ in range(8):
         judge(judged, Seen())
         judge(judged, BAD["delay"], MORE_STRIKES - 1)
-        before += STEP + max(0, knee - before) // KNEE_PARTS
+        before = grown(before, knee)
     assert shares(judged)[1] == min(FULL, before)
 
 
@@ -210,10 +215,9 @@ def test_share_grows_fast_to_where_it_was_too_much_and_slowly_from_there(judged:
     judged.edit("balances", judged.table.indices["h2"], "mrc_balance", knee=(0, knee, *[0] * 6))
     steps = []
     while share < FULL:
-        grown = judge(judged, Seen())[1]
-        assert grown == min(FULL, share + STEP + max(0, knee - share) // KNEE_PARTS)
-        steps.append(grown - share)
-        share = grown
+        assert judge(judged, Seen())[1] == min(FULL, grown(share, knee))
+        steps.append(shares(judged)[1] - share)
+        share = shares(judged)[1]
     assert max(steps) > 5 * STEP
     assert steps[-2] == STEP
 
