@@ -86,11 +86,8 @@ static __always_inline u32 tick_rx(struct __sk_buff *skb, const struct mrc_host 
 	bpf_spin_lock(&rx->lock);
 	if (rx->pending_packets || rx->waiting) {
 		want = 1;
-		sack_from_rx(rx, next_slice(rx), &sack);
+		take_sack(rx, &sack, now);
 		sack.ev = rx->ev;
-		rx->pending_packets = 0;
-		rx->pending_bytes = 0;
-		rx->sacked_ns = now;
 	}
 	bpf_spin_unlock(&rx->lock);
 	if (!want)
