@@ -167,19 +167,26 @@ def make_interfaces() -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def bench(name: str) -> Iterator[tuple[Path, dict[str, int], Harness]]:
-    """A folder, interfaces in a namespace of this name, in which this thread is, and a harness."""
+def secluded(name: str) -> Iterator[None]:
+    """This thread is in a new namespace of this name, and on one CPU."""
     before = pinned_to_one_cpu()
     netns.prepare_run_dir()
     netns.create(name)
     try:
-        with netns.entered(name), tempfile.TemporaryDirectory() as folder:
-            harness = Harness()
-            yield Path(folder), make_interfaces(), harness
-            harness.close()
+        with netns.entered(name):
+            yield
     finally:
         netns.delete(name)
         os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
+def bench(name: str) -> Iterator[tuple[Path, dict[str, int], Harness]]:
+    """A folder, interfaces in a namespace of this name, in which this thread is, and a harness."""
+    with secluded(name), tempfile.TemporaryDirectory() as folder:
+        harness = Harness()
+        yield Path(folder), make_interfaces(), harness
+        harness.close()
 
 
 class Loaded:

@@ -15,7 +15,6 @@ fetch where the first has two peers'.
 from __future__ import annotations
 
 import gc
-import os
 import random
 import socket
 import struct
@@ -26,7 +25,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import Path
 
-from mrcd import adoption, bpfsys, loader, netns
+from mrcd import adoption, bpfsys, loader
 from mrcd import config as daemon_config
 from mrcd.abi import ABI
 from mrcd.datapath import Datapath
@@ -34,6 +33,7 @@ from mrcd.fabric import description, usid
 from mrcd.fabric.description import Host
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.qptable import QpTable
+from tests.bench.loaded import mean_ns, secluded
 from tests.bench.result import Line, at_most
 from tests.bench.scale_host import PLANES, configuration, fabric_of
 from tests.bpf.packets import Far, ip4
@@ -42,7 +42,6 @@ from tests.bpf.rig import (
     TC_REDIRECT,
     TC_SHOT,
     XDP_PASS,
-    pinned_to_one_cpu,
     write_planes,
 )
 
@@ -194,30 +193,17 @@ def order_of(which: str, used: Sequence[Used], rng: random.Random) -> list[Used]
     return [some[i // train % len(some)] for i in range(BATCH)]
 
 
-def mean_ns(took: Sequence[int]) -> float:
-    """The mean without the slowest twentieth: interrupts."""
-    kept = sorted(took)[: len(took) * 19 // 20]
-    return sum(kept) / len(kept)
-
-
 def cost(name: str, peers: Sequence[int], rounds: int, seed: int, folder: Path) -> Iterator[Line]:
     """Ratios to two peers for each number of peers."""
     rng = random.Random(seed)
     waste = bytearray(_CACHES)
-    before = pinned_to_one_cpu()
-    netns.prepare_run_dir()
-    netns.create(name)
-    try:
-        with netns.entered(name):
-            ifindex = _interfaces()
-            small = Side(SMALL, folder / "small", ifindex)
-            for many in peers:
-                large = Side(many, folder / f"large{many}", ifindex)
-                yield from _compared(small, large, rounds, rng, waste)
-                large.dp.close()
-    finally:
-        netns.delete(name)
-        os.sched_setaffinity(0, before)
+    with secluded(name):
+        ifindex = _interfaces()
+        small = Side(SMALL, folder / "small", ifindex)
+        for many in peers:
+            large = Side(many, folder / f"large{many}", ifindex)
+            yield from _compared(small, large, rounds, rng, waste)
+            large.dp.close()
 
 
 def _interfaces() -> dict[str, int]:
