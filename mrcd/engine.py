@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -45,7 +46,7 @@ _DRAIN_LOOK_S = 0.02
 REMEMBER_S = 0.05
 """A change of sessions is written down at once, those that follow together, so much later ..."""
 REMEMBER_SHARE = 0.02
-"""... or later, where that would take more of the daemon's time: with thousands of sessions."""
+"""... or later, where that would take more of a CPU: with thousands of sessions."""
 
 _HOST = ABI.structs["mrc_host"]
 
@@ -413,15 +414,14 @@ class Engine:
         if self._remembering is not None:
             self._remembering.cancel()
             self._remembering = None
-        began = self._loop.time()
+        began_s = time.thread_time()
         maps = bpfsys.map_id(self.datapath.maps["qps"])
         try:
             sessions.save(self._state_dir, maps, self.endpoint.update_id, self.peers.memories)
         except OSError as error:
             log.error("sessions.not_saved", folder=str(self._state_dir), error=str(error))
         self._remembered_s = self._loop.time()
-        took = self._remembered_s - began
-        self._remember_gap_s = max(REMEMBER_S, took / REMEMBER_SHARE)
+        self._remember_gap_s = max(REMEMBER_S, (time.thread_time() - began_s) / REMEMBER_SHARE)
 
     def _mtu_of_peer(self, peer: Peer, mtu: int) -> None:
         """Its QPs are set up. Routes to a peer carry its MTU where it is smaller than ours."""
