@@ -8,13 +8,12 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 
 from mrcd import handshake
 from mrcd.agenda import Agenda
 from mrcd.config import Config, Peer
 from mrcd.endpoint import Endpoint, OpenEvs
-from mrcd.fabric import underlay, usid
+from mrcd.fabric import underlay
 from mrcd.handshake import (
     Command,
     ConfigureReceive,
@@ -35,7 +34,7 @@ from mrcd.offers import OfferSockets
 from mrcd.portdoubts import PortDoubts
 from mrcd.qptable import QpTable
 from mrcd.rejections import Rejections
-from mrcd.sockets import Address
+from mrcd.ways import Ways
 
 log = get_logger()
 
@@ -43,9 +42,7 @@ _PROMPT = (State.BOUND, State.ESTABLISHED)
 """Somebody waits for what a session in these states has to say."""
 TOLD_AT_ONCE = 64
 """Peers that hear of a change of our planes without a pause: a few milliseconds."""
-WAYS = 1 << 13
-"""Ways to peers, one for each plane, that are remembered."""
-REST_NS = 200_000_000
+REST_NS = 250_000_000
 """With a crowd of peers what arrives is read so often, unless something is to be answered."""
 
 
@@ -96,8 +93,7 @@ class Peers:
         self._doubts = PortDoubts()
         self._doubts_ns = 0  # when they are looked at next
         self._mask = 0
-        self._ways = random.Random()  # which T1 an Offer takes is no secret
-        self._way = lru_cache(maxsize=WAYS)(self._find_way)
+        self._ways = Ways(config, self._sockets.send, open_evs)
         self.sessions = {peer.name: self._session(peer.name, epoch) for peer in config.peers}
         self._count()
 
@@ -159,7 +155,7 @@ class Peers:
         """From now on this is the configuration; its peers are to be added and removed."""
         self._config = config
         self._peers = {peer.name: peer for peer in config.peers}
-        self._way.cache_clear()
+        self._ways.reconfigure(config)
 
     def add(self, name: str) -> None:
         """Begin to offer a session to a peer that is in the table."""
@@ -317,8 +313,8 @@ class Peers:
         for command in commands:
             match command:
                 case SendOffer():
-                    for plane in self._open_planes(command.peer, command.planes):
-                        self.send(command.peer, plane, command.datagram)
+                    for plane in self._ways.open_planes(command.peer, command.planes, self._mask):
+                        self._ways.send(command.peer, plane, command.datagram)
                 case ConfigureReceive():
                     self._table.configure(command.peer, command.qps, command.mpr)
                     self._planes_of(command.peer, command.port_mask)
@@ -358,35 +354,9 @@ class Peers:
             self._table.set_ports(name, mask)
             log.info("peer.ports_corrected", peer=name, planes=f"{mask:#x}")
 
-    def _open_planes(self, peer: str, planes: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of the planes that the operator left a path; where there is none, another one.
-
-        A keepalive is meant for one plane in turn: one that is denied must not swallow it.
-        """
-        open_ = tuple(plane for plane in planes if self._open_evs(peer, plane))
-        if open_ or not planes:
-            return open_
-        usable = (plane for plane in range(self._config.fabric.planes) if self._mask >> plane & 1)
-        others = [plane for plane in usable if self._open_evs(peer, plane)]
-        return (self._ways.choice(others),) if others else ()
-
     def send(self, peer: str, plane: int, datagram: bytes) -> None:
         """One datagram to a peer over any T1 of a plane that is not denied; none if all are."""
-        evs = self._open_evs(peer, plane)
-        if not evs:
-            return
-        address, template = self._way(peer, plane)
-        if template is not None:
-            template = usid.with_t1(template, usid.ev_t1(self._ways.choice(evs)))
-        self._sockets.send(plane, template, address, datagram)
-
-    def _find_way(self, peer: str, plane: int) -> tuple[Address, bytes | None]:
-        """A peer's address on a plane, and the template of the uSID lists to it, if there is."""
-        fabric, host, target = self._config.fabric, self._config.host, self._peers[peer].host
-        address = underlay.address(fabric, target, plane)
-        if fabric.routing.mode != "srv6":
-            return address, None
-        return address, usid.template_da(fabric.block, host, target, plane)
+        self._ways.send(peer, plane, datagram)
 
     def _log_state(self, change: StateChanged) -> None:
         if change.new is State.ESTABLISHED:

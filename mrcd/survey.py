@@ -38,9 +38,10 @@ _RTT = struct.Struct(f"={ABI.MRC_RTT_BUCKETS}Q").unpack_from
 _PATH = ABI.structs["mrc_peer_plane"]
 _SURVEY = ABI.structs["mrc_survey"]
 
-TICK_MIN_S, TICK_MAX_S = 0.02, 0.1
-PER_TICK = 20
-"""Probes of one system call, within these bounds of time: waking costs more than sending."""
+TICK_MIN_S, TICK_MAX_S, TICK_MAX_QUIET_S = 0.02, 0.1, 0.25
+PER_TICK, PER_TICK_QUIET = 20, 50
+"""Probes of one system call, within these bounds of time, and while nothing is lost: waking costs
+more than sending."""
 PEERS_TOLD, PEERS_TOLD_QUIET = 64, 16
 """Peers told in one interval, and while nothing is lost; with more, each in its turn, and while
 nothing is lost over one plane only."""
@@ -72,6 +73,12 @@ def write_loops(datapath: Datapath, config: Config, loops: Sequence[Loop]) -> No
         )
         datapath.write("loops", index, _LOOP, plane=each.plane)
     datapath.write("survey", 0, _SURVEY, loops=len(loops))
+
+
+def tick_of(pps: int, *, quiet: bool) -> float:
+    """Seconds between two system calls that send; `quiet`: nothing was lost lately."""
+    most, per_tick = (TICK_MAX_QUIET_S, PER_TICK_QUIET) if quiet else (TICK_MAX_S, PER_TICK)
+    return min(most, max(TICK_MIN_S, per_tick / pps))
 
 
 class Survey:
@@ -108,6 +115,7 @@ class Survey:
         self._sent: dict[int, int] = {}
         self._turn = self._told = 0
         self._recent = evidence.recent_intervals(len(self.loops), self.pps) if self.pps else 0
+        self._quiet = False  # nothing was lost lately
         self._judged, self._judging = -math.inf, 0.0  # when, and the seconds it took
         self.list = FaultList()
         self.seen: list[Seen] = []
@@ -138,17 +146,17 @@ class Survey:
         write_loops(self._dp, self._config, self.loops)
         log.info("survey.started", loops=len(self.loops), pps=self.pps)
         loop = asyncio.get_running_loop()
-        tick_s = min(TICK_MAX_S, max(TICK_MIN_S, PER_TICK / self.pps))
-        per_tick = self.pps * tick_s
+        tick_s = tick_of(self.pps, quiet=False)
         credit, read_at = 0.0, loop.time()
         paid_at = read_at - tick_s
         while True:
             now = loop.time()
             if now >= read_at:
                 # What was sent last has had a tick to come back.
-                read_at = max(read_at + evidence.INTERVAL_NS / 1e9, now)
                 self._interval(now)
-            credit = min(credit + self.pps * (now - paid_at), max(1.0, 2 * per_tick))
+                tick_s = tick_of(self.pps, quiet=self._quiet)
+                read_at = now + evidence.INTERVAL_NS / 1e9 - tick_s / 2  # at the tick next to it
+            credit = min(credit + self.pps * (now - paid_at), max(1.0, 2 * self.pps * tick_s))
             paid_at = now
             if credit >= 1:
                 self._run.run(int(credit))
@@ -165,6 +173,7 @@ class Survey:
                 self._nics.near(self.loops[index].plane, total)
         self._evidence.add(self._config.host.name, self._epoch, totals, now_ns=time.monotonic_ns())
         quiet = self._evidence.quiet(self._recent, now_ns=time.monotonic_ns())
+        self._quiet = quiet
         self._tell(totals, quiet=quiet)
         if now - self._judged >= self._judge_gap(quiet=quiet):
             self._judge()

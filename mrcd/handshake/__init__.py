@@ -26,14 +26,16 @@ from mrcd.handshake.outcome import (
     State,
     StateChanged,
 )
-from mrcd.handshake.pace import KEEPALIVE_NS, MS, RETRY_MAX_NS, RETRY_MIN_NS, Pace
-from mrcd.handshake.session import (
+from mrcd.handshake.pace import (
     DEAD_AFTER_NS,
+    KEEPALIVE_NS,
+    MS,
     QUIET_NS,
-    UNCONFIRMED_NS,
-    Event,
-    Session,
+    RETRY_MAX_NS,
+    RETRY_MIN_NS,
+    Pace,
 )
+from mrcd.handshake.session import UNCONFIRMED_NS, Event, Session
 
 __all__ = [
     "DEAD_AFTER_NS",

@@ -8,6 +8,7 @@ from typing import Final
 
 from mrcd.handshake.offer import Offer
 from mrcd.handshake.outcome import LocalQp
+from mrcd.handshake.pace import Patience, patience
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,11 @@ class Bound:
     offer: Offer  # the latest that counted
     since_ns: int
     heard_ns: int
+
+    @property
+    def patience(self) -> Patience:
+        """How long to wait for a peer that sends as many keepalives as its Offers say."""
+        return patience(self.offer.pace_ms)
 
     def is_from(self, offer: Offer) -> bool:
         """Whether an Offer is of the peer's incarnation that we are bound to."""

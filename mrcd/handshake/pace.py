@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 MS: Final = 1_000_000
@@ -22,8 +23,10 @@ RETRY_MAX_NS: Final = 1000 * MS
 KEEPALIVE_NS: Final = 1000 * MS
 OFFERS_PER_S: Final = 100
 """Offers a second to all peers that do not answer."""
-KEEPALIVES_PER_S: Final = 50
+KEEPALIVES_PER_S: Final = 25
 """Offers a second to all that do; as many come from them, and cost as much."""
+QUIET_NS: Final = 2500 * MS
+DEAD_AFTER_NS: Final = 5000 * MS
 JITTER: Final = 0.3
 """Part by which an interval that was stretched is shorter or longer, at random: sessions that began
 together do not go on together."""
@@ -73,6 +76,31 @@ class Pace:
     def crowded(self, planes: int) -> bool:
         """Whether asking every unanswered peer on all planes every second is too much."""
         return self.unanswered * planes > OFFERS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for an established peer, from when it was heard last."""
+
+    quiet_ns: int  # then it is asked to answer, on every plane ...
+    again_ns: int  # ... and so long later once more
+    dead_ns: int
+
+
+@lru_cache(maxsize=256)
+def patience(pace_ms: int) -> Patience:
+    """What a peer is granted that sends a keepalive so often.
+
+    With one a second two may be lost before anybody asks. Where they come rarely there is time to
+    ask four times after the first that is missing, so that a dead peer is found no later than with
+    twice as many keepalives.
+    """
+    pace_ns = pace_ms * MS
+    return Patience(
+        max(QUIET_NS, 3 * pace_ns // 2),
+        max(KEEPALIVE_NS, pace_ns // 4),
+        max(DEAD_AFTER_NS, 5 * pace_ns // 2),
+    )
 
 
 def spread(interval_ns: int, least_ns: int, rng: random.Random) -> int:

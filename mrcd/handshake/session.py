@@ -35,8 +35,8 @@ every usable plane, after 50 ms, doubling to 1 s; afterwards one a second keeps 
 plane in rotation; with many peers both take longer (pace.py). `want` asks for an answer at once;
 only a side that waits for something sets it. A session that stays bound without becoming
 established (the peer died between the two steps) gives the incarnation up after 3 s. One that hears
-nothing for 5 s, or for five of the intervals that the peer speaks of, is `silent`: its QPs stay,
-the data path goes on trying, and Offers go out on every plane again.
+nothing for 5 s, or for two and a half of the intervals that the peer speaks of, is `silent`: its
+QPs stay, the data path goes on trying, and Offers go out on every plane again.
 
 `seq` grows with every Offer of a session. From the sid we are bound to, only a greater seq than
 seen before counts, so a late copy neither revives a dead peer nor brings back an old port mask.
@@ -63,11 +63,17 @@ from mrcd.handshake.outcome import (
     State,
     StateChanged,
 )
-from mrcd.handshake.pace import KEEPALIVE_NS, MS, RETRY_MAX_NS, RETRY_MIN_NS, Pace, spread
+from mrcd.handshake.pace import (
+    BEAT_MAX_NS,
+    DEAD_AFTER_NS,
+    KEEPALIVE_NS,
+    MS,
+    RETRY_MAX_NS,
+    RETRY_MIN_NS,
+    Pace,
+    spread,
+)
 
-# Of a peer that sends a keepalive a second; one that says it takes longer is given longer.
-QUIET_NS: Final = 2500 * MS  # then keepalives ask for an answer, on every plane
-DEAD_AFTER_NS: Final = 5000 * MS
 UNCONFIRMED_NS: Final = 3000 * MS
 NEVER_NS: Final = 1 << 63
 ANSWER_BURST: Final = 32  # answers to strangers: a bucket that gains one token ...
@@ -206,16 +212,17 @@ class Session:
 
     @property
     def _due_ns(self) -> int:
-        """When to speak next; to a peer that is quiet as often as it should speak."""
+        """When to speak next; to a peer that is quiet more often than to others."""
         if self._bound is None or self.state is not State.ESTABLISHED:
             return self._send_ns
-        quiet_ns = self._bound.heard_ns + self._patience(QUIET_NS) + 1
-        return min(self._send_ns, max(quiet_ns, self._sent_ns + self._patience(KEEPALIVE_NS)))
+        wait = self._bound.patience
+        quiet_ns = self._bound.heard_ns + wait.quiet_ns + 1
+        return min(self._send_ns, max(quiet_ns, self._sent_ns + wait.again_ns))
 
     @property
     def silent_after_ns(self) -> int:
         """Without an Offer for so long the peer counts as silent."""
-        return DEAD_AFTER_NS if self._bound is None else self._patience(DEAD_AFTER_NS)
+        return DEAD_AFTER_NS if self._bound is None else self._bound.patience.dead_ns
 
     @property
     def remote(self) -> Offer | None:
@@ -227,13 +234,8 @@ class Session:
         if self._bound is not None and self.state is State.BOUND:
             return self._bound.since_ns + UNCONFIRMED_NS
         if self._bound is not None and self.state is State.ESTABLISHED:
-            return self._bound.heard_ns + self._patience(DEAD_AFTER_NS)
+            return self._bound.heard_ns + self._bound.patience.dead_ns
         return NEVER_NS
-
-    def _patience(self, with_one_a_second_ns: int) -> int:
-        """How long to wait for a peer that sends as many keepalives as its Offers say."""
-        assert self._bound is not None
-        return with_one_a_second_ns * max(self._bound.offer.pace_ms, 1000) // 1000
 
     def _classify(self, offer: Offer) -> Event:
         bound = self._bound
@@ -309,7 +311,9 @@ class Session:
     def _retry(self, now_ns: int) -> list[Command]:
         """On every plane; where too many peers do not answer, after the first time on one."""
         first = self._interval_ns == RETRY_MIN_NS
-        self._send_ns = now_ns + spread(self._interval_ns, RETRY_MAX_NS, self._rng)
+        due_ns = now_ns + spread(self._interval_ns, RETRY_MAX_NS, self._rng)
+        stretched = self._interval_ns > RETRY_MAX_NS
+        self._send_ns = self._pace.next(due_ns, BEAT_MAX_NS) if stretched else due_ns
         if self._interval_ns < RETRY_MAX_NS:
             self._interval_ns = min(2 * self._interval_ns, RETRY_MAX_NS)
         else:
@@ -390,7 +394,7 @@ class Session:
     def _quiet(self, now_ns: int) -> bool:
         if self._bound is None:
             return True
-        return now_ns - self._bound.heard_ns > self._patience(QUIET_NS)
+        return now_ns - self._bound.heard_ns > self._bound.patience.quiet_ns
 
     def _offer_now(self, now_ns: int) -> list[Command]:
         """Send on every plane, and begin the series of retries afresh."""
