@@ -5,8 +5,8 @@
 
 `nobody`: a real mrcd with so many configured peers of which none is there, which is hardest for the
 hand-shake. `crowd`: the same with all of them established, played by one process (tests.crowd).
-`cost`: the programs with so many peers against the same with two, in turn. Times and CPU are of
-this machine as busy as it is; ratios, counts and memory do not depend on that.
+`cost`: the programs with so many peers against the same with two (`--few`), in turn. Times and CPU
+are of this machine as busy as it is; ratios, counts and memory do not depend on that.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30, help="of each look at an idle daemon")
     parser.add_argument("--mpr", type=int, default=2048, help="up to 1,000 peers; 128 beyond")
     parser.add_argument("--rounds", type=int, default=30, help="of each cost")
+    parser.add_argument("--few", type=int, default=2, help="peers to compare the cost with")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--json", type=Path, metavar="FILE", default=Path("build/results/scale.json")
@@ -57,11 +58,13 @@ def _all(args: argparse.Namespace) -> Iterator[list[Line] | str]:
             print(f"\n== {part}, {peers} peers", flush=True)
             figures = scale_host.measured(args.name, peers, args.seconds, settings, crowd=crowd)
             yield entry.take(f"{part}, {peers} peers", figures)
-    many = [peers for peers in args.peers if peers > scale_cost.SMALL]
+    many = [peers for peers in args.peers if peers > args.few]
     if "cost" in args.only and many:
         print("\n== cost of a packet", flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            figures = scale_cost.cost(args.name, many, args.rounds, args.seed, Path(folder))
+            figures = scale_cost.cost(
+                args.name, args.few, many, args.rounds, args.seed, Path(folder)
+            )
             yield entry.take("cost", figures)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a packet costs in the programs when there are many peers, as ratios to two peers.
+"""What a packet costs in the programs when there are many peers, as ratios to few (two).
 
 Both data paths, maps and programs, are there at a time, and the same packets go through either in
 turn by PROG_TEST_RUN, whose own clock times each of them. Three ways to choose the peer:
@@ -9,7 +9,7 @@ turn by PROG_TEST_RUN, whose own clock times each of them. Three ways to choose 
     each    every packet to another of 512 peers: all of their state is out of the caches
 
 The first is what the structures cost; in the other two the second data path has 512 peers' state to
-fetch where the first has two peers'.
+fetch where the first has two peers', unless the first has 512 as well (`--few 512`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ from tests.bpf.rig import (
     write_planes,
 )
 
-SMALL = 2
 USED = 512
 """Peers that packets go to, of however many there are."""
 TRAIN = 32
@@ -193,13 +192,15 @@ def order_of(which: str, used: Sequence[Used], rng: random.Random) -> list[Used]
     return [some[i // train % len(some)] for i in range(BATCH)]
 
 
-def cost(name: str, peers: Sequence[int], rounds: int, seed: int, folder: Path) -> Iterator[Line]:
-    """Ratios to two peers for each number of peers."""
+def cost(
+    name: str, few: int, peers: Sequence[int], rounds: int, seed: int, folder: Path
+) -> Iterator[Line]:
+    """Ratios to a few peers for each number of peers."""
     rng = random.Random(seed)
     waste = bytearray(_CACHES)
     with secluded(name):
         ifindex = _interfaces()
-        small = Side(SMALL, folder / "small", ifindex)
+        small = Side(few, folder / "small", ifindex)
         for many in peers:
             large = Side(many, folder / f"large{many}", ifindex)
             yield from _compared(small, large, rounds, rng, waste)
@@ -238,6 +239,6 @@ def _compared(
             ratios = tuple(b / a for a, b in zip(few, lots, strict=True))
             where = f"{large.peers} peers, {which}"
             target = at_most(1.05) if which == "same" else None
-            yield Line("cost", where, f"{program}, to {SMALL} peers", "", ratios, target)
-            for count, values in ((SMALL, few), (large.peers, lots)):
+            yield Line("cost", where, f"{program}, to {small.peers} peers", "", ratios, target)
+            for count, values in ((small.peers, few), (large.peers, lots)):
                 yield Line("cost", where, f"{program}, {count} peers", "ns", tuple(values))
