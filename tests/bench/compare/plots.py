@@ -16,9 +16,10 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from tests.bench.compare.latency import CURVE
-from tests.bench.compare.results import Figure, Results
+from tests.bench.compare.record import Record
+from tests.bench.compare.results import Figure
 
-_COLOURS = ("#0b62a4", "#777777", "#b04a00", "#5a7d1c", "#8a3d8f", "#b58900")
+_COLOURS = ("#0b62a4", "#777777", "#b04a00", "#5a7d1c", "#8a3d8f", "#b58900", "#444444", "#aaaaaa")
 _STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 
 _MEAN_OF = 5  # bins of 10 ms
@@ -27,20 +28,24 @@ _LOG_FROM = 30  # times the smallest value
 Curve = tuple[str, list[float]]
 
 
-def draw(results: Results, titles: Sequence[str], folder: Path) -> dict[str, dict[str, str]]:
+def draw(record: Record, titles: Sequence[str], folder: Path) -> dict[str, dict[str, str]]:
     """Draw what there are figures for: by workload, caption and file."""
     folder.mkdir(parents=True, exist_ok=True)
     colours = dict(zip(titles, _COLOURS, strict=False))
     found: dict[str, dict[str, str]] = {}
     for workload, caption, what in _BARS:
-        figures = [each for each in results.figures(workload) if each.what == what and each.values]
+        figures = [
+            each
+            for each in record.figures
+            if (each.workload, each.what) == (workload, what) and each.values
+        ]
         if figures:
             file = f"{workload}-{what.replace(' ', '-')}.png"
             _bars(figures, caption, colours, folder / file)
             found.setdefault(workload, {})[caption] = file
     for workload, caption, panel in _PANELS:
         cases: dict[str, list[Curve]] = {}
-        for (of, case, route), values in results.curves.items():
+        for (of, case, route), values in record.curves.items():
             if of == workload:
                 cases.setdefault(case, []).append((route, values))
         if cases:
