@@ -318,8 +318,8 @@ def test_direct__the_other_host_stands_at_the_switchs_address() -> None:
     fabric = description.generate(name="x", planes=2, t1=1)
     plan = topology.plan(fabric)
     lines = direct.cables(fabric, plan)
-    assert lines[2].startswith("link add plane0 netns x-h1 address ")
-    mac = lines[2].split("netns x-h2 address ")[1].split()[0]
+    assert lines[3].startswith("link add plane0 netns x-h1 address ")
+    mac = lines[3].split("netns x-h2 address ")[1].split()[0]
     mine = direct.addresses(fabric, plan, "h1")
     assert f"neigh replace fe80::1 lladdr {mac} dev plane0 nud permanent" in mine
     assert "route replace 10.101.2.1/32 dev plane1" in mine

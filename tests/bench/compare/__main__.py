@@ -31,6 +31,7 @@ from tests.bench.compare.results import Results
 from tests.bench.experiment import Shape
 from tests.bench.flow import BenchFailed
 
+_ABOUT = __doc__.partition("\n")[0] if __doc__ else ""
 _BUSY_BEFORE = 0.5  # a load average above which the machine is not ours alone
 
 
@@ -66,7 +67,7 @@ def _goes_on(args: argparse.Namespace) -> bool:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.compare", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.compare", description=_ABOUT)
     parser.add_argument(
         "--quick",
         action="store_true",

@@ -4,6 +4,10 @@
 mrcd hands every packet to the T0 of its plane, and with uSIDs that T0 has to shift. Where a fabric
 hashes (`routing = "ecmp"`) nothing on the way touches a packet, so the other host can stand at the
 T0's address: a permanent neighbour says so.
+
+XDP has to be native: a packet that a program has redirected into a cable is kept from generic XDP
+at its other end, until something has received it, as a switch does. Plain TCP would need checksums in
+software beside native XDP, so it has a cable of its own without a program.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ import contextlib
 import subprocess
 from collections.abc import Iterator
 
-from mrcd.fabric import lab, reach, shape, topology
+from mrcd import ethtool, netns
+from mrcd.fabric import lab, reach, shape, state, topology
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.routing import Routing
 from mrcd.fabric.topology import Topology
@@ -23,6 +28,10 @@ from tests.bench.flow import BenchFailed
 PLANES = 4
 _HOSTS = ("h1", "h2")
 _WITHIN_S = 60.0
+_PLAIN = "plain0"
+
+PLAIN_ADDRESSES = dict(zip(_HOSTS, ("10.94.0.1", "10.94.0.2"), strict=True))
+"""The ends of the cable for plain TCP."""
 
 
 @contextlib.contextmanager
@@ -34,6 +43,10 @@ def up(name: str, mtu: int) -> Iterator[str]:
         _ip(cables(fabric, plan))
         for host in _HOSTS:
             _ip(addresses(fabric, plan, host), plan.namespace(host))
+            with netns.entered(plan.namespace(host)):
+                ethtool.set_features(_PLAIN, tso=False, gso=False, gro=False)
+            with state.places(name, host).config.open("a") as config:
+                config.write('[transport]\nxdp = "native"\n')
         daemons = {host: lab.start_daemon(name, host) for host in _HOSTS}
 
         def ended() -> str | None:
@@ -47,9 +60,12 @@ def up(name: str, mtu: int) -> Iterator[str]:
 
 
 def cables(fabric: Fabric, plan: Topology) -> list[str]:
-    """A veth pair from host to host in place of each NIC and its cable to a T0."""
+    """A veth pair from host to host in place of each NIC and its cable to a T0, and one more."""
     one, other = (plan.namespace(host) for host in _HOSTS)
-    lines = []
+    lines = [
+        f"link add {_PLAIN} netns {one} mtu {fabric.mtu} type veth peer"
+        f" name {_PLAIN} netns {other} mtu {fabric.mtu}"
+    ]
     for plane in range(fabric.planes):
         macs = [_mac(plan, host, plane) for host in _HOSTS]
         lines += [
@@ -64,7 +80,10 @@ def cables(fabric: Fabric, plan: Topology) -> list[str]:
 def addresses(fabric: Fabric, plan: Topology, host: str) -> list[str]:
     """A host's addresses, and the other one behind each NIC: as itself and as the T0."""
     other = next(name for name in _HOSTS if name != host)
-    lines = []
+    lines = [
+        f"link set {_PLAIN} up",
+        f"addr add {PLAIN_ADDRESSES[host]}/24 dev {_PLAIN}",
+    ]
     for plane in range(fabric.planes):
         nic, mac = f"plane{plane}", _mac(plan, other, plane)
         own = [cidr for dev, cidr in plan.nodes[host].addresses if dev == nic]

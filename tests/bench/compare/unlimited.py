@@ -15,6 +15,7 @@ import numpy as np
 
 from mrcd import ethtool, netns
 from mrcd.fabric import lab
+from mrcd.fabric.description import Fabric, Host
 from tests.bench import flow, path_states, simultaneous
 from tests.bench.compare import direct, traffic
 from tests.bench.compare.arena import Arena, say
@@ -43,7 +44,20 @@ class Plain(Plane):
 
     key = "plain"
     title = "TCP, no offload"
-    about = "cubic TCP by plane 0 of the same hosts, without segmentation offload"
+    about = (
+        "cubic TCP by plane 0 of the same hosts, without segmentation offload; where there are no"
+        " switches by a cable of its own, without mrcd's programs"
+    )
+
+
+class Cable(Plain):
+    """A cable between two hosts that mrcd does not use."""
+
+    key = "cable"
+
+    def address(self, fabric: Fabric, host: Host) -> str:
+        """Where to reach a host this way."""
+        return direct.PLAIN_ADDRESSES[host.name]
 
 
 class Bare(Plane):
@@ -56,18 +70,15 @@ class Bare(Plane):
 
 @dataclass(frozen=True, slots=True)
 class _Ways:
-    """mrc0 and plain TCP, and in which lab each is."""
+    """Who takes part, and in which lab each is; `bare` is the one without mrcd."""
 
     name: str
-    bare: str | None
-
-    @property
-    def competitors(self) -> tuple[Competitor, ...]:
-        return (Mrc0(), Plain()) + ((Bare(),) if self.bare else ())
+    competitors: tuple[Competitor, ...]
+    bare: str = ""
 
     def lab_of(self, competitor: Competitor) -> str:
         """The lab it goes through."""
-        return self.bare if self.bare and competitor.key == "bare" else self.name
+        return self.bare if competitor.key == "bare" else self.name
 
 
 def speed(arena: Arena) -> None:
@@ -78,8 +89,8 @@ def speed(arena: Arena) -> None:
         stack.enter_context(flow.fabric_up(_UNLIMITED.fabric(name, arena.mtu)))
         stack.enter_context(flow.fabric_up(_UNLIMITED.fabric(bare, arena.mtu), daemons=False))
         for each in (name, bare):
-            no_segmentation_offload(each, switches=True)
-        ways = _Ways(name, bare)
+            no_segmentation_offload(each)
+        ways = _Ways(name, (Mrc0(), Plain(), Bare()), bare)
         _goodput(arena, "speed", ways)
         _round_trip(arena, "speed", ways)
         _death(arena, ways)
@@ -89,18 +100,17 @@ def on_direct_planes(arena: Arena) -> None:
     """The same without any switch between the hosts."""
     say(f"a lab: 2 hosts on {direct.PLANES} direct planes, unlimited, MTU {arena.mtu}")
     with direct.up(arena.name, arena.mtu) as name:
-        no_segmentation_offload(name, switches=False)
-        ways = _Ways(name, None)
+        ways = _Ways(name, (Mrc0(), Cable()))
         _goodput(arena, "direct", ways)
         _round_trip(arena, "direct", ways)
 
 
-def no_segmentation_offload(name: str, *, switches: bool) -> None:
+def no_segmentation_offload(name: str) -> None:
     """Packets of plane 0 go through the fabric one by one, as a NIC's would."""
     for node in ("h1", "h2"):
         with netns.entered(f"{name}-{node}"):
             ethtool.set_features("plane0", tso=False, gso=False, gro=False)
-    for t0 in (1, 2) if switches else ():
+    for t0 in (1, 2):
         with netns.entered(f"{name}-p0t0-{t0}"):
             ethtool.set_features("port1", gro=False)
 
