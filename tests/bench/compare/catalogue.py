@@ -82,8 +82,8 @@ ABOUT = {
     " Goodput lost to the death of a plane is time at the rate before or after it, the lower; the"
     " same was computed of a moment a second earlier.",
     "direct": "Four planes, each a cable from host to host without a switch, no rate limits; mrcd"
-    ' with `routing = "ecmp"`, as the first uSID would be a switch\'s, and `xdp = "native"`. Plain TCP'
-    " has a cable of its own.",
+    ' with `routing = "ecmp"`, as the first uSID would be a switch\'s, and `xdp = "native"`. Plain'
+    " TCP has a cable of its own.",
 }  # fmt: skip
 
 

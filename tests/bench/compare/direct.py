@@ -6,8 +6,8 @@ hashes (`routing = "ecmp"`) nothing on the way touches a packet, so the other ho
 T0's address: a permanent neighbour says so.
 
 XDP has to be native: a packet that a program has redirected into a cable is kept from generic XDP
-at its other end, until something has received it, as a switch does. Plain TCP would need checksums in
-software beside native XDP, so it has a cable of its own without a program.
+at its other end, until something has received it, as a switch does. Plain TCP would need checksums
+in software beside native XDP, so it has a cable of its own without a program.
 """
 
 from __future__ import annotations
