@@ -12,8 +12,7 @@ from tests.bench.experiment import Shape
 
 PAIR = Shape(planes=4, t1=2, rate_mbps=100)
 EIGHT = Shape(planes=4, t1=4, rate_mbps=50, hosts=8, hosts_per_t0=4)
-FOUR = Shape(planes=4, t1=2, rate_mbps=50, hosts=4, hosts_per_t0=2)
-FASTER_FOUR = Shape(planes=4, t1=2, rate_mbps=100, hosts=4, hosts_per_t0=2)
+FOUR = Shape(planes=4, t1=2, rate_mbps=100, hosts=4, hosts_per_t0=2)
 UNLIMITED = Shape(planes=4, t1=2, rate_mbps=0)
 
 _MTUS = (9000, 4200, 1500)
@@ -47,7 +46,7 @@ WORKLOADS = (
     Workload("permutation", "permutation", workloads.permutation, (EIGHT,), (FOUR,)),
     Workload("all-to-all", "all-to-all", workloads.all_to_all, (EIGHT,), (FOUR,)),
     Workload("training", "training", training.training, (EIGHT, FOUR), (FOUR,), rounds=2),
-    Workload("training-long", "training", training.long_run, (FASTER_FOUR,), ()),
+    Workload("training-long", "training", training.long_run, (FOUR,), ()),
     Workload(
         "speed", "speed", unlimited.speed, (UNLIMITED,), (UNLIMITED,), (9000, 1500), rounds=5,
         own_labs=True, quick_mtus=(1500,),

@@ -33,7 +33,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_WARM_BYTES = 1 << 24  # how much is worth more than one step to warm up
+_LONG_BYTES = 1 << 24  # so much needs no step to warm up
 _CLONE_NEWNET = 0x40000000
 _NEVER = 1 << 62
 _NUMBER = struct.Struct("=Q")
@@ -83,7 +83,7 @@ def as_rank(spec: dict[str, Any], rank: int, last: mmap.mmap) -> int:
         for job, (operation, size, seconds) in enumerate(spec["jobs"]):
             record = Path(spec["folder"], f"{job}-{rank}")
             step = work(operation, size)
-            for _ in range(1 if size >= _WARM_BYTES else 3):
+            for _ in range(0 if size >= _LONG_BYTES else 3):
                 step()
             steps(job, step, seconds, rank, last, record)
     except Exception as problem:

@@ -15,7 +15,7 @@ from array import array
 
 from mpi4py import MPI
 
-_STEPS_MIN = 3
+_STEPS_MIN = 2
 _STEPS_MAX = 20_000
 _WARM_BYTES = 1 << 24  # how much is worth more than one step to warm up
 

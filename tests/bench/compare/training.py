@@ -28,9 +28,13 @@ from tests.bench.metrics import MS, Ints, S
 FAULT_BYTES = 1 << 20
 RATIO = "p99.9 to p50, outside the fault's own step"
 
-_SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 26)
-_QUICK_SIZES = (1 << 18,)
-_FAULT_AT_S = 1.2  # after a job began, and as long before its end
+_LARGEST = 1 << 26  # among 4 hosts only: a step among 8 takes 20 s on one plane
+_JOBS = ((1 << 16, 4.0), (1 << 20, 2.0), (1 << 24, 2.0), (_LARGEST, 0.0))  # bytes, seconds
+_QUICK_JOBS = ((1 << 18, 0.6),)
+_FAULT_AT_S = 1.0  # after a job began, and as long before its end
+_FAULT_S = 2.0
+_QUICK_FAULT_S = 1.0
+_FEW_HOSTS = 4
 _LONG_S = 45.0
 _LONG_KEYS = ("mrc0", "mptcp")  # all others stand still until the plane is back
 
@@ -105,13 +109,14 @@ def _hosts(arena: Arena) -> str:
 
 def _gloo(arena: Arena, competitor: Competitor, title: str) -> None:
     """Every size of every operation; then one of them through each fault."""
-    seconds = 0.6 if arena.quick else 3.0
-    sizes = _QUICK_SIZES if arena.quick else _SIZES
     jobs: list[Job] = [
-        (operation, size, seconds) for operation in ("all-reduce", "all-to-all") for size in sizes
+        (operation, size, seconds)
+        for operation in ("all-reduce", "all-to-all")
+        for size, seconds in _jobs(arena)
     ]
-    damages = DAMAGES[:1] if arena.quick else DAMAGES
-    lasts_s = 1.0 if arena.quick else 2.0
+    few = arena.shape.hosts <= _FEW_HOSTS
+    damages = DAMAGES[: 1 if arena.quick else len(DAMAGES) if few else 2]
+    lasts_s = _QUICK_FAULT_S if arena.quick else _FAULT_S
     plain = len(jobs)
     jobs += [("all-reduce", FAULT_BYTES, 2 * _FAULT_AT_S + lasts_s)] * len(damages)
     processor = Processor()
@@ -176,10 +181,8 @@ def _gloo_long(arena: Arena, competitor: Competitor, title: str) -> None:
 
 def _mpi(arena: Arena, competitor: Competitor, title: str) -> None:
     """All-reduce of Open MPI over TCP, every size; then one of them while a plane dies."""
-    seconds = 0.6 if arena.quick else 3.0
-    sizes = _QUICK_SIZES if arena.quick else _SIZES
     struck: list[int] = []
-    lasts_s = 1.0 if arena.quick else 2.0
+    lasts_s = _QUICK_FAULT_S if arena.quick else _FAULT_S
     processor = Processor()
 
     def strike(began_ns: int) -> None:
@@ -190,16 +193,22 @@ def _mpi(arena: Arena, competitor: Competitor, title: str) -> None:
         finally:
             simultaneous.clear_all(arena.name)
 
-    jobs = [(size, seconds) for size in sizes]
-    jobs.append((FAULT_BYTES, 2 * _FAULT_AT_S + lasts_s))
+    jobs = [*_jobs(arena), (FAULT_BYTES, 2 * _FAULT_AT_S + lasts_s)]
     done = mpi.run(arena.name, competitor, jobs, strike)
     busy = processor.busy()
-    for size, steps in zip(sizes, done[:-1], strict=True):
+    for (size, _), steps in zip(jobs[:-1], done[:-1], strict=True):
         where = ("training", f"MPI all-reduce, {_shown(size)}, {_hosts(arena)}", title)
         _note(arena, where, steps, busy)
     where = ("training", _case("MPI", FAULT_BYTES, arena, DAMAGES[0].name), title)
     _note_damage(arena, where, done[-1], struck[0], struck[0] + int(lasts_s * S), busy)
     path_states.wait_restored(arena.name)
+
+
+def _jobs(arena: Arena) -> list[tuple[int, float]]:
+    """Bytes and seconds; a step at least of each."""
+    if arena.quick:
+        return list(_QUICK_JOBS)
+    return [job for job in _JOBS if job[0] < _LARGEST or arena.shape.hosts <= _FEW_HOSTS]
 
 
 def _case(library: str, size: int, arena: Arena, damage: str) -> str:
