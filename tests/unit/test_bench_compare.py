@@ -388,15 +388,18 @@ def test_steps__the_faults_own_step_and_all_others() -> None:
 
 
 def test_no_lab_is_built_twice() -> None:
-    full = catalogue.labs(catalogue.WORKLOADS, False, None)
-    quick = catalogue.labs(catalogue.WORKLOADS, True, None)
+    full = catalogue.labs(catalogue.WORKLOADS, False)
+    quick = catalogue.labs(catalogue.WORKLOADS, True)
     assert [mtu for shape, mtu in full if shape == catalogue.PAIR] == [9000, 4200, 1500]
     assert len(quick) == 3
     left_out = [each.name for each in catalogue.WORKLOADS if not each.quick]
-    assert left_out == ["training-long", "direct"]
+    assert left_out == ["direct", "training-long"]
     assert sum(map(len, quick.values())) == len(catalogue.WORKLOADS) - len(left_out)
     told = catalogue.labs(catalogue.WORKLOADS, False, [1500])
     assert {mtu for _, mtu in told} == {1500}
+    four = catalogue.labs(catalogue.WORKLOADS, False, None, [4])
+    assert four.keys() == {(catalogue.FOUR, 9000)}
+    assert [each.name for each in four[catalogue.FOUR, 9000]] == ["training", "training-long"]
 
 
 def test_every_workload_has_its_words() -> None:

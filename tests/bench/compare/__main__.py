@@ -47,7 +47,7 @@ def main() -> None:
     chosen = [each for each in WORKLOADS if each.name in (args.only or NAMES)]
     run = Run(args, chosen, results, before)
     try:
-        for (shape, mtu), group in labs(chosen, args.quick, args.mtu).items():
+        for (shape, mtu), group in labs(chosen, args.quick, args.mtu, args.hosts).items():
             run.in_one_lab(shape, mtu, group)
             _write(args, before.plus(run.piece(), results))
     except KeyboardInterrupt:
@@ -83,6 +83,7 @@ def _arguments() -> argparse.Namespace:
         "--routes", nargs="+", choices=routes.KEYS, metavar="ROUTE", help=", ".join(routes.KEYS)
     )
     parser.add_argument("--mtu", nargs="+", type=int, help="of the planes, in place of the usual")
+    parser.add_argument("--hosts", nargs="+", type=int, help="only labs of so many hosts: 2, 4, 8")
     parser.add_argument("--rounds", type=int, help="of everything, in place of 2 to 5")
     parser.add_argument("--seed", type=int, default=1, help="draws the order and the pairs")
     parser.add_argument(
@@ -168,8 +169,9 @@ class Run:
 
     def _facts(self) -> dict[str, str]:
         args = self._args
-        quick = args.quick
-        shapes = dict.fromkeys(s for w in self._chosen for s in (w.quick if quick else w.shapes))
+        shapes = dict.fromkeys(
+            shape for shape, _ in labs(self._chosen, args.quick, args.mtu, args.hosts)
+        )
         rounds = sorted({self.rounds_of(workload) for workload in self._chosen})
         words = " ".join(sys.argv[1:])
         found = {

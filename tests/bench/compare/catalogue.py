@@ -42,11 +42,6 @@ WORKLOADS = (
     Workload("faults", "faults", faults.faults, (PAIR,), (PAIR,)),
     Workload("latency", "latency", latency.latency, (PAIR,), (PAIR,)),
     Workload("collision", "collision", workloads.collision, (PAIR,), (PAIR,)),
-    Workload("incast", "incast", workloads.incast, (EIGHT,), (FOUR,)),
-    Workload("permutation", "permutation", workloads.permutation, (EIGHT,), (FOUR,)),
-    Workload("all-to-all", "all-to-all", workloads.all_to_all, (EIGHT,), (FOUR,)),
-    Workload("training", "training", training.training, (EIGHT, FOUR), (FOUR,), rounds=2),
-    Workload("training-long", "training", training.long_run, (FOUR,), ()),
     Workload(
         "speed", "speed", unlimited.speed, (UNLIMITED,), (UNLIMITED,), (9000, 1500), rounds=5,
         own_labs=True, quick_mtus=(1500,),
@@ -55,6 +50,11 @@ WORKLOADS = (
         "direct", "direct", unlimited.on_direct_planes, (UNLIMITED,), (), (1500,), rounds=5,
         own_labs=True,
     ),
+    Workload("incast", "incast", workloads.incast, (EIGHT,), (FOUR,)),
+    Workload("permutation", "permutation", workloads.permutation, (EIGHT,), (FOUR,)),
+    Workload("all-to-all", "all-to-all", workloads.all_to_all, (EIGHT,), (FOUR,)),
+    Workload("training", "training", training.training, (EIGHT, FOUR), (FOUR,), rounds=2),
+    Workload("training-long", "training", training.long_run, (FOUR,), ()),
 )  # fmt: skip
 NAMES = tuple(workload.name for workload in WORKLOADS)
 
@@ -87,12 +87,17 @@ ABOUT = {
 
 
 def labs(
-    chosen: Sequence[Workload], quick: bool, mtus: Sequence[int] | None
+    chosen: Sequence[Workload],
+    quick: bool,
+    mtus: Sequence[int] | None = None,
+    hosts: Sequence[int] | None = None,
 ) -> dict[tuple[Shape, int], list[Workload]]:
     """The workloads of each lab, so that none is built twice."""
     found: dict[tuple[Shape, int], list[Workload]] = {}
     for workload in chosen:
         for shape in workload.quick if quick else workload.shapes:
+            if hosts and shape.hosts not in hosts:
+                continue
             for mtu in mtus or (workload.quick_mtus if quick else workload.mtus):
                 found.setdefault((shape, mtu), []).append(workload)
     return found
