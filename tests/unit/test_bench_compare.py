@@ -17,6 +17,7 @@ from tests.bench.compare import (
     direct,
     faults,
     peers,
+    plots,
     published,
     record,
     report,
@@ -299,6 +300,17 @@ def test_peers__who_is_ahead_and_whether_in_every_round() -> None:
         ("MPTCP", True),
         ("TCP", False),
     ]
+
+
+def test_pictures__a_case_of_training_is_in_one() -> None:
+    def shown(case: str, what: str) -> list[str]:
+        of = figure(("training", case, "mrc0"), what, 1.0)
+        return [bars.file for bars in plots._BARS if bars.shows(of)]
+
+    assert shown("gloo all-reduce, 1 MiB, 8 hosts", "p50") == ["training-gloo-8"]
+    assert shown("MPI all-reduce, 64 KiB, 4 hosts", "p50") == ["training-MPI-4"]
+    assert shown("MPI all-reduce, 1 MiB, 8 hosts, a plane dies", "worst") == ["training-faults-8"]
+    assert shown("gloo all-reduce, 1 MiB, 4 hosts, a T1 dies", "p50") == []
 
 
 def test_death__what_was_lost_and_the_longest_gap() -> None:
