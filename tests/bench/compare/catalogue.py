@@ -75,7 +75,7 @@ ABOUT = {
     "training": "Collective operations of torch.distributed (gloo) and of Open MPI over its TCP"
     " BTL, a rank in every host, float32. A step ends when its slowest rank has it. Sockets of both"
     " are made cubic, or MPTCP, by a preloaded library. Faults strike in the middle of a job, where"
-    " most of the traffic is, and last 2 s; in the long run the plane stays dead to the end.",
+    " most of the traffic is, and last 1.5 s; in the long run the plane stays dead to the end.",
     "speed": "No rate limits: two CPUs do everything, both hosts, the switches and the"
     " applications. Packets of plain TCP go one by one as well (no TSO, GSO, GRO on its plane)."
     " Goodput lost to the death of a plane is time at the rate before or after it, the lower; the"

@@ -167,7 +167,7 @@ def faults(arena: Arena) -> None:
 
 def struck(arena: Arena, competitor: Competitor, fault: Fault) -> tuple[Traffic, int, int]:
     """Traffic through a fault; when it began and ended."""
-    lasts_s = 1.5 if arena.quick else 2.5
+    lasts_s = 1.5 if arena.quick else 2.0
     stage = Stage(arena, competitor)
     times = int(lasts_s / fault.every_s) if fault.every_s else 1
     steps = [Step(_FAULT_S - _LOOK_AHEAD_S, stage.look)]

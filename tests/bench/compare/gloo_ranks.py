@@ -8,7 +8,8 @@ Run by path, by an interpreter that has torch. The one argument is a JSON object
     preload      "tcp" or "mptcp", for tcp_preload.so, which is loaded already
     folder       where ranks meet, and where records go: <job>-<rank>, native i64 pairs of
                  CLOCK_MONOTONIC before and after each step
-    jobs         [operation, bytes, seconds], one after another; "all-reduce" or "all-to-all"
+    jobs         [operation, bytes, seconds], one after another; "all-reduce" or "all-to-all"; no
+                 seconds: one step
     timeout_s    after which a step has failed
 
 torch is imported once, before the ranks are forked. Prints one JSON object a line: when the ranks
@@ -50,8 +51,8 @@ def main() -> None:
     torch.set_num_threads(1)
     # Of each job: the step before which all end. Rank 0 writes it, see `steps`.
     last = mmap.mmap(-1, _NUMBER.size * len(spec["jobs"]))
-    for job in range(len(spec["jobs"])):
-        _NUMBER.pack_into(last, _NUMBER.size * job, _NEVER)
+    for job, (_, _, seconds) in enumerate(spec["jobs"]):
+        _NUMBER.pack_into(last, _NUMBER.size * job, _NEVER if seconds else 1)
     ranks = {}
     for rank in range(len(spec["namespaces"])):
         child = os.fork()

@@ -33,7 +33,7 @@ Where = tuple[str, str, str]
 def latency(arena: Arena) -> None:
     """One request after another from h1 to h2, an answer of the same size."""
     pooled: dict[Where, list[Ints]] = {}
-    seconds = 1.0 if arena.quick else 6.0
+    seconds = 1.0 if arena.quick else 5.0
 
     def idle(competitor: Competitor, where: Where) -> None:
         processor = Processor()

@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 _STEPS_MIN = 2
 _STEPS_MAX = 20_000
-_WARM_BYTES = 1 << 24  # how much is worth more than one step to warm up
+_LONG_BYTES = 1 << 24  # so much needs no step to warm up
 
 
 def main() -> None:
@@ -43,9 +43,10 @@ def steps(job: int, size: int, seconds: float) -> tuple[list[int], list[int]]:
         world.Allreduce([mine, MPI.FLOAT], [total, MPI.FLOAT])
         return time.monotonic_ns() - began_ns
 
-    warm_steps = 1 if size >= _WARM_BYTES else 3
-    warm_ns = world.allreduce(min(step() for _ in range(warm_steps)), op=MPI.MAX)
-    count = min(_STEPS_MAX, max(_STEPS_MIN, int(seconds * 1e9 / warm_ns)))
+    count = _STEPS_MIN
+    if size < _LONG_BYTES:
+        warm_ns = world.allreduce(min(step() for _ in range(3)), op=MPI.MAX)
+        count = min(_STEPS_MAX, max(count, int(seconds * 1e9 / warm_ns)))
     world.Barrier()
     say(job=job, began_ns=time.monotonic_ns())
     began, took = array("q", [0]) * count, array("q", [0]) * count

@@ -28,17 +28,19 @@ from tests.bench.metrics import MS, Ints, S
 FAULT_BYTES = 1 << 20
 RATIO = "p99.9 to p50, outside the fault's own step"
 
-_LARGEST = 1 << 26  # among 4 hosts only: a step among 8 takes 20 s on one plane
-_JOBS = ((1 << 16, 4.0), (1 << 20, 2.0), (1 << 24, 2.0), (_LARGEST, 0.0))  # bytes, seconds
+# Bytes and seconds, none for one step. One of 64 MiB takes 20 s on one plane: gloo, 4 hosts only.
+_JOBS = ((1 << 16, 3.0), (1 << 20, 2.0), (1 << 24, 0.5))
+_LARGEST = (1 << 26, 0.0)
 _QUICK_JOBS = ((1 << 18, 0.6),)
-_FAULT_AT_S = 1.0  # after a job began, and as long before its end
-_FAULT_S = 2.0
+_FAULT_AT_S = 0.8  # after a job began, and as long before its end
+_FAULT_S = 1.5
 _QUICK_FAULT_S = 1.0
 _FEW_HOSTS = 4
 _LONG_S = 45.0
 _LONG_KEYS = ("mrc0", "mptcp")  # all others stand still until the plane is back
 
 Where = tuple[str, str, str]
+Measure = Callable[[Arena, Competitor, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +74,20 @@ DAMAGES = (
 
 
 def training(arena: Arena) -> None:
-    """Collectives among all hosts, of both libraries as far as they are installed."""
-    _all(arena, (("gloo", "torch", _gloo), ("MPI", "mpi4py", _mpi)))
+    """Collectives among all hosts, of both libraries as far as they are installed.
+
+    MPI among the most hosts there are, or all would take too long.
+    """
+    both: list[tuple[str, str, Measure]] = [("gloo", "torch", _gloo)]
+    if arena.quick or arena.shape.hosts > _FEW_HOSTS:
+        both.append(("MPI", "mpi4py", _mpi))
+    _all(arena, both)
 
 
 def long_run(arena: Arena) -> None:
     """All-reduce for so long that one step of a thousand is known; a plane dies half-way."""
     among = [each for each in arena.competitors if each.key in _LONG_KEYS]
     _all(arena, (("gloo, long", "torch", _gloo_long),), among)
-
-
-Measure = Callable[[Arena, Competitor, str], None]
 
 
 def _all(
@@ -109,12 +114,12 @@ def _hosts(arena: Arena) -> str:
 
 def _gloo(arena: Arena, competitor: Competitor, title: str) -> None:
     """Every size of every operation; then one of them through each fault."""
+    few = arena.shape.hosts <= _FEW_HOSTS
     jobs: list[Job] = [
         (operation, size, seconds)
         for operation in ("all-reduce", "all-to-all")
-        for size, seconds in _jobs(arena)
+        for size, seconds in (*_jobs(arena), *([_LARGEST] if few and not arena.quick else []))
     ]
-    few = arena.shape.hosts <= _FEW_HOSTS
     damages = DAMAGES[: 1 if arena.quick else len(DAMAGES) if few else 2]
     lasts_s = _QUICK_FAULT_S if arena.quick else _FAULT_S
     plain = len(jobs)
@@ -205,10 +210,8 @@ def _mpi(arena: Arena, competitor: Competitor, title: str) -> None:
 
 
 def _jobs(arena: Arena) -> list[tuple[int, float]]:
-    """Bytes and seconds; a step at least of each."""
-    if arena.quick:
-        return list(_QUICK_JOBS)
-    return [job for job in _JOBS if job[0] < _LARGEST or arena.shape.hosts <= _FEW_HOSTS]
+    """What both libraries do."""
+    return list(_QUICK_JOBS if arena.quick else _JOBS)
 
 
 def _case(library: str, size: int, arena: Arena, damage: str) -> str:
