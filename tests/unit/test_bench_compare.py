@@ -32,7 +32,7 @@ from tests.bench.compare.record import Piece, Record
 from tests.bench.compare.report import Heading
 from tests.bench.compare.results import Figure, Results
 from tests.bench.compare.steps import Steps, joined
-from tests.bench.compare.unlimited import judged
+from tests.bench.compare.unlimited import judged, tcp_round_trips
 from tests.bench.flow import BenchFailed
 from tests.bench.metrics import Arrivals, S
 
@@ -324,6 +324,15 @@ def test_death__what_was_lost_and_the_longest_gap() -> None:
     assert gap_ns == pytest.approx(21e6)
     lost_ns, gap_ns = judged(found, 1500 * 1_000_000, until_ns=2500 * 1_000_000)
     assert (lost_ns, gap_ns) == (0, 1_000_000)
+
+
+def test_round_trip__of_the_connection_that_sends() -> None:
+    listed = (
+        "ESTAB 0 0 10.99.0.1:4000 10.99.0.2:5310 cubic rtt:0.05/0.01 bytes_sent:9 minrtt:0.01\n"
+        "ESTAB 0 9 10.99.0.1:4001 10.99.0.2:5310 cubic rto:204 rtt:1.25/0.3 bytes_sent:70000\n"
+    )
+    assert tcp_round_trips(listed) == [1.25]
+    assert tcp_round_trips("") == []
 
 
 def test_direct__the_other_host_stands_at_the_switchs_address() -> None:

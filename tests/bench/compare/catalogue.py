@@ -79,7 +79,7 @@ ABOUT = {
     "speed": "No rate limits: two CPUs do everything, both hosts, the switches and the"
     " applications. Packets of plain TCP go one by one as well (no TSO, GSO, GRO on its plane)."
     " Goodput lost to the death of a plane is time at the rate before or after it, the lower; the"
-    " same was computed of a moment a second earlier.",
+    " same was computed of a moment a second earlier. The loaded round trip is TCP's own.",
     "direct": "Four planes, each a cable from host to host without a switch, no rate limits; mrcd"
     ' with `routing = "ecmp"`, as the first uSID would be a switch\'s, and `xdp = "native"`. Plain'
     " TCP has a cable of its own.",

@@ -144,7 +144,7 @@ def _died(what: str) -> Callable[[Found], Measured | None]:
         if ours is None:
             return None
         named = (
-            ("loaded round trip, p50", "A request takes {} ms beside the load"),
+            ("loaded round trip", "TCP's smoothed round trip was {} ms before"),
             ("longest gap", "the longest gap was {} ms"),
             ("... without a fault", "{} ms in a second without a fault"),
             ("... at a moment without a fault", "the same figure for such a second is {} ms"),

@@ -8,6 +8,8 @@ by plane 0 of hosts of the same kind where no mrcd runs. Turns alternate in each
 from __future__ import annotations
 
 import contextlib
+import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,6 +18,7 @@ import numpy as np
 from mrcd import ethtool, netns
 from mrcd.fabric import lab
 from mrcd.fabric.description import Fabric, Host
+from mrcd.fabric.injection import Applied
 from tests.bench import flow, path_states, simultaneous
 from tests.bench.compare import direct, traffic
 from tests.bench.compare.arena import Arena, say
@@ -23,7 +26,7 @@ from tests.bench.compare.processor import Processor
 from tests.bench.compare.routes import Competitor, Mrc0, Plane
 from tests.bench.compare.traffic import Flow, Traffic
 from tests.bench.experiment import Shape
-from tests.bench.flow import Step
+from tests.bench.flow import BenchFailed, Step
 from tests.bench.metrics import MS, S, outage
 
 CONNECTIONS = (1, 4)
@@ -34,7 +37,8 @@ _WARM_S = 1.0
 _DIES_S = 2.5
 _DEAD_S = 1.5
 _SETTLED_S = 0.5  # after which goodput is what a dead plane leaves
-_LEAD_S = 0.5
+_LOOKS = 5  # at TCP's round trip, before the fault
+_LOOK_S = 0.25
 
 Where = tuple[str, str, str]
 
@@ -151,30 +155,51 @@ def _death(arena: Arena, ways: _Ways) -> None:
 
     def measure(competitor: Competitor, where: Where) -> None:
         note, name = arena.results.note, ways.name
-        with traffic.loaded(name, competitor, _FLOW, _LEAD_S + 1.5, 0):
-            trip = traffic.requests(name, competitor, "h1", "h2", 1.0, REQUEST_BYTES)
-        loaded_ns = float(np.median(trip))
+        trips: list[float] = []
+        address = competitor.between(name, "h1", "h2").address
+
+        def look() -> Applied:
+            began_ns = time.monotonic_ns()
+            trips.extend(tcp_round_trips(flow.shell(name, "h1", f"ss -tinH dst {address}")))
+            return Applied(began_ns, time.monotonic_ns())
+
         try:
-            steps = [Step(_DIES_S, lambda: lab.fault(name, "p1", "blackhole"))]
+            steps = [Step(_WARM_S + i * _LOOK_S, look) for i in range(_LOOKS)]
+            steps.append(Step(_DIES_S, lambda: lab.fault(name, "p1", "blackhole")))
             seen = traffic.run(name, competitor, _FLOW, _DIES_S + _DEAD_S, steps)
         finally:
             simultaneous.clear_all(name)
         path_states.wait_restored(name)
-        lost_ns, gap_ns = judged(seen, seen.applied[0].began_ns)
+        if not trips:
+            raise BenchFailed("ss showed no round trip of the connection")
+        loaded_ns = float(np.median(trips)) * MS
+        died_ns = seen.applied[-1].began_ns
+        lost_ns, gap_ns = judged(seen, died_ns)
         # The same of a moment without a fault: what the machine does by itself.
         calm_ns = seen.began_ns + int((_DIES_S - 1) * S)
-        calm_lost_ns, calm_gap_ns = judged(seen, calm_ns, until_ns=seen.applied[0].began_ns)
-        note(where, "loaded round trip, p50", "ms", loaded_ns / MS, seen.busy)
+        calm_lost_ns, calm_gap_ns = judged(seen, calm_ns, until_ns=died_ns)
+        note(where, "loaded round trip", "ms", loaded_ns / MS, seen.busy)
         note(where, "goodput lost", "ms", lost_ns / MS, seen.busy)
         note(where, "... at a moment without a fault", "ms", calm_lost_ns / MS, seen.busy)
         note(where, "longest gap", "ms", gap_ns / MS, seen.busy)
         note(where, "... without a fault", "ms", calm_gap_ns / MS, seen.busy)
         note(where, "longest gap, in loaded round trips", "", gap_ns / loaded_ns, seen.busy)
-        resent = seen.resent(seen.applied[0].began_ns, seen.ended_ns)
+        resent = seen.resent(died_ns, seen.ended_ns)
         note(where, "TCP retransmissions", "", float(resent), seen.busy)
 
     words = f"a plane dies silently, 1 connection, MTU {arena.mtu}"
     arena.take_turns("speed", words, measure, ways.competitors[:1])
+
+
+def tcp_round_trips(listed: str) -> list[float]:
+    """The smoothed round trips of connections that have sent most, in ms, of what `ss -i` lists."""
+    found = [
+        (int(sent.group(1)), float(trip.group(1)))
+        for line in listed.splitlines()
+        if (sent := re.search(r"bytes_sent:(\d+)", line))
+        and (trip := re.search(r"\brtt:([\d.]+)/", line))
+    ]
+    return [max(found)[1]] if found else []
 
 
 def judged(seen: Traffic, died_ns: int, until_ns: int | None = None) -> tuple[int, int]:
