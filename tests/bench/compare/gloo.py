@@ -60,6 +60,14 @@ class Ranks:
         message = self._await(f"job {job}", lambda m: m.get("job") == job, 10 * STEP_S)
         return int(message["began_ns"])
 
+    def go(self, job: int) -> None:
+        """Let a job begin that is held back."""
+        (self.folder / f"go-{job}").touch()
+
+    def await_over(self, job: int) -> None:
+        """Return when a job is over everywhere."""
+        self._await(f"the end of job {job}", lambda m: m.get("over") == job, 10 * STEP_S)
+
     def await_end(self) -> list[int]:
         """The ranks that failed, when all have ended."""
         message = self._await("the end", lambda m: "failed" in m, 2 * STEP_S + READY_S)
@@ -73,8 +81,8 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def ranks(name: str, competitor: Competitor, jobs: Sequence[Job]) -> Iterator[Ranks]:
-    """A rank in every host; gone afterwards."""
+def ranks(name: str, competitor: Competitor, jobs: Sequence[Job], held: int) -> Iterator[Ranks]:
+    """A rank in every host; gone afterwards. Jobs from `held` on begin when told (`go`)."""
     fabric = state.read_fabric(name)
     preload = libraries.preload(competitor)
     environment = dict(os.environ, OMP_NUM_THREADS="1", LD_PRELOAD=preload["LD_PRELOAD"])
@@ -86,6 +94,7 @@ def ranks(name: str, competitor: Competitor, jobs: Sequence[Job]) -> Iterator[Ra
             "preload": preload["TCP_PRELOAD"],
             "folder": folder,
             "jobs": jobs,
+            "held": held,
             "timeout_s": STEP_S,
         }
         command = [libraries.interpreter("torch"), str(HERE / "gloo_ranks.py"), json.dumps(spec)]

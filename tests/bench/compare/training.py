@@ -125,21 +125,24 @@ def _gloo(arena: Arena, competitor: Competitor, title: str) -> None:
     plain = len(jobs)
     jobs += [("all-reduce", FAULT_BYTES, 2 * _FAULT_AT_S + lasts_s)] * len(damages)
     processor = Processor()
-    with gloo.ranks(arena.name, competitor, jobs) as ranks:
-        ranks.await_job(plain)
+    with gloo.ranks(arena.name, competitor, jobs, plain) as ranks:
+        ranks.await_over(plain - 1)
         busy = processor.busy()
         for job, (operation, size, _) in enumerate(jobs[:plain]):
             where = ("training", f"gloo {operation}, {_shown(size)}, {_hosts(arena)}", title)
             _note(arena, where, ranks.steps(job), busy)
         for job, damage in enumerate(damages, plain):
-            _damaged(arena, ranks, job, damage, title, lasts_s, last=job == len(jobs) - 1)
+            _damaged(arena, ranks, job, damage, title, lasts_s)
+        ranks.await_end()
 
 
 def _damaged(
-    arena: Arena, ranks: Ranks, job: int, damage: Damage, title: str, lasts_s: float, last: bool
+    arena: Arena, ranks: Ranks, job: int, damage: Damage, title: str, lasts_s: float
 ) -> None:
     """One job with a fault in its middle; everything is well again afterwards."""
+    path_states.wait_restored(arena.name)
     processor = Processor()
+    ranks.go(job)
     began_ns = ranks.await_job(job)
     flow.wait_until(began_ns + int(_FAULT_AT_S * S))
     try:
@@ -150,22 +153,19 @@ def _damaged(
     healed_ns = struck_ns + int(lasts_s * S)
     where = ("training", _case("gloo", FAULT_BYTES, arena, damage.name), title)
     try:
-        failed = ranks.await_end() if last else []
-        if not last:
-            ranks.await_job(job + 1)  # so this one is over everywhere
+        ranks.await_over(job)
     except BenchFailed:
         arena.results.note(where, "failed steps", "", 1.0, processor.busy())
         raise
     steps, busy = ranks.steps(job), processor.busy()
-    _note_damage(arena, where, steps, struck_ns, healed_ns, busy, bool(failed))
-    path_states.wait_restored(arena.name)
+    _note_damage(arena, where, steps, struck_ns, healed_ns, busy)
 
 
 def _gloo_long(arena: Arena, competitor: Competitor, title: str) -> None:
     """One job, a plane silent from its middle to its end."""
     jobs: list[Job] = [("all-reduce", FAULT_BYTES, _LONG_S)]
     processor = Processor()
-    with gloo.ranks(arena.name, competitor, jobs) as ranks:
+    with gloo.ranks(arena.name, competitor, jobs, len(jobs)) as ranks:
         flow.wait_until(ranks.await_job(0) + int(_LONG_S / 2 * S))
         try:
             struck_ns = DAMAGES[0].strike(arena).began_ns
@@ -228,6 +228,8 @@ def _note_damage(
     broken: bool = False,
 ) -> None:
     """What all steps took, and those before, in and outside of the fault."""
+    if not len(steps.took_ns) or steps.began_ns[-1] + steps.took_ns[-1] < struck_ns:
+        raise BenchFailed("the job was over before the fault struck")
 
     def note(what: str, took: Ints, choose: Callable[[Ints], float]) -> None:
         value = choose(took) / MS if len(took) else None
@@ -253,6 +255,8 @@ def _note(arena: Arena, where: Where, steps: Steps, busy: float, failed: int = 0
     note = arena.results.note
     for which, value in percentiles(took).items():
         if which < 99.95:
+            if which == 50 and len(took):
+                value = _median(took)  # of one step, too
             note(where, f"p{which:g}", "ms", None if value is None else value / MS, busy)
     note(where, "worst", "ms", float(took.max()) / MS if len(took) else None, busy)
     note(where, "steps", "", float(len(took)), busy)
