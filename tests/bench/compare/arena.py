@@ -18,7 +18,7 @@ from tests.bench.compare.routes import Competitor
 from tests.bench.experiment import Shape
 from tests.bench.flow import BenchFailed
 
-QUICK_BUDGET_S = 225.0
+QUICK_BUDGET_S = 215.0
 """A quick run ends within five minutes: the longest case takes one."""
 
 
