@@ -13,19 +13,18 @@ MRC0 = "mrc0"
 MORE, LESS = 1, -1
 BETTER = {
     "goodput": MORE, "all flows": MORE, "slowest flow": MORE, "victim beside it": MORE,
-    "kept": MORE, "Jain's fairness": MORE, "capacity lost": LESS,
-    "longest gap of a connection": LESS, "connections lost": LESS, "failed steps": LESS,
-    "p50": LESS, "p99": LESS, "p99.9": LESS, "p99.9, rounds together": LESS,
+    "while it lasts": MORE, "longest gap of a connection": LESS, "connections lost": LESS,
+    "failed steps": LESS, "p50": LESS, "p99": LESS, "p99.9": LESS, "p99.9, rounds together": LESS,
     "p99.99, rounds together": LESS, "worst": LESS, "p50 while it lasts": LESS,
 }  # fmt: skip
-"""Figures that decide who is better, and which way."""
+"""Figures that decide who is better, and which way; none that only relates to one's own others."""
 
 _APART = 0.02  # medians nearer than that are equal
 
 
 @dataclass(frozen=True, slots=True)
 class Win:
-    """A figure in which somebody is ahead of mrc0; `clear`: in every round."""
+    """A figure in which somebody is ahead of mrc0; `clear`: in every one of several rounds."""
 
     figure: Figure
     ours: Figure
@@ -42,7 +41,8 @@ def wins(figures: Sequence[Figure]) -> Iterator[Win]:
             continue
         theirs_, mine_ = each.median or 0.0, mine.median or 0.0
         if way * (theirs_ - mine_) > _APART * max(abs(theirs_), abs(mine_)):
-            clear = min(way * value for value in each.values) > max(
-                way * value for value in mine.values
+            clear = len(each.values) > 1 and (
+                min(way * value for value in each.values)
+                > max(way * value for value in mine.values)
             )
             yield Win(each, mine, clear)
