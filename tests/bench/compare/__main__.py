@@ -84,7 +84,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--mtu", nargs="+", type=int, help="of the planes, in place of the usual")
     parser.add_argument("--hosts", nargs="+", type=int, help="only labs of so many hosts: 2, 4, 8")
-    parser.add_argument("--rounds", type=int, help="of everything, in place of 2 to 5")
+    parser.add_argument("--rounds", type=int, help="of everything, in place of 2 or 3")
     parser.add_argument("--seed", type=int, default=1, help="draws the order and the pairs")
     parser.add_argument(
         "--add", action="store_true",

@@ -43,18 +43,18 @@ WORKLOADS = (
     Workload("latency", "latency", latency.latency, (PAIR,), (PAIR,)),
     Workload("collision", "collision", workloads.collision, (PAIR,), (PAIR,)),
     Workload(
-        "speed", "speed", unlimited.speed, (UNLIMITED,), (UNLIMITED,), (9000, 1500), rounds=5,
+        "speed", "speed", unlimited.speed, (UNLIMITED,), (UNLIMITED,), (9000, 1500),
         own_labs=True, quick_mtus=(1500,),
     ),
     Workload(
-        "direct", "direct", unlimited.on_direct_planes, (UNLIMITED,), (), (1500,), rounds=5,
+        "direct", "direct", unlimited.on_direct_planes, (UNLIMITED,), (), (1500,),
         own_labs=True,
     ),
     Workload("incast", "incast", workloads.incast, (EIGHT,), (FOUR,)),
     Workload("permutation", "permutation", workloads.permutation, (EIGHT,), (FOUR,)),
     Workload("all-to-all", "all-to-all", workloads.all_to_all, (EIGHT,), (FOUR,)),
     Workload("training", "training", training.training, (EIGHT, FOUR), (FOUR,), rounds=2),
-    Workload("training-long", "training", training.long_run, (FOUR,), ()),
+    Workload("training-long", "training", training.long_run, (FOUR,), (), rounds=2),
 )  # fmt: skip
 NAMES = tuple(workload.name for workload in WORKLOADS)
 
