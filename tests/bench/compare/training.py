@@ -36,7 +36,7 @@ _FAULT_AT_S = 0.8  # after a job began, and as long before its end
 _FAULT_S = 1.5
 _QUICK_FAULT_S = 1.0
 _FEW_HOSTS = 4
-_LONG_S = 45.0
+_LONG_S = 60.0
 _LONG_KEYS = ("mrc0", "mptcp")  # all others stand still until the plane is back
 
 Where = tuple[str, str, str]
