@@ -5,12 +5,13 @@ PYTEST := $(PYTHON) -m pytest
 RESULTS := build/results
 MINUTES := 20
 SEED := 1
+ARGS :=
 KERNEL := stable
 
-.PHONY: help setup setup-bench test test-unit test-bpf test-net test-package lint format docs man demo bench bench-paper soak wheel deb sbom lock check-vm check-readme clean
+.PHONY: help setup setup-bench test test-unit test-bpf test-net test-package lint format docs man demo bench bench-quick bench-transport bench-paper soak wheel deb sbom lock check-vm check-readme clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install everything needed and make .venv (as root; quick when done already)
 	@scripts/setup.sh
@@ -50,7 +51,14 @@ man: setup ## write the manual pages to build/man
 demo: setup ## kill a plane under load: mrcd, ECMP and MPTCP side by side (as root)
 	$(PYTHON) -m tests.bench.demo
 
-bench: setup ## measure everything the README quotes (as root)
+# Pieces: make bench ARGS="--add --only faults"; see docs/comparison.md.
+bench: setup-bench ## mrcd beside the alternatives, and its targets, as one report in build/compare (as root)
+	$(PYTHON) -m tests.bench.compare $(ARGS)
+
+bench-quick: setup-bench ## the same within 5 minutes, once each, less of it, in build/compare-quick (as root)
+	$(PYTHON) -m tests.bench.compare --quick --report build/compare-quick/report.md $(ARGS)
+
+bench-transport: setup ## goodput, deaths, loss, order, rsync, speed: what the README quotes (as root)
 	$(PYTHON) -m tests.bench.run
 
 bench-paper: setup ## the paper's experiments beside what was published, fail-over times, probing (as root)

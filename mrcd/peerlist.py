@@ -19,7 +19,7 @@ from mrcd.engine import Engine
 from mrcd.foremost import Standing, foremost
 from mrcd.handshake import State
 from mrcd.model import PeerInfo, PeerState
-from mrcd.qptable import ALL_PLANES, Balance, balance_of
+from mrcd.qpview import ALL_PLANES, Balance, balance_of
 
 _BALANCE, _TX, _RX = (ABI.structs[name] for name in ("mrc_balance", "mrc_tx", "mrc_rx"))
 _SENT, _RECEIVED = census.picker(_TX, "packets"), census.picker(_RX, "packets")

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network
 
-from mrcd import batches, bpfsys, census, evset
+from mrcd import batches, bpfsys, census, evset, qpview, slots
 from mrcd.abi import ABI
 from mrcd.commands import Commands
 from mrcd.config import Config, Peer
@@ -20,7 +18,8 @@ from mrcd.datapath import Datapath, wait_for_programs
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.hosts import Host
 from mrcd.handshake import LocalQp, Memory, RemoteQp
-from mrcd.pathstate import State
+from mrcd.prefixes import Prefixes
+from mrcd.qpview import ALL_PLANES, PLANES, Balance, PathView, QpView
 
 _PEER = ABI.structs["mrc_peer"]
 _BALANCE = ABI.structs["mrc_balance"]
@@ -28,22 +27,14 @@ _QP = ABI.structs["mrc_qp"]
 _TX = ABI.structs["mrc_tx"]
 _RX = ABI.structs["mrc_rx"]
 _PATH = ABI.structs["mrc_path"]
-_TX_ENTRY = ABI.structs["mrc_tx_entry"]
-_RX_ENTRY = ABI.structs["mrc_rx_entry"]
 TOTALS = ("sent", "acked", "lost", "marked")
 """What a path counts for as long as the data path is there, whatever happens to it and its QP."""
 _PATH_EV = census.picker(_PATH, "ev")
 _PATH_TOTALS = census.picker(_PATH, *TOTALS)
-PLANES = ABI.MRC_MAX_PLANES
-ALL_PLANES = (1 << PLANES) - 1
 _U32 = struct.Struct("=I")
 _ADDRESS_BYTES = 16
-_PREFIX_BYTES = 20
-_WHOLE = struct.pack("=I", 128)  # such a prefix is an address
-_MAPPED = bytes(10) + b"\xff\xff"
 EQUAL_SHARES = int.from_bytes(bytes([ABI.MRC_SHARE_FULL] * PLANES), "little")
 _BALANCE_AT_FIRST = _BALANCE.pack(shares=EQUAL_SHARES, ports=ALL_PLANES, heard_ports=ALL_PLANES)
-_PORTS = census.picker(_BALANCE, "ports", "heard_ports")
 
 
 def words(address: bytes) -> tuple[int, ...]:
@@ -61,40 +52,6 @@ def evs_per_plane(config: Config) -> int:
     return evset.slots_per_plane(paths, fabric.planes, config.transport.evs)
 
 
-@dataclass(frozen=True, slots=True)
-class QpView:
-    """A QP as read from the maps."""
-
-    qp: dict[str, int]
-    tx: dict[str, int]
-    rx: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class PathView:
-    """A path of a QP as read from the maps. `values` are the members of struct mrc_path."""
-
-    ev: int
-    plane: int
-    slot: int
-    state: State
-    use: bool  # in rotation; a GOOD path that is not is a backup
-    skip: bool
-    slow: bool
-    spare: bool
-    denied: bool
-    values: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """A peer's planes: share of a whole one, smoothed round trip (0: none), mask it announced."""
-
-    shares: tuple[float, ...]
-    srtt_ns: tuple[int, ...]
-    ports: int
-
-
 class QpTable:
     """The peers and QPs of one data path."""
 
@@ -110,7 +67,7 @@ class QpTable:
         self.per_peer = config.transport.qps_per_peer
         self._paired: dict[str, int] = {}
         self._masks: dict[str, int] = {}
-        self._prefixes: dict[bytes, int] = {}  # as the map has them
+        self.prefixes = Prefixes(datapath)
 
     def base(self, peer: str) -> int:
         """Index of the peer's first QP."""
@@ -147,10 +104,7 @@ class QpTable:
                 self._assign(name, index)
                 self._paired[name] = peer["qp_mask"] + 1
                 self._masks[name] = peer["plane_mask"]
-        for key in bpfsys.keys(self._dp.maps["prefixes"], _PREFIX_BYTES):
-            self._prefixes[key] = self._value("prefixes", key)
-        for key in bpfsys.keys(self._dp.maps["addresses"], _ADDRESS_BYTES):
-            self._prefixes[_WHOLE + key] = self._value("addresses", key)
+        self.prefixes.adopt()
         unused = (qp for qp in range(self._dp.sizes.qps) if qp // self.per_peer not in self._names)
         self._forget(tuple(unused))
 
@@ -183,7 +137,7 @@ class QpTable:
         """Whether a QP's paths are those of an EV set; it is the QP's from now on, if so."""
         for plane, one in enumerate(sets):
             for slot in {0, len(one.evs) - 1} if one.evs else ():
-                path = self._dp.read("paths", self._path_index(qp, plane, slot), _PATH)
+                path = self._dp.read("paths", qpview.path_index(self._dp, qp, plane, slot), _PATH)
                 if path["ev"] != one.evs[slot]:
                     return False
         self._sets[qp] = sets
@@ -232,10 +186,8 @@ class QpTable:
             entries["balances"][own] = _BALANCE_AT_FIRST
             entries["peers"][own] = self._peer_entry(peer.name)
         for prefix in peer.allowed:
-            key = _prefix(prefix)
-            name, short = _map_of(key)
-            entries[name][short] = own
-            self._prefixes[key] = index
+            name, key = self.prefixes.add(prefix)
+            entries[name][key] = own
 
     def _free_index(self) -> int:
         while self._free in self._names:
@@ -244,12 +196,7 @@ class QpTable:
 
     def drop_prefixes(self) -> list[str]:
         """Remove the prefixes that no configured peer is allowed any more; returns them."""
-        wanted = {_prefix(prefix) for peer in self._peers.values() for prefix in peer.allowed}
-        dropped = sorted(key for key in self._prefixes if key not in wanted)
-        for key in dropped:
-            self._delete_prefix(key)
-            del self._prefixes[key]
-        return [str(_network(key)) for key in dropped]
+        return self.prefixes.keep(p for peer in self._peers.values() for p in peer.allowed)
 
     def remove_peer(self, peer: Peer) -> None:
         """Forget a peer whose prefixes are dropped already: its QPs, addresses and place."""
@@ -340,15 +287,12 @@ class QpTable:
         """
         sets = self._choose_paths(peer, qp)
         for plane, one in enumerate(sets):
-            first = self._path_index(qp, plane, 0)
+            first = qpview.path_index(self._dp, qp, plane, 0)
             before = batches.lookup(self._dp.maps["paths"], first, len(one.evs), _PATH.size)
             values = [_path_entry(ev, raw) for ev, raw in zip(one.evs, before, strict=True)]
             batches.update_array(self._dp.maps["paths"], first, values)
         self._sets[qp] = sets
         return sets
-
-    def _path_index(self, qp: int, plane: int, k: int) -> int:
-        return (qp * PLANES + plane) * self._dp.sizes.evs + k
 
     def _write_qp(self, index: int, state: int, peer: str, qpn: int, remote: int, mpr: int) -> None:
         self._dp.write(
@@ -373,13 +317,7 @@ class QpTable:
 
     def pause(self) -> None:
         """Take no more packets from mrc0; what is outstanding goes on being sent again."""
-        for key in self._prefixes:
-            self._delete_prefix(key)
-        self._prefixes.clear()
-
-    def _delete_prefix(self, key: bytes) -> None:
-        name, short = _map_of(key)
-        bpfsys.delete(self._dp.maps[name], short)
+        self.prefixes.clear()
 
     def quiet(self) -> bool:
         """Whether nothing is outstanding, waiting for order or owed a SACK."""
@@ -405,8 +343,7 @@ class QpTable:
             return
         wait_for_programs()
         for index in live:
-            self._free_tx(index)
-            self._free_rx(index)
+            slots.give_back(self._dp, index)
 
     def _forget(self, indices: tuple[int, ...]) -> None:
         """Reset QPs, and forget their totals too: the next peer with their place is another one."""
@@ -415,38 +352,10 @@ class QpTable:
             if not self._dp.read("qps", index, _QP)["mpr"]:
                 continue  # it was never set up
             count = PLANES * self._dp.sizes.evs
-            first = self._path_index(index, 0, 0)
+            first = qpview.path_index(self._dp, index, 0, 0)
             batches.update_array(self._dp.maps["paths"], first, [bytes(_PATH.size)] * count)
             for name, kind in (("txs", _TX), ("rxs", _RX), ("qps", _QP)):
                 self._dp.write(name, index, kind)
-
-    def _free_tx(self, index: int) -> None:
-        raw = self._dp.read_raw("txs", index, _TX.size)
-        tx, sacked = _TX.unpack(raw), _TX.unpack_array(raw, "sacked")
-        window = self._dp.sizes.window
-        for offset in range((tx["next"] - tx["una"]) & 0xFFFFFFFF):
-            psn = (tx["una"] + offset) & 0xFFFFFFFF
-            if not self._bit(sacked, psn):
-                entry = self._dp.read("tx_entries", index * window + psn % window, _TX_ENTRY)
-                if entry["psn"] == psn:
-                    bpfsys.update(self._dp.maps["tx_free"], None, struct.pack("=I", entry["slot"]))
-
-    def _free_rx(self, index: int) -> None:
-        raw = self._dp.read_raw("rxs", index, _RX.size)
-        rx, received = _RX.unpack(raw), _RX.unpack_array(raw, "received")
-        half = self._dp.sizes.window // 2
-        for offset in range((rx["high"] - rx["next"]) & 0xFFFFFFFF):
-            psn = (rx["next"] + offset) & 0xFFFFFFFF
-            if self._bit(received, psn):
-                entry = self._dp.read("rx_entries", index * half + psn % half, _RX_ENTRY)
-                if entry["psn"] == psn & 0xFFFF and entry["slot"]:
-                    bpfsys.update(
-                        self._dp.maps["rx_free"], None, struct.pack("=I", entry["slot"] - 1)
-                    )
-
-    def _bit(self, bitmap: tuple[int, ...], psn: int) -> int:
-        window = self._dp.sizes.window
-        return bitmap[(psn % window) // 64] >> psn % 64 & 1
 
     def deny(self, index: int, plane: int, slot: int, *, denied: bool) -> None:
         """Make a path of a QP DENIED, or end that; CommandRefused when it has no such path."""
@@ -462,7 +371,8 @@ class QpTable:
         """The mask of planes that each peer takes packets on, as its updates and its SACKs say."""
         places = range(max(self.indices.values(), default=-1) + 1)
         masks = [
-            _ports_of(raw) for raw in batches.rows(self._dp.maps["balances"], places, _BALANCE.size)
+            qpview.ports_of(raw)
+            for raw in batches.rows(self._dp.maps["balances"], places, _BALANCE.size)
         ]
         return {peer: masks[index] for peer, index in self.indices.items()}
 
@@ -472,52 +382,15 @@ class QpTable:
 
     def view(self, index: int) -> QpView:
         """One QP, as it is now."""
-        return QpView(
-            self._dp.read("qps", index, _QP),
-            self._dp.read("txs", index, _TX),
-            self._dp.read("rxs", index, _RX),
-        )
+        return qpview.read(self._dp, index)
 
     def paths(self, index: int) -> list[PathView]:
         """Every path of a QP as the maps hold it; none before its EV set was chosen."""
-        if index not in self._sets:
-            return []
-        raw = self._dp.read_raw("txs", index, _TX.size)
-        sets = {name: _TX.unpack_array(raw, name) for name in _SETS}
-        found = []
-        for plane, one in enumerate(self._sets[index]):
-            first = self._path_index(index, plane, 0)
-            rows = batches.lookup(self._dp.maps["paths"], first, len(one.evs), _PATH.size)
-            for slot, (ev, row) in enumerate(zip(one.evs, rows, strict=True)):
-                member = {
-                    name: bool(words[2 * plane + (slot >> 6)] >> (slot & 63) & 1)
-                    for name, words in sets.items()
-                }
-                values = _PATH.unpack(row)
-                found.append(PathView(ev, plane, slot, _state(member), **member, values=values))
-        return found
+        return qpview.paths(self._dp, index, self._sets.get(index, ()))
 
     def denied_slots(self, index: int) -> set[tuple[int, int]]:
         """The planes and slots of a QP's set that are DENIED."""
-        raw = self._dp.read_raw("txs", index, _TX.size)
-        found = set()
-        for number, word in enumerate(_TX.unpack_array(raw, "denied")):
-            plane, half = divmod(number, ABI.MRC_EV_WORDS)
-            while word:
-                lowest = word & -word
-                found.add((plane, half * 64 + lowest.bit_length() - 1))
-                word ^= lowest
-        return found
-
-    @property
-    def addresses(self) -> int:
-        """How many prefixes are a whole address, and so in a map of their own."""
-        return sum(key.startswith(_WHOLE) for key in self._prefixes)
-
-    @property
-    def prefixes(self) -> int:
-        """How many are not."""
-        return len(self._prefixes) - self.addresses
+        return qpview.denied_slots(self._dp, index)
 
     @property
     def configured(self) -> Collection[int]:
@@ -531,23 +404,7 @@ class QpTable:
     def balance(self, peer: str) -> Balance:
         """What the programs think of a peer's planes."""
         raw = self._dp.read_raw("balances", self.indices[peer], _BALANCE.size)
-        return balance_of(raw, self._config.fabric.planes)
-
-
-def balance_of(raw: bytes, planes: int) -> Balance:
-    """An entry of the map balances."""
-    one = _BALANCE.unpack(raw)
-    shares = one["shares"].to_bytes(PLANES, "little")
-    return Balance(
-        tuple(share / ABI.MRC_SHARE_FULL for share in shares[:planes]),
-        _BALANCE.unpack_array(raw, "srtt_ns")[:planes],
-        _ports_of(raw),
-    )
-
-
-def _ports_of(balance: bytes) -> int:
-    told, heard = _PORTS(balance)
-    return told & heard & ALL_PLANES
+        return qpview.balance_of(raw, self._config.fabric.planes)
 
 
 def _path_entry(ev: int, before: bytes) -> bytes:
@@ -558,41 +415,6 @@ def _path_entry(ev: int, before: bytes) -> bytes:
     return _PATH.pack(ev=ev, **totals)
 
 
-_SETS = ("use", "skip", "slow", "spare", "denied")
-
-
-def _state(member: dict[str, bool]) -> State:
-    """What the sets of mrc_tx say of a path (see bpf/mrc_abi.h)."""
-    if member["denied"]:
-        return State.DENIED
-    if member["use"]:
-        return State.SKIP if member["skip"] else State.GOOD
-    return State.GOOD if member["spare"] else State.ASSUMED_BAD
-
-
 def _filled(bitmap: tuple[int, ...]) -> tuple[int, ...]:
     """All words of the sets of a QP, those of planes that are not there zero."""
     return bitmap + (0,) * (ABI.MRC_SET_WORDS - len(bitmap))
-
-
-def _prefix(prefix: IPv4Network | IPv6Network) -> bytes:
-    """The longest-prefix key of a network; IPv4 is mapped into ::ffff:0:0/96."""
-    packed = prefix.network_address.packed
-    if prefix.version == 4:
-        return struct.pack("=I", 96 + prefix.prefixlen) + _MAPPED + packed
-    return struct.pack("=I", prefix.prefixlen) + packed
-
-
-def _map_of(key: bytes) -> tuple[str, bytes]:
-    """In which map a prefix is, and under which key there."""
-    if key.startswith(_WHOLE):
-        return "addresses", key[len(_WHOLE) :]
-    return "prefixes", key
-
-
-def _network(key: bytes) -> IPv4Network | IPv6Network:
-    """The opposite of `_prefix`."""
-    (bits,) = struct.unpack_from("=I", key)
-    if bits >= 96 and key[4:16] == _MAPPED:
-        return IPv4Network((key[16:], bits - 96))
-    return IPv6Network((key[4:], bits))

@@ -19,7 +19,7 @@ from mrcd.engine import Engine
 from mrcd.handshake import State
 from mrcd.metrics import PeerSample, PlaneState, Snapshot
 from mrcd.model import Status
-from mrcd.qptable import ALL_PLANES
+from mrcd.qpview import ALL_PLANES
 from mrcd.report import Report
 
 SLICE = 64
@@ -105,8 +105,8 @@ class Snapshots:
             used={
                 "peers": len(names),
                 "qps": in_use,
-                "addresses": table.addresses,
-                "prefixes": table.prefixes,
+                "addresses": table.prefixes.addresses,
+                "prefixes": table.prefixes.shorter,
                 "sources": len(names) * fabric.planes,
                 "loops": len(engine.survey.loops),
             },

@@ -45,7 +45,8 @@ class Shape:
         )
 
     def __str__(self) -> str:
-        return f"{self.hosts} hosts, {self.planes} planes x {self.t1} T1, {self.rate_mbps} Mb/s"
+        rate = f"{self.rate_mbps} Mb/s" if self.rate_mbps else "no rate limit"
+        return f"{self.hosts} hosts, {self.planes} planes x {self.t1} T1, {rate}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``make bench``: measure what the project claims, and print it beside what it should be.
+"""``make bench-transport``: measure what the project claims, and print it beside what it should be.
 
 Nothing here fails because a figure is bad; it fails when a figure could not be taken.
 """
@@ -45,7 +45,7 @@ NAMES = (*(item.name for item in ITEMS), SPEED)
 
 def main() -> None:
     """Measure what was asked for."""
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make bench-transport", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=NAMES, metavar="ITEM", help=", ".join(NAMES))
     parser.add_argument("--mtu", nargs="+", type=int, default=[9000, 1500])
     parser.add_argument("--rounds", type=int, help="repetitions of everything")

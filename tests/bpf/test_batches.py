@@ -11,7 +11,7 @@ from ipaddress import ip_network
 import pytest
 
 from mrcd import batches, bpfsys
-from mrcd.qptable import _prefix
+from mrcd.prefixes import key_of
 from tests.bpf.rig import Rig
 
 ENTRIES = 3 * batches._AT_ONCE // 2
@@ -49,7 +49,7 @@ def test_update__beyond_the_map_says_so(array: int) -> None:
 def test_update__serves_hashes_and_tries(rig: Rig) -> None:
     rig.reset()
     sources = {bytes([i] * 16): KEY.pack(i) for i in range(8)}
-    prefixes = {_prefix(ip_network(f"192.0.{i}.0/24")): KEY.pack(i) for i in range(8)}
+    prefixes = {key_of(ip_network(f"192.0.{i}.0/24")): KEY.pack(i) for i in range(8)}
     for name, entries in (("sources", sources), ("prefixes", prefixes)):
         batches.update(rig.dp.maps[name], entries)
         for key, value in entries.items():

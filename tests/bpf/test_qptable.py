@@ -13,7 +13,8 @@ from mrcd import bpfsys
 from mrcd.abi import ABI
 from mrcd.fabric import usid
 from mrcd.handshake import LocalQp, RemoteQp
-from mrcd.qptable import QpTable, _prefix, words
+from mrcd.prefixes import key_of
+from mrcd.qptable import QpTable, words
 from mrcd.wire import decode_frame
 from tests.bpf.packets import Far, ip4, numbered
 from tests.bpf.rig import MPR, PLANES, QPS_PER_PEER, RING_SLOTS, T1S, Rig
@@ -44,7 +45,7 @@ def test_words_are_the_address_in_memory() -> None:
     ],
 )
 def test_prefix_key(network: str, bits: int, tail: str) -> None:
-    key = _prefix(ip_network(network))
+    key = key_of(ip_network(network))
     assert struct.unpack_from("=I", key) == (bits,)
     assert len(key) == 20
     assert key[12:].hex() == tail
@@ -64,7 +65,7 @@ def test_prefixes_lead_to_their_peers(rig: Rig) -> None:
     for peer in rig.config.peers:
         for network in peer.allowed:
             assert network.prefixlen == network.max_prefixlen
-            raw = bpfsys.lookup(rig.dp.maps["addresses"], _prefix(network)[4:], 4)
+            raw = bpfsys.lookup(rig.dp.maps["addresses"], key_of(network)[4:], 4)
             assert raw == struct.pack("=I", rig.table.indices[peer.name])
 
 
@@ -75,9 +76,9 @@ def test_addresses_and_shorter_prefixes_are_in_maps_of_their_own(rig: Rig) -> No
     wide = replace(h3, allowed=(*h3.allowed, ip_network("10.99.0.0/24"), ip_network("fd99::/64")))
     rig.table.reconfigure(replace(rig.config, peers=(h2, wide)))
     rig.table.add_peers((h2, wide))
-    held = (len(bpfsys.keys(rig.dp.maps["addresses"], 16)), rig.table.addresses)
+    held = (len(bpfsys.keys(rig.dp.maps["addresses"], 16)), rig.table.prefixes.addresses)
     assert held == (len(h2.allowed) + len(h3.allowed),) * 2
-    assert len(bpfsys.keys(rig.dp.maps["prefixes"], 20)) == rig.table.prefixes == 2
+    assert len(bpfsys.keys(rig.dp.maps["prefixes"], 20)) == rig.table.prefixes.shorter == 2
     for index, peer in enumerate((h2, h3)):
         rig.connect(peer.name, rig.table.base(peer.name), remote_qpn=0x880000 | index)
     for last, index in ((2, 0), (3, 1), (77, 1)):
@@ -101,7 +102,7 @@ def test_another_daemon_finds_all_prefixes(rig: Rig) -> None:
     rig.table.add_peers((wide,))
     later = QpTable(rig.dp, config)
     later.adopt()
-    assert (later.addresses, later.prefixes) == (rig.table.addresses, 1)
+    assert (later.prefixes.addresses, later.prefixes.shorter) == (rig.table.prefixes.addresses, 1)
     assert later.drop_prefixes() == [str(p) for p in rig.config.peers[1].allowed]
     rig.reset()
 

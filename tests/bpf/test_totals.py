@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from mrcd import qpview
 from mrcd.abi import ABI
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.pathstate import State
@@ -44,7 +45,7 @@ def count(rig: Rig, *, windows: bool) -> None:
     numbers = itertools.count(1)
     for index in rig.table.qps_of("h2"):
         for path in rig.table.paths(index):
-            at = rig.table._path_index(index, path.plane, path.slot)
+            at = qpview.path_index(rig.dp, index, path.plane, path.slot)
             more = {name: next(numbers) for name in TOTALS}
             rig.dp.write("paths", at, _PATH, ev=path.ev, loss_ppm=9, srtt_ns=8, **more)
         if not windows:
@@ -75,7 +76,7 @@ def test_totals_outlive_the_qp(rig: Rig) -> None:
 def test_totals_of_another_ev_are_not_inherited(rig: Rig) -> None:
     set_up(rig, 100)
     index = rig.table.qps_of("h2")[0]
-    rig.dp.write("paths", rig.table._path_index(index, 0, 0), _PATH, ev=0x7777_0000, sent=5)
+    rig.dp.write("paths", qpview.path_index(rig.dp, index, 0, 0), _PATH, ev=0x7777_0000, sent=5)
     set_up(rig, 200)
     assert rig.table.paths(index)[0].values["sent"] == 0
 

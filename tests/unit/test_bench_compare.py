@@ -4,19 +4,37 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from mrcd.fabric import description, topology, usid
-from tests.bench.compare import __main__ as compare
-from tests.bench.compare import faults, published, report, results, routes, traffic, training
+from tests.bench.compare import (
+    catalogue,
+    direct,
+    faults,
+    peers,
+    plots,
+    published,
+    record,
+    report,
+    results,
+    routes,
+    targets,
+    traffic,
+)
 from tests.bench.compare.arena import Arena
-from tests.bench.compare.processor import share
-from tests.bench.compare.report import Facts, Heading
+from tests.bench.compare.processor import share, stolen
+from tests.bench.compare.record import Piece, Record
+from tests.bench.compare.report import Heading
 from tests.bench.compare.results import Figure, Results
+from tests.bench.compare.steps import Steps, joined
+from tests.bench.compare.unlimited import judged, tcp_round_trips
 from tests.bench.flow import BenchFailed
+from tests.bench.metrics import Arrivals, S
 
 FABRIC = description.generate(name="x", hosts=4, hosts_per_t0=2, planes=2, t1=2)
 PLAN = topology.plan(FABRIC)
@@ -134,14 +152,15 @@ def test_report__has_every_part() -> None:
         Figure("bulk", "4 connections", "mrc0", "goodput", "Mb/s", (370.0,)),
         Figure("bulk", "4 connections", "mrc0", "lost", "", (0.0,)),
     ]
-    facts = Facts(
-        (("kernel", "6.18"),),
+    piece = Piece(
+        {"kernel": "6.18"},
         (("mrc0", "an interface"), ("MPTCP", "a protocol")),
+        (("bulk", "4 connections"),),
         {"VXLAN, ECMP": "no vxlan"},
-        ["bulk: it broke"],
+        ("bulk: it broke",),
     )
     headings = [Heading("bulk", "As fast as it goes.", {"Goodput": "g.png"}), Heading("x", "", {})]
-    text = report.markdown(facts, headings, figures)
+    text = report.markdown(Record((piece,), tuple(figures)), headings)
     assert "| kernel | 6.18 |" in text
     assert "VXLAN, ECMP took no part: no vxlan" in text
     assert "### 4 connections\n\n|  | goodput, Mb/s | lost |\n|---|---|---|\n" in text
@@ -151,6 +170,181 @@ def test_report__has_every_part() -> None:
     assert "\n## X" not in text  # nothing was measured of it
     of_bulk = [each for each in published.PUBLISHED if each.workload == "bulk"]
     assert all(each.figure in text and each.source in text for each in of_bulk)
+    assert "runs, one after another" not in text
+    assert "| bulk, 4 connections: goodput | 370 Mb/s | MPTCP 380 |" in text
+
+
+def test_report__says_what_differs_between_runs() -> None:
+    pieces = (
+        Piece({"kernel": "6.18", "seed": "1"}, (("mrc0", ""),), (("bulk", "a"), ("bulk", "b"))),
+        Piece({"kernel": "6.18", "seed": "2"}, (("mrc0", ""),), (("faults", "c"),)),
+    )
+    text = report.markdown(Record(pieces), [])
+    assert "put together from 2 runs, one after another, each with labs and a beginning" in text
+    assert "| run of | seed |\n|---|---|\n| bulk | 1 |\n| faults | 2 |" in text
+    assert "| kernel | 6.18 |" in text
+
+
+def noted(*cells: tuple[str, str, str, float]) -> Results:
+    """Case, competitor, figure, value."""
+    found = Results()
+    for case, route, what, value in cells:
+        found.note(("bulk", case, route), what, "ms", value)
+    return found
+
+
+def test_record__a_case_measured_anew_replaces_the_old_one() -> None:
+    first = Piece({"seed": "1"}, (), (("bulk", "a"), ("bulk", "b")))
+    again = Piece({"seed": "2"}, (), (("bulk", "b"),))
+    last = Piece({"seed": "3"}, (), (("bulk", "a"),))
+    old = noted(("a", "mrc0", "gap", 1.0), ("b", "mrc0", "gap", 2.0), ("b", "MPTCP", "gap", 3.0))
+    old.curves["bulk", "b", "MPTCP"] = [1.0]
+    found = Record().plus(first, old).plus(again, noted(("b", "mrc0", "gap", 9.0)))
+    assert [(f.case, f.route, f.values) for f in found.figures] == [
+        ("a", "mrc0", (1.0,)),
+        ("b", "mrc0", (9.0,)),
+    ]
+    assert found.curves == {}
+    assert [piece.done for piece in found.pieces] == [(("bulk", "a"),), (("bulk", "b"),)]
+    assert found.done == {("bulk", "a"), ("bulk", "b")}
+    left = found.plus(last, noted(("a", "mrc0", "gap", 8.0)))
+    assert [piece.facts["seed"] for piece in left.pieces] == ["2", "3"]  # nothing of 1 is left
+
+
+def test_record__is_read_as_it_was_written() -> None:
+    piece = Piece({"kernel": "6.18"}, (("mrc0", "x"),), (("bulk", "a"),), {"gloo": "none"}, ("no",))
+    found = noted(("a", "mrc0", "gap", 1.0))
+    found.curves["bulk", "a", "mrc0"] = [1.0, 2.0]
+    whole = Record().plus(piece, found)
+    assert record.read(json.loads(json.dumps(whole.plain()))) == whole
+
+
+def test_record__a_run_that_measured_nothing_leaves_no_trace() -> None:
+    piece = Piece({}, (), (("bulk", "a"),))
+    found = Record().plus(piece, noted(("a", "mrc0", "gap", 1.0)))
+    assert found.plus(Piece({"seed": "2"}, (), ()), Results()) == found
+
+
+def test_turns__only_wanted_cases_and_none_twice() -> None:
+    found: list[str] = []
+    where = replace(arena(Results()), words=("loss", "flap"), done=frozenset({("x", "1 % loss")}))
+    for case in ("a plane dies", "1 % loss", "0.1 % loss", "a link flaps"):
+        where.take_turns("x", case, lambda _, at: found.append(at[1]), where.competitors[:1])
+    assert set(found) == {"0.1 % loss", "a link flaps"}
+    assert where.results.done == [("x", "0.1 % loss"), ("x", "a link flaps")]
+
+
+@pytest.mark.parametrize(
+    ("bound", "values", "words"),
+    [
+        (targets.at_least(0.75), (0.8, 0.76, 0.9), "met"),
+        (targets.at_least(0.75), (0.8, 0.7, 0.9), "met by the median, not by 1 of 3 rounds"),
+        (targets.at_least(0.75), (0.6, 0.5, 0.9), "**missed by 0.15** (20%)"),
+        (targets.at_most(2), (2.5,), "**missed by 0.5** (25%)"),
+        (targets.at_most(0), (0.0,), "met"),
+        (targets.at_most(0), (3.0,), "**missed by 3**"),
+    ],
+)
+def test_targets__met_or_missed_by_how_much(
+    bound: targets.Target, values: tuple[float, ...], words: str
+) -> None:
+    assert targets.verdict(bound, values) == words
+
+
+def figure(where: tuple[str, str, str], what: str, *values: float) -> Figure:
+    return Figure(*where, what, "", values)
+
+
+def test_targets__ratios_are_of_the_same_round() -> None:
+    one, other = figure(WHERE, "x", 3.0, 8.0, 5.0), figure(WHERE, "x", 4.0, 10.0, 5.0)
+    assert targets.ratios(one, other) == (0.75, 0.8, 1.0)
+    assert targets.ratios(one, figure(WHERE, "x", 4.0, 2.0)) == (5 / 3,)
+
+
+def test_targets__speed_says_what_a_packet_took() -> None:
+    case = ("speed", "1 connection, MTU 1500")
+    figures = [
+        figure((*case, "mrc0"), "goodput", 2.0),
+        figure((*case, "TCP, no offload"), "goodput", 4.0),
+    ]
+    rows = {row[0]: row for row in targets.rows(figures)}
+    name = targets.GOALS[0].about
+    assert rows[name] == (name, ">= 0.75", "0.5", "**missed by 0.25** (33%)", "speed")
+    why = dict(targets.reasons(figures))[name]
+    payload = 1500 - targets.WIRE.MRC_DATA_OVERHEAD - 52
+    assert f"takes mrc0 {payload * 8 / 2:.0f} ns" in why
+    assert f"plain TCP {(1500 - 52) * 8 / 4:.0f};" in why
+    assert f"leaves {payload * 8 / 3:.0f}." in why
+    assert sum(row[3] == targets.NOT_MEASURED for row in rows.values()) == len(rows) - 1
+
+
+def test_targets__one_percent_is_not_a_tenth_of_it() -> None:
+    figures = [
+        figure(("faults", "0.1 % loss", "mrc0"), "kept", 99.0),
+        figure(("faults", "1 % loss", "mrc0"), "kept", 91.0),
+    ]
+    (row,) = (row for row in targets.rows(figures) if row[2])
+    assert row[2:4] == ("91", "met")
+
+
+def test_peers__who_is_ahead_and_whether_in_every_round() -> None:
+    figures = [
+        figure(WHERE, "goodput", 100.0, 104.0, 102.0),
+        figure((*WHERE[:2], "MPTCP"), "goodput", 110.0, 105.0, 112.0),
+        figure((*WHERE[:2], "TCP"), "goodput", 110.0, 90.0, 112.0),
+        figure((*WHERE[:2], "VXLAN"), "goodput", 103.0, 103.0, 103.0),  # within 2 %
+        figure(WHERE, "p99", 5.0), figure((*WHERE[:2], "TCP"), "p99", 9.0),  # less is better
+        figure(WHERE, "requests", 5.0), figure((*WHERE[:2], "TCP"), "requests", 9.0),
+    ]  # fmt: skip
+    assert [(win.figure.route, win.clear) for win in peers.wins(figures)] == [
+        ("MPTCP", True),
+        ("TCP", False),
+    ]
+
+
+def test_pictures__a_case_of_training_is_in_one() -> None:
+    def shown(case: str, what: str) -> list[str]:
+        of = figure(("training", case, "mrc0"), what, 1.0)
+        return [bars.file for bars in plots._BARS if bars.shows(of)]
+
+    assert shown("gloo all-reduce, 1 MiB, 8 hosts", "p50") == ["training-gloo-8"]
+    assert shown("MPI all-reduce, 64 KiB, 4 hosts", "p50") == ["training-MPI-4"]
+    assert shown("MPI all-reduce, 1 MiB, 8 hosts, a plane dies", "worst") == ["training-faults-8"]
+    assert shown("gloo all-reduce, 1 MiB, 4 hosts, a T1 dies", "p50") == []
+
+
+def test_death__what_was_lost_and_the_longest_gap() -> None:
+    """8 Mb/s, nothing for 20 ms, then three quarters."""
+    times = [*range(2500), *range(2520, 4000)]
+    sizes = [1000 if at < 2500 else 750 for at in times]
+    arrivals = Arrivals(np.array(times) * 1_000_000, np.array(sizes))
+    found = traffic.Traffic(0, 4 * S, (traffic.Connection(0, 0, 0, 0, arrivals),), (), (), 0.0)
+    lost_ns, gap_ns = judged(found, 2500 * 1_000_000)
+    assert lost_ns == pytest.approx(20e6, rel=0.1)
+    assert gap_ns == pytest.approx(21e6)
+    lost_ns, gap_ns = judged(found, 1500 * 1_000_000, until_ns=2500 * 1_000_000)
+    assert (lost_ns, gap_ns) == (0, 1_000_000)
+
+
+def test_round_trip__of_the_connection_that_sends() -> None:
+    listed = (
+        "ESTAB 0 0 10.99.0.1:4000 10.99.0.2:5310 cubic rtt:0.05/0.01 bytes_sent:9 minrtt:0.01\n"
+        "ESTAB 0 9 10.99.0.1:4001 10.99.0.2:5310 cubic rto:204 rtt:1.25/0.3 bytes_sent:70000\n"
+    )
+    assert tcp_round_trips(listed) == [1.25]
+    assert tcp_round_trips("") == []
+
+
+def test_direct__the_other_host_stands_at_the_switchs_address() -> None:
+    fabric = description.generate(name="x", planes=2, t1=1)
+    plan = topology.plan(fabric)
+    lines = direct.cables(fabric, plan)
+    assert lines[3].startswith("link add plane0 netns x-h1 address ")
+    mac = lines[3].split("netns x-h2 address ")[1].split()[0]
+    mine = direct.addresses(fabric, plan, "h1")
+    assert f"neigh replace fe80::1 lladdr {mac} dev plane0 nud permanent" in mine
+    assert "route replace 10.101.2.1/32 dev plane1" in mine
+    assert "addr add 10.100.1.1/32 dev plane0" in mine
 
 
 def test_glance__first_case_that_fits_and_all_competitors() -> None:
@@ -158,7 +352,7 @@ def test_glance__first_case_that_fits_and_all_competitors() -> None:
         Figure("bulk", f"4 connections, MTU {mtu}", "mrc0", "goodput", "Mb/s", (value, 1 + value))
         for mtu, value in ((9000, 380.0), (1500, 300.0))
     ]
-    figures.append(Figure("bulk", "1 connection, MTU 9000", "MPTCP", "goodput", "Mb/s", (1.0,)))
+    figures.append(Figure("bulk", "16 connections, MTU 9000", "MPTCP", "goodput", "Mb/s", (1.0,)))
     assert list(report.glance(figures, ["mrc0", "MPTCP"]))[2:] == [
         "| bulk, 4 connections, MTU 9000: goodput, Mb/s | 380 |  |"
     ]
@@ -168,6 +362,7 @@ def test_processor__share_of_what_was_not_idle() -> None:
     before = [100, 0, 50, 1000, 10, 0, 0, 0]
     assert share(before, [130, 0, 70, 1045, 15, 0, 0, 0]) == pytest.approx(0.5)
     assert share(before, before) == 0
+    assert stolen(before, [130, 0, 70, 1045, 10, 0, 0, 5]) == pytest.approx(0.05)
 
 
 def test_records__are_given_to_their_connections() -> None:
@@ -200,19 +395,37 @@ def test_faults__leave_what_they_say() -> None:
 def test_steps__end_with_their_slowest_rank() -> None:
     one = np.array([[10, 20], [20, 35], [40, 41]])
     other = np.array([[12, 25], [19, 33]])  # has not done the third
-    steps = training.joined([one, other])
+    steps = joined([one, other])
     assert list(steps.began_ns) == [10, 19]
     assert list(steps.took_ns) == [13, 15]
 
 
+def test_steps__the_faults_own_step_and_all_others() -> None:
+    steps = Steps(np.array([0, 10, 20, 30]), np.array([10, 9, 8, 7]))
+    assert list(steps.during(15)) == [9]
+    assert list(steps.outside(15)) == [10, 8, 7]
+    assert list(steps.during(19)) == []  # between two
+    assert list(steps.between(10, 28)) == [9, 8]
+
+
 def test_no_lab_is_built_twice() -> None:
-    full = compare.labs(compare.WORKLOADS, False, None)
-    quick = compare.labs(compare.WORKLOADS, True, None)
-    assert [mtu for shape, mtu in full if shape == compare.PAIR] == [9000, 4200, 1500]
-    assert len(quick) == 2
-    assert sum(len(group) for group in quick.values()) == len(compare.WORKLOADS)
-    told = compare.labs(compare.WORKLOADS, False, [1500])
+    full = catalogue.labs(catalogue.WORKLOADS, False)
+    quick = catalogue.labs(catalogue.WORKLOADS, True)
+    assert [mtu for shape, mtu in full if shape == catalogue.PAIR] == [9000, 4200, 1500]
+    assert len(quick) == 3
+    left_out = [each.name for each in catalogue.WORKLOADS if not each.quick]
+    assert left_out == ["direct", "training-long"]
+    assert sum(map(len, quick.values())) == len(catalogue.WORKLOADS) - len(left_out)
+    told = catalogue.labs(catalogue.WORKLOADS, False, [1500])
     assert {mtu for _, mtu in told} == {1500}
+    four = catalogue.labs(catalogue.WORKLOADS, False, None, [4])
+    assert four.keys() == {(catalogue.FOUR, 9000)}
+    assert [each.name for each in four[catalogue.FOUR, 9000]] == ["training", "training-long"]
+
+
+def test_every_workload_has_its_words() -> None:
+    assert {each.section for each in catalogue.WORKLOADS} == catalogue.ABOUT.keys()
+    assert {goal.only for goal in targets.GOALS} <= set(catalogue.NAMES)
 
 
 class Stub(routes.Competitor):
@@ -224,7 +437,7 @@ class Stub(routes.Competitor):
 
 def arena(found: Results, **more: float) -> Arena:
     three = tuple(map(Stub, "abc"))
-    return Arena("x", compare.PAIR, 9000, three, 4, False, 1, found, **more)
+    return Arena("x", catalogue.PAIR, 9000, three, 4, False, 1, found, **more)
 
 
 def test_turns__all_in_every_round_in_the_order_of_the_seed() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mrcd.abi import ABI
 from mrcd.census import PLANES, Census, PeerCount, picker, planes_of
 from mrcd.pathstate import State
-from mrcd.qptable import _state
+from mrcd.qpview import state_of
 
 QP, TX, RX = (ABI.structs[name] for name in ("mrc_qp", "mrc_tx", "mrc_rx"))
 SETS = ("use", "skip", "slow", "spare", "denied")
@@ -43,7 +43,7 @@ def test_add__counts_paths_as_they_are_listed(sets: list[int], every: int) -> No
     by_plane = [dict.fromkeys(State, 0) for _ in range(PLANES)]
     for bit in range(BITS):
         if every >> bit & 1:
-            state = _state({name: bool(one >> bit & 1) for name, one in given_sets.items()})
+            state = state_of({name: bool(one >> bit & 1) for name, one in given_sets.items()})
             expected[state] += 1
             by_plane[bit // 128][state] += 1
     for paths, wanted in ((count.paths, expected), *zip(census.planes, by_plane, strict=True)):

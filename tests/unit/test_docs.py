@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,7 +80,8 @@ def test_mrcctl_commands_exist(file: Path) -> None:
 @pytest.mark.parametrize("file", DOCUMENTS, ids=ids)
 def test_make_targets_exist(file: Path) -> None:
     for words in commands(file.read_text(), "make"):
-        assert set(words) <= TARGETS, words
+        named = {word for word in shlex.split(" ".join(words)) if "=" not in word}  # no variables
+        assert named <= TARGETS, words
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:

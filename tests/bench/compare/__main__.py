@@ -1,115 +1,73 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """mrcd beside what a user would pick instead, in one run on one lab, as one report.
 
-python -m tests.bench.compare [--quick] [--only WORKLOAD ...] [--rounds N] [--seed N]
+python -m tests.bench.compare [--quick] [--only WORKLOAD ...] [--add] [--rounds N] [--seed N]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import platform
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mrcd import __version__
 from mrcd.fabric.state import LabFailed
 from tests.bench import entry
-from tests.bench.compare import faults, latency, plots, report, routes, training, workloads
+from tests.bench.compare import libraries, plots, record, report, routes, unlimited
 from tests.bench.compare.arena import Arena, Arenas, say
-from tests.bench.compare.report import Facts, Heading
+from tests.bench.compare.catalogue import ABOUT, NAMES, WORKLOADS, Workload, labs
+from tests.bench.compare.processor import Processor
+from tests.bench.compare.record import Piece, Record
+from tests.bench.compare.report import Heading
 from tests.bench.compare.results import Results
 from tests.bench.experiment import Shape
 from tests.bench.flow import BenchFailed
 
-PAIR = Shape(planes=4, t1=2, rate_mbps=100)
-EIGHT = Shape(planes=4, t1=4, rate_mbps=50, hosts=8, hosts_per_t0=4)
-FOUR = Shape(planes=4, t1=2, rate_mbps=50, hosts=4, hosts_per_t0=2)
-
-_MTUS = (9000, 4200, 1500)
-_QUICK_MTU = 4200
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What is measured in which lab; every MTU is a lab of its own."""
-
-    name: str
-    about: str
-    measure: Callable[[Arena], None]
-    shape: Shape
-    quick_shape: Shape
-    mtus: tuple[int, ...] = (9000,)
-    rounds: int = 5  # at most, unless told
-
-
-WORKLOADS = (
-    Workload(
-        "bulk", "TCP from h1 to h2 as fast as it goes, without faults.", workloads.bulk, PAIR, PAIR,
-        _MTUS,
-    ),
-    Workload(
-        "faults", "Four connections from h1 to h2; the fault strikes where most of the traffic is"
-        " just then. Capacity lost: what is missing of the goodput before, times the share of the"
-        " fabric that the fault leaves, as time at that rate.", faults.faults, PAIR, PAIR,
-    ),
-    Workload(
-        "latency", "A request of 64 bytes from h1 to h2 and an answer as long, one after another"
-        " on one connection; alone, and beside four connections of the same competitor that"
-        " together send 30 % of what the planes carry.", latency.latency, PAIR, PAIR,
-    ),
-    Workload(
-        "collision", "Two connections from h1 to h2, their ports such that the hash of TCP by ECMP,"
-        " and of seg6, puts both on one plane.", workloads.collision, PAIR, PAIR,
-    ),
-    Workload(
-        "training", "Collective operations of torch.distributed (gloo) and of Open MPI over its TCP"
-        " BTL, a rank in every host, float32. A step ends when its slowest rank has it. Sockets of"
-        " both are made cubic, or MPTCP, by a preloaded library. For the death of a plane the one"
-        " that carries most is black-holed in the middle of the run.", training.training,
-        EIGHT, FOUR, rounds=3,
-    ),
-    Workload(
-        "incast", "All other hosts send to h1; the last of them also sends to h2, the victim.",
-        workloads.incast, EIGHT, FOUR,
-    ),
-    Workload(
-        "permutation", "Every host sends to one host of the other T0 and hears from one, pairs"
-        " drawn anew each round.", workloads.permutation, EIGHT, FOUR,
-    ),
-    Workload(
-        "all-to-all", "Every host sends to every other.", workloads.all_to_all, EIGHT, FOUR,
-    ),
-)  # fmt: skip
-NAMES = tuple(workload.name for workload in WORKLOADS)
+_ABOUT = __doc__.partition("\n")[0] if __doc__ else ""
+_BUSY_BEFORE = 0.5  # a load average above which the machine is not ours alone
 
 
 def main() -> None:
     """Compare what was asked for; status 1 when something could not be measured."""
     args = _arguments()
+    before = record.read(json.loads(args.json.read_text())) if _goes_on(args) else Record()
+    if args.render:
+        _write(args, before)
+        return
     entry.begin("compare")
-    wanted = [each for each in routes.EVERY if each.key in (args.routes or routes.KEYS)]
     results = Results()
     chosen = [each for each in WORKLOADS if each.name in (args.only or NAMES)]
-    rounds = args.rounds or (1 if args.quick else max(each.rounds for each in chosen))
-    arenas = Arenas(args.name, wanted, rounds, args.quick, args.seed, results)
-    facts = _facts(args, rounds, chosen)
+    run = Run(args, chosen, results, before)
     try:
-        for (shape, mtu), group in labs(chosen, args.quick, args.mtu).items():
-            _in_one_lab(arenas, shape, mtu, group, told=args.rounds is not None)
-            _write(args, facts, arenas, chosen)
+        for (shape, mtu), group in labs(chosen, args.quick, args.mtu, args.hosts).items():
+            run.in_one_lab(shape, mtu, group)
+            _write(args, before.plus(run.piece(), results))
     except KeyboardInterrupt:
-        _write(args, facts, arenas, chosen)
+        _write(args, before.plus(run.piece(), results))
         sys.exit(f"compare: stopped; the lab is gone, {args.report} has what there was")
     say(f"wrote {args.report}")
     sys.exit(bool(results.problems))
 
 
+def _goes_on(args: argparse.Namespace) -> bool:
+    wanted = bool(args.add or args.resume or args.render)
+    if wanted and not args.json.exists():
+        if args.render:
+            sys.exit(f"compare: there is no {args.json}: measure something first")
+        return False
+    return wanted
+
+
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.compare", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.compare", description=_ABOUT)
     parser.add_argument(
         "--quick",
         action="store_true",
@@ -119,11 +77,25 @@ def _arguments() -> argparse.Namespace:
         "--only", nargs="+", choices=NAMES, metavar="WORKLOAD", help=", ".join(NAMES)
     )
     parser.add_argument(
+        "--cases", nargs="+", default=[], metavar="WORDS", help="only cases that have one of them"
+    )
+    parser.add_argument(
         "--routes", nargs="+", choices=routes.KEYS, metavar="ROUTE", help=", ".join(routes.KEYS)
     )
     parser.add_argument("--mtu", nargs="+", type=int, help="of the planes, in place of the usual")
-    parser.add_argument("--rounds", type=int, help="of everything; usually 5, of training 3")
+    parser.add_argument("--hosts", nargs="+", type=int, help="only labs of so many hosts: 2, 4, 8")
+    parser.add_argument("--rounds", type=int, help="of everything, in place of 2 or 3")
     parser.add_argument("--seed", type=int, default=1, help="draws the order and the pairs")
+    parser.add_argument(
+        "--add", action="store_true",
+        help="keep what the JSON has already; only what is measured anew is replaced",
+    )  # fmt: skip
+    parser.add_argument(
+        "--resume", action="store_true", help="as --add, and measure only what the JSON lacks"
+    )
+    parser.add_argument(
+        "--render", action="store_true", help="measure nothing: the report from the JSON"
+    )
     parser.add_argument(
         "--report", type=Path, default=Path("build/compare/report.md"), metavar="FILE",
         help="the report in Markdown (%(default)s)",
@@ -137,55 +109,98 @@ def _arguments() -> argparse.Namespace:
     return args
 
 
-def labs(
-    chosen: Sequence[Workload], quick: bool, mtus: Sequence[int] | None
-) -> dict[tuple[Shape, int], list[Workload]]:
-    """The workloads of each lab, so that none is built twice."""
-    found: dict[tuple[Shape, int], list[Workload]] = {}
-    for workload in chosen:
-        shape = workload.quick_shape if quick else workload.shape
-        for mtu in mtus or ((_QUICK_MTU,) if quick else workload.mtus):
-            found.setdefault((shape, mtu), []).append(workload)
-    return found
+class Run:
+    """One run: its labs one after another, and what a reader has to know of it."""
 
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        chosen: Sequence[Workload],
+        results: Results,
+        before: Record,
+    ) -> None:
+        self._args, self._chosen, self._results = args, chosen, results
+        self._wanted = [each for each in routes.EVERY if each.key in (args.routes or routes.KEYS)]
+        self._arenas = Arenas(
+            args.name, self._wanted, 1, args.quick, args.seed, results, tuple(args.cases),
+            before.done if args.resume else frozenset(),
+        )  # fmt: skip
+        self._processor = Processor()
+        self._load = os.getloadavg()[0]
+        self._taken = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        self._began = time.monotonic()
 
-def _in_one_lab(
-    arenas: Arenas, shape: Shape, mtu: int, group: Sequence[Workload], told: bool
-) -> None:
-    try:
-        with arenas.of(shape, mtu) as arena:
+    def rounds_of(self, workload: Workload) -> int:
+        """How often everything of it is measured."""
+        return int(self._args.rounds or (1 if self._args.quick else workload.rounds))
+
+    def in_one_lab(self, shape: Shape, mtu: int, group: Sequence[Workload]) -> None:
+        """All workloads of a lab."""
+        try:
             for workload in group:
-                rounds = arena.rounds if told else min(arena.rounds, workload.rounds)
-                workload.measure(replace(arena, rounds=rounds))
-    except (LabFailed, BenchFailed) as problem:
-        names = ", ".join(workload.name for workload in group)
-        arenas.results.problems.append(f"{names} in a lab of {shape}, MTU {mtu}: {problem}")
-        say(arenas.results.problems[-1])
+                if workload.own_labs:
+                    self._measure(workload, self._arenas.empty(shape, mtu))
+            shared = [workload for workload in group if not workload.own_labs]
+            if shared:
+                with self._arenas.of(shape, mtu) as arena:
+                    for workload in shared:
+                        self._measure(workload, arena)
+        except (LabFailed, BenchFailed) as problem:
+            names = ", ".join(workload.name for workload in group)
+            words = f"{names} in a lab of {shape}, MTU {mtu}: {problem}"
+            self._results.problems.append(words)
+            say(words)
+
+    def _measure(self, workload: Workload, arena: Arena) -> None:
+        workload.measure(replace(arena, rounds=self.rounds_of(workload)))
+
+    def piece(self) -> Piece:
+        """What there is to say of this run so far."""
+        competitors = [(each.title, each.about) for each in self._wanted]
+        if {"speed", "direct"} & {workload for workload, _ in self._results.done}:
+            competitors += unlimited.competitors()
+        return Piece(
+            self._facts(),
+            tuple(competitors),
+            tuple(self._results.done),
+            self._results.absent,
+            tuple(self._results.problems),
+        )
+
+    def _facts(self) -> dict[str, str]:
+        args = self._args
+        shapes = dict.fromkeys(
+            shape for shape, _ in labs(self._chosen, args.quick, args.mtu, args.hosts)
+        )
+        rounds = sorted({self.rounds_of(workload) for workload in self._chosen})
+        words = " ".join(sys.argv[1:])
+        found = {
+            "command": f"`{f'python -m tests.bench.compare {words}'.strip()}`",
+            "taken": f"{self._taken}, {(time.monotonic() - self._began) / 60:.0f} min",
+            "mrcd": __version__ + _commit(),
+            "machine": f"{os.cpu_count()} CPUs, {_processor()}",
+            "kernel": platform.release(),
+            "load before the run": f"{self._load:.1f}"
+            + (": not alone!" if self._load > _BUSY_BEFORE else ""),
+            "CPU time the hypervisor took": f"{self._processor.stolen():.1%}",
+            "seed; rounds": f"{args.seed}; {' to '.join(map(str, {rounds[0]: 0, rounds[-1]: 0}))}",
+            "labs": "; ".join(f"{shape}, links and NICs alike" for shape in shapes),
+            "congestion control": "cubic for every competitor; ECN as the kernel has it: off,"
+            " except that mrcd's routes ask for it",
+        }
+        if any(workload.section == "training" for workload in self._chosen):
+            found["libraries"] = libraries.versions()
+        return found
 
 
-def _facts(
-    args: argparse.Namespace, rounds: int, chosen: Sequence[Workload]
-) -> tuple[tuple[str, str], ...]:
-    """What a reader has to know of this run."""
-    shapes = dict.fromkeys(each.quick_shape if args.quick else each.shape for each in chosen)
-    load = os.getloadavg()[0]
-    more = [("libraries", training.versions())] if "training" in [x.name for x in chosen] else []
-    return (
-        ("command", f"`python -m tests.bench.compare {' '.join(sys.argv[1:])}`".replace(" `", "`")),
-        ("taken", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
-        ("mrcd", __version__),
-        ("machine", f"{os.cpu_count()} CPUs, {_processor()}"),
-        ("load before the run", f"{load:.1f}" + (": not alone!" if load > 0.5 else "")),
-        ("kernel", platform.release()),
-        ("seed, rounds", f"{args.seed}, {rounds}"),
-        ("labs", "; ".join(f"{shape}, links and NICs alike" for shape in shapes)),
-        (
-            "congestion control",
-            "cubic for every competitor; ECN as the kernel has it: off, except that"
-            " mrcd's routes ask for it",
-        ),
-        *more,
-    )
+def _commit() -> str:
+    """Which commit this is, where there is git."""
+    with contextlib.suppress(OSError):
+        line = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=10, check=False)
+        if done.returncode == 0:
+            return f", commit {done.stdout.strip()}"
+    return ""
 
 
 def _processor() -> str:
@@ -195,41 +210,24 @@ def _processor() -> str:
     return platform.machine()
 
 
-def _write(
-    args: argparse.Namespace,
-    lines: tuple[tuple[str, str], ...],
-    arenas: Arenas,
-    chosen: Sequence[Workload],
-) -> None:
-    """The report of what there is so far."""
-    results = arenas.results
+def _write(args: argparse.Namespace, found: Record) -> None:
+    """The report of what there is so far, its pictures and its figures."""
     args.report.parent.mkdir(parents=True, exist_ok=True)
-    pictures = plots.draw(results, [each.title for each in routes.EVERY], args.plots)
+    titles = [each.title for each in routes.EVERY] + [t for t, _ in unlimited.competitors()]
+    pictures = plots.draw(found, titles, args.plots)
     headings = [
         Heading(
-            each.name,
-            each.about,
+            section,
+            about,
             {
                 caption: os.path.relpath(args.plots / file, args.report.parent)
-                for caption, file in pictures.get(each.name, {}).items()
+                for caption, file in pictures.get(section, {}).items()
             },
         )
-        for each in chosen
+        for section, about in ABOUT.items()
     ]
-    competitors = tuple((each.title, each.about) for each in arenas.wanted)
-    facts = Facts(lines, competitors, results.absent, results.problems)
-    args.report.write_text(report.markdown(facts, headings, results.figures()))
-    raw = {
-        "facts": dict(lines),
-        "absent": results.absent,
-        "problems": results.problems,
-        "figures": [asdict(figure) for figure in results.figures()],
-        "curves": [
-            {"workload": workload, "case": case, "route": route, "values": values}
-            for (workload, case, route), values in results.curves.items()
-        ],
-    }
-    entry.save(args.json, raw)
+    args.report.write_text(report.markdown(found, headings))
+    entry.save(args.json, found.plain())
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from tests.bench.compare.routes import Competitor
 from tests.bench.experiment import Shape
 from tests.bench.flow import BenchFailed
 
-QUICK_BUDGET_S = 240.0
+QUICK_BUDGET_S = 215.0
 """A quick run ends within five minutes: the longest case takes one."""
 
 
@@ -35,6 +35,8 @@ class Arena:
     seed: int
     results: Results
     budget_s: float = math.inf  # of the whole run; what has not begun then is left out
+    words: tuple[str, ...] = ()  # only cases with one of them are measured, if there are any
+    done: frozenset[tuple[str, str]] = frozenset()  # workload and case: taken already
 
     @property
     def capacity_bps(self) -> float:
@@ -42,19 +44,29 @@ class Arena:
         return self.shape.planes * self.shape.rate_mbps * 1e6
 
     def take_turns(
-        self, workload: str, case: str, measure: Callable[[Competitor, tuple[str, str, str]], None]
+        self,
+        workload: str,
+        case: str,
+        measure: Callable[[Competitor, tuple[str, str, str]], None],
+        among: Sequence[Competitor] | None = None,
     ) -> None:
         """Measure every competitor in every round, each round in an order of its own.
 
-        What cannot be measured is noted and does not end the rest.
+        `among` is who takes part, if not everybody. What cannot be measured is noted and does not
+        end the rest.
         """
+        if (workload, case) in self.done:
+            return
+        if self.words and not any(word in case for word in self.words):
+            return
+        those = self.competitors if among is None else among
         chance = random.Random(f"{self.seed} {workload} {case}")
         began = time.monotonic()
         if began - _began > self.budget_s:
             self.results.absent[f"{workload}: {case}"] = f"{self.budget_s:.0f} s were over before"
             return
         for turn in range(self.rounds):
-            for competitor in chance.sample(self.competitors, len(self.competitors)):
+            for competitor in chance.sample(those, len(those)):
                 where = (workload, case, competitor.title)
                 try:
                     measure(competitor, where)
@@ -62,6 +74,7 @@ class Arena:
                     words = f"{workload}, {case}, {competitor.title}, round {turn + 1}: {problem}"
                     self.results.problems.append(words)
                     say(f"could not be measured: {words}")
+        self.results.done.append((workload, case))
         say(f"{workload}: {case} ({time.monotonic() - began:.0f} s)")
 
 
@@ -75,6 +88,8 @@ class Arenas:
     quick: bool
     seed: int
     results: Results
+    words: tuple[str, ...] = ()
+    done: frozenset[tuple[str, str]] = frozenset()
 
     @contextlib.contextmanager
     def of(self, shape: Shape, mtu: int) -> Iterator[Arena]:
@@ -85,10 +100,17 @@ class Arenas:
             self.results.absent |= refused
             for title, reason in refused.items():
                 say(f"without {title}: {reason}")
-            yield Arena(
-                self.name, shape, mtu, tuple(competitors), self.rounds, self.quick, self.seed,
-                self.results, QUICK_BUDGET_S if self.quick else math.inf,
-            )  # fmt: skip
+            yield self._arena(shape, mtu, tuple(competitors))
+
+    def empty(self, shape: Shape, mtu: int) -> Arena:
+        """No lab and nobody in it: for a workload that makes its own."""
+        return self._arena(shape, mtu, ())
+
+    def _arena(self, shape: Shape, mtu: int, competitors: tuple[Competitor, ...]) -> Arena:
+        return Arena(
+            self.name, shape, mtu, competitors, self.rounds, self.quick, self.seed, self.results,
+            QUICK_BUDGET_S if self.quick else math.inf, self.words, self.done,
+        )  # fmt: skip
 
 
 _began = time.monotonic()

@@ -24,7 +24,7 @@ from tests.bench.metrics import MS, S
 CONNECTIONS = 4
 SLOW = 0.1  # of its rate
 _WARM_S = 0.8
-_FAULT_S = 1.8
+_FAULT_S = 2.0
 _REST_S = 0.3  # after the fault is cleared
 _LOOK_S = 0.15  # where most of the traffic is
 _LOOK_AHEAD_S = 0.4
@@ -167,7 +167,7 @@ def faults(arena: Arena) -> None:
 
 def struck(arena: Arena, competitor: Competitor, fault: Fault) -> tuple[Traffic, int, int]:
     """Traffic through a fault; when it began and ended."""
-    lasts_s = 1.5 if arena.quick else 3.0
+    lasts_s = 1.5 if arena.quick else 2.0
     stage = Stage(arena, competitor)
     times = int(lasts_s / fault.every_s) if fault.every_s else 1
     steps = [Step(_FAULT_S - _LOOK_AHEAD_S, stage.look)]
@@ -198,6 +198,7 @@ def _note(
     note, busy = arena.results.note, seen.busy
     note(where, "before", "Mb/s", before / 1e6, busy)
     note(where, "while it lasts", "Mb/s", during / 1e6, busy)
+    note(where, "kept", "%", 100 * during / before if before else None, busy)
     if possible:
         lost_s = (ended_ns - began_ns) / S * max(0.0, 1 - during / possible)
         note(where, "capacity lost", "ms", 1000 * lost_s, busy)

@@ -8,11 +8,13 @@ Run by path, by an interpreter that has torch. The one argument is a JSON object
     preload      "tcp" or "mptcp", for tcp_preload.so, which is loaded already
     folder       where ranks meet, and where records go: <job>-<rank>, native i64 pairs of
                  CLOCK_MONOTONIC before and after each step
-    jobs         [operation, bytes, seconds], one after another; "all-reduce" or "all-to-all"
+    jobs         [operation, bytes, seconds], one after another; "all-reduce" or "all-to-all"; no
+                 seconds: one step
+    held         from this job on rank 0 waits for a file go-<job> in the folder
     timeout_s    after which a step has failed
 
 torch is imported once, before the ranks are forked. Prints one JSON object a line: when the ranks
-know each other, when a job begins, and what went wrong.
+know each other, when a job begins, when it is over everywhere, and what went wrong.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_WARM_BYTES = 1 << 24  # how much is worth more than one step to warm up
+_LONG_BYTES = 1 << 24  # so much needs no step to warm up
+_LOOK_S = 0.01
 _CLONE_NEWNET = 0x40000000
 _NEVER = 1 << 62
 _NUMBER = struct.Struct("=Q")
@@ -50,8 +53,8 @@ def main() -> None:
     torch.set_num_threads(1)
     # Of each job: the step before which all end. Rank 0 writes it, see `steps`.
     last = mmap.mmap(-1, _NUMBER.size * len(spec["jobs"]))
-    for job in range(len(spec["jobs"])):
-        _NUMBER.pack_into(last, _NUMBER.size * job, _NEVER)
+    for job, (_, _, seconds) in enumerate(spec["jobs"]):
+        _NUMBER.pack_into(last, _NUMBER.size * job, _NEVER if seconds else 1)
     ranks = {}
     for rank in range(len(spec["namespaces"])):
         child = os.fork()
@@ -83,13 +86,27 @@ def as_rank(spec: dict[str, Any], rank: int, last: mmap.mmap) -> int:
         for job, (operation, size, seconds) in enumerate(spec["jobs"]):
             record = Path(spec["folder"], f"{job}-{rank}")
             step = work(operation, size)
-            for _ in range(1 if size >= _WARM_BYTES else 3):
+            if rank == 0 and job >= spec["held"]:
+                await_file(Path(spec["folder"], f"go-{job}"), spec["timeout_s"] / 2)
+            for _ in range(0 if size >= _LONG_BYTES else 3):
                 step()
             steps(job, step, seconds, rank, last, record)
+            dist.barrier()
+            if rank == 0:
+                say(over=job)
     except Exception as problem:
         say(rank=rank, error=str(problem).partition("\n")[0])
         return 1
     return 0
+
+
+def await_file(file: Path, within_s: float) -> None:
+    """Return once there is such a file; TimeoutError when there is none in time."""
+    end = time.monotonic() + within_s
+    while not file.exists():
+        if time.monotonic() > end:
+            raise TimeoutError(f"nobody made {file.name}")
+        time.sleep(_LOOK_S)
 
 
 def enter(namespace: str) -> None:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One rank of an MPI all-reduce, started by mpirun: `mpi_rank.py SECONDS BYTES ...`.
+"""One rank of an MPI all-reduce, started by mpirun: `mpi_rank.py BYTES:SECONDS ...`.
 
-Rank 0 prints a JSON list: for each size what every step took, in ns, the slowest rank's.
+Rank 0 prints one JSON object a line: {"job", "began_ns"} when the steps of a job begin, and
+{"steps": [[began_ns, took_ns], ...]} at the end, a pair for each job: when rank 0 began each step,
+by CLOCK_MONOTONIC, and what it took the slowest rank.
 """
 
 from __future__ import annotations
@@ -13,21 +15,26 @@ from array import array
 
 from mpi4py import MPI
 
-_STEPS_MIN = 3
+_STEPS_MIN = 2
 _STEPS_MAX = 20_000
-_WARM_BYTES = 1 << 24  # how much is worth more than one step to warm up
+_LONG_BYTES = 1 << 24  # so much needs no step to warm up
 
 
 def main() -> None:
-    """All sizes, one after another."""
-    seconds, sizes = float(sys.argv[1]), [int(size) for size in sys.argv[2:]]
-    result = [steps(size, seconds) for size in sizes]
+    """All jobs, one after another."""
+    jobs = [word.split(":") for word in sys.argv[1:]]
+    result = [steps(job, int(size), float(s)) for job, (size, s) in enumerate(jobs)]
+    say(steps=result)
+
+
+def say(**what: object) -> None:
+    """Print one JSON object, as rank 0."""
     if MPI.COMM_WORLD.rank == 0:
-        print(json.dumps(result), flush=True)
+        print(json.dumps(what), flush=True)
 
 
-def steps(size: int, seconds: float) -> list[int]:
-    """What the steps of one size took."""
+def steps(job: int, size: int, seconds: float) -> tuple[list[int], list[int]]:
+    """When the steps of one job began, and what they took."""
     world = MPI.COMM_WORLD
     mine, total = array("f", [1.0]) * (size // 4), array("f", [0.0]) * (size // 4)
 
@@ -36,14 +43,19 @@ def steps(size: int, seconds: float) -> list[int]:
         world.Allreduce([mine, MPI.FLOAT], [total, MPI.FLOAT])
         return time.monotonic_ns() - began_ns
 
-    warm_steps = 1 if size >= _WARM_BYTES else 3
-    warm_ns = world.allreduce(min(step() for _ in range(warm_steps)), op=MPI.MAX)
-    count = min(_STEPS_MAX, max(_STEPS_MIN, int(seconds * 1e9 / warm_ns)))
+    count = _STEPS_MIN
+    if size < _LONG_BYTES:
+        warm_ns = world.allreduce(min(step() for _ in range(3)), op=MPI.MAX)
+        count = min(_STEPS_MAX, max(count, int(seconds * 1e9 / warm_ns)))
     world.Barrier()
-    took = array("q", (step() for _ in range(count)))
+    say(job=job, began_ns=time.monotonic_ns())
+    began, took = array("q", [0]) * count, array("q", [0]) * count
+    for number in range(count):
+        began[number] = time.monotonic_ns()
+        took[number] = step()
     slowest = array("q", [0]) * count
     world.Allreduce([took, MPI.INT64_T], [slowest, MPI.INT64_T], op=MPI.MAX)
-    return list(slowest)
+    return list(began), list(slowest)
 
 
 if __name__ == "__main__":

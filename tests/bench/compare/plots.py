@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from tests.bench.compare.latency import CURVE
-from tests.bench.compare.results import Figure, Results
+from tests.bench.compare.record import Record
+from tests.bench.compare.results import Figure
 
-_COLOURS = ("#0b62a4", "#777777", "#b04a00", "#5a7d1c", "#8a3d8f", "#b58900")
+_COLOURS = ("#0b62a4", "#777777", "#b04a00", "#5a7d1c", "#8a3d8f", "#b58900", "#444444", "#aaaaaa")
 _STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 
 _MEAN_OF = 5  # bins of 10 ms
@@ -27,20 +29,20 @@ _LOG_FROM = 30  # times the smallest value
 Curve = tuple[str, list[float]]
 
 
-def draw(results: Results, titles: Sequence[str], folder: Path) -> dict[str, dict[str, str]]:
+def draw(record: Record, titles: Sequence[str], folder: Path) -> dict[str, dict[str, str]]:
     """Draw what there are figures for: by workload, caption and file."""
     folder.mkdir(parents=True, exist_ok=True)
     colours = dict(zip(titles, _COLOURS, strict=False))
     found: dict[str, dict[str, str]] = {}
-    for workload, caption, what in _BARS:
-        figures = [each for each in results.figures(workload) if each.what == what and each.values]
+    for bars in _BARS:
+        figures = [each for each in record.figures if bars.shows(each)]
         if figures:
-            file = f"{workload}-{what.replace(' ', '-')}.png"
-            _bars(figures, caption, colours, folder / file)
-            found.setdefault(workload, {})[caption] = file
+            file = f"{bars.file}.png"
+            _bars(figures, bars.caption, colours, folder / file)
+            found.setdefault(bars.workload, {})[bars.caption] = file
     for workload, caption, panel in _PANELS:
         cases: dict[str, list[Curve]] = {}
-        for (of, case, route), values in results.curves.items():
+        for (of, case, route), values in record.curves.items():
             if of == workload:
                 cases.setdefault(case, []).append((route, values))
         if cases:
@@ -74,7 +76,7 @@ def _bars(figures: Sequence[Figure], caption: str, colours: dict[str, str], targ
         axis.set_xticks(range(len(cases)), [case.replace(", ", "\n") for case in cases])
         axis.set_ylabel(f"{figures[0].what}, {figures[0].unit}".rstrip(", "))
         axis.set_title(caption, loc="left", fontweight="bold")
-        axis.legend(fontsize=7, ncols=3, frameon=False)
+        figure.legend(loc="outside lower left", fontsize=7, ncols=6, frameon=False)
         figure.savefig(target, dpi=120)
         plt.close(figure)
 
@@ -95,7 +97,8 @@ def _panels(
             for route, values in sorted(curves, key=lambda curve: list(colours).index(curve[0])):
                 panel(axis, route, values, colours[route])
             axis.set_title(case, loc="left", fontsize=9)
-        axes[0][0].legend(fontsize=7, ncols=3, frameon=False)
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower left", fontsize=7, ncols=6, frameon=False)
         figure.suptitle(caption, x=0.01, ha="left", fontweight="bold")
         figure.savefig(target, dpi=120)
         plt.close(figure)
@@ -128,12 +131,44 @@ def _flows(axis: Axes, route: str, values: list[float], colour: str) -> None:
     axis.set_ylim(bottom=0)
 
 
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """A picture of one figure: of the cases that have all the words, split at ", " in `parts`."""
+
+    workload: str
+    caption: str
+    what: str
+    file: str
+    words: tuple[str, ...] = ()
+    parts: int = 0
+
+    def shows(self, figure: Figure) -> bool:
+        """Whether a figure is in it."""
+        return (
+            (figure.workload, figure.what) == (self.workload, self.what)
+            and bool(figure.values)
+            and all(word in figure.case for word in self.words)
+            and self.parts in (0, len(figure.case.split(", ")))
+        )
+
+
+_GAP = "longest gap of a connection"
 _BARS = (
-    ("bulk", "Goodput from host to host", "goodput"),
-    ("faults", "The longest a connection got nothing", "longest gap of a connection"),
-    ("training", "Step time, median", "p50"),
-    ("training", "Step time, worst", "worst"),
-)
+    Bars("bulk", "Goodput from host to host", "goodput", "bulk-goodput"),
+    Bars("faults", "The longest a connection got nothing", _GAP, "faults-gap"),
+    *(
+        Bars("training", f"{library}, {hosts} hosts: step time, median", "p50",
+             f"training-{library}-{hosts}", (library, f"{hosts} hosts"), 3)
+        for hosts in (8, 4) for library in ("gloo", "MPI")
+    ),
+    *(
+        Bars("training", f"{hosts} hosts, with faults: step time, worst", "worst",
+             f"training-faults-{hosts}", (f"{hosts} hosts",), 4)
+        for hosts in (8, 4)
+    ),
+    Bars("speed", "Goodput where only the CPUs limit", "goodput", "speed-goodput"),
+    Bars("direct", "Goodput on direct planes", "goodput", "direct-goodput"),
+)  # fmt: skip
 _PANELS = (
     ("faults", "Goodput around the fault, mean of 50 ms, first round", _fault),
     ("latency", "Requests that took longer, all rounds", _latency),

@@ -67,12 +67,14 @@ class _Rounds:
 class Results:
     """All figures, in the order they are first noted; curves for pictures; what went wrong.
 
-    `absent` is who or what took no part, with the reason.
+    `absent` is who or what took no part, with the reason; `done` are the cases, by workload, whose
+    rounds have ended.
     """
 
     absent: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     curves: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
+    done: list[tuple[str, str]] = field(default_factory=list)
     _rounds: dict[tuple[str, str, str, str], _Rounds] = field(default_factory=dict)
 
     def note(

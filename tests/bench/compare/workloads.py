@@ -43,7 +43,7 @@ def bulk(arena: Arena) -> None:
 
 
 def _seconds(arena: Arena) -> float:
-    return 1.2 if arena.quick else 5.0
+    return 1.2 if arena.quick else 2.0
 
 
 def _many(arena: Arena, competitor: Competitor, flows: list[Flow], where: Where) -> list[float]:

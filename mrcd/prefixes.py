@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Inner prefixes that lead to peers, in the two maps that `mrc_spray` looks them up in.
+
+Whole addresses are in a hash, `addresses`; all others in a longest-prefix map, `prefixes`. IPv4 is
+mapped into ::ffff:0:0/96.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network
+
+from mrcd import bpfsys
+from mrcd.datapath import Datapath
+
+_ADDRESS_BYTES = 16
+_PREFIX_BYTES = 20
+_WHOLE = struct.pack("=I", 128)  # such a prefix is an address
+_MAPPED = bytes(10) + b"\xff\xff"
+
+Network = IPv4Network | IPv6Network
+
+
+class Prefixes:
+    """The prefixes of all peers, as the maps have them."""
+
+    def __init__(self, datapath: Datapath) -> None:
+        self._dp = datapath
+        self._keys: set[bytes] = set()
+
+    def adopt(self) -> None:
+        """Read back what another daemon has written."""
+        self._keys.update(bpfsys.keys(self._dp.maps["prefixes"], _PREFIX_BYTES))
+        for address in bpfsys.keys(self._dp.maps["addresses"], _ADDRESS_BYTES):
+            self._keys.add(_WHOLE + address)
+
+    def add(self, prefix: Network) -> tuple[str, bytes]:
+        """Take note of a prefix that the caller writes: in which map, under which key."""
+        key = key_of(prefix)
+        self._keys.add(key)
+        return _map_of(key)
+
+    def keep(self, wanted: Iterable[Network]) -> list[str]:
+        """Remove all but these; returns what was removed."""
+        kept = {key_of(prefix) for prefix in wanted}
+        dropped = sorted(self._keys - kept)
+        for key in dropped:
+            self._delete(key)
+        return [str(_network(key)) for key in dropped]
+
+    def clear(self) -> None:
+        """Remove all."""
+        for key in tuple(self._keys):
+            self._delete(key)
+
+    def _delete(self, key: bytes) -> None:
+        name, short = _map_of(key)
+        bpfsys.delete(self._dp.maps[name], short)
+        self._keys.discard(key)
+
+    @property
+    def addresses(self) -> int:
+        """How many are a whole address."""
+        return sum(key.startswith(_WHOLE) for key in self._keys)
+
+    @property
+    def shorter(self) -> int:
+        """How many are not."""
+        return len(self._keys) - self.addresses
+
+
+def key_of(prefix: Network) -> bytes:
+    """The longest-prefix key of a network."""
+    packed = prefix.network_address.packed
+    if prefix.version == 4:
+        return struct.pack("=I", 96 + prefix.prefixlen) + _MAPPED + packed
+    return struct.pack("=I", prefix.prefixlen) + packed
+
+
+def _map_of(key: bytes) -> tuple[str, bytes]:
+    """In which map a prefix is, and under which key there."""
+    if key.startswith(_WHOLE):
+        return "addresses", key[len(_WHOLE) :]
+    return "prefixes", key
+
+
+def _network(key: bytes) -> IPv4Network | IPv6Network:
+    """The opposite of `key_of`."""
+    (bits,) = struct.unpack_from("=I", key)
+    if bits >= 96 and key[4:16] == _MAPPED:
+        return IPv4Network((key[16:], bits - 96))
+    return IPv6Network((key[4:], bits))

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""QPs, their paths and a peer's planes as they are read from the maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mrcd import batches, census, evset
+from mrcd.abi import ABI
+from mrcd.datapath import Datapath
+from mrcd.pathstate import State
+
+PLANES = ABI.MRC_MAX_PLANES
+ALL_PLANES = (1 << PLANES) - 1
+_BALANCE = ABI.structs["mrc_balance"]
+_QP = ABI.structs["mrc_qp"]
+_TX = ABI.structs["mrc_tx"]
+_RX = ABI.structs["mrc_rx"]
+_PATH = ABI.structs["mrc_path"]
+_PORTS = census.picker(_BALANCE, "ports", "heard_ports")
+_SETS = ("use", "skip", "slow", "spare", "denied")
+
+
+@dataclass(frozen=True, slots=True)
+class QpView:
+    """A QP as read from the maps."""
+
+    qp: dict[str, int]
+    tx: dict[str, int]
+    rx: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PathView:
+    """A path of a QP as read from the maps. `values` are the members of struct mrc_path."""
+
+    ev: int
+    plane: int
+    slot: int
+    state: State
+    use: bool  # in rotation; a GOOD path that is not is a backup
+    skip: bool
+    slow: bool
+    spare: bool
+    denied: bool
+    values: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """A peer's planes: share of a whole one, smoothed round trip (0: none), mask it announced."""
+
+    shares: tuple[float, ...]
+    srtt_ns: tuple[int, ...]
+    ports: int
+
+
+def path_index(dp: Datapath, qp: int, plane: int, slot: int) -> int:
+    """Where in the map `paths` a path is."""
+    return (qp * PLANES + plane) * dp.sizes.evs + slot
+
+
+def read(dp: Datapath, qp: int) -> QpView:
+    """One QP, as it is now."""
+    return QpView(dp.read("qps", qp, _QP), dp.read("txs", qp, _TX), dp.read("rxs", qp, _RX))
+
+
+def paths(dp: Datapath, qp: int, sets: Sequence[evset.PlaneSet]) -> list[PathView]:
+    """Every path of a QP's EV set, a set for each plane."""
+    if not sets:
+        return []
+    raw = dp.read_raw("txs", qp, _TX.size)
+    members = {name: _TX.unpack_array(raw, name) for name in _SETS}
+    found = []
+    for plane, one in enumerate(sets):
+        first = path_index(dp, qp, plane, 0)
+        rows = batches.lookup(dp.maps["paths"], first, len(one.evs), _PATH.size)
+        for slot, (ev, row) in enumerate(zip(one.evs, rows, strict=True)):
+            member = {
+                name: bool(words[2 * plane + (slot >> 6)] >> (slot & 63) & 1)
+                for name, words in members.items()
+            }
+            values = _PATH.unpack(row)
+            found.append(PathView(ev, plane, slot, state_of(member), **member, values=values))
+    return found
+
+
+def denied_slots(dp: Datapath, qp: int) -> set[tuple[int, int]]:
+    """The planes and slots of a QP's set that are DENIED."""
+    raw = dp.read_raw("txs", qp, _TX.size)
+    found = set()
+    for number, word in enumerate(_TX.unpack_array(raw, "denied")):
+        plane, half = divmod(number, ABI.MRC_EV_WORDS)
+        while word:
+            lowest = word & -word
+            found.add((plane, half * 64 + lowest.bit_length() - 1))
+            word ^= lowest
+    return found
+
+
+def state_of(member: dict[str, bool]) -> State:
+    """What the sets of mrc_tx say of a path (see bpf/mrc_abi.h)."""
+    if member["denied"]:
+        return State.DENIED
+    if member["use"]:
+        return State.SKIP if member["skip"] else State.GOOD
+    return State.GOOD if member["spare"] else State.ASSUMED_BAD
+
+
+def balance_of(raw: bytes, planes: int) -> Balance:
+    """An entry of the map balances."""
+    one = _BALANCE.unpack(raw)
+    shares = one["shares"].to_bytes(PLANES, "little")
+    return Balance(
+        tuple(share / ABI.MRC_SHARE_FULL for share in shares[:planes]),
+        _BALANCE.unpack_array(raw, "srtt_ns")[:planes],
+        ports_of(raw),
+    )
+
+
+def ports_of(balance: bytes) -> int:
+    """The planes on which a peer takes packets, as its updates and its SACKs say."""
+    told, heard = _PORTS(balance)
+    return told & heard & ALL_PLANES

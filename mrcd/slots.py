@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Slots of the retransmit and the reorder ring that a QP holds, given back when it goes DOWN."""
+
+from __future__ import annotations
+
+import struct
+
+from mrcd import bpfsys
+from mrcd.abi import ABI
+from mrcd.datapath import Datapath
+
+_TX = ABI.structs["mrc_tx"]
+_RX = ABI.structs["mrc_rx"]
+_TX_ENTRY = ABI.structs["mrc_tx_entry"]
+_RX_ENTRY = ABI.structs["mrc_rx_entry"]
+
+
+def give_back(dp: Datapath, qp: int) -> None:
+    """Give back both rings' slots of a QP on which no program runs any more."""
+    _give_back_tx(dp, qp)
+    _give_back_rx(dp, qp)
+
+
+def _give_back_tx(dp: Datapath, qp: int) -> None:
+    raw = dp.read_raw("txs", qp, _TX.size)
+    tx, sacked = _TX.unpack(raw), _TX.unpack_array(raw, "sacked")
+    window = dp.sizes.window
+    for offset in range((tx["next"] - tx["una"]) & 0xFFFFFFFF):
+        psn = (tx["una"] + offset) & 0xFFFFFFFF
+        if not _bit(sacked, psn, window):
+            entry = dp.read("tx_entries", qp * window + psn % window, _TX_ENTRY)
+            if entry["psn"] == psn:
+                bpfsys.update(dp.maps["tx_free"], None, struct.pack("=I", entry["slot"]))
+
+
+def _give_back_rx(dp: Datapath, qp: int) -> None:
+    raw = dp.read_raw("rxs", qp, _RX.size)
+    rx, received = _RX.unpack(raw), _RX.unpack_array(raw, "received")
+    window = dp.sizes.window
+    half = window // 2
+    for offset in range((rx["high"] - rx["next"]) & 0xFFFFFFFF):
+        psn = (rx["next"] + offset) & 0xFFFFFFFF
+        if _bit(received, psn, window):
+            entry = dp.read("rx_entries", qp * half + psn % half, _RX_ENTRY)
+            if entry["psn"] == psn & 0xFFFF and entry["slot"]:
+                bpfsys.update(dp.maps["rx_free"], None, struct.pack("=I", entry["slot"] - 1))
+
+
+def _bit(bitmap: tuple[int, ...], psn: int, window: int) -> int:
+    return bitmap[(psn % window) // 64] >> psn % 64 & 1

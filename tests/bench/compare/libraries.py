@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The libraries of training traffic: where they are, and how their processes are run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.bench.compare import programs
+from tests.bench.compare.routes import Competitor
+from tests.bench.flow import BenchFailed
+
+SETUP = "run `make setup-bench`"
+HERE = Path(__file__).parent
+STEP_S = 60  # a step that takes longer has failed
+READY_S = 60.0
+
+_INTERPRETERS = ("/usr/bin/python3", sys.executable)  # the distribution's torch needs its own
+
+
+def missing(module: str) -> str | None:
+    """What to do about a module that is not installed; None when it is."""
+    try:
+        interpreter(module)
+    except BenchFailed as problem:
+        return str(problem)
+    return None
+
+
+def versions() -> str:
+    """What of it is installed, for the report."""
+    found = []
+    for module in ("torch", "mpi4py"):
+        code = f"import importlib.metadata as m; print({module!r}, m.version({module!r}))"
+        with contextlib.suppress(BenchFailed):
+            line = [interpreter(module), "-c", code]
+            done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
+            found.append(done.stdout.strip())
+    return ", ".join(found) or f"neither torch nor mpi4py: {SETUP}"
+
+
+def interpreter(module: str) -> str:
+    """One that has the module."""
+    code = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
+    for python in _INTERPRETERS:
+        if os.path.exists(python) and not subprocess.call([python, "-c", code]):
+            return python
+    raise BenchFailed(f"{module} is not installed: {SETUP}")
+
+
+def preload(competitor: Competitor) -> Mapping[str, str]:
+    """What makes the sockets of ranks as those of other workloads are."""
+    kind = "mptcp" if competitor.mptcp else "tcp"
+    return {"LD_PRELOAD": str(programs.tcp_preload()), "TCP_PRELOAD": kind}
+
+
+@contextlib.contextmanager
+def ended(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """A process that leads a session; all of it is gone afterwards."""
+    with process:
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

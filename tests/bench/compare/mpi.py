@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Open MPI over its TCP BTL: a rank in every host of a lab (mpi_rank.py), and its steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mrcd.fabric import state
+from tests.bench.compare import libraries
+from tests.bench.compare.libraries import HERE, READY_S, STEP_S
+from tests.bench.compare.routes import Competitor
+from tests.bench.compare.steps import Steps
+from tests.bench.flow import BenchFailed
+
+_LOOK_S = 0.02
+
+
+Job = tuple[int, float]
+"""Bytes, seconds."""
+
+
+def run(
+    name: str, competitor: Competitor, jobs: Sequence[Job], strike: Callable[[int], None]
+) -> list[Steps]:
+    """All-reduce in every host of a lab, one job after another; the steps of each.
+
+    `strike` is called once the last job has begun, with its beginning.
+    """
+    with tempfile.TemporaryDirectory(prefix="mpi") as folder:
+        said, wailed = Path(folder, "said"), Path(folder, "wailed")
+        with said.open("wb") as out, wailed.open("wb") as errors:
+            process = subprocess.Popen(
+                _command(name, competitor, jobs, folder), env=_environment(name),
+                stdin=subprocess.DEVNULL, stdout=out, stderr=errors, start_new_session=True,
+            )  # fmt: skip
+        end = time.monotonic() + READY_S + len(jobs) * STEP_S
+        with libraries.ended(process):
+            last = _awaited(process, said, wailed, end, "job", len(jobs) - 1)
+            strike(int(last["began_ns"]))
+            found = _awaited(process, said, wailed, end, "steps", None)["steps"]
+    return [Steps(np.array(began, np.int64), np.array(took, np.int64)) for began, took in found]
+
+
+def _awaited(
+    process: subprocess.Popen[bytes], said: Path, wailed: Path, end: float, key: str, value: Any
+) -> dict[str, Any]:
+    """The first message that has the key, with the value unless that is None."""
+    while True:
+        over = process.poll() is not None or time.monotonic() > end
+        for line in said.read_text().splitlines(keepends=True):
+            message = json.loads(line) if line.startswith("{") and line.endswith("\n") else {}
+            if key in message and value in (None, message[key]):
+                found: dict[str, Any] = message
+                return found
+        if over:
+            why = wailed.read_text().strip()[-300:] or "nothing was said"
+            raise BenchFailed(f"mpirun: {key} {value or ''} did not come: {why}")
+        time.sleep(_LOOK_S)
+
+
+def _command(name: str, competitor: Competitor, jobs: Sequence[Job], folder: str) -> list[str]:
+    hosts = [host.name for host in state.read_fabric(name).hosts]
+    components = {
+        "plm_rsh_agent": str(HERE / "mpi_agent.sh"),
+        "plm_rsh_no_tree_spawn": "1",
+        "orte_tmpdir_base": folder,
+        "pml": "ob1",
+        "btl": "tcp,self",
+        "btl_tcp_if_include": competitor.interface,
+        "oob_tcp_if_include": competitor.interface,
+    }
+    exported = libraries.preload(competitor)
+    return [
+        *(str(HERE / "mpi_agent.sh"), hosts[0]),
+        *("mpirun", "-np", str(len(hosts)), "--bind-to", "none"),
+        *("--host", ",".join(f"{host}:1" for host in hosts)),
+        *(word for key, value in components.items() for word in ("--mca", key, value)),
+        *(word for key, value in exported.items() for word in ("-x", f"{key}={value}")),
+        *(libraries.interpreter("mpi4py"), str(HERE / "mpi_rank.py")),
+        *(f"{size}:{seconds}" for size, seconds in jobs),
+    ]
+
+
+def _environment(name: str) -> dict[str, str]:
+    return dict(
+        os.environ, MPI_LAB=name, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"
+    )
