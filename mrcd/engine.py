@@ -147,6 +147,7 @@ class Engine:
             self._state_dir,
             self._planes_changed,
             self._bpffs,
+            fatal(self._on_failure),
         )
         self._stack.push_async_callback(planes.close)
         if self.adopted:
