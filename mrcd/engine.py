@@ -147,6 +147,7 @@ class Engine:
             self._state_dir,
             self._planes_changed,
             self._bpffs,
+            fatal(self._on_failure),
         )
         self._stack.push_async_callback(planes.close)
         if self.adopted:
@@ -171,6 +172,7 @@ class Engine:
         for prefix in dropped:
             await nl.delete_route(prefix, dev=config.mrc0.name)
         self._tasks.spawn(planes.follow())
+        self._tasks.spawn(mrc0.check_steering(config))
         self._stack.push_async_callback(self._tasks.cancel)
         self._start_survey()
         self._stack.push_async_callback(self.captures.close)

@@ -66,6 +66,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "peer.restarted": "A peer came back with a new boot epoch; its QPs are set up anew.",
         "peer.silent": "A peer has not been heard on any plane for too long.",
         "plane.down": "A plane left service; its paths are no longer used.",
+        "plane.not_restored": "A NIC that came up again could not be given its address and route.",
         "plane.up": "A plane is in service; its paths are used.",
         "sessions.ignored": "The file of sessions cannot be read; all sessions begin anew.",
         "sessions.not_saved": "The file of sessions cannot be written; a restart would begin anew.",

@@ -71,10 +71,16 @@ async def _prepare(nl: Netlink, name: str, link: str) -> None:
     ethtool.set_features(link, tso=False, gso=False, gro=False)
     # TCP may send from two CPUs in turn; each packet must reach the spray program in that
     # order, so all packets of a flow are handled on one CPU (docs/decisions/0002).
-    if (error := await sysfs.spread_receiving(link)) is not None:
-        log.warning("interface.untuned", interface=link, error=error)
+    await sysfs.spread_receiving(link, sysfs.UDEV_S)  # check_steering tells if it stays undone
     await nl.set_link(name, arp=False, up=True)
     await nl.set_link(link, arp=False, up=True)
+
+
+async def check_steering(config: Config) -> None:
+    """Warn unless the other end's packets are spread as _prepare asked for, if late."""
+    link = other_end(config)
+    if (error := await sysfs.spread_receiving(link, sysfs.UDEV_LATE_S)) is not None:
+        log.warning("interface.untuned", interface=link, error=error)
 
 
 def given(records: Path, name: str) -> list[str]:

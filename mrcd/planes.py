@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_interface
 from pathlib import Path
@@ -21,6 +21,7 @@ from mrcd.log import get_logger
 from mrcd.netlink import Netlink
 from mrcd.ports import LastPlane, PortState, usable_mask, why_unused
 from mrcd.qptable import words
+from mrcd.tasks import Tasks
 
 log = get_logger()
 
@@ -85,8 +86,13 @@ class Planes:
         state_dir: Path,
         on_change: Callable[[int], None],
         records: Path,
+        on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`state_dir` remembers which planes are drained, `records` what they were given."""
+        """`state_dir` remembers which planes are drained, `records` what they were given.
+
+        `on_failure` hears what ended work in the background: the planes are not followed as
+        they should be any more.
+        """
         self._state_dir = state_dir
         self._records = records
         self._carrier = CarrierWatch(self._link_changed, self._links_missed)
@@ -94,8 +100,8 @@ class Planes:
         self._config = config
         self._dp = datapath
         self._on_change = on_change
-        self._resolving: dict[int, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._resolving: set[int] = set()
+        self._tasks = Tasks(on_failure)
         self.planes = planes
         self.mask = 0  # bit k: plane k is usable
         drained = drains.load(state_dir, len(planes))
@@ -124,7 +130,7 @@ class Planes:
             self._write(plane)
         for plane in self.planes:
             if plane.gateway_mac is not None:  # adopted; whether it still holds may be asked later
-                self._spawn(self._ask_again(plane))
+                self._tasks.spawn(self._ask_again(plane))
         asked = [plane for plane in self.planes if plane.gateway_mac is None]
         await asyncio.gather(*(self._resolve_once(plane) for plane in asked))
 
@@ -176,9 +182,10 @@ class Planes:
                     with contextlib.suppress(OSError):
                         await self._resolve(plane)
             finally:
-                del self._resolving[plane.index]
+                self._resolving.discard(plane.index)
 
-        self._resolving[plane.index] = asyncio.get_running_loop().create_task(resolve())
+        self._resolving.add(plane.index)
+        self._tasks.spawn(resolve())
 
     def _set_gateway(self, plane: Plane, mac: bytes) -> None:
         if mac == plane.gateway_mac:
@@ -260,7 +267,7 @@ class Planes:
                     self._neighbor(event)
 
     def _links_missed(self) -> None:
-        self._spawn(self._resync())
+        self._tasks.spawn(self._resync())
 
     async def _resync(self) -> None:
         links = await self._nl.links()
@@ -279,19 +286,18 @@ class Planes:
             plane.link = Link(link.index, plane.link.name, link.mac, link.mtu, up, carrier)
             self._changed("link")
             if up and not was_up:
-                # The kernel took IPv6 addresses and routes away with the link.
-                self._spawn(self._restore(plane))
+                self._tasks.spawn(self._restore(plane))
             if plane.gateway_mac is None:
                 self._keep_resolving(plane)
 
     async def _restore(self, plane: Plane) -> None:
-        with contextlib.suppress(OSError):  # down again already; the next change comes here too
+        """What the kernel took away with the link. The data path needs none of it, but peers cannot
+        be asked over this plane without.
+        """
+        try:
             await self._address_and_route(plane)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        except OSError as error:  # down again already? The next change comes here, too
+            log.warning("plane.not_restored", plane=plane.index, error=str(error))
 
     def _neighbor(self, event: NeighborChanged) -> None:
         if event.mac is None:
@@ -305,7 +311,4 @@ class Planes:
     async def close(self) -> None:
         """Stop asking and listening."""
         self._carrier.close()
-        for task in [*self._resolving.values(), *self._tasks]:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await self._tasks.cancel()

@@ -25,8 +25,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 MRC0_SYSCTLS = {"accept_ra": 0, "addr_gen_mode": 1, "autoconf": 0}
 """Of mrc0 and its other end: no address of the kernel's own making, no router to listen to."""
-UDEV_WAIT_S = 1.0
+UDEV_S = 1.0
 """udev hears of a new interface at once and needs some milliseconds."""
+UDEV_LATE_S = 30.0
+"""But far longer while it starts, or where the processor is busy or emulated."""
+_INTERFACES = Path("/sys/class/net")
 
 
 def _call(number: int, *args: object) -> int:
@@ -86,23 +89,23 @@ def write_sysctls(name: str, values: Mapping[str, int] = MRC0_SYSCTLS) -> list[s
     return refused
 
 
-async def spread_receiving(name: str) -> str | None:
+async def spread_receiving(name: str, wait_s: float) -> str | None:
     """Have an interface's packets handled on every CPU, a flow's on one; an error text if not.
 
-    Writes receive packet steering where that is allowed, else waits until udev's rule has.
+    Writes receive packet steering where that is allowed, else waits `wait_s` until udev's rule has.
     """
     mask = cpu_mask(all_cpus())
     with contextlib.suppress(PermissionError):
         write_interfaces([name], "queues/rx-0/rps_cpus", mask)
         return None
-    interface = Path("/sys/class/net", name)
+    interface = _INTERFACES / name
     try:
         if int((interface / "ifindex").read_text()) != socket.if_nametoindex(name):
             return f"/sys shows another network namespace than that of {name}"
         file = interface / "queues/rx-0/rps_cpus"
         with contextlib.suppress(OSError):
             file.write_text(mask)
-        deadline = asyncio.get_running_loop().time() + UDEV_WAIT_S
+        deadline = asyncio.get_running_loop().time() + wait_s
         while not file.read_text().strip("0,\n"):
             if asyncio.get_running_loop().time() > deadline:
                 return (

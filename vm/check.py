@@ -110,6 +110,9 @@ def main() -> int:
     parser.add_argument("--kernel", choices=["stable", "backports"], default="stable")
     parser.add_argument("--minutes", type=float, default=120, help="at most so long")
     parser.add_argument("--readme", action="store_true", help="type what README.md says")
+    parser.add_argument(
+        "--only", action="append", metavar="STEP", help="and those that the rest needs"
+    )
     parser.add_argument("--deb", type=Path, help="default: the newest in dist/")
     options = parser.parse_args()
     if os.geteuid() != 0:
@@ -121,6 +124,8 @@ def main() -> int:
         todo, fleet = readme.STEPS, readme.fleet(readme.README.read_text())
     else:
         todo, fleet = steps.STEPS, machines.of(description.load(machines.FABRIC))
+    if options.only:
+        todo = tuple(step for step in todo if step[2] or step[0] in options.only)
     with running(fleet, image, deb, options.minutes) as check:
         for name, what, essential in todo:
             if not check.step(name, functools.partial(what, check)) and essential:

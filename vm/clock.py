@@ -30,6 +30,7 @@ class Clock:
         self._pids: set[int] = set()
         self._looked = time.monotonic()
         self._now = 0.0
+        self._stopped = 0.0
 
     def watch(self, pid: int) -> None:
         """Stand still from now on while this process is stopped."""
@@ -45,9 +46,16 @@ class Clock:
         """Seconds since the clock was made."""
         with self._lock:
             looked, self._looked = self._looked, time.monotonic()
-            if not any(map(_stopped, self._pids)):
+            if any(map(_stopped, self._pids)):
+                self._stopped += self._looked - looked
+            else:
                 self._now += self._looked - looked
             return self._now
+
+    def stopped(self) -> float:
+        """Seconds for which it stood still so far: machines' own clocks went on."""
+        self.now()
+        return self._stopped
 
     def deadline(self, within_s: float) -> float:
         """When `within_s` will be over, patience included."""

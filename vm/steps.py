@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 
 from vm import measure
@@ -174,7 +173,7 @@ def restart(check: Check) -> Figures:
 def journal(check: Check) -> Figures:
     """systemd and the journal have nothing to complain of."""
     events: list[str] = []
-    warned: Counter[str] = Counter()
+    warned: dict[str, list[str]] = {}
     for vm in check.hosts:
         shown = vm.run("systemctl show mrcd -p ActiveState -p NRestarts -p UnitFileState").out
         facts = dict(entry.split("=", 1) for entry in shown.split())
@@ -188,10 +187,12 @@ def journal(check: Check) -> Figures:
         assert not bad, f"{vm.name}: {bad[0]}"
         own = [entry for entry in entries if "MRCD_EVENT" in entry]
         events += [entry["MRCD_EVENT"] for entry in own]
-        warned.update(e["MRCD_EVENT"] for e in own if int(e["PRIORITY"]) == WARNING)
+        for entry in own:
+            if int(entry["PRIORITY"]) == WARNING:
+                warned.setdefault(entry["MRCD_EVENT"], []).append(entry["MESSAGE"])
     for event in ("daemon.ready", "peer.established", "datapath.adopted"):
         assert event in events, f"no {event} among {sorted(set(events))}"
-    shown = " ".join(f"{event} ({count})" for event, count in sorted(warned.items()))
+    shown = "; ".join(f"{len(said)} x {said[0]}" for _event, said in sorted(warned.items()))
     return {"log_events": len(events), "warnings": shown or "none"}
 
 

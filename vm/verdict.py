@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from vm.clock import CLOCK
+from vm.clock import CLOCK, LOOK_S
 from vm.machines import SWITCHES
 from vm.measure import Figures
 from vm.qemu import MachineFailed, Vm
@@ -55,7 +55,7 @@ class Check:
 
     def step(self, name: str, what: Callable[[], Figures]) -> bool:
         """Run one step, keep its verdict and tell of it."""
-        began = CLOCK.now()
+        began, stopped = CLOCK.now(), CLOCK.stopped()
         figures: Figures = {}
         reason = ""
         try:
@@ -64,6 +64,8 @@ class Check:
         except (MachineFailed, AssertionError, OSError, ValueError, KeyError) as error:
             reason = str(error) or type(error).__name__
         seconds = round(CLOCK.now() - began, 1)
+        if (stood := CLOCK.stopped() - stopped) > LOOK_S:
+            figures = figures | {"stopped_s": round(stood)}
         verdict = Verdict(name, not reason, seconds, figures, reason)
         self.verdicts.append(verdict)
         print(line(verdict), flush=True)

@@ -261,6 +261,8 @@ DROPS = [
     ("data", "uSID list not used up", poke(OUTER + 30, b"\x30\x02"), "drop_sid"),
     ("data", "uSID of another plane", poke(OUTER + 28, b"\x50\x01"), "drop_sid"),
     ("data", "outer next header not IPv6", poke(OUTER + 6, b"\x11"), "drop_sid"),
+    ("data", "outer next header ICMPv6: a ping of our SID", poke(OUTER + 6, b"\x3a"), "drop_sid"),
+    ("data", "outer next header of segment routing", poke(OUTER + 6, b"\x2b"), "drop_sid"),
     ("data", "inner version 4", poke(INNER, b"\x45"), "drop_sid"),
     ("data", "inner next header TCP", poke(INNER + 6, b"\x06"), "drop_sid"),
     ("data", "inner destination not ours", poke(INNER + 39, b"\x07"), "drop_sid"),

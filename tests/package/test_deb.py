@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import zipfile
 from pathlib import Path
@@ -103,6 +104,16 @@ def test_the_wheel_has_the_bpf_sources() -> None:
     with zipfile.ZipFile(DIST / f"mrcd-{__version__}-py3-none-any.whl") as wheel:
         inside = {name for name in wheel.namelist() if name.startswith("mrcd/bpf/")}
     assert inside == {f"mrcd/bpf/{file.name}" for file in (ROOT / "bpf").glob("*.[ch]")}
+
+
+def test_lintian_has_neither_errors_nor_warnings() -> None:
+    if shutil.which("lintian") is None:
+        pytest.skip("lintian is not installed: apt-get install lintian")
+    done = subprocess.run(
+        ["lintian", "--allow-root", "--fail-on=error,warning", DEB],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_licences_of_what_is_carried_are_named(unpacked: Path) -> None:

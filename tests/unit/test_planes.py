@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from mrcd import drains
+from mrcd import drains, planes
 from mrcd.interfaces import Link, LinkChanged
 from mrcd.planes import Plane, Planes
 from mrcd.ports import LastPlane
@@ -19,15 +21,23 @@ MAC = bytes(6)
 class Bench:
     """Planes whose links are up, and the masks they reported."""
 
-    def __init__(self, state_dir: Path, count: int = 3) -> None:
+    def __init__(self, state_dir: Path, count: int = 3, nl: object = None) -> None:
         self.masks: list[int] = []
+        self.failures: list[BaseException] = []
         found = [
             Plane(k, Link(10 + k, f"plane{k}", MAC, 9000, up=True, carrier=True), MAC)
             for k in range(count)
         ]
         nothing = cast(Any, None)
         self.planes = Planes(
-            nothing, nothing, nothing, found, state_dir, self.masks.append, state_dir
+            cast(Any, nl),
+            nothing,
+            nothing,
+            found,
+            state_dir,
+            self.masks.append,
+            state_dir,
+            self.failures.append,
         )
         self.planes._changed("start")
 
@@ -110,3 +120,48 @@ def test_links_of_other_interfaces_mean_nothing(bench: Bench) -> None:
 def test_link_that_is_gone_is_down(bench: Bench) -> None:
     bench.planes._link_changed(LinkChanged(bench.planes.planes[0].link, gone=True))
     assert bench.masks == [0b111, 0b110]
+
+
+class BrokenNetlink:
+    """Netlink that answers nothing any more."""
+
+    async def links(self) -> dict[str, Link]:
+        raise TimeoutError("the kernel does not answer")
+
+    async def resolve_neighbor(self, *_: object) -> bytes | None:
+        raise RuntimeError("no socket")
+
+
+def test_what_fails_in_the_background_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Missed link changes that cannot be asked for, a gateway that cannot be asked."""
+    monkeypatch.setattr(Planes, "_gateway", lambda *_: "fe80::1")
+
+    async def run() -> list[BaseException]:
+        bench = Bench(tmp_path, nl=BrokenNetlink())
+        bench.planes._links_missed()
+        bench.planes.planes[1].gateway_mac = None
+        bench.planes._keep_resolving(bench.planes.planes[1])
+        while len(bench.planes._tasks):
+            await asyncio.sleep(0)
+        await bench.planes.close()
+        return bench.failures
+
+    assert sorted(map(str, asyncio.run(run()))) == ["no socket", "the kernel does not answer"]
+
+
+def test_nic_that_cannot_be_given_its_route_again_is_told_of(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise OSError("no route")
+
+    said: list[tuple[str, dict[str, object]]] = []
+    monkeypatch.setattr(Planes, "_address_and_route", refuse)
+    monkeypatch.setattr(
+        planes, "log", SimpleNamespace(warning=lambda event, **why: said.append((event, why)))
+    )
+    asyncio.run(bench.planes._restore(bench.planes.planes[2]))
+    assert said == [("plane.not_restored", {"plane": 2, "error": "no route"})]
+    assert bench.failures == []

@@ -253,6 +253,7 @@ def test_the_clock_stands_still_while_a_machine_is_stopped() -> None:
         stopped = clock.now()
         time.sleep(0.02)
         assert clock.now() == stopped
+        assert clock.stopped() >= 0.02
         machine.send_signal(signal.SIGCONT)
         os.waitpid(machine.pid, os.WCONTINUED)
         clock.now()  # the time up to here may be the stop's
