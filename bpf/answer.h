@@ -56,8 +56,6 @@ static __always_inline void rtt_sample(struct mrc_tx *tx, u32 rtt)
 {
 	s32 err = rtt - tx->srtt_ns;
 
-	if (!tx->min_rtt_ns || rtt < tx->min_rtt_ns)
-		tx->min_rtt_ns = rtt;
 	if (!tx->srtt_ns) {
 		tx->srtt_ns = rtt;
 		tx->rttvar_ns = rtt / 2;
@@ -65,6 +63,22 @@ static __always_inline void rtt_sample(struct mrc_tx *tx, u32 rtt)
 	}
 	tx->srtt_ns += err >> 3;
 	tx->rttvar_ns += ((err < 0 ? -err : err) - (s32)tx->rttvar_ns) >> 2;
+}
+
+/*
+ * What a round trip says of the queues: how much longer it was than the shortest
+ * of its size. Every switch on the way sends a packet anew, so that a long one
+ * takes longer where nothing queues: 9000 bytes over four links of 100 Mb/s
+ * 3 ms. Lock of tx held.
+ */
+static __always_inline void queue_sample(struct mrc_tx *tx, u32 rtt, u32 is_long, u64 now)
+{
+	u32 least = tx->least_ns[is_long & 1];
+
+	if (!least || rtt < least)
+		tx->least_ns[is_long & 1] = least = rtt;
+	tx->queue_at_ns = now;
+	tx->queue_ns += (s32)(rtt - least - tx->queue_ns) >> 3;
 }
 
 /*
@@ -269,6 +283,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 		if (path && sent && !delayed &&
 		    (needless || (trigger - una < next - una && !tx_bit(tx, trigger)))) {
 			sc->rtt = now - sent;
+			sc->is_long = entry->len >= CFG_MTU / 2;
 			sc->id = id;
 			sc->slow = path_rtt(path, b, id >> 8, h, sc->rtt, now);
 			/* how long the SACK itself took is not the missing packets' delay */
@@ -362,11 +377,8 @@ int mrc_learn(struct __sk_buff *skb)
 		tx->high = sc->high;
 	if (sc->rtt) {
 		rtt_sample(tx, sc->rtt);
-		if ((b->shares >> (id >> 5 & 0x38) & 0xff) >= MRC_SHARE_FULL) {
-			tx->queue_at_ns = now;
-			tx->queue_rtt_ns += tx->queue_rtt_ns ?
-				(s32)(sc->rtt - tx->queue_rtt_ns) >> 3 : sc->rtt;
-		}
+		if ((b->shares >> (id >> 5 & 0x38) & 0xff) >= MRC_SHARE_FULL)
+			queue_sample(tx, sc->rtt, sc->is_long, now);
 	}
 	learn_reordering(tx, h, now, sc->rule);
 	/* SACKs overtake each other too: what an older one misses may be here by now */

@@ -132,8 +132,9 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 rttvar_ns;         /* lock */
 	__u32 backoff;           /* time-outs in a row; lock */
 	__u32 loss_ppm;          /* smoothed loss over all paths; racy */
-	__u32 min_rtt_ns;        /* lock */
-	__u32 queue_rtt_ns;      /* smoothed over planes with a whole share only; lock */
+	__u32 least_ns[2];       /* round trip, of short packets and of long ones: from half of the MTU; lock */
+	__u32 queue_ns;          /* round trips beyond that, smoothed, of planes with a whole share; lock */
+	__u32 pad;
 	__u32 absurd;            /* SACKs in a row that acknowledged what was never sent; racy */
 	__u32 fifo_extra_ns;     /* learnt from needless retransmissions by this rule; lock */
 	__u32 guard_extra_ns;    /* the same for the reorder guard; lock */
@@ -141,7 +142,7 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 used_all;          /* paths in use; lock */
 	__u32 floor;             /* ev_min_active: below it a path that still delivers stays; daemon */
 	__u64 reo_ns;            /* when that was learnt or halved last; lock */
-	__u64 queue_at_ns;       /* when queue_rtt_ns was measured last; lock */
+	__u64 queue_at_ns;       /* when queue_ns was measured last; lock */
 	__u64 early_ns;          /* not before this is a packet dropped early; racy */
 	__u64 packets;           /* taken from mrc0; lock */
 	__u64 retransmits;       /* sent again; lock */

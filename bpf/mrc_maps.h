@@ -74,6 +74,7 @@ struct mrc_scratch {
 	u64 seen_ns;             /* by when what a SACK misses should have arrived */
 	u64 timeout_ns;
 	u64 latest;
+	u32 is_long;             /* what the round trip is of: half of the MTU or more */
 	u32 high;
 	u32 heard;
 	u32 down;

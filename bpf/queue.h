@@ -47,7 +47,7 @@ static __always_inline int signal_queue(struct __sk_buff *skb, const struct mrc_
 	__be16 *check;
 	u64 now, flow;
 
-	if (tx->queue_rtt_ns <= tx->min_rtt_ns + h->queue_target_ns)
+	if (tx->queue_ns <= h->queue_target_ns)
 		return QUEUE_PASS;
 	now = bpf_ktime_get_ns();
 	if (now - tx->queue_at_ns >= QUEUE_FRESH_NS)

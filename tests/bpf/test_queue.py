@@ -60,7 +60,7 @@ def queued(rig: Rig) -> Rig:
     kind = ABI.structs["mrc_tx"]
     raw = bytearray(rig.dp.read_raw("txs", 0, kind.size))
     now = time.monotonic_ns()
-    measured = {"queue_rtt_ns": 5_200_000, "min_rtt_ns": 200_000, "queue_at_ns": now}
+    measured = {"queue_ns": 5_000_000, "queue_at_ns": now}
     for name, value in measured.items():
         field = kind.fields[name]
         raw[field.offset : field.offset + field.size] = value.to_bytes(field.size, "little")
@@ -130,8 +130,28 @@ def test_a_round_trip_says_when_the_queue_was_measured(rig: Rig, far: Far) -> No
     before = time.monotonic_ns()
     rig.arrive(far.sack(sent.bth.psn, trigger=sent.bth.psn, ts=sent.body.timestamp.tx_timestamp))
     tx = rig.tx()
-    assert tx["queue_rtt_ns"] > 0
     assert before <= tx["queue_at_ns"] <= time.monotonic_ns()
+
+
+def test_a_queue_is_what_a_packet_takes_longer_than_the_quickest_of_its_size(
+    rig: Rig, far: Far
+) -> None:
+    """Switches store and forward: a long packet takes longer where nothing queues."""
+
+    def answered(length: int, after_ns: int) -> dict[str, int]:
+        sent = decode_frame(rig.spray(v4(UDP, NOT_ECT, length)).frame)
+        assert isinstance(sent, Data)
+        assert sent.body.timestamp is not None
+        clock_passes(after_ns)
+        stamp = sent.body.timestamp.tx_timestamp
+        rig.arrive(far.sack(sent.bth.psn, trigger=sent.bth.psn, ts=stamp))
+        return rig.tx()
+
+    short = answered(100, 0)["queue_ns"]
+    first = answered(1200, 30_000_000)["queue_ns"]
+    assert first <= short  # the quickest of its size so far
+    again = answered(1200, 130_000_000)["queue_ns"]
+    assert again > first + 5_000_000  # an eighth of some 100 ms
 
 
 @pytest.mark.parametrize(
