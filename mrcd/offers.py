@@ -17,13 +17,16 @@ import struct
 from collections.abc import Callable
 from ipaddress import IPv6Address
 
+from mrcd.envelope import checksum16
 from mrcd.fabric.routing import ENCAP_FULL, ENCAP_REDUCED
 from mrcd.sockets import Address, PlaneSockets, plane_socket
 
 _IPPROTO_IPV6 = 41
 _IPPROTO_UDP = 17
 _IP6_LEN = 40
-_HEADERS = struct.Struct("!IHBB32sHHHH")  # IPv6 and UDP
+_IP6 = struct.Struct("!IHBB")  # what stands before the addresses
+_UDP = struct.Struct("!HHHH")
+_PSEUDO = struct.Struct("!IHBBHHHH")  # behind them, for the checksum; with the UDP header
 _RAW_PROTOCOL = {ENCAP_FULL: _IPPROTO_IPV6, ENCAP_REDUCED: _IPPROTO_UDP}
 _MAX_DATAGRAM = 2048
 _SO_RCVBUFFORCE = 33
@@ -32,13 +35,12 @@ _WAITING_BYTES = 1 << 20
 
 def udp6(src: IPv6Address, dst: IPv6Address, sport: int, dport: int, payload: bytes) -> bytes:
     """An IPv6 packet with a UDP datagram in it, checksum filled (RFC 8200, section 8.1)."""
-    length, ends = 8 + len(payload), src.packed + dst.packed
-    # A one's complement sum is a remainder, which a long integer gives at once. Never 0 here.
-    words = int.from_bytes(payload) << 8 * (len(payload) % 2)
-    total = int.from_bytes(ends) + words + 2 * length + _IPPROTO_UDP + sport + dport
-    checksum = 0xFFFF - total % 0xFFFF  # 1 to 0xFFFF: zero would mean that there is none
-    ip = (0x60000000, length, _IPPROTO_UDP, 64, ends)
-    return _HEADERS.pack(*ip, sport, dport, length, checksum) + payload
+    length = 8 + len(payload)
+    ends = src.packed + dst.packed
+    pseudo = _PSEUDO.pack(length, 0, 0, _IPPROTO_UDP, sport, dport, length, 0)
+    checksum = checksum16(ends + pseudo + payload + bytes(len(payload) % 2))
+    ip = _IP6.pack(0x60000000, length, _IPPROTO_UDP, 64)
+    return ip + ends + _UDP.pack(sport, dport, length, checksum or 0xFFFF) + payload
 
 
 class OfferSockets(PlaneSockets):

@@ -115,7 +115,6 @@ class Survey:
         self._sent: dict[int, int] = {}
         self._turn = self._told = 0
         self._recent = evidence.recent_intervals(len(self.loops), self.pps) if self.pps else 0
-        self._quiet = False  # nothing was lost lately
         self._judged, self._judging = -math.inf, 0.0  # when, and the seconds it took
         self.list = FaultList()
         self.seen: list[Seen] = []
@@ -153,8 +152,7 @@ class Survey:
             now = loop.time()
             if now >= read_at:
                 # What was sent last has had a tick to come back.
-                self._interval(now)
-                tick_s = tick_of(self.pps, quiet=self._quiet)
+                tick_s = tick_of(self.pps, quiet=self._interval(now))
                 read_at = now + evidence.INTERVAL_NS / 1e9 - tick_s / 2  # at the tick next to it
             credit = min(credit + self.pps * (now - paid_at), max(1.0, 2 * self.pps * tick_s))
             paid_at = now
@@ -166,18 +164,19 @@ class Survey:
 
     # ---- twice a second
 
-    def _interval(self, now: float) -> None:
+    def _interval(self, now: float) -> bool:
+        """Read, tell, judge if it is time; whether nothing was lost lately."""
         totals = self._read()
         for index, total in totals.items():
             if self.loops[index].kind == "near":
                 self._nics.near(self.loops[index].plane, total)
         self._evidence.add(self._config.host.name, self._epoch, totals, now_ns=time.monotonic_ns())
         quiet = self._evidence.quiet(self._recent, now_ns=time.monotonic_ns())
-        self._quiet = quiet
         self._tell(totals, quiet=quiet)
         if now - self._judged >= self._judge_gap(quiet=quiet):
             self._judge()
             self._judged, self._judging = now, asyncio.get_running_loop().time() - now
+        return quiet
 
     def _judge_gap(self, *, quiet: bool) -> float:
         """Seconds between two judgements, as the latest took so long."""

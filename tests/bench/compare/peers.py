@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.bench.compare.results import Figure
+from tests.bench.compare.routes import Mrc0
 
-MRC0 = "mrc0"
+MRC0 = Mrc0.title
 
 MORE, LESS = 1, -1
 BETTER = {

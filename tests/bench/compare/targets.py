@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from mrcd.wire import WIRE
 from tests.bench.compare.latency import LINE_RATE, TOGETHER
 from tests.bench.compare.results import Figure, number
+from tests.bench.compare.routes import Mrc0, Plane
 from tests.bench.compare.training import RATIO
 from tests.bench.compare.unlimited import Plain
 from tests.bench.metrics import spread
 from tests.bench.result import Target, at_least, at_most
 
 NOT_MEASURED = "not measured"
-MRC0, PLANE = "mrc0", "TCP, one plane"
+MRC0, PLANE = Mrc0.title, Plane.title
 _TCP_IP = 20 + 32  # IPv4, and TCP with time stamps
 _OUTER = 40  # the IPv6 header that direct planes do without
 
@@ -50,6 +51,13 @@ class Found:
             ) and figure.values:  # fmt: skip
                 return figure
         return None
+
+    def told(
+        self, workload: str, case: str | None, route: str, named: Sequence[tuple[str, str]]
+    ) -> list[str]:
+        """Figures in words, those that there are: what each is of, and its words."""
+        figures = ((self.get(workload, case, route, what), words) for what, words in named)
+        return [words.format(figure) for figure, words in figures if figure is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +157,7 @@ def _died(what: str) -> Callable[[Found], Measured | None]:
             ("... without a fault", "{} ms in a second without a fault"),
             ("... at a moment without a fault", "the same figure for such a second is {} ms"),
         )
-        parts = []
-        for name, words in named:
-            figure = found.get("speed", case, MRC0, name)
-            if figure is not None:
-                parts.append(words.format(figure))
+        parts = found.told("speed", case, MRC0, named)
         return Measured(ours.values, "; ".join(parts) + ".")
 
     return take
@@ -165,16 +169,13 @@ def _steps(what: str) -> Callable[[Found], Measured | None]:
         ours = found.get("training", case, MRC0, what)
         if ours is None:
             return None
-        parts = []
-        for name, words in (
+        named = (
             ("steps", "{} steps"), ("p50 before", "the median {} ms before the fault"),
             ("p50 while it lasts", "{} ms with three planes of four"),
             ("the fault's own step", "the fault's own step {} ms"),
             ("worst other step", "the worst other {} ms"),
-        ):  # fmt: skip
-            figure = found.get("training", case, MRC0, name)
-            if figure is not None:
-                parts.append(words.format(figure))
+        )  # fmt: skip
+        parts = found.told("training", case, MRC0, named)
         theirs = found.get("training", case, "MPTCP", what)
         if theirs is not None:
             parts.append(f"MPTCP: {theirs}")
@@ -183,26 +184,21 @@ def _steps(what: str) -> Callable[[Found], Measured | None]:
     return take
 
 
+def _speed(about: str, workload: str, words: str, bound: float) -> Goal:
+    return Goal(about, at_least(bound), "", _of_plain(workload, words, bound), workload)
+
+
 GOALS = (
-    Goal(
-        "TCP over mrc0, of plain TCP without segmentation offload, MTU 1500", at_least(0.75), "",
-        _of_plain("speed", "1 connection, MTU 1500", 0.75), "speed",
+    _speed(
+        "TCP over mrc0, of plain TCP without segmentation offload, MTU 1500",
+        "speed", "1 connection, MTU 1500", 0.75,
     ),
-    Goal(
-        "the same with 4 connections", at_least(0.75), "",
-        _of_plain("speed", "4 connections, MTU 1500", 0.75), "speed",
-    ),
-    Goal(
-        "the same at MTU 9000, 1 connection", at_least(0.85), "",
-        _of_plain("speed", "1 connection, MTU 9000", 0.85), "speed",
-    ),
-    Goal(
-        "... 4 connections", at_least(0.85), "",
-        _of_plain("speed", "4 connections, MTU 9000", 0.85), "speed",
-    ),
-    Goal(
-        "the same on direct planes, MTU 1500, 1 connection", at_least(0.7), "",
-        _of_plain("direct", "1 connection, MTU 1500", 0.7), "direct",
+    _speed("the same with 4 connections", "speed", "4 connections, MTU 1500", 0.75),
+    _speed("the same at MTU 9000, 1 connection", "speed", "1 connection, MTU 9000", 0.85),
+    _speed("... 4 connections", "speed", "4 connections, MTU 9000", 0.85),
+    _speed(
+        "the same on direct planes, MTU 1500, 1 connection",
+        "direct", "1 connection, MTU 1500", 0.7,
     ),
     Goal("idle round trip, of the plain path's", at_most(1.5), "", _round_trip, "speed"),
     Goal("p99.9 at line rate, of plain TCP's", at_most(1), "", _tail, "latency"),

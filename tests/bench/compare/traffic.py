@@ -31,6 +31,11 @@ _ID_SHIFT = 16
 _LEAD_S = 0.5  # a load runs so long before the first request
 
 
+def counted(connections: int) -> str:
+    """So many connections, as a case is called."""
+    return "1 connection" if connections == 1 else f"{connections} connections"
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """From host to host; `port` is the first connection's own, 0 leaves it to the kernel."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mrcd import ethtool, netns
 from mrcd.fabric import lab
 from mrcd.fabric.description import Fabric, Host
 from mrcd.fabric.injection import Applied
@@ -25,13 +24,12 @@ from tests.bench.compare.arena import Arena, say
 from tests.bench.compare.processor import Processor
 from tests.bench.compare.routes import Competitor, Mrc0, Plane
 from tests.bench.compare.traffic import Flow, Traffic
-from tests.bench.experiment import Shape
 from tests.bench.flow import BenchFailed, Step
 from tests.bench.metrics import MS, S, outage
+from tests.bench.speed import no_segmentation_offload
 
 CONNECTIONS = (1, 4)
 REQUEST_BYTES = 64
-_UNLIMITED = Shape(planes=4, t1=2, rate_mbps=0)
 _FLOW = [Flow("h1", "h2")]
 _WARM_S = 1.0
 _DIES_S = 2.5
@@ -88,10 +86,10 @@ class _Ways:
 def speed(arena: Arena) -> None:
     """Goodput, the idle round trip and the death of a plane, in a fabric without rate limits."""
     with contextlib.ExitStack() as stack:
-        name, bare = arena.name, f"{arena.name}-bare"
-        say(f"two labs: {_UNLIMITED}, MTU {arena.mtu}, one without mrcd")
-        stack.enter_context(flow.fabric_up(_UNLIMITED.fabric(name, arena.mtu)))
-        stack.enter_context(flow.fabric_up(_UNLIMITED.fabric(bare, arena.mtu), daemons=False))
+        name, bare, shape = arena.name, f"{arena.name}-bare", arena.shape
+        say(f"two labs: {shape}, MTU {arena.mtu}, one without mrcd")
+        stack.enter_context(flow.fabric_up(shape.fabric(name, arena.mtu)))
+        stack.enter_context(flow.fabric_up(shape.fabric(bare, arena.mtu), daemons=False))
         for each in (name, bare):
             no_segmentation_offload(each)
         ways = _Ways(name, (Mrc0(), Plain(), Bare()), bare)
@@ -109,16 +107,6 @@ def on_direct_planes(arena: Arena) -> None:
         _round_trip(arena, "direct", ways)
 
 
-def no_segmentation_offload(name: str) -> None:
-    """Packets of plane 0 go through the fabric one by one, as a NIC's would."""
-    for node in ("h1", "h2"):
-        with netns.entered(f"{name}-{node}"):
-            ethtool.set_features("plane0", tso=False, gso=False, gro=False)
-    for t0 in (1, 2):
-        with netns.entered(f"{name}-p0t0-{t0}"):
-            ethtool.set_features("port1", gro=False)
-
-
 def _goodput(arena: Arena, workload: str, ways: _Ways) -> None:
     seconds = 1.2 if arena.quick else 3.0
     for connections in CONNECTIONS[:1] if arena.quick else CONNECTIONS:
@@ -131,7 +119,7 @@ def _goodput(arena: Arena, workload: str, ways: _Ways) -> None:
             resent = float(seen.retransmits[-1][1])
             arena.results.note(where, "TCP retransmissions", "", resent, seen.busy)
 
-        words = "1 connection" if connections == 1 else f"{connections} connections"
+        words = traffic.counted(connections)
         arena.take_turns(workload, f"{words}, MTU {arena.mtu}", measure, ways.competitors)
 
 

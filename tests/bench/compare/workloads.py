@@ -38,8 +38,7 @@ def bulk(arena: Arena) -> None:
                 note(where, "Jain's fairness", "", jain(rates), busy)
             note(where, "TCP retransmissions", "", seen.retransmits[-1][1], busy)
 
-        words = "1 connection" if connections == 1 else f"{connections} connections"
-        arena.take_turns("bulk", f"{words}, MTU {arena.mtu}", measure)
+        arena.take_turns("bulk", f"{traffic.counted(connections)}, MTU {arena.mtu}", measure)
 
 
 def _seconds(arena: Arena) -> float:
