@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,12 +17,9 @@ import numpy as np
 
 from mrcd.fabric import processes, state
 from tests.bench.compare import libraries
-from tests.bench.compare.libraries import HERE, READY_S, STEP_S
+from tests.bench.compare.libraries import HERE, READY_S, STEP_S, Voice
 from tests.bench.compare.routes import Competitor
 from tests.bench.compare.steps import Steps, joined
-from tests.bench.flow import BenchFailed
-
-_LOOK_S = 0.02
 
 Job = tuple[str, int, float]
 """Operation, bytes, seconds."""
@@ -33,27 +29,11 @@ Job = tuple[str, int, float]
 class Ranks:
     """gloo_ranks.py at work."""
 
-    process: subprocess.Popen[bytes]
-    folder: Path
+    voice: Voice
     count: int
 
     def _await(self, what: str, wanted: Callable[[dict[str, Any]], bool], s: float) -> Any:
-        """The first message that is wanted, once it has been said."""
-        end = time.monotonic() + s
-        while True:
-            ended = self.process.poll() is not None
-            lines = (self.folder / "said").read_text().splitlines(keepends=True)
-            said = [json.loads(line) for line in lines if line.endswith("\n")]
-            for message in said:
-                if wanted(message):
-                    return message
-            if ended or time.monotonic() > end:
-                why = [f"rank {each['rank']}: {each['error']}" for each in said if "error" in each]
-                raise BenchFailed(f"gloo: {what} did not come: {'; '.join(why) or self._wails()}")
-            time.sleep(_LOOK_S)
-
-    def _wails(self) -> str:
-        return (self.folder / "wailed").read_text().strip()[-300:] or "nothing was said"
+        return self.voice.first(what, wanted, time.monotonic() + s)
 
     def await_job(self, job: int) -> int:
         """When a job began."""
@@ -62,7 +42,7 @@ class Ranks:
 
     def go(self, job: int) -> None:
         """Let a job begin that is held back."""
-        (self.folder / f"go-{job}").touch()
+        (self.voice.folder / f"go-{job}").touch()
 
     def await_over(self, job: int) -> None:
         """Return when a job is over everywhere."""
@@ -75,7 +55,7 @@ class Ranks:
 
     def steps(self, job: int) -> Steps:
         """The steps that all ranks have done."""
-        files = [self.folder / f"{job}-{rank}" for rank in range(self.count)]
+        files = [self.voice.folder / f"{job}-{rank}" for rank in range(self.count)]
         records = [np.fromfile(file, dtype=np.int64).reshape(-1, 2) for file in files]
         return joined(records)
 
@@ -104,4 +84,4 @@ def ranks(name: str, competitor: Competitor, jobs: Sequence[Job], held: int) -> 
                 f"{name}-h1", command, stdout=out, stderr=errors, environment=environment
             )
         with libraries.ended(process):
-            yield Ranks(process, Path(folder), len(namespaces))
+            yield Ranks(Voice("gloo", process, Path(folder)), len(namespaces))

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ SETUP = "run `make setup-bench`"
 HERE = Path(__file__).parent
 STEP_S = 60  # a step that takes longer has failed
 READY_S = 60.0
+_LOOK_S = 0.02
 
 _INTERPRETERS = ("/usr/bin/python3", sys.executable)  # the distribution's torch needs its own
 
@@ -58,6 +62,34 @@ def preload(competitor: Competitor) -> Mapping[str, str]:
     """What makes the sockets of ranks as those of other workloads are."""
     kind = "mptcp" if competitor.mptcp else "tcp"
     return {"LD_PRELOAD": str(programs.tcp_preload()), "TCP_PRELOAD": kind}
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """What a job says: an object a line, in the file `said` of its folder; errors in `wailed`."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    def first(
+        self, what: str, wanted: Callable[[dict[str, Any]], bool], end: float
+    ) -> dict[str, Any]:
+        """The first message that is wanted, once it is there; not after `end` (monotonic)."""
+        while True:
+            over = self.process.poll() is not None or time.monotonic() > end
+            lines = (self.folder / "said").read_text().splitlines(keepends=True)
+            whole = (line for line in lines if line.startswith("{") and line.endswith("\n"))
+            said: list[dict[str, Any]] = [json.loads(line) for line in whole]
+            for message in said:
+                if wanted(message):
+                    return message
+            if over:
+                why = [f"rank {each['rank']}: {each['error']}" for each in said if "error" in each]
+                wails = (self.folder / "wailed").read_text().strip()[-300:]
+                reason = "; ".join(why) or wails or "nothing was said"
+                raise BenchFailed(f"{self.name}: {what} did not come: {reason}")
+            time.sleep(_LOOK_S)
 
 
 @contextlib.contextmanager

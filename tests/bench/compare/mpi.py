@@ -3,26 +3,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mrcd.fabric import state
 from tests.bench.compare import libraries
-from tests.bench.compare.libraries import HERE, READY_S, STEP_S
+from tests.bench.compare.libraries import HERE, READY_S, STEP_S, Voice
 from tests.bench.compare.routes import Competitor
 from tests.bench.compare.steps import Steps
-from tests.bench.flow import BenchFailed
-
-_LOOK_S = 0.02
-
 
 Job = tuple[int, float]
 """Bytes, seconds."""
@@ -44,27 +38,11 @@ def run(
             )  # fmt: skip
         end = time.monotonic() + READY_S + len(jobs) * STEP_S
         with libraries.ended(process):
-            last = _awaited(process, said, wailed, end, "job", len(jobs) - 1)
-            strike(int(last["began_ns"]))
-            found = _awaited(process, said, wailed, end, "steps", None)["steps"]
+            voice = Voice("mpirun", process, Path(folder))
+            last = len(jobs) - 1
+            strike(int(voice.first(f"job {last}", lambda m: m.get("job") == last, end)["began_ns"]))
+            found = voice.first("steps", lambda m: "steps" in m, end)["steps"]
     return [Steps(np.array(began, np.int64), np.array(took, np.int64)) for began, took in found]
-
-
-def _awaited(
-    process: subprocess.Popen[bytes], said: Path, wailed: Path, end: float, key: str, value: Any
-) -> dict[str, Any]:
-    """The first message that has the key, with the value unless that is None."""
-    while True:
-        over = process.poll() is not None or time.monotonic() > end
-        for line in said.read_text().splitlines(keepends=True):
-            message = json.loads(line) if line.startswith("{") and line.endswith("\n") else {}
-            if key in message and value in (None, message[key]):
-                found: dict[str, Any] = message
-                return found
-        if over:
-            why = wailed.read_text().strip()[-300:] or "nothing was said"
-            raise BenchFailed(f"mpirun: {key} {value or ''} did not come: {why}")
-        time.sleep(_LOOK_S)
 
 
 def _command(name: str, competitor: Competitor, jobs: Sequence[Job], folder: str) -> list[str]:
