@@ -43,6 +43,7 @@ static __always_inline void acked(u32 qp, u32 psn, u32 sure, struct mrc_tx *tx,
 		return;
 	plane = entry->path >> 8 & 7;
 	b->acked[plane]++;
+	tx->acked[plane]++;
 	tx->live[plane] = (entry->path & 127) + 1;
 	if (entry->sent_ns > path->delivered_ns)
 		path->delivered_ns = entry->sent_ns;
@@ -188,7 +189,7 @@ static __always_inline void clear_path(u32 qp, u32 id, struct mrc_tx *tx, struct
 	if (!path)
 		return;
 	bpf_spin_lock(&tx->lock);
-	path_cleared(tx, path, id, &move);
+	path_cleared(tx, path, id, now, &move);
 	bpf_spin_unlock(&tx->lock);
 	if (b->lost[id >> 8 & 7])
 		b->lost[id >> 8 & 7]--;
@@ -349,7 +350,7 @@ int mrc_learn(struct __sk_buff *skb)
 {
 	struct mrc_scratch *sc = scratch_get();
 	struct mrc_host *h = host_get();
-	u32 qp, id, high, una, base, next, word, fresh;
+	u32 qp, id, high, una, base, next, word, fresh, crowded = 0;
 	struct path_move move = {};
 	struct mrc_balance *b;
 	struct mrc_path *path;
@@ -392,12 +393,12 @@ int mrc_learn(struct __sk_buff *skb)
 			sc->found_slow = mask && !(tx->slow[word] & mask);
 			tx->slow[word] |= mask;
 		}
-		if (sc->slow < 0)
+		if (sc->slow < 0 && !sc->verdict && now >= path->crowded_ns)
 			tx->slow[word] &= ~mask;
 		if (sc->verdict == MRC_SETH_M_ALWAYS_SKIP) {
 			path_lost(tx, path, id, now, h, 0, 0, &move);
 		} else if (sc->verdict) {
-			path_event(tx, id, MRC_ON_MARK, &move);
+			crowded = path_marked(tx, path, id, now, &move);
 		}
 	}
 	advance_una(tx, now);
@@ -406,6 +407,8 @@ int mrc_learn(struct __sk_buff *skb)
 	bpf_spin_unlock(&tx->lock);
 	if (sc->found_slow)
 		count(MRC_C_PATH_SLOW);
+	if (crowded)
+		count(MRC_C_PATH_CROWDED);
 	if (path)
 		report_move(qp, id, path, &move, sc->verdict == MRC_SETH_M_ALWAYS_SKIP ?
 			    MRC_ON_LOSS : MRC_ON_MARK, 0, now);

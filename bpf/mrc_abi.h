@@ -159,6 +159,9 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u64 denied[MRC_SET_WORDS]; /* lock */
 	__u64 all[MRC_SET_WORDS];    /* slots that hold a path; daemon */
 	__u64 sacked[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
+	__u32 acked[MRC_MAX_PLANES];  /* packets of a plane that arrived; racy */
+	__u32 acked_then[MRC_MAX_PLANES]; /* of those, when one was marked last; lock */
+	__u32 mark_ppm[MRC_MAX_PLANES]; /* marked ones of them, smoothed; lock */
 	__u8 active[MRC_MAX_PLANES];  /* paths of a plane that should be in use; daemon */
 	__u8 used[MRC_MAX_PLANES];    /* paths of a plane that are; lock */
 	__u8 ev_next[MRC_MAX_PLANES]; /* rotation within a plane; lock */
@@ -236,6 +239,11 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 	__u32 relapses;          /* deaths that followed soon on a return; lock of tx */
 	__u32 loss_ppm;          /* smoothed loss; lock of tx */
 	__u32 late;              /* round trips in a row far above the usual; racy */
+	__u64 crowded_ns;        /* until then it stays slow, for its marks; lock of tx */
+	__u32 acked_then;        /* acked, when a packet was marked last; lock of tx */
+	__u32 mark_ppm;          /* smoothed share of its packets that are marked; lock of tx */
+	__u32 crowds;            /* times that this followed soon on a return; lock of tx */
+	__u32 pad;
 };
 
 /*
@@ -389,6 +397,7 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_DROP_ICRC 66       /* dropped: the headers were damaged on the way */
 #define MRC_C_EVENT_LOST 67      /* events for the daemon that found the ring buffer full */
 #define MRC_C_DROP_NO_PLANE 68   /* dropped: the peer said that it takes packets on no plane */
-#define MRC_C_COUNT 69
+#define MRC_C_PATH_CROWDED 69    /* paths found marked much more than their plane */
+#define MRC_C_COUNT 70
 
 #endif

@@ -11,8 +11,12 @@
 #define MRC_PATH_H
 
 #define NO_SLOT MRC_EVS_PER_PLANE
-#define SLOW_TURNS 15            /* a slow path is used once in so many turns, plus one */
+#define SLOW_TURNS 31            /* a slow path is used once in so many turns, plus one */
 #define PATH_SLOW 0x10000        /* in pick_path()'s answer: the path is slow */
+#define MARK_PARTS 64            /* marks are smoothed over so many packets of a path */
+#define CROWD_SLACK_PPM 20000    /* marks over one and a half times its plane's that may be chance */
+#define CROWD_HOLD_NS 100000000ull /* a crowded path is left alone so long at least, at most twice that ... */
+#define CROWDS_MAX 4             /* ... doubled so often */
 #define PROBE_NEED 2             /* answers in a row, and one more for each relapse, bring it back ... */
 #define PROBE_NEED_MAX 8         /* ... but no more than these */
 #define PROBE_SLOT_SHIFT 9       /* in a probe's id: slot 7 | sequence 9 */
@@ -317,20 +321,88 @@ static __always_inline void path_lost(struct mrc_tx *tx, struct mrc_path *path, 
 	path->misses = 0;
 }
 
+/* Part of packets that are marked, one of the last `fresh` being so: smoothed over `parts` packets. */
+static __always_inline u32 marked_part(u32 ppm, u32 fresh, u32 parts)
+{
+	if (!parts)
+		return ppm;
+	if (fresh > parts)
+		fresh = parts;
+	if (fresh > 1)
+		ppm -= (u64)ppm * (fresh - 1) / parts;
+	return ppm + (1000000 - ppm) / parts;
+}
+
+/* How many of a plane's paths are slow. */
+static __always_inline u32 slow_paths(const struct mrc_tx *tx, u32 plane)
+{
+	return __builtin_popcountll(tx->slow[slot_word(plane << 8)]) +
+	       __builtin_popcountll(tx->slow[slot_word(plane << 8 | 64)]);
+}
+
+/*
+ * A packet of this path was marked: it is passed over once. One that goes on
+ * being marked, clearly more than its plane, crosses a link that others need
+ * whole: it is taken for slow, for a random time, so that two who meet there
+ * neither leave nor come back in step; longer each time it is marked again soon
+ * afterwards. Where all of a plane's paths are marked alike none is: that is
+ * what the planes' shares are for. Half of them stay as they are in any case.
+ * Returns 1 if the path is crowded from now on.
+ */
+static __always_inline u32 path_marked(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now,
+				       struct path_move *move)
+{
+	u32 p = id >> 8 & 7, at = slot_word(id), usual, ppm;
+	u64 bit = slot_bit(id), hold;
+
+	usual = marked_part(tx->mark_ppm[p], tx->acked[p] - tx->acked_then[p],
+			    MARK_PARTS * tx->used[p]);
+	tx->acked_then[p] = tx->acked[p];
+	tx->mark_ppm[p] = usual;
+	ppm = marked_part(path->mark_ppm, (u32)path->acked - path->acked_then, MARK_PARTS);
+	path->acked_then = path->acked;
+	path->mark_ppm = ppm;
+	path_event(tx, id, MRC_ON_MARK, move);
+	if (!(tx->use[at] & bit) || now < path->crowded_ns ||
+	    ppm <= usual + usual / 2 + CROWD_SLACK_PPM)
+		return 0;
+	if (!(tx->slow[at] & bit) && 2 * (slow_paths(tx, p) + 1) > tx->used[p])
+		return 0;
+	if (now - path->crowded_ns > RELAPSE_NS)
+		path->crowds = 0;
+	hold = CROWD_HOLD_NS << (path->crowds & 7);
+	path->crowded_ns = now + hold + (hold >> 8) * ((tx->round >> 16 ^ now) & 0xff);
+	if (path->crowds < CROWDS_MAX)
+		path->crowds++;
+	tx->slow[at] |= bit;
+	return 1;
+}
+
+/* A path that is in use again is as crowded as it was. */
+static __always_inline void path_is_back(struct mrc_tx *tx, const struct mrc_path *path, u32 id,
+					 u64 now)
+{
+	u32 at = slot_word(id);
+
+	if (now < path->crowded_ns)
+		tx->slow[at] |= slot_bit(id) & tx->use[at];
+}
+
 /*
  * A packet that this path was withdrawn for has arrived by it after all: back
  * it comes, unless it has kept silent since. Something like Eifel's answer to
  * spurious time-outs (RFC 4015).
  */
 static __always_inline void path_cleared(struct mrc_tx *tx, struct mrc_path *path, u32 id,
-					 struct path_move *move)
+					 u64 now, struct path_move *move)
 {
 	u32 mine = (1000000 - path->loss_ppm) >> 8, all = (1000000 - tx->loss_ppm) >> 8;
 
 	path->loss_ppm -= path->loss_ppm < mine ? path->loss_ppm : mine;
 	tx->loss_ppm -= tx->loss_ppm < all ? tx->loss_ppm : all;
-	if (path_state(tx, id) == MRC_PATH_ASSUMED_BAD && !path->misses)
-		path_event(tx, id, MRC_ON_PROBE, move);
+	if (path_state(tx, id) == MRC_PATH_ASSUMED_BAD && !path->misses &&
+	    path_event(tx, id, MRC_ON_PROBE, move))
+		path_is_back(tx, path, id, now);
 }
 
 /* A probe of this path was answered: back it comes if that was enough. */
@@ -351,6 +423,7 @@ static __always_inline void path_answered(struct mrc_tx *tx, struct mrc_path *pa
 	/* it was dead, not only unlucky: the next time it stays away longer */
 	if (path->misses >= DEAD_MISSES && path->relapses < 10)
 		path->relapses++;
+	path_is_back(tx, path, id, now);
 	path->restored_ns = now;
 	path->probe_ok = 0;
 	path->misses = 0;

@@ -285,7 +285,7 @@ _TABLE: tuple[Metric, ...] = (
         "mrcd_paths_slow",
         "gauge",
         ("plane",),
-        "paths in rotation that are used once in 16 turns because they are slow",
+        "paths in rotation that are used once in 32 turns because they are slow or crowded",
         _plane_in_use("slow"),
     ),
     _family(

@@ -127,7 +127,7 @@ class PathInfo:
     usids: str  # the outer destination address as text; empty with ecmp
     state: PathState
     role: PathRole  # active: in rotation; backup: takes the place of one that is withdrawn
-    slow: bool  # far above its plane's usual round trip: used now and then only
+    slow: bool  # far above its plane in round trips or marks: used now and then only
     sent: int
     acked: int
     lost: int

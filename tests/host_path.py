@@ -29,9 +29,13 @@ u32 host_lost(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now, const s
 { struct path_move m; path_lost(tx, path, id, now, h, alive, 0, &m); return m.from << 8 | m.to; }
 u32 host_answered(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now, u32 marked)
 { struct path_move m; path_answered(tx, path, id, now, marked, &m); return m.from << 8 | m.to; }
+u32 host_cleared(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now)
+{ struct path_move m = {}; path_cleared(tx, path, id, now, &m); return m.from << 8 | m.to; }
 u32 host_silent(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now,
           const struct mrc_host *h)
 { struct path_move m; path_silent(tx, path, id, now, h, &m); return m.from << 8 | m.to; }
+u32 host_marked(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now)
+{ struct path_move m; return path_marked(tx, path, id, now, &m); }
 """
 _U32, _U64, _PTR = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 _ARGUMENTS = {
@@ -42,6 +46,8 @@ _ARGUMENTS = {
     "host_pick": (_PTR, _U64, _U64, _U64),
     "host_lost": (_PTR, _PTR, _U32, _U64, _PTR, _U32),
     "host_answered": (_PTR, _PTR, _U32, _U64, _U32),
+    "host_cleared": (_PTR, _PTR, _U32, _U64),
+    "host_marked": (_PTR, _PTR, _U32, _U64),
     "host_silent": (_PTR, _PTR, _U32, _U64, _PTR),
 }
 

@@ -19,6 +19,10 @@ RELAPSES_MAX = 10
 DEAD_MISSES = 2
 RELAPSE_NS = 10_000_000_000
 CLEARLY_WORSE_PPM = 8000
+MARK_PARTS = 64
+CROWD_SLACK_PPM = 20_000
+CROWD_HOLD_NS = 100_000_000
+CROWDS_MAX = 4
 
 
 @dataclass(slots=True)
@@ -30,6 +34,10 @@ class Path:
     need: int = 0
     ok: int = 0
     misses: int = 0
+    acked: int = 0
+    acked_then: int = 0
+    mark_ppm: int = 0
+    crowded: bool = False  # for the time being
     hold_ns: int = 0
     withdrawn_ns: int = 0
     restored_ns: int = 0
@@ -48,6 +56,9 @@ class Plane:
     denied: set[int] = field(default_factory=set)
     next: int = 0
     thin: int = 0
+    acked: int = 0
+    acked_then: int = 0
+    mark_ppm: int = 0
 
     def state(self, slot: int) -> State:
         if slot in self.denied:
@@ -65,6 +76,16 @@ def cyclic(slots: set[int], start: int) -> int | None:
 def one_at_a_time(total: int, up: bool) -> int:
     """Smoothed loss after one more packet, in ppm."""
     return total + ((1_000_000 - total) >> 8) if up else total - (total >> 8)
+
+
+def marked_part(ppm: int, fresh: int, parts: int) -> int:
+    """Smoothed part of packets that are marked, one of the last `fresh` being so, in ppm."""
+    if not parts:
+        return ppm
+    fresh = min(fresh, parts)
+    if fresh > 1:
+        ppm -= ppm * (fresh - 1) // parts
+    return ppm + (1_000_000 - ppm) // parts
 
 
 class PathSet:
@@ -139,6 +160,8 @@ class PathSet:
     def acked(self, p: int, k: int) -> None:
         """A packet of this path arrived."""
         path = self.paths[p, k]
+        path.acked += 1
+        self.planes[p].acked += 1
         path.loss_ppm = one_at_a_time(path.loss_ppm, up=False)
         self.loss_ppm = one_at_a_time(self.loss_ppm, up=False)
 
@@ -163,14 +186,36 @@ class PathSet:
         path.ok = path.misses = 0
         return before, to
 
+    def marked(self, p: int, k: int) -> tuple[State, State]:
+        """A packet of this path was marked: slow, if it is marked far more than its plane."""
+        path, plane = self.paths[p, k], self.planes[p]
+        for each, parts in ((plane, MARK_PARTS * len(plane.use)), (path, MARK_PARTS)):
+            each.mark_ppm = marked_part(each.mark_ppm, each.acked - each.acked_then, parts)
+            each.acked_then = each.acked
+        moved = self.event(p, k, Event.MARK)
+        usual = plane.mark_ppm
+        far_more = path.mark_ppm > usual + usual // 2 + CROWD_SLACK_PPM
+        may_leave = k in plane.slow or 2 * (len(plane.slow) + 1) <= len(plane.use)
+        if k in plane.use and far_more and not path.crowded and may_leave:
+            path.crowded = True
+            plane.slow.add(k)
+        return moved
+
     def cleared(self, p: int, k: int) -> tuple[State, State]:
         """What was taken for lost on this path had arrived."""
         path, before = self.paths[p, k], self.state(p, k)
         path.loss_ppm -= min(path.loss_ppm, (1_000_000 - path.loss_ppm) >> 8)
         self.loss_ppm -= min(self.loss_ppm, (1_000_000 - self.loss_ppm) >> 8)
         if before is State.ASSUMED_BAD and not path.misses:
-            return self.event(p, k, Event.PROBE)
+            move = self.event(p, k, Event.PROBE)
+            self.is_back(p, k)
+            return move
         return before, before
+
+    def is_back(self, p: int, k: int) -> None:
+        """A path is in use again: as crowded as it was."""
+        if self.paths[p, k].crowded:
+            self.planes[p].slow |= {k} & self.planes[p].use
 
     def answered(self, p: int, k: int, now: int, *, marked: bool) -> tuple[State, State]:
         """A probe of this path was answered."""
@@ -186,6 +231,7 @@ class PathSet:
             if path.misses >= DEAD_MISSES:
                 path.relapses = min(path.relapses + 1, RELAPSES_MAX)
             path.restored_ns, path.ok, path.misses = now, 0, 0
+            self.is_back(p, k)
         return before, to
 
     def silent(self, p: int, k: int, now: int) -> tuple[State, State]:

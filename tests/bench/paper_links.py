@@ -29,6 +29,7 @@ def lossy_path(setting: Setting) -> Iterator[Line]:
         with Watch(Interfaces(f"{setting.name}-p0t1-1", ("t0-1",))) as on_path:
             run = setting.record(12, [flow.fault(setting.name, link, "loss=20%", _BEGIN_S)])
         began, end = run.applied(0), run.recording.ended_ns
+        figures.note("goodput before", "Mb/s", run.before() / 1e6)
         figures.note("goodput with loss, of before", "%", run.share(began, end), at_least(97))
         figures.note("lowest 200 ms with loss, of before", "%", run.lowest(began, end))
         figures.note("lowest 200 ms before", "%", run.lowest_before())
@@ -75,6 +76,7 @@ def _trunks(planes: int, count: int) -> list[str]:
 
 def _unseen(figures: Figures, run: Run, start_ns: int, end_ns: int) -> None:
     """That nothing of it is to be seen in goodput."""
+    figures.note("goodput before", "Mb/s", run.before() / 1e6)
     figures.note("goodput from the first on, of before", "%", run.share(start_ns, end_ns))
     figures.note("lowest 200 ms, of before", "%", run.lowest(start_ns, end_ns), at_least(90))
     figures.note("lowest 200 ms before", "%", run.lowest_before())
@@ -100,6 +102,7 @@ def rebooted_t1(setting: Setting) -> Iterator[Line]:
             run.arrivals, steady_ns=dies - S, fault_ns=dies, until_ns=returns, left=1.0,
             reference_bps=run.before(),
         )  # fmt: skip
+        figures.note("goodput before", "Mb/s", run.before() / 1e6)
         figures.note("dies: longest gap", "ms", seen.gap_ns / MS)
         figures.note("dies: time at full rate lost", "ms", seen.lost_ns / MS)
         lowest = run.lowest(dies, returns)
@@ -154,6 +157,7 @@ def removed_uplinks(setting: Setting) -> Iterator[Line]:
 
 def _tracks(figures: Figures, run: Run, *, spare: bool) -> None:
     """Goodput after each removal, of what can still be carried."""
+    figures.note("goodput before", "Mb/s", run.before() / 1e6)
     ends = [run.applied(1), run.applied(2), run.recording.ended_ns]
     for i, end in enumerate(ends):
         carries = 1.0 if spare else (3 - i) / 4

@@ -307,7 +307,7 @@ def test_path_that_is_fast_again_is_used_as_before(rig: Rig, far: Far) -> None:
     rig.edit("txs", 0, "mrc_tx", slow=tuple(slow))
     (late,) = [path.ev for path in rig.table.paths(0) if path.slow]
     while rig.path(late)["slow"]:
-        assert psn < FIRST + 40 * len(EVS)
+        assert psn < FIRST + 400 * len(EVS)  # once in 32 turns on average
         round_trip(rig, far, psn, 0, 0)
         psn += 1
 
@@ -317,6 +317,45 @@ def test_paths_that_are_all_alike_are_never_slow(rig: Rig, far: Far) -> None:
     for psn in range(FIRST, FIRST + 6 * len(EVS)):
         round_trip(rig, far, psn, 0, 0)
     assert not any(path.slow for path in rig.table.paths(0))
+
+
+def test_path_that_alone_goes_on_being_marked_is_crowded(rig: Rig, far: Far) -> None:
+    rig.tune(slow_slack_ns=1_000_000_000)  # nothing is slow for its round trips
+    marked, psn, marking = ev_of(1, 2), FIRST, True
+
+    def turn() -> int:
+        nonlocal psn
+        frame = rig.spray(OUT).frame
+        ev = decode_frame(frame).envelope.ev
+        verdict = SKIP_ONCE if marking and ev == marked else 0
+        rig.arrive(far.sack(psn, trigger=psn, ts=sent_at(frame), about=ev, verdict=verdict))
+        psn += 1
+        return ev
+
+    while not rig.path(marked)["slow"]:
+        assert psn < FIRST + 400 * len(EVS), "never found crowded"
+        turn()
+    counted = rig.counted()
+    assert (counted["path_crowded"], counted.get("path_slow", 0)) == (1, 0)
+    assert [path.ev for path in rig.table.paths(0) if path.slow] == [marked]
+    crowded_until(rig, marked, 1 << 62)
+    used = Counter(turn() for _ in range(24 * len(EVS)))
+    assert used[marked] <= 6  # of 24 turns
+    marking = False
+    for _ in range(100 * len(EVS)):
+        turn()
+    assert rig.path(marked)["slow"]  # its time is not over
+    crowded_until(rig, marked, 1)
+    while rig.path(marked)["slow"]:
+        assert psn < FIRST + 1000 * len(EVS), "never used as before"
+        turn()
+
+
+def crowded_until(rig: Rig, ev: int, until_ns: int) -> None:
+    """Otherwise that is a matter of how fast this machine is."""
+    path = rig.path(ev)
+    at = path["plane"] * rig.dp.sizes.evs + path["slot"]
+    rig.edit("paths", at, "mrc_path", crowded_ns=until_ns)
 
 
 # ---- the way back

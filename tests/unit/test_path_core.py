@@ -18,10 +18,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from mrcd.abi import ABI
 from mrcd.pathstate import TRANSITIONS, Event, State
 from tests.host_path import Memory, build
-from tests.path_model import FULL, PathSet, check_invariants
+from tests.path_model import (
+    CROWD_HOLD_NS,
+    CROWDS_MAX,
+    FULL,
+    MARK_PARTS,
+    PathSet,
+    check_invariants,
+)
 from tests.stateful import run
 
 SECOND = 1_000_000_000
+SLOW = 0x10000  # in the core's choice of a path
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +109,7 @@ class Core(RuleBasedStateMachine):
                 chosen = (got >> 8 & 7, got & 0x7F)
                 assert chosen in self.model.paths
                 assert self.model.state(*chosen) is not State.DENIED
-            if got & 0x10000:
+            if got & SLOW:
                 assert chosen is not None
                 assert chosen[1] in self.model.planes[chosen[0]].slow
             self.model.check_pick(chosen, bits(self.up), bits(preferred), self.shares)
@@ -229,13 +237,13 @@ def test_plane_gets_its_share_of_the_packets(core: ctypes.CDLL, share: int) -> N
     assert abs(seen[2] - rounds * share / FULL) <= 1.5
 
 
-def test_slow_path_is_used_once_in_sixteen_turns(core: ctypes.CDLL) -> None:
+def test_slow_path_is_used_once_in_32_turns(core: ctypes.CDLL) -> None:
     _model, tx = fresh(2, 8, 8, round=12345)
     tx.change(slow=(1,) + (0,) * (ABI.MRC_SET_WORDS - 1))
     whole = int.from_bytes(bytes([FULL] * 8), "little")
-    seen = Counter(core.host_pick(tx.at, 0xFF, 0xFF, whole) for _ in range(32_000))
-    slow = seen.pop(0x10000)
-    assert 1 / 20 < slow / (seen[0x100] + 1) < 1 / 12  # 2,000 turns
+    seen = Counter(core.host_pick(tx.at, 0xFF, 0xFF, whole) for _ in range(64_000))
+    slow = seen.pop(SLOW)
+    assert 1 / 40 < slow / (seen[0x100] + 1) < 1 / 24  # 4,000 turns
     assert 0 not in seen  # and whenever it is, the packet asks for an answer
 
 
@@ -258,3 +266,116 @@ def test_any_plane_is_as_likely_to_begin_a_round(core: ctypes.CDLL, planes: int)
         firsts[picks[0]] += 1
     assert len(firsts) == planes
     assert max(firsts.values()) < 1.25 * 8000 / planes
+
+
+class Marks:
+    """Packets of one plane of four paths, each acknowledged, some of them marked."""
+
+    def __init__(self, core: ctypes.CDLL) -> None:
+        self.core = core
+        self.model, self.tx = fresh(1, 4, 4, round=0x12345678)
+        self.paths = [Memory("mrc_path") for _ in range(4)]
+        self.now = 100 * SECOND
+
+    def arrive(self, slot: int, *, marked: bool) -> bool:
+        """One more packet of this path; True if that made the path slow."""
+        path = self.paths[slot]
+        path.change(acked=path.read()["acked"] + 1)
+        self.tx.change(acked=(self.tx.array("acked")[0] + 1,) + (0,) * 7)
+        self.model.acked(0, slot)
+        if not marked:
+            return False
+        self.model.marked(0, slot)
+        made = bool(self.core.host_marked(self.tx.at, path.at, slot, self.now))
+        assert path.read()["mark_ppm"] == self.model.paths[0, slot].mark_ppm
+        assert self.tx.array("mark_ppm")[0] == self.model.planes[0].mark_ppm
+        return made
+
+    @property
+    def slow(self) -> int:
+        return self.tx.array("slow")[0]
+
+    def crowd(self, slot: int) -> int:
+        """Mark this path's packets and no others until it is slow; how many it took."""
+        for n in range(1, 1000):
+            made = [self.arrive(k, marked=k == slot) for k in range(4)]
+            if any(made):
+                return n
+        raise AssertionError("never found crowded")
+
+    def hold_ns(self, slot: int) -> int:
+        return self.paths[slot].read()["crowded_ns"] - self.now
+
+
+def test_path_that_alone_is_marked_becomes_slow(core: ctypes.CDLL) -> None:
+    marks = Marks(core)
+    assert marks.crowd(2) < 2 * MARK_PARTS
+    assert marks.slow == 0b0100
+    assert marks.model.planes[0].slow == {2}
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_paths_that_are_all_marked_alike_are_not_slow(core: ctypes.CDLL, every: int) -> None:
+    marks = Marks(core)
+    for n in range(2000):
+        for slot in range(4):
+            assert not marks.arrive(slot, marked=(n + slot) % every == 0)
+    assert marks.slow == 0
+
+
+def test_half_of_a_planes_paths_are_never_crowded(core: ctypes.CDLL) -> None:
+    marks = Marks(core)
+    marks.crowd(0)
+    marks.crowd(1)
+    for _ in range(10 * MARK_PARTS):
+        assert not any(marks.arrive(k, marked=k == 2) for k in range(4))
+    assert marks.slow == 0b0011
+    assert marks.model.planes[0].slow == {0, 1}
+
+
+@pytest.mark.parametrize("how", ["probe", "needless"])
+def test_crowded_path_that_was_withdrawn_is_still_crowded(core: ctypes.CDLL, how: str) -> None:
+    marks = Marks(core)
+    marks.crowd(3)
+    host, path = Memory("mrc_host", hold_base_ns=0, hold_max_ns=0), marks.paths[3]
+    core.host_lost(marks.tx.at, path.at, 3, marks.now, host.at, 0)
+    assert marks.slow == 0
+    if how == "probe":
+        core.host_answered(marks.tx.at, path.at, 3, marks.now, 0)
+    else:
+        core.host_cleared(marks.tx.at, path.at, 3, marks.now)
+    assert core.host_state(marks.tx.at, 3) == State.GOOD
+    assert marks.slow == 0b1000
+    core.host_lost(marks.tx.at, path.at, 3, marks.now, host.at, 0)
+    marks.now += marks.hold_ns(3)
+    core.host_answered(marks.tx.at, path.at, 3, marks.now, 0)
+    assert marks.slow == 0  # its time is over
+
+
+def test_crowded_path_is_left_alone_longer_each_time(core: ctypes.CDLL) -> None:
+    marks = Marks(core)
+    for times in [*range(CROWDS_MAX + 1), CROWDS_MAX]:
+        marks.crowd(1)
+        least = CROWD_HOLD_NS << times
+        assert least <= marks.hold_ns(1) < 2 * least
+        marks.now += marks.hold_ns(1) - 1
+        for _ in range(50):
+            assert not marks.arrive(1, marked=True)  # its time is not over
+        marks.now += 2
+        marks.tx.change(slow=(0,) * ABI.MRC_SET_WORDS)  # as a packet that is not marked does
+        for _ in range(200):
+            for slot in range(4):
+                marks.arrive(slot, marked=False)
+    marks.now += 11 * SECOND
+    marks.crowd(1)
+    assert CROWD_HOLD_NS <= marks.hold_ns(1) < 2 * CROWD_HOLD_NS
+
+
+def test_how_long_a_crowded_path_is_left_alone_is_random(core: ctypes.CDLL) -> None:
+    seen = set()
+    for number in range(20):
+        marks = Marks(core)
+        marks.tx.change(round=number << 16)
+        marks.crowd(0)
+        seen.add(marks.hold_ns(0))
+    assert len(seen) == 20
