@@ -146,7 +146,25 @@ def even(name: str, planes: int, deadline_s: float) -> Iterator[Verdict]:
             uneven = imbalance([float(count) for count in received])
         took = time.monotonic() - began
         detail = f"largest deviation of a plane {100 * uneven:.1f} % after {took:.0f} s"
+        if uneven > _UNEVEN:
+            counts = "/".join(f"{count:.0f}" for count in received)
+            detail += f"; {counts} bytes; {_weights(name, host)}"
         yield Verdict(uneven <= _UNEVEN, f"planes to {host} carry alike", detail)
+
+
+def _weights(name: str, target: str) -> str:
+    """What the others make of each plane to a host: shares, round trips, paths that are slow."""
+    parts = []
+    for host in path_states.hosts(name):
+        for peer in path_states.peers(name, host):
+            if peer.name == target:
+                shares = "/".join(f"{100 * share:.0f}" for share in peer.shares)
+                rtts = "/".join(f"{(us or 0) / 1000:.1f}" for us in peer.planes_srtt_us)
+                paths = path_states.paths(name, host, target)
+                slow = [sum(path.slow for path in paths if path.plane == p)
+                        for p in range(len(peer.shares))]  # fmt: skip
+                parts.append(f"{host}: shares {shares} %, {rtts} ms, {slow} of {len(paths)} slow")
+    return "; ".join(parts)
 
 
 def rings(name: str, deadline_s: float) -> Iterator[Verdict]:
