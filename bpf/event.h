@@ -6,7 +6,8 @@
 #ifndef MRC_EVENT_H
 #define MRC_EVENT_H
 
-#define SLOW_SAMPLES 8           /* so many round trips in a row make a path slow */
+#define SLOW_SAMPLES 8           /* so many late round trips in a row make a path slow */
+#define PROMPT_SAMPLES 4         /* so many near the usual: it is slow no more */
 
 /* Tell the daemon that a path has come into use or gone out of it; SKIP is only counted. */
 static __always_inline void report_move(u32 qp, u32 id, const struct mrc_path *path,
@@ -61,12 +62,13 @@ static __always_inline u32 smooth(u32 old, u32 sample, u64 since_ns, u32 shift)
  * A round trip of a data packet: smooth it for the path and for its plane. What
  * is usual there is the lower quartile, so that it stays the fast paths' while
  * up to three quarters of them are slow. Returns 1 when the path is far above
- * that, on average and several times in a row, and -1 when it is not.
+ * that, on average and several times in a row, and -1 when it is not: either
+ * will do, since the average of one that is slow, and used seldom, takes seconds.
  */
 static __always_inline s32 path_rtt(struct mrc_path *path, struct mrc_balance *b, u32 plane,
 				    const struct mrc_host *h, u32 rtt, u64 now)
 {
-	u32 p = plane & 7, srtt, usual = b->usual_ns[p], step;
+	u32 p = plane & 7, srtt, usual = b->usual_ns[p], step, near;
 
 	srtt = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns, SLOW_SHIFT);
 	path->srtt_ns = srtt;
@@ -83,7 +85,9 @@ static __always_inline s32 path_rtt(struct mrc_path *path, struct mrc_balance *b
 	path->late = rtt > 2 * usual + h->slow_slack_ns ? path->late + 1 : 0;
 	if (path->late >= SLOW_SAMPLES && srtt > 2 * usual + h->slow_slack_ns)
 		return 1;
-	return srtt < usual + usual / 2 + h->slow_slack_ns / 2 ? -1 : 0;
+	near = usual + usual / 2 + h->slow_slack_ns / 2;
+	path->prompt = rtt < near ? path->prompt + 1 : 0;
+	return srtt < near || path->prompt >= PROMPT_SAMPLES ? -1 : 0;
 }
 
 #endif

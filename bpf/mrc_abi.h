@@ -243,7 +243,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 	__u32 acked_then;        /* acked, when a packet was marked last; lock of tx */
 	__u32 mark_ppm;          /* smoothed share of its packets that are marked; lock of tx */
 	__u32 crowds;            /* times that this followed soon on a return; lock of tx */
-	__u32 pad;
+	__u32 prompt;            /* round trips in a row near the usual; racy */
 };
 
 /*
