@@ -62,8 +62,9 @@ static __always_inline u32 smooth(u32 old, u32 sample, u64 since_ns, u32 shift)
  * A round trip of a data packet: smooth it for the path and for its plane. What
  * is usual there is the lower quartile, so that it stays the fast paths' while
  * up to three quarters of them are slow. Returns 1 when the path is far above
- * that, on average and several times in a row, and -1 when it is not: either
- * will do, since the average of one that is slow, and used seldom, takes seconds.
+ * that, on average and several times in a row, and -1 when it is near it, on
+ * average or several times in a row: a slow path is used seldom, and its average
+ * takes seconds to fall.
  */
 static __always_inline s32 path_rtt(struct mrc_path *path, struct mrc_balance *b, u32 plane,
 				    const struct mrc_host *h, u32 rtt, u64 now)

@@ -399,6 +399,12 @@ class Rig:
             "spare": found.spare,
         }
 
+    def edit_path(self, ev: int, index: int = 0, **values: int) -> None:
+        """Change members of the path of an EV, the others stay as they are."""
+        path = self.path(ev, index)
+        at = (index * ABI.MRC_MAX_PLANES + path["plane"]) * self.dp.sizes.evs + path["slot"]
+        self.edit("paths", at, "mrc_path", **values)
+
     def active(self) -> bool:
         """Whether any QP has asked for the clock."""
         return any(

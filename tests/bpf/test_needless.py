@@ -76,9 +76,7 @@ def test_arrival_of_the_copy_alone_clears_nothing(rig: Rig, far: Far, lost: int)
 
 def test_path_that_kept_silent_since_stays_away(rig: Rig, far: Far, lost: int) -> None:
     """It delivered then; now it does not."""
-    silent = rig.path(lost)
-    index = silent["plane"] * rig.dp.sizes.evs + silent["slot"]
-    rig.edit("paths", index, "mrc_path", misses=1)
+    rig.edit_path(lost, misses=1)
     rig.arrive(far.sack(FIRST + 1, trigger=FIRST, duplicate=True))
     assert state(rig, lost) is State.ASSUMED_BAD
 

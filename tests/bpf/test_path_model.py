@@ -180,10 +180,9 @@ class Paths(RuleBasedStateMachine):
 
     def hold(self) -> None:
         """However slow the test is: paths that are crowded remain so."""
-        for (p, k), values in self.values().items():
+        for path, values in self.values().items():
             if 0 < values["crowded_ns"] < NEVER_NS:
-                at = p * self.rig.dp.sizes.evs + k
-                self.rig.edit("paths", at, "mrc_path", crowded_ns=NEVER_NS)
+                self.rig.edit_path(self.ev_of[path], crowded_ns=NEVER_NS)
 
     def follow_resends(self, lost: list[int], now: int, *, nacked: bool = False) -> None:
         """These were sent again, in this order, each on a path that was right at its time."""

@@ -306,8 +306,7 @@ def test_path_that_is_fast_again_is_used_as_before(rig: Rig, far: Far) -> None:
     slow[4] = 0b0001
     rig.edit("txs", 0, "mrc_tx", slow=tuple(slow))
     (late,) = [path.ev for path in rig.table.paths(0) if path.slow]
-    slot = rig.path(late)["plane"] * rig.dp.sizes.evs + rig.path(late)["slot"]
-    rig.edit("paths", slot, "mrc_path", srtt_ns=4_000_000_000, prompt=0)
+    rig.edit_path(late, srtt_ns=4_000_000_000, prompt=0)
     used = 0
     while rig.path(late)["slow"]:
         assert psn < FIRST + 1000 * len(EVS)  # once in 32 turns on average
@@ -343,24 +342,17 @@ def test_path_that_alone_goes_on_being_marked_is_crowded(rig: Rig, far: Far) -> 
     counted = rig.counted()
     assert (counted["path_crowded"], counted.get("path_slow", 0)) == (1, 0)
     assert [path.ev for path in rig.table.paths(0) if path.slow] == [marked]
-    crowded_until(rig, marked, 1 << 62)
+    rig.edit_path(marked, crowded_ns=1 << 62)  # however fast this machine is
     used = Counter(turn() for _ in range(24 * len(EVS)))
     assert used[marked] <= 6  # of 24 turns
     marking = False
     for _ in range(100 * len(EVS)):
         turn()
     assert rig.path(marked)["slow"]  # its time is not over
-    crowded_until(rig, marked, 1)
+    rig.edit_path(marked, crowded_ns=1)
     while rig.path(marked)["slow"]:
         assert psn < FIRST + 1000 * len(EVS), "never used as before"
         turn()
-
-
-def crowded_until(rig: Rig, ev: int, until_ns: int) -> None:
-    """Otherwise that is a matter of how fast this machine is."""
-    path = rig.path(ev)
-    at = path["plane"] * rig.dp.sizes.evs + path["slot"]
-    rig.edit("paths", at, "mrc_path", crowded_ns=until_ns)
 
 
 # ---- the way back
