@@ -2,8 +2,8 @@
 """The survey: sends this host's loops, exchanges what hosts saw, and judges what is at fault.
 
 Probes are sent and counted by the kernel (bpf/survey.h); every tick one system call sends the next
-few. Twice a second the totals are read, told to the peers, and all that is known is judged
-(mrcd/evidence.py, mrcd/faultmap.py, mrcd/faultlist.py).
+few. Twice a second, among many peers once while nothing is lost, the totals are read, told to the
+peers, and all that is known is judged (mrcd/evidence.py, mrcd/faultmap.py, mrcd/faultlist.py).
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ more than sending."""
 PEERS_TOLD, PEERS_TOLD_QUIET = 64, 16
 """Peers told in one interval, and while nothing is lost; with more, each in its turn, and while
 nothing is lost over one plane only."""
+CROWD_INTERVALS = 2
+"""While nothing is lost and more peers answer than are told at a time, totals are read and told
+only once in so many intervals."""
 QUIET_S = 2.0
 """While nothing is lost, the windows are only looked at so often, for what is slow."""
 QUIET_MAX_S = 30.0
@@ -79,6 +82,12 @@ def tick_of(pps: int, *, quiet: bool) -> float:
     """Seconds between two system calls that send; `quiet`: nothing was lost lately."""
     most, per_tick = (TICK_MAX_QUIET_S, PER_TICK_QUIET) if quiet else (TICK_MAX_S, PER_TICK)
     return min(most, max(TICK_MIN_S, per_tick / pps))
+
+
+def interval_of(peers: int, *, quiet: bool) -> float:
+    """Seconds between two readings with so many peers that answer."""
+    crowd = quiet and peers > PEERS_TOLD_QUIET
+    return evidence.INTERVAL_NS / 1e9 * (CROWD_INTERVALS if crowd else 1)
 
 
 class Survey:
@@ -152,8 +161,10 @@ class Survey:
             now = loop.time()
             if now >= read_at:
                 # What was sent last has had a tick to come back.
-                tick_s = tick_of(self.pps, quiet=self._interval(now))
-                read_at = now + evidence.INTERVAL_NS / 1e9 - tick_s / 2  # at the tick next to it
+                quiet = self._interval(now)
+                tick_s = tick_of(self.pps, quiet=quiet)
+                wait_s = interval_of(len(self._peers.answering), quiet=quiet)
+                read_at = now + wait_s - tick_s / 2  # at the tick next to it
             credit = min(credit + self.pps * (now - paid_at), max(1.0, 2 * self.pps * tick_s))
             paid_at = now
             if credit >= 1:
@@ -162,7 +173,7 @@ class Survey:
             # Waking up costs more than most of what is done then: keepalives leave with us.
             await asyncio.sleep(self._peers.beat_s(tick_s) - loop.time())
 
-    # ---- twice a second
+    # ---- twice a second, or once
 
     def _interval(self, now: float) -> bool:
         """Read, tell, judge if it is time; whether nothing was lost lately."""

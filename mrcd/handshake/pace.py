@@ -23,7 +23,7 @@ RETRY_MAX_NS: Final = 1000 * MS
 KEEPALIVE_NS: Final = 1000 * MS
 OFFERS_PER_S: Final = 100
 """Offers a second to all peers that do not answer."""
-KEEPALIVES_PER_S: Final = 25
+KEEPALIVES_PER_S: Final = 20
 """Offers a second to all that do; as many come from them, and cost as much."""
 QUIET_NS: Final = 2500 * MS
 DEAD_AFTER_NS: Final = 5000 * MS

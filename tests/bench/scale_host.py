@@ -163,15 +163,18 @@ class Daemon:
             if after.at_s - began > _QUIET_S:
                 raise BenchFailed(f"it still sends more than {at_most_pps:.0f} packets a second")
 
-    def calm(self) -> float:
-        """Wait until no more Offers arrive than keepalives of a crowd; seconds that took."""
+    def calm(self, peers: int) -> float:
+        """Wait until no more Offers arrive than keepalives of a crowd; seconds that took.
+
+        Peers that came up together speak in bursts at first: it looks at half of their interval.
+        """
         began = time.monotonic()
         before = self.sample(counters=True)
         while True:
-            time.sleep(4)
+            time.sleep(max(4.0, peers / KEEPALIVES_PER_S / 2))
             after = self.sample(counters=True)
             heard = after.counters["control_rx"] - before.counters["control_rx"]
-            if heard / (after.at_s - before.at_s) <= 1.3 * KEEPALIVES_PER_S:
+            if heard / (after.at_s - before.at_s) <= 1.2 * KEEPALIVES_PER_S:
                 return time.monotonic() - began
             if after.at_s - began > _QUIET_S:
                 raise BenchFailed("peers go on sending more Offers than keepalives")
@@ -271,7 +274,7 @@ def measured(
         quiet = 2 * OFFERS_PER_S + 200 + (2000 if crowd else 0)
         yield line("until only the idle remains", "s", daemon.settle(quiet))
         if crowd:
-            yield line("until keepalives have their pace", "s", daemon.calm())
+            yield line("until keepalives have their pace", "s", daemon.calm(peers))
         yield from _idle(daemon, line, seconds)
         if len(os.sched_getaffinity(0)) > 1:
             _steer(name, daemon)

@@ -21,14 +21,15 @@ _BARE = "plain TCP, no mrcd on the hosts"
 _CONNECTIONS = (1, 4)
 
 
-def no_segmentation_offload(name: str) -> None:
-    """Packets of plane 0 go through the fabric one by one, as a NIC's would."""
-    for node in ("h1", "h2"):
-        with netns.entered(f"{name}-{node}"):
-            ethtool.set_features("plane0", tso=False, gso=False, gro=False)
-    for t0 in (1, 2):
-        with netns.entered(f"{name}-p0t0-{t0}"):
-            ethtool.set_features("port1", gro=False)
+def no_segmentation_offload(name: str, planes: int = 1) -> None:
+    """Packets of the first planes go through the fabric one by one, as a NIC's would."""
+    for plane in range(planes):
+        for node in ("h1", "h2"):
+            with netns.entered(f"{name}-{node}"):
+                ethtool.set_features(f"plane{plane}", tso=False, gso=False, gro=False)
+        for t0 in (1, 2):
+            with netns.entered(f"{name}-p{plane}t0-{t0}"):
+                ethtool.set_features("port1", gro=False)
 
 
 def _checksum_offload(name: str, on: bool) -> None:

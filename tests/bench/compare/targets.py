@@ -12,7 +12,7 @@ from tests.bench.compare.latency import LINE_RATE, TOGETHER
 from tests.bench.compare.results import Figure, number
 from tests.bench.compare.routes import Mrc0, Plane
 from tests.bench.compare.training import RATIO
-from tests.bench.compare.unlimited import Plain
+from tests.bench.compare.unlimited import BareSeg6, Plain
 from tests.bench.metrics import spread
 from tests.bench.result import Target, at_least, at_most
 
@@ -93,12 +93,17 @@ def _of_plain(workload: str, words: str, bound: float) -> Callable[[Found], Meas
         took = mss[MRC0] * 8 / spread(ours.values).median
         plain_took = mss[PLANE] * 8 / spread(plain.values).median
         allowed = mss[MRC0] * 8 / (bound * spread(plain.values).median)
+        seg6 = found.get(workload, case, BareSeg6.title, "goodput")
+        routed = "" if seg6 is None else (
+            " The kernel's own source routes, without mrcd, reach"
+            f" {number(spread(ratios(seg6, plain)).median)} of plain TCP."
+        )  # fmt: skip
         return Measured(
             ratios(ours, plain),
             f"A packet takes mrc0 {number(took)} ns of wall clock from end to end, plain TCP"
             f" {number(plain_took)}; the target leaves {number(allowed)}. Its CPUs were"
             f" {ours.busy:.0%} busy: what a packet costs on the two of them is the limit"
-            " (docs/performance.md has where it goes), not the fabric.",
+            f" (docs/performance.md has where it goes), not the fabric.{routed}",
         )
 
     return take

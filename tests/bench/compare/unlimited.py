@@ -2,7 +2,10 @@
 """Where only the processor limits: mrc0 beside plain TCP without segmentation offload.
 
 Plain TCP goes by plane 0 of the same hosts, under mrcd's programs as everything on a plane is, and
-by plane 0 of hosts of the same kind where no mrcd runs. Turns alternate in each round.
+by plane 0 of hosts of the same kind where no mrcd runs. There the kernel's seg6 takes part, too:
+the same switches shift its uSIDs, so it shows what a source-routed packet costs that nobody keeps,
+puts in order or acknowledges; but TCP's large segments get their header before they are cut. Turns
+alternate in each round.
 """
 
 from __future__ import annotations
@@ -19,10 +22,10 @@ from mrcd.fabric import lab
 from mrcd.fabric.description import Fabric, Host
 from mrcd.fabric.injection import Applied
 from tests.bench import flow, path_states, simultaneous
-from tests.bench.compare import direct, traffic
+from tests.bench.compare import configuration, direct, traffic
 from tests.bench.compare.arena import Arena, say
 from tests.bench.compare.processor import Processor
-from tests.bench.compare.routes import Competitor, Mrc0, Plane
+from tests.bench.compare.routes import Competitor, Mrc0, Plane, Seg6
 from tests.bench.compare.traffic import Flow, Traffic
 from tests.bench.flow import BenchFailed, Step
 from tests.bench.metrics import MS, S, outage
@@ -70,6 +73,13 @@ class Bare(Plane):
     about = "the same on hosts where no mrcd runs, in a second lab"
 
 
+class BareSeg6(Seg6):
+    """The kernel's source routes on hosts without mrcd."""
+
+    title = "seg6, no offload, no mrcd"
+    about = "the kernel's H.Encaps.Red without segmentation offload, in that second lab"
+
+
 @dataclass(frozen=True, slots=True)
 class _Ways:
     """Who takes part, and in which lab each is; `bare` is the one without mrcd."""
@@ -80,7 +90,7 @@ class _Ways:
 
     def lab_of(self, competitor: Competitor) -> str:
         """The lab it goes through."""
-        return self.bare if competitor.key == "bare" else self.name
+        return self.bare if isinstance(competitor, Bare | BareSeg6) else self.name
 
 
 def speed(arena: Arena) -> None:
@@ -91,8 +101,10 @@ def speed(arena: Arena) -> None:
         stack.enter_context(flow.fabric_up(shape.fabric(name, arena.mtu)))
         stack.enter_context(flow.fabric_up(shape.fabric(bare, arena.mtu), daemons=False))
         for each in (name, bare):
-            no_segmentation_offload(each)
-        ways = _Ways(name, (Mrc0(), Plain(), Bare()), bare)
+            no_segmentation_offload(each, shape.planes)
+        source_routed, refused = configuration.usable(bare, [BareSeg6()])
+        arena.results.absent |= refused
+        ways = _Ways(name, (Mrc0(), Plain(), Bare(), *source_routed), bare)
         _goodput(arena, "speed", ways)
         _round_trip(arena, "speed", ways)
         _death(arena, ways)
@@ -211,4 +223,4 @@ def judged(seen: Traffic, died_ns: int, until_ns: int | None = None) -> tuple[in
 
 def competitors() -> Iterator[tuple[str, str]]:
     """Who takes part beside mrc0: title and what it is."""
-    yield from ((each.title, each.about) for each in (Plain(), Bare()))
+    yield from ((each.title, each.about) for each in (Plain(), Bare(), BareSeg6()))
