@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import (
     IPv4Address,
-    IPv4Network,
     IPv6Address,
-    IPv6Network,
     ip_interface,
     ip_network,
 )
@@ -27,10 +25,9 @@ from mrcd.claims import Claim, Prefix, overlaps
 from mrcd.evset import ACTIVE_MAX, ACTIVE_MIN
 from mrcd.fabric import description, hosts
 from mrcd.fabric.description import Fabric, FabricError, Host, Interface
+from mrcd.reserved import Reserved
 from mrcd.tomltable import Table, suggest
 from mrcd.wire import WIRE, overhead
-
-Ranges = Sequence[tuple[str, Prefix]]
 
 IFNAMSIZ = 16
 MPR_MIN, MPR_MAX = WIRE.MRC_MPR_UNIT, 4096  # the window bitmap holds twice the MPR
@@ -194,9 +191,9 @@ def _fabric(path: Path, problems: list[str]) -> Fabric | None:
     except FabricError as error:
         problems.extend(error.problems)
         return None
-    reserved = _ranges(fabric)
+    reserved = Reserved(fabric)
     for whose, shown, prefix in hosts.claims(fabric.hosts):
-        if clash := _reserved(prefix, reserved):
+        if clash := reserved.clash(prefix):
             problems.append(
                 f"{path}: {whose}: addresses: {shown}: lies in {clash}; "
                 "mrc0 needs a prefix of its own"
@@ -230,7 +227,7 @@ def _mrc0(table: Table, host: Host | None, fabric: Fabric | None) -> Mrc0:
         except ValueError:
             table.problem("addresses", text, "is no address; write one as 10.99.0.1/24")
             continue
-        if clash := _reserved(addresses[-1].network, _ranges(fabric)):
+        if clash := Reserved(fabric).clash(addresses[-1].network):
             table.problem("addresses", text, f"lies in {clash}; choose a prefix of its own")
     table.finish()
     if given is None and host is not None:
@@ -348,7 +345,7 @@ def _peers(
         others = [host for host in fabric.hosts if host.name != ours.name]
         return tuple(Peer(host, _host_routes(host)) for host in others)
     own = {_host_route(address) for address in mrc0.addresses}
-    reserved = _ranges(fabric)
+    reserved = Reserved(fabric)
     find = hosts.finder(fabric.hosts if fabric is not None else ())
     claims: list[Claim[tuple[Table, str]]] = []
     peers: dict[str, Peer] = {}
@@ -384,7 +381,7 @@ def _peers(
     return tuple(peers.values())
 
 
-def _allowed(table: Table, reserved: Ranges) -> tuple[Prefix, ...] | None:
+def _allowed(table: Table, reserved: Reserved) -> tuple[Prefix, ...] | None:
     """The prefixes of one [[peer]]; None when the key is absent."""
     given = table.strings("allowed")
     if given is None:
@@ -400,39 +397,11 @@ def _allowed(table: Table, reserved: Ranges) -> tuple[Prefix, ...] | None:
             continue
         if "/" in text and ip_interface(text).ip != network.network_address:
             table.problem("allowed", text, f"has bits behind its length; did you mean {network}?")
-        elif clash := _reserved(network, reserved):
+        elif clash := reserved.clash(network):
             table.problem("allowed", text, f"covers part of {clash}: packets would loop into mrc0")
         else:
             networks.append(network)
     return tuple(networks)
-
-
-def _ranges(fabric: Fabric | None) -> Ranges:
-    """The fabric's own ranges, by name."""
-    if fabric is None:
-        return []
-    return [
-        ("the uSID block", fabric.block),
-        ("the planes' IPv6 range", fabric.underlay6),
-        *(
-            (f"plane {plane}'s IPv4 range", fabric.plane_prefix4(plane))
-            for plane in range(fabric.planes)
-        ),
-    ]
-
-
-def _reserved(network: Prefix, ranges: Ranges) -> str | None:
-    """Name of the fabric's own range that `network` touches."""
-    for what, reserved in ranges:
-        if _overlap(network, reserved):
-            return f"{what} {reserved}"
-    return None
-
-
-def _overlap(one: Prefix, other: Prefix) -> bool:
-    if isinstance(one, IPv4Network):
-        return isinstance(other, IPv4Network) and one.overlaps(other)
-    return isinstance(other, IPv6Network) and one.overlaps(other)
 
 
 @lru_cache(maxsize=1 << 16)  # one object for each, so that configurations are quickly compared

@@ -23,13 +23,13 @@ from mrcd.control import ControlServer
 from mrcd.detach import detach_with
 from mrcd.engine import Engine
 from mrcd.log import get_logger
-from mrcd.methods import CannotApply
 from mrcd.model import ConfigChanges
 from mrcd.netlink import Netlink
 from mrcd.notify import Notifier
 from mrcd.reconfigure import diff as differences
 from mrcd.reconfigure import needs_restart
 from mrcd.report import Report
+from mrcd.source import CannotApply
 from mrcd.tasks import Tasks, fatal
 
 if TYPE_CHECKING:

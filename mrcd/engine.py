@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from mrcd import adoption, bpfsys, mrc0, pins, sessions, tuning
+from mrcd import adoption, bpfsys, hostrecord, mrc0, pins, sessions
 from mrcd.abi import ABI
 from mrcd.attachment import Attachment, Hook, hooks
 from mrcd.capture import Capture
@@ -31,24 +30,20 @@ from mrcd.model import XdpMode
 from mrcd.netlink import Netlink
 from mrcd.pathfeed import PathFeed
 from mrcd.pathlog import PathLog
+from mrcd.peerroutes import PeerRoutes
 from mrcd.peers import Peers
 from mrcd.planes import Planes, find_planes
 from mrcd.qptable import QpTable
 from mrcd.sizes import Sizes
 from mrcd.survey import Survey
 from mrcd.tasks import Tasks, fatal
+from mrcd.writeback import Writeback
 
 log = get_logger()
 
 DRAIN_S = 5.0
 """A drain does not wait longer for what is outstanding: a peer may be dead."""
 _DRAIN_LOOK_S = 0.02
-REMEMBER_S = 0.05
-"""A change of sessions is written down at once, those that follow together, so much later ..."""
-REMEMBER_SHARE = 0.02
-"""... or later, where that would take more of a CPU: with thousands of sessions."""
-
-_HOST = ABI.structs["mrc_host"]
 
 
 class Engine:
@@ -72,15 +67,12 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._stack = contextlib.AsyncExitStack()
         self._tasks = Tasks(fatal(on_failure))
-        self._routes: dict[str, int] = {}
-        self._unrouted: dict[str, Peer] = {}
+        self._routes = PeerRoutes(nl, config.mrc0.name, self._tasks)
         self._mac = bytes(6)
         self._path_log = PathLog()
         self._peers: Peers | None = None  # until there are sessions
         self._endpoint: Endpoint | None = None  # as long
-        self._remembering: asyncio.TimerHandle | None = None
-        self._remembered_s = 0.0
-        self._remember_gap_s = REMEMBER_S
+        self._memory = Writeback(self._remember)
         self._draining = False
         self._surveying: asyncio.Task[None] | None = None
         self.datapath: Datapath
@@ -136,7 +128,7 @@ class Engine:
         else:
             self.made = True
         self._mac = await mrc0.ensure(nl, config, self._bpffs)
-        told = self.datapath.read("host", 0, _HOST)["plane_mask"]  # nothing in new maps
+        told = hostrecord.planes_told(self.datapath)
         self._write_host(told)
         self.table = table = QpTable(self.datapath, config)
         self.planes = planes = Planes(
@@ -169,8 +161,7 @@ class Engine:
         if not self.adopted:
             self._start_clock()
         await self._start_sessions(told)
-        for prefix in dropped:
-            await nl.delete_route(prefix, dev=config.mrc0.name)
+        await self._routes.delete(dropped)
         self._tasks.spawn(planes.follow())
         self._tasks.spawn(mrc0.check_steering(config))
         self._stack.push_async_callback(self._tasks.cancel)
@@ -246,7 +237,7 @@ class Engine:
             secrets.randbits(64),
             self._mtu_of_peer,
             endpoint,
-            self._sessions_changed,
+            self._memory.changed,
             self.denials.open_evs,
         )
         self._stack.callback(endpoint.close)
@@ -261,8 +252,8 @@ class Engine:
         peers.start(planes.mask)
         self._peers = peers
         self._stack.callback(peers.close)
-        self._stack.callback(self.remember)
-        self.remember()
+        self._stack.callback(self._memory.now)
+        self._memory.now()
 
     def _start_survey(self) -> None:
         self.survey = Survey(
@@ -294,8 +285,7 @@ class Engine:
 
     async def close(self) -> None:
         """Let go of the data path, which goes on running."""
-        if self._remembering is not None:
-            self._remembering.cancel()
+        self._memory.cancel()
         await self._stack.aclose()
 
     async def drain(self) -> bool:
@@ -332,18 +322,14 @@ class Engine:
         for peer in gone:
             self.peers.remove(peer.name)
             self.table.remove_peer(peer)
-            self._routes.pop(peer.name, None)
+            self._routes.forget(peer.name)
         self.endpoint.reconfigure(config)
         self.peers.reconfigure(config)
         self.table.add_peers(peer for peer in config.peers if before.get(peer.name) != peer)
         for peer in new:
             self.peers.add(peer.name)
-        for prefix in dropped:
-            await self._nl.delete_route(prefix, dev=config.mrc0.name)
-        for peer in config.peers:
-            mtu = self._routes.get(peer.name)
-            if mtu is not None and before.get(peer.name) != peer:
-                await self._route_peer(peer, mtu)
+        await self._routes.delete(dropped)
+        await self._routes.renew(peer for peer in config.peers if before.get(peer.name) != peer)
         await mrc0.give_addresses(self._nl, config, self._bpffs)
         self.clock.retune(config.transport.tick_us * 1000, config.transport.probe_pps)
         if (old.fabric, old.peers, old.transport) != (
@@ -362,35 +348,8 @@ class Engine:
     # ---- changes
 
     def _write_host(self, mask: int) -> None:
-        config = self.config
-        self.datapath.write(
-            "host",
-            0,
-            _HOST,
-            link_ifindex=self._nl.index(mrc0.other_end(config)),
-            planes=config.fabric.planes,
-            plane_mask=mask,
-            block=int.from_bytes(config.fabric.block.network_address.packed[:4], "little"),
-            udp_port=_network16(config.transport.udp_port),
-            control_port=_network16(config.transport.control_port),
-            reo_min_ns=tuning.REO_MIN_NS,
-            reo_max_ns=tuning.REO_MAX_NS,
-            fifo_slack_ns=tuning.FIFO_SLACK_NS,
-            rto_min_ns=tuning.RTO_MIN_NS,
-            hole_timeout_ns=tuning.HOLE_TIMEOUT_NS,
-            sack_packets=tuning.SACK_PACKETS,
-            sack_bytes=tuning.SACK_BYTES,
-            sack_gap_ns=tuning.SACK_GAP_NS,
-            queue_target_ns=tuning.QUEUE_TARGET_NS,
-            probe_interval_ns=tuning.PROBE_INTERVAL_NS,
-            probe_idle_ns=tuning.PROBE_IDLE_NS,
-            hold_base_ns=tuning.HOLD_BASE_NS,
-            hold_max_ns=tuning.HOLD_MAX_NS,
-            judge_ns=tuning.JUDGE_NS,
-            judge_slack_ns=tuning.JUDGE_SLACK_NS,
-            slow_slack_ns=tuning.SLOW_SLACK_NS,
-            link_mac=tuple(self._mac),
-        )
+        link = self._nl.index(mrc0.other_end(self.config))
+        hostrecord.write(self.datapath, self.config, link=link, mac=self._mac, planes=mask)
 
     def _planes_changed(self, mask: int) -> None:
         """In the order in which it helps: nothing more leaves by the plane, nothing more comes."""
@@ -404,49 +363,20 @@ class Engine:
             self._endpoint.set_planes(mask)
         if self._peers is not None:
             self._peers.set_planes(mask)
-            self._sessions_changed()  # the update has a number
+            self._memory.changed()  # the update has a number
 
-    def _sessions_changed(self) -> None:
-        if self._remembering is None:
-            due = max(self._loop.time(), self._remembered_s + self._remember_gap_s)
-            self._remembering = self._loop.call_at(due, self.remember)
-
-    def remember(self) -> None:
+    def _remember(self) -> None:
         """Write down what a restart needs to resume the sessions."""
-        if self._remembering is not None:
-            self._remembering.cancel()
-            self._remembering = None
-        began_s = time.thread_time()
         maps = bpfsys.map_id(self.datapath.maps["qps"])
         try:
             sessions.save(self._state_dir, maps, self.endpoint.update_id, self.peers.memories)
         except OSError as error:
             log.error("sessions.not_saved", folder=str(self._state_dir), error=str(error))
-        self._remembered_s = self._loop.time()
-        self._remember_gap_s = max(REMEMBER_S, (time.thread_time() - began_s) / REMEMBER_SHARE)
 
     def _mtu_of_peer(self, peer: Peer, mtu: int) -> None:
         """Its QPs are set up. Routes to a peer carry its MTU where it is smaller than ours."""
         self.denials.apply(peer.name)
-        if self._routes.get(peer.name) != mtu:
-            self._routes[peer.name] = mtu
-            if not self._unrouted:
-                self._tasks.spawn(self._route_peers())
-            self._unrouted[peer.name] = peer
-
-    async def _route_peers(self) -> None:
-        """Install what is waiting, and what comes to wait meanwhile."""
-        while self._unrouted:
-            peer = self._unrouted[next(iter(self._unrouted))]
-            mtu = self._routes.get(peer.name)
-            if mtu is not None:
-                await self._route_peer(peer, mtu)
-            if self._unrouted.get(peer.name) is peer and self._routes.get(peer.name) == mtu:
-                del self._unrouted[peer.name]
-
-    async def _route_peer(self, peer: Peer, mtu: int) -> None:
-        for prefix in peer.allowed:
-            await self._nl.replace_route(str(prefix), dev=self.config.mrc0.name, mtu=mtu, ecn=True)
+        self._routes.want(peer, mtu)
 
     def _path_event(self, event: dict[str, int]) -> None:
         """From the clock's thread: a path came into use or went out of it."""
@@ -479,11 +409,6 @@ def _moved(peer: Peer, other: Peer | None) -> bool:
     if other is None:
         return True
     return (peer.host.t0, peer.host.port) != (other.host.t0, other.host.port)
-
-
-def _network16(value: int) -> int:
-    """A number whose bytes in memory are `value` in network order."""
-    return int.from_bytes(value.to_bytes(2, "big"), "little")
 
 
 def _frags(config: Config) -> bool:

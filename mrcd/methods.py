@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The varlink interface ``io.mrcd.Control``: its methods, and the ``Source`` they ask.
+"""The varlink interface ``io.mrcd.Control``: its methods, which ask a ``Source``.
 
 docs/api.md is written from this module. No ``from __future__ import annotations`` here:
 asyncvarlink builds the interface from the annotations and needs the types themselves.
@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
-from typing import Protocol, TypedDict
+from typing import TypedDict
 
 from asyncvarlink import FileDescriptor, VarlinkInterface, varlinkmethod
 from asyncvarlink.serviceinterface import InvalidParameter
@@ -26,11 +26,8 @@ from mrcd.model import (
     SCHEMA_VERSION,
     CaptureInfo,
     ChangesReply,
-    ConfigChanges,
     ConfigReply,
     ConnectionsReply,
-    ConnInfo,
-    DeniedInfo,
     DeniedReply,
     DenyReply,
     Direction,
@@ -38,18 +35,12 @@ from mrcd.model import (
     MapReply,
     MonitorReply,
     MonitorSample,
-    PathEvent,
-    PathInfo,
-    PathProbe,
     PathsReply,
     PeerInfo,
     PeersReply,
-    PlaneInfo,
     PlaneReply,
     ProbesReply,
-    StatsInfo,
     StatsReply,
-    Status,
     StatusReply,
     WatchPathsReply,
 )
@@ -66,6 +57,7 @@ from mrcd.refusals import (
     NotApplicable,
     NotPermitted,
 )
+from mrcd.source import CannotApply, Source
 
 INTERVAL_MIN_MS = 10  # a sample reads every map once: more often would only measure itself
 INTERVAL_MAX_MS = 3_600_000
@@ -82,99 +74,6 @@ class CaptureReply(TypedDict):
     ring_bytes: int
     records: FileDescriptor
     state: FileDescriptor
-
-
-class CannotApply(Exception):
-    """A good configuration cannot be applied now; the message says why and what to do."""
-
-
-class Source(Protocol):
-    """Where the answers come from: the daemon.
-
-    The methods run on the event loop and must not block. ``peer`` is ``None`` for all peers; a
-    name was already checked against ``peer_names()``, a plane against ``status()``.
-    """
-
-    def status(self) -> Status:
-        """The daemon as a whole."""
-
-    def peers(self) -> list[PeerInfo]:
-        """Every configured peer."""
-
-    def foremost_peers(
-        self, count: int, before: Mapping[str, int]
-    ) -> tuple[list[PeerInfo], Mapping[str, int]]:
-        """At most so many: those in trouble, and the busiest since `before`.
-
-        Beside them the packets of every peer so far, which is `before` the next time.
-        """
-
-    def peer_names(self) -> list[str]:
-        """The names of all peers."""
-
-    def paths(self, peer: str | None) -> list[PathInfo]:
-        """Every path of every QP."""
-
-    def connections(self, peer: str | None) -> list[ConnInfo]:
-        """Every QP."""
-
-    def stats(self) -> StatsInfo:
-        """All counters."""
-
-    async def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
-        """Add a rule to the denylist; False when it was there.
-
-        Raises NoSuchElement, or CutsOff without ``force``.
-        """
-
-    async def allow(self, element: str, peer: str | None) -> None:
-        """Remove a rule. Raises NoSuchElement or NotDenied."""
-
-    def denied(self) -> list[DeniedInfo]:
-        """The rules of the denylist."""
-
-    def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
-        """None at once, then every path event."""
-
-    def capture_info(self) -> CaptureInfo:
-        """What records of packets need to be understood."""
-
-    def capture(self, wanted: capture.Wanted) -> AsyncGenerator[capture.Rings, None]:
-        """Record packets until closed; yields once, when that has begun.
-
-        Raises mrcd.capture.CannotCapture.
-        """
-
-    def drain(self, plane: int, force: bool) -> PlaneInfo:
-        """Take a plane out of service. mrcd.ports.LastPlane when none would be left."""
-
-    def undrain(self, plane: int) -> PlaneInfo:
-        """Put a plane back into service."""
-
-    async def probe(self, peer: str, plane: int | None, count: int) -> list[PathProbe]:
-        """Send EV probes over every path of one plane or all to a peer, and wait for answers."""
-
-    def faults(self) -> FaultsReply:
-        """What is at fault in the fabric."""
-
-    def fabric_map(self) -> MapReply:
-        """Every link and switch, as the survey sees it."""
-
-    def config_text(self) -> str:
-        """The running configuration as TOML that loads to an equal one."""
-
-    def config_diff(self, text: str) -> ConfigChanges:
-        """What applying a text would change. Raises ConfigError with every problem, or CannotApply
-        where a daemon does not change."""
-
-    async def config_apply(self, text: str, confirm_s: int) -> ConfigChanges:
-        """Apply a text; unless confirm_s is 0, the former one returns when not confirmed by then.
-
-        Raises ConfigError or CannotApply, and has changed nothing then.
-        """
-
-    def config_confirm(self) -> None:
-        """Keep what was applied. Raises CannotApply when nothing waits."""
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ def _us(nanoseconds: int | None) -> float | None:
 
 
 class Reconfigure(Protocol):
-    """Who changes the configuration of a running daemon; as in mrcd.methods.Source."""
+    """Who changes the configuration of a running daemon; as in mrcd.source.Source."""
 
     def diff(self, text: str) -> ConfigChanges:
         """What applying a text would change."""

@@ -49,6 +49,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
+from mrcd.handshake.answers import Answers
 from mrcd.handshake.incarnation import SEQ_LEAP, Bound, Incarnation, Memory, Ours
 from mrcd.handshake.offer import MAX_QPS, VERSION, HandshakeError, Offer, encode
 from mrcd.handshake.outcome import (
@@ -76,8 +77,6 @@ from mrcd.handshake.pace import (
 
 UNCONFIRMED_NS: Final = 3000 * MS
 NEVER_NS: Final = 1 << 63
-ANSWER_BURST: Final = 32  # answers to strangers: a bucket that gains one token ...
-ANSWER_GAP_NS: Final = 10 * MS  # ... in this time
 
 
 class Event(Enum):
@@ -124,9 +123,7 @@ class Session:
         self._pace = Pace() if pace is None else pace
         self._keepalive_ns = KEEPALIVE_NS  # as the peer knows it
         self._rotation = 0
-        self._answers = ANSWER_BURST
-        self._answers_ns = 0
-        self._answered: dict[int, int] = {}  # stranger's sid: seq of its Offer
+        self._answers = Answers()
 
     # -- across a restart
 
@@ -415,21 +412,12 @@ class Session:
     def _answer(
         self, offer: Offer, now_ns: int, ours: Incarnation, ack_sid: int, *, want: bool
     ) -> list[Command]:
-        """Answer a stranger, once for all copies of its Offer, and not more often than is decent.
+        """Answer a stranger, as often as is decent.
 
         On every plane: the one it came on may be dead in our direction.
         """
-        if self._answered.get(offer.sid) == offer.seq:
+        if not self._answers.take(offer.sid, offer.seq, now_ns=now_ns):
             return []
-        gained = (now_ns - self._answers_ns) // ANSWER_GAP_NS
-        self._answers = min(ANSWER_BURST, self._answers + gained)
-        self._answers_ns += gained * ANSWER_GAP_NS
-        if self._answers == 0:
-            return []
-        self._answers -= 1
-        self._answered[offer.sid] = offer.seq
-        if len(self._answered) > ANSWER_BURST:
-            del self._answered[next(iter(self._answered))]
         bound = self._bound is not None and ours is self._bound.ours
         return self._transmit(self._usable, ours, ack_sid, bound=bound, want=want)
 

@@ -19,7 +19,6 @@ from mrcd.control import ControlServer
 from mrcd.denials import CutsOff, NotDenied
 from mrcd.denylist import Rule, parse
 from mrcd.fabric import description
-from mrcd.methods import CannotApply
 from mrcd.model import (
     CaptureInfo,
     CapturePeer,
@@ -47,6 +46,7 @@ from mrcd.model import (
     SurveyInfo,
 )
 from mrcd.ports import LastPlane
+from mrcd.source import CannotApply
 from tests.unit.ring_double import PAGE, SIZE, Producer
 
 PEERS = ("h2", "h3")

@@ -15,8 +15,8 @@ from mrcd import config, log
 from mrcd.config import Config, ConfigError
 from mrcd.daemon import Daemon, Places
 from mrcd.fabric import description
-from mrcd.methods import CannotApply
 from mrcd.notify import Notifier
+from mrcd.source import CannotApply
 
 USUAL = '[host]\nname = "h1"\nfabric = "fabric.toml"\n'
 FASTER = USUAL + "[transport]\nprobe_pps = 500\n"

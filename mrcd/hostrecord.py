@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the programs know of this host: the one entry of the map `host`."""
+
+from __future__ import annotations
+
+from mrcd import tuning
+from mrcd.abi import ABI
+from mrcd.config import Config
+from mrcd.datapath import Datapath
+
+_HOST = ABI.structs["mrc_host"]
+
+
+def planes_told(datapath: Datapath) -> int:
+    """The mask of planes that the programs use now; 0 in new maps."""
+    return int(datapath.read("host", 0, _HOST)["plane_mask"])
+
+
+def write(datapath: Datapath, config: Config, *, link: int, mac: bytes, planes: int) -> None:
+    """Tell the programs: `link` is the index of mrc0's other end, `mac` mrc0's address, `planes`
+    the mask of planes to use. All else is the configuration's, and mrcd/tuning.py's."""
+    fabric, transport = config.fabric, config.transport
+    datapath.write(
+        "host",
+        0,
+        _HOST,
+        link_ifindex=link,
+        planes=fabric.planes,
+        plane_mask=planes,
+        block=int.from_bytes(fabric.block.network_address.packed[:4], "little"),
+        udp_port=_network16(transport.udp_port),
+        control_port=_network16(transport.control_port),
+        reo_min_ns=tuning.REO_MIN_NS,
+        reo_max_ns=tuning.REO_MAX_NS,
+        fifo_slack_ns=tuning.FIFO_SLACK_NS,
+        rto_min_ns=tuning.RTO_MIN_NS,
+        hole_timeout_ns=tuning.HOLE_TIMEOUT_NS,
+        sack_packets=tuning.SACK_PACKETS,
+        sack_bytes=tuning.SACK_BYTES,
+        sack_gap_ns=tuning.SACK_GAP_NS,
+        queue_target_ns=tuning.QUEUE_TARGET_NS,
+        probe_interval_ns=tuning.PROBE_INTERVAL_NS,
+        probe_idle_ns=tuning.PROBE_IDLE_NS,
+        hold_base_ns=tuning.HOLD_BASE_NS,
+        hold_max_ns=tuning.HOLD_MAX_NS,
+        judge_ns=tuning.JUDGE_NS,
+        judge_slack_ns=tuning.JUDGE_SLACK_NS,
+        slow_slack_ns=tuning.SLOW_SLACK_NS,
+        link_mac=tuple(mac),
+    )
+
+
+def _network16(value: int) -> int:
+    """A number whose bytes in memory are `value` in network order."""
+    return int.from_bytes(value.to_bytes(2, "big"), "little")

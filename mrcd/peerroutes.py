@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Routes to peers over mrc0: a peer's prefixes, with the MTU that was agreed on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mrcd.config import Peer
+from mrcd.netlink import Netlink
+from mrcd.tasks import Tasks
+
+
+class PeerRoutes:
+    """Installs the routes that are asked for, one after another, in the background.
+
+    `dev` is mrc0's name. With thousands of peers their QPs are set up faster than routes are.
+    """
+
+    def __init__(self, nl: Netlink, dev: str, tasks: Tasks) -> None:
+        self._nl = nl
+        self._dev = dev
+        self._tasks = tasks
+        self._mtus: dict[str, int] = {}  # by the peer's name
+        self._waiting: dict[str, Peer] = {}
+
+    def want(self, peer: Peer, mtu: int) -> None:
+        """Have a peer's prefixes lead to mrc0, for packets of at most `mtu` bytes."""
+        if self._mtus.get(peer.name) == mtu:
+            return
+        self._mtus[peer.name] = mtu
+        if not self._waiting:
+            self._tasks.spawn(self._install_waiting())
+        self._waiting[peer.name] = peer
+
+    def forget(self, name: str) -> None:
+        """A peer is gone; its prefixes are deleted by `delete`."""
+        self._mtus.pop(name, None)
+
+    async def renew(self, peers: Iterable[Peer]) -> None:
+        """These peers' prefixes may be others now: install those of peers that have routes."""
+        for peer in peers:
+            mtu = self._mtus.get(peer.name)
+            if mtu is not None:
+                await self._install(peer, mtu)
+
+    async def delete(self, prefixes: Iterable[str]) -> None:
+        """Nobody is reached by these prefixes any more."""
+        for prefix in prefixes:
+            await self._nl.delete_route(prefix, dev=self._dev)
+
+    async def _install_waiting(self) -> None:
+        """Install what is waiting, and what comes to wait meanwhile."""
+        while self._waiting:
+            peer = self._waiting[next(iter(self._waiting))]
+            mtu = self._mtus.get(peer.name)
+            if mtu is not None:
+                await self._install(peer, mtu)
+            if self._waiting.get(peer.name) is peer and self._mtus.get(peer.name) == mtu:
+                del self._waiting[peer.name]
+
+    async def _install(self, peer: Peer, mtu: int) -> None:
+        for prefix in peer.allowed:
+            await self._nl.replace_route(str(prefix), dev=self._dev, mtu=mtu, ecn=True)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Ranges of addresses that a fabric needs for itself (pure)."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network, IPv6Network
+
+from mrcd.claims import Prefix
+from mrcd.fabric.description import Fabric
+
+
+class Reserved:
+    """The fabric's own ranges: a packet to one of them must not be sprayed. None: no ranges."""
+
+    def __init__(self, fabric: Fabric | None) -> None:
+        self._ranges: list[tuple[str, Prefix]] = []
+        if fabric is not None:
+            self._ranges = [
+                ("the uSID block", fabric.block),
+                ("the planes' IPv6 range", fabric.underlay6),
+                *(
+                    (f"plane {plane}'s IPv4 range", fabric.plane_prefix4(plane))
+                    for plane in range(fabric.planes)
+                ),
+            ]
+
+    def clash(self, network: Prefix) -> str | None:
+        """The range that a prefix touches, in words; None when there is none."""
+        for what, own in self._ranges:
+            if _overlap(network, own):
+                return f"{what} {own}"
+        return None
+
+
+def _overlap(one: Prefix, other: Prefix) -> bool:
+    if isinstance(one, IPv4Network):
+        return isinstance(other, IPv4Network) and one.overlaps(other)
+    return isinstance(other, IPv6Network) and one.overlaps(other)

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How often strangers are answered."""
+
+from __future__ import annotations
+
+from mrcd.handshake.answers import BURST, GAP_NS, Answers
+
+
+def test_take__once_for_all_copies_of_an_offer() -> None:
+    answers = Answers()
+    assert [answers.take(7, 1, now_ns=0) for _ in range(3)] == [True, False, False]
+    assert answers.take(7, 2, now_ns=0)
+    assert answers.take(8, 1, now_ns=0)
+
+
+def test_take__a_burst_then_one_in_each_gap() -> None:
+    answers, hour_ns = Answers(), 3600 * 1_000_000_000
+    assert sum(answers.take(sid, 1, now_ns=hour_ns) for sid in range(3 * BURST)) == BURST
+    later = range(100 * BURST, 103 * BURST)
+    taken = [sid for sid in later if answers.take(sid, 1, now_ns=hour_ns + 5 * GAP_NS)]
+    assert len(taken) == 5
+    assert not answers.take(0, 2, now_ns=hour_ns + 5 * GAP_NS)
+
+
+def test_take__remembers_no_more_strangers_than_a_burst() -> None:
+    answers = Answers()
+    for sid in range(10 * BURST):
+        answers.take(sid, 1, now_ns=sid * GAP_NS)
+    assert len(answers._answered) <= BURST

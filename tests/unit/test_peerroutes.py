@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Routes to peers: installed in the background, renewed, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_network
+
+import pytest
+
+from mrcd.config import Peer
+from mrcd.fabric.description import Host
+from mrcd.peerroutes import PeerRoutes
+from mrcd.tasks import Tasks
+
+
+@dataclass
+class Kernel:
+    """The routes there are: prefix to MTU. Each change lets others run first, as netlink does."""
+
+    routes: dict[str, int] = field(default_factory=dict)
+    log: list[tuple[str, int]] = field(default_factory=list)
+
+    async def replace_route(self, dst: str, *, dev: str, mtu: int, ecn: bool) -> None:
+        """As Netlink's."""
+        await asyncio.sleep(0)
+        assert (dev, ecn) == ("mrc0", True)
+        self.routes[dst] = mtu
+        self.log.append((dst, mtu))
+
+    async def delete_route(self, dst: str, *, dev: str) -> None:
+        """As Netlink's."""
+        await asyncio.sleep(0)
+        assert dev == "mrc0"
+        del self.routes[dst]
+
+
+def peer(number: int, *more: str) -> Peer:
+    """Peer p<number> with 10.0.<number>.0/24, and more prefixes."""
+    prefixes = (f"10.0.{number}.0/24", *more)
+    host = Host(f"p{number}", 1, number, ())
+    return Peer(host, tuple(ip_network(prefix) for prefix in prefixes))
+
+
+class Scene:
+    """Routes of a fake kernel; `settle` waits until nothing is under way."""
+
+    def __init__(self) -> None:
+        self.failed: list[BaseException] = []
+        self.kernel = Kernel()
+        self.tasks = Tasks(self.failed.append)
+        self.routes = PeerRoutes(self.kernel, "mrc0", self.tasks)  # type: ignore[arg-type]
+
+    async def settle(self) -> None:
+        """Run what waits."""
+        while len(self.tasks):
+            await asyncio.sleep(0)
+        assert not self.failed
+
+
+def test_want__installs_every_prefix_of_every_peer() -> None:
+    async def scene() -> None:
+        at = Scene()
+        for number in range(50):
+            at.routes.want(peer(number, f"fd00:{number:x}::/64"), 1400)
+        await at.settle()
+        assert len(at.kernel.routes) == 100
+        assert set(at.kernel.routes.values()) == {1400}
+
+    asyncio.run(scene())
+
+
+def test_want__the_same_again_does_nothing() -> None:
+    async def scene() -> None:
+        at = Scene()
+        for _ in range(3):
+            at.routes.want(peer(1), 1400)
+            await at.settle()
+        assert at.kernel.log == [("10.0.1.0/24", 1400)]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_want__another_mtu_meanwhile_wins(steps: int) -> None:
+    async def scene() -> None:
+        at = Scene()
+        at.routes.want(peer(1, "10.9.0.0/24"), 1400)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        at.routes.want(peer(1, "10.9.0.0/24"), 1300)
+        await at.settle()
+        assert at.kernel.routes == {"10.0.1.0/24": 1300, "10.9.0.0/24": 1300}
+
+    asyncio.run(scene())
+
+
+def test_forget__before_its_turn_leaves_no_route() -> None:
+    async def scene() -> None:
+        at = Scene()
+        at.routes.want(peer(1), 1400)
+        at.routes.want(peer(2), 1400)
+        at.routes.forget("p2")
+        await at.settle()
+        assert set(at.kernel.routes) == {"10.0.1.0/24"}
+
+    asyncio.run(scene())
+
+
+def test_renew__only_peers_that_have_routes() -> None:
+    async def scene() -> None:
+        at = Scene()
+        at.routes.want(peer(1), 1400)
+        await at.settle()
+        await at.routes.renew([peer(1, "10.9.0.0/24"), peer(2)])
+        assert at.kernel.routes == {"10.0.1.0/24": 1400, "10.9.0.0/24": 1400}
+        await at.routes.delete(["10.9.0.0/24"])
+        assert at.kernel.routes == {"10.0.1.0/24": 1400}
+
+    asyncio.run(scene())
+
+
+def test_want__a_refusal_is_told() -> None:
+    async def scene() -> None:
+        at = Scene()
+
+        async def refuse(dst: str, **_: object) -> None:
+            raise OSError(f"no {dst}")
+
+        at.kernel.replace_route = refuse  # type: ignore[method-assign]
+        at.routes.want(replace(peer(1)), 1400)
+        while len(at.tasks):
+            await asyncio.sleep(0)
+        assert [str(error) for error in at.failed] == ["no 10.0.1.0/24"]
+
+    asyncio.run(scene())
