@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""bpf/path.h compiled for the host: its functions take structs, not maps, so they run anywhere."""
+"""bpf/path.h and pick.h compiled for the host: functions of structs, not maps, run anywhere."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ struct bpf_spin_lock { __u32 val; };
 #include "mrc_abi.h"
 #include "bits.h"
 #include "path.h"
+#include "pick.h"
 u32 host_next(u32 state, u32 event) { return path_next(state, event); }
 u32 host_state(const struct mrc_tx *tx, u32 id) { return path_state(tx, id); }
 u32 host_slot(u64 low, u64 high, u32 from) { return next_slot(low, high, from); }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A QP's EV set in plain Python: what bpf/path.h should do, written a second time.
+"""A QP's EV set in plain Python: what bpf/path.h and pick.h should do, written a second time.
 
 Sets of numbers instead of bitmaps, the table of mrcd.pathstate instead of a switch. Where the
 programs choose freely - the order of planes in a round, which turn a slow path gets - the model is

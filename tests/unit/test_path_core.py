@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""bpf/path.h on the host against the table of mrcd.pathstate and a model in Python.
+"""bpf/path.h and pick.h on the host against the table of mrcd.pathstate and a model in Python.
 
 The sets are as large as they may be: eight planes of 128 slots. tests/bpf/test_path_model.py does
 the same to the real programs. MRC_HYPOTHESIS=long gives both a thousand examples and new seeds.

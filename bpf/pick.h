@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Which path the next packet takes: planes first, then slots within the plane,
+ * so that planes stay equally loaded however many paths of each are in use.
+ * Everything here that takes a struct mrc_tx wants its lock held.
+ */
+#ifndef MRC_PICK_H
+#define MRC_PICK_H
+
+#define SLOW_TURNS 31            /* a slow path is used once in so many turns, plus one */
+#define PATH_SLOW 0x10000        /* in pick_path()'s answer: the path is slow */
+
+/* Planes that packets to a peer may use: up here, up there, as far as is known. */
+static __always_inline u64 usable_planes(const struct mrc_host *h, const struct mrc_peer *peer,
+					 const struct mrc_balance *b)
+{
+	return h->plane_mask & peer->plane_mask & b->ports & b->heard_ports & 0xff;
+}
+
+/*
+ * The planes of a new round. A plane with a whole share is in every round, one
+ * with less in as many of them as its share says. Their order begins anywhere:
+ * a fixed one would let every SACK be caused by a packet of the same plane.
+ */
+static __always_inline u64 new_round(struct mrc_tx *tx, u64 usable, u64 shares)
+{
+	u64 saved = tx->thin + shares, turn; /* bytes: 127 + 128 do not overflow */
+
+	tx->round = tx->round * 1103515245 + 12345;
+	tx->thin = saved & 0x7f7f7f7f7f7f7f7full;
+	turn = gather_tops(saved) & usable;
+	return turn ? turn : usable;
+}
+
+/*
+ * A plane out of a set that is not empty, in the order of this round: that of
+ * plane ^ n for a random n, under which any plane of two, four or eight is as
+ * likely to be the first.
+ */
+static __always_inline u32 pick_plane(const struct mrc_tx *tx, u64 planes)
+{
+	u32 n = tx->round >> 16 & 7;
+	u64 swap;
+
+	/* bit p of the set to bit p ^ n, without branches */
+	swap = 0 - (u64)(n & 1);
+	planes ^= (planes ^ ((planes >> 1 & 0x55) | (planes & 0x55) << 1)) & swap;
+	swap = 0 - (u64)(n >> 1 & 1);
+	planes ^= (planes ^ ((planes >> 2 & 0x33) | (planes & 0x33) << 2)) & swap;
+	swap = 0 - (u64)(n >> 2 & 1);
+	planes ^= (planes ^ ((planes >> 4 & 0x0f) | (planes & 0x0f) << 4)) & swap;
+	return (lowest_bit(planes) & 7) ^ n;
+}
+
+/*
+ * The path of the next packet over one of `planes`, if possible one of those
+ * `preferred`; MRC_NO_PATH if all are denied.
+ */
+static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferred, u64 shares)
+{
+	u64 usable = tx->plane_use & planes, turn, w0, w1, skip0, skip1;
+	u32 p, k, other, low, high, slow = 0, avoid = 0;
+
+	if (!usable) {           /* none in use: still send, in turn, on whatever is not denied */
+		turn = tx->plane_open & planes ? tx->plane_open & planes : tx->plane_open;
+		if (!turn)
+			return MRC_NO_PATH;
+		tx->round += 1 << 16;
+		p = pick_plane(tx, turn);
+		low = slot_word(p << 8);
+		high = slot_word(p << 8 | 64);
+		k = next_slot(tx->all[low] & ~tx->denied[low], tx->all[high] & ~tx->denied[high],
+			      tx->ev_next[p]) & 127;
+		tx->ev_next[p] = (k + 1) & 127;
+		return p << 8 | k;
+	}
+	if (!(usable & preferred))
+		preferred = usable;
+	if (!(tx->turn & usable))
+		tx->turn = new_round(tx, usable, shares);
+	turn = tx->turn & usable & preferred;
+	p = pick_plane(tx, turn ? turn : usable & preferred);
+	tx->turn &= ~(1ull << p);
+
+	low = slot_word(p << 8);
+	high = slot_word(p << 8 | 64);
+	w0 = tx->use[low];
+	w1 = tx->use[high];
+	skip0 = tx->skip[low];
+	skip1 = tx->skip[high];
+	k = next_slot(w0, w1, tx->ev_next[p]) & 127;
+	if ((k & 64 ? skip1 : skip0) >> (k & 63) & 1) {
+		/* SKIP: GOOD again, but this packet takes the next path. One a packet. */
+		if (k & 64)
+			tx->skip[high] &= ~(1ull << (k & 63));
+		else
+			tx->skip[low] &= ~(1ull << (k & 63));
+		avoid = 1;
+	} else if ((k & 64 ? tx->slow[high] : tx->slow[low]) >> (k & 63) & 1) {
+		avoid = tx->round >> 20 & SLOW_TURNS;
+		slow = PATH_SLOW;
+	}
+	if (avoid) {
+		other = next_slot(w0 & ~skip0 & ~tx->slow[low], w1 & ~skip1 & ~tx->slow[high],
+				  k + 1);
+		if (other != NO_SLOT) {
+			k = other & 127;
+			slow = 0;
+		}
+	}
+	tx->ev_next[p] = (k + 1) & 127;
+	return slow | p << 8 | k;
+}
+
+#endif
