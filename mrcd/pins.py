@@ -27,6 +27,7 @@ from mrcd import netns
 PRIO = 4971
 """Priority of our clsact filters."""
 _RECORDS = ("device-", "clsact-", "address-", "route-")
+_KERNELS = ("maps.debug", "progs.debug")  # the kernel's own, at the top of a bpffs
 
 
 class PinError(Exception):
@@ -124,7 +125,11 @@ def clear(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     names = sorted(
-        (entry.name for entry in folder.iterdir() if not entry.name.startswith(_RECORDS)),
+        (
+            entry.name
+            for entry in folder.iterdir()
+            if entry.name not in _KERNELS and not entry.name.startswith(_RECORDS)
+        ),
         key=lambda name: (not name.startswith("link_"), name),
     )
     return [removed for name in names for removed in remove(folder / name)]
@@ -174,7 +179,9 @@ def strays(folder: Path, keep: Path) -> list[Path]:
     found = [
         entry
         for entry in folder.iterdir()
-        if entry != keep and not entry.name.startswith(("link_", *_RECORDS))
+        if entry != keep
+        and entry.name not in _KERNELS
+        and not entry.name.startswith(("link_", *_RECORDS))
     ]
     return sorted(found)
 

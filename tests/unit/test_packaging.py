@@ -99,7 +99,16 @@ def test_the_host_lends_for_reading(place: str) -> None:
     assert read_only
 
 
-@pytest.mark.parametrize("place", ["/sys/fs/bpf/mrcd", "/run/mrcd", "/var/lib/mrcd"])
+def test_pins_are_in_the_hosts_bpffs_and_not_below_the_containers_own_sysfs() -> None:
+    (place,) = re.findall(r"^ENV MRCD_BPFFS=(\S+)$", CONTAINERFILE, re.MULTILINE)
+    assert f'"--bpffs", "{place}"' in CONTAINERFILE
+    volume, read_only = mounts()[place]
+    assert volume["hostPath"] == {"path": "/sys/fs/bpf/mrcd", "type": "DirectoryOrCreate"}
+    assert not read_only
+    assert not place.startswith("/sys/")  # where an engine can make no folder to mount on
+
+
+@pytest.mark.parametrize("place", ["/run/mrcd", "/var/lib/mrcd"])
 def test_what_outlives_the_container_is_the_hosts(place: str) -> None:
     volume, read_only = mounts()[place]
     assert volume["hostPath"] == {"path": place, "type": "DirectoryOrCreate"}
@@ -113,7 +122,8 @@ def test_the_container_keeps_its_state_where_the_service_does() -> None:
     assert start is not None
     assert command is not None
     # The service speaks to the journal, a container to whoever reads its output.
-    assert command[1].replace('"', "").replace(",", "") == f"{start[1]} --log-format json"
+    words = f"{start[1]} --bpffs /run/bpf --log-format json"
+    assert command[1].replace('"', "").replace(",", "") == words
 
 
 def test_the_image_has_the_locked_dependencies() -> None:

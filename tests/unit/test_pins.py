@@ -90,10 +90,19 @@ def test_strays_are_neither_links_nor_records_nor_what_is_used(tmp_path: Path) -
     (used / "qps").touch()
     for name in ("link_xdp_plane0", "qps"):  # as builds before layouts pinned them
         (tmp_path / name).touch()
+    for name in ("maps.debug", "progs.debug"):  # the kernel's, where the bpffs is the folder's own
+        (tmp_path / name).touch()
     pins.record(tmp_path, "device", "mrc0")
     names = [path.name for path in pins.strays(tmp_path, used)]
     assert names == ["building-layout-3", "layout-2", "qps"]
     assert [path.name for path in pins.stray_code(used, used / "code-1")] == ["code-2"]
+
+
+def test_clear_leaves_what_the_kernel_keeps_in_a_bpffs(tmp_path: Path) -> None:
+    for name in ("maps.debug", "progs.debug", "link_xdp_plane0"):
+        (tmp_path / name).touch()
+    assert pins.clear(tmp_path) == ["link_xdp_plane0"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["maps.debug", "progs.debug"]
 
 
 def test_prepare_says_where_it_failed(tmp_path: Path) -> None:
