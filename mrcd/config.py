@@ -220,6 +220,7 @@ def _mrc0(table: Table, host: Host | None, fabric: Fabric | None) -> Mrc0:
     if wrong := _bad_interface(name):
         table.problem("name", name, wrong)
     addresses: list[Interface] = []
+    reserved = Reserved(fabric)
     given = table.strings("addresses")
     for text in given or ():
         try:
@@ -227,7 +228,7 @@ def _mrc0(table: Table, host: Host | None, fabric: Fabric | None) -> Mrc0:
         except ValueError:
             table.problem("addresses", text, "is no address; write one as 10.99.0.1/24")
             continue
-        if clash := Reserved(fabric).clash(addresses[-1].network):
+        if clash := reserved.clash(addresses[-1].network):
             table.problem("addresses", text, f"lies in {clash}; choose a prefix of its own")
     table.finish()
     if given is None and host is not None:

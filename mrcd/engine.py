@@ -325,11 +325,12 @@ class Engine:
             self._routes.forget(peer.name)
         self.endpoint.reconfigure(config)
         self.peers.reconfigure(config)
-        self.table.add_peers(peer for peer in config.peers if before.get(peer.name) != peer)
+        changed = [peer for peer in config.peers if before.get(peer.name) != peer]
+        self.table.add_peers(changed)
         for peer in new:
             self.peers.add(peer.name)
         await self._routes.delete(dropped)
-        await self._routes.renew(peer for peer in config.peers if before.get(peer.name) != peer)
+        await self._routes.renew(changed)
         await mrc0.give_addresses(self._nl, config, self._bpffs)
         self.clock.retune(config.transport.tick_us * 1000, config.transport.probe_pps)
         if (old.fabric, old.peers, old.transport) != (

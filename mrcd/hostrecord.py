@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from socket import htons
+
 from mrcd import tuning
 from mrcd.abi import ABI
 from mrcd.config import Config
@@ -28,8 +30,8 @@ def write(datapath: Datapath, config: Config, *, link: int, mac: bytes, planes: 
         planes=fabric.planes,
         plane_mask=planes,
         block=int.from_bytes(fabric.block.network_address.packed[:4], "little"),
-        udp_port=_network16(transport.udp_port),
-        control_port=_network16(transport.control_port),
+        udp_port=htons(transport.udp_port),
+        control_port=htons(transport.control_port),
         reo_min_ns=tuning.REO_MIN_NS,
         reo_max_ns=tuning.REO_MAX_NS,
         fifo_slack_ns=tuning.FIFO_SLACK_NS,
@@ -48,8 +50,3 @@ def write(datapath: Datapath, config: Config, *, link: int, mac: bytes, planes: 
         slow_slack_ns=tuning.SLOW_SLACK_NS,
         link_mac=tuple(mac),
     )
-
-
-def _network16(value: int) -> int:
-    """A number whose bytes in memory are `value` in network order."""
-    return int.from_bytes(value.to_bytes(2, "big"), "little")

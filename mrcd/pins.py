@@ -120,16 +120,19 @@ def forget(folder: Path, kind: str, name: str) -> None:
         (folder / f"{kind}-{name}").rmdir()
 
 
+def _entries(folder: Path) -> Iterator[Path]:
+    """What is pinned in a folder, and folders of pins; neither records nor what is the kernel's."""
+    for entry in folder.iterdir():
+        if entry.name not in _KERNELS and not entry.name.startswith(_RECORDS):
+            yield entry
+
+
 def clear(folder: Path) -> list[str]:
     """Remove every pin; links detach by it. Records stay. Returns what was removed, in order."""
     if not folder.is_dir():
         return []
     names = sorted(
-        (
-            entry.name
-            for entry in folder.iterdir()
-            if entry.name not in _KERNELS and not entry.name.startswith(_RECORDS)
-        ),
+        (entry.name for entry in _entries(folder)),
         key=lambda name: (not name.startswith("link_"), name),
     )
     return [removed for name in names for removed in remove(folder / name)]
@@ -176,14 +179,7 @@ def complete(path: Path) -> Path:
 
 def strays(folder: Path, keep: Path) -> list[Path]:
     """What lies in the folder and belongs to no layout but `keep`: links and records aside."""
-    found = [
-        entry
-        for entry in folder.iterdir()
-        if entry != keep
-        and entry.name not in _KERNELS
-        and not entry.name.startswith(("link_", *_RECORDS))
-    ]
-    return sorted(found)
+    return sorted(e for e in _entries(folder) if e != keep and not e.name.startswith("link_"))
 
 
 def stray_code(layout_folder: Path, keep: Path) -> list[Path]:

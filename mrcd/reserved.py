@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network, IPv6Network
-
 from mrcd.claims import Prefix
 from mrcd.fabric.description import Fabric
 
@@ -27,12 +25,6 @@ class Reserved:
     def clash(self, network: Prefix) -> str | None:
         """The range that a prefix touches, in words; None when there is none."""
         for what, own in self._ranges:
-            if _overlap(network, own):
+            if network.version == own.version and network.overlaps(own):
                 return f"{what} {own}"
         return None
-
-
-def _overlap(one: Prefix, other: Prefix) -> bool:
-    if isinstance(one, IPv4Network):
-        return isinstance(other, IPv4Network) and one.overlaps(other)
-    return isinstance(other, IPv6Network) and one.overlaps(other)

@@ -84,9 +84,14 @@ def tick_of(pps: int, *, quiet: bool) -> float:
     return min(most, max(TICK_MIN_S, per_tick / pps))
 
 
+def is_calm_crowd(peers: int, *, quiet: bool) -> bool:
+    """Whether nothing is lost, and more peers answer than are told at a time then."""
+    return quiet and peers > PEERS_TOLD_QUIET
+
+
 def interval_of(peers: int, *, quiet: bool) -> float:
     """Seconds between two readings with so many peers that answer."""
-    crowd = quiet and peers > PEERS_TOLD_QUIET
+    crowd = is_calm_crowd(peers, quiet=quiet)
     return evidence.INTERVAL_NS / 1e9 * (CROWD_INTERVALS if crowd else 1)
 
 
@@ -173,7 +178,7 @@ class Survey:
             # Waking up costs more than most of what is done then: keepalives leave with us.
             await asyncio.sleep(self._peers.beat_s(tick_s) - loop.time())
 
-    # ---- twice a second, or once
+    # ---- once an interval
 
     def _interval(self, now: float) -> bool:
         """Read, tell, judge if it is time; whether nothing was lost lately."""
@@ -219,7 +224,7 @@ class Survey:
             return
         datagrams = evidence.encode(self._config.host.name, self._epoch, self._digest, totals)
         count = min(PEERS_TOLD_QUIET if quiet else PEERS_TOLD, len(peers))
-        once = quiet and count < len(peers)
+        once = is_calm_crowd(len(peers), quiet=quiet)
         for i in range(count):
             name = peers[(self._told + i) % len(peers)]
             usable = self._peers.usable_planes(name) or list(range(planes))
