@@ -11,6 +11,7 @@
 
 #define SHARE_MIN 4              /* of MRC_SHARE_FULL: enough to notice that it healed */
 #define SHARE_STEP 2             /* gained at a judgement ... */
+#define LEAD_PARTS 32            /* ... and that part of the share for a delay far below the others' ... */
 #define KNEE_PARTS 4             /* ... and that part of what is missing to the last share that was too much */
 #define SLACK_PACKETS 2          /* delay granted over the best plane, in its packets */
 #define STRIKES 4                /* judgements in a row before a whole share shrinks ... */
@@ -28,12 +29,30 @@ static __always_inline u32 ratio_ppm(u64 part, u64 whole)
 	return whole ? part * 1000000 / whole : 0;
 }
 
+static __always_inline int measured_lately(const struct mrc_balance *b, u32 p, u64 now)
+{
+	return b->srtt_ns[p] && now - b->rtt_at_ns[p] <= JUDGE_MAX_NS;
+}
+
+/* The greatest share of a plane that was measured lately. */
+static __always_inline u32 most_given(const struct mrc_balance *b, u64 usable, u64 now)
+{
+	u32 p, share, most = 0;
+
+	for (p = 0; p < MRC_MAX_PLANES; p++) {
+		share = b->shares >> (8 * p) & 0xff;
+		if ((usable >> p & 1) && share > most && measured_lately(b, p, now))
+			most = share;
+	}
+	return most;
+}
+
 /* Smooth what was counted since the plane was judged; 1 if there was enough of it. */
 static __always_inline u32 take_stock(struct mrc_balance *b, u32 p, u64 now)
 {
 	u64 acked = b->acked[p], lost = b->lost[p], marked = b->marked[p];
 
-	if (acked + lost < JUDGE_PACKETS || now - b->rtt_at_ns[p] > JUDGE_MAX_NS)
+	if (acked + lost < JUDGE_PACKETS || !measured_lately(b, p, now))
 		return 0;
 	b->loss_ppm[p] += (s32)(ratio_ppm(lost, acked + lost) - b->loss_ppm[p]) >> 3;
 	b->mark_ppm[p] += (s32)(ratio_ppm(marked, acked + lost) - b->mark_ppm[p]) >> 2;
@@ -48,15 +67,21 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 				  const struct mrc_host *h, u64 now)
 {
 	u64 shares = b->shares, after = 0, wait, gap;
-	u32 p, share, worse, top, delay, limit;
+	u32 p, share, worse, top, most, delay, limit;
 
-	/* the best of each, kept where the verifier does not follow it */
+	/*
+	 * The best of each, kept where the verifier does not follow it, of the planes
+	 * that are given most: one that is given less has shorter queues, fewer drops
+	 * and fewer marks for that alone.
+	 */
 	sc->best_ns = ~0u;
+	sc->best_fast_ns = ~0u;
 	sc->best_loss = ~0u;
 	sc->best_mark = ~0u;
 	sc->judged = 0;
 	sc->gap_ns = ~0u;
 	sc->losing = 0;
+	most = most_given(b, usable, now);
 	for (p = 0; p < MRC_MAX_PLANES; p++) {
 		if (!(usable >> p & 1) || !b->srtt_ns[p])
 			continue;
@@ -65,8 +90,12 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 		sc->judged |= take_stock(b, p, now) << p;
 		if ((sc->judged >> p & 1) && gap < sc->gap_ns)
 			sc->gap_ns = gap;
+		if (!measured_lately(b, p, now) || (shares >> (8 * p) & 0xff) < most)
+			continue;
 		if (b->srtt_ns[p] < sc->best_ns)
 			sc->best_ns = b->srtt_ns[p];
+		if (b->fast_ns[p] < sc->best_fast_ns)
+			sc->best_fast_ns = b->fast_ns[p];
 		if (b->loss_ppm[p] < sc->best_loss)
 			sc->best_loss = b->loss_ppm[p];
 		if (b->mark_ppm[p] < sc->best_mark)
@@ -107,6 +136,10 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 			} else {
 				b->strikes[p] = 0;
 				share += SHARE_STEP;
+				/* less late than the planes that are given most: it can take more */
+				if (delay < sc->best_fast_ns)
+					share += (u64)share * (sc->best_fast_ns - delay) /
+						 sc->best_fast_ns / LEAD_PARTS;
 				/* faster while it is far below what was too much (as CUBIC, RFC 9438) */
 				if (share < b->knee[p])
 					share += (b->knee[p] - share) / KNEE_PARTS;

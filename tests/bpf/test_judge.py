@@ -22,7 +22,7 @@ from tests.bpf.rig import PLANES, Rig, clock_passes
 FULL: int = ABI.MRC_SHARE_FULL
 _BALANCE = ABI.structs["mrc_balance"]
 MIN, STEP, STRIKES, MORE_STRIKES, PACKETS = 4, 2, 4, 2, 12
-KNEE_PARTS, SLACK_PACKETS = 4, 2
+KNEE_PARTS, LEAD_PARTS, SLACK_PACKETS = 4, 32, 2
 ROUND_TRIPS, LATEST_NS = 3, 100_000_000
 MS = 1_000_000
 LIST = list[int]
@@ -36,7 +36,7 @@ class Seen:
     acked: LIST = field(default_factory=lambda: [100] * PLANES)
     lost: LIST = field(default_factory=lambda: [0] * PLANES)
     marked: LIST = field(default_factory=lambda: [0] * PLANES)
-    age_ns: int = 0
+    age_ns: LIST = field(default_factory=lambda: [0] * PLANES)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def judge(rig: Rig, seen: Seen, times: int = 1, *, due: bool = True) -> LIST:
         rig.edit(
             "balances", peer, "mrc_balance",
             srtt_ns=whole(seen.rtt_ns), fast_ns=whole(seen.rtt_ns),
-            rtt_at_ns=whole([time.monotonic_ns() - seen.age_ns] * PLANES),
+            rtt_at_ns=whole([time.monotonic_ns() - age for age in seen.age_ns]),
             acked=whole(seen.acked), lost=whole(seen.lost), marked=whole(seen.marked),
         )  # fmt: skip
         bpfsys.TestRun(rig.dp.programs["mrc_judge"], CARRIER).run()
@@ -155,7 +155,7 @@ def test_loss_counts_while_it_goes_on(judged: Rig) -> None:
     "seen",
     [
         Seen(rtt_ns=[MS, 10 * MS, MS, MS], acked=[100, PACKETS - 1, 100, 100]),
-        Seen(rtt_ns=[MS, 10 * MS, MS, MS], age_ns=300 * MS),
+        Seen(rtt_ns=[MS, 10 * MS, MS, MS], age_ns=[300 * MS] * PLANES),
     ],
     ids=["too few packets", "too long ago"],
 )
@@ -220,6 +220,49 @@ def test_share_grows_fast_to_where_it_was_too_much_and_slowly_from_there(judged:
         share = shares(judged)[1]
     assert max(steps) > 5 * STEP
     assert steps[-2] == STEP
+
+
+def give(rig: Rig, *shares: int) -> None:
+    rig.edit(
+        "balances", rig.table.indices["h2"], "mrc_balance",
+        shares=int.from_bytes(bytes(whole(list(shares))), "little"), knee=whole([0] * PLANES),
+    )  # fmt: skip
+
+
+LESS = FULL // 2
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        Seen(rtt_ns=[5 * MS, MS, 5 * MS, 4 * MS]),
+        Seen(lost=[6, 0, 6, 2]),
+        Seen(marked=[70, 0, 70, 25]),
+    ],
+    ids=BAD,
+)
+def test_plane_that_is_given_less_is_not_what_the_others_are_held_against(
+    judged: Rig, seen: Seen
+) -> None:
+    """Its queues are short because it is given less; the others would all shrink by turns."""
+    for _ in range(30):
+        give(judged, FULL, LESS, FULL, FULL)
+        got = judge(judged, seen)
+        assert got.pop(1) > LESS
+        assert got == [FULL] * (PLANES - 1)
+
+
+def test_plane_that_went_silent_is_not_what_the_others_are_held_against(judged: Rig) -> None:
+    seen = Seen(rtt_ns=[5 * MS, MS, 5 * MS, 5 * MS], age_ns=[0, 300 * MS, 0, 0])
+    assert judge(judged, seen, 30) == EQUAL
+
+
+@pytest.mark.parametrize("delay_ns", [4 * MS, 3 * MS, 2 * MS, MS])
+def test_share_grows_by_how_much_less_late_the_plane_is(judged: Rig, delay_ns: int) -> None:
+    give(judged, FULL, LESS, FULL, FULL)
+    share = judge(judged, Seen(rtt_ns=[4 * MS, delay_ns, 4 * MS, 4 * MS]))[1]
+    more = LESS + STEP
+    assert share == more + more * (4 * MS - delay_ns) // (4 * MS) // LEAD_PARTS
 
 
 @pytest.mark.parametrize(
