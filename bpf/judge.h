@@ -147,7 +147,7 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 		} else if (now - b->stock_ns[p] > QUIET_NS) {
 			/* too little traffic to tell: trust it again, little by little */
 			b->stock_ns[p] = now;
-			if (b->fast_ns[p] <= limit || now - b->rtt_at_ns[p] > JUDGE_MAX_NS)
+			if (b->fast_ns[p] <= limit || !measured_lately(b, p, now))
 				share += SHARE_STEP;
 		}
 		if (share < SHARE_MIN)

@@ -91,7 +91,7 @@ struct mrc_scratch {
 	u32 found;
 	u32 last;
 	u32 best_ns;            /* least of the planes that are given most: smoothed long, */
-	u32 best_fast_ns;           /* and short */
+	u32 best_fast_ns;       /* and short */
 	u32 gap_ns;
 	u32 best_loss;
 	u32 best_mark;
