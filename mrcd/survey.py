@@ -21,11 +21,12 @@ from mrcd.clock import CARRIER
 from mrcd.config import Config
 from mrcd.datapath import Datapath
 from mrcd.evidence import Evidence, EvidenceError, Total
-from mrcd.fabric import naming, usid
+from mrcd.fabric import usid
 from mrcd.faultlist import FaultList
 from mrcd.faultmap import Fault, Seen, infer
 from mrcd.log import get_logger
 from mrcd.loops import Loop, loops_of, members_of
+from mrcd.nichealth import NicHealth
 from mrcd.peers import Peers
 from mrcd.qptable import words
 from mrcd.rejections import Rejections
@@ -53,14 +54,6 @@ QUIET_S = 2.0
 QUIET_MAX_S = 30.0
 JUDGED_SHARE, JUDGED_SHARE_QUIET = 0.05, 0.002
 """Part of a CPU that judging may take: with many hosts it is done less often."""
-NIC_LOSS = 0.01
-"""A NIC link of ours that certainly loses more is not used."""
-NIC_LIVE_INTERVALS = 6
-"""... and has lost while something came back over it in each of so many intervals: a link that is
-dead is left, and found again, by the paths over it within milliseconds, not within seconds."""
-NIC_CLEAN_S = 5.0
-NIC_CLEAN_MAX_S = 80.0
-"""It is used again after so long without loss, twice as long after each relapse."""
 
 
 def write_loops(datapath: Datapath, config: Config, loops: Sequence[Loop]) -> None:
@@ -185,7 +178,7 @@ class Survey:
         totals = self._read()
         for index, total in totals.items():
             if self.loops[index].kind == "near":
-                self._nics.near(self.loops[index].plane, total)
+                self._nics.near(self.loops[index].plane, total, self._histograms[index])
         self._evidence.add(self._config.host.name, self._epoch, totals, now_ns=time.monotonic_ns())
         quiet = self._evidence.quiet(self._recent, now_ns=time.monotonic_ns())
         self._tell(totals, quiet=quiet)
@@ -253,66 +246,6 @@ class Survey:
         for fault in changes.cleared:
             log.info("fault.cleared", element=fault.element.name, kind=fault.kind)
         self._nics.update([named.fault for named in self.list.named], now_ns=now_ns)
-
-
-class NicHealth:
-    """Tells the planes when a NIC link of ours loses, and when it has been clean for long enough.
-
-    The last plane that is left is never given up.
-    """
-
-    def __init__(self, host: str, planes: int, on_nic: Callable[[int, bool, str], None]) -> None:
-        self._on_nic = on_nic
-        self._planes = {naming.nic(plane, host): plane for plane in range(planes)}
-        self._bad_ns: dict[int, int] = {}  # unhealthy planes: when they were last seen to lose
-        self._hold_s = dict.fromkeys(range(planes), NIC_CLEAN_S)
-        self._back_ns: dict[int, int] = {}
-        self._totals: dict[int, tuple[int, int]] = {}
-        self._live = dict.fromkeys(range(planes), (0, 0, 0))  # intervals, sent, returned
-
-    def near(self, plane: int, total: Total) -> None:
-        """What came back over the NIC link of a plane in an interval: totals so far."""
-        sent, returned = self._totals.get(plane, (0, 0))
-        self._totals[plane] = (total.sent, total.returned)
-        if total.returned > returned:
-            intervals, sent_live, returned_live = self._live[plane]
-            if intervals:  # in the first one it was still dead for a part
-                sent_live += total.sent - sent
-                returned_live += total.returned - returned
-            self._live[plane] = (intervals + 1, sent_live, returned_live)
-        elif total.sent > sent:
-            self._live[plane] = (0, 0, 0)
-
-    def _lossy(self, plane: int) -> bool:
-        """Whether the link lost some of what was sent over it since it was dead last."""
-        intervals, sent, returned = self._live[plane]
-        return intervals >= NIC_LIVE_INTERVALS and sent - returned > max(2, NIC_LOSS * sent)
-
-    def update(self, faults: list[Fault], *, now_ns: int) -> None:
-        """The faults named now."""
-        losing = {
-            self._planes[fault.element.name]: fault
-            for fault in faults
-            if fault.element.name in self._planes and fault.low > NIC_LOSS
-        }
-        for plane in [p for p in losing if p not in self._bad_ns and not self._lossy(p)]:
-            del losing[plane]
-        for plane, fault in sorted(losing.items()):
-            if plane not in self._bad_ns:
-                if len(self._bad_ns) + 1 >= len(self._planes):
-                    continue
-                if now_ns - self._back_ns.get(plane, 0) < 1e9 * 4 * self._hold_s[plane]:
-                    self._hold_s[plane] = min(2 * self._hold_s[plane], NIC_CLEAN_MAX_S)
-                else:
-                    self._hold_s[plane] = NIC_CLEAN_S
-                reason = f"NIC link {fault.element.name} loses {fault.loss:.1%}"
-                self._on_nic(plane, False, reason)
-            self._bad_ns[plane] = now_ns
-        for plane in [p for p in self._bad_ns if p not in losing]:
-            if now_ns - self._bad_ns[plane] > 1e9 * self._hold_s[plane]:
-                del self._bad_ns[plane]
-                self._back_ns[plane] = now_ns
-                self._on_nic(plane, True, "NIC link is clean again")
 
 
 def _why_not(config: Config) -> str:

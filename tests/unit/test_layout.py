@@ -33,6 +33,7 @@ PURE = {
     "mrcd.envelope",
     "mrcd.evidence",
     "mrcd.faultlist",
+    "mrcd.nichealth",
     "mrcd.faultmap",
     "mrcd.foremost",
     "mrcd.handshake",

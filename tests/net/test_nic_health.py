@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""NIC links that lose: a bad one is given up, one whose queue is full is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.net.fault_watch import faults_of
+from tests.net.lab_hosts import counters, eventually, mrcctl_json, status
+from tests.net.traffic import Stream
+
+Lab = Any  # conftest.RunningLab
+MakeLab = Callable[..., Lab]
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def sick(running: Lab, host: str) -> dict[int, str]:
+    """Planes whose health is in doubt, and why."""
+    now = status(running.name, host)
+    assert now is not None
+    return {plane.index: plane.sick for plane in now.planes if plane.sick is not None}
+
+
+def usable(running: Lab, host: str) -> list[int]:
+    """Planes that a host uses to its only peer."""
+    (peer,) = mrcctl_json(running.name, host, "peer", "list")["peers"]
+    return list(peer["planes_usable"])
+
+
+def named(running: Lab) -> set[str]:
+    """What the hosts' lists of faults name."""
+    hosts = [host.name for host in running.fabric.hosts]
+    return {fault.element for host in hosts for fault in faults_of(running.name, host)["faults"]}
+
+
+def test_a_nic_link_that_loses_is_given_up_until_it_is_clean(make_lab: MakeLab) -> None:
+    running = make_lab(daemons=True, hosts=2, planes=3, t1=2)
+    running.fault("h1:p1", "loss=10%")
+    eventually(lambda: sick(running, "h1"), "h1 gives its plane up", 60)
+    assert set(sick(running, "h1")) == {1}
+    assert sick(running, "h1")[1].startswith("NIC link h1:p1 loses ")
+    eventually(lambda: usable(running, "h2") == [0, 2], "h2 leaves the plane")
+    assert usable(running, "h1") == [0, 2]
+    running.fault("h1:p1", "clear")
+    eventually(lambda: usable(running, "h1") == [0, 1, 2], "h1 takes it back", 60)
+    eventually(lambda: usable(running, "h2") == [0, 1, 2], "h2 does")
+    assert sick(running, "h1") == {}
+
+
+def test_a_queue_that_others_fill_is_no_bad_link(make_lab: MakeLab) -> None:
+    running = make_lab(daemons=True, hosts=2, planes=3, t1=2, rate_mbps=100)
+    address = str(running.fabric.address4(running.fabric.host("h2"), 1))
+    streams = [Stream(running, "h1", "h2", address) for _ in range(16)]
+    try:
+        for stream in streams:
+            stream.start()
+        eventually(lambda: "h1:p1" in named(running), "its loss is seen", 60)
+        goal = counters(running.name, "h1")["survey_tx"] + 1000
+
+        def judged() -> bool:
+            assert sick(running, "h1") == sick(running, "h2") == {}
+            return counters(running.name, "h1")["survey_tx"] >= goal
+
+        eventually(judged, "judged ten times more", 30)
+    finally:
+        for stream in streams:
+            stream.close()
