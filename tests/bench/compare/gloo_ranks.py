@@ -25,6 +25,7 @@ import json
 import mmap
 import os
 import struct
+import subprocess
 import sys
 import time
 from array import array
@@ -95,9 +96,20 @@ def as_rank(spec: dict[str, Any], rank: int, last: mmap.mmap) -> int:
             if rank == 0:
                 say(over=job)
     except Exception as problem:
-        say(rank=rank, error=str(problem).partition("\n")[0])
+        say(rank=rank, error=f"{str(problem).partition(chr(10))[0]} ({queues()})")
         return 1
     return 0
+
+
+def queues() -> str:
+    """What this host's sockets hold: whether a step that failed waits for TCP or for gloo."""
+    done = subprocess.run(["ss", "-tnH"], capture_output=True, text=True, check=False)
+    held = [
+        f"{peer}: {unread} bytes unread, {unsent} not acknowledged"
+        for _, unread, unsent, _, peer, *_ in map(str.split, done.stdout.splitlines())
+        if (unread, unsent) != ("0", "0")
+    ]
+    return ", ".join(held) or "no socket holds anything"
 
 
 def await_file(file: Path, within_s: float) -> None:
