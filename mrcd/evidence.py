@@ -281,15 +281,24 @@ def recent_intervals(loops: int, pps: int) -> int:
     return max(RECENT, math.ceil(PROBES_RECENT * loops / pps * 1e9 / INTERVAL_NS))
 
 
-def quantile_us(histogram: Sequence[int], share: float = 0.25) -> float | None:
-    """A quantile of round trips counted in powers of two of a microsecond; None without any."""
+def quantile(histogram: Sequence[int], share: float) -> tuple[int, float] | None:
+    """The bucket that a quantile is in, and how far (0 to 1) into it; None if all are empty."""
     rest = share * sum(histogram)
     for i, count in enumerate(histogram):
         if count and rest <= count:
-            low = 2.0 ** (i - 1) if i else 0.0
-            return low + (2.0**i - low) * rest / count
+            return i, rest / count
         rest -= count
     return None
+
+
+def quantile_us(histogram: Sequence[int], share: float = 0.25) -> float | None:
+    """A quantile of round trips counted in powers of two of a microsecond; None without any."""
+    found = quantile(histogram, share)
+    if found is None:
+        return None
+    bucket, part = found
+    low = 2.0 ** (bucket - 1) if bucket else 0.0
+    return low + (2.0**bucket - low) * part
 
 
 def _likelihood_ratio(lost: int, sent: int, lost_before: int, sent_before: int) -> float:

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
-from mrcd.evidence import Total
+from mrcd.evidence import Total, quantile
 from mrcd.fabric import naming
 from mrcd.faultmap import Fault
 
@@ -26,8 +25,8 @@ dead is left, and found again, by the paths over it within milliseconds, not wit
 NIC_READ_PROBES = 4
 """An interval lasts until so many probes of the near loop have been sent."""
 NIC_PROBES = 200
-"""Probes of the near loop after which what they became counts half: a link that has long been
-clean is believed no longer to be so than one that is new."""
+"""Probes of the near loop after which what became of them counts half: a long time without loss
+must not hide what is lost now."""
 NIC_LATE_BUCKETS = 3
 """Late: a round trip of so many powers of two more than the usual, 4 to 8 times as long, ..."""
 NIC_LATE_MIN_BUCKET = 10
@@ -84,8 +83,7 @@ class _Near:
 
 def _late_from(round_trips: Sequence[int]) -> int:
     """The first bucket of those that are late; bucket i holds 2^(i-1) to 2^i us."""
-    prompt = NIC_PROMPT_SHARE * sum(round_trips)
-    usual = next(i for i, count in enumerate(accumulate(round_trips)) if count >= prompt)
+    usual, _ = quantile(round_trips, NIC_PROMPT_SHARE) or (0, 0.0)
     return max(NIC_LATE_MIN_BUCKET, usual + NIC_LATE_BUCKETS)
 
 

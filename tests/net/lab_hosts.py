@@ -98,3 +98,10 @@ def mrcctl_json(name: str, host: str, *arguments: str) -> Any:
     done = mrcctl(name, host, *arguments, "--json")
     assert done.returncode in (0, 6), done.stderr
     return json.loads(done.stdout)
+
+
+def planes_towards(name: str, host: str, peer: str) -> list[int]:
+    """Planes on which a host sends to a peer."""
+    reply = mrcctl_json(name, host, "peer", "list")
+    (found,) = (each for each in reply["peers"] if each["name"] == peer)
+    return list(found["planes_usable"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.net.fault_watch import faults_of
-from tests.net.lab_hosts import counters, eventually, mrcctl_json, status
+from tests.net.lab_hosts import counters, eventually, planes_towards, status
 from tests.net.traffic import Stream
 
 Lab = Any  # conftest.RunningLab
@@ -25,12 +25,6 @@ def sick(running: Lab, host: str) -> dict[int, str]:
     return {plane.index: plane.sick for plane in now.planes if plane.sick is not None}
 
 
-def usable(running: Lab, host: str) -> list[int]:
-    """Planes that a host uses to its only peer."""
-    (peer,) = mrcctl_json(running.name, host, "peer", "list")["peers"]
-    return list(peer["planes_usable"])
-
-
 def named(running: Lab) -> set[str]:
     """What the hosts' lists of faults name."""
     hosts = [host.name for host in running.fabric.hosts]
@@ -43,11 +37,13 @@ def test_a_nic_link_that_loses_is_given_up_until_it_is_clean(make_lab: MakeLab) 
     eventually(lambda: sick(running, "h1"), "h1 gives its plane up", 60)
     assert set(sick(running, "h1")) == {1}
     assert sick(running, "h1")[1].startswith("NIC link h1:p1 loses ")
-    eventually(lambda: usable(running, "h2") == [0, 2], "h2 leaves the plane")
-    assert usable(running, "h1") == [0, 2]
+    eventually(lambda: planes_towards(running.name, "h2", "h1") == [0, 2], "h2 leaves the plane")
+    assert planes_towards(running.name, "h1", "h2") == [0, 2]
     running.fault("h1:p1", "clear")
-    eventually(lambda: usable(running, "h1") == [0, 1, 2], "h1 takes it back", 60)
-    eventually(lambda: usable(running, "h2") == [0, 1, 2], "h2 does")
+    eventually(
+        lambda: planes_towards(running.name, "h1", "h2") == [0, 1, 2], "h1 takes it back", 60
+    )
+    eventually(lambda: planes_towards(running.name, "h2", "h1") == [0, 1, 2], "h2 does")
     assert sick(running, "h1") == {}
 
 

@@ -17,7 +17,14 @@ from mrcd.fabric import lab, underlay
 from mrcd.fabric.description import Host
 from mrcd.wire import WIRE
 from tests.net import lab_hosts
-from tests.net.lab_hosts import counters, eventually, mrcctl, mrcctl_json, status
+from tests.net.lab_hosts import (
+    counters,
+    eventually,
+    mrcctl,
+    mrcctl_json,
+    planes_towards,
+    status,
+)
 from tests.net.test_daemon import log_of, stop
 from tests.net.traffic import Stream, open_in, transfer, udp_sequence
 from tests.net.usid_packets import ETH_P_IPV6, SO_RCVBUFFORCE
@@ -27,13 +34,6 @@ MakeLab = Callable[..., Lab]
 H1, H2 = "10.99.0.1", "10.99.0.2"
 ALL = [0, 1, 2, 3]
 _SO_MAX_PACING_RATE = 47  # missing in Python's socket module
-
-
-def planes_towards(running: Lab, host: str, peer: str) -> list[int]:
-    """Planes on which a host sends to a peer."""
-    reply = mrcctl_json(running.name, host, "peer", "list")
-    (found,) = (each for each in reply["peers"] if each["name"] == peer)
-    return list(found["planes_usable"])
 
 
 def sent_on(running: Lab, host: str, plane: int) -> int:
@@ -82,7 +82,7 @@ def test_drained_plane_carries_nothing_and_nothing_is_lost(undrained: Lab) -> No
     assert mrcctl(running.name, "h1", "plane", "drain", "2").returncode == 0
     for host, peer in (("h1", "h2"), ("h2", "h1")):
         eventually(
-            lambda host=host, peer=peer: planes_towards(running, host, peer) == [0, 1, 3],
+            lambda host=host, peer=peer: planes_towards(running.name, host, peer) == [0, 1, 3],
             f"{host} sends nothing to {peer} on plane 2",
         )
     before = [sent_on(running, host, 2) for host in ("h1", "h2")]
@@ -176,14 +176,14 @@ def test_drain_survives_a_restart(make_lab: MakeLab) -> None:
             lambda host=host, peer=peer: (
                 status(running.name, host) is not None
                 and status(running.name, host).peers_up == 1
-                and planes_towards(running, host, peer) == [0]
+                and planes_towards(running.name, host, peer) == [0]
             ),
             f"{host} has {peer} on plane 0 only",
             20,
         )
     assert running.pings("h1", H2)
     assert mrcctl(running.name, "h1", "plane", "undrain", "1").returncode == 0
-    eventually(lambda: planes_towards(running, "h2", "h1") == [0, 1], "plane 1 is back")
+    eventually(lambda: planes_towards(running.name, "h2", "h1") == [0, 1], "plane 1 is back")
 
 
 # ---- a host that takes its leave
@@ -206,13 +206,13 @@ def test_peers_hold_what_they_have_for_a_host_that_drains_on_stop(make_lab: Make
         os.kill(pid, signal.SIGTERM)
         eventually(lambda: held() > 0, "h2 has heard that h1 takes no more")
         assert lab.daemon_pid(running.name, "h1") is not None  # it waits for h3
-        assert planes_towards(running, "h2", "h1") == []
+        assert planes_towards(running.name, "h2", "h1") == []
         sprayed = counters(running.name, "h2")["tx_packets"]
         eventually(lambda: held() and lab.daemon_pid(running.name, "h1") is None, "h1 has ended")
         assert counters(running.name, "h2")["tx_packets"] == sprayed
         assert "peer.ports_corrected" not in log_of(running, "h2")
         lab.start_daemon(running.name, "h1")
-        eventually(lambda: planes_towards(running, "h2", "h1") == [0, 1], "h1 is back", 60)
+        eventually(lambda: planes_towards(running.name, "h2", "h1") == [0, 1], "h1 is back", 60)
         eventually(lambda: running.pings("h2", H1), "packets flow again", 20)
 
 
@@ -221,14 +221,14 @@ def test_all_planes_drained_by_force_hold_the_peers_traffic(undrained: Lab) -> N
     for plane in ALL:
         done = mrcctl(running.name, "h1", "plane", "drain", str(plane), "--force")
         assert done.returncode == 0
-    eventually(lambda: planes_towards(running, "h2", "h1") == [], "h2 has heard it")
+    eventually(lambda: planes_towards(running.name, "h2", "h1") == [], "h2 has heard it")
     before = counters(running.name, "h2")
     assert not running.pings("h2", H1)
     after = counters(running.name, "h2")
     assert after["tx_packets"] == before["tx_packets"]
     assert after["drop_no_plane"] > before["drop_no_plane"]
     assert mrcctl(running.name, "h1", "plane", "undrain", "2").returncode == 0
-    eventually(lambda: planes_towards(running, "h2", "h1") == [2], "plane 2 is back")
+    eventually(lambda: planes_towards(running.name, "h2", "h1") == [2], "plane 2 is back")
     assert running.pings("h2", H1)
 
 
@@ -270,7 +270,7 @@ def test_plane_that_is_down_is_not_probed(undrained: Lab) -> None:
     eventually(lambda: 1 in lab_hosts.bad_planes(running.name, "h2"), "paths are withdrawn")
     eventually(lambda: probes.take() > 0, "they are probed")
     assert mrcctl(running.name, "h1", "plane", "drain", "1").returncode == 0
-    eventually(lambda: planes_towards(running, "h2", "h1") == [0, 2, 3], "h2 knows")
+    eventually(lambda: planes_towards(running.name, "h2", "h1") == [0, 2, 3], "h2 knows")
     probes.take()
     before = counters(running.name, "h2")["probe_tx"]
     eventually(
@@ -297,7 +297,7 @@ def test_peer_follows_an_update_when_a_nic_loses_its_carrier(
     stream.progress(2 << 20)
     running.fault(f"{loser}:p1", "down")
     eventually(
-        lambda: planes_towards(running, other, loser) == [0, 2, 3],
+        lambda: planes_towards(running.name, other, loser) == [0, 2, 3],
         f"{other} knows that {loser} has no plane 1",
     )
     assert counters(running.name, other)["ports_rx"] == before["ports_rx"] + 1
@@ -306,7 +306,7 @@ def test_peer_follows_an_update_when_a_nic_loses_its_carrier(
     stream.progress(4 << 20)
     assert sent_on(running, other, 1) == sent
     running.fault(f"{loser}:p1", "clear")
-    eventually(lambda: planes_towards(running, other, loser) == ALL, "plane 1 is back")
+    eventually(lambda: planes_towards(running.name, other, loser) == ALL, "plane 1 is back")
     assert counters(running.name, other)["ports_rx"] == before["ports_rx"] + 2
     stream.finish()
     assert "peer.ports_corrected" not in log_of(running, other)

@@ -26,7 +26,7 @@ class Heard:
             self.near(plane, *[4] * (NIC_LIVE_INTERVALS + 1))
 
     def near(self, plane: int, *returned: int, late: int = 0, of: int = 5) -> None:
-        """Intervals in which so many of five probes came back, so many of these late."""
+        """Intervals in which so many probes of `of` came back, so many of these late."""
         for each in returned:
             totals, round_trips = self._totals[plane], self._round_trips[plane]
             totals[0] += of
