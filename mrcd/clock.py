@@ -17,7 +17,6 @@ import contextlib
 import mmap
 import os
 import select
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -62,8 +61,10 @@ class Clock(threading.Thread):
         )
         self._words = words
         self._clock = mmap.mmap(datapath.maps["clock"], page)
-        self._asleep_at = ABI.structs["mrc_clock"].fields["asleep"].offset
-        self._credit_at = ABI.structs["mrc_clock"].fields["probe_credit"].offset
+        # One store each: struct.pack_into writes zeros first, which a program would see.
+        self._fields = memoryview(self._clock).cast("Q")
+        self._asleep_at = ABI.structs["mrc_clock"].fields["asleep"].offset // 8
+        self._credit_at = ABI.structs["mrc_clock"].fields["probe_credit"].offset // 8
         self._ring = RingBuffer(
             datapath.maps["events"], bpfsys.map_info(datapath.maps["events"])[3]
         )
@@ -104,6 +105,7 @@ class Clock(threading.Thread):
         self._asleep(0)  # nobody is there to be woken
         self._ring.close()
         self._bits.close()
+        self._fields.release()
         self._clock.close()
 
     def _active(self) -> int:
@@ -113,14 +115,14 @@ class Clock(threading.Thread):
     def _pay(self, since_s: float) -> None:
         """Let so many probes be sent as the budget allows for a time; little is saved up."""
         self._credit = min(self._credit_max, self._credit + self._probe_pps * since_s)
-        (left,) = struct.unpack_from("=Q", self._clock, self._credit_at)
+        left = self._fields[self._credit_at]
         whole = int(self._credit)
         if whole and left < self._credit_max:
             self._credit -= whole
-            struct.pack_into("=Q", self._clock, self._credit_at, left + whole)
+            self._fields[self._credit_at] = left + whole
 
     def _asleep(self, value: int) -> None:
-        struct.pack_into("=Q", self._clock, self._asleep_at, value)
+        self._fields[self._asleep_at] = value
 
     def run(self) -> None:
         """The thread."""

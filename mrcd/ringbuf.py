@@ -25,12 +25,15 @@ class RingBuffer:
         self._size = size
         self._consumer = mmap.mmap(fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self._data = mmap.mmap(fd, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
+        # One store each: struct.pack_into writes zeros first, and a program that reserves a
+        # record at that moment would find no room.
+        self._consumed = memoryview(self._consumer).cast("Q")
+        self._produced = memoryview(self._data)[:8].cast("Q")
 
     def take(self) -> list[bytes]:
         """All complete records, oldest first."""
         events = []
-        position = struct.unpack_from("=Q", self._consumer, 0)[0]
-        produced = struct.unpack_from("=Q", self._data, 0)[0]
+        position, produced = self._consumed[0], self._produced[0]
         while position < produced:
             at = mmap.PAGESIZE + (position & (self._size - 1))
             length = struct.unpack_from("=I", self._data, at)[0]
@@ -40,14 +43,16 @@ class RingBuffer:
             if not length & _DISCARD:
                 events.append(self._data[at + _HEADER : at + _HEADER + size])
             position += (size + _HEADER + 7) & ~7
-        struct.pack_into("=Q", self._consumer, 0, position)
+        self._consumed[0] = position
         return events
 
     def skip(self) -> None:
         """Leave all there is unread."""
-        self._consumer[:8] = self._data[:8]
+        self._consumed[0] = self._produced[0]
 
     def close(self) -> None:
         """Unmap."""
+        self._consumed.release()
+        self._produced.release()
         self._consumer.close()
         self._data.close()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ import pytest
 
 from mrcd import ringbuf
 from mrcd.ringbuf import RingBuffer
-from tests.unit.ring_double import BUSY, DISCARD, SIZE, Producer
+from tests.unit.ring_double import BUSY, DISCARD, PAGE, SIZE, Producer
+
+LOOKS = 1_000_000
 
 
 @pytest.fixture
@@ -72,6 +75,23 @@ def test_skipped_records_are_not_taken(ring: RingBuffer, producer: Producer) -> 
     producer.put(b"two")
     assert ring.take() == [b"two"]
     assert producer.consumed == producer.position
+
+
+def test_position_is_written_at_once(ring: RingBuffer, producer: Producer) -> None:
+    """What the kernel reads while it is written is the old one or the new one, never part of it."""
+    producer.put(b"one")
+    ring.take()
+    page = mmap.mmap(producer.fd, PAGE)
+    child = os.fork()
+    if child == 0:
+        position = memoryview(page).cast("Q")
+        os._exit(any(position[0] != producer.position for _ in range(LOOKS)))
+    gone = status = 0
+    while not gone:
+        for _ in range(1000):
+            ring.take()
+        gone, status = os.waitpid(child, os.WNOHANG)
+    assert status == 0
 
 
 def test_constants_are_those_of_the_kernel() -> None:

@@ -24,7 +24,6 @@ import datetime
 import json
 import mmap
 import os
-import struct
 import subprocess
 import sys
 import time
@@ -40,7 +39,7 @@ _LONG_BYTES = 1 << 24  # so much needs no step to warm up
 _LOOK_S = 0.01
 _CLONE_NEWNET = 0x40000000
 _NEVER = 1 << 62
-_NUMBER = struct.Struct("=Q")
+_NUMBER_BYTES = 8
 
 
 def say(**what: object) -> None:
@@ -53,9 +52,10 @@ def main() -> None:
     spec = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     # Of each job: the step before which all end. Rank 0 writes it, see `steps`.
-    last = mmap.mmap(-1, _NUMBER.size * len(spec["jobs"]))
+    # One store each: struct.pack_into writes zeros first, and a rank that reads them stops early.
+    last = memoryview(mmap.mmap(-1, _NUMBER_BYTES * len(spec["jobs"]))).cast("Q")
     for job, (_, _, seconds) in enumerate(spec["jobs"]):
-        _NUMBER.pack_into(last, _NUMBER.size * job, _NEVER if seconds else 1)
+        last[job] = _NEVER if seconds else 1
     ranks = {}
     for rank in range(len(spec["namespaces"])):
         child = os.fork()
@@ -71,7 +71,7 @@ def main() -> None:
     say(failed=failed)
 
 
-def as_rank(spec: dict[str, Any], rank: int, last: mmap.mmap) -> int:
+def as_rank(spec: dict[str, Any], rank: int, last: memoryview) -> int:
     """Do all jobs as one rank; the exit status."""
     enter(spec["namespaces"][rank])
     os.environ["GLOO_SOCKET_IFNAME"] = spec["interface"]
@@ -143,7 +143,7 @@ def steps(
     step: Callable[[], object],
     seconds: float,
     rank: int,
-    last: mmap.mmap,
+    last: memoryview,
     record: Path,
 ) -> None:
     """Repeat a step for so long, together with the other ranks.
@@ -152,16 +152,16 @@ def steps(
     will not be done, all know before they would begin it.
     """
     took = array("q")
-    place, number, now = _NUMBER.size * job, 0, time.monotonic_ns
+    number, now = 0, time.monotonic_ns
     began_ns = now()
     if rank == 0:
         say(job=job, began_ns=began_ns)
     end_ns = began_ns + int(seconds * 1e9)
     try:
-        while number < _NUMBER.unpack_from(last, place)[0]:
+        while number < last[job]:
             before = now()
-            if rank == 0 and before > end_ns and _NUMBER.unpack_from(last, place)[0] == _NEVER:
-                _NUMBER.pack_into(last, place, number + 2)
+            if rank == 0 and before > end_ns and last[job] == _NEVER:
+                last[job] = number + 2
             step()
             took.extend((before, now()))
             number += 1

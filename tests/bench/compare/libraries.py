@@ -78,18 +78,24 @@ class Voice:
         """The first message that is wanted, once it is there; not after `end` (monotonic)."""
         while True:
             over = self.process.poll() is not None or time.monotonic() > end
-            lines = (self.folder / "said").read_text().splitlines(keepends=True)
-            whole = (line for line in lines if line.startswith("{") and line.endswith("\n"))
-            said: list[dict[str, Any]] = [json.loads(line) for line in whole]
-            for message in said:
+            for message in self._said():
                 if wanted(message):
                     return message
             if over:
-                why = [f"rank {each['rank']}: {each['error']}" for each in said if "error" in each]
                 wails = (self.folder / "wailed").read_text().strip()[-300:]
-                reason = "; ".join(why) or wails or "nothing was said"
+                reason = self.errors() or wails or "nothing was said"
                 raise BenchFailed(f"{self.name}: {what} did not come: {reason}")
             time.sleep(_LOOK_S)
+
+    def errors(self) -> str:
+        """What went wrong, by rank; empty when nothing did."""
+        wrong = [each for each in self._said() if "error" in each]
+        return "; ".join(f"rank {each['rank']}: {each['error']}" for each in wrong)
+
+    def _said(self) -> list[dict[str, Any]]:
+        lines = (self.folder / "said").read_text().splitlines(keepends=True)
+        whole = (line for line in lines if line.startswith("{") and line.endswith("\n"))
+        return [json.loads(line) for line in whole]
 
 
 @contextlib.contextmanager
