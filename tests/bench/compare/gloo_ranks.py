@@ -96,7 +96,8 @@ def as_rank(spec: dict[str, Any], rank: int, last: memoryview) -> int:
             if rank == 0:
                 say(over=job)
     except Exception as problem:
-        say(rank=rank, error=f"{str(problem).partition(chr(10))[0]} ({queues()})")
+        what, _, _ = str(problem).partition("\n")
+        say(rank=rank, error=f"{what} ({queues()})")
         return 1
     return 0
 
