@@ -319,9 +319,13 @@ struct mrc_loop {                /* map loops */
 	__u64 rtt[MRC_RTT_BUCKETS]; /* round trips, bucket i up to 2^i us; atomic */
 };
 
+#define MRC_TELLING_MAX 16       /* power of two; loops that have half of the probes */
 struct mrc_survey {              /* map survey, one entry */
 	__u32 loops;             /* how many there are; daemon */
-	__u32 next;              /* whose turn it is; survey only */
+	__u32 telling;           /* how many of them are below; daemon */
+	__u32 tell[MRC_TELLING_MAX]; /* loops that tell most about what is not certain; daemon */
+	__u32 next;              /* whose turn it is among all; survey only */
+	__u32 turn;              /* probes so far; survey only */
 };
 
 /*

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Survey: probes that the fabric sends back to us. The daemon runs mrc_survey
- * by PROG_TEST_RUN, each run sends the probe of one loop, in turn; what comes
- * back is counted by mrc_receive, which finds an EV probe from our own address
- * to our own address. The daemon reads both numbers and never sees a probe.
+ * by PROG_TEST_RUN, each run sends the probe of one loop: all have their turn,
+ * and every other probe is for those that the daemon thinks tell most. What
+ * comes back is counted by mrc_receive, which finds an EV probe from our own
+ * address to our own address. The daemon reads both numbers and never sees a
+ * probe.
  *
  * The loop's number is in ERTH.entropy, below the plane; BTH.PSN is the
  * probe's number in its loop.
@@ -69,6 +71,21 @@ static __always_inline int survey_returned(struct xdp_md *ctx, u32 plane, u32 ps
 	return SAYS(XDP_DROP, MRC_C_SURVEY_RX);
 }
 
+/* Which loop is probed now. */
+static __always_inline u32 survey_turn(struct mrc_survey *s)
+{
+	u32 turn = s->turn, index;
+
+	s->turn = turn + 1;
+	if (s->telling && turn & 1)
+		return s->tell[(turn >> 1) % s->telling & (MRC_TELLING_MAX - 1)];
+	index = s->next;
+	if (index >= s->loops)
+		index = 0;
+	s->next = index + 1;
+	return index;
+}
+
 int mrc_survey(struct __sk_buff *skb)
 {
 	u32 zero = 0, index, plane, psn, entropy;
@@ -82,10 +99,7 @@ int mrc_survey(struct __sk_buff *skb)
 
 	if (!s || !h || !s->loops)
 		return 0;
-	index = s->next;
-	if (index >= s->loops)
-		index = 0;
-	s->next = index + 1;
+	index = survey_turn(s);
 	loop = loops.lookup(&index);
 	path = loop_paths.lookup(&index);
 	if (!loop || !path)

@@ -8,6 +8,9 @@ digest in each message says whether they do.
 A window reaches back as far as what was seen then agrees with what is seen now, for every link and
 switch: a fault that has just begun is not diluted by the quiet before, one that has gone is
 forgotten at once, and a small loss that goes on is measured over all of MEMORY.
+
+Intervals older than SINGLE are added up in blocks, so a long memory takes little room: a window's
+far end is exact to a block, its near ends to an interval.
 """
 
 from __future__ import annotations
@@ -39,12 +42,20 @@ RECENT: Final = 3
 """Intervals that are always looked at together ..."""
 PROBES_RECENT: Final = 4
 """... or as many as it takes to send this many probes over a loop."""
-MEMORY: Final = 32
+MEMORY: Final = 64
 """The longest window, in units of the recent one."""
+CHUNKS: Final = (1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 16, 16)
+"""What a window grows by, in the same units: MEMORY in all, ends at RTT_MEMORY and at SINGLE."""
+CALM: Final = 32
+"""Without any loss for so many recent windows it is quiet."""
 RTT_MEMORY: Final = 8
 """That of round trips, of which the least counts: a queue passes meanwhile, a long way does not."""
+SINGLE: Final = 8
+"""Intervals of so many recent windows are kept one by one ..."""
+BLOCK: Final = 4
+"""... and older ones in sums over so many recent windows each."""
 CHANGED: Final = 12.0
-"""Likelihood ratio beyond which older counts of an element disagree with newer ones."""
+"""Squares of what is usual by which older counts of an element must differ from newer ones."""
 
 Word64 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Index = Annotated[int, Meta(ge=0, lt=1 << 16)]
@@ -144,7 +155,7 @@ class Evidence:
         self._digest = fabric_digest
         self._totals: dict[_Key, Total] = {}
         self._epochs: dict[str, int] = {}
-        self._intervals: dict[int, dict[_Key, _Count]] = {}
+        self._intervals: dict[int, dict[_Key, _Count]] = {}  # a block is at its last interval
         self._lossy: set[int] = set()  # intervals in which anything was lost
         self.heard_ns: dict[str, int] = {}
 
@@ -205,23 +216,22 @@ class Evidence:
     # ---- windows
 
     def quiet(self, recent: int, *, now_ns: int) -> bool:
-        """Whether nothing at all was lost within the memory of `seen`."""
-        oldest = now_ns // INTERVAL_NS - recent * MEMORY
-        self._lossy = {number for number in self._lossy if number > oldest}
-        return not self._lossy
+        """Whether nothing at all was lost for CALM."""
+        return not self._lost_within(recent * CALM, now_ns=now_ns)
+
+    def _lost_within(self, intervals: int, *, now_ns: int) -> bool:
+        oldest = now_ns // INTERVAL_NS - intervals
+        return any(number > oldest for number in self._lossy)
 
     def seen(self, recent: int, *, now_ns: int) -> list[Seen]:
         """What all loops saw, each plane in a window of its own. `recent`: intervals, at least."""
         newest = now_ns // INTERVAL_NS
-        for number in [n for n in self._intervals if n <= newest - recent * MEMORY]:
-            del self._intervals[number]
+        self._age(recent, newest)
         # Rates that are all zero agree: nothing needs to be compared.
         sizes = [recent * RTT_MEMORY, recent * (MEMORY - RTT_MEMORY)]
-        quiet = self.quiet(recent, now_ns=now_ns)
-        if not quiet:
-            sizes = [recent]
-            while sum(sizes) < recent * MEMORY:
-                sizes.append(sum(sizes))
+        lossless = not self._lost_within(recent * MEMORY, now_ns=now_ns)
+        if not lossless:
+            sizes = [recent * units for units in CHUNKS]
         planes: dict[int, dict[_Key, _Count]] = {}
         closed: set[int] = set()
         rtts_since = newest - recent * RTT_MEMORY
@@ -230,7 +240,7 @@ class Evidence:
                 if plane in closed:
                     continue
                 window = planes.setdefault(plane, {})
-                if window and not quiet and self._disagree(window, older):
+                if window and not lossless and self._disagree(window, older):
                     closed.add(plane)
                     continue
                 for key, count in older.items():
@@ -243,6 +253,24 @@ class Evidence:
             for plane in sorted(planes)
             for (host, index), count in sorted(planes[plane].items())
         ]
+
+    def _age(self, recent: int, newest: int) -> None:
+        """Forget what is beyond MEMORY, add up what is beyond SINGLE."""
+        length = recent * BLOCK
+        for number in sorted(self._intervals):
+            last = number - number % length + length - 1
+            if number <= newest - recent * MEMORY:
+                del self._intervals[number]
+                self._lossy.discard(number)
+            elif number < last <= newest - recent * SINGLE:
+                if number in self._lossy:
+                    self._lossy.remove(number)
+                    self._lossy.add(last)
+                block = self._intervals.setdefault(last, {})
+                for key, count in self._intervals.pop(number).items():
+                    so_far = block.setdefault(key, count)
+                    if so_far is not count:
+                        so_far.add(count)
 
     def _chunk(self, newest: int, size: int) -> dict[int, dict[_Key, _Count]]:
         """Counts of some intervals, by plane."""
@@ -260,20 +288,25 @@ class Evidence:
         return found
 
     def _disagree(self, newer: Mapping[_Key, _Count], older: Mapping[_Key, _Count]) -> bool:
-        """Whether some element lost at another rate before."""
-        after, before = self._by_element(newer), self._by_element(older)
-        return any(
-            _likelihood_ratio(*after[element], *before[element]) > CHANGED
-            for element in after.keys() & before.keys()
-        )
+        """Whether some element lost at another rate before, each of its loops held against itself.
 
-    def _by_element(self, counts: Mapping[_Key, _Count]) -> dict[Element, tuple[int, int]]:
-        found: dict[Element, tuple[int, int]] = {}
-        for (host, index), count in counts.items():
+        Cochran, Mantel and Haenszel's test: how the probes of an element are shared among its loops
+        may change.
+        """
+        surplus: dict[Element, float] = {}
+        variance: dict[Element, float] = {}
+        for (host, index), after in newer.items():
+            before = older.get((host, index))
+            sent = after.sent + before.sent if before else 0
+            if before is None or not before.sent or sent < 2 or not after.lost + before.lost:
+                continue
+            share = (after.lost + before.lost) / sent
+            spread = after.sent * before.sent / (sent - 1) * share * (1 - share)
             for element in self.loops(host)[index].crossings:
-                lost, sent = found.get(element, (0, 0))
-                found[element] = (lost + count.lost, sent + count.sent)
-        return found
+                more = after.lost - after.sent * share
+                surplus[element] = surplus.get(element, 0.0) + more
+                variance[element] = variance.get(element, 0.0) + spread
+        return any(more * more > CHANGED * variance[element] for element, more in surplus.items())
 
 
 def recent_intervals(loops: int, pps: int) -> int:
@@ -299,13 +332,3 @@ def quantile_us(histogram: Sequence[int], share: float = 0.25) -> float | None:
     bucket, part = found
     low = 2.0 ** (bucket - 1) if bucket else 0.0
     return low + (2.0**bucket - low) * part
-
-
-def _likelihood_ratio(lost: int, sent: int, lost_before: int, sent_before: int) -> float:
-    """Twice the logarithm of the odds that two rates differ."""
-
-    def log_likelihood(k: int, n: int) -> float:
-        return sum(x * math.log(x / n) for x in (k, n - k) if x > 0) if n else 0.0
-
-    both = log_likelihood(lost + lost_before, sent + sent_before)
-    return 2 * (log_likelihood(lost, sent) + log_likelihood(lost_before, sent_before) - both)

@@ -26,7 +26,7 @@ from typing import Literal
 
 from mrcd.likelihood import S_MAX, Likelihood
 from mrcd.likelihood import Seen as Seen
-from mrcd.loops import Element
+from mrcd.loops import Element, Loop
 
 SUSPECT_COST = 9.0
 """Gain in log-likelihood that justifies one more suspect: odds of 8000 to 1."""
@@ -34,6 +34,8 @@ SWITCH_COST = 0.3
 """Of two explanations alike in all else, links: they break more often than switches."""
 LOSS_NAMED = 0.005
 """Least loss, each time something is crossed, that is called a fault."""
+TELLING = 0.25
+"""A loop is telling if its probes tell at least this part of what those of the most telling do."""
 LOSS_DEAD = 0.95
 """Loss from which on something is dead."""
 SURE = 3.0
@@ -57,7 +59,8 @@ class Fault:
     `loss` (0 to 1) is for one crossing: of a link in either direction, of a switch by whatever
     enters it. `certainty` is how far (logarithm of the odds) every explanation without this element
     falls behind; `alternatives` are sets of elements any of which explains exactly the same in its
-    place. `extra_us` is the time a crossing takes too long (slow).
+    place. `telling` are the loops of all hosts whose probes tell most about whether it is this
+    element or what comes next to it. `extra_us` is the time a crossing takes too long (slow).
     """
 
     element: Element
@@ -69,6 +72,7 @@ class Fault:
     certainty: float
     evidence: tuple[str, ...]
     alternatives: tuple[tuple[str, ...], ...]
+    telling: tuple[Loop, ...] = ()
 
 
 def infer(seen: Sequence[Seen]) -> list[Fault]:
@@ -181,7 +185,7 @@ class _Plane:
             if low <= LOSS_NAMED:
                 continue
             loss = -math.expm1(-fit.s[e])
-            certainty, alternatives = self._judged(e, suspects)
+            certainty, alternatives, rival = self._judged(e, suspects)
             found.append(
                 Fault(
                     element=self._elements[e],
@@ -193,6 +197,7 @@ class _Plane:
                     certainty=certainty,
                     evidence=self._evidence(e, suspects),
                     alternatives=alternatives,
+                    telling=self._telling(suspects, rival),
                 )
             )
         return found
@@ -228,18 +233,25 @@ class _Plane:
 
     def _judged(
         self, e: int, suspects: frozenset[int]
-    ) -> tuple[float, tuple[tuple[str, ...], ...]]:
-        """How far all other explanations fall behind, and those that explain exactly the same."""
-        certainty, same = math.inf, set()
+    ) -> tuple[float, tuple[tuple[str, ...], ...], frozenset[int]]:
+        """How far others fall behind, those that explain exactly the same, and who comes next."""
+        certainty, same, nearest = math.inf, set(), suspects
         expected = self._model.expected(suspects)
         for rival in self._rivals(e, suspects):
             behind = self._score(suspects) - self._score(rival)
             if behind < 2 * SUSPECT_COST and expected.reproduced_by(rival):
                 same.add(rival - suspects)
-            else:
-                certainty = min(certainty, behind)
+            elif behind < certainty:
+                certainty, nearest = behind, rival
         names = [tuple(sorted(self._elements[x].name for x in sets)) for sets in _minimal(same)]
-        return certainty, tuple(sorted(names, key=lambda n: (len(n), n)))
+        return certainty, tuple(sorted(names, key=lambda n: (len(n), n))), nearest
+
+    def _telling(self, suspects: frozenset[int], rival: frozenset[int]) -> tuple[Loop, ...]:
+        """The loops that tell the two apart, the most telling first."""
+        told = sorted(self._model.telling(suspects, rival), reverse=True)
+        return tuple(
+            self._seen[number].loop for gain, number in told if gain > max(0, TELLING * told[0][0])
+        )
 
     def _evidence(self, e: int, suspects: frozenset[int]) -> tuple[str, ...]:
         """Loops that lose across it, and loops that get by without it and lose nothing."""

@@ -145,6 +145,21 @@ class Likelihood:
             at = step
         return at
 
+    def telling(self, one: frozenset[int], other: frozenset[int]) -> list[tuple[float, int]]:
+        """What a probe of each loop tells about which of two explanations is true, if it is `one`.
+
+        The gain in log-likelihood to be expected (Kullback and Leibler's divergence), and the
+        number of the loop.
+        """
+        these, those = self.fit(one).s, self.fit(other).s
+        found = []
+        for number, row in enumerate(self.rows):
+            x = row.noise + sum(these[e] * n for e, n in row.crossings.items() if e in these)
+            y = row.noise + sum(those[e] * n for e, n in row.crossings.items() if e in those)
+            lost = -math.expm1(-x)
+            found.append(((1 - lost) * (y - x) + lost * math.log(lost / -math.expm1(-y)), number))
+        return found
+
     def expected(self, suspects: frozenset[int]) -> Likelihood:
         """The plane as it would look if these suspects were all there is, without any chance."""
         s = self.fit(suspects).s

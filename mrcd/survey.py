@@ -2,18 +2,20 @@
 """The survey: sends this host's loops, exchanges what hosts saw, and judges what is at fault.
 
 Probes are sent and counted by the kernel (bpf/survey.h); every tick one system call sends the next
-few. Twice a second, among many peers once while nothing is lost, the totals are read, told to the
-peers, and all that is known is judged (mrcd/evidence.py, mrcd/faultmap.py, mrcd/faultlist.py).
+few, while a fault is unsure half of them over the loops that tell most about it. Twice a second,
+among many peers once while nothing is lost, the totals are read, told to the peers, and all that is
+known is judged (mrcd/evidence.py, mrcd/faultmap.py, mrcd/faultlist.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import math
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mrcd import batches, bpfsys, census, evidence
 from mrcd.abi import ABI
@@ -22,7 +24,7 @@ from mrcd.config import Config
 from mrcd.datapath import Datapath
 from mrcd.evidence import Evidence, EvidenceError, Total
 from mrcd.fabric import usid
-from mrcd.faultlist import FaultList
+from mrcd.faultlist import CERTAIN, FaultList
 from mrcd.faultmap import Fault, Seen, infer
 from mrcd.log import get_logger
 from mrcd.loops import Loop, loops_of, members_of
@@ -49,6 +51,9 @@ nothing is lost over one plane only."""
 CROWD_INTERVALS = 2
 """While nothing is lost and more peers answer than are told at a time, totals are read and told
 only once in so many intervals."""
+UNSURE = 2 * CERTAIN
+"""Certainty below which a fault has half of the probes; more than naming it takes, lest it hover
+there, and since other hosts may know less."""
 QUIET_S = 2.0
 """While nothing is lost, the windows are only looked at so often, for what is slow."""
 QUIET_MAX_S = 30.0
@@ -123,6 +128,8 @@ class Survey:
         self._turn = self._told = 0
         self._recent = evidence.recent_intervals(len(self.loops), self.pps) if self.pps else 0
         self._judged, self._judging = -math.inf, 0.0  # when, and the seconds it took
+        self._numbers = {loop: index for index, loop in enumerate(self.loops)}
+        self._telling: tuple[int, ...] = ()
         self.list = FaultList()
         self.seen: list[Seen] = []
         self.accepted = 0
@@ -240,12 +247,40 @@ class Survey:
     def _judge(self) -> None:
         now_ns = time.monotonic_ns()
         self.seen = self._evidence.seen(self._recent, now_ns=now_ns)
-        changes = self.list.update(infer(self.seen), now_ns=now_ns)
+        faults = infer(self.seen)
+        self._aim(faults)
+        changes = self.list.update(faults, now_ns=now_ns)
         for fault in changes.named:
             log.warning("fault.named", **_fields(fault))
         for fault in changes.cleared:
             log.info("fault.cleared", element=fault.element.name, kind=fault.kind)
         self._nics.update([named.fault for named in self.list.named], now_ns=now_ns)
+
+    def _aim(self, faults: Sequence[Fault]) -> None:
+        """Half of the probes go where they tell most about what is not certain yet."""
+        telling = telling_of(faults, self._numbers)
+        if telling == self._telling:
+            return
+        self._telling = telling
+        room = (0,) * (ABI.MRC_TELLING_MAX - len(telling))
+        was = self._dp.read("survey", 0, _SURVEY)
+        was["telling"] = len(telling)
+        self._dp.write("survey", 0, _SURVEY, **was, tell=telling + room)
+
+
+def telling_of(faults: Iterable[Fault], numbers: Mapping[Loop, int]) -> tuple[int, ...]:
+    """Which of a host's loops tell most about faults that are unsure; `numbers`: of its own.
+
+    The most telling loop of each fault comes first, then the second of each.
+    """
+    unsure = [
+        [numbers[loop] for loop in fault.telling if loop in numbers]
+        for fault in faults
+        if fault.certainty < UNSURE
+    ]
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*unsure))
+    found = dict.fromkeys(number for number in turns if number is not None)
+    return tuple(found)[: ABI.MRC_TELLING_MAX]
 
 
 def _why_not(config: Config) -> str:

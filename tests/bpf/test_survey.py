@@ -21,6 +21,7 @@ from tests.bpf.packets import BODY, BTH, sealed
 from tests.bpf.rig import XDP_DROP, Rig, gateway_mac_of, mac_of
 
 _LOOP = ABI.structs["mrc_loop"]
+_SURVEY = ABI.structs["mrc_survey"]
 
 
 @pytest.fixture
@@ -67,6 +68,21 @@ def test_sends_every_loop_in_turn(rig: Rig, loops: tuple[Loop, ...]) -> None:
     assert {counts(rig, i)["sent"] for i in range(len(loops))} == {1}
     survey(rig, 2)
     assert [counts(rig, i)["sent"] for i in range(3)] == [2, 2, 1]
+
+
+def test_every_other_probe_is_for_loops_that_tell_most(rig: Rig, loops: tuple[Loop, ...]) -> None:
+    was = rig.dp.read("survey", 0, _SURVEY)
+    few = (4, 1, 2)
+    room = (0,) * (ABI.MRC_TELLING_MAX - len(few))
+    rig.dp.write("survey", 0, _SURVEY, **was | {"telling": len(few)}, tell=few + room)
+    times = 6 * len(loops)
+    survey(rig, times)
+    sent = [counts(rig, i)["sent"] for i in range(len(loops))]
+    extra = [times // 2 // len(few) if i in few else 0 for i in range(len(loops))]
+    assert sent == [3 + more for more in extra]
+    rig.dp.write("survey", 0, _SURVEY, **rig.dp.read("survey", 0, _SURVEY) | {"telling": 0})
+    survey(rig, len(loops))
+    assert [counts(rig, i)["sent"] for i in range(len(loops))] == [n + 1 for n in sent]
 
 
 def test_a_probe_is_an_ev_probe_from_us_to_us(rig: Rig, loops: tuple[Loop, ...]) -> None:

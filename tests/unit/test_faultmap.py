@@ -6,13 +6,13 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import pytest
 
 from mrcd.faultlist import CERTAIN
 from mrcd.faultmap import Fault, Seen, infer
-from mrcd.loops import loops_of
+from mrcd.loops import Loop, loops_of
 from tests.unit.fault_double import elements_of, fabric_of, simulated
 
 SHAPES = [(2, 2, 2, 1), (4, 2, 2, 2), (3, 2, 2, 1), (4, 3, 3, 1), (2, 2, 4, 1), (4, 4, 4, 2)]
@@ -144,6 +144,42 @@ def test_evidence_shows_loss_across_and_none_beside() -> None:
     (fault,) = certain(simulated(fabric, {"p1t0-1:p1t1-2": 1.0}, rng, sent=40))
     assert "h1 - p1t0-1 - p1t1-2 and back: lost 40 of 40" in fault.evidence
     assert any(line.endswith("lost 0 of 40") and "p1t1-2" not in line for line in fault.evidence)
+
+
+def test_telling_loops_tell_a_link_from_its_t1_sooner_than_others() -> None:
+    """Half of all probes over three loops of 15, and a third of the probes is enough."""
+    fabric, dead, lossy = fabric_of(2, 3, 2, 1), "h2:p1", "p1t0-1:p1t1-2"
+
+    def judged(probes: int, telling: Container[Loop] = ()) -> Fault:
+        """Without any chance, so many probes of each host; half of them over telling loops."""
+        seen = []
+        for host in fabric.hosts:
+            loops = loops_of(fabric, host)
+            few = [loop for loop in loops if loop in telling]
+            for loop in loops:
+                sent = probes / len(loops) / (2 if few else 1)
+                sent += probes / 2 / len(few) if loop in few else 0
+                back = 1.0
+                for element, times in loop.crossings.items():
+                    back *= {dead: 0.0, lossy: 0.96}.get(element.name, 1.0) ** times
+                seen.append(Seen(loop, round(sent), round(sent * (1 - back)), 50.0))
+        found = {fault.element.name: fault for fault in infer(seen)}
+        assert found.keys() == {dead, lossy}
+        return found[lossy]
+
+    unsure = judged(6000)
+    assert unsure.certainty < CERTAIN
+    crossed = [{element.name for element in loop.crossings} for loop in unsure.telling]
+    assert all(lossy in each for each in crossed)
+    assert {loop.host.name for loop in unsure.telling} == {"h1"}
+    assert judged(6000, unsure.telling).certainty > 2 * unsure.certainty
+
+
+def test_what_nothing_comes_next_to_has_no_telling_loops() -> None:
+    """Whoever takes the place of a T1 that two hosts cannot tell from its links does as well."""
+    fabric = fabric_of(2, 1, 2, 1)
+    for fault in infer(simulated(fabric, {"p0t1-2": 1.0}, random.Random(1))):
+        assert math.isinf(fault.certainty) == (not fault.telling)
 
 
 def test_slow_link_is_named_and_its_time_told() -> None:

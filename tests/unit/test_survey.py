@@ -1,12 +1,44 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How often the survey wakes up."""
+"""How often the survey wakes up, and what it probes most."""
 
 from __future__ import annotations
 
 import pytest
 
+from mrcd.abi import ABI
 from mrcd.evidence import INTERVAL_NS
-from mrcd.survey import PEERS_TOLD_QUIET, interval_of, tick_of
+from mrcd.faultmap import Fault
+from mrcd.loops import loops_of
+from mrcd.survey import PEERS_TOLD_QUIET, UNSURE, interval_of, telling_of, tick_of
+from tests.unit.fault_double import fabric_of
+
+FABRIC = fabric_of(2, 4, 4, 1)
+LOOPS = loops_of(FABRIC, FABRIC.hosts[0])
+NUMBERS = {loop: index for index, loop in enumerate(LOOPS)}
+
+
+def fault(*telling: int, certainty: float = UNSURE - 1) -> Fault:
+    """One that these loops of ours tell about, and after the first one of another host."""
+    loops = [LOOPS[number] for number in telling]
+    loops.insert(1, loops_of(FABRIC, FABRIC.hosts[1])[0])
+    element = next(iter(loops[0].crossings))
+    return Fault(element, "loss", 0.04, 0.02, 0.06, 0.0, certainty, (), (), tuple(loops))
+
+
+def test_telling_of__each_fault_in_its_turn_and_no_loop_twice() -> None:
+    assert telling_of([], NUMBERS) == ()
+    assert telling_of([fault(5, 2, 9), fault(3), fault(9, 7)], NUMBERS) == (5, 3, 9, 2, 7)
+
+
+def test_telling_of__what_is_certain_needs_no_more_probes() -> None:
+    faults = [fault(1, 2, certainty=UNSURE), fault(4, certainty=UNSURE - 0.1)]
+    assert telling_of(faults, NUMBERS) == (4,)
+
+
+def test_telling_of__has_room_for_no_more_than_the_kernel() -> None:
+    every = range(len(LOOPS))
+    assert telling_of([fault(*every)], NUMBERS) == tuple(every)[: ABI.MRC_TELLING_MAX]
+    assert len(LOOPS) > ABI.MRC_TELLING_MAX
 
 
 @pytest.mark.parametrize(
