@@ -9,8 +9,7 @@ A window reaches back as far as what was seen then agrees with what is seen now,
 switch: a fault that has just begun is not diluted by the quiet before, one that has gone is
 forgotten at once, and a small loss that goes on is measured over all of MEMORY.
 
-Intervals older than SINGLE are added up in blocks, so a long memory takes little room: a window's
-far end is exact to a block, its near ends to an interval.
+How far its older ends reach is exact to a block of the history's (mrcd/history.py).
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from msgspec import Meta
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.hosts import HostRange
 from mrcd.faultmap import Seen
+from mrcd.history import MEMORY, RECENT, History, Tally
 from mrcd.loops import Element, Loop
 
 MAGIC: Final = b"MRCf"
@@ -37,23 +37,15 @@ _HEADER: Final = struct.Struct("!4sH")  # magic, length of what follows
 _PER_MESSAGE = 40  # entries of at most 27 bytes each
 
 INTERVAL_NS: Final = 500_000_000
-"""Totals are read, told and judged so often."""
-RECENT: Final = 3
-"""Intervals that are always looked at together ..."""
+"""Totals are read, told and judged so often; counts are kept for as long an interval or longer."""
 PROBES_RECENT: Final = 4
-"""... or as many as it takes to send this many probes over a loop."""
-MEMORY: Final = 64
-"""The longest window, in units of the recent one."""
+"""A unit, RECENT intervals, is as long as it takes to send this many probes over a loop."""
 CHUNKS: Final = (1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 16, 16)
-"""What a window grows by, in the same units: MEMORY in all, ends at RTT_MEMORY and at SINGLE."""
+"""Units that a window grows by: MEMORY in all; ends at RTT_MEMORY, and at history.SINGLE."""
 CALM: Final = 32
-"""Without any loss for so many recent windows it is quiet."""
+"""Without any loss for so many units it is quiet."""
 RTT_MEMORY: Final = 8
-"""That of round trips, of which the least counts: a queue passes meanwhile, a long way does not."""
-SINGLE: Final = 8
-"""Intervals of so many recent windows are kept one by one ..."""
-BLOCK: Final = 4
-"""... and older ones in sums over so many recent windows each."""
+"""Units of round trips of which the least counts: a queue passes meanwhile, a long way does not."""
 CHANGED: Final = 12.0
 """Squares of what is usual by which older counts of an element must differ from newer ones."""
 
@@ -127,42 +119,30 @@ def decode(datagram: bytes) -> Message:
     return message
 
 
-@dataclass(slots=True)
-class _Count:
-    sent: int = 0
-    lost: int = 0
-    rtt_us: float | None = None
-
-    def add(self, other: _Count) -> None:
-        self.sent += other.sent
-        self.lost += other.lost
-        if other.rtt_us is not None:
-            self.rtt_us = min(other.rtt_us, self.rtt_us or other.rtt_us)
-
-
-_Key = tuple[str, int]  # host, number of the loop
-
-
 class Evidence:
     """What every host's loops saw lately. Times are a monotonic clock, nanoseconds."""
 
     def __init__(
-        self, loops: Mapping[str, Callable[[], Sequence[Loop]]], fabric_digest: int
+        self,
+        loops: Mapping[str, Callable[[], Sequence[Loop]]],
+        fabric_digest: int,
+        interval_ns: int = INTERVAL_NS,
     ) -> None:
         """`loops`: for each host that may tell something, how to get its loops."""
         self._makers = loops
         self._loops: dict[str, Sequence[Loop]] = {}
         self._digest = fabric_digest
-        self._totals: dict[_Key, Total] = {}
+        self._interval_ns = interval_ns
+        self._totals: dict[str, dict[int, Total]] = {}
         self._epochs: dict[str, int] = {}
-        self._intervals: dict[int, dict[_Key, _Count]] = {}  # a block is at its last interval
-        self._lossy: set[int] = set()  # intervals in which anything was lost
+        self._history = History()
         self.heard_ns: dict[str, int] = {}
 
     def loops(self, host: str) -> Sequence[Loop]:
         """The loops of one host."""
         if host not in self._loops:
             self._loops[host] = self._makers[host]()
+            self._history.know(host, self._loops[host])
         return self._loops[host]
 
     def receive(self, datagram: bytes, *, now_ns: int) -> None:
@@ -185,109 +165,65 @@ class Evidence:
     def add(self, host: str, epoch: int, totals: Mapping[int, Total], *, now_ns: int) -> None:
         """A host's totals, as of now. What its loops did before it was first heard is unknown."""
         self.heard_ns[host] = now_ns
+        self.loops(host)
         if self._epochs.get(host) != epoch:
             self._epochs[host] = epoch
-            self._totals = {key: total for key, total in self._totals.items() if key[0] != host}
-        number = now_ns // INTERVAL_NS
+            self._totals[host] = {}
+        number, known = now_ns // self._interval_ns, self._totals[host]
         for index, total in totals.items():
-            key = (host, index)
-            before = self._totals.get(key)
+            before = known.get(index)
             if before is not None and total.sent < before.sent:
                 continue  # overtaken by a newer message
-            self._totals[key] = total
+            known[index] = total
             if before is not None:
                 sent = total.sent - before.sent
                 lost = sent - (total.returned - before.returned)
-                self._count(number, key, _Count(sent, lost, total.rtt_us))
-
-    def _count(self, number: int, key: _Key, new: _Count) -> None:
-        if new.lost < 0:  # came back after its interval had been counted: it was not lost then
-            for earlier in (number, number - 1, number - 2):
-                old = self._intervals.get(earlier, {}).get(key)
-                if old is not None and new.lost < 0:
-                    back = min(old.lost, -new.lost)
-                    old.lost -= back
-                    new.lost += back
-            new.lost = max(0, new.lost)
-        if new.lost:
-            self._lossy.add(number)
-        self._intervals.setdefault(number, {}).setdefault(key, _Count()).add(new)
+                self._history.add(number, host, index, sent, lost, total.rtt_us)
 
     # ---- windows
 
-    def quiet(self, recent: int, *, now_ns: int) -> bool:
+    def quiet(self, *, now_ns: int) -> bool:
         """Whether nothing at all was lost for CALM."""
-        return not self._lost_within(recent * CALM, now_ns=now_ns)
+        return not self._history.lost_since(now_ns // self._interval_ns - RECENT * CALM + 1)
 
-    def _lost_within(self, intervals: int, *, now_ns: int) -> bool:
-        oldest = now_ns // INTERVAL_NS - intervals
-        return any(number > oldest for number in self._lossy)
-
-    def seen(self, recent: int, *, now_ns: int) -> list[Seen]:
-        """What all loops saw, each plane in a window of its own. `recent`: intervals, at least."""
-        newest = now_ns // INTERVAL_NS
-        self._age(recent, newest)
+    def seen(self, *, now_ns: int) -> list[Seen]:
+        """What all loops saw, each plane in a window of its own."""
+        newest = now_ns // self._interval_ns
+        self._history.age(newest)
+        lossless = not self._history.lost_since(newest - RECENT * MEMORY + 1)
         # Rates that are all zero agree: nothing needs to be compared.
-        sizes = [recent * RTT_MEMORY, recent * (MEMORY - RTT_MEMORY)]
-        lossless = not self._lost_within(recent * MEMORY, now_ns=now_ns)
-        if not lossless:
-            sizes = [recent * units for units in CHUNKS]
-        planes: dict[int, dict[_Key, _Count]] = {}
+        units = (RTT_MEMORY, MEMORY - RTT_MEMORY) if lossless else CHUNKS
+        planes: dict[int, dict[str, Tally]] = {}
         closed: set[int] = set()
-        rtts_since = newest - recent * RTT_MEMORY
-        for size in sizes:
-            for plane, older in self._chunk(newest, size).items():
+        rtts_since = newest - RECENT * RTT_MEMORY
+        for size in units:
+            for plane, older in self._history.total(newest, RECENT * size).items():
                 if plane in closed:
                     continue
                 window = planes.setdefault(plane, {})
-                if window and not lossless and self._disagree(window, older):
+                if window and not lossless and self._disagree(plane, window, older):
                     closed.add(plane)
                     continue
-                for key, count in older.items():
+                for host, tally in older.items():
                     if newest <= rtts_since:
-                        count.rtt_us = None
-                    window.setdefault(key, _Count()).add(count)
-            newest -= size
+                        tally.forget_round_trips()
+                    window[host] = Tally.total([window[host], tally] if host in window else [tally])
+            newest -= RECENT * size
         return [
-            Seen(self.loops(host)[index], count.sent, count.lost, count.rtt_us)
-            for plane in sorted(planes)
-            for (host, index), count in sorted(planes[plane].items())
+            Seen(loop, sent, lost, None if rtt_us == math.inf else rtt_us)
+            for plane, window in sorted(planes.items())
+            for host, tally in sorted(window.items())
+            for loop, sent, lost, rtt_us in zip(
+                self._history.loops((host, plane)),
+                tally.sent,
+                tally.lost,
+                tally.rtt_us,
+                strict=True,
+            )
+            if sent
         ]
 
-    def _age(self, recent: int, newest: int) -> None:
-        """Forget what is beyond MEMORY, add up what is beyond SINGLE."""
-        length = recent * BLOCK
-        for number in sorted(self._intervals):
-            last = number - number % length + length - 1
-            if number <= newest - recent * MEMORY:
-                del self._intervals[number]
-                self._lossy.discard(number)
-            elif number < last <= newest - recent * SINGLE:
-                if number in self._lossy:
-                    self._lossy.remove(number)
-                    self._lossy.add(last)
-                block = self._intervals.setdefault(last, {})
-                for key, count in self._intervals.pop(number).items():
-                    so_far = block.setdefault(key, count)
-                    if so_far is not count:
-                        so_far.add(count)
-
-    def _chunk(self, newest: int, size: int) -> dict[int, dict[_Key, _Count]]:
-        """Counts of some intervals, by plane."""
-        sums: dict[_Key, _Count] = {}
-        for number in range(newest - size + 1, newest + 1):
-            for key, count in self._intervals.get(number, {}).items():
-                so_far = sums.get(key)
-                if so_far is None:
-                    sums[key] = replace(count)
-                else:
-                    so_far.add(count)
-        found: dict[int, dict[_Key, _Count]] = {}
-        for key, count in sums.items():
-            found.setdefault(self.loops(key[0])[key[1]].plane, {})[key] = count
-        return found
-
-    def _disagree(self, newer: Mapping[_Key, _Count], older: Mapping[_Key, _Count]) -> bool:
+    def _disagree(self, plane: int, newer: Mapping[str, Tally], older: Mapping[str, Tally]) -> bool:
         """Whether some element lost at another rate before, each of its loops held against itself.
 
         Cochran, Mantel and Haenszel's test: how the probes of an element are shared among its loops
@@ -295,23 +231,29 @@ class Evidence:
         """
         surplus: dict[Element, float] = {}
         variance: dict[Element, float] = {}
-        for (host, index), after in newer.items():
-            before = older.get((host, index))
-            sent = after.sent + before.sent if before else 0
-            if before is None or not before.sent or sent < 2 or not after.lost + before.lost:
-                continue
-            share = (after.lost + before.lost) / sent
-            spread = after.sent * before.sent / (sent - 1) * share * (1 - share)
-            for element in self.loops(host)[index].crossings:
-                more = after.lost - after.sent * share
-                surplus[element] = surplus.get(element, 0.0) + more
-                variance[element] = variance.get(element, 0.0) + spread
+        for host in newer.keys() & older.keys():
+            after, before = newer[host], older[host]
+            if not (any(after.lost) or any(before.lost)):
+                continue  # as nearly all of many hosts
+            for at, loop in enumerate(self._history.loops((host, plane))):
+                lost = after.lost[at] + before.lost[at]
+                if not lost or not after.sent[at] or not before.sent[at]:
+                    continue
+                sent = after.sent[at] + before.sent[at]
+                more = after.lost[at] - after.sent[at] * lost / sent
+                spread = (
+                    after.sent[at] * before.sent[at] * lost * (sent - lost) / sent**2 / (sent - 1)
+                )
+                for element in loop.crossings:
+                    surplus[element] = surplus.get(element, 0.0) + more
+                    variance[element] = variance.get(element, 0.0) + spread
         return any(more * more > CHANGED * variance[element] for element, more in surplus.items())
 
 
-def recent_intervals(loops: int, pps: int) -> int:
-    """How many intervals the shortest window needs."""
-    return max(RECENT, math.ceil(PROBES_RECENT * loops / pps * 1e9 / INTERVAL_NS))
+def interval_ns(loops: int, pps: int) -> int:
+    """How long an interval must be for RECENT of them to hold enough probes of so many loops."""
+    readings = math.ceil(PROBES_RECENT * loops / pps * 1e9 / INTERVAL_NS)
+    return INTERVAL_NS * max(1, math.ceil(readings / RECENT))
 
 
 def quantile(histogram: Sequence[int], share: float) -> tuple[int, float] | None:

@@ -121,12 +121,12 @@ class Survey:
         self._evidence = Evidence(
             {host.name: functools.partial(loops_of, fabric, host, members) for host in hosts},
             self._digest,
+            evidence.interval_ns(len(self.loops), self.pps) if self.pps else evidence.INTERVAL_NS,
         )
         self.use(datapath.programs)
         self._histograms: dict[int, tuple[int, ...]] = {}
         self._sent: dict[int, int] = {}
         self._turn = self._told = 0
-        self._recent = evidence.recent_intervals(len(self.loops), self.pps) if self.pps else 0
         self._judged, self._judging = -math.inf, 0.0  # when, and the seconds it took
         self._numbers = {loop: index for index, loop in enumerate(self.loops)}
         self._telling: tuple[int, ...] = ()
@@ -187,7 +187,7 @@ class Survey:
             if self.loops[index].kind == "near":
                 self._nics.near(self.loops[index].plane, total, self._histograms[index])
         self._evidence.add(self._config.host.name, self._epoch, totals, now_ns=time.monotonic_ns())
-        quiet = self._evidence.quiet(self._recent, now_ns=time.monotonic_ns())
+        quiet = self._evidence.quiet(now_ns=time.monotonic_ns())
         self._tell(totals, quiet=quiet)
         if now - self._judged >= self._judge_gap(quiet=quiet):
             self._judge()
@@ -246,7 +246,7 @@ class Survey:
 
     def _judge(self) -> None:
         now_ns = time.monotonic_ns()
-        self.seen = self._evidence.seen(self._recent, now_ns=now_ns)
+        self.seen = self._evidence.seen(now_ns=now_ns)
         faults = infer(self.seen)
         self._aim(faults)
         changes = self.list.update(faults, now_ns=now_ns)

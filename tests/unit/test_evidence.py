@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from mrcd import evidence
 from mrcd.evidence import INTERVAL_NS, Evidence, EvidenceError, Total
 from mrcd.faultmap import Seen, infer
+from mrcd.history import BLOCK, MEMORY, RECENT, SINGLE, History
 from mrcd.loops import loops_of
 from tests.unit.fault_double import fabric_of
 
@@ -68,7 +69,7 @@ class Feeder:
         return [fault.element.name for fault in infer(self.seen())]
 
     def seen(self) -> list[Seen]:
-        return self.evidence.seen(evidence.RECENT, now_ns=self.now_ns)
+        return self.evidence.seen(now_ns=self.now_ns)
 
 
 def test_totals_survive_the_wire() -> None:
@@ -126,7 +127,7 @@ def test_no_datagram_raises_anything_else(rest: bytes) -> None:
 
 
 def counts(held: Evidence, now_ns: int) -> tuple[int, int]:
-    seen = [one for one in held.seen(3, now_ns=now_ns) if one.loop.host.name == "h2"]
+    seen = [one for one in held.seen(now_ns=now_ns) if one.loop.host.name == "h2"]
     return sum(one.sent for one in seen), sum(one.lost for one in seen)
 
 
@@ -164,18 +165,18 @@ def test_old_counts_are_forgotten() -> None:
     held, step = empty(), INTERVAL_NS
     tell(held, 10, 10, 10 * step)
     tell(held, 20, 20, 11 * step)
-    assert counts(held, (11 + 3 * evidence.MEMORY) * step) == (0, 0)
+    assert counts(held, (11 + 3 * MEMORY) * step) == (0, 0)
 
 
 def test_it_is_quiet_until_something_is_lost_and_when_that_is_forgotten() -> None:
     held, step = empty(), INTERVAL_NS
     tell(held, 10, 10, 10 * step)
     tell(held, 20, 20, 11 * step)
-    assert held.quiet(3, now_ns=11 * step)
+    assert held.quiet(now_ns=11 * step)
     tell(held, 30, 29, 12 * step)
-    assert not held.quiet(3, now_ns=12 * step)
-    assert not held.quiet(3, now_ns=(11 + 3 * evidence.CALM) * step)
-    assert held.quiet(3, now_ns=(12 + 3 * evidence.CALM) * step)
+    assert not held.quiet(now_ns=12 * step)
+    assert not held.quiet(now_ns=(11 + 3 * evidence.CALM) * step)
+    assert held.quiet(now_ns=(12 + 3 * evidence.CALM) * step)
 
 
 @given(st.data())
@@ -187,24 +188,24 @@ def test_what_is_quiet_is_seen_in_one_pass_as_it_was_by_comparing(data: st.DataO
         sent += data.draw(st.integers(0, 3))
         held.add("h2", 1, {0: Total(sent, sent, rtt)}, now_ns=number * INTERVAL_NS)
     now_ns = (len(rtts) - 1) * INTERVAL_NS
-    assert held.quiet(3, now_ns=now_ns)
-    together = held.seen(3, now_ns=now_ns)
-    with patch.object(Evidence, "_lost_within", return_value=True):
-        assert held.seen(3, now_ns=now_ns) == together
+    assert held.quiet(now_ns=now_ns)
+    together = held.seen(now_ns=now_ns)
+    with patch.object(History, "lost_since", return_value=True):
+        assert held.seen(now_ns=now_ns) == together
 
 
 @pytest.mark.parametrize("name", ["p0t0-1:p0t1-2", "p0t1-1", "h1:p0", "p0t0-2"])
 def test_a_dead_element_is_found_within_a_recent_window_and_forgotten_as_soon(name: str) -> None:
     feeder = Feeder()
     assert feeder.run(60, {}) == []
-    assert feeder.run(evidence.RECENT, {name: 1.0}) == [name]
+    assert feeder.run(RECENT, {name: 1.0}) == [name]
     assert feeder.run(50, {name: 1.0}) == [name]
-    assert feeder.run(evidence.RECENT, {}) == []
+    assert feeder.run(RECENT, {}) == []
 
 
 def test_a_small_loss_is_measured_over_the_whole_memory() -> None:
     feeder = Feeder()
-    memory, block = evidence.RECENT * evidence.MEMORY, evidence.RECENT * evidence.BLOCK
+    memory, block = RECENT * MEMORY, RECENT * BLOCK
     feeder.run(memory + 2 * block, {"p1t0-1:p1t1-1": 0.04})
     (sent,) = {one.sent for one in feeder.seen()}
     assert 7 * memory <= sent < 7 * (memory + block)
@@ -213,30 +214,30 @@ def test_a_small_loss_is_measured_over_the_whole_memory() -> None:
 
 
 def test_old_intervals_are_kept_as_sums_and_none_is_counted_twice() -> None:
-    held, memory = empty(), evidence.RECENT * evidence.MEMORY
+    held, memory = empty(), RECENT * MEMORY
     lost = 0
     for number in range(memory):
         lost += number % 5 == 0
         held.add("h2", 7, {0: Total(number, number - lost, 50.0)}, now_ns=number * INTERVAL_NS)
         assert counts(held, number * INTERVAL_NS) == (number, lost - 1)
-    single, block = evidence.RECENT * evidence.SINGLE, evidence.RECENT * evidence.BLOCK
-    assert len(held._intervals) <= single + block + memory // block
+    single, block = RECENT * SINGLE, RECENT * BLOCK
+    assert len(held._history) <= single + block + memory // block
 
 
 def test_windows_grow_to_the_ends_that_have_a_meaning() -> None:
     ends = set(itertools.accumulate(evidence.CHUNKS))
-    assert {evidence.RTT_MEMORY, evidence.SINGLE, evidence.MEMORY} <= ends
-    assert max(ends) == evidence.MEMORY
+    assert {evidence.RTT_MEMORY, SINGLE, MEMORY} <= ends
+    assert max(ends) == MEMORY
 
 
 def test_what_lost_long_ago_is_compared_until_it_is_forgotten() -> None:
     """A block is remembered until its last interval is; so is that something was lost in it."""
-    held, memory, end = empty(), evidence.RECENT * evidence.MEMORY, 1001
+    held, memory, end = empty(), RECENT * MEMORY, 1001
     sent = returned = 0
     for number in range(900, end + memory + 20):
         sent, returned = sent + 7, returned + (0 if number < end else 7)
         held.add("h2", 7, {0: Total(sent, returned, 50.0)}, now_ns=number * INTERVAL_NS)
-        if number >= end + evidence.RECENT:
+        if number >= end + RECENT:
             # One interval at the far end of a window is too little to disagree.
             assert counts(held, number * INTERVAL_NS)[1] <= 7
 
@@ -257,18 +258,20 @@ def test_a_loop_that_is_probed_more_changes_no_rate() -> None:
 def test_a_change_in_one_plane_leaves_the_windows_of_others() -> None:
     feeder = Feeder()
     feeder.run(100, {})
-    feeder.run(evidence.RECENT, {"p1t1-1": 1.0})
+    feeder.run(RECENT, {"p1t1-1": 1.0})
     sent = {one.loop.plane: one.sent for one in feeder.seen()}
-    assert sent[0] > sent[1] == 7 * evidence.RECENT
+    assert sent[0] > sent[1] == 7 * RECENT
 
 
 @pytest.mark.parametrize(
-    ("loops", "pps", "intervals"), [(15, 200, 3), (520, 200, 21), (4096, 100, 328), (3, 1, 24)]
+    ("loops", "pps", "seconds"), [(15, 200, 0.5), (520, 200, 3.5), (4096, 100, 55), (3, 1, 4)]
 )
-def test_the_recent_window_holds_a_few_probes_of_every_loop(
-    loops: int, pps: int, intervals: int
+def test_a_unit_of_intervals_holds_a_few_probes_of_every_loop(
+    loops: int, pps: int, seconds: float
 ) -> None:
-    assert evidence.recent_intervals(loops, pps) == intervals
+    found = evidence.interval_ns(loops, pps)
+    assert found == seconds * 1e9
+    assert found * RECENT * pps / 1e9 >= evidence.PROBES_RECENT * loops
 
 
 @pytest.mark.parametrize(
@@ -296,8 +299,8 @@ def test_digest_tells_fabrics_apart_but_not_their_names() -> None:
 def test_link_that_becomes_late_is_found_and_forgotten_long_before_the_longest_window() -> None:
     """The least round trip of a minute would be one from before."""
     feeder, late = Feeder(), {"p1t0-1:p1t1-2": 3000.0}
-    memory = evidence.RECENT * evidence.RTT_MEMORY
-    assert feeder.run(2 * evidence.RECENT * evidence.MEMORY, {}) == []
+    memory = RECENT * evidence.RTT_MEMORY
+    assert feeder.run(2 * RECENT * MEMORY, {}) == []
     assert feeder.run(memory // 2, {}, late) == []  # a queue that passes is nobody's fault
     assert feeder.run(memory // 2 + 1, {}, late) == list(late)
     assert feeder.run(200, {}, late) == list(late)

@@ -43,6 +43,7 @@ PURE = {
     "mrcd.handshake.outcome",
     "mrcd.handshake.pace",
     "mrcd.handshake.session",
+    "mrcd.history",
     "mrcd.interfaces",
     "mrcd.layout",
     "mrcd.likelihood",

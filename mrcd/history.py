@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What loops lost, interval by interval, in little room (pure).
+
+A large fabric has hundreds of loops for each of hundreds of hosts. Their counts are arrays, one set
+for each host, plane and interval, and intervals older than SINGLE are added up in blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from mrcd.loops import Loop
+
+RECENT: Final = 3
+"""Intervals that are always looked at together: a unit."""
+MEMORY: Final = 64
+"""Units that are remembered."""
+SINGLE: Final = 8
+"""Units whose intervals are kept one by one ..."""
+BLOCK: Final = 4
+"""... and how many units of older ones are added up in one."""
+_STEP_MAX: Final = (1 << 32) - 1  # what one message may add: sums stay within 64 bits
+
+Part = tuple[str, int]
+"""The loops of a host in a plane."""
+
+
+class Tally:
+    """What the loops of a part did: probes sent, those of them lost, the least round trip.
+
+    Arrays with an element a loop; round trips in microseconds, infinite where there was none.
+    """
+
+    __slots__ = ("lost", "rtt_us", "sent")
+
+    def __init__(self, sent: array[int], lost: array[int], rtt_us: array[float]) -> None:
+        """These, which are the tally's own from now on."""
+        self.sent, self.lost, self.rtt_us = sent, lost, rtt_us
+
+    @classmethod
+    def empty(cls, loops: int) -> Tally:
+        """Of so many loops that did nothing yet."""
+        none = array("Q", bytes(8 * loops))
+        return cls(none, none[:], array("f", (math.inf,)) * loops)
+
+    @classmethod
+    def total(cls, tallies: Sequence[Tally]) -> Tally:
+        """What they did together; at least one of the same loops."""
+        first, *others = tallies
+        if not others:
+            return cls(first.sent[:], first.lost[:], first.rtt_us[:])
+        return cls(
+            array("Q", map(sum, zip(*(each.sent for each in tallies), strict=True))),
+            array("Q", map(sum, zip(*(each.lost for each in tallies), strict=True))),
+            array("f", map(min, *(each.rtt_us for each in tallies))),
+        )
+
+    def forget_round_trips(self) -> None:
+        """Keep what was lost only."""
+        self.rtt_us = array("f", (math.inf,)) * len(self.rtt_us)
+
+
+class History:
+    """The counts of all hosts' loops. Intervals are numbered by the clock of whoever asks."""
+
+    def __init__(self) -> None:
+        """Nothing has been heard."""
+        self._parts: dict[str, dict[int, list[Loop]]] = {}
+        self._places: dict[str, list[tuple[Part, int]]] = {}
+        self._intervals: dict[int, dict[Part, Tally]] = {}  # a block is at its last interval
+        self._lossy: set[int] = set()  # intervals in which anything was lost
+
+    def know(self, host: str, loops: Sequence[Loop]) -> None:
+        """The loops of a host, in the order in which it numbers them; before it adds anything."""
+        parts: dict[int, list[Loop]] = {}
+        places = []
+        for loop in loops:
+            part = parts.setdefault(loop.plane, [])
+            places.append(((host, loop.plane), len(part)))
+            part.append(loop)
+        self._parts[host], self._places[host] = parts, places
+
+    def loops(self, part: Part) -> Sequence[Loop]:
+        """The loops of a part, in the order of its tallies."""
+        host, plane = part
+        return self._parts[host][plane]
+
+    def add(
+        self, number: int, host: str, index: int, sent: int, lost: int, rtt_us: float | None
+    ) -> None:
+        """What a loop did in an interval; a negative `lost`: losses counted before were none."""
+        part, at = self._places[host][index]
+        sent = min(sent, _STEP_MAX)
+        lost = min(lost, sent)
+        tally = self._intervals.setdefault(number, {}).get(part)
+        if tally is None:
+            tally = self._intervals[number][part] = Tally.empty(len(self.loops(part)))
+        if lost > 0:
+            tally.lost[at] += lost
+            self._lossy.add(number)
+        elif lost < 0:
+            self._give_back(number, part, at, -lost)
+        tally.sent[at] += sent
+        if rtt_us is not None:
+            tally.rtt_us[at] = min(tally.rtt_us[at], rtt_us)
+
+    def _give_back(self, number: int, part: Part, at: int, count: int) -> None:
+        """So many came back after their interval had been counted: they were not lost then."""
+        for earlier in (number, number - 1, number - 2):
+            tally = self._intervals.get(earlier, {}).get(part)
+            if tally is not None:
+                back = min(tally.lost[at], count)
+                tally.lost[at] -= back
+                count -= back
+
+    def lost_since(self, number: int) -> bool:
+        """Whether anything was lost in this interval or later."""
+        return any(lossy >= number for lossy in self._lossy)
+
+    def age(self, newest: int) -> None:
+        """Forget what is beyond MEMORY, add up what is beyond SINGLE."""
+        length = RECENT * BLOCK
+        blocks: dict[int, list[dict[Part, Tally]]] = {}
+        for number in sorted(self._intervals):
+            last = number - number % length + length - 1
+            if number <= newest - RECENT * MEMORY:
+                del self._intervals[number]
+                self._lossy.discard(number)
+            elif number < last <= newest - RECENT * SINGLE:
+                if number in self._lossy:
+                    self._lossy.remove(number)
+                    self._lossy.add(last)
+                blocks.setdefault(last, []).append(self._intervals.pop(number))
+        for last, singles in blocks.items():
+            self._intervals[last] = _total([self._intervals.get(last, {}), *singles])
+
+    def total(self, newest: int, intervals: int) -> dict[int, dict[str, Tally]]:
+        """The sums of some intervals, for each plane and host; theirs to change."""
+        numbers = range(newest - intervals + 1, newest + 1)
+        sums = _total([self._intervals[n] for n in numbers if n in self._intervals])
+        planes: dict[int, dict[str, Tally]] = {}
+        for (host, plane), tally in sums.items():
+            planes.setdefault(plane, {})[host] = tally
+        return planes
+
+    def __len__(self) -> int:
+        """How many intervals and blocks are kept."""
+        return len(self._intervals)
+
+
+def _total(intervals: Iterable[Mapping[Part, Tally]]) -> dict[Part, Tally]:
+    found: dict[Part, list[Tally]] = {}
+    for tallies in intervals:
+        for part, tally in tallies.items():
+            found.setdefault(part, []).append(tally)
+    return {part: Tally.total(tallies) for part, tallies in found.items()}
