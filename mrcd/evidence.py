@@ -41,8 +41,10 @@ INTERVAL_NS: Final = 500_000_000
 PROBES_RECENT: Final = 4
 """A unit, RECENT intervals, is as long as it takes to send this many probes over a loop."""
 CHUNKS: Final = (1, 1, 2, 4, 4, 4, 8, 8, 16, 16)
-"""Units that a window grows by: MEMORY in all; ends at RTT_MEMORY, and at history.SINGLE. It doubles
-while it is short: few probes of half a step from before a change would not be told from those after.
+"""Units that a window grows by: MEMORY in all; ends at RTT_MEMORY, and at history.SINGLE.
+
+It doubles while it is short: few probes of half a step from before a change would not be told from
+those after.
 """
 CALM: Final = 32
 """Without any loss for so many units it is quiet."""
