@@ -143,7 +143,7 @@ class _Plane:
             best = self._model.best(e, s)
             gain = 0.0
             for row in self._model.crossing[e] if best else ():
-                x = row.noise + sum(s[o] * n for o, n in row.crossings.items() if o in s)
+                x = row.exponent(s)
                 gain += row.likelihood(x + best * row.crossings[e]) - row.likelihood(x)
             gains.append((-gain, self._elements[e].is_switch, e))
         return [e for _gain, _switch, e in sorted(gains)[:_SCREEN]]

@@ -39,6 +39,10 @@ class Row:
     lost: float
     noise: float
 
+    def exponent(self, s: Mapping[int, float]) -> float:
+        """x, where exp(-x) of the packets return if these suspects lose so much."""
+        return self.noise + sum(s[e] * n for e, n in self.crossings.items() if e in s)
+
     def likelihood(self, x: float) -> float:
         """Logarithm of the probability of what was seen, if exp(-x) of the packets return."""
         value = -x * (self.sent - self.lost)
@@ -102,10 +106,7 @@ class Likelihood:
         return Fit(self._likelihood(s), s)
 
     def _likelihood(self, s: Mapping[int, float]) -> float:
-        return sum(
-            row.likelihood(row.noise + sum(s[e] * n for e, n in row.crossings.items() if e in s))
-            for row in self.rows
-        )
+        return sum(row.likelihood(row.exponent(s)) for row in self.rows)
 
     def best(self, e: int, s: Mapping[int, float]) -> float:
         """The most likely s of one element, all others given."""
@@ -154,8 +155,7 @@ class Likelihood:
         these, those = self.fit(one).s, self.fit(other).s
         found = []
         for number, row in enumerate(self.rows):
-            x = row.noise + sum(these[e] * n for e, n in row.crossings.items() if e in these)
-            y = row.noise + sum(those[e] * n for e, n in row.crossings.items() if e in those)
+            x, y = row.exponent(these), row.exponent(those)
             lost = -math.expm1(-x)
             found.append(((1 - lost) * (y - x) + lost * math.log(lost / -math.expm1(-y)), number))
         return found
@@ -165,8 +165,7 @@ class Likelihood:
         s = self.fit(suspects).s
         ideal = Likelihood(self._seen, self._noise)
         for row in ideal.rows:
-            x = row.noise + sum(s[e] * n for e, n in row.crossings.items() if e in s)
-            row.lost = -math.expm1(-x) * row.sent
+            row.lost = -math.expm1(-row.exponent(s)) * row.sent
         return ideal
 
     def reproduced_by(self, suspects: frozenset[int]) -> bool:

@@ -147,7 +147,7 @@ def test_evidence_shows_loss_across_and_none_beside() -> None:
 
 
 def test_telling_loops_tell_a_link_from_its_t1_sooner_than_others() -> None:
-    """Half of all probes over three loops of 15, and a third of the probes is enough."""
+    """Half of all probes over them: more than twice the certainty."""
     fabric, dead, lossy = fabric_of(2, 3, 2, 1), "h2:p1", "p1t0-1:p1t1-2"
 
     def judged(probes: int, telling: Container[Loop] = ()) -> Fault:
