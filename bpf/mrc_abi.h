@@ -227,7 +227,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 	__u64 marked;            /* atomic */
 	__u64 delivered_ns;      /* latest send time among those delivered; racy maximum */
 	__u64 withdrawn_ns;      /* when it last became ASSUMED_BAD; lock of tx */
-	__u64 restored_ns;       /* when it last came back; lock of tx */
+	__u64 relapsed_ns;       /* when it relapsed last; lock of tx */
 	__u64 hold_ns;           /* not before this is it probed; lock of tx */
 	__u64 rtt_at_ns;         /* when a round trip was measured last; racy */
 	__u64 probe_ns;          /* last probe sent; tick and idle only */
@@ -236,7 +236,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 	__u32 probe_ok;          /* answered in a row since it was withdrawn; lock of tx */
 	__u32 probe_need;        /* answers in a row that bring it back; lock of tx */
 	__u32 misses;            /* probes unanswered since it was withdrawn; lock of tx */
-	__u32 relapses;          /* deaths that followed soon on a return; lock of tx */
+	__u32 relapses;          /* of the last ten seconds and those before, see path.h; lock of tx */
 	__u32 loss_ppm;          /* smoothed loss; lock of tx */
 	__u32 late;              /* round trips in a row far above the usual; racy */
 	__u64 crowded_ns;        /* until then it stays slow, for its marks; lock of tx */

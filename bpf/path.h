@@ -16,7 +16,8 @@
 #define PROBE_NEED_MAX 8         /* ... but no more than these */
 #define PROBE_SLOT_SHIFT 9       /* in a probe's id: slot 7 | sequence 9 */
 #define DEAD_MISSES 2            /* one probe without an answer may be lost as others are */
-#define RELAPSE_NS 10000000000ull /* a death so long after a return is a new one */
+#define RELAPSES_MAX 10
+#define RELAPSE_NS 10000000000ull /* relapses are forgotten so long after the last one */
 
 /*
  * The life of a path: the next state for each state and event. mrcd/pathstate.py
@@ -170,6 +171,14 @@ static __always_inline int path_event(struct mrc_tx *tx, u32 id, u32 event, stru
 	return 1;
 }
 
+/* The next time the path stays away longer, unless that is long from now. */
+static __always_inline void path_relapsed(struct mrc_path *path, u64 now)
+{
+	if (path->relapses < RELAPSES_MAX)
+		path->relapses++;
+	path->relapsed_ns = now;
+}
+
 /*
  * A packet of this path is lost: ASSUMED_BAD at once, unless so few are left in
  * use that one which still delivers is worth keeping.
@@ -178,6 +187,8 @@ static __always_inline int path_event(struct mrc_tx *tx, u32 id, u32 event, stru
  * not empty the set. A path that had died before, or that loses clearly more
  * than the QP's paths on average and than its plane (usual_ppm), stays away for
  * a while, twice as long each time, and until more probes in a row are answered.
+ * A withdrawal that is neither does not keep the memory of those alive: where
+ * queues make packets late there are some every second.
  */
 static __always_inline void path_lost(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now,
 				      const struct mrc_host *h, u32 alive, u32 usual_ppm,
@@ -195,9 +206,8 @@ static __always_inline void path_lost(struct mrc_tx *tx, struct mrc_path *path, 
 	if (usual_ppm < tx->loss_ppm)
 		usual_ppm = tx->loss_ppm;
 	if (path->loss_ppm > 2 * usual_ppm + 8000) {
-		if (path->relapses < 10)
-			path->relapses++;
-	} else if (now - path->restored_ns > RELAPSE_NS) {
+		path_relapsed(path, now);
+	} else if (now - path->relapsed_ns > RELAPSE_NS) {
 		path->relapses = 0;
 	}
 	if (path->relapses) {
@@ -313,11 +323,10 @@ static __always_inline void path_answered(struct mrc_tx *tx, struct mrc_path *pa
 	if (!path_event(tx, id, marked ? MRC_ON_PROBE_MARK : MRC_ON_PROBE, move) ||
 	    move->from != MRC_PATH_ASSUMED_BAD)
 		return;
-	/* it was dead, not only unlucky: the next time it stays away longer */
-	if (path->misses >= DEAD_MISSES && path->relapses < 10)
-		path->relapses++;
+	/* it was dead, not only unlucky */
+	if (path->misses >= DEAD_MISSES)
+		path_relapsed(path, now);
 	path_is_back(tx, path, id, now);
-	path->restored_ns = now;
 	path->probe_ok = 0;
 	path->misses = 0;
 }

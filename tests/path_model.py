@@ -40,7 +40,7 @@ class Path:
     crowded: bool = False  # for the time being
     hold_ns: int = 0
     withdrawn_ns: int = 0
-    restored_ns: int = 0
+    relapsed_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -175,8 +175,8 @@ class PathSet:
         if to is before or to is not State.ASSUMED_BAD:
             return before, to
         if path.loss_ppm > 2 * self.loss_ppm + CLEARLY_WORSE_PPM:
-            path.relapses = min(path.relapses + 1, RELAPSES_MAX)
-        elif now - path.restored_ns > RELAPSE_NS:
+            self.relapsed(path, now)
+        elif now - path.relapsed_ns > RELAPSE_NS:
             path.relapses = 0
         hold, path.need = 0, 1
         if path.relapses:
@@ -185,6 +185,11 @@ class PathSet:
         path.hold_ns, path.withdrawn_ns = now + hold, now
         path.ok = path.misses = 0
         return before, to
+
+    def relapsed(self, path: Path, now: int) -> None:
+        """The next time it stays away longer, unless that is long from now."""
+        path.relapses = min(path.relapses + 1, RELAPSES_MAX)
+        path.relapsed_ns = now
 
     def marked(self, p: int, k: int) -> tuple[State, State]:
         """A packet of this path was marked: slow, if it is marked far more than its plane."""
@@ -229,8 +234,8 @@ class PathSet:
         before, to = self.event(p, k, Event.PROBE_MARK if marked else Event.PROBE)
         if before is State.ASSUMED_BAD:
             if path.misses >= DEAD_MISSES:
-                path.relapses = min(path.relapses + 1, RELAPSES_MAX)
-            path.restored_ns, path.ok, path.misses = now, 0, 0
+                self.relapsed(path, now)
+            path.ok = path.misses = 0
             self.is_back(p, k)
         return before, to
 

@@ -38,6 +38,12 @@ def shares(lab: Lab, work: Callable[[], object]) -> dict[int, float]:
     return {plane: (after[plane] - before[plane]) / total for plane in after}
 
 
+def withdrawn(lab: Lab, host: str = "h1") -> set[tuple[int, int]]:
+    """Plane and T1 of the paths that `mrcctl path list` shows as ASSUMED_BAD."""
+    shown = mrcctl_json(lab.name, host, "path", "list")["paths"]
+    return {(path["plane"], path["t1"]) for path in shown if path["state"] == "ASSUMED_BAD"}
+
+
 # ---- no faults
 
 
@@ -148,14 +154,12 @@ def test_tcp_survives_a_silent_death_and_uses_the_path_again(shared_lab: Lab, el
     stream.progress(2 * MIB)
     shared_lab.fault(element, "blackhole")
     stream.progress(4 * MIB)
-    eventually(
-        lambda: lab_hosts.bad_planes(shared_lab.name, "h1") == {plane},
-        f"paths of plane {plane} are withdrawn, and no others",
-    )
-    shown = mrcctl_json(shared_lab.name, "h1", "path", "list")["paths"]
-    bad = {(path["plane"], path["t1"]) for path in shown if path["state"] == "ASSUMED_BAD"}
     t1s = {1, 2} if element == "p1" else {int(element[-1])}
-    assert bad == {(plane, t1) for t1 in t1s}
+    # One condition: a path that was withdrawn needlessly, on a busy machine, comes back.
+    eventually(
+        lambda: withdrawn(shared_lab) == {(plane, t1) for t1 in t1s},
+        f"paths of plane {plane} by the T1s {t1s} are withdrawn, and no others",
+    )
     shared_lab.fault(element, "clear")
     eventually(lambda: not lab_hosts.bad_planes(shared_lab.name, "h1"), "all paths are good")
     before = sent_by_plane(shared_lab)

@@ -379,3 +379,61 @@ def test_how_long_a_crowded_path_is_left_alone_is_random(core: ctypes.CDLL) -> N
         marks.crowd(0)
         seen.add(marks.hold_ns(0))
     assert len(seen) == 20
+
+
+class Life:
+    """A path that dies and comes back, of a plane that has others."""
+
+    BASE_NS = 4_000_000
+
+    def __init__(self, core: ctypes.CDLL) -> None:
+        self.core = core
+        _model, self.tx = fresh(1, 4, 4)
+        self.path = Memory("mrc_path")
+        self.host = Memory("mrc_host", hold_base_ns=self.BASE_NS, hold_max_ns=SECOND)
+        self.now = 100 * SECOND
+
+    def lose(self) -> int:
+        """Lose a packet; how long the path is not probed then, in ns."""
+        self.core.host_lost(self.tx.at, self.path.at, 0, self.now, self.host.at, 0)
+        assert self.core.host_state(self.tx.at, 0) == State.ASSUMED_BAD
+        return max(0, self.path.read()["hold_ns"] - self.now)
+
+    def answer(self) -> None:
+        """Answer probes until the path is in use."""
+        self.now = max(self.now, self.path.read()["hold_ns"])
+        while self.core.host_state(self.tx.at, 0) != State.GOOD:
+            self.core.host_answered(self.tx.at, self.path.at, 0, self.now, 0)
+
+    def die(self) -> int:
+        """Be dead for 100 ms; how long the path was not probed."""
+        held = self.lose()
+        for _ in range(3):
+            self.core.host_silent(self.tx.at, self.path.at, 0, self.now, self.host.at)
+        self.now += SECOND // 10
+        self.answer()
+        return held
+
+
+@pytest.mark.parametrize("every_ns", [SECOND, 9 * SECOND])
+def test_single_losses_do_not_keep_the_memory_of_deaths_alive(
+    core: ctypes.CDLL, every_ns: int
+) -> None:
+    life = Life(core)
+    held = [life.die() for _ in range(5)]
+    assert held == [0, *(life.BASE_NS << n for n in range(1, 5))]
+    died = life.now
+    while life.now - died <= 10 * SECOND:
+        assert life.lose() == life.BASE_NS << 5
+        life.answer()
+        life.now += every_ns
+    assert life.lose() == 0
+
+
+def test_path_that_goes_on_dying_is_left_alone_longer_each_time(core: ctypes.CDLL) -> None:
+    life = Life(core)
+    for times in range(12):
+        assert life.die() == (min(life.BASE_NS << times, SECOND) if times else 0)
+        life.now += 9 * SECOND  # and delivers meanwhile
+    life.now += 2 * SECOND
+    assert life.die() == 0
