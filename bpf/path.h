@@ -205,11 +205,10 @@ static __always_inline void path_lost(struct mrc_tx *tx, struct mrc_path *path, 
 	path->probe_need = 1;
 	if (usual_ppm < tx->loss_ppm)
 		usual_ppm = tx->loss_ppm;
-	if (path->loss_ppm > 2 * usual_ppm + 8000) {
-		path_relapsed(path, now);
-	} else if (now - path->relapsed_ns > RELAPSE_NS) {
+	if (now - path->relapsed_ns > RELAPSE_NS)
 		path->relapses = 0;
-	}
+	if (path->loss_ppm > 2 * usual_ppm + 8000)
+		path_relapsed(path, now);
 	if (path->relapses) {
 		hold = (u64)h->hold_base_ns << (path->relapses & 15);
 		if (hold > h->hold_max_ns)

@@ -174,10 +174,10 @@ class PathSet:
         before, to = self.event(p, k, Event.MARK if keep else Event.LOSS)
         if to is before or to is not State.ASSUMED_BAD:
             return before, to
+        if now - path.relapsed_ns > RELAPSE_NS:
+            path.relapses = 0
         if path.loss_ppm > 2 * self.loss_ppm + CLEARLY_WORSE_PPM:
             self.relapsed(path, now)
-        elif now - path.relapsed_ns > RELAPSE_NS:
-            path.relapses = 0
         hold, path.need = 0, 1
         if path.relapses:
             hold = min(self.hold_base_ns << path.relapses, self.hold_max_ns)

@@ -430,6 +430,15 @@ def test_single_losses_do_not_keep_the_memory_of_deaths_alive(
     assert life.lose() == 0
 
 
+def test_path_that_loses_more_after_a_long_peace_is_a_beginner(core: ctypes.CDLL) -> None:
+    life = Life(core)
+    for _ in range(5):
+        life.die()
+    life.now += 11 * SECOND
+    life.path.change(loss_ppm=100_000)  # the others lose less
+    assert life.lose() == life.BASE_NS << 1
+
+
 def test_path_that_goes_on_dying_is_left_alone_longer_each_time(core: ctypes.CDLL) -> None:
     life = Life(core)
     for times in range(12):
