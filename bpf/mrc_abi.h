@@ -236,7 +236,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 	__u32 probe_ok;          /* answered in a row since it was withdrawn; lock of tx */
 	__u32 probe_need;        /* answers in a row that bring it back; lock of tx */
 	__u32 misses;            /* probes unanswered since it was withdrawn; lock of tx */
-	__u32 relapses;          /* of the last ten seconds and those before, see path.h; lock of tx */
+	__u32 relapses;          /* forgotten ten seconds after the last one; lock of tx */
 	__u32 loss_ppm;          /* smoothed loss; lock of tx */
 	__u32 late;              /* round trips in a row far above the usual; racy */
 	__u64 crowded_ns;        /* until then it stays slow, for its marks; lock of tx */
