@@ -2,7 +2,7 @@
 /*
  * What crosses the maps between the kernel programs and the daemon, once.
  * Read by the programs, by the host compiler in the tests, and by Python
- * through cffi (mrcd/abi.py). Host byte order unless a comment says "net".
+ * through cffi (mrcd/wire/abi.py). Host byte order unless a comment says "net".
  *
  * Who writes what: a struct is written by the daemon before its owner's state
  * says READY, afterwards by the side that a field's comment names. "lock"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The bytes on the wire, once. Read by the BPF programs, by the host compiler
- * in the tests, and by Python through cffi (mrcd/wire.py); nothing else in the
+ * in the tests, and by Python through cffi (mrcd/wire/packet.py); nothing else in the
  * project spells out an offset.
  *
  * A data packet is

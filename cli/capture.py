@@ -114,8 +114,8 @@ class _Watch:
         self, client: Client, begun: Captured, count: int | None, duration: float | None
     ) -> None:
         from cli.packets import Packets  # noqa: PLC0415  # reads C headers
-        from mrcd.abi import CAPTURE  # noqa: PLC0415
         from mrcd.ringbuf import RingBuffer  # noqa: PLC0415
+        from mrcd.wire.abi import CAPTURE  # noqa: PLC0415
 
         self._client = client
         self._left = count

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mrcd.abi import ABI, CAPTURE, COUNTERS
 from mrcd.fabric import usid
 from mrcd.model import CapturedPacket, CaptureInfo, Direction
-from mrcd.wire import WIRE, Struct
+from mrcd.wire.abi import ABI, CAPTURE, COUNTERS
+from mrcd.wire.packet import WIRE, Struct
 
 HOLD_NS = 100_000_000
 """A verdict that takes longer has been lost."""

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mrcd import bpfsys, pins, sizes
-from mrcd.abi import ABI
 from mrcd.config import QPS_MAX_ALL, Config
 from mrcd.datapath import Datapath, DatapathError
 from mrcd.loader import MAPS, PROGRAMS, source
 from mrcd.loops import loops_of
-from mrcd.paths import bpf_dir
 from mrcd.qptable import evs_per_plane
 from mrcd.sizes import Sizes
-from mrcd.wire import WIRE
+from mrcd.wire.abi import ABI
+from mrcd.wire.packet import WIRE
+from mrcd.wire.sources import bpf_dir
 
 
 def sizes_of(config: Config) -> Sizes:

@@ -20,13 +20,13 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from mrcd import bpfsys, loader, pins
-from mrcd.abi import CAPTURE
 from mrcd.attachment import Attachment, Hook
 from mrcd.datapath import Datapath, DatapathError
 from mrcd.log import get_logger
 from mrcd.model import Direction
 from mrcd.ringbuf import RingBuffer
 from mrcd.tasks import Tasks
+from mrcd.wire.abi import CAPTURE
 
 log = get_logger()
 

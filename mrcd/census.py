@@ -13,8 +13,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mrcd.abi import ABI
-from mrcd.layout import Struct
+from mrcd.wire.abi import ABI
+from mrcd.wire.layout import Struct
 
 PLANES = ABI.MRC_MAX_PLANES
 _PLANE_BITS = 64 * ABI.MRC_EV_WORDS

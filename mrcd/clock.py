@@ -22,9 +22,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from mrcd import bpfsys, tuning
-from mrcd.abi import ABI
 from mrcd.datapath import Datapath
 from mrcd.ringbuf import RingBuffer
+from mrcd.wire.abi import ABI
 
 CARRIER = bytes(12) + b"\x86\xdd" + bytes(114)
 """The skb that carries what a tick sends: only its size matters, and only to begin with."""

@@ -7,8 +7,8 @@ A command is the packet of a test run of mrc_control, so it is carried out when 
 from __future__ import annotations
 
 from mrcd import bpfsys
-from mrcd.abi import ABI
 from mrcd.datapath import Datapath
+from mrcd.wire.abi import ABI
 
 _COMMAND = ABI.structs["mrc_command"]
 

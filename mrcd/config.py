@@ -27,7 +27,7 @@ from mrcd.fabric import description, hosts
 from mrcd.fabric.description import Fabric, FabricError, Host, Interface
 from mrcd.reserved import Reserved
 from mrcd.tomltable import Table, suggest
-from mrcd.wire import WIRE, overhead
+from mrcd.wire.packet import WIRE, overhead
 
 IFNAMSIZ = 16
 MPR_MIN, MPR_MAX = WIRE.MRC_MPR_UNIT, 4096  # the window bitmap holds twice the MPR

@@ -21,10 +21,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mrcd import batches, bpfsys, loader
-from mrcd.abi import ABI, COUNTERS
 from mrcd.loader import MAPS, PROGRAMS, Sizes
 from mrcd.model import TcKind, XdpMode
-from mrcd.wire import Struct
+from mrcd.wire.abi import ABI, COUNTERS
+from mrcd.wire.packet import Struct
 
 _SYS_MEMBARRIER = 324 if os.uname().machine == "x86_64" else 283
 _MEMBARRIER_GLOBAL = 1

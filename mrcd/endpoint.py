@@ -24,7 +24,7 @@ from mrcd.fabric import underlay, usid
 from mrcd.fabric.routing import ENCAP_FULL
 from mrcd.ports import PortUpdates, SendUpdate
 from mrcd.sockets import Address, PlaneSockets
-from mrcd.wire import (
+from mrcd.wire.packet import (
     WIRE,
     Bth,
     Control,

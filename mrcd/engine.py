@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from mrcd import adoption, bpfsys, hostrecord, mrc0, pins, sessions
-from mrcd.abi import ABI
 from mrcd.attachment import Attachment, Hook, hooks
 from mrcd.capture import Capture
 from mrcd.clock import Clock
@@ -37,6 +36,7 @@ from mrcd.qptable import QpTable
 from mrcd.sizes import Sizes
 from mrcd.survey import Survey
 from mrcd.tasks import Tasks, fatal
+from mrcd.wire.abi import ABI
 from mrcd.writeback import Writeback
 
 log = get_logger()

@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mrcd.abi import ABI
+from mrcd.wire.abi import ABI
 
 SLOTS_MAX: int = ABI.MRC_EVS_PER_PLANE
 """Slots of a plane, active and backup together."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 from socket import htons
 
 from mrcd import tuning
-from mrcd.abi import ABI
 from mrcd.config import Config
 from mrcd.datapath import Datapath
+from mrcd.wire.abi import ABI
 
 _HOST = ABI.structs["mrc_host"]
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from mrcd import bpfsys, pins
-from mrcd.paths import bpf_dir
 from mrcd.sizes import Sizes as Sizes
+from mrcd.wire.sources import bpf_dir
 
 MAPS = [
     "host",

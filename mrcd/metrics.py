@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mrcd.abi import COUNTERS
 from mrcd.census import Paths, PeerCount, PlaneCount
+from mrcd.wire.abi import COUNTERS
 
 Kind = Literal["counter", "gauge"]
 Row = tuple[tuple[str, ...], float]

@@ -17,9 +17,9 @@ import struct
 from collections.abc import Callable
 from ipaddress import IPv6Address
 
-from mrcd.envelope import checksum16
 from mrcd.fabric.routing import ENCAP_FULL, ENCAP_REDUCED
 from mrcd.sockets import Address, PlaneSockets, plane_socket
+from mrcd.wire.envelope import checksum16
 
 _IPPROTO_IPV6 = 41
 _IPPROTO_UDP = 17

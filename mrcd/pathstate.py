@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from mrcd.abi import ABI
+from mrcd.wire.abi import ABI
 
 
 class State(IntEnum):

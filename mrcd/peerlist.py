@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from mrcd import batches, census
-from mrcd.abi import ABI
 from mrcd.claims import Prefix
 from mrcd.config import Peer
 from mrcd.engine import Engine
@@ -20,6 +19,7 @@ from mrcd.foremost import Standing, foremost
 from mrcd.handshake import State
 from mrcd.model import PeerInfo, PeerState
 from mrcd.qpview import ALL_PLANES, Balance, balance_of
+from mrcd.wire.abi import ABI
 
 _BALANCE, _TX, _RX = (ABI.structs[name] for name in ("mrc_balance", "mrc_tx", "mrc_rx"))
 _SENT, _RECEIVED = census.picker(_TX, "packets"), census.picker(_RX, "packets")

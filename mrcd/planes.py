@@ -11,7 +11,6 @@ from ipaddress import ip_interface
 from pathlib import Path
 
 from mrcd import drains, pins
-from mrcd.abi import ABI
 from mrcd.carrier import CarrierWatch
 from mrcd.config import Config
 from mrcd.datapath import Datapath
@@ -22,6 +21,7 @@ from mrcd.netlink import Netlink
 from mrcd.ports import LastPlane, PortState, usable_mask, why_unused
 from mrcd.qptable import words
 from mrcd.tasks import Tasks
+from mrcd.wire.abi import ABI
 
 log = get_logger()
 

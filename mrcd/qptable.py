@@ -11,7 +11,6 @@ import struct
 from collections.abc import Collection, Iterable
 
 from mrcd import batches, bpfsys, census, evset, qpview, slots
-from mrcd.abi import ABI
 from mrcd.commands import Commands
 from mrcd.config import Config, Peer
 from mrcd.datapath import Datapath, wait_for_programs
@@ -20,6 +19,7 @@ from mrcd.fabric.hosts import Host
 from mrcd.handshake import LocalQp, Memory, RemoteQp
 from mrcd.prefixes import Prefixes
 from mrcd.qpview import ALL_PLANES, PLANES, Balance, PathView, QpView
+from mrcd.wire.abi import ABI
 
 _PEER = ABI.structs["mrc_peer"]
 _BALANCE = ABI.structs["mrc_balance"]

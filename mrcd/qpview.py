@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mrcd import batches, census, evset
-from mrcd.abi import ABI
 from mrcd.datapath import Datapath
 from mrcd.pathstate import State
+from mrcd.wire.abi import ABI
 
 PLANES = ABI.MRC_MAX_PLANES
 ALL_PLANES = (1 << PLANES) - 1

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Protocol
 
 from mrcd import __version__, configtext, interfaces, peerlist
-from mrcd.abi import COUNTERS
 from mrcd.capture import Rings, Wanted
 from mrcd.config import Peer
 from mrcd.engine import Engine
@@ -42,6 +41,7 @@ from mrcd.model import (
 )
 from mrcd.pathfeed import STATES
 from mrcd.planes import Plane
+from mrcd.wire.abi import COUNTERS
 
 _QP_STATES: tuple[QpState, ...] = ("RESET", "RTR", "RTS")
 _PSN = 0xFFFFFF

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mrcd.wire import Header
+from mrcd.wire.packet import Header
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 _MAP = re.compile(r"^BPF_\w+\([^;]*\);", re.M)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import struct
 
 from mrcd import bpfsys
-from mrcd.abi import ABI
 from mrcd.datapath import Datapath
+from mrcd.wire.abi import ABI
 
 _TX = ABI.structs["mrc_tx"]
 _RX = ABI.structs["mrc_rx"]

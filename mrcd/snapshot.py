@@ -12,7 +12,6 @@ import time
 from collections import Counter
 
 from mrcd import batches
-from mrcd.abi import ABI
 from mrcd.census import Census, PeerCount, PlaneCount, planes_of
 from mrcd.datapath import Datapath
 from mrcd.engine import Engine
@@ -21,6 +20,7 @@ from mrcd.metrics import PeerSample, PlaneState, Snapshot
 from mrcd.model import Status
 from mrcd.qpview import ALL_PLANES
 from mrcd.report import Report
+from mrcd.wire.abi import ABI
 
 SLICE = 64
 """QPs, and peers, looked at without a pause: below a millisecond."""

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mrcd import batches, bpfsys, census, evidence
-from mrcd.abi import ABI
 from mrcd.clock import CARRIER
 from mrcd.config import Config
 from mrcd.datapath import Datapath
@@ -32,6 +31,7 @@ from mrcd.nichealth import NicHealth
 from mrcd.peers import Peers
 from mrcd.qptable import words
 from mrcd.rejections import Rejections
+from mrcd.wire.abi import ABI
 
 log = get_logger()
 

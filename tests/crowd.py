@@ -37,7 +37,7 @@ from mrcd.handshake import (
 )
 from mrcd.handshake import decode as decode_offer
 from mrcd.offers import udp6
-from mrcd.wire import (
+from mrcd.wire.packet import (
     WIRE,
     Bth,
     CcState,

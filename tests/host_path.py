@@ -7,7 +7,7 @@ import ctypes
 import subprocess
 from pathlib import Path
 
-from mrcd.abi import ABI
+from mrcd.wire.abi import ABI
 
 _WRAPPERS = """
 #include <linux/types.h>

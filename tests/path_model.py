@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mrcd.abi import ABI
 from mrcd.pathstate import Event, State, after
+from mrcd.wire.abi import ABI
 
 FULL: int = ABI.MRC_SHARE_FULL
 NEED, NEED_MAX = 2, 8

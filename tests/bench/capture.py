@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd import netns
-from mrcd.wire import WIRE
+from mrcd.wire.packet import WIRE
 from tests.bench.metrics import Ints
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -27,10 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mrcd import bpfsys, netns
-from mrcd.abi import ABI
 from mrcd.carrier import link_changes
 from mrcd.fabric import description, lab, state
-from mrcd.wire import WIRE
+from mrcd.wire.abi import ABI
+from mrcd.wire.packet import WIRE
 from tests.net import lab_hosts
 from tests.net.conftest import RunningLab
 from tests.net.traffic import Stream

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mrcd import bpfsys
-from mrcd.abi import ABI
 from mrcd.clock import CARRIER
 from mrcd.fabric import usid
+from mrcd.wire.abi import ABI
 from tests.bench import progstats
 from tests.bench.loaded import (
     USUAL_SACKS,

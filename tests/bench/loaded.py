@@ -26,11 +26,11 @@ from typing import Any
 
 from mrcd import adoption, bpfsys, loader, netns, tuning
 from mrcd import config as daemon_config
-from mrcd.abi import ABI
 from mrcd.datapath import Datapath
 from mrcd.fabric import description
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.qptable import QpTable
+from mrcd.wire.abi import ABI
 from tests.bpf.packets import Far, ip4
 from tests.bpf.rig import LINK_MAC, pinned_to_one_cpu, write_planes
 

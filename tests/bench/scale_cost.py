@@ -27,12 +27,12 @@ from pathlib import Path
 
 from mrcd import adoption, bpfsys, loader
 from mrcd import config as daemon_config
-from mrcd.abi import ABI
 from mrcd.datapath import Datapath
 from mrcd.fabric import description, usid
 from mrcd.fabric.description import Host
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.qptable import QpTable
+from mrcd.wire.abi import ABI
 from tests.bench.loaded import mean_ns, secluded
 from tests.bench.result import Line, at_most
 from tests.bench.scale_host import PLANES, configuration, fabric_of

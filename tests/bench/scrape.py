@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mrcd import bpfsys
-from mrcd.abi import ABI
 from mrcd.datapath import Datapath
 from mrcd.exporter import exposition
 from mrcd.loader import Sizes
 from mrcd.metrics import Snapshot
 from mrcd.snapshot import balances_of, census_of
+from mrcd.wire.abi import ABI
 from tests.unit.metrics_double import snapshot
 
 QPS = 4

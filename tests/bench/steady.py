@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mrcd.fabric import lab
-from mrcd.wire import WIRE
+from mrcd.wire.packet import WIRE
 from tests.bench import counters, flow
 from tests.bench.flow import Recording
 from tests.bench.metrics import S, imbalance, order_of

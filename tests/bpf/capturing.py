@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from cli.packets import Packet, Packets
 from mrcd import bpfsys
-from mrcd.abi import CAPTURE
 from mrcd.capture import _FIRST, Wanted
 from mrcd.model import CaptureInfo, CapturePeer
 from mrcd.ringbuf import RingBuffer
+from mrcd.wire.abi import CAPTURE
 from tests.bpf.rig import PLANES, QPS_PER_PEER, Rig
 
 STATE = CAPTURE.structs["mrc_capturing"]

@@ -6,12 +6,12 @@ from __future__ import annotations
 import struct
 from ipaddress import IPv4Address, IPv6Address
 
-from mrcd.envelope import checksum16
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.description import Fabric, Host
 from mrcd.fabric.routing import Routing
 from mrcd.offers import udp6
-from mrcd.wire import (
+from mrcd.wire.envelope import checksum16
+from mrcd.wire.packet import (
     WIRE,
     Bth,
     CcState,

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from mrcd import batches, bpfsys, config, loader, netns
-from mrcd.abi import ABI
 from mrcd.clock import CARRIER
 from mrcd.config import Config
 from mrcd.datapath import Datapath
@@ -32,6 +31,7 @@ from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.loops import loops_of
 from mrcd.qptable import QpTable, evs_per_plane, words
 from mrcd.ringbuf import RingBuffer
+from mrcd.wire.abi import ABI
 
 XDP_DROP, XDP_PASS, XDP_TX = 1, 2, 3
 TC_UNSPEC, TC_SHOT, TC_REDIRECT = 0xFFFFFFFF, 2, 7

@@ -18,7 +18,7 @@ from mrcd.clock import CARRIER
 from mrcd.loops import loops_of
 from mrcd.model import CapturedPacket
 from mrcd.survey import write_loops
-from mrcd.wire import WIRE
+from mrcd.wire.packet import WIRE
 from tests.bpf.capturing import CapturingRig
 from tests.bpf.packets import EV, Far, ev_of, ip4, ip6, numbered, offer_frame, trimmed
 from tests.bpf.rig import XDP_DROP, Rig

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mrcd.wire import WIRE, Sack, decode_frame
+from mrcd.wire.packet import WIRE, Sack, decode_frame
 from tests.bpf.packets import EV, REMOTE_QPN, Far, ev_of, ip4, ip6, numbered
 from tests.bpf.rig import LINK_MAC, MPR, NEVER_NS, RING_SLOTS, TC_REDIRECT, TC_SHOT, WINDOW, Rig
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mrcd.wire import WIRE
+from mrcd.wire.packet import WIRE
 from tests.bpf.packets import Far, ip4, numbered, trimmed
 from tests.bpf.rig import Rig
 from tests.tshark import EXPERTS, tshark

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from mrcd.abi import ABI
 from mrcd.fabric import usid
-from mrcd.wire import WIRE, Control, Data, Ip4, Ip6, Packet, Peth, Sack, decode_frame
+from mrcd.wire.abi import ABI
+from mrcd.wire.packet import WIRE, Control, Data, Ip4, Ip6, Packet, Peth, Sack, decode_frame
 from tests.bpf.packets import (
     EV,
     OUTER,

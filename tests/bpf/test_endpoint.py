@@ -8,16 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mrcd.fabric import usid
-from mrcd.wire import (
-    WIRE,
-    Bth,
-    Control,
-    Eeth,
-    Erth,
-    Timestamp,
-    decode_frame,
-    encode_frame,
-)
+from mrcd.wire.packet import WIRE, Bth, Control, Eeth, Erth, Timestamp, decode_frame, encode_frame
 from tests.bpf.packets import BODY, BTH, EV, INNER, OUTER, UDP, Far, ev_of, ip4, sealed
 from tests.bpf.rig import TC_REDIRECT, XDP_DROP, XDP_PASS, XDP_TX, Rig, gateway_mac_of, mac_of
 from tests.bpf.test_receive import as_arrived, both, poke, resized

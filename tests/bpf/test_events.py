@@ -6,7 +6,7 @@ And what they do not: SKIP comes and goes with every mark, so it is only counted
 
 from __future__ import annotations
 
-from mrcd.abi import ABI
+from mrcd.wire.abi import ABI
 from tests.bpf.packets import Far, ip4
 from tests.bpf.rig import Rig
 

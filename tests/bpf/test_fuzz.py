@@ -12,10 +12,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mrcd.abi import ABI
-from mrcd.envelope import checksum16
 from mrcd.fabric import underlay, usid
-from mrcd.wire import WIRE, Bth, Control, Data, DecodeError, Eeth, Erth, Neth, Peth, Sack, decode
+from mrcd.wire.abi import ABI
+from mrcd.wire.envelope import checksum16
+from mrcd.wire.packet import (
+    WIRE,
+    Bth,
+    Control,
+    Data,
+    DecodeError,
+    Eeth,
+    Erth,
+    Neth,
+    Peth,
+    Sack,
+    decode,
+)
 from tests.bpf.packets import (
     BODY,
     EV,

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mrcd import bpfsys
-from mrcd.abi import ABI
 from mrcd.clock import CARRIER
-from mrcd.wire import decode_frame
+from mrcd.wire.abi import ABI
+from mrcd.wire.packet import decode_frame
 from tests.bpf.packets import ip4
 from tests.bpf.rig import PLANES, Rig, clock_passes
 

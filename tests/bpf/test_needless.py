@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from mrcd.abi import ABI
 from mrcd.pathstate import State
-from mrcd.wire import Data, decode_frame
+from mrcd.wire.abi import ABI
+from mrcd.wire.packet import Data, decode_frame
 from tests.bpf.packets import Far, ip4, wire_time
 from tests.bpf.rig import TC_REDIRECT, Rig, clock_passes
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mrcd import batches
-from mrcd.abi import ABI
 from mrcd.pathstate import Event, State
-from mrcd.wire import WIRE, Data, Peth, decode_frame
+from mrcd.wire.abi import ABI
+from mrcd.wire.packet import WIRE, Data, Peth, decode_frame
 from tests.bpf.packets import Far, ip4
 from tests.bpf.rig import PLANES, T1S, TC_REDIRECT, TC_SHOT, Rig, clock_passes
 from tests.path_model import FULL, PathSet, check_invariants

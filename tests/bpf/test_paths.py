@@ -14,10 +14,10 @@ from collections import Counter
 import pytest
 
 from mrcd import bpfsys, loader
-from mrcd.abi import ABI
 from mrcd.clock import CARRIER
 from mrcd.pathstate import State
-from mrcd.wire import WIRE, Data, Peth, Sack, decode_frame
+from mrcd.wire.abi import ABI
+from mrcd.wire.packet import WIRE, Data, Peth, Sack, decode_frame
 from tests.bpf.packets import Far, ev_of, ip4, numbered, sent_at
 from tests.bpf.rig import PLANES, T1S, TC_REDIRECT, TC_SHOT, Rig, clock_passes
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from mrcd import bpfsys, loader
-from mrcd.abi import ABI, COUNTERS
 from mrcd.datapath import Datapath
-from mrcd.wire import Header, read_header
+from mrcd.wire.abi import ABI, COUNTERS
+from mrcd.wire.packet import Header, read_header
 from tests.bpf.rig import WINDOW, Rig
 
 RECORD = Path(__file__).with_name("instructions.json")

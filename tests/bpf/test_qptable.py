@@ -10,12 +10,12 @@ from ipaddress import IPv6Address, ip_network
 import pytest
 
 from mrcd import bpfsys
-from mrcd.abi import ABI
 from mrcd.fabric import usid
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.prefixes import key_of
 from mrcd.qptable import QpTable, words
-from mrcd.wire import decode_frame
+from mrcd.wire.abi import ABI
+from mrcd.wire.packet import decode_frame
 from tests.bpf.packets import Far, ip4, numbered
 from tests.bpf.rig import MPR, PLANES, QPS_PER_PEER, RING_SLOTS, T1S, Rig
 

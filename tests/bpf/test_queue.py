@@ -9,8 +9,8 @@ import time
 import pytest
 
 from mrcd import bpfsys
-from mrcd.abi import ABI
-from mrcd.wire import Data, decode_frame
+from mrcd.wire.abi import ABI
+from mrcd.wire.packet import Data, decode_frame
 from tests.bpf.packets import Far, ip4, ip6
 from tests.bpf.rig import RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig, clock_passes
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from mrcd.abi import ABI
 from mrcd.offers import udp6
-from mrcd.wire import WIRE, Control, Data, Neth, Sack, decode_frame
+from mrcd.wire.abi import ABI
+from mrcd.wire.packet import WIRE, Control, Data, Neth, Sack, decode_frame
 from tests.bpf.packets import (
     BODY,
     BTH,

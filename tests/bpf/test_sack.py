@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from mrcd.abi import ABI
-from mrcd.wire import WIRE, Control, Data, Peth, decode_frame
+from mrcd.wire.abi import ABI
+from mrcd.wire.packet import WIRE, Control, Data, Peth, decode_frame
 from tests.bpf.packets import Far, ip4, ip6, numbered, sent_at
 from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, TC_SHOT, Rig
 

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from mrcd.abi import ABI
-from mrcd.wire import Data, decode_frame
+from mrcd.wire.abi import ABI
+from mrcd.wire.packet import Data, decode_frame
 from tests.bpf.packets import Far, ev_of, ip4, ip6, sent_at
 from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, TC_REDIRECT, TC_SHOT, Rig
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from mrcd import bpfsys
-from mrcd.abi import ABI
 from mrcd.clock import CARRIER
 from mrcd.fabric import usid
 from mrcd.loops import Loop, loops_of
 from mrcd.survey import write_loops
-from mrcd.wire import WIRE, Control, Erth, decode_frame, encode_frame
+from mrcd.wire.abi import ABI
+from mrcd.wire.packet import WIRE, Control, Erth, decode_frame, encode_frame
 from tests.bpf.packets import BODY, BTH, sealed
 from tests.bpf.rig import XDP_DROP, Rig, gateway_mac_of, mac_of
 

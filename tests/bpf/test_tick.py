@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from mrcd.abi import ABI
-from mrcd.wire import WIRE, Control, Data, Peth, Sack, decode_frame
+from mrcd.wire.abi import ABI
+from mrcd.wire.packet import WIRE, Control, Data, Peth, Sack, decode_frame
 from tests.bpf.packets import Far, ev_of, ip4, numbered, sealed, sent_at
 from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, Rig, clock_passes
 

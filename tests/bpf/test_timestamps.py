@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mrcd.wire import Control, Peth, Sack, Timestamp, decode_frame
+from mrcd.wire.packet import Control, Peth, Sack, Timestamp, decode_frame
 from tests.bpf.packets import Far, ip4, sent_at, wire_time
 from tests.bpf.rig import Rig, clock_passes
 

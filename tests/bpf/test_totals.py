@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from mrcd import qpview
-from mrcd.abi import ABI
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.pathstate import State
 from mrcd.qptable import TOTALS, QpTable
+from mrcd.wire.abi import ABI
 from tests.bpf.rig import MPR, RING_SLOTS, Rig
 
 _PATH, _TX, _RX = (ABI.structs[name] for name in ("mrc_path", "mrc_tx", "mrc_rx"))

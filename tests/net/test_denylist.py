@@ -15,7 +15,7 @@ from cli.client import Client
 from mrcd import netns
 from mrcd.fabric import lab, state, underlay
 from mrcd.model import PathEvent, PathInfo
-from mrcd.wire import WIRE
+from mrcd.wire.packet import WIRE
 from tests.net.lab_hosts import bad_planes, eventually, mrcctl, ok, paths, socket_of
 from tests.net.traffic import transfer
 from tests.net.usid_packets import ETH_P_IPV6, SO_RCVBUFFORCE

@@ -15,8 +15,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mrcd import netns
-from mrcd.abi import COUNTERS
 from mrcd.fabric import lab, state
+from mrcd.wire.abi import COUNTERS
 from tests.net import lab_hosts
 from tests.net.lab_hosts import eventually
 from tests.net.test_daemon import stop

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mrcd import bpfsys
-from mrcd.abi import ABI
 from mrcd.fabric import state
+from mrcd.wire.abi import ABI
 from tests.net.lab_hosts import eventually, maps_of, ok
 from tests.net.traffic import transfer
 

@@ -15,7 +15,7 @@ from cli.client import Client
 from mrcd import netns
 from mrcd.fabric import lab, underlay
 from mrcd.fabric.description import Host
-from mrcd.wire import WIRE
+from mrcd.wire.packet import WIRE
 from tests.net import lab_hosts
 from tests.net.lab_hosts import (
     counters,

@@ -11,7 +11,7 @@ import pytest
 
 from mrcd import interfaces, netns
 from mrcd.fabric.routing import Routing
-from mrcd.wire import overhead
+from mrcd.wire.packet import overhead
 from tests.net import lab_hosts
 from tests.net.conftest import _labs
 from tests.net.lab_hosts import eventually, mrcctl_json

@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mrcd.abi import CAPTURE
 from mrcd.access import Access
 from mrcd.capture import CannotCapture, Rings, Wanted
 from mrcd.config import ConfigError
@@ -47,6 +46,7 @@ from mrcd.model import (
 )
 from mrcd.ports import LastPlane
 from mrcd.source import CannotApply
+from mrcd.wire.abi import CAPTURE
 from tests.unit.ring_double import PAGE, SIZE, Producer
 
 PEERS = ("h2", "h3")

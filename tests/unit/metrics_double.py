@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from mrcd.abi import COUNTERS
 from mrcd.census import Paths, PeerCount, PlaneCount
 from mrcd.metrics import MAPS, PeerSample, PlaneState, Snapshot
+from mrcd.wire.abi import COUNTERS
 
 
 def plane_state(index: int) -> PlaneState:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import time
 
-from mrcd.abi import ABI, CAPTURE
+from mrcd.wire.abi import ABI, CAPTURE
 from tests.oracle import vector
 
 RECORD = CAPTURE.structs["mrc_capture"]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.abi import ABI, COUNTERS
-from mrcd.wire import WIRE
+from mrcd.wire.abi import ABI, COUNTERS
+from mrcd.wire.packet import WIRE
 
 
 def test_counters_are_numbered_without_gaps() -> None:

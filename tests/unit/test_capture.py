@@ -21,10 +21,10 @@ import pytest
 
 from cli import exits
 from mrcd import capture
-from mrcd.abi import ABI, CAPTURE
 from mrcd.attachment import hooks
 from mrcd.capture import CannotCapture, Capture, Wanted
 from mrcd.datapath import DatapathError
+from mrcd.wire.abi import ABI, CAPTURE
 from tests.unit.command_line import run
 from tests.unit.control_double import FakeSource, serving
 from tests.unit.records import AGAIN, DATA, arrived, sent, verdict

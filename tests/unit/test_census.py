@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd.abi import ABI
 from mrcd.census import PLANES, Census, PeerCount, picker, planes_of
 from mrcd.pathstate import State
 from mrcd.qpview import state_of
+from mrcd.wire.abi import ABI
 
 QP, TX, RX = (ABI.structs[name] for name in ("mrc_qp", "mrc_tx", "mrc_rx"))
 SETS = ("use", "skip", "slow", "spare", "denied")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mrcd import config
 from mrcd.config import Config, ConfigError, load
 from mrcd.fabric import description
-from mrcd.wire import WIRE
+from mrcd.wire.packet import WIRE
 
 MINIMAL = '[host]\nname = "h1"\nfabric = "fabric.toml"\n'
 

@@ -13,10 +13,10 @@ import pytest
 
 from cli import exits
 from mrcd import config, tuning
-from mrcd.abi import COUNTERS
 from mrcd.fabric import description
 from mrcd.log import EVENTS
-from mrcd.wire import WIRE
+from mrcd.wire.abi import COUNTERS
+from mrcd.wire.packet import WIRE
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()

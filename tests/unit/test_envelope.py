@@ -12,9 +12,9 @@ from scapy.layers.inet import IP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
-from mrcd.envelope import checksum16, overhead
 from mrcd.fabric import routing
-from mrcd.wire import (
+from mrcd.wire.envelope import checksum16, overhead
+from mrcd.wire.packet import (
     WIRE,
     Bth,
     CcState,

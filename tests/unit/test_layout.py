@@ -30,13 +30,13 @@ PURE = {
     "mrcd.reserved",
     "mrcd.config",
     "mrcd.evprobe",
-    "mrcd.envelope",
+    "mrcd.wire.packet.envelope",
     "mrcd.evidence",
     "mrcd.faultlist",
     "mrcd.faultmap",
     "mrcd.foremost",
     "mrcd.handshake",
-    "mrcd.headers",
+    "mrcd.wire.packet.headers",
     "mrcd.handshake.answers",
     "mrcd.handshake.incarnation",
     "mrcd.handshake.offer",
@@ -45,7 +45,7 @@ PURE = {
     "mrcd.handshake.session",
     "mrcd.history",
     "mrcd.interfaces",
-    "mrcd.layout",
+    "mrcd.wire.packet.layout",
     "mrcd.likelihood",
     "mrcd.loops",
     "mrcd.metrics",
@@ -56,7 +56,7 @@ PURE = {
     "mrcd.reconfigure",
     "mrcd.sizes",
     "mrcd.tomltable",
-    "mrcd.wire",
+    "mrcd.wire.packet",
     "mrcd.denylist",
     "mrcd.evset",
     "mrcd.pathstate",
@@ -70,7 +70,7 @@ PURE = {
     "mrcd.fabric.underlay",
     "mrcd.fabric.usid",
 }
-PURE_MAY_IMPORT = PURE | {"mrcd", "mrcd.abi", "mrcd.fabric", "mrcd.paths"}
+PURE_MAY_IMPORT = PURE | {"mrcd", "mrcd.wire.abi", "mrcd.fabric", "mrcd.wire.packet.sources"}
 IMPURE_LIBRARIES = {
     "asyncio",
     "asyncvarlink",
@@ -90,17 +90,17 @@ IMPURE_LIBRARIES = {
 # serves, and what reads a capture's records, when a command needs them.
 CLI_MAY_IMPORT = {"mrcd", "mrcd.model"}
 CLI_MAY_IMPORT_LATE = CLI_MAY_IMPORT | {
-    "mrcd.abi",
+    "mrcd.wire.abi",
     "mrcd.bpfsys",
     "mrcd.capabilities",
     "mrcd.config",
     "mrcd.detach",
     "mrcd.fabric",
     "mrcd.netlink",
-    "mrcd.paths",
+    "mrcd.wire.packet.sources",
     "mrcd.pins",
     "mrcd.ringbuf",
-    "mrcd.wire",
+    "mrcd.wire.packet",
 }
 
 

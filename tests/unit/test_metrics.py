@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from mrcd import config
-from mrcd.abi import COUNTERS
 from mrcd.metrics import FAMILIES, Family, collect
+from mrcd.wire.abi import COUNTERS
 from tests.unit.metrics_double import snapshot
 from tests.unit.test_docs_reference import between, cells, section
 

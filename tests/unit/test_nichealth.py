@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from mrcd.abi import ABI
 from mrcd.evidence import Total
 from mrcd.faultmap import Fault
 from mrcd.nichealth import NIC_CLEAN_S, NIC_LIVE_INTERVALS, NIC_PROBES, NicHealth
+from mrcd.wire.abi import ABI
 from tests.unit.test_faultlist import fault
 
 S = 1_000_000_000

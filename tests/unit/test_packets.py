@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from cli.packets import Packets, comment, line
-from mrcd.abi import ABI, CAPTURE
-from mrcd.envelope import overhead
 from mrcd.model import CaptureInfo, CapturePeer
-from mrcd.wire import WIRE, Data, decode_frame
+from mrcd.wire.abi import ABI, CAPTURE
+from mrcd.wire.envelope import overhead
+from mrcd.wire.packet import WIRE, Data, decode_frame
 from tests.oracle import vector
 from tests.unit.records import AGAIN, DATA, NONE, PASSED, RECORD, arrived, record, sent, verdict
 

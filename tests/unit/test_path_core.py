@@ -15,8 +15,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mrcd.abi import ABI
 from mrcd.pathstate import TRANSITIONS, Event, State
+from mrcd.wire.abi import ABI
 from tests.host_path import Memory, build
 from tests.path_model import (
     CROWD_HOLD_NS,

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 
-from mrcd.abi import ABI
 from mrcd.model import PathEvent
 from mrcd.pathfeed import WAITING_MAX, PathFeed
+from mrcd.wire.abi import ABI
 
 
 def event(**values: int) -> dict[str, int]:

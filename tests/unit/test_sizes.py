@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrcd import sizes
-from mrcd.abi import ABI
-from mrcd.paths import bpf_dir
 from mrcd.sizes import Sizes
-from mrcd.wire import WIRE
+from mrcd.wire.abi import ABI
+from mrcd.wire.packet import WIRE
+from mrcd.wire.sources import bpf_dir
 
 SIZES = Sizes(8872, 4096, 8192, 4, 16, 64, 1024, 64, 0)
 MAPS = (bpf_dir() / "mrc_maps.h").read_text()

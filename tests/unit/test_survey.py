@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from mrcd.abi import ABI
 from mrcd.evidence import INTERVAL_NS
 from mrcd.faultmap import Fault
 from mrcd.loops import loops_of
 from mrcd.survey import PEERS_TOLD_QUIET, UNSURE, interval_of, telling_of, tick_of
+from mrcd.wire.abi import ABI
 from tests.unit.fault_double import fabric_of
 
 FABRIC = fabric_of(2, 4, 4, 1)

@@ -18,8 +18,8 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import NoPayload
 
-from mrcd import wire
-from mrcd.wire import (
+from mrcd.wire import packet as wire
+from mrcd.wire.packet import (
     WIRE,
     Bth,
     CcState,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.paths import bpf_dir
-from mrcd.wire import WIRE, Header, read_header
+from mrcd.wire.packet import WIRE, Header, read_header
+from mrcd.wire.sources import bpf_dir
 
 HEADERS = ("mrc_wire.h", "mrc_abi.h")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.wire import (
+from mrcd.wire.packet import (
     WIRE,
     Data,
     DecodeError,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mrcd.wire import WIRE
+from mrcd.wire.packet import WIRE
 from tests.bench.compare.latency import LINE_RATE, TOGETHER
 from tests.bench.compare.results import Figure, number
 from tests.bench.compare.routes import Mrc0, Plane

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from mrcd.paths import bpf_dir
-from mrcd.wire import read_header
+from mrcd.wire.packet import read_header
+from mrcd.wire.sources import bpf_dir
 
 ABI = read_header(bpf_dir() / "mrc_abi.h")
 CAPTURE = read_header(bpf_dir() / "mrc_capture.h")

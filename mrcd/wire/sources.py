@@ -12,7 +12,7 @@ def bpf_dir() -> Path:
     An installed package carries it inside itself; in a checkout it lies beside the package.
     Raises FileNotFoundError naming both places when neither exists.
     """
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     candidates = (package / "bpf", package.parent / "bpf")
     for candidate in candidates:
         if (candidate / "mrc_wire.h").is_file():

@@ -2,7 +2,7 @@
 """The project's C headers, read and never mirrored: constants, comments and struct layouts.
 
 Through cffi's ABI mode; nothing is compiled. bpf/mrc_wire.h is read here, bpf/mrc_abi.h in
-mrcd/abi.py.
+mrcd/wire/abi.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 
 import cffi  # type: ignore[import-untyped]
 
-from mrcd.paths import bpf_dir
+from mrcd.wire.sources import bpf_dir
 
 _DEFINE = re.compile(r"^#define[ \t]+(\w+)[ \t]+(0[xX][0-9a-fA-F]+|\d+)[uUlL]*[ \t]*$", re.M)
 _COMMENTED = re.compile(r"^#define[ \t]+(\w+)[ \t]+\w+[ \t]+/\*((?:[^*]|\*(?!/))*)\*/", re.M)

@@ -2,7 +2,7 @@
 """MRC's own headers, from the BTH on: each one encoded and decoded.
 
 This file knows which bits of a word mean what, but every byte offset and size comes from
-bpf/mrc_wire.h (mrcd/layout.py). Whole packets are in mrcd/wire.py.
+bpf/mrc_wire.h (mrcd/wire/layout.py). Whole packets are in mrcd/wire/packet.py.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from mrcd.envelope import DecodeError
-from mrcd.layout import WIRE
+from mrcd.wire.envelope import DecodeError
+from mrcd.wire.layout import WIRE
 
 _PSN, _QPN = WIRE.MRC_PSN_MASK, WIRE.MRC_QPN_MASK
 _SETH_TYPE = 0xF << WIRE.MRC_SETH_TYPE_SHIFT

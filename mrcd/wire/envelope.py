@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
-from mrcd.layout import WIRE
+from mrcd.wire.layout import WIRE
 
 _IP6 = struct.Struct("!IHBB16s16s")
 _IP4 = struct.Struct("!BBHHHBBH4s4s")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """MRC packets: whole ones encoded and decoded, from the first IP header to the ICRC word.
 
-IP and UDP are in mrcd/envelope.py, MRC's own headers in mrcd/headers.py.
+IP and UDP are in mrcd/wire/envelope.py, MRC's own headers in mrcd/wire/headers.py.
 """
 
 from __future__ import annotations
@@ -10,9 +10,17 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mrcd.envelope import DecodeError, Envelope, Ip4, Ip6, open_envelope, overhead, put_envelope
-from mrcd.headers import Bth, CcState, Eeth, Erth, Neth, Peth, Seth, Timestamp, Write
-from mrcd.layout import WIRE, Field, Header, Struct, read_header
+from mrcd.wire.envelope import (
+    DecodeError,
+    Envelope,
+    Ip4,
+    Ip6,
+    open_envelope,
+    overhead,
+    put_envelope,
+)
+from mrcd.wire.headers import Bth, CcState, Eeth, Erth, Neth, Peth, Seth, Timestamp, Write
+from mrcd.wire.layout import WIRE, Field, Header, Struct, read_header
 
 __all__ = [
     "WIRE",
