@@ -28,8 +28,8 @@ from cli import checks, facts
 from cli.client import Client
 from cli.exits import CommandError
 from mrcd import __version__
+from mrcd.linux.netlink import Netlink
 from mrcd.model import SCHEMA_VERSION
-from mrcd.netlink import Netlink
 
 _SOUNDS = r"(?:secret|password|passphrase|token|psk|private|key)"
 SECRET = re.compile(

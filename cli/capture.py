@@ -24,7 +24,7 @@ from mrcd.model import CaptureInfo, Direction
 
 if TYPE_CHECKING:
     from cli.packets import Packet
-    from mrcd.ringbuf import RingBuffer
+    from mrcd.linux.ringbuf import RingBuffer
 
 LOOK_S = 0.02
 """The ring buffer is read so often."""
@@ -114,7 +114,7 @@ class _Watch:
         self, client: Client, begun: Captured, count: int | None, duration: float | None
     ) -> None:
         from cli.packets import Packets  # noqa: PLC0415  # reads C headers
-        from mrcd.ringbuf import RingBuffer  # noqa: PLC0415
+        from mrcd.linux.ringbuf import RingBuffer  # noqa: PLC0415
         from mrcd.wire.abi import CAPTURE  # noqa: PLC0415
 
         self._client = client

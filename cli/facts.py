@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from cli.checks import Facts, Nic
 from cli.client import Client
 from cli.exits import CommandError
-from mrcd import bpfsys, capabilities, config
-from mrcd.netlink import Netlink, NetlinkFailed
+from mrcd import capabilities, config
+from mrcd.linux import bpf
+from mrcd.linux.netlink import Netlink, NetlinkFailed
 from mrcd.pins import is_bpffs
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ async def _nics(names: Iterable[str]) -> tuple[Nic, ...]:
 
 def _program(ident: int) -> str:
     try:
-        return bpfsys.program_name(ident) or f"program {ident}"
+        return bpf.program_name(ident) or f"program {ident}"
     except OSError:  # not root
         return f"program {ident}"
 

@@ -11,9 +11,10 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mrcd import bpfsys, pins, sizes
+from mrcd import pins, sizes
 from mrcd.config import QPS_MAX_ALL, Config
 from mrcd.datapath import Datapath, DatapathError
+from mrcd.linux import bpf
 from mrcd.loader import MAPS, PROGRAMS, source
 from mrcd.loops import loops_of
 from mrcd.qptable import evs_per_plane
@@ -136,7 +137,7 @@ def _is_data_path(entry: Path) -> bool:
 
 
 def _entries(probe: Datapath, name: str) -> int:
-    return bpfsys.map_info(probe.maps[name])[3]
+    return bpf.map_info(probe.maps[name])[3]
 
 
 def _capacities(probe: Datapath, needed: Sizes) -> Sizes:

@@ -15,12 +15,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrcd import bpfsys, pins
-from mrcd.bpfsys import BpfError, LinkInfo
+from mrcd import pins
 from mrcd.datapath import Datapath, DatapathError
-from mrcd.interfaces import XdpProgram
+from mrcd.linux import bpf
+from mrcd.linux.bpf import BpfError, LinkInfo
+from mrcd.linux.interfaces import XdpProgram
+from mrcd.linux.netlink import Netlink
 from mrcd.model import XdpMode
-from mrcd.netlink import Netlink
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +88,15 @@ class Attachment:
             link = self._link(hook)
             if link is not None:
                 if link.ifindex:
-                    with bpfsys.opened(self._folder / hook.pin) as fd:
-                        bpfsys.update_link(fd, self._dp.programs[hook.program])
+                    with bpf.opened(self._folder / hook.pin) as fd:
+                        bpf.update_link(fd, self._dp.programs[hook.program])
             elif hook.kind == "tc" and hook.interface in clsact and self._nl.exists(hook.interface):
                 await self._filter(hook)
 
     async def verify(self, wanted: Sequence[Hook]) -> None:
         """DatapathError unless the kernel says that every hook runs its program."""
         for hook in wanted:
-            program = bpfsys.prog_info(self._dp.programs[hook.program]).ident
+            program = bpf.prog_info(self._dp.programs[hook.program]).ident
             link = self._link(hook)
             if link is not None:
                 there = link.program
@@ -130,13 +131,13 @@ class Attachment:
             path.unlink()  # of an interface of that name which is gone
             return False
         fd = self._dp.programs[hook.program]
-        if there.program != bpfsys.prog_info(fd).ident:
-            with bpfsys.opened(path) as link:
-                bpfsys.update_link(link, fd)
+        if there.program != bpf.prog_info(fd).ident:
+            with bpf.opened(path) as link:
+                bpf.update_link(link, fd)
         return True
 
     def _create(self, hook: Hook, attach: int, *, flags: int, what: str) -> None:
-        link = bpfsys.create_link(
+        link = bpf.create_link(
             self._dp.programs[hook.program],
             self._nl.index(hook.interface),
             attach,
@@ -144,7 +145,7 @@ class Attachment:
             what=what,
         )
         try:
-            bpfsys.pin(link, self._folder / hook.pin)
+            bpf.pin(link, self._folder / hook.pin)
         finally:
             os.close(link)
 
@@ -154,7 +155,7 @@ class Attachment:
             try:
                 if not self._adopted(hook):
                     what = f"attach {hook.program} to tcx ingress of {name}"
-                    self._create(hook, bpfsys.ATTACH_TCX_INGRESS, flags=0, what=what)
+                    self._create(hook, bpf.ATTACH_TCX_INGRESS, flags=0, what=what)
             except BpfError as error:
                 if self._tc == "tcx":
                     raise DatapathError(
@@ -186,9 +187,9 @@ class Attachment:
         try:
             if not self._adopted(hook):
                 native = self._xdp == "native"
-                flags = bpfsys.XDP_FLAGS_DRV_MODE if native else bpfsys.XDP_FLAGS_SKB_MODE
+                flags = bpf.XDP_FLAGS_DRV_MODE if native else bpf.XDP_FLAGS_SKB_MODE
                 what = f"attach {hook.program} to {name} ({self._xdp} XDP)"
-                self._create(hook, bpfsys.ATTACH_XDP, flags=flags, what=what)
+                self._create(hook, bpf.ATTACH_XDP, flags=flags, what=what)
         except BpfError as error:
             raise DatapathError(
                 f"{error}; is another XDP program on {name}? `ip link show {name}` names it, "
@@ -198,19 +199,19 @@ class Attachment:
 
 def _pinned(path: Path) -> LinkInfo | None:
     try:
-        fd = bpfsys.get(path)
+        fd = bpf.get(path)
     except BpfError:
         return None
     try:
-        return bpfsys.link_info(fd)
+        return bpf.link_info(fd)
     finally:
         os.close(fd)
 
 
 def _detach(path: Path) -> None:
     """Take off what a pinned link of ours holds, and wait until it is off."""
-    with bpfsys.opened(path) as link:
-        bpfsys.detach_link(link)
+    with bpf.opened(path) as link:
+        bpf.detach_link(link)
     path.unlink()
 
 
@@ -218,11 +219,11 @@ def _foreign(name: str, ifindex: int, there: XdpProgram) -> str:
     """Whose program it is, as far as we may know, and how to remove it."""
     called = f"number {there.ident}"
     with contextlib.suppress(BpfError):  # only with CAP_SYS_ADMIN
-        called = f"{bpfsys.program_name(there.ident)!r} (number {there.ident})"
+        called = f"{bpf.program_name(there.ident)!r} (number {there.ident})"
     flag = {"native": "xdpdrv", "generic": "xdpgeneric"}.get(there.mode, "xdp")
     remove = f"`ip link set dev {name} {flag} off`"
     with contextlib.suppress(BpfError):
-        for link in bpfsys.links():
+        for link in bpf.links():
             if (link.program, link.ifindex) == (there.ident, ifindex):
                 remove = (
                     f"`bpftool link detach id {link.ident}` (another mrcd's: `mrcctl datapath "

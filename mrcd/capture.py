@@ -19,12 +19,13 @@ import struct
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from mrcd import bpfsys, loader, pins
+from mrcd import loader, pins
 from mrcd.attachment import Attachment, Hook
 from mrcd.datapath import Datapath, DatapathError
+from mrcd.linux import bpf
+from mrcd.linux.ringbuf import RingBuffer
 from mrcd.log import get_logger
 from mrcd.model import Direction
-from mrcd.ringbuf import RingBuffer
 from mrcd.tasks import Tasks
 from mrcd.wire.abi import CAPTURE
 
@@ -162,7 +163,7 @@ class Capture:
                 self._run(self._ordinary.programs)
                 self._ordinary.point_tails()
                 self._in_place = False
-                bpfsys.update(recording.maps["capturing"], _FIRST, bytes(_STATE.size))
+                bpf.update(recording.maps["capturing"], _FIRST, bytes(_STATE.size))
                 log.info("capture.ended")
             loop = asyncio.get_running_loop()
             self._forgetting = loop.call_later(LINGER_S, self.forget)
@@ -179,7 +180,7 @@ class Capture:
             try:
                 recording.open(code)
                 for name in loader.CAPTURE_MAPS:
-                    recording.maps[name] = bpfsys.get(code / name)
+                    recording.maps[name] = bpf.get(code / name)
             finally:
                 pins.remove(code)
             undo.pop_all()
@@ -188,11 +189,11 @@ class Capture:
     def _ready(self, recording: Datapath, wanted: Wanted) -> Rings:
         """Forget what an earlier capture left, and say what is wanted."""
         records, state = (recording.maps[name] for name in loader.CAPTURE_MAPS)
-        size = bpfsys.map_info(records)[3]
+        size = bpf.map_info(records)[3]
         ring = RingBuffer(records, size)
         ring.skip()
         ring.close()
-        bpfsys.update(state, _FIRST, wanted.packed(self._index_of))
+        bpf.update(state, _FIRST, wanted.packed(self._index_of))
         return Rings(records, state, size)
 
 

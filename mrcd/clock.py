@@ -21,9 +21,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from mrcd import bpfsys, tuning
+from mrcd import tuning
 from mrcd.datapath import Datapath
-from mrcd.ringbuf import RingBuffer
+from mrcd.linux import bpf
+from mrcd.linux.ringbuf import RingBuffer
 from mrcd.wire.abi import ABI
 
 CARRIER = bytes(12) + b"\x86\xdd" + bytes(114)
@@ -65,9 +66,7 @@ class Clock(threading.Thread):
         self._fields = memoryview(self._clock).cast("Q")
         self._asleep_at = ABI.structs["mrc_clock"].fields["asleep"].offset // 8
         self._credit_at = ABI.structs["mrc_clock"].fields["probe_credit"].offset // 8
-        self._ring = RingBuffer(
-            datapath.maps["events"], bpfsys.map_info(datapath.maps["events"])[3]
-        )
+        self._ring = RingBuffer(datapath.maps["events"], bpf.map_info(datapath.maps["events"])[3])
         self.use(datapath.programs)
         self._judge_s = tuning.JUDGE_NS / 1e9
         # Each plane of each QP once in PROBE_IDLE_NS, unless that is more than the budget.
@@ -80,9 +79,9 @@ class Clock(threading.Thread):
 
     def use(self, programs: Mapping[str, int]) -> None:
         """Run these from now on, also while the clock runs; descriptors by name."""
-        self._run = bpfsys.TestRun(programs["mrc_tick"], CARRIER)
-        self._judge = bpfsys.TestRun(programs["mrc_judge"], CARRIER)
-        self._idle = bpfsys.TestRun(programs["mrc_idle"], CARRIER)
+        self._run = bpf.TestRun(programs["mrc_tick"], CARRIER)
+        self._judge = bpf.TestRun(programs["mrc_judge"], CARRIER)
+        self._idle = bpf.TestRun(programs["mrc_idle"], CARRIER)
 
     def retune(self, tick_ns: int, probe_pps: int) -> None:
         """Change the period and the budget of probes, also while the clock runs."""

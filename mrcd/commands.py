@@ -6,8 +6,8 @@ A command is the packet of a test run of mrc_control, so it is carried out when 
 
 from __future__ import annotations
 
-from mrcd import bpfsys
 from mrcd.datapath import Datapath
+from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 
 _COMMAND = ABI.structs["mrc_command"]
@@ -36,6 +36,6 @@ class Commands:
         self._do(f"peer {peer}", op=ABI.MRC_DO_PORTS, peer=peer, value=mask)
 
     def _do(self, what: str, **values: int) -> None:
-        run = bpfsys.TestRun(self._dp.programs["mrc_control"], _COMMAND.pack(**values))
+        run = bpf.TestRun(self._dp.programs["mrc_control"], _COMMAND.pack(**values))
         if run.run() != 0:
             raise CommandRefused(f"the data path has no {what}")

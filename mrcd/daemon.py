@@ -22,9 +22,9 @@ from mrcd.config import Config, ConfigError
 from mrcd.control import ControlServer
 from mrcd.detach import detach_with
 from mrcd.engine import Engine
+from mrcd.linux.netlink import Netlink
 from mrcd.log import get_logger
 from mrcd.model import ConfigChanges
-from mrcd.netlink import Netlink
 from mrcd.notify import Notifier
 from mrcd.reconfigure import diff as differences
 from mrcd.reconfigure import needs_restart

@@ -20,7 +20,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from mrcd import batches, bpfsys, loader
+from mrcd import loader
+from mrcd.linux import bpf, bpfbatch
 from mrcd.loader import MAPS, PROGRAMS, Sizes
 from mrcd.model import TcKind, XdpMode
 from mrcd.wire.abi import ABI, COUNTERS
@@ -97,12 +98,12 @@ class Datapath:
     def open(self, code: Path) -> None:
         """Open the maps, and the programs in the folder `code`."""
         self.open_maps()
-        self.programs = {name: bpfsys.get(code / name) for name in PROGRAMS}
+        self.programs = {name: bpf.get(code / name) for name in PROGRAMS}
 
     def open_maps(self) -> None:
         """Open the maps alone. DatapathError when they are not what the headers say."""
         for name in MAPS:
-            self.maps[name] = bpfsys.get(self.folder / name)
+            self.maps[name] = bpf.get(self.folder / name)
         self._check_layouts()
 
     def point_tails(self) -> None:
@@ -128,7 +129,7 @@ class Datapath:
             "survey": "mrc_survey",
         }
         for name, kind in kinds.items():
-            size = bpfsys.map_info(self.maps[name])[2]
+            size = bpf.map_info(self.maps[name])[2]
             if size != ABI.structs[kind].size:
                 raise DatapathError(
                     f"map {name} holds values of {size} bytes, struct {kind} has "
@@ -146,7 +147,7 @@ class Datapath:
 
     def write(self, name: str, index: int, kind: Struct, **values: int | tuple[int, ...]) -> None:
         """Write one array element from named members; the others become zero."""
-        bpfsys.update(self.maps[name], struct.pack("=I", index), kind.pack(**values))
+        bpf.update(self.maps[name], struct.pack("=I", index), kind.pack(**values))
 
     def read(self, name: str, index: int, kind: Struct) -> dict[str, int]:
         """Read the plain members of one array element."""
@@ -154,14 +155,14 @@ class Datapath:
 
     def read_raw(self, name: str, index: int, size: int) -> bytes:
         """Read one array element."""
-        raw = bpfsys.lookup(self.maps[name], struct.pack("=I", index), size)
+        raw = bpf.lookup(self.maps[name], struct.pack("=I", index), size)
         assert raw is not None, f"{name}[{index}] is outside the map"
         return raw
 
     def counters(self) -> dict[str, int]:
         """Every counter by name, summed over CPUs."""
-        cpus = bpfsys.possible_cpus()
-        rows = batches.lookup(self.maps["counters"], 0, ABI.MRC_C_COUNT, 8 * cpus)
+        cpus = bpf.possible_cpus()
+        rows = bpfbatch.lookup(self.maps["counters"], 0, ABI.MRC_C_COUNT, 8 * cpus)
         return {
             name: sum(struct.unpack(f"={cpus}Q", rows[index])) for index, name, _help in COUNTERS
         }

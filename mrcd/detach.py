@@ -16,12 +16,12 @@ from mrcd import pins
 from mrcd.model import DetachReport
 
 if TYPE_CHECKING:
-    from mrcd.netlink import Netlink
+    from mrcd.linux.netlink import Netlink
 
 
 def detach(folder: Path) -> DetachReport:
     """Detach programs, remove pins, delete the interfaces that the daemon made."""
-    from mrcd.netlink import Netlink  # noqa: PLC0415  # mrcctl starts without it
+    from mrcd.linux.netlink import Netlink  # noqa: PLC0415  # mrcctl starts without it
 
     async def work() -> DetachReport:
         async with Netlink() as nl:

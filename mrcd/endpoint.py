@@ -22,8 +22,8 @@ from mrcd.config import Config, Peer
 from mrcd.evprobe import PathResult, ProbeRound
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.routing import ENCAP_FULL
+from mrcd.linux.planesocket import Address, PlaneSockets
 from mrcd.ports import PortUpdates, SendUpdate
-from mrcd.sockets import Address, PlaneSockets
 from mrcd.wire.packet import (
     WIRE,
     Bth,

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from mrcd import adoption, bpfsys, hostrecord, mrc0, pins, sessions
+from mrcd import adoption, hostrecord, mrc0, pins, sessions
 from mrcd.attachment import Attachment, Hook, hooks
 from mrcd.capture import Capture
 from mrcd.clock import Clock
@@ -24,9 +24,10 @@ from mrcd.datapath import Datapath, DatapathError
 from mrcd.denials import Denials
 from mrcd.detach import undo
 from mrcd.endpoint import Endpoint
+from mrcd.linux import bpf
+from mrcd.linux.netlink import Netlink
 from mrcd.log import get_logger
 from mrcd.model import XdpMode
-from mrcd.netlink import Netlink
 from mrcd.pathfeed import PathFeed
 from mrcd.pathlog import PathLog
 from mrcd.peerroutes import PeerRoutes
@@ -228,7 +229,7 @@ class Engine:
     async def _start_sessions(self, told: int) -> None:
         """Resume the sessions there were, and begin to offer the others."""
         config, planes = self.config, self.planes
-        maps = bpfsys.map_id(self.datapath.maps["qps"])
+        maps = bpf.map_id(self.datapath.maps["qps"])
         saved = sessions.load(self._state_dir, maps)
         self._endpoint = endpoint = Endpoint(config, self.denials.open_evs)
         peers = Peers(
@@ -368,7 +369,7 @@ class Engine:
 
     def _remember(self) -> None:
         """Write down what a restart needs to resume the sessions."""
-        maps = bpfsys.map_id(self.datapath.maps["qps"])
+        maps = bpf.map_id(self.datapath.maps["qps"])
         try:
             sessions.save(self._state_dir, maps, self.endpoint.update_id, self.peers.memories)
         except OSError as error:

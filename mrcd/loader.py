@@ -6,7 +6,7 @@ The only module that imports bcc. It is run as a short-lived child process
 a daemon should not keep: the child compiles, loads, pins and exits.
 
 bcc is compiler and map maker; programs are loaded by bpf(2) itself, which
-gives flags and the verifier's figures (see mrcd/bpfsys.py).
+gives flags and the verifier's figures (see mrcd/linux/bpf.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mrcd import bpfsys, pins
+from mrcd import pins
+from mrcd.linux import bpf
 from mrcd.sizes import Sizes as Sizes
 from mrcd.wire.sources import bpf_dir
 
@@ -58,17 +59,17 @@ MAPS = [
 CAPTURE_MAPS = ["captures", "capturing"]
 """Maps that only programs which capture have."""
 PROGRAMS = {
-    "mrc_spray": bpfsys.PROG_TYPE_SCHED_CLS,
-    "mrc_receive": bpfsys.PROG_TYPE_XDP,
-    "mrc_deliver": bpfsys.PROG_TYPE_SCHED_CLS,
-    "mrc_learn": bpfsys.PROG_TYPE_SCHED_CLS,
-    "mrc_probe": bpfsys.PROG_TYPE_SCHED_CLS,
-    "mrc_resend": bpfsys.PROG_TYPE_SCHED_CLS,
-    "mrc_tick": bpfsys.PROG_TYPE_SCHED_CLS,
-    "mrc_idle": bpfsys.PROG_TYPE_SCHED_CLS,
-    "mrc_judge": bpfsys.PROG_TYPE_SCHED_CLS,
-    "mrc_control": bpfsys.PROG_TYPE_SCHED_CLS,
-    "mrc_survey": bpfsys.PROG_TYPE_SCHED_CLS,
+    "mrc_spray": bpf.PROG_TYPE_SCHED_CLS,
+    "mrc_receive": bpf.PROG_TYPE_XDP,
+    "mrc_deliver": bpf.PROG_TYPE_SCHED_CLS,
+    "mrc_learn": bpf.PROG_TYPE_SCHED_CLS,
+    "mrc_probe": bpf.PROG_TYPE_SCHED_CLS,
+    "mrc_resend": bpf.PROG_TYPE_SCHED_CLS,
+    "mrc_tick": bpf.PROG_TYPE_SCHED_CLS,
+    "mrc_idle": bpf.PROG_TYPE_SCHED_CLS,
+    "mrc_judge": bpf.PROG_TYPE_SCHED_CLS,
+    "mrc_control": bpf.PROG_TYPE_SCHED_CLS,
+    "mrc_survey": bpf.PROG_TYPE_SCHED_CLS,
 }
 TAILS = {"mrc_resend": 0, "mrc_learn": 1, "mrc_probe": 2}
 """Programs that others end in, and their places in the map `tails`."""
@@ -121,7 +122,7 @@ def load(
 def point_tails(maps: Mapping[str, int], programs: Mapping[str, int]) -> None:
     """Make these programs those that others end in."""
     for name, place in TAILS.items():
-        bpfsys.update(maps["tails"], struct.pack("=I", place), struct.pack("=I", programs[name]))
+        bpf.update(maps["tails"], struct.pack("=I", place), struct.pack("=I", programs[name]))
 
 
 def load_over(
@@ -162,8 +163,8 @@ def _load_programs(
     report = []
     for name, kind in PROGRAMS.items():
         insns = retargeted(bytes(module.dump_func(name.encode())), moved)
-        load_flags = bpfsys.F_XDP_HAS_FRAGS if xdp_frags and kind == bpfsys.PROG_TYPE_XDP else 0
-        programs[name], verdict = bpfsys.load_program(kind, insns, name=name, flags=load_flags)
+        load_flags = bpf.F_XDP_HAS_FRAGS if xdp_frags and kind == bpf.PROG_TYPE_XDP else 0
+        programs[name], verdict = bpf.load_program(kind, insns, name=name, flags=load_flags)
         report.append(ProgramReport(name, len(insns) // 8, verdict))
     return programs, report
 
@@ -189,7 +190,7 @@ def fill_rings(maps: Mapping[str, int], slots: int) -> None:
     """Make every slot of both rings a free one."""
     for name in ("tx_free", "rx_free"):
         for slot in range(slots):
-            bpfsys.update(maps[name], None, struct.pack("=I", slot))
+            bpf.update(maps[name], None, struct.pack("=I", slot))
 
 
 def build(
@@ -197,21 +198,21 @@ def build(
 ) -> list[ProgramReport]:
     """Pin what is missing of a layout's folder: all of it, or with `adopt` only the programs."""
     if adopt:
-        maps = {name: bpfsys.get(folder / name) for name in MAPS}
+        maps = {name: bpf.get(folder / name) for name in MAPS}
         own, programs, report = load_over(maps, sizes, xdp_frags=xdp_frags)
         target = pins.draft(pins.code(folder, code))
         for name, fd in own.items():
-            bpfsys.pin(fd, target / name)
+            bpf.pin(fd, target / name)
     else:
         maps, programs, report = load(sizes, xdp_frags=xdp_frags)
         fill_rings(maps, sizes.ring_slots)
         whole = pins.draft(folder)
         for name, fd in maps.items():
-            bpfsys.pin(fd, whole / name)
+            bpf.pin(fd, whole / name)
         target = pins.code(whole, code)
         target.mkdir()
     for name, fd in programs.items():
-        bpfsys.pin(fd, target / name)
+        bpf.pin(fd, target / name)
     pins.complete(target if adopt else whole)
     return report
 

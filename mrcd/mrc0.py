@@ -11,11 +11,12 @@ import os
 from ipaddress import ip_interface
 from pathlib import Path
 
-from mrcd import ethtool, pins, sysfs
+from mrcd import pins
 from mrcd.config import Config
 from mrcd.datapath import DatapathError
+from mrcd.linux import ethtool, sysfs
+from mrcd.linux.netlink import Netlink
 from mrcd.log import get_logger
-from mrcd.netlink import Netlink
 
 log = get_logger()
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address
 
 from mrcd.fabric.routing import ENCAP_FULL, ENCAP_REDUCED
-from mrcd.sockets import Address, PlaneSockets, plane_socket
+from mrcd.linux.planesocket import Address, PlaneSockets, plane_socket
 from mrcd.wire.envelope import checksum16
 
 _IPPROTO_IPV6 = 41

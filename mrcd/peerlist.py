@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from mrcd import batches, census
+from mrcd import census
 from mrcd.claims import Prefix
 from mrcd.config import Peer
 from mrcd.engine import Engine
 from mrcd.foremost import Standing, foremost
 from mrcd.handshake import State
+from mrcd.linux import bpfbatch
 from mrcd.model import PeerInfo, PeerState
 from mrcd.qpview import ALL_PLANES, Balance, balance_of
 from mrcd.wire.abi import ABI
@@ -120,7 +121,7 @@ def _balances(engine: Engine, indices: Sequence[int]) -> dict[int, Shown]:
     known: dict[bytes, Shown] = {}
     found: dict[int, Shown] = {}
     for run in _runs(indices):
-        for index, raw in zip(run, batches.rows(fd, run, _BALANCE.size), strict=True):
+        for index, raw in zip(run, bpfbatch.rows(fd, run, _BALANCE.size), strict=True):
             balance = known.get(raw)
             if balance is None:
                 balance = known[raw] = _shown(balance_of(raw, planes))
@@ -133,8 +134,8 @@ def _packets(engine: Engine) -> dict[str, tuple[int, int]]:
     table, maps = engine.table, engine.datapath.maps
     found: dict[str, tuple[int, int]] = {}
     for qps in _runs(sorted(table.configured)):
-        txs = batches.rows(maps["txs"], qps, _TX.size)
-        rxs = batches.rows(maps["rxs"], qps, _RX.size)
+        txs = bpfbatch.rows(maps["txs"], qps, _TX.size)
+        rxs = bpfbatch.rows(maps["rxs"], qps, _RX.size)
         for qp, tx, rx in zip(qps, txs, rxs, strict=True):
             name = table.peer_of(qp)
             if name is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mrcd.config import Peer
-from mrcd.netlink import Netlink
+from mrcd.linux.netlink import Netlink
 from mrcd.tasks import Tasks
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-from mrcd import netns
+from mrcd.linux import netns
 
 PRIO = 4971
 """Priority of our clsact filters."""

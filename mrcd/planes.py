@@ -11,13 +11,13 @@ from ipaddress import ip_interface
 from pathlib import Path
 
 from mrcd import drains, pins
-from mrcd.carrier import CarrierWatch
 from mrcd.config import Config
 from mrcd.datapath import Datapath
 from mrcd.fabric import underlay, usid
-from mrcd.interfaces import Link, LinkChanged, NeighborChanged, Resync
+from mrcd.linux.carrier import CarrierWatch
+from mrcd.linux.interfaces import Link, LinkChanged, NeighborChanged, Resync
+from mrcd.linux.netlink import Netlink
 from mrcd.log import get_logger
-from mrcd.netlink import Netlink
 from mrcd.ports import LastPlane, PortState, usable_mask, why_unused
 from mrcd.qptable import words
 from mrcd.tasks import Tasks

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network
 
-from mrcd import bpfsys
 from mrcd.datapath import Datapath
+from mrcd.linux import bpf
 
 _ADDRESS_BYTES = 16
 _PREFIX_BYTES = 20
@@ -31,8 +31,8 @@ class Prefixes:
 
     def adopt(self) -> None:
         """Read back what another daemon has written."""
-        self._keys.update(bpfsys.keys(self._dp.maps["prefixes"], _PREFIX_BYTES))
-        for address in bpfsys.keys(self._dp.maps["addresses"], _ADDRESS_BYTES):
+        self._keys.update(bpf.keys(self._dp.maps["prefixes"], _PREFIX_BYTES))
+        for address in bpf.keys(self._dp.maps["addresses"], _ADDRESS_BYTES):
             self._keys.add(_WHOLE + address)
 
     def add(self, prefix: Network) -> tuple[str, bytes]:
@@ -56,7 +56,7 @@ class Prefixes:
 
     def _delete(self, key: bytes) -> None:
         name, short = _map_of(key)
-        bpfsys.delete(self._dp.maps[name], short)
+        bpf.delete(self._dp.maps[name], short)
         self._keys.discard(key)
 
     @property

@@ -10,13 +10,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable
 
-from mrcd import batches, bpfsys, census, evset, qpview, slots
+from mrcd import census, evset, qpview, slots
 from mrcd.commands import Commands
 from mrcd.config import Config, Peer
 from mrcd.datapath import Datapath, wait_for_programs
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.hosts import Host
 from mrcd.handshake import LocalQp, Memory, RemoteQp
+from mrcd.linux import bpf, bpfbatch
 from mrcd.prefixes import Prefixes
 from mrcd.qpview import ALL_PLANES, PLANES, Balance, PathView, QpView
 from mrcd.wire.abi import ABI
@@ -91,10 +92,10 @@ class QpTable:
             for plane in range(fabric.planes)
         }
         found: dict[str, set[int]] = {}
-        for key in bpfsys.keys(self._dp.maps["sources"], _ADDRESS_BYTES):
+        for key in bpf.keys(self._dp.maps["sources"], _ADDRESS_BYTES):
             name = at.get(key)
             if name is None:
-                bpfsys.delete(self._dp.maps["sources"], key)
+                bpf.delete(self._dp.maps["sources"], key)
             else:
                 found.setdefault(name, set()).add(self._value("sources", key))
         for name, indices in found.items():
@@ -109,7 +110,7 @@ class QpTable:
         self._forget(tuple(unused))
 
     def _value(self, name: str, key: bytes) -> int:
-        raw = bpfsys.lookup(self._dp.maps[name], key, 4)
+        raw = bpf.lookup(self._dp.maps[name], key, 4)
         return struct.unpack("=I", raw)[0] if raw is not None else -1
 
     def _assign(self, name: str, index: int) -> None:
@@ -168,7 +169,7 @@ class QpTable:
         for peer in peers:
             self._enter(peer, entries)
         for name, values in entries.items():
-            batches.update(self._dp.maps[name], values)
+            bpfbatch.update(self._dp.maps[name], values)
 
     def _enter(self, peer: Peer, entries: dict[str, dict[bytes, bytes]]) -> None:
         known = peer.name in self._masks
@@ -205,7 +206,7 @@ class QpTable:
         self._forget(tuple(self.qps_of(peer.name)))
         for plane in range(self._config.fabric.planes):
             address = underlay.packed(self._config.fabric, peer.host, plane)
-            bpfsys.delete(self._dp.maps["sources"], address)
+            bpf.delete(self._dp.maps["sources"], address)
         for qp in self.qps_of(peer.name):
             self._sets.pop(qp, None)
         index = self.indices.pop(peer.name)
@@ -219,7 +220,7 @@ class QpTable:
         """Which planes the peer says it can be reached on."""
         self._masks[peer] = mask
         key = _U32.pack(self.indices[peer])
-        bpfsys.update(self._dp.maps["peers"], key, self._peer_entry(peer))
+        bpf.update(self._dp.maps["peers"], key, self._peer_entry(peer))
 
     def _peer_entry(self, peer: str) -> bytes:
         return _PEER.pack(
@@ -288,9 +289,9 @@ class QpTable:
         sets = self._choose_paths(peer, qp)
         for plane, one in enumerate(sets):
             first = qpview.path_index(self._dp, qp, plane, 0)
-            before = batches.lookup(self._dp.maps["paths"], first, len(one.evs), _PATH.size)
+            before = bpfbatch.lookup(self._dp.maps["paths"], first, len(one.evs), _PATH.size)
             values = [_path_entry(ev, raw) for ev, raw in zip(one.evs, before, strict=True)]
-            batches.update_array(self._dp.maps["paths"], first, values)
+            bpfbatch.update_array(self._dp.maps["paths"], first, values)
         self._sets[qp] = sets
         return sets
 
@@ -353,7 +354,7 @@ class QpTable:
                 continue  # it was never set up
             count = PLANES * self._dp.sizes.evs
             first = qpview.path_index(self._dp, index, 0, 0)
-            batches.update_array(self._dp.maps["paths"], first, [bytes(_PATH.size)] * count)
+            bpfbatch.update_array(self._dp.maps["paths"], first, [bytes(_PATH.size)] * count)
             for name, kind in (("txs", _TX), ("rxs", _RX), ("qps", _QP)):
                 self._dp.write(name, index, kind)
 
@@ -372,7 +373,7 @@ class QpTable:
         places = range(max(self.indices.values(), default=-1) + 1)
         masks = [
             qpview.ports_of(raw)
-            for raw in batches.rows(self._dp.maps["balances"], places, _BALANCE.size)
+            for raw in bpfbatch.rows(self._dp.maps["balances"], places, _BALANCE.size)
         ]
         return {peer: masks[index] for peer, index in self.indices.items()}
 

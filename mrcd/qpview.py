@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mrcd import batches, census, evset
+from mrcd import census, evset
 from mrcd.datapath import Datapath
+from mrcd.linux import bpfbatch
 from mrcd.pathstate import State
 from mrcd.wire.abi import ABI
 
@@ -75,7 +76,7 @@ def paths(dp: Datapath, qp: int, sets: Sequence[evset.PlaneSet]) -> list[PathVie
     found = []
     for plane, one in enumerate(sets):
         first = path_index(dp, qp, plane, 0)
-        rows = batches.lookup(dp.maps["paths"], first, len(one.evs), _PATH.size)
+        rows = bpfbatch.lookup(dp.maps["paths"], first, len(one.evs), _PATH.size)
         for slot, (ev, row) in enumerate(zip(one.evs, rows, strict=True)):
             member = {
                 name: bool(words[2 * plane + (slot >> 6)] >> (slot & 63) & 1)

@@ -10,14 +10,15 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Protocol
 
-from mrcd import __version__, configtext, interfaces, peerlist
+from mrcd import __version__, configtext, peerlist
 from mrcd.capture import Rings, Wanted
 from mrcd.config import Peer
 from mrcd.engine import Engine
 from mrcd.fabric import underlay, usid
 from mrcd.faultreport import FaultReport
 from mrcd.handshake import State
-from mrcd.interfaces import Traffic
+from mrcd.linux import interfaces
+from mrcd.linux.interfaces import Traffic
 from mrcd.model import (
     CaptureInfo,
     CapturePeer,

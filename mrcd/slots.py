@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import struct
 
-from mrcd import bpfsys
 from mrcd.datapath import Datapath
+from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 
 _TX = ABI.structs["mrc_tx"]
@@ -30,7 +30,7 @@ def _give_back_tx(dp: Datapath, qp: int) -> None:
         if not _bit(sacked, psn, window):
             entry = dp.read("tx_entries", qp * window + psn % window, _TX_ENTRY)
             if entry["psn"] == psn:
-                bpfsys.update(dp.maps["tx_free"], None, struct.pack("=I", entry["slot"]))
+                bpf.update(dp.maps["tx_free"], None, struct.pack("=I", entry["slot"]))
 
 
 def _give_back_rx(dp: Datapath, qp: int) -> None:
@@ -43,7 +43,7 @@ def _give_back_rx(dp: Datapath, qp: int) -> None:
         if _bit(received, psn, window):
             entry = dp.read("rx_entries", qp * half + psn % half, _RX_ENTRY)
             if entry["psn"] == psn & 0xFFFF and entry["slot"]:
-                bpfsys.update(dp.maps["rx_free"], None, struct.pack("=I", entry["slot"] - 1))
+                bpf.update(dp.maps["rx_free"], None, struct.pack("=I", entry["slot"] - 1))
 
 
 def _bit(bitmap: tuple[int, ...], psn: int, window: int) -> int:

@@ -11,11 +11,11 @@ import asyncio
 import time
 from collections import Counter
 
-from mrcd import batches
 from mrcd.census import Census, PeerCount, PlaneCount, planes_of
 from mrcd.datapath import Datapath
 from mrcd.engine import Engine
 from mrcd.handshake import State
+from mrcd.linux import bpfbatch
 from mrcd.metrics import PeerSample, PlaneState, Snapshot
 from mrcd.model import Status
 from mrcd.qpview import ALL_PLANES
@@ -36,11 +36,11 @@ _STATES = {State.ESTABLISHED: "established", State.SILENT: "silent"}
 async def census_of(datapath: Datapath, owners: list[int]) -> tuple[Census, int]:
     """Count all QPs; `owners` has the peer of each. Returns how many are not DOWN, too."""
     census, in_use, maps = Census(), 0, datapath.maps
-    qps = batches.lookup(maps["qps"], 0, len(owners), _QP)
+    qps = bpfbatch.lookup(maps["qps"], 0, len(owners), _QP)
     for first in range(0, len(qps), SLICE):
         size = min(SLICE, len(qps) - first)
-        txs = batches.lookup(maps["txs"], first, size, _TX)
-        rxs = batches.lookup(maps["rxs"], first, size, _RX)
+        txs = bpfbatch.lookup(maps["txs"], first, size, _TX)
+        rxs = bpfbatch.lookup(maps["rxs"], first, size, _RX)
         for index, tx, rx in zip(range(first, first + size), txs, rxs, strict=True):
             in_use += census.add(owners[index], qps[index], tx, rx)
         await asyncio.sleep(PAUSE_S)
@@ -52,7 +52,7 @@ async def balances_of(datapath: Datapath, peers: int, planes: int) -> list[list[
     found: list[list[PlaneCount]] = []
     while len(found) < peers:
         size = min(SLICE, peers - len(found))
-        rows = batches.lookup(datapath.maps["balances"], len(found), size, _BALANCE)
+        rows = bpfbatch.lookup(datapath.maps["balances"], len(found), size, _BALANCE)
         if not rows:  # the map has no more
             break
         found += [planes_of(row, planes) for row in rows]

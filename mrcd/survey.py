@@ -17,7 +17,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mrcd import batches, bpfsys, census, evidence
+from mrcd import census, evidence
 from mrcd.clock import CARRIER
 from mrcd.config import Config
 from mrcd.datapath import Datapath
@@ -25,6 +25,7 @@ from mrcd.evidence import Evidence, EvidenceError, Total
 from mrcd.fabric import usid
 from mrcd.faultlist import CERTAIN, FaultList
 from mrcd.faultmap import Fault, Seen, infer
+from mrcd.linux import bpf, bpfbatch
 from mrcd.log import get_logger
 from mrcd.loops import Loop, loops_of, members_of
 from mrcd.nichealth import NicHealth
@@ -138,7 +139,7 @@ class Survey:
 
     def use(self, programs: Mapping[str, int]) -> None:
         """Send probes with these from now on; descriptors by name."""
-        self._run = bpfsys.TestRun(programs["mrc_survey"], CARRIER)
+        self._run = bpf.TestRun(programs["mrc_survey"], CARRIER)
 
     @property
     def heard(self) -> int:
@@ -202,7 +203,7 @@ class Survey:
 
     def _read(self) -> dict[int, Total]:
         """Totals of the loops that were probed since the last time."""
-        rows = batches.lookup(self._dp.maps["loops"], 0, len(self.loops), _LOOP.size)
+        rows = bpfbatch.lookup(self._dp.maps["loops"], 0, len(self.loops), _LOOP.size)
         totals = {}
         for index, raw in enumerate(rows):
             (sent,) = _SENT(raw)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from mrcd.config import Config
 from mrcd.endpoint import OpenEvs
 from mrcd.fabric import underlay, usid
-from mrcd.sockets import Address
+from mrcd.linux.planesocket import Address
 
 WAYS = 1 << 13
 """Ways to peers, one for each plane, that are remembered."""

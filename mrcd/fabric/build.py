@@ -14,11 +14,11 @@ import resource
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from mrcd import netns, sysfs
 from mrcd.fabric.marking import Marking
 from mrcd.fabric.queues import Queue
 from mrcd.fabric.topology import ANCHOR, Node, Topology
-from mrcd.netlink import Netlink
+from mrcd.linux import netns, sysfs
+from mrcd.linux.netlink import Netlink
 
 # `default` is what interfaces made later start with; none exists yet but lo.
 _SYSCTLS_ALL = {

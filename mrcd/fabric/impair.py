@@ -8,7 +8,6 @@ fraction of a millisecond, and replacing one program by another is atomic.
 
 from __future__ import annotations
 
-from mrcd import bpfsys
 from mrcd.fabric import holding
 from mrcd.fabric.assembler import (
     PRANDOM_U32,
@@ -31,6 +30,7 @@ from mrcd.fabric.assembler import (
     move,
 )
 from mrcd.fabric.faults import PPM, Impairment
+from mrcd.linux import bpf
 
 _SKB_STORE_BYTES = 9
 _REDIRECT = 23
@@ -116,7 +116,5 @@ def assemble(impairment: Impairment, redirect_to: int = 0, *, once: bool = False
 def load(code: bytes) -> int:
     """Load the program; its file descriptor. BpfError with the verifier's last words."""
     # The log stays small: a fault must take effect at once.
-    handle, _ = bpfsys.load_program(
-        bpfsys.PROG_TYPE_SCHED_CLS, code, name="lab_fault", log_size=1 << 16
-    )
+    handle, _ = bpf.load_program(bpf.PROG_TYPE_SCHED_CLS, code, name="lab_fault", log_size=1 << 16)
     return handle

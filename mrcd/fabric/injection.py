@@ -18,7 +18,7 @@ from mrcd.fabric.faults import Effect, Impairment, Port, by_distance
 from mrcd.fabric.marking import Marking
 from mrcd.fabric.queues import Queue
 from mrcd.fabric.topology import Topology
-from mrcd.netlink import Netlink
+from mrcd.linux.netlink import Netlink
 
 _PRIO = 1
 _DIRECTIONS = ("ingress", "egress")

@@ -13,8 +13,8 @@ from mrcd.fabric import description, intent, naming, state, topology, underlay
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.intent import TABLE_MAIN, Finding, Present, Wanted
 from mrcd.fabric.topology import ANCHOR, Node, Topology
-from mrcd.interfaces import FibRoute, FibRule
-from mrcd.netlink import Netlink
+from mrcd.linux.interfaces import FibRoute, FibRule
+from mrcd.linux.netlink import Netlink
 
 BadConfig = config.ConfigError
 Peers = Iterable[tuple[Collection[str], int]]

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mrcd.interfaces import FibRoute, FibRule
+from mrcd.linux.interfaces import FibRoute, FibRule
 
 Problem = Literal["missing", "wrong", "extra"]
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mrcd import netns
 from mrcd.fabric import (
     build,
     description,
@@ -30,6 +29,7 @@ from mrcd.fabric.injection import Applied
 from mrcd.fabric.marking import Marking
 from mrcd.fabric.state import Fault, Lab, LabFailed, NoSuchElement
 from mrcd.fabric.topology import Topology
+from mrcd.linux import netns
 
 _LOG_LINES = 15
 

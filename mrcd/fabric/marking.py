@@ -24,7 +24,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mrcd import bpfsys
 from mrcd.fabric.assembler import (
     PRANDOM_U32,
     R0,
@@ -53,7 +52,8 @@ from mrcd.fabric.assembler import (
 from mrcd.fabric.faults import Port
 from mrcd.fabric.queues import Queue, Thresholds
 from mrcd.fabric.topology import Topology
-from mrcd.netlink import Netlink
+from mrcd.linux import bpf
+from mrcd.linux.netlink import Netlink
 
 PRIO = 2  # behind the faults, which drop first
 _PROGRAM = "lab_ecn"
@@ -149,15 +149,15 @@ def assemble(map_fd: int) -> bytes:
 
 def load(map_fd: int) -> int:
     """Load the program on this map; its file descriptor."""
-    handle, _ = bpfsys.load_program(
-        bpfsys.PROG_TYPE_SCHED_CLS, assemble(map_fd), name=_PROGRAM, log_size=1 << 16
+    handle, _ = bpf.load_program(
+        bpf.PROG_TYPE_SCHED_CLS, assemble(map_fd), name=_PROGRAM, log_size=1 << 16
     )
     return handle
 
 
 def create_queues(ports: int) -> int:
     """A map with a queue for each port; its file descriptor."""
-    return bpfsys.create_array(VALUE_SIZE, ports, name="lab_ecn")
+    return bpf.create_array(VALUE_SIZE, ports, name="lab_ecn")
 
 
 def value(queue: Queue | None, busy_until_ns: int = 0) -> bytes:
@@ -185,15 +185,15 @@ class Marking:
         """Open what is pinned in the lab's bpffs, or make it."""
         self._ports = ports(topology)
         try:
-            self._queues = bpfsys.get(folder / _QUEUES)
-            self._program = bpfsys.get(folder / _PROGRAM)
-        except bpfsys.BpfError as error:
+            self._queues = bpf.get(folder / _QUEUES)
+            self._program = bpf.get(folder / _PROGRAM)
+        except bpf.BpfError as error:
             if error.errno != errno.ENOENT:
                 raise
             self._queues = create_queues(len(self._ports) + 1)
             self._program = load(self._queues)
-            bpfsys.pin(self._queues, folder / _QUEUES)
-            bpfsys.pin(self._program, folder / _PROGRAM)
+            bpf.pin(self._queues, folder / _QUEUES)
+            bpf.pin(self._program, folder / _PROGRAM)
 
     def __enter__(self) -> Self:
         return self
@@ -214,7 +214,7 @@ class Marking:
     def marked(self, port: Port) -> int:
         """How many packets the port has marked since its rate was set."""
         key = struct.pack("=I", self._ports[port])
-        found = bpfsys.lookup(self._queues, key, VALUE_SIZE)
+        found = bpf.lookup(self._queues, key, VALUE_SIZE)
         return int(struct.unpack_from("=Q", found or bytes(VALUE_SIZE), _MARKED)[0])
 
     async def set_queue(self, nl: Netlink, port: Port, queue: Queue | None) -> None:
@@ -222,7 +222,7 @@ class Marking:
         number = self._ports.get(port)
         if number is None:
             return
-        bpfsys.update(self._queues, struct.pack("=I", number), value(queue))
+        bpf.update(self._queues, struct.pack("=I", number), value(queue))
         if queue is None:
             await nl.detach_clsact(port[1], prio=PRIO, direction="egress")
             return

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from mrcd.fabric.state import LabFailed
 from mrcd.fabric.topology import Cable, Topology
-from mrcd.interfaces import Link
-from mrcd.netlink import Netlink
+from mrcd.linux.interfaces import Link
+from mrcd.linux.netlink import Netlink
 
 
 def find(plan: Topology, links: Mapping[str, Link]) -> dict[str, Cable]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from mrcd import netns
+from mrcd.linux import netns
 
 STOP_DEADLINE_S = 5.0
 _KILL_DEADLINE_S = 5.0

@@ -14,8 +14,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mrcd import netns
 from mrcd.fabric.topology import Topology
+from mrcd.linux import netns
 
 _INTERVAL_S = 0.05
 _ECHO = {4: (8, 0), 6: (128, 129)}  # request, reply

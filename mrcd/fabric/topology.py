@@ -34,7 +34,7 @@ from typing import Literal
 
 from mrcd.fabric import naming, usid
 from mrcd.fabric.description import Fabric, Host
-from mrcd.interfaces import Nexthop
+from mrcd.linux.interfaces import Nexthop
 
 ANCHOR = "sid0"
 T0_SIDE = "fe80::1"

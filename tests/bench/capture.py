@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd import netns
+from mrcd.linux import netns
 from mrcd.wire.packet import WIRE
 from tests.bench.metrics import Ints
 

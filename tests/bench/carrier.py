@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mrcd import bpfsys, netns
-from mrcd.carrier import link_changes
 from mrcd.fabric import description, lab, state
+from mrcd.linux import bpf, netns
+from mrcd.linux.carrier import link_changes
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE
 from tests.net import lab_hosts
@@ -59,11 +59,11 @@ class Map:
     """One element of a pinned map."""
 
     def __init__(self, folder: Path, name: str, kind: str) -> None:
-        self._fd = bpfsys.get(folder / name)
+        self._fd = bpf.get(folder / name)
         self._kind = ABI.structs[kind]
 
     def member(self, name: str) -> int:
-        raw = bpfsys.lookup(self._fd, b"\0\0\0\0", self._kind.size)
+        raw = bpf.lookup(self._fd, b"\0\0\0\0", self._kind.size)
         assert raw is not None
         at = self._kind.fields[name]
         return int.from_bytes(raw[at.offset : at.offset + at.size], "little")

@@ -18,7 +18,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 
-from mrcd import bpfsys
+from mrcd.linux import bpf
 from tests.bench.flow import BenchFailed
 from tests.bench.result import Line
 
@@ -135,14 +135,14 @@ def contention(rounds: int) -> Iterator[Line]:
         warnings.simplefilter("ignore", DeprecationWarning)  # bcc wants names as bytes
         module = BPF(text=_SHARED)
     programs = {
-        name: bpfsys.load_program(
-            bpfsys.PROG_TYPE_SCHED_CLS, bytes(module.dump_func(name.encode())), name=name
+        name: bpf.load_program(
+            bpf.PROG_TYPE_SCHED_CLS, bytes(module.dump_func(name.encode())), name=name
         )[0]
         for name in ("nothing", *KINDS)
     }
     for stack in ("one", "other"):
         for slot in range(64):
-            bpfsys.update(int(module[stack].map_fd), None, struct.pack("=I", slot))
+            bpf.update(int(module[stack].map_fd), None, struct.pack("=I", slot))
     how = {"alone": None, "two CPUs, apart": 1, "two CPUs, at one": 0}
     found: dict[tuple[str, str], list[float]] = {}
     for _ in range(rounds):
@@ -166,7 +166,7 @@ def _ns(program: int, cpus: list[int], beside: int | None) -> float:
 
     def disturb() -> None:
         os.sched_setaffinity(0, {cpus[1]})
-        run = bpfsys.TestRun(program, bytes([beside]) + bytes(63))
+        run = bpf.TestRun(program, bytes([beside]) + bytes(63))
         while not stop.is_set():
             running.set()
             run.run(_RUNS)
@@ -185,7 +185,7 @@ def _repeated(program: int, cpu: int, element: int) -> float:
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {cpu})
     try:
-        run = bpfsys.TestRun(program, bytes([element]) + bytes(63))
+        run = bpf.TestRun(program, bytes([element]) + bytes(63))
         run.run(_RUNS)
         return float(run.duration_ns)
     finally:

@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from mrcd import netns
+from mrcd.linux import netns
 from tests.bench import stream
 from tests.bench.metrics import Ints
 

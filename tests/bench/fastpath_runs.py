@@ -9,9 +9,9 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mrcd import bpfsys
 from mrcd.clock import CARRIER
 from mrcd.fabric import usid
+from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from tests.bench import progstats
 from tests.bench.loaded import (
@@ -97,7 +97,7 @@ class Arrivals:
         assert run.run() == XDP_PASS
         return run.output
 
-    def _deliver(self, psns: list[int], *, ackreq: bool = False) -> list[bpfsys.TestRun]:
+    def _deliver(self, psns: list[int], *, ackreq: bool = False) -> list[bpf.TestRun]:
         pattern = bytearray(self._stripped(psns[0], ackreq=ackreq))
         self._harness.aim(self._side.program("mrc_deliver"), len(pattern))
         mark = ABI.structs["mrc_mark"].fields
@@ -138,7 +138,7 @@ class Arrivals:
             took += timed([last], TC_SHOT)
         return took, timed(self._floor * len(took), TC_SHOT)
 
-    def _gaps(self) -> Iterator[tuple[list[bpfsys.TestRun], bpfsys.TestRun]]:
+    def _gaps(self) -> Iterator[tuple[list[bpf.TestRun], bpf.TestRun]]:
         for _ in range(max(4, self._packets // _HELD)):
             gap = self._side.next_psn()
             last, *runs = self._deliver(list(range(gap, gap + _HELD + 1)))
@@ -240,7 +240,7 @@ def clock(side: Loaded, program: str, packets: int) -> Timing:
     """A program of the clock, which leaves its packet alone: many runs in one call."""
 
     def measure() -> tuple[list[int], list[int]]:
-        run = bpfsys.TestRun(side.program(program), CARRIER)
+        run = bpf.TestRun(side.program(program), CARRIER)
         took = []
         for _ in range(20):
             run.run(50 * packets)

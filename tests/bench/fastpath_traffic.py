@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mrcd import bpfsys, ethtool, netns
+from mrcd.linux import bpf, ethtool, netns
 from tests.bench import flow, progstats
 from tests.bench.compare import configuration
 from tests.bench.compare.routes import Seg6
@@ -133,7 +133,7 @@ def _direct(name: str, mtu: int) -> Iterator[int]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # bcc wants names as bytes
         code = bytes(BPF(text=_PASS).dump_func(b"pass_all"))
-    program, _ = bpfsys.load_program(bpfsys.PROG_TYPE_XDP, code, name="pass_all")
+    program, _ = bpf.load_program(bpf.PROG_TYPE_XDP, code, name="pass_all")
     link = -1
     try:
         for number, host in enumerate((one, other), 1):
@@ -146,8 +146,8 @@ def _direct(name: str, mtu: int) -> Iterator[int]:
                 subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
                 if host == other:
                     index = socket.if_nametoindex(_VETH)
-                    flags = bpfsys.XDP_FLAGS_SKB_MODE  # as mrcd's are in a lab
-                    link = bpfsys.create_link(program, index, bpfsys.ATTACH_XDP, flags=flags)
+                    flags = bpf.XDP_FLAGS_SKB_MODE  # as mrcd's are in a lab
+                    link = bpf.create_link(program, index, bpf.ATTACH_XDP, flags=flags)
         yield program
     finally:
         if link >= 0:

@@ -24,11 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrcd import adoption, bpfsys, loader, netns, tuning
+from mrcd import adoption, loader, tuning
 from mrcd import config as daemon_config
 from mrcd.datapath import Datapath
 from mrcd.fabric import description
 from mrcd.handshake import LocalQp, RemoteQp
+from mrcd.linux import bpf, netns
 from mrcd.qptable import QpTable
 from mrcd.wire.abi import ABI
 from tests.bpf.packets import Far, ip4
@@ -113,12 +114,12 @@ class Harness:
             module = BPF(text=_HARNESS)
         self._module = module  # which closes its maps when it goes
         self._fds = {
-            name: bpfsys.load_program(kind, bytes(module.dump_func(name.encode())), name=name)[0]
+            name: bpf.load_program(kind, bytes(module.dump_func(name.encode())), name=name)[0]
             for name, kind in (
-                ("grown", bpfsys.PROG_TYPE_SCHED_CLS),
-                ("grown_only", bpfsys.PROG_TYPE_SCHED_CLS),
-                ("nothing", bpfsys.PROG_TYPE_SCHED_CLS),
-                ("nothing_xdp", bpfsys.PROG_TYPE_XDP),
+                ("grown", bpf.PROG_TYPE_SCHED_CLS),
+                ("grown_only", bpf.PROG_TYPE_SCHED_CLS),
+                ("nothing", bpf.PROG_TYPE_SCHED_CLS),
+                ("nothing_xdp", bpf.PROG_TYPE_XDP),
             )
         }
         self._length, self._follows = (int(module[name].map_fd) for name in ("length", "follows"))
@@ -126,7 +127,7 @@ class Harness:
         self._target = -1
 
     def _end_in(self, place: int, program: int) -> None:
-        bpfsys.update(self._follows, struct.pack("=I", place), struct.pack("=I", program))
+        bpf.update(self._follows, struct.pack("=I", place), struct.pack("=I", program))
 
     def close(self) -> None:
         """Give the programs back; the maps go with the object."""
@@ -135,22 +136,22 @@ class Harness:
 
     def aim(self, program: int, length: int) -> None:
         """From now on packets grow to `length` and go to this program."""
-        bpfsys.update(self._length, bytes(4), struct.pack("=I", length))
+        bpf.update(self._length, bytes(4), struct.pack("=I", length))
         if program != self._target:
             self._end_in(0, program)
             self._target = program
 
-    def tc(self, frame: bytes, *, out: int = 0) -> bpfsys.TestRun:
+    def tc(self, frame: bytes, *, out: int = 0) -> bpf.TestRun:
         """A run of the program in question."""
-        return bpfsys.TestRun(self._fds["grown"], frame, out_size=out)
+        return bpf.TestRun(self._fds["grown"], frame, out_size=out)
 
-    def tc_floor(self, frame: bytes) -> bpfsys.TestRun:
+    def tc_floor(self, frame: bytes) -> bpf.TestRun:
         """The same without the program."""
-        return bpfsys.TestRun(self._fds["grown_only"], frame)
+        return bpf.TestRun(self._fds["grown_only"], frame)
 
-    def xdp_floor(self, frame: bytes, context: bytes) -> bpfsys.TestRun:
+    def xdp_floor(self, frame: bytes, context: bytes) -> bpf.TestRun:
         """An XDP program that does nothing."""
-        return bpfsys.TestRun(
+        return bpf.TestRun(
             self._fds["nothing_xdp"], frame, context=context, context_out_size=len(context)
         )
 
@@ -277,10 +278,10 @@ class Loaded:
         """Of an XDP run: a frame that came in by a plane."""
         return struct.pack("=6I", 0, length, 0, self.ifindex[f"plane{plane}"], 0, 0)
 
-    def xdp(self, frame: bytes, plane: int, *, out: int = 0) -> bpfsys.TestRun:
+    def xdp(self, frame: bytes, plane: int, *, out: int = 0) -> bpf.TestRun:
         """A run of mrc_receive."""
         context = self.context(len(frame), plane)
-        return bpfsys.TestRun(
+        return bpf.TestRun(
             self.dp.programs["mrc_receive"],
             frame,
             out_size=out,
@@ -305,10 +306,10 @@ class Loaded:
             raw_entry = self.dp.read_raw("tx_entries", qp * window + psn % window, entry.size)
             slot = struct.unpack_from("=I", raw_entry, entry.fields["slot"].offset)[0]
             # A program that takes none off has left the stack full.
-            bpfsys.update(self.dp.maps["tx_free"], None, struct.pack("=I", slot), _BPF_EXIST)
+            bpf.update(self.dp.maps["tx_free"], None, struct.pack("=I", slot), _BPF_EXIST)
         for name in ("una", "high"):
             struct.pack_into("=I", raw, at[name], following)
-        bpfsys.update(self.dp.maps["txs"], struct.pack("=I", qp), bytes(raw))
+        bpf.update(self.dp.maps["txs"], struct.pack("=I", qp), bytes(raw))
 
     def next_psn(self, qp: int = 0) -> int:
         """The PSN that the receive window waits for."""
@@ -324,7 +325,7 @@ class Loaded:
         raw = bytearray(self.dp.read_raw("paths", index, _PATH.size))
         struct.pack_into("=I", raw, _PATH.fields["probe_id"].offset, probe_id)
         struct.pack_into("=I", raw, _PATH.fields["probe_seen"].offset, probe_id ^ 1)
-        bpfsys.update(self.dp.maps["paths"], struct.pack("=I", index), bytes(raw))
+        bpf.update(self.dp.maps["paths"], struct.pack("=I", index), bytes(raw))
 
 
 def mean_ns(took: Sequence[int]) -> float:
@@ -333,7 +334,7 @@ def mean_ns(took: Sequence[int]) -> float:
     return sum(kept) / len(kept)
 
 
-def timed(runs: Sequence[bpfsys.TestRun], expected: int | None = None) -> list[int]:
+def timed(runs: Sequence[bpf.TestRun], expected: int | None = None) -> list[int]:
     """Nanoseconds of each run; AssertionError when one does not end as it should."""
     took = []
     for run in runs:

@@ -19,13 +19,14 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_interface
 from pathlib import Path
 
-from mrcd import adoption, interfaces, netns, pins
+from mrcd import adoption, pins
 from mrcd import config as daemon_config
 from mrcd.config import Config, Transport
 from mrcd.datapath import Datapath
 from mrcd.fabric import description, lab, state
 from mrcd.fabric.description import Fabric, Host
 from mrcd.handshake import LocalQp, Pace, RemoteQp
+from mrcd.linux import interfaces, netns
 from mrcd.qptable import QpTable
 from mrcd.tuning import PROBE_IDLE_NS
 from tests.bench import entry, flow, path_states

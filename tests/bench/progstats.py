@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrcd import bpfsys
 from mrcd.fabric import state
+from mrcd.linux import bpf
 from mrcd.loader import PROGRAMS, TAILS
 
 _ENABLE_STATS = 32
@@ -44,7 +44,7 @@ class Runs:
 @contextlib.contextmanager
 def counted() -> Iterator[None]:
     """The kernel counts the runs of all programs while this is open."""
-    fd = bpfsys.call(_ENABLE_STATS, struct.pack("=I", 0), "count the runs of programs")
+    fd = bpf.call(_ENABLE_STATS, struct.pack("=I", 0), "count the runs of programs")
     try:
         yield
     finally:
@@ -53,8 +53,8 @@ def counted() -> Iterator[None]:
 
 def _info(fd: int) -> bytes:
     info = ctypes.create_string_buffer(_INFO_BYTES)
-    attr = struct.pack("=IIQ", fd, _INFO_BYTES, bpfsys.address_of(info))
-    bpfsys.call(bpfsys.OBJ_GET_INFO_BY_FD, attr, "program info")
+    attr = struct.pack("=IIQ", fd, _INFO_BYTES, bpf.address_of(info))
+    bpf.call(bpf.OBJ_GET_INFO_BY_FD, attr, "program info")
     return info.raw
 
 
@@ -77,7 +77,7 @@ def programs_of(name: str, host: str) -> Iterator[dict[str, int]]:
     found: dict[str, int] = {}
     try:
         for program in PROGRAMS:
-            found[program] = bpfsys.get(Path(folder, program))
+            found[program] = bpf.get(Path(folder, program))
         yield found
     finally:
         for fd in found.values():

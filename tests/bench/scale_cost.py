@@ -25,12 +25,13 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import Path
 
-from mrcd import adoption, bpfsys, loader
+from mrcd import adoption, loader
 from mrcd import config as daemon_config
 from mrcd.datapath import Datapath
 from mrcd.fabric import description, usid
 from mrcd.fabric.description import Host
 from mrcd.handshake import LocalQp, RemoteQp
+from mrcd.linux import bpf
 from mrcd.qptable import QpTable
 from mrcd.wire.abi import ABI
 from tests.bench.loaded import mean_ns, secluded
@@ -67,7 +68,7 @@ class Used:
 
     host: Host
     qp: int
-    spray: bpfsys.TestRun
+    spray: bpf.TestRun
     payload: bytes
     rx_psn: int = 1
 
@@ -128,7 +129,7 @@ class Side:
         assert isinstance(own, IPv4Interface) and isinstance(other, IPv4Interface)  # noqa: PT018
         packet = ip4(bytes(_BYTES), src=str(own.ip), dst=str(other.ip))
         frame = LINK_MAC + LINK_MAC + b"\x08\x00" + packet
-        run = bpfsys.TestRun(self.dp.programs["mrc_spray"], frame)
+        run = bpf.TestRun(self.dp.programs["mrc_spray"], frame)
         return Used(host, qp, run, ip4(bytes(_BYTES), src=str(other.ip), dst=str(own.ip)))
 
     # ---- packets
@@ -145,13 +146,13 @@ class Side:
         """Make the windows of these peers empty, and give back the slots of so many packets."""
         slots = self.dp.sizes.ring_slots
         for slot in range(slots - len(order), slots):  # a stack: the latest were taken first
-            bpfsys.update(self.dp.maps["tx_free"], None, struct.pack("=I", slot))
+            bpf.update(self.dp.maps["tx_free"], None, struct.pack("=I", slot))
         for qp in {used.qp for used in order}:
             raw = bytearray(self.dp.read_raw("txs", qp, _TX.size))
             for name in ("una", "high"):
                 at = _TX.fields[name].offset
                 raw[at : at + 4] = raw[_NEXT : _NEXT + 4]
-            bpfsys.update(self.dp.maps["txs"], struct.pack("=I", qp), bytes(raw))
+            bpf.update(self.dp.maps["txs"], struct.pack("=I", qp), bytes(raw))
 
     def frames(self, order: Sequence[Used]) -> list[bytes]:
         """The next packet from each of these peers, as it arrives on plane 0."""
@@ -168,7 +169,7 @@ class Side:
         took = []
         for frame in frames:
             context = struct.pack("=6I", 0, len(frame), 0, self._ingress, 0, 0)
-            first = bpfsys.TestRun(
+            first = bpf.TestRun(
                 self.dp.programs["mrc_receive"],
                 frame,
                 out_size=_OUT,
@@ -176,7 +177,7 @@ class Side:
                 context_out_size=24,
             )
             assert first.run() == XDP_PASS, "mrc_receive"
-            second = bpfsys.TestRun(self.dp.programs["mrc_deliver"], first.output)
+            second = bpf.TestRun(self.dp.programs["mrc_deliver"], first.output)
             assert second.run() == TC_SHOT, "mrc_deliver"  # a clone went to mrc0
             took.append(first.duration_ns + second.duration_ns)
         return took

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from cli.client import Client
 from cli.exits import CommandError
-from mrcd import bpfsys, interfaces, netns
 from mrcd.fabric import description, lab, naming, processes, state, usid
 from mrcd.fabric.description import Fabric, Host
 from mrcd.handshake.pace import KEEPALIVES_PER_S, OFFERS_PER_S
+from mrcd.linux import bpf, interfaces, netns
 from tests.bench import flow
 from tests.bench.flow import BenchFailed
 from tests.bench.result import Line, at_most
@@ -313,8 +313,8 @@ def _largest(daemon: Daemon, line: Callable[..., Line]) -> Iterator[Line]:
     folder = next(state.places(daemon.name, US).bpffs.glob("layout-*"))
     for pin in folder.iterdir():
         if pin.is_file():
-            with bpfsys.opened(pin) as fd:
-                names[bpfsys.map_id(fd)] = pin.name
+            with bpf.opened(pin) as fd:
+                names[bpf.map_id(fd)] = pin.name
     for ident, size in sorted(sizes.items(), key=lambda item: -item[1])[:LARGEST]:
         yield line(f"maps: {names.get(ident, ident)}", "MB", size / 1e6)
 

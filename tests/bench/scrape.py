@@ -19,9 +19,9 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mrcd import bpfsys
 from mrcd.datapath import Datapath
 from mrcd.exporter import exposition
+from mrcd.linux import bpf
 from mrcd.loader import Sizes
 from mrcd.metrics import Snapshot
 from mrcd.snapshot import balances_of, census_of
@@ -46,9 +46,9 @@ def filled(peers: int, planes: int) -> Datapath:
     kinds = {"qps": QPS * peers, "txs": QPS * peers, "rxs": QPS * peers, "balances": peers}
     for name, entries in kinds.items():
         kind = ABI.structs[f"mrc_{name[:-1]}"]
-        datapath.maps[name] = bpfsys.create_array(kind.size, entries, name=name)
-    datapath.maps["counters"] = bpfsys.create_array(
-        8 * bpfsys.possible_cpus(), ABI.MRC_C_COUNT, name="counters"
+        datapath.maps[name] = bpf.create_array(kind.size, entries, name=name)
+    datapath.maps["counters"] = bpf.create_array(
+        8 * bpf.possible_cpus(), ABI.MRC_C_COUNT, name="counters"
     )
     rng = random.Random(1)
     every = sum((1 << 32) - 1 << plane * BITS for plane in range(planes))
@@ -71,7 +71,7 @@ def filled(peers: int, planes: int) -> Datapath:
         }
         for name, members in values.items():
             raw = ABI.structs[f"mrc_{name[:-1]}"].pack(**members)
-            bpfsys.update(datapath.maps[name], struct.pack("=I", index), raw)
+            bpf.update(datapath.maps[name], struct.pack("=I", index), raw)
     return datapath
 
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrcd import bpfsys, netns
 from mrcd.fabric import lab, state
+from mrcd.linux import bpf, netns
 from tests.bench import path_states, stream
 from tests.bench.counters import Interfaces, Watch
 from tests.bench.metrics import S, imbalance
@@ -191,14 +191,14 @@ def _busy(name: str, host: str) -> list[str]:
 
 def _free_slots(pinned: Path) -> tuple[list[int], int]:
     """What is on a stack of free slots: all is taken off and put back in the same order."""
-    handle = bpfsys.get(pinned)
+    handle = bpf.get(pinned)
     try:
-        total = bpfsys.map_info(handle)[3]
+        total = bpf.map_info(handle)[3]
         taken = []
         while (slot := _pop(handle)) is not None:
             taken.append(slot)
         for slot in reversed(taken):
-            bpfsys.update(handle, None, struct.pack("=I", slot))
+            bpf.update(handle, None, struct.pack("=I", slot))
         return taken, total
     finally:
         os.close(handle)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mrcd import ethtool, netns
+from mrcd.linux import ethtool, netns
 from tests.bench import flow
 from tests.bench.metrics import spread
 from tests.bench.result import Line, at_least

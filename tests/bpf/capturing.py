@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from cli.packets import Packet, Packets
-from mrcd import bpfsys
 from mrcd.capture import _FIRST, Wanted
+from mrcd.linux import bpf
+from mrcd.linux.ringbuf import RingBuffer
 from mrcd.model import CaptureInfo, CapturePeer
-from mrcd.ringbuf import RingBuffer
 from mrcd.wire.abi import CAPTURE
 from tests.bpf.rig import PLANES, QPS_PER_PEER, Rig
 
@@ -23,7 +23,7 @@ class CapturingRig:
         self.rig = rig
         self.ordinary = ordinary
         self.maps = maps
-        self.ring = RingBuffer(maps["captures"], bpfsys.map_info(maps["captures"])[3])
+        self.ring = RingBuffer(maps["captures"], bpf.map_info(maps["captures"])[3])
         self.ring.skip()
         config = rig.config
         self.info = CaptureInfo(
@@ -38,14 +38,14 @@ class CapturingRig:
 
     def want(self, wanted: Wanted | None = None) -> None:
         """Record these from now on, all if not given; what was lost is forgotten."""
-        bpfsys.update(self.maps["capturing"], _FIRST, self._packed(wanted or Wanted(survey=True)))
+        bpf.update(self.maps["capturing"], _FIRST, self._packed(wanted or Wanted(survey=True)))
 
     def _packed(self, wanted: Wanted) -> bytes:
         return wanted.packed(lambda peer: self.rig.table.indices[peer])
 
     def lost(self) -> tuple[int, ...]:
         """Packets that found no room, by plane."""
-        raw = bpfsys.lookup(self.maps["capturing"], _FIRST, STATE.size)
+        raw = bpf.lookup(self.maps["capturing"], _FIRST, STATE.size)
         assert raw is not None
         return STATE.unpack_array(raw, "lost")
 
@@ -57,5 +57,5 @@ class CapturingRig:
 
     def close(self) -> None:
         """Record nothing more."""
-        bpfsys.update(self.maps["capturing"], _FIRST, bytes(STATE.size))
+        bpf.update(self.maps["capturing"], _FIRST, bytes(STATE.size))
         self.ring.close()

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from mrcd import loader, netns
+from mrcd import loader
 from mrcd.fabric.routing import SRV6, Routing
+from mrcd.linux import netns
 from tests.bpf import rig as rigs
 from tests.bpf.capturing import CapturingRig
 from tests.bpf.packets import Far

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrcd import batches, bpfsys, config, loader, netns
+from mrcd import config, loader
 from mrcd.clock import CARRIER
 from mrcd.config import Config
 from mrcd.datapath import Datapath
@@ -28,9 +28,10 @@ from mrcd.fabric import description, underlay, usid
 from mrcd.fabric.description import Fabric, Host
 from mrcd.fabric.routing import SRV6, Routing
 from mrcd.handshake import LocalQp, RemoteQp
+from mrcd.linux import bpf, bpfbatch, netns
+from mrcd.linux.ringbuf import RingBuffer
 from mrcd.loops import loops_of
 from mrcd.qptable import QpTable, evs_per_plane, words
-from mrcd.ringbuf import RingBuffer
 from mrcd.wire.abi import ABI
 
 XDP_DROP, XDP_PASS, XDP_TX = 1, 2, 3
@@ -143,7 +144,7 @@ class Rig:
             self.dp.maps, self.dp.programs, self.report = loader.load(sizes)
         self.capture_report: list[loader.ProgramReport] = []  # of programs loaded over the maps
         events = self.dp.maps["events"]
-        self.events = RingBuffer(events, bpfsys.map_info(events)[3])
+        self.events = RingBuffer(events, bpf.map_info(events)[3])
         self.table = QpTable(self.dp, self.config)
         self._used_qps: set[int] = set()
         self._host: dict[str, Any] = {}
@@ -220,12 +221,12 @@ class Rig:
         self._fill("active", -(-size.qps // 64), 8)
         self.dp.write("clock", 0, ABI.structs["mrc_clock"], probe_credit=PROBE_CREDIT)
         self._fill("survey", 1, ABI.structs["mrc_survey"].size)
-        for key in bpfsys.keys(self.dp.maps["prefixes"], 20):
-            bpfsys.delete(self.dp.maps["prefixes"], key)
-        for key in bpfsys.keys(self.dp.maps["addresses"], 16):
-            bpfsys.delete(self.dp.maps["addresses"], key)
-        for key in bpfsys.keys(self.dp.maps["sources"], 16):
-            bpfsys.delete(self.dp.maps["sources"], key)
+        for key in bpf.keys(self.dp.maps["prefixes"], 20):
+            bpf.delete(self.dp.maps["prefixes"], key)
+        for key in bpf.keys(self.dp.maps["addresses"], 16):
+            bpf.delete(self.dp.maps["addresses"], key)
+        for key in bpf.keys(self.dp.maps["sources"], 16):
+            bpf.delete(self.dp.maps["sources"], key)
         for name in ("tx_free", "rx_free"):
             self.take_slots(name)
             self.give_slots(name, range(RING_SLOTS))
@@ -237,7 +238,7 @@ class Rig:
 
     def _fill(self, name: str, count: int, size: int, first: int = 0) -> None:
         for index in range(first, first + count):
-            bpfsys.update(self.dp.maps[name], struct.pack("=I", index), bytes(size))
+            bpf.update(self.dp.maps[name], struct.pack("=I", index), bytes(size))
 
     def _become(self, host: str, **transport: int) -> None:
         self.config = self._configuration(host, **transport)
@@ -340,7 +341,7 @@ class Rig:
             ("active", -(-size.qps // 64), 8),
         )
         return tuple(
-            b"".join(batches.lookup(self.dp.maps[name], 0, count, value))
+            b"".join(bpfbatch.lookup(self.dp.maps[name], 0, count, value))
             for name, count, value in maps
         )
 
@@ -409,7 +410,7 @@ class Rig:
         """Whether any QP has asked for the clock."""
         return any(
             raw != bytes(8)
-            for raw in batches.lookup(self.dp.maps["active"], 0, -(-self.dp.sizes.qps // 64), 8)
+            for raw in bpfbatch.lookup(self.dp.maps["active"], 0, -(-self.dp.sizes.qps // 64), 8)
         )
 
     def free_slots(self, name: str) -> int:
@@ -423,25 +424,25 @@ class Rig:
         """Empty a stack of free slots."""
         slots = []
         value = ctypes.create_string_buffer(4)
-        attr = struct.pack("=IIQQQ", self.dp.maps[name], 0, 0, bpfsys.address_of(value), 0)
+        attr = struct.pack("=IIQQQ", self.dp.maps[name], 0, 0, bpf.address_of(value), 0)
         try:
             while True:
-                bpfsys.call(_LOOKUP_AND_DELETE, attr, f"pop {name}")
+                bpf.call(_LOOKUP_AND_DELETE, attr, f"pop {name}")
                 slots.append(struct.unpack("=I", value.raw)[0])
-        except bpfsys.BpfError:
+        except bpf.BpfError:
             return slots
 
     def give_slots(self, name: str, slots: Sequence[int]) -> None:
         """Push free slots."""
         for slot in slots:
-            bpfsys.update(self.dp.maps[name], None, struct.pack("=I", slot))
+            bpf.update(self.dp.maps[name], None, struct.pack("=I", slot))
 
     # ---- running
 
     def receive(self, frame: bytes, interface: str = "plane1") -> Ran:
         """One frame through mrc_receive, as it comes in by an interface."""
         context = struct.pack("=IIIIII", 0, len(frame), 0, self.ifindex[interface], 0, 0)
-        run = bpfsys.TestRun(
+        run = bpf.TestRun(
             self.dp.programs["mrc_receive"], frame, out_size=4096, context=context,
             context_out_size=24,
         )  # fmt: skip
@@ -449,7 +450,7 @@ class Rig:
 
     def tc(self, program: str, frame: bytes) -> Ran:
         """One frame through a tc program."""
-        run = bpfsys.TestRun(self.dp.programs[program], frame, out_size=4096)
+        run = bpf.TestRun(self.dp.programs[program], frame, out_size=4096)
         return Ran(run.run(), run.output)
 
     def arrive(self, frame: bytes, interface: str = "plane1") -> Ran:
@@ -466,7 +467,7 @@ class Rig:
 
     def tick(self, times: int = 1) -> None:
         """Run the clock's program."""
-        bpfsys.TestRun(self.dp.programs["mrc_tick"], CARRIER).run(times)
+        bpf.TestRun(self.dp.programs["mrc_tick"], CARRIER).run(times)
 
 
 def pinned_to_one_cpu() -> set[int]:

@@ -10,40 +10,40 @@ from ipaddress import ip_network
 
 import pytest
 
-from mrcd import batches, bpfsys
+from mrcd.linux import bpf, bpfbatch
 from mrcd.prefixes import key_of
 from tests.bpf.rig import Rig
 
-ENTRIES = 3 * batches._AT_ONCE // 2
+ENTRIES = 3 * bpfbatch._AT_ONCE // 2
 KEY = struct.Struct("=I")
 
 
 @pytest.fixture
 def array(rig: Rig) -> Iterator[int]:
-    fd = bpfsys.create_array(8, ENTRIES, name="batched")
+    fd = bpf.create_array(8, ENTRIES, name="batched")
     yield fd
     os.close(fd)
 
 
 def test_update__is_what_one_at_a_time_would_write(array: int) -> None:
-    batches.update(array, {KEY.pack(i): struct.pack("=Q", i * i) for i in range(0, ENTRIES, 3)})
-    batches.update_array(array, 1, [b"x" * 8, b"y" * 8])
+    bpfbatch.update(array, {KEY.pack(i): struct.pack("=Q", i * i) for i in range(0, ENTRIES, 3)})
+    bpfbatch.update_array(array, 1, [b"x" * 8, b"y" * 8])
     expected = [struct.pack("=Q", i * i if i % 3 == 0 else 0) for i in range(ENTRIES)]
     expected[1:3] = [b"x" * 8, b"y" * 8]
-    assert batches.lookup(array, 0, ENTRIES, 8) == expected
-    assert bpfsys.lookup(array, KEY.pack(1), 8) == b"x" * 8
+    assert bpfbatch.lookup(array, 0, ENTRIES, 8) == expected
+    assert bpf.lookup(array, KEY.pack(1), 8) == b"x" * 8
 
 
 @pytest.mark.parametrize(("first", "count"), [(0, 0), (0, 1), (1, 1), (5, 100), (ENTRIES - 2, 2)])
 def test_lookup__reads_a_range(array: int, first: int, count: int) -> None:
-    batches.update_array(array, 0, [struct.pack("=Q", i) for i in range(ENTRIES)])
-    found = batches.lookup(array, first, count, 8)
+    bpfbatch.update_array(array, 0, [struct.pack("=Q", i) for i in range(ENTRIES)])
+    found = bpfbatch.lookup(array, first, count, 8)
     assert found == [struct.pack("=Q", i) for i in range(first, first + count)]
 
 
 def test_update__beyond_the_map_says_so(array: int) -> None:
-    with pytest.raises(bpfsys.BpfError, match="batch"):
-        batches.update(array, {KEY.pack(ENTRIES): bytes(8)})
+    with pytest.raises(bpf.BpfError, match="batch"):
+        bpfbatch.update(array, {KEY.pack(ENTRIES): bytes(8)})
 
 
 def test_update__serves_hashes_and_tries(rig: Rig) -> None:
@@ -51,7 +51,7 @@ def test_update__serves_hashes_and_tries(rig: Rig) -> None:
     sources = {bytes([i] * 16): KEY.pack(i) for i in range(8)}
     prefixes = {key_of(ip_network(f"192.0.{i}.0/24")): KEY.pack(i) for i in range(8)}
     for name, entries in (("sources", sources), ("prefixes", prefixes)):
-        batches.update(rig.dp.maps[name], entries)
+        bpfbatch.update(rig.dp.maps[name], entries)
         for key, value in entries.items():
-            assert bpfsys.lookup(rig.dp.maps[name], key, 4) == value
+            assert bpf.lookup(rig.dp.maps[name], key, 4) == value
     rig.reset()

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mrcd import bpfsys
 from mrcd.clock import CARRIER
+from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import decode_frame
 from tests.bpf.packets import ip4
@@ -66,7 +66,7 @@ def judge(rig: Rig, seen: Seen, times: int = 1, *, due: bool = True) -> LIST:
             rtt_at_ns=whole([time.monotonic_ns() - age for age in seen.age_ns]),
             acked=whole(seen.acked), lost=whole(seen.lost), marked=whole(seen.marked),
         )  # fmt: skip
-        bpfsys.TestRun(rig.dp.programs["mrc_judge"], CARRIER).run()
+        bpf.TestRun(rig.dp.programs["mrc_judge"], CARRIER).run()
     return shares(rig)
 
 

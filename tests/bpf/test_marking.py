@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from mrcd import bpfsys
 from mrcd.fabric import marking
 from mrcd.fabric.queues import MARK_ALL, MARK_FROM, Queue, Thresholds
+from mrcd.linux import bpf
 
 KEY = struct.pack("=I", 0)  # a test run has no classid: port 0
 SECOND = 1_000_000_000
@@ -31,15 +31,15 @@ class Marker:
     def run(self, packet: bytes, times: int = 1) -> bytes:
         """The packet afterwards."""
         # With a context the kernel sets wire_len.
-        test = bpfsys.TestRun(self.program, packet, out_size=len(packet), context=bytes(192))
+        test = bpf.TestRun(self.program, packet, out_size=len(packet), context=bytes(192))
         assert test.run(times) == UNSPEC
         return test.output
 
     def set(self, *fields: int) -> None:
-        bpfsys.update(self.queues, KEY, struct.pack("=6Q", *fields))
+        bpf.update(self.queues, KEY, struct.pack("=6Q", *fields))
 
     def get(self) -> tuple[int, ...]:
-        found = bpfsys.lookup(self.queues, KEY, marking.VALUE_SIZE)
+        found = bpf.lookup(self.queues, KEY, marking.VALUE_SIZE)
         assert found is not None
         return struct.unpack("=6Q", found)
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mrcd import batches
+from mrcd.linux import bpfbatch
 from mrcd.pathstate import Event, State
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Data, Peth, decode_frame
@@ -309,7 +309,7 @@ class Paths(RuleBasedStateMachine):
     def values(self) -> dict[tuple[int, int], dict[str, int]]:
         """struct mrc_path of each path."""
         evs = self.rig.dp.sizes.evs
-        raw = batches.lookup(self.rig.dp.maps["paths"], 0, PLANES * evs, _PATH.size)
+        raw = bpfbatch.lookup(self.rig.dp.maps["paths"], 0, PLANES * evs, _PATH.size)
         return {(p, k): _PATH.unpack(raw[p * evs + k]) for p in range(PLANES) for k in range(T1S)}
 
     @invariant()

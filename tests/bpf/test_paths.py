@@ -13,8 +13,9 @@ from collections import Counter
 
 import pytest
 
-from mrcd import bpfsys, loader
+from mrcd import loader
 from mrcd.clock import CARRIER
+from mrcd.linux import bpf
 from mrcd.pathstate import State
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Data, Peth, Sack, decode_frame
@@ -489,7 +490,7 @@ def test_path_that_does_not_exist_cannot_be_denied(rig: Rig) -> None:
 
 def idle(rig: Rig, rounds: int = 1) -> list[tuple[int, int]]:
     """The program for idle paths, once for each plane of each QP; EVs and ids of its probes."""
-    run = bpfsys.TestRun(rig.dp.programs["mrc_idle"], CARRIER)
+    run = bpf.TestRun(rig.dp.programs["mrc_idle"], CARRIER)
     run.run(rounds * rig.dp.sizes.qps * PLANES)
     found = []
     for plane, frame in rig.sent():
@@ -557,7 +558,7 @@ def test_a_run_sends_at_most_one_probe(rig: Rig) -> None:
     """The clock bounds probes a second by runs a second."""
     for index in range(16):
         rig.connect("h2", index, qpn=0x100000, remote_qpn=0x200000 | index)
-    run = bpfsys.TestRun(rig.dp.programs["mrc_idle"], CARRIER)
+    run = bpf.TestRun(rig.dp.programs["mrc_idle"], CARRIER)
     for _ in range(200):
         run.run()
         assert len(rig.sent()) <= 1
@@ -594,10 +595,10 @@ def silence(rig: Rig, ev: int) -> None:
 
 def test_every_tail_call_leads_to_its_program(built_rig: Rig) -> None:
     places = sorted(loader.TAILS.values())
-    assert places == list(range(bpfsys.map_info(built_rig.dp.maps["tails"])[3]))
+    assert places == list(range(bpf.map_info(built_rig.dp.maps["tails"])[3]))
     ids = set()
     for place in places:
-        raw = bpfsys.lookup(built_rig.dp.maps["tails"], struct.pack("=I", place), 4)
+        raw = bpf.lookup(built_rig.dp.maps["tails"], struct.pack("=I", place), 4)
         assert raw is not None, f"tail {place} is empty"
         ids.add(raw)
     assert len(ids) == len(places)

@@ -9,9 +9,9 @@ from ipaddress import IPv6Address, ip_network
 
 import pytest
 
-from mrcd import bpfsys
 from mrcd.fabric import usid
 from mrcd.handshake import LocalQp, RemoteQp
+from mrcd.linux import bpf
 from mrcd.prefixes import key_of
 from mrcd.qptable import QpTable, words
 from mrcd.wire.abi import ABI
@@ -65,7 +65,7 @@ def test_prefixes_lead_to_their_peers(rig: Rig) -> None:
     for peer in rig.config.peers:
         for network in peer.allowed:
             assert network.prefixlen == network.max_prefixlen
-            raw = bpfsys.lookup(rig.dp.maps["addresses"], key_of(network)[4:], 4)
+            raw = bpf.lookup(rig.dp.maps["addresses"], key_of(network)[4:], 4)
             assert raw == struct.pack("=I", rig.table.indices[peer.name])
 
 
@@ -76,9 +76,9 @@ def test_addresses_and_shorter_prefixes_are_in_maps_of_their_own(rig: Rig) -> No
     wide = replace(h3, allowed=(*h3.allowed, ip_network("10.99.0.0/24"), ip_network("fd99::/64")))
     rig.table.reconfigure(replace(rig.config, peers=(h2, wide)))
     rig.table.add_peers((h2, wide))
-    held = (len(bpfsys.keys(rig.dp.maps["addresses"], 16)), rig.table.prefixes.addresses)
+    held = (len(bpf.keys(rig.dp.maps["addresses"], 16)), rig.table.prefixes.addresses)
     assert held == (len(h2.allowed) + len(h3.allowed),) * 2
-    assert len(bpfsys.keys(rig.dp.maps["prefixes"], 20)) == rig.table.prefixes.shorter == 2
+    assert len(bpf.keys(rig.dp.maps["prefixes"], 20)) == rig.table.prefixes.shorter == 2
     for index, peer in enumerate((h2, h3)):
         rig.connect(peer.name, rig.table.base(peer.name), remote_qpn=0x880000 | index)
     for last, index in ((2, 0), (3, 1), (77, 1)):
@@ -86,10 +86,10 @@ def test_addresses_and_shorter_prefixes_are_in_maps_of_their_own(rig: Rig) -> No
         assert decode_frame(ran.frame).bth.dqpn == 0x880000 | index
     rig.table.reconfigure(rig.config)
     assert sorted(rig.table.drop_prefixes()) == ["10.99.0.0/24", "fd99::/64"]
-    assert bpfsys.keys(rig.dp.maps["prefixes"], 20) == []
+    assert bpf.keys(rig.dp.maps["prefixes"], 20) == []
     rig.table.reconfigure(replace(rig.config, peers=()))
     assert len(rig.table.drop_prefixes()) == len(h2.allowed) + len(h3.allowed)
-    assert bpfsys.keys(rig.dp.maps["addresses"], 16) == []
+    assert bpf.keys(rig.dp.maps["addresses"], 16) == []
     rig.reset()
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from mrcd import bpfsys
+from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import Data, decode_frame
 from tests.bpf.packets import Far, ip4, ip6
@@ -64,7 +64,7 @@ def queued(rig: Rig) -> Rig:
     for name, value in measured.items():
         field = kind.fields[name]
         raw[field.offset : field.offset + field.size] = value.to_bytes(field.size, "little")
-    bpfsys.update(rig.dp.maps["txs"], bytes(4), bytes(raw))
+    bpf.update(rig.dp.maps["txs"], bytes(4), bytes(raw))
     return rig
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mrcd import bpfsys
 from mrcd.clock import CARRIER
 from mrcd.fabric import usid
+from mrcd.linux import bpf
 from mrcd.loops import Loop, loops_of
 from mrcd.survey import write_loops
 from mrcd.wire.abi import ABI
@@ -35,7 +35,7 @@ def loops(rig: Rig) -> tuple[Loop, ...]:
 
 def survey(rig: Rig, times: int = 1) -> list[tuple[int, bytes]]:
     """Run the program; what left, with its plane."""
-    bpfsys.TestRun(rig.dp.programs["mrc_survey"], CARRIER).run(times)
+    bpf.TestRun(rig.dp.programs["mrc_survey"], CARRIER).run(times)
     return rig.sent()
 
 

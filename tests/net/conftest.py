@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from mrcd import netns
 from mrcd.fabric import description, lab, state, topology
 from mrcd.fabric.description import Fabric
+from mrcd.linux import netns
 from tests.net import lab_hosts
 
 

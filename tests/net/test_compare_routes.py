@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mrcd import netns
 from mrcd.fabric import lab
+from mrcd.linux import netns
 from tests.bench import counters
 from tests.bench.compare import collisions, configuration, faults, routes, traffic
 from tests.bench.compare.arena import Arena

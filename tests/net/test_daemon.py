@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from mrcd import bpfsys, netns, sessions
+from mrcd import sessions
 from mrcd.fabric import lab, processes, state
 from mrcd.handshake import Memory
+from mrcd.linux import bpf, netns
 from tests.net import lab_hosts
 from tests.net.lab_hosts import ROOT, eventually, mrcctl
 from tests.net.traffic import Stream, transfer, udp_sequence
@@ -38,9 +39,9 @@ def tcx_programs(namespace: str, interface: str) -> int:
             ).stdout.split('"ifindex":')[1].split(",")[0]
         )  # fmt: skip
         attr = ctypes.create_string_buffer(
-            struct.pack("=IIII", index, bpfsys.ATTACH_TCX_INGRESS, 0, 0).ljust(144, b"\0"), 144
+            struct.pack("=IIII", index, bpf.ATTACH_TCX_INGRESS, 0, 0).ljust(144, b"\0"), 144
         )
-        bpfsys.call(_PROG_QUERY, attr, f"query tcx of {interface}")
+        bpf.call(_PROG_QUERY, attr, f"query tcx of {interface}")
     return int(struct.unpack_from("=I", attr.raw, 24)[0])
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cli.client import Client
-from mrcd import netns
 from mrcd.fabric import lab, state, underlay
+from mrcd.linux import netns
 from mrcd.model import PathEvent, PathInfo
 from mrcd.wire.packet import WIRE
 from tests.net.lab_hosts import bad_planes, eventually, mrcctl, ok, paths, socket_of

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from mrcd import bpfsys, netns
 from mrcd.fabric import lab, processes, state
+from mrcd.linux import bpf, netns
 from tests.net import lab_hosts
 from tests.net.lab_hosts import ROOT, eventually, mrcctl
 from tests.net.traffic import Stream, transfer, udp_sequence
@@ -261,8 +261,8 @@ def programs(running: Lab, host: str) -> dict[str, int]:
     """The kernel's numbers of the programs on a host's interfaces, by link."""
     found = {}
     for path in state.places(running.name, host).bpffs.glob("link_*"):
-        fd = bpfsys.get(path)
-        found[path.name] = bpfsys.link_info(fd).program
+        fd = bpf.get(path)
+        found[path.name] = bpf.link_info(fd).program
         os.close(fd)
     return found
 
@@ -401,9 +401,9 @@ def test_what_operators_decided_survives(running: Lab) -> None:
 def test_foreign_xdp_program_is_never_replaced(make_lab: MakeLab, tmp_path: Path) -> None:
     running = make_lab(daemons=False, planes=2)
     passes = struct.pack("<BBhi", 0xB7, 0, 0, 2) + struct.pack("<BBhi", 0x95, 0, 0, 0)
-    fd, _ = bpfsys.load_program(bpfsys.PROG_TYPE_XDP, passes, name="somebody_elses")
+    fd, _ = bpf.load_program(bpf.PROG_TYPE_XDP, passes, name="somebody_elses")
     pin = state.bpffs(running.name) / "foreign"
-    bpfsys.pin(fd, pin)
+    bpf.pin(fd, pin)
     with netns.entered(running.namespace("h1")):
         subprocess.run(
             ["ip", "link", "set", "plane1", "xdpgeneric", "pinned", str(pin)], check=True
@@ -420,7 +420,7 @@ def test_foreign_xdp_program_is_never_replaced(make_lab: MakeLab, tmp_path: Path
             ["ip", "-d", "link"], check=True, capture_output=True, text=True
         ).stdout
         assert "mrc0" not in shown
-        assert f"prog/xdp id {bpfsys.prog_info(fd).ident}" in shown
+        assert f"prog/xdp id {bpf.prog_info(fd).ident}" in shown
         subprocess.run(["ip", "link", "set", "plane1", "xdpgeneric", "off"], check=True)
     os.close(fd)
     lab.start_daemon(running.name, "h1")
@@ -439,19 +439,19 @@ def test_strays_are_removed(running: Lab) -> None:
         layout / "building-code-1",
     ):
         stray.mkdir()
-        fd = bpfsys.create_array(8, 1, name="stray")
-        bpfsys.pin(fd, stray / "host")
+        fd = bpf.create_array(8, 1, name="stray")
+        bpf.pin(fd, stray / "host")
         os.close(fd)
     with netns.entered(running.namespace("h1")):
         subprocess.run(
             ["ip", "link", "add", "gone0", "type", "veth", "peer", "name", "gone1"], check=True
         )
-        program = bpfsys.get(code / "mrc_receive")
-        link = bpfsys.create_link(
-            program, socket.if_nametoindex("gone0"), bpfsys.ATTACH_XDP,
-            flags=bpfsys.XDP_FLAGS_SKB_MODE,
+        program = bpf.get(code / "mrc_receive")
+        link = bpf.create_link(
+            program, socket.if_nametoindex("gone0"), bpf.ATTACH_XDP,
+            flags=bpf.XDP_FLAGS_SKB_MODE,
         )  # fmt: skip
-        bpfsys.pin(link, folder / "link_xdp_gone0")
+        bpf.pin(link, folder / "link_xdp_gone0")
         subprocess.run(["ip", "link", "del", "gone0"], check=True)
     os.close(link)
     os.close(program)

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from mrcd import netns
 from mrcd.fabric import description, lab, processes, state, usid
+from mrcd.linux import netns
 from tests.net.usid_packets import IPPROTO_IPV6, MARK, Tap, arrives, send_usid, udp_in_ipv6
 
 Lab = Any  # conftest.RunningLab
@@ -274,7 +274,7 @@ def test_a_lab_that_crashed_half_way_can_be_taken_down(
     before = machine()
     name = f"{worker_name}k"
     code = (
-        "import os, signal, mrcd.fabric.lab as lab, mrcd.netlink as netlink\n"
+        "import os, signal, mrcd.fabric.lab as lab, mrcd.linux.netlink as netlink\n"
         "from mrcd.fabric import description\n"
         "async def die(*args, **kwargs): os.kill(os.getpid(), signal.SIGKILL)\n"
         f"netlink.Netlink.{dies_in} = die\n"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mrcd import netns
 from mrcd.fabric import faults, processes
+from mrcd.linux import netns
 from tests.net.usid_packets import MARK
 
 Lab = Any  # conftest.RunningLab

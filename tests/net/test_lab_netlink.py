@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mrcd import ethtool, netns
 from mrcd.fabric import impair
 from mrcd.fabric.faults import PPM, Impairment
-from mrcd.netlink import LinkChanged, NeighborChanged, Netlink, NetlinkFailed, Nexthop, Resync
+from mrcd.linux import ethtool, netns
+from mrcd.linux.netlink import LinkChanged, NeighborChanged, Netlink, NetlinkFailed, Nexthop, Resync
 
 T = TypeVar("T")
 MAC = bytes.fromhex("020000000001")

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from mrcd import netns
 from mrcd.fabric import build, description, inspection, lab, state, topology
 from mrcd.fabric.state import LabFailed
 from mrcd.fabric.topology import Topology
-from mrcd.netlink import Netlink
+from mrcd.linux import netns
+from mrcd.linux.netlink import Netlink
 
 
 def outside(plan: Topology, host: str) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mrcd import netns
 from mrcd.fabric import lab, state
+from mrcd.linux import netns
 from mrcd.wire.abi import COUNTERS
 from tests.net import lab_hosts
 from tests.net.lab_hosts import eventually

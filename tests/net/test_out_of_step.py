@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mrcd import bpfsys
 from mrcd.fabric import state
+from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from tests.net.lab_hosts import eventually, maps_of, ok
 from tests.net.traffic import transfer
@@ -24,18 +24,18 @@ pytestmark = pytest.mark.timeout(120)  # daemons are started, which compile, on 
 def run_ahead(name: str, host: str, packets: int) -> None:
     """As a damaged PSN and a gap given up would: the host expects PSNs that were never sent."""
     kind = ABI.structs["mrc_rx"]
-    handle = bpfsys.get(maps_of(name, host) / "rxs")
+    handle = bpf.get(maps_of(name, host) / "rxs")
     try:
         for qp in range(QPS):
             key = struct.pack("=I", qp)
-            raw = bpfsys.lookup(handle, key, kind.size)
+            raw = bpf.lookup(handle, key, kind.size)
             assert raw is not None
             changed = bytearray(raw)
             for member in ("next", "high"):
                 at = kind.fields[member].offset
                 (value,) = struct.unpack_from("=I", changed, at)
                 struct.pack_into("=I", changed, at, (value + packets) & 0xFFFFFFFF)
-            bpfsys.update(handle, key, bytes(changed))
+            bpf.update(handle, key, bytes(changed))
     finally:
         os.close(handle)
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cli.client import Client
-from mrcd import netns
 from mrcd.fabric import lab, underlay
 from mrcd.fabric.description import Host
+from mrcd.linux import netns
 from mrcd.wire.packet import WIRE
 from tests.net import lab_hosts
 from tests.net.lab_hosts import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mrcd import interfaces, netns
 from mrcd.fabric.routing import Routing
+from mrcd.linux import interfaces, netns
 from mrcd.wire.packet import overhead
 from tests.net import lab_hosts
 from tests.net.conftest import _labs

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from mrcd import netns
 from mrcd.fabric import processes, state
+from mrcd.linux import netns
 from tests.net import lab_hosts
 from tests.net.lab_hosts import ROOT, eventually
 

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from mrcd import netns
+from mrcd.linux import netns
 
 _TCP_INFO, _TOTAL_RETRANS_AT = 11, 100
 _SO_RCVBUFFORCE = 33  # missing in Python's socket module

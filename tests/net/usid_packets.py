@@ -10,9 +10,9 @@ import struct
 import time
 from typing import Any
 
-from mrcd import netns
 from mrcd.fabric import description, usid
 from mrcd.fabric.description import Host
+from mrcd.linux import netns
 
 ETH_P_IPV6 = 0x86DD
 IPPROTO_IPV6 = 41

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import netns
 from mrcd.fabric import description, lab, processes, state
+from mrcd.linux import netns
 from tests.net.lab_hosts import eventually
 from tests.package.conftest import ROOT
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mrcd import drains
-from mrcd.carrier import link_changes
-from mrcd.interfaces import Link, LinkChanged
+from mrcd.linux.carrier import link_changes
+from mrcd.linux.interfaces import Link, LinkChanged
 
 NEW, DEL, NEIGH = 16, 17, 28
 MAC = bytes.fromhex("020000000001")

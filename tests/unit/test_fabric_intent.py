@@ -13,7 +13,7 @@ from cli import exits
 from cli.main import mrcctl
 from mrcd.fabric import description, inspection, intent, topology
 from mrcd.fabric.intent import Finding, Present, Wanted
-from mrcd.interfaces import FibRoute, Nexthop
+from mrcd.linux.interfaces import FibRoute, Nexthop
 
 FABRIC = description.generate(hosts=3, planes=2, t1=2)
 PLAN = topology.plan(FABRIC)

@@ -44,7 +44,7 @@ PURE = {
     "mrcd.handshake.pace",
     "mrcd.handshake.session",
     "mrcd.history",
-    "mrcd.interfaces",
+    "mrcd.linux.interfaces",
     "mrcd.wire.packet.layout",
     "mrcd.likelihood",
     "mrcd.loops",
@@ -91,15 +91,15 @@ IMPURE_LIBRARIES = {
 CLI_MAY_IMPORT = {"mrcd", "mrcd.model"}
 CLI_MAY_IMPORT_LATE = CLI_MAY_IMPORT | {
     "mrcd.wire.abi",
-    "mrcd.bpfsys",
+    "mrcd.linux.bpf",
     "mrcd.capabilities",
     "mrcd.config",
     "mrcd.detach",
     "mrcd.fabric",
-    "mrcd.netlink",
+    "mrcd.linux.netlink",
     "mrcd.wire.packet.sources",
     "mrcd.pins",
-    "mrcd.ringbuf",
+    "mrcd.linux.ringbuf",
     "mrcd.wire.packet",
 }
 
@@ -130,7 +130,7 @@ def top(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("library", "owner"), [("pyroute2", "mrcd.netlink"), ("bcc", "mrcd.loader")]
+    ("library", "owner"), [("pyroute2", "mrcd.linux.netlink"), ("bcc", "mrcd.loader")]
 )
 def test_heavy_library_has_one_importer(library: str, owner: str) -> None:
     importers = {

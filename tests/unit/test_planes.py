@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from mrcd import drains, planes
-from mrcd.interfaces import Link, LinkChanged
+from mrcd.linux.interfaces import Link, LinkChanged
 from mrcd.planes import Plane, Planes
 from mrcd.ports import LastPlane
 

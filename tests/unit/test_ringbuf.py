@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mrcd import ringbuf
-from mrcd.ringbuf import RingBuffer
+from mrcd.linux import ringbuf
+from mrcd.linux.ringbuf import RingBuffer
 from tests.unit.ring_double import BUSY, DISCARD, PAGE, SIZE, Producer
 
 LOOKS = 1_000_000

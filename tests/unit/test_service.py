@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import capabilities, sysfs
+from mrcd import capabilities
+from mrcd.linux import sysfs
 
 ROOT = Path(__file__).parents[2]
 SYSTEMD = ROOT / "systemd"

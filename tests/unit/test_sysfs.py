@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import sysfs
+from mrcd.linux import sysfs
 
 NAME = "mrc0p"
 

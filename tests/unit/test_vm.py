@@ -19,7 +19,7 @@ import pytest
 
 from mrcd.fabric import description, nics, topology
 from mrcd.fabric.state import LabFailed
-from mrcd.interfaces import Link
+from mrcd.linux.interfaces import Link
 from vm import machines, measure, provision, readme, verdict
 from vm.clock import Clock
 

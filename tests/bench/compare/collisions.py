@@ -6,8 +6,8 @@ from __future__ import annotations
 import socket
 import struct
 
-from mrcd import netns
 from mrcd.fabric import state
+from mrcd.linux import netns
 from tests.bench import counters
 from tests.bench.compare import traffic
 from tests.bench.compare.faults import most

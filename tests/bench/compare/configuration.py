@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mrcd import netns
 from mrcd.fabric import state, topology
 from mrcd.fabric.topology import Topology
+from mrcd.linux import netns
 from tests.bench.compare.routes import Competitor
 from tests.bench.flow import BenchFailed
 

@@ -9,11 +9,11 @@ import ipaddress
 import os
 import socket
 
-from mrcd import netns as namespaces
-from mrcd.interfaces import NeighborChanged, Resync
-from mrcd.netlink.connection import Connection, family_of, trying
-from mrcd.netlink.messages import mac_text, neighbor_of
-from mrcd.netlink.watch import Watch
+from mrcd.linux import netns as namespaces
+from mrcd.linux.interfaces import NeighborChanged, Resync
+from mrcd.linux.netlink.connection import Connection, family_of, trying
+from mrcd.linux.netlink.messages import mac_text, neighbor_of
+from mrcd.linux.netlink.watch import Watch
 
 _GROUP_LINK, _GROUP_NEIGH = 0x1, 0x4
 _NUD_PERMANENT = 0x80

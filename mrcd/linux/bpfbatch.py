@@ -8,7 +8,7 @@ import errno
 import struct
 from collections.abc import Iterator, Mapping
 
-from mrcd import bpfsys
+from mrcd.linux import bpf
 
 _AT_ONCE = 4096
 """Entries of one call: some megabytes of buffers at most."""
@@ -27,10 +27,10 @@ def lookup(map_fd: int, first: int, count: int, value_size: int) -> list[bytes]:
     value_buf = ctypes.create_string_buffer(value_size * count)
     packed = _attr(map_fd, count, key_buf, value_buf, start if first else None, out)
     # The kernel writes into it how many it found.
-    attr = ctypes.create_string_buffer(packed.ljust(bpfsys.ATTR_SIZE, b"\0"), bpfsys.ATTR_SIZE)
+    attr = ctypes.create_string_buffer(packed.ljust(bpf.ATTR_SIZE, b"\0"), bpf.ATTR_SIZE)
     try:
-        bpfsys.call(bpfsys.MAP_LOOKUP_BATCH, attr, "map batch look-up")
-    except bpfsys.BpfError as error:
+        bpf.call(bpf.MAP_LOOKUP_BATCH, attr, "map batch look-up")
+    except bpf.BpfError as error:
         if error.errno != errno.ENOENT:
             raise
     got = struct.unpack_from("=I", attr.raw, 32)[0]
@@ -54,11 +54,11 @@ def update(map_fd: int, entries: Mapping[bytes, bytes]) -> None:
         some = items[at : at + _AT_ONCE]
         try:
             _update(map_fd, some)
-        except bpfsys.BpfError as error:
+        except bpf.BpfError as error:
             if error.errno not in _UNSUPPORTED:
                 raise
             for key, value in some:
-                bpfsys.update(map_fd, key, value)
+                bpf.update(map_fd, key, value)
 
 
 def update_array(map_fd: int, first: int, values: list[bytes]) -> None:
@@ -73,7 +73,7 @@ def _update(map_fd: int, items: list[tuple[bytes, bytes]]) -> None:
     key_buf = ctypes.create_string_buffer(keys, len(keys))
     value_buf = ctypes.create_string_buffer(values, len(values))
     attr = _attr(map_fd, len(items), key_buf, value_buf)
-    bpfsys.call(bpfsys.MAP_UPDATE_BATCH, attr, "map batch update")
+    bpf.call(bpf.MAP_UPDATE_BATCH, attr, "map batch update")
 
 
 _Buffer = ctypes.Array[ctypes.c_char]
@@ -88,5 +88,5 @@ def _attr(
     end: _Buffer | None = None,
 ) -> bytes:
     """The member "batch" of union bpf_attr. start, end: where to begin, and where it ended."""
-    at = [0 if buf is None else bpfsys.address_of(buf) for buf in (start, end, keys, values)]
+    at = [0 if buf is None else bpf.address_of(buf) for buf in (start, end, keys, values)]
     return struct.pack("=QQQQIIQQ", *at, count, map_fd, 0, 0)

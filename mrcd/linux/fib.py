@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What the kernel's messages say of its routes and rules.
 
-Messages are pyroute2's; this module only reads them, mrcd.netlink fetches them.
+Messages are pyroute2's; this module only reads them, mrcd.linux.netlink fetches them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from mrcd.interfaces import FibRoute, FibRule, Nexthop
+from mrcd.linux.interfaces import FibRoute, FibRule, Nexthop
 
 ENCAP_SEG6_LOCAL = 7
 FLAVOR_NEXT_CSID = 1 << 4

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyroute2.netlink.rtnl import RTM_DELNEIGH
 
-from mrcd.interfaces import Link, NeighborChanged
+from mrcd.linux.interfaces import Link, NeighborChanged
 
 _IFF_UP = 0x1
 _NUD_FAILED = 0x20

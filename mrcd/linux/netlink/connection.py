@@ -17,7 +17,7 @@ from typing import Any, Self
 from pyroute2 import AsyncIPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from mrcd import netns as namespaces
+from mrcd.linux import netns as namespaces
 
 _SIOCGIFINDEX = 0x8933
 IP_FAMILIES = (socket.AF_INET, socket.AF_INET6)

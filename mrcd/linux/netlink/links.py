@@ -7,10 +7,10 @@ import ipaddress
 import os
 from typing import Any
 
-from mrcd import netns as namespaces
-from mrcd.interfaces import Link, XdpProgram
-from mrcd.netlink.connection import Connection, trying
-from mrcd.netlink.messages import link_of, mac_text
+from mrcd.linux import netns as namespaces
+from mrcd.linux.interfaces import Link, XdpProgram
+from mrcd.linux.netlink.connection import Connection, trying
+from mrcd.linux.netlink.messages import link_of, mac_text
 
 _XDP_MODES = {"xdp": "native", "xdpgeneric": "generic", "xdpoffload": "offload"}
 _IFA_F_NODAD = 0x02

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pyroute2.netlink.rtnl.tcmsg import sched_bpf
 
-from mrcd.netlink.connection import Connection, trying
+from mrcd.linux.netlink.connection import Connection, trying
 
 _CLSACT_PARENT = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
 _ETH_P_ALL = 0x0003

@@ -14,7 +14,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 
-from mrcd.interfaces import Link, LinkChanged
+from mrcd.linux.interfaces import Link, LinkChanged
 
 _GROUP_LINK = 1
 _RTM_NEWLINK, _RTM_DELLINK = 16, 17

@@ -13,9 +13,9 @@ from typing import Any, Self
 from pyroute2.netlink.rtnl import RTM_DELLINK, RTM_DELNEIGH, RTM_NEWLINK, RTM_NEWNEIGH
 from pyroute2.netlink.rtnl.marshal import MarshalRtnl
 
-from mrcd.interfaces import Event, LinkChanged, Resync
-from mrcd.netlink.connection import IP_FAMILIES
-from mrcd.netlink.messages import link_of, neighbor_of
+from mrcd.linux.interfaces import Event, LinkChanged, Resync
+from mrcd.linux.netlink.connection import IP_FAMILIES
+from mrcd.linux.netlink.messages import link_of, neighbor_of
 
 
 class Watch:

@@ -9,7 +9,7 @@ deleting what is not there succeed.
 
 from __future__ import annotations
 
-from mrcd.interfaces import (
+from mrcd.linux.interfaces import (
     Event,
     FibRoute,
     FibRule,
@@ -20,11 +20,11 @@ from mrcd.interfaces import (
     Resync,
     Route,
 )
-from mrcd.netlink.connection import NetlinkFailed
-from mrcd.netlink.neighbors import Neighbors
-from mrcd.netlink.queues import Queues
-from mrcd.netlink.routes import Routes
-from mrcd.netlink.watch import Watch
+from mrcd.linux.netlink.connection import NetlinkFailed
+from mrcd.linux.netlink.neighbors import Neighbors
+from mrcd.linux.netlink.queues import Queues
+from mrcd.linux.netlink.routes import Routes
+from mrcd.linux.netlink.watch import Watch
 
 __all__ = [
     "Event",

@@ -12,10 +12,10 @@ from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUE
 from pyroute2.netlink.rtnl import RTM_DELROUTE, RTM_NEWROUTE
 from pyroute2.netlink.rtnl.rtmsg import rtmsg, rtmsg_base
 
-from mrcd.fib import ENCAP_SEG6_LOCAL, FLAVOR_NEXT_CSID, RTAX_FEATURE_ECN, route_of, rule_of
-from mrcd.interfaces import FibRoute, FibRule, Nexthop, Route
-from mrcd.netlink.connection import IP_FAMILIES, NetlinkFailed, family_of, trying
-from mrcd.netlink.links import Links
+from mrcd.linux.fib import ENCAP_SEG6_LOCAL, FLAVOR_NEXT_CSID, RTAX_FEATURE_ECN, route_of, rule_of
+from mrcd.linux.interfaces import FibRoute, FibRule, Nexthop, Route
+from mrcd.linux.netlink.connection import IP_FAMILIES, NetlinkFailed, family_of, trying
+from mrcd.linux.netlink.links import Links
 
 _RTPROT_STATIC = 4
 _RTN_UNICAST = 1

@@ -2,7 +2,7 @@
 """Offload features of an interface, by SIOCETHTOOL (linux/ethtool.h).
 
 The old one-feature commands are enough here and need no string tables. The
-caller's network namespace counts: enter it first (mrcd.netns.entered).
+caller's network namespace counts: enter it first (mrcd.linux.netns.entered).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What mrcd knows about interfaces, routes and neighbours: plain values.
 
-mrcd.netlink fills them from the kernel; everything else only looks at them.
+mrcd.linux.netlink fills them from the kernel; everything else only looks at them.
 """
 
 from __future__ import annotations
