@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 from cli.checks import Facts, Nic
 from cli.client import Client
 from cli.exits import CommandError
-from mrcd import capabilities, config
+from mrcd import config
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink, NetlinkFailed
 from mrcd.pins import is_bpffs
+from mrcd.service import capabilities
 
 if TYPE_CHECKING:
     from mrcd.config import Config

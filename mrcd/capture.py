@@ -24,9 +24,9 @@ from mrcd.attachment import Attachment, Hook
 from mrcd.datapath import Datapath, DatapathError
 from mrcd.linux import bpf
 from mrcd.linux.ringbuf import RingBuffer
-from mrcd.log import get_logger
 from mrcd.model import Direction
-from mrcd.tasks import Tasks
+from mrcd.service.log import get_logger
+from mrcd.service.tasks import Tasks
 from mrcd.wire.abi import CAPTURE
 
 log = get_logger()

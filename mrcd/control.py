@@ -22,8 +22,8 @@ from asyncvarlink.serviceinterface import VarlinkServiceInterface
 
 from mrcd import __version__, access
 from mrcd.access import Access
-from mrcd.log import get_logger
 from mrcd.methods import Control
+from mrcd.service.log import get_logger
 from mrcd.source import Source
 from mrcd.streams import ControlProtocol
 

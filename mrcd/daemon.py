@@ -23,14 +23,14 @@ from mrcd.control import ControlServer
 from mrcd.detach import detach_with
 from mrcd.engine import Engine
 from mrcd.linux.netlink import Netlink
-from mrcd.log import get_logger
 from mrcd.model import ConfigChanges
-from mrcd.notify import Notifier
 from mrcd.reconfigure import diff as differences
 from mrcd.reconfigure import needs_restart
 from mrcd.report import Report
+from mrcd.service.log import get_logger
+from mrcd.service.notify import Notifier
+from mrcd.service.tasks import Tasks, fatal
 from mrcd.source import CannotApply
-from mrcd.tasks import Tasks, fatal
 
 if TYPE_CHECKING:
     from mrcd.exporter import Exporter

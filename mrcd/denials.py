@@ -15,12 +15,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from mrcd import denylist, statefile
+from mrcd import denylist
 from mrcd.config import Config, Peer
 from mrcd.denylist import Element, NoSuchElement, Rule
 from mrcd.fabric import usid
-from mrcd.log import get_logger
 from mrcd.model import DeniedInfo
+from mrcd.service import statefile
+from mrcd.service.log import get_logger
 
 log = get_logger()
 

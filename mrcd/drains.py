@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mrcd import statefile
-from mrcd.log import get_logger
+from mrcd.service import statefile
+from mrcd.service.log import get_logger
 
 log = get_logger()
 

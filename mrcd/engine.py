@@ -26,7 +26,6 @@ from mrcd.detach import undo
 from mrcd.endpoint import Endpoint
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
-from mrcd.log import get_logger
 from mrcd.model import XdpMode
 from mrcd.pathfeed import PathFeed
 from mrcd.pathlog import PathLog
@@ -34,11 +33,12 @@ from mrcd.peerroutes import PeerRoutes
 from mrcd.peers import Peers
 from mrcd.planes import Planes, find_planes
 from mrcd.qptable import QpTable
+from mrcd.service.log import get_logger
+from mrcd.service.tasks import Tasks, fatal
+from mrcd.service.writeback import Writeback
 from mrcd.sizes import Sizes
 from mrcd.survey import Survey
-from mrcd.tasks import Tasks, fatal
 from mrcd.wire.abi import ABI
-from mrcd.writeback import Writeback
 
 log = get_logger()
 

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import click
 
-from mrcd import __version__, capabilities, config, log
+from mrcd import __version__, config
 from mrcd.control import ControlError
 from mrcd.daemon import Daemon, Places
 from mrcd.datapath import DatapathError
-from mrcd.notify import Notifier, listening
 from mrcd.pins import PinError
 from mrcd.planes import PlaneError
+from mrcd.service import capabilities, log
+from mrcd.service.notify import Notifier, listening
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 2

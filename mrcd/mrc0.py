@@ -16,7 +16,7 @@ from mrcd.config import Config
 from mrcd.datapath import DatapathError
 from mrcd.linux import ethtool, sysfs
 from mrcd.linux.netlink import Netlink
-from mrcd.log import get_logger
+from mrcd.service.log import get_logger
 
 log = get_logger()
 

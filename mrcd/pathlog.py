@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from mrcd.fabric import usid
-from mrcd.log import get_logger
+from mrcd.service.log import get_logger
 
 log = get_logger()
 

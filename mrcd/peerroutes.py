@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from mrcd.config import Peer
 from mrcd.linux.netlink import Netlink
-from mrcd.tasks import Tasks
+from mrcd.service.tasks import Tasks
 
 
 class PeerRoutes:

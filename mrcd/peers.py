@@ -29,11 +29,11 @@ from mrcd.handshake import (
     StateChanged,
 )
 from mrcd.handshake.pace import BEAT_MAX_NS
-from mrcd.log import get_logger
 from mrcd.offers import OfferSockets
 from mrcd.portdoubts import PortDoubts
 from mrcd.qptable import QpTable
-from mrcd.rejections import Rejections
+from mrcd.service.log import get_logger
+from mrcd.service.ratelog import Rejections
 from mrcd.ways import Ways
 
 log = get_logger()

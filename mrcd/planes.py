@@ -17,10 +17,10 @@ from mrcd.fabric import underlay, usid
 from mrcd.linux.carrier import CarrierWatch
 from mrcd.linux.interfaces import Link, LinkChanged, NeighborChanged, Resync
 from mrcd.linux.netlink import Netlink
-from mrcd.log import get_logger
 from mrcd.ports import LastPlane, PortState, usable_mask, why_unused
 from mrcd.qptable import words
-from mrcd.tasks import Tasks
+from mrcd.service.log import get_logger
+from mrcd.service.tasks import Tasks
 from mrcd.wire.abi import ABI
 
 log = get_logger()

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from mrcd import statefile
 from mrcd.handshake import Memory
-from mrcd.log import get_logger
+from mrcd.service import statefile
+from mrcd.service.log import get_logger
 
 log = get_logger()
 

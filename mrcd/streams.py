@@ -29,8 +29,8 @@ from asyncvarlink.serviceinterface import InvalidParameter
 from asyncvarlink.types import JSONObject
 
 from mrcd.access import Access, Caller, is_writing
-from mrcd.log import get_logger
 from mrcd.refusals import Internal, NotPermitted
+from mrcd.service.log import get_logger
 
 CALL_MAX_BYTES = 1 << 20
 """Of one call; a configuration is the largest there is."""

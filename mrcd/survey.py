@@ -26,12 +26,12 @@ from mrcd.fabric import usid
 from mrcd.faultlist import CERTAIN, FaultList
 from mrcd.faultmap import Fault, Seen, infer
 from mrcd.linux import bpf, bpfbatch
-from mrcd.log import get_logger
 from mrcd.loops import Loop, loops_of, members_of
 from mrcd.nichealth import NicHealth
 from mrcd.peers import Peers
 from mrcd.qptable import words
-from mrcd.rejections import Rejections
+from mrcd.service.log import get_logger
+from mrcd.service.ratelog import Rejections
 from mrcd.wire.abi import ABI
 
 log = get_logger()

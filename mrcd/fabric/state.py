@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mrcd import statefile
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
+from mrcd.service import statefile
 
 ROOT = Path("/run/mrcd-lab")
 _NETNS_MARK = ROOT / ".made-run-netns"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import capabilities
 from mrcd.fabric import lab, processes, state
+from mrcd.service import capabilities
 from tests.net import lab_hosts
 from tests.net.conftest import MakeLab, RunningLab
 

@@ -11,11 +11,12 @@ from typing import Any, cast
 import pytest
 import structlog
 
-from mrcd import config, log
+from mrcd import config
 from mrcd.config import Config, ConfigError
 from mrcd.daemon import Daemon, Places
 from mrcd.fabric import description
-from mrcd.notify import Notifier
+from mrcd.service import log
+from mrcd.service.notify import Notifier
 from mrcd.source import CannotApply
 
 USUAL = '[host]\nname = "h1"\nfabric = "fabric.toml"\n'

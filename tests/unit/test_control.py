@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from mrcd import log
 from mrcd.control import ControlError, ControlServer
 from mrcd.model import INTERFACE
+from mrcd.service import log
 from tests.unit.control_double import FakeSource
 
 DEADLINE_S = 10

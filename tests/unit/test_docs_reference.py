@@ -14,7 +14,7 @@ import pytest
 from cli import exits
 from mrcd import config, tuning
 from mrcd.fabric import description
-from mrcd.log import EVENTS
+from mrcd.service.log import EVENTS
 from mrcd.wire.abi import COUNTERS
 from mrcd.wire.packet import WIRE
 

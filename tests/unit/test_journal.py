@@ -19,8 +19,8 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd import journal, log
-from mrcd.journal import encode, is_journal
+from mrcd.service import journal, log
+from mrcd.service.journal import encode, is_journal
 
 
 def decode(data: bytes) -> dict[str, str]:

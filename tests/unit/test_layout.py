@@ -92,7 +92,7 @@ CLI_MAY_IMPORT = {"mrcd", "mrcd.model"}
 CLI_MAY_IMPORT_LATE = CLI_MAY_IMPORT | {
     "mrcd.wire.abi",
     "mrcd.linux.bpf",
-    "mrcd.capabilities",
+    "mrcd.service.capabilities",
     "mrcd.config",
     "mrcd.detach",
     "mrcd.fabric",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import log
+from mrcd.service import log
 
 ROOT = Path(__file__).parents[2]
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import notify
-from mrcd.notify import Notifier
+from mrcd.service import notify
+from mrcd.service.notify import Notifier
 
 Heard = Callable[[], list[str]]
 

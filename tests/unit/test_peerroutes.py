@@ -12,7 +12,7 @@ import pytest
 from mrcd.config import Peer
 from mrcd.fabric.description import Host
 from mrcd.peerroutes import PeerRoutes
-from mrcd.tasks import Tasks
+from mrcd.service.tasks import Tasks
 
 
 @dataclass

@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 from io import StringIO
 
-from mrcd import log
-from mrcd.rejections import INTERVAL_NS, Rejections
+from mrcd.service import log
+from mrcd.service.ratelog import INTERVAL_NS, Rejections
 
 
 def test_one_a_second_is_logged_with_how_many_there_were() -> None:

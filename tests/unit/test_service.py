@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import capabilities
 from mrcd.linux import sysfs
+from mrcd.service import capabilities
 
 ROOT = Path(__file__).parents[2]
 SYSTEMD = ROOT / "systemd"

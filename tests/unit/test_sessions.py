@@ -14,8 +14,9 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd import log, sessions
+from mrcd import sessions
 from mrcd.handshake import LocalQp, Memory, Offer
+from mrcd.service import log
 
 OFFER = Offer(1, "h2", "h1", 77, 88, 99, 5, True, False, 8872, 2048, 3, (), ((0x20001, 7),))
 MEMORY = Memory(11, 99, 12, 54, (LocalQp(0, 0x360000, 1234),), OFFER)

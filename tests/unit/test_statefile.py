@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import statefile
+from mrcd.service import statefile
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

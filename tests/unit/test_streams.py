@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from mrcd import access, log, methods, pathfeed, streams
+from mrcd import access, methods, pathfeed, streams
 from mrcd.access import Caller
 from mrcd.control import WATCHERS_MAX, ControlServer
 from mrcd.methods import Control
 from mrcd.model import INTERFACE, PathEvent
 from mrcd.pathfeed import PathFeed
+from mrcd.service import log
 from mrcd.wire.abi import ABI
 from tests.unit.control_double import NOBODY, FakeSource
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from mrcd.writeback import GAP_S, SHARE, Writeback
+from mrcd.service.writeback import GAP_S, SHARE, Writeback
 
 
 def test_changed__first_at_once_and_those_that_follow_together() -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
-from mrcd.journal import JournalLogger, is_journal
+from mrcd.service.journal import JournalLogger, is_journal
 
 LogFormat = Literal["console", "json", "journal"]
 
@@ -88,7 +88,7 @@ def check_registered(_logger: Any, _method: str, event: EventDict) -> EventDict:
     """Processor: refuse an event that is not registered. For tests."""
     name = event.get("event")
     if name not in EVENTS:
-        raise UnregisteredEvent(f"{name!r} is not registered in mrcd.log.EVENTS")
+        raise UnregisteredEvent(f"{name!r} is not registered in mrcd.service.log.EVENTS")
     return event
 
 

@@ -6,7 +6,7 @@ Anybody may send any number of them, so the log must not grow with what arrives.
 
 from __future__ import annotations
 
-from mrcd.log import get_logger
+from mrcd.service.log import get_logger
 
 log = get_logger()
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from mrcd.log import get_logger
+from mrcd.service.log import get_logger
 
 log = get_logger()
 _T = TypeVar("_T")
