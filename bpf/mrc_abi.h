@@ -308,7 +308,7 @@ struct mrc_command {
 	__u32 value;
 };
 
-/* The survey: loops through the fabric back to us (bpf/survey.h, mrcd/loops.py) */
+/* The survey: loops through the fabric back to us (bpf/survey.h, mrcd/fabric/loops.py) */
 #define MRC_RTT_BUCKETS 16
 struct mrc_loop {                /* map loops */
 	__u32 plane;             /* daemon */

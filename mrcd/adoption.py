@@ -14,9 +14,9 @@ from pathlib import Path
 from mrcd import pins, sizes
 from mrcd.config import QPS_MAX_ALL, Config
 from mrcd.datapath import Datapath, DatapathError
+from mrcd.fabric.loops import loops_of
 from mrcd.linux import bpf
 from mrcd.loader import MAPS, PROGRAMS, source
-from mrcd.loops import loops_of
 from mrcd.qptable import evs_per_plane
 from mrcd.sizes import Sizes
 from mrcd.wire.abi import ABI

@@ -2,7 +2,7 @@
 """What the hosts' loops saw: messages between daemons, and the windows faults are judged by (pure).
 
 A host tells its peers the running totals of its loops, so a lost message costs nothing but time.
-Both sides number a host's loops alike (mrcd/loops.py), as long as they have the same fabric; a
+Both sides number a host's loops alike (mrcd/fabric/loops.py), as long as they have the same fabric; a
 digest in each message says whether they do.
 
 A window reaches back as far as what was seen then agrees with what is seen now, for every link and
@@ -26,9 +26,9 @@ from msgspec import Meta
 
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.hosts import HostRange
+from mrcd.fabric.loops import Element, Loop
 from mrcd.faultmap import Seen
 from mrcd.history import MEMORY, RECENT, History, Tally
-from mrcd.loops import Element, Loop
 
 MAGIC: Final = b"MRCf"
 VERSION: Final = 1

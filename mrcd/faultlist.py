@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mrcd.fabric.loops import Element
 from mrcd.faultmap import Fault
-from mrcd.loops import Element
 
 CERTAIN = 6.0
 """Odds (logarithm) by which every explanation without an element must fall behind: 400 to 1."""

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
+from mrcd.fabric.loops import Element, Loop
 from mrcd.likelihood import S_MAX, Likelihood
 from mrcd.likelihood import Seen as Seen
-from mrcd.loops import Element, Loop
 
 SUSPECT_COST = 9.0
 """Gain in log-likelihood that justifies one more suspect: odds of 8000 to 1."""

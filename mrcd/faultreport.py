@@ -7,8 +7,8 @@ import statistics
 import time
 
 from mrcd.config import Config
+from mrcd.fabric.loops import Element, link, nic, t0, t1
 from mrcd.faultmap import Seen
-from mrcd.loops import Element, link, nic, t0, t1
 from mrcd.model import (
     SCHEMA_VERSION,
     ElementInfo,

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from mrcd.loops import Loop
+from mrcd.fabric.loops import Loop
 
 RECENT: Final = 3
 """Intervals that are always looked at together: a unit."""

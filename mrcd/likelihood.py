@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrcd.loops import Element, Loop
+from mrcd.fabric.loops import Element, Loop
 
 SAME = 0.05
 """Log-likelihood that an explanation may lack on another's expected counts to be the same as it."""

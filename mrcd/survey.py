@@ -23,10 +23,10 @@ from mrcd.config import Config
 from mrcd.datapath import Datapath
 from mrcd.evidence import Evidence, EvidenceError, Total
 from mrcd.fabric import usid
+from mrcd.fabric.loops import Loop, loops_of, members_of
 from mrcd.faultlist import CERTAIN, FaultList
 from mrcd.faultmap import Fault, Seen, infer
 from mrcd.linux import bpf, bpfbatch
-from mrcd.loops import Loop, loops_of, members_of
 from mrcd.nichealth import NicHealth
 from mrcd.peers import Peers
 from mrcd.qptable import words

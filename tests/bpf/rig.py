@@ -26,11 +26,11 @@ from mrcd.config import Config
 from mrcd.datapath import Datapath
 from mrcd.fabric import description, underlay, usid
 from mrcd.fabric.description import Fabric, Host
+from mrcd.fabric.loops import loops_of
 from mrcd.fabric.routing import SRV6, Routing
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.linux import bpf, bpfbatch, netns
 from mrcd.linux.ringbuf import RingBuffer
-from mrcd.loops import loops_of
 from mrcd.qptable import QpTable, evs_per_plane, words
 from mrcd.wire.abi import ABI
 

@@ -15,7 +15,7 @@ from cli.packets import Packet, comment, line
 from mrcd import loader
 from mrcd.capture import HEADERS_BYTES, Wanted
 from mrcd.clock import CARRIER
-from mrcd.loops import loops_of
+from mrcd.fabric.loops import loops_of
 from mrcd.model import CapturedPacket
 from mrcd.survey import write_loops
 from mrcd.wire.packet import WIRE

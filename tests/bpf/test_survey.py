@@ -12,8 +12,8 @@ import pytest
 
 from mrcd.clock import CARRIER
 from mrcd.fabric import usid
+from mrcd.fabric.loops import Loop, loops_of
 from mrcd.linux import bpf
-from mrcd.loops import Loop, loops_of
 from mrcd.survey import write_loops
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Erth, decode_frame, encode_frame

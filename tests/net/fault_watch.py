@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from cli.client import Client
 from mrcd.fabric import lab, state
 from mrcd.fabric.description import Fabric
-from mrcd.loops import loops_of
+from mrcd.fabric.loops import loops_of
 from mrcd.model import FaultInfo, FaultsReply
 
 

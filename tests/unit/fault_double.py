@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
+from mrcd.fabric.loops import Element, loops_of
 from mrcd.faultmap import Seen
-from mrcd.loops import Element, loops_of
 
 
 def fabric_of(hosts: int, planes: int, t1: int, hosts_per_t0: int) -> Fabric:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from mrcd import evidence
 from mrcd.evidence import INTERVAL_NS, Evidence, EvidenceError, Total
+from mrcd.fabric.loops import loops_of
 from mrcd.faultmap import Seen, infer
 from mrcd.history import BLOCK, MEMORY, RECENT, SINGLE, History
-from mrcd.loops import loops_of
 from tests.unit.fault_double import fabric_of
 
 FABRIC = fabric_of(2, 2, 2, 1)

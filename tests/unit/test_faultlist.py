@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+from mrcd.fabric.loops import Element
 from mrcd.faultlist import CERTAIN, CLEARED_AFTER, NAMED_AFTER, FaultList
 from mrcd.faultmap import Fault
-from mrcd.loops import Element
 
 S = 1_000_000_000
 

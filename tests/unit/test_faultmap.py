@@ -10,9 +10,9 @@ from collections.abc import Container, Mapping
 
 import pytest
 
+from mrcd.fabric.loops import Loop, loops_of
 from mrcd.faultlist import CERTAIN
 from mrcd.faultmap import Fault, Seen, infer
-from mrcd.loops import Loop, loops_of
 from tests.unit.fault_double import elements_of, fabric_of, simulated
 
 SHAPES = [(2, 2, 2, 1), (4, 2, 2, 2), (3, 2, 2, 1), (4, 3, 3, 1), (2, 2, 4, 1), (4, 4, 4, 2)]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mrcd.fabric.loops import loops_of
 from mrcd.history import _STEP_MAX, BLOCK, MEMORY, RECENT, SINGLE, History, Tally
-from mrcd.loops import loops_of
 from tests.unit.fault_double import fabric_of
 
 FABRIC = fabric_of(2, 2, 2, 1)

@@ -47,7 +47,7 @@ PURE = {
     "mrcd.linux.interfaces",
     "mrcd.wire.packet.layout",
     "mrcd.likelihood",
-    "mrcd.loops",
+    "mrcd.fabric.loops",
     "mrcd.metrics",
     "mrcd.model",
     "mrcd.nichealth",

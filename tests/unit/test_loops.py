@@ -9,11 +9,10 @@ from collections import Counter
 
 import pytest
 
-from mrcd import loops
-from mrcd.fabric import usid
+from mrcd.fabric import loops, usid
 from mrcd.fabric.hosts import HostRange
+from mrcd.fabric.loops import loops_of
 from mrcd.fabric.usid import ROLE_HOST, ROLE_T0, ROLE_T1
-from mrcd.loops import loops_of
 from tests.unit.fault_double import elements_of, fabric_of
 
 SHAPES = [(2, 2, 2, 1), (4, 3, 2, 2), (4, 2, 4, 1), (3, 4, 1, 1), (2, 2, 3, 2), (16, 2, 8, 4)]
