@@ -3,18 +3,7 @@
 
 from __future__ import annotations
 
-from mrcd.handshake.incarnation import Memory, Ours
-from mrcd.handshake.offer import (
-    MAGIC,
-    MAX_BYTES,
-    MAX_QPS,
-    VERSION,
-    HandshakeError,
-    Offer,
-    decode,
-    encode,
-)
-from mrcd.handshake.outcome import (
+from mrcd.handshake.commands import (
     Command,
     ConfigureReceive,
     LocalQp,
@@ -25,6 +14,17 @@ from mrcd.handshake.outcome import (
     SendOffer,
     State,
     StateChanged,
+)
+from mrcd.handshake.incarnation import Memory, Ours
+from mrcd.handshake.offer import (
+    MAGIC,
+    MAX_BYTES,
+    MAX_QPS,
+    VERSION,
+    HandshakeError,
+    Offer,
+    decode,
+    encode,
 )
 from mrcd.handshake.pace import (
     DEAD_AFTER_NS,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from mrcd.handshake.commands import LocalQp
 from mrcd.handshake.offer import Offer
-from mrcd.handshake.outcome import LocalQp
 from mrcd.handshake.pace import Patience, patience
 
 

@@ -49,10 +49,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from mrcd.handshake.answers import Answers
-from mrcd.handshake.incarnation import SEQ_LEAP, Bound, Incarnation, Memory, Ours
-from mrcd.handshake.offer import MAX_QPS, VERSION, HandshakeError, Offer, encode
-from mrcd.handshake.outcome import (
+from mrcd.handshake.commands import (
     Command,
     ConfigureReceive,
     LocalQp,
@@ -64,6 +61,8 @@ from mrcd.handshake.outcome import (
     State,
     StateChanged,
 )
+from mrcd.handshake.incarnation import SEQ_LEAP, Bound, Incarnation, Memory, Ours
+from mrcd.handshake.offer import MAX_QPS, VERSION, HandshakeError, Offer, encode
 from mrcd.handshake.pace import (
     BEAT_MAX_NS,
     DEAD_AFTER_NS,
@@ -74,6 +73,7 @@ from mrcd.handshake.pace import (
     Pace,
     spread,
 )
+from mrcd.handshake.ratelimit import Answers
 
 UNCONFIRMED_NS: Final = 3000 * MS
 NEVER_NS: Final = 1 << 63

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mrcd.handshake.answers import BURST, GAP_NS, Answers
+from mrcd.handshake.ratelimit import BURST, GAP_NS, Answers
 
 
 def test_take__once_for_all_copies_of_an_offer() -> None:
