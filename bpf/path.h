@@ -20,7 +20,7 @@
 #define RELAPSE_NS 10000000000ull /* relapses are forgotten so long after the last one */
 
 /*
- * The life of a path: the next state for each state and event. mrcd/pathstate.py
+ * The life of a path: the next state for each state and event. mrcd/paths/states.py
  * has the same table, a test compares them.
  */
 #define ROW(good, denied, skip, bad) \

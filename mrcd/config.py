@@ -22,9 +22,9 @@ from ipaddress import (
 from pathlib import Path
 
 from mrcd.claims import Claim, Prefix, overlaps
-from mrcd.evset import ACTIVE_MAX, ACTIVE_MIN
 from mrcd.fabric import description, hosts
 from mrcd.fabric.description import Fabric, FabricError, Host, Interface
+from mrcd.paths.evset import ACTIVE_MAX, ACTIVE_MIN
 from mrcd.reserved import Reserved
 from mrcd.tomltable import Table, suggest
 from mrcd.wire.packet import WIRE, overhead

@@ -27,8 +27,8 @@ from mrcd.endpoint import Endpoint
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
 from mrcd.model import XdpMode
-from mrcd.pathfeed import PathFeed
-from mrcd.pathlog import PathLog
+from mrcd.paths.feed import PathFeed
+from mrcd.paths.log import PathLog
 from mrcd.peerroutes import PeerRoutes
 from mrcd.peers import Peers
 from mrcd.planes import Planes, find_planes

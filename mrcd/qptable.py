@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable
 
-from mrcd import census, evset, qpview, slots
+from mrcd import census, qpview, slots
 from mrcd.commands import Commands
 from mrcd.config import Config, Peer
 from mrcd.datapath import Datapath, wait_for_programs
@@ -18,6 +18,7 @@ from mrcd.fabric import underlay, usid
 from mrcd.fabric.hosts import Host
 from mrcd.handshake import LocalQp, Memory, RemoteQp
 from mrcd.linux import bpf, bpfbatch
+from mrcd.paths import evset
 from mrcd.prefixes import Prefixes
 from mrcd.qpview import ALL_PLANES, PLANES, Balance, PathView, QpView
 from mrcd.wire.abi import ABI

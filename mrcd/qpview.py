@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mrcd import census, evset
+from mrcd import census
 from mrcd.datapath import Datapath
 from mrcd.linux import bpfbatch
-from mrcd.pathstate import State
+from mrcd.paths import evset
+from mrcd.paths.states import State
 from mrcd.wire.abi import ABI
 
 PLANES = ABI.MRC_MAX_PLANES

@@ -40,7 +40,7 @@ from mrcd.model import (
     Status,
     TickState,
 )
-from mrcd.pathfeed import STATES
+from mrcd.paths.feed import STATES
 from mrcd.planes import Plane
 from mrcd.wire.abi import COUNTERS
 

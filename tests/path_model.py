@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A QP's EV set in plain Python: what bpf/path.h and pick.h should do, written a second time.
 
-Sets of numbers instead of bitmaps, the table of mrcd.pathstate instead of a switch. Where the
+Sets of numbers instead of bitmaps, the table of mrcd.paths.states instead of a switch. Where the
 programs choose freely - the order of planes in a round, which turn a slow path gets - the model is
 told the choice and checks that it was open.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mrcd.pathstate import Event, State, after
+from mrcd.paths.states import Event, State, after
 from mrcd.wire.abi import ABI
 
 FULL: int = ABI.MRC_SHARE_FULL

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mrcd.denials import Denials
 from mrcd.fabric import usid
-from mrcd.pathstate import State
+from mrcd.paths.states import State
 from tests.bpf.packets import ip4
 from tests.bpf.rig import PLANES, T1S, Rig
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mrcd.pathstate import State
+from mrcd.paths.states import State
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import Data, decode_frame
 from tests.bpf.packets import Far, ip4, wire_time

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mrcd.linux import bpfbatch
-from mrcd.pathstate import Event, State
+from mrcd.paths.states import Event, State
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Data, Peth, decode_frame
 from tests.bpf.packets import Far, ip4

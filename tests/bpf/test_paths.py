@@ -16,7 +16,7 @@ import pytest
 from mrcd import loader
 from mrcd.clock import CARRIER
 from mrcd.linux import bpf
-from mrcd.pathstate import State
+from mrcd.paths.states import State
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Data, Peth, Sack, decode_frame
 from tests.bpf.packets import Far, ev_of, ip4, numbered, sent_at

@@ -10,7 +10,7 @@ import pytest
 
 from mrcd import qpview
 from mrcd.handshake import LocalQp, RemoteQp
-from mrcd.pathstate import State
+from mrcd.paths.states import State
 from mrcd.qptable import TOTALS, QpTable
 from mrcd.wire.abi import ABI
 from tests.bpf.rig import MPR, RING_SLOTS, Rig

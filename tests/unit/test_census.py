@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrcd.census import PLANES, Census, PeerCount, picker, planes_of
-from mrcd.pathstate import State
+from mrcd.paths.states import State
 from mrcd.qpview import state_of
 from mrcd.wire.abi import ABI
 

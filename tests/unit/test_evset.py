@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd import evset
 from mrcd.fabric import usid
+from mrcd.paths import evset
 
 planes = st.integers(1, 8)
 paths = st.integers(1, 512)

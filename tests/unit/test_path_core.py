@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""bpf/path.h and pick.h on the host against the table of mrcd.pathstate and a model in Python.
+"""bpf/path.h and pick.h on the host against the table of mrcd.paths.states and a model in Python.
 
 The sets are as large as they may be: eight planes of 128 slots. tests/bpf/test_path_model.py does
 the same to the real programs. MRC_HYPOTHESIS=long gives both a thousand examples and new seeds.
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mrcd.pathstate import TRANSITIONS, Event, State
+from mrcd.paths.states import TRANSITIONS, Event, State
 from mrcd.wire.abi import ABI
 from tests.host_path import Memory, build
 from tests.path_model import (

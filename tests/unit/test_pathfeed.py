@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 
 from mrcd.model import PathEvent
-from mrcd.pathfeed import WAITING_MAX, PathFeed
+from mrcd.paths.feed import WAITING_MAX, PathFeed
 from mrcd.wire.abi import ABI
 
 

@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from mrcd import access, methods, pathfeed, streams
+from mrcd import access, methods, streams
 from mrcd.access import Caller
 from mrcd.control import WATCHERS_MAX, ControlServer
 from mrcd.methods import Control
 from mrcd.model import INTERFACE, PathEvent
-from mrcd.pathfeed import PathFeed
+from mrcd.paths import feed
+from mrcd.paths.feed import PathFeed
 from mrcd.service import log
 from mrcd.wire.abi import ABI
 from tests.unit.control_double import NOBODY, FakeSource
@@ -156,7 +157,7 @@ def test_a_slow_client_is_told_how_many_samples_it_missed(path: Path) -> None:
 def test_every_watcher_gets_every_event_beside_one_that_never_reads(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pathfeed, "WAITING_MAX", 256)
+    monkeypatch.setattr(feed, "WAITING_MAX", 256)
     source = FedSource()
     total = 3000  # more than the kernel's buffers and the feed hold for the one that is stuck
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from mrcd.fabric import usid
 from mrcd.model import PathEvent, PathState
-from mrcd.pathstate import Event, State
+from mrcd.paths.states import Event, State
 
 WAITING_MAX = 4096
 """Events kept for a watcher that does not read; more are counted and lost to it."""
