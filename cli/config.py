@@ -46,7 +46,7 @@ def check(socket: str, file: str | None, as_json: bool) -> None:
 
     Needs no daemon. Without FILE: the file that the daemon was started with.
     """
-    from mrcd import config as configuration  # noqa: PLC0415  # reads C headers, slowly
+    from mrcd.config import config as configuration  # noqa: PLC0415  # reads C headers, slowly
 
     path = Path(file) if file is not None else _running(socket, DEFAULT_CONFIG)
     try:

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 from cli.checks import Facts, Nic
 from cli.client import Client
 from cli.exits import CommandError
-from mrcd import config
+from mrcd.config import config
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink, NetlinkFailed
 from mrcd.pins import is_bpffs
 from mrcd.service import capabilities
 
 if TYPE_CHECKING:
-    from mrcd.config import Config
+    from mrcd.config.config import Config
     from mrcd.model import Status
 
 PROC_SYS = Path("/proc/sys/net")

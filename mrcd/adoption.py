@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mrcd import pins, sizes
-from mrcd.config import QPS_MAX_ALL, Config
+from mrcd.config.config import QPS_MAX_ALL, Config
 from mrcd.datapath import Datapath, DatapathError
 from mrcd.fabric.loops import loops_of
 from mrcd.linux import bpf

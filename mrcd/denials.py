@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mrcd import denylist
-from mrcd.config import Config, Peer
+from mrcd.config.config import Config, Peer
 from mrcd.denylist import Element, NoSuchElement, Rule
 from mrcd.fabric import usid
 from mrcd.model import DeniedInfo

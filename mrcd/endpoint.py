@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 
-from mrcd.config import Config, Peer
+from mrcd.config.config import Config, Peer
 from mrcd.evprobe import PathResult, ProbeRound
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.routing import ENCAP_FULL

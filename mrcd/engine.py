@@ -19,7 +19,7 @@ from mrcd import adoption, hostrecord, mrc0, pins, sessions
 from mrcd.attachment import Attachment, Hook, hooks
 from mrcd.capture import Capture
 from mrcd.clock import Clock
-from mrcd.config import Config, Peer
+from mrcd.config.config import Config, Peer
 from mrcd.datapath import Datapath, DatapathError
 from mrcd.denials import Denials
 from mrcd.detach import undo

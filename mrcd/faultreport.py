@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 
-from mrcd.config import Config
+from mrcd.config.config import Config
 from mrcd.fabric.loops import Element, link, nic, t0, t1
 from mrcd.faultmap import Seen
 from mrcd.model import (

@@ -6,7 +6,7 @@ from __future__ import annotations
 from socket import htons
 
 from mrcd import tuning
-from mrcd.config import Config
+from mrcd.config.config import Config
 from mrcd.datapath import Datapath
 from mrcd.wire.abi import ABI
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 
-from mrcd import __version__, config
+from mrcd import __version__
+from mrcd.config import config
 from mrcd.control import ControlError
 from mrcd.daemon import Daemon, Places
 from mrcd.datapath import DatapathError

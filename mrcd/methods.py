@@ -18,7 +18,7 @@ from asyncvarlink.serviceinterface import InvalidParameter
 
 from mrcd import capture
 from mrcd.access import writes
-from mrcd.config import ConfigError
+from mrcd.config.config import ConfigError
 from mrcd.denials import CutsOff, NotDenied
 from mrcd.denylist import NoSuchElement
 from mrcd.model import (

@@ -12,7 +12,7 @@ from ipaddress import ip_interface
 from pathlib import Path
 
 from mrcd import pins
-from mrcd.config import Config
+from mrcd.config.config import Config
 from mrcd.datapath import DatapathError
 from mrcd.linux import ethtool, sysfs
 from mrcd.linux.netlink import Netlink

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from mrcd import census
-from mrcd.claims import Prefix
-from mrcd.config import Peer
+from mrcd.config.config import Peer
+from mrcd.config.overlap import Prefix
 from mrcd.engine import Engine
 from mrcd.foremost import Standing, foremost
 from mrcd.handshake import State

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mrcd.config import Peer
+from mrcd.config.config import Peer
 from mrcd.linux.netlink import Netlink
 from mrcd.service.tasks import Tasks
 

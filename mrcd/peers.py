@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from mrcd import handshake
 from mrcd.agenda import Agenda
-from mrcd.config import Config, Peer
+from mrcd.config.config import Config, Peer
 from mrcd.endpoint import Endpoint, OpenEvs
 from mrcd.fabric import underlay
 from mrcd.handshake import (

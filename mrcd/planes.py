@@ -11,7 +11,7 @@ from ipaddress import ip_interface
 from pathlib import Path
 
 from mrcd import drains, pins
-from mrcd.config import Config
+from mrcd.config.config import Config
 from mrcd.datapath import Datapath
 from mrcd.fabric import underlay, usid
 from mrcd.linux.carrier import CarrierWatch

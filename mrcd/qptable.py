@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 
 from mrcd import census, qpview, slots
 from mrcd.commands import Commands
-from mrcd.config import Config, Peer
+from mrcd.config.config import Config, Peer
 from mrcd.datapath import Datapath, wait_for_programs
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.hosts import Host

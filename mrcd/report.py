@@ -10,9 +10,10 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Protocol
 
-from mrcd import __version__, configtext, peerlist
+from mrcd import __version__, peerlist
 from mrcd.capture import Rings, Wanted
-from mrcd.config import Peer
+from mrcd.config import render
+from mrcd.config.config import Peer
 from mrcd.engine import Engine
 from mrcd.fabric import underlay, usid
 from mrcd.faultreport import FaultReport
@@ -95,7 +96,7 @@ class Report:
 
     def config_text(self) -> str:
         """The running configuration as TOML."""
-        return configtext.render(self._config)
+        return render.render(self._config)
 
     def config_diff(self, text: str) -> ConfigChanges:
         """What applying a text would change; ConfigError with every problem of it."""

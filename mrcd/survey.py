@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mrcd import census, evidence
 from mrcd.clock import CARRIER
-from mrcd.config import Config
+from mrcd.config.config import Config
 from mrcd.datapath import Datapath
 from mrcd.evidence import Evidence, EvidenceError, Total
 from mrcd.fabric import usid

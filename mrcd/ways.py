@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from functools import lru_cache
 
-from mrcd.config import Config
+from mrcd.config.config import Config
 from mrcd.endpoint import OpenEvs
 from mrcd.fabric import underlay, usid
 from mrcd.linux.planesocket import Address

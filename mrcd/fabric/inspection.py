@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mrcd import config
+from mrcd.config import config
 from mrcd.fabric import description, intent, naming, state, topology, underlay
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.intent import TABLE_MAIN, Finding, Present, Wanted

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from mrcd import adoption, loader, tuning
-from mrcd import config as daemon_config
+from mrcd.config import config as daemon_config
 from mrcd.datapath import Datapath
 from mrcd.fabric import description
 from mrcd.handshake import LocalQp, RemoteQp

@@ -20,8 +20,8 @@ from ipaddress import ip_interface
 from pathlib import Path
 
 from mrcd import adoption, pins
-from mrcd import config as daemon_config
-from mrcd.config import Config, Transport
+from mrcd.config import config as daemon_config
+from mrcd.config.config import Config, Transport
 from mrcd.datapath import Datapath
 from mrcd.fabric import description, lab, state
 from mrcd.fabric.description import Fabric, Host

@@ -26,7 +26,7 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 
 from mrcd import adoption, loader
-from mrcd import config as daemon_config
+from mrcd.config import config as daemon_config
 from mrcd.datapath import Datapath
 from mrcd.fabric import description, usid
 from mrcd.fabric.description import Host

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrcd import config, loader
+from mrcd import loader
 from mrcd.clock import CARRIER
-from mrcd.config import Config
+from mrcd.config import config
+from mrcd.config.config import Config
 from mrcd.datapath import Datapath
 from mrcd.fabric import description, underlay, usid
 from mrcd.fabric.description import Fabric, Host

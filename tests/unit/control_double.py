@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mrcd.access import Access
 from mrcd.capture import CannotCapture, Rings, Wanted
-from mrcd.config import ConfigError
+from mrcd.config.config import ConfigError
 from mrcd.control import ControlServer
 from mrcd.denials import CutsOff, NotDenied
 from mrcd.denylist import Rule, parse

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 import structlog
 
-from mrcd import config
-from mrcd.config import Config, ConfigError
+from mrcd.config import config
+from mrcd.config.config import Config, ConfigError
 from mrcd.daemon import Daemon, Places
 from mrcd.fabric import description
 from mrcd.service import log

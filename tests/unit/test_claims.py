@@ -9,7 +9,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd.claims import Claim, Prefix, overlaps
+from mrcd.config.overlap import Claim, Prefix, overlaps
 
 narrow4 = st.tuples(st.integers(0, 7), st.integers(28, 32)).map(
     lambda pair: IPv4Network((0x0A000000 | pair[0], pair[1]), strict=False)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrcd import config
-from mrcd.config import Config, ConfigError, load
+from mrcd.config import config
+from mrcd.config.config import Config, ConfigError, load
 from mrcd.fabric import description
 from mrcd.wire.packet import WIRE
 

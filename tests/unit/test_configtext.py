@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrcd import config, configtext
-from mrcd.config import Config, Transport
+from mrcd.config import config, render
+from mrcd.config.config import Config, Transport
 
 FABRIC = """
 fabric = { planes = 3, t0 = 2, t1 = 8 }
@@ -76,7 +76,7 @@ def base(folder: Path, fabric: str = FABRIC, host: str = "a", extra: str = "") -
 
 def again(one: Config) -> Config:
     """What its text loads to."""
-    one.path.write_text(configtext.render(one))
+    one.path.write_text(render.render(one))
     return config.load(one.path)
 
 
@@ -168,7 +168,7 @@ def test_a_fabric_file_elsewhere_is_named_in_full(tmp_path: Path) -> None:
 
 def test_every_key_of_every_section_is_written(tmp_path: Path) -> None:
     one = base(tmp_path)
-    text = tomllib.loads(configtext.render(one))
+    text = tomllib.loads(render.render(one))
     for name in ("transport", "metrics", "service"):
         assert set(text[name]) == {field.name for field in fields(getattr(one, name))}
     assert set(text) == {"host", "planes", "transport", "metrics", "service"}

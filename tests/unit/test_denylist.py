@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrcd import config, denylist
-from mrcd.config import Config
+from mrcd import denylist
+from mrcd.config import config
+from mrcd.config.config import Config
 from mrcd.denials import CutsOff, Denials, NotDenied
 from mrcd.denylist import NoSuchElement, Rule, parse
 from mrcd.fabric import description, usid

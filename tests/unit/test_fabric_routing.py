@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import config
+from mrcd.config import config
 from mrcd.fabric import description, underlay, usid
 from mrcd.fabric.description import Fabric, FabricError
 from mrcd.fabric.routing import SRV6, Routing

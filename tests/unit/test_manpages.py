@@ -13,7 +13,7 @@ import click
 import pytest
 
 from cli.main import mrcctl
-from mrcd.config import Transport
+from mrcd.config.config import Transport
 from mrcd.main import main as mrcd
 from scripts import manpages
 from scripts.manpages import PAGES, inline, roff, text

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import config
+from mrcd.config import config
 from mrcd.metrics import FAMILIES, Family, collect
 from mrcd.wire.abi import COUNTERS
 from tests.unit.metrics_double import snapshot

@@ -12,7 +12,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from mrcd import __version__, config
+from mrcd import __version__
+from mrcd.config import config
 from mrcd.service import capabilities
 
 ROOT = Path(__file__).parents[2]

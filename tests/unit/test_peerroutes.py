@@ -9,7 +9,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from mrcd.config import Peer
+from mrcd.config.config import Peer
 from mrcd.fabric.description import Host
 from mrcd.peerroutes import PeerRoutes
 from mrcd.service.tasks import Tasks

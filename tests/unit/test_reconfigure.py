@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd import adoption, config
-from mrcd.config import Config
+from mrcd import adoption
+from mrcd.config import config
+from mrcd.config.config import Config
+from mrcd.config.diff import diff, needs_restart
 from mrcd.fabric import description
-from mrcd.reconfigure import diff, needs_restart
 
 HOSTS = 6
 FOLDER: dict[str, Path] = {}

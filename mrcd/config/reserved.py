@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mrcd.claims import Prefix
+from mrcd.config.overlap import Prefix
 from mrcd.fabric.description import Fabric
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from ipaddress import ip_network
 
-from mrcd.claims import Prefix
-from mrcd.config import Config, Mrc0, Peer
+from mrcd.config.config import Config, Mrc0, Peer
+from mrcd.config.overlap import Prefix
 from mrcd.fabric.hosts import Host
 
 _RESOLVED = {"path", "fabric_path", "fabric", "host", "mrc0", "interfaces", "peers"}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
-from mrcd.config import Config, Peer
+from mrcd.config.config import Config, Peer
 from mrcd.model import ConfigChange, ConfigChanges, HowApplied
 
 LIVE_TRANSPORT = frozenset({"tick_us", "probe_pps", "survey_pps"})

@@ -21,12 +21,12 @@ from ipaddress import (
 )
 from pathlib import Path
 
-from mrcd.claims import Claim, Prefix, overlaps
+from mrcd.config.overlap import Claim, Prefix, overlaps
+from mrcd.config.reserved import Reserved
+from mrcd.config.table import Table, suggest
 from mrcd.fabric import description, hosts
 from mrcd.fabric.description import Fabric, FabricError, Host, Interface
 from mrcd.paths.evset import ACTIVE_MAX, ACTIVE_MIN
-from mrcd.reserved import Reserved
-from mrcd.tomltable import Table, suggest
 from mrcd.wire.packet import WIRE, overhead
 
 IFNAMSIZ = 16
