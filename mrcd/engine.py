@@ -21,7 +21,6 @@ from mrcd.capture import Capture
 from mrcd.clock import Clock
 from mrcd.config.config import Config, Peer
 from mrcd.datapath import Datapath, DatapathError
-from mrcd.denials import Denials
 from mrcd.detach import undo
 from mrcd.endpoint import Endpoint
 from mrcd.linux import bpf
@@ -33,6 +32,7 @@ from mrcd.peerroutes import PeerRoutes
 from mrcd.peers import Peers
 from mrcd.planes import Planes, find_planes
 from mrcd.qptable import QpTable
+from mrcd.rules.denylist import Denials
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks, fatal
 from mrcd.service.writeback import Writeback

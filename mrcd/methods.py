@@ -19,8 +19,6 @@ from asyncvarlink.serviceinterface import InvalidParameter
 from mrcd import capture
 from mrcd.access import writes
 from mrcd.config.config import ConfigError
-from mrcd.denials import CutsOff, NotDenied
-from mrcd.denylist import NoSuchElement
 from mrcd.model import (
     INTERFACE,
     SCHEMA_VERSION,
@@ -57,6 +55,8 @@ from mrcd.refusals import (
     NotApplicable,
     NotPermitted,
 )
+from mrcd.rules.denylist import CutsOff, NotDenied
+from mrcd.rules.elements import NoSuchElement
 from mrcd.source import CannotApply, Source
 
 INTERVAL_MIN_MS = 10  # a sample reads every map once: more often would only measure itself

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ipaddress import ip_interface
 from pathlib import Path
 
-from mrcd import drains, pins
+from mrcd import pins
 from mrcd.config.config import Config
 from mrcd.datapath import Datapath
 from mrcd.fabric import underlay, usid
@@ -19,6 +19,7 @@ from mrcd.linux.interfaces import Link, LinkChanged, NeighborChanged, Resync
 from mrcd.linux.netlink import Netlink
 from mrcd.ports import LastPlane, PortState, usable_mask, why_unused
 from mrcd.qptable import words
+from mrcd.rules import drains
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks
 from mrcd.wire.abi import ABI

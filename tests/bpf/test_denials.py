@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from mrcd.denials import Denials
 from mrcd.fabric import usid
 from mrcd.paths.states import State
+from mrcd.rules.denylist import Denials
 from tests.bpf.packets import ip4
 from tests.bpf.rig import PLANES, T1S, Rig
 

@@ -15,8 +15,6 @@ from mrcd.access import Access
 from mrcd.capture import CannotCapture, Rings, Wanted
 from mrcd.config.config import ConfigError
 from mrcd.control import ControlServer
-from mrcd.denials import CutsOff, NotDenied
-from mrcd.denylist import Rule, parse
 from mrcd.fabric import description
 from mrcd.model import (
     CaptureInfo,
@@ -45,6 +43,8 @@ from mrcd.model import (
     SurveyInfo,
 )
 from mrcd.ports import LastPlane
+from mrcd.rules.denylist import CutsOff, NotDenied
+from mrcd.rules.elements import Rule, parse
 from mrcd.source import CannotApply
 from mrcd.wire.abi import CAPTURE
 from tests.unit.ring_double import PAGE, SIZE, Producer

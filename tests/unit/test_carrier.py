@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import drains
 from mrcd.linux.carrier import link_changes
 from mrcd.linux.interfaces import Link, LinkChanged
+from mrcd.rules import drains
 
 NEW, DEL, NEIGH = 16, 17, 28
 MAC = bytes.fromhex("020000000001")

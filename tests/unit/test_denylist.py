@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrcd import denylist
 from mrcd.config import config
 from mrcd.config.config import Config
-from mrcd.denials import CutsOff, Denials, NotDenied
-from mrcd.denylist import NoSuchElement, Rule, parse
 from mrcd.fabric import description, usid
 from mrcd.fabric.routing import Routing
+from mrcd.rules import elements as denylist
+from mrcd.rules.denylist import CutsOff, Denials, NotDenied
+from mrcd.rules.elements import NoSuchElement, Rule, parse
 
 FABRIC = description.generate(hosts=6, hosts_per_t0=2, planes=4, t1=3)
 """h1 and h2 on T0 1, h3 and h4 on T0 2, h5 and h6 on T0 3."""

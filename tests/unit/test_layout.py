@@ -57,7 +57,7 @@ PURE = {
     "mrcd.sizes",
     "mrcd.config.config.table",
     "mrcd.wire.packet",
-    "mrcd.denylist",
+    "mrcd.rules.elements",
     "mrcd.paths.evset",
     "mrcd.paths.states",
     "mrcd.fabric.description",

@@ -10,10 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from mrcd import drains, planes
+from mrcd import planes
 from mrcd.linux.interfaces import Link, LinkChanged
 from mrcd.planes import Plane, Planes
 from mrcd.ports import LastPlane
+from mrcd.rules import drains
 
 MAC = bytes(6)
 

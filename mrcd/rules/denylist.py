@@ -15,11 +15,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from mrcd import denylist
 from mrcd.config.config import Config, Peer
-from mrcd.denylist import Element, NoSuchElement, Rule
 from mrcd.fabric import usid
 from mrcd.model import DeniedInfo
+from mrcd.rules import elements
+from mrcd.rules.elements import Element, NoSuchElement, Rule
 from mrcd.service import statefile
 from mrcd.service.log import get_logger
 
@@ -118,7 +118,7 @@ class Denials:
         ]
 
     def _element(self, text: str) -> Element:
-        element = denylist.parse(self._config.fabric, text)
+        element = elements.parse(self._config.fabric, text)
         if element.kind == "peer" and element.host not in self._peers:
             known = ", ".join(self._peers) or "none"
             raise NoSuchElement(f"{text} is no peer of this host; peers: {known}")
@@ -189,13 +189,13 @@ class Denials:
     def _denied(self, peer: Peer, rules: list[Rule]) -> set[int]:
         """Every EV to a peer that some of the rules deny."""
         fabric, own = self._config.fabric, self._config.host
-        every = denylist.evs_between(fabric, own, peer.host) if rules else ()
-        return denylist.denied(rules, own, peer.host, every)
+        every = elements.evs_between(fabric, own, peer.host) if rules else ()
+        return elements.denied(rules, own, peer.host, every)
 
     def _open_evs(self, peer: str, plane: int) -> tuple[int, ...]:
         own, target = self._config.host, self._peers[peer].host
         every = usid.evs_between(self._config.fabric, own, target, plane)
-        denied = denylist.denied(self._rules, own, target, every)
+        denied = elements.denied(self._rules, own, target, every)
         return tuple(ev for ev in every if ev not in denied)
 
     def _of_qps(self, peer: Peer) -> list[list[int]]:
@@ -210,9 +210,9 @@ class Denials:
         """
         fabric, own, lost = self._config.fabric, self._config.host, []
         for peer in self._config.peers:
-            sets = self._of_qps(peer) or [denylist.evs_between(fabric, own, peer.host)]
-            cut = denylist.cuts_off(self._denied(peer, rules), sets)
-            if cut and not denylist.cuts_off(self._denied(peer, self._rules), sets):
+            sets = self._of_qps(peer) or [elements.evs_between(fabric, own, peer.host)]
+            cut = elements.cuts_off(self._denied(peer, rules), sets)
+            if cut and not elements.cuts_off(self._denied(peer, self._rules), sets):
                 lost.append(peer.name)
             await asyncio.sleep(0)
         return lost
