@@ -5,7 +5,7 @@
  * redirected, or taken by XDP.
  *
  * Ordinary programs have nothing of it. `mrcctl capture` has the daemon load a
- * second build of them, with CFG_CAPTURE, for the maps there are (mrcd/capture.py),
+ * second build of them, with CFG_CAPTURE, for the maps there are (mrcd/datapath/capture.py),
  * and only that build has the maps below.
  *
  * What mrc_receive passes on is judged by mrc_deliver, which has its payload

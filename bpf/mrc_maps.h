@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Every map, in one place, in bcc's notation. Sizes come from the daemon as
- * CFG_ constants (mrcd/loader.py); the structs are in mrc_abi.h.
+ * CFG_ constants (mrcd/datapath/loader.py); the structs are in mrc_abi.h.
  *
  * Hot state is in arrays indexed by QP, so that a look-up is an addition and a
  * bounds check; nothing on the fast path hashes but the address look-ups.
@@ -102,7 +102,7 @@ struct mrc_scratch {
 };
 BPF_PERCPU_ARRAY(scratch, struct mrc_scratch, 1);
 
-/* Programs that others end in, filled by the loader (mrcd/loader.py, TAILS). */
+/* Programs that others end in, filled by the loader (mrcd/datapath/loader.py, TAILS). */
 #define TAIL_RESEND 0
 #define TAIL_LEARN 1
 #define TAIL_PROBE 2

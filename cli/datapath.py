@@ -41,7 +41,7 @@ def detach(socket: str, bpffs: Path, force: bool, as_json: bool) -> None:
     if not force:
         _refuse_while_running(socket, bpffs)
     # It is the only command that touches the kernel itself.
-    from mrcd.detach import detach as detach_all  # noqa: PLC0415
+    from mrcd.datapath.detach import detach as detach_all  # noqa: PLC0415
 
     report = detach_all(bpffs)
     if as_json:

@@ -19,9 +19,9 @@ from cli.checks import Facts, Nic
 from cli.client import Client
 from cli.exits import CommandError
 from mrcd.config import config
+from mrcd.datapath.pins import is_bpffs
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink, NetlinkFailed
-from mrcd.pins import is_bpffs
 from mrcd.service import capabilities
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from pathlib import Path
 from socket import socket as Socket
 from typing import TYPE_CHECKING
 
-from mrcd import pins
 from mrcd.config import config as configuration
 from mrcd.config.config import Config, ConfigError
 from mrcd.config.diff import diff as differences
 from mrcd.config.diff import needs_restart
 from mrcd.control import ControlServer
-from mrcd.detach import detach_with
+from mrcd.datapath import pins
+from mrcd.datapath.detach import detach_with
 from mrcd.engine import Engine
 from mrcd.linux.netlink import Netlink
 from mrcd.model import ConfigChanges

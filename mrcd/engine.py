@@ -15,13 +15,16 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from mrcd import adoption, hostrecord, mrc0, pins, sessions
-from mrcd.attachment import Attachment, Hook, hooks
-from mrcd.capture import Capture
-from mrcd.clock import Clock
+from mrcd import sessions
 from mrcd.config.config import Config, Peer
-from mrcd.datapath import Datapath, DatapathError
-from mrcd.detach import undo
+from mrcd.datapath import adoption, host, mrc0, pins
+from mrcd.datapath.attachment import Attachment, Hook, hooks
+from mrcd.datapath.capture import Capture
+from mrcd.datapath.clock import Clock
+from mrcd.datapath.datapath import Datapath, DatapathError
+from mrcd.datapath.detach import undo
+from mrcd.datapath.qptable import QpTable
+from mrcd.datapath.sizes import Sizes
 from mrcd.endpoint import Endpoint
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
@@ -31,12 +34,10 @@ from mrcd.paths.log import PathLog
 from mrcd.peerroutes import PeerRoutes
 from mrcd.peers import Peers
 from mrcd.planes import Planes, find_planes
-from mrcd.qptable import QpTable
 from mrcd.rules.denylist import Denials
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks, fatal
 from mrcd.service.writeback import Writeback
-from mrcd.sizes import Sizes
 from mrcd.survey import Survey
 from mrcd.wire.abi import ABI
 
@@ -129,7 +130,7 @@ class Engine:
         else:
             self.made = True
         self._mac = await mrc0.ensure(nl, config, self._bpffs)
-        told = hostrecord.planes_told(self.datapath)
+        told = host.planes_told(self.datapath)
         self._write_host(told)
         self.table = table = QpTable(self.datapath, config)
         self.planes = planes = Planes(
@@ -351,7 +352,7 @@ class Engine:
 
     def _write_host(self, mask: int) -> None:
         link = self._nl.index(mrc0.other_end(self.config))
-        hostrecord.write(self.datapath, self.config, link=link, mac=self._mac, planes=mask)
+        host.write(self.datapath, self.config, link=link, mac=self._mac, planes=mask)
 
     def _planes_changed(self, mask: int) -> None:
         """In the order in which it helps: nothing more leaves by the plane, nothing more comes."""

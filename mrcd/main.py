@@ -15,8 +15,8 @@ from mrcd import __version__
 from mrcd.config import config
 from mrcd.control import ControlError
 from mrcd.daemon import Daemon, Places
-from mrcd.datapath import DatapathError
-from mrcd.pins import PinError
+from mrcd.datapath.datapath import DatapathError
+from mrcd.datapath.pins import PinError
 from mrcd.planes import PlaneError
 from mrcd.service import capabilities, log
 from mrcd.service.notify import Notifier, listening

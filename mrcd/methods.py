@@ -16,9 +16,9 @@ from typing import TypedDict
 from asyncvarlink import FileDescriptor, VarlinkInterface, varlinkmethod
 from asyncvarlink.serviceinterface import InvalidParameter
 
-from mrcd import capture
 from mrcd.access import writes
 from mrcd.config.config import ConfigError
+from mrcd.datapath import capture
 from mrcd.model import (
     INTERFACE,
     SCHEMA_VERSION,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mrcd.census import Paths, PeerCount, PlaneCount
+from mrcd.datapath.census import Paths, PeerCount, PlaneCount
 from mrcd.wire.abi import COUNTERS
 
 Kind = Literal["counter", "gauge"]

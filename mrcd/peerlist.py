@@ -11,15 +11,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from mrcd import census
 from mrcd.config.config import Peer
 from mrcd.config.overlap import Prefix
+from mrcd.datapath import census
+from mrcd.datapath.view import ALL_PLANES, Balance, balance_of
 from mrcd.engine import Engine
 from mrcd.foremost import Standing, foremost
 from mrcd.handshake import State
 from mrcd.linux import bpfbatch
 from mrcd.model import PeerInfo, PeerState
-from mrcd.qpview import ALL_PLANES, Balance, balance_of
 from mrcd.wire.abi import ABI
 
 _BALANCE, _TX, _RX = (ABI.structs[name] for name in ("mrc_balance", "mrc_tx", "mrc_rx"))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from mrcd import handshake
 from mrcd.agenda import Agenda
 from mrcd.config.config import Config, Peer
+from mrcd.datapath.qptable import QpTable
 from mrcd.endpoint import Endpoint, OpenEvs
 from mrcd.fabric import underlay
 from mrcd.handshake import (
@@ -31,7 +32,6 @@ from mrcd.handshake import (
 from mrcd.handshake.pace import BEAT_MAX_NS
 from mrcd.offers import OfferSockets
 from mrcd.portdoubts import PortDoubts
-from mrcd.qptable import QpTable
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
 from mrcd.ways import Ways

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from ipaddress import ip_interface
 from pathlib import Path
 
-from mrcd import pins
 from mrcd.config.config import Config
-from mrcd.datapath import Datapath
+from mrcd.datapath import pins
+from mrcd.datapath.datapath import Datapath
+from mrcd.datapath.qptable import words
 from mrcd.fabric import underlay, usid
 from mrcd.linux.carrier import CarrierWatch
 from mrcd.linux.interfaces import Link, LinkChanged, NeighborChanged, Resync
 from mrcd.linux.netlink import Netlink
 from mrcd.ports import LastPlane, PortState, usable_mask, why_unused
-from mrcd.qptable import words
 from mrcd.rules import drains
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from mrcd import __version__, peerlist
-from mrcd.capture import Rings, Wanted
 from mrcd.config import render
 from mrcd.config.config import Peer
+from mrcd.datapath.capture import Rings, Wanted
 from mrcd.engine import Engine
 from mrcd.fabric import underlay, usid
 from mrcd.faultreport import FaultReport

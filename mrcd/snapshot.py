@@ -11,14 +11,14 @@ import asyncio
 import time
 from collections import Counter
 
-from mrcd.census import Census, PeerCount, PlaneCount, planes_of
-from mrcd.datapath import Datapath
+from mrcd.datapath.census import Census, PeerCount, PlaneCount, planes_of
+from mrcd.datapath.datapath import Datapath
+from mrcd.datapath.view import ALL_PLANES
 from mrcd.engine import Engine
 from mrcd.handshake import State
 from mrcd.linux import bpfbatch
 from mrcd.metrics import PeerSample, PlaneState, Snapshot
 from mrcd.model import Status
-from mrcd.qpview import ALL_PLANES
 from mrcd.report import Report
 from mrcd.wire.abi import ABI
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 
-from mrcd import capture
+from mrcd.datapath import capture
 from mrcd.model import (
     CaptureInfo,
     ConfigChanges,
@@ -82,7 +82,7 @@ class Source(Protocol):
     def capture(self, wanted: capture.Wanted) -> AsyncGenerator[capture.Rings, None]:
         """Record packets until closed; yields once, when that has begun.
 
-        Raises mrcd.capture.CannotCapture.
+        Raises mrcd.datapath.capture.CannotCapture.
         """
 
     def drain(self, plane: int, force: bool) -> PlaneInfo:

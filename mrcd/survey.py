@@ -17,10 +17,12 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mrcd import census, evidence
-from mrcd.clock import CARRIER
+from mrcd import evidence
 from mrcd.config.config import Config
-from mrcd.datapath import Datapath
+from mrcd.datapath import census
+from mrcd.datapath.clock import CARRIER
+from mrcd.datapath.datapath import Datapath
+from mrcd.datapath.qptable import words
 from mrcd.evidence import Evidence, EvidenceError, Total
 from mrcd.fabric import usid
 from mrcd.fabric.loops import Loop, loops_of, members_of
@@ -29,7 +31,6 @@ from mrcd.faultmap import Fault, Seen, infer
 from mrcd.linux import bpf, bpfbatch
 from mrcd.nichealth import NicHealth
 from mrcd.peers import Peers
-from mrcd.qptable import words
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
 from mrcd.wire.abi import ABI

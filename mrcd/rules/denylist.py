@@ -51,7 +51,7 @@ class PlaneEvs(Protocol):
 
 
 class EvSets(Protocol):
-    """The EV sets of the data path (mrcd.qptable.QpTable)."""
+    """The EV sets of the data path (mrcd.datapath.qptable.QpTable)."""
 
     def qps_of(self, peer: str) -> range:
         """Indices of the peer's QPs."""

@@ -21,9 +21,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from cli.client import Client
-from mrcd import loader
+from mrcd.datapath import loader
+from mrcd.datapath.sizes import Sizes
 from mrcd.fabric import lab
-from mrcd.sizes import Sizes
 from tests.bench import entry, flow
 from tests.bench.flow import BenchFailed
 from tests.bench.metrics import order_of

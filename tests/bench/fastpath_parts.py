@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrcd import loader
+from mrcd.datapath import loader
 from tests.bench.fastpath_runs import Arrivals
 from tests.bench.flow import BenchFailed
 from tests.bench.loaded import Harness, Loaded, Make, Timing, bench, mean_ns, spraying

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mrcd.clock import CARRIER
+from mrcd.datapath.clock import CARRIER
 from mrcd.fabric import usid
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI

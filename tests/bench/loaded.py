@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrcd import adoption, loader, tuning
 from mrcd.config import config as daemon_config
-from mrcd.datapath import Datapath
+from mrcd.datapath import adoption, loader, tuning
+from mrcd.datapath.datapath import Datapath
+from mrcd.datapath.qptable import QpTable
 from mrcd.fabric import description
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.linux import bpf, netns
-from mrcd.qptable import QpTable
 from mrcd.wire.abi import ABI
 from tests.bpf.packets import Far, ip4
 from tests.bpf.rig import LINK_MAC, pinned_to_one_cpu, write_planes

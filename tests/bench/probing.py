@@ -19,16 +19,16 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_interface
 from pathlib import Path
 
-from mrcd import adoption, pins
 from mrcd.config import config as daemon_config
 from mrcd.config.config import Config, Transport
-from mrcd.datapath import Datapath
+from mrcd.datapath import adoption, pins
+from mrcd.datapath.datapath import Datapath
+from mrcd.datapath.qptable import QpTable
+from mrcd.datapath.tuning import PROBE_IDLE_NS
 from mrcd.fabric import description, lab, state
 from mrcd.fabric.description import Fabric, Host
 from mrcd.handshake import LocalQp, Pace, RemoteQp
 from mrcd.linux import interfaces, netns
-from mrcd.qptable import QpTable
-from mrcd.tuning import PROBE_IDLE_NS
 from tests.bench import entry, flow, path_states
 from tests.bench.flow import BenchFailed
 from tests.bench.result import Line, table

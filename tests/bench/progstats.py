@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mrcd.datapath.loader import PROGRAMS, TAILS
 from mrcd.fabric import state
 from mrcd.linux import bpf
-from mrcd.loader import PROGRAMS, TAILS
 
 _ENABLE_STATS = 32
 _INFO_BYTES = 224

@@ -25,14 +25,14 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import Path
 
-from mrcd import adoption, loader
 from mrcd.config import config as daemon_config
-from mrcd.datapath import Datapath
+from mrcd.datapath import adoption, loader
+from mrcd.datapath.datapath import Datapath
+from mrcd.datapath.qptable import QpTable
 from mrcd.fabric import description, usid
 from mrcd.fabric.description import Host
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.linux import bpf
-from mrcd.qptable import QpTable
 from mrcd.wire.abi import ABI
 from tests.bench.loaded import mean_ns, secluded
 from tests.bench.result import Line, at_most

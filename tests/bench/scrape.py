@@ -19,10 +19,10 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mrcd.datapath import Datapath
+from mrcd.datapath.datapath import Datapath
+from mrcd.datapath.loader import Sizes
 from mrcd.exporter import exposition
 from mrcd.linux import bpf
-from mrcd.loader import Sizes
 from mrcd.metrics import Snapshot
 from mrcd.snapshot import balances_of, census_of
 from mrcd.wire.abi import ABI

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from cli.packets import Packet, Packets
-from mrcd.capture import _FIRST, Wanted
+from mrcd.datapath.capture import _FIRST, Wanted
 from mrcd.linux import bpf
 from mrcd.linux.ringbuf import RingBuffer
 from mrcd.model import CaptureInfo, CapturePeer

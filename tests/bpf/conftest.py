@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from mrcd import loader
+from mrcd.datapath import loader
 from mrcd.fabric.routing import SRV6, Routing
 from mrcd.linux import netns
 from tests.bpf import rig as rigs

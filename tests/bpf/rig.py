@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrcd import loader
-from mrcd.clock import CARRIER
 from mrcd.config import config
 from mrcd.config.config import Config
-from mrcd.datapath import Datapath
+from mrcd.datapath import loader
+from mrcd.datapath.clock import CARRIER
+from mrcd.datapath.datapath import Datapath
+from mrcd.datapath.qptable import QpTable, evs_per_plane, words
 from mrcd.fabric import description, underlay, usid
 from mrcd.fabric.description import Fabric, Host
 from mrcd.fabric.loops import loops_of
@@ -32,7 +33,6 @@ from mrcd.fabric.routing import SRV6, Routing
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.linux import bpf, bpfbatch, netns
 from mrcd.linux.ringbuf import RingBuffer
-from mrcd.qptable import QpTable, evs_per_plane, words
 from mrcd.wire.abi import ABI
 
 XDP_DROP, XDP_PASS, XDP_TX = 1, 2, 3

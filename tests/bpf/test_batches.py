@@ -10,8 +10,8 @@ from ipaddress import ip_network
 
 import pytest
 
+from mrcd.datapath.prefixes import key_of
 from mrcd.linux import bpf, bpfbatch
-from mrcd.prefixes import key_of
 from tests.bpf.rig import Rig
 
 ENTRIES = 3 * bpfbatch._AT_ONCE // 2

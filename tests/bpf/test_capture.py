@@ -12,9 +12,9 @@ from dataclasses import replace
 import pytest
 
 from cli.packets import Packet, comment, line
-from mrcd import loader
-from mrcd.capture import HEADERS_BYTES, Wanted
-from mrcd.clock import CARRIER
+from mrcd.datapath import loader
+from mrcd.datapath.capture import HEADERS_BYTES, Wanted
+from mrcd.datapath.clock import CARRIER
 from mrcd.fabric.loops import loops_of
 from mrcd.model import CapturedPacket
 from mrcd.survey import write_loops

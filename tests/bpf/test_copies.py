@@ -13,7 +13,7 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-from mrcd import loader
+from mrcd.datapath import loader
 from tests.bpf.rig import Rig
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "performance.md"

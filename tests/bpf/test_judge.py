@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mrcd.clock import CARRIER
+from mrcd.datapath.clock import CARRIER
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import decode_frame

@@ -13,8 +13,8 @@ from collections import Counter
 
 import pytest
 
-from mrcd import loader
-from mrcd.clock import CARRIER
+from mrcd.datapath import loader
+from mrcd.datapath.clock import CARRIER
 from mrcd.linux import bpf
 from mrcd.paths.states import State
 from mrcd.wire.abi import ABI

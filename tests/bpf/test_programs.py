@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import loader
-from mrcd.datapath import Datapath
+from mrcd.datapath import loader
+from mrcd.datapath.datapath import Datapath
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI, COUNTERS
 from mrcd.wire.packet import Header, read_header

@@ -9,11 +9,11 @@ from ipaddress import IPv6Address, ip_network
 
 import pytest
 
+from mrcd.datapath.prefixes import key_of
+from mrcd.datapath.qptable import QpTable, words
 from mrcd.fabric import usid
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.linux import bpf
-from mrcd.prefixes import key_of
-from mrcd.qptable import QpTable, words
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import decode_frame
 from tests.bpf.packets import Far, ip4, numbered

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from mrcd.census import Census
+from mrcd.datapath.census import Census
 from mrcd.metrics import STATES
 from mrcd.snapshot import balances_of, census_of
 from tests.bpf.packets import Far, ip4, numbered

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.clock import CARRIER
+from mrcd.datapath.clock import CARRIER
 from mrcd.fabric import usid
 from mrcd.fabric.loops import Loop, loops_of
 from mrcd.linux import bpf

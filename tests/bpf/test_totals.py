@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from mrcd import qpview
+from mrcd.datapath import view as qpview
+from mrcd.datapath.qptable import TOTALS, QpTable
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.paths.states import State
-from mrcd.qptable import TOTALS, QpTable
 from mrcd.wire.abi import ABI
 from tests.bpf.rig import MPR, RING_SLOTS, Rig
 

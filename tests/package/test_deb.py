@@ -133,8 +133,8 @@ def test_an_installed_mrcd_needs_no_checkout(tmp_path: Path) -> None:
         mrcctl --version
         mrcctl datapath --help | head -n 1
         mrcd --check-config --config /usr/share/doc/mrcd/examples/mrcd.toml
-        /usr/lib/mrcd/bin/python3 -c 'import mrcd.loader; print(mrcd.__file__)
-print(len(mrcd.loader.source()))'
+        /usr/lib/mrcd/bin/python3 -c 'import mrcd.datapath.loader; print(mrcd.__file__)
+print(len(mrcd.datapath.loader.source()))'
         find /usr/lib/mrcd -name '*.pyc' | head -n 1
         getent passwd mrcd
         stat -c '%U:%G %a %n' /var/lib/mrcd

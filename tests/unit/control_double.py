@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from mrcd.access import Access
-from mrcd.capture import CannotCapture, Rings, Wanted
 from mrcd.config.config import ConfigError
 from mrcd.control import ControlServer
+from mrcd.datapath.capture import CannotCapture, Rings, Wanted
 from mrcd.fabric import description
 from mrcd.model import (
     CaptureInfo,

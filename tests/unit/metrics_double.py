@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mrcd.census import Paths, PeerCount, PlaneCount
+from mrcd.datapath.census import Paths, PeerCount, PlaneCount
 from mrcd.metrics import MAPS, PeerSample, PlaneState, Snapshot
 from mrcd.wire.abi import COUNTERS
 

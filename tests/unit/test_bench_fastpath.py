@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mrcd import loader
+from mrcd.datapath import loader
 from tests.bench.fastpath_parts import PARTS, Part
 from tests.bench.flow import BenchFailed
 from tests.bench.loaded import mean_ns

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from cli import exits
-from mrcd import capture
-from mrcd.attachment import hooks
-from mrcd.capture import CannotCapture, Capture, Wanted
-from mrcd.datapath import DatapathError
+from mrcd.datapath import capture
+from mrcd.datapath.attachment import hooks
+from mrcd.datapath.capture import CannotCapture, Capture, Wanted
+from mrcd.datapath.datapath import DatapathError
 from mrcd.wire.abi import ABI, CAPTURE
 from tests.unit.command_line import run
 from tests.unit.control_double import FakeSource, serving

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd.census import PLANES, Census, PeerCount, picker, planes_of
+from mrcd.datapath.census import PLANES, Census, PeerCount, picker, planes_of
+from mrcd.datapath.view import state_of
 from mrcd.paths.states import State
-from mrcd.qpview import state_of
 from mrcd.wire.abi import ABI
 
 QP, TX, RX = (ABI.structs[name] for name in ("mrc_qp", "mrc_tx", "mrc_rx"))

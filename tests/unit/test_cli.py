@@ -363,7 +363,7 @@ class TestDatapathDetach:
         stderr: str,
     ) -> None:
         monkeypatch.setattr(datapath.os, "geteuid", lambda: 0)
-        monkeypatch.setattr("mrcd.detach.detach", lambda bpffs: report)
+        monkeypatch.setattr("mrcd.datapath.detach.detach", lambda bpffs: report)
         result = run(path, "datapath", "detach", "--bpffs", "/x")
         assert (result.exit_code, result.stdout, result.stderr) == (code, stdout, stderr)
 

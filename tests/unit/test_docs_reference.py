@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cli import exits
-from mrcd import tuning
 from mrcd.config import config
+from mrcd.datapath import tuning
 from mrcd.fabric import description
 from mrcd.service.log import EVENTS
 from mrcd.wire.abi import COUNTERS

@@ -25,7 +25,7 @@ LINES_MAX = 800  # 400 is the aim; far beyond it a noun was missed
 # Pure: no clock, no socket, no process, no log. Time and packets come in as arguments.
 PURE = {
     "mrcd.agenda",
-    "mrcd.census",
+    "mrcd.datapath.census",
     "mrcd.config.config.overlap",
     "mrcd.config.config.reserved",
     "mrcd.config.config",
@@ -54,7 +54,7 @@ PURE = {
     "mrcd.portdoubts",
     "mrcd.ports",
     "mrcd.config.config.diff",
-    "mrcd.sizes",
+    "mrcd.datapath.sizes",
     "mrcd.config.config.table",
     "mrcd.wire.packet",
     "mrcd.rules.elements",
@@ -94,11 +94,11 @@ CLI_MAY_IMPORT_LATE = CLI_MAY_IMPORT | {
     "mrcd.linux.bpf",
     "mrcd.service.capabilities",
     "mrcd.config.config",
-    "mrcd.detach",
+    "mrcd.datapath.detach",
     "mrcd.fabric",
     "mrcd.linux.netlink",
     "mrcd.wire.packet.sources",
-    "mrcd.pins",
+    "mrcd.datapath.pins",
     "mrcd.linux.ringbuf",
     "mrcd.wire.packet",
 }
@@ -130,7 +130,7 @@ def top(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("library", "owner"), [("pyroute2", "mrcd.linux.netlink"), ("bcc", "mrcd.loader")]
+    ("library", "owner"), [("pyroute2", "mrcd.linux.netlink"), ("bcc", "mrcd.datapath.loader")]
 )
 def test_heavy_library_has_one_importer(library: str, owner: str) -> None:
     importers = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import pins
+from mrcd.datapath import pins
 
 
 def test_records_by_kind(tmp_path: Path) -> None:

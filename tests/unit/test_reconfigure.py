@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd import adoption
 from mrcd.config import config
 from mrcd.config.config import Config
 from mrcd.config.diff import diff, needs_restart
+from mrcd.datapath import adoption
 from mrcd.fabric import description
 
 HOSTS = 6

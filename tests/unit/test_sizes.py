@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd import sizes
-from mrcd.sizes import Sizes
+from mrcd.datapath import sizes
+from mrcd.datapath.sizes import Sizes
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE
 from mrcd.wire.sources import bpf_dir
@@ -114,7 +114,7 @@ def test_layout__depends_on_the_treaty() -> None:
 
 
 def test_definitions__finds_every_map_that_is_loaded() -> None:
-    from mrcd.loader import MAPS as names
+    from mrcd.datapath.loader import MAPS as names
 
     found = "\n".join(sizes.definitions(MAPS))
     for name in names:

@@ -11,9 +11,9 @@ import os
 from ipaddress import ip_interface
 from pathlib import Path
 
-from mrcd import pins
 from mrcd.config.config import Config
-from mrcd.datapath import DatapathError
+from mrcd.datapath import pins
+from mrcd.datapath.datapath import DatapathError
 from mrcd.linux import ethtool, sysfs
 from mrcd.linux.netlink import Netlink
 from mrcd.service.log import get_logger

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mrcd import pins
+from mrcd.datapath import pins
 from mrcd.model import DetachReport
 
 if TYPE_CHECKING:

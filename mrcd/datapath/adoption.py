@@ -11,14 +11,14 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mrcd import pins, sizes
 from mrcd.config.config import QPS_MAX_ALL, Config
-from mrcd.datapath import Datapath, DatapathError
+from mrcd.datapath import pins, sizes
+from mrcd.datapath.datapath import Datapath, DatapathError
+from mrcd.datapath.loader import MAPS, PROGRAMS, source
+from mrcd.datapath.qptable import evs_per_plane
+from mrcd.datapath.sizes import Sizes
 from mrcd.fabric.loops import loops_of
 from mrcd.linux import bpf
-from mrcd.loader import MAPS, PROGRAMS, source
-from mrcd.qptable import evs_per_plane
-from mrcd.sizes import Sizes
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE
 from mrcd.wire.sources import bpf_dir

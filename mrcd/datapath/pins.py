@@ -4,7 +4,7 @@
 What is pinned stays when the daemon dies:
 
     link_xdp_NAME, link_tc_NAME   what holds a program on an interface
-    layout-KEY/                   the maps of one layout (mrcd/sizes.py)
+    layout-KEY/                   the maps of one layout (mrcd/datapath/sizes.py)
     layout-KEY/code-KEY/          programs that use them
 
 A folder is made under the name building-KEY and gets its own when it is complete, so what has the

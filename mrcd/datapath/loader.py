@@ -2,7 +2,7 @@
 """Compile the programs with bcc and leave them pinned in a bpffs.
 
 The only module that imports bcc. It is run as a short-lived child process
-(`python -m mrcd.loader`), because bcc with its compiler costs some 200 MB that
+(`python -m mrcd.datapath.loader`), because bcc with its compiler costs some 200 MB that
 a daemon should not keep: the child compiles, loads, pins and exits.
 
 bcc is compiler and map maker; programs are loaded by bpf(2) itself, which
@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mrcd import pins
+from mrcd.datapath import pins
+from mrcd.datapath.sizes import Sizes as Sizes
 from mrcd.linux import bpf
-from mrcd.sizes import Sizes as Sizes
 from mrcd.wire.sources import bpf_dir
 
 MAPS = [

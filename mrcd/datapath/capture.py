@@ -8,7 +8,7 @@ record goes into a ring buffer whose descriptor is handed to the caller. No pack
 process: a caller that is slow, or stopped, loses records and nothing else.
 
 A daemon that is killed leaves them in place; the next one puts its ordinary ones there, as it does
-with those of any other build (mrcd/adoption.py).
+with those of any other build (mrcd/datapath/adoption.py).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import struct
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from mrcd import loader, pins
-from mrcd.attachment import Attachment, Hook
-from mrcd.datapath import Datapath, DatapathError
+from mrcd.datapath import loader, pins
+from mrcd.datapath.attachment import Attachment, Hook
+from mrcd.datapath.datapath import Datapath, DatapathError
 from mrcd.linux import bpf
 from mrcd.linux.ringbuf import RingBuffer
 from mrcd.model import Direction

@@ -3,9 +3,9 @@
 
 Compiling is the loader's business in a child process; here are file
 descriptors and typed access to the maps. Whether what is pinned can be taken
-over is decided in mrcd/adoption.py, programs are put on interfaces in
-mrcd/attachment.py, and what a QP or a peer looks like in the maps is in
-mrcd/qptable.py.
+over is decided in mrcd/datapath/adoption.py, programs are put on interfaces in
+mrcd/datapath/attachment.py, and what a QP or a peer looks like in the maps is in
+mrcd/datapath/qptable.py.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from mrcd import loader
+from mrcd.datapath import loader
+from mrcd.datapath.loader import MAPS, PROGRAMS, Sizes
 from mrcd.linux import bpf, bpfbatch
-from mrcd.loader import MAPS, PROGRAMS, Sizes
 from mrcd.model import TcKind, XdpMode
 from mrcd.wire.abi import ABI, COUNTERS
 from mrcd.wire.packet import Struct
@@ -74,7 +74,7 @@ class Datapath:
         child = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "mrcd.loader",
+            "mrcd.datapath.loader",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network
 
-from mrcd.datapath import Datapath
+from mrcd.datapath.datapath import Datapath
 from mrcd.linux import bpf
 
 _ADDRESS_BYTES = 16

@@ -6,7 +6,7 @@ A command is the packet of a test run of mrc_control, so it is carried out when 
 
 from __future__ import annotations
 
-from mrcd.datapath import Datapath
+from mrcd.datapath.datapath import Datapath
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from socket import htons
 
-from mrcd import tuning
 from mrcd.config.config import Config
-from mrcd.datapath import Datapath
+from mrcd.datapath import tuning
+from mrcd.datapath.datapath import Datapath
 from mrcd.wire.abi import ABI
 
 _HOST = ABI.structs["mrc_host"]
@@ -20,7 +20,7 @@ def planes_told(datapath: Datapath) -> int:
 
 def write(datapath: Datapath, config: Config, *, link: int, mac: bytes, planes: int) -> None:
     """Tell the programs: `link` is the index of mrc0's other end, `mac` mrc0's address, `planes`
-    the mask of planes to use. All else is the configuration's, and mrcd/tuning.py's."""
+    the mask of planes to use. All else is the configuration's, and mrcd/datapath/tuning.py's."""
     fabric, transport = config.fabric, config.transport
     datapath.write(
         "host",

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrcd import pins
-from mrcd.datapath import Datapath, DatapathError
+from mrcd.datapath import pins
+from mrcd.datapath.datapath import Datapath, DatapathError
 from mrcd.linux import bpf
 from mrcd.linux.bpf import BpfError, LinkInfo
 from mrcd.linux.interfaces import XdpProgram

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 
-from mrcd.datapath import Datapath
+from mrcd.datapath.datapath import Datapath
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 

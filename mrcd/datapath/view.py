@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mrcd import census
-from mrcd.datapath import Datapath
+from mrcd.datapath import census
+from mrcd.datapath.datapath import Datapath
 from mrcd.linux import bpfbatch
 from mrcd.paths import evset
 from mrcd.paths.states import State

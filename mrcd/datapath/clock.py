@@ -21,8 +21,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from mrcd import tuning
-from mrcd.datapath import Datapath
+from mrcd.datapath import tuning
+from mrcd.datapath.datapath import Datapath
 from mrcd.linux import bpf
 from mrcd.linux.ringbuf import RingBuffer
 from mrcd.wire.abi import ABI

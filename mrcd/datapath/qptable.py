@@ -10,17 +10,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable
 
-from mrcd import census, qpview, slots
-from mrcd.commands import Commands
 from mrcd.config.config import Config, Peer
-from mrcd.datapath import Datapath, wait_for_programs
+from mrcd.datapath import census, slots
+from mrcd.datapath import view as qpview
+from mrcd.datapath.control import Commands
+from mrcd.datapath.datapath import Datapath, wait_for_programs
+from mrcd.datapath.prefixes import Prefixes
+from mrcd.datapath.view import ALL_PLANES, PLANES, Balance, PathView, QpView
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.hosts import Host
 from mrcd.handshake import LocalQp, Memory, RemoteQp
 from mrcd.linux import bpf, bpfbatch
 from mrcd.paths import evset
-from mrcd.prefixes import Prefixes
-from mrcd.qpview import ALL_PLANES, PLANES, Balance, PathView, QpView
 from mrcd.wire.abi import ABI
 
 _PEER = ABI.structs["mrc_peer"]
