@@ -33,7 +33,7 @@ from mrcd.paths.feed import PathFeed
 from mrcd.paths.log import PathLog
 from mrcd.peerroutes import PeerRoutes
 from mrcd.peers import Peers
-from mrcd.planes import Planes, find_planes
+from mrcd.planes.planes import Planes, find_planes
 from mrcd.rules.denylist import Denials
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks, fatal

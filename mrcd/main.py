@@ -17,7 +17,7 @@ from mrcd.control import ControlError
 from mrcd.daemon import Daemon, Places
 from mrcd.datapath.datapath import DatapathError
 from mrcd.datapath.pins import PinError
-from mrcd.planes import PlaneError
+from mrcd.planes.planes import PlaneError
 from mrcd.service import capabilities, log
 from mrcd.service.notify import Notifier, listening
 

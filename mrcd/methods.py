@@ -42,7 +42,7 @@ from mrcd.model import (
     StatusReply,
     WatchPathsReply,
 )
-from mrcd.ports import LastPlane
+from mrcd.planes.usable import LastPlane
 from mrcd.refusals import (
     BadConfig,
     BadElement,

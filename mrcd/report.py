@@ -42,7 +42,7 @@ from mrcd.model import (
     TickState,
 )
 from mrcd.paths.feed import STATES
-from mrcd.planes import Plane
+from mrcd.planes.planes import Plane
 from mrcd.wire.abi import COUNTERS
 
 _QP_STATES: tuple[QpState, ...] = ("RESET", "RTR", "RTS")

@@ -27,7 +27,7 @@ ID_LEAP = 256
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """The file. `maps`: the kernel's number of the map `qps`; `update_id`: see mrcd/ports.py."""
+    """The file. `maps`: the kernel's number of the map `qps`; `update_id`: see mrcd/planes/usable.py."""
 
     version: int
     boot: str

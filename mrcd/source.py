@@ -86,7 +86,7 @@ class Source(Protocol):
         """
 
     def drain(self, plane: int, force: bool) -> PlaneInfo:
-        """Take a plane out of service. mrcd.ports.LastPlane when none would be left."""
+        """Take a plane out of service. mrcd.planes.usable.LastPlane when none would be left."""
 
     def undrain(self, plane: int) -> PlaneInfo:
         """Put a plane back into service."""

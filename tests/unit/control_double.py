@@ -42,7 +42,7 @@ from mrcd.model import (
     Status,
     SurveyInfo,
 )
-from mrcd.ports import LastPlane
+from mrcd.planes.usable import LastPlane
 from mrcd.rules.denylist import CutsOff, NotDenied
 from mrcd.rules.elements import Rule, parse
 from mrcd.source import CannotApply

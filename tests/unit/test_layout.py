@@ -52,7 +52,7 @@ PURE = {
     "mrcd.model",
     "mrcd.nichealth",
     "mrcd.portdoubts",
-    "mrcd.ports",
+    "mrcd.planes.usable",
     "mrcd.config.config.diff",
     "mrcd.datapath.sizes",
     "mrcd.config.config.table",

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from mrcd import planes
 from mrcd.linux.interfaces import Link, LinkChanged
-from mrcd.planes import Plane, Planes
-from mrcd.ports import LastPlane
+from mrcd.planes import planes
+from mrcd.planes.planes import Plane, Planes
+from mrcd.planes.usable import LastPlane
 from mrcd.rules import drains
 
 MAC = bytes(6)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mrcd.ports import (
+from mrcd.planes.usable import (
     AT_ONCE,
     BACKOFF_NS,
     ID_MASK,

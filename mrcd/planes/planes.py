@@ -18,7 +18,7 @@ from mrcd.fabric import underlay, usid
 from mrcd.linux.carrier import CarrierWatch
 from mrcd.linux.interfaces import Link, LinkChanged, NeighborChanged, Resync
 from mrcd.linux.netlink import Netlink
-from mrcd.ports import LastPlane, PortState, usable_mask, why_unused
+from mrcd.planes.usable import LastPlane, PortState, usable_mask, why_unused
 from mrcd.rules import drains
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks
