@@ -15,7 +15,6 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from mrcd import sessions
 from mrcd.config.config import Config, Peer
 from mrcd.datapath import adoption, host, mrc0, pins
 from mrcd.datapath.attachment import Attachment, Hook, hooks
@@ -25,14 +24,15 @@ from mrcd.datapath.datapath import Datapath, DatapathError
 from mrcd.datapath.detach import undo
 from mrcd.datapath.qptable import QpTable
 from mrcd.datapath.sizes import Sizes
-from mrcd.endpoint import Endpoint
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
 from mrcd.model import XdpMode
 from mrcd.paths.feed import PathFeed
 from mrcd.paths.log import PathLog
-from mrcd.peerroutes import PeerRoutes
-from mrcd.peers import Peers
+from mrcd.peers import saved as sessions
+from mrcd.peers.endpoint import Endpoint
+from mrcd.peers.peers import Peers
+from mrcd.peers.routes import PeerRoutes
 from mrcd.planes.planes import Planes, find_planes
 from mrcd.rules.denylist import Denials
 from mrcd.service.log import get_logger

@@ -30,7 +30,7 @@ from mrcd.faultlist import CERTAIN, FaultList
 from mrcd.faultmap import Fault, Seen, infer
 from mrcd.linux import bpf, bpfbatch
 from mrcd.nichealth import NicHealth
-from mrcd.peers import Peers
+from mrcd.peers.peers import Peers
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
 from mrcd.wire.abi import ABI

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address
 from pathlib import Path
 
-from mrcd.agenda import Agenda
 from mrcd.fabric import description, underlay, usid
 from mrcd.fabric.description import Fabric, Host
 from mrcd.handshake import (
@@ -36,7 +35,8 @@ from mrcd.handshake import (
     State,
 )
 from mrcd.handshake import decode as decode_offer
-from mrcd.offers import udp6
+from mrcd.peers.offersockets import udp6
+from mrcd.peers.schedule import Agenda
 from mrcd.wire.packet import (
     WIRE,
     Bth,

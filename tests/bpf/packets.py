@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv6Address
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.description import Fabric, Host
 from mrcd.fabric.routing import Routing
-from mrcd.offers import udp6
+from mrcd.peers.offersockets import udp6
 from mrcd.wire.envelope import checksum16
 from mrcd.wire.packet import (
     WIRE,

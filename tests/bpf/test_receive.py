@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from mrcd.offers import udp6
+from mrcd.peers.offersockets import udp6
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Data, Neth, Sack, decode_frame
 from tests.bpf.packets import (

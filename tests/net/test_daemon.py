@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from mrcd import sessions
 from mrcd.fabric import lab, processes, state
 from mrcd.handshake import Memory
 from mrcd.linux import bpf, netns
+from mrcd.peers import saved as sessions
 from tests.net import lab_hosts
 from tests.net.lab_hosts import ROOT, eventually, mrcctl
 from tests.net.traffic import Stream, transfer, udp_sequence

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd.agenda import BURST, GRAIN_NAMES, GRAIN_NS, MS, PACKETS_PER_S, TURNS, Agenda
+from mrcd.peers.schedule import BURST, GRAIN_NAMES, GRAIN_NS, MS, PACKETS_PER_S, TURNS, Agenda
 
 SECOND = 1000 * MS
 

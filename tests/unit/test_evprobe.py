@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mrcd.evprobe import PathResult, ProbeRound
+from mrcd.peers.evprobe import PathResult, ProbeRound
 
 A, B = 0x1001_0000, 0x1002_0000
 

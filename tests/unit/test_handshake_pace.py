@@ -23,7 +23,7 @@ from mrcd.handshake import (
     encode,
 )
 from mrcd.handshake.pace import BEAT_MAX_NS, FEW, JITTER, KEEPALIVES_PER_S, patience
-from mrcd.peers import REST_NS
+from mrcd.peers.peers import REST_NS
 from tests.unit.test_handshake import ALL_PLANES, SECOND, Packet, World, connected, offer
 
 

@@ -24,12 +24,12 @@ LINES_MAX = 800  # 400 is the aim; far beyond it a noun was missed
 
 # Pure: no clock, no socket, no process, no log. Time and packets come in as arguments.
 PURE = {
-    "mrcd.agenda",
+    "mrcd.peers.peers.schedule",
     "mrcd.datapath.census",
     "mrcd.config.config.overlap",
     "mrcd.config.config.reserved",
     "mrcd.config.config",
-    "mrcd.evprobe",
+    "mrcd.peers.peers.evprobe",
     "mrcd.wire.packet.envelope",
     "mrcd.evidence",
     "mrcd.faultlist",
@@ -51,7 +51,7 @@ PURE = {
     "mrcd.metrics",
     "mrcd.model",
     "mrcd.nichealth",
-    "mrcd.portdoubts",
+    "mrcd.peers.peers.portcheck",
     "mrcd.planes.usable",
     "mrcd.config.config.diff",
     "mrcd.datapath.sizes",

@@ -16,7 +16,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.packet import Raw
 
 from mrcd.fabric.routing import ENCAP_ECMP4, ENCAP_ECMP6, ENCAP_FULL, ENCAP_REDUCED
-from mrcd.offers import Address, OfferSockets, udp6
+from mrcd.peers.offersockets import Address, OfferSockets, udp6
 
 A, B = IPv6Address("fdcb:0:1:1::1"), IPv6Address("fdcb:0:1:2::1")
 LOOP6, LOOP4 = IPv6Address("::1"), IPv4Address("127.0.0.1")

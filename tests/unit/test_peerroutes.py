@@ -11,7 +11,7 @@ import pytest
 
 from mrcd.config.config import Peer
 from mrcd.fabric.description import Host
-from mrcd.peerroutes import PeerRoutes
+from mrcd.peers.routes import PeerRoutes
 from mrcd.service.tasks import Tasks
 
 

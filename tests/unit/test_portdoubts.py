@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from mrcd.handshake import Offer
-from mrcd.portdoubts import PortDoubts
+from mrcd.peers.portcheck import PortDoubts
 from tests.unit.test_handshake import offer
 
 ALL, THREE = 0b1111, 0b1011

@@ -14,8 +14,8 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd import sessions
 from mrcd.handshake import LocalQp, Memory, Offer
+from mrcd.peers import saved as sessions
 from mrcd.service import log
 
 OFFER = Offer(1, "h2", "h1", 77, 88, 99, 5, True, False, 8872, 2048, 3, (), ((0x20001, 7),))

@@ -19,10 +19,10 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 
 from mrcd.config.config import Config, Peer
-from mrcd.evprobe import PathResult, ProbeRound
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.routing import ENCAP_FULL
 from mrcd.linux.planesocket import Address, PlaneSockets
+from mrcd.peers.evprobe import PathResult, ProbeRound
 from mrcd.planes.usable import PortUpdates, SendUpdate
 from mrcd.wire.packet import (
     WIRE,

@@ -10,10 +10,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from mrcd import handshake
-from mrcd.agenda import Agenda
 from mrcd.config.config import Config, Peer
 from mrcd.datapath.qptable import QpTable
-from mrcd.endpoint import Endpoint, OpenEvs
 from mrcd.fabric import underlay
 from mrcd.handshake import (
     Command,
@@ -30,11 +28,13 @@ from mrcd.handshake import (
     StateChanged,
 )
 from mrcd.handshake.pace import BEAT_MAX_NS
-from mrcd.offers import OfferSockets
-from mrcd.portdoubts import PortDoubts
+from mrcd.peers.endpoint import Endpoint, OpenEvs
+from mrcd.peers.offersockets import OfferSockets
+from mrcd.peers.portcheck import PortDoubts
+from mrcd.peers.schedule import Agenda
+from mrcd.peers.sender import Ways
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
-from mrcd.ways import Ways
 
 log = get_logger()
 

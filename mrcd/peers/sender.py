@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from mrcd.config.config import Config
-from mrcd.endpoint import OpenEvs
 from mrcd.fabric import underlay, usid
 from mrcd.linux.planesocket import Address
+from mrcd.peers.endpoint import OpenEvs
 
 WAYS = 1 << 13
 """Ways to peers, one for each plane, that are remembered."""
