@@ -38,7 +38,7 @@ from mrcd.rules.denylist import Denials
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks, fatal
 from mrcd.service.writeback import Writeback
-from mrcd.survey import Survey
+from mrcd.survey.survey import Survey
 from mrcd.wire.abi import ABI
 
 log = get_logger()

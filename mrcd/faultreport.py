@@ -8,7 +8,6 @@ import time
 
 from mrcd.config.config import Config
 from mrcd.fabric.loops import Element, link, nic, t0, t1
-from mrcd.faultmap import Seen
 from mrcd.model import (
     SCHEMA_VERSION,
     ElementInfo,
@@ -18,7 +17,8 @@ from mrcd.model import (
     MapReply,
     SurveyInfo,
 )
-from mrcd.survey import Survey
+from mrcd.survey.inference import Seen
+from mrcd.survey.survey import Survey
 
 
 class FaultReport:

@@ -17,7 +17,7 @@ from mrcd.datapath.capture import HEADERS_BYTES, Wanted
 from mrcd.datapath.clock import CARRIER
 from mrcd.fabric.loops import loops_of
 from mrcd.model import CapturedPacket
-from mrcd.survey import write_loops
+from mrcd.survey.survey import write_loops
 from mrcd.wire.packet import WIRE
 from tests.bpf.capturing import CapturingRig
 from tests.bpf.packets import EV, Far, ev_of, ip4, ip6, numbered, offer_frame, trimmed

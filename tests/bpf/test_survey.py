@@ -14,7 +14,7 @@ from mrcd.datapath.clock import CARRIER
 from mrcd.fabric import usid
 from mrcd.fabric.loops import Loop, loops_of
 from mrcd.linux import bpf
-from mrcd.survey import write_loops
+from mrcd.survey.survey import write_loops
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Erth, decode_frame, encode_frame
 from tests.bpf.packets import BODY, BTH, sealed

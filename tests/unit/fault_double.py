@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.loops import Element, loops_of
-from mrcd.faultmap import Seen
+from mrcd.survey.inference import Seen
 
 
 def fabric_of(hosts: int, planes: int, t1: int, hosts_per_t0: int) -> Fabric:

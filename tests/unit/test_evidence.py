@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd import evidence
-from mrcd.evidence import INTERVAL_NS, Evidence, EvidenceError, Total
 from mrcd.fabric.loops import loops_of
-from mrcd.faultmap import Seen, infer
-from mrcd.history import BLOCK, MEMORY, RECENT, SINGLE, History
+from mrcd.survey import evidence
+from mrcd.survey.evidence import INTERVAL_NS, Evidence, EvidenceError, Total
+from mrcd.survey.history import BLOCK, MEMORY, RECENT, SINGLE, History
+from mrcd.survey.inference import Seen, infer
 from tests.unit.fault_double import fabric_of
 
 FABRIC = fabric_of(2, 2, 2, 1)

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from mrcd.fabric.loops import Element
-from mrcd.faultlist import CERTAIN, CLEARED_AFTER, NAMED_AFTER, FaultList
-from mrcd.faultmap import Fault
+from mrcd.survey.inference import Fault
+from mrcd.survey.named import CERTAIN, CLEARED_AFTER, NAMED_AFTER, FaultList
 
 S = 1_000_000_000
 

@@ -11,8 +11,8 @@ from collections.abc import Container, Mapping
 import pytest
 
 from mrcd.fabric.loops import Loop, loops_of
-from mrcd.faultlist import CERTAIN
-from mrcd.faultmap import Fault, Seen, infer
+from mrcd.survey.inference import Fault, Seen, infer
+from mrcd.survey.named import CERTAIN
 from tests.unit.fault_double import elements_of, fabric_of, simulated
 
 SHAPES = [(2, 2, 2, 1), (4, 2, 2, 2), (3, 2, 2, 1), (4, 3, 3, 1), (2, 2, 4, 1), (4, 4, 4, 2)]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrcd.fabric.loops import loops_of
-from mrcd.history import _STEP_MAX, BLOCK, MEMORY, RECENT, SINGLE, History, Tally
+from mrcd.survey.history import _STEP_MAX, BLOCK, MEMORY, RECENT, SINGLE, History, Tally
 from tests.unit.fault_double import fabric_of
 
 FABRIC = fabric_of(2, 2, 2, 1)

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from mrcd.evidence import Total
-from mrcd.faultmap import Fault
-from mrcd.nichealth import NIC_CLEAN_S, NIC_LIVE_INTERVALS, NIC_PROBES, NicHealth
+from mrcd.survey.evidence import Total
+from mrcd.survey.inference import Fault
+from mrcd.survey.nichealth import NIC_CLEAN_S, NIC_LIVE_INTERVALS, NIC_PROBES, NicHealth
 from mrcd.wire.abi import ABI
 from tests.unit.test_faultlist import fault
 

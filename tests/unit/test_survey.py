@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from mrcd.evidence import INTERVAL_NS
 from mrcd.fabric.loops import loops_of
-from mrcd.faultmap import Fault
-from mrcd.survey import PEERS_TOLD_QUIET, UNSURE, interval_of, telling_of, tick_of
+from mrcd.survey.evidence import INTERVAL_NS
+from mrcd.survey.inference import Fault
+from mrcd.survey.survey import PEERS_TOLD_QUIET, UNSURE, interval_of, telling_of, tick_of
 from mrcd.wire.abi import ABI
 from tests.unit.fault_double import fabric_of
 

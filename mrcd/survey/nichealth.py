@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from mrcd.evidence import Total, quantile
 from mrcd.fabric import naming
-from mrcd.faultmap import Fault
+from mrcd.survey.evidence import Total, quantile
+from mrcd.survey.inference import Fault
 
 NIC_LOSS = 0.01
 """A NIC link of ours that certainly loses more is not used."""

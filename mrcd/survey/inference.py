@@ -3,7 +3,7 @@
 
 Theory of operation
 -------------------
-mrcd/likelihood.py says how likely a set of suspects makes what was seen, and how much each then
+mrcd/survey/likelihood.py says how likely a set of suspects makes what was seen, and how much each then
 loses. The set itself is chosen by parsimony (Occam): each suspect must raise the log-likelihood by
 SUSPECT_COST, or it is not needed. The search adds, drops and exchanges suspects, and puts one in
 the place of two, until nothing improves. A switch is therefore named instead of its links exactly
@@ -25,8 +25,8 @@ from itertools import combinations
 from typing import Literal
 
 from mrcd.fabric.loops import Element, Loop
-from mrcd.likelihood import S_MAX, Likelihood
-from mrcd.likelihood import Seen as Seen
+from mrcd.survey.likelihood import S_MAX, Likelihood
+from mrcd.survey.likelihood import Seen as Seen
 
 SUSPECT_COST = 9.0
 """Gain in log-likelihood that justifies one more suspect: odds of 8000 to 1."""

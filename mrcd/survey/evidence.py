@@ -9,7 +9,7 @@ A window reaches back as far as what was seen then agrees with what is seen now,
 switch: a fault that has just begun is not diluted by the quiet before, one that has gone is
 forgotten at once, and a small loss that goes on is measured over all of MEMORY.
 
-How far its older ends reach is exact to a block of the history's (mrcd/history.py).
+How far its older ends reach is exact to a block of the history's (mrcd/survey/history.py).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from msgspec import Meta
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.hosts import HostRange
 from mrcd.fabric.loops import Element, Loop
-from mrcd.faultmap import Seen
-from mrcd.history import MEMORY, RECENT, History, Tally
+from mrcd.survey.history import MEMORY, RECENT, History, Tally
+from mrcd.survey.inference import Seen
 
 MAGIC: Final = b"MRCf"
 VERSION: Final = 1

@@ -4,7 +4,7 @@
 Probes are sent and counted by the kernel (bpf/survey.h); every tick one system call sends the next
 few, while a fault is unsure half of them over the loops that tell most about it. Twice a second,
 among many peers once while nothing is lost, the totals are read, told to the peers, and all that is
-known is judged (mrcd/evidence.py, mrcd/faultmap.py, mrcd/faultlist.py).
+known is judged (mrcd/survey/evidence.py, mrcd/survey/inference.py, mrcd/survey/named.py).
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mrcd import evidence
 from mrcd.config.config import Config
 from mrcd.datapath import census
 from mrcd.datapath.clock import CARRIER
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.qptable import words
-from mrcd.evidence import Evidence, EvidenceError, Total
 from mrcd.fabric import usid
 from mrcd.fabric.loops import Loop, loops_of, members_of
-from mrcd.faultlist import CERTAIN, FaultList
-from mrcd.faultmap import Fault, Seen, infer
 from mrcd.linux import bpf, bpfbatch
-from mrcd.nichealth import NicHealth
 from mrcd.peers.peers import Peers
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
+from mrcd.survey import evidence
+from mrcd.survey.evidence import Evidence, EvidenceError, Total
+from mrcd.survey.inference import Fault, Seen, infer
+from mrcd.survey.named import CERTAIN, FaultList
+from mrcd.survey.nichealth import NicHealth
 from mrcd.wire.abi import ABI
 
 log = get_logger()

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mrcd.fabric.loops import Element
-from mrcd.faultmap import Fault
+from mrcd.survey.inference import Fault
 
 CERTAIN = 6.0
 """Odds (logarithm) by which every explanation without an element must fall behind: 400 to 1."""
