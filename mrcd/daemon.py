@@ -20,7 +20,8 @@ from mrcd.config import config as configuration
 from mrcd.config.config import Config, ConfigError
 from mrcd.config.diff import diff as differences
 from mrcd.config.diff import needs_restart
-from mrcd.control import ControlServer
+from mrcd.control.backend import CannotApply
+from mrcd.control.server import ControlServer
 from mrcd.datapath import pins
 from mrcd.datapath.detach import detach_with
 from mrcd.engine import Engine
@@ -30,7 +31,6 @@ from mrcd.report import Report
 from mrcd.service.log import get_logger
 from mrcd.service.notify import Notifier
 from mrcd.service.tasks import Tasks, fatal
-from mrcd.source import CannotApply
 
 if TYPE_CHECKING:
     from mrcd.exporter import Exporter

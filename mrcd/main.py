@@ -13,7 +13,7 @@ import click
 
 from mrcd import __version__
 from mrcd.config import config
-from mrcd.control import ControlError
+from mrcd.control.server import ControlError
 from mrcd.daemon import Daemon, Places
 from mrcd.datapath.datapath import DatapathError
 from mrcd.datapath.pins import PinError

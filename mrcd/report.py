@@ -54,7 +54,7 @@ def _us(nanoseconds: int | None) -> float | None:
 
 
 class Reconfigure(Protocol):
-    """Who changes the configuration of a running daemon; as in mrcd.source.Source."""
+    """Who changes the configuration of a running daemon; as in mrcd.control.backend.Source."""
 
     def diff(self, text: str) -> ConfigChanges:
         """What applying a text would change."""
@@ -67,7 +67,7 @@ class Reconfigure(Protocol):
 
 
 class Report:
-    """Answers the control API (mrcd.control.Source) from live state."""
+    """Answers the control API (mrcd.control.server.Source) from live state."""
 
     def __init__(self, engine: Engine, reconfigure: Reconfigure, bpffs: Path) -> None:
         self._reconfigure = reconfigure

@@ -18,11 +18,11 @@ from asyncvarlink.interface import varlinksignature
 
 from cli.schema import OUTPUTS, meanings, schema
 from mrcd import model
-from mrcd.access import is_writing
-from mrcd.control import WATCHERS_MAX
-from mrcd.methods import Control
+from mrcd.control.access import is_writing
+from mrcd.control.methods import Control
+from mrcd.control.server import WATCHERS_MAX
+from mrcd.control.streams import CALL_MAX_BYTES, CALLS_MAX
 from mrcd.model import SCHEMA_VERSION
-from mrcd.streams import CALL_MAX_BYTES, CALLS_MAX
 
 DOCS = Path(__file__).parents[1] / "docs"
 METHOD = re.compile(r"^method (\w+)\((.*)\) -> \((.*)\)$", re.MULTILINE)

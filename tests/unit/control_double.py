@@ -11,9 +11,10 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mrcd.access import Access
 from mrcd.config.config import ConfigError
-from mrcd.control import ControlServer
+from mrcd.control.access import Access
+from mrcd.control.backend import CannotApply
+from mrcd.control.server import ControlServer
 from mrcd.datapath.capture import CannotCapture, Rings, Wanted
 from mrcd.fabric import description
 from mrcd.model import (
@@ -45,7 +46,6 @@ from mrcd.model import (
 from mrcd.planes.usable import LastPlane
 from mrcd.rules.denylist import CutsOff, NotDenied
 from mrcd.rules.elements import Rule, parse
-from mrcd.source import CannotApply
 from mrcd.wire.abi import CAPTURE
 from tests.unit.ring_double import PAGE, SIZE, Producer
 

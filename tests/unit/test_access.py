@@ -15,10 +15,10 @@ from click.testing import CliRunner, Result
 
 from cli import exits
 from cli.main import mrcctl
-from mrcd import access
-from mrcd.access import Access, Caller, is_writing
-from mrcd.control import ControlServer
-from mrcd.methods import Control
+from mrcd.control import access
+from mrcd.control.access import Access, Caller, is_writing
+from mrcd.control.methods import Control
+from mrcd.control.server import ControlServer
 from tests.unit.control_double import NOBODY, FakeSource, serving
 
 GID = 4321

@@ -13,11 +13,11 @@ import structlog
 
 from mrcd.config import config
 from mrcd.config.config import Config, ConfigError
+from mrcd.control.backend import CannotApply
 from mrcd.daemon import Daemon, Places
 from mrcd.fabric import description
 from mrcd.service import log
 from mrcd.service.notify import Notifier
-from mrcd.source import CannotApply
 
 USUAL = '[host]\nname = "h1"\nfabric = "fabric.toml"\n'
 FASTER = USUAL + "[transport]\nprobe_pps = 500\n"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.control import ControlError, ControlServer
+from mrcd.control.server import ControlError, ControlServer
 from mrcd.model import INTERFACE
 from mrcd.service import log
 from tests.unit.control_double import FakeSource

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from mrcd import access, methods, streams
-from mrcd.access import Caller
-from mrcd.control import WATCHERS_MAX, ControlServer
-from mrcd.methods import Control
+from mrcd.control import access, methods, streams
+from mrcd.control.access import Caller
+from mrcd.control.methods import Control
+from mrcd.control.server import WATCHERS_MAX, ControlServer
 from mrcd.model import INTERFACE, PathEvent
 from mrcd.paths import feed
 from mrcd.paths.feed import PathFeed

@@ -26,7 +26,7 @@ from rich.console import Console
 from cli import exits
 from cli.main import mrcctl
 from cli.topframe import Reading, frame, spark
-from mrcd.methods import Control
+from mrcd.control.methods import Control
 from mrcd.model import MonitorSample, PathInfo, PeerInfo, Status
 from tests.unit.control_double import FakeSource, serving
 

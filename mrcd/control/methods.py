@@ -16,8 +16,21 @@ from typing import TypedDict
 from asyncvarlink import FileDescriptor, VarlinkInterface, varlinkmethod
 from asyncvarlink.serviceinterface import InvalidParameter
 
-from mrcd.access import writes
 from mrcd.config.config import ConfigError
+from mrcd.control.access import writes
+from mrcd.control.backend import CannotApply, Source
+from mrcd.control.errors import (
+    BadConfig,
+    BadElement,
+    CannotCapture,
+    Internal,
+    LastUsablePlane,
+    NoPathLeft,
+    NoSuchPeer,
+    NoSuchPlane,
+    NotApplicable,
+    NotPermitted,
+)
 from mrcd.datapath import capture
 from mrcd.model import (
     INTERFACE,
@@ -43,21 +56,8 @@ from mrcd.model import (
     WatchPathsReply,
 )
 from mrcd.planes.usable import LastPlane
-from mrcd.refusals import (
-    BadConfig,
-    BadElement,
-    CannotCapture,
-    Internal,
-    LastUsablePlane,
-    NoPathLeft,
-    NoSuchPeer,
-    NoSuchPlane,
-    NotApplicable,
-    NotPermitted,
-)
 from mrcd.rules.denylist import CutsOff, NotDenied
 from mrcd.rules.elements import NoSuchElement
-from mrcd.source import CannotApply, Source
 
 INTERVAL_MIN_MS = 10  # a sample reads every map once: more often would only measure itself
 INTERVAL_MAX_MS = 3_600_000

@@ -28,8 +28,8 @@ from asyncvarlink.interface import AnnotatedResult
 from asyncvarlink.serviceinterface import InvalidParameter
 from asyncvarlink.types import JSONObject
 
-from mrcd.access import Access, Caller, is_writing
-from mrcd.refusals import Internal, NotPermitted
+from mrcd.control.access import Access, Caller, is_writing
+from mrcd.control.errors import Internal, NotPermitted
 from mrcd.service.log import get_logger
 
 CALL_MAX_BYTES = 1 << 20

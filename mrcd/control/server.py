@@ -2,7 +2,7 @@
 """The control socket: the varlink interface ``io.mrcd.Control`` on a unix socket.
 
 The socket's mode (0660, group mrcd where there is one) decides who may connect, the credentials
-of who did (mrcd/access.py) what it may call. ``org.varlink.service`` is served beside it, so
+of who did (mrcd/control/access.py) what it may call. ``org.varlink.service`` is served beside it, so
 ``varlinkctl introspect`` and ``varlinkctl call`` work without anything of this project.
 """
 
@@ -20,12 +20,13 @@ from typing import Self
 from asyncvarlink import VarlinkInterfaceRegistry, VarlinkTransport
 from asyncvarlink.serviceinterface import VarlinkServiceInterface
 
-from mrcd import __version__, access
-from mrcd.access import Access
-from mrcd.methods import Control
+from mrcd import __version__
+from mrcd.control import access
+from mrcd.control.access import Access
+from mrcd.control.backend import Source
+from mrcd.control.methods import Control
+from mrcd.control.streams import ControlProtocol
 from mrcd.service.log import get_logger
-from mrcd.source import Source
-from mrcd.streams import ControlProtocol
 
 SOCKET_MODE = 0o660
 BACKLOG = 64
