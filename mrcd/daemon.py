@@ -27,14 +27,14 @@ from mrcd.datapath.detach import detach_with
 from mrcd.engine import Engine
 from mrcd.linux.netlink import Netlink
 from mrcd.model import ConfigChanges
-from mrcd.report import Report
+from mrcd.report.report import Report
 from mrcd.service.log import get_logger
 from mrcd.service.notify import Notifier
 from mrcd.service.tasks import Tasks, fatal
 
 if TYPE_CHECKING:
-    from mrcd.exporter import Exporter
-    from mrcd.snapshot import Snapshots
+    from mrcd.report.exporter import Exporter
+    from mrcd.report.snapshot import Snapshots
 
 log = get_logger()
 
@@ -214,8 +214,8 @@ class Daemon:
         if endpoint is None:
             return
         # Its library takes memory; only who wants metrics pays for it.
-        from mrcd.exporter import Exporter  # noqa: PLC0415
-        from mrcd.snapshot import Snapshots  # noqa: PLC0415
+        from mrcd.report.exporter import Exporter  # noqa: PLC0415
+        from mrcd.report.snapshot import Snapshots  # noqa: PLC0415
 
         assert self._report is not None
         self._snapshots = snapshots = Snapshots(self._engine, self._report)

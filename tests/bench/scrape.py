@@ -21,10 +21,10 @@ from pathlib import Path
 
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.loader import Sizes
-from mrcd.exporter import exposition
 from mrcd.linux import bpf
-from mrcd.metrics import Snapshot
-from mrcd.snapshot import balances_of, census_of
+from mrcd.report.exporter import exposition
+from mrcd.report.metrics import Snapshot
+from mrcd.report.snapshot import balances_of, census_of
 from mrcd.wire.abi import ABI
 from tests.unit.metrics_double import snapshot
 

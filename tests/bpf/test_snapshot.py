@@ -7,8 +7,8 @@ import asyncio
 from collections import Counter
 
 from mrcd.datapath.census import Census
-from mrcd.metrics import STATES
-from mrcd.snapshot import balances_of, census_of
+from mrcd.report.metrics import STATES
+from mrcd.report.snapshot import balances_of, census_of
 from tests.bpf.packets import Far, ip4, numbered
 from tests.bpf.rig import MPR, PLANES, QPS_PER_PEER, RING_SLOTS, T1S, Rig
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from mrcd.datapath.census import Paths, PeerCount, PlaneCount
-from mrcd.metrics import MAPS, PeerSample, PlaneState, Snapshot
+from mrcd.report.metrics import MAPS, PeerSample, PlaneState, Snapshot
 from mrcd.wire.abi import COUNTERS
 
 

@@ -11,9 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import CapturingLogger
 
-from mrcd import exporter
-from mrcd.exporter import PIECE, Exporter, ExporterError, exposition, pieces
-from mrcd.metrics import FAMILIES, Snapshot, collect
+from mrcd.report import exporter
+from mrcd.report.exporter import PIECE, Exporter, ExporterError, exposition, pieces
+from mrcd.report.metrics import FAMILIES, Snapshot, collect
 from tests.unit.metrics_double import snapshot
 
 Take = Callable[[], Awaitable[Snapshot]]

@@ -6,8 +6,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd.foremost import Standing, foremost
 from mrcd.model import PeerState
+from mrcd.report.shortlist import Standing, foremost
 
 
 def crowd(silent: int, connecting: int, established: int) -> list[Standing]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mrcd.config import config
-from mrcd.metrics import FAMILIES, Family, collect
+from mrcd.report.metrics import FAMILIES, Family, collect
 from mrcd.wire.abi import COUNTERS
 from tests.unit.metrics_double import snapshot
 from tests.unit.test_docs_reference import between, cells, section

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mrcd.metrics import collect
+from mrcd.report.metrics import collect
 from tests import promql
 from tests.promql import Labels, Metric, PromqlError, Series
 from tests.unit.alert_cases import CASES, Case

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrcd.handshake import State
-from mrcd.peerlist import MANY, _bits, _runs, reasons
+from mrcd.report.peers import MANY, _bits, _runs, reasons
 
 SECOND = 1_000_000_000
 

@@ -17,9 +17,9 @@ from mrcd.datapath.view import ALL_PLANES
 from mrcd.engine import Engine
 from mrcd.handshake import State
 from mrcd.linux import bpfbatch
-from mrcd.metrics import PeerSample, PlaneState, Snapshot
 from mrcd.model import Status
-from mrcd.report import Report
+from mrcd.report.metrics import PeerSample, PlaneState, Snapshot
+from mrcd.report.report import Report
 from mrcd.wire.abi import ABI
 
 SLICE = 64

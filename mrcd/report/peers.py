@@ -16,10 +16,10 @@ from mrcd.config.overlap import Prefix
 from mrcd.datapath import census
 from mrcd.datapath.view import ALL_PLANES, Balance, balance_of
 from mrcd.engine import Engine
-from mrcd.foremost import Standing, foremost
 from mrcd.handshake import State
 from mrcd.linux import bpfbatch
 from mrcd.model import PeerInfo, PeerState
+from mrcd.report.shortlist import Standing, foremost
 from mrcd.wire.abi import ABI
 
 _BALANCE, _TX, _RX = (ABI.structs[name] for name in ("mrc_balance", "mrc_tx", "mrc_rx"))

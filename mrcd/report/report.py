@@ -10,13 +10,12 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Protocol
 
-from mrcd import __version__, peerlist
+from mrcd import __version__
 from mrcd.config import render
 from mrcd.config.config import Peer
 from mrcd.datapath.capture import Rings, Wanted
 from mrcd.engine import Engine
 from mrcd.fabric import underlay, usid
-from mrcd.faultreport import FaultReport
 from mrcd.handshake import State
 from mrcd.linux import interfaces
 from mrcd.linux.interfaces import Traffic
@@ -43,6 +42,8 @@ from mrcd.model import (
 )
 from mrcd.paths.feed import STATES
 from mrcd.planes.planes import Plane
+from mrcd.report import peers as peerlist
+from mrcd.report.faults import FaultReport
 from mrcd.wire.abi import COUNTERS
 
 _QP_STATES: tuple[QpState, ...] = ("RESET", "RTR", "RTS")

@@ -18,9 +18,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, ProcessCollector, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mrcd.metrics import Family, Row, Snapshot, collect
+from mrcd.report.metrics import Family, Row, Snapshot, collect
+from mrcd.report.snapshot import PAUSE_S
 from mrcd.service.log import get_logger
-from mrcd.snapshot import PAUSE_S
 
 log = get_logger()
 
