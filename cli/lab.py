@@ -23,8 +23,8 @@ from cli.render import BAD, GOOD, WARN, print_json, table
 
 if TYPE_CHECKING:
     from mrcd.fabric.description import Fabric
-    from mrcd.fabric.lab import HostStatus, LabStatus
     from mrcd.fabric.routing import Routing
+    from mrcd.lab.lab import HostStatus, LabStatus
 
 _SHAPE = ("hosts", "planes", "t1", "hosts_per_t0")
 _ROUTING = {"routing": "mode", "encap": "encap", "underlay": "underlay"}
@@ -97,7 +97,7 @@ def up(
     FILE is a fabric file (TOML). --name, --mtu, --rate, --routing, --encap and --underlay
     override what it says; the other options describe a fabric without one.
     """
-    from mrcd.fabric import lab as labs  # noqa: PLC0415
+    from mrcd.lab import lab as labs  # noqa: PLC0415
 
     fabric = _fabric(ctx, file, options)
     # A half-built lab is taken down again, whoever ends us.
@@ -171,7 +171,7 @@ def _terminated(number: int, frame: object) -> NoReturn:
 @json_option
 def down(name: str, every: bool, as_json: bool) -> None:
     """Remove a lab: its processes, namespaces and files."""
-    from mrcd.fabric import lab as labs  # noqa: PLC0415
+    from mrcd.lab import lab as labs  # noqa: PLC0415
 
     with _errors():
         if every:
@@ -190,8 +190,8 @@ def down(name: str, every: bool, as_json: bool) -> None:
 @json_option
 def status(name: str, as_json: bool) -> None:
     """Show a lab's fabric, hosts, switches and faults."""
-    from mrcd.fabric import faults  # noqa: PLC0415
-    from mrcd.fabric import lab as labs  # noqa: PLC0415
+    from mrcd.lab import faults  # noqa: PLC0415
+    from mrcd.lab import lab as labs  # noqa: PLC0415
 
     with _errors():
         found = labs.status(name)
@@ -270,7 +270,7 @@ def exec_(name: str, host: str, command: tuple[str, ...]) -> None:
 
     In there `mrcctl` talks to that host's mrcd.
     """
-    from mrcd.fabric import lab as labs  # noqa: PLC0415
+    from mrcd.lab import lab as labs  # noqa: PLC0415
 
     # click leaves the -- behind HOST to the command, which `lab exec h1 -- ls` does not mean.
     words = command[1:] if command[0] == "--" else command
@@ -302,7 +302,7 @@ def fault(name: str, element: str, action: str, as_json: bool) -> None:
     Faults are silent unless they are `down`. Returns when the fault is in
     effect and prints that moment (CLOCK_MONOTONIC).
     """
-    from mrcd.fabric import lab as labs  # noqa: PLC0415
+    from mrcd.lab import lab as labs  # noqa: PLC0415
 
     with _errors():
         applied = labs.fault(name, element, action)
@@ -326,7 +326,8 @@ def fault(name: str, element: str, action: str, as_json: bool) -> None:
 @contextlib.contextmanager
 def _errors() -> Iterator[None]:
     """Give the errors of mrcd.fabric their exit codes."""
-    from mrcd.fabric import description, faults, state  # noqa: PLC0415
+    from mrcd.fabric import description  # noqa: PLC0415
+    from mrcd.lab import faults, state  # noqa: PLC0415
 
     try:
         yield

@@ -14,7 +14,7 @@ from cli.options import HELP_NAMES, json_option
 from cli.render import print_json
 
 if TYPE_CHECKING:
-    from mrcd.fabric.intent import Finding
+    from mrcd.lab.intent import Finding
 
 
 @click.group(context_settings=HELP_NAMES)
@@ -66,7 +66,8 @@ def verify(
 
 
 def _switch(fabric: Path, name: str) -> list[Finding]:
-    from mrcd.fabric import description, inspection, state  # noqa: PLC0415
+    from mrcd.fabric import description  # noqa: PLC0415
+    from mrcd.lab import inspection, state  # noqa: PLC0415
 
     try:
         return inspection.switch(description.load(fabric), name)
@@ -77,7 +78,7 @@ def _switch(fabric: Path, name: str) -> list[Finding]:
 
 
 def _lab(name: str) -> tuple[str, list[Finding]]:
-    from mrcd.fabric import inspection, state  # noqa: PLC0415
+    from mrcd.lab import inspection, state  # noqa: PLC0415
 
     try:
         count, findings = inspection.lab(name, _peers)
@@ -93,7 +94,7 @@ def _lab(name: str) -> tuple[str, list[Finding]]:
 
 
 def _host(socket: str, config: Path | None) -> tuple[str, list[Finding]]:
-    from mrcd.fabric import inspection  # noqa: PLC0415
+    from mrcd.lab import inspection  # noqa: PLC0415
 
     # Which routes lead to peers is known only where peers have been set up.
     peers: list[tuple[list[str], int]] = []

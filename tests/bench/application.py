@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mrcd.fabric import lab, processes
+from mrcd.lab import lab, processes
 from tests.bench import counters, flow
 from tests.bench.flow import BenchFailed
 from tests.bench.result import Line, Target, at_least, at_most

@@ -23,7 +23,7 @@ from pathlib import Path
 from cli.client import Client
 from mrcd.datapath import loader
 from mrcd.datapath.sizes import Sizes
-from mrcd.fabric import lab
+from mrcd.lab import lab
 from tests.bench import entry, flow
 from tests.bench.flow import BenchFailed
 from tests.bench.metrics import order_of

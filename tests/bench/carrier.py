@@ -26,7 +26,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mrcd.fabric import description, lab, state
+from mrcd.fabric import description
+from mrcd.lab import lab, state
 from mrcd.linux import bpf, netns
 from mrcd.linux.carrier import link_changes
 from mrcd.wire.abi import ABI

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mrcd.fabric.state import LabFailed
+from mrcd.lab.state import LabFailed
 from tests.bench import entry, flow, plot
 from tests.bench.flow import BenchFailed, Recording, Route
 from tests.bench.metrics import MS, Outage, S, last_at, outage

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from mrcd.fabric.state import LabFailed
+from mrcd.lab.state import LabFailed
 from tests.bench.flow import BenchFailed
 from tests.bench.result import Line, table
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mrcd.fabric import lab, processes
+from mrcd.lab import lab, processes
 from tests.bench import capture, entry, flow, path_states, simultaneous
 from tests.bench.capture import Capture, Packets
 from tests.bench.experiment import Shape

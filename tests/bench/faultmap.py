@@ -19,7 +19,8 @@ import time
 
 import click
 
-from mrcd.fabric import description, lab, state
+from mrcd.fabric import description
+from mrcd.lab import lab, state
 from tests.net.fault_watch import Watched, elements, faults_of, watch
 
 _SETTLE_S = 60.0

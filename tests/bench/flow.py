@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from mrcd.fabric import description, lab, processes, state
+from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
-from mrcd.fabric.injection import Applied
+from mrcd.lab import lab, processes, state
+from mrcd.lab.injection import Applied
 from tests.bench import simultaneous, stream
 from tests.bench.metrics import Arrivals, Ints
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mrcd.fabric.state import LabFailed
+from mrcd.lab.state import LabFailed
 from tests.bench import entry, flow, paper_ecn, paper_links, paper_planes, paper_tail
 from tests.bench.experiment import Experiment, Setting
 from tests.bench.result import Line

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mrcd.fabric.injection import Applied
+from mrcd.lab.injection import Applied
 from tests.bench import flow, path_states
 from tests.bench.experiment import Experiment, Figures, Run, Setting, Shape
 from tests.bench.flow import BenchFailed, Recording, Route, Step

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from mrcd.fabric import state, topology
+from mrcd.lab import state, topology
 from tests.bench import counters, flow, shaping
 from tests.bench.counters import Interfaces, Watch
 from tests.bench.experiment import Experiment, Figures, Run, Setting, Shape

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mrcd.fabric import lab
+from mrcd.lab import lab
 from tests.bench import flow, path_states, simultaneous
 from tests.bench.experiment import Experiment, Figures, Setting, Shape
 from tests.bench.flow import BenchFailed, UdpRecording

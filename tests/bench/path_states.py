@@ -7,7 +7,7 @@ import time
 from collections import Counter
 
 from cli.client import Client
-from mrcd.fabric import state
+from mrcd.lab import state
 from mrcd.model import ConnInfo, PathInfo, PeerInfo, Status
 from tests.bench.flow import BenchFailed
 

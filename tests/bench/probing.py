@@ -25,9 +25,10 @@ from mrcd.datapath import adoption, pins
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.qptable import QpTable
 from mrcd.datapath.tuning import PROBE_IDLE_NS
-from mrcd.fabric import description, lab, state
+from mrcd.fabric import description
 from mrcd.fabric.description import Fabric, Host
 from mrcd.handshake import LocalQp, Pace, RemoteQp
+from mrcd.lab import lab, state
 from mrcd.linux import interfaces, netns
 from tests.bench import entry, flow, path_states
 from tests.bench.flow import BenchFailed

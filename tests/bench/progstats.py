@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mrcd.datapath.loader import PROGRAMS, TAILS
-from mrcd.fabric import state
+from mrcd.lab import state
 from mrcd.linux import bpf
 
 _ENABLE_STATS = 32

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from cli.client import Client
 from cli.exits import CommandError
-from mrcd.fabric import description, lab, naming, processes, state, usid
+from mrcd.fabric import description, naming, usid
 from mrcd.fabric.description import Fabric, Host
 from mrcd.handshake.pace import KEEPALIVES_PER_S, OFFERS_PER_S
+from mrcd.lab import lab, processes, state
 from mrcd.linux import bpf, interfaces, netns
 from tests.bench import flow
 from tests.bench.flow import BenchFailed

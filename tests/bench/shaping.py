@@ -8,8 +8,8 @@ import subprocess
 import time
 from collections.abc import Iterable
 
-from mrcd.fabric import queues, state, topology
-from mrcd.fabric.injection import Applied
+from mrcd.lab import queues, state, topology
+from mrcd.lab.injection import Applied
 from tests.bench.flow import BenchFailed
 
 _ETHERNET = 14

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrcd.fabric import lab, state
+from mrcd.lab import lab, state
 from mrcd.linux import bpf, netns
 from tests.bench import path_states, stream
 from tests.bench.counters import Interfaces, Watch

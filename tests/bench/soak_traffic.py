@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mrcd.fabric import processes, state
+from mrcd.lab import processes, state
 from tests.bench import checked
 from tests.bench.flow import BenchFailed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mrcd.fabric import lab
+from mrcd.lab import lab
 from mrcd.wire.packet import WIRE
 from tests.bench import counters, flow
 from tests.bench.flow import Recording

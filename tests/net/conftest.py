@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from mrcd.fabric import description, lab, state, topology
+from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
+from mrcd.lab import lab, state, topology
 from mrcd.linux import netns
 from tests.net import lab_hosts
 

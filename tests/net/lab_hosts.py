@@ -13,7 +13,7 @@ from typing import Any
 
 from cli.client import Client
 from cli.exits import CommandError
-from mrcd.fabric import lab, state
+from mrcd.lab import lab, state
 from mrcd.model import PathInfo, Status
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.fabric import lab, processes, state
+from mrcd.lab import lab, processes, state
 from mrcd.service import capabilities
 from tests.net import lab_hosts
 from tests.net.conftest import MakeLab, RunningLab

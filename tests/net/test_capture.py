@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.fabric import lab, state
+from mrcd.lab import lab, state
 from tests.net import lab_hosts
 from tests.net.lab_hosts import ROOT, eventually
 from tests.net.test_hitless import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.fabric import lab
+from mrcd.lab import lab
 from mrcd.linux import netns
 from tests.bench import counters
 from tests.bench.compare import collisions, configuration, faults, routes, traffic

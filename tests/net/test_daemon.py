@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from mrcd.fabric import lab, processes, state
 from mrcd.handshake import Memory
+from mrcd.lab import lab, processes, state
 from mrcd.linux import bpf, netns
 from mrcd.peers import saved as sessions
 from tests.net import lab_hosts

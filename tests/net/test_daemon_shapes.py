@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.fabric import lab, state
+from mrcd.lab import lab, state
 from tests.net import lab_hosts
 from tests.net.lab_hosts import eventually, mrcctl
 from tests.net.traffic import Stream, transfer, udp_sequence

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.fabric import lab, processes, state
+from mrcd.lab import lab, processes, state
 from mrcd.linux import bpf, netns
 from tests.net import lab_hosts
 from tests.net.lab_hosts import ROOT, eventually, mrcctl

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.fabric import faults, processes
+from mrcd.lab import faults, processes
 from mrcd.linux import netns
 from tests.net.usid_packets import MARK
 

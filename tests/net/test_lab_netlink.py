@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mrcd.fabric import impair
-from mrcd.fabric.faults import PPM, Impairment
+from mrcd.lab import impair
+from mrcd.lab.faults import PPM, Impairment
 from mrcd.linux import ethtool, netns
 from mrcd.linux.netlink import LinkChanged, NeighborChanged, Netlink, NetlinkFailed, Nexthop, Resync
 

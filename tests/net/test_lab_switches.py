@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mrcd.fabric import build, description, inspection, lab, state, topology
-from mrcd.fabric.state import LabFailed
-from mrcd.fabric.topology import Topology
+from mrcd.fabric import description
+from mrcd.lab import build, inspection, lab, state, topology
+from mrcd.lab.state import LabFailed
+from mrcd.lab.topology import Topology
 from mrcd.linux import netns
 from mrcd.linux.netlink import Netlink
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.fabric import state
+from mrcd.lab import state
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from tests.net.lab_hosts import eventually, maps_of, ok

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from cli.client import Client
-from mrcd.fabric import lab, underlay
+from mrcd.fabric import underlay
 from mrcd.fabric.description import Host
+from mrcd.lab import lab
 from mrcd.linux import netns
 from mrcd.wire.packet import WIRE
 from tests.net import lab_hosts

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.fabric import processes, state
+from mrcd.lab import processes, state
 from mrcd.linux import netns
 from tests.net import lab_hosts
 from tests.net.lab_hosts import ROOT, eventually

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.fabric import topology
+from mrcd.lab import topology
 from tests.net.lab_hosts import ROOT, mrcctl, mrcctl_json
 
 Lab = Any  # conftest.RunningLab

@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mrcd.fabric import description, topology, usid
+from mrcd.fabric import description, usid
+from mrcd.lab import topology
 from tests.bench.compare import (
     catalogue,
     direct,

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from mrcd.fabric import description, faults, topology
+from mrcd.fabric import description
+from mrcd.lab import faults, topology
 from tests.bench import soak_schedule
 from tests.bench.soak_schedule import BLACKOUT_MAX_S, KINDS, LEAD_S, Episode, Ground, Spell
 

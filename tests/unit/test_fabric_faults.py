@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from mrcd.fabric import description, faults, topology
-from mrcd.fabric.faults import PPM, BadAction, Effect, Impairment, Port
-from mrcd.fabric.state import Fault, NoSuchElement
+from mrcd.fabric import description
+from mrcd.lab import faults, topology
+from mrcd.lab.faults import PPM, BadAction, Effect, Impairment, Port
+from mrcd.lab.state import Fault, NoSuchElement
 
 PLAN = topology.plan(description.generate(name="x", hosts=2, planes=2, t1=2))
 DROP_ALL = Impairment(drop_ppm=PPM)

@@ -11,8 +11,9 @@ from click.testing import CliRunner, Result
 
 from cli import exits
 from cli.main import mrcctl
-from mrcd.fabric import description, inspection, intent, topology
-from mrcd.fabric.intent import Finding, Present, Wanted
+from mrcd.fabric import description
+from mrcd.lab import inspection, intent, topology
+from mrcd.lab.intent import Finding, Present, Wanted
 from mrcd.linux.interfaces import FibRoute, Nexthop
 
 FABRIC = description.generate(hosts=3, planes=2, t1=2)

@@ -62,7 +62,7 @@ PURE = {
     "mrcd.paths.states",
     "mrcd.fabric.description",
     "mrcd.fabric.hosts",
-    "mrcd.fabric.intent",
+    "mrcd.lab.intent",
     "mrcd.fabric.naming",
     "mrcd.fabric.planning",
     "mrcd.fabric.routing",

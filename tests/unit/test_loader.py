@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from mrcd.datapath.loader import retargeted
-from mrcd.fabric.assembler import R1, R2, call, finish, insn, load_imm, load_map, move
+from mrcd.lab.assembler import R1, R2, call, finish, insn, load_imm, load_map, move
 
 
 def test_retargeted__map_descriptors_are_replaced_and_nothing_else() -> None:

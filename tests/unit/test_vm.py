@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from mrcd.fabric import description, nics, topology
-from mrcd.fabric.state import LabFailed
+from mrcd.fabric import description
+from mrcd.lab import nics, topology
+from mrcd.lab.state import LabFailed
 from mrcd.linux.interfaces import Link
 from vm import machines, measure, provision, readme, verdict
 from vm.clock import Clock

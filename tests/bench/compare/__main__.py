@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mrcd import __version__
-from mrcd.fabric.state import LabFailed
+from mrcd.lab.state import LabFailed
 from tests.bench import entry
 from tests.bench.compare import libraries, plots, record, report, routes, unlimited
 from tests.bench.compare.arena import Arena, Arenas, say

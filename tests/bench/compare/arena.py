@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mrcd.fabric.state import LabFailed
+from mrcd.lab.state import LabFailed
 from tests.bench import flow
 from tests.bench.compare import configuration
 from tests.bench.compare.results import Results

@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 import struct
 
-from mrcd.fabric import state
+from mrcd.lab import state
 from mrcd.linux import netns
 from tests.bench import counters
 from tests.bench.compare import traffic

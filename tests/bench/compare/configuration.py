@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mrcd.fabric import state, topology
-from mrcd.fabric.topology import Topology
+from mrcd.lab import state, topology
+from mrcd.lab.topology import Topology
 from mrcd.linux import netns
 from tests.bench.compare.routes import Competitor
 from tests.bench.flow import BenchFailed

@@ -17,10 +17,11 @@ import contextlib
 import subprocess
 from collections.abc import Iterator
 
-from mrcd.fabric import lab, reach, shape, state, topology
+from mrcd.fabric import shape
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.routing import Routing
-from mrcd.fabric.topology import Topology
+from mrcd.lab import lab, reach, state, topology
+from mrcd.lab.topology import Topology
 from mrcd.linux import ethtool, netns
 from tests.bench import flow
 from tests.bench.flow import BenchFailed

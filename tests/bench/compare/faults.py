@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mrcd.fabric import lab, topology
 from mrcd.fabric.description import Fabric
-from mrcd.fabric.injection import Applied
+from mrcd.lab import lab, topology
+from mrcd.lab.injection import Applied
 from tests.bench import counters, path_states, shaping, simultaneous
 from tests.bench.compare import configuration, traffic
 from tests.bench.compare.arena import Arena

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mrcd.fabric import processes, state
+from mrcd.lab import processes, state
 from tests.bench.compare import libraries
 from tests.bench.compare.libraries import HERE, READY_S, STEP_S, Voice
 from tests.bench.compare.routes import Competitor

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mrcd.fabric import state
+from mrcd.lab import state
 from tests.bench.compare import libraries
 from tests.bench.compare.libraries import HERE, READY_S, STEP_S, Voice
 from tests.bench.compare.routes import Competitor

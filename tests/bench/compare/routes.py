@@ -14,9 +14,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from mrcd.fabric import state, usid
+from mrcd.fabric import usid
 from mrcd.fabric.description import Fabric, Host
-from mrcd.fabric.topology import ANCHOR, Node, PlannedRoute, Topology
+from mrcd.lab import state
+from mrcd.lab.topology import ANCHOR, Node, PlannedRoute, Topology
 from tests.bench import flow
 from tests.bench.flow import Route
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mrcd.fabric.injection import Applied
+from mrcd.lab.injection import Applied
 from tests.bench import counters, flow
 from tests.bench.compare import programs
 from tests.bench.compare.processor import Processor

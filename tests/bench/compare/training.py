@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mrcd.fabric import lab
-from mrcd.fabric.injection import Applied
+from mrcd.lab import lab
+from mrcd.lab.injection import Applied
 from tests.bench import flow, path_states, simultaneous
 from tests.bench.compare import gloo, libraries, mpi
 from tests.bench.compare.arena import Arena, say

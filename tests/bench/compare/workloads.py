@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 
-from mrcd.fabric import state
+from mrcd.lab import state
 from tests.bench.compare import collisions, traffic
 from tests.bench.compare.arena import Arena
 from tests.bench.compare.results import jain

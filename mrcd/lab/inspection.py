@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from mrcd.config import config
-from mrcd.fabric import description, intent, naming, state, topology, underlay
+from mrcd.fabric import description, naming, underlay
 from mrcd.fabric.description import Fabric
-from mrcd.fabric.intent import TABLE_MAIN, Finding, Present, Wanted
-from mrcd.fabric.topology import ANCHOR, Node, Topology
+from mrcd.lab import intent, state, topology
+from mrcd.lab.intent import TABLE_MAIN, Finding, Present, Wanted
+from mrcd.lab.topology import ANCHOR, Node, Topology
 from mrcd.linux.interfaces import FibRoute, FibRule
 from mrcd.linux.netlink import Netlink
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mrcd.fabric.state import LabFailed
-from mrcd.fabric.topology import Cable, Topology
+from mrcd.lab.state import LabFailed
+from mrcd.lab.topology import Cable, Topology
 from mrcd.linux.interfaces import Link
 from mrcd.linux.netlink import Netlink
 

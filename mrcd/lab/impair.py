@@ -8,8 +8,8 @@ fraction of a millisecond, and replacing one program by another is atomic.
 
 from __future__ import annotations
 
-from mrcd.fabric import holding
-from mrcd.fabric.assembler import (
+from mrcd.lab import holding
+from mrcd.lab.assembler import (
     PRANDOM_U32,
     R0,
     R1,
@@ -29,7 +29,7 @@ from mrcd.fabric.assembler import (
     load_imm,
     move,
 )
-from mrcd.fabric.faults import PPM, Impairment
+from mrcd.lab.faults import PPM, Impairment
 from mrcd.linux import bpf
 
 _SKB_STORE_BYTES = 9

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mrcd.fabric.assembler import (
+from mrcd.lab.assembler import (
     PRANDOM_U32,
     R0,
     R1,
@@ -49,9 +49,9 @@ from mrcd.fabric.assembler import (
     store_u64,
     subtract,
 )
-from mrcd.fabric.faults import Port
-from mrcd.fabric.queues import Queue, Thresholds
-from mrcd.fabric.topology import Topology
+from mrcd.lab.faults import Port
+from mrcd.lab.queues import Queue, Thresholds
+from mrcd.lab.topology import Topology
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
 

@@ -14,9 +14,9 @@ import resource
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from mrcd.fabric.marking import Marking
-from mrcd.fabric.queues import Queue
-from mrcd.fabric.topology import ANCHOR, Node, Topology
+from mrcd.lab.marking import Marking
+from mrcd.lab.queues import Queue
+from mrcd.lab.topology import ANCHOR, Node, Topology
 from mrcd.linux import netns, sysfs
 from mrcd.linux.netlink import Netlink
 

@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mrcd.fabric import build, delays, impair
-from mrcd.fabric.faults import Effect, Impairment, Port, by_distance
-from mrcd.fabric.marking import Marking
-from mrcd.fabric.queues import Queue
-from mrcd.fabric.topology import Topology
+from mrcd.lab import build, delays, impair
+from mrcd.lab.faults import Effect, Impairment, Port, by_distance
+from mrcd.lab.marking import Marking
+from mrcd.lab.queues import Queue
+from mrcd.lab.topology import Topology
 from mrcd.linux.netlink import Netlink
 
 _PRIO = 1

@@ -13,22 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mrcd.fabric import (
-    build,
-    description,
-    faults,
-    injection,
-    nics,
-    processes,
-    reach,
-    state,
-    topology,
-)
+from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
-from mrcd.fabric.injection import Applied
-from mrcd.fabric.marking import Marking
-from mrcd.fabric.state import Fault, Lab, LabFailed, NoSuchElement
-from mrcd.fabric.topology import Topology
+from mrcd.lab import build, faults, injection, nics, processes, reach, state, topology
+from mrcd.lab.injection import Applied
+from mrcd.lab.marking import Marking
+from mrcd.lab.state import Fault, Lab, LabFailed, NoSuchElement
+from mrcd.lab.topology import Topology
 from mrcd.linux import netns
 
 _LOG_LINES = 15

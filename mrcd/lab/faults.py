@@ -23,8 +23,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from mrcd.fabric import naming
-from mrcd.fabric.state import Fault, NoSuchElement
-from mrcd.fabric.topology import Cable, Topology
+from mrcd.lab.state import Fault, NoSuchElement
+from mrcd.lab.topology import Cable, Topology
 
 PPM = 1_000_000
 DELAY_MAX_US = 1_000_000
