@@ -49,25 +49,25 @@ man: setup ## write the manual pages to build/man
 	$(PYTHON) -m scripts.manpages build/man
 
 demo: setup ## kill a plane under load: mrcd, ECMP and MPTCP side by side (as root)
-	$(PYTHON) -m tests.bench.demo
+	$(PYTHON) -m bench.demo
 
 # Pieces: make bench ARGS="--add --only faults"; see docs/comparison.md.
 bench: setup-bench ## mrcd beside the alternatives, and its targets, as one report in build/compare (as root)
-	$(PYTHON) -m tests.bench.compare $(ARGS)
+	$(PYTHON) -m bench.compare $(ARGS)
 
 bench-quick: setup-bench ## the same within 5 minutes, once each, less of it, in build/compare-quick (as root)
-	$(PYTHON) -m tests.bench.compare --quick --report build/compare-quick/report.md $(ARGS)
+	$(PYTHON) -m bench.compare --quick --report build/compare-quick/report.md $(ARGS)
 
 bench-transport: setup ## goodput, deaths, loss, order, rsync, speed: what the README quotes (as root)
-	$(PYTHON) -m tests.bench.run
+	$(PYTHON) -m bench.run
 
 bench-paper: setup ## the paper's experiments beside what was published, fail-over times, probing (as root)
-	$(PYTHON) -m tests.bench.paper
-	$(PYTHON) -m tests.bench.failover
-	$(PYTHON) -m tests.bench.probing
+	$(PYTHON) -m bench.paper
+	$(PYTHON) -m bench.failover
+	$(PYTHON) -m bench.probing
 
 soak: setup ## random faults for MINUTES=20 with checked traffic; SEED=1 chooses them (as root)
-	$(PYTHON) -m tests.bench.soak --minutes $(MINUTES) --seed $(SEED)
+	$(PYTHON) -m bench.soak --minutes $(MINUTES) --seed $(SEED)
 
 wheel: setup ## build dist/mrcd-VERSION-py3-none-any.whl, the BPF sources inside
 	packaging/build.sh wheel

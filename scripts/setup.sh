@@ -3,7 +3,7 @@
 #
 # Installs what mrcd needs on Debian 12+ or Ubuntu and makes .venv in the checkout. Called by
 # `make setup`; takes a moment when everything is there already. Says what it does, step by step.
-# `setup.sh bench` (`make setup-bench`) adds what only the training traffic of tests/bench/compare
+# `setup.sh bench` (`make setup-bench`) adds what only the training traffic of bench/compare
 # needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."

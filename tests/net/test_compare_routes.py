@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from bench import counters
+from bench.compare import collisions, configuration, faults, routes, traffic
+from bench.compare.arena import Arena
+from bench.compare.results import Results
+from bench.compare.routes import Competitor
+from bench.compare.traffic import Flow
+from bench.experiment import Shape
+from bench.metrics import S
 from mrcd.lab import lab
 from mrcd.linux import netns
-from tests.bench import counters
-from tests.bench.compare import collisions, configuration, faults, routes, traffic
-from tests.bench.compare.arena import Arena
-from tests.bench.compare.results import Results
-from tests.bench.compare.routes import Competitor
-from tests.bench.compare.traffic import Flow
-from tests.bench.experiment import Shape
-from tests.bench.metrics import S
 
 BY_KEY = {competitor.key: competitor for competitor in routes.EVERY}
 PLANES = ("plane0", "plane1", "plane2", "plane3")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Faults of a lab, named by every host's mrcd; more of them in tests/bench/faultmap.py."""
+"""Faults of a lab, named by every host's mrcd; more of them in bench/faultmap.py."""
 
 from __future__ import annotations
 

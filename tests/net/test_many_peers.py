@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from bench.scale_host import US, Daemon, configuration, host_with
 from cli.exits import CommandError
 from mrcd.fabric import description
 from mrcd.lab import lab, state
 from mrcd.model import PeerInfo, Status
-from tests.bench.scale_host import US, Daemon, configuration, host_with
 from tests.net.conftest import eventually
 
 PEERS = 300

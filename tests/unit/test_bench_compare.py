@@ -11,9 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mrcd.fabric import description, usid
-from mrcd.lab import topology
-from tests.bench.compare import (
+from bench.compare import (
     catalogue,
     direct,
     faults,
@@ -27,15 +25,17 @@ from tests.bench.compare import (
     targets,
     traffic,
 )
-from tests.bench.compare.arena import Arena
-from tests.bench.compare.processor import share, stolen
-from tests.bench.compare.record import Piece, Record
-from tests.bench.compare.report import Heading
-from tests.bench.compare.results import Figure, Results
-from tests.bench.compare.steps import Steps, joined
-from tests.bench.compare.unlimited import judged, tcp_round_trips
-from tests.bench.flow import BenchFailed
-from tests.bench.metrics import Arrivals, S
+from bench.compare.arena import Arena
+from bench.compare.processor import share, stolen
+from bench.compare.record import Piece, Record
+from bench.compare.report import Heading
+from bench.compare.results import Figure, Results
+from bench.compare.steps import Steps, joined
+from bench.compare.unlimited import judged, tcp_round_trips
+from bench.flow import BenchFailed
+from bench.metrics import Arrivals, S
+from mrcd.fabric import description, usid
+from mrcd.lab import topology
 
 FABRIC = description.generate(name="x", hosts=4, hosts_per_t0=2, planes=2, t1=2)
 PLAN = topology.plan(FABRIC)

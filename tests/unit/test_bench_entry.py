@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import entry
-from tests.bench.flow import BenchFailed
-from tests.bench.result import Line
+from bench import entry
+from bench.flow import BenchFailed
+from bench.result import Line
 
 ONE, TWO = (Line("item", "here", what, "ms", (1.0,)) for what in ("one", "two"))
 

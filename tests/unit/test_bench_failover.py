@@ -9,11 +9,11 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from bench import capture, failover
+from bench.capture import Packets
+from bench.failover import Death, Left
+from bench.path_events import parse
 from mrcd.model import PathEvent as Event
-from tests.bench import capture, failover
-from tests.bench.capture import Packets
-from tests.bench.failover import Death, Left
-from tests.bench.path_events import parse
 
 MS = 1_000_000
 SAMPLE = [

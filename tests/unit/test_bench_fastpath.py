@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
+from bench.fastpath_parts import PARTS, Part
+from bench.flow import BenchFailed
+from bench.loaded import mean_ns
+from bench.progstats import Runs
 from mrcd.datapath import loader
-from tests.bench.fastpath_parts import PARTS, Part
-from tests.bench.flow import BenchFailed
-from tests.bench.loaded import mean_ns
-from tests.bench.progstats import Runs
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)

@@ -6,18 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.bench.metrics import (
-    MS,
-    Arrivals,
-    Order,
-    S,
-    imbalance,
-    last_at,
-    order_of,
-    outage,
-    spread,
-)
-from tests.bench.result import Line, at_least, at_most
+from bench.metrics import MS, Arrivals, Order, S, imbalance, last_at, order_of, outage, spread
+from bench.result import Line, at_least, at_most
 
 FAULT = 1 * S
 END = 2 * S

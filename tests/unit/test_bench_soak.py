@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from bench import soak_schedule
+from bench.soak_schedule import BLACKOUT_MAX_S, KINDS, LEAD_S, Episode, Ground, Spell
 from mrcd.fabric import description
 from mrcd.lab import faults, topology
-from tests.bench import soak_schedule
-from tests.bench.soak_schedule import BLACKOUT_MAX_S, KINDS, LEAD_S, Episode, Ground, Spell
 
 GROUND = Ground(planes=4, t0=3, t1=4, hosts=("h1", "h2", "h3"), rate_mbps=50)
 SECONDS = 1200.0

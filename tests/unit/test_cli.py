@@ -398,7 +398,7 @@ class TestUsage:
 
 
 class TestImports:
-    """mrcctl must start in under 0.25 s: tests.bench.startup prints the time, this says why."""
+    """mrcctl must start in under 0.25 s: bench.startup prints the time, this says why."""
 
     def loaded(self, path: Path, *args: str) -> set[str]:
         code = (

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
     file
-    for folder in ("bpf", "cli", "mrcd", "packaging", "scripts", "tests", "vm", ".ci")
+    for folder in ("bench", "bpf", "cli", "mrcd", "packaging", "scripts", "tests", "vm", ".ci")
     for file in (ROOT / folder).rglob("*")
     if file.suffix in {".py", ".c", ".h", ".sh"} or file.name == "run"
 )

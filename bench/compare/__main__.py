@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""mrcd beside what a user would pick instead, in one run on one lab, as one report.
+
+python -m bench.compare [--quick] [--only WORKLOAD ...] [--add] [--rounds N] [--seed N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench import entry
+from bench.compare import libraries, plots, record, report, routes, unlimited
+from bench.compare.arena import Arena, Arenas, say
+from bench.compare.catalogue import ABOUT, NAMES, WORKLOADS, Workload, labs
+from bench.compare.processor import Processor
+from bench.compare.record import Piece, Record
+from bench.compare.report import Heading
+from bench.compare.results import Results
+from bench.experiment import Shape
+from bench.flow import BenchFailed
+from mrcd import __version__
+from mrcd.lab.state import LabFailed
+
+_ABOUT = __doc__.partition("\n")[0] if __doc__ else ""
+_BUSY_BEFORE = 0.5  # a load average above which the machine is not ours alone
+
+
+def main() -> None:
+    """Compare what was asked for; status 1 when something could not be measured."""
+    args = _arguments()
+    before = record.read(json.loads(args.json.read_text())) if _goes_on(args) else Record()
+    if args.render:
+        _write(args, before)
+        return
+    entry.begin("compare")
+    results = Results()
+    chosen = [each for each in WORKLOADS if each.name in (args.only or NAMES)]
+    run = Run(args, chosen, results, before)
+    try:
+        for (shape, mtu), group in labs(chosen, args.quick, args.mtu, args.hosts).items():
+            run.in_one_lab(shape, mtu, group)
+            _write(args, before.plus(run.piece(), results))
+    except KeyboardInterrupt:
+        _write(args, before.plus(run.piece(), results))
+        sys.exit(f"compare: stopped; the lab is gone, {args.report} has what there was")
+    say(f"wrote {args.report}")
+    sys.exit(bool(results.problems))
+
+
+def _goes_on(args: argparse.Namespace) -> bool:
+    wanted = bool(args.add or args.resume or args.render)
+    if wanted and not args.json.exists():
+        if args.render:
+            sys.exit(f"compare: there is no {args.json}: measure something first")
+        return False
+    return wanted
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.compare", description=_ABOUT)
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="once each, less of it, within 5 minutes; what has no time is left out and named",
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=NAMES, metavar="WORKLOAD", help=", ".join(NAMES)
+    )
+    parser.add_argument(
+        "--cases", nargs="+", default=[], metavar="WORDS", help="only cases that have one of them"
+    )
+    parser.add_argument(
+        "--routes", nargs="+", choices=routes.KEYS, metavar="ROUTE", help=", ".join(routes.KEYS)
+    )
+    parser.add_argument("--mtu", nargs="+", type=int, help="of the planes, in place of the usual")
+    parser.add_argument("--hosts", nargs="+", type=int, help="only labs of so many hosts: 2, 4, 8")
+    parser.add_argument("--rounds", type=int, help="of everything, in place of 2 or 3")
+    parser.add_argument("--seed", type=int, default=1, help="draws the order and the pairs")
+    parser.add_argument(
+        "--add", action="store_true",
+        help="keep what the JSON has already; only what is measured anew is replaced",
+    )  # fmt: skip
+    parser.add_argument(
+        "--resume", action="store_true", help="as --add, and measure only what the JSON lacks"
+    )
+    parser.add_argument(
+        "--render", action="store_true", help="measure nothing: the report from the JSON"
+    )
+    parser.add_argument(
+        "--report", type=Path, default=Path("build/compare/report.md"), metavar="FILE",
+        help="the report in Markdown (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="beside the report if not told")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="beside the report if not told")
+    parser.add_argument("--name", default="compare", help="of the lab")
+    args = parser.parse_args()
+    args.json = args.json or args.report.with_suffix(".json")
+    args.plots = args.plots or args.report.parent
+    return args
+
+
+class Run:
+    """One run: its labs one after another, and what a reader has to know of it."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        chosen: Sequence[Workload],
+        results: Results,
+        before: Record,
+    ) -> None:
+        self._args, self._chosen, self._results = args, chosen, results
+        self._wanted = [each for each in routes.EVERY if each.key in (args.routes or routes.KEYS)]
+        self._arenas = Arenas(
+            args.name, self._wanted, 1, args.quick, args.seed, results, tuple(args.cases),
+            before.done if args.resume else frozenset(),
+        )  # fmt: skip
+        self._processor = Processor()
+        self._load = os.getloadavg()[0]
+        self._taken = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        self._began = time.monotonic()
+
+    def rounds_of(self, workload: Workload) -> int:
+        """How often everything of it is measured."""
+        return int(self._args.rounds or (1 if self._args.quick else workload.rounds))
+
+    def in_one_lab(self, shape: Shape, mtu: int, group: Sequence[Workload]) -> None:
+        """All workloads of a lab."""
+        try:
+            for workload in group:
+                if workload.own_labs:
+                    self._measure(workload, self._arenas.empty(shape, mtu))
+            shared = [workload for workload in group if not workload.own_labs]
+            if shared:
+                with self._arenas.of(shape, mtu) as arena:
+                    for workload in shared:
+                        self._measure(workload, arena)
+        except (LabFailed, BenchFailed) as problem:
+            names = ", ".join(workload.name for workload in group)
+            words = f"{names} in a lab of {shape}, MTU {mtu}: {problem}"
+            self._results.problems.append(words)
+            say(words)
+
+    def _measure(self, workload: Workload, arena: Arena) -> None:
+        workload.measure(replace(arena, rounds=self.rounds_of(workload)))
+
+    def piece(self) -> Piece:
+        """What there is to say of this run so far."""
+        competitors = [(each.title, each.about) for each in self._wanted]
+        if {"speed", "direct"} & {workload for workload, _ in self._results.done}:
+            competitors += unlimited.competitors()
+        return Piece(
+            self._facts(),
+            tuple(competitors),
+            tuple(self._results.done),
+            self._results.absent,
+            tuple(self._results.problems),
+        )
+
+    def _facts(self) -> dict[str, str]:
+        args = self._args
+        shapes = dict.fromkeys(
+            shape for shape, _ in labs(self._chosen, args.quick, args.mtu, args.hosts)
+        )
+        rounds = sorted({self.rounds_of(workload) for workload in self._chosen})
+        words = " ".join(sys.argv[1:])
+        found = {
+            "command": f"`{f'python -m bench.compare {words}'.strip()}`",
+            "taken": f"{self._taken}, {(time.monotonic() - self._began) / 60:.0f} min",
+            "mrcd": __version__ + _commit(),
+            "machine": f"{os.cpu_count()} CPUs, {_processor()}",
+            "kernel": platform.release(),
+            "load before the run": f"{self._load:.1f}"
+            + (": not alone!" if self._load > _BUSY_BEFORE else ""),
+            "CPU time the hypervisor took": f"{self._processor.stolen():.1%}",
+            "seed; rounds": f"{args.seed}; {' to '.join(map(str, {rounds[0]: 0, rounds[-1]: 0}))}",
+            "labs": "; ".join(f"{shape}, links and NICs alike" for shape in shapes),
+            "congestion control": "cubic for every competitor; ECN as the kernel has it: off,"
+            " except that mrcd's routes ask for it",
+        }
+        if any(workload.section == "training" for workload in self._chosen):
+            found["libraries"] = libraries.versions()
+        return found
+
+
+def _commit() -> str:
+    """Which commit this is, where there is git."""
+    with contextlib.suppress(OSError):
+        line = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=10, check=False)
+        if done.returncode == 0:
+            return f", commit {done.stdout.strip()}"
+    return ""
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _write(args: argparse.Namespace, found: Record) -> None:
+    """The report of what there is so far, its pictures and its figures."""
+    args.report.parent.mkdir(parents=True, exist_ok=True)
+    titles = [each.title for each in routes.EVERY] + [t for t, _ in unlimited.competitors()]
+    pictures = plots.draw(found, titles, args.plots)
+    headings = [
+        Heading(
+            section,
+            about,
+            {
+                caption: os.path.relpath(args.plots / file, args.report.parent)
+                for caption, file in pictures.get(section, {}).items()
+            },
+        )
+        for section, about in ABOUT.items()
+    ]
+    args.report.write_text(report.markdown(found, headings))
+    entry.save(args.json, found.plain())
+
+
+if __name__ == "__main__":
+    main()

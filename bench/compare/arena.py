@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Where competitors meet: one lab, its rounds, and whose turn it is."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from bench import flow
+from bench.compare import configuration
+from bench.compare.results import Results
+from bench.compare.routes import Competitor
+from bench.experiment import Shape
+from bench.flow import BenchFailed
+from mrcd.lab.state import LabFailed
+
+QUICK_BUDGET_S = 215.0
+"""A quick run ends within five minutes: the longest case takes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """A lab that is up, with the competitors that could be set up in it."""
+
+    name: str
+    shape: Shape
+    mtu: int
+    competitors: tuple[Competitor, ...]
+    rounds: int
+    quick: bool
+    seed: int
+    results: Results
+    budget_s: float = math.inf  # of the whole run; what has not begun then is left out
+    words: tuple[str, ...] = ()  # only cases with one of them are measured, if there are any
+    done: frozenset[tuple[str, str]] = frozenset()  # workload and case: taken already
+
+    @property
+    def capacity_bps(self) -> float:
+        """What all planes of one host carry together, headers included."""
+        return self.shape.planes * self.shape.rate_mbps * 1e6
+
+    def take_turns(
+        self,
+        workload: str,
+        case: str,
+        measure: Callable[[Competitor, tuple[str, str, str]], None],
+        among: Sequence[Competitor] | None = None,
+    ) -> None:
+        """Measure every competitor in every round, each round in an order of its own.
+
+        `among` is who takes part, if not everybody. What cannot be measured is noted and does not
+        end the rest.
+        """
+        if (workload, case) in self.done:
+            return
+        if self.words and not any(word in case for word in self.words):
+            return
+        those = self.competitors if among is None else among
+        chance = random.Random(f"{self.seed} {workload} {case}")
+        began = time.monotonic()
+        if began - _began > self.budget_s:
+            self.results.absent[f"{workload}: {case}"] = f"{self.budget_s:.0f} s were over before"
+            return
+        for turn in range(self.rounds):
+            for competitor in chance.sample(those, len(those)):
+                where = (workload, case, competitor.title)
+                try:
+                    measure(competitor, where)
+                except (BenchFailed, LabFailed) as problem:
+                    words = f"{workload}, {case}, {competitor.title}, round {turn + 1}: {problem}"
+                    self.results.problems.append(words)
+                    say(f"could not be measured: {words}")
+        self.results.done.append((workload, case))
+        say(f"{workload}: {case} ({time.monotonic() - began:.0f} s)")
+
+
+@dataclass(slots=True)
+class Arenas:
+    """Makes arenas: labs of a shape and an MTU, one after another."""
+
+    name: str
+    wanted: Sequence[Competitor]
+    rounds: int
+    quick: bool
+    seed: int
+    results: Results
+    words: tuple[str, ...] = ()
+    done: frozenset[tuple[str, str]] = frozenset()
+
+    @contextlib.contextmanager
+    def of(self, shape: Shape, mtu: int) -> Iterator[Arena]:
+        """A lab of this shape with everybody in it; gone afterwards."""
+        say(f"a lab: {shape}, MTU {mtu}")
+        with flow.fabric_up(shape.fabric(self.name, mtu)):
+            competitors, refused = configuration.usable(self.name, self.wanted)
+            self.results.absent |= refused
+            for title, reason in refused.items():
+                say(f"without {title}: {reason}")
+            yield self._arena(shape, mtu, tuple(competitors))
+
+    def empty(self, shape: Shape, mtu: int) -> Arena:
+        """No lab and nobody in it: for a workload that makes its own."""
+        return self._arena(shape, mtu, ())
+
+    def _arena(self, shape: Shape, mtu: int, competitors: tuple[Competitor, ...]) -> Arena:
+        return Arena(
+            self.name, shape, mtu, competitors, self.rounds, self.quick, self.seed, self.results,
+            QUICK_BUDGET_S if self.quick else math.inf, self.words, self.done,
+        )  # fmt: skip
+
+
+_began = time.monotonic()
+
+
+def say(words: str) -> None:
+    """Tell whoever waits how far it is."""
+    print(f"[{time.monotonic() - _began:5.0f} s] {words}", flush=True)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Competitors are set up in the namespaces of a lab, and taken out again."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.compare.routes import Competitor
+from bench.flow import BenchFailed
+from mrcd.lab import state, topology
+from mrcd.lab.topology import Topology
+from mrcd.linux import netns
+
+
+class Unavailable(Exception):
+    """This machine cannot do it; the message says what is missing."""
+
+
+def prepare(name: str, competitor: Competitor) -> None:
+    """Set a competitor up in a lab; Unavailable, and nothing left of it, when that fails."""
+    lacking = competitor.missing()
+    if lacking is not None:
+        raise Unavailable(lacking)
+    plan = topology.plan(state.read_fabric(name))
+    try:
+        _apply(plan, competitor.lines(plan))
+    except BenchFailed as problem:
+        remove(name, competitor)
+        raise Unavailable(f"{competitor.title} cannot be set up here: {problem}") from None
+
+
+def repair(name: str, competitor: Competitor, plane: int) -> None:
+    """Give the switches of a plane their routes again: those over a link that was down are gone."""
+    plan = topology.plan(state.read_fabric(name))
+    lines = competitor.lines(plan)
+    _apply(plan, {node: lines[node] for node in lines if plan.nodes[node].plane == plane})
+
+
+def remove(name: str, competitor: Competitor) -> None:
+    """Take a competitor out of a lab, whatever there is of it."""
+    plan = topology.plan(state.read_fabric(name))
+    for node, lines in competitor.undo(plan).items():
+        _in_namespace(plan.namespace(node), lines, force=True)
+
+
+def usable(name: str, wanted: Sequence[Competitor]) -> tuple[list[Competitor], dict[str, str]]:
+    """Set up what can be; the reason, by title, for each that cannot."""
+    found, refused = [], {}
+    for competitor in wanted:
+        try:
+            prepare(name, competitor)
+        except Unavailable as problem:
+            refused[competitor.title] = str(problem)
+        else:
+            found.append(competitor)
+    return found, refused
+
+
+def _apply(plan: Topology, lines: Mapping[str, Sequence[str]]) -> None:
+    for node, wanted in lines.items():
+        _in_namespace(plan.namespace(node), wanted)
+
+
+def _in_namespace(namespace: str, lines: Sequence[str], *, force: bool = False) -> None:
+    """Do lines in order, those for one tool that follow each other in one process."""
+    for tool, group in itertools.groupby(lines, key=lambda line: line.split()[0]):
+        rest = [line.removeprefix(f"{tool} ") for line in group]
+        if tool == "sysctl":
+            _write_sysctls(namespace, rest)
+        else:
+            _batch(tool, namespace, rest, force)
+
+
+def _write_sysctls(namespace: str, settings: Sequence[str]) -> None:
+    with netns.entered(namespace):
+        for setting in settings:
+            key, value = setting.split()
+            try:
+                Path("/proc/sys", key).write_text(value)
+            except OSError as problem:
+                raise BenchFailed(f"{key} in {namespace}: {problem.strerror}") from None
+
+
+def _batch(tool: str, namespace: str, lines: Sequence[str], force: bool) -> None:
+    command = [tool, *(["-force"] if force else []), "-n", namespace, "-batch", "-"]
+    text = "\n".join(lines) + "\n"
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.returncode and not force:
+        raise BenchFailed(f"{tool} in {namespace}: {done.stderr.strip().splitlines()[0]}")

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Two hosts cabled to each other, plane by plane, with no switch between.
+
+mrcd hands every packet to the T0 of its plane, and with uSIDs that T0 has to shift. Where a fabric
+hashes (`routing = "ecmp"`) nothing on the way touches a packet, so the other host can stand at the
+T0's address: a permanent neighbour says so.
+
+XDP has to be native: a packet that a program has redirected into a cable is kept from generic XDP
+at its other end, until something has received it, as a switch does. Plain TCP would need checksums
+in software beside native XDP, so it has a cable of its own without a program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+from collections.abc import Iterator
+
+from bench import flow
+from bench.flow import BenchFailed
+from mrcd.fabric import shape
+from mrcd.fabric.description import Fabric
+from mrcd.fabric.routing import Routing
+from mrcd.lab import lab, reach, state, topology
+from mrcd.lab.topology import Topology
+from mrcd.linux import ethtool, netns
+
+PLANES = 4
+_HOSTS = ("h1", "h2")
+_WITHIN_S = 60.0
+_PLAIN = "plain0"
+
+PLAIN_ADDRESSES = dict(zip(_HOSTS, ("10.94.0.1", "10.94.0.2"), strict=True))
+"""The ends of the cable for plain TCP."""
+
+
+@contextlib.contextmanager
+def up(name: str, mtu: int) -> Iterator[str]:
+    """Such a lab, without rate limits, mrcd in both hosts; gone afterwards."""
+    fabric = shape.generate(name=name, planes=PLANES, t1=1, mtu=mtu, routing=Routing("ecmp"))
+    with flow.fabric_up(fabric, daemons=False):
+        plan = topology.plan(fabric)
+        _ip(cables(fabric, plan))
+        for host in _HOSTS:
+            _ip(addresses(fabric, plan, host), plan.namespace(host))
+            with netns.entered(plan.namespace(host)):
+                ethtool.set_features(_PLAIN, tso=False, gso=False, gro=False)
+            with state.places(name, host).config.open("a") as config:
+                config.write('[transport]\nxdp = "native"\n')
+        daemons = {host: lab.start_daemon(name, host) for host in _HOSTS}
+
+        def ended() -> str | None:
+            gone = [host for host, process in daemons.items() if process.poll() is not None]
+            return f"mrcd of {', '.join(gone)} ended" if gone else None
+
+        missing, reason = asyncio.run(reach.wait(plan, _WITHIN_S, ended))
+        if reason or missing:
+            raise BenchFailed(reason or f"no answer through mrc0: {', '.join(map(str, missing))}")
+        yield name
+
+
+def cables(fabric: Fabric, plan: Topology) -> list[str]:
+    """A veth pair from host to host in place of each NIC and its cable to a T0, and one more."""
+    one, other = (plan.namespace(host) for host in _HOSTS)
+    lines = [
+        f"link add {_PLAIN} netns {one} mtu {fabric.mtu} type veth peer"
+        f" name {_PLAIN} netns {other} mtu {fabric.mtu}"
+    ]
+    for plane in range(fabric.planes):
+        macs = [_mac(plan, host, plane) for host in _HOSTS]
+        lines += [
+            f"-n {one} link del plane{plane}",
+            f"-n {other} link del plane{plane}",
+            f"link add plane{plane} netns {one} address {macs[0]} mtu {fabric.mtu} type veth peer"
+            f" name plane{plane} netns {other} address {macs[1]} mtu {fabric.mtu}",
+        ]
+    return lines
+
+
+def addresses(fabric: Fabric, plan: Topology, host: str) -> list[str]:
+    """A host's addresses, and the other one behind each NIC: as itself and as the T0."""
+    other = next(name for name in _HOSTS if name != host)
+    lines = [
+        f"link set {_PLAIN} up",
+        f"addr add {PLAIN_ADDRESSES[host]}/24 dev {_PLAIN}",
+    ]
+    for plane in range(fabric.planes):
+        nic, mac = f"plane{plane}", _mac(plan, other, plane)
+        own = [cidr for dev, cidr in plan.nodes[host].addresses if dev == nic]
+        theirs = fabric.address4(fabric.host(other), plane)
+        lines += [
+            f"link set {nic} up",
+            *(f"addr add {cidr} dev {nic}" for cidr in own),
+            f"neigh replace {fabric.gateway} lladdr {mac} dev {nic} nud permanent",
+            f"neigh replace {theirs} lladdr {mac} dev {nic} nud permanent",
+            f"route replace {theirs}/32 dev {nic}",
+        ]
+    return lines
+
+
+def _mac(plan: Topology, host: str, plane: int) -> str:
+    ends = (end for cable in plan.cables for end in (cable.near, cable.far))
+    mac = next(end.mac for end in ends if (end.node, end.ifname) == (host, f"plane{plane}"))
+    return mac.hex(":")
+
+
+def _ip(lines: list[str], namespace: str | None = None) -> None:
+    """Do lines with `ip`, in a namespace, or each in its own (`-n`)."""
+    for line in lines:
+        where = ["-n", namespace] if namespace else []
+        done = subprocess.run(
+            ["ip", *where, *line.split()], capture_output=True, text=True, timeout=30, check=False
+        )
+        if done.returncode:
+            raise BenchFailed(f"ip {line}: {done.stderr.strip()}")

@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The ways between hosts that are compared: mrc0, and what a user would pick instead.
+
+Each is a `Competitor`: what has to be configured in a lab's namespaces, as lines for `ip`, `bridge`
+and sysctl; the address it gives each host; and the interface libraries are told to use. All of them
+are set up at once and do not meet: every one has addresses and interfaces of its own, except that
+plain TCP and MPTCP use the planes' own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from bench import flow
+from bench.flow import Route
+from mrcd.fabric import usid
+from mrcd.fabric.description import Fabric, Host
+from mrcd.lab import state
+from mrcd.lab.topology import ANCHOR, Node, PlannedRoute, Topology
+
+Lines = dict[str, list[str]]
+"""By the short name of a node: lines, the first word of each the tool ("sysctl" is no process)."""
+
+_SUBFLOWS = 8  # the most that `ip mptcp limits` takes
+_BLOCK = ipaddress.IPv6Network("fcbc:bb00::/32")  # of uSIDs; the fabric's own belongs to mrcd
+_VNI = 4242
+_VXLAN_PORT = 4789
+_VXLAN_BYTES = 50  # IPv4, UDP, VXLAN, inner Ethernet
+
+# As a host with several uplinks wants it: a next hop without a carrier is none. (The lab's switches
+# have it from the start.)
+_LINKDOWN = (
+    "sysctl net/ipv4/conf/all/ignore_routes_with_linkdown 1",
+    "sysctl net/ipv4/conf/plane{}/ignore_routes_with_linkdown 1",
+)
+
+
+class Competitor:
+    """A way between the hosts of a lab."""
+
+    key: ClassVar[str]
+    title: ClassVar[str]
+    about: ClassVar[str]
+    interface: ClassVar[str]
+    mptcp: ClassVar[bool] = False
+    hashes: ClassVar[bool] = False  # flows onto planes, at the host
+
+    def lines(self, plan: Topology) -> Lines:
+        """What to configure; the lines of switches may be repeated."""
+        return {}
+
+    def undo(self, plan: Topology) -> Lines:
+        """What takes it away again."""
+        return {}
+
+    def address(self, fabric: Fabric, host: Host) -> str:
+        """Where to reach a host this way."""
+        raise NotImplementedError
+
+    def missing(self) -> str | None:
+        """What this kernel lacks for it, as far as that can be known without trying."""
+        return None
+
+    def between(self, name: str, source: str, target: str) -> Route:
+        """As a flow of the other benchmarks travels."""
+        fabric = state.read_fabric(name)
+        address = self.address(fabric, fabric.host(target))
+        listen = "0.0.0.0" if self.mptcp else address
+        return Route(self.key, address, listen, self.mptcp, source, target)
+
+
+class Mrc0(Competitor):
+    """Every packet on the next path, lost ones sent again by mrcd."""
+
+    key = "mrc0"
+    title = "mrc0"
+    about = "cubic TCP over mrcd's interface"
+    interface = "mrc0"
+
+    def address(self, fabric: Fabric, host: Host) -> str:
+        return str(host.addresses[0].ip)
+
+
+class Plane(Competitor):
+    """Plain TCP between the NICs of one plane."""
+
+    key = "tcp"
+    title = "TCP, one plane"
+    about = "cubic TCP between the NICs of plane 0; its switches hash flows over the T1s"
+    interface = "plane0"
+
+    def address(self, fabric: Fabric, host: Host) -> str:
+        return str(fabric.address4(host, 0))
+
+
+class Mptcp(Plane):
+    """The kernel's MPTCP: a subflow in each plane."""
+
+    key = "mptcp"
+    title = "MPTCP"
+    about = (
+        "kernel MPTCP, cubic: hosts announce all planes' addresses (signal endpoints), listeners on"
+        " the wildcard address, stale_loss_cnt=4, blackhole_timeout=0"
+    )
+    mptcp = True
+
+    def lines(self, plan: Topology) -> Lines:
+        fabric = plan.fabric
+        found: Lines = {}
+        for host in fabric.hosts:
+            found[host.name] = [
+                "sysctl net/mptcp/enabled 1",
+                # After a fault it would otherwise do without MPTCP for an hour.
+                "sysctl net/mptcp/blackhole_timeout 0",
+                # Not 1, which notices a dead plane sooner but takes subflows away for any time-out:
+                # gloo's all-reduce of 1 MiB then took 270 ms in place of 123.
+                "sysctl net/mptcp/stale_loss_cnt 4",
+                f"ip mptcp limits set subflow {_SUBFLOWS} add_addr_accepted {_SUBFLOWS}",
+                "ip mptcp endpoint flush",
+                *(
+                    f"ip mptcp endpoint add {fabric.address4(host, plane)} dev plane{plane} signal"
+                    for plane in range(1, fabric.planes)
+                ),
+            ]
+        return found
+
+    def undo(self, plan: Topology) -> Lines:
+        return {host.name: ["ip mptcp endpoint flush"] for host in plan.fabric.hosts}
+
+    def missing(self) -> str | None:
+        return None if flow.has_mptcp() else "this kernel was built without MPTCP (CONFIG_MPTCP)"
+
+
+class Ecmp(Competitor):
+    """Plain TCP between addresses that are reached over every plane, a hash choosing one a flow.
+
+    As in a fabric that routes to the hosts: the address belongs to no NIC, each plane's switches
+    know the way to it, and a host has one multipath route over its NICs.
+    """
+
+    key = "ecmp"
+    title = "TCP, ECMP"
+    about = (
+        "cubic TCP between addresses that every plane leads to: a multipath route hashes each flow"
+        " (five-tuple) onto a plane, its switches onto a T1"
+    )
+    interface = "ecmp0"
+    hashes = True
+    second: ClassVar[int] = 98
+
+    def address(self, fabric: Fabric, host: Host) -> str:
+        return f"10.{self.second}.0.{_number(fabric, host)}"
+
+    def lines(self, plan: Topology) -> Lines:
+        fabric = plan.fabric
+        found: Lines = {host.name: list(self._host(fabric, host)) for host in fabric.hosts}
+        for node in plan.nodes.values():
+            if node.kind != "host":
+                found[node.name] = [
+                    f"ip route replace {self.address(fabric, host)} {way}"
+                    for host in fabric.hosts
+                    for way in _way(node.routes, str(fabric.address4(host, node.plane or 0)))
+                ]
+        return found
+
+    def _host(self, fabric: Fabric, host: Host) -> Iterator[str]:
+        own = self.address(fabric, host)
+        yield f"ip link add {self.interface} type ifb"
+        yield f"ip address replace {own}/32 dev {self.interface}"
+        yield f"ip link set {self.interface} up mtu {fabric.mtu}"
+        for plane in range(fabric.planes):
+            yield from (line.format(plane) for line in _LINKDOWN)
+        hops = " ".join(
+            f"nexthop via {fabric.t0_address4(plane, host.t0)} dev plane{plane} onlink"
+            for plane in range(fabric.planes)
+        )
+        for other in fabric.hosts:
+            if other != host:
+                yield f"ip route replace {self.address(fabric, other)} src {own} {hops}"
+
+    def undo(self, plan: Topology) -> Lines:
+        found = {host.name: [f"ip link del {self.interface}"] for host in plan.fabric.hosts}
+        for node in plan.nodes.values():
+            found.setdefault(node.name, []).extend(
+                f"ip route del {self.address(plan.fabric, host)}"
+                for host in plan.fabric.hosts
+                if node.name != host.name
+            )
+        return found
+
+
+class Seg6(Competitor):
+    """Packets in IPv6 headers with uSIDs by kernel routes, a hash choosing the path of a flow.
+
+    The switches get the same uSIDs again in a second block: what arrives in the fabric's own block
+    is mrcd's.
+    """
+
+    key = "seg6"
+    title = "seg6, ECMP"
+    about = (
+        "cubic TCP in the kernel's H.Encaps.Red: a multipath route with one uSID list for each path"
+        " (plane, T1) hashes each flow onto one; End.DX4 at the other end"
+    )
+    interface = "seg0"
+    hashes = True
+
+    def address(self, fabric: Fabric, host: Host) -> str:
+        return f"10.97.0.{_number(fabric, host)}"
+
+    def lines(self, plan: Topology) -> Lines:
+        found: Lines = {}
+        for node in plan.nodes.values():
+            found[node.name] = [
+                f"ip route replace {dst} via {route.via} dev {route.dev}"
+                for route, dst in _usid_routes(plan.fabric, node)
+            ]
+            if node.locator is not None:
+                found[node.name].append(
+                    f"ip route replace {_moved(plan.fabric, node.locator)} encap seg6local action"
+                    f" End flavors next-csid lblen 32 nflen 16 dev {ANCHOR}"
+                )
+        for host in plan.fabric.hosts:
+            found[host.name] += self._host(plan.fabric, host)
+        return found
+
+    def _host(self, fabric: Fabric, host: Host) -> Iterator[str]:
+        own = self.address(fabric, host)
+        yield f"ip link add {self.interface} type ifb"
+        yield f"ip address replace {own}/32 dev {self.interface}"
+        yield f"ip link set {self.interface} up mtu {fabric.mtu}"
+        for plane in range(fabric.planes):
+            yield from (line.format(plane) for line in _LINKDOWN)
+            yield (
+                f"ip route replace {_end(host, plane)} encap seg6local action End.DX4 nh4 {own}"
+                f" dev plane{plane}"
+            )
+        for other in fabric.hosts:
+            if other != host:
+                hops = " ".join(
+                    f"nexthop encap seg6 mode encap.red segs {sid} dev plane{plane}"
+                    for plane, sid in _sids(fabric, host, other)
+                )
+                yield f"ip route replace {self.address(fabric, other)} src {own} {hops}"
+
+    def undo(self, plan: Topology) -> Lines:
+        fabric = plan.fabric
+        found: Lines = {}
+        for node in plan.nodes.values():
+            gone = [dst for _route, dst in _usid_routes(fabric, node)]
+            gone += [_moved(fabric, node.locator)] if node.locator is not None else []
+            found[node.name] = [f"ip route del {dst}" for dst in gone]
+        for host in fabric.hosts:
+            gone = [self.address(fabric, other) for other in fabric.hosts if other != host]
+            gone += [_end(host, plane) for plane in range(fabric.planes)]
+            found[host.name] += [f"ip route del {dst}" for dst in gone]
+            found[host.name].append(f"ip link del {self.interface}")
+        return found
+
+
+class Vxlan(Ecmp):
+    """Packets in VXLAN between addresses that every plane leads to."""
+
+    key = "vxlan"
+    title = "VXLAN, ECMP"
+    about = (
+        "cubic TCP in VXLAN between addresses that every plane leads to; switches hash the outer"
+        " UDP source port, but the kernel remembers one outer route, so one plane, for each peer"
+    )
+    interface = "vxlan0"
+    hashes = False
+    second = 95
+    _outer = "vtep0"
+
+    def address(self, fabric: Fabric, host: Host) -> str:
+        return f"10.96.0.{_number(fabric, host)}"
+
+    def lines(self, plan: Topology) -> Lines:
+        under = _Vteps()
+        found = under.lines(plan)
+        for host in plan.fabric.hosts:
+            found[host.name] += self._tunnel(plan.fabric, host, under)
+        return found
+
+    def _tunnel(self, fabric: Fabric, host: Host, under: Ecmp) -> Iterator[str]:
+        name = self.interface
+        yield (
+            f"ip link add {name} address {_mac(fabric, host)} type vxlan id {_VNI}"
+            f" local {under.address(fabric, host)} dstport {_VXLAN_PORT} nolearning"
+        )
+        yield f"ip address replace {self.address(fabric, host)}/24 dev {name}"
+        yield f"ip link set {name} up mtu {fabric.mtu - _VXLAN_BYTES}"
+        for other in fabric.hosts:
+            if other != host:
+                mac = _mac(fabric, other)
+                yield f"ip neigh replace {self.address(fabric, other)} lladdr {mac} dev {name}"
+                yield f"bridge fdb replace {mac} dev {name} dst {under.address(fabric, other)}"
+
+    def undo(self, plan: Topology) -> Lines:
+        found = _Vteps().undo(plan)
+        for host in plan.fabric.hosts:
+            found[host.name].insert(0, f"ip link del {self.interface}")
+        return found
+
+
+class _Vteps(Ecmp):
+    """The outer addresses of VXLAN."""
+
+    interface = "vtep0"
+    second = 95
+
+
+EVERY: tuple[Competitor, ...] = (Mrc0(), Plane(), Ecmp(), Mptcp(), Seg6(), Vxlan())
+KEYS = tuple(competitor.key for competitor in EVERY)
+
+
+def _number(fabric: Fabric, host: Host) -> int:
+    return list(fabric.hosts).index(host) + 1
+
+
+def _mac(fabric: Fabric, host: Host) -> str:
+    return f"02:76:78:00:00:{_number(fabric, host):02x}"
+
+
+def _way(planned: Sequence[PlannedRoute], address: str) -> Iterator[str]:
+    """How a switch reaches a NIC's address, as the end of an `ip route` line."""
+    wanted = ipaddress.IPv4Address(address)
+    for route in planned:
+        if ":" in route.dst or wanted not in ipaddress.IPv4Network(route.dst):
+            continue
+        if route.nexthops:
+            yield " ".join(f"nexthop via inet6 {hop.via} dev {hop.dev}" for hop in route.nexthops)
+        elif route.via is not None:
+            yield f"via inet6 {route.via} dev {route.dev}"
+        else:
+            yield f"via {address} dev {route.dev} onlink"
+        return
+
+
+def _usid_routes(fabric: Fabric, node: Node) -> Iterator[tuple[PlannedRoute, str]]:
+    """A node's routes to uSIDs, and their destinations in the second block."""
+    for route in node.routes:
+        network = ipaddress.ip_network(route.dst)
+        if network.version == 6 and network.subnet_of(fabric.block):
+            yield route, _moved(fabric, route.dst)
+
+
+def _moved(fabric: Fabric, network: str) -> str:
+    """A prefix of the fabric's block in the second one."""
+    was = ipaddress.IPv6Network(network)
+    offset = int(was.network_address) - int(fabric.block.network_address)
+    return str(ipaddress.IPv6Network((int(_BLOCK.network_address) + offset, was.prefixlen)))
+
+
+def _end(host: Host, plane: int) -> str:
+    """The locator at which a host takes the outer header off."""
+    return str(usid.locator(_BLOCK, usid.usid(plane, usid.ROLE_HOST, host.port)))
+
+
+def _sids(fabric: Fabric, source: Host, target: Host) -> Iterator[tuple[int, str]]:
+    """The plane and the outer address of every path, planes in turn."""
+    t1s = [0] if source.t0 == target.t0 else range(1, fabric.t1 + 1)
+    for t1, plane in itertools.product(t1s, range(fabric.planes)):
+        usids = usid.path_usids(source, target, usid.ev(plane, t1))
+        yield plane, str(ipaddress.IPv6Address(usid.da_bytes(_BLOCK, usids)))

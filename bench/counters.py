@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Counters of a lab's interfaces and hosts, read without starting a process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from bench import stream
+from bench.metrics import Ints
+from mrcd.linux import netns
+
+
+class Interfaces:
+    """Bytes received by the interfaces of one namespace."""
+
+    def __init__(self, namespace: str, names: tuple[str, ...]) -> None:
+        with netns.entered(namespace):  # the open file stays with its namespace
+            self._file = open("/proc/thread-self/net/dev")  # noqa: SIM115 - closed in close()
+        self.names = names
+
+    def received(self) -> tuple[int, ...]:
+        """Bytes received so far, in the order of the names."""
+        self._file.seek(0)
+        found = {}
+        for row in self._file.read().splitlines()[2:]:
+            name, _, rest = row.partition(":")
+            found[name.strip()] = int(rest.split()[0])
+        return tuple(found[name] for name in self.names)
+
+    def close(self) -> None:
+        """Let the namespace go."""
+        self._file.close()
+
+
+def sent_packets(namespace: str, names: tuple[str, ...]) -> tuple[int, ...]:
+    """Packets sent so far by interfaces of a namespace, in the order of the names."""
+    with netns.entered(namespace):
+        rows = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
+    found = {row.partition(":")[0].strip(): row.partition(":")[2].split() for row in rows}
+    return tuple(int(found[name][9]) for name in names)
+
+
+@dataclass(slots=True)
+class Watch:
+    """Samples received bytes every few ms while the block runs."""
+
+    interfaces: Interfaces
+    every_s: float = 0.01
+    _rows: list[tuple[int, ...]] = field(default_factory=list)
+    _done: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        assert self._thread is not None
+        self._thread.join()
+        self.interfaces.close()
+
+    def _run(self) -> None:
+        while True:
+            self._rows.append((time.monotonic_ns(), *self.interfaces.received()))
+            if self._done.wait(self.every_s):
+                return
+
+    def table(self) -> Ints:
+        """A row a sample: time in ns, then bytes received by each interface."""
+        return np.array(self._rows, dtype=np.int64)
+
+    def between(self, start_ns: int, end_ns: int) -> tuple[int, Ints]:
+        """The nearest samples' distance in ns, and what each interface received between them."""
+        rows = self.table()
+        first, last = np.searchsorted(rows[:, 0], [start_ns, end_ns]).clip(0, len(rows) - 1)
+        gained = rows[last] - rows[first]
+        return int(gained[0]), gained[1:]
+
+
+def tcp_out_of_order(namespace: str) -> int:
+    """Segments TCP has had to queue because they arrived ahead of a gap, so far."""
+    with netns.entered(namespace):
+        return stream.counter("netstat", "TcpExt", "TCPOFOQueue")
+
+
+def tcp_retransmits(namespace: str) -> int:
+    """Segments TCP has sent again, so far."""
+    with netns.entered(namespace):
+        return stream.counter("snmp", "Tcp", "RetransSegs")

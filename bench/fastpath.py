@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a packet costs in the data path, program by program, and beside what the machine can do.
+
+    python -m bench.fastpath [--quick] [--only programs parts traffic] [--mtu 1500 9000]
+
+`programs`: nanoseconds of each program for each kind of packet by PROG_TEST_RUN. `parts`: what
+those on the fast path save when a part of them is taken out. `traffic`: nanoseconds of each program
+while TCP flows in a lab, as the kernel counts them; packets and goodput of a core, with a copy in
+memory, a veth pair and the kernel's seg6 beside it. docs/performance.md says what the figures mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench import entry, fastpath_parts, fastpath_runs, fastpath_traffic
+from bench.result import Line
+
+PARTS = ("programs", "parts", "traffic")
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(prog="python -m bench.fastpath", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
+    parser.add_argument("--mtu", nargs="+", type=int, default=[1500, 9000])
+    parser.add_argument("--rounds", type=int, help="repetitions of everything")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures of all rounds")
+    parser.add_argument("--name", default="fastpath", help="of the lab")
+    args = parser.parse_args()
+    entry.begin("fastpath")
+    results = _all(args.name, args.only, args.mtu, args.rounds, args.quick)
+    _, failed = entry.gather(results, lambda lines: entry.save(args.json, entry.report(lines)))
+    sys.exit(failed)
+
+
+def _all(
+    name: str, wanted: list[str], mtus: list[int], rounds: int | None, quick: bool
+) -> Iterator[list[Line] | str]:
+    if "programs" in wanted:
+        print("\n== programs, by PROG_TEST_RUN", flush=True)
+        times, packets = (rounds or 3, 64) if quick else (rounds or 9, 256)
+        yield entry.take("programs", fastpath_runs.programs(f"{name}-runs", mtus, times, packets))
+    if "parts" in wanted:
+        print("\n== parts, by PROG_TEST_RUN", flush=True)
+        times, packets = (rounds or 3, 64) if quick else (rounds or 9, 256)
+        yield entry.take("parts", fastpath_parts.parts(f"{name}-parts", mtus, times, packets))
+    if "traffic" in wanted:
+        for mtu in mtus:
+            print(f"\n== traffic, MTU {mtu}", flush=True)
+            times, seconds = (rounds or 2, 2.0) if quick else (rounds or 5, 4.0)
+            measuring = fastpath_traffic.traffic(name, mtu, times, seconds)
+            yield entry.take(f"traffic, MTU {mtu}", measuring)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Where a program's time goes: the same program without one of its parts, beside the whole.
+
+Each variant is the programs' text with one thing taken out, so that the rest still runs; what it
+saves is what the part costs, caches and all. Parts overlap, so the savings need not add up.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.fastpath_runs import Arrivals
+from bench.flow import BenchFailed
+from bench.loaded import Harness, Loaded, Make, Timing, bench, mean_ns, spraying
+from bench.result import Line
+from mrcd.datapath import loader
+
+_SLOTS = 2048
+"""Few, since every variant has rings of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is taken out of a program: text of its source, and what stands there instead."""
+
+    program: str
+    name: str
+    swaps: tuple[tuple[str, str], ...]
+
+    def of(self, source: str) -> str:
+        """The source without the part; BenchFailed when it is not as it was."""
+        for old, new in self.swaps:
+            if source.count(old) != 1:
+                raise BenchFailed(f"{self.name}: the source has {source.count(old)} times {old!r}")
+            source = source.replace(old, new)
+        return source
+
+
+_SPRAY, _DELIVER = "mrc_spray", "mrc_deliver"
+_CHECK = "return spray_drop(MRC_C_DROP_SKB);\n\tcheck = "
+_LOCKED = "b);\n\tbpf_spin_lock(&tx->lock);\n\tpsn = "
+_UNLOCKED = "bpf_spin_unlock(&tx->lock);\n\tif (full)"
+_CLONE = "skb->protocol) ||\n\t\t    bpf_clone_redirect(skb, h->link_ifindex, 0)"
+PARTS = (
+    Part(
+        _SPRAY,
+        "the copy into the ring",
+        (("bpf_skb_load_bytes(skb, MRC_ETH_LEN, buf->data, n)", "0"),),
+    ),
+    Part(
+        _SPRAY,
+        "a slot off the stack",
+        (
+            (
+                "if (tx_free.pop(&slot))\n\t\treturn spray_drop(MRC_C_DROP_RING);",
+                "slot = tx->next & 511;",
+            ),
+        ),
+    ),
+    Part(
+        _SPRAY,
+        "the word over the headers",
+        ((f"{_CHECK}header_check(data, MRC_WRITE_LEN)", f"{_CHECK}0"),),
+    ),
+    Part(
+        _SPRAY,
+        "the lock",
+        ((_LOCKED, "b);\n\tpsn = "), (_UNLOCKED, "if (full)")),
+    ),
+    Part(
+        _SPRAY,
+        "the choice of a path",
+        (("pick_path(tx, planes_up, planes_up, b->shares)", "planes_up & 0"),),
+    ),
+    Part(_DELIVER, "the clone that goes to mrc0", ((_CLONE, "skb->protocol)"),)),
+    Part(
+        _DELIVER,
+        "cutting the ICRC word",
+        (
+            (
+                "bpf_skb_change_tail(skb, MRC_ETH_LEN + len, 0))\n\t\treturn deliver_drop",
+                "0)\n\t\treturn deliver_drop",
+            ),
+        ),
+    ),
+)
+
+
+@contextmanager
+def _sourced(part: Part) -> Iterator[None]:
+    """The loader compiles the source without the part."""
+    whole = loader.source
+    loader.source = lambda: part.of(whole())
+    try:
+        yield
+    finally:
+        loader.source = whole
+
+
+def parts(name: str, mtus: list[int], rounds: int, packets: int) -> Iterator[Line]:
+    """What each part costs, and the whole program, for packets as large as the MTU."""
+    for mtu in mtus:
+        with bench(name) as (folder, ifindex, harness):
+            yield from _parts_at(mtu, folder, ifindex, harness, rounds, packets)
+
+
+def _parts_at(
+    mtu: int,
+    folder: Path,
+    ifindex: dict[str, int],
+    harness: Harness,
+    rounds: int,
+    packets: int,
+) -> Iterator[Line]:
+    make = Make(mtu=mtu, slots=_SLOTS, mpr=1024)
+    whole = Loaded(make, folder / "whole", ifindex)
+    sides = [(None, whole)]
+    for number, part in enumerate(PARTS):
+        with _sourced(part):
+            sides.append((part, Loaded(make, folder / str(number), ifindex)))
+    turns = [
+        (part, program, _measure(side, harness, program, packets))
+        for part, side in sides
+        for program in (_SPRAY, _DELIVER)
+        if part is None or part.program == program
+    ]
+    found: dict[tuple[str, str], list[float]] = {}
+    for number in range(rounds + 1):
+        for part, program, measure in random.sample(turns, len(turns)):
+            gc.collect()
+            took, floor = measure()
+            if number:  # the first was for warming up
+                key = (program, part.name if part else "whole")
+                found.setdefault(key, []).append(mean_ns(took) - mean_ns(floor))
+    where = f"MTU {mtu}"
+    for (program, what), values in sorted(found.items(), key=lambda item: item[0][1] != "whole"):
+        if what == "whole":
+            yield Line("parts", where, program, "ns", tuple(values))
+        else:
+            saved = zip(found[program, "whole"], values, strict=True)
+            less = tuple(whole_ns - without for whole_ns, without in saved)
+            yield Line("parts", where, f"{program}: {what}", "ns", less)
+    for _part, side in sides:
+        side.close()
+
+
+def _measure(side: Loaded, harness: Harness, program: str, packets: int) -> Timing:
+    if program == _SPRAY:
+        return spraying(side, harness, packets, side.mtu)
+    return Arrivals(side, harness, packets).in_order

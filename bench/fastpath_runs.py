@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Nanoseconds of each program for each kind of packet, by PROG_TEST_RUN (bench/loaded.py)."""
+
+from __future__ import annotations
+
+import gc
+import random
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bench import progstats
+from bench.loaded import USUAL_SACKS, Harness, Loaded, Make, Timing, bench, mean_ns, spraying, timed
+from bench.result import Line
+from mrcd.datapath.clock import CARRIER
+from mrcd.fabric import usid
+from mrcd.linux import bpf
+from mrcd.wire.abi import ABI
+from tests.bpf.packets import ip4, wire_time
+from tests.bpf.rig import TC_REDIRECT, TC_SHOT, XDP_DROP, XDP_PASS, XDP_TX
+
+PLANE = 0  # every shape has it
+EV = usid.ev(PLANE, 2)
+_OUT = 16384
+_HEAD = 128
+"""Bytes of a packet that are handed to a tc program; it is grown to its length there."""
+_HELD = 16
+"""Packets behind a gap."""
+_TX_ENTRY = ABI.structs["mrc_tx_entry"]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A program and a kind of packet; `per`: packets that one run is for."""
+
+    program: str
+    kind: str
+    measure: Timing
+    per: int = 1
+
+
+def cases(side: Loaded, harness: Harness, packets: int) -> Iterator[Case]:
+    """Everything that is timed, with packets as large as mrc0's MTU."""
+    full, here = side.mtu, Arrivals(side, harness, packets)
+    sack = min(USUAL_SACKS["sack_packets"], -(-USUAL_SACKS["sack_bytes"] // full))
+    yield Case("mrc_spray", "data", spraying(side, harness, packets, full))
+    yield Case("mrc_receive", "data", here.receive_data)
+    yield Case("mrc_deliver", "data, in order", here.in_order)
+    yield Case("mrc_deliver", "data, answered by a SACK", here.answered)
+    yield Case("mrc_deliver", "data, ahead of a gap", here.ahead)
+    yield Case("mrc_deliver", f"data that fills a gap, each of {_HELD} behind", here.fills, _HELD)
+    yield Case("mrc_receive", "SACK", Sacks(side, harness, packets, sack).receive)
+    yield Case("mrc_deliver", f"SACK of {sack}", Sacks(side, harness, packets, sack).deliver)
+    yield Case("mrc_deliver", "SACK of 64", Sacks(side, harness, packets, 64).deliver)
+    yield Case("mrc_deliver", "NACK, sent again", Sacks(side, harness, packets, 1).nack)
+    yield Case("mrc_receive", "probe", Probes(side, harness, packets).probe)
+    yield Case("mrc_receive", "answer to a probe", Probes(side, harness, packets).reply)
+    yield Case("mrc_tick", "nothing to watch", clock(side, "mrc_tick", packets))
+    yield Case("mrc_judge", "nothing to judge", clock(side, "mrc_judge", packets))
+
+
+class Arrivals:
+    """Data from the peer."""
+
+    def __init__(
+        self, side: Loaded, harness: Harness, packets: int, size: int | None = None
+    ) -> None:
+        self._side, self._harness, self._packets = side, harness, packets
+        self._payload = ip4(bytes((size or side.mtu) - 28), src="10.99.0.2", dst="10.99.0.1")
+
+    def _frame(self, psn: int, *, ackreq: bool = False) -> bytes:
+        return self._side.far.data(psn, self._payload, EV, ackreq=ackreq)
+
+    def receive_data(self) -> tuple[list[int], list[int]]:
+        """mrc_receive changes no window: the same packet any number of times."""
+        frame = self._frame(self._side.next_psn())
+        run = self._side.xdp(frame, PLANE)
+        floor = self._harness.xdp_floor(frame, self._side.context(len(frame), PLANE))
+        return (
+            timed([run] * self._packets, XDP_PASS),
+            timed([floor] * self._packets, XDP_PASS),
+        )
+
+    def _stripped(self, psn: int, *, ackreq: bool = False) -> bytes:
+        """A packet as mrc_receive hands it on."""
+        run = self._side.xdp(self._frame(psn, ackreq=ackreq), PLANE, out=_OUT)
+        assert run.run() == XDP_PASS
+        return run.output
+
+    def _deliver(self, psns: list[int], *, ackreq: bool = False) -> list[bpf.TestRun]:
+        pattern = bytearray(self._stripped(psns[0], ackreq=ackreq))
+        self._harness.aim(self._side.program("mrc_deliver"), len(pattern))
+        mark = ABI.structs["mrc_mark"].fields
+        runs = []
+        for psn in psns:
+            pattern[mark["psn_hi"].offset] = psn >> 16 & 0xFF
+            struct.pack_into("=H", pattern, mark["psn_lo"].offset, psn & 0xFFFF)
+            runs.append(self._harness.tc(bytes(pattern[:_HEAD])))
+        self._floor = [self._harness.tc_floor(bytes(pattern[:_HEAD]))]
+        return runs
+
+    def in_order(self) -> tuple[list[int], list[int]]:
+        """Each the next one."""
+        first = self._side.next_psn()
+        took = timed(self._deliver(list(range(first, first + self._packets))), TC_SHOT)
+        assert self._side.next_psn() == first + self._packets
+        return took, timed(self._floor * self._packets, TC_SHOT)
+
+    def answered(self) -> tuple[list[int], list[int]]:
+        """Each the next one, and a SACK goes back."""
+        first = self._side.next_psn()
+        runs = self._deliver(list(range(first, first + self._packets)), ackreq=True)
+        return timed(runs, TC_REDIRECT), timed(self._floor * self._packets, TC_SHOT)
+
+    def ahead(self) -> tuple[list[int], list[int]]:
+        """Stored: what goes before them is missing. Then it comes, and they are delivered."""
+        took: list[int] = []
+        for runs, last in self._gaps():
+            took += timed(runs, TC_SHOT)
+            timed([last], TC_SHOT)
+        return took, timed(self._floor * len(took), TC_SHOT)
+
+    def fills(self) -> tuple[list[int], list[int]]:
+        """What delivers all that waits behind it."""
+        took: list[int] = []
+        for runs, last in self._gaps():
+            timed(runs, TC_SHOT)
+            took += timed([last], TC_SHOT)
+        return took, timed(self._floor * len(took), TC_SHOT)
+
+    def _gaps(self) -> Iterator[tuple[list[bpf.TestRun], bpf.TestRun]]:
+        for _ in range(max(4, self._packets // _HELD)):
+            gap = self._side.next_psn()
+            last, *runs = self._deliver(list(range(gap, gap + _HELD + 1)))
+            yield runs, last
+            assert self._side.next_psn() == gap + _HELD + 1, "not everything was delivered"
+
+
+class Sacks:
+    """What the peer says of our packets: each about so many as had not been acknowledged."""
+
+    def __init__(
+        self, side: Loaded, harness: Harness, packets: int, of: int, size: int | None = None
+    ) -> None:
+        self._side, self._harness, self._of = side, harness, of
+        self._size = size or side.mtu
+        self._times = max(8, min(packets, side.make.mpr // 2 // of))
+
+    def _send(self) -> range:
+        """Send so many packets for each of them; the PSNs."""
+        side, packets = self._side, self._of * self._times
+        self._harness.aim(side.program("mrc_spray"), 14 + self._size)
+        timed([self._harness.tc(side.frame_to_spray())] * packets, TC_REDIRECT)
+        following = side.dp.read("txs", 0, ABI.structs["mrc_tx"])["next"]
+        return range(following - packets, following)
+
+    def _sacks(self) -> list[bytes]:
+        """Each acknowledges the next so many packets, and reflects the last one's time."""
+        frames = []
+        for psn in self._send()[self._of - 1 :: self._of]:
+            entry = self._side.dp.read("tx_entries", psn % self._side.dp.sizes.window, _TX_ENTRY)
+            stamp = wire_time(entry["sent_ns"])
+            frames.append(self._side.far.sack(psn, trigger=psn, ev=EV, ts=stamp, received=psn))
+        return frames
+
+    def receive(self) -> tuple[list[int], list[int]]:
+        """mrc_receive passes them on."""
+        frames, side = self._sacks(), self._side
+        side.acknowledge()
+        floor = self._harness.xdp_floor(frames[0], side.context(len(frames[0]), PLANE))
+        took = timed([side.xdp(frame, PLANE) for frame in frames], XDP_PASS)
+        return took, timed([floor] * len(frames), XDP_PASS)
+
+    def _through(self, frames: list[bytes]) -> tuple[list[int], list[int]]:
+        runs = [self._side.xdp(frame, PLANE, out=_OUT) for frame in frames]
+        timed(runs, XDP_PASS)
+        self._harness.aim(self._side.program("mrc_deliver"), 0)
+        took = timed([self._harness.tc(run.output) for run in runs], TC_SHOT)
+        return took, timed([self._harness.tc_floor(runs[0].output)] * len(runs), TC_SHOT)
+
+    def deliver(self) -> tuple[list[int], list[int]]:
+        """mrc_deliver and mrc_learn take them apart."""
+        both = self._through(self._sacks())
+        tx = self._side.dp.read("txs", 0, ABI.structs["mrc_tx"])
+        assert tx["una"] == tx["next"], "not everything was acknowledged"
+        return both
+
+    def nack(self) -> tuple[list[int], list[int]]:
+        """mrc_deliver and mrc_resend send packets again."""
+        far, before = self._side.far, self._side.dp.counters()["rtx_nack"]
+        both = self._through([far.nack(psn, EV, about=EV) for psn in self._send()])
+        assert self._side.dp.counters()["rtx_nack"] == before + self._times
+        self._side.acknowledge()
+        return both
+
+
+class Probes:
+    """Probes of the peer's, and its answers to ours."""
+
+    def __init__(self, side: Loaded, harness: Harness, packets: int) -> None:
+        self._side, self._harness, self._packets = side, harness, packets
+
+    def probe(self) -> tuple[list[int], list[int]]:
+        """Turned round on its path."""
+        return self._both(self._side.far.probe(77, EV), XDP_TX)
+
+    def reply(self) -> tuple[list[int], list[int]]:
+        """A path that was asked has answered."""
+        side, took, floor = self._side, [], []
+        path = side.path_in_use()
+        for number in range(self._packets // 4):
+            probe_id = path.slot << 9 | number & 0x1FF
+            side.asked(path, probe_id)
+            frame = side.far.probe_reply(probe_id, path.ev)
+            took += timed([side.xdp(frame, path.plane)], XDP_DROP)
+            context = side.context(len(frame), path.plane)
+            floor += timed([self._harness.xdp_floor(frame, context)], XDP_PASS)
+        return took, floor
+
+    def _both(self, frame: bytes, verdict: int) -> tuple[list[int], list[int]]:
+        context = self._side.context(len(frame), PLANE)
+        floor = self._harness.xdp_floor(frame, context)
+        return (
+            timed([self._side.xdp(frame, PLANE)] * self._packets, verdict),
+            timed([floor] * self._packets, XDP_PASS),
+        )
+
+
+def clock(side: Loaded, program: str, packets: int) -> Timing:
+    """A program of the clock, which leaves its packet alone: many runs in one call."""
+
+    def measure() -> tuple[list[int], list[int]]:
+        run = bpf.TestRun(side.program(program), CARRIER)
+        took = []
+        for _ in range(20):
+            run.run(50 * packets)
+            took.append(run.duration_ns)
+        return took, [0]
+
+    return measure
+
+
+def programs(name: str, mtus: list[int], rounds: int, packets: int) -> Iterator[Line]:
+    """A line for each program, kind of packet and MTU; data paths take turns."""
+    with bench(name) as (folder, ifindex, harness):
+        sides = [Loaded(Make(mtu=mtu), folder / str(mtu), ifindex) for mtu in mtus]
+        yield from _lengths(sides[0])
+        yield from _rounds(sides, harness, rounds, packets)
+        for side in sides:
+            side.close()
+
+
+def _lengths(side: Loaded) -> Iterator[Line]:
+    """How long the programs are, as the kernel runs them."""
+    for program, fd in side.dp.programs.items():
+        instructions, native = progstats.lengths(fd)
+        yield Line("programs", "length", program, "instructions", (instructions,))
+        yield Line("programs", "length", program, "bytes of native code", (native,))
+
+
+def _rounds(sides: list[Loaded], harness: Harness, rounds: int, packets: int) -> Iterator[Line]:
+    every = [(side, case) for side in sides for case in cases(side, harness, packets)]
+    values: dict[tuple[int, str, str], list[float]] = {}
+    rng = random.Random(1)
+    gc.disable()
+    try:
+        for number in range(rounds + 1):
+            for side, case in rng.sample(every, len(every)):
+                took, floor = case.measure()
+                gc.collect()
+                if number:  # the first was for warming up
+                    ns = (mean_ns(took) - mean_ns(floor)) / case.per
+                    key = (side.make.mtu, case.program, case.kind)
+                    values.setdefault(key, []).append(ns)
+    finally:
+        gc.enable()
+    for side, case in every:
+        found = values[side.make.mtu, case.program, case.kind]
+        where = f"MTU {side.make.mtu}"
+        yield Line("programs", where, f"{case.program}: {case.kind}", "ns", tuple(found))

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a packet costs when traffic flows, beside what the machine can do at all.
+
+Three ways from h1 to h2 of one lab, taking turns, one cubic TCP connection, packets one by one
+everywhere (no segmentation offload):
+
+    mrc0    spray, four planes of uN switches, reorder window
+    veth    one veth pair, with an XDP program at its end that passes everything
+    seg6    the kernel's H.Encaps.Red, the same switches, End.DX4
+
+All of it, both hosts and the switches, is done by the same CPUs, so a core is a second of any of
+them being busy. bench/speed.py has the comparison with plain TCP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import subprocess
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bench import flow, progstats
+from bench.compare import configuration
+from bench.compare.routes import Seg6
+from bench.flow import Route
+from bench.result import Line
+from mrcd.linux import bpf, ethtool, netns
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_BUSY = (0, 1, 2, 5, 6)  # of a cpu line in /proc/stat: user, nice, system, irq, softirq
+_VETH = "direct0"
+_PASS = """
+int pass_all(struct xdp_md *ctx) { return 2; }
+"""
+_COLD_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way between the hosts, and the interface at h2 by which its packets come."""
+
+    route: Route
+    interface: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one flow took: seconds of all CPUs, and what arrived in packets."""
+
+    goodput: float
+    packets: int
+    seconds: float
+    busy_s: float
+
+    @property
+    def per_core_gbps(self) -> float:
+        """Goodput for each core that was busy."""
+        return self.goodput * self.seconds / self.busy_s / 1e9
+
+    @property
+    def per_core_pps(self) -> float:
+        """Packets a second for each core that was busy."""
+        return self.packets / self.busy_s
+
+
+def traffic(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
+    """Lines of one MTU."""
+    where = f"MTU {mtu}"
+    yield from copying(mtu, rounds)
+    with flow.lab_up(name, mtu=mtu, rate_mbps=0), _ways(name, mtu) as (ways, passing):
+        turns: dict[str, list[Turn]] = {key: [] for key in ways}
+        rng = random.Random(mtu)
+        for _ in range(rounds):
+            for key in rng.sample(sorted(ways), len(ways)):
+                turns[key].append(_turn(name, ways[key], seconds))
+        yield from _lines(where, turns)
+        yield from _programs(name, where, ways, passing, rounds, seconds)
+
+
+def copying(mtu: int, rounds: int) -> Iterator[Line]:
+    """Nanoseconds to copy so many bytes, from and to the caches, and from and to memory."""
+    rows = _COLD_BYTES // mtu
+    source, target = (np.ones((rows, mtu), np.uint8) for _ in range(2))
+    hot = 64
+    cached, memory = [], []
+    for _ in range(rounds):
+        began = time.perf_counter_ns()
+        for _ in range(200):
+            np.copyto(target[:hot], source[:hot])
+        middle = time.perf_counter_ns()
+        np.copyto(target, source)
+        cached.append((middle - began) / (200 * hot))
+        memory.append((time.perf_counter_ns() - middle) / rows)
+    for what, values in (("in the cache", cached), ("in memory", memory)):
+        yield Line("limits", f"MTU {mtu}", f"a copy of a packet, {what}", "ns", tuple(values))
+
+
+@contextlib.contextmanager
+def _ways(name: str, mtu: int) -> Iterator[tuple[dict[str, Way], int]]:
+    """Set the other ways up in a lab of mrcd's; also the program that passes everything."""
+    for host in ("h1", "h2"):
+        with netns.entered(f"{name}-{host}"):
+            for plane in range(4):
+                ethtool.set_features(f"plane{plane}", tso=False, gso=False, gro=False)
+    with _direct(name, mtu) as passing:
+        configuration.prepare(name, Seg6())
+        yield (
+            {
+                "mrc0": Way(flow.mrc0_route(name), "mrc0"),
+                "veth": Way(Route("veth", "10.94.0.2", "10.94.0.2"), _VETH),
+                "seg6": Way(Seg6().between(name, "h1", "h2"), "plane"),
+            },
+            passing,
+        )
+
+
+@contextlib.contextmanager
+def _direct(name: str, mtu: int) -> Iterator[int]:
+    """A veth pair between the hosts, with a program that passes everything at h2's end."""
+    from bcc import BPF  # type: ignore[import-untyped]
+
+    one, other = f"{name}-h1", f"{name}-h2"
+    lines = [f"link add {_VETH} netns {one} mtu {mtu} type veth peer name {_VETH} netns {other}"]
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # bcc wants names as bytes
+        code = bytes(BPF(text=_PASS).dump_func(b"pass_all"))
+    program, _ = bpf.load_program(bpf.PROG_TYPE_XDP, code, name="pass_all")
+    link = -1
+    try:
+        for number, host in enumerate((one, other), 1):
+            with netns.entered(host):
+                ethtool.set_features(_VETH, tso=False, gso=False, gro=False)
+                lines = [
+                    f"addr add 10.94.0.{number}/24 dev {_VETH}",
+                    f"link set {_VETH} mtu {mtu} up",
+                ]
+                subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
+                if host == other:
+                    index = socket.if_nametoindex(_VETH)
+                    flags = bpf.XDP_FLAGS_SKB_MODE  # as mrcd's are in a lab
+                    link = bpf.create_link(program, index, bpf.ATTACH_XDP, flags=flags)
+        yield program
+    finally:
+        if link >= 0:
+            os.close(link)
+        os.close(program)
+
+
+def _busy_s() -> float:
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    return sum(int(fields[i]) for i in _BUSY) / _TICKS
+
+
+def _arrived(name: str, interface: str) -> int:
+    """Packets that have come to h2 by the interfaces whose names begin so."""
+    with netns.entered(f"{name}-h2"):
+        rows = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
+    found = (row.partition(":") for row in rows)
+    return sum(int(rest.split()[1]) for nic, _, rest in found if nic.strip().startswith(interface))
+
+
+def _turn(name: str, way: Way, seconds: float) -> Turn:
+    packets, busy, began = _arrived(name, way.interface), _busy_s(), time.monotonic()
+    rate = flow.iperf3(name, way.route, seconds, skip_s=0)
+    took = time.monotonic() - began
+    return Turn(
+        rate * seconds / took, _arrived(name, way.interface) - packets, took, _busy_s() - busy
+    )
+
+
+def _lines(where: str, turns: dict[str, list[Turn]]) -> Iterator[Line]:
+    for key, some in turns.items():
+        rates = tuple(turn.goodput * turn.seconds / 1e9 / turn.busy_s for turn in some)
+        yield Line("limits", where, f"{key}, goodput of a core", "Gb/s", rates)
+        pps = tuple(turn.per_core_pps / 1e3 for turn in some)
+        yield Line("limits", where, f"{key}, packets of a core", "kpps", pps)
+        ns = tuple(1e9 / turn.per_core_pps for turn in some)
+        yield Line("limits", where, f"{key}, a packet in all", "ns", ns)
+    for key in turns:
+        if key != "mrc0":
+            pairs = zip(turns["mrc0"], turns[key], strict=True)
+            ratios = tuple(ours.per_core_pps / theirs.per_core_pps for ours, theirs in pairs)
+            yield Line("limits", where, f"packets of a core, mrc0 to {key}", "", ratios)
+
+
+def _programs(
+    name: str, where: str, ways: dict[str, Way], passing: int, rounds: int, seconds: float
+) -> Iterator[Line]:
+    """Nanoseconds of each program's runs in mrc0's traffic, and their part of a packet."""
+    means: dict[tuple[str, str], list[float]] = {}
+    shares: dict[str, list[float]] = {}
+    floors: list[float] = []
+    with contextlib.ExitStack() as stack:
+        hosts = {
+            "sender": stack.enter_context(progstats.programs_of(name, "h1")),
+            "receiver": stack.enter_context(progstats.programs_of(name, "h2")),
+        }
+        stack.enter_context(progstats.counted())
+        for _ in range(rounds):
+            before_pass = progstats.runs(passing)
+            _turn(name, ways["veth"], seconds / 2)
+            floors.append(progstats.runs(passing).since(before_pass).mean_ns)
+            before = {side: progstats.snapshot(programs) for side, programs in hosts.items()}
+            turn = _turn(name, ways["mrc0"], seconds)
+            for side, programs in hosts.items():
+                after = progstats.snapshot(programs)
+                for program, runs in after.items():
+                    added = runs.since(before[side][program])
+                    if added.count * 50 > turn.packets:
+                        means.setdefault((side, program), []).append(added.mean_ns)
+                    shares.setdefault(side, []).append(added.ns / turn.packets)
+        yield Line("traffic", where, "floor: a program that passes all", "ns", tuple(floors))
+        for (side, program), values in sorted(means.items(), reverse=True):
+            yield Line("traffic", where, f"{side}, {program}, a run", "ns", tuple(values))
+        for side, parts in shares.items():
+            whole = _grouped(parts, len(parts) // rounds)
+            yield Line("traffic", where, f"{side}, all programs, a packet", "ns", whole)
+
+
+def _grouped(parts: Sequence[float], size: int) -> tuple[float, ...]:
+    return tuple(sum(parts[at : at + size]) for at in range(0, len(parts), size))

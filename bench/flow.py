@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A flow between two hosts of a lab, recorded while faults come and go."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import simultaneous, stream
+from bench.metrics import Arrivals, Ints
+from mrcd.fabric import description
+from mrcd.fabric.description import Fabric
+from mrcd.lab import lab, processes, state
+from mrcd.lab.injection import Applied
+
+_PORT = 5301
+IPERF3_PORT = 5302
+_START_DEADLINE_S = 10.0
+_ERROR_CHARACTERS = 500  # the end of what a failed command said; iperf3's reason comes last
+_DRAIN_DEADLINE_S = 30.0
+
+
+class BenchFailed(Exception):
+    """A measurement could not be taken; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something done to the lab `at_s` seconds after the flow began."""
+
+    at_s: float
+    act: Callable[[], Applied]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How a flow travels: the address it connects to, by what protocol, from and to which host."""
+
+    name: str
+    address: str
+    listen: str
+    mptcp: bool = False
+    source: str = "h1"
+    target: str = "h2"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """All that is known of one flow. `retransmits` are (time, total so far)."""
+
+    arrivals: Arrivals
+    began_ns: int
+    ended_ns: int
+    applied: tuple[Applied, ...]
+    retransmits: tuple[tuple[int, int], ...]
+    subflows: int
+    sent: int
+    received: int
+    error: str | None
+
+    @property
+    def alive(self) -> bool:
+        """The connection lasted to the end and everything sent arrived."""
+        return self.error is None and self.sent == self.received
+
+
+def mrc0_route(name: str, target: str = "h2") -> Route:
+    """Over mrc0 of a host."""
+    address = str(state.read_fabric(name).host(target).addresses[0].ip)
+    return Route("mrcd", address, address, target=target)
+
+
+def plane_route(name: str, plane: int) -> Route:
+    """Plain TCP over one plane; in it, ECMP picks the T1."""
+    fabric = state.read_fabric(name)
+    address = str(fabric.address4(fabric.host("h2"), plane))
+    return Route("TCP, ECMP", address, address)
+
+
+def mptcp_route(name: str) -> Route:
+    """MPTCP over all planes, begun on plane 0: `prepare_mptcp` first."""
+    # A listener bound to one address refuses the subflows to the others.
+    return replace(plane_route(name, 0), name="MPTCP", listen="0.0.0.0", mptcp=True)
+
+
+def has_mptcp() -> bool:
+    """Whether this kernel can do MPTCP."""
+    try:
+        stream.tcp_socket(mptcp=True).close()
+    except OSError:
+        return False
+    return True
+
+
+def prepare_mptcp(name: str) -> None:
+    """Configure MPTCP as well as it goes: h2 announces its addresses, h1 connects to each.
+
+    Black-hole detection would turn MPTCP off for a while after a fault.
+    """
+    fabric = state.read_fabric(name)
+    for host in ("h1", "h2"):
+        for file, value in (("enabled", 1), ("blackhole_timeout", 0)):
+            inside(name, host, "sh", "-c", f"echo {value} > /proc/sys/net/mptcp/{file}")
+        shell(name, host, "ip mptcp limits set subflow 8 add_addr_accepted 8")
+        shell(name, host, "ip mptcp endpoint flush")
+    for plane in range(1, fabric.planes):
+        address = str(fabric.address4(fabric.host("h2"), plane))
+        shell(name, "h2", f"ip mptcp endpoint add {address} dev plane{plane} signal")
+
+
+def inside(name: str, host: str, *command: str, timeout_s: float = 60) -> str:
+    """The output of a command in a host (its own /sys and /proc/net); BenchFailed if it fails."""
+    line, environment = lab.command_in(name, host, command)
+    done = subprocess.run(
+        line, capture_output=True, text=True, env=environment, timeout=timeout_s, check=False
+    )
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip()[-_ERROR_CHARACTERS:]
+        raise BenchFailed(f"{' '.join(command)} in {host}: {words}")
+    return done.stdout
+
+
+def shell(name: str, host: str, line: str) -> str:
+    """`inside`, for a command whose words hold no blanks."""
+    return inside(name, host, *line.split())
+
+
+def fault(name: str, element: str, action: str, at_s: float) -> Step:
+    """A fault of the lab, as a step."""
+    return Step(at_s, lambda: lab.fault(name, element, action))
+
+
+def faults(name: str, changes: Mapping[str, str], at_s: float) -> Step:
+    """Several faults of the lab in the same moment, as a step: action by element."""
+    return Step(at_s, lambda: simultaneous.faults(name, changes))
+
+
+def command(name: str, host: str, line: str, at_s: float) -> Step:
+    """A command in a host, as a step."""
+
+    def act() -> Applied:
+        began_ns = time.monotonic_ns()
+        shell(name, host, line)
+        return Applied(began_ns, time.monotonic_ns())
+
+    return Step(at_s, act)
+
+
+def run(name: str, route: Route, seconds: float, steps: Sequence[Step] = ()) -> Recording:
+    """Send along a route for so long, doing the steps on the way."""
+    options = ["--mptcp"] if route.mptcp else []
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        record = Path(folder, "arrivals")
+        receiver = stack.enter_context(
+            talking(
+                f"{name}-{route.target}", "recv", route.listen, str(_PORT), str(record), *options
+            )
+        )
+        receiver.read(_START_DEADLINE_S)
+        sender = stack.enter_context(
+            talking(
+                f"{name}-{route.source}", "send", route.address, str(_PORT), str(seconds), *options
+            )
+        )
+        began_ns = int(sender.read(_START_DEADLINE_S)["began_ns"])
+        applied = []
+        for step in steps:
+            wait_until(began_ns + int(step.at_s * 1e9))
+            with stepping_back():
+                applied.append(step.act())
+        result = sender.read(seconds + _DRAIN_DEADLINE_S)
+        got = receiver.read(_DRAIN_DEADLINE_S)
+        times, sizes = read_pairs(record)
+    return Recording(
+        arrivals=Arrivals(times, sizes),
+        began_ns=began_ns,
+        ended_ns=began_ns + int(seconds * 1e9),
+        applied=tuple(applied),
+        retransmits=tuple((at, count) for at, count in result["retransmits"]),
+        subflows=result["subflows"],
+        sent=result["sent"],
+        received=got["received"],
+        error=result["error"] or got["error"],
+    )
+
+
+@contextlib.contextmanager
+def stepping_back() -> Iterator[None]:
+    """Let the measured processes run first: preparing a fault takes some 20 ms of a core."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, before + 10)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
+
+
+def run_udp(name: str, route: Route, seconds: float, mbps: float, size: int) -> UdpRecording:
+    """Send numbered datagrams along a route at a steady pace."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        record = Path(folder, "numbers")
+        receiver = stack.enter_context(
+            talking(f"{name}-{route.target}", "udp-recv", route.listen, str(_PORT), str(record))
+        )
+        receiver.read(_START_DEADLINE_S)
+        pace = ("--mbps", str(mbps), "--size", str(size))
+        sender = stack.enter_context(
+            talking(
+                f"{name}-{route.source}", "udp-send", route.address, str(_PORT), str(seconds), *pace
+            )
+        )
+        sender.read(_START_DEADLINE_S)
+        sent = sender.read(seconds + _DRAIN_DEADLINE_S)
+        overrun = receiver.read(_DRAIN_DEADLINE_S)["overrun"]
+        numbers = np.fromfile(record, dtype=np.uint64).astype(np.int64)
+    return UdpRecording(sent["sent"], sent["mbps"], numbers, overrun)
+
+
+def run_requests(name: str, route: Route, seconds: float, size: int) -> Ints:
+    """Requests of so many bytes along a route, one after another: what each took, in ns."""
+    port = str(_PORT + 2)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        record = Path(folder, "took")
+        server = stack.enter_context(
+            talking(f"{name}-{route.target}", "answer", route.listen, port, "-")
+        )
+        server.read(_START_DEADLINE_S)
+        more = ("--size", str(size), "--record", str(record))
+        asking = stack.enter_context(
+            talking(f"{name}-{route.source}", "ask", route.address, port, str(seconds), *more)
+        )
+        asking.read(_START_DEADLINE_S)
+        asking.read(seconds + _DRAIN_DEADLINE_S)
+        return np.fromfile(record, dtype=np.uint64).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class UdpRecording:
+    """Datagrams 0 .. sent-1 and the order they came in; `overrun`: dropped by the socket."""
+
+    sent: int
+    mbps: float
+    numbers: Ints
+    overrun: int
+
+
+def read_pairs(record: Path) -> tuple[Ints, Ints]:
+    """Times and sizes of a receiver's record."""
+    pairs = np.fromfile(record, dtype=np.uint64).astype(np.int64).reshape(-1, 2)
+    return pairs[:, 0].copy(), pairs[:, 1].copy()
+
+
+def wait_until(when_ns: int) -> None:
+    """Sleep up to a moment of CLOCK_MONOTONIC."""
+    left_ns = when_ns - time.monotonic_ns()
+    if left_ns > 0:
+        time.sleep(left_ns / 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class Talker:
+    """A stream.py at work in a namespace."""
+
+    process: subprocess.Popen[bytes]
+    what: str
+
+    def read(self, deadline_s: float) -> dict[str, Any]:
+        """The next object it prints."""
+        out = self.process.stdout
+        assert out is not None
+        end = time.monotonic() + deadline_s
+        line = b""
+        os.set_blocking(out.fileno(), False)
+        while not line.endswith(b"\n"):
+            chunk = os.read(out.fileno(), 1 << 20) if self._readable(end) else None
+            if not chunk:
+                ended = "ended" if chunk is not None else f"said nothing within {deadline_s:.0f} s"
+                raise BenchFailed(f"{self.what} {ended}: {self._complaint()}")
+            line += chunk
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def _readable(self, end: float) -> bool:
+        assert self.process.stdout is not None
+        return bool(select.select([self.process.stdout], [], [], max(0, end - time.monotonic()))[0])
+
+    def _complaint(self) -> str:
+        assert self.process.stderr is not None
+        os.set_blocking(self.process.stderr.fileno(), False)
+        text = self.process.stderr.read() or b""
+        return text.decode(errors="replace").strip() or "no message"
+
+
+def talking(namespace: str, *arguments: str) -> contextlib.AbstractContextManager[Talker]:
+    """Run stream.py in a namespace; it is gone afterwards."""
+    return talker(namespace, "stream", [sys.executable, stream.__file__], *arguments)
+
+
+@contextlib.contextmanager
+def talker(namespace: str, name: str, program: Sequence[str], *arguments: str) -> Iterator[Talker]:
+    """Run a program that talks as stream.py does; it is gone afterwards."""
+    process = processes.spawn(
+        namespace, [*program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with process:
+        try:
+            yield Talker(process, f"{name} {arguments[0]} in {namespace}")
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def lab_up(name: str, *, mtu: int, rate_mbps: int, daemons: bool = True) -> Iterator[str]:
+    """A lab of 2 hosts and 4 planes, taken down at the end whatever happens."""
+    with fabric_up(description.generate(name=name, mtu=mtu, rate_mbps=rate_mbps), daemons=daemons):
+        yield name
+
+
+@contextlib.contextmanager
+def fabric_up(fabric: Fabric, *, daemons: bool = True) -> Iterator[str]:
+    """A lab of this fabric, taken down at the end whatever happens."""
+    if fabric.name in state.labs():  # left by a run that was killed
+        lab.down(fabric.name)
+    lab.up(fabric, daemons=daemons)
+    try:
+        yield fabric.name
+    finally:
+        lab.down(fabric.name)
+
+
+def iperf3(
+    name: str, route: Route, seconds: float, *, connections: int = 1, skip_s: float = 1
+) -> float:
+    """Goodput of cubic TCP in bits per second, as iperf3's receiver saw it."""
+    with iperf3_server(name, route):
+        output = inside(
+            name, "h1",
+            *("iperf3", "-J", "-C", "cubic", "-c", route.address, "-p", str(IPERF3_PORT)),
+            *("-t", str(seconds), "-O", str(skip_s), "-P", str(connections)),
+            timeout_s=seconds + skip_s + 30,
+        )  # fmt: skip
+    report = json.loads(output)
+    return float(report["end"]["sum_received"]["bits_per_second"])
+
+
+@contextlib.contextmanager
+def iperf3_server(name: str, route: Route) -> Iterator[None]:
+    """An iperf3 server in h2 that listens."""
+    server = processes.spawn(
+        f"{name}-h2",
+        ["iperf3", "-s", "-B", route.address, "-p", str(IPERF3_PORT)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    with server:
+        try:
+            wait_listening(f"{name}-h2", IPERF3_PORT)
+            yield
+        finally:
+            server.kill()
+
+
+def wait_listening(namespace: str, port: int) -> None:
+    """Return when something listens on a TCP port there; BenchFailed when nothing ever does."""
+    end = time.monotonic() + _START_DEADLINE_S
+    listening = f":{port:04X}".encode()
+    line = ["cat", "/proc/net/tcp", "/proc/net/tcp6"]
+    while True:
+        reader = processes.spawn(namespace, line, stdout=subprocess.PIPE)
+        with reader:
+            output, _ = reader.communicate()
+        if any(row.split()[1].endswith(listening) for row in output.splitlines()):
+            return
+        if time.monotonic() > end:
+            raise BenchFailed(f"nothing listens on port {port} in {namespace}")
+        time.sleep(0.02)

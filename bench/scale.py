@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What one host pays for the number of its peers: start, changes, memory, idling, each packet.
+
+    python -m bench.scale [--peers 2 100 1000 10000] [--only nobody crowd cost]
+
+`nobody`: a real mrcd with so many configured peers of which none is there, which is hardest for the
+hand-shake. `crowd`: the same with all of them established, played by one process (tests.crowd).
+`cost`: the programs with so many peers against the same with two (`--few`), in turn. Times and CPU
+are of this machine as busy as it is; ratios, counts and memory do not depend on that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench import entry, scale_cost, scale_host
+from bench.result import Line
+
+PARTS = ("nobody", "crowd", "cost")
+CROWD_MAX = 2000
+"""So many fit on one T0, behind which the crowd is."""
+SETTINGS = "[transport]\nmpr = {mpr}\n"
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
+    parser.add_argument("--peers", type=int, nargs="+", default=[2, 100, 1000, 10000])
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
+    parser.add_argument("--seconds", type=float, default=30, help="of each look at an idle daemon")
+    parser.add_argument("--mpr", type=int, default=2048, help="up to 1,000 peers; 128 beyond")
+    parser.add_argument("--rounds", type=int, default=30, help="of each cost")
+    parser.add_argument("--few", type=int, default=2, help="peers to compare the cost with")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", default=Path("build/results/scale.json")
+    )
+    parser.add_argument("--name", default="scale", help="of the lab")
+    args = parser.parse_args()
+    entry.begin("bench")
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    _, failed = entry.gather(
+        _all(args),
+        lambda lines: entry.save(args.json, entry.report(lines, seed=args.seed)),
+    )
+    raise SystemExit(failed)
+
+
+def _all(args: argparse.Namespace) -> Iterator[list[Line] | str]:
+    for peers in args.peers:
+        settings = SETTINGS.format(mpr=args.mpr if peers <= 1000 else 128)
+        for part, crowd in (("nobody", False), ("crowd", True)):
+            if part not in args.only or (crowd and peers > CROWD_MAX):
+                continue
+            print(f"\n== {part}, {peers} peers", flush=True)
+            figures = scale_host.measured(args.name, peers, args.seconds, settings, crowd=crowd)
+            yield entry.take(f"{part}, {peers} peers", figures)
+    many = [peers for peers in args.peers if peers > args.few]
+    if "cost" in args.only and many:
+        print("\n== cost of a packet", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            figures = scale_cost.cost(
+                args.name, args.few, many, args.rounds, args.seed, Path(folder)
+            )
+            yield entry.take("cost", figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What must be as before when all faults of a soak are cleared: states, maps, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import path_states, stream
+from bench.counters import Interfaces, Watch
+from bench.metrics import S, imbalance
+from bench.soak_traffic import Verdict
+from mrcd.lab import lab, state
+from mrcd.linux import bpf, netns
+from tests.net.lab_hosts import maps_of
+
+_EVERY_S = 0.2
+_LOOKUP_AND_DELETE = 21
+_SYS_BPF = 321 if os.uname().machine == "x86_64" else 280
+_RSS_SLACK_KB = 8192
+_FDS_SLACK = 4
+_BAD_EVENTS = ("tick.failed", "daemon.failed", "control.call_failed", "Traceback")
+_UNEVEN = 0.05
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a daemon holds."""
+
+    pid: int
+    rss_kb: int
+    fds: int
+    threads: int
+
+
+def memory(name: str, host: str) -> Memory | None:
+    """Of a host's daemon now; None when it does not run."""
+    pid = lab.daemon_pid(name, host)
+    if pid is None:
+        return None
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    fds = len(os.listdir(f"/proc/{pid}/fd"))
+    return Memory(pid, int(status["VmRSS"].split()[0]), fds, int(status["Threads"]))
+
+
+def kept(host: str, before: Memory | None, after: Memory | None) -> Verdict:
+    """Whether a daemon still runs, and holds no more than before."""
+    what = f"daemon of {host}"
+    if before is None or after is None or before.pid != after.pid:
+        return Verdict(False, what, "is not the one that was started")
+    good = after.rss_kb - before.rss_kb <= _RSS_SLACK_KB and after.fds - before.fds <= _FDS_SLACK
+    return Verdict(
+        good,
+        what,
+        f"RSS {before.rss_kb / 1024:.1f} to {after.rss_kb / 1024:.1f} MB,"
+        f" {before.fds} to {after.fds} descriptors, {before.threads} to {after.threads} threads",
+    )
+
+
+def healed(name: str, deadline_s: float) -> Iterator[Verdict]:
+    """States against the ground truth that nothing is broken; waits for them."""
+    yield _within(deadline_s, "every path came back", path_states.Recovery(name).missing)
+    yield _within(deadline_s, "peers are established", lambda: _strangers(name))
+    yield _within(deadline_s, "daemons are ok", lambda: _degraded(name))
+    yield _within(deadline_s, "no fault is listed", lambda: _listed(name))
+
+
+def _within(deadline_s: float, what: str, wrong: Callable[[], object]) -> Verdict:
+    """Poll until nothing is wrong any more."""
+    began = time.monotonic()
+    while found := wrong():
+        took = time.monotonic() - began
+        if isinstance(found, Unknown):
+            return Verdict(None, what, str(found))
+        if took > deadline_s:
+            return Verdict(False, what, f"after {took:.0f} s still: {found}")
+        time.sleep(_EVERY_S)
+    return Verdict(True, what, f"after {time.monotonic() - began:.1f} s")
+
+
+class Unknown(str):
+    """Why something cannot be asked."""
+
+
+def _strangers(name: str) -> list[str]:
+    return [
+        f"{host}: {peer.name} is {peer.state}"
+        for host in path_states.hosts(name)
+        for peer in path_states.peers(name, host)
+        if peer.state != "established"
+    ]
+
+
+def _degraded(name: str) -> list[str]:
+    return [
+        f"{host}: {status.state} {status.reasons}"
+        for host in path_states.hosts(name)
+        if (status := path_states.status(name, host)).state != "ok"
+    ]
+
+
+def _listed(name: str) -> object:
+    found = {}
+    for host in path_states.hosts(name):
+        command = (sys.executable, "-m", "cli", "fault", "list", "--json")
+        line, environment = lab.command_in(name, host, command)
+        done = subprocess.run(
+            line, env=environment, capture_output=True, text=True, timeout=30, check=False
+        )
+        if "No such command" in done.stderr:
+            return Unknown("mrcctl has no `fault list`")
+        if done.returncode:
+            return {host: done.stderr.strip()}
+        answer = json.loads(done.stdout)
+        faults = answer["faults"] if isinstance(answer, dict) else answer
+        if faults:
+            found[host] = faults
+    return found
+
+
+def even(name: str, planes: int, deadline_s: float) -> Iterator[Verdict]:
+    """Whether as much arrives at each host on each plane again, traffic still flowing."""
+    names = tuple(f"plane{plane}" for plane in range(planes))
+    for host in path_states.hosts(name):
+        began, uneven = time.monotonic(), 1.0
+        while uneven > _UNEVEN and time.monotonic() - began < deadline_s:
+            with Watch(Interfaces(f"{name}-{host}", names), every_s=0.1) as watch:
+                time.sleep(3)
+            rows = watch.table()
+            _took, received = watch.between(int(rows[0][0]), int(rows[0][0]) + 3 * S)
+            uneven = imbalance([float(count) for count in received])
+        took = time.monotonic() - began
+        detail = f"largest deviation of a plane {100 * uneven:.1f} % after {took:.0f} s"
+        if uneven > _UNEVEN:
+            counts = "/".join(f"{count:.0f}" for count in received)
+            detail += f"; {counts} bytes; {_weights(name, host)}"
+        yield Verdict(uneven <= _UNEVEN, f"planes to {host} carry alike", detail)
+
+
+def _weights(name: str, target: str) -> str:
+    """What the others make of each plane to a host: shares, round trips, paths that are slow."""
+    parts = []
+    for host in path_states.hosts(name):
+        for peer in path_states.peers(name, host):
+            if peer.name == target:
+                shares = "/".join(f"{100 * share:.0f}" for share in peer.shares)
+                rtts = "/".join(f"{(us or 0) / 1000:.1f}" for us in peer.planes_srtt_us)
+                paths = path_states.paths(name, host, target)
+                slow = [sum(path.slow for path in paths if path.plane == p)
+                        for p in range(len(peer.shares))]  # fmt: skip
+                parts.append(f"{host}: shares {shares} %, {rtts} ms, {slow} of {len(paths)} slow")
+    return "; ".join(parts)
+
+
+def rings(name: str, deadline_s: float) -> Iterator[Verdict]:
+    """Whether all slots of the rings are free again, each once. Nothing may be sent meanwhile."""
+    for host in path_states.hosts(name):
+        yield _within(
+            deadline_s, f"{host} has nothing outstanding", functools.partial(_busy, name, host)
+        )
+        folder = maps_of(name, host)
+        for ring in ("tx_free", "rx_free"):
+            free, total = _free_slots(folder / ring)
+            detail = f"{len(free)} of {total} free, {len(set(free))} different"
+            good = len(free) == total == len(set(free))
+            yield Verdict(good, f"{host} {ring}", detail)
+
+
+def _busy(name: str, host: str) -> list[str]:
+    return [
+        f"{conn.peer}/{conn.qp}: {conn.outstanding} outstanding, {conn.rx_waiting} waiting"
+        for conn in path_states.connections(name, host)
+        if conn.outstanding or conn.rx_waiting
+    ]
+
+
+def _free_slots(pinned: Path) -> tuple[list[int], int]:
+    """What is on a stack of free slots: all is taken off and put back in the same order."""
+    handle = bpf.get(pinned)
+    try:
+        total = bpf.map_info(handle)[3]
+        taken = []
+        while (slot := _pop(handle)) is not None:
+            taken.append(slot)
+        for slot in reversed(taken):
+            bpf.update(handle, None, struct.pack("=I", slot))
+        return taken, total
+    finally:
+        os.close(handle)
+
+
+def _pop(handle: int) -> int | None:
+    """Take the top of a stack; None when it is empty."""
+    value = ctypes.create_string_buffer(4)
+    attr = ctypes.create_string_buffer(
+        struct.pack("=IxxxxQQQ", handle, 0, ctypes.addressof(value), 0), 128
+    )
+    if _libc.syscall(_SYS_BPF, _LOOKUP_AND_DELETE, attr, 32):
+        code = ctypes.get_errno()
+        if code == errno.ENOENT:
+            return None
+        raise OSError(code, f"pop from a stack: {os.strerror(code)}")
+    return int(struct.unpack("=I", value.raw)[0])
+
+
+def complaints(name: str) -> Iterator[Verdict]:
+    """What daemons logged that they never should."""
+    for host in path_states.hosts(name):
+        log = state.places(name, host).log.read_text(errors="replace").splitlines()
+        bad = [line for line in log if any(word in line for word in _BAD_EVENTS)]
+        yield Verdict(not bad, f"log of {host}", bad[0] if bad else f"{len(log)} lines, none bad")
+
+
+_LOST = ("drop_window", "drop_ring", "drop_skb", "drop_not_ready", "hole_skipped", "drop_buffer")
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What may explain that a datagram did not arrive, all hosts together."""
+
+    counts: dict[str, int]
+
+    def since(self, before: Losses) -> dict[str, int]:
+        """What was added, zeros left out."""
+        added = {key: value - before.counts.get(key, 0) for key, value in self.counts.items()}
+        return {key: value for key, value in added.items() if value}
+
+
+def losses(name: str) -> Losses:
+    """The counters of packets given up, in mrcd and behind it."""
+    counts: dict[str, int] = {}
+    for host in path_states.hosts(name):
+        found = path_states.counters(name, host)
+        seen = {key: found.get(key, 0) for key in _LOST}
+        with netns.entered(f"{name}-{host}"), contextlib.suppress(OSError):
+            seen["UDP checksum"] = stream.counter("snmp", "Udp", "InCsumErrors")
+            seen["UDP socket full"] = stream.counter("snmp", "Udp", "RcvbufErrors")
+            seen["IP header"] = stream.counter("snmp", "Ip", "InHdrErrors")
+            seen["IP address"] = stream.counter("snmp", "Ip", "InAddrErrors")
+            seen["TCP sent again"] = stream.counter("snmp", "Tcp", "RetransSegs")
+        for key, value in seen.items():
+            counts[key] = counts.get(key, 0) + value
+    return Losses(counts)
+
+
+def explained(missing: int, added: dict[str, int]) -> Verdict:
+    """Whether all missing datagrams are accounted for by somebody who dropped them."""
+    known = sum(value for key, value in added.items() if key != "TCP sent again")
+    what = ", ".join(f"{key} {value}" for key, value in sorted(added.items())) or "nothing"
+    detail = f"{missing} missing; counted: {what}"
+    good: bool | None = True if not missing else (None if missing <= known else False)
+    return Verdict(good, "UDP datagrams", detail)
+
+
+def failed(verdicts: Sequence[Verdict]) -> int:
+    """How many are not good."""
+    return sum(verdict.good is False for verdict in verdicts)
