@@ -22,7 +22,7 @@ setup-bench: ## as setup, and what the comparison's training traffic needs: torc
 test: test-unit test-bpf test-net test-package ## run all tests (as root)
 
 test-unit: setup ## run the pure tests
-	$(PYTEST) tests/unit -n auto --junitxml=$(RESULTS)/unit.xml
+	$(PYTEST) tests/unit bench/tests -n auto --junitxml=$(RESULTS)/unit.xml
 
 test-bpf: setup ## run the BPF programs on golden packets (as root)
 	$(PYTEST) tests/bpf --junitxml=$(RESULTS)/bpf.xml

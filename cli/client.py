@@ -19,8 +19,8 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from cli import DEFAULT_SOCKET
 from cli.exits import CommandError, NotPermitted, Unreachable
-from cli.options import DEFAULT_SOCKET
 from cli.refused import refused
 from mrcd.model import (
     INTERFACE,

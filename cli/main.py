@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from cli.options import DEFAULT_SOCKET, HELP_NAMES
+from cli import DEFAULT_SOCKET
+from cli.options import HELP_NAMES
 from mrcd import __version__
 
 # Name: (module, one line for --help). The attribute in the module has the command's name. The

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-DEFAULT_SOCKET = "/run/mrcd/mrcd.sock"
+from cli import DEFAULT_SOCKET
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A second opinion on the wire: MRC as scapy layers.
 
-Written from the published field lists, not from bpf/mrc_wire.h and not from mrcd/wire/packet.py, so that
-a mistake would have to be made twice. Where the published lists leave a place open (the EV of a
-probe, everything in an endpoint response but its time stamp) it follows the choices that
-docs/protocol.md records.
+Written from the published field lists, not from bpf/mrc_wire.h and not from
+mrcd/wire/packet.py, so that a mistake would have to be made twice. Where the published lists leave
+a place open (the EV of a probe, everything in an endpoint response but its time stamp) it follows
+the choices that docs/protocol.md records.
 """
 
 # ruff: noqa: RUF012 (scapy wants its field lists as plain class attributes)

@@ -54,7 +54,7 @@ def journal_entries(vm: Vm) -> list[dict[str, Any]]:
 
 _LOAD = """
 import dataclasses, json
-from mrcd import loader
+from mrcd.datapath import loader
 sizes = loader.Sizes(
     mtu=1372, window=4096, ring_slots=8192, peers=4, qps=16, evs=128, prefixes=64, encap={encap}
 )

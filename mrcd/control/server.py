@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The control socket: the varlink interface ``io.mrcd.Control`` on a unix socket.
 
-The socket's mode (0660, group mrcd where there is one) decides who may connect, the credentials
-of who did (mrcd/control/access.py) what it may call. ``org.varlink.service`` is served beside it, so
-``varlinkctl introspect`` and ``varlinkctl call`` work without anything of this project.
+The socket's mode (0660, group mrcd where there is one) decides who may connect. The credentials of
+a client decide which methods it may call (mrcd/control/access.py). ``org.varlink.service`` is
+served beside the interface, so ``varlinkctl introspect`` and ``varlinkctl call`` work without
+anything of this project.
 """
 
 from __future__ import annotations

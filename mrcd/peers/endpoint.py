@@ -23,7 +23,7 @@ from mrcd.fabric import underlay, usid
 from mrcd.fabric.routing import ENCAP_FULL
 from mrcd.linux.planesocket import Address, PlaneSockets
 from mrcd.peers.evprobe import PathResult, ProbeRound
-from mrcd.planes.usable import PortUpdates, SendUpdate
+from mrcd.peers.portupdates import PortUpdates, SendUpdate
 from mrcd.wire.packet import (
     WIRE,
     Bth,

@@ -27,7 +27,7 @@ ID_LEAP = 256
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """The file. `maps`: the kernel's number of the map `qps`; `update_id`: see mrcd/planes/usable.py."""
+    """The file. `maps` is the kernel's number of the map `qps`, `update_id` that of PortUpdates."""
 
     version: int
     boot: str

@@ -2,8 +2,8 @@
 """What the hosts' loops saw: messages between daemons, and the windows faults are judged by (pure).
 
 A host tells its peers the running totals of its loops, so a lost message costs nothing but time.
-Both sides number a host's loops alike (mrcd/fabric/loops.py), as long as they have the same fabric; a
-digest in each message says whether they do.
+Both sides number a host's loops alike (mrcd/fabric/loops.py), as long as they have the same
+fabric. A digest of the fabric in each message shows whether they do.
 
 A window reaches back as far as what was seen then agrees with what is seen now, for every link and
 switch: a fault that has just begun is not diluted by the quiet before, one that has gone is

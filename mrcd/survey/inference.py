@@ -3,11 +3,11 @@
 
 Theory of operation
 -------------------
-mrcd/survey/likelihood.py says how likely a set of suspects makes what was seen, and how much each then
-loses. The set itself is chosen by parsimony (Occam): each suspect must raise the log-likelihood by
-SUSPECT_COST, or it is not needed. The search adds, drops and exchanges suspects, and puts one in
-the place of two, until nothing improves. A switch is therefore named instead of its links exactly
-when all its observed links agree: one suspect then explains what otherwise takes several.
+mrcd/survey/likelihood.py computes how likely a set of suspects makes the observations, and how much
+each suspect then loses. Parsimony (Occam) chooses the set itself: each suspect must raise the
+log-likelihood by SUSPECT_COST, or it is not needed. The search adds, drops and exchanges suspects,
+and replaces two by one, until nothing improves. A switch is therefore named instead of its links
+exactly when all its observed links agree: one suspect then explains what otherwise takes several.
 
 What remains is only named if, at the least loss compatible with what was seen, it still loses more
 than LOSS_NAMED; noise of the machines (NOISE for each crossing, more where a host sees the same on

@@ -19,9 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "systemd" / "mrcd.service"
 UID = 64321
 """Nobody's."""
-UNCHECKED = (
-    "from mrcd import capabilities, main; capabilities.NEEDED.clear(); main.main(prog_name='mrcd')"
-)
+UNCHECKED = """
+from mrcd import main
+from mrcd.service import capabilities
+
+capabilities.NEEDED.clear()
+main.main(prog_name="mrcd")
+"""
 """mrcd that finds out for itself what it may not do."""
 
 

@@ -7,7 +7,7 @@ from mrcd.survey.evidence import Total
 from mrcd.survey.inference import Fault
 from mrcd.survey.nichealth import NIC_CLEAN_S, NIC_LIVE_INTERVALS, NIC_PROBES, NicHealth
 from mrcd.wire.abi import ABI
-from tests.unit.test_faultlist import fault
+from tests.unit.survey.test_named import fault
 
 S = 1_000_000_000
 PROMPT, LATE = 7, 10  # buckets of round trips: about 100 us, about 800

@@ -7,7 +7,7 @@ import msgspec
 
 from mrcd.handshake import Offer
 from mrcd.peers.portcheck import PortDoubts
-from tests.unit.test_handshake import offer
+from tests.unit.handshake.test_session import offer
 
 ALL, THREE = 0b1111, 0b1011
 

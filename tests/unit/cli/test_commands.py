@@ -22,7 +22,7 @@ from mrcd.model import DetachReport, PathEvent
 from tests.unit.command_line import run, run_json
 from tests.unit.control_double import FakeSource, serving
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HEAVY = {"asyncio", "asyncvarlink", "bcc", "cffi", "pyroute2", "rich", "structlog", "subprocess"}
 
 

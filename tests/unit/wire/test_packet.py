@@ -45,7 +45,7 @@ from mrcd.wire.packet import (
 )
 from tests import oracle
 
-VECTORS = Path(__file__).resolve().parents[1] / "vectors"
+VECTORS = Path(__file__).resolve().parents[2] / "vectors"
 
 # Two hosts of a fabric fcbb:bb00::/32: h1 at port 1 of T0 1, h2 at port 1 of T0 2. Plane 1.
 H1, H2 = IPv6Address("fdcb:0:1:1::1"), IPv6Address("fdcb:0:1:2::1")

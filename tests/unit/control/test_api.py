@@ -22,7 +22,7 @@ from tests.unit.command_line import commands
 from tests.unit.control_double import CONFIG, FakeSource, serving
 from tests.unit.records import sent
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 # What prints JSON and needs no daemon, or more than one; versioned, but no type of the API.
 UNTYPED = {
     "config check", "config confirm", "datapath detach", "debug bundle", "doctor", "fabric check",

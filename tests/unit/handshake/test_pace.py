@@ -24,7 +24,7 @@ from mrcd.handshake import (
 )
 from mrcd.handshake.pace import BEAT_MAX_NS, FEW, JITTER, KEEPALIVES_PER_S, patience
 from mrcd.peers.peers import REST_NS
-from tests.unit.test_handshake import ALL_PLANES, SECOND, Packet, World, connected, offer
+from tests.unit.handshake.test_session import ALL_PLANES, SECOND, Packet, World, connected, offer
 
 
 def test_offer__without_a_pace_is_one_of_before() -> None:

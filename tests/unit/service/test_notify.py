@@ -78,7 +78,7 @@ def test_more_than_one_socket_is_refused() -> None:
 _CHILD = """
 import os, sys
 sys.path.insert(0, {root!r})
-from mrcd import notify
+from mrcd.service import notify
 os.dup2({fd}, 3)
 try:
     sock = notify.listening({{"LISTEN_PID": "7", "LISTEN_FDS": "1"}}, 7)
@@ -89,7 +89,7 @@ except ValueError as error:
 
 
 def child(fd: int) -> str:
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     done = subprocess.run(
         [sys.executable, "-c", _CHILD.format(root=root, fd=fd)],
         pass_fds=[fd], capture_output=True, text=True, check=True, timeout=30,

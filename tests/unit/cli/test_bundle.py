@@ -22,7 +22,7 @@ from cli.main import mrcctl
 from mrcd.model import PathEvent, PathsReply, Status
 from tests.unit.control_double import FakeSource, serving
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 OF_THE_DAEMON = {
     "status.json", "config.toml", "peers.json", "paths.json", "connections.json", "stats.json",
     "denied.json", "faults.json", "map.json", "samples.jsonl", "events.jsonl",

@@ -16,7 +16,7 @@ from tests.oracle import vector
 from tests.unit.records import AGAIN, DATA, NONE, PASSED, RECORD, arrived, record, sent, verdict
 
 HELD, DELIVERED, DUPLICATE = ABI.MRC_C_RX_HELD, ABI.MRC_C_RX_PACKETS, ABI.MRC_C_RX_DUPLICATE
-BPF = Path(__file__).parents[2] / "bpf"
+BPF = Path(__file__).parents[3] / "bpf"
 
 
 def info(encap: int = WIRE.MRC_ENCAP_FULL) -> CaptureInfo:

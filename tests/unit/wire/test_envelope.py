@@ -36,7 +36,7 @@ from mrcd.wire.packet import (
     encode_frame,
 )
 from tests import oracle
-from tests.unit.test_wire import (
+from tests.unit.wire.test_packet import (
     AT_H2,
     ECT0,
     EV,

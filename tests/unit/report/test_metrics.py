@@ -17,7 +17,7 @@ from mrcd.wire.abi import COUNTERS
 from tests.unit.metrics_double import snapshot
 from tests.unit.test_docs_reference import between, cells, section
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 BOUNDED = {"plane", "interface", "peer", "state", "reason", "rule", "ring", "map", "kind"}
 OF_THE_DAEMON = {"host", "version", "routing", "xdp", "tc"}

@@ -25,12 +25,12 @@ from mrcd.datapath.attachment import hooks
 from mrcd.datapath.capture import CannotCapture, Capture, Wanted
 from mrcd.datapath.datapath import DatapathError
 from mrcd.wire.abi import ABI, CAPTURE
+from tests.unit.cli.test_pcapng import blocks, options
 from tests.unit.command_line import run
 from tests.unit.control_double import FakeSource, serving
 from tests.unit.records import AGAIN, DATA, arrived, sent, verdict
-from tests.unit.test_pcapng import blocks, options
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RECORDS = [
     sent(),
     arrived(AGAIN),
@@ -197,7 +197,7 @@ class Places:
         self.compiled = 0
         monkeypatch.setattr(Capture, "_load", self._load)
         monkeypatch.setattr(Capture, "_ready", lambda _self, _dp, _wanted: capture.Rings(3, 4, 5))
-        monkeypatch.setattr(capture.bpfsys, "update", lambda *_: self.done.append("quiet"))
+        monkeypatch.setattr(capture.bpf, "update", lambda *_: self.done.append("quiet"))
         self.capture = Capture(
             self.ordinary, self._attachment, hooks("mrc0", ["plane0"]), self._run,
             lambda _peer: 0, xdp_frags=False,

@@ -15,7 +15,7 @@ from mrcd.fabric import description, usid
 from mrcd.fabric.description import Host
 
 BLOCK = ipaddress.IPv6Network("fcbb:bb00::/32")
-HEADER = Path(__file__).parents[2] / "bpf" / "mrc_wire.h"
+HEADER = Path(__file__).parents[3] / "bpf" / "mrc_wire.h"
 
 planes = st.integers(0, 7)
 roles = st.sampled_from([usid.ROLE_T0, usid.ROLE_T1, usid.ROLE_HOST])

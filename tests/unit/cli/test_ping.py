@@ -16,7 +16,7 @@ from cli.main import SUBCOMMANDS
 from tests.unit.command_line import run
 from tests.unit.control_double import FakeSource
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class TestPing:
