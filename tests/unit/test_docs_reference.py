@@ -236,7 +236,9 @@ def examples(text: str) -> list[str]:
     return re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("document", [OPERATIONS, QUICKSTART], ids=["operations.md", "quickstart.md"])
+@pytest.mark.parametrize(
+    "document", [OPERATIONS, QUICKSTART], ids=["operations.md", "quickstart.md"]
+)
 def test_examples_of_configuration_are_valid(document: str, tmp_path: Path) -> None:
     blocks = examples(document)
     fabrics = [block for block in blocks if "fabric" in block and "planes =" in block]
