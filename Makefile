@@ -58,7 +58,7 @@ bench: setup-bench ## mrcd beside the alternatives, and its targets, as one repo
 bench-quick: setup-bench ## the same within 5 minutes, once each, less of it, in build/compare-quick (as root)
 	$(PYTHON) -m bench.compare --quick --report build/compare-quick/report.md $(ARGS)
 
-bench-transport: setup ## goodput, deaths, loss, order, rsync, speed: what the README quotes (as root)
+bench-transport: setup ## goodput, deaths, loss, order, rsync, speed: what docs/measurements.md quotes (as root)
 	$(PYTHON) -m bench.run
 
 bench-paper: setup ## the paper's experiments beside what was published, fail-over times, probing (as root)
@@ -84,7 +84,7 @@ lock: setup ## choose anew what the package carries of PyPI, by version and hash
 check-vm: setup deb ## the package on virtual machines; KERNEL=backports: a newer kernel (as root)
 	$(PYTHON) -m vm.check --kernel $(KERNEL)
 
-check-readme: setup deb ## what README.md says of two hosts, typed on virtual machines (as root)
+check-readme: setup deb ## what docs/quickstart.md says of two hosts, typed on virtual machines (as root)
 	$(PYTHON) -m vm.check --readme --kernel $(KERNEL)
 
 clean: ## remove .venv and everything built

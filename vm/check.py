@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`make check-vm`: mrcd's package on virtual machines, from the first boot to its removal.
 
-With --readme, `make check-readme`: what README.md says of two hosts (vm/readme.py).
+With --readme, `make check-readme`: what docs/quickstart.md says of two hosts (vm/readme.py).
 
 Two hosts with a NIC for each plane, and the switches of the fabric in a third machine. Every step
 has a verdict and what it measured; all of it is printed and written to build/vm/KERNEL/result.json
@@ -109,7 +109,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernel", choices=["stable", "backports"], default="stable")
     parser.add_argument("--minutes", type=float, default=120, help="at most so long")
-    parser.add_argument("--readme", action="store_true", help="type what README.md says")
+    parser.add_argument("--readme", action="store_true", help="type what docs/quickstart.md says")
     parser.add_argument(
         "--only", action="append", metavar="STEP", help="and those that the rest needs"
     )
@@ -121,7 +121,7 @@ def main() -> int:
     subprocess.run([str(ROOT / "vm" / "image.sh"), str(image.folder), options.kernel], check=True)
     deb = options.deb or newest_package()
     if options.readme:
-        todo, fleet = readme.STEPS, readme.fleet(readme.README.read_text())
+        todo, fleet = readme.STEPS, readme.fleet(readme.QUICKSTART.read_text())
     else:
         todo, fleet = steps.STEPS, machines.of(description.load(machines.FABRIC))
     if options.only:

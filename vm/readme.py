@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`make check-readme`: what README.md says of two hosts, typed on machines that are fresh.
+"""Type the commands of docs/quickstart.md on fresh virtual machines: `make check-readme`.
 
-Comments in README.md, which nobody sees, say on which machine a block is typed or into which file
-it goes. Nothing else is done on the machines, but for longer time-outs where they are emulated.
+Invisible comments in the document name the machines on which a block is typed, or the file that it
+is written to. Nothing else is done on the machines, except for longer time-outs where they are
+emulated.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from vm.qemu import MachineFailed, Vm
 from vm.steps import LONG_S, WARNING, boot, give_time, open_payload, patience
 from vm.verdict import Check
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+QUICKSTART = Path(__file__).resolve().parents[1] / "docs" / "quickstart.md"
 FABRIC = "/etc/mrcd/fabric.toml"
 _BLOCK = re.compile(
     r"^<!-- (?:type|write (?P<file>\S+)) on (?P<on>[a-z, ]+) -->\n```\w*\n(?P<text>.*?)^```",
@@ -48,7 +49,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def fleet(text: str) -> list[Machine]:
-    """The machines of README's fabric, switches first. Their NICs have any MAC addresses."""
+    """The machines of the document's fabric, switches first. Their NICs have any MAC addresses."""
     source = next(block.text for block in blocks(text) if block.file == FABRIC)
     found = machines.of(description.parse(source, FABRIC))
     return [
@@ -87,7 +88,7 @@ def prepare(check: Check) -> Figures:
 
 def typed(check: Check) -> Figures:
     """All blocks but the last."""
-    for block in blocks(README.read_text())[:-1]:
+    for block in blocks(QUICKSTART.read_text())[:-1]:
         follow = functools.partial(_follow, block=block)
         try:
             check.together(follow, [check.vms[name] for name in block.on])
@@ -99,7 +100,7 @@ def typed(check: Check) -> Figures:
 
 def ping(check: Check) -> Figures:
     """The last block, once the peer is established."""
-    last = blocks(README.read_text())[-1]
+    last = blocks(QUICKSTART.read_text())[-1]
     vm = check.vms[last.on[0]]
     took = measure.wait_until(
         lambda: "established" in vm.run("mrcctl peer list", check=False).out,

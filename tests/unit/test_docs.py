@@ -59,8 +59,10 @@ def test_the_documents_a_user_looks_for_are_there() -> None:
         "CONTRIBUTING.md",
         "docs/architecture.md",
         "docs/lab.md",
+        "docs/measurements.md",
         "docs/operations.md",
         "docs/protocol.md",
+        "docs/quickstart.md",
     } <= names
 
 

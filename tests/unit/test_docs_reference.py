@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 README = (ROOT / "README.md").read_text()
+QUICKSTART = (ROOT / "docs" / "quickstart.md").read_text()
+DECISIONS = ROOT / "docs" / "decisions"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 UNITS_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
@@ -196,16 +198,48 @@ def test_links_to_headings_lead_to_one(file: Path) -> None:
         assert name in map(anchor, headings), f"{target}#{name}"
 
 
+def linked(file: Path) -> set[Path]:
+    """Return the files that a document links to."""
+    targets = re.findall(r"\]\(([^)#\s]+)", file.read_text())
+    return {(file.parent / target).resolve() for target in targets if "://" not in target}
+
+
 def test_readme__leads_to_every_document() -> None:
-    linked = {(ROOT / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", README)}
-    assert {file for file in DOCUMENTS if file.name != "README.md"} <= linked
+    decisions = {file for file in DOCUMENTS if re.match(r"\d{4}-", file.name)}
+    rest = set(DOCUMENTS) - decisions - {ROOT / "README.md"}
+    assert rest <= linked(ROOT / "README.md")
+    assert decisions <= linked(DECISIONS / "README.md")
+
+
+def test_readme__leads_to_the_source_that_sends_a_lost_packet_again() -> None:
+    assert "docs/architecture.md#where-a-lost-packet-is-sent-again" in README
+    architecture = ROOT / "docs" / "architecture.md"
+    text = section(architecture.read_text(), "## Where a lost packet is sent again")
+    sources = re.findall(r"\]\(\.\./(bpf/[^)#\s]+)", text)
+    assert any("mrc_resend(" in (ROOT / source).read_text() for source in sources)
+
+
+def test_decisions__index_has_number_title_and_status_of_each() -> None:
+    rows = {row[0]: row for row in cells((DECISIONS / "README.md").read_text())}
+    files = sorted(DECISIONS.glob("[0-9]*.md"))
+    assert len(rows) == len(files)
+    for file in files:
+        text = file.read_text()
+        number, title = re.findall(r"^# (\d+)\. (.*)$", text, re.MULTILINE)[0]
+        assert file.name.startswith(f"{int(number):04}-")
+        _, shown, what, status = rows[number]
+        assert shown == f"[{title}]({file.name})"
+        assert what
+        assert re.search(rf"^{re.escape(status)}\.", text, re.MULTILINE)
 
 
 def examples(text: str) -> list[str]:
     return re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("document", [OPERATIONS, README], ids=["operations.md", "README.md"])
+@pytest.mark.parametrize(
+    "document", [OPERATIONS, QUICKSTART], ids=["operations.md", "quickstart.md"]
+)
 def test_examples_of_configuration_are_valid(document: str, tmp_path: Path) -> None:
     blocks = examples(document)
     fabrics = [block for block in blocks if "fabric" in block and "planes =" in block]

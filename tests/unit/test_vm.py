@@ -181,12 +181,12 @@ def test_switches_discover_hosts_that_are_other_machines() -> None:
     assert after_a_fault.nodes["p0t0-1"] == plan.within(switches).nodes["p0t0-1"]
 
 
-# ---- what README.md says
+# ---- what docs/quickstart.md says
 
 
-def test_readmes_machines_are_its_fabrics() -> None:
-    switches, *hosts = readme.fleet(readme.README.read_text())
-    blocks = readme.blocks(readme.README.read_text())
+def test_quickstarts_machines_are_its_fabrics() -> None:
+    switches, *hosts = readme.fleet(readme.QUICKSTART.read_text())
+    blocks = readme.blocks(readme.QUICKSTART.read_text())
     names = {switches.name, *(host.name for host in hosts)}
     assert {name for block in blocks for name in block.on} == names
     (text,) = (block.text for block in blocks if block.file == "/etc/mrcd/mrcd.toml")
@@ -195,10 +195,16 @@ def test_readmes_machines_are_its_fabrics() -> None:
     assert wanted == [f"eth{number}" for number in range(1, len(wanted) + 1)]
 
 
-def test_readmes_mac_addresses_are_those_of_the_switches_ports() -> None:
-    blocks = readme.blocks(readme.README.read_text())
+def test_every_command_and_file_of_the_quickstart_is_marked() -> None:
+    text = readme.QUICKSTART.read_text()
+    assert len(readme.blocks(text)) == len(re.findall(r"^```\w*\n.*?^```", text, re.M | re.S))
+    assert not readme.blocks((ROOT / "README.md").read_text())
+
+
+def test_quickstarts_mac_addresses_are_those_of_the_switches_ports() -> None:
+    blocks = readme.blocks(readme.QUICKSTART.read_text())
     fabric = next(block.text for block in blocks if block.file == readme.FABRIC)
-    cables = topology.plan(description.parse(fabric, "README.md")).nic_cables()
+    cables = topology.plan(description.parse(fabric, "quickstart.md")).nic_cables()
     (text,) = (block.text for block in blocks if block.on == ("switches",))
     typed = re.findall(r"^ip link set (\w+) address ([0-9a-f:]+) ", text, re.M)
     # In the order of the cables, which is that of the NICs.
