@@ -312,7 +312,10 @@ class Session:
     # -- actions on the clock
 
     def _retry(self, now_ns: int) -> list[Command]:
-        """Send on every plane; if too many peers do not answer, on one plane after the first time."""
+        """Send on every plane.
+
+        Where too many peers do not answer, repeats go out on only one plane each.
+        """
         first = self._interval_ns == RETRY_MIN_NS
         due_ns = now_ns + spread(self._interval_ns, RETRY_MAX_NS, self._rng)
         stretched = self._interval_ns > RETRY_MAX_NS
