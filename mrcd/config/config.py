@@ -208,7 +208,7 @@ def _known_host(table: Table, key: str, name: str | None, fabric: Fabric | None)
     host = hosts.find(fabric.hosts, name)
     if host is None:
         near = (
-            f"; there is {hosts.listed(fabric.hosts)}"
+            f"; known: {hosts.listed(fabric.hosts)}"
             if isinstance(fabric.hosts, hosts.HostRange)
             else suggest(name, [each.name for each in fabric.hosts])
         )
@@ -227,7 +227,7 @@ def _mrc0(table: Table, host: Host | None, fabric: Fabric | None) -> Mrc0:
         try:
             addresses.append(ip_interface(text))
         except ValueError:
-            table.problem("addresses", text, "is no address; write one as 10.99.0.1/24")
+            table.problem("addresses", text, "is not an address; write one as 10.99.0.1/24")
             continue
         if clash := reserved.clash(addresses[-1].network):
             table.problem("addresses", text, f"lies in {clash}; choose a prefix of its own")
@@ -261,7 +261,7 @@ def _interfaces(table: Table, fabric: Fabric | None, mrc0_name: str) -> tuple[st
         if wrong := _bad_interface(name):
             table.problem("interfaces", name, wrong)
         elif name in names[:index]:
-            table.problem("interfaces", name, "stands twice; each plane needs its own interface")
+            table.problem("interfaces", name, "appears twice; each plane needs its own interface")
         elif name == mrc0_name:
             table.problem("interfaces", name, "is the name of mrc0; rename one of them")
     return tuple(names)
@@ -285,7 +285,7 @@ def _transport(table: Table) -> Transport:
     )
     table.finish()
     if transport.udp_port == transport.control_port:
-        wrong = "is udp_port, too; data and hand-shake need a port each"
+        wrong = "is also udp_port; each needs a port of its own"
         table.problem("control_port", transport.control_port, wrong)
     if transport.ev_min_active > transport.evs:
         wrong = f"is more than evs; at most {transport.evs}, and 0 is a quarter of it"
@@ -395,10 +395,10 @@ def _allowed(table: Table, reserved: Reserved) -> tuple[Prefix, ...] | None:
         try:
             network = ip_network(text, strict=False)
         except ValueError:
-            table.problem("allowed", text, "is no prefix; write one as 10.99.0.2/32")
+            table.problem("allowed", text, "is not a prefix; write one as 10.99.0.2/32")
             continue
         if "/" in text and ip_interface(text).ip != network.network_address:
-            table.problem("allowed", text, f"has bits behind its length; did you mean {network}?")
+            table.problem("allowed", text, f"has host bits set; did you mean {network}?")
         elif clash := reserved.clash(network):
             table.problem("allowed", text, f"covers part of {clash}: packets would loop into mrc0")
         else:
@@ -420,5 +420,5 @@ def _bad_interface(name: str) -> str | None:
     if not 0 < len(name.encode()) < IFNAMSIZ:
         return f"is {len(name.encode())} bytes long; interface names have 1 to {IFNAMSIZ - 1}"
     if name in (".", "..") or any(char in "/:" or char.isspace() for char in name):
-        return "is no interface name; it must not hold '/', ':' or white space"
+        return "is not an interface name; must not have '/', ':' or white space"
     return None

@@ -38,7 +38,7 @@ def diff(old: Config, new: Config, *, fits: bool) -> ConfigChanges:
             replace(change, how="restart") if change.path.startswith("peer.") else change
             for change in found.changes
         ]
-        + [_change("datapath", "the maps there are", "other maps", "restart")]
+        + [_change("datapath", "the current maps", "new maps", "restart")]
     )
 
 

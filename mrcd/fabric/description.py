@@ -151,7 +151,7 @@ class _Reader:
         self.only(data, "", ("fabric", "host", "hosts"))
         table = data.get("fabric")
         if not isinstance(table, dict):
-            self.problems.append(f"{self.source}: [fabric]: must be there, a table")
+            self.problems.append(f"{self.source}: [fabric]: must be present, as a table")
             table = {}
         known = ("name", "block", "underlay6", "gateway", "planes", "t0", "t1", "mtu", "rate_mbps")
         self.only(table, "fabric.", known + routes.KEYS)
@@ -181,7 +181,7 @@ class _Reader:
     def only(self, table: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
         for key in table.keys() - set(known):
             self.problems.append(
-                f"{self.source}: {where}{key}: is not a key here; there is {', '.join(known)}"
+                f"{self.source}: {where}{key}: is not a key here; known: {', '.join(known)}"
             )
 
     def number(
@@ -267,7 +267,7 @@ class _Reader:
 
     def hosts(self, tables: object, t0: int) -> tuple[Host, ...]:
         if not isinstance(tables, list) or not tables:
-            self.problems.append(f"{self.source}: [[host]]: must be there, once for each host")
+            self.problems.append(f"{self.source}: [[host]]: must be present, once for each host")
             return ()
         hosts = []
         taken: dict[object, str] = {}

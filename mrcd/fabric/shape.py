@@ -30,7 +30,7 @@ RATE_MAX_MBPS = 34_000  # tbf's 32-bit rate in bytes per second
 
 NAME_MAX = 31
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
-NAME_RULE = "a small letter, then up to 30 small letters, digits or '-'"
+NAME_RULE = "a lower-case letter, then up to 30 lower-case letters, digits or '-'"
 
 
 class FabricError(Exception):
@@ -62,7 +62,7 @@ class Fabric:
         found = of.find(self.hosts, name)
         if found is None:
             known = of.listed(self.hosts)
-            raise KeyError(f"no host {name!r} in fabric {self.name!r}; there is {known}")
+            raise KeyError(f"no host {name!r} in fabric {self.name!r}; known: {known}")
         return found
 
     @property

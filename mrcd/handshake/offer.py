@@ -95,7 +95,7 @@ def decode(datagram: bytes) -> Offer:
     if offer.bound and offer.ack_sid == 0:
         raise HandshakeError("bound to no sid")
     if len({qpn for qpn, _ in offer.qps}) != len(offer.qps):
-        raise HandshakeError("a QPN stands twice")
+        raise HandshakeError("a QPN appears twice")
     return offer
 
 

@@ -193,7 +193,7 @@ class Session:
         return commands
 
     def set_planes(self, planes: int, *, now_ns: int) -> list[Command]:
-        """Set our usable planes (a bit mask) and tell a peer that answers at once.
+        """Set our usable planes (a bit mask); a peer that answers is told at once.
 
         A peer that does not answer is asked again by the next `tick` if there is a new plane on
         which it may hear us.

@@ -137,7 +137,7 @@ def canonical(topology: Topology, element: str) -> str:
     for candidate in (element, ":".join(reversed(element.split(":")))):
         if candidate in _elements(topology):
             return candidate
-    raise NoSuchElement(f"no element {element!r} in this lab; there is {_listing(topology)}")
+    raise NoSuchElement(f"no element {element!r} in this lab; known: {_listing(topology)}")
 
 
 def check(topology: Topology, element: str, kind: str) -> None:

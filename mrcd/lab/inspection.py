@@ -101,7 +101,7 @@ def switch(fabric: Fabric, name: str) -> list[Finding]:
     node = plan.nodes.get(name)
     if node is None or node.kind == "host":
         raise state.NoSuchElement(
-            f"no switch {name!r} in fabric {fabric.name}; there is"
+            f"no switch {name!r} in fabric {fabric.name}; known:"
             f" {naming.every_switch(fabric.planes, fabric.t0, fabric.t1)}"
         )
     own = of_node(node)

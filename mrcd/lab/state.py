@@ -131,7 +131,7 @@ def read_fabric(name: str) -> Fabric:
 def _known_labs() -> str:
     known = labs()
     if known:
-        return "there is " + ", ".join(known)
+        return "known: " + ", ".join(known)
     return "`mrcctl lab up` makes one"
 
 

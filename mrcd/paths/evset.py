@@ -47,7 +47,7 @@ def active_per_plane(paths: int, planes: int, wanted: int) -> int:
 def generate(
     universe: Sequence[Sequence[int]], wanted: int, slots: int, seed: str
 ) -> tuple[PlaneSet, ...]:
-    """Choose a QP's set.
+    """Choose a QP's EV set.
 
     universe: each plane's EVs between the two hosts. wanted: active EVs of all planes together.
     slots: slots of each plane. seed: differs between hosts, peers and QPs, so that senders rotate

@@ -103,8 +103,8 @@ class Denials:
         rule = Rule(self._element(element), peer)
         async with self._changing:
             if rule not in self._rules:
-                known = ", ".join(map(str, self._rules)) or "nothing is"
-                raise NotDenied(f"{rule} is not denied; what is: {known}")
+                known = ", ".join(map(str, self._rules)) or "nothing"
+                raise NotDenied(f"{rule} is not denied; denied: {known}")
             await self._change([other for other in self._rules if other != rule])
         log.info("path.allowed", element=rule.element.name, peer=peer)
 
@@ -148,7 +148,7 @@ class Denials:
     def _means_something(self, rule: Rule) -> bool:
         try:
             if rule.peer is not None and rule.peer not in self._peers:
-                raise NoSuchElement(f"{rule.peer} is no peer any more")
+                raise NoSuchElement(f"{rule.peer} is no longer a peer")
             self._element(rule.element.name)
         except NoSuchElement as error:
             element, peer = rule.element.name, rule.peer
@@ -233,7 +233,7 @@ class Denials:
         for text, peer in pairs:
             try:
                 if peer is not None and peer not in self._peers:
-                    raise NoSuchElement(f"{peer} is no peer any more")
+                    raise NoSuchElement(f"{peer} is no longer a peer")
                 rules.append(Rule(self._element(text), peer))
             except NoSuchElement as error:
                 log.warning("denylist.rule_dropped", element=text, peer=peer, reason=str(error))

@@ -90,9 +90,7 @@ def parse(fabric: Fabric, text: str) -> Element:
             " path can be kept off it; deny the EVs that lose, or the plane"
         )
     if element is None:
-        raise NoSuchElement(
-            f"no element {text!r} in fabric {fabric.name}; there is {_there(fabric)}"
-        )
+        raise NoSuchElement(f"no element {text!r} in fabric {fabric.name}; known: {_there(fabric)}")
     return element
 
 

@@ -83,6 +83,6 @@ def listening(environment: Mapping[str, str], pid: int) -> socket.socket | None:
     if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_STREAM:
         name = sock.getsockname()
         sock.detach()
-        raise ValueError(f"the socket handed over ({name!r}) is no unix stream socket")
+        raise ValueError(f"the socket handed over ({name!r}) is not a Unix stream socket")
     sock.setblocking(False)
     return sock

@@ -43,7 +43,7 @@ def _signed(value: int) -> int:
 
 def _unsigned(value: int) -> int:
     if not -0x8000 <= value <= 0x7FFF:
-        raise ValueError(f"{value} is no signed 16-bit number")
+        raise ValueError(f"{value} is not a signed 16-bit number")
     return value & _HALF
 
 

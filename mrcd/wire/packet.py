@@ -170,7 +170,7 @@ def _open_body(envelope: Envelope, bth: Bth, body: bytes) -> tuple[Packet, int]:
         at += WIRE.structs[_LAYOUTS[kind]].size
         _expect_end(body, at)
         return Control(envelope, bth, control), at
-    raise DecodeError(f"opcode {bth.opcode:#04x} is not spoken here")
+    raise DecodeError(f"opcode {bth.opcode:#04x} is not supported")
 
 
 def encode_frame(packet: Packet, dst_mac: bytes, src_mac: bytes) -> bytes:

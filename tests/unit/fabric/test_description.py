@@ -100,7 +100,7 @@ def test_host__unknown_lists_the_known() -> None:
         ("planes = 2", "planes = true", "fabric.planes = True: must be a whole number"),
         ("planes = 2", "", "fabric.planes: is missing"),
         ("planes = 2", "planes = 2\nmtu = 1280", "fabric.mtu = 1280: must be"),
-        ("planes = 2", "planes = 2\nmut = 1500", "fabric.mut: is not a key here; there is name"),
+        ("planes = 2", "planes = 2\nmut = 1500", "fabric.mut: is not a key here; known: name"),
         (
             "planes = 2",
             'planes = 2\nblock = "fc::/48"',
@@ -108,7 +108,7 @@ def test_host__unknown_lists_the_known() -> None:
         ),
         ("planes = 2", 'planes = 2\nblock = "10.0.0.0/8"', "fabric.block"),
         ("planes = 2", 'planes = 2\ngateway = "fd00::1"', "must be a link-local IPv6 address"),
-        ('"rack"', '"Rack"', 'fabric.name = "Rack": must be a small letter'),
+        ('"rack"', '"Rack"', 'fabric.name = "Rack": must be a lower-case letter'),
         ('"alpha"', '"beta"', "host[2].name: beta is taken by host[1].name"),
         ('"alpha"', '"p1t0-1"', "unlike the names of planes and switches"),
         ("t0 = 1\n", "t0 = 3\n", "host[1].t0 = 3: must be a whole number, 1 to 2"),

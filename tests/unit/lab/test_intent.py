@@ -203,7 +203,7 @@ def test_command__what_is_not_there(tmp_path: Path) -> None:
     file.write_text(description.dumps(FABRIC))
     result = run("--switch", "p0t0-9", "--fabric", str(file))
     assert result.exit_code == exits.NO_SUCH_OBJECT
-    assert "there is p0t0-1 to p1t0-3 and p0t1-1 to p1t1-2" in result.output
+    assert "known: p0t0-1 to p1t0-3 and p0t1-1 to p1t1-2" in result.output
     assert run("--switch", "h1", "--fabric", str(file)).exit_code == exits.NO_SUCH_OBJECT
     assert run("--switch", "p0t0-1", "--fabric", "/nowhere").exit_code == exits.USAGE
     result = run()

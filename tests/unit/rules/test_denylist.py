@@ -254,10 +254,10 @@ def test_allow__keeps_what_another_rule_denies(denials: Now, sets: Sets) -> None
 
 
 def test_allow__what_is_not_denied_says_what_is(denials: Now) -> None:
-    with pytest.raises(NotDenied, match="p1 is not denied; what is: nothing is"):
+    with pytest.raises(NotDenied, match="p1 is not denied; denied: nothing"):
         denials.allow("p1", None)
     denials.deny("p1", "h3", force=False)
-    with pytest.raises(NotDenied, match="p1 is not denied; what is: p1 to h3"):
+    with pytest.raises(NotDenied, match="p1 is not denied; denied: p1 to h3"):
         denials.allow("p1", None)
 
 
