@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The daemon's configuration: what it resolves to, and what it says when something is wrong."""
+"""Test the daemon's configuration: its resolved values, and its error messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINIMAL = '[host]\nname = "h1"\nfabric = "fabric.toml"\n'
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the fabric file of three hosts, h1 to h3, and four planes."""
+    """Return a folder with the fabric file of three hosts, h1 to h3, and four planes."""
     text = description.dumps(description.generate(hosts=3))
     (tmp_path / "fabric.toml").write_text(text)
     return tmp_path
@@ -33,7 +33,7 @@ def read(folder: Path, text: str) -> Config:
 
 
 def problems(folder: Path, text: str) -> list[str]:
-    """What is said about a configuration, without the file's path, which stands first."""
+    """Return the problems of a configuration, without the file's path at their start."""
     with pytest.raises(ConfigError) as caught:
         read(folder, text)
     found = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The fabric file: what is read, what is written, what is refused."""
+"""Test the fabric file: reading, writing and refusing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_parse__fills_in_the_defaults() -> None:
     assert [host.name for host in fabric.hosts] == ["alpha", "beta"]
 
 
-@settings(deadline=None)  # up to 254 hosts, on a busy machine
+@settings(deadline=None)  # up to 254 hosts take long on a busy machine
 @given(
     hosts=st.integers(1, 254),
     planes=st.integers(1, 8),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernel against plan: what differs is named, with the command that mends it."""
+"""Test the comparison of kernel and plan: differences, and the commands that repair them."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_t1s_that_share_a_namespace_have_tables_of_their_own() -> None:
     lost = replace(both, routes=one.routes, rules=one.rules)
     assert compare(one, lost) == []
     assert len(compare(two, lost)) == len(two.routes) + len(two.rules)
-    # A rule in front leads what enters T1 2's first port to T1 1's table.
+    # An earlier rule sends packets from T1 2's first port to T1 1's table.
     (first, *_) = two.rules
     astray = replace(both, rules=(replace(first, table=one.routes[0].table), *both.rules))
     (found,) = compare(two, astray)
