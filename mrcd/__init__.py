@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrcd: gives an ordinary Linux host multipath reliable connections over all its NIC planes."""
+"""mrcd gives an ordinary Linux host multipath reliable connections over all its NIC planes."""
 
 __version__ = "0.1.0"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""python -m mrcd."""
+"""Run the daemon with `python -m mrcd`."""
 
 from mrcd.main import main
 

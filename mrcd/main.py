@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The command mrcd: read the configuration, run the daemon."""
+"""The command `mrcd`: read the configuration and run the daemon."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def main(
     bpffs: Path,
     log_format: log.LogFormat | None,
 ) -> None:
-    """The daemon of mrc0: loads the data path, keeps connections and paths.
+    """Run the daemon behind mrc0: load the data path, maintain connections and paths.
 
-    Runs in the foreground until SIGTERM or SIGINT. What happens to the data path
-    then is for [service] on_stop to say; by default it goes on, and the next mrcd
-    takes it over. SIGHUP applies the configuration as it is then.
+    Runs in the foreground until SIGTERM or SIGINT. [service] on_stop then decides
+    what happens to the data path; by default it keeps running, and the next mrcd
+    takes it over. SIGHUP rereads and applies the configuration.
     Exits with 0 when stopped, 1 on a failure, 2 on a bad configuration, 5 without
     the capabilities it needs.
     """

@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Configuration files and the fabric file, checked as a whole: files to Config."""
+"""Read and check mrcd.toml and the fabric file as a whole, compare two configurations.
+
+This room turns files into a `Config` and may know the fabric, the EV sets and the wire format. It
+touches no interface, map or socket.
+"""

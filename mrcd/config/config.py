@@ -2,8 +2,9 @@
 """The daemon's configuration: mrcd.toml and the fabric file it names, checked as a whole.
 
 `load` either returns a Config in which everything is resolved and consistent, or raises one
-ConfigError with every problem it found, each of them "file: key: value: what is wrong and what
-would be right". Nothing here touches the machine: whether an interface exists is for the daemon.
+ConfigError with every problem it found. Each problem reads "file: key: value: what is wrong and
+what would be right". Nothing here touches the machine; the daemon checks whether an interface
+exists.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ QPS_MAX = 16
 QPS_MAX_ALL = 1 << 16  # a QPN has 16 bits for the index
 TICK_MIN_US, TICK_MAX_US = 100, 100_000
 PROBE_PPS_MIN, PROBE_PPS_MAX = 10, 100_000
-PEERS_DEFAULT_MAX = 1024  # each takes memory in the maps, whether it is talked to or not
+PEERS_DEFAULT_MAX = 1024  # each takes memory in the maps even if no traffic goes to it
 SURVEY_MAX_PPS = 100_000
 ON_STOP = ("keep", "drain", "detach")
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; `problems` holds one line for each reason."""
+    """The configuration cannot be used; `problems` holds one line per reason."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -51,7 +52,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mrc0:
-    """The virtual interface applications use."""
+    """The virtual interface that applications use."""
 
     name: str
     addresses: tuple[Interface, ...]
@@ -59,7 +60,7 @@ class Mrc0:
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """What the data path and the hand-shake are set up with."""
+    """The settings of the data path and the hand-shake."""
 
     udp_port: int = WIRE.MRC_UDP_PORT_DEFAULT
     control_port: int = 4972
@@ -77,22 +78,22 @@ class Transport:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Where Prometheus may ask; `listen` is "address:port", or empty: nowhere."""
+    """The endpoint for Prometheus; `listen` is "address:port", or empty for none."""
 
     listen: str = ""
 
     @property
     def endpoint(self) -> tuple[str, int] | None:
-        """Address and port to listen on; None: nowhere."""
+        """The address and port to listen on, or None for no endpoint."""
         return _endpoint(self.listen) if self.listen else None
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """How the daemon behaves as a service.
+    """The daemon's behaviour as a service.
 
-    on_stop: what a stop does to the data path: keep it running, drain it and take it down, or
-    take it down at once.
+    on_stop: what a stop does to the data path: "keep" it running, "drain" it and take it down, or
+    "detach", which takes it down at once.
     """
 
     on_stop: str = "keep"
@@ -100,7 +101,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A remote host and the inner prefixes that are sent to it."""
+    """A remote host and the inner prefixes whose packets go to it."""
 
     host: Host
     allowed: tuple[Prefix, ...]
@@ -113,7 +114,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything the daemon wants to be true, resolved against the fabric."""
+    """The whole configuration of the daemon, resolved against the fabric."""
 
     path: Path
     fabric_path: Path
@@ -128,12 +129,12 @@ class Config:
 
     @property
     def mtu(self) -> int:
-        """mrc0's MTU: what is left of a plane's MTU below the headers of a data packet."""
+        """The MTU of mrc0: a plane's MTU less the headers of a data packet."""
         return self.fabric.mtu - overhead(self.fabric.routing.code)
 
 
 def load(path: Path) -> Config:
-    """Read and check the configuration at `path`; ConfigError carries every problem found."""
+    """Read and check the configuration at `path`; raises ConfigError with every problem found."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -146,7 +147,7 @@ def load(path: Path) -> Config:
 
 
 def loads(text: str, path: Path) -> Config:
-    """The same for a text that stands for the file at `path`, beside which the fabric file is."""
+    """Check `text` as if it were the file at `path`, which locates the fabric file."""
     problems: list[str] = []
     try:
         data = tomllib.loads(text)
@@ -207,7 +208,7 @@ def _known_host(table: Table, key: str, name: str | None, fabric: Fabric | None)
     host = hosts.find(fabric.hosts, name)
     if host is None:
         near = (
-            f"; there is {hosts.listed(fabric.hosts)}"
+            f"; known: {hosts.listed(fabric.hosts)}"
             if isinstance(fabric.hosts, hosts.HostRange)
             else suggest(name, [each.name for each in fabric.hosts])
         )
@@ -226,7 +227,7 @@ def _mrc0(table: Table, host: Host | None, fabric: Fabric | None) -> Mrc0:
         try:
             addresses.append(ip_interface(text))
         except ValueError:
-            table.problem("addresses", text, "is no address; write one as 10.99.0.1/24")
+            table.problem("addresses", text, "is not an address; write one as 10.99.0.1/24")
             continue
         if clash := reserved.clash(addresses[-1].network):
             table.problem("addresses", text, f"lies in {clash}; choose a prefix of its own")
@@ -260,7 +261,7 @@ def _interfaces(table: Table, fabric: Fabric | None, mrc0_name: str) -> tuple[st
         if wrong := _bad_interface(name):
             table.problem("interfaces", name, wrong)
         elif name in names[:index]:
-            table.problem("interfaces", name, "stands twice; each plane needs its own interface")
+            table.problem("interfaces", name, "appears twice; each plane needs its own interface")
         elif name == mrc0_name:
             table.problem("interfaces", name, "is the name of mrc0; rename one of them")
     return tuple(names)
@@ -284,7 +285,7 @@ def _transport(table: Table) -> Transport:
     )
     table.finish()
     if transport.udp_port == transport.control_port:
-        wrong = "is udp_port, too; data and hand-shake need a port each"
+        wrong = "is also udp_port; each needs a port of its own"
         table.problem("control_port", transport.control_port, wrong)
     if transport.ev_min_active > transport.evs:
         wrong = f"is more than evs; at most {transport.evs}, and 0 is a quarter of it"
@@ -306,7 +307,7 @@ def _metrics(table: Table) -> Metrics:
 
 
 def _endpoint(text: str) -> tuple[str, int] | None:
-    """Address and port of "address:port", IPv6 in brackets; None when it is neither."""
+    """Return the address and port of "address:port" (IPv6 in brackets), or None if malformed."""
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([0-9.]+)):([0-9]{1,5})", text)
     if found is None or not 1 <= int(found[3]) <= 65535:
         return None
@@ -354,7 +355,7 @@ def _peers(
         name = table.text("name", None)
         host = find(name) if name is not None else None
         if host is None:
-            _known_host(table, "name", name, fabric)  # says what is wrong
+            _known_host(table, "name", name, fabric)  # records the problem
         if host is not None and ours is not None and host.name == ours.name:
             table.problem("name", name, "is this host; a peer is another one")
         if host is not None and host.name in peers:
@@ -383,7 +384,7 @@ def _peers(
 
 
 def _allowed(table: Table, reserved: Reserved) -> tuple[Prefix, ...] | None:
-    """The prefixes of one [[peer]]; None when the key is absent."""
+    """Return the prefixes of one [[peer]], or None if the key is absent."""
     given = table.strings("allowed")
     if given is None:
         return None
@@ -394,10 +395,10 @@ def _allowed(table: Table, reserved: Reserved) -> tuple[Prefix, ...] | None:
         try:
             network = ip_network(text, strict=False)
         except ValueError:
-            table.problem("allowed", text, "is no prefix; write one as 10.99.0.2/32")
+            table.problem("allowed", text, "is not a prefix; write one as 10.99.0.2/32")
             continue
         if "/" in text and ip_interface(text).ip != network.network_address:
-            table.problem("allowed", text, f"has bits behind its length; did you mean {network}?")
+            table.problem("allowed", text, f"has host bits set; did you mean {network}?")
         elif clash := reserved.clash(network):
             table.problem("allowed", text, f"covers part of {clash}: packets would loop into mrc0")
         else:
@@ -405,7 +406,7 @@ def _allowed(table: Table, reserved: Reserved) -> tuple[Prefix, ...] | None:
     return tuple(networks)
 
 
-@lru_cache(maxsize=1 << 16)  # one object for each, so that configurations are quickly compared
+@lru_cache(maxsize=1 << 16)  # shared objects make configurations compare quickly
 def _host_route(address: Interface) -> Prefix:
     return ip_network(address.ip)
 
@@ -415,9 +416,9 @@ def _host_routes(host: Host) -> tuple[Prefix, ...]:
 
 
 def _bad_interface(name: str) -> str | None:
-    """Why the kernel would refuse `name` for an interface (dev_valid_name)."""
+    """Return why the kernel would refuse an interface name (dev_valid_name), or None if valid."""
     if not 0 < len(name.encode()) < IFNAMSIZ:
         return f"is {len(name.encode())} bytes long; interface names have 1 to {IFNAMSIZ - 1}"
     if name in (".", "..") or any(char in "/:" or char.isspace() for char in name):
-        return "is no interface name; it must not hold '/', ':' or white space"
+        return "is not an interface name; must not have '/', ':' or white space"
     return None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What differs between two configurations, and how each difference is applied (pure).
+"""Compare two configurations and tell how each difference is applied (pure).
 
-"live": in the maps and interfaces of the data path that runs, without any effect on the rest.
-"restart": the data path is built anew, because the maps' contents would mean something else;
-applications' connections survive it as they survive a gap, QPs do not.
+"live": the maps and interfaces of the running data path are changed, with no effect on the rest.
+"restart": the data path is rebuilt, because the contents of its maps would change their meaning.
+Applications' connections survive a rebuild as they survive a gap; QPs do not.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from mrcd.model import ConfigChange, ConfigChanges, HowApplied
 
 LIVE_TRANSPORT = frozenset({"tick_us", "probe_pps", "survey_pps"})
 LIVE_FABRIC = frozenset({"name", "t0", "hosts", "rate_mbps"})
-"""Keys that no map depends on. Hosts and T0s decide who can be a peer, which is listed by peer."""
+"""Keys that no map depends on. Changes of hosts and T0s are listed under the peers they affect."""
 
 
 def needs_restart(changes: ConfigChanges) -> bool:
-    """Whether the data path is built anew."""
+    """Return whether the changes need a rebuild of the data path."""
     return any(change.how == "restart" for change in changes.changes)
 
 
 def diff(old: Config, new: Config, *, fits: bool) -> ConfigChanges:
-    """What differs.
+    """Return the differences between two configurations.
 
-    fits: whether the maps that are there serve the new configuration. They may not although every
-    single difference could be live: there are too many peers for them.
+    fits: whether the existing maps can hold the new configuration. Too many new peers may not fit,
+    even though each single difference could be applied live.
     """
     found = ConfigChanges(changes=list(_differences(old, new)))
     if fits or needs_restart(found):
@@ -38,7 +38,7 @@ def diff(old: Config, new: Config, *, fits: bool) -> ConfigChanges:
             replace(change, how="restart") if change.path.startswith("peer.") else change
             for change in found.changes
         ]
-        + [_change("datapath", "the maps there are", "other maps", "restart")]
+        + [_change("datapath", "the current maps", "new maps", "restart")]
     )
 
 
@@ -56,7 +56,7 @@ def _differences(old: Config, new: Config) -> Iterator[ConfigChange]:
     yield from plain("host.port", old.host.port, new.host.port, "restart")
     for field in fields(old.fabric):
         if field.name in LIVE_FABRIC:
-            continue  # what of it matters shows in the peers
+            continue  # relevant changes show up in the peers
         before, after = getattr(old.fabric, field.name), getattr(new.fabric, field.name)
         yield from plain(f"fabric.{field.name}", before, after, "restart")
     yield from plain("mrc0.name", old.mrc0.name, new.mrc0.name, "restart")
@@ -101,5 +101,5 @@ def _place(peer: Peer) -> str:
 def _text(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
-    shown = getattr(value, "shown", None)  # how a fabric routes has a name for people
+    shown = getattr(value, "shown", None)  # a Routing has a display name
     return str(value if shown is None else shown)

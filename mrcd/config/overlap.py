@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Prefixes and who claims them: which of thousands overlap (pure)."""
+"""Find overlaps among thousands of claimed prefixes (pure)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Claim(Generic[T]):
-    """A prefix and whose it is."""
+    """A prefix and its owner."""
 
     network: Prefix
     owner: T
 
 
 def overlaps(claims: Sequence[Claim[T]]) -> list[tuple[Claim[T], Claim[T]]]:
-    """Every two that overlap, the earlier one first, in order of the later one.
+    """Return every overlapping pair, the earlier claim first, sorted by the later one.
 
-    Two prefixes overlap only when one is within the other. In order of their first address, longer
-    ones behind shorter ones, all that a prefix lies within are still open when it comes.
+    Two prefixes overlap only when one contains the other. The prefixes are visited in order of
+    their first address, shorter ones before longer ones. All prefixes that contain the current one
+    are then still on the stack `around`.
     """
     order = sorted(range(len(claims)), key=lambda i: _place(claims[i].network))
     pairs: list[tuple[int, int]] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Ranges of addresses that a fabric needs for itself (pure)."""
+"""Check prefixes against the address ranges that a fabric needs for itself (pure)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mrcd.fabric.description import Fabric
 
 
 class Reserved:
-    """The fabric's own ranges: a packet to one of them must not be sprayed. None: no ranges."""
+    """The fabric's own ranges, whose packets must not be sprayed. `fabric` None: no ranges."""
 
     def __init__(self, fabric: Fabric | None) -> None:
         self._ranges: list[tuple[str, Prefix]] = []
@@ -23,7 +23,7 @@ class Reserved:
             ]
 
     def clash(self, network: Prefix) -> str | None:
-        """The range that a prefix touches, in words; None when there is none."""
+        """Return the name of the range that a prefix overlaps, or None if there is none."""
         for what, own in self._ranges:
             if network.version == own.version and network.overlaps(own):
                 return f"{what} {own}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A table of a TOML file, read key by key: every problem is noted, none ends the reading.
+"""Read a table of a TOML file key by key: record every problem and continue after it.
 
-A problem is "file: key: value: what is wrong and what would be right".
+A problem reads "file: key: value: what is wrong and what would be right".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """What to say behind an unknown word: the one that was meant, or all there are."""
+    """Return a hint for an unknown word: the closest known word, or all of them."""
     options = sorted(known)
     close = difflib.get_close_matches(word, options, n=1)
     if close:
@@ -22,7 +22,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 class Table:
-    """One TOML table being read: remembers which keys it was asked for, collects problems."""
+    """A TOML table that remembers which keys were read and collects problems."""
 
     def __init__(self, path: Path, prefix: str, data: dict[str, Any], problems: list[str]) -> None:
         self._path = path
@@ -32,24 +32,24 @@ class Table:
         self._asked: set[str] = set()
 
     def problem(self, key: str, value: object, wrong: str) -> None:
-        """Note that `value` under `key` is `wrong`."""
+        """Record a problem with `value` under `key`; `wrong` describes it."""
         self._problems.append(f"{self._path}: {self._full(key)}: {_toml(value)}: {wrong}")
 
     def _full(self, key: str) -> str:
         return f"{self._prefix}.{key}" if self._prefix else key
 
     def finish(self) -> None:
-        """Complain about every key nobody asked for."""
+        """Record a problem for every key that was not read."""
         for key in sorted(self._data.keys() - self._asked):
             self.problem(key, self._data[key], f"unknown key{suggest(key, self._asked)}")
 
     def raw(self, key: str, default: object) -> object:
-        """Whatever stands there, unchecked."""
+        """Return the value unchecked."""
         self._asked.add(key)
         return self._data.get(key, default)
 
     def table(self, key: str) -> Table:
-        """A table in this one; an empty one when absent or wrong (a problem then)."""
+        """Return a table within this one; an empty one if absent or (with a problem) wrong."""
         value = self.raw(key, {})
         if not isinstance(value, dict):
             self.problem(key, value, f"must be a table: [{key}]")
@@ -57,7 +57,7 @@ class Table:
         return Table(self._path, key, value, self._problems)
 
     def tables(self, key: str) -> list[Table]:
-        """A list of tables; an empty one when absent or wrong (a problem then)."""
+        """Return a list of tables; an empty one if absent or (with a problem) wrong."""
         value = self.raw(key, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             self.problem(key, value, f"must be a list of tables: [[{key}]]")
@@ -69,7 +69,7 @@ class Table:
         ]
 
     def text(self, key: str, default: str | None) -> str | None:
-        """A string; None when absent without a default, or wrong (a problem then)."""
+        """Return a string; record a problem and return None if it is wrong or missing."""
         value = self.raw(key, default)
         if value is None:
             self._problems.append(
@@ -82,7 +82,7 @@ class Table:
         return value
 
     def strings(self, key: str) -> list[str] | None:
-        """A list of strings; None when absent or wrong (a problem then)."""
+        """Return a list of strings; None if absent or (with a problem) wrong."""
         value = self.raw(key, None)
         if value is None:
             return None
@@ -92,7 +92,10 @@ class Table:
         return value
 
     def integer(self, key: str, default: int, low: int, high: int, *, power: bool = False) -> int:
-        """An integer within low..high, a power of two if `power`; the default when wrong."""
+        """Return an integer within low..high, a power of two if `power`.
+
+        If it is wrong, record a problem and return the default.
+        """
         value = self.raw(key, default)
         span = f"{low} to {high}"
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -106,7 +109,7 @@ class Table:
         return default
 
     def choice(self, key: str, default: str, options: tuple[str, ...]) -> str:
-        """One of `options`; the default when wrong."""
+        """Return one of `options`; if it is wrong, record a problem and return the default."""
         value = self.raw(key, default)
         if isinstance(value, str) and value in options:
             return value
@@ -115,7 +118,7 @@ class Table:
 
 
 def _toml(value: object) -> str:
-    """`value` as it stood in the file, near enough to find it."""
+    """Return `value` roughly as written in the file, so that it can be found there."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):

@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The fabric: its description, its uSID arithmetic, and the lab made from it."""
+"""The fabric: its description, the arithmetic of addresses, uSIDs, EVs and loops, and planning.
+
+This room is pure: it reads fabric files, but knows no kernel, clock, socket or log.
+"""

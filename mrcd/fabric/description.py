@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The fabric file: what planes, switches and hosts there are (TOML).
+"""Read and write the fabric file: the planes, switches and hosts of a fabric (TOML).
 
-One file serves namespaces, virtual machines and racks. `load` checks all of
-it and reports every error at once; the values that come out are consistent.
+One file serves namespaces, virtual machines and racks. `load` checks all of it and reports every
+error at once; the resulting values are consistent.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _ELEMENT = re.compile(r"p\d+(t[01]-\d+)?")
 
 
 def dumps(fabric: Fabric) -> str:
-    """The fabric as the text of a fabric file; `parse` reads it back unchanged."""
+    """Return the fabric as the text of a fabric file; `parse` reads it back unchanged."""
     lines = [
         "[fabric]",
         f'name = "{fabric.name}"',
@@ -105,7 +105,7 @@ def dumps(fabric: Fabric) -> str:
 
 
 def load(path: Path) -> Fabric:
-    """Read and check a fabric file; FabricError lists all that is wrong with it."""
+    """Read and check a fabric file; raises FabricError with every problem found."""
     try:
         text = path.read_text()
     except OSError as error:
@@ -117,12 +117,15 @@ def load(path: Path) -> Fabric:
 
 @lru_cache(maxsize=1)
 def _parsed(text: str, source: str) -> Fabric:
-    """`parse`, once for a file that is read again and has not changed."""
+    """Parse the text, or return the cached result if it has not changed."""
     return parse(text, source)
 
 
 def parse(text: str, source: str) -> Fabric:
-    """Check the text of a fabric file; `source` is its name in messages."""
+    """Check the text of a fabric file; `source` is its name in messages.
+
+    Raises FabricError with every problem found.
+    """
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -135,7 +138,7 @@ _T = TypeVar("_T")
 
 
 class _Reader:
-    """Collects problems while it reads, so that one run reports them all."""
+    """A reader that collects problems, so that one run reports them all."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -148,7 +151,7 @@ class _Reader:
         self.only(data, "", ("fabric", "host", "hosts"))
         table = data.get("fabric")
         if not isinstance(table, dict):
-            self.problems.append(f"{self.source}: [fabric]: must be there, a table")
+            self.problems.append(f"{self.source}: [fabric]: must be present, as a table")
             table = {}
         known = ("name", "block", "underlay6", "gateway", "planes", "t0", "t1", "mtu", "rate_mbps")
         self.only(table, "fabric.", known + routes.KEYS)
@@ -178,7 +181,7 @@ class _Reader:
     def only(self, table: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
         for key in table.keys() - set(known):
             self.problems.append(
-                f"{self.source}: {where}{key}: is not a key here; there is {', '.join(known)}"
+                f"{self.source}: {where}{key}: is not a key here; known: {', '.join(known)}"
             )
 
     def number(
@@ -227,7 +230,7 @@ class _Reader:
         return self.pattern(data["hosts"], t0)
 
     def pattern(self, table: object, t0: int) -> Sequence[Host]:
-        """Section [hosts]."""
+        """Read section [hosts]."""
         if not isinstance(table, dict):
             self.complain("hosts", table, "a table: [hosts]")
             return ()
@@ -264,7 +267,7 @@ class _Reader:
 
     def hosts(self, tables: object, t0: int) -> tuple[Host, ...]:
         if not isinstance(tables, list) or not tables:
-            self.problems.append(f"{self.source}: [[host]]: must be there, once for each host")
+            self.problems.append(f"{self.source}: [[host]]: must be present, once for each host")
             return ()
         hosts = []
         taken: dict[object, str] = {}
@@ -284,7 +287,7 @@ class _Reader:
             if _ELEMENT.fullmatch(host.name):
                 self.complain(f"{where}name", host.name, "unlike the names of planes and switches")
             self.unique(taken, f"{where}name", host.name, host.name)
-            if len(self.problems) == before:  # else the numbers are stand-ins
+            if len(self.problems) == before:  # otherwise the numbers are placeholders
                 place = f"{host.port} of T0 {host.t0}"
                 self.unique(taken, f"{where}port", (host.t0, host.port), place)
             for address in host.addresses:
@@ -316,7 +319,7 @@ class _Reader:
 
 
 def _or_none(kind: Callable[[Any], _T], value: object) -> _T | None:
-    """What `kind` makes of a string, None when it refuses."""
+    """Return `kind` of a string, or None if it raises ValueError or the value is no string."""
     if not isinstance(value, str):
         return None
     try:

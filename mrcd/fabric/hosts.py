@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Hosts of a fabric: one by one, or as a pattern that makes them when asked."""
+"""The hosts of a fabric: a list of them, or a pattern that generates them on demand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host: on which T0 of every plane, and at which of its ports (from 1)."""
+    """A host with its T0, the same in every plane, and its port on that T0 (both from 1)."""
 
     name: str
     t0: int
@@ -25,10 +25,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class HostRange(Sequence[Host]):
-    """`size` hosts that fill the T0s in order, `per_t0` on each; section [hosts] of a file.
+    """A pattern of `size` hosts that fill the T0s in order, `per_t0` on each: section [hosts].
 
-    Number i, from 1, is called `name` and i, and has the i-th address of each network. Nothing
-    is kept for a host: a fabric of 131,072 is read as fast as one of two.
+    Host i, counted from 1, is called `name` followed by i, and has the i-th address of each
+    network. No host takes memory: a fabric of 131,072 hosts is read as fast as one of two.
     """
 
     size: int
@@ -61,7 +61,7 @@ class HostRange(Sequence[Host]):
         return Host(f"{self.name}{index + 1}", t0 + 1, port + 1, addresses)
 
     def find(self, name: str) -> Host | None:
-        """The host of that name, None when there is none."""
+        """Return the host of that name, or None if there is none."""
         number = name.removeprefix(self.name)
         if number == name or not re.fullmatch(r"[1-9][0-9]{0,9}", number):
             return None
@@ -75,33 +75,33 @@ def _nth(network: Network, number: int) -> Interface:
 
 
 def room(network: Network) -> int:
-    """How many hosts a network has addresses for, the network's own left out."""
+    """Return how many hosts a network has addresses for, its reserved addresses excluded."""
     return network.num_addresses - (2 if network.version == 4 else 1)
 
 
 def find(hosts: Sequence[Host], name: str) -> Host | None:
-    """The host of that name, None when there is none."""
+    """Return the host of that name, or None if there is none."""
     if isinstance(hosts, HostRange):
         return hosts.find(name)
     return next((host for host in hosts if host.name == name), None)
 
 
 def finder(hosts: Sequence[Host]) -> Callable[[str], Host | None]:
-    """`find` for many names, which reads the hosts once."""
+    """Return a `find` for many names that reads the hosts only once."""
     if isinstance(hosts, HostRange):
         return hosts.find
     return {host.name: host for host in hosts}.get
 
 
 def listed(hosts: Sequence[Host]) -> str:
-    """Their names, for a message."""
+    """Return the hosts' names for a message."""
     if isinstance(hosts, HostRange) and len(hosts) > 3:
         return f"{hosts[0].name} to {hosts[-1].name}"
     return ", ".join(host.name for host in hosts)
 
 
 def claims(hosts: Sequence[Host]) -> Iterator[tuple[str, str, Network]]:
-    """What their mrc0s take of the address space: whose it is, as written, and as a prefix."""
+    """Yield the addresses of the hosts' mrc0s: owner, text for messages, prefix."""
     if isinstance(hosts, HostRange):
         for network in hosts.networks:
             yield f"hosts {listed(hosts)}", str(network), network
@@ -112,7 +112,7 @@ def claims(hosts: Sequence[Host]) -> Iterator[tuple[str, str, Network]]:
 
 
 def port_max(hosts: Sequence[Host]) -> int:
-    """The highest port any of them is at."""
+    """Return the highest port of any host."""
     if isinstance(hosts, HostRange):
         return min(hosts.size, hosts.per_t0)
     return max((host.port for host in hosts), default=0)

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Loops: uSID lists that lead back to their sender, and which host probes which (pure).
 
-A loop needs nobody's help: the switches forward it like any packet, and whoever sent it counts
-what comes back. Three kinds, from a host on T0 j, plane by plane:
+A loop needs no help from other hosts: the switches forward its packets like any others, and the
+sender counts those that come back. A host on T0 j has three kinds of loop in each plane:
 
-    near    T0 j, host                          the NIC link and T0 j
-    up      T0 j, T1 m, T0 j, host              and T1 m and the link between them
-    far     T0 j, T1 m, T0 k, T1 m, T0 j, host  and T0 k and its link to T1 m: all six uSIDs
+    near    T0 j, host                          tests the NIC link and T0 j
+    up      T0 j, T1 m, T0 j, host              also T1 m and the link between them
+    far     T0 j, T1 m, T0 k, T1 m, T0 j, host  also T0 k and its link to T1 m: all six uSIDs
 
-What a loop crosses twice it loses twice. A switch counts once for each time a packet enters it, so
-a switch that loses looks exactly like all its links losing half as much in each direction, and
-nothing outside can tell these two apart.
+An element that a loop crosses twice can lose its packets twice. A switch counts once for each time
+a packet enters it. A lossy switch therefore looks exactly like all its links losing half as much in
+each direction, and no measurement from outside can tell the two apart.
 
-Every host probes its own `near` loops. The others are shared: each link is probed by PROBERS hosts
-of its T0 and by PROBERS hosts elsewhere, chosen by arithmetic, so every host knows who probes what.
+Every host probes its own `near` loops. The other loops are shared: PROBERS hosts of its T0 and
+PROBERS hosts elsewhere probe each link. They are chosen by arithmetic, so every host knows which
+host probes what.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from mrcd.fabric import naming, usid
 from mrcd.fabric.description import Fabric, Host
 
 PROBERS = 2
-"""Hosts that probe one link from either side: one of them may have faults of its own."""
+"""Hosts that probe a link from each side; more than one, as a prober may have faults itself."""
 LOOPS_MAX = 4096
-"""Loops of one host; beyond, evenly spaced ones are left out."""
+"""The most loops of one host; beyond that, evenly spaced loops are left out."""
 
 Members = dict[int, list[Host]]
 
@@ -38,7 +39,7 @@ ElementKind = Literal["nic", "link", "t0", "t1"]
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """Something that can break: a NIC link, a link between switches, or a switch."""
+    """A part of the fabric that can fail: a NIC link, a link between switches, or a switch."""
 
     name: str
     kind: ElementKind
@@ -46,15 +47,15 @@ class Element:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is a switch."""
+        """Whether the element is a switch."""
         return self.kind in ("t0", "t1")
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One loop. `t1` and `t0` are 0 where it does not go so far; `t0` is the far one.
+    """A loop. `t1`, and `t0` for the far T0, are 0 where the loop does not go that far.
 
-    `crossings`: what it crosses, and how often.
+    `crossings`: the elements that the loop crosses, and how many times.
     """
 
     host: Host
@@ -69,7 +70,7 @@ class Loop:
 
     @property
     def usids(self) -> tuple[int, ...]:
-        """The uSIDs it visits, ending with the sender's port."""
+        """The uSIDs that the loop visits, ending with the sender's port."""
         own = usid.usid(self.plane, usid.ROLE_T0, self.host.t0)
         last = usid.usid(self.plane, usid.ROLE_HOST, self.host.port)
         if self.kind == "near":
@@ -80,7 +81,7 @@ class Loop:
         return (own, spine, usid.usid(self.plane, usid.ROLE_T0, self.t0), spine, own, last)
 
     def _crossings(self) -> dict[Element, int]:
-        """What it crosses, and how often."""
+        """Return the elements that the loop crosses, and how many times."""
         plane, j, m, k = self.plane, self.host.t0, self.t1, self.t0
         found = {nic(plane, self.host): 2, t0(plane, j): 1}
         if self.kind != "near":
@@ -99,27 +100,30 @@ class Loop:
 
 
 def nic(plane: int, host: Host) -> Element:
-    """A host's link to its T0."""
+    """Return the element for a host's link to its T0."""
     return Element(naming.nic(plane, host.name), "nic", plane)
 
 
 def t0(plane: int, index: int) -> Element:
-    """A T0."""
+    """Return the element for a T0."""
     return Element(naming.t0(plane, index), "t0", plane)
 
 
 def t1(plane: int, index: int) -> Element:
-    """A T1."""
+    """Return the element for a T1."""
     return Element(naming.t1(plane, index), "t1", plane)
 
 
 def link(plane: int, t0_index: int, t1_index: int) -> Element:
-    """The link between a T0 and a T1."""
+    """Return the element for the link between a T0 and a T1."""
     return Element(naming.link(plane, t0_index, t1_index), "link", plane)
 
 
 def members_of(fabric: Fabric) -> Members:
-    """The hosts of each T0 that has any, by T0; reads all of a fabric's hosts, so do it once."""
+    """Return the hosts of each T0 that has any, by T0.
+
+    This reads all hosts of the fabric, so call it once and keep the result.
+    """
     members: Members = {}
     for host in fabric.hosts:
         members.setdefault(host.t0, []).append(host)
@@ -127,9 +131,9 @@ def members_of(fabric: Fabric) -> Members:
 
 
 def loops_of(fabric: Fabric, host: Host, members: Members | None = None) -> tuple[Loop, ...]:
-    """The loops a host probes, in the order of probing: planes in turn, near ones first.
+    """Return the loops that a host probes, in probing order: planes in turn, near loops first.
 
-    Planes are alike, so what is probed in one is probed in all.
+    Planes are alike, so a host probes the same loops in each of them.
     """
     shares = list(_shares(fabric, host, members_of(fabric) if members is None else members))
     room = LOOPS_MAX // fabric.planes
@@ -141,7 +145,7 @@ def loops_of(fabric: Fabric, host: Host, members: Members | None = None) -> tupl
 
 
 def _shares(fabric: Fabric, host: Host, members: Members) -> Iterator[tuple[Kind, int, int]]:
-    """What a host probes in each plane: the kind of loop, its T1 and its far T0."""
+    """Yield the loops that a host probes in each plane: kind, T1 and far T0."""
     yield "near", 0, 0
     t0s = list(members)
     own = t0s.index(host.t0)
@@ -153,7 +157,7 @@ def _shares(fabric: Fabric, host: Host, members: Members) -> Iterator[tuple[Kind
             continue
         at = t0s.index(k) if k in members else len(t0s)
         others = len(t0s) - (k in members)
-        # Among T0s other than k ours has a number, and only every so many T1s come to it.
+        # Our number among the T0s other than k selects PROBERS of every `others` T1s.
         number = own - (own > at)
         for m in range(1, fabric.t1 + 1):
             if (number - m) % others < PROBERS and host in _strangers(members, t0s, at, k, m):
@@ -161,14 +165,15 @@ def _shares(fabric: Fabric, host: Host, members: Members) -> Iterator[tuple[Kind
 
 
 def _neighbours(hosts: list[Host], m: int) -> list[Host]:
-    """Who of a T0's hosts probes its link to T1 m."""
+    """Return the hosts of a T0 that probe its link to T1 m."""
     return [hosts[(m + i) % len(hosts)] for i in range(min(PROBERS, len(hosts)))]
 
 
 def _strangers(members: Members, t0s: list[int], at: int, k: int, m: int) -> list[Host]:
-    """Who of other T0s' hosts probes the link between T0 k and T1 m; of different T0s if it can.
+    """Return the hosts of other T0s that probe the link between T0 k and T1 m.
 
-    `at`: the place of k among the T0s, past their end if it has no hosts.
+    They are on different T0s if possible. `at`: the index of k in `t0s`, or past the end if k has
+    no hosts.
     """
     others = len(t0s) - (at < len(t0s))
     chosen: list[Host] = []

@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Planning: the two-tier multi-plane fabric that switches of a given radix make (pure).
+"""Plan the two-tier multi-plane fabric that switches of a given radix make (pure).
 
-A NIC of P ports has one in each of P planes, which share no switch. In a plane a T0 has half of
-its R ports down to NICs and half up, one to each T1; a T1 has all of them down, one to each T0:
+A NIC with P ports has one port in each of P planes, which share no switch. In a plane, a T0 has
+half of its R ports down to NICs and half up, one to each T1. A T1 has all of its ports down, one to
+each T0:
 
     T1s in a plane   R / 2               (a T0's uplinks)
     T0s in a plane   up to R             (a T1's ports)
     NICs             up to R x R / 2     (one port of a T0 in each plane)
 
-That is section 2 of "Resilient AI Supercomputer Networking using MRC and SRv6"
-(arXiv:2605.04333), whose figures the tests reproduce: 512-port switches and 8 planes make 131,072
-NICs of 8 x 100 Gb/s, with 2/3 of the optics and 3/5 of the switches of three tiers.
+This follows section 2 of "Resilient AI Supercomputer Networking using MRC and SRv6"
+(arXiv:2605.04333), whose figures the tests reproduce: 512-port switches and 8 planes connect
+131,072 NICs of 8 x 100 Gb/s, with 2/3 of the optics and 3/5 of the switches of three tiers.
 
 The comparison is a folded Clos of three tiers in one plane. The same chips then have k = R / P
-ports of the whole NIC's speed, and (Al-Fares et al., SIGCOMM 2008) up to k^3 / 4 NICs hang on
-k^2 / 2 T0s, k^2 / 2 T1s and k^2 / 4 T2s: 5 switches a k NICs, against 3 a k NICs in two tiers.
-A path crosses three links for each NIC's worth of bandwidth against two, so the optics, two to a
-link, are 6 a NIC against 4. Where fewer NICs are wanted, only the T0s that hold them are counted,
-and the tiers above as far as those fill them: a T1 then needs one port for each T0 there is, and
-several T1s, each with its uSID and its own table (a VRF), share a switch as far as its ports go.
-A fabric without oversubscription, both ways.
+ports at the whole NIC's speed. Up to k^3 / 4 NICs hang on k^2 / 2 T0s, k^2 / 2 T1s and k^2 / 4 T2s
+(Al-Fares et al., SIGCOMM 2008). That takes 5 switches for every k NICs, against 3 with two tiers.
+There are three links for each NIC's worth of bandwidth against two, so the optics, two to a link,
+are 6 per NIC against 4. Neither fabric is oversubscribed.
+
+If fewer NICs are wanted, only the T0s that hold them are counted, and the tiers above as far as
+those T0s fill them. A T1 then needs one port for each T0. Several T1s, each with its own uSID and
+table (a VRF), share a switch as far as its ports go.
 """
 
 from __future__ import annotations
@@ -33,21 +35,21 @@ from mrcd.fabric.description import PLANES_MAX, Fabric, HostRange
 from mrcd.fabric.hosts import Host, Network, port_max, room
 
 RADIX_MAX = 1 << 16
-_SMALL = ("10.99.0.0/24", "10.99.0.0/16")  # below the IPv4 ranges of planes, 10.100.0.0 on
+_SMALL = ("10.99.0.0/24", "10.99.0.0/16")  # below 10.100.0.0, where the planes start
 _LARGE = ipaddress.IPv4Network("10.128.0.0/9")
 _INNER6 = ipaddress.IPv6Network("fd99::/64")
 
 
 class PlanError(ValueError):
-    """No such fabric can be built; the message names the option."""
+    """The fabric cannot be built; the message names the option."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreeTiers:
-    """The same NICs on one plane of full-speed ports, with three tiers of the same switches."""
+    """The same NICs in one plane of full-speed ports, with three tiers of the same switches."""
 
     radix: int  # ports of a switch at the NIC's speed
-    nics_max: int  # what three tiers of it reach; the rest are figures for `nics` all the same
+    nics_max: int  # limit of three tiers; the other figures hold even if more NICs are wanted
     switches: int
     links: int  # at the NIC's speed
     optics: int
@@ -56,7 +58,7 @@ class ThreeTiers:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a uSID or an EV: whether it holds what the fabric numbers with it."""
+    """A field of a uSID or an EV, and the largest number that the fabric puts into it."""
 
     name: str
     bits: int
@@ -70,7 +72,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A fabric by its numbers. T0s, T1s and table sizes are those of one plane, one switch."""
+    """The figures of a fabric. T0s and T1s are per plane, table sizes per switch."""
 
     radix: int
     planes: int
@@ -81,17 +83,17 @@ class Plan:
     t0: int
     t1: int
     nics_per_t0: int
-    t1_per_switch: int  # where there are fewer T0s than a switch has ports
+    t1_per_switch: int  # T1s that share a switch if there are few T0s
     switches: int
-    nic_links: int  # of one plane's speed, all planes together
+    nic_links: int  # links at one plane's speed, in all planes together
     trunk_links: int
     links: int
-    optics: int  # at the NIC's speed: one carries a NIC's links of all planes, or as many trunks
+    optics: int  # at the NIC's speed: one serves a NIC's links of all planes, or as many trunks
     paths: int  # EVs between two NICs on different T0s
-    t0_usid_routes: int  # its own, one to each T1, one to each of its NIC ports
-    t1_usid_routes: int  # its own, one to each T0; so many for each T1 in a switch
-    t0_ecmp_groups: int  # without SRv6 (routing = "ecmp"): a prefix for each other T0
-    host_usid_routes: int  # a /35 a plane
+    t0_usid_routes: int  # its own, plus one to each T1 and one to each of its NIC ports
+    t1_usid_routes: int  # its own, plus one to each T0; again for each T1 in the switch
+    t0_ecmp_groups: int  # without SRv6 (routing = "ecmp"): one prefix for each other T0
+    host_usid_routes: int  # one /35 per plane
     fields: tuple[Field, ...]
     three: ThreeTiers | None
 
@@ -102,9 +104,10 @@ class Plan:
 
 
 def plan(*, radix: int, planes: int, nics: int | None = None, nics_per_host: int = 4) -> Plan:
-    """The fabric of `planes` planes of switches with `radix` ports at a plane's speed.
+    """Return the plan for `planes` planes of switches with `radix` ports at a plane's speed.
 
-    `nics` are those wanted, None as many as fit. PlanError when it cannot be built.
+    `nics` is the wanted number of NICs; None means as many as fit. Raises PlanError when the fabric
+    cannot be built.
     """
     if not 2 <= radix <= RADIX_MAX or radix % 2:
         raise PlanError(f"--radix {radix}: must be an even number, 2 to {RADIX_MAX}")
@@ -166,7 +169,7 @@ def _fields(planes: int, t0: int, t1: int, ports: int) -> tuple[Field, ...]:
 
 
 def _three_tiers(radix: int, planes: int, nics: int) -> ThreeTiers | None:
-    """The comparison; None when a switch's ports do not bundle into full-speed ones in halves."""
+    """Return the comparison, or None if a switch's ports do not make an even k."""
     if radix % (2 * planes):
         return None
     k = radix // planes
@@ -183,9 +186,9 @@ def _three_tiers(radix: int, planes: int, nics: int) -> ThreeTiers | None:
 
 
 def fabric(plan: Plan, *, name: str, mtu: int) -> Fabric:
-    """The fabric file's contents for a plan: one host for each NIC, as a pattern.
+    """Return the fabric of a plan: one host for each NIC, as a pattern.
 
-    PlanError when uSIDs or EVs cannot number it.
+    Raises PlanError when uSIDs or EVs cannot number it.
     """
     for field in plan.fields:
         if not field.holds:
@@ -208,7 +211,10 @@ def fabric(plan: Plan, *, name: str, mtu: int) -> Fabric:
 
 
 def _inner4(count: int) -> Network:
-    """An IPv4 network for so many mrc0s, apart from the planes' 10.100.0.0 to 10.107.255.255."""
+    """Return an IPv4 network for `count` mrc0s.
+
+    It is outside the planes' range, 10.100.0.0 to 10.107.255.255.
+    """
     for text in _SMALL:
         network = ipaddress.IPv4Network(text)
         if room(network) >= count:
@@ -219,24 +225,24 @@ def _inner4(count: int) -> Network:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What `check` went through; each number is of things found right."""
+    """The result of `check`: how many items of each kind were found correct."""
 
     nics: int
-    addresses: int  # of NICs, switches and mrc0s, no two alike
-    usids: int  # of T0s, T1s and host ports, no two alike
-    destinations: int  # uSID lists that end at a NIC, no two alike
+    addresses: int  # of NICs, switches and mrc0s, all different
+    usids: int  # of T0s, T1s and host ports, all different
+    destinations: int  # uSID lists that end at a NIC, all different
     evs: int
-    paths: int  # EV to uSID list to address and back
+    paths: int  # from EV to uSID list to address and back
 
 
 def check(fabric: Fabric) -> Checked:
-    """Go through every address and every EV of a fabric; PlanError names the first that is wrong.
+    """Check every address and every EV of a fabric; raises PlanError for the first wrong one.
 
-    Every address is made and compared with all others. Every EV is turned into a path and back
-    at every T0, as the source's and as the destination's, and every ordered pair of T0s and every
-    NIC take their turn in that; that is complete, although not every triple is tried: a path's
-    uSIDs lie in fields of their own, each a function of one of source T0, T1, destination T0 and
-    port, and every value of each of them is tried with every EV.
+    Every address is generated and compared with all others. Every EV is turned into a path and
+    back at every T0, both as the source's and as the destination's. Every ordered pair of T0s and
+    every NIC take part in this. The check is complete although it does not try every triple: the
+    uSIDs of a path lie in separate fields, each a function of one of source T0, T1, destination T0
+    and port, and every value of each of these is tried with every EV.
     """
     addresses = _check_addresses(fabric)
     bare = [Host(host.name, host.t0, host.port, ()) for host in fabric.hosts]
@@ -251,7 +257,7 @@ def check(fabric: Fabric) -> Checked:
 
 
 def _check_addresses(fabric: Fabric) -> int:
-    """Plane addresses of NICs and switches, and those of mrc0s."""
+    """Check and count the plane addresses of NICs and switches, and the addresses of mrc0s."""
     seen: set[int] = set()
     count = 0
     for number in _addresses(fabric):
@@ -263,7 +269,10 @@ def _check_addresses(fabric: Fabric) -> int:
 
 
 def _addresses(fabric: Fabric) -> Iterator[int]:
-    """Every address as a number; IPv4 ones are below 2^32, where no IPv6 one of a fabric is."""
+    """Yield every address as a number.
+
+    IPv4 addresses are below 2^32 and the IPv6 addresses of a fabric above, so they never collide.
+    """
     prefixes = [int(fabric.plane_prefix6(plane).network_address) for plane in range(fabric.planes)]
     for plane, prefix in enumerate(prefixes):
         switches = [fabric.t0_address6(plane, j) for j in range(1, fabric.t0 + 1)]
@@ -301,7 +310,7 @@ def _check_usids(fabric: Fabric) -> int:
 
 
 def _check_destinations(fabric: Fabric, hosts: list[Host]) -> int:
-    """The end of every uSID list, T0 and host port: one for each NIC and plane."""
+    """Check that the last two uSIDs, T0 and host port, differ for each NIC and plane."""
     seen = set()
     for host in hosts:
         for plane in range(fabric.planes):
@@ -313,7 +322,7 @@ def _check_destinations(fabric: Fabric, hosts: list[Host]) -> int:
 
 
 def _check_paths(fabric: Fabric, hosts: list[Host]) -> int:
-    """Every EV at every T0, both ways; see `check`."""
+    """Check every EV at every T0, both ways; see `check`."""
     by_t0: dict[int, list[Host]] = {}
     for host in hosts:
         by_t0.setdefault(host.t0, []).append(host)
@@ -335,7 +344,7 @@ def _check_paths(fabric: Fabric, hosts: list[Host]) -> int:
 
 
 def _check_path(block: ipaddress.IPv6Network, src: Host, dst: Host, value: int) -> None:
-    """One EV between two hosts: to its uSIDs, to the address on the wire, and back."""
+    """Convert one EV between two hosts to its uSIDs, to the address on the wire, and back."""
     usids = usid.path_usids(src, dst, value)
     back = usid.usids_of_da(block, usid.da_bytes(block, usids))
     if back != usids or usid.ev_of_path(back) != value:

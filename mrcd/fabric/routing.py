@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How packets find their way through a fabric, and what stands around them for it (pure).
+"""The routing of a fabric and the encapsulation that it needs (pure).
 
-The codes are bpf/mrc_wire.h's MRC_ENCAP_*; a test compares.
+The codes are those of MRC_ENCAP_* in bpf/mrc_wire.h; a test compares them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SHOWN = ("srv6", "srv6, reduced", "ecmp over IPv6", "ecmp over IPv4")
 class Routing:
     """The `routing`, `encap` and `underlay` keys of a fabric file.
 
-    mode: "srv6", where an EV names a path, or "ecmp", where switches hash it. encap: with srv6,
+    mode: "srv6", where an EV names a path, or "ecmp", where switches hash the EV. encap: with srv6,
     whether packets have an inner IPv6 header ("full") or not ("reduced"). underlay: with ecmp, the
-    version of IP that the planes speak.
+    IP version of the planes.
     """
 
     mode: Literal["srv6", "ecmp"] = "srv6"
@@ -34,18 +34,18 @@ class Routing:
 
     @property
     def code(self) -> int:
-        """One of MRC_ENCAP_*: what the data path is compiled for."""
+        """The MRC_ENCAP_* code that the data path is compiled for."""
         if self.mode == "ecmp":
             return ENCAP_ECMP4 if self.underlay == 4 else ENCAP_ECMP6
         return ENCAP_REDUCED if self.encap == "reduced" else ENCAP_FULL
 
     @property
     def shown(self) -> str:
-        """Its name for people."""
+        """The routing's display name."""
         return _SHOWN[self.code]
 
     def problems(self) -> list[tuple[str, object, str]]:
-        """Keys that cannot be together: (key, value, what it must be)."""
+        """Return keys that contradict each other: (key, value, what it must be)."""
         if self.mode == "ecmp" and self.encap != "full":
             return [("encap", self.encap, 'left out where routing is "ecmp"')]
         if self.mode == "srv6" and self.underlay != 6:
@@ -57,7 +57,7 @@ SRV6 = Routing()
 
 
 def read(table: Mapping[str, Any], complain: Callable[[str, object, str], None]) -> Routing:
-    """The three keys of a [fabric] table; `complain` hears of each wrong one."""
+    """Read the three keys of a [fabric] table; `complain` is called for each wrong one."""
     options: dict[str, tuple[object, ...]] = {
         "routing": ("srv6", "ecmp"),
         "encap": ("full", "reduced"),
@@ -81,7 +81,7 @@ def read(table: Mapping[str, Any], complain: Callable[[str, object, str], None])
 
 
 def lines(routing: Routing) -> list[str]:
-    """The keys as lines of a fabric file; those that say nothing new are left out."""
+    """Return the keys as lines of a fabric file, without those that do not apply."""
     found = [f'routing = "{routing.mode}"']
     if routing.mode == "ecmp":
         found.append(f"underlay = {routing.underlay}")

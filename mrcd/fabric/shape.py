@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a fabric is made of, and how large it may be; `generate` makes one from a few numbers."""
+"""The parts and the limits of a fabric; `generate` makes one from a few numbers."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from mrcd.fabric.routing import SRV6, Routing
 
 PLANES_MAX = 8
 T0_MAX = T1_MAX = PORT_MAX = 2047  # the index of a uSID has 11 bits
-# The IPv4 addresses of NICs and switches have a byte for each, 254 being the T0 itself; labs
-# are within it. A larger fabric has IPv6 addresses only.
+# The IPv4 addresses of NICs and switches have one byte for the switch and one for the port, where
+# 254 is the T0 itself. Labs stay within these limits; a larger fabric has IPv6 addresses only.
 IPV4_SWITCHES_MAX = 254
 IPV4_PORT_MAX = 253
 _TOO_LARGE_FOR_A_LAB = (
     f"too large for a lab: it has at most {IPV4_SWITCHES_MAX} T0s and T1s in a plane"
     f" and {IPV4_PORT_MAX} hosts on a T0"
 )
-_OWN_NUMBER = 254  # last number of a T0's own address; past all ports where there are more
+_OWN_NUMBER = 254  # last number of a T0's own address; a large fabric uses one beyond all ports
 _OWN_NUMBER_LARGE = 2048
-MTU_MIN = 1408  # 1280 for IPv6 in mrc0, and 128 bytes of headers around it
+MTU_MIN = 1408  # 1280 for IPv6 in mrc0, plus 128 bytes of headers
 MTU_MAX = 65535
 RATE_MAX_MBPS = 34_000  # tbf's 32-bit rate in bytes per second
 
 NAME_MAX = 31
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
-NAME_RULE = "a small letter, then up to 30 small letters, digits or '-'"
+NAME_RULE = "a lower-case letter, then up to 30 lower-case letters, digits or '-'"
 
 
 class FabricError(Exception):
-    """A fabric description is wrong: exit status 2 for whoever was started with it."""
+    """A fabric description is wrong; a command that was started with it exits with status 2."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -58,63 +58,63 @@ class Fabric:
     routing: Routing = SRV6
 
     def host(self, name: str) -> Host:
-        """The host of that name; KeyError that lists the names there are."""
+        """Return the host of that name; raises KeyError that lists the known names."""
         found = of.find(self.hosts, name)
         if found is None:
             known = of.listed(self.hosts)
-            raise KeyError(f"no host {name!r} in fabric {self.name!r}; there is {known}")
+            raise KeyError(f"no host {name!r} in fabric {self.name!r}; known: {known}")
         return found
 
     @property
     def ipv4(self) -> bool:
-        """Whether NICs and switches have IPv4 addresses, too: labs and fabrics of their size."""
+        """Whether NICs and switches also have IPv4 addresses, as in fabrics up to lab size."""
         switches = max(self.t0, self.t1)
         return switches <= IPV4_SWITCHES_MAX and of.port_max(self.hosts) <= IPV4_PORT_MAX
 
     def address4(self, host: Host, plane: int) -> ipaddress.IPv4Address:
-        """The IPv4 address of the host's NIC in a plane; ValueError where there is none."""
+        """Return the IPv4 address of the host's NIC in a plane; ValueError if it has none."""
         if host.t0 > IPV4_SWITCHES_MAX or host.port > IPV4_PORT_MAX:
             raise ValueError(f"{host.name} is past what IPv4 addresses of planes can number")
         return self.underlay4(plane, host.t0, host.port)
 
     def address6(self, host: Host, plane: int) -> ipaddress.IPv6Address:
-        """The IPv6 address of the host's NIC in a plane, the inner one of MRC."""
+        """Return the IPv6 address of the host's NIC in a plane, MRC's inner address."""
         return self.underlay(plane, host.t0, host.port)
 
     def t0_address4(self, plane: int, t0: int) -> ipaddress.IPv4Address:
-        """The IPv4 address of a T0 itself, the gateway of its hosts."""
+        """Return the IPv4 address of a T0 itself, the gateway of its hosts."""
         return self.underlay4(plane, t0, _OWN_NUMBER)
 
     def t0_address6(self, plane: int, t0: int) -> ipaddress.IPv6Address:
-        """The IPv6 address of a T0 itself."""
+        """Return the IPv6 address of a T0 itself."""
         return self.underlay(plane, t0, _OWN_NUMBER if self.ipv4 else _OWN_NUMBER_LARGE)
 
     def t1_address4(self, plane: int, t1: int) -> ipaddress.IPv4Address:
-        """The IPv4 address of a T1 itself."""
+        """Return the IPv4 address of a T1 itself."""
         return self.underlay4(plane, 0, t1)
 
     def t1_address6(self, plane: int, t1: int) -> ipaddress.IPv6Address:
-        """The IPv6 address of a T1 itself."""
+        """Return the IPv6 address of a T1 itself."""
         return self.underlay(plane, 0, t1)
 
     def underlay4(self, plane: int, t0: int, last: int) -> ipaddress.IPv4Address:
-        """10 . 100 + plane . t0 . last"""
+        """Return the address 10 . 100 + plane . t0 . last"""
         return ipaddress.IPv4Address(f"10.{100 + plane}.{t0}.{last}")
 
     def underlay(self, plane: int, t0: int, last: int) -> ipaddress.IPv6Address:
-        """underlay6 : plane : t0 :: last"""
+        """Return the address underlay6 : plane : t0 :: last"""
         return ipaddress.IPv6Address(self.underlay_number(plane, t0, last))
 
     def underlay_number(self, plane: int, t0: int, last: int) -> int:
-        """`underlay` as a number."""
+        """Return the address of `underlay` as a number."""
         return int(self.underlay6.network_address) | plane << 80 | t0 << 64 | last
 
     def plane_prefix4(self, plane: int) -> ipaddress.IPv4Network:
-        """All IPv4 addresses of a plane."""
+        """Return the prefix of all IPv4 addresses of a plane."""
         return ipaddress.IPv4Network((int(self.underlay4(plane, 0, 0)), 16))
 
     def plane_prefix6(self, plane: int) -> ipaddress.IPv6Network:
-        """All IPv6 addresses of a plane."""
+        """Return the prefix of all IPv6 addresses of a plane."""
         return ipaddress.IPv6Network((int(self.underlay(plane, 0, 0)), 48))
 
 
@@ -129,9 +129,9 @@ def generate(
     rate_mbps: int = 0,
     routing: Routing = SRV6,
 ) -> Fabric:
-    """The fabric of `lab up`: hosts h1, h2, ... fill the T0s in order.
+    """Return the fabric of `lab up`: hosts h1, h2, ... fill the T0s in order.
 
-    Checked like a file; FabricError names the option.
+    It is checked like a file; raises FabricError with the offending options.
     """
     problems = _out_of_range(
         ("--hosts", hosts, 1, 254),
@@ -170,13 +170,13 @@ def generate(
 
 
 def checked(fabric: Fabric) -> Fabric:
-    """The fabric, if it is sound and a lab can be made of it; else FabricError."""
+    """Return the fabric if it is sound and a lab can be made of it; else raise FabricError."""
     problems = [] if fabric.ipv4 else [_TOO_LARGE_FOR_A_LAB]
     return sound(fabric, problems)
 
 
 def sound(fabric: Fabric, problems: Sequence[str] = ()) -> Fabric:
-    """The fabric, if what options let a user override is sound; else FabricError."""
+    """Return the fabric if the values that options override are sound; else raise FabricError."""
     found = [
         *problems,
         *_out_of_range(

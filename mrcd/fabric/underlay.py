@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The planes' own addresses and routes, as a fabric's routing wants them (pure).
+"""The planes' own addresses and routes, as a fabric's routing requires them (pure).
 
-What carries MRC packets from NIC to NIC: uSIDs with IPv6 addresses inside, or the addresses
-themselves, IPv6 or IPv4.
+MRC packets travel from NIC to NIC by uSIDs with IPv6 addresses inside, or by the addresses
+themselves, which are IPv6 or IPv4.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 
 def address(fabric: Fabric, host: Host, plane: int) -> IPv4Address | IPv6Address:
-    """The address of a host's NIC that packets of MRC have in them."""
+    """Return the address of a host's NIC that MRC packets carry."""
     if fabric.routing.underlay == 4:
         return fabric.address4(host, plane)
     return fabric.address6(host, plane)
 
 
 def packed(fabric: Fabric, host: Host, plane: int) -> bytes:
-    """That address in 16 bytes, IPv4 as ::ffff:a.b.c.d: the form the maps have."""
+    """Return that address in 16 bytes, IPv4 as ::ffff:a.b.c.d, as the maps hold it."""
     found = address(fabric, host, plane)
     return _MAPPED + found.packed if found.version == 4 else found.packed
 
 
 def spot(fabric: Fabric, text: str, plane: int) -> tuple[int, int] | None:
-    """Whose NIC an address of a plane is, by T0 and port; None when it is none of the plane's."""
+    """Return the T0 and port of the NIC with an address, or None if it is not in the plane."""
     number = int(ip_address(text.partition("%")[0]))
     if fabric.routing.underlay == 4:
         t0, port = number >> 8 & 0xFF, number & 0xFF
@@ -39,7 +39,7 @@ def spot(fabric: Fabric, text: str, plane: int) -> tuple[int, int] | None:
 
 
 def on_link(fabric: Fabric, host: Host, plane: int) -> IPv4Network | IPv6Network:
-    """The prefix a NIC's address has when mrcd sets it: the hosts of one T0."""
+    """Return the prefix with which mrcd sets a NIC's address: the hosts of one T0."""
     bits = 24 if fabric.routing.underlay == 4 else 64
     found = address(fabric, host, plane)
     return (
@@ -50,14 +50,14 @@ def on_link(fabric: Fabric, host: Host, plane: int) -> IPv4Network | IPv6Network
 
 
 def gateway(fabric: Fabric, host: Host, plane: int) -> IPv4Address | IPv6Address:
-    """Who a NIC's packets are handed to: its T0."""
+    """Return the gateway of a NIC, which is its T0."""
     if fabric.routing.underlay == 4:
         return fabric.t0_address4(plane, host.t0)
     return fabric.gateway
 
 
 def destinations(fabric: Fabric, plane: int) -> IPv4Network | IPv6Network:
-    """Where a plane's packets go: what the route through its NIC covers."""
+    """Return the prefix that the route through a plane's NIC covers."""
     if fabric.routing.mode == "srv6":
         return usid.plane_prefix(fabric.block, plane)
     return (

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""uSIDs and EVs: pure arithmetic, both ways.
+"""Convert between EVs, uSID lists and addresses (pure).
 
-A uSID (16 bits) names a switch or a host's port: plane 3 | role 2 | index 11.
-A path of an EV (32 bits: plane 4 | T1 12 | spare 16) is a list of uSIDs, and
-the outer destination address carries block + list + zeros (F3216, RFC 9800).
-The widths are those of bpf/mrc_wire.h (MRC_USID_*, MRC_EV_*); a test compares.
+A uSID (16 bits) names a switch or a host's port: plane 3 | role 2 | index 11. The path of an EV (32
+bits: plane 4 | T1 12 | spare 16) is a list of uSIDs, and the outer destination address carries
+block + list + zeros (F3216, RFC 9800). The widths are those of bpf/mrc_wire.h (MRC_USID_*,
+MRC_EV_*); a test compares them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ USID_MAX = 6
 EV_PLANE_SHIFT = 28
 EV_T1_SHIFT = 16
 EV_T1_MASK = 0x0FFF
-ECMP_EVS = 128  # of a plane where switches hash the EV: enough to meet every T1 several times
+ECMP_EVS = 128  # of a plane whose switches hash the EV: enough to hit every T1 several times
 
 _PLANE_MAX = 7
 _BLOCK_BYTES = 4
-_T1_FIELD = slice(6, 8)  # of an address: behind the block and our T0
+_T1_FIELD = slice(6, 8)  # bytes of an address, after the block and our T0
 _FIELDS = struct.Struct(f">{USID_MAX}H")
 _EMPTY = (0,) * USID_MAX
 
@@ -45,10 +45,10 @@ class Usid:
 
 
 def usid(plane: int, role: int, index: int) -> int:
-    """The uSID of a switch or of a host's port; `index` counts from 1.
+    """Return the uSID of a switch or of a host's port; `index` counts from 1.
 
-    Index 0 is allowed as the empty field of a template. ValueError when a part
-    does not fit its field.
+    Index 0 is allowed as the empty field of a template. Raises ValueError when a part does not fit
+    its field.
     """
     if not 0 <= plane <= _PLANE_MAX:
         raise ValueError(f"plane {plane} does not fit a uSID: 0 to {_PLANE_MAX}")
@@ -60,14 +60,17 @@ def usid(plane: int, role: int, index: int) -> int:
 
 
 def split(value: int) -> Usid:
-    """The parts of a uSID."""
+    """Return the parts of a uSID; raises ValueError if it has more than 16 bits."""
     if not 0 <= value <= 0xFFFF:
         raise ValueError(f"{value:#x} is not a 16-bit uSID")
     return Usid(value >> PLANE_SHIFT, value >> ROLE_SHIFT & 0x3, value & INDEX_MASK)
 
 
 def ev(plane: int, t1: int) -> int:
-    """The EV of the path over `plane` and `t1` (from 1; 0: both on one T0)."""
+    """Return the EV of the path over `plane` and `t1` (from 1; 0 if both hosts share a T0).
+
+    Raises ValueError when a part does not fit its field.
+    """
     if not 0 <= plane <= _PLANE_MAX:
         raise ValueError(f"plane {plane} is not one of 0 to {_PLANE_MAX}")
     if not 0 <= t1 <= EV_T1_MASK:
@@ -76,19 +79,19 @@ def ev(plane: int, t1: int) -> int:
 
 
 def ev_plane(value: int) -> int:
-    """The plane an EV names."""
+    """Return the plane that an EV names."""
     return value >> EV_PLANE_SHIFT
 
 
 def ev_t1(value: int) -> int:
-    """The T1 an EV names, 0 when its path crosses none."""
+    """Return the T1 that an EV names, or 0 if its path crosses none."""
     return value >> EV_T1_SHIFT & EV_T1_MASK
 
 
 def path_usids(src: Host, dst: Host, value: int) -> list[int]:
-    """The uSIDs a packet of this EV visits from `src` to `dst`, hosts' port last.
+    """Return the uSIDs that a packet of this EV visits from `src` to `dst`, the host's port last.
 
-    ValueError when the EV names a T1 and both hosts share a T0, or the reverse.
+    Raises ValueError when the EV names a T1 although both hosts share a T0, or the reverse.
     """
     plane, t1 = ev_plane(value), ev_t1(value)
     last = [usid(plane, ROLE_T0, dst.t0), usid(plane, ROLE_HOST, dst.port)]
@@ -107,9 +110,9 @@ def path_usids(src: Host, dst: Host, value: int) -> list[int]:
 
 
 def ev_of_path(usids: Sequence[int]) -> int:
-    """The EV whose path is this uSID list: the inverse of `path_usids`.
+    """Return the EV whose path is this uSID list: the inverse of `path_usids`.
 
-    ValueError when the list is not a path: wrong roles, or several planes.
+    Raises ValueError when the list is not a path: wrong roles, an index 0, or several planes.
     """
     parts = [split(value) for value in usids]
     roles = [part.role for part in parts]
@@ -129,7 +132,10 @@ def _shown(usids: Sequence[int]) -> str:
 
 
 def da_bytes(block: ipaddress.IPv6Network, usids: Sequence[int]) -> bytes:
-    """The 16 bytes of the outer destination address: block, list, zeros."""
+    """Return the 16 bytes of the outer destination address: block, list, zeros.
+
+    Raises ValueError if the block is not a /32 or there are too many uSIDs.
+    """
     if block.prefixlen != 8 * _BLOCK_BYTES:
         raise ValueError(f"block {block} is not a /32")
     if len(usids) > USID_MAX:
@@ -139,7 +145,7 @@ def da_bytes(block: ipaddress.IPv6Network, usids: Sequence[int]) -> bytes:
 
 
 def usids_of_da(block: ipaddress.IPv6Network, address: bytes) -> list[int]:
-    """The uSID list an outer destination address carries: the inverse of `da_bytes`."""
+    """Return the uSID list in an outer destination address: the inverse of `da_bytes`."""
     if address[:_BLOCK_BYTES] != block.network_address.packed[:_BLOCK_BYTES]:
         raise ValueError(f"{ipaddress.IPv6Address(address)} is not in block {block}")
     values = list(_FIELDS.unpack_from(address, _BLOCK_BYTES))
@@ -149,10 +155,10 @@ def usids_of_da(block: ipaddress.IPv6Network, address: bytes) -> list[int]:
 
 
 def template_da(block: ipaddress.IPv6Network, src: Host, dst: Host, plane: int) -> bytes:
-    """The destination address of every path of a plane, its T1 index left zero.
+    """Return the destination address of every path of a plane, with a T1 index of zero.
 
-    The data path ORs the EV's T1 into bytes 6 and 7. Without a T1 between the
-    two hosts it is the address itself.
+    The data path ORs the EV's T1 into bytes 6 and 7. Without a T1 between the two hosts, the
+    template is the address itself.
     """
     last = [usid(plane, ROLE_T0, dst.t0), usid(plane, ROLE_HOST, dst.port)]
     if src.t0 == dst.t0:
@@ -161,20 +167,20 @@ def template_da(block: ipaddress.IPv6Network, src: Host, dst: Host, plane: int) 
 
 
 def with_t1(template: bytes, t1: int) -> bytes:
-    """The address that a template stands for, over a T1 (from 1; 0 where both share a T0)."""
+    """Return a template's address over a T1 (from 1; 0 if both hosts share a T0)."""
     spine = int.from_bytes(template[_T1_FIELD], "big") | t1
     return template[: _T1_FIELD.start] + spine.to_bytes(2, "big") + template[_T1_FIELD.stop :]
 
 
 def evs_per_plane(fabric: Fabric) -> int:
-    """How many EVs two hosts on different T0s have between them in each plane."""
+    """Return the number of EVs in each plane between two hosts on different T0s."""
     return ECMP_EVS if fabric.routing.mode == "ecmp" else fabric.t1
 
 
 def evs_between(fabric: Fabric, src: Host, dst: Host, plane: int) -> list[int]:
-    """Every EV of one plane between two hosts, in order of its T1.
+    """Return every EV of one plane between two hosts, in order of its T1.
 
-    In ecmp mode there is no telling which T1 an EV leads to: there are ECMP_EVS of them.
+    In ecmp mode the T1 of an EV is unknown, and there are ECMP_EVS EVs.
     """
     if fabric.routing.mode == "ecmp":
         entropies = 1 if src.t0 == dst.t0 else evs_per_plane(fabric)
@@ -185,12 +191,12 @@ def evs_between(fabric: Fabric, src: Host, dst: Host, plane: int) -> list[int]:
 
 
 def locator(block: ipaddress.IPv6Network, value: int) -> ipaddress.IPv6Network:
-    """The /48 a switch holds for one uSID."""
+    """Return the /48 that a switch holds for one uSID."""
     return ipaddress.IPv6Network((da_bytes(block, [value]), 8 * _BLOCK_BYTES + 16))
 
 
 def plane_prefix(block: ipaddress.IPv6Network, plane: int) -> ipaddress.IPv6Network:
-    """The /35 that covers every uSID of one plane."""
+    """Return the /35 that covers every uSID of one plane."""
     bits = 16 - PLANE_SHIFT
     return ipaddress.IPv6Network(
         (da_bytes(block, [usid(plane, ROLE_T0, 0)]), 8 * _BLOCK_BYTES + bits)

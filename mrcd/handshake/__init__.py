@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The hand-shake that gives two daemons their QPs: its message, its session, what comes out."""
+"""The hand-shake that gives two daemons their QPs: the Offer, the session and its commands.
+
+This room is pure: time, randomness and received Offers come in as arguments, and commands go out.
+It may know no clock, socket, process or log.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a session wants done: the commands it returns, and how far it says it is."""
+"""The commands that a session returns, and the states it can be in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class State(Enum):
-    """How far a session has come; the values appear in logs and in `mrcctl`."""
+    """The state of a session; the values appear in logs and in `mrcctl`."""
 
     OFFERING = "offering"
     BOUND = "bound"
@@ -18,7 +18,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LocalQp:
-    """Our end: its index in the QP map, its QPN, the first PSN we shall send on it."""
+    """The local end of a QP: its index in the QP map, its QPN, the first PSN to send on it."""
 
     index: int
     qpn: int
@@ -27,7 +27,7 @@ class LocalQp:
 
 @dataclass(frozen=True, slots=True)
 class RemoteQp:
-    """The peer's end: the QPN to address, the first PSN to expect from it."""
+    """The peer's end of a QP: the QPN to address, the first PSN to expect from it."""
 
     qpn: int
     psn: int
@@ -44,9 +44,10 @@ class SendOffer:
 
 @dataclass(frozen=True, slots=True)
 class ConfigureReceive:
-    """Program each pair of QPs: accept packets for it, send none (RTR).
+    """Program each pair of QPs to accept packets but to send none (RTR).
 
-    `mtu` and `mpr` are the smaller of both sides' values, `capabilities` what both have.
+    `mtu` and `mpr` are the smaller of both sides' values; `capabilities` are those that both sides
+    have.
     """
 
     peer: str
@@ -60,14 +61,14 @@ class ConfigureReceive:
 
 @dataclass(frozen=True, slots=True)
 class ReadyToSend:
-    """The peer receives on the QPs configured last: send on them (RTS)."""
+    """Send on the QPs that were configured last, since the peer now receives on them (RTS)."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class ResetQps:
-    """Forget everything about the QPs with these indices; a ConfigureReceive may follow."""
+    """Forget all state of the QPs with these indices; a ConfigureReceive may follow."""
 
     peer: str
     indices: tuple[int, ...]
@@ -76,7 +77,7 @@ class ResetQps:
 
 @dataclass(frozen=True, slots=True)
 class PeerPlanes:
-    """The peer can be reached on these planes from now on (bit k: plane k)."""
+    """Use only these planes to reach the peer from now on (bit k: plane k)."""
 
     peer: str
     port_mask: int
@@ -84,7 +85,7 @@ class PeerPlanes:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """For the log and for whoever watches."""
+    """Report a change of state to the log and to watching clients."""
 
     peer: str
     old: State

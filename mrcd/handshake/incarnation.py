@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Who a session is: what it promises, what it is bound to, and what of that is remembered."""
+"""A session's identity: what it offers, what it is bound to, and what it saves for a restart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mrcd.handshake.pace import Patience, patience
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """What we tell a peer about ourselves, and the range of QP indices that is the peer's."""
+    """What this host tells a peer about itself, and the QP indices reserved for that peer."""
 
     host: str
     epoch: int
@@ -26,7 +26,7 @@ class Ours:
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """A session id and the QPs that go with it for ever."""
+    """A session id and the QPs that belong to it; the two never change."""
 
     sid: int
     qps: tuple[LocalQp, ...]
@@ -34,34 +34,37 @@ class Incarnation:
 
 @dataclass(slots=True)
 class Bound:
-    """Our incarnation and the peer's, promised to each other."""
+    """A binding between one incarnation of ours and one of the peer."""
 
     ours: Incarnation
-    offer: Offer  # the latest that counted
+    offer: Offer  # the latest accepted one
     since_ns: int
     heard_ns: int
 
     @property
     def patience(self) -> Patience:
-        """How long to wait for a peer that sends as many keepalives as its Offers say."""
+        """How long to wait for this peer, given the keepalive interval in its Offers."""
         return patience(self.offer.pace_ms)
 
     def is_from(self, offer: Offer) -> bool:
-        """Whether an Offer is of the peer's incarnation that we are bound to."""
+        """Return whether an Offer is from the incarnation that we are bound to."""
         return (offer.epoch, offer.sid) == (self.offer.epoch, self.offer.sid)
 
 
 SEQ_LEAP: Final = 1 << 32
-"""A session that is resumed cannot know how many Offers it sent since it was remembered."""
+"""A resumed session adds this to its saved `seq`.
+
+It cannot know how many Offers were sent after the save, and `seq` must never go back.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a session must know again to go on after a restart of its daemon."""
+    """What a session needs in order to continue after a restart of its daemon."""
 
     epoch: int
     sid: int
     seq: int
     generation: int
     qps: tuple[LocalQp, ...]
-    offer: Offer  # the peer's, which we are bound to
+    offer: Offer  # the Offer of the peer that we are bound to

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The hand-shake's message: the Offer, encoded and decoded."""
+"""Encode and decode the Offer, the only message of the hand-shake."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ Word24 = Annotated[int, Meta(ge=0, le=0xFFFFFF)]
 
 
 class HandshakeError(Exception):
-    """A datagram is no acceptable Offer; the text says why. The sender is to blame."""
+    """A datagram is not an acceptable Offer; the text states why. The fault is the sender's."""
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """One hand-shake message. `qps` are (QPN, first PSN the sender will use on it).
+    """One hand-shake message.
 
-    `pace_ms`: an established sender lets no more time pass between two Offers, jitter aside.
+    `qps` holds the QPN of each QP and the first PSN that the sender will use on it. `pace_ms` is
+    the longest time between two Offers of an established sender, jitter aside.
     """
 
     version: int
@@ -47,7 +48,7 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
         tuple[Annotated[str, Meta(min_length=1, max_length=24)], ...], Meta(max_length=16)
     ]
     qps: Annotated[tuple[tuple[Nonzero24, Word24], ...], Meta(min_length=1, max_length=MAX_QPS)]
-    # Last, and with a default: who does not know of it neither sends nor reads it.
+    # Last, and with a default: daemons that predate this field neither send nor read it.
     pace_ms: Annotated[int, Meta(ge=1, le=PACE_MAX_MS)] = 1000
 
 
@@ -59,7 +60,7 @@ _NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def encode(offer: Offer) -> bytes:
-    """The datagram of an Offer; ValueError if it does not fit into MAX_BYTES."""
+    """Encode an Offer as a datagram; raises ValueError if it does not fit into MAX_BYTES."""
     body = msgspec.msgpack.encode(offer)
     if _HEADER.size + len(body) > MAX_BYTES:
         raise ValueError(f"an Offer of {len(body)} bytes does not fit into {MAX_BYTES}")
@@ -67,7 +68,7 @@ def encode(offer: Offer) -> bytes:
 
 
 def decode(datagram: bytes) -> Offer:
-    """The Offer in a datagram; HandshakeError with the reason if there is none."""
+    """Decode the Offer in a datagram; raises HandshakeError with the reason if it is invalid."""
     if len(datagram) > MAX_BYTES:
         raise HandshakeError(f"{len(datagram)} bytes, more than {MAX_BYTES}")
     if len(datagram) < _HEADER.size:
@@ -84,7 +85,7 @@ def decode(datagram: bytes) -> Offer:
         _refuse(body, error)
     if offer.version != VERSION:
         _refuse(body)
-    # What is encoded has no more than 64 bits.
+    # msgpack cannot encode more than 64 bits, so only the lower bound needs a check.
     if min(offer.epoch, offer.sid, offer.ack_sid, offer.seq) < 0:
         names = (name for name in ("epoch", "sid", "ack_sid", "seq") if getattr(offer, name) < 0)
         name = next(names)
@@ -94,12 +95,12 @@ def decode(datagram: bytes) -> Offer:
     if offer.bound and offer.ack_sid == 0:
         raise HandshakeError("bound to no sid")
     if len({qpn for qpn, _ in offer.qps}) != len(offer.qps):
-        raise HandshakeError("a QPN stands twice")
+        raise HandshakeError("a QPN appears twice")
     return offer
 
 
 def _refuse(body: bytes, error: Exception | None = None) -> NoReturn:
-    """Say why a body is no Offer of ours: another version may have any other content."""
+    """Raise HandshakeError with the reason; a body of another version may have any content."""
     try:
         version = msgspec.msgpack.decode(body, type=_VersionOnly).version
     except _NO_MESSAGE as worse:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How often strangers are answered (pure): Offers can be recorded, and sent in any number."""
+"""Limit the answers to strangers (pure), since recorded Offers can be replayed in any number."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from typing import Final
 from mrcd.handshake.pace import MS
 
 BURST: Final = 32
-"""A bucket of so many answers, ..."""
+"""The number of answers that the token bucket holds."""
 GAP_NS: Final = 10 * MS
-"""... which gains one in this time."""
+"""The time in which the bucket gains one answer."""
 
 
 class Answers:
-    """Whether an Offer is answered: once for all copies of it, and while the bucket lasts."""
+    """The answers that one session may give to strangers.
+
+    All copies of an Offer get one answer, and only while the bucket is not empty.
+    """
 
     def __init__(self) -> None:
         self._left = BURST
         self._gained_ns = 0
-        self._answered: dict[int, int] = {}  # stranger's sid: seq of its Offer
+        self._answered: dict[int, int] = {}  # stranger's sid to the seq of its Offer
 
     def take(self, sid: int, seq: int, *, now_ns: int) -> bool:
-        """True if the Offer `seq` of `sid` may be answered; that answer then counts."""
+        """Return whether the Offer `seq` of `sid` may be answered; if so, count the answer."""
         if self._answered.get(sid) == seq:
             return False
         gained = (now_ns - self._gained_ns) // GAP_NS

@@ -4,42 +4,43 @@
 Theory of operation
 -------------------
 Both daemons run the same `Session`, one for each peer, and send each other one kind of message,
-the `Offer`. There is no client and no server, and nothing is lost when any packet is.
+the `Offer`. There is no client and no server, and any packet may be lost without harm.
 
-An *incarnation* is a random 64-bit session id (sid) together with the QPNs and first PSNs that go
-with it. All of it is chosen once and never changes, so two sides that agree on a pair of sids
-agree on everything. A session always holds one *free* incarnation, promised to nobody, and at
-most one *bound* one, promised to exactly one sid of the peer.
+An *incarnation* is a random 64-bit session id (sid) together with its QPNs and first PSNs. They are
+chosen once and never change, so two sides that agree on a pair of sids agree on everything. A
+session always holds one *free* incarnation, which is promised to no peer, and at most one *bound*
+incarnation, which is promised to exactly one sid of the peer.
 
-An Offer says "I am `sid`; the sid of yours I mean is `ack_sid` (0: I know none)". It proves
-nothing by itself: it may be a delayed copy, or a recording of a peer that has long restarted.
-So an Offer from a stranger (a sid we are not bound to) is never bound to at once. It is answered
-with the free incarnation and the stranger's sid: a *challenge*. Only a living peer that owns that
-sid can send back our free sid as its `ack_sid`; whoever does so gets the free incarnation, and a
-new free one is made. A session without a bound incarnation and one with an established one treat
-strangers alike; that is all there is to a restart of the peer.
+An Offer says "I am `sid`, and I address your `ack_sid` (0: I know none)". It proves nothing by
+itself: it may be a delayed copy, or a recording of a peer that restarted long ago. A session
+therefore never binds at once to the Offer of a stranger (a sid that it is not bound to). It answers
+with its free incarnation and the stranger's sid: a *challenge*. Only a living peer that owns that
+sid can send back our free sid as its `ack_sid`. The sid that does so gets the free incarnation, and
+the session makes a new free one. Strangers are treated alike whether or not an incarnation is
+bound, so a restart of the peer needs no further rules.
 
-Why recordings do no harm: let A (sid a) and B (sid b) be bound to each other. For A to rebind it
-must hear its free sid f from a stranger. f was made when A bound b, so it was only ever sent in
-challenges, whose ack_sid was a stranger's. B repeats f only if it accepts such a challenge as
-coming from a stranger of its own that names b, B's free sid, or nothing. It does not name nothing
-(challenges never do) nor b (no stranger to A), and B sends its own free sid to A only when A
-itself speaks with a sid other than a and names b or nothing, which A does not. So recordings
+Recordings do no harm for the following reason. Let A (sid a) and B (sid b) be bound to each other.
+To rebind, A must hear its free sid f from a stranger. A made f when it bound b, so f was only ever
+sent in challenges, whose ack_sid was a stranger's. B repeats f only if it accepts such a challenge
+as the Offer of a stranger that names b, B's free sid, or 0. The challenge does not name 0
+(challenges never do) and does not name b (which is no stranger to A). B sends its free sid to A
+only when A itself speaks with a sid other than a and names b or 0, which A does not. So recordings
 cause answers, and nothing else.
 
-Two steps lead to an established session, because a packet that reaches QPs not yet programmed is
-lost and would be held against its path. *bound*: the peer echoed our sid; our QPs are programmed
-to receive, and our Offers say so (`bound`). *established*: the peer's Offers say so too; we may
-send. Lost Offers are made up for by later ones: until the session is established they go out on
-every usable plane, after 50 ms, doubling to 1 s; afterwards one a second keeps it alive, on one
-plane in rotation; with many peers both take longer (pace.py). `want` asks for an answer at once;
-only a side that waits for something sets it. A session that stays bound without becoming
-established (the peer died between the two steps) gives the incarnation up after 3 s. One that hears
-nothing for 5 s, or for two and a half of the intervals that the peer speaks of, is `silent`: its
-QPs stay, the data path goes on trying, and Offers go out on every plane again.
+Two steps lead to an established session, because packets that reach QPs not yet programmed are lost
+and would count against their paths. A session is *bound* when the peer has echoed our sid: our QPs
+are programmed to receive, and our Offers say so (`bound`). It is *established* when the peer's
+Offers say so too: we may send. Later Offers make up for lost ones. Until the session is established
+they go out on every usable plane, after 50 ms, doubling to 1 s. Afterwards one a second keeps the
+session alive, on one plane in rotation. With many peers both intervals are longer (pace.py). `want`
+asks for an answer at once; only a side that waits for something sets it. A session that stays bound
+without becoming established (the peer died between the two steps) gives the incarnation up after
+3 s. A session that hears nothing for 5 s, or for two and a half of the peer's announced intervals,
+is `silent`: its QPs stay, the data path continues to try, and Offers go out on every plane again.
 
-`seq` grows with every Offer of a session. From the sid we are bound to, only a greater seq than
-seen before counts, so a late copy neither revives a dead peer nor brings back an old port mask.
+`seq` grows with every Offer of a session. From the sid we are bound to, an Offer counts only if its
+seq is greater than all before, so a late copy neither revives a dead peer nor restores an old port
+mask.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ NEVER_NS: Final = 1 << 63
 
 
 class Event(Enum):
-    """What a received Offer means to a session, and what its clock says."""
+    """An event of a session: the class of a received Offer, or a timer."""
 
     STRANGER = "another sid, naming none of ours or the bound one: is it alive?"
     ECHO = "another sid that names our free one: it is alive"
@@ -101,9 +102,10 @@ class Session:
     def __init__(
         self, ours: Ours, peer: str, planes: int, rng: random.Random, pace: Pace | None = None
     ) -> None:
-        """`planes` is the bit mask of our usable planes. `rng` must be unpredictable in service.
+        """Create a session that has sent nothing yet.
 
-        `pace` is shared by all sessions of a daemon; without it this is the only one.
+        `planes` is the bit mask of our usable planes. `rng` must be unpredictable in production.
+        `pace` is shared by all sessions of a daemon; without it this session is the only one.
         """
         if not 1 <= ours.qps <= MAX_QPS:
             raise ValueError(f"{ours.qps} QPs, not 1 to {MAX_QPS}")
@@ -121,7 +123,7 @@ class Session:
         self._sent_ns = 0
         self._interval_ns = RETRY_MIN_NS
         self._pace = Pace() if pace is None else pace
-        self._keepalive_ns = KEEPALIVE_NS  # as the peer knows it
+        self._keepalive_ns = KEEPALIVE_NS  # as announced to the peer
         self._rotation = 0
         self._answers = Answers()
 
@@ -139,10 +141,10 @@ class Session:
         now_ns: int,
         pace: Pace | None = None,
     ) -> Session:
-        """An established session as it was; only an earlier one's `memory` of it is needed.
+        """Restore an established session from the `memory` of an earlier one.
 
-        The peer notices nothing: sid, epoch and QPs are the same and `seq` goes on growing. What
-        was promised to nobody (the free incarnation) is made anew.
+        The peer notices nothing: sid, epoch and QPs are the same, and `seq` continues to grow. The
+        free incarnation was promised to no peer, so a new one is made.
         """
         session = cls(ours, peer, planes, rng, pace)
         session._generation = memory.generation
@@ -155,7 +157,7 @@ class Session:
 
     @property
     def memory(self) -> Memory | None:
-        """What `resume` needs; None while there is nothing worth resuming."""
+        """What `resume` needs; None while there is nothing to resume."""
         if self._bound is None or self.state not in (State.ESTABLISHED, State.SILENT):
             return None
         ours = self._bound.ours
@@ -166,11 +168,14 @@ class Session:
     # -- events in
 
     def start(self, *, now_ns: int) -> list[Command]:
-        """Begin: the first Offers go out. Also right after a change that may help the peer."""
+        """Send the first Offers. May also be called after a change that may help the peer."""
         return self._offer_now(now_ns)
 
     def receive(self, offer: Offer, *, now_ns: int) -> list[Command]:
-        """An Offer arrived, on any plane. HandshakeError if it is not our peer's or not for us."""
+        """Process an Offer that arrived on any plane.
+
+        Raises HandshakeError if it is not from our peer or not for this host.
+        """
         if (offer.host, offer.target) != (self.peer, self._ours.host):
             raise HandshakeError(
                 f"Offer from {offer.host} to {offer.target} on the session of {self._ours.host} "
@@ -179,7 +184,7 @@ class Session:
         return _ON_OFFER[self.state, self._classify(offer)](self, offer, now_ns)
 
     def tick(self, *, now_ns: int) -> list[Command]:
-        """Time has passed: carry out what is due."""
+        """Carry out what is due at `now_ns`."""
         commands: list[Command] = []
         if now_ns >= self._unheard_ns:
             commands += _ON_CLOCK[self.state, Event.UNHEARD](self, now_ns)
@@ -188,9 +193,10 @@ class Session:
         return commands
 
     def set_planes(self, planes: int, *, now_ns: int) -> list[Command]:
-        """Our usable planes are now `planes` (a bit mask); a peer that answers is told at once.
+        """Set our usable planes (a bit mask); a peer that answers is told at once.
 
-        One that does not is asked again when `tick` is called, if it may hear us on a new plane.
+        A peer that does not answer is asked again by the next `tick` if there is a new plane on
+        which it may hear us.
         """
         if planes == self._planes:
             return []
@@ -209,7 +215,7 @@ class Session:
 
     @property
     def _due_ns(self) -> int:
-        """When to speak next; to a peer that is quiet more often than to others."""
+        """When to send the next Offer; a quiet peer gets more of them than others."""
         if self._bound is None or self.state is not State.ESTABLISHED:
             return self._send_ns
         wait = self._bound.patience
@@ -218,7 +224,7 @@ class Session:
 
     @property
     def silent_after_ns(self) -> int:
-        """Without an Offer for so long the peer counts as silent."""
+        """The time without an Offer after which the peer counts as silent."""
         return DEAD_AFTER_NS if self._bound is None else self._bound.patience.dead_ns
 
     @property
@@ -256,7 +262,7 @@ class Session:
         return self._answer(offer, now_ns, self._free, 0, want=True)
 
     def _correct(self, offer: Offer, now_ns: int) -> list[Command]:
-        """Tell whoever waits for one of our old sids which pair we are; ask nothing in return."""
+        """Tell a peer that waits for one of our old sids the current pair; ask for no answer."""
         if not offer.want or self._bound is None:
             return []
         ack_sid = self._bound.offer.sid
@@ -278,7 +284,7 @@ class Session:
         return commands + self._offer_now(now_ns)
 
     def _prompt(self, offer: Offer, now_ns: int) -> list[Command]:
-        """The peer has not bound to us yet: repeat that we have, so that it can."""
+        """Repeat that we are bound, so that the peer, which is not yet, can bind to us."""
         planes = self._note(offer)
         return planes + (self._offer_now(now_ns) if offer.want else [])
 
@@ -306,7 +312,10 @@ class Session:
     # -- actions on the clock
 
     def _retry(self, now_ns: int) -> list[Command]:
-        """On every plane; where too many peers do not answer, after the first time on one."""
+        """Send on every plane.
+
+        Where too many peers do not answer, repeats go out on only one plane each.
+        """
         first = self._interval_ns == RETRY_MIN_NS
         due_ns = now_ns + spread(self._interval_ns, RETRY_MAX_NS, self._rng)
         stretched = self._interval_ns > RETRY_MAX_NS
@@ -322,8 +331,8 @@ class Session:
         return self._send(self._next_plane(planes), now_ns)
 
     def _keep_alive(self, now_ns: int) -> list[Command]:
-        """One plane in rotation, unless we have heard so little that all had better be tried."""
-        # The peer has to know of a longer interval before it is kept, and may miss an Offer or two.
+        """Send on one plane in rotation, or on all planes if the peer is quiet."""
+        # The peer must learn of a longer interval before we use it, and may miss an Offer or two.
         self._keepalive_ns = min(self._pace.keepalive_ns, 2 * self._keepalive_ns)
         self._send_ns = now_ns + spread(self._keepalive_ns, KEEPALIVE_NS, self._rng)
         self._sent_ns = now_ns
@@ -347,10 +356,13 @@ class Session:
     def _wait(self, now_ns: int) -> list[Command]:
         return []
 
-    # -- what the actions are made of
+    # -- building blocks of the actions
 
     def _new_incarnation(self) -> Incarnation:
-        """Its QPNs differ from those of the 254 before it, so that stale packets fall away."""
+        """Make an incarnation.
+
+        Its QPNs differ from those of the 254 before it, so that stale packets are discarded.
+        """
         self._generation = self._generation % 255 + 1
         indices = range(self._ours.qp_base, self._ours.qp_base + self._ours.qps)
         qps = tuple(
@@ -373,7 +385,7 @@ class Session:
         return ConfigureReceive(
             self.peer,
             offer.epoch,
-            # A side that has more QPs than the other leaves the rest of them unused.
+            # The side with more QPs than the other leaves its surplus unused.
             tuple(zip(bound.ours.qps, remote, strict=False)),
             min(self._ours.mtu, offer.mtu),
             min(self._ours.mpr, offer.mpr),
@@ -382,7 +394,7 @@ class Session:
         )
 
     def _note(self, offer: Offer) -> list[Command]:
-        """Remember our peer's latest Offer and pass on what may change within a session."""
+        """Remember the peer's latest Offer and pass on what may change within a session."""
         assert self._bound is not None
         changed = offer.port_mask != self._bound.offer.port_mask
         self._bound.offer = offer
@@ -394,7 +406,7 @@ class Session:
         return now_ns - self._bound.heard_ns > self._bound.patience.quiet_ns
 
     def _offer_now(self, now_ns: int) -> list[Command]:
-        """Send on every plane, and begin the series of retries afresh."""
+        """Send on every plane, and restart the series of retries."""
         self._interval_ns = RETRY_MIN_NS
         commands = self._retry(now_ns)
         if self.state is State.ESTABLISHED:
@@ -402,7 +414,7 @@ class Session:
         return commands
 
     def _send(self, planes: tuple[int, ...], now_ns: int) -> list[Command]:
-        """The Offer of the state we are in."""
+        """Send the Offer that fits the current state."""
         if self._bound is None:
             return self._transmit(planes, self._free, 0, bound=False, want=True)
         want = self.state is not State.ESTABLISHED or self._quiet(now_ns)
@@ -412,9 +424,10 @@ class Session:
     def _answer(
         self, offer: Offer, now_ns: int, ours: Incarnation, ack_sid: int, *, want: bool
     ) -> list[Command]:
-        """Answer a stranger, as often as is decent.
+        """Answer a stranger within the rate limit.
 
-        On every plane: the one it came on may be dead in our direction.
+        The answer goes out on every plane, since the one the Offer came on may be dead in our
+        direction.
         """
         if not self._answers.take(offer.sid, offer.seq, now_ns=now_ns):
             return []
@@ -470,7 +483,7 @@ _ON_OFFER: Final[dict[tuple[State, Event], _OnOffer]] = {
     **_row(Event.STRANGER,     _S._challenge, _S._challenge, _S._challenge, _S._challenge),
     **_row(Event.ECHO,         _S._bind,      _S._bind,      _S._bind,      _S._bind),
     **_row(Event.STALE,        _S._advertise, _S._correct,   _S._correct,   _S._correct),
-    # Without a bound incarnation there is no peer; one that was bound to us never unbinds.
+    # Without a bound incarnation there is no peer. A peer that was bound to us never unbinds.
     **_row(Event.PEER_UNBOUND, _S._ignore,    _S._prompt,    _S._ignore,    _S._ignore),
     **_row(Event.PEER_BOUND,   _S._ignore,    _S._establish, _S._hear,      _S._revive),
     **_row(Event.REPEAT,       _S._ignore,    _S._ignore,    _S._ignore,    _S._ignore),

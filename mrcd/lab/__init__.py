@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The lab: network namespaces as hosts and switches, and the faults in them."""
+"""The lab: network namespaces as hosts and switches, and the faults in them.
+
+This room may know the fabric, the configuration, the kernel's interfaces and processes. It knows
+nothing of the data path: the hosts' daemons run as processes of their own.
+"""

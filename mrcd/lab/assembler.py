@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""BPF instructions by hand, for programs too small and too many for a compiler (pure).
+"""Assemble BPF instructions for programs that are too small and too many for a compiler (pure).
 
-Encoding: Documentation/bpf/standardization/instruction-set.rst of the kernel.
-A jump's distance counts instructions, 8 bytes each, from the one behind it.
+Encoding: Documentation/bpf/standardization/instruction-set.rst of the kernel. The offset of a jump
+counts instructions of 8 bytes from the one after the jump.
 """
 
 from __future__ import annotations
@@ -12,60 +12,60 @@ import struct
 R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10 = range(11)
 
 PRANDOM_U32 = 7
-TC_ACT_UNSPEC = 0xFFFFFFFF  # go on as if there were no program
+TC_ACT_UNSPEC = 0xFFFFFFFF  # continue as if there were no program
 TC_ACT_SHOT = 2
 
 
 def insn(code: int, dst: int = 0, src: int = 0, offset: int = 0, imm: int = 0) -> bytes:
-    """One instruction."""
+    """Encode one instruction."""
     return struct.pack("<BBhI", code, src << 4 | dst, offset, imm & 0xFFFFFFFF)
 
 
 def call(helper: int) -> bytes:
-    """Call a helper: arguments in r1 to r5, result in r0, r1 to r5 lost."""
+    """Call a helper: takes arguments in r1 to r5, returns in r0, clobbers r1 to r5."""
     return insn(0x85, imm=helper)
 
 
 def move(dst: int, src: int) -> bytes:
-    """dst = src, 64 bits."""
+    """Emit dst = src, 64 bits."""
     return insn(0xBF, dst, src)
 
 
 def load_imm(dst: int, imm: int) -> bytes:
-    """dst = imm, 32 bits, the upper half zero."""
+    """Emit dst = imm, 32 bits, with the upper half zero."""
     return insn(0xB4, dst, imm=imm)
 
 
 def load_u32(dst: int, src: int, offset: int) -> bytes:
-    """dst = *(u32 *)(src + offset)"""
+    """Emit dst = *(u32 *)(src + offset)"""
     return insn(0x61, dst, src, offset)
 
 
 def load_u64(dst: int, src: int, offset: int) -> bytes:
-    """dst = *(u64 *)(src + offset)"""
+    """Emit dst = *(u64 *)(src + offset)"""
     return insn(0x79, dst, src, offset)
 
 
 def store_u64(dst: int, offset: int, src: int) -> bytes:
-    """*(u64 *)(dst + offset) = src"""
+    """Emit *(u64 *)(dst + offset) = src"""
     return insn(0x7B, dst, src, offset)
 
 
 def add(dst: int, src: int) -> bytes:
-    """dst += src"""
+    """Emit dst += src"""
     return insn(0x0F, dst, src)
 
 
 def subtract(dst: int, src: int) -> bytes:
-    """dst -= src"""
+    """Emit dst -= src"""
     return insn(0x1F, dst, src)
 
 
 def load_map(dst: int, map_fd: int) -> bytes:
-    """dst = the map; two instructions."""
+    """Emit dst = the map; this takes two instructions."""
     return insn(0x18, dst, 1, imm=map_fd) + insn(0)
 
 
 def finish(verdict: int) -> bytes:
-    """return verdict"""
+    """Emit return verdict"""
     return load_imm(R0, verdict) + insn(0x95)

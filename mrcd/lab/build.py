@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Make the namespaces of a topology, and set up what is inside them.
+"""Create the namespaces of a topology and configure everything in them.
 
-Everything happens in this process: one netlink socket in each namespace, no
-command is run. `configure` may be repeated; a link that comes up again has
-lost its IPv6 addresses and its routes.
+All work happens in this process, through one netlink socket in each namespace, without running
+commands. `configure` may be repeated, since a link that went down has lost its IPv6 addresses and
+routes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mrcd.lab.topology import ANCHOR, Node, Topology
 from mrcd.linux import netns, sysfs
 from mrcd.linux.netlink import Netlink
 
-# `default` is what interfaces made later start with; none exists yet but lo.
+# `default` applies to interfaces that are created later; only lo exists so far.
 _SYSCTLS_ALL = {
     "net/ipv4/conf/{}/rp_filter": "0",
     "net/ipv6/conf/{}/accept_dad": "0",
@@ -37,9 +37,9 @@ _SYSCTLS_SWITCH = {
 }
 _FIVE_TUPLE = str(0x01 | 0x02 | 0x04 | 0x10 | 0x20)  # addresses, protocol, ports
 _SYSCTLS_ONCE = {
-    "net/ipv6/conf/default/addr_gen_mode": "1",  # no link-local of its own
-    # By the fields of the packet. Policy 1 trusts the hash that a packet on a veth still
-    # has from its sender's socket, which no switch sees and which TCP changes on a time-out.
+    "net/ipv6/conf/default/addr_gen_mode": "1",  # the kernel adds no link-local address
+    # Policy 3 hashes the packet's fields. Policy 1 would use the hash that a packet on a veth keeps
+    # from its sender's socket, which no real switch sees and which TCP changes on a timeout.
     "net/ipv4/fib_multipath_hash_policy": "3",
     "net/ipv6/fib_multipath_hash_policy": "3",
     "net/ipv4/fib_multipath_hash_fields": _FIVE_TUPLE,
@@ -58,7 +58,7 @@ def _sysctls(node: Node) -> dict[str, str]:
 
 
 def create_namespace(name: str, node: Node) -> None:
-    """Create the namespace of a node (and others like it), sysctls set, nothing in it yet."""
+    """Create an empty namespace with the sysctls of a node; nodes of its kind may share it."""
     netns.create(name)
     with netns.entered(name):
         for key, value in _sysctls(node).items():
@@ -66,7 +66,7 @@ def create_namespace(name: str, node: Node) -> None:
 
 
 async def build(topology: Topology, marking: Marking | None) -> None:
-    """Create all links and configure all nodes; the namespaces exist already."""
+    """Create all links and configure all nodes; the namespaces must exist already."""
     fabric = topology.fabric
     spaces = topology.namespaces()
     _allow_open_files(4 * len(spaces) + 64)
@@ -106,7 +106,7 @@ async def build(topology: Topology, marking: Marking | None) -> None:
 
 
 async def _choose_table(nl: Netlink, node: Node, table: int) -> None:
-    """What enters through a node's ports, and what it says itself, goes by its table."""
+    """Route the packets that enter a node's ports, and its own packets, by the node's table."""
     for version in (4, 6):
         for port in node.ports:
             await nl.add_rule(version, table, iif=port)
@@ -116,12 +116,12 @@ async def _choose_table(nl: Netlink, node: Node, table: int) -> None:
 
 
 def _pin_to_cpu(topology: Topology, node: Node) -> None:
-    """Let a switch forward on one CPU, so that a path keeps its packets in order.
+    """Make a switch forward on one CPU, so that a path keeps its packets in order.
 
-    Switches are machines of their own; here any CPU may take any packet, and
-    two busy ones overtake each other by whole time slices. Where links are
-    limited all switches share the last CPU; where they are not, and the CPU
-    decides, each plane's switches have their own as far as there are enough.
+    Real switches are separate machines. In a lab any CPU may take any packet, and two busy CPUs
+    overtake each other by whole time slices. With rate-limited links, all switches share the last
+    CPU. Without limits the CPU is the bottleneck, so each plane's switches get their own CPU as far
+    as there are enough.
     """
     cpus = os.cpu_count() or 1
     cpu = cpus - 1 if topology.fabric.rate_mbps else (node.plane or 0) % cpus
@@ -130,9 +130,9 @@ def _pin_to_cpu(topology: Topology, node: Node) -> None:
 
 
 async def configure(nl: Netlink, nodes: Iterable[Node]) -> None:
-    """Give nodes of one namespace their addresses, neighbours, uSIDs and routes (again)."""
+    """Give the nodes of one namespace their addresses, neighbours, uSIDs and routes (again)."""
     down = {name for name, link in (await nl.links()).items() if not link.up}
-    read_back = True  # once: a kernel knows the flavour or does not
+    read_back = True  # checking one uSID is enough: it shows whether the kernel knows the flavour
     for node in nodes:
         await _configure(nl, node, down, read_back=read_back)
         read_back = read_back and node.locator is None
@@ -141,7 +141,7 @@ async def configure(nl: Netlink, nodes: Iterable[Node]) -> None:
 async def _configure(nl: Netlink, node: Node, down: Container[str], *, read_back: bool) -> None:
     for dev, cidr in node.addresses:
         if dev not in down:
-            # The fabric decides where traffic goes, not the prefix of an address.
+            # Routes come from the topology, not from the prefix of an address.
             await nl.add_address(dev, cidr, prefix_route=cidr.startswith("fe80:"))
     for dev, ip, mac in node.neighbors:
         if dev not in down:
@@ -163,7 +163,7 @@ async def _configure(nl: Netlink, node: Node, down: Container[str], *, read_back
 
 
 async def set_rate(nl: Netlink, ifname: str, rate_mbps: int, mtu: int) -> None:
-    """Limit what leaves through `ifname`; 0 lifts the limit."""
+    """Limit the rate of `ifname`'s outgoing packets; 0 removes the limit."""
     if rate_mbps == 0:
         await nl.delete_root_qdisc(ifname)
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Start and end the processes that hold packets for `delay=` faults."""
+"""Start and stop the processes that hold packets for `delay=` faults."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _START_DEADLINE_MS = 5000
 
 
 def tap(port: str) -> str:
-    """The interface through which a port's packets go to be held."""
+    """Return the name of the tap through which a port's packets reach the holding process."""
     return f"dl-{port}"
 
 
 def running(namespace: str, port: str) -> dict[int, int]:
-    """The processes that hold packets of a port: pid and microseconds."""
+    """Return the processes that hold packets of a port: pid to delay in microseconds."""
     found = {}
     for pid in processes.inside([namespace]):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         if _SCRIPT in words and words[-4] == port:
             found[pid] = int(words[-2])
     return found
 
 
 def start(namespace: str, port: str, delay_us: int) -> None:
-    """Hold what comes to the port's tap; returns when the tap is there.
+    """Start holding the packets that reach the port's tap; return when the tap exists.
 
-    OSError when the process does not start.
+    Raises OSError when the process does not start within its deadline.
     """
     command = [sys.executable, "-I", "-S", _SCRIPT, port, tap(port), str(delay_us)]
     process = processes.spawn(namespace, command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -49,5 +49,5 @@ def start(namespace: str, port: str, delay_us: int) -> None:
 
 
 def stop(pids: list[int]) -> None:
-    """End processes once what they hold has left."""
+    """Stop processes after the packets that they hold have left."""
     processes.stop(pids)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Faults: what an element and an action mean for each port of the fabric (pure).
+"""Compute what faults mean for each port of the fabric (pure).
 
-Faults act on switches only. The effect on a port is computed from all faults
-there are, so overlapping ones add up and clearing one leaves the others.
+Faults act on switches only. The effect on a port is computed from all current faults, so
+overlapping faults add up and clearing one leaves the others in place. The table shows, for each
+element, where a fault acts on packets:
 
     element            loss, corrupt                    rate
     h1:p1              at the T0, each direction once   both directions
@@ -10,10 +11,10 @@ there are, so overlapping ones add up and clearing one leaves the others.
     p1t0-1             a packet entering the switch     every port, both directions
     p1                 a packet entering from a host    every port, both directions
 
-A delay holds packets where they leave a port towards a switch: each direction
-of a link once, and once what crosses a T1. Other elements have none.
+A delay holds packets where they leave a port towards a switch. A link delays each direction once,
+and a T1 delays once each packet that crosses it. Other elements cannot have a delay.
 
-`blackhole` drops what enters and what leaves every port of the element.
+`blackhole` drops packets that enter or leave any port of the element.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ Port = tuple[str, str]  # node, interface
 
 
 class BadAction(ValueError):
-    """The action is none we know, or its value makes no sense."""
+    """The action is unknown, its value is out of range, or the element cannot have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Impairment:
-    """What happens to packets in one direction of a port."""
+    """The impairment of packets in one direction of a port, in parts per million."""
 
     drop_ppm: int = 0
     corrupt_ppm: int = 0
 
     def plus(self, other: Impairment) -> Impairment:
-        """Both in a row."""
+        """Return the combination of two impairments in sequence."""
         return Impairment(
             _either(self.drop_ppm, other.drop_ppm), _either(self.corrupt_ppm, other.corrupt_ppm)
         )
@@ -52,7 +53,7 @@ class Impairment:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The state faults demand of a port; the default is a healthy one. Rates: 0 unlimited."""
+    """The state of a port under its faults; the default is healthy. A rate of 0 is unlimited."""
 
     down: bool = False
     ingress: Impairment = Impairment()
@@ -62,7 +63,7 @@ class Effect:
     egress_delay_us: int = 0
 
     def plus(self, other: Effect) -> Effect:
-        """Both at once."""
+        """Return the combination of two simultaneous effects."""
         return Effect(
             down=self.down or other.down,
             ingress=self.ingress.plus(other.ingress),
@@ -74,7 +75,7 @@ class Effect:
 
 
 def _either(a: int, b: int) -> int:
-    """Chance, in parts per million, that one of two independent things happens."""
+    """Return the chance, in parts per million, that either of two independent events happens."""
     return a + b - a * b // PPM
 
 
@@ -83,7 +84,10 @@ def _slower(a: int, b: int) -> int:
 
 
 def parse_action(text: str) -> tuple[str, int]:
-    """What a user writes (`down`, `loss=5%`, `rate=25`, `delay=3ms`, ...) as kind and value."""
+    """Parse an action (`down`, `loss=5%`, `rate=25`, `delay=3ms`, ...) into kind and value.
+
+    Values are as in `Fault`. Raises BadAction.
+    """
     if text in ("down", "blackhole", "clear"):
         return text, 0
     share = re.fullmatch(r"(loss|corrupt)=(\d+(?:\.\d+)?)%", text)
@@ -109,7 +113,7 @@ def parse_action(text: str) -> tuple[str, int]:
 
 
 def shown(fault: Fault) -> str:
-    """The fault's action as a user writes it."""
+    """Return the fault's action as a user writes it."""
     if fault.kind in ("loss", "corrupt"):
         return f"{fault.kind}={fault.value * 100 / PPM:g}%"
     if fault.kind == "delay":
@@ -118,7 +122,7 @@ def shown(fault: Fault) -> str:
 
 
 def changed(faults: Iterable[Fault], element: str, kind: str, value: int) -> tuple[Fault, ...]:
-    """The faults after one action: a new one replaces the same kind on its element."""
+    """Return the faults after one action; it replaces a fault of its kind on the element."""
     if kind == "clear":
         return tuple(fault for fault in faults if fault.element != element)
     rest = [f for f in faults if (f.element, f.kind) != (element, kind)]
@@ -126,15 +130,18 @@ def changed(faults: Iterable[Fault], element: str, kind: str, value: int) -> tup
 
 
 def canonical(topology: Topology, element: str) -> str:
-    """The element's one name (links with the T0 first); NoSuchElement lists what exists."""
+    """Return the element's canonical name (links with the T0 first).
+
+    Raises NoSuchElement, which lists the existing elements.
+    """
     for candidate in (element, ":".join(reversed(element.split(":")))):
         if candidate in _elements(topology):
             return candidate
-    raise NoSuchElement(f"no element {element!r} in this lab; there is {_listing(topology)}")
+    raise NoSuchElement(f"no element {element!r} in this lab; known: {_listing(topology)}")
 
 
 def check(topology: Topology, element: str, kind: str) -> None:
-    """BadAction when the element cannot have such a fault."""
+    """Raise BadAction if the element cannot have such a fault."""
     trunks = [cable for cable in topology.cables if _is_trunk(topology, cable)]
     where = {cable.far.node for cable in trunks} | {_link_name(cable) for cable in trunks}
     if kind == "delay" and element not in where:
@@ -142,7 +149,7 @@ def check(topology: Topology, element: str, kind: str) -> None:
 
 
 def effects(topology: Topology, faults: Iterable[Fault]) -> dict[Port, Effect]:
-    """The effect on every port that is not healthy."""
+    """Return the effect on every port that is not healthy."""
     total: dict[Port, Effect] = {}
     for fault in faults:
         for port, effect in _effects_of(topology, fault).items():
@@ -151,14 +158,14 @@ def effects(topology: Topology, faults: Iterable[Fault]) -> dict[Port, Effect]:
 
 
 def ports(topology: Topology, element: str) -> list[Port]:
-    """Every port an action on the element can touch, those towards hosts first."""
+    """Return every port that an action on the element can affect, those towards hosts first."""
     kinds = ("down", "blackhole", "loss", "rate", "delay")
     found = {port for kind in kinds for port in _effects_of(topology, Fault(element, kind, 1))}
     return sorted(found, key=by_distance)
 
 
 def by_distance(port: Port) -> tuple[bool, Port]:
-    """Sort key: ports towards hosts first, since all traffic passes them."""
+    """Return a sort key that puts ports towards hosts first, since all traffic passes them."""
     return (not port[1].startswith("port"), port)
 
 
@@ -173,7 +180,7 @@ def _is_trunk(topology: Topology, cable: Cable) -> bool:
 
 
 def _elements(topology: Topology) -> dict[str, list[Cable]]:
-    """Each element's name, with the cables that end in it."""
+    """Return the name of each element with the cables that belong to it."""
     found: dict[str, list[Cable]] = {}
     for cable in topology.cables:
         for name in _element_names(topology, cable):
@@ -207,7 +214,7 @@ def _effects_of(topology: Topology, fault: Fault) -> dict[Port, Effect]:
 
 
 def _on_cable(topology: Topology, cable: Cable, fault: Fault) -> list[tuple[Port, Effect]]:
-    """What a fault of an element means for one cable that ends in it."""
+    """Return the effects of an element's fault on the ports of one of its cables."""
     near, far = (cable.near.node, cable.near.ifname), (cable.far.node, cable.far.ifname)
     to_host = topology.nodes[cable.far.node].kind == "host"
     switch_side = [near] if to_host else [near, far]
@@ -215,7 +222,7 @@ def _on_cable(topology: Topology, cable: Cable, fault: Fault) -> list[tuple[Port
     inside = [port for port in switch_side if is_link or fault.element in (port[0], plane)]
 
     if fault.kind == "down":
-        # One end is enough for a link: the other one loses its carrier.
+        # For a link one end is enough, because the other end loses its carrier.
         return [(port, Effect(down=True)) for port in (inside[:1] if is_link else inside)]
     if fault.kind == "blackhole":
         everything = Impairment(drop_ppm=PPM)

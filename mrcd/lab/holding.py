@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The process behind a `delay=` fault: holds a port's packets for a time.
+"""Hold a port's packets for a time: the process behind a `delay=` fault.
 
-Run as a script inside the switch's namespace: PORT TAP MICROSECONDS. A program
-at the port's egress sends packets to the tap instead; each is read here, kept,
-and sent through the port with a mark that lets it pass that program. SIGTERM
-ends it once all it holds has left. It imports nothing of this package, so that
-it starts quickly and stays small.
+It runs as a script inside the switch's namespace, with arguments PORT TAP MICROSECONDS. A program
+at the port's egress redirects packets to the tap. This process reads each packet, holds it, and
+sends it through the port with a mark that lets it pass the program. After SIGTERM the process ends
+once all held packets have left. It imports nothing from this package, so that it starts quickly and
+stays small.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import time
 from collections import deque
 
 READY = b"ready\n"
-MARK = 0x6D726364  # of packets that have been held
+MARK = 0x6D726364  # socket mark of packets that have been held
 
 _TUNSETIFF = 0x400454CA
 _IFF_TAP = 0x0002
 _IFF_NO_PI = 0x1000
 _FRAME_MAX = 1 << 17
-_HELD_MAX_BYTES = 64 << 20  # beyond it packets are lost, as in any queue
+_HELD_MAX_BYTES = 64 << 20  # packets beyond this are lost, as in any queue
 
 
 def _open_tap(name: str) -> int:
@@ -46,7 +46,7 @@ def _open_port(name: str) -> socket.socket:
 
 
 def hold(port: socket.socket, tap: int, delay_ns: int) -> None:
-    """Pass packets from the tap to the port, each this much later, until SIGTERM."""
+    """Pass packets from the tap to the port, each `delay_ns` later, until SIGTERM."""
     held: deque[tuple[int, bytes]] = deque()
     size = 0
     ending = False
@@ -71,7 +71,7 @@ def hold(port: socket.socket, tap: int, delay_ns: int) -> None:
         while held and held[0][0] <= time.monotonic_ns():
             _, frame = held.popleft()
             size -= len(frame)
-            with contextlib.suppress(OSError):  # the port is down, or its queue full
+            with contextlib.suppress(OSError):  # the port is down, or its queue is full
                 port.send(frame)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The program behind a fault: drops, corrupts or diverts packets at a port.
+"""Assemble the program behind a fault, which drops, corrupts or redirects packets at a port.
 
-A few hand-assembled BPF instructions instead of netem (not in every kernel)
-or nftables (no corruption, one more package): loading and attaching takes a
-fraction of a millisecond, and replacing one program by another is atomic.
+The program is a few hand-assembled BPF instructions. Loading and attaching it takes a fraction of a
+millisecond, and replacing one program by another is atomic. The alternatives are netem, which not
+every kernel has, and nftables, which cannot corrupt packets and is another package to install.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _SKB_LOAD_BYTES = 26
 
 _SKB_MARK = 8  # offsetof(struct __sk_buff, mark)
 _SKB_LEN = 0  # offsetof(struct __sk_buff, len)
-_HEADERS = 54  # Ethernet and the outer IPv6 header stay whole
+_HEADERS = 54  # Ethernet and outer IPv6 header, which are not corrupted
 
 
 def _unless_chance(ppm: int, body: bytes) -> bytes:
-    """Run `body` with the given chance, else jump over it."""
+    """Run `body` with the given chance, otherwise jump over it."""
     if ppm == 0:
         return b""
     if ppm >= PPM:
@@ -53,7 +53,7 @@ def _unless_chance(ppm: int, body: bytes) -> bytes:
 
 
 def _flip_one_bit() -> bytes:
-    """Flip a random bit behind the first IP header, checksums left wrong."""
+    """Flip a random bit after the first IP header; checksums are not corrected."""
     flip = b"".join(
         (
             call(PRANDOM_U32),
@@ -84,7 +84,7 @@ def _flip_one_bit() -> bytes:
     )
     return b"".join(
         (
-            insn(0x72, R10, offset=-8, imm=0),  # the verifier wants it written
+            insn(0x72, R10, offset=-8, imm=0),  # the verifier rejects reads of uninitialised stack
             insn(0x61, R8, R6, _SKB_LEN),  # w8 = skb->len
             insn(0xB6, R8, offset=1 + len(flip) // 8, imm=_HEADERS),  # if w8 <= headers
             insn(0x14, R8, imm=_HEADERS),
@@ -94,9 +94,10 @@ def _flip_one_bit() -> bytes:
 
 
 def assemble(impairment: Impairment, redirect_to: int = 0, *, once: bool = False) -> bytes:
-    """The program for one direction of a port; what survives may go to `redirect_to`.
+    """Assemble the program for one direction of a port.
 
-    `once`: what comes back from there, with the mark of holding.py, passes untouched.
+    Surviving packets go to interface index `redirect_to` unless it is 0. `once`: packets that come
+    back from there, with the mark of holding.py, pass unchanged.
     """
     code = move(R6, R1)
     if once:
@@ -105,7 +106,7 @@ def assemble(impairment: Impairment, redirect_to: int = 0, *, once: bool = False
         code += finish(TC_ACT_UNSPEC)
     code += _unless_chance(impairment.drop_ppm, finish(TC_ACT_SHOT))
     if impairment.drop_ppm >= PPM:
-        return code  # what follows could not be reached, which the verifier refuses
+        return code  # further code would be unreachable, which the verifier rejects
     code += _unless_chance(impairment.corrupt_ppm, _flip_one_bit())
     if redirect_to:
         divert = load_imm(R1, redirect_to) + load_imm(R2, 0) + call(_REDIRECT)
@@ -114,7 +115,10 @@ def assemble(impairment: Impairment, redirect_to: int = 0, *, once: bool = False
 
 
 def load(code: bytes) -> int:
-    """Load the program; its file descriptor. BpfError with the verifier's last words."""
-    # The log stays small: a fault must take effect at once.
+    """Load the program and return its file descriptor.
+
+    Raises BpfError with the end of the verifier's log.
+    """
+    # A small log keeps loading fast: a fault must take effect at once.
     handle, _ = bpf.load_program(bpf.PROG_TYPE_SCHED_CLS, code, name="lab_fault", log_size=1 << 16)
     return handle

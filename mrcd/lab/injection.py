@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Bring the ports of a running lab into the state its faults demand.
+"""Bring the ports of a running lab into the state that its faults require.
 
-First everything is prepared (classifiers, programs), then the change itself is
-made in one go, so that a whole plane dies within a millisecond or two.
+Classifiers and programs are prepared first. The change itself is then made in one go, so that a
+whole plane fails within a millisecond or two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DIRECTIONS = ("ingress", "egress")
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """When a change began and when all of it was in effect, CLOCK_MONOTONIC."""
+    """The CLOCK_MONOTONIC times at which a change began and was in full effect."""
 
     began_ns: int
     effective_ns: int
@@ -34,7 +34,7 @@ class Applied:
 
 @dataclass(slots=True)
 class _Work:
-    """One port, what it should become, and the programs prepared for it."""
+    """The work on one port: its wanted effect and the programs prepared for it."""
 
     port: str
     node: str
@@ -51,7 +51,7 @@ async def apply(
     wanted: dict[Port, Effect],
     marking: Marking | None,
 ) -> Applied:
-    """Give each port its wanted effect, a healthy one where there is none."""
+    """Give each port its wanted effect; a port without one becomes healthy."""
     async with contextlib.AsyncExitStack() as stack:
         sockets: dict[str, Netlink] = {}
         up: dict[str, set[str]] = {}
@@ -89,12 +89,12 @@ async def apply(
 
 
 def _shaper(port: str) -> str:
-    """The ifb through which a port's incoming packets are shaped."""
+    """Return the name of the ifb through which a port's incoming packets are shaped."""
     return f"in-{port}"
 
 
 async def _prepare(nl: Netlink, space: str, port: str, effect: Effect, mtu: int) -> dict[str, int]:
-    """Everything that does not change anything yet; the programs by direction."""
+    """Do everything that has no effect on traffic yet; return the programs by direction."""
     programs: dict[str, int] = {}
     divert = {"ingress": 0, "egress": 0}
     if effect.ingress_mbps:
@@ -116,7 +116,7 @@ async def _prepare(nl: Netlink, space: str, port: str, effect: Effect, mtu: int)
 
 
 async def _holder(nl: Netlink, space: str, port: str, delay_us: int, mtu: int) -> int:
-    """Have a process hold the port's packets; the index of the tap that leads to it."""
+    """Make a process hold the port's packets; return the index of the tap that leads to it."""
     tap = delays.tap(port)
     if delay_us not in delays.running(space, port).values():
         delays.stop(list(delays.running(space, port)))
@@ -126,7 +126,7 @@ async def _holder(nl: Netlink, space: str, port: str, delay_us: int, mtu: int) -
 
 
 async def _switch(job: _Work) -> None:
-    """The change itself."""
+    """Make the change itself."""
     if job.effect.down == job.was_up:
         await job.nl.set_link(job.port, up=not job.effect.down)
     for direction in _DIRECTIONS:
@@ -140,7 +140,7 @@ async def _switch(job: _Work) -> None:
 
 
 def _rate_mbps(topology: Topology, job: _Work) -> int:
-    """What the port may send, 0 without a limit."""
+    """Return the port's rate limit in Mb/s, 0 if it has none."""
     rates = (job.effect.egress_mbps, topology.fabric.rate_mbps)
     return min((rate for rate in rates if rate), default=0)
 
@@ -154,7 +154,7 @@ async def _set_rate(topology: Topology, job: _Work, marking: Marking | None) -> 
 
 
 async def _tidy(topology: Topology, job: _Work, marking: Marking | None) -> None:
-    """Remove what a port no longer needs."""
+    """Remove the objects that a port no longer needs."""
     marks = marking and marking.covers((job.node, job.port)) and _rate_mbps(topology, job)
     if not job.programs and not marks:
         await job.nl.delete_clsact(job.port)

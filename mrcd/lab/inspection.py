@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Reads what kernels hold and compares it with the plan: hosts, Linux switches, whole labs."""
+"""Compare what kernels hold with the plan, for hosts, Linux switches and whole labs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mrcd.linux.netlink import Netlink
 
 BadConfig = config.ConfigError
 Peers = Iterable[tuple[Collection[str], int]]
-"""Of each peer that is set up: prefixes and MTU."""
+"""The prefixes and the MTU of each peer that is set up."""
 
 
 async def present(nl: Netlink) -> Present:
-    """What the kernel of a namespace has."""
+    """Read the routes, addresses, links and rules of a namespace."""
     links = await nl.links()
     return Present(
         routes=tuple(await nl.fib()),
@@ -34,14 +34,14 @@ async def present(nl: Netlink) -> Present:
 
 
 def of_node(node: Node) -> Wanted:
-    """What the plan of a lab gives a host or switch."""
+    """Return what a host or switch should have according to the plan of a lab."""
     table = TABLE_MAIN if node.table is None else node.table
     routes = []
     if node.locator is not None:
         routes.append(FibRoute(node.locator, table, ANCHOR, encap=intent.UN))
     for route in node.routes:
         dev, via, hops = route.dev, route.via, route.nexthops
-        if len(hops) == 1:  # the kernel keeps it as a plain one
+        if len(hops) == 1:  # the kernel stores a single nexthop as a plain route
             (hop,), hops = hops, ()
             dev, via = hop.dev, hop.via
         routes.append(FibRoute(route.dst, table, dev, via, route.src, hops))
@@ -54,9 +54,10 @@ def of_node(node: Node) -> Wanted:
 
 
 def of_host(settings: config.Config, peers: Peers) -> Wanted:
-    """What mrcd gives a host: addresses and a route of each plane, routes to peers that are set up.
+    """Return what mrcd gives a host: addresses, a route for each plane, routes to set-up peers.
 
-    A plane's route leads to its gateway whatever made it, so its source address may be any.
+    The route of a plane may come from elsewhere, as long as it leads to the plane's gateway, so any
+    source address is accepted.
     """
     fabric, host = settings.fabric, settings.host
     planes = list(enumerate(settings.interfaces))
@@ -79,7 +80,7 @@ def of_host(settings: config.Config, peers: Peers) -> Wanted:
 
 
 def host(file: Path, peers: Peers) -> list[Finding]:
-    """Check this host, by its configuration; config.ConfigError when that has errors."""
+    """Check this host by its configuration; raises config.ConfigError if that has errors."""
     settings = config.load(file)
 
     async def look() -> list[Finding]:
@@ -91,16 +92,16 @@ def host(file: Path, peers: Peers) -> list[Finding]:
 
 
 def switch(fabric: Fabric, name: str) -> list[Finding]:
-    """Check the Linux switch we run on, which is named and cabled as a lab's would be.
+    """Check this machine as a Linux switch whose name and interfaces are as in a lab.
 
-    state.NoSuchElement when the fabric has no such switch; FabricError when it is too large to
-    be made of Linux switches.
+    Raises state.NoSuchElement when the fabric has no such switch, and FabricError when the fabric
+    is too large to be made of Linux switches.
     """
     plan = topology.plan(description.checked(fabric))
     node = plan.nodes.get(name)
     if node is None or node.kind == "host":
         raise state.NoSuchElement(
-            f"no switch {name!r} in fabric {fabric.name}; there is"
+            f"no switch {name!r} in fabric {fabric.name}; known:"
             f" {naming.every_switch(fabric.planes, fabric.t0, fabric.t1)}"
         )
     own = of_node(node)
@@ -113,10 +114,11 @@ def switch(fabric: Fabric, name: str) -> list[Finding]:
 
 
 def lab(name: str, peers_of: Callable[[str], Peers]) -> tuple[int, list[Finding]]:
-    """Check every host and switch of a lab: how many, and what differs.
+    """Check every host and switch of a lab; return how many there are, and the findings.
 
-    peers_of: asks the mrcd at a control socket for the peers it has set up; it is asked where the
-    lab runs daemons. What a `down` fault takes away is missing: see `down`.
+    peers_of: asks the mrcd at a control socket for the peers it has set up. It is called only if
+    the lab runs daemons. Routes and addresses that a `down` fault removed are reported as missing
+    (see `down`).
     """
     state.require_root()
     record = state.read(name)
@@ -146,5 +148,5 @@ async def _lab(plan: Topology, wanted: Mapping[str, Wanted]) -> list[Finding]:
 
 
 def down(name: str) -> list[str]:
-    """Elements of a lab that a fault keeps down."""
+    """Return the elements of a lab that a fault keeps down."""
     return [fault.element for fault in state.read(name).faults if fault.kind == "down"]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a host or switch should have in its kernel, compared with what it has (pure).
+"""Compare what the kernel of a host or switch should hold with what it holds (pure).
 
-A kernel takes a uSID route and may still not forward by it: a flavour it does not know is left out
-without an error, a route vanishes with its interface, an operator types one wrong. What is compared
-is what the kernel says it holds.
+A kernel that accepted a uSID route may still not forward by it: it drops a flavour that it does not
+know without an error. Routes also vanish with their interface, and operators mistype them. The
+comparison therefore uses what the kernel reports.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ Problem = Literal["missing", "wrong", "extra"]
 
 TABLE_MAIN = 254
 RULE_PRIORITY = 1000
-UN = "End next-csid 32/16"  # the behaviour of a switch's own uSID
+UN = "End next-csid 32/16"  # the SRv6 behaviour of a switch's own uSID
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What one node should have. Addresses are (interface, address/length).
+    """The planned state of one node. Addresses are (interface, address/length).
 
-    own_src: whether routes must have the source address they are planned with.
+    own_src: whether routes must have their planned source address.
     """
 
     node: str
     routes: tuple[FibRoute, ...]
     addresses: tuple[tuple[str, str], ...]
     own_src: bool = True
-    rules: tuple[FibRule, ...] = ()  # of a switch that shares its namespace
+    rules: tuple[FibRule, ...] = ()  # only of a switch that shares its namespace
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What the kernel of a namespace has; `up` names the interfaces that are."""
+    """The state of a namespace in the kernel; `up` names the interfaces that are up."""
 
     routes: tuple[FibRoute, ...]
     addresses: Mapping[str, Collection[str]]
@@ -48,7 +48,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference: of which node, what, and the command that mends it."""
+    """A difference in one node, and the command that repairs it."""
 
     node: str
     problem: Problem
@@ -60,10 +60,10 @@ class Finding:
 def compare(
     wanted: Wanted, present: Present, *, block: ipaddress.IPv6Network, netns: str | None = None
 ) -> list[Finding]:
-    """Every difference, missing and wrong ones in the order of the plan, then extra ones.
+    """Return every difference: missing and wrong items in the order of the plan, then extra ones.
 
-    Extra are routes within the uSID block, in the tables the node uses, that no plan has: they
-    take packets elsewhere. netns: the namespace that the commands name.
+    An extra route is an unplanned one within the uSID block, in a table that the node uses. It
+    takes packets elsewhere. netns: the namespace that the commands name.
     """
     ip = f"ip -n {netns}" if netns else "ip"
     found = [
@@ -99,7 +99,7 @@ def _addresses(wanted: Wanted, present: Present, ip: str) -> Iterator[Finding]:
         fix = f"{_up(dev, present, ip)}{ip} addr add {cidr} dev {dev}{flags}"
         if dev in holders:
             continue
-        # A link-local address is of its link: others may have the same.
+        # A link-local address belongs to its link, so other links may have the same one.
         if holders and not own.is_link_local:
             fix = f"{ip} addr del {cidr} dev {holders[0]}; {fix}"
             detail = f"is on {', '.join(holders)}"
@@ -130,7 +130,10 @@ def _routes(wanted: Wanted, present: Present, ip: str) -> Iterator[Finding]:
 
 
 def _rules(wanted: Wanted, present: Present, ip: str) -> Iterator[Finding]:
-    """Rules lead what enters a port to its switch's table; a first other one leads it astray."""
+    """Compare the rules that direct packets from a port to its switch's table.
+
+    Only the first rule for a port counts, since an earlier rule would divert the packets.
+    """
     first: dict[tuple[int, str], int] = {}
     for rule in present.rules:
         first.setdefault((rule.version, rule.iif), rule.table)
@@ -156,7 +159,7 @@ def _why(dev: str, present: Present) -> str:
 
 
 def _up(dev: str, present: Present, ip: str) -> str:
-    """What has to be done first where an interface is down."""
+    """Return the command that must run first if an interface is down."""
     return f"{ip} link set {dev} up; " if _why(dev, present).endswith("is down") else ""
 
 
@@ -174,7 +177,7 @@ def _network(dst: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
 
 
 def shown(route: FibRoute) -> str:
-    """Where a route leads, for people."""
+    """Return a readable description of where a route leads."""
     parts = [f"seg6local {route.encap}"] if route.encap else []
     parts.append(_ways(route).strip())
     if route.src:
@@ -187,7 +190,7 @@ def shown(route: FibRoute) -> str:
 
 
 def command(route: FibRoute) -> str:
-    """The words of `ip route` that make a route."""
+    """Return the arguments of `ip route` that create a route."""
     encap = ""
     if route.encap == UN:
         encap = " encap seg6local action End flavors next-csid lblen 32 nflen 16"
@@ -207,7 +210,7 @@ def _ways(route: FibRoute) -> str:
 
 
 def _via(route: FibRoute, via: str) -> str:
-    """`ip` wants the family of a neighbour that is not the route's."""
+    """Return a nexthop for `ip`, which needs the family if it is not the route's."""
     return f"inet6 {via}" if ":" in via and ":" not in route.dst else via
 
 
@@ -216,7 +219,7 @@ def _table(route: FibRoute) -> str:
 
 
 def of_peers(peers: Iterable[tuple[Collection[str], int]], *, dev: str) -> tuple[FibRoute, ...]:
-    """Routes of mrc0: for each peer that was set up its prefixes and its MTU."""
+    """Return the routes of mrc0: one for each prefix of a set-up peer, with the peer's MTU."""
     return tuple(
         FibRoute(prefix, TABLE_MAIN, dev, mtu=mtu, ecn=True)
         for prefixes, mtu in peers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The lab: a fabric of network namespaces on this machine, up and down again."""
+"""Bring up, inspect, disturb and take down a lab: a fabric of network namespaces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOG_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """A host of a lab. `pid` is None when no daemon of it runs."""
+    """The status of a host. `pid` is None when its daemon does not run."""
 
     name: str
     namespace: str
@@ -41,7 +41,7 @@ class HostStatus:
 
 @dataclass(frozen=True, slots=True)
 class SwitchStatus:
-    """A switch of a lab."""
+    """The status of a switch."""
 
     name: str
     namespace: str
@@ -50,7 +50,7 @@ class SwitchStatus:
 
 @dataclass(frozen=True, slots=True)
 class LabStatus:
-    """All of a lab."""
+    """The status of a whole lab."""
 
     name: str
     folder: str
@@ -67,14 +67,14 @@ class LabStatus:
 
     @property
     def healthy(self) -> bool:
-        """Every namespace is there and every daemon answers (faults do not count)."""
+        """Whether every namespace exists and every daemon answers; faults do not count."""
         if self.missing:
             return False
         return not self.daemons or all(host.answering for host in self.hosts)
 
     @property
     def missing(self) -> list[str]:
-        """Nodes whose namespaces are gone."""
+        """The nodes whose namespaces are gone."""
         hosts = [host.name for host in self.hosts if not host.present]
         return hosts + [switch.name for switch in self.switches if not switch.present]
 
@@ -89,11 +89,12 @@ def up(
 ) -> None:
     """Build the lab of this fabric, named after it; return when all hosts reach all others.
 
-    `ecn`: switches mark what leaves through a long queue. `on_stop`: what a host's mrcd does with
-    its data path when it is stopped; a lab leaves nothing behind unless told otherwise. Without
-    `hosts` only the switches are built, and NICs of this machine are their ports to the hosts;
-    nobody is waited for.
-    LabFailed with the reason, and nothing left behind, when that does not work.
+    `ecn`: switches mark packets that leave through a long queue. `on_stop`: what a host's mrcd does
+    with its data path when it is stopped; by default a lab leaves nothing behind. Without `hosts`
+    only the switches are built. NICs of this machine are then their ports to the hosts, and the
+    call does not wait until hosts reach each other.
+
+    Raises LabFailed with the reason, and leaves nothing behind, when the lab cannot be built.
     """
     state.require_root()
     plan = topology.plan(fabric)
@@ -113,7 +114,7 @@ def up(
 
 
 def _claim(lab: Lab, fabric: Fabric) -> None:
-    """Take the lab's name, before anything else exists that would need cleaning up."""
+    """Claim the lab's name before creating anything that would need cleaning up."""
     with state.locked(state.ROOT.parent):
         home = state.folder(lab.name)
         if home.exists():
@@ -134,7 +135,7 @@ def _claim(lab: Lab, fabric: Fabric) -> None:
 
 
 def _build(whole: Topology, plan: Topology, ecn: bool, on_stop: str) -> None:
-    """Build `plan`, the part of the whole that is here."""
+    """Build `plan`, the part of the whole that runs on this machine."""
     for name, members in plan.namespaces().items():
         build.create_namespace(name, members[0])
     mount = state.bpffs(plan.fabric.name)
@@ -186,7 +187,7 @@ def _start_daemons(plan: Topology) -> None:
 
 
 def start_daemon(name: str, host: str) -> subprocess.Popen[bytes]:
-    """Start the mrcd of one host (again), its log continued; returns at once."""
+    """Start the mrcd of one host (again) and return at once; its log is appended to."""
     spot = state.places(name, host)
     command = [
         *processes.daemon_command(),
@@ -211,15 +212,15 @@ def _log_tail(name: str, host: str) -> str:
 
 
 def down(name: str) -> None:
-    """Remove the lab, whatever state it is in; NoSuchElement when there is none."""
+    """Remove the lab, whatever its state; raises NoSuchElement when there is none."""
     state.require_root()
     home = state.folder(name)
     if not home.is_dir():
-        state.read(name)  # raises, listing the labs there are
+        state.read(name)  # raises NoSuchElement with the existing labs
     try:
         namespaces = state.read(name).namespaces
     except NoSuchElement:
-        namespaces = ()  # it crashed before it made any
+        namespaces = ()  # `up` crashed before it created any
     _stop_processes(namespaces)
     for namespace in namespaces:
         netns.delete(namespace)
@@ -231,7 +232,7 @@ def down(name: str) -> None:
 
 
 def _stop_processes(namespaces: Sequence[str]) -> None:
-    """End what runs in the lab; again, since a process may have started another."""
+    """Stop the lab's processes, in up to three rounds, since one may have started another."""
     for _ in range(3):
         found = processes.inside(namespaces)
         if not found:
@@ -242,7 +243,7 @@ def _stop_processes(namespaces: Sequence[str]) -> None:
 
 
 def down_all() -> list[str]:
-    """Remove every lab; their names."""
+    """Remove every lab and return their names."""
     state.require_root()
     names = state.labs()
     for name in names:
@@ -251,7 +252,7 @@ def down_all() -> list[str]:
 
 
 def status(name: str) -> LabStatus:
-    """What there is of a lab right now."""
+    """Return the current status of a lab."""
     lab = state.read(name)
     fabric = state.read_fabric(name)
     plan = topology.plan(fabric).within(lab.namespaces)
@@ -293,7 +294,7 @@ def status(name: str) -> LabStatus:
 
 
 def daemon_pid(name: str, host: str) -> int | None:
-    """The pid of a host's mrcd, None when it does not run."""
+    """Return the pid of a host's mrcd, or None when it does not run."""
     try:
         pid = int(state.places(name, host).pid.read_text())
     except (OSError, ValueError):
@@ -312,20 +313,20 @@ def _answers(path: Path) -> bool:
 
 
 def fault(name: str, element: str, action: str) -> Applied:
-    """Inject or clear a fault; returns when it is in effect.
+    """Inject or clear a fault; return when the change is in effect.
 
-    BadAction or NoSuchElement when there is no such thing.
+    Raises BadAction or NoSuchElement for an invalid action or element.
     """
     return asyncio.run(inject(name, element, action))
 
 
 async def inject(name: str, element: str, action: str) -> Applied:
-    """`fault` for callers with a loop of their own."""
+    """Inject or clear a fault like `fault`, for callers that run an event loop."""
     return await inject_together(name, {element: action})
 
 
 async def inject_together(name: str, actions: Mapping[str, str]) -> Applied:
-    """Inject or clear several faults in one moment: an action for each element."""
+    """Inject or clear several faults at the same moment; `actions` maps elements to actions."""
     state.require_root()
     parsed = {element: faults.parse_action(action) for element, action in actions.items()}
     plan = topology.plan(state.read_fabric(name))
@@ -338,7 +339,7 @@ async def inject_together(name: str, actions: Mapping[str, str]) -> Applied:
         after = lab.faults
         for element, (kind, value) in parsed.items():
             after = faults.changed(after, element, kind, value)
-        # Recorded first: a crash half-way leaves something `clear` can undo.
+        # The record is written first, so that `clear` can undo a change that a crash cut short.
         state.write(replace(lab, faults=after))
         ports = {port for element in parsed for port in faults.ports(plan, element)}
         try:
@@ -352,9 +353,9 @@ async def inject_together(name: str, actions: Mapping[str, str]) -> Applied:
 def command_in(
     name: str, host: str, command: Sequence[str], path_front: Path | None = None
 ) -> tuple[list[str], Mapping[str, str]]:
-    """The command line and environment that run `command` in a host.
+    """Return the command line and environment that run `command` in a host.
 
-    As `ip netns exec` does it: /sys shows the host's interfaces.
+    The command line uses `ip netns exec`, so /sys shows the host's interfaces.
     """
     fabric = state.read_fabric(name)
     try:
@@ -369,7 +370,7 @@ def command_in(
 
 
 def execute(name: str, host: str, command: Sequence[str], path_front: Path | None = None) -> None:
-    """Become `command` inside a host; only returns by raising."""
+    """Replace this process with `command` inside a host; never returns, but may raise LabFailed."""
     state.require_root()
     line, environment = command_in(name, host, command, path_front)
     with contextlib.suppress(FileNotFoundError):

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""ECN: switches mark what leaves through a long queue, on ports that have a rate.
+"""Mark packets with ECN when they leave through a long queue, on switch ports that have a rate.
 
-A program at a port's egress cannot see the tbf behind it, so it runs that
-bucket once more with time in place of bytes: `busy_until` is when the link
-will have sent all it was given. What that is ahead of now, is the queue. It
-grows by what a packet takes at the link's rate and, like the real one, never
-beyond its limit. Between two thresholds (queues.py) the chance to be marked
-rises from none to certainty. Only packets that are ECT become CE; the kernel's
-own helper does that and mends the IPv4 header checksum.
+A program at a port's egress cannot see the tbf behind it. It therefore simulates the bucket, in
+time instead of bytes: `busy_until` is when the link will have sent everything it was given. The
+difference to now is the length of the queue. Each packet adds its transmission time at the link's
+rate, and like the real queue the simulated one never grows beyond its limit. Between two thresholds
+(queues.py) the chance of a mark rises from 0 to 1. Only ECT packets become CE; the kernel's helper
+for this also corrects the IPv4 header checksum.
 
-One program serves all ports of a lab. A port's number comes with its filter,
-as classid, and selects its queue in a map that is pinned in the lab's bpffs: a
-fault that changes the rate changes the map. Two CPUs at one port at once may
-lose a packet of the sum.
+One program serves all ports of a lab. The filter at each port passes the port's number as classid,
+which selects the port's queue in a map pinned in the lab's bpffs. A fault that changes the rate
+changes the map. When two CPUs send through one port at the same time, a packet may be missing from
+the sum.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from mrcd.lab.topology import Topology
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
 
-PRIO = 2  # behind the faults, which drop first
+PRIO = 2  # after the programs of faults, which drop packets first
 _PROGRAM = "lab_ecn"
 _QUEUES = "lab_ecn_queues"
 
@@ -67,15 +66,15 @@ _SKB_ECN_SET_CE = 97
 _SKB_TC_CLASSID = 72  # offsetof(struct __sk_buff, ...)
 _SKB_WIRE_LEN = 160  # with the link header, of each segment
 
-# A queue: busy_until, ps_per_byte, some, all, full (ns), packets marked.
+# The value of a queue: busy_until, ps_per_byte, some, all, full (ns), packets marked.
 VALUE_SIZE = 48
 _BUSY_UNTIL, _PS_PER_BYTE, _SOME, _ALL, _FULL, _MARKED = range(0, VALUE_SIZE, 8)
 
-_JEQ, _JGE, _JLE = 0x15, 0x35, 0xB5  # with a constant; 0x08 more: a register
+_JEQ, _JGE, _JLE = 0x15, 0x35, 0xB5  # compare with a constant; adding 0x08 compares with a register
 
 
 def assemble(map_fd: int) -> bytes:
-    """The program; `map_fd` is an array of queues."""
+    """Assemble the program; `map_fd` is an array of queues."""
     mark = b"".join(
         (
             move(R1, R6),
@@ -114,12 +113,12 @@ def assemble(map_fd: int) -> bytes:
             load_u32(R1, R6, _SKB_WIRE_LEN),
             load_u64(R2, R7, _PS_PER_BYTE),
             insn(0x2F, R1, R2),  # r1 *= r2
-            insn(0x37, R1, imm=1000),  # r1 /= 1000: ns that the packet takes
+            insn(0x37, R1, imm=1000),  # r1 /= 1000: ns to transmit the packet
             load_u64(R2, R7, _BUSY_UNTIL),
             insn(_JGE | 0x08, R2, R9, 1),
             move(R2, R9),
             move(R8, R2),
-            subtract(R8, R9),  # r8: what is ahead of this packet, ns
+            subtract(R8, R9),  # r8: the queue ahead of this packet, ns
             move(R3, R8),
             add(R3, R1),
             load_u64(R4, R7, _FULL),
@@ -148,7 +147,7 @@ def assemble(map_fd: int) -> bytes:
 
 
 def load(map_fd: int) -> int:
-    """Load the program on this map; its file descriptor."""
+    """Load the program for this map and return its file descriptor."""
     handle, _ = bpf.load_program(
         bpf.PROG_TYPE_SCHED_CLS, assemble(map_fd), name=_PROGRAM, log_size=1 << 16
     )
@@ -156,19 +155,22 @@ def load(map_fd: int) -> int:
 
 
 def create_queues(ports: int) -> int:
-    """A map with a queue for each port; its file descriptor."""
+    """Create a map with a queue for each port and return its file descriptor."""
     return bpf.create_array(VALUE_SIZE, ports, name="lab_ecn")
 
 
 def value(queue: Queue | None, busy_until_ns: int = 0) -> bytes:
-    """The value of a port in the map; None: it has no rate."""
+    """Return the map value of a port with this queue, or None for a port without a rate."""
     marks = Thresholds.of(queue) if queue else Thresholds(0, 0, 0, 0)
     parts = (busy_until_ns, marks.ps_per_byte, marks.some_ns, marks.all_ns, marks.full_ns, 0)
     return struct.pack("=6Q", *parts)
 
 
 def ports(topology: Topology) -> dict[Port, int]:
-    """The ports that mark, numbered: of switches towards switches. The last hop never marks."""
+    """Return and number the marking ports, which are those between switches.
+
+    The last hop to a host never marks.
+    """
     ends = [
         (end.node, end.ifname)
         for cable in topology.cables
@@ -179,10 +181,10 @@ def ports(topology: Topology) -> dict[Port, int]:
 
 
 class Marking:
-    """The marks of one lab. Use as a context manager; they outlive it."""
+    """The ECN marking of one lab; a context manager that marking outlives."""
 
     def __init__(self, topology: Topology, folder: Path) -> None:
-        """Open what is pinned in the lab's bpffs, or make it."""
+        """Open the map and program pinned in the lab's bpffs, or create and pin them."""
         self._ports = ports(topology)
         try:
             self._queues = bpf.get(folder / _QUEUES)
@@ -208,17 +210,17 @@ class Marking:
         os.close(self._program)
 
     def covers(self, port: Port) -> bool:
-        """Whether this port marks when it has a rate."""
+        """Return whether this port marks when it has a rate."""
         return port in self._ports
 
     def marked(self, port: Port) -> int:
-        """How many packets the port has marked since its rate was set."""
+        """Return how many packets the port has marked since its rate was set."""
         key = struct.pack("=I", self._ports[port])
         found = bpf.lookup(self._queues, key, VALUE_SIZE)
         return int(struct.unpack_from("=Q", found or bytes(VALUE_SIZE), _MARKED)[0])
 
     async def set_queue(self, nl: Netlink, port: Port, queue: Queue | None) -> None:
-        """Mark by this queue from now on; None: not at all."""
+        """Mark by this queue from now on, or stop marking if it is None."""
         number = self._ports.get(port)
         if number is None:
             return

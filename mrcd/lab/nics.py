@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Real NICs as ports of switches: what a machine full of switches has cables to real hosts in.
+"""Use real NICs as switch ports, on a machine full of switches that is cabled to real hosts.
 
-A NIC is known by its MAC address, which the topology gives to every port. It goes into its T0's
-namespace and comes back to the machine when that namespace is deleted.
+A NIC is recognised by its MAC address, which the topology assigns to every port. It moves into its
+T0's namespace and returns to the machine when that namespace is deleted.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from mrcd.linux.netlink import Netlink
 
 
 def find(plan: Topology, links: Mapping[str, Link]) -> dict[str, Cable]:
-    """The interfaces that are switch ports towards hosts, by name, with their cables.
+    """Return the interfaces that are switch ports towards hosts, by name, with their cables.
 
-    LabFailed lists every port that no interface has the address of.
+    Raises LabFailed with every port whose address no interface has.
     """
     by_mac = {link.mac: name for name, link in links.items()}
     cables = list(plan.nic_cables())
@@ -36,7 +36,7 @@ def find(plan: Topology, links: Mapping[str, Link]) -> dict[str, Cable]:
 
 
 async def adopt(plan: Topology) -> None:
-    """Move the NICs into the namespaces of their T0s, which exist already."""
+    """Move the NICs into the namespaces of their T0s, which must exist already."""
     async with Netlink() as nl:
         for name, cable in find(plan, await nl.links()).items():
             space = plan.namespace(cable.near.node)

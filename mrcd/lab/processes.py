@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Processes of a lab: start them in a namespace, find them, end them."""
+"""Start, find and stop the processes of a lab in their namespaces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KILL_DEADLINE_S = 5.0
 
 
 def daemon_command() -> list[str]:
-    """How to run the mrcd that belongs to this interpreter."""
+    """Return the command that runs the mrcd of this interpreter."""
     sibling = Path(sys.executable).with_name("mrcd")
     if os.access(sibling, os.X_OK):
         return [str(sibling)]
@@ -36,9 +36,9 @@ def spawn(
     stderr: int | IO[bytes] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a command whose network namespace alone differs from ours.
+    """Start a command that differs from this process only in its network namespace.
 
-    Unlike `ip netns exec` it keeps our mounts, so a bpffs of ours is seen.
+    Unlike with `ip netns exec` the command keeps our mounts, so it sees our bpffs.
     """
     with netns.entered(namespace):
         return subprocess.Popen(
@@ -52,7 +52,7 @@ def spawn(
 
 
 def inside(namespaces: Iterable[str]) -> dict[int, str]:
-    """The processes in these namespaces: pid and namespace. Never this process."""
+    """Return the processes in these namespaces, pid to namespace, except this process."""
     inodes = {}
     for name in namespaces:
         with contextlib.suppress(FileNotFoundError):
@@ -60,7 +60,7 @@ def inside(namespaces: Iterable[str]) -> dict[int, str]:
     found = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid():
-            # A process may end, or be a kernel thread, while we look.
+            # A process may end in the meantime, or be a kernel thread.
             with contextlib.suppress(OSError):
                 inode = os.stat(f"/proc/{entry}/ns/net").st_ino
                 if inode in inodes:
@@ -69,17 +69,17 @@ def inside(namespaces: Iterable[str]) -> dict[int, str]:
 
 
 def runs_in(pid: int, namespace: str) -> bool:
-    """Whether `pid` is alive in this namespace, and not another process of that number."""
+    """Return whether `pid` runs in this namespace, and is not a reused pid elsewhere."""
     try:
         return os.stat(f"/proc/{pid}/ns/net").st_ino == netns.inode(namespace)
     except PermissionError:
-        return os.path.exists(f"/proc/{pid}")  # others may not look closer
+        return os.path.exists(f"/proc/{pid}")  # only root may look closer
     except OSError:
         return False
 
 
 def stop(pids: Iterable[int], deadline_s: float = STOP_DEADLINE_S) -> list[int]:
-    """SIGTERM, wait, SIGKILL, wait; the pids that are still there then."""
+    """Send SIGTERM, wait, send SIGKILL, wait; return the pids that still exist."""
     handles = {}
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -101,9 +101,9 @@ def _signal(handles: Mapping[int, int], number: signal.Signals) -> None:
 
 
 def _wait(handles: Mapping[int, int], deadline_s: float) -> dict[int, int]:
-    """Wait for the ends of processes; what is left after the time.
+    """Wait until processes end; return those that are left after the deadline.
 
-    A child of ours stays a zombie: its status belongs to whoever started it.
+    A child of this process stays a zombie: its status belongs to the code that started it.
     """
     left = dict(handles)
     poll = select.poll()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The queue of a link with a rate: its size, and where a switch marks it (pure)."""
+"""The queue of a rate-limited link: its size and its marking thresholds (pure)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 QUEUE_MS = 5
 QUEUE_PACKETS = 16
-MARK_FROM = 0.2  # of the queue: from here on packets are marked, more of them the longer it is
-MARK_ALL = 0.8  # from here on all are
+MARK_FROM = 0.2  # part of the queue above which packets are marked, more of them the longer it is
+MARK_ALL = 0.8  # part of the queue above which all packets are marked
 _ETHERNET = 14
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A token bucket and the queue in front of it, as tbf takes them."""
+    """The parameters of a token bucket and the queue in front of it, as tbf takes them."""
 
     rate_bytes_per_s: int
     burst_bytes: int
@@ -22,12 +22,12 @@ class Queue:
 
     @classmethod
     def of(cls, rate_mbps: int, mtu: int) -> Queue:
-        """The queue of a link of this rate, more than 0."""
+        """Return the queue of a link of this rate, which must be more than 0."""
         rate = rate_mbps * 1_000_000 // 8
         frame = mtu + _ETHERNET
         return cls(
             rate_bytes_per_s=rate,
-            # One millisecond: the timer of a busy machine may be that late.
+            # At least 1 ms, because the timer of a busy machine may be that late.
             burst_bytes=max(2 * frame, rate // 1000),
             limit_bytes=max(rate * QUEUE_MS // 1000, QUEUE_PACKETS * frame),
         )
@@ -35,9 +35,9 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """When to mark, in time: how long the link needs for what it owes and for a packet.
+    """Marking thresholds in time: how long the link needs for its backlog, and for a byte.
 
-    The burst is part of the debt: the queue grows only when the bucket is empty.
+    The backlog includes the burst, because the queue grows only when the bucket is empty.
     """
 
     ps_per_byte: int
@@ -47,7 +47,7 @@ class Thresholds:
 
     @classmethod
     def of(cls, queue: Queue) -> Thresholds:
-        """The marks of this queue."""
+        """Return the thresholds of this queue."""
 
         def ns(share: float) -> int:
             owed = queue.burst_bytes + int(queue.limit_bytes * share)

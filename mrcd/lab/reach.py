@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Wait until every host of a lab reaches every other through mrc0.
 
-Echo requests of our own, from raw sockets opened inside the hosts' namespaces.
+The echo requests are our own, sent from raw sockets opened inside the hosts' namespaces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PROTO_ICMP = {4: socket.IPPROTO_ICMP, 6: socket.IPPROTO_ICMPV6}
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """From a host to an address of another one."""
+    """A source host and an address of another host."""
 
     source: str
     target: str
@@ -35,7 +35,7 @@ class Pair:
 
 
 def pairs(topology: Topology) -> set[Pair]:
-    """All that must work."""
+    """Return all pairs that must work."""
     hosts = topology.fabric.hosts
     return {
         Pair(a.name, b.name, str(address.ip))
@@ -49,7 +49,7 @@ def pairs(topology: Topology) -> set[Pair]:
 async def wait(
     topology: Topology, deadline_s: float, alive: Callable[[], str | None]
 ) -> tuple[set[Pair], str | None]:
-    """Ping until all pairs answer, the time is over or `alive` returns a reason.
+    """Ping until all pairs answer, the deadline passes or `alive` returns a reason to stop.
 
     Returns the pairs that never answered, and that reason.
     """
@@ -80,7 +80,7 @@ async def wait(
         while missing and reason is None and loop.time() < end:
             for pair in missing:
                 version = 6 if ":" in pair.address else 4
-                # No route yet: its mrcd has not made mrc0.
+                # Without a route, the host's mrcd has not created mrc0 yet.
                 with contextlib.suppress(OSError):
                     sockets[pair.source, version].sendto(
                         _request(version, identity), (pair.address, 0)
@@ -104,7 +104,7 @@ def _raw(namespace: str, version: int) -> socket.socket:
 
 
 def _request(version: int, identity: int) -> bytes:
-    """An echo request; the kernel fills in the checksum of ICMPv6 only."""
+    """Return an echo request; the kernel fills in the checksum of ICMPv6 only."""
     packet = struct.pack("!BBHHH", _ECHO[version][0], 0, 0, identity, 1)
     if version == 6:
         return packet
@@ -113,7 +113,7 @@ def _request(version: int, identity: int) -> bytes:
 
 
 def _is_reply(packet: bytes, version: int, identity: int) -> bool:
-    """IPv4 raw sockets hand over the IP header too."""
+    """Return whether a packet is a reply to us; IPv4 raw sockets include the IP header."""
     start = (packet[0] & 0xF) * 4 if version == 4 else 0
     if len(packet) < start + 8:
         return False

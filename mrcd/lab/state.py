@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What is remembered of a lab: /run/mrcd-lab/<name>/, and how it can fail.
+"""The record of a lab in /run/mrcd-lab/<name>/, and the exceptions of labs.
 
-lab.json is written before the first namespace is made, so that `lab down` can
-clean up after a crash at any point; what it names, and only that, is deleted.
+lab.json is written before the first namespace is created, so that `lab down` can clean up after a
+crash at any point. It deletes only what lab.json names.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class LabFailed(Exception):
 
 
 class NoSuchElement(LabFailed):
-    """There is no such lab, host or element; the message lists what there is."""
+    """There is no such lab, host or element; the message lists what exists."""
 
 
 class NotPermitted(LabFailed):
-    """Only root may do this."""
+    """The operation needs root."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One injected fault: `kind` is down, blackhole, loss, corrupt, rate or delay.
 
-    `value` is parts per million for loss and corrupt, Mb/s for rate, microseconds
-    for delay, else 0.
+    `value` is in parts per million for loss and corrupt, in Mb/s for rate, in microseconds for
+    delay, and 0 otherwise.
     """
 
     element: str
@@ -61,7 +61,7 @@ class Lab:
 
 @dataclass(frozen=True, slots=True)
 class HostPlaces:
-    """Where the files of one host's daemon are."""
+    """The paths of the files of one host's daemon."""
 
     folder: Path
     config: Path
@@ -72,17 +72,17 @@ class HostPlaces:
 
 
 def folder(name: str) -> Path:
-    """The folder of the lab `name`."""
+    """Return the folder of the lab `name`."""
     return ROOT / name
 
 
 def bpffs(name: str) -> Path:
-    """The lab's bpffs, where its daemons pin."""
+    """Return the path of the lab's bpffs, where its daemons pin objects."""
     return folder(name) / "bpf"
 
 
 def places(name: str, host: str) -> HostPlaces:
-    """Where the daemon of a host keeps its files."""
+    """Return the paths of the files of a host's daemon."""
     home = folder(name) / host
     return HostPlaces(
         folder=home,
@@ -95,7 +95,7 @@ def places(name: str, host: str) -> HostPlaces:
 
 
 def labs() -> list[str]:
-    """Names of the labs that are up, even halfway."""
+    """Return the names of the labs that are up, even partly."""
     try:
         return sorted(entry.name for entry in ROOT.iterdir() if entry.is_dir())
     except FileNotFoundError:
@@ -103,12 +103,12 @@ def labs() -> list[str]:
 
 
 def write(lab: Lab) -> None:
-    """Write the lab's record; a reader sees the old or the new one."""
+    """Replace the lab's record; a reader sees the old or the new one."""
     statefile.write(folder(lab.name) / "lab.json", asdict(lab))
 
 
 def read(name: str) -> Lab:
-    """The record of a lab; NoSuchElement lists the labs there are."""
+    """Return the record of a lab; raises NoSuchElement with the existing labs."""
     try:
         data = json.loads((folder(name) / "lab.json").read_text())
     except (FileNotFoundError, NotADirectoryError):
@@ -117,13 +117,13 @@ def read(name: str) -> Lab:
         name=data["name"],
         namespaces=tuple(data["namespaces"]),
         daemons=data["daemons"],
-        ecn=data.get("ecn", False),  # absent: made before switches marked
+        ecn=data.get("ecn", False),  # absent if built before switches could mark
         faults=tuple(Fault(**fault) for fault in data["faults"]),
     )
 
 
 def read_fabric(name: str) -> Fabric:
-    """The fabric of a lab that is up."""
+    """Return the fabric of a lab that is up."""
     read(name)
     return description.load(folder(name) / "fabric.toml")
 
@@ -131,19 +131,19 @@ def read_fabric(name: str) -> Fabric:
 def _known_labs() -> str:
     known = labs()
     if known:
-        return "there is " + ", ".join(known)
+        return "known: " + ", ".join(known)
     return "`mrcctl lab up` makes one"
 
 
 def require_root() -> None:
-    """NotPermitted unless this process may make namespaces."""
+    """Raise NotPermitted unless this process may create namespaces."""
     if os.geteuid() != 0:
         raise NotPermitted("labs are made of network namespaces: run this as root")
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a folder; it leaves nothing behind."""
+    """Hold an exclusive lock on a folder, without a lock file."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -153,13 +153,13 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def mark_run_netns() -> None:
-    """Remember that a lab made the mount on /run/netns."""
+    """Record that a lab created the mount on /run/netns."""
     ROOT.mkdir(mode=0o755, exist_ok=True)
     _NETNS_MARK.touch()
 
 
 def forget_root() -> bool:
-    """Remove the root folder after the last lab; True if /run/netns was ours."""
+    """Remove the root folder after the last lab; return whether a lab created /run/netns."""
     if labs() or not ROOT.is_dir():
         return False
     marked = _NETNS_MARK.exists()

@@ -1,28 +1,27 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a lab consists of: namespaces, links, addresses and routes (pure).
+"""Plan what a lab consists of: namespaces, links, addresses and routes (pure).
 
-Three kinds of node, each a namespace:
+There are three kinds of node, each in a namespace:
 
     host  <name>-h1          plane0 .. plane7 towards its T0s
     T0    <name>-p0t0-1      port1 .. towards hosts, t1-1 .. towards T1s
     T1    <name>-p0t1-1      t0-1 .. towards T0s
 
-Above OWN_SPACE_T1 T1s in a plane several of them share a namespace, up to
-SHARED_CABLES cables in each: `<name>-p0t1-1-16` holds T1 1 to 16. A T1's cables
-are t1-<m>t0-1 .. there, and it has a routing table of its own (`Node.table`),
-chosen by the interface a packet entered through. So it forwards only between
-its own cables, and nothing else tells it from a T1 in a namespace of its own.
+If a plane has more than OWN_SPACE_T1 T1s, several T1s share a namespace, with up to SHARED_CABLES
+cables in each: `<name>-p0t1-1-16` holds T1 1 to 16. The cables of a T1 are then called
+t1-<m>t0-1 .., and the T1 has a routing table of its own (`Node.table`), chosen by the interface
+through which a packet entered. It therefore forwards only between its own cables, and otherwise
+behaves exactly like a T1 in its own namespace.
 
-Switches also have `sid0`, an ifb, which holds the node's own addresses and
-anchors its uSID route: it stays up whatever happens to the cables, and a route
-through `lo` would be turned into a reject route by the kernel. T1s that share
-a namespace share it.
+Switches also have `sid0`, an ifb, which holds the node's own addresses and anchors its uSID route.
+It stays up whatever happens to the cables. `lo` is no alternative, because the kernel would turn a
+route through it into a reject route. T1s that share a namespace share its `sid0`.
 
-On every link the T0's end is the link-local ...::1 (the fabric's gateway
-towards hosts), the other end ...::2. A T0 reaches a host by the address of its
-NIC, which a real host has too. Switches know their neighbours' MAC addresses
-statically, so no packet of a test waits for neighbour discovery in the fabric;
-hosts discover theirs, and so do T0s whose hosts are other machines.
+On every link the T0's end is the link-local ...::1 (the fabric's gateway towards hosts), the other
+end ...::2. A T0 reaches a host by the address of its NIC, which real hosts have, too. Switches have
+static entries for their neighbours' MAC addresses, so that no test packet waits for neighbour
+discovery in the fabric. Hosts discover their neighbours, and so do T0s whose hosts are other
+machines.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from mrcd.linux.interfaces import Nexthop
 ANCHOR = "sid0"
 T0_SIDE = "fe80::1"
 FAR_SIDE = "fe80::2"
-OWN_SPACE_T1 = 8  # up to so many T1s in a plane each has a namespace
-SHARED_CABLES = 32  # in a shared namespace; each costs a rule that packets may have to pass
-TABLE_BASE = 1000  # plus the T1's number: its routing table
+OWN_SPACE_T1 = 8  # up to this many T1s in a plane, each has its own namespace
+SHARED_CABLES = 32  # cables per shared namespace; each adds a rule to the lookup
+TABLE_BASE = 1000  # a T1's routing table is this plus its number
 
 Kind = Literal["host", "t0", "t1"]
 
@@ -57,7 +56,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """A link, its first end on the switch that faults act on (always a T0)."""
+    """A link; its near end is on the switch where faults act, always a T0."""
 
     near: End
     far: End
@@ -66,7 +65,7 @@ class Cable:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRoute:
-    """A static route: one neighbour or interface, or several nexthops."""
+    """A static route through one neighbour or interface, or several nexthops."""
 
     dst: str
     dev: str | None = None
@@ -77,10 +76,10 @@ class PlannedRoute:
 
 @dataclass(slots=True)
 class Node:
-    """A host or switch, short name ("h1", "p0t0-1"), and what goes into its namespace.
+    """A host or switch with its short name ("h1", "p0t0-1"), and what its namespace needs.
 
-    `space` is the namespace's short name, which is the node's own unless it
-    shares one; `table` is the routing table of a node that does.
+    `space` is the short name of the namespace, which is the node's own name unless the node shares
+    one. `table` is the routing table of a node that does.
     """
 
     name: str
@@ -101,25 +100,25 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """All of a lab. Nodes by short name, hosts first."""
+    """The plan of a whole lab. Nodes are listed by short name, hosts first."""
 
     fabric: Fabric
     nodes: dict[str, Node]
     cables: tuple[Cable, ...]
 
     def namespace(self, node: str) -> str:
-        """The name of the namespace that the node is in."""
+        """Return the name of the namespace of a node."""
         return f"{self.fabric.name}-{self.nodes[node].space}"
 
     def namespaces(self) -> dict[str, list[Node]]:
-        """All namespaces by name, with the nodes that are in each."""
+        """Return all namespaces by name, with the nodes in each."""
         found: dict[str, list[Node]] = {}
         for node in self.nodes.values():
             found.setdefault(self.namespace(node.name), []).append(node)
         return found
 
     def within(self, namespaces: Container[str]) -> Topology:
-        """The part that is in these namespaces: nodes, and cables with both ends there."""
+        """Return the part within these namespaces: nodes, and cables with both ends there."""
         nodes = {
             name: node
             for name, node in self.beside(namespaces).nodes.items()
@@ -129,9 +128,10 @@ class Topology:
         return Topology(self.fabric, nodes, tuple(cables))
 
     def beside(self, namespaces: Container[str]) -> Topology:
-        """All of it where only these namespaces are ours: others' NICs have addresses of their own.
+        """Return the whole plan for the case that only these namespaces are ours.
 
-        Whoever is cabled to them has to discover their MAC addresses.
+        NICs outside them have MAC addresses of their own, which the nodes cabled to them must
+        discover.
         """
         ports = {
             (cable.near.node, cable.near.ifname)
@@ -147,11 +147,11 @@ class Topology:
         return Topology(self.fabric, nodes, self.cables)
 
     def nic_cables(self) -> Iterator[Cable]:
-        """The cables of the hosts' NICs."""
+        """Return the cables of the hosts' NICs."""
         return (cable for cable in self.cables if self.nodes[cable.far.node].kind == "host")
 
     def switches(self, plane: int) -> Iterator[Node]:
-        """The switches of one plane."""
+        """Return the switches of one plane."""
         return (node for node in self.nodes.values() if node.plane == plane)
 
 
@@ -179,7 +179,7 @@ def plan(fabric: Fabric) -> Topology:
 
 
 def _t1(fabric: Fabric, plane: int, m: int) -> Node:
-    """A T1, in a namespace of its own if they are few."""
+    """Return a T1, in its own namespace if the plane has few of them."""
     if fabric.t1 <= OWN_SPACE_T1:
         return Node(naming.t1(plane, m), "t1", plane, m)
     together = max(1, SHARED_CABLES // fabric.t0)
@@ -190,12 +190,12 @@ def _t1(fabric: Fabric, plane: int, m: int) -> Node:
 
 
 def _downlink(node: Node, j: int) -> str:
-    """The interface of a T1 towards T0 `j`."""
+    """Return the name of a T1's interface towards T0 `j`."""
     return f"t0-{j}" if node.table is None else f"t1-{node.index}t0-{j}"
 
 
 def _mac(plane: int, layer: int, first: int, second: int, side: int) -> bytes:
-    """A locally administered address that says where it is."""
+    """Return a locally administered address that encodes the position of the port."""
     return bytes((0x02, layer, plane, first, second, side))
 
 
@@ -249,7 +249,7 @@ def _locator(fabric: Fabric, plane: int, role: int, index: int) -> str:
 
 
 def _fill_t0(fabric: Fabric, node: Node, plane: int, index: int) -> None:
-    """A T0's own addresses and uSID, and its routes to T1s and other T0s."""
+    """Give a T0 its own addresses and uSID, and its routes to T1s and other T0s."""
     node.locator = _locator(fabric, plane, usid.ROLE_T0, index)
     node.addresses += [
         (ANCHOR, f"{fabric.t0_address4(plane, index)}/32"),
@@ -272,7 +272,7 @@ def _fill_t0(fabric: Fabric, node: Node, plane: int, index: int) -> None:
 
 
 def _fill_t1(fabric: Fabric, node: Node, plane: int, index: int) -> None:
-    """A T1's own addresses and uSID, and its routes to every T0."""
+    """Give a T1 its own addresses and uSID, and its routes to every T0."""
     node.locator = _locator(fabric, plane, usid.ROLE_T1, index)
     node.addresses += [
         (ANCHOR, f"{fabric.t1_address4(plane, index)}/32"),
@@ -285,7 +285,7 @@ def _fill_t1(fabric: Fabric, node: Node, plane: int, index: int) -> None:
 
 
 def _subnets(fabric: Fabric, plane: int, t0: int) -> tuple[str, str]:
-    """The IPv4 and IPv6 networks of the hosts on one T0."""
+    """Return the IPv4 and IPv6 networks of the hosts on one T0."""
     network4 = ipaddress.IPv4Network((int(fabric.underlay4(plane, t0, 0)), 24))
     network6 = ipaddress.IPv6Network((int(fabric.underlay(plane, t0, 0)), 64))
     return (str(network4), str(network6))

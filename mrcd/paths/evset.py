@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The EV set of a QP: which paths it uses, and which it keeps as backups (pure).
+"""Choose the EV set of a QP: the paths it uses and the backups it keeps (pure).
 
-As the paper has it (arXiv 2605.04333, sections 2.1 and 2.4): equally many EVs of each plane, a
-random choice within the plane, senders do not coordinate; a failed EV is replaced by a backup of
-the same plane.
+The choice follows the paper (arXiv 2605.04333, sections 2.1 and 2.4). Every plane contributes the
+same number of EVs, chosen at random within the plane, and senders do not coordinate. A backup of
+the same plane replaces a failed EV.
 """
 
 from __future__ import annotations
@@ -15,42 +15,43 @@ from dataclasses import dataclass
 from mrcd.wire.abi import ABI
 
 SLOTS_MAX: int = ABI.MRC_EVS_PER_PLANE
-"""Slots of a plane, active and backup together."""
+"""The most slots a plane can have, active and backup together."""
 ACTIVE_MIN, ACTIVE_MAX = 8, 256
-"""Bounds of an EV set's active part, all planes together."""
+"""Bounds for the active part of an EV set, all planes together."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaneSet:
-    """The EVs of one plane in slot order; the first `active` of them begin in use."""
+    """The EVs of one plane in slot order; the first `active` of them are in use at the start."""
 
     evs: tuple[int, ...]
     active: int
 
 
 def slots_per_plane(paths: int, planes: int, wanted: int) -> int:
-    """Slots each plane of a QP's set needs: a power of two, at most `SLOTS_MAX`.
+    """Return the slots that each plane of a QP's set needs: a power of two, at most `SLOTS_MAX`.
 
     paths: EVs of one plane between two hosts. wanted: active EVs of the whole set.
-    Twice the active ones where the fabric has as many, so that half are backups.
+    There are twice as many slots as active EVs where the fabric has that many paths, so that half
+    of them are backups.
     """
     needed = min(paths, 2 * active_per_plane(paths, planes, wanted), SLOTS_MAX)
     return 1 << max(0, needed - 1).bit_length()
 
 
 def active_per_plane(paths: int, planes: int, wanted: int) -> int:
-    """EVs of each plane in use: an equal part of those wanted, if there are so many."""
+    """Return the active EVs of each plane: an equal part of `wanted`, as far as `paths` allows."""
     return max(1, min(paths, wanted // planes, SLOTS_MAX))
 
 
 def generate(
     universe: Sequence[Sequence[int]], wanted: int, slots: int, seed: str
 ) -> tuple[PlaneSet, ...]:
-    """Choose a QP's set.
+    """Choose a QP's EV set.
 
-    universe: each plane's EVs between the two hosts. wanted: active EVs in all. slots: room of
-    each plane. seed: differs between hosts, peers and QPs, so that senders rotate in different
-    orders over different paths; the same seed gives the same set.
+    universe: each plane's EVs between the two hosts. wanted: active EVs of all planes together.
+    slots: slots of each plane. seed: differs between hosts, peers and QPs, so that senders rotate
+    in different orders over different paths; the same seed gives the same set.
     """
     rng = random.Random(seed)
     active = min(active_per_plane(len(evs), len(universe), wanted) for evs in universe)
@@ -62,6 +63,6 @@ def generate(
 
 
 def words(slots: int) -> tuple[int, int]:
-    """A set of the first `slots` slots as the two words of a bitmap."""
+    """Return the set of the first `slots` slots as the two 64-bit words of a bitmap."""
     mask = (1 << slots) - 1
     return mask & 0xFFFFFFFFFFFFFFFF, mask >> 64

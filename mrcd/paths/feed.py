@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Path events for whoever watches: what the ring buffer says, in the words of the control API."""
+"""Translate path events from the ring buffer into the control API's types for its watchers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mrcd.model import PathEvent, PathState
 from mrcd.paths.states import Event, State
 
 WAITING_MAX = 4096
-"""Events kept for a watcher that does not read; more are counted and lost to it."""
+"""Events queued for a watcher that does not read; it loses any more, but their number is kept."""
 
 STATES: Mapping[int, PathState] = {
     State.GOOD: "GOOD",
@@ -20,23 +20,23 @@ STATES: Mapping[int, PathState] = {
     State.SKIP: "SKIP",
     State.ASSUMED_BAD: "ASSUMED_BAD",
 }
-"""The control API's word for each state."""
+"""The control API's name for each state."""
 CAUSES: Mapping[int, str] = {event: event.name.lower() for event in Event}
 
 
 class PathFeed:
-    """Hands path events to any number of watchers; for the event loop's thread only.
+    """A feed of path events to any number of watchers, for the event loop's thread only.
 
-    peer_of: whose QP an index is. per_peer: QPs each has.
+    peer_of: maps a QP's index to the name of its peer. per_peer: QPs of each peer.
     """
 
     def __init__(self, peer_of: Callable[[int], str | None], per_peer: int) -> None:
         self._peer_of = peer_of
         self._per_peer = per_peer
-        self._watchers: dict[asyncio.Queue[PathEvent], int] = {}  # and how many it missed
+        self._watchers: dict[asyncio.Queue[PathEvent], int] = {}  # to the events each missed
 
     def publish(self, event: Mapping[str, int]) -> None:
-        """A struct mrc_event of kind MRC_EVENT_PATH."""
+        """Pass on a struct mrc_event of kind MRC_EVENT_PATH."""
         if not self._watchers:
             return
         told = PathEvent(
@@ -61,7 +61,7 @@ class PathFeed:
                 self._watchers[waiting] = missed + 1
 
     async def watch(self) -> AsyncGenerator[PathEvent | None, None]:
-        """None once, when the watch has begun, then every event from there on."""
+        """Yield None once when the watch has begun, then every event from there on."""
         waiting: asyncio.Queue[PathEvent] = asyncio.Queue(WAITING_MAX)
         self._watchers[waiting] = 0
         try:

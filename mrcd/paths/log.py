@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Paths that are withdrawn, for the log: one line for each plane and second, not one a path.
+"""Log withdrawn paths: at most one line for each plane and second, not one for each path.
 
-A cable that dies takes every path of its plane with it, and a lossy one may do
-so many times a second; what an operator wants to read is which plane, and how often.
+A dead cable takes every path of its plane with it, and a lossy one may do so many times a second.
+An operator needs to know which plane is affected and how often.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ INTERVAL_S = 1.0
 
 
 class PathLog:
-    """Counts withdrawals and logs them in bundles."""
+    """A log of withdrawals that counts them and writes them in batches."""
 
     def __init__(self) -> None:
         self._last: dict[int, float] = {}
         self._unsaid: dict[int, int] = {}
 
     def withdrawn(self, ev: int) -> None:
-        """A path lost a packet and was withdrawn."""
+        """Count a path that lost a packet and was withdrawn."""
         plane, now = usid.ev_plane(ev), time.monotonic()
         self._unsaid[plane] = self._unsaid.get(plane, 0) + 1
         if now - self._last.get(plane, -INTERVAL_S) >= INTERVAL_S:

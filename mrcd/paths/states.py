@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The life of a path as one table (pure).
+"""The state machine of a path as one table (pure).
 
-The states and most transitions are the specification's (figure 5, as far as it is public); rows
-that fill a gap are marked in docs/protocol.md. ``bpf/path.h`` holds the same table for the
+The states and most transitions come from the specification (figure 5, as far as it is public).
+docs/protocol.md marks the rows that fill a gap. ``bpf/path.h`` holds the same table for the
 programs; a test compares the two entry by entry.
 """
 
@@ -14,7 +14,7 @@ from mrcd.wire.abi import ABI
 
 
 class State(IntEnum):
-    """What is thought of a path."""
+    """The state of a path."""
 
     GOOD = ABI.MRC_PATH_GOOD
     DENIED = ABI.MRC_PATH_DENIED
@@ -23,13 +23,13 @@ class State(IntEnum):
 
 
 class Event(IntEnum):
-    """What can happen to a path."""
+    """An event that can change the state of a path."""
 
-    TURN = ABI.MRC_ON_TURN  # its turn in the rotation came
+    TURN = ABI.MRC_ON_TURN  # the rotation reached it
     MARK = ABI.MRC_ON_MARK  # SACK m = SKIP_ONCE, or NACK TRIMMED
     LOSS = ABI.MRC_ON_LOSS  # packet or probe lost, or SACK m = ALWAYS_SKIP
     PROBE = ABI.MRC_ON_PROBE  # enough probes in a row were answered
-    PROBE_MARK = ABI.MRC_ON_PROBE_MARK  # the same, the last answer marked
+    PROBE_MARK = ABI.MRC_ON_PROBE_MARK  # the same, and the last answer was marked
     DENY = ABI.MRC_ON_DENY  # operator or fault map
     ALLOW = ABI.MRC_ON_ALLOW
 
@@ -45,9 +45,9 @@ TRANSITIONS: dict[Event, dict[State, State]] = {
     Event.DENY: {_G: _D, _D: _D, _S: _D, _B: _D},
     Event.ALLOW: {_G: _G, _D: _G, _S: _S, _B: _B},
 }
-"""Event, state before, state after."""
+"""The state after each event, by event and state before."""
 
 
 def after(state: State, event: Event) -> State:
-    """The state of a path after an event."""
+    """Return the state of a path after an event."""
     return TRANSITIONS[event][state]

@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What an operator denies and drains."""
+"""The operator's rules: the elements that are denied and the planes that are drained.
+
+This room may know the configuration, the fabric and state files. It reaches the data path only
+through the protocol `EvSets`.
+"""

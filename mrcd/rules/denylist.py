@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The denylist as the daemon keeps it: the operator's rules, on disk and in the data path.
+"""Keep the operator's deny rules on disk and apply them to the data path.
 
-Rules are in `denylist.json` of the state folder and outlive the daemon. They are laid over the EV
-set of every QP: those there are when a rule changes, and each new one before it sends. What the
-daemon itself sends to a peer asks `open_evs`.
+The rules are in `denylist.json` of the state folder and outlive the daemon. They apply to the EV
+set of every QP: to existing ones when a rule changes, and to each new one before it sends. The
+daemon's own packets to a peer use the EVs in `open_evs`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = get_logger()
 
 _FILE = "denylist.json"
 _WAYS = 1 << 13
-"""Peers and planes whose open EVs are remembered."""
+"""The number of peer and plane pairs whose open EVs are cached."""
 
 
 class CutsOff(Exception):
@@ -39,7 +39,7 @@ class CutsOff(Exception):
 
 
 class NotDenied(Exception):
-    """No rule says that; the message lists those there are."""
+    """There is no such rule; the message lists the existing ones."""
 
 
 class PlaneEvs(Protocol):
@@ -47,20 +47,20 @@ class PlaneEvs(Protocol):
 
     @property
     def evs(self) -> tuple[int, ...]:
-        """The EV of each slot."""
+        """The EVs in slot order."""
 
 
 class EvSets(Protocol):
     """The EV sets of the data path (mrcd.datapath.qptable.QpTable)."""
 
     def qps_of(self, peer: str) -> range:
-        """Indices of the peer's QPs."""
+        """Return the indices of the peer's QPs."""
 
     def evs(self, index: int) -> Sequence[PlaneEvs]:
-        """A QP's set, plane by plane; empty while it is not configured."""
+        """Return a QP's set by plane; empty while the QP is not configured."""
 
     def denied_slots(self, index: int) -> AbstractSet[tuple[int, int]]:
-        """The planes and slots of a QP's set that are DENIED."""
+        """Return the (plane, slot) pairs of a QP's set that are DENIED."""
 
     def deny(self, index: int, plane: int, slot: int, *, denied: bool) -> None:
         """Deny the path in a slot of a QP's set, or allow it again."""
@@ -77,12 +77,15 @@ class Denials:
         self._rules: list[Rule] = self._read()
         self._changing = asyncio.Lock()
         self.open_evs = lru_cache(maxsize=_WAYS)(self._open_evs)
-        """The EVs of a plane to a peer (its name) that no rule denies; may be none."""
+        """Maps a peer's name and a plane to the EVs that no rule denies; may return none."""
 
     # ---- what the operator asks
 
     async def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
-        """Add a rule; False when it was there. NoSuchElement, or CutsOff without `force`."""
+        """Add a rule; return False if it exists already.
+
+        Raises NoSuchElement, or, without `force`, CutsOff if a peer would lose its last path.
+        """
         rule = Rule(self._element(element), peer)
         async with self._changing:
             if rule in self._rules:
@@ -96,17 +99,17 @@ class Denials:
         return True
 
     async def allow(self, element: str, peer: str | None) -> None:
-        """Remove a rule; NoSuchElement, or NotDenied when there is none like it."""
+        """Remove a rule; raises NoSuchElement, or NotDenied if there is no such rule."""
         rule = Rule(self._element(element), peer)
         async with self._changing:
             if rule not in self._rules:
-                known = ", ".join(map(str, self._rules)) or "nothing is"
-                raise NotDenied(f"{rule} is not denied; what is: {known}")
+                known = ", ".join(map(str, self._rules)) or "nothing"
+                raise NotDenied(f"{rule} is not denied; denied: {known}")
             await self._change([other for other in self._rules if other != rule])
         log.info("path.allowed", element=rule.element.name, peer=peer)
 
     def listed(self) -> list[DeniedInfo]:
-        """Every rule, with what it denies of the EV sets there are."""
+        """Return every rule with the number of slots it denies in existing EV sets."""
         return [
             DeniedInfo(
                 element=rule.element.name,
@@ -125,14 +128,14 @@ class Denials:
         return element
 
     def _count(self, peer: Peer, rule: Rule) -> int:
-        """Slots of a peer's QPs that a rule denies."""
+        """Return the number of slots of a peer's QPs that a rule denies."""
         denied = self._denied(peer, [rule])
         return sum(ev in denied for evs in self._of_qps(peer) for ev in evs) if denied else 0
 
     # ---- the data path
 
     def reconfigure(self, config: Config) -> None:
-        """From now on this is the configuration; rules that mean nothing in it are dropped."""
+        """Switch to a new configuration and drop the rules that no longer apply in it."""
         self._config = config
         self._peers = {peer.name: peer for peer in config.peers}
         self.open_evs.cache_clear()
@@ -145,7 +148,7 @@ class Denials:
     def _means_something(self, rule: Rule) -> bool:
         try:
             if rule.peer is not None and rule.peer not in self._peers:
-                raise NoSuchElement(f"{rule.peer} is no peer any more")
+                raise NoSuchElement(f"{rule.peer} is no longer a peer")
             self._element(rule.element.name)
         except NoSuchElement as error:
             element, peer = rule.element.name, rule.peer
@@ -154,7 +157,7 @@ class Denials:
         return True
 
     def apply(self, peer: str) -> None:
-        """Lay the rules over the EV sets of a peer's QPs, new ones or those of an earlier run."""
+        """Apply the rules to the EV sets of a peer's QPs, whether new or from an earlier run."""
         denied = self._denied(self._peers[peer], self._rules)
         for index in self._sets.qps_of(peer):
             held = self._sets.denied_slots(index)
@@ -164,9 +167,9 @@ class Denials:
                         self._sets.deny(index, plane, slot, denied=ev in denied)
 
     async def _change(self, rules: list[Rule]) -> None:
-        """Make these the rules: first on disk, then in every QP, each slot that differs.
+        """Replace the rules: first on disk, then in each slot of every QP that changes.
 
-        A thousand peers take seconds: other work has its turn after each.
+        A thousand peers take seconds, so other tasks may run after each peer.
         """
         self._write(rules)
         old, self._rules = self._rules, rules
@@ -176,7 +179,7 @@ class Denials:
             await asyncio.sleep(0)
 
     def _set(self, peer: Peer, before: set[int], after: set[int]) -> None:
-        """Deny what was not before, and allow what is no longer."""
+        """Deny the EVs that are newly denied, and allow those that no longer are."""
         changed = before ^ after
         if not changed:
             return
@@ -187,7 +190,7 @@ class Denials:
                         self._sets.deny(index, plane, slot, denied=ev in after)
 
     def _denied(self, peer: Peer, rules: list[Rule]) -> set[int]:
-        """Every EV to a peer that some of the rules deny."""
+        """Return every EV to a peer that any of the rules denies."""
         fabric, own = self._config.fabric, self._config.host
         every = elements.evs_between(fabric, own, peer.host) if rules else ()
         return elements.denied(rules, own, peer.host, every)
@@ -199,14 +202,14 @@ class Denials:
         return tuple(ev for ev in every if ev not in denied)
 
     def _of_qps(self, peer: Peer) -> list[list[int]]:
-        """The EV sets of a peer's QPs that are configured."""
+        """Return the EV sets of a peer's configured QPs."""
         sets = (self._sets.evs(index) for index in self._sets.qps_of(peer.name))
         return [[ev for plane in planes for ev in plane.evs] for planes in sets if planes]
 
     async def _lost(self, rules: list[Rule]) -> list[str]:
-        """Peers to which some QP, or before there is one the fabric, would have no path left.
+        """Return the peers to which the rules would leave some QP without a path.
 
-        Those that have none already are not counted.
+        For a peer without a QP, all EVs to it count. Peers already cut off are not included.
         """
         fabric, own, lost = self._config.fabric, self._config.host, []
         for peer in self._config.peers:
@@ -220,7 +223,7 @@ class Denials:
     # ---- the file
 
     def _read(self) -> list[Rule]:
-        """The rules of an earlier run. What cannot be used is logged and left out."""
+        """Return the rules of an earlier run. Those that cannot be used are logged and left out."""
         try:
             pairs = statefile.read(self._path, _pairs) or ()
         except statefile.Unreadable as error:
@@ -230,7 +233,7 @@ class Denials:
         for text, peer in pairs:
             try:
                 if peer is not None and peer not in self._peers:
-                    raise NoSuchElement(f"{peer} is no peer any more")
+                    raise NoSuchElement(f"{peer} is no longer a peer")
                 rules.append(Rule(self._element(text), peer))
             except NoSuchElement as error:
                 log.warning("denylist.rule_dropped", element=text, peer=peer, reason=str(error))
@@ -242,5 +245,5 @@ class Denials:
 
 
 def _pairs(content: Any) -> list[tuple[str, str | None]]:
-    """Element and peer of each rule, as the file has them."""
+    """Return the element and peer of each rule in the file's content."""
     return [(str(entry["element"]), entry["peer"]) for entry in content["rules"]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which planes an operator has drained: a file in the state folder, so that a restart keeps it."""
+"""Keep the planes that an operator has drained in the state folder, so they survive a restart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME = "drained.json"
 
 
 def load(folder: Path, planes: int) -> set[int]:
-    """The drained planes. What cannot be read counts as none, and is logged."""
+    """Return the drained planes. A file that cannot be read is logged and counts as empty."""
     path = folder / NAME
     try:
         found = statefile.read(path, lambda content: list(content["drained"])) or ()
@@ -25,5 +25,5 @@ def load(folder: Path, planes: int) -> set[int]:
 
 
 def save(folder: Path, drained: set[int]) -> None:
-    """Replace the file in one step; OSError says what failed."""
+    """Replace the file atomically; raises OSError if that fails."""
     statefile.write(folder / NAME, {"drained": sorted(drained)})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which paths an operator's rules deny: elements of the fabric against EVs (pure).
+"""Match an operator's rules, which name elements of the fabric, against EVs (pure).
 
     0x10020000      a path: the EV of T1 2 in plane 1
     p1              a plane
@@ -8,9 +8,9 @@
     h2:p1           the link of a NIC, ours or a peer's
     h2              a peer, all paths to it
 
-A rule denies the paths that cross its element, those to one peer only when it names one. An EV is
-the same path in both directions, so a rule of the sender's covers what it sends; the peer has its
-own.
+A rule denies the paths that cross its element, or only those to one peer if it names one. An EV
+names the same path in both directions. A rule covers what its own host sends; the peer has rules of
+its own.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _EV = re.compile(r"0x([0-9a-f]{1,8})", re.IGNORECASE)
 
 
 class NoSuchElement(ValueError):
-    """The text names nothing of this fabric; the message lists what there is."""
+    """The text names no element of this fabric; the message lists what exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """A part of the fabric, by the one name it has. Members that its kind has no use for are 0."""
+    """A part of the fabric with its canonical name. Members that its kind does not use are 0."""
 
     name: str
     kind: Kind
@@ -45,7 +45,7 @@ class Element:
     ev: int = 0
 
     def crossed(self, own: Host, peer: Host, ev: int) -> bool:
-        """Whether the path of an EV between two hosts crosses the element."""
+        """Return whether the path of an EV between two hosts crosses the element."""
         if self.kind == "peer":
             return self.host == peer.name
         if self.kind == "path":
@@ -69,7 +69,7 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The paths that cross an element are denied; `peer` narrows it to those to one peer."""
+    """A rule that denies the paths across an element; `peer` limits it to paths to one peer."""
 
     element: Element
     peer: str | None = None
@@ -79,7 +79,10 @@ class Rule:
 
 
 def parse(fabric: Fabric, text: str) -> Element:
-    """The element a text names; the ends of a link may stand in either order."""
+    """Return the element that a text names; the ends of a link may be in either order.
+
+    Raises NoSuchElement if there is none, or if an ecmp fabric cannot keep paths off it.
+    """
     element = _parse(fabric, text)
     if element is not None and element.kind in ("t1", "link") and fabric.routing.mode == "ecmp":
         raise NoSuchElement(
@@ -87,9 +90,7 @@ def parse(fabric: Fabric, text: str) -> Element:
             " path can be kept off it; deny the EVs that lose, or the plane"
         )
     if element is None:
-        raise NoSuchElement(
-            f"no element {text!r} in fabric {fabric.name}; there is {_there(fabric)}"
-        )
+        raise NoSuchElement(f"no element {text!r} in fabric {fabric.name}; known: {_there(fabric)}")
     return element
 
 
@@ -155,7 +156,7 @@ def _there(fabric: Fabric) -> str:
 
 
 def denied(rules: Iterable[Rule], own: Host, peer: Host, evs: Iterable[int]) -> set[int]:
-    """Those of the EVs to a peer that some rule denies."""
+    """Return those of the EVs to a peer that any rule denies."""
     elements = [rule.element for rule in rules if rule.peer in (None, peer.name)]
     if not elements:
         return set()
@@ -163,15 +164,15 @@ def denied(rules: Iterable[Rule], own: Host, peer: Host, evs: Iterable[int]) -> 
 
 
 def evs_between(fabric: Fabric, own: Host, peer: Host) -> list[int]:
-    """Every EV of every plane to a peer."""
+    """Return every EV of every plane to a peer."""
     return [
         ev for plane in range(fabric.planes) for ev in usid.evs_between(fabric, own, peer, plane)
     ]
 
 
 def cuts_off(denied: Collection[int], sets: Iterable[Collection[int]]) -> bool:
-    """Whether some EV set, of those that must keep a path, has only denied EVs.
+    """Return whether any of the EV sets has only denied EVs, and so no path left.
 
-    sets: those of a peer's QPs, or before there is one all EVs to it.
+    sets: the EV sets of a peer's QPs; before it has a QP, one set of all EVs to it.
     """
     return any(all(ev in denied for ev in evs) for evs in sets)

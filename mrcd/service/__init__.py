@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What any daemon needs: log, journal, systemd, state files, background tasks."""
+"""What any daemon needs: log, journal, systemd, capabilities, state files, background tasks.
+
+This room may use the operating system's services to a process, but it knows nothing of MRC: no
+fabric, peer or packet.
+"""

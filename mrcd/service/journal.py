@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The log in systemd's journal, each field by its own name: `journalctl MRCD_PEER=h2`.
+"""Log to systemd's journal with a journal field for each field: `journalctl MRCD_PEER=h2`.
 
-One datagram an event. Protocol: https://systemd.io/JOURNAL_NATIVE_PROTOCOL/. Where the journal
-cannot be reached, a line of JSON goes to stderr, which the service manager reads, too.
+Each event is one datagram. Protocol: https://systemd.io/JOURNAL_NATIVE_PROTOCOL/. If the journal
+cannot be reached, a line of JSON goes to stderr, which the service manager also reads.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _PRIORITIES = {"critical": 2, "error": 3, "exception": 3, "warning": 4, "info": 
 _BAD = re.compile(r"[^A-Z0-9_]")
 _NAME_MAX = 64
 _F_ADD_SEALS = 1033
-_SEALS = 0xF  # SEAL, SHRINK, GROW, WRITE: what journald wants of a file it maps
+_SEALS = 0xF  # SEAL, SHRINK, GROW, WRITE: journald requires these seals on a file it maps
 
 
 def is_journal(stream: TextIO) -> bool:
-    """Whether the service manager has connected this stream to the journal."""
+    """Return whether the service manager has connected this stream to the journal."""
     try:
         found = os.fstat(stream.fileno())
     except (OSError, ValueError):
@@ -38,7 +38,7 @@ def is_journal(stream: TextIO) -> bool:
 
 
 def encode(event: Mapping[str, Any]) -> bytes:
-    """An event in the native protocol; `event` is its name, `level` its level."""
+    """Encode an event in the native protocol; key `event` is its name, `level` its level."""
     given = dict(event)
     name, level = str(given.pop("event", "")), str(given.pop("level", "info"))
     shown = " ".join(f"{key}={value}" for key, value in given.items() if key != "exception")
@@ -61,7 +61,7 @@ def _text(value: Any) -> str:
 
 
 def _field(name: str, value: str) -> bytes:
-    """A field; one of several lines has its length in front, so that nothing can be smuggled in."""
+    """Encode a field; a multi-line value is preceded by its length, so it cannot inject fields."""
     raw = value.encode(errors="backslashreplace")
     if b"\n" in raw:
         return name.encode() + b"\n" + struct.pack("<Q", len(raw)) + raw + b"\n"
@@ -69,7 +69,7 @@ def _field(name: str, value: str) -> bytes:
 
 
 class JournalLogger:
-    """What structlog writes to: every level's method sends the event's fields."""
+    """A logger for structlog; the method of every level sends the event's fields."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -77,7 +77,7 @@ class JournalLogger:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
 
     def msg(self, **event: Any) -> None:
-        """Send an event; never raises for want of a journal."""
+        """Send an event; does not raise if there is no journal."""
         data = encode(event)
         try:
             self._send(data)
@@ -95,7 +95,7 @@ class JournalLogger:
             self._send_file(data)
 
     def _send_file(self, data: bytes) -> None:
-        """What is too large for a datagram travels as a sealed file in memory."""
+        """Send data that is too large for a datagram as a sealed in-memory file."""
         fd = os.memfd_create("mrcd-log", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         with open(fd, "wb") as file:
             file.write(data)

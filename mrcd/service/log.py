@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The daemon's log: state changes, never packets.
 
-Every event has a short, dotted name in the past tense which is registered here with its meaning;
-what varies goes into fields (``log.info("plane.down", plane=2, reason="no carrier")``). Names are
-an interface: people grep and alert on them.
+Every event has a short, dotted name in the past tense, which is registered here with its meaning.
+Details go into fields (``log.info("plane.down", plane=2, reason="no carrier")``). The names are an
+interface: operators grep for them and alert on them.
 """
 
 from __future__ import annotations
@@ -24,54 +24,54 @@ LogFormat = Literal["console", "json", "journal"]
 EVENTS: Mapping[str, str] = MappingProxyType(
     {
         "capture.began": "Packets are being recorded for `mrcctl capture`.",
-        "capture.ended": "No packet is recorded any more.",
-        "capture.failed": "Programs that record could not be put in place, or not taken away.",
+        "capture.ended": "Recording for `mrcctl capture` has ended.",
+        "capture.failed": "The recording programs could not be attached or detached.",
         "config.changed": "A part of the configuration changed while the daemon ran.",
-        "config.refused": "The configuration cannot be read again; the one that runs stays.",
-        "config.returned": "A configuration was not confirmed; the former one is back.",
-        "control.accept_failed": "A client could not be let in; it waits and is tried again.",
+        "config.refused": "The configuration could not be reread; the running one remains.",
+        "config.returned": "A configuration was not confirmed in time; the previous one is back.",
+        "control.accept_failed": "A client could not be accepted; it waits for the next attempt.",
         "control.call_failed": "A control call raised an error inside the daemon.",
-        "control.client_dropped": "A client of the control socket was hung up on; see the reason.",
+        "control.client_dropped": "A control socket client was disconnected; see the reason.",
         "daemon.failed": "The daemon gave up because of an error it cannot work around.",
         "daemon.ready": "The planes, mrc0 and the data path are set up; peers are being connected.",
         "daemon.started": "The process began its work.",
-        "daemon.stopped": "The process ended; `on_stop` says what became of the data path.",
-        "daemon.stopping": "A signal asked the process to end.",
-        "datapath.adopted": "The data path of an earlier run goes on; its clock runs again.",
+        "daemon.stopped": "The process ended; `on_stop` tells what happened to the data path.",
+        "daemon.stopping": "The process began to end, on a signal or after a failure.",
+        "datapath.adopted": "The data path of an earlier run was taken over; its clock runs again.",
         "datapath.attached": "The BPF programs are attached to mrc0 and the planes.",
         "datapath.compiled": "The BPF programs were compiled and loaded.",
         "datapath.detached": "The BPF programs were detached and their pins removed.",
-        "datapath.replaced": "The data path of an earlier run does not fit; it is built anew.",
-        "datapath.restarting": "The data path is built anew for another configuration.",
-        "denylist.rule_dropped": "A rule kept from an earlier run names nothing of this fabric.",
-        "denylist.unreadable": "The rules kept from an earlier run could not be read.",
-        "drain.incomplete": "Packets stayed outstanding for 5 s after the last was taken.",
-        "drains.ignored": "The file of drained planes cannot be read; none counts as drained.",
-        "fault.cleared": "A link or switch that was at fault is no longer.",
-        "fault.named": "What the hosts' survey probes lost has one explanation: this element.",
+        "datapath.replaced": "The data path of an earlier run does not fit; it is rebuilt.",
+        "datapath.restarting": "The data path is being rebuilt for another configuration.",
+        "denylist.rule_dropped": "A saved rule was dropped; it names nothing that exists.",
+        "denylist.unreadable": "The rules saved by an earlier run could not be read.",
+        "drain.incomplete": "Packets were still outstanding 5 s after the last was accepted.",
+        "drains.ignored": "The file of drained planes could not be read; none counts as drained.",
+        "fault.cleared": "A link or switch is no longer named as faulty.",
+        "fault.named": "The losses of the hosts' survey probes point to this element.",
         "gateway.resolved": "A plane's gateway answered with its link-layer address.",
         "handshake.rejected": "A hand-shake message was refused; the reason is given.",
         "interface.created": "The daemon created a network interface.",
-        "interface.untuned": "A setting of mrc0 could not be made; the error says which.",
+        "interface.untuned": "A setting of mrc0 could not be changed; the error says which.",
         "log.foreign": "A library logged a message; its text is in the field 'message'.",
-        "metrics.failed": "A scrape of the metrics raised an error; the next one may do better.",
+        "metrics.failed": "A scrape of the metrics raised an error; the next one may succeed.",
         "metrics.serving": "The metrics can be scraped over HTTP.",
-        "path.allowed": "An operator took back what `path deny` had denied.",
-        "path.denied": "An operator keeps packets off the paths that cross an element.",
+        "path.allowed": "An operator removed a rule that `path deny` had added.",
+        "path.denied": "An operator denied the paths that cross an element.",
         "path.withdrawn": "A path lost a packet or timed out and is no longer used.",
         "peer.established": "QPs with a peer are set up; its traffic flows through mrc0.",
-        "peer.out_of_step": "A QP's SACKs make no sense any more; new QPs are set up.",
+        "peer.out_of_step": "A QP's SACKs have become inconsistent; new QPs are set up.",
         "peer.ports_changed": "A peer announced which of its planes are usable.",
-        "peer.ports_corrected": "A peer's Offers kept contradicting its updates and were believed.",
-        "peer.restarted": "A peer came back with a new boot epoch; its QPs are set up anew.",
+        "peer.ports_corrected": "A peer's Offers kept contradicting its updates and took effect.",
+        "peer.restarted": "A peer came back with a new boot epoch; new QPs are set up.",
         "peer.silent": "A peer has not been heard on any plane for too long.",
-        "plane.down": "A plane left service; its paths are no longer used.",
-        "plane.not_restored": "A NIC that came up again could not be given its address and route.",
+        "plane.down": "A plane went out of service; its paths are no longer used.",
+        "plane.not_restored": "A NIC came up, but could not be given its address and route.",
         "plane.up": "A plane is in service; its paths are used.",
-        "sessions.ignored": "The file of sessions cannot be read; all sessions begin anew.",
-        "sessions.not_saved": "The file of sessions cannot be written; a restart would begin anew.",
-        "sessions.resumed": "Sessions with peers go on as an earlier run left them.",
-        "strays.removed": "Pins and interfaces that earlier runs had left were removed.",
+        "sessions.ignored": "The file of sessions could not be read; all sessions start afresh.",
+        "sessions.not_saved": "The file of sessions cannot be written; a restart would lose them.",
+        "sessions.resumed": "Sessions with peers continue from the state that an earlier run left.",
+        "strays.removed": "Pins and interfaces left by earlier runs were removed.",
         "survey.off": "No survey probes are sent; the reason is given.",
         "survey.rejected": "A peer's message about its survey probes was refused.",
         "survey.started": "Survey probes are being sent.",
@@ -85,7 +85,7 @@ class UnregisteredEvent(Exception):
 
 
 def check_registered(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """Processor: refuse an event that is not registered. For tests."""
+    """Raise UnregisteredEvent for an event that is not registered (a processor for tests)."""
     name = event.get("event")
     if name not in EVENTS:
         raise UnregisteredEvent(f"{name!r} is not registered in mrcd.service.log.EVENTS")
@@ -99,12 +99,12 @@ def configure(
     level: int = logging.INFO,
     strict: bool = False,
 ) -> None:
-    """Send the log to ``stream`` (stderr), one event a line.
+    """Send the log to ``stream`` (default: stderr), one event per line.
 
-    ``log_format`` None means console on a terminal, the journal's own fields where ``stream`` leads
-    to it, and JSON elsewhere. ``strict`` makes an
-    unregistered event name an error. Messages of libraries that use the standard ``logging``
-    arrive as event ``log.foreign``, warnings and above only.
+    ``log_format`` None means console on a terminal, journal fields if ``stream`` leads to the
+    journal, and JSON elsewhere. ``strict`` makes an unregistered event name an error. Messages of
+    libraries that use the standard ``logging`` appear as event ``log.foreign``, if they are
+    warnings or above.
     """
     stream = sys.stderr if stream is None else stream
     if log_format is None:
@@ -129,7 +129,7 @@ def configure(
 
 
 def get_logger(**fields: Any) -> FilteringBoundLogger:
-    """A logger that adds ``fields`` to each of its events. Usable before ``configure``."""
+    """Return a logger that adds ``fields`` to its events; usable before ``configure``."""
     logger: FilteringBoundLogger = structlog.get_logger(**fields)
     return logger
 
@@ -142,7 +142,7 @@ def _factory(log_format: LogFormat, stream: TextIO) -> Callable[..., Any]:
 
 
 def _renderers(log_format: LogFormat, *, colors: bool) -> list[Processor]:
-    # Plain tracebacks in both: the default ones print every local variable, secrets included.
+    # Tracebacks are plain: the default ones print every local variable, secrets included.
     if log_format == "console":
         return [
             structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False),
@@ -152,7 +152,7 @@ def _renderers(log_format: LogFormat, *, colors: bool) -> list[Processor]:
                 exception_formatter=structlog.dev.plain_traceback,
             ),
         ]
-    if log_format == "journal":  # which has the time, and takes fields as they are
+    if log_format == "journal":  # the journal adds the time, and takes fields as they are
         return [structlog.processors.format_exc_info, _as_keywords]
     return [
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
@@ -163,18 +163,18 @@ def _renderers(log_format: LogFormat, *, colors: bool) -> list[Processor]:
 
 
 def _lead_with_event(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """Processor: time, level and event first, so that a line can be read by eye."""
+    """Put time, level and event first, so that a line is easy to read (a processor)."""
     leading = {key: event.pop(key) for key in ("time", "level", "event") if key in event}
     return {**leading, **event}
 
 
 def _as_keywords(_logger: Any, _method: str, event: EventDict) -> tuple[tuple[()], EventDict]:
-    """Processor: the fields become the logger's keyword arguments."""
+    """Turn the fields into the logger's keyword arguments (a processor)."""
     return (), event
 
 
 class _Foreign(logging.Handler):
-    """Hands records of the standard library's logging to structlog."""
+    """A handler that passes records of the standard library's logging to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         get_logger().log(

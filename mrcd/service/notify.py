@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What systemd is told and what it hands over: sd_notify(3), sd_listen_fds(3), sd_watchdog(3).
+"""Talk to systemd: sd_notify(3), sd_listen_fds(3), sd_watchdog(3).
 
-Without systemd the environment holds none of it, and nothing is done.
+Without systemd the environment variables are absent, and these functions do nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FIRST_FD = 3
 
 
 class Notifier:
-    """Sends the service's state to whoever started it."""
+    """A sender of the service's state to the supervisor that started it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         path = environment.get("NOTIFY_SOCKET", "")
@@ -26,7 +26,7 @@ class Notifier:
     def _send(self, *lines: str) -> None:
         if not self._address:
             return
-        # A supervisor that has gone is no reason to fail.
+        # The daemon keeps running if its supervisor has gone.
         with (
             contextlib.suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock,
@@ -34,29 +34,29 @@ class Notifier:
             sock.sendto("\n".join(lines).encode(), self._address)
 
     def ready(self, status: str) -> None:
-        """The service serves, at first or again after `reloading`."""
+        """Report that the service is ready, after its start or after `reloading`."""
         self._send("READY=1", f"STATUS={status}")
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`."""
+        """Set the line that `systemctl status` shows."""
         self._send(f"STATUS={text}")
 
     def reloading(self) -> None:
-        """The configuration is read again; `ready` follows."""
+        """Report that the configuration is being reread; `ready` must follow."""
         now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send("RELOADING=1", f"MONOTONIC_USEC={now_us}")
 
     def stopping(self, status: str) -> None:
-        """The service ends."""
+        """Report that the service is stopping."""
         self._send("STOPPING=1", f"STATUS={status}")
 
     def alive(self) -> None:
-        """The watchdog may go on waiting."""
+        """Restart the watchdog's timer."""
         self._send("WATCHDOG=1")
 
 
 def _watchdog_s(environment: Mapping[str, str], pid: int) -> float | None:
-    """How often the watchdog wants to hear, None if it does not."""
+    """Return the watchdog's timeout in seconds, None if there is no watchdog for this process."""
     if environment.get("WATCHDOG_PID", str(pid)) != str(pid):
         return None
     try:
@@ -67,9 +67,9 @@ def _watchdog_s(environment: Mapping[str, str], pid: int) -> float | None:
 
 
 def listening(environment: Mapping[str, str], pid: int) -> socket.socket | None:
-    """The control socket, where a supervisor listens on it for us.
+    """Return the control socket if a supervisor has opened it for us, else None.
 
-    ValueError when it hands over something else.
+    Raises ValueError when the supervisor hands over something else.
     """
     if environment.get("LISTEN_PID") != str(pid):
         return None
@@ -83,6 +83,6 @@ def listening(environment: Mapping[str, str], pid: int) -> socket.socket | None:
     if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_STREAM:
         name = sock.getsockname()
         sock.detach()
-        raise ValueError(f"the socket handed over ({name!r}) is no unix stream socket")
+        raise ValueError(f"the socket handed over ({name!r}) is not a Unix stream socket")
     sock.setblocking(False)
     return sock

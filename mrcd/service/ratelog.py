@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Messages that were refused: each is counted, and one a second is logged.
+"""Count every refused message, and log at most one a second.
 
-Anybody may send any number of them, so the log must not grow with what arrives.
+Any host may send any number of them, so the log must not grow with the packets that arrive.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ INTERVAL_NS = 1_000_000_000
 
 
 class Rejections:
-    """Those of one kind of message, logged as `event`."""
+    """The rejections of one kind of message, logged as `event`."""
 
     def __init__(self, event: str) -> None:
         self._event = event
@@ -22,7 +22,7 @@ class Rejections:
         self.count = 0
 
     def add(self, plane: int, reason: str, *, now_ns: int) -> None:
-        """One more arrived on a plane; `now_ns` is of CLOCK_MONOTONIC."""
+        """Count a message refused on a plane; `now_ns` is of CLOCK_MONOTONIC."""
         self.count += 1
         if now_ns >= self._quiet_until_ns:
             self._quiet_until_ns = now_ns + INTERVAL_NS

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""State that outlives a process: a JSON file that is replaced as a whole.
+"""Keep state that outlives a process in a JSON file that is replaced as a whole.
 
-Who reads sees the old or the new content, also after a crash; never a part.
+A reader sees the old or the new content, even after a crash, and never a part of it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ T = TypeVar("T")
 
 
 class Unreadable(Exception):
-    """There is a file, but it is not what we would have written; the message says why."""
+    """A file exists but holds nothing that mrcd would have written; the message states why."""
 
 
 def write(path: Path, content: object) -> None:
-    """Replace the file; OSError says what failed, and then the old one is still there."""
+    """Replace the file with `content` as JSON; if it raises OSError, the old file is intact."""
     replace(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """The same with bytes. `durable`: also a power cut leaves the old or the new content."""
+    """Replace the file with bytes. `durable`: the old or new content survives a power cut, too."""
     draft = path.with_suffix(".new")
     with draft.open("wb") as file:
         file.write(data)
@@ -36,10 +36,9 @@ def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def read(path: Path, take: Callable[[Any], T]) -> T | None:
-    """What `take` makes of the content, None where there is no file; else Unreadable.
+    """Return what `take` makes of the content, None if there is no file; else raise Unreadable.
 
-    `take` need not check the content's shape: what is absent or of another type counts as
-    Unreadable.
+    `take` need not check the content's shape: a missing key or a wrong type counts as Unreadable.
     """
     try:
         return take(json.loads(path.read_text()))

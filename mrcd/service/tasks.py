@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Work in the background that belongs to somebody, who hears when it fails and ends it."""
+"""Background tasks with an owner, which is told of failures and ends the tasks."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _T = TypeVar("_T")
 
 
 class Tasks:
-    """A set of running tasks. `on_failure` hears of an error that ended one."""
+    """A set of running tasks. `on_failure` is called with an error that ended one of them."""
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._on_failure = on_failure
         self._running: set[asyncio.Task[Any]] = set()
 
     def __len__(self) -> int:
-        """How many run."""
+        """Return the number of running tasks."""
         return len(self._running)
 
     def spawn(self, work: Coroutine[None, None, _T]) -> asyncio.Task[_T]:
-        """Begin some work."""
+        """Start a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._finished)
@@ -37,14 +37,14 @@ class Tasks:
             self._on_failure(error)
 
     async def cancel(self) -> None:
-        """End all of it, and wait for that."""
+        """Cancel all tasks and wait until they have ended."""
         for task in list(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
 
 def fatal(tell: Callable[[Exception], None]) -> Callable[[BaseException], None]:
-    """For work without which the daemon cannot go on: log what ended it, and tell of it."""
+    """Return an `on_failure` for vital tasks: it logs the error and passes it to `tell`."""
 
     def failed(error: BaseException) -> None:
         log.error("daemon.failed", error=str(error), exc_info=error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""When something that changes often is written down."""
+"""Decide when to write state that changes often."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Final
 
 GAP_S: Final = 0.05
-"""A change is written down at once, those that follow together, so much later ..."""
+"""The least time between two writes: a first change is written at once, later ones together."""
 SHARE: Final = 0.02
-"""... or later, where that would take more of a CPU than this part: with thousands of sessions."""
+"""The most of a CPU that writing may take; with thousands of sessions the gap grows to fit."""
 
 
 class Writeback:
-    """Calls `write` after changes, on the event loop it is made on."""
+    """A scheduler that calls `write` after changes, on the event loop that created it."""
 
     def __init__(self, write: Callable[[], None]) -> None:
         self._write = write
@@ -25,13 +25,13 @@ class Writeback:
         self._gap_s = GAP_S
 
     def changed(self) -> None:
-        """Something is to be written, soon."""
+        """Schedule a write for a change."""
         if self._due is None:
             at_s = max(self._loop.time(), self._written_s + self._gap_s)
             self._due = self._loop.call_at(at_s, self.now)
 
     def now(self) -> None:
-        """Write at once, whatever waits."""
+        """Write at once, and drop a scheduled write."""
         self.cancel()
         began_s = time.thread_time()
         self._write()
@@ -39,7 +39,7 @@ class Writeback:
         self._gap_s = max(GAP_S, (time.thread_time() - began_s) / SHARE)
 
     def cancel(self) -> None:
-        """What waits is not written any more."""
+        """Drop a scheduled write."""
         if self._due is not None:
             self._due.cancel()
             self._due = None

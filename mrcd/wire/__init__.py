@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Bytes on the wire and in the maps: MRC packets, and the C headers that both sides read."""
+"""Bytes on the wire and in the maps: MRC packets, and the layouts read from the C headers.
+
+This room is pure: it may know encodings and the project's headers, but no clock, socket, process or
+log.
+"""

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What crosses the maps, read from bpf/mrc_abi.h and bpf/mrc_capture.h and never mirrored."""
+"""The contents of the BPF maps, read from bpf/mrc_abi.h and bpf/mrc_capture.h.
+
+Nothing is copied into Python by hand, so the two languages cannot disagree.
+"""
 
 from __future__ import annotations
 
@@ -14,4 +17,4 @@ COUNTERS: tuple[tuple[int, str, str], ...] = tuple(
     for name, value in ABI.constants.items()
     if name.startswith("MRC_C_") and name != "MRC_C_COUNT"
 )
-"""Every counter: its index in the map, its name, what it counts."""
+"""Each counter's index in the map, its name, and a description of what it counts."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The envelope of an MRC packet: the IP and UDP headers around it, encoded and decoded.
+"""The envelope of an MRC packet: encode and decode the IP and UDP headers around it.
 
-Four shapes, one for each way to cross a fabric (bpf/envelope.h): IPv6 in IPv6, IPv6 to a uSID
-list, IPv6 and IPv4 to the peer's address. The second and third look the same.
+There are four shapes, one for each way to cross a fabric (bpf/envelope.h): IPv6 in IPv6, IPv6 to a
+uSID list, IPv6 to the peer's address, and IPv4 to the peer's address. The second and third shape
+look the same.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _IP4 = struct.Struct("!BBHHHBBH4s4s")
 _UDP = struct.Struct("!HHHH")
 _NEXT_IP6, _NEXT_UDP = 41, 17
 _IP4_DF, _IP4_FRAGMENT = 0x4000, 0x3FFF
-_EV_LABEL = 0xFFFF  # the low half of an EV, in the flow label
+_EV_LABEL = 0xFFFF  # the flow label carries the low half of an EV
 
 _IP_LENGTHS = {
     WIRE.MRC_ENCAP_FULL: 2 * WIRE.MRC_IP6_LEN,
@@ -29,7 +30,7 @@ _IP_LENGTHS = {
 
 
 class DecodeError(ValueError):
-    """These bytes are no packet of ours; `reason` says what is wrong with them."""
+    """The bytes are not a valid MRC packet; `reason` states why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -37,7 +38,7 @@ class DecodeError(ValueError):
 
 
 def overhead(encap: int) -> int:
-    """What a data packet carries on top of the application's IP packet, Ethernet not counted."""
+    """Return the bytes that MRC adds to an application's IP packet, Ethernet not counted."""
     ip = _IP_LENGTHS[encap]
     return ip + WIRE.MRC_UDP_LEN + WIRE.MRC_BTH_LEN + WIRE.MRC_WRITE_LEN + WIRE.MRC_ICRC_LEN
 
@@ -67,7 +68,7 @@ class Ip4:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What is around the BTH. `outer` is None where there is one IP header."""
+    """The headers in front of the BTH. `outer` is None if there is only one IP header."""
 
     outer: Ip6 | None
     inner: Ip6 | Ip4
@@ -77,19 +78,19 @@ class Envelope:
 
     @property
     def ev(self) -> int:
-        """The EV it carries: UDP source port, then the low half of the flow label, if any.
+        """The EV in these headers: the UDP source port, then the flow label's low 16 bits, if any.
 
-        mrcd's own EVs have a low half of 0; over IPv6 without uSIDs it sends the high half in both
-        places.
+        The low half of an EV that mrcd chose is 0. Over IPv6 without uSIDs, mrcd sends the high
+        half in both places.
         """
         label = self.inner.flow_label if isinstance(self.inner, Ip6) else 0
         return self.src_port << 16 | label & _EV_LABEL
 
 
 def put_envelope(around: Envelope, body: bytes) -> bytes:
-    """The headers, and behind them what they carry; lengths and IPv4's checksum are filled in.
+    """Return the headers followed by `body`, with the lengths and IPv4's checksum filled in.
 
-    ValueError when a number does not fit.
+    Raises ValueError when a number does not fit.
     """
     length = _UDP.size + len(body)
     try:
@@ -107,9 +108,10 @@ def put_envelope(around: Envelope, body: bytes) -> bytes:
 
 
 def open_envelope(data: bytes, port: int) -> tuple[Envelope, bytes]:
-    """The headers that `data` begins with, and what they carry; DecodeError if they are not MRC's.
+    """Split `data` into its IP and UDP headers and their payload.
 
-    Everything must be as long as the headers say, and IPv4's checksum right.
+    Raises DecodeError if the packet is not MRC on UDP port `port`, if a length differs from what
+    the headers say, or if IPv4's checksum is wrong.
     """
     outer = None
     inner: Ip6 | Ip4
@@ -133,8 +135,8 @@ def open_envelope(data: bytes, port: int) -> tuple[Envelope, bytes]:
 
 
 def checksum16(data: bytes) -> int:
-    """The Internet checksum (RFC 1071) of an even number of bytes."""
-    # A one's complement sum is a remainder, which a long integer gives at once; 0 only of zeros.
+    """Return the Internet checksum (RFC 1071) of an even number of bytes."""
+    # A one's complement sum is the number modulo 0xFFFF; it is 0 only if all bytes are 0.
     number = int.from_bytes(data, "big")
     return ~(number % 0xFFFF or 0xFFFF * (number > 0)) & 0xFFFF
 
@@ -156,7 +158,7 @@ def _put_ip4(header: Ip4, length: int) -> bytes:
 
 
 def _get_ip6(data: bytes) -> tuple[Ip6, int, bytes]:
-    """An IPv6 header, what follows it by number, and by bytes."""
+    """Return an IPv6 header, its next header number and the bytes after it."""
     if len(data) < _IP6.size:
         raise DecodeError(f"truncated: {len(data)} of {_IP6.size} bytes of IPv6")
     word, length, following, hops, src, dst = _IP6.unpack_from(data)
@@ -170,7 +172,7 @@ def _get_ip6(data: bytes) -> tuple[Ip6, int, bytes]:
 
 
 def _get_ip4(data: bytes) -> tuple[Ip4, int, bytes]:
-    """An IPv4 header, what follows it by number, and by bytes."""
+    """Return an IPv4 header, its protocol number and the bytes after it."""
     if len(data) < _IP4.size:
         raise DecodeError(f"truncated: {len(data)} of {_IP4.size} bytes of IPv4")
     start, tos, length, ident, frag, ttl, following, _sum, src, dst = _IP4.unpack_from(data)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""MRC's own headers, from the BTH on: each one encoded and decoded.
+"""MRC's own headers, from the BTH on: encode and decode each one.
 
-This file knows which bits of a word mean what, but every byte offset and size comes from
+This module defines the meaning of the bits within a word. Every byte offset and size comes from
 bpf/mrc_wire.h (mrcd/wire/layout.py). Whole packets are in mrcd/wire/packet.py.
 """
 
@@ -43,7 +43,7 @@ def _signed(value: int) -> int:
 
 def _unsigned(value: int) -> int:
     if not -0x8000 <= value <= 0x7FFF:
-        raise ValueError(f"{value} is no signed 16-bit number")
+        raise ValueError(f"{value} is not a signed 16-bit number")
     return value & _HALF
 
 
@@ -60,7 +60,7 @@ def _write(name: str, **values: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Bth:
-    """Base transport header, in every packet."""
+    """A base transport header, the first header of every MRC packet."""
 
     opcode: int
     dqpn: int
@@ -73,7 +73,7 @@ class Bth:
     pkey: int = WIRE.MRC_PKEY_DEFAULT
 
     def pack(self) -> bytes:
-        """Its bytes; ValueError for a number that does not fit."""
+        """Encode the header; raises ValueError for a number that does not fit."""
         psn = _put(self.psn, _PSN)
         flags = WIRE.MRC_BTH_SE * self.solicited | WIRE.MRC_BTH_M * self.migration
         aux = WIRE.MRC_BTH_ACKREQ * self.ackreq | WIRE.MRC_BTH_RTX * self.rtx
@@ -84,7 +84,10 @@ class Bth:
 
     @classmethod
     def unpack(cls, data: bytes, at: int) -> Self:
-        """Read it; DecodeError for a transport version or padding we do not speak."""
+        """Decode the header at offset `at`.
+
+        Raises DecodeError for a transport version or padding that mrcd does not support.
+        """
         raw = _read("mrc_bth", data, at)
         flags, aux = raw["flags"], raw["aux"]
         if flags & WIRE.MRC_BTH_TVER:
@@ -101,27 +104,27 @@ class Bth:
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """A transmit time in units of 128 ns; in TSETH, and at the end of PETH, ERTH and EETH."""
+    """A transmit time in units of 128 ns: all of a TSETH, and the end of PETH, ERTH and EETH."""
 
     tx_timestamp: int = 0
     tsr: bool = False
     ftype: int = 0
 
     def values(self) -> dict[str, int]:
-        """The two members every struct with a time stamp has."""
+        """Return the two members that every struct with a time stamp has."""
         meta = WIRE.MRC_TS_TSR * self.tsr | _put(self.ftype, WIRE.MRC_TS_FTYPE)
         return {"tx_timestamp": self.tx_timestamp, "meta": meta}
 
     @classmethod
     def of(cls, raw: Mapping[str, int]) -> Self:
-        """From the unpacked struct around it."""
+        """Take the time stamp from the unpacked struct around it."""
         meta = raw["meta"]
         return cls(raw["tx_timestamp"], bool(meta & WIRE.MRC_TS_TSR), meta & WIRE.MRC_TS_FTYPE)
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """METH, TSETH (if the BTH says so) and RETH: what stands before the payload of a write."""
+    """The headers before a write's payload: METH, TSETH (if the BTH says so) and RETH."""
 
     msn: int
     length: int
@@ -131,7 +134,7 @@ class Write:
     rkey: int = WIRE.MRC_RKEY_NETDEV
 
     def pack(self) -> bytes:
-        """Their bytes."""
+        """Encode the headers."""
         stamp = _write("mrc_tseth", **self.timestamp.values()) if self.timestamp else b""
         reth = _write(
             "mrc_reth", va_hi=self.va >> 32, va_lo=self.va & 0xFFFFFFFF, rkey=self.rkey,
@@ -141,7 +144,10 @@ class Write:
 
     @classmethod
     def unpack(cls, data: bytes, at: int, *, stamped: bool) -> tuple[Self, int]:
-        """Read them; also returns where the payload begins."""
+        """Decode the headers at offset `at`; also returns the offset of the payload.
+
+        Raises DecodeError if they are truncated.
+        """
         meth = _read("mrc_meth", data, at)
         at += WIRE.structs["mrc_meth"].size
         stamp = None
@@ -156,11 +162,11 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Seth:
-    """What a SACK says about reliability.
+    """The reliability part of a SACK.
 
-    `ack_psn_offset` is signed, relative to `cack`; with `probe_reply` set its 16 bits are the
-    probe's id instead. Bit i of `bitmap`: PSN cack + sack_offset + i has arrived. Bit k of
-    `down`: plane k is out of service at the sender of the SACK.
+    `ack_psn_offset` is signed and relative to `cack`. With `probe_reply` set, its 16 bits hold the
+    probe's id instead. Bit i of `bitmap` means that PSN cack + sack_offset + i has arrived. Bit k
+    of `down` means that plane k is out of service at the sender of the SACK.
     """
 
     cack: int
@@ -181,7 +187,7 @@ class Seth:
     down: int = 0
 
     def pack(self) -> bytes:
-        """Its bytes; ValueError for a number that does not fit."""
+        """Encode the header; raises ValueError for a number that does not fit."""
         low = self.probe_id if self.probe_reply else _unsigned(self.ack_psn_offset)
         head = _put(self.type, _SETH_TYPE) | _put(self.nxt, _SETH_NXT)
         head |= _put(self.verdict, _SETH_M) | WIRE.MRC_SETH_PR * self.probe_reply
@@ -195,7 +201,7 @@ class Seth:
 
     @classmethod
     def unpack(cls, data: bytes, at: int) -> Self:
-        """Read it."""
+        """Decode the header at offset `at`; raises DecodeError if it is truncated."""
         raw = _read("mrc_seth", data, at)
         head, reply = raw["head"], bool(raw["head"] & WIRE.MRC_SETH_PR)
         return cls(
@@ -209,7 +215,7 @@ class Seth:
 
 @dataclass(frozen=True, slots=True)
 class CcState:
-    """What a SACK says about congestion; `received` counts units of MRC_CC_BYTES_UNIT bytes."""
+    """The congestion part of a SACK; `received` counts units of MRC_CC_BYTES_UNIT bytes."""
 
     tx_timestamp: int = 0
     ooo: int = 0
@@ -218,7 +224,7 @@ class CcState:
     received: int = 0
 
     def pack(self) -> bytes:
-        """Its bytes; ValueError for a number that does not fit."""
+        """Encode the header; raises ValueError for a number that does not fit."""
         word = _CC_RESTORE * self.restore_cwnd | _put(self.penalty, _CC_PENALTY)
         return _write(
             "mrc_cc_state", tx_timestamp=self.tx_timestamp, ooo=_put(self.ooo, WIRE.MRC_CC_OOO),
@@ -227,7 +233,7 @@ class CcState:
 
     @classmethod
     def unpack(cls, data: bytes, at: int) -> Self:
-        """Read it."""
+        """Decode the header at offset `at`; raises DecodeError if it is truncated."""
         raw = _read("mrc_cc_state", data, at)
         word = raw["bytes"]
         return cls(
@@ -238,7 +244,7 @@ class CcState:
 
 @dataclass(frozen=True, slots=True)
 class Neth:
-    """What a NACK says."""
+    """The body of a NACK."""
 
     reason: int
     psn: int
@@ -253,7 +259,7 @@ class Neth:
     nxt: int = 0
 
     def pack(self) -> bytes:
-        """Its bytes; ValueError for a number that does not fit."""
+        """Encode the header; raises ValueError for a number that does not fit."""
         return _write(
             "mrc_neth", head=_put(self.type, _NIBBLE_HI) | _put(self.nxt, _NIBBLE_LO),
             reason=self.reason, vendor=self.vendor, entropy=self.entropy, spdcid=self.spdcid,
@@ -264,7 +270,7 @@ class Neth:
 
     @classmethod
     def unpack(cls, data: bytes, at: int) -> Self:
-        """Read it."""
+        """Decode the header at offset `at`; raises DecodeError if it is truncated."""
         raw = _read("mrc_neth", data, at)
         return cls(
             raw["reason"], raw["psn"] & _PSN, raw["entropy"], raw["vendor"],
@@ -276,7 +282,7 @@ class Neth:
 
 @dataclass(frozen=True, slots=True)
 class Peth:
-    """A reliability probe: `entropy` is the EV under test."""
+    """The body of a reliability probe; `entropy` is the EV under test."""
 
     probe_id: int
     entropy: int
@@ -286,7 +292,7 @@ class Peth:
     dpdcid: int = 0
 
     def pack(self) -> bytes:
-        """Its bytes."""
+        """Encode the header."""
         return _write(
             "mrc_peth", vendor=self.vendor, probe_id=self.probe_id, spdcid=self.spdcid,
             dpdcid=self.dpdcid, entropy=self.entropy, **self.timestamp.values(),
@@ -294,7 +300,7 @@ class Peth:
 
     @classmethod
     def unpack(cls, data: bytes, at: int) -> Self:
-        """Read it."""
+        """Decode the header at offset `at`; raises DecodeError if it is truncated."""
         raw = _read("mrc_peth", data, at)
         stamp = Timestamp.of(raw)
         return cls(
@@ -304,7 +310,7 @@ class Peth:
 
 @dataclass(frozen=True, slots=True)
 class Erth:
-    """An endpoint request; bit k of `port_status_mask`: plane k is usable."""
+    """The body of an endpoint request; bit k of `port_status_mask` means that plane k is usable."""
 
     op: int
     port_status_mask: int
@@ -313,7 +319,7 @@ class Erth:
     vendor: int = 0
 
     def pack(self) -> bytes:
-        """Its bytes; ValueError for a number that does not fit."""
+        """Encode the header; raises ValueError for a number that does not fit."""
         return _write(
             "mrc_erth", head=_put(self.op, _ENDPOINT_OP) | _put(self.vendor, _ERTH_VENDOR),
             port_status_mask=self.port_status_mask, entropy=self.entropy, **self.timestamp.values(),
@@ -321,7 +327,7 @@ class Erth:
 
     @classmethod
     def unpack(cls, data: bytes, at: int) -> Self:
-        """Read it."""
+        """Decode the header at offset `at`; raises DecodeError if it is truncated."""
         raw = _read("mrc_erth", data, at)
         head, mask = raw["head"], raw["port_status_mask"]
         vendor = _get(head, _ERTH_VENDOR)
@@ -330,7 +336,7 @@ class Erth:
 
 @dataclass(frozen=True, slots=True)
 class Eeth:
-    """An endpoint response."""
+    """The body of an endpoint response."""
 
     op: int
     port_status_mask: int
@@ -339,7 +345,7 @@ class Eeth:
     service_time_ns: int = 0
 
     def pack(self) -> bytes:
-        """Its bytes; ValueError for a number that does not fit."""
+        """Encode the header; raises ValueError for a number that does not fit."""
         return _write(
             "mrc_eeth", head=_put(self.op, _ENDPOINT_OP), port_status_mask=self.port_status_mask,
             entropy=self.entropy, service_time_ns=self.service_time_ns, **self.timestamp.values(),
@@ -347,7 +353,7 @@ class Eeth:
 
     @classmethod
     def unpack(cls, data: bytes, at: int) -> Self:
-        """Read it."""
+        """Decode the header at offset `at`; raises DecodeError if it is truncated."""
         raw = _read("mrc_eeth", data, at)
         op, mask = _get(raw["head"], _ENDPOINT_OP), raw["port_status_mask"]
         return cls(op, mask, raw["entropy"], Timestamp.of(raw), raw["service_time_ns"])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The project's C headers, read and never mirrored: constants, comments and struct layouts.
+"""Read constants, comments and struct layouts from the project's C headers.
 
-Through cffi's ABI mode; nothing is compiled. bpf/mrc_wire.h is read here, bpf/mrc_abi.h in
-mrcd/wire/abi.py.
+The headers are parsed, never copied into Python by hand. cffi's ABI mode does the parsing, so
+nothing is compiled. This module reads bpf/mrc_wire.h; mrcd/wire/abi.py reads bpf/mrc_abi.h.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ struct bpf_spin_lock { __u32 val; };
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One member of a C struct; `count` is 1 unless it is an array of `item_size`-byte items."""
+    """One member of a C struct; `count` is 1 unless the member is an array.
+
+    Sizes and offsets are in bytes.
+    """
 
     name: str
     offset: int
@@ -39,13 +42,13 @@ class Field:
 
     @property
     def size(self) -> int:
-        """Bytes of the whole member."""
+        """The size of the whole member in bytes."""
         return self.item_size * self.count
 
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """The layout of one C struct and a codec for it; integers are unsigned."""
+    """The layout of one C struct, and a codec for it. All integers are unsigned."""
 
     name: str
     size: int
@@ -53,9 +56,9 @@ class Struct:
     byteorder: Literal["big", "little"]
 
     def pack(self, **values: int | tuple[int, ...]) -> bytes:
-        """Bytes of the struct; members not given and padding are zero.
+        """Encode the struct; padding and members that are not given are zero.
 
-        ValueError for a number that does not fit, KeyError for a member there is not.
+        Raises ValueError for a number that does not fit and KeyError for an unknown member.
         """
         data = bytearray(self.size)
         for name, value in values.items():
@@ -71,7 +74,7 @@ class Struct:
         return bytes(data)
 
     def unpack(self, data: bytes, at: int = 0) -> dict[str, int]:
-        """Members that are plain integers, by name; ValueError when `data` is too short."""
+        """Return the plain integer members by name; raises ValueError when `data` is too short."""
         if len(data) - at < self.size:
             raise ValueError(f"{len(data) - at} bytes are too short for {self.name}")
         return {
@@ -81,7 +84,7 @@ class Struct:
         }
 
     def unpack_array(self, data: bytes, name: str, at: int = 0) -> tuple[int, ...]:
-        """Items of the array member `name`."""
+        """Return the items of the array member `name`."""
         field = self.fields[name]
         start = at + field.offset
         steps = range(start, start + field.size, field.item_size)
@@ -93,7 +96,10 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What one C header defines: integer constants, the comments beside them, structs."""
+    """The contents of one C header: integer constants, the comments beside them, structs.
+
+    The constants are also attributes.
+    """
 
     path: Path
     constants: Mapping[str, int]
@@ -110,7 +116,7 @@ class Header:
 def read_header(path: Path, byteorder: Literal["big", "little"] = sys.byteorder) -> Header:
     """Read a header of "#define NAME integer" lines and structs of fixed-width integers.
 
-    Include guards and includes are skipped. `byteorder` is that of the struct codecs.
+    Include guards and includes are skipped. `byteorder` applies to the struct codecs.
     """
     text = path.read_text(encoding="utf-8")
     bare = _COMMENT.sub("", text)
@@ -141,4 +147,4 @@ def _layout(ffi: cffi.FFI, name: str, byteorder: Literal["big", "little"]) -> St
 
 
 WIRE = read_header(bpf_dir() / "mrc_wire.h", "big")
-"""What is on the wire."""
+"""The layouts and constants of packets on the wire."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""MRC packets: whole ones encoded and decoded, from the first IP header to the ICRC word.
+"""Encode and decode whole MRC packets, from the first IP header to the ICRC word.
 
-IP and UDP are in mrcd/wire/envelope.py, MRC's own headers in mrcd/wire/headers.py.
+mrcd/wire/envelope.py handles IP and UDP, mrcd/wire/headers.py MRC's own headers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ WRITES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A piece of a write; a Write Only holds one IP packet of an application."""
+    """One packet of a write; a Write Only holds one IP packet of an application."""
 
     envelope: Envelope
     bth: Bth
@@ -85,7 +85,7 @@ class Sack:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A packet with one header behind the BTH: NACK, probe, endpoint request or response."""
+    """A packet with one header after the BTH: NACK, probe, endpoint request or response."""
 
     envelope: Envelope
     bth: Bth
@@ -104,9 +104,10 @@ _LAYOUTS = {Neth: "mrc_neth", Peth: "mrc_peth", Erth: "mrc_erth", Eeth: "mrc_eet
 
 
 def encode(packet: Packet) -> bytes:
-    """A packet from its first IP header to the ICRC word; lengths and the word are filled in.
+    """Encode a packet from its first IP header to the ICRC word.
 
-    ValueError when its parts contradict each other or a number does not fit.
+    Lengths and the ICRC word are filled in. Raises ValueError when the packet's parts contradict
+    each other or a number does not fit.
     """
     headers, payload = packet.bth.pack() + packet.body.pack(), b""
     if isinstance(packet, Data):
@@ -120,9 +121,10 @@ def encode(packet: Packet) -> bytes:
 
 
 def header_check(around: Envelope, headers: bytes) -> int:
-    """The ICRC word (bpf/mrc_wire.h): `headers` are the bytes from the BTH to the payload, if any.
+    """Return the ICRC word (bpf/mrc_wire.h) over the UDP ports and `headers`.
 
-    Ports that do not fit count modulo 2^16.
+    `headers` are the bytes from the BTH up to the payload, if any. Ports that do not fit are taken
+    modulo 2^16.
     """
     covered = _PORTS.pack(around.src_port & _HALF, around.dst_port & _HALF) + headers
     total = 0
@@ -134,7 +136,7 @@ def header_check(around: Envelope, headers: bytes) -> int:
 
 
 def decode(data: bytes, port: int = WIRE.MRC_UDP_PORT_DEFAULT) -> Packet:
-    """The MRC packet that begins with an IP header in `data`; DecodeError if it is none."""
+    """Decode an MRC packet that begins with an IP header; raises DecodeError if it is invalid."""
     envelope, body = open_envelope(data, port)
     bth = Bth.unpack(body, 0)
     end = len(body) - _ICRC.size
@@ -148,7 +150,7 @@ def decode(data: bytes, port: int = WIRE.MRC_UDP_PORT_DEFAULT) -> Packet:
 
 
 def _open_body(envelope: Envelope, bth: Bth, body: bytes) -> tuple[Packet, int]:
-    """The packet whose BTH begins `body`, and where its headers end."""
+    """Decode the packet whose BTH begins `body`; also return the offset where its headers end."""
     at = WIRE.structs["mrc_bth"].size
     if bth.opcode in WRITES:
         write, at = Write.unpack(body, at, stamped=bth.ts)
@@ -168,17 +170,17 @@ def _open_body(envelope: Envelope, bth: Bth, body: bytes) -> tuple[Packet, int]:
         at += WIRE.structs[_LAYOUTS[kind]].size
         _expect_end(body, at)
         return Control(envelope, bth, control), at
-    raise DecodeError(f"opcode {bth.opcode:#04x} is not spoken here")
+    raise DecodeError(f"opcode {bth.opcode:#04x} is not supported")
 
 
 def encode_frame(packet: Packet, dst_mac: bytes, src_mac: bytes) -> bytes:
-    """The packet behind an Ethernet header."""
+    """Encode the packet with an Ethernet header in front."""
     version = 4 if isinstance(packet.envelope.inner, Ip4) else 6
     return _ETHERNET.pack(dst_mac, src_mac, _ETHERTYPE[version]) + encode(packet)
 
 
 def decode_frame(frame: bytes, port: int = WIRE.MRC_UDP_PORT_DEFAULT) -> Packet:
-    """The MRC packet in an Ethernet frame; DecodeError if it holds none."""
+    """Decode the MRC packet in an Ethernet frame; raises DecodeError if it holds none."""
     if len(frame) < _ETHERNET.size:
         raise DecodeError("truncated: no Ethernet header")
     *_, ethertype = _ETHERNET.unpack_from(frame)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Where the files that travel with the package lie."""
+"""Find the files that are shipped with the package."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def bpf_dir() -> Path:
-    """The folder of the BPF sources and of the two headers both languages read.
+    """Return the folder of the BPF sources and of the headers that C and Python share.
 
-    An installed package carries it inside itself; in a checkout it lies beside the package.
-    Raises FileNotFoundError naming both places when neither exists.
+    An installed package contains this folder; in a checkout it lies beside the package. Raises
+    FileNotFoundError with both places when neither exists.
     """
     package = Path(__file__).resolve().parents[1]
     candidates = (package / "bpf", package.parent / "bpf")

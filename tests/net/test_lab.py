@@ -333,7 +333,7 @@ def test_exec__passes_status_environment_and_place_on(make_lab: MakeLab) -> None
     [
         (["status", "--name", "nolab"], 4, "no lab 'nolab' is up"),
         (["down", "--name", "nolab"], 4, "no lab 'nolab' is up"),
-        (["exec", "--name", "{lab}", "h7", "--", "true"], 4, "there is h1, h2"),
+        (["exec", "--name", "{lab}", "h7", "--", "true"], 4, "known: h1, h2"),
         (["fault", "--name", "{lab}", "p9", "down"], 4, "planes p0 to p0"),
         (["fault", "--name", "{lab}", "p0", "burn"], 2, "must be down, blackhole"),
         (["up", "--name", "{lab}"], 1, "is up already"),

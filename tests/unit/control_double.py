@@ -253,7 +253,7 @@ class FakeSource:
     async def allow(self, element: str, peer: str | None) -> None:
         kept = [rule for rule in self.rules if (rule.element, rule.peer) != (element, peer)]
         if kept == self.rules:
-            raise NotDenied(f"{element} is not denied; what is: p1t1-2")
+            raise NotDenied(f"{element} is not denied; denied: p1t1-2")
         self.rules = kept
 
     def denied(self) -> list[DeniedInfo]:

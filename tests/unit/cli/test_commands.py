@@ -155,7 +155,7 @@ class TestDenylist:
     def test_unknown_element_exits_4_and_says_what_there_is(self, server: Path) -> None:
         result = run(server, "path", "deny", "p9")
         assert result.exit_code == exits.NO_SUCH_OBJECT
-        assert result.stderr.startswith("mrcctl: no element 'p9' in fabric lab; there is planes p0")
+        assert result.stderr.startswith("mrcctl: no element 'p9' in fabric lab; known: planes p0")
 
     def test_allowing_what_is_not_denied_exits_4(self, server: Path) -> None:
         result = run(server, "path", "allow", "p1")

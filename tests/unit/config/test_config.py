@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The daemon's configuration: what it resolves to, and what it says when something is wrong."""
+"""Test the daemon's configuration: its resolved values, and its error messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINIMAL = '[host]\nname = "h1"\nfabric = "fabric.toml"\n'
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the fabric file of three hosts, h1 to h3, and four planes."""
+    """Return a folder with the fabric file of three hosts, h1 to h3, and four planes."""
     text = description.dumps(description.generate(hosts=3))
     (tmp_path / "fabric.toml").write_text(text)
     return tmp_path
@@ -33,7 +33,7 @@ def read(folder: Path, text: str) -> Config:
 
 
 def problems(folder: Path, text: str) -> list[str]:
-    """What is said about a configuration, without the file's path, which stands first."""
+    """Return the problems of a configuration, without the file's path at their start."""
     with pytest.raises(ConfigError) as caught:
         read(folder, text)
     found = []
@@ -160,7 +160,7 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
         (TRANSPORT + "udp_port = 0", "transport.udp_port: 0: must be an integer from 1 to 65535"),
         (
             TRANSPORT + "udp_port = 4972",
-            "transport.control_port: 4972: is udp_port, too; data and hand-shake need a port each",
+            "transport.control_port: 4972: is also udp_port; each needs a port of its own",
         ),
         (
             TRANSPORT + "qps_per_peer = true",
@@ -199,7 +199,7 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
         ),
         (
             PLANES + 'interfaces = ["a", "b", "c", "a"]',
-            'planes.interfaces: "a": stands twice; each plane needs its own interface',
+            'planes.interfaces: "a": appears twice; each plane needs its own interface',
         ),
         (
             PLANES + 'interfaces = ["a", "b", "c", "mrc0"]',
@@ -215,11 +215,11 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
         ),
         (
             MRC0 + 'name = "a b"',
-            "mrc0.name: \"a b\": is no interface name; it must not hold '/', ':' or white space",
+            "mrc0.name: \"a b\": is not an interface name; must not have '/', ':' or white space",
         ),
         (
             MRC0 + 'addresses = ["10.99.0.1/33"]',
-            'mrc0.addresses: "10.99.0.1/33": is no address; write one as 10.99.0.1/24',
+            'mrc0.addresses: "10.99.0.1/33": is not an address; write one as 10.99.0.1/24',
         ),
         (
             MRC0 + "addresses = []",
@@ -251,12 +251,11 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
         ),
         (
             PEER2 + 'allowed = ["ten"]',
-            'peer[1].allowed: "ten": is no prefix; write one as 10.99.0.2/32',
+            'peer[1].allowed: "ten": is not a prefix; write one as 10.99.0.2/32',
         ),
         (
             PEER2 + 'allowed = ["10.99.0.2/24"]',
-            'peer[1].allowed: "10.99.0.2/24": has bits behind its length; '
-            "did you mean 10.99.0.0/24?",
+            'peer[1].allowed: "10.99.0.2/24": has host bits set; did you mean 10.99.0.0/24?',
         ),
         (
             PEER2 + 'allowed = ["0.0.0.0/0"]',
@@ -458,9 +457,7 @@ def test_load__a_host_of_a_large_fabric_names_its_peers(folder: Path) -> None:
 def test_load__a_host_that_a_pattern_does_not_have(folder: Path) -> None:
     (folder / "fabric.toml").write_text(LARGE)
     (found, *_) = problems(folder, MINIMAL.replace('"h1"', '"h0"'))
-    assert found.endswith(
-        'host.name: "h0": no such host in the fabric file; there is h1 to h131072'
-    )
+    assert found.endswith('host.name: "h0": no such host in the fabric file; known: h1 to h131072')
 
 
 def test_load__a_patterns_networks_must_not_lie_in_the_underlay(folder: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What differs between two configurations, and how it is applied."""
+"""Test the differences between two configurations and how each is applied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOLDER: dict[str, Path] = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Fabric files: as usual, with hosts more, of another shape, at another place."""
+    """Return fabric files: the usual one, more hosts, another shape, another location."""
     made = tmp_path_factory.mktemp("reconfigure")
     usual = description.generate(hosts=HOSTS, planes=2, t1=2)
     shapes = {
@@ -112,7 +112,7 @@ def test_diff__another_host_is_a_restart() -> None:
 
 
 def test_diff__what_does_not_fit_is_a_restart() -> None:
-    """Each peer is live by itself; all of them are more than there is room for."""
+    """Each peer alone could be applied live, but all of them together do not fit."""
     old, new = read(peers=TWO), read(peers={**TWO, "h4": ("10.99.0.4/32",)}, probe_pps=500)
     assert [(path, how) for path, _, _, how in shown(old, new, fits=False)] == [
         ("transport.probe_pps", "live"),
@@ -177,6 +177,6 @@ def test_diff__is_empty_only_between_equals_and_the_same_both_ways(
 def test_diff__says_restart_exactly_where_the_layout_changes(
     one: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    """If a key were live whose value the maps depend on, maps would be taken for others."""
+    """If a key that the maps depend on were live, the existing maps would be misread."""
     old, new = read(**one), read(**other)
     assert needs_restart(diff(old, new, fits=True)) == (layout(old) != layout(new))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Overlapping prefixes, against a look at every pair."""
+"""Test overlapping prefixes against a comparison of every pair."""
 
 from __future__ import annotations
 

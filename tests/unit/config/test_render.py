@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A configuration, rendered, loads to an equal one."""
+"""Test that a rendered configuration loads as an equal one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ names = st.text(
 
 @st.composite
 def transports(draw: st.DrawFn) -> Transport:
-    """Any that passes the checks."""
+    """Draw any `Transport` that passes the checks."""
     mpr = draw(st.sampled_from([128, 2048, 4096]))
     evs = draw(st.integers(8, 256))
     udp, control = draw(
@@ -75,7 +75,7 @@ def base(folder: Path, fabric: str = FABRIC, host: str = "a", extra: str = "") -
 
 
 def again(one: Config) -> Config:
-    """What its text loads to."""
+    """Return the configuration that the rendered text loads as."""
     one.path.write_text(render.render(one))
     return config.load(one.path)
 
@@ -133,7 +133,7 @@ def test_it_can_fail(tmp_path: Path) -> None:
     "extra",
     [
         "",
-        '[mrc0]\naddresses = ["10.99.0.2/24"]\n',  # b's own: good without a [[peer]] only
+        '[mrc0]\naddresses = ["10.99.0.2/24"]\n',  # b's own address, valid only without a [[peer]]
         '[metrics]\nlisten = "[::1]:9971"\n',
         '[[peer]]\nname = "c"\n',
         '[[peer]]\nname = "c"\nallowed = ["10.99.0.3/32", "fd12::/48"]\n[[peer]]\nname = "b"\n',

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The fabric file: what is read, what is written, what is refused."""
+"""Test the fabric file: reading, writing and refusing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_parse__fills_in_the_defaults() -> None:
     assert [host.name for host in fabric.hosts] == ["alpha", "beta"]
 
 
-@settings(deadline=None)  # up to 254 hosts, on a busy machine
+@settings(deadline=None)  # up to 254 hosts take long on a busy machine
 @given(
     hosts=st.integers(1, 254),
     planes=st.integers(1, 8),
@@ -100,7 +100,7 @@ def test_host__unknown_lists_the_known() -> None:
         ("planes = 2", "planes = true", "fabric.planes = True: must be a whole number"),
         ("planes = 2", "", "fabric.planes: is missing"),
         ("planes = 2", "planes = 2\nmtu = 1280", "fabric.mtu = 1280: must be"),
-        ("planes = 2", "planes = 2\nmut = 1500", "fabric.mut: is not a key here; there is name"),
+        ("planes = 2", "planes = 2\nmut = 1500", "fabric.mut: is not a key here; known: name"),
         (
             "planes = 2",
             'planes = 2\nblock = "fc::/48"',
@@ -108,7 +108,7 @@ def test_host__unknown_lists_the_known() -> None:
         ),
         ("planes = 2", 'planes = 2\nblock = "10.0.0.0/8"', "fabric.block"),
         ("planes = 2", 'planes = 2\ngateway = "fd00::1"', "must be a link-local IPv6 address"),
-        ('"rack"', '"Rack"', 'fabric.name = "Rack": must be a small letter'),
+        ('"rack"', '"Rack"', 'fabric.name = "Rack": must be a lower-case letter'),
         ('"alpha"', '"beta"', "host[2].name: beta is taken by host[1].name"),
         ('"alpha"', '"p1t0-1"', "unlike the names of planes and switches"),
         ("t0 = 1\n", "t0 = 3\n", "host[1].t0 = 3: must be a whole number, 1 to 2"),

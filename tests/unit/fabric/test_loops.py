@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Loops: where they lead, what they cross, and that all hosts together cover everything."""
+"""Test loops: where they lead, what they cross, and that all hosts together cover everything."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_usids_of_a_far_loop_use_all_six_and_end_at_the_sender() -> None:
 
 @pytest.mark.parametrize("kind", ["near", "up", "far"])
 def test_crossings_follow_from_the_usids(kind: str) -> None:
-    """A link is crossed between two uSIDs in a row, a switch once for each time it is entered."""
+    """Consecutive uSIDs cross a link; a switch counts once for each time a packet enters it."""
     fabric = fabric_of(4, 2, 3, 2)
     host = fabric.host("h3")
     loop = next(x for x in loops_of(fabric, host) if x.kind == kind)
@@ -96,14 +96,14 @@ def test_planes_take_turns_and_the_first_round_is_near() -> None:
 def test_a_large_fabric_is_shared_and_bounded() -> None:
     shared = fabric_of(64, 2, 8, 4)
     found = loops_of(shared, shared.hosts[5])
-    # 16 T0s x 8 T1s, each link by two of 64 hosts from afar and by two of four from its T0
+    # 16 T0s x 8 T1s; two of 64 remote hosts and two of its T0's four hosts probe each link
     assert len(found) < 2 * (1 + 8 + 2 * 16 * 8 // 64 * 2)
     huge = dataclasses.replace(fabric_of(2, 8, 254, 1), t0=254)
     assert len(loops_of(huge, huge.hosts[0])) == loops.LOOPS_MAX
 
 
 def test_published_fabric_is_shared_in_a_moment() -> None:
-    """131,072 hosts on 512 T0s and 256 T1s a plane: a few loops for each."""
+    """131,072 hosts on 512 T0s and 256 T1s per plane have only a few loops each."""
     hosts = HostRange(131072, 256, "h", ())
     fabric = dataclasses.replace(fabric_of(2, 8, 2, 1), t0=512, t1=256, hosts=hosts)
     members = loops.members_of(fabric)

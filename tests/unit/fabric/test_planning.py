@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Planning: published figures, the fabric a plan gives, and a check that finds what is wrong."""
+"""Test planning: published figures, the fabric of a plan, and the check of a fabric."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mrcd.fabric.description import Fabric, HostRange
 from mrcd.fabric.planning import PlanError
 
 FULL = planning.plan(radix=512, planes=8)
-"""512-port switches and 8 planes: the fabric whose figures are published."""
+"""The published fabric: 512-port switches and 8 planes."""
 
 
 def made(**options: int) -> Fabric:
@@ -64,7 +64,7 @@ def test_plan__links_have_two_ends_at_ports_there_are(radix: int, planes: int, d
     nics = data.draw(st.integers(1, radix * radix // 2))
     found = planning.plan(radix=radix, planes=planes, nics=nics)
     assert found.t0 * found.nics_per_t0 >= nics
-    assert (found.t0 - 1) * (radix // 2) < nics  # no T0 that is not needed
+    assert (found.t0 - 1) * (radix // 2) < nics  # no superfluous T0
     assert found.t1_per_switch * found.t0 <= radix or found.t1_per_switch == 1
     assert found.links == found.nic_links + found.trunk_links
     assert found.trunk_links == planes * found.t0 * found.t1
@@ -95,7 +95,7 @@ def test_check__the_full_fabric() -> None:
 
 
 class TestCheckFinds:
-    """Each thing that can be wrong, made wrong."""
+    """Tests that break one thing each, which the check must find."""
 
     FABRIC = made(radix=8, planes=2)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The ways to cross a fabric: keys of the fabric file, addresses, EVs."""
+"""Test the routings of a fabric: keys of the fabric file, addresses, EVs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_addresses_and_routes(
     assert underlay.on_link(made, host, 2) == ip_network(on_link)
     assert ip_address(address) in ip_network(on_link)
     assert underlay.spot(made, address, 2) == (host.t0, host.port)
-    assert underlay.spot(made, address, 1) is None  # of another plane
+    assert underlay.spot(made, address, 1) is None  # an address of another plane
     assert underlay.spot(made, address.replace("fdcb", "fdcc").replace("10.", "11."), 2) is None
 
 
@@ -100,5 +100,5 @@ def test_evs_of_ecmp_have_a_plane_and_an_entropy() -> None:
     assert {ev >> 28 for ev in evs} == {3}
     assert not any(ev & 0xFFFF for ev in evs)
     assert 0 not in {ev >> 16 & 0xFFF for ev in evs}
-    # On one T0 there is one path, whatever the entropy.
+    # Two hosts on one T0 have one path, whatever the entropy.
     assert len(usid.evs_between(made, h1, h2, 3)) == 1

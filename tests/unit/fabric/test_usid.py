@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""uSIDs and EVs: the arithmetic, both ways."""
+"""Test the arithmetic of uSIDs and EVs, in both directions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The hand-shake of a daemon with very many peers: budgets, and intervals that peers are told."""
+"""Test the hand-shake of a daemon with very many peers: budgets and announced intervals."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def alone(pace: Pace, planes: int = ALL_PLANES, seed: int = 1) -> Session:
 
 
 def offers_of(session: Session, duration_ns: int) -> list[tuple[int, tuple[int, ...]]]:
-    """When a session that nobody answers speaks, and on which planes."""
+    """Return when an unanswered session sends Offers, and on which planes."""
     now, said = 0, []
     session.start(now_ns=now)
     while (now := session.deadline_ns) < duration_ns:
@@ -73,7 +73,7 @@ def test_pace__who_does_not_answer_for_long_is_asked_together_with_others() -> N
     said = offers_of(alone(Pace(unanswered=1000, phase_ns=7)), 100 * SECOND)
     late = [at for at, _ in said if at > 20 * SECOND]
     assert {at % BEAT_MAX_NS for at in late} == {7}
-    assert len({b - a for a, b in itertools.pairwise(late)}) > 1  # each at times of its own
+    assert len({b - a for a, b in itertools.pairwise(late)}) > 1  # each at its own times
 
 
 def test_pace__sessions_that_began_together_drift_apart() -> None:
@@ -111,7 +111,7 @@ def silences(world: World) -> list[Command]:
 @pytest.mark.parametrize("seed", range(5))
 def test_pace__becomes_long_while_one_offer_in_four_is_lost(seed: int) -> None:
     world = connected(seed)
-    world.nodes["a"].session._pace.answering = 5000  # b has one peer, and keeps its second
+    world.nodes["a"].session._pace.answering = 5000  # b has one peer, so keeps its second
 
     def lossy() -> None:
         while world.flight:
@@ -133,7 +133,7 @@ def test_pace__silence_of_a_slow_peer_is_noticed_after_two_and_a_half_of_its_int
     session = world.nodes["a"].session
     assert session.silent_after_ns == 100 * SECOND
     world.dead = {("a", plane) for plane in range(4)}
-    world.run(40 * SECOND)  # it may have been heard 50 seconds before
+    world.run(40 * SECOND)  # the last Offer may be 50 seconds old
     assert session.state is State.ESTABLISHED
     asked: list[bool] = []
     while session.state is State.ESTABLISHED:
@@ -164,7 +164,7 @@ def test_patience__is_that_with_one_a_second_at_least(
 
 
 def test_patience__with_a_keepalive_that_is_late_is_left() -> None:
-    """Intervals vary, and keepalives leave and are read together: nobody is asked for that."""
+    """Keepalives vary and are sent and read in batches, so a late one triggers no request."""
     for answering in (1, 26, 64, 65, 250, 1000, 10_000):
         pace = Pace(answering=answering)
         pace_ns = pace.keepalive_ns
@@ -205,7 +205,7 @@ def test_session__plane_that_comes_up_is_tried_when_its_turn_comes(state: State)
     before = session.deadline_ns
     assert before > now
     assert session.set_planes(0b0011, now_ns=now) == []
-    assert session.deadline_ns == before  # one plane less is no reason to ask again
+    assert session.deadline_ns == before  # losing a plane is no reason to ask again
     assert session.set_planes(0b1011, now_ns=now) == []
     assert session.deadline_ns == now
     [again] = session.tick(now_ns=now)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How often strangers are answered."""
+"""Test the rate limit of answers to strangers."""
 
 from __future__ import annotations
 

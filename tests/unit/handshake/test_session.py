@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The hand-shake: the message, the conversation, and two peers on a network at its worst."""
+"""Test the hand-shake: the Offer, the exchange, and two peers on the worst possible network."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Packet:
 
 @dataclass
 class Node:
-    """A host: its session and what its commands have made of the QPs."""
+    """A host: its session and the QPs as its commands have programmed them."""
 
     name: str
     peer: str
@@ -63,7 +63,7 @@ class Node:
 
 
 class World:
-    """Two nodes, a clock, and a network that delivers what it is told to."""
+    """Two nodes, a clock, and a network that delivers the packets that a test selects."""
 
     def __init__(
         self, seed: int = 1, qps: tuple[int, int] = (4, 4), planes: int = ALL_PLANES
@@ -81,7 +81,7 @@ class World:
             self.boot(name)
 
     def boot(self, name: str) -> None:
-        """(Re)start the daemon of a host: nothing survives."""
+        """(Re)start the daemon of a host without any saved state."""
         peer = "b" if name == "a" else "a"
         ours = Ours(name, self.rng.getrandbits(64), 8872, 2048, 16, self.qps[name], ("trim", name))
         session = Session(ours, peer, self.planes, random.Random(self.rng.random()))
@@ -108,7 +108,7 @@ class World:
                     assert node.receive is not None
                     assert not node.sending
                     node.sending = True
-                    # Whom we send to has, at some time, been programmed to receive it.
+                    # The receiver must have been programmed for these QPs at some time.
                     remote = tuple((r.qpn, r.psn) for _, r in node.receive.qps)
                     assert remote in self.ever_receiving
                 case ResetQps():
@@ -128,7 +128,7 @@ class World:
         self.obey(packet.to, session.receive(offer, now_ns=self.now_ns))
 
     def deliver_all(self) -> None:
-        """Until nobody has anything to say: ends because answers to answers do not exist."""
+        """Deliver packets until none is left; this ends because answers are not answered."""
         for _ in range(10_000):
             if not self.flight:
                 return
@@ -141,7 +141,7 @@ class World:
                 self.obey(node.name, node.session.tick(now_ns=self.now_ns))
 
     def run(self, duration_ns: int, each: Callable[[], None] | None = None) -> None:
-        """Let time pass from deadline to deadline, with `each` (default: deliver all) after it."""
+        """Let time pass, calling `each` (default: deliver all) at every deadline."""
         end = self.now_ns + duration_ns
         while self.now_ns < end:
             (each or self.deliver_all)()
@@ -177,7 +177,7 @@ def connected(seed: int = 1) -> World:
 
 
 def half_open() -> World:
-    """Host a is bound, b has not heard of it."""
+    """Return a world in which a is bound and b does not know it yet."""
     world = World()
     while world.nodes["a"].session.state is State.OFFERING:
         world.deliver(world.flight.pop(0))
@@ -590,7 +590,7 @@ def test_session__answers_to_a_flood_of_strangers_are_limited() -> None:
 
 
 def eventful(seed: int) -> World:
-    """A pair with a past: restarts, losses, silence; all of it recorded."""
+    """Return a pair with a recorded history of restarts, losses and silence."""
     world = World(seed)
     for _ in range(6):
         world.rng.shuffle(world.flight)
@@ -640,7 +640,7 @@ def test_session__recordings_do_not_keep_a_restarted_peer_out(seed: int) -> None
 
 
 def resume(world: World, name: str, memory: Memory) -> None:
-    """Restart the daemon of a host, whose QPs live on, with what it remembers."""
+    """Restart the daemon of a host from its memory; its QPs survive."""
     node = world.nodes[name]
     ours = Ours(name, memory.epoch, 8872, 2048, 16, world.qps[name], ("trim", name))
     node.session = Session.resume(
@@ -661,7 +661,7 @@ def test_resume__neither_side_resets_anything() -> None:
     world = connected()
     memory = remembered(world, "a")
     before = {name: node.receive for name, node in world.nodes.items()}
-    world.run(3 * SECOND)  # Offers that nobody remembers
+    world.run(3 * SECOND)  # Offers sent after the memory was saved
     world.nodes["b"].log.clear()
     resume(world, "a", memory)
     world.run(20 * SECOND)
@@ -674,7 +674,7 @@ def test_resume__neither_side_resets_anything() -> None:
 def test_resume__the_peer_hears_it_again_after_it_was_silent() -> None:
     world = connected()
     memory = remembered(world, "a")
-    world.dead = {("b", plane) for plane in range(4)}  # nobody speaks for a
+    world.dead = {("b", plane) for plane in range(4)}  # nothing reaches b
     world.run(10 * SECOND)
     assert world.nodes["b"].session.state is State.SILENT
     world.dead.clear()
@@ -712,7 +712,10 @@ def test_memory__of_a_session_that_is_not_established_is_none() -> None:
 
 
 class Network(RuleBasedStateMachine):
-    """Loses, reorders, duplicates, replays; hosts restart; planes die. Then it turns kind."""
+    """A network that loses, reorders, duplicates and replays packets, then becomes reliable.
+
+    In the meantime hosts restart and planes fail.
+    """
 
     world: World
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What faults mean for the ports of a fabric."""
+"""Test what faults mean for the ports of a fabric."""
 
 from __future__ import annotations
 

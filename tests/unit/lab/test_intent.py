@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernel against plan: what differs is named, with the command that mends it."""
+"""Test the comparison of kernel and plan: differences, and the commands that repair them."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_t1s_that_share_a_namespace_have_tables_of_their_own() -> None:
     lost = replace(both, routes=one.routes, rules=one.rules)
     assert compare(one, lost) == []
     assert len(compare(two, lost)) == len(two.routes) + len(two.rules)
-    # A rule in front leads what enters T1 2's first port to T1 1's table.
+    # An earlier rule sends packets from T1 2's first port to T1 1's table.
     (first, *_) = two.rules
     astray = replace(both, rules=(replace(first, table=one.routes[0].table), *both.rules))
     (found,) = compare(two, astray)
@@ -203,7 +203,7 @@ def test_command__what_is_not_there(tmp_path: Path) -> None:
     file.write_text(description.dumps(FABRIC))
     result = run("--switch", "p0t0-9", "--fabric", str(file))
     assert result.exit_code == exits.NO_SUCH_OBJECT
-    assert "there is p0t0-1 to p1t0-3 and p0t1-1 to p1t1-2" in result.output
+    assert "known: p0t0-1 to p1t0-3 and p0t1-1 to p1t1-2" in result.output
     assert run("--switch", "h1", "--fabric", str(file)).exit_code == exits.NO_SUCH_OBJECT
     assert run("--switch", "p0t0-1", "--fabric", "/nowhere").exit_code == exits.USAGE
     result = run()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The plan of a lab: every packet's way through it, worked out on paper."""
+"""Test the plan of a lab: the route of every packet through it, worked out on paper."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plan(request: pytest.FixtureRequest) -> Topology:
 
 
 def route_to(plan: Topology, node: str, address: str) -> PlannedRoute:
-    """Longest match, as the kernel does it."""
+    """Return the route with the longest match, as the kernel finds it."""
     wanted = ipaddress.ip_address(address)
     matches = [
         route for route in plan.nodes[node].routes if wanted in ipaddress.ip_network(route.dst)
@@ -34,7 +34,7 @@ def route_to(plan: Topology, node: str, address: str) -> PlannedRoute:
 
 
 def across(plan: Topology, node: str, ifname: str) -> str:
-    """The node at the other end of the cable."""
+    """Return the node at the other end of the cable."""
     for cable in plan.cables:
         for one, other in ((cable.near, cable.far), (cable.far, cable.near)):
             if (one.node, one.ifname) == (node, ifname):
@@ -140,7 +140,7 @@ def test_interface_names_fit_the_kernel(hosts_per_t0: int, t1: int) -> None:
     fabric = description.generate(hosts=254, planes=1, t1=t1, hosts_per_t0=hosts_per_t0)
     plan = topology.plan(fabric)
     longest = max((port for node in plan.nodes.values() for port in node.ports), key=len)
-    assert len(f"in-{longest}") <= 15  # and dl-, as long
+    assert len(f"in-{longest}") <= 15  # the prefix dl- is as long
 
 
 def test_switches_know_the_mac_of_every_neighbour_they_route_to(plan: Topology) -> None:

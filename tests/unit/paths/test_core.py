@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""bpf/path.h and pick.h on the host against the table of mrcd.paths.states and a model in Python.
+"""Test host builds of bpf/path.h and pick.h against mrcd.paths.states and a model in Python.
 
-The sets are as large as they may be: eight planes of 128 slots. tests/bpf/test_path_model.py does
-the same to the real programs. MRC_HYPOTHESIS=long gives both a thousand examples and new seeds.
+The sets have their maximum size: eight planes of 128 slots. tests/bpf/test_path_model.py tests the
+real programs in the same way. MRC_HYPOTHESIS=long gives both a thousand examples and new seeds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.path_model import (
 from tests.stateful import run
 
 SECOND = 1_000_000_000
-SLOW = 0x10000  # in the core's choice of a path
+SLOW = 0x10000  # a flag in the path that the core picks
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_next_slot_goes_round(core: ctypes.CDLL, slots: set[int]) -> None:
 
 
 class Core(RuleBasedStateMachine):
-    """The same things happen to both; they must agree on everything after each."""
+    """A machine that applies each event to both sides, which must agree on everything after it."""
 
     core: ClassVar[ctypes.CDLL]
 
@@ -169,7 +169,7 @@ class Core(RuleBasedStateMachine):
 
     @rule(shares=st.lists(st.integers(4, FULL), min_size=8, max_size=8), alike=st.booleans())
     def share(self, shares: list[int], alike: bool) -> None:
-        # shares are relative: one is always whole
+        # shares are relative: at least one is always full
         planes = self.size[0]
         self.shares = [FULL] * 8 if alike else [FULL, *shares[1:planes], *[FULL] * (8 - planes)]
 
@@ -244,7 +244,7 @@ def test_slow_path_is_used_once_in_32_turns(core: ctypes.CDLL) -> None:
     seen = Counter(core.host_pick(tx.at, 0xFF, 0xFF, whole) for _ in range(64_000))
     slow = seen.pop(SLOW)
     assert 1 / 40 < slow / (seen[0x100] + 1) < 1 / 24  # 4,000 turns
-    assert 0 not in seen  # and whenever it is, the packet asks for an answer
+    assert 0 not in seen  # whenever it is picked, the packet asks for an answer
 
 
 def test_slow_paths_are_used_when_no_others_are_left(core: ctypes.CDLL) -> None:
@@ -257,7 +257,7 @@ def test_slow_paths_are_used_when_no_others_are_left(core: ctypes.CDLL) -> None:
 
 @pytest.mark.parametrize("planes", [2, 4, 8])
 def test_any_plane_is_as_likely_to_begin_a_round(core: ctypes.CDLL, planes: int) -> None:
-    """Or every SACK would be caused by, and every round trip measured on, the same plane."""
+    """Otherwise the same plane would cause every SACK and measure every round trip."""
     _model, tx = fresh(planes, 4, 4)
     whole = int.from_bytes(bytes([FULL] * 8), "little")
     firsts: Counter[int] = Counter()
@@ -269,7 +269,7 @@ def test_any_plane_is_as_likely_to_begin_a_round(core: ctypes.CDLL, planes: int)
 
 
 class Marks:
-    """Packets of one plane of four paths, each acknowledged, some of them marked."""
+    """A plane of four paths whose packets are all acknowledged, some of them marked."""
 
     def __init__(self, core: ctypes.CDLL) -> None:
         self.core = core
@@ -278,7 +278,7 @@ class Marks:
         self.now = 100 * SECOND
 
     def arrive(self, slot: int, *, marked: bool) -> bool:
-        """One more packet of this path; True if that made the path slow."""
+        """Acknowledge another packet of this path; return whether that made the path slow."""
         path = self.paths[slot]
         path.change(acked=path.read()["acked"] + 1)
         self.tx.change(acked=(self.tx.array("acked")[0] + 1,) + (0,) * 7)
@@ -296,7 +296,7 @@ class Marks:
         return self.tx.array("slow")[0]
 
     def crowd(self, slot: int) -> int:
-        """Mark this path's packets and no others until it is slow; how many it took."""
+        """Mark only this path's packets until it is slow; return how many that took."""
         for n in range(1, 1000):
             made = [self.arrive(k, marked=k == slot) for k in range(4)]
             if any(made):
@@ -349,7 +349,7 @@ def test_crowded_path_that_was_withdrawn_is_still_crowded(core: ctypes.CDLL, how
     core.host_lost(marks.tx.at, path.at, 3, marks.now, host.at, 0)
     marks.now += marks.hold_ns(3)
     core.host_answered(marks.tx.at, path.at, 3, marks.now, 0)
-    assert marks.slow == 0  # its time is over
+    assert marks.slow == 0  # the slow period has ended
 
 
 def test_crowded_path_is_left_alone_longer_each_time(core: ctypes.CDLL) -> None:
@@ -360,9 +360,9 @@ def test_crowded_path_is_left_alone_longer_each_time(core: ctypes.CDLL) -> None:
         assert least <= marks.hold_ns(1) < 2 * least
         marks.now += marks.hold_ns(1) - 1
         for _ in range(50):
-            assert not marks.arrive(1, marked=True)  # its time is not over
+            assert not marks.arrive(1, marked=True)  # the slow period has not ended
         marks.now += 2
-        marks.tx.change(slow=(0,) * ABI.MRC_SET_WORDS)  # as a packet that is not marked does
+        marks.tx.change(slow=(0,) * ABI.MRC_SET_WORDS)  # as an unmarked packet does
         for _ in range(200):
             for slot in range(4):
                 marks.arrive(slot, marked=False)
@@ -382,7 +382,7 @@ def test_how_long_a_crowded_path_is_left_alone_is_random(core: ctypes.CDLL) -> N
 
 
 class Life:
-    """A path that dies and comes back, of a plane that has others."""
+    """A path that dies and recovers, in a plane with other paths."""
 
     BASE_NS = 4_000_000
 
@@ -394,7 +394,7 @@ class Life:
         self.now = 100 * SECOND
 
     def lose(self) -> int:
-        """Lose a packet; how long the path is not probed then, in ns."""
+        """Lose a packet; return for how many ns the path is then not probed."""
         self.core.host_lost(self.tx.at, self.path.at, 0, self.now, self.host.at, 0)
         assert self.core.host_state(self.tx.at, 0) == State.ASSUMED_BAD
         return max(0, self.path.read()["hold_ns"] - self.now)
@@ -406,7 +406,7 @@ class Life:
             self.core.host_answered(self.tx.at, self.path.at, 0, self.now, 0)
 
     def die(self) -> int:
-        """Be dead for 100 ms; how long the path was not probed."""
+        """Be dead for 100 ms; return how long the path was not probed."""
         held = self.lose()
         for _ in range(3):
             self.core.host_silent(self.tx.at, self.path.at, 0, self.now, self.host.at)
@@ -435,7 +435,7 @@ def test_path_that_loses_more_after_a_long_peace_is_a_beginner(core: ctypes.CDLL
     for _ in range(5):
         life.die()
     life.now += 11 * SECOND
-    life.path.change(loss_ppm=100_000)  # the others lose less
+    life.path.change(loss_ppm=100_000)  # the other paths lose less
     assert life.lose() == life.BASE_NS << 1
 
 
@@ -443,6 +443,6 @@ def test_path_that_goes_on_dying_is_left_alone_longer_each_time(core: ctypes.CDL
     life = Life(core)
     for times in range(12):
         assert life.die() == (min(life.BASE_NS << times, SECOND) if times else 0)
-        life.now += 9 * SECOND  # and delivers meanwhile
+        life.now += 9 * SECOND  # the path delivers in the meantime
     life.now += 2 * SECOND
     assert life.die() == 0

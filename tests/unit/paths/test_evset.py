@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""EV sets: equal parts of each plane, backups, and choices that differ between QPs and hosts."""
+"""Test EV sets: equal parts of each plane, backups, choices that differ by QP and host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_plane_has_as_many_in_use(planes: int, paths: int, wanted: int) ->
     assert len(sets) == planes
     assert len({one.active for one in sets}) == 1
     assert sum(one.active for one in sets) <= max(wanted, planes)
-    # No more than wanted are in use, and as many as an equal part allows.
+    # No more than wanted are in use, but as many as equal parts allow.
     assert sets[0].active == max(1, min(paths, wanted // planes, evset.SLOTS_MAX))
 
 
@@ -63,15 +63,15 @@ def test_slots_are_a_power_of_two_that_a_set_fits_into(
 @pytest.mark.parametrize(
     ("planes", "paths", "wanted", "active", "backups"),
     [
-        (8, 32, 128, 16, 16),  # hundreds of paths: half of what is chosen are backups
+        (8, 32, 128, 16, 16),  # hundreds of paths: half of the chosen ones are backups
         (8, 32, 256, 32, 0),
         (4, 128, 256, 64, 64),
         (2, 512, 256, 128, 0),  # no more slots
         (1, 512, 256, 128, 0),
-        (4, 8, 128, 8, 0),  # a small fabric: all there are
+        (4, 8, 128, 8, 0),  # a small fabric: all of its paths
         (4, 20, 32, 8, 8),
         (8, 1, 128, 1, 0),  # both hosts on one T0
-        (3, 100, 100, 33, 67),  # equal parts; slots are a power of two, and filled
+        (3, 100, 100, 33, 67),  # equal parts; the number of slots is a power of two, all filled
     ],
 )
 def test_sizes(planes: int, paths: int, wanted: int, active: int, backups: int) -> None:
@@ -85,13 +85,13 @@ def test_same_seed_gives_the_same_set() -> None:
 
 @pytest.mark.parametrize("other", ["h1 h2 1", "h1 h3 0", "h2 h1 0"])
 def test_qps_peers_and_hosts_choose_differently(other: str) -> None:
-    """Other paths, and in another order: senders that rotate alike would go on colliding."""
+    """Paths and order must differ, since senders that rotate alike would keep colliding."""
     mine, theirs = chosen(4, 64, 64), chosen(4, 64, 64, other)
     for one, another in zip(mine, theirs, strict=True):
         assert set(one.evs[: one.active]) != set(another.evs[: another.active])
     small, others = chosen(4, 16, 64), chosen(4, 16, 64, other)
     for one, another in zip(small, others, strict=True):
-        assert set(one.evs) == set(another.evs)  # all there are ...
+        assert set(one.evs) == set(another.evs)  # all paths ...
         assert one.evs != another.evs  # ... in another order
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Path events on their way from the ring buffer to whoever watches."""
+"""Test path events on their way from the ring buffer to watchers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mrcd.wire.abi import ABI
 
 
 def event(**values: int) -> dict[str, int]:
-    """An event as the ring buffer holds it: a path of h3's second QP was lost."""
+    """Return an event as in the ring buffer: a path of h3's second QP was lost."""
     raw = ABI.structs["mrc_event"].pack(
         **{
             "kind": ABI.MRC_EVENT_PATH,
@@ -33,7 +33,7 @@ def event(**values: int) -> dict[str, int]:
 def test_watch__tells_what_happened() -> None:
     async def main() -> PathEvent | None:
         feed = PathFeed(lambda qp: ("h2", "h3")[qp // 4], 4)
-        feed.publish(event())  # nobody watches
+        feed.publish(event())  # without a watcher
         watch = feed.watch()
         assert await anext(watch) is None
         feed.publish(event())

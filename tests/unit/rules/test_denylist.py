@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The denylist: what a rule covers, and how the daemon keeps and applies the rules."""
+"""Test the denylist: what a rule covers, and how the daemon keeps and applies rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mrcd.rules.denylist import CutsOff, Denials, NotDenied
 from mrcd.rules.elements import NoSuchElement, Rule, parse
 
 FABRIC = description.generate(hosts=6, hosts_per_t0=2, planes=4, t1=3)
-"""h1 and h2 on T0 1, h3 and h4 on T0 2, h5 and h6 on T0 3."""
+"""A fabric with h1 and h2 on T0 1, h3 and h4 on T0 2, h5 and h6 on T0 3."""
 OWN, FAR = FABRIC.host("h1"), FABRIC.host("h3")
 
 
@@ -42,7 +42,7 @@ def evs(plane: int, *t1s: int) -> set[int]:
         ("p1", evs(1, 1, 2, 3)),
         ("p1t0-1", evs(1, 1, 2, 3)),  # ours
         ("p1t0-2", evs(1, 1, 2, 3)),  # the peer's
-        ("p1t0-3", set()),  # somebody else's
+        ("p1t0-3", set()),  # neither ours nor the peer's
         ("p2t1-3", evs(2, 3)),
         ("p1t0-1:p1t1-2", evs(1, 2)),
         ("p1t1-2:p1t0-2", evs(1, 2)),
@@ -136,7 +136,7 @@ def test_rule__a_link_is_what_both_its_ends_have(a: int, b: int, plane: int, t1:
     for t0 in (1, 2, 3):
         link = those(f"p{plane}t0-{t0}:p{plane}t1-{t1}")
         assert link == those(f"p{plane}t0-{t0}") & those(f"p{plane}t1-{t1}")
-        # What the path's uSIDs say is the ground truth.
+        # The path's uSIDs are the ground truth.
         for ev in every:
             usids = usid.path_usids(own, peer, ev)
             switches = {usid.usid(plane, usid.ROLE_T0, t0), usid.usid(plane, usid.ROLE_T1, t1)}
@@ -160,7 +160,7 @@ class Plane:
 
 
 class Sets:
-    """Two QPs a peer, each with two of the three T1s of each plane; records what is denied."""
+    """EV sets that record denials: two QPs per peer, each with two of a plane's three T1s."""
 
     def __init__(self, settings: Config) -> None:
         self.indices = {peer.name: i for i, peer in enumerate(settings.peers)}
@@ -203,7 +203,7 @@ def sets(settings: Config) -> Sets:
 
 
 class Now:
-    """Denials whose coroutines are run to their end."""
+    """A `Denials` whose coroutines run to completion."""
 
     def __init__(self, denials: Denials) -> None:
         self._denials = denials
@@ -254,10 +254,10 @@ def test_allow__keeps_what_another_rule_denies(denials: Now, sets: Sets) -> None
 
 
 def test_allow__what_is_not_denied_says_what_is(denials: Now) -> None:
-    with pytest.raises(NotDenied, match="p1 is not denied; what is: nothing is"):
+    with pytest.raises(NotDenied, match="p1 is not denied; denied: nothing"):
         denials.allow("p1", None)
     denials.deny("p1", "h3", force=False)
-    with pytest.raises(NotDenied, match="p1 is not denied; what is: p1 to h3"):
+    with pytest.raises(NotDenied, match="p1 is not denied; denied: p1 to h3"):
         denials.allow("p1", None)
 
 
@@ -275,11 +275,11 @@ def test_deny__the_rule_that_takes_the_last_path_is_refused(denials: Now, sets: 
     with pytest.raises(CutsOff) as caught:
         denials.deny("p3", None, force=False)
     assert caught.value.peers == ("h2", "h3")
-    # QPs 0 and 2 have T1s 3 and 1 only: T1 2 remains in the fabric, but not to them.
+    # QPs 0 and 2 have only T1s 3 and 1. T1 2 remains in the fabric, but they do not use it.
     denials.deny("p3t1-1", None, force=False)
     with pytest.raises(CutsOff):
         denials.deny("p3t1-3", None, force=False)
-    # Who is cut off already, by force, is no reason to refuse more.
+    # A peer that was already cut off by force is no reason to refuse another rule.
     denials.deny("p3t1-3", None, force=True)
     assert denials.deny("p3t0-1", None, force=True)
     assert denials.deny("h2:p0", None, force=False)
@@ -358,7 +358,7 @@ def test_rules__of_what_is_gone_are_dropped(settings: Config, sets: Sets, tmp_pa
 ELEMENTS = ["p0", "p1", "p1t1-1", "p2t0-1", "p3t0-2:p3t1-2", "h2:p1", "0x00010000"]
 
 
-@settings(deadline=None, max_examples=50)  # each step writes the file to the disk
+@settings(deadline=None, max_examples=50)  # each step writes the file to disk
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from(ELEMENTS), st.sampled_from([None, "h2"]))))
 def test_state__is_that_of_the_rules_whatever_their_history(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, str, str | None]]

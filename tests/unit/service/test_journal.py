@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Events in the journal's native protocol, read from a socket in journald's place."""
+"""Test events in the journal's native protocol, read from a socket in place of journald."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mrcd.service.journal import encode, is_journal
 
 
 def decode(data: bytes) -> dict[str, str]:
-    """The fields of a message, read as journald reads them."""
+    """Return the fields of a message, parsed as journald does."""
     fields: dict[str, str] = {}
     while data:
         line, _, rest = data.partition(b"\n")
@@ -43,7 +43,7 @@ def decode(data: bytes) -> dict[str, str]:
 
 
 class Journald:
-    """A socket that takes what is meant for the journal."""
+    """A socket that receives the messages to the journal."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -74,7 +74,7 @@ def journald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journa
 
 @pytest.fixture
 def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TextIO]:
-    """A file that JOURNAL_STREAM says leads to the journal."""
+    """Yield a file that, according to JOURNAL_STREAM, leads to the journal."""
     with (tmp_path / "stderr").open("w+") as file:
         found = os.fstat(file.fileno())
         monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")

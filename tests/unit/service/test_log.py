@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The log's two formats, and the registry of event names."""
+"""Test the log's formats and the registry of event names."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 
 def logged_events() -> Iterator[tuple[Path, int, str]]:
-    """File, line and name of every ``log.<level>("name", ...)`` of the daemon.
+    """Yield file, line and name of every ``log.<level>("name", ...)`` of the daemon.
 
-    A name that comes from a variable is left to strict mode.
+    Strict mode checks names that come from a variable.
     """
     for file in sorted((ROOT / "mrcd").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What systemd is told and hands over; the test is the supervisor."""
+"""Test messages to and sockets from systemd; the test plays the supervisor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Heard = Callable[[], list[str]]
 
 @pytest.fixture(params=["path", "abstract"])
 def supervisor(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Heard]]:
-    """The value of NOTIFY_SOCKET, and what arrived there, a list of lines."""
+    """Yield the value of NOTIFY_SOCKET and a list of the lines that arrive there."""
     name = str(tmp_path / "notify") if request.param == "path" else f"@mrcd-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind("\0" + name[1:] if name.startswith("@") else name)

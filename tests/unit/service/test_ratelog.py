@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Refused messages: all are counted, few are logged."""
+"""Test that all refused messages are counted and few are logged."""
 
 from __future__ import annotations
 

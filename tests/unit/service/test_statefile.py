@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""State files: replaced as a whole, read with suspicion."""
+"""Test state files: replaced as a whole, checked when read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""When what changes often is written down."""
+"""Test when state that changes often is written."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The header of the maps: counters, and what C's arithmetic relies on."""
+"""Test the header of the maps: counters, and the sizes that C's arithmetic relies on."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def test_every_counter_is_used() -> None:
 def test_sizes_that_index_arithmetic_relies_on() -> None:
     assert ABI.MRC_WINDOW_MAX == 64 * ABI.MRC_WINDOW_WORDS
     assert ABI.MRC_WINDOW_MAX & (ABI.MRC_WINDOW_MAX - 1) == 0
-    assert ABI.MRC_MAX_PLANES == 8  # paths are plane << 8 | index, masks are of 8 bits
-    assert ABI.MRC_EVS_PER_PLANE == 64 * ABI.MRC_EV_WORDS  # slot k: bit k & 63 of word k >> 6
+    assert ABI.MRC_MAX_PLANES == 8  # a path is plane << 8 | index, and a mask has 8 bits
+    assert ABI.MRC_EVS_PER_PLANE == 64 * ABI.MRC_EV_WORDS  # slot k is bit k & 63 of word k >> 6
     assert ABI.MRC_SET_WORDS == ABI.MRC_MAX_PLANES * ABI.MRC_EV_WORDS
     sets = ("use", "skip", "slow", "spare", "denied", "all")
     assert {ABI.structs["mrc_tx"].fields[name].count for name in sets} == {ABI.MRC_SET_WORDS}
-    assert ABI.MRC_SHARE_FULL == 128  # bit 7 of a byte of `thin` is a plane's turn
+    assert ABI.MRC_SHARE_FULL == 128  # bit 7 of a byte of `thin` marks a plane's turn
 
 
 def test_locks_stand_first() -> None:
-    """The kernel wants a spin lock on a multiple of four; ours open their structs."""
+    """The kernel requires a spin lock on a multiple of four; ours are first in their structs."""
     for name in ("mrc_tx", "mrc_rx"):
         assert ABI.structs[name].fields["lock"].offset == 0
 
 
 def test_64_bit_members_are_aligned() -> None:
-    """Atomic instructions want it, and nothing is packed."""
+    """Atomic instructions require alignment, and no struct is packed."""
     for layout in ABI.structs.values():
         for field in layout.fields.values():
             assert field.offset % field.item_size == 0, f"{layout.name}.{field.name}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Packets with one IP header instead of two, in the codec, the golden packets and the oracle."""
+"""Test packets with one IP header instead of two: codec, golden packets and oracle."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def ev_of(shape: str) -> int:
 
 
 def towards_h2(shape: str, tclass: int = 0, *, arrived: bool = False) -> Envelope:
-    """From h1, as it leaves or as it arrives: three hops later, uSIDs shifted away."""
+    """Return h1's envelope as it leaves or, three hops later with its uSIDs consumed, arrives."""
     ev, hops = ev_of(shape), 61 if arrived else 64
     if shape == "ecmp4":
         return Envelope(None, Ip4(H1_V4, H2_V4, tclass, hops), ev >> 16)
@@ -76,7 +76,7 @@ def towards_h2(shape: str, tclass: int = 0, *, arrived: bool = False) -> Envelop
 
 
 def towards_h1(shape: str) -> Envelope:
-    """The answer on the same EV, as it leaves h2."""
+    """Return the envelope of the answer on the same EV, as it leaves h2."""
     ev = ev_of(shape)
     if shape == "ecmp4":
         return Envelope(None, Ip4(H2_V4, H1_V4), ev >> 16)
@@ -170,7 +170,7 @@ def test_ev__without_a_flow_label_has_a_low_half_of_zero() -> None:
 
 
 def changed(at: int, *values: int) -> bytes:
-    """Golden IPv4 data with other bytes from `at` on, and a checksum to fit."""
+    """Return golden IPv4 data with other bytes from `at` on, and a matching checksum."""
     data = bytearray(oracle.vector("data-ecmp4")[WIRE.MRC_ETH_LEN :])
     data[at : at + len(values)] = bytes(values)
     data[10:12] = b"\0\0"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The two C headers as Python reads them, against the C compiler."""
+"""Test the C headers as read by Python against the C compiler."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The codec, the golden packets, the scapy oracle and the C compiler: all must agree."""
+"""Test that the codec, the golden packets, the scapy oracle and the C compiler agree."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from tests import oracle
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
 
-# Two hosts of a fabric fcbb:bb00::/32: h1 at port 1 of T0 1, h2 at port 1 of T0 2. Plane 1.
+# Two hosts in plane 1 of fabric fcbb:bb00::/32: h1 at port 1 of T0 1, h2 at port 1 of T0 2.
 H1, H2 = IPv6Address("fdcb:0:1:1::1"), IPv6Address("fdcb:0:1:2::1")
 EV = 0x1002_0000  # plane 1, T1 2
 ECT0 = 2
 TO_H2 = IPv6Address("fcbb:bb00:2001:2802:2002:3001::")  # T0 1, T1 2, T0 2, port 1
 TO_H1 = IPv6Address("fcbb:bb00:2002:2802:2001:3001::")
-AT_H2 = IPv6Address("fcbb:bb00:3001::")  # what is left of the list on arrival
+AT_H2 = IPv6Address("fcbb:bb00:3001::")  # the rest of the list on arrival
 GATEWAY_MAC, H1_MAC, H2_MAC = (bytes.fromhex(f"0200000000{last}") for last in ("fe", "01", "02"))
 
 IPV4 = bytes.fromhex(
@@ -67,14 +67,14 @@ IPV6 = bytes.fromhex(
 
 
 def forward(ev: int = EV, **outer_changes: Any) -> Envelope:
-    """Data as h1 sends it: it may be marked by switches."""
+    """Return the envelope of h1's data, which switches may mark."""
     around = Ip6(H1, TO_H2, ev & 0xFFFF, ECT0)
     inner = Ip6(H1, H2, ev & 0xFFFF)
     return Envelope(replace(around, **outer_changes), inner, ev >> 16)
 
 
 def plain(ev: int = EV) -> Envelope:
-    """As data, for packets that are not to be marked."""
+    """Return the same envelope for packets that must not be marked."""
     return forward(ev, traffic_class=0)
 
 
@@ -247,7 +247,7 @@ def control(body: Neth | Peth | Erth | Eeth) -> Any:
 
 
 def assert_oracle_reads(data: bytes, built: Any) -> None:
-    """Dissecting `data` gives the layers of `built`, with every field that was set there."""
+    """Assert that dissecting `data` gives the layers of `built` with every field set there."""
     seen: Any = oracle.dissect(data)
     while not isinstance(built, NoPayload):
         assert type(seen) is type(built)
@@ -262,7 +262,7 @@ def assert_oracle_reads(data: bytes, built: Any) -> None:
 
 def test_vectors__every_file_is_tested_and_says_what_it_is() -> None:
     files = {path.stem: path.read_text(encoding="ascii") for path in VECTORS.glob("*.hex")}
-    # Those of one IP header are in test_envelope.py.
+    # Packets with one IP header are in test_envelope.py.
     full = {name for name in files if not name.endswith(("-reduced", "-ecmp6", "-ecmp4"))}
     assert full == GOLDEN.keys() | {"data-trimmed"}
     assert all(text.startswith("# SPDX-License-Identifier:") for text in files.values())
@@ -406,7 +406,7 @@ def test_decode__damaged_packets_raise_nothing_else(packet: Packet, data: st.Dat
 
 
 def covered(packet: Packet) -> range:
-    """Where in a packet the bytes from the UDP ports to the end of its headers are."""
+    """Return where a packet's bytes from the UDP ports to the end of its headers are."""
     data = encode(packet)
     body = 40 if packet.envelope.outer is None else 80
     end = len(data) - WIRE.MRC_ICRC_LEN
@@ -431,7 +431,7 @@ def test_header_check__sees_any_damage_within_eight_bytes(
     packet: Packet, damage: int, data: st.DataObject
 ) -> None:
     headers = packet.bth.pack() + packet.body.pack()
-    at = 8 * data.draw(st.integers(0, len(headers) // 8 - 1)) + 4  # behind the ports
+    at = 8 * data.draw(st.integers(0, len(headers) // 8 - 1)) + 4  # after the ports
     whole = headers + bytes(8)
     group = int.from_bytes(whole[at : at + 8], "big") ^ damage
     changed_to = whole[:at] + group.to_bytes(8, "big") + whole[at + 8 :]
@@ -447,14 +447,14 @@ def changed(name: str, **changes: Any) -> Packet:
 
 
 def patched(name: str, at: int, *values: int) -> bytes:
-    """A golden packet without Ethernet, with other bytes from `at` on."""
+    """Return a golden packet without Ethernet, with other bytes from `at` on."""
     data = bytearray(oracle.vector(name)[WIRE.MRC_ETH_LEN :])
     data[at : at + len(values)] = bytes(values)
     return bytes(data)
 
 
 def shortened(name: str, count: int) -> bytes:
-    """The first `count` bytes behind UDP of a golden packet, all lengths made to fit."""
+    """Return a golden packet cut `count` bytes after UDP, with all lengths adjusted."""
     data = oracle.vector(name)[WIRE.MRC_ETH_LEN :]
     outer, inner, udp, body = data[:40], data[40:80], data[80:88], data[88:]
     body = (body + bytes(64))[:count]
