@@ -124,7 +124,7 @@ def test_each_way_across_a_fabric(name: str) -> None:
     found = Packets(info(encap), 0)
     found.add([sent(frame)])
     (packet,) = found.release()
-    ev = wire.envelope.ev if encap < 2 else wire.envelope.ev & ~0xFFFF  # the ports hold the high half
+    ev = wire.envelope.ev if encap < 2 else wire.envelope.ev & ~0xFFFF  # ports hold the high half
     assert (packet.about.ev, packet.about.psn) == (ev, wire.bth.psn)
     assert bool(packet.about.t1) == (encap < 2)
     assert " > " in line(packet, encap)
