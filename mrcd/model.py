@@ -71,7 +71,7 @@ class PlaneInfo:
 class DatapathInfo:
     """How the BPF programs are attached, and whether their clock runs."""
 
-    xdp: XdpMode  # the slowest mode of all planes: one generic plane makes it "generic"
+    xdp: XdpMode  # the weakest mode of all planes: one generic plane makes it "generic"
     tc: TcKind
     routing: str  # "srv6", "srv6, reduced", "ecmp over IPv6", "ecmp over IPv4"
     tick: TickState  # "running" only while something is outstanding

@@ -32,7 +32,8 @@ from mrcd.service.log import get_logger
 SOCKET_MODE = 0o660
 BACKLOG = 64
 WATCHERS_MAX = 64
-"""Most connections of callers that may only watch; callers that may write are always accepted."""
+"""Limit on connections of callers that may only watch; callers that may write are always accepted.
+"""
 ACCEPT_PAUSE_S = 1.0
 
 log = get_logger()

@@ -92,7 +92,7 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
     ) -> asyncio.Future[None] | None:
         """Answer a call; the next call waits until the reply has been sent."""
         self._waiting -= 1
-        if self._streams:  # its reply would have to wait for the end of the stream
+        if self._streams:  # the reply would have to wait for the end of the stream
             self._hang_up("a call on a connection that streams; it needs one of its own")
             return None
         answering = super().request_received(obj, fds)

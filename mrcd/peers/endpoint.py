@@ -233,7 +233,7 @@ class Endpoint:
         found.sent(self._request_id, ev, now)
         self._send(peer, ev, self._request_id, Erth(WIRE.MRC_ENDPOINT_EV_PROBE, mask, ev, stamp))
 
-    # ---- both
+    # ---- common to both
 
     def _evs(self, peer: Peer, plane: int) -> list[int]:
         return usid.evs_between(self._config.fabric, self._config.host, peer.host, plane)

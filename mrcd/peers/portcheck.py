@@ -16,7 +16,7 @@ from mrcd.handshake import Offer
 @dataclass(frozen=True, slots=True)
 class _Doubt:
     said: int
-    seq: int  # of the Offer that said otherwise
+    seq: int  # sequence number of the Offer that disagreed
 
 
 class PortDoubts:

@@ -75,9 +75,9 @@ class Agenda:
         self._budget -= packets
 
     def take(self, *, now_ns: int) -> Sequence[str]:
-        """Return the names that are due, at most TURNS from each queue.
+        """Return the names that are due, at most TURNS in all.
 
-        The caller must `put` each of them again, and `spend` what it sent for one not prompt.
+        The caller must `put` each of them again, and `spend` the packets of those not prompt.
         """
         self._pay(now_ns)
         self._served_ns = now_ns

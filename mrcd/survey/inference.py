@@ -259,7 +259,7 @@ class _Plane:
         )
 
     def _evidence(self, e: int, suspects: frozenset[int]) -> tuple[str, ...]:
-        """Return lines about loops that cross it and lose, and about loops that avoid it."""
+        """Return lines on loops that cross it and lose, and on loops that cross no suspect."""
         across, beside = [], []
         for one, row in zip(self._seen, self._model.rows, strict=True):
             if e in row.crossings and one.lost:

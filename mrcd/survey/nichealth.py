@@ -31,7 +31,7 @@ does not hide the present loss."""
 NIC_LATE_BUCKETS = 3
 """A round trip is late if it is this many powers of two above the usual one (4 to 8 times)."""
 NIC_LATE_MIN_BUCKET = 10
-"""A late round trip takes at least 512 us. Probes leave in bursts, and the last of a burst come
+"""A late round trip takes at least 512 us. Probes leave in bursts, and a burst's last ones come
 back after some 250 us."""
 NIC_PROMPT_SHARE = 0.01
 """The usual round trip is this low quantile: the round trip without a queue."""
