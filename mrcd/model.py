@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What crosses the control socket: the daemon fills these in, ``mrcctl`` shows them.
+"""The types that cross the control socket: the daemon fills them in, and ``mrcctl`` shows them.
 
-The classes are plain frozen dataclasses because both ends read them by their annotations: the
-server derives the varlink interface description from them, the client has msgspec check what it
-receives. That is also why the annotations are real types (no ``from __future__ import
-annotations``) and sequences are lists: varlink knows arrays, not tuples.
+The classes are plain frozen dataclasses because both ends read their annotations: the server
+derives the varlink interface description from them, and the client has msgspec check received
+data. For this reason the annotations are real types (no ``from __future__ import annotations``),
+and sequences are lists: varlink knows arrays, not tuples.
 
-Counters count since the data path was made, which outlives the daemon, and do not fall before it
-is made anew: those of paths, QPs and peers outlive the death of a path and of a session. Optional
-values are ``None`` while nothing was measured. Adding a field keeps ``SCHEMA_VERSION``; removing
-one or changing its meaning raises it.
+Counters start when the data path is created and never decrease until it is created anew. The data
+path outlives the daemon. The counters of paths, QPs and peers outlive the death of a path and of a
+session. Optional values are ``None`` while nothing has been measured. Adding a field keeps
+``SCHEMA_VERSION``; removing a field or changing its meaning raises it.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ Direction = Literal["tx", "rx"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mrc0Info:
-    """The virtual interface applications use."""
+    """The virtual interface that applications use."""
 
     name: str
     mtu: int
@@ -71,7 +71,7 @@ class PlaneInfo:
 class DatapathInfo:
     """How the BPF programs are attached, and whether their clock runs."""
 
-    xdp: XdpMode  # the least of all planes: one generic plane makes it "generic"
+    xdp: XdpMode  # the weakest mode of all planes: one generic plane makes it "generic"
     tc: TcKind
     routing: str  # "srv6", "srv6, reduced", "ecmp over IPv6", "ecmp over IPv4"
     tick: TickState  # "running" only while something is outstanding
@@ -80,21 +80,21 @@ class DatapathInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The daemon as a whole. ``reasons`` says in full sentences why it is degraded."""
+    """The state of the daemon as a whole; ``reasons`` explains in sentences why it is degraded."""
 
     host: str
     version: str
     state: DaemonState
     reasons: list[str]
     pid: int
-    config: str  # the file
+    config: str  # path of the configuration file
     uptime_s: float
     mrc0: Mrc0Info
     planes: list[PlaneInfo]
     peers_total: int
     peers_up: int  # established
     datapath: DatapathInfo
-    peers_silent: int = 0  # had answered, and do not any more
+    peers_silent: int = 0  # answered before, and no longer do
     schema_version: int = SCHEMA_VERSION
 
 
@@ -104,12 +104,12 @@ class PeerInfo:
 
     name: str
     state: PeerState
-    addresses: list[str]  # allowed prefixes: what the route through mrc0 covers
-    mtu: int  # largest application packet towards it
+    addresses: list[str]  # allowed prefixes, which the routes through mrc0 cover
+    mtu: int  # largest application packet to the peer, in bytes
     qps: int
-    last_heard_s: float | None  # ago; None: never
-    planes_usable: list[int]  # usable here and there
-    shares: list[float]  # of each plane, 1 where it is whole
+    last_heard_s: float | None  # time since the last message; None: never heard
+    planes_usable: list[int]  # planes usable at both ends
+    shares: list[float]  # share of each plane in the balance of load; 1: undiminished
     planes_srtt_us: list[float | None]  # smoothed over all paths of the plane
     tx_packets: int
     rx_packets: int
@@ -123,21 +123,21 @@ class PathInfo:
     qp: int  # index among the peer's QPs, from 0
     ev: int
     plane: int
-    t1: int  # from 1; 0: both hosts hang on one T0, or nobody knows (ecmp)
+    t1: int  # from 1; 0: both hosts are connected to the same T0, or unknown (ecmp)
     usids: str  # the outer destination address as text; empty with ecmp
     state: PathState
-    role: PathRole  # active: in rotation; backup: takes the place of one that is withdrawn
-    slow: bool  # far above its plane in round trips or marks: used now and then only
+    role: PathRole  # active: in rotation; backup: replaces a path that is withdrawn
+    slow: bool  # round trips or marks far above those of its plane: used only occasionally
     sent: int
     acked: int
     lost: int
-    marked: int  # congestion marks that the peer told of
+    marked: int  # congestion marks that the peer reported
     srtt_us: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathEvent:
-    """A path came into use or went out of it. Times are CLOCK_MONOTONIC, taken in the kernel."""
+    """A change of a path into or out of use. The kernel takes the times (CLOCK_MONOTONIC)."""
 
     time_ns: int
     peer: str
@@ -148,9 +148,9 @@ class PathEvent:
     from_state: PathState
     to_state: PathState
     cause: str  # loss, mark, probe, probe_mark, deny, allow
-    sent_ns: int | None  # when the packet was sent that is taken for lost
-    rtt_ns: int | None  # the path's, smoothed
-    missed: int  # events before this one that this watcher was too slow for
+    sent_ns: int | None  # when the packet that counts as lost was sent
+    rtt_ns: int | None  # smoothed round trip of the path
+    missed: int  # earlier events that this watcher was too slow to receive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,17 +160,17 @@ class DeniedInfo:
     element: str
     kind: str  # path, plane, t0, t1, link, nic, peer
     peer: str | None  # None: to every peer
-    paths: int  # slots of the QPs' EV sets that it denies now
+    paths: int  # slots of the QPs' EV sets that the rule denies now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathProbe:
-    """What EV probes of one path found; times are there when at least one was answered."""
+    """The results of EV probes over one path; times are null unless a probe was answered."""
 
     peer: str
     ev: int
     plane: int
-    t1: int  # from 1; 0: both hosts hang on one T0
+    t1: int  # from 1; 0: both hosts are connected to the same T0
     usids: str  # the outer destination address as text
     sent: int
     answered: int
@@ -185,15 +185,15 @@ class ConnInfo:
 
     peer: str
     qp: int
-    qpn: int  # ours: what the peer writes into BTH
+    qpn: int  # our QP number, which the peer writes into BTH
     remote_qpn: int
     state: QpState
     next_psn: int
-    una_psn: int  # oldest not acknowledged
+    una_psn: int  # oldest unacknowledged PSN
     outstanding: int
-    mpr: int  # packets that may be outstanding
+    mpr: int  # most packets that may be outstanding
     srtt_us: float | None
-    rx_next_psn: int  # next to be delivered in order
+    rx_next_psn: int  # next PSN to be delivered in order
     rx_waiting: int  # packets held behind a gap
     retransmits: int
 
@@ -209,7 +209,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsInfo:
-    """All counters, in the order in which a packet meets them."""
+    """All counters, in the order in which a packet reaches them."""
 
     counters: list[Counter]
     schema_version: int = SCHEMA_VERSION
@@ -217,37 +217,37 @@ class StatsInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorSample:
-    """One reading for ``mrcctl monitor``. Rates are differences of two samples' counters."""
+    """One sample for ``mrcctl monitor``. Rates are differences between two samples' counters."""
 
-    monotonic_ns: int  # when it was taken, CLOCK_MONOTONIC
+    monotonic_ns: int  # when the sample was taken, CLOCK_MONOTONIC
     status: Status
-    peers: list[PeerInfo]  # all, or as many as were asked for
+    peers: list[PeerInfo]  # all, or at most the requested number
     stats: StatsInfo
-    missed: int = 0  # samples that fell due before this one while this caller was too slow
+    missed: int = 0  # earlier samples that this caller was too slow to receive
     schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """A key of the configuration whose value another text would change."""
+    """A key of the configuration whose value differs in another text."""
 
     path: str  # "transport.probe_pps", "peer.h2.allowed"
-    old: str | None  # as it would stand in the file; None: it was not there
+    old: str | None  # as written in the file; None: absent
     new: str | None
     how: HowApplied  # at once, or only by a restart of the daemon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChanges:
-    """What a text changes, or has changed."""
+    """The changes that a text would make, or has made."""
 
     changes: list[ConfigChange]
-    confirm_s: int | None = None  # applied, and to be confirmed within so many seconds
+    confirm_s: int | None = None  # the changes are applied and must be confirmed within this time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetachReport:
-    """What ``mrcctl datapath detach`` removed and could not remove, a line each."""
+    """The parts that ``mrcctl datapath detach`` removed or could not remove, one per line."""
 
     detached: list[str]
     failed: list[str]
@@ -255,15 +255,15 @@ class DetachReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultInfo:
-    """A link or a switch that loses packets or time, as all hosts' survey probes together tell."""
+    """A link or switch that loses or delays packets, inferred from all hosts' survey probes."""
 
     element: str  # "p1t0-1:p1t1-2", "h1:p1", "p1t1-2"
     kind: FaultKind
-    loss: float  # 0 to 1, of a link in each direction, of a switch of what enters it
-    loss_low: float  # bounds, about 99 % each
-    loss_high: float
-    extra_us: float  # slow: what one crossing takes too long
-    since_s: float  # ago
+    loss: float  # 0 to 1: in each direction of a link, or of all packets that enter a switch
+    loss_low: float  # lower bound, about 99 %
+    loss_high: float  # upper bound, about 99 %
+    extra_us: float  # slow: excess time of one crossing
+    since_s: float  # time since the fault was first found
     evidence: list[str]
     alternatives: list[list[str]]  # sets of elements that would explain exactly the same instead
 
@@ -273,12 +273,12 @@ class SurveyInfo:
     """The survey behind the fault list."""
 
     enabled: bool
-    reason: str  # why not
-    pps: int
-    loops: int  # this host's
-    hosts_heard: int  # peers that told lately what they saw
+    reason: str  # why it is not enabled; empty if it is
+    pps: int  # probes a second of this host
+    loops: int  # loops of this host
+    hosts_heard: int  # peers whose counts were received lately
     hosts_total: int
-    accepted: int  # messages
+    accepted: int  # messages from peers
     rejected: int
 
 
@@ -292,12 +292,12 @@ class ElementInfo:
     state: ElementState
     loss: float
     sent: int  # probes of the window that crossed it
-    latency_us: float | None  # one crossing of a link; None for switches, or when not known
+    latency_us: float | None  # one crossing of a link; None for a switch, or if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpot:
-    """Where a host hangs."""
+    """The T0 to which a host is connected."""
 
     name: str
     t0: int
@@ -305,7 +305,7 @@ class HostSpot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturePeer:
-    """A peer by the number it has in records."""
+    """The name of the peer with a certain index in captured records."""
 
     index: int
     name: str
@@ -313,33 +313,33 @@ class CapturePeer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureInfo:
-    """What the records of a capture (bpf/mrc_capture.h) need to be understood."""
+    """The data needed to interpret the records of a capture (bpf/mrc_capture.h)."""
 
     host: str
     encap: int  # one of MRC_ENCAP_ in bpf/mrc_wire.h
-    udp_port: int  # of MRC; the hand-shake has another
+    udp_port: int  # of MRC; the hand-shake uses another
     interfaces: list[str]  # of the planes
     peers: list[CapturePeer]
-    qps_per_peer: int  # of peer k those from k times this
+    qps_per_peer: int  # the QPs of peer k start at k times this number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedPacket:
-    """A packet as ``mrcctl capture --json`` prints it. What is not known of it is None."""
+    """A packet as ``mrcctl capture --json`` prints it. Unknown values are null."""
 
     time_ns: int  # CLOCK_REALTIME
     direction: Direction
     plane: int
     interface: str
-    length: int  # on the wire, with its Ethernet header
+    length: int  # bytes on the wire, including the Ethernet header
     kind: str  # data, sack, nack, probe, survey, request, response, hand-shake, other
     peer: str | None
     qp: int | None  # index among the peer's QPs, from 0
     ev: int | None
-    t1: int | None  # from 1; 0: its path crosses none, or nobody knows (ecmp)
-    psn: int | None  # of data; of a SACK the last it acknowledges; of a NACK what it is about
+    t1: int | None  # from 1; 0: its path crosses no T1, or unknown (ecmp)
+    psn: int | None  # its own (data), the last it acknowledges (SACK) or the one it concerns (NACK)
     retransmit: bool
-    verdict: str  # in order, reordered, duplicate, or the counter that tells what became of it
+    verdict: str  # in order, reordered, duplicate, or the counter that names its fate
 
 
 class FaultsReply(TypedDict):
@@ -398,7 +398,7 @@ class PathsReply(TypedDict):
 
 
 class DenyReply(TypedDict):
-    """Reply of Deny and Allow: whether anything changed, and the rules there are now."""
+    """Reply of Deny and Allow: whether anything changed, and the rules now in force."""
 
     changed: bool
     rules: list[DeniedInfo]
@@ -412,7 +412,7 @@ class DeniedReply(TypedDict):
 
 
 class WatchPathsReply(TypedDict):
-    """Each reply of WatchPaths; the first has no event and says that the watch has begun."""
+    """Each reply of WatchPaths; the first has no event and means that the watch has begun."""
 
     event: PathEvent | None
 

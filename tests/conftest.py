@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What holds for all tests."""
+"""Settings for all tests."""
 
 from hypothesis import settings
 
-# How long an example takes says more of the machine than of the code.
+# An example's duration depends more on the machine than on the code.
 settings.register_profile("mrcd", deadline=None)
 settings.load_profile("mrcd")

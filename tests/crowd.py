@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Thousands of peers in one process: they speak the hand-shake with one real mrcd, and stay idle.
+"""Thousands of peers in one process, which speak the hand-shake with one real mrcd and stay idle.
 
-Run where a switch sends what is for all of them, with a NIC for each plane:
+Run it where a switch sends the packets for all of them, with a NIC for each plane:
 
     python -m tests.crowd FABRIC-FILE US
 
-US is the host that is real; all others of the file are played. Each has a session of its own, the
-one mrcd has, and answers probes, EV probes and Port Status Updates. Whatever else arrives is
-ignored: a crowd carries no data.
+US is the real host; the crowd plays all others of the file. Each runs its own instance of mrcd's
+session, and answers probes, EV probes and Port Status Updates. All other packets are ignored: a
+crowd carries no data.
 """
 
 from __future__ import annotations
@@ -61,12 +61,13 @@ _UDP = _INNER + 40
 _BODY = _UDP + 8
 _WAIT_MAX_S = 0.5
 _GRAIN_NS = 2_000_000
-"""Each speaks for itself: hardly any two at a time, as thousands of real hosts would."""
+"""Time between two looks at the sessions. It is short enough that hardly any two members speak at
+once, as with thousands of real hosts."""
 
 
 @dataclass(slots=True)
 class Member:
-    """One host of the crowd; `qpns`: of each QP of its own, the other end's number and PSN."""
+    """One host of the crowd; `qpns` maps each of its QPs to the other end's number and PSN."""
 
     host: Host
     session: Session
@@ -80,7 +81,7 @@ class Crowd:
         self._fabric, self._us = fabric, us
         self._rng = random.Random(seed)
         others = [host for host in fabric.hosts if host.name != us.name]
-        self._pace = Pace(answering=len(others))  # each of them has as many peers
+        self._pace = Pace(answering=len(others))  # each member has the same number of peers
         self._members: dict[str, Member] = {}
         self._at = {
             underlay.packed(fabric, host, plane): host
@@ -89,7 +90,7 @@ class Crowd:
         }
         self._agenda = Agenda(now_ns=time.monotonic_ns(), grain_ns=_GRAIN_NS)
         self._sockets = [self._socket(plane) for plane in range(fabric.planes)]
-        self._macs: dict[int, bytes] = {}  # Ethernet header of what we send, by plane
+        self._macs: dict[int, bytes] = {}  # Ethernet header of sent frames, by plane
 
     @staticmethod
     def _socket(plane: int) -> socket.socket:
@@ -100,7 +101,7 @@ class Crowd:
         return sock
 
     def run(self) -> None:
-        """Until the process is ended."""
+        """Run until the process is ended."""
         planes = {sock.fileno(): plane for plane, sock in enumerate(self._sockets)}
         poll = select.poll()
         for fd in planes:
@@ -182,7 +183,7 @@ class Crowd:
         outer = (6 << 28).to_bytes(4, "big") + len(inner).to_bytes(2, "big") + bytes((41, 64))
         self._send(plane, outer + around.outer.src.packed + around.outer.dst.packed + inner)
 
-    # ---- what else wants an answer
+    # ---- other requests
 
     def _answer(self, plane: int, host: Host, packet: Control) -> None:
         body, ev = packet.body, packet.envelope.ev
@@ -223,7 +224,7 @@ class Crowd:
         )
 
     def _send(self, plane: int, packet: bytes) -> None:
-        if plane in self._macs:  # else nobody ever spoke to us there
+        if plane in self._macs:  # otherwise no packet ever arrived there
             self._sockets[plane].send(self._macs[plane] + packet)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""bpf/path.h and pick.h compiled for the host: functions of structs, not maps, run anywhere."""
+"""Compile bpf/path.h and pick.h for the host. Their functions take structs instead of maps, so they
+run anywhere."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ _ARGUMENTS = {
 
 
 def build(folder: Path) -> ctypes.CDLL:
-    """Compile it; the functions of `_WRAPPERS` with their types."""
+    """Compile `_WRAPPERS`, and return its functions with their types."""
     source, library = folder / "path.c", folder / "path.so"
     source.write_text(_WRAPPERS)
     subprocess.run(
@@ -71,7 +72,7 @@ def build(folder: Path) -> ctypes.CDLL:
 
 
 class Memory:
-    """One struct of mrc_abi.h in memory that C may change."""
+    """A struct of mrc_abi.h in memory that C code may change."""
 
     def __init__(self, kind: str, **values: int | tuple[int, ...]) -> None:
         self._kind = ABI.structs[kind]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A second opinion on the wire: MRC as scapy layers.
 
-Written from the published field lists, not from bpf/mrc_wire.h and not from
+It is written from the published field lists and from neither bpf/mrc_wire.h nor
 mrcd/wire/packet.py, so that a mistake would have to be made twice. Where the published lists leave
-a place open (the EV of a probe, everything in an endpoint response but its time stamp) it follows
-the choices that docs/protocol.md records.
+a field open (the EV of a probe, everything in an endpoint response except its time stamp) it
+follows the choices that docs/protocol.md records.
 """
 
 # ruff: noqa: RUF012 (scapy wants its field lists as plain class attributes)
@@ -64,14 +64,14 @@ NACK_REASONS = {
 
 
 class _AllButIcrc(StrField):
-    """What is left before the last four bytes."""
+    """The bytes that remain before the last four."""
 
     def getfield(self, pkt: Packet, s: bytes) -> tuple[bytes, bytes]:
         return s[-4:], s[:-4]
 
 
 class _Layer(Packet):
-    """A header followed by whatever `follows` says."""
+    """A header followed by the layer that `follows` returns."""
 
     follows: type[Packet] | None = None
 
@@ -256,17 +256,17 @@ bind_layers(UDP, Bth, dport=UDP_PORT)
 
 
 def dissect(data: bytes) -> Packet:
-    """The layers of a packet that begins with an IP header."""
+    """Return the layers of a packet that begins with an IP header."""
     return IP(data) if data[:1] and data[0] >> 4 == 4 else IPv6(data)
 
 
 def dissect_frame(frame: bytes) -> Packet:
-    """The layers of an Ethernet frame."""
+    """Return the layers of an Ethernet frame."""
     return Ether(frame)
 
 
 def vector(name: str) -> bytes:
-    """The golden frame of that name, from its Ethernet header on."""
+    """Return the golden frame of that name, from its Ethernet header on."""
     path = Path(__file__).parent / "vectors" / f"{name}.hex"
     lines = path.read_text(encoding="ascii").splitlines()
     return bytes.fromhex("".join(line for line in lines if not line.startswith("#")))
@@ -278,9 +278,9 @@ _WRITES = {0xC6, 0xC7, 0xC8, 0xCA}
 
 
 def header_check(covered: bytes) -> int:
-    """The ICRC word over the UDP ports and all headers from the BTH on, as docs/protocol.md says.
+    """Return the ICRC word over the UDP ports and all headers from the BTH (docs/protocol.md).
 
-    With numbers as long as they become; the remainder is taken where it is needed.
+    It computes with unbounded integers, and takes the remainder only where it is needed.
     """
     covered += bytes(-len(covered) % 8)
     total = 0
@@ -291,9 +291,9 @@ def header_check(covered: bytes) -> int:
 
 
 def sealed(data: bytes, udp: int) -> bytes:
-    """A packet with the ICRC word that its headers ask for; its UDP header is at `udp`.
+    """Return a packet with the ICRC word of its headers; its UDP header is at offset `udp`.
 
-    One that is cut short or of an unknown kind is left as it is.
+    A packet that is cut short or of an unknown kind is returned unchanged.
     """
     bth = udp + 8
     if len(data) < bth + 12:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A QP's EV set in plain Python: what bpf/path.h and pick.h should do, written a second time.
+"""A model of a QP's EV set in plain Python: a second implementation of bpf/path.h and pick.h.
 
-Sets of numbers instead of bitmaps, the table of mrcd.paths.states instead of a switch. Where the
-programs choose freely - the order of planes in a round, which turn a slow path gets - the model is
-told the choice and checks that it was open.
+It uses sets of numbers instead of bitmaps, and the table of mrcd.paths.states instead of a switch.
+Some choices of the programs are free: the order of planes in a round, and which turn a slow path
+gets. The model is told those choices and checks that they were allowed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CROWDS_MAX = 4
 
 @dataclass(slots=True)
 class Path:
-    """What is remembered of one path."""
+    """The state of one path."""
 
     loss_ppm: int = 0
     relapses: int = 0
@@ -37,7 +37,7 @@ class Path:
     acked: int = 0
     acked_then: int = 0
     mark_ppm: int = 0
-    crowded: bool = False  # for the time being
+    crowded: bool = False  # temporarily
     hold_ns: int = 0
     withdrawn_ns: int = 0
     relapsed_ns: int = 0
@@ -69,17 +69,17 @@ class Plane:
 
 
 def cyclic(slots: set[int], start: int) -> int | None:
-    """The first of a set at or behind `start`, going round."""
+    """Return the first member of a set at or after `start`, cyclically."""
     return min(slots, key=lambda slot: (slot - start) % ABI.MRC_EVS_PER_PLANE, default=None)
 
 
 def one_at_a_time(total: int, up: bool) -> int:
-    """Smoothed loss after one more packet, in ppm."""
+    """Return the smoothed loss after one more packet, in ppm."""
     return total + ((1_000_000 - total) >> 8) if up else total - (total >> 8)
 
 
 def marked_part(ppm: int, fresh: int, parts: int) -> int:
-    """Smoothed part of packets that are marked, one of the last `fresh` being so, in ppm."""
+    """Return the smoothed share of marked packets, in ppm; one of the last `fresh` was marked."""
     if not parts:
         return ppm
     fresh = min(fresh, parts)
@@ -108,7 +108,7 @@ class PathSet:
         self.loss_ppm = 0
         self.paths = {(p, k): Path() for p, n in enumerate(slots) for k in range(n)}
 
-    # ---- what there is
+    # ---- the paths
 
     @property
     def used(self) -> int:
@@ -128,7 +128,7 @@ class PathSet:
     # ---- states
 
     def enter(self, p: int, k: int, to: State) -> None:
-        """Put a path into a state; a backup of its plane fills the place it leaves."""
+        """Put a path into a state; a backup of its plane fills the place that it leaves."""
         plane = self.planes[p]
         was = k in plane.use
         for members in (plane.use, plane.skip, plane.spare, plane.denied):
@@ -150,7 +150,7 @@ class PathSet:
                 plane.use.add(backup)
 
     def event(self, p: int, k: int, event: Event) -> tuple[State, State]:
-        """What the table says happens; states before and after."""
+        """Apply the table to an event, and return the states before and after."""
         before = self.state(p, k)
         to = after(before, event)
         if to is not before:
@@ -158,7 +158,7 @@ class PathSet:
         return before, to
 
     def acked(self, p: int, k: int) -> None:
-        """A packet of this path arrived."""
+        """Handle a packet of this path that arrived."""
         path = self.paths[p, k]
         path.acked += 1
         self.planes[p].acked += 1
@@ -166,7 +166,7 @@ class PathSet:
         self.loss_ppm = one_at_a_time(self.loss_ppm, up=False)
 
     def lost(self, p: int, k: int, now: int, *, alive: bool) -> tuple[State, State]:
-        """A packet of this path is lost; `alive`: a later one of it arrived."""
+        """Handle a lost packet of this path; `alive`: a later packet of the path arrived."""
         path = self.paths[p, k]
         path.loss_ppm = one_at_a_time(path.loss_ppm, up=True)
         self.loss_ppm = one_at_a_time(self.loss_ppm, up=True)
@@ -187,12 +187,12 @@ class PathSet:
         return before, to
 
     def relapsed(self, path: Path, now: int) -> None:
-        """The next time it stays away longer, unless that is long from now."""
+        """Make the next withdrawal longer, unless it comes much later."""
         path.relapses = min(path.relapses + 1, RELAPSES_MAX)
         path.relapsed_ns = now
 
     def marked(self, p: int, k: int) -> tuple[State, State]:
-        """A packet of this path was marked: slow, if it is marked far more than its plane."""
+        """Handle a marked packet: the path is slow if it is marked far more than its plane."""
         path, plane = self.paths[p, k], self.planes[p]
         for each, parts in ((plane, MARK_PARTS * len(plane.use)), (path, MARK_PARTS)):
             each.mark_ppm = marked_part(each.mark_ppm, each.acked - each.acked_then, parts)
@@ -207,7 +207,7 @@ class PathSet:
         return moved
 
     def cleared(self, p: int, k: int) -> tuple[State, State]:
-        """What was taken for lost on this path had arrived."""
+        """Handle a packet of this path that counted as lost, but had arrived."""
         path, before = self.paths[p, k], self.state(p, k)
         path.loss_ppm -= min(path.loss_ppm, (1_000_000 - path.loss_ppm) >> 8)
         self.loss_ppm -= min(self.loss_ppm, (1_000_000 - self.loss_ppm) >> 8)
@@ -218,12 +218,12 @@ class PathSet:
         return before, before
 
     def is_back(self, p: int, k: int) -> None:
-        """A path is in use again: as crowded as it was."""
+        """Put a path back into use, as crowded as it was."""
         if self.paths[p, k].crowded:
             self.planes[p].slow |= {k} & self.planes[p].use
 
     def answered(self, p: int, k: int, now: int, *, marked: bool) -> tuple[State, State]:
-        """A probe of this path was answered."""
+        """Handle an answered probe of this path."""
         path, before = self.paths[p, k], self.state(p, k)
         if before is State.ASSUMED_BAD:
             if now < path.hold_ns:
@@ -240,7 +240,7 @@ class PathSet:
         return before, to
 
     def silent(self, p: int, k: int, now: int) -> tuple[State, State]:
-        """A probe of this path was not answered."""
+        """Handle an unanswered probe of this path."""
         path, before = self.paths[p, k], self.state(p, k)
         if before is State.ASSUMED_BAD:
             path.ok = 0
@@ -260,9 +260,10 @@ class PathSet:
         preferred: set[int] | None = None,
         shares: list[int] | None = None,
     ) -> None:
-        """The programs sent a packet on `chosen`: AssertionError if they should not have.
+        """Check that the programs were allowed to send a packet on `chosen`.
 
-        up: planes that are usable. preferred: those to be taken if one of them has a path.
+        `up` holds the usable planes, and `preferred` those to take if one of them has a path.
+        Raises AssertionError if the choice was not allowed.
         """
         usable = self.in_use & up
         if not usable:
@@ -292,16 +293,16 @@ class PathSet:
         other = cyclic(plane.use - plane.skip - plane.slow, first + 1)
         right = {first}
         if first in plane.skip:
-            plane.skip.remove(first)  # GOOD again, but passed over this time
+            plane.skip.remove(first)  # GOOD again, but skipped this time
             if other is not None:
                 right = {other}
         elif first in plane.slow and other is not None:
-            right = {first, other}  # now and then the slow one
+            right = {first, other}  # occasionally the slow one
         assert k in right, f"slot {k} was taken, {right} was to be"
         plane.next = (k + 1) % ABI.MRC_EVS_PER_PLANE
 
     def _check_last_resort(self, chosen: tuple[int, int] | None, planes: set[int]) -> None:
-        """Nothing is in use: any path that is not denied, in turn."""
+        """Check the choice when no path is in use: any path that is not denied, in turn."""
         if not planes:
             assert chosen is None, "a denied path was taken"
             return
@@ -312,10 +313,10 @@ class PathSet:
         assert k == cyclic(plane.all - plane.denied, plane.next)
         plane.next = (k + 1) % ABI.MRC_EVS_PER_PLANE
 
-    # ---- as the maps hold it
+    # ---- the form that the maps hold
 
     def members(self) -> dict[str, tuple[int, ...]]:
-        """The array members of struct mrc_tx that this is about."""
+        """Return the array members of struct mrc_tx that the model covers."""
         words: dict[str, list[int]] = {}
         for name in ("use", "skip", "slow", "spare", "denied", "all"):
             words[name] = [0] * ABI.MRC_SET_WORDS
@@ -329,7 +330,7 @@ class PathSet:
         return {name: tuple(values) for name, values in words.items()}
 
     def scalars(self) -> dict[str, int]:
-        """The plain members of struct mrc_tx that this is about."""
+        """Return the scalar members of struct mrc_tx that the model covers."""
         return {
             "used_all": self.used,
             "plane_use": sum(1 << p for p in self.in_use),
@@ -341,7 +342,7 @@ class PathSet:
 
 
 def check_invariants(arrays: dict[str, tuple[int, ...]], scalars: dict[str, int]) -> None:
-    """What holds of the sets of a QP whatever has happened; told of the maps' own values."""
+    """Check, on the maps' own values, the invariants of a QP's sets."""
     words = ABI.MRC_EV_WORDS
     sets = {
         name: [sum(arrays[name][p * words + w] << 64 * w for w in range(words)) for p in range(8)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""As much of PromQL as the alerts and the dashboard use: parsed, checked, evaluated.
+"""Parse, check and evaluate the part of PromQL that the alerts and the dashboard use.
 
-Prometheus itself is a third of a gigabyte to install, too much for a test that asks whether a
-metric exists. What is not understood here is an error, never a guess. Rates are not extrapolated to
-the edges of their range as Prometheus does it; thresholds that this could decide are badly chosen.
+Prometheus itself takes a third of a gigabyte, which is too much for a test that asks whether a
+metric exists. Unsupported syntax is an error, never a guess. Unlike in Prometheus, rates are not
+extrapolated to the edges of their range; a threshold for which that matters is badly chosen.
 Grammar: https://prometheus.io/docs/prometheus/latest/querying/basics/
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 Labels = frozenset[tuple[str, str]]
 Vector = dict[Labels, float]
 Sample = tuple[float, float]
-"""Seconds, value."""
+"""A time in seconds, and a value."""
 Series = Mapping[tuple[str, Labels], Sequence[Sample]]
 
 STALE_S = 300
@@ -47,7 +47,7 @@ OF_RANGES = OF_COUNTERS | {"changes", "max_over_time"}
 
 
 class PromqlError(ValueError):
-    """The expression is wrong, or more than is understood here."""
+    """The expression is wrong or not supported here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class _Parser:
         self.tokens.append(("end", ""))
 
     def take(self, *wanted: str) -> str:
-        """The next token if it is one of these (texts), else nothing."""
+        """Consume the next token and return it if it is one of these texts; else return ""."""
         if self.tokens[0][1] in wanted and self.tokens[0][0] != "string":
             return self.tokens.pop(0)[1]
         return ""
@@ -183,7 +183,7 @@ class _Parser:
 
 
 def parse(text: str) -> Expression:
-    """The expression; PromqlError when it is wrong or not understood."""
+    """Return the parsed expression. Raises PromqlError if it is wrong or not supported."""
     parser = _Parser(text)
     found = parser.expression()
     if parser.tokens[0][0] != "end":
@@ -192,7 +192,7 @@ def parse(text: str) -> Expression:
 
 
 def duration_s(text: str) -> int:
-    """Seconds of a duration as rules have it: 5m."""
+    """Return the seconds of a duration such as 5m in a rule."""
     return int(text[:-1]) * _UNITS[text[-1]]
 
 
@@ -201,7 +201,7 @@ def duration_s(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What is known of a metric: kind and labels, and the values of those that are listed."""
+    """A metric: its kind, its labels, and the possible values of some labels."""
 
     kind: str
     labels: frozenset[str]
@@ -209,7 +209,7 @@ class Metric:
 
 
 def check(expression: Expression, known: Mapping[str, Metric]) -> frozenset[str]:
-    """Labels of the result; PromqlError for whatever `known` does not have."""
+    """Return the labels of the result. Raises PromqlError for anything that `known` lacks."""
     match expression:
         case Number():
             return frozenset()
@@ -271,7 +271,7 @@ def _check_binary(
 
 
 def evaluate(expression: Expression, series: Series, at_s: float) -> Vector | float:
-    """The value at a time; series are by name and labels, their samples oldest first."""
+    """Return the value at a time; `series` are by name and labels, with the oldest sample first."""
     match expression:
         case Number(value):
             return value

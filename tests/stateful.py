@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How hypothesis runs a state machine here: the same examples each time, or with
-MRC_HYPOTHESIS=long a thousand new ones.
+"""Run hypothesis state machines on the same examples each time, or with MRC_HYPOTHESIS=long on a
+thousand new ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LONG = os.environ.get("MRC_HYPOTHESIS") == "long"
 
 
 def run(machine: type[RuleBasedStateMachine], *, examples: int, steps: int) -> None:
-    """Run a machine; AssertionError with the shortest sequence of steps that fails."""
+    """Run a machine. Raises AssertionError with the shortest failing sequence of steps."""
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""tshark with the project's dissector."""
+"""Run tshark with the project's dissector."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = dict[str, str]
 def tshark(
     frames: Sequence[bytes], folder: Path, *options: str, fields: Sequence[str] = ()
 ) -> list[Row]:
-    """What tshark says of Ethernet frames: the fields of each that it has."""
+    """Return the fields that tshark finds in each of these Ethernet frames."""
     program = shutil.which("tshark")
     assert program is not None, "tshark is not installed: run make setup"
     file = folder / "frames.pcap"

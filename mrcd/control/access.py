@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Who may do what over the control socket: by who the kernel says is at the other end.
+"""Decide which callers of the control socket may change anything, by the kernel's credentials.
 
-Whoever can connect may watch. Only root, the user that mrcd runs as, and members of the group
-mrcd may change anything.
+Every process that can connect may watch. Only root, the user that mrcd runs as, and members of the
+group mrcd may change anything.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 GROUP = "mrcd"
 _UCRED = struct.Struct("=iII")
 _SO_PEERGROUPS = 59
-_GROUPS_BYTES = 1024  # what Python's getsockopt takes at most: 256 groups
+_GROUPS_BYTES = 1024  # the most that Python's getsockopt accepts: 256 groups
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The process that connected, as it was then. `groups` includes the primary one."""
+    """The process that connected, as of that moment. `groups` includes the primary group."""
 
     pid: int
     uid: int
@@ -33,26 +33,26 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rule. `gid` is None where the group does not exist."""
+    """The rule of access. `gid` is None where the group does not exist."""
 
     uid: int  # the daemon's own
     group: str
     gid: int | None
 
     def may_write(self, caller: Caller) -> bool:
-        """Whether a caller may change anything."""
+        """Return whether a caller may change anything."""
         return caller.uid in (0, self.uid) or (self.gid is not None and self.gid in caller.groups)
 
     @property
     def writers(self) -> str:
-        """Who may, in words."""
+        """The callers that may change anything, in words."""
         own = "" if self.uid == 0 else f", uid {self.uid} (mrcd's own)"
         absent = "" if self.gid is not None else ", which does not exist here"
         return f"root{own} and members of group {self.group}{absent}"
 
 
 def of_host(group: str = GROUP) -> Access:
-    """The rule on this host, for a daemon that runs as we do."""
+    """Return the rule on this host for a daemon that runs as the current user."""
     try:
         gid = grp.getgrnam(group).gr_gid
     except KeyError:
@@ -61,7 +61,7 @@ def of_host(group: str = GROUP) -> Access:
 
 
 def caller_of(connection: socket.socket) -> Caller:
-    """Who connected, with the credentials it had at that moment."""
+    """Return the process that connected, with the credentials that it had at that moment."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, gid = _UCRED.unpack(raw)
     try:
@@ -74,11 +74,11 @@ def caller_of(connection: socket.socket) -> Caller:
 
 
 def writes(method: _Method) -> _Method:
-    """Mark a method of the control interface as one that only writers may call."""
+    """Mark a method of the control interface as callable by writers only."""
     method.writes = True  # type: ignore[attr-defined]
     return method
 
 
 def is_writing(method: Callable[..., Any]) -> bool:
-    """Whether a method carries that mark."""
+    """Return whether a method carries that mark."""
     return bool(getattr(method, "writes", False))

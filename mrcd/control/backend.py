@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the control API asks of the daemon."""
+"""The protocol through which the control API asks the daemon."""
 
 from __future__ import annotations
 
@@ -25,93 +25,101 @@ from mrcd.model import (
 
 
 class CannotApply(Exception):
-    """A good configuration cannot be applied now; the message says why and what to do."""
+    """A valid configuration cannot be applied now; the message says why and what to do."""
 
 
 class Source(Protocol):
-    """Where the answers come from: the daemon.
+    """The source of the API's answers, which is the daemon.
 
-    The methods run on the event loop and must not block. ``peer`` is ``None`` for all peers; a
-    name was already checked against ``peer_names()``, a plane against ``status()``.
+    The methods run on the event loop and must not block. ``peer`` is ``None`` for all peers. The
+    caller has already checked a peer's name against ``peer_names()`` and a plane against
+    ``status()``.
     """
 
     def status(self) -> Status:
-        """The daemon as a whole."""
+        """Return the state of the daemon as a whole."""
 
     def peers(self) -> list[PeerInfo]:
-        """Every configured peer."""
+        """Return every configured peer."""
 
     def foremost_peers(
         self, count: int, before: Mapping[str, int]
     ) -> tuple[list[PeerInfo], Mapping[str, int]]:
-        """At most so many: those in trouble, and the busiest since `before`.
+        """Return at most `count` peers: those in trouble, and the busiest since `before`.
 
-        Beside them the packets of every peer so far, which is `before` the next time.
+        The second result is every peer's packets so far; pass it as `before` the next time.
         """
 
     def peer_names(self) -> list[str]:
-        """The names of all peers."""
+        """Return the names of all peers."""
 
     def paths(self, peer: str | None) -> list[PathInfo]:
-        """Every path of every QP."""
+        """Return every path of every QP."""
 
     def connections(self, peer: str | None) -> list[ConnInfo]:
-        """Every QP."""
+        """Return every QP."""
 
     def stats(self) -> StatsInfo:
-        """All counters."""
+        """Return all counters."""
 
     async def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
-        """Add a rule to the denylist; False when it was there.
+        """Add a rule to the denylist. Returns False if it was already there.
 
-        Raises NoSuchElement, or CutsOff without ``force``.
+        Raises NoSuchElement, or CutsOff if no path would be left and ``force`` is not set.
         """
 
     async def allow(self, element: str, peer: str | None) -> None:
         """Remove a rule. Raises NoSuchElement or NotDenied."""
 
     def denied(self) -> list[DeniedInfo]:
-        """The rules of the denylist."""
+        """Return the rules of the denylist."""
 
     def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
-        """None at once, then every path event."""
+        """Yield None at once, then every path event."""
 
     def capture_info(self) -> CaptureInfo:
-        """What records of packets need to be understood."""
+        """Return the data that a reader needs to interpret captured records."""
 
     def capture(self, wanted: capture.Wanted) -> AsyncGenerator[capture.Rings, None]:
-        """Record packets until closed; yields once, when that has begun.
+        """Record packets until closed; yields once, when the recording has begun.
 
         Raises mrcd.datapath.capture.CannotCapture.
         """
 
     def drain(self, plane: int, force: bool) -> PlaneInfo:
-        """Take a plane out of service. mrcd.planes.usable.LastPlane when none would be left."""
+        """Take a plane out of service.
+
+        Raises mrcd.planes.usable.LastPlane if no usable plane would be left and `force` is not set.
+        """
 
     def undrain(self, plane: int) -> PlaneInfo:
         """Put a plane back into service."""
 
     async def probe(self, peer: str, plane: int | None, count: int) -> list[PathProbe]:
-        """Send EV probes over every path of one plane or all to a peer, and wait for answers."""
+        """Probe every path to a peer `count` times, on one plane or on all, and await answers."""
 
     def faults(self) -> FaultsReply:
-        """What is at fault in the fabric."""
+        """Return the links and switches of the fabric that are at fault."""
 
     def fabric_map(self) -> MapReply:
-        """Every link and switch, as the survey sees it."""
+        """Return every link and switch, as the survey sees it."""
 
     def config_text(self) -> str:
-        """The running configuration as TOML that loads to an equal one."""
+        """Return the running configuration as TOML that loads to an equal configuration."""
 
     def config_diff(self, text: str) -> ConfigChanges:
-        """What applying a text would change. Raises ConfigError with every problem, or CannotApply
-        where a daemon does not change."""
+        """Return the changes that applying a text would make.
+
+        Raises ConfigError with every problem, or CannotApply for a change that a running daemon
+        cannot make.
+        """
 
     async def config_apply(self, text: str, confirm_s: int) -> ConfigChanges:
-        """Apply a text; unless confirm_s is 0, the former one returns when not confirmed by then.
+        """Apply a text.
 
-        Raises ConfigError or CannotApply, and has changed nothing then.
+        Unless confirm_s is 0, the former configuration returns after confirm_s seconds without
+        config_confirm(). Raises ConfigError or CannotApply; nothing has changed in that case.
         """
 
     def config_confirm(self) -> None:
-        """Keep what was applied. Raises CannotApply when nothing waits."""
+        """Keep the applied configuration. Raises CannotApply if none waits to be confirmed."""

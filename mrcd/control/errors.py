@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The errors of the control interface, as varlink knows them.
+"""The errors that the control interface returns over varlink.
 
 No ``from __future__ import annotations`` here: asyncvarlink builds the interface from the
 annotations and needs the types themselves.
@@ -11,7 +11,7 @@ from mrcd.model import INTERFACE
 
 
 class NoSuchPeer(TypedVarlinkErrorReply, interface=INTERFACE):
-    """No peer of that name is configured; "known" lists those that are."""
+    """No peer of that name is configured; "known" lists the configured peers."""
 
     class Parameters:
         name: str
@@ -19,7 +19,7 @@ class NoSuchPeer(TypedVarlinkErrorReply, interface=INTERFACE):
 
 
 class BadElement(TypedVarlinkErrorReply, interface=INTERFACE):
-    """The text names no element of the fabric, or none that is denied; "reason" lists them."""
+    """The text names no element of the fabric, or none that is denied; "reason" lists those."""
 
     class Parameters:
         element: str
@@ -27,7 +27,7 @@ class BadElement(TypedVarlinkErrorReply, interface=INTERFACE):
 
 
 class NoPathLeft(TypedVarlinkErrorReply, interface=INTERFACE):
-    """The rule would leave no path to these peers; "force" makes it all the same."""
+    """The rule would leave no path to these peers; "force" adds it anyway."""
 
     class Parameters:
         element: str
@@ -35,7 +35,7 @@ class NoPathLeft(TypedVarlinkErrorReply, interface=INTERFACE):
 
 
 class NoSuchPlane(TypedVarlinkErrorReply, interface=INTERFACE):
-    """There is no plane of that number; "known" lists those there are."""
+    """No plane has that number; "known" lists the planes."""
 
     class Parameters:
         plane: int
@@ -43,14 +43,14 @@ class NoSuchPlane(TypedVarlinkErrorReply, interface=INTERFACE):
 
 
 class LastUsablePlane(TypedVarlinkErrorReply, interface=INTERFACE):
-    """Draining this plane would leave no usable one; "force" does it all the same."""
+    """Draining this plane would leave no usable one; "force" drains it anyway."""
 
     class Parameters:
         plane: int
 
 
 class NotPermitted(TypedVarlinkErrorReply, interface=INTERFACE):
-    """The caller may watch, but not call this method; "writers" says who may."""
+    """The caller may watch, but not call this method; "writers" names the callers that may."""
 
     class Parameters:
         method: str
@@ -59,21 +59,21 @@ class NotPermitted(TypedVarlinkErrorReply, interface=INTERFACE):
 
 
 class BadConfig(TypedVarlinkErrorReply, interface=INTERFACE):
-    """The text is no configuration to run with; every problem is one line of "problems"."""
+    """The text is not a valid configuration; "problems" lists every problem on a line."""
 
     class Parameters:
         problems: list[str]
 
 
 class NotApplicable(TypedVarlinkErrorReply, interface=INTERFACE):
-    """The configuration is good but cannot be applied now, or nothing waits to be confirmed."""
+    """The configuration is valid but cannot be applied now, or none waits to be confirmed."""
 
     class Parameters:
         reason: str
 
 
 class CannotCapture(TypedVarlinkErrorReply, interface=INTERFACE):
-    """Another capture runs, or the programs that record cannot be used; "reason" says which."""
+    """Another capture is running, or the recording programs cannot be used; "reason" says which."""
 
     class Parameters:
         reason: str

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The varlink interface ``io.mrcd.Control``: its methods, which ask a ``Source``.
+"""The methods of the varlink interface ``io.mrcd.Control``, which ask a ``Source``.
 
-docs/api.md is written from this module. No ``from __future__ import annotations`` here:
+docs/api.md is generated from this module. No ``from __future__ import annotations`` here:
 asyncvarlink builds the interface from the annotations and needs the types themselves.
 """
 
@@ -59,16 +59,16 @@ from mrcd.planes.usable import LastPlane
 from mrcd.rules.denylist import CutsOff, NotDenied
 from mrcd.rules.elements import NoSuchElement
 
-INTERVAL_MIN_MS = 10  # a sample reads every map once: more often would only measure itself
+INTERVAL_MIN_MS = 10  # a sample reads every map once; a shorter interval would only measure itself
 INTERVAL_MAX_MS = 3_600_000
-SHARED_NS = 5_000_000  # so young a sample serves several callers
-PROBES_MAX = 100  # of each path: a second of probing
+SHARED_NS = 5_000_000  # a sample up to this age is shared by several callers
+PROBES_MAX = 100  # for each path; this takes a second
 CONFIRM_MAX_S = 3600
-SNAPLEN_MAX = 262_144  # tcpdump's; more of a packet than there is
+SNAPLEN_MAX = 262_144  # as in tcpdump; longer than any packet
 
 
 class CaptureReply(TypedDict):
-    """Reply of Capture. The two maps travel as file descriptors; the numbers count those."""
+    """Reply of Capture. The two maps are passed as file descriptors; the numbers index those."""
 
     capture: CaptureInfo
     ring_bytes: int
@@ -78,7 +78,7 @@ class CaptureReply(TypedDict):
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Tell the caller what is wrong with a configuration, or why it cannot be applied."""
+    """Turn a refused configuration into the error reply that names the problems or the reason."""
     try:
         yield
     except ConfigError as error:
@@ -109,29 +109,29 @@ class Control(VarlinkInterface, name=INTERFACE):
 
     @varlinkmethod
     def GetStatus(self) -> StatusReply:
-        """The daemon as a whole: its state, mrc0, the planes, the data path."""
+        """Return the state of the daemon, mrc0, the planes and the data path."""
         return {"status": self._source.status()}
 
     @varlinkmethod
     def ListPeers(self) -> PeersReply:
-        """Every configured peer."""
+        """Return every configured peer."""
         return {"schema_version": SCHEMA_VERSION, "peers": self._source.peers()}
 
     @varlinkmethod
     def ListPaths(self, *, peer: str | None = None) -> PathsReply:
-        """Every path (an EV of a QP), of one peer or of all."""
+        """Return every path (an EV of a QP) to one peer or to all."""
         self._check_peer(peer)
         return {"schema_version": SCHEMA_VERSION, "paths": self._source.paths(peer)}
 
     @varlinkmethod
     def ListConnections(self, *, peer: str | None = None) -> ConnectionsReply:
-        """Every QP, of one peer or of all."""
+        """Return every QP of one peer or of all."""
         self._check_peer(peer)
         return {"schema_version": SCHEMA_VERSION, "connections": self._source.connections(peer)}
 
     @varlinkmethod
     def GetStats(self) -> StatsReply:
-        """All counters of the data path and the daemon."""
+        """Return all counters of the data path and the daemon."""
         return {"stats": self._source.stats()}
 
     @writes
@@ -139,8 +139,9 @@ class Control(VarlinkInterface, name=INTERFACE):
     async def Deny(
         self, *, element: str, peer: str | None = None, force: bool = False
     ) -> DenyReply:
-        """Deny the paths that cross an element: an EV (0x10020000), plane (p1), switch (p1t1-2),
-        link (p1t0-1:p1t1-2), NIC link (h2:p1) or peer (h2); of one peer or of all."""
+        """Deny the paths, to one peer or to all, that cross an element: an EV (0x10020000), plane
+        (p1), switch (p1t1-2), link (p1t0-1:p1t1-2), NIC link (h2:p1) or peer (h2). A rule that
+        would leave no path to a peer is refused unless force is set."""
         self._check_peer(peer)
         try:
             changed = await self._source.deny(element, peer, force=force)
@@ -153,7 +154,7 @@ class Control(VarlinkInterface, name=INTERFACE):
     @writes
     @varlinkmethod
     async def Allow(self, *, element: str, peer: str | None = None) -> DenyReply:
-        """Take back what Deny of the same element and peer did."""
+        """Remove the rule that Deny of the same element and peer added."""
         self._check_peer(peer)
         try:
             await self._source.allow(element, peer)
@@ -163,18 +164,18 @@ class Control(VarlinkInterface, name=INTERFACE):
 
     @varlinkmethod
     def ListDenied(self) -> DeniedReply:
-        """The rules of the denylist."""
+        """Return the rules of the denylist."""
         return {"schema_version": SCHEMA_VERSION, "rules": self._source.denied()}
 
     @varlinkmethod(delay_generator=False)
     async def WatchPaths(self) -> AsyncIterator[WatchPathsReply]:
-        """A reply without an event at once, then one for each path that comes into use or goes
-        out of it, until the caller hangs up. Must be called with "more"."""
+        """Send a reply without an event at once, then one for each path that comes into use or goes
+        out of use, until the caller hangs up. Must be called with "more"."""
         async with contextlib.aclosing(self._source.watch_paths()) as events:
             async for event in events:
                 yield {"event": event}
 
-    # It changes nothing for packets, but shows what is in them.
+    # It changes nothing for packets, but reveals their contents.
     @writes
     @varlinkmethod(delay_generator=False)
     async def Capture(
@@ -186,11 +187,12 @@ class Control(VarlinkInterface, name=INTERFACE):
         direction: Direction | None = None,
         survey: bool = False,
     ) -> AsyncIterator[CaptureReply]:
-        """One reply when packets are being recorded, which goes on until the caller hangs up. With
-        it come two file descriptors of BPF maps to be mapped into memory: a ring buffer of struct
-        mrc_capture, each with at least 192 and else at most snaplen bytes of a packet behind it,
-        and one struct mrc_capturing, which counts what found no room. Survey probes are left out
-        unless wanted. Must be called with "more"."""
+        """Record packets until the caller hangs up, and send one reply when the recording has
+        begun. The reply carries two file descriptors of BPF maps, to be mapped into memory. One
+        is a ring buffer of struct mrc_capture, each followed by the packet's first snaplen bytes,
+        or 192 if snaplen is smaller. The other holds one struct mrc_capturing, which counts packets
+        that found no room. Survey probes are recorded only if survey is set. Must be called with
+        "more"."""
         self._check_peer(peer)
         if plane is not None:
             self._check_plane(plane)
@@ -212,7 +214,8 @@ class Control(VarlinkInterface, name=INTERFACE):
     @writes
     @varlinkmethod
     def Drain(self, *, plane: int, force: bool = False) -> PlaneReply:
-        """Take a plane out of service: nothing is sent on it, peers are told not to send to it."""
+        """Take a plane out of service: nothing is sent on it, and peers are told not to send to it.
+        Draining the last usable plane is refused unless force is set."""
         self._check_plane(plane)
         try:
             return {"plane": self._source.drain(plane, force)}
@@ -231,7 +234,7 @@ class Control(VarlinkInterface, name=INTERFACE):
     async def ProbePaths(
         self, *, peer: str, plane: int | None = None, count: int = 10
     ) -> ProbesReply:
-        """Send count (1 to 100) EV probes over every path to a peer, of one plane or of all."""
+        """Send count (1 to 100) EV probes over every path to a peer, on one plane or on all."""
         self._check_peer(peer)
         if plane is not None:
             self._check_plane(plane)
@@ -242,32 +245,33 @@ class Control(VarlinkInterface, name=INTERFACE):
 
     @varlinkmethod
     def ListFaults(self) -> FaultsReply:
-        """Links and switches at fault, as the hosts' survey probes tell."""
+        """Return the links and switches at fault, inferred from the survey probes of all hosts."""
         return self._source.faults()
 
     @varlinkmethod
     def GetMap(self) -> MapReply:
-        """Every link and switch of the fabric, as the survey sees it."""
+        """Return every link and switch of the fabric, as the survey sees it."""
         return self._source.fabric_map()
 
     @varlinkmethod
     def GetConfig(self) -> ConfigReply:
-        """The running configuration as TOML."""
+        """Return the running configuration as TOML."""
         return {"schema_version": SCHEMA_VERSION, "text": self._source.config_text()}
 
-    # It changes nothing, but makes the daemon read the fabric file that the text names.
+    # It changes nothing, but it makes the daemon read the fabric file that the text names.
     @writes
     @varlinkmethod
     def DiffConfig(self, *, text: str) -> ChangesReply:
-        """What applying a configuration (TOML) would change, and whether it needs a restart."""
+        """Return the changes that applying a configuration (TOML) would make, and whether each one
+        needs a restart."""
         with _refusals():
             return {"schema_version": SCHEMA_VERSION, "diff": self._source.config_diff(text)}
 
     @writes
     @varlinkmethod
     async def ApplyConfig(self, *, text: str, confirm_s: int = 0) -> ChangesReply:
-        """Apply a configuration (TOML). With confirm_s (1 to 3600) the former one returns unless
-        ConfirmConfig is called within so many seconds."""
+        """Apply a configuration (TOML). With confirm_s (1 to 3600) the former configuration returns
+        unless ConfirmConfig is called within that number of seconds."""
         if not 0 <= confirm_s <= CONFIRM_MAX_S:
             raise InvalidParameter(parameter="confirm_s")
         with _refusals():
@@ -277,7 +281,7 @@ class Control(VarlinkInterface, name=INTERFACE):
     @writes
     @varlinkmethod
     def ConfirmConfig(self) -> None:
-        """Keep the configuration that ApplyConfig left to be confirmed."""
+        """Keep the configuration that ApplyConfig applied and that waits to be confirmed."""
         with _refusals():
             self._source.config_confirm()
 
@@ -285,9 +289,10 @@ class Control(VarlinkInterface, name=INTERFACE):
     async def Monitor(
         self, *, interval_ms: int = 1000, peers: int | None = None
     ) -> AsyncIterator[MonitorReply]:
-        """A sample at once and then every interval_ms (10 to 3600000), until the caller hangs up.
-        Must be called with "more". A caller that is too slow misses samples, which are counted.
-        With `peers` a sample lists at most so many of them: those in trouble, and the busiest."""
+        """Send a sample at once and then every interval_ms (10 to 3600000), until the caller hangs
+        up. Must be called with "more". A caller that is too slow misses samples, which are counted.
+        With `peers`, a sample lists at most that number of peers: those in trouble, and the
+        busiest."""
         if not INTERVAL_MIN_MS <= interval_ms <= INTERVAL_MAX_MS:
             raise InvalidParameter(parameter="interval_ms")
         if peers is not None and peers < 0:
@@ -309,7 +314,7 @@ class Control(VarlinkInterface, name=INTERFACE):
             await asyncio.sleep(max(0.0, due - loop.time()))
 
     def _sample(self, last: MonitorSample | None) -> MonitorSample:
-        """A sample later than the caller's last one; callers share those of the same moment."""
+        """Return a sample newer than the caller's last one; callers may share a recent sample."""
         now, shared = time.monotonic_ns(), self._shared
         if shared is None or now - shared.monotonic_ns > SHARED_NS or shared is last:
             shared = self._shared = self._sample_of(self._source.peers())
@@ -333,5 +338,5 @@ class Control(VarlinkInterface, name=INTERFACE):
             return
         known = self._source.peer_names()
         if name not in known:
-            # The library's annotation asks for list[JSONValue], and lists are invariant.
+            # The library's annotation requires list[JSONValue], and lists are invariant.
             raise NoSuchPeer({"name": name, "known": [*known]})

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The control socket: the varlink interface ``io.mrcd.Control`` on a unix socket.
+"""Serve the varlink interface ``io.mrcd.Control`` on the control socket.
 
-The socket's mode (0660, group mrcd where there is one) decides who may connect. The credentials of
-a client decide which methods it may call (mrcd/control/access.py). ``org.varlink.service`` is
-served beside the interface, so ``varlinkctl introspect`` and ``varlinkctl call`` work without
-anything of this project.
+The socket's mode (0660, group mrcd where it exists) decides which processes may connect. A client's
+credentials decide which methods it may call (mrcd/control/access.py). ``org.varlink.service`` is
+served beside the interface, so ``varlinkctl introspect`` and ``varlinkctl call`` work without any
+part of this project.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from mrcd.service.log import get_logger
 SOCKET_MODE = 0o660
 BACKLOG = 64
 WATCHERS_MAX = 64
-"""Connections of callers who may only watch; those who may write are always let in."""
+"""Limit on connections of callers that may only watch; callers that may write are always accepted.
+"""
 ACCEPT_PAUSE_S = 1.0
 
 log = get_logger()
@@ -53,10 +54,10 @@ class ControlServer:
         rule: Access | None = None,
         activated: socket.socket | None = None,
     ) -> None:
-        """rule: who may write; default: that of this host.
+        """Prepare the server without listening.
 
-        activated: a socket that listens already, given by a service manager; it is neither
-        changed nor removed.
+        `rule` decides which callers may write; the default is that of this host. `activated` is a
+        listening socket from a service manager; it is neither changed nor removed.
         """
         self._path = path
         self._rule = access.of_host() if rule is None else rule
@@ -71,7 +72,7 @@ class ControlServer:
         self._inode: int | None = None
 
     async def start(self) -> None:
-        """Listen. Raises ControlError when another daemon answers there or the path is unusable."""
+        """Listen. Raises ControlError if another daemon answers there or the path is unusable."""
         if self._activated is None:
             listener = _listen(self._path, self._rule)
             self._inode = self._path.stat().st_ino
@@ -92,7 +93,7 @@ class ControlServer:
             connection, _address = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        except OSError as error:  # no descriptor is left: whoever waits must wait on
+        except OSError as error:  # no descriptor is left, so connections stay in the backlog
             log.error("control.accept_failed", error=str(error))
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._listener)
@@ -107,8 +108,8 @@ class ControlServer:
             return
         client = ControlProtocol(self._registry, self._rule, caller, self._clients.discard)
         self._clients.add(client)
-        # Without a predictor of boundaries the library reads once for each event and not as long
-        # as there is something, which a client that never stops would keep it at for ever.
+        # Without a boundary predictor the library reads once for each event. Otherwise it reads
+        # until nothing is left, and a client that never stops sending would occupy it for ever.
         VarlinkTransport(
             asyncio.get_running_loop(), connection, connection, client, boundary_predictor=None
         )
@@ -122,7 +123,7 @@ class ControlServer:
         listener.close()
         clients = list(self._clients)
         await asyncio.gather(*(client.ended() for client in clients))
-        while self._clients:  # one that has just connected cannot be closed before it is made
+        while self._clients:  # a client that has just connected may not have a transport yet
             for client in list(self._clients):
                 client.abort()
             await asyncio.sleep(0)
@@ -143,7 +144,7 @@ def _listen(path: Path, rule: Access) -> socket.socket:
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         _remove_stale(path)
-        # The mode must be right from the start: a chmod after bind leaves a gap.
+        # A chmod after bind would leave a gap, so the umask sets the mode from the start.
         umask = os.umask(0o777 & ~SOCKET_MODE)
         try:
             listener.bind(os.fspath(path))
@@ -161,13 +162,16 @@ def _listen(path: Path, rule: Access) -> socket.socket:
 
 
 def _give(path: Path, gid: int) -> None:
-    """To the group that may write. Who is neither root nor its member keeps the own group."""
+    """Give the socket to the group that may write.
+
+    A daemon that is neither root nor a member of that group leaves its own group on the socket.
+    """
     with contextlib.suppress(PermissionError):
         os.chown(path, -1, gid)
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket that nobody listens on. A live one, or anything else there, is an error."""
+    """Remove a socket without a listener. Raises ControlError for a live one or another file."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -175,7 +179,7 @@ def _remove_stale(path: Path) -> None:
     if not stat.S_ISSOCK(mode):
         raise ControlError(f"{path} exists and is not a socket: remove it or choose --socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        # EAGAIN is a listener whose backlog is full: alive.
+        # EAGAIN means that a listener's backlog is full, so the listener is alive.
         code = probe.connect_ex(os.fspath(path))
     if code != errno.ECONNREFUSED:
         raise ControlError(

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One connection to the control socket: calls, streams, and what a bad client cannot do.
+"""Handle the calls and streams of one connection to the control socket, and limit bad clients.
 
-A client that does not read harms nobody: a stream takes the next sample or event only when the
-one before has left, and the next call is looked at only when the replies to those before have. So
-at most one reply of each call waits in the daemon. A client that sends without end is hung up on.
+A client that does not read harms no other client. A stream takes the next sample or event only when
+the previous one has been sent, and the next call is handled only when the replies to earlier calls
+have been sent. At most one reply of each call therefore waits in the daemon. A client that sends
+without end is disconnected.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from mrcd.control.errors import Internal, NotPermitted
 from mrcd.service.log import get_logger
 
 CALL_MAX_BYTES = 1 << 20
-"""Of one call; a configuration is the largest there is."""
+"""Limit on the size of one call; the largest call carries a configuration."""
 CALLS_MAX = 64
-"""Calls that may wait behind one that is being answered."""
+"""Limit on the calls that wait behind the one being answered."""
 
 log = get_logger()
 
@@ -43,8 +44,9 @@ log = get_logger()
 class ControlProtocol(VarlinkInterfaceServerProtocol):
     """One connection.
 
-    Streams are run here and not by the library: it forgets to await ``aclose`` of a generator
-    whose client is gone, and leaves streams of closed connections asleep until their next sample.
+    Streams run here instead of in the library. The library does not await ``aclose`` of a generator
+    whose client is gone, and leaves the streams of closed connections asleep until their next
+    sample.
     """
 
     def __init__(
@@ -61,13 +63,13 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
         self._on_gone = on_gone
         self._streams: set[asyncio.Future[None]] = set()
         self._unsent: set[asyncio.Future[None]] = set()
-        self._unfinished = 0  # bytes of a call that has not ended yet
-        self._waiting = 0  # calls that have arrived and were not looked at
+        self._unfinished = 0  # bytes of a call that has not arrived completely
+        self._waiting = 0  # calls that have arrived and are not being handled yet
 
     # ---- calls
 
     def message_received(self, data: bytes, fds: FileDescriptorArray | None) -> None:
-        """Part of a call, or several."""
+        """Check the limits on part of a call, or on several calls, and pass the data on."""
         head, *ended = data.split(b"\0")
         self._waiting += len(ended)
         self._unfinished = len(ended[-1]) if ended else self._unfinished + len(head)
@@ -78,19 +80,19 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
         else:
             try:
                 super().message_received(data, fds)
-            except (ValueError, RecursionError) as error:  # the library catches some of them
+            except (ValueError, RecursionError) as error:  # those that the library does not catch
                 self._hang_up(f"what it sent is no call: {error}")
 
     def error_received(self, err: Exception, data: bytes, fds: FileDescriptorArray | None) -> None:
-        """Not a call. Who speaks no varlink would wait for a reply for ever."""
+        """Disconnect a client that does not speak varlink; it would wait for a reply for ever."""
         self._hang_up(f"what it sent is no call: {err}")
 
     def request_received(
         self, obj: dict[str, Any], fds: FileDescriptorArray | None
     ) -> asyncio.Future[None] | None:
-        """Answer a call; the next one waits until the reply has left."""
+        """Answer a call; the next call waits until the reply has been sent."""
         self._waiting -= 1
-        if self._streams:  # its reply would have to wait for the end of the stream
+        if self._streams:  # the reply would have to wait for the end of the stream
             self._hang_up("a call on a connection that streams; it needs one of its own")
             return None
         answering = super().request_received(obj, fds)
@@ -107,7 +109,7 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
     def send_reply(
         self, reply: VarlinkMethodReply, fds: list[int] | None = None, autoclose: bool = True
     ) -> asyncio.Future[None]:
-        """Put a reply into the queue."""
+        """Queue a reply."""
         sent: asyncio.Future[None] = super().send_reply(reply, fds, autoclose)
         self._unsent.add(sent)
         sent.add_done_callback(self._unsent.discard)
@@ -116,7 +118,7 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
     def call_received(
         self, call: VarlinkMethodCall, fds: FileDescriptorArray | None
     ) -> asyncio.Future[None] | None:
-        """Look a method up, see whether the caller may call it, and run it."""
+        """Look a method up, check that the caller may call it, and run it."""
         method, signature = self._lookup(call)
         if is_writing(method) and not self._access.may_write(self.caller):
             raise NotPermitted(
@@ -135,7 +137,7 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
         stream = asyncio.ensure_future(self._stream(method, signature, parameters))
         self._streams.add(stream)
         stream.add_done_callback(self._streams.discard)
-        # The library stops reading while a call runs, and so would not see its caller leave.
+        # The library stops reading while a call runs, and would not notice that its caller left.
         asyncio.get_running_loop().call_soon(self._listen)
         return stream
 
@@ -149,10 +151,10 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
     def send_message(
         self, obj: JSONObject, fds: list[int] | None = None, autoclose: bool = True
     ) -> asyncio.Future[None]:
-        """Put a message into the queue; `fds` stay the caller's.
+        """Queue a message; `fds` remain the caller's.
 
-        What methods return is made into JSON here and at once: the library's way, an object for
-        each value, takes seconds for thousands of peers.
+        This encodes the methods' results as JSON directly. The library would make an object for
+        each value, which takes seconds for thousands of peers.
         """
         if self._transport is None:
             gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -172,7 +174,7 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
         signature: VarlinkMethodSignature,
         parameters: dict[str, Any],
     ) -> None:
-        # A broken pipe and a cancellation both mean that nobody listens any more.
+        # A broken pipe and a cancellation both mean that the client no longer listens.
         with contextlib.suppress(OSError, asyncio.CancelledError):
             async with contextlib.aclosing(method(**parameters)) as results:
                 async for result in results:
@@ -186,11 +188,11 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
                         numbers = [fd.fileno() for fd in fds]
                         sent = self.send_reply(reply, numbers, autoclose=False)
                         fds.reference_until_done(sent)
-                    # Shielded: the transport chokes on a cancelled future in its queue.
+                    # Shielded, because the transport fails on a cancelled future in its queue.
                     await asyncio.shield(sent)
 
     def handle_call_exception(self, exc: BaseException, oneway: bool) -> None:
-        """A bug in a method is the daemon's log's business, too."""
+        """Log a bug in a method before reporting it to the caller."""
         log.error("control.call_failed", error=repr(exc), exc_info=exc)
         raise Internal(message=f"{type(exc).__name__}: {exc}")
 
@@ -203,23 +205,23 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
         self.abort()
 
     def abort(self) -> None:
-        """Close at once; what was not sent is lost."""
+        """Close the connection at once; unsent data is lost."""
         if self._transport is not None:
             self._transport.abort()
 
     def eof_received(self) -> None:
-        """The caller is gone; a stream that has nothing to say would never find out by writing."""
+        """End the streams of a caller that is gone; an idle stream would never notice."""
         self._end_streams()
         super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Both directions are closed."""
+        """End the streams of a closed connection, and report its end."""
         self._end_streams()
         super().connection_lost(exc)
         self._on_gone(self)
 
     async def ended(self) -> None:
-        """Return when no stream runs any more."""
+        """Cancel all streams, and wait until none runs."""
         self._end_streams()
         await asyncio.gather(*self._streams, return_exceptions=True)
 

@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Sessions with peers."""
+"""The sessions with peers: exchange Offers, announce usable planes, probe paths, and install the
+routes over mrc0. Sessions can be resumed after a restart of the daemon.
+"""

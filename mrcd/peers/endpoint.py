@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Endpoint packets of the daemon: Port Status Updates and EV probes, and the answers to them.
+"""Send the daemon's endpoint packets, Port Status Updates and EV probes, and match the answers.
 
-Requests are whole MRC packets. They leave through a raw socket, which puts the outer IP header
-around them (the only one, but for encap "full"); mrc_receive checks the answers, takes an outer
-header off again and lets the stack deliver them to a UDP socket on the plane's address.
+Requests are whole MRC packets. They leave through a raw socket, which adds the outer IP header
+(the only IP header, except with encap "full"). mrc_receive checks the answers, removes an outer
+header and lets the stack deliver them to a UDP socket on the plane's address.
 """
 
 from __future__ import annotations
@@ -48,21 +48,23 @@ _MAX_BYTES = 512
 _BTH_BYTES = WIRE.structs["mrc_bth"].size
 
 PROBE_GAP_S = 0.01
-"""Between two rounds of EV probes: longer than a queue in the fabric, so each sees its own."""
+"""Time between two rounds of EV probes. It is longer than the delay of a queue in the fabric, so
+each round sees its own queue."""
 PROBE_WAIT_S = 0.5
-"""An EV probe not answered after this long is lost."""
+"""An EV probe that is not answered within this time counts as lost."""
 
 Answer = Callable[[str, int, bytes, int], None]
 OpenEvs = Callable[[str, int], Sequence[int]]
 
 
 class EndpointSockets(PlaneSockets):
-    """One pair of sockets for each plane; times are of CLOCK_REALTIME, as the kernel's are."""
+    """One pair of sockets for each plane. Times are CLOCK_REALTIME, like kernel timestamps."""
 
     def __init__(self, port: int, on_answer: Answer, encap: int) -> None:
-        """`encap`: one of MRC_ENCAP_*.
+        """Set the sockets up for `encap`, one of MRC_ENCAP_*, without opening any.
 
-        `on_answer` hears source address, plane, the bytes from BTH to ICRC, and when.
+        `on_answer` is called with the source address, the plane, the bytes from BTH to ICRC, and
+        the time of arrival in nanoseconds.
         """
         raw_protocol = _IPPROTO_IPV6 if encap == ENCAP_FULL else socket.IPPROTO_UDP
         super().__init__("endpoint", port, raw_protocol)
@@ -70,20 +72,20 @@ class EndpointSockets(PlaneSockets):
         self._encap = encap
 
     def open_plane(self, plane: int, interface: str, address: Address) -> None:
-        """Begin to send and listen on a plane. OSError says what failed there."""
+        """Begin to send and listen on a plane. Raises OSError if a socket cannot be set up."""
         super().open_plane(plane, interface, address)
         self._in[plane].setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         if address.version == 6:
-            # MRC has no UDP checksum (RFC 6935); the kernel drops such packets unless asked.
+            # MRC uses no UDP checksum (RFC 6935); by default the kernel drops such packets.
             self._in[plane].setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_RX, 1)
-            # Part of the label is the EV's, where there is one IPv6 header only.
+            # With a single IPv6 header, part of the flow label belongs to the EV.
             self._raw[plane].setsockopt(socket.IPPROTO_IPV6, _IPV6_AUTOFLOWLABEL, 0)
 
     def _readable(self, plane: int) -> None:
         while True:
             try:
                 data, extra, _flags, source = self._in[plane].recvmsg(_MAX_BYTES, 64)
-            except OSError:  # empty, or an ICMP error of something we sent
+            except OSError:  # empty, or an ICMP error about a packet we sent
                 return
             arrived = time.time_ns()
             for _level, kind, value in extra:
@@ -93,7 +95,7 @@ class EndpointSockets(PlaneSockets):
             self._on_answer(source[0], plane, data, arrived)
 
     def send(self, plane: int, path: str, packet: bytes) -> None:
-        """Send a packet, given from its inner header on, to `path`; losing it is no error."""
+        """Send a packet, which starts with its inner header, to `path`; losing it is no error."""
         if self._encap != ENCAP_FULL:  # the kernel writes the only header
             packet = packet[_IP_LEN[packet[0] >> 4] :]
         with contextlib.suppress(OSError, KeyError):
@@ -101,10 +103,10 @@ class EndpointSockets(PlaneSockets):
 
 
 class Endpoint:
-    """Sends endpoint requests and matches the answers."""
+    """Sends endpoint requests to peers and matches the answers."""
 
     def __init__(self, config: Config, open_evs: OpenEvs) -> None:
-        """`open_evs`: the EVs of a plane to a peer on which something may be announced to it."""
+        """Announce over the EVs that `open_evs` returns for a peer and a plane."""
         self._open_evs = open_evs
         self._rng = random.Random()
         self._sockets = EndpointSockets(
@@ -116,12 +118,12 @@ class Endpoint:
         self._probing = asyncio.Lock()
         self._progress = asyncio.Event()
         self._request_id = 0
-        # The way of an EV is the same as long as the daemon lives.
+        # An EV's way to a peer changes only with the configuration.
         self._way = lru_cache(maxsize=1 << 14)(self._find_way)
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
-        """From now on this is the configuration: other peers, the same planes and ports."""
+        """Use this configuration from now on: other peers, but the same planes and ports."""
         self._config = config
         self._peers = {peer.name: peer for peer in config.peers}
         self._at = {(peer.host.t0, peer.host.port): peer.name for peer in config.peers}
@@ -129,12 +131,12 @@ class Endpoint:
 
     @property
     def update_id(self) -> int:
-        """The number of the latest Port Status Update."""
+        """The id of the latest Port Status Update."""
         return self._updates.update_id
 
     @property
     def unanswered(self) -> frozenset[str]:
-        """Peers that may not know our mask of planes yet, though there is a way to tell them."""
+        """Peers that can be reached, but may not know our mask of usable planes yet."""
         planes = range(self._config.fabric.planes)
         return frozenset(
             peer
@@ -143,7 +145,10 @@ class Endpoint:
         )
 
     def start(self, mask: int, update_id: int = 0) -> None:
-        """Open the sockets. `mask`: the planes that peers know of; `update_id`: the last used."""
+        """Open the sockets.
+
+        `mask` is the mask of usable planes that peers know; `update_id` is the last id used.
+        """
         fabric, host = self._config.fabric, self._config.host
         for plane, name in enumerate(self._config.interfaces):
             self._sockets.open_plane(plane, name, underlay.address(fabric, host, plane))
@@ -158,15 +163,15 @@ class Endpoint:
     # ---- Port Status Updates
 
     def set_planes(self, mask: int) -> None:
-        """Our usable planes changed: every peer with a session hears of it at once."""
+        """Announce our changed mask of usable planes to every peer with a session at once."""
         self._announce(self._updates.set_mask(mask, now_ns=time.monotonic_ns()))
 
     def peer_established(self, peer: str) -> None:
-        """A session began, or was heard again."""
+        """Note that a session began, or that its peer was heard again."""
         self._updates.established(peer)
 
     def peer_gone(self, peer: str) -> None:
-        """The session ended."""
+        """Note that the session ended."""
         self._updates.gone(peer)
 
     def _announce(self, updates: Sequence[SendUpdate]) -> None:
@@ -197,9 +202,10 @@ class Endpoint:
     async def probe(
         self, peer: str, planes: Sequence[int], count: int, *, wait_s: float = PROBE_WAIT_S
     ) -> list[PathResult]:
-        """Probe every EV of these planes `count` times, denied ones too; one request at a time.
+        """Probe every EV of these planes `count` times, including denied ones.
 
-        Takes 10 ms a round, and up to `wait_s` more for what is late or lost.
+        One call runs at a time; others wait for it. It takes 10 ms a round, and up to `wait_s`
+        seconds more for probes that are late or lost.
         """
         async with self._probing:
             to = self._peers[peer]
@@ -227,13 +233,13 @@ class Endpoint:
         found.sent(self._request_id, ev, now)
         self._send(peer, ev, self._request_id, Erth(WIRE.MRC_ENDPOINT_EV_PROBE, mask, ev, stamp))
 
-    # ---- both
+    # ---- common to both
 
     def _evs(self, peer: Peer, plane: int) -> list[int]:
         return usid.evs_between(self._config.fabric, self._config.host, peer.host, plane)
 
     def _find_way(self, peer: str, ev: int) -> tuple[str, Envelope]:
-        """Where to send a packet of an EV, and what is around its BTH."""
+        """Return the destination of packets on an EV, and the envelope around their BTH."""
         fabric, host, target = self._config.fabric, self._config.host, self._peers[peer].host
         plane, port = usid.ev_plane(ev), self._config.transport.udp_port
         src = underlay.address(fabric, host, plane)
@@ -264,7 +270,7 @@ class Endpoint:
         request_id = bth.psn & 0xFFFF
         if eeth.op == WIRE.MRC_ENDPOINT_PORT_STATUS:
             if self._updates.answered(peer, request_id) and not self._updates.pending:
-                self._arm()  # else the timer finds out who has not answered
+                self._arm()  # otherwise the timer repeats what is unanswered
         elif peer in self._rounds:
             found = self._rounds[peer]
             found.answered(request_id, eeth.entropy, arrived_ns, eeth.service_time_ns)

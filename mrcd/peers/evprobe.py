@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A round of EV probes to a peer: what was sent, what came back, how long it took. No I/O."""
+"""Account for the EV probes of one request: probes sent, answers, round trips. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class PathResult:
-    """What the probes of one EV found; times in nanoseconds, None when no probe came back."""
+    """The results of one EV's probes. Times are in nanoseconds, None when no probe came back."""
 
     ev: int
     sent: int
@@ -21,7 +21,10 @@ class PathResult:
 
 
 class ProbeRound:
-    """Probes in flight. A request id belongs to one probe; a second answer to it is ignored."""
+    """The probes of one request, and those in flight.
+
+    A request id belongs to one probe; a second answer to it is ignored.
+    """
 
     def __init__(self, evs: Iterable[int]) -> None:
         self._rtts: dict[int, list[int]] = {ev: [] for ev in evs}
@@ -35,16 +38,19 @@ class ProbeRound:
 
     @property
     def complete(self) -> bool:
-        """Whether every probe sent so far came back."""
+        """Return whether every probe sent so far came back."""
         return not self._waiting
 
     def sent(self, request_id: int, ev: int, now_ns: int) -> None:
-        """A probe leaves."""
+        """Record that a probe leaves."""
         self._sent[ev] += 1
         self._waiting[request_id] = (ev, now_ns)
 
     def answered(self, request_id: int, ev: int, now_ns: int, service_ns: int = 0) -> bool:
-        """An answer arrived, `service_ns` of which the peer spent on it. False if none is due."""
+        """Record an answer, and subtract the `service_ns` that the peer spent on it.
+
+        Returns False if no answer with this id and EV is due.
+        """
         waiting = self._waiting.get(request_id)
         if waiting is None or waiting[0] != ev:
             return False
@@ -53,7 +59,7 @@ class ProbeRound:
         return True
 
     def results(self) -> list[PathResult]:
-        """For each EV what was found so far, in the order of the EVs."""
+        """Return the results so far, in the order of the EVs."""
         return [
             PathResult(
                 ev,

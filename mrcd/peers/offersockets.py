@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Sockets of the hand-shake.
 
-An Offer travels as data does, so it needs nothing from the fabric that data does not need. With
-uSIDs it leaves through a raw socket (the kernel writes the IPv6 header to the uSID list) and
-arrives at an ordinary UDP socket, since mrc_receive takes the outer header off, or puts our address
-where the SID was. Without them it is plain UDP, from another port each time: switches hash it.
+An Offer travels like data, so it asks nothing more of the fabric than data does. With uSIDs it
+leaves through a raw socket, and the kernel writes the IPv6 header with the uSID list. It arrives at
+an ordinary UDP socket, because mrc_receive removes the outer header, or replaces the SID with our
+address. Without uSIDs an Offer is plain UDP from a new source port each time, because switches hash
+it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from mrcd.wire.envelope import checksum16
 _IPPROTO_IPV6 = 41
 _IPPROTO_UDP = 17
 _IP6_LEN = 40
-_IP6 = struct.Struct("!IHBB")  # what stands before the addresses
+_IP6 = struct.Struct("!IHBB")  # the IPv6 header up to the addresses
 _UDP = struct.Struct("!HHHH")
-_PSEUDO = struct.Struct("!IHBBHHHH")  # behind them, for the checksum; with the UDP header
+_PSEUDO = struct.Struct("!IHBBHHHH")  # the pseudo-header after the addresses, and the UDP header
 _RAW_PROTOCOL = {ENCAP_FULL: _IPPROTO_IPV6, ENCAP_REDUCED: _IPPROTO_UDP}
 _MAX_DATAGRAM = 2048
 _SO_RCVBUFFORCE = 33
@@ -34,7 +35,7 @@ _WAITING_BYTES = 1 << 20
 
 
 def udp6(src: IPv6Address, dst: IPv6Address, sport: int, dport: int, payload: bytes) -> bytes:
-    """An IPv6 packet with a UDP datagram in it, checksum filled (RFC 8200, section 8.1)."""
+    """Return an IPv6 packet with a UDP datagram and its checksum (RFC 8200, section 8.1)."""
     length = 8 + len(payload)
     ends = src.packed + dst.packed
     pseudo = _PSEUDO.pack(length, 0, 0, _IPPROTO_UDP, sport, dport, length, 0)
@@ -53,9 +54,9 @@ class OfferSockets(PlaneSockets):
         encap: int,
         rest_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`rest_s` is asked whenever all that had arrived was heard: so long, nothing is read.
+        """Pause reading for `rest_s` seconds each time everything that arrived has been read.
 
-        Keepalives of thousands of peers come one by one, and waking up costs more than reading.
+        Keepalives of thousands of peers arrive one by one, and waking up costs more than reading.
         """
         super().__init__("hand-shake", port, _RAW_PROTOCOL.get(encap))
         self._on_datagram = on_datagram
@@ -65,10 +66,10 @@ class OfferSockets(PlaneSockets):
         self._source: dict[int, tuple[bytes, Address]] = {}
 
     def open_plane(self, plane: int, interface: str, address: Address) -> None:
-        """Begin to send and listen on a plane. OSError says what failed there."""
+        """Begin to send and listen on a plane. Raises OSError if a socket cannot be set up."""
         super().open_plane(plane, interface, address)
         self._source[plane] = os.fsencode(interface), address
-        with contextlib.suppress(OSError):  # what arrives in a rest has to wait somewhere
+        with contextlib.suppress(OSError):  # datagrams that arrive during a pause wait here
             self._in[plane].setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _WAITING_BYTES)
 
     def close(self) -> None:
@@ -88,7 +89,7 @@ class OfferSockets(PlaneSockets):
         self._resting = asyncio.get_running_loop().call_later(seconds, self._rested)
 
     def _rested(self) -> None:
-        """Read what arrived meanwhile, and rest again unless there was nothing."""
+        """Read what arrived during the pause, and pause again unless nothing did."""
         self._resting = None
         found = sum(self._read(plane) for plane in tuple(self._in))
         rest_s = self._rest_s()
@@ -98,12 +99,12 @@ class OfferSockets(PlaneSockets):
             self._listen(True)
 
     def _read(self, plane: int) -> int:
-        """Hear all that has arrived on a plane; how much that was."""
+        """Read every datagram that has arrived on a plane, and return their number."""
         found = 0
         while True:
             try:
                 datagram = self._in[plane].recv(_MAX_DATAGRAM)
-            except OSError:  # empty, or an ICMP error of something we sent
+            except OSError:  # empty, or an ICMP error about a packet we sent
                 return found
             found += 1
             self._on_datagram(datagram, plane)
@@ -111,7 +112,7 @@ class OfferSockets(PlaneSockets):
     def send(self, plane: int, path: bytes | None, target: Address, datagram: bytes) -> None:
         """Send one Offer to `target`; losing it is no error.
 
-        `path`: the uSID list as the bytes of an address, None where there are no uSIDs.
+        `path` is the uSID list as the bytes of an address, or None where there are no uSIDs.
         """
         if plane not in self._in:
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The sessions with all peers: carries the hand-shake's commands to the maps and the sockets."""
+"""The sessions with all peers: carry the hand-shake's commands out on maps and sockets."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from mrcd.service.ratelog import Rejections
 log = get_logger()
 
 _PROMPT = (State.BOUND, State.ESTABLISHED)
-"""Somebody waits for what a session in these states has to say."""
+"""Sessions in these states have a peer that waits for our Offers."""
 TOLD_AT_ONCE = 64
-"""Peers that hear of a change of our planes without a pause: a few milliseconds."""
+"""Peers told of a change of our planes without a pause; this takes a few milliseconds."""
 REST_NS = 250_000_000
-"""With a crowd of peers what arrives is read so often, unless something is to be answered."""
+"""Interval at which arrivals from a crowd of peers are read while none of them needs an answer."""
 
 
 class Peers:
@@ -59,9 +59,10 @@ class Peers:
         on_change: Callable[[], None],
         open_evs: OpenEvs,
     ) -> None:
-        """`endpoint` hears with whom there is a session; `on_change` that `memories` changed.
+        """Create a session for each peer.
 
-        `open_evs`: the EVs of a plane to a peer that no rule denies.
+        `endpoint` is told which peers have a session, and `on_change` is called when `memories`
+        changed. `open_evs` returns the EVs of a plane to a peer that no rule denies.
         """
         self._open_evs = open_evs
         self._endpoint = endpoint
@@ -77,12 +78,12 @@ class Peers:
             config.fabric.routing.code,
             self._heard_all,
         )
-        self._calm = True  # nothing that was heard lately asks for more
+        self._calm = True  # since the last look, nothing but keepalives arrived
         self._agenda = Agenda(now_ns=time.monotonic_ns())
         self._timer: asyncio.TimerHandle | None = None
         self._pace = Pace(phase_ns=self._rng.randrange(BEAT_MAX_NS))
         self._answering: dict[str, None] = {}  # a set that keeps its order
-        self._untold: deque[str] = deque()  # of our planes
+        self._untold: deque[str] = deque()  # peers still to be told of a change of our planes
         self._telling: asyncio.Handle | None = None
         self._peers = {peer.name: peer for peer in config.peers}
         self._handlers: dict[bytes, Callable[[bytes, int], None]] = {}
@@ -91,7 +92,7 @@ class Peers:
         self.mtu: dict[str, int] = {}
         self.port_mask: dict[str, int] = {}
         self._doubts = PortDoubts()
-        self._doubts_ns = 0  # when they are looked at next
+        self._doubts_ns = 0  # when they are compared next
         self._mask = 0
         self._ways = Ways(config, self._sockets.send, open_evs)
         self.sessions = {peer.name: self._session(peer.name, epoch) for peer in config.peers}
@@ -101,7 +102,7 @@ class Peers:
         return Session(self._ours(peer, epoch), peer, self._mask, self._rng, self._pace)
 
     def _count(self) -> None:
-        """How often sessions speak depends on how many there are."""
+        """Tell the pace how many sessions there are: their keepalive interval depends on it."""
         self._pace.answering = len(self._answering)
         self._pace.unanswered = len(self.sessions) - len(self._answering)
 
@@ -120,14 +121,15 @@ class Peers:
 
     @property
     def memories(self) -> dict[str, Memory]:
-        """What the sessions must know again to be resumed."""
+        """The state that each session needs to be resumed, by peer."""
         found = {name: session.memory for name, session in self.sessions.items()}
         return {name: memory for name, memory in found.items() if memory is not None}
 
     def resume(self, memories: Mapping[str, Memory], told: int) -> list[str]:
-        """Go on with the sessions whose QPs the maps still hold; the others' QPs are reset.
+        """Resume the sessions whose QPs the maps still hold, and reset the QPs of the others.
 
-        told: the mask of planes that peers know of. Returns the peers whose sessions go on.
+        `told` is the mask of usable planes that peers know. Returns the peers whose sessions were
+        resumed.
         """
         now = time.monotonic_ns()
         resumed = []
@@ -152,20 +154,20 @@ class Peers:
     # ---- peers that come and go
 
     def reconfigure(self, config: Config) -> None:
-        """From now on this is the configuration; its peers are to be added and removed."""
+        """Use this configuration from now on; the caller adds and removes peers separately."""
         self._config = config
         self._peers = {peer.name: peer for peer in config.peers}
         self._ways.reconfigure(config)
 
     def add(self, name: str) -> None:
-        """Begin to offer a session to a peer that is in the table."""
+        """Begin to offer a session to a peer that the QP table already holds."""
         self.sessions[name] = self._session(name, self._epoch)
         self._count()
         self._arm(name)
         self._schedule()
 
     def remove(self, name: str) -> None:
-        """Forget the session with a peer; its QPs are the table's to reset."""
+        """Forget the session with a peer; the QP table resets its QPs."""
         self._agenda.drop(name)
         self._answering.pop(name, None)
         self._endpoint.peer_gone(name)
@@ -177,10 +179,10 @@ class Peers:
     def begin_anew(self, name: str) -> None:
         """Forget the session with a peer, as a restart would, and offer a new one.
 
-        Its QPs are reset: what they had outstanding is lost, applications' connections live.
+        This resets its QPs and loses their outstanding packets; applications' connections survive.
         """
         if self.sessions[name].state is not State.ESTABLISHED:
-            return  # that is under way already
+            return  # a new session is being set up already
         log.warning("peer.out_of_step", peer=name)
         self._table.reset(tuple(self._table.qps_of(name)))
         self.sessions[name] = self._session(name, self._rng.getrandbits(64))
@@ -191,7 +193,7 @@ class Peers:
         self._schedule()
 
     def start(self, mask: int) -> None:
-        """Open the sockets and begin to offer."""
+        """Open the sockets and begin to send Offers."""
         fabric, host = self._config.fabric, self._config.host
         for plane, name in enumerate(self._config.interfaces):
             self._sockets.open_plane(plane, name, underlay.address(fabric, host, plane))
@@ -201,7 +203,7 @@ class Peers:
         self._schedule()
 
     def set_planes(self, mask: int) -> None:
-        """Our usable planes changed: whoever talks to us hears of it first, at once."""
+        """Tell all peers of our changed mask of usable planes, those that answer first."""
         self._mask = mask
         if self._telling is not None:
             self._telling.cancel()
@@ -209,13 +211,13 @@ class Peers:
         self._tell_planes()
 
     def _tell_planes(self) -> None:
-        """Tell the next few, and go on when others on this event loop had their turn."""
+        """Tell the next few peers, and continue after the event loop's other tasks had a turn."""
         now = time.monotonic_ns()
         for _ in range(min(TOLD_AT_ONCE, len(self._untold))):
             name = self._untold.popleft()
             session = self.sessions.get(name)
             if session is None:
-                continue  # it went meanwhile
+                continue  # it was removed meanwhile
             self._carry_out(session.set_planes(self._mask, now_ns=now))
             self._arm(name)
         if self._untold:
@@ -223,21 +225,24 @@ class Peers:
         self._schedule()
 
     def on_message(self, magic: bytes, handler: Callable[[bytes, int], None]) -> None:
-        """Give datagrams that begin with `magic` to a handler, with the plane they came by."""
+        """Pass datagrams that begin with `magic` to a handler, with the plane they arrived on."""
         self._handlers[magic] = handler
 
     def beat_s(self, period_s: float) -> float:
-        """When something that is done so often is done next: together with all else of its kind."""
+        """Return the time of the next beat of a period, in seconds of the monotonic clock.
+
+        All work of the same period is done at the same beats, so that it wakes the daemon up once.
+        """
         period_ns = round(period_s * 1e9)
         return self._pace.next(time.monotonic_ns() + period_ns // 2, period_ns) / 1e9
 
     @property
     def answering(self) -> list[str]:
-        """Peers with whom a session is established."""
+        """Peers with which a session is established."""
         return list(self._answering)
 
     def usable_planes(self, peer: str) -> list[int]:
-        """Planes on which a peer says it can be reached, and not all paths are denied."""
+        """Return the planes that a peer says are usable and whose paths are not all denied."""
         mask = self.port_mask.get(peer, 0)
         planes = range(self._config.fabric.planes)
         return [p for p in planes if mask >> p & 1 and self._open_evs(peer, p)]
@@ -259,13 +264,13 @@ class Peers:
             return
         self.heard_ns[offer.host] = now
         if not commands and session.state is State.ESTABLISHED:
-            return  # a keepalive: it only puts off what was to be done
+            return  # a keepalive only postpones the session's next turn
         self._calm = False
         self._carry_out(commands)
         self._arm(offer.host)
 
     def _heard_all(self) -> float:
-        """All that had arrived was heard: how long whatever comes next may wait, in seconds."""
+        """Return how long the next arrivals may wait, in seconds, now that all have been read."""
         calm, self._calm = self._calm, True
         if not calm:
             self._schedule()
@@ -282,7 +287,7 @@ class Peers:
         self._agenda.put(name, due, prompt=session.state in _PROMPT)
 
     def _schedule(self) -> None:
-        """Have one timer for all, at the time of the next turn."""
+        """Set the one timer that all sessions share to the time of the next turn."""
         now = time.monotonic_ns()
         due = self._agenda.deadline_ns(now_ns=now)
         loop = asyncio.get_running_loop()
@@ -345,7 +350,7 @@ class Peers:
             log.info("peer.ports_changed", peer=peer, planes=f"{mask:#x}")
 
     def _compare_ports(self) -> None:
-        """Believe Offers where they go on to differ from Port Status Updates."""
+        """Trust Offers that keep differing from the Port Status Updates."""
         remotes = ((name, self.sessions[name].remote) for name in self._answering)
         offers = [(name, offer) for name, offer in remotes if offer is not None]
         if not offers:
@@ -355,7 +360,10 @@ class Peers:
             log.info("peer.ports_corrected", peer=name, planes=f"{mask:#x}")
 
     def send(self, peer: str, plane: int, datagram: bytes) -> None:
-        """One datagram to a peer over any T1 of a plane that is not denied; none if all are."""
+        """Send a datagram to a peer over a random T1 of a plane that is not denied.
+
+        Sends nothing if all are denied.
+        """
         self._ways.send(peer, plane, datagram)
 
     def _log_state(self, change: StateChanged) -> None:
@@ -367,11 +375,11 @@ class Peers:
             log.info("peer.restarted", peer=change.peer, reason=change.reason)
 
     def count(self, state: State) -> int:
-        """How many peers' sessions are so far."""
+        """Return the number of sessions in a state."""
         return sum(session.state is state for session in self.sessions.values())
 
     def state(self, name: str) -> State:
-        """How far the session with a peer is."""
+        """Return the state of the session with a peer."""
         return self.sessions[name].state
 
     def close(self) -> None:

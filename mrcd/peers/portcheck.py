@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Where peers' Offers and their Port Status Updates differ about their planes (pure).
+"""Find peers whose Offers and Port Status Updates disagree about their usable planes (pure).
 
-Offers are believed once two in a row differ from what updates and SACKs say: a single one may have
-been overtaken by an update.
+An Offer is trusted once two in a row differ from the updates and SACKs. An update may have
+overtaken a single Offer.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from mrcd.handshake import Offer
 @dataclass(frozen=True, slots=True)
 class _Doubt:
     said: int
-    seq: int  # of the Offer that said otherwise
+    seq: int  # sequence number of the Offer that disagreed
 
 
 class PortDoubts:
-    """What differed when it was looked at last, by peer."""
+    """The differences found by the last comparison, by peer."""
 
     def __init__(self) -> None:
         self._doubts: dict[str, _Doubt] = {}
@@ -28,10 +28,10 @@ class PortDoubts:
     def corrections(
         self, offers: Iterable[tuple[str, Offer]], said: Mapping[str, int]
     ) -> dict[str, int]:
-        """The masks that are to be believed from now on, by peer.
+        """Return the masks to use from now on, by peer.
 
-        offers: the latest of each peer there is a session with. said: the masks that updates and
-        SACKs left; peers that are in only one of both are nobody's business.
+        `offers` holds the latest Offer of each peer with a session, and `said` the masks that
+        updates and SACKs left. A peer that is in only one of the two is ignored.
         """
         before, self._doubts = self._doubts, {}
         found = {}
@@ -42,7 +42,7 @@ class PortDoubts:
             doubt = before.get(name)
             if doubt is None or doubt.said != mask:
                 self._doubts[name] = _Doubt(mask, offer.seq)
-            elif doubt.seq == offer.seq:  # the same Offer still
+            elif doubt.seq == offer.seq:  # no new Offer since
                 self._doubts[name] = doubt
             else:
                 found[name] = offer.port_mask

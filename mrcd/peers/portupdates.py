@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Tell every peer which planes this host takes packets on (pure).
+"""Tell every peer on which planes this host accepts packets (pure).
 
 A Port Status Update announces each change of the mask of usable planes to every peer. It is
 repeated until the peer has answered an update with the same mask. Events go in, updates to send
@@ -20,11 +20,11 @@ from typing import Final
 
 MS: Final = 1_000_000
 BACKOFF_NS: Final = tuple(n * MS for n in (2, 5, 10, 20, 50, 100, 200, 500, 1000))
-"""Until the first repetition, between it and the second, and so on; the last one for ever."""
+"""Time before each repetition of an update. The last value applies to all further repetitions."""
 ID_MASK: Final = 0xFFFF
 NEVER_NS: Final = 1 << 63
 AT_ONCE: Final = 128
-"""Peers told in one go: some milliseconds of the daemon's time."""
+"""Peers told in one call of `tick`; this takes a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class _Series:
 class PortUpdates:
     """The updates to all peers. Call `tick` at `deadline_ns` at the latest.
 
-    What is to be sent comes in the order in which it should leave.
+    Methods return updates in the order in which they should be sent.
     """
 
     def __init__(self, mask: int = 0, update_id: int = 0) -> None:
-        """`mask` is what the peers' sessions begin with; `update_id` the last that was used."""
+        """Start with the mask that peers know from their sessions, and the last id used."""
         self.mask = mask
         self._ways = mask
         self.update_id = update_id & ID_MASK
@@ -60,7 +60,10 @@ class PortUpdates:
         self._open: dict[str, _Series] = {}
 
     def set_mask(self, mask: int, *, now_ns: int) -> list[SendUpdate]:
-        """Our usable planes changed. That none is left is said over those there were."""
+        """Return the updates that announce a changed mask of usable planes.
+
+        If no plane is left, they are sent over the planes that were usable before.
+        """
         if mask == self.mask:
             return []
         self._ways = mask or self.mask
@@ -70,26 +73,26 @@ class PortUpdates:
         return self.tick(now_ns=now_ns)
 
     def established(self, peer: str) -> None:
-        """There is a session with the peer; its Offers have told it the mask of this moment."""
+        """Note that a session with the peer began; our Offers have told it the current mask."""
         self._peers.add(peer)
 
     def gone(self, peer: str) -> None:
-        """The session with the peer ended."""
+        """Note that the session with the peer ended."""
         self._peers.discard(peer)
         self._open.pop(peer, None)
 
     def answered(self, peer: str, update_id: int) -> bool:
-        """The peer answered an update. True if that is the one it was still to answer."""
+        """Record the peer's answer. Returns whether it answers the update that was still open."""
         if update_id != self.update_id or peer not in self._open:
             return False
         del self._open[peer]
         return True
 
     def tick(self, *, now_ns: int) -> list[SendUpdate]:
-        """Time has passed: repeat what is due, to AT_ONCE peers; the others' turn is next."""
+        """Return the updates that are due, for at most AT_ONCE peers; the others come next."""
         due = islice((p for p, series in self._open.items() if now_ns >= series.due_ns), AT_ONCE)
         chosen = list(due)
-        # Who is told again should have had the time to answer, also as the last of many.
+        # Every peer must have had time to answer before a repetition, even the last of many.
         crowd = 1 + (len(self._open) - 1) // AT_ONCE
         for peer in chosen:
             series = self._open[peer]
@@ -104,7 +107,7 @@ class PortUpdates:
 
     @property
     def pending(self) -> bool:
-        """Whether some peer may not know the mask yet."""
+        """Return whether some peer may not know the mask yet."""
         return bool(self._open)
 
     @property
@@ -113,7 +116,7 @@ class PortUpdates:
         return frozenset(self._open)
 
     def _updates(self, peers: Iterable[str]) -> list[SendUpdate]:
-        """One to each peer before the second to any: each should hear soon, by whatever plane."""
+        """Return the updates plane by plane, so that each peer soon gets one on some plane."""
         chosen = list(peers)
         planes = [plane for plane in range(self._ways.bit_length()) if self._ways >> plane & 1]
         return [

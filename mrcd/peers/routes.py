@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Routes to peers over mrc0: a peer's prefixes, with the MTU that was agreed on with it."""
+"""Install routes over mrc0 to a peer's prefixes, with the MTU negotiated with that peer."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from mrcd.service.tasks import Tasks
 
 
 class PeerRoutes:
-    """Installs the routes that are asked for, one after another, in the background.
+    """Installs requested routes one after another in the background.
 
-    `dev` is mrc0's name. With thousands of peers their QPs are set up faster than routes are.
+    `dev` is mrc0's name. With thousands of peers, QPs are set up faster than the kernel installs
+    routes.
     """
 
     def __init__(self, nl: Netlink, dev: str, tasks: Tasks) -> None:
@@ -24,7 +25,7 @@ class PeerRoutes:
         self._waiting: dict[str, Peer] = {}
 
     def want(self, peer: Peer, mtu: int) -> None:
-        """Have a peer's prefixes lead to mrc0, for packets of at most `mtu` bytes."""
+        """Request routes for a peer's prefixes over mrc0, for packets of at most `mtu` bytes."""
         if self._mtus.get(peer.name) == mtu:
             return
         self._mtus[peer.name] = mtu
@@ -33,23 +34,26 @@ class PeerRoutes:
         self._waiting[peer.name] = peer
 
     def forget(self, name: str) -> None:
-        """A peer is gone; its prefixes are deleted by `delete`."""
+        """Forget a peer that was removed; `delete` deletes the routes to its prefixes."""
         self._mtus.pop(name, None)
 
     async def renew(self, peers: Iterable[Peer]) -> None:
-        """These peers' prefixes may be others now: install those of peers that have routes."""
+        """Install the routes again for those of these peers that have any.
+
+        Their prefixes may have changed.
+        """
         for peer in peers:
             mtu = self._mtus.get(peer.name)
             if mtu is not None:
                 await self._install(peer, mtu)
 
     async def delete(self, prefixes: Iterable[str]) -> None:
-        """Nobody is reached by these prefixes any more."""
+        """Delete the routes to these prefixes, which no peer uses any more."""
         for prefix in prefixes:
             await self._nl.delete_route(prefix, dev=self._dev)
 
     async def _install_waiting(self) -> None:
-        """Install what is waiting, and what comes to wait meanwhile."""
+        """Install the waiting routes, including those requested meanwhile."""
         while self._waiting:
             peer = self._waiting[next(iter(self._waiting))]
             mtu = self._mtus.get(peer.name)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Sessions as they are remembered across a restart of the daemon.
+"""Save sessions so that they survive a restart of the daemon.
 
-QPs live in the maps; what a session knows beside them (sids, epochs, the peer's Offer) is in one
-file of the state folder. It means something only for the maps of one boot that it was written for,
-so it names them by the kernel's number. A file that is missing, damaged or of other maps is no
-error: the sessions it should have held begin anew.
+QPs live in the maps. The rest of a session's state (sids, epochs, the peer's Offer) is kept in one
+file of the state folder. The file is valid only for the maps and the boot that it was written for,
+so it records the boot id and the kernel's number of a map. A file that is missing, damaged or
+written for other maps is no error: the sessions then start anew.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ log = get_logger()
 NAME = "sessions.json"
 VERSION = 1
 ID_LEAP = 256
-"""Added to the number of the last Port Status Update: some may have left unrecorded."""
+"""Added to the saved id of the last Port Status Update, because later updates may have been sent
+without being saved."""
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """The file. `maps` is the kernel's number of the map `qps`, `update_id` that of PortUpdates."""
+    """The content of the file.
+
+    `maps` is the kernel's number of the map `qps`, and `update_id` that of PortUpdates.
+    """
 
     version: int
     boot: str
@@ -37,17 +41,17 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 def boot_id() -> str:
-    """What the kernel calls this boot."""
+    """Return the kernel's id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def encode(saved: Saved) -> bytes:
-    """The file's content."""
+    """Return the bytes of the file."""
     return msgspec.json.encode(saved)
 
 
 def decode(data: bytes) -> Saved:
-    """The opposite of `encode`; ValueError with the reason when it is no such file."""
+    """Reverse `encode`. Raises ValueError with the reason if the data is invalid."""
     try:
         saved = msgspec.json.decode(data, type=Saved)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -58,7 +62,7 @@ def decode(data: bytes) -> Saved:
 
 
 def load(folder: Path, maps: int) -> Saved:
-    """What was remembered for these maps; nothing where there is nothing that fits."""
+    """Return the state saved for these maps, or an empty one if no valid file matches them."""
     nothing = Saved(VERSION, boot_id(), maps, 0, {})
     path = folder / NAME
     try:
@@ -69,11 +73,11 @@ def load(folder: Path, maps: int) -> Saved:
         log.warning("sessions.ignored", path=str(path), reason=str(error))
         return nothing
     if (saved.boot, saved.maps) != (nothing.boot, maps):
-        return nothing  # of a data path that is gone
+        return nothing  # it belongs to a data path that no longer exists
     return saved
 
 
 def save(folder: Path, maps: int, update_id: int, sessions: Mapping[str, Memory]) -> None:
-    """Replace the file in one step. It need not survive a power cut: the maps do not."""
+    """Replace the file atomically. It need not survive a power cut, because the maps do not."""
     saved = Saved(VERSION, boot_id(), maps, update_id, dict(sessions))
     statefile.replace(folder / NAME, encode(saved), durable=False)

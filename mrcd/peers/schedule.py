@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Whose turn it is, with one timer for thousands of sessions (pure).
+"""Schedule the turns of thousands of sessions with one timer (pure).
 
-Each name has a time at which it wants a turn. There are two queues: who is *prompt* gets it then;
-the others share a budget of packets a second, so that thousands of peers that do not answer, or a
-start with thousands of peers, cost no more than that. Within a queue the earliest comes first.
+Each name has a time at which it is due. There are two queues. A *prompt* name gets its turn when it
+is due. The others share a budget of packets a second, which caps the cost of thousands of peers
+that do not answer, or of a start with thousands of peers. Within a queue the earliest comes first.
 
-A name may be put off without looking for it in a queue: an old entry is found out when its time
-comes. So whoever gets a turn looks at his own clock again, and does nothing if it is early.
+Postponing a name does not search a queue: the old entry stays until its time comes. A session that
+gets a turn therefore checks its own deadline again, and does nothing if the turn is early.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from typing import Final
 MS: Final = 1_000_000
 NEVER_NS: Final = 1 << 63
 PACKETS_PER_S: Final = 2000
-"""Offers a second to peers that do not answer: a start asks 500 peers a second on four planes."""
+"""Offers a second to peers that do not answer. On four planes a start asks 500 peers a second."""
 BURST: Final = 256
-"""So many at once after a while without: a small fabric is asked without delay."""
+"""Offers that may leave at once after an idle time, so that a small fabric is asked without
+delay."""
 TURNS: Final = 32
-"""Turns without a pause: others on the same event loop want theirs."""
+"""Turns without a pause, after which other tasks on the event loop get theirs."""
 GRAIN_NS: Final = 100 * MS
-"""With many names there is always one whose time has come: they are served together, since waking
-up costs more than what most turns are about."""
+"""Least time between two rounds of turns with more than GRAIN_NAMES names. With many names one is
+always due, and waking up costs more than most turns, so due names are served together."""
 GRAIN_NAMES: Final = 64
 
 
@@ -37,10 +38,10 @@ class _Entry:
 
 
 class Agenda:
-    """The turns of many names. Times are a monotonic clock, nanoseconds."""
+    """The turns of many names. Times are nanoseconds of a monotonic clock."""
 
     def __init__(self, *, now_ns: int, grain_ns: int = GRAIN_NS) -> None:
-        """`grain_ns`: least time between two looks at many names."""
+        """Start empty. `grain_ns` is the least time between two rounds with many names."""
         self._grain_ns = grain_ns
         self._entries: dict[str, _Entry] = {}
         self._prompt: list[tuple[int, str]] = []
@@ -53,12 +54,12 @@ class Agenda:
         return len(self._entries)
 
     def put(self, name: str, due_ns: int, *, prompt: bool) -> None:
-        """Give a name a turn at a time, instead of the one it was to have."""
+        """Set the time of a name's next turn, which replaces an earlier setting."""
         entry = self._entries.get(name)
         if entry is None:
             entry = self._entries[name] = _Entry(NEVER_NS, prompt)
         elif entry.prompt == prompt and entry.due_ns <= due_ns:
-            return  # it is put off when that time has come
+            return  # it is postponed when the earlier time has come
         entry.due_ns, entry.prompt = due_ns, prompt
         queue = self._prompt if prompt else self._patient
         heapq.heappush(queue, (due_ns, name))
@@ -70,11 +71,14 @@ class Agenda:
         self._entries.pop(name, None)
 
     def spend(self, packets: int) -> None:
-        """A turn of somebody who is not prompt has sent packets."""
+        """Charge the budget for packets sent in the turn of a name that is not prompt."""
         self._budget -= packets
 
     def take(self, *, now_ns: int) -> Sequence[str]:
-        """Names whose turn it is, at most TURNS; each wants to be put again, and `spend` for it."""
+        """Return the names that are due, at most TURNS in all.
+
+        The caller must `put` each of them again, and `spend` the packets of those not prompt.
+        """
         self._pay(now_ns)
         self._served_ns = now_ns
         due: list[str] = []
@@ -88,7 +92,10 @@ class Agenda:
         return due
 
     def deadline_ns(self, *, now_ns: int) -> int:
-        """When `take` is to be called next; now or earlier: as soon as others had their turn."""
+        """Return when `take` must be called next.
+
+        If that is now or earlier, call it as soon as the event loop's other tasks had a turn.
+        """
         self._trim()
         soonest = self._prompt[0][0] if self._prompt else NEVER_NS
         if self._patient:
@@ -107,19 +114,19 @@ class Agenda:
         self._paid_ns = now_ns
 
     def _solvent_ns(self, now_ns: int) -> int:
-        """From when on there is a budget for a turn."""
+        """Return the time from which the budget allows a turn."""
         self._pay(now_ns)
         lacking = 1 - self._budget
         return now_ns if lacking <= 0 else now_ns + round(lacking * 1e9 / PACKETS_PER_S)
 
     def _trim(self) -> None:
-        """Leave no old entry in front."""
+        """Remove outdated entries from the front of both queues."""
         for queue, prompt in ((self._prompt, True), (self._patient, False)):
             while queue and not self._is(queue[0][1], queue[0][0], prompt=prompt):
                 heapq.heappop(queue)
 
     def _tidy(self) -> None:
-        """Leave no old entry at all."""
+        """Remove every outdated entry."""
         for queue, prompt in ((self._prompt, True), (self._patient, False)):
             queue[:] = [entry for entry in queue if self._is(entry[1], entry[0], prompt=prompt)]
             heapq.heapify(queue)

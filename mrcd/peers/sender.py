@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The ways to peers: over which planes and T1s what mrcd itself has to say gets to one of them."""
+"""Choose the planes and T1s over which the daemon's own datagrams reach a peer."""
 
 from __future__ import annotations
 
@@ -13,33 +13,36 @@ from mrcd.linux.planesocket import Address
 from mrcd.peers.endpoint import OpenEvs
 
 WAYS = 1 << 13
-"""Ways to peers, one for each plane, that are remembered."""
+"""Size of the cache of ways to peers, which has one entry for each peer and plane."""
 
 Transmit = Callable[[int, bytes | None, Address, bytes], None]
-"""Send a datagram on a plane, over a uSID list if there are any, to an address."""
+"""Send a datagram on a plane to an address, over a uSID list unless that is None."""
 
 
 class Ways:
-    """Sends datagrams to peers by name; `open_evs`: the EVs of a plane that no rule denies."""
+    """Sends datagrams to peers by name.
+
+    `open_evs` returns the EVs of a plane to a peer that no rule denies.
+    """
 
     def __init__(self, config: Config, transmit: Transmit, open_evs: OpenEvs) -> None:
         self._transmit = transmit
         self._open_evs = open_evs
-        self._random = random.Random()  # which T1 an Offer takes is no secret
+        self._random = random.Random()  # the T1 that an Offer takes need not be unpredictable
         self._way = lru_cache(maxsize=WAYS)(self._find)
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
-        """From now on this is the configuration."""
+        """Use this configuration from now on."""
         self._config = config
         self._hosts = {peer.name: peer.host for peer in config.peers}
         self._way.cache_clear()
 
     def open_planes(self, peer: str, planes: tuple[int, ...], usable: int) -> tuple[int, ...]:
-        """Those of the planes that the operator left a path; where there is none, another one.
+        """Return the given planes on which some path is not denied, or else one other such plane.
 
-        `usable`: the mask of our planes. A keepalive is meant for one plane in turn: one that is
-        denied must not swallow it.
+        `usable` is the mask of our usable planes. A keepalive goes out on one plane in turn; it
+        must not be lost because that plane is denied.
         """
         open_ = tuple(plane for plane in planes if self._open_evs(peer, plane))
         if open_ or not planes:
@@ -49,7 +52,10 @@ class Ways:
         return (self._random.choice(others),) if others else ()
 
     def send(self, peer: str, plane: int, datagram: bytes) -> None:
-        """One datagram to a peer over any T1 of a plane that is not denied; none if all are."""
+        """Send a datagram to a peer over a random T1 of a plane that is not denied.
+
+        Sends nothing if all are denied.
+        """
         evs = self._open_evs(peer, plane)
         if not evs:
             return
@@ -59,7 +65,7 @@ class Ways:
         self._transmit(plane, template, address, datagram)
 
     def _find(self, peer: str, plane: int) -> tuple[Address, bytes | None]:
-        """A peer's address on a plane, and the template of the uSID lists to it, if there is."""
+        """Return a peer's address on a plane and the template of its uSID lists, None with ECMP."""
         fabric, host, target = self._config.fabric, self._config.host, self._hosts[peer]
         address = underlay.address(fabric, target, plane)
         if fabric.routing.mode != "srv6":

@@ -31,12 +31,12 @@ GATEWAY_WAIT_S = 1.0
 
 
 class PlaneError(Exception):
-    """A plane cannot be set up; the message says which and what to do."""
+    """A plane cannot be set up; the message names it and says what to do."""
 
 
 @dataclass(slots=True)
 class Plane:
-    """One plane NIC. `usable`: packets are sprayed on it, and peers may send to it."""
+    """One plane NIC. While it is `usable`, packets are sprayed on it and peers may send to it."""
 
     index: int
     link: Link
@@ -47,17 +47,20 @@ class Plane:
 
     @property
     def port(self) -> PortState:
-        """What decides whether it is usable."""
+        """The facts that decide whether the plane is usable."""
         link, known = self.link, self.gateway_mac is not None
         return PortState(link.up, link.carrier, known, self.drained, self.sick)
 
     def why_unused(self, gateway: str) -> str | None:
-        """What keeps it from being usable, or None."""
+        """Return the reason why the plane is not usable, or None if it is."""
         return None if self.usable else why_unused(self.port, self.link.name, gateway)
 
 
 async def find_planes(nl: Netlink, config: Config) -> list[Plane]:
-    """The planes' interfaces; PlaneError names all that are missing or unfit. Changes nothing."""
+    """Return the planes with their interfaces, without changing anything.
+
+    Raises PlaneError, which names every missing interface, or every one whose MTU is too small.
+    """
     links = await nl.links()
     missing = [name for name in config.interfaces if name not in links]
     if missing:
@@ -76,7 +79,10 @@ async def find_planes(nl: Netlink, config: Config) -> list[Plane]:
 
 
 class Planes:
-    """Sets the planes up and follows them by netlink; `on_change` hears the new mask."""
+    """The planes of this host, set up and then followed by netlink.
+
+    `on_change` is called with each new mask of usable planes.
+    """
 
     def __init__(
         self,
@@ -89,10 +95,10 @@ class Planes:
         records: Path,
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`state_dir` remembers which planes are drained, `records` what they were given.
+        """Read from `state_dir` which planes are drained, and record added addresses in `records`.
 
-        `on_failure` hears what ended work in the background: the planes are not followed as
-        they should be any more.
+        `on_failure` is called with the exception that ended background work. From then on the
+        planes are no longer followed completely.
         """
         self._state_dir = state_dir
         self._records = records
@@ -110,9 +116,9 @@ class Planes:
             plane.drained = plane.index in drained
 
     def adopt(self) -> None:
-        """Take over what the map says of the gateways: it served until now.
+        """Take the gateways' MAC addresses over from the map, which the data path used until now.
 
-        The mask is settled by it, but not told to anybody.
+        This sets the mask of usable planes, but does not call `on_change`.
         """
         for plane in self.planes:
             there = self._dp.read_raw("planes", plane.index, _PLANE.size)
@@ -124,19 +130,19 @@ class Planes:
             plane.usable = bool(self.mask >> plane.index & 1)
 
     async def configure(self) -> None:
-        """Give every plane its address and its route into the fabric, and find the gateways."""
+        """Give every plane its address and its route into the fabric, and resolve the gateways."""
         for plane in self.planes:
             if plane.link.up:
                 await self._address_and_route(plane)
             self._write(plane)
         for plane in self.planes:
-            if plane.gateway_mac is not None:  # adopted; whether it still holds may be asked later
+            if plane.gateway_mac is not None:  # adopted: verify it without delaying the start
                 self._tasks.spawn(self._ask_again(plane))
         asked = [plane for plane in self.planes if plane.gateway_mac is None]
         await asyncio.gather(*(self._resolve_once(plane) for plane in asked))
 
     async def _address_and_route(self, plane: Plane) -> None:
-        """Give a plane what it lacks, and write down what was given, for the end."""
+        """Add a missing address or route, and record what was added so that it can be removed."""
         fabric, host, name = self._config.fabric, self._config.host, plane.link.name
         address = underlay.address(fabric, host, plane.index)
         bits = underlay.on_link(fabric, host, plane.index).prefixlen
@@ -161,7 +167,7 @@ class Planes:
             self._keep_resolving(plane)
 
     async def _resolve(self, plane: Plane) -> None:
-        """Ask for a gateway once."""
+        """Ask for a gateway's MAC address once."""
         mac = await self._nl.resolve_neighbor(plane.link.name, self._gateway(plane), GATEWAY_WAIT_S)
         if mac is not None:
             self._set_gateway(plane, mac)
@@ -171,7 +177,7 @@ class Planes:
             await self._resolve(plane)
 
     def _keep_resolving(self, plane: Plane) -> None:
-        """Go on asking for a gateway until it answers."""
+        """Keep asking for a gateway's MAC address until the gateway answers."""
         if plane.index in self._resolving:
             return
 
@@ -197,7 +203,7 @@ class Planes:
         log.info("gateway.resolved", plane=plane.index, mac=mac.hex(":"))
 
     def _write(self, plane: Plane) -> None:
-        """Program the plane for the data path."""
+        """Write the plane into the map of the data path."""
         fabric, host = self._config.fabric, self._config.host
         sid = usid.da_bytes(fabric.block, [usid.usid(plane.index, usid.ROLE_HOST, host.port)])
         self._dp.write(
@@ -212,7 +218,10 @@ class Planes:
         )
 
     def _changed(self, why: str) -> None:
-        """Something that decides about a plane changed. The log comes last: peers wait."""
+        """Recompute the mask after a change to a plane's state, and announce a new one.
+
+        The log is written last, so that it does not delay the announcement to peers.
+        """
         mask = usable_mask(plane.port for plane in self.planes)
         changed = mask ^ self.mask
         if not changed:
@@ -226,10 +235,13 @@ class Planes:
                 event = "plane.up" if plane.usable else "plane.down"
                 log.info(event, plane=plane.index, interface=plane.link.name, reason=why)
 
-    # ---- what people and the survey decide
+    # ---- decisions of operators and the survey
 
     def drain(self, index: int, *, force: bool = False) -> None:
-        """Take a plane out of service until undrain(); LastPlane if none would be left."""
+        """Take a plane out of service until undrain().
+
+        Raises LastPlane if no usable plane would be left, unless `force` is set.
+        """
         plane = self.planes[index]
         if plane.usable and self.mask == 1 << index and not force:
             raise LastPlane(f"plane {index} is the last usable one")
@@ -248,13 +260,16 @@ class Planes:
         self._changed("drained" if drained else "undrained")
 
     def set_health(self, index: int, healthy: bool, reason: str = "") -> None:
-        """What probes say of a plane whose link is up. The last one is used all the same."""
+        """Record the health of a plane whose link is up, as probes report it.
+
+        The last usable plane stays in use even if it is sick.
+        """
         plane = self.planes[index]
         was, plane.sick = plane.sick, None if healthy else reason
         if (was is None) != healthy:
             self._changed("healthy again" if healthy else reason)
 
-    # ---- what the kernel says
+    # ---- reports of the kernel
 
     async def follow(self) -> None:
         """Follow link and neighbour changes; runs until cancelled."""
@@ -292,24 +307,25 @@ class Planes:
                 self._keep_resolving(plane)
 
     async def _restore(self, plane: Plane) -> None:
-        """What the kernel took away with the link. The data path needs none of it, but peers cannot
-        be asked over this plane without.
+        """Restore the address and route that the kernel removed when the link went down.
+
+        The data path needs neither, but without them peers cannot be asked over this plane.
         """
         try:
             await self._address_and_route(plane)
-        except OSError as error:  # down again already? The next change comes here, too
+        except OSError as error:  # perhaps down again; the next time it comes up, this is retried
             log.warning("plane.not_restored", plane=plane.index, error=str(error))
 
     def _neighbor(self, event: NeighborChanged) -> None:
         if event.mac is None:
-            # A gateway that stops answering ND is not dead for it: its MAC stays good,
-            # and paths that carry nothing are found by loss, within a round trip.
+            # A gateway that stops answering ND may still forward: its MAC stays valid, and loss
+            # exposes paths that carry nothing within a round trip.
             return
         for plane in self.planes:
             if plane.link.index == event.ifindex and event.ip == self._gateway(plane):
                 self._set_gateway(plane, event.mac)
 
     async def close(self) -> None:
-        """Stop asking and listening."""
+        """Stop resolving gateways and following links."""
         self._carrier.close()
         await self._tasks.cancel()

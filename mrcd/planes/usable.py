@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Decide which planes this host takes packets on (pure).
+"""Decide on which planes this host accepts packets (pure).
 
-A plane is usable when its link and gateway are up, no operator drained it and its health is not in
-doubt.
+A plane is usable when its link is up, its gateway is resolved, no operator has drained it and its
+health is not in doubt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class LastPlane(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PortState:
-    """What decides whether a plane is used."""
+    """The facts that decide whether a plane is used."""
 
     up: bool  # administratively
     carrier: bool
@@ -27,15 +27,15 @@ class PortState:
 
     @property
     def linked(self) -> bool:
-        """Whether packets could pass at all."""
+        """Return whether packets can pass at all."""
         return self.up and self.carrier and self.gateway
 
 
 def usable_mask(ports: Iterable[PortState]) -> int:
-    """Bit k: plane k is used.
+    """Return the mask of planes to use; bit k stands for plane k.
 
-    What an operator drained is never used. A sick plane is, where otherwise none would be: it
-    may deliver something, and nothing else does.
+    A drained plane is never used. Sick planes are used if no healthy plane is left, because they
+    may still deliver something.
     """
     states = list(ports)
     there = sum(1 << k for k, port in enumerate(states) if port.linked and not port.drained)
@@ -44,7 +44,7 @@ def usable_mask(ports: Iterable[PortState]) -> int:
 
 
 def why_unused(port: PortState, interface: str, gateway: str) -> str | None:
-    """What keeps a plane from being used, as a predicate of it; None when nothing does."""
+    """Return the reason why a plane is not used, worded as a predicate; None if there is none."""
     if not port.up:
         return f"{interface} is down"
     if not port.carrier:

@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The fault map: loops are probed, counted, exchanged and judged."""
+"""The fault map: probe loops through the fabric, count their losses, exchange the counts with
+peers, and infer which links and switches are at fault.
+"""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What loops lost, interval by interval, in little room (pure).
+"""Store the losses of loops compactly, interval by interval (pure).
 
 A large fabric has hundreds of loops for each of hundreds of hosts. Their counts are arrays, one set
-for each host, plane and interval, and intervals older than SINGLE are added up in blocks.
+for each host, plane and interval. Intervals older than SINGLE units are summed in blocks.
 """
 
 from __future__ import annotations
@@ -15,40 +15,41 @@ from typing import Final
 from mrcd.fabric.loops import Loop
 
 RECENT: Final = 3
-"""Intervals that are always looked at together: a unit."""
+"""Intervals in a unit; the intervals of a unit are always examined together."""
 MEMORY: Final = 64
-"""Units that are remembered."""
+"""Units that are kept."""
 SINGLE: Final = 8
-"""Units whose intervals are kept one by one ..."""
+"""Newest units, whose intervals are kept separately."""
 BLOCK: Final = 4
-"""... and how many units of older ones are added up in one."""
-_STEP_MAX: Final = (1 << 32) - 1  # what one message may add: sums stay within 64 bits
+"""Older units that are summed in one block."""
+_STEP_MAX: Final = (1 << 32) - 1  # the most that one message may add; sums then fit in 64 bits
 
 Part = tuple[str, int]
-"""The loops of a host in a plane."""
+"""The loops of one host (name) in one plane (index)."""
 
 
 class Tally:
-    """What the loops of a part did: probes sent, those of them lost, the least round trip.
+    """The counts of the loops of a part: probes sent, probes lost, least round trip.
 
-    Arrays with an element a loop; round trips in microseconds, infinite where there was none.
+    Each array has one element per loop. Round trips are in microseconds, and infinite if no probe
+    came back.
     """
 
     __slots__ = ("lost", "rtt_us", "sent")
 
     def __init__(self, sent: array[int], lost: array[int], rtt_us: array[float]) -> None:
-        """These, which are the tally's own from now on."""
+        """Take ownership of these arrays."""
         self.sent, self.lost, self.rtt_us = sent, lost, rtt_us
 
     @classmethod
     def empty(cls, loops: int) -> Tally:
-        """Of so many loops that did nothing yet."""
+        """Return the tally of this number of loops before any probe was sent."""
         none = array("Q", bytes(8 * loops))
         return cls(none, none[:], array("f", (math.inf,)) * loops)
 
     @classmethod
     def total(cls, tallies: Sequence[Tally]) -> Tally:
-        """What they did together; at least one of the same loops."""
+        """Return the sum of one or more tallies of the same loops."""
         first, *others = tallies
         if not others:
             return cls(first.sent[:], first.lost[:], first.rtt_us[:])
@@ -59,22 +60,22 @@ class Tally:
         )
 
     def forget_round_trips(self) -> None:
-        """Keep what was lost only."""
+        """Drop the round trips and keep the counts."""
         self.rtt_us = array("f", (math.inf,)) * len(self.rtt_us)
 
 
 class History:
-    """The counts of all hosts' loops. Intervals are numbered by the clock of whoever asks."""
+    """The counts of all hosts' loops. Intervals are numbered by the caller's clock."""
 
     def __init__(self) -> None:
-        """Nothing has been heard."""
+        """Start without hosts and counts."""
         self._parts: dict[str, dict[int, list[Loop]]] = {}
         self._places: dict[str, list[tuple[Part, int]]] = {}
         self._intervals: dict[int, dict[Part, Tally]] = {}  # a block is at its last interval
         self._lossy: set[int] = set()  # intervals in which anything was lost
 
     def know(self, host: str, loops: Sequence[Loop]) -> None:
-        """The loops of a host, in the order in which it numbers them; before it adds anything."""
+        """Register a host's loops in the order of its numbers; required before `add`."""
         parts: dict[int, list[Loop]] = {}
         places = []
         for loop in loops:
@@ -84,14 +85,17 @@ class History:
         self._parts[host], self._places[host] = parts, places
 
     def loops(self, part: Part) -> Sequence[Loop]:
-        """The loops of a part, in the order of its tallies."""
+        """Return the loops of a part, in the order of its tallies."""
         host, plane = part
         return self._parts[host][plane]
 
     def add(
         self, number: int, host: str, index: int, sent: int, lost: int, rtt_us: float | None
     ) -> None:
-        """What a loop did in an interval; a negative `lost`: losses counted before were none."""
+        """Add the counts of one loop to an interval.
+
+        A negative `lost` takes back losses that were counted before: those probes were only late.
+        """
         part, at = self._places[host][index]
         sent = min(sent, _STEP_MAX)
         lost = min(lost, sent)
@@ -108,7 +112,7 @@ class History:
             tally.rtt_us[at] = min(tally.rtt_us[at], rtt_us)
 
     def _give_back(self, number: int, part: Part, at: int, count: int) -> None:
-        """So many came back after their interval had been counted: they were not lost then."""
+        """Subtract late probes from the losses of this interval and the two before it."""
         for earlier in (number, number - 1, number - 2):
             tally = self._intervals.get(earlier, {}).get(part)
             if tally is not None:
@@ -117,11 +121,11 @@ class History:
                 count -= back
 
     def lost_since(self, number: int) -> bool:
-        """Whether anything was lost in this interval or later."""
+        """Return whether anything was lost in this interval or later."""
         return any(lossy >= number for lossy in self._lossy)
 
     def age(self, newest: int) -> None:
-        """Forget what is beyond MEMORY, add up what is beyond SINGLE."""
+        """Drop intervals older than MEMORY units, and sum up those older than SINGLE units."""
         length = RECENT * BLOCK
         blocks: dict[int, list[dict[Part, Tally]]] = {}
         for number in sorted(self._intervals):
@@ -138,7 +142,10 @@ class History:
             self._intervals[last] = _total([self._intervals.get(last, {}), *singles])
 
     def total(self, newest: int, intervals: int) -> dict[int, dict[str, Tally]]:
-        """The sums of some intervals, for each plane and host; theirs to change."""
+        """Return the sums of some intervals up to `newest`, by plane and host.
+
+        The caller may change them.
+        """
         numbers = range(newest - intervals + 1, newest + 1)
         sums = _total([self._intervals[n] for n in numbers if n in self._intervals])
         planes: dict[int, dict[str, Tally]] = {}
@@ -147,7 +154,7 @@ class History:
         return planes
 
     def __len__(self) -> int:
-        """How many intervals and blocks are kept."""
+        """Return the number of intervals and blocks that are kept."""
         return len(self._intervals)
 
 

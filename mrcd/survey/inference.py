@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The fault map: which links and switches explain what loops lose (pure).
+"""Infer which links and switches explain the losses of loops (pure).
 
 Theory of operation
 -------------------
 mrcd/survey/likelihood.py computes how likely a set of suspects makes the observations, and how much
-each suspect then loses. Parsimony (Occam) chooses the set itself: each suspect must raise the
-log-likelihood by SUSPECT_COST, or it is not needed. The search adds, drops and exchanges suspects,
-and replaces two by one, until nothing improves. A switch is therefore named instead of its links
-exactly when all its observed links agree: one suspect then explains what otherwise takes several.
+each suspect then loses. Parsimony (Occam) chooses the set itself: a suspect that does not raise the
+log-likelihood by SUSPECT_COST is not needed. The search adds, drops and exchanges suspects, and
+replaces two by one, until nothing improves. A switch is therefore named instead of its links
+exactly when all its observed links agree: one suspect then replaces several.
 
-What remains is only named if, at the least loss compatible with what was seen, it still loses more
-than LOSS_NAMED; noise of the machines (NOISE for each crossing, more where a host sees the same on
-most of its planes) is part of the model and names nobody.
+A remaining suspect is reported only if the least loss compatible with the observations exceeds
+LOSS_NAMED. The model includes noise of the machines, which is never reported as a fault: NOISE for
+each crossing, and more where a host sees the same loss on most of its planes.
 
-Planes share nothing but hosts, so each is solved for itself.
+Planes share only hosts, so each plane is solved separately.
 """
 
 from __future__ import annotations
@@ -31,23 +31,26 @@ from mrcd.survey.likelihood import Seen as Seen
 SUSPECT_COST = 9.0
 """Gain in log-likelihood that justifies one more suspect: odds of 8000 to 1."""
 SWITCH_COST = 0.3
-"""Of two explanations alike in all else, links: they break more often than switches."""
+"""Extra cost of a suspected switch. It makes the search prefer links between otherwise equal
+explanations, because links break more often than switches."""
 LOSS_NAMED = 0.005
-"""Least loss, each time something is crossed, that is called a fault."""
+"""Least loss per crossing that counts as a fault."""
 TELLING = 0.25
-"""A loop is telling if its probes tell at least this part of what those of the most telling do."""
+"""A loop is telling if its probes yield at least this share of the most telling loop's information.
+"""
 LOSS_DEAD = 0.95
-"""Loss from which on something is dead."""
+"""Loss at and above which an element counts as dead."""
 SURE = 3.0
-"""Drop in log-likelihood at the bounds of what is compatible: about 99 % one-sided."""
+"""Drop in log-likelihood at the bounds of compatible losses: about 99 % one-sided."""
 NOISE = 2e-4
 NOISE_MAX = 1e-3
-"""Loss of healthy elements, each time one is crossed."""
+"""Loss of a healthy element per crossing, and its maximum with the noise of the host added."""
 SLOW_TIMES = 5.0
 SLOW_US = 2000.0
-"""A loop is slow when its round trip is longer than its like on other planes by both."""
-_SUSPECTS_MAX = 12  # of one plane
-_SCREEN = 4  # candidates of one move that are fitted in full
+"""A loop is slow when its round trip exceeds that of the like loops on other planes both by this
+factor and by this time."""
+_SUSPECTS_MAX = 12  # per plane
+_SCREEN = 4  # candidates that each move fits in full
 
 FaultKind = Literal["dead", "loss", "slow"]
 
@@ -56,11 +59,12 @@ FaultKind = Literal["dead", "loss", "slow"]
 class Fault:
     """A link or a switch that is at fault.
 
-    `loss` (0 to 1) is for one crossing: of a link in either direction, of a switch by whatever
-    enters it. `certainty` is how far (logarithm of the odds) every explanation without this element
-    falls behind; `alternatives` are sets of elements any of which explains exactly the same in its
-    place. `telling` are the loops of all hosts whose probes tell most about whether it is this
-    element or what comes next to it. `extra_us` is the time a crossing takes too long (slow).
+    `loss` (0 to 1) is per crossing: of a link in either direction, or of a switch by any packet
+    that enters it. `low` and `high` bound it. `certainty` is the margin (logarithm of the odds) by
+    which every explanation without this element falls behind. `alternatives` are sets of elements
+    that each explain the observations exactly as well in its place. `telling` holds the loops of
+    all hosts whose probes best distinguish this element from the next best explanation. `extra_us`
+    is the excess time of one crossing, in microseconds (slow).
     """
 
     element: Element
@@ -76,7 +80,7 @@ class Fault:
 
 
 def infer(seen: Sequence[Seen]) -> list[Fault]:
-    """The fewest elements that explain what all loops of all hosts saw, plane by plane."""
+    """Return the fewest faults that explain the counts of all hosts' loops, plane by plane."""
     useful = [one for one in seen if one.sent > 0]
     noise = _noise(useful)
     planes: dict[int, list[Seen]] = {}
@@ -87,10 +91,11 @@ def infer(seen: Sequence[Seen]) -> list[Fault]:
 
 
 def _noise(seen: Iterable[Seen]) -> dict[str, float]:
-    """Each host's loss for one crossing, as its better planes show it.
+    """Return each host's loss per crossing, estimated from its better planes.
 
-    With four planes the second best counts, with eight the fourth: faults on half of the planes
-    do not raise it. Below that, the best; of two planes or fewer nothing can be learnt.
+    With four planes the second best counts, and with eight the fourth, so that faults on half of
+    the planes do not raise the estimate. With three planes the best counts. Two planes or fewer
+    allow no estimate.
     """
     sums: dict[str, dict[int, tuple[int, int]]] = {}
     for one in seen:
@@ -107,7 +112,7 @@ def _noise(seen: Iterable[Seen]) -> dict[str, float]:
 
 
 class _Plane:
-    """One plane: what each loop saw, and the search for the suspects."""
+    """One plane: the counts of its loops, and the search for suspects."""
 
     def __init__(self, seen: Sequence[Seen], noise: Mapping[str, float]) -> None:
         self._seen = seen
@@ -125,7 +130,7 @@ class _Plane:
         )
 
     def _candidates(self) -> list[int]:
-        """What may be suspected at all: its loops lose more than a little."""
+        """Return the elements that may be suspected: those whose loops lose more than a little."""
         found = []
         for e, rows in enumerate(self._model.crossing):
             lost, sent = sum(row.lost for row in rows), sum(row.sent for row in rows)
@@ -134,7 +139,7 @@ class _Plane:
         return found
 
     def _screened(self, suspects: frozenset[int], candidates: Iterable[int]) -> list[int]:
-        """The candidates that would help these suspects most, judged without fitting all anew."""
+        """Return the candidates that would improve this set most, estimated without a new fit."""
         s = dict(self._model.fit(suspects).s)
         gains = []
         for e in candidates:
@@ -161,7 +166,7 @@ class _Plane:
         return found - {now}
 
     def suspects(self) -> frozenset[int]:
-        """The set that explains most at least cost."""
+        """Return the set of suspects with the best score."""
         now: frozenset[int] = frozenset()
         candidates = self._candidates()
         while candidates:
@@ -176,7 +181,7 @@ class _Plane:
     # ---- the answer
 
     def faults(self) -> list[Fault]:
-        """The suspects that certainly lose, with the evidence."""
+        """Return the suspects that certainly lose packets, with the evidence."""
         suspects = self.suspects()
         fit = self._model.fit(suspects)
         found = []
@@ -203,7 +208,7 @@ class _Plane:
         return found
 
     def _bounds(self, suspects: frozenset[int], e: int) -> tuple[float, float]:
-        """Least and greatest loss of a suspect that what was seen is still compatible with."""
+        """Return the least and greatest loss of a suspect compatible with the observations."""
         fit = self._model.fit(suspects)
 
         def compatible(loss: float) -> bool:
@@ -222,7 +227,7 @@ class _Plane:
         return bound(loss, 0.0), bound(loss, 1.0)
 
     def _rivals(self, e: int, suspects: frozenset[int]) -> set[frozenset[int]]:
-        """The most promising sets that do without one of the suspects."""
+        """Return the most promising explanations that do not contain one of the suspects."""
         rest = suspects - {e}
         candidates = [c for c in self._candidates() if c != e]
         found = {rest}
@@ -234,7 +239,7 @@ class _Plane:
     def _judged(
         self, e: int, suspects: frozenset[int]
     ) -> tuple[float, tuple[tuple[str, ...], ...], frozenset[int]]:
-        """How far others fall behind, those that explain exactly the same, and who comes next."""
+        """Return the certainty, the equivalent alternatives, and the next best explanation."""
         certainty, same, nearest = math.inf, set(), suspects
         expected = self._model.expected(suspects)
         for rival in self._rivals(e, suspects):
@@ -247,14 +252,14 @@ class _Plane:
         return certainty, tuple(sorted(names, key=lambda n: (len(n), n))), nearest
 
     def _telling(self, suspects: frozenset[int], rival: frozenset[int]) -> tuple[Loop, ...]:
-        """The loops that tell the two apart, the most telling first."""
+        """Return the loops that distinguish the two explanations, the most telling first."""
         told = sorted(self._model.telling(suspects, rival), reverse=True)
         return tuple(
             self._seen[number].loop for gain, number in told if gain > max(0, TELLING * told[0][0])
         )
 
     def _evidence(self, e: int, suspects: frozenset[int]) -> tuple[str, ...]:
-        """Loops that lose across it, and loops that get by without it and lose nothing."""
+        """Return lines on loops that cross it and lose, and on loops that cross no suspect."""
         across, beside = [], []
         for one, row in zip(self._seen, self._model.rows, strict=True):
             if e in row.crossings and one.lost:
@@ -271,7 +276,7 @@ class _Plane:
 
 
 def _minimal(sets: set[frozenset[int]]) -> list[frozenset[int]]:
-    """Those that are not empty and contain no other."""
+    """Return the non-empty sets that contain no other of the sets."""
     sets = {each for each in sets if each}
     return [each for each in sets if not any(other < each for other in sets)]
 
@@ -281,7 +286,7 @@ def _line(one: Seen) -> str:
 
 
 def _slow(seen: Sequence[Seen], lossy: set[Element]) -> list[Fault]:
-    """Elements whose every loop takes far longer than its like on the host's other planes."""
+    """Return the elements all of whose loops take far longer than like loops on other planes."""
     like: dict[tuple[str, str], dict[int, list[float]]] = {}
     for one in seen:
         if one.rtt_us is not None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How likely a set of suspects makes what loops lost (pure).
+"""Compute how likely a set of suspects makes the losses of loops (pure).
 
-An element e lets a packet through with probability exp(-s_e) each time the packet crosses it. A
-loop that crosses it n_e times then returns with probability exp(-sum n_e s_e), and what it loses of
-what it sent is binomial. The logarithm of the likelihood is concave in s, so for a given set of
-suspects the best s is found by climbing one coordinate after the other.
+An element e passes a packet with probability exp(-s_e) at each crossing. A probe of a loop that
+crosses the elements n_e times then returns with probability exp(-sum n_e s_e), and the number of
+lost probes is binomial. The log-likelihood is concave in s, so coordinate ascent finds the best s
+for a given set of suspects.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from mrcd.fabric.loops import Element, Loop
 
 SAME = 0.05
-"""Log-likelihood that an explanation may lack on another's expected counts to be the same as it."""
-S_MAX = 9.0  # exp(-9): one in eight thousand passes, as good as dead
+"""Deficit in log-likelihood, on another explanation's expected counts, up to which both explain the
+same."""
+S_MAX = 9.0  # exp(-9): one packet in eight thousand passes, as good as dead
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one loop lost in the window; `rtt_us` is a low quantile of its round trips."""
+    """The counts of one loop in the window; `rtt_us` is a low quantile of its round trips."""
 
     loop: Loop
     sent: int
@@ -32,7 +33,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Row:
-    """A loop's counts; x is the exponent that noise alone gives."""
+    """The counts of one loop; `noise` is the exponent that noise alone contributes."""
 
     crossings: dict[int, int]
     sent: int
@@ -40,11 +41,11 @@ class Row:
     noise: float
 
     def exponent(self, s: Mapping[int, float]) -> float:
-        """x, where exp(-x) of the packets return if these suspects lose so much."""
+        """Return x such that a share exp(-x) of the packets returns, given the suspects' s."""
         return self.noise + sum(s[e] * n for e, n in self.crossings.items() if e in s)
 
     def likelihood(self, x: float) -> float:
-        """Logarithm of the probability of what was seen, if exp(-x) of the packets return."""
+        """Return the log-likelihood of the counts if a share exp(-x) of the packets returns."""
         value = -x * (self.sent - self.lost)
         if self.lost:
             value += self.lost * math.log(-math.expm1(-x))
@@ -53,14 +54,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The most likely s of each suspect, and the logarithm of the likelihood then."""
+    """The most likely s of each suspect, and the resulting log-likelihood."""
 
     likelihood: float
     s: Mapping[int, float]
 
 
 class Likelihood:
-    """Of one plane: its elements by number, what each loop saw, and who is likely to blame."""
+    """The model of one plane: its numbered elements, its loops' counts, and fits of suspects."""
 
     def __init__(self, seen: Sequence[Seen], noise: Mapping[str, float]) -> None:
         self._seen = seen
@@ -85,14 +86,14 @@ class Likelihood:
         self._fits: dict[frozenset[int], Fit] = {}
 
     def fit(self, suspects: frozenset[int]) -> Fit:
-        """The most likely losses of these suspects, everything else being healthy."""
+        """Return the most likely losses of these suspects if every other element is healthy."""
         known = self._fits.get(suspects)
         if known is None:
             known = self._fits[suspects] = self.climb(suspects, {})
         return known
 
     def climb(self, suspects: frozenset[int], fixed: Mapping[int, float]) -> Fit:
-        """The same with the s of some elements given."""
+        """Return the same fit with the s of some elements fixed."""
         s = dict.fromkeys(sorted(suspects - fixed.keys()), 0.0) | dict(fixed)
         free = [e for e in s if e not in fixed]
         before = -math.inf
@@ -109,14 +110,14 @@ class Likelihood:
         return sum(row.likelihood(row.exponent(s)) for row in self.rows)
 
     def best(self, e: int, s: Mapping[int, float]) -> float:
-        """The most likely s of one element, all others given."""
+        """Return the most likely s of one element, given that of all others."""
         terms = []
         for row in self.crossing[e]:
             others = sum(s[o] * n for o, n in row.crossings.items() if o in s and o != e)
             terms.append((row.crossings[e], row.noise + others, row.sent, row.lost))
 
         def slope(at: float) -> tuple[float, float]:
-            """First and second derivative of the log-likelihood."""
+            """Return the first and second derivative of the log-likelihood."""
             first = second = 0.0
             for n, x, sent, lost in terms:
                 first -= n * (sent - lost)
@@ -147,9 +148,9 @@ class Likelihood:
         return at
 
     def telling(self, one: frozenset[int], other: frozenset[int]) -> list[tuple[float, int]]:
-        """What a probe of each loop tells about which of two explanations is true, if it is `one`.
+        """Return how well a probe of each loop distinguishes two explanations if `one` is true.
 
-        The gain in log-likelihood to be expected (Kullback and Leibler's divergence), and the
+        Each item is the expected gain in log-likelihood (Kullback-Leibler divergence) and the
         number of the loop.
         """
         these, those = self.fit(one).s, self.fit(other).s
@@ -161,7 +162,7 @@ class Likelihood:
         return found
 
     def expected(self, suspects: frozenset[int]) -> Likelihood:
-        """The plane as it would look if these suspects were all there is, without any chance."""
+        """Return the plane with the counts expected from these suspects, without randomness."""
         s = self.fit(suspects).s
         ideal = Likelihood(self._seen, self._noise)
         for row in ideal.rows:
@@ -169,7 +170,7 @@ class Likelihood:
         return ideal
 
     def reproduced_by(self, suspects: frozenset[int]) -> bool:
-        """Whether these suspects, with the right losses, lead to the counts of every loop."""
+        """Return whether these suspects, with the right losses, explain every loop's counts."""
         best = sum(
             part * math.log(part / row.sent)
             for row in self.rows

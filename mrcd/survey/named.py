@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which faults are named: what is inferred again and again, until it is no longer (pure).
+"""Decide which inferred faults are named (pure).
 
-While a fault begins or ends, hosts' counts belong to different moments and a wrong element may
-explain them best for an instant; a burst of loss on a busy machine looks like a fault for a
-moment. So a fault is named when it was found with certainty several times in a row, and taken off
-the list when it was missed several times.
+While a fault begins or ends, the hosts' counts belong to different moments, and a wrong element may
+briefly explain them best. A burst of loss on a busy machine may also look like a fault for a
+moment. A fault is therefore named only after it was found with certainty several times in a row,
+and cleared only after it was missed several times in a row.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from mrcd.fabric.loops import Element
 from mrcd.survey.inference import Fault
 
 CERTAIN = 6.0
-"""Odds (logarithm) by which every explanation without an element must fall behind: 400 to 1."""
+"""Margin (logarithm of the odds) by which every explanation without an element must fall behind
+before the element counts as found: 400 to 1."""
 NAMED_AFTER = 5
 CLEARED_AFTER = 3
-"""Judgements in a row."""
+"""Judgements in a row after which a fault is named or cleared."""
 
 
 @dataclass(slots=True)
 class Named:
-    """A fault on the list, as it was found last, and since when it has been found."""
+    """A fault on the list, as it was found last, and the time since which it has been found."""
 
     fault: Fault
     since_ns: int
@@ -39,14 +40,14 @@ class _Streak:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What one judgement changed."""
+    """The changes that one judgement made."""
 
     named: tuple[Fault, ...]
     cleared: tuple[Fault, ...]
 
 
 class FaultList:
-    """The faults that are named now."""
+    """The list of named faults."""
 
     def __init__(self) -> None:
         self._streaks: dict[Element, _Streak] = {}
@@ -54,11 +55,11 @@ class FaultList:
 
     @property
     def named(self) -> list[Named]:
-        """By name."""
+        """The named faults, sorted by the element's name."""
         return sorted(self._named.values(), key=lambda named: named.fault.element.name)
 
     def update(self, faults: Iterable[Fault], *, now_ns: int) -> Changes:
-        """A new judgement."""
+        """Apply a new judgement, and return the faults that it named and cleared."""
         found = {fault.element: fault for fault in faults}
         named, cleared = [], []
         for element, fault in found.items():

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which NIC links of this host lose too much to be used (pure).
+"""Decide which NIC links of this host lose too much to be used (pure).
 
-The fault map names what loses. A cable or a port that does is not used; a queue that overflows is
-no reason to give a plane up, for the paths over it are used less anyway, and whatever fills it may
-be gone in a moment. What tells them apart is time: of the probes that meet a full queue those that
-are not dropped come back late, a bad cable leaves those it does not lose as prompt as ever. So each
-probe of the near loop that came back late stands for one that its queue may have dropped.
+The fault map names the NIC links that lose packets. A link with a bad cable or port is taken out of
+use. An overflowing queue is no reason to give up a plane: its paths are used less anyway, and the
+traffic that fills it may stop at any moment. Delay distinguishes the two. Probes that survive a
+full queue come back late, whereas probes that survive a bad cable are as prompt as ever. Each late
+probe of the near loop therefore offsets one lost probe, which its queue may have dropped.
 """
 
 from __future__ import annotations
@@ -18,40 +18,43 @@ from mrcd.survey.evidence import Total, quantile
 from mrcd.survey.inference import Fault
 
 NIC_LOSS = 0.01
-"""A NIC link of ours that certainly loses more is not used."""
+"""Loss above which a NIC link of ours is taken out of use, if the loss is certain."""
 NIC_LIVE_INTERVALS = 6
-"""... and has lost while something came back over it in each of so many intervals: a link that is
-dead is left, and found again, by the paths over it within milliseconds, not within seconds."""
+"""Consecutive intervals in which probes must have come back before losses count against a link. A
+dead link needs no verdict here: the paths over it are withdrawn, and used again, within
+milliseconds rather than seconds."""
 NIC_READ_PROBES = 4
-"""An interval lasts until so many probes of the near loop have been sent."""
+"""Least number of near-loop probes in an interval; the interval lasts until they were sent."""
 NIC_PROBES = 200
-"""Probes of the near loop after which what became of them counts half: a long time without loss
-must not hide what is lost now."""
+"""Number of near-loop probes after which all counts are halved, so that a long time without loss
+does not hide the present loss."""
 NIC_LATE_BUCKETS = 3
-"""Late: a round trip of so many powers of two more than the usual, 4 to 8 times as long, ..."""
+"""A round trip is late if it is this many powers of two above the usual one (4 to 8 times)."""
 NIC_LATE_MIN_BUCKET = 10
-"""... 512 us at least: probes leave in bursts, whose last ones come back after some 250 us."""
+"""A late round trip takes at least 512 us. Probes leave in bursts, and a burst's last ones come
+back after some 250 us."""
 NIC_PROMPT_SHARE = 0.01
-"""Usual is what so small a share of round trips is at most: what there is without a queue."""
+"""The usual round trip is this low quantile: the round trip without a queue."""
 NIC_CLEAN_S = 5.0
 NIC_CLEAN_MAX_S = 80.0
-"""It is used again after so long without loss, twice as long after each relapse."""
+"""Time without loss after which a link is used again. It doubles with each relapse, up to the
+maximum."""
 
 
 @dataclass(slots=True)
 class _Near:
-    """The near loop of a plane: totals when it was read last, and what it did since."""
+    """The near loop of a plane: the totals of the last reading, and decayed counts since."""
 
     sent: int = 0
     returned: int = 0
     round_trips: tuple[int, ...] = ()
-    intervals: int = 0  # since the link was dead last
-    probes: float = 0.0  # in these, old ones by halves
+    intervals: int = 0  # since the link was last dead
+    probes: float = 0.0  # sent in these intervals; older ones count half
     lost: float = 0.0
     late: float = 0.0
 
     def read(self, total: Total, round_trips: Sequence[int]) -> None:
-        """What came of the probes so far."""
+        """Evaluate the probes since the last reading, given the totals so far."""
         sent, returned = total.sent - self.sent, total.returned - self.returned
         if sent < NIC_READ_PROBES:
             return
@@ -61,8 +64,8 @@ class _Near:
         if returned <= 0:
             self.intervals, self.probes, self.lost, self.late = 0, 0.0, 0.0, 0.0
             return
-        if self.intervals:  # in the first one it was still dead for a part
-            # Not every probe's round trip is known.
+        if self.intervals:  # for part of the first interval the link was still dead
+            # Round trips are not known for every probe, so scale their late share to all returned.
             late = sum(fresh[_late_from(round_trips) :]) / max(1, sum(fresh))
             self._add(sent, sent - returned, late * returned)
         self.intervals += 1
@@ -76,21 +79,22 @@ class _Near:
 
     @property
     def lossy(self) -> bool:
-        """Whether the link has lost more since it was dead last than a queue explains."""
+        """Return whether the link, since it was last dead, lost more than a queue explains."""
         allowed = self.late + max(2.0, NIC_LOSS * self.probes)
         return self.intervals >= NIC_LIVE_INTERVALS and self.lost > allowed
 
 
 def _late_from(round_trips: Sequence[int]) -> int:
-    """The first bucket of those that are late; bucket i holds 2^(i-1) to 2^i us."""
+    """Return the first bucket of late round trips; bucket i holds 2^(i-1) to 2^i us."""
     usual, _ = quantile(round_trips, NIC_PROMPT_SHARE) or (0, 0.0)
     return max(NIC_LATE_MIN_BUCKET, usual + NIC_LATE_BUCKETS)
 
 
 class NicHealth:
-    """Tells the planes when a NIC link of ours loses, and when it has been clean for long enough.
+    """The health of this host's NIC links.
 
-    The last plane that is left is never given up.
+    `on_nic` is called with plane, health and reason when a link loses too much, and when it has
+    been clean for long enough. The last healthy plane is never given up.
     """
 
     def __init__(self, host: str, planes: int, on_nic: Callable[[int, bool, str], None]) -> None:
@@ -102,14 +106,14 @@ class NicHealth:
         self._near = [_Near() for _ in range(planes)]
 
     def near(self, plane: int, total: Total, round_trips: Sequence[int]) -> None:
-        """What came back over the NIC link of a plane in an interval: totals so far.
+        """Take the totals so far of the near loop over the NIC link of a plane.
 
-        round_trips: how many there were in each power of two of a microsecond, totals too.
+        `round_trips` counts them by power of two of a microsecond; these are totals, too.
         """
         self._near[plane].read(total, round_trips)
 
     def update(self, faults: Iterable[Fault], *, now_ns: int) -> None:
-        """The faults named now."""
+        """Update the health of the NIC links from the faults that are named now."""
         losing = {
             self._planes[fault.element.name]: fault
             for fault in faults

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The survey: sends this host's loops, exchanges what hosts saw, and judges what is at fault.
+"""The survey: probe this host's loops, exchange the counts with peers, and infer the faults.
 
-Probes are sent and counted by the kernel (bpf/survey.h); every tick one system call sends the next
-few, while a fault is unsure half of them over the loops that tell most about it. Twice a second,
-among many peers once while nothing is lost, the totals are read, told to the peers, and all that is
-known is judged (mrcd/survey/evidence.py, mrcd/survey/inference.py, mrcd/survey/named.py).
+The kernel sends and counts the probes (bpf/survey.h). At each tick one system call sends the next
+few; while a fault is uncertain, half of them go over the loops that tell most about it. Twice a
+second the totals are read, sent to the peers and judged together with theirs
+(mrcd/survey/evidence.py, mrcd/survey/inference.py, mrcd/survey/named.py). With many peers this
+happens once a second while nothing is lost.
 """
 
 from __future__ import annotations
@@ -45,26 +46,28 @@ _SURVEY = ABI.structs["mrc_survey"]
 
 TICK_MIN_S, TICK_MAX_S, TICK_MAX_QUIET_S = 0.02, 0.1, 0.25
 PER_TICK, PER_TICK_QUIET = 20, 50
-"""Probes of one system call, within these bounds of time, and while nothing is lost: waking costs
-more than sending."""
+"""Probes sent by one system call, as far as the bounds of the tick allow. The second value applies
+while nothing is lost, because waking up costs more than sending."""
 PEERS_TOLD, PEERS_TOLD_QUIET = 64, 16
-"""Peers told in one interval, and while nothing is lost; with more, each in its turn, and while
-nothing is lost over one plane only."""
+"""Peers told in one interval; the second value applies while nothing is lost. More peers take
+turns, and while nothing is lost, they are told over one plane only."""
 CROWD_INTERVALS = 2
-"""While nothing is lost and more peers answer than are told at a time, totals are read and told
-only once in so many intervals."""
+"""Intervals between two readings while nothing is lost and more peers answer than are told in one
+interval."""
 UNSURE = 2 * CERTAIN
-"""Certainty below which a fault has half of the probes; more than naming it takes, lest it hover
-there, and since other hosts may know less."""
+"""Certainty below which a fault gets half of the probes. It exceeds the certainty needed for
+naming, so that a fault does not hover at that threshold, and because other hosts may know less."""
 QUIET_S = 2.0
-"""While nothing is lost, the windows are only looked at so often, for what is slow."""
 QUIET_MAX_S = 30.0
+"""Bounds of the time between two judgements while nothing is lost; these only look for slow
+elements."""
 JUDGED_SHARE, JUDGED_SHARE_QUIET = 0.05, 0.002
-"""Part of a CPU that judging may take: with many hosts it is done less often."""
+"""Share of a CPU that judging may take, which makes it less frequent with many hosts. The second
+value applies while nothing is lost."""
 
 
 def write_loops(datapath: Datapath, config: Config, loops: Sequence[Loop]) -> None:
-    """Program where the loops lead; mrc_survey sends them in turn from then on."""
+    """Write the loops' paths into the maps; mrc_survey probes them in turn from then on."""
     fabric, host = config.fabric, config.host
     for index, each in enumerate(loops):
         datapath.write(
@@ -79,24 +82,27 @@ def write_loops(datapath: Datapath, config: Config, loops: Sequence[Loop]) -> No
 
 
 def tick_of(pps: int, *, quiet: bool) -> float:
-    """Seconds between two system calls that send; `quiet`: nothing was lost lately."""
+    """Return the seconds between two system calls that send; `quiet`: nothing was lost lately."""
     most, per_tick = (TICK_MAX_QUIET_S, PER_TICK_QUIET) if quiet else (TICK_MAX_S, PER_TICK)
     return min(most, max(TICK_MIN_S, per_tick / pps))
 
 
 def is_calm_crowd(peers: int, *, quiet: bool) -> bool:
-    """Whether nothing is lost, and more peers answer than are told at a time then."""
+    """Return whether nothing is lost and more peers answer than are then told in one interval."""
     return quiet and peers > PEERS_TOLD_QUIET
 
 
 def interval_of(peers: int, *, quiet: bool) -> float:
-    """Seconds between two readings with so many peers that answer."""
+    """Return the seconds between two readings, given the number of peers that answer."""
     crowd = is_calm_crowd(peers, quiet=quiet)
     return evidence.INTERVAL_NS / 1e9 * (CROWD_INTERVALS if crowd else 1)
 
 
 class Survey:
-    """Start it when planes and peers are up; `on_nic` hears plane, health and reason."""
+    """The survey of this host; start `follow` when planes and peers are up.
+
+    `on_nic` is called with the plane, the health and the reason when a NIC link's health changes.
+    """
 
     def __init__(
         self,
@@ -109,7 +115,7 @@ class Survey:
         self._config = config
         self._dp = datapath
         self._peers = peers
-        self._epoch = epoch >> 1  # 63 bits, as the message has them
+        self._epoch = epoch >> 1  # the message has room for 63 bits
         self._nics = NicHealth(config.host.name, config.fabric.planes, on_nic)
         self.pps = config.transport.survey_pps
         self.reason = _why_not(config)
@@ -129,7 +135,7 @@ class Survey:
         self._histograms: dict[int, tuple[int, ...]] = {}
         self._sent: dict[int, int] = {}
         self._turn = self._told = 0
-        self._judged, self._judging = -math.inf, 0.0  # when, and the seconds it took
+        self._judged, self._judging = -math.inf, 0.0  # time of the last judgement, its duration
         self._numbers = {loop: index for index, loop in enumerate(self.loops)}
         self._telling: tuple[int, ...] = ()
         self.list = FaultList()
@@ -139,12 +145,12 @@ class Survey:
         peers.on_message(evidence.MAGIC, self._receive)
 
     def use(self, programs: Mapping[str, int]) -> None:
-        """Send probes with these from now on; descriptors by name."""
+        """Send probes with these programs from now on; they are descriptors by name."""
         self._run = bpf.TestRun(programs["mrc_survey"], CARRIER)
 
     @property
     def heard(self) -> int:
-        """How many peers told what they saw lately."""
+        """The number of peers whose counts were received lately."""
         now = time.monotonic_ns()
         heard = self._evidence.heard_ns
         return sum(
@@ -167,23 +173,23 @@ class Survey:
         while True:
             now = loop.time()
             if now >= read_at:
-                # What was sent last has had a tick to come back.
+                # The last probes have had a tick to come back.
                 quiet = self._interval(now)
                 tick_s = tick_of(self.pps, quiet=quiet)
                 wait_s = interval_of(len(self._peers.answering), quiet=quiet)
-                read_at = now + wait_s - tick_s / 2  # at the tick next to it
+                read_at = now + wait_s - tick_s / 2  # reads at the nearest tick
             credit = min(credit + self.pps * (now - paid_at), max(1.0, 2 * self.pps * tick_s))
             paid_at = now
             if credit >= 1:
                 self._run.run(int(credit))
                 credit -= int(credit)
-            # Waking up costs more than most of what is done then: keepalives leave with us.
+            # Waking up costs more than most of the work then, so share the keepalives' beats.
             await asyncio.sleep(self._peers.beat_s(tick_s) - loop.time())
 
     # ---- once an interval
 
     def _interval(self, now: float) -> bool:
-        """Read, tell, judge if it is time; whether nothing was lost lately."""
+        """Read and send the totals, and judge if due. Returns whether nothing was lost lately."""
         totals = self._read()
         for index, total in totals.items():
             if self.loops[index].kind == "near":
@@ -197,13 +203,13 @@ class Survey:
         return quiet
 
     def _judge_gap(self, *, quiet: bool) -> float:
-        """Seconds between two judgements, as the latest took so long."""
+        """Return the seconds between two judgements, derived from the latest one's duration."""
         if quiet:
             return min(QUIET_MAX_S, max(QUIET_S, self._judging / JUDGED_SHARE_QUIET))
         return self._judging / JUDGED_SHARE
 
     def _read(self) -> dict[int, Total]:
-        """Totals of the loops that were probed since the last time."""
+        """Return the totals of the loops that were probed since the last reading."""
         rows = bpfbatch.lookup(self._dp.maps["loops"], 0, len(self.loops), _LOOP.size)
         totals = {}
         for index, raw in enumerate(rows):
@@ -214,7 +220,7 @@ class Survey:
             before = self._histograms.get(index, (0,) * len(histogram))
             fresh = [new - old for new, old in zip(histogram, before, strict=True)]
             self._sent[index], self._histograms[index] = sent, histogram
-            # A probe may come back between the kernel's two counts and our reading of them.
+            # A probe may come back while the two counts are read.
             returned = min(came_back, sent)
             totals[index] = Total(sent, returned, evidence.quantile_us(fresh))
         return totals
@@ -259,7 +265,7 @@ class Survey:
         self._nics.update([named.fault for named in self.list.named], now_ns=now_ns)
 
     def _aim(self, faults: Sequence[Fault]) -> None:
-        """Half of the probes go where they tell most about what is not certain yet."""
+        """Direct half of the probes to the loops that tell most about uncertain faults."""
         telling = telling_of(faults, self._numbers)
         if telling == self._telling:
             return
@@ -271,9 +277,10 @@ class Survey:
 
 
 def telling_of(faults: Iterable[Fault], numbers: Mapping[Loop, int]) -> tuple[int, ...]:
-    """Which of a host's loops tell most about faults that are unsure; `numbers`: of its own.
+    """Return the numbers of a host's loops that tell most about uncertain faults.
 
-    The most telling loop of each fault comes first, then the second of each.
+    `numbers` gives the number of each of its loops. The most telling loop of each fault comes
+    first, then the second of each.
     """
     unsure = [
         [numbers[loop] for loop in fault.telling if loop in numbers]
@@ -286,7 +293,7 @@ def telling_of(faults: Iterable[Fault], numbers: Mapping[Loop, int]) -> tuple[in
 
 
 def _why_not(config: Config) -> str:
-    """Why no survey is possible here; empty when it is."""
+    """Return the reason why this host runs no survey; empty if it does."""
     if config.fabric.routing.mode != "srv6":
         return 'routing = "ecmp": only a source route leads back to its sender'
     return "" if config.transport.survey_pps else "[transport] survey_pps is 0"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Labs for tests: each test gets its own, and it is gone afterwards."""
+"""Fixtures: labs for tests, each removed after its test or module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.net import lab_hosts
 
 @dataclass(frozen=True, slots=True)
 class RunningLab:
-    """A lab that is up, and what tests do with it."""
+    """A running lab, with the operations that tests need."""
 
     fabric: Fabric
 
@@ -34,7 +34,7 @@ class RunningLab:
         return f"{self.name}-{node}"
 
     def run(self, node: str, *command: str, check: bool = True) -> str:
-        """The output of a command in a node's namespace (fresh /sys, as `lab exec` does)."""
+        """Run a command in a node's namespace (fresh /sys, like `lab exec`); return its output."""
         done = subprocess.run(
             ["ip", "netns", "exec", self.namespace(node), *command],
             capture_output=True,
@@ -49,7 +49,7 @@ class RunningLab:
         return done.stdout
 
     def pings(self, source: str, address: str, *options: str) -> bool:
-        """Whether one of three echo requests within a second is answered."""
+        """Return whether one of three echo requests within a second is answered."""
         command = ["ping", "-q", "-c", "3", "-i", "0.1", "-w", "1", *options, address]
         return " 0 received" not in self.run(source, *command, check=False)
 
@@ -62,7 +62,7 @@ MakeLab = Callable[..., RunningLab]
 
 @contextlib.contextmanager
 def _labs(prefix: str) -> Iterator[MakeLab]:
-    """A maker of labs, which are gone at the end."""
+    """Yield a function that makes labs, and remove them at the end."""
     if os.geteuid() != 0:
         pytest.skip("labs need root: run the tests as root")
     made: list[str] = []
@@ -77,7 +77,7 @@ def _labs(prefix: str) -> Iterator[MakeLab]:
     ) -> RunningLab:
         name = f"{prefix}{chr(ord('a') + len(made))}"
         made.append(name)
-        if name in state.labs():  # left by a run that was killed
+        if name in state.labs():  # left over from a killed run
             lab.down(name)
         fabric = description.generate(name=name, **options)
         lab.up(fabric, daemons=daemons and not settings, ecn=ecn, on_stop=on_stop)
@@ -99,9 +99,9 @@ def _labs(prefix: str) -> Iterator[MakeLab]:
 
 @pytest.fixture
 def make_lab(worker_name: str) -> Iterator[MakeLab]:
-    """Build labs: `make_lab(daemons=False, ecn=True, hosts=2, ...)`, options as of `lab up`.
+    """Build labs: `make_lab(daemons=False, ecn=True, hosts=2, ...)`, with the options of `lab up`.
 
-    `settings` is TOML that every host's mrcd.toml gets in addition; `on_stop` is what it says.
+    `settings` is TOML to add to every host's mrcd.toml; `on_stop` is the setting of that name.
     """
     with _labs(worker_name) as make:
         yield make
@@ -109,21 +109,21 @@ def make_lab(worker_name: str) -> Iterator[MakeLab]:
 
 @pytest.fixture(scope="module")
 def module_labs() -> Iterator[MakeLab]:
-    """As `make_lab`, for labs that all tests of a module share."""
+    """Build labs like `make_lab`, but for all tests of a module to share."""
     with _labs(f"k{os.getpid()}") as make:
         yield make
 
 
 @pytest.fixture(scope="module")
 def module_lab() -> Iterator[RunningLab]:
-    """One lab of two hosts and four planes, with daemons, for all tests of a module."""
+    """Return a lab of two hosts and four planes, with daemons, for all tests of a module."""
     with _labs(f"m{os.getpid()}") as make:
         yield make(daemons=True)
 
 
 @pytest.fixture
 def shared_lab(module_lab: RunningLab) -> Iterator[RunningLab]:
-    """The module's lab without any faults, its hosts content and all their paths good."""
+    """Return the module's lab without faults; all hosts report ok and all paths are good."""
     lab_hosts.heal(module_lab)
     yield module_lab
     lab_hosts.heal(module_lab)
@@ -131,19 +131,19 @@ def shared_lab(module_lab: RunningLab) -> Iterator[RunningLab]:
 
 @pytest.fixture
 def worker_name() -> str:
-    """A lab name of this process only: two workers, or two runs, do not meet."""
+    """Return a lab name of this process only, so that two workers or runs do not collide."""
     return f"t{os.getpid()}"
 
 
 def eventually(condition: Callable[[], bool], within_s: float = 5.0) -> None:
-    """Wait for a condition; fail when it does not come true in time."""
+    """Wait for a condition, and fail if it does not become true in time."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s} s"
 
 
 def machine_state() -> tuple[set[str], set[str], set[str]]:
-    """What a lab could leave behind: namespaces, mount points, interfaces."""
+    """Return everything that a lab could leave behind: namespaces, mount points, interfaces."""
     with open("/proc/self/mountinfo") as mounts:
         points = {line.split()[4] for line in mounts}
     return set(netns.names()), points, set(os.listdir("/sys/class/net"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the hosts of a lab say is at fault, watched while faults come and go."""
+"""Watch the fault lists of a lab's hosts while faults come and go."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mrcd.model import FaultInfo, FaultsReply
 
 
 def faults_of(name: str, host: str) -> FaultsReply:
-    """A host's fault list."""
+    """Return a host's fault list."""
     with Client(str(state.places(name, host).socket)) as client:
         return client.faults()
 
 
 def elements(fabric: Fabric) -> list[str]:
-    """Every link and switch that some loop crosses."""
+    """Return every link and switch that some loop crosses."""
     return sorted(
         {
             element.name
@@ -34,10 +34,10 @@ def elements(fabric: Fabric) -> list[str]:
 
 @dataclass(slots=True)
 class Watched:
-    """How a set of faults was named. Seconds count from when the faults were in effect."""
+    """The result of watching a set of faults. Times are seconds since the faults took effect."""
 
     truth: frozenset[str]
-    named_s: float | None = None  # every host named all that can be known, and nothing else
+    named_s: float | None = None  # when every host named all that can be known, and nothing else
     cleared_s: float | None = None
     exact: bool = False  # without any "cannot be told from"
     healthy: set[str] = field(default_factory=set)  # named by any host at any moment
@@ -45,9 +45,9 @@ class Watched:
 
 
 def explains(faults: Iterable[FaultInfo], truth: frozenset[str], hidden: frozenset[str]) -> bool:
-    """Whether the faults named are the true ones, or say themselves that those cannot be told.
+    """Return whether the named faults are the true ones, or offer those as their alternatives.
 
-    `hidden`: true ones that leave no trace beside the others.
+    `hidden` holds true ones that leave no trace beside the others.
     """
     named = {fault.element: fault for fault in faults}
     known = set(named) & truth
@@ -60,7 +60,7 @@ def explains(faults: Iterable[FaultInfo], truth: frozenset[str], hidden: frozens
 
 
 def healthy_named(faults: Iterable[FaultInfo], truth: frozenset[str]) -> set[str]:
-    """What is named though it is healthy, and no true set is offered in its place."""
+    """Return the named elements that are healthy and offer no true set as an alternative."""
     return {
         fault.element
         for fault in faults
@@ -70,7 +70,7 @@ def healthy_named(faults: Iterable[FaultInfo], truth: frozenset[str]) -> set[str
 
 
 def hidden_by(actions: dict[str, str]) -> frozenset[str]:
-    """Elements whose fault nothing can show: they hang on a dead switch or a dead NIC link."""
+    """Return the elements whose faults cannot show, behind a dead switch or a dead NIC link."""
     dead = {name for name, action in actions.items() if action in ("blackhole", "down")}
     return frozenset(
         name
@@ -112,7 +112,7 @@ def watch(name: str, fabric: Fabric, actions: dict[str, str], within_s: float) -
 def _lists(
     name: str, fabric: Fabric, within_s: float
 ) -> Iterator[tuple[float, dict[str, list[FaultInfo]]]]:
-    """All hosts' lists again and again, with the time since the first."""
+    """Yield all hosts' lists repeatedly, with the time since the first."""
     began = time.monotonic()
     while (seconds := time.monotonic() - began) < within_s:
         yield seconds, {host.name: faults_of(name, host.name)["faults"] for host in fabric.hosts}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The hosts of a lab as tests see them: their daemons, mrcctl on them, and waiting for both."""
+"""Helpers for the hosts of a lab: ask their daemons, run mrcctl on them, and wait for either."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def eventually(condition: Callable[[], Any], what: str, within_s: float = 10.0) -> Any:
-    """Wait until a condition is true; its value. Says what did not happen in time."""
+    """Wait until a condition is true, and return its value. A timeout names `what` was missing."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
@@ -29,18 +29,18 @@ def eventually(condition: Callable[[], Any], what: str, within_s: float = 10.0) 
 
 
 def socket_of(name: str, host: str) -> Path:
-    """The control socket of a host's mrcd."""
+    """Return the control socket of a host's mrcd."""
     return state.places(name, host).socket
 
 
 def maps_of(name: str, host: str) -> Path:
-    """Where the maps of a host's data path are pinned."""
+    """Return the folder in which the maps of a host's data path are pinned."""
     (layout,) = state.places(name, host).bpffs.glob("layout-*")
     return layout
 
 
 def status(name: str, host: str) -> Status | None:
-    """What the host's mrcd says of itself; None when it does not answer."""
+    """Return the status of a host's mrcd, or None if it does not answer."""
     try:
         with Client(str(socket_of(name, host))) as client:
             return client.status()
@@ -49,31 +49,31 @@ def status(name: str, host: str) -> Status | None:
 
 
 def paths(name: str, host: str) -> list[PathInfo]:
-    """All paths of a host."""
+    """Return all paths of a host."""
     with Client(str(socket_of(name, host))) as client:
         return client.paths(None)["paths"]
 
 
 def counters(name: str, host: str) -> dict[str, int]:
-    """All counters of a host."""
+    """Return all counters of a host."""
     with Client(str(socket_of(name, host))) as client:
         return {counter.name: counter.value for counter in client.stats().counters}
 
 
 def ok(name: str, host: str) -> bool:
-    """Whether the host's mrcd is content."""
+    """Return whether the host's mrcd reports ok."""
     now = status(name, host)
     return now is not None and now.state == "ok"
 
 
 def bad_planes(name: str, host: str) -> set[int]:
-    """Planes with a path that is away. One that is SKIP is not: it waits for its turn."""
+    """Return the planes with a withdrawn path. A path in SKIP only waits for its turn."""
     away = ("ASSUMED_BAD", "DENIED")
     return {path.plane for path in paths(name, host) if path.state in away}
 
 
 def heal(running: Any) -> None:
-    """Clear every fault; wait until no host complains and all paths are back."""
+    """Clear every fault, and wait until all hosts report ok and all paths are back."""
     for fault in lab.status(running.name).faults:
         running.fault(fault.element, "clear")
     for host in running.fabric.hosts:
@@ -85,7 +85,7 @@ def heal(running: Any) -> None:
 
 
 def mrcctl(name: str, host: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run mrcctl inside a host, as `lab exec` does."""
+    """Run mrcctl inside a host, like `lab exec`."""
     line, environment = lab.command_in(name, host, [sys.executable, "-m", "cli", *arguments])
     return subprocess.run(
         line, env=dict(environment), cwd=ROOT, capture_output=True, text=True, timeout=30,
@@ -94,14 +94,14 @@ def mrcctl(name: str, host: str, *arguments: str) -> subprocess.CompletedProcess
 
 
 def mrcctl_json(name: str, host: str, *arguments: str) -> Any:
-    """What `mrcctl ... --json` prints."""
+    """Return the parsed output of `mrcctl ... --json`."""
     done = mrcctl(name, host, *arguments, "--json")
     assert done.returncode in (0, 6), done.stderr
     return json.loads(done.stdout)
 
 
 def planes_towards(name: str, host: str, peer: str) -> list[int]:
-    """Planes on which a host sends to a peer."""
+    """Return the planes on which a host sends to a peer."""
     reply = mrcctl_json(name, host, "peer", "list")
     (found,) = (each for each in reply["peers"] if each["name"] == peer)
     return list(found["planes_usable"])

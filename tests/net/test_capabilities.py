@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrcd without root's rights: the capabilities of its unit are enough, and none is too many."""
+"""Test mrcd without root's rights: it needs every capability of its unit, and no others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.net.conftest import MakeLab, RunningLab
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "systemd" / "mrcd.service"
 UID = 64321
-"""Nobody's."""
+"""A uid without a user."""
 UNCHECKED = """
 from mrcd import main
 from mrcd.service import capabilities
@@ -26,11 +26,11 @@ from mrcd.service import capabilities
 capabilities.NEEDED.clear()
 main.main(prog_name="mrcd")
 """
-"""mrcd that finds out for itself what it may not do."""
+"""An mrcd that does not check its capabilities at the start, so that missing ones show later."""
 
 
 def granted() -> list[str]:
-    """What the unit gives, as setpriv names it."""
+    """Return the capabilities that the unit grants, as setpriv names them."""
     for line in UNIT.read_text().splitlines():
         if line.startswith("AmbientCapabilities="):
             return [name.removeprefix("CAP_").lower() for name in line.split("=")[1].split()]
@@ -39,14 +39,14 @@ def granted() -> list[str]:
 
 @pytest.fixture
 def open_checkout() -> None:
-    """The programs must be open to a stranger."""
+    """Skip tests unless an unprivileged user may read the programs."""
     for folder in (Path(sys.executable).parent, ROOT / "mrcd"):
         if any(not parent.stat().st_mode & 0o001 for parent in (folder, *folder.parents)):
             pytest.skip(f"{folder} is closed to other users, as whom mrcd should run here")
 
 
 def start(running: RunningLab, names: list[str], command: list[str]) -> subprocess.Popen[bytes]:
-    """mrcd of h1 with some capabilities, as a user of no name who owns what the unit gives it."""
+    """Start h1's mrcd with some capabilities, as a uid that owns the folders of the unit."""
     spot = state.places(running.name, "h1")
     spot.bpffs.mkdir(exist_ok=True)
     for folder in (spot.folder, spot.bpffs):

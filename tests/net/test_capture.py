@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrcctl capture in a lab: what it shows of traffic, and that traffic does not notice it."""
+"""Test mrcctl capture in a lab: it shows traffic and does not disturb it."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ pytestmark = pytest.mark.timeout(240)
 
 @pytest.fixture(scope="module")
 def kept(module_labs: MakeLab) -> Lab:
-    """A lab whose daemons leave their data path when they are stopped.
+    """Return a lab whose daemons leave their data path in place when they stop.
 
-    Its links are slow, so that there is time for a process that looks at every packet.
+    Its links are slow, so that a process has time to look at every packet.
     """
     return module_labs(daemons=True, planes=2, t1=2, on_stop="keep", rate_mbps=RATE_MBPS)
 
 
 @pytest.fixture
 def running(kept: Lab) -> Iterator[Lab]:
-    """That lab, every daemon up and content before and after, and nothing denied or broken."""
+    """Return that lab with every daemon up and ok before and after, without rules or faults."""
     settle(kept)
     yield kept
     lab_hosts.heal(kept)
@@ -60,7 +60,7 @@ def running(kept: Lab) -> Iterator[Lab]:
 
 
 class Capturing:
-    """mrcctl capture on a host; it has begun when this is made."""
+    """A run of mrcctl capture on a host, which has begun when the object exists."""
 
     def __init__(self, running: Lab, host: str, *args: str) -> None:
         line, environment = lab.command_in(
@@ -75,7 +75,7 @@ class Capturing:
         assert first.startswith("capturing on "), first + self.process.stderr.read()
 
     def end(self, number: signal.Signals = signal.SIGINT) -> tuple[str, str]:
-        """What it printed, after this signal."""
+        """End it with a signal, and return its output."""
         self.process.send_signal(number)
         return self.process.communicate(timeout=60)
 
@@ -95,7 +95,7 @@ def packets(text: str) -> list[dict[str, Any]]:
 
 
 def back(running: Lab, host: str, before: dict[str, int]) -> None:
-    """Wait until the programs that were there before are there again."""
+    """Wait until the earlier programs are attached again."""
     eventually(lambda: programs(running, host) == before, "ordinary programs are back", 30)
 
 
@@ -110,7 +110,7 @@ def test_packets_and_their_verdicts(running: Lab) -> None:
     found = packets(out)
     data = [packet for packet in found if packet["kind"] == "data"]
     assert {packet["peer"] for packet in data} == {"h2"}
-    # a machine that is busy elsewhere for a time-out has packets sent again
+    # a machine that is busy for longer than a time-out causes retransmissions
     for direction, first, later in (
         ("tx", "sent", {"rtx_timeout", "rtx_guard", "rtx_fifo"}),
         ("rx", "in order", {"duplicate"}),
@@ -132,7 +132,7 @@ def test_packets_and_their_verdicts(running: Lab) -> None:
 
 
 def test_retransmissions_of_a_black_hole_in_wireshark(running: Lab, tmp_path: Path) -> None:
-    """What was lost on the black-holed path is sent again on another, and says so."""
+    """Packets lost on the black-holed path are sent again on another, marked as retransmissions."""
     path = tmp_path / "lost.pcapng"
     stream = Stream(running, "h1", "h2", H2).start()
     stream.progress(1 << 20)
@@ -159,13 +159,13 @@ def test_retransmissions_of_a_black_hole_in_wireshark(running: Lab, tmp_path: Pa
 
 
 def packet_of(row: dict[str, str]) -> str:
-    """QP and PSN, from the comment."""
+    """Return the QP and PSN in a packet's comment."""
     words = row["frame.comment"].split()
     return " ".join(words[words.index("peer") :][:6])
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """What tshark says of data packets in a file."""
+    """Return tshark's fields of the data packets in a file."""
     program = shutil.which("tshark")
     assert program is not None, "tshark is not installed: run make setup"
     fields = ["frame.comment", "frame.interface_name", "frame.packet_flags_direction",
@@ -196,7 +196,7 @@ def test_switching_on_and_off_under_traffic(running: Lab) -> None:
 
 
 def dropped(running: Lab) -> dict[str, int]:
-    """What either host dropped."""
+    """Return the drop counters of both hosts."""
     return {
         f"{host.name} {name}": value
         for host in running.fabric.hosts
@@ -227,7 +227,7 @@ def test_programs_that_are_attached_in_other_ways(
         verdicts = {packet["verdict"] for packet in packets(text) if packet["kind"] == "data"}
         assert {"sent", "in order"} <= verdicts
         passed = sum(packet["verdict"] == "passed" for packet in packets(text))
-        assert passed < 100  # those whose verdict fell between two programs
+        assert passed < 100  # packets whose verdict fell between two programs
 
 
 def test_one_at_a_time(running: Lab) -> None:
@@ -245,7 +245,7 @@ def test_a_client_that_is_killed(running: Lab) -> None:
 
 
 def test_a_client_that_does_not_read_harms_nobody(running: Lab, tmp_path: Path) -> None:
-    """The ring buffer fills, and what finds no room is counted."""
+    """The ring buffer fills, and records that find no room are counted."""
     with capturing(running, "h1", "-w", str(tmp_path / "some.pcapng")) as capture:
         capture.process.send_signal(signal.SIGSTOP)
         stream = Stream(running, "h1", "h2", H2).start()
@@ -283,7 +283,7 @@ def test_a_daemon_that_ends_while_it_captures(running: Lab, number: signal.Signa
 
 
 def test_nothing_stays_in_the_kernel(running: Lab) -> None:
-    """Nothing is pinned of a capture, not even while it runs."""
+    """A capture pins nothing, not even while it runs."""
     folder = state.places(running.name, "h1").bpffs
     with capturing(running, "h1") as capture:
         assert not list(folder.glob("layout-*/*capture*"))

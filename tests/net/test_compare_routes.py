@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Each competitor of the comparison really goes its own way: the counters of planes show it."""
+"""Test that each competitor of the comparison uses its own planes, as their counters show."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def competitor(arena: Any, request: pytest.FixtureRequest) -> Iterator[Competito
 
 
 def received(name: str, interfaces: tuple[str, ...]) -> tuple[int, ...]:
-    """Bytes that interfaces of h2 have received."""
+    """Return the bytes that interfaces of h2 have received."""
     watched = counters.Interfaces(f"{name}-h2", interfaces)
     try:
         return watched.received()
@@ -55,7 +55,7 @@ def received(name: str, interfaces: tuple[str, ...]) -> tuple[int, ...]:
 def sent_over(
     name: str, competitor: Competitor, connections: int
 ) -> tuple[int, list[float], traffic.Traffic]:
-    """Traffic from h1 to h2: bytes that arrived, and the share of each plane."""
+    """Send traffic from h1 to h2; return the bytes that arrived and the share of each plane."""
     before = received(name, PLANES)
     seen = traffic.run(name, competitor, [Flow("h1", "h2", connections)], SECONDS)
     grown = [now - was for was, now in zip(before, received(name, PLANES), strict=True)]
@@ -66,7 +66,7 @@ def sent_over(
 
 
 def octets6(name: str, node: str) -> int:
-    """Bytes of IPv6 packets that a node has received."""
+    """Return the bytes of IPv6 packets that a node has received."""
     with netns.entered(f"{name}-{node}"):
         rows = Path("/proc/thread-self/net/snmp6").read_text().splitlines()
     return int(dict(row.split() for row in rows)["Ip6InOctets"])
@@ -88,7 +88,7 @@ def test_plain_tcp_stays_on_plane_0(arena: Any, competitor: Competitor) -> None:
 def test_a_hash_puts_flows_on_planes(arena: Any, competitor: Competitor) -> None:
     ports = range(21_000, 21_016)
     planes = [collisions.plane_of(arena.name, competitor, port) for port in ports]
-    assert len(set(planes)) > 1  # all 16 on one of four: one in a billion
+    assert len(set(planes)) > 1  # all 16 on one of four planes: one in a billion
     again = [collisions.plane_of(arena.name, competitor, port) for port in ports]
     assert again == planes
 
@@ -114,7 +114,7 @@ def test_repair__after_a_link_was_down(arena: Any, competitor: Competitor) -> No
     arena.fault("h2:p1", "down")
     arena.fault("h2:p1", "clear")
     configuration.repair(arena.name, competitor, plane=1)
-    ports = range(22_000, 22_040)  # none of 40 on one of four planes: one in a hundred thousand
+    ports = range(22_000, 22_040)  # none of 40 on some plane of four: one in a hundred thousand
     planes = {collisions.plane_of(arena.name, competitor, port) for port in ports}
     assert 1 in planes
 
@@ -153,7 +153,7 @@ def test_remove__leaves_the_lab_as_it_was(arena: Any, key: str) -> None:
 
 
 def routes_of(text: str) -> list[str]:
-    """Lines that can be compared: links by name only, as their queues may change."""
+    """Return lines that can be compared: links by name only, because their queues may change."""
     return sorted(line.split("<")[0] for line in text.splitlines())
 
 

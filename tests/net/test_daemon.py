@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrcd as a process: starting, stopping, dying, being restarted, and what it says meanwhile."""
+"""Test mrcd as a process: start, stop, crash and restart, and its messages meanwhile."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PROG_QUERY = 16
 
 
 def tcx_programs(namespace: str, interface: str) -> int:
-    """How many programs are on an interface's tcx ingress."""
+    """Return the number of programs on an interface's tcx ingress."""
     with netns.entered(namespace):
         index = int(
             subprocess.run(
@@ -46,13 +46,13 @@ def tcx_programs(namespace: str, interface: str) -> int:
 
 
 def links(running: Lab, host: str) -> dict[str, dict[str, Any]]:
-    """A host's interfaces as `ip -d -j link` shows them."""
+    """Return a host's interfaces as `ip -d -j link` shows them."""
     found = json.loads(running.run(host, "ip", "-d", "-j", "link"))
     return {link["ifname"]: link for link in found}
 
 
 def assert_nothing_is_left(running: Lab, host: str) -> None:
-    """No mrc0, no program on any interface, no pin, no socket."""
+    """Check that no mrc0, no program on any interface, no pin and no socket is left."""
     places = state.places(running.name, host)
     there = links(running, host)
     assert not {"mrc0", "mrc0p"} & there.keys()
@@ -75,7 +75,7 @@ def stop(running: Lab, host: str, number: signal.Signals) -> None:
 
 
 def start(running: Lab, host: str) -> subprocess.Popen[bytes]:
-    """Start a host's mrcd again and wait until it and its peers are content."""
+    """Start a host's mrcd again, and wait until it and its peers report ok."""
     process = lab.start_daemon(running.name, host)
     for each in running.fabric.hosts:
         eventually(lambda each=each: lab_hosts.ok(running.name, each.name), f"{each.name} is ok")
@@ -83,7 +83,7 @@ def start(running: Lab, host: str) -> subprocess.Popen[bytes]:
 
 
 def remembered(running: Lab, host: str, peer: str) -> bool:
-    """Whether two hosts have written down the session that they have, and not an earlier one."""
+    """Return whether two hosts have saved their current session, rather than an earlier one."""
 
     def saved(here: str, there: str) -> Memory | None:
         path = state.places(running.name, here).folder / sessions.NAME
@@ -173,7 +173,7 @@ def test_plane_that_is_down_at_the_start_joins_later(make_lab: MakeLab) -> None:
         lambda: mrcctl(running.name, "h2", "status").returncode == 6, "h2 says it is degraded"
     )
     running.run("h2", "ip", "link", "set", "plane1", "up")
-    # Lab hosts make no link-local addresses by themselves; others have one again by now.
+    # Lab hosts do not create link-local addresses; other hosts have one again by now.
     running.run("h2", "ip", "address", "add", "fe80::2/64", "dev", "plane1", "nodad")
     eventually(lambda: lab_hosts.ok(running.name, "h2"), "plane1 is in service")
     transfer(running, "h1", "h2", H2, 1 << 20)
@@ -203,7 +203,7 @@ def test_hand_shake_survives_a_dead_plane(make_lab: MakeLab) -> None:
 
 
 def run_mrcd(running: Lab, *arguments: str, host: str = "h1") -> subprocess.CompletedProcess[str]:
-    """Run mrcd in a host's namespace as another one than the lab's."""
+    """Run an additional mrcd in a host's namespace."""
     with netns.entered(running.namespace(host)):
         return subprocess.run(
             [sys.executable, "-m", "mrcd", *arguments], cwd=ROOT, capture_output=True, text=True,
@@ -212,7 +212,7 @@ def run_mrcd(running: Lab, *arguments: str, host: str = "h1") -> subprocess.Comp
 
 
 def machine_of(running: Lab, host: str) -> tuple[str, ...]:
-    """What a daemon that did something would have changed."""
+    """Return the state that a daemon would have changed if it had done anything."""
     shown = (("ip", "-br", "link"), ("ip", "-br", "addr"), ("ip", "route"), ("ip", "-6", "route"))
     outputs = tuple(running.run(host, *command) for command in shown)
     return (*outputs, str(sorted(state.places(running.name, host).bpffs.iterdir())))
@@ -258,7 +258,7 @@ def test_good_configuration_is_checked_without_doing_anything(shared_lab: Lab) -
 
 
 def test_second_daemon_beside_a_running_one_is_refused(make_lab: MakeLab, tmp_path: Any) -> None:
-    """It must not take the first one's data path down before it finds out."""
+    """It must not take down the first daemon's data path before it notices that daemon."""
     running = make_lab(daemons=True, planes=2)
     places = state.places(running.name, "h1")
     before = machine_of(running, "h1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Other shapes than two hosts on four planes with everything chosen by itself."""
+"""Test other shapes than two hosts on four planes with default settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def everyone_reaches_everyone(running: Any) -> None:
 
 @pytest.mark.parametrize("hosts_per_t0", [1, 2])
 def test_three_hosts(make_lab: MakeLab, hosts_per_t0: int) -> None:
-    """Two peers each; with two hosts on a T0 some paths cross no T1."""
+    """Each host has two peers; with two hosts on a T0, some paths cross no T1."""
     running = make_lab(daemons=True, hosts=3, planes=2, hosts_per_t0=hosts_per_t0)
     everyone_reaches_everyone(running)
     streams = [
@@ -55,7 +55,7 @@ def test_clsact(make_lab: MakeLab) -> None:
     shown = running.run("h1", "tc", "filter", "show", "dev", "plane0", "ingress")
     assert "mrc_deliver" in shown
 
-    # and it is taken off again
+    # ... and it is detached again
 
     pid = lab.daemon_pid(running.name, "h1")
     assert pid is not None
@@ -71,7 +71,7 @@ def test_clsact(make_lab: MakeLab) -> None:
 
 
 def test_one_plane_one_t1(make_lab: MakeLab) -> None:
-    """No other path to turn to: what is lost is sent again on the same one."""
+    """There is no other path, so lost packets are sent again on the same one."""
     running = make_lab(daemons=True, planes=1, t1=1)
     running.fault("p0", "loss=2%")
     assert udp_sequence(running, "h1", "h2", "10.99.0.2", count=1000) == list(range(1000))
@@ -91,7 +91,7 @@ def test_small_window_on_one_connection(make_lab: MakeLab) -> None:
     transfer(running, "h1", "h2", "10.99.0.2", 4 << 20)
     running.fault("p1", "loss=3%")
     transfer(running, "h1", "h2", "10.99.0.2", 4 << 20)
-    # What exceeds the window is dropped and counted, and nothing stalls.
+    # Packets beyond the window are dropped and counted, and nothing stalls.
     arrived = udp_sequence(running, "h1", "h2", "10.99.0.2", count=2000, ahead=1000)
     assert arrived == sorted(set(arrived))
     counted = lab_hosts.counters(running.name, "h1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`mrcctl path deny` and `path watch` against a running data path."""
+"""Test `mrcctl path deny` and `path watch` against a running data path."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.net.usid_packets import ETH_P_IPV6, SO_RCVBUFFORCE
 
 Lab = Any  # conftest.RunningLab
 H2 = "10.99.0.2"
-pytestmark = pytest.mark.timeout(180)  # daemons are started, which compile, on a busy machine
+pytestmark = pytest.mark.timeout(180)  # daemons compile, slowly on a busy machine
 
 
 def crossing(running: Lab, plane: int, t1: int) -> list[PathInfo]:
-    """h1's paths over a T1."""
+    """Return h1's paths over a T1."""
     return [p for p in paths(running.name, "h1") if (p.plane, p.t1) == (plane, t1)]
 
 
@@ -41,7 +41,7 @@ def sent(found: list[PathInfo]) -> int:
 
 @pytest.fixture
 def healthy(shared_lab: Lab) -> Iterator[Lab]:
-    """The shared lab, h1 without rules before and after."""
+    """Return the shared lab, with no rules on h1 before and after."""
     yield shared_lab
     with Client(str(socket_of(shared_lab.name, "h1"))) as client:
         for rule in client.denied()["rules"]:
@@ -90,8 +90,8 @@ def test_rules__hold_for_qps_that_are_set_up_anew_and_after_a_restart(
         denied = {(path.plane, path.t1) for path in found if path.state == "DENIED"}
         return bool(found) and denied == {(0, 1)}
 
-    before = sent(crossing(running, 0, 1))  # the kernel's own, and by who built the lab
-    # The peer's restart sets our QPs up anew, and totals go on; ours builds the data path anew.
+    before = sent(crossing(running, 0, 1))  # the kernel's, and those of the lab's start
+    # The peer's restart sets our QPs up anew and keeps totals; ours creates the data path anew.
     for host, total in (("h2", before), ("h1", 0)):
         stop(running, host)
         lab.start_daemon(running.name, host)
@@ -102,7 +102,7 @@ def test_rules__hold_for_qps_that_are_set_up_anew_and_after_a_restart(
 
 
 def stop(running: Lab, host: str) -> None:
-    """End a daemon and wait until it is gone."""
+    """End a daemon, and wait until it is gone."""
     pid = lab.daemon_pid(running.name, host)
     assert pid is not None
     os.kill(pid, signal.SIGTERM)
@@ -111,7 +111,7 @@ def stop(running: Lab, host: str) -> None:
 
 
 def next_of(events: Iterator[PathEvent | None], wanted: Callable[[PathEvent], bool]) -> PathEvent:
-    """The next event that is wanted."""
+    """Return the next wanted event."""
     for event in events:
         assert event is not None
         if wanted(event):
@@ -120,7 +120,7 @@ def next_of(events: Iterator[PathEvent | None], wanted: Callable[[PathEvent], bo
 
 
 class Announcements:
-    """What h1's daemon tells h2 over one T1: Offers, evidence, Port Status Updates."""
+    """The packets from h1's daemon to h2 over one T1: Offers, evidence, Port Status Updates."""
 
     def __init__(self, running: Lab, plane: int, t1: int) -> None:
         h1, h2 = running.fabric.hosts
@@ -134,7 +134,7 @@ class Announcements:
         self.seen = 0
 
     def look(self) -> int:
-        """How many were seen so far."""
+        """Return the number of packets seen so far."""
         while True:
             try:
                 packet, address = self._sock.recvfrom(2048)
@@ -157,7 +157,7 @@ def test_deny__holds_for_what_the_daemon_announces(healthy: Lab) -> None:
     with Client(str(socket_of(healthy.name, "h1"))) as client:
 
         def announce(until: Callable[[], bool], what: str) -> None:
-            """Every change of the planes is announced over all of them."""
+            """Change the planes repeatedly; every change is announced over all planes."""
 
             def changed() -> bool:
                 client.drain(3, force=False)
@@ -195,7 +195,7 @@ def test_watch__tells_of_denied_paths(healthy: Lab) -> None:
 
 def test_watch__tells_of_lost_paths_and_of_their_return(healthy: Lab) -> None:
     def dead(event: PathEvent) -> bool:
-        # Others may be doubted too for a moment where the host has no time to answer.
+        # Other paths may also be doubted for a moment when the host has no time to answer.
         return (event.plane, event.t1) == (3, 1)
 
     with Client(str(socket_of(healthy.name, "h1"))) as client:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Faults of a lab, named by every host's mrcd; more of them in bench/faultmap.py."""
+"""Test that every host's mrcd names the faults of a lab; bench/faultmap.py tests more of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WITHIN_S = 60.0
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one-host-a-T0", "two-hosts-a-T0"])
 def surveyed(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """Three planes of two T1s and two T0s, whose hosts all hear each other."""
+    """Return a lab with three planes of two T1s and two T0s, whose hosts all hear each other."""
     with _labs(f"f{os.getpid()}x{request.param}") as make:
         hosts = 2 * request.param
         running = make(daemons=True, hosts=hosts, planes=3, t1=2, hosts_per_t0=request.param)
@@ -70,7 +70,7 @@ def test_the_list_and_the_map_as_people_see_them(surveyed: Lab) -> None:
     surveyed.fault("p1t0-1:p1t1-2", "blackhole")
     try:
         eventually(
-            # Counts from before the fault may make it a lossy link at first.
+            # Counts from before the fault may make it look like a lossy link at first.
             lambda: [f.kind for f in faults_of(name, "h1")["faults"]] == ["dead"],
             "h1 names a dead link",
             30,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Restarts, crashes, upgrades and changes of the configuration under traffic: nobody notices."""
+"""Test that restarts, crashes, upgrades and configuration changes do not disturb traffic."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from tests.net.traffic import Stream, transfer, udp_sequence
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
 H1, H2, H3 = "10.99.0.1", "10.99.0.2", "10.99.0.3"
-SETTLED_S = 120.0  # compiling takes seconds, and far more of them on a busy machine
+SETTLED_S = 120.0  # compiling takes seconds, and far longer on a busy machine
 
 pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
 def kept(module_labs: MakeLab) -> Lab:
-    """A lab whose daemons leave their data path when they are stopped."""
+    """Return a lab whose daemons leave their data path in place when they stop."""
     return module_labs(daemons=True, planes=2, t1=2, on_stop="keep")
 
 
 @pytest.fixture
 def running(kept: Lab) -> Iterator[Lab]:
-    """That lab, every daemon up and content before and after."""
+    """Return that lab, with every daemon up and ok before and after."""
     settle(kept)
     yield kept
     for fault in lab.status(kept.name).faults:
@@ -62,7 +62,7 @@ def content(running: Lab, host: str) -> None:
 
 
 def end(running: Lab, host: str, number: signal.Signals) -> None:
-    """Signal a host's mrcd and wait for its end."""
+    """Signal a host's mrcd, and wait for its end."""
     pid = lab.daemon_pid(running.name, host)
     assert pid is not None
     os.kill(pid, number)
@@ -72,7 +72,7 @@ def end(running: Lab, host: str, number: signal.Signals) -> None:
 
 
 def log_of(running: Lab, host: str) -> list[dict[str, Any]]:
-    """What a host's daemons have logged, all of them."""
+    """Return the log of all daemons that ran on a host."""
     return [json.loads(line) for line in
             state.places(running.name, host).log.read_text().splitlines()]  # fmt: skip
 
@@ -83,7 +83,7 @@ def events(running: Lab, host: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Sessions:
-    """What a reset of a QP or a new session would change, on both sides."""
+    """The state on both sides that a reset of a QP or a new session would change."""
 
     qpns: tuple[tuple[int, int], ...]
     epochs: tuple[tuple[int, int], ...]
@@ -117,7 +117,7 @@ def psns(running: Lab, host: str) -> list[int]:
 
 
 class Traffic:
-    """TCP both ways and numbered UDP while something happens; everything is compared."""
+    """TCP in both directions and numbered UDP, all of which is compared on arrival."""
 
     def __init__(self, running: Lab) -> None:
         self._running = running
@@ -142,7 +142,7 @@ class Traffic:
             self._rounds += 1
 
     def finish(self) -> None:
-        """All of it arrived, once and in order."""
+        """Check that everything arrived exactly once and in order."""
         self.there.progress(4 << 20, 30)
         self.back.progress(1 << 20, 30)
         self._stop.set()
@@ -154,7 +154,7 @@ class Traffic:
 
 
 def undisturbed(running: Lab, during: Callable[[], None]) -> None:
-    """Let something happen to h1 under traffic: no session ends, nothing is lost or doubled."""
+    """Check that an action on h1 under traffic ends no session and loses or repeats no packet."""
     before, sent = Sessions.of(running), psns(running, "h1")
     traffic = Traffic(running)
     during()
@@ -210,7 +210,7 @@ def test_restart_where_programs_are_attached_in_other_ways(
 
 
 def test_restart_costs_tcp_no_more_than_a_busy_cpu_does(running: Lab) -> None:
-    """A daemon that starts takes a CPU for a second, and so does an interpreter that does not."""
+    """A starting daemon occupies a CPU for a second, and so does a plain busy interpreter."""
 
     def resent(during: Callable[[], None]) -> int:
         stream = Stream(running, "h1", "h2", H2).start()
@@ -240,7 +240,7 @@ def test_restart_costs_tcp_no_more_than_a_busy_cpu_does(running: Lab) -> None:
 
 @pytest.fixture
 def other_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], None]:
-    """Makes the lab start a copy of mrcd in which a text of a file of bpf/ is another one."""
+    """Return a function that makes the lab start a copy of mrcd with an altered file of bpf/."""
 
     def build(file: str, old: str, new: str) -> None:
         for name in ("mrcd", "cli", "bpf"):
@@ -258,7 +258,7 @@ def other_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
 
 
 def programs(running: Lab, host: str) -> dict[str, int]:
-    """The kernel's numbers of the programs on a host's interfaces, by link."""
+    """Return the kernel's ids of the programs on a host's interfaces, by link."""
     found = {}
     for path in state.places(running.name, host).bpffs.glob("link_*"):
         fd = bpf.get(path)
@@ -291,7 +291,7 @@ def test_upgrade_with_the_same_layout_under_traffic(
 def test_upgrade_to_another_layout_replaces_the_data_path(
     make_lab: MakeLab, other_build: Callable[[str, str, str], None]
 ) -> None:
-    """Only h1 is upgraded; its wire is the same, its maps are not."""
+    """Only h1 is upgraded; its wire format stays, but its maps change."""
     running = make_lab(daemons=True, planes=2, on_stop="keep")
     stream = Stream(running, "h1", "h2", H2).start()
     stream.progress(1 << 20)
@@ -307,11 +307,11 @@ def test_upgrade_to_another_layout_replaces_the_data_path(
     assert len(list(folder.glob("layout-*"))) == 1
 
 
-# ---- what happens while nobody is there
+# ---- events while no daemon runs
 
 
 def test_tail_that_was_lost_while_the_daemon_was_away_arrives(running: Lab) -> None:
-    """Nothing follows that a SACK could answer: only the clock finds such a loss."""
+    """No later packet triggers a SACK, so only the clock finds such a loss."""
     with netns.entered(running.namespace("h2")):
         receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with netns.entered(running.namespace("h1")):
@@ -329,7 +329,7 @@ def test_tail_that_was_lost_while_the_daemon_was_away_arrives(running: Lab) -> N
             receiver.recv(100)
         for plane in ("p0", "p1"):
             running.fault(plane, "clear")
-        with pytest.raises(TimeoutError):  # gone: without a clock nobody sends them again
+        with pytest.raises(TimeoutError):  # lost: without a clock they are not sent again
             receiver.recv(100)
         lab.start_daemon(running.name, "h1")
         receiver.settimeout(SETTLED_S)
@@ -395,7 +395,7 @@ def test_what_operators_decided_survives(running: Lab) -> None:
     assert denied() == set()
 
 
-# ---- what is in the way, and what is left over
+# ---- obstacles and leftovers
 
 
 def test_foreign_xdp_program_is_never_replaced(make_lab: MakeLab, tmp_path: Path) -> None:
@@ -479,7 +479,7 @@ def test_pins_of_a_data_path_that_is_not_whole_are_replaced(running: Lab) -> Non
 def test_sessions_that_were_forgotten_begin_anew(
     running: Lab, content_of_file: bytes | None
 ) -> None:
-    """The data path stays, mrc0 with it; only the QPs are set up again."""
+    """The data path and mrc0 stay; only the QPs are set up again."""
     path = state.places(running.name, "h1").folder / "sessions.json"
     stream = Stream(running, "h1", "h2", H2).start()
     stream.progress(1 << 20)
@@ -530,12 +530,12 @@ def test_kept_data_path_is_taken_down_by_hand(make_lab: MakeLab) -> None:
 
 @pytest.fixture(scope="module")
 def three(module_labs: MakeLab) -> Lab:
-    """Three hosts; what h1 is configured for is each test's business."""
+    """Return a lab of three hosts; each test configures h1."""
     return module_labs(daemons=True, hosts=3, planes=2, t1=2, on_stop="keep")
 
 
 def configure(running: Lab, more: str, *, peers: tuple[str, ...] = ("h2", "h3")) -> None:
-    """Give h1 another configuration and have it read: returns when it has."""
+    """Give h1 another configuration, and wait until its daemon has read it."""
     places = state.places(running.name, "h1")
     text = '[host]\nname = "h1"\nfabric = "../fabric.toml"\n[service]\non_stop = "keep"\n' + more
     text += "".join(f'[[peer]]\nname = "{name}"\n' for name in peers)
@@ -619,7 +619,7 @@ def test_change_that_needs_other_maps_builds_them_anew(three: Lab) -> None:
 
 
 def test_configuration_by_mrcctl(three: Lab, tmp_path: Path) -> None:
-    """What is shown applies without a change; what is not confirmed does not stay."""
+    """The shown configuration applies without a change, and an unconfirmed one is rolled back."""
     settle(three)
     before = qps_with(three, "h2")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The lab's fabric, without daemons: does it forward, break and vanish as promised?"""
+"""Test the lab's fabric without daemons: it forwards, breaks and disappears as promised."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_plain_flows_use_every_t1(make_lab: MakeLab) -> None:
     with netns.entered(running.namespace("h1")):
         sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     with sock:
-        # 32 flows that all hash to the same T1: once in 2^31 runs.
+        # All 32 flows hash to the same T1 once in 2^31 runs.
         for port in range(20000, 20032):
             sock.sendto(MARK, (str(running.fabric.address6(h2, 0)), port))
     for m, tap in taps.items():
@@ -132,7 +132,7 @@ def test_clear_restores_a_switch_exactly(make_lab: MakeLab) -> None:
                 texts.append(
                     running.run(node, "tc", "filter", "show", "dev", port, direction, check=False)
                 )
-        # Handles of queues, and time stamps of addresses, are the kernel's to choose.
+        # The kernel chooses the handles of queues and the time stamps of addresses.
         return ["\n".join(sorted(re.sub(r"tbf \w+:", "", t).splitlines())) for t in texts]
 
     before = configuration("p1t0-1")
@@ -157,10 +157,10 @@ def test_clear_restores_a_switch_exactly(make_lab: MakeLab) -> None:
 def test_share_of_packets_hit(
     make_lab: MakeLab, element: str, action: str, low: float, high: float
 ) -> None:
-    """2,000 packets: the bounds are nine standard deviations away."""
+    """With 2,000 packets, the bounds are nine standard deviations away."""
     running = make_lab(planes=1, t1=1)
     h1, h2 = running.fabric.hosts
-    # Now the host knows its T0's MAC address: only our packets are counted.
+    # The host knows its T0's MAC address now, so only our packets are counted.
     assert arrives(running, h1, h2, 0x00010000)
     running.fault(element, action)
     tap = Tap(running.namespace("h2"), "plane0")
@@ -171,7 +171,7 @@ def test_share_of_packets_hit(
     count = 2000
     intact = altered = 0
     with sock:
-        for _ in range(count // 100):  # no more under way than the CPUs' backlogs hold
+        for _ in range(count // 100):  # no more in flight than the CPUs' backlogs hold
             for _ in range(100):
                 sock.sendto(good, (str(ipaddress.IPv6Address(address)), 0))
             while (packet := tap.next(0.05)) is not None:
@@ -190,7 +190,7 @@ def test_share_of_packets_hit(
 
 @pytest.mark.parametrize(("source", "target"), [("h1", "h2"), ("h2", "h1")])
 def test_rate_fault_slows_both_directions(make_lab: MakeLab, source: str, target: str) -> None:
-    """One megabyte of UDP at once: the link carries 8 Mb/s, the queue sixteen packets."""
+    """One megabyte of UDP leaves at once; the link carries 8 Mb/s, and its queue 16 packets."""
     running = make_lab(planes=1, t1=1, mtu=1500)
     running.fault("h1:p0", "rate=8")
     a, b = running.fabric.host(source), running.fabric.host(target)
@@ -202,7 +202,7 @@ def test_rate_fault_slows_both_directions(make_lab: MakeLab, source: str, target
     while tap.next(0.3) is not None:
         arrived += 1
     tap.close()
-    # 1,368 bytes each; in the time it took, 1 MB/s, and burst and queue on top.
+    # Packets have 1,368 bytes. 1 MB/s arrives in the elapsed time, plus the burst and the queue.
     took_s = time.monotonic() - start
     assert 16 <= arrived <= 40 + took_s * 1_000_000 / 1368
 
@@ -271,7 +271,7 @@ def test_up_refuses_namespaces_of_others(make_lab: MakeLab, worker_name: str) ->
 def test_a_lab_that_crashed_half_way_can_be_taken_down(
     machine: Callable[[], Any], worker_name: str, t1: int, dies_in: str
 ) -> None:
-    """Killed where namespaces exist and nothing is configured, or half of it."""
+    """The build is killed when namespaces exist and nothing, or half, is configured."""
     before = machine()
     name = f"{worker_name}k"
     code = (
@@ -293,7 +293,7 @@ def test_a_lab_that_crashed_half_way_can_be_taken_down(
 def test_failed_up_cleans_up_and_says_why(
     machine: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, worker_name: str
 ) -> None:
-    """A daemon that ends at once: its last words are in the error."""
+    """The error contains the last output of a daemon that ends at once."""
     before = machine()
     broken = tmp_path / "mrcd"
     broken.write_text("#!/bin/sh\necho some reason\nexit 3\n")

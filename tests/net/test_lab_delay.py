@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The delay fault: packets come later, all of them, in order, and on time again afterwards."""
+"""Test the delay fault: all packets arrive late and in order, and on time again afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRUNK = "p0t0-1:p0t1-1"
 
 
 def fastest_ms(running: Lab) -> float:
-    """The shortest of ten round trips from h1 to h2."""
+    """Return the shortest of ten round trips from h1 to h2."""
     address = str(running.fabric.address4(running.fabric.host("h2"), 0))
     shown = running.run("h1", "ping", "-c", "10", "-i", "0.02", "-w", "3", address, check=False)
     times = [float(found) for found in re.findall(r"time=([\d.]+)", shown)]
@@ -54,7 +54,7 @@ def test_other_paths_are_as_fast_as_before(make_lab: MakeLab) -> None:
 def test_nothing_is_lost_or_overtaken(make_lab: MakeLab) -> None:
     running = make_lab(planes=1, t1=1, rate_mbps=100)
     running.fault(TRUNK, "delay=10ms")
-    assert fastest_ms(running) >= 20  # and the neighbours know each other
+    assert fastest_ms(running) >= 20  # ... and the neighbours are resolved
     h2 = running.fabric.host("h2")
     with netns.entered(running.namespace("h2")):
         receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""ECN in the lab: switches mark long queues of their trunks, and nothing else."""
+"""Test ECN in the lab: switches mark packets in long queues of their trunks, and no others."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
 
 PAYLOAD = MARK.ljust(1400, b"-")
-TRAIN = 17  # of these packets: less than the 16 of 1,514 bytes that a queue holds, and the burst
+TRAIN = 17  # packets; fewer bytes than the queue (16 packets of 1,514 bytes) and the burst
 PORT = 4971
 TRUNK = "p0t0-1:p0t1-1"
 LAST_HOP = "h2:p0"
 
 
 class Arrivals:
-    """Sees marked packets arrive at h2's first NIC, of both versions."""
+    """A tap for marked packets of both IP versions that arrive at h2's first NIC."""
 
     def __init__(self, running: Lab) -> None:
         with netns.entered(running.namespace("h2")):
             self._sock = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
             self._open = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-        self._open.bind(("", PORT))  # nobody reads it, but the port is not unreachable
+        self._open.bind(("", PORT))  # it is never read, but keeps the port reachable
         self._sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
         self._sock.bind(("plane0", 3))
 
     def take(self, count: int) -> list[bytes]:
-        """The next packets, at most `count`; fewer when half a second brings no more."""
+        """Return the next `count` packets, or fewer when none arrives for half a second."""
         self._sock.settimeout(0.5)
         found: list[bytes] = []
         while len(found) < count:
@@ -58,7 +58,7 @@ def ecn_of(packet: bytes) -> int:
 
 
 def sender(running: Lab, version: int, ecn: int) -> socket.socket:
-    """A socket in h1, connected to h2's first NIC."""
+    """Return a socket in h1 that is connected to h2's first NIC."""
     h2 = running.fabric.host("h2")
     family = socket.AF_INET if version == 4 else socket.AF_INET6
     with netns.entered(running.namespace("h1")):
@@ -73,7 +73,7 @@ def sender(running: Lab, version: int, ecn: int) -> socket.socket:
 
 
 def train(running: Lab, version: int, ecn: int) -> list[bytes]:
-    """What arrives of a train of packets sent at once, which just fills a slow link's queue."""
+    """Send a train of packets that just fills a slow link's queue, and return those that arrive."""
     arrivals = Arrivals(running)
     with sender(running, version, ecn) as sock:
         for _ in range(TRAIN):
@@ -88,7 +88,7 @@ def marks(packets: list[bytes]) -> Counter[int]:
 @pytest.fixture
 def running(make_lab: MakeLab) -> Lab:
     found = make_lab(planes=1, t1=1, mtu=1500)
-    for version in (4, 6):  # so that no train waits for neighbour discovery
+    for version in (4, 6):  # no train may wait for neighbour discovery
         h2 = found.fabric.host("h2")
         address = found.fabric.address4(h2, 0) if version == 4 else found.fabric.address6(h2, 0)
         assert found.pings("h1", str(address))
@@ -100,7 +100,7 @@ def running(make_lab: MakeLab) -> Lab:
 def test_a_trunks_queue_is_marked_from_its_thresholds_on(
     running: Lab, version: int, ecn: int
 ) -> None:
-    """Of 17 packets the first 5 meet less than a fifth of the queue, the last more than 4/5."""
+    """Of 17 packets, the first 5 meet less than 1/5 of the queue, and the last more than 4/5."""
     running.fault(TRUNK, "rate=8")
     packets = train(running, version, ecn)
     found = [ecn_of(packet) for packet in packets]
@@ -119,7 +119,7 @@ def test_not_ect_is_never_marked(running: Lab, version: int) -> None:
 
 
 def test_below_the_rate_nothing_is_marked(running: Lab) -> None:
-    """Two packets under way at most: the next ones leave when these have arrived."""
+    """At most two packets are in flight: the next ones leave when these have arrived."""
     running.fault(TRUNK, "rate=8")
     arrivals = Arrivals(running)
     with sender(running, 6, ECT0) as sock:
@@ -184,7 +184,7 @@ def test_no_ecn(make_lab: MakeLab) -> None:
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_tcp_that_speaks_ecn_is_marked_and_whole(make_lab: MakeLab, version: int) -> None:
-    """4 MB of reno through a trunk of 50 Mb/s."""
+    """Send 4 MB with Reno through a trunk of 50 Mb/s."""
     running = make_lab(planes=1, t1=1, mtu=1500)
     running.fault(TRUNK, "rate=50")
     for host in ("h1", "h2"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Hundreds of paths: T1s that share a namespace forward, and fail, each for itself."""
+"""Test hundreds of paths: T1s that share a namespace forward and fail independently."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T1 = 32
 
 
 def evs_arriving(running: Any, a: Host, b: Host, *, each: int = 1) -> dict[int, int]:
-    """How many of `each` packets of every EV of plane 0 arrive: EV and number."""
+    """Send `each` packets on every EV of plane 0, and return the number that arrive by EV."""
     fabric = running.fabric
     tap = Tap(running.namespace(b.name), "plane0")
     with netns.entered(running.namespace(a.name)):
@@ -43,7 +43,7 @@ def evs_arriving(running: Any, a: Host, b: Host, *, each: int = 1) -> dict[int, 
             for _ in range(each):
                 sock.sendto(packet, (address, 0))
             if each > 1:
-                collect(0.05)  # no more under way than the CPUs' backlogs hold
+                collect(0.05)  # no more in flight than the CPUs' backlogs hold
     collect(0.3)
     tap.close()
     return seen
@@ -70,7 +70,7 @@ def test_one_t1_of_many_fails_alone(make_lab: MakeLab, wait_until: Callable[...,
 
 
 def test_loss_of_one_t1_of_many(make_lab: MakeLab) -> None:
-    """40 of 80 packets through the T1, give or take: the bounds are 4.5 deviations away."""
+    """About 40 of 80 packets pass the T1; the bounds are 4.5 standard deviations away."""
     running = make_lab(planes=1, t1=T1)
     h1, h2 = running.fabric.hosts
     assert t1s_arriving(running, h1, h2)
@@ -99,7 +99,7 @@ def test_a_packet_stays_with_the_t1_it_entered(make_lab: MakeLab) -> None:
 def test_a_t1_knows_its_own_usid_only(
     make_lab: MakeLab, through: int, names: int, arrives: bool
 ) -> None:
-    """The cable of one T1, the uSID of its neighbour in the same namespace."""
+    """A packet on one T1's cable carries the uSID of its neighbour in the same namespace."""
     running = make_lab(planes=1, t1=T1)
     fabric = running.fabric
     h1, h2 = fabric.hosts
@@ -107,7 +107,7 @@ def test_a_t1_knows_its_own_usid_only(
     with netns.entered(running.namespace("p0t0-1")):
         sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_IPV6))
     inner = udp_in_ipv6(fabric, h1, h2, 0, MARK)
-    usids = usid.path_usids(h1, h2, usid.ev(0, names))[1:]  # as T0 1 would send it on
+    usids = usid.path_usids(h1, h2, usid.ev(0, names))[1:]  # as T0 1 would forward it
     outer = struct.pack("!IHBB", 6 << 28, len(inner), IPPROTO_IPV6, 64)
     outer += fabric.address6(h1, 0).packed + usid.da_bytes(fabric.block, usids)
     macs = bytes((2, 1, 0, 1, through, 2)) + bytes((2, 1, 0, 1, through, 1))
@@ -119,17 +119,17 @@ def test_a_t1_knows_its_own_usid_only(
 
 
 def sent_to_t1s(running: Any) -> list[int]:
-    """How many packets T0 1 has sent to each T1."""
+    """Return the number of packets that T0 1 has sent to each T1."""
     names = " ".join(f"/sys/class/net/t1-{m}/statistics/tx_packets" for m in range(1, T1 + 1))
     return list(map(int, running.run("p0t0-1", "sh", "-c", f"cat {names}").split()))
 
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_plain_flows_use_every_t1_and_each_stays_on_one(make_lab: MakeLab, version: int) -> None:
-    """1,024 source ports: that none of them hits some T1 happens once in 10^12 runs.
+    """With 1,024 source ports, some T1 gets none of them once in 10^12 runs.
 
     A connected socket gives its packets a hash that is new with every connection;
-    the switches must go by the packets' headers.
+    the switches must hash the packets' headers instead.
     """
     running = make_lab(planes=1, t1=T1)
     h2 = running.fabric.host("h2")
@@ -163,7 +163,7 @@ def test_status_names_the_shared_namespaces_and_down_leaves_nothing(
     make_lab: MakeLab, machine: Callable[[], Any]
 ) -> None:
 
-    def own() -> list[str]:  # others may make and remove labs meanwhile
+    def own() -> list[str]:  # other runs may make and remove labs meanwhile
         return [name for part in machine() for name in part if running.name in name]
 
     running = make_lab(planes=2, t1=T1, rate_mbps=50)

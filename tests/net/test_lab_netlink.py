@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The conversation with the kernel, in a namespace of its own for each test."""
+"""Test netlink against the kernel, with new namespaces for each test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PEER_MAC = bytes.fromhex("020000000002")
 
 @pytest.fixture
 def spaces(worker_name: str) -> Iterator[tuple[str, str]]:
-    """Two empty namespaces."""
+    """Return two empty namespaces."""
     if os.geteuid() != 0:
         pytest.skip("namespaces need root: run the tests as root")
     names = (f"{worker_name}n1", f"{worker_name}n2")
@@ -48,7 +48,7 @@ def inside(namespace: str, work: Callable[[Netlink], Awaitable[T]]) -> T:
 
 
 async def cable(nl: Netlink, far: str) -> None:
-    """a (here) - b (far), both up, with link-local addresses ::1 and ::2."""
+    """Connect a (here) and b (far), both up, with link-local addresses ::1 and ::2."""
     await nl.create_veth("a", "b", mtu=1500, mac=MAC, peer_mac=PEER_MAC, peer_netns=far)
     await nl.set_link("a", up=True)
     await nl.add_address("a", "fe80::1/64")
@@ -144,7 +144,7 @@ def test_usid_end__reads_the_flavour_back(
     install = Netlink._install
 
     async def without_flavor(self: Netlink, what: str, message: Any) -> None:
-        """What a library or kernel without NEXT-C-SID makes of the request."""
+        """Send the request as a library or kernel without NEXT-C-SID would treat it."""
         attributes = dict(message["attrs"])
         attributes["RTA_ENCAP"] = {"attrs": attributes["RTA_ENCAP"]["attrs"][:1]}
         message["attrs"] = list(attributes.items())
@@ -214,7 +214,7 @@ def test_watch__lost_events_become_a_resync(spaces: tuple[str, str]) -> None:
             async for event in events:
                 if isinstance(event, Resync):
                     break
-            # It goes on afterwards.
+            # The watch continues afterwards.
             await nl.set_link("a", up=False)
             async for event in events:
                 if isinstance(event, LinkChanged) and not event.link.up:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A lab of switches alone, whose ports towards hosts are NICs of this machine."""
+"""Test a lab of switches only, whose ports to hosts are NICs of this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mrcd.linux.netlink import Netlink
 
 
 def outside(plan: Topology, host: str) -> str:
-    """The namespace that stands for a host's own machine."""
+    """Return the namespace that represents a host's own machine."""
     return f"{plan.fabric.name}-outside-{host}"
 
 
@@ -45,7 +45,7 @@ async def cable_hosts(plan: Topology) -> None:
 
 @pytest.fixture
 def cabled(worker_name: str) -> Iterator[Topology]:
-    """A fabric whose hosts are there and cabled, and whose switches are not."""
+    """Return a fabric whose hosts exist and are cabled, but whose switches do not exist."""
     if os.geteuid() != 0:
         pytest.skip("labs need root: run the tests as root")
     fabric = description.generate(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One mrcd and hundreds of peers, all of them established: a crowd speaks for them."""
+"""Test one mrcd with hundreds of established peers, which a crowd plays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The host of a crowd, and its configuration file."""
+    """The real host beside a crowd, and its configuration file."""
 
     name: str
     config: Path
@@ -75,7 +75,7 @@ class Host:
         return len(content["sessions"])
 
     def routes(self) -> int:
-        """Routes to peers' addresses, which carry an MTU."""
+        """Return the number of routes to peers' addresses, which carry an MTU."""
         text = subprocess.run(
             ["ip", "-n", f"{self.name}-{US}", "route", "show", "dev", "mrc0"],
             capture_output=True,
@@ -93,7 +93,7 @@ class Host:
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[Host]:
-    """One for all tests of the module; each leaves it as it was."""
+    """Return one host for all tests of the module; each test leaves it as it was."""
     if os.geteuid() != 0:
         pytest.skip("labs need root: run the tests as root")
     name = f"c{os.getpid()}"

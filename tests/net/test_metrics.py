@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The metrics of running daemons: the same numbers as mrcctl, moved by traffic and by faults."""
+"""Test the metrics of running daemons: they match mrcctl, and traffic and faults change them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Series = dict[tuple[str, tuple[str, ...]], float]
 
 
 def scrape(running: Any, host: str) -> Series:
-    """What a host exposes: name and label values, as they stand, to value."""
+    """Return a host's metrics: the value by name and label values in the scraped order."""
     with (
         netns.entered(running.namespace(host)),
         urllib.request.urlopen("http://127.0.0.1:9971/metrics", timeout=10) as answer,
@@ -42,7 +42,7 @@ def scrape(running: Any, host: str) -> Series:
 
 
 def counter_key(name: str) -> tuple[str, tuple[str, ...]]:
-    """Where a counter of the data path is exposed."""
+    """Return the key of the series that exposes a counter of the data path."""
     if name.startswith("drop_"):
         return "mrcd_drops_total", (name.removeprefix("drop_"),)
     if name.startswith("rtx_") and name != "rtx_needless":
@@ -127,7 +127,7 @@ def test_counters_of_a_peer_go_on_when_its_qps_are_new(running: Any) -> None:
     established(running)
     transfer(running, "h1", "h2", "10.99.0.2", 4 << 20)
     before = scrape(running, "h1")
-    stop(running, "h2", signal.SIGTERM)  # its data path goes with it
+    stop(running, "h2", signal.SIGTERM)  # this also removes its data path
     lab.start_daemon(running.name, "h2")
     established(running)
     transfer(running, "h1", "h2", "10.99.0.2", 1 << 20)
@@ -141,7 +141,7 @@ def test_metrics_port_that_is_taken_ends_the_daemon_with_a_reason(make_lab: Make
     host = running.fabric.hosts[0].name
     places = state.places(running.name, host)
     with places.config.open("a") as config:
-        config.write('[metrics]\nlisten = "192.0.2.1:9971"\n')  # nobody's address
+        config.write('[metrics]\nlisten = "192.0.2.1:9971"\n')  # not an address of any host
     process = lab.start_daemon(running.name, host)
     assert process.wait(50) == 1
     said = places.log.read_text()

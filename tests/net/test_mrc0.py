@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Applications over mrc0: all planes, in order, complete, through every fault of the fabric."""
+"""Test applications over mrc0: traffic uses all planes, and stays in order and complete through
+every fault of the fabric."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ MIB = 1 << 20
 
 
 def sent_by_plane(lab: Lab, host: str = "h1") -> dict[int, int]:
-    """Packets that the paths of each plane have carried."""
+    """Return the packets that the paths of each plane have carried."""
     totals: dict[int, int] = {}
     for path in lab_hosts.paths(lab.name, host):
         totals[path.plane] = totals.get(path.plane, 0) + path.sent
@@ -30,7 +31,7 @@ def sent_by_plane(lab: Lab, host: str = "h1") -> dict[int, int]:
 
 
 def shares(lab: Lab, work: Callable[[], object]) -> dict[int, float]:
-    """How the packets of some work are spread over the planes."""
+    """Run some work, and return each plane's share of its packets."""
     before = sent_by_plane(lab)
     work()
     after = sent_by_plane(lab)
@@ -39,7 +40,7 @@ def shares(lab: Lab, work: Callable[[], object]) -> dict[int, float]:
 
 
 def withdrawn(lab: Lab, host: str = "h1") -> set[tuple[int, int]]:
-    """Plane and T1 of the paths that `mrcctl path list` shows as ASSUMED_BAD."""
+    """Return plane and T1 of the paths that `mrcctl path list` shows as ASSUMED_BAD."""
     shown = mrcctl_json(lab.name, host, "path", "list")["paths"]
     return {(path["plane"], path["t1"]) for path in shown if path["state"] == "ASSUMED_BAD"}
 
@@ -55,7 +56,7 @@ def test_ping(shared_lab: Lab, address: str) -> None:
 
 @pytest.mark.parametrize("name", ["mrc0", "mrc0p"])
 def test_link_layer_addresses_are_chosen_by_us(shared_lab: Lab, name: str) -> None:
-    """udev gives interfaces with random ones others, which mrcd would not know of."""
+    """udev replaces random addresses with others, of which mrcd would not know."""
     chosen = "3"  # NET_ADDR_SET
     kind = shared_lab.run("h1", "cat", f"/sys/class/net/{name}/addr_assign_type")
     assert kind.strip() == chosen
@@ -72,7 +73,7 @@ def test_tcp_loads_all_planes_evenly(shared_lab: Lab) -> None:
         spread = shares(shared_lab, lambda: transfer(shared_lab, "h1", "h2", H2, 16 * MIB))
         return spread.keys() == set(range(4)) and all(0.24 < x < 0.26 for x in spread.values())
 
-    # A machine busy with something else may make a path look late, and so a plane lighter.
+    # Other work on the machine may make a path look late and so reduce its plane's share.
     eventually(even, "each plane carries a quarter of a transfer")
     counted = lab_hosts.counters(shared_lab.name, "h2")
     assert counted["hole_skipped"] == 0
@@ -155,7 +156,7 @@ def test_tcp_survives_a_silent_death_and_uses_the_path_again(shared_lab: Lab, el
     shared_lab.fault(element, "blackhole")
     stream.progress(4 * MIB)
     t1s = {1, 2} if element == "p1" else {int(element[-1])}
-    # One condition: a path that was withdrawn needlessly, on a busy machine, comes back.
+    # A single condition, because a path withdrawn needlessly on a busy machine comes back.
     eventually(
         lambda: withdrawn(shared_lab) == {(plane, t1) for t1 in t1s},
         f"paths of plane {plane} by the T1s {t1s} are withdrawn, and no others",
@@ -209,7 +210,7 @@ def test_nic_link_down_takes_the_plane_out_at_once(shared_lab: Lab, side: str) -
         assert peer["name"] == other
         return list(peer["planes_usable"])
 
-    for host in ("h1", "h2"):  # the other side hears of it
+    for host in ("h1", "h2"):  # the other side learns of it
         eventually(lambda host=host: usable(host) == [0, 1, 3], f"{host} leaves plane 2 out")
     there = mrcctl_json(shared_lab.name, side, "status")
     assert there["state"] == "degraded"
@@ -231,7 +232,7 @@ def test_nic_link_down_takes_the_plane_out_at_once(shared_lab: Lab, side: str) -
 
 
 def test_reverse_direction_survives_too(shared_lab: Lab) -> None:
-    """The blackhole eats data one way and SACKs the other."""
+    """The blackhole drops data in one direction and SACKs in the other."""
     there = Stream(shared_lab, "h1", "h2", H2).start()
     back = Stream(shared_lab, "h2", "h1", H1).start()
     for plane in ("p1", "p2"):
@@ -255,7 +256,7 @@ def test_all_planes_dead_and_back(shared_lab: Lab) -> None:
     for plane in range(4):
         shared_lab.fault(f"p{plane}", "blackhole")
     at = stream.received
-    threading.Event().wait(0.3)  # the fault has to last; nothing can be waited for meanwhile
+    threading.Event().wait(0.3)  # the fault has to last, and there is no condition to wait for
     for plane in range(4):
         shared_lab.fault(f"p{plane}", "clear")
     stream.progress(2 * MIB)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""NIC links that lose: a bad one is given up, one whose queue is full is not."""
+"""Test lossy NIC links: a bad link is given up, and one whose queue is full is not."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def sick(running: Lab, host: str) -> dict[int, str]:
-    """Planes whose health is in doubt, and why."""
+    """Return the planes whose health is in doubt, with the reasons."""
     now = status(running.name, host)
     assert now is not None
     return {plane.index: plane.sick for plane in now.planes if plane.sick is not None}
 
 
 def named(running: Lab) -> set[str]:
-    """What the hosts' lists of faults name."""
+    """Return the elements that the hosts' fault lists name."""
     hosts = [host.name for host in running.fabric.hosts]
     return {fault.element for host in hosts for fault in faults_of(running.name, host)["faults"]}
 

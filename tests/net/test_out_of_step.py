@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A receiver that is ahead of its sender: no packet would ever arrive again."""
+"""Test a receiver that is ahead of its sender; without recovery no packet would arrive again."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.net.traffic import transfer
 Lab = Any  # conftest.RunningLab
 H2 = "10.99.0.2"
 QPS = 4
-pytestmark = pytest.mark.timeout(120)  # daemons are started, which compile, on a busy machine
+pytestmark = pytest.mark.timeout(120)  # daemons compile, slowly on a busy machine
 
 
 def run_ahead(name: str, host: str, packets: int) -> None:
-    """As a damaged PSN and a gap given up would: the host expects PSNs that were never sent."""
+    """Make the host expect PSNs that were never sent, as a damaged PSN and an abandoned gap do."""
     kind = ABI.structs["mrc_rx"]
     handle = bpf.get(maps_of(name, host) / "rxs")
     try:

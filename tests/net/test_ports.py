@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Planes that leave service and come back: drained, cut, and what the peers know of it."""
+"""Test planes that are drained or cut and return, and what the peers learn of it."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ _SO_MAX_PACING_RATE = 47  # missing in Python's socket module
 
 
 def sent_on(running: Lab, host: str, plane: int) -> int:
-    """Data packets that a host has sent on a plane."""
+    """Return the number of data packets that a host has sent on a plane."""
     return sum(path.sent for path in lab_hosts.paths(running.name, host) if path.plane == plane)
 
 
 def paced(running: Lab, source: str, target: str, address: str) -> Stream:
-    """A TCP stream that leaves room on the planes, so that no queue overflows."""
+    """Return a TCP stream that leaves room on the planes, so that no queue overflows."""
     stream = Stream(running, source, target, address)
     stream._out.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, 20_000_000)
     return stream.start()
 
 
 def lost(running: Lab) -> int:
-    """Packets that applications of both hosts lost, for any reason.
+    """Return the packets that applications of both hosts lost, for any reason.
 
-    Not TCP's own count: on a busy machine its timer fires for segments that did arrive.
+    TCP's own count is unsuitable: on a busy machine its timer fires for segments that did arrive.
     """
     names = ("hole_skipped", "drop_window", "drop_ring", "drop_not_ready", "drop_skb", "drop_early")
     both = [counters(running.name, host) for host in ("h1", "h2")]
@@ -61,7 +61,7 @@ def lost(running: Lab) -> int:
 
 @pytest.fixture
 def undrained(shared_lab: Lab) -> Any:
-    """The shared lab, and no plane of it drained afterwards."""
+    """Return the shared lab, and undrain all its planes afterwards."""
     yield shared_lab
     for host in ("h1", "h2"):
         for plane in ALL:
@@ -104,12 +104,12 @@ def test_drained_plane_carries_nothing_and_nothing_is_lost(undrained: Lab) -> No
 
 @pytest.mark.parametrize("host", ["h1", "h2"])
 def test_draining_and_undraining_costs_tcp_no_retransmission(undrained: Lab, host: str) -> None:
-    """Neither what is on its way nor what follows is late enough for TCP to notice."""
+    """Neither packets in flight nor later ones are late enough for TCP to notice."""
     running = undrained
     with Client(str(lab_hosts.socket_of(running.name, host))) as client:
 
         def retransmitted(change: Callable[[int, bool], object]) -> int:
-            """What TCP sends again while a change is made and taken back, each plane in turn."""
+            """Make and undo a change on each plane in turn; return TCP's retransmissions."""
             before = stream.retransmissions()
             for plane in ALL:
                 change(plane, True)
@@ -187,11 +187,11 @@ def test_drain_survives_a_restart(make_lab: MakeLab) -> None:
     eventually(lambda: planes_towards(running.name, "h2", "h1") == [0, 1], "plane 1 is back")
 
 
-# ---- a host that takes its leave
+# ---- a host that drains on stop
 
 
 def test_peers_hold_what_they_have_for_a_host_that_drains_on_stop(make_lab: MakeLab) -> None:
-    """A peer that is dead keeps the drain going for its 5 s: the others hold all the time."""
+    """A dead peer keeps the drain going for its full 5 s, and the other peers hold throughout."""
     running = make_lab(daemons=True, hosts=3, planes=2, on_stop="drain")
     for plane in (0, 1):
         running.fault(f"h3:p{plane}", "blackhole")
@@ -206,7 +206,7 @@ def test_peers_hold_what_they_have_for_a_host_that_drains_on_stop(make_lab: Make
         assert pid is not None
         os.kill(pid, signal.SIGTERM)
         eventually(lambda: held() > 0, "h2 has heard that h1 takes no more")
-        assert lab.daemon_pid(running.name, "h1") is not None  # it waits for h3
+        assert lab.daemon_pid(running.name, "h1") is not None  # it still waits for h3
         assert planes_towards(running.name, "h2", "h1") == []
         sprayed = counters(running.name, "h2")["tx_packets"]
         eventually(lambda: held() and lab.daemon_pid(running.name, "h1") is None, "h1 has ended")
@@ -237,7 +237,7 @@ def test_all_planes_drained_by_force_hold_the_peers_traffic(undrained: Lab) -> N
 
 
 class ProbesOf:
-    """Sees a host's reliability probes enter a plane at its T0."""
+    """A tap for a host's reliability probes that enter a plane at its T0."""
 
     def __init__(self, running: Lab, host: Host, plane: int) -> None:
         self._source = underlay.packed(running.fabric, host, plane)
@@ -249,7 +249,7 @@ class ProbesOf:
         self._sock.setblocking(False)
 
     def take(self) -> int:
-        """How many came since the last call."""
+        """Return the number of probes since the last call."""
         found = 0
         while True:
             try:

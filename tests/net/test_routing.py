@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Labs of each way to cross a fabric: TCP passes, dies with no plane and no T1, hears of marks."""
+"""Test labs with each way of crossing a fabric: TCP passes, survives the loss of any plane or T1,
+and learns of marks."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from tests.net.traffic import Stream, transfer
 Lab = Any  # conftest.RunningLab
 H1, H2, H2_6 = "10.99.0.1", "10.99.0.2", "fd99::2"
 MIB = 1 << 20
-RATE_MBPS = 200  # switches mark what exceeds it
-# The full encapsulation is what every other test of mrc0 runs on.
+RATE_MBPS = 200  # switches mark packets beyond this rate
+# Every other test of mrc0 uses the full encapsulation.
 ROUTINGS = (Routing("srv6", "reduced"), Routing("ecmp", underlay=6), Routing("ecmp", underlay=4))
 
 
@@ -33,7 +34,7 @@ def built(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 @pytest.fixture
 def running(built: Lab) -> Iterator[Lab]:
-    """A lab of two hosts, four planes and two T1s in each, without faults."""
+    """Return a lab of two hosts, four planes and two T1s in each, without faults."""
     lab_hosts.heal(built)
     yield built
     lab_hosts.heal(built)
@@ -55,7 +56,7 @@ def test_packet_of_the_mtu_passes(running: Lab, address: str, headers: int) -> N
 
 
 def forwarded(running: Lab) -> dict[str, int]:
-    """Bytes that each T1 has sent on."""
+    """Return the bytes that each T1 has forwarded."""
     found = {}
     for plane in range(running.fabric.planes):
         for index in range(1, running.fabric.t1 + 1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrcd under a supervisor: what it is told and when, and the socket it is given."""
+"""Test mrcd under a supervisor: its notifications, and the socket that it is given."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.net.lab_hosts import ROOT, eventually
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
-SETTLED_S = 120.0  # compiling takes seconds, and far more of them on a busy machine
+SETTLED_S = 120.0  # compiling takes seconds, and far longer on a busy machine
 
 _ACTIVATE = """
 import os, sys
@@ -31,13 +31,13 @@ os.set_inheritable(3, True)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
 os.execv(sys.argv[2], sys.argv[2:])
 """
-"""The start of a service by a socket unit: its pid is that of the program."""
+"""Start a service like a socket unit does; the service keeps this process's pid."""
 
 pytestmark = pytest.mark.timeout(240)
 
 
 class Supervisor:
-    """Starts h1's mrcd as systemd would and hears what it says."""
+    """Starts h1's mrcd like systemd and receives its notifications."""
 
     def __init__(self, running: Lab, folder: Path, **environment: str) -> None:
         self._running = running
@@ -62,7 +62,7 @@ class Supervisor:
         return process
 
     def until(self, word: str, within_s: float = SETTLED_S) -> list[str]:
-        """Everything said up to and with a message that has this line."""
+        """Return the messages up to and including the one that has this line."""
         end = time.monotonic() + within_s
         said: list[str] = []
         while True:
@@ -108,7 +108,7 @@ def test_service_says_what_it_does(supervised: tuple[Lab, Supervisor]) -> None:
 
 
 def test_service_serves_the_socket_it_is_given(supervised: tuple[Lab, Supervisor]) -> None:
-    """As a socket unit does it; the socket stays when the daemon ends, and who calls waits."""
+    """Like with a socket unit, the socket stays when the daemon ends, and callers wait."""
     running, _ = supervised
     path = state.places(running.name, "h1").socket
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`mrcctl sid verify`: routes of a lab altered behind its back, each named, each mended as said."""
+"""Test `mrcctl sid verify`: it names each altered route of a lab, and its advice repairs each."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.net.lab_hosts import ROOT, mrcctl, mrcctl_json
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
-pytestmark = pytest.mark.timeout(180)  # the first test waits for the lab, on a busy machine
+pytestmark = pytest.mark.timeout(180)  # the first test waits for the lab, even on a busy machine
 FABRIC = "/run/mrcd-lab/{}/fabric.toml"
 
 
 def verify(running: Lab) -> list[tuple[str, str, str]]:
-    """Node, problem and subject of every difference in a lab."""
+    """Return node, problem and subject of every difference in a lab."""
     return [(f["node"], f["problem"], f["what"]) for f in findings(running)]
 
 
@@ -114,7 +114,7 @@ def test_verify__on_a_host_and_on_a_switch(shared_lab: Lab) -> None:
     switch = ("sid", "verify", "--switch", "p2t0-1", "--fabric", FABRIC.format(shared_lab.name))
     program = (sys.executable, "-m", "cli", *switch)
     assert "as intended" in shared_lab.run("p2t0-1", *program)
-    # The same question in another switch's namespace: nothing is as it should be.
+    # Ask the same in another switch's namespace, where nothing is as it should be.
     assert "fcbb:bb00:4001::/48" in shared_lab.run("p2t0-2", *program, check=False)
 
     alter(shared_lab, "h2", "ip route del 10.99.0.1/32 dev mrc0")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Applications for tests: TCP streams and UDP sequences between the hosts of a lab."""
+"""Generate test traffic: TCP streams and UDP sequences between the hosts of a lab."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def family_of(address: str) -> socket.AddressFamily:
 
 
 def open_in(namespace: str, address: str, kind: socket.SocketKind) -> socket.socket:
-    """A socket of a host, for talking to (or from) that address."""
+    """Return a socket in a host's namespace, of the family of an address."""
     with netns.entered(namespace):
         return socket.socket(family_of(address), kind)
 
 
 class Stream:
-    """One TCP connection that sends until it is finished; what arrives is compared."""
+    """One TCP connection that sends until it is finished, and compares the data that arrives."""
 
     def __init__(self, running: Any, source: str, target: str, address: str) -> None:
         listener = open_in(running.namespace(target), address, socket.SOCK_STREAM)
@@ -60,7 +60,7 @@ class Stream:
     def _guard(self, work: Any) -> None:
         try:
             work()
-        except BaseException as error:  # the test's thread raises it
+        except BaseException as error:  # raised again in the test's thread
             self._errors.append(error)
 
     def _send(self) -> None:
@@ -91,12 +91,12 @@ class Stream:
             time.sleep(0.002)
 
     def retransmissions(self) -> int:
-        """How often TCP has sent something again."""
+        """Return the number of TCP's retransmissions."""
         raw = self._out.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256)
         return int(struct.unpack_from("=I", raw, _TOTAL_RETRANS_AT)[0])
 
     def finish(self, within_s: float = 15.0) -> int:
-        """End it; all that was sent has arrived, unchanged. Returns how many bytes."""
+        """End the stream, check that all data arrived unchanged, and return its size in bytes."""
         if self._limit is None:
             self._stop.set()
         deadline = time.monotonic() + within_s
@@ -116,7 +116,7 @@ class Stream:
 
 
 def transfer(running: Any, source: str, target: str, address: str, size: int = 4 << 20) -> None:
-    """Send that many bytes by TCP; they must arrive unchanged."""
+    """Send `size` bytes by TCP; they must arrive unchanged."""
     Stream(running, source, target, address).start(size).finish()
 
 
@@ -131,10 +131,10 @@ def udp_sequence(
     ahead: int = 200,
     within_s: float = 15.0,
 ) -> list[int]:
-    """Send numbered datagrams; the numbers as they arrived.
+    """Send numbered datagrams, and return the numbers in the order of arrival.
 
-    At most `ahead` are on the way at once, so that no socket buffer is what loses one; when one
-    is missing for half a second it counts as lost and the sender goes on.
+    At most `ahead` are in flight at once, so that no socket buffer loses any. A datagram that is
+    missing for half a second counts as lost, and the sender continues.
     """
     receiver = open_in(running.namespace(target), address, socket.SOCK_DGRAM)
     sender = open_in(running.namespace(source), address, socket.SOCK_DGRAM)
@@ -161,7 +161,7 @@ def udp_sequence(
             arrived.append(int.from_bytes(data[:4], "big"))
         receiver.settimeout(0.05)
         try:
-            while True:  # duplicates would come now
+            while True:  # duplicates would arrive now
                 arrived.append(int.from_bytes(receiver.recv(65536)[:4], "big"))
         except TimeoutError:
             return arrived

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Packets made by hand that follow a uSID list, and taps that see them arrive."""
+"""Make packets that follow a uSID list, and taps that see them arrive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Lab = Any  # conftest.RunningLab
 
 
 def udp_in_ipv6(fabric: description.Fabric, a: Host, b: Host, plane: int, payload: bytes) -> bytes:
-    """An IPv6 packet from NIC to NIC with a UDP datagram without checksum."""
+    """Return an IPv6 packet from NIC to NIC that holds a UDP datagram without checksum."""
     length = 8 + len(payload)
     header = struct.pack("!IHBB", 6 << 28, length, socket.IPPROTO_UDP, 64)
     addresses = fabric.address6(a, plane).packed + fabric.address6(b, plane).packed
@@ -31,7 +31,7 @@ def udp_in_ipv6(fabric: description.Fabric, a: Host, b: Host, plane: int, payloa
 
 
 class Tap:
-    """Reads marked IPv6 packets that arrive at an interface, from the network header on."""
+    """A tap for marked IPv6 packets that arrive at an interface, from the network header on."""
 
     def __init__(self, namespace: str, ifname: str) -> None:
         with netns.entered(namespace):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The package of this checkout, built once for all tests of it."""
+"""Fixtures: the package of this checkout, built once for all its tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEB = DIST / f"mrcd_{__version__}_amd64.deb"
 
 @pytest.fixture(scope="session")
 def package() -> Path:
-    """The Debian package; wheel and bill of materials are beside it."""
+    """Return the Debian package; the wheel and the bill of materials are beside it."""
     if os.geteuid() != 0:
         pytest.skip("installing packages needs root: run the tests as root")
     if "overlay" not in Path("/proc/filesystems").read_text():

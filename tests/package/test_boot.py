@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The service under systemd: a copy of this machine boots in the place of a lab's host.
+"""Test the service under systemd: a copy of this machine boots in place of a lab's host.
 
-Only systemd itself can say whether the sandbox of the unit leaves mrcd what it needs.
+Only systemd itself can show whether the unit's sandbox leaves mrcd what it needs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Machine:
         self._leader = 0
 
     def booted(self) -> bool:
-        """Whether its systemd answers."""
+        """Return whether its systemd answers."""
         assert self._process.poll() is None, self._log.read_text(errors="replace")
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         pids = children.read_text().split()
@@ -69,7 +69,7 @@ class Machine:
         return "running" in self.run("systemctl is-system-running", check=False)
 
     def run(self, script: str, *, check: bool = True) -> str:
-        """The output of a shell script in it."""
+        """Run a shell script in the machine, and return its output."""
         done = subprocess.run(
             ["nsenter", f"--target={self._leader}", "--mount", "--uts", "--ipc", "--pid", "--net",
              "--cgroup", "--root", "--wd", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
@@ -84,13 +84,13 @@ class Machine:
         return done.stdout + done.stderr
 
     def ok(self) -> bool:
-        """Whether mrcd in it is content."""
+        """Return whether mrcd in the machine reports ok."""
         return " ok, up " in self.run("mrcctl status", check=False)
 
 
 @pytest.fixture(scope="module")
 def machine(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """The machine, mrcd installed and configured, in the place of a lab's host."""
+    """Return the machine in place of a lab's host, with mrcd installed and configured."""
     name = f"b{os.getpid()}"
     scratch = tmp_path_factory.mktemp("machine")
     lab.up(description.generate(name=name), daemons=False)
@@ -124,7 +124,7 @@ def machine(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def serving(machine: Machine) -> Machine:
-    """The machine with its service started and content."""
+    """Return the machine with its service started and ok."""
     machine.run("systemctl start mrcd")
     eventually(machine.ok, "mrcd in the machine is ok", 30)
     return machine

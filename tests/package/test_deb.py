@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The Debian package: built, looked into, installed into a copy of this machine, removed."""
+"""Test the Debian package: its content, and how it is installed in a copy of this machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ exec chroot {scratch}/root /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin sh
 
 
 def in_a_copy(scratch: Path, script: str) -> str:
-    """The output of a shell script on a copy of this machine that vanishes at the end."""
+    """Run a shell script on a temporary copy of this machine, and return its output."""
     outer = IN_A_COPY.format(scratch=scratch, checkout=ROOT, deb=DEB)
     done = subprocess.run(
         ["unshare", "--mount", "--propagation", "private", "sh", "-c", outer, "sh", script],
@@ -124,7 +124,7 @@ def test_licences_of_what_is_carried_are_named(unpacked: Path) -> None:
 
 
 def test_an_installed_mrcd_needs_no_checkout(tmp_path: Path) -> None:
-    # Headers and udev need not be on a machine that only tests.
+    # A machine that only runs tests need not have headers and udev.
     output = in_a_copy(
         tmp_path,
         """

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Made-up scrapes for every alert: some at which it must fire, some at which it must not.
+"""Made-up scrapes for every alert, both some on which it must fire and some on which it must not.
 
 A series is its text in the exposition format and its values, one a minute, in the notation of
-Prometheus' own rule tests: "1+2x3" is 1, 3, 5, 7; "0x5" is six zeros; several follow each other.
+Prometheus' own rule tests: "1+2x3" is 1, 3, 5, 7, and "0x5" is six zeros. Several such terms follow
+each other.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ H1 = 'instance="h1",job="mrcd"'
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is scraped, and the labels of the alerts that fire `at_min` minutes after the start."""
+    """Scraped series, and the labels of the alerts that fire `at_min` minutes after the start."""
 
     series: dict[str, str]
     at_min: int
@@ -22,7 +23,7 @@ class Case:
 
 
 def planes(name: str, *values: str) -> dict[str, str]:
-    """A series for each plane."""
+    """Return a series for each plane."""
     return {
         f'{name}{{{H1},plane="{plane}",interface="eth{plane}"}}': value
         for plane, value in enumerate(values)
@@ -80,7 +81,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "MrcdLastPlane": (
         Case(planes("mrcd_plane_usable", "1x9", "0x9"), 5, (HOST_ONLY,)),
         Case(planes("mrcd_plane_usable", "1x9", "1x9", "0x9"), 5),
-        Case(planes("mrcd_plane_usable", "1x9"), 5),  # never had a second one
+        Case(planes("mrcd_plane_usable", "1x9"), 5),  # there never was a second plane
     ),
     "MrcdPlaneDown": (
         Case(
@@ -110,12 +111,12 @@ CASES: dict[str, tuple[Case, ...]] = {
             | planes("mrcd_plane_usable", "1x40", "1x40"),
             30,
         ),
-        Case(  # next to nothing is sent at all
+        Case(  # almost nothing is sent at all
             planes("mrcd_plane_tx_bytes_total", "0+1000x40", "0x40")
             | planes("mrcd_plane_usable", "1x40", "1x40"),
             30,
         ),
-        Case(  # another alert's business
+        Case(  # another alert covers this
             planes("mrcd_plane_tx_bytes_total", BUSY, "0x40")
             | planes("mrcd_plane_usable", "1x40", "0x40"),
             30,
@@ -192,7 +193,7 @@ CASES: dict[str, tuple[Case, ...]] = {
             | one("mrcd_tx_packets_total", "0+100000x30"),
             20,
         ),
-        Case(  # much of very little
+        Case(  # a large share of very little
             one("mrcd_retransmissions_total", "0+10x30", 'rule="fifo"')
             | one("mrcd_tx_packets_total", "0+20x30"),
             20,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrcctl, run inside the test."""
+"""Run mrcctl inside the test."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from cli.main import mrcctl
 
 
 def run(path: Path, *args: str, text: str | None = None) -> Result:
-    """mrcctl with these arguments and `text` to read, talking to the socket at `path`."""
+    """Run mrcctl with these arguments and `text` as input, on the socket at `path`."""
     words = ["--socket", str(path), *args]
     return CliRunner().invoke(mrcctl, words, input=text, prog_name="mrcctl")
 
 
 def run_json(path: Path, *args: str) -> Any:
-    """What it prints with --json; it must succeed."""
+    """Return the output of a command with --json; it must succeed."""
     result = run(path, *args, "--json")
     assert result.exit_code == exits.DONE, result.output
     return json.loads(result.output)
 
 
 def commands(group: click.Group, *above: str) -> Iterator[tuple[str, click.Command]]:
-    """Every command below a group, by the words that are typed after `mrcctl`."""
+    """Yield every command below a group, with the words typed after `mrcctl`."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)

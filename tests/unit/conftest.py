@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A control server for mrcctl to talk to."""
+"""Fixtures: a control server for mrcctl to talk to."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.unit.control_double import FakeSource, serving
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the socket is, once there is one."""
+    """Return the path of the socket, which may not exist yet."""
     return tmp_path / "mrcd.sock"
 
 
 @pytest.fixture
 def source() -> FakeSource:
-    """What the server tells; a test may change it."""
+    """Return the server's source of answers; a test may change it."""
     return FakeSource()
 
 
 @pytest.fixture
 def server(path: Path, source: FakeSource) -> Iterator[Path]:
-    """The socket of a server that runs."""
+    """Run a server, and return its socket."""
     with serving(path, source):
         yield path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A daemon that only answers: a real control server with made-up contents."""
+"""A double of the daemon: a real control server with made-up contents."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CONFIG = "[transport]\nprobe_pps = 2000\n"
 
 
 NOBODY = Access(uid=65534, group="nosuch", gid=None)
-"""A rule under which only root and nobody may write."""
+"""A rule under which only root and the user nobody may write."""
 
 
 class FakeSource:
@@ -73,13 +73,13 @@ class FakeSource:
         self.events: list[PathEvent] = []
         self.watchers = 0
         self.drained: set[int] = set()
-        self.records: list[bytes] = []  # of a capture
+        self.records: list[bytes] = []  # those of a capture
         self.lost_records = 0  # on plane 1
         self.wanted: Wanted | None = None
         self.no_capture = ""
-        self.lost = 0  # of each path's probes
+        self.lost = 0  # number of each path's probes that are lost
         self.config = CONFIG
-        self.unconfirmed: str | None = None  # the configuration that would come back
+        self.unconfirmed: str | None = None  # the configuration that would return
         self.config_path = "/nowhere/mrcd.toml"
 
     def status(self) -> Status:
@@ -408,7 +408,7 @@ class FakeSource:
 def serving(path: Path, source: FakeSource, rule: Access | None = None) -> Iterator[None]:
     """Serve ``source`` on ``path`` from another thread, as another process would.
 
-    rule: who may write, if not whom this host lets.
+    `rule` decides which callers may write; the default is that of this host.
     """
     ready = threading.Event()
     loop = asyncio.new_event_loop()

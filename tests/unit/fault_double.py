@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A fabric without packets: what loops would count if elements lost what a test says."""
+"""A fabric without packets: compute the counts of loops for the losses that a test specifies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fabric_of(hosts: int, planes: int, t1: int, hosts_per_t0: int) -> Fabric:
 
 
 def elements_of(fabric: Fabric) -> dict[str, Element]:
-    """Everything that some loop crosses, by name."""
+    """Return every element that some loop crosses, by name."""
     return {
         element.name: element
         for host in fabric.hosts
@@ -34,7 +34,10 @@ def simulated(
     sent: int = 400,
     noise: float = 0.0,
 ) -> list[Seen]:
-    """`sent` probes over every loop, each crossing losing as `losses` (or `noise`) says."""
+    """Return the counts of `sent` probes over every loop.
+
+    Each crossing loses with the element's probability in `losses`, or else with that of `noise`.
+    """
     found = []
     for host in fabric.hosts:
         for loop in loops_of(fabric, host):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Snapshots as a daemon would take them, made up."""
+"""Made-up snapshots, like those that a daemon takes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def peer_sample(index: int, planes: int) -> PeerSample:
 
 
 def snapshot(peers: int = 3, planes: int = 4) -> Snapshot:
-    """Plane 1 drained; every third peer silent, every third never heard; counter i is i."""
+    """Return a snapshot. Plane 1 is drained, and the value of counter i is i.
+
+    Every third peer is silent, and another third was never heard.
+    """
     return Snapshot(
         host="h1",
         version="0.1.0",

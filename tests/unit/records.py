@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Records of a capture, as the programs write them, on packets of the golden vectors."""
+"""Make records of a capture, as the programs write them, from packets of the golden vectors."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _times = itertools.count(time.monotonic_ns() // 2, 1000)
 
 
 def record(kind: int, why: int, data: bytes = b"", **members: int) -> bytes:
-    """One record; time goes on from one to the next."""
+    """Return a record; each is later than the one before."""
     given = {"time_ns": next(_times), "length": len(data), "peer": 0, "qp": NONE, "plane": 1}
     return RECORD.pack(kind=kind, why=why, **{**given, **members}) + data
 
 
 def sent(data: bytes = DATA, why: int = ABI.MRC_C_TX_PACKETS, **members: int) -> bytes:
-    """A packet that left, of QP 1 of h2."""
+    """Return the record of a packet sent on QP 1 of h2."""
     return record(CAPTURE.MRC_CAPTURE_TX, why, data, **{"qp": 1, **members})
 
 
 def arrived(data: bytes = DATA, why: int = PASSED, **members: int) -> bytes:
-    """A packet that arrived."""
+    """Return the record of a packet that arrived."""
     key = int.from_bytes(data[-4:], "little")
     return record(CAPTURE.MRC_CAPTURE_RX, why, data, **{"key": key, **members})
 
 
 def verdict(data: bytes, why: int, **members: int) -> bytes:
-    """What became of one."""
+    """Return the record of the verdict on a packet."""
     key = int.from_bytes(data[-4:], "little")
     return record(CAPTURE.MRC_CAPTURE_VERDICT, why, length=0, key=key, **members)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A ring buffer made by hand, as kernel/bpf/ringbuf.c lays it out."""
+"""A hand-made ring buffer, laid out as in kernel/bpf/ringbuf.c."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Producer:
         os.pwrite(self.fd, data, at)
 
     def put(self, data: bytes, flags: int = 0) -> int:
-        """Add a record; where its header is."""
+        """Add a record, and return the position of its header."""
         at = self.position % SIZE
         record = struct.pack("=II", len(data) | flags, 0) + data
         for copy in (0, SIZE):  # both mappings show the same bytes

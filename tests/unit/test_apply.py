@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Applying configurations: confirmed, returned, refused; the engine is a double."""
+"""Test applying configurations, confirmed, rolled back or refused, with a double of the engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WIDER = USUAL + "[transport]\nmpr = 1024\n"
 
 
 class Engine:
-    """Records what it is asked to apply."""
+    """A double that records the configurations it is asked to apply."""
 
     def __init__(self, running: Config) -> None:
         self.config = running
@@ -143,7 +143,7 @@ def test_apply__bad_text_changes_nothing(made: tuple[Daemon, Engine], text: str)
         await daemon.apply(FASTER, 60)
         with pytest.raises(ConfigError):
             await daemon.apply(text, 60)
-        assert daemon._former is not None  # still waits to be confirmed
+        assert daemon._former is not None  # it still waits to be confirmed
         daemon.confirm()
 
     run(work())
@@ -171,7 +171,7 @@ def test_apply__another_layout_is_the_next_engines(made: tuple[Daemon, Engine]) 
     async def work() -> None:
         applied = asyncio.create_task(daemon.apply(WIDER, 0))
         await until(lambda: daemon._next is not None)
-        assert engine.config.transport.mpr == 2048  # the running one is not touched
+        assert engine.config.transport.mpr == 2048  # the running configuration is unchanged
         assert daemon._wake.is_set()
         assert daemon._restarted is not None
         daemon._restarted.set_result(None)
@@ -200,7 +200,7 @@ def test_reload__reads_the_file(made: tuple[Daemon, Engine]) -> None:
 
 
 class Clock:
-    """Beats as long as it has any left."""
+    """A clock with a limited number of beats."""
 
     def __init__(self, beats: int) -> None:
         self.left = beats

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the documents promise exists: links, commands, make targets, exit codes."""
+"""Test that the links, commands, make targets and exit codes named in the documents exist."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ids(file: Path) -> str:
 
 
 def commands(text: str, program: str) -> Iterator[list[str]]:
-    """The words after ``program`` wherever a code block calls it."""
+    """Yield the words after ``program`` wherever a code block calls it."""
     for block in FENCE.findall(text):
         for line in block.splitlines():
             code = line.split(" #")[0]
@@ -34,7 +34,7 @@ def commands(text: str, program: str) -> Iterator[list[str]]:
 
 
 def check_mrcctl(words: list[str]) -> None:
-    """Follow ``words`` down the groups until something is no command name."""
+    """Follow ``words`` down the groups until one is not the name of a command."""
     command: click.Command = mrcctl
     options = {option for parameter in mrcctl.params for option in parameter.opts}
     while words and words[0] in options:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The reference tables in docs/ say what the code says, word for word and number for number."""
+"""Test that the reference tables in docs/ match the code, word for word and number for number."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNITS_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
 def cells(text: str) -> list[list[str]]:
-    """The rows of all tables in a text, without their headings and rules."""
+    """Return the rows of all tables in a text, without their headings and rules."""
     rows = [
         [cell.strip() for cell in line.strip().strip("|").split("|")]
         for line in text.splitlines()
@@ -41,14 +41,14 @@ def cells(text: str) -> list[list[str]]:
 
 
 def between(text: str, name: str) -> str:
-    """What stands between <!-- name --> and <!-- /name -->."""
+    """Return the text between <!-- name --> and <!-- /name -->."""
     found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
     assert found is not None, f"no <!-- {name} --> ... <!-- /{name} -->"
     return found[1]
 
 
 def section(text: str, heading: str) -> str:
-    """What stands under a heading, up to the next one of its level or above."""
+    """Return the text under a heading, up to the next one of its level or above."""
     level = heading.split()[0]
     found = re.search(
         rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{len(level)}}} |\Z)", text, re.MULTILINE | re.DOTALL
@@ -58,7 +58,7 @@ def section(text: str, heading: str) -> str:
 
 
 def table(heading: str, rows: Iterable[tuple[str, str]]) -> str:
-    """The table as it should stand in the document, to be pasted when it does not."""
+    """Return the expected table, to be pasted into the document if it differs."""
     lines = [
         f"| {heading} | meaning |",
         "|---|---|",
@@ -78,7 +78,7 @@ def test_operations__lists_every_log_event() -> None:
 
 
 def test_operations__says_which_events_are_not_logged_yet() -> None:
-    # A registration is one quoted name; a line that logs it is another.
+    # An event's name is quoted once where it is registered and again where it is logged.
     source = "".join(file.read_text() for file in sorted((ROOT / "mrcd").rglob("*.py")))
     silent = {name for name in EVENTS if source.count(f'"{name}"') == 1}
     paragraph = re.search(r"^Registered, but not logged[^:]*:(.*?)\n\n", OPERATIONS, re.S | re.M)
@@ -116,13 +116,13 @@ def test_operations__has_every_key_of_transport_with_its_default() -> None:
 
 
 def value_of(text: str) -> int:
-    """ "1 ms" as nanoseconds, "8" as it is."""
+    """Return a time such as "1 ms" in nanoseconds, and a number such as "8" unchanged."""
     number, _, unit = text.partition(" ")
     return int(number) * (UNITS_NS[unit] if unit else 1)
 
 
 def constants_of_the_programs() -> dict[str, int]:
-    """Numeric #defines of the programs' own headers."""
+    """Return the numeric #defines of the programs' own headers."""
     found = {}
     for file in sorted((ROOT / "bpf").glob("*.h")):
         for name, value in re.findall(
@@ -183,7 +183,7 @@ def test_counters_named_in_the_text_exist(file: Path) -> None:
 
 
 def anchor(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
+    """Return the anchor that GitHub gives a heading."""
     kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
     return kept.replace(" ", "-")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The arrows between modules run one way, and files look as they should."""
+"""Test that imports between modules run one way, and that files follow the project's format."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SOURCES = sorted(
 PYTHON = [file for file in SOURCES if file.suffix == ".py"]
 LICENCES = {"GPL-2.0-only", "GPL-2.0-only OR BSD-2-Clause"}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
-LINES_MAX = 800  # 400 is the aim; far beyond it a noun was missed
+LINES_MAX = 800  # the aim is 400; a file far beyond it should be split
 
 # The rooms of mrcd/, from the ground up. The one rule: a module imports from its own room and from
-# lower floors. Rooms of one floor know nothing of each other.
+# lower floors. Rooms of one floor do not import each other.
 FLOORS = (
     {"fabric", "handshake", "linux", "model", "service", "wire"},
     {"paths"},
@@ -42,8 +42,8 @@ FLOORS = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
-# Pure: no clock, no socket, no process, no log. Time and packets come in as arguments. A room
-# stands for all of its modules.
+# Pure modules use no clock, socket, process or log. Time and packets are arguments. A room stands
+# for all of its modules.
 PURE = {
     "mrcd.config.config",
     "mrcd.config.diff",
@@ -116,7 +116,7 @@ MODULES = {module_name(file): file for file in PYTHON if file.parts[-2] != "test
 
 
 def imports(file: Path, *, late: bool) -> Iterator[str]:
-    """Full names of imported modules: all of them, or without ``late`` those of the top level."""
+    """Yield the full names of imported modules; without ``late`` only those of the top level."""
     tree = ast.parse(file.read_text())
     nodes = ast.walk(tree) if late else iter(tree.body)
     for node in nodes:
@@ -133,12 +133,15 @@ def top(name: str) -> str:
 
 
 def room(name: str) -> str:
-    """The room of a module of mrcd: the package, or the module itself where it stands on top."""
+    """Return the room of a module of mrcd: its package, or a top-level module itself."""
     return name.split(".")[1]
 
 
 def within(name: str, allowed: set[str]) -> bool:
-    """Whether a module, or a package it is in, is one of `allowed`; mrcd itself is no room."""
+    """Return whether a module, or a package that contains it, is in `allowed`.
+
+    The package mrcd itself does not count as a room.
+    """
     parts = name.split(".")
     parents = {".".join(parts[:end]) for end in range(2, len(parts) + 1)}
     return name in allowed or bool(parents & allowed)
@@ -187,7 +190,7 @@ def test_module_imports_from_its_room_and_from_lower_floors(name: str) -> None:
 
 
 def documented() -> dict[str, tuple[int, set[str]]]:
-    """Each room of the table in docs/architecture.md: its floor and its modules."""
+    """Return the floor and the modules of each room in the table of docs/architecture.md."""
     rows = {}
     for line in (ROOT / "docs" / "architecture.md").read_text().splitlines():
         row = re.fullmatch(r"\| (\d+) \| `(\w+)/?` \| [^|]+ \| ([^|]+) \|", line)
@@ -246,7 +249,7 @@ def test_command_line_talks_to_the_daemon_over_its_socket(name: str) -> None:
         found = {module for module in imports(MODULES[name], late=late) if top(module) == "mrcd"}
         return {m for m in found if not within(m, allowed)}
 
-    # These are themselves imported late, so their own top level may have what others import late.
+    # These are imported late, so their top level may import what others must import late.
     at_once = (
         CLI_MAY_IMPORT | CLI_MAY_IMPORT_LATE
         if name in {"cli.lab", "cli.facts", "cli.bundle", "cli.packets"}

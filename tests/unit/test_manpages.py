@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The manual pages have every command, option and key, and are good roff."""
+"""Test that the manual pages have every command, option and key, and are valid roff."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def plain(page: str) -> str:
-    """A page without its escapes, fonts and requests."""
+    """Return a page without its escapes, fonts and requests."""
     joined = re.sub(r"\\f[BR]|\\&", "", page).replace("\\-", "-").replace("\\e", "\\")
     return "\n".join(line for line in joined.splitlines() if not re.match(r"\.(PP|TP|nf|fi)", line))
 
@@ -82,7 +82,7 @@ def test_pages_are_good_roff(name: str, tmp_path: Path) -> None:
         check=True,
         timeout=50,
     )
-    # Long lines of examples are the only thing that may be warned of.
+    # Only long lines of examples may cause warnings.
     assert [line for line in found.stderr.splitlines() if "cannot adjust" not in line] == []
     assert len(found.stdout) > 1000
 

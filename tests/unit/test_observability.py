@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Alerts and dashboard ask for what the exporter has, and alerts fire when they should."""
+"""Test that alerts and dashboard use metrics that exist, and that alerts fire when they should."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPEN = {"plane", "interface", "peer", "host", "version", "routing", "xdp", "tc"}
 
 
 def known() -> dict[str, Metric]:
-    """What the exporter exposes, with the labels that a scrape adds."""
+    """Return the exporter's metrics, with the labels that a scrape adds."""
     found = {"up": Metric("gauge", OF_PROMETHEUS, {})}
     for family, rows in collect(snapshot()):
         columns = list(zip(*(labels for labels, _value in rows), strict=True))
@@ -73,7 +73,7 @@ def test_alerts__each_has_cases_of_both_kinds() -> None:
 
 
 def samples(notation: str) -> list[float]:
-    """Values of "1+2x3 0x5": one a minute."""
+    """Return the values of a notation such as "1+2x3 0x5", one a minute."""
     found: list[float] = []
     for part in notation.split():
         match = re.fullmatch(r"([\d.]+)(?:\+([\d.]+))?x(\d+)", part)
@@ -93,7 +93,7 @@ def series_of(case: Case) -> Series:
 
 
 def firing(rule: dict[str, Any], case: Case) -> set[Labels]:
-    """Label sets that have been true for as long as the rule wants."""
+    """Return the label sets for which the rule has been true as long as it requires."""
     expression, series = promql.parse(rule["expr"]), series_of(case)
     wait_s = promql.duration_s(rule.get("for", "0s"))
     since: dict[Labels, int] = {}
@@ -166,7 +166,7 @@ def panels() -> Iterator[dict[str, Any]]:
 
 
 def filled(expression: str) -> str:
-    """An expression with Grafana's variables replaced as Grafana would."""
+    """Return an expression with its variables replaced as Grafana would replace them."""
     text = expression.replace("$__rate_interval", "5m").replace("$job", "mrcd")
     return re.sub(r"\$(instance|peer)\b", ".*", text)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The files of packaging/ agree with the project: versions, dependencies, rights."""
+"""Test that the files of packaging/ agree with the project: versions, dependencies, rights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTAINERFILE = (PACKAGING / "Containerfile").read_text()
 
 
 def locked() -> dict[str, str]:
-    """Versions of the lock by name."""
+    """Return the locked versions by name."""
     text = (PACKAGING / "vendor.txt").read_text()
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     found = [re.fullmatch(r"(\S+)==(\S+) --hash=sha256:[0-9a-f]{64}", line) for line in lines]
@@ -57,7 +57,7 @@ def test_the_example_configuration_is_good() -> None:
 
 
 def keys(node: Any) -> set[str]:
-    """Every key of a document, at any depth."""
+    """Return every key of a document, at any depth."""
     if isinstance(node, dict):
         return set(node).union(*map(keys, node.values()))
     return set().union(*map(keys, node)) if isinstance(node, list) else set()
@@ -84,7 +84,7 @@ def test_the_container_is_on_the_hosts_network() -> None:
 
 
 def mounts() -> dict[str, tuple[dict[str, Any], bool]]:
-    """Volumes by the place they are mounted on, and whether read-only."""
+    """Return the volumes by mount point, and whether each is read-only."""
     volumes = {volume["name"]: volume for volume in POD["volumes"]}
     found = {
         mount["mountPath"]: (volumes.pop(mount["name"]), mount.get("readOnly", False))
@@ -107,7 +107,7 @@ def test_pins_are_in_the_hosts_bpffs_and_not_below_the_containers_own_sysfs() ->
     volume, read_only = mounts()[place]
     assert volume["hostPath"] == {"path": "/sys/fs/bpf/mrcd", "type": "DirectoryOrCreate"}
     assert not read_only
-    assert not place.startswith("/sys/")  # where an engine can make no folder to mount on
+    assert not place.startswith("/sys/")  # a container engine cannot create a mount point there
 
 
 @pytest.mark.parametrize("place", ["/run/mrcd", "/var/lib/mrcd"])
@@ -123,7 +123,7 @@ def test_the_container_keeps_its_state_where_the_service_does() -> None:
     command = re.search(r"^CMD \[(.*)\]$", CONTAINERFILE, re.MULTILINE)
     assert start is not None
     assert command is not None
-    # The service speaks to the journal, a container to whoever reads its output.
+    # The service logs to the journal, and a container to its standard output.
     words = f"{start[1]} --bpffs /run/bpf --log-format json"
     assert command[1].replace('"', "").replace(",", "") == words
 

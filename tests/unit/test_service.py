@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The files of systemd/: what systemd 252 and its security analysis say of them."""
+"""Test the files of systemd/ with systemd 252 and its security analysis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPOSURE_MAX = 2.5
 
 
 def settings(text: str) -> dict[str, list[str]]:
-    """Every value of every key of a unit, sections thrown together."""
+    """Return every value of every key of a unit, regardless of sections."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         if "=" in line and not line.startswith("#"):
@@ -32,8 +32,8 @@ SOCKET = settings((SYSTEMD / "mrcd.socket").read_text())
 
 
 def verify(folder: Path, service: str) -> str:
-    """What systemd-analyze has against the units, "" when nothing."""
-    # It looks for the programs, too, and mrcd is not installed on this machine.
+    """Return the complaints of systemd-analyze about the units, or an empty string."""
+    # It also looks for the programs, and mrcd is not installed on this machine.
     (folder / "mrcd.service").write_text(service.replace("/usr/sbin/mrcd ", "/usr/bin/true "))
     (folder / "mrcd.socket").write_text((SYSTEMD / "mrcd.socket").read_text())
     done = subprocess.run(
@@ -53,7 +53,7 @@ def test_systemd_has_nothing_against_the_units(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("Type=notify", "Type=notify-reload", "Failed to parse"),  # of systemd 253
+        ("Type=notify", "Type=notify-reload", "Failed to parse"),  # new in systemd 253
         ("WatchdogSec=", "WatchdogSecs=", "Unknown key"),
         ("ReadWritePaths=/", "ReadWritePaths=", "not absolute"),
     ],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The virtual machines are those of the fabric file, in qemu and in the Vagrantfile."""
+"""Test that the virtual machines match the fabric file, in qemu and in the Vagrantfile."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_hosts_configuration_is_one_mrcd_takes(tmp_path: Path) -> None:
     assert tomllib.loads(text)["planes"]["interfaces"] == "plane{plane}"
 
 
-# A stand-in for Vagrant: notes what is configured, as JSON.
+# A stand-in for Vagrant that prints the configuration as JSON.
 STUB = """
 require "json"
 class Notes
@@ -93,7 +93,7 @@ load ARGV[0]
 
 @pytest.fixture(scope="module")
 def vagrant() -> dict[str, Any]:
-    """What the Vagrantfile configures, by machine."""
+    """Return the Vagrantfile's configuration by machine."""
     if shutil.which("ruby") is None:
         pytest.skip("ruby, which comes with vagrant, is not installed")
     done = subprocess.run(
@@ -207,7 +207,7 @@ def test_quickstarts_mac_addresses_are_those_of_the_switches_ports() -> None:
     cables = topology.plan(description.parse(fabric, "quickstart.md")).nic_cables()
     (text,) = (block.text for block in blocks if block.on == ("switches",))
     typed = re.findall(r"^ip link set (\w+) address ([0-9a-f:]+) ", text, re.M)
-    # In the order of the cables, which is that of the NICs.
+    # The order is that of the cables, which is that of the NICs.
     assert typed == [(f"eth{i}", cable.near.mac.hex(":")) for i, cable in enumerate(cables, 1)]
 
 

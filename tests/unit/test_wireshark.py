@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The Wireshark dissector, run by tshark on the golden packets, against mrcd's own codec."""
+"""Test the Wireshark dissector against mrcd's codec: tshark runs it on the golden packets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TRIMMED = [name for name in VECTORS if name.startswith("data-trimmed")]
 
 @pytest.fixture(scope="module")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
-    """What tshark says of the golden packets."""
+    """Return tshark's fields of the golden packets."""
     frames = [oracle.vector(name) for name in VECTORS]
     rows = tshark(
         frames, tmp_path_factory.mktemp("golden"), fields=("ip.dst", "ipv6.dst", "udp.dstport")
@@ -46,7 +46,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
     return dict(zip(VECTORS, rows, strict=True))
 
 
-# ---- what the codec says, in the dissector's words
+# ---- the codec's results, in the dissector's words
 
 
 def stamp(timestamp: Timestamp) -> dict[str, int]:
@@ -64,7 +64,7 @@ def of_envelope(around: Envelope, *, ecmp: bool) -> dict[str, int]:
         encap = WIRE.MRC_ENCAP_FULL
     else:
         encap = WIRE.MRC_ENCAP_ECMP6 if ecmp else WIRE.MRC_ENCAP_REDUCED
-    # Over IPv6 without uSIDs the label repeats the upper half.
+    # Over IPv6 without uSIDs, the flow label repeats the upper half.
     ev = around.ev & 0xFFFF0000 if encap == WIRE.MRC_ENCAP_ECMP6 else around.ev
     choice = "ev.t1" if encap <= WIRE.MRC_ENCAP_REDUCED else "ev.entropy"
     return {
@@ -141,7 +141,7 @@ SHOWN_BESIDE = {"usids", "ts.us", "seth.arrived", "icrc", "trimmed"}
 
 
 def numbers(row: Row) -> dict[str, int]:
-    """The dissector's fields that are numbers."""
+    """Return the dissector's numeric fields."""
     return {
         name.removeprefix("mrc."): int(value, 0)
         for name, value in row.items()
@@ -150,7 +150,7 @@ def numbers(row: Row) -> dict[str, int]:
 
 
 def psns(text: str) -> set[int]:
-    """ "0x00f00d-0x00f00e, 0x00f010" """
+    """Return the PSNs of a text such as "0x00f00d-0x00f00e, 0x00f010"."""
     found: set[int] = set()
     for part in filter(None, text.split(", ")):
         low, _, high = part.partition("-")
@@ -228,7 +228,7 @@ def changed(frame: bytes, at: int, value: int) -> bytes:
 
 
 def shortened(frame: bytes, size: int) -> bytes:
-    """A frame whose UDP payload is `size` bytes long, and all lengths say so."""
+    """Return a frame whose UDP payload is `size` bytes long, with all lengths adjusted."""
     outer, inner, udp = WIRE.MRC_ETH_LEN + 4, WIRE.MRC_ETH_LEN + WIRE.MRC_IP6_LEN + 4, BTH - 4
     cut = bytearray(frame[: BTH + size].ljust(BTH + size, b"\0"))
     for at, length in ((outer, size + 48), (inner, size + 8), (udp, size + 8)):
@@ -237,7 +237,7 @@ def shortened(frame: bytes, size: int) -> bytes:
 
 
 def rebuilt(name: str, **changes: Any) -> bytes:
-    """A golden packet with another body, its ICRC word right."""
+    """Return a golden packet with another body and a valid ICRC word."""
     frame = oracle.vector(name)
     packet = decode_frame(frame)
     return encode_frame(
@@ -256,7 +256,7 @@ DAMAGED: list[tuple[bytes, set[str]]] = [
     (rebuilt("data-v4", length=31), {"mrc.length"}),
     (changed(V4, RETH + 16, 0x55), {"mrc.inner"}),
     (shortened(V4, 11), {"mrc.short"}),
-    (shortened(V4, 0), set()),  # nothing for a dissector
+    (shortened(V4, 0), set()),  # nothing to dissect
     (shortened(V4, 39), {"mrc.short"}),
     (shortened(oracle.vector("sack"), 51), {"mrc.short"}),
     (shortened(oracle.vector("sack"), 56), {"mrc.length", "mrc.icrc.bad"}),
@@ -275,7 +275,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
 def test_damaged_packets_are_complained_of(number: int, damaged: list[Row]) -> None:
     frame, complaints = DAMAGED[number]
     assert {expert for expert in EXPERTS if expert in damaged[number]} == complaints
-    if complaints not in (set(), {"mrc.inner"}):  # the codec leaves the payload alone
+    if complaints not in (set(), {"mrc.inner"}):  # the codec ignores the payload
         with pytest.raises(DecodeError):
             decode_frame(frame)
 

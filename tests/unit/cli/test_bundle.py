@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrcctl debug bundle: one file, whole, without secrets, with or without a daemon."""
+"""Test mrcctl debug bundle: a single complete file without secrets, with or without a daemon."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def unpacked(file: Path) -> dict[str, bytes]:
 
 @pytest.fixture(autouse=True)
 def no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a machine's journal has is not ours to read."""
+    """Keep tests from reading the machine's journal."""
     monkeypatch.setattr(bundle.shutil, "which", lambda _: None)
 
 
@@ -62,7 +62,7 @@ def test_with_a_daemon_everything_is_there(tmp_path: Path) -> None:
         result = run(tmp_path / "sock", tmp_path / "b.tar.gz")
     assert result.exit_code == exits.DONE, result.output
     parts = unpacked(tmp_path / "b.tar.gz")
-    # The double's configuration file is nowhere, and there is no journal here.
+    # The double's configuration file does not exist, and there is no journal here.
     assert set(PARTS) | {"manifest.json"} == set(parts) | {"files.toml", "log.txt"}
     assert msgspec.json.decode(parts["status.json"], type=Status).host == "h1"
     assert len(msgspec.json.decode(parts["paths.json"], type=PathsReply)["paths"]) == 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrcctl against a control server: output, exit codes, and what it imports."""
+"""Test mrcctl against a control server: output, exit codes and imports."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ class TestMonitor:
         assert result.exit_code == exits.DONE
         assert "b/s" in result.output
         assert "spray.sent" in result.output
-        assert "drop.short" not in result.output  # did not move
+        assert "drop.short" not in result.output  # it did not change
 
     def test_json_is_a_sample_a_line(self, server: Path) -> None:
         result = run(server, "monitor", "--interval", "0.01", "--count", "3", "--json")
@@ -263,7 +263,7 @@ class TestMonitor:
     def test_a_daemon_that_stops_exits_3(self, path: Path, source: FakeSource) -> None:
         with serving(path, source):
             process = start(path, "monitor", "--interval", "3600")
-            # A reading is a sample being sent: the stream is open.
+            # A reading means that a sample is being sent, so the stream is open.
             _wait_for_reading(source)
         _, errors = process.communicate(timeout=20)
         assert process.returncode == exits.UNREACHABLE
@@ -398,7 +398,7 @@ class TestUsage:
 
 
 class TestImports:
-    """mrcctl must start in under 0.25 s: bench.startup prints the time, this says why."""
+    """mrcctl must start in under 0.25 s. bench.startup prints the time; this checks the imports."""
 
     def loaded(self, path: Path, *args: str) -> set[str]:
         code = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrcctl config against a control server."""
+"""Test mrcctl config against a control server."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_apply_until_confirmed(server: Path, source: FakeSource) -> None:
 
 @pytest.fixture
 def own(source: FakeSource, tmp_path: Path) -> Path:
-    """The file that the daemon was started with, what runs in it."""
+    """Return the daemon's configuration file, with the running configuration in it."""
     path = tmp_path / "mrcd.toml"
     path.write_text(CONFIG)
     source.config_path = str(path)
@@ -155,7 +155,7 @@ def test_without_a_file_the_daemons_own_is_meant(server: Path) -> None:
 
 
 class TestCheck:
-    """Needs no daemon."""
+    """mrcctl config check, which needs no daemon."""
 
     def file(self, folder: Path, name: str) -> str:
         (folder / "fabric.toml").write_text(FABRIC)

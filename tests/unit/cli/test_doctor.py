@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrcctl doctor: each check with a good machine and a bad one, and the command."""
+"""Test mrcctl doctor: each check on a good machine and on a bad one, and the command."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl fault list`` and ``mrcctl fabric map`` against a control server."""
+"""Test ``mrcctl fault list`` and ``mrcctl fabric map`` against a control server."""
 
 from __future__ import annotations
 

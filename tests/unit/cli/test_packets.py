@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Records become packets: verdicts find their packets, time puts them in order."""
+"""Test that records become packets: each verdict joins its packet, and time orders the packets."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_verdict_may_come_later_but_not_too_late(packets: Packets) -> None:
     assert verdicts(packets, 150) == ["passed"]
     packets.add([verdict(DATA, DELIVERED), verdict(AGAIN, HELD)])
     assert verdicts(packets) == ["reordered"]
-    packets.add([arrived(), verdict(DATA, DELIVERED)])  # the late one is forgotten
+    packets.add([arrived(), verdict(DATA, DELIVERED)])  # the late verdict was dropped
     assert verdicts(packets) == ["in order"]
 
 
@@ -124,7 +124,7 @@ def test_each_way_across_a_fabric(name: str) -> None:
     found = Packets(info(encap), 0)
     found.add([sent(frame)])
     (packet,) = found.release()
-    ev = wire.envelope.ev if encap < 2 else wire.envelope.ev & ~0xFFFF  # ports have the high half
+    ev = wire.envelope.ev if encap < 2 else wire.envelope.ev & ~0xFFFF  # ports hold the high half
     assert (packet.about.ev, packet.about.psn) == (ev, wire.bth.psn)
     assert bool(packet.about.t1) == (encap < 2)
     assert " > " in line(packet, encap)
@@ -139,7 +139,7 @@ def test_a_qp_of_another_peer_is_not_believed(packets: Packets) -> None:
 
 
 def test_the_numbers_of_a_record_fit() -> None:
-    """As the layout is read: nothing between the members, and room for every counter."""
+    """The layout has no padding between members, and room for every counter."""
     sizes = [field.size for field in RECORD.fields.values()]
     assert sum(sizes) == RECORD.size
     assert ABI.MRC_C_COUNT < PASSED < 1 << 16

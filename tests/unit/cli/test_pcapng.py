@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The pcapng writer: its blocks taken apart by hand, and read by tshark."""
+"""Test the pcapng writer: its blocks are parsed by hand and read by tshark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLANES = [("plane0", "plane 0 of h1"), ("plane1", "plane 1 of h1")]
 
 
 def blocks(data: bytes) -> list[tuple[int, bytes]]:
-    """Kind and body of each, by the lengths in front; those behind must agree."""
+    """Return the type and body of each block, and check that both of its lengths agree."""
     found = []
     while data:
         kind, length = struct.unpack_from("=II", data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrcctl ping, iface and completion."""
+"""Test mrcctl ping, iface and completion."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class TestCompletion:
 
     @pytest.fixture
     def bash(self, tmp_path: Path) -> Path:
-        """A folder with mrcctl in it."""
+        """Return a folder with mrcctl in it."""
         program = tmp_path / "bin" / "mrcctl"
         program.parent.mkdir()
         program.write_text(f'#!/bin/bash\nexec {sys.executable} -m cli "$@"\n')
@@ -92,7 +92,7 @@ class TestCompletion:
         return program.parent
 
     def complete(self, folder: Path, socket: Path, *words: str) -> set[str]:
-        """What bash offers for the last of these words."""
+        """Return bash's completions for the last of these words."""
         script = (
             'source <(mrcctl completion bash)\nCOMP_WORDS=("$@")\nCOMP_CWORD=$(($# - 1))\n'
             '_mrcctl_completion mrcctl\nprintf "%s\\n" "${COMPREPLY[@]}"\n'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl plane`` and ``mrcctl path probe`` against a control server."""
+"""Test ``mrcctl plane`` and ``mrcctl path probe`` against a control server."""
 
 from __future__ import annotations
 

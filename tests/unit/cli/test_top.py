@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrcctl top: frames that fit the terminal, trouble first, colour only on one."""
+"""Test mrcctl top: frames fit the terminal, trouble comes first, only a terminal gets colour."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def grown(path: PathInfo, **more: int) -> PathInfo:
 def readings(
     *, planes: int = 2, peers: int = 2, paths: int = 2, reasons: Sequence[str] = ()
 ) -> tuple[Reading, Reading]:
-    """Two readings a second apart, of a daemon of any size."""
+    """Return two readings of a daemon of any size, taken a second apart."""
     source = FakeSource("degraded" if reasons else "ok", tuple(reasons))
     found = []
     for at_ns in (1_000_000_000, 2_000_000_000):
@@ -87,7 +87,7 @@ def test_a_frame_is_no_larger_than_the_terminal(
     size: tuple[int, int], shape: dict[str, int]
 ) -> None:
     lines = drawn(*readings(**shape), *size)  # type: ignore[arg-type]
-    if shape.get("planes", 2) + 8 < size[1]:  # a terminal lower than its planes scrolls
+    if shape.get("planes", 2) + 8 < size[1]:  # a terminal with fewer lines than planes scrolls
         assert len(lines) <= size[1]
     assert max(map(len, lines)) <= size[0]
 
@@ -138,7 +138,7 @@ def test_peers_in_trouble_are_among_those_shown() -> None:
 
 
 def test_peers_that_are_not_shown_are_counted() -> None:
-    """The daemon sends some of them; all others are in its status."""
+    """The daemon sends some of the peers, and its status counts the others."""
     before, now = readings(peers=50)
     status = replace(now.sample.status, peers_total=10_000, peers_up=40, peers_silent=7)
     few = [
@@ -153,7 +153,7 @@ def test_peers_that_are_not_shown_are_counted() -> None:
     assert lines[at] == (
         f"{10_000 - shown} more of 10000: 40 established, 7 silent, 9953 connecting"
     )
-    assert "established" in "".join(lines[heading + 1 : at])  # the many do not hide those in use
+    assert "established" in "".join(lines[heading + 1 : at])  # idle peers do not hide those in use
     assert len(lines) <= 24
     assert any(line.startswith("2 paths to 2 of 47 peers") for line in lines)
 
@@ -191,7 +191,7 @@ def test_off_a_terminal_frames_are_plain(tmp_path: Path) -> None:
 
 
 class ManyPeers(FakeSource):
-    """Ten thousand peers, of which 9,990 never answered."""
+    """A source with ten thousand peers, of which 9,990 never answered."""
 
     count = 10_000
 
@@ -250,7 +250,7 @@ def test_on_a_terminal_it_is_coloured_and_q_ends_it(
         os.write(master, b"q")
         assert process.wait(20) == exits.DONE
     assert (b"\x1b[32m" in seen) is colour
-    assert termios.tcgetattr(slave) == before  # as it was
+    assert termios.tcgetattr(slave) == before  # the terminal is restored
     os.close(slave)
     os.close(master)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Who may do what over the control socket."""
+"""Test which callers may call which methods over the control socket."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WRITING = {
         (1000, {1000, GID}, True),
         (1000, {GID}, True),
         (1000, {1000}, False),
-        (1000, {0}, False),  # root's group is not root
+        (1000, {0}, False),  # membership in root's group is not enough
         (65534, set(), False),
     ],
 )
@@ -85,7 +85,7 @@ sys.stdin.read()
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
 def test_credentials_are_the_kernels(tmp_path: Path) -> None:
-    path = f"\0mrcd-{tmp_path}"  # abstract: no folder is in the way of other users
+    path = f"\0mrcd-{tmp_path}"  # abstract, so that no folder keeps other users out
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
@@ -107,7 +107,7 @@ def run(path: Path, *args: str) -> Result:
 
 
 def refuse_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on everybody who connects is a user like any other."""
+    """Treat every caller as an unprivileged user from here on."""
     monkeypatch.setattr(access, "caller_of", lambda _: Caller(99, 1000, frozenset({1000})))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""docs/api.md and the JSON Schema are those of the code, and outputs are those of the schema."""
+"""Test that docs/api.md and the JSON Schema match the code, and that outputs match the schema."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.unit.control_double import CONFIG, FakeSource, serving
 from tests.unit.records import sent
 
 DOCS = Path(__file__).parents[3] / "docs"
-# What prints JSON and needs no daemon, or more than one; versioned, but no type of the API.
+# Commands that print JSON but need no daemon, or several: versioned, but not a type of the API.
 UNTYPED = {
     "config check", "config confirm", "datapath detach", "debug bundle", "doctor", "fabric check",
     "fabric plan", "lab down", "lab fault", "lab status", "lab up", "sid verify",
 }  # fmt: skip
-NO_JSON = {"api interface", "api schema", "completion", "lab exec", "top"}  # what they print is not
+NO_JSON = {"api interface", "api schema", "completion", "lab exec", "top"}  # print no JSON
 ARGUMENTS = {
     "plane drain": ["1"], "plane undrain": ["1"], "path deny": ["p1"], "path allow": ["p1"],
     "path probe": ["h2"], "ping": ["h2"], "config diff": ["-"], "config apply": ["-"],
@@ -79,7 +79,7 @@ def test_output_is_of_its_type_and_says_its_version(path: Path, name: str) -> No
     printed = json.loads(result.stdout)
     assert printed["schema_version"] == SCHEMA_VERSION
     again = msgspec.to_builtins(msgspec.convert(printed, OUTPUTS[name]))
-    assert {"schema_version": SCHEMA_VERSION} | again == printed  # not a member more or less
+    assert {"schema_version": SCHEMA_VERSION} | again == printed  # no member is added or missing
 
 
 def test_an_event_of_a_path_says_its_version() -> None:
@@ -95,7 +95,7 @@ def test_an_event_of_a_path_says_its_version() -> None:
 
 
 def holds(value: Any, kind: dict[str, Any], defs: dict[str, Any]) -> bool:
-    """Whether a value is of a JSON Schema, as far as ours use it."""
+    """Return whether a value matches a JSON Schema, for the keywords that our schema uses."""
     if "$ref" in kind:
         return holds(value, defs[kind["$ref"].removeprefix("#/$defs/")], defs)
     if "anyOf" in kind:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The control socket, spoken to byte by byte."""
+"""Test the control socket at the level of bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Several clients at once, and what a bad one cannot do to the others or to the daemon."""
+"""Test several clients at once, and that a bad one harms neither the others nor the daemon."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEADLINE_S = 20
 
 
 class FedSource(FakeSource):
-    """Path events come from a real feed."""
+    """A source whose path events come from a real feed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Client:
         return parameters
 
     async def hung_up_on(self) -> bool:
-        """Whether the daemon closes the connection."""
+        """Return whether the daemon closes the connection."""
         async with asyncio.timeout(DEADLINE_S):
             try:
                 while await self.reader.read(1 << 16):
@@ -104,7 +104,7 @@ def serve(path: Path, source: FakeSource, talk: Callable[[], Awaitable[None]]) -
 
 
 def never_reads(path: Path, *calls: tuple[str, dict[str, Any]]) -> socket.socket:
-    """A client that calls and then does nothing, with as little room as the kernel allows."""
+    """Return a client that calls and then reads nothing, with the smallest receive buffer."""
     client = socket.socket(socket.AF_UNIX)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     client.connect(os.fspath(path))
@@ -125,7 +125,7 @@ def test_every_client_gets_every_sample_beside_one_that_never_reads(path: Path) 
                 for client in (one, two):
                     samples = [(await client.receive())["sample"] for _ in range(60)]
                     times = [sample["monotonic_ns"] for sample in samples]
-                    assert times == sorted(set(times))  # each later than the one before
+                    assert times == sorted(set(times))  # strictly increasing
 
     serve(path, source, talk)
 
@@ -159,7 +159,7 @@ def test_every_watcher_gets_every_event_beside_one_that_never_reads(
 ) -> None:
     monkeypatch.setattr(feed, "WAITING_MAX", 256)
     source = FedSource()
-    total = 3000  # more than the kernel's buffers and the feed hold for the one that is stuck
+    total = 3000  # more than the kernel's buffers and the feed hold for a stuck client
 
     async def talk() -> None:
         with never_reads(path, ("WatchPaths", {})) as stuck:
@@ -169,7 +169,7 @@ def test_every_watcher_gets_every_event_beside_one_that_never_reads(
                     assert (await client.receive())["event"] is None
                 for number in range(total):
                     source.feed.publish(event(number))
-                    if number % 64 == 0:  # give those who read their turn
+                    if number % 64 == 0:  # let the readers run
                         for client in (one, two):
                             await seen_up_to(client, number)
                 for client in (one, two):
@@ -184,7 +184,7 @@ def test_every_watcher_gets_every_event_beside_one_that_never_reads(
             client.next_time = found["time_ns"] + 1
 
     async def read_behind(stuck: socket.socket, total: int) -> None:
-        """It begins to read at last: what it did not get is counted, none is there twice."""
+        """Read at last: missing events are counted, and none arrives twice."""
         stuck.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=stuck)
         client = Client(reader, writer)
@@ -194,7 +194,7 @@ def test_every_watcher_gets_every_event_beside_one_that_never_reads(
             found = (await client.receive())["event"]
             assert found["time_ns"] > last
             got, missed, last = got + 1, missed + found["missed"], found["time_ns"]
-            if got == 100:  # there is room again, so this one is told, and brings the count
+            if got == 100:  # there is room again, so this event arrives with the count
                 source.feed.publish(event(total))
         assert missed > 0
         assert got + missed == total + 1
@@ -207,7 +207,7 @@ def test_replies_wait_for_their_reader(path: Path) -> None:
     source = FakeSource()
 
     async def talk() -> None:
-        # The kernel holds some hundred kilobytes of replies; the rest must not be made.
+        # The kernel buffers some hundred kilobytes of replies; no further ones may be made.
         client = never_reads(path)
         client.setblocking(False)
         call = json.dumps({"method": f"{INTERFACE}.GetStatus"}).encode() + b"\0"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrcctl capture against a control server, and how programs are put in place and taken away."""
+"""Test mrcctl capture against a control server, and how its programs are attached and removed."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_signal_ends_the_file_well(
     assert [kind for kind, _ in blocks(out)][-5:] == [6, 6, 6, 5, 5]
     assert said == b"3 packets captured\n"
     deadline = time.monotonic() + 5
-    while source.watchers:  # the daemon has heard of it
+    while source.watchers:  # the daemon has noticed
         assert time.monotonic() < deadline
 
 
@@ -168,7 +168,7 @@ def test_a_daemon_that_ends_leaves_what_was_captured(path: Path, source: FakeSou
     assert b"closed the connection" in said
 
 
-# ---- what is wanted, as the programs read it
+# ---- the filter, as the programs read it
 
 
 def test_wanted__packed() -> None:
@@ -184,11 +184,11 @@ def test_wanted__packed() -> None:
     }
 
 
-# ---- there and back
+# ---- attaching and removing
 
 
 class Places:
-    """Stands for the kernel: what was put where, in order."""
+    """A double of the kernel that records which programs were put where, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[str] = []
@@ -230,7 +230,7 @@ class Places:
         self.done.append(f"run {programs['name']}")
 
     async def settled(self) -> list[str]:
-        """What was done since the last call, when nothing more is under way."""
+        """Wait until nothing is in progress, and return the steps since the last call."""
         while self.capture._work:
             await asyncio.sleep(0)
         done, self.done = self.done, []
@@ -259,7 +259,7 @@ def test_programs_are_put_in_place_and_taken_away(places: Places) -> None:
         await anext(again)
         await again.aclose()
         assert await places.settled() == THERE + BACK
-        assert places.compiled == 1  # they are kept for a while
+        assert places.compiled == 1  # compiled programs are kept for a while
         places.capture.forget()
         assert await places.settled() == ["close recording"]
 
@@ -273,7 +273,7 @@ def test_one_at_a_time(places: Places) -> None:
         with pytest.raises(CannotCapture, match="another capture runs"):
             await anext(places.capture.watch(Wanted()))
         await first.aclose()
-        second = places.capture.watch(Wanted())  # while the first is being taken away
+        second = places.capture.watch(Wanted())  # while the first is being removed
         await anext(second)
         assert await places.settled() == THERE + BACK + THERE
         await second.aclose()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Sums over map entries, against the entries looked at one path and one PSN at a time."""
+"""Test sums over map entries against a plain look at each path and each PSN."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The pin folder: what is recorded, what is cleared, and in which order."""
+"""Test the pin folder: what is recorded, what is cleared, and in which order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mrcd.datapath import pins
 def test_records_by_kind(tmp_path: Path) -> None:
     for kind, name in (("device", "mrc0"), ("clsact", "plane1"), ("clsact", "plane0")):
         pins.record(tmp_path, kind, name)
-    pins.record(tmp_path, "device", "mrc0")  # twice is once
+    pins.record(tmp_path, "device", "mrc0")  # recording twice has no further effect
     assert pins.recorded(tmp_path, "device") == ["mrc0"]
     assert pins.recorded(tmp_path, "clsact") == ["plane0", "plane1"]
 
@@ -27,7 +27,7 @@ def test_names_with_hyphens_come_back_whole(tmp_path: Path) -> None:
 def test_forget(tmp_path: Path) -> None:
     pins.record(tmp_path, "device", "mrc0")
     pins.forget(tmp_path, "device", "mrc0")
-    pins.forget(tmp_path, "device", "mrc0")  # it is gone, that is what was asked for
+    pins.forget(tmp_path, "device", "mrc0")  # forgetting an absent entry is no error
     assert pins.recorded(tmp_path, "device") == []
 
 
@@ -38,7 +38,7 @@ def test_folder_that_does_not_exist_holds_nothing(tmp_path: Path) -> None:
 
 
 def test_clear_takes_links_first_and_keeps_records(tmp_path: Path) -> None:
-    """A program must be off its interface before the maps it uses are let go."""
+    """A program must be off its interface before the maps that it uses are released."""
     for name in ("host", "mrc_spray", "link_xdp_plane0", "a_map", "link_tc_mrc0p"):
         (tmp_path / name).touch()
     pins.record(tmp_path, "device", "mrc0")
@@ -64,7 +64,7 @@ def test_a_draft_gets_its_name_when_it_is_complete(tmp_path: Path) -> None:
     folder = pins.layout(tmp_path, "77")
     left = pins.draft(folder)
     (left / "half").touch()
-    draft = pins.draft(folder)  # somebody died over the first
+    draft = pins.draft(folder)  # a daemon died while making the first
     assert list(draft.iterdir()) == []
     (draft / "qps").touch()
     assert not folder.exists()
@@ -88,9 +88,9 @@ def test_strays_are_neither_links_nor_records_nor_what_is_used(tmp_path: Path) -
     (used / "code-1").mkdir()
     (used / "code-2").mkdir()
     (used / "qps").touch()
-    for name in ("link_xdp_plane0", "qps"):  # as builds before layouts pinned them
+    for name in ("link_xdp_plane0", "qps"):  # as pinned by builds before layouts existed
         (tmp_path / name).touch()
-    for name in ("maps.debug", "progs.debug"):  # the kernel's, where the bpffs is the folder's own
+    for name in ("maps.debug", "progs.debug"):  # the kernel's, in the root of a bpffs
         (tmp_path / name).touch()
     pins.record(tmp_path, "device", "mrc0")
     names = [path.name for path in pins.strays(tmp_path, used)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What maps are made for, and by what a running data path is recognised."""
+"""Test the sizes of maps, and the fingerprints that identify a running data path."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Reading link messages, and the file of drained planes."""
+"""Test the parsing of link messages, and the file of drained planes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def link(*, up: bool = True, carrier: bool = True) -> Link:
         (message(flags=0), [LinkChanged(link(up=False), gone=False)]),
         (message(DEL), [LinkChanged(link(), gone=True)]),
         (message(NEIGH), []),
-        (message(family=7), []),  # a bridge about its port
+        (message(family=7), []),  # a bridge's message about its port
         (message(NEIGH) + message(), [LinkChanged(link(), gone=False)]),
         (b"", []),
         (message()[:30], []),

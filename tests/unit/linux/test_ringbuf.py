@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The ring buffer's reader against a ring built by hand, as kernel/bpf/ringbuf.c lays it out."""
+"""Test the ring buffer's reader against a hand-made ring, laid out as in kernel/bpf/ringbuf.c."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_skipped_records_are_not_taken(ring: RingBuffer, producer: Producer) -> 
 
 
 def test_position_is_written_at_once(ring: RingBuffer, producer: Producer) -> None:
-    """What the kernel reads while it is written is the old one or the new one, never part of it."""
+    """The kernel reads the old position or the new one, never a partly written one."""
     producer.put(b"one")
     ring.take()
     page = mmap.mmap(producer.fd, PAGE)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Receive packet steering that only root may write: udev does, now or later, or nobody does."""
+"""Test receive packet steering, which only root may write: udev writes it, perhaps later, or not
+at all."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ NAME = "mrc0p"
 
 @pytest.fixture
 def steering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of an interface that nobody but udev may write."""
+    """Return the file of an interface that only udev may write."""
     file = tmp_path / NAME / "queues" / "rx-0" / "rps_cpus"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"0\n")

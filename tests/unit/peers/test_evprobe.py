@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A round of EV probes."""
+"""Test the accounting of EV probes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The hand-shake's datagrams as packets, against scapy; and its sockets."""
+"""Test the hand-shake's packets against scapy, and its sockets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_packet_is_what_scapy_makes(payload: bytes, sport: int, dport: int) -> N
 
 
 def test_checksum_zero_is_sent_as_ones() -> None:
-    """RFC 8200: zero would mean that there is none."""
+    """A checksum of zero would mean that there is none (RFC 8200)."""
     payload = next(
         body
         for number in range(1 << 16)
@@ -83,7 +83,7 @@ def test_datagrams_are_read_with_their_plane(port: int, encap: int, address: Add
 def test_without_usids_an_offer_is_plain_udp_from_ever_another_port(
     port: int, encap: int, address: Address
 ) -> None:
-    """Switches hash the port, so a repeated Offer takes another way."""
+    """Switches hash the port, so a repeated Offer can take another path."""
 
     async def run() -> set[int]:
         sockets = OfferSockets(port, lambda _data, _plane: None, encap)
@@ -93,7 +93,7 @@ def test_without_usids_an_offer_is_plain_udp_from_ever_another_port(
         with socket.socket(family, socket.SOCK_DGRAM) as peer:
             peer.bind((str(address), 0))
             peer.settimeout(5)
-            sockets._port = peer.getsockname()[1]  # both ends are this host: send to another one
+            sockets._port = peer.getsockname()[1]  # both ends are this host: send to the peer
             for number in range(8):
                 sockets.send(0, None, address, bytes([number]))
                 datagram, source = peer.recvfrom(100)
@@ -133,7 +133,7 @@ def test_sending_on_a_plane_that_is_not_open_is_no_error(port: int) -> None:
 
 
 def test_while_it_rests_nothing_is_read_and_nothing_is_lost(port: int) -> None:
-    """Read at once until somebody asks for a rest; then together, when that is over."""
+    """Datagrams are read at once until a pause is requested, and then together after the pause."""
     rests = [0.0, 0.05, 0.0]
     heard: list[bytes] = []
 
@@ -161,14 +161,14 @@ def test_while_it_rests_nothing_is_read_and_nothing_is_lost(port: int) -> None:
                 send(0)
                 await until(1)
                 send(1)
-                await until(2)  # it rests now
+                await until(2)  # reading is paused now
                 send(2, 3, 4)
                 for _ in range(10):
                     await asyncio.sleep(0)
                 assert len(batches) == 2
                 await until(3)
                 assert batches == [1, 2, 5]
-                send(5)  # it is awake again
+                send(5)  # reading has resumed
                 await until(4)
             finally:
                 sockets.close()

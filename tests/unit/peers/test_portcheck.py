@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Offers that differ from Port Status Updates: when they are believed."""
+"""Test when Offers that differ from Port Status Updates are trusted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_corrections__one_that_is_looked_at_twice_is_one() -> None:
 def test_corrections__an_update_or_agreement_between_them_begins_anew() -> None:
     doubts = PortDoubts()
     doubts.corrections([("b", said(1, THREE))], {"b": ALL})
-    assert doubts.corrections([("b", said(2, THREE))], {"b": 0b0011}) == {}  # it says another now
+    assert doubts.corrections([("b", said(2, THREE))], {"b": 0b0011}) == {}  # an update since
     assert doubts.corrections([("b", said(3, THREE))], {"b": THREE}) == {}
     assert doubts.corrections([("b", said(4, THREE))], {"b": 0b0011}) == {}
     assert doubts.corrections([("b", said(5, THREE))], {"b": 0b0011}) == {"b": THREE}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The updates that tell peers which planes are used."""
+"""Test the updates that tell peers which planes are used."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ def test_thousands_hear_in_turn_and_have_time_to_answer() -> None:
     for _ in range(7):
         assert len({update.peer for update in sent}) <= AT_ONCE
         told += dict.fromkeys(update.peer for update in sent)
-        assert made.deadline_ns <= now  # the next ones do not wait
+        assert made.deadline_ns <= now  # the next peers do not wait
         now += MS
         sent = made.tick(now_ns=now)
     told += dict.fromkeys(update.peer for update in sent)
     assert told == names
-    assert made.tick(now_ns=8 * BACKOFF_NS[0] - 1) == []  # eight times as many, eight times as long
+    assert made.tick(now_ns=8 * BACKOFF_NS[0] - 1) == []  # eight times the peers and the time
     again = made.tick(now_ns=8 * BACKOFF_NS[0])
     assert {update.peer for update in again} == set(names[:AT_ONCE])
     for name in names:
@@ -115,7 +115,7 @@ def test_session_that_ends_is_told_no_more() -> None:
     made.gone("a")
     assert made.deadline_ns == NEVER_NS
     made.established("a")
-    assert made.deadline_ns == NEVER_NS  # its Offers told it
+    assert made.deadline_ns == NEVER_NS  # the Offers told the peer
     assert not made.answered("a", 1)
 
 
@@ -148,7 +148,7 @@ def test_ids_wrap() -> None:
 
 class Conversation(RuleBasedStateMachine):
     """A host, a peer that follows updates as bpf/endpoint.h does, and a fabric that loses,
-    reorders and repeats packets: the peer never goes back, and knows the mask in the end."""
+    reorders and repeats packets. The peer never returns to an older mask, and learns the latest."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Routes to peers: installed in the background, renewed, deleted."""
+"""Test that routes to peers are installed in the background, renewed and deleted."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from mrcd.service.tasks import Tasks
 
 @dataclass
 class Kernel:
-    """The routes there are: prefix to MTU. Each change lets others run first, as netlink does."""
+    """The installed routes: prefix to MTU. A change yields to other tasks first, as in netlink."""
 
     routes: dict[str, int] = field(default_factory=dict)
     log: list[tuple[str, int]] = field(default_factory=list)
 
     async def replace_route(self, dst: str, *, dev: str, mtu: int, ecn: bool) -> None:
-        """As Netlink's."""
+        """Replace a route, like Netlink's method."""
         await asyncio.sleep(0)
         assert (dev, ecn) == ("mrc0", True)
         self.routes[dst] = mtu
         self.log.append((dst, mtu))
 
     async def delete_route(self, dst: str, *, dev: str) -> None:
-        """As Netlink's."""
+        """Delete a route, like Netlink's method."""
         await asyncio.sleep(0)
         assert dev == "mrc0"
         del self.routes[dst]
 
 
 def peer(number: int, *more: str) -> Peer:
-    """Peer p<number> with 10.0.<number>.0/24, and more prefixes."""
+    """Return peer p<number> with 10.0.<number>.0/24 and more prefixes."""
     prefixes = (f"10.0.{number}.0/24", *more)
     host = Host(f"p{number}", 1, number, ())
     return Peer(host, tuple(ip_network(prefix) for prefix in prefixes))
 
 
 class Scene:
-    """Routes of a fake kernel; `settle` waits until nothing is under way."""
+    """The routes of a fake kernel; `settle` waits until nothing is in progress."""
 
     def __init__(self) -> None:
         self.failed: list[BaseException] = []
@@ -53,12 +53,12 @@ class Scene:
         self.routes = PeerRoutes(self.kernel, "mrc0", self.tasks)  # type: ignore[arg-type]
 
     async def end(self) -> None:
-        """Run what waits, whatever becomes of it."""
+        """Run the waiting tasks, whether they fail or not."""
         while len(self.tasks):
             await asyncio.sleep(0)
 
     async def settle(self) -> None:
-        """Run what waits; nothing fails."""
+        """Run the waiting tasks; none may fail."""
         await self.end()
         assert not self.failed
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Sessions across a restart: what is written down, what is read, what is believed."""
+"""Test which sessions are saved across a restart, and which saved files are accepted."""
 
 from __future__ import annotations
 

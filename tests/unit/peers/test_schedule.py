@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Turns of many names: in time, in order, within a budget."""
+"""Test that the turns of many names are punctual, in order and within a budget."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_put__an_earlier_time_counts_at_once_a_later_one_when_the_first_has_come
     agenda.put("a", 4 * MS, prompt=True)
     assert agenda.deadline_ns(now_ns=0) == 4 * MS
     agenda.put("a", 20 * MS, prompt=True)
-    assert taken(agenda, 4 * MS) == ["a"]  # who looks at his own clock, and puts himself off
+    assert taken(agenda, 4 * MS) == ["a"]  # the session checks its deadline and postpones itself
     agenda.put("a", 20 * MS, prompt=True)
     assert taken(agenda, 19 * MS) == []
     assert taken(agenda, 20 * MS) == ["a"]
@@ -109,7 +109,7 @@ def test_deadline__many_are_served_together() -> None:
     )
 )
 def test_agenda__is_a_table_of_times(steps: list[tuple[str, int, bool, bool]]) -> None:
-    """Against the obvious: whoever is due has a turn, nobody else, whatever was put before."""
+    """Compare with a plain table: exactly the due names get a turn, whatever was put before."""
     agenda, now = Agenda(now_ns=0), 0
     wanted: dict[str, tuple[int, bool]] = {}
     for name, delay, prompt, wait in steps:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Planes as operators and the survey change them; nothing of the kernel is asked."""
+"""Test the changes that operators and the survey make to planes, without asking the kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAC = bytes(6)
 
 
 class Bench:
-    """Planes whose links are up, and the masks they reported."""
+    """Planes whose links are up, and the masks that they reported."""
 
     def __init__(self, state_dir: Path, count: int = 3, nl: object = None) -> None:
         self.masks: list[int] = []
@@ -124,7 +124,7 @@ def test_link_that_is_gone_is_down(bench: Bench) -> None:
 
 
 class BrokenNetlink:
-    """Netlink that answers nothing any more."""
+    """A Netlink that no longer answers."""
 
     async def links(self) -> dict[str, Link]:
         raise TimeoutError("the kernel does not answer")
@@ -136,7 +136,7 @@ class BrokenNetlink:
 def test_what_fails_in_the_background_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Missed link changes that cannot be asked for, a gateway that cannot be asked."""
+    """Missed link changes cannot be read again, or a gateway cannot be resolved."""
     monkeypatch.setattr(Planes, "_gateway", lambda *_: "fe80::1")
 
     async def run() -> list[BaseException]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which planes are used."""
+"""Test which planes are used."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SICK = replace(WELL, sick="loses 4 % of its own probes")
         ([LONELY, WELL], 0b10),
         ([DRAINED, WELL], 0b10),
         ([SICK, WELL], 0b10),
-        ([SICK, SICK], 0b11),  # something has to be used
+        ([SICK, SICK], 0b11),  # some plane has to be used
         ([SICK, DOWN], 0b01),
         ([SICK, DRAINED], 0b01),
         ([SICK, CUT, WELL], 0b100),
-        ([DRAINED, DOWN], 0),  # an operator's word is kept
+        ([DRAINED, DOWN], 0),  # a drained plane is never used
         ([DRAINED, DRAINED], 0),
         ([replace(SICK, drained=True), SICK], 0b10),
         ([replace(SICK, carrier=False), DOWN], 0),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Metrics over HTTP: what a scrape reads, and what anything else gets."""
+"""Test the metrics over HTTP: the content of a scrape, and the answers to other requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def made_up() -> Snapshot:
 
 
 async def ask(port: int, request: bytes) -> tuple[str, dict[str, str], bytes]:
-    """Status line, headers and body of the answer to some bytes."""
+    """Send a request, and return the status line, headers and body of the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     answer = await asyncio.wait_for(reader.read(), 10)

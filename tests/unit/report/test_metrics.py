@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The table of metrics: names, units, meanings, and how many series there can be."""
+"""Test the table of metrics: names, units, meanings, and the number of series."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_collect__every_row_fits_its_family_and_is_there_once() -> None:
 
 
 def test_collect__every_counter_of_the_data_path_is_there_once_with_its_meaning() -> None:
-    # Counter i of the snapshot is i, so its value says which one a row shows.
+    # Counter i of the snapshot has value i, so a row's value identifies its counter.
     of_the_data_path = {f"mrcd_{name}_total": name for _index, name, _text in COUNTERS}
     grouped = {"mrcd_drops_total": "drop_", "mrcd_retransmissions_total": "rtx_"}
     shown: list[str] = []
@@ -92,7 +92,7 @@ def test_collect__series_grow_with_peers_and_planes_only() -> None:
     def series(peers: int, planes: int) -> int:
         return sum(len(list(rows)) for _family, rows in collect(snapshot(peers, planes)))
 
-    # heard_age and rtt are absent in part: every third peer, all planes but one.
+    # heard_age and rtt are absent for every third peer and for all planes but one.
     one, two = series(3, 4), series(6, 4)
     assert two - one == series(9, 4) - two
     assert (two - one) / 3 < 14 + 5 * 4

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What status says of many peers, and which map entries are read for a list of them."""
+"""Test the status of many peers, and which map entries are read for a list of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECOND = 1_000_000_000
 
 
 def engine(**states: State) -> Any:
-    """As much of an engine as is looked at; every peer is silent after 5 s."""
+    """Return the parts of an engine that a report reads; every peer is silent after 5 s."""
     sessions = dict.fromkeys(states, SimpleNamespace(silent_after_ns=5 * SECOND))
     return SimpleNamespace(
         config=SimpleNamespace(peers=[SimpleNamespace(name=name) for name in states]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The few of many peers that are shown."""
+"""Test which few of many peers are shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mrcd.report.shortlist import Standing, foremost
 
 
 def crowd(silent: int, connecting: int, established: int) -> list[Standing]:
-    """So many of each; the later one is named, the more it carries."""
+    """Return this number of peers in each state; the later the name, the more traffic."""
     counts: dict[PeerState, int] = {
         "silent": silent,
         "connecting": connecting,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Evidence: messages that survive anything, counts that stay exact, windows that follow changes."""
+"""Test that evidence messages survive anything, that counts stay exact, and that windows follow
+changes."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def message(**changes: object) -> bytes:
 
 
 class Feeder:
-    """Two hosts whose loops are probed at a rate and lose what a test says."""
+    """Two hosts whose loops are probed at a rate and lose as a test specifies."""
 
     def __init__(self, per_interval: int = 7) -> None:
         self.evidence = empty()
@@ -51,7 +52,7 @@ class Feeder:
     def run(
         self, intervals: int, losses: dict[str, float], late_us: Mapping[str, float] = ON_TIME
     ) -> list[str]:
-        """Go on for some intervals; the names inferred after the last one."""
+        """Continue for some intervals, and return the names inferred after the last one."""
         for _ in range(intervals):
             self.now_ns += INTERVAL_NS
             for host in FABRIC.hosts:
@@ -137,9 +138,9 @@ def tell(held: Evidence, sent: int, returned: int, now_ns: int, epoch: int = 7) 
 
 def test_lost_repeated_and_overtaken_messages_change_no_count() -> None:
     held, step = empty(), INTERVAL_NS
-    tell(held, 100, 90, 10 * step)  # what was before is unknown
+    tell(held, 100, 90, 10 * step)  # the earlier counts are unknown
     assert counts(held, 10 * step) == (0, 0)
-    tell(held, 130, 117, 13 * step)  # two in between were lost
+    tell(held, 130, 117, 13 * step)  # two messages in between were lost
     tell(held, 130, 117, 13 * step)
     tell(held, 120, 108, 13 * step)
     assert counts(held, 13 * step) == (30, 3)
@@ -181,7 +182,7 @@ def test_it_is_quiet_until_something_is_lost_and_when_that_is_forgotten() -> Non
 
 @given(st.data())
 def test_what_is_quiet_is_seen_in_one_pass_as_it_was_by_comparing(data: st.DataObject) -> None:
-    """One loop that loses nothing, with a round trip of its own in each interval."""
+    """A single loop loses nothing, and has a different round trip in each interval."""
     rtts = data.draw(st.lists(st.floats(1, 1e6) | st.none(), min_size=1, max_size=250))
     held, sent = empty(), 0
     for number, rtt in enumerate(rtts):
@@ -231,14 +232,14 @@ def test_windows_grow_to_the_ends_that_have_a_meaning() -> None:
 
 
 def test_what_lost_long_ago_is_compared_until_it_is_forgotten() -> None:
-    """A block is remembered until its last interval is; so is that something was lost in it."""
+    """A block, and the fact that something was lost in it, is kept as long as its last interval."""
     held, memory, end = empty(), RECENT * MEMORY, 1001
     sent = returned = 0
     for number in range(900, end + memory + 20):
         sent, returned = sent + 7, returned + (0 if number < end else 7)
         held.add("h2", 7, {0: Total(sent, returned, 50.0)}, now_ns=number * INTERVAL_NS)
         if number >= end + RECENT:
-            # One interval at the far end of a window is too little to disagree.
+            # A single interval at the far end of a window is too little to disagree.
             assert counts(held, number * INTERVAL_NS)[1] <= 7
 
 
@@ -297,11 +298,11 @@ def test_digest_tells_fabrics_apart_but_not_their_names() -> None:
 
 
 def test_link_that_becomes_late_is_found_and_forgotten_long_before_the_longest_window() -> None:
-    """The least round trip of a minute would be one from before."""
+    """The least round trip of a whole minute would date from before the delay."""
     feeder, late = Feeder(), {"p1t0-1:p1t1-2": 3000.0}
     memory = RECENT * evidence.RTT_MEMORY
     assert feeder.run(2 * RECENT * MEMORY, {}) == []
-    assert feeder.run(memory // 2, {}, late) == []  # a queue that passes is nobody's fault
+    assert feeder.run(memory // 2, {}, late) == []  # a transient queue is not a fault
     assert feeder.run(memory // 2 + 1, {}, late) == list(late)
     assert feeder.run(200, {}, late) == list(late)
     assert feeder.run(1, {}) == []

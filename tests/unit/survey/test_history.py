@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What loops did, held against a plain list of all that was told."""
+"""Test the compact history of loops against a plain list of all reported counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def empty() -> History:
 
 
 def sums(history: History, newest: int, intervals: int) -> dict[tuple[str, int], tuple[float, ...]]:
-    """(sent, lost, least round trip) of every loop that did anything, by host and number."""
+    """Return (sent, lost, least round trip) of every active loop, by host and number."""
     found = {}
     for plane, hosts in history.total(newest, intervals).items():
         for host, tally in hosts.items():
@@ -73,7 +73,7 @@ def test_sums_are_those_of_all_that_was_told(
         return found
 
     assert sums(history, newest, intervals) == expected(newest - intervals)
-    # As far as it remembers the end of a sum is that of a block.
+    # A sum over the whole memory may reach further back, to the start of a block.
     last = newest - RECENT * MEMORY
     assert sums(history, newest, RECENT * MEMORY) in [
         expected(last - more) for more in range(block)
@@ -91,7 +91,7 @@ def test_add__what_came_back_late_is_taken_from_the_latest_losses() -> None:
     history.add(8, "h1", 3, 10, -3, None)
     assert sums(history, 8, 1)["h1", 3] == (20, 0, NEVER)
     assert sums(history, 7, 1)["h1", 3] == (10, 1, NEVER)
-    history.add(8, "h1", 3, 0, -50, None)  # losses of three intervals, not of all time
+    history.add(8, "h1", 3, 0, -50, None)  # takes back losses of three intervals, not of all
     assert sums(history, 8, 4)["h1", 3] == (50, 2, NEVER)
 
 

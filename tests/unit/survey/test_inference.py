@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The fault map against ground truth: single and double faults, equals, noise."""
+"""Test the fault map against ground truth: single and double faults, equivalent sets, noise."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ SHAPES = [(2, 2, 2, 1), (4, 2, 2, 2), (3, 2, 2, 1), (4, 3, 3, 1), (2, 2, 4, 1), 
 
 
 def certain(seen: list[Seen]) -> list[Fault]:
-    """The faults that would be named."""
+    """Return the faults that are certain enough to be named."""
     return [fault for fault in infer(seen) if fault.certainty >= CERTAIN]
 
 
 def mistakes(faults: list[Fault], truth: Mapping[str, float]) -> str:
-    """What is wrong with an answer, empty if nothing.
+    """Return what is wrong with an answer, or an empty string.
 
-    Healthy elements may only be named when the answer itself says that a true set cannot be told
-    from them; true ones may only be missing when dead ones hide them or they are such a set.
+    An answer may name healthy elements only if it offers a true set as an alternative to them. It
+    may omit true elements only if dead ones hide them or if they form such a set.
     """
     named = {fault.element.name for fault in faults}
     instead: set[str] = set()
@@ -43,7 +43,7 @@ def mistakes(faults: list[Fault], truth: Mapping[str, float]) -> str:
 
 
 def hides(dead: str, other: str, truth: Mapping[str, float]) -> bool:
-    """Whether a dead switch may leave no loop that tells anything of what hangs on it."""
+    """Return whether a dead switch may leave no loop that reveals the elements attached to it."""
     if truth.get(dead) != 1:
         return False
     return dead in other.split(":") or (other.startswith("h") and "t0" in dead)
@@ -76,7 +76,7 @@ def test_every_double_fault_of_dead_elements_is_named(shape: tuple[int, int, int
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_double_faults_name_nothing_healthy(shape: tuple[int, int, int, int]) -> None:
-    """A sample of all pairs, dead or lossy; what chance leaves open is not named."""
+    """Sample the pairs of dead or lossy elements; uncertain ones are not named."""
     fabric = fabric_of(*shape)
     rng = random.Random(str(shape))
     names = sorted(elements_of(fabric))
@@ -110,7 +110,7 @@ def test_a_switch_is_preferred_only_when_all_its_links_agree() -> None:
 
 
 def test_equals_are_said() -> None:
-    """One host on each of two T0s: both NIC links dead leaves no way to tell them from the T0s."""
+    """With one host on each of two T0s, two dead NIC links look the same as dead T0s."""
     fabric, rng = fabric_of(2, 1, 2, 1), random.Random(1)
     faults = certain(simulated(fabric, {"h1:p0": 1.0, "h2:p0": 1.0}, rng))
     assert [(fault.element.name, fault.alternatives) for fault in faults] == [
@@ -126,7 +126,7 @@ def test_equals_are_said() -> None:
 def test_a_link_and_its_t1_cannot_be_told_from_both_links_of_that_t1(
     loss: float, sent: int
 ) -> None:
-    """With two T0s half of what the T1 loses could be lost by either of its links."""
+    """With two T0s, half of the T1's losses could be those of either of its links."""
     fabric, rng = fabric_of(4, 1, 2, 2), random.Random(7)
     truth = {"p0t0-1:p0t1-1": loss, "p0t1-1": loss}
     for fault in certain(simulated(fabric, truth, rng, sent=sent)):
@@ -147,11 +147,11 @@ def test_evidence_shows_loss_across_and_none_beside() -> None:
 
 
 def test_telling_loops_tell_a_link_from_its_t1_sooner_than_others() -> None:
-    """Half of all probes over them: more than twice the certainty."""
+    """Sending half of all probes over them more than doubles the certainty."""
     fabric, dead, lossy = fabric_of(2, 3, 2, 1), "h2:p1", "p1t0-1:p1t1-2"
 
     def judged(probes: int, telling: Container[Loop] = ()) -> Fault:
-        """Without any chance, so many probes of each host; half of them over telling loops."""
+        """Judge exact expected counts of `probes` per host; half go over the telling loops."""
         seen = []
         for host in fabric.hosts:
             loops = loops_of(fabric, host)
@@ -176,7 +176,7 @@ def test_telling_loops_tell_a_link_from_its_t1_sooner_than_others() -> None:
 
 
 def test_what_nothing_comes_next_to_has_no_telling_loops() -> None:
-    """Whoever takes the place of a T1 that two hosts cannot tell from its links does as well."""
+    """Two hosts cannot distinguish a T1 from its links, so each explanation fits as well."""
     fabric = fabric_of(2, 1, 2, 1)
     for fault in infer(simulated(fabric, {"p0t1-2": 1.0}, random.Random(1))):
         assert math.isinf(fault.certainty) == (not fault.telling)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which faults are named and cleared."""
+"""Test which faults are named and cleared."""
 
 from __future__ import annotations
 

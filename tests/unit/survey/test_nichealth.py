@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a lossy NIC link of ours leads to, and a full queue does not."""
+"""Test that a lossy NIC link of ours is given up, and one with a full queue is not."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mrcd.wire.abi import ABI
 from tests.unit.survey.test_named import fault
 
 S = 1_000_000_000
-PROMPT, LATE = 7, 10  # buckets of round trips: about 100 us, about 800
+PROMPT, LATE = 7, 10  # buckets of round trips: about 100 us and about 800 us
 
 
 class Heard:
-    """Collects what NicHealth says of planes that lose some of their probes."""
+    """Collects NicHealth's reports on planes that lose some of their probes."""
 
     def __init__(self, planes: int = 3, *, lossy: bool = True) -> None:
         self.said: list[tuple[int, bool]] = []
@@ -26,7 +26,7 @@ class Heard:
             self.near(plane, *[4] * (NIC_LIVE_INTERVALS + 1))
 
     def near(self, plane: int, *returned: int, late: int = 0, of: int = 5) -> None:
-        """Intervals in which so many probes of `of` came back, so many of these late."""
+        """Add intervals in which `returned` of `of` probes came back, `late` of them late."""
         for each in returned:
             totals, round_trips = self._totals[plane], self._round_trips[plane]
             totals[0] += of
@@ -68,9 +68,9 @@ def test_a_relapse_takes_twice_as_long() -> None:
 
 def test_dead_link_and_one_that_is_back_are_left_to_the_paths() -> None:
     heard, mixed = Heard(), fault("h1:p1", loss=0.4)
-    heard.near(1, 0, 0, 2)  # back in the middle of an interval
+    heard.near(1, 0, 0, 2)  # the link returns in the middle of an interval
     assert heard.at(100, fault("h1:p1", loss=1.0)) == []
-    for second in range(20):  # the windows still hold what was lost
+    for second in range(20):  # the windows still contain the losses
         heard.near(1, 5)
         assert heard.at(101 + second, mixed) == []
     heard.near(1, 3, 4)
@@ -90,12 +90,12 @@ def test_the_last_plane_is_never_given_up() -> None:
 
 
 class TestQueues:
-    """h1:p1 is named in all of these, which a full queue is enough for."""
+    """Faults that a full queue may cause: h1:p1 is named in all of these tests."""
 
     def test_a_full_queue_is_not_a_bad_link(self) -> None:
         heard, named = Heard(lossy=False), fault("h1:p1", loss=0.13)
         heard.near(1, *[5] * 40)
-        for second in range(30):  # competitors come for a second, and go
+        for second in range(30):  # competing traffic comes for a second and goes
             heard.near(1, 4, 3, late=3)
             heard.near(1, 5, 5)
             assert heard.at(100 + second, named) == []
@@ -114,7 +114,7 @@ class TestQueues:
 
     def test_a_long_way_is_not_a_queue(self) -> None:
         heard = Heard(lossy=False)
-        heard.near(1, *[4] * (NIC_LIVE_INTERVALS + 1), late=4)  # always
+        heard.near(1, *[4] * (NIC_LIVE_INTERVALS + 1), late=4)  # every probe is late
         assert heard.at(100, fault("h1:p1", loss=0.2)) == [(1, False)]
 
     def test_weeks_without_loss_do_not_hide_a_link_that_goes_bad(self) -> None:

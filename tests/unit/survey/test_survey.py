@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How often the survey wakes up, and what it probes most."""
+"""Test how often the survey wakes up, and which loops it probes most."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBERS = {loop: index for index, loop in enumerate(LOOPS)}
 
 
 def fault(*telling: int, certainty: float = UNSURE - 1) -> Fault:
-    """One that these loops of ours tell about, and after the first one of another host."""
+    """Return a fault with these telling loops of ours, and one of another host in second place."""
     loops = [LOOPS[number] for number in telling]
     loops.insert(1, loops_of(FABRIC, FABRIC.hosts[1])[0])
     element = next(iter(loops[0].crossings))
@@ -48,7 +48,7 @@ def test_telling_of__has_room_for_no_more_than_the_kernel() -> None:
 def test_tick_of__is_longer_while_nothing_is_lost(pps: int, lossy_s: float, quiet_s: float) -> None:
     assert tick_of(pps, quiet=False) == lossy_s
     assert tick_of(pps, quiet=True) == quiet_s
-    assert quiet_s * 1e9 <= INTERVAL_NS / 2  # what is read then has had time to come back
+    assert quiet_s * 1e9 <= INTERVAL_NS / 2  # the probes have had time to come back
 
 
 @pytest.mark.parametrize(
