@@ -19,6 +19,10 @@ LIVE_FABRIC = frozenset({"name", "t0", "hosts", "rate_mbps"})
 """Keys that no map depends on. Hosts and T0s decide who can be a peer, which is listed by peer."""
 
 
+class CannotApply(Exception):
+    """A valid configuration cannot be applied now; the message says why and what to do."""
+
+
 def needs_restart(changes: ConfigChanges) -> bool:
     """Whether the data path is built anew."""
     return any(change.how == "restart" for change in changes.changes)

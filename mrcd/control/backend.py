@@ -24,10 +24,6 @@ from mrcd.model import (
 )
 
 
-class CannotApply(Exception):
-    """A good configuration cannot be applied now; the message says why and what to do."""
-
-
 class Source(Protocol):
     """Where the answers come from: the daemon.
 
@@ -100,18 +96,21 @@ class Source(Protocol):
     def fabric_map(self) -> MapReply:
         """Every link and switch, as the survey sees it."""
 
-    def config_text(self) -> str:
+
+class Configuration(Protocol):
+    """What shows and changes the configuration of a running daemon."""
+
+    def text(self) -> str:
         """The running configuration as TOML that loads to an equal one."""
 
-    def config_diff(self, text: str) -> ConfigChanges:
-        """What applying a text would change. Raises ConfigError with every problem, or CannotApply
-        where a daemon does not change."""
+    def diff(self, text: str) -> ConfigChanges:
+        """What applying a text would change. Raises ConfigError with every problem."""
 
-    async def config_apply(self, text: str, confirm_s: int) -> ConfigChanges:
+    async def apply(self, text: str, confirm_s: int) -> ConfigChanges:
         """Apply a text; unless confirm_s is 0, the former one returns when not confirmed by then.
 
         Raises ConfigError or CannotApply, and has changed nothing then.
         """
 
-    def config_confirm(self) -> None:
+    def confirm(self) -> None:
         """Keep what was applied. Raises CannotApply when nothing waits."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import statistics
 import time
 
-from mrcd.config.config import Config
 from mrcd.fabric.loops import Element, link, nic, t0, t1
 from mrcd.model import (
     SCHEMA_VERSION,
@@ -17,26 +16,22 @@ from mrcd.model import (
     MapReply,
     SurveyInfo,
 )
+from mrcd.report.live import Live
 from mrcd.survey.inference import Seen
-from mrcd.survey.survey import Survey
 
 
-class FaultReport:
-    """Answers ListFaults and GetMap from live state."""
-
-    def __init__(self, config: Config, survey: Survey) -> None:
-        self._config = config
-        self._survey = survey
+class FaultReport(Live):
+    """The faults, and the map of the fabric."""
 
     def _about(self) -> SurveyInfo:
-        survey = self._survey
+        survey = self._engine.survey
         return SurveyInfo(
             enabled=not survey.reason,
             reason=survey.reason,
             pps=survey.pps,
             loops=len(survey.loops),
             hosts_heard=survey.heard,
-            hosts_total=len(self._config.peers),
+            hosts_total=len(self._engine.config.peers),
             accepted=survey.accepted,
             rejected=survey.rejections.count,
         )
@@ -56,18 +51,19 @@ class FaultReport:
                 evidence=list(named.fault.evidence),
                 alternatives=[list(names) for names in named.fault.alternatives],
             )
-            for named in self._survey.list.named
+            for named in self._engine.survey.list.named
         ]
         return {"schema_version": SCHEMA_VERSION, "survey": self._about(), "faults": found}
 
     def fabric_map(self) -> MapReply:
         """Every element, with what is known of it."""
-        fabric, seen = self._config.fabric, self._survey.seen
+        fabric, survey = self._engine.config.fabric, self._engine.survey
+        seen = survey.seen
         sent: dict[Element, int] = {}
         for one in seen:
             for element in one.loop.crossings:
                 sent[element] = sent.get(element, 0) + one.sent
-        named = {each.fault.element: each.fault for each in self._survey.list.named}
+        named = {each.fault.element: each.fault for each in survey.list.named}
         latencies = _latencies(seen)
         elements = []
         for plane in range(fabric.planes):

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from mrcd.datapath.census import Paths, PeerCount, PlaneCount
+from mrcd.model import FaultKind, PathState, PeerState
 from mrcd.wire.abi import COUNTERS
 
 Kind = Literal["counter", "gauge"]
 Row = tuple[tuple[str, ...], float]
-STATES = ("GOOD", "SKIP", "ASSUMED_BAD", "DENIED")
-PEER_STATES = ("connecting", "established", "silent")
-FAULT_KINDS = ("dead", "loss", "slow")
+STATES: tuple[PathState, ...] = get_args(PathState)
+PEER_STATES: tuple[PeerState, ...] = get_args(PeerState)
+FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 RINGS = ("tx", "rx")
 MAPS = ("peers", "qps", "addresses", "prefixes", "sources", "loops")
 
@@ -55,7 +56,7 @@ class PeerSample:
     """A configured peer; `ports` are the planes that are usable here and there."""
 
     name: str
-    state: str
+    state: PeerState
     heard_age_s: float | None
     mtu: int
     count: PeerCount

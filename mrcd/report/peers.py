@@ -19,48 +19,59 @@ from mrcd.engine import Engine
 from mrcd.handshake import State
 from mrcd.linux import bpfbatch
 from mrcd.model import PeerInfo, PeerState
+from mrcd.report.live import Live
 from mrcd.report.shortlist import Standing, foremost
 from mrcd.wire.abi import ABI
 
 _BALANCE, _TX, _RX = (ABI.structs[name] for name in ("mrc_balance", "mrc_tx", "mrc_rx"))
 _SENT, _RECEIVED = census.picker(_TX, "packets"), census.picker(_RX, "packets")
-_STATES: dict[State, PeerState] = {
+SHOWN: Mapping[State, PeerState] = {
     State.OFFERING: "connecting",
     State.BOUND: "connecting",
     State.ESTABLISHED: "established",
     State.SILENT: "silent",
 }
+"""The control API's word for each state of the hand-shake."""
 MANY = 8
 """More peers than this with one thing wrong are not listed one by one."""
 NAMED = 3
 """Of those so many are named, and the others counted."""
 
 
-def listed(engine: Engine) -> list[PeerInfo]:
-    """Every configured peer."""
-    return _infos(engine, engine.config.peers, _packets(engine))
+class PeerReport(Live):
+    """The configured peers."""
 
+    def peers(self) -> list[PeerInfo]:
+        """Return every configured peer."""
+        engine = self._engine
+        return _infos(engine, engine.config.peers, _packets(engine))
 
-def foremost_of(
-    engine: Engine, count: int, before: Mapping[str, int]
-) -> tuple[list[PeerInfo], Mapping[str, int]]:
-    """At most so many, those in trouble and the busiest since `before`, as they are configured.
+    def peer_names(self) -> list[str]:
+        """Return the names of all configured peers."""
+        return [peer.name for peer in self._engine.config.peers]
 
-    Beside them the packets of every peer so far, which is `before` the next time.
-    """
-    packets = _packets(engine)
-    sums = {name: sum(both) for name, both in packets.items()}
-    standings = (
-        Standing(
-            peer.name,
-            _STATES[engine.peers.state(peer.name)],
-            max(0, sums.get(peer.name, 0) - before.get(peer.name, 0)),
+    def foremost_peers(
+        self, count: int, before: Mapping[str, int]
+    ) -> tuple[list[PeerInfo], Mapping[str, int]]:
+        """Return at most `count` peers in configured order: those in trouble, and the busiest.
+
+        `before` maps each peer to its packets at the last call. The packets of every peer now are
+        returned, too, as the next call's `before`.
+        """
+        engine = self._engine
+        packets = _packets(engine)
+        sums = {name: sum(both) for name, both in packets.items()}
+        standings = (
+            Standing(
+                peer.name,
+                SHOWN[engine.peers.state(peer.name)],
+                max(0, sums.get(peer.name, 0) - before.get(peer.name, 0)),
+            )
+            for peer in engine.config.peers
         )
-        for peer in engine.config.peers
-    )
-    chosen = {*foremost(standings, count)}
-    peers = [peer for peer in engine.config.peers if peer.name in chosen]
-    return _infos(engine, peers, packets), sums
+        chosen = {*foremost(standings, count)}
+        peers = [peer for peer in engine.config.peers if peer.name in chosen]
+        return _infos(engine, peers, packets), sums
 
 
 def _infos(
@@ -78,7 +89,7 @@ def _infos(
         found.append(
             PeerInfo(
                 name=peer.name,
-                state=_STATES[engine.peers.state(peer.name)],
+                state=SHOWN[engine.peers.state(peer.name)],
                 addresses=_texts(peer.allowed),
                 mtu=engine.peers.mtu.get(peer.name, mtu),
                 qps=table.per_peer,

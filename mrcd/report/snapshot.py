@@ -15,11 +15,12 @@ from mrcd.datapath.census import Census, PeerCount, PlaneCount, planes_of
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.view import ALL_PLANES
 from mrcd.engine import Engine
-from mrcd.handshake import State
 from mrcd.linux import bpfbatch
 from mrcd.model import Status
 from mrcd.report.metrics import PeerSample, PlaneState, Snapshot
-from mrcd.report.report import Report
+from mrcd.report.peers import SHOWN
+from mrcd.report.status import StatusReport
+from mrcd.running import Running
 from mrcd.wire.abi import ABI
 
 SLICE = 64
@@ -30,7 +31,6 @@ PAUSE_S = 0.0005
 _BALANCE = ABI.structs["mrc_balance"].size
 _CLOCK = ABI.structs["mrc_clock"]
 _QP, _TX, _RX = (ABI.structs[name].size for name in ("mrc_qp", "mrc_tx", "mrc_rx"))
-_STATES = {State.ESTABLISHED: "established", State.SILENT: "silent"}
 
 
 async def census_of(datapath: Datapath, owners: list[int]) -> tuple[Census, int]:
@@ -63,14 +63,14 @@ async def balances_of(datapath: Datapath, peers: int, planes: int) -> list[list[
 class Snapshots:
     """Takes them from live state, on the event loop."""
 
-    def __init__(self, engine: Engine, report: Report) -> None:
-        self.engine = engine
+    def __init__(self, running: Running, report: StatusReport) -> None:
+        self._running = running
         self._report = report
         self._started = time.time()
 
     async def take(self) -> Snapshot:
         """The state of now, within the time it takes."""
-        engine = self.engine
+        engine = self._running.engine
         config, datapath, table = engine.config, engine.datapath, engine.table
         fabric, sizes = config.fabric, datapath.sizes
         names = {index: name for name, index in table.indices.items()}
@@ -85,7 +85,7 @@ class Snapshots:
             if table.indices.get(name) != index:
                 continue  # it was removed meanwhile
             count = census.peers.get(index, PeerCount())
-            peers.append(self._peer(name, count, balances[index], mask))
+            peers.append(_peer(engine, name, count, balances[index], mask))
             if len(peers) % SLICE == 0:
                 await asyncio.sleep(PAUSE_S)
         return Snapshot(
@@ -123,18 +123,21 @@ class Snapshots:
             denied_rules=len(engine.denials.listed()),
         )
 
-    def _peer(self, name: str, count: PeerCount, planes: list[PlaneCount], mask: int) -> PeerSample:
-        heard = self.engine.peers.heard_ns.get(name)
-        there = sum(1 << plane for plane, each in enumerate(planes) if each.open)
-        return PeerSample(
-            name=name,
-            state=_STATES.get(self.engine.peers.state(name), "connecting"),
-            heard_age_s=None if heard is None else (time.monotonic_ns() - heard) / 1e9,
-            mtu=self.engine.peers.mtu.get(name, self.engine.config.mtu),
-            count=count,
-            planes=planes,
-            ports=mask & there & self.engine.peers.port_mask.get(name, ALL_PLANES),
-        )
+
+def _peer(
+    engine: Engine, name: str, count: PeerCount, planes: list[PlaneCount], mask: int
+) -> PeerSample:
+    heard = engine.peers.heard_ns.get(name)
+    there = sum(1 << plane for plane, each in enumerate(planes) if each.open)
+    return PeerSample(
+        name=name,
+        state=SHOWN[engine.peers.state(name)],
+        heard_age_s=None if heard is None else (time.monotonic_ns() - heard) / 1e9,
+        mtu=engine.peers.mtu.get(name, engine.config.mtu),
+        count=count,
+        planes=planes,
+        ports=mask & there & engine.peers.port_mask.get(name, ALL_PLANES),
+    )
 
 
 def _planes(status: Status) -> list[PlaneState]:

@@ -34,7 +34,7 @@ FLOORS = (
     {"peers", "planes"},
     {"survey"},
     {"engine"},
-    {"control"},
+    {"control", "running"},
     {"report"},
     {"daemon"},
     {"main"},
