@@ -121,7 +121,7 @@ class Engine:
             self._attachment,
             wanted,
             self._run,
-            lambda peer: self.table.indices[peer],
+            lambda peer: self.table.peers.indices[peer],
             xdp_frags=_frags(config),
         )
         self._stack.callback(self.captures.forget)
@@ -156,10 +156,10 @@ class Engine:
             xdp=self.datapath.xdp_mode,
             tc=self.datapath.tc_kind,
         )
-        table.add_peers(config.peers)
-        dropped = table.drop_prefixes()
+        table.peers.add(config.peers)
+        dropped = table.peers.drop_prefixes()
         self.denials = Denials(config, table, self._state_dir)
-        self.feed = PathFeed(table.peer_of, table.per_peer)
+        self.feed = PathFeed(table.peers.peer_of, table.peers.per_peer)
         if not self.adopted:
             self._start_clock()
         await self._start_sessions(told)
@@ -293,7 +293,7 @@ class Engine:
     async def drain(self) -> bool:
         """Take no more packets, tell peers, and wait for what is outstanding; False if it stays."""
         self._draining = True
-        self.table.pause()
+        self.table.peers.prefixes.clear()  # spray takes nothing more; resending goes on
         self._tell_planes(0)
         deadline = self._loop.time() + DRAIN_S
         while not (self.table.quiet() and not self.endpoint.unanswered):
@@ -320,7 +320,7 @@ class Engine:
         new = [peer for peer in config.peers if _moved(peer, before.get(peer.name))]
         for part in (self.table, self.denials):
             part.reconfigure(config)
-        dropped = self.table.drop_prefixes()
+        dropped = self.table.peers.drop_prefixes()
         for peer in gone:
             self.peers.remove(peer.name)
             self.table.remove_peer(peer)
@@ -328,7 +328,7 @@ class Engine:
         self.endpoint.reconfigure(config)
         self.peers.reconfigure(config)
         changed = [peer for peer in config.peers if before.get(peer.name) != peer]
-        self.table.add_peers(changed)
+        self.table.peers.add(changed)
         for peer in new:
             self.peers.add(peer.name)
         await self._routes.delete(dropped)
@@ -390,7 +390,7 @@ class Engine:
 
     def _out_of_step(self, qp: int) -> None:
         """A QP and its peer's no longer agree on PSNs: begin anew with that peer."""
-        name = self.table.peer_of(qp) if self._peers is not None else None
+        name = self.table.peers.peer_of(qp) if self._peers is not None else None
         if name is not None:
             self.peers.begin_anew(name)
 

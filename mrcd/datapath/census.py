@@ -10,27 +10,14 @@ not looked at.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mrcd.wire.abi import ABI
-from mrcd.wire.layout import Struct
+from mrcd.wire.layout import Struct, picker
 
 PLANES = ABI.MRC_MAX_PLANES
 _PLANE_BITS = 64 * ABI.MRC_EV_WORDS
 _PLANE = (1 << _PLANE_BITS) - 1
-
-
-def picker(kind: Struct, *names: str) -> Callable[[bytes], tuple[int, ...]]:
-    """A function that reads these plain members of a struct, in the order of their offsets."""
-    layout, at = "=", 0
-    for name in names:
-        member = kind.fields[name]
-        if member.offset < at or member.count != 1:
-            raise ValueError(f"{kind.name}.{name}: not a plain member behind the one before")
-        layout += f"{member.offset - at}x{ {1: 'B', 2: 'H', 4: 'I', 8: 'Q'}[member.size] }"
-        at = member.offset + member.size
-    return struct.Struct(layout).unpack_from
 
 
 def _bitmap(kind: Struct, name: str) -> slice:

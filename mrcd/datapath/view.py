@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mrcd.datapath import census
 from mrcd.datapath.datapath import Datapath
 from mrcd.linux import bpfbatch
 from mrcd.paths import evset
 from mrcd.paths.states import State
 from mrcd.wire.abi import ABI
+from mrcd.wire.layout import picker
 
 PLANES = ABI.MRC_MAX_PLANES
 ALL_PLANES = (1 << PLANES) - 1
@@ -20,7 +20,7 @@ _QP = ABI.structs["mrc_qp"]
 _TX = ABI.structs["mrc_tx"]
 _RX = ABI.structs["mrc_rx"]
 _PATH = ABI.structs["mrc_path"]
-_PORTS = census.picker(_BALANCE, "ports", "heard_ports")
+_PORTS = picker(_BALANCE, "ports", "heard_ports")
 _SETS = ("use", "skip", "slow", "spare", "denied")
 
 

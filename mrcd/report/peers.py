@@ -13,18 +13,18 @@ from functools import lru_cache
 
 from mrcd.config.config import Peer
 from mrcd.config.overlap import Prefix
-from mrcd.datapath import census
 from mrcd.datapath.view import ALL_PLANES, Balance, balance_of
 from mrcd.engine import Engine
 from mrcd.handshake import State
 from mrcd.linux import bpfbatch
 from mrcd.model import PeerInfo, PeerState
 from mrcd.report.live import Live
-from mrcd.report.shortlist import Standing, foremost
+from mrcd.shortlist import Standing, foremost
 from mrcd.wire.abi import ABI
+from mrcd.wire.layout import picker
 
 _BALANCE, _TX, _RX = (ABI.structs[name] for name in ("mrc_balance", "mrc_tx", "mrc_rx"))
-_SENT, _RECEIVED = census.picker(_TX, "packets"), census.picker(_RX, "packets")
+_SENT, _RECEIVED = picker(_TX, "packets"), picker(_RX, "packets")
 SHOWN: Mapping[State, PeerState] = {
     State.OFFERING: "connecting",
     State.BOUND: "connecting",
@@ -79,11 +79,11 @@ def _infos(
 ) -> list[PeerInfo]:
     config, table = engine.config, engine.table
     found: list[PeerInfo] = []
-    balances = _balances(engine, sorted(table.indices[peer.name] for peer in peers))
+    balances = _balances(engine, sorted(table.peers.indices[peer.name] for peer in peers))
     now, mtu = time.monotonic_ns(), config.mtu
     for peer in peers:
         sent, received = packets.get(peer.name, (0, 0))
-        ports, shares, trips = balances[table.indices[peer.name]]
+        ports, shares, trips = balances[table.peers.indices[peer.name]]
         heard = engine.peers.heard_ns.get(peer.name)
         both = engine.planes.mask & engine.peers.port_mask.get(peer.name, ALL_PLANES) & ports
         found.append(
@@ -92,7 +92,7 @@ def _infos(
                 state=SHOWN[engine.peers.state(peer.name)],
                 addresses=_texts(peer.allowed),
                 mtu=engine.peers.mtu.get(peer.name, mtu),
-                qps=table.per_peer,
+                qps=table.peers.per_peer,
                 last_heard_s=None if heard is None else (now - heard) / 1e9,
                 planes_usable=_bits(both),
                 shares=shares,
@@ -148,7 +148,7 @@ def _packets(engine: Engine) -> dict[str, tuple[int, int]]:
         txs = bpfbatch.rows(maps["txs"], qps, _TX.size)
         rxs = bpfbatch.rows(maps["rxs"], qps, _RX.size)
         for qp, tx, rx in zip(qps, txs, rxs, strict=True):
-            name = table.peer_of(qp)
+            name = table.peers.peer_of(qp)
             if name is not None:
                 sent, received = found.get(name, (0, 0))
                 found[name] = sent + _SENT(tx)[0], received + _RECEIVED(rx)[0]

@@ -21,14 +21,14 @@ class Report(StatusReport, PeerReport, PathReport, FaultReport):
 
     def capture_info(self) -> CaptureInfo:
         """Return what a reader of captured records needs to know of this host."""
-        config, table = self._engine.config, self._engine.table
+        config, peers = self._engine.config, self._engine.table.peers
         return CaptureInfo(
             host=config.host.name,
             encap=config.fabric.routing.code,
             udp_port=config.transport.udp_port,
             interfaces=[*config.interfaces],
-            peers=[CapturePeer(index=index, name=name) for name, index in table.indices.items()],
-            qps_per_peer=table.per_peer,
+            peers=[CapturePeer(index=index, name=name) for name, index in peers.indices.items()],
+            qps_per_peer=peers.per_peer,
         )
 
     def capture(self, wanted: Wanted) -> AsyncGenerator[Rings, None]:

@@ -73,16 +73,16 @@ class Snapshots:
         engine = self._running.engine
         config, datapath, table = engine.config, engine.datapath, engine.table
         fabric, sizes = config.fabric, datapath.sizes
-        names = {index: name for name, index in table.indices.items()}
+        names = {index: name for name, index in table.peers.indices.items()}
         places = max(names, default=-1) + 1  # of peers that were removed, too
-        owners = [peer for peer in range(places) for _ in range(table.per_peer)]
+        owners = [peer for peer in range(places) for _ in range(table.peers.per_peer)]
         census, in_use = await census_of(datapath, owners)
         balances = await balances_of(datapath, places, fabric.planes)
         status = self._report.status()
         mask = sum(1 << plane.index for plane in status.planes if plane.usable)
         peers = []
         for index, name in sorted(names.items()):
-            if table.indices.get(name) != index:
+            if table.peers.indices.get(name) != index:
                 continue  # it was removed meanwhile
             count = census.peers.get(index, PeerCount())
             peers.append(_peer(engine, name, count, balances[index], mask))
@@ -105,8 +105,8 @@ class Snapshots:
             used={
                 "peers": len(names),
                 "qps": in_use,
-                "addresses": table.prefixes.addresses,
-                "prefixes": table.prefixes.shorter,
+                "addresses": table.peers.prefixes.addresses,
+                "prefixes": table.peers.prefixes.shorter,
                 "sources": len(names) * fabric.planes,
                 "loops": len(engine.survey.loops),
             },
