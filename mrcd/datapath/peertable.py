@@ -164,7 +164,10 @@ class PeerTable:
         )
 
     def set_ports(self, peer: str, mask: int) -> None:
-        """Set the planes on which a peer takes packets; its next Port Status Update counts."""
+        """Set the planes on which a peer takes packets.
+
+        The peer's next Port Status Update counts whatever its number is.
+        """
         self._commands.set_ports(self.indices[peer], mask)
 
     # ---- read

@@ -147,7 +147,7 @@ class QpTable:
             self._write_qp(index, ABI.MRC_QP_RECEIVE, peer, local.qpn, remote.qpn, mpr)
 
     def _choose_paths(self, peer: str, qp: int) -> tuple[evset.PlaneSet, ...]:
-        """The QP's EV set, a set for each plane; the same each time."""
+        """Return the QP's EV set, a set for each plane. It is the same each time."""
         fabric, host = self._config.fabric, self._config.host
         target = self._hosts[peer]
         return evset.generate(
@@ -158,9 +158,9 @@ class QpTable:
         )
 
     def _write_paths(self, peer: str, qp: int) -> tuple[evset.PlaneSet, ...]:
-        """Choose and write the QP's EV set; returns it, a set for each plane.
+        """Choose, write and return the QP's EV set, a set for each plane.
 
-        What a path has counted stays, as long as its slot holds the same EV.
+        A path keeps its totals as long as its slot holds the same EV.
         """
         sets = self._choose_paths(peer, qp)
         for plane, one in enumerate(sets):
@@ -193,7 +193,7 @@ class QpTable:
                 )
 
     def quiet(self) -> bool:
-        """Whether nothing is outstanding, waiting for order or owed a SACK."""
+        """Return whether no packet is outstanding, held behind a gap or without its SACK."""
         for peer in self.peers.indices:
             for index in self.qps_of(peer):
                 one = view.read(self._dp, index)
@@ -219,7 +219,7 @@ class QpTable:
             slots.give_back(self._dp, index)
 
     def _forget(self, indices: tuple[int, ...]) -> None:
-        """Reset QPs, and forget their totals too: the next peer with their place is another one."""
+        """Reset QPs and clear their totals, because another peer may take their place."""
         self.reset(indices)
         for index in indices:
             if not self._dp.read("qps", index, _QP)["mpr"]:
@@ -230,28 +230,28 @@ class QpTable:
             for name, kind in (("txs", _TX), ("rxs", _RX), ("qps", _QP)):
                 self._dp.write(name, index, kind)
 
-    def deny(self, index: int, plane: int, slot: int, *, denied: bool) -> None:
-        """Make a path of a QP DENIED, or end that; CommandRefused when it has no such path."""
-        self._commands.deny(index, plane, slot, denied=denied)
-
     # ---- EV sets
 
+    def deny(self, index: int, plane: int, slot: int, *, denied: bool) -> None:
+        """Make a path of a QP DENIED, or allow it again. CommandRefused if the path is unknown."""
+        self._commands.deny(index, plane, slot, denied=denied)
+
     def denied_slots(self, index: int) -> set[tuple[int, int]]:
-        """The planes and slots of a QP's set that are DENIED."""
+        """Return the planes and slots of a QP's set that are DENIED."""
         return view.denied_slots(self._dp, index)
 
     @property
     def configured(self) -> Collection[int]:
-        """Indices of the QPs that were set up, whether they still are or not."""
+        """Return the indices of the QPs that were ever set up, or taken over in use."""
         return self._sets.keys()
 
     def evs(self, index: int) -> tuple[evset.PlaneSet, ...]:
-        """The EV set of a QP, a set for each plane; empty while it was never configured."""
+        """Return the EV set of a QP, a set for each plane; empty until it is first configured."""
         return self._sets.get(index, ())
 
 
 def _path_entry(ev: int, before: bytes) -> bytes:
-    """A path that has happened nothing yet; `before`: what its slot holds so far."""
+    """Return the entry of a fresh path; `before`, the slot's old entry, may give it its totals."""
     if _PATH_EV(before) != (ev,):
         return _PATH.pack(ev=ev)
     totals = dict(zip(TOTALS, _PATH_TOTALS(before), strict=True))
@@ -259,5 +259,5 @@ def _path_entry(ev: int, before: bytes) -> bytes:
 
 
 def _filled(bitmap: tuple[int, ...]) -> tuple[int, ...]:
-    """All words of the sets of a QP, those of planes that are not there zero."""
+    """Return all words of a set of a QP; those of missing planes are zero."""
     return bitmap + (0,) * (ABI.MRC_SET_WORDS - len(bitmap))

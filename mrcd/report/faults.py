@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the survey says of the fabric, as the control API shows it."""
+"""The survey's findings on the fabric, as the control API shows them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FaultReport(Live):
         )
 
     def faults(self) -> FaultsReply:
-        """What is named now."""
+        """Return the faults that are named now."""
         now = time.monotonic_ns()
         found = [
             FaultInfo(
@@ -56,7 +56,7 @@ class FaultReport(Live):
         return {"schema_version": SCHEMA_VERSION, "survey": self._about(), "faults": found}
 
     def fabric_map(self) -> MapReply:
-        """Every element, with what is known of it."""
+        """Return every element of the fabric with its state, loss and latency."""
         fabric, survey = self._engine.config.fabric, self._engine.survey
         seen = survey.seen
         sent: dict[Element, int] = {}
@@ -99,7 +99,10 @@ class FaultReport(Live):
 
 
 def _latencies(seen: list[Seen]) -> dict[Element, float]:
-    """One crossing of each link, switch included: half of what a loop over it takes longer."""
+    """Return the microseconds of one crossing of each link, switch included.
+
+    That is half of the extra round trip of a loop over the link.
+    """
     trips: dict[tuple[str, int, int, int], float] = {}
     for one in seen:
         if one.rtt_us is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What every part of the report is made from: the engine that runs now."""
+"""The common base of the parts of the report: access to the engine that runs now."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The metrics: what there is, in which units, and what a snapshot of the daemon makes of it (pure).
+"""Define the metrics and their units, and make their rows from a snapshot of the daemon (pure).
 
-Labels are bounded by the configuration: per plane, per peer, per peer and plane. Paths appear as
-counts by state, never one by one. Counters of the data path bear their own meanings, read from
-bpf/mrc_abi.h; drops and retransmissions are a family each, so that they can be summed.
+The configuration bounds the labels: plane, peer, or both. Paths appear as counts by state, never
+one by one. The help of data path counters is read from bpf/mrc_abi.h. Drops form one family and
+retransmissions another, so that each can be summed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAPS = ("peers", "qps", "addresses", "prefixes", "sources", "loops")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric. A counter's name ends in _total."""
+    """A metric. The name of a counter ends in _total."""
 
     name: str
     kind: Kind
@@ -37,7 +37,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class PlaneState:
-    """A plane of this host. Traffic is all that passed its interface."""
+    """A plane of this host. Traffic counts everything that passed its interface."""
 
     index: int
     interface: str
@@ -53,7 +53,7 @@ class PlaneState:
 
 @dataclass(frozen=True, slots=True)
 class PeerSample:
-    """A configured peer; `ports` are the planes that are usable here and there."""
+    """A configured peer. `ports` is the mask of planes that are usable on both hosts."""
 
     name: str
     state: PeerState
@@ -66,7 +66,7 @@ class PeerSample:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that the metrics are made of. `used` and `capacity` are by map, see MAPS."""
+    """The state from which the metrics are made. `used` and `capacity` are by map (MAPS)."""
 
     host: str
     version: str
@@ -102,7 +102,7 @@ def _grouped(prefix: str) -> list[str]:
 
 
 def _group(name: str, prefix: str, label: str, head: str) -> Metric:
-    """Counters that add up, as one family whose help has the meaning of each."""
+    """Make one family of counters that add up; its help gives the meaning of each."""
     names = {full: full.removeprefix(prefix) for full in _grouped(prefix)}
     parts = [
         f"{short}: {_MEANINGS[full].removeprefix('dropped: ')}" for full, short in names.items()
@@ -452,13 +452,13 @@ def _all() -> Iterator[Metric]:
 
 _ALL = tuple(_all())
 FAMILIES: tuple[Family, ...] = tuple(family for family, _rows in _ALL)
-"""Everything that is exposed, in the order in which it is."""
+"""All exposed families, in their order."""
 
 
 def collect(snapshot: Snapshot) -> Iterator[tuple[Family, Iterator[Row]]]:
-    """Every family with its rows: label values in the order of Family.labels, and the number.
+    """Yield every family with its rows: label values in the order of Family.labels, and the number.
 
-    Rows are made while they are asked for, so that whoever asks may pause.
+    Rows are made one by one on demand, so that the caller may pause between them.
     """
     for family, rows in _ALL:
         yield family, rows(snapshot)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The peers as the control API lists them, read from the maps in batches.
 
-A host may have thousands. Of a peer that never answered there is nothing to read but its balance,
-and most balances are as they were at first.
+A host may have thousands of peers. A peer that never answered has only its balance to read, and
+most balances still have their initial value, so equal ones are decoded once.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ SHOWN: Mapping[State, PeerState] = {
 }
 """The control API's word for each state of the hand-shake."""
 MANY = 8
-"""More peers than this with one thing wrong are not listed one by one."""
+"""More peers than this with the same problem share one line."""
 NAMED = 3
-"""Of those so many are named, and the others counted."""
+"""That line names this many of the peers and counts the others."""
 
 
 class PeerReport(Live):
@@ -115,7 +115,7 @@ def _bits(mask: int) -> list[int]:
 
 
 Shown = tuple[int, list[float], list[float | None]]
-"""Of a balance: the mask of planes, shares, round trips in microseconds."""
+"""What is shown of a balance: mask of planes, shares, round trips in microseconds."""
 
 
 def _shown(balance: Balance) -> Shown:
@@ -127,7 +127,7 @@ def _shown(balance: Balance) -> Shown:
 
 
 def _balances(engine: Engine, indices: Sequence[int]) -> dict[int, Shown]:
-    """The balances of peers by index, of which these are the ascending ones to read."""
+    """Return the balances of these peers, given by ascending index, by index."""
     fd, planes = engine.datapath.maps["balances"], engine.config.fabric.planes
     known: dict[bytes, Shown] = {}
     found: dict[int, Shown] = {}
@@ -141,7 +141,7 @@ def _balances(engine: Engine, indices: Sequence[int]) -> dict[int, Shown]:
 
 
 def _packets(engine: Engine) -> dict[str, tuple[int, int]]:
-    """What was sent to and received from each peer whose QPs were ever set up."""
+    """Return the packets sent to and received from each peer whose QPs were ever set up."""
     table, maps = engine.table, engine.datapath.maps
     found: dict[str, tuple[int, int]] = {}
     for qps in _runs(sorted(table.configured)):
@@ -156,7 +156,7 @@ def _packets(engine: Engine) -> dict[str, tuple[int, int]]:
 
 
 def _runs(indices: Sequence[int]) -> Iterator[range]:
-    """Ascending numbers as ranges without gaps."""
+    """Yield ascending numbers as ranges without gaps."""
     first = 0
     for at in range(1, len(indices) + 1):
         if at == len(indices) or indices[at] != indices[at - 1] + 1:
@@ -165,7 +165,7 @@ def _runs(indices: Sequence[int]) -> Iterator[range]:
 
 
 def reasons(engine: Engine) -> list[str]:
-    """What is wrong with peers, a line for each, or for all of a kind where they are many."""
+    """Return what is wrong with peers: a line for each, or one for many with the same problem."""
     unheard, silent = [], []
     for peer in engine.config.peers:
         state = engine.peers.state(peer.name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The daemon's side of the control API: what it tells, and what operators ask of it."""
+"""The answers to the control API, all but those about the configuration."""
 
 from __future__ import annotations
 

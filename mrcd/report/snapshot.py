@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A look at the whole daemon for the metrics: maps in batches, everything else from memory.
+"""Take a snapshot of the daemon for the metrics: maps in batches, everything else from memory.
 
-With many peers it takes a while in sum, and the clock's thread wants the interpreter every
-millisecond: so it is taken in slices, with a pause between them.
+With many peers a snapshot takes a while, and the clock's thread needs the interpreter every
+millisecond. So the snapshot is taken in slices with pauses between them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from mrcd.running import Running
 from mrcd.wire.abi import ABI
 
 SLICE = 64
-"""QPs, and peers, looked at without a pause: below a millisecond."""
+"""QPs or peers that are read without a pause, which takes less than a millisecond."""
 PAUSE_S = 0.0005
-"""Long enough for a thread that waits for the interpreter to get it."""
+"""This is long enough for a waiting thread to get the interpreter."""
 
 _BALANCE = ABI.structs["mrc_balance"].size
 _CLOCK = ABI.structs["mrc_clock"]
@@ -34,7 +34,7 @@ _QP, _TX, _RX = (ABI.structs[name].size for name in ("mrc_qp", "mrc_tx", "mrc_rx
 
 
 async def census_of(datapath: Datapath, owners: list[int]) -> tuple[Census, int]:
-    """Count all QPs; `owners` has the peer of each. Returns how many are not DOWN, too."""
+    """Count all QPs. `owners` has the peer of each. Return also how many QPs are not DOWN."""
     census, in_use, maps = Census(), 0, datapath.maps
     qps = bpfbatch.lookup(maps["qps"], 0, len(owners), _QP)
     for first in range(0, len(qps), SLICE):
@@ -48,7 +48,7 @@ async def census_of(datapath: Datapath, owners: list[int]) -> tuple[Census, int]
 
 
 async def balances_of(datapath: Datapath, peers: int, planes: int) -> list[list[PlaneCount]]:
-    """The planes of each peer, by its index."""
+    """Return the planes of each peer, by its index."""
     found: list[list[PlaneCount]] = []
     while len(found) < peers:
         size = min(SLICE, peers - len(found))
@@ -61,7 +61,7 @@ async def balances_of(datapath: Datapath, peers: int, planes: int) -> list[list[
 
 
 class Snapshots:
-    """Takes them from live state, on the event loop."""
+    """The source of snapshots, taken from live state on the event loop."""
 
     def __init__(self, running: Running, report: StatusReport) -> None:
         self._running = running
@@ -69,12 +69,12 @@ class Snapshots:
         self._started = time.time()
 
     async def take(self) -> Snapshot:
-        """The state of now, within the time it takes."""
+        """Return a snapshot. Its parts differ in age by at most the time that this takes."""
         engine = self._running.engine
         config, datapath, table = engine.config, engine.datapath, engine.table
         fabric, sizes = config.fabric, datapath.sizes
         names = {index: name for name, index in table.peers.indices.items()}
-        places = max(names, default=-1) + 1  # of peers that were removed, too
+        places = max(names, default=-1) + 1  # those of removed peers included
         owners = [peer for peer in range(places) for _ in range(table.peers.per_peer)]
         census, in_use = await census_of(datapath, owners)
         balances = await balances_of(datapath, places, fabric.planes)
