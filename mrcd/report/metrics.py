@@ -199,19 +199,19 @@ _TABLE: tuple[Metric, ...] = (
         "mrcd_info",
         "gauge",
         ("host", "version", "routing", "xdp", "tc"),
-        "always 1; which daemon this is, how packets cross the fabric, how programs are attached",
+        "always 1; labels: host, version, how packets cross the fabric, how programs are attached",
         _info,
     ),
     _one(
         "mrcd_start_time_seconds",
         "gauge",
-        "when the daemon was started, seconds since 1970",
+        "start of the daemon, seconds since 1970",
         lambda snap: snap.start_time_s,
     ),
     _one(
         "mrcd_degraded_reasons",
         "gauge",
-        "how many reasons `mrcctl status` gives for being degraded; 0: all is well",
+        "reasons for a degraded state that `mrcctl status` lists; 0: all is well",
         lambda snap: snap.degraded,
     ),
     _one(
@@ -247,7 +247,7 @@ _TABLE: tuple[Metric, ...] = (
     _plane(
         "mrcd_plane_tx_packets_total",
         "counter",
-        "packets that left by the plane's NIC",
+        "packets sent on the plane's NIC",
         lambda plane: plane.tx_packets,
     ),
     _plane(
@@ -259,7 +259,7 @@ _TABLE: tuple[Metric, ...] = (
     _plane(
         "mrcd_plane_rx_packets_total",
         "counter",
-        "packets that came by the plane's NIC",
+        "packets received on the plane's NIC",
         lambda plane: plane.rx_packets,
     ),
     _plane(
@@ -307,7 +307,7 @@ _TABLE: tuple[Metric, ...] = (
     _peer(
         "mrcd_peer_heard_age_seconds",
         "gauge",
-        "time since the peer's hand-shake was heard last; absent: never",
+        "time since the last hand-shake message of the peer; absent: none yet",
         lambda peer: peer.heard_age_s,
     ),
     _peer(
@@ -374,7 +374,7 @@ _TABLE: tuple[Metric, ...] = (
     _peer_plane(
         "mrcd_peer_plane_share_ratio",
         "gauge",
-        "the plane's share of what is sent to the peer, against a whole one",
+        "the plane's share of the packets sent to the peer; 1: a whole share",
         lambda peer, plane: peer.planes[plane].share,
     ),
     _peer_plane(
@@ -386,13 +386,13 @@ _TABLE: tuple[Metric, ...] = (
     _peer_plane(
         "mrcd_peer_plane_loss_ratio",
         "gauge",
-        "smoothed part of the packets sent to the peer that the plane lost",
+        "smoothed ratio of lost packets among those sent to the peer on the plane",
         lambda peer, plane: peer.planes[plane].loss,
     ),
     _peer_plane(
         "mrcd_peer_plane_marked_ratio",
         "gauge",
-        "smoothed part of the peer's SACKs that told of a congestion mark on the plane",
+        "smoothed ratio of the peer's SACKs that report a congestion mark on the plane",
         lambda peer, plane: peer.planes[plane].marked,
     ),
     _family(
@@ -407,27 +407,27 @@ _TABLE: tuple[Metric, ...] = (
         "mrcd_map_entries_max",
         "gauge",
         ("map",),
-        "how many the map has room for; other maps' sizes follow from these",
+        "capacity of the map; other maps' sizes follow from these",
         lambda snap: (((name,), snap.capacity[name]) for name in MAPS),
     ),
     _family(
         "mrcd_map_entries",
         "gauge",
         ("map",),
-        "how many are in use; of QPs those that are not DOWN",
+        "entries in use; for QPs, those that are not DOWN",
         lambda snap: (((name,), snap.used[name]) for name in MAPS),
     ),
     _family(
         "mrcd_faults",
         "gauge",
         ("kind",),
-        "links and switches of the fabric that are named as at fault",
+        "links and switches of the fabric that the survey names as faulty",
         lambda snap: (((kind,), snap.faults.get(kind, 0)) for kind in FAULT_KINDS),
     ),
     _one(
         "mrcd_survey_hosts_heard",
         "gauge",
-        "peers that told lately what their survey probes saw",
+        "peers that recently reported the results of their survey probes",
         lambda snap: snap.survey_hosts_heard,
     ),
     _one(
@@ -443,7 +443,10 @@ def _all() -> Iterator[Metric]:
     yield from _TABLE
     yield _group("mrcd_drops_total", "drop_", "reason", "packets dropped, by reason")
     yield _group(
-        "mrcd_retransmissions_total", "rtx_", "rule", "packets sent again, by the rule that says so"
+        "mrcd_retransmissions_total",
+        "rtx_",
+        "rule",
+        "packets sent again, by the rule that triggered it",
     )
     for _index, name, meaning in COUNTERS:
         if name not in (*_grouped("drop_"), *_grouped("rtx_")):
