@@ -33,7 +33,7 @@ from mrcd.peers import saved as sessions
 from mrcd.peers.endpoint import Endpoint
 from mrcd.peers.peers import Peers
 from mrcd.peers.routes import PeerRoutes
-from mrcd.planes.planes import Planes, find_planes
+from mrcd.planes.planes import Plane, Planes, find_planes
 from mrcd.rules.denylist import Denials
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks, fatal
@@ -116,14 +116,7 @@ class Engine:
         if found.refused:
             log.warning("datapath.replaced", reason=found.refused)
         code = await self._open(layout)
-        self.captures = Capture(
-            self.datapath,
-            self._attachment,
-            wanted,
-            self._run,
-            lambda peer: self.table.peers.indices[peer],
-            xdp_frags=_frags(config),
-        )
+        self.captures = self._new_capture(wanted)
         self._stack.callback(self.captures.forget)
         if self.adopted:
             self._start_clock()
@@ -133,16 +126,7 @@ class Engine:
         told = host.planes_told(self.datapath)
         self._write_host(told)
         self.table = table = QpTable(self.datapath, config)
-        self.planes = planes = Planes(
-            nl,
-            config,
-            self.datapath,
-            found_planes,
-            self._state_dir,
-            self._planes_changed,
-            self._bpffs,
-            fatal(self._on_failure),
-        )
+        self.planes = planes = self._new_planes(found_planes)
         self._stack.push_async_callback(planes.close)
         if self.adopted:
             planes.adopt()
@@ -183,6 +167,28 @@ class Engine:
         datapath.open(code)
         self._stack.callback(datapath.close)
         return code
+
+    def _new_capture(self, wanted: list[Hook]) -> Capture:
+        return Capture(
+            self.datapath,
+            self._attachment,
+            wanted,
+            self._run,
+            lambda peer: self.table.peers.indices[peer],
+            xdp_frags=_frags(self.config),
+        )
+
+    def _new_planes(self, found: list[Plane]) -> Planes:
+        return Planes(
+            self._nl,
+            self.config,
+            self.datapath,
+            found,
+            self._state_dir,
+            self._planes_changed,
+            self._bpffs,
+            fatal(self._on_failure),
+        )
 
     def _attachment(self, datapath: Datapath) -> Attachment:
         config = self.config
