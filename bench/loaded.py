@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from mrcd.config import config as daemon_config
-from mrcd.datapath import adoption, loader, tuning
+from mrcd.datapath import adoption, loader, tuning, view
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.qptable import QpTable
 from mrcd.fabric import description
@@ -213,7 +213,7 @@ class Loaded:
         loader.fill_rings(self.dp.maps, self.dp.sizes.ring_slots)
         self.ifindex = ifindex
         self.table = QpTable(self.dp, self.config)
-        self.table.add_peers(self.config.peers)
+        self.table.peers.add(self.config.peers)
         planes = [ifindex[f"plane{plane}"] for plane in range(make.planes)]
         write_planes(self.dp, fabric, self.config.host, planes)
         self._host: dict[str, Any] = {}
@@ -317,7 +317,7 @@ class Loaded:
 
     def path_in_use(self, qp: int = 0) -> Any:
         """A path of a QP that packets take."""
-        return next(path for path in self.table.paths(qp) if path.use)
+        return next(path for path in view.paths(self.dp, qp, self.table.evs(qp)) if path.use)
 
     def asked(self, path: Any, probe_id: int, qp: int = 0) -> None:
         """Let a path wait for the answer to this probe."""

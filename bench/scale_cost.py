@@ -92,7 +92,7 @@ class Side:
             self.dp.maps, self.dp.programs, _ = loader.load(sizes)
         loader.fill_rings(self.dp.maps, sizes.ring_slots)
         self.table = QpTable(self.dp, self.config)
-        self.table.add_peers(self.config.peers)
+        self.table.peers.add(self.config.peers)
         self._write_host(ifindex)
         every = list(self.config.peers)
         step = max(1, len(every) // USED)
@@ -121,7 +121,7 @@ class Side:
 
     def _use(self, host: Host) -> Used:
         """Set the first QP of a peer up, and send it all flows."""
-        qp = self.table.base(host.name)
+        qp = self.table.peers.base(host.name)
         pairs = ((LocalQp(qp, _OURS | qp, 1), RemoteQp(_REMOTE | qp, 1)),)
         self.table.configure(host.name, pairs, self.config.transport.mpr)
         self.table.ready(host.name)

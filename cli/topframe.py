@@ -18,12 +18,12 @@ from cli.render import BAD, GOOD, WARN, bit_rate, duration, micros
 from cli.status import STATE_COLOURS as DAEMON_COLOURS
 from cli.status import plane_state
 from mrcd.model import MonitorSample, PathInfo, PeerInfo, PlaneInfo
+from mrcd.shortlist import Standing, foremost
 
 WIDE = 120
 """Columns from which on there is room for addresses, histories and uSID lists."""
 PATH_COLOURS = {"GOOD": GOOD, "SKIP": WARN, "ASSUMED_BAD": BAD, "DENIED": BAD}
 PEER_COLOURS = {"established": GOOD, "connecting": WARN, "silent": BAD}
-PEER_RANKS = {"silent": 0, "connecting": 1, "established": 2}
 RANKS = {"ASSUMED_BAD": 0, "DENIED": 1, "SKIP": 2, "GOOD": 3}
 BLOCKS = " ▁▂▃▄▅▆▇█"
 BAR, BAR_NARROW = 10, 6
@@ -193,7 +193,6 @@ def _peers(before: Reading, now: Reading, seconds: float, *, wide: bool, room: i
     columns = [("PEER", False), ("STATE", False), ("PLANES", False), ("SHARES", False)]
     columns += [("TX pkt/s", True), ("RX pkt/s", True), ("SRTT", True)]
     table = _table(*columns, *([("HEARD", False), ("ADDRESSES", False)] if wide else []))
-    # Those in trouble first, then those that carry most.
     traffic = {
         peer.name: (
             max(0, peer.tx_packets - earlier.get(peer.name, peer).tx_packets) / seconds,
@@ -201,13 +200,13 @@ def _peers(before: Reading, now: Reading, seconds: float, *, wide: bool, room: i
         )
         for peer in now.sample.peers
     }
-    ranked = sorted(
-        now.sample.peers,
-        key=lambda peer: (PEER_RANKS[peer.state], -sum(traffic[peer.name]), peer.name),
-    )
     total = now.sample.status.peers_total
-    shown = ranked if total <= room else _foremost(ranked, max(0, room - 1))
-    for peer in shown:
+    fitting = len(traffic) if total <= room else max(0, room - 1)
+    peers = {peer.name: peer for peer in now.sample.peers}
+    standings = (
+        Standing(peer.name, peer.state, sum(traffic[peer.name])) for peer in peers.values()
+    )
+    for peer in map(peers.__getitem__, foremost(standings, fitting)):
         sent, received = traffic[peer.name]
         trips = [rtt for rtt in peer.planes_srtt_us if rtt is not None]
         span = (micros(min(trips)) or "-") if trips else "-"
@@ -228,14 +227,6 @@ def _peers(before: Reading, now: Reading, seconds: float, *, wide: bool, room: i
             ]
         table.add_row(*row)
     return table
-
-
-def _foremost(ranked: Sequence[PeerInfo], room: int) -> list[PeerInfo]:
-    """Who is in trouble gets half of the rows where all others need more than the other half."""
-    well = sum(peer.state == "established" for peer in ranked)
-    bad = len(ranked) - well
-    places = min(bad, max(room // 2, room - well))
-    return [*ranked[:places], *ranked[bad : bad + room - places]]
 
 
 def _rest(now: Reading, shown: int) -> list[Text]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Everything that serves one data path: built or taken over, kept, changed while it runs.
+"""Build or take over one data path, keep it running, and change it while it runs.
 
-Order of a first start: compile, mrc0, planes, attach, clock, hand-shake; nothing is sprayed before
-a peer answers. Where a data path of the same layout is pinned, it goes on while this happens: its
-clock runs again first, programs of another build are replaced between two packets, and sessions
-are resumed, so that neither applications nor peers notice.
+A first start goes in this order: compile, mrc0, planes, attach, clock, hand-shake. Nothing is
+sprayed before a peer answers. A pinned data path of the same layout goes on meanwhile: its clock
+runs again first, programs of another build are replaced between two packets, and sessions are
+resumed, so that neither applications nor peers notice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mrcd.peers import saved as sessions
 from mrcd.peers.endpoint import Endpoint
 from mrcd.peers.peers import Peers
 from mrcd.peers.routes import PeerRoutes
-from mrcd.planes.planes import Planes, find_planes
+from mrcd.planes.planes import Plane, Planes, find_planes
 from mrcd.rules.denylist import Denials
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks, fatal
@@ -44,12 +44,12 @@ from mrcd.wire.abi import ABI
 log = get_logger()
 
 DRAIN_S = 5.0
-"""A drain does not wait longer for what is outstanding: a peer may be dead."""
+"""A drain waits no longer than this for outstanding packets, because a peer may be dead."""
 _DRAIN_LOOK_S = 0.02
 
 
 class Engine:
-    """One data path and its upkeep. Use `start`, then the rest, then `close`."""
+    """One data path and its upkeep. Call `start` first and `close` last."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Engine:
     ) -> None:
         self.config = config
         self.adopted = False
-        self.made = False  # something that a start which fails has to take down
+        self.made = False  # whether a failed start has to take something down
         self._nl = nl
         self._bpffs = bpffs
         self._state_dir = state_dir
@@ -72,8 +72,8 @@ class Engine:
         self._routes = PeerRoutes(nl, config.mrc0.name, self._tasks)
         self._mac = bytes(6)
         self._path_log = PathLog()
-        self._peers: Peers | None = None  # until there are sessions
-        self._endpoint: Endpoint | None = None  # as long
+        self._peers: Peers | None = None  # None until there are sessions
+        self._endpoint: Endpoint | None = None  # None until there are sessions
         self._memory = Writeback(self._remember)
         self._draining = False
         self._surveying: asyncio.Task[None] | None = None
@@ -88,20 +88,20 @@ class Engine:
 
     @property
     def peers(self) -> Peers:
-        """The sessions with all peers."""
+        """Return the sessions with all peers."""
         assert self._peers is not None, "the engine has not started"
         return self._peers
 
     @property
     def endpoint(self) -> Endpoint:
-        """Endpoint requests to peers."""
+        """Return the sender of endpoint requests to peers."""
         assert self._endpoint is not None, "the engine has not started"
         return self._endpoint
 
     # ---- up and down
 
     async def start(self) -> None:
-        """Bring everything up; returns when packets can flow. Raises what is in the way."""
+        """Bring everything up. Return when packets can flow; raise what prevents it."""
         config, nl = self.config, self._nl
         found_planes = await find_planes(nl, config)
         wanted = hooks(config.mrc0.name, config.interfaces)
@@ -116,14 +116,7 @@ class Engine:
         if found.refused:
             log.warning("datapath.replaced", reason=found.refused)
         code = await self._open(layout)
-        self.captures = Capture(
-            self.datapath,
-            self._attachment,
-            wanted,
-            self._run,
-            lambda peer: self.table.indices[peer],
-            xdp_frags=_frags(config),
-        )
+        self.captures = self._new_capture(wanted)
         self._stack.callback(self.captures.forget)
         if self.adopted:
             self._start_clock()
@@ -133,16 +126,7 @@ class Engine:
         told = host.planes_told(self.datapath)
         self._write_host(told)
         self.table = table = QpTable(self.datapath, config)
-        self.planes = planes = Planes(
-            nl,
-            config,
-            self.datapath,
-            found_planes,
-            self._state_dir,
-            self._planes_changed,
-            self._bpffs,
-            fatal(self._on_failure),
-        )
+        self.planes = planes = self._new_planes(found_planes)
         self._stack.push_async_callback(planes.close)
         if self.adopted:
             planes.adopt()
@@ -156,10 +140,10 @@ class Engine:
             xdp=self.datapath.xdp_mode,
             tc=self.datapath.tc_kind,
         )
-        table.add_peers(config.peers)
-        dropped = table.drop_prefixes()
+        table.peers.add(config.peers)
+        dropped = table.peers.drop_prefixes()
         self.denials = Denials(config, table, self._state_dir)
-        self.feed = PathFeed(table.peer_of, table.per_peer)
+        self.feed = PathFeed(table.peers.peer_of, table.peers.per_peer)
         if not self.adopted:
             self._start_clock()
         await self._start_sessions(told)
@@ -172,7 +156,7 @@ class Engine:
         await self._remove_strays(attachment, wanted, code)
 
     async def _open(self, layout: Sizes) -> Path:
-        """Open the maps, made where there are none, and this build's programs for them."""
+        """Open the maps and this build's programs for them; make what is missing."""
         frags = _frags(self.config)
         datapath, key = self.datapath, adoption.code_of(layout, xdp_frags=frags)
         code = pins.code(datapath.folder, key)
@@ -184,6 +168,28 @@ class Engine:
         self._stack.callback(datapath.close)
         return code
 
+    def _new_capture(self, wanted: list[Hook]) -> Capture:
+        return Capture(
+            self.datapath,
+            self._attachment,
+            wanted,
+            self._run,
+            lambda peer: self.table.peers.indices[peer],
+            xdp_frags=_frags(self.config),
+        )
+
+    def _new_planes(self, found: list[Plane]) -> Planes:
+        return Planes(
+            self._nl,
+            self.config,
+            self.datapath,
+            found,
+            self._state_dir,
+            self._planes_changed,
+            self._bpffs,
+            fatal(self._on_failure),
+        )
+
     def _attachment(self, datapath: Datapath) -> Attachment:
         config = self.config
         return Attachment(
@@ -191,13 +197,13 @@ class Engine:
         )
 
     def _run(self, programs: Mapping[str, int]) -> None:
-        """Make what runs programs by itself run these."""
+        """Make the clock and the survey run these programs."""
         self.clock.use(programs)
         self.survey.use(programs)
 
     @contextlib.contextmanager
     def _clock_of_older(self) -> Iterator[None]:
-        """Run the clock with another build's programs: compiling takes seconds."""
+        """Run the clock with another build's programs while ours compile, which takes seconds."""
         older = adoption.older_code(self.datapath.folder) if self.adopted else None
         if older is None:
             yield
@@ -228,7 +234,7 @@ class Engine:
         self._stack.callback(self.clock.stop)
 
     async def _start_sessions(self, told: int) -> None:
-        """Resume the sessions there were, and begin to offer the others."""
+        """Resume the sessions of an earlier daemon, and begin to offer the others."""
         config, planes = self.config, self.planes
         maps = bpf.map_id(self.datapath.maps["qps"])
         saved = sessions.load(self._state_dir, maps)
@@ -268,7 +274,7 @@ class Engine:
         self._surveying = self._tasks.spawn(self.survey.follow())
 
     async def _remove_strays(self, attachment: Attachment, wanted: list[Hook], code: Path) -> None:
-        """Remove what earlier data paths left that this one does not use."""
+        """Remove the remains of earlier data paths that this one does not use."""
         removed: list[str] = []
         for link in attachment.stray_links(wanted):
             removed += pins.remove(link)
@@ -286,14 +292,17 @@ class Engine:
             log.info("strays.removed", removed=removed, failed=report.failed)
 
     async def close(self) -> None:
-        """Let go of the data path, which goes on running."""
+        """Let go of the data path. Its programs stay attached."""
         self._memory.cancel()
         await self._stack.aclose()
 
     async def drain(self) -> bool:
-        """Take no more packets, tell peers, and wait for what is outstanding; False if it stays."""
+        """Take no more packets, tell peers, and wait for outstanding packets.
+
+        Return False if some are left after DRAIN_S.
+        """
         self._draining = True
-        self.table.pause()
+        self.table.peers.prefixes.clear()  # ends spraying; outstanding packets are still resent
         self._tell_planes(0)
         deadline = self._loop.time() + DRAIN_S
         while not (self.table.quiet() and not self.endpoint.unanswered):
@@ -305,14 +314,14 @@ class Engine:
     # ---- another configuration, while it runs
 
     def fits(self, config: Config) -> bool:
-        """Whether the maps there are serve a configuration."""
+        """Return whether the present maps serve a configuration."""
         needed = adoption.sizes_of(config)
         key = adoption.layout_of(config, needed)
         same = pins.layout(self._bpffs, key) == self.datapath.folder
         return same and not self.datapath.sizes.lacking(needed)
 
     async def apply(self, config: Config) -> None:
-        """Make a configuration for which `fits` holds the one that runs; others notice nothing."""
+        """Switch to a configuration for which `fits` holds, without effect on unchanged peers."""
         old, self.config = self.config, config
         before = {peer.name: peer for peer in old.peers}
         after = {peer.name: peer for peer in config.peers}
@@ -320,7 +329,7 @@ class Engine:
         new = [peer for peer in config.peers if _moved(peer, before.get(peer.name))]
         for part in (self.table, self.denials):
             part.reconfigure(config)
-        dropped = self.table.drop_prefixes()
+        dropped = self.table.peers.drop_prefixes()
         for peer in gone:
             self.peers.remove(peer.name)
             self.table.remove_peer(peer)
@@ -328,7 +337,7 @@ class Engine:
         self.endpoint.reconfigure(config)
         self.peers.reconfigure(config)
         changed = [peer for peer in config.peers if before.get(peer.name) != peer]
-        self.table.add_peers(changed)
+        self.table.peers.add(changed)
         for peer in new:
             self.peers.add(peer.name)
         await self._routes.delete(dropped)
@@ -355,21 +364,21 @@ class Engine:
         host.write(self.datapath, self.config, link=link, mac=self._mac, planes=mask)
 
     def _planes_changed(self, mask: int) -> None:
-        """In the order in which it helps: nothing more leaves by the plane, nothing more comes."""
+        """Stop sending on a lost plane first, then ask peers to stop sending to it."""
         self._write_host(mask)
         if not self._draining:
             self._tell_planes(mask)
 
     def _tell_planes(self, mask: int) -> None:
-        """Peers hear on which planes we take packets, by updates and by Offers."""
+        """Tell peers on which planes we take packets, by Port Status Updates and by Offers."""
         if self._endpoint is not None:
             self._endpoint.set_planes(mask)
         if self._peers is not None:
             self._peers.set_planes(mask)
-            self._memory.changed()  # the update has a number
+            self._memory.changed()  # the number of the update is saved
 
     def _remember(self) -> None:
-        """Write down what a restart needs to resume the sessions."""
+        """Save what the next daemon needs to resume the sessions."""
         maps = bpf.map_id(self.datapath.maps["qps"])
         try:
             sessions.save(self._state_dir, maps, self.endpoint.update_id, self.peers.memories)
@@ -377,20 +386,23 @@ class Engine:
             log.error("sessions.not_saved", folder=str(self._state_dir), error=str(error))
 
     def _mtu_of_peer(self, peer: Peer, mtu: int) -> None:
-        """Its QPs are set up. Routes to a peer carry its MTU where it is smaller than ours."""
+        """Lay the denylist over the QPs of a peer that are set up.
+
+        Routes to the peer carry its MTU where it is smaller than ours.
+        """
         self.denials.apply(peer.name)
         self._routes.want(peer, mtu)
 
     def _path_event(self, event: dict[str, int]) -> None:
-        """From the clock's thread: a path came into use or went out of it."""
+        """Pass an event from the clock's thread to the event loop."""
         if event["kind"] == ABI.MRC_EVENT_PATH:
             self._loop.call_soon_threadsafe(self._path_changed, event)
         elif event["kind"] == ABI.MRC_EVENT_OUT_OF_STEP:
             self._loop.call_soon_threadsafe(self._out_of_step, event["qp"])
 
     def _out_of_step(self, qp: int) -> None:
-        """A QP and its peer's no longer agree on PSNs: begin anew with that peer."""
-        name = self.table.peer_of(qp) if self._peers is not None else None
+        """Begin a new session with a peer whose QP no longer agrees with ours on PSNs."""
+        name = self.table.peers.peer_of(qp) if self._peers is not None else None
         if name is not None:
             self.peers.begin_anew(name)
 
@@ -401,24 +413,24 @@ class Engine:
             self.feed.publish(event)
 
     def _clock_failed(self, error: Exception) -> None:
-        """From the clock's thread."""
+        """Report a failure of the clock. Runs in the clock's thread."""
         log.error("tick.failed", error=str(error))
         failure = DatapathError(f"the clock program cannot be run: {error}")
         self._loop.call_soon_threadsafe(self._on_failure, failure)
 
 
 def _moved(peer: Peer, other: Peer | None) -> bool:
-    """Whether a peer is not there in the other configuration, or elsewhere in the fabric."""
+    """Return whether a peer is missing in the other configuration, or elsewhere in the fabric."""
     if other is None:
         return True
     return (peer.host.t0, peer.host.port) != (other.host.t0, other.host.port)
 
 
 def _frags(config: Config) -> bool:
-    """Whether XDP must take packets of several fragments."""
+    """Return whether XDP must accept packets of several fragments."""
     return config.transport.xdp == "native"
 
 
 def _xdp_mode(config: Config) -> XdpMode:
-    """The mode to attach in; "auto" is generic, which every driver has."""
+    """Return the XDP mode to attach in. "auto" means generic, which every driver supports."""
     return "native" if config.transport.xdp == "native" else "generic"

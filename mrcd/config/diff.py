@@ -19,6 +19,10 @@ LIVE_FABRIC = frozenset({"name", "t0", "hosts", "rate_mbps"})
 """Keys that no map depends on. Changes of hosts and T0s are listed under the peers they affect."""
 
 
+class CannotApply(Exception):
+    """A valid configuration cannot be applied now; the message says why and what to do."""
+
+
 def needs_restart(changes: ConfigChanges) -> bool:
     """Return whether the changes need a rebuild of the data path."""
     return any(change.how == "restart" for change in changes.changes)

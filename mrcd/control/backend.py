@@ -24,10 +24,6 @@ from mrcd.model import (
 )
 
 
-class CannotApply(Exception):
-    """A valid configuration cannot be applied now; the message says why and what to do."""
-
-
 class Source(Protocol):
     """The source of the API's answers, which is the daemon.
 
@@ -104,22 +100,25 @@ class Source(Protocol):
     def fabric_map(self) -> MapReply:
         """Return every link and switch, as the survey sees it."""
 
-    def config_text(self) -> str:
+
+class Configuration(Protocol):
+    """What shows and changes the configuration of a running daemon."""
+
+    def text(self) -> str:
         """Return the running configuration as TOML that loads to an equal configuration."""
 
-    def config_diff(self, text: str) -> ConfigChanges:
+    def diff(self, text: str) -> ConfigChanges:
         """Return the changes that applying a text would make.
 
-        Raises ConfigError with every problem, or CannotApply for a change that a running daemon
-        cannot make.
+        Raises ConfigError with every problem.
         """
 
-    async def config_apply(self, text: str, confirm_s: int) -> ConfigChanges:
+    async def apply(self, text: str, confirm_s: int) -> ConfigChanges:
         """Apply a text.
 
         Unless confirm_s is 0, the former configuration returns after confirm_s seconds without
-        config_confirm(). Raises ConfigError or CannotApply; nothing has changed in that case.
+        confirm(). Raises ConfigError or CannotApply; nothing has changed in that case.
         """
 
-    def config_confirm(self) -> None:
+    def confirm(self) -> None:
         """Keep the applied configuration. Raises CannotApply if none waits to be confirmed."""

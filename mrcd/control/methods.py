@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The methods of the varlink interface ``io.mrcd.Control``, which ask a ``Source``.
+"""The methods of the varlink interface ``io.mrcd.Control``.
+
+They ask a ``Source`` and a ``Configuration`` (mrcd/control/backend.py).
 
 docs/api.md is generated from this module. No ``from __future__ import annotations`` here:
 asyncvarlink builds the interface from the annotations and needs the types themselves.
@@ -17,8 +19,9 @@ from asyncvarlink import FileDescriptor, VarlinkInterface, varlinkmethod
 from asyncvarlink.serviceinterface import InvalidParameter
 
 from mrcd.config.config import ConfigError
+from mrcd.config.diff import CannotApply
 from mrcd.control.access import writes
-from mrcd.control.backend import CannotApply, Source
+from mrcd.control.backend import Configuration, Source
 from mrcd.control.errors import (
     BadConfig,
     BadElement,
@@ -103,8 +106,9 @@ class Control(VarlinkInterface, name=INTERFACE):
         Internal,
     )
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, configuration: Configuration) -> None:
         self._source = source
+        self._configuration = configuration
         self._shared: MonitorSample | None = None
 
     @varlinkmethod
@@ -256,7 +260,7 @@ class Control(VarlinkInterface, name=INTERFACE):
     @varlinkmethod
     def GetConfig(self) -> ConfigReply:
         """Return the running configuration as TOML."""
-        return {"schema_version": SCHEMA_VERSION, "text": self._source.config_text()}
+        return {"schema_version": SCHEMA_VERSION, "text": self._configuration.text()}
 
     # It changes nothing, but it makes the daemon read the fabric file that the text names.
     @writes
@@ -265,7 +269,7 @@ class Control(VarlinkInterface, name=INTERFACE):
         """Return the changes that applying a configuration (TOML) would make, and whether each one
         needs a restart."""
         with _refusals():
-            return {"schema_version": SCHEMA_VERSION, "diff": self._source.config_diff(text)}
+            return {"schema_version": SCHEMA_VERSION, "diff": self._configuration.diff(text)}
 
     @writes
     @varlinkmethod
@@ -275,7 +279,7 @@ class Control(VarlinkInterface, name=INTERFACE):
         if not 0 <= confirm_s <= CONFIRM_MAX_S:
             raise InvalidParameter(parameter="confirm_s")
         with _refusals():
-            diff = await self._source.config_apply(text, confirm_s)
+            diff = await self._configuration.apply(text, confirm_s)
         return {"schema_version": SCHEMA_VERSION, "diff": diff}
 
     @writes
@@ -283,7 +287,7 @@ class Control(VarlinkInterface, name=INTERFACE):
     def ConfirmConfig(self) -> None:
         """Keep the configuration that ApplyConfig applied and that waits to be confirmed."""
         with _refusals():
-            self._source.config_confirm()
+            self._configuration.confirm()
 
     @varlinkmethod(delay_generator=False)
     async def Monitor(

@@ -24,7 +24,7 @@ from asyncvarlink.serviceinterface import VarlinkServiceInterface
 from mrcd import __version__
 from mrcd.control import access
 from mrcd.control.access import Access
-from mrcd.control.backend import Source
+from mrcd.control.backend import Configuration, Source
 from mrcd.control.methods import Control
 from mrcd.control.streams import ControlProtocol
 from mrcd.service.log import get_logger
@@ -44,12 +44,13 @@ class ControlError(Exception):
 
 
 class ControlServer:
-    """Serves a ``Source`` on a unix socket, from ``start`` until ``close``."""
+    """Serves a ``Source`` and a ``Configuration`` from ``start`` until ``close``."""
 
     def __init__(
         self,
         path: Path,
         source: Source,
+        configuration: Configuration,
         *,
         rule: Access | None = None,
         activated: socket.socket | None = None,
@@ -65,7 +66,7 @@ class ControlServer:
         self._registry.register_interface(
             VarlinkServiceInterface("mrcd", "mrcd", __version__, "", self._registry)
         )
-        self._registry.register_interface(Control(source))
+        self._registry.register_interface(Control(source, configuration))
         self._activated = activated
         self._listener: socket.socket | None = None
         self._clients: set[ControlProtocol] = set()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What of a data path is pinned already, and whether it can be taken over.
+"""Find a pinned data path and decide whether it can be taken over.
 
-Taken over means: the same maps, so that QPs, windows, rings and paths go on as if nothing had
-happened. Programs may differ; they are loaded over the maps and replaced on the interfaces.
+A data path that is taken over keeps its maps, so QPs, windows, rings and paths go on as if nothing
+had happened. Programs may differ: they are loaded over the maps and replaced on the interfaces.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mrcd.wire.sources import bpf_dir
 
 
 def sizes_of(config: Config) -> Sizes:
-    """What the maps must hold for a configuration, and not more."""
+    """Return the least that the maps must hold for a configuration."""
     return Sizes(
         mtu=config.mtu,
         window=2 * config.transport.mpr,
@@ -40,8 +40,8 @@ def sizes_of(config: Config) -> Sizes:
 
 
 def with_room(needed: Sizes, qps_per_peer: int) -> Sizes:
-    """The capacities new maps are made with: peers, prefixes and loops may be added."""
-    most = max(needed.peers, QPS_MAX_ALL // qps_per_peer)  # QPs beyond have no number
+    """Return the capacities of new maps, with room for more peers, prefixes and loops."""
+    most = max(needed.peers, QPS_MAX_ALL // qps_per_peer)  # further QPs would have no number
     peers = min(sizes.room_for_peers(needed.peers), most)
     return replace(
         needed,
@@ -53,7 +53,7 @@ def with_room(needed: Sizes, qps_per_peer: int) -> Sizes:
 
 
 def layout_of(config: Config, needed: Sizes) -> str:
-    """The key of the layout that a configuration needs with this build."""
+    """Return the key of the layout that a configuration needs with this build."""
     fabric, host, transport = config.fabric, config.host, config.transport
     identity = {
         "host": [host.name, host.t0, host.port],
@@ -82,20 +82,20 @@ def layout_of(config: Config, needed: Sizes) -> str:
 
 
 def code_of(layout: Sizes, *, xdp_frags: bool) -> str:
-    """The key of this build's programs for a layout."""
+    """Return the key of this build's programs for a layout."""
     return sizes.code_key(source(), layout, os.uname().release, xdp_frags=xdp_frags)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is pinned: maps that serve, or the reason why those there are do not."""
+    """The sizes of pinned maps that can be taken over, or why they cannot; neither without maps."""
 
     sizes: Sizes | None = None
     refused: str | None = None
 
 
 def find(folder: Path, key: str, needed: Sizes) -> Found:
-    """Look for maps of the layout `key`, with room for what is needed. Changes nothing."""
+    """Look for maps of the layout `key` with room for what is needed. Change nothing."""
     home = pins.layout(folder, key)
     if not home.is_dir():
         others = sorted(entry.name for entry in folder.iterdir() if _is_data_path(entry))
@@ -120,12 +120,12 @@ def find(folder: Path, key: str, needed: Sizes) -> Found:
 
 
 def whole_code(folder: Path) -> bool:
-    """Whether a folder holds every program."""
+    """Return whether a folder holds every program."""
     return all((folder / name).exists() for name in PROGRAMS)
 
 
 def older_code(layout: Path) -> Path | None:
-    """Programs of another build for these maps, which serve until our own are compiled."""
+    """Return another build's programs for these maps, to run until our own are compiled."""
     for entry in sorted(layout.glob("code-*")):
         if whole_code(entry):
             return entry
@@ -151,7 +151,7 @@ def _capacities(probe: Datapath, needed: Sizes) -> Sizes:
 
 
 def _wrong_sizes(probe: Datapath, there: Sizes) -> str:
-    """Maps whose number of entries does not follow from the capacities, in words."""
+    """Describe the maps whose number of entries does not follow from the capacities."""
     planes = ABI.MRC_MAX_PLANES
     expected = {
         "peer_planes": there.peers * planes,

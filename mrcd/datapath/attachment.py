@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Programs on interfaces: put there, replaced in one step, read back, taken off.
+"""Attach programs to interfaces, replace them in one step, and read them back.
 
-A link is pinned, so the program stays on its interface when the daemon dies; another build's
-program takes its place by an update of the link, between two packets. clsact filters, where the
-kernel has no tcx, are replaced in place. What is not ours is never touched: a plane NIC with
-somebody else's XDP program on it is an error that names the program.
+Links are pinned, so a program stays on its interface when the daemon dies. An update of the link
+replaces it with another build's program between two packets. Where the kernel has no tcx, clsact
+filters are replaced in place. Foreign programs are never touched: a plane NIC with a foreign XDP
+program is an error that names the program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mrcd.model import XdpMode
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """Where a program is to be: kind "xdp" or "tc" (its ingress), of which interface."""
+    """The place of a program: `kind` is "xdp" or "tc" (ingress) of an interface."""
 
     kind: str
     interface: str
@@ -34,12 +34,12 @@ class Hook:
 
     @property
     def pin(self) -> str:
-        """The name of its link in the pin folder."""
+        """Return the name of the hook's link in the pin folder."""
         return f"link_{self.kind}_{self.interface}"
 
 
 def hooks(mrc0: str, planes: Iterable[str]) -> list[Hook]:
-    """Every program's place. A plane delivers before it receives."""
+    """Return the place of every program. On a plane mrc_deliver comes before mrc_receive."""
     found = [Hook("tc", f"{mrc0}p", "mrc_spray")]
     for name in planes:
         found += [Hook("tc", name, "mrc_deliver"), Hook("xdp", name, "mrc_receive")]
@@ -47,7 +47,7 @@ def hooks(mrc0: str, planes: Iterable[str]) -> list[Hook]:
 
 
 class Attachment:
-    """Attaches one data path. `folder`: where links are pinned. `tc`: auto, tcx or clsact."""
+    """The attachment of one data path. `folder` holds pinned links; `tc` is auto, tcx or clsact."""
 
     def __init__(
         self, nl: Netlink, folder: Path, datapath: Datapath, *, xdp: XdpMode, tc: str
@@ -59,7 +59,7 @@ class Attachment:
         self._tc = tc
 
     async def refuse_foreign(self, wanted: Sequence[Hook]) -> None:
-        """DatapathError when an interface has an XDP program that is not ours. Changes nothing."""
+        """Raise DatapathError if an interface has a foreign XDP program. Change nothing."""
         for hook in wanted:
             if hook.kind != "xdp":
                 continue
@@ -71,7 +71,7 @@ class Attachment:
                 raise DatapathError(_foreign(hook.interface, self._nl.index(hook.interface), there))
 
     async def attach(self, wanted: Sequence[Hook]) -> None:
-        """Make every hook run its program, whatever of ours was there before; then read it back."""
+        """Make every hook run its program, replacing any earlier one of ours; then verify it."""
         for hook in wanted:
             if hook.kind == "xdp":
                 await self._attach_xdp(hook)
@@ -81,8 +81,10 @@ class Attachment:
         self._dp.xdp_mode = self._xdp
 
     async def replace(self, wanted: Sequence[Hook]) -> None:
-        """Put programs where others of ours are; a hook that has none of them, or no interface any
-        more, stays as it is."""
+        """Replace our programs on these hooks.
+
+        A hook without a program of ours, or whose interface has vanished, stays as it is.
+        """
         clsact = pins.recorded(self._folder, "clsact")
         for hook in wanted:
             link = self._link(hook)
@@ -94,7 +96,7 @@ class Attachment:
                 await self._filter(hook)
 
     async def verify(self, wanted: Sequence[Hook]) -> None:
-        """DatapathError unless the kernel says that every hook runs its program."""
+        """Raise DatapathError unless the kernel reports that every hook runs its program."""
         for hook in wanted:
             program = bpf.prog_info(self._dp.programs[hook.program]).ident
             link = self._link(hook)
@@ -112,7 +114,7 @@ class Attachment:
                 )
 
     def stray_links(self, wanted: Sequence[Hook]) -> list[Path]:
-        """Pins of links that no hook wants, or whose interface has vanished."""
+        """Return the pins of links that belong to none of the hooks."""
         names = {hook.pin for hook in wanted}
         return [path for path in sorted(self._folder.glob("link_*")) if path.name not in names]
 
@@ -122,13 +124,13 @@ class Attachment:
         return _pinned(self._folder / hook.pin)
 
     def _adopted(self, hook: Hook) -> bool:
-        """Whether a pinned link holds the hook now, with our program on it."""
+        """Return whether a pinned link holds the hook, and make it run our program if so."""
         path = self._folder / hook.pin
         there = _pinned(path)
         if there is None:
             return False
         if there.ifindex != self._nl.index(hook.interface):
-            path.unlink()  # of an interface of that name which is gone
+            path.unlink()  # it held an earlier interface of that name
             return False
         fd = self._dp.programs[hook.program]
         if there.program != bpf.prog_info(fd).ident:
@@ -209,16 +211,16 @@ def _pinned(path: Path) -> LinkInfo | None:
 
 
 def _detach(path: Path) -> None:
-    """Take off what a pinned link of ours holds, and wait until it is off."""
+    """Detach a pinned link's program, wait until it is detached, and remove the pin."""
     with bpf.opened(path) as link:
         bpf.detach_link(link)
     path.unlink()
 
 
 def _foreign(name: str, ifindex: int, there: XdpProgram) -> str:
-    """Whose program it is, as far as we may know, and how to remove it."""
+    """Describe a foreign program as far as our rights allow, and how to remove it."""
     called = f"number {there.ident}"
-    with contextlib.suppress(BpfError):  # only with CAP_SYS_ADMIN
+    with contextlib.suppress(BpfError):  # needs CAP_SYS_ADMIN
         called = f"{bpf.program_name(there.ident)!r} (number {there.ident})"
     flag = {"native": "xdpdrv", "generic": "xdpgeneric"}.get(there.mode, "xdp")
     remove = f"`ip link set dev {name} {flag} off`"

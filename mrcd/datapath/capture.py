@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Captures: programs that also record packets take the places of the ordinary ones for a while.
+"""Captures: for a while, recording programs replace the ordinary ones.
 
-They are the same programs, compiled once more with CFG_CAPTURE (bpf/capture.h) and loaded over the
-maps there are, so each can take the other's place between two packets, in whatever order: first the
-tails that others end in and the clock's, then link by link; and back the other way round. What they
-record goes into a ring buffer whose descriptor is handed to the caller. No packet visits this
-process: a caller that is slow, or stopped, loses records and nothing else.
+Recording programs are the ordinary ones compiled with CFG_CAPTURE (bpf/capture.h) and loaded over
+the same maps. So any program can be replaced between two packets, in any order: first the targets
+of tail calls and the programs that the clock runs, then link by link; the way back is the reverse.
+Records go into a ring buffer whose descriptor the caller receives. No packet passes through this
+process: a caller that is slow or stopped loses records and nothing else.
 
-A daemon that is killed leaves them in place; the next one puts its ordinary ones there, as it does
-with those of any other build (mrcd/datapath/adoption.py).
+A daemon that is killed leaves recording programs in place. The next daemon replaces them, as it
+replaces those of any other build (mrcd/datapath/adoption.py).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from mrcd.wire.abi import CAPTURE
 log = get_logger()
 
 LINGER_S = 60.0
-"""Programs stay loaded for so long after a capture: the next one need not compile them."""
+"""Recording programs stay loaded this long after a capture, to save the next one compiling them."""
 HEADERS_BYTES = 192
-"""Of each packet so much is recorded at least: what says which path it took, and why."""
+"""At least this much of each packet is recorded: it shows which path the packet took, and why."""
 ANY = CAPTURE.MRC_CAPTURE_NONE
 _STATE = CAPTURE.structs["mrc_capturing"]
 _FIRST = struct.pack("=I", 0)
@@ -46,7 +46,7 @@ class CannotCapture(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which packets, and how much of each. None is any."""
+    """Which packets to record, and how much of each. None stands for any."""
 
     snaplen: int = CAPTURE.MRC_CAPTURE_BYTES
     plane: int | None = None
@@ -55,7 +55,7 @@ class Wanted:
     survey: bool = False  # survey probes, too
 
     def packed(self, index_of: Callable[[str], int]) -> bytes:
-        """As the programs read it. index_of: a peer's."""
+        """Return the entry that the programs read. `index_of` gives the index of a peer."""
         kinds = CAPTURE.MRC_CAPTURE_TX * (self.direction != "rx")
         kinds |= CAPTURE.MRC_CAPTURE_RX * (self.direction != "tx")
         return _STATE.pack(
@@ -68,7 +68,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Rings:
-    """Descriptors of the maps of a capture, which the reader maps; they stay the daemon's."""
+    """Descriptors of a capture's maps. The reader maps them; the daemon closes them."""
 
     records: int
     state: int
@@ -78,7 +78,7 @@ class Rings:
 class Capture:
     """The captures of one data path, one at a time.
 
-    run: makes the clock and the survey run other programs. index_of: a peer's.
+    `run` makes the clock and the survey run other programs. `index_of` gives a peer's index.
     """
 
     def __init__(
@@ -98,22 +98,22 @@ class Capture:
         self._index_of = index_of
         self._frags = xdp_frags
         self._changing = asyncio.Lock()
-        self._recording: Datapath | None = None  # loaded, whether in place or not
+        self._recording: Datapath | None = None  # loaded, in place or not
         self._in_place = False
         self._busy = False
-        self._over = asyncio.Event()  # with this data path
+        self._over = asyncio.Event()  # set when this data path ends
         self._forgetting: asyncio.TimerHandle | None = None
         self._work = Tasks(_failed)
 
     async def watch(self, wanted: Wanted) -> AsyncGenerator[Rings, None]:
-        """Capture until closed; yields once, when it has begun. CannotCapture when it cannot."""
+        """Capture until closed; yield once, when recording has begun. Raise CannotCapture."""
         if self._busy:
             raise CannotCapture("another capture runs: one at a time, end that one first")
         if self._over.is_set():
             raise CannotCapture("the data path is being taken down or made anew")
         self._busy = True
         try:
-            # Shielded: what has begun to change is changed to the end, and then back.
+            # Shielded: a change of programs that has begun is completed, and then undone.
             yield await asyncio.shield(self._work.spawn(self._begin(wanted)))
             await self._over.wait()
             raise CannotCapture("the data path is being taken down or made anew")
@@ -122,12 +122,12 @@ class Capture:
             self._work.spawn(self._end())
 
     async def close(self) -> None:
-        """End what runs; ordinary programs are in their places when this returns."""
+        """End a running capture. On return all ordinary programs are back in place."""
         self._over.set()
         await self._end()
 
     def forget(self) -> None:
-        """Let go of the programs that record, which nobody may be about to run."""
+        """Close the recording programs unless they are in place."""
         if self._forgetting is not None:
             self._forgetting.cancel()
         if self._recording is not None and not self._in_place:
@@ -169,7 +169,7 @@ class Capture:
             self._forgetting = loop.call_later(LINGER_S, self.forget)
 
     async def _load(self) -> Datapath:
-        """Compile and load the programs that record; nothing of them stays pinned."""
+        """Compile and load the recording programs; they do not stay pinned."""
         ordinary = self._ordinary
         recording = Datapath(ordinary.folder, replace(ordinary.sizes, capture=True))
         code = pins.code(ordinary.folder, "capture")
@@ -187,7 +187,7 @@ class Capture:
         return recording
 
     def _ready(self, recording: Datapath, wanted: Wanted) -> Rings:
-        """Forget what an earlier capture left, and say what is wanted."""
+        """Discard an earlier capture's records, and tell the programs what to record."""
         records, state = (recording.maps[name] for name in loader.CAPTURE_MAPS)
         size = bpf.map_info(records)[3]
         ring = RingBuffer(records, size)

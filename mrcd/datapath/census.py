@@ -1,36 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What map entries of QPs and peers add up to, for metrics (pure).
+"""Sum up map entries of QPs and peers for the metrics (pure).
 
-A host may have thousands of QPs, and each has bitmaps of some kilobytes: here are sums over slices
-of map entries as one batch look-up returns them, without unpacking what is not counted. Paths are
-counted from the bitmaps of mrc_tx; the entries of single paths, a hundred times as much memory, are
-not looked at.
+A host may have thousands of QPs with some kilobytes of bitmaps each. So the sums run over slices of
+map entries as a batch look-up returns them, and only members that count are unpacked. Paths are
+counted from the bitmaps of mrc_tx. The entries of single paths take a hundred times as much memory
+and are not read.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mrcd.wire.abi import ABI
-from mrcd.wire.layout import Struct
+from mrcd.wire.layout import Struct, picker
 
 PLANES = ABI.MRC_MAX_PLANES
 _PLANE_BITS = 64 * ABI.MRC_EV_WORDS
 _PLANE = (1 << _PLANE_BITS) - 1
-
-
-def picker(kind: Struct, *names: str) -> Callable[[bytes], tuple[int, ...]]:
-    """A function that reads these plain members of a struct, in the order of their offsets."""
-    layout, at = "=", 0
-    for name in names:
-        member = kind.fields[name]
-        if member.offset < at or member.count != 1:
-            raise ValueError(f"{kind.name}.{name}: not a plain member behind the one before")
-        layout += f"{member.offset - at}x{ {1: 'B', 2: 'H', 4: 'I', 8: 'Q'}[member.size] }"
-        at = member.offset + member.size
-    return struct.Struct(layout).unpack_from
 
 
 def _bitmap(kind: Struct, name: str) -> slice:
@@ -56,7 +43,7 @@ _SRTT_AT, _LOSS_AT, _MARK_AT = (
 
 @dataclass(slots=True)
 class Paths:
-    """Paths by state, and of those in rotation how many there are and how many are slow."""
+    """Numbers of paths by state, of paths in rotation, and of slow ones among the latter."""
 
     good: int = 0
     skip: int = 0
@@ -68,7 +55,7 @@ class Paths:
 
 @dataclass(slots=True)
 class PeerCount:
-    """All QPs of a peer. Packets are counted over its sessions, all else is of the one there is."""
+    """Sums over a peer's QPs. Packets count over all sessions, the rest over the present one."""
 
     receiving: int = 0  # RTR
     ready: int = 0  # RTS
@@ -84,13 +71,13 @@ class PeerCount:
 
 @dataclass(slots=True)
 class Census:
-    """A peer's index to what its QPs add up to, and the paths of all by plane."""
+    """The sums over the QPs of each peer, by its index, and over the paths of each plane."""
 
     peers: dict[int, PeerCount] = field(default_factory=dict)
     planes: list[Paths] = field(default_factory=lambda: [Paths() for _ in range(PLANES)])
 
     def add(self, peer: int, qp: bytes, tx: bytes, rx: bytes) -> bool:
-        """Count a QP: its entries of the maps qps, txs and rxs. Returns whether it is not DOWN."""
+        """Count a QP by its entries of the maps qps, txs and rxs. Return whether it is not DOWN."""
         state, mpr = _QP(qp)
         count = self.peers.get(peer)
         if count is None:
@@ -111,14 +98,14 @@ class Census:
         count.window += mpr
         count.waiting += waiting
         if outstanding:
-            # What a SACK reported has given its slot back; bits are cleared as una passes them.
+            # A packet that a SACK reported has freed its slot; una clears its bit in passing.
             sacked = int.from_bytes(tx[_SACKED], "little").bit_count()
             count.kept += max(0, outstanding - sacked)
         self._add_paths(count.paths, tx)
         return True
 
     def _add_paths(self, total: Paths, tx: bytes) -> None:
-        """The same rule as mrc_tx's comment in bpf/mrc_abi.h, on whole sets at once."""
+        """Apply the rule of mrc_tx's comment in bpf/mrc_abi.h to whole sets at once."""
         use, skip, slow, denied, every = (int.from_bytes(tx[at], "little") for at in _SETS)
         spare = int.from_bytes(tx[_SPARE], "little")
         skip &= use & ~denied
@@ -144,7 +131,7 @@ class Census:
 
 @dataclass(frozen=True, slots=True)
 class PlaneCount:
-    """A plane of a peer; srtt_ns 0: never measured. Shares and ratios are from 0 to 1."""
+    """A plane of a peer. `srtt_ns` is 0 if never measured; shares and ratios go from 0 to 1."""
 
     open: bool  # the peer takes packets on it
     share: float
@@ -154,7 +141,7 @@ class PlaneCount:
 
 
 def planes_of(balance: bytes, planes: int) -> list[PlaneCount]:
-    """The planes of a peer's entry of the map balances."""
+    """Return the planes in a peer's entry of the map balances."""
     shares, ports, heard = _BALANCE_HEAD(balance)
     both = ports & heard
     srtt = _WORDS8(balance, _SRTT_AT)

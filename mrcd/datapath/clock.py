@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The clock of the data path: a thread that runs mrc_tick while a QP is active.
 
-Nothing of a packet is seen here. The programs set a bit per active QP in a map
-that is mapped into this process; while any is set, one system call a tick runs
-the program once for each. With none set the thread says so in the map
-("asleep"), looks once more, and waits for the wake-up event that the first
-packet of the next busy time sends through the ring buffer.
+The thread sees no packets. The programs set a bit for each active QP in a map that is mapped into
+this process. While any bit is set, one system call a tick runs the program once for each active QP.
+With no bit set, the thread announces in the map that it is asleep, looks at the bits once more, and
+waits for the wake-up event that the next packet sends through the ring buffer.
 
-A thread rather than a task: the tick must not wait for the daemon's other
-work, and its system call drops the interpreter's lock.
+The clock is a thread and not a task because a tick must not wait for the daemon's other work, and
+because its system call drops the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from mrcd.linux.ringbuf import RingBuffer
 from mrcd.wire.abi import ABI
 
 CARRIER = bytes(12) + b"\x86\xdd" + bytes(114)
-"""The skb that carries what a tick sends: only its size matters, and only to begin with."""
+"""The skb that carries the packets of a tick. Only its initial size matters."""
 
 IDLE_TICKS = 100
-"""A clock that has just had work stays up so long: waking it costs more than a few looks."""
+"""The clock stays awake for this many idle ticks, because a wake-up costs more than a few looks."""
 SAFETY_S = 0.2
-"""Without a wake-up the bits are looked at so often all the same: an event may be lost."""
+"""A sleeping clock looks at the bits at this interval, because a wake-up event may be lost."""
 CREDIT_S = 0.1
-"""Probes not sent for so long may be sent at once: what dies, dies all at a time."""
+"""Up to this time's worth of unsent probes may go out at once, because paths fail together."""
 LEISURE_S = 0.02
-"""Probes of idle paths are sent in bundles, at most so often."""
+"""Probes of idle paths are sent in bundles, no closer together than this."""
 
 
 class Clock(threading.Thread):
-    """Start it when the data path is attached; stop() ends it."""
+    """The clock thread of one data path. Start it once programs are loaded; stop() ends it."""
 
     def __init__(
         self,
@@ -62,23 +61,24 @@ class Clock(threading.Thread):
         )
         self._words = words
         self._clock = mmap.mmap(datapath.maps["clock"], page)
-        # One store each: struct.pack_into writes zeros first, which a program would see.
+        # A cast view stores a field at once. struct.pack_into writes zeros first, which a program
+        # would see.
         self._fields = memoryview(self._clock).cast("Q")
         self._asleep_at = ABI.structs["mrc_clock"].fields["asleep"].offset // 8
         self._credit_at = ABI.structs["mrc_clock"].fields["probe_credit"].offset // 8
         self._ring = RingBuffer(datapath.maps["events"], bpf.map_info(datapath.maps["events"])[3])
         self.use(datapath.programs)
         self._judge_s = tuning.JUDGE_NS / 1e9
-        # Each plane of each QP once in PROBE_IDLE_NS, unless that is more than the budget.
+        # Each plane of each QP is probed once in PROBE_IDLE_NS, if the budget allows.
         self._turns = datapath.sizes.qps * planes / (tuning.PROBE_IDLE_NS / 1e9)
         self._credit = 0.0
         self.retune(tick_ns, probe_pps)
-        self._asleep(0)  # an earlier clock may have died asleep
+        self._asleep(0)  # an earlier clock may have died while asleep
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.running = False
 
     def use(self, programs: Mapping[str, int]) -> None:
-        """Run these from now on, also while the clock runs; descriptors by name."""
+        """Run these programs (name to descriptor) from now on, also while the clock runs."""
         self._run = bpf.TestRun(programs["mrc_tick"], CARRIER)
         self._judge = bpf.TestRun(programs["mrc_judge"], CARRIER)
         self._idle = bpf.TestRun(programs["mrc_idle"], CARRIER)
@@ -91,7 +91,7 @@ class Clock(threading.Thread):
         self._probe_pps = probe_pps
 
     def beats(self) -> int:
-        """A number that the programs themselves move on, several times a second even when idle."""
+        """Return a number that only the programs advance, several times a second even if idle."""
         read = ABI.structs["mrc_clock"].unpack(self._clock[: ABI.structs["mrc_clock"].size])
         return read["ticks"] + read["idle_cursor"] + read["judge_cursor"]
 
@@ -101,18 +101,18 @@ class Clock(threading.Thread):
         self.join()
         os.close(self._stop_read)
         os.close(self._stop_write)
-        self._asleep(0)  # nobody is there to be woken
+        self._asleep(0)  # there is no thread left to wake
         self._ring.close()
         self._bits.close()
         self._fields.release()
         self._clock.close()
 
     def _active(self) -> int:
-        """How many QPs are active."""
+        """Return the number of active QPs."""
         return int.from_bytes(self._bits[: self._words * 8], "little").bit_count()
 
     def _pay(self, since_s: float) -> None:
-        """Let so many probes be sent as the budget allows for a time; little is saved up."""
+        """Grant the probes that the budget allows for a time; save up CREDIT_S of it at most."""
         self._credit = min(self._credit_max, self._credit + self._probe_pps * since_s)
         left = self._fields[self._credit_at]
         whole = int(self._credit)
@@ -124,7 +124,7 @@ class Clock(threading.Thread):
         self._fields[self._asleep_at] = value
 
     def run(self) -> None:
-        """The thread."""
+        """Tick until stop()."""
         with contextlib.suppress(OSError):  # better on time; works without the right to it
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
         poll = select.poll()

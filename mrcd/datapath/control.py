@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands to the programs: changes of state that they own, made under their own locks.
+"""Commands to the programs, which change state that the programs own under their own locks.
 
-A command is the packet of a test run of mrc_control, so it is carried out when the call returns.
+A command is the packet of a test run of mrc_control, so it has taken effect when the call returns.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ class CommandRefused(Exception):
 
 
 class Commands:
-    """What can be asked of the programs of one data path."""
+    """The commands that the programs of one data path carry out."""
 
     def __init__(self, datapath: Datapath) -> None:
         self._dp = datapath
 
     def deny(self, qp: int, plane: int, slot: int, *, denied: bool) -> None:
-        """Make a path DENIED, or let it be used again (it is GOOD then until it loses).
+        """Make a path DENIED, or let it be used again; it is then GOOD until it loses.
 
-        qp: index. CommandRefused when the QP's EV set has no such path.
+        `qp` is the QP's index. CommandRefused if its EV set has no such path.
         """
         op = ABI.MRC_DO_DENY if denied else ABI.MRC_DO_ALLOW
         self._do(f"path {slot} of plane {plane}, QP {qp}", op=op, qp=qp, path=plane << 8 | slot)
 
     def set_ports(self, peer: int, mask: int) -> None:
-        """A peer takes packets on these planes, whatever was heard of it before."""
+        """Set the planes on which a peer takes packets, whatever the peer reported before."""
         self._do(f"peer {peer}", op=ABI.MRC_DO_PORTS, peer=peer, value=mask)
 
     def _do(self, what: str, **values: int) -> None:

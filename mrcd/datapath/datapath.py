@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The data path as the daemon holds it: maps and programs, opened from their pins.
 
-Compiling is the loader's business in a child process; here are file
-descriptors and typed access to the maps. Whether what is pinned can be taken
-over is decided in mrcd/datapath/adoption.py, programs are put on interfaces in
-mrcd/datapath/attachment.py, and what a QP or a peer looks like in the maps is in
-mrcd/datapath/qptable.py.
+This module has file descriptors and typed access to the maps. The loader compiles in a child
+process. mrcd/datapath/adoption.py decides whether a pinned data path can be taken over,
+mrcd/datapath/attachment.py puts programs on interfaces, and mrcd/datapath/qptable.py and
+mrcd/datapath/peertable.py know how QPs and peers look in the maps.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from mrcd.wire.packet import Struct
 _SYS_MEMBARRIER = 324 if os.uname().machine == "x86_64" else 283
 _MEMBARRIER_GLOBAL = 1
 _GRACE_S = 0.02
-"""Longer than any program runs, where the kernel cannot tell."""
+"""The wait where the kernel refuses a membarrier: longer than any program runs."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -39,7 +38,7 @@ class DatapathError(Exception):
 
 
 def wait_for_programs() -> None:
-    """Return when no program run that was under way now is still running.
+    """Wait until every program run that is under way now has ended.
 
     Programs run in RCU read sections, and a global membarrier waits for those.
     """
@@ -48,7 +47,7 @@ def wait_for_programs() -> None:
 
 
 class Datapath:
-    """Open maps and programs of one layout's folder."""
+    """The open maps and programs of one layout's folder."""
 
     def __init__(self, folder: Path, sizes: Sizes) -> None:
         self.folder = folder
@@ -59,10 +58,10 @@ class Datapath:
         self.tc_kind: TcKind = "detached"
 
     async def build(self, code: str, *, adopt: bool, xdp_frags: bool) -> list[dict[str, object]]:
-        """Compile, load and pin in a child process: everything, or programs for maps there are.
+        """Compile, load and pin in a child process.
 
-        Returns the loader's report, a dictionary for each program. Raises
-        DatapathError with the compiler's or the verifier's words.
+        With `adopt`, only programs are made, for the existing maps. Return the loader's report, a
+        dictionary for each program. DatapathError quotes the compiler or the verifier.
         """
         order = {
             "folder": str(self.folder),
@@ -101,17 +100,17 @@ class Datapath:
         self.programs = {name: bpf.get(code / name) for name in PROGRAMS}
 
     def open_maps(self) -> None:
-        """Open the maps alone. DatapathError when they are not what the headers say."""
+        """Open only the maps. DatapathError if they do not match the headers."""
         for name in MAPS:
             self.maps[name] = bpf.get(self.folder / name)
         self._check_layouts()
 
     def point_tails(self) -> None:
-        """Make the open programs those that others end in."""
+        """Make the open programs the targets of tail calls."""
         loader.point_tails(self.maps, self.programs)
 
     def _check_layouts(self) -> None:
-        """The kernel's value sizes must be the headers' struct sizes."""
+        """Raise DatapathError unless the kernel's value sizes equal the headers' struct sizes."""
         kinds = {
             "host": "mrc_host",
             "planes": "mrc_plane",
@@ -137,7 +136,7 @@ class Datapath:
                 )
 
     def close(self) -> None:
-        """Close every descriptor; what is pinned stays."""
+        """Close every descriptor. Pins stay."""
         for fd in (*self.maps.values(), *self.programs.values()):
             os.close(fd)
         self.maps.clear()
@@ -146,7 +145,7 @@ class Datapath:
     # ---- typed access
 
     def write(self, name: str, index: int, kind: Struct, **values: int | tuple[int, ...]) -> None:
-        """Write one array element from named members; the others become zero."""
+        """Write one array element from named members; other members become zero."""
         bpf.update(self.maps[name], struct.pack("=I", index), kind.pack(**values))
 
     def read(self, name: str, index: int, kind: Struct) -> dict[str, int]:
@@ -160,7 +159,7 @@ class Datapath:
         return raw
 
     def counters(self) -> dict[str, int]:
-        """Every counter by name, summed over CPUs."""
+        """Return every counter by name, summed over CPUs."""
         cpus = bpf.possible_cpus()
         rows = bpfbatch.lookup(self.maps["counters"], 0, ABI.MRC_C_COUNT, 8 * cpus)
         return {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Take the data path down: what `mrcctl datapath detach` does.
+"""Take the data path down, as `mrcctl datapath detach` does.
 
-Works without a daemon, from what is pinned and recorded in the bpffs folder
-alone, in the network namespace of the caller.
+This works without a daemon, in the network namespace of the caller: pins and records in the bpffs
+folder tell all that is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def detach(folder: Path) -> DetachReport:
     """Detach programs, remove pins, delete the interfaces that the daemon made."""
-    from mrcd.linux.netlink import Netlink  # noqa: PLC0415  # mrcctl starts without it
+    from mrcd.linux.netlink import Netlink  # noqa: PLC0415  # keeps pyroute2 out of mrcctl's start
 
     async def work() -> DetachReport:
         async with Netlink() as nl:
@@ -31,7 +31,7 @@ def detach(folder: Path) -> DetachReport:
 
 
 async def detach_with(nl: Netlink, folder: Path) -> DetachReport:
-    """The same, in a running event loop and with a conversation that is open."""
+    """Do what `detach` does, in a running event loop and over an open netlink socket."""
     detached: list[str] = []
     failed: list[str] = []
     try:
@@ -43,7 +43,7 @@ async def detach_with(nl: Netlink, folder: Path) -> DetachReport:
 
 
 async def undo(nl: Netlink, folder: Path, keep: Collection[str] = ()) -> DetachReport:
-    """Undo what is recorded in the folder, except on the interfaces to `keep`."""
+    """Undo everything recorded in the folder, except on the interfaces in `keep`."""
     detached: list[str] = []
     failed: list[str] = []
 

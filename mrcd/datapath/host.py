@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the programs know of this host: the one entry of the map `host`."""
+"""The one entry of the map `host`: what the programs know of this host."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ _HOST = ABI.structs["mrc_host"]
 
 
 def planes_told(datapath: Datapath) -> int:
-    """The mask of planes that the programs use now; 0 in new maps."""
+    """Return the mask of planes that the programs use now; 0 in new maps."""
     return int(datapath.read("host", 0, _HOST)["plane_mask"])
 
 
 def write(datapath: Datapath, config: Config, *, link: int, mac: bytes, planes: int) -> None:
-    """Tell the programs: `link` is the index of mrc0's other end, `mac` mrc0's address, `planes`
-    the mask of planes to use. All else is the configuration's, and mrcd/datapath/tuning.py's."""
+    """Write the entry.
+
+    `link` is the index of mrc0's other end, `mac` the address of mrc0, `planes` the mask of planes
+    to use. All other members come from the configuration and from mrcd/datapath/tuning.py.
+    """
     fabric, transport = config.fabric, config.transport
     datapath.write(
         "host",

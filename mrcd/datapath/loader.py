@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Compile the programs with bcc and leave them pinned in a bpffs.
 
-The only module that imports bcc. It is run as a short-lived child process
-(`python -m mrcd.datapath.loader`), because bcc with its compiler costs some 200 MB that
-a daemon should not keep: the child compiles, loads, pins and exits.
+No other module imports bcc. This one runs as a short-lived child process
+(`python -m mrcd.datapath.loader`) that compiles, loads, pins and exits, because bcc and its
+compiler take some 200 MB that a daemon should not keep.
 
-bcc is compiler and map maker; programs are loaded by bpf(2) itself, which
-gives flags and the verifier's figures (see mrcd/linux/bpf.py).
+bcc compiles and makes maps. Programs are loaded by bpf(2) itself, which accepts flags and returns
+the verifier's figures (mrcd/linux/bpf.py).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MAPS = [
     "counters",
 ]
 CAPTURE_MAPS = ["captures", "capturing"]
-"""Maps that only programs which capture have."""
+"""Maps that only recording programs have."""
 PROGRAMS = {
     "mrc_spray": bpf.PROG_TYPE_SCHED_CLS,
     "mrc_receive": bpf.PROG_TYPE_XDP,
@@ -72,7 +72,7 @@ PROGRAMS = {
     "mrc_survey": bpf.PROG_TYPE_SCHED_CLS,
 }
 TAILS = {"mrc_resend": 0, "mrc_learn": 1, "mrc_probe": 2}
-"""Programs that others end in, and their places in the map `tails`."""
+"""Targets of tail calls, and their places in the map `tails`."""
 _NICE_BESIDE_TRAFFIC = 10
 _LD_IMM64 = 0x18
 _PSEUDO_MAP_FD = 1
@@ -80,7 +80,7 @@ _PSEUDO_MAP_FD = 1
 
 @dataclass(frozen=True, slots=True)
 class ProgramReport:
-    """One program as loaded: its own instructions, and those the verifier walked."""
+    """A loaded program: its number of instructions, and the verifier's figures."""
 
     name: str
     instructions: int
@@ -91,10 +91,9 @@ _INCLUDE = re.compile(r'^#include "([a-z0-9_]+\.h)"$', re.MULTILINE)
 
 
 def source() -> str:
-    """The programs as one text, project headers expanded in place.
+    """Return the programs as one text, with project headers expanded in place.
 
-    bcc rewrites map accesses in the main file only, so headers that touch maps
-    must be part of it.
+    bcc rewrites map accesses in the main file only, so headers that access maps must be part of it.
     """
     folder = bpf_dir()
 
@@ -107,10 +106,10 @@ def source() -> str:
 def load(
     sizes: Sizes, *, xdp_frags: bool = False
 ) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
-    """Compile and load; returns map descriptors, program descriptors and a report.
+    """Compile and load. Return map descriptors, program descriptors and a report.
 
-    Raises bpfsys.BpfError when the kernel refuses a program, RuntimeError when
-    bcc cannot compile (usually: kernel headers missing, `make setup` cures).
+    mrcd.linux.bpf.BpfError: the kernel refuses a program. RuntimeError: bcc cannot compile,
+    usually because kernel headers are missing, which `make setup` installs.
     """
     module = _compile(sizes)
     maps = {name: int(module[name].map_fd) for name in MAPS}
@@ -120,7 +119,7 @@ def load(
 
 
 def point_tails(maps: Mapping[str, int], programs: Mapping[str, int]) -> None:
-    """Make these programs those that others end in."""
+    """Make these programs the targets of tail calls."""
     for name, place in TAILS.items():
         bpf.update(maps["tails"], struct.pack("=I", place), struct.pack("=I", programs[name]))
 
@@ -128,10 +127,10 @@ def point_tails(maps: Mapping[str, int], programs: Mapping[str, int]) -> None:
 def load_over(
     maps: Mapping[str, int], sizes: Sizes, *, xdp_frags: bool = False
 ) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
-    """Compile and load for maps that are there; as `load`, but the maps are those of a capture.
+    """Compile and load programs for existing maps; as `load`, but return the maps of a capture.
 
-    bcc cannot do without maps of its own. They are made, with small rings (their number of slots
-    is compiled into no program), and what the programs say of them is turned to the others.
+    bcc always makes maps of its own. They get small rings, since no program is compiled for the
+    number of slots, and map references in the programs are then turned to the existing maps.
     """
     module = _compile(replace(sizes, ring_slots=1))
     moved = {int(module[name].map_fd): fd for name, fd in maps.items()}
@@ -170,7 +169,7 @@ def _load_programs(
 
 
 def retargeted(insns: bytes, moved: Mapping[int, int]) -> bytes:
-    """The instructions with each map descriptor in `moved` replaced by the other."""
+    """Return the instructions with each map descriptor in `moved` replaced by its value there."""
     out = bytearray(insns)
     at = 0
     while at < len(out):
@@ -178,7 +177,7 @@ def retargeted(insns: bytes, moved: Mapping[int, int]) -> bytes:
         if code == _LD_IMM64:
             if registers >> 4 == _PSEUDO_MAP_FD:
                 struct.pack_into("=i", out, at + 4, moved.get(imm, imm))
-            at += 8  # it takes two
+            at += 8  # this instruction takes two places
         at += 8
     return bytes(out)
 
@@ -187,7 +186,7 @@ _modules: list[object] = []
 
 
 def fill_rings(maps: Mapping[str, int], slots: int) -> None:
-    """Make every slot of both rings a free one."""
+    """Mark every slot of both rings as free."""
     for name in ("tx_free", "rx_free"):
         for slot in range(slots):
             bpf.update(maps[name], None, struct.pack("=I", slot))
@@ -196,7 +195,7 @@ def fill_rings(maps: Mapping[str, int], slots: int) -> None:
 def build(
     folder: Path, code: str, sizes: Sizes, *, adopt: bool, xdp_frags: bool
 ) -> list[ProgramReport]:
-    """Pin what is missing of a layout's folder: all of it, or with `adopt` only the programs."""
+    """Make and pin a layout's folder; with `adopt`, only the programs in it. Return a report."""
     if adopt:
         maps = {name: bpf.get(folder / name) for name in MAPS}
         own, programs, report = load_over(maps, sizes, xdp_frags=xdp_frags)
@@ -218,10 +217,11 @@ def build(
 
 
 def main() -> int:
-    """Child process: the order as JSON on stdin, a report on stdout."""
+    """Run as the child process: read the order as JSON on stdin, write a report to stdout."""
     order = json.load(sys.stdin)
     with contextlib.suppress(OSError):
-        # Started by a daemon that is ahead of everybody. Where packets flow, they come first.
+        # The daemon, whose priority this process inherits, runs before others. Beside a data path
+        # that runs, compiling gives way to the packets.
         os.setpriority(os.PRIO_PROCESS, 0, _NICE_BESIDE_TRAFFIC if order["adopt"] else 0)
     order |= {"folder": Path(order["folder"]), "sizes": Sizes(**order["sizes"])}
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The interface mrc0 and its other end: made, or taken over as an earlier daemon left them.
+"""Make the interface mrc0 and its other end, or take them over from an earlier daemon.
 
-mrc0 is one end of a veth pair. The kernel cuts packets to size and sums them on the way to the
-other end, mrc0p, where the spray program is (docs/architecture.md).
+mrc0 is one end of a veth pair. On the way to the other end, mrc0p, the kernel segments packets and
+computes checksums; the spray program runs there (docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ log = get_logger()
 
 
 def other_end(config: Config) -> str:
-    """The name of the end that is not mrc0."""
+    """Return the name of the end that is not mrc0."""
     return f"{config.mrc0.name}p"
 
 
 async def ensure(nl: Netlink, config: Config, records: Path) -> bytes:
-    """Make the pair unless an earlier daemon has; returns mrc0's own link-layer address.
+    """Make the pair unless an earlier daemon has. Return mrc0's own link-layer address.
 
-    DatapathError when the name is taken by somebody else's interface.
+    DatapathError if a foreign interface has one of the names.
     """
     name, link = config.mrc0.name, other_end(config)
     ours = name in pins.recorded(records, "device")
@@ -44,11 +44,11 @@ async def ensure(nl: Netlink, config: Config, records: Path) -> bytes:
             await nl.set_link(interface, mtu=config.mtu)
     else:
         pins.record(records, "device", name)
-        # With addresses of ours: udev replaces the kernel's random ones a moment later
-        # (MACAddressPolicy=persistent), and mrc0 would not take what is delivered to the old one.
+        # The addresses are set here, because udev replaces the kernel's random ones a moment later
+        # (MACAddressPolicy=persistent), and mrc0 would refuse packets to its former address.
         await nl.create_veth(name, link, mtu=config.mtu, mac=_random(), peer_mac=_random())
         for cidr in given(records, name):
-            _forget(records, name, cidr)  # they went with an interface that somebody removed
+            _forget(records, name, cidr)  # the address went with an interface that was removed
     await _prepare(nl, name, link)
     await give_addresses(nl, config, records)
     if not there:
@@ -57,35 +57,35 @@ async def ensure(nl: Netlink, config: Config, records: Path) -> bytes:
 
 
 def _random() -> bytes:
-    """A link-layer address: unicast, locally administered."""
+    """Return a random link-layer address: unicast, locally administered."""
     return bytes((os.urandom(1)[0] & 0xFC | 0x02, *os.urandom(5)))
 
 
 async def _prepare(nl: Netlink, name: str, link: str) -> None:
-    """Everything but addresses; what is so already stays untouched."""
+    """Set everything but addresses; leave alone what is already set."""
     for interface in (name, link):
         for refused in sysfs.write_sysctls(interface):
             log.warning("interface.untuned", interface=interface, error=refused)
-    # TCP's large segments are cut, and every packet is summed, on the way to the other end.
+    # Make the kernel cut TCP's large segments and fill checksums on the way to the other end.
     ethtool.set_features(name, tso=False, gso=False, sg=False, tx_checksum=False, gro=True)
-    # With GRO and NAPI on mrc0, and none on a sender without TSO, deliveries are merged.
+    # GRO and NAPI on mrc0 merge deliveries; mrc0p, which sends them, has no TSO and no GRO.
     ethtool.set_features(link, tso=False, gso=False, gro=False)
-    # TCP may send from two CPUs in turn; each packet must reach the spray program in that
-    # order, so all packets of a flow are handled on one CPU (docs/decisions/0002).
-    await sysfs.spread_receiving(link, sysfs.UDEV_S)  # check_steering tells if it stays undone
+    # TCP may send from two CPUs in turn, and packets must reach the spray program in the order
+    # sent. So one CPU handles all packets of a flow (docs/decisions/0002).
+    await sysfs.spread_receiving(link, sysfs.UDEV_S)  # check_steering warns if this fails for good
     await nl.set_link(name, arp=False, up=True)
     await nl.set_link(link, arp=False, up=True)
 
 
 async def check_steering(config: Config) -> None:
-    """Warn unless the other end's packets are spread as _prepare asked for, if late."""
+    """Warn unless the other end's packets are spread over CPUs in the end, as _prepare asked."""
     link = other_end(config)
     if (error := await sysfs.spread_receiving(link, sysfs.UDEV_LATE_S)) is not None:
         log.warning("interface.untuned", interface=link, error=error)
 
 
 def given(records: Path, name: str) -> list[str]:
-    """The addresses that mrc0 was given by us."""
+    """Return the addresses that we gave to mrc0."""
     entries = map(pins.given, pins.recorded(records, "address"))
     return [cidr for interface, cidr in entries if interface == name]
 
@@ -96,7 +96,7 @@ def _forget(records: Path, name: str, cidr: str) -> None:
 
 
 async def give_addresses(nl: Netlink, config: Config, records: Path) -> None:
-    """Give mrc0 the addresses it should have; take away those we gave it and should not."""
+    """Give mrc0 the configured addresses; remove others that an earlier configuration gave it."""
     name, wanted = config.mrc0.name, [str(address) for address in config.mrc0.addresses]
     for address in config.mrc0.addresses:
         bits = address.network.prefixlen

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The folder in a bpffs where the data path lives: maps, programs, links.
 
-What is pinned stays when the daemon dies:
+Pins outlive the daemon:
 
-    link_xdp_NAME, link_tc_NAME   what holds a program on an interface
+    link_xdp_NAME, link_tc_NAME   the link that holds a program on an interface
     layout-KEY/                   the maps of one layout (mrcd/datapath/sizes.py)
     layout-KEY/code-KEY/          programs that use them
 
-A folder is made under the name building-KEY and gets its own when it is complete, so what has the
-name is whole. Empty folders record what else must be undone: "device-NAME", an interface of ours;
-"clsact-NAME", a filter on it; "address-NAME~HEX~BITS" and "route-NAME~HEX~BITS", what an interface
-was given.
+A folder is made under the name building-KEY and renamed when it is complete, so a folder with its
+final name is whole. Empty folders record what else must be undone: "device-NAME", an interface of
+ours; "clsact-NAME", a filter on it; "address-NAME~HEX~BITS" and "route-NAME~HEX~BITS", an address
+or a route that an interface was given.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PinError(Exception):
 
 
 def prepare(folder: Path) -> None:
-    """Make `folder` an empty folder of a bpffs, mounting one over it where there is none."""
+    """Make sure that `folder` is in a bpffs; mount one over the folder if it is not."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not is_bpffs(folder):
@@ -49,7 +49,7 @@ def prepare(folder: Path) -> None:
 
 @contextlib.contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """Be the only daemon of this folder; PinError while another one is alive."""
+    """Hold the folder's lock. PinError if another live daemon holds it."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
@@ -65,7 +65,7 @@ def owned(folder: Path) -> Iterator[None]:
 
 
 def is_bpffs(folder: Path) -> bool:
-    """Whether a path lies in a bpffs: the mount with the longest matching target counts."""
+    """Return whether a path lies in a bpffs: the mount with the longest matching target counts."""
     best, kind = "", ""
     resolved = str(folder.resolve())
     for line in Path("/proc/self/mounts").read_text().splitlines():
@@ -77,7 +77,7 @@ def is_bpffs(folder: Path) -> bool:
 
 
 def recorded(folder: Path, kind: str) -> list[str]:
-    """What is recorded under `kind`: device, clsact, address or route."""
+    """Return the names recorded under `kind`: device, clsact, address or route."""
     if not folder.is_dir():
         return []
     prefix = f"{kind}-"
@@ -100,7 +100,7 @@ def record_given(
 def forget_given(
     folder: Path, kind: str, name: str, address: IPv4Address | IPv6Address, bits: int
 ) -> None:
-    """The opposite of `record_given`."""
+    """Undo `record_given`."""
     forget(folder, kind, _given(name, address, bits))
 
 
@@ -109,26 +109,26 @@ def _given(name: str, address: IPv4Address | IPv6Address, bits: int) -> str:
 
 
 def given(entry: str) -> tuple[str, str]:
-    """The interface and the address/bits of what `record_given` wrote down."""
+    """Return the interface and the address/bits in an entry of `record_given`."""
     name, packed, bits = entry.split("~")
     return name, f"{ip_address(bytes.fromhex(packed))}/{bits}"
 
 
 def forget(folder: Path, kind: str, name: str) -> None:
-    """The opposite of `record`."""
+    """Undo `record`."""
     with contextlib.suppress(FileNotFoundError):
         (folder / f"{kind}-{name}").rmdir()
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """What is pinned in a folder, and folders of pins; neither records nor what is the kernel's."""
+    """Yield pins and folders of pins; leave out records and the kernel's own entries."""
     for entry in folder.iterdir():
         if entry.name not in _KERNELS and not entry.name.startswith(_RECORDS):
             yield entry
 
 
 def clear(folder: Path) -> list[str]:
-    """Remove every pin; links detach by it. Records stay. Returns what was removed, in order."""
+    """Remove every pin, which detaches links; records stay. Return the removed names in order."""
     if not folder.is_dir():
         return []
     names = sorted(
@@ -139,7 +139,7 @@ def clear(folder: Path) -> list[str]:
 
 
 def remove(path: Path) -> list[str]:
-    """Remove a pin, or a folder of pins with all that is in it; the names of what was removed."""
+    """Remove a pin, or a folder of pins with its contents. Return the removed names."""
     if not path.is_dir():
         path.unlink()
         return [path.name]
@@ -150,17 +150,17 @@ def remove(path: Path) -> list[str]:
 
 
 def layout(folder: Path, key: str) -> Path:
-    """Where the maps of a layout are, when they are complete."""
+    """Return the final place of a layout's maps."""
     return folder / f"layout-{key}"
 
 
 def code(layout_folder: Path, key: str) -> Path:
-    """Where programs are, when they are complete."""
+    """Return the final place of programs."""
     return layout_folder / f"code-{key}"
 
 
 def draft(folder: Path) -> Path:
-    """An empty folder under whose name `folder` can be filled; `complete` then renames it."""
+    """Make an empty folder in which to build `folder`; `complete` renames it."""
     path = folder.with_name(f"building-{folder.name}")
     if path.is_dir():
         remove(path)
@@ -169,19 +169,19 @@ def draft(folder: Path) -> Path:
 
 
 def complete(path: Path) -> Path:
-    """Give what was made in a draft its name, in one step. The folder as it is then."""
+    """Give a draft its final name in one step. Return the folder."""
     folder = path.with_name(path.name.removeprefix("building-"))
-    if folder.is_dir():  # one that cannot be used any more, or it would not have been made again
+    if folder.is_dir():  # unusable, or there would be no draft
         folder.rename(folder.with_name(f"replaced-{folder.name}"))
     path.rename(folder)
     return folder
 
 
 def strays(folder: Path, keep: Path) -> list[Path]:
-    """What lies in the folder and belongs to no layout but `keep`: links and records aside."""
+    """Return the entries of the folder except the layout `keep`, links and records."""
     return sorted(e for e in _entries(folder) if e != keep and not e.name.startswith("link_"))
 
 
 def stray_code(layout_folder: Path, keep: Path) -> list[Path]:
-    """Programs of a layout that are not `keep`, half-made ones among them."""
+    """Return a layout's folders of programs except `keep`, half-made ones included."""
     return sorted(e for e in layout_folder.iterdir() if e.is_dir() and e != keep)

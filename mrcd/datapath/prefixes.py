@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Inner prefixes that lead to peers, in the two maps that `mrc_spray` looks them up in.
+"""Inner prefixes that lead to peers, in the two maps where `mrc_spray` looks them up.
 
-Whole addresses are in a hash, `addresses`; all others in a longest-prefix map, `prefixes`. IPv4 is
-mapped into ::ffff:0:0/96.
+Full addresses are in the hash map `addresses`, all other prefixes in the longest-prefix map
+`prefixes`. IPv4 is mapped into ::ffff:0:0/96.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from mrcd.linux import bpf
 
 _ADDRESS_BYTES = 16
 _PREFIX_BYTES = 20
-_WHOLE = struct.pack("=I", 128)  # such a prefix is an address
+_WHOLE = struct.pack("=I", 128)  # the length of a prefix that is a full address
 _MAPPED = bytes(10) + b"\xff\xff"
 
 Network = IPv4Network | IPv6Network
 
 
 class Prefixes:
-    """The prefixes of all peers, as the maps have them."""
+    """The prefixes of all peers in the maps."""
 
     def __init__(self, datapath: Datapath) -> None:
         self._dp = datapath
         self._keys: set[bytes] = set()
 
     def adopt(self) -> None:
-        """Read back what another daemon has written."""
+        """Read back the prefixes that another daemon has written."""
         self._keys.update(bpf.keys(self._dp.maps["prefixes"], _PREFIX_BYTES))
         for address in bpf.keys(self._dp.maps["addresses"], _ADDRESS_BYTES):
             self._keys.add(_WHOLE + address)
 
     def add(self, prefix: Network) -> tuple[str, bytes]:
-        """Take note of a prefix that the caller writes: in which map, under which key."""
+        """Note a prefix that the caller writes. Return the map and the key to write it under."""
         key = key_of(prefix)
         self._keys.add(key)
         return _map_of(key)
 
     def keep(self, wanted: Iterable[Network]) -> list[str]:
-        """Remove all but these; returns what was removed."""
+        """Remove all prefixes but these. Return the removed ones."""
         kept = {key_of(prefix) for prefix in wanted}
         dropped = sorted(self._keys - kept)
         for key in dropped:
@@ -50,7 +50,7 @@ class Prefixes:
         return [str(_network(key)) for key in dropped]
 
     def clear(self) -> None:
-        """Remove all."""
+        """Remove all prefixes."""
         for key in tuple(self._keys):
             self._delete(key)
 
@@ -61,17 +61,17 @@ class Prefixes:
 
     @property
     def addresses(self) -> int:
-        """How many are a whole address."""
+        """Return the number of full addresses."""
         return sum(key.startswith(_WHOLE) for key in self._keys)
 
     @property
     def shorter(self) -> int:
-        """How many are not."""
+        """Return the number of prefixes shorter than an address."""
         return len(self._keys) - self.addresses
 
 
 def key_of(prefix: Network) -> bytes:
-    """The longest-prefix key of a network."""
+    """Return the longest-prefix key of a network."""
     packed = prefix.network_address.packed
     if prefix.version == 4:
         return struct.pack("=I", 96 + prefix.prefixlen) + _MAPPED + packed
@@ -79,14 +79,14 @@ def key_of(prefix: Network) -> bytes:
 
 
 def _map_of(key: bytes) -> tuple[str, bytes]:
-    """In which map a prefix is, and under which key there."""
+    """Return the map of a prefix, and its key there."""
     if key.startswith(_WHOLE):
         return "addresses", key[len(_WHOLE) :]
     return "prefixes", key
 
 
 def _network(key: bytes) -> IPv4Network | IPv6Network:
-    """The opposite of `key_of`."""
+    """Return the network of a key; the inverse of `key_of`."""
     (bits,) = struct.unpack_from("=I", key)
     if bits >= 96 and key[4:16] == _MAPPED:
         return IPv4Network((key[16:], bits - 96))

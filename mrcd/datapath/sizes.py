@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the maps hold, and the fingerprint under which a data path is pinned (pure).
+"""The sizes of the maps, and the fingerprints under which a data path is pinned (pure).
 
-Two numbers decide whether a running data path can be taken over. The *layout* is everything that
-the maps' contents depend on: their definitions, the structs in them, what the programs are
-compiled for, who this host is. Capacities are not in it: they are read from the kernel, and a map
-that holds more than is needed will do. The *code* is the programs' text and what it is compiled
-with: other code with the same layout is loaded over the same maps.
+Two fingerprints decide whether a running data path can be taken over. The *layout* covers
+everything on which the maps' contents depend: their definitions, the structs in them, the sizes
+that programs are compiled for, the identity of this host. It leaves out capacities, which are read
+from the kernel: a larger map than needed will do. The *code* covers the programs' text and its
+compilation. Other code with the same layout is loaded over the same maps.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ _DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the maps are made for.
+    """The sizes that maps and programs are made for.
 
-    mtu: mrc0's, bytes. window: PSNs, a power of two, at least twice the MPR.
-    evs: EVs of one plane in a QP's set, a power of two. encap: one of
-    MRC_ENCAP_*. peers, qps, prefixes and loops are capacities. capture: the
-    programs also record what they see (bpf/capture.h).
+    mtu: of mrc0, bytes. window: PSNs, a power of two, at least twice the MPR. evs: EVs of one plane
+    in a QP's set, a power of two. encap: one of MRC_ENCAP_*. peers, qps, prefixes and loops are
+    capacities. capture: whether the programs also record packets (bpf/capture.h).
     """
 
     mtu: int
@@ -47,7 +46,7 @@ class Sizes:
     capture: bool = False
 
     def defines(self) -> list[str]:
-        """The CFG_ constants the programs are compiled with."""
+        """Return the CFG_ constants that the programs are compiled with."""
         return [
             f"-DCFG_MTU={self.mtu}",
             f"-DCFG_SLOT_BYTES={-(-self.mtu // 8) * 8}",
@@ -64,7 +63,7 @@ class Sizes:
         ]
 
     def lacking(self, needed: Sizes) -> list[str]:
-        """What of `needed` does not fit into these capacities, in words."""
+        """Describe what of `needed` exceeds these capacities."""
         return [
             f"{name}: {getattr(self, name)} fit, {getattr(needed, name)} are wanted"
             for name in ("peers", "qps", "prefixes", "loops")
@@ -73,22 +72,22 @@ class Sizes:
 
 
 def room_for_peers(count: int) -> int:
-    """Peers that maps for `count` of them are made for.
+    """Return the capacity of maps made for `count` peers.
 
-    At least one more fits, so that adding one needs no other maps. A QP costs some 150 KB, so the
-    room is four at first and about an eighth of many: 4 for 1, 12 for 10, 10,240 for 10,000.
+    At least one more fits, so that adding a peer needs no new maps. A QP takes some 150 KB, so the
+    capacity grows in steps of four, or of about an eighth: 4 for 1, 12 for 10, 10,240 for 10,000.
     """
     step = max(4, (1 << max(0, count.bit_length() - 1)) // 8)
     return -(-(count + 1) // step) * step
 
 
 def room_for_prefixes(count: int) -> int:
-    """Prefixes take memory only when they are there."""
+    """Return the capacity for prefixes; unused entries take no memory."""
     return max(1024, 4 * count)
 
 
 def room_for_loops(count: int) -> int:
-    """A loop costs some 200 bytes; more hosts may mean more of them."""
+    """Return the capacity for loops. More hosts may mean more loops, at some 200 bytes each."""
     return -(-(count + 1) // 64) * 64
 
 
@@ -106,7 +105,7 @@ def _structs(header: Header) -> dict[str, Any]:
 
 
 def definitions(maps_header: str) -> list[str]:
-    """Every map and every struct that a header declares, white space and comments aside."""
+    """Return every map and struct that a header declares, comments and white space removed."""
     bare = _COMMENT.sub("", maps_header)
     return [" ".join(text.split()) for text in (*_MAP.findall(bare), *_STRUCT.findall(bare))]
 
@@ -117,9 +116,9 @@ def layout_key(
     treaty: Mapping[str, Header],
     identity: Mapping[str, object],
 ) -> str:
-    """The name of a layout.
+    """Return the key of a layout.
 
-    treaty: the two headers. identity: what else the maps' contents mean something for, JSON.
+    treaty: the two headers. identity: JSON of whatever else gives the maps' contents their meaning.
     """
     text = json.dumps(
         {
@@ -136,6 +135,6 @@ def layout_key(
 
 
 def code_key(source: str, sizes: Sizes, kernel: str, *, xdp_frags: bool) -> str:
-    """The name of compiled programs. kernel: its release, whose headers they were compiled with."""
+    """Return the key of compiled programs. kernel: the release whose headers were used."""
     text = "\n".join([source, *sizes.defines(), kernel, str(xdp_frags)])
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]

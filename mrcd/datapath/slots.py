@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Slots of the retransmit and the reorder ring that a QP holds, given back when it goes DOWN."""
+"""Give back the slots of the retransmit and reorder rings that a QP holds when it goes DOWN."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RX_ENTRY = ABI.structs["mrc_rx_entry"]
 
 
 def give_back(dp: Datapath, qp: int) -> None:
-    """Give back both rings' slots of a QP on which no program runs any more."""
+    """Give back the slots of a QP on which no program runs any more."""
     _give_back_tx(dp, qp)
     _give_back_rx(dp, qp)
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""QPs, their paths and a peer's planes as they are read from the maps."""
+"""Read QPs, their paths and a peer's planes from the maps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mrcd.datapath import census
 from mrcd.datapath.datapath import Datapath
 from mrcd.linux import bpfbatch
 from mrcd.paths import evset
 from mrcd.paths.states import State
 from mrcd.wire.abi import ABI
+from mrcd.wire.layout import picker
 
 PLANES = ABI.MRC_MAX_PLANES
 ALL_PLANES = (1 << PLANES) - 1
@@ -20,7 +20,7 @@ _QP = ABI.structs["mrc_qp"]
 _TX = ABI.structs["mrc_tx"]
 _RX = ABI.structs["mrc_rx"]
 _PATH = ABI.structs["mrc_path"]
-_PORTS = census.picker(_BALANCE, "ports", "heard_ports")
+_PORTS = picker(_BALANCE, "ports", "heard_ports")
 _SETS = ("use", "skip", "slow", "spare", "denied")
 
 
@@ -51,7 +51,7 @@ class PathView:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """A peer's planes: share of a whole one, smoothed round trip (0: none), mask it announced."""
+    """A peer's planes: share of a whole one, smoothed round trip (0: none), announced mask."""
 
     shares: tuple[float, ...]
     srtt_ns: tuple[int, ...]
@@ -59,17 +59,17 @@ class Balance:
 
 
 def path_index(dp: Datapath, qp: int, plane: int, slot: int) -> int:
-    """Where in the map `paths` a path is."""
+    """Return the index of a path in the map `paths`."""
     return (qp * PLANES + plane) * dp.sizes.evs + slot
 
 
 def read(dp: Datapath, qp: int) -> QpView:
-    """One QP, as it is now."""
+    """Return one QP as it is now."""
     return QpView(dp.read("qps", qp, _QP), dp.read("txs", qp, _TX), dp.read("rxs", qp, _RX))
 
 
 def paths(dp: Datapath, qp: int, sets: Sequence[evset.PlaneSet]) -> list[PathView]:
-    """Every path of a QP's EV set, a set for each plane."""
+    """Return every path of a QP, given its EV set: one set for each plane, or none at all."""
     if not sets:
         return []
     raw = dp.read_raw("txs", qp, _TX.size)
@@ -89,7 +89,7 @@ def paths(dp: Datapath, qp: int, sets: Sequence[evset.PlaneSet]) -> list[PathVie
 
 
 def denied_slots(dp: Datapath, qp: int) -> set[tuple[int, int]]:
-    """The planes and slots of a QP's set that are DENIED."""
+    """Return the planes and slots of a QP's set that are DENIED."""
     raw = dp.read_raw("txs", qp, _TX.size)
     found = set()
     for number, word in enumerate(_TX.unpack_array(raw, "denied")):
@@ -102,7 +102,7 @@ def denied_slots(dp: Datapath, qp: int) -> set[tuple[int, int]]:
 
 
 def state_of(member: dict[str, bool]) -> State:
-    """What the sets of mrc_tx say of a path (see bpf/mrc_abi.h)."""
+    """Return the state of a path by the sets of mrc_tx that it is in (bpf/mrc_abi.h)."""
     if member["denied"]:
         return State.DENIED
     if member["use"]:
@@ -111,7 +111,7 @@ def state_of(member: dict[str, bool]) -> State:
 
 
 def balance_of(raw: bytes, planes: int) -> Balance:
-    """An entry of the map balances."""
+    """Decode an entry of the map balances."""
     one = _BALANCE.unpack(raw)
     shares = one["shares"].to_bytes(PLANES, "little")
     return Balance(
@@ -122,6 +122,6 @@ def balance_of(raw: bytes, planes: int) -> Balance:
 
 
 def ports_of(balance: bytes) -> int:
-    """The planes on which a peer takes packets, as its updates and its SACKs say."""
+    """Return the mask of planes on which a peer takes packets, by its updates and its SACKs."""
     told, heard = _PORTS(balance)
     return told & heard & ALL_PLANES

@@ -113,8 +113,8 @@ class Peers:
             epoch=epoch,
             mtu=config.mtu,
             mpr=config.transport.mpr,
-            qp_base=self._table.base(peer),
-            qps=self._table.per_peer,
+            qp_base=self._table.peers.base(peer),
+            qps=self._table.peers.per_peer,
         )
 
     # ---- across a restart of the daemon
@@ -143,7 +143,7 @@ class Peers:
                 ours, name, told, self._rng, memory, now_ns=now, pace=self._pace
             )
             self._answering[name] = None
-            self.port_mask[name] = self._table.peer_planes(name)
+            self.port_mask[name] = self._table.peers.planes[name]
             self.mtu[name] = min(self._config.mtu, memory.offer.mtu)
             self._endpoint.peer_established(name)
             self._on_mtu(self._peers[name], self.mtu[name])
@@ -323,7 +323,7 @@ class Peers:
                 case ConfigureReceive():
                     self._table.configure(command.peer, command.qps, command.mpr)
                     self._planes_of(command.peer, command.port_mask)
-                    self._table.set_ports(command.peer, command.port_mask)
+                    self._table.peers.set_ports(command.peer, command.port_mask)
                     self.mtu[command.peer] = command.mtu
                     self._on_mtu(self._peers[command.peer], command.mtu)
                 case ReadyToSend():
@@ -346,7 +346,7 @@ class Peers:
     def _planes_of(self, peer: str, mask: int) -> None:
         if self.port_mask.get(peer) != mask:
             self.port_mask[peer] = mask
-            self._table.set_peer_planes(peer, mask)
+            self._table.peers.set_planes(peer, mask)
             log.info("peer.ports_changed", peer=peer, planes=f"{mask:#x}")
 
     def _compare_ports(self) -> None:
@@ -355,8 +355,8 @@ class Peers:
         offers = [(name, offer) for name, offer in remotes if offer is not None]
         if not offers:
             return
-        for name, mask in self._doubts.corrections(offers, self._table.every_ports()).items():
-            self._table.set_ports(name, mask)
+        for name, mask in self._doubts.corrections(offers, self._table.peers.every_ports()).items():
+            self._table.peers.set_ports(name, mask)
             log.info("peer.ports_corrected", peer=name, planes=f"{mask:#x}")
 
     def send(self, peer: str, plane: int, datagram: bytes) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from mrcd.config.config import Config
 from mrcd.datapath import pins
 from mrcd.datapath.datapath import Datapath
-from mrcd.datapath.qptable import words
 from mrcd.fabric import underlay, usid
 from mrcd.linux.carrier import CarrierWatch
 from mrcd.linux.interfaces import Link, LinkChanged, NeighborChanged, Resync
@@ -23,6 +22,7 @@ from mrcd.rules import drains
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks
 from mrcd.wire.abi import ABI
+from mrcd.wire.layout import words
 
 log = get_logger()
 

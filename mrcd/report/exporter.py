@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The metrics over HTTP, for Prometheus: GET /metrics, and nothing else.
+"""Serve the metrics to Prometheus over HTTP: GET /metrics, and nothing else.
 
-On the daemon's own event loop, because what it tells belongs to that loop. A server of the standard
-library would need a thread, and one that is busy keeps the clock's thread waiting for the
-interpreter; here text is made in small pieces with pauses between them. One scrape at a time.
+The server runs on the daemon's event loop, which owns the state that the metrics show. A server of
+the standard library would need a thread, and a busy thread keeps the clock's thread waiting for the
+interpreter. Here text is made in small pieces with pauses between them, for one scrape at a time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from mrcd.service.log import get_logger
 log = get_logger()
 
 PIECE = 128
-"""Rows made into text without a pause: about a millisecond."""
+"""Rows that are made into text without a pause, which takes about a millisecond."""
 HEAD_MAX = 8192
 CONNECTIONS_MAX = 8
 PATIENCE_S = 10.0
-"""For a request to come in, and for a response to be taken."""
+"""Time for a request to arrive, and for a response to be taken."""
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -58,7 +58,7 @@ class _Response:
 
 @dataclass(frozen=True, slots=True)
 class _Given(Collector):
-    """What generate_latest takes for a registry."""
+    """Given metrics in the shape of a registry, which generate_latest expects."""
 
     metrics: Iterable[Metric]
 
@@ -78,7 +78,7 @@ def _metric(family: Family, rows: Iterable[Row]) -> Metric:
 
 
 def pieces(family: Family, rows: Iterator[Row]) -> Iterator[tuple[int, bytes]]:
-    """A family in the text format, PIECE rows at a time: how many, and their text."""
+    """Yield a family in the text format, PIECE rows at a time: their number and their text."""
     first = True
     while (some := list(islice(rows, PIECE))) or first:
         text = generate_latest(_Given([_metric(family, some)]))
@@ -89,7 +89,7 @@ def pieces(family: Family, rows: Iterator[Row]) -> Iterator[tuple[int, bytes]]:
 
 
 async def exposition(snapshot: Snapshot) -> AsyncIterator[bytes]:
-    """A snapshot in Prometheus' text format, in pieces; whoever reads them lets others work."""
+    """Yield a snapshot in Prometheus' text format, in pieces, with pauses for other work."""
     made = 0
     for family, rows in collect(snapshot):
         for count, text in pieces(family, rows):
@@ -102,7 +102,7 @@ async def exposition(snapshot: Snapshot) -> AsyncIterator[bytes]:
 
 
 class Exporter:
-    """An async context manager that serves `take`'s snapshots on an address and a port."""
+    """An async context manager that serves the snapshots of `take` on an address and a port."""
 
     def __init__(self, endpoint: tuple[str, int], take: Callable[[], Awaitable[Snapshot]]) -> None:
         self._address, self._port = endpoint
@@ -133,7 +133,7 @@ class Exporter:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Return the port on which the exporter listens."""
         return self._port
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -146,7 +146,7 @@ class Exporter:
             method, response = await self._answer(head)
             writer.write(response.encode(with_body=method != b"HEAD"))
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # no request, or nobody who waits for the answer
+            pass  # no request came, or the client left
         except Exception as error:  # a broken scrape must not break the daemon
             log.error("metrics.failed", error=repr(error))
         finally:
@@ -170,7 +170,7 @@ class Exporter:
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:
-    """What was written is on its way, or nobody took it in time."""
+    """Close a connection after its data has left; abort it if the client does not read in time."""
     writer.close()
     try:
         async with asyncio.timeout(PATIENCE_S):

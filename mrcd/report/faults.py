@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the survey says of the fabric, as the control API shows it."""
+"""The survey's findings on the fabric, as the control API shows them."""
 
 from __future__ import annotations
 
 import statistics
 import time
 
-from mrcd.config.config import Config
 from mrcd.fabric.loops import Element, link, nic, t0, t1
 from mrcd.model import (
     SCHEMA_VERSION,
@@ -17,32 +16,28 @@ from mrcd.model import (
     MapReply,
     SurveyInfo,
 )
+from mrcd.report.live import Live
 from mrcd.survey.inference import Seen
-from mrcd.survey.survey import Survey
 
 
-class FaultReport:
-    """Answers ListFaults and GetMap from live state."""
-
-    def __init__(self, config: Config, survey: Survey) -> None:
-        self._config = config
-        self._survey = survey
+class FaultReport(Live):
+    """The faults, and the map of the fabric."""
 
     def _about(self) -> SurveyInfo:
-        survey = self._survey
+        survey = self._engine.survey
         return SurveyInfo(
             enabled=not survey.reason,
             reason=survey.reason,
             pps=survey.pps,
             loops=len(survey.loops),
             hosts_heard=survey.heard,
-            hosts_total=len(self._config.peers),
+            hosts_total=len(self._engine.config.peers),
             accepted=survey.accepted,
             rejected=survey.rejections.count,
         )
 
     def faults(self) -> FaultsReply:
-        """What is named now."""
+        """Return the faults that are named now."""
         now = time.monotonic_ns()
         found = [
             FaultInfo(
@@ -56,18 +51,19 @@ class FaultReport:
                 evidence=list(named.fault.evidence),
                 alternatives=[list(names) for names in named.fault.alternatives],
             )
-            for named in self._survey.list.named
+            for named in self._engine.survey.list.named
         ]
         return {"schema_version": SCHEMA_VERSION, "survey": self._about(), "faults": found}
 
     def fabric_map(self) -> MapReply:
-        """Every element, with what is known of it."""
-        fabric, seen = self._config.fabric, self._survey.seen
+        """Return every element of the fabric with its state, loss and latency."""
+        fabric, survey = self._engine.config.fabric, self._engine.survey
+        seen = survey.seen
         sent: dict[Element, int] = {}
         for one in seen:
             for element in one.loop.crossings:
                 sent[element] = sent.get(element, 0) + one.sent
-        named = {each.fault.element: each.fault for each in self._survey.list.named}
+        named = {each.fault.element: each.fault for each in survey.list.named}
         latencies = _latencies(seen)
         elements = []
         for plane in range(fabric.planes):
@@ -103,7 +99,10 @@ class FaultReport:
 
 
 def _latencies(seen: list[Seen]) -> dict[Element, float]:
-    """One crossing of each link, switch included: half of what a loop over it takes longer."""
+    """Return the microseconds of one crossing of each link, switch included.
+
+    That is half of the extra round trip of a loop over the link.
+    """
     trips: dict[tuple[str, int, int, int], float] = {}
     for one in seen:
         if one.rtt_us is not None:

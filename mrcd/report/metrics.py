@@ -1,32 +1,33 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The metrics: what there is, in which units, and what a snapshot of the daemon makes of it (pure).
+"""Define the metrics and their units, and make their rows from a snapshot of the daemon (pure).
 
-Labels are bounded by the configuration: per plane, per peer, per peer and plane. Paths appear as
-counts by state, never one by one. Counters of the data path bear their own meanings, read from
-bpf/mrc_abi.h; drops and retransmissions are a family each, so that they can be summed.
+The configuration bounds the labels: plane, peer, or both. Paths appear as counts by state, never
+one by one. The help of data path counters is read from bpf/mrc_abi.h. Drops form one family and
+retransmissions another, so that each can be summed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from mrcd.datapath.census import Paths, PeerCount, PlaneCount
+from mrcd.model import FaultKind, PathState, PeerState
 from mrcd.wire.abi import COUNTERS
 
 Kind = Literal["counter", "gauge"]
 Row = tuple[tuple[str, ...], float]
-STATES = ("GOOD", "SKIP", "ASSUMED_BAD", "DENIED")
-PEER_STATES = ("connecting", "established", "silent")
-FAULT_KINDS = ("dead", "loss", "slow")
+STATES: tuple[PathState, ...] = get_args(PathState)
+PEER_STATES: tuple[PeerState, ...] = get_args(PeerState)
+FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 RINGS = ("tx", "rx")
 MAPS = ("peers", "qps", "addresses", "prefixes", "sources", "loops")
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric. A counter's name ends in _total."""
+    """A metric. The name of a counter ends in _total."""
 
     name: str
     kind: Kind
@@ -36,7 +37,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class PlaneState:
-    """A plane of this host. Traffic is all that passed its interface."""
+    """A plane of this host. Traffic counts everything that passed its interface."""
 
     index: int
     interface: str
@@ -52,10 +53,10 @@ class PlaneState:
 
 @dataclass(frozen=True, slots=True)
 class PeerSample:
-    """A configured peer; `ports` are the planes that are usable here and there."""
+    """A configured peer. `ports` is the mask of planes that are usable on both hosts."""
 
     name: str
-    state: str
+    state: PeerState
     heard_age_s: float | None
     mtu: int
     count: PeerCount
@@ -65,7 +66,7 @@ class PeerSample:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that the metrics are made of. `used` and `capacity` are by map, see MAPS."""
+    """The state from which the metrics are made. `used` and `capacity` are by map (MAPS)."""
 
     host: str
     version: str
@@ -101,7 +102,7 @@ def _grouped(prefix: str) -> list[str]:
 
 
 def _group(name: str, prefix: str, label: str, head: str) -> Metric:
-    """Counters that add up, as one family whose help has the meaning of each."""
+    """Make one family of counters that add up; its help gives the meaning of each."""
     names = {full: full.removeprefix(prefix) for full in _grouped(prefix)}
     parts = [
         f"{short}: {_MEANINGS[full].removeprefix('dropped: ')}" for full, short in names.items()
@@ -198,19 +199,19 @@ _TABLE: tuple[Metric, ...] = (
         "mrcd_info",
         "gauge",
         ("host", "version", "routing", "xdp", "tc"),
-        "always 1; which daemon this is, how packets cross the fabric, how programs are attached",
+        "always 1; labels: host, version, how packets cross the fabric, how programs are attached",
         _info,
     ),
     _one(
         "mrcd_start_time_seconds",
         "gauge",
-        "when the daemon was started, seconds since 1970",
+        "start of the daemon, seconds since 1970",
         lambda snap: snap.start_time_s,
     ),
     _one(
         "mrcd_degraded_reasons",
         "gauge",
-        "how many reasons `mrcctl status` gives for being degraded; 0: all is well",
+        "reasons for a degraded state that `mrcctl status` lists; 0: all is well",
         lambda snap: snap.degraded,
     ),
     _one(
@@ -246,7 +247,7 @@ _TABLE: tuple[Metric, ...] = (
     _plane(
         "mrcd_plane_tx_packets_total",
         "counter",
-        "packets that left by the plane's NIC",
+        "packets sent on the plane's NIC",
         lambda plane: plane.tx_packets,
     ),
     _plane(
@@ -258,7 +259,7 @@ _TABLE: tuple[Metric, ...] = (
     _plane(
         "mrcd_plane_rx_packets_total",
         "counter",
-        "packets that came by the plane's NIC",
+        "packets received on the plane's NIC",
         lambda plane: plane.rx_packets,
     ),
     _plane(
@@ -306,7 +307,7 @@ _TABLE: tuple[Metric, ...] = (
     _peer(
         "mrcd_peer_heard_age_seconds",
         "gauge",
-        "time since the peer's hand-shake was heard last; absent: never",
+        "time since the last hand-shake message of the peer; absent: none yet",
         lambda peer: peer.heard_age_s,
     ),
     _peer(
@@ -373,7 +374,7 @@ _TABLE: tuple[Metric, ...] = (
     _peer_plane(
         "mrcd_peer_plane_share_ratio",
         "gauge",
-        "the plane's share of what is sent to the peer, against a whole one",
+        "the plane's share of the packets sent to the peer; 1: a whole share",
         lambda peer, plane: peer.planes[plane].share,
     ),
     _peer_plane(
@@ -385,13 +386,13 @@ _TABLE: tuple[Metric, ...] = (
     _peer_plane(
         "mrcd_peer_plane_loss_ratio",
         "gauge",
-        "smoothed part of the packets sent to the peer that the plane lost",
+        "smoothed ratio of lost packets among those sent to the peer on the plane",
         lambda peer, plane: peer.planes[plane].loss,
     ),
     _peer_plane(
         "mrcd_peer_plane_marked_ratio",
         "gauge",
-        "smoothed part of the peer's SACKs that told of a congestion mark on the plane",
+        "smoothed ratio of the peer's SACKs that report a congestion mark on the plane",
         lambda peer, plane: peer.planes[plane].marked,
     ),
     _family(
@@ -406,27 +407,27 @@ _TABLE: tuple[Metric, ...] = (
         "mrcd_map_entries_max",
         "gauge",
         ("map",),
-        "how many the map has room for; other maps' sizes follow from these",
+        "capacity of the map; other maps' sizes follow from these",
         lambda snap: (((name,), snap.capacity[name]) for name in MAPS),
     ),
     _family(
         "mrcd_map_entries",
         "gauge",
         ("map",),
-        "how many are in use; of QPs those that are not DOWN",
+        "entries in use; for QPs, those that are not DOWN",
         lambda snap: (((name,), snap.used[name]) for name in MAPS),
     ),
     _family(
         "mrcd_faults",
         "gauge",
         ("kind",),
-        "links and switches of the fabric that are named as at fault",
+        "links and switches of the fabric that the survey names as faulty",
         lambda snap: (((kind,), snap.faults.get(kind, 0)) for kind in FAULT_KINDS),
     ),
     _one(
         "mrcd_survey_hosts_heard",
         "gauge",
-        "peers that told lately what their survey probes saw",
+        "peers that recently reported the results of their survey probes",
         lambda snap: snap.survey_hosts_heard,
     ),
     _one(
@@ -442,7 +443,10 @@ def _all() -> Iterator[Metric]:
     yield from _TABLE
     yield _group("mrcd_drops_total", "drop_", "reason", "packets dropped, by reason")
     yield _group(
-        "mrcd_retransmissions_total", "rtx_", "rule", "packets sent again, by the rule that says so"
+        "mrcd_retransmissions_total",
+        "rtx_",
+        "rule",
+        "packets sent again, by the rule that triggered it",
     )
     for _index, name, meaning in COUNTERS:
         if name not in (*_grouped("drop_"), *_grouped("rtx_")):
@@ -451,13 +455,13 @@ def _all() -> Iterator[Metric]:
 
 _ALL = tuple(_all())
 FAMILIES: tuple[Family, ...] = tuple(family for family, _rows in _ALL)
-"""Everything that is exposed, in the order in which it is."""
+"""All exposed families, in their order."""
 
 
 def collect(snapshot: Snapshot) -> Iterator[tuple[Family, Iterator[Row]]]:
-    """Every family with its rows: label values in the order of Family.labels, and the number.
+    """Yield every family with its rows: label values in the order of Family.labels, and the number.
 
-    Rows are made while they are asked for, so that whoever asks may pause.
+    Rows are made one by one on demand, so that the caller may pause between them.
     """
     for family, rows in _ALL:
         yield family, rows(snapshot)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The peers as the control API lists them, read from the maps in batches.
 
-A host may have thousands. Of a peer that never answered there is nothing to read but its balance,
-and most balances are as they were at first.
+A host may have thousands of peers. A peer that never answered has only its balance to read, and
+most balances still have their initial value, so equal ones are decoded once.
 """
 
 from __future__ import annotations
@@ -13,54 +13,65 @@ from functools import lru_cache
 
 from mrcd.config.config import Peer
 from mrcd.config.overlap import Prefix
-from mrcd.datapath import census
 from mrcd.datapath.view import ALL_PLANES, Balance, balance_of
 from mrcd.engine import Engine
 from mrcd.handshake import State
 from mrcd.linux import bpfbatch
 from mrcd.model import PeerInfo, PeerState
-from mrcd.report.shortlist import Standing, foremost
+from mrcd.report.live import Live
+from mrcd.shortlist import Standing, foremost
 from mrcd.wire.abi import ABI
+from mrcd.wire.layout import picker
 
 _BALANCE, _TX, _RX = (ABI.structs[name] for name in ("mrc_balance", "mrc_tx", "mrc_rx"))
-_SENT, _RECEIVED = census.picker(_TX, "packets"), census.picker(_RX, "packets")
-_STATES: dict[State, PeerState] = {
+_SENT, _RECEIVED = picker(_TX, "packets"), picker(_RX, "packets")
+SHOWN: Mapping[State, PeerState] = {
     State.OFFERING: "connecting",
     State.BOUND: "connecting",
     State.ESTABLISHED: "established",
     State.SILENT: "silent",
 }
+"""The control API's word for each state of the hand-shake."""
 MANY = 8
-"""More peers than this with one thing wrong are not listed one by one."""
+"""More peers than this with the same problem share one line."""
 NAMED = 3
-"""Of those so many are named, and the others counted."""
+"""That line names this many of the peers and counts the others."""
 
 
-def listed(engine: Engine) -> list[PeerInfo]:
-    """Every configured peer."""
-    return _infos(engine, engine.config.peers, _packets(engine))
+class PeerReport(Live):
+    """The configured peers."""
 
+    def peers(self) -> list[PeerInfo]:
+        """Return every configured peer."""
+        engine = self._engine
+        return _infos(engine, engine.config.peers, _packets(engine))
 
-def foremost_of(
-    engine: Engine, count: int, before: Mapping[str, int]
-) -> tuple[list[PeerInfo], Mapping[str, int]]:
-    """At most so many, those in trouble and the busiest since `before`, as they are configured.
+    def peer_names(self) -> list[str]:
+        """Return the names of all configured peers."""
+        return [peer.name for peer in self._engine.config.peers]
 
-    Beside them the packets of every peer so far, which is `before` the next time.
-    """
-    packets = _packets(engine)
-    sums = {name: sum(both) for name, both in packets.items()}
-    standings = (
-        Standing(
-            peer.name,
-            _STATES[engine.peers.state(peer.name)],
-            max(0, sums.get(peer.name, 0) - before.get(peer.name, 0)),
+    def foremost_peers(
+        self, count: int, before: Mapping[str, int]
+    ) -> tuple[list[PeerInfo], Mapping[str, int]]:
+        """Return at most `count` peers in configured order: those in trouble, and the busiest.
+
+        `before` maps each peer to its packets at the last call. The packets of every peer now are
+        returned, too, as the next call's `before`.
+        """
+        engine = self._engine
+        packets = _packets(engine)
+        sums = {name: sum(both) for name, both in packets.items()}
+        standings = (
+            Standing(
+                peer.name,
+                SHOWN[engine.peers.state(peer.name)],
+                max(0, sums.get(peer.name, 0) - before.get(peer.name, 0)),
+            )
+            for peer in engine.config.peers
         )
-        for peer in engine.config.peers
-    )
-    chosen = {*foremost(standings, count)}
-    peers = [peer for peer in engine.config.peers if peer.name in chosen]
-    return _infos(engine, peers, packets), sums
+        chosen = {*foremost(standings, count)}
+        peers = [peer for peer in engine.config.peers if peer.name in chosen]
+        return _infos(engine, peers, packets), sums
 
 
 def _infos(
@@ -68,20 +79,20 @@ def _infos(
 ) -> list[PeerInfo]:
     config, table = engine.config, engine.table
     found: list[PeerInfo] = []
-    balances = _balances(engine, sorted(table.indices[peer.name] for peer in peers))
+    balances = _balances(engine, sorted(table.peers.indices[peer.name] for peer in peers))
     now, mtu = time.monotonic_ns(), config.mtu
     for peer in peers:
         sent, received = packets.get(peer.name, (0, 0))
-        ports, shares, trips = balances[table.indices[peer.name]]
+        ports, shares, trips = balances[table.peers.indices[peer.name]]
         heard = engine.peers.heard_ns.get(peer.name)
         both = engine.planes.mask & engine.peers.port_mask.get(peer.name, ALL_PLANES) & ports
         found.append(
             PeerInfo(
                 name=peer.name,
-                state=_STATES[engine.peers.state(peer.name)],
+                state=SHOWN[engine.peers.state(peer.name)],
                 addresses=_texts(peer.allowed),
                 mtu=engine.peers.mtu.get(peer.name, mtu),
-                qps=table.per_peer,
+                qps=table.peers.per_peer,
                 last_heard_s=None if heard is None else (now - heard) / 1e9,
                 planes_usable=_bits(both),
                 shares=shares,
@@ -104,7 +115,7 @@ def _bits(mask: int) -> list[int]:
 
 
 Shown = tuple[int, list[float], list[float | None]]
-"""Of a balance: the mask of planes, shares, round trips in microseconds."""
+"""What is shown of a balance: mask of planes, shares, round trips in microseconds."""
 
 
 def _shown(balance: Balance) -> Shown:
@@ -116,7 +127,7 @@ def _shown(balance: Balance) -> Shown:
 
 
 def _balances(engine: Engine, indices: Sequence[int]) -> dict[int, Shown]:
-    """The balances of peers by index, of which these are the ascending ones to read."""
+    """Return the balances of these peers, given by ascending index, by index."""
     fd, planes = engine.datapath.maps["balances"], engine.config.fabric.planes
     known: dict[bytes, Shown] = {}
     found: dict[int, Shown] = {}
@@ -130,14 +141,14 @@ def _balances(engine: Engine, indices: Sequence[int]) -> dict[int, Shown]:
 
 
 def _packets(engine: Engine) -> dict[str, tuple[int, int]]:
-    """What was sent to and received from each peer whose QPs were ever set up."""
+    """Return the packets sent to and received from each peer whose QPs were ever set up."""
     table, maps = engine.table, engine.datapath.maps
     found: dict[str, tuple[int, int]] = {}
     for qps in _runs(sorted(table.configured)):
         txs = bpfbatch.rows(maps["txs"], qps, _TX.size)
         rxs = bpfbatch.rows(maps["rxs"], qps, _RX.size)
         for qp, tx, rx in zip(qps, txs, rxs, strict=True):
-            name = table.peer_of(qp)
+            name = table.peers.peer_of(qp)
             if name is not None:
                 sent, received = found.get(name, (0, 0))
                 found[name] = sent + _SENT(tx)[0], received + _RECEIVED(rx)[0]
@@ -145,7 +156,7 @@ def _packets(engine: Engine) -> dict[str, tuple[int, int]]:
 
 
 def _runs(indices: Sequence[int]) -> Iterator[range]:
-    """Ascending numbers as ranges without gaps."""
+    """Yield ascending numbers as ranges without gaps."""
     first = 0
     for at in range(1, len(indices) + 1):
         if at == len(indices) or indices[at] != indices[at - 1] + 1:
@@ -154,7 +165,7 @@ def _runs(indices: Sequence[int]) -> Iterator[range]:
 
 
 def reasons(engine: Engine) -> list[str]:
-    """What is wrong with peers, a line for each, or for all of a kind where they are many."""
+    """Return what is wrong with peers: a line for each, or one for many with the same problem."""
     unheard, silent = [], []
     for peer in engine.config.peers:
         state = engine.peers.state(peer.name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A look at the whole daemon for the metrics: maps in batches, everything else from memory.
+"""Take a snapshot of the daemon for the metrics: maps in batches, everything else from memory.
 
-With many peers it takes a while in sum, and the clock's thread wants the interpreter every
-millisecond: so it is taken in slices, with a pause between them.
+With many peers a snapshot takes a while, and the clock's thread needs the interpreter every
+millisecond. So the snapshot is taken in slices with pauses between them.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from mrcd.datapath.census import Census, PeerCount, PlaneCount, planes_of
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.view import ALL_PLANES
 from mrcd.engine import Engine
-from mrcd.handshake import State
 from mrcd.linux import bpfbatch
 from mrcd.model import Status
 from mrcd.report.metrics import PeerSample, PlaneState, Snapshot
-from mrcd.report.report import Report
+from mrcd.report.peers import SHOWN
+from mrcd.report.status import StatusReport
+from mrcd.running import Running
 from mrcd.wire.abi import ABI
 
 SLICE = 64
-"""QPs, and peers, looked at without a pause: below a millisecond."""
+"""QPs or peers that are read without a pause, which takes less than a millisecond."""
 PAUSE_S = 0.0005
-"""Long enough for a thread that waits for the interpreter to get it."""
+"""This is long enough for a waiting thread to get the interpreter."""
 
 _BALANCE = ABI.structs["mrc_balance"].size
 _CLOCK = ABI.structs["mrc_clock"]
 _QP, _TX, _RX = (ABI.structs[name].size for name in ("mrc_qp", "mrc_tx", "mrc_rx"))
-_STATES = {State.ESTABLISHED: "established", State.SILENT: "silent"}
 
 
 async def census_of(datapath: Datapath, owners: list[int]) -> tuple[Census, int]:
-    """Count all QPs; `owners` has the peer of each. Returns how many are not DOWN, too."""
+    """Count all QPs. `owners` has the peer of each. Return also how many QPs are not DOWN."""
     census, in_use, maps = Census(), 0, datapath.maps
     qps = bpfbatch.lookup(maps["qps"], 0, len(owners), _QP)
     for first in range(0, len(qps), SLICE):
@@ -48,7 +48,7 @@ async def census_of(datapath: Datapath, owners: list[int]) -> tuple[Census, int]
 
 
 async def balances_of(datapath: Datapath, peers: int, planes: int) -> list[list[PlaneCount]]:
-    """The planes of each peer, by its index."""
+    """Return the planes of each peer, by its index."""
     found: list[list[PlaneCount]] = []
     while len(found) < peers:
         size = min(SLICE, peers - len(found))
@@ -61,31 +61,31 @@ async def balances_of(datapath: Datapath, peers: int, planes: int) -> list[list[
 
 
 class Snapshots:
-    """Takes them from live state, on the event loop."""
+    """The source of snapshots, taken from live state on the event loop."""
 
-    def __init__(self, engine: Engine, report: Report) -> None:
-        self.engine = engine
+    def __init__(self, running: Running, report: StatusReport) -> None:
+        self._running = running
         self._report = report
         self._started = time.time()
 
     async def take(self) -> Snapshot:
-        """The state of now, within the time it takes."""
-        engine = self.engine
+        """Return a snapshot. Its parts differ in age by at most the time that this takes."""
+        engine = self._running.engine
         config, datapath, table = engine.config, engine.datapath, engine.table
         fabric, sizes = config.fabric, datapath.sizes
-        names = {index: name for name, index in table.indices.items()}
-        places = max(names, default=-1) + 1  # of peers that were removed, too
-        owners = [peer for peer in range(places) for _ in range(table.per_peer)]
+        names = {index: name for name, index in table.peers.indices.items()}
+        places = max(names, default=-1) + 1  # those of removed peers included
+        owners = [peer for peer in range(places) for _ in range(table.peers.per_peer)]
         census, in_use = await census_of(datapath, owners)
         balances = await balances_of(datapath, places, fabric.planes)
         status = self._report.status()
         mask = sum(1 << plane.index for plane in status.planes if plane.usable)
         peers = []
         for index, name in sorted(names.items()):
-            if table.indices.get(name) != index:
+            if table.peers.indices.get(name) != index:
                 continue  # it was removed meanwhile
             count = census.peers.get(index, PeerCount())
-            peers.append(self._peer(name, count, balances[index], mask))
+            peers.append(_peer(engine, name, count, balances[index], mask))
             if len(peers) % SLICE == 0:
                 await asyncio.sleep(PAUSE_S)
         return Snapshot(
@@ -105,8 +105,8 @@ class Snapshots:
             used={
                 "peers": len(names),
                 "qps": in_use,
-                "addresses": table.prefixes.addresses,
-                "prefixes": table.prefixes.shorter,
+                "addresses": table.peers.prefixes.addresses,
+                "prefixes": table.peers.prefixes.shorter,
                 "sources": len(names) * fabric.planes,
                 "loops": len(engine.survey.loops),
             },
@@ -123,18 +123,21 @@ class Snapshots:
             denied_rules=len(engine.denials.listed()),
         )
 
-    def _peer(self, name: str, count: PeerCount, planes: list[PlaneCount], mask: int) -> PeerSample:
-        heard = self.engine.peers.heard_ns.get(name)
-        there = sum(1 << plane for plane, each in enumerate(planes) if each.open)
-        return PeerSample(
-            name=name,
-            state=_STATES.get(self.engine.peers.state(name), "connecting"),
-            heard_age_s=None if heard is None else (time.monotonic_ns() - heard) / 1e9,
-            mtu=self.engine.peers.mtu.get(name, self.engine.config.mtu),
-            count=count,
-            planes=planes,
-            ports=mask & there & self.engine.peers.port_mask.get(name, ALL_PLANES),
-        )
+
+def _peer(
+    engine: Engine, name: str, count: PeerCount, planes: list[PlaneCount], mask: int
+) -> PeerSample:
+    heard = engine.peers.heard_ns.get(name)
+    there = sum(1 << plane for plane, each in enumerate(planes) if each.open)
+    return PeerSample(
+        name=name,
+        state=SHOWN[engine.peers.state(name)],
+        heard_age_s=None if heard is None else (time.monotonic_ns() - heard) / 1e9,
+        mtu=engine.peers.mtu.get(name, engine.config.mtu),
+        count=count,
+        planes=planes,
+        ports=mask & there & engine.peers.port_mask.get(name, ALL_PLANES),
+    )
 
 
 def _planes(status: Status) -> list[PlaneState]:

@@ -19,10 +19,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mrcd.config.config import Config
-from mrcd.datapath import census
 from mrcd.datapath.clock import CARRIER
 from mrcd.datapath.datapath import Datapath
-from mrcd.datapath.qptable import words
 from mrcd.fabric import usid
 from mrcd.fabric.loops import Loop, loops_of, members_of
 from mrcd.linux import bpf, bpfbatch
@@ -35,11 +33,12 @@ from mrcd.survey.inference import Fault, Seen, infer
 from mrcd.survey.named import CERTAIN, FaultList
 from mrcd.survey.nichealth import NicHealth
 from mrcd.wire.abi import ABI
+from mrcd.wire.layout import picker, words
 
 log = get_logger()
 
 _LOOP = ABI.structs["mrc_loop"]
-_SENT, _RETURNED = census.picker(_LOOP, "sent"), census.picker(_LOOP, "returned")
+_SENT, _RETURNED = picker(_LOOP, "sent"), picker(_LOOP, "returned")
 _RTT = struct.Struct(f"={ABI.MRC_RTT_BUCKETS}Q").unpack_from
 _PATH = ABI.structs["mrc_peer_plane"]
 _SURVEY = ABI.structs["mrc_survey"]

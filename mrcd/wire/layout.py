@@ -8,8 +8,9 @@ nothing is compiled. This module reads bpf/mrc_wire.h; mrcd/wire/abi.py reads bp
 from __future__ import annotations
 
 import re
+import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -92,6 +93,26 @@ class Struct:
 
     def _item(self, data: bytes, at: int, size: int) -> int:
         return int.from_bytes(data[at : at + size], self.byteorder)
+
+
+def picker(kind: Struct, *names: str) -> Callable[[bytes], tuple[int, ...]]:
+    """Return a function that reads these plain members of a struct without unpacking the rest.
+
+    ValueError unless the names are in the order of their offsets.
+    """
+    layout, at = "=", 0
+    for name in names:
+        member = kind.fields[name]
+        if member.offset < at or member.count != 1:
+            raise ValueError(f"{kind.name}.{name}: not a plain member behind the one before")
+        layout += f"{member.offset - at}x{ {1: 'B', 2: 'H', 4: 'I', 8: 'Q'}[member.size] }"
+        at = member.offset + member.size
+    return struct.Struct(layout).unpack_from
+
+
+def words(address: bytes) -> tuple[int, ...]:
+    """Return an IPv6 address as four words whose bytes in memory are the address."""
+    return struct.unpack("=4I", address)
 
 
 @dataclass(frozen=True, slots=True)

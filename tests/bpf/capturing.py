@@ -31,7 +31,7 @@ class CapturingRig:
             encap=config.fabric.routing.code,
             udp_port=config.transport.udp_port,
             interfaces=[f"plane{k}" for k in range(PLANES)],
-            peers=[CapturePeer(index=i, name=name) for name, i in rig.table.indices.items()],
+            peers=[CapturePeer(index=i, name=name) for name, i in rig.table.peers.indices.items()],
             qps_per_peer=QPS_PER_PEER,
         )
         self.want()
@@ -41,7 +41,7 @@ class CapturingRig:
         bpf.update(self.maps["capturing"], _FIRST, self._packed(wanted or Wanted(survey=True)))
 
     def _packed(self, wanted: Wanted) -> bytes:
-        return wanted.packed(lambda peer: self.rig.table.indices[peer])
+        return wanted.packed(lambda peer: self.rig.table.peers.indices[peer])
 
     def lost(self) -> tuple[int, ...]:
         """Packets that found no room, by plane."""

@@ -22,10 +22,11 @@ from typing import Any
 
 from mrcd.config import config
 from mrcd.config.config import Config
-from mrcd.datapath import loader
+from mrcd.datapath import loader, view
 from mrcd.datapath.clock import CARRIER
 from mrcd.datapath.datapath import Datapath
-from mrcd.datapath.qptable import QpTable, evs_per_plane, words
+from mrcd.datapath.qptable import QpTable, evs_per_plane
+from mrcd.datapath.view import PathView, QpView
 from mrcd.fabric import description, underlay, usid
 from mrcd.fabric.description import Fabric, Host
 from mrcd.fabric.loops import loops_of
@@ -34,6 +35,7 @@ from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.linux import bpf, bpfbatch, netns
 from mrcd.linux.ringbuf import RingBuffer
 from mrcd.wire.abi import ABI
+from mrcd.wire.layout import words
 
 XDP_DROP, XDP_PASS, XDP_TX = 1, 2, 3
 TC_UNSPEC, TC_SHOT, TC_REDIRECT = 0xFFFFFFFF, 2, 7
@@ -247,7 +249,7 @@ class Rig:
         fabric, us = self.fabric, self.config.host
         write_planes(self.dp, fabric, us, [self.ifindex[f"plane{p}"] for p in range(PLANES)])
         for peer in self.config.peers:
-            self.table.add_peer(peer)
+            self.table.peers.add((peer,))
             self.spread(peer.name, 0, 1)
         self._host = {}
         self.tune(
@@ -291,9 +293,9 @@ class Rig:
         """Hash the flows towards a peer over `count` of its QPs, and say which planes it has."""
         self.dp.write(
             "peers",
-            self.table.indices[peer],
+            self.table.peers.indices[peer],
             ABI.structs["mrc_peer"],
-            qp_base=self.table.base(peer) + first,
+            qp_base=self.table.peers.base(peer) + first,
             qp_mask=count - 1,
             plane_mask=planes,
         )
@@ -346,13 +348,21 @@ class Rig:
             for name, count, value in maps
         )
 
+    def view(self, index: int) -> QpView:
+        """A QP as the maps hold it."""
+        return view.read(self.dp, index)
+
+    def paths(self, index: int) -> list[PathView]:
+        """Every path of a QP as the maps hold it; none before its EV set was chosen."""
+        return view.paths(self.dp, index, self.table.evs(index))
+
     def tx(self, index: int = 0) -> dict[str, int]:
         """The sender half of a QP."""
-        return self.table.view(index).tx
+        return self.view(index).tx
 
     def rx(self, index: int = 0) -> dict[str, int]:
         """The receiver half of a QP."""
-        return self.table.view(index).rx
+        return self.view(index).rx
 
     def sets(self, index: int = 0) -> dict[str, tuple[int, ...]]:
         """The array members of a QP's sender half: its sets of slots among them."""
@@ -375,7 +385,7 @@ class Rig:
         """Make paths ASSUMED_BAD, as a loss does; no backup takes their place."""
         sets = self.sets(index)
         use, spare, used = list(sets["use"]), list(sets["spare"]), list(sets["used"])
-        for path in self.table.paths(index):
+        for path in self.paths(index):
             word, bit = 2 * path.plane + (path.slot >> 6), 1 << (path.slot & 63)
             if path.ev in evs:
                 used[path.plane] -= bool(use[word] & bit)
@@ -389,7 +399,7 @@ class Rig:
 
     def path(self, ev: int, index: int = 0) -> dict[str, int]:
         """The path of an EV: its members, its state, plane and slot, and the sets it is in."""
-        (found,) = (path for path in self.table.paths(index) if path.ev == ev)
+        (found,) = (path for path in self.paths(index) if path.ev == ev)
         return {
             **found.values,
             "state": found.state,

@@ -237,7 +237,7 @@ def test_a_verdict_that_never_comes(capture_rig: CapturingRig, far: Far) -> None
 
 def test_filters(capture_rig: CapturingRig, far: Far) -> None:
     rig = capture_rig.rig
-    rig.connect("h3", rig.table.base("h3"), remote_qpn=0x990010)
+    rig.connect("h3", rig.table.peers.base("h3"), remote_qpn=0x990010)
     h3 = ip4(b"out", src="10.99.0.1", dst="10.99.0.3")
 
     def run(wanted: Wanted) -> list[tuple[str, int, str | None]]:

@@ -16,15 +16,15 @@ PACKET = ip4(src="10.99.0.1", dst="10.99.0.2")
 
 
 def states(rig: Rig) -> dict[int, State]:
-    return {path.ev: path.state for path in rig.table.paths(0)}
+    return {path.ev: path.state for path in rig.paths(0)}
 
 
 def took(rig: Rig, packets: int) -> dict[int, int]:
     """How many of so many packets each path took."""
-    before = {path.ev: path.values["sent"] for path in rig.table.paths(0)}
+    before = {path.ev: path.values["sent"] for path in rig.paths(0)}
     for _ in range(packets):
         rig.spray(PACKET)
-    return {path.ev: path.values["sent"] - before[path.ev] for path in rig.table.paths(0)}
+    return {path.ev: path.values["sent"] - before[path.ev] for path in rig.paths(0)}
 
 
 def test_denied_paths_carry_nothing_until_they_are_allowed(rig: Rig, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ STAMP = Timestamp(0xBEEF, True, 1)
 
 def ports(rig: Rig, peer: str) -> int:
     """Planes the peer takes packets on, as the programs believe."""
-    return rig.table.balance(peer).ports
+    return rig.table.peers.balance(peer).ports
 
 
 def update(far: Far, request_id: int, mask: int, *, ev: int = EV) -> bytes:
@@ -138,7 +138,7 @@ def test_recording_of_every_earlier_update_changes_nothing(rig: Rig, far: Far) -
 
 def test_new_session_takes_any_id(rig: Rig, far: Far) -> None:
     rig.receive(update(far, 500, 0b0001))
-    rig.table.set_ports("h2", 0b1111)
+    rig.table.peers.set_ports("h2", 0b1111)
     assert ports(rig, "h2") == 0b1111
     rig.receive(update(far, 3, 0b0111))
     assert ports(rig, "h2") == 0b0111
@@ -156,7 +156,7 @@ def sprayed(rig: Rig, count: int = 16) -> set[int]:
     for _ in range(count):
         ran = rig.spray(ip4(src="10.99.0.1", dst="10.99.0.2"))
         assert ran.verdict == TC_REDIRECT
-    return {path.plane for path in rig.table.paths(0) if path.values["sent"]}
+    return {path.plane for path in rig.paths(0) if path.values["sent"]}
 
 
 def test_spray_leaves_out_a_plane_whose_port_is_down_at_the_peer(rig: Rig, far: Far) -> None:

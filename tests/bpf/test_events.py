@@ -26,7 +26,7 @@ def test_event_says_which_path_moved_and_why(rig: Rig) -> None:
     rig.connect()
     deny(rig, True)
     deny(rig, False)
-    ev = next(path.ev for path in rig.table.paths(0) if (path.plane, path.slot) == (0, 0))
+    ev = next(path.ev for path in rig.paths(0) if (path.plane, path.slot) == (0, 0))
     first, second = events(rig)
     moved = ("kind", "qp", "ev", "path", "from_state", "state", "cause")
     assert [first[name] for name in moved] == [

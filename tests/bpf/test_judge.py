@@ -56,7 +56,7 @@ def judge(rig: Rig, seen: Seen, times: int = 1, *, due: bool = True) -> LIST:
 
     With `due` it is time for each of them, whatever the one before said.
     """
-    peer = rig.table.indices["h2"]
+    peer = rig.table.peers.indices["h2"]
     for _ in range(times):
         if due:
             rig.edit("balances", peer, "mrc_balance", judge_at_ns=0)
@@ -72,12 +72,12 @@ def judge(rig: Rig, seen: Seen, times: int = 1, *, due: bool = True) -> LIST:
 
 def balance(rig: Rig) -> dict[str, tuple[int, ...]]:
     """What is kept of the peer's planes, by member."""
-    raw = rig.dp.read_raw("balances", rig.table.indices["h2"], _BALANCE.size)
+    raw = rig.dp.read_raw("balances", rig.table.peers.indices["h2"], _BALANCE.size)
     return {name: _BALANCE.unpack_array(raw, name) for name in ("knee", "strikes")}
 
 
 def shares(rig: Rig) -> LIST:
-    return [round(share * FULL) for share in rig.table.balance("h2").shares]
+    return [round(share * FULL) for share in rig.table.peers.balance("h2").shares]
 
 
 def grown(share: int, knee: int) -> int:
@@ -194,7 +194,7 @@ def test_next_judgement_waits_for_what_this_one_changed(
     begun = time.monotonic_ns()
     judge(judged, Seen(rtt_ns=[rtt_ns, 2 * rtt_ns, rtt_ns, rtt_ns]))
     ended = time.monotonic_ns()
-    raw = judged.dp.read_raw("balances", judged.table.indices["h2"], _BALANCE.size)
+    raw = judged.dp.read_raw("balances", judged.table.peers.indices["h2"], _BALANCE.size)
     at_ns = _BALANCE.unpack(raw)["judge_at_ns"]
     assert begun + wait_ns <= at_ns <= ended + wait_ns
 
@@ -212,7 +212,9 @@ def test_one_bad_judgement_between_good_ones_takes_nothing_more(judged: Rig) -> 
 def test_share_grows_fast_to_where_it_was_too_much_and_slowly_from_there(judged: Rig) -> None:
     judge(judged, BAD["delay"], STRIKES + 20)
     share, knee = shares(judged)[1], 100
-    judged.edit("balances", judged.table.indices["h2"], "mrc_balance", knee=(0, knee, *[0] * 6))
+    judged.edit(
+        "balances", judged.table.peers.indices["h2"], "mrc_balance", knee=(0, knee, *[0] * 6)
+    )
     steps = []
     while share < FULL:
         assert judge(judged, Seen())[1] == min(FULL, grown(share, knee))
@@ -224,7 +226,7 @@ def test_share_grows_fast_to_where_it_was_too_much_and_slowly_from_there(judged:
 
 def give(rig: Rig, *shares: int) -> None:
     rig.edit(
-        "balances", rig.table.indices["h2"], "mrc_balance",
+        "balances", rig.table.peers.indices["h2"], "mrc_balance",
         shares=int.from_bytes(bytes(whole(list(shares))), "little"), knee=whole([0] * PLANES),
     )  # fmt: skip
 
@@ -272,7 +274,7 @@ def test_queue_that_is_a_few_packets_longer_is_no_delay(
     judged: Rig, packets: int, worse: bool
 ) -> None:
     """Packets of every plane are 10 ms apart."""
-    peer, apart = judged.table.indices["h2"], 10 * MS
+    peer, apart = judged.table.peers.indices["h2"], 10 * MS
     rtt = 2 * apart
     late = Seen(rtt_ns=[rtt, rtt * 3 // 2 + packets * apart, rtt, rtt], acked=[19] * PLANES)
     for _ in range(STRIKES + 2):

@@ -65,7 +65,7 @@ def test_its_plane_did_not_lose_it(rig: Rig, far: Far, lost: int) -> None:
 
 def plane_lost(rig: Rig) -> tuple[int, ...]:
     """What the balance of the peer says was lost on each plane."""
-    raw = rig.dp.read_raw("balances", rig.table.indices["h2"], _BALANCE.size)
+    raw = rig.dp.read_raw("balances", rig.table.peers.indices["h2"], _BALANCE.size)
     return _BALANCE.unpack_array(raw, "lost")
 
 
@@ -106,7 +106,7 @@ def entry(rig: Rig, psn: int) -> dict[str, int]:
 
 def plane_rtt(rig: Rig, plane: int) -> int:
     """The round trip of a plane as it is now, ns; 0 if none was measured."""
-    raw = rig.dp.read_raw("balances", rig.table.indices["h2"], _BALANCE.size)
+    raw = rig.dp.read_raw("balances", rig.table.peers.indices["h2"], _BALANCE.size)
     return _BALANCE.unpack_array(raw, "now_ns")[plane]
 
 

@@ -58,7 +58,7 @@ class Paths(RuleBasedStateMachine):
         # What was sent before something that arrived is lost; nothing else is, by itself.
         rig.tune(reo_min_ns=0, reo_max_ns=0, probe_interval_ns=1)
         self.model = PathSet([T1S] * PLANES, [active] * PLANES, floor or active * PLANES // 4)
-        self.evs = {path.ev: (path.plane, path.slot) for path in rig.table.paths(0)}
+        self.evs = {path.ev: (path.plane, path.slot) for path in rig.paths(0)}
         self.ev_of = {path: ev for ev, path in self.evs.items()}
         self.ours = self.theirs = self.ports = self.heard = 0xFF
         self.shares = [FULL] * PLANES
@@ -290,13 +290,13 @@ class Paths(RuleBasedStateMachine):
             self.rig.spread("h2", 0, 1, planes=mask)
         else:
             self.ports = self.heard = mask
-            self.rig.table.set_ports("h2", mask)
+            self.rig.table.peers.set_ports("h2", mask)
 
     @rule(shares=st.lists(st.integers(4, FULL), min_size=PLANES, max_size=PLANES))
     def share(self, shares: list[int]) -> None:
         self.shares = [FULL, *shares[1:]]
         word = int.from_bytes(bytes([*self.shares, *[FULL] * (8 - PLANES)]), "little")
-        self.rig.edit("balances", self.rig.table.indices["h2"], "mrc_balance", shares=word)
+        self.rig.edit("balances", self.rig.table.peers.indices["h2"], "mrc_balance", shares=word)
 
     @rule(path=path)
     def slow(self, path: tuple[int, int]) -> None:
@@ -324,7 +324,7 @@ class Paths(RuleBasedStateMachine):
         assert plain["next"] == self.next
         assert plain["una"] == min(self.sent, default=self.next)
         values = self.values()
-        for view in self.rig.table.paths(0):
+        for view in self.rig.paths(0):
             key = (view.plane, view.slot)
             path = self.model.paths[key]
             assert view.state is self.model.state(*key)

@@ -43,7 +43,7 @@ def state(rig: Rig, ev: int) -> State:
 
 
 def in_use(rig: Rig) -> set[int]:
-    return {path.ev for path in rig.table.paths(0) if path.use}
+    return {path.ev for path in rig.paths(0) if path.use}
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_marked_path_is_passed_over_once(rig: Rig, far: Far, by: str) -> None:
 
 def test_one_packet_passes_over_one_marked_path(rig: Rig, far: Far) -> None:
     """Two neighbours are SKIP: the packet clears the first, takes the next GOOD one."""
-    marked = [path.ev for path in rig.table.paths(0) if path.plane == 1 and path.slot in (0, 1)]
+    marked = [path.ev for path in rig.paths(0) if path.plane == 1 and path.slot in (0, 1)]
     for psn in range(FIRST, FIRST + len(EVS)):
         ev = spray(rig).envelope.ev
         if ev in marked:
@@ -283,7 +283,7 @@ def test_path_far_slower_than_its_plane_is_used_now_and_then(rig: Rig, far: Far)
         round_trip(rig, far, psn, late, 8_000_000)
         psn += 1
     assert rig.counted()["path_slow"] == 1
-    assert sum(path.slow for path in rig.table.paths(0)) == 1
+    assert sum(path.slow for path in rig.paths(0)) == 1
     assert state(rig, late) is State.GOOD  # slow is no fault
     used: Counter[int] = Counter()
     for _ in range(24 * len(EVS)):
@@ -306,7 +306,7 @@ def test_path_that_is_fast_again_is_used_as_before(rig: Rig, far: Far) -> None:
     slow = [0] * ABI.MRC_SET_WORDS
     slow[4] = 0b0001
     rig.edit("txs", 0, "mrc_tx", slow=tuple(slow))
-    (late,) = [path.ev for path in rig.table.paths(0) if path.slow]
+    (late,) = [path.ev for path in rig.paths(0) if path.slow]
     rig.edit_path(late, srtt_ns=4_000_000_000, prompt=0)
     used = 0
     while rig.path(late)["slow"]:
@@ -321,7 +321,7 @@ def test_paths_that_are_all_alike_are_never_slow(rig: Rig, far: Far) -> None:
     rig.tune(slow_slack_ns=5_000_000)
     for psn in range(FIRST, FIRST + 6 * len(EVS)):
         round_trip(rig, far, psn, 0, 0)
-    assert not any(path.slow for path in rig.table.paths(0))
+    assert not any(path.slow for path in rig.paths(0))
 
 
 def test_path_that_alone_goes_on_being_marked_is_crowded(rig: Rig, far: Far) -> None:
@@ -342,7 +342,7 @@ def test_path_that_alone_goes_on_being_marked_is_crowded(rig: Rig, far: Far) -> 
         turn()
     counted = rig.counted()
     assert (counted["path_crowded"], counted.get("path_slow", 0)) == (1, 0)
-    assert [path.ev for path in rig.table.paths(0) if path.slow] == [marked]
+    assert [path.ev for path in rig.paths(0) if path.slow] == [marked]
     rig.edit_path(marked, crowded_ns=1 << 62)  # however fast this machine is
     used = Counter(turn() for _ in range(24 * len(EVS)))
     assert used[marked] <= 6  # of 24 turns
@@ -437,7 +437,7 @@ def test_planes_that_are_down_at_the_peer_are_not_used(rig: Rig, far: Far) -> No
     for psn, down in enumerate([0b0110, 0b0001, 0], FIRST):
         spray(rig)
         rig.arrive(far.sack(psn, down=down))
-        assert rig.table.balance("h2").ports & 0xFF == ~down & 0xFF
+        assert rig.table.peers.balance("h2").ports & 0xFF == ~down & 0xFF
         up = {p for p in range(PLANES) if not down >> p & 1}
         evs = [spray(rig).envelope.ev for _ in range(24)]
         assert {ev >> 28 for ev in evs} == up
@@ -449,14 +449,14 @@ def test_older_sack_does_not_change_what_is_known_of_the_planes(rig: Rig, far: F
         spray(rig)
     rig.arrive(far.sack(FIRST + 1, down=0b0110, received=50))
     rig.arrive(far.sack(FIRST, received=40))
-    assert rig.table.balance("h2").ports & 0xFF == 0b11111001
+    assert rig.table.peers.balance("h2").ports & 0xFF == 0b11111001
 
 
 # ---- denied paths
 
 
 def test_denied_path_carries_nothing(spare: Rig) -> None:
-    (denied,) = [path for path in spare.table.paths(0) if (path.plane, path.slot) == (2, 1)]
+    (denied,) = [path for path in spare.paths(0) if (path.plane, path.slot) == (2, 1)]
     spare.table.deny(0, 2, 1, denied=True)
     assert state(spare, denied.ev) is State.DENIED
     evs = [spray(spare).envelope.ev for _ in range(64)]
@@ -467,7 +467,7 @@ def test_denied_path_carries_nothing(spare: Rig) -> None:
 
 
 def test_with_every_path_denied_nothing_is_sent(rig: Rig) -> None:
-    for path in rig.table.paths(0):
+    for path in rig.paths(0):
         rig.table.deny(0, path.plane, path.slot, denied=True)
     rig.counted()
     before, free = rig.tx(), rig.free_slots("tx_free")

@@ -10,11 +10,12 @@ from ipaddress import IPv6Address, ip_network
 import pytest
 
 from mrcd.datapath.prefixes import key_of
-from mrcd.datapath.qptable import QpTable, words
+from mrcd.datapath.qptable import QpTable
 from mrcd.fabric import usid
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
+from mrcd.wire.layout import words
 from mrcd.wire.packet import decode_frame
 from tests.bpf.packets import Far, ip4, numbered
 from tests.bpf.rig import MPR, PLANES, QPS_PER_PEER, RING_SLOTS, T1S, Rig
@@ -55,7 +56,7 @@ def test_every_plane_of_a_peer_is_programmed(rig: Rig) -> None:
     us, peer = rig.fabric.host("h1"), rig.fabric.host("h2")
     kind = ABI.structs["mrc_peer_plane"]
     for plane in range(PLANES):
-        index = rig.table.indices["h2"] * ABI.MRC_MAX_PLANES + plane
+        index = rig.table.peers.indices["h2"] * ABI.MRC_MAX_PLANES + plane
         raw = rig.dp.read_raw("peer_planes", index, kind.size)
         template = usid.template_da(rig.fabric.block, us, peer, plane)
         assert raw == rig.fabric.address6(peer, plane).packed + template
@@ -66,7 +67,7 @@ def test_prefixes_lead_to_their_peers(rig: Rig) -> None:
         for network in peer.allowed:
             assert network.prefixlen == network.max_prefixlen
             raw = bpf.lookup(rig.dp.maps["addresses"], key_of(network)[4:], 4)
-            assert raw == struct.pack("=I", rig.table.indices[peer.name])
+            assert raw == struct.pack("=I", rig.table.peers.indices[peer.name])
 
 
 def test_addresses_and_shorter_prefixes_are_in_maps_of_their_own(rig: Rig) -> None:
@@ -75,20 +76,20 @@ def test_addresses_and_shorter_prefixes_are_in_maps_of_their_own(rig: Rig) -> No
     h2, h3 = rig.config.peers
     wide = replace(h3, allowed=(*h3.allowed, ip_network("10.99.0.0/24"), ip_network("fd99::/64")))
     rig.table.reconfigure(replace(rig.config, peers=(h2, wide)))
-    rig.table.add_peers((h2, wide))
-    held = (len(bpf.keys(rig.dp.maps["addresses"], 16)), rig.table.prefixes.addresses)
+    rig.table.peers.add((h2, wide))
+    held = (len(bpf.keys(rig.dp.maps["addresses"], 16)), rig.table.peers.prefixes.addresses)
     assert held == (len(h2.allowed) + len(h3.allowed),) * 2
-    assert len(bpf.keys(rig.dp.maps["prefixes"], 20)) == rig.table.prefixes.shorter == 2
+    assert len(bpf.keys(rig.dp.maps["prefixes"], 20)) == rig.table.peers.prefixes.shorter == 2
     for index, peer in enumerate((h2, h3)):
-        rig.connect(peer.name, rig.table.base(peer.name), remote_qpn=0x880000 | index)
+        rig.connect(peer.name, rig.table.peers.base(peer.name), remote_qpn=0x880000 | index)
     for last, index in ((2, 0), (3, 1), (77, 1)):
         ran = rig.spray(ip4(src="10.99.0.1", dst=f"10.99.0.{last}"))
         assert decode_frame(ran.frame).bth.dqpn == 0x880000 | index
     rig.table.reconfigure(rig.config)
-    assert sorted(rig.table.drop_prefixes()) == ["10.99.0.0/24", "fd99::/64"]
+    assert sorted(rig.table.peers.drop_prefixes()) == ["10.99.0.0/24", "fd99::/64"]
     assert bpf.keys(rig.dp.maps["prefixes"], 20) == []
     rig.table.reconfigure(replace(rig.config, peers=()))
-    assert len(rig.table.drop_prefixes()) == len(h2.allowed) + len(h3.allowed)
+    assert len(rig.table.peers.drop_prefixes()) == len(h2.allowed) + len(h3.allowed)
     assert bpf.keys(rig.dp.maps["addresses"], 16) == []
     rig.reset()
 
@@ -99,25 +100,28 @@ def test_another_daemon_finds_all_prefixes(rig: Rig) -> None:
     wide = replace(h2, allowed=(*h2.allowed, ip_network("192.0.2.0/24")))
     config = replace(rig.config, peers=(wide,))
     rig.table.reconfigure(config)
-    rig.table.add_peers((wide,))
+    rig.table.peers.add((wide,))
     later = QpTable(rig.dp, config)
     later.adopt()
-    assert (later.prefixes.addresses, later.prefixes.shorter) == (rig.table.prefixes.addresses, 1)
-    assert later.drop_prefixes() == [str(p) for p in rig.config.peers[1].allowed]
+    assert (later.peers.prefixes.addresses, later.peers.prefixes.shorter) == (
+        rig.table.peers.prefixes.addresses,
+        1,
+    )
+    assert later.peers.drop_prefixes() == [str(p) for p in rig.config.peers[1].allowed]
     rig.reset()
 
 
 def test_places_of_peers_are_used_again(rig: Rig) -> None:
     rig.reset()
     h2, h3 = rig.config.peers
-    places = dict(rig.table.indices)
+    places = dict(rig.table.peers.indices)
     rig.table.reconfigure(replace(rig.config, peers=(h3,)))
-    rig.table.drop_prefixes()
+    rig.table.peers.drop_prefixes()
     rig.table.remove_peer(h2)
-    assert rig.table.indices == {"h3": places["h3"]}
+    assert rig.table.peers.indices == {"h3": places["h3"]}
     rig.table.reconfigure(rig.config)
-    rig.table.add_peer(h2)
-    assert rig.table.indices == places
+    rig.table.peers.add((h2,))
+    assert rig.table.peers.indices == places
     rig.reset()
 
 
@@ -125,7 +129,7 @@ def test_configured_qps_receive_and_send_when_ready(rig: Rig) -> None:
     rig.reset()
     rig.table.configure("h2", pairs(0, QPS_PER_PEER), MPR)
     for index in rig.table.qps_of("h2"):
-        view = rig.table.view(index)
+        view = rig.view(index)
         assert view.qp["state"] == ABI.MRC_QP_RECEIVE
         assert (view.qp["qpn"], view.qp["remote_qpn"]) == (0x110000 | index, 0x220000 | index)
         assert view.tx["next"] == view.tx["una"] == 10 * index
@@ -133,14 +137,14 @@ def test_configured_qps_receive_and_send_when_ready(rig: Rig) -> None:
         assert view.tx["plane_use"] == view.tx["plane_open"] == (1 << PLANES) - 1
         assert view.tx["used_all"] == PLANES * T1S
         assert view.tx["floor"] == PLANES * T1S // 4  # a quarter, when nothing is configured
-    assert rig.table.view(QPS_PER_PEER).qp["state"] == ABI.MRC_QP_DOWN  # the other peer's
+    assert rig.view(QPS_PER_PEER).qp["state"] == ABI.MRC_QP_DOWN  # the other peer's
     rig.table.ready("h2")
-    states = {rig.table.view(i).qp["state"] for i in rig.table.qps_of("h2")}
+    states = {rig.view(i).qp["state"] for i in rig.table.qps_of("h2")}
     assert states == {ABI.MRC_QP_READY}
 
 
 def test_paths_are_all_evs_of_the_fabric(rig: Rig) -> None:
-    evs = [path.ev for path in rig.table.paths(0)]
+    evs = [path.ev for path in rig.paths(0)]
     assert sorted(evs) == [
         usid.ev(plane, t1) for plane in range(PLANES) for t1 in range(1, T1S + 1)
     ]
@@ -157,7 +161,7 @@ def test_reset_gives_every_slot_back(rig: Rig, far: Far) -> None:
     rig.table.reset((0,))
     assert rig.free_slots("tx_free") == RING_SLOTS
     assert rig.free_slots("rx_free") == RING_SLOTS
-    assert rig.table.view(0).qp["state"] == ABI.MRC_QP_DOWN
+    assert rig.view(0).qp["state"] == ABI.MRC_QP_DOWN
     rig.table.reset((0,))  # nothing is given back twice
     assert rig.free_slots("tx_free") == RING_SLOTS
 
@@ -186,13 +190,13 @@ def test_configuring_again_forgets_the_old_connection(rig: Rig, far: Far) -> Non
     assert rig.counted() == {"drop_qpn": 1}
     rig.arrive(far.data(70, numbered(70), qpn=0x660000))
     assert rig.delivered() == [numbered(70)]
-    assert {path.values["delivered_ns"] for path in rig.table.paths(0)} == {0}
-    assert sum(path.values["sent"] for path in rig.table.paths(0)) == 5  # a total stays
+    assert {path.values["delivered_ns"] for path in rig.paths(0)} == {0}
+    assert sum(path.values["sent"] for path in rig.paths(0)) == 5  # a total stays
 
 
 def test_planes_of_a_peer_can_be_changed(rig: Rig) -> None:
-    rig.table.set_peer_planes("h2", 0b0110)
+    rig.table.peers.set_planes("h2", 0b0110)
     kind = ABI.structs["mrc_peer"]
-    peer = rig.dp.read("peers", rig.table.indices["h2"], kind)
+    peer = rig.dp.read("peers", rig.table.peers.indices["h2"], kind)
     # The rig pairs one QP only: flows must not be spread over those without a partner.
-    assert peer == {"qp_base": rig.table.base("h2"), "qp_mask": 0, "plane_mask": 0b0110}
+    assert peer == {"qp_base": rig.table.peers.base("h2"), "qp_mask": 0, "plane_mask": 0b0110}

@@ -40,11 +40,11 @@ def test_census__slots_are_those_the_rings_lack(rig: Rig, far: Far) -> None:
 def test_census__paths_are_as_they_are_listed(rig: Rig) -> None:
     rig.reset(evs=2 * PLANES)
     rig.connect()
-    paths = rig.table.paths(0)
+    paths = rig.paths(0)
     rig.withdraw(paths[0].ev, paths[-1].ev)
     rig.table.deny(0, 1, 0, denied=True)
     census = counted(rig)
-    listed = Counter((path.plane, path.state.name) for path in rig.table.paths(0))
+    listed = Counter((path.plane, path.state.name) for path in rig.paths(0))
     for plane in range(PLANES):
         found = census.planes[plane]
         shown = (found.good, found.skip, found.assumed_bad, found.denied)
@@ -52,7 +52,7 @@ def test_census__paths_are_as_they_are_listed(rig: Rig) -> None:
     total = census.peers[0].paths
     assert (total.assumed_bad, total.denied) == (2, 1)
     assert total.good + total.skip + total.assumed_bad + total.denied == PLANES * T1S
-    assert total.in_use == sum(path.use for path in rig.table.paths(0))
+    assert total.in_use == sum(path.use for path in rig.paths(0))
 
 
 def test_census__what_a_qp_carried_outlives_its_session(rig: Rig, far: Far) -> None:
@@ -67,10 +67,10 @@ def test_census__what_a_qp_carried_outlives_its_session(rig: Rig, far: Far) -> N
 
 
 def test_balances__are_those_of_the_table(rig: Rig) -> None:
-    rig.table.set_ports("h3", 0b0101)
+    rig.table.peers.set_ports("h3", 0b0101)
     found = asyncio.run(balances_of(rig.dp, len(rig.config.peers), PLANES))
     for peer, planes in zip(rig.config.peers, found, strict=True):
-        balance = rig.table.balance(peer.name)
+        balance = rig.table.peers.balance(peer.name)
         assert [plane.share for plane in planes] == list(balance.shares)
         assert [plane.srtt_ns for plane in planes] == list(balance.srtt_ns)
         assert sum(1 << p for p, plane in enumerate(planes) if plane.open) == balance.ports & 0xF

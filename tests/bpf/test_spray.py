@@ -202,13 +202,13 @@ def test_counters_and_clock(rig: Rig) -> None:
 
 def test_peer_that_takes_packets_on_no_plane_is_sent_nothing(rig: Rig, far: Far) -> None:
     """Only what it says of all planes together, by an update or by Offers, is a farewell."""
-    peer = rig.table.indices["h2"]
+    peer = rig.table.peers.indices["h2"]
     sprayed(rig, out4(b"before"))
     rig.edit("balances", peer, "mrc_balance", ports=0)
     assert rig.spray(out4(b"held")).verdict == TC_SHOT
     assert rig.counted()["drop_no_plane"] == 1
     assert rig.free_slots("tx_free") == RING_SLOTS - 1
-    rig.table.set_ports("h2", 0b0001)
+    rig.table.peers.set_ports("h2", 0b0001)
     assert sprayed(rig, out4(b"again")).bth.psn == FIRST + 1
     # SACKs may be old: with what they say alone, everything is tried.
     rig.edit("balances", peer, "mrc_balance", heard_ports=0)

@@ -365,7 +365,7 @@ def test_plane_that_is_down_is_not_probed_until_it_is_back(
 ) -> None:
     ev = withdrawn(rig, far)
     plane = ev >> WIRE.MRC_EV_PLANE_SHIFT
-    peer = rig.table.indices["h2"]
+    peer = rig.table.peers.indices["h2"]
     rig.tune(probe_interval_ns=1)
 
     def say(mask: int) -> None:

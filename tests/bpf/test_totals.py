@@ -33,7 +33,7 @@ def counted(rig: Rig) -> list[tuple[int, ...]]:
     return [
         tuple(path.values[name] for name in ("ev", *TOTALS))
         for index in rig.table.qps_of("h2")
-        for path in rig.table.paths(index)
+        for path in rig.paths(index)
     ]
 
 
@@ -44,7 +44,7 @@ def count(rig: Rig, *, windows: bool) -> None:
     """
     numbers = itertools.count(1)
     for index in rig.table.qps_of("h2"):
-        for path in rig.table.paths(index):
+        for path in rig.paths(index):
             at = qpview.path_index(rig.dp, index, path.plane, path.slot)
             more = {name: next(numbers) for name in TOTALS}
             rig.dp.write("paths", at, _PATH, ev=path.ev, loss_ppm=9, srtt_ns=8, **more)
@@ -59,17 +59,17 @@ def test_totals_outlive_the_qp(rig: Rig) -> None:
     set_up(rig, 100)
     count(rig, windows=True)
     index = rig.table.qps_of("h2")[0]
-    before, view = counted(rig), rig.table.view(index)
+    before, view = counted(rig), rig.view(index)
     assert view.tx["packets"] > 0
     rig.table.reset(tuple(rig.table.qps_of("h2")))
-    assert rig.table.view(index).tx["packets"] == view.tx["packets"]  # while it is down, too
+    assert rig.view(index).tx["packets"] == view.tx["packets"]  # while it is down, too
     set_up(rig, 7000)  # the peer came back
-    after = rig.table.view(index)
+    after = rig.view(index)
     assert counted(rig) == before
     assert [after.tx[name] for name in ("packets", "retransmits")] == [view.tx["packets"], 5]
     assert after.rx["packets"] == view.rx["packets"]
     assert after.tx["next"] == 7000
-    path = rig.table.paths(index)[0]
+    path = rig.paths(index)[0]
     assert (path.values["loss_ppm"], path.values["srtt_ns"]) == (0, 0)  # history is not a total
 
 
@@ -78,7 +78,7 @@ def test_totals_of_another_ev_are_not_inherited(rig: Rig) -> None:
     index = rig.table.qps_of("h2")[0]
     rig.dp.write("paths", qpview.path_index(rig.dp, index, 0, 0), _PATH, ev=0x7777_0000, sent=5)
     set_up(rig, 200)
-    assert rig.table.paths(index)[0].values["sent"] == 0
+    assert rig.paths(index)[0].values["sent"] == 0
 
 
 def test_a_path_that_leaves_and_comes_back_keeps_its_totals(rig: Rig) -> None:
@@ -89,7 +89,7 @@ def test_a_path_that_leaves_and_comes_back_keeps_its_totals(rig: Rig) -> None:
     index = rig.table.qps_of("h2")[0]
     for denied in (True, False):
         rig.table.deny(index, 0, 0, denied=denied)
-        assert (rig.table.paths(index)[0].state is State.DENIED) is denied
+        assert (rig.paths(index)[0].state is State.DENIED) is denied
         assert counted(rig) == before
 
 
@@ -97,9 +97,9 @@ def totals(rig: Rig, peer: str) -> set[int]:
     """Everything that was ever counted for a peer's QPs, as they are set up."""
     found = set()
     for index in rig.table.qps_of(peer):
-        view = rig.table.view(index)
+        view = rig.view(index)
         found |= {view.tx["packets"], view.tx["retransmits"], view.rx["packets"]}
-        found |= {path.values[name] for path in rig.table.paths(index) for name in TOTALS}
+        found |= {path.values[name] for path in rig.paths(index) for name in TOTALS}
     return found
 
 
@@ -107,14 +107,14 @@ def totals(rig: Rig, peer: str) -> set[int]:
 def test_a_peer_in_anothers_place_begins_at_nothing(rig: Rig, who: str) -> None:
     """The peer that had the place before is configured no more, and its totals are nobody's."""
     h2, h3 = (peer for peer in rig.config.peers if peer.name in ("h2", "h3"))
-    place = rig.table.indices["h2"]
+    place = rig.table.peers.indices["h2"]
     set_up(rig, 100)
     count(rig, windows=True)
     rig.table.ready("h2")
     without = replace(rig.config, peers=tuple(p for p in rig.config.peers if p.name != "h2"))
     if who == "the daemon":
         rig.table.reconfigure(without)
-        rig.table.drop_prefixes()
+        rig.table.peers.drop_prefixes()
         rig.table.remove_peer(h2)
         rig.table.reconfigure(rig.config)
     else:
@@ -123,8 +123,8 @@ def test_a_peer_in_anothers_place_begins_at_nothing(rig: Rig, who: str) -> None:
         rig.table.adopt()
         rig.table.reconfigure(rig.config)
     newcomer = h2 if who == "the daemon" else h3
-    rig.table.add_peer(newcomer)
-    assert rig.table.indices[newcomer.name] == place
+    rig.table.peers.add((newcomer,))
+    assert rig.table.peers.indices[newcomer.name] == place
     set_up(rig, 7000, newcomer.name)
     assert totals(rig, newcomer.name) == {0}
     assert rig.free_slots("tx_free") == RING_SLOTS

@@ -6,14 +6,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from mrcd.config.config import ConfigError
+from mrcd.config.diff import CannotApply
 from mrcd.control.access import Access
-from mrcd.control.backend import CannotApply
 from mrcd.control.server import ControlServer
 from mrcd.datapath.capture import CannotCapture, Rings, Wanted
 from mrcd.fabric import description
@@ -57,6 +58,41 @@ NOBODY = Access(uid=65534, group="nosuch", gid=None)
 """A rule under which only root and the user nobody may write."""
 
 
+class FakeConfiguration:
+    """A configuration of one key, probe_pps."""
+
+    def __init__(self) -> None:
+        self.current = CONFIG
+        self.unconfirmed: str | None = None  # the configuration that would come back
+
+    def text(self) -> str:
+        return self.current
+
+    def diff(self, text: str) -> ConfigChanges:
+        if "probe_pps" not in text:
+            raise ConfigError(["mrcd.toml: probe_pps: is missing", "mrcd.toml: it is all wrong"])
+        old, new = (one.split("=")[1].strip() for one in (self.current, text))
+        if old == new:
+            return ConfigChanges(changes=[])
+        change = ConfigChange(path="transport.probe_pps", old=old, new=new, how="live")
+        return ConfigChanges(changes=[change])
+
+    async def apply(self, text: str, confirm_s: int) -> ConfigChanges:
+        found = self.diff(text)
+        if self.unconfirmed is not None:
+            raise CannotApply("another configuration waits to be confirmed")
+        if found.changes:
+            self.unconfirmed = self.current if confirm_s else None
+            self.current = text
+            return replace(found, confirm_s=confirm_s or None)
+        return found
+
+    def confirm(self) -> None:
+        if self.unconfirmed is None:
+            raise CannotApply("nothing waits to be confirmed")
+        self.unconfirmed = None
+
+
 class FakeSource:
     """Two planes, two peers, one QP with each; the counters grow with every ``status()``."""
 
@@ -78,8 +114,7 @@ class FakeSource:
         self.wanted: Wanted | None = None
         self.no_capture = ""
         self.lost = 0  # number of each path's probes that are lost
-        self.config = CONFIG
-        self.unconfirmed: str | None = None  # the configuration that would return
+        self.configuration = FakeConfiguration()
         self.config_path = "/nowhere/mrcd.toml"
 
     def status(self) -> Status:
@@ -298,35 +333,6 @@ class FakeSource:
             os.close(state)
             self.watchers -= 1
 
-    # ---- the configuration: one key, probe_pps
-
-    def config_text(self) -> str:
-        return self.config
-
-    def config_diff(self, text: str) -> ConfigChanges:
-        if "probe_pps" not in text:
-            raise ConfigError(["mrcd.toml: probe_pps: is missing", "mrcd.toml: it is all wrong"])
-        old, new = (one.split("=")[1].strip() for one in (self.config, text))
-        if old == new:
-            return ConfigChanges(changes=[])
-        change = ConfigChange(path="transport.probe_pps", old=old, new=new, how="live")
-        return ConfigChanges(changes=[change])
-
-    async def config_apply(self, text: str, confirm_s: int) -> ConfigChanges:
-        found = self.config_diff(text)
-        if self.unconfirmed is not None:
-            raise CannotApply("another configuration waits to be confirmed")
-        if found.changes:
-            self.unconfirmed = self.config if confirm_s else None
-            self.config = text
-            return replace(found, confirm_s=confirm_s or None)
-        return found
-
-    def config_confirm(self) -> None:
-        if self.unconfirmed is None:
-            raise CannotApply("nothing waits to be confirmed")
-        self.unconfirmed = None
-
     # ---- the fabric: two planes of two T0s and two T1s
 
     @property
@@ -404,6 +410,17 @@ class FakeSource:
         }
 
 
+def server_of(
+    path: Path,
+    source: FakeSource,
+    *,
+    rule: Access | None = None,
+    activated: socket.socket | None = None,
+) -> ControlServer:
+    """The control server of a double."""
+    return ControlServer(path, source, source.configuration, rule=rule, activated=activated)
+
+
 @contextlib.contextmanager
 def serving(path: Path, source: FakeSource, rule: Access | None = None) -> Iterator[None]:
     """Serve ``source`` on ``path`` from another thread, as another process would.
@@ -415,7 +432,7 @@ def serving(path: Path, source: FakeSource, rule: Access | None = None) -> Itera
     done = asyncio.Event()
 
     async def serve() -> None:
-        async with ControlServer(path, source, rule=rule):
+        async with server_of(path, source, rule=rule):
             ready.set()
             await done.wait()
 

@@ -13,7 +13,7 @@ import structlog
 
 from mrcd.config import config
 from mrcd.config.config import Config, ConfigError
-from mrcd.control.backend import CannotApply
+from mrcd.config.diff import CannotApply
 from mrcd.daemon import Daemon, Places
 from mrcd.fabric import description
 from mrcd.service import log
@@ -51,7 +51,7 @@ def made(tmp_path: Path) -> Iterator[tuple[Daemon, Engine]]:
     settings = config.load(path)
     daemon = Daemon(settings, Places(tmp_path / "s", tmp_path, tmp_path), Notifier({}))
     engine = Engine(settings)
-    daemon._engine = cast(Any, engine)
+    daemon.running.engine = cast(Any, engine)
     yield daemon, engine
     structlog.reset_defaults()
 
@@ -75,11 +75,11 @@ def run(work: Awaitable[None]) -> None:
 
 def test_diff__changes_nothing(made: tuple[Daemon, Engine]) -> None:
     daemon, engine = made
-    (change,) = daemon.diff(FASTER).changes
+    (change,) = daemon.running.diff(FASTER).changes
     assert (change.path, change.old, change.new, change.how) == (
         "transport.probe_pps", "2000", "500", "live",
     )  # fmt: skip
-    assert daemon.diff(USUAL).changes == []
+    assert daemon.running.diff(USUAL).changes == []
     assert pps(engine) == 2000
 
 
@@ -87,11 +87,11 @@ def test_apply__without_confirmation_stays(made: tuple[Daemon, Engine]) -> None:
     daemon, engine = made
 
     async def work() -> None:
-        changes = await daemon.apply(FASTER, 0)
+        changes = await daemon.running.apply(FASTER, 0)
         assert [change.path for change in changes.changes] == ["transport.probe_pps"]
         assert changes.confirm_s is None
         with pytest.raises(CannotApply):
-            daemon.confirm()
+            daemon.running.confirm()
 
     run(work())
     assert pps(engine) == 500
@@ -101,9 +101,9 @@ def test_apply__confirmed_stays(made: tuple[Daemon, Engine]) -> None:
     daemon, engine = made
 
     async def work() -> None:
-        assert (await daemon.apply(FASTER, 1)).confirm_s == 1
-        daemon.confirm()
-        assert daemon._return is None
+        assert (await daemon.running.apply(FASTER, 1)).confirm_s == 1
+        daemon.running.confirm()
+        assert daemon.running._return is None
 
     run(work())
     assert pps(engine) == 500
@@ -113,22 +113,22 @@ def test_apply__not_confirmed_the_former_returns(made: tuple[Daemon, Engine]) ->
     daemon, engine = made
 
     async def work() -> None:
-        await daemon.apply(FASTER, cast(int, 0.05))
+        await daemon.running.apply(FASTER, cast(int, 0.05))
         assert pps(engine) == 500
         await until(lambda: pps(engine) == 2000)
         with pytest.raises(CannotApply):
-            daemon.confirm()
+            daemon.running.confirm()
 
     run(work())
-    assert daemon._config == engine.config
+    assert daemon.running.config == engine.config
 
 
 def test_apply__twice_unconfirmed_the_last_confirmed_returns(made: tuple[Daemon, Engine]) -> None:
     daemon, engine = made
 
     async def work() -> None:
-        await daemon.apply(FASTER, 60)
-        await daemon.apply(SLOWER, cast(int, 0.05))
+        await daemon.running.apply(FASTER, 60)
+        await daemon.running.apply(SLOWER, cast(int, 0.05))
         assert pps(engine) == 100
         await until(lambda: pps(engine) == 2000)
 
@@ -140,41 +140,41 @@ def test_apply__bad_text_changes_nothing(made: tuple[Daemon, Engine], text: str)
     daemon, engine = made
 
     async def work() -> None:
-        await daemon.apply(FASTER, 60)
+        await daemon.running.apply(FASTER, 60)
         with pytest.raises(ConfigError):
-            await daemon.apply(text, 60)
-        assert daemon._former is not None  # it still waits to be confirmed
-        daemon.confirm()
+            await daemon.running.apply(text, 60)
+        assert daemon.running._former is not None  # it still waits to be confirmed
+        daemon.running.confirm()
 
     run(work())
     with pytest.raises(ConfigError):
-        daemon.diff(text)
+        daemon.running.diff(text)
     assert pps(engine) == 500
 
 
 def test_apply__what_cannot_be_applied_leaves_the_former(made: tuple[Daemon, Engine]) -> None:
     daemon, engine = made
-    engine.refuses = config.loads(FASTER, daemon._config.path)
+    engine.refuses = config.loads(FASTER, daemon.running.config.path)
 
     async def work() -> None:
         with pytest.raises(OSError, match="refuses"):
-            await daemon.apply(FASTER, 0)
+            await daemon.running.apply(FASTER, 0)
 
     run(work())
     assert pps(engine) == 2000
-    assert daemon._config == engine.config
+    assert daemon.running.config == engine.config
 
 
 def test_apply__another_layout_is_the_next_engines(made: tuple[Daemon, Engine]) -> None:
     daemon, engine = made
 
     async def work() -> None:
-        applied = asyncio.create_task(daemon.apply(WIDER, 0))
-        await until(lambda: daemon._next is not None)
+        applied = asyncio.create_task(daemon.running.apply(WIDER, 0))
+        await until(lambda: daemon.running._next is not None)
         assert engine.config.transport.mpr == 2048  # the running configuration is unchanged
-        assert daemon._wake.is_set()
-        assert daemon._restarted is not None
-        daemon._restarted.set_result(None)
+        assert daemon.running._wake.is_set()
+        assert daemon.running._restarted is not None
+        daemon.running._restarted.set_result(None)
         assert {change.how for change in (await applied).changes} == {"restart"}
 
     run(work())
@@ -184,16 +184,16 @@ def test_reload__reads_the_file(made: tuple[Daemon, Engine]) -> None:
     daemon, engine = made
 
     async def work() -> None:
-        daemon._config.path.write_text(FASTER)
+        daemon.running.config.path.write_text(FASTER)
         daemon.reload()
         await until(lambda: pps(engine) == 500)
-        daemon._config.path.write_text("[host\n")
+        daemon.running.config.path.write_text("[host\n")
         daemon.reload()
         await until(lambda: not daemon._tasks)
 
     run(work())
     assert pps(engine) == 500
-    assert not daemon._stopping
+    assert not daemon.running.stopping
 
 
 # ---- the watchdog

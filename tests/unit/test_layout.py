@@ -28,13 +28,13 @@ LINES_MAX = 800  # the aim is 400; a file far beyond it should be split
 # lower floors. Rooms of one floor do not import each other.
 FLOORS = (
     {"fabric", "handshake", "linux", "model", "service", "wire"},
-    {"paths"},
+    {"paths", "shortlist"},
     {"config"},
     {"datapath", "lab", "rules"},
     {"peers", "planes"},
     {"survey"},
     {"engine"},
-    {"control"},
+    {"control", "running"},
     {"report"},
     {"daemon"},
     {"main"},
@@ -65,8 +65,8 @@ PURE = {
     "mrcd.peers.schedule",
     "mrcd.planes.usable",
     "mrcd.report.metrics",
-    "mrcd.report.shortlist",
     "mrcd.rules.elements",
+    "mrcd.shortlist",
     "mrcd.survey.evidence",
     "mrcd.survey.history",
     "mrcd.survey.inference",
@@ -89,10 +89,11 @@ IMPURE_LIBRARIES = {
     "threading",
     "time",
 }
-# What of the daemon's package mrcctl may import: types at once; the fabric arithmetic and the
-# labs, the configuration's checks, what the doctor looks at, detaching a data path that no daemon
-# serves, and what reads a capture's records, when a command needs them.
-CLI_MAY_IMPORT = {"mrcd", "mrcd.model"}
+# What of the daemon's package mrcctl may import: types and the choice of peers to show at
+# once; the fabric arithmetic and the labs, the configuration's checks, what the doctor looks at,
+# detaching a data path that no daemon serves, and what reads a capture's records, when a command
+# needs them.
+CLI_MAY_IMPORT = {"mrcd", "mrcd.model", "mrcd.shortlist"}
 CLI_MAY_IMPORT_LATE = {
     "mrcd.config",
     "mrcd.datapath.detach",

@@ -57,7 +57,7 @@ def no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_with_a_daemon_everything_is_there(tmp_path: Path) -> None:
     source = FakeSource()
     source.events = [EVENT, replace(EVENT, ev=2)]
-    source.config = '[transport]\nprobe_pps = 7\n[auth]\nkey = "hunter2"\n'
+    source.configuration.current = '[transport]\nprobe_pps = 7\n[auth]\nkey = "hunter2"\n'
     with serving(tmp_path / "sock", source):
         result = run(tmp_path / "sock", tmp_path / "b.tar.gz")
     assert result.exit_code == exits.DONE, result.output

@@ -34,14 +34,14 @@ def test_show_prints_what_apply_takes_and_that_changes_nothing(
     assert shown.output == CONFIG
     applied = run(server, "apply", "-", text=shown.output)
     assert (applied.exit_code, applied.output) == (exits.DONE, "no change\n")
-    assert source.config == CONFIG
+    assert source.configuration.current == CONFIG
 
 
 def test_diff_names_the_change_and_how_it_is_applied(server: Path, source: FakeSource) -> None:
     result = run(server, "diff", "-", text=OTHER)
     assert result.exit_code == exits.DONE
     assert result.output == "transport.probe_pps: 2000 -> 100  [live]\n"
-    assert source.config == CONFIG
+    assert source.configuration.current == CONFIG
     assert run(server, "diff", "-", "--check", text=OTHER).exit_code == exits.FAILED
     assert run(server, "diff", "-", "--check", text=CONFIG).exit_code == exits.DONE
 
@@ -66,15 +66,15 @@ def test_apply_reads_a_file(server: Path, source: FakeSource, tmp_path: Path) ->
     result = run(server, "apply", str(tmp_path / "new.toml"))
     assert result.exit_code == exits.DONE
     assert result.output.splitlines()[1] == "applied"
-    assert (source.config, source.unconfirmed) == (OTHER, None)
+    assert (source.configuration.current, source.configuration.unconfirmed) == (OTHER, None)
 
 
 def test_apply_until_confirmed(server: Path, source: FakeSource) -> None:
     result = run(server, "apply", "-", "--confirm", "60", text=OTHER)
     assert "returns in 60 s unless you run: mrcctl config confirm" in result.output
-    assert source.unconfirmed == CONFIG
+    assert source.configuration.unconfirmed == CONFIG
     assert json.loads(run(server, "confirm", "--json").output)["confirmed"] is True
-    assert source.unconfirmed is None
+    assert source.configuration.unconfirmed is None
 
 
 @pytest.fixture
@@ -130,13 +130,13 @@ def test_every_problem_is_a_line_and_exits_2(
         "mrcd.toml: probe_pps: is missing",
         "mrcd.toml: it is all wrong",
     ]
-    assert source.config == CONFIG
+    assert source.configuration.current == CONFIG
 
 
 @pytest.mark.parametrize("seconds", ["0", "3601", "soon"])
 def test_a_bad_time_exits_2(server: Path, source: FakeSource, seconds: str) -> None:
     assert run(server, "apply", "-", "--confirm", seconds, text=OTHER).exit_code == exits.USAGE
-    assert source.config == CONFIG
+    assert source.configuration.current == CONFIG
 
 
 def test_a_file_that_is_not_there_exits_1(server: Path) -> None:

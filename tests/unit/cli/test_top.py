@@ -35,7 +35,7 @@ SIZES = [(80, 24), (160, 50)]
 
 
 def sample(source: FakeSource, at_ns: int) -> MonitorSample:
-    return replace(Control(source)._sample(None), monotonic_ns=at_ns)
+    return replace(Control(source, source.configuration)._sample(None), monotonic_ns=at_ns)
 
 
 def grown(path: PathInfo, **more: int) -> PathInfo:

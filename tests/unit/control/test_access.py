@@ -18,8 +18,7 @@ from cli.main import mrcctl
 from mrcd.control import access
 from mrcd.control.access import Access, Caller, is_writing
 from mrcd.control.methods import Control
-from mrcd.control.server import ControlServer
-from tests.unit.control_double import NOBODY, FakeSource, serving
+from tests.unit.control_double import NOBODY, FakeSource, server_of, serving
 
 GID = 4321
 RULE = Access(uid=1234, group="mrcd", gid=GID)
@@ -135,7 +134,7 @@ def test_a_watcher_may_change_nothing_and_is_told_who_may(
     assert result.exit_code == exits.NOT_PERMITTED
     assert "uid 1000 may only watch" in result.stderr
     assert "root, uid 65534 (mrcd's own) and members of group nosuch" in result.stderr
-    assert (source.drained, source.rules, source.unconfirmed) == (set(), [], None)
+    assert (source.drained, source.rules, source.configuration.unconfirmed) == (set(), [], None)
     assert source.wanted is None
 
 
@@ -154,7 +153,7 @@ def test_a_watcher_may_watch(
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another group")
 def test_the_socket_belongs_to_the_group(tmp_path: Path) -> None:
     async def owner(rule: Access) -> tuple[int, int]:
-        async with ControlServer(tmp_path / "sock", FakeSource(), rule=rule):
+        async with server_of(tmp_path / "sock", FakeSource(), rule=rule):
             found = (tmp_path / "sock").stat()
             return found.st_gid, found.st_mode & 0o777
 
@@ -169,7 +168,7 @@ def test_a_socket_given_by_a_service_manager_is_served_and_stays(tmp_path: Path)
     path.chmod(0o666)
 
     async def serve() -> None:
-        async with ControlServer(path, FakeSource(), activated=listener):
+        async with server_of(path, FakeSource(), activated=listener):
             reader, writer = await asyncio.open_unix_connection(path)
             writer.write(b'{"method":"io.mrcd.Control.GetStatus"}\0')
             async with asyncio.timeout(10):

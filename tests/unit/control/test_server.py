@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from mrcd.control.server import ControlError, ControlServer
+from mrcd.control.server import ControlError
 from mrcd.model import INTERFACE
 from mrcd.service import log
-from tests.unit.control_double import FakeSource
+from tests.unit.control_double import FakeSource, server_of
 
 DEADLINE_S = 10
 
@@ -56,7 +56,7 @@ def converse(path: Path, source: FakeSource, talk: Callable[[Caller], Awaitable[
     """Serve ``source``, connect, and run ``talk``."""
 
     async def run() -> None:
-        async with ControlServer(path, source), calling(path) as caller:
+        async with server_of(path, source), calling(path) as caller:
             await talk(caller)
 
     asyncio.run(run())
@@ -147,7 +147,7 @@ def test_a_failing_source_is_answered_and_logged_and_the_next_call_works(path: P
 
 def test_monitor_sends_samples_until_the_caller_hangs_up(path: Path) -> None:
     async def run() -> None:
-        async with ControlServer(path, FakeSource()):
+        async with server_of(path, FakeSource()):
             before = asyncio.all_tasks()
             async with calling(path) as caller:
                 first = await caller.call(f"{INTERFACE}.Monitor", more=True, interval_ms=10)
@@ -202,7 +202,7 @@ def test_monitor_needs_more(path: Path) -> None:
 
 def test_close_ends_streams_and_removes_the_socket(path: Path) -> None:
     async def run() -> None:
-        server = ControlServer(path, FakeSource())
+        server = server_of(path, FakeSource())
         await server.start()
         async with calling(path) as caller:
             await caller.call(f"{INTERFACE}.Monitor", more=True, interval_ms=3_600_000)
@@ -229,7 +229,7 @@ def test_garbage_on_one_connection_leaves_others_alone(path: Path, message: byte
 
 def test_socket_is_for_owner_and_group_whatever_the_umask(path: Path) -> None:
     async def run() -> None:
-        async with ControlServer(path, FakeSource()):
+        async with server_of(path, FakeSource()):
             assert path.stat().st_mode & 0o777 == 0o660
 
     for mask in (0o000, 0o077):
@@ -254,7 +254,7 @@ def test_stale_socket_is_replaced(path: Path) -> None:
 def test_live_socket_is_an_error_and_stays(path: Path) -> None:
     async def talk(caller: Caller) -> None:
         with pytest.raises(ControlError, match="another mrcd answers"):
-            await ControlServer(path, FakeSource()).start()
+            await server_of(path, FakeSource()).start()
         assert "error" not in await caller.call(f"{INTERFACE}.GetStatus")
 
     converse(path, FakeSource(), talk)
@@ -265,13 +265,13 @@ def test_a_file_in_the_way_is_an_error_and_stays(path: Path) -> None:
     path.parent.mkdir()
     path.write_text("precious")
     with pytest.raises(ControlError, match="not a socket"):
-        asyncio.run(ControlServer(path, FakeSource()).start())
+        asyncio.run(server_of(path, FakeSource()).start())
     assert path.read_text() == "precious"
 
 
 def test_close_leaves_the_socket_of_a_successor(path: Path) -> None:
     async def run() -> None:
-        server = ControlServer(path, FakeSource())
+        server = server_of(path, FakeSource())
         await server.start()
         path.rename(path.with_name("old"))
         path.write_text("the successor's")

@@ -19,13 +19,13 @@ import pytest
 from mrcd.control import access, methods, streams
 from mrcd.control.access import Caller
 from mrcd.control.methods import Control
-from mrcd.control.server import WATCHERS_MAX, ControlServer
+from mrcd.control.server import WATCHERS_MAX
 from mrcd.model import INTERFACE, PathEvent
 from mrcd.paths import feed
 from mrcd.paths.feed import PathFeed
 from mrcd.service import log
 from mrcd.wire.abi import ABI
-from tests.unit.control_double import NOBODY, FakeSource
+from tests.unit.control_double import NOBODY, FakeSource, server_of
 
 DEADLINE_S = 20
 
@@ -97,7 +97,7 @@ def logged() -> StringIO:
 
 def serve(path: Path, source: FakeSource, talk: Callable[[], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with ControlServer(path, source):
+        async with server_of(path, source):
             await talk()
 
     asyncio.run(run())
@@ -133,7 +133,7 @@ def test_every_client_gets_every_sample_beside_one_that_never_reads(path: Path) 
 def test_a_sample_serves_the_callers_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods, "SHARED_NS", 3600 * 1_000_000_000)
     source = FakeSource()
-    control = Control(source)
+    control = Control(source, source.configuration)
     first = control._sample(None)
     assert control._sample(None) is first
     assert control._sample(first) is not first
@@ -142,7 +142,8 @@ def test_a_sample_serves_the_callers_of_one_moment(monkeypatch: pytest.MonkeyPat
 
 def test_a_slow_client_is_told_how_many_samples_it_missed(path: Path) -> None:
     async def run() -> None:
-        control = Control(FakeSource())
+        source = FakeSource()
+        control = Control(source, source.configuration)
         samples = control.Monitor(interval_ms=10)
         first = (await anext(samples)).parameters["sample"]
         assert first.missed == 0
@@ -285,7 +286,7 @@ def test_watchers_cannot_keep_writers_out(path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(access, "caller_of", lambda _: who[0])
 
     async def run() -> None:
-        async with ControlServer(path, FakeSource(), rule=NOBODY):
+        async with server_of(path, FakeSource(), rule=NOBODY):
             held = []
             for _ in range(WATCHERS_MAX):
                 held.append(never_reads(path))
@@ -303,7 +304,7 @@ def test_watchers_cannot_keep_writers_out(path: Path, monkeypatch: pytest.Monkey
 
 def test_no_task_is_left_of_clients_that_vanish(path: Path) -> None:
     async def run() -> None:
-        async with ControlServer(path, FedSource()) as server:
+        async with server_of(path, FedSource()) as server:
             before = asyncio.all_tasks()
             for method in ("Monitor", "WatchPaths", "GetStatus"):
                 never_reads(path, (method, {})).close()
@@ -318,7 +319,7 @@ def test_close_does_not_wait_for_a_client_that_never_reads(path: Path) -> None:
     source = FakeSource()
 
     async def run() -> None:
-        server = ControlServer(path, source)
+        server = server_of(path, source)
         await server.start()
         with never_reads(path, ("Monitor", {"interval_ms": 10})):
             async with asyncio.timeout(DEADLINE_S):

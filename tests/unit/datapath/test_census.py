@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd.datapath.census import PLANES, Census, PeerCount, picker, planes_of
+from mrcd.datapath.census import PLANES, Census, PeerCount, planes_of
 from mrcd.datapath.view import state_of
 from mrcd.paths.states import State
 from mrcd.wire.abi import ABI
+from mrcd.wire.layout import picker
 
 QP, TX, RX = (ABI.structs[name] for name in ("mrc_qp", "mrc_tx", "mrc_rx"))
 SETS = ("use", "skip", "slow", "spare", "denied")

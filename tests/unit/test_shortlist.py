@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrcd.model import PeerState
-from mrcd.report.shortlist import Standing, foremost
+from mrcd.shortlist import Standing, foremost
 
 
 def crowd(silent: int, connecting: int, established: int) -> list[Standing]:

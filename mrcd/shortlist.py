@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which few of thousands of peers to show: those in trouble, and those that carry most (pure)."""
+"""Choose the few of thousands of peers to show: those in trouble, and the busiest (pure).
+
+The daemon chooses those of a sample, and `mrcctl top` those that fit its frame, by the same rule.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,18 @@ _TROUBLE: dict[PeerState, int] = {"silent": 0, "connecting": 1}
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a peer is ranked by; `packets` both ways, since it was looked at last."""
+    """What ranks a peer. `packets` counts both directions since the last look."""
 
     name: str
     state: PeerState
-    packets: int
+    packets: float
 
 
 def foremost(peers: Iterable[Standing], count: int) -> list[str]:
-    """The names of at most `count` peers, silent ones first, then by what they carry.
+    """Return the names of at most `count` peers: silent ones first, then connecting, then busy.
 
-    Where there are too many of both kinds, those in trouble get half of the places: a rack that was
-    never switched on must not hide what is in use, nor the other way round.
+    If both kinds exceed their share, peers in trouble get half of the places. A rack that was never
+    switched on must not hide the peers in use, and busy peers must not hide the trouble.
     """
     well: list[Standing] = []
     troubled: list[Standing] = []

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Peers as the maps hold them: addresses, planes, prefixes, balances and the place of their QPs."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from mrcd.config.config import Config, Peer
+from mrcd.datapath import view
+from mrcd.datapath.control import Commands
+from mrcd.datapath.datapath import Datapath
+from mrcd.datapath.prefixes import Prefixes
+from mrcd.datapath.view import ALL_PLANES, PLANES, Balance
+from mrcd.fabric import underlay, usid
+from mrcd.linux import bpf, bpfbatch
+from mrcd.wire.abi import ABI
+
+_PEER = ABI.structs["mrc_peer"]
+_BALANCE = ABI.structs["mrc_balance"]
+_U32 = struct.Struct("=I")
+_ADDRESS_BYTES = 16
+EQUAL_SHARES = int.from_bytes(bytes([ABI.MRC_SHARE_FULL] * PLANES), "little")
+_BALANCE_AT_FIRST = _BALANCE.pack(shares=EQUAL_SHARES, ports=ALL_PLANES, heard_ports=ALL_PLANES)
+
+
+class PeerTable:
+    """The peers of one data path.
+
+    `indices` holds the place of each peer in the maps, `planes` the mask of planes on which each
+    peer says that it can be reached, `per_peer` the number of QPs that each peer has.
+    """
+
+    def __init__(self, datapath: Datapath, config: Config) -> None:
+        self._dp = datapath
+        self._commands = Commands(datapath)
+        self._config = config
+        self.indices: dict[str, int] = {}
+        self.planes: dict[str, int] = {}
+        self.per_peer = config.transport.qps_per_peer
+        self.prefixes = Prefixes(datapath)
+        self._names: dict[int, str] = {}
+        self._free = 0  # no index below is free
+        self._paired: dict[str, int] = {}
+
+    def base(self, peer: str) -> int:
+        """Return the index of the peer's first QP."""
+        return self.indices[peer] * self.per_peer
+
+    def peer_of(self, qp: int) -> str | None:
+        """Return the peer that a QP index belongs to; None where no peer has the place."""
+        return self._names.get(qp // self.per_peer)
+
+    def adopt(self) -> None:
+        """Read back which of the configured peers the maps hold, and remove the others' addresses.
+
+        For maps that another daemon has programmed, before the first `add`.
+        """
+        fabric = self._config.fabric
+        at = {
+            underlay.packed(fabric, peer.host, plane): peer.name
+            for peer in self._config.peers
+            for plane in range(fabric.planes)
+        }
+        found: dict[str, set[int]] = {}
+        for key in bpf.keys(self._dp.maps["sources"], _ADDRESS_BYTES):
+            name = at.get(key)
+            if name is None:
+                bpf.delete(self._dp.maps["sources"], key)
+            else:
+                found.setdefault(name, set()).add(self._index_at(key))
+        for name, indices in found.items():
+            index = min(indices)
+            peer = self._dp.read("peers", index, _PEER)
+            if len(indices) == 1 and peer["qp_base"] == index * self.per_peer:
+                self._assign(name, index)
+                self._paired[name] = peer["qp_mask"] + 1
+                self.planes[name] = peer["plane_mask"]
+        self.prefixes.adopt()
+
+    def _index_at(self, address: bytes) -> int:
+        raw = bpf.lookup(self._dp.maps["sources"], address, _U32.size)
+        return _U32.unpack(raw)[0] if raw is not None else -1
+
+    def _assign(self, name: str, index: int) -> None:
+        self.indices[name] = index
+        self._names[index] = name
+
+    # ---- added and removed
+
+    def reconfigure(self, config: Config) -> None:
+        """Use this configuration from now on; the caller adds and removes its peers."""
+        self._config = config
+
+    def add(self, peers: Iterable[Peer]) -> None:
+        """Program where peers are, in few system calls; QPs stay as they are, at first DOWN."""
+        # Written in this order, so that a prefix leads only to entries that exist.
+        entries: dict[str, dict[bytes, bytes]] = {
+            name: {}
+            for name in ("peer_planes", "sources", "balances", "peers", "addresses", "prefixes")
+        }
+        for peer in peers:
+            self._enter(peer, entries)
+        for name, values in entries.items():
+            bpfbatch.update(self._dp.maps[name], values)
+
+    def _enter(self, peer: Peer, entries: dict[str, dict[bytes, bytes]]) -> None:
+        known = peer.name in self.planes
+        if peer.name not in self.indices:
+            self._assign(peer.name, self._free_index())
+        config, index = self._config, self.indices[peer.name]
+        own = _U32.pack(index)
+        for plane in range(config.fabric.planes):
+            template = usid.template_da(config.fabric.block, config.host, peer.host, plane)
+            address = underlay.packed(config.fabric, peer.host, plane)
+            entries["peer_planes"][_U32.pack(index * PLANES + plane)] = address + template
+            entries["sources"][address] = own
+        if not known:
+            self.planes[peer.name] = ALL_PLANES
+            entries["balances"][own] = _BALANCE_AT_FIRST
+            entries["peers"][own] = self._entry(peer.name)
+        for prefix in peer.allowed:
+            name, key = self.prefixes.add(prefix)
+            entries[name][key] = own
+
+    def _free_index(self) -> int:
+        while self._free in self._names:
+            self._free += 1
+        return self._free
+
+    def drop_prefixes(self) -> list[str]:
+        """Remove and return the prefixes that no configured peer is allowed any more."""
+        return self.prefixes.keep(p for peer in self._config.peers for p in peer.allowed)
+
+    def remove(self, peer: Peer) -> None:
+        """Forget a peer whose prefixes are dropped and whose QPs are forgotten already."""
+        for plane in range(self._config.fabric.planes):
+            address = underlay.packed(self._config.fabric, peer.host, plane)
+            bpf.delete(self._dp.maps["sources"], address)
+        index = self.indices.pop(peer.name)
+        del self._names[index]
+        self._free = min(self._free, index)
+        self._dp.write("peers", index, _PEER)
+        self.planes.pop(peer.name, None)
+        self._paired.pop(peer.name, None)
+
+    # ---- changed
+
+    def set_planes(self, peer: str, mask: int) -> None:
+        """Note on which planes the peer says that it can be reached."""
+        self.planes[peer] = mask
+        bpf.update(self._dp.maps["peers"], _U32.pack(self.indices[peer]), self._entry(peer))
+
+    def pair(self, peer: str, qps: int) -> None:
+        """Spread flows over the first `qps` QPs: where one side has fewer, those that both have."""
+        self._paired[peer] = qps
+        self.set_planes(peer, self.planes[peer])
+
+    def _entry(self, peer: str) -> bytes:
+        return _PEER.pack(
+            qp_base=self.base(peer),
+            qp_mask=self._paired.get(peer, self.per_peer) - 1,
+            plane_mask=self.planes[peer],
+        )
+
+    def set_ports(self, peer: str, mask: int) -> None:
+        """Set the planes on which a peer takes packets.
+
+        The peer's next Port Status Update counts whatever its number is.
+        """
+        self._commands.set_ports(self.indices[peer], mask)
+
+    # ---- read
+
+    def every_ports(self) -> dict[str, int]:
+        """Return the mask of planes on which each peer takes packets.
+
+        The mask combines the peer's Port Status Updates and its SACKs.
+        """
+        places = range(max(self.indices.values(), default=-1) + 1)
+        masks = [
+            view.ports_of(raw)
+            for raw in bpfbatch.rows(self._dp.maps["balances"], places, _BALANCE.size)
+        ]
+        return {peer: masks[index] for peer, index in self.indices.items()}
+
+    def balance(self, peer: str) -> Balance:
+        """Return how the programs rate a peer's planes."""
+        raw = self._dp.read_raw("balances", self.indices[peer], _BALANCE.size)
+        return view.balance_of(raw, self._config.fabric.planes)

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The common base of the parts of the report: access to the engine that runs now."""
+
+from __future__ import annotations
+
+from mrcd.config.config import Peer
+from mrcd.engine import Engine
+from mrcd.running import Running
+
+
+class Live:
+    """A part of the report.
+
+    Each answer asks for the engine anew, because a restart of the data path replaces the engine,
+    and `config apply` the configuration.
+    """
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+
+    @property
+    def _engine(self) -> Engine:
+        return self._running.engine
+
+    def _chosen(self, name: str | None) -> list[Peer]:
+        """Return the configured peer of a name; all of them for None."""
+        return [peer for peer in self._engine.config.peers if name in (None, peer.name)]

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""QPs and their paths as the control API shows them, and what an operator asks of paths."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from ipaddress import IPv6Address
+
+from mrcd.config.config import Peer
+from mrcd.datapath import view
+from mrcd.fabric import usid
+from mrcd.model import ConnInfo, DeniedInfo, PathEvent, PathInfo, PathProbe, QpState
+from mrcd.paths.feed import STATES
+from mrcd.report.live import Live
+
+_QP_STATES: tuple[QpState, ...] = ("RESET", "RTR", "RTS")
+_PSN = 0xFFFFFF
+
+
+class PathReport(Live):
+    """QPs and paths: listed, probed, denied and watched."""
+
+    def paths(self, peer: str | None) -> list[PathInfo]:
+        """Return every path of every QP, of one peer or of all."""
+        engine = self._engine
+        found = []
+        for each in self._chosen(peer):
+            for number, index in enumerate(engine.table.qps_of(each.name)):
+                for path in view.paths(engine.datapath, index, engine.table.evs(index)):
+                    t1, usids = self._way(each, path.ev)
+                    found.append(
+                        PathInfo(
+                            peer=each.name,
+                            qp=number,
+                            ev=path.ev,
+                            plane=path.plane,
+                            t1=t1,
+                            usids=usids,
+                            state=STATES[path.state],
+                            role="active" if path.use else "backup",
+                            slow=path.slow,
+                            sent=path.values["sent"],
+                            acked=path.values["acked"],
+                            lost=path.values["lost"],
+                            marked=path.values["marked"],
+                            srtt_us=_us(path.values["srtt_ns"]),
+                        )
+                    )
+        return found
+
+    def _way(self, peer: Peer, ev: int) -> tuple[int, str]:
+        """Return the T1 and the uSID list of an EV; with ECMP, which only the switches resolve,
+        0 and an empty string."""
+        fabric, host = self._engine.config.fabric, self._engine.config.host
+        if fabric.routing.mode == "ecmp":
+            return 0, ""
+        usids = usid.path_usids(host, peer.host, ev)
+        return usid.ev_t1(ev), str(IPv6Address(usid.da_bytes(fabric.block, usids)))
+
+    def connections(self, peer: str | None) -> list[ConnInfo]:
+        """Return every QP, of one peer or of all."""
+        engine = self._engine
+        found = []
+        for each in self._chosen(peer):
+            for number, index in enumerate(engine.table.qps_of(each.name)):
+                one = view.read(engine.datapath, index)
+                qp, tx, rx = one.qp, one.tx, one.rx
+                found.append(
+                    ConnInfo(
+                        peer=each.name,
+                        qp=number,
+                        qpn=qp["qpn"],
+                        remote_qpn=qp["remote_qpn"],
+                        state=_QP_STATES[qp["state"]],
+                        next_psn=tx["next"] & _PSN,
+                        una_psn=tx["una"] & _PSN,
+                        outstanding=(tx["next"] - tx["una"]) & 0xFFFFFFFF,
+                        mpr=qp["mpr"],
+                        srtt_us=_us(tx["srtt_ns"]),
+                        rx_next_psn=rx["next"] & _PSN,
+                        rx_waiting=rx["waiting"],
+                        retransmits=tx["retransmits"],
+                    )
+                )
+        return found
+
+    async def probe(self, peer: str, plane: int | None, count: int) -> list[PathProbe]:
+        """Probe every path to a peer over one plane, or over all, `count` times."""
+        fabric = self._engine.config.fabric
+        (target,) = self._chosen(peer)
+        planes = range(fabric.planes) if plane is None else (plane,)
+        found = []
+        for result in await self._engine.endpoint.probe(peer, planes, count):
+            t1, usids = self._way(target, result.ev)
+            found.append(
+                PathProbe(
+                    peer=peer,
+                    ev=result.ev,
+                    plane=usid.ev_plane(result.ev),
+                    t1=t1,
+                    usids=usids,
+                    sent=result.sent,
+                    answered=result.answered,
+                    min_us=_us(result.min_ns),
+                    median_us=_us(result.median_ns),
+                    max_us=_us(result.max_ns),
+                )
+            )
+        return found
+
+    async def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
+        """Add a rule to the denylist; return False if the rule existed."""
+        return await self._engine.denials.deny(element, peer, force=force)
+
+    async def allow(self, element: str, peer: str | None) -> None:
+        """Remove a rule from the denylist."""
+        await self._engine.denials.allow(element, peer)
+
+    def denied(self) -> list[DeniedInfo]:
+        """Return the rules of the denylist."""
+        return self._engine.denials.listed()
+
+    def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
+        """Yield None at once, then every path event."""
+        return self._engine.feed.watch()
+
+
+def _us(nanoseconds: int | None) -> float | None:
+    return nanoseconds / 1000 if nanoseconds else None

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The engine that runs now, and the change to another configuration.
+
+A difference that the maps allow is applied to the running engine. Any other difference needs the
+next engine, which `serve` builds; until then the caller of `apply` waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+from mrcd.config import config as configuration
+from mrcd.config import render
+from mrcd.config.config import Config
+from mrcd.config.diff import CannotApply, needs_restart
+from mrcd.config.diff import diff as differences
+from mrcd.datapath.detach import detach_with
+from mrcd.engine import Engine
+from mrcd.linux.netlink import Netlink
+from mrcd.model import ConfigChanges
+from mrcd.service.log import get_logger
+from mrcd.service.tasks import Tasks
+
+log = get_logger()
+
+
+class Running:
+    """The engine of one daemon at any time, its configuration, and changes to both.
+
+    Ask for `engine` each time it is needed: a restart of the data path replaces it.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        state_dir: Path,
+        bpffs: Path,
+        tasks: Tasks,
+        on_failure: Callable[[Exception], None],
+        on_metrics: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`on_metrics` serves the metrics anew when [metrics] has changed.
+
+        An error that it raises makes the change fail, and the former configuration return.
+        """
+        self.config = config
+        self.bpffs = bpffs
+        self.engine: Engine
+        self.stopping = False
+        self.restarting = False  # compiling takes seconds, in which no clock runs
+        self._state_dir = state_dir
+        self._tasks = tasks
+        self._on_failure = on_failure
+        self._on_metrics = on_metrics
+        self._nl: Netlink
+        self._wake = asyncio.Event()
+        self._changing = asyncio.Lock()
+        self._next: Config | None = None  # for the next engine
+        self._restarted: asyncio.Future[None] | None = None
+        self._former: Config | None = None  # returns unless the running one is confirmed
+        self._return: asyncio.TimerHandle | None = None
+
+    # ---- engines
+
+    async def start(self, nl: Netlink) -> None:
+        """Start the first engine. Raise what prevents it, with everything new removed again."""
+        self._nl = nl
+        await self._start_engine()
+
+    async def _start_engine(self) -> None:
+        engine = Engine(self._nl, self.config, self.bpffs, self._state_dir, self._on_failure)
+        try:
+            await engine.start()
+        except BaseException:
+            await engine.close()
+            if engine.made:
+                await self._take_down()
+            raise
+        self.engine = engine
+
+    def stop(self) -> None:
+        """Make `serve` return soon."""
+        self.stopping = True
+        self._wake.set()
+
+    async def serve(self) -> None:
+        """Run one engine after another until stop()."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self.stopping:
+                return
+            if self._next is not None:
+                await self._restart_engine()
+
+    async def _restart_engine(self) -> None:
+        """Build the data path anew for `_next`; if that fails, for the former configuration."""
+        former, self.config, self._next = self.config, self._next or self.config, None
+        waiting, self._restarted = self._restarted, None
+        log.info("datapath.restarting")
+        self.restarting = True
+        await self.engine.close()
+        try:
+            await self._start_engine()
+        except Exception as error:
+            self.config = former
+            await self._start_engine()
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
+        else:
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
+        finally:
+            self.restarting = False
+            self.engine.made = False
+
+    async def end(self, policy: str) -> None:
+        """Let go of the data path as a policy of [service] on_stop says: keep, drain or detach."""
+        self.stopping = True
+        if self._restarted is not None and not self._restarted.done():
+            self._restarted.set_exception(CannotApply("mrcd is ending"))
+        if self._return is not None:
+            self._return.cancel()
+        if policy == "drain" and not await self.engine.drain():
+            log.warning("drain.incomplete")
+        await self.engine.close()
+        if policy != "keep":
+            await self._take_down()
+
+    async def _take_down(self) -> None:
+        """Remove programs, pins and interfaces of this daemon."""
+        report = await detach_with(self._nl, self.bpffs)
+        if report.detached or report.failed:
+            log.info("datapath.detached", removed=len(report.detached), failed=report.failed)
+
+    # ---- the configuration
+
+    def text(self) -> str:
+        """Return the running configuration as TOML."""
+        return render.render(self.engine.config)
+
+    def diff(self, text: str) -> ConfigChanges:
+        """Return what a configuration would change. ConfigError lists every problem it has."""
+        return self._diff(configuration.loads(text, self.config.path))
+
+    def _diff(self, wanted: Config) -> ConfigChanges:
+        return differences(self.config, wanted, fits=self.engine.fits(wanted))
+
+    async def reload(self) -> None:
+        """Apply the configuration file as it is now. ConfigError lists every problem it has."""
+        wanted = configuration.load(self.config.path)
+        async with self._changing:
+            self._forget_former()
+            await self._change(wanted)
+
+    async def apply(self, text: str, confirm_s: int) -> ConfigChanges:
+        """Make a configuration the running one; the file stays as it is.
+
+        Unless `confirm_s` is 0, the former one returns after that time if `confirm` is not called.
+        ConfigError lists every problem of the text; any error leaves the former one running.
+        """
+        wanted = configuration.loads(text, self.config.path)
+        async with self._changing:
+            former = self._former or self.config
+            self._forget_former()
+            changes = await self._change(wanted)
+            if confirm_s > 0 and former != wanted:
+                self._former = former
+                loop = asyncio.get_running_loop()
+                self._return = loop.call_later(confirm_s, self._return_to_former)
+                return replace(changes, confirm_s=confirm_s)
+            return changes
+
+    def confirm(self) -> None:
+        """Keep the configuration that was applied last. CannotApply when none waits."""
+        if self._former is None:
+            raise CannotApply("no configuration waits to be confirmed")
+        self._forget_former()
+
+    def _forget_former(self) -> None:
+        self._former = None
+        if self._return is not None:
+            self._return.cancel()
+            self._return = None
+
+    def _return_to_former(self) -> None:
+        self._tasks.spawn(self._take_former())
+
+    async def _take_former(self) -> None:
+        async with self._changing:
+            former = self._former
+            self._forget_former()
+            if former is not None:
+                log.warning("config.returned", reason="not confirmed in time")
+                await self._change(former)
+
+    async def _change(self, wanted: Config) -> ConfigChanges:
+        changes = self._diff(wanted)
+        if needs_restart(changes):
+            self._next = wanted
+            self._restarted = asyncio.get_running_loop().create_future()
+            waiting = self._restarted
+            self._wake.set()
+            await waiting
+        else:
+            await self._apply_live(wanted)
+        for change in changes.changes:
+            log.info("config.changed", path=change.path, old=change.old, new=change.new,
+                     how=change.how)  # fmt: skip
+        return changes
+
+    async def _apply_live(self, wanted: Config) -> None:
+        former = self.config
+        try:
+            await self.engine.apply(wanted)
+            self.config = wanted
+            if wanted.metrics != former.metrics:
+                await self._on_metrics()
+        except Exception:
+            self.config = former
+            await self.engine.apply(former)
+            if wanted.metrics != former.metrics:
+                await self._on_metrics()
+            raise
