@@ -188,7 +188,7 @@ class Capture:
 
     def _ready(self, recording: Datapath, wanted: Wanted) -> Rings:
         """Forget what an earlier capture left, and say what is wanted."""
-        records, state = (recording.maps[name] for name in loader.CAPTURE_MAPS)
+        records, state = (recording.maps[name] for name in ("captures", "capturing"))
         size = bpf.map_info(records)[3]
         ring = RingBuffer(records, size)
         ring.skip()
