@@ -152,21 +152,7 @@ def _capacities(probe: Datapath, needed: Sizes) -> Sizes:
 
 def _wrong_sizes(probe: Datapath, there: Sizes) -> str:
     """Describe the maps whose number of entries does not follow from the capacities."""
-    planes = ABI.MRC_MAX_PLANES
-    expected = {
-        "peer_planes": there.peers * planes,
-        "sources": there.peers * planes,
-        "balances": there.peers,
-        "txs": there.qps,
-        "rxs": there.qps,
-        "tx_entries": there.qps * there.window,
-        "rx_entries": there.qps * (there.window // 2),
-        "paths": there.qps * planes * there.evs,
-        "loop_paths": there.loops,
-        "active": -(-there.qps // 64),
-        "tx_ring": there.ring_slots,
-        "rx_ring": there.ring_slots,
-    }
+    expected = there.entries()
     found = {name: _entries(probe, name) for name in expected}
     return ", ".join(
         f"{name} has {found[name]} entries, not {count}"

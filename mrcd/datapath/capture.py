@@ -188,7 +188,7 @@ class Capture:
 
     def _ready(self, recording: Datapath, wanted: Wanted) -> Rings:
         """Discard an earlier capture's records, and tell the programs what to record."""
-        records, state = (recording.maps[name] for name in loader.CAPTURE_MAPS)
+        records, state = (recording.maps[name] for name in ("captures", "capturing"))
         size = bpf.map_info(records)[3]
         ring = RingBuffer(records, size)
         ring.skip()

@@ -49,8 +49,10 @@ def wait_for_programs() -> None:
 class Datapath:
     """The open maps and programs of one layout's folder."""
 
-    def __init__(self, folder: Path, sizes: Sizes) -> None:
+    def __init__(self, folder: Path, sizes: Sizes, cache: Path | None = None) -> None:
+        """`cache` is the folder of compiled programs; None compiles each time."""
         self.folder = folder
+        self.cache = cache
         self.sizes = sizes
         self.maps: dict[str, int] = {}
         self.programs: dict[str, int] = {}
@@ -69,6 +71,7 @@ class Datapath:
             "sizes": asdict(self.sizes),
             "adopt": adopt,
             "xdp_frags": xdp_frags,
+            "cache": str(self.cache) if self.cache else None,
         }
         child = await asyncio.create_subprocess_exec(
             sys.executable,

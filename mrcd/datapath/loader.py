@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Compile the programs with bcc and leave them pinned in a bpffs.
+"""Make the maps and the programs, and pin them in a bpffs.
 
 No other module imports bcc. This one runs as a short-lived child process
-(`python -m mrcd.datapath.loader`) that compiles, loads, pins and exits, because bcc and its
-compiler take some 200 MB that a daemon should not keep.
+(`python -m mrcd.datapath.loader`) that loads, pins and exits, because bcc and its compiler take some
+200 MB that a daemon should not keep. bcc is not even imported when the compiled programs are kept
+from an earlier start (mrcd/datapath/bytecode.py).
 
-bcc compiles and makes maps. Programs are loaded by bpf(2) itself, which accepts flags and returns
+bcc only compiles. bpf(2) itself makes the maps and loads the programs: it accepts flags and returns
 the verifier's figures (mrcd/linux/bpf.py).
 """
 
@@ -18,11 +19,11 @@ import re
 import struct
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from mrcd.datapath import pins
+from mrcd.datapath import bytecode, pins
+from mrcd.datapath.bytecode import Bytecode
 from mrcd.datapath.sizes import Sizes as Sizes
 from mrcd.linux import bpf
 from mrcd.wire.sources import bpf_dir
@@ -56,7 +57,7 @@ MAPS = [
     "events",
     "counters",
 ]
-CAPTURE_MAPS = ["captures", "capturing"]
+CAPTURE_MAPS = ["captures", "capturing", "capture_records"]
 """Maps that only recording programs have."""
 PROGRAMS = {
     "mrc_spray": bpf.PROG_TYPE_SCHED_CLS,
@@ -74,8 +75,6 @@ PROGRAMS = {
 TAILS = {"mrc_resend": 0, "mrc_learn": 1, "mrc_probe": 2}
 """Targets of tail calls, and their places in the map `tails`."""
 _NICE_BESIDE_TRAFFIC = 10
-_LD_IMM64 = 0x18
-_PSEUDO_MAP_FD = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +84,7 @@ class ProgramReport:
     name: str
     instructions: int
     verifier: str
+    compiled: bool = True  # by this process, not kept from an earlier start
 
 
 _INCLUDE = re.compile(r'^#include "([a-z0-9_]+\.h)"$', re.MULTILINE)
@@ -104,18 +104,66 @@ def source() -> str:
 
 
 def load(
-    sizes: Sizes, *, xdp_frags: bool = False
+    sizes: Sizes, *, xdp_frags: bool = False, cache: Path | None = None
 ) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
-    """Compile and load. Return map descriptors, program descriptors and a report.
+    """Make maps and programs; return map descriptors, program descriptors and a report.
 
-    mrcd.linux.bpf.BpfError: the kernel refuses a program. RuntimeError: bcc cannot compile,
-    usually because kernel headers are missing, which `make setup` installs.
+    Programs that were compiled before come from the folder `cache`, others are left there. Raises
+    BpfError when the kernel refuses a program, RuntimeError when bcc cannot compile (usually
+    because kernel headers are missing, which `make setup` installs).
     """
-    module = _compile(sizes)
-    maps = {name: int(module[name].map_fd) for name in MAPS}
-    programs, report = _load_programs(module, {}, xdp_frags=xdp_frags)
-    point_tails(maps, programs)
-    return maps, programs, report
+    return _loaded({}, sizes, xdp_frags, cache)
+
+
+def load_over(
+    maps: Mapping[str, int], sizes: Sizes, *, xdp_frags: bool = False, cache: Path | None = None
+) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
+    """Load programs for existing maps; as `load`, but return the maps of a capture."""
+    made, programs, report = _loaded(maps, sizes, xdp_frags, cache)
+    return made, programs, report
+
+
+def _loaded(
+    there: Mapping[str, int], sizes: Sizes, xdp_frags: bool, cache: Path | None
+) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
+    """Load programs for the maps `there`, and make the maps that are missing."""
+    key = bytecode.key_of(source(), sizes.compiled().defines())
+    code = bytecode.read(cache, key) if cache is not None else None
+    if code is not None:
+        try:
+            return given_to_kernel(code, there, sizes, xdp_frags, compiled=False)
+        except (bpf.BpfError, KeyError):
+            assert cache is not None
+            bytecode.forget(cache, key)  # what this kernel's verifier says of a new one counts
+    code = _compile(sizes)
+    result = given_to_kernel(code, there, sizes, xdp_frags, compiled=True)
+    if cache is not None:
+        with contextlib.suppress(OSError):  # without a cache every start compiles
+            bytecode.write(cache, key, code)
+    return result
+
+
+def given_to_kernel(
+    code: Bytecode, there: Mapping[str, int], sizes: Sizes, xdp_frags: bool, *, compiled: bool
+) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
+    missing = {each.name for each in code.maps} - there.keys()
+    made = bytecode.make_maps(code, missing, sizes.entries())
+    maps = {**there, **made}
+    programs: dict[str, int] = {}
+    report = []
+    with contextlib.ExitStack() as failed:
+        for fd in made.values():
+            failed.callback(os.close, fd)
+        for name, kind in PROGRAMS.items():
+            insns = bytecode.instructions(code, name, maps)
+            flags = bpf.F_XDP_HAS_FRAGS if xdp_frags and kind == bpf.PROG_TYPE_XDP else 0
+            programs[name], verdict = bpf.load_program(kind, insns, name=name, flags=flags)
+            failed.callback(os.close, programs[name])
+            report.append(ProgramReport(name, len(insns) // 8, verdict, compiled))
+        if not there:
+            point_tails(maps, programs)
+        failed.pop_all()
+    return made, programs, report
 
 
 def point_tails(maps: Mapping[str, int], programs: Mapping[str, int]) -> None:
@@ -124,25 +172,11 @@ def point_tails(maps: Mapping[str, int], programs: Mapping[str, int]) -> None:
         bpf.update(maps["tails"], struct.pack("=I", place), struct.pack("=I", programs[name]))
 
 
-def load_over(
-    maps: Mapping[str, int], sizes: Sizes, *, xdp_frags: bool = False
-) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
-    """Compile and load programs for existing maps; as `load`, but return the maps of a capture.
-
-    bcc always makes maps of its own. They get small rings, since no program is compiled for the
-    number of slots, and map references in the programs are then turned to the existing maps.
-    """
-    module = _compile(replace(sizes, ring_slots=1))
-    moved = {int(module[name].map_fd): fd for name, fd in maps.items()}
-    own = {name: int(module[name].map_fd) for name in CAPTURE_MAPS if sizes.capture}
-    programs, report = _load_programs(module, moved, xdp_frags=xdp_frags)
-    return own, programs, report
-
-
-def _compile(sizes: Sizes) -> Any:
+def _compile(sizes: Sizes) -> Bytecode:
+    """Compile with bcc, which makes maps of its own on the way; they are closed again."""
     from bcc import BPF  # type: ignore[import-untyped]  # noqa: PLC0415
 
-    flags = ["-Wall", "-Werror", "-Wno-unused-function", *sizes.defines()]
+    flags = ["-Wall", "-Werror", "-Wno-unused-function", *sizes.compiled().defines()]
     try:
         module = BPF(text=source(), cflags=flags)
     except Exception as error:
@@ -151,38 +185,14 @@ def _compile(sizes: Sizes) -> Any:
             f"/lib/modules/{os.uname().release}/build (package linux-headers; `make setup` "
             "installs or links them)"
         ) from error
-    _modules.append(module)  # bcc closes its maps with the object
-    return module
-
-
-def _load_programs(
-    module: Any, moved: Mapping[int, int], *, xdp_frags: bool
-) -> tuple[dict[str, int], list[ProgramReport]]:
-    programs: dict[str, int] = {}
-    report = []
-    for name, kind in PROGRAMS.items():
-        insns = retargeted(bytes(module.dump_func(name.encode())), moved)
-        load_flags = bpf.F_XDP_HAS_FRAGS if xdp_frags and kind == bpf.PROG_TYPE_XDP else 0
-        programs[name], verdict = bpf.load_program(kind, insns, name=name, flags=load_flags)
-        report.append(ProgramReport(name, len(insns) // 8, verdict))
-    return programs, report
-
-
-def retargeted(insns: bytes, moved: Mapping[int, int]) -> bytes:
-    """Return the instructions with each map descriptor in `moved` replaced by its value there."""
-    out = bytearray(insns)
-    at = 0
-    while at < len(out):
-        code, registers, _offset, imm = struct.unpack_from("=BBhi", out, at)
-        if code == _LD_IMM64:
-            if registers >> 4 == _PSEUDO_MAP_FD:
-                struct.pack_into("=i", out, at + 4, moved.get(imm, imm))
-            at += 8  # this instruction takes two places
-        at += 8
-    return bytes(out)
-
-
-_modules: list[object] = []
+    names = [*MAPS, *(CAPTURE_MAPS if sizes.capture else ())]
+    try:
+        return bytecode.taken(
+            {name: bytes(module.dump_func(name.encode())) for name in PROGRAMS},
+            {name: int(module[name.encode()].map_fd) for name in names},
+        )
+    finally:
+        module.cleanup()
 
 
 def fill_rings(maps: Mapping[str, int], slots: int) -> None:
@@ -193,17 +203,23 @@ def fill_rings(maps: Mapping[str, int], slots: int) -> None:
 
 
 def build(
-    folder: Path, code: str, sizes: Sizes, *, adopt: bool, xdp_frags: bool
+    folder: Path,
+    code: str,
+    sizes: Sizes,
+    *,
+    adopt: bool,
+    xdp_frags: bool,
+    cache: Path | None = None,
 ) -> list[ProgramReport]:
     """Make and pin a layout's folder; with `adopt`, only the programs in it. Return a report."""
     if adopt:
         maps = {name: bpf.get(folder / name) for name in MAPS}
-        own, programs, report = load_over(maps, sizes, xdp_frags=xdp_frags)
+        own, programs, report = load_over(maps, sizes, xdp_frags=xdp_frags, cache=cache)
         target = pins.draft(pins.code(folder, code))
         for name, fd in own.items():
             bpf.pin(fd, target / name)
     else:
-        maps, programs, report = load(sizes, xdp_frags=xdp_frags)
+        maps, programs, report = load(sizes, xdp_frags=xdp_frags, cache=cache)
         fill_rings(maps, sizes.ring_slots)
         whole = pins.draft(folder)
         for name, fd in maps.items():
@@ -224,6 +240,7 @@ def main() -> int:
         # that runs, compiling gives way to the packets.
         os.setpriority(os.PRIO_PROCESS, 0, _NICE_BESIDE_TRAFFIC if order["adopt"] else 0)
     order |= {"folder": Path(order["folder"]), "sizes": Sizes(**order["sizes"])}
+    order |= {"cache": Path(order["cache"]) if order["cache"] else None}
     try:
         report = build(**order)
     except (OSError, RuntimeError) as error:

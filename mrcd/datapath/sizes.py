@@ -14,9 +14,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from mrcd.wire.abi import ABI
 from mrcd.wire.packet import Header
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
@@ -61,6 +62,36 @@ class Sizes:
             f"-DCFG_CAPTURE={int(self.capture)}",
             f"-DCFG_ACTIVE_WORDS={-(-max(1, self.qps) // 64)}",
         ]
+
+    def entries(self) -> dict[str, int]:
+        """Return how many entries each map has that holds a capacity."""
+        planes = ABI.MRC_MAX_PLANES
+        peers, qps = max(1, self.peers), max(1, self.qps)
+        return {
+            "addresses": max(1, self.prefixes),
+            "prefixes": max(1, self.prefixes),
+            "peers": peers,
+            "balances": peers,
+            "peer_planes": peers * planes,
+            "sources": peers * planes,
+            "qps": qps,
+            "txs": qps,
+            "rxs": qps,
+            "tx_entries": qps * self.window,
+            "rx_entries": qps * (self.window // 2),
+            "paths": qps * planes * self.evs,
+            "active": -(-qps // 64),
+            "loop_paths": max(1, self.loops),
+            "loops": max(1, self.loops),
+            "tx_ring": self.ring_slots,
+            "rx_ring": self.ring_slots,
+            "tx_free": self.ring_slots,
+            "rx_free": self.ring_slots,
+        }
+
+    def compiled(self) -> Sizes:
+        """Return the sizes that programs are compiled with: capacities they do not know are 1."""
+        return replace(self, ring_slots=1, peers=1, prefixes=1, loops=1)
 
     def lacking(self, needed: Sizes) -> list[str]:
         """Describe what of `needed` exceeds these capacities."""
