@@ -38,12 +38,16 @@ send to a dead NIC for another time slice or two."""
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a daemon keeps its files. `listener`: a control socket that already listens, if any."""
+    """Where a daemon keeps its files.
+
+    `listener` is a control socket that already listens, if any; `cache_dir` keeps compiled programs.
+    """
 
     socket: Path
     state_dir: Path
     bpffs: Path
     listener: Socket | None = None
+    cache_dir: Path | None = None
 
 
 class Daemon:
@@ -55,7 +59,13 @@ class Daemon:
         self._failure: Exception | None = None
         self._tasks = Tasks(fatal(self._failed))
         self.running = Running(
-            config, places.state_dir, places.bpffs, self._tasks, self._failed, self._expose
+            config,
+            places.state_dir,
+            places.bpffs,
+            self._tasks,
+            self._failed,
+            self._expose,
+            places.cache_dir,
         )
         self._report: Report
         self._exporter: Exporter | None = None

@@ -58,6 +58,7 @@ class Engine:
         bpffs: Path,
         state_dir: Path,
         on_failure: Callable[[Exception], None],
+        cache_dir: Path | None = None,
     ) -> None:
         self.config = config
         self.adopted = False
@@ -65,6 +66,7 @@ class Engine:
         self._nl = nl
         self._bpffs = bpffs
         self._state_dir = state_dir
+        self._cache_dir = cache_dir
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._stack = contextlib.AsyncExitStack()
@@ -110,7 +112,7 @@ class Engine:
         found = adoption.find(self._bpffs, key, needed)
         self.adopted = found.sizes is not None
         layout = found.sizes or adoption.with_room(needed, config.transport.qps_per_peer)
-        self.datapath = Datapath(pins.layout(self._bpffs, key), layout)
+        self.datapath = Datapath(pins.layout(self._bpffs, key), layout, self._cache_dir)
         attachment = self._attachment(self.datapath)
         await attachment.refuse_foreign(wanted)
         if found.refused:
@@ -162,8 +164,7 @@ class Engine:
         code = pins.code(datapath.folder, key)
         if not (self.adopted and adoption.whole_code(code)):
             with self._clock_of_older():
-                for report in await datapath.build(key, adopt=self.adopted, xdp_frags=frags):
-                    log.info("datapath.compiled", **report)
+                await datapath.build(key, adopt=self.adopted, xdp_frags=frags)
         datapath.open(code)
         self._stack.callback(datapath.close)
         return code

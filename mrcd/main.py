@@ -60,6 +60,13 @@ async def _serve(settings: config.Config, places: Places) -> None:
     help="Where the daemon keeps its files.",
 )
 @click.option(
+    "--cache-dir",
+    type=click.Path(path_type=Path),
+    default=Path("/var/cache/mrcd"),
+    show_default=True,
+    help="Where compiled programs are kept. The daemon compiles what is missing there.",
+)
+@click.option(
     "--bpffs",
     type=click.Path(path_type=Path),
     default=Path("/sys/fs/bpf/mrcd"),
@@ -78,6 +85,7 @@ def main(
     check_config: bool,
     socket: Path,
     state_dir: Path,
+    cache_dir: Path,
     bpffs: Path,
     log_format: log.LogFormat | None,
 ) -> None:
@@ -111,7 +119,9 @@ def main(
         sys.exit(EXIT_NOT_PERMITTED)
     logger.info("daemon.started", version=__version__, config=str(path), host=settings.host.name)
     try:
-        places = Places(socket, state_dir, bpffs, listening(os.environ, os.getpid()))
+        places = Places(
+            socket, state_dir, bpffs, listening(os.environ, os.getpid()), cache_dir
+        )
         asyncio.run(_serve(settings, places))
     except (ControlError, DatapathError, PinError, PlaneError, OSError, ValueError) as error:
         logger.error("daemon.failed", error=str(error))

@@ -41,8 +41,11 @@ class Running:
         tasks: Tasks,
         on_failure: Callable[[Exception], None],
         on_metrics: Callable[[], Awaitable[None]],
+        cache_dir: Path | None = None,
     ) -> None:
-        """`on_metrics` serves the metrics anew when [metrics] has changed.
+        """`cache_dir` keeps compiled programs; None compiles at each start.
+
+        `on_metrics` serves the metrics anew when [metrics] has changed.
 
         An error that it raises makes the change fail, and the former configuration return.
         """
@@ -52,6 +55,7 @@ class Running:
         self.stopping = False
         self.restarting = False  # compiling takes seconds, in which no clock runs
         self._state_dir = state_dir
+        self._cache_dir = cache_dir
         self._tasks = tasks
         self._on_failure = on_failure
         self._on_metrics = on_metrics
@@ -71,7 +75,7 @@ class Running:
         await self._start_engine()
 
     async def _start_engine(self) -> None:
-        engine = Engine(self._nl, self.config, self.bpffs, self._state_dir, self._on_failure)
+        engine = Engine(self._nl, self.config, self.bpffs, self._state_dir, self._on_failure, self._cache_dir)
         try:
             await engine.start()
         except BaseException:

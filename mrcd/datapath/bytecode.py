@@ -148,11 +148,8 @@ def read(folder: Path, key: str) -> Bytecode | None:
     path = folder / key
     try:
         with path.open("rb") as file:
-            for there in (os.stat(folder), os.fstat(file.fileno())):
-                if there.st_uid not in (0, os.geteuid()) or there.st_mode & (
-                    stat.S_IWGRP | stat.S_IWOTH
-                ):
-                    return None
+            if not (_ours(folder.stat()) and _ours(os.fstat(file.fileno()))):
+                return None
             raw = file.read()
     except OSError:
         return None
@@ -169,8 +166,13 @@ def read(folder: Path, key: str) -> Bytecode | None:
 
 
 def write(folder: Path, key: str, code: Bytecode) -> None:
-    """Keep a compilation; OSError when that fails. An older one makes room."""
+    """Keep a compilation; an older one makes room.
+
+    Raises OSError when that fails, PermissionError for a folder in which another user may write.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _ours(folder.stat()):
+        raise PermissionError(f"{folder}: another user may write there")
     packed = zlib.compress(msgspec.msgpack.encode(code))
     draft = folder / f".{key}.{os.getpid()}"
     try:
@@ -190,6 +192,11 @@ def forget(folder: Path, key: str) -> None:
     """Remove what is kept under a key."""
     with contextlib.suppress(OSError):
         (folder / key).unlink()
+
+
+def _ours(there: os.stat_result) -> bool:
+    """Return whether only root and this user can have written something."""
+    return there.st_uid in (0, os.geteuid()) and not there.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _private(path: str, flags: int) -> int:

@@ -171,12 +171,11 @@ class Capture:
     async def _load(self) -> Datapath:
         """Compile and load the recording programs; they do not stay pinned."""
         ordinary = self._ordinary
-        recording = Datapath(ordinary.folder, replace(ordinary.sizes, capture=True))
+        recording = Datapath(ordinary.folder, replace(ordinary.sizes, capture=True), ordinary.cache)
         code = pins.code(ordinary.folder, "capture")
         with contextlib.ExitStack() as undo:
             undo.callback(recording.close)
-            for report in await recording.build("capture", adopt=True, xdp_frags=self._frags):
-                log.info("datapath.compiled", **report)
+            await recording.build("capture", adopt=True, xdp_frags=self._frags)
             try:
                 recording.open(code)
                 for name in loader.CAPTURE_MAPS:

@@ -23,8 +23,11 @@ from mrcd.datapath import loader
 from mrcd.datapath.loader import MAPS, PROGRAMS, Sizes
 from mrcd.linux import bpf, bpfbatch
 from mrcd.model import TcKind, XdpMode
+from mrcd.service.log import get_logger
 from mrcd.wire.abi import ABI, COUNTERS
 from mrcd.wire.packet import Struct
+
+log = get_logger()
 
 _SYS_MEMBARRIER = 324 if os.uname().machine == "x86_64" else 283
 _MEMBARRIER_GLOBAL = 1
@@ -59,11 +62,11 @@ class Datapath:
         self.xdp_mode: XdpMode = "detached"
         self.tc_kind: TcKind = "detached"
 
-    async def build(self, code: str, *, adopt: bool, xdp_frags: bool) -> list[dict[str, object]]:
-        """Compile, load and pin in a child process.
+    async def build(self, code: str, *, adopt: bool, xdp_frags: bool) -> None:
+        """Load and pin in a child process, which compiles what the cache does not hold.
 
-        With `adopt`, only programs are made, for the existing maps. Return the loader's report, a
-        dictionary for each program. DatapathError quotes the compiler or the verifier.
+        With `adopt`, only programs are made, for the existing maps. DatapathError quotes the
+        compiler or the verifier.
         """
         order = {
             "folder": str(self.folder),
@@ -94,8 +97,9 @@ class Datapath:
         if "error" in answer:
             tail = err.decode(errors="replace")[-3000:]
             raise DatapathError(f"{answer['error']}\n{tail}".rstrip())
-        report: list[dict[str, object]] = answer["programs"]
-        return report
+        for program in answer["programs"]:
+            event = "datapath.compiled" if program.pop("compiled") else "datapath.loaded"
+            log.info(event, **program)
 
     def open(self, code: Path) -> None:
         """Open the maps, and the programs in the folder `code`."""

@@ -194,6 +194,7 @@ def start_daemon(name: str, host: str) -> subprocess.Popen[bytes]:
         *("--config", str(spot.config)),
         *("--socket", str(spot.socket)),
         *("--state-dir", str(spot.folder)),
+        *("--cache-dir", str(state.CACHE_DIR)),
         *("--bpffs", str(spot.bpffs)),
     ]
     with spot.log.open("ab") as log:

@@ -20,6 +20,8 @@ from mrcd.fabric.description import Fabric
 from mrcd.service import statefile
 
 ROOT = Path("/run/mrcd-lab")
+CACHE_DIR = Path("/var/cache/mrcd-lab")
+"""Compiled programs, for all labs of this machine; they outlive a lab and may be removed."""
 _NETNS_MARK = ROOT / ".made-run-netns"
 
 

@@ -40,6 +40,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "datapath.adopted": "The data path of an earlier run was taken over; its clock runs again.",
         "datapath.attached": "The BPF programs are attached to mrc0 and the planes.",
         "datapath.compiled": "The BPF programs were compiled and loaded.",
+        "datapath.loaded": "The BPF programs were loaded as an earlier start had compiled them.",
         "datapath.detached": "The BPF programs were detached and their pins removed.",
         "datapath.replaced": "The data path of an earlier run does not fit; it is rebuilt.",
         "datapath.restarting": "The data path is being rebuilt for another configuration.",

@@ -128,3 +128,10 @@ def test_the_one_unused_longest_makes_room(tmp_path: Path) -> None:
     assert len(kept) == KEPT_MAX
     assert {"k0", "new"} <= kept
     assert "k1" not in kept
+
+
+def test_nothing_is_written_where_others_may_write(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(PermissionError):
+        bytecode.write(tmp_path, "k", CODE)
+    assert not list(tmp_path.iterdir())
