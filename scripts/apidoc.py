@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # ruff: noqa: E501  # rows of Markdown tables
-"""Writes docs/api.md and docs/api.schema.json from the control interface and its types.
+"""Write docs/api.md and docs/api.schema.json from the control interface and its types.
 
-Run it (`make docs`) when a method, a type or a command's output changes; a test compares.
+Run it (`make docs`) when a method, a type or a command's output changes. A test compares.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ mrcctl api interface
 
 
 def words(text: str | None) -> str:
-    """A docstring on one line."""
+    """Return a docstring on one line."""
     return " ".join((text or "").split())
 
 
 def api() -> str:
-    """The text of docs/api.md."""
+    """Return the text of docs/api.md."""
     described = Control.render_interface_description(comments=False)
     parts = [INTRODUCTION, "## Methods\n", "| method | who | parameters and reply | |"]
     parts.append("|---|---|---|---|")
@@ -102,7 +102,7 @@ def api() -> str:
 
 
 def type_(name: str, members: str) -> list[str]:
-    """A section on a type: its docstring, and a row for each member."""
+    """Return a section on a type: its docstring, and a row for each member."""
     kind = getattr(model, name)
     parts = [f"### {name}\n", f"{words(kind.__doc__)}\n", "| member | type | |", "|---|---|---|"]
     meaning = meanings(kind)
@@ -113,7 +113,7 @@ def type_(name: str, members: str) -> list[str]:
 
 
 def members_of(kind: Any) -> str:
-    """The members of a reply that is no type of the interface."""
+    """Return the members of a reply that is not a type of the interface."""
     shown = []
     for name, annotation in inspect.get_annotations(kind).items():
         text = getattr(annotation, "__name__", str(annotation))
@@ -123,7 +123,7 @@ def members_of(kind: Any) -> str:
 
 
 def schema_text() -> str:
-    """The text of docs/api.schema.json."""
+    """Return the text of docs/api.schema.json."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 
