@@ -193,7 +193,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=50, help="Mb/s of every link")
     parser.add_argument("--tcp", type=float, default=60, help="Mb/s of a connection, each way")
     parser.add_argument("--udp", type=float, default=4, help="Mb/s of a stream of datagrams")
-    about = "no progress for so long, a plane being well, is a failure"
+    about = "S seconds without progress while a plane is healthy are a failure"
     parser.add_argument("--stuck", type=float, default=5, metavar="S", help=about)
     parser.add_argument("--name", default="soak", help="name of the lab")
     args = parser.parse_args()
