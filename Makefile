@@ -13,25 +13,25 @@ KERNEL := stable
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## install everything needed and make .venv (as root; quick when done already)
+setup: ## install all that is needed and make .venv (as root; quick if done already)
 	@scripts/setup.sh
 
-setup-bench: ## as setup, and what the comparison's training traffic needs: torch, Open MPI (as root)
+setup-bench: ## run setup, and install torch and Open MPI for the comparison (as root)
 	@scripts/setup.sh bench
 
 test: test-unit test-bpf test-net test-package ## run all tests (as root)
 
-test-unit: setup ## run the pure tests
+test-unit: setup ## run the unit tests
 	$(PYTEST) tests/unit bench/tests -n auto --junitxml=$(RESULTS)/unit.xml
 
-test-bpf: setup ## run the BPF programs on golden packets (as root)
+test-bpf: setup ## test the BPF programs with golden packets (as root)
 	$(PYTEST) tests/bpf --junitxml=$(RESULTS)/bpf.xml
 
-# One at a time: labs share two cores and what they measure depends on them.
-test-net: setup ## run labs of namespaces (as root)
+# These tests run one at a time: labs share two cores, and their measurements depend on that.
+test-net: setup ## test in labs of network namespaces (as root)
 	$(PYTEST) tests/net --junitxml=$(RESULTS)/net.xml
 
-test-package: setup ## build the package, install it into a copy of this machine (as root)
+test-package: setup ## build the package and test it in a copy of this machine (as root)
 	$(PYTEST) tests/package --junitxml=$(RESULTS)/package.xml
 
 lint: setup ## check style and types
@@ -42,49 +42,49 @@ lint: setup ## check style and types
 format: setup ## format the Python sources
 	$(PYTHON) -m ruff format .
 
-docs: setup ## write docs/api.md and its schema from the code
+docs: setup ## write docs/api.md and the API's schema from the code
 	$(PYTHON) -m scripts.apidoc
 
 man: setup ## write the manual pages to build/man
 	$(PYTHON) -m scripts.manpages build/man
 
-demo: setup ## kill a plane under load: mrcd, ECMP and MPTCP side by side (as root)
+demo: setup ## kill a plane under load; compare mrcd, ECMP and MPTCP (as root)
 	$(PYTHON) -m bench.demo
 
-# Pieces: make bench ARGS="--add --only faults"; see docs/comparison.md.
-bench: setup-bench ## mrcd beside the alternatives, and its targets, as one report in build/compare (as root)
+# To run a part: make bench ARGS="--add --only faults"; see docs/comparison.md.
+bench: setup-bench ## compare mrcd with its alternatives and targets; report in build/compare (as root)
 	$(PYTHON) -m bench.compare $(ARGS)
 
-bench-quick: setup-bench ## the same within 5 minutes, once each, less of it, in build/compare-quick (as root)
+bench-quick: setup-bench ## run a smaller bench in 5 minutes; report in build/compare-quick (as root)
 	$(PYTHON) -m bench.compare --quick --report build/compare-quick/report.md $(ARGS)
 
-bench-transport: setup ## goodput, deaths, loss, order, rsync, speed: what docs/measurements.md quotes (as root)
+bench-transport: setup ## measure goodput, deaths, loss, order, rsync and speed (as root)
 	$(PYTHON) -m bench.run
 
-bench-paper: setup ## the paper's experiments beside what was published, fail-over times, probing (as root)
+bench-paper: setup ## repeat the paper's experiments; measure fail-over and probing (as root)
 	$(PYTHON) -m bench.paper
 	$(PYTHON) -m bench.failover
 	$(PYTHON) -m bench.probing
 
-soak: setup ## random faults for MINUTES=20 with checked traffic; SEED=1 chooses them (as root)
+soak: setup ## inject random faults for MINUTES=20 under checked traffic; SEED=1 (as root)
 	$(PYTHON) -m bench.soak --minutes $(MINUTES) --seed $(SEED)
 
-wheel: setup ## build dist/mrcd-VERSION-py3-none-any.whl, the BPF sources inside
+wheel: setup ## build dist/mrcd-VERSION-py3-none-any.whl, with the BPF sources
 	packaging/build.sh wheel
 
 deb: setup ## build dist/mrcd_VERSION_amd64.deb for Debian 12
 	packaging/build.sh deb
 
-sbom: deb ## list what the package carries and depends on, as CycloneDX, in dist/
+sbom: deb ## list the package's contents and dependencies as CycloneDX in dist/
 	$(PYTHON) packaging/sbom.py
 
-lock: setup ## choose anew what the package carries of PyPI, by version and hash
+lock: setup ## update the versions and hashes of the PyPI packages in the package
 	$(PYTHON) packaging/lock.py
 
-check-vm: setup deb ## the package on virtual machines; KERNEL=backports: a newer kernel (as root)
+check-vm: setup deb ## check the package on virtual machines; KERNEL=backports is newer (as root)
 	$(PYTHON) -m vm.check --kernel $(KERNEL)
 
-check-readme: setup deb ## what docs/quickstart.md says of two hosts, typed on virtual machines (as root)
+check-readme: setup deb ## type docs/quickstart.md on virtual machines (as root)
 	$(PYTHON) -m vm.check --readme --kernel $(KERNEL)
 
 clean: ## remove .venv and everything built

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""An unmodified rsync over mrc0 while planes are killed and revived at random."""
+"""Run an unmodified rsync over mrc0 while planes are killed and revived at random."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STALL_S = 20
 
 @dataclass(slots=True)
 class _Copies:
-    """What rsync has done so far."""
+    """The results of rsync so far."""
 
     done: int = 0
     moved: int = 0
@@ -40,10 +40,10 @@ class _Copies:
 
 
 def application(name: str, mtu: int, _rounds: int, seconds: float) -> Iterator[Line]:
-    """Copy the same files again and again for so long; every copy is checked."""
+    """Copy the same files repeatedly for `seconds` and check every copy."""
     if shutil.which("rsync") is None:
         raise BenchFailed("rsync is not installed: `apt-get install rsync`")
-    shared = Path("/dev/shm")  # the disk is not what we measure
+    shared = Path("/dev/shm")  # keeps the disk out of the measurement
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
         source, target = Path(folder, "source"), Path(folder, "target")
         sums = _make_files(source)
@@ -79,7 +79,7 @@ def application(name: str, mtu: int, _rounds: int, seconds: float) -> Iterator[L
 
 
 def _make_files(folder: Path) -> dict[str, str]:
-    """Random files of many sizes, and their checksums."""
+    """Write random files of many sizes; return their checksums."""
     folder.mkdir()
     chance = random.Random(SEED)
     shares = [chance.random() ** 2 for _ in range(_FILES)]
@@ -94,7 +94,7 @@ def _make_files(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def _server(name: str, target: Path) -> Iterator[None]:
-    """An rsync daemon in h2."""
+    """Run an rsync daemon in h2."""
     config = target.parent / "rsyncd.conf"
     config.write_text(
         f"use chroot = no\nuid = 0\ngid = 0\n[files]\npath = {target}\nread only = no\n"
@@ -116,7 +116,7 @@ def _copy_again_and_again(
     name: str, source: Path, target: Path, sums: dict[str, str], copies: _Copies,
     stop: threading.Event,
 ) -> None:  # fmt: skip
-    """Until told to stop, or an error: what a user would see must not be hidden by a retry."""
+    """Copy until told to stop, or until an error: a retry would hide what a user would see."""
     url = f"rsync://{flow.mrc0_route(name).address}:{_PORT}/files/"
     while not stop.is_set() and not copies.errors:
         for old in target.iterdir():
@@ -143,7 +143,7 @@ def _sum(file: Path) -> str:
 
 
 def _chaos(name: str, seconds: float, going: Callable[[], bool]) -> int:
-    """Kill and revive planes at random moments; how many times. All live at the end."""
+    """Kill and revive planes at random times; return how often. All planes live at the end."""
     chance = random.Random(SEED)
     dead: set[str] = set()
     count = 0

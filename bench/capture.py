@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Heads of MRC packets as they pass interfaces of a namespace, with the kernel's time stamps.
+"""Record the headers of MRC packets on a namespace's interfaces, with the kernel's time stamps.
 
-The kernel writes them into a ring that is read when all is over, so that watching costs the
-measured programs next to nothing (packet(7), PACKET_RX_RING of TPACKET_V2).
+The kernel writes them into a ring that is read after the measurement, so that the capture costs
+the measured programs almost nothing (packet(7), PACKET_RX_RING of TPACKET_V2).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _TPACKET_V2 = 1
 _ETH_P_ALL = 0x0003
 _SO_ATTACH_FILTER = 26
 
-# struct tpacket2_hdr, and behind it struct sockaddr_ll
+# offsets in struct tpacket2_hdr, and in struct sockaddr_ll after it
 _STATUS, _MAC, _SEC, _NSEC = 0, 12, 16, 20
 _IFINDEX, _PKTTYPE = 32 + 4, 32 + 10
 
-# A packet begins somewhere behind them: Ethernet, outer and inner IPv6, UDP, BTH, SETH
+# The packet begins somewhere after these: Ethernet, outer and inner IPv6, UDP, BTH, SETH
 _PACKET = 48
 _HEAD = 14 + 40 + 40 + 8 + 12 + 24
 _INNER_UDP = 14 + 40 + 40
@@ -52,9 +52,10 @@ SACK = 0xDC
 
 @dataclass(frozen=True, slots=True)
 class Packets:
-    """One entry a packet, in order of time; times are CLOCK_MONOTONIC. `lost`: no room for them.
+    """One entry for each packet, in time order; times are CLOCK_MONOTONIC.
 
-    `answers` is the PSN that caused a SACK; -1 if a clock did, or if it is no SACK.
+    `lost` counts packets that found no room in the ring. `answers` is the PSN that caused a SACK;
+    it is -1 if a clock caused it, or if the packet is not a SACK.
     """
 
     time_ns: Ints
@@ -69,7 +70,7 @@ class Packets:
     lost: int
 
     def where(self, chosen: NDArray[np.bool_] | Ints) -> Packets:
-        """Some of them, or all in another order."""
+        """Return some of the packets, or all in another order."""
         return Packets(
             time_ns=self.time_ns[chosen],
             ifindex=self.ifindex[chosen],
@@ -85,10 +86,10 @@ class Packets:
 
 
 class Capture:
-    """Watches all interfaces of a namespace while the block runs; `packets` afterwards."""
+    """A capture on a namespace's interfaces while the block runs; call `packets` afterwards."""
 
     def __init__(self, namespace: str, megabytes: int = 48) -> None:
-        with netns.entered(namespace):  # a socket stays in the namespace it was made in
+        with netns.entered(namespace):  # a socket stays in the namespace where it was made
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
             self.ifindex = {name: index for index, name in socket.if_nameindex()}
         self._socket.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V2)
@@ -115,7 +116,7 @@ class Capture:
         self._ring.close()
 
     def packets(self) -> Packets:
-        """What passed."""
+        """Return the packets that passed."""
         rows = _aligned(self._rows)
         stamps = _native(rows, _SEC, np.uint32) * 10**9 + _native(rows, _NSEC, np.uint32)
         found = Packets(
@@ -144,7 +145,7 @@ def _answers(rows: NDArray[np.uint8]) -> Ints:
 
 
 def _bind_everywhere(sock: socket.socket) -> None:
-    """Every interface: Python's own bind() wants the name of one."""
+    """Bind to every interface, which Python's own bind() cannot do: it requires a name."""
     # struct sockaddr_ll
     address = struct.pack("=HHiHBB8x", socket.AF_PACKET, socket.htons(_ETH_P_ALL), 0, 0, 0, 0)
     if _libc.bind(sock.fileno(), address, len(address)):
@@ -153,9 +154,9 @@ def _bind_everywhere(sock: socket.socket) -> None:
 
 
 def _aligned(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Frames whose packets begin at _PACKET, wherever the kernel put them.
+    """Return the frames with their packets moved to _PACKET, wherever the kernel put them.
 
-    It leaves room for headers by what it takes for the network header, which programs move.
+    The kernel places a packet by the offset of its network header, which BPF programs move.
     """
     starts = _native(rows, _MAC, np.uint16)
     parts = [rows[:0, : _PACKET + _HEAD]]
@@ -180,7 +181,7 @@ def _network(rows: NDArray[np.uint8], offset: int, size: int) -> Ints:
 
 
 def _only_mrc(sock: socket.socket) -> None:
-    """A classic filter: IPv6 in IPv6, UDP to the port of MRC."""
+    """Attach a classic BPF filter: IPv6 in IPv6, UDP to the port of MRC."""
     load_half, load_byte, equal, ret = 0x28, 0x30, 0x15, 0x06
     tests = ((load_half, 12, 0x86DD), (load_byte, 14 + 6, 41), (load_byte, 54 + 6, 17),
              (load_half, _INNER_UDP + 2, WIRE.MRC_UDP_PORT_DEFAULT))  # fmt: skip

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What `mrcctl capture` costs: ``python -m bench.capture_cost``.
+"""Measure the cost of `mrcctl capture`: ``python -m bench.capture_cost``.
 
-Instructions of each program without and with it; how long it takes to switch it on, the first time
-and then; whether any of many switchings under UDP costs a datagram; goodput of TCP with it on and
-off, in turns, where links limit it and where only the processor does.
+The figures are: the instructions of each program with and without capture; the time to switch it
+on, for the first time and later; the datagrams lost in many switchings under UDP; and the goodput
+of TCP with capture on and off in turn, limited by the links and limited only by the processor.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UDP_SIZE = 1400
 
 
 def programs() -> Iterator[Line]:
-    """Lengths of the programs, and what the verifier walks of them."""
+    """Measure the programs' lengths, and the instructions that the verifier processes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         maps, _programs, ordinary = loader.load(_SIZES)
@@ -48,13 +48,13 @@ def programs() -> Iterator[Line]:
         for words, report in (("ordinary", without), ("capture", with_it)):
             walked = re.search(r"processed (\d+) insns", report.verifier)
             if walked is None:
-                raise BenchFailed(f"the verifier says nothing of {report.name}")
+                raise BenchFailed(f"no instruction count in the verifier's log of {report.name}")
             yield Line("instructions", report.name, words, "", (float(report.instructions),))
             yield Line("instructions", report.name, f"{words}, walked", "", (float(walked[1]),))
 
 
 def switchings(name: str, count: int) -> Iterator[Line]:
-    """Switch on and off under a UDP flow."""
+    """Switch capture on and off under a UDP flow."""
     before = _qpns(name)
     on_ms: list[float] = []
     first = _switch(name, on_ms)
@@ -74,7 +74,7 @@ def switchings(name: str, count: int) -> Iterator[Line]:
         stop.set()
         thread.join()
     if _qpns(name) != before:
-        raise BenchFailed("QPs were set up anew")
+        raise BenchFailed("QPs were recreated")
     yield Line("switching", "", "on, the first time: compiled", "ms", (first,))
     yield Line("switching", "", "off and on again", "ms", tuple(on_ms[1:]))
     yield Line("switching", "", "times, on and off", "", (float(len(on_ms) - 1),))
@@ -82,28 +82,31 @@ def switchings(name: str, count: int) -> Iterator[Line]:
 
 
 class Lost:
-    """What became of numbered datagrams."""
+    """Counts of numbered datagrams by their fate."""
 
     def __init__(self) -> None:
         self._counts = {"sent": 0, "missing": 0, "full socket buffer": 0, "out of order": 0,
                         "duplicates": 0}  # fmt: skip
 
     def add(self, recording: flow.UdpRecording) -> None:
-        """One flow's."""
+        """Add the counts of a flow."""
         seen = order_of(recording.sent, recording.numbers)
         found = (recording.sent, seen.missing, recording.overrun, seen.reordered, seen.duplicated)
         for what, value in zip(self._counts, found, strict=True):
             self._counts[what] += int(value)
 
     def lines(self) -> Iterator[Line]:
-        """All of them."""
+        """Yield a line for each count."""
         for what, value in self._counts.items():
             target = None if what in ("sent", "full socket buffer") else at_most(0)
             yield Line("switching", f"UDP {_UDP_MBPS:.0f} Mb/s", what, "", (float(value),), target)
 
 
 def _switch(name: str, on_ms: list[float]) -> float:
-    """On and off once; how long it took until packets were recorded, the last end included."""
+    """Switch on and off once; return the ms until packets were recorded.
+
+    The time includes the end of the capture before.
+    """
     with Client(str(socket_of(name, "h1"))) as client:
         began = time.perf_counter()
         begun = client.capture(snaplen=192)
@@ -120,12 +123,12 @@ def _qpns(name: str) -> list[tuple[int, int]]:
 
 
 def goodput(name: str, where: str, rounds: int, seconds: float) -> Iterator[Line]:
-    """One TCP connection without a capture, with one of headers, and of whole packets."""
+    """Measure one TCP connection without capture, with headers captured, with whole packets."""
     variants = {"off": (), "-s 200": ("-s", "200"), "whole packets": ("-s", "0")}
     rates: dict[str, list[float]] = {variant: [] for variant in variants}
     missed: dict[str, list[float]] = {variant: [] for variant in variants}
     for number in range(rounds):
-        # Who comes first finds another machine than who comes last.
+        # Alternate the order, because the machine's state differs between first and last.
         for variant, options in list(variants.items())[:: -1 if number % 2 else 1]:
             capture = _capture(name, *options) if options else None
             rates[variant].append(flow.iperf3(name, flow.mrc0_route(name), seconds) / 1e9)
@@ -141,7 +144,7 @@ def goodput(name: str, where: str, rounds: int, seconds: float) -> Iterator[Line
 
 
 def _capture(name: str, *options: str) -> subprocess.Popen[bytes]:
-    """A capture on h1 that has begun."""
+    """Start a capture on h1; return when it has begun."""
     line, environment = lab.command_in(
         name, "h1", [sys.executable, "-m", "cli", "capture", "-w", "/dev/null", *options]
     )
@@ -149,12 +152,12 @@ def _capture(name: str, *options: str) -> subprocess.Popen[bytes]:
     assert process.stderr is not None
     said = process.stderr.readline()
     if not said.startswith(b"capturing"):
-        raise BenchFailed(f"no capture began: {said.decode()}")
+        raise BenchFailed(f"the capture did not begin: {said.decode()}")
     return process
 
 
 def _missed(process: subprocess.Popen[bytes]) -> float:
-    """End it; the share of packets for which there was no room, in percent."""
+    """End a capture; return the percentage of packets that found no room."""
     process.terminate()
     _out, said = process.communicate(timeout=60)
     numbers = [int(number) for number in re.findall(rb"^(\d+) packets", said, re.MULTILINE)]
@@ -165,12 +168,12 @@ def _missed(process: subprocess.Popen[bytes]) -> float:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.capture_cost", description=__doc__)
-    parser.add_argument("--switchings", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=3, help="of goodput; 0: none")
-    parser.add_argument("--seconds", type=float, default=5, help="of each flow")
-    parser.add_argument("--mtu", type=int, default=9000)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures")
-    parser.add_argument("--name", default="capcost", help="of the lab")
+    parser.add_argument("--switchings", type=int, default=1000, help="0 leaves them out")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of goodput; 0 for none")
+    parser.add_argument("--seconds", type=float, default=5, help="length of each flow")
+    parser.add_argument("--mtu", type=int, default=9000, help="MTU of the planes")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument("--name", default="capcost", help="name of the lab")
     args = parser.parse_args()
     entry.begin("bench")
 

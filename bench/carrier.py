@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""From the loss of a NIC's carrier, or a drain, to the last packet a peer sends to it.
+"""Measure the time from a lost carrier, or a drain, to the last packet a peer sends to the NIC.
 
     python -m bench.carrier [--rounds 20]     (as root)
 
-Two hosts, four planes; one sends TCP to the other all the time. A port of a T0 goes down, so the
-receiver's NIC loses its carrier. Times are counted from the kernel's message that it did (for a
-drain, from the change of the own mask), and seen from outside the daemons: in their maps, and on
-the sender's NIC.
+In a lab of two hosts and four planes, one host sends TCP to the other all the time. A port of a T0
+goes down, so the receiver's NIC loses its carrier. Times start with the kernel's message about that
+(for a drain, with the change of the host's own mask). They are taken outside the daemons: from
+their maps, and on the sender's NIC.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _BIT = 1 << PLANE
 
 
 def cut(namespace: str, name: str) -> int:
-    """Set an interface down; the time before, CLOCK_REALTIME."""
+    """Set an interface down; return the time before (CLOCK_REALTIME, ns)."""
     with netns.entered(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         request = bytearray(struct.pack("16sh22x", os.fsencode(name), 0))
         fcntl.ioctl(sock, _SIOCGIFFLAGS, request)
@@ -57,7 +57,7 @@ def cut(namespace: str, name: str) -> int:
 
 
 class Map:
-    """One element of a pinned map."""
+    """The first element of a pinned map."""
 
     def __init__(self, folder: Path, name: str, kind: str) -> None:
         self._fd = bpf.get(folder / name)
@@ -74,7 +74,7 @@ class Map:
 
 
 class Departures(threading.Thread):
-    """When h2's NIC of the plane last sent data, and what else it sent afterwards."""
+    """A thread that records when a host's NIC of the plane sent which packets."""
 
     def __init__(self, namespace: str) -> None:
         super().__init__(daemon=True)
@@ -101,13 +101,13 @@ class Departures(threading.Thread):
         self._socket.close()
 
     def last_after(self, start: int, opcodes: set[int]) -> int:
-        """Nanoseconds from `start` to the last such packet; 0 if none came."""
+        """Return the ns from `start` to the last packet with such an opcode; 0 if there is none."""
         return max((at - start for at, opcode in self.seen if opcode in opcodes), default=0)
 
 
 @dataclass(slots=True)
 class Figures:
-    """Times of one kind of loss, nanoseconds."""
+    """The times of one kind of loss, in nanoseconds."""
 
     kernel: list[int] = field(default_factory=list)
     own: list[int] = field(default_factory=list)
@@ -130,8 +130,8 @@ ANY = DATA | {WIRE.MRC_OP_SACK, WIRE.MRC_OP_NACK, WIRE.MRC_OP_PROBE}
 
 
 def look(links: socket.socket, mask: Map, ports: Map, within_s: float) -> tuple[int, int, int]:
-    """When the kernel told of the loss, when the plane left the loser's own mask, and when its
-    peer heard of it; 0: not in time."""
+    """Return three times: when the kernel reported the loss, when the plane left the loser's own
+    mask, and when its peer learned of it. A time is 0 if that did not happen in time."""
     told = own = peer = 0
     end = time.monotonic() + within_s
     while not (own and peer) and time.monotonic() < end:
@@ -151,7 +151,7 @@ def look(links: socket.socket, mask: Map, ports: Map, within_s: float) -> tuple[
 def watch(
     namespace: str, mask: Map, ports: Map, act: Callable[[], int]
 ) -> tuple[int, int, int, int]:
-    """Do it, while a process of its own, which the scheduler prefers, looks at the maps."""
+    """Call `act` while a separate process with real-time priority watches the maps."""
     with netns.entered(namespace):
         links = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         links.setblocking(False)
@@ -171,7 +171,7 @@ def watch(
     os.close(write)
     links.close()
     assert own, "the plane stayed in the mask"
-    assert peer, "the peer was not told"
+    assert peer, "the peer did not learn of it"
     return before, told, own, peer
 
 
@@ -188,7 +188,7 @@ def running(rate: int) -> Iterator[RunningLab]:
 
 
 def back(made: RunningLab) -> None:
-    """Both hosts are content and use the plane."""
+    """Wait until both hosts are ok and use the plane."""
     for host in ("h1", "h2"):
         lab_hosts.eventually(lambda host=host: lab_hosts.ok(made.name, host), f"{host} is ok")
 
@@ -212,7 +212,7 @@ def measure(made: RunningLab, loser: str, kind: str) -> Figures:
             with lab_hosts.Client(str(lab_hosts.socket_of(made.name, loser))) as client:
                 client.undrain(PLANE)
         else:
-            # The switch lost its routes with the port: let the lab bring back both.
+            # The switch lost its routes with the port. The lab restores both.
             for action in ("down", "clear"):
                 made.fault(f"{loser}:p{PLANE}", action)
 
@@ -250,7 +250,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--rate", type=int, default=300, help="of each link, Mb/s")
     options = parser.parse_args()
-    sys.setswitchinterval(50e-6)  # this process watches, sends and listens at once
+    sys.setswitchinterval(50e-6)  # this process watches, sends and listens at the same time
     print("| what | action to start | own mask | peer told | last data | last packet |")
     print("|---|---|---|---|---|---|")
     with running(options.rate) as made:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Traffic whose every byte is checked, run as a process inside a host of a lab.
+"""Send and receive traffic and check every byte of it, as a process inside a host of a lab.
 
     checked.py tcp-listen HOST PORT --seed N [--mbps R]     both ends send and check a stream
     checked.py tcp-connect HOST PORT --seed N [--mbps R]
@@ -8,9 +8,9 @@
     checked.py answer HOST PORT                             requests whose answer is their digest
     checked.py ask HOST PORT --seed N --size MOST
 
-Each runs until SIGTERM (a sender) or its other end finishes, and prints a JSON object a line:
-first when ready, then its progress four times a second, at last the result.
-Run by path: it imports nothing of the project.
+A sender runs until SIGTERM, all others until the other end finishes. Each prints one JSON object a
+line: first when ready, then its progress four times a second, and the result at the end.
+The file is run by its path and imports nothing from the project.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ BLOCK = 1 << 16
 _POOL = 4 << 20
 _HEAD = struct.Struct("=QQ")  # number, seed
 _SAY_S = 0.25
-_STEP = 104_729  # a prime: consecutive blocks begin all over the pool
+_STEP = 104_729  # a prime, so that consecutive blocks begin all over the pool
 _SO_RCVBUFFORCE = 33
 _END = (1 << 64) - 1
 
 
 @dataclass(slots=True)
 class Progress:
-    """What was received so far, and whether to stop sending."""
+    """The amount received so far, and whether to stop sending."""
 
     value: int = 0
     stop: threading.Event = field(default_factory=threading.Event)
@@ -49,7 +49,7 @@ PROGRESS = Progress()
 
 
 def say(**result: object) -> None:
-    """Print one JSON object for whoever started us."""
+    """Print one JSON object for the parent process."""
     print(json.dumps(result), flush=True)
 
 
@@ -61,21 +61,21 @@ def report() -> None:
 
 
 class Data:
-    """A pseudo-random stream: any block of it can be made again from its number."""
+    """A pseudo-random stream, any block of which can be regenerated from its number."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._pool = memoryview(random.Random(seed).randbytes(_POOL))
 
     def block(self, number: int, size: int = BLOCK) -> bytes:
-        """Block `number`, `size` bytes of it."""
+        """Return the first `size` bytes of block `number`."""
         body = size - _HEAD.size
         start = number * _STEP % (_POOL - BLOCK)
         return _HEAD.pack(number, self._seed) + self._pool[start : start + body]
 
 
 def paced(mbps: float, size: int) -> Iterator[int]:
-    """Numbers from 0, at a pace; as fast as they are taken when it is 0."""
+    """Yield numbers from 0 at the pace of `mbps` for `size` bytes each; 0 Mb/s means no limit."""
     number, due_ns = 0, time.monotonic_ns()
     while not PROGRESS.stop.is_set():
         if mbps:
@@ -83,14 +83,14 @@ def paced(mbps: float, size: int) -> Iterator[int]:
             if pause_ns > 0:
                 time.sleep(pause_ns / 1e9)
             elif pause_ns < -50_000_000:
-                due_ns -= pause_ns  # we were held up: go on, do not flood
+                due_ns -= pause_ns  # after a delay, do not catch up with a burst
             due_ns += int(size * 8000 / mbps)
         yield number
         number += 1
 
 
 def tcp(sock: socket.socket, seed: int, mbps: float) -> None:
-    """Send and check at the same time; the seeds of both ends differ by the lowest bit."""
+    """Send and check at the same time; the seeds of the two ends differ in the lowest bit."""
     sent: dict[str, object] = {}
     sender = threading.Thread(target=_send, args=(sock, seed, mbps, sent), daemon=True)
     sender.start()
@@ -129,7 +129,7 @@ def _send(sock: socket.socket, seed: int, mbps: float, result: dict[str, object]
 
 
 def _fill(sock: socket.socket, buffer: bytearray) -> int:
-    """Read a whole block, or what is left before the end."""
+    """Read a whole block, or the rest before the end of the stream; return its size."""
     view, size = memoryview(buffer), 0
     while size < len(buffer):
         got = sock.recv_into(view[size:])
@@ -140,7 +140,7 @@ def _fill(sock: socket.socket, buffer: bytearray) -> int:
 
 
 def udp_send(host: str, port: int, seed: int, mbps: float, most: int) -> None:
-    """Numbered datagrams of random sizes; then some that say that it is over."""
+    """Send numbered datagrams of random sizes, then end markers."""
     data, rng, sent, refused = Data(seed), random.Random(seed), 0, 0
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((host, port))
@@ -151,16 +151,16 @@ def udp_send(host: str, port: int, seed: int, mbps: float, most: int) -> None:
             except OSError:
                 refused += 1
             sent = number + 1
-        time.sleep(2)  # what is still on its way must come before the end marker
+        time.sleep(2)  # datagrams still on their way must arrive before the end marker
         for _ in range(5):
-            with contextlib.suppress(ConnectionRefusedError):  # it has had one already
+            with contextlib.suppress(ConnectionRefusedError):  # the receiver has one already
                 sock.send(_HEAD.pack(_END, seed))
             time.sleep(0.2)
     say(sent=sent, refused=refused)
 
 
 def udp_recv(host: str, port: int) -> None:
-    """Check content and order; say which numbers came how often."""
+    """Check content and order; report how many numbers arrived, repeated, late or wrong."""
     seen = bytearray()
     highest, doubled, late, wrong = -1, 0, 0, 0
     data: Data | None = None
@@ -189,7 +189,7 @@ def udp_recv(host: str, port: int) -> None:
 
 
 def answer(sock: socket.socket) -> None:
-    """Answer each request by its digest."""
+    """Answer each request with its digest."""
     file, count = sock.makefile("rb", buffering=BLOCK), 0
     while head := file.read(8):
         body = file.read(struct.unpack("=Q", head)[0])
@@ -200,7 +200,7 @@ def answer(sock: socket.socket) -> None:
 
 
 def ask(sock: socket.socket, seed: int, most: int) -> None:
-    """Requests of random sizes, one after another, a few ms apart; answers are checked."""
+    """Send requests of random sizes one after another, a few ms apart, and check the answers."""
     data, rng, wrong, slowest_ns, count = Data(seed), random.Random(seed), 0, 0, 0
     error = None
     try:
@@ -220,7 +220,7 @@ def ask(sock: socket.socket, seed: int, most: int) -> None:
 
 
 def accepted(host: str, port: int) -> socket.socket:
-    """The first connection to a port."""
+    """Return the first connection to a port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
@@ -231,7 +231,7 @@ def accepted(host: str, port: int) -> socket.socket:
 
 
 def connected(host: str, port: int) -> socket.socket:
-    """A connection to a port."""
+    """Return a connection to a port."""
     sock = socket.create_connection((host, port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     say(ready=True)
@@ -239,7 +239,7 @@ def connected(host: str, port: int) -> socket.socket:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the kind of traffic that the command line names."""
     parser = argparse.ArgumentParser(description="checked traffic inside a host of a lab")
     kinds = ("tcp-listen", "tcp-connect", "udp-send", "udp-recv", "ask", "answer")
     parser.add_argument("what", choices=kinds)

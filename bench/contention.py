@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the programs' shared state costs when CPUs meet there.
+"""Measure the cost of contention between CPUs for the state that the programs share.
 
 The programs cannot be repeated in the kernel without a system call between two packets, which
-would keep two CPUs apart. So each kind of sharing they have is in a program of its own that leaves
-its packet alone: a spin lock with a few words changed under it (struct mrc_tx, mrc_rx), a stack of
-free slots, an atomic addition (a path's counts), a plain word (a peer's counts), a counter of each
-CPU. It runs many times in one call, on one CPU or on two at once, which work on the same element or
-each on its own.
+would keep two CPUs apart. So there is a small program for each kind of shared state, which leaves
+its packet unchanged: a spin lock with a few words changed under it (struct mrc_tx, mrc_rx), a stack
+of free slots, an atomic addition (a path's counts), a plain word (a peer's counts), a per-CPU
+counter. It runs many times in one call, on one CPU or on two at once, which use the same element
+or one each.
 """
 
 from __future__ import annotations
@@ -125,14 +125,14 @@ KINDS = {
 
 
 def contention(rounds: int) -> Iterator[Line]:
-    """Nanoseconds of each kind: alone, beside another CPU at its own element, at the same one."""
+    """Measure the ns of each kind: alone, and with a second CPU at its own or the same element."""
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
-        raise BenchFailed("one CPU: there is nobody to meet")
+        raise BenchFailed("measuring contention needs at least two CPUs")
     from bcc import BPF  # type: ignore[import-untyped]
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # bcc wants names as bytes
+        warnings.simplefilter("ignore", DeprecationWarning)  # bcc prefers names as bytes
         module = BPF(text=_SHARED)
     programs = {
         name: bpf.load_program(
@@ -159,7 +159,7 @@ def contention(rounds: int) -> Iterator[Line]:
 
 
 def _ns(program: int, cpus: list[int], beside: int | None) -> float:
-    """Nanoseconds of a run; `beside`: the element at which another CPU runs it, too."""
+    """Return the ns of a run; `beside` is the element that a second CPU uses meanwhile."""
     if beside is None:
         return _repeated(program, cpus[0], 0)
     stop, running = threading.Event(), threading.Event()

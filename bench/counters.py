@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Counters of a lab's interfaces and hosts, read without starting a process."""
+"""Read the counters of a lab's interfaces and hosts without starting a process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mrcd.linux import netns
 
 
 class Interfaces:
-    """Bytes received by the interfaces of one namespace."""
+    """The interfaces of one namespace, with the bytes they have received."""
 
     def __init__(self, namespace: str, names: tuple[str, ...]) -> None:
         with netns.entered(namespace):  # the open file stays with its namespace
@@ -25,7 +25,7 @@ class Interfaces:
         self.names = names
 
     def received(self) -> tuple[int, ...]:
-        """Bytes received so far, in the order of the names."""
+        """Return the bytes received so far, in the order of the names."""
         self._file.seek(0)
         found = {}
         for row in self._file.read().splitlines()[2:]:
@@ -34,12 +34,12 @@ class Interfaces:
         return tuple(found[name] for name in self.names)
 
     def close(self) -> None:
-        """Let the namespace go."""
+        """Release the namespace."""
         self._file.close()
 
 
 def sent_packets(namespace: str, names: tuple[str, ...]) -> tuple[int, ...]:
-    """Packets sent so far by interfaces of a namespace, in the order of the names."""
+    """Return the packets sent so far by a namespace's interfaces, in the order of the names."""
     with netns.entered(namespace):
         rows = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
     found = {row.partition(":")[0].strip(): row.partition(":")[2].split() for row in rows}
@@ -48,7 +48,7 @@ def sent_packets(namespace: str, names: tuple[str, ...]) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class Watch:
-    """Samples received bytes every few ms while the block runs."""
+    """A sampler of received bytes, every few ms while the block runs."""
 
     interfaces: Interfaces
     every_s: float = 0.01
@@ -74,11 +74,14 @@ class Watch:
                 return
 
     def table(self) -> Ints:
-        """A row a sample: time in ns, then bytes received by each interface."""
+        """Return a row for each sample: time in ns, then bytes received by each interface."""
         return np.array(self._rows, dtype=np.int64)
 
     def between(self, start_ns: int, end_ns: int) -> tuple[int, Ints]:
-        """The nearest samples' distance in ns, and what each interface received between them."""
+        """Return the bytes that each interface received between two times.
+
+        The interval is that of the nearest samples, whose length in ns comes first.
+        """
         rows = self.table()
         first, last = np.searchsorted(rows[:, 0], [start_ns, end_ns]).clip(0, len(rows) - 1)
         gained = rows[last] - rows[first]
@@ -86,12 +89,12 @@ class Watch:
 
 
 def tcp_out_of_order(namespace: str) -> int:
-    """Segments TCP has had to queue because they arrived ahead of a gap, so far."""
+    """Return how many segments TCP has queued so far because they arrived ahead of a gap."""
     with netns.entered(namespace):
         return stream.counter("netstat", "TcpExt", "TCPOFOQueue")
 
 
 def tcp_retransmits(namespace: str) -> int:
-    """Segments TCP has sent again, so far."""
+    """Return how many segments TCP has retransmitted so far."""
     with netns.entered(namespace):
         return stream.counter("snmp", "Tcp", "RetransSegs")

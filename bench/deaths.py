@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a death under full load costs, and how soon what was dead is used again."""
+"""Measure the cost of a death under full load, and the time until the revived part is in use."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ _BACK_IN_USE = 0.8  # of the fair share
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A way to die. The first `faults` steps kill, the others revive.
+    """A kind of death. The first `faults` steps kill, the others revive.
 
-    `left` is the share of capacity that each fault, in turn, leaves by the issue's figures; what
-    the fabric could still carry after all of them is `carries`. `revived` are interfaces, of
-    `node`, that should carry the share `fair` of the traffic again; `node` h2 means its NICs.
+    `left` is the share of capacity that remains after each fault in turn, as the targets count it.
+    `carries` is the share that the fabric could still carry after all faults. `revived` are the
+    interfaces of `node` that should carry the share `fair` of the traffic again; with `node` h2,
+    they are its NICs.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Death:
 
 
 def deaths(name: str) -> list[Death]:
-    """All the ways the issue lists, on a lab of this name."""
+    """Return all kinds of death, for a lab of this name."""
     fault = functools.partial(flow.fault, name)
     return [
         Death(
@@ -92,7 +93,7 @@ def deaths(name: str) -> list[Death]:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One run: an outage for each fault that killed, and the recovery."""
+    """The result of one run: an outage for each fault that killed, and the recovery."""
 
     outages: tuple[Outage, ...]
     dead_share: float
@@ -104,7 +105,7 @@ class _Seen:
 
 
 def death(name: str, mtu: int, rounds: int, _seconds: float) -> Iterator[Line]:
-    """Every way to die, `rounds` times."""
+    """Measure every kind of death `rounds` times."""
     for kind in deaths(name):
         runs = [_run(name, kind) for _ in range(rounds)]
         yield from _lines(f"MTU {mtu}, {kind.name}", kind, runs)
@@ -153,7 +154,7 @@ def _share(part: Watch, total: Watch, start_ns: int, end_ns: int) -> float:
 
 
 def _used_again(part: Watch, total: Watch, from_ns: int, end_ns: int, fair: float) -> int | None:
-    """When a window of 50 ms that carries most of the fair share begins, after the repair."""
+    """Return the ns from the repair to the first 50 ms window with most of the fair share."""
     for at_ns in range(from_ns, end_ns - _WINDOW_NS, 10 * MS):
         if _share(part, total, at_ns, at_ns + _WINDOW_NS) >= fair * _BACK_IN_USE:
             return at_ns - from_ns

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``make demo``: one of four planes goes silent under full load; who notices?
+"""Black-hole one of four planes under full load and compare transports: ``make demo``.
 
-The same fault, in the same lab, for one TCP connection over mrc0, one over a plane with ECMP
-(it rides on the plane that dies, since a connection elsewhere would not notice), and MPTCP over
-all four planes (begun on a plane that lives).
+The same fault, in the same lab, hits one TCP connection over mrc0, one over a plane with ECMP, and
+MPTCP over all four planes. The ECMP connection uses the plane that dies, since a connection
+elsewhere would not notice. MPTCP begins on a plane that survives.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SECONDS = 7.0
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One flow through the fault, judged. Rates in bits per second."""
+    """The figures of one flow through the fault. Rates are in bits per second."""
 
     outage: Outage
     while_dead_bps: float
@@ -48,12 +48,12 @@ Say = Callable[[str], None]
 
 
 def main() -> None:
-    """Run the demo; exit status 1 when it could not be run."""
+    """Run the demo; exit with status 1 if it could not be run."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--mtu", type=int, default=9000, help="of the planes")
-    parser.add_argument("--rounds", type=int, default=3, help="of each; medians are shown")
-    parser.add_argument("--plot", type=Path, default=Path("demo.png"), help="the picture")
-    parser.add_argument("--name", default="demo", help="of the lab")
+    parser.add_argument("--mtu", type=int, default=9000, help="MTU of the planes")
+    parser.add_argument("--rounds", type=int, default=3, help="repetitions; medians are shown")
+    parser.add_argument("--plot", type=Path, default=Path("demo.png"), help="the picture's file")
+    parser.add_argument("--name", default="demo", help="name of the lab")
     args = parser.parse_args()
     entry.begin("demo")
     try:
@@ -61,11 +61,11 @@ def main() -> None:
     except (BenchFailed, LabFailed) as problem:
         sys.exit(f"demo: {problem}")
     except KeyboardInterrupt:
-        sys.exit("demo: stopped; the lab is gone")
+        sys.exit("demo: stopped; the lab has been removed")
 
 
 def run(name: str, mtu: int, rounds: int, target: Path) -> None:
-    """The whole demo."""
+    """Run the whole demo."""
     say = _clock()
     say(f"building a lab: 2 hosts, {PLANES} planes of {RATE_MBPS} Mb/s, MTU {mtu}")
     with flow.lab_up(name, mtu=mtu, rate_mbps=RATE_MBPS):
@@ -100,7 +100,7 @@ def _clock() -> Say:
 
 
 def measure(name: str, route: Route) -> Round:
-    """One flow; the plane dies half-way and comes back 1.5 s later."""
+    """Measure one flow; the plane dies half-way and comes back 1.5 s later."""
     plane = f"p{KILLED}"
     steps = [
         flow.fault(name, plane, "blackhole", _FAULT_S),
@@ -145,7 +145,7 @@ HEADINGS = (
 
 
 def table(results: dict[str, list[Round]], mptcp: bool) -> str:
-    """The comparison: medians, and the range where it matters."""
+    """Return the comparison as a table: medians, with the range where it matters."""
     rows = [HEADINGS]
     for name, rounds in results.items():
         rows.append(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How a benchmark begins, takes its figures one after another, and keeps them."""
+"""Begin a benchmark, take its figures one after another, and save them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from mrcd.lab.state import LabFailed
 
 
 def begin(name: str) -> None:
-    """End at once unless labs can be made here; a signal ends the program in good order."""
+    """Exit unless labs can be made here; make SIGTERM end the program cleanly."""
     if os.geteuid() != 0:
-        sys.exit(f"{name}: labs are made of network namespaces: run this as root")
+        sys.exit(f"{name}: making network namespaces for the lab needs root: run it with sudo")
     signal.signal(signal.SIGTERM, _terminated)
 
 
@@ -30,7 +30,7 @@ def _terminated(number: int, _frame: FrameType | None) -> None:
 
 
 def take(name: str, measuring: Iterable[Line]) -> list[Line] | str:
-    """The figures of one measurement, which are printed; or why there are none."""
+    """Print and return the figures of one measurement, or return why there are none."""
     began = time.monotonic()
     try:
         lines = list(measuring)
@@ -43,9 +43,9 @@ def take(name: str, measuring: Iterable[Line]) -> list[Line] | str:
 def gather(
     results: Iterable[list[Line] | str], keep: Callable[[Sequence[Line]], None]
 ) -> tuple[list[Line], bool]:
-    """All figures, and whether some could not be taken.
+    """Return all figures, and whether some could not be taken.
 
-    `keep` is given what there is after each result, should the rest be cut short.
+    `keep` is called with the figures so far after each result, in case the run is interrupted.
     """
     lines: list[Line] = []
     failed = False
@@ -60,7 +60,7 @@ def gather(
 
 
 def report(lines: Sequence[Line], **more: object) -> dict[str, object]:
-    """Figures with the machine they were taken on."""
+    """Return figures together with facts about the machine."""
     return {
         "kernel": platform.release(),
         "cpus": os.cpu_count(),
@@ -71,11 +71,11 @@ def report(lines: Sequence[Line], **more: object) -> dict[str, object]:
 
 
 def plain(lines: Sequence[Line]) -> list[dict[str, object]]:
-    """Figures as JSON has them."""
+    """Return figures as they are in JSON."""
     return [line.plain() for line in lines]
 
 
 def save(file: Path | None, content: object) -> None:
-    """Write JSON, if a file was asked for."""
+    """Write JSON if a file is given."""
     if file is not None:
         file.write_text(json.dumps(content, indent=1) + "\n")

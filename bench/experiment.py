@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""An experiment of the paper, scaled to the lab: its fabric, what was published, how it is judged.
+"""An experiment of the paper, scaled to the lab: its fabric, published result and evaluation.
 
 The paper is "Resilient AI Supercomputer Networking using MRC and SRv6" (arXiv 2605.04333).
 """
@@ -17,9 +17,9 @@ from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
 
 SAMPLE_NS = 200 * MS
-"""The paper samples goodput so often (section 5.2.2)."""
+"""The paper's interval between samples of goodput (section 5.2.2)."""
 WARM_S = 1.5
-"""TCP needs so long to find its rate; what is before does not count."""
+"""The time that TCP needs to find its rate; goodput before it does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Shape:
     hosts_per_t0: int = 1
 
     def fabric(self, name: str, mtu: int) -> Fabric:
-        """The fabric as a lab is made from it."""
+        """Return the fabric from which the lab is made."""
         return description.generate(
             name=name,
             hosts=self.hosts,
@@ -51,7 +51,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What an experiment is given: a lab that is up, and how often to repeat."""
+    """The input of an experiment: a running lab, and the number of rounds."""
 
     name: str
     shape: Shape
@@ -59,7 +59,7 @@ class Setting:
     rounds: int
 
     def record(self, seconds: float, steps: Sequence[Step], route: Route | None = None) -> Run:
-        """One TCP connection for so long, steps on the way, then everything healthy again."""
+        """Record one TCP connection of `seconds` with the steps, then clear all faults and wait."""
         try:
             recording = flow.run(self.name, route or flow.mrc0_route(self.name), seconds, steps)
         finally:
@@ -70,64 +70,64 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A recorded flow, and what its goodput was in parts of it."""
+    """A recorded flow, and its goodput in parts of it."""
 
     recording: Recording
 
     @property
     def arrivals(self) -> Arrivals:
-        """What arrived when."""
+        """Return the bytes that arrived, with times."""
         return self.recording.arrivals
 
     def at(self, seconds: float) -> int:
-        """A time of the flow as CLOCK_MONOTONIC."""
+        """Convert a time of the flow to CLOCK_MONOTONIC in ns."""
         return self.recording.began_ns + int(seconds * S)
 
     def applied(self, step: int) -> int:
-        """When a step began to act."""
+        """Return when a step began (CLOCK_MONOTONIC, ns)."""
         return self.recording.applied[step].began_ns
 
     def effective(self, step: int) -> int:
-        """When a step was in effect."""
+        """Return when a step was in effect (CLOCK_MONOTONIC, ns)."""
         return self.recording.applied[step].effective_ns
 
     def before(self) -> float:
-        """Goodput from the end of TCP's start to the first step, bits per second."""
+        """Return the goodput from the end of TCP's start to the first step, in bits per second."""
         return self.arrivals.bps(self.at(WARM_S), self.applied(0))
 
     def share(self, start_ns: int, end_ns: int) -> float:
-        """Mean goodput, in percent of that before the first step."""
+        """Return the mean goodput in percent of that before the first step."""
         return 100 * self.arrivals.bps(start_ns, end_ns) / self.before()
 
     def lowest(self, start_ns: int, end_ns: int) -> float:
-        """The lowest sample of 200 ms, in percent of the goodput before the first step."""
+        """Return the lowest 200 ms sample in percent of the goodput before the first step."""
         samples = self.arrivals.bins_bps(start_ns, end_ns, SAMPLE_NS)
         return 100 * float(samples.min()) / self.before()
 
     def lowest_before(self) -> float:
-        """The same for the time before the first step: what is ordinary here."""
+        """Return the lowest sample before the first step, as a measure of ordinary variation."""
         return self.lowest(self.at(WARM_S), self.applied(0))
 
     def reached_ms(self, start_ns: int, end_ns: int, percent: float) -> float | None:
-        """When a second begins whose goodput is `percent` of before; None: none does."""
+        """Return the ms until a second begins with `percent` of the goodput before; or None."""
         for at_ns in range(start_ns, end_ns - S, 20 * MS):
             if self.share(at_ns, at_ns + S) >= percent:
                 return (at_ns - start_ns) / MS
         return None
 
     def retransmits(self) -> float:
-        """Segments TCP sent again in the whole flow."""
+        """Return the segments that TCP retransmitted in the whole flow."""
         samples = self.recording.retransmits
         return float(samples[-1][1]) if samples else 0.0
 
     def lost(self) -> float:
-        """1 when the connection broke or lost bytes, else 0."""
+        """Return 1 if the connection broke or lost bytes, else 0."""
         return float(not self.recording.alive)
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One experiment: `published` is what the paper, or the aim, says of it."""
+    """An experiment; `published` is the result in the paper, or the goal."""
 
     name: str
     about: str
@@ -139,18 +139,18 @@ class Experiment:
 
 @dataclass(slots=True)
 class Figures:
-    """The figures of an experiment while its rounds are run, in the order they are first noted."""
+    """The figures of an experiment while its rounds run, in the order they are first noted."""
 
     item: str
     where: str
     _lines: dict[str, tuple[str, Target | None, list[float | None]]] = field(default_factory=dict)
 
     def note(self, what: str, unit: str, value: float | None, target: Target | None = None) -> None:
-        """The figure of one round; None when there is none."""
+        """Note the figure of one round; None if there is none."""
         self._lines.setdefault(what, (unit, target, []))[2].append(value)
 
     def lines(self) -> Iterator[Line]:
-        """All of them."""
+        """Yield a line for each figure."""
         for what, (unit, target, values) in self._lines.items():
             known = tuple(value for value in values if value is not None)
             missing = len(values) - len(known)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How soon a dead path is left, from the kernel's own time stamps.
+"""Measure how soon traffic leaves a dead path, from the kernel's own time stamps.
 
     python -m bench.failover [--deaths 60] [--ports 20] [--rate 250] [--events FILE]
 
-Paths are black-holed again and again under load: links, T1s, whole planes. Two witnesses: the
-events of ``mrcctl path watch``, stamped by the data path, and the heads of all MRC packets of the
-sender's NICs, stamped by the kernel on the wire. --events saves the former.
+Paths are black-holed repeatedly under load: links, T1s, whole planes. There are two sources of
+times: the events of ``mrcctl path watch``, stamped by the data path, and the headers of all MRC
+packets on the sender's NICs, stamped by the kernel. --events saves the former.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from bench.result import Line, Target, at_most, table
 from mrcd.lab import lab, processes
 
 SHAPE = Shape(planes=4, t1=4, rate_mbps=250)
-_CONNECTIONS = 8  # flows are hashed over the QPs; all of them should have something to lose
+_CONNECTIONS = 8  # flows are hashed over the QPs, and every QP should carry some
 _DEAD_S = 0.4
 _WARM_S = 2.0
 _RTTS = at_most(2)
 QUEUED_NS = 10 * MS
-"""What a path loses may have left the data path so long before: NICs have queues."""
+"""A lost packet may have left the data path this long before the fault: NICs have queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Something that was black-holed for a while, CLOCK_MONOTONIC."""
+    """An element that was black-holed for a while; times are CLOCK_MONOTONIC."""
 
     element: str
     dead_ns: int
     cleared_ns: int
 
     def covers(self, plane: int, t1: int) -> bool:
-        """Whether a path crosses it."""
+        """Return whether a path crosses the element."""
         planes = re.findall(r"p(\d+)", self.element)
         t1s = re.findall(r"t1-(\d+)", self.element)
         return int(planes[0]) == plane and (not t1s or int(t1s[0]) == t1)
@@ -56,9 +56,10 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A path that died, as seen on the wire: times in ns since its first lost packet was sent.
+    """A path that died, as seen on the wire. Times are in ns since its first lost packet was sent.
 
-    `again_ns`: that packet was sent again. `last_ns`: the last data packet sent onto the path.
+    `again_ns` is when that packet was retransmitted. `last_ns` is when the last data packet was
+    sent over the path.
     """
 
     ev: int
@@ -69,7 +70,7 @@ class Left:
 
 
 def elements(shape: Shape, count: int) -> Iterator[str]:
-    """What dies, in turn: links, T1s and planes, each time others."""
+    """Yield the elements to kill: links, T1s and planes in turn, different ones each time."""
     for i in range(count):
         plane, t1 = i % shape.planes, i // shape.planes % shape.t1 + 1
         kinds = (f"p{plane}t0-1:p{plane}t1-{t1}", f"p{plane}t1-{t1}", f"p{plane}")
@@ -77,7 +78,7 @@ def elements(shape: Shape, count: int) -> Iterator[str]:
 
 
 def paths_left(packets: Packets, death: Death, rtts: dict[int, int]) -> list[Left]:
-    """Every path of every QP that a death took packets of."""
+    """Return every path of every QP that lost packets in a death."""
     data = packets.where(packets.outgoing & (packets.opcode == capture.DATA))
     again = data.where(data.rtx)
     first = data.where(
@@ -97,7 +98,7 @@ def paths_left(packets: Packets, death: Death, rtts: dict[int, int]) -> list[Lef
 
 
 def _left(mine: Packets, again: Packets, ev: int, qpn: int, rtts: dict[int, int]) -> Left | None:
-    """The first packet of `mine` that was sent again, and how soon."""
+    """Find the first packet of `mine` that was retransmitted; None if there is none."""
     for sent_ns, psn in zip(mine.time_ns, mine.psn, strict=True):
         repeats = again.time_ns[(again.psn == psn) & (again.time_ns > sent_ns)]
         if len(repeats):
@@ -107,9 +108,9 @@ def _left(mine: Packets, again: Packets, ev: int, qpn: int, rtts: dict[int, int]
 
 
 def round_trips(packets: Packets, qpns: Mapping[int, int]) -> list[int]:
-    """How long packets that arrived were on their way, and the SACKs that they caused, ns.
+    """Return the times in ns from sending a packet to the arrival of the SACK it caused.
 
-    `qpns`: our QPN of each of the peer's.
+    `qpns` maps the peer's QPNs to ours.
     """
     data = packets.where(packets.outgoing & (packets.opcode == capture.DATA))
     sacks = packets.where(~packets.outgoing & (packets.answers >= 0))
@@ -128,7 +129,7 @@ Place = tuple[int, int, int]  # number of the death, QP, EV
 
 
 def withdrawals(events: Iterable[PathEvent], deaths: Sequence[Death]) -> dict[Place, PathEvent]:
-    """The first withdrawal of each path of each QP in each death, for what was lost in it."""
+    """Return the first withdrawal of each path of each QP for a packet lost in each death."""
     found: dict[Place, PathEvent] = {}
     for event in sorted(events, key=lambda each: each.time_ns):
         for i, death in enumerate(deaths):
@@ -143,7 +144,7 @@ def withdrawals(events: Iterable[PathEvent], deaths: Sequence[Death]) -> dict[Pl
 def _quantiles(
     where: str, what: str, unit: str, values: Sequence[float], target: Target | None
 ) -> Iterator[Line]:
-    """Median, 99th percentile and worst, a line each."""
+    """Yield a line each for the median, the 99th percentile and the worst."""
     if not values:
         yield Line("failover", where, f"{what}: no sample", unit, (), target, 1)
         return
@@ -156,7 +157,7 @@ def _quantiles(
 def of_events(
     events: Iterable[PathEvent], deaths: Sequence[Death], carried: Container[Place]
 ) -> Iterator[Line]:
-    """What the data path says of itself; `carried` are the paths that data was lost on."""
+    """Yield the figures from the data path's events; `carried` are the paths that lost data."""
     found = withdrawals(events, deaths)
     seen = [event for place, event in found.items() if place in carried]
     idle = [event for place, event in found.items() if place not in carried]
@@ -171,7 +172,7 @@ def of_events(
 
 
 def of_wire(seen: Sequence[Left]) -> Iterator[Line]:
-    """What the sender's NICs show."""
+    """Yield the figures from the packets on the sender's NICs."""
     for what, times in (
         ("first lost packet sent again", [(left.again_ns, left.rtt_ns) for left in seen]),
         ("last data packet onto the path", [(left.last_ns, left.rtt_ns) for left in seen]),
@@ -183,7 +184,7 @@ def of_wire(seen: Sequence[Left]) -> Iterator[Line]:
 
 @contextlib.contextmanager
 def load(name: str, seconds: float) -> Iterator[None]:
-    """TCP from h1 to h2 over all QPs while the block runs."""
+    """Send TCP from h1 to h2 over all QPs while the block runs."""
     route = flow.mrc0_route(name)
     with flow.iperf3_server(name, route):
         port = str(flow.IPERF3_PORT)
@@ -203,7 +204,7 @@ def load(name: str, seconds: float) -> Iterator[None]:
 
 
 def deaths(name: str, count: int, save: Path | None) -> Iterator[Line]:
-    """Kill paths, look at both witnesses."""
+    """Kill paths and evaluate both sources of times."""
     died: list[Death] = []
     seen: list[Left] = []
     carried: set[Place] = set()
@@ -240,14 +241,14 @@ def deaths(name: str, count: int, save: Path | None) -> Iterator[Line]:
     if watch.available:
         yield from of_events(events, died, carried)
     else:
-        print("bench: mrcctl has no `path watch`: only the wire is a witness", flush=True)
+        print("bench: mrcctl has no `path watch`: times come from the wire only", flush=True)
     yield from of_wire(seen)
     what = "round trips before deaths, of each one's median"
     yield from _quantiles("wire", what, "RTT", healthy, None)
 
 
 def _rtts(name: str) -> dict[int, int]:
-    """The smoothed RTT of each EV towards h2 now: the median over its QPs."""
+    """Return the smoothed RTT in ns of each EV to h2: the median over the QPs."""
     found: dict[int, list[float]] = {}
     for path in path_states.paths(name, "h1", "h2"):
         if path.srtt_us:
@@ -256,7 +257,7 @@ def _rtts(name: str) -> dict[int, int]:
 
 
 def ports(name: str, count: int) -> Iterator[Line]:
-    """A NIC link of h2 goes down: what h1 still sends to it, seen at h1's T0."""
+    """Take NIC links of h2 down; measure at h1's T0 what h1 still sends to them."""
     last: list[float] = []
     other: list[float] = []
     with load(name, count * 20):
@@ -283,15 +284,15 @@ def ports(name: str, count: int) -> Iterator[Line]:
 
 
 def main() -> None:
-    """Measure, print, and save what was asked for."""
+    """Measure, print, and save the requested files."""
     parser = argparse.ArgumentParser(prog="python -m bench.failover", description=__doc__)
-    parser.add_argument("--deaths", type=int, default=60, help="of paths; 0: none")
-    parser.add_argument("--ports", type=int, default=20, help="carriers lost; 0: none")
-    parser.add_argument("--mtu", type=int, default=9000)
-    parser.add_argument("--rate", type=int, default=SHAPE.rate_mbps, help="of a link, Mb/s")
-    parser.add_argument("--events", type=Path, metavar="FILE", help="save what path watch says")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures")
-    parser.add_argument("--name", default="failover", help="of the lab")
+    parser.add_argument("--deaths", type=int, default=60, help="deaths of paths; 0 for none")
+    parser.add_argument("--ports", type=int, default=20, help="lost carriers; 0 for none")
+    parser.add_argument("--mtu", type=int, default=9000, help="MTU of the planes")
+    parser.add_argument("--rate", type=int, default=SHAPE.rate_mbps, help="Mb/s of each link")
+    parser.add_argument("--events", type=Path, metavar="FILE", help="save path watch's output")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument("--name", default="failover", help="name of the lab")
     args = parser.parse_args()
     entry.begin("bench")
     lines: list[Line] = []

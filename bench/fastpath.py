@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a packet costs in the data path, program by program, and beside what the machine can do.
+"""Measure the cost of a packet in the data path, by program and against the machine's limits.
 
     python -m bench.fastpath [--quick] [--only programs parts traffic] [--mtu 1500 9000]
 
-`programs`: nanoseconds of each program for each kind of packet by PROG_TEST_RUN. `parts`: what
-those on the fast path save when a part of them is taken out. `traffic`: nanoseconds of each program
-while TCP flows in a lab, as the kernel counts them; packets and goodput of a core, with a copy in
-memory, a veth pair and the kernel's seg6 beside it. docs/performance.md says what the figures mean.
+`programs`: nanoseconds of each program for each kind of packet, by PROG_TEST_RUN. `parts`: the
+nanoseconds saved when a part of a fast-path program is removed. `traffic`: nanoseconds of each
+program while TCP flows in a lab, as counted by the kernel; packets and goodput of a core, compared
+with a copy in memory, a veth pair and the kernel's seg6. docs/performance.md explains the figures.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PARTS = ("programs", "parts", "traffic")
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.fastpath", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
     parser.add_argument("--mtu", nargs="+", type=int, default=[1500, 9000])
     parser.add_argument("--rounds", type=int, help="repetitions of everything")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures of all rounds")
-    parser.add_argument("--name", default="fastpath", help="of the lab")
+    parser.add_argument("--quick", action="store_true", help="run fewer and shorter rounds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument("--name", default="fastpath", help="name of the lab")
     args = parser.parse_args()
     entry.begin("fastpath")
     results = _all(args.name, args.only, args.mtu, args.rounds, args.quick)

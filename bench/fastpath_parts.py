@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Where a program's time goes: the same program without one of its parts, beside the whole.
+"""Measure where a program's time goes, by comparing it with variants that lack a part.
 
-Each variant is the programs' text with one thing taken out, so that the rest still runs; what it
-saves is what the part costs, caches and all. Parts overlap, so the savings need not add up.
+Each variant is the programs' source with one part removed so that the rest still runs. The time it
+saves is the cost of the part, including cache misses. Parts overlap, so savings need not add up.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from bench.result import Line
 from mrcd.datapath import loader
 
 _SLOTS = 2048
-"""Few, since every variant has rings of its own."""
+"""The number is small because every variant has its own rings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is taken out of a program: text of its source, and what stands there instead."""
+    """A part to remove from a program: pieces of its source, and their replacements."""
 
     program: str
     name: str
     swaps: tuple[tuple[str, str], ...]
 
     def of(self, source: str) -> str:
-        """The source without the part; BenchFailed when it is not as it was."""
+        """Return the source without the part; BenchFailed if the source has changed."""
         for old, new in self.swaps:
             if source.count(old) != 1:
                 raise BenchFailed(f"{self.name}: the source has {source.count(old)} times {old!r}")
@@ -93,7 +93,7 @@ PARTS = (
 
 @contextmanager
 def _sourced(part: Part) -> Iterator[None]:
-    """The loader compiles the source without the part."""
+    """Make the loader compile the source without the part."""
     whole = loader.source
     loader.source = lambda: part.of(whole())
     try:
@@ -103,7 +103,7 @@ def _sourced(part: Part) -> Iterator[None]:
 
 
 def parts(name: str, mtus: list[int], rounds: int, packets: int) -> Iterator[Line]:
-    """What each part costs, and the whole program, for packets as large as the MTU."""
+    """Measure the cost of each part and of the whole program, for packets as large as the MTU."""
     for mtu in mtus:
         with bench(name) as (folder, ifindex, harness):
             yield from _parts_at(mtu, folder, ifindex, harness, rounds, packets)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Nanoseconds of each program for each kind of packet, by PROG_TEST_RUN (bench/loaded.py)."""
+"""Measure each program for each kind of packet by PROG_TEST_RUN (bench/loaded.py)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ PLANE = 0  # every shape has it
 EV = usid.ev(PLANE, 2)
 _OUT = 16384
 _HEAD = 128
-"""Bytes of a packet that are handed to a tc program; it is grown to its length there."""
+"""Bytes of a packet passed to a tc program, where the packet is grown to its length."""
 _HELD = 16
-"""Packets behind a gap."""
+"""The number of packets held behind a gap."""
 _TX_ENTRY = ABI.structs["mrc_tx_entry"]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A program and a kind of packet; `per`: packets that one run is for."""
+    """A program and a kind of packet; `per` is the number of packets that one run handles."""
 
     program: str
     kind: str
@@ -40,7 +40,7 @@ class Case:
 
 
 def cases(side: Loaded, harness: Harness, packets: int) -> Iterator[Case]:
-    """Everything that is timed, with packets as large as mrc0's MTU."""
+    """Yield all cases to time, with packets as large as mrc0's MTU."""
     full, here = side.mtu, Arrivals(side, harness, packets)
     sack = min(USUAL_SACKS["sack_packets"], -(-USUAL_SACKS["sack_bytes"] // full))
     yield Case("mrc_spray", "data", spraying(side, harness, packets, full))
@@ -72,7 +72,7 @@ class Arrivals:
         return self._side.far.data(psn, self._payload, EV, ackreq=ackreq)
 
     def receive_data(self) -> tuple[list[int], list[int]]:
-        """mrc_receive changes no window: the same packet any number of times."""
+        """Time mrc_receive. It changes no window, so the same packet can be repeated."""
         frame = self._frame(self._side.next_psn())
         run = self._side.xdp(frame, PLANE)
         floor = self._harness.xdp_floor(frame, self._side.context(len(frame), PLANE))
@@ -82,7 +82,7 @@ class Arrivals:
         )
 
     def _stripped(self, psn: int, *, ackreq: bool = False) -> bytes:
-        """A packet as mrc_receive hands it on."""
+        """Return a packet as mrc_receive passes it on."""
         run = self._side.xdp(self._frame(psn, ackreq=ackreq), PLANE, out=_OUT)
         assert run.run() == XDP_PASS
         return run.output
@@ -100,20 +100,20 @@ class Arrivals:
         return runs
 
     def in_order(self) -> tuple[list[int], list[int]]:
-        """Each the next one."""
+        """Time packets that arrive in order."""
         first = self._side.next_psn()
         took = timed(self._deliver(list(range(first, first + self._packets))), TC_SHOT)
         assert self._side.next_psn() == first + self._packets
         return took, timed(self._floor * self._packets, TC_SHOT)
 
     def answered(self) -> tuple[list[int], list[int]]:
-        """Each the next one, and a SACK goes back."""
+        """Time packets that arrive in order, each answered by a SACK."""
         first = self._side.next_psn()
         runs = self._deliver(list(range(first, first + self._packets)), ackreq=True)
         return timed(runs, TC_REDIRECT), timed(self._floor * self._packets, TC_SHOT)
 
     def ahead(self) -> tuple[list[int], list[int]]:
-        """Stored: what goes before them is missing. Then it comes, and they are delivered."""
+        """Time packets that are stored behind a gap; filling the gap is not timed."""
         took: list[int] = []
         for runs, last in self._gaps():
             took += timed(runs, TC_SHOT)
@@ -121,7 +121,7 @@ class Arrivals:
         return took, timed(self._floor * len(took), TC_SHOT)
 
     def fills(self) -> tuple[list[int], list[int]]:
-        """What delivers all that waits behind it."""
+        """Time the packet that fills a gap and delivers all packets behind it."""
         took: list[int] = []
         for runs, last in self._gaps():
             timed(runs, TC_SHOT)
@@ -137,7 +137,7 @@ class Arrivals:
 
 
 class Sacks:
-    """What the peer says of our packets: each about so many as had not been acknowledged."""
+    """SACKs and NACKs of the peer's; each SACK acknowledges `of` packets."""
 
     def __init__(
         self, side: Loaded, harness: Harness, packets: int, of: int, size: int | None = None
@@ -147,7 +147,7 @@ class Sacks:
         self._times = max(8, min(packets, side.make.mpr // 2 // of))
 
     def _send(self) -> range:
-        """Send so many packets for each of them; the PSNs."""
+        """Send `of` packets for each SACK; return their PSNs."""
         side, packets = self._side, self._of * self._times
         self._harness.aim(side.program("mrc_spray"), 14 + self._size)
         timed([self._harness.tc(side.frame_to_spray())] * packets, TC_REDIRECT)
@@ -155,7 +155,7 @@ class Sacks:
         return range(following - packets, following)
 
     def _sacks(self) -> list[bytes]:
-        """Each acknowledges the next so many packets, and reflects the last one's time."""
+        """Return SACKs that each acknowledge `of` more packets and reflect the last one's time."""
         frames = []
         for psn in self._send()[self._of - 1 :: self._of]:
             entry = self._side.dp.read("tx_entries", psn % self._side.dp.sizes.window, _TX_ENTRY)
@@ -164,7 +164,7 @@ class Sacks:
         return frames
 
     def receive(self) -> tuple[list[int], list[int]]:
-        """mrc_receive passes them on."""
+        """Time mrc_receive, which passes SACKs on."""
         frames, side = self._sacks(), self._side
         side.acknowledge()
         floor = self._harness.xdp_floor(frames[0], side.context(len(frames[0]), PLANE))
@@ -179,14 +179,14 @@ class Sacks:
         return took, timed([self._harness.tc_floor(runs[0].output)] * len(runs), TC_SHOT)
 
     def deliver(self) -> tuple[list[int], list[int]]:
-        """mrc_deliver and mrc_learn take them apart."""
+        """Time mrc_deliver and mrc_learn, which process SACKs."""
         both = self._through(self._sacks())
         tx = self._side.dp.read("txs", 0, ABI.structs["mrc_tx"])
         assert tx["una"] == tx["next"], "not everything was acknowledged"
         return both
 
     def nack(self) -> tuple[list[int], list[int]]:
-        """mrc_deliver and mrc_resend send packets again."""
+        """Time mrc_deliver and mrc_resend, which retransmit packets after NACKs."""
         far, before = self._side.far, self._side.dp.counters()["rtx_nack"]
         both = self._through([far.nack(psn, EV, about=EV) for psn in self._send()])
         assert self._side.dp.counters()["rtx_nack"] == before + self._times
@@ -195,17 +195,17 @@ class Sacks:
 
 
 class Probes:
-    """Probes of the peer's, and its answers to ours."""
+    """The peer's probes, and its answers to ours."""
 
     def __init__(self, side: Loaded, harness: Harness, packets: int) -> None:
         self._side, self._harness, self._packets = side, harness, packets
 
     def probe(self) -> tuple[list[int], list[int]]:
-        """Turned round on its path."""
+        """Time a probe that is turned round on its path."""
         return self._both(self._side.far.probe(77, EV), XDP_TX)
 
     def reply(self) -> tuple[list[int], list[int]]:
-        """A path that was asked has answered."""
+        """Time answers to probes of ours."""
         side, took, floor = self._side, [], []
         path = side.path_in_use()
         for number in range(self._packets // 4):
@@ -227,7 +227,7 @@ class Probes:
 
 
 def clock(side: Loaded, program: str, packets: int) -> Timing:
-    """A program of the clock, which leaves its packet alone: many runs in one call."""
+    """Time a program of the clock; it leaves its packet unchanged, so one call can repeat it."""
 
     def measure() -> tuple[list[int], list[int]]:
         run = bpf.TestRun(side.program(program), CARRIER)
@@ -241,7 +241,7 @@ def clock(side: Loaded, program: str, packets: int) -> Timing:
 
 
 def programs(name: str, mtus: list[int], rounds: int, packets: int) -> Iterator[Line]:
-    """A line for each program, kind of packet and MTU; data paths take turns."""
+    """Yield a line for each program, kind of packet and MTU; the data paths take turns."""
     with bench(name) as (folder, ifindex, harness):
         sides = [Loaded(Make(mtu=mtu), folder / str(mtu), ifindex) for mtu in mtus]
         yield from _lengths(sides[0])
@@ -251,7 +251,7 @@ def programs(name: str, mtus: list[int], rounds: int, packets: int) -> Iterator[
 
 
 def _lengths(side: Loaded) -> Iterator[Line]:
-    """How long the programs are, as the kernel runs them."""
+    """Yield the lengths of the programs as the kernel runs them."""
     for program, fd in side.dp.programs.items():
         instructions, native = progstats.lengths(fd)
         yield Line("programs", "length", program, "instructions", (instructions,))

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a packet costs when traffic flows, beside what the machine can do at all.
+"""Measure the cost of a packet while traffic flows, compared with the limits of the machine.
 
-Three ways from h1 to h2 of one lab, taking turns, one cubic TCP connection, packets one by one
-everywhere (no segmentation offload):
+One cubic TCP connection goes from h1 to h2 of one lab in three ways, which take turns. Packets are
+handled one by one everywhere (no segmentation offload):
 
     mrc0    spray, four planes of uN switches, reorder window
     veth    one veth pair, with an XDP program at its end that passes everything
     seg6    the kernel's H.Encaps.Red, the same switches, End.DX4
 
-All of it, both hosts and the switches, is done by the same CPUs, so a core is a second of any of
-them being busy. bench/speed.py has the comparison with plain TCP.
+The same CPUs do the work of both hosts and the switches, so figures "of a core" are per second of
+any CPU being busy. bench/speed.py has the comparison with plain TCP.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _COLD_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way between the hosts, and the interface at h2 by which its packets come."""
+    """A way between the hosts, and the interface at h2 where its packets arrive."""
 
     route: Route
     interface: str
@@ -53,7 +53,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one flow took: seconds of all CPUs, and what arrived in packets."""
+    """The result of one flow: seconds of all CPUs, and packets that arrived."""
 
     goodput: float
     packets: int
@@ -62,17 +62,17 @@ class Turn:
 
     @property
     def per_core_gbps(self) -> float:
-        """Goodput for each core that was busy."""
+        """Return the goodput for each busy core."""
         return self.goodput * self.seconds / self.busy_s / 1e9
 
     @property
     def per_core_pps(self) -> float:
-        """Packets a second for each core that was busy."""
+        """Return the packets per second for each busy core."""
         return self.packets / self.busy_s
 
 
 def traffic(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
-    """Lines of one MTU."""
+    """Measure one MTU."""
     where = f"MTU {mtu}"
     yield from copying(mtu, rounds)
     with flow.lab_up(name, mtu=mtu, rate_mbps=0), _ways(name, mtu) as (ways, passing):
@@ -86,7 +86,7 @@ def traffic(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
 
 
 def copying(mtu: int, rounds: int) -> Iterator[Line]:
-    """Nanoseconds to copy so many bytes, from and to the caches, and from and to memory."""
+    """Measure the ns to copy a packet's bytes within the caches, and within memory."""
     rows = _COLD_BYTES // mtu
     source, target = (np.ones((rows, mtu), np.uint8) for _ in range(2))
     hot = 64
@@ -105,7 +105,7 @@ def copying(mtu: int, rounds: int) -> Iterator[Line]:
 
 @contextlib.contextmanager
 def _ways(name: str, mtu: int) -> Iterator[tuple[dict[str, Way], int]]:
-    """Set the other ways up in a lab of mrcd's; also the program that passes everything."""
+    """Set up the other ways in mrcd's lab; also yield the program that passes everything."""
     for host in ("h1", "h2"):
         with netns.entered(f"{name}-{host}"):
             for plane in range(4):
@@ -124,14 +124,14 @@ def _ways(name: str, mtu: int) -> Iterator[tuple[dict[str, Way], int]]:
 
 @contextlib.contextmanager
 def _direct(name: str, mtu: int) -> Iterator[int]:
-    """A veth pair between the hosts, with a program that passes everything at h2's end."""
+    """Connect the hosts by a veth pair with a program at h2's end that passes everything."""
     from bcc import BPF  # type: ignore[import-untyped]
 
     one, other = f"{name}-h1", f"{name}-h2"
     lines = [f"link add {_VETH} netns {one} mtu {mtu} type veth peer name {_VETH} netns {other}"]
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # bcc wants names as bytes
+        warnings.simplefilter("ignore", DeprecationWarning)  # bcc prefers names as bytes
         code = bytes(BPF(text=_PASS).dump_func(b"pass_all"))
     program, _ = bpf.load_program(bpf.PROG_TYPE_XDP, code, name="pass_all")
     link = -1
@@ -146,7 +146,7 @@ def _direct(name: str, mtu: int) -> Iterator[int]:
                 subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
                 if host == other:
                     index = socket.if_nametoindex(_VETH)
-                    flags = bpf.XDP_FLAGS_SKB_MODE  # as mrcd's are in a lab
+                    flags = bpf.XDP_FLAGS_SKB_MODE  # the mode of mrcd's programs in a lab
                     link = bpf.create_link(program, index, bpf.ATTACH_XDP, flags=flags)
         yield program
     finally:
@@ -161,7 +161,7 @@ def _busy_s() -> float:
 
 
 def _arrived(name: str, interface: str) -> int:
-    """Packets that have come to h2 by the interfaces whose names begin so."""
+    """Return the packets that h2 has received on interfaces whose names start with `interface`."""
     with netns.entered(f"{name}-h2"):
         rows = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
     found = (row.partition(":") for row in rows)
@@ -195,7 +195,7 @@ def _lines(where: str, turns: dict[str, list[Turn]]) -> Iterator[Line]:
 def _programs(
     name: str, where: str, ways: dict[str, Way], passing: int, rounds: int, seconds: float
 ) -> Iterator[Line]:
-    """Nanoseconds of each program's runs in mrc0's traffic, and their part of a packet."""
+    """Yield the ns of each program's run in mrc0's traffic, and its share per packet."""
     means: dict[tuple[str, str], list[float]] = {}
     shares: dict[str, list[float]] = {}
     floors: list[float] = []

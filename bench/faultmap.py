@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The fault map against ground truth: every single fault, and a sample of double ones, in a lab.
+"""Compare the fault map with ground truth: all single faults and a sample of double ones, in a lab.
 
     python -m bench.faultmap [--hosts-per-t0 1] [--doubles 40] [--seed 1] [--name faultmap]
 
-Every host's fault list is read all the time; a fault is right when every host names exactly what
-is true, or says itself that this cannot be told from what it names. Whatever healthy thing any
-host names at any moment is counted.
+The fault list of every host is read all the time. A case is right when every host names exactly the
+true fault, or reports that it cannot be told from what it names. Every healthy element that a host
+names at any time is counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = ("blackhole", "loss=4%", "loss=20%")
 
 
 def kind_of(element: str) -> str:
-    """What an element is, for the table."""
+    """Return the kind of an element, for the table."""
     if element.startswith("h"):
         return "NIC link"
     if ":" in element:
@@ -37,7 +37,7 @@ def kind_of(element: str) -> str:
 
 
 def cases(names: list[str], doubles: int, seed: int) -> list[dict[str, str]]:
-    """Every single fault of each kind; a sample of all pairs of them."""
+    """Return every single fault of each kind, and a sample of all pairs of them."""
     single = [{name: action} for name in names for action in KINDS]
     pairs = [
         {a: x, b: y} for a, b in itertools.combinations(names, 2) for x in KINDS for y in KINDS
@@ -46,7 +46,7 @@ def cases(names: list[str], doubles: int, seed: int) -> list[dict[str, str]]:
 
 
 def label(actions: dict[str, str]) -> str:
-    """The row of the table that a case belongs to."""
+    """Return the row of the table that a case belongs to."""
     if len(actions) > 1:
         return "two at once"
     ((element, action),) = actions.items()
@@ -54,7 +54,7 @@ def label(actions: dict[str, str]) -> str:
 
 
 def row(title: str, results: list[Watched]) -> str:
-    """One line of the table."""
+    """Return one row of the table."""
     named = sorted(r.named_s for r in results if r.named_s is not None)
     cleared = sorted(r.cleared_s for r in results if r.cleared_s is not None)
     exact = sum(r.exact for r in results if r.named_s is not None)
@@ -111,7 +111,7 @@ def main(
             for host in fabric.hosts
         ):
             if time.monotonic() - began > _SETTLE_S:
-                sys.exit("the hosts do not hear each other")
+                sys.exit("faultmap: the hosts do not receive each other's survey")
             time.sleep(0.2)
         todo = cases(elements(fabric), doubles, seed)
         random.Random(seed).shuffle(todo)

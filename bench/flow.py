@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A flow between two hosts of a lab, recorded while faults come and go."""
+"""Record a flow between two hosts of a lab while faults come and go."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from mrcd.lab.injection import Applied
 _PORT = 5301
 IPERF3_PORT = 5302
 _START_DEADLINE_S = 10.0
-_ERROR_CHARACTERS = 500  # the end of what a failed command said; iperf3's reason comes last
+_ERROR_CHARACTERS = 500  # the tail of a failed command's output; iperf3 prints its reason last
 _DRAIN_DEADLINE_S = 30.0
 
 
 class BenchFailed(Exception):
-    """A measurement could not be taken; the message says why."""
+    """A measurement that could not be taken; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something done to the lab `at_s` seconds after the flow began."""
+    """An action on the lab, `at_s` seconds after the flow began."""
 
     at_s: float
     act: Callable[[], Applied]
@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a flow travels: the address it connects to, by what protocol, from and to which host."""
+    """The route of a flow: the address it connects to, the protocol, and both hosts."""
 
     name: str
     address: str
@@ -58,7 +58,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """All that is known of one flow. `retransmits` are (time, total so far)."""
+    """The record of one flow. `retransmits` are (time, total so far)."""
 
     arrivals: Arrivals
     began_ns: int
@@ -72,31 +72,31 @@ class Recording:
 
     @property
     def alive(self) -> bool:
-        """The connection lasted to the end and everything sent arrived."""
+        """Return whether the connection lasted to the end and everything sent arrived."""
         return self.error is None and self.sent == self.received
 
 
 def mrc0_route(name: str, target: str = "h2") -> Route:
-    """Over mrc0 of a host."""
+    """Return the route over mrc0 to a host."""
     address = str(state.read_fabric(name).host(target).addresses[0].ip)
     return Route("mrcd", address, address, target=target)
 
 
 def plane_route(name: str, plane: int) -> Route:
-    """Plain TCP over one plane; in it, ECMP picks the T1."""
+    """Return the route of plain TCP over one plane, in which ECMP picks the T1."""
     fabric = state.read_fabric(name)
     address = str(fabric.address4(fabric.host("h2"), plane))
     return Route("TCP, ECMP", address, address)
 
 
 def mptcp_route(name: str) -> Route:
-    """MPTCP over all planes, begun on plane 0: `prepare_mptcp` first."""
+    """Return the route of MPTCP over all planes, begun on plane 0; call `prepare_mptcp` first."""
     # A listener bound to one address refuses the subflows to the others.
     return replace(plane_route(name, 0), name="MPTCP", listen="0.0.0.0", mptcp=True)
 
 
 def has_mptcp() -> bool:
-    """Whether this kernel can do MPTCP."""
+    """Return whether this kernel supports MPTCP."""
     try:
         stream.tcp_socket(mptcp=True).close()
     except OSError:
@@ -105,9 +105,9 @@ def has_mptcp() -> bool:
 
 
 def prepare_mptcp(name: str) -> None:
-    """Configure MPTCP as well as it goes: h2 announces its addresses, h1 connects to each.
+    """Configure MPTCP for best results: h2 announces its addresses, and h1 connects to each.
 
-    Black-hole detection would turn MPTCP off for a while after a fault.
+    Black-hole detection is off, because it would disable MPTCP for a while after a fault.
     """
     fabric = state.read_fabric(name)
     for host in ("h1", "h2"):
@@ -121,7 +121,7 @@ def prepare_mptcp(name: str) -> None:
 
 
 def inside(name: str, host: str, *command: str, timeout_s: float = 60) -> str:
-    """The output of a command in a host (its own /sys and /proc/net); BenchFailed if it fails."""
+    """Return the output of a command in a host, with its own /sys and /proc/net, or BenchFailed."""
     line, environment = lab.command_in(name, host, command)
     done = subprocess.run(
         line, capture_output=True, text=True, env=environment, timeout=timeout_s, check=False
@@ -133,22 +133,22 @@ def inside(name: str, host: str, *command: str, timeout_s: float = 60) -> str:
 
 
 def shell(name: str, host: str, line: str) -> str:
-    """`inside`, for a command whose words hold no blanks."""
+    """Call `inside` for a command line whose words contain no blanks."""
     return inside(name, host, *line.split())
 
 
 def fault(name: str, element: str, action: str, at_s: float) -> Step:
-    """A fault of the lab, as a step."""
+    """Return a step that makes or clears a fault of the lab."""
     return Step(at_s, lambda: lab.fault(name, element, action))
 
 
 def faults(name: str, changes: Mapping[str, str], at_s: float) -> Step:
-    """Several faults of the lab in the same moment, as a step: action by element."""
+    """Return a step that makes several faults of the lab at once: action by element."""
     return Step(at_s, lambda: simultaneous.faults(name, changes))
 
 
 def command(name: str, host: str, line: str, at_s: float) -> Step:
-    """A command in a host, as a step."""
+    """Return a step that runs a command in a host."""
 
     def act() -> Applied:
         began_ns = time.monotonic_ns()
@@ -159,7 +159,7 @@ def command(name: str, host: str, line: str, at_s: float) -> Step:
 
 
 def run(name: str, route: Route, seconds: float, steps: Sequence[Step] = ()) -> Recording:
-    """Send along a route for so long, doing the steps on the way."""
+    """Send along a route for `seconds`, doing the steps meanwhile; return the record."""
     options = ["--mptcp"] if route.mptcp else []
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         record = Path(folder, "arrivals")
@@ -198,7 +198,7 @@ def run(name: str, route: Route, seconds: float, steps: Sequence[Step] = ()) -> 
 
 @contextlib.contextmanager
 def stepping_back() -> Iterator[None]:
-    """Let the measured processes run first: preparing a fault takes some 20 ms of a core."""
+    """Lower our priority in the block: preparing a fault takes some 20 ms of a core."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     os.setpriority(os.PRIO_PROCESS, 0, before + 10)
     try:
@@ -229,7 +229,7 @@ def run_udp(name: str, route: Route, seconds: float, mbps: float, size: int) -> 
 
 
 def run_requests(name: str, route: Route, seconds: float, size: int) -> Ints:
-    """Requests of so many bytes along a route, one after another: what each took, in ns."""
+    """Send requests of `size` bytes along a route one after another; return the ns of each."""
     port = str(_PORT + 2)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         record = Path(folder, "took")
@@ -248,7 +248,7 @@ def run_requests(name: str, route: Route, seconds: float, size: int) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class UdpRecording:
-    """Datagrams 0 .. sent-1 and the order they came in; `overrun`: dropped by the socket."""
+    """Datagrams 0 .. sent-1 in order of arrival; `overrun` counts those the socket dropped."""
 
     sent: int
     mbps: float
@@ -257,13 +257,13 @@ class UdpRecording:
 
 
 def read_pairs(record: Path) -> tuple[Ints, Ints]:
-    """Times and sizes of a receiver's record."""
+    """Return the times and sizes in a receiver's record."""
     pairs = np.fromfile(record, dtype=np.uint64).astype(np.int64).reshape(-1, 2)
     return pairs[:, 0].copy(), pairs[:, 1].copy()
 
 
 def wait_until(when_ns: int) -> None:
-    """Sleep up to a moment of CLOCK_MONOTONIC."""
+    """Sleep until a time of CLOCK_MONOTONIC."""
     left_ns = when_ns - time.monotonic_ns()
     if left_ns > 0:
         time.sleep(left_ns / 1e9)
@@ -271,13 +271,13 @@ def wait_until(when_ns: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Talker:
-    """A stream.py at work in a namespace."""
+    """A running stream.py in a namespace."""
 
     process: subprocess.Popen[bytes]
     what: str
 
     def read(self, deadline_s: float) -> dict[str, Any]:
-        """The next object it prints."""
+        """Return the next object that it prints; BenchFailed if there is none in time."""
         out = self.process.stdout
         assert out is not None
         end = time.monotonic() + deadline_s
@@ -304,13 +304,13 @@ class Talker:
 
 
 def talking(namespace: str, *arguments: str) -> contextlib.AbstractContextManager[Talker]:
-    """Run stream.py in a namespace; it is gone afterwards."""
+    """Run stream.py in a namespace; end it afterwards."""
     return talker(namespace, "stream", [sys.executable, stream.__file__], *arguments)
 
 
 @contextlib.contextmanager
 def talker(namespace: str, name: str, program: Sequence[str], *arguments: str) -> Iterator[Talker]:
-    """Run a program that talks as stream.py does; it is gone afterwards."""
+    """Run a program that prints JSON as stream.py does; end it afterwards."""
     process = processes.spawn(
         namespace, [*program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -323,15 +323,15 @@ def talker(namespace: str, name: str, program: Sequence[str], *arguments: str) -
 
 @contextlib.contextmanager
 def lab_up(name: str, *, mtu: int, rate_mbps: int, daemons: bool = True) -> Iterator[str]:
-    """A lab of 2 hosts and 4 planes, taken down at the end whatever happens."""
+    """Build a lab of 2 hosts and 4 planes; take it down at the end in any case."""
     with fabric_up(description.generate(name=name, mtu=mtu, rate_mbps=rate_mbps), daemons=daemons):
         yield name
 
 
 @contextlib.contextmanager
 def fabric_up(fabric: Fabric, *, daemons: bool = True) -> Iterator[str]:
-    """A lab of this fabric, taken down at the end whatever happens."""
-    if fabric.name in state.labs():  # left by a run that was killed
+    """Build a lab of this fabric; take it down at the end in any case."""
+    if fabric.name in state.labs():  # a run that was killed has left it
         lab.down(fabric.name)
     lab.up(fabric, daemons=daemons)
     try:
@@ -343,7 +343,7 @@ def fabric_up(fabric: Fabric, *, daemons: bool = True) -> Iterator[str]:
 def iperf3(
     name: str, route: Route, seconds: float, *, connections: int = 1, skip_s: float = 1
 ) -> float:
-    """Goodput of cubic TCP in bits per second, as iperf3's receiver saw it."""
+    """Return the goodput of cubic TCP at iperf3's receiver, in bits per second."""
     with iperf3_server(name, route):
         output = inside(
             name, "h1",
@@ -357,7 +357,7 @@ def iperf3(
 
 @contextlib.contextmanager
 def iperf3_server(name: str, route: Route) -> Iterator[None]:
-    """An iperf3 server in h2 that listens."""
+    """Run an iperf3 server in h2; the block begins when it listens."""
     server = processes.spawn(
         f"{name}-h2",
         ["iperf3", "-s", "-B", route.address, "-p", str(IPERF3_PORT)],
@@ -373,7 +373,7 @@ def iperf3_server(name: str, route: Route) -> Iterator[None]:
 
 
 def wait_listening(namespace: str, port: int) -> None:
-    """Return when something listens on a TCP port there; BenchFailed when nothing ever does."""
+    """Wait until a process listens on a TCP port there; BenchFailed if none does in time."""
     end = time.monotonic() + _START_DEADLINE_S
     listening = f":{port:04X}".encode()
     line = ["cat", "/proc/net/tcp", "/proc/net/tcp6"]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How the cost of a packet, and memory, grow with planes, EVs, QPs, packets and their size.
+"""Measure how packet cost and memory grow with planes, EVs, QPs, packets and their size.
 
     python -m bench.growth [--quick] [--only cost memory contention] [--rounds N]
 
 `cost`: nanoseconds of mrc_spray and mrc_deliver in data paths of other shapes, as ratios to one of
-4 planes, 128 EVs, 4 QPs; all take turns in one process. `memory`: what the maps take for a peer,
-for a QP, and for the windows that a rate needs, from the kernel's own figures. `contention`: what
-CPUs share, used by one and by two of them (bench/contention.py). Peers are
-bench/scale.py's.
+4 planes, 128 EVs and 4 QPs; all take turns in one process. `memory`: the size of the maps for a
+peer, for a QP, and for the windows that a rate needs, from the kernel's own figures. `contention`:
+state shared by CPUs, used by one and by two of them (bench/contention.py). bench/scale.py measures
+the growth with peers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bench.result import Line
 PARTS = ("cost", "memory", "contention")
 USUAL = Make(mtu=9000)
 _SIZE = 1000
-"""Bytes of a packet, so that copying does not hide the rest."""
+"""The size of a packet in bytes; copying a larger one would hide the other costs."""
 SHAPES: dict[str, Sequence[Make]] = {
     "planes": [replace(USUAL, planes=n) for n in (1, 2, 8)],
     "EVs": [replace(USUAL, evs=n) for n in (16, 64, 256)],
@@ -38,13 +38,13 @@ SIZES = (100, 500, 2000, 4000, 8800)
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
     parser.add_argument("--rounds", type=int, help="repetitions of everything")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures of all rounds")
-    parser.add_argument("--name", default="growth", help="of the namespace")
+    parser.add_argument("--quick", action="store_true", help="run fewer and shorter rounds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument("--name", default="growth", help="name of the namespace")
     args = parser.parse_args()
     entry.begin("growth")
     rounds, packets = args.rounds or (3 if args.quick else 9), 128 if args.quick else 256
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def cost(name: str, rounds: int, packets: int) -> Iterator[Line]:
-    """Ratios of each shape to the usual one, which is measured beside it each time."""
+    """Measure the ratio of each shape to the usual one, which is measured alongside each time."""
     with bench(name) as (folder, ifindex, harness):
         usual = Loaded(USUAL, folder / "usual", ifindex)
         for what, makes in SHAPES.items():
@@ -129,7 +129,7 @@ def _sizes(side: Loaded, harness: Harness, rounds: int, packets: int) -> Iterato
 
 
 def memory(name: str) -> Iterator[Line]:
-    """What the maps take: from three data paths that differ in one number each."""
+    """Measure the size of the maps in three data paths, which differ in one number each."""
     with bench(name) as (folder, ifindex, _harness):
         base = _bytes_of(Make(qps=1), folder / "base", ifindex)
         more = _bytes_of(Make(qps=16), folder / "qps", ifindex)
@@ -164,7 +164,7 @@ def _bytes_of(make: Make, folder: Path, ifindex: dict[str, int]) -> dict[str, in
 
 
 def memlock(fd: int) -> int:
-    """Bytes that a map takes, as the kernel counts them."""
+    """Return the size of a map in bytes, as the kernel counts it."""
     rows = Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
     return next(int(row.split()[1]) for row in rows if row.startswith("memlock"))
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A data path of any shape on a bench: packets through its programs, one at a time, timed.
+"""Time packets one at a time through the programs of a data path of any shape.
 
-PROG_TEST_RUN times a program itself. Three things would be measured with it and are taken off: the
-reading of the clock, the call, and what it takes to make a packet as long as wanted (the kernel
-takes no long ones for tc), with room for headers in front. So a small program of our own does that
-and ends in the program in question, or in one that does nothing; the difference is the program's.
+PROG_TEST_RUN times the program. Three costs would be included and are subtracted: reading the
+clock, the call, and making a packet as long as required with room for headers in front (for tc the
+kernel does not accept long packets). A small program of our own makes the packet and ends in the
+program in question, or in one that does nothing. The difference is the program's cost.
 
-One packet a call: nearly every program changes its packet, and none of them would take it twice.
-What can be repeated, the clock's programs, is.
+Each call handles one packet: nearly every program changes its packet, and would not accept it a
+second time. Only the clock's programs can be repeated in one call.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _TX, _RX = ABI.structs["mrc_tx"], ABI.structs["mrc_rx"]
 _PATH, _CLOCK = ABI.structs["mrc_path"], ABI.structs["mrc_clock"]
 _HOST = ABI.structs["mrc_host"]
 _SLOWEST = 20
-"""The slowest of so many runs was interrupted."""
+"""One run of this many, the slowest, is left out: it was interrupted."""
 _TC_SHOT = 2
-_BPF_EXIST = 2  # for a stack: if it is full, the oldest goes
+_BPF_EXIST = 2  # for a stack: if it is full, the oldest entry is removed
 _HARNESS = r"""
 #include <uapi/linux/bpf.h>
 #include <uapi/linux/pkt_cls.h>
@@ -89,7 +89,7 @@ int nothing_xdp(struct xdp_md *ctx)
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """What a data path is made for: `evs` in use in a QP's set, all planes together."""
+    """The shape of a data path; `evs` are in use in a QP's set, over all planes."""
 
     mtu: int = 9000
     planes: int = 4
@@ -104,15 +104,15 @@ class Make:
 
 
 class Harness:
-    """The program that makes packets long, and those that do nothing."""
+    """The program that makes packets long, and the programs that do nothing."""
 
     def __init__(self) -> None:
         from bcc import BPF  # type: ignore[import-untyped]
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # bcc wants names as bytes
+            warnings.simplefilter("ignore", DeprecationWarning)  # bcc prefers names as bytes
             module = BPF(text=_HARNESS)
-        self._module = module  # which closes its maps when it goes
+        self._module = module  # keep it: its maps are closed when it is collected
         self._fds = {
             name: bpf.load_program(kind, bytes(module.dump_func(name.encode())), name=name)[0]
             for name, kind in (
@@ -130,34 +130,34 @@ class Harness:
         bpf.update(self._follows, struct.pack("=I", place), struct.pack("=I", program))
 
     def close(self) -> None:
-        """Give the programs back; the maps go with the object."""
+        """Close the programs; the maps are closed with the object."""
         for fd in self._fds.values():
             os.close(fd)
 
     def aim(self, program: int, length: int) -> None:
-        """From now on packets grow to `length` and go to this program."""
+        """Make packets grow to `length` and pass them to this program from now on."""
         bpf.update(self._length, bytes(4), struct.pack("=I", length))
         if program != self._target:
             self._end_in(0, program)
             self._target = program
 
     def tc(self, frame: bytes, *, out: int = 0) -> bpf.TestRun:
-        """A run of the program in question."""
+        """Return a run of the program in question."""
         return bpf.TestRun(self._fds["grown"], frame, out_size=out)
 
     def tc_floor(self, frame: bytes) -> bpf.TestRun:
-        """The same without the program."""
+        """Return the same run without the program."""
         return bpf.TestRun(self._fds["grown_only"], frame)
 
     def xdp_floor(self, frame: bytes, context: bytes) -> bpf.TestRun:
-        """An XDP program that does nothing."""
+        """Return a run of an XDP program that does nothing."""
         return bpf.TestRun(
             self._fds["nothing_xdp"], frame, context=context, context_out_size=len(context)
         )
 
 
 def make_interfaces() -> dict[str, int]:
-    """mrc0, planes and their other ends, in this namespace; the index of each."""
+    """Make mrc0, planes and their other ends in this namespace; return the index of each."""
     pairs = [("mrc0", "mrc0p"), *((f"plane{k}", f"wire{k}") for k in range(ABI.MRC_MAX_PLANES))]
     lines = []
     for one, other in pairs:
@@ -169,7 +169,7 @@ def make_interfaces() -> dict[str, int]:
 
 @contextlib.contextmanager
 def secluded(name: str) -> Iterator[None]:
-    """This thread is in a new namespace of this name, and on one CPU."""
+    """Run the block in a new namespace of this name, with this thread on one CPU."""
     before = pinned_to_one_cpu()
     netns.prepare_run_dir()
     netns.create(name)
@@ -183,7 +183,7 @@ def secluded(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def bench(name: str) -> Iterator[tuple[Path, dict[str, int], Harness]]:
-    """A folder, interfaces in a namespace of this name, in which this thread is, and a harness."""
+    """Enter a new namespace; yield a folder for pins, the interfaces' indexes, and a harness."""
     with secluded(name), tempfile.TemporaryDirectory() as folder:
         harness = Harness()
         yield Path(folder), make_interfaces(), harness
@@ -244,7 +244,7 @@ class Loaded:
         self.dp.write("host", 0, _HOST, **self._host)
 
     def connect(self) -> None:
-        """Set the QPs up anew: windows empty, PSNs from 1."""
+        """Set the QPs up again, with empty windows and PSNs from 1."""
         pairs = tuple(
             (LocalQp(qp, _OUR_QPN | qp, 1), RemoteQp(_REMOTE_QPN | qp, 1))
             for qp in range(self.make.qps)
@@ -254,7 +254,7 @@ class Loaded:
         self.spread(1)
 
     def spread(self, qps: int) -> None:
-        """Hash the flows towards the peer over so many of its QPs."""
+        """Hash the flows to the peer over its first `qps` QPs."""
         self.dp.write(
             "peers",
             0,
@@ -264,22 +264,22 @@ class Loaded:
         )
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         self.dp.close()
 
     # ---- packets
 
     def frame_to_spray(self, port: int = 7) -> bytes:
-        """The beginning of a packet to the peer, as mrc0's other end sees it."""
+        """Return the beginning of a packet to the peer, as mrc0's other end sees it."""
         packet = ip4(bytes(60), src="10.99.0.1", dst="10.99.0.2", port=port)
         return LINK_MAC + LINK_MAC + b"\x08\x00" + packet
 
     def context(self, length: int, plane: int) -> bytes:
-        """Of an XDP run: a frame that came in by a plane."""
+        """Return the context of an XDP run for a frame received on a plane."""
         return struct.pack("=6I", 0, length, 0, self.ifindex[f"plane{plane}"], 0, 0)
 
     def xdp(self, frame: bytes, plane: int, *, out: int = 0) -> bpf.TestRun:
-        """A run of mrc_receive."""
+        """Return a run of mrc_receive."""
         context = self.context(len(frame), plane)
         return bpf.TestRun(
             self.dp.programs["mrc_receive"],
@@ -290,13 +290,13 @@ class Loaded:
         )
 
     def program(self, name: str) -> int:
-        """A program's descriptor."""
+        """Return a program's file descriptor."""
         return self.dp.programs[name]
 
     # ---- state
 
     def acknowledge(self, qp: int = 0) -> None:
-        """Make a send window empty and give its slots back, as SACKs do."""
+        """Empty a send window and return its slots, as SACKs do."""
         raw = bytearray(self.dp.read_raw("txs", qp, _TX.size))
         at = {name: _TX.fields[name].offset for name in ("una", "high", "next")}
         una, following = (struct.unpack_from("=I", raw, at[name])[0] for name in ("una", "next"))
@@ -305,22 +305,22 @@ class Loaded:
         for psn in range(una, following):
             raw_entry = self.dp.read_raw("tx_entries", qp * window + psn % window, entry.size)
             slot = struct.unpack_from("=I", raw_entry, entry.fields["slot"].offset)[0]
-            # A program that takes none off has left the stack full.
+            # A variant that pops no slots has left the stack full.
             bpf.update(self.dp.maps["tx_free"], None, struct.pack("=I", slot), _BPF_EXIST)
         for name in ("una", "high"):
             struct.pack_into("=I", raw, at[name], following)
         bpf.update(self.dp.maps["txs"], struct.pack("=I", qp), bytes(raw))
 
     def next_psn(self, qp: int = 0) -> int:
-        """The PSN that the receive window waits for."""
+        """Return the PSN that the receive window waits for."""
         return self.dp.read("rxs", qp, _RX)["next"]
 
     def path_in_use(self, qp: int = 0) -> Any:
-        """A path of a QP that packets take."""
+        """Return a path of a QP that is in use."""
         return next(path for path in view.paths(self.dp, qp, self.table.evs(qp)) if path.use)
 
     def asked(self, path: Any, probe_id: int, qp: int = 0) -> None:
-        """Let a path wait for the answer to this probe."""
+        """Make a path wait for the answer to this probe."""
         index = (qp * ABI.MRC_MAX_PLANES + path.plane) * self.dp.sizes.evs + path.slot
         raw = bytearray(self.dp.read_raw("paths", index, _PATH.size))
         struct.pack_into("=I", raw, _PATH.fields["probe_id"].offset, probe_id)
@@ -329,13 +329,13 @@ class Loaded:
 
 
 def mean_ns(took: Sequence[int]) -> float:
-    """The mean without the slowest twentieth: interrupts."""
+    """Return the mean without the slowest twentieth, which was interrupted."""
     kept = sorted(took)[: max(1, len(took) * (_SLOWEST - 1) // _SLOWEST)]
     return sum(kept) / len(kept)
 
 
 def timed(runs: Sequence[bpf.TestRun], expected: int | None = None) -> list[int]:
-    """Nanoseconds of each run; AssertionError when one does not end as it should."""
+    """Return the ns of each run; AssertionError if one does not return `expected`."""
     took = []
     for run in runs:
         verdict = run.run()
@@ -345,11 +345,11 @@ def timed(runs: Sequence[bpf.TestRun], expected: int | None = None) -> list[int]
 
 
 Timing = Callable[[], tuple[list[int], list[int]]]
-"""Nanoseconds of packets through a program, and of as many through none."""
+"""A function that returns the ns of packets through a program, and through none."""
 
 
 def spraying(side: Loaded, harness: Harness, packets: int, length: int, qps: int = 1) -> Timing:
-    """Packets of the application of `length` bytes, over the QPs in turn of their hashes."""
+    """Time mrc_spray for application packets of `length` bytes, hashed to the QPs in turn."""
     frames = [side.frame_to_spray(port) for port in range(7, 7 + 4 * qps)]
 
     def measure() -> tuple[list[int], list[int]]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a record of arrivals says about goodput, gaps and lost capacity (pure).
+"""Compute goodput, gaps and lost capacity from a record of arrivals (pure).
 
-A record is two arrays of one length: when the application's recv() returned
-(CLOCK_MONOTONIC, ns) and how many bytes it returned with.
+A record is two arrays of equal length: when the application's recv() returned (CLOCK_MONOTONIC,
+ns), and how many bytes it returned.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MS = 1_000_000
 S = 1_000_000_000
 
 BIN_NS = 5 * MS
-"""Width of the bins recovery is judged by: some 70 packets of 9,000 bytes at 1 Gb/s."""
+"""The width of the bins for judging recovery: some 70 packets of 9,000 bytes at 1 Gb/s."""
 SUSTAINED_NS = 50 * MS
-"""Goodput must stay up, on average, for so long to count as back."""
+"""Goodput counts as back only if its mean over this time is high enough, too."""
 TOLERANCE = 0.05
-"""How near to the surviving rate counts as being back at it."""
+"""Goodput within this share of the surviving rate counts as back."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -30,22 +30,22 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """A record of arrivals, in order of time."""
+    """A record of arrivals in time order."""
 
     times_ns: Ints
     sizes: Ints
 
     def between(self, start_ns: int, end_ns: int) -> slice:
-        """The entries with start <= time < end."""
+        """Return the entries with start <= time < end."""
         low, high = np.searchsorted(self.times_ns, [start_ns, end_ns], side="left")
         return slice(int(low), int(high))
 
     def bps(self, start_ns: int, end_ns: int) -> float:
-        """Mean goodput of an interval, bits per second."""
+        """Return the mean goodput of an interval in bits per second."""
         return float(self.sizes[self.between(start_ns, end_ns)].sum()) * 8 * S / (end_ns - start_ns)
 
     def bins_bps(self, start_ns: int, end_ns: int, width_ns: int) -> Floats:
-        """Goodput of consecutive bins, bits per second; a last, partial bin is left out."""
+        """Return the goodput of consecutive bins in bits per second, without a partial last bin."""
         count = (end_ns - start_ns) // width_ns
         inside = self.between(start_ns, start_ns + count * width_ns)
         which = (self.times_ns[inside] - start_ns) // width_ns
@@ -53,9 +53,9 @@ class Arrivals:
         return filled.astype(np.float64) * 8 * S / width_ns
 
     def longest_gap_ns(self, start_ns: int, end_ns: int) -> int:
-        """The longest time without an arrival that touches the interval.
+        """Return the longest time without an arrival that overlaps the interval.
 
-        A silence that began before counts in full; one that lasts beyond the end is cut there.
+        A gap that began before the interval counts in full; one that lasts longer ends with it.
         """
         inside = self.between(start_ns, end_ns)
         before = self.times_ns[inside.start - 1] if inside.start else start_ns
@@ -69,10 +69,10 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """What a fault cost. Rates in bits per second; `lost_ns` is time at the surviving rate.
+    """The cost of a fault. Rates are in bits per second; `lost_ns` is time at the surviving rate.
 
-    `back_ns` is the time from the fault until goodput was at the surviving rate again, None
-    if that did not happen in the time looked at; `lost_ns` then covers all of that time.
+    `back_ns` is the time from the fault until goodput was at the surviving rate again. It is None
+    if that did not happen in the interval; `lost_ns` then covers the whole interval.
     """
 
     before_bps: float
@@ -94,10 +94,10 @@ def outage(
 ) -> Outage:
     """Judge a fault at `fault_ns` that left the share `left` of the capacity.
 
-    Goodput before is that from `steady_ns` to the fault, unless `reference_bps` says better.
-    Back is the start of the first 5 ms bin, after a dip, that reaches the surviving rate less
-    5 % and from which on the mean of 50 ms does so as well. Lost is the sum of
-    (surviving rate - goodput) up to there: a burst that follows a pause refunds nothing.
+    Goodput before the fault is measured from `steady_ns`, unless `reference_bps` gives it.
+    Goodput is back, after a dip, at the start of the first 5 ms bin that reaches the surviving
+    rate less 5 % if the mean of the 50 ms from there does so, too. The loss is the sum of
+    (surviving rate - goodput) up to then; a burst after a pause does not reduce it.
     """
     before = arrivals.bps(steady_ns, fault_ns) if reference_bps is None else reference_bps
     surviving = before * left
@@ -119,7 +119,7 @@ def outage(
 def _back_ns(arrivals: Arrivals, fault_ns: int, until_ns: int, enough_bps: float) -> int | None:
     rates = arrivals.bins_bps(fault_ns, until_ns, BIN_NS)
     span = SUSTAINED_NS // BIN_NS
-    # The dip begins within a few round trips; a slack bin much later has other reasons.
+    # The dip begins within a few round trips. A low bin much later has other causes.
     early = np.flatnonzero(rates[: 2 * span] < enough_bps)
     if not len(early):
         return 0
@@ -130,7 +130,7 @@ def _back_ns(arrivals: Arrivals, fault_ns: int, until_ns: int, enough_bps: float
 
 
 def last_at(samples: Sequence[tuple[int, int]], when_ns: int) -> int:
-    """The value of a sampled counter at a time: that of the last sample up to it, else 0."""
+    """Return the value of a sampled counter at a time: that of the last sample before, else 0."""
     value = 0
     for at_ns, sample in samples:
         if at_ns > when_ns:
@@ -141,7 +141,7 @@ def last_at(samples: Sequence[tuple[int, int]], when_ns: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Repetitions of one figure."""
+    """The median and extremes of one figure's repetitions."""
 
     median: float
     low: float
@@ -150,19 +150,19 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median and extremes; there must be a value."""
+    """Return the median and extremes of at least one value."""
     return Spread(statistics.median(values), min(values), max(values), len(values))
 
 
 def imbalance(counts: Sequence[float]) -> float:
-    """The largest deviation from the mean, as a share of the mean."""
+    """Return the largest deviation from the mean as a share of the mean."""
     mean = sum(counts) / len(counts)
     return max(abs(count - mean) for count in counts) / mean if mean else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What became of numbered datagrams."""
+    """Counts of numbered datagrams by their fate."""
 
     missing: int
     reordered: int
@@ -170,7 +170,7 @@ class Order:
 
 
 def order_of(sent: int, numbers: Sequence[int] | Ints) -> Order:
-    """Judge the numbers 0 .. sent-1 as they arrived; late ones count as reordered."""
+    """Count how the numbers 0 .. sent-1 arrived; late ones count as reordered."""
     arrived = np.asarray(numbers, dtype=np.int64)
     distinct, first_seen = np.unique(arrived, return_index=True)
     originals = arrived[np.sort(first_seen)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The paper's experiments, scaled to the lab, beside what was published: ``make bench-paper``.
+"""Repeat the paper's experiments, scaled to the lab, and compare: ``make bench-paper``.
 
 python -m bench.paper [--only NAME ...] [--rounds N] [--quick] [--mtu 9000] [--json FILE]
 """
@@ -27,14 +27,14 @@ NAMES = tuple(experiment.name for experiment in EXPERIMENTS)
 
 
 def main() -> None:
-    """Run what was asked for, each fabric once for all experiments on it."""
+    """Run the requested experiments; build each fabric once for all experiments on it."""
     parser = argparse.ArgumentParser(prog="make bench-paper", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--mtu", type=int, default=9000)
     parser.add_argument("--rounds", type=int, help="repetitions of everything")
-    parser.add_argument("--quick", action="store_true", help="once each")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures of all rounds")
-    parser.add_argument("--name", default="paper", help="of the lab")
+    parser.add_argument("--quick", action="store_true", help="run each experiment once")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument("--name", default="paper", help="name of the lab")
     args = parser.parse_args()
     entry.begin("bench")
     chosen = [each for each in EXPERIMENTS if each.name in (args.only or NAMES)]
@@ -54,7 +54,7 @@ def main() -> None:
 def _measured(
     chosen: Sequence[Experiment], name: str, mtu: int, rounds: int | None
 ) -> Iterator[list[Line] | str]:
-    """The lines of each experiment, or why there are none."""
+    """Yield the lines of each experiment, or why there are none."""
     by_shape = sorted(chosen, key=lambda each: str(each.shape))
     for shape, group in itertools.groupby(by_shape, key=lambda each: each.shape):
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Two flows that share one link move apart because the link marks their packets."""
+"""Check that two flows on one link move apart because the link marks their packets."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _MRCCTL = f"{sys.executable} -m cli"
 
 
 def _mrcctl(name: str, host: str, action: str, at_s: float) -> Step:
-    """Deny or allow a host the T1 that the flows do not share."""
+    """Return a step that denies or allows a host the T1 that the flows do not share."""
     return flow.command(name, host, f"{_MRCCTL} path {action} {_SPARE}", at_s)
 
 
 def moving_apart(setting: Setting) -> Iterator[Line]:
-    """Flow 2 may use one T1 only; flow 1 is held there too, then let go: marks tell it to move."""
+    """Keep flow 2 on one T1 and flow 1, too; then release flow 1, which marks should move."""
     figures = Figures("two flows, one EV", "2 EVs in a plane")
     name = setting.name
     for _ in range(setting.rounds):
@@ -63,7 +63,7 @@ def _allow_if_denied(name: str, host: str) -> None:
 
 
 def _both(setting: Setting, steps: Sequence[Step]) -> tuple[Run, Run]:
-    """Flow 1 from h1 to h3 with the steps, flow 2 from h2 to h4 beside it."""
+    """Run flow 1 from h1 to h3 with the steps, and flow 2 from h2 to h4 at the same time."""
     name = setting.name
     second: list[Recording] = []
 
@@ -93,7 +93,7 @@ def _counting(name: str, counts: list[tuple[int, int, int]], at_s: float) -> Ste
 
 
 def _on_shared(name: str) -> tuple[int, int, int]:
-    """Packets flow 1's host has sent to h3 by the shared T1, and in all; marks it was told of."""
+    """Return flow 1's packets to h3 by the shared T1, all its packets, and the marks reported."""
     paths = path_states.paths(name, "h1", "h3")
     shared = sum(path.sent for path in paths if path.t1 == _SHARED)
     return shared, sum(path.sent for path in paths), sum(path.marked for path in paths)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Links and switches of the fabric's inside that lose packets, fail, flap and return."""
+"""Experiments with links and switches in the fabric that lose packets, fail, flap and return."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BEGIN_S = 4.0
 
 
 def lossy_path(setting: Setting) -> Iterator[Line]:
-    """20 % of the packets of one of 16 paths are dropped."""
+    """Drop 20 % of the packets of one of 16 paths."""
     figures = Figures("lossy path", "20 % drop")
     link = "p0t0-1:p0t1-1"
     for _ in range(setting.rounds):
@@ -43,7 +43,7 @@ def lossy_path(setting: Setting) -> Iterator[Line]:
 
 
 def failing_links(setting: Setting) -> Iterator[Line]:
-    """20 T0-T1 links go down one second apart; every plane keeps more than it needs."""
+    """Take 20 T0-T1 links down one second apart; every plane keeps more than it needs."""
     figures = Figures("20 links fail", "1 s apart")
     links = _trunks(setting.shape.planes, 20)
     for _ in range(setting.rounds):
@@ -56,7 +56,7 @@ def failing_links(setting: Setting) -> Iterator[Line]:
 
 
 def flapping_links(setting: Setting) -> Iterator[Line]:
-    """8 T0-T1 links go down together and come back, three times."""
+    """Take 8 T0-T1 links down together and bring them back, three times."""
     figures = Figures("8 links flap", "together")
     links = _trunks(setting.shape.planes, 8)
     for _ in range(setting.rounds):
@@ -70,12 +70,12 @@ def flapping_links(setting: Setting) -> Iterator[Line]:
 
 
 def _trunks(planes: int, count: int) -> list[str]:
-    """So many links of the first T0s, each in another plane than the one before."""
+    """Return `count` links of the first T0s, each in another plane than the one before."""
     return [naming.link(i % planes, 1, i // planes + 1) for i in range(count)]
 
 
 def _unseen(figures: Figures, run: Run, start_ns: int, end_ns: int) -> None:
-    """That nothing of it is to be seen in goodput."""
+    """Note figures with targets which show that goodput is not affected."""
     figures.note("goodput before", "Mb/s", run.before() / 1e6)
     figures.note("goodput from the first on, of before", "%", run.share(start_ns, end_ns))
     figures.note("lowest 200 ms, of before", "%", run.lowest(start_ns, end_ns), at_least(90))
@@ -87,7 +87,7 @@ def _unseen(figures: Figures, run: Run, start_ns: int, end_ns: int) -> None:
 
 
 def rebooted_t1(setting: Setting) -> Iterator[Line]:
-    """A T1 dies silently, its links go down, and two seconds later it is back."""
+    """Reboot a T1: it dies silently, its links go down, and two seconds later it is back."""
     figures = Figures("T1 reboots", "p0t1-1")
     t1 = "p0t1-1"
     for _ in range(setting.rounds):
@@ -118,7 +118,7 @@ def rebooted_t1(setting: Setting) -> Iterator[Line]:
 
 
 def flapping_t1(setting: Setting) -> Iterator[Line]:
-    """A T1 that is gone for a quarter of a second twice a second, for ten seconds."""
+    """Take a T1 away for a quarter of a second twice a second, for ten seconds."""
     for action in ("down", "blackhole"):
         figures = Figures("T1 flaps", action)
         for _ in range(setting.rounds):
@@ -139,7 +139,7 @@ def flapping_t1(setting: Setting) -> Iterator[Line]:
 
 
 def removed_uplinks(setting: Setting) -> Iterator[Line]:
-    """3 of 4 uplinks of a T0 go, one after another, with and without capacity to spare."""
+    """Remove 3 of 4 uplinks of a T0 one after another, with and without spare capacity."""
     uplinks = [f"p0t0-1:p0t1-{m}" for m in range(1, 5)]
     for rate in (0, setting.shape.rate_mbps // 4):
         words = f"each carries {rate} Mb/s" if rate else "each carries all"
@@ -156,7 +156,7 @@ def removed_uplinks(setting: Setting) -> Iterator[Line]:
 
 
 def _tracks(figures: Figures, run: Run, *, spare: bool) -> None:
-    """Goodput after each removal, of what can still be carried."""
+    """Note the goodput after each removal, relative to the remaining capacity."""
     figures.note("goodput before", "Mb/s", run.before() / 1e6)
     ends = [run.applied(1), run.applied(2), run.recording.ended_ns]
     for i, end in enumerate(ends):

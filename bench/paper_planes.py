@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Planes that lose their links, become slow, die and return; and the balance between them."""
+"""Experiments with planes that lose links, become slow, die and return, and with their balance."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _nics(setting: Setting, host: str) -> Interfaces:
 
 
 def _share_of(watch: Watch, plane: int, start_ns: int, end_ns: int) -> float:
-    """What a plane carried, in percent of a fair share."""
+    """Return the traffic of a plane in percent of a fair share."""
     _took, received = watch.between(start_ns, end_ns)
     total = float(received.sum())
     return 100 * float(received[plane]) * len(received) / total if total else 0.0
 
 
 def _fair_after_ms(watch: Watch, plane: int, from_ns: int, end_ns: int) -> float | None:
-    """When a plane carries its share again, in windows of a quarter of a second."""
+    """Return the ms until a plane carries its share again, in windows of a quarter of a second."""
     for at_ns in range(from_ns, end_ns - _WINDOW_NS, 20 * MS):
         if _share_of(watch, plane, at_ns, at_ns + _WINDOW_NS) >= _SHARE_AGAIN:
             return (at_ns - from_ns) / MS
@@ -45,7 +45,7 @@ def _fair_after_ms(watch: Watch, plane: int, from_ns: int, end_ns: int) -> float
 
 
 def half_the_nic_links(setting: Setting) -> Iterator[Line]:
-    """Half of a host's NIC links go down together, and come back."""
+    """Take half of a host's NIC links down together, and bring them back."""
     for host in ("h2", "h1"):
         side = "receiver's" if host == "h2" else "sender's"
         figures = Figures("half the NIC links", f"{side} side")
@@ -79,7 +79,7 @@ def _halved(figures: Figures, run: Run) -> None:
 
 
 def slow_plane(setting: Setting) -> Iterator[Line]:
-    """Every port of a plane's switches sends at a half, at a tenth of its rate; nobody is told."""
+    """Slow all ports of a plane's switches to a half and a tenth of their rate, without notice."""
     rate = setting.shape.rate_mbps
     planes = setting.shape.planes
     for share, words in ((0.5, "half"), (0.1, "a tenth")):
@@ -120,7 +120,7 @@ def _slowed(figures: Figures, setting: Setting, mbps: float, left: float) -> Non
 
 
 def revived_plane(setting: Setting) -> Iterator[Line]:
-    """A plane that was black-holed, once and three times in a row, carries its share again."""
+    """Check that a plane black-holed once, or three times in a row, carries its share again."""
     for deaths in (1, 3):
         words = "once" if deaths == 1 else f"{deaths} times in {3 * deaths} s"
         figures = Figures("revived plane", f"dead {words}")
@@ -143,7 +143,7 @@ def revived_plane(setting: Setting) -> Iterator[Line]:
 
 
 def balance(setting: Setting) -> Iterator[Line]:
-    """Packets on every T0-T1 link, from the interfaces' counters, over a steady flow."""
+    """Count packets on every T0-T1 link during a steady flow, by the interfaces' counters."""
     figures = Figures("spray balance", f"{setting.shape.planes} x {setting.shape.t1} EVs")
     plan = topology.plan(state.read_fabric(setting.name))
     uplinks = tuple(f"t1-{m}" for m in range(1, setting.shape.t1 + 1))

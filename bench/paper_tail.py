@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What one slow path does to the slowest of many requests."""
+"""Measure the effect of one slow path on the slowest of many requests."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from mrcd.lab import lab
 FOUR = Shape(planes=4, t1=4, rate_mbps=250)
 
 _SECONDS = 10.0
-_REQUEST = 32_000  # four packets at MTU 9000: each may meet another path
-_LOAD = 0.3  # of the capacity: a path at a tenth of its rate cannot carry its fair share of it
+_REQUEST = 32_000  # four packets at MTU 9000, each of which may take another path
+_LOAD = 0.3  # of the capacity, so that a path at a tenth of its rate cannot carry its fair share
 _DATAGRAM = 8000
 _PERCENTILES = (50, 99, 99.9)
 _SLOW_T1 = "p0t1-1"
 
 
 def tail(setting: Setting) -> Iterator[Line]:
-    """Requests beside a steady load, with all paths fast and with the links of one T1 slow."""
+    """Time requests during a steady load, with all paths fast and with the links of one T1 slow."""
     fast = Figures("tail latency", "all paths fast")
     slow = Figures("tail latency", "one T1's links at a tenth")
     for _ in range(setting.rounds):
@@ -58,7 +58,7 @@ def _note(figures: Figures, setting: Setting, before: list[float] | None) -> lis
 
 
 def _requests(setting: Setting) -> tuple[Ints, UdpRecording]:
-    """Requests from h1 to h2 while datagrams go the same way."""
+    """Send requests from h1 to h2 while datagrams go the same way."""
     name, route = setting.name, flow.mrc0_route(setting.name)
     mbps = setting.shape.planes * setting.shape.rate_mbps * _LOAD
     loads: list[UdpRecording] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What ``mrcctl path watch --json`` of a host says while a block runs: a PathEvent a line."""
+"""Record the events that ``mrcctl path watch --json`` prints in a host while a block runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _START_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class PathEvent:
-    """A path changed its state.
+    """A change of a path's state.
 
-    `sent_ns`: when the lost packet that was the reason was sent; none: no packet was the reason.
+    `sent_ns` is when the lost packet that caused it was sent; None if no packet caused it.
     """
 
     time_ns: int
@@ -37,12 +37,12 @@ class PathEvent:
 
     @property
     def withdrawal(self) -> bool:
-        """The path left service because a packet was lost."""
+        """Return whether the path left service because a packet was lost."""
         return self.to_state == "ASSUMED_BAD" and bool(self.sent_ns)
 
     @property
     def took_ns(self) -> int:
-        """From the sending of the lost packet to the withdrawal."""
+        """Return the ns from the sending of the lost packet to the withdrawal."""
         return self.time_ns - (self.sent_ns or 0)
 
 
@@ -50,7 +50,7 @@ _FIELDS = tuple(PathEvent.__dataclass_fields__)
 
 
 def parse(lines: Iterable[str]) -> list[PathEvent]:
-    """The events of lines of JSON; what else the lines hold is passed over."""
+    """Return the events in lines of JSON; other content of the lines is ignored."""
     events = []
     for line in lines:
         if line.strip():
@@ -62,7 +62,7 @@ def parse(lines: Iterable[str]) -> list[PathEvent]:
 
 @dataclass(slots=True)
 class PathWatch:
-    """Runs the command in a host. `available` is False where mrcctl does not know it."""
+    """A running `path watch` in a host. `available` is False if mrcctl lacks the command."""
 
     name: str
     host: str
@@ -81,7 +81,7 @@ class PathWatch:
             text=True,
             env=environment,
         )
-        # A mrcctl without the command ends at once with a complaint.
+        # A mrcctl without the command ends at once with an error.
         self.available = not _ends(self._process, _START_S)
         if self.available:
             self._thread = threading.Thread(target=self._read, daemon=True)
@@ -102,16 +102,16 @@ class PathWatch:
             self._lines.append(line)
 
     def events(self) -> list[PathEvent]:
-        """What has been said so far."""
+        """Return the events so far."""
         return parse(list(self._lines))
 
     def text(self) -> str:
-        """The same, as it was said."""
+        """Return the output so far as it was printed."""
         return "".join(self._lines)
 
 
 def _ends(process: subprocess.Popen[str], within_s: float) -> bool:
-    """Whether the process ends in this time."""
+    """Return whether the process ends within this time."""
     try:
         process.wait(within_s)
     except subprocess.TimeoutExpired:

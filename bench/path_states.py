@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the daemons of a lab say of their paths and peers."""
+"""Ask the daemons of a lab for their paths and peers."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ _EVERY_S = 0.1
 
 
 def client(name: str, host: str) -> Client:
-    """A connection to the daemon of a host."""
+    """Return a connection to the daemon of a host."""
     return Client(str(state.places(name, host).socket))
 
 
 def hosts(name: str) -> list[str]:
-    """The hosts of a lab."""
+    """Return the hosts of a lab."""
     return [host.name for host in state.read_fabric(name).hosts]
 
 
 def paths(name: str, host: str, peer: str | None = None) -> list[PathInfo]:
-    """Every path of a host, or those towards one peer."""
+    """Return every path of a host, or those to one peer."""
     with client(name, host) as asked:
         return asked.paths(peer)["paths"]
 
 
 def connections(name: str, host: str) -> list[ConnInfo]:
-    """Every QP of a host."""
+    """Return every QP of a host."""
     with client(name, host) as asked:
         return asked.connections(None)["connections"]
 
 
 def peers(name: str, host: str) -> list[PeerInfo]:
-    """Every peer of a host."""
+    """Return every peer of a host."""
     with client(name, host) as asked:
         return asked.peers()["peers"]
 
 
 def status(name: str, host: str) -> Status:
-    """The daemon of a host as a whole."""
+    """Return the status of a host's daemon."""
     with client(name, host) as asked:
         return asked.status()
 
 
 def counters(name: str, host: str) -> dict[str, int]:
-    """All counters of a host."""
+    """Return all counters of a host."""
     with client(name, host) as asked:
         return {counter.name: counter.value for counter in asked.stats().counters}
 
@@ -58,7 +58,7 @@ Withdrawn = tuple[str, str, int, int]  # host, peer, QP, EV
 
 
 def withdrawn(name: str) -> set[Withdrawn]:
-    """The paths that are not in service now."""
+    """Return the paths that are not in service now."""
     return {
         (host, path.peer, path.qp, path.ev)
         for host in hosts(name)
@@ -68,10 +68,10 @@ def withdrawn(name: str) -> set[Withdrawn]:
 
 
 class Recovery:
-    """Paths that have been withdrawn at every look so far.
+    """The paths that have been withdrawn at every check so far.
 
-    Under load a busy machine makes now one path late and now another; what must not be is a path
-    that never comes back.
+    Under load, a busy machine delays some path at any time. Only a path that never comes back is
+    an error.
     """
 
     def __init__(self, name: str) -> None:
@@ -79,7 +79,7 @@ class Recovery:
         self._never = withdrawn(name)
 
     def missing(self) -> list[str]:
-        """Look again: what is still to come, by host, peer and EV."""
+        """Check again; return the paths still missing, by host, peer and EV."""
         if self._never:
             self._never &= withdrawn(self._name)
         count = Counter((host, peer, ev) for host, peer, _qp, ev in self._never)
@@ -89,7 +89,7 @@ class Recovery:
 
 
 def wait_restored(name: str, deadline_s: float = 30.0) -> float:
-    """Return when no path of any host has been withdrawn throughout: after how many seconds."""
+    """Wait until no path of any host has been withdrawn all the time; return the seconds."""
     began, recovery = time.monotonic(), Recovery(name)
     while missing := recovery.missing():
         if time.monotonic() - began > deadline_s:

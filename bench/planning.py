@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Every EV between every two T0s, to its path and back: ``python -m bench.planning``.
+"""Check every EV between every two T0s, to its path and back: ``python -m bench.planning``.
 
-`mrcctl fabric plan --check` tries every EV at every T0, and argues from there; this tries all 535
-million paths between the T0s of a planned fabric, with arrays. The uSIDs come from
-`usid.usid`, the way to the wire and back is done here on whole arrays, and one path in each array
-is compared with what the project's own functions make of it.
+`mrcctl fabric plan --check` tries every EV at every T0 and infers the rest. This program tries all
+535 million paths between the T0s of a planned fabric, with arrays. The uSIDs come from `usid.usid`.
+The conversion to the wire and back is done here on whole arrays, and one path in each array is
+compared with the result of the project's own functions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from mrcd.fabric.description import Fabric, Host
 
 
 def paths_checked(fabric: Fabric) -> int:
-    """How many (plane, T1, source T0, destination T0) were right; AssertionError at a wrong one."""
+    """Return how many (plane, T1, source T0, destination T0) are right; AssertionError at a wrong
+    one."""
     count = 0
     for plane in range(fabric.planes):
         t0s = np.array(
@@ -55,7 +56,7 @@ def _same(fabric: Fabric, near: int, far: int, ev: int, wire: int) -> None:
 
 
 def main() -> None:
-    """Print how many paths were checked, and in how many seconds."""
+    """Print how many paths were checked, and the seconds it took."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--radix", type=int, default=512)
     parser.add_argument("--planes", type=int, default=8)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Goodput per millisecond around a fault, one panel a transport."""
+"""Draw goodput per millisecond around a fault, with a panel for each transport."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-mpl.use("Agg")  # before pyplot: there is no display
+mpl.use("Agg")  # before importing pyplot, because there is no display
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -36,7 +36,7 @@ class Panel:
 
 
 def draw(panels: Sequence[Panel], capacity_bps: float, title: str, target: Path) -> None:
-    """Write the picture, PNG by the target's suffix."""
+    """Write the picture; the target's suffix sets its format."""
     with plt.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
         figure, axes = plt.subplots(
             len(panels), 1, sharex=True, sharey=True, squeeze=False,

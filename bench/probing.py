@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What watching idle paths costs, in packets per second, for 10, 100 and 1,000 peers.
+"""Measure the cost of probing idle paths in packets per second, for 10, 100 and 1,000 peers.
 
     python -m bench.probing [--peers 10 100 1000] [--real 10] [--seconds 10]
 
-Computed from the configuration, and measured: with up to --real peers every one is a host of a lab
-with a daemon of its own. With more, one daemon serves a fabric file of so many hosts of which one
-exists; the QPs of the others are programmed as if their hand-shake had happened, so its data path
-probes them all and nobody answers: the worst case, every peer dead at once.
+The figures are computed from the configuration, and measured. With up to --real peers, each is a
+host of a lab with its own daemon. With more, one daemon has a fabric file with that many hosts, of
+which one exists. The QPs of the others are programmed as if their hand-shake had happened, so the
+data path probes all of them without an answer: the worst case, in which all peers die at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def computed(peers: int, planes: int, transport: Transport) -> Iterator[Line]:
-    """What an idle daemon should send, all peers well."""
+    """Yield what an idle daemon should send when all peers are healthy."""
     where = f"{peers} peers, computed"
     asked, probes = _idle_probes(peers, planes, transport)
     offers = peers * 1e9 / Pace(answering=peers).keepalive_ns
@@ -55,14 +55,14 @@ def computed(peers: int, planes: int, transport: Transport) -> Iterator[Line]:
 
 
 def _idle_probes(peers: int, planes: int, transport: Transport) -> tuple[float, float]:
-    """Probes a second: wanted, and what the budget leaves of them."""
+    """Return the probes per second: wanted, and allowed by the budget."""
     wanted = peers * transport.qps_per_peer * planes * 1e9 / PROBE_IDLE_NS
     return wanted, min(wanted, transport.probe_pps / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Counters of a host at a time."""
+    """The counters of a host at a time."""
 
     at_ns: int
     counters: dict[str, int]
@@ -87,7 +87,7 @@ def _sample(name: str, host: str) -> Sample:
 def _cpu_s(name: str, host: str) -> float:
     pid = lab.daemon_pid(name, host)
     if pid is None:
-        raise BenchFailed(f"mrcd of {host} does not run")
+        raise BenchFailed(f"mrcd of {host} is not running")
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
@@ -107,17 +107,17 @@ def _rates(where: str, before: Sample, after: Sample) -> Iterator[Line]:
 
 
 def real(name: str, peers: int, seconds: float) -> Iterator[Line]:
-    """A lab of so many peers and one, all idle, all established."""
+    """Measure a lab of `peers` + 1 hosts, all idle and established."""
     fabric = _fabric(name, peers + 1)
     with flow.fabric_up(fabric):
-        time.sleep(3)  # what the start left to be said
+        time.sleep(3)  # let the messages of the start pass
         before = _sample(name, "h1")
         time.sleep(seconds)
         yield from _rates(f"{peers} peers, idle", before, _sample(name, "h1"))
 
 
 def _fabric(name: str, hosts: int) -> Fabric:
-    """So many hosts on up to 8 T0s, neighbours on different ones."""
+    """Return a fabric of `hosts` hosts on up to 8 T0s, neighbours on different ones."""
     two = description.generate(name=name, planes=PLANES, t1=T1, mtu=_MTU)
     t0s = min(8, hosts)
     members = tuple(
@@ -133,7 +133,7 @@ def _fabric(name: str, hosts: int) -> Fabric:
 
 
 def absent(name: str, peers: int, seconds: float) -> Iterator[Line]:
-    """One real peer; the QPs of the others are programmed, and nobody answers."""
+    """Measure one real peer; the other peers' QPs are programmed, and probes get no answer."""
     big = _fabric(name, peers + 1)
     small = replace(big, hosts=big.hosts[:2], t0=2)
     with flow.fabric_up(small, daemons=False):
@@ -150,7 +150,7 @@ def absent(name: str, peers: int, seconds: float) -> Iterator[Line]:
         where = f"{peers} peers, {peers - 1} dead at once"
         yield Line("probing", where, "time to program their QPs", "s", (took,))
         yield from _measured(name, f"{where}, at first", seconds)
-        # Until every plane of every QP was asked, and twice again: then all are known to be dead.
+        # Wait until every plane of every QP was probed three times: then all are known to be dead.
         wanted, allowed = _idle_probes(peers, PLANES, config.transport)
         time.sleep(2 * PROBE_IDLE_NS / 1e9 * wanted / allowed)
         yield from _measured(name, f"{where}, all known", seconds)
@@ -163,7 +163,7 @@ def _measured(name: str, where: str, seconds: float) -> Iterator[Line]:
 
 
 def _configure(name: str, host: str, fabric: Fabric) -> Config:
-    """A fabric file of the host's own, and small windows; what its daemon will read."""
+    """Write a separate fabric file for the host, with small windows; return its configuration."""
     spot = state.places(name, host)
     (spot.folder / "fabric.toml").write_text(description.dumps(fabric))
     spot.config.write_text(f'[host]\nname = "{host}"\nfabric = "fabric.toml"\n{_MANY}')
@@ -182,7 +182,7 @@ def _wait_established(name: str, host: str, peer: str) -> None:
 
 
 def _program(config: Config, pinned: Path) -> None:
-    """Write the QPs of all peers but the real one as their hand-shake would have done."""
+    """Write the QPs of all peers except the real one, as their hand-shake would."""
     needed = adoption.sizes_of(config)
     home = pins.layout(pinned, adoption.layout_of(config, needed))
     found = adoption.find(pinned, home.name.removeprefix("layout-"), needed)
@@ -207,13 +207,13 @@ def _program(config: Config, pinned: Path) -> None:
 
 
 def main() -> None:
-    """Compute, measure, print."""
+    """Compute, measure and print the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.probing", description=__doc__)
     parser.add_argument("--peers", type=int, nargs="+", default=[10, 100, 1000])
-    parser.add_argument("--real", type=int, default=10, help="so many are hosts of a lab")
-    parser.add_argument("--seconds", type=float, default=10, help="of each measurement")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures")
-    parser.add_argument("--name", default="probing", help="of the lab")
+    parser.add_argument("--real", type=int, default=10, help="up to this many are real hosts")
+    parser.add_argument("--seconds", type=float, default=10, help="length of each measurement")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument("--name", default="probing", help="name of the lab")
     args = parser.parse_args()
     entry.begin("bench")
     lines: list[Line] = []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the kernel counts of a host's programs while it is asked to: runs, and the time they take.
+"""Read the kernel's counts of a host's programs while counting is on: runs and their time.
 
-Programs that another ends in (tail calls) have no runs of their own; their time is the first one's.
+A program that is entered by a tail call has no runs; its time counts for the first program.
 Source: BPF_ENABLE_STATS and struct bpf_prog_info in include/uapi/linux/bpf.h.
 """
 
@@ -26,24 +26,24 @@ _JITED_LEN, _XLATED_LEN, _RUN_TIME, _RUN_CNT = 16, 20, 192, 200
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Of one program: how often it ran, and nanoseconds in all."""
+    """The number of a program's runs, and their total nanoseconds."""
 
     count: int
     ns: int
 
     def since(self, before: Runs) -> Runs:
-        """What was added."""
+        """Return the increase."""
         return Runs(self.count - before.count, self.ns - before.ns)
 
     @property
     def mean_ns(self) -> float:
-        """Nanoseconds of a run."""
+        """Return the mean nanoseconds of a run."""
         return self.ns / self.count if self.count else 0.0
 
 
 @contextlib.contextmanager
 def counted() -> Iterator[None]:
-    """The kernel counts the runs of all programs while this is open."""
+    """Make the kernel count the runs of all programs while the block runs."""
     fd = bpf.call(_ENABLE_STATS, struct.pack("=I", 0), "count the runs of programs")
     try:
         yield
@@ -59,20 +59,20 @@ def _info(fd: int) -> bytes:
 
 
 def runs(fd: int) -> Runs:
-    """What was counted of a program so far."""
+    """Return a program's counts so far."""
     ns, count = struct.unpack_from("=QQ", _info(fd), _RUN_TIME)
     return Runs(count, ns)
 
 
 def lengths(fd: int) -> tuple[int, int]:
-    """Instructions of a program after the verifier, and bytes of its native code."""
+    """Return a program's instructions after the verifier, and the bytes of its native code."""
     native, instructions = struct.unpack_from("=II", _info(fd), _JITED_LEN)
     return instructions // 8, native
 
 
 @contextlib.contextmanager
 def programs_of(name: str, host: str) -> Iterator[dict[str, int]]:
-    """The programs of a lab's host, by name, open while the block lasts."""
+    """Open the programs of a lab's host while the block runs; yield descriptors by name."""
     (folder,) = state.places(name, host).bpffs.glob("layout-*/code-*")
     found: dict[str, int] = {}
     try:
@@ -85,5 +85,5 @@ def programs_of(name: str, host: str) -> Iterator[dict[str, int]]:
 
 
 def snapshot(programs: Mapping[str, int]) -> dict[str, Runs]:
-    """What was counted so far of those that are counted at all."""
+    """Return the counts so far of the programs that have any."""
     return {name: runs(fd) for name, fd in programs.items() if name not in TAILS}

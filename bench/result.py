@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Figures of a benchmark beside what they should be, as text and as JSON."""
+"""Show the figures of a benchmark with their targets, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bench.metrics import spread
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure should be, at least or at most."""
+    """The least or the most that a figure should be."""
 
     bound: float
     at_least: bool
 
     def met(self, value: float) -> bool:
-        """Whether a figure is on the right side."""
+        """Return whether a figure meets the target."""
         return value >= self.bound if self.at_least else value <= self.bound
 
     def __str__(self) -> str:
@@ -25,18 +25,18 @@ class Target:
 
 
 def at_least(bound: float) -> Target:
-    """The figure should be this or more."""
+    """Return a target of `bound` or more."""
     return Target(bound, True)
 
 
 def at_most(bound: float) -> Target:
-    """The figure should be this or less."""
+    """Return a target of `bound` or less."""
     return Target(bound, False)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure, once for each repetition. `values` may lack repetitions without an answer."""
+    """A figure with a value for each repetition that gave one."""
 
     item: str
     where: str
@@ -48,7 +48,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """`ok` when all repetitions meet the target, `mostly` when the median does."""
+        """Return `ok` if all repetitions meet the target, `mostly` if the median does."""
         if self.target is None:
             return ""
         if self.missing or not self.values:
@@ -58,7 +58,7 @@ class Line:
         return "mostly" if self.target.met(spread(self.values).median) else "MISSED"
 
     def cells(self) -> tuple[str, ...]:
-        """Where, what, median, range, target, verdict."""
+        """Return the cells: where, what, median, range, target, verdict."""
         if not self.values:
             median, span = "never", ""
         else:
@@ -71,7 +71,7 @@ class Line:
         return self.where, self.what, median, span, target, self.verdict
 
     def plain(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the figure for JSON."""
         return {**asdict(self), "verdict": self.verdict}
 
 
@@ -80,7 +80,7 @@ def _number(value: float) -> str:
 
 
 def grid(rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Rows as aligned text, the first being headings, the first `left` columns to the left."""
+    """Align rows as text; the first row has headings, the first `left` columns are left-aligned."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(
@@ -97,5 +97,5 @@ HEADINGS = ("", "figure", "median", "range", "target", "")
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Lines of one item as aligned text."""
+    """Return the lines of one item as aligned text."""
     return grid([HEADINGS, *(line.cells() for line in lines)], left=2)

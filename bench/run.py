@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``make bench-transport``: measure what the project claims, and print it beside what it should be.
+"""Measure what the project claims, and print it with the targets: ``make bench-transport``.
 
-Nothing here fails because a figure is bad; it fails when a figure could not be taken.
+The program fails if a figure could not be taken, but not because a figure is bad.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.steady import RATE_MBPS
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing to measure: rounds and seconds of a flow, in full and when in a hurry."""
+    """A measurement: its rounds and seconds of a flow, in full and with --quick."""
 
     name: str
     about: str
@@ -44,14 +44,14 @@ NAMES = (*(item.name for item in ITEMS), SPEED)
 
 
 def main() -> None:
-    """Measure what was asked for."""
+    """Measure the requested items."""
     parser = argparse.ArgumentParser(prog="make bench-transport", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=NAMES, metavar="ITEM", help=", ".join(NAMES))
     parser.add_argument("--mtu", nargs="+", type=int, default=[9000, 1500])
     parser.add_argument("--rounds", type=int, help="repetitions of everything")
-    parser.add_argument("--quick", action="store_true", help="once each, and shorter")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures of all rounds")
-    parser.add_argument("--name", default="bench", help="of the lab")
+    parser.add_argument("--quick", action="store_true", help="run once each, and shorter")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument("--name", default="bench", help="name of the lab")
     args = parser.parse_args()
     entry.begin("bench")
     wanted = args.only or NAMES
@@ -67,7 +67,7 @@ def main() -> None:
 def _all(
     name: str, mtu: int, wanted: Sequence[str], rounds: int | None, quick: bool
 ) -> Iterator[list[Line] | str]:
-    """The lines of each item, or why there are none."""
+    """Yield the lines of each item, or why there are none."""
     items = [item for item in ITEMS if item.name in wanted]
     if items:
         with flow.lab_up(name, mtu=mtu, rate_mbps=RATE_MBPS):

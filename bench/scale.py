@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What one host pays for the number of its peers: start, changes, memory, idling, each packet.
+"""Measure how a host's costs grow with its peers: start, changes, memory, idling, each packet.
 
     python -m bench.scale [--peers 2 100 1000 10000] [--only nobody crowd cost]
 
-`nobody`: a real mrcd with so many configured peers of which none is there, which is hardest for the
-hand-shake. `crowd`: the same with all of them established, played by one process (tests.crowd).
-`cost`: the programs with so many peers against the same with two (`--few`), in turn. Times and CPU
-are of this machine as busy as it is; ratios, counts and memory do not depend on that.
+`nobody`: a real mrcd with many configured peers, all absent, which is hardest for the hand-shake.
+`crowd`: the same with all of them established, simulated by one process (tests.crowd).
+`cost`: the programs with many peers compared with two (`--few`), in turn. Times and CPU depend on
+how busy this machine is; ratios, counts and memory do not.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from bench.result import Line
 
 PARTS = ("nobody", "crowd", "cost")
 CROWD_MAX = 2000
-"""So many fit on one T0, behind which the crowd is."""
+"""The largest crowd: it is behind one T0, which has room for no more."""
 SETTINGS = "[transport]\nmpr = {mpr}\n"
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
     parser.add_argument("--peers", type=int, nargs="+", default=[2, 100, 1000, 10000])
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
-    parser.add_argument("--seconds", type=float, default=30, help="of each look at an idle daemon")
+    parser.add_argument("--seconds", type=float, default=30, help="to watch an idle daemon")
     parser.add_argument("--mpr", type=int, default=2048, help="up to 1,000 peers; 128 beyond")
-    parser.add_argument("--rounds", type=int, default=30, help="of each cost")
-    parser.add_argument("--few", type=int, default=2, help="peers to compare the cost with")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of each cost")
+    parser.add_argument("--few", type=int, default=2, help="number of peers to compare with")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--json", type=Path, metavar="FILE", default=Path("build/results/scale.json")
     )
-    parser.add_argument("--name", default="scale", help="of the lab")
+    parser.add_argument("--name", default="scale", help="name of the lab")
     args = parser.parse_args()
     entry.begin("bench")
     args.json.parent.mkdir(parents=True, exist_ok=True)

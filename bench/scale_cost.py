@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a packet costs in the programs when there are many peers, as ratios to few (two).
+"""Measure the cost of a packet in the programs with many peers, as a ratio to few (two).
 
-Both data paths, maps and programs, are there at a time, and the same packets go through either in
-turn by PROG_TEST_RUN, whose own clock times each of them. Three ways to choose the peer:
+Both data paths, with their maps and programs, exist at the same time. The same packets go through
+them in turn by PROG_TEST_RUN, whose own clock times each packet. The peer is chosen in three ways:
 
-    same    packets to two peers, whatever else the tables hold: what look-ups cost
-    trains  32 packets to one peer, then to the next of 512: what a host with many flows does
-    each    every packet to another of 512 peers: all of their state is out of the caches
+    same    packets to two peers, whatever else the tables hold: the cost of look-ups
+    trains  32 packets to one peer, then to the next of 512, as on a host with many flows
+    each    every packet to another of 512 peers, so that all of their state is out of the caches
 
-The first is what the structures cost; in the other two the second data path has 512 peers' state to
-fetch where the first has two peers', unless the first has 512 as well (`--few 512`).
+The first way shows the cost of the data structures. In the other two, the second data path fetches
+the state of 512 peers and the first that of two, unless the first has 512 as well (`--few 512`).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from tests.bpf.rig import (
 )
 
 USED = 512
-"""Peers that packets go to, of however many there are."""
+"""The number of peers that receive packets, however many there are."""
 TRAIN = 32
 BATCH = 512
-"""Packets through one data path before it is the other's turn."""
+"""The number of packets through one data path before the other's turn."""
 ORDERS = ("same", "trains", "each")
 _SETTINGS = "[transport]\nqps_per_peer = 1\nmpr = 512\nring_slots = 2048\n"
 _NEVER_NS = 4_000_000_000
@@ -64,7 +64,7 @@ _OURS, _REMOTE = 0x110000, 0x330000
 
 @dataclass(slots=True)
 class Used:
-    """A peer that packets go to and come from, its QP, and the PSN that comes next."""
+    """A peer that sends and receives packets, its QP, and its next PSN."""
 
     host: Host
     qp: int
@@ -74,7 +74,7 @@ class Used:
 
 
 class Side:
-    """A data path that knows so many peers."""
+    """A data path with a number of peers."""
 
     def __init__(self, peers: int, folder: Path, ifindex: dict[str, int]) -> None:
         folder.mkdir()
@@ -88,7 +88,7 @@ class Side:
         sizes = adoption.with_room(needed, self.config.transport.qps_per_peer)
         self.dp = Datapath(folder, sizes)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # bcc wants names as bytes
+            warnings.simplefilter("ignore", DeprecationWarning)  # bcc prefers names as bytes
             self.dp.maps, self.dp.programs, _ = loader.load(sizes)
         loader.fill_rings(self.dp.maps, sizes.ring_slots)
         self.table = QpTable(self.dp, self.config)
@@ -120,7 +120,7 @@ class Side:
         )
 
     def _use(self, host: Host) -> Used:
-        """Set the first QP of a peer up, and send it all flows."""
+        """Set up the first QP of a peer, and hash all flows to it."""
         qp = self.table.peers.base(host.name)
         pairs = ((LocalQp(qp, _OURS | qp, 1), RemoteQp(_REMOTE | qp, 1)),)
         self.table.configure(host.name, pairs, self.config.transport.mpr)
@@ -135,7 +135,7 @@ class Side:
     # ---- packets
 
     def spray(self, order: Sequence[Used]) -> list[int]:
-        """Nanoseconds of mrc_spray for a packet to each of these peers."""
+        """Return the ns of mrc_spray for a packet to each of these peers."""
         took = []
         for used in order:
             assert used.spray.run() == TC_REDIRECT, f"mrc_spray to {used.host.name}"
@@ -143,7 +143,7 @@ class Side:
         return took
 
     def acknowledge(self, order: Sequence[Used]) -> None:
-        """Make the windows of these peers empty, and give back the slots of so many packets."""
+        """Empty the windows of these peers, and return the slots of their packets."""
         slots = self.dp.sizes.ring_slots
         for slot in range(slots - len(order), slots):  # a stack: the latest were taken first
             bpf.update(self.dp.maps["tx_free"], None, struct.pack("=I", slot))
@@ -155,7 +155,7 @@ class Side:
             bpf.update(self.dp.maps["txs"], struct.pack("=I", qp), bytes(raw))
 
     def frames(self, order: Sequence[Used]) -> list[bytes]:
-        """The next packet from each of these peers, as it arrives on plane 0."""
+        """Return the next packet from each of these peers, as it arrives on plane 0."""
         made = []
         for used in order:
             far = Far(self.fabric, self.config.host, used.host)
@@ -165,7 +165,7 @@ class Side:
         return made
 
     def arrive(self, frames: Sequence[bytes]) -> list[int]:
-        """Nanoseconds of mrc_receive and mrc_deliver, together, for each of these frames."""
+        """Return the ns of mrc_receive and mrc_deliver together for each of these frames."""
         took = []
         for frame in frames:
             context = struct.pack("=6I", 0, len(frame), 0, self._ingress, 0, 0)
@@ -184,7 +184,7 @@ class Side:
 
 
 def order_of(which: str, used: Sequence[Used], rng: random.Random) -> list[Used]:
-    """Whom the packets of a batch go to, or come from."""
+    """Return the peers that the packets of a batch go to, or come from."""
     if which == "same":
         used = (used[0], used[-1])
     some = list(used)
@@ -196,7 +196,7 @@ def order_of(which: str, used: Sequence[Used], rng: random.Random) -> list[Used]
 def cost(
     name: str, few: int, peers: Sequence[int], rounds: int, seed: int, folder: Path
 ) -> Iterator[Line]:
-    """Ratios to a few peers for each number of peers."""
+    """Measure the ratios to few peers for each number of peers."""
     rng = random.Random(seed)
     waste = bytearray(_CACHES)
     with secluded(name):
@@ -227,7 +227,7 @@ def _compared(
                 order = order_of(which, side.used, rng)
                 frames = side.frames(order)
                 gc.collect()
-                waste[:] = bytes(len(waste))  # whoever is second finds the caches as the first did
+                waste[:] = bytes(len(waste))  # give the second the same caches as the first
                 sprayed, arrived = side.spray(order), side.arrive(frames)
                 side.acknowledge(order)
                 dropped = {n: c for n, c in side.dp.counters().items() if "drop_" in n and c}

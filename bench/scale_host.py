@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One real mrcd with so many configured peers: what it takes to start, to change, and to idle."""
+"""Measure a real mrcd with many configured peers: starting, changing, and idling."""
 
 from __future__ import annotations
 
@@ -29,16 +29,19 @@ from mrcd.linux import bpf, interfaces, netns
 PLANES, T1, MTU = 4, 2, 1500
 US, CROWD = "h1", "h2"
 LARGEST = 5
-"""Maps whose memory is shown."""
+"""The number of maps whose memory is shown."""
 SPARE = 1
-"""A host more than there are peers: the one that `config apply` adds."""
+"""The number of hosts that are not peers at first; `config apply` adds it."""
 _READY_S, _QUIET_S, _ANSWER_S = 300.0, 400.0, 240.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _HOST_USIDS = 32 + 5  # block, plane, role
 
 
 def fabric_of(name: str, peers: int, *, together: bool) -> Fabric:
-    """Us on T0 1 and so many others: on T0 2 with one NIC for all, or spread over eight T0s."""
+    """Return a fabric of our host on T0 1 and the others.
+
+    The others are on T0 2 with one NIC for all, or spread over eight T0s.
+    """
     two = description.generate(name=name, planes=PLANES, t1=T1, mtu=MTU)
     t0s = 2 if together else min(8, peers + 1)
 
@@ -60,7 +63,7 @@ def fabric_of(name: str, peers: int, *, together: bool) -> Fabric:
 
 
 def configuration(fabric: Fabric, peers: int, settings: str) -> str:
-    """The text of our mrcd.toml with the first so many of the others as peers."""
+    """Return the text of our mrcd.toml, with the first `peers` of the others as peers."""
     lines = [f'[host]\nname = "{US}"\nfabric = "fabric.toml"\n{settings}']
     lines += [f'[[peer]]\nname = "{host.name}"\n' for host in fabric.hosts[1 : peers + 1]]
     return "\n".join(lines)
@@ -68,7 +71,7 @@ def configuration(fabric: Fabric, peers: int, settings: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of a process, in MB; `maps` is what its BPF maps take in the kernel."""
+    """The memory of a process in MB; `maps` is the size of its BPF maps in the kernel."""
 
     rss: float
     pss: float
@@ -77,7 +80,7 @@ class Memory:
 
 
 def memory_of(pid: int) -> Memory:
-    """The memory of a process now."""
+    """Return the memory of a process now."""
     rollup = _pairs(Path(f"/proc/{pid}/smaps_rollup"))
     status = _pairs(Path(f"/proc/{pid}/status"))
     maps = sum(maps_of(pid).values()) / 1e6
@@ -85,7 +88,7 @@ def memory_of(pid: int) -> Memory:
 
 
 def maps_of(pid: int) -> dict[int, int]:
-    """Bytes that each BPF map of a process takes in the kernel, by the map's id."""
+    """Return the size in bytes of each BPF map of a process, by the map's ID."""
     maps: dict[int, int] = {}
     for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
         with contextlib.suppress(OSError):  # closed meanwhile
@@ -106,7 +109,7 @@ def _kb(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a daemon has used and sent at a time; seconds of CPU in user space and in all."""
+    """What a daemon has used and sent so far; seconds of CPU in user space and in total."""
 
     at_s: float
     user_s: float
@@ -123,11 +126,11 @@ class Daemon:
 
     @property
     def client(self) -> Client:
-        """A connection to it."""
+        """Return a connection to the daemon."""
         return Client(str(state.places(self.name, US).socket))
 
     def sample(self, *, counters: bool = False) -> Sample:
-        """What it has used so far."""
+        """Return what the daemon has used so far."""
         with netns.entered(f"{self.name}-{US}"):
             nics = [t for nic, t in interfaces.traffic().items() if nic.startswith("plane")]
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
@@ -140,7 +143,7 @@ class Daemon:
         return Sample(time.monotonic(), user, user + system, sent, values)
 
     def mrcctl(self, *words: str) -> float:
-        """Seconds that a command of mrcctl takes, from its start to its end."""
+        """Run a command of mrcctl; return the seconds from its start to its end."""
         command = [str(Path(sys.executable).with_name("mrcctl")), *words]
         line, environment = lab.command_in(self.name, US, command)
         began = time.monotonic()
@@ -148,12 +151,12 @@ class Daemon:
             line, env=environment, capture_output=True, text=True, timeout=120, check=False
         )
         took = time.monotonic() - began
-        if done.returncode not in (0, 6):  # 6: it is degraded
+        if done.returncode not in (0, 6):  # 6 means degraded
             raise BenchFailed(f"mrcctl {' '.join(words)}: {done.stderr.strip()[-500:]}")
         return took
 
     def settle(self, at_most_pps: float) -> float:
-        """Wait until it sends no more than so much; seconds that took."""
+        """Wait until the daemon sends at most `at_most_pps`; return the seconds that took."""
         began = time.monotonic()
         while True:
             before = self.sample()
@@ -165,9 +168,10 @@ class Daemon:
                 raise BenchFailed(f"it still sends more than {at_most_pps:.0f} packets a second")
 
     def calm(self, peers: int) -> float:
-        """Wait until no more Offers arrive than keepalives of a crowd; seconds that took.
+        """Wait until no more Offers arrive than a crowd's keepalives; return the seconds.
 
-        Peers that came up together speak in bursts at first: it looks at half of their interval.
+        Peers that came up together send in bursts at first, so the rate is taken over half of
+        their interval.
         """
         began = time.monotonic()
         before = self.sample(counters=True)
@@ -178,13 +182,13 @@ class Daemon:
             if heard / (after.at_s - before.at_s) <= 1.2 * KEEPALIVES_PER_S:
                 return time.monotonic() - began
             if after.at_s - began > _QUIET_S:
-                raise BenchFailed("peers go on sending more Offers than keepalives")
+                raise BenchFailed("peers still send more Offers than keepalives")
             before = after
 
 
 @dataclass(slots=True)
 class Started:
-    """A daemon that has become ready, and what that took; MB of the child that compiles."""
+    """A daemon that is ready, and the cost of its start; MB of the child that compiles."""
 
     daemon: Daemon
     ready_s: float
@@ -219,10 +223,10 @@ def _children(pid: int) -> list[int]:
 def host_with(
     name: str, peers: int, settings: str, *, crowd: bool
 ) -> Iterator[tuple[Fabric, Path]]:
-    """A lab of two hosts, ours knowing a fabric with so many; h2 is nobody or all of them."""
+    """Build a lab of two hosts; ours has a fabric file with many, of which h2 plays none or all."""
     fabric = fabric_of(name, peers, together=crowd)
     two = description.generate(name=name, planes=PLANES, t1=T1, mtu=MTU)
-    # All switches are there, or the survey would look for what is wrong with them.
+    # All switches must exist, or the survey would search for their faults.
     with flow.fabric_up(replace(two, t0=fabric.t0), daemons=False):
         spot = state.places(name, US)
         (spot.folder / "fabric.toml").write_text(description.dumps(fabric))
@@ -244,7 +248,7 @@ def host_with(
 
 
 def _send_all_to(name: str, fabric: Fabric, plane: int) -> None:
-    """Have T0 2 of a plane send what is for any of its hosts to h2's NIC."""
+    """Make T0 2 of a plane send the packets for all of its hosts to h2's NIC."""
     number = usid.usid(plane, usid.ROLE_HOST, 0)
     address = usid.locator(fabric.block, number).network_address
     route = ["replace", f"{address}/{_HOST_USIDS}", "via", "fe80::2", "dev", "port1"]
@@ -258,7 +262,7 @@ def _send_all_to(name: str, fabric: Fabric, plane: int) -> None:
 def measured(
     name: str, peers: int, seconds: float, settings: str, *, crowd: bool
 ) -> Iterator[Line]:
-    """All figures of one daemon with so many peers, none of them there or all of them."""
+    """Measure one daemon with `peers` peers, all absent or all established."""
     where = f"{peers} peers, {'established' if crowd else 'nobody there'}"
 
     def line(what: str, unit: str, value: float, most: float | None = None) -> Line:
@@ -309,7 +313,7 @@ def measured(
 
 
 def _largest(daemon: Daemon, line: Callable[..., Line]) -> Iterator[Line]:
-    """The maps that take most."""
+    """Yield the largest maps."""
     sizes, names = maps_of(daemon.pid), {}
     folder = next(state.places(daemon.name, US).bpffs.glob("layout-*"))
     for pin in folder.iterdir():
@@ -321,7 +325,7 @@ def _largest(daemon: Daemon, line: Callable[..., Line]) -> Iterator[Line]:
 
 
 def _comes_up(name: str, fabric: Fabric, settings: str) -> float:
-    """Start the one peer that is a host of the lab: seconds from its data path to our session."""
+    """Start the peer that is a host of the lab; return the s from its data path to our session."""
     spot = state.places(name, CROWD)
     known = replace(fabric, hosts=tuple(fabric.hosts[:2]))
     (spot.folder / "fabric.toml").write_text(description.dumps(known))
@@ -338,7 +342,7 @@ def _comes_up(name: str, fabric: Fabric, settings: str) -> float:
 
 
 def _logged(name: str, host: str, event: str) -> datetime | None:
-    """When a daemon logged an event first."""
+    """Return when a daemon first logged an event; None if it has not."""
     for text in state.places(name, host).log.read_text().splitlines():
         if f'"event": "{event}"' in text:
             return datetime.fromisoformat(json.loads(text)["time"])
@@ -358,9 +362,9 @@ def _all_established(daemon: Daemon, peers: int) -> float:
 
 
 def _steer(name: str, daemon: Daemon) -> None:
-    """Run the daemon on the first CPU, and what it sends through the lab's switches on the next.
+    """Run the daemon on the first CPU, and the lab's switches that forward its packets on the next.
 
-    They forward in the context of whoever sends, which is no cost of a host with real NICs.
+    The switches forward in the sender's context, a cost that a host with real NICs does not have.
     """
     for plane in range(PLANES):
         space = f"{name}-{naming.t0(plane, 1)}"

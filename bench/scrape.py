@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a scrape of the metrics costs a host with many peers, and what it does to the clock.
+"""Measure the cost of a metrics scrape on a host with many peers, and its effect on the clock.
 
-Maps as large as the daemon's are filled and read as the exporter reads them; a thread that wants
-the interpreter every millisecond, as the data path's clock does, notes how late it is. Run
+Maps as large as the daemon's are filled, and read as the exporter reads them. A thread that needs
+the interpreter every millisecond, like the data path's clock, records how late it gets it. Run
 ``python -m bench.scrape [--peers 1000] [--planes 8]`` as root.
 """
 
@@ -38,7 +38,7 @@ def words(bitmap: int) -> tuple[int, ...]:
 
 
 def filled(peers: int, planes: int) -> Datapath:
-    """Maps of a host whose QPs are all in use, half of them with packets outstanding."""
+    """Return maps of a host whose QPs are all in use, half of them with packets outstanding."""
     sizes = Sizes(
         mtu=8872, window=4096, ring_slots=8192, peers=peers, qps=QPS * peers, evs=32, prefixes=peers
     )
@@ -92,7 +92,7 @@ async def look(datapath: Datapath, made_up: Snapshot, peers: int, planes: int) -
 
 @dataclass(slots=True)
 class Ticker:
-    """Wants the interpreter every millisecond; `late_us` is how much later it got it."""
+    """A thread that needs the interpreter every millisecond; `late_us` is how late it gets it."""
 
     late_us: list[float]
     stop: threading.Event

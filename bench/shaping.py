@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Change the rate of a lab's links from outside, by tc: nobody in the lab is told."""
+"""Change the rate of a lab's links by tc, without notice to the lab's hosts and switches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ETHERNET = 14
 
 
 def plane_rate(name: str, plane: int, mbps: float) -> Applied:
-    """What every switch of the plane sends goes at so many Mb/s a port from now on."""
+    """Limit every port of the plane's switches to a rate in Mb/s from now on."""
     plan = topology.plan(state.read_fabric(name))
     nodes = [node for node in plan.nodes.values() if node.plane == plane]
     ports = [(plan.namespace(node.name), port) for node in nodes for port in node.ports]
@@ -37,7 +37,7 @@ def _retune(ports: Iterable[tuple[str, str]], mbps: float, mtu: int) -> Applied:
 
 
 def _tbf(namespace: str, port: str) -> str:
-    """Where the port's token bucket is, as tc wants to be told."""
+    """Return the place of the port's token bucket, as arguments of tc."""
     for qdisc in json.loads(_tc("-n", namespace, "-j", "qdisc", "show", "dev", port)):
         if qdisc["kind"] == "tbf":
             place = "root" if qdisc.get("root") else f"parent {qdisc['parent']}"
@@ -46,7 +46,7 @@ def _tbf(namespace: str, port: str) -> str:
 
 
 def _parameters(mbps: float, mtu: int) -> str:
-    """The same burst and queue as the lab gives a link of this rate."""
+    """Return the burst and queue that the lab gives a link of this rate."""
     rate = int(mbps * 1_000_000) // 8
     frame = mtu + _ETHERNET
     burst = max(2 * frame, rate // 1000)

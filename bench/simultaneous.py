@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Several faults of a lab in one moment: links that flap together, half of a host's NIC links.
+"""Make several faults of a lab at once: links that flap together, half of a host's NIC links.
 
-`lab.fault` takes some 20 ms for each element, most of it preparation; here all elements are
+`lab.fault` takes some 20 ms for each element, mostly for preparation. Here all elements are
 prepared first and change within a few milliseconds.
 """
 
@@ -15,12 +15,12 @@ from mrcd.lab.injection import Applied
 
 
 def faults(name: str, actions: Mapping[str, str]) -> Applied:
-    """Do the action of each element at once; returns when all are in effect."""
+    """Apply an action to each element at once; return when all are in effect."""
     return asyncio.run(lab.inject_together(name, actions))
 
 
 def clear_all(name: str) -> None:
-    """Clear every fault there is."""
+    """Clear all faults of the lab."""
     elements = {fault.element for fault in state.read(name).faults}
     if elements:
         faults(name, dict.fromkeys(sorted(elements), "clear"))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Random faults of all kinds for as long as wanted, with traffic whose every byte is checked.
+"""Inject random faults of all kinds under traffic whose every byte is checked.
 
     python -m bench.soak [--minutes 20] [--seed N] [--kinds down blackhole ...]
 
-The faults are a pure function of --seed, --minutes, --kinds and the fabric; they are written to a
-file before they begin. Exits with 1 when anything was lost, stuck or leaked, or when a state at the
-end contradicts the ground truth that nothing is broken.
+The faults are a pure function of --seed, --minutes, --kinds and the fabric, and are written to a
+file before they begin. The exit status is 1 if anything was lost, stuck or leaked, or if a state at
+the end contradicts the ground truth that nothing is broken.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from mrcd.fabric import description
 HOSTS, PLANES, T1 = 3, 4, 4
 _RESULTS = Path("build/results")
 _HEAL_S = 30.0
-_REMEMBER_S = 10.0  # caches and pools are full by then; a leak shows against this
+_REMEMBER_S = 10.0  # caches and pools are full after this time; leaks are relative to then
 _SAY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command line says."""
+    """The settings of the command line."""
 
     name: str
     minutes: float
@@ -50,13 +50,13 @@ class Settings:
 
     @property
     def ground(self) -> Ground:
-        """What can break."""
+        """Return what can break."""
         hosts = tuple(f"h{i}" for i in range(1, HOSTS + 1))
         return Ground(PLANES, HOSTS, T1, hosts, self.rate_mbps)
 
 
 def soak(settings: Settings) -> list[Verdict]:
-    """Build the lab, do everything, take it down."""
+    """Build the lab, run the soak, take the lab down; return the verdicts."""
     seconds = settings.minutes * 60
     planned = soak_schedule.episodes(settings.seed, seconds, settings.ground, settings.kinds)
     file = _RESULTS / f"soak-{settings.seed}.json"
@@ -91,7 +91,7 @@ def _announce(settings: Settings, planned: Sequence[Episode], file: Path) -> Non
 
 def _soak(settings: Settings, planned: Sequence[Episode], seconds: float) -> list[Verdict]:
     name, hosts = settings.name, path_states.hosts(settings.name)
-    # mrc0's MTU is what datagrams must fit; all hosts have the same.
+    # Datagrams must fit mrc0's MTU, which is the same on all hosts.
     mtu = path_states.status(name, hosts[0]).mrc0.mtu
     verdicts: list[Verdict] = []
     before = soak_state.losses(name)
@@ -130,7 +130,7 @@ def _soak(settings: Settings, planned: Sequence[Episode], seconds: float) -> lis
 def _apply(
     name: str, changes: Sequence[Change], seconds: float, flows: Sequence[Flow]
 ) -> Iterator[tuple[int, int, dict[str, str]]]:
-    """Do all changes at their time; what was done, and when."""
+    """Make all changes at their times; yield when each began and was in effect, and what it was."""
     began_ns = time.monotonic_ns()
     os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + 5)
     said_ns = began_ns
@@ -150,7 +150,7 @@ def _apply(
 def _stalls(
     flows: Sequence[Flow], without: Sequence[Spell], stop_ns: int, stuck_s: float
 ) -> Iterator[Verdict]:
-    """Whether every flow went on whenever a plane was free of cuts."""
+    """Judge whether every flow made progress whenever a plane was free of cuts."""
     for each in flows:
         worst = 0
         for end in each.watched:
@@ -164,7 +164,7 @@ def _stalls(
 def _lateness(
     planned: Sequence[Episode], applied: Sequence[tuple[int, int, dict[str, str]]]
 ) -> Verdict:
-    """How far a busy machine fell behind the schedule, counted from its first change."""
+    """Report how far a busy machine fell behind the schedule, counted from its first change."""
     due_s = [change.at_s for change in soak_schedule.changes(planned)]
     done_s = [began_ns / S for began_ns, _, _ in applied]
     late_s = [done - done_s[0] - (due - due_s[0]) for due, done in zip(due_s, done_s, strict=True)]
@@ -181,21 +181,21 @@ def _missing(flows: Sequence[Flow]) -> int:
 
 
 def main() -> None:
-    """Soak, print the verdicts."""
+    """Soak and print the verdicts."""
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("--seed", type=int, default=1, help="the same faults again")
+    parser.add_argument("--seed", type=int, default=1, help="the same seed repeats the faults")
     every = soak_schedule.KINDS
     about = ", ".join(every)
     parser.add_argument("--kinds", nargs="+", metavar="KIND", choices=every, default=every,
                         help=about)  # fmt: skip
-    parser.add_argument("--mtu", type=int, default=9000, help="of the planes")
+    parser.add_argument("--mtu", type=int, default=9000, help="MTU of the planes")
     parser.add_argument("--rate", type=int, default=50, help="Mb/s of every link")
     parser.add_argument("--tcp", type=float, default=60, help="Mb/s of a connection, each way")
     parser.add_argument("--udp", type=float, default=4, help="Mb/s of a stream of datagrams")
-    about = "no progress for so long, a plane being well, is a failure"
+    about = "S seconds without progress while a plane is healthy are a failure"
     parser.add_argument("--stuck", type=float, default=5, metavar="S", help=about)
-    parser.add_argument("--name", default="soak", help="of the lab")
+    parser.add_argument("--name", default="soak", help="name of the lab")
     args = parser.parse_args()
     entry.begin("soak")
     settings = Settings(args.name, args.minutes, args.seed, tuple(args.kinds), args.mtu, args.rate,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The faults of a soak: a pure function of the seed, the length and the fabric.
+"""Plan the faults of a soak as a pure function of the seed, the length and the fabric.
 
-An episode takes one element, or a few at once, in one way for a while. Elements of episodes that
-overlap differ, since clearing an element clears all of it. Episodes that cut (down, blackhole,
-flaps) leave one plane alone, but for rare blackouts: all NIC links of a host for a few seconds.
+An episode breaks one element, or a few at once, in one way for a while. Overlapping episodes have
+different elements, since clearing an element clears all of its faults. Episodes that cut (down,
+blackhole, flaps) spare one plane, except in rare blackouts: all NIC links of a host for a few
+seconds.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from dataclasses import asdict, dataclass
 
 KINDS = ("down", "blackhole", "loss", "corrupt", "rate", "flap")
 LEAD_S = 3.0
-"""No fault so early: traffic starts first."""
+"""No fault begins before this time: traffic starts first."""
 BLACKOUT_MAX_S = 2.5
 
 _CUTS = ("down", "blackhole")
-_GAP_S = 1.5  # mean, between the beginnings of two episodes
+_GAP_S = 1.5  # the mean time between the beginnings of two episodes
 _LAST_S = (0.3, 8.0)
 _AT_ONCE_MAX = 5
 _BLACKOUT_SHARE = 0.02
 _SEVERAL_SHARE = 0.25
-_TICK_S = 0.05  # changes are put on a grid, so that those meant together are together
+_TICK_S = 0.05  # the grid of changes, so that those meant for the same time have the same time
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is done to the lab at a time: an action for each element, all at once."""
+    """A change of the lab at a time: an action for each element, all at once."""
 
     at_s: float
     actions: dict[str, str]
@@ -39,7 +40,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What can break."""
+    """The elements and faults that a schedule may use."""
 
     planes: int
     t0: int
@@ -50,7 +51,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Elements that are broken from `start_s` to `end_s`."""
+    """An episode: elements that are broken from `start_s` to `end_s`."""
 
     start_s: float
     end_s: float
@@ -61,16 +62,16 @@ class Episode:
 
     @property
     def planes(self) -> set[int]:
-        """The planes it touches."""
+        """Return the planes that it touches."""
         return {plane_of(element) for element in self.elements}
 
     @property
     def cuts(self) -> bool:
-        """Whether nothing passes while it lasts."""
+        """Return whether the elements pass nothing while it lasts."""
         return self.action in _CUTS
 
     def changes(self) -> Iterator[Change]:
-        """What is done, and undone."""
+        """Yield the changes that break and clear its elements."""
         if self.kind != "flap":
             yield Change(self.start_s, dict.fromkeys(self.elements, self.action))
         else:
@@ -84,7 +85,7 @@ class Episode:
 
 
 def plane_of(element: str) -> int:
-    """The plane an element is in."""
+    """Return the plane of an element."""
     found = re.search(r"(?:^|:)p(\d+)", element)
     if found is None:
         raise ValueError(f"{element}: names no plane")
@@ -94,7 +95,7 @@ def plane_of(element: str) -> int:
 def episodes(
     seed: int, seconds: float, ground: Ground, kinds: Sequence[str] = KINDS
 ) -> list[Episode]:
-    """All that happens, in order of its beginning; everything is over at `seconds`."""
+    """Return all episodes in order of their beginning; all are over at `seconds`."""
     rng = random.Random(seed)
     found: list[Episode] = []
     at_s = LEAD_S
@@ -103,7 +104,7 @@ def episodes(
         start_s = _grid(at_s)
         end_s = _grid(start_s + rng.uniform(*_LAST_S))
         blackout = rng.random() < _BLACKOUT_SHARE
-        if blackout:  # alone: it waits for what there is, and nothing begins before its end
+        if blackout:  # it waits until others are over, and none begins before its end
             at_s = max([at_s, *(each.end_s + 2 * _TICK_S for each in found)])
             start_s = _grid(at_s)
             end_s = _grid(start_s + rng.uniform(0.3, BLACKOUT_MAX_S))
@@ -167,9 +168,9 @@ def _action(rng: random.Random, kind: str, ground: Ground) -> str:
 
 
 def _fits(new: Episode, now: Sequence[Episode], ground: Ground) -> bool:
-    """Whether an episode may begin beside those that last."""
-    # A packet must not be damaged twice: two flipped bits can cancel in the sums of TCP and UDP,
-    # which are all that protects a payload.
+    """Return whether an episode may begin while those in `now` last."""
+    # A packet must not be damaged twice: two flipped bits can cancel out in the checksums of TCP
+    # and UDP, which are the only protection of a payload.
     if new.kind == "corrupt" and any(each.kind == "corrupt" for each in now):
         return False
     taken = {element for each in now for element in each.elements}
@@ -184,7 +185,7 @@ def _fits(new: Episode, now: Sequence[Episode], ground: Ground) -> bool:
 
 
 def changes(planned: Iterable[Episode]) -> list[Change]:
-    """What is done when: changes of one moment are one."""
+    """Return the changes in time order; those of the same time are merged."""
     together: dict[float, dict[str, str]] = {}
     for episode in planned:
         for change in episode.changes():
@@ -193,7 +194,7 @@ def changes(planned: Iterable[Episode]) -> list[Change]:
 
 
 def text(seed: int, seconds: float, ground: Ground, planned: Sequence[Episode]) -> str:
-    """For a file: what the schedule was made from, and the schedule."""
+    """Return the text of a file with the schedule and its inputs."""
     content = {
         "seed": seed,
         "seconds": seconds,
@@ -205,14 +206,17 @@ def text(seed: int, seconds: float, ground: Ground, planned: Sequence[Episode]) 
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """A time in which no plane was free of cuts, CLOCK_MONOTONIC."""
+    """A period in which no plane was free of cuts; times are CLOCK_MONOTONIC."""
 
     start_ns: int
     end_ns: int
 
 
 def spells(applied: Iterable[tuple[int, int, dict[str, str]]], planes: int) -> list[Spell]:
-    """When every plane was cut somewhere: `applied` are (began, in effect, actions), in order."""
+    """Return the spells in which every plane had a cut.
+
+    `applied` are (began, in effect, actions), in order.
+    """
     broken: set[str] = set()
     found: list[Spell] = []
     since: int | None = None
@@ -235,7 +239,7 @@ def spells(applied: Iterable[tuple[int, int, dict[str, str]]], planes: int) -> l
 
 
 def longest_stall_ns(progress_ns: Sequence[int], without: Sequence[Spell]) -> int:
-    """The longest time without progress and outside spells, between the first and last entry."""
+    """Return the longest time without progress, outside spells, between first and last entry."""
     worst = 0
     for start_ns, end_ns in itertools.pairwise(progress_ns):
         edge = start_ns

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What must be as before when all faults of a soak are cleared: states, maps, memory."""
+"""Check that states, maps and memory are as before after all faults of a soak are cleared."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a daemon holds."""
+    """The resources that a daemon holds."""
 
     pid: int
     rss_kb: int
@@ -47,7 +47,7 @@ class Memory:
 
 
 def memory(name: str, host: str) -> Memory | None:
-    """Of a host's daemon now; None when it does not run."""
+    """Return the resources of a host's daemon now; None if it is not running."""
     pid = lab.daemon_pid(name, host)
     if pid is None:
         return None
@@ -59,7 +59,7 @@ def memory(name: str, host: str) -> Memory | None:
 
 
 def kept(host: str, before: Memory | None, after: Memory | None) -> Verdict:
-    """Whether a daemon still runs, and holds no more than before."""
+    """Judge whether a daemon is still running, and holds no more than before."""
     what = f"daemon of {host}"
     if before is None or after is None or before.pid != after.pid:
         return Verdict(False, what, "is not the one that was started")
@@ -73,7 +73,7 @@ def kept(host: str, before: Memory | None, after: Memory | None) -> Verdict:
 
 
 def healed(name: str, deadline_s: float) -> Iterator[Verdict]:
-    """States against the ground truth that nothing is broken; waits for them."""
+    """Wait for the states to match the ground truth that nothing is broken, and judge them."""
     yield _within(deadline_s, "every path came back", path_states.Recovery(name).missing)
     yield _within(deadline_s, "peers are established", lambda: _strangers(name))
     yield _within(deadline_s, "daemons are ok", lambda: _degraded(name))
@@ -81,7 +81,7 @@ def healed(name: str, deadline_s: float) -> Iterator[Verdict]:
 
 
 def _within(deadline_s: float, what: str, wrong: Callable[[], object]) -> Verdict:
-    """Poll until nothing is wrong any more."""
+    """Poll until nothing is wrong, or the deadline is over."""
     began = time.monotonic()
     while found := wrong():
         took = time.monotonic() - began
@@ -94,7 +94,7 @@ def _within(deadline_s: float, what: str, wrong: Callable[[], object]) -> Verdic
 
 
 class Unknown(str):
-    """Why something cannot be asked."""
+    """The reason why a state is unknown."""
 
 
 def _strangers(name: str) -> list[str]:
@@ -134,7 +134,7 @@ def _listed(name: str) -> object:
 
 
 def even(name: str, planes: int, deadline_s: float) -> Iterator[Verdict]:
-    """Whether as much arrives at each host on each plane again, traffic still flowing."""
+    """Judge under traffic whether each host receives evenly on all planes again."""
     names = tuple(f"plane{plane}" for plane in range(planes))
     for host in path_states.hosts(name):
         began, uneven = time.monotonic(), 1.0
@@ -153,7 +153,7 @@ def even(name: str, planes: int, deadline_s: float) -> Iterator[Verdict]:
 
 
 def _weights(name: str, target: str) -> str:
-    """What the others make of each plane to a host: shares, round trips, paths that are slow."""
+    """Return how other hosts rate the planes to a host: shares, round trips, slow paths."""
     parts = []
     for host in path_states.hosts(name):
         for peer in path_states.peers(name, host):
@@ -168,7 +168,7 @@ def _weights(name: str, target: str) -> str:
 
 
 def rings(name: str, deadline_s: float) -> Iterator[Verdict]:
-    """Whether all slots of the rings are free again, each once. Nothing may be sent meanwhile."""
+    """Judge whether all slots of the rings are free again, each once. There must be no traffic."""
     for host in path_states.hosts(name):
         yield _within(
             deadline_s, f"{host} has nothing outstanding", functools.partial(_busy, name, host)
@@ -190,7 +190,7 @@ def _busy(name: str, host: str) -> list[str]:
 
 
 def _free_slots(pinned: Path) -> tuple[list[int], int]:
-    """What is on a stack of free slots: all is taken off and put back in the same order."""
+    """Return the content of a stack of free slots: all are popped, and pushed back in order."""
     handle = bpf.get(pinned)
     try:
         total = bpf.map_info(handle)[3]
@@ -205,7 +205,7 @@ def _free_slots(pinned: Path) -> tuple[list[int], int]:
 
 
 def _pop(handle: int) -> int | None:
-    """Take the top of a stack; None when it is empty."""
+    """Pop the top of a stack; None if it is empty."""
     value = ctypes.create_string_buffer(4)
     attr = ctypes.create_string_buffer(
         struct.pack("=IxxxxQQQ", handle, 0, ctypes.addressof(value), 0), 128
@@ -219,7 +219,7 @@ def _pop(handle: int) -> int | None:
 
 
 def complaints(name: str) -> Iterator[Verdict]:
-    """What daemons logged that they never should."""
+    """Judge whether daemons logged anything that they never should."""
     for host in path_states.hosts(name):
         log = state.places(name, host).log.read_text(errors="replace").splitlines()
         bad = [line for line in log if any(word in line for word in _BAD_EVENTS)]
@@ -231,18 +231,18 @@ _LOST = ("drop_window", "drop_ring", "drop_skb", "drop_not_ready", "hole_skipped
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What may explain that a datagram did not arrive, all hosts together."""
+    """Counters of all hosts together that may explain missing datagrams."""
 
     counts: dict[str, int]
 
     def since(self, before: Losses) -> dict[str, int]:
-        """What was added, zeros left out."""
+        """Return the increase without zeros."""
         added = {key: value - before.counts.get(key, 0) for key, value in self.counts.items()}
         return {key: value for key, value in added.items() if value}
 
 
 def losses(name: str) -> Losses:
-    """The counters of packets given up, in mrcd and behind it."""
+    """Return the counters of packets dropped, in mrcd and after it."""
     counts: dict[str, int] = {}
     for host in path_states.hosts(name):
         found = path_states.counters(name, host)
@@ -259,7 +259,7 @@ def losses(name: str) -> Losses:
 
 
 def explained(missing: int, added: dict[str, int]) -> Verdict:
-    """Whether all missing datagrams are accounted for by somebody who dropped them."""
+    """Judge whether counters of drops account for all missing datagrams."""
     known = sum(value for key, value in added.items() if key != "TCP sent again")
     what = ", ".join(f"{key} {value}" for key, value in sorted(added.items())) or "nothing"
     detail = f"{missing} missing; counted: {what}"
@@ -268,5 +268,5 @@ def explained(missing: int, added: dict[str, int]) -> Verdict:
 
 
 def failed(verdicts: Sequence[Verdict]) -> int:
-    """How many are not good."""
+    """Return how many verdicts are not good."""
     return sum(verdict.good is False for verdict in verdicts)

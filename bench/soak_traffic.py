@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The traffic of a soak: checked flows between all hosts, and what became of them."""
+"""Run the traffic of a soak: checked flows between all hosts, and verdicts on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PORT = 5400
 
 @dataclass(slots=True)
 class End:
-    """One process of checked.py. `progress`: when it had received how much, changes only."""
+    """A process of checked.py. `progress` are the times and amounts at which it had changed."""
 
     name: str
     namespace: str
@@ -35,7 +35,7 @@ class End:
     _reader: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Read what it prints, until it ends."""
+        """Begin to read its output, until it ends."""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if not self._ready.wait(_READY_S):
@@ -57,12 +57,12 @@ class End:
         self._ready.set()
 
     def stop(self) -> None:
-        """Let it finish what it is at."""
+        """Ask it to finish."""
         if self.process.poll() is None:
             self.process.terminate()
 
     def finish(self, deadline_s: float) -> None:
-        """Wait for its result; there is none when it takes too long."""
+        """Wait for its result; there is none if it takes too long."""
         try:
             self.process.wait(deadline_s)
         except subprocess.TimeoutExpired:
@@ -72,13 +72,13 @@ class End:
             self._reader.join()
 
     def stamps(self, until_ns: int) -> list[int]:
-        """When it made progress, up to a time, and that time."""
+        """Return the times of its progress up to a time, and that time."""
         return [at_ns for at_ns, _ in self.progress if at_ns < until_ns] + [until_ns]
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Two ends: `far` listens, `near` talks first."""
+    """A flow with two ends: `far` listens, `near` sends first."""
 
     kind: str
     name: str
@@ -87,7 +87,7 @@ class Flow:
 
     @property
     def watched(self) -> tuple[End, ...]:
-        """The ends that receive."""
+        """Return the ends that receive."""
         return {"tcp": (self.near, self.far), "udp": (self.far,), "request": (self.near,)}[
             self.kind
         ]
@@ -95,7 +95,7 @@ class Flow:
 
 @contextlib.contextmanager
 def flows(name: str, seed: int, tcp_mbps: float, udp_mbps: float, mtu: int) -> Iterator[list[Flow]]:
-    """All flows, begun; every process is gone at the end."""
+    """Start all flows; end their processes after the block."""
     hosts = state.read_fabric(name).hosts
     pairs = [(a, hosts[(i + 1) % len(hosts)]) for i, a in enumerate(hosts)]
     kinds: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
@@ -132,7 +132,7 @@ def _end(stack: contextlib.ExitStack, title: str, namespace: str, *arguments: st
 
 
 def finish(made: Sequence[Flow], deadline_s: float = 60) -> None:
-    """Stop all flows: senders first; receivers end when all has arrived."""
+    """Stop the senders of all flows; receivers end when all has arrived."""
     for flow in made:
         flow.near.stop()
         if flow.kind == "tcp":
@@ -145,7 +145,7 @@ def finish(made: Sequence[Flow], deadline_s: float = 60) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether something is as it should be; None: for information."""
+    """A verdict on one property; None is for information only."""
 
     good: bool | None
     what: str
@@ -157,7 +157,7 @@ class Verdict:
 
 
 def verdict(flow: Flow, corrupted: bool) -> Verdict:
-    """What the ends of a flow found."""
+    """Return the verdict on a flow by the results of its ends."""
     near, far = flow.near.result, flow.far.result
     for end in (flow.near, flow.far):
         if end.result is None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How fast it goes when only the processor limits, beside plain TCP without segmentation offload.
+"""Measure the speed limited only by the processor, against TCP without segmentation offload.
 
-Plain TCP runs over plane 0 of the same lab, under mrcd's programs as everything on a plane is, and
-over plane 0 of a second lab of the same shape where no mrcd runs. Turns alternate, so that a slow
-moment of the machine hits all alike.
+Plain TCP runs over plane 0 of the same lab, through mrcd's programs like all traffic on a plane,
+and over plane 0 of a second lab of the same shape without mrcd. The turns alternate, so that a slow
+moment of the machine affects all alike.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CONNECTIONS = (1, 4)
 
 
 def no_segmentation_offload(name: str, planes: int = 1) -> None:
-    """Packets of the first planes go through the fabric one by one, as a NIC's would."""
+    """Make packets of the first planes cross the fabric one by one, as a NIC's would."""
     for plane in range(planes):
         for node in ("h1", "h2"):
             with netns.entered(f"{name}-{node}"):
@@ -39,7 +39,7 @@ def _checksum_offload(name: str, on: bool) -> None:
 
 
 def speed(name: str, bare: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
-    """The ratio of mrc0 to plain TCP, cubic everywhere."""
+    """Measure the ratio of mrc0 to plain TCP, with cubic everywhere."""
     no_segmentation_offload(name)
     no_segmentation_offload(bare)
     for connections in _CONNECTIONS:
@@ -60,7 +60,7 @@ def _turn(name: str, bare: str, variant: str, connections: int, seconds: float) 
     finally:
         if variant == _NO_CHECKSUM:
             _checksum_offload(lab, True)
-            no_segmentation_offload(lab)  # what depends on the checksum may have come back
+            no_segmentation_offload(lab)  # features that depend on the checksum may be on again
 
 
 def _lines(where: str, rates: dict[str, list[float]]) -> Iterator[Line]:

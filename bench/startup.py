@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How long mrcctl takes to start: ``python -m bench.startup``. The aim is 0.25 s."""
+"""Measure how long mrcctl takes to start: ``python -m bench.startup``. The target is 0.25 s."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMANDS = (["--help"], ["status"], ["path", "list"], ["lab", "--help"])
 
 
 def milliseconds(socket: Path, command: list[str]) -> float:
-    """One run, from exec to exit."""
+    """Return the ms of one run, from exec to exit."""
     before = time.perf_counter_ns()
     subprocess.run(
         [sys.executable, "-m", "cli", "--socket", str(socket), *command],
@@ -28,7 +28,7 @@ def milliseconds(socket: Path, command: list[str]) -> float:
 
 
 def main() -> None:
-    """Print median and worst of each command."""
+    """Print the median and the worst time of each command."""
     with tempfile.TemporaryDirectory() as folder:
         socket = Path(folder, "mrcd.sock")
         with serving(socket, FakeSource()):

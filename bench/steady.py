@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Goodput without faults, under loss, and the order of arrivals."""
+"""Measure goodput without faults and under loss, and the order of arrivals."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ RATE_MBPS = 250
 PLANES = 4
 CAPACITY_BPS = PLANES * RATE_MBPS * 1e6
 
-_ETHERNET = 14  # the rate limiter of a link counts it too
+_ETHERNET = 14  # a link's rate limiter counts the Ethernet header, too
 _TCP_IP = 20 + 32  # IPv4, and TCP with time stamps
 _UDP_IP = 20 + 8
 _WARM_NS = S
-_UDP_SHARE = 0.85  # of what fits: somewhat below the capacity
+_UDP_SHARE = 0.85  # of the capacity, to stay somewhat below it
 
 
 def planes_of(name: str, host: str) -> counters.Interfaces:
-    """The plane NICs of a host."""
+    """Return the plane NICs of a host."""
     names = tuple(f"plane{plane}" for plane in range(PLANES))
     return counters.Interfaces(f"{name}-{host}", names)
 
@@ -34,7 +34,7 @@ def _goodput(recording: Recording) -> float:
 
 
 def goodput(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
-    """One TCP connection over mrc0, and where the rest of the capacity goes."""
+    """Measure one TCP connection over mrc0, and where the rest of the capacity goes."""
     mss = mtu - WIRE.MRC_DATA_OVERHEAD - _TCP_IP
     per_byte = (mtu + _ETHERNET) / mss - 1
     shares: list[float] = []
@@ -66,7 +66,7 @@ def goodput(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
 
 
 def loss(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
-    """Goodput when planes lose packets at random, beside the same run without."""
+    """Measure goodput when planes lose packets at random, and the same run without loss."""
     planes = [f"p{plane}" for plane in range(PLANES)]
     clean, one, every = [], [], []
     for _ in range(rounds):
@@ -97,7 +97,7 @@ def _goodput_with(name: str, elements: list[str], action: str, seconds: float) -
 
 
 def order(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
-    """What the receiver's TCP and a numbered UDP stream see, without and with loss."""
+    """Measure order at the receiver's TCP and in a numbered UDP stream, without and with loss."""
     planes = [f"p{plane}" for plane in range(PLANES)]
     for action, words in (("", "no fault"), ("loss=1%", "1 % loss")):
         for plane in planes if action else ():

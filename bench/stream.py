@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Traffic for measurements, run as a process inside a host of a lab.
+"""Send and receive traffic for measurements, as a process inside a host of a lab.
 
-    stream.py recv HOST PORT RECORD [--mptcp]          writes what arrived when to RECORD
+    stream.py recv HOST PORT RECORD [--mptcp]          writes sizes and times to RECORD
     stream.py send HOST PORT SECONDS [--mptcp] [--cc cubic]
     stream.py udp-recv HOST PORT RECORD                until a datagram of one byte arrives
     stream.py udp-send HOST PORT SECONDS --mbps N --size BYTES
@@ -11,7 +11,7 @@
 A RECORD is a flat array of native u64: pairs of CLOCK_MONOTONIC and byte count for TCP, datagram
 numbers for UDP, nanoseconds from request to answer for `ask`. Both ends print one JSON object a
 line: first when ready, then the result.
-Run by path: it imports nothing of the project, so that it starts at once.
+The file is run by its path. It imports nothing from the project, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _TOTAL_RETRANS = 100  # offsetof(struct tcp_info, tcpi_total_retrans)
 _TCP_INFO_BYTES = 104
 _SAMPLE_S = 0.005
 _CHUNK = 1 << 18
-_BURST = 8  # datagrams handed over at once, if they fit
-_BURST_BYTES = 65_000  # a datagram before it is cut cannot be larger than IP's 64 KiB
+_BURST = 8  # datagrams per system call, if they fit
+_BURST_BYTES = 65_000  # a burst is one datagram before segmentation, so IP's 64 KiB limit it
 _NUMBER = struct.Struct("=Q")
 
 
 def say(**result: object) -> None:
-    """Print one JSON object for whoever started us."""
+    """Print one JSON object for the parent process."""
     print(json.dumps(result), flush=True)
 
 
 def counter(file: str, group: str, name: str) -> int:
-    """A counter of this network namespace, from /proc/net/snmp or /proc/net/netstat."""
+    """Return a counter of this network namespace, from /proc/net/snmp or /proc/net/netstat."""
     lines = Path("/proc/thread-self/net", file).read_text().splitlines()
     rows = [line.split() for line in lines if line.startswith(f"{group}:")]
     for names, values in zip(rows[::2], rows[1::2], strict=True):
@@ -58,7 +58,7 @@ def counter(file: str, group: str, name: str) -> int:
 
 
 class Sampler(threading.Thread):
-    """Samples how many segments TCP has sent again, and keeps only the changes."""
+    """A thread that samples TCP's retransmitted segments and keeps only the changes."""
 
     def __init__(self, sock: socket.socket, mptcp: bool) -> None:
         super().__init__(daemon=True)
@@ -96,13 +96,13 @@ class Sampler(threading.Thread):
 
 
 def tcp_socket(mptcp: bool) -> socket.socket:
-    """A socket of either kind; OSError when the kernel has no MPTCP."""
+    """Return a TCP or MPTCP socket; OSError if the kernel has no MPTCP."""
     protocol = IPPROTO_MPTCP if mptcp else socket.IPPROTO_TCP
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
 
 
 def send(host: str, port: int, seconds: float, mptcp: bool, cc: str) -> None:
-    """Send as fast as it goes; report bytes, errors and retransmits."""
+    """Send as fast as possible; report bytes, errors and retransmits."""
     with tcp_socket(mptcp) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, cc.encode())
         sock.connect((host, port))
@@ -123,7 +123,7 @@ def send(host: str, port: int, seconds: float, mptcp: bool, cc: str) -> None:
 
 
 def recv(host: str, port: int, record: Path, mptcp: bool) -> None:
-    """Take one connection until it ends, noting each arrival."""
+    """Receive one connection until it ends; record each arrival."""
     arrivals = array("Q")
     buffer = bytearray(1 << 20)
     error = None
@@ -162,22 +162,22 @@ def udp_send(host: str, port: int, seconds: float, mbps: float, size: int) -> No
             if pause_ns > 0:
                 time.sleep(pause_ns / 1e9)
             elif pause_ns < -5_000_000:
-                due_ns -= pause_ns  # we were held up: go on, do not flood
+                due_ns -= pause_ns  # after a delay, do not catch up with a burst
             burst = (_NUMBER.pack(number + i) + fill for i in range(count))
             sock.send(b"".join(burst))
             number += count
             due_ns += gap_ns
         took_ns = time.monotonic_ns() - began_ns
-        time.sleep(0.5)  # what is still on its way must come before the end marker
+        time.sleep(0.5)  # datagrams still on their way must arrive before the end marker
         sock.setsockopt(socket.SOL_UDP, UDP_SEGMENT, 0)
         for _ in range(3):
-            with contextlib.suppress(ConnectionRefusedError):  # it has had one already
+            with contextlib.suppress(ConnectionRefusedError):  # the receiver has one already
                 sock.send(b".")
         say(sent=number, mbps=number * size * 8e3 / took_ns)
 
 
 def udp_recv(host: str, port: int, record: Path) -> None:
-    """Note the numbers of datagrams as they arrive."""
+    """Record the numbers of datagrams as they arrive."""
     numbers = array("Q")
     buffer = bytearray(1 << 16)
     dropped = counter("snmp", "Udp", "RcvbufErrors")
@@ -195,7 +195,7 @@ def udp_recv(host: str, port: int, record: Path) -> None:
 
 
 def answer(host: str, port: int) -> None:
-    """Answer each request of a connection, whose first word is its length, with one word."""
+    """Answer each request of a connection with one word; a request begins with its length."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
@@ -213,7 +213,7 @@ def answer(host: str, port: int) -> None:
 
 
 def ask(host: str, port: int, seconds: float, size: int, record: Path) -> None:
-    """Send a request, await its answer, send the next; note how long each took."""
+    """Send requests one after another, each after the last answer; record the time of each."""
     took = array("Q")
     request = _NUMBER.pack(size) + bytes(size - _NUMBER.size)
     with socket.create_connection((host, port)) as sock:
@@ -232,7 +232,7 @@ def ask(host: str, port: int, seconds: float, size: int, record: Path) -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the kind of traffic that the command line names."""
     parser = argparse.ArgumentParser(description="traffic inside a host of a lab")
     kinds = ("send", "recv", "udp-send", "udp-recv", "ask", "answer")
     parser.add_argument("what", choices=kinds)
@@ -243,7 +243,7 @@ def main() -> None:
     parser.add_argument("--cc", default="cubic")
     parser.add_argument("--mbps", type=float, default=100)
     parser.add_argument("--size", type=int, default=1200)
-    parser.add_argument("--record", type=Path, help="of the answers' times")
+    parser.add_argument("--record", type=Path, help="file for the times")
     args = parser.parse_args()
     if args.what == "send":
         send(args.host, args.port, float(args.third), args.mptcp, args.cc)

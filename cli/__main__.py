@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``python -m cli`` is ``mrcctl``."""
+"""Run ``mrcctl`` as ``python -m cli``."""
 
 from cli.main import main
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl api``: what programs need to know of the control API."""
+"""``mrcctl api``: a description of the control API for programs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cli.render import print_json
 
 @click.group(context_settings=HELP_NAMES)
 def api() -> None:
-    """The control API: its interface, and the schema of what --json prints."""
+    """Describe the control API: its interface, and the schema of --json output."""
 
 
 @api.command()
 def schema() -> None:
-    """Print the JSON Schema of what commands print with --json, and the API replies.
+    """Print the JSON Schema of --json output and of the API replies.
 
-    Needs no daemon. It is the same as docs/api.schema.json.
+    No daemon is needed. The schema is the same as docs/api.schema.json.
     """
     from cli.schema import schema as built  # noqa: PLC0415
 
@@ -29,6 +29,6 @@ def schema() -> None:
 @api.command()
 @click.pass_obj
 def interface(socket: str) -> None:
-    """Print the running daemon's varlink interface, with a comment on each method."""
+    """Print the running daemon's varlink interface with a comment on each method."""
     with Client(socket) as client:
         click.echo(client.describe(), nl=False)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What goes into a debug bundle, and how it is packed.
+"""Gather the parts of a debug bundle and pack them.
 
-Each part is gathered on its own: one that fails is missing and named in the manifest. Parts are
-(name, meaning, how to get the bytes); docs/operations.md lists them, and a test compares.
+Each part is gathered independently. A part that fails is left out, and the manifest gives the
+reason. docs/operations.md lists the same parts; a test compares the two.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SOUNDS = r"(?:secret|password|passphrase|token|psk|private|key)"
 SECRET = re.compile(
     # A key at the beginning of a line or inside an inline table ...
     rf"((?:^|[{{,])[ \t]*[\w.\"'-]*{_SOUNDS}[\w-]*[\"']?[ \t]*=[ \t]*)"
-    # ... and its value, which may go over several lines.
+    # ... and its value, which may span several lines.
     r"(?:\"\"\"[\s\S]*?\"\"\"|'''[\s\S]*?'''|\[[^\]]*\]|\"(?:\\.|[^\"\\])*\"|'[^'\n]*'|[^,}\n]*)",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -47,7 +47,7 @@ SYSCTLS = ("forwarding", "rp_filter", "seg6_enabled", "disable_ipv6", "accept_ra
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Whom to ask, and for how long to watch."""
+    """The control socket to ask, and the seconds to watch for path events."""
 
     socket: str
     seconds: float
@@ -57,7 +57,7 @@ Gather = Callable[[Place], bytes]
 
 
 def json_of(value: Any) -> bytes:
-    """Indented JSON."""
+    """Encode a value as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
@@ -75,7 +75,7 @@ def _configuration(place: Place) -> bytes:
 
 
 def _files(place: Place) -> bytes:
-    """mrcd.toml and the fabric file it names, as they stand on the disk now."""
+    """Read mrcd.toml and the fabric file it names, as they are on disk now."""
     with Client(place.socket) as client:
         path = Path(client.status().config)
         text = client.config_text()["text"]
@@ -87,7 +87,7 @@ def _files(place: Place) -> bytes:
 
 
 def without_secrets(text: str) -> str:
-    """TOML with every value removed whose key sounds like a secret."""
+    """Replace the value of every TOML key that sounds like a secret."""
     return SECRET.sub(r'\1"(left out)"', text)
 
 
@@ -105,7 +105,7 @@ def _events(place: Place) -> bytes:
 
 def _doctor(place: Place) -> bytes:
     found = facts.gather(None, place.socket, None)
-    # Problems of a configuration show the values that are wrong.
+    # A configuration problem quotes the wrong value, which may be a secret.
     told = (line for line in found.problems if not SOUNDS_SECRET.search(line))
     found = replace(found, problems=tuple(told))
     findings = checks.examine(found, checks.HOST)
@@ -198,14 +198,14 @@ PARTS: Mapping[str, tuple[str, Gather]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What was gathered, by name, and why the rest was not."""
+    """The gathered parts by name, and the reason for each missing part."""
 
     parts: Mapping[str, bytes]
     missing: Mapping[str, str]
 
 
 def gather(place: Place) -> Bundle:
-    """Every part that can be had."""
+    """Gather every part that is available."""
     parts: dict[str, bytes] = {}
     missing: dict[str, str] = {}
     for name, (_meaning, get) in PARTS.items():
@@ -218,7 +218,10 @@ def gather(place: Place) -> Bundle:
 
 
 def pack(bundle: Bundle, folder: str, now_s: int) -> bytes:
-    """A tar.gz of one folder, readable by its owner only, with a manifest."""
+    """Pack a bundle and its manifest as a tar.gz of one folder; only the owner can read the files.
+
+    now_s is the files' modification time, in seconds since the epoch.
+    """
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "mrcctl": __version__,

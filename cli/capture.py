@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl capture``: the packets on the planes, with what the data path knows of each."""
+"""``mrcctl capture``: the packets on the planes, each with what the data path knows about it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from mrcd.linux.ringbuf import RingBuffer
 
 LOOK_S = 0.02
-"""The ring buffer is read so often."""
+"""Seconds between two reads of the ring buffer."""
 SNAPLEN = 262_144
-SNAPLEN_TEXT = 192  # headers, and those of the application's packet
+SNAPLEN_TEXT = 192  # our headers and those of the application's packet
 
 Show = Callable[["Packet"], None]
 
@@ -40,12 +40,12 @@ Show = Callable[["Packet"], None]
     "--write",
     "path",
     metavar="FILE",
-    help="Write pcapng to this file, - for standard output, instead of lines.",
+    help="Write pcapng to FILE instead of printing lines; - is standard output.",
 )
 @click.option("--plane", type=int, metavar="N", help="Only packets of this plane.")
 @peer_option
 @click.option(
-    "-Q", "--direction", type=click.Choice(["tx", "rx"]), help="Only what leaves, or arrives."
+    "-Q", "--direction", type=click.Choice(["tx", "rx"]), help="Only packets sent, or received."
 )
 @click.option("-c", "--count", type=click.IntRange(1), metavar="N", help="Stop after N packets.")
 @click.option(
@@ -53,13 +53,13 @@ Show = Callable[["Packet"], None]
     "--snaplen",
     type=click.IntRange(0, SNAPLEN),
     metavar="BYTES",
-    help="Keep so much of each packet in the file; 0, the default: all of it.",
+    help="Keep at most this much of each packet in the file; 0, the default, keeps all.",
 )
 @click.option(
     "--duration", type=click.FloatRange(0, min_open=True), metavar="S", help="Stop after S seconds."
 )
 @click.option(
-    "--survey", is_flag=True, help="Survey probes, too: two records for each of survey_pps."
+    "--survey", is_flag=True, help="Include survey probes: two records for each of survey_pps."
 )
 @json_option
 @click.pass_obj
@@ -75,19 +75,19 @@ def capture(
     survey: bool,
     as_json: bool,
 ) -> None:
-    """Show or write every packet that leaves by a plane or arrives at one, until interrupted.
+    """Show or write every packet sent or received on a plane, until interrupted.
 
-    tcpdump does not see them: they are redirected, or taken by XDP. Each is noted with its path,
-    peer, QP and PSN, whether it is a retransmission, and what became of it: in order, reordered,
-    duplicate, or the counter of its drop.
+    tcpdump cannot see these packets: they are redirected, or taken by XDP. Each packet is shown
+    with its path, peer, QP and PSN, whether it is a retransmission, and its verdict: in order,
+    reordered, duplicate, or the counter of its drop.
 
-    With -w FILE the packets are written as pcapng for Wireshark and tshark, the notes as comments
-    on them (see them with wireshark/mrc.lua). JSON is a packet a line.
+    With -w FILE the packets are written as pcapng for Wireshark and tshark, and these details
+    become packet comments (wireshark/mrc.lua shows them). --json prints one packet a line.
     """
     if path is not None and as_json:
-        raise click.UsageError("--json prints lines, --write a file: choose one")
+        raise click.UsageError("--json prints lines and --write writes a file: choose one")
     if path == "-" and sys.stdout.isatty():
-        raise click.UsageError("pcapng is nothing for a terminal: pipe it, or name a file")
+        raise click.UsageError("pcapng is binary and not for a terminal: pipe it, or name a file")
     wanted = SNAPLEN_TEXT if path is None else snaplen or SNAPLEN
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(Client(socket))
@@ -108,7 +108,7 @@ def capture(
 
 
 class _Watch:
-    """A capture that runs: reads the ring buffer until something ends it."""
+    """A running capture, which reads the ring buffer until it is ended."""
 
     def __init__(
         self, client: Client, begun: Captured, count: int | None, duration: float | None
@@ -130,16 +130,16 @@ class _Watch:
         os.close(begun.state)
         self.seen = 0
         self.interrupted = False
-        self.ended: CommandError | None = None  # by the daemon
+        self.ended: CommandError | None = None  # the reason, if the daemon ended the capture
 
     def run(self, show: Show, flush: Callable[[], object]) -> None:
-        """Hand packets on until interrupted, or what was asked for is there."""
+        """Pass packets to `show` until interrupted, or until the count or duration is reached."""
         while not self._over():
             self._look(show, flush, held=True)
         self._look(show, flush, held=False)
 
     def _over(self) -> bool:
-        """Wait a moment, unless it is over."""
+        """Return whether the capture is over; wait up to LOOK_S if it is not."""
         late = self._until is not None and time.monotonic() >= self._until
         if self.interrupted or self._left == 0 or late:
             return True
@@ -166,21 +166,21 @@ class _Watch:
         flush()
 
     def lost(self) -> tuple[int, ...]:
-        """Packets that found the ring buffer full, by plane."""
+        """Return the number of packets lost to a full ring buffer, by plane."""
         return self._layout.unpack_array(self._state[: self._layout.size], "lost")
 
     def say_how_many(self) -> None:
-        """As tcpdump does, on standard error."""
+        """Print the packet counts on standard error, as tcpdump does."""
         click.echo(f"{self.seen} packets captured", err=True)
         if lost := sum(self.lost()):
             click.echo(
-                f"{lost} packets not captured: the ring buffer was full; "
-                "--plane, --peer, --direction or a smaller --snaplen leave more room",
+                f"{lost} packets not captured: the ring buffer was full; narrow the capture "
+                "with --plane, --peer, --direction or a smaller --snaplen",
                 err=True,
             )
 
     def close(self) -> None:
-        """Unmap."""
+        """Unmap the ring buffer and the counters."""
         self._ring.close()
         self._state.close()
 
@@ -216,7 +216,7 @@ def _write(watch: _Watch, file: IO[bytes], snaplen: int) -> None:
         )
         watch.run(show, file.flush)
         writer.finish(watch.begun_ns, time.time_ns(), watch.lost())
-    except BrokenPipeError:  # who read has seen enough
+    except BrokenPipeError:  # the reader of the pipe has exited, as `head` does
         with contextlib.suppress(OSError):
             file.close()
     except OSError as error:
@@ -225,7 +225,7 @@ def _write(watch: _Watch, file: IO[bytes], snaplen: int) -> None:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[IO[bytes]]:
-    """The file, for its owner's eyes: payload is in it."""
+    """Open the output file with mode 0600, because packets contain payload."""
     if path == "-":
         yield sys.stdout.buffer
         return
@@ -236,13 +236,13 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
     try:
         yield file
     finally:
-        with contextlib.suppress(OSError):  # what could not be written has been reported
+        with contextlib.suppress(OSError):  # a failed write has been reported already
             file.close()
 
 
 @contextlib.contextmanager
 def _signals(watch: _Watch) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end a capture between two packets; a second one ends the process."""
+    """End the capture between two packets on SIGINT or SIGTERM; a second one ends the process."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def interrupt(number: int, _frame: FrameType | None) -> None:

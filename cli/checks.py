@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What ``mrcctl doctor`` looks for: each check is a pure function of gathered facts.
+"""The checks of ``mrcctl doctor``: each is a pure function of the gathered facts.
 
-A check returns a Finding, or None where it does not apply. ``wrong`` keeps mrcd from working or
-its packets from arriving; ``warn`` works, but not as well as it could. Either has the fix.
+A check returns a Finding, or None where it does not apply. ``wrong`` means that mrcd cannot work
+or that its packets do not arrive. ``warn`` means that it works, but not as well as it could. Both
+come with a fix.
 """
 
 from __future__ import annotations
@@ -28,55 +29,55 @@ XDP_LINKS = (5, 9)
 TCX = (6, 6)
 NEXT_CSID = (6, 1)
 OUR_XDP = "mrc_receive"
-RING_SHARE = 0.5  # of the free memory that the rings may take
+RING_SHARE = 0.5  # the largest part of the free memory that the rings may take
 
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A plane's NIC; `present` is False where there is no such interface."""
+    """A plane's NIC; `present` is False if the interface does not exist."""
 
     name: str
     present: bool = True
     mtu: int = 0
     up: bool = True
     carrier: bool = True
-    xdp: str | None = None  # name of the program on it
+    xdp: str | None = None  # name of the attached XDP program
     rp_filter: int = 0
     disable_ipv6: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was found on this machine."""
+    """The facts about this machine that the checks judge."""
 
     uid: int
-    lacking: tuple[str, ...]  # capabilities that mrcd needs and this process has not
+    lacking: tuple[str, ...]  # capabilities that mrcd needs and this process lacks
     kernel: str
     distribution: str  # ID of os-release
     headers: bool
     bcc: bool
-    filesystems: frozenset[str]  # that the kernel knows
-    bpffs: bool  # one is mounted where programs are pinned, or above
-    pins: str  # that folder
+    filesystems: frozenset[str]  # types that the kernel supports
+    bpffs: bool  # whether `pins` lies in a mounted bpffs
+    pins: str  # the folder where programs are pinned
     jit: int | None  # net.core.bpf_jit_enable
-    options: Mapping[str, str]  # of the kernel, without CONFIG_; empty: unknown
+    options: Mapping[str, str]  # the kernel's build options without CONFIG_; empty if unknown
     nohz_full: str
     config: str
-    problems: tuple[str, ...]  # of the configuration
-    mtu: int  # that the fabric wants
-    ipv4: bool  # the planes speak IPv4
+    problems: tuple[str, ...]  # errors in the configuration
+    mtu: int  # the fabric's MTU; 0 if unknown
+    ipv4: bool  # whether the underlay is IPv4
     nics: tuple[Nic, ...]
-    rp_filter: Mapping[str, int]  # all, mrc0 where it is there
-    rings: int  # bytes that the rings take
-    free: int  # bytes of memory that are free
-    group: bool  # mrcd exists
-    daemon: str | None  # state of mrcd, None: it does not answer
-    sysctls: Mapping[str, int]  # of a switch: forwarding, seg6_enabled, rp_filter by interface
+    rp_filter: Mapping[str, int]  # of "all", and of mrc0 if it exists
+    rings: int  # bytes of memory that both rings need
+    free: int  # bytes of memory available
+    group: bool  # whether the group mrcd exists
+    daemon: str | None  # state of mrcd; None if it does not answer
+    sysctls: Mapping[str, int]  # a switch's forwarding, seg6_enabled and rp_filter by interface
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found, and the commands that mend it."""
+    """The result of a check, and the commands that fix it."""
 
     check: str
     state: State
@@ -92,50 +93,50 @@ def _ok(check: str, found: str) -> Finding:
 
 
 def version(kernel: str) -> tuple[int, int]:
-    """The first two numbers of a kernel's release."""
+    """Return the first two numbers of a kernel release; (0, 0) if there are none."""
     found = re.match(r"(\d+)\.(\d+)", kernel)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def privileges(facts: Facts) -> Finding:
-    """Root or its capabilities, and what containers take away from it."""
+    """Check for root or its capabilities, which a container may have removed."""
     missing = facts.lacking
     if not missing:
         return _ok("privileges", f"uid {facts.uid} with all capabilities that mrcd needs")
     if facts.uid != 0:
         found = (
-            f"uid {facts.uid} has no {', '.join(missing)}: mrcd needs them or root, and some "
-            "checks see less"
+            f"uid {facts.uid} lacks {', '.join(missing)}: mrcd needs them or root, and some "
+            "checks see less without them"
         )
         return Finding("privileges", "warn", found, ("sudo mrcctl doctor",))
     flags = " ".join(f"--cap-add {name.removeprefix('CAP_')}" for name in missing)
     return Finding(
         "privileges",
         "wrong",
-        f"root without {', '.join(missing)}: a container or unit takes them away",
+        f"root without {', '.join(missing)}: a container or unit removes them",
         (f"run the container with {flags}, or the unit without CapabilityBoundingSet=",),
     )
 
 
 def kernel(facts: Facts) -> Finding:
-    """How new the kernel is."""
+    """Check that the kernel is new enough for a host."""
     have = version(facts.kernel)
     if have < XDP_LINKS:
-        found = f"Linux {facts.kernel} has no XDP links; 5.9 is the oldest that can, 6.6 better"
-        return Finding("kernel", "wrong", found, ("boot a kernel from 6.6 on",))
+        found = f"Linux {facts.kernel} has no XDP links; mrcd needs 5.9, and 6.6 is better"
+        return Finding("kernel", "wrong", found, ("boot kernel 6.6 or newer",))
     if have < TCX:
-        return _ok("kernel", f"Linux {facts.kernel}: programs attach by clsact, from 6.6 on by tcx")
+        return _ok("kernel", f"Linux {facts.kernel}: programs attach by clsact; 6.6 has tcx")
     return _ok("kernel", f"Linux {facts.kernel}")
 
 
 def features(facts: Facts) -> Finding:
-    """What the kernel was built with."""
+    """Check that the kernel was built with the options that mrcd needs."""
     return _options(facts, OPTIONS)
 
 
 def _options(facts: Facts, wanted: tuple[str, ...]) -> Finding:
     if not facts.options:
-        found = "no /proc/config.gz and no /boot/config-*: not known"
+        found = "unknown: there is neither /proc/config.gz nor /boot/config-*"
         return Finding("kernel features", "unknown", found)
     missing = [f"CONFIG_{name}" for name in wanted if facts.options.get(name) not in ("y", "m")]
     if missing:
@@ -145,11 +146,11 @@ def _options(facts: Facts, wanted: tuple[str, ...]) -> Finding:
             f"the kernel was built without {', '.join(missing)}",
             ("boot a distribution's kernel, or build one with " + " ".join(missing),),
         )
-    return _ok("kernel features", "all that mrcd uses are built in or modules")
+    return _ok("kernel features", "all that mrcd uses are built in or available as modules")
 
 
 def headers(facts: Facts) -> Finding:
-    """What bcc compiles against."""
+    """Check for the kernel headers that bcc compiles against."""
     if facts.headers:
         return _ok("kernel headers", f"/lib/modules/{facts.kernel}/build")
     install = {
@@ -163,13 +164,13 @@ def headers(facts: Facts) -> Finding:
     return Finding(
         "kernel headers",
         "wrong",
-        f"none in /lib/modules/{facts.kernel}/build: the programs cannot be compiled",
-        (install, "make setup   # in a checkout: borrows headers where there are none"),
+        f"none in /lib/modules/{facts.kernel}/build: the BPF programs cannot be compiled",
+        (install, "make setup   # in a checkout: uses another kernel's headers if there are none"),
     )
 
 
 def compiler(facts: Facts) -> Finding:
-    """bcc."""
+    """Check that Python finds bcc."""
     if facts.bcc:
         return _ok("bcc", "Python finds it")
     return Finding(
@@ -181,23 +182,23 @@ def compiler(facts: Facts) -> Finding:
 
 
 def bpffs(facts: Facts) -> Finding:
-    """Where programs are pinned."""
+    """Check for a bpffs where programs are pinned."""
     if "bpf" not in facts.filesystems:
-        found = "the kernel knows no bpf filesystem"
+        found = "the kernel does not support the bpf filesystem"
         return Finding("bpffs", "wrong", found, ("boot a kernel with CONFIG_BPF_SYSCALL",))
     if facts.bpffs:
-        return _ok("bpffs", f"{facts.pins} lies in one")
+        return _ok("bpffs", f"{facts.pins} is in one")
     return Finding(
         "bpffs",
         "warn",
-        f"none is mounted at {facts.pins} or above: mrcd mounts one there, which a unit with "
-        "mounts of its own loses when it stops",
+        f"none is mounted at {facts.pins} or above: mrcd mounts one there, but a unit with a "
+        "private mount namespace loses it when it stops",
         ("mount -t bpf bpf /sys/fs/bpf",),
     )
 
 
 def jit(facts: Facts) -> Finding:
-    """Whether BPF programs are compiled."""
+    """Check that the kernel compiles BPF programs."""
     if facts.jit is None:
         return Finding("BPF JIT", "unknown", "net.core.bpf_jit_enable cannot be read")
     if facts.jit == 0:
@@ -207,28 +208,31 @@ def jit(facts: Facts) -> Finding:
 
 
 def membarrier(facts: Facts) -> Finding | None:
-    """Waiting for running programs."""
+    """Check for nohz_full CPUs, which rule out a global membarrier.
+
+    Without it mrcd cannot tell when running BPF programs have ended, and waits a fixed time.
+    """
     if not facts.nohz_full:
         return None
     return Finding(
         "nohz_full",
         "warn",
         f"CPUs {facts.nohz_full}: no global membarrier, so resetting a QP waits 20 ms",
-        ("boot without nohz_full=, if that matters",),
+        ("boot without nohz_full= if that matters",),
     )
 
 
 def configuration(facts: Facts) -> Finding:
-    """mrcd.toml and the fabric file."""
+    """Check mrcd.toml and the fabric file."""
     if not facts.problems:
-        return _ok("configuration", f"{facts.config} is good")
+        return _ok("configuration", f"{facts.config} is valid")
     more = f" (and {len(facts.problems) - 1} more)" if len(facts.problems) > 1 else ""
     fix = (f"mrcctl config check {facts.config}",)
     return Finding("configuration", "wrong", facts.problems[0] + more, fix)
 
 
 def interfaces(facts: Facts) -> Finding | None:
-    """The planes' NICs are there and up."""
+    """Check that the planes' NICs exist and are up."""
     if not facts.nics:
         return None
     absent = [nic.name for nic in facts.nics if not nic.present]
@@ -242,12 +246,12 @@ def interfaces(facts: Facts) -> Finding | None:
     dark = [nic.name for nic in facts.nics if not nic.carrier]
     if dark:
         found = f"{', '.join(dark)} without carrier"
-        return Finding("plane NICs", "warn", found, ("check the cable and the switch's port",))
+        return Finding("plane NICs", "warn", found, ("check the cable and the switch port",))
     return _ok("plane NICs", f"{len(facts.nics)} are up")
 
 
 def mtu(facts: Facts) -> Finding | None:
-    """The planes' MTU."""
+    """Check the planes' MTU."""
     present = [nic for nic in facts.nics if nic.present]
     if not present:
         return None
@@ -260,17 +264,20 @@ def mtu(facts: Facts) -> Finding | None:
 
 
 def ipv6(facts: Facts) -> Finding | None:
-    """IPv6 on the planes."""
+    """Check that IPv6 is on on the planes."""
     off = [nic.name for nic in facts.nics if nic.present and nic.disable_ipv6]
     if off:
         fix = tuple(f"sysctl -w net.ipv6.conf.{name}.disable_ipv6=0" for name in off)
-        found = f"off on {', '.join(off)}: gateways are asked for by IPv6"
+        found = f"off on {', '.join(off)}: mrcd finds gateways by IPv6 neighbour discovery"
         return Finding("IPv6", "wrong", found, fix)
-    return _ok("IPv6", "on, on every plane") if facts.nics else None
+    return _ok("IPv6", "on on every plane") if facts.nics else None
 
 
 def reverse_path(facts: Facts) -> Finding | None:
-    """rp_filter where packets of peers arrive by IPv4. The larger of all and the own one counts."""
+    """Check rp_filter where peers' packets arrive by IPv4.
+
+    The kernel uses the larger of the value for "all" and the interface's own.
+    """
     everywhere = facts.rp_filter.get("all", 0)
     values = {name: value for name, value in facts.rp_filter.items() if name != "all"}
     if facts.ipv4:
@@ -282,15 +289,15 @@ def reverse_path(facts: Facts) -> Finding | None:
         return Finding(
             "rp_filter",
             "warn",
-            f"strict on {', '.join(strict)}: packets of a peer whose way back leads elsewhere "
-            "vanish without a trace",
+            f"strict on {', '.join(strict)}: the kernel silently drops packets of a peer whose "
+            "return route uses another interface",
             tuple(f"sysctl -w net.ipv4.conf.{name}.rp_filter=2" for name in strict),
         )
-    return _ok("rp_filter", "not strict where packets of peers arrive")
+    return _ok("rp_filter", "not strict where peers' packets arrive")
 
 
 def foreign_xdp(facts: Facts) -> Finding | None:
-    """Other programs where ours must be."""
+    """Check for other XDP programs on the planes, where ours must be."""
     others = [(nic.name, nic.xdp) for nic in facts.nics if nic.xdp not in (None, OUR_XDP)]
     if others:
         shown = ", ".join(f"{program} on {name}" for name, program in others)
@@ -300,18 +307,18 @@ def foreign_xdp(facts: Facts) -> Finding | None:
 
 
 def memory(facts: Facts) -> Finding | None:
-    """Room for both rings."""
-    if not facts.rings or facts.daemon is not None:  # else they are taken already
+    """Check that both rings fit into the free memory."""
+    if not facts.rings or facts.daemon is not None:  # a running daemon has its rings already
         return None
     needs, has = facts.rings >> 20, facts.free >> 20
     if facts.rings > RING_SHARE * facts.free:
         fix = (f"lower [transport] ring_slots or mpr in {facts.config}",)
-        return Finding("memory", "wrong", f"the rings take {needs} MB of {has} MB free", fix)
-    return _ok("memory", f"the rings take {needs} MB of {has} MB free")
+        return Finding("memory", "wrong", f"the rings need {needs} MB of {has} MB free", fix)
+    return _ok("memory", f"the rings need {needs} MB of {has} MB free")
 
 
 def group(facts: Facts) -> Finding:
-    """Who may use mrcctl without root."""
+    """Check for the group whose members may use mrcctl without root."""
     if facts.group:
         return _ok("group mrcd", "its members may use mrcctl")
     found = "does not exist: only root may use mrcctl"
@@ -319,29 +326,32 @@ def group(facts: Facts) -> Finding:
 
 
 def daemon(facts: Facts) -> Finding:
-    """mrcd itself."""
+    """Check that mrcd answers and is healthy."""
     if facts.daemon is None:
         return Finding("mrcd", "warn", "does not answer", ("systemctl start mrcd",))
     if facts.daemon == "degraded":
-        return Finding("mrcd", "warn", "is degraded", ("mrcctl status   # says why",))
+        return Finding("mrcd", "warn", "is degraded", ("mrcctl status   # shows why",))
     return _ok("mrcd", f"answers: {facts.daemon}")
 
 
 def switch_kernel(facts: Facts) -> Finding:
-    """uN with NEXT-C-SID."""
+    """Check that a switch's kernel supports uN, which is End with the NEXT-C-SID flavour."""
     if version(facts.kernel) < NEXT_CSID:
-        found = f"Linux {facts.kernel} makes a plain End of NEXT-C-SID, without an error"
-        return Finding("kernel", "wrong", found, ("boot a kernel from 6.1 on",))
-    return _ok("kernel", f"Linux {facts.kernel} knows NEXT-C-SID")
+        found = f"Linux {facts.kernel} ignores NEXT-C-SID without an error and installs plain End"
+        return Finding("kernel", "wrong", found, ("boot kernel 6.1 or newer",))
+    return _ok("kernel", f"Linux {facts.kernel} supports NEXT-C-SID")
 
 
 def switch_features(facts: Facts) -> Finding:
-    """seg6local."""
+    """Check that a switch's kernel was built with seg6local."""
     return _options(facts, SWITCH_OPTIONS)
 
 
 def switch_sysctls(facts: Facts) -> Finding:
-    """Forwarding and seg6, on every interface; and no rp_filter for the plain routes."""
+    """Check a switch's sysctls.
+
+    Forwarding and seg6 must be on on every interface. rp_filter must be off, for plain IPv4 routes.
+    """
     bad = []
     for name, value in sorted(facts.sysctls.items()):
         wanted = 0 if name.endswith(".rp_filter") else 1
@@ -377,5 +387,5 @@ SWITCH: tuple[Check, ...] = (switch_kernel, switch_features, switch_sysctls)
 
 
 def examine(facts: Facts, checks: tuple[Check, ...]) -> list[Finding]:
-    """What the checks that apply have found."""
+    """Run the checks and return the findings of those that apply."""
     return [finding for check in checks if (finding := check(facts)) is not None]

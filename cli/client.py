@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A varlink client for the control socket.
 
-Varlink is a JSON object and a NUL byte each way, so a blocking socket and msgspec do; the
-server's library would add asyncio to the start-up of every command.
+A varlink message is a JSON object and a NUL byte, so a blocking socket and msgspec are enough.
+The library that the server uses would add asyncio to the start-up time of every command.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from mrcd.model import (
 )
 
 TIMEOUT_S = 5
-APPLY_S = 60  # a change may make QPs anew with every peer
-CAPTURE_S = 300  # compiling takes seconds, on a busy host far more
-FDS_MAX = 8  # of one reply
-PROBE_S = 0.1  # for a round of EV probes, the waiting for its turn included
+APPLY_S = 60  # a change may recreate the QPs with every peer
+CAPTURE_S = 300  # compiling takes seconds, and far longer on a busy host
+FDS_MAX = 8  # in one reply
+PROBE_S = 0.1  # for a round of EV probes, including the wait for its turn
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class _Description(msgspec.Struct):
 
 
 class Captured(msgspec.Struct):
-    """The reply of Capture; `records` and `state` are file descriptors, to be closed."""
+    """The reply of Capture; `records` and `state` are file descriptors that the caller closes."""
 
     capture: CaptureInfo
     ring_bytes: int
@@ -76,13 +76,16 @@ class Captured(msgspec.Struct):
 
 
 class Client:
-    """A connection to the daemon. Every method may raise the errors of ``cli.exits``."""
+    """A connection to the daemon.
+
+    Every method may raise a CommandError of ``cli.exits``.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._socket = _connect(path)
         self._buffer = bytearray()
-        self._fds: list[int] = []  # that came with the reply read last
+        self._fds: list[int] = []  # received with the latest reply
 
     def __enter__(self) -> Self:
         return self
@@ -96,23 +99,23 @@ class Client:
         self._socket.close()
 
     def status(self) -> Status:
-        """The daemon as a whole."""
+        """Return the state of the daemon as a whole."""
         return self._call("GetStatus", StatusReply)["status"]
 
     def peers(self) -> PeersReply:
-        """Every configured peer."""
+        """Return every configured peer."""
         return self._call("ListPeers", PeersReply)
 
     def paths(self, peer: str | None) -> PathsReply:
-        """Every path, of one peer or of all."""
+        """Return every path to one peer, or to all."""
         return self._call("ListPaths", PathsReply, peer=peer)
 
     def connections(self, peer: str | None) -> ConnectionsReply:
-        """Every QP, of one peer or of all."""
+        """Return every QP with one peer, or with all."""
         return self._call("ListConnections", ConnectionsReply, peer=peer)
 
     def stats(self) -> StatsInfo:
-        """All counters."""
+        """Return all counters."""
         return self._call("GetStats", StatsReply)["stats"]
 
     def deny(self, element: str, peer: str | None, *, force: bool) -> DenyReply:
@@ -120,30 +123,31 @@ class Client:
         return self._call("Deny", DenyReply, element=element, peer=peer, force=force)
 
     def allow(self, element: str, peer: str | None) -> DenyReply:
-        """Take a rule of the denylist back."""
+        """Remove a rule from the denylist."""
         return self._call("Allow", DenyReply, element=element, peer=peer)
 
     def denied(self) -> DeniedReply:
-        """The rules of the denylist."""
+        """Return the rules of the denylist."""
         return self._call("ListDenied", DeniedReply)
 
     def watch_paths(self, seconds: float | None = None) -> Iterator[PathEvent | None]:
-        """None when the watch has begun, then every path event: for ever, or for some time."""
+        """Yield None when the watch has begun, then every path event, for ever or for `seconds`."""
         deadline = None if seconds is None else time.monotonic() + seconds
         self._send("WatchPaths", {}, more=True)
         continues = True
         while continues:
             reply = self._receive()
             continues = reply.continues
-            _set_timeout(self._socket, 0)  # paths may stay as they are for days
+            _set_timeout(self._socket, 0)  # no path may change for days
             yield self._decode(reply, WatchPathsReply)["event"]
             if deadline is not None and not self._more_by(deadline):
                 return
 
     def capture(self, **wanted: Any) -> Captured:
-        """Have packets recorded until this connection is closed; returns when it has begun.
+        """Start recording packets, which lasts until this connection is closed.
 
-        wanted: parameters of Capture, None where there is no wish.
+        Returns when recording has begun. `wanted` holds the parameters of Capture; None leaves
+        one out.
         """
         _set_timeout(self._socket, CAPTURE_S)
         self._send("Capture", {k: v for k, v in wanted.items() if v is not None}, more=True)
@@ -152,12 +156,12 @@ class Client:
         return begun
 
     def wait_for_end(self, seconds: float) -> None:
-        """Wait so long, unless the daemon ends what streams: then raises why."""
+        """Wait; if the daemon ends the stream meanwhile, raise its reason."""
         if select.select([self._socket], [], [], seconds)[0]:
             self._decode(self._receive(), dict[str, Any])
 
     def _more_by(self, deadline: float) -> bool:
-        """Whether something arrives before a moment of time.monotonic()."""
+        """Return whether more data arrives before a deadline of time.monotonic()."""
         left = deadline - time.monotonic()
         return left > 0 and (
             0 in self._buffer or bool(select.select([self._socket], [], [], left)[0])
@@ -177,41 +181,44 @@ class Client:
         return self._call("ProbePaths", ProbesReply, peer=peer, plane=plane, count=count)
 
     def faults(self) -> FaultsReply:
-        """Links and switches at fault."""
+        """Return the links and switches at fault."""
         return self._call("ListFaults", FaultsReply)
 
     def fabric_map(self) -> MapReply:
-        """Every link and switch, as the survey sees it."""
+        """Return every link and switch as the survey sees it."""
         return self._call("GetMap", MapReply)
 
     def config_text(self) -> ConfigReply:
-        """The running configuration as TOML."""
+        """Return the running configuration as TOML."""
         return self._call("GetConfig", ConfigReply)
 
     def config_diff(self, text: str) -> ChangesReply:
-        """What applying a configuration would change."""
+        """Return what applying a configuration would change."""
         return self._call("DiffConfig", ChangesReply, text=text)
 
     def config_apply(self, text: str, confirm_s: int) -> ChangesReply:
-        """Apply a configuration, for good or (not 0) until confirmed."""
+        """Apply a configuration.
+
+        A `confirm_s` other than 0 restores the former one unless confirmed in that many seconds.
+        """
         _set_timeout(self._socket, APPLY_S)
         return self._call("ApplyConfig", ChangesReply, text=text, confirm_s=confirm_s)
 
     def config_confirm(self) -> None:
-        """Keep what was applied."""
+        """Keep the configuration that was applied provisionally."""
         self._call("ConfirmConfig", dict[str, Any])
 
     def describe(self) -> str:
-        """The interface in varlink's language, as the daemon has it."""
+        """Return the daemon's own description of its interface, in varlink's language."""
         called = "org.varlink.service.GetInterfaceDescription"
         return self._call(called, _Description, interface=INTERFACE).description
 
     def monitor(self, interval_ms: int, peers: int | None = None) -> Iterator[MonitorSample]:
-        """A sample at once and then every ``interval_ms``, for ever.
+        """Yield a sample at once and then every ``interval_ms``, for ever.
 
-        With ``peers`` at most so many are in it: those in trouble, and the busiest.
+        ``peers`` limits the number of peers in a sample to those in trouble and the busiest.
         """
-        # A sample may come as late as the interval says, and a busy host later still.
+        # A sample takes up to the interval to arrive, and longer from a busy host.
         _set_timeout(self._socket, TIMEOUT_S + interval_ms / 1000)
         wanted = {"interval_ms": interval_ms} | ({} if peers is None else {"peers": peers})
         self._send("Monitor", wanted, more=True)
@@ -261,7 +268,7 @@ class Client:
             return msgspec.json.decode(data, type=kind)
         except msgspec.MsgspecError as error:
             raise CommandError(
-                f"cannot understand what answers on {self._path}: {error}; "
+                f"cannot understand the reply from {self._path}: {error}; "
                 "are mrcctl and mrcd of the same version?"
             ) from error
 
@@ -275,8 +282,8 @@ class Client:
 
 def _connect(path: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # The kernel's timeouts and not settimeout(): connect() on a non-blocking unix socket fails
-    # with EAGAIN when the backlog is full instead of waiting.
+    # Use the kernel's timeouts, not settimeout(): that makes the socket non-blocking, and
+    # connect() on a non-blocking unix socket fails with EAGAIN when the backlog is full.
     _set_timeout(connection, TIMEOUT_S)
     try:
         connection.connect(path)
@@ -295,17 +302,17 @@ def _set_timeout(connection: socket.socket, seconds: float) -> None:
 def _refused(path: str, error: OSError) -> CommandError:
     if isinstance(error, PermissionError):
         return NotPermitted(
-            f"may not open {path}: run mrcctl as root, or as a member of the socket's group"
+            f"no permission to open {path}: run mrcctl as root, or as a member of its group"
         )
     if isinstance(error, FileNotFoundError):
         why = "there is no such socket"
     elif isinstance(error, ConnectionRefusedError):
-        why = "nobody listens on it"
+        why = "no process is listening on it"
     elif isinstance(error, BlockingIOError):
-        why = "it does not accept connections in time"
+        why = "the connection was not accepted in time"
     else:
         why = error.strerror or str(error)
-    # A socket that is not the default belongs to a daemon started by hand or by the lab.
+    # A non-default socket belongs to a daemon started by hand or by the lab.
     start = (
         "'systemctl start mrcd' or 'mrcd --config /etc/mrcd/mrcd.toml'"
         if os.path.abspath(path) == DEFAULT_SOCKET
@@ -313,6 +320,6 @@ def _refused(path: str, error: OSError) -> CommandError:
     )
     return Unreachable(
         f"mrcd is not reachable at {path}: {why}.\n"
-        f"Start it with {start}; --socket or MRCD_SOCKET choose another socket "
+        f"Start it with {start}, or name another socket with --socket or MRCD_SOCKET "
         "('mrcctl lab exec HOST -- mrcctl status' asks a lab's host)."
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl completion``."""
+"""``mrcctl completion``: the completion script of a shell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VARIABLE = "_MRCCTL_COMPLETE"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that makes a shell complete mrcctl's commands, options and peers.
+    """Print the script that completes mrcctl's commands, options and peers in a shell.
 
     \b
     bash  source <(mrcctl completion bash)      # in ~/.bashrc

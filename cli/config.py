@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl config``: the running configuration, and how it becomes another one."""
+"""``mrcctl config``: show the running configuration, check a file and apply it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ file_argument = click.argument("file", required=False, metavar="[FILE]")
 
 @click.group(context_settings=HELP_NAMES)
 def config() -> None:
-    """The configuration: show it, check a file, apply it without a restart."""
+    """Show the configuration, check a file, or apply it without a restart."""
 
 
 @config.command()
 @json_option
 @click.pass_obj
 def show(socket: str, as_json: bool) -> None:
-    """Print the running configuration as TOML that `config apply` takes."""
+    """Print the running configuration as TOML that `config apply` accepts."""
     with Client(socket) as client:
         reply = client.config_text()
     if as_json:
@@ -42,9 +42,9 @@ def show(socket: str, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def check(socket: str, file: str | None, as_json: bool) -> None:
-    """Check FILE and the fabric file it names; exit 2 with every problem.
+    """Check FILE and the fabric file it names; list every problem and exit 2 if there are any.
 
-    Needs no daemon. Without FILE: the file that the daemon was started with.
+    No daemon is needed. The default FILE is the one that the daemon was started with.
     """
     from mrcd.config import config as configuration  # noqa: PLC0415  # reads C headers, slowly
 
@@ -66,14 +66,14 @@ def check(socket: str, file: str | None, as_json: bool) -> None:
 
 @config.command()
 @file_argument
-@click.option("--check", is_flag=True, help="Exit with 1 when anything would change.")
+@click.option("--check", is_flag=True, help="Exit 1 if anything would change.")
 @json_option
 @click.pass_context
 def diff(ctx: click.Context, file: str | None, check: bool, as_json: bool) -> None:
-    """Show what applying FILE (- is stdin) would change, and what of it needs a restart.
+    """Show what applying FILE (- is stdin) would change, and which changes need a restart.
 
-    Without FILE: the file that the daemon was started with. The daemon looks for a fabric file
-    without a folder beside its own configuration.
+    The default FILE is the one that the daemon was started with. A relative fabric file in it is
+    looked for beside the daemon's own configuration.
     """
     text = _text(ctx.obj, file)
     with Client(ctx.obj) as client:
@@ -92,16 +92,16 @@ def diff(ctx: click.Context, file: str | None, check: bool, as_json: bool) -> No
     "--confirm",
     type=click.IntRange(1, 3600),
     metavar="SECONDS",
-    help="Return to the former configuration unless `config confirm` follows in this time.",
+    help="Restore the former configuration unless `config confirm` follows in this time.",
 )
 @json_option
 @click.pass_obj
 def apply(socket: str, file: str | None, confirm: int | None, as_json: bool) -> None:
-    """Make the daemon run with FILE (- is stdin), as `config diff` shows it.
+    """Apply FILE (- is stdin) to the running daemon; `config diff` shows the changes beforehand.
 
-    Without FILE: the file that the daemon was started with. Nothing is applied when anything of
-    it is wrong. The daemon's own file stays as it is; where it says otherwise, the command tells
-    how to keep what runs.
+    The default FILE is the one that the daemon was started with. If anything in it is wrong,
+    nothing is applied. The daemon's own file is not changed; if it differs from the running
+    configuration, the command prints how to save that.
     """
     text = _text(socket, file)
     with Client(socket) as client:
@@ -126,7 +126,7 @@ def apply(socket: str, file: str | None, confirm: int | None, as_json: bool) -> 
 @json_option
 @click.pass_obj
 def confirm(socket: str, as_json: bool) -> None:
-    """Keep the configuration that `config apply --confirm` has made."""
+    """Keep the configuration that `config apply --confirm` applied."""
     with Client(socket) as client:
         client.config_confirm()
         unsaved = _unsaved(client, None)
@@ -139,9 +139,9 @@ def confirm(socket: str, as_json: bool) -> None:
 
 
 def _unsaved(client: Client, file: str | None) -> str | None:
-    """What to say when the daemon's own file is not what runs; `file`: what was applied.
+    """Return the advice to print if the daemon's own file differs from the running configuration.
 
-    A file that cannot be read, or has errors, is not what runs either.
+    A file that has errors or cannot be read counts as different. `file` is what was applied.
     """
     own = client.status().config
     try:
@@ -153,20 +153,20 @@ def _unsaved(client: Client, file: str | None) -> str | None:
     steps = [f"mrcctl config show > {running}"] if file in (None, "-") else []
     steps.append(f"cp {running if steps else file} {own}")
     return (
-        f"not saved: {own} says otherwise, and mrcd reads it when it starts or is sent SIGHUP;"
-        f" to keep what runs: {' && '.join(steps)}"
+        f"not saved: {own} differs, and mrcd reads it when it starts and on SIGHUP;"
+        f" to keep the running configuration: {' && '.join(steps)}"
     )
 
 
 def render(reply: ChangesReply) -> str:
-    """A line for each change."""
+    """Return a line for each change."""
     changes = reply["diff"].changes
     if not changes:
         return "no change"
     lines = [_line(change) for change in changes]
     late = sum(change.how == "restart" for change in changes)
     if late:
-        lines.append(f"{late} of {len(changes)} build the data path anew, and with it all QPs")
+        lines.append(f"{late} of {len(changes)} rebuild the data path and all QPs")
     return "\n".join(lines)
 
 
@@ -178,7 +178,7 @@ def _line(change: ConfigChange) -> str:
 
 
 def _text(socket: str, file: str | None) -> str:
-    """The text to send."""
+    """Return the text to send to the daemon."""
     if file == "-":
         return sys.stdin.read()
     path = Path(file) if file is not None else _running(socket)
@@ -187,11 +187,11 @@ def _text(socket: str, file: str | None) -> str:
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise BadConfiguration(f"{path} is not UTF-8 text; TOML files are") from error
+        raise BadConfiguration(f"{path} is not UTF-8 text, as TOML must be") from error
 
 
 def _running(socket: str, default: str | None = None) -> Path:
-    """The file that the daemon was started with; without a daemon the default, if any."""
+    """Return the file that the daemon was started with; without a daemon, the default if any."""
     try:
         with Client(socket) as client:
             return Path(client.status().config)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl conn``."""
+"""``mrcctl conn``: the QPs with each peer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLUMNS = (
 
 @click.group(context_settings=HELP_NAMES)
 def conn() -> None:
-    """Connections: the QPs with each peer."""
+    """Show the connections: the QPs with each peer."""
 
 
 @conn.command("list")
@@ -48,7 +48,7 @@ def list_(socket: str, peer: str | None, as_json: bool) -> None:
 
 
 def render(conns: list[ConnInfo]) -> str:
-    """A row for each QP."""
+    """Return a table with a row for each QP."""
     return table(
         COLUMNS,
         [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl datapath``: the part of mrcd that outlives the daemon."""
+"""``mrcctl datapath``: the BPF programs, which outlive the daemon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_BPFFS = Path("/sys/fs/bpf/mrcd")
 
 @click.group(context_settings=HELP_NAMES)
 def datapath() -> None:
-    """The BPF programs in the kernel, which outlive the daemon."""
+    """Manage the BPF programs in the kernel, which outlive the daemon."""
 
 
 @datapath.command()
@@ -29,18 +29,18 @@ def datapath() -> None:
     envvar="MRCD_BPFFS",
     show_default=True,
     show_envvar=True,
-    help="Where the daemon pinned its links and maps.",
+    help="The folder where the daemon pinned its links and maps.",
 )
-@click.option("--force", is_flag=True, help="Detach although a daemon is running.")
+@click.option("--force", is_flag=True, help="Detach even if a daemon is running.")
 @json_option
 @click.pass_obj
 def detach(socket: str, bpffs: Path, force: bool, as_json: bool) -> None:
     """Detach the BPF programs and remove their pins: mrc0 stops carrying traffic."""
     if os.geteuid() != 0:
-        raise NotPermitted("detaching BPF programs needs root")
+        raise NotPermitted("detaching BPF programs needs root: run it with sudo")
     if not force:
         _refuse_while_running(socket, bpffs)
-    # It is the only command that touches the kernel itself.
+    # No other command changes the kernel directly, so only this one imports the data path.
     from mrcd.datapath.detach import detach as detach_all  # noqa: PLC0415
 
     report = detach_all(bpffs)
@@ -55,7 +55,7 @@ def detach(socket: str, bpffs: Path, force: bool, as_json: bool) -> None:
 
 
 def _refuse_while_running(socket: str, bpffs: Path) -> None:
-    """A running daemon uses these maps; only the one that pins in ``bpffs`` matters."""
+    """Raise CommandError if a running daemon uses the pins in ``bpffs``."""
     try:
         with Client(socket) as client:
             status = client.status()
@@ -63,5 +63,5 @@ def _refuse_while_running(socket: str, bpffs: Path) -> None:
         return
     if Path(status.datapath.bpffs) == bpffs:
         raise CommandError(
-            f"mrcd (pid {status.pid}) is running and uses {bpffs}: stop it first, or --force"
+            f"mrcd (pid {status.pid}) is running and uses {bpffs}: stop it first, or use --force"
         )

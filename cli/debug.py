@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl debug``: what belongs into a bug report."""
+"""``mrcctl debug``: the material for a bug report."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from cli.render import print_json
 
 @click.group(context_settings=HELP_NAMES)
 def debug() -> None:
-    """What belongs into a bug report."""
+    """Collect the material for a bug report."""
 
 
 @debug.command()
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file to write; default: mrcd-HOST-TIME.tar.gz here.",
+    help="The file to write; default: mrcd-HOST-TIME.tar.gz in this folder.",
 )
 @click.option(
     "--seconds",
@@ -37,10 +37,10 @@ def debug() -> None:
 @json_option
 @click.pass_obj
 def bundle(socket: str, output: Path | None, seconds: float, as_json: bool) -> None:
-    """Write one file with what a bug report needs: state, counters, paths, events, this host.
+    """Write one file for a bug report: state, counters, paths, events, facts about this host.
 
-    Takes a few seconds. Values whose keys sound like secrets are left out of configurations. What
-    cannot be had, say because no mrcd runs, is left out and named.
+    This takes a few seconds. Configuration values whose keys sound like secrets are left out.
+    Parts that cannot be gathered, for example because mrcd is not running, are named.
     """
     from cli import bundle as bundles  # noqa: PLC0415  # netlink, C headers, tar
 
@@ -53,7 +53,7 @@ def bundle(socket: str, output: Path | None, seconds: float, as_json: bool) -> N
     found = bundles.gather(bundles.Place(socket, seconds))
     data = bundles.pack(found, folder, now)
     try:
-        # Whole or not at all, and for the owner's eyes.
+        # "x" never overwrites a file, and only the owner may read the bundle.
         with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(data)
     except OSError as error:

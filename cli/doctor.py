@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl doctor``: what keeps mrcd from working on this machine, and the fix."""
+"""``mrcctl doctor``: find what keeps mrcd from working on this machine, and its fix."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ SHOWN = {
     "--bpffs",
     type=click.Path(path_type=Path),
     envvar="MRCD_BPFFS",
-    help="Where the daemon pins its links and maps; default: where it does, or /sys/fs/bpf/mrcd.",
+    help="The daemon's folder of pinned links and maps; default: mrcd's, or /sys/fs/bpf/mrcd.",
 )
 @click.option("--switch", is_flag=True, help="This machine is a Linux switch of the fabric.")
-@click.option("--quiet", is_flag=True, help="Show only what is not ok.")
+@click.option("--quiet", is_flag=True, help="Show only the checks that are not ok.")
 @json_option
 @click.pass_context
 def doctor(
@@ -48,9 +48,9 @@ def doctor(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Find what keeps mrcd from working here, with the fix; exit 6 when something is wrong.
+    """Find what keeps mrcd from working here, and its fix; exit 6 if something is wrong.
 
-    Needs no running daemon and changes nothing. Run it as root: others see less.
+    No running daemon is needed, and nothing is changed. Run it as root: other users see less.
     """
     from cli import checks, facts  # noqa: PLC0415  # reads C headers and netlink
 
@@ -66,7 +66,7 @@ def doctor(
 
 
 def render(found: list[Finding], *, quiet: bool) -> str:
-    """A line for each finding, and its fixes below it."""
+    """Return a line for each finding with its fixes below it."""
     lines = []
     width = max(len(finding.check) for finding in found)
     for finding in found:

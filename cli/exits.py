@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Exit codes of mrcctl, and the errors that end in them.
+"""Exit codes of mrcctl, and the errors that lead to them.
 
 | code | meaning |
 |------|---------|
@@ -9,7 +9,7 @@
 | 3 | the daemon is not reachable |
 | 4 | no such object |
 | 5 | not permitted |
-| 6 | degraded (``status``), or something is wrong (``doctor``); everything is printed first |
+| 6 | degraded (``status``), or something is wrong (``doctor``); the output is complete |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEGRADED = 6
 
 
 class CommandError(click.ClickException):
-    """A command failed; the message says what was tried, on what, and what to do about it."""
+    """A failed command. The message says what failed, on what object, and how to fix it."""
 
     exit_code = FAILED
 
@@ -39,19 +39,19 @@ class CommandError(click.ClickException):
 
 
 class BadConfiguration(CommandError):
-    """A file given to the command has errors."""
+    """An error in a file that was given to the command."""
 
     exit_code = USAGE
 
 
 class Unreachable(CommandError):
-    """The daemon does not answer."""
+    """A daemon that does not answer."""
 
     exit_code = UNREACHABLE
 
 
 class NoSuchObject(CommandError):
-    """The object named on the command line does not exist; the known ones are listed."""
+    """A name on the command line that no object has; the message lists the known ones."""
 
     exit_code = NO_SUCH_OBJECT
 
@@ -61,12 +61,12 @@ class NoSuchObject(CommandError):
 
 
 class BadElement(CommandError):
-    """The element of the fabric does not exist; the message lists what there is."""
+    """A fabric element that does not exist; the message lists those that do."""
 
     exit_code = NO_SUCH_OBJECT
 
 
 class NotPermitted(CommandError):
-    """The user may not do this."""
+    """An action that the user is not permitted to perform."""
 
     exit_code = NOT_PERMITTED

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl fabric``: what switches make, and whether a fabric file holds together.
+"""``mrcctl fabric``: plan a fabric, and check that a fabric file is consistent.
 
-The drawing of the fabric that runs is in cli/fabricmap.py.
+cli/fabricmap.py draws the running fabric.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 
 @click.group(context_settings=HELP_NAMES)
 def fabric() -> None:
-    """The fabric: planning one, checking its file, drawing what there is."""
+    """Plan a fabric, check a fabric file, or draw the running fabric."""
 
 
 fabric.add_command(map_)
 
 
 @fabric.command()
-@click.option("--radix", type=int, required=True, help="Ports of a switch, at a plane's speed.")
+@click.option("--radix", type=int, required=True, help="Ports of a switch at a plane's speed.")
 @click.option(
-    "--planes", type=int, default=8, show_default=True, help="Ports of a NIC, a plane each."
+    "--planes", type=int, default=8, show_default=True, help="Ports of a NIC, one for each plane."
 )
 @click.option("--nics", type=int, help="NICs wanted; default: as many as two tiers hold.")
+@click.option("--ports", type=int, help="Total NIC ports wanted in all planes, instead of --nics.")
 @click.option(
-    "--ports", type=int, help="NIC ports wanted in all planes together, instead of --nics."
+    "--nics-per-host", type=int, default=4, show_default=True, help="Used to count hosts."
 )
-@click.option("--nics-per-host", type=int, default=4, show_default=True, help="To count hosts.")
 @click.option("--name", default="fabric", show_default=True, help="The fabric's name in the file.")
 @click.option("--mtu", type=int, default=9000, show_default=True, help="MTU of the planes.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the fabric file.",
+    help="Write the fabric file here.",
 )
-@click.option("--check", is_flag=True, help="Go through every address and every EV of it.")
+@click.option("--check", is_flag=True, help="Check every address and every EV of the plan.")
 @json_option
 def plan(
     radix: int,
@@ -62,9 +62,9 @@ def plan(
     check: bool,
     as_json: bool,
 ) -> None:
-    """Plan the two-tier fabric that switches of a radix make.
+    """Plan a two-tier fabric of switches with a given radix.
 
-    Example: 51.2 Tb/s switches as 512 ports of 100 Gb/s, NICs of 8 x 100 Gb/s:
+    Example: 51.2 Tb/s switches with 512 ports of 100 Gb/s, and NICs of 8 x 100 Gb/s:
 
     \b
         mrcctl fabric plan --radix 512 --planes 8 --output fabric.toml --check
@@ -72,7 +72,7 @@ def plan(
     from mrcd.fabric import description, planning  # noqa: PLC0415
 
     if nics is not None and ports is not None:
-        raise click.UsageError("--ports: not together with --nics, of which it is a multiple")
+        raise click.UsageError("--ports and --nics both set the size: use only one of them")
     if ports is not None:
         nics = -(-ports // planes) if planes > 0 else None
     try:
@@ -113,7 +113,7 @@ def _write(output: Path, text: str, *, quiet: bool) -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @json_option
 def check_(file: Path, as_json: bool) -> None:
-    """Go through every address and every EV that a fabric FILE gives."""
+    """Check every address and every EV that a fabric FILE defines."""
     from mrcd.fabric import description  # noqa: PLC0415
 
     try:
@@ -128,14 +128,14 @@ def check_(file: Path, as_json: bool) -> None:
 
 
 def _check(made: Fabric) -> dict[str, Any]:
-    """What was checked, and in how many seconds."""
+    """Check a fabric; return the counts and the seconds it took."""
     from mrcd.fabric import planning  # noqa: PLC0415
 
     began = time.monotonic()
     try:
         checked = planning.check(made)
     except (planning.PlanError, ValueError) as error:
-        raise CommandError(f"fabric {made.name} does not hold together: {error}") from error
+        raise CommandError(f"fabric {made.name} is inconsistent: {error}") from error
     return {**asdict(checked), "seconds": round(time.monotonic() - began, 2)}
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl fabric map``: the fabric drawn as a table for each plane, T0s down, T1s across.
+"""``mrcctl fabric map``: draw the fabric as a table for each plane, T0s down and T1s across.
 
-A cell is the link between a T0 and a T1; the switches stand at the edges with their own state, and
-behind each T0 the NIC links of its hosts. Where the T1s do not fit the width, or the hosts the
-line, what is healthy is summed up and what is not is named.
+A cell is the link between a T0 and a T1. The switches are at the edges with their own state, and
+each T0's row ends with the NIC links of its hosts. If the T1s do not fit the width, or the hosts
+the line, healthy elements are summed up and faulty ones are named.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def map_(socket: str, as_json: bool) -> None:
 
 
 def render(reply: MapReply, width: int) -> str:
-    """A block for each plane; `width` in characters."""
+    """Return a block for each plane; `width` is in characters."""
     by_name = {element.name: element for element in reply["elements"]}
     blocks = [_plane(reply, by_name, plane, width) for plane in range(reply["planes"])]
     return "\n\n".join([*blocks, "\n".join([LEGEND, summary(reply["survey"])])])
@@ -75,7 +75,7 @@ def _summed(
     by_name: dict[str, ElementInfo],
     bad: Sequence[ElementInfo],
 ) -> list[str]:
-    """A line for each T0, with the range of its links, and one for each fault."""
+    """Return a line for each T0 with its links' latency range, and a line for each fault."""
     lines = []
     for j, t0 in enumerate(t0s, 1):
         links = [by_name[f"{t0.name}:{t1.name}"] for t1 in t1s]
@@ -91,7 +91,7 @@ def _summed(
 
 
 def _nics(nics: Sequence[ElementInfo]) -> str:
-    """NIC links, those at fault first; healthy ones beyond a few are counted."""
+    """Return the NIC links, faulty ones first; healthy ones beyond the first few are counted."""
     ordered = sorted(nics, key=lambda nic: nic.state == "ok")
     shown = [nic for i, nic in enumerate(ordered) if i < _HOSTS_SHOWN or nic.state != "ok"]
     parts = []
@@ -115,7 +115,7 @@ def _switch(element: ElementInfo) -> tuple[str, str | None]:
 
 
 def _cell(element: ElementInfo) -> tuple[str, str | None]:
-    """State, loss or latency of an element in a few characters, and its colour."""
+    """Return an element's state, loss or latency in a few characters, and its colour."""
     match element.state:
         case "dead":
             return "x", BAD

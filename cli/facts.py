@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Gathers what ``mrcctl doctor`` judges: reads only, and takes what it may not read as unknown."""
+"""Gather the facts that ``mrcctl doctor`` judges.
+
+Nothing is changed. A fact that this process may not read is unknown.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,9 @@ DEFAULT_PINS = Path("/sys/fs/bpf/mrcd")
 
 
 def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
-    """The facts of this machine, for a configuration, a control socket and a bpffs folder.
+    """Return this machine's facts for a configuration, a control socket and a bpffs folder.
 
-    Without them: what the running daemon was started with, or the defaults.
+    A `path` or `pins` of None means what the running daemon was started with, or the default.
     """
     status = _daemon(socket)
     if path is None:
@@ -105,7 +108,10 @@ def _distribution() -> str:
 
 
 def _headers(modules: Path) -> bool:
-    """Debian splits a kernel's headers over build and source, others have all in build."""
+    """Return whether the kernel's headers are installed.
+
+    Debian splits them into build and source; other distributions have everything in build.
+    """
     return (modules / "build/include/generated/autoconf.h").exists() and any(
         (modules / part / "include/linux/kconfig.h").exists() for part in ("build", "source")
     )
@@ -178,7 +184,7 @@ def _program(ident: int) -> str:
 
 
 def _switch() -> dict[str, int]:
-    """What a Linux switch needs set, by the sysctl's name, of every interface."""
+    """Return the sysctls that matter to a Linux switch, for every interface."""
     found = {}
     for key in ("ipv6/conf/{}/forwarding", "ipv6/conf/{}/seg6_enabled", "ipv4/conf/{}/rp_filter"):
         folder = PROC_SYS / key.partition("/{}")[0]

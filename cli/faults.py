@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl fault``: what is at fault in the fabric."""
+"""``mrcctl fault``: the links and switches at fault in the fabric."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mrcd.model import FaultInfo, SurveyInfo
 
 @click.group(context_settings=HELP_NAMES)
 def fault() -> None:
-    """Links and switches of the fabric that lose packets or time."""
+    """Show the links and switches of the fabric that lose or delay packets."""
 
 
 @fault.command("list")
-@click.option("--check", is_flag=True, help="Exit with 1 when there are faults.")
+@click.option("--check", is_flag=True, help="Exit 1 if there are faults.")
 @json_option
 @click.pass_obj
 def list_(socket: str, check: bool, as_json: bool) -> None:
-    """List the faults with the evidence: what all hosts' survey probes lost on their way."""
+    """List the faults with the evidence from all hosts' survey probes."""
     with Client(socket) as client:
         reply = client.faults()
     if as_json:
@@ -34,18 +34,18 @@ def list_(socket: str, check: bool, as_json: bool) -> None:
 
 
 def summary(survey: SurveyInfo) -> str:
-    """One line on what the answer rests on."""
+    """Return one line on the survey that the answer is based on."""
     if not survey.enabled:
         return f"no survey: {survey.reason}"
     line = (
         f"survey: {survey.loops} loops here, {survey.pps} probes/s; "
-        f"{survey.hosts_heard} of {survey.hosts_total} peers tell theirs"
+        f"{survey.hosts_heard} of {survey.hosts_total} peers report theirs"
     )
     return line + (f"; {survey.rejected} messages rejected" if survey.rejected else "")
 
 
 def sentence(fault_: FaultInfo) -> str:
-    """What is wrong, in words."""
+    """Return a sentence that describes a fault."""
     if fault_.kind == "dead":
         return f"{fault_.element} is dead"
     if fault_.kind == "slow":
@@ -59,7 +59,7 @@ def _percent(share: float) -> str:
 
 
 def render(faults: list[FaultInfo], survey: SurveyInfo) -> str:
-    """A paragraph for each fault."""
+    """Return a paragraph for each fault."""
     lines = [] if faults or not survey.enabled else ["no faults"]
     for each in faults:
         shade = WARN if each.kind == "slow" else BAD

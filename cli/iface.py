@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl iface``."""
+"""``mrcctl iface``: mrc0 and the planes' NICs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mrcd.model import InterfacesReply, Status
 
 @click.group(context_settings=HELP_NAMES)
 def iface() -> None:
-    """Interfaces: mrc0 and the planes' NICs."""
+    """Show the interfaces: mrc0 and the planes' NICs."""
 
 
 @iface.command("list")
@@ -36,7 +36,7 @@ def list_(socket: str, as_json: bool) -> None:
 
 
 def render(status: Status) -> str:
-    """A row for each interface, mrc0 first."""
+    """Return a table with a row for each interface, mrc0 first."""
     mrc0, planes = status.mrc0, status.planes
     rows: list[list[Cell]] = [
         [

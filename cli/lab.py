@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``mrcctl lab``: fabrics of network namespaces on this machine.
 
-What a lab is made of lives in mrcd.fabric; its netlink library is imported
-when a command needs it.
+mrcd.lab builds the labs. It is imported only when a command needs it, because of its netlink
+library.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ name_option = click.option("--name", default="lab", show_default=True, help="The
 
 
 class _NoSuch(CommandError):
-    """There is no such lab, host or element; the message lists what there is."""
+    """A lab, host or element that does not exist; the message lists those that do."""
 
     exit_code = NO_SUCH_OBJECT
 
 
 @click.group(context_settings=HELP_NAMES)
 def lab() -> None:
-    """A fabric of namespaces to try mrcd in."""
+    """Build and break a fabric of network namespaces to try mrcd in."""
 
 
 @lab.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
 @click.option("--name", default="lab", show_default=True, help="The lab's name.")
-@click.option("--hosts", type=int, default=2, show_default=True, help="Hosts h1, h2, ...")
-@click.option("--planes", type=int, default=4, show_default=True, help="Planes, 1 to 8.")
+@click.option("--hosts", type=int, default=2, show_default=True, help="Hosts to build: h1, h2, ...")
+@click.option("--planes", type=int, default=4, show_default=True, help="Planes to build, 1 to 8.")
 @click.option("--t1", type=int, default=2, show_default=True, help="T1 switches in each plane.")
 @click.option("--hosts-per-t0", type=int, default=1, show_default=True, help="Hosts on one T0.")
 @click.option("--mtu", type=int, default=9000, show_default=True, help="MTU of the planes.")
 @click.option(
     "--rate", type=int, default=0, show_default=True, help="Mb/s of every link; 0 is unlimited."
 )
-@click.option("--no-ecn", is_flag=True, help="Switches do not mark packets in long queues (CE).")
+@click.option("--no-ecn", is_flag=True, help="Do not mark packets in long switch queues (CE).")
 @click.option(
     "--routing",
     type=click.Choice(["srv6", "ecmp"]),
     default="srv6",
     show_default=True,
-    help="Who chooses the path: the sender's uSIDs, or the switches' hash of the EV.",
+    help="What selects the path: the sender's uSIDs, or the switches' hash of the EV.",
 )
 @click.option(
     "--encap",
@@ -74,12 +74,12 @@ def lab() -> None:
     type=click.Choice(["6", "4"]),
     default="6",
     show_default=True,
-    help="With ecmp: the version of IP between NICs.",
+    help="With ecmp: the IP version between NICs.",
 )
-@click.option("--no-daemon", is_flag=True, help="Only the fabric: run mrcd by hand, or not at all.")
+@click.option("--no-daemon", is_flag=True, help="Build only the fabric and do not start mrcd.")
 @json_option
 @click.option(
-    "--switches", is_flag=True, help="Only the switches; this machine's NICs lead to the hosts."
+    "--switches", is_flag=True, help="Build only switches; this machine's NICs lead to the hosts."
 )
 @click.pass_context
 def up(
@@ -95,12 +95,13 @@ def up(
     """Build a lab from FILE or from the options, and wait until its hosts reach each other.
 
     FILE is a fabric file (TOML). --name, --mtu, --rate, --routing, --encap and --underlay
-    override what it says; the other options describe a fabric without one.
+    override its values. --hosts, --planes, --t1 and --hosts-per-t0 describe a fabric instead of
+    FILE.
     """
     from mrcd.lab import lab as labs  # noqa: PLC0415
 
     fabric = _fabric(ctx, file, options)
-    # A half-built lab is taken down again, whoever ends us.
+    # Exit through the exception handlers on SIGTERM, so that a half-built lab is taken down.
     signal.signal(signal.SIGTERM, _terminated)
     with _errors():
         labs.up(fabric, hosts=not switches, daemons=not no_daemon, ecn=not no_ecn)
@@ -141,7 +142,7 @@ def _fabric(ctx: click.Context, file: Path | None, options: dict[str, Any]) -> F
             )
         clash = [f"--{key.replace('_', '-')}" for key in _SHAPE if given(key)]
         if clash:
-            raise click.UsageError(f"{', '.join(clash)}: not together with FILE, which says it")
+            raise click.UsageError(f"{', '.join(clash)}: not together with FILE, which sets it")
         fabric = description.load(file)
         overrides = {"name": "name", "mtu": "mtu", "rate": "rate_mbps"}
         fields = {field: options[key] for key, field in overrides.items() if given(key)}
@@ -152,7 +153,7 @@ def _fabric(ctx: click.Context, file: Path | None, options: dict[str, Any]) -> F
 
 
 def _routing(before: Routing, options: dict[str, Any], given: set[str]) -> Routing:
-    """The routing that the options in `given` make of another one."""
+    """Return the routing `before` with the options in `given` applied."""
     from dataclasses import replace  # noqa: PLC0415
 
     fields: dict[str, Any] = {_ROUTING[key]: options[key] for key in given}
@@ -167,7 +168,7 @@ def _terminated(number: int, frame: object) -> NoReturn:
 
 @lab.command()
 @name_option
-@click.option("--all", "every", is_flag=True, help="Every lab of this machine.")
+@click.option("--all", "every", is_flag=True, help="Remove every lab on this machine.")
 @json_option
 def down(name: str, every: bool, as_json: bool) -> None:
     """Remove a lab: its processes, namespaces and files."""
@@ -204,7 +205,7 @@ def status(name: str, as_json: bool) -> None:
 
 
 def _daemon_state(host: HostStatus) -> str:
-    """What the host's mrcd says of itself, or why it says nothing."""
+    """Return the state that the host's mrcd reports, or why it reports none."""
     if host.pid is None:
         return "not running"
     try:
@@ -266,13 +267,13 @@ def _colour(state: str) -> str:
 @click.argument("host")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_(name: str, host: str, command: tuple[str, ...]) -> None:
-    """Run COMMAND inside HOST; its exit status is ours.
+    """Run COMMAND inside HOST and exit with its status.
 
-    In there `mrcctl` talks to that host's mrcd.
+    Inside, `mrcctl` talks to that host's mrcd.
     """
     from mrcd.lab import lab as labs  # noqa: PLC0415
 
-    # click leaves the -- behind HOST to the command, which `lab exec h1 -- ls` does not mean.
+    # click passes the -- after HOST on to the command: in `lab exec h1 -- ls` it is not part of it.
     words = command[1:] if command[0] == "--" else command
     if not words:
         raise click.UsageError("Missing argument 'COMMAND...'.")
@@ -281,7 +282,7 @@ def exec_(name: str, host: str, command: tuple[str, ...]) -> None:
 
 
 def _own_folder() -> Path:
-    """Where the running mrcctl is, so that the same one is found inside."""
+    """Return the folder of the running mrcctl, so that the same one is found inside."""
     program = Path(sys.argv[0])
     own = program if program.name == "mrcctl" else Path(sys.executable)
     return own.absolute().parent
@@ -299,8 +300,8 @@ def fault(name: str, element: str, action: str, as_json: bool) -> None:
     ELEMENT  p1 (plane), p1t0-1 (T0), p1t1-2 (T1), h1:p1 (NIC link),
              p1t0-1:p1t1-2 (link between switches)
 
-    Faults are silent unless they are `down`. Returns when the fault is in
-    effect and prints that moment (CLOCK_MONOTONIC).
+    Every fault except `down` is silent: the carrier stays up. The command returns when the fault
+    is in effect and prints that time (CLOCK_MONOTONIC).
     """
     from mrcd.lab import lab as labs  # noqa: PLC0415
 
@@ -325,7 +326,7 @@ def fault(name: str, element: str, action: str, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _errors() -> Iterator[None]:
-    """Give the errors of mrcd.fabric their exit codes."""
+    """Turn the errors of mrcd.fabric and mrcd.lab into errors with exit codes."""
     from mrcd.fabric import description  # noqa: PLC0415
     from mrcd.lab import faults, state  # noqa: PLC0415
 

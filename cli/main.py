@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The ``mrcctl`` command. Subcommands are imported when they are used, to start fast."""
+"""The ``mrcctl`` command. Each subcommand is imported only when it is used, for a fast start."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from cli import DEFAULT_SOCKET
 from cli.options import HELP_NAMES
 from mrcd import __version__
 
-# Name: (module, one line for --help). The attribute in the module has the command's name. The
-# line repeats the command's own so that --help need not import them all; a test compares.
+# Name: (module, one line for --help). The module's attribute has the command's name. The line
+# repeats the command's own help, so that --help need not import all modules; a test compares them.
 SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "status": (
         "cli.status",
         "Show the daemon, mrc0, the planes and the data path; exit 6 when degraded.",
     ),
-    "plane": ("cli.plane", "Planes: the NICs towards the fabric; take one out of service."),
-    "iface": ("cli.iface", "Interfaces: mrc0 and the planes' NICs."),
-    "peer": ("cli.peer", "Remote hosts."),
-    "path": ("cli.path", "Paths: the EVs of each QP and the links they name."),
-    "conn": ("cli.conn", "Connections: the QPs with each peer."),
-    "fault": ("cli.faults", "Links and switches of the fabric that lose packets or time."),
+    "plane": ("cli.plane", "Show the planes (the NICs to the fabric), or drain one."),
+    "iface": ("cli.iface", "Show the interfaces: mrc0 and the planes' NICs."),
+    "peer": ("cli.peer", "Show the peers: the remote hosts."),
+    "path": ("cli.path", "Show, probe, deny and watch paths: the EVs of each QP."),
+    "conn": ("cli.conn", "Show the connections: the QPs with each peer."),
+    "fault": (
+        "cli.faults",
+        "Show the links and switches of the fabric that lose or delay packets.",
+    ),
     "config": (
         "cli.config",
-        "The configuration: show it, check a file, apply it without a restart.",
+        "Show the configuration, check a file, or apply it without a restart.",
     ),
     "stats": (
         "cli.stats",
@@ -36,36 +39,45 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "ping": (
         "cli.ping",
-        "Probe every path to PEER, a name or an address: loss and round trips; exit 1 on any loss.",
+        "Probe every path to PEER and show loss and round trips; exit 1 on any loss.",
     ),
     "capture": (
         "cli.capture",
-        "Show or write every packet that leaves by a plane or arrives at one, until interrupted.",
+        "Show or write every packet sent or received on a plane, until interrupted.",
     ),
     "top": ("cli.top", "Watch planes, peers and paths live; the paths in trouble come first."),
     "monitor": ("cli.monitor", "Report rates of planes, peers and counters until interrupted."),
     "doctor": (
         "cli.doctor",
-        "Find what keeps mrcd from working here, with the fix; exit 6 when something is wrong.",
+        "Find what keeps mrcd from working here, and its fix; exit 6 if something is wrong.",
     ),
-    "debug": ("cli.debug", "What belongs into a bug report."),
-    "datapath": ("cli.datapath", "The BPF programs in the kernel, which outlive the daemon."),
-    "fabric": ("cli.fabric", "The fabric: planning one, checking its file, drawing what there is."),
-    "sid": ("cli.sid", "uSID routes: those in the kernel against those intended."),
-    "api": ("cli.api", "The control API: its interface, and the schema of what --json prints."),
+    "debug": ("cli.debug", "Collect the material for a bug report."),
+    "datapath": (
+        "cli.datapath",
+        "Manage the BPF programs in the kernel, which outlive the daemon.",
+    ),
+    "fabric": (
+        "cli.fabric",
+        "Plan a fabric, check a fabric file, or draw the running fabric.",
+    ),
+    "sid": ("cli.sid", "Compare the kernel's uSID routes with the intended ones."),
+    "api": (
+        "cli.api",
+        "Describe the control API: its interface, and the schema of --json output.",
+    ),
     "completion": (
         "cli.completion",
-        "Print the script that makes a shell complete mrcctl's commands, options and peers.",
+        "Print the script that completes mrcctl's commands, options and peers in a shell.",
     ),
-    "lab": ("cli.lab", "A fabric of namespaces to try mrcd in."),
+    "lab": ("cli.lab", "Build and break a fabric of network namespaces to try mrcd in."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports the one that is called."""
+    """A command group that imports only the command that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the table: what one looks for first comes first."""
+        """Return the names in the order of the table, the most needed first."""
         return list(SUBCOMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -77,14 +89,14 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in --help, from the table alone."""
+        """Write the list in --help from the table alone, without importing the commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in SUBCOMMANDS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, naming the known commands when there is no such one."""
+        """Resolve a command as click does, but list the known ones if it does not exist."""
         if args and args[0] not in SUBCOMMANDS and not args[0].startswith("-"):
             ctx.fail(f"No such command {args[0]!r}; known: {', '.join(SUBCOMMANDS)}.")
         return super().resolve_command(ctx, args)
@@ -103,7 +115,7 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="mrcctl")
 @click.pass_context
 def mrcctl(ctx: click.Context, socket: str) -> None:
-    """Look at and control mrcd, the multipath reliable connection daemon.
+    """Inspect and control mrcd, the multipath reliable connection daemon.
 
     Exit codes: 0 done, 1 failed, 2 wrong usage or bad configuration, 3 daemon not reachable,
     4 no such object, 5 not permitted, 6 degraded or something wrong.
@@ -112,5 +124,5 @@ def mrcctl(ctx: click.Context, socket: str) -> None:
 
 
 def main(argv: list[str] | None = None, **extra: Any) -> None:
-    """Entry point of ``mrcctl``. Does not return."""
+    """Run ``mrcctl``; does not return."""
     mrcctl.main(args=argv, prog_name="mrcctl", **extra)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl monitor``."""
+"""``mrcctl monitor``: rates of planes, peers and counters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cli.status import STATE_COLOURS, plane_state
 from mrcd.model import MonitorSample, PlaneInfo
 
 PEERS_MAX = 64
-"""Peers that people are shown; programs get all."""
+"""The text output shows at most this many peers; --json has all of them."""
 CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -35,7 +35,7 @@ CLEAR = "\x1b[H\x1b[2J"
 def monitor(socket: str, interval: float, count: int | None, as_json: bool) -> None:
     """Report rates of planes, peers and counters until interrupted.
 
-    With --json every line is a sample as the daemon took it: rates are differences of two.
+    With --json each line is a sample of totals from the daemon; a rate is the difference of two.
     """
     try:
         with Client(socket) as client:
@@ -54,7 +54,7 @@ def monitor(socket: str, interval: float, count: int | None, as_json: bool) -> N
 
 
 def render(before: MonitorSample, now: MonitorSample) -> str:
-    """What happened between two samples."""
+    """Return the changes between two samples as text."""
     seconds = (now.monotonic_ns - before.monotonic_ns) / 1e9
     state = colour(now.status.state, STATE_COLOURS[now.status.state])
     clock = time.strftime("%H:%M:%S")
@@ -115,7 +115,7 @@ def _peers(before: MonitorSample, now: MonitorSample, seconds: float) -> str:
 
 
 def _counters(before: MonitorSample, now: MonitorSample, seconds: float) -> str:
-    """Only the counters that moved."""
+    """Return a table of the counters that changed."""
     earlier = {counter.name: counter.value for counter in before.stats.counters}
     rows: list[list[Cell]] = []
     for counter in now.stats.counters:

@@ -15,7 +15,7 @@ json_option = click.option("-j", "--json", "as_json", is_flag=True, help="Print 
 
 
 def complete_peer(ctx: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
-    """The names of the daemon's peers that begin so, for a shell; none without a daemon."""
+    """Return the daemon's peers whose names start with `typed`; none without a daemon."""
     from cli.client import Client  # noqa: PLC0415
     from cli.exits import CommandError  # noqa: PLC0415
 
@@ -28,7 +28,7 @@ def complete_peer(ctx: click.Context, _parameter: click.Parameter, typed: str) -
 
 
 def probe_options(command: Callable[..., None]) -> Callable[..., None]:
-    """--plane and --count of a command that sends EV probes."""
+    """Add --plane and --count to a command that sends EV probes."""
     for parameter in (
         click.option(
             "--count",
@@ -36,7 +36,7 @@ def probe_options(command: Callable[..., None]) -> Callable[..., None]:
             default=10,
             show_default=True,
             metavar="N",
-            help="Probes of each path.",
+            help="Probes to send over each path.",
         ),
         click.option("--plane", type=int, metavar="N", help="Only the paths of this plane."),
     ):

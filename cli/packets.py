@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the records of a capture say: packets in order of time, each with what became of it.
+"""Decode the records of a capture into packets in time order, each with its verdict.
 
-A packet that mrc_receive passed on has its verdict in a record of its own, which comes a moment
-later and is tied to it by the packet's last bytes, the ICRC word. So packets are held for a moment.
+The verdict on a packet that mrc_receive passed on comes in a separate record a moment later. The
+ICRC word, the packet's last bytes, connects the two. Packets are therefore held for a moment.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from mrcd.wire.abi import ABI, CAPTURE, COUNTERS
 from mrcd.wire.packet import WIRE, Struct
 
 HOLD_NS = 100_000_000
-"""A verdict that takes longer has been lost."""
+"""A verdict that has not come after this time is taken for lost."""
 
 _KIND = CAPTURE.structs["mrc_capture"]
 
 
 def _compiled(kind: Struct) -> struct.Struct:
-    """A codec that is fast; for what has neither arrays nor gaps."""
+    """Return a fast codec for a struct that has neither arrays nor gaps."""
     codes = {1: "B", 2: "H", 4: "I", 8: "Q"}
     order = "!" if kind.byteorder == "big" else "="
     made = struct.Struct(order + "".join(codes[field.size] for field in kind.fields.values()))
@@ -91,7 +91,7 @@ _WITH_PORTS = {6, 17}
 
 @dataclass(slots=True)
 class _Held:
-    """A packet whose record has come."""
+    """A packet that waits for its verdict or for its turn."""
 
     head: tuple[int, ...]
     data: bytes
@@ -99,10 +99,10 @@ class _Held:
 
 
 class _Read(NamedTuple):
-    """What a packet says of itself."""
+    """The fields read from a packet's headers."""
 
     kind: str = "other"
-    qp: int | None = None  # index of the one it is addressed to
+    qp: int | None = None  # index of the destination QP
     ev: int | None = None
     t1: int | None = None
     psn: int | None = None
@@ -114,17 +114,17 @@ _NOTHING = _Read()
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """What is known of a packet, and its first bytes."""
+    """The first bytes of a packet, and all that is known about it."""
 
     about: CapturedPacket
     data: bytes
 
 
 class Packets:
-    """Takes records as they come and gives packets."""
+    """A decoder that takes records as they come and returns packets."""
 
     def __init__(self, info: CaptureInfo, ahead_ns: int) -> None:
-        """ahead_ns: how far CLOCK_REALTIME is ahead of CLOCK_MONOTONIC."""
+        """Start without packets; `ahead_ns` is CLOCK_REALTIME minus CLOCK_MONOTONIC."""
         self._info = info
         self._ahead_ns = ahead_ns
         self._peers = {peer.index: peer.name for peer in info.peers}
@@ -152,7 +152,7 @@ class Packets:
                 del self._passed[key]
 
     def release(self, before_ns: int | None = None) -> Iterator[Packet]:
-        """The packets older than a moment of CLOCK_MONOTONIC, or all there are, in order."""
+        """Yield the packets from before a time of CLOCK_MONOTONIC, or all, in time order."""
         self._held.sort(key=lambda held: held.head[_TIME])
         count = len(self._held)
         if before_ns is not None:
@@ -168,7 +168,7 @@ class Packets:
         if waiting and waiting[0] is held:
             self._judge(held.head[_KEY], held.why)
 
-    # ---- what a packet says of itself
+    # ---- packet headers
 
     def _about(self, held: _Held) -> CapturedPacket:
         head, why = held.head, held.why
@@ -179,7 +179,7 @@ class Packets:
         if direction == "rx" and read.qp is not None:
             qp = read.qp
         if qp is not None and qp // self._info.qps_per_peer != head[_PEER]:
-            qp = None  # damaged, or of nobody's
+            qp = None  # a damaged packet, or one for a QP that does not exist
         interfaces = self._info.interfaces
         return CapturedPacket(
             time_ns=head[_TIME] + self._ahead_ns,
@@ -199,7 +199,7 @@ class Packets:
 
 
 def _read(data: bytes, udp: int, info: CaptureInfo) -> _Read:
-    """What can be read in the first bytes of a packet whose UDP header is at `udp`."""
+    """Read the headers in the first bytes of a packet whose UDP header is at offset `udp`."""
     bth_at = udp + _UDP_LEN
     body = bth_at + _BTH.size
     if len(data) < body:
@@ -224,11 +224,11 @@ def _read(data: bytes, udp: int, info: CaptureInfo) -> _Read:
     return _Read(_OPCODES.get(opcode, "other"), qp, ev, t1, psn, again)
 
 
-# ---- words
+# ---- text output
 
 
 def comment(about: CapturedPacket) -> str:
-    """What is noted on a packet in a file."""
+    """Return the comment on a packet in a pcapng file."""
     words = [f"path plane {about.plane}", *_path(about)]
     if about.peer is not None:
         words.append(f"peer {about.peer}")
@@ -238,7 +238,7 @@ def comment(about: CapturedPacket) -> str:
 
 
 def line(packet: Packet, encap: int) -> str:
-    """A packet on a line of a terminal."""
+    """Return a packet as one line of text."""
     about = packet.about
     seconds, rest = divmod(about.time_ns, 1_000_000_000)
     clock = time.strftime("%H:%M:%S", time.localtime(seconds))
@@ -274,7 +274,7 @@ def _fate(about: CapturedPacket) -> list[str]:
 
 
 def _inner(data: bytes, encap: int) -> str:
-    """The application's packet: addresses, ports and protocol."""
+    """Return the addresses, ports and protocol of the application's packet."""
     at = _UDP_AT[encap] + _UDP_LEN + _PAYLOAD_LEN
     if len(data) <= at:
         return ""

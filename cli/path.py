@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl path``."""
+"""``mrcctl path``: list, probe, deny and watch paths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATE_COLOURS = {"GOOD": GOOD, "SKIP": WARN, "ASSUMED_BAD": BAD, "DENIED": BAD}
 
 @click.group(context_settings=HELP_NAMES)
 def path() -> None:
-    """Paths: the EVs of each QP and the links they name."""
+    """Show, probe, deny and watch paths: the EVs of each QP."""
 
 
 @path.command("list")
@@ -34,7 +34,7 @@ def path() -> None:
 def list_(
     socket: str, peer: str | None, plane: int | None, state: str | None, as_json: bool
 ) -> None:
-    """List the paths with their state and what they carried."""
+    """List the paths with their state and packet counts."""
     with Client(socket) as client:
         reply = client.paths(peer)
     reply["paths"] = [
@@ -54,9 +54,9 @@ def list_(
 @json_option
 @click.pass_context
 def probe(ctx: click.Context, peer: str, plane: int | None, count: int, as_json: bool) -> None:
-    """Send EV probes over every path to PEER; exit 1 when one is lost.
+    """Send EV probes over every path to PEER; exit 1 if one is lost.
 
-    All paths that the fabric has are probed, whatever their state. Nothing of it touches traffic.
+    All paths of the fabric are probed, whatever their state. Traffic is not affected.
     """
     with Client(ctx.obj) as client:
         reply = client.probe(peer, plane, count)
@@ -69,7 +69,7 @@ def probe(ctx: click.Context, peer: str, plane: int | None, count: int, as_json:
 
 
 def render_probes(probes: list[PathProbe]) -> str:
-    """A row for each path."""
+    """Return a table with a row for each path."""
     return table(
         ["EV", "PLANE", "T1", "SENT", "ANSWERED", "LOSS", "MIN", "MEDIAN", "MAX", "USIDS"],
         [
@@ -92,7 +92,7 @@ def render_probes(probes: list[PathProbe]) -> str:
 
 
 def render(paths: list[PathInfo]) -> str:
-    """A row for each path."""
+    """Return a table with a row for each path."""
     return table(
         [
             "PEER",
@@ -134,7 +134,7 @@ def render(paths: list[PathInfo]) -> str:
 @path.command()
 @click.argument("element")
 @peer_option
-@click.option("--force", is_flag=True, help="Even if no path to some peer is left.")
+@click.option("--force", is_flag=True, help="Deny even if that leaves no path to some peer.")
 @json_option
 @click.pass_obj
 def deny(socket: str, element: str, peer: str | None, force: bool, as_json: bool) -> None:
@@ -144,7 +144,7 @@ def deny(socket: str, element: str, peer: str | None, force: bool, as_json: bool
     ELEMENT  0x10020000 (a path's EV), p1 (plane), p1t0-1 (T0), p1t1-2 (T1),
              p1t0-1:p1t1-2 (link), h2:p1 (NIC link), h2 (peer)
 
-    Holds for every QP, also new ones, and is remembered when mrcd starts again.
+    The rule applies to every QP, including new ones, and survives a restart of mrcd.
     """
     with Client(socket) as client:
         reply = client.deny(element, peer, force=force)
@@ -162,7 +162,7 @@ def deny(socket: str, element: str, peer: str | None, force: bool, as_json: bool
 @json_option
 @click.pass_obj
 def allow(socket: str, element: str, peer: str | None, as_json: bool) -> None:
-    """Take back a `path deny` of the same ELEMENT and --peer."""
+    """Undo a `path deny` of the same ELEMENT and --peer."""
     with Client(socket) as client:
         reply = client.allow(element, peer)
     if as_json:
@@ -179,7 +179,7 @@ def _shown(element: str, peer: str | None) -> str:
 @json_option
 @click.pass_obj
 def denied(socket: str, as_json: bool) -> None:
-    """List what `path deny` keeps packets off."""
+    """List the rules made by `path deny`."""
     with Client(socket) as client:
         reply = client.denied()
     if as_json:
@@ -189,7 +189,7 @@ def denied(socket: str, as_json: bool) -> None:
 
 
 def render_denied(rules: list[DeniedInfo]) -> str:
-    """A row for each rule."""
+    """Return a table with a row for each rule."""
     rows = [(rule.element, rule.kind, rule.peer or "all", rule.paths) for rule in rules]
     return table(("ELEMENT", "KIND", "PEER", "PATHS"), rows)
 
@@ -199,14 +199,14 @@ def render_denied(rules: list[DeniedInfo]) -> str:
 @json_option
 @click.pass_obj
 def watch(socket: str, peer: str | None, as_json: bool) -> None:
-    """Report each path that comes into use or goes out of it, until interrupted.
+    """Report each path that comes into use or goes out of use, until interrupted.
 
-    Times are CLOCK_MONOTONIC, from the kernel. LOST is how long before the event
-    the packet was sent that is taken for lost. JSON is an event a line.
+    Times are CLOCK_MONOTONIC, from the kernel. LOST is the time between the sending of the packet
+    that counts as lost and the event. --json prints one event a line.
     """
     with contextlib.suppress(KeyboardInterrupt), Client(socket) as client:
         if peer is not None:
-            client.paths(peer)  # an unknown one is an error
+            client.paths(peer)  # raises an error if the peer is unknown
         for event in client.watch_paths():
             if event is None:
                 if not as_json:
@@ -229,5 +229,5 @@ def _line(event: PathEvent) -> str:
     if event.rtt_ns is not None:
         words.append(f"rtt {micros(event.rtt_ns / 1000)}")
     if event.missed:
-        words.append(f"({event.missed} events before it were missed)")
+        words.append(f"({event.missed} events before this one were missed)")
     return "  ".join(words)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Writes pcapng, as Wireshark reads it: packets of several interfaces, each with a comment.
+"""Write pcapng files: packets of several interfaces, each with a comment.
 
-Source: draft-ietf-opsawg-pcapng. Times are nanoseconds of CLOCK_REALTIME, byte order is ours.
+Source: draft-ietf-opsawg-pcapng. Times are nanoseconds of CLOCK_REALTIME. The byte order is the
+host's.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Option = tuple[int, bytes]
 
 
 class Writer:
-    """A file of packets; `write` may be called as soon as it is made."""
+    """A pcapng file that is being written."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class Writer:
         application: str,
         comment: str,
     ) -> None:
-        """interfaces: name and description of each; packets name them by their place."""
+        """Write the header. `interfaces` are (name, description); packets refer to their index."""
         self._file = file
         self._seen = [0] * len(interfaces)
         head = struct.pack("=IHHQ", _MAGIC, 1, 0, _LENGTH_UNKNOWN)
@@ -61,7 +62,7 @@ class Writer:
         direction: Direction,
         comment: str,
     ) -> None:
-        """Add a packet. data: the bytes kept of it; length: what it had on the wire."""
+        """Add a packet: `data` are the bytes kept, `length` is its length on the wire."""
         self._seen[interface] += 1
         head = struct.pack(
             "=IIIII", interface, time_ns >> 32, time_ns & 0xFFFFFFFF, len(data), length
@@ -73,7 +74,7 @@ class Writer:
         self._put(block(_PACKET, head + padded(data), options))
 
     def finish(self, begun_ns: int, ended_ns: int, lost: Sequence[int]) -> None:
-        """Say how many packets each interface had, and how many more there were."""
+        """Write each interface's counts: packets captured, and packets lost to a full buffer."""
         for index, seen in enumerate(self._seen):
             head = struct.pack("=III", index, ended_ns >> 32, ended_ns & 0xFFFFFFFF)
             options = [
@@ -86,7 +87,7 @@ class Writer:
         self.flush()
 
     def flush(self) -> None:
-        """Let readers of a pipe see what was written."""
+        """Flush, so that the reader of a pipe sees the packets."""
         self._file.flush()
 
     def _put(self, data: bytes) -> None:
@@ -94,12 +95,12 @@ class Writer:
 
 
 def padded(data: bytes) -> bytes:
-    """Up to a multiple of four bytes."""
+    """Pad with zeros to a multiple of four bytes."""
     return data + bytes(-len(data) % 4)
 
 
 def block(kind: int, body: bytes, options: Iterable[Option]) -> bytes:
-    """A block: its body, a multiple of four bytes, and its options."""
+    """Return a block of a body, whose length is a multiple of four bytes, and options."""
     tail = b"".join(struct.pack("=HH", code, len(value)) + padded(value) for code, value in options)
     if tail:
         tail += bytes(4)  # opt_endofopt

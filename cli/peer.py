@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl peer``."""
+"""``mrcctl peer``: the remote hosts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ STATE_COLOURS = {"established": GOOD, "connecting": WARN, "silent": BAD}
 
 @click.group(context_settings=HELP_NAMES)
 def peer() -> None:
-    """Remote hosts."""
+    """Show the peers: the remote hosts."""
 
 
 @peer.command("list")
 @json_option
 @click.pass_obj
 def list_(socket: str, as_json: bool) -> None:
-    """List the configured peers and what is known of them."""
+    """List the configured peers with their state, planes and traffic."""
     with Client(socket) as client:
         reply = client.peers()
     if as_json:
@@ -36,7 +36,10 @@ def _shares(shares: list[float]) -> str:
 
 
 def render(peers: list[PeerInfo]) -> str:
-    """A row for each peer; a column of shares when a plane has less than its whole one."""
+    """Return a table with a row for each peer.
+
+    It has a column of shares only if some plane has less than its full share.
+    """
     uneven = any(share < 1 for peer in peers for share in peer.shares)
     return table(
         [

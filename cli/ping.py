@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl ping``."""
+"""``mrcctl ping``: probe every path to a peer."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from mrcd.model import PathProbe, PeerInfo
 
 @click.command()
 @click.argument("peer", shell_complete=complete_peer)
-@click.option("--all-paths", is_flag=True, help="A row for each path instead of each plane.")
+@click.option("--all-paths", is_flag=True, help="Show a row for each path, not for each plane.")
 @probe_options
 @json_option
 @click.pass_context
 def ping(
     ctx: click.Context, peer: str, all_paths: bool, plane: int | None, count: int, as_json: bool
 ) -> None:
-    """Probe every path to PEER, a name or an address: loss and round trips; exit 1 on any loss.
+    """Probe every path to PEER and show loss and round trips; exit 1 on any loss.
 
-    EV probes go past the sockets of both ends, whatever the state of the path, and touch no
-    traffic. JSON has every path.
+    PEER is a name or an address. EV probes bypass the sockets of both ends, use every path
+    whatever its state, and do not affect traffic. --json has every path.
     """
     with Client(ctx.obj) as client:
         name = peer_named(client.peers()["peers"], peer)
@@ -45,7 +45,10 @@ def ping(
 
 
 def peer_named(peers: Sequence[PeerInfo], wanted: str) -> str:
-    """The peer of that name, or the one that an address belongs to."""
+    """Return the peer with this name, or the one that this address belongs to.
+
+    Raises NoSuchObject if there is none.
+    """
     if wanted in (peer.name for peer in peers):
         return wanted
     from ipaddress import ip_address, ip_network  # noqa: PLC0415
@@ -67,7 +70,7 @@ def peer_named(peers: Sequence[PeerInfo], wanted: str) -> str:
 
 
 def render(probes: Sequence[PathProbe]) -> str:
-    """A row for each plane."""
+    """Return a table with a row for each plane."""
     rows: list[list[Cell]] = []
     colours = []
     for plane, group in groupby(sorted(probes, key=_plane), key=_plane):

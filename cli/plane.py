@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl plane``."""
+"""``mrcctl plane``: the planes, and taking one out of service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ plane_argument = click.argument("number", metavar="PLANE", type=click.IntRange(0
 
 @click.group(context_settings=HELP_NAMES)
 def plane() -> None:
-    """Planes: the NICs towards the fabric; take one out of service."""
+    """Show the planes (the NICs to the fabric), or drain one."""
 
 
 @plane.command("list")
@@ -34,13 +34,13 @@ def list_(socket: str, as_json: bool) -> None:
 
 @plane.command()
 @plane_argument
-@click.option("--force", is_flag=True, help="Even when no usable plane is left.")
+@click.option("--force", is_flag=True, help="Drain even if that leaves no usable plane.")
 @json_option
 @click.pass_obj
 def drain(socket: str, number: int, force: bool, as_json: bool) -> None:
-    """Take a plane out of service until undrain, a restart included.
+    """Take a plane out of service until `plane undrain`, even across a restart.
 
-    Nothing more is sent on it, and the peers are told at once to send nothing to it.
+    mrcd stops sending on the plane and tells the peers at once to stop sending to it.
     """
     with Client(socket) as client:
         found = client.drain(number, force=force)

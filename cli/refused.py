@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the daemon refused, in words: what, why, and the command that mends it."""
+"""Turn the daemon's errors into messages: what was refused, why, and how to fix it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mrcd.model import INTERFACE
 
 
 def refused(error: str, parameters: bytes, path: str) -> CommandError:
-    """The error that a reply with `error` ends in. path: of the socket."""
+    """Return the exception for a reply with `error`; `path` is the control socket."""
     say = _SAID.get(error.removeprefix(f"{INTERFACE}."))
     if say is not None:
         try:
             return say(msgspec.json.decode(parameters, type=dict[str, Any]))
         except (msgspec.MsgspecError, KeyError):
-            pass  # another version's: shown as it came
+            pass  # a daemon of another version: show the error as it came
     return CommandError(f"mrcd at {path} answered {error} {parameters.decode(errors='replace')}")
 
 
@@ -38,7 +38,7 @@ def _bad_element(told: dict[str, Any]) -> CommandError:
 def _no_path_left(told: dict[str, Any]) -> CommandError:
     return CommandError(
         f"denying {told['element']} leaves no path to {', '.join(told['peers'])};"
-        " --force does it all the same"
+        " use --force to deny it anyway"
     )
 
 
@@ -51,8 +51,8 @@ def _last_usable_plane(told: dict[str, Any]) -> CommandError:
 
 def _not_permitted(told: dict[str, Any]) -> CommandError:
     return NotPermitted(
-        f"{told['method']} refused: uid {told['uid']} may only watch; who may change things: "
-        f"{told['writers']}. Run it with sudo, or `usermod -aG mrcd USER` and log in anew"
+        f"{told['method']} refused: uid {told['uid']} may only watch; changes are allowed to: "
+        f"{told['writers']}. Run it with sudo, or `usermod -aG mrcd USER` and log in again"
     )
 
 

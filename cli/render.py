@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Text for people: aligned tables, figures with units, colour only on a terminal."""
+"""Format output: aligned tables, figures with units, colour only on a terminal, JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def print_json(value: Any) -> None:
 
 
 def print_json_line(value: Any) -> None:
-    """The same on one line."""
+    """Print the same on one line."""
     click.echo(_versioned(value))
 
 
@@ -35,7 +35,7 @@ def _versioned(value: Any) -> bytes:
 
 
 def colour(text: str, name: str | None) -> str:
-    """``text`` in a colour, or as it is when the output is no terminal or NO_COLOR is set."""
+    """Return ``text`` in a colour, or unchanged if NO_COLOR is set or stdout is no terminal."""
     if name is None or os.environ.get("NO_COLOR") or not sys.stdout.isatty():
         return text
     return click.style(text, fg=name)
@@ -46,7 +46,7 @@ def table(
     rows: Sequence[Sequence[Cell]],
     colours: Sequence[dict[int, str]] = (),
 ) -> str:
-    """An aligned table; integers stand right, ``None`` is a dash.
+    """Return an aligned table; integers are right-aligned, and ``None`` is a dash.
 
     ``colours`` maps, for each row, the index of a column to the colour of that cell.
     """
@@ -74,7 +74,7 @@ def _line(
 
 
 def duration(seconds: float) -> str:
-    """A length of time in its two largest units."""
+    """Return a duration in its two largest units."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 60:
@@ -90,14 +90,14 @@ def duration(seconds: float) -> str:
 
 
 def micros(value: float | None) -> str | None:
-    """A round-trip time."""
+    """Return a round-trip time, given in microseconds, with its unit."""
     if value is None:
         return None
     return f"{value:.0f} us" if value < 10_000 else f"{value / 1000:.0f} ms"
 
 
 def bit_rate(bits_per_s: float) -> str:
-    """A rate in the largest unit that keeps a digit before the point."""
+    """Return a rate in the largest unit that leaves a digit other than 0 before the point."""
     for unit, size in (("Gb/s", 1e9), ("Mb/s", 1e6), ("kb/s", 1e3)):
         if bits_per_s >= size:
             return f"{bits_per_s / size:.2f} {unit}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The JSON Schema of what ``--json`` prints, made from the types of ``mrcd.model``."""
+"""Make the JSON Schema of the ``--json`` output from the types in ``mrcd.model``."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ OUTPUTS: Mapping[str, type] = {
     "capture": model.CapturedPacket,
     "monitor": model.MonitorSample,
 }
-"""What a command prints with --json; `path watch`, `capture` and `monitor` print one on each line.
-Each has the member schema_version beside what its type says."""
+"""The type that each command prints with --json; `path watch`, `capture` and `monitor` print one
+on each line. Each output also has the member schema_version."""
 
 
 def schema() -> dict[str, Any]:
-    """A JSON Schema document: the types under $defs, each command's type under x-commands."""
+    """Return a JSON Schema document: types under $defs, each command's type under x-commands."""
     kinds = list(dict.fromkeys(OUTPUTS.values()))
     refs, defs = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     commands = {name: refs[kinds.index(kind)] for name, kind in OUTPUTS.items()}
@@ -65,7 +65,7 @@ def schema() -> dict[str, Any]:
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """What the comments behind the fields of a class say."""
+    """Return the trailing comment of each field of a class."""
     found: dict[str, str] = {}
     for line in inspect.getsource(kind).splitlines():
         if field := re.match(r"    (\w+): [^#]*?  # (.*)", line):

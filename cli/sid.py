@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl sid``: uSID routes, those there should be and those there are."""
+"""``mrcctl sid``: compare the uSID routes in the kernel with the intended ones."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @click.group(context_settings=HELP_NAMES)
 def sid() -> None:
-    """uSID routes: those in the kernel against those intended."""
+    """Compare the kernel's uSID routes with the intended ones."""
 
 
 @sid.command()
-@click.option("--switch", metavar="NAME", help="We are this Linux switch (p1t0-1), see --fabric.")
-@click.option("--fabric", type=click.Path(path_type=Path), help="The fabric file, with --switch.")
-@click.option("--lab", metavar="NAME", help="Every host and switch of this lab.")
+@click.option("--switch", metavar="NAME", help="This machine is this Linux switch, as p1t0-1.")
+@click.option("--fabric", type=click.Path(path_type=Path), help="The fabric file, for --switch.")
+@click.option("--lab", metavar="NAME", help="Check every host and switch of this lab.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
-    help="The host's configuration; default: the one its mrcd runs with.",
+    help="The host's configuration; default: the one its mrcd was started with.",
 )
 @json_option
 @click.pass_context
@@ -43,12 +43,12 @@ def verify(
 ) -> None:
     """Compare the kernel's addresses and routes with the intended ones; exit 1 if they differ.
 
-    On a host: its plane addresses, the planes' uSID routes, and mrc0's routes to the peers that
-    are set up. On a Linux switch (--switch, --fabric): its own uSID, one to each neighbour, and
-    no others. Each difference is shown with the command that mends it.
+    On a host, these are its plane addresses, the planes' uSID routes, and mrc0's routes to the
+    peers that are set up. On a Linux switch (--switch, --fabric), these are its own uSID and one
+    for each neighbour, and no others. Each difference is shown with the command that fixes it.
     """
     if (switch is None) != (fabric is None):
-        raise click.UsageError("--switch and --fabric: one needs the other")
+        raise click.UsageError("--switch and --fabric: give both or neither")
     if sum(option is not None for option in (switch, lab, config)) > 1:
         raise click.UsageError("--switch, --lab and --config: only one of them")
     if switch is not None and fabric is not None:
@@ -96,7 +96,7 @@ def _lab(name: str) -> tuple[str, list[Finding]]:
 def _host(socket: str, config: Path | None) -> tuple[str, list[Finding]]:
     from mrcd.lab import inspection  # noqa: PLC0415
 
-    # Which routes lead to peers is known only where peers have been set up.
+    # Routes to a peer can be checked only once the daemon has set the peer up.
     peers: list[tuple[list[str], int]] = []
     try:
         with Client(socket) as client:
@@ -104,7 +104,7 @@ def _host(socket: str, config: Path | None) -> tuple[str, list[Finding]]:
         peers = _peers(socket)
     except Unreachable as error:
         if config is None:
-            raise Unreachable(f"{error}\nWithout mrcd, name its configuration: --config") from error
+            raise Unreachable(f"{error}\nOr name its configuration with --config.") from error
     try:
         findings = inspection.host(config, peers)
     except inspection.BadConfig as error:
@@ -113,7 +113,7 @@ def _host(socket: str, config: Path | None) -> tuple[str, list[Finding]]:
 
 
 def _peers(socket: str) -> list[tuple[list[str], int]]:
-    """Prefixes and MTU of the peers that the mrcd at a socket has set up."""
+    """Return prefixes and MTU of each peer that the mrcd at this socket has set up."""
     with Client(socket) as client:
         return [
             (peer.addresses, peer.mtu)

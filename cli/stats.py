@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl stats``."""
+"""``mrcctl stats``: the counters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stats(socket: str, nonzero: bool, as_json: bool) -> None:
 
 
 def render(answer: StatsInfo) -> str:
-    """A row for each counter."""
+    """Return a table with a row for each counter."""
     return table(
         ["COUNTER", "VALUE", "MEANING"],
         [[counter.name, counter.value, counter.help] for counter in answer.counters],

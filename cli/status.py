@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl status``."""
+"""``mrcctl status``: the state of the daemon, mrc0, the planes and the data path."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def status(socket: str, as_json: bool) -> None:
 
 
 def render(answer: Status) -> str:
-    """The status as text."""
+    """Return the status as text."""
     state = colour(answer.state, STATE_COLOURS[answer.state])
     up = f"up {duration(answer.uptime_s)} (pid {answer.pid})"
     lines = [f"mrcd {answer.version} on {answer.host}: {state}, {up}"]
@@ -60,7 +60,7 @@ def render(answer: Status) -> str:
 
 
 def plane_state(plane: PlaneInfo) -> str:
-    """One word for a plane: what keeps it from being used, or ``usable``."""
+    """Return a plane's state in a word or two: ``usable``, or why it is not."""
     if plane.drained:
         return "drained"
     if plane.usable:
@@ -73,7 +73,7 @@ def plane_state(plane: PlaneInfo) -> str:
 
 
 def planes_table(planes: list[PlaneInfo]) -> str:
-    """A row for each plane."""
+    """Return a table with a row for each plane."""
     return table(
         PLANE_COLUMNS,
         [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl top``."""
+"""``mrcctl top``: a live view of planes, peers and paths."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from cli.client import Client
 def top(socket: str, interval: float, count: int | None) -> None:
     """Watch planes, peers and paths live; the paths in trouble come first.
 
-    q or Ctrl-C ends it. Off a terminal frames are printed one after the other, without colour.
-    For programs: monitor --json.
+    Press q or Ctrl-C to quit. Without a terminal, frames are printed one after another, without
+    colour. Programs should use `monitor --json`.
     """
     from rich.console import Console  # noqa: PLC0415  # takes longer than the rest of mrcctl
 
@@ -47,7 +47,7 @@ def top(socket: str, interval: float, count: int | None) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[None]:
-    """Let q end it like Ctrl-C, without Enter and without showing it."""
+    """Make the key q interrupt like Ctrl-C, without Enter and without echo."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         yield
         return

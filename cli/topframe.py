@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """One frame of ``mrcctl top``: planes, peers and paths, cut to the size of the terminal.
 
-Nothing here looks at a clock or a socket: a frame is made of what was read.
+This module uses neither a clock nor a socket: a frame depends only on its arguments.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from mrcd.model import MonitorSample, PathInfo, PeerInfo, PlaneInfo
 from mrcd.shortlist import Standing, foremost
 
 WIDE = 120
-"""Columns from which on there is room for addresses, histories and uSID lists."""
+"""A terminal with at least this many columns has room for addresses, histories and uSID lists."""
 PATH_COLOURS = {"GOOD": GOOD, "SKIP": WARN, "ASSUMED_BAD": BAD, "DENIED": BAD}
 PEER_COLOURS = {"established": GOOD, "connecting": WARN, "silent": BAD}
 RANKS = {"ASSUMED_BAD": 0, "DENIED": 1, "SKIP": 2, "GOOD": 3}
 BLOCKS = " ▁▂▃▄▅▆▇█"
 BAR, BAR_NARROW = 10, 6
 HISTORY = 24
-PEERS_SHARE = 3  # peers get a third of the lines that planes leave
+PEERS_SHARE = 3  # peers get a third of the lines that the planes leave free
 
 PathKey = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read at one moment."""
+    """A sample and the paths, read at the same moment."""
 
     sample: MonitorSample
     paths: Sequence[PathInfo]
 
     @property
     def by_path(self) -> Mapping[PathKey, PathInfo]:
-        """The paths by what tells them apart."""
+        """Return the paths by peer, QP and EV."""
         return {(path.peer, path.qp, path.ev): path for path in self.paths}
 
 
@@ -55,9 +55,9 @@ def frame(
     height: int,
     clock: str,
 ) -> RenderableType:
-    """What happened between two readings. history: bits sent a second of each plane, oldest first.
+    """Return a frame of the changes between two readings, no larger than the terminal.
 
-    Is never higher or wider than the terminal.
+    `history` has the bits per second sent on each plane, oldest first.
     """
     seconds = max(1e-9, (now.sample.monotonic_ns - before.sample.monotonic_ns) / 1e9)
     wide = width >= WIDE
@@ -84,7 +84,7 @@ def frame(
 
 
 def _table(*columns: tuple[str, bool]) -> Table:
-    """Columns by name; True: figures, which stand right."""
+    """Return an empty table; a column is (name, whether it is right-aligned, as figures are)."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name, right in columns:
         table.add_column(
@@ -129,7 +129,7 @@ def _planes(
     states: Counter[tuple[int, str]] = Counter()
     for key, path in now.by_path.items():
         lost[path.plane] += max(0, path.lost - known[key].lost) if key in known else 0
-        # A backup is not in use, whatever its health; a withdrawn path is what matters.
+        # A backup is not in use, whatever its state; of the others, the withdrawn ones matter.
         states[path.plane, "USED" if path.role == "active" else path.state] += 1
     rates = {
         plane.index: 8 * (plane.tx_bytes - earlier.get(plane.index, plane).tx_bytes) / seconds
@@ -175,13 +175,13 @@ def _rate(per_second: float, shade: str) -> Text:
 
 
 def _srtt(peers: Sequence[PeerInfo], plane: int) -> str:
-    """The best round trip that any peer has over a plane."""
+    """Return the shortest round trip of any peer over a plane."""
     found = [p.planes_srtt_us[plane] for p in peers if plane < len(p.planes_srtt_us)]
     return micros(min((rtt for rtt in found if rtt is not None), default=None)) or "-"
 
 
 def spark(values: Sequence[float]) -> str:
-    """A history as a line of blocks, the largest value a whole one."""
+    """Return a history as a line of blocks; the largest value is a full block."""
     most = max(values, default=0)
     if most <= 0:
         return ""
@@ -230,7 +230,7 @@ def _peers(before: Reading, now: Reading, seconds: float, *, wide: bool, room: i
 
 
 def _rest(now: Reading, shown: int) -> list[Text]:
-    """A line, if there are more peers than shown: how many, and how all of them are."""
+    """Return a line on the peers that are not shown, if any, with the states of all peers."""
     status = now.sample.status
     if status.peers_total <= shown:
         return []
@@ -247,7 +247,7 @@ def _shares(shares: Sequence[float]) -> str:
 
 
 def _paths(before: Reading, now: Reading, seconds: float, *, wide: bool, room: int) -> Table:
-    """Withdrawn paths first, then those that lose, then the busiest."""
+    """Return a table of the paths: withdrawn ones first, then lossy ones, then the busiest."""
     known = before.by_path
     columns = [("PEER", False), ("QP", True), ("EV", False), ("PLANE", True), ("T1", True)]
     columns += [("STATE", False), ("SENT/s", True), ("LOST/s", True), ("LOST", True)]

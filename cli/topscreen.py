@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The screen of ``mrcctl top``: reads, and draws frame after frame."""
+"""The screen of ``mrcctl top``: read samples and draw a frame for each."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from cli.topframe import HISTORY, Reading, frame
 from mrcd.model import MonitorSample, PathInfo, PeerInfo
 
 PEERS_READ = 128
-"""Peers that are asked for: more than fit on a screen."""
+"""The number of peers to request; it is larger than a screen can show."""
 PEERS_ALL, PEERS_CHOSEN = 64, 8
-"""With more peers than this that ever answered, paths are read of so many of them."""
+"""If more than PEERS_ALL peers have ever answered, only the paths to PEERS_CHOSEN are read."""
 
 
 def show(
     console: Console, watching: Client, asking: Client, interval_s: float, count: int | None
 ) -> None:
-    """Draw until the daemon or the user ends it, or `count` frames were drawn.
+    """Draw frames until the daemon or the user ends it, or `count` frames have been drawn.
 
-    watching: the connection of the stream; asking: another one for paths.
+    `watching` carries the stream of samples; `asking` is a second connection for paths.
     """
     live = Live(
         Text("the first frame needs two samples ..."),
@@ -61,7 +61,7 @@ def show(
 
 
 def _paths(asking: Client, sample: MonitorSample, before: Reading | None) -> list[PathInfo]:
-    """Every path; where there are too many peers, those to the ones in trouble or most busy."""
+    """Return every path, or with many peers only those to the peers in trouble or busiest."""
     there = [peer for peer in sample.peers if peer.state != "connecting"]
     if sample.status.peers_total <= PEERS_ALL:
         return asking.paths(None)["paths"]

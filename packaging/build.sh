@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Builds what is given away, into dist/: `wheel`, or `deb`, the package for Debian 12 (as root the
-# first time, to install Debian's tools). Called by make; takes the files that git knows, as they
-# are now, so nothing left over from earlier work gets in.
+# Build a release into dist/: `wheel`, or `deb`, the package for Debian 12. The first `deb` needs
+# root to install Debian's tools. make calls this script. It packages the files known to git, as
+# they are now, so that no leftovers of earlier work get in.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,7 +26,7 @@ die() {
 # shellcheck source=scripts/apt.sh
 source scripts/apt.sh
 
-# A copy of the sources in $1.
+# Copy the sources to $1.
 export_tree() {
 	rm -rf "$1"
 	mkdir -p "$1"
@@ -53,7 +53,7 @@ build_deb() {
 	build_wheel
 	export_tree "$tree"
 	cp -r "$tree/packaging/debian" "$tree/debian"
-	# Man pages and completions are made from the programs, where the Makefile knows how.
+	# The manual pages are made from the programs, if the Makefile has a rule for them.
 	if make --dry-run man >/dev/null 2>&1; then
 		make --no-print-directory man
 		cp -r build/man "$tree/man"
@@ -65,7 +65,7 @@ build_deb() {
 	(cd "$tree" && dpkg-buildpackage --build=binary --unsigned-changes --no-pre-clean) \
 		>"$WORK/deb/log" 2>&1 || {
 		tail -n 40 "$WORK/deb/log" >&2
-		die "dpkg-buildpackage failed; all it said is in $WORK/deb/log"
+		die "dpkg-buildpackage failed; its output is in $WORK/deb/log"
 	}
 	cp "$WORK/deb/mrcd_${VERSION}_"*.deb "$DIST"
 	say "dist/$(basename "$WORK/deb/mrcd_${VERSION}_"*.deb)"

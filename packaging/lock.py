@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Write packaging/vendor.txt: what the Debian package carries of PyPI, by version and hash.
+"""Write packaging/vendor.txt: the PyPI packages inside the Debian package, by version and hash.
 
     make lock
 
-Run it when the dependencies in pyproject.toml change, or to take newer versions.
-It has to be the Python that packages run on: wheels are chosen for it.
+Run it when the dependencies in pyproject.toml change, or to take newer versions. Use the Python
+version that the Debian package runs on, because wheels are chosen for it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "packaging" / "vendor.txt"
 HEAD = """\
 # SPDX-License-Identifier: GPL-2.0-only
-# What the Debian package carries of PyPI: wheels for CPython 3.11 on amd64. Made by `make lock`.
+# PyPI packages inside the Debian package: wheels for CPython 3.11 on amd64. Made by `make lock`.
 """
 
 
 def resolve(requirements: list[str]) -> list[tuple[str, str, str]]:
-    """Name, version and hash of every wheel that the requirements need."""
+    """Return name, version and hash of every wheel that the requirements need."""
     done = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
          "--dry-run", "--ignore-installed", "--only-binary", ":all:", "--report", "-",

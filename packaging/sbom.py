@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Write dist/mrcd-VERSION.cdx.json: what the Debian package carries and depends on (CycloneDX 1.6).
+"""Write dist/mrcd-VERSION.cdx.json: the Debian package's contents and dependencies (CycloneDX 1.6).
 
     make sbom
 
-Read from the package itself: the Python packages inside by their metadata and the lock's hashes,
-Debian's by the field Depends, in the versions this machine has or would install.
+The facts come from the package itself. The Python packages inside are listed from their metadata
+with the hashes of the lock file. The Debian packages are those in the field Depends, in the
+versions that this machine has or would install.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ DEBIAN_LICENCES = {
     "systemd": "LGPL-2.1-or-later",
     "udev": "LGPL-2.1-or-later",
 }
-"""Of the packages in Depends, from their copyright files, which not all are for programs."""
+"""Licences of the packages in Depends, read from their copyright files.
+
+Not all of those files are machine-readable.
+"""
 licence = LicenseFactory().make_from_string
 
 
@@ -55,7 +59,7 @@ class Carried:
 
 
 def newest_package() -> Path:
-    """The package that `make deb` made last."""
+    """Return the package that `make deb` built last."""
     found = sorted(DIST.glob("mrcd_*_amd64.deb"), key=lambda file: file.stat().st_mtime)
     if not found:
         sys.exit(f"sbom: no package in {DIST}: run `make deb` first")
@@ -63,21 +67,21 @@ def newest_package() -> Path:
 
 
 def field(package: Path, name: str) -> str:
-    """A field of a Debian package."""
+    """Return a field of a Debian package."""
     return subprocess.run(
         ["dpkg-deb", "--field", package, name], capture_output=True, text=True, check=True
     ).stdout.strip()
 
 
 def classified(metadata: PackageMetadata) -> str:
-    """The licence by the classifiers, which older packages have instead of an expression."""
+    """Return the licence by the classifiers, which older packages have instead of an expression."""
     prefix = "License :: OSI Approved :: "
     found = [each for each in metadata.get_all("Classifier", []) if each.startswith(prefix)]
     return " AND ".join(each.removeprefix(prefix).removesuffix(" License") for each in found)
 
 
 def carried(package: Path) -> list[Carried]:
-    """The Python packages inside, mrcd's own not among them."""
+    """Return the Python packages inside, except mrcd's own."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
         places = [str(place) for place in Path(folder).glob("usr/lib/mrcd/lib/*/site-packages")]
@@ -93,14 +97,14 @@ def carried(package: Path) -> list[Carried]:
 
 
 def required(package: Path) -> Iterator[str]:
-    """The names in Depends, of alternatives the first."""
+    """Yield the names in Depends; of alternatives, only the first."""
     names = {re.split(r"[ (|]", each.strip(), maxsplit=1)[0] for each in
              field(package, "Depends").split(",")}  # fmt: skip
     yield from sorted(names)
 
 
 def version_here(name: str) -> str | None:
-    """The version of a Debian package that is installed, or would be."""
+    """Return the version of a Debian package that is installed or would be; None if unknown."""
     shown = subprocess.run(
         ["apt-cache", "policy", name], capture_output=True, text=True, check=False
     ).stdout
@@ -110,7 +114,7 @@ def version_here(name: str) -> str | None:
 
 
 def from_pypi(found: Carried, digest: str) -> Component:
-    """A Python package inside."""
+    """Return the component of a Python package inside."""
     return Component(
         type=ComponentType.LIBRARY,
         name=found.name,
@@ -124,9 +128,9 @@ def from_pypi(found: Carried, digest: str) -> Component:
 
 
 def from_debian(name: str) -> Component:
-    """A package of Debian."""
+    """Return the component of a Debian package."""
     if name not in DEBIAN_LICENCES:
-        sys.exit(f"sbom: {name} is in Depends: write its licence into DEBIAN_LICENCES")
+        sys.exit(f"sbom: {name} is in Depends: add its licence to DEBIAN_LICENCES")
     version = version_here(name)
     return Component(
         type=ComponentType.LIBRARY,
@@ -140,7 +144,7 @@ def from_debian(name: str) -> Component:
 
 
 def bill(package: Path) -> Bom:
-    """All of it."""
+    """Return the bill of materials of a Debian package."""
     text = LOCK.read_text()
     hashes = dict(re.findall(r"^(\S+)==\S+ --hash=(\S+)$", text, re.MULTILINE))
     parts = [from_pypi(found, hashes[found.name]) for found in carried(package)]
@@ -165,7 +169,7 @@ def bill(package: Path) -> Bom:
 
 
 def main() -> None:
-    """Write the file."""
+    """Write the bill of materials of the newest package."""
     package = newest_package()
     bom = bill(package)
     file = DIST / f"mrcd-{field(package, 'Version')}.cdx.json"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # ruff: noqa: E501  # rows of Markdown tables
-"""Writes docs/api.md and docs/api.schema.json from the control interface and its types.
+"""Write docs/api.md and docs/api.schema.json from the control interface and its types.
 
-Run it (`make docs`) when a method, a type or a command's output changes; a test compares.
+Run it (`make docs`) when a method, a type or a command's output changes. A test compares.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ INTRODUCTION = f"""\
 [Methods](#methods) · [Types](#types) · [Errors](#errors) · [What --json prints](#what---json-prints)
 
 mrcd serves the [varlink](https://varlink.org) interface `io.mrcd.Control` on a unix socket,
-`/run/mrcd/mrcd.sock`: a call is a JSON object and a NUL byte, so is a reply. `mrcctl` uses nothing
-else. The interface describes itself:
+`/run/mrcd/mrcd.sock`. Calls and replies are JSON objects, each followed by a NUL byte. `mrcctl` uses
+only this interface. The interface describes itself:
 
 ```
 varlinkctl introspect unix:/run/mrcd/mrcd.sock io.mrcd.Control
@@ -48,22 +48,22 @@ mrcctl api interface
 
 | rule | |
 |---|---|
-| who may call | *everybody* who can connect, or *writers* only: root, the user that mrcd runs as, and members of group `mrcd`, by the kernel's credentials of the process that connected. Others get `NotPermitted` |
+| permissions | a method is open to *everybody* who can connect, or to *writers* only: root, the user that mrcd runs as, and members of group `mrcd`, by the kernel's credentials of the process that connected. Others get `NotPermitted` |
 | versions | `schema_version` is {SCHEMA_VERSION}. Fields and methods are only ever added within a version; be prepared for unknown ones. `?` marks what may be null or left out |
 | streams | called with `"more": true`; replies come until the caller hangs up. A connection that streams takes no other calls |
-| slow callers | harm nobody else. What `Monitor` and `WatchPaths` could not deliver is left out and counted in `missed`. The next call of a connection is looked at when the reply to the one before has left |
-| limits | a call has at most {CALL_MAX_BYTES >> 20} MiB; {CALLS_MAX} calls may wait on a connection; {WATCHERS_MAX} connections of callers who may only watch. What breaks them, or is no JSON object, is hung up on |
+| slow callers | do not affect others. Samples and events that `Monitor` and `WatchPaths` could not deliver are left out and counted in `missed`. The next call of a connection is handled after the reply to the one before has been sent |
+| limits | a call has at most {CALL_MAX_BYTES >> 20} MiB; {CALLS_MAX} calls may wait on a connection; {WATCHERS_MAX} connections of callers who may only watch. A connection that exceeds a limit, or sends anything but a JSON object, is closed |
 | units | in the names: `_us`, `_ns`, `_s`; times are CLOCK_MONOTONIC; `_psn` has 24 bits. Counters count since the data path was attached |
 """
 
 
 def words(text: str | None) -> str:
-    """A docstring on one line."""
+    """Return a docstring on one line."""
     return " ".join((text or "").split())
 
 
 def api() -> str:
-    """The text of docs/api.md."""
+    """Return the text of docs/api.md."""
     described = Control.render_interface_description(comments=False)
     parts = [INTRODUCTION, "## Methods\n", "| method | who | parameters and reply | |"]
     parts.append("|---|---|---|---|")
@@ -83,15 +83,15 @@ def api() -> str:
     docs = {error.__name__: words(error.__doc__) for error in Control.errors}
     for name, members in sorted(ERROR.findall(described)):
         parts.append(f"| `{name}` | `({members})` | {docs[name]} |")
-    parts += ["", "Beside these the errors of `org.varlink.service` occur: `InvalidParameter`,"]
+    parts += ["", "The errors of `org.varlink.service` occur as well: `InvalidParameter`,"]
     parts += ["`MethodNotFound`, `InterfaceNotFound`, `ExpectedMore`.\n"]
     parts += ["## What --json prints\n"]
     parts.append(
         "One object of this type, with `schema_version` beside its members; `path watch`,\n"
         "`capture` and `monitor` print one on each line. [api.schema.json](api.schema.json) is the\n"
-        "JSON Schema of all, which `mrcctl api schema` prints. Replies of methods that are no row here are\n"
-        "in the table of methods. What `lab`, `fabric plan`, `fabric check`, `sid verify`,\n"
-        "`doctor` and `datapath detach` print has a `schema_version`, too.\n"
+        "JSON Schema of all, which `mrcctl api schema` prints. The table of methods has the replies of\n"
+        "methods without a row here. The output of `lab`, `fabric plan`, `fabric check`, `sid verify`,\n"
+        "`doctor` and `datapath detach` has a `schema_version`, too.\n"
     )
     parts += ["| command | type |", "|---|---|"]
     parts += [f"| `mrcctl {name}` | `{kind.__name__}` |" for name, kind in OUTPUTS.items()]
@@ -102,7 +102,7 @@ def api() -> str:
 
 
 def type_(name: str, members: str) -> list[str]:
-    """A section on a type: its docstring, and a row for each member."""
+    """Return a section on a type: its docstring, and a row for each member."""
     kind = getattr(model, name)
     parts = [f"### {name}\n", f"{words(kind.__doc__)}\n", "| member | type | |", "|---|---|---|"]
     meaning = meanings(kind)
@@ -113,7 +113,7 @@ def type_(name: str, members: str) -> list[str]:
 
 
 def members_of(kind: Any) -> str:
-    """The members of a reply that is no type of the interface."""
+    """Return the members of a reply that is not a type of the interface."""
     shown = []
     for name, annotation in inspect.get_annotations(kind).items():
         text = getattr(annotation, "__name__", str(annotation))
@@ -123,7 +123,7 @@ def members_of(kind: Any) -> str:
 
 
 def schema_text() -> str:
-    """The text of docs/api.schema.json."""
+    """Return the text of docs/api.schema.json."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # shellcheck shell=bash
 #
-# Installing Debian's packages; sourced by scripts that have say() and die().
+# Install Debian packages. Scripts that define say() and die() source this file.
 export DEBIAN_FRONTEND=noninteractive
 
 installed() {
@@ -10,7 +10,7 @@ installed() {
 	[[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
 }
 
-# Those of the packages that are not installed.
+# Print those of the packages that are not installed.
 missing() {
 	local package
 	for package in "$@"; do
@@ -22,8 +22,8 @@ need_root() {
 	[[ $EUID -eq 0 ]] || die "$1 needs root: run it with sudo"
 }
 
-# apt's package lists may never have been fetched (images ship without), or be too old to install
-# from: fetch them at most once, only when something is to be installed.
+# apt's package lists may be too old to install from, or absent: images ship without them. Fetch
+# them at most once, and only if there is something to install.
 fetched=
 fetch_lists() {
 	[[ -z $fetched ]] || return 0
@@ -34,7 +34,7 @@ fetch_lists() {
 
 apt_knows() { apt-cache show "$1" >/dev/null 2>&1; }
 
-# Install what of the packages is missing.
+# Install those of the packages that are missing.
 apt_install() {
 	local packages
 	mapfile -t packages < <(missing "$@")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Writes the manual pages mrcctl(1), mrcd(8) and mrcd.toml(5): `make man`.
+"""Write the manual pages mrcctl(1), mrcd(8) and mrcd.toml(5): `make man`.
 
-The first two are made from the commands as click knows them, the third from the section on
-configuration of docs/operations.md, whose tables tests compare with the code. So none can lag.
+The first two are made from click's description of the commands. The third is made from the
+section on configuration in docs/operations.md, whose tables tests compare with the code. So none
+can be out of date.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ SOCKET = "/run/mrcd/mrcd.sock"
 
 
 def text(plain: str) -> str:
-    """Plain text in roff: nothing of it is a command or an escape."""
+    """Escape plain text for roff, so that nothing in it is a command or an escape."""
     escaped = plain.replace("\\", "\\e").replace("-", "\\-")
     return re.sub(r"^([.'])", r"\\&\1", escaped, flags=re.MULTILINE)
 
 
 def bold(plain: str) -> str:
-    """Text in bold, not broken into lines."""
+    """Return text in bold, on one line."""
     return rf"\fB{text(plain)}\fR".replace("\n", " ")
 
 
 def inline(markdown: str) -> str:
-    """A line of Markdown: code and what is strong in bold, links without their targets."""
+    """Convert a line of Markdown: code and strong text become bold, links lose their targets."""
     parts, at = [], 0
     for found in INLINE.finditer(markdown):
         parts.append(text(markdown[at : found.start()]))
@@ -50,7 +51,7 @@ def inline(markdown: str) -> str:
 
 
 def header(name: str, number: int, about: str) -> list[str]:
-    """The title of a page and its NAME section."""
+    """Return the title of a page and its NAME section."""
     return [
         '.\\" SPDX-License-Identifier: GPL-2.0-only',
         '.\\" Written by `make man` (scripts/manpages.py).',
@@ -64,7 +65,7 @@ def header(name: str, number: int, about: str) -> list[str]:
 
 
 def described(help_: str | None) -> Iterator[str]:
-    """The help of a command; paragraphs that begin with \\b stay as they are."""
+    """Yield the help of a command; paragraphs that begin with \\b keep their line breaks."""
     for number, paragraph in enumerate((help_ or "").replace("\f", "").strip().split("\n\n")):
         if number:
             yield ".PP"
@@ -76,7 +77,7 @@ def described(help_: str | None) -> Iterator[str]:
 
 
 def options(command: click.Command, *, with_help: bool = True) -> Iterator[str]:
-    """An entry for each option, as --help shows them."""
+    """Yield an entry for each option, as --help shows them."""
     context = click.Context(command, **(HELP_NAMES | command.context_settings))
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
@@ -90,13 +91,13 @@ def options(command: click.Command, *, with_help: bool = True) -> Iterator[str]:
 
 
 def synopsis(command: click.Command, words: list[str]) -> str:
-    """A command with its arguments."""
+    """Return a command with its arguments."""
     pieces = " ".join(command.collect_usage_pieces(click.Context(command, **HELP_NAMES)))
     return f"{bold(' '.join(words))} {text(pieces)}".rstrip()
 
 
 def commands(group: click.Group, words: list[str]) -> Iterator[str]:
-    """A section for each command, depth first, in the order of --help."""
+    """Yield a section for each command, depth first, in the order of --help."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -112,21 +113,21 @@ def commands(group: click.Group, words: list[str]) -> Iterator[str]:
 
 
 def codes() -> Iterator[str]:
-    """The exit codes, from the table that cli/exits.py begins with."""
+    """Yield the exit codes from the table in the docstring of cli/exits.py."""
     for code, meaning in re.findall(r"^\| (\d) \| (.*) \|$", exits.__doc__ or "", re.MULTILINE):
         yield from (".TP", bold(code), inline(meaning.replace("``", "`")))
 
 
 def mrcctl_page() -> str:
-    """mrcctl(1)."""
-    lines = header("mrcctl", 1, "look at and control mrcd")
+    """Return mrcctl(1)."""
+    lines = header("mrcctl", 1, "inspect and control mrcd")
     lines += [".SH SYNOPSIS", synopsis(mrcctl, ["mrcctl"]), ".SH DESCRIPTION"]
     lines += described((mrcctl.help or "").split("\n\n")[0])
     lines += [
         ".PP",
         inline(
-            "Every command that shows something prints JSON with `--json`; "
-            "`mrcctl api schema` describes it. Colour is used on a terminal only."
+            "With `--json`, every command that shows something prints JSON, which "
+            "`mrcctl api schema` describes. Colour is used only on a terminal."
         ),
         ".SH OPTIONS",
         *options(mrcctl),
@@ -138,8 +139,8 @@ def mrcctl_page() -> str:
     ]
     for name, meaning in {
         "MRCD_SOCKET": "the control socket, as `--socket`",
-        "MRCD_BPFFS": "where programs and maps are pinned, as `--bpffs`",
-        "NO_COLOR": "when set and not empty, no colour",
+        "MRCD_BPFFS": "the folder where programs and maps are pinned, as `--bpffs`",
+        "NO_COLOR": "turns colour off if set and not empty",
     }.items():
         lines += [".TP", bold(name), inline(meaning)]
     lines += [".SH FILES", ".TP", bold(SOCKET), "the control socket", ".TP"]
@@ -152,7 +153,7 @@ def mrcctl_page() -> str:
 
 
 def operations(heading: str) -> str:
-    """A section of docs/operations.md, without its heading."""
+    """Return a section of docs/operations.md without its heading."""
     document = (ROOT / "docs" / "operations.md").read_text()
     found = re.search(rf"^## {heading}\n(.*?)(?=^## )", document, re.MULTILINE | re.DOTALL)
     assert found is not None, heading
@@ -160,7 +161,7 @@ def operations(heading: str) -> str:
 
 
 def mrcd_page() -> str:
-    """mrcd(8)."""
+    """Return mrcd(8)."""
     lines = header("mrcd", 8, "multipath reliable connections over every NIC plane")
     lines += [".SH SYNOPSIS", synopsis(mrcd, ["mrcd"]), ".SH DESCRIPTION"]
     lines += described(mrcd.help)
@@ -173,7 +174,7 @@ def mrcd_page() -> str:
 
 
 def roff(markdown: str) -> Iterator[str]:
-    """Paragraphs, headings, code and tables of Markdown."""
+    """Convert paragraphs, headings, code and tables of Markdown."""
     lines = iter([line for line in markdown.splitlines() if not line.startswith("<!--")])
     paragraph: list[str] = []
     table: list[list[str]] = []
@@ -202,7 +203,7 @@ def roff(markdown: str) -> Iterator[str]:
 
 
 def entries(table: list[list[str]]) -> Iterator[str]:
-    """A table as a list: the first cell, then the others with the names of their columns."""
+    """Convert a table to a list: the first cell, then the others with their columns' names."""
     heading, _rule, *rows = table
     for first, *others in rows:
         yield from (".TP", inline(first))
@@ -215,12 +216,12 @@ def entries(table: list[list[str]]) -> Iterator[str]:
 
 
 def configuration_page() -> str:
-    """mrcd.toml(5)."""
+    """Return mrcd.toml(5)."""
     lines = header("mrcd.toml", 5, "configuration of mrcd")
     lines += [".SH SYNOPSIS", bold("/etc/mrcd/mrcd.toml"), ".SH DESCRIPTION"]
     lines += roff(operations("Configuration"))
     lines += [".SH FILES", ".TP", bold("/etc/mrcd/mrcd.toml"), "this file", ".TP"]
-    lines += [bold("fabric.toml"), "the fabric file, where [host] fabric says"]
+    lines += [bold("fabric.toml"), "the fabric file that [host] fabric names"]
     lines += ['.SH "SEE ALSO"', ".BR mrcd (8),", ".BR mrcctl (1)"]
     return "\n".join(lines) + "\n"
 

@@ -1,10 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Installs what mrcd needs on Debian 12+ or Ubuntu and makes .venv in the checkout. Called by
-# `make setup`; takes a moment when everything is there already. Says what it does, step by step.
-# `setup.sh bench` (`make setup-bench`) adds what only the training traffic of bench/compare
-# needs.
+# Install what mrcd needs on Debian 12+ or Ubuntu, and make .venv in the checkout, for `make setup`.
+# The script prints each step. It returns quickly if everything is installed already.
+# `setup.sh bench` (`make setup-bench`) adds what only the training traffic of bench/compare needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +17,7 @@ PACKAGES=(
 	libc6-dev
 	python3-bpfcc # bcc; PyPI's package of that name is something else
 	python3-venv
-	rsync # traffic of a real application in the benchmarks
+	rsync # a real application's traffic in the benchmarks
 	systemd           # systemd-analyze, for the tests of the units
 	systemd-container # systemd-nspawn boots them
 	tshark # the tests of wireshark/mrc.lua; 22 MB to fetch, 128 MB with its libraries
@@ -41,15 +40,15 @@ die() {
 # shellcheck source=scripts/apt.sh
 source scripts/apt.sh
 
-# bcc compiles against /lib/modules/$KERNEL/{build,source}; Debian splits a kernel's headers over
-# the two, Ubuntu has all in build.
+# bcc compiles against /lib/modules/$KERNEL/{build,source}. Debian splits a kernel's headers between
+# the two; Ubuntu has all of them in build.
 headers_ready() {
 	[[ -e $MODULES/build/include/generated/autoconf.h ]] &&
 		[[ -e $MODULES/build/include/linux/kconfig.h || -e $MODULES/source/include/linux/kconfig.h ]]
 }
 
-# For kernels the distribution has no headers for (self-built, cloud): those of its own kernel
-# serve, because the programs include UAPI headers only.
+# The distribution has no headers for some kernels (self-built, cloud). The headers of its own
+# kernel serve for those, because the programs include only UAPI headers.
 borrow_headers() {
 	local meta folder common
 	meta=linux-headers-$(dpkg --print-architecture)
@@ -62,7 +61,7 @@ borrow_headers() {
 	common=${folder%-*}-common
 	[[ -d $common ]] || common=$folder
 	need_root "linking kernel headers"
-	say "the distribution has no headers for kernel $KERNEL; borrowing those of ${folder#/usr/src/}:"
+	say "the distribution has no headers for kernel $KERNEL; using those of ${folder#/usr/src/}:"
 	mkdir -p "$MODULES"
 	link "$folder" "$MODULES/build"
 	link "$common" "$MODULES/source"
@@ -88,11 +87,11 @@ install_headers() {
 	headers_ready || die "no usable kernel headers in $MODULES/{build,source} after installing them"
 }
 
-# Debian's own interpreter and its packages: bcc exists for no other.
+# Use Debian's own interpreter and its packages: bcc exists for no other.
 make_venv() {
 	/usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
 		die "/usr/bin/python3 is older than 3.11: Debian 12 or Ubuntu 24.04 is needed"
-	# A folder that was moved has scripts that start the interpreter at the old place.
+	# The scripts of a .venv that was moved start the interpreter at its old path.
 	if ! grep -qs "^#!$PWD/.venv/bin/python" .venv/bin/pip || ! .venv/bin/python -c ''; then
 		say "making .venv"
 		rm -rf .venv
@@ -104,7 +103,8 @@ make_venv() {
 	.venv/bin/python -c 'import bcc' || die ".venv cannot import bcc although python3-bpfcc is there"
 }
 
-# What the environment depends on; the folder, because a moved .venv is a broken one.
+# Print a digest of all that the environment depends on, including the folder, because a .venv that
+# was moved does not work.
 fingerprint() {
 	{
 		cat pyproject.toml scripts/setup.sh scripts/apt.sh
@@ -125,7 +125,7 @@ fi
 if [[ -e $STAMP && $(<"$STAMP") == "$(fingerprint)" && -z $(missing "${PACKAGES[@]}") ]] && headers_ready; then
 	exit 0
 fi
-command -v apt-get >/dev/null || die "this script knows Debian and Ubuntu only"
+command -v apt-get >/dev/null || die "no apt-get: this script supports only Debian and Ubuntu"
 apt_install "${PACKAGES[@]}"
 install_headers
 make_venv

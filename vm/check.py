@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`make check-vm`: mrcd's package on virtual machines, from the first boot to its removal.
+"""Check mrcd's package on virtual machines, from the first boot to its removal: `make check-vm`.
 
-With --readme, `make check-readme`: what docs/quickstart.md says of two hosts (vm/readme.py).
+With --readme (`make check-readme`), check what docs/quickstart.md says about two hosts (vm/readme.py).
 
-Two hosts with a NIC for each plane, and the switches of the fabric in a third machine. Every step
-has a verdict and what it measured; all of it is printed and written to build/vm/KERNEL/result.json
+There are two hosts with a NIC for each plane, and a third machine with the fabric's switches. Every
+step has a verdict and figures, which are printed and written to build/vm/KERNEL/result.json
 (readme.json).
 """
 
@@ -36,13 +36,13 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "vm"
 PAYLOAD_MB = 64
 MEMORY_MB = {"host": 1024, "switches": 512}
-# Compiling the programs takes 2 s of a real processor. An emulated one has neither the time for
-# systemd's defaults nor for a watchdog's, and while qemu is stopped the guest's clock goes on.
+# Compiling the programs takes 2 s on a real processor. An emulated one exceeds the time-outs
+# of systemd and its watchdog. The guest's clock also keeps running while qemu is stopped.
 SLOW_UNIT = "[Service]\nTimeoutStartSec=1h\nTimeoutStopSec=10min\nWatchdogSec=1h\n"
 
 
 def make_payload(folder: Path, deb: Path) -> Path:
-    """A disk with all that machines need to know."""
+    """Make a disk with the package, the fabric file and all else that the machines need."""
     with tempfile.TemporaryDirectory(dir=folder) as made:
         script = Path(__file__).with_name("provision.py")
         for file in (machines.FABRIC, machines.MACHINES, script, deb):
@@ -57,7 +57,7 @@ def make_payload(folder: Path, deb: Path) -> Path:
 
 
 def explain(check: Check, folder: Path) -> None:
-    """Write down what the machines know, while they are still there: NAME.txt."""
+    """Write the state of the machines to NAME.txt while they are still running."""
     for vm in check.vms.values():
         with contextlib.suppress(MachineFailed, AssertionError, OSError, ConnectionError):
             (folder / f"{vm.name}.txt").write_text(measure.state(vm))
@@ -65,8 +65,8 @@ def explain(check: Check, folder: Path) -> None:
 
 @contextlib.contextmanager
 def running(fleet: Sequence[Machine], image: Image, deb: Path, minutes: float) -> Iterator[Check]:
-    """All machines of the fabric, not started yet; ended in any case."""
-    # Names of sockets may have 107 characters.
+    """Yield a check with all machines of the fabric, not yet started; stop them at the end."""
+    # The path of a unix socket has at most 107 characters, so the folder is in /tmp.
     with tempfile.TemporaryDirectory(prefix="mrcd-vm-") as name:
         folder = Path(name)
         payload = make_payload(folder, deb)
@@ -77,7 +77,7 @@ def running(fleet: Sequence[Machine], image: Image, deb: Path, minutes: float) -
         check = Check(vms, CLOCK.deadline(minutes * 60))
 
         def ended(*_: object) -> None:
-            """Whoever waits for a machine sees that it is gone."""
+            """Kill the machines, so that no thread keeps waiting for one of them."""
             for vm in vms.values():
                 vm.kill()
             sys.exit(128 + signal.SIGTERM)
@@ -97,26 +97,26 @@ def running(fleet: Sequence[Machine], image: Image, deb: Path, minutes: float) -
 
 
 def newest_package() -> Path:
-    """The package that `make deb` has built."""
+    """Return the package that `make deb` built last."""
     found = sorted((ROOT / "dist").glob("mrcd_*.deb"), key=lambda file: file.stat().st_mtime)
     if not found:
-        sys.exit("check-vm: no dist/mrcd_*.deb: run `make deb`")
+        sys.exit("check-vm: no dist/mrcd_*.deb: run `make deb` first")
     return found[-1]
 
 
 def main() -> int:
-    """Run all steps; 1 if one of them failed."""
+    """Run all steps; return 1 if one of them failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernel", choices=["stable", "backports"], default="stable")
-    parser.add_argument("--minutes", type=float, default=120, help="at most so long")
-    parser.add_argument("--readme", action="store_true", help="type what docs/quickstart.md says")
+    parser.add_argument("--minutes", type=float, default=120, help="time limit of the whole check")
+    parser.add_argument("--readme", action="store_true", help="type the commands of docs/quickstart.md")
     parser.add_argument(
-        "--only", action="append", metavar="STEP", help="and those that the rest needs"
+        "--only", action="append", metavar="STEP", help="run only STEP and the essential steps"
     )
-    parser.add_argument("--deb", type=Path, help="default: the newest in dist/")
+    parser.add_argument("--deb", type=Path, help="the package; default: the newest in dist/")
     options = parser.parse_args()
     if os.geteuid() != 0:
-        sys.exit("check-vm: needs root: it makes a disk with a root file system")
+        sys.exit("check-vm: needs root to make a disk with a root file system: run it with sudo")
     image = Image(BUILD / options.kernel)
     subprocess.run([str(ROOT / "vm" / "image.sh"), str(image.folder), options.kernel], check=True)
     deb = options.deb or newest_package()

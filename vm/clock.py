@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Time as the machines have it: it stands still while one of them is stopped.
+"""The machines' time, which stands still while one of them is stopped.
 
-A deadline is about what a machine does. Whoever stops qemu for a while (SIGSTOP, a debugger, a
-measurement that wants the processor for itself) takes nothing from it. Stretched by
-MRC_VM_PATIENCE, where the processor is shared with others.
+A deadline limits the time that a machine takes. Time during which qemu is stopped (by SIGSTOP, a
+debugger, or a measurement that needs the processor for itself) does not count. On a shared
+processor, MRC_VM_PATIENCE stretches all deadlines.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import time
 from pathlib import Path
 
 LOOK_S = 1.0
-"""How long whoever waits for a machine waits at most before the clock is looked at again."""
+"""The longest time to wait for a machine before checking the clock again."""
 
 
 def patience() -> float:
-    """By what every deadline is stretched: MRC_VM_PATIENCE, 1 by default."""
+    """Return the factor that stretches every deadline: MRC_VM_PATIENCE, 1 by default."""
     return float(os.environ.get("MRC_VM_PATIENCE", "1"))
 
 
 class Clock:
-    """Seconds in which all processes that are watched were allowed to run."""
+    """A clock that counts the seconds during which no watched process was stopped."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,17 +33,17 @@ class Clock:
         self._stopped = 0.0
 
     def watch(self, pid: int) -> None:
-        """Stand still from now on while this process is stopped."""
+        """Watch a process: from now on, stand still while it is stopped."""
         with self._lock:
             self._pids.add(pid)
 
     def forget(self, pid: int) -> None:
-        """Take no notice of this process any more."""
+        """Stop watching a process."""
         with self._lock:
             self._pids.discard(pid)
 
     def now(self) -> float:
-        """Seconds since the clock was made."""
+        """Return the seconds since the clock was made."""
         with self._lock:
             looked, self._looked = self._looked, time.monotonic()
             if any(map(_stopped, self._pids)):
@@ -53,12 +53,12 @@ class Clock:
             return self._now
 
     def stopped(self) -> float:
-        """Seconds for which it stood still so far: machines' own clocks went on."""
+        """Return the seconds for which it stood still; the machines' own clocks kept running."""
         self.now()
         return self._stopped
 
     def deadline(self, within_s: float) -> float:
-        """When `within_s` will be over, patience included."""
+        """Return the time at which `within_s`, stretched by the patience, will be over."""
         return self.now() + within_s * patience()
 
 

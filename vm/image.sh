@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Makes a Debian 12 disk for virtual machines, with all that mrcd's package depends on but without
-# mrcd: image.sh FOLDER [stable|backports], the latter with the kernel of bookworm-backports. Writes
-# FOLDER/{disk.img,vmlinuz,initrd.img}; does nothing when they are there already. As root. MIRROR may
-# name another mirror of Debian.
+# Make a Debian 12 disk for virtual machines, with all dependencies of mrcd's package but without mrcd:
+# image.sh FOLDER [stable|backports], as root. `backports` takes the kernel of bookworm-backports. The
+# script writes FOLDER/{disk.img,vmlinuz,initrd.img}, unless they are up to date. MIRROR may name
+# another Debian mirror.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,7 +36,7 @@ die() {
 # shellcheck source=scripts/apt.sh
 source scripts/apt.sh
 
-# What the image is made from: another list of packages makes another image.
+# Print a digest of this script and the kernel's name: a change of either makes a new image.
 fingerprint() {
 	{
 		cat "$0"
@@ -44,7 +44,7 @@ fingerprint() {
 	} | sha256sum
 }
 
-# Its packages are unpacked and set up by their own scripts, inside $1.
+# Install the packages in the folder $1, where their own scripts set them up.
 fill() {
 	local root=$1 include
 	include=$(
@@ -62,14 +62,14 @@ fill() {
 	chroot "$root" apt-get clean
 	echo "/dev/vda / ext4 defaults 0 1" >"$root/etc/fstab"
 	rm -f "$root/etc/resolv.conf" "$root/etc/hostname"
-	# Nobody looks at a terminal, and an emulated machine has better things to do.
+	# Terminals and timers are not used, and would slow an emulated machine down.
 	ln -sf /dev/null "$root/etc/systemd/system/getty.target"
 	ln -sf /dev/null "$root/etc/systemd/system/apt-daily.timer"
 	ln -sf /dev/null "$root/etc/systemd/system/apt-daily-upgrade.timer"
 }
 
 [[ $EUID -eq 0 ]] || die "needs root: it makes a root file system"
-[[ $KERNEL == stable || $KERNEL == backports ]] || die "kernel $KERNEL: stable or backports"
+[[ $KERNEL == stable || $KERNEL == backports ]] || die "kernel $KERNEL: must be stable or backports"
 apt_install "${TOOLS[@]}"
 if [[ -e $FOLDER/stamp && $(<"$FOLDER/stamp") == "$(fingerprint)" ]]; then
 	exit 0
@@ -79,7 +79,7 @@ mkdir -p "$FOLDER"
 say "debootstrap $SUITE with the $KERNEL kernel into $FOLDER; its log is $FOLDER/log"
 fill "$FOLDER/root" >"$FOLDER/log" 2>&1 || {
 	tail -n 20 "$FOLDER/log" >&2
-	die "no image; all that was said is in $FOLDER/log"
+	die "making the image failed; the whole log is $FOLDER/log"
 }
 cp "$FOLDER"/root/boot/vmlinuz-* "$FOLDER/vmlinuz"
 cp "$FOLDER"/root/boot/initrd.img-* "$FOLDER/initrd.img"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which virtual machines a fabric file asks for: one a host, one for all switches.
+"""The virtual machines of a fabric file: one for each host, and one for all switches.
 
-Run as a program it writes machines.json, which the Vagrantfile and the guests read: neither has
-the project's Python. A NIC is known by its MAC address; both ends of a cable have the same number.
+Run as a program, it writes machines.json, which the Vagrantfile and the guests read because
+neither has the project's Python. A NIC is identified by its MAC address. Both ends of a cable have
+the same number.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SWITCHES = "switches"
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A NIC. `name` is what it is called in the guest (a switch's: after it has moved)."""
+    """A NIC. `name` is its name in the guest; a switch's NIC has it after it has been moved."""
 
     cable: int
     name: str
@@ -42,7 +43,7 @@ class Machine:
 
 
 def of(fabric: Fabric) -> list[Machine]:
-    """The machines of a fabric, switches first: hosts come up in a fabric that is there."""
+    """Return the machines of a fabric, switches first, so that hosts boot into a ready fabric."""
     plan = topology.plan(fabric)
     nics: dict[str, list[Nic]] = {host.name: [] for host in fabric.hosts}
     ports = []
@@ -58,7 +59,7 @@ def of(fabric: Fabric) -> list[Machine]:
 
 
 def text(fabric: Fabric) -> str:
-    """What machines.json says of a fabric."""
+    """Return the text of machines.json for a fabric."""
     found = {
         "fabric": fabric.name,
         "mtu": fabric.mtu,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What is measured in virtual machines: pings, TCP flows, what mrcd says of itself."""
+"""Measurements in virtual machines: pings, TCP flows, and the state that mrcd reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PING_TIME = re.compile(r"time=([0-9.]+) ms")
 
 
 def wait_until(condition: Callable[[], bool], within_s: float, otherwise: str) -> float:
-    """Wait for a condition; how long it took. MachineFailed says `otherwise`."""
+    """Wait for a condition and return the seconds it took; MachineFailed with `otherwise`."""
     began = CLOCK.now()
     until = CLOCK.deadline(within_s)
     while not condition():
@@ -32,7 +32,7 @@ def wait_until(condition: Callable[[], bool], within_s: float, otherwise: str) -
 
 
 def status(vm: Vm) -> dict[str, Any]:
-    """`mrcctl status` of a host; its state is "no answer" when nobody answers."""
+    """Return `mrcctl status` of a host; the state is "no answer" if mrcd does not answer."""
     done = vm.run("mrcctl status --json", check=False)
     try:
         found: dict[str, Any] = json.loads(done.out)
@@ -42,12 +42,12 @@ def status(vm: Vm) -> dict[str, Any]:
 
 
 def journal(vm: Vm) -> str:
-    """What mrcd has written to the journal."""
+    """Return the messages that mrcd has written to the journal."""
     return vm.run("journalctl -u mrcd -o cat --no-pager", check=False).out
 
 
 def journal_entries(vm: Vm) -> list[dict[str, Any]]:
-    """Its entries with the journal's fields: mrcd's own events have an MRCD_EVENT."""
+    """Return mrcd's journal entries with all fields; mrcd's own events have an MRCD_EVENT."""
     lines = vm.run("journalctl -u mrcd -o json --no-pager", 300).out.splitlines()
     return [json.loads(line) for line in lines]
 
@@ -64,8 +64,8 @@ print(json.dumps([dataclasses.asdict(entry) for entry in report]))
 
 
 def load_programs(vm: Vm, encap: int, within_s: float) -> list[dict[str, Any]]:
-    """Compile and load every program, as the package's Python does it; the loader's report."""
-    # The interpreter is the one that the command mrcd names in its first line.
+    """Compile and load every program with the package's Python; return the loader's report."""
+    # The first line of the command mrcd names the interpreter.
     script = f"cat >/tmp/load.py <<'END'\n{_LOAD.format(encap=encap)}END\n"
     script += "exec $(sed -n '1s/^#!//p' \"$(readlink -f /usr/sbin/mrcd)\") /tmp/load.py"
     report: list[dict[str, Any]] = json.loads(vm.run(script, within_s).out)
@@ -73,7 +73,7 @@ def load_programs(vm: Vm, encap: int, within_s: float) -> list[dict[str, Any]]:
 
 
 def instructions_walked(summary: str) -> int:
-    """How many instructions the verifier followed, from its last line."""
+    """Return the number of instructions that the verifier processed, from its last line."""
     found = re.search(r"processed (\d+) insns", summary)
     if found is None:
         raise ValueError(f"no count in {summary!r}")
@@ -90,7 +90,7 @@ _STATE = (
 
 
 def state(vm: Vm) -> str:
-    """Everything that may explain why something went wrong."""
+    """Return everything that may explain a failure."""
     parts = []
     for command in _STATE:
         done = vm.run(command, 300, check=False)
@@ -100,7 +100,7 @@ def state(vm: Vm) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A command that goes on in a machine."""
+    """A command that is running in a machine."""
 
     vm: Vm
     pid: int
@@ -108,13 +108,13 @@ class Running:
 
 
 def begin_ping(vm: Vm, address: str, interval_s: float, count: int = 7200) -> Running:
-    """Start to ping so many times, or until `stop_ping`."""
+    """Start `count` pings, which end early with `stop_ping`."""
     pid = vm.begin(f"exec ping -c {count} -i {interval_s} -W 5 {address}")
     return Running(vm, pid, count * interval_s + 60)
 
 
 def end_ping(running: Running) -> Figures:
-    """How many were lost, and the median round trip."""
+    """Wait for the end of pings; return how many were lost, and the median round trip."""
     out = running.vm.end(running.pid, running.within_s).out
     found = re.search(r"(\d+) packets transmitted, (\d+) received", out)
     if found is None:
@@ -125,11 +125,12 @@ def end_ping(running: Running) -> Figures:
 
 
 def stop_ping(running: Running) -> Figures:
-    """End pings that were begun: how many there were, and how many before the last answer got none.
+    """Stop pings; return how many there were up to the last answer, and how many of them were lost.
 
-    What is still on its way at the end is not lost.
+    Pings still on their way at the end do not count as lost.
     """
-    running.vm.run(f"kill -INT {running.pid}", check=False)  # it may have ended, and says why
+    # If ping has ended already, its output gives the reason.
+    running.vm.run(f"kill -INT {running.pid}", check=False)
     out = running.vm.end(running.pid, running.within_s).out
     answered = {int(number) for number in _PING_NUMBER.findall(out)}
     if not answered:
@@ -138,13 +139,13 @@ def stop_ping(running: Running) -> Figures:
 
 
 def ping(vm: Vm, address: str, *, count: int, interval_s: float) -> Figures:
-    """Ping, and wait for the end of it."""
+    """Ping and wait for the end."""
     return end_ping(begin_ping(vm, address, interval_s, count))
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A TCP connection that has ended: bytes of each interval, retransmissions."""
+    """A TCP connection that has ended, with the bytes of each interval and retransmissions."""
 
     intervals: tuple[tuple[float, int], ...]  # seconds, bytes
     bytes: int
@@ -152,7 +153,7 @@ class Flow:
     retransmits: int
 
     def longest_gap_s(self) -> float:
-        """The longest time in a row in which nothing was sent, as far as intervals tell."""
+        """Return the longest run of intervals in which nothing was sent, in seconds."""
         longest = now = 0.0
         for seconds, moved in self.intervals:
             now = 0.0 if moved else now + seconds
@@ -160,7 +161,7 @@ class Flow:
         return round(longest, 1)
 
     def last_mbps(self, seconds: float) -> float:
-        """The rate of the last seconds."""
+        """Return the rate of the last seconds in Mb/s."""
         count = max(1, round(seconds / INTERVAL_S))
         last = self.intervals[-count:]
         return round(sum(moved for _s, moved in last) * 8 / sum(s for s, _m in last) / 1e6, 1)
@@ -174,24 +175,24 @@ class Flow:
 
 
 def serve(vm: Vm) -> None:
-    """Run an iperf3 server, one that waits for as long as TCP does: a pause is a figure."""
+    """Start an iperf3 server without a time-out, because a pause is to be measured, not to fail."""
     vm.run("systemd-run --quiet --unit=check-iperf3 iperf3 --server --rcv-timeout 86400000")
 
 
 def begin_flow(vm: Vm, address: str, seconds: int = 7200) -> Running:
-    """Start a TCP connection that sends for so long, or until `stop_flow`."""
+    """Start a TCP connection that sends for `seconds`, or until `stop_flow`."""
     command = f"exec iperf3 -c {address} -t {seconds} -i {INTERVAL_S} -C cubic --json"
     return Running(vm, vm.begin(command), seconds + 120)
 
 
 def stop_flow(running: Running) -> Flow:
-    """End a connection that was begun."""
+    """Stop a connection and return its figures."""
     running.vm.run(f"kill -INT {running.pid}", check=False)
     return end_flow(running)
 
 
 def end_flow(running: Running) -> Flow:
-    """Wait for the end of a connection; MachineFailed when it broke."""
+    """Wait for the end of a connection; MachineFailed if it broke."""
     out = running.vm.end(running.pid, running.within_s).out
     report = json.loads(out or "{}")
     error = report.get("error", "" if "end" in report else "it says nothing")
@@ -201,10 +202,10 @@ def end_flow(running: Running) -> Flow:
 
 
 def flow(report: dict[str, Any]) -> Flow:
-    """What iperf3's JSON says of the sender."""
+    """Return the flow that iperf3's JSON report of the sender describes."""
     parts = (part["sum"] for part in report["intervals"])
     intervals = tuple((part["seconds"], part["bytes"]) for part in parts)
     sent = report["end"]["sum_sent"]
-    # Of a connection that was stopped nobody has asked the receiver.
+    # An interrupted iperf3 has no figures from the receiver.
     moved = report["end"]["sum_received"]["bytes"] or sent["bytes"]
     return Flow(intervals, moved, sent["seconds"], sent["retransmits"])

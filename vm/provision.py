@@ -3,9 +3,9 @@
 """Turn a Debian 12 machine into one of the fabric's: provision.py NAME FOLDER, as root.
 
 FOLDER holds fabric.toml, machines.json and mrcd's package. A host gets its NICs' names, the package
-and a configuration, and `systemctl enable --now mrcd` is what is left to do; the machine of the
-switches gets a service, mrcd-switches, that makes them. The same in qemu and Vagrant; may be
-repeated. Runs in the guest: standard library only.
+and a configuration; only `systemctl enable --now mrcd` is left to do. The machine of the switches
+gets a service, mrcd-switches, that makes them. qemu and Vagrant use the same script, which may be
+repeated. It runs in the guest, so it uses only the standard library.
 """
 
 import json
@@ -54,7 +54,7 @@ WantedBy=multi-user.target
 
 
 def run(*command: str) -> None:
-    """Run a command; its failure is ours."""
+    """Print and run a command; CalledProcessError if it fails."""
     print("provision:", *command, flush=True)
     subprocess.run(command, check=True)
 
@@ -65,7 +65,7 @@ def write(path: Path, text: str) -> None:
 
 
 def install_packages(folder: Path) -> None:
-    """The tools of the check, and mrcd's package with what it depends on."""
+    """Install the tools of the check, and mrcd's package with its dependencies."""
     packages = sorted(folder.glob("mrcd_*.deb"))
     if not packages:
         sys.exit(f"provision: no mrcd_*.deb in {folder}: run `make deb` first")
@@ -80,7 +80,7 @@ def install_packages(folder: Path) -> None:
 
 
 def interface_of(mac: str) -> str | None:
-    """The interface with this address, None where there is none."""
+    """Return the interface with this address; None if there is none."""
     for address in Path("/sys/class/net").glob("*/address"):
         if address.read_text().strip() == mac:
             return address.parent.name
@@ -88,7 +88,7 @@ def interface_of(mac: str) -> str | None:
 
 
 def name_nics(nics: list[dict[str, Any]], mtu: int) -> None:
-    """Call the planes' NICs plane0, ... now and at each boot, and keep them up."""
+    """Name the planes' NICs plane0, ... and set them up, now and at each boot."""
     starts = ""
     for nic in nics:
         name, mac = nic["name"], nic["mac"]
@@ -98,7 +98,7 @@ def name_nics(nics: list[dict[str, Any]], mtu: int) -> None:
         )
         there = interface_of(mac)
         if there is None:
-            sys.exit(f"provision: no NIC has the address {mac}, which is to be {name}")
+            sys.exit(f"provision: no NIC has the MAC address {mac} of {name}")
         if there != name:
             run("ip", "link", "set", there, "down")
             run("ip", "link", "set", there, "name", name)

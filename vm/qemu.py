@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """One virtual machine under qemu: its process, its monitor (QMP), commands in it (guest agent).
 
-Cables are pairs of datagram sockets in a folder, so that nothing of this machine's network takes
-part. Without KVM the processor is emulated, some 20 times slower.
+Cables are pairs of datagram sockets in a folder, so this machine's network is not involved.
+Without KVM the processor is emulated, which is some 20 times slower.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vm.machines import Machine
 
 KVM = Path("/dev/kvm")
 _AGENT = "org.qemu.guest_agent.0"
-# An emulated timer may be late when the kernel tries it, which then gives up.
+# An emulated timer may be late when the kernel tests it at boot, and the kernel would give up.
 _KERNEL = (
     *("root=/dev/vda", "rw", "console=ttyS0", "panic=1"),
     *("mitigations=off", "no_timer_check", "net.ifnames=0"),
@@ -32,7 +32,7 @@ _KERNEL = (
 
 
 class MachineFailed(Exception):
-    """A machine did not do what it was asked; the message says which and what."""
+    """A machine that did not do what it was asked; the message names the machine and the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,16 @@ class Done:
 
 
 def accelerator() -> str:
-    """kvm on a real machine that has it, else tcg: inside a virtual machine KVM may be there and
-    not work.
+    """Return "kvm" on a real machine that has it, else "tcg".
+
+    Inside a virtual machine, KVM may be present but not work.
     """
     nested = re.search(r"^flags\b.*\bhypervisor\b", Path("/proc/cpuinfo").read_text(), re.M)
     return "kvm" if os.access(KVM, os.R_OK | os.W_OK) and not nested else "tcg"
 
 
 class _Json:
-    """JSON lines over a socket of qemu's."""
+    """A connection to a socket of qemu's that carries JSON lines."""
 
     def __init__(self, path: Path) -> None:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -76,7 +77,7 @@ class _Json:
         self._sock.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, deadline: float) -> dict[str, Any]:
-        """The next message; TimeoutError when CLOCK is past the deadline."""
+        """Return the next message; TimeoutError if CLOCK passes the deadline."""
         while b"\n" not in self._buffer:
             left = deadline - CLOCK.now()
             self._sock.settimeout(max(0.01, min(LOOK_S, left)))
@@ -99,7 +100,7 @@ class _Json:
 
 @dataclass(slots=True)
 class Vm:
-    """A machine that runs. Its files are in `folder`: console, sockets."""
+    """A virtual machine. Its console and sockets are in `folder`."""
 
     machine: Machine
     image: Image
@@ -124,7 +125,7 @@ class Vm:
         return self.folder / f"cable{cable}.{side}"
 
     def start(self) -> None:
-        """Start it; returns before it has booted."""
+        """Start the machine; return before it has booted."""
         sides = ("switch", "host") if self.machine.role == "switches" else ("host", "switch")
         accel = accelerator()
         command = [
@@ -146,7 +147,7 @@ class Vm:
             *("-object", "rng-random,id=rng,filename=/dev/urandom"),
             *("-device", "virtio-rng-pci,rng=rng"),
         ]
-        # eth0 leads nowhere: machines have a NIC for other things, too.
+        # eth0 leads nowhere. It stands for the management NIC that real machines have.
         command += ["-netdev", "hubport,id=spare,hubid=0", "-device", "virtio-net-pci,netdev=spare"]
         for nic in self.machine.nics:
             own, other = (self._cable(nic.cable, side) for side in sides)
@@ -164,12 +165,12 @@ class Vm:
         CLOCK.watch(self.process.pid)
 
     def kill(self) -> None:
-        """End its process, from a signal's handler, too."""
+        """Kill its process; a signal handler may call this."""
         if self.process is not None:
             self.process.kill()
 
     def stop(self) -> None:
-        """End it at once."""
+        """Kill the machine at once and wait for its end."""
         if self._agent is not None:
             self._agent.close()
         if self.process is not None:
@@ -180,10 +181,10 @@ class Vm:
     def _alive(self) -> None:
         if self.process is None or self.process.poll() is not None:
             words = self._path("stderr").read_text(errors="replace").strip()
-            raise MachineFailed(f"{self.name}: qemu has ended: {words or 'it says nothing'}")
+            raise MachineFailed(f"{self.name}: qemu has ended: {words or 'it printed nothing'}")
 
     def wait_for_boot(self, within_s: float) -> float:
-        """Wait until commands can be run in it; how long that took."""
+        """Wait until commands can be run in the machine; return the seconds that took."""
         began = CLOCK.now()
         until = CLOCK.deadline(within_s)
         number = 0
@@ -211,7 +212,7 @@ class Vm:
         return answer["return"]
 
     def begin(self, command: str) -> int:
-        """Start a shell command; its process for `end`."""
+        """Start a shell command; return its process ID for `end`."""
         started = self._ask(
             "guest-exec",
             path="/bin/sh",
@@ -222,7 +223,7 @@ class Vm:
         return int(started["pid"])
 
     def end(self, pid: int, within_s: float) -> Done:
-        """Wait for a command that was begun; MachineFailed when it takes too long."""
+        """Wait for a command that was begun; MachineFailed if it takes too long."""
         began = CLOCK.now()
         until = CLOCK.deadline(within_s)
         pause_s = 0.2
@@ -238,10 +239,10 @@ class Vm:
             if CLOCK.now() > until:
                 raise MachineFailed(f"{self.name}: a command ran longer than {took:.0f} s")
             time.sleep(pause_s)
-            pause_s = min(2.0, pause_s * 1.2)  # the agent logs every question
+            pause_s = min(2.0, pause_s * 1.2)  # the agent logs every query
 
     def run(self, command: str, within_s: float = 120, *, check: bool = True) -> Done:
-        """Run a shell command in it."""
+        """Run a shell command in the machine; with `check`, MachineFailed if it fails."""
         done = self.end(self.begin(command), within_s)
         if check and done.status:
             raise MachineFailed(
@@ -250,7 +251,7 @@ class Vm:
         return done
 
     def set_link(self, cable: int, *, up: bool) -> None:
-        """Plug a cable of it in, or pull it out: the guest sees its carrier come or go."""
+        """Plug one of its cables in or pull it out; the guest sees the carrier come or go."""
         monitor = _Json(self._path("qmp"))
         try:
             deadline = CLOCK.deadline(60)

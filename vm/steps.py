@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What `make check-vm` does, step by step. A step returns what it measured, or raises."""
+"""The steps of `make check-vm`. A step returns its figures, or raises."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from vm.measure import Figures
 from vm.qemu import MachineFailed, Vm, accelerator
 from vm.verdict import Check
 
-AFTER_S = 10  # for which traffic is looked at after something happened
-LONG_S = 600  # that nothing takes
+AFTER_S = 10  # how long traffic is observed after an event
+LONG_S = 600  # a time limit that no command reaches
 ERROR, WARNING = 3, 4  # the journal's priorities
 
 
 def patience() -> int:
-    """By what times are stretched: on an emulated processor a command takes a minute, not one
-    second.
+    """Return the factor that stretches times.
+
+    On an emulated processor a command takes a minute instead of a second.
     """
     return 1 if accelerator() == "kvm" else 6
 
@@ -45,18 +46,18 @@ def provision(check: Check) -> Figures:
 
 
 def open_payload(vm: Vm) -> None:
-    """Mount the disk with the package and what else a machine is given."""
+    """Mount the disk with the package and the machine's other files."""
     vm.run("mkdir -p /mnt/payload && mount -o ro /dev/vdb /mnt/payload")
 
 
 def fabric(check: Check) -> Figures:
-    """The switches hold what the fabric file says."""
+    """Check that the switches have the addresses and routes of the fabric file."""
     plan = check.switches.run("mrcctl sid verify --lab vm", 300).out.strip()
     return {"verified": plan.splitlines()[-1]}
 
 
 def start(check: Check) -> Figures:
-    """`systemctl enable --now mrcd` with ten lines of configuration."""
+    """Run `systemctl enable --now mrcd` with ten lines of configuration."""
 
     def one(vm: Vm) -> None:
         give_time(vm)
@@ -72,7 +73,7 @@ def start(check: Check) -> Figures:
 
 
 def give_time(vm: Vm) -> None:
-    """Longer time-outs of the service where the processor is emulated."""
+    """Give the service longer time-outs if the processor is emulated."""
     if accelerator() == "tcg":
         folder = "/etc/systemd/system/mrcd.service.d"
         vm.run(f"mkdir -p {folder} && cp /mnt/payload/slow.conf {folder}")
@@ -80,19 +81,19 @@ def give_time(vm: Vm) -> None:
 
 
 def reach(check: Check) -> Figures:
-    """The hosts reach each other through mrc0, and the daemons say that all is well."""
+    """Check that the hosts reach each other through mrc0, and that the daemons report ok."""
     one, other = check.hosts
     target = other.machine.address
     within = min(check.left_s(), 300)
     took = measure.wait_until(
         lambda: one.run(f"ping -c 1 -W 1 {target}", check=False).status == 0,
         within,
-        f"no answer of {target} through mrc0",
+        f"no answer from {target} through mrc0",
     )
     measure.wait_until(
         lambda: all(measure.status(vm)["state"] == "ok" for vm in check.hosts),
         within,
-        "mrcctl status does not become ok",
+        "mrcctl status did not become ok",
     )
     state = measure.status(one)
     rtt = measure.ping(one, target, count=50, interval_s=0.05)
@@ -107,7 +108,7 @@ def reach(check: Check) -> Figures:
 
 
 def throughput(check: Check) -> Figures:
-    """One TCP connection over mrc0."""
+    """Measure one TCP connection over mrc0."""
     one, other = check.hosts
     flow = measure.end_flow(measure.begin_flow(one, other.machine.address, 10))
     assert flow.bytes > 0, "iperf3 moved nothing"
@@ -115,7 +116,7 @@ def throughput(check: Check) -> Figures:
 
 
 def cut_cable(check: Check) -> Figures:
-    """A plane's cable is pulled out of the receiver under load, and plugged in again."""
+    """Pull a plane's cable out of the receiver under load, and plug it in again."""
     cable = check.hosts[1].machine.nics[1].cable
     return _plane_dies(
         check,
@@ -125,7 +126,7 @@ def cut_cable(check: Check) -> Figures:
 
 
 def silence_plane(check: Check) -> Figures:
-    """A plane's switches drop everything under load, while links stay up."""
+    """Make a plane's switches drop everything under load while the links stay up."""
     fault = "mrcctl lab fault --name vm p0"
     return _plane_dies(
         check,
@@ -138,24 +139,24 @@ def _plane_dies(check: Check, kill: Callable[[], object], heal: Callable[[], obj
     one, other = check.hosts
     flow = measure.begin_flow(one, other.machine.address)
     try:
-        time.sleep(10)  # the flow is to be at work
+        time.sleep(10)  # let the flow reach its rate
         kill()
         time.sleep(AFTER_S * patience())
         result = measure.stop_flow(flow)
     finally:
         heal()
     last = result.last_mbps(AFTER_S * patience() / 2)
-    assert last > 0, "nothing moves any more"
+    assert last > 0, "no data arrives any more"
     measure.wait_until(
         lambda: all(measure.status(vm)["state"] == "ok" for vm in check.hosts),
         60 * patience(),
-        "the plane does not come back",
+        "the plane did not come back",
     )
     return result.figures() | {"afterwards_mbps": last}
 
 
 def restart(check: Check) -> Figures:
-    """`systemctl restart mrcd` under load: no packet of an application is lost."""
+    """Run `systemctl restart mrcd` under load; applications must not lose a packet."""
     one, other = check.hosts
     flow = measure.begin_flow(one, other.machine.address)
     pings = measure.begin_ping(one, other.machine.address, 0.2 * patience())
@@ -171,7 +172,7 @@ def restart(check: Check) -> Figures:
 
 
 def journal(check: Check) -> Figures:
-    """systemd and the journal have nothing to complain of."""
+    """Check that systemd and the journal show no errors or restarts of mrcd."""
     events: list[str] = []
     warned: dict[str, list[str]] = {}
     for vm in check.hosts:
@@ -197,11 +198,11 @@ def journal(check: Check) -> Figures:
 
 
 def other_programs(check: Check) -> Figures:
-    """The programs of the other ways to cross a fabric pass this kernel's verifier too."""
+    """Check that the programs of the other encapsulations pass this kernel's verifier, too."""
     walked: dict[str, int] = {}
 
     def one(vm: Vm) -> None:
-        own = range(1 + check.hosts.index(vm), 4, len(check.hosts))  # 0 is what mrcd runs with
+        own = range(1 + check.hosts.index(vm), 4, len(check.hosts))  # mrcd already runs with 0
         for encap in own:
             for report in measure.load_programs(vm, encap, LONG_S * patience()):
                 name = f"{report['name']} (encap {encap})"
@@ -213,7 +214,7 @@ def other_programs(check: Check) -> Figures:
 
 
 def remove(check: Check) -> Figures:
-    """Removing the package leaves no interface, program or pin behind."""
+    """Remove the package; no interface, program or pin may be left behind."""
     vm = check.hosts[0]
     vm.run("dpkg --remove mrcd", 300)
     left = vm.run(
@@ -240,4 +241,4 @@ STEPS: tuple[tuple[str, Callable[[Check], Figures], bool], ...] = (
     ("other programs", other_programs, False),
     ("remove", remove, False),
 )
-"""Name, what is done, and whether the rest makes no sense without it."""
+"""The steps: name, function, and whether the check ends if the step fails."""

@@ -15,7 +15,7 @@ from vm.qemu import MachineFailed, Vm
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a step went. `reason` is empty when it went well."""
+    """The outcome of a step. `reason` is empty if it passed."""
 
     step: str
     good: bool
@@ -26,7 +26,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Check:
-    """The machines and what is known of them so far."""
+    """A check in progress: its machines, deadline and verdicts so far."""
 
     vms: dict[str, Vm]
     deadline: float
@@ -41,20 +41,20 @@ class Check:
         return self.vms[SWITCHES]
 
     def left_s(self) -> float:
-        """Time that the whole check has left; MachineFailed when there is none."""
+        """Return the seconds left for the whole check; MachineFailed if there are none."""
         left = self.deadline - CLOCK.now()
         if left <= 0:
-            raise MachineFailed("the time of the whole check is over")
+            raise MachineFailed("the time limit of the whole check is over (--minutes)")
         return left
 
     def together(self, what: Callable[[Vm], object], vms: list[Vm]) -> None:
-        """Do something on several machines at once."""
+        """Call a function for several machines at once."""
         with ThreadPoolExecutor(len(vms)) as pool:
             for done in [pool.submit(what, vm) for vm in vms]:
                 done.result()
 
     def step(self, name: str, what: Callable[[], Figures]) -> bool:
-        """Run one step, keep its verdict and tell of it."""
+        """Run one step, and keep and print its verdict; return whether it passed."""
         began, stopped = CLOCK.now(), CLOCK.stopped()
         figures: Figures = {}
         reason = ""
@@ -73,7 +73,7 @@ class Check:
 
 
 def line(verdict: Verdict) -> str:
-    """A verdict as a row of the table."""
+    """Return a verdict as a row of the table."""
     words = ", ".join(f"{key} {value}" for key, value in verdict.figures.items())
     outcome = "ok" if verdict.good else "FAILED"
     return f"{verdict.step:16} {outcome:7} {verdict.seconds:6.1f} s  {verdict.reason or words}"

@@ -4,12 +4,12 @@
 --
 --   tshark -X lua_script:mrc.lua -o udp.try_heuristic_first:TRUE -r FILE
 --
--- or a copy in Wireshark's folder of personal plugins (Help, About, Folders). Layouts are those of
--- bpf/mrc_wire.h, meanings those of docs/protocol.md. Works with Lua 5.1 to 5.4: no bit operators,
--- no library for them; 64-bit arithmetic is Wireshark's own.
+-- Or copy the file to Wireshark's folder of personal plugins (Help, About, Folders). The layouts are
+-- those of bpf/mrc_wire.h, and docs/protocol.md gives their meaning. To work with Lua 5.1 to 5.4, the
+-- script uses no bit operators and no library for them; 64-bit arithmetic is Wireshark's own.
 --
--- The upper half of an EV is the UDP source port, so a packet may look like DNS or NTP to the UDP
--- dissector, which tries the lower port first. Heuristics first (see above) cures it.
+-- The upper half of an EV is the UDP source port, and the UDP dissector tries the lower port first,
+-- so it may take a packet for DNS or NTP. Trying heuristics first (see above) avoids that.
 
 local mrc = Proto("mrc", "Multipath Reliable Connection")
 
@@ -17,9 +17,9 @@ mrc.prefs.port = Pref.uint("UDP port", 4971, "UDP destination port of MRC packet
 mrc.prefs.block =
     Pref.string("uSID block", "fcbb:bb00", "First 32 bits of the addresses that are uSID lists")
 mrc.prefs.columns =
-    Pref.bool("MRC in the columns", true, "Info tells of MRC first and of the inner packet behind")
+    Pref.bool("MRC in the columns", true, "Info shows MRC first, then the inner packet")
 
--- ---- what numbers mean
+-- ---- names of numbers
 
 local BTH_LEN, METH_LEN, TSETH_LEN, RETH_LEN, IMM_LEN, ICRC_LEN = 12, 4, 4, 16, 4, 4
 local SETH_LEN, CC_STATE_LEN, NETH_LEN, PETH_LEN, ERTH_LEN, EETH_LEN = 28, 8, 20, 16, 16, 36
@@ -80,15 +80,15 @@ field("uint8", "bth.pad", "Pad count", base.DEC, nil, 0x30)
 field("uint8", "bth.tver", "Transport version", base.DEC, nil, 0x0f)
 field("uint16", "bth.pkey", "P_Key", base.HEX)
 field("uint24", "bth.dqpn", "Destination QP", base.HEX)
-field("bool", "bth.ackreq", "SACK wanted", 8, nil, 0x80)
-field("bool", "bth.rtx", "Sent again", 8, nil, 0x20)
+field("bool", "bth.ackreq", "SACK requested", 8, nil, 0x80)
+field("bool", "bth.rtx", "Retransmission", 8, nil, 0x20)
 field("bool", "bth.ts", "TSETH follows", 8, nil, 0x10)
 field("uint24", "bth.psn", "PSN", base.HEX)
 
 field("uint16", "meth.rqmsn", "RQMSN", base.HEX)
 field("uint16", "meth.msn", "MSN", base.HEX)
 field("uint16", "ts.time", "Transmit time", base.HEX)
-field("double", "ts.us", "Transmit time, us within 8.4 ms")
+field("double", "ts.us", "Transmit time, us modulo 8.4 ms")
 field("bool", "ts.tsr", "Resolution", 16, nil, 0x8000)
 field("uint16", "ts.ftype", "Type", base.DEC, nil, 0x000f)
 field("uint64", "reth.va", "VA", base.HEX)
@@ -101,10 +101,10 @@ field("uint32", "seth.type", "Type", base.DEC, nil, 0xf0000000)
 field("uint32", "seth.nxt", "Next", base.DEC, nil, 0x0f800000)
 field("uint32", "seth.m", "Verdict on the path", base.DEC, VERDICTS, 0x00600000)
 field("bool", "seth.pr", "Answers a probe", 32, nil, 0x00100000)
-field("int16", "seth.ack_psn_offset", "Caused by PSN, less cumulative")
+field("int16", "seth.ack_psn_offset", "Caused by PSN, relative to cumulative")
 field("uint24", "seth.ack_psn", "Caused by PSN", base.HEX)
 field("uint16", "seth.probe_id", "Probe id", base.HEX)
-field("uint32", "seth.entropy", "EV it tells of", base.HEX)
+field("uint32", "seth.entropy", "EV reported on", base.HEX)
 field("uint16", "seth.spdcid", "SPDCID", base.HEX)
 field("uint16", "seth.dpdcid", "DPDCID", base.HEX)
 field("uint8", "seth.down", "Planes down at the sender", base.HEX)
@@ -113,11 +113,11 @@ field("uint8", "seth.cc_type", "CC type", base.DEC, nil, 0xf0)
 field("bool", "seth.duplicate", "Caused by a duplicate", 8, nil, 0x02)
 field("bool", "seth.delayed", "Sent by a clock", 8, nil, 0x01)
 field("uint8", "seth.mpr", "MPR, in units of 128")
-field("int16", "seth.sack_offset", "Bitmap begins at cumulative, plus")
+field("int16", "seth.sack_offset", "Bitmap start, relative to cumulative")
 field("uint64", "seth.bitmap", "Bitmap", base.HEX)
-field("string", "seth.arrived", "PSNs that arrived, by the bitmap")
+field("string", "seth.arrived", "PSNs that arrived, from the bitmap")
 field("uint16", "cc.time", "Reflected transmit time", base.HEX)
-field("uint16", "cc.ooo", "Packets waiting for a gap", base.DEC, nil, 0x7fff)
+field("uint16", "cc.ooo", "Packets waiting behind a gap", base.DEC, nil, 0x7fff)
 field("bool", "cc.restore", "Restore window", 32, nil, 0x80000000)
 field("uint32", "cc.penalty", "Window penalty", base.DEC, nil, 0x7f000000)
 field("uint32", "cc.bytes", "Bytes received, in units of 256", base.DEC, nil, 0x00ffffff)
@@ -126,10 +126,10 @@ field("uint8", "neth.type", "Type", base.DEC, nil, 0xf0)
 field("uint8", "neth.nxt", "Next", base.DEC, nil, 0x0f)
 field("uint8", "neth.reason", "Reason", base.HEX, REASONS)
 field("uint8", "neth.vendor", "Vendor", base.HEX)
-field("uint32", "neth.entropy", "EV it is about", base.HEX)
+field("uint32", "neth.entropy", "EV reported on", base.HEX)
 field("uint16", "neth.spdcid", "SPDCID", base.HEX)
 field("uint16", "neth.dpdcid", "DPDCID", base.HEX)
-field("uint24", "neth.psn", "PSN it is about", base.HEX)
+field("uint24", "neth.psn", "PSN refused", base.HEX)
 field("uint8", "neth.cc_type", "CC type", base.DEC, nil, 0xf0)
 field("uint16", "neth.time", "Reflected transmit time", base.HEX)
 
@@ -149,9 +149,9 @@ field("uint16", "endpoint.id", "Request id", base.HEX)
 field("uint32", "endpoint.service_ns", "Service time, ns")
 
 field("uint32", "icrc", "ICRC word", base.HEX)
-field("uint32", "icrc.wanted", "ICRC word as it should be", base.HEX)
-field("bool", "icrc.good", "ICRC word is right")
-field("bool", "trimmed", "Cut by a switch")
+field("uint32", "icrc.wanted", "ICRC word expected", base.HEX)
+field("bool", "icrc.good", "ICRC word is correct")
+field("bool", "trimmed", "Trimmed by a switch")
 
 for _, made in pairs(F) do
     mrc.fields[#mrc.fields + 1] = made
@@ -159,9 +159,9 @@ end
 
 local E = {
     short = ProtoExpert.new(
-        "mrc.short", "Ends before its headers do", expert.group.MALFORMED, expert.severity.ERROR),
+        "mrc.short", "Packet ends within its headers", expert.group.MALFORMED, expert.severity.ERROR),
     opcode = ProtoExpert.new(
-        "mrc.opcode.unknown", "Opcode unknown", expert.group.UNDECODED, expert.severity.WARN),
+        "mrc.opcode.unknown", "Unknown opcode", expert.group.UNDECODED, expert.severity.WARN),
     version = ProtoExpert.new(
         "mrc.version", "Transport version or padding is not 0",
         expert.group.PROTOCOL, expert.severity.WARN),
@@ -169,7 +169,7 @@ local E = {
         "mrc.length", "Lengths in the headers disagree",
         expert.group.MALFORMED, expert.severity.ERROR),
     inner = ProtoExpert.new(
-        "mrc.inner", "Payload for mrc0 is no whole IP packet",
+        "mrc.inner", "Payload for mrc0 is not a complete IP packet",
         expert.group.MALFORMED, expert.severity.ERROR),
     entropy = ProtoExpert.new(
         "mrc.entropy", "Spare half of the EV is not 0",
@@ -178,17 +178,17 @@ local E = {
         "mrc.icrc.bad", "ICRC word is wrong: damaged headers",
         expert.group.CHECKSUM, expert.severity.ERROR),
     trimmed = ProtoExpert.new(
-        "mrc.cut", "A switch cut the packet down to its headers",
+        "mrc.cut", "A switch trimmed the packet to its headers",
         expert.group.SEQUENCE, expert.severity.NOTE),
     rtx = ProtoExpert.new(
-        "mrc.retransmission", "Sent again", expert.group.SEQUENCE, expert.severity.NOTE),
+        "mrc.retransmission", "Retransmission", expert.group.SEQUENCE, expert.severity.NOTE),
     nack = ProtoExpert.new(
         "mrc.refused", "A packet did not arrive", expert.group.SEQUENCE, expert.severity.NOTE),
 }
 mrc.experts = { E.short, E.opcode, E.version, E.length, E.inner, E.entropy, E.icrc, E.trimmed,
     E.rtx, E.nack }
 
--- ---- what stands around UDP
+-- ---- the envelope around the UDP payload
 
 local flow_of = Field.new("ipv6.flow")
 local to_of = Field.new("ipv6.dst")
@@ -201,7 +201,8 @@ local function block_of(text)
     return high and tonumber(high, 16) * 65536 + tonumber(low, 16)
 end
 
--- "p1t0-1 p1t1-2 p1t0-2 p1:1": switches by name, hosts by plane and port of their T0.
+-- Return a uSID list such as "p1t0-1 p1t1-2 p1t0-2 p1:1": switches are shown by name, hosts by plane
+-- and port of their T0.
 local function usids_of(range)
     local names = {}
     for at = 4, 14, 2 do
@@ -217,7 +218,8 @@ local function usids_of(range)
     return table.concat(names, " ")
 end
 
--- Encapsulation, EV, whether a switch cut the packet, and the field of the uSID list, if any.
+-- Return the encapsulation, the EV's high and low half, whether the DSCP is that of a trimmed packet,
+-- and the field of the uSID list, if any.
 local function envelope(pinfo)
     local flows, to = { flow_of() }, { to_of() }
     local high, low = pinfo.src_port, 0
@@ -255,7 +257,8 @@ end
 
 local FACTOR = UInt64.new(0x7f4a7c15, 0x9e3779b9)
 
--- Over the UDP ports and `length` bytes from the BTH on; both are multiples of four.
+-- Return the ICRC word over the UDP ports and `length` bytes from the BTH on. `length` is a multiple
+-- of four.
 local function check_of(tvb, pinfo, length)
     local words = { pinfo.src_port * 65536 + pinfo.dst_port }
     for at = 0, length - 4, 4 do
@@ -315,7 +318,7 @@ local function add_payload(root, tree, range, pinfo, to_mrc0)
     end
     local version = range:len() > 0 and range:range(0, 1):bitfield(0, 4)
     local dissector = version == 4 and "ip" or version == 6 and "ipv6"
-    -- What the inner dissectors cannot stand arrives here as an error of Lua.
+    -- An inner dissector raises a Lua error for a packet that it cannot dissect.
     if not dissector or not pcall(function()
         Dissector.get(dissector):call(range:tvb(), pinfo, root)
     end) then
@@ -323,7 +326,8 @@ local function add_payload(root, tree, range, pinfo, to_mrc0)
     end
 end
 
--- Behind the BTH of a Write. Returns how many bytes the headers take, and a line for the column.
+-- Add the headers after the BTH of a Write. Return the length of all headers in bytes, a line for the
+-- column, and whether the payload is for mrc0; nil if the packet ends within its headers.
 local function add_write(tree, tvb, opcode, cut)
     local stamped = tvb:range(8, 1):bitfield(3, 1) == 1
     local immediate = opcode == WRITE_LAST_IMM or opcode == WRITE_ONLY_IMM
@@ -349,7 +353,8 @@ local function add_write(tree, tvb, opcode, cut)
     return headers, string.format("%d bytes", length), range:range(8, 4):uint() == RKEY_NETDEV
 end
 
--- "0x00f00d-0x00f00e, 0x00f010": PSNs of the bits that are set, the first bit being `first`.
+-- Return the PSNs of the bits that are set, such as "0x00f00d-0x00f00e, 0x00f010"; `first` is the PSN
+-- of bit 0.
 local function arrived(bitmap, first)
     local parts, from = {}, nil
     for bit = 0, 64 do
@@ -459,8 +464,8 @@ local function is_write(opcode)
     return opcode >= WRITE_FIRST and opcode <= WRITE_ONLY_IMM
 end
 
--- What stands behind the BTH. Returns how long all headers are (nil: the packet ends before), a
--- line for the column, and whether the payload is for mrc0.
+-- Add the headers after the BTH. Return the length of all headers in bytes, a line for the column, and
+-- whether the payload is for mrc0; nil if the packet ends within its headers.
 local function add_body(tree, tvb, opcode, cut)
     if is_write(opcode) then return add_write(tree, tvb, opcode, cut) end
     local length, add = BODIES[opcode][1], BODIES[opcode][2]
@@ -490,7 +495,7 @@ function mrc.dissector(tvb, pinfo, root)
         return tvb:len()
     end
     local udp = { udp_length_of() }
-    -- A packet with that DSCP which is whole was too small to be cut.
+    -- A complete packet with this DSCP was too small to be trimmed.
     local cut = trimmed and udp[#udp].value - 8 > tvb:len()
     if cut then
         tree:add(F["trimmed"], true):set_generated()
@@ -499,7 +504,7 @@ function mrc.dissector(tvb, pinfo, root)
     local opcode, rtx = tvb:range(0, 1):uint(), tvb:range(8, 1):bitfield(2, 1) == 1
     add_bth(tree, tvb, rtx)
     if not is_write(opcode) and not BODIES[opcode] then
-        -- Transport ACK has a name, but nobody has said what stands in it.
+        -- Transport ACK has a name, but its layout has not been published.
         tree:add_proto_expert_info(E.opcode)
         pinfo.cols.info = OPCODES[opcode] or string.format("MRC, opcode 0x%02x", opcode)
         return tvb:len()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrcd beside what a user would pick instead, in one run on one lab, as one report.
+"""Compare mrcd with what a user would pick instead, in one run on one lab, as one report.
 
 python -m bench.compare [--quick] [--only WORKLOAD ...] [--add] [--rounds N] [--seed N]
 """
@@ -32,11 +32,11 @@ from mrcd import __version__
 from mrcd.lab.state import LabFailed
 
 _ABOUT = __doc__.partition("\n")[0] if __doc__ else ""
-_BUSY_BEFORE = 0.5  # a load average above which the machine is not ours alone
+_BUSY_BEFORE = 0.5  # above this load average, other programs use the machine as well
 
 
 def main() -> None:
-    """Compare what was asked for; status 1 when something could not be measured."""
+    """Run the requested comparisons; exit with status 1 if something could not be measured."""
     args = _arguments()
     before = record.read(json.loads(args.json.read_text())) if _goes_on(args) else Record()
     if args.render:
@@ -52,7 +52,7 @@ def main() -> None:
             _write(args, before.plus(run.piece(), results))
     except KeyboardInterrupt:
         _write(args, before.plus(run.piece(), results))
-        sys.exit(f"compare: stopped; the lab is gone, {args.report} has what there was")
+        sys.exit(f"compare: stopped; the lab is removed, {args.report} has the figures so far")
     say(f"wrote {args.report}")
     sys.exit(bool(results.problems))
 
@@ -61,7 +61,7 @@ def _goes_on(args: argparse.Namespace) -> bool:
     wanted = bool(args.add or args.resume or args.render)
     if wanted and not args.json.exists():
         if args.render:
-            sys.exit(f"compare: there is no {args.json}: measure something first")
+            sys.exit(f"compare: {args.json} does not exist: run a measurement first")
         return False
     return wanted
 
@@ -71,38 +71,40 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="once each, less of it, within 5 minutes; what has no time is left out and named",
+        help="one short round of each within 5 minutes; cases without time are left out and named",
     )
     parser.add_argument(
         "--only", nargs="+", choices=NAMES, metavar="WORKLOAD", help=", ".join(NAMES)
     )
     parser.add_argument(
-        "--cases", nargs="+", default=[], metavar="WORDS", help="only cases that have one of them"
+        "--cases", nargs="+", default=[], metavar="WORDS", help="only cases with one of the WORDS"
     )
     parser.add_argument(
         "--routes", nargs="+", choices=routes.KEYS, metavar="ROUTE", help=", ".join(routes.KEYS)
     )
-    parser.add_argument("--mtu", nargs="+", type=int, help="of the planes, in place of the usual")
-    parser.add_argument("--hosts", nargs="+", type=int, help="only labs of so many hosts: 2, 4, 8")
-    parser.add_argument("--rounds", type=int, help="of everything, in place of 2 or 3")
-    parser.add_argument("--seed", type=int, default=1, help="draws the order and the pairs")
+    parser.add_argument(
+        "--mtu", nargs="+", type=int, help="MTU of the planes, instead of the usual"
+    )
+    parser.add_argument("--hosts", nargs="+", type=int, help="only labs of 2, 4 or 8 hosts")
+    parser.add_argument("--rounds", type=int, help="rounds of everything, instead of 2 or 3")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the order and the pairs")
     parser.add_argument(
         "--add", action="store_true",
-        help="keep what the JSON has already; only what is measured anew is replaced",
+        help="keep the figures in the JSON, and replace only those that are measured again",
     )  # fmt: skip
     parser.add_argument(
-        "--resume", action="store_true", help="as --add, and measure only what the JSON lacks"
+        "--resume", action="store_true", help="like --add, but measure only what the JSON lacks"
     )
     parser.add_argument(
-        "--render", action="store_true", help="measure nothing: the report from the JSON"
+        "--render", action="store_true", help="measure nothing; write the report from the JSON"
     )
     parser.add_argument(
         "--report", type=Path, default=Path("build/compare/report.md"), metavar="FILE",
         help="the report in Markdown (%(default)s)",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="beside the report if not told")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="beside the report if not told")
-    parser.add_argument("--name", default="compare", help="of the lab")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="default: beside the report")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="default: beside the report")
+    parser.add_argument("--name", default="compare", help="name of the lab")
     args = parser.parse_args()
     args.json = args.json or args.report.with_suffix(".json")
     args.plots = args.plots or args.report.parent
@@ -110,7 +112,7 @@ def _arguments() -> argparse.Namespace:
 
 
 class Run:
-    """One run: its labs one after another, and what a reader has to know of it."""
+    """A run: its labs one after another, and the facts that a reader needs."""
 
     def __init__(
         self,
@@ -131,11 +133,11 @@ class Run:
         self._began = time.monotonic()
 
     def rounds_of(self, workload: Workload) -> int:
-        """How often everything of it is measured."""
+        """Return the number of rounds of a workload."""
         return int(self._args.rounds or (1 if self._args.quick else workload.rounds))
 
     def in_one_lab(self, shape: Shape, mtu: int, group: Sequence[Workload]) -> None:
-        """All workloads of a lab."""
+        """Run all workloads of a lab."""
         try:
             for workload in group:
                 if workload.own_labs:
@@ -155,7 +157,7 @@ class Run:
         workload.measure(replace(arena, rounds=self.rounds_of(workload)))
 
     def piece(self) -> Piece:
-        """What there is to say of this run so far."""
+        """Return the facts of this run so far."""
         competitors = [(each.title, each.about) for each in self._wanted]
         if {"speed", "direct"} & {workload for workload, _ in self._results.done}:
             competitors += unlimited.competitors()
@@ -194,7 +196,7 @@ class Run:
 
 
 def _commit() -> str:
-    """Which commit this is, where there is git."""
+    """Return the commit, if git is available."""
     with contextlib.suppress(OSError):
         line = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
         done = subprocess.run(line, capture_output=True, text=True, timeout=10, check=False)
@@ -211,7 +213,7 @@ def _processor() -> str:
 
 
 def _write(args: argparse.Namespace, found: Record) -> None:
-    """The report of what there is so far, its pictures and its figures."""
+    """Write the report so far, its pictures and its figures."""
     args.report.parent.mkdir(parents=True, exist_ok=True)
     titles = [each.title for each in routes.EVERY] + [t for t, _ in unlimited.competitors()]
     pictures = plots.draw(found, titles, args.plots)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Where competitors meet: one lab, its rounds, and whose turn it is."""
+"""The place where competitors meet: one lab, its rounds, and the order of turns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.flow import BenchFailed
 from mrcd.lab.state import LabFailed
 
 QUICK_BUDGET_S = 215.0
-"""A quick run ends within five minutes: the longest case takes one."""
+"""No case of a quick run begins later: the longest takes a minute, and the run five."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class Arena:
     quick: bool
     seed: int
     results: Results
-    budget_s: float = math.inf  # of the whole run; what has not begun then is left out
-    words: tuple[str, ...] = ()  # only cases with one of them are measured, if there are any
-    done: frozenset[tuple[str, str]] = frozenset()  # workload and case: taken already
+    budget_s: float = math.inf  # of the whole run; cases that have not begun by then are left out
+    words: tuple[str, ...] = ()  # if not empty, only cases with one of these are measured
+    done: frozenset[tuple[str, str]] = frozenset()  # workload and case of those taken already
 
     @property
     def capacity_bps(self) -> float:
-        """What all planes of one host carry together, headers included."""
+        """Return the capacity of all planes of a host together, headers included."""
         return self.shape.planes * self.shape.rate_mbps * 1e6
 
     def take_turns(
@@ -50,10 +50,10 @@ class Arena:
         measure: Callable[[Competitor, tuple[str, str, str]], None],
         among: Sequence[Competitor] | None = None,
     ) -> None:
-        """Measure every competitor in every round, each round in an order of its own.
+        """Measure every competitor in every round, each round in a different order.
 
-        `among` is who takes part, if not everybody. What cannot be measured is noted and does not
-        end the rest.
+        `among` are the competitors that take part; the default is all. A measurement that fails is
+        noted and does not end the others.
         """
         if (workload, case) in self.done:
             return
@@ -80,7 +80,7 @@ class Arena:
 
 @dataclass(slots=True)
 class Arenas:
-    """Makes arenas: labs of a shape and an MTU, one after another."""
+    """A maker of arenas: labs of a shape and an MTU, one after another."""
 
     name: str
     wanted: Sequence[Competitor]
@@ -93,7 +93,7 @@ class Arenas:
 
     @contextlib.contextmanager
     def of(self, shape: Shape, mtu: int) -> Iterator[Arena]:
-        """A lab of this shape with everybody in it; gone afterwards."""
+        """Build a lab of this shape with all competitors; remove it afterwards."""
         say(f"a lab: {shape}, MTU {mtu}")
         with flow.fabric_up(shape.fabric(self.name, mtu)):
             competitors, refused = configuration.usable(self.name, self.wanted)
@@ -103,7 +103,7 @@ class Arenas:
             yield self._arena(shape, mtu, tuple(competitors))
 
     def empty(self, shape: Shape, mtu: int) -> Arena:
-        """No lab and nobody in it: for a workload that makes its own."""
+        """Return an arena without a lab, for a workload that makes its own."""
         return self._arena(shape, mtu, ())
 
     def _arena(self, shape: Shape, mtu: int, competitors: tuple[Competitor, ...]) -> Arena:
@@ -117,5 +117,5 @@ _began = time.monotonic()
 
 
 def say(words: str) -> None:
-    """Tell whoever waits how far it is."""
+    """Print the progress with the time since the start."""
     print(f"[{time.monotonic() - _began:5.0f} s] {words}", flush=True)

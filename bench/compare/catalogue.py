@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""All workloads: what is measured, in which lab, how often."""
+"""All workloads: what is measured, in which lab, and how often."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MTUS = (9000, 4200, 1500)
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is measured in which labs; every shape and MTU is a lab of its own.
+    """A workload and its labs; every shape and MTU is a separate lab.
 
-    `quick` are the shapes of a quick run, none of them: it is left out there. A workload with
-    `own_labs` makes them itself. `section` is where the report has it.
+    `quick` are the shapes of a quick run; without any, it is left out there. A workload with
+    `own_labs` makes its labs itself. `section` is its place in the report.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Workload:
     shapes: tuple[Shape, ...]
     quick: tuple[Shape, ...]
     mtus: tuple[int, ...] = (9000,)
-    rounds: int = 3  # unless told
+    rounds: int = 3  # unless --rounds is given
     own_labs: bool = False
     quick_mtus: tuple[int, ...] = (4200,)
 
@@ -92,7 +92,7 @@ def labs(
     mtus: Sequence[int] | None = None,
     hosts: Sequence[int] | None = None,
 ) -> dict[tuple[Shape, int], list[Workload]]:
-    """The workloads of each lab, so that none is built twice."""
+    """Return the workloads of each lab, so that no lab is built twice."""
     found: dict[tuple[Shape, int], list[Workload]] = {}
     for workload in chosen:
         for shape in workload.quick if quick else workload.shapes:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which plane a host's multipath route gives a flow. `ip route get` hashes differently."""
+"""Find the plane to which a host's multipath route hashes a flow, by trying it.
+
+`ip route get` hashes differently.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from mrcd.linux import netns
 _PACKETS = 20
 _BYTES = 100
 _WITHIN_S = 5.0
-_NO_LINGER = struct.pack("ii", 1, 0)  # closed by a reset: the port is free again at once
+_NO_LINGER = struct.pack("ii", 1, 0)  # close with a reset, so that the port is free again at once
 
 
 def plane_of(name: str, competitor: Competitor, port: int) -> int:
-    """The plane that carries a connection from this port of h1 to the traffic's port of h2."""
+    """Return the plane that carries a connection from this port of h1 to the traffic port of h2."""
     planes = tuple(f"plane{plane}" for plane in range(state.read_fabric(name).planes))
     namespace, route = f"{name}-h1", competitor.between(name, "h1", "h2")
     with netns.entered(f"{name}-h2"):
@@ -42,5 +45,5 @@ def plane_of(name: str, competitor: Competitor, port: int) -> int:
                 sender.sendall(bytes(_BYTES))
                 taker.recv(_BYTES, socket.MSG_WAITALL)
             after = counters.sent_packets(namespace, planes)
-            sender.close()  # before the other end, which would wait otherwise
+            sender.close()  # close this end first, because the other end would linger
     return most(before, after)

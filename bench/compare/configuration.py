@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Competitors are set up in the namespaces of a lab, and taken out again."""
+"""Set up competitors in the namespaces of a lab, and remove them again."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mrcd.linux import netns
 
 
 class Unavailable(Exception):
-    """This machine cannot do it; the message says what is missing."""
+    """A competitor that this machine does not support; the message says what is missing."""
 
 
 def prepare(name: str, competitor: Competitor) -> None:
-    """Set a competitor up in a lab; Unavailable, and nothing left of it, when that fails."""
+    """Set up a competitor in a lab; if that fails, remove it and raise Unavailable."""
     lacking = competitor.missing()
     if lacking is not None:
         raise Unavailable(lacking)
@@ -33,21 +33,21 @@ def prepare(name: str, competitor: Competitor) -> None:
 
 
 def repair(name: str, competitor: Competitor, plane: int) -> None:
-    """Give the switches of a plane their routes again: those over a link that was down are gone."""
+    """Restore the routes of a plane's switches that were removed with a link that went down."""
     plan = topology.plan(state.read_fabric(name))
     lines = competitor.lines(plan)
     _apply(plan, {node: lines[node] for node in lines if plan.nodes[node].plane == plane})
 
 
 def remove(name: str, competitor: Competitor) -> None:
-    """Take a competitor out of a lab, whatever there is of it."""
+    """Remove all parts of a competitor that exist in a lab."""
     plan = topology.plan(state.read_fabric(name))
     for node, lines in competitor.undo(plan).items():
         _in_namespace(plan.namespace(node), lines, force=True)
 
 
 def usable(name: str, wanted: Sequence[Competitor]) -> tuple[list[Competitor], dict[str, str]]:
-    """Set up what can be; the reason, by title, for each that cannot."""
+    """Set up the supported competitors; return them, and the reasons for the others by title."""
     found, refused = [], {}
     for competitor in wanted:
         try:
@@ -65,7 +65,7 @@ def _apply(plan: Topology, lines: Mapping[str, Sequence[str]]) -> None:
 
 
 def _in_namespace(namespace: str, lines: Sequence[str], *, force: bool = False) -> None:
-    """Do lines in order, those for one tool that follow each other in one process."""
+    """Run lines in order; consecutive lines for one tool share a process."""
     for tool, group in itertools.groupby(lines, key=lambda line: line.split()[0]):
         rest = [line.removeprefix(f"{tool} ") for line in group]
         if tool == "sysctl":

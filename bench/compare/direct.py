@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Two hosts cabled to each other, plane by plane, with no switch between.
+"""Build a lab of two hosts cabled to each other, plane by plane, without switches.
 
-mrcd hands every packet to the T0 of its plane, and with uSIDs that T0 has to shift. Where a fabric
-hashes (`routing = "ecmp"`) nothing on the way touches a packet, so the other host can stand at the
-T0's address: a permanent neighbour says so.
+mrcd sends every packet to the T0 of its plane, and with uSIDs the T0 has to shift the list. In a
+fabric that hashes (`routing = "ecmp"`) no switch changes a packet, so the other host can have the
+T0's address. A permanent neighbour entry provides that.
 
-XDP has to be native: a packet that a program has redirected into a cable is kept from generic XDP
-at its other end, until something has received it, as a switch does. Plain TCP would need checksums
-in software beside native XDP, so it has a cable of its own without a program.
+XDP has to be native: generic XDP at the other end of a cable does not see a redirected packet until
+it has been received once, as by a switch. With native XDP, plain TCP would need software checksums,
+so it has a separate cable without a program.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _WITHIN_S = 60.0
 _PLAIN = "plain0"
 
 PLAIN_ADDRESSES = dict(zip(_HOSTS, ("10.94.0.1", "10.94.0.2"), strict=True))
-"""The ends of the cable for plain TCP."""
+"""The addresses at the ends of the cable for plain TCP."""
 
 
 @contextlib.contextmanager
 def up(name: str, mtu: int) -> Iterator[str]:
-    """Such a lab, without rate limits, mrcd in both hosts; gone afterwards."""
+    """Build the lab without rate limits and with mrcd in both hosts; remove it afterwards."""
     fabric = shape.generate(name=name, planes=PLANES, t1=1, mtu=mtu, routing=Routing("ecmp"))
     with flow.fabric_up(fabric, daemons=False):
         plan = topology.plan(fabric)
@@ -61,7 +61,7 @@ def up(name: str, mtu: int) -> Iterator[str]:
 
 
 def cables(fabric: Fabric, plan: Topology) -> list[str]:
-    """A veth pair from host to host in place of each NIC and its cable to a T0, and one more."""
+    """Return lines for a veth pair between the hosts for each plane, and one more for plain TCP."""
     one, other = (plan.namespace(host) for host in _HOSTS)
     lines = [
         f"link add {_PLAIN} netns {one} mtu {fabric.mtu} type veth peer"
@@ -79,7 +79,7 @@ def cables(fabric: Fabric, plan: Topology) -> list[str]:
 
 
 def addresses(fabric: Fabric, plan: Topology, host: str) -> list[str]:
-    """A host's addresses, and the other one behind each NIC: as itself and as the T0."""
+    """Return lines for a host's addresses and its neighbours: the other host, also as the T0."""
     other = next(name for name in _HOSTS if name != host)
     lines = [
         f"link set {_PLAIN} up",
@@ -106,7 +106,7 @@ def _mac(plan: Topology, host: str, plane: int) -> str:
 
 
 def _ip(lines: list[str], namespace: str | None = None) -> None:
-    """Do lines with `ip`, in a namespace, or each in its own (`-n`)."""
+    """Run lines with `ip`, in one namespace or each in its own (`-n`)."""
     for line in lines:
         where = ["-n", namespace] if namespace else []
         done = subprocess.run(

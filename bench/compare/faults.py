@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What faults under load cost: pauses, capacity, retransmissions, connections.
+"""Measure the cost of faults under load: pauses, capacity, retransmissions, connections.
 
-A fault strikes where most of the traffic is just then, so that whoever uses one path is hit.
+A fault strikes where most of the traffic is at the time, so that it hits competitors that use only
+one path.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from mrcd.lab import lab, topology
 from mrcd.lab.injection import Applied
 
 CONNECTIONS = 4
-SLOW = 0.1  # of its rate
+SLOW = 0.1  # of the rate
 _WARM_S = 0.8
 _FAULT_S = 2.0
 _REST_S = 0.3  # after the fault is cleared
-_LOOK_S = 0.15  # where most of the traffic is
+_LOOK_S = 0.15  # to find where most of the traffic is
 _LOOK_AHEAD_S = 0.4
-_FLAP_S = 0.25  # down, and as long up
+_FLAP_S = 0.25  # down, and the same time up
 
 Where = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where most of the traffic from h1 to h2 is."""
+    """The place of most of the traffic from h1 to h2."""
 
     plane: int
     t1: int
@@ -43,7 +44,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A competitor under traffic in a lab; `look` comes first."""
+    """A competitor under traffic in a lab; call `look` first."""
 
     arena: Arena
     competitor: Competitor
@@ -51,26 +52,26 @@ class Stage:
 
     @property
     def spot(self) -> Spot:
-        """Where most of the traffic was."""
+        """Return the place of most of the traffic."""
         return self.found[0]
 
     def look(self) -> Applied:
-        """Find the spot, which takes a while, before the fault strikes."""
+        """Find the spot before the fault strikes, because it takes a while."""
         began_ns = time.monotonic_ns()
         self.found.append(busiest(self.arena))
         return Applied(began_ns, time.monotonic_ns())
 
     def fault(self, element: str, action: str) -> Applied:
-        """A fault of the lab."""
+        """Make a fault of the lab."""
         return lab.fault(self.arena.name, element, action)
 
     def repair(self) -> None:
-        """Give everybody the routes again that went with a link."""
+        """Restore the routes that were removed with a link."""
         for competitor in self.arena.competitors:
             configuration.repair(self.arena.name, competitor, self.spot.plane)
 
     def clear(self) -> Applied:
-        """Every fault of the lab gone."""
+        """Clear all faults of the lab."""
         began_ns = time.monotonic_ns()
         simultaneous.clear_all(self.arena.name)
         return Applied(began_ns, time.monotonic_ns())
@@ -78,7 +79,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`left` is the share of the capacity that it leaves; `strike` happens again while it lasts."""
+    """A fault: `left` is the share of capacity that it leaves; `strike` is repeated meanwhile."""
 
     name: str
     about: str
@@ -108,7 +109,7 @@ def _fast(stage: Stage) -> Applied:
 
 
 def _flap(stage: Stage) -> Applied:
-    """Down for a while, then up with everything as before."""
+    """Take a link down for a while, then up with everything as before."""
     link = f"h2:p{stage.spot.plane}"
     applied = stage.fault(link, "down")
     time.sleep(_FLAP_S)
@@ -155,7 +156,7 @@ _QUICK = ("a plane dies silently", "1 % loss")
 
 
 def faults(arena: Arena) -> None:
-    """Each fault, under four connections from h1 to h2."""
+    """Measure each fault under four connections from h1 to h2."""
     for fault in FAULTS:
         if not arena.quick or fault.name in _QUICK:
 
@@ -166,7 +167,7 @@ def faults(arena: Arena) -> None:
 
 
 def struck(arena: Arena, competitor: Competitor, fault: Fault) -> tuple[Traffic, int, int]:
-    """Traffic through a fault; when it began and ended."""
+    """Run traffic through a fault; return it with the times of the fault's start and end."""
     lasts_s = 1.5 if arena.quick else 2.0
     stage = Stage(arena, competitor)
     times = int(lasts_s / fault.every_s) if fault.every_s else 1
@@ -214,7 +215,7 @@ def _note(
 
 
 def busiest(arena: Arena) -> Spot:
-    """The plane that brings h2 most, and in it the T1 that h1's T0 sends most to."""
+    """Return the plane with most traffic to h2, and its T1 with most traffic from h1's T0."""
     planes = tuple(f"plane{plane}" for plane in range(arena.shape.planes))
     uplinks = tuple(f"t1-{m}" for m in range(1, arena.shape.t1 + 1))
     plan = topology.plan(arena.shape.fabric(arena.name, arena.mtu))
@@ -231,6 +232,6 @@ def busiest(arena: Arena) -> Spot:
 
 
 def most(before: tuple[int, ...], after: tuple[int, ...]) -> int:
-    """Which counter has grown most, the first of equals."""
+    """Return the index of the counter that has grown most; the first of equals."""
     grown = [now - was for was, now in zip(before, after, strict=True)]
     return grown.index(max(grown))

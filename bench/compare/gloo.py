@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""torch.distributed's gloo: a rank in every host of a lab (gloo_ranks.py), and its steps."""
+"""Run torch.distributed's gloo with a rank in every host (gloo_ranks.py); read its steps."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from bench.compare.steps import Steps, joined
 from mrcd.lab import processes, state
 
 Job = tuple[str, int, float]
-"""Operation, bytes, seconds."""
+"""A job: operation, bytes, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """gloo_ranks.py at work."""
+    """A running gloo_ranks.py."""
 
     voice: Voice
     count: int
@@ -36,25 +36,25 @@ class Ranks:
         return self.voice.first(what, wanted, time.monotonic() + s)
 
     def await_job(self, job: int) -> int:
-        """When a job began."""
+        """Wait until a job has begun; return the time when it did."""
         message = self._await(f"job {job}", lambda m: m.get("job") == job, 10 * STEP_S)
         return int(message["began_ns"])
 
     def go(self, job: int) -> None:
-        """Let a job begin that is held back."""
+        """Let a held job begin."""
         (self.voice.folder / f"go-{job}").touch()
 
     def await_over(self, job: int) -> None:
-        """Return when a job is over everywhere."""
+        """Wait until a job is over on all ranks."""
         self._await(f"the end of job {job}", lambda m: m.get("over") == job, 10 * STEP_S)
 
     def await_end(self) -> list[int]:
-        """The ranks that failed, when all have ended."""
+        """Wait until all ranks have ended; return those that failed."""
         message = self._await("the end", lambda m: "failed" in m, 2 * STEP_S + READY_S)
         return [int(rank) for rank in message["failed"]]
 
     def steps(self, job: int) -> Steps:
-        """The steps that all ranks have done."""
+        """Return the steps that all ranks have done."""
         files = [self.voice.folder / f"{job}-{rank}" for rank in range(self.count)]
         records = [np.fromfile(file, dtype=np.int64).reshape(-1, 2) for file in files]
         return joined(records)
@@ -62,7 +62,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def ranks(name: str, competitor: Competitor, jobs: Sequence[Job], held: int) -> Iterator[Ranks]:
-    """A rank in every host; gone afterwards. Jobs from `held` on begin when told (`go`)."""
+    """Run a rank in every host; end them afterwards. Jobs from `held` on wait for `go`."""
     fabric = state.read_fabric(name)
     preload = libraries.preload(competitor)
     environment = dict(os.environ, OMP_NUM_THREADS="1", LD_PRELOAD=preload["LD_PRELOAD"])

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The ranks of a training job: torch.distributed's gloo, a process in each host of a lab.
+"""Run the ranks of a training job with torch.distributed's gloo, a process in each host of a lab.
 
-Run by path, by an interpreter that has torch. The one argument is a JSON object:
+The file is run by its path, with an interpreter that has torch. Its argument is a JSON object:
 
     namespaces   of the ranks, in order
-    interface    what gloo is told to use (GLOO_SOCKET_IFNAME)
+    interface    the interface for gloo (GLOO_SOCKET_IFNAME)
     preload      "tcp" or "mptcp", for tcp_preload.so, which is loaded already
     folder       where ranks meet, and where records go: <job>-<rank>, native i64 pairs of
                  CLOCK_MONOTONIC before and after each step
     jobs         [operation, bytes, seconds], one after another; "all-reduce" or "all-to-all"; no
                  seconds: one step
-    held         from this job on rank 0 waits for a file go-<job> in the folder
-    timeout_s    after which a step has failed
+    held         from this job on, rank 0 waits for a file go-<job> in the folder
+    timeout_s    the time after which a step has failed
 
-torch is imported once, before the ranks are forked. Prints one JSON object a line: when the ranks
-know each other, when a job begins, when it is over everywhere, and what went wrong.
+torch is imported once, before the ranks are forked. The program prints one JSON object a line when
+the ranks are connected, when a job begins, when it is over on all ranks, and when one fails.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_LONG_BYTES = 1 << 24  # so much needs no step to warm up
+_LONG_BYTES = 1 << 24  # steps of this size need no warm-up step
 _LOOK_S = 0.01
 _CLONE_NEWNET = 0x40000000
 _NEVER = 1 << 62
@@ -43,16 +43,16 @@ _NUMBER_BYTES = 8
 
 
 def say(**what: object) -> None:
-    """Print one JSON object for whoever started us."""
+    """Print one JSON object for the parent process."""
     os.write(1, (json.dumps(what) + "\n").encode())
 
 
 def main() -> None:
-    """Fork the ranks, wait for them."""
+    """Fork the ranks and wait for them."""
     spec = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    # Of each job: the step before which all end. Rank 0 writes it, see `steps`.
-    # One store each: struct.pack_into writes zeros first, and a rank that reads them stops early.
+    # For each job, the step before which all ranks end. Rank 0 writes it, see `steps`.
+    # Use a single store: struct.pack_into writes zeros first, and a rank reading them stops early.
     last = memoryview(mmap.mmap(-1, _NUMBER_BYTES * len(spec["jobs"]))).cast("Q")
     for job, (_, _, seconds) in enumerate(spec["jobs"]):
         last[job] = _NEVER if seconds else 1
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def as_rank(spec: dict[str, Any], rank: int, last: memoryview) -> int:
-    """Do all jobs as one rank; the exit status."""
+    """Do all jobs as one rank; return the exit status."""
     enter(spec["namespaces"][rank])
     os.environ["GLOO_SOCKET_IFNAME"] = spec["interface"]
     os.environ["TCP_PRELOAD"] = spec["preload"]
@@ -103,7 +103,7 @@ def as_rank(spec: dict[str, Any], rank: int, last: memoryview) -> int:
 
 
 def queues() -> str:
-    """What this host's sockets hold: whether a step that failed waits for TCP or for gloo."""
+    """Return the queues of this host's sockets, to tell whether a failed step waits for TCP."""
     done = subprocess.run(["ss", "-tnH"], capture_output=True, text=True, check=False)
     held = [
         f"{peer}: {unread} bytes unread, {unsent} not acknowledged"
@@ -114,11 +114,11 @@ def queues() -> str:
 
 
 def await_file(file: Path, within_s: float) -> None:
-    """Return once there is such a file; TimeoutError when there is none in time."""
+    """Wait until a file exists; TimeoutError if it does not in time."""
     end = time.monotonic() + within_s
     while not file.exists():
         if time.monotonic() > end:
-            raise TimeoutError(f"nobody made {file.name}")
+            raise TimeoutError(f"{file.name} was not made in time")
         time.sleep(_LOOK_S)
 
 
@@ -131,7 +131,7 @@ def enter(namespace: str) -> None:
 
 
 def work(operation: str, size: int) -> Callable[[], object]:
-    """One step of an operation on so many bytes a rank."""
+    """Return a function that does one step of an operation on `size` bytes a rank."""
     mine = torch.ones(size // 4)
     if operation == "all-reduce":
         return lambda: dist.all_reduce(mine)
@@ -147,10 +147,10 @@ def steps(
     last: memoryview,
     record: Path,
 ) -> None:
-    """Repeat a step for so long, together with the other ranks.
+    """Repeat a step for `seconds`, together with the other ranks.
 
-    A rank ends a step only when all have begun it. So when rank 0 says before step k that k + 2
-    will not be done, all know before they would begin it.
+    A rank ends a step only after all have begun it. So if rank 0 announces before step k that k + 2
+    will not be done, all ranks know it before they would begin that step.
     """
     took = array("q")
     number, now = 0, time.monotonic_ns

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a request and its answer take, alone and beside other traffic."""
+"""Measure the time from a request to its answer, alone and with other traffic."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bench.compare.routes import Competitor
 from bench.compare.traffic import Flow
 from bench.metrics import Ints
 
-_BYTES = 64  # so few that one request after another never fills a link
-_LOAD = 0.3  # of all planes
-_LOADS = 4  # connections that make it
+_BYTES = 64  # small enough that consecutive requests never fill a link
+_LOAD = 0.3  # of the capacity of all planes
+_LOADS = 4  # connections that make the load
 _TAIL_S = 0.7  # the load outlasts the requests
 _RARE = (99.9, 99.99)  # a round alone may have too few requests for them
 _AT_LINE_RATE = 2  # times as long: an answer takes some 20 ms there, p99.9 takes 1,000
@@ -26,13 +26,13 @@ LINE_RATE = "at line rate"
 TOGETHER = "rounds together"
 
 CURVE = tuple(np.concatenate([np.linspace(0, 99, 100), 100 - np.logspace(0, -2, 41)]))
-"""The percentiles that the pictures of latency are made of."""
+"""The percentiles in the pictures of latency."""
 
 Where = tuple[str, str, str]
 
 
 def latency(arena: Arena) -> None:
-    """One request after another from h1 to h2, an answer of the same size."""
+    """Send one request after another from h1 to h2, each with an answer of the same size."""
     pooled: dict[Where, list[Ints]] = {}
     seconds = 1.0 if arena.quick else 5.0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The libraries of training traffic: where they are, and how their processes are run."""
+"""Find the libraries of training traffic and run their processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bench.flow import BenchFailed
 
 SETUP = "run `make setup-bench`"
 HERE = Path(__file__).parent
-STEP_S = 60  # a step that takes longer has failed
+STEP_S = 60  # a step that takes longer counts as failed
 READY_S = 60.0
 _LOOK_S = 0.02
 
@@ -29,7 +29,7 @@ _INTERPRETERS = ("/usr/bin/python3", sys.executable)  # the distribution's torch
 
 
 def missing(module: str) -> str | None:
-    """What to do about a module that is not installed; None when it is."""
+    """Return how to install a missing module; None if it is installed."""
     try:
         interpreter(module)
     except BenchFailed as problem:
@@ -38,7 +38,7 @@ def missing(module: str) -> str | None:
 
 
 def versions() -> str:
-    """What of it is installed, for the report."""
+    """Return the installed versions, for the report."""
     found = []
     for module in ("torch", "mpi4py"):
         code = f"import importlib.metadata as m; print({module!r}, m.version({module!r}))"
@@ -50,7 +50,7 @@ def versions() -> str:
 
 
 def interpreter(module: str) -> str:
-    """One that has the module."""
+    """Return an interpreter that has the module; BenchFailed if there is none."""
     code = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
     for python in _INTERPRETERS:
         if os.path.exists(python) and not subprocess.call([python, "-c", code]):
@@ -59,14 +59,14 @@ def interpreter(module: str) -> str:
 
 
 def preload(competitor: Competitor) -> Mapping[str, str]:
-    """What makes the sockets of ranks as those of other workloads are."""
+    """Return the environment that makes the ranks' sockets like those of other workloads."""
     kind = "mptcp" if competitor.mptcp else "tcp"
     return {"LD_PRELOAD": str(programs.tcp_preload()), "TCP_PRELOAD": kind}
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """What a job says: an object a line, in the file `said` of its folder; errors in `wailed`."""
+    """A job's output: an object a line in the file `said` of its folder, errors in `wailed`."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -75,7 +75,7 @@ class Voice:
     def first(
         self, what: str, wanted: Callable[[dict[str, Any]], bool], end: float
     ) -> dict[str, Any]:
-        """The first message that is wanted, once it is there; not after `end` (monotonic)."""
+        """Wait until `end` (monotonic) for the first message wanted; BenchFailed if none comes."""
         while True:
             over = self.process.poll() is not None or time.monotonic() > end
             for message in self._said():
@@ -88,7 +88,7 @@ class Voice:
             time.sleep(_LOOK_S)
 
     def errors(self) -> str:
-        """What went wrong, by rank; empty when nothing did."""
+        """Return the errors by rank; empty if there are none."""
         wrong = [each for each in self._said() if "error" in each]
         return "; ".join(f"rank {each['rank']}: {each['error']}" for each in wrong)
 
@@ -100,7 +100,7 @@ class Voice:
 
 @contextlib.contextmanager
 def ended(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """A process that leads a session; all of it is gone afterwards."""
+    """Kill the whole session that a process leads after the block."""
     with process:
         try:
             yield

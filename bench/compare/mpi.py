@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Open MPI over its TCP BTL: a rank in every host of a lab (mpi_rank.py), and its steps."""
+"""Run Open MPI over its TCP BTL with a rank in every host (mpi_rank.py); read its steps."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from bench.compare.steps import Steps
 from mrcd.lab import state
 
 Job = tuple[int, float]
-"""Bytes, seconds."""
+"""A job: bytes, seconds."""
 
 
 def run(
     name: str, competitor: Competitor, jobs: Sequence[Job], strike: Callable[[int], None]
 ) -> list[Steps]:
-    """All-reduce in every host of a lab, one job after another; the steps of each.
+    """Run all-reduce in every host of a lab, one job after another; return the steps of each.
 
-    `strike` is called once the last job has begun, with its beginning.
+    `strike` is called with the starting time of the last job, once that has begun.
     """
     with tempfile.TemporaryDirectory(prefix="mpi") as folder:
         said, wailed = Path(folder, "said"), Path(folder, "wailed")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One rank of an MPI all-reduce, started by mpirun: `mpi_rank.py BYTES:SECONDS ...`.
+"""Run one rank of an MPI all-reduce, started by mpirun: `mpi_rank.py BYTES:SECONDS ...`.
 
 Rank 0 prints one JSON object a line: {"job", "began_ns"} when the steps of a job begin, and
-{"steps": [[began_ns, took_ns], ...]} at the end, a pair for each job: when rank 0 began each step,
-by CLOCK_MONOTONIC, and what it took the slowest rank.
+{"steps": [[began_ns, took_ns], ...]} at the end. There is a pair for each job: when rank 0 began
+each step (CLOCK_MONOTONIC), and the time that the slowest rank took.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from mpi4py import MPI
 
 _STEPS_MIN = 2
 _STEPS_MAX = 20_000
-_LONG_BYTES = 1 << 24  # so much needs no step to warm up
+_LONG_BYTES = 1 << 24  # steps of this size need no warm-up step
 
 
 def main() -> None:
-    """All jobs, one after another."""
+    """Do all jobs one after another."""
     jobs = [word.split(":") for word in sys.argv[1:]]
     result = [steps(job, int(size), float(s)) for job, (size, s) in enumerate(jobs)]
     say(steps=result)
@@ -34,7 +34,7 @@ def say(**what: object) -> None:
 
 
 def steps(job: int, size: int, seconds: float) -> tuple[list[int], list[int]]:
-    """When the steps of one job began, and what they took."""
+    """Do the steps of one job; return when they began, and their times."""
     world = MPI.COMM_WORLD
     mine, total = array("f", [1.0]) * (size // 4), array("f", [0.0]) * (size // 4)
 

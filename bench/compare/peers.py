@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Where another way than mrc0 does better, case by case (pure)."""
+"""Find the cases in which another way does better than mrc0 (pure)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ BETTER = {
     "failed steps": LESS, "p50": LESS, "p99": LESS, "p99.9": LESS, "p99.9, rounds together": LESS,
     "p99.99, rounds together": LESS, "worst": LESS, "p50 while it lasts": LESS,
 }  # fmt: skip
-"""Figures that decide who is better, and which way; none that only relates to one's own others."""
+"""The figures that decide which way is better, and whether more or less is better.
 
-_APART = 0.02  # medians nearer than that are equal
+Figures relative to a competitor's own others are not among them.
+"""
+
+_APART = 0.02  # medians that differ by no more count as equal
 
 
 @dataclass(frozen=True, slots=True)
 class Win:
-    """A figure in which somebody is ahead of mrc0; `clear`: in every one of several rounds."""
+    """A figure in which a competitor beats mrc0; `clear` means in each of several rounds."""
 
     figure: Figure
     ours: Figure
@@ -33,7 +36,7 @@ class Win:
 
 
 def wins(figures: Sequence[Figure]) -> Iterator[Win]:
-    """Every figure in which somebody's median is better than mrc0's by more than 2 %."""
+    """Yield every figure in which a competitor's median beats mrc0's by more than 2 %."""
     ours = {(each.workload, each.case, each.what): each for each in figures if each.route == MRC0}
     for each in figures:
         mine = ours.get((each.workload, each.case, each.what))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The pictures of a comparison."""
+"""Draw the pictures of a comparison."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-mpl.use("Agg")  # before pyplot: there is no display
+mpl.use("Agg")  # before importing pyplot, because there is no display
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -30,7 +30,7 @@ Curve = tuple[str, list[float]]
 
 
 def draw(record: Record, titles: Sequence[str], folder: Path) -> dict[str, dict[str, str]]:
-    """Draw what there are figures for: by workload, caption and file."""
+    """Draw all pictures that have figures; return captions and files by workload."""
     folder.mkdir(parents=True, exist_ok=True)
     colours = dict(zip(titles, _COLOURS, strict=False))
     found: dict[str, dict[str, str]] = {}
@@ -53,7 +53,7 @@ def draw(record: Record, titles: Sequence[str], folder: Path) -> dict[str, dict[
 
 
 def _bars(figures: Sequence[Figure], caption: str, colours: dict[str, str], target: Path) -> None:
-    """Groups of bars: a group for each case, a bar for each competitor, its range drawn."""
+    """Draw a group of bars for each case, with a bar and its range for each competitor."""
     cases = list(dict.fromkeys(figure.case for figure in figures))
     routes = [route for route in colours if any(each.route == route for each in figures)]
     width = 0.8 / len(routes)
@@ -88,7 +88,7 @@ def _panels(
     panel: Callable[[Axes, str, list[float], str], None],
     target: Path,
 ) -> None:
-    """A panel for each case, a line for each competitor."""
+    """Draw a panel for each case, with a line for each competitor."""
     with plt.rc_context(_STYLE):
         figure, axes = plt.subplots(
             len(cases), 1, squeeze=False, figsize=(8, 0.8 + 2.3 * len(cases)), layout="constrained"
@@ -110,7 +110,7 @@ def _fault(axis: Axes, route: str, values: list[float], colour: str) -> None:
     top = axis.get_ylim()[1] if axis.lines else 0.0  # what those before made it
     axis.plot(at, mean, color=colour, label=route, linewidth=1)
     axis.axvline(0, color="black", linewidth=0.8)
-    # What waited for a lost segment reaches an application all at once: such peaks are cut off.
+    # Data that waited for a lost segment reaches the application all at once. Cut off such peaks.
     axis.set_ylim(0, max(top, 1.3 * float(np.percentile(mean, 90))))
     axis.set_ylabel("Mb/s")
     axis.set_xlabel("ms after the fault")
@@ -133,7 +133,7 @@ def _flows(axis: Axes, route: str, values: list[float], colour: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A picture of one figure: of the cases that have all the words, split at ", " in `parts`."""
+    """A picture of one figure for the cases with all the words, split at ", " in `parts`."""
 
     workload: str
     caption: str
@@ -143,7 +143,7 @@ class Bars:
     parts: int = 0
 
     def shows(self, figure: Figure) -> bool:
-        """Whether a figure is in it."""
+        """Return whether the picture has this figure."""
         return (
             (figure.workload, figure.what) == (self.workload, self.what)
             and bool(figure.values)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The C programs of the comparison, compiled when they are first needed."""
+"""Compile the C programs of the comparison when they are first needed."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _BUILT = Path(__file__).parents[2] / "build" / "bench"
 
 
 def traffic() -> Path:
-    """The program that makes traffic, see traffic.c."""
+    """Return the program that makes traffic, see traffic.c."""
     return _compiled("traffic.c", "traffic")
 
 
 def tcp_preload() -> Path:
-    """The library that gives a program cubic TCP or MPTCP, see tcp_preload.c."""
+    """Return the library that gives a program cubic TCP or MPTCP, see tcp_preload.c."""
     return _compiled("tcp_preload.c", "tcp_preload.so", "-shared", "-fPIC", "-ldl")
 
 
 def _compiled(source: str, target: str, *options: str) -> Path:
-    """The newest there is of a program."""
+    """Return an up-to-date build of a program; compile it if needed."""
     text, built = _HERE / source, _BUILT / target
     if not built.exists() or built.stat().st_mtime < text.stat().st_mtime:
         _BUILT.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What others have published of the same workloads, each in a setting of its own."""
+"""Figures that others have published for the same workloads, each in its own setting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MRC = "MRC paper, arXiv 2605.04333"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A figure that stands beside ours; settings differ, so it says where from."""
+    """A published figure to show beside ours, with its source, because settings differ."""
 
     workload: str
     setting: str

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a comparison has found, as JSON, and how several runs come together in it (pure).
+"""Keep the results of a comparison as JSON, and merge several runs (pure).
 
-pieces   a run each: facts, competitors, cases done (workload, case), who took no part, problems
-figures  of the newest run of each case, every round of them
-curves   what pictures are made of
+pieces   one for each run: facts, competitors, cases done (workload, case), absentees, problems
+figures  those of the newest run of each case, with every round
+curves   the data of the pictures
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Curves = dict[tuple[str, str, str], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One run: what a reader has to know of it."""
+    """The facts that a reader needs about one run."""
 
     facts: Mapping[str, str]
     competitors: tuple[tuple[str, str], ...]
@@ -39,16 +39,16 @@ class Record:
 
     @property
     def done(self) -> frozenset[Case]:
-        """Every case that some run has taken."""
+        """Return every case that some run has taken."""
         return frozenset(case for piece in self.pieces for case in piece.done)
 
     @property
     def workloads(self) -> frozenset[str]:
-        """What there are figures of."""
+        """Return the workloads that have figures."""
         return frozenset(figure.workload for figure in self.figures)
 
     def plus(self, piece: Piece, results: Results) -> Record:
-        """With a run more; what it has measured replaces what was there of the same case."""
+        """Return the record with one more run, whose cases replace earlier ones."""
         new = tuple(results.figures())
         again = {(figure.workload, figure.case) for figure in new}
         kept = tuple(f for f in self.figures if (f.workload, f.case) not in again)
@@ -60,7 +60,7 @@ class Record:
         )
 
     def _left(self, newest: Piece) -> tuple[Piece, ...]:
-        """The runs of which something is still there."""
+        """Return the runs with a case that has not been replaced."""
         found = []
         for piece in self.pieces:
             done = tuple(case for case in piece.done if case not in newest.done)
@@ -74,7 +74,7 @@ class Record:
         return tuple(found)
 
     def plain(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the record for JSON."""
         return {
             "pieces": [asdict(piece) for piece in self.pieces],
             "figures": [asdict(figure) for figure in self.figures],
@@ -86,7 +86,7 @@ class Record:
 
 
 def read(plain: Mapping[str, Any]) -> Record:
-    """What `plain` has written."""
+    """Return a record from the output of `plain`."""
     pieces = (
         Piece(
             each["facts"],
@@ -105,7 +105,7 @@ def read(plain: Mapping[str, Any]) -> Record:
 
 
 def common(pieces: Sequence[Piece]) -> dict[str, str]:
-    """The facts that all runs share."""
+    """Return the facts that all runs share."""
     if not pieces:
         return {}
     return {

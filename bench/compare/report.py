@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One report of a comparison: Markdown, with the pictures and the raw figures beside it (pure)."""
+"""Write the report of a comparison: Markdown, beside its pictures and raw figures (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.compare.results import Figure
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What one workload is, and its pictures, by caption."""
+    """A workload's description, and its pictures by caption."""
 
     workload: str
     about: str
@@ -32,7 +32,7 @@ _PIECES = """\
 The report is put together from {} runs, one after another, each with labs and a beginning of its
 own. Figures of one table are of one run; those of different tables need not be."""
 
-# What a hurried reader wants: workload, beginning of the case, figure. The first case that fits.
+# The figures of the summary: workload, beginning of the case, figure. The first match is shown.
 _GLANCE = (
     ("bulk", "1 connection,", "goodput"),
     ("bulk", "4 connections", "goodput"),
@@ -54,7 +54,7 @@ _GLANCE = (
 
 
 def markdown(record: Record, headings: Sequence[Heading]) -> str:
-    """The whole report."""
+    """Return the whole report."""
     return "\n".join(_document(record, headings)) + "\n"
 
 
@@ -90,7 +90,7 @@ def _document(record: Record, headings: Sequence[Heading]) -> Iterator[str]:
 
 
 def _pieces(pieces: Sequence[Piece]) -> Iterator[str]:
-    """What differs between the runs."""
+    """Yield the differences between the runs."""
     shared = common(pieces)
     keys = dict.fromkeys(key for piece in pieces for key in piece.facts if key not in shared)
     rows = []
@@ -113,7 +113,7 @@ def _targets(figures: Sequence[Figure]) -> Iterator[str]:
 
 
 def _wins(figures: Sequence[Figure]) -> Iterator[str]:
-    """Where mrc0 is not the best."""
+    """Yield the cases in which mrc0 is not the best."""
     found = list(peers.wins(figures))
     if not any(figure.route == peers.MRC0 for figure in figures):
         return
@@ -139,7 +139,7 @@ def _ahead(win: peers.Win) -> str:
 
 
 def glance(figures: Sequence[Figure], order: Sequence[str]) -> Iterator[str]:
-    """A row for each figure that says most, a column for each competitor: medians."""
+    """Yield a table of medians: a row for each main figure, a column for each competitor."""
     rows: list[tuple[str, ...]] = []
     order = [title for title in order if any(each.route == title for each in _glanced(figures))]
     for workload, beginning, what in _GLANCE:
@@ -172,7 +172,7 @@ def _cases(figures: Sequence[Figure], order: Sequence[str]) -> Iterator[str]:
 
 
 def table(figures: Sequence[Figure], order: Sequence[str]) -> list[str]:
-    """One case: a row for each competitor that has figures, a column for each figure."""
+    """Return the table of a case: a row for each competitor, a column for each figure."""
     columns = list(dict.fromkeys((figure.what, figure.unit) for figure in figures))
     cells = {(figure.route, figure.what): str(figure) for figure in figures}
     headings = ("", *(f"{what}, {unit}" if unit else what for what, unit in columns))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The figures of a comparison while its rounds are run, and what they come to (pure)."""
+"""Collect the figures of a comparison while its rounds run, and summarise them (pure)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PERCENTILES = (50.0, 99.0, 99.9, 99.99)
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of one competitor, once for each round that gave one."""
+    """A figure of one competitor, with a value for each round that gave one."""
 
     workload: str
     case: str
@@ -29,17 +29,17 @@ class Figure:
 
     @property
     def median(self) -> float | None:
-        """Of the rounds that gave one."""
+        """Return the median of the rounds that gave a value."""
         return spread(self.values).median if self.values else None
 
     @property
     def cpu_bound(self) -> bool:
-        """The CPUs were busy throughout most rounds: they decide it."""
+        """Return whether the CPUs were busy in most rounds, and so limit the figure."""
         return self.busy >= BOUND
 
     @property
     def short(self) -> str:
-        """The median alone."""
+        """Return the median as text."""
         if self.median is None:
             return "-"
         return number(self.median) + ("†" if self.cpu_bound else "")
@@ -65,10 +65,10 @@ class _Rounds:
 
 @dataclass(slots=True)
 class Results:
-    """All figures, in the order they are first noted; curves for pictures; what went wrong.
+    """All figures in the order they are first noted, curves for pictures, and problems.
 
-    `absent` is who or what took no part, with the reason; `done` are the cases, by workload, whose
-    rounds have ended.
+    `absent` are the competitors and parts that were left out, with the reason. `done` are the
+    finished cases, by workload.
     """
 
     absent: dict[str, str] = field(default_factory=dict)
@@ -85,13 +85,13 @@ class Results:
         value: float | None,
         busy: float = 0.0,
     ) -> None:
-        """The figure of one round; `where` is workload, case and competitor."""
+        """Note the figure of one round; `where` is workload, case and competitor."""
         rounds = self._rounds.setdefault((*where, what), _Rounds(unit))
         rounds.values.append(value)
         rounds.busy.append(busy)
 
     def figures(self, workload: str | None = None) -> list[Figure]:
-        """All figures, or those of one workload."""
+        """Return all figures, or those of one workload."""
         found = []
         for (of, case, route, what), rounds in self._rounds.items():
             if workload in (None, of):
@@ -103,14 +103,14 @@ class Results:
 
 
 def number(value: float) -> str:
-    """As many digits as a reader wants."""
+    """Return a number with as many digits as are useful."""
     if abs(value) >= 100 or value == int(value):
         return f"{value:.0f}"
     return f"{value:.3g}"
 
 
 def percentiles(samples: Sequence[float] | Ints) -> dict[float, float | None]:
-    """The usual percentiles; None where fewer than one sample lies beyond."""
+    """Return the usual percentiles; None if less than one sample lies beyond."""
     count = len(samples)
     return {
         which: float(np.percentile(np.asarray(samples), which))
@@ -121,6 +121,6 @@ def percentiles(samples: Sequence[float] | Ints) -> dict[float, float | None]:
 
 
 def jain(rates: Sequence[float]) -> float:
-    """Jain's index of fairness: 1 when all are equal, 1/n when one has everything."""
+    """Return Jain's index of fairness: 1 if all are equal, 1/n if one has everything."""
     squares = sum(rate * rate for rate in rates)
     return sum(rates) ** 2 / (len(rates) * squares) if squares else 0.0

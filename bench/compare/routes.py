@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The ways between hosts that are compared: mrc0, and what a user would pick instead.
 
-Each is a `Competitor`: what has to be configured in a lab's namespaces, as lines for `ip`, `bridge`
-and sysctl; the address it gives each host; and the interface libraries are told to use. All of them
-are set up at once and do not meet: every one has addresses and interfaces of its own, except that
-plain TCP and MPTCP use the planes' own.
+Each is a `Competitor`. It has the configuration for a lab's namespaces, as lines for `ip`, `bridge`
+and sysctl, the address of each host, and the interface for libraries. All of them are set up at the
+same time without affecting each other: each has its own addresses and interfaces, except that plain
+TCP and MPTCP use those of the planes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mrcd.lab import state
 from mrcd.lab.topology import ANCHOR, Node, PlannedRoute, Topology
 
 Lines = dict[str, list[str]]
-"""By the short name of a node: lines, the first word of each the tool ("sysctl" is no process)."""
+"""Lines by a node's short name; a line begins with its tool ("sysctl" is not run as a process)."""
 
 _SUBFLOWS = 8  # the most that `ip mptcp limits` takes
 _BLOCK = ipaddress.IPv6Network("fcbc:bb00::/32")  # of uSIDs; the fabric's own belongs to mrcd
@@ -30,8 +30,8 @@ _VNI = 4242
 _VXLAN_PORT = 4789
 _VXLAN_BYTES = 50  # IPv4, UDP, VXLAN, inner Ethernet
 
-# As a host with several uplinks wants it: a next hop without a carrier is none. (The lab's switches
-# have it from the start.)
+# A host with several uplinks must ignore next hops without a carrier. (The lab's switches do so
+# from the start.)
 _LINKDOWN = (
     "sysctl net/ipv4/conf/all/ignore_routes_with_linkdown 1",
     "sysctl net/ipv4/conf/plane{}/ignore_routes_with_linkdown 1",
@@ -46,26 +46,26 @@ class Competitor:
     about: ClassVar[str]
     interface: ClassVar[str]
     mptcp: ClassVar[bool] = False
-    hashes: ClassVar[bool] = False  # flows onto planes, at the host
+    hashes: ClassVar[bool] = False  # whether the host hashes flows onto planes
 
     def lines(self, plan: Topology) -> Lines:
-        """What to configure; the lines of switches may be repeated."""
+        """Return the configuration; the lines of switches may be repeated."""
         return {}
 
     def undo(self, plan: Topology) -> Lines:
-        """What takes it away again."""
+        """Return the lines that remove the configuration."""
         return {}
 
     def address(self, fabric: Fabric, host: Host) -> str:
-        """Where to reach a host this way."""
+        """Return the address of a host on this way."""
         raise NotImplementedError
 
     def missing(self) -> str | None:
-        """What this kernel lacks for it, as far as that can be known without trying."""
+        """Return what this kernel lacks for it, as far as is known without trying."""
         return None
 
     def between(self, name: str, source: str, target: str) -> Route:
-        """As a flow of the other benchmarks travels."""
+        """Return the route for a flow of the other benchmarks."""
         fabric = state.read_fabric(name)
         address = self.address(fabric, fabric.host(target))
         listen = "0.0.0.0" if self.mptcp else address
@@ -73,7 +73,7 @@ class Competitor:
 
 
 class Mrc0(Competitor):
-    """Every packet on the next path, lost ones sent again by mrcd."""
+    """mrcd: every packet takes the next path, and mrcd retransmits lost ones."""
 
     key = "mrc0"
     title = "mrc0"
@@ -113,10 +113,10 @@ class Mptcp(Plane):
         for host in fabric.hosts:
             found[host.name] = [
                 "sysctl net/mptcp/enabled 1",
-                # After a fault it would otherwise do without MPTCP for an hour.
+                # Without this, a fault would disable MPTCP for an hour.
                 "sysctl net/mptcp/blackhole_timeout 0",
-                # Not 1, which notices a dead plane sooner but takes subflows away for any time-out:
-                # gloo's all-reduce of 1 MiB then took 270 ms in place of 123.
+                # With 1 it notices a dead plane sooner, but drops subflows at any time-out:
+                # gloo's all-reduce of 1 MiB then took 270 ms instead of 123.
                 "sysctl net/mptcp/stale_loss_cnt 4",
                 f"ip mptcp limits set subflow {_SUBFLOWS} add_addr_accepted {_SUBFLOWS}",
                 "ip mptcp endpoint flush",
@@ -137,8 +137,8 @@ class Mptcp(Plane):
 class Ecmp(Competitor):
     """Plain TCP between addresses that are reached over every plane, a hash choosing one a flow.
 
-    As in a fabric that routes to the hosts: the address belongs to no NIC, each plane's switches
-    know the way to it, and a host has one multipath route over its NICs.
+    This is like a fabric that routes to the hosts: the address belongs to no NIC, each plane's
+    switches have a route to it, and a host has one multipath route over its NICs.
     """
 
     key = "ecmp"
@@ -195,8 +195,8 @@ class Ecmp(Competitor):
 class Seg6(Competitor):
     """Packets in IPv6 headers with uSIDs by kernel routes, a hash choosing the path of a flow.
 
-    The switches get the same uSIDs again in a second block: what arrives in the fabric's own block
-    is mrcd's.
+    The switches get the same uSIDs in a second block, because packets in the fabric's own block
+    belong to mrcd.
     """
 
     key = "seg6"
@@ -326,7 +326,7 @@ def _mac(fabric: Fabric, host: Host) -> str:
 
 
 def _way(planned: Sequence[PlannedRoute], address: str) -> Iterator[str]:
-    """How a switch reaches a NIC's address, as the end of an `ip route` line."""
+    """Yield how a switch reaches a NIC's address, as the end of an `ip route` line."""
     wanted = ipaddress.IPv4Address(address)
     for route in planned:
         if ":" in route.dst or wanted not in ipaddress.IPv4Network(route.dst):
@@ -341,7 +341,7 @@ def _way(planned: Sequence[PlannedRoute], address: str) -> Iterator[str]:
 
 
 def _usid_routes(fabric: Fabric, node: Node) -> Iterator[tuple[PlannedRoute, str]]:
-    """A node's routes to uSIDs, and their destinations in the second block."""
+    """Yield a node's routes to uSIDs, and their destinations in the second block."""
     for route in node.routes:
         network = ipaddress.ip_network(route.dst)
         if network.version == 6 and network.subnet_of(fabric.block):
@@ -349,19 +349,19 @@ def _usid_routes(fabric: Fabric, node: Node) -> Iterator[tuple[PlannedRoute, str
 
 
 def _moved(fabric: Fabric, network: str) -> str:
-    """A prefix of the fabric's block in the second one."""
+    """Move a prefix of the fabric's block to the second block."""
     was = ipaddress.IPv6Network(network)
     offset = int(was.network_address) - int(fabric.block.network_address)
     return str(ipaddress.IPv6Network((int(_BLOCK.network_address) + offset, was.prefixlen)))
 
 
 def _end(host: Host, plane: int) -> str:
-    """The locator at which a host takes the outer header off."""
+    """Return the locator at which a host removes the outer header."""
     return str(usid.locator(_BLOCK, usid.usid(plane, usid.ROLE_HOST, host.port)))
 
 
 def _sids(fabric: Fabric, source: Host, target: Host) -> Iterator[tuple[int, str]]:
-    """The plane and the outer address of every path, planes in turn."""
+    """Yield the plane and the outer address of every path, planes in turn."""
     t1s = [0] if source.t0 == target.t0 else range(1, fabric.t1 + 1)
     for t1, plane in itertools.product(t1s, range(fabric.planes)):
         usids = usid.path_usids(source, target, usid.ev(plane, t1))

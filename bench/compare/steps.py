@@ -19,16 +19,16 @@ class Steps:
     took_ns: Ints
 
     def between(self, start_ns: int, end_ns: int) -> Ints:
-        """What those took that began and ended between two times."""
+        """Return the durations of the steps that began and ended between two times."""
         ended = self.began_ns + self.took_ns
         return self.took_ns[(self.began_ns >= start_ns) & (ended <= end_ns)]
 
     def during(self, when_ns: int) -> Ints:
-        """What the step took that was under way at a time; nothing between two steps."""
+        """Return the duration of the step in progress at a time; empty between two steps."""
         return self.took_ns[self._at(when_ns)]
 
     def outside(self, when_ns: int) -> Ints:
-        """What all others took."""
+        """Return the durations of all other steps."""
         return self.took_ns[~self._at(when_ns)]
 
     def _at(self, when_ns: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -36,7 +36,7 @@ class Steps:
 
 
 def joined(records: Sequence[Ints]) -> Steps:
-    """Steps of which every rank has a row: when it began and when it ended there."""
+    """Join the ranks' rows of begin and end; only steps that every rank has are included."""
     count = min(len(record) for record in records)
     began = np.min([record[:count, 0] for record in records], axis=0)
     took = np.max([record[:count, 1] - record[:count, 0] for record in records], axis=0)

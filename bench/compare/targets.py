@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The project's targets beside what was measured: met, or missed by how much and why (pure)."""
+"""Compare the project's targets with the figures: met, or missed by how much and why (pure)."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _OUTER = 40  # the IPv6 header that direct planes do without
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was seen of a target: a value for each round, and what explains it."""
+    """The measurement of a target: a value for each round, and an explanation."""
 
     values: tuple[float, ...]
     why: str = ""
 
 
 class Found:
-    """Figures, by what they are of."""
+    """The figures, found by workload, case, route and name."""
 
     def __init__(self, figures: Sequence[Figure]) -> None:
         self._figures = figures
 
     def case(self, workload: str, words: str) -> str | None:
-        """The first case of a workload that has the words."""
+        """Return the first case of a workload that contains the words."""
         for figure in self._figures:
             if figure.workload == workload and words in figure.case:
                 return figure.case
         return None
 
     def get(self, workload: str, case: str | None, route: str, what: str) -> Figure | None:
-        """A figure that has values."""
+        """Return a figure that has values; None if there is none."""
         for figure in self._figures:
             if (figure.workload, figure.case, figure.route, figure.what) == (
                 workload, case, route, what,
@@ -55,14 +55,14 @@ class Found:
     def told(
         self, workload: str, case: str | None, route: str, named: Sequence[tuple[str, str]]
     ) -> list[str]:
-        """Figures in words, those that there are: what each is of, and its words."""
+        """Return the existing ones of several figures as words."""
         figures = ((self.get(workload, case, route, what), words) for what, words in named)
         return [words.format(figure) for figure, words in figures if figure is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A target: `take` finds what was measured of it, `only` is the workload that measures it."""
+    """A target: `take` finds its measurement, and `only` is the workload that measures it."""
 
     about: str
     bound: Target
@@ -72,14 +72,14 @@ class Goal:
 
 
 def ratios(one: Figure, other: Figure) -> tuple[float, ...]:
-    """Round by round, as both had their turn in each; of the medians when a round is missing."""
+    """Return the ratios of two figures by round, or that of the medians if a round is missing."""
     if len(one.values) == len(other.values) and not one.missing and not other.missing:
         return tuple(a / b for a, b in zip(one.values, other.values, strict=True))
     return (spread(one.values).median / spread(other.values).median,)
 
 
 def _of_plain(workload: str, words: str, bound: float) -> Callable[[Found], Measured | None]:
-    """mrc0's goodput to that of plain TCP without segmentation offload."""
+    """Return how to compare mrc0's goodput with plain TCP's without segmentation offload."""
 
     def take(found: Found) -> Measured | None:
         case = found.case(workload, words)
@@ -228,7 +228,7 @@ GOALS = (
 
 
 def verdict(bound: Target, values: Sequence[float]) -> str:
-    """Whether a target is met, by the median and by every round; else by how much it is missed."""
+    """Return whether the median and every round meet a target, or by how much it is missed."""
     median = spread(values).median
     if bound.met(median):
         short = sum(not bound.met(value) for value in values)
@@ -239,7 +239,7 @@ def verdict(bound: Target, values: Sequence[float]) -> str:
 
 
 def rows(figures: Sequence[Figure]) -> Iterator[tuple[str, str, str, str, str]]:
-    """Of each target: what, wanted, measured, verdict, the workload that measures it."""
+    """Yield for each target: what, wanted, measured, verdict, the workload that measures it."""
     found = Found(figures)
     for goal in GOALS:
         wanted = f"{goal.bound} {goal.unit}".strip()
@@ -252,7 +252,7 @@ def rows(figures: Sequence[Figure]) -> Iterator[tuple[str, str, str, str, str]]:
 
 
 def reasons(figures: Sequence[Figure]) -> Iterator[tuple[str, str]]:
-    """What stands behind each target that was measured: the target, and what explains it."""
+    """Yield each measured target with its explanation."""
     found = Found(figures)
     for goal in GOALS:
         measured = goal.take(found)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * LD_PRELOAD for programs that leave their TCP to the system: with TCP_PRELOAD=tcp in the environment
- * at the time of a call it is cubic (a namespace cannot have that as its default), with
- * TCP_PRELOAD=mptcp it is MPTCP as well, as mptcpize has it.
+ * LD_PRELOAD for programs that use the system's default TCP. With TCP_PRELOAD=tcp in the environment
+ * at the time of a call, TCP is cubic, which a namespace cannot have as its default. With
+ * TCP_PRELOAD=mptcp it is MPTCP as well, as with mptcpize.
  *
- * Further subflows go to other addresses of a host than the first one did, and only a listener on
- * the wildcard address takes them: what is bound to one address is bound to all, and the program is
+ * Further subflows go to other addresses of a host than the first one, and only a listener on the
+ * wildcard address accepts them. So a socket bound to one address is bound to all, and the program is
  * told the address it asked for.
  */
 #define _GNU_SOURCE
@@ -67,7 +67,7 @@ int bind(int fd, const struct sockaddr *address, socklen_t size)
 	if (!wanted("mptcp") || size < sizeof(here) || address->sa_family != AF_INET || !is_mptcp(fd))
 		return NEXT(bind)(fd, address, size);
 	memcpy(&here, address, sizeof(here));
-	/* 127/8 stays: nobody joins it */
+	/* 127/8 stays, because no subflow joins it */
 	if (here.sin_addr.s_addr && ntohl(here.sin_addr.s_addr) >> 24 != 127 && fd < FILES_MAX) {
 		asked_for[fd] = here.sin_addr.s_addr;
 		here.sin_addr.s_addr = INADDR_ANY;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Traffic of many connections from one process, for comparisons: cheap enough to leave the CPU to
- * what is compared.
+ * Traffic of many connections from one process, cheap enough to leave the CPU to the transports that
+ * are compared.
  *
  *   traffic sink PORT CONNECTIONS RECORD [mptcp] [at ADDRESS]
  *   traffic source PORT MILLISECONDS [mptcp] [rate BYTES_PER_S] ID:ADDRESS:CONNECTIONS[:SPORT] ...
@@ -9,12 +9,13 @@
  *   traffic ask PORT MILLISECONDS BYTES RECORD [mptcp] at ADDRESS
  *
  * Each prints one JSON object a line: first when ready, then the result. A source is ready when all
- * its connections are there, and begins on SIGUSR1; each connection begins with its 64-bit number,
- * (ID << 16) + a count from 0. `rate` is of each connection; SPORT is the first one's own port, the
- * next one's is SPORT + 1. A sink ends when all have closed, or on SIGTERM with what there is.
+ * its connections exist, and begins on SIGUSR1. Each connection begins with its 64-bit number,
+ * (ID << 16) + a count from 0. `rate` applies to each connection. SPORT is the first connection's
+ * source port, and the next one's is SPORT + 1. A sink ends when all connections have closed, or on
+ * SIGTERM with the result so far.
  *
- * RECORD: native u64; of a sink triples of CLOCK_MONOTONIC, connection's number and bytes, of `ask`
- * nanoseconds from request to answer. Congestion control is cubic for everybody.
+ * A RECORD is native u64: triples of CLOCK_MONOTONIC, connection number and bytes for a sink, and
+ * nanoseconds from request to answer for `ask`. Congestion control is always cubic.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -103,7 +104,7 @@ static struct sockaddr_in place(const char *address, uint16_t port)
 
 static int listening(uint16_t port)
 {
-	/* MPTCP's further subflows go to other addresses than the first: only a wildcard takes them */
+	/* further subflows of MPTCP go to other addresses, which only a wildcard listener accepts */
 	struct sockaddr_in here = place(options.mptcp ? NULL : options.at, port);
 	int fd = new_socket();
 
@@ -145,7 +146,7 @@ static void say_connections(const char *word, uint32_t count)
 		       (unsigned long long)connections[i].moved, connections[i].error);
 }
 
-/* Take what one connection has; false when it has ended. */
+/* Receive what one connection has; return false if it has ended. */
 static bool take(struct connection *from, FILE *record)
 {
 	ssize_t size = recv(from->fd, block, sizeof(block), 0);
@@ -211,7 +212,7 @@ static void sink(uint16_t port, uint32_t wanted, const char *file)
 	puts("]}");
 }
 
-/* Send what goes, up to `most`; the number of bytes, 0 when it would block or has failed. */
+/* Send up to `most` bytes; return the number sent, 0 if it would block or has failed. */
 static uint64_t give(struct connection *to, uint64_t most)
 {
 	ssize_t size = send(to->fd, block, most < CHUNK ? most : CHUNK, MSG_NOSIGNAL);
@@ -261,7 +262,7 @@ static void pace(uint32_t count, uint64_t began_ns, uint64_t until_ns)
 	}
 }
 
-/* The connections of one ID:ADDRESS:CONNECTIONS[:SPORT]; how many there are now. */
+/* Open the connections of one ID:ADDRESS:CONNECTIONS[:SPORT]; return how many there are now. */
 static uint32_t open_connections(char *spec, uint16_t port, uint32_t count)
 {
 	char *id = strsep(&spec, ":"), *address = strsep(&spec, ":"), *wanted = strsep(&spec, ":");
@@ -358,7 +359,7 @@ static void ask(uint16_t port, uint32_t milliseconds, uint32_t size, const char 
 	printf("{\"asked\": %llu}\n", (unsigned long long)asked);
 }
 
-/* Take the options out of the arguments, which shrink to what is left. */
+/* Parse the options and remove them from the arguments. */
 static int without_options(int count, char **arguments)
 {
 	int left = 0;

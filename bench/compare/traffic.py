@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Flows between the hosts of a lab, all at once, by one competitor; and what arrived when."""
+"""Run flows between the hosts of a lab at once over one competitor, and record the arrivals."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _ASK_PORT = 5311
 _READY_S = 15.0
 _DRAIN_S = 10.0
 _ID_SHIFT = 16
-_LEAD_S = 0.5  # a load runs so long before the first request
+_LEAD_S = 0.5  # the time from the start of a load to the first request
 
 
 def counted(connections: int) -> str:
-    """So many connections, as a case is called."""
+    """Return the name of a case with this number of connections."""
     return "1 connection" if connections == 1 else f"{connections} connections"
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """From host to host; `port` is the first connection's own, 0 leaves it to the kernel."""
+    """A flow between two hosts; `port` is the first source port, 0 lets the kernel choose."""
 
     source: str
     target: str
@@ -48,7 +48,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What one connection did."""
+    """The record of one connection."""
 
     flow: int
     sent: int
@@ -58,13 +58,13 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """It lasted to the end, and what was sent arrived."""
+        """Return whether it lasted to the end, and everything sent arrived."""
         return self.error == 0 and self.sent == self.received
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What all flows did. `retransmits`: (time, all senders' TCP so far); `busy`: share of CPUs."""
+    """The record of all flows: `retransmits` are (time, total so far), `busy` the CPUs' share."""
 
     began_ns: int
     ended_ns: int
@@ -74,7 +74,7 @@ class Traffic:
     busy: float
 
     def bps(self, start_ns: int, end_ns: int, which: int | None = None) -> float:
-        """Goodput of all flows, or of one."""
+        """Return the goodput of all flows, or of one."""
         return sum(
             connection.arrivals.bps(start_ns, end_ns)
             for connection in self.connections
@@ -82,33 +82,33 @@ class Traffic:
         )
 
     def after(self, warm_s: float, which: int | None = None) -> float:
-        """Goodput of all flows, or of one, from so long after the beginning to the end."""
+        """Return the goodput of all flows, or of one, from `warm_s` after the start to the end."""
         return self.bps(self.began_ns + int(warm_s * S), self.ended_ns, which)
 
     def arrivals(self) -> Arrivals:
-        """Those of all connections, in order of time."""
+        """Return the arrivals of all connections in time order."""
         times = np.concatenate([each.arrivals.times_ns for each in self.connections])
         sizes = np.concatenate([each.arrivals.sizes for each in self.connections])
         order = np.argsort(times, kind="stable")
         return Arrivals(times[order], sizes[order])
 
     def longest_gap_ns(self, start_ns: int, end_ns: int) -> int:
-        """The longest time in which some connection got nothing."""
+        """Return the longest time in which some connection received nothing."""
         return max(each.arrivals.longest_gap_ns(start_ns, end_ns) for each in self.connections)
 
     def resent(self, start_ns: int, end_ns: int) -> int:
-        """Segments sent again between two times, as far as they were looked at."""
+        """Return the segments retransmitted between two times, to the nearest samples."""
         return last_at(self.retransmits, end_ns) - last_at(self.retransmits, start_ns)
 
     @property
     def broken(self) -> int:
-        """How many connections did not survive."""
+        """Return how many connections did not survive."""
         return sum(not each.alive for each in self.connections)
 
 
 @dataclass(slots=True)
 class Resent:
-    """Watches what the TCP of hosts sends again."""
+    """A sampler of the retransmissions by the hosts' TCP."""
 
     namespaces: Sequence[str]
     samples: list[tuple[int, int]] = field(default_factory=list)
@@ -130,7 +130,7 @@ def run(
     rate_bps: float = 0,
     begun: threading.Event | None = None,
 ) -> Traffic:
-    """Send on all flows for so long, doing the steps on the way.
+    """Send on all flows for `seconds`, and do the steps meanwhile.
 
     `rate_bps` limits each connection; `begun` is set when they send.
     """
@@ -183,7 +183,7 @@ def _sinks(
     flows: Sequence[Flow],
     folder: Path,
 ) -> list[Talker]:
-    """A sink in every host that is a target, listening."""
+    """Start a listening sink in every host that is a target."""
     expected: Counter[str] = Counter()
     for each in flows:
         expected[each.target] += each.connections
@@ -206,7 +206,7 @@ def _sender(
     seconds: float,
     rate_bps: float,
 ) -> Talker:
-    """The one process that sends all flows of a host."""
+    """Start the process that sends all flows of a host."""
     specs = [
         f"{number}:{competitor.between(name, host, each.target).address}:{each.connections}"
         + (f":{each.port}" if each.port else "")
@@ -223,7 +223,7 @@ def _options(competitor: Competitor, at: str = "") -> list[str]:
 
 
 def _drained(sink: Talker) -> dict[str, list[list[int]]]:
-    """What a sink got; it is told to end when its connections do not."""
+    """Return what a sink received; terminate it if its connections do not end."""
     try:
         return sink.read(_DRAIN_S)
     except BenchFailed:
@@ -234,7 +234,7 @@ def _drained(sink: Talker) -> dict[str, list[list[int]]]:
 def connections(
     sent: dict[int, list[int]], received: dict[int, list[int]], records: Sequence[Ints]
 ) -> Iterator[Connection]:
-    """Each connection that was opened, in the order of its number."""
+    """Yield the connections that were opened, in the order of their numbers."""
     rows = np.concatenate([record.reshape(-1, 3) for record in records])
     for number, (_, moved, error) in sorted(sent.items()):
         mine = rows[rows[:, 1] == number]
@@ -251,7 +251,7 @@ def connections(
 def requests(
     name: str, competitor: Competitor, source: str, target: str, seconds: float, size: int
 ) -> Ints:
-    """Requests and answers of so many bytes, one after another: what each took, in ns."""
+    """Send requests with answers of `size` bytes one after another; return the ns of each."""
     where = competitor.between(name, source, target).address
     options = _options(competitor, where)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -269,7 +269,7 @@ def requests(
 def loaded(
     name: str, competitor: Competitor, flows: Sequence[Flow], seconds: float, rate_bps: float
 ) -> Iterator[list[Traffic]]:
-    """Flows beside the block, each connection at this rate; the list has them afterwards."""
+    """Run flows during the block, each connection at this rate; the list has them afterwards."""
     done: list[Traffic] = []
     begun = threading.Event()
 
@@ -289,5 +289,5 @@ def loaded(
 
 
 def _talking(namespace: str, *arguments: str) -> contextlib.AbstractContextManager[Talker]:
-    """Run the traffic program in a namespace; it is gone afterwards."""
+    """Run the traffic program in a namespace; end it afterwards."""
     return flow.talker(namespace, "traffic", [str(programs.traffic())], *arguments)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Training traffic: collective operations of torch.distributed (gloo) and of Open MPI.
+"""Measure training traffic: collective operations of torch.distributed (gloo) and of Open MPI.
 
-Neither is needed for anything else; `make setup-bench` installs them.
+Nothing else needs these libraries; `make setup-bench` installs them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from mrcd.lab.injection import Applied
 FAULT_BYTES = 1 << 20
 RATIO = "p99.9 to p50, outside the fault's own step"
 
-# Bytes and seconds, none for one step. One of 64 MiB takes 20 s on one plane: gloo, 4 hosts only.
+# Bytes and seconds; 0 s is one step. A step of 64 MiB takes 20 s on one plane: only gloo, 4 hosts.
 _JOBS = ((1 << 16, 3.0), (1 << 20, 2.0), (1 << 24, 0.5))
 _LARGEST = (1 << 26, 0.0)
 _QUICK_JOBS = ((1 << 18, 0.6),)
-_FAULT_AT_S = 0.8  # after a job began, and as long before its end
+_FAULT_AT_S = 0.8  # from a job's start to the fault, and from the fault's end to the job's
 _FAULT_S = 1.5
 _QUICK_FAULT_S = 1.0
 _FEW_HOSTS = 4
 _LONG_S = 60.0
-_LONG_KEYS = ("mrc0", "mptcp")  # all others stand still until the plane is back
+_LONG_KEYS = ("mrc0", "mptcp")  # all others stall until the plane is back
 
 Where = tuple[str, str, str]
 Measure = Callable[[Arena, Competitor, str], None]
@@ -45,7 +45,7 @@ Measure = Callable[[Arena, Competitor, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A fault in the middle of a job."""
+    """A fault that strikes in the middle of a job."""
 
     name: str
     strike: Callable[[Arena], Applied]
@@ -74,9 +74,9 @@ DAMAGES = (
 
 
 def training(arena: Arena) -> None:
-    """Collectives among all hosts, of both libraries as far as they are installed.
+    """Measure collectives among all hosts, with the libraries that are installed.
 
-    MPI among the most hosts there are, or all would take too long.
+    MPI runs only in the largest lab, to limit the time.
     """
     both: list[tuple[str, str, Measure]] = [("gloo", "torch", _gloo)]
     if arena.quick or arena.shape.hosts > _FEW_HOSTS:
@@ -85,7 +85,7 @@ def training(arena: Arena) -> None:
 
 
 def long_run(arena: Arena) -> None:
-    """All-reduce for so long that one step of a thousand is known; a plane dies half-way."""
+    """Run all-reduce long enough to know one step in a thousand; a plane dies half-way."""
     among = [each for each in arena.competitors if each.key in _LONG_KEYS]
     _all(arena, (("gloo, long", "torch", _gloo_long),), among)
 
@@ -113,7 +113,7 @@ def _hosts(arena: Arena) -> str:
 
 
 def _gloo(arena: Arena, competitor: Competitor, title: str) -> None:
-    """Every size of every operation; then one of them through each fault."""
+    """Run every size of every operation, then one of them through each fault."""
     few = arena.shape.hosts <= _FEW_HOSTS
     jobs: list[Job] = [
         (operation, size, seconds)
@@ -139,7 +139,7 @@ def _gloo(arena: Arena, competitor: Competitor, title: str) -> None:
 def _damaged(
     arena: Arena, ranks: Ranks, job: int, damage: Damage, title: str, lasts_s: float
 ) -> None:
-    """One job with a fault in its middle; everything is well again afterwards."""
+    """Run one job with a fault in its middle; clear the fault afterwards."""
     path_states.wait_restored(arena.name)
     processor = Processor()
     ranks.go(job)
@@ -162,7 +162,7 @@ def _damaged(
 
 
 def _gloo_long(arena: Arena, competitor: Competitor, title: str) -> None:
-    """One job, a plane silent from its middle to its end."""
+    """Run one job with a plane silent from its middle to its end."""
     jobs: list[Job] = [("all-reduce", FAULT_BYTES, _LONG_S)]
     processor = Processor()
     with gloo.ranks(arena.name, competitor, jobs, len(jobs)) as ranks:
@@ -187,7 +187,7 @@ def _gloo_long(arena: Arena, competitor: Competitor, title: str) -> None:
 
 
 def _mpi(arena: Arena, competitor: Competitor, title: str) -> None:
-    """All-reduce of Open MPI over TCP, every size; then one of them while a plane dies."""
+    """Run Open MPI's all-reduce over TCP in every size, then once while a plane dies."""
     struck: list[int] = []
     lasts_s = _QUICK_FAULT_S if arena.quick else _FAULT_S
     processor = Processor()
@@ -212,7 +212,7 @@ def _mpi(arena: Arena, competitor: Competitor, title: str) -> None:
 
 
 def _jobs(arena: Arena) -> list[tuple[int, float]]:
-    """What both libraries do."""
+    """Return the jobs that both libraries run."""
     return list(_QUICK_JOBS if arena.quick else _JOBS)
 
 
@@ -229,7 +229,7 @@ def _note_damage(
     busy: float,
     broken: bool = False,
 ) -> None:
-    """What all steps took, and those before, in and outside of the fault."""
+    """Note the durations of all steps, and of those before, in and outside the fault."""
     over = not len(steps.took_ns) or steps.began_ns[-1] + steps.took_ns[-1] < struck_ns
     if over and not broken:
         raise BenchFailed("the job was over before the fault struck")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Where only the processor limits: mrc0 beside plain TCP without segmentation offload.
+"""Compare mrc0 with TCP without segmentation offload where only the processor limits the rate.
 
-Plain TCP goes by plane 0 of the same hosts, under mrcd's programs as everything on a plane is, and
-by plane 0 of hosts of the same kind where no mrcd runs. There the kernel's seg6 takes part, too:
-the same switches shift its uSIDs, so it shows what a source-routed packet costs that nobody keeps,
-puts in order or acknowledges; but TCP's large segments get their header before they are cut. Turns
-alternate in each round.
+Plain TCP uses plane 0 of the same hosts, through mrcd's programs like all traffic on a plane, and
+plane 0 of hosts of the same kind without mrcd. On the latter, the kernel's seg6 takes part, too.
+The same switches shift its uSIDs, so it shows the cost of a source-routed packet without copies,
+ordering or acknowledgements; but TCP's large segments get their header before they are segmented.
+Turns alternate in each round.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _FLOW = [Flow("h1", "h2")]
 _WARM_S = 1.0
 _DIES_S = 2.5
 _DEAD_S = 1.5
-_SETTLED_S = 0.5  # after which goodput is what a dead plane leaves
-_LOOKS = 5  # at TCP's round trip, before the fault
+_SETTLED_S = 0.5  # goodput has settled this long after a plane has died
+_LOOKS = 5  # samples of TCP's round trip before the fault
 _LOOK_S = 0.25
 
 Where = tuple[str, str, str]
@@ -61,7 +61,7 @@ class Cable(Plain):
     key = "cable"
 
     def address(self, fabric: Fabric, host: Host) -> str:
-        """Where to reach a host this way."""
+        """Return the address of a host on this way."""
         return direct.PLAIN_ADDRESSES[host.name]
 
 
@@ -82,19 +82,19 @@ class BareSeg6(Seg6):
 
 @dataclass(frozen=True, slots=True)
 class _Ways:
-    """Who takes part, and in which lab each is; `bare` is the one without mrcd."""
+    """The competitors and the lab of each; `bare` is the lab without mrcd."""
 
     name: str
     competitors: tuple[Competitor, ...]
     bare: str = ""
 
     def lab_of(self, competitor: Competitor) -> str:
-        """The lab it goes through."""
+        """Return the lab of a competitor."""
         return self.bare if isinstance(competitor, Bare | BareSeg6) else self.name
 
 
 def speed(arena: Arena) -> None:
-    """Goodput, the idle round trip and the death of a plane, in a fabric without rate limits."""
+    """Measure goodput, idle round trip and a plane's death in a fabric without rate limits."""
     with contextlib.ExitStack() as stack:
         name, bare, shape = arena.name, f"{arena.name}-bare", arena.shape
         say(f"two labs: {shape}, MTU {arena.mtu}, one without mrcd")
@@ -111,7 +111,7 @@ def speed(arena: Arena) -> None:
 
 
 def on_direct_planes(arena: Arena) -> None:
-    """The same without any switch between the hosts."""
+    """Measure the same without switches between the hosts."""
     say(f"a lab: 2 hosts on {direct.PLANES} direct planes, unlimited, MTU {arena.mtu}")
     with direct.up(arena.name, arena.mtu) as name:
         ways = _Ways(name, (Mrc0(), Cable()))
@@ -151,7 +151,7 @@ def _round_trip(arena: Arena, workload: str, ways: _Ways) -> None:
 
 
 def _death(arena: Arena, ways: _Ways) -> None:
-    """Plane 1 goes silent under one connection over mrc0, which the CPU limits."""
+    """Black-hole plane 1 under one connection over mrc0, which the CPU limits."""
 
     def measure(competitor: Competitor, where: Where) -> None:
         note, name = arena.results.note, ways.name
@@ -175,7 +175,7 @@ def _death(arena: Arena, ways: _Ways) -> None:
         loaded_ns = float(np.median(trips)) * MS
         died_ns = seen.applied[-1].began_ns
         lost_ns, gap_ns = judged(seen, died_ns)
-        # The same of a moment without a fault: what the machine does by itself.
+        # Judge a time without a fault in the same way, to know the machine's own variation.
         calm_ns = seen.began_ns + int((_DIES_S - 1) * S)
         calm_lost_ns, calm_gap_ns = judged(seen, calm_ns, until_ns=died_ns)
         note(where, "loaded round trip", "ms", loaded_ns / MS, seen.busy)
@@ -192,7 +192,7 @@ def _death(arena: Arena, ways: _Ways) -> None:
 
 
 def tcp_round_trips(listed: str) -> list[float]:
-    """The smoothed round trips of connections that have sent most, in ms, of what `ss -i` lists."""
+    """Return the smoothed round trips in ms of the busiest connections in a list of `ss -i`."""
     found = [
         (int(sent.group(1)), float(trip.group(1)))
         for line in listed.splitlines()
@@ -203,9 +203,9 @@ def tcp_round_trips(listed: str) -> list[float]:
 
 
 def judged(seen: Traffic, died_ns: int, until_ns: int | None = None) -> tuple[int, int]:
-    """Goodput lost, as time at the rate there was before or after, the lower; the longest gap.
+    """Return the goodput lost, as time at the lower of the rates before and after; and the gap.
 
-    Before is the second up to the moment, after begins when the rest has settled.
+    "Before" is the second up to the fault, and "after" begins when the rest has settled.
     """
     arrivals, end_ns = seen.arrivals(), until_ns or seen.ended_ns
     before = arrivals.bps(max(seen.began_ns + S // 2, died_ns - S), died_ns)
@@ -222,5 +222,5 @@ def judged(seen: Traffic, died_ns: int, until_ns: int | None = None) -> tuple[in
 
 
 def competitors() -> Iterator[tuple[str, str]]:
-    """Who takes part beside mrc0: title and what it is."""
+    """Yield the competitors of mrc0: title and description."""
     yield from ((each.title, each.about) for each in (Plain(), Bare(), BareSeg6()))

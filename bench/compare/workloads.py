@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Bulk between two hosts, and what many hosts do to each other."""
+"""Measure bulk traffic between two hosts, and among many hosts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Where = tuple[str, str, str]
 
 
 def bulk(arena: Arena) -> None:
-    """One, a few and many connections from h1 to h2."""
+    """Measure one, a few and many connections from h1 to h2."""
     for connections in (1, 4) if arena.quick else (1, 4, 16):
 
         def measure(competitor: Competitor, where: Where, connections: int = connections) -> None:
@@ -46,7 +46,7 @@ def _seconds(arena: Arena) -> float:
 
 
 def _many(arena: Arena, competitor: Competitor, flows: list[Flow], where: Where) -> list[float]:
-    """Several flows at once: what each got, in Mb/s, and the figures that all such cases have."""
+    """Run several flows at once, note the usual figures, and return the Mb/s of each flow."""
     seen = traffic.run(arena.name, competitor, flows, WARM_S + _seconds(arena))
     rates = [seen.after(WARM_S, which) / 1e6 for which in range(len(flows))]
     note, busy = arena.results.note, seen.busy
@@ -59,7 +59,7 @@ def _many(arena: Arena, competitor: Competitor, flows: list[Flow], where: Where)
 
 
 def collision(arena: Arena) -> None:
-    """Two elephants from h1 to h2, their ports such that ECMP puts both on one plane."""
+    """Run two elephant flows from h1 to h2 whose ports ECMP hashes onto one plane."""
 
     def measure(competitor: Competitor, where: Where) -> None:
         _many(arena, competitor, _elephants(arena.name, competitor), where)
@@ -68,18 +68,18 @@ def collision(arena: Arena) -> None:
 
 
 def _elephants(name: str, competitor: Competitor) -> list[Flow]:
-    """Two flows that meet on a plane, if a hash decides it; it cannot be asked, only tried."""
+    """Return two flows that share a plane if a hash decides; it can only be found by trying."""
     ports: dict[int, int] = {}
     for port in range(_FIRST_PORT, _FIRST_PORT + _PORTS_TRIED):
         plane = collisions.plane_of(name, competitor, port) if competitor.hashes else 0
         if plane in ports:
             return [Flow("h1", "h2", port=ports[plane]), Flow("h1", "h2", port=port)]
         ports[plane] = port
-    raise BenchFailed(f"no two of {_PORTS_TRIED} ports meet on a plane")
+    raise BenchFailed(f"no two of {_PORTS_TRIED} ports are hashed onto the same plane")
 
 
 def incast(arena: Arena) -> None:
-    """All other hosts send to h1, while one of them also sends to a host that nobody else does."""
+    """Make all other hosts send to h1, while one of them also sends to an otherwise idle host."""
     hosts = [host.name for host in state.read_fabric(arena.name).hosts]
     senders = [Flow(host, "h1") for host in hosts[1:]]
     victim = Flow(hosts[-1], "h2")
@@ -95,7 +95,7 @@ def incast(arena: Arena) -> None:
 
 
 def permutation(arena: Arena) -> None:
-    """Every host sends to one host of another T0, and hears from one; others each round."""
+    """Make every host send to one host of another T0 and receive from one; vary them by round."""
     fabric = state.read_fabric(arena.name)
     chance = {
         competitor.key: random.Random(f"{arena.seed} permutation")
@@ -116,7 +116,7 @@ def permutation(arena: Arena) -> None:
 
 
 def all_to_all(arena: Arena) -> None:
-    """Every host sends to every other."""
+    """Make every host send to every other."""
     hosts = [host.name for host in state.read_fabric(arena.name).hosts]
     flows = [Flow(a, b) for a in hosts for b in hosts if a != b]
 

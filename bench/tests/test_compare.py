@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The comparison with other ways between hosts: what is configured, computed and reported."""
+"""Tests of the comparison with other ways between hosts: configuration, computation, report."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_report__says_what_differs_between_runs() -> None:
 
 
 def noted(*cells: tuple[str, str, str, float]) -> Results:
-    """Case, competitor, figure, value."""
+    """Return results from cells of case, competitor, figure and value."""
     found = Results()
     for case, route, what, value in cells:
         found.note(("bulk", case, route), what, "ms", value)
@@ -315,7 +315,7 @@ def test_pictures__a_case_of_training_is_in_one() -> None:
 
 
 def test_death__what_was_lost_and_the_longest_gap() -> None:
-    """8 Mb/s, nothing for 20 ms, then three quarters."""
+    """Judge 8 Mb/s, a gap of 20 ms, then three quarters of the rate."""
     times = [*range(2500), *range(2520, 4000)]
     sizes = [1000 if at < 2500 else 750 for at in times]
     arrivals = Arrivals(np.array(times) * 1_000_000, np.array(sizes))
@@ -430,7 +430,7 @@ def test_every_workload_has_its_words() -> None:
 
 
 class Stub(routes.Competitor):
-    """A competitor that only has its turn."""
+    """A competitor without a configuration."""
 
     def __init__(self, title: str) -> None:
         self.title = title  # type: ignore[misc]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Benchmarks: figures are gathered and kept, and one that cannot be taken does not end the rest."""
+"""Tests that figures are gathered and kept, and that one failed figure does not end the rest."""
 
 from __future__ import annotations
 

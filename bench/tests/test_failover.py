@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Fail-over times from a recorded sample of events, and from heads of packets."""
+"""Tests of fail-over times from a recorded sample of events, and from packet headers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_death_covers(element: str, covered: list[tuple[int, int]]) -> None:
 
 
 def packets(*rows: tuple[int, int, int, bool]) -> Packets:
-    """Data sent by QP 7: time in ms, EV, PSN, rtx."""
+    """Return data packets sent by QP 7 from rows of time in ms, EV, PSN and rtx."""
     columns = list(zip(*rows, strict=True))
     count = len(rows)
     return Packets(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The benchmark of the fast path: what it takes out of the programs, and how it counts runs."""
+"""Tests of the fast path's benchmark: the parts it removes from programs, and its count of runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the benchmarks compute from a record of arrivals."""
+"""Tests of what the benchmarks compute from a record of arrivals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FULL = 1000  # bytes each ms: 8 Mb/s
 
 
 def record(*stretches: tuple[int, int, int]) -> Arrivals:
-    """Arrivals in the middle of each ms of (from ms, to ms, bytes each ms), zero bytes: none."""
+    """Return arrivals in the middle of each ms of (from ms, to ms, bytes each ms); none for 0."""
     times, sizes = [], []
     for start, end, size in stretches:
         for ms in range(start, end) if size else ():

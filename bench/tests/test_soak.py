@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The schedule of a soak: replayable, everything cleared, planes left alone."""
+"""Tests that a soak's schedule is repeatable, clears everything, and spares planes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Print stanzas of debian/copyright for the Python packages that are carried in a folder."""
+"""Print the stanzas of debian/copyright for the Python packages in a folder."""
 
 import re
 import sys
@@ -15,16 +15,16 @@ ON_DEBIAN = {
     "GNU LIBRARY GENERAL PUBLIC LICENSE": "LGPL-2",
     "GNU LESSER GENERAL PUBLIC LICENSE": "LGPL-2.1",
 }
-"""Headings of licences whose text every Debian system has, and its file's name."""
+"""Headings of the licences whose text every Debian system has, and the names of the files."""
 
 
 def indented(text: str) -> str:
-    """A text as the value of a field, the first line apart."""
+    """Return a text as the continuation lines of a field."""
     return "\n".join(f" {line.rstrip()}" if line.strip() else " ." for line in text.splitlines())
 
 
 def body(text: str) -> str:
-    """A licence as Debian wants it: by reference where it has the text."""
+    """Return a licence's text, or a reference if every Debian system has it."""
     heading = text.lstrip().splitlines()[0].strip()
     if heading in ON_DEBIAN:
         return (
@@ -34,7 +34,7 @@ def body(text: str) -> str:
 
 
 def classified(metadata: Message) -> str:
-    """The licence by the classifiers, which older packages have instead of an expression."""
+    """Return the licence by the classifiers, which older packages have instead of an expression."""
     prefix = "License :: OSI Approved :: "
     found = [each for each in metadata.get_all("Classifier", []) if each.startswith(prefix)]
     return " AND ".join(each.removeprefix(prefix).removesuffix(" License") for each in found)
@@ -48,7 +48,7 @@ def main(folder: str) -> None:
         files = package.files or []
         texts = [Path(str(file.locate())) for file in files if "dist-info/licenses/" in str(file)]
         author = metadata["Author-email"] or metadata["Author"] or "its authors"
-        # A short name must not have blanks but between its parts.
+        # A short name may contain spaces only around "or" and "and".
         licence = metadata["License-Expression"] or metadata["License"] or classified(metadata)
         short = re.sub(r"\b(OR|AND)\b", lambda word: word[0].lower(), licence)
         tops = sorted({str(file).split("/")[0] for file in files} - {".."})

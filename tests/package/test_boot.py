@@ -146,7 +146,7 @@ def test_the_service_is_nobody_with_four_rights(serving: Machine) -> None:
 def test_the_control_socket_is_for_root_and_the_group(serving: Machine) -> None:
     assert serving.run("stat -c '%U:%G %a' /run/mrcd/mrcd.sock") == "root:mrcd 660\n"
     refused = serving.run("setpriv --reuid=nobody --clear-groups mrcctl status; echo $?")
-    assert refused.startswith("5\nmrcctl: may not open"), refused
+    assert refused.startswith("5\nmrcctl: no permission to open"), refused
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ class TestDenylist:
     def test_cutting_a_peer_off_needs_force(self, server: Path) -> None:
         result = run(server, "path", "deny", "h2")
         assert result.exit_code == exits.FAILED
-        assert "leaves no path to h2; --force does it all the same" in result.stderr
+        assert "leaves no path to h2; use --force to deny it anyway" in result.stderr
         assert run(server, "path", "deny", "h2", "--force").exit_code == exits.DONE
 
 
@@ -300,7 +300,7 @@ class TestUnreachable:
             dead.bind(str(path))
         result = run(path, "peer", "list")
         assert result.exit_code == exits.UNREACHABLE
-        assert "nobody listens" in result.stderr
+        assert "no process is listening" in result.stderr
 
     def test_the_default_socket_names_the_service(self) -> None:
         from cli.client import DEFAULT_SOCKET, _refused

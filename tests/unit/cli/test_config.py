@@ -57,7 +57,7 @@ def test_diff_says_what_needs_a_restart() -> None:
     assert render({"schema_version": 1, "diff": ConfigChanges(changes=changes)}).splitlines() == [
         "transport.mpr: 2048 -> 4096  [restart]",
         "peer.b: [] -> (removed)  [live]",
-        "1 of 2 build the data path anew, and with it all QPs",
+        "1 of 2 rebuild the data path and all QPs",
     ]
 
 
@@ -92,8 +92,8 @@ def test_what_is_applied_but_not_saved_is_said_with_the_way_to_save_it(
     (tmp_path / "new.toml").write_text(OTHER)
     applied = run(server, "apply", str(tmp_path / "new.toml"), "--confirm", "60").output
     assert applied.splitlines()[-1] == (
-        f"not saved: {own} says otherwise, and mrcd reads it when it starts or is sent SIGHUP;"
-        f" to keep what runs: cp {tmp_path}/new.toml {own}"
+        f"not saved: {own} differs, and mrcd reads it when it starts and on SIGHUP;"
+        f" to keep the running configuration: cp {tmp_path}/new.toml {own}"
     )
     confirmed = run(server, "confirm").output
     assert f"mrcctl config show > running.toml && cp running.toml {own}" in confirmed

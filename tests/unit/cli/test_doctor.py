@@ -60,7 +60,7 @@ def test_a_good_machine_is_good() -> None:
 
 BAD: list[tuple[Check, dict[str, Any], str, str, str]] = [
     (checks.privileges, {"uid": 1000, "lacking": ("CAP_NET_ADMIN", "CAP_BPF")}, "warn",
-     "uid 1000 has no CAP_NET_ADMIN, CAP_BPF", "sudo mrcctl doctor"),
+     "uid 1000 lacks CAP_NET_ADMIN, CAP_BPF", "sudo mrcctl doctor"),
     (checks.privileges, {"lacking": ("CAP_BPF",)}, "wrong", "CAP_BPF", "--cap-add BPF"),
     (checks.kernel, {"kernel": "5.4.0-1"}, "wrong", "5.4.0-1", "6.6"),
     (checks.kernel, {"kernel": "weird"}, "wrong", "weird", "6.6"),
@@ -72,7 +72,7 @@ BAD: list[tuple[Check, dict[str, Any], str, str, str]] = [
     (checks.headers, {"headers": False, "distribution": "else"}, "wrong", "compiled", "headers"),
     (checks.compiler, {"bcc": False}, "wrong", "bcc", "apt-get install python3-bpfcc"),
     (checks.bpffs, {"bpffs": False}, "warn", "none is mounted", "mount -t bpf bpf /sys/fs/bpf"),
-    (checks.bpffs, {"filesystems": frozenset()}, "wrong", "no bpf filesystem", "kernel"),
+    (checks.bpffs, {"filesystems": frozenset()}, "wrong", "support the bpf filesystem", "kernel"),
     (checks.jit, {"jit": 0}, "warn", "interpreted", "sysctl -w net.core.bpf_jit_enable=1"),
     (checks.membarrier, {"nohz_full": "2-3"}, "warn", "CPUs 2-3", "nohz_full"),
     (checks.memory, {"daemon": None, "free": 200 << 20}, "wrong", "150 MB of 200 MB", "ring_slots"),

@@ -24,7 +24,7 @@ def test_faults_say_what_how_much_since_when_and_why(server: Path) -> None:
         "    h1 - p1t0-1 - p1t1-2 and back: lost 21 of 264",
         "h2:p1 is slow: 5.4 ms too long, for 12 s",
         "    h1 - p1t0-1 - p1t1-2 and back: lost 21 of 264",
-        "survey: 10 loops here, 200 probes/s; 1 of 2 peers tell theirs",
+        "survey: 10 loops here, 200 probes/s; 1 of 2 peers report theirs",
     ]
 
 

@@ -210,7 +210,7 @@ class TestCommand:
             (["--radix", "8", "--nics", "0"], "--nics 0: must be 1 to 32"),
             (["--radix", "8", "--mtu", "99"], "--mtu 99: must be"),
             (["--radix", "8", "--name", "A"], "--name A: must be"),
-            (["--radix", "8", "--nics", "1", "--ports", "1"], "--ports: not together with --nics"),
+            (["--radix", "8", "--nics", "1", "--ports", "1"], "--ports and --nics both set"),
         ],
     )
     def test_refuses_what_cannot_be(self, args: list[str], message: str) -> None:
