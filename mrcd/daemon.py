@@ -40,7 +40,8 @@ send to a dead NIC for another time slice or two."""
 class Places:
     """Where a daemon keeps its files.
 
-    `listener` is a control socket that already listens, if any; `cache_dir` keeps compiled programs.
+    `listener` is a control socket that already listens, if any. `cache_dir` keeps compiled
+    programs.
     """
 
     socket: Path

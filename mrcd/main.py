@@ -119,9 +119,7 @@ def main(
         sys.exit(EXIT_NOT_PERMITTED)
     logger.info("daemon.started", version=__version__, config=str(path), host=settings.host.name)
     try:
-        places = Places(
-            socket, state_dir, bpffs, listening(os.environ, os.getpid()), cache_dir
-        )
+        places = Places(socket, state_dir, bpffs, listening(os.environ, os.getpid()), cache_dir)
         asyncio.run(_serve(settings, places))
     except (ControlError, DatapathError, PinError, PlaneError, OSError, ValueError) as error:
         logger.error("daemon.failed", error=str(error))

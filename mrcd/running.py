@@ -75,7 +75,14 @@ class Running:
         await self._start_engine()
 
     async def _start_engine(self) -> None:
-        engine = Engine(self._nl, self.config, self.bpffs, self._state_dir, self._on_failure, self._cache_dir)
+        engine = Engine(
+            self._nl,
+            self.config,
+            self.bpffs,
+            self._state_dir,
+            self._on_failure,
+            self._cache_dir,
+        )
         try:
             await engine.start()
         except BaseException:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Check mrcd's package on virtual machines, from the first boot to its removal: `make check-vm`.
 
-With --readme (`make check-readme`), check what docs/quickstart.md says about two hosts (vm/readme.py).
+With --readme (`make check-readme`), type what docs/quickstart.md says about two hosts
+(vm/readme.py).
 
 There are two hosts with a NIC for each plane, and a third machine with the fabric's switches. Every
 step has a verdict and figures, which are printed and written to build/vm/KERNEL/result.json
@@ -109,7 +110,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernel", choices=["stable", "backports"], default="stable")
     parser.add_argument("--minutes", type=float, default=120, help="time limit of the whole check")
-    parser.add_argument("--readme", action="store_true", help="type the commands of docs/quickstart.md")
+    parser.add_argument(
+        "--readme", action="store_true", help="type the commands of docs/quickstart.md"
+    )
     parser.add_argument(
         "--only", action="append", metavar="STEP", help="run only STEP and the essential steps"
     )

@@ -2,8 +2,8 @@
 """Make the maps and the programs, and pin them in a bpffs.
 
 No other module imports bcc. This one runs as a short-lived child process
-(`python -m mrcd.datapath.loader`) that loads, pins and exits, because bcc and its compiler take some
-200 MB that a daemon should not keep. bcc is not even imported when the compiled programs are kept
+(`python -m mrcd.datapath.loader`) that loads, pins and exits, because bcc and its compiler take
+some 200 MB that a daemon should not keep. bcc is not even imported when the compiled programs are kept
 from an earlier start (mrcd/datapath/bytecode.py).
 
 bcc only compiles. bpf(2) itself makes the maps and loads the programs: it accepts flags and returns
