@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The data path: programs that share the maps of mrc_maps.h.
+ * The data path: programs that share the maps of maps.c.
  *
- *   mrc_spray    tc ingress of mrc0's other end   spray.h
- *   mrc_receive  XDP of each plane NIC            receive.h, endpoint.h
- *   mrc_deliver  tc ingress of each plane NIC     deliver.h, answer.h
- *   mrc_learn    where it goes on with a SACK     answer.h
- *   mrc_tick     run by the daemon's clock        tick.h
- *   mrc_probe    where it ends if paths are away  probe.h
- *   mrc_resend   where all end if packets are     retransmit.h
+ *   mrc_spray    tc ingress of mrc0's other end   spray.c
+ *   mrc_receive  XDP of each plane NIC            receive.c, endpoint.c
+ *   mrc_deliver  tc ingress of each plane NIC     deliver.c, sack_rx.c
+ *   mrc_learn    where it goes on with a SACK     sack_rx.c
+ *   mrc_tick     run by the daemon's clock        tick.c
+ *   mrc_probe    where it ends if paths are away  probe.c
+ *   mrc_resend   where all end if packets are     retransmit.c
  *                lost
- *   mrc_idle     run at leisure                   probe.h
- *   mrc_judge    run every few ticks              judge.h
- *   mrc_control  run for a command                control.h
- *   mrc_survey   run by the daemon's survey       survey.h
+ *   mrc_idle     run at leisure                   probe.c
+ *   mrc_judge    run every few ticks              judge.c
+ *   mrc_control  run for a command                control.c
+ *   mrc_survey   run by the daemon's survey       survey.c
  *
  * The loader replaces #include "..." by the file's text before bcc compiles
  * it, because bcc rewrites map accesses in the main file only. bcc has no
@@ -26,29 +26,61 @@
 #include "mrc_wire.h"
 #include "mrc_abi.h"
 #include "mrc_capture.h"
-#include "mrc_maps.h"
+#include "maps.c"
 #include "bits.h"
 #include "envelope.h"
 #include "frame.h"
 #include "path.h"
 #include "pick.h"
-#include "capture.h"
-#include "event.h"
-#include "sack.h"
-#include "queue.h"
-#include "spray.h"
-#include "verdict.h"
-#include "survey.h"
-#include "endpoint.h"
-#include "receive.h"
-#include "deliver.h"
-#include "retransmit.h"
 #include "rtt.h"
-#include "answer.h"
-#include "probe.h"
-#include "tick.h"
-#include "judge.h"
-#include "control.h"
+#include "capture.c"
+#include "path_events.c"
+#include "sack_tx.c"
+#include "aqm.c"
+#include "spray.c"
+#include "xdp_actions.c"
+#include "survey.c"
+#include "endpoint.c"
+#include "receive.c"
+#include "deliver.c"
+#include "retransmit.c"
+#include "sack_rx.c"
+#include "nack_rx.c"
+#include "probe.c"
+#include "tick.c"
+#include "judge.c"
+#include "control.c"
+
+/* What comes back from the receiver of our data; its skb carries what is sent again. */
+static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mark *mark, u32 key)
+{
+	struct mrc_scratch *sc = scratch_get();
+	struct mrc_host *h = host_get();
+	u32 qp = mark->qp;
+	struct mrc_balance *b;
+	struct mrc_qp *q;
+	struct mrc_tx *tx;
+	u64 now, why;
+
+	q = qps.lookup(&qp);
+	tx = txs.lookup(&qp);
+	if (!h || !sc || !q || !tx || q->state != MRC_QP_READY)
+		return TC_ACT_SHOT;
+	b = balance_get(q->peer);
+	if (!b)
+		return TC_ACT_SHOT;
+	now = bpf_ktime_get_ns();
+	if (!(mark->flags & MRC_MARK_NACK)) {
+		on_sack(skb, mark, tx, b, h, sc, now, key);
+		return TC_ACT_SHOT;
+	}
+	count(MRC_C_NACK_RX);
+	capture_verdict(key, qp, MRC_C_NACK_RX);
+	why = on_nack(mark, tx, sc);
+	if (why)
+		resend_due(skb, sc, qp, now, now, why);
+	return TC_ACT_SHOT;
+}
 
 int mrc_deliver(struct __sk_buff *skb)
 {

@@ -80,7 +80,7 @@ struct mrc_peer {                /* map peers; written by the daemon */
 struct mrc_balance {             /* map balances[peer] */
 	__u64 shares;            /* byte p: plane p's share, MRC_SHARE_FULL where it is whole */
 	__u64 ports;             /* bit p: the peer takes packets on plane p; atomic */
-	__u64 port_id;           /* Port Status Update that said so, see bpf/endpoint.h; atomic */
+	__u64 port_id;           /* Port Status Update that said so, see bpf/endpoint.c; atomic */
 	__u64 heard_ports;       /* the same as its newest SACKs say; racy */
 	__u64 judge_at_ns;       /* when its planes are judged next */
 	__u64 ecn_ns;            /* when ecn_flows was emptied; racy */
@@ -308,7 +308,7 @@ struct mrc_command {
 	__u32 value;
 };
 
-/* The survey: loops through the fabric back to us (bpf/survey.h, mrcd/loops.py) */
+/* The survey: loops through the fabric back to us (bpf/survey.c, mrcd/loops.py) */
 #define MRC_RTT_BUCKETS 16
 struct mrc_loop {                /* map loops */
 	__u32 plane;             /* daemon */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a capture says of packets, once: read by the programs (capture.h) and,
+ * What a capture says of packets, once: read by the programs (capture.c) and,
  * through cffi, by `mrcctl capture` (cli/capture.py). Host byte order.
  *
  * Apart from mrc_abi.h because only a capture's own maps hold it: a change here

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Captures: programs that also record packets take the places of the ordinary ones for a while.
 
-They are the same programs, compiled once more with CFG_CAPTURE (bpf/capture.h) and loaded over the
+They are the same programs, compiled once more with CFG_CAPTURE (bpf/capture.c) and loaded over the
 maps there are, so each can take the other's place between two packets, in whatever order: first the
 tails that others end in and the clock's, then link by link; and back the other way round. What they
 record goes into a ring buffer whose descriptor is handed to the caller. No packet visits this

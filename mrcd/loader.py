@@ -86,13 +86,13 @@ class ProgramReport:
     verifier: str
 
 
-_INCLUDE = re.compile(r'^#include "([a-z0-9_]+\.h)"$', re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "([a-z0-9_]+\.[ch])"$', re.MULTILINE)
 
 
 def source() -> str:
-    """The programs as one text, project headers expanded in place.
+    """Return the programs as one text, with the project's own files expanded in place.
 
-    bcc rewrites map accesses in the main file only, so headers that touch maps
+    bcc rewrites map accesses in the main file only, so files that touch maps
     must be part of it.
     """
     folder = bpf_dir()

@@ -32,7 +32,7 @@ class Sizes:
     mtu: mrc0's, bytes. window: PSNs, a power of two, at least twice the MPR.
     evs: EVs of one plane in a QP's set, a power of two. encap: one of
     MRC_ENCAP_*. peers, qps, prefixes and loops are capacities. capture: the
-    programs also record what they see (bpf/capture.h).
+    programs also record what they see (bpf/capture.c).
     """
 
     mtu: int

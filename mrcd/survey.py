@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The survey: sends this host's loops, exchanges what hosts saw, and judges what is at fault.
 
-Probes are sent and counted by the kernel (bpf/survey.h); every tick one system call sends the next
+Probes are sent and counted by the kernel (bpf/survey.c); every tick one system call sends the next
 few, while a fault is unsure half of them over the loops that tell most about it. Twice a second,
 among many peers once while nothing is lost, the totals are read, told to the peers, and all that is
 known is judged (mrcd/evidence.py, mrcd/faultmap.py, mrcd/faultlist.py).

@@ -439,7 +439,7 @@ def test_qp_that_may_not_send_yet_receives(rig: Rig, far: Far) -> None:
 
 def test_every_drop_reason_of_the_receiver_has_a_case() -> None:
     """A new counter that mrc_receive can raise needs a row in the table."""
-    source = (ABI.path.parent / "receive.h").read_text()
+    source = (ABI.path.parent / "receive.c").read_text()
     raised = {
         name.removeprefix("MRC_C_").lower()
         for name in ABI.constants

@@ -205,7 +205,7 @@ def test_ids_wrap() -> None:
 
 
 class Conversation(RuleBasedStateMachine):
-    """A host, a peer that follows updates as bpf/endpoint.h does, and a fabric that loses,
+    """A host, a peer that follows updates as bpf/endpoint.c does, and a fabric that loses,
     reorders and repeats packets: the peer never goes back, and knows the mask in the end."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from mrcd.sizes import Sizes
 from mrcd.wire import WIRE
 
 SIZES = Sizes(8872, 4096, 8192, 4, 16, 64, 1024, 64, 0)
-MAPS = (bpf_dir() / "mrc_maps.h").read_text()
+MAPS = (bpf_dir() / "maps.c").read_text()
 TREATY = {"abi": ABI, "wire": WIRE}
 IDENTITY: dict[str, object] = {"host": ["h1", 1, 1], "planes": 4}
 

@@ -8,12 +8,9 @@
  *   response                      the daemon's: the stack hands it to a UDP socket
  *
  * An EV probe from our own address is a survey probe that the fabric gave back
- * (survey.h). There is no QP that would vouch for the sender, so its address must be the
+ * (survey.c). There is no QP that would vouch for the sender, so its address must be the
  * one that a configured peer has on this plane.
  */
-#ifndef MRC_ENDPOINT_H
-#define MRC_ENDPOINT_H
-
 #define PORT_ID_KNOWN (1ull << 16)   /* in .port_id, beside the id's 16 bits */
 #define PORT_MASK_AT 24           /* in .port_id: the mask that came with the id */
 #define PORT_TRIES 4
@@ -144,5 +141,3 @@ static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host
 	}
 	return endpoint_answer(ctx, h, pl, pp, ev, op, id, *peer, why);
 }
-
-#endif

@@ -6,9 +6,6 @@
  * Hot state is in arrays indexed by QP, so that a look-up is an addition and a
  * bounds check; nothing on the fast path hashes but the address look-ups.
  */
-#ifndef MRC_MAPS_H
-#define MRC_MAPS_H
-
 #define CFG_WINDOW_MASK (CFG_WINDOW - 1)
 #define CFG_WORD_MASK (CFG_WINDOW / 64 - 1)
 
@@ -213,5 +210,3 @@ static __always_inline void watch(u32 qp)
 		events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP);
 	}
 }
-
-#endif

@@ -10,9 +10,6 @@
  * The loop's number is in ERTH.entropy, below the plane; BTH.PSN is the
  * probe's number in its loop.
  */
-#ifndef MRC_SURVEY_H
-#define MRC_SURVEY_H
-
 #define SURVEY_IN_FLIGHT 4096    /* older probes are copies of copies */
 
 /* Which of MRC_RTT_BUCKETS a round trip belongs to: bucket i holds 2^(i-1) us up to 2^i. */
@@ -136,5 +133,3 @@ int mrc_survey(struct __sk_buff *skb)
 	bpf_clone_redirect(skb, pl->ifindex, 0);
 	return 0;
 }
-
-#endif

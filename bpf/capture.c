@@ -12,9 +12,6 @@
  * only: its verdict is a record of its own, tied to the packet's by the ICRC
  * word.
  */
-#ifndef CAPTURE_H
-#define CAPTURE_H
-
 /* What a program of XDP returns: an action and, for a capture, the counter that says why. */
 #define SAYS(action, why) (CFG_CAPTURE ? (action) | ((why) + 1) << 8 : (action))
 
@@ -239,5 +236,4 @@ static __always_inline void capture_verdict(u32 key, u32 qp, u32 why)
 {
 }
 
-#endif
 #endif

@@ -6,9 +6,6 @@
  * part of its share until it no longer is, and gets it back little by little.
  * A slow plane then carries what it can and no longer holds the others up.
  */
-#ifndef MRC_JUDGE_H
-#define MRC_JUDGE_H
-
 #define SHARE_MIN 4              /* of MRC_SHARE_FULL: enough to notice that it healed */
 #define SHARE_STEP 2             /* gained at a judgement ... */
 #define LEAD_PARTS 32            /* ... and that part of the share for a delay far below the others' ... */
@@ -207,5 +204,3 @@ int mrc_judge(struct __sk_buff *skb)
 	judge(b, sc, usable_planes(h, peer, b), h, now);
 	return 0;
 }
-
-#endif

@@ -9,9 +9,6 @@
  * Packets that are not addressed to one of our SIDs (in ecmp modes: to one of
  * our ports on this plane) belong to the ordinary stack and pass untouched.
  */
-#ifndef MRC_RECEIVE_H
-#define MRC_RECEIVE_H
-
 /* What one packet says of itself, as far as it is known. */
 struct packet {
 	u32 qp;
@@ -415,5 +412,3 @@ int mrc_receive(struct xdp_md *ctx)
 	capture_arrives(ctx);
 	return capture_arrived(receive(ctx));
 }
-
-#endif

@@ -3,9 +3,6 @@
  * What the daemon wants changed in state that the programs own: a command is
  * the packet of a test run, so it is carried out under the same locks.
  */
-#ifndef MRC_CONTROL_H
-#define MRC_CONTROL_H
-
 int mrc_control(struct __sk_buff *skb)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
@@ -42,5 +39,3 @@ int mrc_control(struct __sk_buff *skb)
 	report_move(qp, id, path, &move, event, 0, bpf_ktime_get_ns());
 	return 0;
 }
-
-#endif

@@ -3,9 +3,6 @@
  * What mrc_receive says of a packet, beside passing it to tc: dropped for a
  * reason, or the ordinary stack's.
  */
-#ifndef MRC_VERDICT_H
-#define MRC_VERDICT_H
-
 static __always_inline int xdp_drop(u32 why)
 {
 	count(why);
@@ -39,5 +36,3 @@ static __always_inline int xdp_to_stack(struct xdp_md *ctx, const struct mrc_pla
 	count(counter);
 	return SAYS(XDP_PASS, counter);
 }
-
-#endif

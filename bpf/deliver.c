@@ -10,9 +10,6 @@
  * stored unseen. An owner that leaves early (bound reached, mrc0 full) is
  * followed by the next arrival or the clock.
  */
-#ifndef MRC_DELIVER_H
-#define MRC_DELIVER_H
-
 #define DRAIN_MAX 32             /* held packets released by one program run */
 #define UNSACKED_MAX 64          /* packets that arrive without a SACK, however fast; or MPR / 4 */
 
@@ -329,5 +326,3 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	count(MRC_C_SACK_TX);
 	return bpf_redirect(ifindex, 0);
 }
-
-#endif

@@ -7,9 +7,6 @@
  *
  * The skb that the system call makes is the carrier of whatever is sent.
  */
-#ifndef MRC_TICK_H
-#define MRC_TICK_H
-
 #define RTO_MAX_NS 200000000ull
 #define REVERSE_TICKS 4          /* who only receives asks for a way back so often */
 
@@ -194,5 +191,3 @@ int mrc_tick(struct __sk_buff *skb)
 		tails.call(skb, TAIL_RESEND);
 	return 0;
 }
-
-#endif

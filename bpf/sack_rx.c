@@ -2,11 +2,8 @@
 /*
  * Answers: SACKs and NACKs, taken apart. What has arrived gives its slot back
  * and teaches round trips, marks and how far packets overtake each other; what
- * is reported missing and counts as lost goes on to retransmit.h.
+ * is reported missing and counts as lost goes on to retransmit.c.
  */
-#ifndef MRC_ANSWER_H
-#define MRC_ANSWER_H
-
 #define ACK_STEPS 200
 #define ABSURD_SACKS 16          /* in a row: the QP is out of step */
 
@@ -73,34 +70,6 @@ static __always_inline void advance_una(struct mrc_tx *tx, u64 now)
 		tx->progress_ns = now;
 		tx->backoff = 0;
 	}
-}
-
-/* A NACK names one packet to be sent again: find it. Returns for resend_due() why, or 0. */
-static __always_inline u64 on_nack(const struct mrc_mark *mark, const struct mrc_tx *tx,
-				   struct mrc_scratch *sc)
-{
-	u32 una = tx->una, psn;
-	s32 ahead = psn_diff(mark->psn_hi << 16 | mark->psn_lo, una);
-	u64 why;
-
-	switch (mark->ts) {
-	case MRC_NACK_TRIMMED:
-		why = NACKED;
-		break;
-	case MRC_NACK_TRIMMED_LASTHOP:
-	case MRC_NACK_NO_PKT_BUFFER:
-	case MRC_NACK_NO_RESOURCE:
-		why = REFUSED;
-		break;
-	default:
-		return 0;
-	}
-	psn = una + ahead;
-	if (ahead < 0 || psn - una >= tx->next - una || tx_bit(tx, psn))
-		return 0;
-	sc->due[0] = psn;
-	sc->found = 1;
-	return why;
 }
 
 /*
@@ -368,36 +337,3 @@ int mrc_learn(struct __sk_buff *skb)
 	resend_due(skb, sc, qp, now, sc->seen_ns, 0);
 	return TC_ACT_SHOT;
 }
-
-/* What comes back from the receiver of our data; its skb carries what is sent again. */
-static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mark *mark, u32 key)
-{
-	struct mrc_scratch *sc = scratch_get();
-	struct mrc_host *h = host_get();
-	u32 qp = mark->qp;
-	struct mrc_balance *b;
-	struct mrc_qp *q;
-	struct mrc_tx *tx;
-	u64 now, why;
-
-	q = qps.lookup(&qp);
-	tx = txs.lookup(&qp);
-	if (!h || !sc || !q || !tx || q->state != MRC_QP_READY)
-		return TC_ACT_SHOT;
-	b = balance_get(q->peer);
-	if (!b)
-		return TC_ACT_SHOT;
-	now = bpf_ktime_get_ns();
-	if (!(mark->flags & MRC_MARK_NACK)) {
-		on_sack(skb, mark, tx, b, h, sc, now, key);
-		return TC_ACT_SHOT;
-	}
-	count(MRC_C_NACK_RX);
-	capture_verdict(key, qp, MRC_C_NACK_RX);
-	why = on_nack(mark, tx, sc);
-	if (why)
-		resend_due(skb, sc, qp, now, now, why);
-	return TC_ACT_SHOT;
-}
-
-#endif

@@ -4,9 +4,6 @@
  * carry nothing. One probe of a path is on its way at a time; its id holds the
  * path's slot, so that the answer finds it without a search.
  */
-#ifndef MRC_PROBE_H
-#define MRC_PROBE_H
-
 #define PROBE_AGE_SHIFT 3        /* a path is probed every eighth of its time away ... */
 #define PROBE_MAX_NS 200000000ull /* ... but at least so often */
 #define PROBE_WAIT_MIN_NS 4000000ull /* an answer that takes longer than this and ... */
@@ -170,5 +167,3 @@ int mrc_idle(struct __sk_buff *skb)
 		watch(qp);
 	return 0;
 }
-
-#endif

@@ -2,9 +2,6 @@
 /*
  * SACKs, the receiver's side: what they say and how they leave.
  */
-#ifndef MRC_SACK_H
-#define MRC_SACK_H
-
 /*
  * Describe the window from PSN `base` (next <= base < high) on. The window is
  * twice the MPR, so the 64 bits never reach round to its beginning. Call with
@@ -111,5 +108,3 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 	capture_skb(skb, plane, qp, q->peer, MRC_C_SACK_TX);
 	return pl->ifindex;
 }
-
-#endif

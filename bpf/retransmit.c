@@ -9,9 +9,6 @@
  *           one sent later arrived on any path
  *   timeout nothing was heard for a retransmission time-out (tick only)
  */
-#ifndef MRC_RETRANSMIT_H
-#define MRC_RETRANSMIT_H
-
 #define RESEND_MAX 16            /* packets sent again by one program run */
 #define SCAN_MAX 80              /* holes looked at by one program run */
 #define NACKED (~0ull)           /* for timeout_ns: a switch trimmed the packet ... */
@@ -257,5 +254,3 @@ int mrc_resend(struct __sk_buff *skb)
 	tails.call(skb, TAIL_RESEND);
 	return TC_ACT_SHOT;
 }
-
-#endif

@@ -4,9 +4,6 @@
  * packet on the next path. Runs at tc ingress of mrc0's other end, one packet
  * of at most the MTU at a time, all packets of a flow on one CPU.
  */
-#ifndef MRC_SPRAY_H
-#define MRC_SPRAY_H
-
 /* The peer that owns the inner destination, by longest prefix: the address itself is longest. */
 static __always_inline u32 *find_peer(struct __sk_buff *skb)
 {
@@ -165,5 +162,3 @@ int mrc_spray(struct __sk_buff *skb)
 	capture_skb(skb, plane, qp, q->peer, MRC_C_TX_PACKETS);
 	return bpf_redirect(pl->ifindex, 0);
 }
-
-#endif

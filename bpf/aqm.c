@@ -13,9 +13,6 @@
  * more costs a time-out: flows that were marked are remembered by a bit of
  * their ports, and their other packets left alone.
  */
-#ifndef MRC_QUEUE_H
-#define MRC_QUEUE_H
-
 #define EARLY_DROP_GAP_NS 10000000ull
 #define QUEUE_FRESH_NS 100000000ull /* a queue that was not measured for so long is no more */
 #define ECN_FORGET_NS 100000000000ull /* flows that were marked are remembered so long */
@@ -90,5 +87,3 @@ static __always_inline int signal_queue(struct __sk_buff *skb, const struct mrc_
 	tx->early_ns = now + EARLY_DROP_GAP_NS;
 	return QUEUE_DROP;
 }
-
-#endif
