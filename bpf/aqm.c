@@ -51,7 +51,7 @@ static __always_inline int signal_queue(struct __sk_buff *skb, const struct mrc_
 		return QUEUE_PASS;
 	if (data + MRC_ETH_LEN + MRC_IP6_LEN + 4 > end) /* as long as IPv4 and TCP are, too */
 		return QUEUE_PASS;
-	if (skb->protocol == bpf_htons(MRC_ETH_P_IP)) {
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		if (ip[9] != 6)
 			return QUEUE_PASS;
 		ports = bpf_ntohl(*(__be32 *)(ip + MRC_IP4_LEN));

@@ -33,13 +33,13 @@ static __always_inline int rx_bit(const struct mrc_rx *rx, u32 psn)
 static __always_inline int put_link(struct __sk_buff *skb, const struct mrc_host *h, __be16 proto)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
-	struct eth_hdr *eth = data;
+	struct ethhdr *eth = data;
 
 	if (data + sizeof(*eth) > end)
 		return -1;
-	copy_mac(eth->dst, h->link_mac);
-	copy_mac(eth->src, h->link_mac);
-	eth->proto = proto;
+	copy_mac(eth->h_dest, h->link_mac);
+	copy_mac(eth->h_source, h->link_mac);
+	*eth_proto(data) = proto;
 	return 0;
 }
 
@@ -66,12 +66,12 @@ static __always_inline u32 hold_packet(struct __sk_buff *skb, u32 qp, u32 psn, u
 static __always_inline int emit_held(struct __sk_buff *skb, const struct mrc_host *h,
 				     struct mrc_slot *buf, u64 len)
 {
-	__be16 proto = bpf_htons(MRC_ETH_P_IP);
+	__be16 proto = bpf_htons(ETH_P_IP);
 
 	if (!LEN_OK(len))
 		return -1;
 	if ((buf->data[0] >> 4) == 6)
-		proto = bpf_htons(MRC_ETH_P_IPV6);
+		proto = bpf_htons(ETH_P_IPV6);
 	if (bpf_skb_change_tail(skb, MRC_ETH_LEN + len, 0) || put_link(skb, h, proto) ||
 	    bpf_skb_store_bytes(skb, MRC_ETH_LEN, buf->data, len, 0))
 		return -1;

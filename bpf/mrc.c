@@ -21,7 +21,13 @@
  * bytes for a whole program.
  */
 #include <uapi/linux/bpf.h>
+#include <uapi/linux/if_ether.h>
+#include <uapi/linux/in.h>
+#include <uapi/linux/in6.h>
+#include <uapi/linux/ip.h>
+#include <uapi/linux/ipv6.h>
 #include <uapi/linux/pkt_cls.h>
+#include <uapi/linux/udp.h>
 
 #include "mrc_wire.h"
 #include "mrc_abi.h"

@@ -25,7 +25,7 @@ static __always_inline int xdp_pass_marked(struct xdp_md *ctx, const struct pack
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
 	struct mrc_mark *mark = data;
-	struct eth_hdr *eth = data;
+	struct ethhdr *eth = data;
 
 	if (data + sizeof(*eth) > end)
 		return xdp_drop(MRC_C_DROP_SKB);
@@ -37,7 +37,7 @@ static __always_inline int xdp_pass_marked(struct xdp_md *ctx, const struct pack
 	mark->flags = pkt->flags;
 	mark->psn_hi = pkt->psn >> 16;
 	mark->psn_lo = pkt->psn;
-	eth->proto = proto;
+	*eth_proto(data) = proto;
 	return SAYS(XDP_PASS, MRC_CAPTURE_PASSED);
 }
 
@@ -63,11 +63,11 @@ static __always_inline int xdp_data(struct xdp_md *ctx, struct packet *pkt)
 	if ((ip[0] >> 4) == 4) {
 		if ((ip[0] & 15) < 5 || *(__be16 *)(ip + 2) != bpf_htons(len))
 			return xdp_drop(MRC_C_DROP_INNER);
-		proto = bpf_htons(MRC_ETH_P_IP);
+		proto = bpf_htons(ETH_P_IP);
 	} else if ((ip[0] >> 4) == 6) {
 		if (len < MRC_IP6_LEN || *(__be16 *)(ip + 4) != bpf_htons(len - MRC_IP6_LEN))
 			return xdp_drop(MRC_C_DROP_INNER);
-		proto = bpf_htons(MRC_ETH_P_IPV6);
+		proto = bpf_htons(ETH_P_IPV6);
 	} else {
 		return xdp_drop(MRC_C_DROP_INNER);
 	}
@@ -282,19 +282,19 @@ static __always_inline int headers_are_whole(struct xdp_md *ctx, u32 len, u32 bo
 static __always_inline int xdp_is_ours(struct xdp_md *ctx, const struct mrc_host *h, u32 *plane)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
-	struct ip6_hdr *outer = data + MRC_OUTER_OFF;
-	struct udp_hdr *udp = data + MRC_UDP_OFF;
+	struct ipv6hdr *outer = data + MRC_OUTER_OFF;
+	struct udphdr *udp = data + MRC_UDP_OFF;
 	struct mrc_plane *pl;
 
 	if (ENCAP_SRV6) {        /* what is addressed to a uSID is MRC's */
-		if (data + MRC_OUTER_OFF + MRC_IP6_LEN > end || outer->dst[0] != h->block)
+		if (data + MRC_OUTER_OFF + MRC_IP6_LEN > end || outer->daddr.s6_addr32[0] != h->block)
 			return 0;
-		*plane = bpf_ntohl(outer->dst[1]) >> (16 + MRC_USID_PLANE_SHIFT);
+		*plane = bpf_ntohl(outer->daddr.s6_addr32[1]) >> (16 + MRC_USID_PLANE_SHIFT);
 		return 1;
 	}
 	/* our address on this plane, and one of our two ports */
 	if (data + MRC_BTH_OFF > end || !envelope_is_udp(data) ||
-	    (udp->dst != h->udp_port && udp->dst != h->control_port))
+	    (udp->dest != h->udp_port && udp->dest != h->control_port))
 		return 0;
 	*plane = plane_of(ctx->ingress_ifindex);
 	pl = planes.lookup(plane);
@@ -304,23 +304,23 @@ static __always_inline int xdp_is_ours(struct xdp_md *ctx, const struct mrc_host
 static __always_inline int receive(struct xdp_md *ctx)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
-	struct udp_hdr *udp = data + MRC_UDP_OFF;
+	struct udphdr *udp = data + MRC_UDP_OFF;
 	struct mrc_bth *bth = data + MRC_BTH_OFF;
 	struct packet pkt = {};
 	u32 plane, qp, udp_len, frame_len, tclass, trimmed, opcode, headers;
 	struct mrc_peer_plane *pp;
 	struct mrc_host *h;
 	struct mrc_plane *pl;
-	struct eth_hdr *eth = data;
+	struct ethhdr *eth = data;
 	struct mrc_qp *q;
 
 	/* ours? */
 	if (data + sizeof(*eth) > end)
 		return XDP_PASS;
-	if (eth->src[0] & 1)
+	if (eth->h_source[0] & 1)
 		return xdp_drop(MRC_C_DROP_MARK);
 	h = host_get();
-	if (!h || eth->proto != MRC_ETH_PROTO || !xdp_is_ours(ctx, h, &plane))
+	if (!h || *eth_proto(data) != MRC_ETH_PROTO || !xdp_is_ours(ctx, h, &plane))
 		return XDP_PASS;
 	pl = planes.lookup(&plane);
 	if (!pl || pl->ifindex != ctx->ingress_ifindex)
@@ -341,10 +341,10 @@ static __always_inline int receive(struct xdp_md *ctx)
 		  frame_len < MRC_UDP_OFF + udp_len;
 	if (!envelope_lengths(data, frame_len, trimmed))
 		return xdp_drop(MRC_C_DROP_LENGTH);
-	if (udp->dst == h->control_port)
+	if (udp->dest == h->control_port)
 		return trimmed ? xdp_drop(MRC_C_DROP_LENGTH) :
 				 xdp_to_stack(ctx, pl, MRC_C_CONTROL_RX);
-	if (udp->dst != h->udp_port)
+	if (udp->dest != h->udp_port)
 		return xdp_drop(MRC_C_DROP_SID);
 	if (udp_len < MRC_UDP_LEN + MRC_BTH_LEN + MRC_ICRC_LEN || data + MRC_BODY_OFF > end)
 		return xdp_drop(MRC_C_DROP_SHORT);

@@ -12,7 +12,7 @@ static __always_inline u32 *find_peer(struct __sk_buff *skb)
 	struct mrc_address exact;
 	u32 *peer;
 
-	if (skb->protocol == bpf_htons(MRC_ETH_P_IP)) {
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		if (data + MRC_ETH_LEN + 20 > end)
 			return 0;
 		key.addr[2] = bpf_htonl(0xffff);
@@ -60,7 +60,7 @@ int mrc_spray(struct __sk_buff *skb)
 	int full;
 
 	/* who */
-	if (skb->protocol != bpf_htons(MRC_ETH_P_IP) && skb->protocol != bpf_htons(MRC_ETH_P_IPV6))
+	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return spray_drop(MRC_C_DROP_NOT_IP);
 	if (skb->len > MRC_ETH_LEN + CFG_MTU)
 		return spray_drop(MRC_C_DROP_TOO_BIG);

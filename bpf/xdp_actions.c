@@ -16,22 +16,22 @@ static __always_inline int xdp_drop(u32 why)
 static __always_inline int xdp_to_stack(struct xdp_md *ctx, const struct mrc_plane *pl, u32 counter)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
-	struct ip6_hdr *outer = data + MRC_OUTER_OFF;
-	struct eth_hdr keep;
+	struct ipv6hdr *outer = data + MRC_OUTER_OFF;
+	__u32 link[4];           /* the Ethernet header, which moves */
 
 	if (data + MRC_BTH_OFF > end)
 		return xdp_drop(MRC_C_DROP_SHORT);
 	if (CFG_ENCAP == MRC_ENCAP_REDUCED)
-		copy_addr(outer->dst, pl->addr);
+		copy_addr(outer->daddr.s6_addr32, pl->addr);
 	if (CFG_ENCAP == MRC_ENCAP_FULL) {
-		keep = *(struct eth_hdr *)data;
+		copy_link(link, data);
 		if (bpf_xdp_adjust_head(ctx, MRC_INNER_OFF - MRC_OUTER_OFF))
 			return xdp_drop(MRC_C_DROP_SKB);
 		data = XDP_DATA(ctx);
 		end = XDP_END(ctx);
-		if (data + sizeof(keep) > end)
+		if (data + ETH_HLEN > end)
 			return xdp_drop(MRC_C_DROP_SKB);
-		*(struct eth_hdr *)data = keep;
+		copy_link(data, link);
 	}
 	count(counter);
 	return SAYS(XDP_PASS, counter);
