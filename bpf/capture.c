@@ -183,7 +183,7 @@ static __always_inline int capture_arrived(u32 said)
  */
 static __always_inline u32 capture_key(struct __sk_buff *skb, const struct mrc_mark *mark)
 {
-	u32 key = 0, qp = mark->qp, plane = mark->ev_hi >> (MRC_EV_PLANE_SHIFT - 16) & 7;
+	u32 key = 0, qp = mark->qp, plane = ev_plane(mark_ev(mark));
 	struct mrc_capturing *c = capturing_get();
 	struct mrc_qp *q = qps.lookup(&qp);
 

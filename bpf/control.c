@@ -16,7 +16,7 @@ int mrc_control(struct __sk_buff *skb)
 	if (data + sizeof(*cmd) > end)
 		return 1;
 	qp = cmd->qp;
-	id = cmd->path & 0x77f;
+	id = cmd->path & PATH_ID_MASK;
 	if (cmd->op == MRC_DO_PORTS) {
 		b = balance_get(cmd->peer);
 		if (!b)

@@ -192,7 +192,7 @@ static __always_inline void take_sack(struct mrc_rx *rx, struct sack_body *sack,
 
 static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark *mark, u32 key)
 {
-	u32 qp = mark->qp, wire_psn = mark->psn_hi << 16 | mark->psn_lo, len, verdict, psn;
+	u32 qp = mark->qp, wire_psn = mark_psn(mark), len, verdict, psn;
 	u32 held = 0, owner = 0, want, ifindex, more;
 	u64 now;
 	struct mrc_host *h = host_get();
@@ -271,7 +271,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 		rx->pending_bytes += len;
 		if ((s32)(psn + 1 - rx->high) > 0)
 			rx->high = psn + 1;
-		rx->ev = (u32)mark->ev_hi << 16;
+		rx->ev = mark_ev(mark);
 	}
 	if (owner || !rx->busy) {
 		/* A retry after mrc0 was full is left to the next arrival. */
@@ -311,7 +311,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	}
 	if (sack.ooo)
 		watch(qp);
-	sack.ev = (u32)mark->ev_hi << 16;
+	sack.ev = mark_ev(mark);
 	sack.ts = mark->ts;
 	if (verdict == VERDICT_DUPLICATE)
 		sack.cc_flags = MRC_CC_FLAG_DUPLICATE;

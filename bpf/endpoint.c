@@ -88,7 +88,7 @@ static __always_inline int endpoint_answer(struct xdp_md *ctx, const struct mrc_
 	*(__u32 *)&eeth->tx_timestamp = stamp;
 	eeth->service_time_ns = 0;
 	seal(data, MRC_EETH_LEN);
-	capture_xdp(ctx, ev >> MRC_EV_PLANE_SHIFT, MRC_CAPTURE_NONE, peer, why);
+	capture_xdp(ctx, ev_plane(ev), MRC_CAPTURE_NONE, peer, why);
 	return SAYS(XDP_TX, why);
 }
 
@@ -110,7 +110,7 @@ static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host
 	if (data + MRC_BODY_OFF + MRC_ERTH_LEN + MRC_ICRC_LEN > end)
 		return xdp_drop(MRC_C_DROP_SHORT);
 	if (bth->opcode == MRC_OP_ENDPOINT_REQ && envelope_is_from(data, pl->addr))
-		return survey_returned(ctx, plane, bth->psn_hi << 16 | bpf_ntohs(bth->psn_lo));
+		return survey_returned(ctx, plane, bth_psn(bth));
 	envelope_source(data, key.addr);
 	peer = sources.lookup(&key);
 	if (!peer)

@@ -31,10 +31,33 @@
 #define XDP_DATA(ctx) CTX_WORD(ctx, struct xdp_md, data)
 #define XDP_END(ctx) CTX_WORD(ctx, struct xdp_md, data_end)
 
+/* The plane that an EV belongs to: 4 bits, of which an attacker may set all. */
+static __always_inline __u32 ev_plane(__u32 ev)
+{
+	return ev >> MRC_EV_PLANE_SHIFT;
+}
+
 /* Distance of two 24-bit PSNs as a signed number. */
 static __always_inline __s32 psn_diff(__u32 a, __u32 b)
 {
 	return (__s32)((a - b) << 8) >> 8;
+}
+
+/* The PSN of a packet, 24 bits. */
+static __always_inline __u32 bth_psn(const struct mrc_bth *bth)
+{
+	return bth->psn_hi << 16 | bpf_ntohs(bth->psn_lo);
+}
+
+/* What mrc_receive has noted of a packet: its PSN, 24 bits, and its EV. */
+static __always_inline __u32 mark_psn(const struct mrc_mark *mark)
+{
+	return mark->psn_hi << 16 | mark->psn_lo;
+}
+
+static __always_inline __u32 mark_ev(const struct mrc_mark *mark)
+{
+	return (__u32)mark->ev_hi << 16;
 }
 
 /*

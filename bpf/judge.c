@@ -37,7 +37,7 @@ static __always_inline u32 most_given(const struct mrc_balance *b, u64 usable, u
 	u32 p, share, most = 0;
 
 	for (p = 0; p < MRC_MAX_PLANES; p++) {
-		share = b->shares >> (8 * p) & 0xff;
+		share = share_of(b->shares, p);
 		if ((usable >> p & 1) && share > most && measured_lately(b, p, now))
 			most = share;
 	}
@@ -87,7 +87,7 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 		sc->judged |= take_stock(b, p, now) << p;
 		if ((sc->judged >> p & 1) && gap < sc->gap_ns)
 			sc->gap_ns = gap;
-		if (!measured_lately(b, p, now) || (shares >> (8 * p) & 0xff) < most)
+		if (!measured_lately(b, p, now) || share_of(shares, p) < most)
 			continue;
 		if (b->srtt_ns[p] < sc->best_ns)
 			sc->best_ns = b->srtt_ns[p];
@@ -111,7 +111,7 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 		/* Else the compiler lets the loop's end fall into its head, which
 		 * Linux 6.1 takes for a loop it does not allow. */
 		asm volatile("" : "+r"(p));
-		share = shares >> (8 * p) & 0xff;
+		share = share_of(shares, p);
 		if (sc->judged >> p & 1) {
 			/* the slow average says that it is worse, the fast one when that ends */
 			delay = share < MRC_SHARE_FULL ? b->fast_ns[p] : b->srtt_ns[p];
@@ -161,7 +161,7 @@ static __always_inline void judge(struct mrc_balance *b, struct mrc_scratch *sc,
 		shares = after;
 		after = 0;
 		for (p = 0; p < MRC_MAX_PLANES; p++) {
-			share = (shares >> (8 * p) & 0xff) * MRC_SHARE_FULL / top;
+			share = share_of(shares, p) * MRC_SHARE_FULL / top;
 			if (share > MRC_SHARE_FULL)
 				share = MRC_SHARE_FULL;
 			after |= (u64)share << (8 * p);

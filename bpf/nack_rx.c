@@ -9,7 +9,7 @@ static __always_inline u64 on_nack(const struct mrc_mark *mark, const struct mrc
 				   struct mrc_scratch *sc)
 {
 	u32 una = tx->una, psn;
-	s32 ahead = psn_diff(mark->psn_hi << 16 | mark->psn_lo, una);
+	s32 ahead = psn_diff(mark_psn(mark), una);
 	u64 why;
 
 	switch (mark->ts) {

@@ -19,6 +19,31 @@
 #define RELAPSES_MAX 10
 #define RELAPSE_NS 10000000000ull /* relapses are forgotten so long after the last one */
 
+#define SLOT_MASK (MRC_EVS_PER_PLANE - 1)
+#define PATH_ID_MASK ((MRC_MAX_PLANES - 1) << 8 | SLOT_MASK)
+
+/* A path's id, plane << 8 | slot, and its parts. */
+static __always_inline u32 path_id(u32 plane, u32 slot)
+{
+	return plane << 8 | slot;
+}
+
+static __always_inline u32 path_plane(u32 id)
+{
+	return id >> 8 & (MRC_MAX_PLANES - 1);
+}
+
+static __always_inline u32 path_slot(u32 id)
+{
+	return id & SLOT_MASK;
+}
+
+/* The share of a plane, out of a word of them (struct mrc_balance). */
+static __always_inline u32 share_of(u64 shares, u32 plane)
+{
+	return shares >> (8 * plane) & 0xff;
+}
+
 /*
  * The life of a path: the next state for each state and event. mrcd/pathstate.py
  * has the same table, a test compares them.
@@ -61,7 +86,18 @@ static __always_inline u32 path_next(u32 state, u32 event)
 /* Where a slot's bit is. */
 static __always_inline u32 slot_word(u32 id)
 {
-	return BOUNDED((id >> 8 & 7) * MRC_EV_WORDS + (id >> 6 & 1), MRC_SET_WORDS - 1);
+	return BOUNDED(path_plane(id) * MRC_EV_WORDS + (id >> 6 & 1), MRC_SET_WORDS - 1);
+}
+
+/* The two words of a plane: slots 0 to 63, and 64 to 127. */
+static __always_inline u32 first_word(u32 plane)
+{
+	return slot_word(path_id(plane, 0));
+}
+
+static __always_inline u32 second_word(u32 plane)
+{
+	return slot_word(path_id(plane, 64));
 }
 
 static __always_inline u64 slot_bit(u32 id)
@@ -109,8 +145,8 @@ static __always_inline u64 slots_away(const struct mrc_tx *tx, u32 word)
  */
 static __always_inline void path_enter(struct mrc_tx *tx, u32 id, u32 to)
 {
-	u32 p = id >> 8 & 7, at = slot_word(id), k;
-	u32 low = slot_word(p << 8), high = slot_word(p << 8 | 64);
+	u32 p = path_plane(id), at = slot_word(id), k;
+	u32 low = first_word(p), high = second_word(p);
 	u64 bit = slot_bit(id), was = tx->use[at] & bit;
 
 	tx->use[at] &= ~bit;
@@ -136,9 +172,9 @@ static __always_inline void path_enter(struct mrc_tx *tx, u32 id, u32 to)
 		tx->slow[at] &= ~bit;
 		tx->used[p]--;
 		tx->used_all--;
-		k = next_slot(tx->spare[low], tx->spare[high], id & 127);
+		k = next_slot(tx->spare[low], tx->spare[high], path_slot(id));
 		if (k != NO_SLOT) {
-			at = slot_word(p << 8 | k);
+			at = slot_word(path_id(p, k));
 			bit = slot_bit(k);
 			tx->spare[at] &= ~bit;
 			tx->use[at] |= bit;
@@ -238,8 +274,8 @@ static __always_inline u32 marked_part(u32 ppm, u32 fresh, u32 parts)
 /* How many of a plane's paths are slow. */
 static __always_inline u32 slow_paths(const struct mrc_tx *tx, u32 plane)
 {
-	return __builtin_popcountll(tx->slow[slot_word(plane << 8)]) +
-	       __builtin_popcountll(tx->slow[slot_word(plane << 8 | 64)]);
+	return __builtin_popcountll(tx->slow[first_word(plane)]) +
+	       __builtin_popcountll(tx->slow[second_word(plane)]);
 }
 
 /*
@@ -254,7 +290,7 @@ static __always_inline u32 slow_paths(const struct mrc_tx *tx, u32 plane)
 static __always_inline u32 path_marked(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now,
 				       struct path_move *move)
 {
-	u32 p = id >> 8 & 7, at = slot_word(id), usual, ppm;
+	u32 p = path_plane(id), at = slot_word(id), usual, ppm;
 	u64 bit = slot_bit(id), hold;
 
 	usual = marked_part(tx->mark_ppm[p], tx->acked[p] - tx->acked_then[p],

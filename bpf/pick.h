@@ -67,12 +67,12 @@ static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferre
 			return MRC_NO_PATH;
 		tx->round += 1 << 16;
 		p = pick_plane(tx, turn);
-		low = slot_word(p << 8);
-		high = slot_word(p << 8 | 64);
+		low = first_word(p);
+		high = second_word(p);
 		k = next_slot(tx->all[low] & ~tx->denied[low], tx->all[high] & ~tx->denied[high],
-			      tx->ev_next[p]) & 127;
-		tx->ev_next[p] = (k + 1) & 127;
-		return p << 8 | k;
+			      tx->ev_next[p]) & SLOT_MASK;
+		tx->ev_next[p] = (k + 1) & SLOT_MASK;
+		return path_id(p, k);
 	}
 	if (!(usable & preferred))
 		preferred = usable;
@@ -82,13 +82,13 @@ static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferre
 	p = pick_plane(tx, turn ? turn : usable & preferred);
 	tx->turn &= ~(1ull << p);
 
-	low = slot_word(p << 8);
-	high = slot_word(p << 8 | 64);
+	low = first_word(p);
+	high = second_word(p);
 	w0 = tx->use[low];
 	w1 = tx->use[high];
 	skip0 = tx->skip[low];
 	skip1 = tx->skip[high];
-	k = next_slot(w0, w1, tx->ev_next[p]) & 127;
+	k = next_slot(w0, w1, tx->ev_next[p]) & SLOT_MASK;
 	if ((k & 64 ? skip1 : skip0) >> (k & 63) & 1) {
 		/* SKIP: GOOD again, but this packet takes the next path. One a packet. */
 		if (k & 64)
@@ -104,12 +104,12 @@ static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferre
 		other = next_slot(w0 & ~skip0 & ~tx->slow[low], w1 & ~skip1 & ~tx->slow[high],
 				  k + 1);
 		if (other != NO_SLOT) {
-			k = other & 127;
+			k = other & SLOT_MASK;
 			slow = 0;
 		}
 	}
-	tx->ev_next[p] = (k + 1) & 127;
-	return slow | p << 8 | k;
+	tx->ev_next[p] = (k + 1) & SLOT_MASK;
+	return slow | path_id(p, k);
 }
 
 #endif

@@ -19,7 +19,7 @@ static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_h
 				       const struct mrc_qp *q, u32 id, struct mrc_path *path,
 				       u64 now)
 {
-	u32 plane = id >> 8 & 7, zero = 0;
+	u32 plane = path_plane(id), zero = 0;
 	struct mrc_clock *ck = clock.lookup(&zero);
 	struct mrc_plane *pl = planes.lookup(&plane);
 	struct mrc_peer_plane *pp = peer_plane_get(q->peer, plane);
@@ -38,7 +38,7 @@ static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_h
 		return;
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	path->probe_id = (id & 127) << PROBE_SLOT_SHIFT | ((path->probe_id + 1) & PROBE_SEQ_MASK);
+	path->probe_id = path_slot(id) << PROBE_SLOT_SHIFT | ((path->probe_id + 1) & PROBE_SEQ_MASK);
 	path->probe_ns = now;
 	if (put_headers(data, end, h, pl, pp, path->ev, MRC_PETH_LEN, MRC_OP_PROBE, 0,
 			q->remote_qpn, 0) ||
@@ -78,7 +78,7 @@ static __always_inline u32 probe_plane(struct __sk_buff *skb, const struct mrc_h
 				       const struct mrc_qp *q, struct mrc_tx *tx, u32 plane,
 				       u64 now, u64 quiet_ns)
 {
-	u32 low = slot_word(plane << 8), high = slot_word(plane << 8 | 64);
+	u32 low = first_word(plane), high = second_word(plane);
 	u64 away0 = slots_away(tx, low), away1 = slots_away(tx, high);
 	u32 k, id, state, any = !!(away0 | away1);
 	struct mrc_path *path;
@@ -89,8 +89,8 @@ static __always_inline u32 probe_plane(struct __sk_buff *skb, const struct mrc_h
 	k = next_slot(tx->use[low] | away0, tx->use[high] | away1, tx->probe_next[plane & 7]);
 	if (k == NO_SLOT)
 		return any;
-	tx->probe_next[plane & 7] = (k + 1) & 127;
-	id = plane << 8 | (k & 127);
+	tx->probe_next[plane & 7] = (k + 1) & SLOT_MASK;
+	id = path_id(plane, k & SLOT_MASK);
 	path = path_get(qp, id);
 	if (!path || probe_pending(qp, tx, path, id, h, now))
 		return any;

@@ -114,7 +114,7 @@ static __always_inline int xdp_trimmed(struct xdp_md *ctx, const struct mrc_host
 	    put_nack(data, end, MRC_NACK_TRIMMED, psn, ev, ts))
 		return xdp_drop(MRC_C_DROP_SKB);
 	count(MRC_C_NACK_TX);
-	capture_xdp(ctx, ev >> MRC_EV_PLANE_SHIFT, qp, q->peer, MRC_C_NACK_TX);
+	capture_xdp(ctx, ev_plane(ev), qp, q->peer, MRC_C_NACK_TX);
 	return SAYS(XDP_TX, MRC_C_NACK_TX);
 }
 
@@ -171,7 +171,7 @@ static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *
 	/* Always the mirrored path or, if that plane does not work for us, another one:
 	 * the answer says that the way here works, whatever the way back is. */
 	back = way_back(qp, h, q, tx, ev, 1);
-	plane = back >> MRC_EV_PLANE_SHIFT;
+	plane = ev_plane(back);
 	pl = planes.lookup(&plane);
 	pp = peer_plane_get(q->peer, plane);
 	if (!pl || !pp)
@@ -189,9 +189,9 @@ static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *
 }
 
 /* The answer to a probe of ours: the path lives. */
-static __always_inline int xdp_probe_reply(const struct packet *pkt, u32 id, u32 marked)
+static __always_inline int xdp_probe_reply(const struct packet *pkt, u32 probe_id, u32 marked)
 {
-	u32 path_id = (pkt->ev >> MRC_EV_PLANE_SHIFT & 7) << 8 | (id >> PROBE_SLOT_SHIFT & 127);
+	u32 id = path_id(ev_plane(pkt->ev) & 7, probe_id >> PROBE_SLOT_SHIFT & SLOT_MASK);
 	u32 qp = pkt->qp;
 	struct path_move move = {};
 	struct mrc_path *path;
@@ -202,25 +202,25 @@ static __always_inline int xdp_probe_reply(const struct packet *pkt, u32 id, u32
 
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
-	path = path_get(qp, path_id);
+	path = path_get(qp, id);
 	if (!q || !tx || !path || path->ev != pkt->ev ||
-	    !(tx->all[slot_word(path_id)] & slot_bit(path_id)))
+	    !(tx->all[slot_word(id)] & slot_bit(id)))
 		return xdp_drop(MRC_C_DROP_ENTROPY);
-	if (path->probe_id != id || path->probe_seen == id) {
+	if (path->probe_id != probe_id || path->probe_seen == probe_id) {
 		count(MRC_C_PROBE_STALE);
 		return SAYS(XDP_DROP, MRC_C_PROBE_STALE);
 	}
-	path->probe_seen = id;
+	path->probe_seen = probe_id;
 	now = bpf_ktime_get_ns();
 	rtt = now - path->probe_ns;
 	path->srtt_ns = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns, SLOW_SHIFT);
 	path->rtt_at_ns = now;
 	bpf_spin_lock(&tx->lock);
-	path_answered(tx, path, path_id, now, marked, &move);
-	tx->live[path_id >> 8 & 7] = (path_id & 127) + 1;
+	path_answered(tx, path, id, now, marked, &move);
+	tx->live[path_plane(id)] = path_slot(id) + 1;
 	bpf_spin_unlock(&tx->lock);
 	count(MRC_C_PROBE_REPLY);
-	report_move(qp, path_id, path, &move, marked ? MRC_ON_PROBE_MARK : MRC_ON_PROBE, 0, now);
+	report_move(qp, id, path, &move, marked ? MRC_ON_PROBE_MARK : MRC_ON_PROBE, 0, now);
 	return SAYS(XDP_DROP, MRC_C_PROBE_REPLY);
 }
 
@@ -366,7 +366,7 @@ static __always_inline int receive(struct xdp_md *ctx)
 
 	/* connection */
 	pkt.ev = envelope_ev(data);
-	if (pkt.ev >> MRC_EV_PLANE_SHIFT != plane || (pkt.ev & 0xffff))
+	if (ev_plane(pkt.ev) != plane || (pkt.ev & 0xffff))
 		return xdp_drop(MRC_C_DROP_ENTROPY);
 	if ((bth->dqpn & bpf_htonl(MRC_QPN_MASK)) == bpf_htonl(MRC_QPN_ENDPOINT))
 		return trimmed ? xdp_drop(MRC_C_DROP_OPCODE) :
@@ -379,7 +379,7 @@ static __always_inline int receive(struct xdp_md *ctx)
 	if (!pp || !envelope_is_from(data, pp->addr))
 		return xdp_drop(MRC_C_DROP_SOURCE);
 	pkt.qp = qp;
-	pkt.psn = bth->psn_hi << 16 | bpf_ntohs(bth->psn_lo);
+	pkt.psn = bth_psn(bth);
 	pkt.flags = bth->aux & (MRC_BTH_ACKREQ | MRC_BTH_RTX);
 	if ((tclass & MRC_ECN_MASK) == MRC_ECN_CE)
 		pkt.flags |= MRC_MARK_CE;

@@ -60,7 +60,7 @@ static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struc
 	if (path->delivered_ns > sent + h->fifo_slack_ns + tx->fifo_extra_ns)
 		return MRC_C_RTX_FIFO;
 	/* by now it should have been heard of, as planes are now, and later ones were */
-	rtt = b->now_ns[entry->path >> 8 & 7];
+	rtt = b->now_ns[path_plane(entry->path)];
 	if (!rtt)
 		rtt = tx->srtt_ns;
 	if (tx->delivered_ns > sent && now > sent + rtt + guard_ns(tx, h) + tx->guard_extra_ns)
@@ -109,11 +109,11 @@ static __always_inline void resend(struct __sk_buff *skb, const struct mrc_host 
 			path_event(tx, old_id, cause, &move);
 		} else if (timeout_ns != REFUSED) {
 			path_lost(tx, path, old_id, now, h, path->delivered_ns > sent,
-				  b->loss_ppm[old_id >> 8 & 7], &move);
+				  b->loss_ppm[path_plane(old_id)], &move);
 		}
 		/* another plane where one is left: what took this packet may
 		 * have taken the whole plane */
-		new_id = pick_path(tx, up, up & ~(1ull << (old_id >> 8 & 7)), b->shares);
+		new_id = pick_path(tx, up, up & ~(1ull << (path_plane(old_id))), b->shares);
 		entry->sent_ns = now;
 		if (entry->sends == 1) {
 			entry->was = old_id;
@@ -130,7 +130,7 @@ static __always_inline void resend(struct __sk_buff *skb, const struct mrc_host 
 		return;
 	if (timeout_ns < REFUSED) {
 		__sync_fetch_and_add(&path->lost, 1);
-		b->lost[old_id >> 8 & 7]++;
+		b->lost[path_plane(old_id)]++;
 	}
 	count(why);
 	report_move(qp, old_id, path, &move, cause, sent, now);
@@ -142,7 +142,7 @@ static __always_inline void resend(struct __sk_buff *skb, const struct mrc_host 
 	len = entry->len;
 	if (!LEN_OK(len) || buf->tag != tag)
 		return;
-	plane = new_id >> 8;
+	plane = path_plane(new_id);
 	path = path_get(qp, new_id);
 	pl = planes.lookup(&plane);
 	pp = peer_plane_get(q->peer, plane);

@@ -37,10 +37,10 @@ static __always_inline void acked(u32 qp, u32 psn, u32 sure, struct mrc_tx *tx,
 	path = path_get(qp, entry->path);
 	if (!path)
 		return;
-	plane = entry->path >> 8 & 7;
+	plane = path_plane(entry->path);
 	b->acked[plane]++;
 	tx->acked[plane]++;
-	tx->live[plane] = (entry->path & 127) + 1;
+	tx->live[plane] = path_slot(entry->path) + 1;
 	if (entry->sent_ns > path->delivered_ns)
 		path->delivered_ns = entry->sent_ns;
 	path->loss_ppm -= path->loss_ppm >> 8;
@@ -100,8 +100,8 @@ static __always_inline void clear_path(u32 qp, u32 id, struct mrc_tx *tx, struct
 	bpf_spin_lock(&tx->lock);
 	path_cleared(tx, path, id, now, &move);
 	bpf_spin_unlock(&tx->lock);
-	if (b->lost[id >> 8 & 7])
-		b->lost[id >> 8 & 7]--;
+	if (b->lost[path_plane(id)])
+		b->lost[path_plane(id)]--;
 	report_move(qp, id, path, &move, MRC_ON_PROBE, 0, now);
 }
 
@@ -187,7 +187,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 			sc->id = id;
 			sc->verdict = verdict;
 			path->marked++;
-			b->marked[id >> 8 & 7]++;
+			b->marked[path_plane(id)]++;
 			count(MRC_C_ECHO_RX);
 		}
 		if (path && sent && !delayed &&
@@ -195,9 +195,9 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 			sc->rtt = now - sent;
 			sc->is_long = entry->len >= CFG_MTU / 2;
 			sc->id = id;
-			sc->slow = path_rtt(path, b, id >> 8, h, sc->rtt, now);
+			sc->slow = path_rtt(path, b, path_plane(id), h, sc->rtt, now);
 			/* how long the SACK itself took is not the missing packets' delay */
-			seen = sent + b->now_ns[id >> 8 & 7];
+			seen = sent + b->now_ns[path_plane(id)];
 			if (seen < now)
 				sc->seen_ns = seen;
 		}
@@ -287,7 +287,7 @@ int mrc_learn(struct __sk_buff *skb)
 		tx->high = sc->high;
 	if (sc->rtt) {
 		rtt_sample(tx, sc->rtt);
-		if ((b->shares >> (id >> 5 & 0x38) & 0xff) >= MRC_SHARE_FULL)
+		if (share_of(b->shares, path_plane(id)) >= MRC_SHARE_FULL)
 			queue_sample(tx, sc->rtt, sc->is_long, now);
 	}
 	learn_reordering(tx, h, now, sc->rule);

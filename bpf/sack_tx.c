@@ -45,7 +45,7 @@ static __always_inline u32 next_slice(struct mrc_rx *rx)
 static __always_inline u32 way_back(u32 qp, const struct mrc_host *h, const struct mrc_qp *q,
 				    const struct mrc_tx *tx, u32 ev, u32 turn)
 {
-	u32 plane = ev >> MRC_EV_PLANE_SHIFT & 7, other = plane, id;
+	u32 plane = ev_plane(ev) & 7, other = plane, id;
 	struct mrc_balance *b = balance_get(q->peer);
 	struct mrc_peer *peer = peer_get(q->peer);
 	struct mrc_path *path;
@@ -66,7 +66,7 @@ static __always_inline u32 way_back(u32 qp, const struct mrc_host *h, const stru
 	live = tx->live[other];
 	if (!live)
 		return ev;
-	id = other << 8 | ((live - 1) & 127);
+	id = path_id(other, (live - 1) & SLOT_MASK);
 	path = path_get(qp, id);
 	return path && path->ev ? path->ev : ev;
 }
@@ -93,7 +93,7 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 	if (!tx || bpf_skb_change_tail(skb, MRC_SACK_FRAME_LEN, 0))
 		return 0;
 	back = way_back(qp, h, q, tx, sack->ev, sack->cack);
-	plane = back >> MRC_EV_PLANE_SHIFT;
+	plane = ev_plane(back);
 	pl = planes.lookup(&plane);
 	pp = peer_plane_get(q->peer, plane);
 	if (!pl || !pp)

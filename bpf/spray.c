@@ -42,7 +42,7 @@ static __always_inline int spray_undo(u32 slot, u32 why)
 
 int mrc_spray(struct __sk_buff *skb)
 {
-	u32 qp, plane, slot, psn, path_id, aux;
+	u32 qp, plane, slot, psn, id, aux;
 	struct mrc_peer_plane *pp;
 	struct mrc_tx_entry *entry;
 	struct mrc_host *h;
@@ -104,10 +104,10 @@ int mrc_spray(struct __sk_buff *skb)
 	bpf_spin_lock(&tx->lock);
 	psn = tx->next;
 	full = psn - tx->una >= q->mpr;
-	path_id = MRC_NO_PATH;
+	id = MRC_NO_PATH;
 	if (!full)
-		path_id = pick_path(tx, planes_up, planes_up, b->shares);
-	if (path_id != MRC_NO_PATH) {
+		id = pick_path(tx, planes_up, planes_up, b->shares);
+	if (id != MRC_NO_PATH) {
 		tx->next = psn + 1;
 		tx->packets++;
 		if (psn == tx->una)
@@ -116,11 +116,11 @@ int mrc_spray(struct __sk_buff *skb)
 	bpf_spin_unlock(&tx->lock);
 	if (full)
 		return spray_undo(slot, MRC_C_DROP_WINDOW);
-	if (path_id == MRC_NO_PATH)
+	if (id == MRC_NO_PATH)
 		return spray_undo(slot, MRC_C_DROP_NO_PATH);
 	/* Few packets take a slow path: each is to say whether it still is. */
-	aux = path_id & PATH_SLOW ? MRC_BTH_ACKREQ : 0;
-	path_id &= 0xffff;
+	aux = id & PATH_SLOW ? MRC_BTH_ACKREQ : 0;
+	id &= 0xffff;
 
 	/* write down what was sent where; the PSN last, it makes the entry valid */
 	entry = tx_entry_get(qp, psn);
@@ -129,7 +129,7 @@ int mrc_spray(struct __sk_buff *skb)
 	entry->sent_ns = now;
 	entry->slot = slot;
 	entry->len = n;
-	entry->path = path_id;
+	entry->path = id;
 	entry->sends = 1;
 	entry->rule = 0;
 	barrier();
@@ -138,8 +138,8 @@ int mrc_spray(struct __sk_buff *skb)
 	watch(qp);
 
 	/* dress and send; what fails from here on is found missing and sent again */
-	plane = path_id >> 8;
-	path = path_get(qp, path_id);
+	plane = path_plane(id);
+	path = path_get(qp, id);
 	pl = planes.lookup(&plane);
 	pp = peer_plane_get(q->peer, plane);
 	if (!path || !pl || !pp)

@@ -52,7 +52,7 @@ static __always_inline int survey_returned(struct xdp_md *ctx, u32 plane, u32 ps
 	entropy = bpf_ntohl(erth->entropy);
 	index = entropy & 0xffff;
 	loop = loops.lookup(&index);
-	if (!loop || loop->plane != plane || entropy >> MRC_EV_PLANE_SHIFT != plane ||
+	if (!loop || loop->plane != plane || ev_plane(entropy) != plane ||
 	    erth->head != bpf_htonl(MRC_ENDPOINT_EV_PROBE << MRC_ENDPOINT_OP_SHIFT) ||
 	    ((loop->psn - psn) & MRC_PSN_MASK) >= SURVEY_IN_FLIGHT)
 		return xdp_drop(MRC_C_DROP_SURVEY);
