@@ -197,13 +197,13 @@ static __always_inline u32 capture_key(struct __sk_buff *skb, const struct mrc_m
 }
 
 /* What mrc_deliver says of a packet. One that finds no room is missed, but no packet is. */
-static __always_inline void capture_verdict(u32 key, u32 qp, u32 why)
+static __always_inline void capture_outcome(u32 key, u32 qp, u32 why)
 {
 	struct capture_record *r = record_get(RECORD_OTHER);
 
 	if (!r || !key)
 		return;
-	capture_head(r, MRC_CAPTURE_VERDICT, 0, 0, qp, MRC_CAPTURE_NONE, why);
+	capture_head(r, MRC_CAPTURE_OUTCOME, 0, 0, qp, MRC_CAPTURE_NONE, why);
 	r->head.key = key;
 	captures.ringbuf_output(r, sizeof(r->head), BPF_RB_NO_WAKEUP);
 }
@@ -232,7 +232,7 @@ static __always_inline u32 capture_key(struct __sk_buff *skb, const struct mrc_m
 	return 0;
 }
 
-static __always_inline void capture_verdict(u32 key, u32 qp, u32 why)
+static __always_inline void capture_outcome(u32 key, u32 qp, u32 why)
 {
 }
 

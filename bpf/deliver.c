@@ -123,34 +123,47 @@ out:
 	count_by(MRC_C_RX_BYTES, bytes);
 }
 
-#define VERDICT_DELIVER 0
-#define VERDICT_STORE 1
-#define VERDICT_DUPLICATE 2
-#define VERDICT_OUTSIDE 3
-#define VERDICT_NO_BUFFER 4
+/* What becomes of a data packet. From RX_DUPLICATE on, it is dropped. */
+#define RX_DELIVER 0             /* the next in order */
+#define RX_HOLD 1                /* ahead of a gap, or mrc0 refused it for the moment */
+#define RX_DUPLICATE 2
+#define RX_OUTSIDE 3             /* beyond the receive window */
+#define RX_NO_BUFFER 4           /* the reorder ring is full */
 
-static __always_inline u32 rx_verdict(const struct mrc_rx *rx, u32 psn)
+/* A data packet on its way through on_data(). */
+struct arrival {
+	u32 psn;
+	u32 len;                 /* of the application's packet, bytes */
+	u32 disposition;         /* RX_... */
+	u32 owner;               /* 1: this program owns rx->next */
+	u32 held;                /* slot of the reorder ring that holds it, plus one; 0: none */
+	u32 want;                /* not 0: a SACK is due */
+	u32 more;                /* 1: this program owns rx->next, and that packet is held */
+};
+
+/* What to do with a PSN as the window stands. Lock of rx held. */
+static __always_inline u32 rx_disposition(const struct mrc_rx *rx, u32 psn)
 {
 	s32 ahead = psn - rx->next;
 
 	if (ahead < 0)
-		return VERDICT_DUPLICATE;
+		return RX_DUPLICATE;
 	if (ahead >= CFG_WINDOW / 2)
-		return VERDICT_OUTSIDE;
+		return RX_OUTSIDE;
 	if (rx_bit(rx, psn))
-		return VERDICT_DUPLICATE;
-	return ahead == 0 && !rx->busy ? VERDICT_DELIVER : VERDICT_STORE;
+		return RX_DUPLICATE;
+	return ahead == 0 && !rx->busy ? RX_DELIVER : RX_HOLD;
 }
 
-/* The counter that says it. */
-static __always_inline u32 verdict_says(u32 verdict)
+/* The counter of a disposition. */
+static __always_inline u32 disposition_counter(u32 disposition)
 {
-	switch (verdict) {
-	case VERDICT_DELIVER:
+	switch (disposition) {
+	case RX_DELIVER:
 		return MRC_C_RX_PACKETS;
-	case VERDICT_STORE:
+	case RX_HOLD:
 		return MRC_C_RX_HELD;
-	case VERDICT_DUPLICATE:
+	case RX_DUPLICATE:
 		return MRC_C_RX_DUPLICATE;
 	}
 	return MRC_C_DROP_BUFFER;
@@ -159,7 +172,7 @@ static __always_inline u32 verdict_says(u32 verdict)
 static __always_inline int deliver_drop(u32 key, u32 qp, u32 why)
 {
 	count(why);
-	capture_verdict(key, qp, why);
+	capture_outcome(key, qp, why);
 	return TC_ACT_SHOT;
 }
 
@@ -190,139 +203,187 @@ static __always_inline void take_sack(struct mrc_rx *rx, struct sack_body *sack,
 	rx->sacked_ns = now;
 }
 
+/* Cut the ICRC word off. Returns the counter of what prevents it, or 0. */
+static __always_inline u32 cut_to_packet(struct __sk_buff *skb, const struct mrc_qp *q,
+					 struct arrival *a)
+{
+	if (q->state == MRC_QP_DOWN)
+		return MRC_C_DROP_STATE;
+	a->len = skb->len - MRC_ETH_LEN - MRC_ICRC_LEN;
+	if (a->len < 20 || a->len > CFG_MTU) /* shorter than the ICRC word wraps round */
+		return MRC_C_DROP_LENGTH;
+	if (bpf_skb_change_tail(skb, MRC_ETH_LEN + a->len, 0))
+		return MRC_C_DROP_SKB;
+	/* GRO sorts by hash, and packets from the reorder ring come with another one. */
+	bpf_set_hash_invalid(skb);
+	return 0;
+}
+
+/* Find the packet's place in the window; become the owner if it is the next. */
+static __always_inline void claim_next(struct mrc_rx *rx, u32 wire_psn, struct arrival *a)
+{
+	bpf_spin_lock(&rx->lock);
+	a->psn = rx->next + psn_diff(wire_psn, rx->next);
+	a->disposition = rx_disposition(rx, a->psn);
+	if (a->disposition == RX_DELIVER) {
+		rx->busy = a->owner = 1;
+		/* A copy that arrives now must not pass for a missing packet. */
+		rx_set(rx, a->psn);
+	}
+	bpf_spin_unlock(&rx->lock);
+}
+
+/* Send the packet to mrc0, or have it held if mrc0 refuses it. */
+static __always_inline void deliver_now(struct __sk_buff *skb, const struct mrc_host *h,
+					struct arrival *a)
+{
+	if (put_link(skb, h, skb->protocol) || bpf_clone_redirect(skb, h->link_ifindex, 0)) {
+		count(MRC_C_DELIVER_RETRY);
+		a->disposition = RX_HOLD;
+	} else {
+		count(MRC_C_RX_PACKETS);
+		count_by(MRC_C_RX_BYTES, a->len);
+	}
+}
+
+/* Enter a held packet in the window, unless a copy came first. Lock of rx held. */
+static __always_inline void record_held(struct mrc_rx *rx, struct mrc_rx_entry *entry,
+					struct arrival *a)
+{
+	if (rx_disposition(rx, a->psn) >= RX_DUPLICATE) {
+		a->disposition = RX_DUPLICATE;
+	} else if (!a->held) {
+		a->disposition = RX_NO_BUFFER;
+	} else {
+		entry->psn = a->psn;
+		entry->slot = a->held;
+		entry->len = a->len;
+		rx_set(rx, a->psn);
+		rx->waiting++;
+	}
+}
+
+/* Bring the window up to date, and give up or take ownership. Lock of rx held. */
+static __always_inline void record_arrival(struct mrc_rx *rx, struct mrc_rx_entry *entry,
+					   const struct mrc_mark *mark, struct arrival *a)
+{
+	if (a->owner)
+		rx_clear(rx, a->psn);
+	if (a->disposition == RX_HOLD)
+		record_held(rx, entry, a);
+	else if (a->disposition == RX_DELIVER)
+		rx->next = a->psn + 1;
+	if (a->disposition < RX_DUPLICATE) {
+		rx->packets++;
+		rx->bytes += a->len;
+		rx->pending_packets++;
+		rx->pending_bytes += a->len;
+		if ((s32)(a->psn + 1 - rx->high) > 0)
+			rx->high = a->psn + 1;
+		rx->ev = mark_ev(mark);
+	}
+	if (a->owner || !rx->busy) {
+		/* A retry after mrc0 was full is left to the next arrival. */
+		a->more = rx_bit(rx, rx->next) && !(a->owner && a->disposition == RX_HOLD);
+		rx->busy = a->more;
+	}
+}
+
+/* Count what became of the packet; a duplicate gives back the slot that it took. */
+static __always_inline void settle_arrival(u32 key, u32 qp, const struct arrival *a)
+{
+	u32 slot = a->held - 1;
+
+	if (a->disposition == RX_HOLD)
+		count(MRC_C_RX_HELD);
+	if (a->disposition == RX_NO_BUFFER)
+		count(MRC_C_DROP_BUFFER);
+	if (a->disposition == RX_DUPLICATE) {
+		count(MRC_C_RX_DUPLICATE);
+		if (a->held)
+			rx_free.push(&slot, 0);
+	}
+	capture_outcome(key, qp, disposition_counter(a->disposition));
+}
+
+/* Answer with the SACK that is due. */
+static __always_inline int answer_arrival(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
+					  const struct mrc_qp *q, const struct mrc_mark *mark,
+					  const struct arrival *a, struct sack_body *sack)
+{
+	u32 ifindex;
+
+	sack->ev = mark_ev(mark);
+	sack->ts = mark->ts;
+	if (a->disposition == RX_DUPLICATE)
+		sack->cc_flags = MRC_CC_FLAG_DUPLICATE;
+	if (mark->flags & MRC_MARK_CE) {
+		sack->m = MRC_SETH_M_SKIP_ONCE;
+		count(MRC_C_ECHO_TX);
+	}
+	sack->ack_off = a->psn - sack->cack;
+	ifindex = write_sack(skb, h, qp, q, sack);
+	if (!ifindex)
+		return TC_ACT_SHOT;
+	count(MRC_C_SACK_TX);
+	return bpf_redirect(ifindex, 0);
+}
+
 static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark *mark, u32 key)
 {
-	u32 qp = mark->qp, wire_psn = mark_psn(mark), len, verdict, psn;
-	u32 held = 0, owner = 0, want, ifindex, more;
-	u64 now;
 	struct mrc_host *h = host_get();
 	struct sack_body sack = {};
+	struct arrival a = {};
 	struct mrc_rx_entry *entry;
+	u32 qp = mark->qp, why;
 	struct mrc_rx *rx;
 	struct mrc_qp *q;
+	u64 now;
 
+	/* look up and check */
 	q = qps.lookup(&qp);
 	rx = rxs.lookup(&qp);
 	if (!h || !q || !rx)
 		return TC_ACT_SHOT;
-	if (q->state == MRC_QP_DOWN)
-		return deliver_drop(key, qp, MRC_C_DROP_STATE);
-	len = skb->len - MRC_ETH_LEN - MRC_ICRC_LEN;
-	if (len < 20 || len > CFG_MTU) /* shorter than the ICRC word wraps round */
-		return deliver_drop(key, qp, MRC_C_DROP_LENGTH);
-	if (bpf_skb_change_tail(skb, MRC_ETH_LEN + len, 0))
-		return deliver_drop(key, qp, MRC_C_DROP_SKB);
-	/* GRO sorts by hash; the packets of the reorder ring come with another one. */
-	bpf_set_hash_invalid(skb);
+	why = cut_to_packet(skb, q, &a);
+	if (why)
+		return deliver_drop(key, qp, why);
 
-	bpf_spin_lock(&rx->lock);
-	psn = rx->next + psn_diff(wire_psn, rx->next);
-	verdict = rx_verdict(rx, psn);
-	if (verdict == VERDICT_DELIVER) {
-		rx->busy = owner = 1;
-		/* A copy that comes now must not be taken for a packet still missing. */
-		rx_set(rx, psn);
-	}
-	bpf_spin_unlock(&rx->lock);
-
-	if (verdict == VERDICT_OUTSIDE)
+	/* deliver or hold */
+	claim_next(rx, mark_psn(mark), &a);
+	if (a.disposition == RX_OUTSIDE)
 		return deliver_drop(key, qp, MRC_C_DROP_PSN);
-	if (verdict == VERDICT_DELIVER) {
-		if (put_link(skb, h, skb->protocol) ||
-		    bpf_clone_redirect(skb, h->link_ifindex, 0)) {
-			count(MRC_C_DELIVER_RETRY);
-			verdict = VERDICT_STORE;
-		} else {
-			count(MRC_C_RX_PACKETS);
-			count_by(MRC_C_RX_BYTES, len);
-		}
-	}
-	if (verdict == VERDICT_STORE)
-		held = hold_packet(skb, qp, psn, len);
-	entry = rx_entry_get(qp, psn);
+	if (a.disposition == RX_DELIVER)
+		deliver_now(skb, h, &a);
+	if (a.disposition == RX_HOLD)
+		a.held = hold_packet(skb, qp, a.psn, a.len);
+	entry = rx_entry_get(qp, a.psn);
 	if (!entry)
 		return TC_ACT_SHOT;
 
+	/* record */
 	now = bpf_ktime_get_ns();
-	want = mark->flags & (MRC_BTH_RTX | MRC_BTH_ACKREQ | MRC_MARK_CE);
-	more = 0;
+	a.want = mark->flags & (MRC_BTH_RTX | MRC_BTH_ACKREQ | MRC_MARK_CE);
 	bpf_spin_lock(&rx->lock);
-	if (owner)
-		rx_clear(rx, psn);
-	if (verdict == VERDICT_STORE) {
-		if (rx_verdict(rx, psn) >= VERDICT_DUPLICATE) {
-			verdict = VERDICT_DUPLICATE;
-		} else if (!held) {
-			verdict = VERDICT_NO_BUFFER;
-		} else {
-			entry->psn = psn;
-			entry->slot = held;
-			entry->len = len;
-			rx_set(rx, psn);
-			rx->waiting++;
-		}
-	} else if (verdict == VERDICT_DELIVER) {
-		rx->next = psn + 1;
-	}
-	if (verdict < VERDICT_DUPLICATE) {
-		rx->packets++;
-		rx->bytes += len;
-		rx->pending_packets++;
-		rx->pending_bytes += len;
-		if ((s32)(psn + 1 - rx->high) > 0)
-			rx->high = psn + 1;
-		rx->ev = mark_ev(mark);
-	}
-	if (owner || !rx->busy) {
-		/* A retry after mrc0 was full is left to the next arrival. */
-		more = rx_bit(rx, rx->next) && !(owner && verdict == VERDICT_STORE);
-		rx->busy = more;
-	}
-	want |= verdict == VERDICT_DUPLICATE || sack_is_due(rx, h, q, now);
-	if (want && !more)
+	record_arrival(rx, entry, mark, &a);
+	a.want |= a.disposition == RX_DUPLICATE || sack_is_due(rx, h, q, now);
+	if (a.want && !a.more)
 		take_sack(rx, &sack, now);
 	bpf_spin_unlock(&rx->lock);
+	settle_arrival(key, qp, &a);
 
-	if (verdict == VERDICT_STORE)
-		count(MRC_C_RX_HELD);
-	if (verdict == VERDICT_NO_BUFFER)
-		count(MRC_C_DROP_BUFFER);
-	if (verdict == VERDICT_DUPLICATE) {
-		count(MRC_C_RX_DUPLICATE);
-		if (held) {
-			held--;
-			rx_free.push(&held, 0);
-		}
-	}
-	capture_verdict(key, qp, verdict_says(verdict));
-	if (more) {
+	/* release what waited, and answer */
+	if (a.more) {
 		drain(skb, h, qp, rx);
-		if (want) {      /* it says what is left of the window now */
+		if (a.want) {    /* the SACK describes what is left of the window now */
 			bpf_spin_lock(&rx->lock);
 			take_sack(rx, &sack, now);
 			bpf_spin_unlock(&rx->lock);
 		}
 	}
-
-	/* answer? */
-	if (!want) {
+	if (!a.want || sack.ooo)
 		watch(qp);
+	if (!a.want)
 		return TC_ACT_SHOT;
-	}
-	if (sack.ooo)
-		watch(qp);
-	sack.ev = mark_ev(mark);
-	sack.ts = mark->ts;
-	if (verdict == VERDICT_DUPLICATE)
-		sack.cc_flags = MRC_CC_FLAG_DUPLICATE;
-	if (mark->flags & MRC_MARK_CE) {
-		sack.m = MRC_SETH_M_SKIP_ONCE;
-		count(MRC_C_ECHO_TX);
-	}
-	sack.ack_off = psn - sack.cack;
-	ifindex = write_sack(skb, h, qp, q, &sack);
-	if (!ifindex)
-		return TC_ACT_SHOT;
-	count(MRC_C_SACK_TX);
-	return bpf_redirect(ifindex, 0);
+	return answer_arrival(skb, h, qp, q, mark, &a, &sack);
 }

@@ -43,6 +43,7 @@
 #include "path_events.c"
 #include "sack_tx.c"
 #include "aqm.c"
+#include "data_tx.c"
 #include "spray.c"
 #include "xdp_actions.c"
 #include "survey.c"
@@ -81,7 +82,7 @@ static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mar
 		return TC_ACT_SHOT;
 	}
 	count(MRC_C_NACK_RX);
-	capture_verdict(key, qp, MRC_C_NACK_RX);
+	capture_outcome(key, qp, MRC_C_NACK_RX);
 	why = on_nack(mark, tx, sc);
 	if (why)
 		resend_due(skb, sc, qp, now, now, why);

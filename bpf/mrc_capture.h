@@ -15,7 +15,7 @@
 /* Kinds of records, a bit each; the first two are directions, too */
 #define MRC_CAPTURE_TX 1         /* a packet that leaves by a plane */
 #define MRC_CAPTURE_RX 2         /* a packet that arrived by one, as it arrived */
-#define MRC_CAPTURE_VERDICT 4    /* what became of a packet whose record said PASSED; no bytes */
+#define MRC_CAPTURE_OUTCOME 4    /* what became of a packet whose record said PASSED; no bytes */
 #define MRC_CAPTURE_SURVEY 8     /* in .kinds alone: survey probes are wanted, too */
 
 #define MRC_CAPTURE_NONE 0xffffffff /* no such QP or peer; in .only_peer: any */

@@ -137,13 +137,13 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	ahead = psn_diff(bpf_ntohl(seth->cack) & MRC_PSN_MASK, una - 1);
 	if (ahead > (s32)(next - una)) {
 		count(MRC_C_DROP_SACK);
-		capture_verdict(key, qp, MRC_C_DROP_SACK);
+		capture_outcome(key, qp, MRC_C_DROP_SACK);
 		out_of_step(qp, tx);
 		return;
 	}
 	if (una == next) {       /* nothing is on its way: nothing to learn */
 		count(MRC_C_SACK_STALE);
-		capture_verdict(key, qp, MRC_C_SACK_STALE);
+		capture_outcome(key, qp, MRC_C_SACK_STALE);
 		return;
 	}
 	tx->absurd = 0;
@@ -151,7 +151,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 	base = cack + (s16)bpf_ntohs(seth->sack_offset);
 	trigger = cack + (s16)(bpf_ntohl(seth->head) & 0xffff);
 	count(ahead < 0 ? MRC_C_SACK_STALE : MRC_C_SACK_RX);
-	capture_verdict(key, qp, ahead < 0 ? MRC_C_SACK_STALE : MRC_C_SACK_RX);
+	capture_outcome(key, qp, ahead < 0 ? MRC_C_SACK_STALE : MRC_C_SACK_RX);
 	sc->rule = 0;
 	sc->rtt = 0;
 	sc->seen_ns = now;

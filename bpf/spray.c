@@ -1,10 +1,29 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Spray: an IP packet that an application sent to mrc0 becomes an MRC data
- * packet on the next path. Runs at tc ingress of mrc0's other end, one packet
- * of at most the MTU at a time, all packets of a flow on one CPU.
+ * packet on the next path. mrc_spray runs at tc ingress of mrc0's other end,
+ * for one packet of at most the MTU at a time, and for all packets of a flow
+ * on one CPU. Like the programs of the planes it runs in a softirq, or in
+ * another context with softirqs disabled (busy polling, threaded NAPI).
  */
-/* The peer that owns the inner destination, by longest prefix: the address itself is longest. */
+
+/* What the programs and the daemon know of the peer that a packet goes to. */
+struct flow {
+	struct mrc_host *h;
+	struct mrc_peer *peer;
+	struct mrc_balance *b;
+	struct mrc_qp *q;
+	struct mrc_tx *tx;
+};
+
+/* The kept copy of a packet. */
+struct copy {
+	struct mrc_slot *buf;
+	u32 slot;                /* in the retransmit ring */
+	u64 len;                 /* of the application's packet, bytes */
+};
+
+/* Find the peer that owns the inner destination: the address itself, else the longest prefix. */
 static __always_inline u32 *find_peer(struct __sk_buff *skb)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
@@ -40,125 +59,160 @@ static __always_inline int spray_undo(u32 slot, u32 why)
 	return spray_drop(why);
 }
 
-int mrc_spray(struct __sk_buff *skb)
+/*
+ * Find where a packet goes, and which of the peer's QPs takes it. Returns the
+ * counter of what prevents it, or 0.
+ */
+static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 *qp_index)
 {
-	u32 qp, plane, slot, psn, id, aux;
-	struct mrc_peer_plane *pp;
-	struct mrc_tx_entry *entry;
-	struct mrc_host *h;
-	struct mrc_plane *pl;
-	struct mrc_slot *buf;
-	struct mrc_path *path;
-	struct mrc_balance *b;
-	struct mrc_peer *peer;
-	struct mrc_qp *q;
-	struct mrc_tx *tx;
-	u64 now, planes_up, n;
-	u32 *peer_index;
-	void *data, *end;
-	__be32 check;
+	u32 *peer_index, qp;
+
+	peer_index = find_peer(skb);
+	f->h = host_get();
+	if (!peer_index || !f->h)
+		return MRC_C_DROP_NO_PEER;
+	f->peer = peer_get(*peer_index);
+	f->b = balance_get(*peer_index);
+	if (!f->peer || !f->b)
+		return MRC_C_DROP_NO_PEER;
+	qp = f->peer->qp_base + (bpf_get_hash_recalc(skb) & f->peer->qp_mask);
+	f->q = qps.lookup(&qp);
+	f->tx = txs.lookup(&qp);
+	if (!f->q || !f->tx || f->q->state != MRC_QP_READY)
+		return MRC_C_DROP_NOT_READY;
+	*qp_index = qp;
+	return 0;
+}
+
+/* May the flow send now? Returns the counter of what prevents it, or 0. */
+static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
+{
+	if (!(f->b->ports & 0xff)) /* the peer says that it takes packets on no plane */
+		return MRC_C_DROP_NO_PLANE;
+	if (f->tx->next - f->tx->una >= f->q->mpr)
+		return MRC_C_DROP_WINDOW;
+	if (signal_queue(skb, f->h, f->tx, f->b) == QUEUE_DROP)
+		return MRC_C_DROP_EARLY;
+	return 0;
+}
+
+/* Copy the packet into a free slot. Returns the counter of what prevents it, or 0. */
+static __always_inline u32 keep_copy(struct __sk_buff *skb, struct copy *c)
+{
+	u64 len = skb->len - MRC_ETH_LEN;
+	u32 slot;
+
+	if (tx_free.pop(&slot))
+		return MRC_C_DROP_RING;
+	c->buf = tx_ring.lookup(&slot);
+	if (!c->buf)
+		return MRC_C_DROP_RING;
+	c->slot = slot;
+	c->buf->tag = ~0ull;
+	barrier();
+	if (!LEN_OK(len)) {
+		tx_free.push(&slot, 0);
+		return MRC_C_DROP_TOO_BIG;
+	}
+	if (bpf_skb_load_bytes(skb, MRC_ETH_LEN, c->buf->data, len)) {
+		tx_free.push(&slot, 0);
+		return MRC_C_DROP_SKB;
+	}
+	c->len = len;
+	return 0;
+}
+
+/* Take a PSN and a path. Returns the counter of what prevents it, or 0. */
+static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 *psn, u32 *id)
+{
+	u64 up = usable_planes(f->h, f->peer, f->b);
+	struct mrc_tx *tx = f->tx;
 	int full;
 
-	/* who */
-	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
-		return spray_drop(MRC_C_DROP_NOT_IP);
-	if (skb->len > MRC_ETH_LEN + CFG_MTU)
-		return spray_drop(MRC_C_DROP_TOO_BIG);
-	peer_index = find_peer(skb);
-	h = host_get();
-	if (!peer_index || !h)
-		return spray_drop(MRC_C_DROP_NO_PEER);
-	peer = peer_get(*peer_index);
-	b = balance_get(*peer_index);
-	if (!peer || !b)
-		return spray_drop(MRC_C_DROP_NO_PEER);
-	qp = peer->qp_base + (bpf_get_hash_recalc(skb) & peer->qp_mask);
-	q = qps.lookup(&qp);
-	tx = txs.lookup(&qp);
-	if (!q || !tx || q->state != MRC_QP_READY)
-		return spray_drop(MRC_C_DROP_NOT_READY);
-	if (!(b->ports & 0xff))  /* it said so itself: nothing more is meant to arrive */
-		return spray_drop(MRC_C_DROP_NO_PLANE);
-	if (tx->next - tx->una >= q->mpr)
-		return spray_drop(MRC_C_DROP_WINDOW);
-	if (signal_queue(skb, h, tx, b) == QUEUE_DROP)
-		return spray_drop(MRC_C_DROP_EARLY);
-
-	/* keep a copy */
-	if (tx_free.pop(&slot))
-		return spray_drop(MRC_C_DROP_RING);
-	buf = tx_ring.lookup(&slot);
-	if (!buf)
-		return spray_drop(MRC_C_DROP_RING);
-	buf->tag = ~0ull;
-	barrier();
-	n = skb->len - MRC_ETH_LEN;
-	if (!LEN_OK(n))
-		return spray_undo(slot, MRC_C_DROP_TOO_BIG);
-	if (bpf_skb_load_bytes(skb, MRC_ETH_LEN, buf->data, n))
-		return spray_undo(slot, MRC_C_DROP_SKB);
-
-	/* take a PSN and a path */
-	now = bpf_ktime_get_ns();
-	planes_up = usable_planes(h, peer, b);
 	bpf_spin_lock(&tx->lock);
-	psn = tx->next;
-	full = psn - tx->una >= q->mpr;
-	id = MRC_NO_PATH;
+	*psn = tx->next;
+	full = *psn - tx->una >= f->q->mpr;
+	*id = MRC_NO_PATH;
 	if (!full)
-		id = pick_path(tx, planes_up, planes_up, b->shares);
-	if (id != MRC_NO_PATH) {
-		tx->next = psn + 1;
+		*id = pick_path(tx, up, up, f->b->shares);
+	if (*id != MRC_NO_PATH) {
+		tx->next = *psn + 1;
 		tx->packets++;
-		if (psn == tx->una)
+		if (*psn == tx->una)
 			tx->progress_ns = now;
 	}
 	bpf_spin_unlock(&tx->lock);
 	if (full)
-		return spray_undo(slot, MRC_C_DROP_WINDOW);
-	if (id == MRC_NO_PATH)
-		return spray_undo(slot, MRC_C_DROP_NO_PATH);
-	/* Few packets take a slow path: each is to say whether it still is. */
-	aux = id & PATH_SLOW ? MRC_BTH_ACKREQ : 0;
-	id &= 0xffff;
+		return MRC_C_DROP_WINDOW;
+	return *id == MRC_NO_PATH ? MRC_C_DROP_NO_PATH : 0;
+}
 
-	/* write down what was sent where; the PSN last, it makes the entry valid */
-	entry = tx_entry_get(qp, psn);
+/* Note what was sent where. The PSN is written last: it makes the entry valid. */
+static __always_inline int record_sent(u32 qp, u32 psn, u32 id, const struct copy *c, u64 now)
+{
+	struct mrc_tx_entry *entry = tx_entry_get(qp, psn);
+
 	if (!entry)
-		return TC_ACT_SHOT;
+		return -1;
 	entry->sent_ns = now;
-	entry->slot = slot;
-	entry->len = n;
+	entry->slot = c->slot;
+	entry->len = c->len;
 	entry->path = id;
 	entry->sends = 1;
 	entry->rule = 0;
 	barrier();
 	entry->psn = psn;
-	buf->tag = (u64)qp << 32 | psn;
+	c->buf->tag = (u64)qp << 32 | psn;
 	watch(qp);
+	return 0;
+}
 
-	/* dress and send; what fails from here on is found missing and sent again */
-	plane = path_plane(id);
-	path = path_get(qp, id);
-	pl = planes.lookup(&plane);
-	pp = peer_plane_get(q->peer, plane);
-	if (!path || !pl || !pp)
+/* Turn the packet into an MRC one and send it. If that fails, it is found missing and sent again. */
+static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f, u32 qp, u32 psn,
+				     u32 id, u64 len, u64 now)
+{
+	/* Few packets take a slow path: ask each for a SACK, to learn whether it still is slow. */
+	u32 aux = id & PATH_SLOW ? MRC_BTH_ACKREQ : 0;
+	struct route r;
+
+	id &= 0xffff;
+	if (find_route(qp, f->q, id, &r))
 		return spray_drop(MRC_C_DROP_STATE);
 	if (bpf_skb_change_tail(skb, skb->len + MRC_ICRC_LEN, 0) ||
-	    bpf_skb_change_head(skb, MRC_STRIP, 0))
+	    bpf_skb_change_head(skb, MRC_STRIP, 0) ||
+	    dress_data(skb, f->h, f->q, &r, psn, len, aux, now))
 		return spray_drop(MRC_C_DROP_SKB);
-	data = SKB_DATA(skb);
-	end = SKB_END(skb);
-	if (put_headers(data, end, h, pl, pp, path->ev, MRC_WRITE_LEN + n,
-			MRC_OP_WRITE_ONLY, aux, q->remote_qpn, psn) ||
-	    put_write(data, end, psn, n, now))
-		return spray_drop(MRC_C_DROP_SKB);
-	check = header_check(data, MRC_WRITE_LEN);
-	if (bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF + n, &check, sizeof(check), 0))
-		return spray_drop(MRC_C_DROP_SKB);
-	__sync_fetch_and_add(&path->sent, 1);
 	count(MRC_C_TX_PACKETS);
-	count_by(MRC_C_TX_BYTES, n);
-	capture_skb(skb, plane, qp, q->peer, MRC_C_TX_PACKETS);
-	return bpf_redirect(pl->ifindex, 0);
+	count_by(MRC_C_TX_BYTES, len);
+	capture_skb(skb, path_plane(id), qp, f->q->peer, MRC_C_TX_PACKETS);
+	return bpf_redirect(r.pl->ifindex, 0);
+}
+
+int mrc_spray(struct __sk_buff *skb)
+{
+	u32 qp, psn, id, why;
+	struct flow f;
+	struct copy c;
+	u64 now;
+
+	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
+		return spray_drop(MRC_C_DROP_NOT_IP);
+	if (skb->len > MRC_ETH_LEN + CFG_MTU)
+		return spray_drop(MRC_C_DROP_TOO_BIG);
+	why = find_flow(skb, &f, &qp);
+	if (why)
+		return spray_drop(why);
+	why = admit(skb, &f);
+	if (why)
+		return spray_drop(why);
+	why = keep_copy(skb, &c);
+	if (why)
+		return spray_drop(why);
+	now = bpf_ktime_get_ns();
+	why = take_psn(&f, now, &psn, &id);
+	if (why)
+		return spray_undo(c.slot, why);
+	if (record_sent(qp, psn, id & 0xffff, &c, now))
+		return TC_ACT_SHOT;
+	return spray_out(skb, &f, qp, psn, id, c.len, now);
 }
