@@ -14,6 +14,8 @@
 #define MRC_SACK_FRAME_LEN (MRC_BODY_OFF + MRC_SETH_LEN + MRC_CC_STATE_LEN + MRC_ICRC_LEN)
 #define MRC_NACK_FRAME_LEN (MRC_BODY_OFF + MRC_NETH_LEN + MRC_ICRC_LEN)
 #define MRC_PROBE_FRAME_LEN (MRC_BODY_OFF + MRC_PETH_LEN + MRC_ICRC_LEN)
+#define MRC_ENDPOINT_REQ_FRAME_LEN (MRC_BODY_OFF + MRC_ERTH_LEN + MRC_ICRC_LEN)
+#define MRC_ENDPOINT_RSP_FRAME_LEN (MRC_BODY_OFF + MRC_EETH_LEN + MRC_ICRC_LEN)
 
 /*
  * The packet pointers of a program's context. Written as instructions because
@@ -224,6 +226,47 @@ static __always_inline int put_nack(void *data, void *end, __u32 reason, __u32 p
 	neth->res2 = 0;
 	neth->tx_timestamp = bpf_htons(ts);
 	seal(data, MRC_NETH_LEN);
+	return 0;
+}
+
+/* An endpoint request (QP 2) that carries no time stamp. */
+static __always_inline int put_endpoint_request(void *data, void *end, __u32 op, __u32 entropy)
+{
+	struct mrc_erth *erth = data + MRC_BODY_OFF;
+
+	if (data + MRC_ENDPOINT_REQ_FRAME_LEN > end)
+		return -1;
+	erth->head = bpf_htonl(op << MRC_ENDPOINT_OP_SHIFT);
+	erth->port_status_mask = 0;
+	erth->entropy = bpf_htonl(entropy);
+	erth->tx_timestamp = 0;
+	erth->meta = 0;
+	seal(data, MRC_ERTH_LEN);
+	return 0;
+}
+
+/*
+ * An endpoint response. `stamp` is the request's time stamp with its meta word,
+ * as they came. The service time stays 0: answering takes less than a unit of
+ * the time stamp.
+ */
+static __always_inline int put_endpoint_response(void *data, void *end, __u32 op, __u32 ports,
+						 __u32 ev, __u32 stamp)
+{
+	struct mrc_eeth *eeth = data + MRC_BODY_OFF;
+
+	if (data + MRC_ENDPOINT_RSP_FRAME_LEN > end)
+		return -1;
+	eeth->head = bpf_htonl(op << MRC_ENDPOINT_OP_SHIFT);
+	eeth->port_status_mask = bpf_htonl(ports);
+	eeth->entropy = bpf_htonl(ev);
+	eeth->reserved[0] = 0;
+	eeth->reserved[1] = 0;
+	eeth->reserved[2] = 0;
+	eeth->reserved[3] = 0;
+	*(__u32 *)&eeth->tx_timestamp = stamp;
+	eeth->service_time_ns = 0;
+	seal(data, MRC_EETH_LEN);
 	return 0;
 }
 

@@ -87,17 +87,22 @@ struct mrc_scratch {
 	u32 step;
 	u32 found;
 	u32 last;
-	u32 best_ns;            /* least of the planes that are given most: smoothed long, */
-	u32 best_fast_ns;       /* and short */
-	u32 gap_ns;
-	u32 best_loss;
-	u32 best_mark;
-	u32 judged;
-	u32 losing;
-	u32 top;
 	u32 due[16];
 };
 BPF_PERCPU_ARRAY(scratch, struct mrc_scratch, 1);
+
+/* The state of mrc_judge's loops over a peer's planes. */
+struct judge_state {
+	u32 best_ns;             /* least of the planes with the largest share: srtt_ns, */
+	u32 best_fast_ns;        /* fast_ns, */
+	u32 best_loss;           /* loss_ppm */
+	u32 best_mark;           /* and mark_ppm */
+	u32 gap_ns;              /* shortest time between two packets of a plane */
+	u32 judged;              /* bit p: plane p had enough traffic to be judged */
+	u32 losing;              /* bit p: plane p lost packets */
+	u32 top;                 /* largest share of a usable plane */
+};
+BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 
 /* Programs that others end in, filled by the loader (mrcd/loader.py, TAILS). */
 #define TAIL_RESEND 0

@@ -9,14 +9,22 @@
  * Packets that are not addressed to one of our SIDs (in ecmp modes: to one of
  * our ports on this plane) belong to the ordinary stack and pass untouched.
  */
-/* What one packet says of itself, as far as it is known. */
+/* What is known of a packet so far. */
 struct packet {
+	struct mrc_plane *pl;    /* where it came in ... */
+	struct mrc_peer_plane *pp; /* ... and the sender's end of that plane */
+	struct mrc_qp *q;
+	u32 plane;
 	u32 qp;
 	u32 psn;                 /* 24 bits */
 	u32 ev;
 	u32 ts;                  /* time stamp, 16 bits */
 	u32 flags;               /* of struct mrc_mark */
+	u32 udp_len;             /* as the UDP header has it */
 	u32 body;                /* bytes between BTH and the ICRC word */
+	u32 tclass;              /* DSCP and ECN */
+	u32 trimmed;             /* 1: a switch cut it down to its headers */
+	u32 opcode;
 };
 
 /* Hand a packet to tc with what is known about it. */
@@ -84,8 +92,7 @@ static __always_inline int xdp_data(struct xdp_md *ctx, struct packet *pkt)
  * on the same path, so that the sender need not wait for evidence.
  */
 static __always_inline int xdp_trimmed(struct xdp_md *ctx, const struct mrc_host *h,
-				       const struct mrc_plane *pl, const struct mrc_peer_plane *pp,
-				       const struct mrc_qp *q, const struct packet *pkt)
+				       const struct packet *pkt)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
 	struct mrc_tseth *tseth = data + MRC_BODY_OFF + MRC_METH_LEN;
@@ -110,11 +117,12 @@ static __always_inline int xdp_trimmed(struct xdp_md *ctx, const struct mrc_host
 		return xdp_drop(MRC_C_DROP_SKB);
 	data = XDP_DATA(ctx);
 	end = XDP_END(ctx);
-	if (put_headers(data, end, h, pl, pp, ev, MRC_NETH_LEN, MRC_OP_NACK, 0, q->remote_qpn, 0) ||
+	if (put_headers(data, end, h, pkt->pl, pkt->pp, ev, MRC_NETH_LEN, MRC_OP_NACK, 0,
+			pkt->q->remote_qpn, 0) ||
 	    put_nack(data, end, MRC_NACK_TRIMMED, psn, ev, ts))
 		return xdp_drop(MRC_C_DROP_SKB);
 	count(MRC_C_NACK_TX);
-	capture_xdp(ctx, ev_plane(ev), qp, q->peer, MRC_C_NACK_TX);
+	capture_xdp(ctx, ev_plane(ev), qp, pkt->q->peer, MRC_C_NACK_TX);
 	return SAYS(XDP_TX, MRC_C_NACK_TX);
 }
 
@@ -135,14 +143,31 @@ static __always_inline int xdp_nack(struct xdp_md *ctx, struct packet *pkt)
 	return xdp_pass_marked(ctx, pkt, MRC_ETH_PROTO);
 }
 
-/* A probe is turned round as a SACK that says what we have, on the best way back. */
+/* What a SACK says that answers a probe. */
+static __always_inline void describe_probe(const struct mrc_host *h, struct mrc_rx *rx,
+					   const struct mrc_peth *peth, const struct packet *pkt,
+					   struct sack_body *sack)
+{
+	sack->m = pkt->flags & MRC_MARK_CE ? MRC_SETH_M_SKIP_ONCE : MRC_SETH_M_NONE;
+	sack->down = planes_down(h);
+	sack->ack_off = bpf_ntohs(peth->probe_id);
+	sack->pr = 1;
+	sack->ev = pkt->ev;
+	sack->ts = bpf_ntohs(peth->tx_timestamp);
+	sack->cc_flags = MRC_CC_FLAG_DELAYED;
+	bpf_spin_lock(&rx->lock);
+	sack_from_rx(rx, rx->next, sack);
+	bpf_spin_unlock(&rx->lock);
+}
+
+/* A probe is turned round as a SACK that describes our window, on the best way back. */
 static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *h,
-				     const struct mrc_qp *q, const struct packet *pkt)
+				     const struct packet *pkt)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
 	struct mrc_peth *peth = data + MRC_BODY_OFF;
 	struct sack_body sack = {};
-	u32 qp = pkt->qp, ev = pkt->ev, back, plane;
+	u32 qp = pkt->qp, back, plane;
 	struct mrc_peer_plane *pp;
 	struct mrc_plane *pl;
 	struct mrc_rx *rx;
@@ -150,40 +175,31 @@ static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *
 
 	if (data + MRC_PROBE_FRAME_LEN > end)
 		return xdp_drop(MRC_C_DROP_LENGTH);
-	if (peth->entropy != bpf_htonl(ev))
+	if (peth->entropy != bpf_htonl(pkt->ev))
 		return xdp_drop(MRC_C_DROP_ENTROPY);
 	rx = rxs.lookup(&qp);
 	tx = txs.lookup(&qp);
 	if (!rx || !tx)
 		return xdp_drop(MRC_C_DROP_QPN);
-	sack.m = pkt->flags & MRC_MARK_CE ? MRC_SETH_M_SKIP_ONCE : MRC_SETH_M_NONE;
-	sack.down = planes_down(h);
-	sack.ack_off = bpf_ntohs(peth->probe_id);
-	sack.pr = 1;
-	sack.ev = ev;
-	sack.ts = bpf_ntohs(peth->tx_timestamp);
-	sack.cc_flags = MRC_CC_FLAG_DELAYED;
-	bpf_spin_lock(&rx->lock);
-	sack_from_rx(rx, rx->next, &sack);
-	bpf_spin_unlock(&rx->lock);
+	describe_probe(h, rx, peth, pkt, &sack);
 	if (bpf_xdp_adjust_tail(ctx, MRC_SACK_FRAME_LEN - MRC_PROBE_FRAME_LEN))
 		return xdp_drop(MRC_C_DROP_SKB);
 	/* Always the mirrored path or, if that plane does not work for us, another one:
-	 * the answer says that the way here works, whatever the way back is. */
-	back = way_back(qp, h, q, tx, ev, 1);
+	 * the answer shows that the way here works, whichever way back it takes. */
+	back = way_back(qp, h, pkt->q, tx, pkt->ev, 1);
 	plane = ev_plane(back);
 	pl = planes.lookup(&plane);
-	pp = peer_plane_get(q->peer, plane);
+	pp = peer_plane_get(pkt->q->peer, plane);
 	if (!pl || !pp)
 		return xdp_drop(MRC_C_DROP_ENTROPY);
 	data = XDP_DATA(ctx);
 	end = XDP_END(ctx);
 	if (put_headers(data, end, h, pl, pp, back, MRC_SETH_LEN + MRC_CC_STATE_LEN, MRC_OP_SACK, 0,
-			q->remote_qpn, 0) ||
+			pkt->q->remote_qpn, 0) ||
 	    put_sack(data, end, &sack))
 		return xdp_drop(MRC_C_DROP_SKB);
 	count(MRC_C_PROBE_RX);
-	capture_xdp(ctx, plane, qp, q->peer, MRC_C_PROBE_RX);
+	capture_xdp(ctx, plane, qp, pkt->q->peer, MRC_C_PROBE_RX);
 	return SAYS(pl->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(pl->ifindex, 0),
 		    MRC_C_PROBE_RX);
 }
@@ -301,20 +317,120 @@ static __always_inline int xdp_is_ours(struct xdp_md *ctx, const struct mrc_host
 	return pl && envelope_is_for(data, pl);
 }
 
+/* Check IP and UDP. Returns the counter of what is wrong with them, or 0. */
+static __always_inline u32 check_envelope(struct xdp_md *ctx, void *data, void *end,
+					  struct packet *pkt)
+{
+	struct udphdr *udp = data + MRC_UDP_OFF;
+	u32 frame_len;
+
+	if (data + MRC_BTH_OFF > end)
+		return MRC_C_DROP_SHORT;
+	if (!envelope_is_udp(data) || !envelope_is_for(data, pkt->pl))
+		return MRC_C_DROP_SID;
+	if (!envelope_sums(data))
+		return MRC_C_DROP_CHECKSUM;
+	pkt->udp_len = bpf_ntohs(udp->len);
+	frame_len = bpf_xdp_get_buff_len(ctx);
+	pkt->tclass = envelope_tclass(data);
+	/* A packet that was cut carries the code point for it. */
+	pkt->trimmed = pkt->tclass >> MRC_DSCP_SHIFT == MRC_DSCP_TRIMMED &&
+		       frame_len < MRC_UDP_OFF + pkt->udp_len;
+	return envelope_lengths(data, frame_len, pkt->trimmed) ? 0 : MRC_C_DROP_LENGTH;
+}
+
+/* Check the BTH and what stands behind it. Returns the counter of what is wrong, or 0. */
+static __always_inline u32 check_headers(struct xdp_md *ctx, void *data, void *end,
+					 struct packet *pkt)
+{
+	struct mrc_bth *bth = data + MRC_BTH_OFF;
+	u32 headers;
+
+	if (pkt->udp_len < MRC_UDP_LEN + MRC_BTH_LEN + MRC_ICRC_LEN || data + MRC_BODY_OFF > end)
+		return MRC_C_DROP_SHORT;
+	pkt->body = pkt->udp_len - MRC_UDP_LEN - MRC_BTH_LEN - MRC_ICRC_LEN;
+	pkt->opcode = bth->opcode;
+	headers = headers_of(pkt->opcode);
+	if (!headers)
+		return MRC_C_DROP_OPCODE;
+	if ((bth->flags & (MRC_BTH_TVER | MRC_BTH_PAD)) ||
+	    (pkt->opcode == MRC_OP_WRITE_ONLY && !(bth->aux & MRC_BTH_TS)))
+		return MRC_C_DROP_VERSION;
+	if (pkt->opcode == MRC_OP_WRITE_ONLY && pkt->body < headers + 20)
+		return MRC_C_DROP_SHORT;
+	if (pkt->opcode != MRC_OP_WRITE_ONLY && (pkt->trimmed || pkt->body != headers))
+		return MRC_C_DROP_LENGTH;
+	/* A trimmed packet has lost the word; its NACK costs at most a needless copy. */
+	if (!pkt->trimmed && !headers_are_whole(ctx, headers, pkt->body))
+		return MRC_C_DROP_ICRC;
+	return 0;
+}
+
+/* Find the QP, and check that its peer sent the packet. Returns the counter of what is wrong, or 0. */
+static __always_inline u32 find_connection(void *data, struct packet *pkt)
+{
+	struct mrc_bth *bth = data + MRC_BTH_OFF;
+	u32 qp = bpf_ntohl(bth->dqpn) & 0xffff;
+
+	pkt->q = qps.lookup(&qp);
+	if (!pkt->q || pkt->q->state < MRC_QP_RECEIVE ||
+	    pkt->q->qpn != (bpf_ntohl(bth->dqpn) & MRC_QPN_MASK))
+		return MRC_C_DROP_QPN;
+	pkt->pp = peer_plane_get(pkt->q->peer, pkt->plane);
+	if (!pkt->pp || !envelope_is_from(data, pkt->pp->addr))
+		return MRC_C_DROP_SOURCE;
+	pkt->qp = qp;
+	pkt->psn = bth_psn(bth);
+	pkt->flags = bth->aux & (MRC_BTH_ACKREQ | MRC_BTH_RTX);
+	if ((pkt->tclass & MRC_ECN_MASK) == MRC_ECN_CE)
+		pkt->flags |= MRC_MARK_CE;
+	return 0;
+}
+
+/* A SACK: the answer to a probe ends here, others go on to tc. */
+static __always_inline int xdp_sack(struct xdp_md *ctx, void *data, void *end, struct packet *pkt)
+{
+	struct mrc_seth *seth = data + MRC_BODY_OFF;
+
+	if (data + MRC_SACK_FRAME_LEN > end)
+		return xdp_drop(MRC_C_DROP_LENGTH);
+	if (seth->head & bpf_htonl(MRC_SETH_PR)) {
+		pkt->ev = bpf_ntohl(seth->entropy);
+		return xdp_probe_reply(pkt, bpf_ntohl(seth->head) & 0xffff,
+				       bpf_ntohl(seth->head) >> MRC_SETH_M_SHIFT & 3);
+	}
+	pkt->flags = MRC_MARK_SACK;
+	return xdp_pass_marked(ctx, pkt, MRC_ETH_PROTO);
+}
+
+/* Act on a packet of a QP. */
+static __always_inline int xdp_act(struct xdp_md *ctx, void *data, void *end,
+				   const struct mrc_host *h, struct packet *pkt)
+{
+	switch (pkt->opcode) {
+	case MRC_OP_WRITE_ONLY:
+		return pkt->trimmed ? xdp_trimmed(ctx, h, pkt) : xdp_data(ctx, pkt);
+	case MRC_OP_SACK:
+		return xdp_sack(ctx, data, end, pkt);
+	case MRC_OP_PROBE:
+		return xdp_probe(ctx, h, pkt);
+	case MRC_OP_NACK:
+		return xdp_nack(ctx, pkt);
+	}
+	return xdp_drop(MRC_C_DROP_OPCODE);
+}
+
 static __always_inline int receive(struct xdp_md *ctx)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
 	struct udphdr *udp = data + MRC_UDP_OFF;
 	struct mrc_bth *bth = data + MRC_BTH_OFF;
-	struct packet pkt = {};
-	u32 plane, qp, udp_len, frame_len, tclass, trimmed, opcode, headers;
-	struct mrc_peer_plane *pp;
-	struct mrc_host *h;
-	struct mrc_plane *pl;
 	struct ethhdr *eth = data;
-	struct mrc_qp *q;
+	struct packet pkt = {};
+	struct mrc_host *h;
+	u32 plane, why;
 
-	/* ours? */
+	/* is it ours? */
 	if (data + sizeof(*eth) > end)
 		return XDP_PASS;
 	if (eth->h_source[0] & 1)
@@ -322,89 +438,35 @@ static __always_inline int receive(struct xdp_md *ctx)
 	h = host_get();
 	if (!h || *eth_proto(data) != MRC_ETH_PROTO || !xdp_is_ours(ctx, h, &plane))
 		return XDP_PASS;
-	pl = planes.lookup(&plane);
-	if (!pl || pl->ifindex != ctx->ingress_ifindex)
+	pkt.plane = plane;
+	pkt.pl = planes.lookup(&plane);
+	if (!pkt.pl || pkt.pl->ifindex != ctx->ingress_ifindex)
 		return xdp_drop(MRC_C_DROP_SID);
 
-	/* headers */
-	if (data + MRC_BTH_OFF > end)
-		return xdp_drop(MRC_C_DROP_SHORT);
-	if (!envelope_is_udp(data) || !envelope_is_for(data, pl))
-		return xdp_drop(MRC_C_DROP_SID);
-	if (!envelope_sums(data))
-		return xdp_drop(MRC_C_DROP_CHECKSUM);
-	udp_len = bpf_ntohs(udp->len);
-	frame_len = bpf_xdp_get_buff_len(ctx);
-	tclass = envelope_tclass(data);
-	/* What was cut says so. */
-	trimmed = tclass >> MRC_DSCP_SHIFT == MRC_DSCP_TRIMMED &&
-		  frame_len < MRC_UDP_OFF + udp_len;
-	if (!envelope_lengths(data, frame_len, trimmed))
-		return xdp_drop(MRC_C_DROP_LENGTH);
+	/* check its headers */
+	why = check_envelope(ctx, data, end, &pkt);
+	if (why)
+		return xdp_drop(why);
 	if (udp->dest == h->control_port)
-		return trimmed ? xdp_drop(MRC_C_DROP_LENGTH) :
-				 xdp_to_stack(ctx, pl, MRC_C_CONTROL_RX);
+		return pkt.trimmed ? xdp_drop(MRC_C_DROP_LENGTH) :
+				     xdp_to_stack(ctx, pkt.pl, MRC_C_CONTROL_RX);
 	if (udp->dest != h->udp_port)
 		return xdp_drop(MRC_C_DROP_SID);
-	if (udp_len < MRC_UDP_LEN + MRC_BTH_LEN + MRC_ICRC_LEN || data + MRC_BODY_OFF > end)
-		return xdp_drop(MRC_C_DROP_SHORT);
-	pkt.body = udp_len - MRC_UDP_LEN - MRC_BTH_LEN - MRC_ICRC_LEN;
-	opcode = bth->opcode;
-	headers = headers_of(opcode);
-	if (!headers)
-		return xdp_drop(MRC_C_DROP_OPCODE);
-	if ((bth->flags & (MRC_BTH_TVER | MRC_BTH_PAD)) ||
-	    (opcode == MRC_OP_WRITE_ONLY && !(bth->aux & MRC_BTH_TS)))
-		return xdp_drop(MRC_C_DROP_VERSION);
-	if (opcode == MRC_OP_WRITE_ONLY && pkt.body < headers + 20)
-		return xdp_drop(MRC_C_DROP_SHORT);
-	if (opcode != MRC_OP_WRITE_ONLY && (trimmed || pkt.body != headers))
-		return xdp_drop(MRC_C_DROP_LENGTH);
-	/* What was cut has lost the word; its NACK costs at most a needless copy. */
-	if (!trimmed && !headers_are_whole(ctx, headers, pkt.body))
-		return xdp_drop(MRC_C_DROP_ICRC);
+	why = check_headers(ctx, data, end, &pkt);
+	if (why)
+		return xdp_drop(why);
 
-	/* connection */
+	/* whose is it? */
 	pkt.ev = envelope_ev(data);
-	if (ev_plane(pkt.ev) != plane || (pkt.ev & 0xffff))
+	if (ev_plane(pkt.ev) != pkt.plane || (pkt.ev & 0xffff))
 		return xdp_drop(MRC_C_DROP_ENTROPY);
 	if ((bth->dqpn & bpf_htonl(MRC_QPN_MASK)) == bpf_htonl(MRC_QPN_ENDPOINT))
-		return trimmed ? xdp_drop(MRC_C_DROP_OPCODE) :
-				 on_endpoint(ctx, h, pl, plane, pkt.ev);
-	qp = bpf_ntohl(bth->dqpn) & 0xffff;
-	q = qps.lookup(&qp);
-	if (!q || q->state < MRC_QP_RECEIVE || q->qpn != (bpf_ntohl(bth->dqpn) & MRC_QPN_MASK))
-		return xdp_drop(MRC_C_DROP_QPN);
-	pp = peer_plane_get(q->peer, plane);
-	if (!pp || !envelope_is_from(data, pp->addr))
-		return xdp_drop(MRC_C_DROP_SOURCE);
-	pkt.qp = qp;
-	pkt.psn = bth_psn(bth);
-	pkt.flags = bth->aux & (MRC_BTH_ACKREQ | MRC_BTH_RTX);
-	if ((tclass & MRC_ECN_MASK) == MRC_ECN_CE)
-		pkt.flags |= MRC_MARK_CE;
-
-	/* what */
-	if (opcode == MRC_OP_WRITE_ONLY)
-		return trimmed ? xdp_trimmed(ctx, h, pl, pp, q, &pkt) : xdp_data(ctx, &pkt);
-	if (opcode == MRC_OP_SACK) {
-		struct mrc_seth *seth = data + MRC_BODY_OFF;
-
-		if (data + MRC_SACK_FRAME_LEN > end)
-			return xdp_drop(MRC_C_DROP_LENGTH);
-		if (seth->head & bpf_htonl(MRC_SETH_PR)) {
-			pkt.ev = bpf_ntohl(seth->entropy);
-			return xdp_probe_reply(&pkt, bpf_ntohl(seth->head) & 0xffff,
-					       bpf_ntohl(seth->head) >> MRC_SETH_M_SHIFT & 3);
-		}
-		pkt.flags = MRC_MARK_SACK;
-		return xdp_pass_marked(ctx, &pkt, MRC_ETH_PROTO);
-	}
-	if (opcode == MRC_OP_PROBE)
-		return xdp_probe(ctx, h, q, &pkt);
-	if (opcode == MRC_OP_NACK)
-		return xdp_nack(ctx, &pkt);
-	return xdp_drop(MRC_C_DROP_OPCODE);
+		return pkt.trimmed ? xdp_drop(MRC_C_DROP_OPCODE) :
+				     on_endpoint(ctx, h, pkt.pl, pkt.plane, pkt.ev);
+	why = find_connection(data, &pkt);
+	if (why)
+		return xdp_drop(why);
+	return xdp_act(ctx, data, end, h, &pkt);
 }
 
 int mrc_receive(struct xdp_md *ctx)

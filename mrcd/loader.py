@@ -45,6 +45,7 @@ MAPS = [
     "loops",
     "survey",
     "scratch",
+    "judge_states",
     "tails",
     "tx_ring",
     "rx_ring",
