@@ -15,6 +15,18 @@
 /* What a program of XDP returns: an action and, for a capture, the counter that says why. */
 #define SAYS(action, why) (CFG_CAPTURE ? (action) | ((why) + 1) << 8 : (action))
 
+/*
+ * Records are made here, because they are larger than the stack. Programs that
+ * may interrupt each other have records of their own: packets' programs, the
+ * clock's, and the survey's. What arrived is recorded before its headers are
+ * taken off and sent when its outcome is known, maybe after the record of an
+ * answer to it.
+ */
+#define RECORD_PACKET CHAIN_PACKET
+#define RECORD_CLOCK CHAIN_CLOCK
+#define RECORD_SURVEY 2
+#define RECORD_ARRIVED 3
+
 #if CFG_CAPTURE
 
 struct capture_record {
@@ -24,12 +36,7 @@ struct capture_record {
 
 BPF_RINGBUF_OUTPUT(captures, MRC_CAPTURE_PAGES);
 BPF_F_TABLE("array", u32, struct mrc_capturing, capturing, 1, BPF_F_MMAPABLE);
-/* Records are made here: they are larger than the stack. The first is for what
- * arrived, which is recorded before its headers are taken off, and sent when
- * all is said, maybe after an answer has been recorded in the second. */
-BPF_PERCPU_ARRAY(capture_records, struct capture_record, 2);
-#define RECORD_ARRIVED 0
-#define RECORD_OTHER 1
+BPF_PERCPU_ARRAY(capture_records, struct capture_record, 4);
 
 static __always_inline struct mrc_capturing *capturing_get(void)
 {
@@ -83,10 +90,11 @@ static __always_inline void capture_head(struct capture_record *r, u32 kind, u32
 }
 
 /* An skb is about to leave. */
-static __always_inline void capture_skb(struct __sk_buff *skb, u32 plane, u32 qp, u32 peer, u32 why)
+static __always_inline void capture_skb(struct __sk_buff *skb, u32 record, u32 plane, u32 qp,
+					u32 peer, u32 why)
 {
 	struct mrc_capturing *c = capturing_get();
-	struct capture_record *r = record_get(RECORD_OTHER);
+	struct capture_record *r = record_get(record);
 	u64 kept;
 
 	if (!c || !r || !capture_wants(c, MRC_CAPTURE_TX, plane, peer) ||
@@ -103,7 +111,7 @@ static __always_inline void capture_skb(struct __sk_buff *skb, u32 plane, u32 qp
 static __always_inline void capture_xdp(struct xdp_md *ctx, u32 plane, u32 qp, u32 peer, u32 why)
 {
 	struct mrc_capturing *c = capturing_get();
-	struct capture_record *r = record_get(RECORD_OTHER);
+	struct capture_record *r = record_get(RECORD_PACKET);
 	u32 len = bpf_xdp_get_buff_len(ctx);
 	u64 kept;
 
@@ -199,7 +207,7 @@ static __always_inline u32 capture_key(struct __sk_buff *skb, const struct mrc_m
 /* What mrc_deliver says of a packet. One that finds no room is missed, but no packet is. */
 static __always_inline void capture_outcome(u32 key, u32 qp, u32 why)
 {
-	struct capture_record *r = record_get(RECORD_OTHER);
+	struct capture_record *r = record_get(RECORD_PACKET);
 
 	if (!r || !key)
 		return;
@@ -210,7 +218,8 @@ static __always_inline void capture_outcome(u32 key, u32 qp, u32 why)
 
 #else
 
-static __always_inline void capture_skb(struct __sk_buff *skb, u32 plane, u32 qp, u32 peer, u32 why)
+static __always_inline void capture_skb(struct __sk_buff *skb, u32 record, u32 plane, u32 qp,
+					u32 peer, u32 why)
 {
 }
 

@@ -83,7 +83,7 @@ static __always_inline int emit_held(struct __sk_buff *skb, const struct mrc_hos
  * and the packet rx->next is held; on return it is no longer the owner.
  */
 static __always_inline void drain(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
-				  struct mrc_rx *rx)
+				  struct mrc_rx *rx, u32 chain)
 {
 	u32 i, slot, next, more, packets = 0;
 	struct mrc_rx_entry *entry;
@@ -98,7 +98,7 @@ static __always_inline void drain(struct __sk_buff *skb, const struct mrc_host *
 		slot = entry->slot - 1;
 		buf = rx_ring.lookup(&slot);
 		if (!buf || emit_held(skb, h, buf, entry->len)) {
-			count(MRC_C_DELIVER_RETRY);
+			count_in(chain, MRC_C_DELIVER_RETRY, 1);
 			break;
 		}
 		packets++;
@@ -119,8 +119,8 @@ static __always_inline void drain(struct __sk_buff *skb, const struct mrc_host *
 	rx->busy = 0;
 	bpf_spin_unlock(&rx->lock);
 out:
-	count_by(MRC_C_RX_PACKETS, packets);
-	count_by(MRC_C_RX_BYTES, bytes);
+	count_in(chain, MRC_C_RX_PACKETS, packets);
+	count_in(chain, MRC_C_RX_BYTES, bytes);
 }
 
 /* What becomes of a data packet. From RX_DUPLICATE on, it is dropped. */
@@ -322,7 +322,7 @@ static __always_inline int answer_arrival(struct __sk_buff *skb, const struct mr
 		count(MRC_C_ECHO_TX);
 	}
 	sack->ack_off = a->psn - sack->cack;
-	ifindex = write_sack(skb, h, qp, q, sack);
+	ifindex = write_sack(skb, h, qp, q, sack, CHAIN_PACKET);
 	if (!ifindex)
 		return TC_ACT_SHOT;
 	count(MRC_C_SACK_TX);
@@ -374,7 +374,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 
 	/* release what waited, and answer */
 	if (a.more) {
-		drain(skb, h, qp, rx);
+		drain(skb, h, qp, rx, CHAIN_PACKET);
 		if (a.want) {    /* the SACK describes what is left of the window now */
 			bpf_spin_lock(&rx->lock);
 			take_sack(rx, &sack, now);

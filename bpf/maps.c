@@ -60,36 +60,74 @@ BPF_RINGBUF_OUTPUT(events, 16);
 BPF_PERCPU_ARRAY(counters, u64, MRC_C_COUNT);
 
 /*
- * Loop state the verifier should not follow. It tracks a counter on the stack
- * value by value, and walks the rest of the program once for each; a number
- * read back from a map is just a number. One program runs at a time on a CPU.
+ * What programs hand to those they end in, and the state of loops. State that a
+ * loop keeps on the stack makes the verifier walk the rest of the program once
+ * for each value of it; a number read back from a map is just a number.
+ *
+ * Two chains of programs may be under way on a CPU, and each has its own
+ * memory: packets' programs run in a softirq or with softirqs disabled, and so
+ * never interrupt each other; but Linux before 6.8 runs the clock's programs
+ * (test runs) with softirqs enabled, and a packet may interrupt them anywhere.
+ * skb->cb[0] tells mrc_resend, which both chains reach, which one it is in.
+ * Tail calls and the helpers that change an skb leave cb alone.
  */
-struct mrc_scratch {
-	u64 rtt;
-	u64 rule;
+#define CHAIN_PACKET 0           /* mrc_deliver, mrc_learn, mrc_resend */
+#define CHAIN_CLOCK 1            /* mrc_tick, mrc_probe, mrc_resend */
+#define CHAIN_COUNT 2
+
+#define RESEND_MAX 16            /* packets sent again by one chain */
+
+struct learn_args {              /* mrc_deliver to mrc_learn: what a SACK tells */
 	u64 now;
-	u64 seen_ns;             /* by when what a SACK misses should have arrived */
-	u64 timeout_ns;
-	u64 latest;
-	u32 is_long;             /* what the round trip is of: half of the MTU or more */
-	u32 high;
-	u32 heard;
-	u32 down;
-	u32 base;
+	u64 latest;              /* latest send time among the packets that arrived */
+	u64 seen_ns;             /* packets that the SACK misses should have arrived by then */
+	u64 rtt;                 /* round trip of the packet that caused it; 0: none measured */
 	u32 qp;
-	u32 sent;
-	u32 id;
-	u32 verdict;
-	s32 slow;
-	u32 found_slow;
-	u32 probe;
-	u32 curious;
-	u32 step;
-	u32 found;
-	u32 last;
-	u32 due[16];
+	u32 high;                /* highest PSN that arrived, plus one */
+	u32 heard;               /* its count of bytes, 24 bits */
+	u32 down;                /* bit p: the peer's plane p is down */
+	u32 base;                /* PSN of its bitmap's first bit */
+	u32 id;                  /* path of the packet that caused it, or MRC_NO_PATH */
+	u32 is_long;             /* 1: that packet had half of the MTU or more */
+	u32 m;                   /* its congestion mark for that path, MRC_SETH_M_... */
+	u32 rule;                /* counter of the rule that sent that packet needlessly; 0: none */
+	s32 slow;                /* what path_rtt() found: 1 slow, -1 not, 0 undecided */
 };
-BPF_PERCPU_ARRAY(scratch, struct mrc_scratch, 1);
+
+struct probe_args {              /* mrc_tick to mrc_probe, and mrc_probe to itself */
+	u64 now;
+	u32 qp;
+	u32 planes;              /* bit p: plane p is still to be probed */
+	u32 curious;             /* plane to probe even if all its paths are fine, or MRC_MAX_PLANES */
+};
+
+struct resend_args {             /* to mrc_resend, from all others and from itself */
+	u64 now;
+	u64 seen_ns;             /* packets in `due` should have arrived by then */
+	u64 timeout_ns;          /* they count as lost after this time; 0: by evidence; or NACKED, REFUSED */
+	u32 qp;
+	u32 found;               /* how many are in `due` */
+	u32 sent;                /* how many of them are done */
+	u32 last;                /* the last PSN in `due` */
+	u32 due[RESEND_MAX];     /* PSNs */
+};
+
+struct sack_state {              /* mrc_deliver's loop over the words of a SACK */
+	u32 step;
+};
+
+struct learn_state {             /* mrc_learn */
+	u32 found_slow;          /* 1: the path is slow from now on */
+};
+
+struct mrc_chain {
+	struct learn_args learn;
+	struct probe_args probe;
+	struct resend_args resend;
+	struct sack_state sack;
+	struct learn_state learning;
+};
+BPF_PERCPU_ARRAY(chains, struct mrc_chain, CHAIN_COUNT);
 
 /* The state of mrc_judge's loops over a peer's planes. */
 struct judge_state {
@@ -111,13 +149,12 @@ BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 #define TAIL_COUNT 3
 BPF_PROG_ARRAY(tails, TAIL_COUNT);
 
-static __always_inline struct mrc_scratch *scratch_get(void)
+static __always_inline struct mrc_chain *chain_get(u32 chain)
 {
-	u32 zero = 0;
-
-	return scratch.lookup(&zero);
+	return chains.lookup(&chain);
 }
 
+/* Count in a program that only packets run: nothing on this CPU interrupts it. */
 static __always_inline void count_by(u32 which, u64 by)
 {
 	u64 *value = counters.lookup(&which);
@@ -129,6 +166,34 @@ static __always_inline void count_by(u32 which, u64 by)
 static __always_inline void count(u32 which)
 {
 	count_by(which, 1);
+}
+
+/*
+ * Count in a program that may be a test run. A packet's program may interrupt it
+ * between reading and writing a counter, and that program's count would be lost.
+ * Written as an instruction because the compiler makes longer programs of its own
+ * atomic addition, which it copies to more places.
+ */
+static __always_inline void count_atomic_by(u32 which, u64 by)
+{
+	u64 *value = counters.lookup(&which);
+
+	if (value)
+		asm volatile("lock *(u64 *)(%0 + 0) += %1" : : "r"(value), "r"(by) : "memory");
+}
+
+static __always_inline void count_atomic(u32 which)
+{
+	count_atomic_by(which, 1);
+}
+
+/* Count in code that both kinds of programs have; `chain` is a constant. */
+static __always_inline void count_in(u32 chain, u32 which, u64 by)
+{
+	if (chain == CHAIN_CLOCK)
+		count_atomic_by(which, by);
+	else
+		count_by(which, by);
 }
 
 static __always_inline struct mrc_host *host_get(void)

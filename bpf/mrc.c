@@ -61,7 +61,7 @@
 /* What comes back from the receiver of our data; its skb carries what is sent again. */
 static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mark *mark, u32 key)
 {
-	struct mrc_scratch *sc = scratch_get();
+	struct mrc_chain *chain = chain_get(CHAIN_PACKET);
 	struct mrc_host *h = host_get();
 	u32 qp = mark->qp;
 	struct mrc_balance *b;
@@ -71,21 +71,22 @@ static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mar
 
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
-	if (!h || !sc || !q || !tx || q->state != MRC_QP_READY)
+	if (!h || !chain || !q || !tx || q->state != MRC_QP_READY)
 		return TC_ACT_SHOT;
 	b = balance_get(q->peer);
 	if (!b)
 		return TC_ACT_SHOT;
+	skb->cb[0] = CHAIN_PACKET;
 	now = bpf_ktime_get_ns();
 	if (!(mark->flags & MRC_MARK_NACK)) {
-		on_sack(skb, mark, tx, b, h, sc, now, key);
+		on_sack(skb, qp, tx, b, h, chain, now, key);
 		return TC_ACT_SHOT;
 	}
 	count(MRC_C_NACK_RX);
 	capture_outcome(key, qp, MRC_C_NACK_RX);
-	why = on_nack(mark, tx, sc);
+	why = on_nack(mark, tx, &chain->resend);
 	if (why)
-		resend_due(skb, sc, qp, now, now, why);
+		resend_due(skb, &chain->resend, qp, now, now, why);
 	return TC_ACT_SHOT;
 }
 

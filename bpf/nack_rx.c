@@ -4,9 +4,12 @@
  * refused goes on to retransmit.c.
  */
 
-/* A NACK names one packet to be sent again: find it. Returns for resend_due() why, or 0. */
+/*
+ * Find the packet that a NACK asks for. Returns why to send it again, as
+ * resend_due() takes it, or 0.
+ */
 static __always_inline u64 on_nack(const struct mrc_mark *mark, const struct mrc_tx *tx,
-				   struct mrc_scratch *sc)
+				   struct resend_args *out)
 {
 	u32 una = tx->una, psn;
 	s32 ahead = psn_diff(mark_psn(mark), una);
@@ -27,7 +30,7 @@ static __always_inline u64 on_nack(const struct mrc_mark *mark, const struct mrc
 	psn = una + ahead;
 	if (ahead < 0 || psn - una >= tx->next - una || tx_bit(tx, psn))
 		return 0;
-	sc->due[0] = psn;
-	sc->found = 1;
+	out->due[0] = psn;
+	out->found = 1;
 	return why;
 }

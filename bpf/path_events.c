@@ -3,7 +3,18 @@
  * Path events: tell the daemon of a path that changed its state, through the
  * ring buffer, and count it.
  */
-/* Tell the daemon that a path has come into use or gone out of it; SKIP is only counted. */
+
+/* Count a path's change of state; test runs come here, too. */
+static __always_inline void count_move(const struct path_move *move)
+{
+	if (move->to == MRC_PATH_SKIP || move->to == MRC_PATH_ASSUMED_BAD)
+		count_atomic(move->to == MRC_PATH_SKIP ? MRC_C_PATH_SKIPPED :
+			     MRC_C_PATH_WITHDRAWN);
+	if (move->from == MRC_PATH_ASSUMED_BAD)
+		count_atomic(MRC_C_PATH_RESTORED);
+}
+
+/* Report a path that came into use or went out of it. A path that enters SKIP is only counted. */
 static __always_inline void report_move(u32 qp, u32 id, const struct mrc_path *path,
 					const struct path_move *move, u32 cause, u64 sent, u64 now)
 {
@@ -11,12 +22,7 @@ static __always_inline void report_move(u32 qp, u32 id, const struct mrc_path *p
 
 	if (move->to == move->from)
 		return;
-	if (move->to == MRC_PATH_SKIP)
-		count(MRC_C_PATH_SKIPPED);
-	if (move->to == MRC_PATH_ASSUMED_BAD)
-		count(MRC_C_PATH_WITHDRAWN);
-	if (move->from == MRC_PATH_ASSUMED_BAD)
-		count(MRC_C_PATH_RESTORED);
+	count_move(move);
 	if ((move->from | move->to) == MRC_PATH_SKIP)
 		return;
 	ev.kind = MRC_EVENT_PATH;
@@ -30,5 +36,5 @@ static __always_inline void report_move(u32 qp, u32 id, const struct mrc_path *p
 	ev.sent_ns = sent;
 	ev.time_ns = now;
 	if (events.ringbuf_output(&ev, sizeof(ev), 0))
-		count(MRC_C_EVENT_LOST);
+		count_atomic(MRC_C_EVENT_LOST);
 }

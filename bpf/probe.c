@@ -1,52 +1,65 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Probes: what brings withdrawn paths back, and what is known of paths that
- * carry nothing. One probe of a path is on its way at a time; its id holds the
- * path's slot, so that the answer finds it without a search.
+ * Probes: they bring withdrawn paths back, and test paths that carry nothing.
+ * One probe of a path is on its way at a time; its id holds the path's slot, so
+ * that the answer finds the path without a search.
  */
+
 #define PROBE_AGE_SHIFT 3        /* a path is probed every eighth of its time away ... */
-#define PROBE_MAX_NS 200000000ull /* ... but at least so often */
-#define PROBE_WAIT_MIN_NS 4000000ull /* an answer that takes longer than this and ... */
-#define PROBE_WAIT_MAX_NS 100000000ull /* ... the time-out is missed, at the latest after this */
-#define SUSPECT_NS 100000000ull  /* beside withdrawn paths, others are asked so often */
+#define PROBE_MAX_NS 200000000ull /* ... but at least at this interval */
+#define PROBE_WAIT_MIN_NS 4000000ull /* an answer is missed after the time-out, this at least ... */
+#define PROBE_WAIT_MAX_NS 100000000ull /* ... and this at most */
+#define SUSPECT_NS 100000000ull  /* interval between probes of a plane's other paths while some are withdrawn */
 #define PROBE_SEQ_MASK 0x1ff
 
-/*
- * One probe of a path, unless its plane is known to be down: netlink, Port Status
- * Updates, SACKs and Offers say when it is back.
- */
-static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
+/* Write a probe and send it. Returns 0, or -1 if there is no room or no route. */
+static __always_inline int write_probe(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
 				       const struct mrc_qp *q, u32 id, struct mrc_path *path,
 				       u64 now)
 {
-	u32 plane = path_plane(id), zero = 0;
-	struct mrc_clock *ck = clock.lookup(&zero);
+	u32 plane = path_plane(id);
 	struct mrc_plane *pl = planes.lookup(&plane);
 	struct mrc_peer_plane *pp = peer_plane_get(q->peer, plane);
-	struct mrc_balance *b = balance_get(q->peer);
-	struct mrc_peer *peer = peer_get(q->peer);
 	void *data, *end;
 
-	if (!b || !peer || !(usable_planes(h, peer, b) >> plane & 1))
-		return;
-	if (!ck || !ck->probe_credit) {
-		count(MRC_C_PROBE_PUT_OFF);
-		return;
-	}
-	ck->probe_credit--;
 	if (!pl || !pp || bpf_skb_change_tail(skb, MRC_PROBE_FRAME_LEN, 0))
-		return;
+		return -1;
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	path->probe_id = path_slot(id) << PROBE_SLOT_SHIFT | ((path->probe_id + 1) & PROBE_SEQ_MASK);
+	path->probe_id = path_slot(id) << PROBE_SLOT_SHIFT |
+			 ((path->probe_id + 1) & PROBE_SEQ_MASK);
 	path->probe_ns = now;
 	if (put_headers(data, end, h, pl, pp, path->ev, MRC_PETH_LEN, MRC_OP_PROBE, 0,
 			q->remote_qpn, 0) ||
 	    put_probe(data, end, path->ev, path->probe_id, now))
-		return;
-	count(MRC_C_PROBE_TX);
-	capture_skb(skb, plane, qp, q->peer, MRC_C_PROBE_TX);
+		return -1;
+	capture_skb(skb, RECORD_CLOCK, plane, qp, q->peer, MRC_C_PROBE_TX);
 	bpf_clone_redirect(skb, pl->ifindex, 0);
+	return 0;
+}
+
+/*
+ * Send one probe of a path, unless its plane is known to be down: netlink, Port
+ * Status Updates, SACKs and Offers tell when the plane is back.
+ */
+static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_host *h,
+				       u32 qp, const struct mrc_qp *q, u32 id,
+				       struct mrc_path *path, u64 now)
+{
+	u32 which = MRC_C_PROBE_PUT_OFF, zero = 0;
+	struct mrc_clock *ck = clock.lookup(&zero);
+	struct mrc_balance *b = balance_get(q->peer);
+	struct mrc_peer *peer = peer_get(q->peer);
+
+	if (!ck || !b || !peer || !(usable_planes(h, peer, b) >> path_plane(id) & 1))
+		return;
+	if (ck->probe_credit) {
+		ck->probe_credit--;
+		if (write_probe(skb, h, qp, q, id, path, now))
+			return;
+		which = MRC_C_PROBE_TX;
+	}
+	count_atomic(which);
 }
 
 /* Is an answer still to come? One that is overdue counts against the path. */
@@ -61,7 +74,7 @@ static __always_inline int probe_pending(u32 qp, struct mrc_tx *tx, struct mrc_p
 	if (now - sent < wait)
 		return 1;
 	path->probe_seen = path->probe_id;
-	count(MRC_C_PROBE_MISSED);
+	count_atomic(MRC_C_PROBE_MISSED);
 	bpf_spin_lock(&tx->lock);
 	path_silent(tx, path, id, now, h, &move);
 	bpf_spin_unlock(&tx->lock);
@@ -70,19 +83,44 @@ static __always_inline int probe_pending(u32 qp, struct mrc_tx *tx, struct mrc_p
 }
 
 /*
- * Probe what is due on one plane: paths that are away and, beside them or when
- * `curious`, those in use of which nothing was heard lately. At most one probe.
- * Returns 1 if the plane has paths away.
+ * The interval at which a path is probed now, or NEVER. A path in use is probed
+ * if nothing was heard of it for quiet_ns, or, if that is 0, for SUSPECT_NS.
  */
-static __always_inline u32 probe_plane(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
-				       const struct mrc_qp *q, struct mrc_tx *tx, u32 plane,
-				       u64 now, u64 quiet_ns)
+#define NEVER ~0ull
+static __always_inline u64 probe_interval(const struct mrc_host *h, const struct mrc_tx *tx,
+					  const struct mrc_path *path, u32 id, u64 now,
+					  u64 quiet_ns)
+{
+	u32 state = path_state(tx, id);
+	u64 interval;
+
+	if (state == MRC_PATH_ASSUMED_BAD) {
+		if (now < path->hold_ns)
+			return NEVER;
+		interval = path->probe_ok ? 0 : (now - path->withdrawn_ns) >> PROBE_AGE_SHIFT;
+		if (interval < h->probe_interval_ns)
+			interval = h->probe_interval_ns;
+		return interval > PROBE_MAX_NS ? PROBE_MAX_NS : interval;
+	}
+	interval = quiet_ns ? quiet_ns : SUSPECT_NS;
+	if (state == MRC_PATH_DENIED || now - path->delivered_ns < interval)
+		return NEVER;
+	return interval;
+}
+
+/*
+ * Probe what is due on one plane, at most one path: paths that are away and,
+ * beside them or if quiet_ns is not 0, paths in use of which nothing was heard
+ * lately. Returns 1 if the plane has paths away.
+ */
+static __always_inline u32 probe_plane(struct __sk_buff *skb, const struct mrc_host *h,
+				       u32 qp, const struct mrc_qp *q, struct mrc_tx *tx,
+				       u32 plane, u64 now, u64 quiet_ns)
 {
 	u32 low = first_word(plane), high = second_word(plane);
 	u64 away0 = slots_away(tx, low), away1 = slots_away(tx, high);
-	u32 k, id, state, any = !!(away0 | away1);
+	u32 k, id, any = !!(away0 | away1);
 	struct mrc_path *path;
-	u64 interval;
 
 	if (!any && !quiet_ns)
 		return 0;
@@ -94,48 +132,36 @@ static __always_inline u32 probe_plane(struct __sk_buff *skb, const struct mrc_h
 	path = path_get(qp, id);
 	if (!path || probe_pending(qp, tx, path, id, h, now))
 		return any;
-	state = path_state(tx, id);
-	if (state == MRC_PATH_ASSUMED_BAD) {
-		if (now < path->hold_ns)
-			return any;
-		interval = path->probe_ok ? 0 : (now - path->withdrawn_ns) >> PROBE_AGE_SHIFT;
-		if (interval < h->probe_interval_ns)
-			interval = h->probe_interval_ns;
-		if (interval > PROBE_MAX_NS)
-			interval = PROBE_MAX_NS;
-	} else {
-		interval = quiet_ns ? quiet_ns : SUSPECT_NS;
-		if (state == MRC_PATH_DENIED || now - path->delivered_ns < interval)
-			return any;
-	}
-	if (now - path->probe_ns >= interval)
+	if (now - path->probe_ns >= probe_interval(h, tx, path, id, now, quiet_ns))
 		send_probe(skb, h, qp, q, id, path, now);
 	return any;
 }
 
-/* The planes that mrc_tick wants probed, one after the other; then on to mrc_resend. */
+/* Probe the next plane that mrc_tick asks for, then call itself for the one after, or mrc_resend. */
 int mrc_probe(struct __sk_buff *skb)
 {
-	struct mrc_scratch *sc = scratch_get();
+	struct mrc_chain *chain = chain_get(CHAIN_CLOCK);
+	u32 qp, plane;
 	struct mrc_host *h = host_get();
+	struct probe_args *in;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
-	u32 qp, plane;
 
-	if (!sc || !h)
+	if (!chain || !h)
 		return 0;
-	qp = sc->qp;
+	in = &chain->probe;
+	qp = in->qp;
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
-	if (!q || !tx || !sc->probe)
+	if (!q || !tx || !in->planes)
 		return 0;
-	plane = lowest_bit(sc->probe) & 7;
-	sc->probe &= sc->probe - 1;
-	probe_plane(skb, h, qp, q, tx, plane, sc->now,
-		    sc->curious == plane ? h->probe_interval_ns : 0);
-	if (sc->probe)
+	plane = lowest_bit(in->planes) & 7;
+	in->planes &= in->planes - 1;
+	probe_plane(skb, h, qp, q, tx, plane, in->now,
+		    in->curious == plane ? h->probe_interval_ns : 0);
+	if (in->planes)
 		tails.call(skb, TAIL_PROBE);
-	if (sc->found)
+	if (chain->resend.found)
 		tails.call(skb, TAIL_RESEND);
 	return 0;
 }

@@ -9,7 +9,6 @@
  *           one sent later arrived on any path
  *   timeout nothing was heard for a retransmission time-out (tick only)
  */
-#define RESEND_MAX 16            /* packets sent again by one program run */
 #define SCAN_MAX 80              /* holes looked at by one program run */
 #define NACKED (~0ull)           /* for timeout_ns: a switch trimmed the packet ... */
 #define REFUSED (~0ull - 1)      /* ... or the receiver could not take it: not the path's fault */
@@ -68,120 +67,144 @@ static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struc
 	return 0;
 }
 
-/* Send PSN `psn` again if it counts as lost. */
-static __always_inline void resend(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
-				  const struct mrc_qp *q, struct mrc_tx *tx,
-				  struct mrc_balance *b, u32 psn, u64 now, u64 seen_ns, u64 up,
-				  u64 timeout_ns)
-{
-	struct mrc_tx_entry *entry = tx_entry_get(qp, psn);
-	u32 why, old_id, new_id, slot, plane, mine = 0, cause = MRC_ON_LOSS;
-	u64 len, sent, tag = (u64)qp << 32 | psn;
-	struct path_move move = {};
-	struct mrc_peer_plane *pp;
-	struct mrc_path *path;
-	struct mrc_plane *pl;
+/* A packet on its way through resend(). */
+struct resending {
+	const struct mrc_host *h;
+	const struct mrc_qp *q;
+	struct mrc_tx *tx;
+	struct mrc_balance *b;
+	struct mrc_tx_entry *entry;
+	struct mrc_path *path;   /* of the transmission that was lost */
 	struct mrc_slot *buf;
-	void *data, *end;
-	__be32 check;
+	u64 now;
+	u64 sent;                /* when that transmission was sent */
+	u64 timeout_ns;          /* as in struct resend_args */
+	u64 up;                  /* planes that may be used, a bit each */
+	u32 psn;
+	u32 why;                 /* counter of the rule by which it counts as lost */
+	u32 old_id;              /* path of the lost transmission */
+	u32 new_id;              /* path to send it on, or MRC_NO_PATH */
+	u32 cause;               /* MRC_ON_..., what moves the old path */
+};
 
-	if (!entry || entry->psn != psn)
-		return;
-	sent = entry->sent_ns;
-	old_id = entry->path;
-	path = path_get(qp, old_id);
+/* Look up what is known of the packet. Returns 0, or -1 if it does not count as lost. */
+static __always_inline int find_loss(u32 qp, u64 seen_ns, struct resending *r)
+{
+	struct mrc_tx_entry *entry = tx_entry_get(qp, r->psn);
+	u32 slot;
+
+	if (!entry || entry->psn != r->psn)
+		return -1;
+	r->entry = entry;
+	r->sent = entry->sent_ns;
+	r->old_id = entry->path;
+	r->path = path_get(qp, r->old_id);
 	slot = entry->slot;
-	buf = tx_ring.lookup(&slot);
-	if (!path || !buf)
-		return;
-	why = lost_by(entry, path, tx, b, h, seen_ns, timeout_ns);
-	if (!why)
-		return;
+	r->buf = tx_ring.lookup(&slot);
+	if (!r->path || !r->buf)
+		return -1;
+	r->why = lost_by(entry, r->path, r->tx, r->b, r->h, seen_ns, r->timeout_ns);
+	return r->why ? 0 : -1;
+}
 
-	/* claim it: two SACKs on two CPUs may have come to the same conclusion */
-	new_id = MRC_NO_PATH;
+/*
+ * Claim the packet, move its path and take another one. Returns 0 if another
+ * SACK, on another CPU, has led to the same conclusion first.
+ */
+static __always_inline u32 claim_loss(struct resending *r, struct path_move *move)
+{
+	struct mrc_tx_entry *entry = r->entry;
+	struct mrc_tx *tx = r->tx;
+	u32 mine = 0, old_plane = path_plane(r->old_id);
+
+	r->cause = MRC_ON_LOSS;
+	r->new_id = MRC_NO_PATH;
 	bpf_spin_lock(&tx->lock);
-	if (entry->sent_ns == sent && psn - tx->una < tx->next - tx->una && !tx_bit(tx, psn)) {
+	if (entry->sent_ns == r->sent && r->psn - tx->una < tx->next - tx->una &&
+	    !tx_bit(tx, r->psn)) {
 		mine = 1;
 		tx->retransmits++;
-		if (timeout_ns == NACKED) {
-			cause = MRC_ON_MARK;
-			path_event(tx, old_id, cause, &move);
-		} else if (timeout_ns != REFUSED) {
-			path_lost(tx, path, old_id, now, h, path->delivered_ns > sent,
-				  b->loss_ppm[path_plane(old_id)], &move);
+		if (r->timeout_ns == NACKED) {
+			r->cause = MRC_ON_MARK;
+			path_event(tx, r->old_id, MRC_ON_MARK, move);
+		} else if (r->timeout_ns != REFUSED) {
+			path_lost(tx, r->path, r->old_id, r->now, r->h,
+				  r->path->delivered_ns > r->sent, r->b->loss_ppm[old_plane],
+				  move);
 		}
-		/* another plane where one is left: what took this packet may
-		 * have taken the whole plane */
-		new_id = pick_path(tx, up, up & ~(1ull << (path_plane(old_id))), b->shares);
-		entry->sent_ns = now;
+		/* Take another plane if one is left: what took this packet may have
+		 * taken the whole plane. */
+		r->new_id = pick_path(tx, r->up, r->up & ~(1ull << old_plane), r->b->shares);
+		entry->sent_ns = r->now;
 		if (entry->sends == 1) {
-			entry->was = old_id;
-			entry->first_ns = sent;
+			entry->was = r->old_id;
+			entry->first_ns = r->sent;
 		}
 		if (entry->sends < 255)
 			entry->sends++;
-		entry->rule = why;
-		if (new_id != MRC_NO_PATH)
-			entry->path = new_id;
+		entry->rule = r->why;
+		if (r->new_id != MRC_NO_PATH)
+			entry->path = r->new_id;
 	}
 	bpf_spin_unlock(&tx->lock);
-	if (!mine)
-		return;
-	if (timeout_ns < REFUSED) {
-		__sync_fetch_and_add(&path->lost, 1);
-		b->lost[path_plane(old_id)]++;
-	}
-	count(why);
-	report_move(qp, old_id, path, &move, cause, sent, now);
-	if (new_id == MRC_NO_PATH)
-		return;
-	new_id &= 0xffff;
+	return mine;
+}
+
+/* Send the packet from the ring, with the skb as the carrier. */
+static __always_inline void send_again(struct __sk_buff *skb, u32 qp, const struct resending *r)
+{
+	u64 len = r->entry->len, tag = (u64)qp << 32 | r->psn;
+	u32 id = r->new_id & 0xffff;
+	struct route route;
 
 	/* The slot may be given away while it is read: look at its tag before and after. */
-	len = entry->len;
-	if (!LEN_OK(len) || buf->tag != tag)
+	if (!LEN_OK(len) || r->buf->tag != tag)
 		return;
-	plane = path_plane(new_id);
-	path = path_get(qp, new_id);
-	pl = planes.lookup(&plane);
-	pp = peer_plane_get(q->peer, plane);
-	if (!path || !pl || !pp)
+	if (find_route(qp, r->q, id, &route))
 		return;
 	if (bpf_skb_change_tail(skb, MRC_PAYLOAD_OFF + len + MRC_ICRC_LEN, 0) ||
-	    bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF, buf->data, len, 0))
+	    bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF, r->buf->data, len, 0))
 		return;
 	barrier();
-	if (buf->tag != tag)
+	if (r->buf->tag != tag)
 		return;
-	data = SKB_DATA(skb);
-	end = SKB_END(skb);
-	if (put_headers(data, end, h, pl, pp, path->ev, MRC_WRITE_LEN + len,
-			MRC_OP_WRITE_ONLY, MRC_BTH_RTX, q->remote_qpn, psn) ||
-	    put_write(data, end, psn, len, now))
+	if (dress_data(skb, r->h, r->q, &route, r->psn, len, MRC_BTH_RTX, r->now))
 		return;
-	check = header_check(data, MRC_WRITE_LEN);
-	if (bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF + len, &check, sizeof(check), 0))
+	capture_skb(skb, skb->cb[0], path_plane(id), qp, r->q->peer, r->why);
+	bpf_clone_redirect(skb, route.pl->ifindex, 0);
+}
+
+/* Send a packet again if it counts as lost. */
+static __always_inline void resend(struct __sk_buff *skb, u32 qp, u64 seen_ns, struct resending *r)
+{
+	struct path_move move = {};
+
+	if (find_loss(qp, seen_ns, r) || !claim_loss(r, &move))
 		return;
-	__sync_fetch_and_add(&path->sent, 1);
-	capture_skb(skb, plane, qp, q->peer, why);
-	bpf_clone_redirect(skb, pl->ifindex, 0);
+	if (r->timeout_ns < REFUSED) {
+		__sync_fetch_and_add(&r->path->lost, 1);
+		r->b->lost[path_plane(r->old_id)]++;
+	}
+	count_atomic(r->why);
+	report_move(qp, r->old_id, r->path, &move, r->cause, r->sent, r->now);
+	if (r->new_id != MRC_NO_PATH)
+		send_again(skb, qp, r);
 }
 
 /*
  * Find what counts as lost among the PSNs from `from` up to `to`, at most
- * RESEND_MAX packets; scratch holds them, for resend_due().
+ * RESEND_MAX packets, and note them for resend_due().
  */
 static __always_inline void find_lost(const struct mrc_host *h, u32 qp, const struct mrc_tx *tx,
-				      const struct mrc_balance *b, struct mrc_scratch *sc, u64 now,
-				      u32 from, u32 to, u64 timeout_ns)
+				      const struct mrc_balance *b, struct resend_args *out,
+				      u64 now, u32 from, u32 to, u64 timeout_ns)
 {
 	struct mrc_tx_entry *entry;
 	struct mrc_path *path;
 	u32 i, word, psn, n;
 	u64 holes = 0;
 
-	sc->found = 0;
+	out->found = 0;
 	word = (from & ~63u) - 64;
 	for (i = 0; i < SCAN_MAX; i++) {
 		if (!holes) {
@@ -200,10 +223,10 @@ static __always_inline void find_lost(const struct mrc_host *h, u32 qp, const st
 		path = path_get(qp, entry->path);
 		if (!path || !lost_by(entry, path, tx, b, h, now, timeout_ns))
 			continue;
-		n = sc->found;
-		sc->due[n & (RESEND_MAX - 1)] = psn;
-		sc->found = n + 1;
-		sc->last = psn;
+		n = out->found;
+		out->due[n & (RESEND_MAX - 1)] = psn;
+		out->found = n + 1;
+		out->last = psn;
 		if (n + 1 >= RESEND_MAX)
 			break;
 	}
@@ -214,43 +237,46 @@ static __always_inline void find_lost(const struct mrc_host *h, u32 qp, const st
  * for the next packet, so that the verifier walks one packet and not all. Does
  * not return if there is anything to send.
  */
-static __always_inline void resend_due(struct __sk_buff *skb, struct mrc_scratch *sc, u32 qp,
+static __always_inline void resend_due(struct __sk_buff *skb, struct resend_args *out, u32 qp,
 				       u64 now, u64 seen_ns, u64 timeout_ns)
 {
-	sc->qp = qp;
-	sc->sent = 0;
-	sc->now = now;
-	sc->seen_ns = seen_ns;
-	sc->timeout_ns = timeout_ns;
-	if (sc->found)
+	out->qp = qp;
+	out->sent = 0;
+	out->now = now;
+	out->seen_ns = seen_ns;
+	out->timeout_ns = timeout_ns;
+	if (out->found)
 		tails.call(skb, TAIL_RESEND);
 }
 
+/* Send the next packet that is due, then call itself for the one after. */
 int mrc_resend(struct __sk_buff *skb)
 {
-	struct mrc_scratch *sc = scratch_get();
-	struct mrc_host *h = host_get();
-	u32 qp, i;
-	struct mrc_balance *b;
+	struct mrc_chain *chain = chain_get(skb->cb[0]);
+	struct resending r = { .h = host_get() };
+	struct resend_args *in;
 	struct mrc_peer *peer;
-	struct mrc_qp *q;
-	struct mrc_tx *tx;
+	u32 qp, i;
 
-	if (!sc || !h)
+	if (!chain || !r.h)
 		return TC_ACT_SHOT;
-	qp = sc->qp;
-	i = sc->sent;
-	sc->sent = i + 1;
-	q = qps.lookup(&qp);
-	tx = txs.lookup(&qp);
-	if (i >= sc->found || i >= RESEND_MAX || !q || !tx)
+	in = &chain->resend;
+	qp = in->qp;
+	i = in->sent;
+	in->sent = i + 1;
+	r.q = qps.lookup(&qp);
+	r.tx = txs.lookup(&qp);
+	if (i >= in->found || i >= RESEND_MAX || !r.q || !r.tx)
 		return TC_ACT_SHOT;
-	peer = peer_get(q->peer);
-	b = balance_get(q->peer);
-	if (!peer || !b)
+	peer = peer_get(r.q->peer);
+	r.b = balance_get(r.q->peer);
+	if (!peer || !r.b)
 		return TC_ACT_SHOT;
-	resend(skb, h, qp, q, tx, b, sc->due[i & (RESEND_MAX - 1)], sc->now,
-	       sc->seen_ns, usable_planes(h, peer, b), sc->timeout_ns);
+	r.psn = in->due[i & (RESEND_MAX - 1)];
+	r.now = in->now;
+	r.timeout_ns = in->timeout_ns;
+	r.up = usable_planes(r.h, peer, r.b);
+	resend(skb, qp, in->seen_ns, &r);
 	tails.call(skb, TAIL_RESEND);
 	return TC_ACT_SHOT;
 }

@@ -1,15 +1,46 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Answers: SACKs and NACKs, taken apart. What has arrived gives its slot back
- * and teaches round trips, marks and how far packets overtake each other; what
- * is reported missing and counts as lost goes on to retransmit.c.
+ * SACKs, the sender's side. on_sack() takes one apart: packets that arrived
+ * give their slots back, and the packet that caused the SACK yields a round
+ * trip and congestion marks. mrc_learn does the rest: it learns reordering,
+ * moves the window, and finds what the SACK reports missing. What counts as
+ * lost goes on to retransmit.c.
  */
-#define ACK_STEPS 200
-#define ABSURD_SACKS 16          /* in a row: the QP is out of step */
+
+#define ACK_STEPS 200            /* rounds of the loop over arrived packets and words */
+#define CUMULATIVE_WORDS 4       /* words of cumulative news looked at for one SACK ... */
+#define SACK_WORDS 6             /* ... and with those of its bitmap */
+#define ABSURD_SACKS 16          /* SACKs in a row that mean that the QP is out of step */
+
+/* A SACK, in host order, next to the window that it is about. */
+struct sack_in {
+	u64 bitmap;
+	u32 base;                /* PSN of the bitmap's first bit */
+	u32 cack;                /* cumulative PSN */
+	u32 trigger;             /* PSN of the packet that caused it */
+	u32 m;                   /* congestion mark, MRC_SETH_M_... */
+	u32 ev;                  /* of the packet that caused it */
+	u32 delayed;             /* not 0: a clock sent it, it tells no round trip */
+	u32 needless;            /* not 0: a packet caused it that had arrived before */
+	u32 down;                /* bit p: the peer's plane p is down */
+	u32 heard;               /* count of bytes, 24 bits */
+	u32 una;                 /* tx->una when it came ... */
+	u32 next;                /* ... and tx->next */
+	s32 ahead;               /* cack + 1 less una */
+	__be16 stamp;            /* time stamp of the packet that caused it */
+};
+
+/* One transmission of the packet that caused a SACK. */
+struct trigger {
+	u64 sent;                /* when it was sent; 0: which transmission it was is not known */
+	u32 id;                  /* by which path */
+	u32 sure;                /* its PSN if it was the latest transmission, else one below una */
+	u32 cleared;             /* path of the first transmission, withdrawn without need, or MRC_NO_PATH */
+};
 
 /*
- * One packet of ours has arrived: give its slot back, learn from it. Its bit
- * was set in tx->sacked by us, so nobody else does this.
+ * A packet of ours has arrived: give its slot back and learn from it. The
+ * caller has set its bit in tx->sacked, so it comes here only once.
  */
 static __always_inline void acked(u32 qp, u32 psn, u32 sure, struct mrc_tx *tx,
 				  struct mrc_balance *b, u64 *latest)
@@ -26,10 +57,10 @@ static __always_inline void acked(u32 qp, u32 psn, u32 sure, struct mrc_tx *tx,
 	if (buf)
 		buf->tag = ~0ull;
 	tx_free.push(&slot, 0);
-	/* After a retransmission the first sending may be what arrived: then it says
-	 * nothing about the second one's time or path. RACK (RFC 8985) asks whether a
-	 * round trip has passed, which is no sign where queues grow; the time that a
-	 * SACK names is one. */
+	/* After a retransmission the first transmission may be the one that arrived, which
+	 * tells nothing about the second one's time or path. RACK (RFC 8985) asks whether a
+	 * round trip has passed, which proves little where queues grow; the time stamp in
+	 * the SACK does prove it. */
 	if (entry->sends > 1 && psn != sure)
 		return;
 	if (entry->sent_ns > *latest)
@@ -73,10 +104,10 @@ static __always_inline void advance_una(struct mrc_tx *tx, u64 now)
 }
 
 /*
- * One such SACK is damaged or a lie. Many in a row, and none that makes sense,
- * mean that the receiver is ahead of us: a damaged PSN was taken for a packet,
- * and the gap before it was given up. No packet of the QP will arrive any more;
- * the daemon sets up new ones.
+ * One SACK for packets never sent is damaged or a lie. Many in a row, with no
+ * sensible one between them, mean that the receiver is ahead of us: it took a
+ * damaged PSN for a packet and gave up the gap before it. No packet of the QP
+ * will arrive any more, so the daemon sets up new QPs.
  */
 static __always_inline void out_of_step(u32 qp, struct mrc_tx *tx)
 {
@@ -105,134 +136,160 @@ static __always_inline void clear_path(u32 qp, u32 id, struct mrc_tx *tx, struct
 	report_move(qp, id, path, &move, MRC_ON_PROBE, 0, now);
 }
 
-/* Takes a SACK apart: what caused it and what has arrived. mrc_learn() does the rest. */
-static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark *mark,
-				    struct mrc_tx *tx, struct mrc_balance *b,
-				    const struct mrc_host *h, struct mrc_scratch *sc, u64 now,
-				    u32 key)
+/* Read a SACK. Returns 0, or -1 if the frame is too short. */
+static __always_inline int parse_sack(struct __sk_buff *skb, struct mrc_tx *tx, struct sack_in *s)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	struct mrc_seth *seth = data + MRC_BODY_OFF;
 	struct mrc_cc_state *cc = data + MRC_BODY_OFF + MRC_SETH_LEN;
-	u32 qp = mark->qp, una, next, cack, base, i, step, word = 0, psn, trigger, high, delayed;
-	u32 needless, heard, verdict, down, cleared, sure, id;
-	u64 bitmap, fresh = 0, mask, latest = 0, seen, sent;
-	struct mrc_tx_entry *entry;
-	struct mrc_path *path;
-	s32 ahead;
+	u32 head, cack;
 
 	if (data + MRC_SACK_FRAME_LEN > end)
+		return -1;
+	head = bpf_ntohl(seth->head);
+	cack = bpf_ntohl(seth->cack);
+	s->delayed = seth->cc & MRC_CC_FLAG_DELAYED;
+	s->needless = seth->cc & MRC_CC_FLAG_DUPLICATE;
+	s->m = head >> MRC_SETH_M_SHIFT & 3;
+	s->down = cack >> MRC_SETH_DOWN_SHIFT;
+	s->heard = bpf_ntohl(cc->bytes) & 0xffffff;
+	s->bitmap = (u64)bpf_ntohl(seth->bitmap_hi) << 32 | bpf_ntohl(seth->bitmap_lo);
+	s->ev = bpf_ntohl(seth->entropy);
+	s->stamp = cc->tx_timestamp;
+	bpf_spin_lock(&tx->lock);
+	s->una = tx->una;
+	s->next = tx->next;
+	bpf_spin_unlock(&tx->lock);
+	s->ahead = psn_diff(cack & MRC_PSN_MASK, s->una - 1);
+	s->cack = s->una - 1 + s->ahead;
+	s->base = s->cack + (s16)bpf_ntohs(seth->sack_offset);
+	s->trigger = s->cack + (s16)(head & 0xffff);
+	return 0;
+}
+
+/*
+ * Which transmission of a packet caused the SACK? The time stamp tells. If only
+ * the latest one yielded round trips, packets that are sent again too early
+ * would never teach that it was too early.
+ */
+static __always_inline void find_transmission(const struct mrc_tx_entry *entry,
+					      const struct sack_in *s, struct trigger *t)
+{
+	t->sent = entry->sent_ns;
+	t->id = entry->path;
+	if (entry->sends > 1 && s->stamp == wire_time(entry->first_ns)) {
+		t->sent = entry->first_ns;
+		t->id = entry->was;
+	} else if (s->stamp == wire_time(t->sent)) {
+		t->sure = s->trigger;
+	} else {
+		t->sent = 0;
+	}
+}
+
+/* Measure the round trip of the packet that caused the SACK. */
+static __always_inline void time_trigger(const struct mrc_tx_entry *entry, struct mrc_path *path,
+					 struct mrc_balance *b, const struct mrc_host *h,
+					 const struct trigger *t, struct learn_args *out, u64 now)
+{
+	u64 seen;
+
+	out->rtt = now - t->sent;
+	out->is_long = entry->len >= CFG_MTU / 2;
+	out->id = t->id;
+	out->slow = path_rtt(path, b, path_plane(t->id), h, out->rtt, now);
+	/* The delay of the SACK itself is not that of the missing packets. */
+	seen = t->sent + b->now_ns[path_plane(t->id)];
+	if (seen < now)
+		out->seen_ns = seen;
+}
+
+/* Learn from what caused the SACK: a needless copy, a congestion mark, a round trip. */
+static __always_inline void learn_trigger(u32 qp, const struct sack_in *s, struct mrc_tx *tx,
+					  struct mrc_balance *b, const struct mrc_host *h,
+					  struct trigger *t, struct learn_args *out, u64 now)
+{
+	struct mrc_tx_entry *entry = tx_entry_get(qp, s->trigger);
+	struct mrc_path *path;
+
+	t->sure = s->una - 1;
+	t->cleared = MRC_NO_PATH;
+	if (!entry || (s32)(s->next - s->trigger) <= 0 || entry->psn != s->trigger)
 		return;
-	delayed = seth->cc & MRC_CC_FLAG_DELAYED;
-	needless = seth->cc & MRC_CC_FLAG_DUPLICATE;
-	verdict = bpf_ntohl(seth->head) >> MRC_SETH_M_SHIFT & 3;
-	down = bpf_ntohl(seth->cack) >> MRC_SETH_DOWN_SHIFT;
-	heard = bpf_ntohl(cc->bytes) & 0xffffff;
-	bitmap = (u64)bpf_ntohl(seth->bitmap_hi) << 32 | bpf_ntohl(seth->bitmap_lo);
+	find_transmission(entry, s, t);
+	path = path_get(qp, t->id);
+	if (s->needless) {
+		out->rule = entry->rule;
+		if (entry->sends == 2)
+			t->cleared = entry->was;
+	}
+	if (path && s->m && path->ev == s->ev) {
+		out->id = t->id;
+		out->m = s->m;
+		path->marked++;
+		b->marked[path_plane(t->id)]++;
+		count(MRC_C_ECHO_RX);
+	}
+	if (path && t->sent && !s->delayed &&
+	    (s->needless ||
+	     (s->trigger - s->una < s->next - s->una && !tx_bit(tx, s->trigger))))
+		time_trigger(entry, path, b, h, t, out, now);
+}
+
+/* PSNs that step `step` of a SACK reports as arrived, as bits of the word that is returned. */
+static __always_inline u32 sack_word(const struct sack_in *s, u32 step, u64 *mask)
+{
+	u32 word;
+
+	if (step < CUMULATIVE_WORDS) {
+		word = (s->una & ~63u) + 64 * step;
+		*mask = range_mask(word, s->una, s->cack + 1);
+	} else {
+		word = (s->base & ~63u) + 64 * (step - CUMULATIVE_WORDS);
+		*mask = shifted(s->bitmap, s->base, word);
+	}
+	return word;
+}
+
+/* Set the bits of a word of tx->sacked. Returns those that are news. */
+static __always_inline u64 mark_sacked(struct mrc_tx *tx, u32 word, u64 mask)
+{
+	u64 fresh;
 
 	bpf_spin_lock(&tx->lock);
-	una = tx->una;
-	next = tx->next;
+	/* una may have moved since; what it passed is done */
+	if ((s32)(tx->una - word) > 0)
+		mask &= (s32)(tx->una - word) >= 64 ? 0 : ~0ull << ((tx->una - word) & 63);
+	fresh = mask & ~tx->sacked[(word >> 6) & CFG_WORD_MASK];
+	tx->sacked[(word >> 6) & CFG_WORD_MASK] |= fresh;
 	bpf_spin_unlock(&tx->lock);
-	ahead = psn_diff(bpf_ntohl(seth->cack) & MRC_PSN_MASK, una - 1);
-	if (ahead > (s32)(next - una)) {
-		count(MRC_C_DROP_SACK);
-		capture_outcome(key, qp, MRC_C_DROP_SACK);
-		out_of_step(qp, tx);
-		return;
-	}
-	if (una == next) {       /* nothing is on its way: nothing to learn */
-		count(MRC_C_SACK_STALE);
-		capture_outcome(key, qp, MRC_C_SACK_STALE);
-		return;
-	}
-	tx->absurd = 0;
-	cack = una - 1 + ahead;
-	base = cack + (s16)bpf_ntohs(seth->sack_offset);
-	trigger = cack + (s16)(bpf_ntohl(seth->head) & 0xffff);
-	count(ahead < 0 ? MRC_C_SACK_STALE : MRC_C_SACK_RX);
-	capture_outcome(key, qp, ahead < 0 ? MRC_C_SACK_STALE : MRC_C_SACK_RX);
-	sc->rule = 0;
-	sc->rtt = 0;
-	sc->seen_ns = now;
-	sc->slow = 0;
-	sc->verdict = 0;
-	sc->id = MRC_NO_PATH;
-	sc->found_slow = 0;
-	cleared = MRC_NO_PATH;
+	return fresh;
+}
 
-	/* what caused it: a needless copy, a mark, a round trip. The time says which
-	 * sending it was: if only the last one taught round trips, those that are sent
-	 * again too early would never teach that it was too early. */
-	sure = una - 1;
-	entry = tx_entry_get(qp, trigger);
-	if (entry && (s32)(next - trigger) > 0 && entry->psn == trigger) {
-		sent = entry->sent_ns;
-		id = entry->path;
-		if (entry->sends > 1 && cc->tx_timestamp == wire_time(entry->first_ns)) {
-			sent = entry->first_ns;
-			id = entry->was;
-		} else if (cc->tx_timestamp == wire_time(sent)) {
-			sure = trigger;
-		} else {
-			sent = 0;
-		}
-		path = path_get(qp, id);
-		if (needless) {
-			sc->rule = entry->rule;
-			if (entry->sends == 2)
-				cleared = entry->was;
-		}
-		if (path && verdict && path->ev == bpf_ntohl(seth->entropy)) {
-			sc->id = id;
-			sc->verdict = verdict;
-			path->marked++;
-			b->marked[path_plane(id)]++;
-			count(MRC_C_ECHO_RX);
-		}
-		if (path && sent && !delayed &&
-		    (needless || (trigger - una < next - una && !tx_bit(tx, trigger)))) {
-			sc->rtt = now - sent;
-			sc->is_long = entry->len >= CFG_MTU / 2;
-			sc->id = id;
-			sc->slow = path_rtt(path, b, path_plane(id), h, sc->rtt, now);
-			/* how long the SACK itself took is not the missing packets' delay */
-			seen = sent + b->now_ns[path_plane(id)];
-			if (seen < now)
-				sc->seen_ns = seen;
-		}
-	}
-	if (needless)
-		count(MRC_C_RTX_NEEDLESS);
+/*
+ * Take what has arrived: four words of cumulative news, two of the bitmap. What
+ * is left over comes again with the next SACK. One loop does both words and
+ * packets, because the verifier walks nested loops for ever.
+ */
+static __always_inline void take_arrived(u32 qp, const struct sack_in *s, u32 sure,
+					 struct mrc_tx *tx, struct mrc_balance *b,
+					 struct sack_state *state, struct learn_args *out)
+{
+	u32 i, step, word = 0, psn, high = s->una;
+	u64 mask, fresh = 0, latest = 0;
 
-	/* what has arrived: four words of cumulative news, two of the bitmap; what
-	 * is left over comes again with the next SACK */
-	high = una;
-	sc->step = 0;
+	state->step = 0;
 	for (i = 0; i < ACK_STEPS; i++) {
 		if (!fresh) {
-			step = sc->step;
-			if (step >= 6 || i > ACK_STEPS - 68)
+			step = state->step;
+			if (step >= SACK_WORDS || i > ACK_STEPS - 68)
 				break;
-			if (step < 4) {
-				word = (una & ~63u) + 64 * step;
-				mask = range_mask(word, una, cack + 1);
-			} else {
-				word = (base & ~63u) + 64 * (step - 4);
-				mask = shifted(bitmap, base, word);
-			}
-			sc->step = step + 1;
+			word = sack_word(s, step, &mask);
+			state->step = step + 1;
 			if (!mask)
 				continue;
-			mask &= range_mask(word, una, next);
-			bpf_spin_lock(&tx->lock);
-			/* una may have moved since; what it passed is done */
-			if ((s32)(tx->una - word) > 0)
-				mask &= (s32)(tx->una - word) >= 64 ?
-					0 : ~0ull << ((tx->una - word) & 63);
-			fresh = mask & ~tx->sacked[(word >> 6) & CFG_WORD_MASK];
-			tx->sacked[(word >> 6) & CFG_WORD_MASK] |= fresh;
-			bpf_spin_unlock(&tx->lock);
+			mask &= range_mask(word, s->una, s->next);
+			fresh = mark_sacked(tx, word, mask);
 			continue;
 		}
 		psn = word + lowest_bit(fresh);
@@ -241,37 +298,144 @@ static __always_inline void on_sack(struct __sk_buff *skb, const struct mrc_mark
 		if ((s32)(psn + 1 - high) > 0)
 			high = psn + 1;
 	}
+	out->latest = latest;
+	out->high = high;
+}
 
-	sc->qp = qp;
-	sc->now = now;
-	sc->latest = latest;
-	sc->high = high;
-	sc->heard = heard;
-	sc->down = down;
-	sc->base = base;
-	if (cleared != MRC_NO_PATH)
-		clear_path(qp, cleared, tx, b, now);
+/* Take a SACK apart: what caused it and what has arrived. mrc_learn() does the rest. */
+static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, struct mrc_tx *tx,
+				    struct mrc_balance *b, const struct mrc_host *h,
+				    struct mrc_chain *chain, u64 now, u32 key)
+{
+	struct learn_args *out = &chain->learn;
+	struct trigger t = {};
+	struct sack_in s;
+	u32 why;
+
+	if (parse_sack(skb, tx, &s))
+		return;
+	if (s.ahead > (s32)(s.next - s.una)) {
+		count(MRC_C_DROP_SACK);
+		capture_outcome(key, qp, MRC_C_DROP_SACK);
+		out_of_step(qp, tx);
+		return;
+	}
+	/* With nothing on its way there is nothing to learn. */
+	why = s.ahead < 0 || s.una == s.next ? MRC_C_SACK_STALE : MRC_C_SACK_RX;
+	count(why);
+	capture_outcome(key, qp, why);
+	if (s.una == s.next)
+		return;
+	tx->absurd = 0;
+	out->qp = qp;
+	out->now = now;
+	out->seen_ns = now;
+	out->rtt = 0;
+	out->rule = 0;
+	out->slow = 0;
+	out->m = 0;
+	out->id = MRC_NO_PATH;
+	out->heard = s.heard;
+	out->down = s.down;
+	out->base = s.base;
+	learn_trigger(qp, &s, tx, b, h, &t, out, now);
+	if (s.needless)
+		count(MRC_C_RTX_NEEDLESS);
+	take_arrived(qp, &s, t.sure, tx, b, &chain->sack, out);
+	if (t.cleared != MRC_NO_PATH)
+		clear_path(qp, t.cleared, tx, b, now);
 	tails.call(skb, TAIL_LEARN);
+}
+
+/*
+ * Apply what the SACK tells of one path: whether it is slow, and its congestion
+ * mark. Returns 1 if the path is crowded from now on. Lock of tx held.
+ */
+static __always_inline u32 learn_path(struct mrc_tx *tx, struct mrc_path *path,
+				      const struct mrc_host *h, const struct learn_args *in,
+				      struct learn_state *state, u32 id, u64 now,
+				      struct path_move *move)
+{
+	u32 word = slot_word(id);
+	u64 mask = slot_bit(id) & tx->use[word];
+
+	if (in->slow > 0) {
+		state->found_slow = mask && !(tx->slow[word] & mask);
+		tx->slow[word] |= mask;
+	}
+	if (in->slow < 0 && !in->m && now >= path->crowded_ns)
+		tx->slow[word] &= ~mask;
+	if (in->m == MRC_SETH_M_ALWAYS_SKIP)
+		path_lost(tx, path, id, now, h, 0, 0, move);
+	else if (in->m)
+		return path_marked(tx, path, id, now, move);
+	return 0;
+}
+
+/*
+ * Learn round trips, queues and reordering. Returns 1 unless a newer SACK was
+ * there before: SACKs overtake each other, and what an older one misses may have
+ * arrived. Lock of tx held.
+ */
+static __always_inline u32 learn_times(struct mrc_tx *tx, const struct mrc_balance *b,
+				       const struct mrc_host *h, const struct learn_args *in,
+				       u32 id, u64 now)
+{
+	u32 fresh = ((in->heard - tx->heard) & 0xffffff) < 0x800000;
+
+	if (in->latest > tx->delivered_ns)
+		tx->delivered_ns = in->latest;
+	if ((s32)(in->high - tx->high) > 0)
+		tx->high = in->high;
+	if (in->rtt) {
+		rtt_sample(tx, in->rtt);
+		if (share_of(b->shares, path_plane(id)) >= MRC_SHARE_FULL)
+			queue_sample(tx, in->rtt, in->is_long, now);
+	}
+	learn_reordering(tx, h, now, in->rule);
+	if (fresh)
+		tx->heard = in->heard;
+	return fresh;
+}
+
+/* Find what the SACK reports missing and counts as lost, and go on with it. */
+static __always_inline void resend_missing(struct __sk_buff *skb, u32 qp, const struct mrc_host *h,
+					   struct mrc_tx *tx, struct mrc_balance *b,
+					   struct mrc_chain *chain, u32 una, u32 high, u64 now)
+{
+	struct learn_args *in = &chain->learn;
+	u32 from = in->base, to = from + MRC_SACK_BITS;
+
+	if ((s32)(to - high) > 0)
+		to = high;
+	if ((s32)(from - una) < 0)
+		from = una;
+	if ((s32)(to - from) <= 0)
+		return;
+	find_lost(h, qp, tx, b, &chain->resend, in->seen_ns, from, to, 0);
+	resend_due(skb, &chain->resend, qp, now, in->seen_ns, 0);
 }
 
 /* The second half of a SACK: round trips, marks, and what it reports missing. */
 int mrc_learn(struct __sk_buff *skb)
 {
-	struct mrc_scratch *sc = scratch_get();
+	struct mrc_chain *chain = chain_get(CHAIN_PACKET);
 	struct mrc_host *h = host_get();
-	u32 qp, id, high, una, base, next, word, fresh, crowded = 0;
+	u32 qp, id, high, una, fresh, crowded = 0;
 	struct path_move move = {};
+	struct learn_args *in;
 	struct mrc_balance *b;
 	struct mrc_path *path;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
-	u64 now, mask;
+	u64 now;
 
-	if (!sc || !h)
+	if (!chain || !h)
 		return TC_ACT_SHOT;
-	qp = sc->qp;
-	id = sc->id;
-	now = sc->now;
+	in = &chain->learn;
+	qp = in->qp;
+	id = in->id;
+	now = in->now;
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
 	path = path_get(qp, id);
@@ -280,60 +444,25 @@ int mrc_learn(struct __sk_buff *skb)
 	b = balance_get(q->peer);
 	if (!b)
 		return TC_ACT_SHOT;
+	chain->learning.found_slow = 0;
 	bpf_spin_lock(&tx->lock);
-	if (sc->latest > tx->delivered_ns)
-		tx->delivered_ns = sc->latest;
-	if ((s32)(sc->high - tx->high) > 0)
-		tx->high = sc->high;
-	if (sc->rtt) {
-		rtt_sample(tx, sc->rtt);
-		if (share_of(b->shares, path_plane(id)) >= MRC_SHARE_FULL)
-			queue_sample(tx, sc->rtt, sc->is_long, now);
-	}
-	learn_reordering(tx, h, now, sc->rule);
-	/* SACKs overtake each other too: what an older one misses may be here by now */
-	fresh = ((sc->heard - tx->heard) & 0xffffff) < 0x800000;
-	if (fresh)
-		tx->heard = sc->heard;
-	if (path && id != MRC_NO_PATH) {
-		word = slot_word(id);
-		mask = slot_bit(id) & tx->use[word];
-		if (sc->slow > 0) {
-			sc->found_slow = mask && !(tx->slow[word] & mask);
-			tx->slow[word] |= mask;
-		}
-		if (sc->slow < 0 && !sc->verdict && now >= path->crowded_ns)
-			tx->slow[word] &= ~mask;
-		if (sc->verdict == MRC_SETH_M_ALWAYS_SKIP) {
-			path_lost(tx, path, id, now, h, 0, 0, &move);
-		} else if (sc->verdict) {
-			crowded = path_marked(tx, path, id, now, &move);
-		}
-	}
+	fresh = learn_times(tx, b, h, in, id, now);
+	if (path && id != MRC_NO_PATH)
+		crowded = learn_path(tx, path, h, in, &chain->learning, id, now, &move);
 	advance_una(tx, now);
 	high = tx->high;
 	una = tx->una;
 	bpf_spin_unlock(&tx->lock);
-	if (sc->found_slow)
+	if (chain->learning.found_slow)
 		count(MRC_C_PATH_SLOW);
 	if (crowded)
 		count(MRC_C_PATH_CROWDED);
 	if (path)
-		report_move(qp, id, path, &move, sc->verdict == MRC_SETH_M_ALWAYS_SKIP ?
-			    MRC_ON_LOSS : MRC_ON_MARK, 0, now);
+		report_move(qp, id, path, &move, in->m == MRC_SETH_M_ALWAYS_SKIP ? MRC_ON_LOSS :
+			    MRC_ON_MARK, 0, now);
 	if (!fresh)
 		return TC_ACT_SHOT;
-	b->heard_ports = ~(u64)sc->down;
-
-	base = sc->base;
-	next = base + MRC_SACK_BITS;
-	if ((s32)(next - high) > 0)
-		next = high;
-	if ((s32)(base - una) < 0)
-		base = una;
-	if ((s32)(next - base) <= 0)
-		return TC_ACT_SHOT;
-	find_lost(h, qp, tx, b, sc, sc->seen_ns, base, next, 0);
-	resend_due(skb, sc, qp, now, sc->seen_ns, 0);
+	b->heard_ports = ~(u64)in->down;
+	resend_missing(skb, qp, h, tx, b, chain, una, high, now);
 	return TC_ACT_SHOT;
 }

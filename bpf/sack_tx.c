@@ -82,7 +82,8 @@ static __always_inline u32 planes_down(const struct mrc_host *h)
  * the plane's interface, which is returned; 0 on failure.
  */
 static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
-				      const struct mrc_qp *q, struct sack_body *sack)
+				      const struct mrc_qp *q, struct sack_body *sack,
+				      u32 chain)
 {
 	struct mrc_tx *tx = txs.lookup(&qp);
 	struct mrc_peer_plane *pp;
@@ -105,6 +106,6 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 			MRC_OP_SACK, 0, q->remote_qpn, 0) ||
 	    put_sack(data, end, sack))
 		return 0;
-	capture_skb(skb, plane, qp, q->peer, MRC_C_SACK_TX);
+	capture_skb(skb, chain, plane, qp, q->peer, MRC_C_SACK_TX);
 	return pl->ifindex;
 }

@@ -184,7 +184,7 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 		return spray_drop(MRC_C_DROP_SKB);
 	count(MRC_C_TX_PACKETS);
 	count_by(MRC_C_TX_BYTES, len);
-	capture_skb(skb, path_plane(id), qp, f->q->peer, MRC_C_TX_PACKETS);
+	capture_skb(skb, RECORD_PACKET, path_plane(id), qp, f->q->peer, MRC_C_TX_PACKETS);
 	return bpf_redirect(r.pl->ifindex, 0);
 }
 

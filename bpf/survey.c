@@ -125,8 +125,8 @@ int mrc_survey(struct __sk_buff *skb)
 	loop->sent_ns = bpf_ktime_get_ns();
 	loop->psn = psn;
 	loop->sent++;
-	count(MRC_C_SURVEY_TX);
-	capture_skb(skb, plane, MRC_CAPTURE_NONE, MRC_CAPTURE_NONE, MRC_C_SURVEY_TX);
+	count_atomic(MRC_C_SURVEY_TX);
+	capture_skb(skb, RECORD_SURVEY, plane, MRC_CAPTURE_NONE, MRC_CAPTURE_NONE, MRC_C_SURVEY_TX);
 	bpf_clone_redirect(skb, pl->ifindex, 0);
 	return 0;
 }

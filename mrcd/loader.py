@@ -44,7 +44,7 @@ MAPS = [
     "loop_paths",
     "loops",
     "survey",
-    "scratch",
+    "chains",
     "judge_states",
     "tails",
     "tx_ring",
