@@ -1,19 +1,47 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The data path: programs that share the maps of maps.c.
+ * The data path. This file puts the programs together; they share the maps of
+ * maps.c. Files that touch maps end in .c, pure headers in .h.
  *
- *   mrc_spray    tc ingress of mrc0's other end   spray.c
- *   mrc_receive  XDP of each plane NIC            receive.c, endpoint.c
- *   mrc_deliver  tc ingress of each plane NIC     deliver.c, sack_rx.c
- *   mrc_learn    where it goes on with a SACK     sack_rx.c
- *   mrc_tick     run by the daemon's clock        tick.c
- *   mrc_probe    where it ends if paths are away  probe.c
- *   mrc_resend   where all end if packets are     retransmit.c
- *                lost
- *   mrc_idle     run at leisure                   probe.c
- *   mrc_judge    run every few ticks              judge.c
- *   mrc_control  run for a command                control.c
- *   mrc_survey   run by the daemon's survey       survey.c
+ * An application's packet, and what arrives on a plane:
+ *
+ *   mrc0 -> mrc_spray -> plane
+ *           spray.c: find the peer and a QP, signal congestion to TCP (aqm.c),
+ *           keep a copy, take a PSN and a path (pick.h), write the headers
+ *           (data_tx.c, frame.h, envelope.h)
+ *
+ *   plane -> mrc_receive -> mrc_deliver
+ *            |              |- data: deliver.c, in order to mrc0, or into the
+ *            |              |  reorder ring; answered by a SACK (sack_tx.c)
+ *            |              |- SACK: sack_rx.c, what has arrived; then mrc_learn
+ *            |              '- NACK: nack_rx.c; then mrc_resend
+ *            |- receive.c: checks; turns trimmed packets and probes round
+ *            |- endpoint.c: packets for QP 2
+ *            '- survey.c: our own survey probes that came back
+ *
+ * Programs that others end in, by tail calls:
+ *
+ *   mrc_deliver --SACK--> mrc_learn --lost--> mrc_resend --next--> mrc_resend
+ *   mrc_deliver --NACK----------------------> mrc_resend
+ *   mrc_tick ---away--> mrc_probe --next--> mrc_probe
+ *                       mrc_probe --lost----> mrc_resend
+ *   mrc_tick ---lost------------------------> mrc_resend
+ *
+ *   mrc_learn   sack_rx.c, rtt.h   round trips, marks, what counts as lost
+ *   mrc_probe   probe.c            one plane with paths away
+ *   mrc_resend  retransmit.c       one packet that counts as lost
+ *
+ * Programs that the daemon runs by PROG_TEST_RUN:
+ *
+ *   mrc_tick    tick.c     every millisecond for each active QP
+ *   mrc_judge   judge.c    every few ticks: the shares of a peer's planes
+ *   mrc_idle    probe.c    at leisure: one plane of a QP that may be idle
+ *   mrc_survey  survey.c   the next survey probe
+ *   mrc_control control.c  a command
+ *
+ * Everywhere: path.h has the states of a path and path_events.c reports their
+ * changes, xdp_actions.c ends mrc_receive, capture.c records packets while a
+ * capture runs.
  *
  * The loader replaces #include "..." by the file's text before bcc compiles
  * it, because bcc rewrites map accesses in the main file only. bcc has no
@@ -58,8 +86,8 @@
 #include "judge.c"
 #include "control.c"
 
-/* What comes back from the receiver of our data; its skb carries what is sent again. */
-static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mark *mark, u32 key)
+/* A SACK or a NACK from the receiver of our data. Its skb carries what is sent again. */
+static __always_inline int on_feedback(struct __sk_buff *skb, const struct mrc_mark *mark, u32 key)
 {
 	struct mrc_chain *chain = chain_get(CHAIN_PACKET);
 	struct mrc_host *h = host_get();
@@ -67,7 +95,7 @@ static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mar
 	struct mrc_balance *b;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
-	u64 now, why;
+	u64 now;
 
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
@@ -78,15 +106,10 @@ static __always_inline int on_answer(struct __sk_buff *skb, const struct mrc_mar
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
 	now = bpf_ktime_get_ns();
-	if (!(mark->flags & MRC_MARK_NACK)) {
+	if (mark->flags & MRC_MARK_NACK)
+		on_nack(skb, mark, tx, &chain->resend, now, key);
+	else
 		on_sack(skb, qp, tx, b, h, chain, now, key);
-		return TC_ACT_SHOT;
-	}
-	count(MRC_C_NACK_RX);
-	capture_outcome(key, qp, MRC_C_NACK_RX);
-	why = on_nack(mark, tx, &chain->resend);
-	if (why)
-		resend_due(skb, &chain->resend, qp, now, now, why);
 	return TC_ACT_SHOT;
 }
 
@@ -96,13 +119,13 @@ int mrc_deliver(struct __sk_buff *skb)
 	struct mrc_mark *in = data, mark;
 	u32 key;
 
-	/* Without the mark of mrc_receive it is not ours. */
+	/* A packet without the mark of mrc_receive is not ours. */
 	if (data + MRC_ETH_LEN > end || in->magic0 != MRC_MARK_MAGIC0 ||
 	    in->magic1 != MRC_MARK_MAGIC1)
 		return TC_ACT_UNSPEC;
 	mark = *in;
 	key = capture_key(skb, &mark);
 	if (mark.flags & (MRC_MARK_SACK | MRC_MARK_NACK))
-		return on_answer(skb, &mark, key);
+		return on_feedback(skb, &mark, key);
 	return on_data(skb, &mark, key);
 }

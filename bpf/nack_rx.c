@@ -4,33 +4,35 @@
  * refused goes on to retransmit.c.
  */
 
-/*
- * Find the packet that a NACK asks for. Returns why to send it again, as
- * resend_due() takes it, or 0.
- */
-static __always_inline u64 on_nack(const struct mrc_mark *mark, const struct mrc_tx *tx,
-				   struct resend_args *out)
+/* Why a NACK has its packet sent again, as resend_due() takes it; 0: it does not. */
+static __always_inline u64 nack_reason(const struct mrc_mark *mark)
 {
-	u32 una = tx->una, psn;
-	s32 ahead = psn_diff(mark_psn(mark), una);
-	u64 why;
-
 	switch (mark->ts) {
 	case MRC_NACK_TRIMMED:
-		why = NACKED;
-		break;
+		return NACKED;
 	case MRC_NACK_TRIMMED_LASTHOP:
 	case MRC_NACK_NO_PKT_BUFFER:
 	case MRC_NACK_NO_RESOURCE:
-		why = REFUSED;
-		break;
-	default:
-		return 0;
+		return REFUSED;
 	}
+	return 0;
+}
+
+/* Send the packet again that a NACK is about, if it is still missing. */
+static __always_inline void on_nack(struct __sk_buff *skb, const struct mrc_mark *mark,
+				    const struct mrc_tx *tx, struct resend_args *out, u64 now,
+				    u32 key)
+{
+	u32 una = tx->una, qp = mark->qp, psn;
+	s32 ahead = psn_diff(mark_psn(mark), una);
+	u64 why = nack_reason(mark);
+
+	count(MRC_C_NACK_RX);
+	capture_outcome(key, qp, MRC_C_NACK_RX);
 	psn = una + ahead;
-	if (ahead < 0 || psn - una >= tx->next - una || tx_bit(tx, psn))
-		return 0;
+	if (!why || ahead < 0 || psn - una >= tx->next - una || tx_bit(tx, psn))
+		return;
 	out->due[0] = psn;
 	out->found = 1;
-	return why;
+	resend_due(skb, out, qp, now, now, why);
 }
