@@ -4,16 +4,17 @@
  * gap wait in the reorder ring until it is filled.
  *
  * Several CPUs may hold packets of one QP. "busy" makes one of them the owner
- * of rx->next: only the owner delivers and moves next. Who is not the owner
- * stores its packet and leaves. Storing sets the received bit, and the owner
- * looks at that bit and gives up ownership, under one lock, so no packet is
- * stored unseen. An owner that leaves early (bound reached, mrc0 full) is
- * followed by the next arrival or the clock.
+ * of rx->next: only the owner delivers and moves next. A CPU that is not the
+ * owner stores its packet and leaves. Storing sets the received bit, and the
+ * owner checks that bit and gives up ownership, under one lock, so no packet is
+ * stored unseen. If an owner leaves early (bound reached, mrc0 full), the next
+ * arrival or the clock goes on.
  */
-#define DRAIN_MAX 32             /* held packets released by one program run */
-#define UNSACKED_MAX 64          /* packets that arrive without a SACK, however fast; or MPR / 4 */
 
-/* Mark a PSN as received, and unmark it when next passes it. Lock of rx held. */
+#define DRAIN_MAX 32             /* held packets released by one program run */
+#define UNSACKED_MAX 64          /* packets, or MPR / 4 if less, that may arrive without a SACK at any rate */
+
+/* Mark a PSN as received; rx_clear() unmarks it when next passes it. Lock of rx held. */
 static __always_inline void rx_set(struct mrc_rx *rx, u32 psn)
 {
 	rx->received[(psn >> 6) & CFG_WORD_MASK] |= 1ull << (psn & 63);
@@ -62,7 +63,7 @@ static __always_inline u32 hold_packet(struct __sk_buff *skb, u32 qp, u32 psn, u
 	return slot + 1;
 }
 
-/* Send one held packet to mrc0, the skb is the carrier. Returns 0 if it went. */
+/* Send one held packet to mrc0, with the skb as the carrier. Returns 0 if it was sent. */
 static __always_inline int emit_held(struct __sk_buff *skb, const struct mrc_host *h,
 				     struct mrc_slot *buf, u64 len)
 {
@@ -79,8 +80,9 @@ static __always_inline int emit_held(struct __sk_buff *skb, const struct mrc_hos
 }
 
 /*
- * Release held packets as long as they are in order. The caller is the owner
- * and the packet rx->next is held; on return it is no longer the owner.
+ * Release held packets while they are in order. The caller is the owner, and
+ * the packet rx->next is held; on return it is no longer the owner. `chain` is a
+ * constant.
  */
 static __always_inline void drain(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
 				  struct mrc_rx *rx, u32 chain)
@@ -177,11 +179,11 @@ static __always_inline int deliver_drop(u32 key, u32 qp, u32 why)
 }
 
 /*
- * Is it time for a SACK? Enough has arrived, and not only just before: at high
- * rates SACKs would be half of all packets and say little that is new. But the
- * sender's window must not fill meanwhile, and a window wider than the bits of
- * one SACK is told in several, which are not held back.
- * Lock of rx held.
+ * Is a SACK due? It is if enough has arrived and the last one left some time
+ * ago: at high rates SACKs would otherwise be half of all packets and tell
+ * little that is new. But the sender's window must not fill in the meantime, and
+ * a window that takes several SACKs to describe is not held back. Lock of rx
+ * held.
  */
 static __always_inline u32 sack_is_due(const struct mrc_rx *rx, const struct mrc_host *h,
 				       const struct mrc_qp *q, u64 now)
@@ -194,7 +196,7 @@ static __always_inline u32 sack_is_due(const struct mrc_rx *rx, const struct mrc
 	       pending >= q->mpr / 4 || rx->high - rx->next > MRC_SACK_BITS;
 }
 
-/* Say what has arrived; what is pending is said with it. Lock of rx held. */
+/* Fill in a SACK; it covers everything that was pending. Lock of rx held. */
 static __always_inline void take_sack(struct mrc_rx *rx, struct sack_body *sack, u64 now)
 {
 	sack_from_rx(rx, next_slice(rx), sack);

@@ -11,8 +11,8 @@
  *   MRC_ENCAP_ECMP4    Ethernet | IPv4 to the peer | UDP
  *
  * Everything that depends on it is a constant expression, so the compiler
- * leaves the three others out. Where there is one IP header, it is both the
- * outer and the inner one. Addresses in structs are 128 bits wide; IPv4's are
+ * leaves the other three out. A single IP header is both the outer and the inner
+ * one. Addresses in structs are 128 bits wide; IPv4's are
  * written as ::ffff:a.b.c.d.
  */
 #ifndef MRC_ENVELOPE_H
@@ -107,7 +107,7 @@ static __always_inline void put_ip4(struct iphdr *ip, __be32 src, __be32 dst, __
 	ip->protocol = IPPROTO_UDP;
 	ip->saddr = src;
 	ip->daddr = dst;
-	/* The sum does not care for byte order, as long as all its words have the same. */
+	/* Byte order does not matter to the sum, as long as all its words share it. */
 	sum = bpf_htons(0x4500 | tos) + bpf_htons(MRC_IP4_DF) +
 	      bpf_htons(MRC_HOPS << 8 | IPPROTO_UDP) + bpf_htons(len) +
 	      (src & 0xffff) + (src >> 16) + (dst & 0xffff) + (dst >> 16);
@@ -147,7 +147,7 @@ static __always_inline void put_envelope(void *data, const struct mrc_host *h,
 		put_ip4(data + MRC_OUTER_OFF, pl->addr[3], pp->addr[3], tclass,
 			MRC_IP4_LEN + udp_len);
 	if (CFG_ENCAP == MRC_ENCAP_ECMP6)
-		/* Switches that look at the label and not at ports are steered as well. */
+		/* This also steers switches that hash the label instead of the ports. */
 		put_ip6(outer, pl->addr, pp->addr, ev >> 16, tclass, IPPROTO_UDP, udp_len);
 	if (CFG_ENCAP == MRC_ENCAP_REDUCED)
 		put_ip6(outer, pl->addr, pp->usids, label, tclass, IPPROTO_UDP, udp_len);
@@ -157,7 +157,7 @@ static __always_inline void put_envelope(void *data, const struct mrc_host *h,
 		put_ip6(data + MRC_INNER_OFF, pl->addr, pp->addr, label, 0, IPPROTO_UDP,
 			udp_len);
 	}
-	/* The second uSID is the T1's wherever an EV has a T1 part: OR it in. */
+	/* The second uSID is the T1's if an EV has a T1 part: OR it in. */
 	if (ENCAP_SRV6)
 		outer->daddr.s6_addr32[1] |= bpf_htonl((ev >> MRC_EV_T1_SHIFT) & MRC_EV_T1_MASK &
 					   MRC_USID_INDEX_MASK);
@@ -170,7 +170,7 @@ static __always_inline void put_envelope(void *data, const struct mrc_host *h,
 
 /* ---- reading; the caller has checked that MRC_BTH_OFF bytes are there */
 
-/* Is it UDP, in the headers we use, and whole? Says nothing of addresses. */
+/* Is it unfragmented UDP in the headers that we use? Addresses are not checked. */
 static __always_inline int envelope_is_udp(const void *data)
 {
 	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
@@ -188,7 +188,7 @@ static __always_inline int envelope_is_udp(const void *data)
 	return inner->nexthdr == IPPROTO_UDP;
 }
 
-/* Is it for us, on this plane? */
+/* Is it addressed to us, on this plane? */
 static __always_inline int envelope_is_for(const void *data, const struct mrc_plane *pl)
 {
 	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
@@ -203,7 +203,7 @@ static __always_inline int envelope_is_for(const void *data, const struct mrc_pl
 	return same_addr(inner->daddr.s6_addr32, pl->addr);
 }
 
-/* Who sent it, as the structs have addresses. */
+/* The sender's address, as the structs hold addresses. */
 static __always_inline void envelope_source(const void *data, __be32 *addr)
 {
 	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
@@ -237,8 +237,8 @@ static __always_inline __u32 envelope_tclass(const void *data)
 }
 
 /*
- * The EV. In ecmp modes only the source port has it: an EV's low half is 0,
- * and the label is the high one once more.
+ * The EV. In ecmp modes only the source port holds it: an EV's low half is 0,
+ * and the label repeats the high half.
  */
 static __always_inline __u32 envelope_ev(const void *data)
 {
@@ -271,7 +271,7 @@ static __always_inline int envelope_lengths(const void *data, __u32 frame_len, i
 	return bpf_ntohs(outer->payload_len) == udp_len + MRC_INNER_OFF - MRC_OUTER_OFF;
 }
 
-/* Is the IPv4 header what its checksum says? IPv6 has none. */
+/* Does the IPv4 header match its checksum? IPv6 has none. */
 static __always_inline int envelope_sums(const void *data)
 {
 	const __u32 *word = data + MRC_OUTER_OFF;

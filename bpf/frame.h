@@ -33,7 +33,7 @@
 #define XDP_DATA(ctx) CTX_WORD(ctx, struct xdp_md, data)
 #define XDP_END(ctx) CTX_WORD(ctx, struct xdp_md, data_end)
 
-/* The plane that an EV belongs to: 4 bits, of which an attacker may set all. */
+/* The plane of an EV: 4 bits as received, so it may be MRC_MAX_PLANES or more. */
 static __always_inline __u32 ev_plane(__u32 ev)
 {
 	return ev >> MRC_EV_PLANE_SHIFT;
@@ -63,10 +63,9 @@ static __always_inline __u32 mark_ev(const struct mrc_mark *mark)
 }
 
 /*
- * Write everything up to and with the BTH, MRC_BODY_OFF bytes. body: bytes
- * between BTH and the ICRC word. Data packets may be marked by switches and say
- * when they were sent. Returns 0, or -1 when the frame is too short to hold the
- * headers.
+ * Write everything up to and including the BTH, MRC_BODY_OFF bytes. body: bytes
+ * between BTH and the ICRC word. Data packets may be marked by switches and carry
+ * the time when they were sent. Returns 0, or -1 if the frame is too short.
  */
 static __always_inline int put_headers(void *data, void *end, const struct mrc_host *h,
 				       const struct mrc_plane *pl,
@@ -98,7 +97,7 @@ static __always_inline __be16 wire_time(__u64 ns)
 
 /*
  * Write METH, TSETH and RETH behind put_headers(): a Write Only into the netdev
- * region. The ICRC word is left to the caller, which knows how to reach the end.
+ * region. The caller writes the ICRC word, because it knows how to reach the end.
  */
 static __always_inline int put_write(void *data, void *end, __u32 psn, __u32 len, __u64 sent_ns)
 {
@@ -137,7 +136,7 @@ static __always_inline __u64 check_four(__u64 sum, const void *at)
 	return check_step(sum, (__u64)bpf_ntohl(*(const __u32 *)at) << 32);
 }
 
-/* The ports and the BTH: 16 bytes that do not lie together. */
+/* The ports and the BTH: 16 bytes that are not adjacent. */
 static __always_inline __u64 check_start(const void *data)
 {
 	__u64 ports = bpf_ntohl(*(const __u32 *)(data + MRC_UDP_OFF));
@@ -160,7 +159,7 @@ static __always_inline __be32 header_check(const void *data, __u32 len)
 	return bpf_htonl(sum);
 }
 
-/* Close a packet that ends with its headers; the caller has checked that there is room. */
+/* Write the ICRC word of a packet that ends with its headers; the caller has checked the room. */
 static __always_inline void seal(void *data, __u32 len)
 {
 	*(__be32 *)(data + MRC_BODY_OFF + len) = header_check(data, len);

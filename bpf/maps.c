@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Every map, in one place, in bcc's notation. Sizes come from the daemon as
- * CFG_ constants (mrcd/loader.py); the structs are in mrc_abi.h.
+ * All maps but those of a capture, in bcc's notation, and access to them. Sizes
+ * come from the daemon as CFG_ constants (mrcd/sizes.py); the structs that the
+ * daemon reads, too, are in mrc_abi.h.
  *
  * Hot state is in arrays indexed by QP, so that a look-up is an addition and a
- * bounds check; nothing on the fast path hashes but the address look-ups.
+ * bounds check; only the address look-ups on the fast path hash.
  */
+
 #define CFG_WINDOW_MASK (CFG_WINDOW - 1)
 #define CFG_WORD_MASK (CFG_WINDOW / 64 - 1)
 
@@ -14,7 +16,7 @@ struct mrc_prefix {              /* longest-prefix key; IPv4 as ::ffff:a.b.c.d *
 	__u32 addr[4];
 };
 
-struct mrc_address {             /* a prefix of full length; most are, and a trie of thousands is deep */
+struct mrc_address {             /* a full-length prefix; most are, and a trie of thousands is deep */
 	__u32 addr[4];
 };
 
@@ -48,7 +50,7 @@ BPF_ARRAY(rx_ring, struct mrc_slot, CFG_RING_SLOTS);
 BPF_STACK(tx_free, u32, CFG_RING_SLOTS);
 BPF_STACK(rx_free, u32, CFG_RING_SLOTS);
 
-/* The survey's loops: where they lead (net addresses), and what became of their probes. */
+/* The survey's loops: their routes (net addresses), and the counts of their probes. */
 BPF_ARRAY(loop_paths, struct mrc_peer_plane, CFG_LOOPS);
 BPF_ARRAY(loops, struct mrc_loop, CFG_LOOPS);
 BPF_ARRAY(survey, struct mrc_survey, 1);
@@ -203,13 +205,13 @@ static __always_inline struct mrc_host *host_get(void)
 	return host.lookup(&zero);
 }
 
-/* The plane that an interface is, or MRC_MAX_PLANES. */
+/* The plane of an interface, or MRC_MAX_PLANES. */
 static __always_inline u32 plane_of(u32 ifindex)
 {
 	struct mrc_plane *pl;
 	u32 i, plane;
 
-	/* The verifier forgets a counter whose address is taken: count apart. */
+	/* The verifier loses track of a counter whose address is taken: use a copy. */
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
 		plane = i;
 		pl = planes.lookup(&plane);
@@ -243,7 +245,7 @@ static __always_inline struct mrc_tx_entry *tx_entry_get(u32 qp, u32 psn)
 	return tx_entries.lookup(&index);
 }
 
-/* No more than half a window ahead of the next one is held, and all that under the lock. */
+/* At most half a window ahead of the next PSN is held, and all of that under the lock. */
 static __always_inline struct mrc_rx_entry *rx_entry_get(u32 qp, u32 psn)
 {
 	u32 index = qp * (CFG_WINDOW / 2) + (psn & (CFG_WINDOW / 2 - 1));
@@ -259,9 +261,9 @@ static __always_inline struct mrc_peer_plane *peer_plane_get(u32 peer, u32 plane
 }
 
 /*
- * Tell the clock that a QP has something to watch. The bit is set before the
- * sleeper is looked at, and the daemon looks at the bits again after it has
- * announced its sleep, so no wake-up is lost.
+ * Tell the clock that a QP needs watching. The bit is set before `asleep` is
+ * read, and the daemon reads the bits again after it has set `asleep`, so no
+ * wake-up is lost.
  */
 static __always_inline void watch(u32 qp)
 {

@@ -48,6 +48,7 @@
  * bpf-to-bpf calls: every helper is inlined, which bounds the stack to 512
  * bytes for a whole program.
  */
+
 #include <uapi/linux/bpf.h>
 #include <uapi/linux/if_ether.h>
 #include <uapi/linux/in.h>

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which path the next packet takes: planes first, then slots within the plane,
- * so that planes stay equally loaded however many paths of each are in use.
- * Everything here that takes a struct mrc_tx wants its lock held.
+ * Choose the path of the next packet: first the plane, then a slot within it, so
+ * that planes stay equally loaded however many paths of each are in use. Every
+ * function that takes a struct mrc_tx wants its lock held.
  */
 #ifndef MRC_PICK_H
 #define MRC_PICK_H
 
-#define SLOW_TURNS 31            /* a slow path is used once in so many turns, plus one */
-#define PATH_SLOW 0x10000        /* in pick_path()'s answer: the path is slow */
+#define SLOW_TURNS 31            /* a slow path is used in one of this many turns, plus one */
+#define PATH_SLOW 0x10000        /* in pick_path()'s result: the path is slow */
 
-/* Planes that packets to a peer may use: up here, up there, as far as is known. */
+/* Planes that packets to a peer may use: up here and, as far as is known, there. */
 static __always_inline u64 usable_planes(const struct mrc_host *h, const struct mrc_peer *peer,
 					 const struct mrc_balance *b)
 {
@@ -18,9 +18,9 @@ static __always_inline u64 usable_planes(const struct mrc_host *h, const struct 
 }
 
 /*
- * The planes of a new round. A plane with a whole share is in every round, one
- * with less in as many of them as its share says. Their order begins anywhere:
- * a fixed one would let every SACK be caused by a packet of the same plane.
+ * The planes of a new round. A plane with a whole share is in every round, a
+ * plane with less in that part of the rounds. Their order starts at random: with
+ * a fixed order, packets of the same plane would cause every SACK.
  */
 static __always_inline u64 new_round(struct mrc_tx *tx, u64 usable, u64 shares)
 {
@@ -33,8 +33,8 @@ static __always_inline u64 new_round(struct mrc_tx *tx, u64 usable, u64 shares)
 }
 
 /*
- * A plane out of a set that is not empty, in the order of this round: that of
- * plane ^ n for a random n, under which any plane of two, four or eight is as
+ * The next plane of a non-empty set, in the order of this round: that of
+ * plane ^ n for a random n, which makes each plane of two, four or eight equally
  * likely to be the first.
  */
 static __always_inline u32 pick_plane(const struct mrc_tx *tx, u64 planes)

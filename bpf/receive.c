@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Plane receive: XDP on each plane NIC. Checks a packet cheapest first, takes
- * the MRC headers off data packets, answers probes and trimmed packets, and
- * tells the tc program behind it by a mark over the Ethernet addresses what it
- * found. It changes no connection state but the life of a path (answered
- * probes): what it lets through is not yet received.
+ * Plane receive: XDP on each plane NIC. It makes the cheapest checks first, takes
+ * the MRC headers off data packets, and answers probes and trimmed packets. A
+ * mark over the Ethernet addresses tells mrc_deliver what it found. The only
+ * connection state that it changes is that of paths (answered probes): a packet
+ * that it passes on is not yet received.
  *
  * Packets that are not addressed to one of our SIDs (in ecmp modes: to one of
  * our ports on this plane) belong to the ordinary stack and pass untouched.
  */
+
 /* What is known of a packet so far. */
 struct packet {
 	struct mrc_plane *pl;    /* where it came in ... */
@@ -105,8 +106,8 @@ static __always_inline int xdp_trimmed(struct xdp_md *ctx, const struct mrc_host
 	if (data + MRC_BODY_OFF + MRC_METH_LEN + MRC_TSETH_LEN > end)
 		return xdp_drop(MRC_C_DROP_SHORT);
 	ts = bpf_ntohs(tseth->tx_timestamp);
-	/* A copy of what has arrived is not missed. Whoever delivers may be a
-	 * packet further by now: a NACK too many does no harm. */
+	/* A copy of what has arrived is not missing. The program that delivers may be a
+	 * packet further by now, but a superfluous NACK does no harm. */
 	ahead = psn_diff(psn, rx->next);
 	if (ahead >= CFG_WINDOW / 2)
 		return xdp_drop(MRC_C_DROP_PSN);
@@ -126,7 +127,7 @@ static __always_inline int xdp_trimmed(struct xdp_md *ctx, const struct mrc_host
 	return SAYS(XDP_TX, MRC_C_NACK_TX);
 }
 
-/* A NACK goes to tc as it is; the mark says what it is about. */
+/* A NACK goes to tc as it is; the mark holds its PSN and reason. */
 static __always_inline int xdp_nack(struct xdp_md *ctx, struct packet *pkt)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
@@ -204,7 +205,7 @@ static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *
 		    MRC_C_PROBE_RX);
 }
 
-/* The answer to a probe of ours: the path lives. */
+/* The answer to one of our probes: the path works. */
 static __always_inline int xdp_probe_reply(const struct packet *pkt, u32 probe_id, u32 marked)
 {
 	u32 id = path_id(ev_plane(pkt->ev) & 7, probe_id >> PROBE_SLOT_SHIFT & SLOT_MASK);
@@ -240,7 +241,7 @@ static __always_inline int xdp_probe_reply(const struct packet *pkt, u32 probe_i
 	return SAYS(XDP_DROP, MRC_C_PROBE_REPLY);
 }
 
-/* Bytes of headers that an opcode announces behind the BTH; 0 if it is not spoken here. */
+/* Bytes of headers that an opcode announces behind the BTH; 0 if the opcode is unknown here. */
 static __always_inline u32 headers_of(u32 opcode)
 {
 	switch (opcode) {
@@ -261,9 +262,9 @@ static __always_inline u32 headers_of(u32 opcode)
 }
 
 /*
- * Are the headers as they were sent? `len` of them stand behind the BTH: 16,
- * 20, 24 or 36 bytes; `body` bytes are before the ICRC word. A damaged PSN that
- * were believed would leave the receiver ahead of the sender for good.
+ * Are the headers as they were sent? `len` bytes of them follow the BTH: 16, 20,
+ * 24 or 36; `body` bytes precede the ICRC word. Accepting a damaged PSN would
+ * leave the receiver permanently ahead.
  */
 static __always_inline int headers_are_whole(struct xdp_md *ctx, u32 len, u32 body)
 {
@@ -294,7 +295,7 @@ static __always_inline int headers_are_whole(struct xdp_md *ctx, u32 len, u32 bo
 	       icrc == bpf_htonl(sum);
 }
 
-/* Is it ours at all? If so, *plane is the one it should have come by. */
+/* Is the packet ours? If so, *plane is the plane it should have come by. */
 static __always_inline int xdp_is_ours(struct xdp_md *ctx, const struct mrc_host *h, u32 *plane)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
@@ -302,7 +303,7 @@ static __always_inline int xdp_is_ours(struct xdp_md *ctx, const struct mrc_host
 	struct udphdr *udp = data + MRC_UDP_OFF;
 	struct mrc_plane *pl;
 
-	if (ENCAP_SRV6) {        /* what is addressed to a uSID is MRC's */
+	if (ENCAP_SRV6) {        /* packets to a uSID are MRC's */
 		if (data + MRC_OUTER_OFF + MRC_IP6_LEN > end || outer->daddr.s6_addr32[0] != h->block)
 			return 0;
 		*plane = bpf_ntohl(outer->daddr.s6_addr32[1]) >> (16 + MRC_USID_PLANE_SHIFT);

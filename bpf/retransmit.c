@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What is lost, and sending it again from the ring on another path, with the
- * skb of the SACK or of the clock as the carrier.
+ * Retransmission: decide which packets are lost, and send them again from the
+ * ring on another path, with the skb of the SACK or of the clock as the carrier.
  *
- * Three rules say that a packet is lost (docs/protocol.md):
+ * Three rules declare a packet lost (docs/protocol.md):
  *   fifo    a packet sent later on the same path arrived; a path keeps order
- *   guard   it is late by more than a guard for its plane as it is now, and
- *           one sent later arrived on any path
+ *   guard   the packet is late by more than a guard for its plane as it is now,
+ *           and one sent later arrived on any path
  *   timeout nothing was heard for a retransmission time-out (tick only)
  */
-#define SCAN_MAX 80              /* holes looked at by one program run */
+
+#define SCAN_MAX 80              /* rounds of the loop over words and holes in one program run */
 #define NACKED (~0ull)           /* for timeout_ns: a switch trimmed the packet ... */
 #define REFUSED (~0ull - 1)      /* ... or the receiver could not take it: not the path's fault */
 
@@ -41,8 +42,8 @@ static __always_inline u64 timeout_ns(const struct mrc_tx *tx, u64 min, u32 back
 }
 
 /*
- * Does this packet count as lost? Returns the counter of the rule that says
- * so, or 0. With timeout_ns only the time counts, without it only the evidence
+ * Does this packet count as lost? Returns the counter of the rule that declares
+ * it lost, or 0. With timeout_ns only time counts, without it only the evidence
  * of the SACK that has just reported the packet missing.
  */
 static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struct mrc_path *path,
@@ -58,7 +59,7 @@ static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struc
 		return now > sent + timeout_ns ? MRC_C_RTX_TIMEOUT : 0;
 	if (path->delivered_ns > sent + h->fifo_slack_ns + tx->fifo_extra_ns)
 		return MRC_C_RTX_FIFO;
-	/* by now it should have been heard of, as planes are now, and later ones were */
+	/* A SACK for it was due by now, at the plane's present delay, and later packets arrived. */
 	rtt = b->now_ns[path_plane(entry->path)];
 	if (!rtt)
 		rtt = tx->srtt_ns;
@@ -233,9 +234,9 @@ static __always_inline void find_lost(const struct mrc_host *h, u32 qp, const st
 }
 
 /*
- * Send again what find_lost() found: a program of its own, which calls itself
- * for the next packet, so that the verifier walks one packet and not all. Does
- * not return if there is anything to send.
+ * Send again what find_lost() found. mrc_resend calls itself for the next
+ * packet, so that the verifier walks one packet and not all. Does not return if
+ * there is anything to send.
  */
 static __always_inline void resend_due(struct __sk_buff *skb, struct resend_args *out, u32 qp,
 				       u64 now, u64 seen_ns, u64 timeout_ns)

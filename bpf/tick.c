@@ -2,15 +2,17 @@
 /*
  * Tick: the clock of the data path. The daemon runs this program by
  * PROG_TEST_RUN, once for each active QP, about every millisecond while any is
- * active. It sees to what no arriving packet does: lost tails, delayed SACKs,
- * packets left in the reorder ring, gaps nobody fills, probes.
+ * active. It does what no arriving packet triggers: it finds lost tails, sends
+ * delayed SACKs, releases packets left in the reorder ring, gives up old gaps,
+ * and probes.
  *
  * The skb that the system call makes is the carrier of whatever is sent.
  */
-#define RTO_MAX_NS 200000000ull
-#define REVERSE_TICKS 4          /* who only receives asks for a way back so often */
 
-/* The next active QP behind a cursor, which moves there, or -1. */
+#define RTO_MAX_NS 200000000ull  /* longest retransmission time-out */
+#define REVERSE_TICKS 4          /* a receive-only QP probes for a return path at this interval, in ticks */
+
+/* Move a cursor to the next active QP. Returns that QP, or -1. */
 static __always_inline s32 next_active(u64 *cursor)
 {
 	u32 at = *cursor + 1, word = at >> 6, i;
@@ -121,7 +123,7 @@ static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struc
 {
 	u64 rto = timeout_ns(tx, h->rto_min_ns, tx->backoff, RTO_MAX_NS);
 
-	/* A window that is lost whole takes several runs: go on, not over. */
+	/* A whole lost window takes several runs: continue instead of starting over. */
 	if (tx->scan - tx->una >= next - tx->una)
 		tx->scan = tx->una;
 	if (now - tx->progress_ns <= rto)
@@ -169,7 +171,7 @@ static __always_inline void rest(const struct mrc_tx *tx, const struct mrc_rx *r
 	if (at_work(tx, rx))
 		return;
 	__sync_fetch_and_and(bits, ~bit);
-	/* Something may have come in between the look and the clearing. */
+	/* Something may have arrived between the check and the clearing. */
 	if (at_work(tx, rx))
 		__sync_fetch_and_or(bits, bit);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What mrc_receive says of a packet, beside passing it to tc: dropped for a
- * reason, or the ordinary stack's.
+ * XDP actions other than passing a packet to tc: drop it for a reason, or leave
+ * it to the ordinary stack.
  */
+
 static __always_inline int xdp_drop(u32 why)
 {
 	count(why);
@@ -10,8 +11,8 @@ static __always_inline int xdp_drop(u32 why)
 }
 
 /*
- * Let the ordinary stack have a packet that was addressed as MRC's are: to one
- * of our plane addresses, without an outer header.
+ * Pass a packet with MRC's addressing to the ordinary stack: to one of our plane
+ * addresses, without an outer header.
  */
 static __always_inline int xdp_to_stack(struct xdp_md *ctx, const struct mrc_plane *pl, u32 counter)
 {
