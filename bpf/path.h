@@ -14,7 +14,7 @@
 #define PROBE_NEED 2             /* a path returns after these answers in a row and one more for each relapse ... */
 #define PROBE_NEED_MAX 8         /* ... but after these at most */
 #define PROBE_SLOT_SHIFT 9       /* in a probe's id: slot 7 | sequence 9 */
-#define DEAD_MISSES 2            /* probes without an answer that mean a dead path; a single one may be an ordinary loss */
+#define DEAD_MISSES 2            /* missed probes that mean a dead path; a single one may be an ordinary loss */
 #define RELAPSES_MAX 10          /* relapses that count */
 #define RELAPSE_NS 10000000000ull /* relapses are forgotten this long after the last one */
 
