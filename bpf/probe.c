@@ -24,11 +24,11 @@ static __always_inline int write_probe(struct __sk_buff *skb, const struct mrc_h
 
 	if (!pl || !pp || bpf_skb_change_tail(skb, MRC_PROBE_FRAME_LEN, 0))
 		return -1;
-	data = SKB_DATA(skb);
-	end = SKB_END(skb);
 	path->probe_id = path_slot(id) << PROBE_SLOT_SHIFT |
 			 ((path->probe_id + 1) & PROBE_SEQ_MASK);
 	path->probe_ns = now;
+	data = SKB_DATA(skb);
+	end = SKB_END(skb);
 	if (put_headers(data, end, h, pl, pp, path->ev, MRC_PETH_LEN, MRC_OP_PROBE, 0,
 			q->remote_qpn, 0) ||
 	    put_probe(data, end, path->ev, path->probe_id, now))
@@ -172,7 +172,7 @@ int mrc_probe(struct __sk_buff *skb)
  */
 int mrc_idle(struct __sk_buff *skb)
 {
-	u32 zero = 0, qp, plane;
+	u32 zero = 0, qp, plane, turn;
 	struct mrc_clock *ck = clock.lookup(&zero);
 	struct mrc_host *h = host_get();
 	struct mrc_qp *q;
@@ -181,9 +181,10 @@ int mrc_idle(struct __sk_buff *skb)
 
 	if (!ck || !h || !h->planes)
 		return 0;
-	ck->idle_cursor++;
-	plane = (u32)ck->idle_cursor % h->planes & 7;
-	qp = ((u32)ck->idle_cursor / h->planes) % CFG_MAX_QPS;
+	turn = ck->idle_cursor + 1;
+	ck->idle_cursor = turn;
+	plane = turn % h->planes & 7;
+	qp = (turn / h->planes) % CFG_MAX_QPS;
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
 	if (!q || !tx || q->state != MRC_QP_READY)

@@ -86,8 +86,7 @@ static __always_inline u32 survey_turn(struct mrc_survey *s)
 /* Has the daemon learnt the address of the plane's gateway? */
 static __always_inline int gateway_known(const struct mrc_plane *pl)
 {
-	return pl->gateway_mac[0] | pl->gateway_mac[1] | pl->gateway_mac[2] |
-	       pl->gateway_mac[3] | pl->gateway_mac[4] | pl->gateway_mac[5];
+	return *(const u32 *)pl->gateway_mac | *(const __u16 *)(pl->gateway_mac + 4);
 }
 
 int mrc_survey(struct __sk_buff *skb)
@@ -120,7 +119,8 @@ int mrc_survey(struct __sk_buff *skb)
 	ev = plane << MRC_EV_PLANE_SHIFT;
 	if (put_headers(data, end, h, pl, path, ev, MRC_ERTH_LEN, MRC_OP_ENDPOINT_REQ, 0,
 			MRC_QPN_ENDPOINT, psn) ||
-	    put_endpoint_request(data, end, MRC_ENDPOINT_EV_PROBE, ev | (index & 0xffff)))
+	    put_endpoint_request(data, end, MRC_ENDPOINT_EV_PROBE,
+				 (plane << MRC_EV_PLANE_SHIFT) + (index & 0xffff)))
 		return 0;
 	loop->sent_ns = bpf_ktime_get_ns();
 	loop->psn = psn;
