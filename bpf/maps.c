@@ -137,7 +137,7 @@ struct judge_state {
 	u32 best_fast_ns;        /* fast_ns, */
 	u32 best_loss;           /* loss_ppm */
 	u32 best_mark;           /* and mark_ppm */
-	u32 gap_ns;              /* shortest time between two packets of a plane */
+	u32 gap_ns;              /* mean time between two packets, of the judged plane with the shortest */
 	u32 judged;              /* bit p: plane p had enough traffic to be judged */
 	u32 losing;              /* bit p: plane p lost packets */
 	u32 top;                 /* largest share of a usable plane */

@@ -167,8 +167,8 @@ int mrc_probe(struct __sk_buff *skb)
 }
 
 /*
- * A plane of a QP that may be idle, in turn: one of its paths is asked. Run by
- * the clock as often as the budget of probes allows.
+ * Probe one path of a plane of a QP that may be idle; QPs and planes take turns.
+ * The clock runs this at the rate that the budget of probes allows.
  */
 int mrc_idle(struct __sk_buff *skb)
 {

@@ -119,7 +119,7 @@ static __always_inline void out_of_step(u32 qp, struct mrc_tx *tx)
 		count(MRC_C_EVENT_LOST);
 }
 
-/* A packet that this path was withdrawn for had arrived. */
+/* A packet for which this path was withdrawn had arrived. */
 static __always_inline void clear_path(u32 qp, u32 id, struct mrc_tx *tx, struct mrc_balance *b,
 				       u64 now)
 {
@@ -267,9 +267,9 @@ static __always_inline u64 mark_sacked(struct mrc_tx *tx, u32 word, u64 mask)
 }
 
 /*
- * Take what has arrived: four words of cumulative news, two of the bitmap. What
- * is left over comes again with the next SACK. One loop does both words and
- * packets, because the verifier walks nested loops for ever.
+ * Take what has arrived: four words of cumulative news, two of the bitmap. The
+ * next SACK repeats what is left over. One loop does both words and packets: the
+ * verifier would walk an inner loop once for each round of an outer one.
  */
 static __always_inline void take_arrived(u32 qp, const struct sack_in *s, u32 sure,
 					 struct mrc_tx *tx, struct mrc_balance *b,
