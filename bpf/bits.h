@@ -8,7 +8,7 @@
 
 /*
  * Index of the lowest set bit of a non-zero word: the population count of the
- * ones below it. Without branches, because the verifier follows each branch of
+ * bits below it. Without branches, because the verifier follows each branch in
  * each round of a loop.
  */
 static __always_inline __u32 lowest_bit(__u64 v)
@@ -21,8 +21,8 @@ static __always_inline __u32 lowest_bit(__u64 v)
 }
 
 /*
- * 1 if a word is not zero, else 0, without a branch: the compiler would make
- * one, and the verifier walk both sides of it, and all that follows twice.
+ * 1 if a word is not zero, else 0, without a branch: the compiler would generate
+ * one, and the verifier would walk everything behind it twice.
  */
 static __always_inline __u64 not_zero(__u64 v)
 {
@@ -32,13 +32,13 @@ static __always_inline __u64 not_zero(__u64 v)
 	return (v | negative) >> 63;
 }
 
-/* Bit 7 of byte i, for each of eight, to bit i: no product of two bits lands on another's. */
+/* Gather bit 7 of each byte i in bit i: no two products of the multiplication collide. */
 static __always_inline __u64 gather_tops(__u64 v)
 {
 	return ((v >> 7 & 0x0101010101010101ull) * 0x0102040810204080ull) >> 56;
 }
 
-/* Bit i of the answer: byte i of `v` is not zero. */
+/* Set bit i if byte i of `v` is not zero. */
 static __always_inline __u64 gather_bytes(__u64 v)
 {
 	return gather_tops(v | ((v & 0x7f7f7f7f7f7f7f7full) + 0x7f7f7f7f7f7f7f7full));
@@ -70,9 +70,9 @@ static __always_inline __u64 shifted(__u64 bitmap, __u32 base, __u32 word)
 }
 
 /*
- * A number below mask + 1, made so by an AND that the compiler cannot prove to
- * be needless: the verifier of Linux 6.1 forgets the bounds of both operands at
- * an OR, XOR or product of two registers.
+ * A number below mask + 1, bounded by an AND that the compiler cannot optimize
+ * away: the verifier of Linux 6.1 loses the bounds of both operands at an OR, XOR
+ * or product of two registers.
  */
 #define BOUNDED(number, mask) ({ \
 	__u64 bounded = (number); \
@@ -80,10 +80,10 @@ static __always_inline __u64 shifted(__u64 bitmap, __u32 base, __u32 word)
 	bounded & (mask); })
 
 /*
- * Is `len` a length that a slot can hold? The verifier forgets bounds that the
- * compiler merged into one subtraction and compare, so each is made visible on
- * the value itself. `len` must be a 64-bit variable: a 32-bit one is copied
- * to be zero-extended, and the copy is what gets tested.
+ * Is `len` a length that a slot can hold? The verifier loses bounds that the
+ * compiler merges into one subtraction and comparison, so each bound is made
+ * visible on the value itself. `len` must be a 64-bit variable: a 32-bit one is
+ * zero-extended into a copy, and the test would apply to the copy.
  */
 #define LEN_OK(len) ({ \
 	int ok = 1; \

@@ -11,17 +11,13 @@
  *   MRC_ENCAP_ECMP4    Ethernet | IPv4 to the peer | UDP
  *
  * Everything that depends on it is a constant expression, so the compiler
- * leaves the three others out. Where there is one IP header, it is both the
- * outer and the inner one. Addresses in structs are 128 bits wide; IPv4's are
+ * leaves the other three out. A single IP header is both the outer and the inner
+ * one. Addresses in structs are 128 bits wide; IPv4's are
  * written as ::ffff:a.b.c.d.
  */
 #ifndef MRC_ENVELOPE_H
 #define MRC_ENVELOPE_H
 
-#define MRC_NEXTHDR_IPV6 41
-#define MRC_NEXTHDR_UDP 17
-#define MRC_ETH_P_IP 0x0800
-#define MRC_ETH_P_IPV6 0x86dd
 #define MRC_HOPS 64
 #define MRC_TC_SHIFT 20          /* traffic class in the first word of an IPv6 header */
 #define MRC_IP4_DF 0x4000
@@ -30,7 +26,7 @@
 #define ENCAP_IPV4 (CFG_ENCAP == MRC_ENCAP_ECMP4)
 #define ENCAP_SRV6 (CFG_ENCAP == MRC_ENCAP_FULL || CFG_ENCAP == MRC_ENCAP_REDUCED)
 
-#define MRC_ETH_PROTO bpf_htons(ENCAP_IPV4 ? MRC_ETH_P_IP : MRC_ETH_P_IPV6)
+#define MRC_ETH_PROTO bpf_htons(ENCAP_IPV4 ? ETH_P_IP : ETH_P_IPV6)
 #define MRC_IP_LEN (ENCAP_IPV4 ? MRC_IP4_LEN : MRC_IP6_LEN)
 #define MRC_OUTER_OFF MRC_ETH_LEN
 #define MRC_INNER_OFF (MRC_OUTER_OFF + (CFG_ENCAP == MRC_ENCAP_FULL ? MRC_IP6_LEN : 0))
@@ -40,40 +36,26 @@
 #define MRC_PAYLOAD_OFF (MRC_BODY_OFF + MRC_WRITE_LEN) /* the application's IP packet */
 #define MRC_STRIP (MRC_PAYLOAD_OFF - MRC_ETH_LEN)     /* headers between Ethernet and payload */
 
-struct eth_hdr {
-	__u8 dst[6];
-	__u8 src[6];
-	__be16 proto;
-};
+/*
+ * The EtherType. Clang reads and writes a member of struct ethhdr, which is
+ * packed, byte by byte; behind this pointer it is one access.
+ */
+static __always_inline __be16 *eth_proto(void *data)
+{
+	return data + __builtin_offsetof(struct ethhdr, h_proto);
+}
 
-struct ip6_hdr {
-	__be32 vtf;              /* version 4 | traffic class 8 | flow label 20 */
-	__be16 payload_len;
-	__u8 next;
-	__u8 hops;
-	__be32 src[4];
-	__be32 dst[4];
-};
+/* The first word of an IPv6 header: version 4 | traffic class 8 | flow label 20. */
+static __always_inline __be32 ip6_word(const struct ipv6hdr *ip)
+{
+	return *(const __be32 *)ip;
+}
 
-struct ip4_hdr {
-	__u8 version_ihl;        /* 0x45: no options */
-	__u8 tos;
-	__be16 len;
-	__be16 id;
-	__be16 frag;
-	__u8 ttl;
-	__u8 protocol;
-	__be16 check;
-	__be32 src;
-	__be32 dst;
-};
-
-struct udp_hdr {
-	__be16 src;
-	__be16 dst;
-	__be16 len;
-	__be16 check;
-};
+/* The first byte of an IPv4 header: version 4 | header length 4. */
+static __always_inline __u8 ip4_byte(const struct iphdr *ip)
+{
+	return *(const __u8 *)ip;
+}
 
 static __always_inline int same_addr(const __be32 *a, const __be32 *b)
 {
@@ -94,6 +76,14 @@ static __always_inline void copy_mac(__u8 *to, const __u8 *from)
 	*(__u16 *)(to + 4) = *(const __u16 *)(from + 4);
 }
 
+/* An Ethernet header, in words: clang copies struct ethhdr, which is packed, byte by byte. */
+static __always_inline void copy_link(void *to, const void *from)
+{
+	copy_mac(to, from);
+	copy_mac(to + ETH_ALEN, from + ETH_ALEN);
+	*(__be16 *)(to + 2 * ETH_ALEN) = *(const __be16 *)(from + 2 * ETH_ALEN);
+}
+
 /* ---- writing */
 
 static __always_inline __u32 fold16(__u32 sum)
@@ -103,36 +93,36 @@ static __always_inline __u32 fold16(__u32 sum)
 }
 
 /* No options, not to be fragmented; with that, no identification either (RFC 6864). */
-static __always_inline void put_ip4(struct ip4_hdr *ip, __be32 src, __be32 dst, __u32 tos,
+static __always_inline void put_ip4(struct iphdr *ip, __be32 src, __be32 dst, __u32 tos,
 				    __u32 len)
 {
 	__u32 sum;
 
-	ip->version_ihl = 0x45;
+	*(__u8 *)ip = 0x45;
 	ip->tos = tos;
-	ip->len = bpf_htons(len);
+	ip->tot_len = bpf_htons(len);
 	ip->id = 0;
-	ip->frag = bpf_htons(MRC_IP4_DF);
+	ip->frag_off = bpf_htons(MRC_IP4_DF);
 	ip->ttl = MRC_HOPS;
-	ip->protocol = MRC_NEXTHDR_UDP;
-	ip->src = src;
-	ip->dst = dst;
-	/* The sum does not care for byte order, as long as all its words have the same. */
+	ip->protocol = IPPROTO_UDP;
+	ip->saddr = src;
+	ip->daddr = dst;
+	/* Byte order does not matter to the sum, as long as all its words share it. */
 	sum = bpf_htons(0x4500 | tos) + bpf_htons(MRC_IP4_DF) +
-	      bpf_htons(MRC_HOPS << 8 | MRC_NEXTHDR_UDP) + bpf_htons(len) +
+	      bpf_htons(MRC_HOPS << 8 | IPPROTO_UDP) + bpf_htons(len) +
 	      (src & 0xffff) + (src >> 16) + (dst & 0xffff) + (dst >> 16);
 	ip->check = ~fold16(sum);
 }
 
-static __always_inline void put_ip6(struct ip6_hdr *ip, const __be32 *src, const __be32 *dst,
+static __always_inline void put_ip6(struct ipv6hdr *ip, const __be32 *src, const __be32 *dst,
 				    __u32 label, __u32 tclass, __u8 next, __u32 len)
 {
-	ip->vtf = bpf_htonl(0x60000000 | tclass << MRC_TC_SHIFT | label);
+	*(__be32 *)ip = bpf_htonl(0x60000000 | tclass << MRC_TC_SHIFT | label);
 	ip->payload_len = bpf_htons(len);
-	ip->next = next;
-	ip->hops = MRC_HOPS;
-	copy_addr(ip->src, src);
-	copy_addr(ip->dst, dst);
+	ip->nexthdr = next;
+	ip->hop_limit = MRC_HOPS;
+	copy_addr(ip->saddr.s6_addr32, src);
+	copy_addr(ip->daddr.s6_addr32, dst);
 }
 
 /*
@@ -144,119 +134,119 @@ static __always_inline void put_envelope(void *data, const struct mrc_host *h,
 					 const struct mrc_peer_plane *pp, __u32 ev, __u32 tclass,
 					 __u32 udp_len)
 {
-	struct eth_hdr *eth = data;
-	struct ip6_hdr *outer = data + MRC_OUTER_OFF;
-	struct udp_hdr *udp = data + MRC_UDP_OFF;
+	struct ethhdr *eth = data;
+	struct ipv6hdr *outer = data + MRC_OUTER_OFF;
+	struct udphdr *udp = data + MRC_UDP_OFF;
 	__u32 label = ev & 0xffff;
 
-	copy_mac(eth->dst, pl->gateway_mac);
-	copy_mac(eth->src, pl->mac);
-	eth->proto = MRC_ETH_PROTO;
+	copy_mac(eth->h_dest, pl->gateway_mac);
+	copy_mac(eth->h_source, pl->mac);
+	*eth_proto(data) = MRC_ETH_PROTO;
 
 	if (CFG_ENCAP == MRC_ENCAP_ECMP4)
 		put_ip4(data + MRC_OUTER_OFF, pl->addr[3], pp->addr[3], tclass,
 			MRC_IP4_LEN + udp_len);
 	if (CFG_ENCAP == MRC_ENCAP_ECMP6)
-		/* Switches that look at the label and not at ports are steered as well. */
-		put_ip6(outer, pl->addr, pp->addr, ev >> 16, tclass, MRC_NEXTHDR_UDP, udp_len);
+		/* This also steers switches that hash the label instead of the ports. */
+		put_ip6(outer, pl->addr, pp->addr, ev >> 16, tclass, IPPROTO_UDP, udp_len);
 	if (CFG_ENCAP == MRC_ENCAP_REDUCED)
-		put_ip6(outer, pl->addr, pp->usids, label, tclass, MRC_NEXTHDR_UDP, udp_len);
+		put_ip6(outer, pl->addr, pp->usids, label, tclass, IPPROTO_UDP, udp_len);
 	if (CFG_ENCAP == MRC_ENCAP_FULL) {
-		put_ip6(outer, pl->addr, pp->usids, label, tclass, MRC_NEXTHDR_IPV6,
+		put_ip6(outer, pl->addr, pp->usids, label, tclass, IPPROTO_IPV6,
 			MRC_IP6_LEN + udp_len);
-		put_ip6(data + MRC_INNER_OFF, pl->addr, pp->addr, label, 0, MRC_NEXTHDR_UDP,
+		put_ip6(data + MRC_INNER_OFF, pl->addr, pp->addr, label, 0, IPPROTO_UDP,
 			udp_len);
 	}
-	/* The second uSID is the T1's wherever an EV has a T1 part: OR it in. */
+	/* The second uSID is the T1's if an EV has a T1 part: OR it in. */
 	if (ENCAP_SRV6)
-		outer->dst[1] |= bpf_htonl((ev >> MRC_EV_T1_SHIFT) & MRC_EV_T1_MASK &
+		outer->daddr.s6_addr32[1] |= bpf_htonl((ev >> MRC_EV_T1_SHIFT) & MRC_EV_T1_MASK &
 					   MRC_USID_INDEX_MASK);
 
-	udp->src = bpf_htons(ev >> 16);
-	udp->dst = h->udp_port;
+	udp->source = bpf_htons(ev >> 16);
+	udp->dest = h->udp_port;
 	udp->len = bpf_htons(udp_len);
 	udp->check = 0;          /* RFC 6935: the inner packet has its own */
 }
 
 /* ---- reading; the caller has checked that MRC_BTH_OFF bytes are there */
 
-/* Is it UDP, in the headers we use, and whole? Says nothing of addresses. */
+/* Is it unfragmented UDP in the headers that we use? Addresses are not checked. */
 static __always_inline int envelope_is_udp(const void *data)
 {
-	const struct ip4_hdr *ip4 = data + MRC_OUTER_OFF;
-	const struct ip6_hdr *outer = data + MRC_OUTER_OFF, *inner = data + MRC_INNER_OFF;
+	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
+	const struct ipv6hdr *outer = data + MRC_OUTER_OFF, *inner = data + MRC_INNER_OFF;
 
 	if (ENCAP_IPV4)
-		return ip4->version_ihl == 0x45 && ip4->protocol == MRC_NEXTHDR_UDP &&
-		       !(ip4->frag & bpf_htons(MRC_IP4_FRAGMENT));
-	if ((outer->vtf & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000))
+		return ip4_byte(ip4) == 0x45 && ip4->protocol == IPPROTO_UDP &&
+		       !(ip4->frag_off & bpf_htons(MRC_IP4_FRAGMENT));
+	if ((ip6_word(outer) & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000))
 		return 0;
 	if (CFG_ENCAP == MRC_ENCAP_FULL &&
-	    (outer->next != MRC_NEXTHDR_IPV6 ||
-	     (inner->vtf & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000)))
+	    (outer->nexthdr != IPPROTO_IPV6 ||
+	     (ip6_word(inner) & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000)))
 		return 0;
-	return inner->next == MRC_NEXTHDR_UDP;
+	return inner->nexthdr == IPPROTO_UDP;
 }
 
-/* Is it for us, on this plane? */
+/* Is it addressed to us, on this plane? */
 static __always_inline int envelope_is_for(const void *data, const struct mrc_plane *pl)
 {
-	const struct ip4_hdr *ip4 = data + MRC_OUTER_OFF;
-	const struct ip6_hdr *outer = data + MRC_OUTER_OFF, *inner = data + MRC_INNER_OFF;
+	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
+	const struct ipv6hdr *outer = data + MRC_OUTER_OFF, *inner = data + MRC_INNER_OFF;
 
 	if (ENCAP_IPV4)
-		return ip4->dst == pl->addr[3];
+		return ip4->daddr == pl->addr[3];
 	if (CFG_ENCAP == MRC_ENCAP_REDUCED)
-		return same_addr(outer->dst, pl->sid);
-	if (CFG_ENCAP == MRC_ENCAP_FULL && !same_addr(outer->dst, pl->sid))
+		return same_addr(outer->daddr.s6_addr32, pl->sid);
+	if (CFG_ENCAP == MRC_ENCAP_FULL && !same_addr(outer->daddr.s6_addr32, pl->sid))
 		return 0;
-	return same_addr(inner->dst, pl->addr);
+	return same_addr(inner->daddr.s6_addr32, pl->addr);
 }
 
-/* Who sent it, as the structs have addresses. */
+/* The sender's address, as the structs hold addresses. */
 static __always_inline void envelope_source(const void *data, __be32 *addr)
 {
-	const struct ip4_hdr *ip4 = data + MRC_OUTER_OFF;
-	const struct ip6_hdr *inner = data + MRC_INNER_OFF;
+	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
+	const struct ipv6hdr *inner = data + MRC_INNER_OFF;
 
 	if (ENCAP_IPV4) {
 		addr[0] = 0;
 		addr[1] = 0;
 		addr[2] = bpf_htonl(0xffff);
-		addr[3] = ip4->src;
+		addr[3] = ip4->saddr;
 	} else {
-		copy_addr(addr, inner->src);
+		copy_addr(addr, inner->saddr.s6_addr32);
 	}
 }
 
 static __always_inline int envelope_is_from(const void *data, const __be32 *addr)
 {
-	const struct ip4_hdr *ip4 = data + MRC_OUTER_OFF;
-	const struct ip6_hdr *inner = data + MRC_INNER_OFF;
+	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
+	const struct ipv6hdr *inner = data + MRC_INNER_OFF;
 
-	return ENCAP_IPV4 ? ip4->src == addr[3] : same_addr(inner->src, addr);
+	return ENCAP_IPV4 ? ip4->saddr == addr[3] : same_addr(inner->saddr.s6_addr32, addr);
 }
 
 /* DSCP and ECN as the last switch left them. */
 static __always_inline __u32 envelope_tclass(const void *data)
 {
-	const struct ip4_hdr *ip4 = data + MRC_OUTER_OFF;
-	const struct ip6_hdr *outer = data + MRC_OUTER_OFF;
+	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
+	const struct ipv6hdr *outer = data + MRC_OUTER_OFF;
 
-	return ENCAP_IPV4 ? ip4->tos : bpf_ntohl(outer->vtf) >> MRC_TC_SHIFT & 0xff;
+	return ENCAP_IPV4 ? ip4->tos : bpf_ntohl(ip6_word(outer)) >> MRC_TC_SHIFT & 0xff;
 }
 
 /*
- * The EV. In ecmp modes only the source port has it: an EV's low half is 0,
- * and the label is the high one once more.
+ * The EV. In ecmp modes only the source port holds it: an EV's low half is 0,
+ * and the label repeats the high half.
  */
 static __always_inline __u32 envelope_ev(const void *data)
 {
-	const struct ip6_hdr *inner = data + MRC_INNER_OFF;
-	const struct udp_hdr *udp = data + MRC_UDP_OFF;
-	__u32 high = bpf_ntohs(udp->src) << 16;
+	const struct ipv6hdr *inner = data + MRC_INNER_OFF;
+	const struct udphdr *udp = data + MRC_UDP_OFF;
+	__u32 high = bpf_ntohs(udp->source) << 16;
 
-	return ENCAP_SRV6 ? high | (bpf_ntohl(inner->vtf) & 0xffff) : high;
+	return ENCAP_SRV6 ? high | (bpf_ntohl(ip6_word(inner)) & 0xffff) : high;
 }
 
 /*
@@ -265,9 +255,9 @@ static __always_inline __u32 envelope_ev(const void *data)
  */
 static __always_inline int envelope_lengths(const void *data, __u32 frame_len, int trimmed)
 {
-	const struct ip4_hdr *ip4 = data + MRC_OUTER_OFF;
-	const struct ip6_hdr *outer = data + MRC_OUTER_OFF, *inner = data + MRC_INNER_OFF;
-	const struct udp_hdr *udp = data + MRC_UDP_OFF;
+	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
+	const struct ipv6hdr *outer = data + MRC_OUTER_OFF, *inner = data + MRC_INNER_OFF;
+	const struct udphdr *udp = data + MRC_UDP_OFF;
 	__u32 udp_len = bpf_ntohs(udp->len);
 
 	if (CFG_ENCAP == MRC_ENCAP_FULL && inner->payload_len != udp->len)
@@ -277,11 +267,11 @@ static __always_inline int envelope_lengths(const void *data, __u32 frame_len, i
 	if (frame_len != MRC_UDP_OFF + udp_len)
 		return 0;
 	if (ENCAP_IPV4)
-		return bpf_ntohs(ip4->len) == MRC_IP4_LEN + udp_len;
+		return bpf_ntohs(ip4->tot_len) == MRC_IP4_LEN + udp_len;
 	return bpf_ntohs(outer->payload_len) == udp_len + MRC_INNER_OFF - MRC_OUTER_OFF;
 }
 
-/* Is the IPv4 header what its checksum says? IPv6 has none. */
+/* Does the IPv4 header match its checksum? IPv6 has none. */
 static __always_inline int envelope_sums(const void *data)
 {
 	const __u32 *word = data + MRC_OUTER_OFF;

@@ -14,6 +14,8 @@
 #define MRC_SACK_FRAME_LEN (MRC_BODY_OFF + MRC_SETH_LEN + MRC_CC_STATE_LEN + MRC_ICRC_LEN)
 #define MRC_NACK_FRAME_LEN (MRC_BODY_OFF + MRC_NETH_LEN + MRC_ICRC_LEN)
 #define MRC_PROBE_FRAME_LEN (MRC_BODY_OFF + MRC_PETH_LEN + MRC_ICRC_LEN)
+#define MRC_ENDPOINT_REQ_FRAME_LEN (MRC_BODY_OFF + MRC_ERTH_LEN + MRC_ICRC_LEN)
+#define MRC_ENDPOINT_RSP_FRAME_LEN (MRC_BODY_OFF + MRC_EETH_LEN + MRC_ICRC_LEN)
 
 /*
  * The packet pointers of a program's context. Written as instructions because
@@ -31,17 +33,39 @@
 #define XDP_DATA(ctx) CTX_WORD(ctx, struct xdp_md, data)
 #define XDP_END(ctx) CTX_WORD(ctx, struct xdp_md, data_end)
 
+/* The plane of an EV: 4 bits as received, so it may be MRC_MAX_PLANES or more. */
+static __always_inline __u32 ev_plane(__u32 ev)
+{
+	return ev >> MRC_EV_PLANE_SHIFT;
+}
+
 /* Distance of two 24-bit PSNs as a signed number. */
 static __always_inline __s32 psn_diff(__u32 a, __u32 b)
 {
 	return (__s32)((a - b) << 8) >> 8;
 }
 
+/* The PSN of a packet, 24 bits. */
+static __always_inline __u32 bth_psn(const struct mrc_bth *bth)
+{
+	return bth->psn_hi << 16 | bpf_ntohs(bth->psn_lo);
+}
+
+/* What mrc_receive has noted of a packet: its PSN, 24 bits, and its EV. */
+static __always_inline __u32 mark_psn(const struct mrc_mark *mark)
+{
+	return mark->psn_hi << 16 | mark->psn_lo;
+}
+
+static __always_inline __u32 mark_ev(const struct mrc_mark *mark)
+{
+	return (__u32)mark->ev_hi << 16;
+}
+
 /*
- * Write everything up to and with the BTH, MRC_BODY_OFF bytes. body: bytes
- * between BTH and the ICRC word. Data packets may be marked by switches and say
- * when they were sent. Returns 0, or -1 when the frame is too short to hold the
- * headers.
+ * Write everything up to and including the BTH, MRC_BODY_OFF bytes. body: bytes
+ * between BTH and the ICRC word. Data packets may be marked by switches and carry
+ * the time when they were sent. Returns 0, or -1 if the frame is too short.
  */
 static __always_inline int put_headers(void *data, void *end, const struct mrc_host *h,
 				       const struct mrc_plane *pl,
@@ -73,7 +97,7 @@ static __always_inline __be16 wire_time(__u64 ns)
 
 /*
  * Write METH, TSETH and RETH behind put_headers(): a Write Only into the netdev
- * region. The ICRC word is left to the caller, which knows how to reach the end.
+ * region. The caller writes the ICRC word, because it knows how to reach the end.
  */
 static __always_inline int put_write(void *data, void *end, __u32 psn, __u32 len, __u64 sent_ns)
 {
@@ -112,7 +136,7 @@ static __always_inline __u64 check_four(__u64 sum, const void *at)
 	return check_step(sum, (__u64)bpf_ntohl(*(const __u32 *)at) << 32);
 }
 
-/* The ports and the BTH: 16 bytes that do not lie together. */
+/* The ports and the BTH: 16 bytes that are not adjacent. */
 static __always_inline __u64 check_start(const void *data)
 {
 	__u64 ports = bpf_ntohl(*(const __u32 *)(data + MRC_UDP_OFF));
@@ -135,7 +159,7 @@ static __always_inline __be32 header_check(const void *data, __u32 len)
 	return bpf_htonl(sum);
 }
 
-/* Close a packet that ends with its headers; the caller has checked that there is room. */
+/* Write the ICRC word of a packet that ends with its headers; the caller has checked the room. */
 static __always_inline void seal(void *data, __u32 len)
 {
 	*(__be32 *)(data + MRC_BODY_OFF + len) = header_check(data, len);
@@ -201,6 +225,47 @@ static __always_inline int put_nack(void *data, void *end, __u32 reason, __u32 p
 	neth->res2 = 0;
 	neth->tx_timestamp = bpf_htons(ts);
 	seal(data, MRC_NETH_LEN);
+	return 0;
+}
+
+/* An endpoint request (QP 2) that carries no time stamp. */
+static __always_inline int put_endpoint_request(void *data, void *end, __u32 op, __u32 entropy)
+{
+	struct mrc_erth *erth = data + MRC_BODY_OFF;
+
+	if (data + MRC_ENDPOINT_REQ_FRAME_LEN > end)
+		return -1;
+	erth->head = bpf_htonl(op << MRC_ENDPOINT_OP_SHIFT);
+	erth->port_status_mask = 0;
+	erth->entropy = bpf_htonl(entropy);
+	erth->tx_timestamp = 0;
+	erth->meta = 0;
+	seal(data, MRC_ERTH_LEN);
+	return 0;
+}
+
+/*
+ * An endpoint response. `stamp` is the request's time stamp with its meta word,
+ * as they came. The service time stays 0: answering takes less than a unit of
+ * the time stamp.
+ */
+static __always_inline int put_endpoint_response(void *data, void *end, __u32 op, __u32 ports,
+						 __u32 ev, __u32 stamp)
+{
+	struct mrc_eeth *eeth = data + MRC_BODY_OFF;
+
+	if (data + MRC_ENDPOINT_RSP_FRAME_LEN > end)
+		return -1;
+	eeth->head = bpf_htonl(op << MRC_ENDPOINT_OP_SHIFT);
+	eeth->port_status_mask = bpf_htonl(ports);
+	eeth->entropy = bpf_htonl(ev);
+	eeth->reserved[0] = 0;
+	eeth->reserved[1] = 0;
+	eeth->reserved[2] = 0;
+	eeth->reserved[3] = 0;
+	*(__u32 *)&eeth->tx_timestamp = stamp;
+	eeth->service_time_ns = 0;
+	seal(data, MRC_EETH_LEN);
 	return 0;
 }
 

@@ -1,54 +1,118 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The data path: programs that share the maps of mrc_maps.h.
+ * The data path. This file puts the programs together; they share the maps of
+ * maps.c. Files that touch maps end in .c, pure headers in .h.
  *
- *   mrc_spray    tc ingress of mrc0's other end   spray.h
- *   mrc_receive  XDP of each plane NIC            receive.h, endpoint.h
- *   mrc_deliver  tc ingress of each plane NIC     deliver.h, answer.h
- *   mrc_learn    where it goes on with a SACK     answer.h
- *   mrc_tick     run by the daemon's clock        tick.h
- *   mrc_probe    where it ends if paths are away  probe.h
- *   mrc_resend   where all end if packets are     retransmit.h
- *                lost
- *   mrc_idle     run at leisure                   probe.h
- *   mrc_judge    run every few ticks              judge.h
- *   mrc_control  run for a command                control.h
- *   mrc_survey   run by the daemon's survey       survey.h
+ * An application's packet, and what arrives on a plane:
+ *
+ *   mrc0 -> mrc_spray -> plane
+ *           spray.c: find the peer and a QP, signal congestion to TCP (aqm.c),
+ *           keep a copy, take a PSN and a path (pick.h), write the headers
+ *           (data_tx.c, frame.h, envelope.h)
+ *
+ *   plane -> mrc_receive -> mrc_deliver
+ *            |              |- data: deliver.c, in order to mrc0, or into the
+ *            |              |  reorder ring; answered by a SACK (sack_tx.c)
+ *            |              |- SACK: sack_rx.c, what has arrived; then mrc_learn
+ *            |              '- NACK: nack_rx.c; then mrc_resend
+ *            |- receive.c: checks; turns trimmed packets and probes round
+ *            |- endpoint.c: packets for QP 2
+ *            '- survey.c: our own survey probes that came back
+ *
+ * Programs that others end in, by tail calls:
+ *
+ *   mrc_deliver --SACK--> mrc_learn --lost--> mrc_resend --next--> mrc_resend
+ *   mrc_deliver --NACK----------------------> mrc_resend
+ *   mrc_tick ---away--> mrc_probe --next--> mrc_probe
+ *                       mrc_probe --lost----> mrc_resend
+ *   mrc_tick ---lost------------------------> mrc_resend
+ *
+ *   mrc_learn   sack_rx.c, rtt.h   round trips, marks, what counts as lost
+ *   mrc_probe   probe.c            one plane with paths away
+ *   mrc_resend  retransmit.c       one packet that counts as lost
+ *
+ * Programs that the daemon runs by PROG_TEST_RUN:
+ *
+ *   mrc_tick    tick.c     every millisecond for each active QP
+ *   mrc_judge   judge.c    every few ticks: the shares of a peer's planes
+ *   mrc_idle    probe.c    at leisure: one plane of a QP that may be idle
+ *   mrc_survey  survey.c   the next survey probe
+ *   mrc_control control.c  a command
+ *
+ * Everywhere: path.h has the states of a path and path_events.c reports their
+ * changes, xdp_actions.c ends mrc_receive, capture.c records packets while a
+ * capture runs.
  *
  * The loader replaces #include "..." by the file's text before bcc compiles
  * it, because bcc rewrites map accesses in the main file only. bcc has no
  * bpf-to-bpf calls: every helper is inlined, which bounds the stack to 512
  * bytes for a whole program.
  */
+
 #include <uapi/linux/bpf.h>
+#include <uapi/linux/if_ether.h>
+#include <uapi/linux/in.h>
+#include <uapi/linux/in6.h>
+#include <uapi/linux/ip.h>
+#include <uapi/linux/ipv6.h>
 #include <uapi/linux/pkt_cls.h>
+#include <uapi/linux/udp.h>
 
 #include "mrc_wire.h"
 #include "mrc_abi.h"
 #include "mrc_capture.h"
-#include "mrc_maps.h"
 #include "bits.h"
 #include "envelope.h"
 #include "frame.h"
 #include "path.h"
 #include "pick.h"
-#include "capture.h"
-#include "event.h"
-#include "sack.h"
-#include "queue.h"
-#include "spray.h"
-#include "verdict.h"
-#include "survey.h"
-#include "endpoint.h"
-#include "receive.h"
-#include "deliver.h"
-#include "retransmit.h"
 #include "rtt.h"
-#include "answer.h"
-#include "probe.h"
-#include "tick.h"
-#include "judge.h"
-#include "control.h"
+#include "maps.c"
+#include "capture.c"
+#include "path_events.c"
+#include "sack_tx.c"
+#include "aqm.c"
+#include "data_tx.c"
+#include "spray.c"
+#include "xdp_actions.c"
+#include "survey.c"
+#include "endpoint.c"
+#include "receive.c"
+#include "deliver.c"
+#include "retransmit.c"
+#include "sack_rx.c"
+#include "nack_rx.c"
+#include "probe.c"
+#include "tick.c"
+#include "judge.c"
+#include "control.c"
+
+/* A SACK or a NACK from the receiver of our data. Its skb carries what is sent again. */
+static __always_inline int on_feedback(struct __sk_buff *skb, const struct mrc_mark *mark, u32 key)
+{
+	struct mrc_chain *chain = chain_get(CHAIN_PACKET);
+	struct mrc_host *h = host_get();
+	u32 qp = mark->qp;
+	struct mrc_balance *b;
+	struct mrc_qp *q;
+	struct mrc_tx *tx;
+	u64 now;
+
+	q = qps.lookup(&qp);
+	tx = txs.lookup(&qp);
+	if (!h || !chain || !q || !tx || q->state != MRC_QP_READY)
+		return TC_ACT_SHOT;
+	b = balance_get(q->peer);
+	if (!b)
+		return TC_ACT_SHOT;
+	skb->cb[0] = CHAIN_PACKET;
+	now = bpf_ktime_get_ns();
+	if (mark->flags & MRC_MARK_NACK)
+		on_nack(skb, mark, tx, &chain->resend, now, key);
+	else
+		on_sack(skb, qp, tx, b, h, chain, now, key);
+	return TC_ACT_SHOT;
+}
 
 int mrc_deliver(struct __sk_buff *skb)
 {
@@ -56,13 +120,13 @@ int mrc_deliver(struct __sk_buff *skb)
 	struct mrc_mark *in = data, mark;
 	u32 key;
 
-	/* Without the mark of mrc_receive it is not ours. */
+	/* A packet without the mark of mrc_receive is not ours. */
 	if (data + MRC_ETH_LEN > end || in->magic0 != MRC_MARK_MAGIC0 ||
 	    in->magic1 != MRC_MARK_MAGIC1)
 		return TC_ACT_UNSPEC;
 	mark = *in;
 	key = capture_key(skb, &mark);
 	if (mark.flags & (MRC_MARK_SACK | MRC_MARK_NACK))
-		return on_answer(skb, &mark, key);
+		return on_feedback(skb, &mark, key);
 	return on_data(skb, &mark, key);
 }

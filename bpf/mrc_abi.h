@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What crosses the maps between the kernel programs and the daemon, once.
- * Read by the programs, by the host compiler in the tests, and by Python
+ * What crosses the maps between the kernel programs and the daemon, defined
+ * once. Read by the programs, by the host compiler in the tests, and by Python
  * through cffi (mrcd/wire/abi.py). Host byte order unless a comment says "net".
  *
- * Who writes what: a struct is written by the daemon before its owner's state
- * says READY, afterwards by the side that a field's comment names. "lock"
- * means under the struct's spin lock, "atomic" a 64-bit atomic instruction.
+ * Writers: the daemon writes a struct before its owner's state becomes READY.
+ * Afterwards a field's comment names its writer or how its writers exclude each
+ * other: "lock" means any program under the struct's spin lock, "atomic" any
+ * program by a 64-bit atomic instruction, "racy" any program without either,
+ * where a lost update only costs precision. "tick", "idle", "survey" and "XDP"
+ * are mrc_tick with mrc_probe, mrc_idle, mrc_survey and mrc_receive; the clock's
+ * thread runs tick and idle, so they exclude each other.
  *
  * PSNs are kept as free-running 32-bit numbers whose low 24 bits are what the
  * wire carries; comparisons are serial-number arithmetic.
@@ -20,20 +24,20 @@
 #define MRC_EVS_PER_PLANE 128    /* slots of a plane in a QP's EV set, active and backup */
 #define MRC_EV_WORDS 2           /* 64-bit words of such a set */
 #define MRC_SET_WORDS 16         /* MRC_MAX_PLANES * MRC_EV_WORDS */
-#define MRC_NO_PATH 0xffff       /* no plane << 8 | slot at all */
-#define MRC_SHARE_FULL 128       /* a plane's share in a balance */
+#define MRC_NO_PATH 0xffff       /* in place of a path's id, plane << 8 | slot */
+#define MRC_SHARE_FULL 128       /* a plane's whole share in a balance */
 #define MRC_WINDOW_MAX 8192      /* bits in a window bitmap; at least twice the MPR */
 #define MRC_WINDOW_WORDS 128     /* MRC_WINDOW_MAX / 64 */
 
 /* QP states */
 #define MRC_QP_DOWN 0
-#define MRC_QP_RECEIVE 1         /* RTR: takes packets, sends none of its own */
+#define MRC_QP_RECEIVE 1         /* RTR: takes packets, sends no data */
 #define MRC_QP_READY 2           /* RTS */
 
 struct mrc_host {                /* map host, one entry; written by the daemon */
 	__u32 link_ifindex;      /* mrc0's other end; deliveries go out of it */
 	__u32 planes;
-	__u64 plane_mask;        /* bit k: plane k is usable here; atomic */
+	__u64 plane_mask;        /* bit k: plane k is usable here; daemon */
 	__u32 block;             /* net: the uSID block, 32 bits */
 	__u16 udp_port;          /* net */
 	__u16 control_port;      /* net */
@@ -42,17 +46,17 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 fifo_slack_ns;     /* reordering granted within one path */
 	__u32 rto_min_ns;
 	__u32 hole_timeout_ns;   /* receiver gives up on a gap */
-	__u32 sack_packets;      /* a SACK after so many packets ... */
-	__u32 sack_bytes;        /* ... or so many bytes */
-	__u32 queue_target_ns;   /* queueing above this is signalled to TCP */
-	__u32 probe_interval_ns; /* between probes of a path that is away, at first */
+	__u32 sack_packets;      /* a SACK is sent after this many packets ... */
+	__u32 sack_bytes;        /* ... or this many bytes */
+	__u32 queue_target_ns;   /* queueing delay above this is signalled to TCP */
+	__u32 probe_interval_ns; /* between probes of a withdrawn path, at first */
 	__u32 probe_idle_ns;     /* between probes of one plane of an idle QP */
 	__u32 hold_base_ns;      /* first extra time away after a relapse */
 	__u32 hold_max_ns;
 	__u32 judge_ns;          /* between two judgements of the planes' shares */
-	__u32 judge_slack_ns;    /* delay granted to a plane over the best one */
-	__u32 slow_slack_ns;     /* delay granted to a path over its plane's usual one */
-	__u32 sack_gap_ns;       /* between two SACKs of a QP that need no hurry */
+	__u32 judge_slack_ns;    /* delay that a plane may have over the best one */
+	__u32 slow_slack_ns;     /* delay that a path may have over its plane's usual one */
+	__u32 sack_gap_ns;       /* between two SACKs of a QP that are not urgent */
 	__u8 link_mac[6];        /* mrc0's own address */
 	__u8 pad[6];
 };
@@ -68,26 +72,26 @@ struct mrc_plane {               /* map planes[8]; written by the daemon */
 struct mrc_peer {                /* map peers; written by the daemon */
 	__u32 qp_base;
 	__u32 qp_mask;           /* number of QPs - 1 */
-	__u64 plane_mask;        /* planes usable at the peer; atomic */
+	__u64 plane_mask;        /* planes usable at the peer, a bit each; daemon */
 };
 
 /*
- * What is known of a peer's planes from its answers, of all its QPs together.
- * Written by the programs; shares and what they are made of by whoever advanced
- * judge_at_ns by compare-and-swap. Counts are racy: one that is lost now and then
+ * What a peer's answers tell about its planes, over all its QPs. Fields without a
+ * writer are those of mrc_judge: the run that advanced judge_at_ns by
+ * compare-and-swap writes them. Counts are racy: one that is lost now and then
  * changes no judgement.
  */
 struct mrc_balance {             /* map balances[peer] */
-	__u64 shares;            /* byte p: plane p's share, MRC_SHARE_FULL where it is whole */
-	__u64 ports;             /* bit p: the peer takes packets on plane p; atomic */
-	__u64 port_id;           /* Port Status Update that said so, see bpf/endpoint.h; atomic */
-	__u64 heard_ports;       /* the same as its newest SACKs say; racy */
-	__u64 judge_at_ns;       /* when its planes are judged next */
-	__u64 ecn_ns;            /* when ecn_flows was emptied; racy */
-	__u64 ecn_flows;         /* a bit for the ports of each TCP flow that was marked CE; racy */
-	__u64 acked[MRC_MAX_PLANES];  /* packets since the plane was judged; racy */
-	__u64 lost[MRC_MAX_PLANES];   /* the same; racy */
-	__u64 marked[MRC_MAX_PLANES]; /* SACKs with m = SKIP_ONCE; racy */
+	__u64 shares;            /* byte p: plane p's share, MRC_SHARE_FULL if whole */
+	__u64 ports;             /* bit p: the peer takes packets on plane p; XDP, control: one store each */
+	__u64 port_id;           /* the Port Status Update that reported this, see bpf/endpoint.c; XDP: atomic, control */
+	__u64 heard_ports;       /* the same according to its newest SACKs; XDP, control, learn: racy */
+	__u64 judge_at_ns;       /* when its planes are judged next; atomic */
+	__u64 ecn_ns;            /* when ecn_flows was cleared; racy */
+	__u64 ecn_flows;         /* one bit, by its ports, for each TCP flow that was marked CE; racy */
+	__u64 acked[MRC_MAX_PLANES];  /* packets acknowledged since the plane was judged; racy, and cleared by mrc_judge */
+	__u64 lost[MRC_MAX_PLANES];   /* packets lost since then; racy, and cleared by mrc_judge */
+	__u64 marked[MRC_MAX_PLANES]; /* SACKs with a congestion mark since then; racy, and cleared by mrc_judge */
 	__u64 stock_ns[MRC_MAX_PLANES]; /* when the plane was judged last */
 	__u64 rtt_at_ns[MRC_MAX_PLANES]; /* when a round trip was measured last; racy */
 	__u32 srtt_ns[MRC_MAX_PLANES]; /* smoothed over about 130 ms; racy */
@@ -96,8 +100,8 @@ struct mrc_balance {             /* map balances[peer] */
 	__u32 usual_ns[MRC_MAX_PLANES]; /* lower quartile of the round trips; racy */
 	__u32 loss_ppm[MRC_MAX_PLANES]; /* smoothed over judgements */
 	__u32 mark_ppm[MRC_MAX_PLANES];
-	__u8 strikes[MRC_MAX_PLANES];  /* judgements in a row that found it worse */
-	__u8 knee[MRC_MAX_PLANES];     /* the share that was last found too much */
+	__u8 strikes[MRC_MAX_PLANES];  /* judgements in a row that found the plane worse */
+	__u8 knee[MRC_MAX_PLANES];     /* the last share that was too much */
 };
 
 struct mrc_peer_plane {          /* map peer_planes[peer * 8 + plane]; daemon */
@@ -115,9 +119,9 @@ struct mrc_qp {                  /* map qps; written by the daemon */
 };
 
 /*
- * A QP's EV set: for each plane up to MRC_EVS_PER_PLANE slots, a path each. A
- * set of slots is a bitmap: slot k of plane p is bit k & 63 of word
- * p * MRC_EV_WORDS + (k >> 6). Together they say the state of a path:
+ * A QP's EV set: for each plane up to MRC_EVS_PER_PLANE slots, each with a path.
+ * A set of slots is a bitmap: slot k of plane p is bit k & 63 of word
+ * p * MRC_EV_WORDS + (k >> 6). Together the sets give the state of a path:
  *   denied -> DENIED; use and skip -> SKIP; use or spare -> GOOD;
  *   in none of them -> ASSUMED_BAD
  */
@@ -126,86 +130,86 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 next;              /* next PSN to send; lock */
 	__u32 una;               /* oldest PSN not acknowledged; lock */
 	__u32 high;              /* highest PSN reported by a SACK, plus one; lock */
-	__u32 heard;             /* bytes count of the newest SACK, 24 bits; lock */
+	__u32 heard;             /* count of bytes in the newest SACK, 24 bits; lock */
 	__u32 round;             /* number that orders the planes of this round; lock */
 	__u32 srtt_ns;           /* lock */
 	__u32 rttvar_ns;         /* lock */
 	__u32 backoff;           /* time-outs in a row; lock */
 	__u32 loss_ppm;          /* smoothed loss over all paths; racy */
-	__u32 least_ns[2];       /* round trip, of short packets and of long ones: from half of the MTU; lock */
-	__u32 queue_ns;          /* round trips beyond that, smoothed, of planes with a whole share; lock */
+	__u32 least_ns[2];       /* shortest round trip of short packets, and of long ones, half of the MTU or more; lock */
+	__u32 queue_ns;          /* round trips beyond that, smoothed, on planes with a whole share; lock */
 	__u32 pad;
-	__u32 absurd;            /* SACKs in a row that acknowledged what was never sent; racy */
+	__u32 absurd;            /* SACKs in a row that acknowledged packets never sent; racy */
 	__u32 fifo_extra_ns;     /* learnt from needless retransmissions by this rule; lock */
 	__u32 guard_extra_ns;    /* the same for the reorder guard; lock */
-	__u32 scan;              /* where time-outs go on; tick only */
+	__u32 scan;              /* where the search for time-outs continues; tick only */
 	__u32 used_all;          /* paths in use; lock */
-	__u32 floor;             /* ev_min_active: below it a path that still delivers stays; daemon */
-	__u64 reo_ns;            /* when that was learnt or halved last; lock */
+	__u32 floor;             /* ev_min_active: with no more paths than this, one that still delivers stays; daemon */
+	__u64 reo_ns;            /* when an extra was widened or halved last; lock */
 	__u64 queue_at_ns;       /* when queue_ns was measured last; lock */
-	__u64 early_ns;          /* not before this is a packet dropped early; racy */
+	__u64 early_ns;          /* no packet is dropped early before this; racy */
 	__u64 packets;           /* taken from mrc0; lock */
 	__u64 retransmits;       /* sent again; lock */
 	__u64 progress_ns;       /* when una last moved, or sending began; lock */
 	__u64 delivered_ns;      /* latest send time among delivered packets; lock */
-	__u64 thin;              /* byte p: what plane p has saved up for its next turn; lock */
+	__u64 thin;              /* byte p: credit of plane p towards its next turn; lock */
 	__u64 turn;              /* bit p: plane p is still to come in this round; lock */
 	__u64 plane_use;         /* bit p: use of plane p is not empty; lock */
 	__u64 plane_open;        /* bit p: plane p has slots that are not denied; lock */
 	__u64 use[MRC_SET_WORDS];    /* in rotation; lock */
 	__u64 skip[MRC_SET_WORDS];   /* of those, passed over once; lock */
-	__u64 slow[MRC_SET_WORDS];   /* of those, used now and then only; lock */
+	__u64 slow[MRC_SET_WORDS];   /* of those, used only now and then; lock */
 	__u64 spare[MRC_SET_WORDS];  /* backups; lock */
 	__u64 denied[MRC_SET_WORDS]; /* lock */
 	__u64 all[MRC_SET_WORDS];    /* slots that hold a path; daemon */
 	__u64 sacked[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
 	__u32 acked[MRC_MAX_PLANES];  /* packets of a plane that arrived; racy */
-	__u32 acked_then[MRC_MAX_PLANES]; /* of those, when one was marked last; lock */
-	__u32 mark_ppm[MRC_MAX_PLANES]; /* marked ones of them, smoothed; lock */
+	__u32 acked_then[MRC_MAX_PLANES]; /* of those, at the time when one was last marked; lock */
+	__u32 mark_ppm[MRC_MAX_PLANES]; /* smoothed share of marked packets; lock */
 	__u8 active[MRC_MAX_PLANES];  /* paths of a plane that should be in use; daemon */
-	__u8 used[MRC_MAX_PLANES];    /* paths of a plane that are; lock */
+	__u8 used[MRC_MAX_PLANES];    /* paths of a plane that are in use; lock */
 	__u8 ev_next[MRC_MAX_PLANES]; /* rotation within a plane; lock */
-	__u8 live[MRC_MAX_PLANES];    /* slot that answered last, plus one: the reverse EV; lock; also read as one word */
+	__u8 live[MRC_MAX_PLANES];    /* slot that answered last, plus one: the reverse EV; racy; also read as one word */
 	__u8 probe_next[MRC_MAX_PLANES]; /* rotation of probes; tick and idle */
 };
 
 struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	struct bpf_spin_lock lock;
-	__u32 next;              /* next PSN to deliver; lock */
+	__u32 next;              /* next PSN to deliver; lock, and only the owner while busy */
 	__u32 high;              /* highest PSN received, plus one; lock */
-	__u32 busy;              /* somebody delivers; lock */
+	__u32 busy;              /* 1: a program owns next and delivers; lock */
 	__u32 pending_packets;   /* arrived since the last SACK; lock */
 	__u32 pending_bytes;     /* lock */
 	__u32 waiting;           /* packets held behind a gap; lock */
-	__u32 ev;                /* EV of the latest packet, for the way back; lock */
-	__u32 slice;             /* SACKs sent, chooses the slice of the next; lock */
-	__u32 hole_psn;          /* the gap the clock looked at last; tick only */
+	__u32 ev;                /* EV of the latest packet, on which to answer; lock */
+	__u32 slice;             /* SACKs sent, which selects the slice of the next; lock */
+	__u32 hole_psn;          /* the gap that the clock saw last; tick only */
 	__u64 packets;           /* received, duplicates not counted; lock */
 	__u64 bytes;             /* their payload; lock */
-	__u64 hole_ns;           /* when the clock saw that gap first; tick only */
+	__u64 hole_ns;           /* when the clock first saw that gap; tick only */
 	__u64 sacked_ns;         /* when the latest SACK left; lock */
 	__u64 received[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
 };
 
 struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] */
-	__u64 sent_ns;           /* latest transmission; lock of tx once sent */
-	__u64 first_ns;          /* the first one, once it was repeated; lock */
-	__u32 psn;
-	__u32 slot;              /* in the retransmit ring */
-	__u16 len;               /* of the inner packet, bytes */
-	__u16 path;              /* plane << 8 | index; lock */
-	__u8 sends;              /* 1 = never retransmitted; 255: or more; lock */
-	__u8 rule;               /* counter of the rule that sent it last, 0: none; lock */
-	__u16 was;               /* path of the first transmission once it was repeated; lock */
+	__u64 sent_ns;           /* latest transmission; spray, then lock of tx */
+	__u64 first_ns;          /* the first transmission, once it was repeated; lock */
+	__u32 psn;               /* spray, last: it makes the entry valid */
+	__u32 slot;              /* in the retransmit ring; spray */
+	__u16 len;               /* of the inner packet, bytes; spray */
+	__u16 path;              /* plane << 8 | slot; spray, then lock */
+	__u8 sends;              /* 1: never retransmitted; 255: or more; spray, then lock */
+	__u8 rule;               /* counter of the rule that last retransmitted it, 0: none; spray, then lock */
+	__u16 was;               /* path of the first transmission, once it was repeated; lock */
 };
 
 struct mrc_rx_entry {            /* map rx_entries[qp * window / 2 + psn % (window / 2)] */
 	__u32 slot;              /* in the reorder ring, plus one; 0: none; lock of rx */
 	__u16 len;               /* lock of rx */
-	__u16 psn;               /* its low half; lock of rx */
+	__u16 psn;               /* low half of its PSN; lock of rx */
 };
 
-/* Path states, and what moves a path from one to another (bpf/path.h has the table) */
+/* Path states, and the events that change them (bpf/path.h has the table) */
 #define MRC_PATH_GOOD 0
 #define MRC_PATH_DENIED 1
 #define MRC_PATH_SKIP 2
@@ -224,41 +228,41 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 	__u64 sent;              /* atomic */
 	__u64 acked;             /* atomic */
 	__u64 lost;              /* atomic */
-	__u64 marked;            /* atomic */
+	__u64 marked;            /* racy */
 	__u64 delivered_ns;      /* latest send time among those delivered; racy maximum */
 	__u64 withdrawn_ns;      /* when it last became ASSUMED_BAD; lock of tx */
-	__u64 relapsed_ns;       /* when it relapsed last; lock of tx */
-	__u64 hold_ns;           /* not before this is it probed; lock of tx */
-	__u64 rtt_at_ns;         /* when a round trip was measured last; racy */
+	__u64 relapsed_ns;       /* when it last relapsed; lock of tx */
+	__u64 hold_ns;           /* it is not probed before this; lock of tx */
+	__u64 rtt_at_ns;         /* when a round trip was last measured; racy */
 	__u64 probe_ns;          /* last probe sent; tick and idle only */
 	__u32 probe_id;          /* of that probe; tick and idle only */
-	__u32 probe_seen;        /* last probe answered; XDP only */
-	__u32 probe_ok;          /* answered in a row since it was withdrawn; lock of tx */
+	__u32 probe_seen;        /* id of the last probe answered, or given up; XDP, tick and idle: racy */
+	__u32 probe_ok;          /* probes answered in a row since it was withdrawn; lock of tx */
 	__u32 probe_need;        /* answers in a row that bring it back; lock of tx */
 	__u32 misses;            /* probes unanswered since it was withdrawn; lock of tx */
-	__u32 relapses;          /* forgotten ten seconds after the last one; lock of tx */
-	__u32 loss_ppm;          /* smoothed loss; lock of tx */
-	__u32 late;              /* round trips in a row far above the usual; racy */
-	__u64 crowded_ns;        /* until then it stays slow, for its marks; lock of tx */
-	__u32 acked_then;        /* acked, when a packet was marked last; lock of tx */
-	__u32 mark_ppm;          /* smoothed share of its packets that are marked; lock of tx */
-	__u32 crowds;            /* times that this followed soon on a return; lock of tx */
-	__u32 prompt;            /* round trips in a row near the usual; racy */
+	__u32 relapses;          /* relapses so far, forgotten ten seconds after the last one; lock of tx */
+	__u32 loss_ppm;          /* smoothed loss; racy */
+	__u32 late;              /* round trips in a row far above the plane's usual; racy */
+	__u64 crowded_ns;        /* it stays slow until then, because of its marks; lock of tx */
+	__u32 acked_then;        /* acked at the time when a packet was last marked; lock of tx */
+	__u32 mark_ppm;          /* smoothed share of marked packets; lock of tx */
+	__u32 crowds;            /* times that it was crowded again soon after its return; lock of tx */
+	__u32 prompt;            /* round trips in a row near the plane's usual; racy */
 };
 
 /*
- * What XDP tells tc about a packet it has validated: it lies over the two
- * addresses of the Ethernet header. The magic makes the source a group
- * address, which no frame on a wire may have; mrc_receive drops those that do,
- * so the mark cannot be forged. XDP metadata would serve, but not every driver
- * passes it on, and it stays with the skb: GRO takes packets with different
- * metadata for different flows and hands them up out of order.
+ * The mark by which XDP tells tc about a packet that it has validated. It lies
+ * over the two addresses of the Ethernet header. The magic makes the source a
+ * group address, which no frame on a wire may have; mrc_receive drops frames that
+ * do, so the mark cannot be forged. XDP metadata would serve, but not every driver
+ * passes it on, and it stays with the skb: GRO treats packets with different
+ * metadata as different flows and delivers them out of order.
  */
 #define MRC_MARK_MAGIC0 0x4d     /* first byte of the source address, odd */
 #define MRC_MARK_MAGIC1 0x52
 #define MRC_MARK_CE 0x01         /* in .flags, beside BTH.aux's ackreq and rtx */
 #define MRC_MARK_SACK 0x02       /* in .flags: a whole SACK; else data, stripped */
-#define MRC_MARK_NACK 0x04       /* in .flags: a whole NACK; .ev_hi and .psn are what it is about */
+#define MRC_MARK_NACK 0x04       /* in .flags: a whole NACK; .ev_hi and .psn are those of the packet it names */
 struct mrc_mark {
 	__u16 ev_hi;             /* EV >> 16; the low half of an EV is 0 */
 	__u16 ts;                /* TSETH.tx_timestamp of data; reason of a NACK */
@@ -271,12 +275,12 @@ struct mrc_mark {
 };
 
 struct mrc_clock {               /* map clock, one entry, mmapable */
-	__u64 asleep;            /* 1: the daemon's clock wants a wake-up event; atomic */
-	__u64 cursor;            /* where the tick's round goes on */
-	__u64 judge_cursor;      /* the same for judgements */
-	__u64 idle_cursor;       /* the same for probes of idle paths */
-	__u64 probe_credit;      /* probes that may be sent now; clock adds, programs take, racy */
-	__u64 ticks;             /* programs run by the clock */
+	__u64 asleep;            /* 1: the daemon's clock wants a wake-up event; daemon, programs: atomic */
+	__u64 cursor;            /* where the tick's round continues; tick */
+	__u64 judge_cursor;      /* the same for judgements; judge */
+	__u64 idle_cursor;       /* the same for probes of idle paths; idle */
+	__u64 probe_credit;      /* probes that may be sent now; daemon adds, tick and idle take, all in the clock's thread */
+	__u64 ticks;             /* runs of mrc_tick that found an active QP; tick */
 };
 
 #define MRC_EVENT_WAKE 1
@@ -291,16 +295,16 @@ struct mrc_event {               /* ring buffer events */
 	__u32 state;
 	__u32 cause;             /* MRC_ON_... */
 	__u32 rtt_ns;            /* the path's, smoothed; 0: none measured */
-	__u64 sent_ns;           /* when the packet was sent that was lost; 0: none was */
+	__u64 sent_ns;           /* when the lost packet or probe was sent; 0: none was lost */
 	__u64 time_ns;
 };
 
-/* What the daemon asks the programs to do: the packet of a run of mrc_control */
+/* A command of the daemon: the packet of a test run of mrc_control */
 #define MRC_DO_DENY 1            /* path of qp */
 #define MRC_DO_ALLOW 2           /* path of qp */
-#define MRC_DO_PORTS 3           /* value: the mask of planes that peer takes packets on */
+#define MRC_DO_PORTS 3           /* value: the planes on which `peer` takes packets, a bit each */
 struct mrc_command {
-	__u8 eth[14];            /* a frame needs them */
+	__u8 eth[14];            /* test runs need an Ethernet header */
 	__u16 op;
 	__u32 qp;
 	__u32 peer;
@@ -308,29 +312,29 @@ struct mrc_command {
 	__u32 value;
 };
 
-/* The survey: loops through the fabric back to us (bpf/survey.h, mrcd/fabric/loops.py) */
+/* The survey: loops through the fabric back to us (bpf/survey.c, mrcd/fabric/loops.py) */
 #define MRC_RTT_BUCKETS 16
 struct mrc_loop {                /* map loops */
 	__u32 plane;             /* daemon */
 	__u32 psn;               /* of the latest probe; survey only */
 	__u64 sent;              /* survey only */
 	__u64 sent_ns;           /* when the latest probe left; survey only */
-	__u64 returned;          /* atomic */
-	__u64 rtt[MRC_RTT_BUCKETS]; /* round trips, bucket i up to 2^i us; atomic */
+	__u64 returned;          /* probes that came back; atomic */
+	__u64 rtt[MRC_RTT_BUCKETS]; /* histogram of round trips, bucket i up to 2^i us; atomic */
 };
 
-#define MRC_TELLING_MAX 16       /* power of two; loops that have half of the probes */
+#define MRC_TELLING_MAX 16       /* power of two; most loops in .tell, which share half of the probes */
 struct mrc_survey {              /* map survey, one entry */
-	__u32 loops;             /* how many there are; daemon */
+	__u32 loops;             /* how many loops there are; daemon */
 	__u32 telling;           /* how many of them are below; daemon */
-	__u32 tell[MRC_TELLING_MAX]; /* loops that tell most about what is not certain; daemon */
-	__u32 next;              /* whose turn it is among all; survey only */
+	__u32 tell[MRC_TELLING_MAX]; /* loops expected to settle most of what is uncertain; daemon */
+	__u32 next;              /* the loop whose turn it is among all; survey only */
 	__u32 turn;              /* probes so far; survey only */
 };
 
 /*
- * Counters: map counters, per CPU. One line a counter; the text behind the
- * number is what operators read, in `mrcctl stats` and in docs/operations.md.
+ * Counters: map counters, per CPU. One line for each; operators read the text
+ * behind the number in `mrcctl stats` and in docs/operations.md.
  */
 #define MRC_C_TX_PACKETS 0       /* packets taken from mrc0 and sprayed */
 #define MRC_C_TX_BYTES 1         /* bytes of those packets */

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The bytes on the wire, once. Read by the BPF programs, by the host compiler
- * in the tests, and by Python through cffi (mrcd/wire/packet.py); nothing else in the
- * project spells out an offset.
+ * The bytes on the wire, defined once. Read by the BPF programs, by the host
+ * compiler in the tests, and by Python through cffi (mrcd/wire/packet.py); nothing else
+ * in the project spells out an offset.
  *
  * A data packet is
  *
  *   Ethernet | IPv6 (outer, DA = uSID list) | IPv6 (inner, DA = peer's NIC)
  *            | UDP | BTH | METH | TSETH | RETH | IP packet of the application | ICRC
  *
- * or has one IP header instead of two (MRC_ENCAP_*). What stands in front of
- * the BTH is written and read in envelope.h.
+ * or has one IP header instead of two (MRC_ENCAP_*). envelope.h writes and reads
+ * everything in front of the BTH.
  *
  * Everything is in network byte order. No struct is packed: every field lies
  * on its natural alignment, 64-bit quantities are pairs of 32-bit words
@@ -94,7 +94,7 @@ struct mrc_reth {
 
 /* SETH, 28 bytes, and CC_STATE, 8 bytes: the body of a SACK. */
 #define MRC_SETH_TYPE_SHIFT 28
-#define MRC_SETH_M_SHIFT 21      /* two bits: verdict on the reflected path */
+#define MRC_SETH_M_SHIFT 21      /* two bits: congestion mark for the reflected path */
 #define MRC_SETH_PR 0x00100000   /* answers a reliability probe */
 #define MRC_SETH_M_NONE 0
 #define MRC_SETH_M_SKIP_ONCE 1
@@ -124,7 +124,7 @@ struct mrc_cc_state {
 	__u32 bytes;             /* restore_cwnd 1 | rcv_cwnd_pen 7 | received bytes 24 */
 };
 
-/* NETH, 20 bytes: this PSN did not arrive, for that reason. */
+/* NETH, 20 bytes: a PSN that did not arrive, and the reason. */
 #define MRC_NACK_TRIMMED 0x01
 #define MRC_NACK_TRIMMED_LASTHOP 0x02
 #define MRC_NACK_NO_BITMAP 0x06
@@ -138,7 +138,7 @@ struct mrc_neth {
 	__u8 reason;
 	__u8 vendor;
 	__u8 res;
-	__u32 entropy;           /* EV of the packet that is meant */
+	__u32 entropy;           /* EV of the packet that did not arrive */
 	__u16 spdcid;
 	__u16 dpdcid;
 	__u32 psn;               /* res 8 | PSN 24 */
@@ -181,25 +181,25 @@ struct mrc_eeth {
 };
 
 /*
- * The ICRC word closes every packet. It is no CRC of everything, which software
- * could not afford, but a check of what the transport acts on: the UDP ports,
- * the BTH, and the headers behind it. Payload has checksums of its own, and
- * what stands before the ports is compared with known values by the receiver.
+ * The ICRC word closes every packet. It is not a CRC of the whole packet, which
+ * software could not afford, but a check of what the transport acts on: the UDP
+ * ports, the BTH, and the headers behind it. The payload has checksums of its
+ * own, and the receiver compares everything before the ports with known values.
  *
- * The bytes are taken in groups of eight, big-endian, the last one filled up
- * with zeroes. From a sum of 0, for each group:
+ * The bytes are taken in groups of eight, big-endian, the last one padded with
+ * zeroes. From a sum of 0, for each group:
  *
  *   sum = (sum ^ group) * MRC_CHECK_FACTOR      modulo 2^64
  *   sum = sum ^ (sum >> 32)
  *
- * and the word is the lower half of the sum. Both steps can be undone, so
- * damage within one group always changes the sum; that the lower half stays the
- * same has a chance of 2^-32.
+ * and the word is the lower half of the sum. Both steps are invertible, so
+ * damage within one group always changes the sum; the lower half stays the same
+ * with a probability of 2^-32.
  */
 #define MRC_ICRC_LEN 4
 #define MRC_CHECK_FACTOR 0x9e3779b97f4a7c15
 
-/* What a data packet carries on top of the application's IP packet. */
+/* Lengths of headers, and what a data packet adds to the application's IP packet. */
 #define MRC_ETH_LEN 14
 #define MRC_IP6_LEN 40
 #define MRC_IP4_LEN 20
@@ -208,7 +208,7 @@ struct mrc_eeth {
 #define MRC_METH_LEN 4
 #define MRC_TSETH_LEN 4
 #define MRC_RETH_LEN 16
-#define MRC_WRITE_LEN 24         /* METH, TSETH and RETH: what stands before the payload */
+#define MRC_WRITE_LEN 24         /* METH, TSETH and RETH: the headers before the payload */
 #define MRC_SETH_LEN 28
 #define MRC_CC_STATE_LEN 8
 #define MRC_PETH_LEN 16
@@ -223,17 +223,17 @@ struct mrc_eeth {
 #define MRC_ECN_CE 3
 
 /*
- * DSCP, the six bits above ECN, that a switch gives a data packet which it cut
- * down to its headers instead of dropping it. No document assigns one: it is a
- * choice of the deployment, and the switches are configured to it. 43 is
- * 101011: xxxx11 are the codepoints for local use (RFC 2474, section 6), and
- * its upper three bits sort it with expedited traffic where a switch looks at
- * those only, so that the news overtakes the queue that caused it.
+ * DSCP, the six bits above ECN, of a data packet that a switch cut down to its
+ * headers instead of dropping it. No document assigns one: each deployment
+ * chooses it and configures its switches. 43 is 101011: xxxx11 are the codepoints
+ * for local use (RFC 2474, section 6), and switches that look at the upper three
+ * bits only treat it as expedited traffic, so that the news overtakes the queue
+ * that caused it.
  */
 #define MRC_DSCP_SHIFT 2         /* in the traffic class, or IPv4's TOS */
 #define MRC_DSCP_TRIMMED 43
 
-/* What stands around UDP; all hosts of a fabric use the same. */
+/* Headers around UDP; all hosts of a fabric use the same. */
 #define MRC_ENCAP_FULL 0         /* IPv6 to the uSID list, in it IPv6 to the peer */
 #define MRC_ENCAP_REDUCED 1      /* IPv6 to the uSID list */
 #define MRC_ENCAP_ECMP6 2        /* IPv6 to the peer; switches hash the source port or the label */

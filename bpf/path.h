@@ -1,27 +1,51 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Paths: their states, and what becomes of one that loses, is marked or
- * answers. A path is written plane << 8 | slot. Everything here that takes a
- * struct mrc_tx wants its lock held.
+ * Paths: their states, and what losses, marks and answers do to them. Every
+ * function that takes a struct mrc_tx wants its lock held.
  */
 #ifndef MRC_PATH_H
 #define MRC_PATH_H
 
 #define NO_SLOT MRC_EVS_PER_PLANE
-#define MARK_PARTS 64            /* marks are smoothed over so many packets of a path */
-#define CROWD_SLACK_PPM 20000    /* marks over one and a half times its plane's that may be chance */
-#define CROWD_HOLD_NS 100000000ull /* a crowded path is left alone so long at least, at most twice that ... */
-#define CROWDS_MAX 4             /* ... doubled so often */
-#define PROBE_NEED 2             /* answers in a row, and one more for each relapse, bring it back ... */
-#define PROBE_NEED_MAX 8         /* ... but no more than these */
+#define MARK_PARTS 64            /* packets of a path over which its marks are smoothed */
+#define CROWD_SLACK_PPM 20000    /* marks over one and a half times the plane's that may be chance */
+#define CROWD_HOLD_NS 100000000ull /* a crowded path is slow for this time to twice this time ... */
+#define CROWDS_MAX 4             /* ... doubled at most this many times */
+#define PROBE_NEED 2             /* a path returns after these answers in a row and one more for each relapse ... */
+#define PROBE_NEED_MAX 8         /* ... but after these at most */
 #define PROBE_SLOT_SHIFT 9       /* in a probe's id: slot 7 | sequence 9 */
-#define DEAD_MISSES 2            /* one probe without an answer may be lost as others are */
-#define RELAPSES_MAX 10
-#define RELAPSE_NS 10000000000ull /* relapses are forgotten so long after the last one */
+#define DEAD_MISSES 2            /* missed probes that mean a dead path; a single one may be an ordinary loss */
+#define RELAPSES_MAX 10          /* relapses that count */
+#define RELAPSE_NS 10000000000ull /* relapses are forgotten this long after the last one */
+
+#define SLOT_MASK (MRC_EVS_PER_PLANE - 1)
+#define PATH_ID_MASK ((MRC_MAX_PLANES - 1) << 8 | SLOT_MASK)
+
+/* A path's id, plane << 8 | slot, and its parts. */
+static __always_inline u32 path_id(u32 plane, u32 slot)
+{
+	return plane << 8 | slot;
+}
+
+static __always_inline u32 path_plane(u32 id)
+{
+	return id >> 8 & (MRC_MAX_PLANES - 1);
+}
+
+static __always_inline u32 path_slot(u32 id)
+{
+	return id & SLOT_MASK;
+}
+
+/* The share of a plane, out of a word of them (struct mrc_balance). */
+static __always_inline u32 share_of(u64 shares, u32 plane)
+{
+	return shares >> (8 * plane) & 0xff;
+}
 
 /*
  * The life of a path: the next state for each state and event. mrcd/paths/states.py
- * has the same table, a test compares them.
+ * has the same table, and a test compares them.
  */
 #define ROW(good, denied, skip, bad) \
 	((MRC_PATH_##good) | (MRC_PATH_##denied) << 2 | (MRC_PATH_##skip) << 4 | \
@@ -58,10 +82,21 @@ static __always_inline u32 path_next(u32 state, u32 event)
 	return row >> (2 * (state & 3)) & 3;
 }
 
-/* Where a slot's bit is. */
+/* The word of a set that holds a slot's bit. */
 static __always_inline u32 slot_word(u32 id)
 {
-	return BOUNDED((id >> 8 & 7) * MRC_EV_WORDS + (id >> 6 & 1), MRC_SET_WORDS - 1);
+	return BOUNDED(path_plane(id) * MRC_EV_WORDS + (id >> 6 & 1), MRC_SET_WORDS - 1);
+}
+
+/* The two words of a plane: slots 0 to 63, and 64 to 127. */
+static __always_inline u32 first_word(u32 plane)
+{
+	return slot_word(path_id(plane, 0));
+}
+
+static __always_inline u32 second_word(u32 plane)
+{
+	return slot_word(path_id(plane, 64));
 }
 
 static __always_inline u64 slot_bit(u32 id)
@@ -104,13 +139,13 @@ static __always_inline u64 slots_away(const struct mrc_tx *tx, u32 word)
 }
 
 /*
- * Put a path into a state, and keep as many of its plane in use as should be:
- * a backup of the same plane takes the place of one that leaves.
+ * Put a path into a state, and keep the right number of its plane's paths in
+ * use: a backup of the same plane replaces a path that leaves.
  */
 static __always_inline void path_enter(struct mrc_tx *tx, u32 id, u32 to)
 {
-	u32 p = id >> 8 & 7, at = slot_word(id), k;
-	u32 low = slot_word(p << 8), high = slot_word(p << 8 | 64);
+	u32 p = path_plane(id), at = slot_word(id), k;
+	u32 low = first_word(p), high = second_word(p);
 	u64 bit = slot_bit(id), was = tx->use[at] & bit;
 
 	tx->use[at] &= ~bit;
@@ -136,9 +171,9 @@ static __always_inline void path_enter(struct mrc_tx *tx, u32 id, u32 to)
 		tx->slow[at] &= ~bit;
 		tx->used[p]--;
 		tx->used_all--;
-		k = next_slot(tx->spare[low], tx->spare[high], id & 127);
+		k = next_slot(tx->spare[low], tx->spare[high], path_slot(id));
 		if (k != NO_SLOT) {
-			at = slot_word(p << 8 | k);
+			at = slot_word(path_id(p, k));
 			bit = slot_bit(k);
 			tx->spare[at] &= ~bit;
 			tx->use[at] |= bit;
@@ -154,13 +189,13 @@ static __always_inline void path_enter(struct mrc_tx *tx, u32 id, u32 to)
 		tx->plane_open |= 1ull << p;
 }
 
-/* What moved a path, for the event that reports it. */
+/* A change of state, for the event that reports it. */
 struct path_move {
 	u32 from;
 	u32 to;
 };
 
-/* The state that follows an event; 1 if it is another one. */
+/* Apply an event. Returns 1 if it changes the state. */
 static __always_inline int path_event(struct mrc_tx *tx, u32 id, u32 event, struct path_move *move)
 {
 	move->from = path_state(tx, id);
@@ -171,7 +206,7 @@ static __always_inline int path_event(struct mrc_tx *tx, u32 id, u32 event, stru
 	return 1;
 }
 
-/* The next time the path stays away longer, unless that is long from now. */
+/* Count a relapse: the path stays away longer next time, unless that is long from now. */
 static __always_inline void path_relapsed(struct mrc_path *path, u64 now)
 {
 	if (path->relapses < RELAPSES_MAX)
@@ -180,15 +215,15 @@ static __always_inline void path_relapsed(struct mrc_path *path, u64 now)
 }
 
 /*
- * A packet of this path is lost: ASSUMED_BAD at once, unless so few are left in
- * use that one which still delivers is worth keeping.
+ * A packet of this path is lost: the path becomes ASSUMED_BAD at once, unless it
+ * still delivers (`alive`) and no more than tx->floor paths are in use.
  *
  * The first answer to a probe brings it back, so that loss on every path does
  * not empty the set. A path that had died before, or that loses clearly more
- * than the QP's paths on average and than its plane (usual_ppm), stays away for
- * a while, twice as long each time, and until more probes in a row are answered.
- * A withdrawal that is neither does not keep the memory of those alive: where
- * queues make packets late there are some every second.
+ * than both the QP's average and its plane (usual_ppm), stays away for a while,
+ * twice as long each time, and until more probes in a row are answered. Other
+ * withdrawals do not renew the memory of relapses: where queues make packets
+ * late, some occur every second.
  */
 static __always_inline void path_lost(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now,
 				      const struct mrc_host *h, u32 alive, u32 usual_ppm,
@@ -223,7 +258,7 @@ static __always_inline void path_lost(struct mrc_tx *tx, struct mrc_path *path, 
 	path->misses = 0;
 }
 
-/* Part of packets that are marked, one of the last `fresh` being so: smoothed over `parts` packets. */
+/* The share of marked packets, smoothed over `parts` packets: one of the last `fresh` was marked. */
 static __always_inline u32 marked_part(u32 ppm, u32 fresh, u32 parts)
 {
 	if (!parts)
@@ -235,26 +270,26 @@ static __always_inline u32 marked_part(u32 ppm, u32 fresh, u32 parts)
 	return ppm + (1000000 - ppm) / parts;
 }
 
-/* How many of a plane's paths are slow. */
+/* The number of a plane's slow paths. */
 static __always_inline u32 slow_paths(const struct mrc_tx *tx, u32 plane)
 {
-	return __builtin_popcountll(tx->slow[slot_word(plane << 8)]) +
-	       __builtin_popcountll(tx->slow[slot_word(plane << 8 | 64)]);
+	return __builtin_popcountll(tx->slow[first_word(plane)]) +
+	       __builtin_popcountll(tx->slow[second_word(plane)]);
 }
 
 /*
- * A packet of this path was marked: it is passed over once. One that goes on
- * being marked, clearly more than its plane, crosses a link that others need
- * whole: it is taken for slow, for a random time, so that two who meet there
- * neither leave nor come back in step; longer each time it is marked again soon
- * afterwards. Where all of a plane's paths are marked alike none is: that is
- * what the planes' shares are for. Half of them stay as they are in any case.
- * Returns 1 if the path is crowded from now on.
+ * A packet of this path was marked: the path is passed over once. A path that
+ * keeps being marked, clearly more than its plane, crosses a link that others
+ * need whole. It is treated as slow for a random time, so that two senders that
+ * meet on that link neither leave nor return in step, and for longer each time
+ * it is marked again soon afterwards. If all of a plane's paths are marked alike,
+ * none is crowded: the planes' shares deal with that. Half of a plane's paths
+ * stay as they are in any case. Returns 1 if the path is crowded from now on.
  */
 static __always_inline u32 path_marked(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now,
 				       struct path_move *move)
 {
-	u32 p = id >> 8 & 7, at = slot_word(id), usual, ppm;
+	u32 p = path_plane(id), at = slot_word(id), usual, ppm;
 	u64 bit = slot_bit(id), hold;
 
 	usual = marked_part(tx->mark_ppm[p], tx->acked[p] - tx->acked_then[p],
@@ -280,7 +315,7 @@ static __always_inline u32 path_marked(struct mrc_tx *tx, struct mrc_path *path,
 	return 1;
 }
 
-/* A path that is in use again is as crowded as it was. */
+/* A path that returns to use is as crowded as it was. */
 static __always_inline void path_is_back(struct mrc_tx *tx, const struct mrc_path *path, u32 id,
 					 u64 now)
 {
@@ -291,9 +326,9 @@ static __always_inline void path_is_back(struct mrc_tx *tx, const struct mrc_pat
 }
 
 /*
- * A packet that this path was withdrawn for has arrived by it after all: back
- * it comes, unless it has kept silent since. Something like Eifel's answer to
- * spurious time-outs (RFC 4015).
+ * A packet for which this path was withdrawn arrived by it after all: the path
+ * returns, unless it has left a probe unanswered since. Eifel responds to
+ * spurious time-outs in a similar way (RFC 4015).
  */
 static __always_inline void path_cleared(struct mrc_tx *tx, struct mrc_path *path, u32 id,
 					 u64 now, struct path_move *move)
@@ -307,7 +342,7 @@ static __always_inline void path_cleared(struct mrc_tx *tx, struct mrc_path *pat
 		path_is_back(tx, path, id, now);
 }
 
-/* A probe of this path was answered: back it comes if that was enough. */
+/* A probe of this path was answered: it returns after enough answers. */
 static __always_inline void path_answered(struct mrc_tx *tx, struct mrc_path *path, u32 id,
 					  u64 now, u32 marked, struct path_move *move)
 {
@@ -322,7 +357,7 @@ static __always_inline void path_answered(struct mrc_tx *tx, struct mrc_path *pa
 	if (!path_event(tx, id, marked ? MRC_ON_PROBE_MARK : MRC_ON_PROBE, move) ||
 	    move->from != MRC_PATH_ASSUMED_BAD)
 		return;
-	/* it was dead, not only unlucky */
+	/* It was dead, and not just unlucky. */
 	if (path->misses >= DEAD_MISSES)
 		path_relapsed(path, now);
 	path_is_back(tx, path, id, now);

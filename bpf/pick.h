@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which path the next packet takes: planes first, then slots within the plane,
- * so that planes stay equally loaded however many paths of each are in use.
- * Everything here that takes a struct mrc_tx wants its lock held.
+ * Choose the path of the next packet: first the plane, then a slot within it, so
+ * that planes stay equally loaded however many paths of each are in use. Every
+ * function that takes a struct mrc_tx wants its lock held.
  */
 #ifndef MRC_PICK_H
 #define MRC_PICK_H
 
-#define SLOW_TURNS 31            /* a slow path is used once in so many turns, plus one */
-#define PATH_SLOW 0x10000        /* in pick_path()'s answer: the path is slow */
+#define SLOW_TURNS 31            /* a slow path is used in one of this many turns, plus one */
+#define PATH_SLOW 0x10000        /* in pick_path()'s result: the path is slow */
 
-/* Planes that packets to a peer may use: up here, up there, as far as is known. */
+/* Planes that packets to a peer may use: up here and, as far as is known, there. */
 static __always_inline u64 usable_planes(const struct mrc_host *h, const struct mrc_peer *peer,
 					 const struct mrc_balance *b)
 {
@@ -18,9 +18,9 @@ static __always_inline u64 usable_planes(const struct mrc_host *h, const struct 
 }
 
 /*
- * The planes of a new round. A plane with a whole share is in every round, one
- * with less in as many of them as its share says. Their order begins anywhere:
- * a fixed one would let every SACK be caused by a packet of the same plane.
+ * The planes of a new round. A plane with a whole share is in every round, a
+ * plane with less in that part of the rounds. Their order starts at random: with
+ * a fixed order, packets of the same plane would cause every SACK.
  */
 static __always_inline u64 new_round(struct mrc_tx *tx, u64 usable, u64 shares)
 {
@@ -33,8 +33,8 @@ static __always_inline u64 new_round(struct mrc_tx *tx, u64 usable, u64 shares)
 }
 
 /*
- * A plane out of a set that is not empty, in the order of this round: that of
- * plane ^ n for a random n, under which any plane of two, four or eight is as
+ * The next plane of a non-empty set, in the order of this round: that of
+ * plane ^ n for a random n, which makes each plane of two, four or eight equally
  * likely to be the first.
  */
 static __always_inline u32 pick_plane(const struct mrc_tx *tx, u64 planes)
@@ -67,12 +67,12 @@ static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferre
 			return MRC_NO_PATH;
 		tx->round += 1 << 16;
 		p = pick_plane(tx, turn);
-		low = slot_word(p << 8);
-		high = slot_word(p << 8 | 64);
+		low = first_word(p);
+		high = second_word(p);
 		k = next_slot(tx->all[low] & ~tx->denied[low], tx->all[high] & ~tx->denied[high],
-			      tx->ev_next[p]) & 127;
-		tx->ev_next[p] = (k + 1) & 127;
-		return p << 8 | k;
+			      tx->ev_next[p]) & SLOT_MASK;
+		tx->ev_next[p] = (k + 1) & SLOT_MASK;
+		return path_id(p, k);
 	}
 	if (!(usable & preferred))
 		preferred = usable;
@@ -82,13 +82,13 @@ static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferre
 	p = pick_plane(tx, turn ? turn : usable & preferred);
 	tx->turn &= ~(1ull << p);
 
-	low = slot_word(p << 8);
-	high = slot_word(p << 8 | 64);
+	low = first_word(p);
+	high = second_word(p);
 	w0 = tx->use[low];
 	w1 = tx->use[high];
 	skip0 = tx->skip[low];
 	skip1 = tx->skip[high];
-	k = next_slot(w0, w1, tx->ev_next[p]) & 127;
+	k = next_slot(w0, w1, tx->ev_next[p]) & SLOT_MASK;
 	if ((k & 64 ? skip1 : skip0) >> (k & 63) & 1) {
 		/* SKIP: GOOD again, but this packet takes the next path. One a packet. */
 		if (k & 64)
@@ -104,12 +104,12 @@ static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferre
 		other = next_slot(w0 & ~skip0 & ~tx->slow[low], w1 & ~skip1 & ~tx->slow[high],
 				  k + 1);
 		if (other != NO_SLOT) {
-			k = other & 127;
+			k = other & SLOT_MASK;
 			slow = 0;
 		}
 	}
-	tx->ev_next[p] = (k + 1) & 127;
-	return slow | p << 8 | k;
+	tx->ev_next[p] = (k + 1) & SLOT_MASK;
+	return slow | path_id(p, k);
 }
 
 #endif

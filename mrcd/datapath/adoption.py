@@ -77,7 +77,7 @@ def layout_of(config: Config, needed: Sizes) -> str:
             transport.tc,
         ],
     }
-    maps_header = (bpf_dir() / "mrc_maps.h").read_text()
+    maps_header = (bpf_dir() / "maps.c").read_text()
     return sizes.layout_key(needed, maps_header, {"abi": ABI, "wire": WIRE}, identity)
 
 

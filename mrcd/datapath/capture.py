@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Captures: for a while, recording programs replace the ordinary ones.
 
-Recording programs are the ordinary ones compiled with CFG_CAPTURE (bpf/capture.h) and loaded over
+Recording programs are the ordinary ones compiled with CFG_CAPTURE (bpf/capture.c) and loaded over
 the same maps. So any program can be replaced between two packets, in any order: first the targets
 of tail calls and the programs that the clock runs, then link by link; the way back is the reverse.
 Records go into a ring buffer whose descriptor the caller receives. No packet passes through this

@@ -3,8 +3,8 @@
 
 No other module imports bcc. This one runs as a short-lived child process
 (`python -m mrcd.datapath.loader`) that loads, pins and exits, because bcc and its compiler take
-some 200 MB that a daemon should not keep. bcc is not even imported when the compiled programs are kept
-from an earlier start (mrcd/datapath/bytecode.py).
+some 200 MB that a daemon should not keep. bcc is not even imported when an earlier start has kept
+the compiled programs (mrcd/datapath/bytecode.py).
 
 bcc only compiles. bpf(2) itself makes the maps and loads the programs: it accepts flags and returns
 the verifier's figures (mrcd/linux/bpf.py).
@@ -46,7 +46,8 @@ MAPS = [
     "loop_paths",
     "loops",
     "survey",
-    "scratch",
+    "chains",
+    "judge_states",
     "tails",
     "tx_ring",
     "rx_ring",
@@ -87,13 +88,13 @@ class ProgramReport:
     compiled: bool = True  # by this process, not kept from an earlier start
 
 
-_INCLUDE = re.compile(r'^#include "([a-z0-9_]+\.h)"$', re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "([a-z0-9_]+\.[ch])"$', re.MULTILINE)
 
 
 def source() -> str:
-    """Return the programs as one text, with project headers expanded in place.
+    """Return the programs as one text, with the project's own files expanded in place.
 
-    bcc rewrites map accesses in the main file only, so headers that access maps must be part of it.
+    bcc rewrites map accesses in the main file only, so files that access maps must be part of it.
     """
     folder = bpf_dir()
 

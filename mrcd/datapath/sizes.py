@@ -32,7 +32,7 @@ class Sizes:
 
     mtu: of mrc0, bytes. window: PSNs, a power of two, at least twice the MPR. evs: EVs of one plane
     in a QP's set, a power of two. encap: one of MRC_ENCAP_*. peers, qps, prefixes and loops are
-    capacities. capture: whether the programs also record packets (bpf/capture.h).
+    capacities. capture: whether the programs also record packets (bpf/capture.c).
     """
 
     mtu: int

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The survey: probe this host's loops, exchange the counts with peers, and infer the faults.
 
-The kernel sends and counts the probes (bpf/survey.h). At each tick one system call sends the next
+The kernel sends and counts the probes (bpf/survey.c). At each tick one system call sends the next
 few; while a fault is uncertain, half of them go over the loops that tell most about it. Twice a
 second the totals are read, sent to the peers and judged together with theirs
 (mrcd/survey/evidence.py, mrcd/survey/inference.py, mrcd/survey/named.py). With many peers this

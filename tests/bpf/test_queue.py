@@ -15,7 +15,7 @@ from tests.bpf.packets import Far, ip4, ip6
 from tests.bpf.rig import RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig, clock_passes
 
 TCP, UDP = 6, 17
-GAP_NS = 10_000_000  # EARLY_DROP_GAP_NS of bpf/queue.h
+GAP_NS = 10_000_000  # EARLY_DROP_GAP_NS of bpf/aqm.c
 FRESH_NS = 100_000_000  # QUEUE_FRESH_NS
 NOT_ECT, ECT1, ECT0, CE = range(4)
 

@@ -37,4 +37,4 @@ def arrived(data: bytes = DATA, why: int = PASSED, **members: int) -> bytes:
 def verdict(data: bytes, why: int, **members: int) -> bytes:
     """Return the record of the verdict on a packet."""
     key = int.from_bytes(data[-4:], "little")
-    return record(CAPTURE.MRC_CAPTURE_VERDICT, why, length=0, key=key, **members)
+    return record(CAPTURE.MRC_CAPTURE_OUTCOME, why, length=0, key=key, **members)

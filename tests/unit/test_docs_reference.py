@@ -124,7 +124,7 @@ def value_of(text: str) -> int:
 def constants_of_the_programs() -> dict[str, int]:
     """Return the numeric #defines of the programs' own headers."""
     found = {}
-    for file in sorted((ROOT / "bpf").glob("*.h")):
+    for file in sorted((ROOT / "bpf").glob("*.[ch]")):
         for name, value in re.findall(
             r"^#define ([A-Z_]+) (\d+)(?:u?ll)?\b", file.read_text(), re.MULTILINE
         ):

@@ -147,7 +147,7 @@ def test_ids_wrap() -> None:
 
 
 class Conversation(RuleBasedStateMachine):
-    """A host, a peer that follows updates as bpf/endpoint.h does, and a fabric that loses,
+    """A host, a peer that follows updates as bpf/endpoint.c does, and a fabric that loses,
     reorders and repeats packets. The peer never returns to an older mask, and learns the latest."""
 
     def __init__(self) -> None:

@@ -1,31 +1,29 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Endpoint packets: those for QP 2, which belong to a host and not to a QP of
- * it. Part of mrc_receive.
+ * Endpoint packets: packets for QP 2, which belong to a host and to none of its
+ * QPs. Part of mrc_receive.
  *
  *   request, EV probe             answered here, on the EV it came by
  *   request, Port Status Update   followed if it is news, answered here
  *   response                      the daemon's: the stack hands it to a UDP socket
  *
  * An EV probe from our own address is a survey probe that the fabric gave back
- * (survey.h). There is no QP that would vouch for the sender, so its address must be the
- * one that a configured peer has on this plane.
+ * (survey.c). No QP vouches for the sender, so its address must be the one that
+ * a configured peer has on this plane.
  */
-#ifndef MRC_ENDPOINT_H
-#define MRC_ENDPOINT_H
 
 #define PORT_ID_KNOWN (1ull << 16)   /* in .port_id, beside the id's 16 bits */
 #define PORT_MASK_AT 24           /* in .port_id: the mask that came with the id */
 #define PORT_TRIES 4
 
 /*
- * A peer says which of its planes take packets. Its updates may overtake each
- * other, so one counts only if its id is newer than the last that did.
+ * A peer reports which of its planes take packets. Updates may overtake each
+ * other, so one counts only if its id is newer than the last one that counted.
  *
  * Two CPUs may be here at once for one peer. Id and mask go into one word by
- * compare-and-swap; whoever copied the mask into .ports then looks whether the
- * word is still the one it copied from, so the newest is copied last.
- * Returns 1 if it was news.
+ * compare-and-swap. The CPU that copied the mask into .ports then checks that
+ * the word is still the one it copied from, so the newest is copied last.
+ * Returns 1 if the update was news.
  */
 static __always_inline int follow_ports(struct mrc_balance *b, u32 id, u32 mask)
 {
@@ -54,11 +52,7 @@ static __always_inline int follow_ports(struct mrc_balance *b, u32 id, u32 mask)
 	return 1;
 }
 
-/*
- * Turn the request round: an EETH on the same EV, the time stamp reflected.
- * The service time stays 0: what happens here takes less than a unit of the
- * time stamp.
- */
+/* Turn the request round: an EETH on the same EV, with the time stamp reflected. */
 static __always_inline int endpoint_answer(struct xdp_md *ctx, const struct mrc_host *h,
 					   const struct mrc_plane *pl,
 					   const struct mrc_peer_plane *pp, u32 ev, u32 op, u32 id,
@@ -66,7 +60,6 @@ static __always_inline int endpoint_answer(struct xdp_md *ctx, const struct mrc_
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
 	struct mrc_erth *erth = data + MRC_BODY_OFF;
-	struct mrc_eeth *eeth;
 	u32 stamp;
 
 	if (data + MRC_BODY_OFF + MRC_ERTH_LEN > end)
@@ -78,27 +71,26 @@ static __always_inline int endpoint_answer(struct xdp_md *ctx, const struct mrc_
 	end = XDP_END(ctx);
 	if (put_headers(data, end, h, pl, pp, ev, MRC_EETH_LEN, MRC_OP_ENDPOINT_RSP, 0,
 			MRC_QPN_ENDPOINT, id) ||
-	    data + MRC_BODY_OFF + MRC_EETH_LEN + MRC_ICRC_LEN > end)
+	    put_endpoint_response(data, end, op, h->plane_mask, ev, stamp))
 		return xdp_drop(MRC_C_DROP_SKB);
-	eeth = data + MRC_BODY_OFF;
-	eeth->head = bpf_htonl(op << MRC_ENDPOINT_OP_SHIFT);
-	eeth->port_status_mask = bpf_htonl(h->plane_mask);
-	eeth->entropy = bpf_htonl(ev);
-	eeth->reserved[0] = 0;
-	eeth->reserved[1] = 0;
-	eeth->reserved[2] = 0;
-	eeth->reserved[3] = 0;
-	*(__u32 *)&eeth->tx_timestamp = stamp;
-	eeth->service_time_ns = 0;
-	seal(data, MRC_EETH_LEN);
-	capture_xdp(ctx, ev >> MRC_EV_PLANE_SHIFT, MRC_CAPTURE_NONE, peer, why);
+	capture_xdp(ctx, ev_plane(ev), MRC_CAPTURE_NONE, peer, why);
 	return SAYS(XDP_TX, why);
 }
 
-/*
- * A packet for QP 2 whose addresses, lengths, headers and plane mrc_receive has
- * found right.
- */
+/* Count what an endpoint request asks for, and follow it. Returns the counter. */
+static __always_inline u32 endpoint_request(struct mrc_balance *b, u32 op, u32 id, u32 ports)
+{
+	u32 which = MRC_C_PORTS_STALE;
+
+	if (op == MRC_ENDPOINT_EV_PROBE)
+		which = MRC_C_EV_PROBE_RX;
+	else if (follow_ports(b, id, ports))
+		which = MRC_C_PORTS_RX;
+	count(which);
+	return which;
+}
+
+/* A packet for QP 2; mrc_receive has checked its addresses, lengths, headers and plane. */
 static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host *h,
 				       const struct mrc_plane *pl, u32 plane, u32 ev)
 {
@@ -113,7 +105,7 @@ static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host
 	if (data + MRC_BODY_OFF + MRC_ERTH_LEN + MRC_ICRC_LEN > end)
 		return xdp_drop(MRC_C_DROP_SHORT);
 	if (bth->opcode == MRC_OP_ENDPOINT_REQ && envelope_is_from(data, pl->addr))
-		return survey_returned(ctx, plane, bth->psn_hi << 16 | bpf_ntohs(bth->psn_lo));
+		return survey_returned(ctx, plane, bth_psn(bth));
 	envelope_source(data, key.addr);
 	peer = sources.lookup(&key);
 	if (!peer)
@@ -130,19 +122,8 @@ static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host
 		return xdp_drop(MRC_C_DROP_ENTROPY);
 	op = bpf_ntohl(erth->head) >> MRC_ENDPOINT_OP_SHIFT;
 	id = bpf_ntohs(bth->psn_lo);
-	if (op == MRC_ENDPOINT_EV_PROBE) {
-		count(MRC_C_EV_PROBE_RX);
-		why = MRC_C_EV_PROBE_RX;
-	} else if (op != MRC_ENDPOINT_PORT_STATUS) {
+	if (op != MRC_ENDPOINT_EV_PROBE && op != MRC_ENDPOINT_PORT_STATUS)
 		return xdp_drop(MRC_C_DROP_OPCODE);
-	} else if (follow_ports(b, id, bpf_ntohl(erth->port_status_mask) & 0xff)) {
-		count(MRC_C_PORTS_RX);
-		why = MRC_C_PORTS_RX;
-	} else {
-		count(MRC_C_PORTS_STALE);
-		why = MRC_C_PORTS_STALE;
-	}
+	why = endpoint_request(b, op, id, bpf_ntohl(erth->port_status_mask) & 0xff);
 	return endpoint_answer(ctx, h, pl, pp, ev, op, id, *peer, why);
 }
-
-#endif

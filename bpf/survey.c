@@ -1,21 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Survey: probes that the fabric sends back to us. The daemon runs mrc_survey
- * by PROG_TEST_RUN, each run sends the probe of one loop: all have their turn,
- * and every other probe is for those that the daemon thinks tell most. What
- * comes back is counted by mrc_receive, which finds an EV probe from our own
- * address to our own address. The daemon reads both numbers and never sees a
- * probe.
+ * by PROG_TEST_RUN, and each run sends the probe of one loop. All loops take
+ * turns; every other probe is for the loops that the daemon expects to tell
+ * most. mrc_receive counts what comes back: an EV probe from our own address to
+ * our own address. The daemon reads both counts and never sees a probe.
  *
  * The loop's number is in ERTH.entropy, below the plane; BTH.PSN is the
  * probe's number in its loop.
  */
-#ifndef MRC_SURVEY_H
-#define MRC_SURVEY_H
 
-#define SURVEY_IN_FLIGHT 4096    /* older probes are copies of copies */
+#define SURVEY_IN_FLIGHT 4096    /* probes further back than this are copies of copies */
 
-/* Which of MRC_RTT_BUCKETS a round trip belongs to: bucket i holds 2^(i-1) us up to 2^i. */
+/* The bucket of a round trip, of MRC_RTT_BUCKETS: bucket i holds 2^(i-1) us up to 2^i. */
 static __always_inline u32 rtt_bucket(u64 ns)
 {
 	u32 us = ns >> 10, bucket = 0;
@@ -50,12 +47,12 @@ static __always_inline int survey_returned(struct xdp_md *ctx, u32 plane, u32 ps
 	u32 entropy, index, bucket;
 	u64 *cell;
 
-	if (data + MRC_PROBE_FRAME_LEN > end)
+	if (data + MRC_ENDPOINT_REQ_FRAME_LEN > end)
 		return xdp_drop(MRC_C_DROP_LENGTH);
 	entropy = bpf_ntohl(erth->entropy);
 	index = entropy & 0xffff;
 	loop = loops.lookup(&index);
-	if (!loop || loop->plane != plane || entropy >> MRC_EV_PLANE_SHIFT != plane ||
+	if (!loop || loop->plane != plane || ev_plane(entropy) != plane ||
 	    erth->head != bpf_htonl(MRC_ENDPOINT_EV_PROBE << MRC_ENDPOINT_OP_SHIFT) ||
 	    ((loop->psn - psn) & MRC_PSN_MASK) >= SURVEY_IN_FLIGHT)
 		return xdp_drop(MRC_C_DROP_SURVEY);
@@ -71,7 +68,7 @@ static __always_inline int survey_returned(struct xdp_md *ctx, u32 plane, u32 ps
 	return SAYS(XDP_DROP, MRC_C_SURVEY_RX);
 }
 
-/* Which loop is probed now. */
+/* The loop to probe now. */
 static __always_inline u32 survey_turn(struct mrc_survey *s)
 {
 	u32 turn = s->turn, index;
@@ -86,15 +83,20 @@ static __always_inline u32 survey_turn(struct mrc_survey *s)
 	return index;
 }
 
+/* Has the daemon learnt the address of the plane's gateway? */
+static __always_inline int gateway_known(const struct mrc_plane *pl)
+{
+	return *(const u32 *)pl->gateway_mac | *(const __u16 *)(pl->gateway_mac + 4);
+}
+
 int mrc_survey(struct __sk_buff *skb)
 {
-	u32 zero = 0, index, plane, psn, entropy;
+	u32 zero = 0, index, plane, psn, ev;
 	struct mrc_survey *s = survey.lookup(&zero);
 	struct mrc_host *h = host_get();
 	struct mrc_peer_plane *path;
 	struct mrc_plane *pl;
 	struct mrc_loop *loop;
-	struct mrc_erth *erth;
 	void *data, *end;
 
 	if (!s || !h || !s->loops)
@@ -106,35 +108,25 @@ int mrc_survey(struct __sk_buff *skb)
 		return 0;
 	plane = loop->plane;
 	pl = planes.lookup(&plane);
-	/* A plane whose gateway was never heard cannot be sent on: no evidence either way. */
-	if (!pl || !pl->ifindex || !(pl->gateway_mac[0] | pl->gateway_mac[1] | pl->gateway_mac[2] |
-				     pl->gateway_mac[3] | pl->gateway_mac[4] | pl->gateway_mac[5]))
+	/* Without the gateway's address nothing can be sent: no evidence either way. */
+	if (!pl || !pl->ifindex || !gateway_known(pl))
 		return 0;
-	if (bpf_skb_change_tail(skb, MRC_PROBE_FRAME_LEN, 0))
+	if (bpf_skb_change_tail(skb, MRC_ENDPOINT_REQ_FRAME_LEN, 0))
 		return 0;
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
 	psn = (loop->psn + 1) & MRC_PSN_MASK;
-	entropy = plane << MRC_EV_PLANE_SHIFT | (index & 0xffff);
-	if (put_headers(data, end, h, pl, path, plane << MRC_EV_PLANE_SHIFT, MRC_ERTH_LEN,
-			MRC_OP_ENDPOINT_REQ, 0, MRC_QPN_ENDPOINT, psn))
+	ev = plane << MRC_EV_PLANE_SHIFT;
+	if (put_headers(data, end, h, pl, path, ev, MRC_ERTH_LEN, MRC_OP_ENDPOINT_REQ, 0,
+			MRC_QPN_ENDPOINT, psn) ||
+	    put_endpoint_request(data, end, MRC_ENDPOINT_EV_PROBE,
+				 (plane << MRC_EV_PLANE_SHIFT) + (index & 0xffff)))
 		return 0;
-	erth = data + MRC_BODY_OFF;
-	if (data + MRC_PROBE_FRAME_LEN > end)
-		return 0;
-	erth->head = bpf_htonl(MRC_ENDPOINT_EV_PROBE << MRC_ENDPOINT_OP_SHIFT);
-	erth->port_status_mask = 0;
-	erth->entropy = bpf_htonl(entropy);
-	erth->tx_timestamp = 0;
-	erth->meta = 0;
-	seal(data, MRC_ERTH_LEN);
 	loop->sent_ns = bpf_ktime_get_ns();
 	loop->psn = psn;
 	loop->sent++;
-	count(MRC_C_SURVEY_TX);
-	capture_skb(skb, plane, MRC_CAPTURE_NONE, MRC_CAPTURE_NONE, MRC_C_SURVEY_TX);
+	count_atomic(MRC_C_SURVEY_TX);
+	capture_skb(skb, RECORD_SURVEY, plane, MRC_CAPTURE_NONE, MRC_CAPTURE_NONE, MRC_C_SURVEY_TX);
 	bpf_clone_redirect(skb, pl->ifindex, 0);
 	return 0;
 }
-
-#endif

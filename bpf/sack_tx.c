@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * SACKs, the receiver's side: what they say and how they leave.
+ * SACKs, the receiver's side: what they contain and by which path they leave.
  */
-#ifndef MRC_SACK_H
-#define MRC_SACK_H
 
 /*
- * Describe the window from PSN `base` (next <= base < high) on. The window is
- * twice the MPR, so the 64 bits never reach round to its beginning. Call with
- * the lock of rx held.
+ * Describe the window from PSN `base` on (next <= base < high). The window is
+ * twice the MPR, so the 64 bits never wrap to its beginning. Lock of rx held.
  */
 static __always_inline void sack_from_rx(const struct mrc_rx *rx, u32 base, struct sack_body *s)
 {
@@ -24,9 +21,9 @@ static __always_inline void sack_from_rx(const struct mrc_rx *rx, u32 base, stru
 }
 
 /*
- * Where the next SACK's 64 bits begin. A window wider than that is told slice
- * by slice in turn, so every PSN is reported again and again; the sender takes
- * only what is reported missing for missing. Call with the lock of rx held.
+ * The PSN at which the next SACK's 64 bits begin. A wider window is reported in
+ * slices, one after the other, so every PSN is reported repeatedly. The sender
+ * treats a packet as missing only if a SACK reports it so. Lock of rx held.
  */
 static __always_inline u32 next_slice(struct mrc_rx *rx)
 {
@@ -39,16 +36,16 @@ static __always_inline u32 next_slice(struct mrc_rx *rx)
 }
 
 /*
- * The way back for a SACK or an answer to something that came by `ev`. The
- * mirrored path is the best known one if its plane works in our direction; in
- * turn with it goes the reverse EV, the path of that plane by which the peer
- * answered us last, in case only one direction of the mirrored one works. If
- * the plane does not work for us or is down here, the reverse EV of another one.
+ * The EV on which to answer something that came by `ev`. The mirrored path is
+ * the best known one if its plane works in our direction. It alternates with the
+ * reverse EV, the path of that plane that last brought an answer to us, in case
+ * the mirrored path works in one direction only. If the plane is down here or
+ * does not work for us, take another plane's reverse EV.
  */
 static __always_inline u32 way_back(u32 qp, const struct mrc_host *h, const struct mrc_qp *q,
 				    const struct mrc_tx *tx, u32 ev, u32 turn)
 {
-	u32 plane = ev >> MRC_EV_PLANE_SHIFT & 7, other = plane, id;
+	u32 plane = ev_plane(ev) & 7, other = plane, id;
 	struct mrc_balance *b = balance_get(q->peer);
 	struct mrc_peer *peer = peer_get(q->peer);
 	struct mrc_path *path;
@@ -69,7 +66,7 @@ static __always_inline u32 way_back(u32 qp, const struct mrc_host *h, const stru
 	live = tx->live[other];
 	if (!live)
 		return ev;
-	id = other << 8 | ((live - 1) & 127);
+	id = path_id(other, (live - 1) & SLOT_MASK);
 	path = path_get(qp, id);
 	return path && path->ev ? path->ev : ev;
 }
@@ -81,11 +78,12 @@ static __always_inline u32 planes_down(const struct mrc_host *h)
 }
 
 /*
- * Make the skb a SACK about what came by sack->ev. The caller redirects it to
- * the plane's interface, which is returned; 0 on failure.
+ * Turn the skb into a SACK about what came by sack->ev. Returns the interface
+ * to which the caller redirects it, or 0 on failure. `chain` is a constant.
  */
 static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
-				      const struct mrc_qp *q, struct sack_body *sack)
+				      const struct mrc_qp *q, struct sack_body *sack,
+				      u32 chain)
 {
 	struct mrc_tx *tx = txs.lookup(&qp);
 	struct mrc_peer_plane *pp;
@@ -96,7 +94,7 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 	if (!tx || bpf_skb_change_tail(skb, MRC_SACK_FRAME_LEN, 0))
 		return 0;
 	back = way_back(qp, h, q, tx, sack->ev, sack->cack);
-	plane = back >> MRC_EV_PLANE_SHIFT;
+	plane = ev_plane(back);
 	pl = planes.lookup(&plane);
 	pp = peer_plane_get(q->peer, plane);
 	if (!pl || !pp)
@@ -108,8 +106,6 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 			MRC_OP_SACK, 0, q->remote_qpn, 0) ||
 	    put_sack(data, end, sack))
 		return 0;
-	capture_skb(skb, plane, qp, q->peer, MRC_C_SACK_TX);
+	capture_skb(skb, chain, plane, qp, q->peer, MRC_C_SACK_TX);
 	return pl->ifindex;
 }
-
-#endif

@@ -1,29 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What an application's TCP hears of the queues. A link that never loses
- * anything never tells TCP to slow down: its window grows until the queues of
- * the fabric overflow, and what they drop is repaired in vain. So the delay
- * that SACKs measure is turned into the signal TCP understands: a CE mark where
- * the connection speaks ECN (the routes to peers ask for it), one early drop
- * now and then where it does not. Nothing else than TCP is touched. A plane
- * that gave up part of its share does not count: its queue is answered by
- * sending it less, not by sending less.
+ * Active queue management for the applications' TCP. A link that never loses
+ * anything never tells TCP to slow down: its window grows until the fabric's
+ * queues overflow, and repairing what they drop achieves nothing. So the delay
+ * that SACKs measure becomes the signal that TCP understands: a CE mark where the
+ * connection uses ECN (the routes to peers ask for it), and an early drop now
+ * and then where it does not. Only TCP is touched. A plane that gave up part of
+ * its share does not count: its queue is answered by sending it less, not by
+ * sending less.
  *
- * What TCP sends again never speaks ECN (RFC 3168, 6.1.5), and losing it once
- * more costs a time-out: flows that were marked are remembered by a bit of
- * their ports, and their other packets left alone.
+ * TCP never uses ECN for what it sends again (RFC 3168, 6.1.5), and losing that
+ * once more costs a time-out. So flows that were marked are remembered by a bit
+ * of their ports, and their other packets are left alone.
  */
-#ifndef MRC_QUEUE_H
-#define MRC_QUEUE_H
 
-#define EARLY_DROP_GAP_NS 10000000ull
-#define QUEUE_FRESH_NS 100000000ull /* a queue that was not measured for so long is no more */
-#define ECN_FORGET_NS 100000000000ull /* flows that were marked are remembered so long */
+#define EARLY_DROP_GAP_NS 10000000ull /* shortest time between two early drops of a QP */
+#define QUEUE_FRESH_NS 100000000ull /* ignore queue estimates older than this */
+#define ECN_FORGET_NS 100000000000ull /* forget flows marked longer ago than this */
 
 #define QUEUE_PASS 0
 #define QUEUE_DROP 1
 
-/* Remember that the flow with these ports speaks ECN. */
+/* Remember that the flow with these ports uses ECN. */
 static __always_inline void flow_marked(struct mrc_balance *b, u64 flow, u64 now)
 {
 	if (now - b->ecn_ns > ECN_FORGET_NS) {
@@ -35,8 +33,8 @@ static __always_inline void flow_marked(struct mrc_balance *b, u64 flow, u64 now
 }
 
 /*
- * If the queues are too long, mark the inner packet or say that it should be
- * dropped. Changes the skb's data in place.
+ * If the queues are too long, mark the inner packet in place or return
+ * QUEUE_DROP.
  */
 static __always_inline int signal_queue(struct __sk_buff *skb, const struct mrc_host *h,
 					struct mrc_tx *tx, struct mrc_balance *b)
@@ -52,9 +50,9 @@ static __always_inline int signal_queue(struct __sk_buff *skb, const struct mrc_
 	now = bpf_ktime_get_ns();
 	if (now - tx->queue_at_ns >= QUEUE_FRESH_NS)
 		return QUEUE_PASS;
-	if (data + MRC_ETH_LEN + MRC_IP6_LEN + 4 > end) /* as long as IPv4 and TCP are, too */
+	if (data + MRC_ETH_LEN + MRC_IP6_LEN + 4 > end) /* IPv4 with TCP is as long */
 		return QUEUE_PASS;
-	if (skb->protocol == bpf_htons(MRC_ETH_P_IP)) {
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		if (ip[9] != 6)
 			return QUEUE_PASS;
 		ports = bpf_ntohl(*(__be32 *)(ip + MRC_IP4_LEN));
@@ -90,5 +88,3 @@ static __always_inline int signal_queue(struct __sk_buff *skb, const struct mrc_
 	tx->early_ns = now + EARLY_DROP_GAP_NS;
 	return QUEUE_DROP;
 }
-
-#endif

@@ -4,19 +4,29 @@
  * with what the programs know about it. tcpdump sees none of them: they are
  * redirected, or taken by XDP.
  *
- * Ordinary programs have nothing of it. `mrcctl capture` has the daemon load a
- * second build of them, with CFG_CAPTURE, for the maps there are (mrcd/datapath/capture.py),
- * and only that build has the maps below.
+ * Ordinary programs contain none of this. For `mrcctl capture` the daemon loads a
+ * second build of them, with CFG_CAPTURE, over the same maps (mrcd/datapath/capture.py);
+ * only that build has the maps below.
  *
- * What mrc_receive passes on is judged by mrc_deliver, which has its payload
- * only: its verdict is a record of its own, tied to the packet's by the ICRC
- * word.
+ * mrc_deliver decides the outcome of what mrc_receive passes on, but sees only
+ * the payload. So the outcome is a record of its own, tied to the packet's record
+ * by the ICRC word.
  */
-#ifndef CAPTURE_H
-#define CAPTURE_H
 
-/* What a program of XDP returns: an action and, for a capture, the counter that says why. */
+/* The result of an XDP function: the XDP action and, for a capture, the counter of the reason. */
 #define SAYS(action, why) (CFG_CAPTURE ? (action) | ((why) + 1) << 8 : (action))
+
+/*
+ * Records are made here, because they are larger than the stack. Programs that
+ * may interrupt each other have records of their own: packets' programs, the
+ * clock's, and the survey's. What arrived is recorded before its headers are
+ * taken off and sent when its outcome is known, maybe after the record of an
+ * answer to it.
+ */
+#define RECORD_PACKET CHAIN_PACKET
+#define RECORD_CLOCK CHAIN_CLOCK
+#define RECORD_SURVEY 2
+#define RECORD_ARRIVED 3
 
 #if CFG_CAPTURE
 
@@ -27,12 +37,7 @@ struct capture_record {
 
 BPF_RINGBUF_OUTPUT(captures, MRC_CAPTURE_PAGES);
 BPF_F_TABLE("array", u32, struct mrc_capturing, capturing, 1, BPF_F_MMAPABLE);
-/* Records are made here: they are larger than the stack. The first is for what
- * arrived, which is recorded before its headers are taken off, and sent when
- * all is said, maybe after an answer has been recorded in the second. */
-BPF_PERCPU_ARRAY(capture_records, struct capture_record, 2);
-#define RECORD_ARRIVED 0
-#define RECORD_OTHER 1
+BPF_PERCPU_ARRAY(capture_records, struct capture_record, 4);
 
 static __always_inline struct mrc_capturing *capturing_get(void)
 {
@@ -46,7 +51,7 @@ static __always_inline struct capture_record *record_get(u32 which)
 	return capture_records.lookup(&which);
 }
 
-/* Is this wanted? */
+/* Does the capture want this packet? */
 static __always_inline int capture_wants(const struct mrc_capturing *c, u32 kind, u32 plane,
 					 u32 peer)
 {
@@ -54,7 +59,7 @@ static __always_inline int capture_wants(const struct mrc_capturing *c, u32 kind
 	       (c->only_peer == MRC_CAPTURE_NONE || c->only_peer == peer);
 }
 
-/* Bytes to keep of a packet: a number that the verifier believes to be 14 or more, or 0. */
+/* Bytes to keep of a packet, bounded for the verifier; the caller checks that there are 14. */
 #define CAPTURE_LEN(c, len) ({ \
 	u64 keep = (len); \
 	if (keep > (c)->bytes) \
@@ -67,7 +72,7 @@ static __always_inline void capture_send(struct mrc_capturing *c, struct capture
 {
 	u32 plane = r->head.plane & 7;
 
-	/* Whoever reads looks when it likes: no program spends time on waking it. */
+	/* The reader polls: no program spends time on waking it. */
 	if (captures.ringbuf_output(r, sizeof(r->head) + kept, BPF_RB_NO_WAKEUP))
 		__sync_fetch_and_add(&c->lost[plane], 1);
 }
@@ -85,11 +90,12 @@ static __always_inline void capture_head(struct capture_record *r, u32 kind, u32
 	r->head.kind = kind;
 }
 
-/* An skb is about to leave. */
-static __always_inline void capture_skb(struct __sk_buff *skb, u32 plane, u32 qp, u32 peer, u32 why)
+/* Record an skb that is about to leave, in the record `record`. */
+static __always_inline void capture_skb(struct __sk_buff *skb, u32 record, u32 plane, u32 qp,
+					u32 peer, u32 why)
 {
 	struct mrc_capturing *c = capturing_get();
-	struct capture_record *r = record_get(RECORD_OTHER);
+	struct capture_record *r = record_get(record);
 	u64 kept;
 
 	if (!c || !r || !capture_wants(c, MRC_CAPTURE_TX, plane, peer) ||
@@ -102,11 +108,11 @@ static __always_inline void capture_skb(struct __sk_buff *skb, u32 plane, u32 qp
 	capture_send(c, r, kept);
 }
 
-/* mrc_receive has made an answer of a packet. */
+/* Record the answer that mrc_receive made of a packet. */
 static __always_inline void capture_xdp(struct xdp_md *ctx, u32 plane, u32 qp, u32 peer, u32 why)
 {
 	struct mrc_capturing *c = capturing_get();
-	struct capture_record *r = record_get(RECORD_OTHER);
+	struct capture_record *r = record_get(RECORD_PACKET);
 	u32 len = bpf_xdp_get_buff_len(ctx);
 	u64 kept;
 
@@ -119,7 +125,7 @@ static __always_inline void capture_xdp(struct xdp_md *ctx, u32 plane, u32 qp, u
 	capture_send(c, r, kept);
 }
 
-/* Whose address a packet comes from. What is no peer's, or too short to say, is nobody's. */
+/* The peer that a packet's source address belongs to, or MRC_CAPTURE_NONE. */
 static __always_inline u32 capture_peer(struct xdp_md *ctx)
 {
 	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
@@ -134,8 +140,8 @@ static __always_inline u32 capture_peer(struct xdp_md *ctx)
 }
 
 /*
- * A packet has arrived: keep it as it is. What the record says is read back
- * from the map, so that the verifier does not follow it through mrc_receive.
+ * Keep a packet as it arrived. The record is read back from the map afterwards,
+ * so that the verifier does not follow its values through mrc_receive.
  */
 static __always_inline void capture_arrives(struct xdp_md *ctx)
 {
@@ -162,7 +168,7 @@ static __always_inline void capture_arrives(struct xdp_md *ctx)
 	r->head.key = key;
 }
 
-/* ... and this is what became of it: `said` is what SAYS() made. Returns the action. */
+/* Send the record of what arrived with its outcome; `said` comes from SAYS(). Returns the action. */
 static __always_inline int capture_arrived(u32 said)
 {
 	struct mrc_capturing *c = capturing_get();
@@ -180,13 +186,13 @@ static __always_inline int capture_arrived(u32 said)
 }
 
 /*
- * What ties a verdict to its packet: of an skb that mrc_receive has passed on,
- * the ICRC word. 0: the packet was not wanted, as far as its mark tells (a
- * NACK's does not say which plane it came by).
+ * The key that ties an outcome to its packet: the ICRC word of an skb that
+ * mrc_receive passed on. 0 if the packet is not wanted, as far as its mark tells
+ * (a NACK's mark does not hold the plane it came by).
  */
 static __always_inline u32 capture_key(struct __sk_buff *skb, const struct mrc_mark *mark)
 {
-	u32 key = 0, qp = mark->qp, plane = mark->ev_hi >> (MRC_EV_PLANE_SHIFT - 16) & 7;
+	u32 key = 0, qp = mark->qp, plane = ev_plane(mark_ev(mark));
 	struct mrc_capturing *c = capturing_get();
 	struct mrc_qp *q = qps.lookup(&qp);
 
@@ -199,21 +205,22 @@ static __always_inline u32 capture_key(struct __sk_buff *skb, const struct mrc_m
 	return key;
 }
 
-/* What mrc_deliver says of a packet. One that finds no room is missed, but no packet is. */
-static __always_inline void capture_verdict(u32 key, u32 qp, u32 why)
+/* Record the outcome in mrc_deliver. If the ring is full the outcome is missing, but no packet is. */
+static __always_inline void capture_outcome(u32 key, u32 qp, u32 why)
 {
-	struct capture_record *r = record_get(RECORD_OTHER);
+	struct capture_record *r = record_get(RECORD_PACKET);
 
 	if (!r || !key)
 		return;
-	capture_head(r, MRC_CAPTURE_VERDICT, 0, 0, qp, MRC_CAPTURE_NONE, why);
+	capture_head(r, MRC_CAPTURE_OUTCOME, 0, 0, qp, MRC_CAPTURE_NONE, why);
 	r->head.key = key;
 	captures.ringbuf_output(r, sizeof(r->head), BPF_RB_NO_WAKEUP);
 }
 
 #else
 
-static __always_inline void capture_skb(struct __sk_buff *skb, u32 plane, u32 qp, u32 peer, u32 why)
+static __always_inline void capture_skb(struct __sk_buff *skb, u32 record, u32 plane, u32 qp,
+					u32 peer, u32 why)
 {
 }
 
@@ -235,9 +242,8 @@ static __always_inline u32 capture_key(struct __sk_buff *skb, const struct mrc_m
 	return 0;
 }
 
-static __always_inline void capture_verdict(u32 key, u32 qp, u32 why)
+static __always_inline void capture_outcome(u32 key, u32 qp, u32 why)
 {
 }
 
-#endif
 #endif

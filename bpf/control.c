@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Control: changes that the daemon wants in state that the programs own. A
+ * command is the packet of a test run, so it is carried out under the same
+ * locks.
+ */
+
+/* Set the planes on which a peer takes packets. */
+static __always_inline int set_ports(const struct mrc_command *cmd)
+{
+	struct mrc_balance *b = balance_get(cmd->peer);
+
+	if (!b)
+		return 1;
+	b->ports = cmd->value;
+	b->heard_ports = cmd->value;
+	b->port_id = 0;
+	return 0;
+}
+
+/* Deny or allow a path. */
+static __always_inline int move_path(const struct mrc_command *cmd, u32 event)
+{
+	u32 qp = cmd->qp, id = cmd->path & PATH_ID_MASK;
+	struct mrc_tx *tx = txs.lookup(&qp);
+	struct mrc_path *path = path_get(qp, id);
+	struct path_move move = {};
+
+	if (!tx || !path || !(tx->all[slot_word(id)] & slot_bit(id)))
+		return 1;
+	bpf_spin_lock(&tx->lock);
+	path_event(tx, id, event, &move);
+	bpf_spin_unlock(&tx->lock);
+	report_move(qp, id, path, &move, event, 0, bpf_ktime_get_ns());
+	return 0;
+}
+
+/* Carry out a command. Returns 0, or 1 if it makes no sense. */
+int mrc_control(struct __sk_buff *skb)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	struct mrc_command *cmd = data;
+
+	if (data + sizeof(*cmd) > end)
+		return 1;
+	if (cmd->op == MRC_DO_PORTS)
+		return set_ports(cmd);
+	if (cmd->op == MRC_DO_DENY || cmd->op == MRC_DO_ALLOW)
+		return move_path(cmd, cmd->op == MRC_DO_DENY ? MRC_ON_DENY : MRC_ON_ALLOW);
+	return 1;
+}

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * All maps but those of a capture, in bcc's notation, and access to them. Sizes
+ * come from the daemon as CFG_ constants (mrcd/datapath/sizes.py); the structs that the
+ * daemon reads, too, are in mrc_abi.h.
+ *
+ * Hot state is in arrays indexed by QP, so that a look-up is an addition and a
+ * bounds check; only the address look-ups on the fast path hash.
+ */
+
+#define CFG_WINDOW_MASK (CFG_WINDOW - 1)
+#define CFG_WORD_MASK (CFG_WINDOW / 64 - 1)
+
+struct mrc_prefix {              /* longest-prefix key; IPv4 as ::ffff:a.b.c.d */
+	__u32 bits;
+	__u32 addr[4];
+};
+
+struct mrc_address {             /* a full-length prefix; most are, and a trie of thousands is deep */
+	__u32 addr[4];
+};
+
+struct mrc_source {              /* address of a peer on one of its planes; net */
+	__u32 addr[4];
+};
+
+struct mrc_slot {                /* one packet, in either ring */
+	__u64 tag;               /* qp << 32 | psn while the content is whole, else ~0 */
+	__u8 data[CFG_SLOT_BYTES];
+};
+
+BPF_ARRAY(host, struct mrc_host, 1);
+BPF_ARRAY(planes, struct mrc_plane, MRC_MAX_PLANES);
+BPF_HASH(addresses, struct mrc_address, u32, CFG_MAX_PREFIXES);
+BPF_LPM_TRIE(prefixes, struct mrc_prefix, u32, CFG_MAX_PREFIXES);
+BPF_ARRAY(peers, struct mrc_peer, CFG_MAX_PEERS);
+BPF_HASH(sources, struct mrc_source, u32, CFG_MAX_PEERS * MRC_MAX_PLANES);
+BPF_ARRAY(peer_planes, struct mrc_peer_plane, CFG_MAX_PEERS * MRC_MAX_PLANES);
+BPF_ARRAY(balances, struct mrc_balance, CFG_MAX_PEERS);
+BPF_ARRAY(qps, struct mrc_qp, CFG_MAX_QPS);
+BPF_ARRAY(txs, struct mrc_tx, CFG_MAX_QPS);
+BPF_ARRAY(rxs, struct mrc_rx, CFG_MAX_QPS);
+BPF_ARRAY(tx_entries, struct mrc_tx_entry, CFG_MAX_QPS * CFG_WINDOW);
+BPF_ARRAY(rx_entries, struct mrc_rx_entry, CFG_MAX_QPS * (CFG_WINDOW / 2));
+BPF_ARRAY(paths, struct mrc_path, CFG_MAX_QPS * MRC_MAX_PLANES * CFG_EVS);
+
+/* Free slots are stacks: the slot freed last is the one still in the cache. */
+BPF_ARRAY(tx_ring, struct mrc_slot, CFG_RING_SLOTS);
+BPF_ARRAY(rx_ring, struct mrc_slot, CFG_RING_SLOTS);
+BPF_STACK(tx_free, u32, CFG_RING_SLOTS);
+BPF_STACK(rx_free, u32, CFG_RING_SLOTS);
+
+/* The survey's loops: their routes (net addresses), and the counts of their probes. */
+BPF_ARRAY(loop_paths, struct mrc_peer_plane, CFG_LOOPS);
+BPF_ARRAY(loops, struct mrc_loop, CFG_LOOPS);
+BPF_ARRAY(survey, struct mrc_survey, 1);
+
+/* Bit per QP that has something for the clock to watch; the daemon maps it. */
+BPF_F_TABLE("array", u32, u64, active, CFG_ACTIVE_WORDS, BPF_F_MMAPABLE);
+BPF_F_TABLE("array", u32, struct mrc_clock, clock, 1, BPF_F_MMAPABLE);
+BPF_RINGBUF_OUTPUT(events, 16);
+BPF_PERCPU_ARRAY(counters, u64, MRC_C_COUNT);
+
+/*
+ * What programs hand to those they end in, and the state of loops. State that a
+ * loop keeps on the stack makes the verifier walk the rest of the program once
+ * for each value of it; a number read back from a map is just a number.
+ *
+ * Two chains of programs may be under way on a CPU, and each has its own
+ * memory: packets' programs run in a softirq or with softirqs disabled, and so
+ * never interrupt each other; but Linux before 6.8 runs the clock's programs
+ * (test runs) with softirqs enabled, and a packet may interrupt them anywhere.
+ * skb->cb[0] tells mrc_resend, which both chains reach, which one it is in.
+ * Tail calls and the helpers that change an skb leave cb alone.
+ */
+#define CHAIN_PACKET 0           /* mrc_deliver, mrc_learn, mrc_resend */
+#define CHAIN_CLOCK 1            /* mrc_tick, mrc_probe, mrc_resend */
+#define CHAIN_COUNT 2
+
+#define RESEND_MAX 16            /* packets sent again by one chain */
+
+struct learn_args {              /* mrc_deliver to mrc_learn: what a SACK tells */
+	u64 now;
+	u64 latest;              /* latest send time among the packets that arrived */
+	u64 seen_ns;             /* packets that the SACK misses should have arrived by then */
+	u64 rtt;                 /* round trip of the packet that caused it; 0: none measured */
+	u32 qp;
+	u32 high;                /* highest PSN that arrived, plus one */
+	u32 heard;               /* its count of bytes, 24 bits */
+	u32 down;                /* bit p: the peer's plane p is down */
+	u32 base;                /* PSN of its bitmap's first bit */
+	u32 id;                  /* path of the packet that caused it, or MRC_NO_PATH */
+	u32 is_long;             /* 1: that packet had half of the MTU or more */
+	u32 m;                   /* its congestion mark for that path, MRC_SETH_M_... */
+	u32 rule;                /* counter of the rule that sent that packet needlessly; 0: none */
+	s32 slow;                /* what path_rtt() found: 1 slow, -1 not, 0 undecided */
+};
+
+struct probe_args {              /* mrc_tick to mrc_probe, and mrc_probe to itself */
+	u64 now;
+	u32 qp;
+	u32 planes;              /* bit p: plane p is still to be probed */
+	u32 curious;             /* plane to probe even if all its paths are fine, or MRC_MAX_PLANES */
+};
+
+struct resend_args {             /* to mrc_resend, from all others and from itself */
+	u64 now;
+	u64 seen_ns;             /* packets in `due` should have arrived by then */
+	u64 timeout_ns;          /* they count as lost after this time; 0: by evidence; or NACKED, REFUSED */
+	u32 qp;
+	u32 found;               /* how many are in `due` */
+	u32 sent;                /* how many of them are done */
+	u32 last;                /* the last PSN in `due` */
+	u32 due[RESEND_MAX];     /* PSNs */
+};
+
+struct sack_state {              /* mrc_deliver's loop over the words of a SACK */
+	u32 step;
+};
+
+struct learn_state {             /* mrc_learn */
+	u32 found_slow;          /* 1: the path is slow from now on */
+};
+
+struct mrc_chain {
+	struct learn_args learn;
+	struct probe_args probe;
+	struct resend_args resend;
+	struct sack_state sack;
+	struct learn_state learning;
+};
+BPF_PERCPU_ARRAY(chains, struct mrc_chain, CHAIN_COUNT);
+
+/* The state of mrc_judge's loops over a peer's planes. */
+struct judge_state {
+	u32 best_ns;             /* least of the planes with the largest share: srtt_ns, */
+	u32 best_fast_ns;        /* fast_ns, */
+	u32 best_loss;           /* loss_ppm */
+	u32 best_mark;           /* and mark_ppm */
+	u32 gap_ns;              /* mean time between two packets, of the judged plane with the shortest */
+	u32 judged;              /* bit p: plane p had enough traffic to be judged */
+	u32 losing;              /* bit p: plane p lost packets */
+	u32 top;                 /* largest share of a usable plane */
+};
+BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
+
+/* Programs that others end in, filled by the loader (mrcd/datapath/loader.py, TAILS). */
+#define TAIL_RESEND 0
+#define TAIL_LEARN 1
+#define TAIL_PROBE 2
+#define TAIL_COUNT 3
+BPF_PROG_ARRAY(tails, TAIL_COUNT);
+
+static __always_inline struct mrc_chain *chain_get(u32 chain)
+{
+	return chains.lookup(&chain);
+}
+
+/* Count in a program that only packets run: nothing on this CPU interrupts it. */
+static __always_inline void count_by(u32 which, u64 by)
+{
+	u64 *value = counters.lookup(&which);
+
+	if (value)
+		*value += by;
+}
+
+static __always_inline void count(u32 which)
+{
+	count_by(which, 1);
+}
+
+/*
+ * Count in a program that may be a test run. A packet's program may interrupt it
+ * between reading and writing a counter, and that program's count would be lost.
+ * Written as an instruction because the compiler makes longer programs of its own
+ * atomic addition, which it copies to more places.
+ */
+static __always_inline void count_atomic_by(u32 which, u64 by)
+{
+	u64 *value = counters.lookup(&which);
+
+	if (value)
+		asm volatile("lock *(u64 *)(%0 + 0) += %1" : : "r"(value), "r"(by) : "memory");
+}
+
+static __always_inline void count_atomic(u32 which)
+{
+	count_atomic_by(which, 1);
+}
+
+/* Count in code that both kinds of programs have; `chain` is a constant. */
+static __always_inline void count_in(u32 chain, u32 which, u64 by)
+{
+	if (chain == CHAIN_CLOCK)
+		count_atomic_by(which, by);
+	else
+		count_by(which, by);
+}
+
+static __always_inline struct mrc_host *host_get(void)
+{
+	u32 zero = 0;
+
+	return host.lookup(&zero);
+}
+
+/* The plane of an interface, or MRC_MAX_PLANES. */
+static __always_inline u32 plane_of(u32 ifindex)
+{
+	struct mrc_plane *pl;
+	u32 i, plane;
+
+	/* The verifier loses track of a counter whose address is taken: use a copy. */
+	for (i = 0; i < MRC_MAX_PLANES; i++) {
+		plane = i;
+		pl = planes.lookup(&plane);
+		if (pl && pl->ifindex == ifindex)
+			break;
+	}
+	return i;
+}
+
+static __always_inline struct mrc_path *path_get(u32 qp, u32 path)
+{
+	u32 index = (qp * MRC_MAX_PLANES + (path >> 8)) * CFG_EVS + (path & 0xff);
+
+	return paths.lookup(&index);
+}
+
+static __always_inline struct mrc_peer *peer_get(u32 peer)
+{
+	return peers.lookup(&peer);
+}
+
+static __always_inline struct mrc_balance *balance_get(u32 peer)
+{
+	return balances.lookup(&peer);
+}
+
+static __always_inline struct mrc_tx_entry *tx_entry_get(u32 qp, u32 psn)
+{
+	u32 index = qp * CFG_WINDOW + (psn & CFG_WINDOW_MASK);
+
+	return tx_entries.lookup(&index);
+}
+
+/* At most half a window ahead of the next PSN is held, and all of that under the lock. */
+static __always_inline struct mrc_rx_entry *rx_entry_get(u32 qp, u32 psn)
+{
+	u32 index = qp * (CFG_WINDOW / 2) + (psn & (CFG_WINDOW / 2 - 1));
+
+	return rx_entries.lookup(&index);
+}
+
+static __always_inline struct mrc_peer_plane *peer_plane_get(u32 peer, u32 plane)
+{
+	u32 index = peer * MRC_MAX_PLANES + plane;
+
+	return peer_planes.lookup(&index);
+}
+
+/*
+ * Tell the clock that a QP needs watching. The bit is set before `asleep` is
+ * read, and the daemon reads the bits again after it has set `asleep`, so no
+ * wake-up is lost.
+ */
+static __always_inline void watch(u32 qp)
+{
+	u32 word = qp >> 6, zero = 0;
+	u64 bit = 1ull << (qp & 63);
+	u64 *bits = active.lookup(&word);
+	struct mrc_clock *ck;
+
+	if (!bits || (*bits & bit))
+		return;
+	__sync_fetch_and_or(bits, bit);
+	ck = clock.lookup(&zero);
+	if (ck && ck->asleep && __sync_val_compare_and_swap(&ck->asleep, 1, 0) == 1) {
+		struct mrc_event ev = { .kind = MRC_EVENT_WAKE, .qp = qp };
+
+		events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP);
+	}
+}

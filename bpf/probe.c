@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Probes: they bring withdrawn paths back, and test paths that carry nothing.
+ * One probe of a path is on its way at a time; its id holds the path's slot, so
+ * that the answer finds the path without a search.
+ */
+
+#define PROBE_AGE_SHIFT 3        /* a path is probed every eighth of its time away ... */
+#define PROBE_MAX_NS 200000000ull /* ... but at least at this interval */
+#define PROBE_WAIT_MIN_NS 4000000ull /* an answer is missed after the time-out, this at least ... */
+#define PROBE_WAIT_MAX_NS 100000000ull /* ... and this at most */
+#define SUSPECT_NS 100000000ull  /* interval between probes of a plane's other paths while some are withdrawn */
+#define PROBE_SEQ_MASK 0x1ff
+
+/* Write a probe and send it. Returns 0, or -1 if there is no room or no route. */
+static __always_inline int write_probe(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
+				       const struct mrc_qp *q, u32 id, struct mrc_path *path,
+				       u64 now)
+{
+	u32 plane = path_plane(id);
+	struct mrc_plane *pl = planes.lookup(&plane);
+	struct mrc_peer_plane *pp = peer_plane_get(q->peer, plane);
+	void *data, *end;
+
+	if (!pl || !pp || bpf_skb_change_tail(skb, MRC_PROBE_FRAME_LEN, 0))
+		return -1;
+	path->probe_id = path_slot(id) << PROBE_SLOT_SHIFT |
+			 ((path->probe_id + 1) & PROBE_SEQ_MASK);
+	path->probe_ns = now;
+	data = SKB_DATA(skb);
+	end = SKB_END(skb);
+	if (put_headers(data, end, h, pl, pp, path->ev, MRC_PETH_LEN, MRC_OP_PROBE, 0,
+			q->remote_qpn, 0) ||
+	    put_probe(data, end, path->ev, path->probe_id, now))
+		return -1;
+	capture_skb(skb, RECORD_CLOCK, plane, qp, q->peer, MRC_C_PROBE_TX);
+	bpf_clone_redirect(skb, pl->ifindex, 0);
+	return 0;
+}
+
+/*
+ * Send one probe of a path, unless its plane is known to be down: netlink, Port
+ * Status Updates, SACKs and Offers tell when the plane is back.
+ */
+static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_host *h,
+				       u32 qp, const struct mrc_qp *q, u32 id,
+				       struct mrc_path *path, u64 now)
+{
+	u32 which = MRC_C_PROBE_PUT_OFF, zero = 0;
+	struct mrc_clock *ck = clock.lookup(&zero);
+	struct mrc_balance *b = balance_get(q->peer);
+	struct mrc_peer *peer = peer_get(q->peer);
+
+	if (!ck || !b || !peer || !(usable_planes(h, peer, b) >> path_plane(id) & 1))
+		return;
+	if (ck->probe_credit) {
+		ck->probe_credit--;
+		if (write_probe(skb, h, qp, q, id, path, now))
+			return;
+		which = MRC_C_PROBE_TX;
+	}
+	count_atomic(which);
+}
+
+/* Is an answer still to come? One that is overdue counts against the path. */
+static __always_inline int probe_pending(u32 qp, struct mrc_tx *tx, struct mrc_path *path, u32 id,
+					 const struct mrc_host *h, u64 now)
+{
+	u64 wait = timeout_ns(tx, PROBE_WAIT_MIN_NS, 0, PROBE_WAIT_MAX_NS), sent = path->probe_ns;
+	struct path_move move = {};
+
+	if (path->probe_seen == path->probe_id)
+		return 0;
+	if (now - sent < wait)
+		return 1;
+	path->probe_seen = path->probe_id;
+	count_atomic(MRC_C_PROBE_MISSED);
+	bpf_spin_lock(&tx->lock);
+	path_silent(tx, path, id, now, h, &move);
+	bpf_spin_unlock(&tx->lock);
+	report_move(qp, id, path, &move, MRC_ON_LOSS, sent, now);
+	return 0;
+}
+
+/*
+ * The interval at which a path is probed now, or NEVER. A path in use is probed
+ * if nothing was heard of it for quiet_ns, or, if that is 0, for SUSPECT_NS.
+ */
+#define NEVER ~0ull
+static __always_inline u64 probe_interval(const struct mrc_host *h, const struct mrc_tx *tx,
+					  const struct mrc_path *path, u32 id, u64 now,
+					  u64 quiet_ns)
+{
+	u32 state = path_state(tx, id);
+	u64 interval;
+
+	if (state == MRC_PATH_ASSUMED_BAD) {
+		if (now < path->hold_ns)
+			return NEVER;
+		interval = path->probe_ok ? 0 : (now - path->withdrawn_ns) >> PROBE_AGE_SHIFT;
+		if (interval < h->probe_interval_ns)
+			interval = h->probe_interval_ns;
+		return interval > PROBE_MAX_NS ? PROBE_MAX_NS : interval;
+	}
+	interval = quiet_ns ? quiet_ns : SUSPECT_NS;
+	if (state == MRC_PATH_DENIED || now - path->delivered_ns < interval)
+		return NEVER;
+	return interval;
+}
+
+/*
+ * Probe what is due on one plane, at most one path: paths that are away and,
+ * beside them or if quiet_ns is not 0, paths in use of which nothing was heard
+ * lately. Returns 1 if the plane has paths away.
+ */
+static __always_inline u32 probe_plane(struct __sk_buff *skb, const struct mrc_host *h,
+				       u32 qp, const struct mrc_qp *q, struct mrc_tx *tx,
+				       u32 plane, u64 now, u64 quiet_ns)
+{
+	u32 low = first_word(plane), high = second_word(plane);
+	u64 away0 = slots_away(tx, low), away1 = slots_away(tx, high);
+	u32 k, id, any = !!(away0 | away1);
+	struct mrc_path *path;
+
+	if (!any && !quiet_ns)
+		return 0;
+	k = next_slot(tx->use[low] | away0, tx->use[high] | away1, tx->probe_next[plane & 7]);
+	if (k == NO_SLOT)
+		return any;
+	tx->probe_next[plane & 7] = (k + 1) & SLOT_MASK;
+	id = path_id(plane, k & SLOT_MASK);
+	path = path_get(qp, id);
+	if (!path || probe_pending(qp, tx, path, id, h, now))
+		return any;
+	if (now - path->probe_ns >= probe_interval(h, tx, path, id, now, quiet_ns))
+		send_probe(skb, h, qp, q, id, path, now);
+	return any;
+}
+
+/* Probe the next plane that mrc_tick asks for, then call itself for the one after, or mrc_resend. */
+int mrc_probe(struct __sk_buff *skb)
+{
+	struct mrc_chain *chain = chain_get(CHAIN_CLOCK);
+	u32 qp, plane;
+	struct mrc_host *h = host_get();
+	struct probe_args *in;
+	struct mrc_qp *q;
+	struct mrc_tx *tx;
+
+	if (!chain || !h)
+		return 0;
+	in = &chain->probe;
+	qp = in->qp;
+	q = qps.lookup(&qp);
+	tx = txs.lookup(&qp);
+	if (!q || !tx || !in->planes)
+		return 0;
+	plane = lowest_bit(in->planes) & 7;
+	in->planes &= in->planes - 1;
+	probe_plane(skb, h, qp, q, tx, plane, in->now,
+		    in->curious == plane ? h->probe_interval_ns : 0);
+	if (in->planes)
+		tails.call(skb, TAIL_PROBE);
+	if (chain->resend.found)
+		tails.call(skb, TAIL_RESEND);
+	return 0;
+}
+
+/*
+ * Probe one path of a plane of a QP that may be idle; QPs and planes take turns.
+ * The clock runs this at the rate that the budget of probes allows.
+ */
+int mrc_idle(struct __sk_buff *skb)
+{
+	u32 zero = 0, qp, plane, turn;
+	struct mrc_clock *ck = clock.lookup(&zero);
+	struct mrc_host *h = host_get();
+	struct mrc_qp *q;
+	struct mrc_tx *tx;
+	u64 now;
+
+	if (!ck || !h || !h->planes)
+		return 0;
+	turn = ck->idle_cursor + 1;
+	ck->idle_cursor = turn;
+	plane = turn % h->planes & 7;
+	qp = (turn / h->planes) % CFG_MAX_QPS;
+	q = qps.lookup(&qp);
+	tx = txs.lookup(&qp);
+	if (!q || !tx || q->state != MRC_QP_READY)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (probe_plane(skb, h, qp, q, tx, plane, now, h->probe_idle_ns / 2))
+		watch(qp);
+	return 0;
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Retransmission: decide which packets are lost, and send them again from the
+ * ring on another path, with the skb of the SACK or of the clock as the carrier.
+ *
+ * Three rules declare a packet lost (docs/protocol.md):
+ *   fifo    a packet sent later on the same path arrived; a path keeps order
+ *   guard   the packet is late by more than a guard for its plane as it is now,
+ *           and one sent later arrived on any path
+ *   timeout nothing was heard for a retransmission time-out (tick only)
+ */
+
+#define SCAN_MAX 80              /* rounds of the loop over words and holes in one program run */
+#define NACKED (~0ull)           /* for timeout_ns: a switch trimmed the packet ... */
+#define REFUSED (~0ull - 1)      /* ... or the receiver could not take it: not the path's fault */
+
+static __always_inline int tx_bit(const struct mrc_tx *tx, u32 psn)
+{
+	return tx->sacked[(psn >> 6) & CFG_WORD_MASK] >> (psn & 63) & 1;
+}
+
+static __always_inline u32 guard_ns(const struct mrc_tx *tx, const struct mrc_host *h)
+{
+	u32 guard = tx->srtt_ns / 4;
+
+	if (guard < h->reo_min_ns)
+		return h->reo_min_ns;
+	if (guard > h->reo_max_ns)
+		return h->reo_max_ns;
+	return guard;
+}
+
+/* A time-out: a round trip and four of its deviations (RFC 6298), doubled `backoff` times. */
+static __always_inline u64 timeout_ns(const struct mrc_tx *tx, u64 min, u32 backoff, u64 max)
+{
+	u64 timeout = tx->srtt_ns + 4ull * tx->rttvar_ns;
+
+	if (timeout < min)
+		timeout = min;
+	timeout <<= backoff & 7;
+	return timeout > max ? max : timeout;
+}
+
+/*
+ * Does this packet count as lost? Returns the counter of the rule that declares
+ * it lost, or 0. With timeout_ns only time counts, without it only the evidence
+ * of the SACK that has just reported the packet missing.
+ */
+static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struct mrc_path *path,
+				   const struct mrc_tx *tx, const struct mrc_balance *b,
+				   const struct mrc_host *h, u64 now, u64 timeout_ns)
+{
+	u64 sent = entry->sent_ns;
+	u32 rtt;
+
+	if (timeout_ns >= REFUSED)
+		return MRC_C_RTX_NACK;
+	if (timeout_ns)
+		return now > sent + timeout_ns ? MRC_C_RTX_TIMEOUT : 0;
+	if (path->delivered_ns > sent + h->fifo_slack_ns + tx->fifo_extra_ns)
+		return MRC_C_RTX_FIFO;
+	/* A SACK for it was due by now, at the plane's present delay, and later packets arrived. */
+	rtt = b->now_ns[path_plane(entry->path)];
+	if (!rtt)
+		rtt = tx->srtt_ns;
+	if (tx->delivered_ns > sent && now > sent + rtt + guard_ns(tx, h) + tx->guard_extra_ns)
+		return MRC_C_RTX_GUARD;
+	return 0;
+}
+
+/* A packet on its way through resend(). */
+struct resending {
+	const struct mrc_host *h;
+	const struct mrc_qp *q;
+	struct mrc_tx *tx;
+	struct mrc_balance *b;
+	struct mrc_tx_entry *entry;
+	struct mrc_path *path;   /* of the transmission that was lost */
+	struct mrc_slot *buf;
+	u64 now;
+	u64 sent;                /* when that transmission was sent */
+	u64 timeout_ns;          /* as in struct resend_args */
+	u64 up;                  /* planes that may be used, a bit each */
+	u32 psn;
+	u32 why;                 /* counter of the rule by which it counts as lost */
+	u32 old_id;              /* path of the lost transmission */
+	u32 new_id;              /* path to send it on, or MRC_NO_PATH */
+	u32 cause;               /* MRC_ON_..., what moves the old path */
+};
+
+/* Look up what is known of the packet. Returns 0, or -1 if it does not count as lost. */
+static __always_inline int find_loss(u32 qp, u64 seen_ns, struct resending *r)
+{
+	struct mrc_tx_entry *entry = tx_entry_get(qp, r->psn);
+	u32 slot;
+
+	if (!entry || entry->psn != r->psn)
+		return -1;
+	r->entry = entry;
+	r->sent = entry->sent_ns;
+	r->old_id = entry->path;
+	r->path = path_get(qp, r->old_id);
+	slot = entry->slot;
+	r->buf = tx_ring.lookup(&slot);
+	if (!r->path || !r->buf)
+		return -1;
+	r->why = lost_by(entry, r->path, r->tx, r->b, r->h, seen_ns, r->timeout_ns);
+	return r->why ? 0 : -1;
+}
+
+/*
+ * Claim the packet, move its path and take another one. Returns 0 if another
+ * SACK, on another CPU, has led to the same conclusion first.
+ */
+static __always_inline u32 claim_loss(struct resending *r, struct path_move *move)
+{
+	struct mrc_tx_entry *entry = r->entry;
+	struct mrc_tx *tx = r->tx;
+	u32 mine = 0, old_plane = path_plane(r->old_id);
+
+	r->cause = MRC_ON_LOSS;
+	r->new_id = MRC_NO_PATH;
+	bpf_spin_lock(&tx->lock);
+	if (entry->sent_ns == r->sent && r->psn - tx->una < tx->next - tx->una &&
+	    !tx_bit(tx, r->psn)) {
+		mine = 1;
+		tx->retransmits++;
+		if (r->timeout_ns == NACKED) {
+			r->cause = MRC_ON_MARK;
+			path_event(tx, r->old_id, MRC_ON_MARK, move);
+		} else if (r->timeout_ns != REFUSED) {
+			path_lost(tx, r->path, r->old_id, r->now, r->h,
+				  r->path->delivered_ns > r->sent, r->b->loss_ppm[old_plane],
+				  move);
+		}
+		/* Take another plane if one is left: what took this packet may have
+		 * taken the whole plane. */
+		r->new_id = pick_path(tx, r->up, r->up & ~(1ull << old_plane), r->b->shares);
+		entry->sent_ns = r->now;
+		if (entry->sends == 1) {
+			entry->was = r->old_id;
+			entry->first_ns = r->sent;
+		}
+		if (entry->sends < 255)
+			entry->sends++;
+		entry->rule = r->why;
+		if (r->new_id != MRC_NO_PATH)
+			entry->path = r->new_id;
+	}
+	bpf_spin_unlock(&tx->lock);
+	return mine;
+}
+
+/* Send the packet from the ring, with the skb as the carrier. */
+static __always_inline void send_again(struct __sk_buff *skb, u32 qp, const struct resending *r)
+{
+	u64 len = r->entry->len, tag = (u64)qp << 32 | r->psn;
+	u32 id = r->new_id & 0xffff;
+	struct route route;
+
+	/* The slot may be given away while it is read: look at its tag before and after. */
+	if (!LEN_OK(len) || r->buf->tag != tag)
+		return;
+	if (find_route(qp, r->q, id, &route))
+		return;
+	if (bpf_skb_change_tail(skb, MRC_PAYLOAD_OFF + len + MRC_ICRC_LEN, 0) ||
+	    bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF, r->buf->data, len, 0))
+		return;
+	barrier();
+	if (r->buf->tag != tag)
+		return;
+	if (dress_data(skb, r->h, r->q, &route, r->psn, len, MRC_BTH_RTX, r->now))
+		return;
+	capture_skb(skb, skb->cb[0], path_plane(id), qp, r->q->peer, r->why);
+	bpf_clone_redirect(skb, route.pl->ifindex, 0);
+}
+
+/* Send a packet again if it counts as lost. */
+static __always_inline void resend(struct __sk_buff *skb, u32 qp, u64 seen_ns, struct resending *r)
+{
+	struct path_move move = {};
+
+	if (find_loss(qp, seen_ns, r) || !claim_loss(r, &move))
+		return;
+	if (r->timeout_ns < REFUSED) {
+		__sync_fetch_and_add(&r->path->lost, 1);
+		r->b->lost[path_plane(r->old_id)]++;
+	}
+	count_atomic(r->why);
+	report_move(qp, r->old_id, r->path, &move, r->cause, r->sent, r->now);
+	if (r->new_id != MRC_NO_PATH)
+		send_again(skb, qp, r);
+}
+
+/*
+ * Find what counts as lost among the PSNs from `from` up to `to`, at most
+ * RESEND_MAX packets, and note them for resend_due().
+ */
+static __always_inline void find_lost(const struct mrc_host *h, u32 qp, const struct mrc_tx *tx,
+				      const struct mrc_balance *b, struct resend_args *out,
+				      u64 now, u32 from, u32 to, u64 timeout_ns)
+{
+	struct mrc_tx_entry *entry;
+	struct mrc_path *path;
+	u32 i, word, psn, n;
+	u64 holes = 0;
+
+	out->found = 0;
+	word = (from & ~63u) - 64;
+	for (i = 0; i < SCAN_MAX; i++) {
+		if (!holes) {
+			word += 64;
+			if ((s32)(word - to) >= 0)
+				break;
+			holes = ~tx->sacked[(word >> 6) & CFG_WORD_MASK] &
+				range_mask(word, from, to);
+			continue;
+		}
+		psn = word + lowest_bit(holes);
+		holes &= holes - 1;
+		entry = tx_entry_get(qp, psn);
+		if (!entry || entry->psn != psn)
+			continue;
+		path = path_get(qp, entry->path);
+		if (!path || !lost_by(entry, path, tx, b, h, now, timeout_ns))
+			continue;
+		n = out->found;
+		out->due[n & (RESEND_MAX - 1)] = psn;
+		out->found = n + 1;
+		out->last = psn;
+		if (n + 1 >= RESEND_MAX)
+			break;
+	}
+}
+
+/*
+ * Send again what find_lost() found. mrc_resend calls itself for the next
+ * packet, so that the verifier walks one packet and not all. Does not return if
+ * there is anything to send.
+ */
+static __always_inline void resend_due(struct __sk_buff *skb, struct resend_args *out, u32 qp,
+				       u64 now, u64 seen_ns, u64 timeout_ns)
+{
+	out->qp = qp;
+	out->sent = 0;
+	out->now = now;
+	out->seen_ns = seen_ns;
+	out->timeout_ns = timeout_ns;
+	if (out->found)
+		tails.call(skb, TAIL_RESEND);
+}
+
+/* Send the next packet that is due, then call itself for the one after. */
+int mrc_resend(struct __sk_buff *skb)
+{
+	struct mrc_chain *chain = chain_get(skb->cb[0]);
+	struct resending r = { .h = host_get() };
+	struct resend_args *in;
+	struct mrc_peer *peer;
+	u32 qp, i;
+
+	if (!chain || !r.h)
+		return TC_ACT_SHOT;
+	in = &chain->resend;
+	qp = in->qp;
+	i = in->sent;
+	in->sent = i + 1;
+	r.q = qps.lookup(&qp);
+	r.tx = txs.lookup(&qp);
+	if (i >= in->found || i >= RESEND_MAX || !r.q || !r.tx)
+		return TC_ACT_SHOT;
+	peer = peer_get(r.q->peer);
+	r.b = balance_get(r.q->peer);
+	if (!peer || !r.b)
+		return TC_ACT_SHOT;
+	r.psn = in->due[i & (RESEND_MAX - 1)];
+	r.now = in->now;
+	r.timeout_ns = in->timeout_ns;
+	r.up = usable_planes(r.h, peer, r.b);
+	resend(skb, qp, in->seen_ns, &r);
+	tails.call(skb, TAIL_RESEND);
+	return TC_ACT_SHOT;
+}

@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * SACKs, the sender's side. on_sack() takes one apart: packets that arrived
+ * give their slots back, and the packet that caused the SACK yields a round
+ * trip and congestion marks. mrc_learn does the rest: it learns reordering,
+ * moves the window, and finds what the SACK reports missing. What counts as
+ * lost goes on to retransmit.c.
+ */
+
+#define ACK_STEPS 200            /* rounds of the loop over arrived packets and words */
+#define CUMULATIVE_WORDS 4       /* words of cumulative news looked at for one SACK ... */
+#define SACK_WORDS 6             /* ... and with those of its bitmap */
+#define ABSURD_SACKS 16          /* SACKs in a row that mean that the QP is out of step */
+
+/* A SACK, in host order, next to the window that it is about. */
+struct sack_in {
+	u64 bitmap;
+	u32 base;                /* PSN of the bitmap's first bit */
+	u32 cack;                /* cumulative PSN */
+	u32 trigger;             /* PSN of the packet that caused it */
+	u32 m;                   /* congestion mark, MRC_SETH_M_... */
+	u32 ev;                  /* of the packet that caused it */
+	u32 delayed;             /* not 0: a clock sent it, it tells no round trip */
+	u32 needless;            /* not 0: a packet caused it that had arrived before */
+	u32 down;                /* bit p: the peer's plane p is down */
+	u32 heard;               /* count of bytes, 24 bits */
+	u32 una;                 /* tx->una when it came ... */
+	u32 next;                /* ... and tx->next */
+	s32 ahead;               /* cack + 1 less una */
+	__be16 stamp;            /* time stamp of the packet that caused it */
+};
+
+/* One transmission of the packet that caused a SACK. */
+struct trigger {
+	u64 sent;                /* when it was sent; 0: which transmission it was is not known */
+	u32 id;                  /* by which path */
+	u32 sure;                /* its PSN if it was the latest transmission, else one below una */
+	u32 cleared;             /* path of the first transmission, withdrawn without need, or MRC_NO_PATH */
+};
+
+/*
+ * A packet of ours has arrived: give its slot back and learn from it. The
+ * caller has set its bit in tx->sacked, so it comes here only once.
+ */
+static __always_inline void acked(u32 qp, u32 psn, u32 sure, struct mrc_tx *tx,
+				  struct mrc_balance *b, u64 *latest)
+{
+	struct mrc_tx_entry *entry = tx_entry_get(qp, psn);
+	struct mrc_slot *buf;
+	struct mrc_path *path;
+	u32 slot, plane;
+
+	if (!entry || entry->psn != psn)
+		return;
+	slot = entry->slot;
+	buf = tx_ring.lookup(&slot);
+	if (buf)
+		buf->tag = ~0ull;
+	tx_free.push(&slot, 0);
+	/* After a retransmission the first transmission may be the one that arrived, which
+	 * tells nothing about the second one's time or path. RACK (RFC 8985) asks whether a
+	 * round trip has passed, which proves little where queues grow; the time stamp in
+	 * the SACK does prove it. */
+	if (entry->sends > 1 && psn != sure)
+		return;
+	if (entry->sent_ns > *latest)
+		*latest = entry->sent_ns;
+	path = path_get(qp, entry->path);
+	if (!path)
+		return;
+	plane = path_plane(entry->path);
+	b->acked[plane]++;
+	tx->acked[plane]++;
+	tx->live[plane] = path_slot(entry->path) + 1;
+	if (entry->sent_ns > path->delivered_ns)
+		path->delivered_ns = entry->sent_ns;
+	path->loss_ppm -= path->loss_ppm >> 8;
+	tx->loss_ppm -= tx->loss_ppm >> 8;
+	__sync_fetch_and_add(&path->acked, 1);
+}
+
+/* Move una over everything that arrived. Lock of tx held. */
+static __always_inline void advance_una(struct mrc_tx *tx, u64 now)
+{
+	u32 i, word, shift, n, una = tx->una;
+	u64 missing, mask;
+
+	for (i = 0; i < 8; i++) {
+		word = (una >> 6) & CFG_WORD_MASK;
+		shift = una & 63;
+		missing = ~tx->sacked[word] >> shift;
+		n = missing ? lowest_bit(missing) : 64 - shift;
+		mask = n >= 64 ? ~0ull : ((1ull << (n & 63)) - 1) << shift;
+		tx->sacked[word] &= ~mask;
+		una += n;
+		if (missing)
+			break;
+	}
+	if (una != tx->una) {
+		tx->una = una;
+		tx->progress_ns = now;
+		tx->backoff = 0;
+	}
+}
+
+/*
+ * One SACK for packets never sent is damaged or a lie. Many in a row, with no
+ * sensible one between them, mean that the receiver is ahead of us: it took a
+ * damaged PSN for a packet and gave up the gap before it. No packet of the QP
+ * will arrive any more, so the daemon sets up new QPs.
+ */
+static __always_inline void out_of_step(u32 qp, struct mrc_tx *tx)
+{
+	struct mrc_event ev = { .kind = MRC_EVENT_OUT_OF_STEP, .qp = qp };
+
+	tx->absurd++;
+	if ((tx->absurd & (ABSURD_SACKS - 1)) == 0 &&
+	    events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP))
+		count(MRC_C_EVENT_LOST);
+}
+
+/* A packet for which this path was withdrawn had arrived. */
+static __always_inline void clear_path(u32 qp, u32 id, struct mrc_tx *tx, struct mrc_balance *b,
+				       u64 now)
+{
+	struct mrc_path *path = path_get(qp, id);
+	struct path_move move = {};
+
+	if (!path)
+		return;
+	bpf_spin_lock(&tx->lock);
+	path_cleared(tx, path, id, now, &move);
+	bpf_spin_unlock(&tx->lock);
+	if (b->lost[path_plane(id)])
+		b->lost[path_plane(id)]--;
+	report_move(qp, id, path, &move, MRC_ON_PROBE, 0, now);
+}
+
+/* Read a SACK. Returns 0, or -1 if the frame is too short. */
+static __always_inline int parse_sack(struct __sk_buff *skb, struct mrc_tx *tx, struct sack_in *s)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	struct mrc_seth *seth = data + MRC_BODY_OFF;
+	struct mrc_cc_state *cc = data + MRC_BODY_OFF + MRC_SETH_LEN;
+	u32 head, cack;
+
+	if (data + MRC_SACK_FRAME_LEN > end)
+		return -1;
+	head = bpf_ntohl(seth->head);
+	cack = bpf_ntohl(seth->cack);
+	s->delayed = seth->cc & MRC_CC_FLAG_DELAYED;
+	s->needless = seth->cc & MRC_CC_FLAG_DUPLICATE;
+	s->m = head >> MRC_SETH_M_SHIFT & 3;
+	s->down = cack >> MRC_SETH_DOWN_SHIFT;
+	s->heard = bpf_ntohl(cc->bytes) & 0xffffff;
+	s->bitmap = (u64)bpf_ntohl(seth->bitmap_hi) << 32 | bpf_ntohl(seth->bitmap_lo);
+	s->ev = bpf_ntohl(seth->entropy);
+	s->stamp = cc->tx_timestamp;
+	bpf_spin_lock(&tx->lock);
+	s->una = tx->una;
+	s->next = tx->next;
+	bpf_spin_unlock(&tx->lock);
+	s->ahead = psn_diff(cack & MRC_PSN_MASK, s->una - 1);
+	s->cack = s->una - 1 + s->ahead;
+	s->base = s->cack + (s16)bpf_ntohs(seth->sack_offset);
+	s->trigger = s->cack + (s16)(head & 0xffff);
+	return 0;
+}
+
+/*
+ * Which transmission of a packet caused the SACK? The time stamp tells. If only
+ * the latest one yielded round trips, packets that are sent again too early
+ * would never teach that it was too early.
+ */
+static __always_inline void find_transmission(const struct mrc_tx_entry *entry,
+					      const struct sack_in *s, struct trigger *t)
+{
+	t->sent = entry->sent_ns;
+	t->id = entry->path;
+	if (entry->sends > 1 && s->stamp == wire_time(entry->first_ns)) {
+		t->sent = entry->first_ns;
+		t->id = entry->was;
+	} else if (s->stamp == wire_time(t->sent)) {
+		t->sure = s->trigger;
+	} else {
+		t->sent = 0;
+	}
+}
+
+/* Measure the round trip of the packet that caused the SACK. */
+static __always_inline void time_trigger(const struct mrc_tx_entry *entry, struct mrc_path *path,
+					 struct mrc_balance *b, const struct mrc_host *h,
+					 const struct trigger *t, struct learn_args *out, u64 now)
+{
+	u64 seen;
+
+	out->rtt = now - t->sent;
+	out->is_long = entry->len >= CFG_MTU / 2;
+	out->id = t->id;
+	out->slow = path_rtt(path, b, path_plane(t->id), h, out->rtt, now);
+	/* The delay of the SACK itself is not that of the missing packets. */
+	seen = t->sent + b->now_ns[path_plane(t->id)];
+	if (seen < now)
+		out->seen_ns = seen;
+}
+
+/* Learn from what caused the SACK: a needless copy, a congestion mark, a round trip. */
+static __always_inline void learn_trigger(u32 qp, const struct sack_in *s, struct mrc_tx *tx,
+					  struct mrc_balance *b, const struct mrc_host *h,
+					  struct trigger *t, struct learn_args *out, u64 now)
+{
+	struct mrc_tx_entry *entry = tx_entry_get(qp, s->trigger);
+	struct mrc_path *path;
+
+	t->sure = s->una - 1;
+	t->cleared = MRC_NO_PATH;
+	if (!entry || (s32)(s->next - s->trigger) <= 0 || entry->psn != s->trigger)
+		return;
+	find_transmission(entry, s, t);
+	path = path_get(qp, t->id);
+	if (s->needless) {
+		out->rule = entry->rule;
+		if (entry->sends == 2)
+			t->cleared = entry->was;
+	}
+	if (path && s->m && path->ev == s->ev) {
+		out->id = t->id;
+		out->m = s->m;
+		path->marked++;
+		b->marked[path_plane(t->id)]++;
+		count(MRC_C_ECHO_RX);
+	}
+	if (path && t->sent && !s->delayed &&
+	    (s->needless ||
+	     (s->trigger - s->una < s->next - s->una && !tx_bit(tx, s->trigger))))
+		time_trigger(entry, path, b, h, t, out, now);
+}
+
+/* PSNs that step `step` of a SACK reports as arrived, as bits of the word that is returned. */
+static __always_inline u32 sack_word(const struct sack_in *s, u32 step, u64 *mask)
+{
+	u32 word;
+
+	if (step < CUMULATIVE_WORDS) {
+		word = (s->una & ~63u) + 64 * step;
+		*mask = range_mask(word, s->una, s->cack + 1);
+	} else {
+		word = (s->base & ~63u) + 64 * (step - CUMULATIVE_WORDS);
+		*mask = shifted(s->bitmap, s->base, word);
+	}
+	return word;
+}
+
+/* Set the bits of a word of tx->sacked. Returns those that are news. */
+static __always_inline u64 mark_sacked(struct mrc_tx *tx, u32 word, u64 mask)
+{
+	u64 fresh;
+
+	bpf_spin_lock(&tx->lock);
+	/* una may have moved since; what it passed is done */
+	if ((s32)(tx->una - word) > 0)
+		mask &= (s32)(tx->una - word) >= 64 ? 0 : ~0ull << ((tx->una - word) & 63);
+	fresh = mask & ~tx->sacked[(word >> 6) & CFG_WORD_MASK];
+	tx->sacked[(word >> 6) & CFG_WORD_MASK] |= fresh;
+	bpf_spin_unlock(&tx->lock);
+	return fresh;
+}
+
+/*
+ * Take what has arrived: four words of cumulative news, two of the bitmap. The
+ * next SACK repeats what is left over. One loop does both words and packets: the
+ * verifier would walk an inner loop once for each round of an outer one.
+ */
+static __always_inline void take_arrived(u32 qp, const struct sack_in *s, u32 sure,
+					 struct mrc_tx *tx, struct mrc_balance *b,
+					 struct sack_state *state, struct learn_args *out)
+{
+	u32 i, step, word = 0, psn, high = s->una;
+	u64 mask, fresh = 0, latest = 0;
+
+	state->step = 0;
+	for (i = 0; i < ACK_STEPS; i++) {
+		if (!fresh) {
+			step = state->step;
+			if (step >= SACK_WORDS || i > ACK_STEPS - 68)
+				break;
+			word = sack_word(s, step, &mask);
+			state->step = step + 1;
+			if (!mask)
+				continue;
+			mask &= range_mask(word, s->una, s->next);
+			fresh = mark_sacked(tx, word, mask);
+			continue;
+		}
+		psn = word + lowest_bit(fresh);
+		fresh &= fresh - 1;
+		acked(qp, psn, sure, tx, b, &latest);
+		if ((s32)(psn + 1 - high) > 0)
+			high = psn + 1;
+	}
+	out->latest = latest;
+	out->high = high;
+}
+
+/* Take a SACK apart: what caused it and what has arrived. mrc_learn() does the rest. */
+static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, struct mrc_tx *tx,
+				    struct mrc_balance *b, const struct mrc_host *h,
+				    struct mrc_chain *chain, u64 now, u32 key)
+{
+	struct learn_args *out = &chain->learn;
+	struct trigger t = {};
+	struct sack_in s;
+	u32 why;
+
+	if (parse_sack(skb, tx, &s))
+		return;
+	if (s.ahead > (s32)(s.next - s.una)) {
+		count(MRC_C_DROP_SACK);
+		capture_outcome(key, qp, MRC_C_DROP_SACK);
+		out_of_step(qp, tx);
+		return;
+	}
+	/* With nothing on its way there is nothing to learn. */
+	why = s.ahead < 0 || s.una == s.next ? MRC_C_SACK_STALE : MRC_C_SACK_RX;
+	count(why);
+	capture_outcome(key, qp, why);
+	if (s.una == s.next)
+		return;
+	tx->absurd = 0;
+	out->qp = qp;
+	out->now = now;
+	out->seen_ns = now;
+	out->rtt = 0;
+	out->rule = 0;
+	out->slow = 0;
+	out->m = 0;
+	out->id = MRC_NO_PATH;
+	out->heard = s.heard;
+	out->down = s.down;
+	out->base = s.base;
+	learn_trigger(qp, &s, tx, b, h, &t, out, now);
+	if (s.needless)
+		count(MRC_C_RTX_NEEDLESS);
+	take_arrived(qp, &s, t.sure, tx, b, &chain->sack, out);
+	if (t.cleared != MRC_NO_PATH)
+		clear_path(qp, t.cleared, tx, b, now);
+	tails.call(skb, TAIL_LEARN);
+}
+
+/*
+ * Apply what the SACK tells of one path: whether it is slow, and its congestion
+ * mark. Returns 1 if the path is crowded from now on. Lock of tx held.
+ */
+static __always_inline u32 learn_path(struct mrc_tx *tx, struct mrc_path *path,
+				      const struct mrc_host *h, const struct learn_args *in,
+				      struct learn_state *state, u32 id, u64 now,
+				      struct path_move *move)
+{
+	u32 word = slot_word(id);
+	u64 mask = slot_bit(id) & tx->use[word];
+
+	if (in->slow > 0) {
+		state->found_slow = mask && !(tx->slow[word] & mask);
+		tx->slow[word] |= mask;
+	}
+	if (in->slow < 0 && !in->m && now >= path->crowded_ns)
+		tx->slow[word] &= ~mask;
+	if (in->m == MRC_SETH_M_ALWAYS_SKIP)
+		path_lost(tx, path, id, now, h, 0, 0, move);
+	else if (in->m)
+		return path_marked(tx, path, id, now, move);
+	return 0;
+}
+
+/*
+ * Learn round trips, queues and reordering. Returns 1 unless a newer SACK was
+ * there before: SACKs overtake each other, and what an older one misses may have
+ * arrived. Lock of tx held.
+ */
+static __always_inline u32 learn_times(struct mrc_tx *tx, const struct mrc_balance *b,
+				       const struct mrc_host *h, const struct learn_args *in,
+				       u32 id, u64 now)
+{
+	u32 fresh = ((in->heard - tx->heard) & 0xffffff) < 0x800000;
+
+	if (in->latest > tx->delivered_ns)
+		tx->delivered_ns = in->latest;
+	if ((s32)(in->high - tx->high) > 0)
+		tx->high = in->high;
+	if (in->rtt) {
+		rtt_sample(tx, in->rtt);
+		if (share_of(b->shares, path_plane(id)) >= MRC_SHARE_FULL)
+			queue_sample(tx, in->rtt, in->is_long, now);
+	}
+	learn_reordering(tx, h, now, in->rule);
+	if (fresh)
+		tx->heard = in->heard;
+	return fresh;
+}
+
+/* Find what the SACK reports missing and counts as lost, and go on with it. */
+static __always_inline void resend_missing(struct __sk_buff *skb, u32 qp, const struct mrc_host *h,
+					   struct mrc_tx *tx, struct mrc_balance *b,
+					   struct mrc_chain *chain, u32 una, u32 high, u64 now)
+{
+	struct learn_args *in = &chain->learn;
+	u32 from = in->base, to = from + MRC_SACK_BITS;
+
+	if ((s32)(to - high) > 0)
+		to = high;
+	if ((s32)(from - una) < 0)
+		from = una;
+	if ((s32)(to - from) <= 0)
+		return;
+	find_lost(h, qp, tx, b, &chain->resend, in->seen_ns, from, to, 0);
+	resend_due(skb, &chain->resend, qp, now, in->seen_ns, 0);
+}
+
+/* The second half of a SACK: round trips, marks, and what it reports missing. */
+int mrc_learn(struct __sk_buff *skb)
+{
+	struct mrc_chain *chain = chain_get(CHAIN_PACKET);
+	struct mrc_host *h = host_get();
+	u32 qp, id, high, una, fresh, crowded = 0;
+	struct path_move move = {};
+	struct learn_args *in;
+	struct mrc_balance *b;
+	struct mrc_path *path;
+	struct mrc_qp *q;
+	struct mrc_tx *tx;
+	u64 now;
+
+	if (!chain || !h)
+		return TC_ACT_SHOT;
+	in = &chain->learn;
+	qp = in->qp;
+	id = in->id;
+	now = in->now;
+	q = qps.lookup(&qp);
+	tx = txs.lookup(&qp);
+	path = path_get(qp, id);
+	if (!q || !tx)
+		return TC_ACT_SHOT;
+	b = balance_get(q->peer);
+	if (!b)
+		return TC_ACT_SHOT;
+	chain->learning.found_slow = 0;
+	bpf_spin_lock(&tx->lock);
+	fresh = learn_times(tx, b, h, in, id, now);
+	if (path && id != MRC_NO_PATH)
+		crowded = learn_path(tx, path, h, in, &chain->learning, id, now, &move);
+	advance_una(tx, now);
+	high = tx->high;
+	una = tx->una;
+	bpf_spin_unlock(&tx->lock);
+	if (chain->learning.found_slow)
+		count(MRC_C_PATH_SLOW);
+	if (crowded)
+		count(MRC_C_PATH_CROWDED);
+	if (path)
+		report_move(qp, id, path, &move, in->m == MRC_SETH_M_ALWAYS_SKIP ? MRC_ON_LOSS :
+			    MRC_ON_MARK, 0, now);
+	if (!fresh)
+		return TC_ACT_SHOT;
+	b->heard_ports = ~(u64)in->down;
+	resend_missing(skb, qp, h, tx, b, chain, una, high, now);
+	return TC_ACT_SHOT;
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Spray: an IP packet that an application sent to mrc0 becomes an MRC data
+ * packet on the next path. mrc_spray runs at tc ingress of mrc0's other end,
+ * for one packet of at most the MTU at a time, and for all packets of a flow
+ * on one CPU. Like the programs of the planes it runs in a softirq, or in
+ * another context with softirqs disabled (busy polling, threaded NAPI).
+ */
+
+/* What the programs and the daemon know of the peer that a packet goes to. */
+struct flow {
+	struct mrc_host *h;
+	struct mrc_peer *peer;
+	struct mrc_balance *b;
+	struct mrc_qp *q;
+	struct mrc_tx *tx;
+};
+
+/* The kept copy of a packet. */
+struct copy {
+	struct mrc_slot *buf;
+	u32 slot;                /* in the retransmit ring */
+	u64 len;                 /* of the application's packet, bytes */
+};
+
+/* Find the peer that owns the inner destination: the address itself, else the longest prefix. */
+static __always_inline u32 *find_peer(struct __sk_buff *skb)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	struct mrc_prefix key = { .bits = 128 };
+	struct mrc_address exact;
+	u32 *peer;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		if (data + MRC_ETH_LEN + 20 > end)
+			return 0;
+		key.addr[2] = bpf_htonl(0xffff);
+		key.addr[3] = *(__be32 *)(data + MRC_ETH_LEN + 16);
+	} else {
+		if (data + MRC_ETH_LEN + MRC_IP6_LEN > end)
+			return 0;
+		copy_addr(key.addr, data + MRC_ETH_LEN + 24);
+	}
+	__builtin_memcpy(exact.addr, key.addr, sizeof(exact.addr));
+	peer = addresses.lookup(&exact);
+	return peer ? peer : prefixes.lookup(&key);
+}
+
+static __always_inline int spray_drop(u32 why)
+{
+	count(why);
+	return TC_ACT_SHOT;
+}
+
+/* A packet that got a slot but cannot be sent gives it back. */
+static __always_inline int spray_undo(u32 slot, u32 why)
+{
+	tx_free.push(&slot, 0);
+	return spray_drop(why);
+}
+
+/*
+ * Find where a packet goes, and which of the peer's QPs takes it. Returns the
+ * counter of what prevents it, or 0.
+ */
+static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 *qp_index)
+{
+	u32 *peer_index, qp;
+
+	peer_index = find_peer(skb);
+	f->h = host_get();
+	if (!peer_index || !f->h)
+		return MRC_C_DROP_NO_PEER;
+	f->peer = peer_get(*peer_index);
+	f->b = balance_get(*peer_index);
+	if (!f->peer || !f->b)
+		return MRC_C_DROP_NO_PEER;
+	qp = f->peer->qp_base + (bpf_get_hash_recalc(skb) & f->peer->qp_mask);
+	f->q = qps.lookup(&qp);
+	f->tx = txs.lookup(&qp);
+	if (!f->q || !f->tx || f->q->state != MRC_QP_READY)
+		return MRC_C_DROP_NOT_READY;
+	*qp_index = qp;
+	return 0;
+}
+
+/* May the flow send now? Returns the counter of what prevents it, or 0. */
+static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
+{
+	if (!(f->b->ports & 0xff)) /* the peer says that it takes packets on no plane */
+		return MRC_C_DROP_NO_PLANE;
+	if (f->tx->next - f->tx->una >= f->q->mpr)
+		return MRC_C_DROP_WINDOW;
+	if (signal_queue(skb, f->h, f->tx, f->b) == QUEUE_DROP)
+		return MRC_C_DROP_EARLY;
+	return 0;
+}
+
+/* Copy the packet into a free slot. Returns the counter of what prevents it, or 0. */
+static __always_inline u32 keep_copy(struct __sk_buff *skb, struct copy *c)
+{
+	u64 len = skb->len - MRC_ETH_LEN;
+	u32 slot;
+
+	if (tx_free.pop(&slot))
+		return MRC_C_DROP_RING;
+	c->buf = tx_ring.lookup(&slot);
+	if (!c->buf)
+		return MRC_C_DROP_RING;
+	c->slot = slot;
+	c->buf->tag = ~0ull;
+	barrier();
+	if (!LEN_OK(len)) {
+		tx_free.push(&slot, 0);
+		return MRC_C_DROP_TOO_BIG;
+	}
+	if (bpf_skb_load_bytes(skb, MRC_ETH_LEN, c->buf->data, len)) {
+		tx_free.push(&slot, 0);
+		return MRC_C_DROP_SKB;
+	}
+	c->len = len;
+	return 0;
+}
+
+/* Take a PSN and a path. Returns the counter of what prevents it, or 0. */
+static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 *psn, u32 *id)
+{
+	u64 up = usable_planes(f->h, f->peer, f->b);
+	struct mrc_tx *tx = f->tx;
+	int full;
+
+	bpf_spin_lock(&tx->lock);
+	*psn = tx->next;
+	full = *psn - tx->una >= f->q->mpr;
+	*id = MRC_NO_PATH;
+	if (!full)
+		*id = pick_path(tx, up, up, f->b->shares);
+	if (*id != MRC_NO_PATH) {
+		tx->next = *psn + 1;
+		tx->packets++;
+		if (*psn == tx->una)
+			tx->progress_ns = now;
+	}
+	bpf_spin_unlock(&tx->lock);
+	if (full)
+		return MRC_C_DROP_WINDOW;
+	return *id == MRC_NO_PATH ? MRC_C_DROP_NO_PATH : 0;
+}
+
+/* Note what was sent where. The PSN is written last: it makes the entry valid. */
+static __always_inline int record_sent(u32 qp, u32 psn, u32 id, const struct copy *c, u64 now)
+{
+	struct mrc_tx_entry *entry = tx_entry_get(qp, psn);
+
+	if (!entry)
+		return -1;
+	entry->sent_ns = now;
+	entry->slot = c->slot;
+	entry->len = c->len;
+	entry->path = id;
+	entry->sends = 1;
+	entry->rule = 0;
+	barrier();
+	entry->psn = psn;
+	c->buf->tag = (u64)qp << 32 | psn;
+	watch(qp);
+	return 0;
+}
+
+/* Turn the packet into an MRC one and send it. If that fails, it is found missing and sent again. */
+static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f, u32 qp, u32 psn,
+				     u32 id, u64 len, u64 now)
+{
+	/* Few packets take a slow path: ask each for a SACK, to learn whether it still is slow. */
+	u32 aux = id & PATH_SLOW ? MRC_BTH_ACKREQ : 0;
+	struct route r;
+
+	id &= 0xffff;
+	if (find_route(qp, f->q, id, &r))
+		return spray_drop(MRC_C_DROP_STATE);
+	if (bpf_skb_change_tail(skb, skb->len + MRC_ICRC_LEN, 0) ||
+	    bpf_skb_change_head(skb, MRC_STRIP, 0) ||
+	    dress_data(skb, f->h, f->q, &r, psn, len, aux, now))
+		return spray_drop(MRC_C_DROP_SKB);
+	count(MRC_C_TX_PACKETS);
+	count_by(MRC_C_TX_BYTES, len);
+	capture_skb(skb, RECORD_PACKET, path_plane(id), qp, f->q->peer, MRC_C_TX_PACKETS);
+	return bpf_redirect(r.pl->ifindex, 0);
+}
+
+int mrc_spray(struct __sk_buff *skb)
+{
+	u32 qp, psn, id, why;
+	struct flow f;
+	struct copy c;
+	u64 now;
+
+	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
+		return spray_drop(MRC_C_DROP_NOT_IP);
+	if (skb->len > MRC_ETH_LEN + CFG_MTU)
+		return spray_drop(MRC_C_DROP_TOO_BIG);
+	why = find_flow(skb, &f, &qp);
+	if (why)
+		return spray_drop(why);
+	why = admit(skb, &f);
+	if (why)
+		return spray_drop(why);
+	why = keep_copy(skb, &c);
+	if (why)
+		return spray_drop(why);
+	now = bpf_ktime_get_ns();
+	why = take_psn(&f, now, &psn, &id);
+	if (why)
+		return spray_undo(c.slot, why);
+	if (record_sent(qp, psn, id & 0xffff, &c, now))
+		return TC_ACT_SHOT;
+	return spray_out(skb, &f, qp, psn, id, c.len, now);
+}

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Tick: the clock of the data path. The daemon runs this program by
+ * PROG_TEST_RUN, once for each active QP, about every millisecond while any is
+ * active. It does what no arriving packet triggers: it finds lost tails, sends
+ * delayed SACKs, releases packets left in the reorder ring, gives up old gaps,
+ * and probes.
+ *
+ * The skb that the system call makes is the carrier of whatever is sent.
+ */
+
+#define RTO_MAX_NS 200000000ull  /* longest retransmission time-out */
+#define REVERSE_TICKS 4          /* a receive-only QP probes for a return path at this interval, in ticks */
+
+/* Move a cursor to the next active QP. Returns that QP, or -1. */
+static __always_inline s32 next_active(u64 *cursor)
+{
+	u32 at = *cursor + 1, word = at >> 6, i;
+	u64 mask = ~0ull << (at & 63), *bits, found;
+
+	for (i = 0; i <= CFG_ACTIVE_WORDS; i++) {
+		if (word >= CFG_ACTIVE_WORDS) {
+			word = 0;
+			mask = ~0ull;
+		}
+		bits = active.lookup(&word);
+		if (!bits)
+			return -1;
+		found = *bits & mask;
+		if (found) {
+			*cursor = word * 64 + lowest_bit(found);
+			return *cursor;
+		}
+		mask = ~0ull;
+		word++;
+	}
+	return -1;
+}
+
+/* Planes that have paths away, a bit each. */
+static __always_inline u32 planes_away(const struct mrc_tx *tx)
+{
+	u32 i, away = 0;
+
+	for (i = 0; i < MRC_SET_WORDS; i++)
+		away |= not_zero(slots_away(tx, i)) << (i / MRC_EV_WORDS);
+	return away;
+}
+
+/* Give up on a gap that stayed open for hole_timeout_ns. */
+static __always_inline void tick_hole(const struct mrc_host *h, struct mrc_rx *rx, u64 now)
+{
+	u32 skipped = 0, i;
+
+	if (!rx->waiting) {
+		rx->hole_ns = 0;
+		return;
+	}
+	if (!rx->hole_ns || rx->hole_psn != rx->next) {
+		rx->hole_psn = rx->next;
+		rx->hole_ns = now;
+		return;
+	}
+	if (now - rx->hole_ns <= h->hole_timeout_ns)
+		return;
+	bpf_spin_lock(&rx->lock);
+	if (!rx->busy) {
+		for (i = 0; i < 64; i++) {
+			if (rx_bit(rx, rx->next) || (s32)(rx->next - rx->high) >= 0)
+				break;
+			rx->next++;
+			skipped++;
+		}
+	}
+	rx->hole_psn = rx->next; /* a wide gap is one gap: the rest gets no new time-out */
+	bpf_spin_unlock(&rx->lock);
+	count_atomic_by(MRC_C_HOLE_SKIPPED, skipped);
+}
+
+/* Deliver packets that an owner left behind. */
+static __always_inline void tick_drain(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
+				       struct mrc_rx *rx)
+{
+	u32 owner = 0;
+
+	bpf_spin_lock(&rx->lock);
+	if (!rx->busy && rx_bit(rx, rx->next))
+		rx->busy = owner = 1;
+	bpf_spin_unlock(&rx->lock);
+	if (owner)
+		drain(skb, h, qp, rx, CHAIN_CLOCK);
+}
+
+/* Send a SACK that is overdue. Returns 1 if packets have arrived since the last one. */
+static __always_inline u32 tick_sack(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
+				     const struct mrc_qp *q, struct mrc_rx *rx, u64 now)
+{
+	struct sack_body sack = {};
+	u32 want = 0, ifindex;
+
+	bpf_spin_lock(&rx->lock);
+	if (rx->pending_packets || rx->waiting) {
+		want = 1;
+		take_sack(rx, &sack, now);
+		sack.ev = rx->ev;
+	}
+	bpf_spin_unlock(&rx->lock);
+	if (!want)
+		return 0;
+	sack.cc_flags = MRC_CC_FLAG_DELAYED;
+	ifindex = write_sack(skb, h, qp, q, &sack, CHAIN_CLOCK);
+	if (ifindex) {
+		count_atomic(MRC_C_SACK_TX_CLOCK);
+		bpf_clone_redirect(skb, ifindex, 0);
+	}
+	return 1;
+}
+
+/* Note packets of which nothing was heard for a time-out, for mrc_resend. */
+static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struct mrc_tx *tx,
+					 const struct mrc_balance *b, struct resend_args *out,
+					 u64 now, u32 next)
+{
+	u64 rto = timeout_ns(tx, h->rto_min_ns, tx->backoff, RTO_MAX_NS);
+
+	/* A whole lost window takes several runs: continue instead of starting over. */
+	if (tx->scan - tx->una >= next - tx->una)
+		tx->scan = tx->una;
+	if (now - tx->progress_ns <= rto)
+		return;
+	find_lost(h, qp, tx, b, out, now, tx->scan, next, rto);
+	out->timeout_ns = rto;
+	if (!out->found) {
+		tx->scan = tx->una;
+		return;
+	}
+	tx->scan = out->last + 1;
+	bpf_spin_lock(&tx->lock);
+	tx->progress_ns = now;
+	if (tx->backoff < 7)
+		tx->backoff++;
+	bpf_spin_unlock(&tx->lock);
+}
+
+/* Choose the planes to probe. Returns 1 if any has paths away. */
+static __always_inline u32 choose_probes(const struct mrc_host *h, const struct mrc_tx *tx,
+					 struct probe_args *out, u32 arrived, u64 ticks)
+{
+	u32 away = planes_away(tx);
+
+	out->planes = away;
+	/* A receive-only QP must probe to learn a return path. */
+	out->curious = MRC_MAX_PLANES;
+	if (arrived && tx->una == tx->next && h->planes && !(ticks & (REVERSE_TICKS - 1))) {
+		out->curious = (u32)(ticks / REVERSE_TICKS) % h->planes;
+		out->planes |= 1u << (out->curious & 7);
+	}
+	return away;
+}
+
+/* Is there anything for the clock to watch? */
+static __always_inline int at_work(const struct mrc_tx *tx, const struct mrc_rx *rx)
+{
+	return tx->una != tx->next || rx->pending_packets || rx->waiting;
+}
+
+/* Stop watching a QP with nothing to watch. */
+static __always_inline void rest(const struct mrc_tx *tx, const struct mrc_rx *rx, u64 *bits,
+				 u64 bit)
+{
+	if (at_work(tx, rx))
+		return;
+	__sync_fetch_and_and(bits, ~bit);
+	/* Something may have arrived between the check and the clearing. */
+	if (at_work(tx, rx))
+		__sync_fetch_and_or(bits, bit);
+}
+
+/* Go on with probes, if any are due, or with retransmissions. */
+static __always_inline int tick_on(struct __sk_buff *skb, struct mrc_chain *chain, u32 qp, u64 now)
+{
+	chain->probe.qp = qp;
+	chain->probe.now = now;
+	chain->resend.qp = qp;
+	chain->resend.sent = 0;
+	chain->resend.now = now;
+	chain->resend.seen_ns = now;
+	skb->cb[0] = CHAIN_CLOCK;
+	if (chain->probe.planes)
+		tails.call(skb, TAIL_PROBE);
+	if (chain->resend.found)
+		tails.call(skb, TAIL_RESEND);
+	return 0;
+}
+
+int mrc_tick(struct __sk_buff *skb)
+{
+	u32 zero = 0, qp, word, next, arrived;
+	struct mrc_clock *ck = clock.lookup(&zero);
+	struct mrc_chain *chain = chain_get(CHAIN_CLOCK);
+	struct mrc_host *h = host_get();
+	struct mrc_balance *b;
+	struct mrc_qp *q;
+	struct mrc_tx *tx;
+	struct mrc_rx *rx;
+	u64 now, *bits, bit;
+	s32 found;
+
+	/* the next active QP */
+	if (!ck || !h || !chain)
+		return 0;
+	found = next_active(&ck->cursor);
+	if (found < 0)
+		return 0;
+	qp = found;
+	ck->ticks++;
+	q = qps.lookup(&qp);
+	tx = txs.lookup(&qp);
+	rx = rxs.lookup(&qp);
+	word = qp >> 6;
+	bits = active.lookup(&word);
+	if (!q || !tx || !rx || !bits)
+		return 0;
+	bit = 1ull << (qp & 63);
+	if (q->state == MRC_QP_DOWN) {
+		__sync_fetch_and_and(bits, ~bit);
+		return 0;
+	}
+
+	/* as a receiver */
+	now = bpf_ktime_get_ns();
+	tick_hole(h, rx, now);
+	tick_drain(skb, h, qp, rx);
+	arrived = tick_sack(skb, h, qp, q, rx, now);
+
+	/* as a sender */
+	if (!choose_probes(h, tx, &chain->probe, arrived, ck->ticks))
+		rest(tx, rx, bits, bit);
+	chain->resend.found = 0;
+	next = tx->next;
+	b = balance_get(q->peer);
+	if (tx->una != next && b)
+		find_overdue(h, qp, tx, b, &chain->resend, now, next);
+	return tick_on(skb, chain, qp, now);
+}
