@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Links, addresses, routes, neighbours and queues; the only importer of pyroute2.
+"""Links, addresses, routes, neighbours and queues, by pyroute2.
 
 Requests with flavours pyroute2 does not know, or drops silently (the uSID
 flavour of seg6local), are built from attributes here instead of its keywords.
