@@ -11,7 +11,6 @@ mrcd/datapath/qptable.py.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import os
 import struct
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from mrcd.datapath import loader
 from mrcd.datapath.loader import MAPS, PROGRAMS, Sizes
-from mrcd.linux import bpf, bpfbatch
+from mrcd.linux import bpf, bpfbatch, libc
 from mrcd.model import TcKind, XdpMode
 from mrcd.wire.abi import ABI, COUNTERS
 from mrcd.wire.packet import Struct
@@ -31,7 +30,6 @@ _SYS_MEMBARRIER = 324 if os.uname().machine == "x86_64" else 283
 _MEMBARRIER_GLOBAL = 1
 _GRACE_S = 0.02
 """Longer than any program runs, where the kernel cannot tell."""
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class DatapathError(Exception):
@@ -43,7 +41,7 @@ def wait_for_programs() -> None:
 
     Programs run in RCU read sections, and a global membarrier waits for those.
     """
-    if _libc.syscall(_SYS_MEMBARRIER, _MEMBARRIER_GLOBAL, 0, 0) < 0:
+    if libc.LIBC.syscall(_SYS_MEMBARRIER, _MEMBARRIER_GLOBAL, 0, 0) < 0:
         time.sleep(_GRACE_S)  # kernels with nohz_full refuse the call
 
 

@@ -20,7 +20,7 @@ from mrcd.lab.injection import Applied
 from mrcd.lab.marking import Marking
 from mrcd.lab.state import Fault, Lab, LabFailed, NoSuchElement
 from mrcd.lab.topology import Topology
-from mrcd.linux import netns
+from mrcd.linux import mounts, netns
 
 _LOG_LINES = 15
 
@@ -139,7 +139,7 @@ def _build(whole: Topology, plan: Topology, ecn: bool, on_stop: str) -> None:
         build.create_namespace(name, members[0])
     mount = state.bpffs(plan.fabric.name)
     mount.mkdir()
-    netns.mount_bpffs(mount)
+    mounts.mount_bpffs(mount)
     for host in plan.fabric.hosts:
         if host.name in plan.nodes:
             spot = state.places(plan.fabric.name, host.name)
@@ -223,7 +223,7 @@ def down(name: str) -> None:
     _stop_processes(namespaces)
     for namespace in namespaces:
         netns.delete(namespace)
-    netns.unmount(state.bpffs(name))
+    mounts.unmount(state.bpffs(name))
     with state.locked(state.ROOT.parent):
         shutil.rmtree(home)
         if state.forget_root():

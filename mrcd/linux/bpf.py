@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mrcd.linux import libc
+
 _SYS_BPF = 321 if os.uname().machine == "x86_64" else 280
-_libc = ctypes.CDLL(None, use_errno=True)
 
 MAP_CREATE = 0
 MAP_LOOKUP_ELEM = 1
@@ -71,10 +72,10 @@ def call(command: int, attr: bytes | ctypes.Array[ctypes.c_char], what: str) -> 
         if isinstance(attr, ctypes.Array)
         else ctypes.create_string_buffer(attr.ljust(ATTR_SIZE, b"\0"), ATTR_SIZE)
     )
-    result = int(_libc.syscall(_SYS_BPF, command, ctypes.byref(buf), ctypes.sizeof(buf)))
-    if result < 0:
-        raise BpfError(what, ctypes.get_errno())
-    return result
+    try:
+        return libc.call(what, "syscall", _SYS_BPF, command, ctypes.byref(buf), ctypes.sizeof(buf))
+    except OSError as error:
+        raise BpfError(what, error.errno or 0) from None
 
 
 def address_of(buf: ctypes.Array[ctypes.c_char]) -> int:

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from mrcd.linux import libc
+
 _SYS_FSOPEN = 430
 _SYS_FSCONFIG = 431
 _SYS_FSMOUNT = 432
 _FSCONFIG_CMD_CREATE = 6
-_libc = ctypes.CDLL(None, use_errno=True)
 
 MRC0_SYSCTLS = {"accept_ra": 0, "addr_gen_mode": 1, "autoconf": 0}
 """Of mrc0 and its other end: no address of the kernel's own making, no router to listen to."""
@@ -33,10 +33,7 @@ _INTERFACES = Path("/sys/class/net")
 
 
 def _call(number: int, *args: object) -> int:
-    result = int(_libc.syscall(number, *args))
-    if result < 0:
-        raise OSError(ctypes.get_errno(), f"cannot open sysfs: {os.strerror(ctypes.get_errno())}")
-    return result
+    return libc.call("cannot open sysfs", "syscall", number, *args)
 
 
 @contextlib.contextmanager
