@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import tomli_w
+
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
 from mrcd.lab import build, faults, injection, nics, processes, reach, state, topology
@@ -145,8 +147,12 @@ def _build(whole: Topology, plan: Topology, ecn: bool, on_stop: str) -> None:
             spot = state.places(plan.fabric.name, host.name)
             spot.folder.mkdir()
             spot.config.write_text(
-                f'[host]\nname = "{host.name}"\nfabric = "../fabric.toml"\n'
-                f'[service]\non_stop = "{on_stop}"\n'
+                tomli_w.dumps(
+                    {
+                        "host": {"name": host.name, "fabric": "../fabric.toml"},
+                        "service": {"on_stop": on_stop},
+                    }
+                )
             )
     if len(plan.nodes) < len(whole.nodes):
         asyncio.run(nics.adopt(whole))
