@@ -15,26 +15,14 @@ How far its older ends reach is exact to a block of the history's (mrcd/survey/h
 from __future__ import annotations
 
 import math
-import struct
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from typing import Final
 
-import msgspec
-from msgspec import Meta
-
-from mrcd.fabric.description import Fabric
-from mrcd.fabric.hosts import HostRange
 from mrcd.fabric.loops import Element, Loop
+from mrcd.survey import messages
 from mrcd.survey.history import MEMORY, RECENT, History, Tally
 from mrcd.survey.inference import Seen
-
-MAGIC: Final = b"MRCf"
-VERSION: Final = 1
-MAX_BYTES: Final = 1200
-_HEADER: Final = struct.Struct("!4sH")  # magic, length of what follows
-_PER_MESSAGE = 40  # entries of at most 27 bytes each
+from mrcd.survey.messages import EvidenceError, Total
 
 INTERVAL_NS: Final = 500_000_000
 """Totals are read, told and judged so often; counts are kept for as long an interval or longer."""
@@ -52,75 +40,6 @@ RTT_MEMORY: Final = 8
 """Units of round trips of which the least counts: a queue passes meanwhile, a long way does not."""
 CHANGED: Final = 12.0
 """Squares of what is usual by which older counts of an element must differ from newer ones."""
-
-Word64 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-Index = Annotated[int, Meta(ge=0, lt=1 << 16)]
-
-
-class EvidenceError(Exception):
-    """A datagram holds no acceptable evidence; the text says why. The sender is to blame."""
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True):
-    """Totals of some loops: (number, sent, returned, round trip in us; 0: not known)."""
-
-    version: int
-    host: Annotated[str, Meta(min_length=1, max_length=64)]
-    epoch: Word64
-    digest: int
-    totals: Annotated[
-        tuple[tuple[Index, Word64, Word64, Annotated[int, Meta(ge=0, lt=1 << 32)]], ...],
-        Meta(max_length=_PER_MESSAGE),
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Total:
-    """A loop since its host's daemon began: probes sent and returned; lately, its round trip."""
-
-    sent: int
-    returned: int
-    rtt_us: float | None
-
-
-def digest(fabric: Fabric) -> int:
-    """Two fabrics with one digest have the same loops."""
-    hosts = fabric.hosts
-    if not isinstance(hosts, HostRange):
-        hosts = tuple(replace(host, addresses=()) for host in hosts)
-    return zlib.crc32(repr((fabric.planes, fabric.t0, fabric.t1, hosts)).encode())
-
-
-def encode(host: str, epoch: int, digest: int, totals: Mapping[int, Total]) -> list[bytes]:
-    """The datagrams that tell these totals."""
-    entries = [
-        (index, total.sent, total.returned, round(total.rtt_us or 0))
-        for index, total in totals.items()
-    ]
-    datagrams = []
-    for at in range(0, len(entries), _PER_MESSAGE):
-        message = Message(VERSION, host, epoch, digest, tuple(entries[at : at + _PER_MESSAGE]))
-        body = msgspec.msgpack.encode(message)
-        assert _HEADER.size + len(body) <= MAX_BYTES
-        datagrams.append(_HEADER.pack(MAGIC, len(body)) + body)
-    return datagrams
-
-
-def decode(datagram: bytes) -> Message:
-    """The message in a datagram; EvidenceError with the reason if there is none."""
-    if not _HEADER.size <= len(datagram) <= MAX_BYTES:
-        raise EvidenceError(f"{len(datagram)} bytes")
-    magic, length = _HEADER.unpack_from(datagram)
-    body = datagram[_HEADER.size :]
-    if magic != MAGIC or length != len(body):
-        raise EvidenceError("no message of this kind")
-    try:
-        message = msgspec.msgpack.decode(body, type=Message)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise EvidenceError(f"not a message: {error}") from None
-    if message.version != VERSION:
-        raise EvidenceError(f"version {message.version}, this daemon speaks {VERSION}")
-    return message
 
 
 class Evidence:
@@ -151,7 +70,7 @@ class Evidence:
 
     def receive(self, datagram: bytes, *, now_ns: int) -> None:
         """Take in a peer's datagram; EvidenceError says why it is refused."""
-        message = decode(datagram)
+        message = messages.decode(datagram)
         if message.host not in self._makers:
             raise EvidenceError(f"no host {message.host!r} is a peer")
         if message.digest != self._digest:

@@ -71,6 +71,7 @@ PURE = {
     "mrcd.survey.history",
     "mrcd.survey.inference",
     "mrcd.survey.likelihood",
+    "mrcd.survey.messages",
     "mrcd.survey.named",
     "mrcd.survey.nichealth",
     "mrcd.wire",
