@@ -37,7 +37,7 @@ class Features:
 
 @contextlib.contextmanager
 def _trying(what: str) -> Iterator[None]:
-    """Turn a refusal into OSError; pyroute2's own exceptions are none."""
+    """Turn a refusal into OSError, from which pyroute2's own exceptions do not derive."""
     try:
         yield
         return

@@ -4,12 +4,13 @@
 A namespace is a file in /run/netns with the kernel's namespace bind-mounted on it. pyroute2.netns
 lists, binds and enters them. Four things stay here, because pyroute2 0.9.7 does them otherwise:
 
-* `create` forks a process for each namespace (5 ms instead of 0.2), which a process with threads
-  should not do. unshare(2) and pyroute2's `attach` to this very thread do without.
-* `remove` unmounts once; of a stack of mounts the others would keep the file.
-* `pushns` and `popns` keep one stack for all threads, and remember the namespace of the main
+* `create` forks for each namespace, which takes 5 ms instead of 0.25 and is unsafe in a process
+  with threads. unshare(2), followed by pyroute2's `attach` to this thread, does not fork.
+* `remove` unmounts once. Of several mounts on one file, the others would keep the file busy.
+* `pushns` and `popns` share one stack among all threads, and save the namespace of the main
   thread.
-* Nothing tells whether the mount on /run/netns was made by us, which a lab must know to undo it.
+* No function tells whether it was this process that mounted /run/netns. A lab must know, to undo
+  the mount.
 """
 
 from __future__ import annotations

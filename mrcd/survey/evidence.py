@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the hosts' loops saw: messages between daemons, and the windows faults are judged by (pure).
+"""What all hosts' loops saw, and the windows of time in which faults are judged (pure).
 
-A host tells its peers the running totals of its loops, so a lost message costs nothing but time.
-Both sides number a host's loops alike (mrcd/fabric/loops.py), as long as they have the same
-fabric. A digest of the fabric in each message shows whether they do.
+Hosts tell each other the running totals of their loops (mrcd/survey/messages.py).
 
-A window reaches back as far as what was seen then agrees with what is seen now, for every link and
-switch: a fault that has just begun is not diluted by the quiet before, one that has gone is
-forgotten at once, and a small loss that goes on is measured over all of MEMORY.
+A window reaches back as far as older counts agree with the present ones, for every link and switch.
+Thus a quiet time before a fault does not dilute it, a fault that has gone is forgotten at once, and
+a small loss that continues is measured over all of MEMORY.
 
-How far its older ends reach is exact to a block of the history's (mrcd/survey/history.py).
+The older end of a window is exact to a block of the history (mrcd/survey/history.py).
 """
 
 from __future__ import annotations
@@ -25,25 +23,25 @@ from mrcd.survey.inference import Seen
 from mrcd.survey.messages import EvidenceError, Total
 
 INTERVAL_NS: Final = 500_000_000
-"""Totals are read, told and judged so often; counts are kept for as long an interval or longer."""
+"""Totals are read, told and judged once in this time; an interval of counts is never shorter."""
 PROBES_RECENT: Final = 4
-"""A unit, RECENT intervals, is as long as it takes to send this many probes over a loop."""
+"""A unit, RECENT intervals, lasts as long as it takes to send this many probes over a loop."""
 CHUNKS: Final = (1, 1, 2, 4, 4, 4, 8, 8, 16, 16)
-"""Units that a window grows by: MEMORY in all; ends at RTT_MEMORY, and at history.SINGLE.
+"""Units by which a window grows, MEMORY in all; steps end at RTT_MEMORY and at history.SINGLE.
 
-It doubles while it is short: few probes of half a step from before a change would not be told from
-those after.
+A window doubles while it is short. In half a step, the few probes from before a change could not be
+told from those after it.
 """
 CALM: Final = 32
-"""Without any loss for so many units it is quiet."""
+"""The survey is quiet after this many units without any loss."""
 RTT_MEMORY: Final = 8
-"""Units of round trips of which the least counts: a queue passes meanwhile, a long way does not."""
+"""The least round trip of this many units counts: by then a queue has gone, a long way has not."""
 CHANGED: Final = 12.0
-"""Squares of what is usual by which older counts of an element must differ from newer ones."""
+"""Square of the surplus of losses, over its variance, above which older counts disagree."""
 
 
 class Evidence:
-    """What every host's loops saw lately. Times are a monotonic clock, nanoseconds."""
+    """What every host's loops saw recently. Times are nanoseconds of a monotonic clock."""
 
     def __init__(
         self,
@@ -51,7 +49,7 @@ class Evidence:
         fabric_digest: int,
         interval_ns: int = INTERVAL_NS,
     ) -> None:
-        """`loops`: for each host that may tell something, how to get its loops."""
+        """Hold no counts yet; `loops` makes the loops of each host that may send totals."""
         self._makers = loops
         self._loops: dict[str, Sequence[Loop]] = {}
         self._digest = fabric_digest
@@ -62,14 +60,14 @@ class Evidence:
         self.heard_ns: dict[str, int] = {}
 
     def loops(self, host: str) -> Sequence[Loop]:
-        """The loops of one host."""
+        """Return the loops of one host."""
         if host not in self._loops:
             self._loops[host] = self._makers[host]()
             self._history.know(host, self._loops[host])
         return self._loops[host]
 
     def receive(self, datagram: bytes, *, now_ns: int) -> None:
-        """Take in a peer's datagram; EvidenceError says why it is refused."""
+        """Add the totals in a peer's datagram; EvidenceError tells why it is refused."""
         message = messages.decode(datagram)
         if message.host not in self._makers:
             raise EvidenceError(f"no host {message.host!r} is a peer")
@@ -86,7 +84,10 @@ class Evidence:
         self.add(message.host, message.epoch, totals, now_ns=now_ns)
 
     def add(self, host: str, epoch: int, totals: Mapping[int, Total], *, now_ns: int) -> None:
-        """A host's totals, as of now. What its loops did before it was first heard is unknown."""
+        """Add a host's totals, as of now.
+
+        What its loops did before its first totals is unknown.
+        """
         self.heard_ns[host] = now_ns
         self.loops(host)
         if self._epochs.get(host) != epoch:
@@ -106,15 +107,15 @@ class Evidence:
     # ---- windows
 
     def quiet(self, *, now_ns: int) -> bool:
-        """Whether nothing at all was lost for CALM."""
+        """Return whether nothing was lost for CALM units."""
         return not self._history.lost_since(now_ns // self._interval_ns - RECENT * CALM + 1)
 
     def seen(self, *, now_ns: int) -> list[Seen]:
-        """What all loops saw, each plane in a window of its own."""
+        """Return what all loops saw, each plane in a window of its own."""
         newest = now_ns // self._interval_ns
         self._history.age(newest)
         lossless = not self._history.lost_since(newest - RECENT * MEMORY + 1)
-        # Rates that are all zero agree: nothing needs to be compared.
+        # If nothing was lost, all rates are zero and agree: nothing needs to be compared.
         units = (RTT_MEMORY, MEMORY - RTT_MEMORY) if lossless else CHUNKS
         planes: dict[int, dict[str, Tally]] = {}
         closed: set[int] = set()
@@ -147,17 +148,17 @@ class Evidence:
         ]
 
     def _disagree(self, plane: int, newer: Mapping[str, Tally], older: Mapping[str, Tally]) -> bool:
-        """Whether some element lost at another rate before, each of its loops held against itself.
+        """Return whether some element lost at another rate before.
 
-        Cochran, Mantel and Haenszel's test: how the probes of an element are shared among its loops
-        may change.
+        By Cochran, Mantel and Haenszel's test each loop over the element is compared with itself,
+        because the share of the element's probes that each loop gets may change.
         """
         surplus: dict[Element, float] = {}
         variance: dict[Element, float] = {}
         for host in newer.keys() & older.keys():
             after, before = newer[host], older[host]
             if not (any(after.lost) or any(before.lost)):
-                continue  # as nearly all of many hosts
+                continue  # true of nearly all hosts of a large fabric
             for at, loop in enumerate(self._history.loops((host, plane))):
                 lost = after.lost[at] + before.lost[at]
                 if not lost or not after.sent[at] or not before.sent[at]:
@@ -174,13 +175,13 @@ class Evidence:
 
 
 def interval_ns(loops: int, pps: int) -> int:
-    """How long an interval must be for RECENT of them to hold enough probes of so many loops."""
+    """Return the ns that RECENT intervals need each to hold enough probes of all loops."""
     readings = math.ceil(PROBES_RECENT * loops / pps * 1e9 / INTERVAL_NS)
     return INTERVAL_NS * max(1, math.ceil(readings / RECENT))
 
 
 def quantile(histogram: Sequence[int], share: float) -> tuple[int, float] | None:
-    """The bucket that a quantile is in, and how far (0 to 1) into it; None if all are empty."""
+    """Return the bucket of a quantile and how far (0 to 1) into it; None if all are empty."""
     rest = share * sum(histogram)
     for i, count in enumerate(histogram):
         if count and rest <= count:
@@ -190,7 +191,10 @@ def quantile(histogram: Sequence[int], share: float) -> tuple[int, float] | None
 
 
 def quantile_us(histogram: Sequence[int], share: float = 0.25) -> float | None:
-    """A quantile of round trips counted in powers of two of a microsecond; None without any."""
+    """Return a quantile, in microseconds, of round trips; None if there are none.
+
+    The buckets of the histogram are powers of two of a microsecond.
+    """
     found = quantile(histogram, share)
     if found is None:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What daemons tell each other of their loops: running totals, encoded and decoded (pure).
+"""Messages of the survey: running totals of a host's loops, encoded and decoded (pure).
 
 A host tells its peers the running totals of its loops, so a lost message costs only time. Both
 sides number a host's loops alike (mrcd/fabric/loops.py), provided that they have the same fabric.
