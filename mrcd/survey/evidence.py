@@ -175,7 +175,7 @@ class Evidence:
 
 
 def interval_ns(loops: int, pps: int) -> int:
-    """Return the ns that RECENT intervals need each to hold enough probes of all loops."""
+    """Return an interval, in ns, of which RECENT hold enough probes of all loops."""
     readings = math.ceil(PROBES_RECENT * loops / pps * 1e9 / INTERVAL_NS)
     return INTERVAL_NS * max(1, math.ceil(readings / RECENT))
 
