@@ -10,7 +10,6 @@ mrcd/datapath/peertable.py know how QPs and peers look in the maps.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import os
 import struct
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from mrcd.datapath import loader
 from mrcd.datapath.loader import MAPS, PROGRAMS, Sizes
-from mrcd.linux import bpf, bpfbatch
+from mrcd.linux import bpf, bpfbatch, libc
 from mrcd.model import TcKind, XdpMode
 from mrcd.service.log import get_logger
 from mrcd.wire.abi import ABI, COUNTERS
@@ -33,7 +32,6 @@ _SYS_MEMBARRIER = 324 if os.uname().machine == "x86_64" else 283
 _MEMBARRIER_GLOBAL = 1
 _GRACE_S = 0.02
 """The wait where the kernel refuses a membarrier: longer than any program runs."""
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class DatapathError(Exception):
@@ -45,7 +43,7 @@ def wait_for_programs() -> None:
 
     Programs run in RCU read sections, and a global membarrier waits for those.
     """
-    if _libc.syscall(_SYS_MEMBARRIER, _MEMBARRIER_GLOBAL, 0, 0) < 0:
+    if libc.LIBC.syscall(_SYS_MEMBARRIER, _MEMBARRIER_GLOBAL, 0, 0) < 0:
         time.sleep(_GRACE_S)  # kernels with nohz_full refuse the call
 
 

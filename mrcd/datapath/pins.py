@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-from mrcd.linux import netns
+from mrcd.linux import mounts
 
 PRIO = 4971
 """Priority of our clsact filters."""
@@ -39,7 +39,7 @@ def prepare(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not is_bpffs(folder):
-            netns.mount_bpffs(folder)
+            mounts.mount_bpffs(folder)
     except OSError as error:
         raise PinError(
             f"{folder}: cannot prepare a bpffs there: {error}; root can: `mkdir -p {folder} && "

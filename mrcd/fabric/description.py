@@ -15,6 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import tomli_w
+
 from mrcd.fabric import hosts as of
 from mrcd.fabric import routing as routes
 from mrcd.fabric.hosts import Host, HostRange, Interface
@@ -66,42 +68,39 @@ _ELEMENT = re.compile(r"p\d+(t[01]-\d+)?")
 
 def dumps(fabric: Fabric) -> str:
     """Return the fabric as the text of a fabric file; `parse` reads it back unchanged."""
-    lines = [
-        "[fabric]",
-        f'name = "{fabric.name}"',
-        f'block = "{fabric.block}"',
-        f'underlay6 = "{fabric.underlay6}"',
-        f'gateway = "{fabric.gateway}"',
-        f"planes = {fabric.planes}",
-        f"t0 = {fabric.t0}",
-        f"t1 = {fabric.t1}",
-        f"mtu = {fabric.mtu}",
-        f"rate_mbps = {fabric.rate_mbps}",
-        *routes.lines(fabric.routing),
-    ]
+    tables: dict[str, Any] = {
+        "fabric": {
+            "name": fabric.name,
+            "block": str(fabric.block),
+            "underlay6": str(fabric.underlay6),
+            "gateway": str(fabric.gateway),
+            "planes": fabric.planes,
+            "t0": fabric.t0,
+            "t1": fabric.t1,
+            "mtu": fabric.mtu,
+            "rate_mbps": fabric.rate_mbps,
+            **routes.keys(fabric.routing),
+        }
+    }
     if isinstance(fabric.hosts, HostRange):
         pattern = fabric.hosts
-        networks = ", ".join(f'"{network}"' for network in pattern.networks)
-        lines += [
-            "",
-            "[hosts]",
-            f"count = {pattern.size}",
-            f"per_t0 = {pattern.per_t0}",
-            f'name = "{pattern.name}"',
-            f"addresses = [{networks}]",
+        tables["hosts"] = {
+            "count": pattern.size,
+            "per_t0": pattern.per_t0,
+            "name": pattern.name,
+            "addresses": list(map(str, pattern.networks)),
+        }
+    else:
+        tables["host"] = [
+            {
+                "name": host.name,
+                "t0": host.t0,
+                "port": host.port,
+                "addresses": list(map(str, host.addresses)),
+            }
+            for host in fabric.hosts
         ]
-        return "\n".join(lines) + "\n"
-    for host in fabric.hosts:
-        addresses = ", ".join(f'"{address}"' for address in host.addresses)
-        lines += [
-            "",
-            "[[host]]",
-            f'name = "{host.name}"',
-            f"t0 = {host.t0}",
-            f"port = {host.port}",
-            f"addresses = [{addresses}]",
-        ]
-    return "\n".join(lines) + "\n"
+    return tomli_w.dumps(tables)
 
 
 def load(path: Path) -> Fabric:

@@ -80,11 +80,8 @@ def read(table: Mapping[str, Any], complain: Callable[[str, object, str], None])
     return routing
 
 
-def lines(routing: Routing) -> list[str]:
-    """Return the keys as lines of a fabric file, without those that do not apply."""
-    found = [f'routing = "{routing.mode}"']
+def keys(routing: Routing) -> dict[str, str | int]:
+    """Return the keys as they stand in a fabric file, without those that do not apply."""
     if routing.mode == "ecmp":
-        found.append(f"underlay = {routing.underlay}")
-    else:
-        found.append(f'encap = "{routing.encap}"')
-    return found
+        return {"routing": routing.mode, "underlay": routing.underlay}
+    return {"routing": routing.mode, "encap": routing.encap}

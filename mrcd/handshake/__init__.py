@@ -19,10 +19,10 @@ from mrcd.handshake.commands import (
     State,
     StateChanged,
 )
+from mrcd.handshake.datagram import MAX_BYTES
 from mrcd.handshake.incarnation import Memory, Ours
 from mrcd.handshake.offer import (
     MAGIC,
-    MAX_BYTES,
     MAX_QPS,
     VERSION,
     HandshakeError,

@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Annotated, Final, NoReturn
 
 import msgspec
 from msgspec import Meta
 
+from mrcd.handshake import datagram as frames
+
 MAGIC: Final = b"MRCh"
 VERSION: Final = 2
-MAX_BYTES: Final = 1200
 MAX_QPS: Final = 16
 PACE_MAX_MS: Final = 3_600_000
-_HEADER: Final = struct.Struct("!4sH")  # magic, length of what follows
 
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 Nonzero24 = Annotated[int, Meta(ge=1, le=0xFFFFFF)]
@@ -56,32 +55,20 @@ class _VersionOnly(msgspec.Struct, array_like=True):
     version: int
 
 
-_NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-
 def encode(offer: Offer) -> bytes:
     """Encode an Offer as a datagram; raises ValueError if it does not fit into MAX_BYTES."""
-    body = msgspec.msgpack.encode(offer)
-    if _HEADER.size + len(body) > MAX_BYTES:
-        raise ValueError(f"an Offer of {len(body)} bytes does not fit into {MAX_BYTES}")
-    return _HEADER.pack(MAGIC, len(body)) + body
+    return frames.encode(MAGIC, offer)
 
 
 def decode(datagram: bytes) -> Offer:
     """Decode the Offer in a datagram; raises HandshakeError with the reason if it is invalid."""
-    if len(datagram) > MAX_BYTES:
-        raise HandshakeError(f"{len(datagram)} bytes, more than {MAX_BYTES}")
-    if len(datagram) < _HEADER.size:
-        raise HandshakeError(f"{len(datagram)} bytes, less than a header of {_HEADER.size}")
-    magic, length = _HEADER.unpack_from(datagram)
-    if magic != MAGIC:
-        raise HandshakeError(f"magic {magic.hex()}, not {MAGIC.hex()}")
-    body = datagram[_HEADER.size :]
-    if length != len(body):
-        raise HandshakeError(f"header announces {length} bytes, {len(body)} follow")
+    try:
+        body = frames.body_of(MAGIC, datagram)
+    except frames.DatagramError as error:
+        raise HandshakeError(str(error)) from None
     try:
         offer = msgspec.msgpack.decode(body, type=Offer)
-    except _NO_MESSAGE as error:
+    except frames.NO_MESSAGE as error:
         _refuse(body, error)
     if offer.version != VERSION:
         _refuse(body)
@@ -103,7 +90,7 @@ def _refuse(body: bytes, error: Exception | None = None) -> NoReturn:
     """Raise HandshakeError with the reason; a body of another version may have any content."""
     try:
         version = msgspec.msgpack.decode(body, type=_VersionOnly).version
-    except _NO_MESSAGE as worse:
+    except frames.NO_MESSAGE as worse:
         error, version = worse, VERSION
     if version != VERSION:
         raise HandshakeError(f"version {version}, this daemon speaks {VERSION}") from None

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import tomli_w
+
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
 from mrcd.lab import build, faults, injection, nics, processes, reach, state, topology
@@ -20,7 +22,7 @@ from mrcd.lab.injection import Applied
 from mrcd.lab.marking import Marking
 from mrcd.lab.state import Fault, Lab, LabFailed, NoSuchElement
 from mrcd.lab.topology import Topology
-from mrcd.linux import netns
+from mrcd.linux import mounts, netns
 
 _LOG_LINES = 15
 
@@ -140,14 +142,18 @@ def _build(whole: Topology, plan: Topology, ecn: bool, on_stop: str) -> None:
         build.create_namespace(name, members[0])
     mount = state.bpffs(plan.fabric.name)
     mount.mkdir()
-    netns.mount_bpffs(mount)
+    mounts.mount_bpffs(mount)
     for host in plan.fabric.hosts:
         if host.name in plan.nodes:
             spot = state.places(plan.fabric.name, host.name)
             spot.folder.mkdir()
             spot.config.write_text(
-                f'[host]\nname = "{host.name}"\nfabric = "../fabric.toml"\n'
-                f'[service]\non_stop = "{on_stop}"\n'
+                tomli_w.dumps(
+                    {
+                        "host": {"name": host.name, "fabric": "../fabric.toml"},
+                        "service": {"on_stop": on_stop},
+                    }
+                )
             )
     if len(plan.nodes) < len(whole.nodes):
         asyncio.run(nics.adopt(whole))
@@ -225,7 +231,7 @@ def down(name: str) -> None:
     _stop_processes(namespaces)
     for namespace in namespaces:
         netns.delete(namespace)
-    netns.unmount(state.bpffs(name))
+    mounts.unmount(state.bpffs(name))
     with state.locked(state.ROOT.parent):
         shutil.rmtree(home)
         if state.forget_root():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The bpf(2) system call, where bcc has no notion of what we need.
+"""The bpf(2) system call, for what bcc cannot do.
 
-bcc compiles programs and creates maps; loading with flags, links, atomic link
-updates, pinning, test runs and batch reads go through here. Everything works
-on file descriptors. Source: include/uapi/linux/bpf.h of Linux 6.1 and later.
+bcc compiles programs and creates maps. Loading with flags, links, atomic link updates, pinning,
+test runs and batch reads go through here. Everything works on file descriptors. Source:
+include/uapi/linux/bpf.h of Linux 6.1 and later.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mrcd.linux import libc
+
 _SYS_BPF = 321 if os.uname().machine == "x86_64" else 280
-_libc = ctypes.CDLL(None, use_errno=True)
 
 MAP_CREATE = 0
 MAP_LOOKUP_ELEM = 1
@@ -49,11 +50,11 @@ XDP_FLAGS_DRV_MODE = 1 << 2
 
 ATTR_SIZE = 144
 _INFO_SIZE = 80
-"""As much of an info struct as is read here; the kernel fills what fits."""
+"""Bytes of an info struct that are read here; the kernel fills as many as fit."""
 
 
 class BpfError(OSError):
-    """A bpf(2) command failed: what was tried, on what, and the kernel's word."""
+    """A failed bpf(2) command: what was tried, on what, and the kernel's error."""
 
     def __init__(self, what: str, code: int, detail: str = "") -> None:
         message = f"{what}: {os.strerror(code)} ({errno.errorcode.get(code, code)})"
@@ -65,30 +66,33 @@ class BpfError(OSError):
 
 
 def call(command: int, attr: bytes | ctypes.Array[ctypes.c_char], what: str) -> int:
-    """One bpf(2) command; BpfError says what was tried when the kernel refuses."""
+    """Run one bpf(2) command and return its result.
+
+    Raises BpfError, which names `what` was tried, when the kernel refuses.
+    """
     buf = (
         attr
         if isinstance(attr, ctypes.Array)
         else ctypes.create_string_buffer(attr.ljust(ATTR_SIZE, b"\0"), ATTR_SIZE)
     )
-    result = int(_libc.syscall(_SYS_BPF, command, ctypes.byref(buf), ctypes.sizeof(buf)))
-    if result < 0:
-        raise BpfError(what, ctypes.get_errno())
-    return result
+    try:
+        return libc.call(what, "syscall", _SYS_BPF, command, ctypes.byref(buf), ctypes.sizeof(buf))
+    except OSError as error:
+        raise BpfError(what, error.errno or 0) from None
 
 
 def address_of(buf: ctypes.Array[ctypes.c_char]) -> int:
-    """Where a buffer is, for a field of an attribute."""
+    """Return the address of a buffer, for a field of an attribute."""
     return ctypes.addressof(buf)
 
 
 def load_program(
     kind: int, insns: bytes, *, name: str, flags: int = 0, log_size: int = 16 << 20
 ) -> tuple[int, str]:
-    """Load a program; returns its file descriptor and the verifier's summary line.
+    """Load a program and return its file descriptor and the verifier's summary line.
 
-    insns: the program, 8 bytes an instruction, map references already file
-    descriptors. Raises BpfError with the tail of the verifier's log.
+    `insns` is the program, 8 bytes an instruction; its map references are file descriptors
+    already. Raises BpfError with the end of the verifier's log.
     """
     code = ctypes.create_string_buffer(insns, len(insns))
     licence = ctypes.create_string_buffer(b"GPL")
@@ -126,7 +130,7 @@ def load_program(
 
 
 def create_link(prog_fd: int, ifindex: int, attach: int, *, flags: int = 0, what: str = "") -> int:
-    """Attach a program to an interface by a link; returns the link's descriptor."""
+    """Attach a program to an interface by a link and return the link's descriptor."""
     attr = struct.pack("=IIIIIIQ", prog_fd, ifindex, attach, flags, 0, 0, 0)
     return call(LINK_CREATE, attr, what or f"attach program to interface {ifindex}")
 
@@ -137,12 +141,12 @@ def update_link(link_fd: int, prog_fd: int) -> None:
 
 
 def detach_link(link_fd: int) -> None:
-    """Take the program of a link off its interface now; the link is of no use afterwards."""
+    """Detach the program of a link from its interface now; the link is useless afterwards."""
     call(LINK_DETACH, struct.pack("=I", link_fd), "detach link")
 
 
 def create_array(value_size: int, entries: int, *, name: str) -> int:
-    """Create an array map, all zeros; returns its file descriptor."""
+    """Create an array map, all zeros, and return its file descriptor."""
     attr = struct.pack("=7I16s", 2, 4, value_size, entries, 0, 0, 0, name.encode()[:15])
     return call(MAP_CREATE, attr, f"create map {name}")
 
@@ -154,14 +158,14 @@ def pin(fd: int, path: Path) -> None:
 
 
 def get(path: Path) -> int:
-    """Open a pinned object; returns its descriptor."""
+    """Open a pinned object and return its descriptor."""
     name = ctypes.create_string_buffer(os.fsencode(path) + b"\0")
     return call(OBJ_GET, struct.pack("=QII", address_of(name), 0, 0), f"open {path}")
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """The file descriptor of a pinned object, closed at the end."""
+    """Open a pinned object for a block, which gets its file descriptor."""
     fd = get(path)
     try:
         yield fd
@@ -170,7 +174,10 @@ def opened(path: Path) -> Iterator[int]:
 
 
 def lookup(map_fd: int, key: bytes, value_size: int) -> bytes | None:
-    """Read one value; None when the key is absent. value_size as the kernel copies it."""
+    """Return one value, or None when the key is absent.
+
+    `value_size` is the number of bytes that the kernel copies.
+    """
     k = ctypes.create_string_buffer(key, len(key))
     v = ctypes.create_string_buffer(value_size)
     attr = struct.pack("=IIQQQ", map_fd, 0, address_of(k), address_of(v), 0)
@@ -184,7 +191,7 @@ def lookup(map_fd: int, key: bytes, value_size: int) -> bytes | None:
 
 
 def update(map_fd: int, key: bytes | None, value: bytes, flags: int = 0) -> None:
-    """Write one value; key None pushes on a stack or queue map."""
+    """Write one value; with key None, push it on a stack or queue map."""
     v = ctypes.create_string_buffer(value, len(value))
     k = ctypes.create_string_buffer(key, len(key)) if key is not None else None
     attr = struct.pack(
@@ -194,7 +201,7 @@ def update(map_fd: int, key: bytes | None, value: bytes, flags: int = 0) -> None
 
 
 def delete(map_fd: int, key: bytes) -> bool:
-    """Remove one key; False when it was absent."""
+    """Remove one key; return False when it was absent."""
     k = ctypes.create_string_buffer(key, len(key))
     try:
         call(MAP_DELETE_ELEM, struct.pack("=IIQQQ", map_fd, 0, address_of(k), 0, 0), "map delete")
@@ -206,7 +213,7 @@ def delete(map_fd: int, key: bytes) -> bool:
 
 
 def keys(map_fd: int, key_size: int) -> list[bytes]:
-    """All keys of a map, in the kernel's order."""
+    """Return all keys of a map, in the kernel's order."""
     found: list[bytes] = []
     current: ctypes.Array[ctypes.c_char] | None = None
     while True:
@@ -230,10 +237,10 @@ def keys(map_fd: int, key_size: int) -> list[bytes]:
 
 
 class TestRun:
-    """A prepared PROG_TEST_RUN; run() is one system call and nothing else.
+    """A prepared PROG_TEST_RUN; run() makes one system call and does nothing else.
 
-    Source of the semantics: net/bpf/test_run.c. The call executes helpers that
-    send, so it is a way to make a program act, not only to test it.
+    net/bpf/test_run.c defines the semantics. The call really executes helpers that send, so it
+    makes a program act as well as testing it.
     """
 
     __test__ = False  # not a test class for pytest
@@ -277,8 +284,8 @@ class TestRun:
         )
 
     def run(self, repeat: int = 1) -> int:
-        """Run the program `repeat` times; returns its (last) return value."""
-        # The kernel leaves the sizes it had to offer, and would take them for limits.
+        """Run the program `repeat` times and return its last return value."""
+        # The kernel writes the sizes of its output here, and would read them as limits next time.
         struct.pack_into("=I", self._attr, 12, self._out_size)
         struct.pack_into("=I", self._attr, 32, repeat)
         struct.pack_into("=I", self._attr, 44, self._context_out_size)
@@ -287,13 +294,13 @@ class TestRun:
 
     @property
     def output(self) -> bytes:
-        """The packet as the last run left it."""
+        """The packet after the last run."""
         size = struct.unpack_from("=I", self._attr, 12)[0]
         return self._out.raw[:size]
 
     @property
     def context_output(self) -> bytes:
-        """The context as the last run left it."""
+        """The context after the last run."""
         size = struct.unpack_from("=I", self._attr, 44)[0]
         return self._ctx_out.raw[:size]
 
@@ -304,7 +311,7 @@ class TestRun:
 
 
 def map_info(fd: int) -> tuple[int, int, int, int]:
-    """(type, key_size, value_size, max_entries) of a map, from the kernel."""
+    """Return (type, key_size, value_size, max_entries) of a map, from the kernel."""
     info = ctypes.create_string_buffer(88)
     attr = struct.pack("=IIQ", fd, 88, address_of(info))
     call(OBJ_GET_INFO_BY_FD, attr, "map info")
@@ -313,13 +320,13 @@ def map_info(fd: int) -> tuple[int, int, int, int]:
 
 
 def map_id(fd: int) -> int:
-    """The kernel's number of a map, never used twice until the machine boots again."""
+    """Return the kernel's id of a map, which is not reused before the machine boots again."""
     return int(struct.unpack_from("=I", _info(fd, "map info"), 4)[0])
 
 
 @dataclass(frozen=True, slots=True)
 class ProgInfo:
-    """A loaded program: the kernel's number of it and its name."""
+    """A loaded program: the kernel's id of it and its name."""
 
     ident: int
     name: str
@@ -327,7 +334,7 @@ class ProgInfo:
 
 @dataclass(frozen=True, slots=True)
 class LinkInfo:
-    """A link: its number, the program on it, the interface, 0 when that is gone."""
+    """A link: its id, the id of its program, and the index of the interface, 0 if that is gone."""
 
     ident: int
     program: int
@@ -335,14 +342,14 @@ class LinkInfo:
 
 
 def prog_info(fd: int) -> ProgInfo:
-    """What the kernel says of a program."""
+    """Return what the kernel reports about a program."""
     raw = _info(fd, "program info")
     name = raw[64:80].split(b"\0")[0].decode(errors="replace")
     return ProgInfo(struct.unpack_from("=I", raw, 4)[0], name)
 
 
 def link_info(fd: int) -> LinkInfo:
-    """What the kernel says of a link to an interface (XDP or tcx)."""
+    """Return what the kernel reports about a link to an interface (XDP or tcx)."""
     ident, program, ifindex = struct.unpack_from("=4xII4xI", _info(fd, "link info"), 0)
     return LinkInfo(ident, program, ifindex)
 
@@ -354,7 +361,7 @@ def _info(fd: int, what: str) -> bytes:
 
 
 def program_name(ident: int) -> str:
-    """The name of the program with an id, as the kernel keeps it; needs CAP_SYS_ADMIN."""
+    """Return the kernel's name of the program with an id; needs CAP_SYS_ADMIN."""
     fd = call(PROG_GET_FD_BY_ID, struct.pack("=III", ident, 0, 0), f"program {ident}")
     try:
         return prog_info(fd).name
@@ -363,7 +370,7 @@ def program_name(ident: int) -> str:
 
 
 def links() -> Iterator[LinkInfo]:
-    """Every link of the machine; needs CAP_SYS_ADMIN."""
+    """Yield every link of the machine; needs CAP_SYS_ADMIN."""
     ident = 0
     while True:
         attr = ctypes.create_string_buffer(struct.pack("=II", ident, 0), ATTR_SIZE)
@@ -376,7 +383,7 @@ def links() -> Iterator[LinkInfo]:
         ident = struct.unpack_from("=I", attr.raw, 4)[0]
         try:
             fd = call(LINK_GET_FD_BY_ID, struct.pack("=I", ident), f"open link {ident}")
-        except BpfError:  # gone since
+        except BpfError:  # the link is gone since
             continue
         try:
             yield link_info(fd)
@@ -385,6 +392,6 @@ def links() -> Iterator[LinkInfo]:
 
 
 def possible_cpus() -> int:
-    """How many values a per-CPU map has."""
+    """Return the number of values that a per-CPU map has for each key."""
     text = Path("/sys/devices/system/cpu/possible").read_text().strip()
     return int(text.replace(",", "-").split("-")[-1]) + 1

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Many map entries in one system call, where one at a time takes most of its time to get there."""
+"""Many map entries in one system call.
+
+With one call for each entry, most of the time goes into the calls themselves.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from collections.abc import Iterator, Mapping
 from mrcd.linux import bpf
 
 _AT_ONCE = 4096
-"""Entries of one call: some megabytes of buffers at most."""
+"""Entries written by one call: its buffers take some megabytes at most."""
 _ROWS = 1024
 """Entries that `rows` reads by one call."""
-_UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, 524)  # the last is the kernel's own ENOTSUPP
+_UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, 524)  # 524 is ENOTSUPP, internal to the kernel
 
 
 def lookup(map_fd: int, first: int, count: int, value_size: int) -> list[bytes]:
-    """Values first .. first + count - 1 of an array map, in one system call."""
+    """Return the values first .. first + count - 1 of an array map, by one system call."""
     if count == 0:
         return []
     start = ctypes.create_string_buffer(struct.pack("=I", max(first - 1, 0)), 4)
@@ -26,7 +29,7 @@ def lookup(map_fd: int, first: int, count: int, value_size: int) -> list[bytes]:
     key_buf = ctypes.create_string_buffer(4 * count)
     value_buf = ctypes.create_string_buffer(value_size * count)
     packed = _attr(map_fd, count, key_buf, value_buf, start if first else None, out)
-    # The kernel writes into it how many it found.
+    # The kernel writes the number of entries found into the attribute.
     attr = ctypes.create_string_buffer(packed.ljust(bpf.ATTR_SIZE, b"\0"), bpf.ATTR_SIZE)
     try:
         bpf.call(bpf.MAP_LOOKUP_BATCH, attr, "map batch look-up")
@@ -39,15 +42,16 @@ def lookup(map_fd: int, first: int, count: int, value_size: int) -> list[bytes]:
 
 
 def rows(map_fd: int, indices: range, value_size: int) -> Iterator[bytes]:
-    """Values of ascending indices without gaps, however many, with little memory at a time."""
+    """Yield the values of a range of indices in steps of 1, with little memory for any number."""
     for first in range(indices.start, indices.stop, _ROWS):
         yield from lookup(map_fd, first, min(_ROWS, indices.stop - first), value_size)
 
 
 def update(map_fd: int, entries: Mapping[bytes, bytes]) -> None:
-    """Write entries of an array, hash or prefix map; what is there already is replaced.
+    """Write entries of an array, hash or prefix map, in place of those with the same keys.
 
-    Keys and values each have the map's size. One by one where the kernel has no batches for it.
+    Keys and values have the map's sizes. Where the kernel has no batches for a map, its entries
+    are written one by one.
     """
     items = list(entries.items())
     for at in range(0, len(items), _AT_ONCE):
@@ -87,6 +91,9 @@ def _attr(
     start: _Buffer | None = None,
     end: _Buffer | None = None,
 ) -> bytes:
-    """The member "batch" of union bpf_attr. start, end: where to begin, and where it ended."""
+    """Return the member "batch" of union bpf_attr.
+
+    The kernel begins after the key in `start`, and writes the key where it ended into `end`.
+    """
     at = [0 if buf is None else bpf.address_of(buf) for buf in (start, end, keys, values)]
     return struct.pack("=QQQQIIQQ", *at, count, map_fd, 0, 0)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Links, as the kernel reports their changes: on a socket of their own, read without delay.
+"""Changes of links, from a netlink socket of their own that is read without delay.
 
-The general netlink socket shares its queue with neighbours and its parser knows every attribute of
-every message, a millisecond for each. A cable that dies should not wait for that.
+The general netlink socket shares its queue with neighbours. Its parser reads every attribute of
+every message, which takes a millisecond for each message. News of a dead cable must not wait for
+that.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _aligned(length: int) -> int:
 
 
 def link_changes(data: bytes) -> Iterator[LinkChanged]:
-    """The changes of links in one datagram of the kernel; what is no such message is skipped."""
+    """Yield the changes of links in one datagram of the kernel; skip all other messages."""
     at = 0
     while at + _HEADER.size <= len(data):
         length, kind, *_ = _HEADER.unpack_from(data, at)
@@ -76,13 +77,16 @@ class CarrierWatch:
     def __init__(
         self, on_change: Callable[[LinkChanged], None], on_overrun: Callable[[], None]
     ) -> None:
-        """`on_overrun`: changes were lost, read all links again."""
+        """Call `on_change` for each change, and `on_overrun` when changes were lost.
+
+        After an overrun all links must be read again.
+        """
         self._on_change = on_change
         self._on_overrun = on_overrun
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
-        """Subscribe. A dump of the links afterwards misses nothing."""
+        """Subscribe. A dump of the links made afterwards misses no change."""
         sock = socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
         )

@@ -1,33 +1,32 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Offload features of an interface, by SIOCETHTOOL (linux/ethtool.h).
+"""Offload features of an interface, by pyroute2's SIOCETHTOOL (linux/ethtool.h).
 
-The old one-feature commands are enough here and need no string tables. The
-caller's network namespace counts: enter it first (mrcd.linux.netns.entered).
+The one-feature commands of `ethtool -K` are enough here and need no string tables. They act in the
+calling thread's network namespace: enter it first (mrcd.linux.netns.entered).
 """
 
 from __future__ import annotations
 
-import array
-import fcntl
+import contextlib
+import errno
 import os
-import socket
-import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-_SIOCETHTOOL = 0x8946
+from pyroute2.ethtool.ioctl import IoctlEthtool, NoSuchDevice, NotSupportedError
 
-_GET_SET = {
-    "tx_checksum": (0x16, 0x17),
-    "sg": (0x18, 0x19),
-    "tso": (0x1E, 0x1F),
-    "gso": (0x23, 0x24),
-    "gro": (0x2B, 0x2C),
+_FLAGS = {
+    "tx_checksum": "tx-checksumming",
+    "sg": "scatter-gather",
+    "tso": "tcp-segmentation-offload",
+    "gso": "generic-segmentation-offload",
+    "gro": "generic-receive-offload",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What an interface offloads. `gro` on a veth makes it run NAPI."""
+    """The offloads of an interface. `gro` makes a veth run NAPI."""
 
     tx_checksum: bool
     sg: bool
@@ -36,26 +35,26 @@ class Features:
     gro: bool
 
 
-def _value(sock: socket.socket, name: str, feature: str, command: int, value: int) -> int:
-    request = array.array("B", struct.pack("=II", command, value))
-    address, _ = request.buffer_info()
-    ifreq = struct.pack("@16sP16x", os.fsencode(name), address)
+@contextlib.contextmanager
+def _trying(what: str) -> Iterator[None]:
+    """Turn a refusal into OSError, from which pyroute2's own exceptions do not derive."""
     try:
-        fcntl.ioctl(sock, _SIOCETHTOOL, ifreq)
+        yield
+        return
+    except NoSuchDevice:
+        code = errno.ENODEV
+    except NotSupportedError:
+        code = errno.EOPNOTSUPP
     except OSError as error:
-        verb = "set" if command == _GET_SET[feature][1] else "read"
-        raise OSError(
-            error.errno, f"could not {verb} {feature} of {name}: {error.strerror}"
-        ) from None
-    return int(struct.unpack("=II", request)[1])
+        code = error.errno or 0
+    raise OSError(code, f"could not {what}: {os.strerror(code)}")
 
 
 def get_features(name: str) -> Features:
-    """The features of interface `name` in this thread's network namespace."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        return Features(
-            **{key: bool(_value(sock, name, key, get, 0)) for key, (get, _) in _GET_SET.items()}
-        )
+    """Return the features of interface `name` in this thread's network namespace."""
+    with contextlib.closing(IoctlEthtool(name)) as device, _trying(f"read features of {name}"):
+        flags = device.get_offload_flags()
+    return Features(**{feature: flags[flag] for feature, flag in _FLAGS.items()})
 
 
 def set_features(
@@ -67,12 +66,13 @@ def set_features(
     gso: bool | None = None,
     gro: bool | None = None,
 ) -> None:
-    """Switch the given features of `name`; None leaves one as it is.
+    """Switch the given features of `name`; None leaves a feature as it is.
 
-    The kernel drops what depends on a feature: without tx_checksum no tso.
+    The kernel also switches off what depends on a feature: without tx_checksum there is no tso.
     """
     wanted = {"tx_checksum": tx_checksum, "sg": sg, "tso": tso, "gso": gso, "gro": gro}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    with contextlib.closing(IoctlEthtool(name)) as device:
         for feature, value in wanted.items():
             if value is not None:
-                _value(sock, name, feature, _GET_SET[feature][1], int(value))
+                with _trying(f"set {feature} of {name}"):
+                    device.set_offload_flag(_FLAGS[feature], int(value))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the kernel's messages say of its routes and rules.
+"""Routes and rules, read from the kernel's messages.
 
-Messages are pyroute2's; this module only reads them, mrcd.linux.netlink fetches them.
+The messages are pyroute2's: mrcd.linux.netlink fetches them, this module only reads them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SEG6_LOCAL_END = 1
 
 
 def rule_of(message: Any, version: int) -> FibRule | None:
-    """A message of a rule dump; None when the rule is not about an interface."""
+    """Return the rule of a message of a dump; None when it does not match on an interface."""
     iif = message.get_attr("FRA_IIFNAME")
     if iif is None:
         return None
@@ -33,7 +33,7 @@ def _via(message: Any) -> str | None:
 
 
 def route_of(message: Any, names: Mapping[int, str]) -> FibRoute:
-    """A message of a route dump; `names` are those of the interfaces by index."""
+    """Return the route of a message of a dump; `names` has the interfaces' names by index."""
     ways = [
         (names.get(hop["oif"], "?"), _via(hop)) for hop in message.get_attr("RTA_MULTIPATH") or ()
     ]
@@ -59,7 +59,7 @@ def route_of(message: Any, names: Mapping[int, str]) -> FibRoute:
 
 
 def _encap(message: Any) -> str:
-    """What seg6local does with packets of a route, or the number of another encapsulation."""
+    """Return what seg6local does with packets of a route, or another encapsulation's number."""
     kind = message.get_attr("RTA_ENCAP_TYPE")
     if kind != ENCAP_SEG6_LOCAL:
         return f"encap {kind}" if kind else ""

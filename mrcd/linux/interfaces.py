@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What mrcd knows about interfaces, routes and neighbours: plain values.
+"""Interfaces, routes and neighbours as plain values.
 
-mrcd.linux.netlink fills them from the kernel; everything else only looks at them.
+mrcd.linux.netlink fills them from the kernel; all other modules only read them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An interface. `up` is what the administrator asked for, `carrier` the cable."""
+    """An interface. `up` is its administrative state, `carrier` the state of the cable."""
 
     index: int
     name: str
@@ -24,7 +24,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class XdpProgram:
-    """The XDP program of an interface: the kernel's number of it, and the mode it runs in."""
+    """The XDP program of an interface: the kernel's id of it, and the mode it runs in."""
 
     ident: int
     mode: str  # native, generic, offload or several
@@ -32,7 +32,7 @@ class XdpProgram:
 
 @dataclass(frozen=True, slots=True)
 class Nexthop:
-    """One way of a multipath route."""
+    """One next hop of a multipath route."""
 
     dev: str
     via: str
@@ -53,8 +53,9 @@ class Route:
 class FibRoute:
     """A unicast route with all that decides where a packet goes.
 
-    One way is `dev` and `via`, several are `nexthops`, sorted. `encap` is empty, or what
-    seg6local does: "End", "End next-csid 32/16". `mtu` is 0 and `ecn` False where not set.
+    A single next hop is in `dev` and `via`, several are in `nexthops`, sorted. `encap` is empty or
+    names the action of seg6local: "End", "End next-csid 32/16". `mtu` is 0 and `ecn` False when
+    the route does not set them.
     """
 
     dst: str
@@ -70,7 +71,7 @@ class FibRoute:
 
 @dataclass(frozen=True, slots=True)
 class FibRule:
-    """What enters through `iif` is looked up in `table`, IPv4 or IPv6."""
+    """A rule: packets that enter through `iif` are looked up in `table`, for IPv4 or IPv6."""
 
     version: int
     iif: str
@@ -79,7 +80,7 @@ class FibRule:
 
 @dataclass(frozen=True, slots=True)
 class LinkChanged:
-    """An interface appeared, changed or (gone) disappeared."""
+    """The event that an interface appeared, changed or, with `gone`, disappeared."""
 
     link: Link
     gone: bool
@@ -87,8 +88,11 @@ class LinkChanged:
 
 @dataclass(frozen=True, slots=True)
 class NeighborChanged:
-    """A neighbour's entry changed; `mac` is None while it is not known,
-    `failed` when the kernel has given up asking."""
+    """The event that a neighbour's entry changed.
+
+    `mac` is None while the address is not known. `failed` is set when the kernel has given up
+    asking for it.
+    """
 
     ifindex: int
     ip: str
@@ -98,7 +102,7 @@ class NeighborChanged:
 
 @dataclass(frozen=True, slots=True)
 class Resync:
-    """The kernel dropped events: read everything of interest again."""
+    """The event that the kernel dropped events: read everything of interest again."""
 
 
 Event = LinkChanged | NeighborChanged | Resync
@@ -106,7 +110,7 @@ Event = LinkChanged | NeighborChanged | Resync
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What passed an interface since it was made."""
+    """The packets and bytes that passed an interface since it was created."""
 
     rx_packets: int = 0
     rx_bytes: int = 0
@@ -115,9 +119,9 @@ class Traffic:
 
 
 def traffic() -> dict[str, Traffic]:
-    """The counters of every interface of this network namespace, by name.
+    """Return the counters of every interface of this network namespace, by name.
 
-    From /proc/net/dev, one read: /sys would show the namespace that mounted it.
+    They come from one read of /proc/net/dev. /sys would show the namespace that mounted it.
     """
     found = {}
     for line in Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Sockets of the planes, for what mrcd itself sends and hears."""
+"""Sockets of the planes, for what mrcd itself sends and receives."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ _IP_FREEBIND = 15
 
 
 class PlaneSockets(ABC):
-    """For each plane a UDP socket that hears and, if need be, a raw one that sends."""
+    """For each plane, a UDP socket that receives and optionally a raw socket that sends."""
 
     def __init__(self, purpose: str, port: int, raw_protocol: int | None) -> None:
-        """`purpose` names them in errors; `raw_protocol` None: there are no raw ones."""
+        """Hold no socket yet.
+
+        `purpose` names the sockets in errors. With `raw_protocol` None there are no raw sockets.
+        """
         self._purpose = purpose
         self._port = port
         self._raw_protocol = raw_protocol
@@ -27,13 +30,13 @@ class PlaneSockets(ABC):
         self._raw: dict[int, socket.socket] = {}
 
     def open_plane(self, plane: int, interface: str, address: Address) -> None:
-        """Begin to send and listen on a plane. OSError says what failed there."""
+        """Begin to send and listen on a plane; raise OSError, with what failed on it."""
         device = os.fsencode(interface)
         try:
             self._in[plane] = plane_socket(socket.SOCK_DGRAM, 0, device, address, self._port)
             if self._raw_protocol is not None:
                 raw = plane_socket(socket.SOCK_RAW, self._raw_protocol, device, address, 0)
-                # It only sends; what arrives is the UDP socket's.
+                # The raw socket only sends: the UDP socket receives.
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
                 self._raw[plane] = raw
         except OSError as error:
@@ -47,7 +50,7 @@ class PlaneSockets(ABC):
         asyncio.get_running_loop().add_reader(self._in[plane], self._readable, plane)
 
     def _listen(self, awake: bool) -> None:
-        """Hear of what arrives on any plane, or do not."""
+        """Watch the sockets of all planes for arriving datagrams, or stop watching."""
         loop = asyncio.get_running_loop()
         for plane, sock in self._in.items():
             if awake:
@@ -57,7 +60,7 @@ class PlaneSockets(ABC):
 
     @abstractmethod
     def _readable(self, plane: int) -> None:
-        """Something arrived on a plane: read until there is no more."""
+        """Read all datagrams that arrived on a plane."""
 
     def close(self) -> None:
         """Close all sockets."""
@@ -73,7 +76,10 @@ class PlaneSockets(ABC):
 def plane_socket(
     kind: int, protocol: int, device: bytes, address: Address, port: int
 ) -> socket.socket:
-    """A socket of one plane. The address comes and goes with the link; the socket stays."""
+    """Return a socket of one plane.
+
+    It stays bound while the address comes and goes with the link.
+    """
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     sock = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
     try:

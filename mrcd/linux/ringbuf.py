@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A reader of BPF ring buffers.
 
-bcc's own raises SystemExit on the types our events use. The layout is that of
-kernel/bpf/ringbuf.c: a page with the consumer's position, a page with the
-producer's, then the data mapped twice in a row so that records never wrap.
+bcc's own reader raises SystemExit on the types that our events use. The layout is that of
+kernel/bpf/ringbuf.c: a page with the consumer's position, a page with the producer's position, then
+the data mapped twice in a row so that records never wrap.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HEADER = 8
 
 
 class RingBuffer:
-    """Events of one ring buffer map; its descriptor becomes readable when there are some."""
+    """The events of one ring buffer map, whose descriptor is readable while there are any."""
 
     def __init__(self, fd: int, size: int) -> None:
         page = mmap.PAGESIZE
@@ -25,13 +25,13 @@ class RingBuffer:
         self._size = size
         self._consumer = mmap.mmap(fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self._data = mmap.mmap(fd, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
-        # One store each: struct.pack_into writes zeros first, and a program that reserves a
-        # record at that moment would find no room.
+        # A memoryview writes a position by one store. struct.pack_into writes zeros first, and a
+        # program that reserves a record at that moment would find no room.
         self._consumed = memoryview(self._consumer).cast("Q")
         self._produced = memoryview(self._data)[:8].cast("Q")
 
     def take(self) -> list[bytes]:
-        """All complete records, oldest first."""
+        """Take and return all complete records, oldest first."""
         events = []
         position, produced = self._consumed[0], self._produced[0]
         while position < produced:
@@ -47,11 +47,11 @@ class RingBuffer:
         return events
 
     def skip(self) -> None:
-        """Leave all there is unread."""
+        """Discard all records that are there."""
         self._consumed[0] = self._produced[0]
 
     def close(self) -> None:
-        """Unmap."""
+        """Unmap the buffer."""
         self._consumed.release()
         self._produced.release()
         self._consumer.close()

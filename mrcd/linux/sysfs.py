@@ -1,47 +1,44 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Settings of interfaces that only files have, in this process's network namespace.
+"""Settings of interfaces that exist only as files, in this process's network namespace.
 
-/sys shows the namespace of whoever mounted it. Where that is another one than
-ours, a sysfs of our own is opened with the mount system calls, attached nowhere.
-Only root may write there; an mrcd without root's rights relies on the rule in
-systemd/90-mrcd.rules, which has udev do it as soon as the interface appears.
+/sys shows the namespace of the process that mounted it. It may be another one than ours, so a
+sysfs of our own is opened with the mount system calls, attached nowhere. Only root may write there.
+An mrcd without root's rights relies on the rule in systemd/90-mrcd.rules, by which udev writes the
+setting as soon as the interface appears.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from mrcd.linux import libc
+
 _SYS_FSOPEN = 430
 _SYS_FSCONFIG = 431
 _SYS_FSMOUNT = 432
 _FSCONFIG_CMD_CREATE = 6
-_libc = ctypes.CDLL(None, use_errno=True)
 
 MRC0_SYSCTLS = {"accept_ra": 0, "addr_gen_mode": 1, "autoconf": 0}
-"""Of mrc0 and its other end: no address of the kernel's own making, no router to listen to."""
+"""Settings of mrc0 and its other end: the kernel makes no addresses and listens to no router."""
 UDEV_S = 1.0
-"""udev hears of a new interface at once and needs some milliseconds."""
+"""Time for udev, which learns of a new interface at once and needs some milliseconds."""
 UDEV_LATE_S = 30.0
-"""But far longer while it starts, or where the processor is busy or emulated."""
+"""Time for udev while it starts, or where the processor is busy or emulated."""
 _INTERFACES = Path("/sys/class/net")
 
 
 def _call(number: int, *args: object) -> int:
-    result = int(_libc.syscall(number, *args))
-    if result < 0:
-        raise OSError(ctypes.get_errno(), f"cannot open sysfs: {os.strerror(ctypes.get_errno())}")
-    return result
+    return libc.call("cannot open sysfs", "syscall", number, *args)
 
 
 @contextlib.contextmanager
 def _own() -> Iterator[int]:
-    """A descriptor of the root of a sysfs of this network namespace."""
+    """Open the root of a sysfs of this network namespace for a block."""
     context = _call(_SYS_FSOPEN, b"sysfs", 0)
     try:
         _call(_SYS_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
@@ -57,7 +54,7 @@ def _own() -> Iterator[int]:
 def write_interfaces(names: Iterable[str], attribute: str, value: str) -> None:
     """Write an attribute of interfaces, for instance "queues/rx-0/rps_cpus".
 
-    OSError says what could not be written.
+    Raises OSError, which names what could not be written.
     """
     with _own() as root:
         for name in names:
@@ -74,9 +71,10 @@ def write_interfaces(names: Iterable[str], attribute: str, value: str) -> None:
 
 
 def write_sysctls(name: str, values: Mapping[str, int] = MRC0_SYSCTLS) -> list[str]:
-    """Write net.ipv6.conf.NAME.*; what is refused and not so already, an error text each.
+    """Write net.ipv6.conf.NAME.*, and return an error text for each value that is not in force.
 
-    CAP_NET_ADMIN is enough, but containers have /proc/sys read-only.
+    CAP_NET_ADMIN is enough. Containers, however, have /proc/sys read-only; there a value that is
+    already as wanted is no error.
     """
     refused = []
     for key, value in values.items():
@@ -90,9 +88,10 @@ def write_sysctls(name: str, values: Mapping[str, int] = MRC0_SYSCTLS) -> list[s
 
 
 async def spread_receiving(name: str, wait_s: float) -> str | None:
-    """Have an interface's packets handled on every CPU, a flow's on one; an error text if not.
+    """Spread an interface's packets over all CPUs, each flow on one; return an error text or None.
 
-    Writes receive packet steering where that is allowed, else waits `wait_s` until udev's rule has.
+    Writes the mask of receive packet steering where that is allowed. Otherwise waits up to `wait_s`
+    seconds for udev's rule to write it.
     """
     mask = cpu_mask(all_cpus())
     with contextlib.suppress(PermissionError):
@@ -118,12 +117,12 @@ async def spread_receiving(name: str, wait_s: float) -> str | None:
 
 
 def all_cpus() -> int:
-    """Every online CPU, a bit each."""
+    """Return a mask with a bit for every online CPU."""
     return (1 << (os.cpu_count() or 1)) - 1
 
 
 def cpu_mask(mask: int) -> str:
-    """A set of CPUs as sysfs writes it: groups of 32 bits, most significant first."""
+    """Return a set of CPUs as sysfs writes it: groups of 32 bits, most significant first."""
     groups = []
     while mask:
         groups.append(f"{mask & 0xFFFFFFFF:08x}")

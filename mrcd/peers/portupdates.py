@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-MS: Final = 1_000_000
+from mrcd.handshake import MS
+
 BACKOFF_NS: Final = tuple(n * MS for n in (2, 5, 10, 20, 50, 100, 200, 500, 1000))
 """Time before each repetition of an update. The last value applies to all further repetitions."""
 ID_MASK: Final = 0xFFFF

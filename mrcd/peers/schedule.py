@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-MS: Final = 1_000_000
+from mrcd.handshake import MS
+
 NEVER_NS: Final = 1 << 63
 PACKETS_PER_S: Final = 2000
 """Offers a second to peers that do not answer. On four planes a start asks 500 peers a second."""

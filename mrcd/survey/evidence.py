@@ -1,130 +1,47 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the hosts' loops saw: messages between daemons, and the windows faults are judged by (pure).
+"""What all hosts' loops saw, and the windows of time in which faults are judged (pure).
 
-A host tells its peers the running totals of its loops, so a lost message costs nothing but time.
-Both sides number a host's loops alike (mrcd/fabric/loops.py), as long as they have the same
-fabric. A digest of the fabric in each message shows whether they do.
+Hosts tell each other the running totals of their loops (mrcd/survey/messages.py).
 
-A window reaches back as far as what was seen then agrees with what is seen now, for every link and
-switch: a fault that has just begun is not diluted by the quiet before, one that has gone is
-forgotten at once, and a small loss that goes on is measured over all of MEMORY.
+A window reaches back as far as older counts agree with the present ones, for every link and switch.
+Thus a quiet time before a fault does not dilute it, a fault that has gone is forgotten at once, and
+a small loss that continues is measured over all of MEMORY.
 
-How far its older ends reach is exact to a block of the history's (mrcd/survey/history.py).
+The older end of a window is exact to a block of the history (mrcd/survey/history.py).
 """
 
 from __future__ import annotations
 
 import math
-import struct
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from typing import Final
 
-import msgspec
-from msgspec import Meta
-
-from mrcd.fabric.description import Fabric
-from mrcd.fabric.hosts import HostRange
 from mrcd.fabric.loops import Element, Loop
+from mrcd.survey import messages
 from mrcd.survey.history import MEMORY, RECENT, History, Tally
 from mrcd.survey.inference import Seen
-
-MAGIC: Final = b"MRCf"
-VERSION: Final = 1
-MAX_BYTES: Final = 1200
-_HEADER: Final = struct.Struct("!4sH")  # magic, length of what follows
-_PER_MESSAGE = 40  # entries of at most 27 bytes each
+from mrcd.survey.messages import EvidenceError, Total
 
 INTERVAL_NS: Final = 500_000_000
-"""Totals are read, told and judged so often; counts are kept for as long an interval or longer."""
+"""Totals are read, told and judged once in this time; an interval of counts is never shorter."""
 PROBES_RECENT: Final = 4
-"""A unit, RECENT intervals, is as long as it takes to send this many probes over a loop."""
+"""A unit, RECENT intervals, lasts as long as it takes to send this many probes over a loop."""
 CHUNKS: Final = (1, 1, 2, 4, 4, 4, 8, 8, 16, 16)
-"""Units that a window grows by: MEMORY in all; ends at RTT_MEMORY, and at history.SINGLE.
+"""Units by which a window grows, MEMORY in all; steps end at RTT_MEMORY and at history.SINGLE.
 
-It doubles while it is short: few probes of half a step from before a change would not be told from
-those after.
+A window doubles while it is short. In half a step, the few probes from before a change could not be
+told from those after it.
 """
 CALM: Final = 32
-"""Without any loss for so many units it is quiet."""
+"""The survey is quiet after this many units without any loss."""
 RTT_MEMORY: Final = 8
-"""Units of round trips of which the least counts: a queue passes meanwhile, a long way does not."""
+"""The least round trip of this many units counts: by then a queue has gone, a long way has not."""
 CHANGED: Final = 12.0
-"""Squares of what is usual by which older counts of an element must differ from newer ones."""
-
-Word64 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-Index = Annotated[int, Meta(ge=0, lt=1 << 16)]
-
-
-class EvidenceError(Exception):
-    """A datagram holds no acceptable evidence; the text says why. The sender is to blame."""
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True):
-    """Totals of some loops: (number, sent, returned, round trip in us; 0: not known)."""
-
-    version: int
-    host: Annotated[str, Meta(min_length=1, max_length=64)]
-    epoch: Word64
-    digest: int
-    totals: Annotated[
-        tuple[tuple[Index, Word64, Word64, Annotated[int, Meta(ge=0, lt=1 << 32)]], ...],
-        Meta(max_length=_PER_MESSAGE),
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Total:
-    """A loop since its host's daemon began: probes sent and returned; lately, its round trip."""
-
-    sent: int
-    returned: int
-    rtt_us: float | None
-
-
-def digest(fabric: Fabric) -> int:
-    """Two fabrics with one digest have the same loops."""
-    hosts = fabric.hosts
-    if not isinstance(hosts, HostRange):
-        hosts = tuple(replace(host, addresses=()) for host in hosts)
-    return zlib.crc32(repr((fabric.planes, fabric.t0, fabric.t1, hosts)).encode())
-
-
-def encode(host: str, epoch: int, digest: int, totals: Mapping[int, Total]) -> list[bytes]:
-    """The datagrams that tell these totals."""
-    entries = [
-        (index, total.sent, total.returned, round(total.rtt_us or 0))
-        for index, total in totals.items()
-    ]
-    datagrams = []
-    for at in range(0, len(entries), _PER_MESSAGE):
-        message = Message(VERSION, host, epoch, digest, tuple(entries[at : at + _PER_MESSAGE]))
-        body = msgspec.msgpack.encode(message)
-        assert _HEADER.size + len(body) <= MAX_BYTES
-        datagrams.append(_HEADER.pack(MAGIC, len(body)) + body)
-    return datagrams
-
-
-def decode(datagram: bytes) -> Message:
-    """The message in a datagram; EvidenceError with the reason if there is none."""
-    if not _HEADER.size <= len(datagram) <= MAX_BYTES:
-        raise EvidenceError(f"{len(datagram)} bytes")
-    magic, length = _HEADER.unpack_from(datagram)
-    body = datagram[_HEADER.size :]
-    if magic != MAGIC or length != len(body):
-        raise EvidenceError("no message of this kind")
-    try:
-        message = msgspec.msgpack.decode(body, type=Message)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise EvidenceError(f"not a message: {error}") from None
-    if message.version != VERSION:
-        raise EvidenceError(f"version {message.version}, this daemon speaks {VERSION}")
-    return message
+"""Square of the surplus of losses, over its variance, above which older counts disagree."""
 
 
 class Evidence:
-    """What every host's loops saw lately. Times are a monotonic clock, nanoseconds."""
+    """What every host's loops saw recently. Times are nanoseconds of a monotonic clock."""
 
     def __init__(
         self,
@@ -132,7 +49,7 @@ class Evidence:
         fabric_digest: int,
         interval_ns: int = INTERVAL_NS,
     ) -> None:
-        """`loops`: for each host that may tell something, how to get its loops."""
+        """Hold no counts yet; `loops` makes the loops of each host that may send totals."""
         self._makers = loops
         self._loops: dict[str, Sequence[Loop]] = {}
         self._digest = fabric_digest
@@ -143,15 +60,15 @@ class Evidence:
         self.heard_ns: dict[str, int] = {}
 
     def loops(self, host: str) -> Sequence[Loop]:
-        """The loops of one host."""
+        """Return the loops of one host."""
         if host not in self._loops:
             self._loops[host] = self._makers[host]()
             self._history.know(host, self._loops[host])
         return self._loops[host]
 
     def receive(self, datagram: bytes, *, now_ns: int) -> None:
-        """Take in a peer's datagram; EvidenceError says why it is refused."""
-        message = decode(datagram)
+        """Add the totals in a peer's datagram; EvidenceError tells why it is refused."""
+        message = messages.decode(datagram)
         if message.host not in self._makers:
             raise EvidenceError(f"no host {message.host!r} is a peer")
         if message.digest != self._digest:
@@ -167,7 +84,10 @@ class Evidence:
         self.add(message.host, message.epoch, totals, now_ns=now_ns)
 
     def add(self, host: str, epoch: int, totals: Mapping[int, Total], *, now_ns: int) -> None:
-        """A host's totals, as of now. What its loops did before it was first heard is unknown."""
+        """Add a host's totals, as of now.
+
+        What its loops did before its first totals is unknown.
+        """
         self.heard_ns[host] = now_ns
         self.loops(host)
         if self._epochs.get(host) != epoch:
@@ -187,15 +107,15 @@ class Evidence:
     # ---- windows
 
     def quiet(self, *, now_ns: int) -> bool:
-        """Whether nothing at all was lost for CALM."""
+        """Return whether nothing was lost for CALM units."""
         return not self._history.lost_since(now_ns // self._interval_ns - RECENT * CALM + 1)
 
     def seen(self, *, now_ns: int) -> list[Seen]:
-        """What all loops saw, each plane in a window of its own."""
+        """Return what all loops saw, each plane in a window of its own."""
         newest = now_ns // self._interval_ns
         self._history.age(newest)
         lossless = not self._history.lost_since(newest - RECENT * MEMORY + 1)
-        # Rates that are all zero agree: nothing needs to be compared.
+        # If nothing was lost, all rates are zero and agree: nothing needs to be compared.
         units = (RTT_MEMORY, MEMORY - RTT_MEMORY) if lossless else CHUNKS
         planes: dict[int, dict[str, Tally]] = {}
         closed: set[int] = set()
@@ -228,17 +148,17 @@ class Evidence:
         ]
 
     def _disagree(self, plane: int, newer: Mapping[str, Tally], older: Mapping[str, Tally]) -> bool:
-        """Whether some element lost at another rate before, each of its loops held against itself.
+        """Return whether some element lost at another rate before.
 
-        Cochran, Mantel and Haenszel's test: how the probes of an element are shared among its loops
-        may change.
+        By Cochran, Mantel and Haenszel's test each loop over the element is compared with itself,
+        because the share of the element's probes that each loop gets may change.
         """
         surplus: dict[Element, float] = {}
         variance: dict[Element, float] = {}
         for host in newer.keys() & older.keys():
             after, before = newer[host], older[host]
             if not (any(after.lost) or any(before.lost)):
-                continue  # as nearly all of many hosts
+                continue  # true of nearly all hosts of a large fabric
             for at, loop in enumerate(self._history.loops((host, plane))):
                 lost = after.lost[at] + before.lost[at]
                 if not lost or not after.sent[at] or not before.sent[at]:
@@ -255,13 +175,13 @@ class Evidence:
 
 
 def interval_ns(loops: int, pps: int) -> int:
-    """How long an interval must be for RECENT of them to hold enough probes of so many loops."""
+    """Return an interval, in ns, of which RECENT hold enough probes of all loops."""
     readings = math.ceil(PROBES_RECENT * loops / pps * 1e9 / INTERVAL_NS)
     return INTERVAL_NS * max(1, math.ceil(readings / RECENT))
 
 
 def quantile(histogram: Sequence[int], share: float) -> tuple[int, float] | None:
-    """The bucket that a quantile is in, and how far (0 to 1) into it; None if all are empty."""
+    """Return the bucket of a quantile and how far (0 to 1) into it; None if all are empty."""
     rest = share * sum(histogram)
     for i, count in enumerate(histogram):
         if count and rest <= count:
@@ -271,7 +191,10 @@ def quantile(histogram: Sequence[int], share: float) -> tuple[int, float] | None
 
 
 def quantile_us(histogram: Sequence[int], share: float = 0.25) -> float | None:
-    """A quantile of round trips counted in powers of two of a microsecond; None without any."""
+    """Return a quantile, in microseconds, of round trips; None if there are none.
+
+    The buckets of the histogram are powers of two of a microsecond.
+    """
     found = quantile(histogram, share)
     if found is None:
         return None

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mrcd.fabric import naming
-from mrcd.survey.evidence import Total, quantile
+from mrcd.survey.evidence import quantile
 from mrcd.survey.inference import Fault
+from mrcd.survey.messages import Total
 
 NIC_LOSS = 0.01
 """Loss above which a NIC link of ours is taken out of use, if the loss is certain."""

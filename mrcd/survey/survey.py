@@ -27,9 +27,10 @@ from mrcd.linux import bpf, bpfbatch
 from mrcd.peers.peers import Peers
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
-from mrcd.survey import evidence
-from mrcd.survey.evidence import Evidence, EvidenceError, Total
+from mrcd.survey import evidence, messages
+from mrcd.survey.evidence import Evidence
 from mrcd.survey.inference import Fault, Seen, infer
+from mrcd.survey.messages import EvidenceError, Total
 from mrcd.survey.named import CERTAIN, FaultList
 from mrcd.survey.nichealth import NicHealth
 from mrcd.wire.abi import ABI
@@ -124,7 +125,7 @@ class Survey:
         members = members_of(fabric)
         self.loops = loops_of(fabric, config.host, members) if self.pps else ()
         hosts = [config.host, *(peer.host for peer in config.peers)]
-        self._digest = evidence.digest(fabric)
+        self._digest = messages.digest(fabric)
         self._evidence = Evidence(
             {host.name: functools.partial(loops_of, fabric, host, members) for host in hosts},
             self._digest,
@@ -141,7 +142,7 @@ class Survey:
         self.seen: list[Seen] = []
         self.accepted = 0
         self.rejections = Rejections("survey.rejected")
-        peers.on_message(evidence.MAGIC, self._receive)
+        peers.on_message(messages.MAGIC, self._receive)
 
     def use(self, programs: Mapping[str, int]) -> None:
         """Send probes with these programs from now on; they are descriptors by name."""
@@ -229,7 +230,7 @@ class Survey:
         peers, planes = self._peers.answering, self._config.fabric.planes
         if not peers:
             return
-        datagrams = evidence.encode(self._config.host.name, self._epoch, self._digest, totals)
+        datagrams = messages.encode(self._config.host.name, self._epoch, self._digest, totals)
         count = min(PEERS_TOLD_QUIET if quiet else PEERS_TOLD, len(peers))
         once = is_calm_crowd(len(peers), quiet=quiet)
         for i in range(count):

@@ -9,6 +9,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 OWN = "mrcd"
+LICENCE_FILE = re.compile(r"\.dist-info/(licenses/|LICENSE)")
+"""Where a wheel has its licence; older build tools do not make the folder."""
 ON_DEBIAN = {
     "Apache License": "Apache-2.0",
     "GNU GENERAL PUBLIC LICENSE": "GPL-2",
@@ -46,7 +48,7 @@ def main(folder: str) -> None:
             continue
         metadata = package.metadata
         files = package.files or []
-        texts = [Path(str(file.locate())) for file in files if "dist-info/licenses/" in str(file)]
+        texts = [Path(str(file.locate())) for file in files if LICENCE_FILE.search(str(file))]
         author = metadata["Author-email"] or metadata["Author"] or "its authors"
         # A short name may contain spaces only around "or" and "and".
         licence = metadata["License-Expression"] or metadata["License"] or classified(metadata)

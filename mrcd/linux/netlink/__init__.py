@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Links, addresses, routes, neighbours and queues; the only importer of pyroute2.
+"""Links, addresses, routes, neighbours and queues, by pyroute2.
 
-Requests with flavours pyroute2 does not know, or drops silently (the uSID
-flavour of seg6local), are built from attributes here instead of its keywords.
-Everything is idempotent where that has a meaning: adding what is there and
-deleting what is not there succeed.
+Some requests use attributes that pyroute2 does not know, or drops silently (the uSID flavour of
+seg6local). They are built from attributes here instead of pyroute2's keywords. Requests are
+idempotent where that has a meaning: adding what is there and deleting what is not there succeed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A conversation with the kernel: asking, dumping, and what a refusal becomes."""
+"""A conversation with the kernel: requests, dumps, and the exception for a refusal."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ IP_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 class NetlinkFailed(OSError):
-    """The kernel refused; the message says what was tried on what."""
+    """A refusal by the kernel; the message says what was tried on what."""
 
 
 @contextlib.contextmanager
 def trying(what: str, *, missing_ok: bool = False, present_ok: bool = False) -> Iterator[None]:
-    """Turn a refusal into NetlinkFailed, except the ones that mean 'done already'."""
+    """Turn a refusal into NetlinkFailed, except those that mean 'done already'."""
     try:
         yield
     except NetlinkError as error:
@@ -50,7 +50,7 @@ def family_of(ip: str) -> int:
 
 
 class Connection:
-    """A socket to the kernel in one network namespace; each noun's part builds on it."""
+    """A socket to the kernel in one network namespace, the base of the other classes here."""
 
     def __init__(self, netns: str | None = None) -> None:
         self.netns = netns
@@ -61,7 +61,7 @@ class Connection:
     async def __aenter__(self) -> Self:
         with namespaces.entered(self.netns):
             self._ipr = AsyncIPRoute()
-            # Reading the property opens the socket: it must happen in here.
+            # Reading the property opens the socket, which must happen inside the namespace.
             self._ipr.socket.fileno()
             self._ioctl = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         await self._ipr.setup_endpoint()
@@ -78,7 +78,7 @@ class Connection:
             self._ioctl.close()
 
     def index(self, name: str) -> int:
-        """The interface's index; NetlinkFailed (ENODEV) when there is none."""
+        """Return the interface's index; raise NetlinkFailed (ENODEV) when there is none."""
         assert self._ioctl is not None, "use Netlink as an async context manager"
         request = struct.pack("16si20x", os.fsencode(name), 0)
         try:
@@ -89,7 +89,7 @@ class Connection:
         return int(struct.unpack_from("i", answer, 16)[0])
 
     def exists(self, name: str) -> bool:
-        """Whether there is an interface of that name."""
+        """Return whether there is an interface of that name."""
         try:
             self.index(name)
         except NetlinkFailed:
@@ -97,7 +97,7 @@ class Connection:
         return True
 
     async def _dump(self, ask: Callable[..., Any], **what: Any) -> AsyncGenerator[Any, None]:
-        """The messages of one dump; the kernel runs one at a time on a socket (EBUSY)."""
+        """Yield the messages of one dump; the kernel allows one at a time on a socket (EBUSY)."""
         async with self._dumping:
             with trying(f"dump by {getattr(ask, '__name__', ask)}"):
                 messages = [message async for message in await ask(**what)]

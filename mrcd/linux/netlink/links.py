@@ -18,7 +18,10 @@ _IFA_F_NOPREFIXROUTE = 0x200
 
 
 def _own_address(message: Any) -> str:
-    """IFA_ADDRESS is the far end on point-to-point links; IFA_LOCAL is absent in IPv6."""
+    """Return the address of our end.
+
+    IFA_ADDRESS is the far end on point-to-point links; IFA_LOCAL is absent in IPv6.
+    """
     return str(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS"))
 
 
@@ -26,12 +29,12 @@ class Links(Connection):
     """Interfaces and their addresses."""
 
     async def links(self) -> dict[str, Link]:
-        """All interfaces by name."""
+        """Return all interfaces by name."""
         found = [link_of(message) async for message in self._dump(self._ipr.get_links)]
         return {link.name: link for link in found}
 
     async def xdp_program(self, name: str) -> XdpProgram | None:
-        """The XDP program of `name`, whoever attached it."""
+        """Return the XDP program of `name`, ours or another, or None."""
         index = self.index(name)
         with trying(f"look at link {name}"):
             messages = await self._ipr.link("get", index=index)
@@ -53,9 +56,9 @@ class Links(Connection):
         peer_mac: bytes | None = None,
         peer_netns: str | None = None,
     ) -> None:
-        """Create a veth pair, `peer` straight in `peer_netns` when given.
+        """Create a veth pair, with `peer` directly in `peer_netns` when that is given.
 
-        Fails when either name is taken: a pair is never adopted.
+        Fails when either name is taken: an existing pair is never adopted.
         """
         other: dict[str, Any] = {"ifname": peer, "mtu": mtu}
         spec: dict[str, Any] = {"kind": "veth", "ifname": name, "mtu": mtu, "peer": other}
@@ -94,7 +97,7 @@ class Links(Connection):
         arp: bool | None = None,
         mac: bytes | None = None,
     ) -> None:
-        """Change what is not None of an interface."""
+        """Change the settings of an interface that are not None."""
         spec: dict[str, Any] = {}
         if up is not None:
             spec["state"] = "up" if up else "down"
@@ -109,7 +112,7 @@ class Links(Connection):
             await self._ipr.link("set", index=self.index(name), **spec)
 
     async def move_link(self, name: str, netns: str, new_name: str, mtu: int) -> None:
-        """Give an interface to another namespace, under a new name; it arrives down."""
+        """Move an interface to another namespace, under a new name; it is down afterwards."""
         handle = os.open(namespaces.path(netns), os.O_RDONLY)
         try:
             with trying(f"move link {name} to {new_name} in {netns}"):
@@ -122,7 +125,7 @@ class Links(Connection):
     async def add_address(
         self, name: str, cidr: str, *, nodad: bool = True, prefix_route: bool = True
     ) -> None:
-        """Give `name` the address; without `prefix_route` no route comes with it."""
+        """Add the address to `name`; without `prefix_route` the kernel adds no route for it."""
         interface = ipaddress.ip_interface(cidr)
         flags = 0 if prefix_route else _IFA_F_NOPREFIXROUTE
         if interface.version == 6 and nodad:
@@ -137,7 +140,7 @@ class Links(Connection):
             )
 
     async def delete_address(self, name: str, cidr: str) -> None:
-        """Take the address away from `name`."""
+        """Remove the address from `name`."""
         interface = ipaddress.ip_interface(cidr)
         with trying(f"delete address {cidr} of {name}", missing_ok=True):
             await self._ipr.addr(
@@ -148,7 +151,7 @@ class Links(Connection):
             )
 
     async def addresses(self, name: str) -> list[str]:
-        """All addresses of `name`, link-local ones too, as address/prefix length."""
+        """Return all addresses of `name`, with link-local ones, as address/prefix length."""
         index = self.index(name)
         return [
             f"{_own_address(message)}/{message['prefixlen']}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the kernel's messages say of links and neighbours."""
+"""Links and neighbours, read from the kernel's messages."""
 
 from __future__ import annotations
 

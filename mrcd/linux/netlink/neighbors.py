@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Neighbours: permanent ones, and those the network is asked for."""
+"""Neighbours: permanent ones, and those that the kernel resolves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DISCARD_PORT = 9
 
 
 class Neighbors(Connection):
-    """Neighbours, and changes of them and of links."""
+    """Neighbours, and events about them and about links."""
 
     async def add_neighbor(self, dev: str, ip: str, mac: bytes) -> None:
         """Make `ip` a permanent neighbour behind `dev`."""
@@ -35,7 +35,7 @@ class Neighbors(Connection):
             )
 
     async def neighbor(self, dev: str, ip: str) -> bytes | None:
-        """The MAC address of `ip` behind `dev`, None while it is not known."""
+        """Return the MAC address of `ip` behind `dev`, or None while it is not known."""
         index = self.index(dev)
         async for message in self._dump(
             self._ipr.get_neighbours, family=family_of(ip), ifindex=index
@@ -46,10 +46,10 @@ class Neighbors(Connection):
         return None
 
     async def resolve_neighbor(self, dev: str, ip: str, timeout_s: float) -> bytes | None:
-        """The MAC address of `ip`, asking the network for it; None after the time.
+        """Resolve the MAC address of `ip` and return it, or None after `timeout_s` seconds.
 
-        One datagram to the discard port makes the kernel ask; its answer
-        arrives as a netlink event.
+        One datagram to the discard port makes the kernel ask the network. The result arrives as a
+        netlink event.
         """
         index = self.index(dev)
         events = self.watch()
@@ -85,14 +85,14 @@ class Neighbors(Connection):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(dev))
             scoped = ":" in ip and ipaddress.ip_address(ip).is_link_local
             where = (ip, _DISCARD_PORT, 0, index) if scoped else (ip, _DISCARD_PORT)
-            # An unreachable network is the caller's time-out, not an error.
+            # If the network is unreachable the caller times out; that is no error.
             with contextlib.suppress(OSError):
                 sock.sendto(b"", where)
 
     def watch(self, *, links: bool = True) -> Watch:
-        """Changes of links and neighbours, or of neighbours alone, from now on.
+        """Watch links and neighbours, or neighbours alone, from now on.
 
-        Subscribed when this returns, so that a dump afterwards misses nothing.
+        The watch is subscribed when this returns, so a dump made afterwards misses no change.
         Close it with aclose() (or contextlib.aclosing).
         """
         with namespaces.entered(self.netns):

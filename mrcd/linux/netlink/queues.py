@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Queues, and the classifiers that programs are attached as."""
+"""Queues, and the classifiers by which programs are attached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ETH_P_ALL = 0x0003
 
 
 def _extend_bpf() -> None:
-    """What pyroute2 0.9.7 does not know of linux/pkt_cls.h: which program a filter is."""
+    """Add the attributes of linux/pkt_cls.h that identify a filter's program to pyroute2 0.9.7."""
     known = {name for name, _ in sched_bpf.options.nla_map}
     if "TCA_BPF_ID" not in known:
         sched_bpf.options.nla_map = (
@@ -44,12 +44,12 @@ class Queues(Connection):
             )
 
     async def delete_root_qdisc(self, name: str) -> None:
-        """Give `name` its default queue back."""
+        """Restore the default queue of `name`."""
         with trying(f"delete the root queue of {name}", missing_ok=True):
             await self._ipr.tc("del", index=self.index(name), parent=0xFFFFFFFF)
 
     async def replace_qdisc_clsact(self, name: str) -> None:
-        """Make sure `name` has a clsact, where programs attach."""
+        """Give `name` a clsact, to which programs are attached, if it has none."""
         with trying(f"add clsact to {name}", present_ok=True):
             await self._ipr.tc("add", "clsact", self.index(name))
 
@@ -68,10 +68,10 @@ class Queues(Connection):
         direction: str = "ingress",
         classid: int | None = None,
     ) -> None:
-        """Attach a SCHED_CLS program (direct action) in place of what has this prio.
+        """Attach a SCHED_CLS program (direct action) in place of the filter with this prio.
 
-        `direction` is ingress or egress. `name` needs its clsact first. The
-        program finds `classid` in its context, as tc_classid.
+        `direction` is ingress or egress. `name` must have a clsact. The program finds `classid` in
+        its context, as tc_classid.
         """
         extra = {} if classid is None else {"classid": classid}
         with trying(f"attach {prog_name} to {direction} of {name}"):
@@ -90,7 +90,7 @@ class Queues(Connection):
             )
 
     async def detach_clsact(self, name: str, *, prio: int, direction: str = "ingress") -> None:
-        """Detach what `attach_clsact` attached with this prio."""
+        """Detach the program that `attach_clsact` attached with this prio."""
         with trying(f"detach prio {prio} from {direction} of {name}", missing_ok=True):
             await self._ipr.tc(
                 "del-filter",
@@ -103,7 +103,7 @@ class Queues(Connection):
             )
 
     async def clsact_program(self, name: str, *, prio: int) -> int | None:
-        """The kernel's number of the program that `attach_clsact` attached with this prio."""
+        """Return the id of the program that `attach_clsact` attached with this prio, or None."""
         where = {"index": self.index(name), "parent": _CLSACT_PARENT["ingress"]}
         async for message in self._dump(self._ipr.get_filters, **where):
             options = message.get_attr("TCA_OPTIONS")

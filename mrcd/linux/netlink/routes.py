@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Routes and rules, and the uSID flavour that pyroute2 does not know."""
+"""Routes and rules, with the uSID flavour that pyroute2 does not know."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RULE_PRIORITY = {"iif": 1000, "src": 1001}  # behind the local table, before th
 
 
 class _Flavors(nla):  # type: ignore[misc]  # pyroute2 is not typed
-    """SEG6_LOCAL_FLAVORS of linux/seg6_local.h, unknown to pyroute2 0.9.7."""
+    """SEG6_LOCAL_FLAVORS of linux/seg6_local.h, which pyroute2 0.9.7 does not know."""
 
     __slots__ = ()
     nla_map = (
@@ -55,7 +55,7 @@ _extend_seg6local()
 
 
 def _via_attribute(family: int, via: str) -> tuple[str, Any]:
-    """RTA_GATEWAY, or RTA_VIA for an IPv4 route over an IPv6 neighbour (RFC 8950)."""
+    """Return RTA_GATEWAY, or RTA_VIA for an IPv4 route over an IPv6 neighbour (RFC 8950)."""
     if family_of(via) == family:
         return ("RTA_GATEWAY", via)
     return ("RTA_VIA", {"family": family_of(via), "addr": via})
@@ -72,7 +72,7 @@ def _route_message(dst: str, scope: int = _SCOPE_UNIVERSE, table: int | None = N
     message["type"] = _RTN_UNICAST
     message["attrs"] = [("RTA_DST", str(network.network_address))]
     if table is not None:
-        message["table"] = _TABLE_UNSPEC  # the attribute holds numbers above 255, too
+        message["table"] = _TABLE_UNSPEC  # the attribute can hold numbers above 255
         message["attrs"].append(("RTA_TABLE", table))
     return message
 
@@ -94,8 +94,8 @@ class Routes(Links):
     ) -> None:
         """Install the route to `dst`, in place of another one to it in the (main) table.
 
-        Either `dev` (with or without the neighbour `via`, which may be IPv6
-        for an IPv4 route) or several `nexthops` chosen by flow hash.
+        The route goes either through `dev`, with or without the neighbour `via`, which may be IPv6
+        for an IPv4 route, or through several `nexthops` that are chosen by flow hash.
         """
         on_link = dev is not None and via is None and family_of(dst) == socket.AF_INET
         message = _route_message(dst, _SCOPE_LINK if on_link else _SCOPE_UNIVERSE, table)
@@ -124,7 +124,7 @@ class Routes(Links):
     async def add_rule(
         self, version: int, table: int, *, iif: str | None = None, src: str | None = None
     ) -> None:
-        """Look up what enters through `iif`, or comes from the network `src`, in `table`."""
+        """Look up packets that enter through `iif`, or come from the network `src`, in `table`."""
         spec: dict[str, Any] = {} if iif is None else {"iifname": iif}
         if src is not None:
             spec["src"], _, spec["src_len"] = src.partition("/")
@@ -151,9 +151,9 @@ class Routes(Links):
     ) -> None:
         """Make `locator` (block + one uSID) a uN: seg6local End with NEXT-C-SID.
 
-        RFC 9800 section 4.1. `dev` only anchors the route: it must stay up.
-        The route is read back, since a kernel or library that does not know
-        the flavour silently installs a plain End, which drops every packet.
+        See RFC 9800 section 4.1. `dev` only anchors the route, but must stay up. The route is read
+        back, since a kernel or library that does not know the flavour silently installs a plain
+        End, which drops every packet.
         """
         message = _route_message(locator, table=table)
         flavors = [
@@ -180,7 +180,7 @@ class Routes(Links):
 
     async def _has_next_csid(self, locator: str, table: int | None) -> bool:
         network = ipaddress.ip_network(locator)
-        # With a destination it is a look-up, which sees what the rules choose: the main table.
+        # With a destination the request is a look-up, in the table that the rules choose: main.
         which = {"dst": str(network.network_address), "dst_len": network.prefixlen}
         if table is not None:
             which = {"table": table}
@@ -214,7 +214,7 @@ class Routes(Links):
                 pass
 
     async def routes(self, dev: str | None = None) -> list[Route]:
-        """Unicast routes of the main table, through `dev` or all."""
+        """Return the unicast routes of the main table, all or those through `dev`."""
         index = None if dev is None else self.index(dev)
         names = {link.index: name for name, link in (await self.links()).items()}
         found = []
@@ -238,7 +238,7 @@ class Routes(Links):
         return found
 
     async def fib(self) -> list[FibRoute]:
-        """Every unicast route of every table but the local one, as the kernel has it."""
+        """Return every unicast route in every table except the local one."""
         names = {link.index: name for name, link in (await self.links()).items()}
         found = []
         for family in IP_FAMILIES:
@@ -249,7 +249,7 @@ class Routes(Links):
         return found
 
     async def rules(self) -> list[FibRule]:
-        """Every rule that chooses a table by the interface a packet entered through."""
+        """Return every rule that chooses a table by the interface a packet entered through."""
         found = []
         for family, version in ((socket.AF_INET, 4), (socket.AF_INET6, 6)):
             async for message in self._dump(self._ipr.get_rules, family=family):

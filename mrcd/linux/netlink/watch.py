@@ -19,7 +19,7 @@ from mrcd.linux.netlink.messages import link_of, neighbor_of
 
 
 class Watch:
-    """An endless asynchronous iterator over events; close it with aclose()."""
+    """An endless asynchronous iterator over events; close it by aclose()."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -43,7 +43,7 @@ class Watch:
         return self._waiting.popleft()
 
     def _drain(self) -> None:
-        """Empty the queue: until then the kernel goes on dropping without a word."""
+        """Empty the queue: until then the kernel drops further events without reporting it."""
         while True:
             try:
                 self._sock.recv(1 << 16)
@@ -59,7 +59,7 @@ class Watch:
 
 
 def _parse(marshal: Any, data: bytes) -> Iterator[Event]:
-    """The events of one datagram from the kernel."""
+    """Yield the events of one datagram from the kernel."""
     for message in marshal.parse(data):
         kind = message["header"]["type"]
         if kind in (RTM_NEWLINK, RTM_DELLINK):

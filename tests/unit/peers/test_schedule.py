@@ -6,7 +6,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd.peers.schedule import BURST, GRAIN_NAMES, GRAIN_NS, MS, PACKETS_PER_S, TURNS, Agenda
+from mrcd.handshake import MS
+from mrcd.peers.schedule import BURST, GRAIN_NAMES, GRAIN_NS, PACKETS_PER_S, TURNS, Agenda
 
 SECOND = 1000 * MS
 

@@ -17,14 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrcd.fabric.loops import loops_of
-from mrcd.survey import evidence
-from mrcd.survey.evidence import INTERVAL_NS, Evidence, EvidenceError, Total
+from mrcd.handshake import MAX_BYTES
+from mrcd.survey import evidence, messages
+from mrcd.survey.evidence import INTERVAL_NS, Evidence
 from mrcd.survey.history import BLOCK, MEMORY, RECENT, SINGLE, History
 from mrcd.survey.inference import Seen, infer
+from mrcd.survey.messages import EvidenceError, Total
 from tests.unit.fault_double import fabric_of
 
 FABRIC = fabric_of(2, 2, 2, 1)
-DIGEST = evidence.digest(FABRIC)
+DIGEST = messages.digest(FABRIC)
 ON_TIME: Mapping[str, float] = {}
 
 
@@ -34,9 +36,9 @@ def empty() -> Evidence:
 
 
 def message(**changes: object) -> bytes:
-    good = evidence.Message(evidence.VERSION, "h2", 7, DIGEST, ((0, 10, 10, 50),))
+    good = messages.Message(messages.VERSION, "h2", 7, DIGEST, ((0, 10, 10, 50),))
     body = msgspec.msgpack.encode(msgspec.structs.replace(good, **changes))
-    return evidence.MAGIC + len(body).to_bytes(2, "big") + body
+    return messages.MAGIC + len(body).to_bytes(2, "big") + body
 
 
 class Feeder:
@@ -75,11 +77,11 @@ class Feeder:
 
 def test_totals_survive_the_wire() -> None:
     totals = {i: Total(1000 + i, 990 + i, 12.0) for i in range(150)}
-    datagrams = evidence.encode("h2", (1 << 63) - 1, DIGEST, totals)
-    assert all(len(datagram) <= evidence.MAX_BYTES for datagram in datagrams)
+    datagrams = messages.encode("h2", (1 << 63) - 1, DIGEST, totals)
+    assert all(len(datagram) <= MAX_BYTES for datagram in datagrams)
     back = {}
     for datagram in datagrams:
-        told = evidence.decode(datagram)
+        told = messages.decode(datagram)
         assert (told.host, told.epoch, told.digest) == ("h2", (1 << 63) - 1, DIGEST)
         back |= {index: Total(sent, ret, rtt) for index, sent, ret, rtt in told.totals}
     assert back == totals
@@ -88,8 +90,8 @@ def test_totals_survive_the_wire() -> None:
 def test_a_full_datagram_of_greatest_numbers_fits() -> None:
     most = (1 << 63) - 1
     totals = {65535 - i: Total(most, most, 4e9) for i in range(40)}
-    (datagram,) = evidence.encode("h" * 31, most, (1 << 32) - 1, totals)
-    assert len(datagram) <= evidence.MAX_BYTES
+    (datagram,) = messages.encode("h" * 31, most, (1 << 32) - 1, totals)
+    assert len(datagram) <= MAX_BYTES
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_bad_datagrams_are_refused_and_change_nothing(datagram: bytes, why: str)
 
 @given(st.binary(max_size=64))
 def test_no_datagram_raises_anything_else(rest: bytes) -> None:
-    for datagram in (rest, evidence.MAGIC + len(rest).to_bytes(2, "big") + rest):
+    for datagram in (rest, messages.MAGIC + len(rest).to_bytes(2, "big") + rest):
         try:
             empty().receive(datagram, now_ns=1)
         except EvidenceError:
@@ -293,8 +295,8 @@ def test_quantile_lies_in_its_bucket(
 
 
 def test_digest_tells_fabrics_apart_but_not_their_names() -> None:
-    assert evidence.digest(fabric_of(2, 2, 3, 1)) != DIGEST
-    assert evidence.digest(dataclasses.replace(FABRIC, name="other", mtu=1500)) == DIGEST
+    assert messages.digest(fabric_of(2, 2, 3, 1)) != DIGEST
+    assert messages.digest(dataclasses.replace(FABRIC, name="other", mtu=1500)) == DIGEST
 
 
 def test_link_that_becomes_late_is_found_and_forgotten_long_before_the_longest_window() -> None:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from mrcd.survey.evidence import Total
 from mrcd.survey.inference import Fault
+from mrcd.survey.messages import Total
 from mrcd.survey.nichealth import NIC_CLEAN_S, NIC_LIVE_INTERVALS, NIC_PROBES, NicHealth
 from mrcd.wire.abi import ABI
 from tests.unit.survey.test_named import fault

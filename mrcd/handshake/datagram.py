@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The frame around every message of one daemon to another: magic, length, MessagePack (pure)."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+MAX_BYTES: Final = 1200
+NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises when a body is not the message that was asked for."""
+_HEADER: Final = struct.Struct("!4sH")  # magic, length of what follows
+
+
+class DatagramError(Exception):
+    """A datagram has no frame of the kind asked for; the text says why."""
+
+
+def encode(magic: bytes, message: msgspec.Struct) -> bytes:
+    """Return the datagram of a message; raise ValueError if it does not fit into MAX_BYTES."""
+    body = msgspec.msgpack.encode(message)
+    if _HEADER.size + len(body) > MAX_BYTES:
+        kind = type(message).__name__
+        raise ValueError(f"{kind} of {len(body)} bytes does not fit into {MAX_BYTES}")
+    return _HEADER.pack(magic, len(body)) + body
+
+
+def body_of(magic: bytes, datagram: bytes) -> bytes:
+    """Return the body of a datagram; raise DatagramError, with the reason, if there is none."""
+    if len(datagram) > MAX_BYTES:
+        raise DatagramError(f"{len(datagram)} bytes, more than {MAX_BYTES}")
+    if len(datagram) < _HEADER.size:
+        raise DatagramError(f"{len(datagram)} bytes, less than a header of {_HEADER.size}")
+    found, length = _HEADER.unpack_from(datagram)
+    if found != magic:
+        raise DatagramError(f"magic {found.hex()}, not {magic.hex()}")
+    body = datagram[_HEADER.size :]
+    if length != len(body):
+        raise DatagramError(f"header announces {length} bytes, {len(body)} follow")
+    return body

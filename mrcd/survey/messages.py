@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Messages of the survey: running totals of a host's loops, encoded and decoded (pure).
+
+A host tells its peers the running totals of its loops, so a lost message costs only time. Both
+sides number a host's loops alike (mrcd/fabric/loops.py), provided that they have the same fabric.
+Each message carries a digest of the fabric, which shows whether they do.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from mrcd.fabric.description import Fabric
+from mrcd.fabric.hosts import HostRange
+from mrcd.handshake import datagram as frames
+
+MAGIC: Final = b"MRCf"
+VERSION: Final = 1
+_PER_MESSAGE = 40  # entries of at most 27 bytes each
+
+Word64 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Index = Annotated[int, Meta(ge=0, lt=1 << 16)]
+
+
+class EvidenceError(Exception):
+    """A datagram holds no acceptable evidence; the text says why. The sender is to blame."""
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True):
+    """Totals of some loops: (number, sent, returned, round trip in us or 0 if it is not known)."""
+
+    version: int
+    host: Annotated[str, Meta(min_length=1, max_length=64)]
+    epoch: Word64
+    digest: int
+    totals: Annotated[
+        tuple[tuple[Index, Word64, Word64, Annotated[int, Meta(ge=0, lt=1 << 32)]], ...],
+        Meta(max_length=_PER_MESSAGE),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The probes of a loop, sent and returned since its host's daemon began; its recent round trip.
+
+    `rtt_us` is None when no round trip is known.
+    """
+
+    sent: int
+    returned: int
+    rtt_us: float | None
+
+
+def digest(fabric: Fabric) -> int:
+    """Return a number of a fabric; two fabrics with the same number have the same loops."""
+    hosts = fabric.hosts
+    if not isinstance(hosts, HostRange):
+        hosts = tuple(replace(host, addresses=()) for host in hosts)
+    return zlib.crc32(repr((fabric.planes, fabric.t0, fabric.t1, hosts)).encode())
+
+
+def encode(host: str, epoch: int, digest: int, totals: Mapping[int, Total]) -> list[bytes]:
+    """Return the datagrams that carry these totals."""
+    entries = [
+        (index, total.sent, total.returned, round(total.rtt_us or 0))
+        for index, total in totals.items()
+    ]
+    return [
+        frames.encode(
+            MAGIC, Message(VERSION, host, epoch, digest, tuple(entries[at : at + _PER_MESSAGE]))
+        )
+        for at in range(0, len(entries), _PER_MESSAGE)
+    ]
+
+
+def decode(datagram: bytes) -> Message:
+    """Return the message in a datagram; raise EvidenceError, with the reason, if there is none."""
+    try:
+        message = msgspec.msgpack.decode(frames.body_of(MAGIC, datagram), type=Message)
+    except frames.DatagramError as error:
+        raise EvidenceError(f"no message of this kind: {error}") from None
+    except frames.NO_MESSAGE as error:
+        raise EvidenceError(f"not a message: {error}") from None
+    if message.version != VERSION:
+        raise EvidenceError(f"version {message.version}, this daemon speaks {VERSION}")
+    return message
