@@ -82,7 +82,7 @@ lock: setup ## choose anew what the package carries of PyPI, by version and hash
 	$(PYTHON) packaging/lock.py
 
 check-vm: setup deb ## the package on virtual machines; KERNEL=backports: a newer kernel (as root)
-	$(PYTHON) -m vm.check --kernel $(KERNEL)
+	$(PYTHON) -m vm.check --kernel $(KERNEL) $(ARGS)
 
 check-readme: setup deb ## what README.md says of two hosts, typed on virtual machines (as root)
 	$(PYTHON) -m vm.check --readme --kernel $(KERNEL)

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -30,12 +30,15 @@ from vm import machines, measure, readme, steps
 from vm.clock import CLOCK
 from vm.machines import Machine
 from vm.qemu import Image, MachineFailed, Vm, accelerator
+from vm.steps import Step
 from vm.verdict import Check
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "vm"
 PAYLOAD_MB = 64
 MEMORY_MB = {"host": 1024, "switches": 512}
+# Tests that a guest runs with the package's Python.
+GUEST_TESTS = tuple(f"tests/bpf/{name}.py" for name in ("rig", "packets", "interrupted"))
 # Compiling the programs takes 2 s of a real processor. An emulated one has neither the time for
 # systemd's defaults nor for a watchdog's, and while qemu is stopped the guest's clock goes on.
 SLOW_UNIT = "[Service]\nTimeoutStartSec=1h\nTimeoutStopSec=10min\nWatchdogSec=1h\n"
@@ -48,6 +51,9 @@ def make_payload(folder: Path, deb: Path) -> Path:
         for file in (machines.FABRIC, machines.MACHINES, script, deb):
             shutil.copy(file, made)
         Path(made, "slow.conf").write_text(SLOW_UNIT)
+        for name in GUEST_TESTS:
+            Path(made, name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, Path(made, name))
         disk = folder / "payload.img"
         disk.unlink(missing_ok=True)
         subprocess.run(
@@ -96,6 +102,14 @@ def running(fleet: Sequence[Machine], image: Image, deb: Path, minutes: float) -
                         shutil.copy(vm.console, image.folder / vm.console.name)
 
 
+def chosen(todo: Sequence[Step], only: Collection[str]) -> tuple[Step, ...]:
+    """The steps that `only` names, and the essential ones before the last of them."""
+    if unknown := set(only) - {name for name, _what, _essential in todo}:
+        sys.exit(f"check-vm: no step is called {', '.join(sorted(unknown))}")
+    last = max(at for at, step in enumerate(todo) if step[0] in only)
+    return tuple(step for step in todo[: last + 1] if step[2] or step[0] in only)
+
+
 def newest_package() -> Path:
     """The package that `make deb` has built."""
     found = sorted((ROOT / "dist").glob("mrcd_*.deb"), key=lambda file: file.stat().st_mtime)
@@ -111,7 +125,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=120, help="at most so long")
     parser.add_argument("--readme", action="store_true", help="type what README.md says")
     parser.add_argument(
-        "--only", action="append", metavar="STEP", help="and those that the rest needs"
+        "--only", action="append", metavar="STEP", help="and the steps that it needs"
     )
     parser.add_argument("--deb", type=Path, help="default: the newest in dist/")
     options = parser.parse_args()
@@ -125,7 +139,7 @@ def main() -> int:
     else:
         todo, fleet = steps.STEPS, machines.of(description.load(machines.FABRIC))
     if options.only:
-        todo = tuple(step for step in todo if step[2] or step[0] in options.only)
+        todo = chosen(todo, options.only)
     with running(fleet, image, deb, options.minutes) as check:
         for name, what, essential in todo:
             if not check.step(name, functools.partial(what, check)) and essential:
