@@ -48,7 +48,7 @@ from tests.bpf.rig import Rig
 QP_A, QP_B = 0, 1
 FIRST_PSN = 1000  # of both QPs: a PSN of A that is looked up in B's window is found there
 OUTSTANDING = 64
-PER_TICK = 16  # RESEND_MAX of bpf/retransmit.h; OUTSTANDING is a multiple of it
+PER_TICK = 16  # RESEND_MAX in the programs; OUTSTANDING is a multiple of it
 TICKS = 100  # in one system call
 SECONDS = 5.0
 PLANE = 1  # by which the answers for B arrive
