@@ -18,6 +18,8 @@ from tests.bpf import interrupted
 def test_interrupting_packets_and_the_clock_keep_out_of_each_others_memory(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("BPF programs need root: run the tests as root")
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("one CPU ticks while another one sends")
     with interrupted.made_rig(tmp_path) as rig:
         found = interrupted.measure(rig, 1)
     assert interrupted.violations(found) == []
