@@ -82,7 +82,7 @@ lock: setup ## update the versions and hashes of the PyPI packages in the packag
 	$(PYTHON) packaging/lock.py
 
 check-vm: setup deb ## check the package on virtual machines; KERNEL=backports is newer (as root)
-	$(PYTHON) -m vm.check --kernel $(KERNEL)
+	$(PYTHON) -m vm.check --kernel $(KERNEL) $(ARGS)
 
 check-readme: setup deb ## type docs/quickstart.md on virtual machines (as root)
 	$(PYTHON) -m vm.check --readme --kernel $(KERNEL)

@@ -42,49 +42,49 @@ class Part:
 
 
 _SPRAY, _DELIVER = "mrc_spray", "mrc_deliver"
-_CHECK = "return spray_drop(MRC_C_DROP_SKB);\n\tcheck = "
-_LOCKED = "b);\n\tbpf_spin_lock(&tx->lock);\n\tpsn = "
-_UNLOCKED = "bpf_spin_unlock(&tx->lock);\n\tif (full)"
-_CLONE = "skb->protocol) ||\n\t\t    bpf_clone_redirect(skb, h->link_ifindex, 0)"
+_UNGUARDED = "*psn = tx->next;"
+_LOCK = f"bpf_spin_lock(&tx->lock);\n\t{_UNGUARDED}"
+_UNLOCK = "bpf_spin_unlock(&tx->lock);\n\tif (full)\n\t\treturn MRC_C_DROP_WINDOW;\n\treturn *id"
+_CLONE = "put_link(skb, h, skb->protocol) || bpf_clone_redirect(skb, h->link_ifindex, 0)"
 PARTS = (
     Part(
         _SPRAY,
         "the copy into the ring",
-        (("bpf_skb_load_bytes(skb, MRC_ETH_LEN, buf->data, n)", "0"),),
+        (("bpf_skb_load_bytes(skb, MRC_ETH_LEN, c->buf->data, len)", "0"),),
     ),
     Part(
         _SPRAY,
         "a slot off the stack",
         (
             (
-                "if (tx_free.pop(&slot))\n\t\treturn spray_drop(MRC_C_DROP_RING);",
-                "slot = tx->next & 511;",
+                "if (tx_free.pop(&slot))\n\t\treturn MRC_C_DROP_RING;",
+                "slot = skb->len & 511;",
             ),
         ),
     ),
     Part(
         _SPRAY,
         "the word over the headers",
-        ((f"{_CHECK}header_check(data, MRC_WRITE_LEN)", f"{_CHECK}0"),),
+        (("check = header_check(data, MRC_WRITE_LEN);", "check = 0;"),),
     ),
     Part(
         _SPRAY,
         "the lock",
-        ((_LOCKED, "b);\n\tpsn = "), (_UNLOCKED, "if (full)")),
+        ((_LOCK, _UNGUARDED), (_UNLOCK, _UNLOCK.partition("\n\t")[2])),
     ),
     Part(
         _SPRAY,
         "the choice of a path",
-        (("pick_path(tx, planes_up, planes_up, b->shares)", "planes_up & 0"),),
+        (("pick_path(tx, up, up, f->b->shares)", "up & 0"),),
     ),
-    Part(_DELIVER, "the clone that goes to mrc0", ((_CLONE, "skb->protocol)"),)),
+    Part(_DELIVER, "the clone that goes to mrc0", ((_CLONE, "put_link(skb, h, skb->protocol)"),)),
     Part(
         _DELIVER,
         "cutting the ICRC word",
         (
             (
-                "bpf_skb_change_tail(skb, MRC_ETH_LEN + len, 0))\n\t\treturn deliver_drop",
-                "0)\n\t\treturn deliver_drop",
+                "bpf_skb_change_tail(skb, MRC_ETH_LEN + a->len, 0))\n\t\treturn MRC",
+                "0)\n\t\treturn MRC",
             ),
         ),
     ),

@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -31,12 +31,15 @@ from vm import machines, measure, readme, steps
 from vm.clock import CLOCK
 from vm.machines import Machine
 from vm.qemu import Image, MachineFailed, Vm, accelerator
+from vm.steps import Step
 from vm.verdict import Check
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "vm"
 PAYLOAD_MB = 64
 MEMORY_MB = {"host": 1024, "switches": 512}
+# Tests that a guest runs with the package's Python.
+GUEST_TESTS = tuple(f"tests/bpf/{name}.py" for name in ("rig", "packets", "interrupted"))
 # Compiling the programs takes 2 s on a real processor. An emulated one exceeds the time-outs
 # of systemd and its watchdog. The guest's clock also keeps running while qemu is stopped.
 SLOW_UNIT = "[Service]\nTimeoutStartSec=1h\nTimeoutStopSec=10min\nWatchdogSec=1h\n"
@@ -49,6 +52,9 @@ def make_payload(folder: Path, deb: Path) -> Path:
         for file in (machines.FABRIC, machines.MACHINES, script, deb):
             shutil.copy(file, made)
         Path(made, "slow.conf").write_text(SLOW_UNIT)
+        for name in GUEST_TESTS:
+            Path(made, name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, Path(made, name))
         disk = folder / "payload.img"
         disk.unlink(missing_ok=True)
         subprocess.run(
@@ -97,6 +103,14 @@ def running(fleet: Sequence[Machine], image: Image, deb: Path, minutes: float) -
                         shutil.copy(vm.console, image.folder / vm.console.name)
 
 
+def chosen(todo: Sequence[Step], only: Collection[str]) -> tuple[Step, ...]:
+    """The steps that `only` names, and the essential ones before the last of them."""
+    if unknown := set(only) - {name for name, _what, _essential in todo}:
+        sys.exit(f"check-vm: no step is called {', '.join(sorted(unknown))}")
+    last = max(at for at, step in enumerate(todo) if step[0] in only)
+    return tuple(step for step in todo[: last + 1] if step[2] or step[0] in only)
+
+
 def newest_package() -> Path:
     """Return the package that `make deb` built last."""
     found = sorted((ROOT / "dist").glob("mrcd_*.deb"), key=lambda file: file.stat().st_mtime)
@@ -128,7 +142,7 @@ def main() -> int:
     else:
         todo, fleet = steps.STEPS, machines.of(description.load(machines.FABRIC))
     if options.only:
-        todo = tuple(step for step in todo if step[2] or step[0] in options.only)
+        todo = chosen(todo, options.only)
     with running(fleet, image, deb, options.minutes) as check:
         for name, what, essential in todo:
             if not check.step(name, functools.partial(what, check)) and essential:

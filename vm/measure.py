@@ -63,13 +63,27 @@ print(json.dumps([dataclasses.asdict(entry) for entry in report]))
 """
 
 
+# The interpreter that the command mrcd names in its first line.
+_PYTHON = "$(sed -n '1s/^#!//p' \"$(readlink -f /usr/sbin/mrcd)\")"
+
+
 def load_programs(vm: Vm, encap: int, within_s: float) -> list[dict[str, Any]]:
     """Compile and load every program with the package's Python; return the loader's report."""
-    # The first line of the command mrcd names the interpreter.
     script = f"cat >/tmp/load.py <<'END'\n{_LOAD.format(encap=encap)}END\n"
-    script += "exec $(sed -n '1s/^#!//p' \"$(readlink -f /usr/sbin/mrcd)\") /tmp/load.py"
+    script += f"exec {_PYTHON} /tmp/load.py"
     report: list[dict[str, Any]] = json.loads(vm.run(script, within_s).out)
     return report
+
+
+def interrupted(vm: Vm, within_s: float) -> Figures:
+    """Run tests/bpf/interrupted.py, as the package's Python does it; its figures."""
+    command = f"env PYTHONPATH=/mnt/payload {_PYTHON} -m tests.bpf.interrupted"
+    done = vm.run(command, within_s, check=False)
+    try:
+        found: Figures = json.loads(done.out)
+    except ValueError:
+        raise MachineFailed(f"{vm.name}: the test did not end: {done.err[-1500:]}") from None
+    return found
 
 
 def instructions_walked(summary: str) -> int:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from vm import machines, measure
 from vm.machines import Machine
 from vm.measure import Figures
 from vm.qemu import MachineFailed, Vm
-from vm.steps import LONG_S, WARNING, boot, give_time, open_payload, patience
+from vm.steps import LONG_S, WARNING, Step, boot, give_time, open_payload, patience
 from vm.verdict import Check
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "docs" / "quickstart.md"
@@ -112,7 +111,7 @@ def ping(check: Check) -> Figures:
     return {"established_s": round(took, 1), "warnings": "; ".join(said) or "none"}
 
 
-STEPS: tuple[tuple[str, Callable[[Check], Figures], bool], ...] = (
+STEPS: tuple[Step, ...] = (
     ("boot", boot, True),
     ("prepare", prepare, True),
     ("typed", typed, True),

@@ -50,6 +50,14 @@ def open_payload(vm: Vm) -> None:
     vm.run("mkdir -p /mnt/payload && mount -o ro /dev/vdb /mnt/payload")
 
 
+def interrupts(check: Check) -> Figures:
+    """Packets that interrupt the clock's program on its CPU do not disturb it, nor it them."""
+    found = measure.interrupted(check.hosts[0], LONG_S * patience())
+    wrong = found.pop("wrong")
+    assert not wrong, f"{'; '.join(wrong)} (within {found['seconds']} s)"
+    return found
+
+
 def fabric(check: Check) -> Figures:
     """Check that the switches have the addresses and routes of the fabric file."""
     plan = check.switches.run("mrcctl sid verify --lab vm", 300).out.strip()
@@ -227,9 +235,12 @@ def remove(check: Check) -> Figures:
     return {}
 
 
-STEPS: tuple[tuple[str, Callable[[Check], Figures], bool], ...] = (
+Step = tuple[str, Callable[[Check], Figures], bool]
+"""Name, what is done, and whether the rest makes no sense without it."""
+STEPS: tuple[Step, ...] = (
     ("boot", boot, True),
     ("provision", provision, True),
+    ("interrupts", interrupts, False),
     ("fabric", fabric, False),
     ("start", start, True),
     ("reach", reach, True),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from mrcd import bpfsys
+from mrcd.linux import bpf
 from tests.bpf.packets import Far, ev_of, ip4
 from tests.bpf.rig import Rig
 
@@ -20,8 +20,8 @@ PACKET = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
 def memory(rig: Rig, chain: int) -> bytes:
     """What a chain keeps, on all CPUs."""
     fd = rig.dp.maps["chains"]
-    size = -(-bpfsys.map_info(fd)[2] // 8) * 8 * bpfsys.possible_cpus()
-    found = bpfsys.lookup(fd, struct.pack("=I", chain), size)
+    size = -(-bpf.map_info(fd)[2] // 8) * 8 * bpf.possible_cpus()
+    found = bpf.lookup(fd, struct.pack("=I", chain), size)
     assert found is not None
     return found
 

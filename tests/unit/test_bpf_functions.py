@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.paths import bpf_dir
+from mrcd.wire.sources import bpf_dir
 
 LINES_MAX = 60
 FILES = sorted(bpf_dir().glob("*.[ch]"))

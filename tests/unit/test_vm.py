@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import tomllib
 from dataclasses import replace
@@ -21,7 +23,7 @@ from mrcd.fabric import description
 from mrcd.lab import nics, topology
 from mrcd.lab.state import LabFailed
 from mrcd.linux.interfaces import Link
-from vm import machines, measure, provision, readme, verdict
+from vm import check, machines, measure, provision, readme, steps, verdict
 from vm.clock import Clock
 
 ROOT = Path(__file__).parents[2]
@@ -130,6 +132,33 @@ def test_the_vagrantfile_has_no_facts_of_its_own() -> None:
     facts = [nic.mac for machine in machines.of(FABRIC) for nic in machine.nics]
     facts += [host.name for host in FABRIC.hosts]
     assert not [fact for fact in facts if re.search(rf"\b{re.escape(fact)}\b", text)]
+
+
+# ---- what a guest runs
+
+
+def test_the_guests_tests_import_only_what_a_guest_has() -> None:
+    own = {name.removesuffix(".py").replace("/", ".") for name in check.GUEST_TESTS}
+    for name in check.GUEST_TESTS:
+        for node in ast.parse((ROOT / name).read_text()).body:
+            if isinstance(node, ast.Import):
+                imported = {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported = {node.module or ""}
+            else:
+                continue
+            for module in imported - own:
+                top = module.partition(".")[0]
+                assert top in {"mrcd", *sys.stdlib_module_names}, f"{name} imports {module}"
+
+
+def test_only_a_step_and_those_that_it_needs() -> None:
+    names = [name for name, _what, _essential in check.chosen(steps.STEPS, ["interrupts"])]
+    assert names == ["boot", "provision", "interrupts"]
+    names = [name for name, _what, _essential in check.chosen(steps.STEPS, ["restart"])]
+    assert names == ["boot", "provision", "start", "reach", "restart"]
+    with pytest.raises(SystemExit, match="no step is called reboot"):
+        check.chosen(steps.STEPS, ["reboot"])
 
 
 # ---- switches with real NICs
