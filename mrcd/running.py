@@ -211,17 +211,28 @@ class Running:
     async def _change(self, wanted: Config) -> ConfigChanges:
         changes = self._diff(wanted)
         if needs_restart(changes):
-            self._next = wanted
-            self._restarted = asyncio.get_running_loop().create_future()
-            waiting = self._restarted
-            self._wake.set()
-            await waiting
+            former = self.config
+            await self._restart_with(wanted)
+            if wanted.metrics != former.metrics:
+                try:
+                    await self._on_metrics()
+                except Exception:
+                    await self._restart_with(former)
+                    await self._on_metrics()
+                    raise
         else:
             await self._apply_live(wanted)
         for change in changes.changes:
             log.info("config.changed", path=change.path, old=change.old, new=change.new,
                      how=change.how)  # fmt: skip
         return changes
+
+    async def _restart_with(self, wanted: Config) -> None:
+        """Have `serve` build the data path anew for a configuration; raise what it raises."""
+        self._next = wanted
+        self._restarted = waiting = asyncio.get_running_loop().create_future()
+        self._wake.set()
+        await waiting
 
     async def _apply_live(self, wanted: Config) -> None:
         former = self.config

@@ -126,7 +126,8 @@ class NicHealth:
             if plane not in self._bad_ns:
                 if len(self._bad_ns) + 1 >= len(self._planes):
                     continue
-                if now_ns - self._back_ns.get(plane, 0) < 1e9 * 4 * self._hold_s[plane]:
+                back_ns = self._back_ns.get(plane)
+                if back_ns is not None and now_ns - back_ns < 1e9 * 4 * self._hold_s[plane]:
                     self._hold_s[plane] = min(2 * self._hold_s[plane], NIC_CLEAN_MAX_S)
                 else:
                     self._hold_s[plane] = NIC_CLEAN_S

@@ -180,6 +180,56 @@ def test_apply__another_layout_is_the_next_engines(made: tuple[Daemon, Engine]) 
     run(work())
 
 
+WIDER_SEEN = WIDER + '[metrics]\nlisten = "127.0.0.1:9971"\n'
+
+
+async def restarted(daemon: Daemon) -> Config:
+    """Do what `serve` does for the next engine; return its configuration."""
+    running = daemon.running
+    await until(lambda: running._next is not None)
+    assert running._next is not None
+    assert running._restarted is not None
+    running.config, running._next = running._next, None
+    running._restarted.set_result(None)
+    return running.config
+
+
+def test_apply__metrics_that_come_with_a_restart_are_served(made: tuple[Daemon, Engine]) -> None:
+    daemon, _engine = made
+    served: list[object] = []
+
+    async def on_metrics() -> None:
+        served.append(daemon.running.config.metrics.endpoint)
+
+    async def work() -> None:
+        daemon.running._on_metrics = on_metrics
+        applied = asyncio.create_task(daemon.running.apply(WIDER_SEEN, 0))
+        wanted = await restarted(daemon)
+        await applied
+        assert served == [wanted.metrics.endpoint] != [None]
+
+    run(work())
+
+
+def test_apply__metrics_that_cannot_be_served_undo_a_restart(made: tuple[Daemon, Engine]) -> None:
+    daemon, engine = made
+
+    async def on_metrics() -> None:
+        if daemon.running.config.metrics.endpoint is not None:
+            raise OSError("the address is in use")
+
+    async def work() -> None:
+        daemon.running._on_metrics = on_metrics
+        applied = asyncio.create_task(daemon.running.apply(WIDER_SEEN, 0))
+        await restarted(daemon)
+        assert await restarted(daemon) == engine.config
+        with pytest.raises(OSError, match="in use"):
+            await applied
+
+    run(work())
+    assert daemon.running.config == engine.config
+
+
 def test_reload__reads_the_file(made: tuple[Daemon, Engine]) -> None:
     daemon, engine = made
 

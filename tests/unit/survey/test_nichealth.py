@@ -66,6 +66,12 @@ def test_a_relapse_takes_twice_as_long() -> None:
     assert heard.at(1000.1 + NIC_CLEAN_S) == [(1, True)]
 
 
+def test_the_first_fault_after_boot_is_no_relapse() -> None:
+    heard, lossy = Heard(), fault("h1:p1")
+    assert heard.at(2, lossy) == [(1, False)]
+    assert heard.at(2.1 + NIC_CLEAN_S) == [(1, True)]
+
+
 def test_dead_link_and_one_that_is_back_are_left_to_the_paths() -> None:
     heard, mixed = Heard(), fault("h1:p1", loss=0.4)
     heard.near(1, 0, 0, 2)  # the link returns in the middle of an interval
