@@ -106,10 +106,10 @@ struct probe_args {              /* mrc_tick to mrc_probe, and mrc_probe to itse
 struct resend_args {             /* to mrc_resend, from all others and from itself */
 	u64 now;
 	u64 seen_ns;             /* packets in `due` should have arrived by then */
-	u64 timeout_ns;          /* they count as lost after this time; 0: by evidence; or NACKED, REFUSED */
+	u64 timeout_ns;          /* age at which they are lost; 0: by evidence; or NACK_PATH, NACK_NO_BLAME */
 	u32 qp;
 	u32 found;               /* how many are in `due` */
-	u32 sent;                /* how many of them are done */
+	u32 done;                /* how many of them are done */
 	u32 last;                /* the last PSN in `due` */
 	u32 due[RESEND_MAX];     /* PSNs */
 };

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The data path. This file puts the programs together; they share the maps of
- * maps.c. Files that touch maps end in .c, pure headers in .h.
+ * The data path. This file includes all others and defines mrc_deliver, where
+ * data and feedback part. The programs share the maps of maps.c. Files that
+ * look up maps end in .c, all others in .h.
  *
- * An application's packet, and what arrives on a plane:
+ * The paths of a packet:
  *
  *   mrc0 -> mrc_spray -> plane
  *           spray.c: find the peer and a QP, signal congestion to TCP (aqm.c),
@@ -19,29 +20,29 @@
  *            |- endpoint.c: packets for QP 2
  *            '- survey.c: our own survey probes that came back
  *
- * Programs that others end in, by tail calls:
+ * Tail calls:
  *
  *   mrc_deliver --SACK--> mrc_learn --lost--> mrc_resend --next--> mrc_resend
  *   mrc_deliver --NACK----------------------> mrc_resend
- *   mrc_tick ---away--> mrc_probe --next--> mrc_probe
- *                       mrc_probe --lost----> mrc_resend
- *   mrc_tick ---lost------------------------> mrc_resend
+ *   mrc_tick --overdue----------------------> mrc_resend
+ *   mrc_tick --planes to probe--> mrc_probe --next plane--> mrc_probe
+ *                                 mrc_probe --what mrc_tick found--> mrc_resend
  *
  *   mrc_learn   sack_rx.c, rtt.h   round trips, marks, what counts as lost
- *   mrc_probe   probe.c            one plane with paths away
+ *   mrc_probe   probe.c            one plane to probe
  *   mrc_resend  retransmit.c       one packet that counts as lost
  *
  * Programs that the daemon runs by PROG_TEST_RUN:
  *
- *   mrc_tick    tick.c     every millisecond for each active QP
- *   mrc_judge   judge.c    every few ticks: the shares of a peer's planes
+ *   mrc_tick    tick.c     every tick_us (1 ms) for each active QP
+ *   mrc_judge   judge.c    every 10 ms for each active QP: the shares of planes
  *   mrc_idle    probe.c    at leisure: one plane of a QP that may be idle
  *   mrc_survey  survey.c   the next survey probe
  *   mrc_control control.c  a command
  *
- * Everywhere: path.h has the states of a path and path_events.c reports their
- * changes, xdp_actions.c ends mrc_receive, capture.c records packets while a
- * capture runs.
+ * Shared: path.h has the states of a path, and path_events.c reports their
+ * changes. xdp_actions.c holds the exits of mrc_receive. capture.c records
+ * packets while a capture runs.
  *
  * The loader replaces #include "..." by the file's text before bcc compiles
  * it, because bcc rewrites map accesses in the main file only. bcc has no

@@ -4,16 +4,16 @@
  * refused goes on to retransmit.c.
  */
 
-/* Why a NACK has its packet sent again, as resend_due() takes it; 0: it does not. */
+/* Why a NACK has its packet sent again, as tail_resend() takes it; 0: it does not. */
 static __always_inline u64 nack_reason(const struct mrc_mark *mark)
 {
 	switch (mark->ts) {
 	case MRC_NACK_TRIMMED:
-		return NACKED;
+		return NACK_PATH;
 	case MRC_NACK_TRIMMED_LASTHOP:
 	case MRC_NACK_NO_PKT_BUFFER:
 	case MRC_NACK_NO_RESOURCE:
-		return REFUSED;
+		return NACK_NO_BLAME;
 	}
 	return 0;
 }
@@ -34,5 +34,5 @@ static __always_inline void on_nack(struct __sk_buff *skb, const struct mrc_mark
 		return;
 	out->due[0] = psn;
 	out->found = 1;
-	resend_due(skb, out, qp, now, now, why);
+	tail_resend(skb, out, qp, now, now, why);
 }

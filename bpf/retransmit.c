@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Retransmission: decide which packets are lost, and send them again from the
- * ring on another path, with the skb of the SACK or of the clock as the carrier.
+ * ring on another path, with the skb of the SACK, the NACK or the clock as the
+ * carrier.
  *
- * Three rules declare a packet lost (docs/protocol.md):
- *   fifo    a packet sent later on the same path arrived; a path keeps order
- *   guard   the packet is late by more than a guard for its plane as it is now,
- *           and one sent later arrived on any path
- *   timeout nothing was heard for a retransmission time-out (tick only)
+ * mrc_learn and mrc_tick list what counts as lost (find_lost); a NACK names its
+ * packet. mrc_resend looks at each packet once more (recheck_loss), claims it
+ * (claim_loss) and sends it (send_copy). A packet counts as lost by one of three
+ * rules (docs/protocol.md):
+ *   fifo    a packet sent later on the same path has arrived; a path keeps order
+ *   guard   more than its plane's present round trip and a guard have passed
+ *           since it was sent, and a packet sent later has arrived on some path
+ *   timeout una has not moved for a retransmission time-out, and the packet was
+ *           sent longer ago than that (mrc_tick only)
  */
 
 #define SCAN_MAX 80              /* rounds of the loop over words and holes in one program run */
-#define NACKED (~0ull)           /* for timeout_ns: a switch trimmed the packet ... */
-#define REFUSED (~0ull - 1)      /* ... or the receiver could not take it: not the path's fault */
+/* Values of timeout_ns for a packet that a NACK names. */
+#define NACK_PATH (~0ull)        /* trimmed on the way: its path becomes SKIP */
+#define NACK_NO_BLAME (~0ull - 1) /* trimmed at the last hop, or refused by the receiver */
 
 static __always_inline int tx_bit(const struct mrc_tx *tx, u32 psn)
 {
@@ -43,27 +49,29 @@ static __always_inline u64 timeout_ns(const struct mrc_tx *tx, u64 min, u32 back
 
 /*
  * Does this packet count as lost? Returns the counter of the rule that declares
- * it lost, or 0. With timeout_ns only time counts, without it only the evidence
- * of the SACK that has just reported the packet missing.
+ * it lost, or 0. timeout_ns is the age at which a packet counts as lost; 0 means
+ * that only the evidence of the SACK counts which reported the packet missing;
+ * NACK_PATH and NACK_NO_BLAME mean that a NACK named it. seen_ns is the time by
+ * which the SACK should have reported the packet.
  */
 static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struct mrc_path *path,
 				   const struct mrc_tx *tx, const struct mrc_balance *b,
-				   const struct mrc_host *h, u64 now, u64 timeout_ns)
+				   const struct mrc_host *h, u64 seen_ns, u64 timeout_ns)
 {
 	u64 sent = entry->sent_ns;
 	u32 rtt;
 
-	if (timeout_ns >= REFUSED)
+	if (timeout_ns >= NACK_NO_BLAME)
 		return MRC_C_RTX_NACK;
 	if (timeout_ns)
-		return now > sent + timeout_ns ? MRC_C_RTX_TIMEOUT : 0;
+		return seen_ns > sent + timeout_ns ? MRC_C_RTX_TIMEOUT : 0;
 	if (path->delivered_ns > sent + h->fifo_slack_ns + tx->fifo_extra_ns)
 		return MRC_C_RTX_FIFO;
 	/* A SACK for it was due by now, at the plane's present delay, and later packets arrived. */
 	rtt = b->now_ns[path_plane(entry->path)];
 	if (!rtt)
 		rtt = tx->srtt_ns;
-	if (tx->delivered_ns > sent && now > sent + rtt + guard_ns(tx, h) + tx->guard_extra_ns)
+	if (tx->delivered_ns > sent && seen_ns > sent + rtt + guard_ns(tx, h) + tx->guard_extra_ns)
 		return MRC_C_RTX_GUARD;
 	return 0;
 }
@@ -78,7 +86,7 @@ struct resending {
 	struct mrc_path *path;   /* of the transmission that was lost */
 	struct mrc_slot *buf;
 	u64 now;
-	u64 sent;                /* when that transmission was sent */
+	u64 sent_ns;             /* when that transmission was sent */
 	u64 timeout_ns;          /* as in struct resend_args */
 	u64 up;                  /* planes that may be used, a bit each */
 	u32 psn;
@@ -88,8 +96,11 @@ struct resending {
 	u32 cause;               /* MRC_ON_..., what moves the old path */
 };
 
-/* Look up what is known of the packet. Returns 0, or -1 if it does not count as lost. */
-static __always_inline int find_loss(u32 qp, u64 seen_ns, struct resending *r)
+/*
+ * Look the packet up and apply the rules once more: it may have been sent again
+ * since find_lost(). Returns 0, or -1 if it does not count as lost any more.
+ */
+static __always_inline int recheck_loss(u32 qp, u64 seen_ns, struct resending *r)
 {
 	struct mrc_tx_entry *entry = tx_entry_get(qp, r->psn);
 	u32 slot;
@@ -97,7 +108,7 @@ static __always_inline int find_loss(u32 qp, u64 seen_ns, struct resending *r)
 	if (!entry || entry->psn != r->psn)
 		return -1;
 	r->entry = entry;
-	r->sent = entry->sent_ns;
+	r->sent_ns = entry->sent_ns;
 	r->old_id = entry->path;
 	r->path = path_get(qp, r->old_id);
 	slot = entry->slot;
@@ -109,8 +120,8 @@ static __always_inline int find_loss(u32 qp, u64 seen_ns, struct resending *r)
 }
 
 /*
- * Claim the packet, move its path and take another one. Returns 0 if another
- * SACK, on another CPU, has led to the same conclusion first.
+ * Claim the packet, change the state of its path and pick a new path. Returns 1,
+ * or 0 if the packet was acknowledged or sent again meanwhile.
  */
 static __always_inline u32 claim_loss(struct resending *r, struct path_move *move)
 {
@@ -121,25 +132,25 @@ static __always_inline u32 claim_loss(struct resending *r, struct path_move *mov
 	r->cause = MRC_ON_LOSS;
 	r->new_id = MRC_NO_PATH;
 	bpf_spin_lock(&tx->lock);
-	if (entry->sent_ns == r->sent && r->psn - tx->una < tx->next - tx->una &&
+	if (entry->sent_ns == r->sent_ns && r->psn - tx->una < tx->next - tx->una &&
 	    !tx_bit(tx, r->psn)) {
 		mine = 1;
 		tx->retransmits++;
-		if (r->timeout_ns == NACKED) {
+		if (r->timeout_ns == NACK_PATH) {
 			r->cause = MRC_ON_MARK;
 			path_event(tx, r->old_id, MRC_ON_MARK, move);
-		} else if (r->timeout_ns != REFUSED) {
+		} else if (r->timeout_ns != NACK_NO_BLAME) {
 			path_lost(tx, r->path, r->old_id, r->now, r->h,
-				  r->path->delivered_ns > r->sent, r->b->loss_ppm[old_plane],
+				  r->path->delivered_ns > r->sent_ns, r->b->loss_ppm[old_plane],
 				  move);
 		}
-		/* Take another plane if one is left: what took this packet may have
-		 * taken the whole plane. */
+		/* Prefer another plane: the cause of the loss may affect all of
+		 * this one. */
 		r->new_id = pick_path(tx, r->up, r->up & ~(1ull << old_plane), r->b->shares);
 		entry->sent_ns = r->now;
 		if (entry->sends == 1) {
 			entry->was = r->old_id;
-			entry->first_ns = r->sent;
+			entry->first_ns = r->sent_ns;
 		}
 		if (entry->sends < 255)
 			entry->sends++;
@@ -151,8 +162,8 @@ static __always_inline u32 claim_loss(struct resending *r, struct path_move *mov
 	return mine;
 }
 
-/* Send the packet from the ring, with the skb as the carrier. */
-static __always_inline void send_again(struct __sk_buff *skb, u32 qp, const struct resending *r)
+/* Send the copy from the ring, with the skb as the carrier. */
+static __always_inline void send_copy(struct __sk_buff *skb, u32 qp, const struct resending *r)
 {
 	u64 len = r->entry->len, tag = (u64)qp << 32 | r->psn;
 	u32 id = r->new_id & 0xffff;
@@ -180,25 +191,25 @@ static __always_inline void resend(struct __sk_buff *skb, u32 qp, u64 seen_ns, s
 {
 	struct path_move move = {};
 
-	if (find_loss(qp, seen_ns, r) || !claim_loss(r, &move))
+	if (recheck_loss(qp, seen_ns, r) || !claim_loss(r, &move))
 		return;
-	if (r->timeout_ns < REFUSED) {
+	if (r->timeout_ns < NACK_NO_BLAME) {
 		__sync_fetch_and_add(&r->path->lost, 1);
 		r->b->lost[path_plane(r->old_id)]++;
 	}
 	count_atomic(r->why);
-	report_move(qp, r->old_id, r->path, &move, r->cause, r->sent, r->now);
+	report_move(qp, r->old_id, r->path, &move, r->cause, r->sent_ns, r->now);
 	if (r->new_id != MRC_NO_PATH)
-		send_again(skb, qp, r);
+		send_copy(skb, qp, r);
 }
 
 /*
  * Find what counts as lost among the PSNs from `from` up to `to`, at most
- * RESEND_MAX packets, and note them for resend_due().
+ * RESEND_MAX packets, and list them in `out` for mrc_resend.
  */
 static __always_inline void find_lost(const struct mrc_host *h, u32 qp, const struct mrc_tx *tx,
 				      const struct mrc_balance *b, struct resend_args *out,
-				      u64 now, u32 from, u32 to, u64 timeout_ns)
+				      u64 seen_ns, u32 from, u32 to, u64 timeout_ns)
 {
 	struct mrc_tx_entry *entry;
 	struct mrc_path *path;
@@ -222,7 +233,7 @@ static __always_inline void find_lost(const struct mrc_host *h, u32 qp, const st
 		if (!entry || entry->psn != psn)
 			continue;
 		path = path_get(qp, entry->path);
-		if (!path || !lost_by(entry, path, tx, b, h, now, timeout_ns))
+		if (!path || !lost_by(entry, path, tx, b, h, seen_ns, timeout_ns))
 			continue;
 		n = out->found;
 		out->due[n & (RESEND_MAX - 1)] = psn;
@@ -234,15 +245,15 @@ static __always_inline void find_lost(const struct mrc_host *h, u32 qp, const st
 }
 
 /*
- * Send again what find_lost() found. mrc_resend calls itself for the next
- * packet, so that the verifier walks one packet and not all. Does not return if
- * there is anything to send.
+ * Go on with mrc_resend for the packets listed. mrc_resend calls itself for the
+ * next packet, so that the verifier walks one packet and not all. Does not
+ * return if any packet is listed.
  */
-static __always_inline void resend_due(struct __sk_buff *skb, struct resend_args *out, u32 qp,
+static __always_inline void tail_resend(struct __sk_buff *skb, struct resend_args *out, u32 qp,
 				       u64 now, u64 seen_ns, u64 timeout_ns)
 {
 	out->qp = qp;
-	out->sent = 0;
+	out->done = 0;
 	out->now = now;
 	out->seen_ns = seen_ns;
 	out->timeout_ns = timeout_ns;
@@ -263,8 +274,8 @@ int mrc_resend(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	in = &chain->resend;
 	qp = in->qp;
-	i = in->sent;
-	in->sent = i + 1;
+	i = in->done;
+	in->done = i + 1;
 	r.q = qps.lookup(&qp);
 	r.tx = txs.lookup(&qp);
 	if (i >= in->found || i >= RESEND_MAX || !r.q || !r.tx)

@@ -413,7 +413,7 @@ static __always_inline void resend_missing(struct __sk_buff *skb, u32 qp, const 
 	if ((s32)(to - from) <= 0)
 		return;
 	find_lost(h, qp, tx, b, &chain->resend, in->seen_ns, from, to, 0);
-	resend_due(skb, &chain->resend, qp, now, in->seen_ns, 0);
+	tail_resend(skb, &chain->resend, qp, now, in->seen_ns, 0);
 }
 
 /* The second half of a SACK: round trips, marks, and what it reports missing. */

@@ -182,7 +182,7 @@ static __always_inline int tick_on(struct __sk_buff *skb, struct mrc_chain *chai
 	chain->probe.qp = qp;
 	chain->probe.now = now;
 	chain->resend.qp = qp;
-	chain->resend.sent = 0;
+	chain->resend.done = 0;
 	chain->resend.now = now;
 	chain->resend.seen_ns = now;
 	skb->cb[0] = CHAIN_CLOCK;

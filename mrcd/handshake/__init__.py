@@ -3,6 +3,8 @@
 
 This room is pure: time, randomness and received Offers come in as arguments, and commands go out.
 It may know no clock, socket, process or log.
+
+Floor 1: imports no other room.
 """
 
 from __future__ import annotations

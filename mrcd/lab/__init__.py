@@ -3,4 +3,6 @@
 
 This room may know the fabric, the configuration, the kernel's interfaces and processes. It knows
 nothing of the data path: the hosts' daemons run as processes of their own.
+
+Floor 4: imports floors 1 to 3.
 """

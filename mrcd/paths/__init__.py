@@ -3,4 +3,6 @@
 
 This room may know the fabric's arithmetic, the wire and map layouts, the control API's types and
 the log. It touches neither maps nor peers.
+
+Floor 2: imports floor 1.
 """

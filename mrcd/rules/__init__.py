@@ -3,4 +3,6 @@
 
 This room may know the configuration, the fabric and state files. It reaches the data path only
 through the protocol `EvSets`.
+
+Floor 4: imports floors 1 to 3.
 """

@@ -3,4 +3,6 @@
 
 This room may use the operating system's services to a process, but it knows nothing of MRC: no
 fabric, peer or packet.
+
+Floor 1: imports no other room.
 """

@@ -3,4 +3,6 @@
 
 This room is pure: it may know encodings and the project's headers, but no clock, socket, process or
 log.
+
+Floor 1: imports no other room.
 """

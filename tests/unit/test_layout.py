@@ -212,6 +212,12 @@ def test_document_lists_each_module_in_its_room() -> None:
     assert {own: modules for own, (_, modules) in documented().items()} == there
 
 
+@pytest.mark.parametrize("own", sorted(own for own in FLOOR if (ROOT / "mrcd" / own).is_dir()))
+def test_package_names_its_floor(own: str) -> None:
+    text = ast.get_docstring(ast.parse(MODULES[f"mrcd.{own}"].read_text())) or ""
+    assert f"\nFloor {FLOOR[own] + 1}: imports " in text
+
+
 def test_document_shows_each_room_on_its_floor() -> None:
     floors = {own: floor for own, (floor, _) in documented().items()}
     assert floors == {own: floor + 1 for own, floor in FLOOR.items() if own != "__main__"}
