@@ -43,7 +43,7 @@ class Bound:
 
     @property
     def patience(self) -> Patience:
-        """Return the waiting times for this peer, given the keepalive interval in its Offers."""
+        """The waiting times for this peer, given the keepalive interval in its Offers."""
         return patience(self.offer.pace_ms)
 
     def is_from(self, offer: Offer) -> bool:
