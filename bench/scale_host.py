@@ -109,7 +109,7 @@ def _kb(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a daemon has used and sent so far; seconds of CPU in user space and in total."""
+    """The totals of a daemon so far; seconds of CPU are in user space and in all."""
 
     at_s: float
     user_s: float
@@ -236,15 +236,15 @@ def host_with(
             return
         for plane in range(PLANES):
             _send_all_to(name, fabric, plane)
-        everybody = processes.spawn(
+        crowd_process = processes.spawn(
             f"{name}-{CROWD}",
             [sys.executable, "-m", "tests.crowd", str(spot.folder / "fabric.toml"), US],
         )
         try:
             yield fabric, spot.config
         finally:
-            everybody.terminate()
-            everybody.wait(10)
+            crowd_process.terminate()
+            crowd_process.wait(10)
 
 
 def _send_all_to(name: str, fabric: Fabric, plane: int) -> None:
@@ -263,7 +263,7 @@ def measured(
     name: str, peers: int, seconds: float, settings: str, *, crowd: bool
 ) -> Iterator[Line]:
     """Measure one daemon with `peers` peers, all absent or all established."""
-    where = f"{peers} peers, {'established' if crowd else 'nobody there'}"
+    where = f"{peers} peers, {'established' if crowd else 'absent'}"
 
     def line(what: str, unit: str, value: float, most: float | None = None) -> Line:
         return Line("scale", where, what, unit, (value,), None if most is None else at_most(most))

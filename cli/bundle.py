@@ -33,9 +33,9 @@ from mrcd.model import SCHEMA_VERSION
 
 _SOUNDS = r"(?:secret|password|passphrase|token|psk|private|key)"
 SECRET = re.compile(
-    # A key at the beginning of a line or inside an inline table ...
+    # The key, at the beginning of a line or inside an inline table.
     rf"((?:^|[{{,])[ \t]*[\w.\"'-]*{_SOUNDS}[\w-]*[\"']?[ \t]*=[ \t]*)"
-    # ... and its value, which may span several lines.
+    # Its value, which may span several lines.
     r"(?:\"\"\"[\s\S]*?\"\"\"|'''[\s\S]*?'''|\[[^\]]*\]|\"(?:\\.|[^\"\\])*\"|'[^'\n]*'|[^,}\n]*)",
     re.IGNORECASE | re.MULTILINE,
 )

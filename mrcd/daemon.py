@@ -38,7 +38,7 @@ send to a dead NIC for another time slice or two."""
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a daemon keeps its files.
+    """The places of a daemon's files.
 
     `listener` is a control socket that already listens, if any. `cache_dir` keeps compiled
     programs.

@@ -69,7 +69,7 @@ class PlaneInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatapathInfo:
-    """How the BPF programs are attached, and whether their clock runs."""
+    """The attachment of the BPF programs, and the state of their clock."""
 
     xdp: XdpMode  # the weakest mode of all planes: one generic plane makes it "generic"
     tc: TcKind

@@ -17,7 +17,7 @@ _TROUBLE: dict[PeerState, int] = {"silent": 0, "connecting": 1}
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What ranks a peer. `packets` counts both directions since the last look."""
+    """The rank of a peer. `packets` counts both directions since the last look."""
 
     name: str
     state: PeerState

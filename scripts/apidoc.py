@@ -52,7 +52,7 @@ mrcctl api interface
 | versions | `schema_version` is {SCHEMA_VERSION}. Fields and methods are only ever added within a version; be prepared for unknown ones. `?` marks what may be null or left out |
 | streams | called with `"more": true`; replies come until the caller hangs up. A connection that streams takes no other calls |
 | slow callers | do not affect others. Samples and events that `Monitor` and `WatchPaths` could not deliver are left out and counted in `missed`. The next call of a connection is handled after the reply to the one before has been sent |
-| limits | a call has at most {CALL_MAX_BYTES >> 20} MiB; {CALLS_MAX} calls may wait on a connection; {WATCHERS_MAX} connections of callers who may only watch. A connection that exceeds a limit, or sends anything but a JSON object, is closed |
+| limits | a call has at most {CALL_MAX_BYTES >> 20} MiB; {CALLS_MAX} calls may wait on a connection; {WATCHERS_MAX} connections of callers that may only watch. A connection that exceeds a limit, or sends anything but a JSON object, is closed |
 | units | in the names: `_us`, `_ns`, `_s`; times are CLOCK_MONOTONIC; `_psn` has 24 bits. Counters count since the data path was attached |
 """
 

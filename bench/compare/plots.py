@@ -107,7 +107,7 @@ def _panels(
 def _fault(axis: Axes, route: str, values: list[float], colour: str) -> None:
     mean = np.convolve(values, np.ones(_MEAN_OF) / _MEAN_OF, mode="valid")
     at = (np.arange(len(mean)) + _MEAN_OF // 2) * 10 - 500
-    top = axis.get_ylim()[1] if axis.lines else 0.0  # what those before made it
+    top = axis.get_ylim()[1] if axis.lines else 0.0  # as the earlier lines set it
     axis.plot(at, mean, color=colour, label=route, linewidth=1)
     axis.axvline(0, color="black", linewidth=0.8)
     # Data that waited for a lost segment reaches the application all at once. Cut off such peaks.

@@ -126,16 +126,16 @@ def _wins(figures: Sequence[Figure]) -> Iterator[str]:
         name = f"{win.figure.workload}, {win.figure.case}: {win.figure.what}"
         cells.setdefault((name, f"{win.ours} {win.ours.unit}".strip()), []).append(win)
     yield (
-        f"In {len(cells)} figures somebody's median is better by more than 2 %; in bold who was"
-        " better in every one of several rounds (their worst against the best of mrc0).\n"
+        f"In {len(cells)} figures another route's median is better by more than 2 %. Bold marks a"
+        " route that was better in every one of several rounds (its worst against mrc0's best).\n"
     )
     rows = [(name, ours, "; ".join(map(_ahead, those))) for (name, ours), those in cells.items()]
     yield from _grid(("", "mrc0", "ahead"), rows)
 
 
 def _ahead(win: peers.Win) -> str:
-    who = f"**{win.figure.route}**" if win.clear else win.figure.route
-    return f"{who} {win.figure}"
+    route = f"**{win.figure.route}**" if win.clear else win.figure.route
+    return f"{route} {win.figure}"
 
 
 def glance(figures: Sequence[Figure], order: Sequence[str]) -> Iterator[str]:

@@ -102,7 +102,7 @@ class Source(Protocol):
 
 
 class Configuration(Protocol):
-    """What shows and changes the configuration of a running daemon."""
+    """Access to the configuration of a running daemon: show it, compare it, change it."""
 
     def text(self) -> str:
         """Return the running configuration as TOML that loads to an equal configuration."""

@@ -46,7 +46,7 @@ class CannotCapture(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which packets to record, and how much of each. None stands for any."""
+    """The packets to record, and how much of each. None stands for any."""
 
     snaplen: int = CAPTURE.MRC_CAPTURE_BYTES
     plane: int | None = None

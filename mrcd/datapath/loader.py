@@ -135,7 +135,7 @@ def _loaded(
             return given_to_kernel(code, there, sizes, xdp_frags, compiled=False)
         except (bpf.BpfError, KeyError):
             assert cache is not None
-            bytecode.forget(cache, key)  # what this kernel's verifier says of a new one counts
+            bytecode.forget(cache, key)  # this kernel's verifier must accept new ones
     code = _compile(sizes)
     result = given_to_kernel(code, there, sizes, xdp_frags, compiled=True)
     if cache is not None:
@@ -237,8 +237,8 @@ def main() -> int:
     """Run as the child process: read the order as JSON on stdin, write a report to stdout."""
     order = json.load(sys.stdin)
     with contextlib.suppress(OSError):
-        # The daemon, whose priority this process inherits, runs before others. Beside a data path
-        # that runs, compiling gives way to the packets.
+        # This process inherits the daemon's priority, which is above others. Beside a running data
+        # path, compiling must yield to the packets.
         os.setpriority(os.PRIO_PROCESS, 0, _NICE_BESIDE_TRAFFIC if order["adopt"] else 0)
     order |= {"folder": Path(order["folder"]), "sizes": Sizes(**order["sizes"])}
     order |= {"cache": Path(order["cache"]) if order["cache"] else None}

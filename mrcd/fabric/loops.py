@@ -47,7 +47,7 @@ class Element:
 
     @property
     def is_switch(self) -> bool:
-        """Whether the element is a switch."""
+        """Return whether the element is a switch."""
         return self.kind in ("t0", "t1")
 
 

@@ -66,7 +66,7 @@ class Field:
 
     @property
     def holds(self) -> bool:
-        """Whether the largest number fits."""
+        """Return whether the largest number fits."""
         return self.largest < 1 << self.bits
 
 
@@ -99,7 +99,7 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether uSIDs and EVs can number the fabric."""
+        """Return whether uSIDs and EVs can number the fabric."""
         return all(field.holds for field in self.fields)
 
 

@@ -67,7 +67,7 @@ class Fabric:
 
     @property
     def ipv4(self) -> bool:
-        """Whether NICs and switches also have IPv4 addresses, as in fabrics up to lab size."""
+        """Return whether NICs and switches also have IPv4 addresses: up to lab size they do."""
         switches = max(self.t0, self.t1)
         return switches <= IPV4_SWITCHES_MAX and of.port_max(self.hosts) <= IPV4_PORT_MAX
 

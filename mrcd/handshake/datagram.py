@@ -10,7 +10,7 @@ import msgspec
 
 MAX_BYTES: Final = 1200
 NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises when a body is not the message that was asked for."""
+"""The exceptions of msgspec for a body that is not the message asked for."""
 _HEADER: Final = struct.Struct("!4sH")  # magic, length of what follows
 
 

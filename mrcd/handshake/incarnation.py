@@ -13,7 +13,7 @@ from mrcd.handshake.pace import Patience, patience
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """What this host tells a peer about itself, and the QP indices reserved for that peer."""
+    """This host's own part of an Offer to a peer, and the QP indices reserved for that peer."""
 
     host: str
     epoch: int
@@ -43,7 +43,7 @@ class Bound:
 
     @property
     def patience(self) -> Patience:
-        """How long to wait for this peer, given the keepalive interval in its Offers."""
+        """The waiting times for this peer, given the keepalive interval in its Offers."""
         return patience(self.offer.pace_ms)
 
     def is_from(self, offer: Offer) -> bool:
@@ -60,7 +60,7 @@ It cannot know how many Offers were sent after the save, and `seq` must never go
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a session needs in order to continue after a restart of its daemon."""
+    """The state that a session needs in order to continue after a restart of its daemon."""
 
     epoch: int
     sid: int

@@ -69,7 +69,7 @@ class Pace:
 
     @property
     def crowd(self) -> bool:
-        """Whether enough peers answer that their keepalives are batched, a little late."""
+        """Return whether so many peers answer that keepalives leave in batches, a little late."""
         return self.answering > FEW
 
     def beat(self, due_ns: int) -> int:
@@ -95,7 +95,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to wait for an established peer; times count from its last Offer."""
+    """The waiting times for an established peer, counted from its last Offer."""
 
     quiet_ns: int  # after this, Offers that ask for an answer go out on every plane
     again_ns: int  # between two of these Offers

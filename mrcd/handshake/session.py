@@ -157,7 +157,7 @@ class Session:
 
     @property
     def memory(self) -> Memory | None:
-        """What `resume` needs; None while there is nothing to resume."""
+        """The state that `resume` needs; None while there is nothing to resume."""
         if self._bound is None or self.state not in (State.ESTABLISHED, State.SILENT):
             return None
         ours = self._bound.ours
@@ -210,12 +210,12 @@ class Session:
 
     @property
     def deadline_ns(self) -> int:
-        """When `tick` must be called next."""
+        """The time at which `tick` must be called next."""
         return min(self._due_ns, self._unheard_ns)
 
     @property
     def _due_ns(self) -> int:
-        """When to send the next Offer; a quiet peer gets more of them than others."""
+        """The time to send the next Offer; a quiet peer gets more of them than others."""
         if self._bound is None or self.state is not State.ESTABLISHED:
             return self._send_ns
         wait = self._bound.patience

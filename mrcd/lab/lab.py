@@ -69,7 +69,7 @@ class LabStatus:
 
     @property
     def healthy(self) -> bool:
-        """Whether every namespace exists and every daemon answers; faults do not count."""
+        """Return whether every namespace exists and every daemon answers; faults do not count."""
         if self.missing:
             return False
         return not self.daemons or all(host.answering for host in self.hosts)

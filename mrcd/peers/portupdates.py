@@ -103,7 +103,7 @@ class PortUpdates:
 
     @property
     def deadline_ns(self) -> int:
-        """When `tick` must be called next."""
+        """The time at which `tick` must be called next."""
         return min((series.due_ns for series in self._open.values()), default=NEVER_NS)
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the daemon tells the control API and Prometheus.
+"""The daemon's reports to the control API and to Prometheus.
 
 Floor 9: imports floors 1 to 8.
 """

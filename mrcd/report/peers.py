@@ -35,7 +35,7 @@ SHOWN: Mapping[State, PeerState] = {
 MANY = 8
 """More peers than this with the same problem share one line."""
 NAMED = 3
-"""That line names this many of the peers and counts the others."""
+"""A shared line names this many of its peers and counts the others."""
 
 
 class PeerReport(Live):
@@ -115,7 +115,7 @@ def _bits(mask: int) -> list[int]:
 
 
 Shown = tuple[int, list[float], list[float | None]]
-"""What is shown of a balance: mask of planes, shares, round trips in microseconds."""
+"""The part of a balance that is shown: mask of planes, shares, round trips in microseconds."""
 
 
 def _shown(balance: Balance) -> Shown:

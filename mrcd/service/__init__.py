@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What any daemon needs: log, journal, systemd, capabilities, state files, background tasks.
+"""The needs of any daemon: log, journal, systemd, capabilities, state files, background tasks.
 
 This room may use the operating system's services to a process, but it knows nothing of MRC: no
 fabric, peer or packet.

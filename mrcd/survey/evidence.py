@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What all hosts' loops saw, and the windows of time in which faults are judged (pure).
+"""The counts of all hosts' loops, and the windows of time in which faults are judged (pure).
 
 Hosts tell each other the running totals of their loops (mrcd/survey/messages.py).
 
@@ -41,7 +41,7 @@ CHANGED: Final = 12.0
 
 
 class Evidence:
-    """What every host's loops saw recently. Times are nanoseconds of a monotonic clock."""
+    """The recent counts of every host's loops. Times are nanoseconds of a monotonic clock."""
 
     def __init__(
         self,

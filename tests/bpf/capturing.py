@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A rig whose programs record packets, and what they recorded, as `mrcctl capture` reads it."""
+"""A rig whose programs record packets, read back as `mrcctl capture` reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATE = CAPTURE.structs["mrc_capturing"]
 
 
 class CapturingRig:
-    """Made for a rig that runs the capture's programs; `ordinary` are those it has else."""
+    """A rig that runs the programs of a capture; `ordinary` are its programs without one."""
 
     rig: Rig
 
@@ -37,25 +37,25 @@ class CapturingRig:
         self.want()
 
     def want(self, wanted: Wanted | None = None) -> None:
-        """Record these from now on, all if not given; what was lost is forgotten."""
+        """Record the wanted packets from now on, all by default; reset the counts of lost ones."""
         bpf.update(self.maps["capturing"], _FIRST, self._packed(wanted or Wanted(survey=True)))
 
     def _packed(self, wanted: Wanted) -> bytes:
         return wanted.packed(lambda peer: self.rig.table.peers.indices[peer])
 
     def lost(self) -> tuple[int, ...]:
-        """Packets that found no room, by plane."""
+        """Return the number of packets that found no room in the ring, by plane."""
         raw = bpf.lookup(self.maps["capturing"], _FIRST, STATE.size)
         assert raw is not None
         return STATE.unpack_array(raw, "lost")
 
     def seen(self) -> list[Packet]:
-        """What was recorded since the last call, in order of time."""
+        """Return the packets recorded since the last call, ordered by time."""
         packets = Packets(self.info, 0)
         packets.add(self.ring.take())
         return list(packets.release())
 
     def close(self) -> None:
-        """Record nothing more."""
+        """Stop recording and close the ring."""
         bpf.update(self.maps["capturing"], _FIRST, bytes(STATE.size))
         self.ring.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One compiled data path for the whole run; each test finds it as new."""
+"""One compiled data path for the whole run, reset before each test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROUTINGS = (
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Routing], Rig]]:
-    """Gives the rig of a routing, compiled when it is asked for first."""
+    """Return a function that gives the rig of a routing, compiled on first use."""
     if os.geteuid() != 0:
         pytest.skip("BPF programs need root: run the tests as root")
     built: dict[Routing, Rig] = {}
@@ -60,30 +60,30 @@ def built_rig(build: Callable[[Routing], Rig]) -> Rig:
 
 @pytest.fixture
 def rig(built_rig: Rig) -> Iterator[Rig]:
-    """The rig as host h1, with QP 0 to h2 ready."""
+    """Yield the rig as host h1, with QP 0 to h2 ready."""
     yield from made_ready(built_rig)
 
 
 @pytest.fixture
 def far(built_rig: Rig) -> Far:
-    """Makes the frames that h2 sends to h1."""
+    """Return a maker of the frames that h2 sends to h1."""
     return far_of(built_rig)
 
 
 @pytest.fixture(params=ROUTINGS, ids=lambda routing: routing.shown)
 def each_rig(request: pytest.FixtureRequest, build: Callable[[Routing], Rig]) -> Iterator[Rig]:
-    """As `rig`, once for each routing."""
+    """Yield what `rig` yields, once for each routing."""
     yield from made_ready(build(request.param))
 
 
 @pytest.fixture
 def each_far(each_rig: Rig) -> Far:
-    """As `far`, for `each_rig`."""
+    """Return what `far` returns, for `each_rig`."""
     return far_of(each_rig)
 
 
 def made_ready(built: Rig) -> Iterator[Rig]:
-    # Programs look interfaces up in the namespace of whoever runs them.
+    # A program looks interfaces up in the namespace of the process that runs it.
     with netns.entered(built.namespace):
         built.reset()
         built.connect()
@@ -100,7 +100,10 @@ def far_of(built: Rig) -> Far:
 def recording(
     build: Callable[[Routing], Rig],
 ) -> Iterator[Callable[[Routing], tuple[dict[str, int], dict[str, int]]]]:
-    """Gives the maps and the programs of a capture over a rig's maps, compiled when asked for."""
+    """Return a function that gives the maps and programs of a capture over a rig's maps.
+
+    They are compiled on first use.
+    """
     made: dict[Routing, tuple[dict[str, int], dict[str, int]]] = {}
 
     def of(routing: Routing) -> tuple[dict[str, int], dict[str, int]]:
@@ -123,7 +126,7 @@ def recording(
 def capture_rig(
     rig: Rig, recording: Callable[[Routing], tuple[dict[str, int], dict[str, int]]]
 ) -> Iterator[CapturingRig]:
-    """As `rig`, and what it runs is recorded."""
+    """Yield the rig of `rig` with programs that record packets."""
     yield from capturing(rig, *recording(SRV6))
 
 
@@ -131,7 +134,7 @@ def capture_rig(
 def each_capture_rig(
     each_rig: Rig, recording: Callable[[Routing], tuple[dict[str, int], dict[str, int]]]
 ) -> Iterator[CapturingRig]:
-    """As `capture_rig`, once for each routing."""
+    """Yield what `capture_rig` yields, once for each routing."""
     yield from capturing(each_rig, *recording(each_rig.config.fabric.routing))
 
 

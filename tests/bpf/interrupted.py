@@ -45,12 +45,12 @@ from tests.bpf.packets import QPN, Far, ip4
 from tests.bpf.rig import Rig
 
 QP_A, QP_B = 0, 1
-FIRST_PSN = 1000  # of both QPs: a PSN of A that is looked up in B's window is found there
+FIRST_PSN = 1000  # of both QPs, so that B's window would also find a PSN of A
 OUTSTANDING = 64
 PER_TICK = 16  # RESEND_MAX in the programs; OUTSTANDING is a multiple of it
 TICKS = 100  # in one system call
 SECONDS = 5.0
-PLANE = 1  # by which the answers for B arrive
+PLANE = 1  # the answers for B arrive by it
 SENDER_PAUSE_S = 0.0002  # leaves the ticks a part of their CPU
 PACKET = ip4(b"lost", src="10.99.0.1", dst="10.99.0.2")
 
@@ -65,12 +65,12 @@ def prepare(rig: Rig) -> None:
             rig.spray(PACKET)
     bpf.update(rig.dp.maps["active"], struct.pack("=I", 0), struct.pack("=Q", 1 << QP_A))
     for tap in rig.wires:
-        tap.close()  # nobody reads what is sent again
+        tap.close()  # retransmissions are not read
     rig.tune(rto_min_ns=1)  # every packet is overdue in every tick
 
 
 def attach(rig: Rig, cpu: int) -> int:
-    """Attach the packet programs to the plane and steer its packets to a CPU; the XDP link."""
+    """Attach the packet programs to the plane, steer its packets to a CPU, return the XDP link."""
     name = f"plane{PLANE}"
     link = bpf.create_link(
         rig.dp.programs["mrc_receive"],
@@ -127,14 +127,14 @@ def answers(rig: Rig, cpu: int) -> Iterator[None]:
 
 
 def counted_on(rig: Rig, cpu: int) -> dict[str, int]:
-    """The counters of one CPU."""
+    """Return the counters of one CPU."""
     cpus = bpf.possible_cpus()
     rows = bpfbatch.lookup(rig.dp.maps["counters"], 0, ABI.MRC_C_COUNT, 8 * cpus)
     return {name: struct.unpack_from("=Q", rows[i], 8 * cpu)[0] for i, name, _help in COUNTERS}
 
 
 def two_cpus() -> tuple[int, int]:
-    """The CPU of the sender and that of the ticks; RuntimeError if there is only one."""
+    """Return the CPUs of the sender and of the ticks; RuntimeError if there is only one."""
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the kernel drops forbidden ones
@@ -147,12 +147,12 @@ def two_cpus() -> tuple[int, int]:
 
 
 def ticks(rig: Rig) -> int:
-    """The number of times that the clock's program has visited a QP."""
+    """Return the number of times that the clock's program has visited a QP."""
     return int(rig.dp.read("clock", 0, ABI.structs["mrc_clock"])["ticks"])
 
 
 def measure(rig: Rig, seconds: float) -> dict[str, float]:
-    """Tick for some seconds while answers arrive; how often each QP broke its invariant."""
+    """Tick for some seconds while answers arrive; return how far each QP broke its invariant."""
     sender, ticker = two_cpus()
     allowed = os.sched_getaffinity(0)
     with netns.entered(rig.namespace):
@@ -188,7 +188,7 @@ def measure(rig: Rig, seconds: float) -> dict[str, float]:
 
 
 def violations(found: dict[str, float]) -> list[str]:
-    """The invariants that figures of `measure` break, in words."""
+    """Describe the invariants that figures of `measure` break."""
     wrong = []
     if not found["sacks"] or not found["nacks"] or not found["ticks"]:
         wrong.append("nothing was measured: no tick ran, or no answer arrived on its CPU")
@@ -201,7 +201,7 @@ def violations(found: dict[str, float]) -> list[str]:
 
 @contextlib.contextmanager
 def made_rig(folder: Path) -> Iterator[Rig]:
-    """A rig of its own, deleted at the end."""
+    """Make a rig and delete it at the end."""
     namespace = f"interrupted{os.getpid()}"
     try:
         rig = Rig(namespace, folder)
@@ -213,7 +213,7 @@ def made_rig(folder: Path) -> Iterator[Rig]:
 
 
 def main() -> int:
-    """Measure once; 1 if an invariant was broken."""
+    """Measure once; return 1 if an invariant was broken."""
     parser = argparse.ArgumentParser(description="Interrupt the clock's program with packets.")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     options = parser.parse_args()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Packets of the rig's tests: what the peer sends, as it arrives, and what we should send."""
+"""Packets of the rig's tests: the peer's as they arrive, and ours as they should leave."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from mrcd.wire.packet import (
 )
 from tests.bpf.rig import gateway_mac_of, mac_of
 
-QPN = 0x770000  # ours, of QP 0
+QPN = 0x770000  # our number for QP 0
 REMOTE_QPN = 0x880003
 
-# Where things lie in a frame of ours.
+# Offsets of the headers in a frame that we send with SRv6.
 OUTER = WIRE.MRC_ETH_LEN
 INNER = OUTER + WIRE.MRC_IP6_LEN
 UDP = INNER + WIRE.MRC_IP6_LEN
@@ -50,26 +50,26 @@ PAYLOAD = BODY + WIRE.MRC_WRITE_LEN
 def ip4(
     body: bytes = b"", *, src: str = "10.99.0.2", dst: str = "10.99.0.1", port: int = 7
 ) -> bytes:
-    """An IPv4 packet with UDP in it; checksums are not our business."""
+    """Return an IPv4 packet with UDP in it. Its checksums are 0: no program checks them."""
     udp = struct.pack("!HHHH", 40000, port, 8 + len(body), 0) + body
     ends = IPv4Address(src).packed + IPv4Address(dst).packed
     return struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 1, 0x4000, 64, 17, 0) + ends + udp
 
 
 def ip6(body: bytes = b"", *, src: str = "fd99::2", dst: str = "fd99::1", port: int = 7) -> bytes:
-    """An IPv6 packet with UDP in it."""
+    """Return an IPv6 packet with UDP in it."""
     udp = struct.pack("!HHHH", 40000, port, 8 + len(body), 0) + body
     ends = IPv6Address(src).packed + IPv6Address(dst).packed
     return struct.pack("!IHBB", 6 << 28, len(udp), 17, 64) + ends + udp
 
 
 def numbered(number: int, size: int = 100) -> bytes:
-    """A packet that can be told from others."""
+    """Return an IPv4 packet that carries a number and so differs from others."""
     return ip4(struct.pack("!I", number).ljust(size, bytes([number & 0xFF])))
 
 
 def trimmed(frame: bytes, length: int = PAYLOAD, dscp: int = WIRE.MRC_DSCP_TRIMMED) -> bytes:
-    """A frame as a switch leaves it that has no room for its payload."""
+    """Return a frame as a switch forwards it after trimming its payload for lack of room."""
     out = bytearray(frame[:length])
     if out[OUTER] >> 4 == 4:
         out[OUTER + 1] = out[OUTER + 1] & 3 | dscp << 2
@@ -80,25 +80,25 @@ def trimmed(frame: bytes, length: int = PAYLOAD, dscp: int = WIRE.MRC_DSCP_TRIMM
 
 
 def summed(frame: bytes) -> bytes:
-    """The frame with the checksum of its IPv4 header made right."""
+    """Return the frame with the correct checksum in its IPv4 header."""
     header = frame[OUTER : OUTER + 10] + bytes(2) + frame[OUTER + 12 : OUTER + 20]
     return frame[: OUTER + 10] + struct.pack("!H", checksum16(header)) + frame[OUTER + 12 :]
 
 
 def sealed(frame: bytes, udp: int = UDP) -> bytes:
-    """The frame with the ICRC word that its headers ask for."""
-    from tests import oracle  # scapy, which is not wherever frames are made
+    """Return the frame with the ICRC word that matches its headers."""
+    from tests import oracle  # needs scapy, which some users of this module lack
 
     return oracle.sealed(frame, udp)
 
 
 def ip_length(routing: Routing) -> int:
-    """Bytes of IP headers in front of UDP."""
+    """Return the number of bytes of IP headers in front of UDP."""
     return overhead(routing.code) - (PAYLOAD - UDP) - WIRE.MRC_ICRC_LEN
 
 
 def offer_frame(far: Far, ev: int, body: bytes = b"an offer") -> tuple[bytes, bytes]:
-    """A hand-shake datagram of the peer as it arrives, and as the stack should see it."""
+    """Return a hand-shake datagram of the peer as it arrives, and as the stack should see it."""
     plane = usid.ev_plane(ev)
     port = 4972
     src = underlay.address(far.fabric, far.peer, plane)
@@ -124,7 +124,7 @@ def offer_frame(far: Far, ev: int, body: bytes = b"an offer") -> tuple[bytes, by
 
 
 def ev_of(plane: int, t1: int) -> int:
-    """The EV of a path."""
+    """Return the EV of a path."""
     return usid.ev(plane, t1)
 
 
@@ -132,22 +132,22 @@ EV = ev_of(1, 2)
 
 
 def stamp(sent: int) -> Timestamp:
-    """The time stamp of a data packet or a probe; `sent` as it is on the wire."""
+    """Return the time stamp of a data packet or a probe; `sent` is in the unit of the wire."""
     return Timestamp(sent, ftype=WIRE.MRC_TS_FTYPE_TX)
 
 
 def sent_at(frame: bytes) -> int:
-    """The time stamp of a data frame."""
+    """Return the time stamp of a data frame."""
     return int.from_bytes(frame[TSETH : TSETH + 2], "big")
 
 
 def wire_time(ns: int) -> int:
-    """A time of CLOCK_MONOTONIC as a time stamp."""
+    """Convert a time of CLOCK_MONOTONIC to a time stamp."""
     return ns >> WIRE.MRC_TS_SHIFT & 0xFFFF
 
 
 class Far:
-    """Makes frames as they come from `peer` at `us`."""
+    """A maker of frames as they arrive from `peer` at `us`."""
 
     def __init__(self, fabric: Fabric, us: Host, peer: Host) -> None:
         self.fabric, self.us, self.peer = fabric, us, peer
@@ -172,7 +172,7 @@ class Far:
         port: int,
         hops: int,
     ) -> Envelope:
-        """What is around a packet on its way along the rest of a uSID list, or without one."""
+        """Return the headers around a packet with `usids` left to visit, or without a uSID list."""
         plane, label = usid.ev_plane(ev), ev & 0xFFFF
         src = underlay.address(self.fabric, sender, plane)
         dst = underlay.address(self.fabric, target, plane)
@@ -227,10 +227,10 @@ class Far:
         received: int = 0,
         qpn: int = QPN,
     ) -> bytes:
-        """Everything up to `cack` arrived, and cack + offset + i for each bit i.
+        """Return a SACK: all PSNs up to `cack` arrived, and cack + offset + i for each bit i.
 
-        `about` is the EV that it speaks of, that of its own path if not given; `ts` the time
-        stamp of what caused it.
+        `about` is the EV that the SACK reports on, by default that of its own path. `ts` is the
+        time stamp of the packet that caused it.
         """
         flags = WIRE.MRC_CC_FLAG_DELAYED if delayed else 0
         flags |= WIRE.MRC_CC_FLAG_DUPLICATE if duplicate else 0
@@ -270,17 +270,17 @@ class Far:
         reason: int = WIRE.MRC_NACK_TRIMMED,
         qpn: int = QPN,
     ) -> bytes:
-        """The packet `psn` that we sent on the path `about` did not arrive."""
+        """Return a NACK: packet `psn`, which we sent on path `about`, did not arrive."""
         neth = Neth(reason, psn & 0xFFFFFF, about)
         return self.frame(Control(self.envelope(ev), Bth(WIRE.MRC_OP_NACK, qpn), neth))
 
     def endpoint_request(self, op: int, request_id: int, mask: int = 0xF, ev: int = EV) -> bytes:
-        """An EV probe or a Port Status Update."""
+        """Return an EV probe or a Port Status Update."""
         bth = Bth(WIRE.MRC_OP_ENDPOINT_REQ, WIRE.MRC_QPN_ENDPOINT, request_id)
         erth = Erth(op, mask, ev, Timestamp(0xBEEF, True, 1))
         return self.frame(Control(self.envelope(ev), bth, erth))
 
-    # ---- what we send
+    # ---- packets that we send
 
     def our_envelope(self, ev: int, traffic_class: int = 0) -> Envelope:
         usids = []
@@ -290,7 +290,7 @@ class Far:
         return self._around(self.us, self.peer, usids, ev, traffic_class, port, 64)
 
     def our_data(self, psn: int, payload: bytes, ev: int, sent: int, *, rtx: bool = False) -> bytes:
-        """The frame in which `payload` should leave, stamped `sent`."""
+        """Return the frame in which `payload` should leave, stamped `sent`."""
         plane = usid.ev_plane(ev)
         packet = Data(
             self.our_envelope(ev, WIRE.MRC_ECN_ECT0),

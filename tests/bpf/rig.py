@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The real programs on a bench: run one packet through one program, see everything it did.
+"""A test bench for the real programs: run one packet through one and see all of its effects.
 
-The maps are programmed by mrcd's own code, as the daemon programs them. The host of the rig has
-its mrc0 and its planes in a network namespace of their own, each a veth pair with a tap on the
-other end, so what a program sends with bpf_clone_redirect can be read back.
+mrcd's own code programs the maps, as in the daemon. The host of the rig has its mrc0 and its
+planes in a network namespace of their own. Each is a veth pair with a tap on the other end, which
+reads back what a program sends with bpf_clone_redirect.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ MPR = 128
 WINDOW = 2 * MPR
 RING_SLOTS = 200
 QPS_PER_PEER = 16
-PROBE_CREDIT = 1 << 30  # no test runs out of it unless it means to
-NEVER_NS = 4_000_000_000  # nothing of that age in a test
+PROBE_CREDIT = 1 << 30  # a test that needs less sets less
+NEVER_NS = 4_000_000_000  # longer than anything takes in a test
 
 LINK_MAC = bytes.fromhex("020000000099")
 _LOOKUP_AND_DELETE = 21
@@ -59,17 +59,17 @@ _SIZES = {
 
 
 def mac_of(plane: int) -> bytes:
-    """The rig's own address on a plane."""
+    """Return the rig's own MAC address on a plane."""
     return bytes.fromhex("0200000001") + bytes([plane])
 
 
 def gateway_mac_of(plane: int) -> bytes:
-    """The T0's address on a plane."""
+    """Return the T0's MAC address on a plane."""
     return bytes.fromhex("0200000002") + bytes([plane])
 
 
 def write_planes(dp: Datapath, fabric: Fabric, us: Host, ifindices: Sequence[int]) -> None:
-    """Program the planes of a host, each over the interface of that index."""
+    """Program the planes of a host, each over the interface with the index in its place."""
     for plane, ifindex in enumerate(ifindices):
         sid = usid.da_bytes(fabric.block, [usid.usid(plane, usid.ROLE_HOST, us.port)])
         dp.write(
@@ -85,7 +85,7 @@ def write_planes(dp: Datapath, fabric: Fabric, us: Host, ifindices: Sequence[int
 
 
 class Tap:
-    """Reads what arrives at an interface whose other end is `source`."""
+    """A reader of the frames that arrive at an interface whose other end is `source`."""
 
     def __init__(self, name: str, source: str) -> None:
         self._in = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
@@ -95,7 +95,7 @@ class Tap:
         self._out.bind((source, 0))
 
     def take(self) -> list[bytes]:
-        """Every frame that was sent before this call, oldest first."""
+        """Return every frame that was sent before this call, oldest first."""
         self._out.send(_MARKER)
         self._in.settimeout(5)
         frames = []
@@ -110,14 +110,14 @@ class Tap:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a program returned, and the packet as it left it."""
+    """The verdict of a program, and the packet as the program left it."""
 
     verdict: int
     frame: bytes
 
 
 class Rig:
-    """Compiled once; `reset` makes it new for each test."""
+    """A host with the compiled programs; `reset` restores its first state for each test."""
 
     def __init__(self, namespace: str, folder: Path, routing: Routing = SRV6) -> None:
         self.namespace = namespace
@@ -145,7 +145,7 @@ class Rig:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # bcc wants names as bytes
             self.dp.maps, self.dp.programs, self.report = loader.load(sizes)
-        self.capture_report: list[loader.ProgramReport] = []  # of programs loaded over the maps
+        self.capture_report: list[loader.ProgramReport] = []  # of programs loaded over these maps
         events = self.dp.maps["events"]
         self.events = RingBuffer(events, bpf.map_info(events)[3])
         self.table = QpTable(self.dp, self.config)
@@ -187,7 +187,7 @@ class Rig:
         )
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close the taps and the data path, and delete the namespace."""
         for tap in (self.mrc0, *self.wires):
             tap.close()
         netns.delete(self.namespace)
@@ -195,19 +195,19 @@ class Rig:
         self.dp.close()
 
     def sent(self) -> list[tuple[int, bytes]]:
-        """(plane, frame) of all that left by the planes since the last call, plane by plane."""
+        """Return (plane, frame) for all frames sent since the last call, plane by plane."""
         return [(k, frame) for k, wire in enumerate(self.wires) for frame in wire.take()]
 
     def delivered(self) -> list[bytes]:
-        """The IP packets that reached mrc0 since the last call, in order."""
+        """Return the IP packets that reached mrc0 since the last call, in order."""
         return [frame[14:] for frame in self.mrc0.take()]
 
     # ---- programming
 
     def reset(self, host: str = "h1", **transport: int) -> None:
-        """All maps as a fresh daemon of `host` leaves them: peers known, no QP set up.
+        """Set all maps as a fresh daemon of `host` leaves them: peers known, no QP set up.
 
-        transport: keys of the configuration that are not as usual.
+        `transport` gives keys of the configuration that differ from the rig's usual ones.
         """
         size = self.dp.sizes
         self._fill("qps", size.qps, _SIZES["qp"])
@@ -259,7 +259,7 @@ class Rig:
             block=int.from_bytes(fabric.block.network_address.packed[:4], "little"),
             udp_port=socket.htons(self.config.transport.udp_port),
             control_port=socket.htons(self.config.transport.control_port),
-            # Nothing happens by itself: a test that wants a rule to act tunes it.
+            # No rule acts by itself: a test tunes the rules that it needs.
             reo_min_ns=NEVER_NS,
             reo_max_ns=NEVER_NS,
             fifo_slack_ns=NEVER_NS,
@@ -286,11 +286,11 @@ class Rig:
 
     @property
     def host_members(self) -> set[str]:
-        """Members of the host's entry that the rig sets."""
+        """Return the names of the members of the host's entry that the rig sets."""
         return set(self._host)
 
     def spread(self, peer: str, first: int, count: int, planes: int = 0xFF) -> None:
-        """Hash the flows towards a peer over `count` of its QPs, and say which planes it has."""
+        """Hash the flows towards a peer over `count` of its QPs, and set its mask of planes."""
         self.dp.write(
             "peers",
             self.table.peers.indices[peer],
@@ -312,7 +312,7 @@ class Rig:
         mpr: int = MPR,
         state: int = ABI.MRC_QP_READY,
     ) -> None:
-        """Set a QP up; `qpn` gets the index into its low half."""
+        """Set a QP up; the index replaces the low half of `qpn`."""
         local = LocalQp(index, qpn & 0xFF0000 | index, tx_psn)
         self._used_qps.add(index)
         self.table.configure(peer, ((local, RemoteQp(remote_qpn, rx_psn)),), mpr)
@@ -326,13 +326,13 @@ class Rig:
     # ---- looking
 
     def counted(self) -> dict[str, int]:
-        """Counters that went up since the last call, and by how much."""
+        """Return the counters that rose since the last call, with the increases."""
         now = self.dp.counters()
         before, self._counted = self._counted, now
         return {name: now[name] - before[name] for name in now if now[name] != before[name]}
 
     def state(self) -> tuple[bytes, ...]:
-        """Everything the programs remember between packets, but counters and buffers."""
+        """Return all state that the programs keep between packets, except counters and buffers."""
         size = self.dp.sizes
         maps = (
             ("qps", size.qps, _SIZES["qp"]),
@@ -349,30 +349,30 @@ class Rig:
         )
 
     def view(self, index: int) -> QpView:
-        """A QP as the maps hold it."""
+        """Read a QP from the maps."""
         return view.read(self.dp, index)
 
     def paths(self, index: int) -> list[PathView]:
-        """Every path of a QP as the maps hold it; none before its EV set was chosen."""
+        """Read every path of a QP from the maps; there is none before its EV set is chosen."""
         return view.paths(self.dp, index, self.table.evs(index))
 
     def tx(self, index: int = 0) -> dict[str, int]:
-        """The sender half of a QP."""
+        """Return the sender half of a QP."""
         return self.view(index).tx
 
     def rx(self, index: int = 0) -> dict[str, int]:
-        """The receiver half of a QP."""
+        """Return the receiver half of a QP."""
         return self.view(index).rx
 
     def sets(self, index: int = 0) -> dict[str, tuple[int, ...]]:
-        """The array members of a QP's sender half: its sets of slots among them."""
+        """Return the array members of a QP's sender half, among them its sets of slots."""
         kind = ABI.structs["mrc_tx"]
         raw = self.dp.read_raw("txs", index, kind.size)
         arrays = [field.name for field in kind.fields.values() if field.count > 1]
         return {name: kind.unpack_array(raw, name) for name in arrays}
 
     def edit(self, name: str, index: int, kind: str, **values: int | tuple[int, ...]) -> None:
-        """Change members of one entry of a map, the others stay as they are."""
+        """Change members of one entry of a map and leave the others as they are."""
         layout = ABI.structs[kind]
         raw = self.dp.read_raw(name, index, layout.size)
         old: dict[str, int | tuple[int, ...]] = dict(layout.unpack(raw))
@@ -382,7 +382,7 @@ class Rig:
         self.dp.write(name, index, layout, **{**old, **values})
 
     def withdraw(self, *evs: int, index: int = 0) -> None:
-        """Make paths ASSUMED_BAD, as a loss does; no backup takes their place."""
+        """Make paths ASSUMED_BAD as a loss does, without backups in their places."""
         sets = self.sets(index)
         use, spare, used = list(sets["use"]), list(sets["spare"]), list(sets["used"])
         for path in self.paths(index):
@@ -398,7 +398,7 @@ class Rig:
         )  # fmt: skip
 
     def path(self, ev: int, index: int = 0) -> dict[str, int]:
-        """The path of an EV: its members, its state, plane and slot, and the sets it is in."""
+        """Return the path of an EV: its members, state, plane and slot, and the sets it is in."""
         (found,) = (path for path in self.paths(index) if path.ev == ev)
         return {
             **found.values,
@@ -412,27 +412,27 @@ class Rig:
         }
 
     def edit_path(self, ev: int, index: int = 0, **values: int) -> None:
-        """Change members of the path of an EV, the others stay as they are."""
+        """Change members of the path of an EV and leave the others as they are."""
         path = self.path(ev, index)
         at = (index * ABI.MRC_MAX_PLANES + path["plane"]) * self.dp.sizes.evs + path["slot"]
         self.edit("paths", at, "mrc_path", **values)
 
     def active(self) -> bool:
-        """Whether any QP has asked for the clock."""
+        """Return whether any QP has asked for the clock."""
         return any(
             raw != bytes(8)
             for raw in bpfbatch.lookup(self.dp.maps["active"], 0, -(-self.dp.sizes.qps // 64), 8)
         )
 
     def free_slots(self, name: str) -> int:
-        """How many slots of a ring are free; AssertionError when one is free twice."""
+        """Return the number of free slots of a ring; AssertionError if one is free twice."""
         slots = self.take_slots(name)
         self.give_slots(name, slots)
         assert len(set(slots)) == len(slots), f"{name} holds a slot twice: {sorted(slots)}"
         return len(slots)
 
     def take_slots(self, name: str) -> list[int]:
-        """Empty a stack of free slots."""
+        """Empty a stack of free slots and return them."""
         slots = []
         value = ctypes.create_string_buffer(4)
         attr = struct.pack("=IIQQQ", self.dp.maps[name], 0, 0, bpf.address_of(value), 0)
@@ -451,7 +451,7 @@ class Rig:
     # ---- running
 
     def receive(self, frame: bytes, interface: str = "plane1") -> Ran:
-        """One frame through mrc_receive, as it comes in by an interface."""
+        """Run mrc_receive on one frame, as if it had arrived at an interface."""
         context = struct.pack("=IIIIII", 0, len(frame), 0, self.ifindex[interface], 0, 0)
         run = bpf.TestRun(
             self.dp.programs["mrc_receive"], frame, out_size=4096, context=context,
@@ -460,19 +460,19 @@ class Rig:
         return Ran(run.run(), run.output)
 
     def tc(self, program: str, frame: bytes) -> Ran:
-        """One frame through a tc program."""
+        """Run a tc program on one frame."""
         run = bpf.TestRun(self.dp.programs[program], frame, out_size=4096)
         return Ran(run.run(), run.output)
 
     def arrive(self, frame: bytes, interface: str = "plane1") -> Ran:
-        """One frame through mrc_receive and, when that passes it, through mrc_deliver."""
+        """Run mrc_receive on one frame and, if that passes it, mrc_deliver."""
         first = self.receive(frame, interface)
         if first.verdict != XDP_PASS:
             return first
         return self.tc("mrc_deliver", first.frame)
 
     def spray(self, packet: bytes) -> Ran:
-        """An application's IP packet through mrc_spray."""
+        """Run mrc_spray on an application's IP packet."""
         proto = b"\x86\xdd" if packet[:1] and packet[0] >> 4 == 6 else b"\x08\x00"
         return self.tc("mrc_spray", LINK_MAC + LINK_MAC + proto + packet)
 
@@ -482,14 +482,14 @@ class Rig:
 
 
 def pinned_to_one_cpu() -> set[int]:
-    """Bind this process to one CPU, so that frames arrive in the order of sending; the old set."""
+    """Bind this process to one CPU, so that frames arrive in order; return the old set of CPUs."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     return before
 
 
 def clock_passes(nanoseconds: int) -> None:
-    """Return when CLOCK_MONOTONIC, the programs' clock, has moved by so much."""
+    """Wait until CLOCK_MONOTONIC, the programs' clock, has advanced by `nanoseconds`."""
     end = time.monotonic_ns() + nanoseconds
     while time.monotonic_ns() <= end:
         pass

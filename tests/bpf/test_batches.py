@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Many entries in one system call, against one at a time; it needs real maps."""
+"""Many entries in one system call, compared with one at a time; this needs real maps."""
 
 from __future__ import annotations
 

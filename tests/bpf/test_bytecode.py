@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Maps and programs from a file are those that the compiler would have made."""
+"""Maps and programs from a file equal those that the compiler makes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZES = Sizes(mtu=1500, window=1024, ring_slots=2048, peers=6, qps=16, evs=32, p
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the programs of SIZES."""
+    """Return a folder with the programs of SIZES."""
     folder = tmp_path_factory.mktemp("cache") / "mrcd"
     maps, programs, report = loader.load(SIZES, cache=folder)
     for fd in (*maps.values(), *programs.values()):
@@ -48,7 +48,7 @@ def load(
 
 
 def test_maps_have_the_sizes_that_the_sources_give_them(closing: ExitStack) -> None:
-    """As a compiler makes them of the real sizes, and not of those that are compiled in."""
+    """Compare with maps that the compiler makes of the real sizes, not of the compiled-in ones."""
     from bcc import BPF
 
     module = BPF(text=loader.source(), cflags=["-Wno-unused-function", *SIZES.defines()])

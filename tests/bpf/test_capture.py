@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The programs of a capture: what they record of each packet, and that they do nothing else."""
+"""The programs of a capture: they record each packet and otherwise act as the ordinary ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OUT = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
 
 
 def told(packet: Packet) -> tuple[str, str, str]:
-    """Direction, kind and verdict."""
+    """Return the direction, kind and verdict of a packet."""
     return packet.about.direction, packet.about.kind, packet.about.verdict
 
 
@@ -39,7 +39,7 @@ def only(packets: list[Packet]) -> Packet:
     return packet
 
 
-# ---- what leaves
+# ---- packets that leave
 
 
 def test_data_that_leaves(each_capture_rig: CapturingRig) -> None:
@@ -51,7 +51,7 @@ def test_data_that_leaves(each_capture_rig: CapturingRig) -> None:
     about = packet.about
     assert before < about.time_ns < time.monotonic_ns()
     plane = about.plane
-    assert packet.data[6:12].endswith(bytes([plane]))  # our address there
+    assert packet.data[6:12].endswith(bytes([plane]))  # our address on that plane
     assert about == CapturedPacket(
         time_ns=about.time_ns, direction="tx", plane=plane, interface=f"plane{plane}",
         length=len(frame), kind="data", peer="h2", qp=0, ev=about.ev, t1=about.t1, psn=FIRST_TX,
@@ -109,7 +109,7 @@ def test_probes_of_paths_that_are_away(capture_rig: CapturingRig) -> None:
     assert {(packet.about.peer, packet.about.qp) for packet in probes} == {("h2", 0)}
 
 
-# ---- what arrives
+# ---- packets that arrive
 
 
 def test_data_that_arrives_in_order(each_capture_rig: CapturingRig, each_far: Far) -> None:
@@ -204,7 +204,7 @@ def test_the_stacks_packets(capture_rig: CapturingRig, far: Far) -> None:
     assert packet.data == offer
     assert told(packet) == ("rx", "hand-shake", "control_rx")
     assert packet.about.peer == "h2"
-    capture_rig.rig.receive(bytes(12) + b"\x08\x06" + bytes(46))  # ARP: tcpdump sees it
+    capture_rig.rig.receive(bytes(12) + b"\x08\x06" + bytes(46))  # ARP is left to tcpdump
     assert capture_rig.seen() == []
 
 
@@ -224,7 +224,7 @@ def test_survey_probes(capture_rig: CapturingRig) -> None:
 
 
 def test_a_verdict_that_never_comes(capture_rig: CapturingRig, far: Far) -> None:
-    """Between XDP and tc a packet may be lost, and another one that is the same may come."""
+    """A packet may be lost between XDP and tc, and an identical one may arrive later."""
     frame = far.data(FIRST_RX, numbered(1))
     capture_rig.rig.receive(frame)
     assert only(capture_rig.seen()).about.verdict == "passed"
@@ -232,7 +232,7 @@ def test_a_verdict_that_never_comes(capture_rig: CapturingRig, far: Far) -> None
     assert only(capture_rig.seen()).about.verdict == "in order"
 
 
-# ---- what is wanted
+# ---- filters
 
 
 def test_filters(capture_rig: CapturingRig, far: Far) -> None:
@@ -295,13 +295,13 @@ def test_what_finds_no_room_is_counted(capture_rig: CapturingRig, far: Far) -> N
     assert len(capture_rig.seen()) == times - lost[1]
 
 
-# ---- nothing else
+# ---- no other effects
 
 
 def test_they_do_what_the_ordinary_ones_do(
     capture_rig: CapturingRig, built_rig: Rig, far: Far
 ) -> None:
-    """The same packets through both builds: the same frames, the same counters."""
+    """Run the same packets through both builds: frames and counters must be the same."""
     rig = capture_rig.rig
 
     def session() -> tuple[list[int], list[bytes], dict[str, int]]:

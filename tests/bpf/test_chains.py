@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The memory of a chain of programs: packets' and the clock's are apart.
+"""Each chain of programs has memory of its own: one for packets, one for the clock.
 
-Linux before 6.8 lets a packet interrupt a test run anywhere, so neither may write the other's.
+Linux before 6.8 lets a packet interrupt a test run anywhere, so neither chain may write to the
+other's memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PACKET = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
 
 
 def memory(rig: Rig, chain: int) -> bytes:
-    """What a chain keeps, on all CPUs."""
+    """Return the memory of a chain on all CPUs."""
     fd = rig.dp.maps["chains"]
     size = -(-bpf.map_info(fd)[2] // 8) * 8 * bpf.possible_cpus()
     found = bpf.lookup(fd, struct.pack("=I", chain), size)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which helpers that copy or reallocate a packet the programs call, against docs/performance.md.
+"""The helpers that copy or reallocate a packet: calls in the programs, against docs/performance.md.
 
-A copy of a packet costs more than everything else a program does to it. One that slips in is seen
-here, and the table says what each is for.
+A copy of a packet costs more than everything else that a program does to it. This test notices an
+added copy, and the table in the document gives the purpose of each.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROW = re.compile(r"^\| `(mrc_[a-z]+)` \| `([a-z_]+)` \| (\d+) \|", re.MULTILINE)
 
 
 def called(code: bytes) -> Counter[str]:
-    """Calls of such helpers in a program, as it is loaded."""
+    """Count the calls of such helpers in a program as it is loaded."""
     found: Counter[str] = Counter()
     at = 0
     while at < len(code):
@@ -50,7 +50,7 @@ def called(code: bytes) -> Counter[str]:
 
 
 def documented(text: str) -> dict[str, Counter[str]]:
-    """The rows "program, helper, calls" of a document."""
+    """Return the rows "program, helper, calls" of a document."""
     found: dict[str, Counter[str]] = {}
     for program, helper, count in ROW.findall(text):
         found.setdefault(program, Counter())[helper] += int(count)
@@ -73,7 +73,7 @@ def test_calls_are_counted() -> None:
     def insn(opcode: int, registers: int = 0, imm: int = 0) -> bytes:
         return struct.pack("<BBhi", opcode, registers, 0, imm)
 
-    wide = insn(LOAD_WIDE, imm=9) + insn(CALL, imm=9)  # its second half is no call
+    wide = insn(LOAD_WIDE, imm=9) + insn(CALL, imm=9)  # the second half is not a call
     code = wide + insn(CALL, imm=13) + insn(CALL, 0x10, 13) + insn(CALL, imm=1) + insn(0x95)
     assert called(code) == {"clone_redirect": 1}
     assert documented("| `mrc_x` | `clone_redirect` | 2 | why |\n| `mrc_x` | other | 1 |") == {

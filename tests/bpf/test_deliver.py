@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The receive window: every packet once and in order, whatever arrives in whichever order."""
+"""The receive window delivers every packet once and in order, in whatever order they arrive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def arrive(rig: Rig, far: Far, *psns: int) -> None:
 
 
 def delivered(rig: Rig) -> list[int]:
-    """Numbers of the packets that reached mrc0; each must be whole."""
+    """Return the numbers of the packets that reached mrc0; each must be whole."""
     packets = rig.delivered()
     numbers = [int.from_bytes(packet[28:32], "big") for packet in packets]
     assert packets == [numbered(number) for number in numbers]
@@ -38,7 +38,7 @@ def answer(frame: bytes) -> Sack:
 
 
 def sacked(sack: Sack) -> set[int]:
-    """PSNs beyond the cumulative one that a SACK reports."""
+    """Return the PSNs beyond the cumulative one that a SACK reports."""
     first = sack.body.cack + sack.body.sack_offset
     found = {first + i for i in range(64) if sack.body.bitmap >> i & 1}
     return {psn for psn in found if psn > sack.body.cack}
@@ -53,7 +53,7 @@ def test_packet_in_order_reaches_mrc0_unchanged(rig: Rig, far: Far, packet: byte
     assert frame[14:] == packet
     assert ran.verdict == TC_SHOT
     assert rig.counted() == {"rx_packets": 1, "rx_bytes": len(packet)}
-    assert rig.active()  # the clock sees to the SACK
+    assert rig.active()  # the clock sends the SACK
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_nothing_is_released_over_a_gap(rig: Rig, far: Far) -> None:
 def test_more_packets_wait_than_one_run_releases(rig: Rig, far: Far) -> None:
     arrive(rig, far, *range(FIRST + 1, FIRST + 120))
     arrive(rig, far, FIRST)
-    rig.tick(8)  # what a run leaves, the clock releases
+    rig.tick(8)  # the clock releases what one run leaves
     assert delivered(rig) == list(range(FIRST, FIRST + 120))
     assert rig.free_slots("rx_free") == RING_SLOTS
 
@@ -131,7 +131,7 @@ def test_what_waits_is_released_when_its_entry_was_used_half_a_window_before(
 
 @pytest.mark.parametrize("late", [1, 63, MPR, WINDOW - 1, WINDOW, WINDOW + 1, 100_000])
 def test_late_duplicate_does_not_poison_the_window(rig: Rig, far: Far, late: int) -> None:
-    """A bitmap that takes a late copy for news stalls or loses a packet one window later."""
+    """Taking a late copy for a new packet would stall or lose a packet one window later."""
     start = FIRST + WINDOW + 10
     arrive(rig, far, *range(FIRST, start))
     delivered(rig)
@@ -154,7 +154,7 @@ def test_late_duplicate_does_not_poison_the_window(rig: Rig, far: Far, late: int
 def test_any_order_with_losses_and_copies_is_delivered_once_and_in_order(
     rig: Rig, far: Far, seed: int, loss: float, reach: int
 ) -> None:
-    """Packets arrive up to `reach` places late, some twice, some only when sent again."""
+    """Packets arrive up to `reach` places late, some twice and some only after a retransmission."""
     rng = random.Random(seed)
     rig.reset()
     first = rng.choice((FIRST, 0xFFFFC0, 0))
@@ -162,13 +162,13 @@ def test_any_order_with_losses_and_copies_is_delivered_once_and_in_order(
     todo = sorted(range(150), key=lambda n: n + rng.uniform(0, reach))
     lost = [n for n in todo if rng.random() < loss]
     arrivals = [n for n in todo if n not in lost]
-    for n in lost:  # sent again behind something that came after it
+    for n in lost:  # retransmitted, so it arrives behind later packets
         arrivals.insert(rng.randrange(max(0, n), n + 1) if n < len(arrivals) else len(arrivals), n)
     for n in rng.sample(todo, 10):
         arrivals.insert(rng.randrange(len(arrivals)), n)
     backlog = list(arrivals)
     next_psn = 0
-    while backlog:  # what lies beyond the window is dropped, and comes again later
+    while backlog:  # a packet beyond the window is dropped and arrives again later
         number = backlog.pop(0)
         if number - next_psn >= MPR:
             backlog.append(number)
@@ -186,8 +186,8 @@ def test_full_reorder_ring_drops_and_takes_the_packet_later(rig: Rig, far: Far) 
     slots = rig.take_slots("rx_free")
     ran = rig.arrive(far.data(FIRST + 2, numbered(FIRST + 2), ackreq=True))
     assert rig.counted()["drop_buffer"] == 1
-    assert sacked(answer(ran.frame)) == set()  # or the peer would never send it again
-    assert answer(ran.frame).body.cc_flags == 0  # nor was it sent in vain
+    assert sacked(answer(ran.frame)) == set()  # otherwise the peer would never send it again
+    assert answer(ran.frame).body.cc_flags == 0  # nor does it count as a duplicate
     rig.give_slots("rx_free", slots)
     arrive(rig, far, FIRST + 2, FIRST + 1, FIRST)
     assert delivered(rig) == [FIRST, FIRST + 1, FIRST + 2]
@@ -275,7 +275,7 @@ def test_answers_keep_a_distance(rig: Rig, far: Far) -> None:
     rig.tune(sack_packets=2, sack_gap_ns=NEVER_NS)
     frames = [far.data(FIRST + i, numbered(i)) for i in range(20)]
     verdicts = [rig.arrive(frame).verdict for frame in frames]
-    assert verdicts == [TC_SHOT, TC_REDIRECT] + [TC_SHOT] * 18  # none was before the first
+    assert verdicts == [TC_SHOT, TC_REDIRECT] + [TC_SHOT] * 18  # no SACK preceded the first one
     rig.edit("rxs", 0, "mrc_rx", sacked_ns=time.monotonic_ns() - NEVER_NS)
     sack = answer(rig.arrive(far.data(FIRST + 20, numbered(20))).frame)
     assert sack.body.cack == FIRST + 20
@@ -311,7 +311,7 @@ def test_a_window_wider_than_one_answer_is_told_at_once(rig: Rig, far: Far) -> N
 
 
 def test_answer_is_golden_but_for_its_numbers(rig: Rig, far: Far) -> None:
-    """The whole frame, byte for byte, against the codec."""
+    """Compare the whole frame with the codec's, byte for byte."""
     ran = rig.arrive(far.data(FIRST, numbered(FIRST), ackreq=True))
     sack = answer(ran.frame)
     again = far.frame(replace(sack, envelope=sack.envelope))

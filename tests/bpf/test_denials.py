@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The denylist over real EV sets: what a rule denies, no packet takes."""
+"""The denylist over real EV sets: no packet takes a denied path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def states(rig: Rig) -> dict[int, State]:
 
 
 def took(rig: Rig, packets: int) -> dict[int, int]:
-    """How many of so many packets each path took."""
+    """Send `packets` packets; return how many of them each path took."""
     before = {path.ev: path.values["sent"] for path in rig.paths(0)}
     for _ in range(packets):
         rig.spray(PACKET)

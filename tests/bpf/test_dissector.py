@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the programs send, as Wireshark sees it: no complaint, and the ICRC word is right."""
+"""Wireshark dissects the programs' packets without complaint and finds their ICRC words right."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The four ways to cross a fabric, each with its own data path: what leaves, what is taken."""
+"""The four ways to cross a fabric, each with its own data path: packets sent and accepted."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ MARK = ABI.structs["mrc_mark"]
 
 
 def udp_at(rig: Rig) -> int:
-    """Where UDP begins in this rig's frames."""
+    """Return the offset of UDP in this rig's frames."""
     return OUTER + ip_length(rig.fabric.routing)
 
 
 def golden(rig: Rig, name: str) -> bytes:
-    """A golden frame of the rig's shape; skips the shape that has golden frames of its own."""
+    """Return a golden frame in the rig's encapsulation; skip the one of test_receive.py."""
     shape = SHAPES.get(rig.fabric.routing.code)
     if shape is None:
         pytest.skip("two IP headers: test_receive.py has their golden packets")
@@ -54,7 +54,7 @@ def golden(rig: Rig, name: str) -> bytes:
 
 
 def as_h2(rig: Rig, rx_psn: int = 0xF00D) -> None:
-    """The rig as the h2 of the golden packets, with the QP they are for."""
+    """Make the rig the h2 of the golden packets, with the QP that they are for."""
     rig.reset("h2")
     rig.connect("h1", 0x13, qpn=0x510013, remote_qpn=0x2A0010, rx_psn=rx_psn)
     rig.counted()
@@ -85,7 +85,7 @@ def test_golden_probe_is_answered_byte_for_byte(each_rig: Rig) -> None:
     found, expected = decode_frame(ran.frame), decode_frame(answer)
     assert isinstance(found, Sack)
     assert isinstance(expected, Sack)
-    # What fits the rig's window and not the golden packet's is taken over.
+    # The MPR depends on the rig's window, so take it from the answer.
     body = replace(expected.body, mpr=found.body.mpr)
     assert found == replace(expected, body=body)
 
@@ -110,7 +110,7 @@ def test_golden_answers_reach_tc_as_they_are(each_rig: Rig, name: str) -> None:
     assert MARK.unpack(ran.frame)["flags"] & flag
 
 
-# ---- what leaves
+# ---- packets that leave
 
 
 def test_data_is_byte_exact(each_rig: Rig, each_far: Far) -> None:
@@ -179,7 +179,7 @@ def test_path_that_is_away_is_probed(each_rig: Rig, each_far: Far) -> None:
 
 
 def sent(rig: Rig) -> list[Packet]:
-    """What left by clones since the last look, each by the plane its EV names."""
+    """Return the packets sent by clones since the last call; each left by the plane of its EV."""
     found = []
     for plane, frame in rig.sent():
         packet = decode_frame(frame)
@@ -188,7 +188,7 @@ def sent(rig: Rig) -> list[Packet]:
     return found
 
 
-# ---- what is taken
+# ---- packets that are accepted
 
 
 def test_handshake_reaches_the_stack(each_rig: Rig, each_far: Far) -> None:
@@ -215,7 +215,7 @@ def test_mark_of_the_header_that_switches_see_is_told(
 
 
 def test_flow_label_is_not_needed_where_the_port_has_the_ev(each_rig: Rig, each_far: Far) -> None:
-    """A switch in between may have its own idea of it."""
+    """A switch on the way may set the label as it likes."""
     packet = decode_frame(each_far.data(5000, IN))
     if each_rig.fabric.routing.code != WIRE.MRC_ENCAP_ECMP6:
         pytest.skip("only ecmp over IPv6 has it in two places")
@@ -226,7 +226,7 @@ def test_flow_label_is_not_needed_where_the_port_has_the_ev(each_rig: Rig, each_
 
 
 def poke(at: int, value: bytes) -> Callable[[bytes], bytes]:
-    """Other bytes at an offset into IP; IPv4's checksum is made to fit again."""
+    """Overwrite bytes at an offset into IP, and correct IPv4's checksum."""
 
     def do(frame: bytes) -> bytes:
         where = OUTER + at
@@ -262,7 +262,7 @@ def test_ordinary_traffic_passes_untouched(each_rig: Rig, each_far: Far) -> None
         frame = change(each_far.data(5000, IN))
         ran = each_rig.receive(frame)
         assert (ran.verdict, ran.frame) == (XDP_PASS, frame), what
-    # A packet for one plane that comes in by another is for a host that routes.
+    # A packet for one plane that arrives by another is left to a host that routes.
     ran = each_rig.receive(each_far.data(5000, IN), "plane2")
     assert (ran.verdict, ran.frame) == (XDP_PASS, each_far.data(5000, IN))
     assert each_rig.counted() == {}
@@ -271,7 +271,7 @@ def test_ordinary_traffic_passes_untouched(each_rig: Rig, each_far: Far) -> None
 IPV4 = (WIRE.MRC_ENCAP_ECMP4,)
 ECMP = (WIRE.MRC_ENCAP_ECMP6, WIRE.MRC_ENCAP_ECMP4)
 BAD = [
-    # in which modes, what, offset from UDP (or from IP where it says so), value, the counter
+    # modes, description, offset from UDP (or from IP if the description says so), value, counter
     ((0, 1, 2, 3), "EV of another plane", 0, b"\x20", "drop_entropy"),
     ((0, 1, 2, 3), "UDP length", 4, b"\0\x20", "drop_length"),
     ((0, 1, 2, 3), "transport version 1", 9, b"\x01", "drop_version"),
@@ -316,7 +316,7 @@ def test_bad_packets_are_dropped_for_their_reason(each_rig: Rig, each_far: Far) 
 
 
 def test_rig_has_the_qp_that_the_table_breaks(each_rig: Rig, each_far: Far) -> None:
-    """The rows above change one thing each of a packet that is taken."""
+    """Check that the packet that the rows above change is accepted as it is."""
     frame = each_far.data(5000, IN)
     assert each_rig.receive(frame).verdict == XDP_PASS
     at = udp_at(each_rig) + WIRE.MRC_UDP_LEN + 4

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Endpoint packets: EV probes turned round, Port Status Updates followed, answers passed up."""
+"""Endpoint packets: EV probes are turned round, Port Status Updates applied, answers passed up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STAMP = Timestamp(0xBEEF, True, 1)
 
 
 def ports(rig: Rig, peer: str) -> int:
-    """Planes the peer takes packets on, as the programs believe."""
+    """Return the mask of planes on which the peer accepts packets, as the programs know it."""
     return rig.table.peers.balance(peer).ports
 
 
@@ -36,7 +36,7 @@ def response(far: Far, op: int, request_id: int) -> bytes:
 
 
 def answer_to(far: Far, op: int, request_id: int, mask: int, ev: int = EV) -> bytes:
-    """The frame in which the answer should leave."""
+    """Return the frame in which the answer should leave."""
     plane = usid.ev_plane(ev)
     bth = Bth(WIRE.MRC_OP_ENDPOINT_RSP, WIRE.MRC_QPN_ENDPOINT, request_id)
     packet = Control(far.our_envelope(ev), bth, Eeth(op, mask, ev, STAMP))
@@ -101,17 +101,17 @@ def test_golden_port_status_update_is_followed(rig: Rig) -> None:
     ("steps", "left"),
     [
         ([(5, 0b1110)], 0b1110),
-        ([(0, 0b1110)], 0b1110),  # the first one counts, whatever its id
+        ([(0, 0b1110)], 0b1110),  # the first one counts with any id
         ([(0xFFFF, 0b1110)], 0b1110),
         ([(5, 0b1110), (6, 0b1111)], 0b1111),
-        ([(5, 0b1110), (5, 0b1111)], 0b1110),  # a copy is no news
+        ([(5, 0b1110), (5, 0b1111)], 0b1110),  # a copy of the first one
         ([(5, 0b1110), (4, 0b1111)], 0b1110),  # overtaken
         ([(0xFFFF, 0b1110), (0, 0b1101)], 0b1101),  # ids wrap
         ([(0, 0b1110), (0xFFFF, 0b1101)], 0b1110),
         ([(5, 0b1110), (5 + 0x7FFF, 0b1101)], 0b1101),
         ([(5, 0b1110), (5 + 0x8000, 0b1101)], 0b1110),
         ([(5, 0)], 0),
-        ([(5, 0xFFFFFF01)], 1),  # planes there cannot be
+        ([(5, 0xFFFFFF01)], 1),  # planes that cannot exist
     ],
 )
 def test_only_a_newer_update_counts(
@@ -151,7 +151,7 @@ def test_update_over_each_plane_counts_once(rig: Rig, far: Far) -> None:
 
 
 def sprayed(rig: Rig, count: int = 16) -> set[int]:
-    """Planes that packets to the peer leave by."""
+    """Send packets to the peer; return the planes that they leave by."""
     rig.sent()
     for _ in range(count):
         ran = rig.spray(ip4(src="10.99.0.1", dst="10.99.0.2"))
@@ -185,7 +185,7 @@ def test_answer_loses_its_outer_header_and_passes(rig: Rig, far: Far, op: int) -
     assert rig.counted() == {"endpoint_rx": 1}
 
 
-# ---- lies
+# ---- false packets
 
 
 H9 = b"\x09"

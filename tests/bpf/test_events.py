@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the programs tell the daemon: an event for each path that comes into use or goes out of it.
+"""Events from the programs to the daemon: one for each path that comes into or goes out of use.
 
-And what they do not: SKIP comes and goes with every mark, so it is only counted.
+SKIP causes no event. It comes and goes with every mark, so it is only counted.
 """
 
 from __future__ import annotations

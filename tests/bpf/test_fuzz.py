@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrc_receive and mrc_deliver on thousands of broken packets, judged by an independent reading."""
+"""mrc_receive and mrc_deliver on thousands of broken packets, checked against the codec."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ GOLDEN = (
 
 
 def good_frames(far: Far) -> list[bytes]:
-    """What a peer may send on plane 1, and golden frames that are nearly right."""
+    """Return frames that a peer may send on plane 1, and golden frames that are nearly right."""
     routing = far.fabric.routing
     whole = far.data(5002, ip4(bytes(200)))
     frames = [
@@ -105,9 +105,9 @@ def good_frames(far: Far) -> list[bytes]:
 
 
 def addressed(rig: Rig, far: Far, frame: bytes) -> bool | None:
-    """Whether a frame on plane 1 is one that only MRC may have: None if it is foreign.
+    """Return whether a frame on plane 1 is addressed to MRC and may be right.
 
-    False: it is for MRC, and cannot be right.
+    None: it is foreign. False: it is for MRC and cannot be right.
     """
     routing, block = rig.fabric.routing, rig.fabric.block.network_address.packed[:4]
     ip, data = frame[12:14], frame[OUTER:]
@@ -129,7 +129,7 @@ def addressed(rig: Rig, far: Far, frame: bytes) -> bool | None:
 
 
 def judge(rig: Rig, far: Far, frame: bytes) -> str:
-    """What should become of a frame on plane 1, read by the codec and not by the program."""
+    """Return what should become of a frame on plane 1, as the codec reads it."""
     if frame[6] & 1:
         return "dropped"
     mine = addressed(rig, far, frame)
@@ -184,9 +184,10 @@ def judge(rig: Rig, far: Far, frame: bytes) -> str:
 
 
 def _untrimmed(frame: bytes, udp: int) -> bytes | None:
-    """A trimmed data frame with zeros for what was cut, None for any other frame.
+    """Return a trimmed data frame padded with zeros; None for any other frame.
 
-    What a switch may have cut or corrected is made whole, so that the codec judges the rest.
+    Everything that a switch may have cut or corrected is restored, so that the codec judges the
+    rest.
     """
     reth = udp + RETH - UDP
     if len(frame) < reth:
@@ -206,13 +207,13 @@ def _untrimmed(frame: bytes, udp: int) -> bytes | None:
         whole = bytearray(summed(bytes(whole)))
     else:
         struct.pack_into("!H", whole, OUTER + 4, len(whole) - OUTER - 40)
-    # RETH was not needed: whatever stands there, it describes what was cut.
+    # The program does not need RETH, which describes the part that was cut: any content is right.
     whole[reth + 12 : reth + 16] = struct.pack("!I", len(whole) - reth - 16 - 4)
     return sealed(bytes(whole), udp)
 
 
 def _is_whole(rig: Rig, far: Far, frame: bytes) -> bool:
-    """Whether the headers of a hand-shake packet hang together."""
+    """Return whether the headers of a hand-shake packet are consistent."""
     routing = rig.fabric.routing
     udp = OUTER + ip_length(routing)
     if len(frame) < udp + 8:
@@ -253,9 +254,9 @@ VERDICTS = {
 
 
 class Court:
-    """Runs frames through mrc_receive and compares with `judge`.
+    """A comparison of mrc_receive with `judge`, frame by frame.
 
-    The programs' state is looked at every STRIDE frames: none of them may change it.
+    It checks every STRIDE frames that none of them has changed the programs' state.
     """
 
     STRIDE = 16
@@ -266,7 +267,7 @@ class Court:
         self._recent: list[bytes] = []
 
     def check(self, frame: bytes) -> str:
-        """Run one frame; returns what became of it."""
+        """Run one frame; return what became of it."""
         expected = judge(self._rig, self._far, frame)
         ran = self._rig.receive(frame)
         counted = self._rig.counted()
@@ -291,7 +292,7 @@ class Court:
                 "request 1": [{"ev_probe_rx": 1}],
             }
             assert counted in told.get(expected, [{}]), shown
-        if expected == "request 0":  # may change what is known of a peer's planes, and only that
+        if expected == "request 0":  # may only change what is known of a peer's planes
             self._before = (*self._before[:5], self._rig.state()[5], *self._before[6:])
         self._recent.append(frame)
         if len(self._recent) >= self.STRIDE:
@@ -299,7 +300,7 @@ class Court:
         return expected
 
     def look(self) -> None:
-        """The frames since the last look have changed no state."""
+        """Check that the frames since the last check have changed no state."""
         shown = "\n".join(frame.hex() for frame in self._recent)
         assert self._rig.state() == self._before, f"one of these changed the state:\n{shown}"
         self._recent.clear()
@@ -313,7 +314,7 @@ def court(each_rig: Rig, each_far: Far) -> Iterator[Court]:
 
 
 def mutated(rng: random.Random, frame: bytes) -> bytes:
-    """A frame with a few bytes changed, cut, or with bytes added."""
+    """Return a frame with a few bytes changed, cut or added."""
     out = bytearray(frame)
     kind = rng.randrange(10)
     if kind < 7:
@@ -341,23 +342,23 @@ def test_random_mutations(court: Court, each_far: Far) -> None:
     seen = []
     for _ in range(count):
         frame = mutated(rng, rng.choice(frames))
-        # The ICRC word would hide most of what stands behind it.
+        # A wrong ICRC word would hide most of the checks behind it.
         seen.append(court.check(frame if rng.random() < 0.3 else sealed(frame, udp)))
-    # Without uSIDs most of what is broken is foreign.
+    # Without uSIDs most broken frames count as foreign.
     assert seen.count("dropped") > count * (0.5 if routing.mode == "srv6" else 0.1)
     assert seen.count("data") > count / 400
 
 
 def test_every_truncation(court: Court, each_far: Far) -> None:
     for frame in good_frames(each_far):
-        # What a switch has cut may as well have been cut shorter.
+        # A switch may cut a frame to any shorter length.
         harmless = {"dropped", "untouched", *({"refused"} & {court.check(frame)})}
         for length in range(14, len(frame)):
             assert court.check(frame[:length]) in harmless
 
 
 def test_every_single_bit(court: Court, each_far: Far) -> None:
-    """Each bit of the headers of a data packet is checked, or known not to matter."""
+    """Flip each bit of a data packet's headers: it is checked, or known not to matter."""
     frame = each_far.data(5000, ip4(b"x"))
     udp = OUTER + ip_length(each_far.fabric.routing)
     for bit in range(8 * (len(frame) - 5)):
@@ -409,12 +410,12 @@ def test_replays_are_received_once(rig: Rig, far: Far) -> None:
     assert counted["rx_packets"] == len(frames)
 
 
-# ---- behind it
+# ---- mrc_deliver
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_lying_peer_breaks_no_invariant(rig: Rig, far: Far, seed: int) -> None:
-    """Well-formed SACKs and data with numbers out of the air, between real traffic and ticks."""
+    """Mix well-formed SACKs and data with random numbers into real traffic and ticks."""
     rng = random.Random(seed)
     first = rng.choice((1000, 0xFFFFC0, 0xFFFFFFC0))
     rig.connect(tx_psn=first, rx_psn=first)
@@ -450,7 +451,7 @@ def test_deliver_leaves_unmarked_frames_alone(rig: Rig, far: Far) -> None:
     before = rig.state()
     frames = good_frames(far)
     for frame in [*frames, *(mutated(rng, rng.choice(frames)) for _ in range(1500))]:
-        # The kernel's test run refuses IP packets without a whole header.
+        # The kernel's test run refuses IP packets with an incomplete header.
         if len(frame) >= 54 and frame[6:8] != bytes([ABI.MRC_MARK_MAGIC0, ABI.MRC_MARK_MAGIC1]):
             ran = rig.tc("mrc_deliver", frame)
             assert (ran.verdict, ran.frame) == (TC_UNSPEC, frame)
@@ -462,7 +463,7 @@ def test_deliver_leaves_unmarked_frames_alone(rig: Rig, far: Far) -> None:
 
 @pytest.mark.parametrize("flags", [0, ABI.MRC_MARK_SACK, ABI.MRC_MARK_NACK])
 def test_deliver_survives_marked_frames_of_any_length(rig: Rig, far: Far, flags: int) -> None:
-    """mrc_receive lets none of these through; the program must not rely on it."""
+    """mrc_receive lets none of these pass, but mrc_deliver must not rely on that."""
     good, longest = {
         0: (far.data(5100, ip4(b"a packet")), 34),
         ABI.MRC_MARK_SACK: (far.sack(999), BODY + WIRE.MRC_SETH_LEN + 12),
@@ -470,7 +471,7 @@ def test_deliver_survives_marked_frames_of_any_length(rig: Rig, far: Far, flags:
     }[flags]
     frame = rig.receive(good).frame
     before = rig.state()
-    frame = frame[:12] + b"\x88\xb5" + frame[14:]  # test runs take no broken IP
+    frame = frame[:12] + b"\x88\xb5" + frame[14:]  # test runs refuse broken IP packets
     for length in range(14, longest):
         assert rig.tc("mrc_deliver", frame[:length]).verdict in (TC_SHOT, TC_REDIRECT)
     assert rig.state() == before

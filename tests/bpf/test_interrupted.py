@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Packets that interrupt the clock's program on its own CPU.
 
-A kernel from 6.8 on disables softirqs during a test run. There this only shows that the measurement
-itself counts right; `make check-vm` runs it on Linux 6.1, where the packets do interrupt.
+From Linux 6.8 on, the kernel disables softirqs during a test run. There this test only shows that
+the measurement counts correctly; `make check-vm` runs it on Linux 6.1, where packets do interrupt.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrc_judge: planes that are alike have whole shares, one that is worse gives some of its up."""
+"""mrc_judge: equal planes have whole shares, and a worse one gives up part of its share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIST = list[int]
 
 @dataclass
 class Seen:
-    """What was seen of each plane before a judgement."""
+    """The measurements of each plane before a judgement."""
 
     rtt_ns: LIST = field(default_factory=lambda: [MS] * PLANES)
     acked: LIST = field(default_factory=lambda: [100] * PLANES)
@@ -41,7 +41,7 @@ class Seen:
 
 @pytest.fixture
 def judged(rig: Rig) -> Rig:
-    """The rig with a QP that the clock watches, judged whenever the program runs."""
+    """Return the rig with a QP that the clock watches, judged in every run of the program."""
     rig.tune(judge_ns=0, judge_slack_ns=0)
     rig.spray(ip4(src="10.99.0.1", dst="10.99.0.2"))
     return rig
@@ -52,9 +52,9 @@ def whole(values: LIST) -> tuple[int, ...]:
 
 
 def judge(rig: Rig, seen: Seen, times: int = 1, *, due: bool = True) -> LIST:
-    """So many judgements, each on the same things seen anew; the shares after the last.
+    """Judge `times` times, each time on the same new measurements; return the last shares.
 
-    With `due` it is time for each of them, whatever the one before said.
+    With `due`, each judgement takes place regardless of the time that the one before set.
     """
     peer = rig.table.peers.indices["h2"]
     for _ in range(times):
@@ -71,7 +71,7 @@ def judge(rig: Rig, seen: Seen, times: int = 1, *, due: bool = True) -> LIST:
 
 
 def balance(rig: Rig) -> dict[str, tuple[int, ...]]:
-    """What is kept of the peer's planes, by member."""
+    """Return the balance of the peer's planes, by member."""
     raw = rig.dp.read_raw("balances", rig.table.peers.indices["h2"], _BALANCE.size)
     return {name: _BALANCE.unpack_array(raw, name) for name in ("knee", "strikes")}
 
@@ -81,7 +81,7 @@ def shares(rig: Rig) -> LIST:
 
 
 def grown(share: int, knee: int) -> int:
-    """A share after a judgement that did not find it worse."""
+    """Return a share after a judgement that did not find its plane worse."""
     return share + STEP + max(0, knee - share - STEP) // KNEE_PARTS
 
 
@@ -117,10 +117,10 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 def test_plane_that_stays_worse_gives_up_part_of_its_share(judged: Rig, what: str) -> None:
     first = next(n for n in range(1, 40) if judge(judged, BAD[what]) != EQUAL)
-    assert first >= STRIKES  # not on one bad judgement, and averages are slower still
+    assert first >= STRIKES  # one bad judgement is not enough, and averages are slower still
     before = shares(judged)[1]
     assert judge(judged, BAD[what])[1] < before
-    assert judge(judged, BAD[what], 200) == [FULL, MIN, FULL, FULL]  # enough to see it heal
+    assert judge(judged, BAD[what], 200) == [FULL, MIN, FULL, FULL]  # MIN shows if it heals
 
 
 @pytest.mark.parametrize("what", BAD)
@@ -146,7 +146,7 @@ def test_delay_within_the_slack_is_nobodys_fault(judged: Rig) -> None:
 
 
 def test_loss_counts_while_it_goes_on(judged: Rig) -> None:
-    """The average remembers a burst for long; a plane must not shrink for it."""
+    """The average remembers a burst for a long time; it must not reduce the plane's share."""
     judge(judged, Seen(lost=[0, 90, 0, 0]), STRIKES - 1)
     assert judge(judged, Seen(), 10) == EQUAL
 
@@ -172,7 +172,7 @@ def test_shares_are_relative_to_the_best_plane_left(judged: Rig) -> None:
     judge(judged, BAD["delay"], 12)
     worse = shares(judged)[1]
     assert MIN < worse < FULL
-    judged.tune(plane_mask=0b0010)  # it is all there is: nothing to compare it with
+    judged.tune(plane_mask=0b0010)  # the only plane: there is nothing to compare it with
     assert judge(judged, BAD["delay"])[1] == FULL
 
 
@@ -190,7 +190,7 @@ def test_nobody_is_judged_before_it_is_time(judged: Rig) -> None:
 def test_next_judgement_waits_for_what_this_one_changed(
     judged: Rig, rtt_ns: int, wait_ns: int
 ) -> None:
-    """Planes judged faster than their round trips would be judged by how they were before."""
+    """Judging faster than the round trips would judge planes by their state before the change."""
     begun = time.monotonic_ns()
     judge(judged, Seen(rtt_ns=[rtt_ns, 2 * rtt_ns, rtt_ns, rtt_ns]))
     ended = time.monotonic_ns()
@@ -246,7 +246,7 @@ LESS = FULL // 2
 def test_plane_that_is_given_less_is_not_what_the_others_are_held_against(
     judged: Rig, seen: Seen
 ) -> None:
-    """Its queues are short because it is given less; the others would all shrink by turns."""
+    """Its queues are short because it carries less. Compared with it, all would shrink in turn."""
     for _ in range(30):
         give(judged, FULL, LESS, FULL, FULL)
         got = judge(judged, seen)
@@ -273,7 +273,7 @@ def test_share_grows_by_how_much_less_late_the_plane_is(judged: Rig, delay_ns: i
 def test_queue_that_is_a_few_packets_longer_is_no_delay(
     judged: Rig, packets: int, worse: bool
 ) -> None:
-    """Packets of every plane are 10 ms apart."""
+    """The packets of every plane are 10 ms apart."""
     peer, apart = judged.table.peers.indices["h2"], 10 * MS
     rtt = 2 * apart
     late = Seen(rtt_ns=[rtt, rtt * 3 // 2 + packets * apart, rtt, rtt], acked=[19] * PLANES)
@@ -318,13 +318,13 @@ def test_shares_stay_within_bounds_and_the_best_is_whole(
 
 
 def test_plane_too_quiet_to_be_judged_regains_its_share_by_time(judged: Rig) -> None:
-    """Or a plane that once was slow would never again get enough packets to be found well."""
+    """Otherwise a plane once found slow would never get enough packets to be found well again."""
     assert judge(judged, BAD["delay"], 200)[1] == MIN
     quiet, begun = Seen(acked=[100, 0, 100, 100]), time.monotonic_ns()
     for _ in range(3):
         clock_passes(51 * MS)
         share = judge(judged, quiet, 4)[1]
-    steps = (time.monotonic_ns() - begun) // (50 * MS)  # one each 50 ms, not each judgement
+    steps = (time.monotonic_ns() - begun) // (50 * MS)  # one for each 50 ms, not for each judgement
     assert MIN + 2 * STEP <= share <= MIN + (steps + 1) * STEP
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The lab's ECN program on made packets: what it marks, what it leaves, how often."""
+"""The lab's ECN program on made packets: which packets it marks, and how often."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Marker:
     program: int
 
     def run(self, packet: bytes, times: int = 1) -> bytes:
-        """The packet afterwards."""
+        """Run the program on a packet; return the packet afterwards."""
         # With a context the kernel sets wire_len.
         test = bpf.TestRun(self.program, packet, out_size=len(packet), context=bytes(192))
         assert test.run(times) == UNSPEC
@@ -113,9 +113,9 @@ def test_a_port_without_a_rate_marks_nothing(marker: Marker) -> None:
 def test_the_share_rises_between_the_thresholds(
     marker: Marker, ahead_ns: int, low: int, high: int
 ) -> None:
-    """Thresholds of seconds: the 1,000 runs are over before the queue has changed.
+    """With thresholds of seconds, the 1,000 runs are over before the queue has changed.
 
-    The third case marks half; 100 more or fewer are six standard deviations.
+    The third case marks half of them; the allowed 100 more or fewer are six standard deviations.
     """
     marker.set(time.monotonic_ns() + ahead_ns, 1, SECOND, 2 * SECOND, 4 * SECOND, 0)
     for _ in range(1000):
@@ -124,7 +124,7 @@ def test_the_share_rises_between_the_thresholds(
 
 
 def test_the_queue_grows_by_what_a_packet_takes(marker: Marker) -> None:
-    """Ten packets of 100 bytes and Ethernet's 14, a microsecond a byte."""
+    """Send ten packets of 100 bytes and Ethernet's 14, at a microsecond a byte."""
     start = time.monotonic_ns() + SECOND
     marker.set(start, 1_000_000, 8 * SECOND, 9 * SECOND, 10 * SECOND, 0)
     marker.run(ipv6(ECT0), 10)

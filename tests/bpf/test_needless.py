@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What was sent again needlessly: its path is cleared, and what was too early is learnt."""
+"""After a needless retransmission the path is cleared, and the rule that was too early adapts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUT = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
 
 
 def spray(rig: Rig) -> int:
-    """One packet of ours; the EV it took."""
+    """Send one packet; return the EV that it took."""
     ran = rig.spray(OUT)
     assert ran.verdict == TC_REDIRECT
     data = decode_frame(ran.frame)
@@ -31,14 +31,14 @@ def state(rig: Rig, ev: int) -> State:
 
 
 def sent_again(rig: Rig) -> list[int]:
-    """PSNs of what left in answer to a SACK."""
+    """Return the PSNs of the packets sent in answer to a SACK."""
     frames = [decode_frame(frame) for _plane, frame in rig.sent()]
     return [packet.bth.psn for packet in frames if isinstance(packet, Data)]
 
 
 @pytest.fixture
 def lost(rig: Rig, far: Far) -> int:
-    """The EV of a path that was withdrawn for packet FIRST; three more are on their way."""
+    """Return the EV of a path withdrawn for packet FIRST, while three more are on their way."""
     rig.tune(reo_min_ns=0, reo_max_ns=0)
     ev = spray(rig)
     for _ in range(3):
@@ -64,7 +64,7 @@ def test_its_plane_did_not_lose_it(rig: Rig, far: Far, lost: int) -> None:
 
 
 def plane_lost(rig: Rig) -> tuple[int, ...]:
-    """What the balance of the peer says was lost on each plane."""
+    """Return the losses of each plane in the balance of the peer."""
     raw = rig.dp.read_raw("balances", rig.table.peers.indices["h2"], _BALANCE.size)
     return _BALANCE.unpack_array(raw, "lost")
 
@@ -75,14 +75,14 @@ def test_arrival_of_the_copy_alone_clears_nothing(rig: Rig, far: Far, lost: int)
 
 
 def test_path_that_kept_silent_since_stays_away(rig: Rig, far: Far, lost: int) -> None:
-    """It delivered then; now it does not."""
+    """It delivered at that time, but does not any more."""
     rig.edit_path(lost, misses=1)
     rig.arrive(far.sack(FIRST + 1, trigger=FIRST, duplicate=True))
     assert state(rig, lost) is State.ASSUMED_BAD
 
 
 def test_two_of_three_sendings_that_arrive_clear_no_path(rig: Rig, far: Far, lost: int) -> None:
-    """Which two, nobody knows."""
+    """It is unknown which two arrived."""
     spray(rig)
     rig.arrive(far.sack(FIRST - 1, 0b11110))
     assert sent_again(rig) == [FIRST]
@@ -99,13 +99,13 @@ def test_denied_path_stays_denied(rig: Rig, far: Far, lost: int) -> None:
 
 
 def entry(rig: Rig, psn: int) -> dict[str, int]:
-    """What is kept of a packet in the send window."""
+    """Return the entry of a packet in the send window."""
     raw = rig.dp.read_raw("tx_entries", psn % rig.dp.sizes.window, _ENTRY.size)
     return _ENTRY.unpack(raw)
 
 
 def plane_rtt(rig: Rig, plane: int) -> int:
-    """The round trip of a plane as it is now, ns; 0 if none was measured."""
+    """Return the present round trip of a plane in nanoseconds; 0 if none was measured."""
     raw = rig.dp.read_raw("balances", rig.table.peers.indices["h2"], _BALANCE.size)
     return _BALANCE.unpack_array(raw, "now_ns")[plane]
 
@@ -114,7 +114,7 @@ def plane_rtt(rig: Rig, plane: int) -> int:
 def test_late_original_teaches_its_own_round_trip(
     rig: Rig, far: Far, lost: int, twice: bool
 ) -> None:
-    """Else what is late would never be known, only what is early."""
+    """Otherwise only early arrivals would be measured, and late ones never."""
     kept = entry(rig, FIRST)
     clock_passes(3_000_000)
     ts = wire_time(kept["first_ns"])
@@ -141,7 +141,7 @@ def test_clock_teaches_no_round_trip(rig: Rig, far: Far, lost: int) -> None:
 def test_only_its_time_stamp_says_that_the_copy_arrived(
     rig: Rig, far: Far, lost: int, copy: bool
 ) -> None:
-    """However long after the second sending: a path is not vouched for by a late original."""
+    """However late the original arrives, it proves nothing about the path of the copy."""
     kept = entry(rig, FIRST)
     plane, slot = kept["path"] >> 8, kept["path"] & 0xFF
     clock_passes(3_000_000)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A QP's paths, packet by packet: the real programs beside the model in tests/path_model.py.
 
-Everything that can happen to a path happens by what makes it happen in earnest: packets sprayed,
-SACKs that acknowledge, miss and mark, NACKs, probes answered or not, commands, planes that come
-and go. MRC_HYPOTHESIS=long runs a thousand new examples instead of the same few.
+Every event of a path has its real cause: packets sprayed, SACKs that acknowledge, miss and mark,
+NACKs, probes answered or not, commands, planes that come and go. MRC_HYPOTHESIS=long runs a
+thousand new examples instead of the same few.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _PATH = ABI.structs["mrc_path"]
 
 @dataclass(slots=True)
 class Packet:
-    """One of ours that is on its way."""
+    """A packet of ours that is on its way."""
 
     path: tuple[int, int]
-    sent: int  # number of the step that sent it last
+    sent: int  # the step that sent it last
     sends: int = 1
-    was: tuple[int, int] | None = None  # the path of the first sending, once it was repeated
+    was: tuple[int, int] | None = None  # path of the first transmission, once it was repeated
 
 
 class Paths(RuleBasedStateMachine):
@@ -55,7 +55,7 @@ class Paths(RuleBasedStateMachine):
         rig = self.rig
         rig.reset(evs=active * PLANES, ev_min_active=floor)
         rig.connect()
-        # What was sent before something that arrived is lost; nothing else is, by itself.
+        # A packet sent before one that arrived is lost. No other rule acts by itself.
         rig.tune(reo_min_ns=0, reo_max_ns=0, probe_interval_ns=1)
         self.model = PathSet([T1S] * PLANES, [active] * PLANES, floor or active * PLANES // 4)
         self.evs = {path.ev: (path.plane, path.slot) for path in rig.paths(0)}
@@ -66,7 +66,7 @@ class Paths(RuleBasedStateMachine):
         self.next = FIRST
         self.high = FIRST
         self.step = 0
-        self.latest = 0  # newest sending that arrived ...
+        self.latest = 0  # newest transmission that arrived ...
         self.delivered = dict.fromkeys(self.ev_of, 0)  # ... and that of each path
         self.probes: dict[tuple[int, int], int] = {}
         self.now = 0
@@ -78,11 +78,11 @@ class Paths(RuleBasedStateMachine):
         return {p for p in range(PLANES) if mask >> p & 1}
 
     def taken(self, frame: bytes) -> tuple[int, int]:
-        """The path that a frame of ours left by."""
+        """Return the path that a frame of ours left by."""
         return self.evs[decode_frame(frame).envelope.ev]
 
-    # Which probes are overdue is a matter of time. Hypothesis must not notice: what it draws does
-    # not depend on what there is to choose from.
+    # Which probes are overdue depends on time, which Hypothesis must not notice: its draws do not
+    # depend on the choices that exist.
     number = st.integers(0, 63)
 
     # ---- sending
@@ -121,9 +121,9 @@ class Paths(RuleBasedStateMachine):
     def sack(
         self, number: int, random: Random, share: str, verdict: int, down: int, twice: bool
     ) -> None:
-        """Some of what is on its way arrived, one packet perhaps twice.
+        """Acknowledge some of the packets on their way, one of them perhaps twice.
 
-        `verdict` is about the path of that packet.
+        `verdict` is about the path of that one.
         """
         psns = sorted(self.sent)
         if not psns:
@@ -143,11 +143,11 @@ class Paths(RuleBasedStateMachine):
         self.step += 1
         now = self.step
 
-        # ---- as the model has it: what arrived, the verdict, what is missing
+        # ---- the model: what arrived, the verdict, what is missing
         for psn in sorted(arrived):
             packet = self.sent.pop(psn)
             self.high = max(self.high, psn + 1)
-            if packet.sends > 1:  # which of them arrived is not told
+            if packet.sends > 1:  # the SACK does not tell which one arrived
                 continue
             self.model.acked(*packet.path)
             self.latest = max(self.latest, packet.sent)
@@ -162,7 +162,7 @@ class Paths(RuleBasedStateMachine):
         self.heard = ~down & 0xFF
         lost = [psn for psn in left if psn < self.high and self.sent[psn].sent < self.latest]
 
-        # ---- as the programs have it
+        # ---- the programs
         bitmap = sum(1 << psn - cack - 1 for psn in got)
         self.rig.arrive(
             self.far.sack(
@@ -179,13 +179,13 @@ class Paths(RuleBasedStateMachine):
         self.hold()
 
     def hold(self) -> None:
-        """However slow the test is: paths that are crowded remain so."""
+        """Keep crowded paths crowded, however slow the test is."""
         for path, values in self.values().items():
             if 0 < values["crowded_ns"] < NEVER_NS:
                 self.rig.edit_path(self.ev_of[path], crowded_ns=NEVER_NS)
 
     def follow_resends(self, lost: list[int], now: int, *, nacked: bool = False) -> None:
-        """These were sent again, in this order, each on a path that was right at its time."""
+        """Check that `lost` were sent again in order, each on a path that was right at its time."""
         again = {}
         for plane, frame in self.rig.sent():
             packet = decode_frame(frame)
@@ -210,7 +210,7 @@ class Paths(RuleBasedStateMachine):
 
     @rule(number=number)
     def nack(self, number: int) -> None:
-        """A switch trimmed a packet: the path is passed over once, the packet is sent again."""
+        """Report a trimmed packet: its path is passed over once, and the packet is sent again."""
         if not self.sent:
             return
         psn = sorted(self.sent)[number % len(self.sent)]
@@ -222,21 +222,21 @@ class Paths(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 6), wait=st.booleans())
     def tick(self, times: int, wait: bool) -> None:
-        """The clock asks withdrawn paths and their neighbours, or finds that one is silent."""
+        """Let the clock probe withdrawn paths and their neighbours, or find one silent."""
         for _ in range(times):
             if wait:
                 clock_passes(4_100_000)
-            # however slow the test is: no time-out sends data again
+            # no time-out sends data again, however slow the test is
             self.rig.edit("txs", 0, "mrc_tx", progress_ns=time.monotonic_ns())
             self.rig.tick()
             values = self.values()
             before = dict(self.probes)
             away = {p for p in range(PLANES) for k in range(T1S) if self.is_away(p, k)}
             frames = self.rig.sent()
-            assert len({plane for plane, _frame in frames}) == len(frames)  # one of each plane
+            assert len({plane for plane, _frame in frames}) == len(frames)  # one for each plane
             for path in sorted(before):
                 probe_id = before[path]
-                if values[path]["probe_seen"] == probe_id:  # taken for unanswered
+                if values[path]["probe_seen"] == probe_id:  # it counts as unanswered
                     del self.probes[path]
                     self.model.silent(*path, self.now)
             for plane, frame in frames:
@@ -260,7 +260,7 @@ class Paths(RuleBasedStateMachine):
         path = sorted(self.probes)[number % len(self.probes)]
         verdict = WIRE.MRC_SETH_M_SKIP_ONCE if marked else WIRE.MRC_SETH_M_NONE
         frame = self.far.probe_reply(self.probes.pop(path), self.ev_of[path], verdict=verdict)
-        for _ in range(1 + twice):  # a copy of it says nothing
+        for _ in range(1 + twice):  # a copy has no effect
             self.rig.receive(frame, f"plane{path[0]}")
         self.model.answered(*path, self.now, marked=marked)
 
@@ -275,7 +275,7 @@ class Paths(RuleBasedStateMachine):
 
     @rule(plane=st.none() | st.integers(0, PLANES - 1), denied=st.booleans())
     def deny_a_plane(self, plane: int | None, denied: bool) -> None:
-        """Or all of them."""
+        """Deny or allow all paths of a plane, or of all planes."""
         for p in range(PLANES) if plane is None else (plane,):
             for k in range(T1S):
                 self.deny((p, k), denied)
@@ -307,7 +307,7 @@ class Paths(RuleBasedStateMachine):
     # ---- after each step
 
     def values(self) -> dict[tuple[int, int], dict[str, int]]:
-        """struct mrc_path of each path."""
+        """Return struct mrc_path of each path."""
         evs = self.rig.dp.sizes.evs
         raw = bpfbatch.lookup(self.rig.dp.maps["paths"], 0, PLANES * evs, _PATH.size)
         return {(p, k): _PATH.unpack(raw[p * evs + k]) for p in range(PLANES) for k in range(T1S)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a path's life depends on, one thing at a time: loss, marks, delay, NACKs, probes, planes.
+"""The influences on a path, one at a time: loss, marks, delay, NACKs, probes, planes.
 
 Every sequence of these is tested in test_path_model.py.
 """
@@ -30,7 +30,7 @@ SKIP_ONCE, ALWAYS_SKIP = WIRE.MRC_SETH_M_SKIP_ONCE, WIRE.MRC_SETH_M_ALWAYS_SKIP
 
 
 def spray(rig: Rig) -> Data:
-    """One packet of ours."""
+    """Send one packet and return it."""
     ran = rig.spray(OUT)
     assert ran.verdict == TC_REDIRECT
     data = decode_frame(ran.frame)
@@ -48,7 +48,7 @@ def in_use(rig: Rig) -> set[int]:
 
 @pytest.fixture
 def spare(rig: Rig) -> Rig:
-    """The rig with two paths of each plane in use and two backups."""
+    """Return the rig with two paths of each plane in use and two backups."""
     rig.reset(evs=2 * PLANES)
     rig.connect()
     rig.counted()
@@ -98,7 +98,7 @@ def answer_probe(rig: Rig, far: Far, ev: int, verdict: int = WIRE.MRC_SETH_M_NON
 
 
 def test_loss_on_every_path_does_not_empty_the_set(rig: Rig, far: Far) -> None:
-    """Every path loses a packet a round and delivers the next: a quarter stays in use."""
+    """Every path loses a packet in each round and delivers the next: a quarter stays in use."""
     rig.tune(reo_min_ns=0, reo_max_ns=0)
     floor, psn = rig.tx()["floor"], FIRST
     assert floor == len(EVS) // 4
@@ -120,7 +120,7 @@ def test_loss_on_every_path_does_not_empty_the_set(rig: Rig, far: Far) -> None:
 
 
 def test_path_that_delivers_nothing_leaves_even_below_the_floor(rig: Rig, far: Far) -> None:
-    """The floor is for chance; what is dead goes."""
+    """The floor protects from chance losses; a dead path leaves nevertheless."""
     rig.tune(reo_min_ns=0, reo_max_ns=0)
     for _ in range(2 * len(EVS)):
         spray(rig)
@@ -147,7 +147,7 @@ def test_marked_path_is_passed_over_once(rig: Rig, far: Far, by: str) -> None:
     counted = rig.counted()
     assert counted["path_skipped"] == 1
     assert counted.get("echo_rx", 0) == (by == "SACK")
-    # The rotation comes round to it and passes on; its plane gets as many packets as the others.
+    # The rotation passes over it once; its plane still gets as many packets as the others.
     evs = [spray(rig).envelope.ev for _ in range(T1S * PLANES + PLANES - 1)]
     assert first not in evs
     assert state(rig, first) is State.GOOD
@@ -156,7 +156,7 @@ def test_marked_path_is_passed_over_once(rig: Rig, far: Far, by: str) -> None:
 
 
 def test_one_packet_passes_over_one_marked_path(rig: Rig, far: Far) -> None:
-    """Two neighbours are SKIP: the packet clears the first, takes the next GOOD one."""
+    """Of two neighbours in SKIP, the packet clears the first and takes the next GOOD path."""
     marked = [path.ev for path in rig.paths(0) if path.plane == 1 and path.slot in (0, 1)]
     for psn in range(FIRST, FIRST + len(EVS)):
         ev = spray(rig).envelope.ev
@@ -197,7 +197,7 @@ def test_mark_about_another_path_than_the_packet_took_is_ignored(rig: Rig, far: 
 
 
 def test_mark_of_a_first_sending_counts_for_the_path_that_it_took(rig: Rig, far: Far) -> None:
-    """It was taken for lost and is on another path by now, and arrives after all, marked."""
+    """A packet counted as lost is sent on another path; then its first copy arrives, marked."""
     rig.tune(reo_min_ns=0, reo_max_ns=0)
     data = spray(rig)
     first, ts = data.envelope.ev, data.body.timestamp.tx_timestamp
@@ -266,7 +266,7 @@ def test_nack_for_another_reason_changes_nothing(rig: Rig, far: Far) -> None:
 
 
 def round_trip(rig: Rig, far: Far, psn: int, late: int, ns: int) -> tuple[int, bool]:
-    """A packet and its SACK, `ns` later where it took the path `late`; its EV, and BTH.ackreq."""
+    """Send a packet and its SACK, `ns` later on the path `late`; return its EV and BTH.ackreq."""
     frame = rig.spray(OUT).frame
     data = decode_frame(frame)
     if data.envelope.ev == late:
@@ -284,17 +284,17 @@ def test_path_far_slower_than_its_plane_is_used_now_and_then(rig: Rig, far: Far)
         psn += 1
     assert rig.counted()["path_slow"] == 1
     assert sum(path.slow for path in rig.paths(0)) == 1
-    assert state(rig, late) is State.GOOD  # slow is no fault
+    assert state(rig, late) is State.GOOD  # being slow is not a fault
     used: Counter[int] = Counter()
     for _ in range(24 * len(EVS)):
         frame = rig.spray(OUT).frame
         data = decode_frame(frame)
         used[data.envelope.ev] += 1
-        assert data.bth.ackreq == (data.envelope.ev == late)  # each use is to say how it is
+        assert data.bth.ackreq == (data.envelope.ev == late)  # to learn its delay
         rig.arrive(far.sack(psn))
         psn += 1
     assert Counter(ev >> 28 for ev in used.elements()) == dict.fromkeys(range(PLANES), 24 * T1S)
-    assert used[late] <= 6  # of 24 turns one or two
+    assert used[late] <= 6  # expected: one or two of 24 turns
 
 
 def test_path_that_is_fast_again_is_used_as_before(rig: Rig, far: Far) -> None:
@@ -314,7 +314,7 @@ def test_path_that_is_fast_again_is_used_as_before(rig: Rig, far: Far) -> None:
         ev, _ackreq = round_trip(rig, far, psn, 0, 0)
         used += ev == late
         psn += 1
-    assert 4 <= used <= 12  # a slow machine may break the row
+    assert 4 <= used <= 12  # a slow machine may break the regular sequence
 
 
 def test_paths_that_are_all_alike_are_never_slow(rig: Rig, far: Far) -> None:
@@ -325,7 +325,7 @@ def test_paths_that_are_all_alike_are_never_slow(rig: Rig, far: Far) -> None:
 
 
 def test_path_that_alone_goes_on_being_marked_is_crowded(rig: Rig, far: Far) -> None:
-    rig.tune(slow_slack_ns=1_000_000_000)  # nothing is slow for its round trips
+    rig.tune(slow_slack_ns=1_000_000_000)  # no round trip makes a path slow
     marked, psn, marking = ev_of(1, 2), FIRST, True
 
     def turn() -> int:
@@ -343,34 +343,34 @@ def test_path_that_alone_goes_on_being_marked_is_crowded(rig: Rig, far: Far) -> 
     counted = rig.counted()
     assert (counted["path_crowded"], counted.get("path_slow", 0)) == (1, 0)
     assert [path.ev for path in rig.paths(0) if path.slow] == [marked]
-    rig.edit_path(marked, crowded_ns=1 << 62)  # however fast this machine is
+    rig.edit_path(marked, crowded_ns=1 << 62)  # crowded until the test ends it
     used = Counter(turn() for _ in range(24 * len(EVS)))
     assert used[marked] <= 6  # of 24 turns
     marking = False
     for _ in range(100 * len(EVS)):
         turn()
-    assert rig.path(marked)["slow"]  # its time is not over
+    assert rig.path(marked)["slow"]  # its time as a crowded path is not over
     rig.edit_path(marked, crowded_ns=1)
     while rig.path(marked)["slow"]:
         assert psn < FIRST + 1000 * len(EVS), "never used as before"
         turn()
 
 
-# ---- the way back
+# ---- the return path
 
 
 def sack_for(rig: Rig, far: Far, psn: int, ev: int) -> int:
-    """The EV by which the SACK for a packet that came by `ev` leaves."""
+    """Return the EV by which the SACK for a packet that arrived by `ev` leaves."""
     ran = rig.arrive(far.data(psn, numbered(psn), ev, ackreq=True), f"plane{ev >> 28}")
     sack = decode_frame(ran.frame)
     assert isinstance(sack, Sack)
-    assert sack.body.entropy == ev  # whatever the way back
+    assert sack.body.entropy == ev  # on any return path
     rig.sent()
     return sack.envelope.ev
 
 
 def hear_of(rig: Rig, far: Far, plane: int) -> int:
-    """Send and have acknowledged until a path of a plane has answered; that path's EV."""
+    """Send and acknowledge until a path of a plane has answered; return that path's EV."""
     psn = rig.tx()["next"]
     while True:
         ev = spray(rig).envelope.ev
@@ -489,7 +489,7 @@ def test_path_that_does_not_exist_cannot_be_denied(rig: Rig) -> None:
 
 
 def idle(rig: Rig, rounds: int = 1) -> list[tuple[int, int]]:
-    """The program for idle paths, once for each plane of each QP; EVs and ids of its probes."""
+    """Run mrc_idle once for each plane of each QP; return EVs and ids of its probes."""
     run = bpf.TestRun(rig.dp.programs["mrc_idle"], CARRIER)
     run.run(rounds * rig.dp.sizes.qps * PLANES)
     found = []
@@ -555,7 +555,7 @@ def test_qp_that_may_not_send_is_not_asked(rig: Rig, down: int) -> None:
 
 
 def test_a_run_sends_at_most_one_probe(rig: Rig) -> None:
-    """The clock bounds probes a second by runs a second."""
+    """The clock limits the rate of probes by the rate of runs."""
     for index in range(16):
         rig.connect("h2", index, qpn=0x100000, remote_qpn=0x200000 | index)
     run = bpf.TestRun(rig.dp.programs["mrc_idle"], CARRIER)
@@ -565,7 +565,7 @@ def test_a_run_sends_at_most_one_probe(rig: Rig) -> None:
 
 
 def test_back_comes_only_after_more_answers_when_it_had_been_silent(rig: Rig, far: Far) -> None:
-    """Hysteresis: dead, back, dead again; each time one answer more is wanted."""
+    """Each time the path dies again, one more answer is needed to restore it (hysteresis)."""
     ev, needed = ev_of(0, 2), []
     for _ in range(4):
         silence(rig, ev)
@@ -579,7 +579,7 @@ def test_back_comes_only_after_more_answers_when_it_had_been_silent(rig: Rig, fa
 
 
 def silence(rig: Rig, ev: int) -> None:
-    """A probe of a path is not answered."""
+    """Leave a probe of a path unanswered."""
     missed = rig.path(ev)["misses"] if state(rig, ev) is State.ASSUMED_BAD else 0
     rig.tune(probe_interval_ns=1, probe_idle_ns=2)
     for _ in range(200):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The programs as the kernel has them: sizes, layouts, and that both sides mean the same maps.
+"""The programs as loaded: their sizes and layouts, and the maps that both sides share.
 
 instructions.json holds each program's length. A change of more than the tolerance is either a
-slip (a helper inlined once more) or meant; then `MRC_RECORD_INSTRUCTIONS=1 pytest
-tests/bpf/test_programs.py` writes the file anew, and the commit says why.
+mistake (a helper inlined once more) or intended. For an intended one, `MRC_RECORD_INSTRUCTIONS=1
+pytest tests/bpf/test_programs.py` rewrites the file, and the commit gives the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.bpf.rig import WINDOW, Rig
 
 RECORD = Path(__file__).with_name("instructions.json")
 TOLERANCE = 0.05
-VERIFIER_MAX = 1_000_000  # of instructions walked, the kernel's limit
+VERIFIER_MAX = 1_000_000  # the kernel's limit of instructions walked
 JMP, JMP32 = 5, 6  # classes of instructions
 JA, JEQ, CALL, EXIT = 0x05, 0x15, 0x85, 0x95
 
@@ -47,7 +47,7 @@ def test_instruction_counts(built_rig: Rig) -> None:
 
 
 def test_verifier_has_room(built_rig: Rig) -> None:
-    """Another kernel's verifier may walk more: three quarters are what we allow ourselves."""
+    """Another kernel's verifier may walk more, so allow only three quarters of the limit."""
     for report in built_rig.report:
         found = re.search(r"processed (\d+) insns", report.verifier)
         assert found, report.verifier
@@ -55,7 +55,7 @@ def test_verifier_has_room(built_rig: Rig) -> None:
 
 
 def following(step: tuple[int, int, int, int], at: int) -> list[tuple[int, bool]]:
-    """Where an instruction goes on, and whether by a jump."""
+    """Return the successors of an instruction, and for each whether a jump leads to it."""
     opcode, _registers, offset, _imm = step
     if opcode & 7 not in (JMP, JMP32) or opcode == CALL:
         return [(at + 1, False)]
@@ -67,13 +67,13 @@ def following(step: tuple[int, int, int, int], at: int) -> list[tuple[int, bool]
 
 
 def falls_into_loops(code: bytes) -> list[tuple[int, int]]:
-    """Where an instruction that is no jump falls into the head of a loop it is part of.
+    """Find instructions other than jumps that fall through to the head of their own loop.
 
-    A walk as Linux 6.1 does it (check_cfg in kernel/bpf/verifier.c), which refuses such programs.
+    The walk is that of Linux 6.1 (check_cfg in kernel/bpf/verifier.c), which refuses such programs.
     """
     steps = [struct.unpack_from("<BBhi", code, at) for at in range(0, len(code), 8)]
     found = []
-    walked = {0: following(steps[0], 0)}  # with the ways not taken yet, innermost last
+    walked = {0: following(steps[0], 0)}  # with the successors not walked yet, innermost last
     done = set()
     while walked:
         at, ways = next(reversed(walked.items()))
@@ -156,13 +156,13 @@ def test_datapath_refuses_maps_of_another_layout(built_rig: Rig, tmp_path: Path)
 
 
 def test_rig_sets_every_member_of_the_host(rig: Rig) -> None:
-    """A new tuning constant must be given a value here, or tests run with zero."""
+    """Require a value in the rig for every tuning constant: tests would run with zero otherwise."""
     members = {name for name in ABI.structs["mrc_host"].fields if not name.startswith("pad")}
     assert rig.host_members == members
 
 
 def assertions(header: Header) -> str:
-    """C that compiles only where the compiler lays structs out as Python does."""
+    """Return C that compiles only if the compiler lays structs out as Python does."""
     lines = []
     for name, layout in header.structs.items():
         lines.append(f'_Static_assert(sizeof(struct {name}) == {layout.size}, "{name}");')
@@ -184,7 +184,7 @@ def test_the_programs_compiler_and_python_agree_on_layouts(built_rig: Rig, file:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         BPF(text=text, cflags=["-Wall", "-Werror"])
-        with pytest.raises(Exception, match="compile"):  # the assertions are looked at
+        with pytest.raises(Exception, match="compile"):  # a false assertion is noticed
             BPF(text=text + '_Static_assert(sizeof(int) == 3, "");', debug=0)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the daemon writes into the maps and reads back; it needs real maps, so it is tested here."""
+"""The daemon's writes to the maps and its reads. They need real maps, so the tests are here."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_prefixes_lead_to_their_peers(rig: Rig) -> None:
 
 
 def test_addresses_and_shorter_prefixes_are_in_maps_of_their_own(rig: Rig) -> None:
-    """A packet goes to the peer that has its address, else to the one with the longest prefix."""
+    """A packet goes to the peer with its address, otherwise to the one with the longest prefix."""
     rig.reset()
     h2, h3 = rig.config.peers
     wide = replace(h3, allowed=(*h3.allowed, ip_network("10.99.0.0/24"), ip_network("fd99::/64")))
@@ -136,8 +136,8 @@ def test_configured_qps_receive_and_send_when_ready(rig: Rig) -> None:
         assert view.rx["next"] == view.rx["high"] == 20 * index
         assert view.tx["plane_use"] == view.tx["plane_open"] == (1 << PLANES) - 1
         assert view.tx["used_all"] == PLANES * T1S
-        assert view.tx["floor"] == PLANES * T1S // 4  # a quarter, when nothing is configured
-    assert rig.view(QPS_PER_PEER).qp["state"] == ABI.MRC_QP_DOWN  # the other peer's
+        assert view.tx["floor"] == PLANES * T1S // 4  # a quarter by default
+    assert rig.view(QPS_PER_PEER).qp["state"] == ABI.MRC_QP_DOWN  # a QP of the other peer
     rig.table.ready("h2")
     states = {rig.view(i).qp["state"] for i in rig.table.qps_of("h2")}
     assert states == {ABI.MRC_QP_READY}
@@ -162,7 +162,7 @@ def test_reset_gives_every_slot_back(rig: Rig, far: Far) -> None:
     assert rig.free_slots("tx_free") == RING_SLOTS
     assert rig.free_slots("rx_free") == RING_SLOTS
     assert rig.view(0).qp["state"] == ABI.MRC_QP_DOWN
-    rig.table.reset((0,))  # nothing is given back twice
+    rig.table.reset((0,))  # no slot is returned twice
     assert rig.free_slots("tx_free") == RING_SLOTS
 
 
@@ -186,17 +186,17 @@ def test_configuring_again_forgets_the_old_connection(rig: Rig, far: Far) -> Non
     rig.connect(qpn=0x660000, tx_psn=7, rx_psn=70)
     assert rig.free_slots("tx_free") == rig.free_slots("rx_free") == RING_SLOTS
     rig.counted()
-    rig.arrive(far.data(5000, numbered(5000)))  # a packet of before
+    rig.arrive(far.data(5000, numbered(5000)))  # a packet of the old connection
     assert rig.counted() == {"drop_qpn": 1}
     rig.arrive(far.data(70, numbered(70), qpn=0x660000))
     assert rig.delivered() == [numbered(70)]
     assert {path.values["delivered_ns"] for path in rig.paths(0)} == {0}
-    assert sum(path.values["sent"] for path in rig.paths(0)) == 5  # a total stays
+    assert sum(path.values["sent"] for path in rig.paths(0)) == 5  # a total is kept
 
 
 def test_planes_of_a_peer_can_be_changed(rig: Rig) -> None:
     rig.table.peers.set_planes("h2", 0b0110)
     kind = ABI.structs["mrc_peer"]
     peer = rig.dp.read("peers", rig.table.peers.indices["h2"], kind)
-    # The rig pairs one QP only: flows must not be spread over those without a partner.
+    # The rig pairs only one QP: flows must not be spread over QPs without a partner.
     assert peer == {"qp_base": rig.table.peers.base("h2"), "qp_mask": 0, "plane_mask": 0b0110}

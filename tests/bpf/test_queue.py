@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What TCP hears of long queues: a CE mark, or an early drop where it does not speak ECN."""
+"""Signals to TCP about long queues: a CE mark, or an early drop if the flow lacks ECN."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_ECT, ECT1, ECT0, CE = range(4)
 
 
 def checksum(header: bytes) -> int:
-    """RFC 1071; 0 over a header whose own is right."""
+    """Return the checksum of RFC 1071; 0 for a header that contains the right one."""
     total = sum(struct.unpack(f"!{len(header) // 2}H", header))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -55,7 +55,7 @@ def sprayed(rig: Rig, packet: bytes) -> bytes:
 
 @pytest.fixture
 def queued(rig: Rig) -> Rig:
-    """The rig when SACKs have measured queues of 5 ms where 1 ms is wanted."""
+    """Return the rig after SACKs have measured queues of 5 ms, with a target of 1 ms."""
     rig.tune(queue_target_ns=1_000_000)
     kind = ABI.structs["mrc_tx"]
     raw = bytearray(rig.dp.read_raw("txs", 0, kind.size))
@@ -96,12 +96,12 @@ def test_tcp_without_ecn_is_dropped_now_and_then(queued: Rig, packet_of: type) -
     data = decode_frame(second.frame)
     assert isinstance(data, Data)
     assert data.payload == packet_of(TCP, NOT_ECT)
-    assert data.bth.psn == before["next"]  # no PSN was spent on what was dropped
+    assert data.bth.psn == before["next"]  # dropped packets took no PSN
     assert queued.free_slots("tx_free") == RING_SLOTS - 1
 
 
 def again(packet: bytes) -> bytes:
-    """As TCP sends it again: without ECN."""
+    """Return the packet as TCP retransmits it: without ECN."""
     return (v4 if packet[0] >> 4 == 4 else v6)(TCP, NOT_ECT)
 
 
@@ -116,7 +116,7 @@ def test_what_a_marked_flow_sends_again_is_not_dropped(queued: Rig, packet: byte
 
 @pytest.mark.parametrize("packet", [v4(TCP, ECT0), v6(TCP, ECT0)], ids=["v4", "v6"])
 def test_a_queue_that_was_measured_long_ago_is_not_signalled(queued: Rig, packet: bytes) -> None:
-    """Nothing measures it while nothing is sent: a lone retransmission would never arrive."""
+    """Only traffic updates the estimate: a stale one would drop a lone retransmission for ever."""
     clock_passes(FRESH_NS)
     assert sprayed(queued, packet) == packet
     assert sprayed(queued, again(packet)) == again(packet)
@@ -136,7 +136,7 @@ def test_a_round_trip_says_when_the_queue_was_measured(rig: Rig, far: Far) -> No
 def test_a_queue_is_what_a_packet_takes_longer_than_the_quickest_of_its_size(
     rig: Rig, far: Far
 ) -> None:
-    """Switches store and forward: a long packet takes longer where nothing queues."""
+    """Switches store and forward, so a long packet takes longer even without a queue."""
 
     def answered(length: int, after_ns: int) -> dict[str, int]:
         sent = decode_frame(rig.spray(v4(UDP, NOT_ECT, length)).frame)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrc_receive: what passes, in which shape, and why everything else is dropped."""
+"""mrc_receive: which packets pass, in which form, and why all others are dropped."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ PACKET = ip4(b"some bytes of an application")
 
 
 def mark_of(frame: bytes) -> dict[str, int]:
-    """The mark over a frame's Ethernet addresses."""
+    """Return the mark over a frame's Ethernet addresses."""
     mark = MARK.unpack(frame)
     assert (mark["magic0"], mark["magic1"]) == (ABI.MRC_MARK_MAGIC0, ABI.MRC_MARK_MAGIC1)
     return mark
 
 
 def as_arrived(name: str) -> bytes:
-    """A golden frame with its uSID list shifted by the switches: the host's own is left."""
+    """Return a golden frame with its uSID list shifted by the switches to the host's own uSID."""
     frame = bytearray(vector(name))
     at = OUTER + 24
     last = frame[at + 10 : at + 12] if frame[at + 6 : at + 8] != b"\0\0" else frame[at + 4 : at + 6]
@@ -122,7 +122,7 @@ def test_golden_trimmed_data_is_turned_round(rig: Rig) -> None:
 @pytest.mark.parametrize("length", [RETH, RETH + 1, PAYLOAD, PAYLOAD + 40, 200])
 @pytest.mark.parametrize("corrected", [False, True])
 def test_trimmed_to_any_length(rig: Rig, far: Far, length: int, corrected: bool) -> None:
-    """Switches cut where they like; some correct the length in the header they look at."""
+    """Switches cut at any length; some correct the length in the header that they read."""
     frame = bytearray(trimmed(far.data(5007, ip4(bytes(1000)), sent=0x1234), length))
     if corrected:
         struct.pack_into("!H", frame, OUTER + 4, length - INNER)
@@ -146,7 +146,7 @@ def test_trimmed_copy_of_what_waits_behind_a_gap_is_not_asked_for(rig: Rig, far:
 
 
 def test_whole_packet_with_the_trimmed_codepoint_is_data(rig: Rig, far: Far) -> None:
-    """It was small enough not to be cut."""
+    """It was small enough to need no trimming."""
     frame = trimmed(far.data(5000, PACKET), 4096)
     rig.arrive(frame)
     assert rig.delivered() == [PACKET]
@@ -254,7 +254,7 @@ def both(*steps: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     return do
 
 
-# kind of packet, what is done to it, the counter that says so
+# kind of packet, description of the change, change, counter
 DROPS = [
     ("data", "group address as source", poke(6, b"\x03"), "drop_mark"),
     ("data", "forged mark", poke(6, MAGIC), "drop_mark"),
@@ -377,7 +377,7 @@ def test_bad_packet_is_dropped_for_its_reason(
 
 @pytest.mark.parametrize("kind", ["data", "data6", "sack", "probe", "reply", "nack", "request"])
 def test_every_damaged_bit_of_the_headers_is_noticed(rig: Rig, far: Far, kind: str) -> None:
-    """Also where the damage would make other headers that are good."""
+    """This includes damage that turns the headers into other valid ones."""
     packets = good_packets(far)
     packets["request"] = far.endpoint_request(WIRE.MRC_ENDPOINT_EV_PROBE, 3)
     good = packets[kind]
@@ -399,7 +399,7 @@ def test_udp_length_without_room_for_a_bth_is_short(rig: Rig, far: Far) -> None:
     frame = whole[: UDP + WIRE.MRC_UDP_LEN + 20]
     for offset, length in ((OUTER + 4, 68), (INNER + 4, 28), (UDP + 4, 28)):
         frame = poke(offset, struct.pack("!H", length))(frame)
-    # BTH and ICRC, and nothing between.
+    # BTH and ICRC with nothing in between.
     assert rig.receive(frame).verdict == XDP_DROP
     assert rig.counted() == {"drop_short": 1}
     frame = frame[:-9]
@@ -439,13 +439,13 @@ def test_qp_that_may_not_send_yet_receives(rig: Rig, far: Far) -> None:
 
 
 def test_every_drop_reason_of_the_receiver_has_a_case() -> None:
-    """A new counter that mrc_receive can raise needs a row in the table."""
+    """Require a row in the table for every counter that mrc_receive can raise."""
     source = (ABI.path.parent / "receive.c").read_text()
     raised = {
         name.removeprefix("MRC_C_").lower()
         for name in ABI.constants
         if re.search(rf"\b{name}\b", source) and name.startswith("MRC_C_DROP_")
     }
-    # The kernel refuses to move a packet's head or tail only when it has no memory; IPv4 is
-    # test_encap.py's.
+    # Only a lack of memory makes the kernel refuse to move a packet's head or tail (drop_skb);
+    # test_encap.py has the case of IPv4 (drop_checksum).
     assert raised - {"drop_skb", "drop_checksum"} <= {row[3] for row in DROPS}

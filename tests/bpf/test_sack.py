@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""SACKs at the sender: what arrived is given back, what is lost is sent again, at once."""
+"""SACKs at the sender: arrived packets free their slots, lost ones are sent again at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATHS = PLANES * T1S
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One data frame of ours."""
+    """A data frame of ours."""
 
     psn: int
     ev: int
@@ -43,7 +43,7 @@ def spray(rig: Rig, count: int, first: int = 0) -> list[Sent]:
 
 
 def resent(rig: Rig) -> list[Sent]:
-    """What left by clones since the last look; each on the plane its EV names."""
+    """Return the data sent by clones since the last call; each frame left by its EV's plane."""
     found = []
     for plane, frame in rig.sent():
         if isinstance(decode_frame(frame), Control):
@@ -59,12 +59,12 @@ def bits(*numbers: int) -> int:
 
 
 def anything_later_is_a_loss(rig: Rig) -> None:
-    """The guard without its grace: what was sent before something that arrived is lost."""
+    """Remove the guard's grace: a packet sent before one that arrived counts as lost at once."""
     rig.tune(reo_min_ns=0, reo_max_ns=0)
 
 
 def same_path_only(rig: Rig) -> None:
-    """The guard out of the way: only order within a path says that something is lost."""
+    """Disable the guard: only the order within a path shows that a packet is lost."""
     rig.tune(fifo_slack_ns=0)
 
 
@@ -182,9 +182,9 @@ def test_sack_of_a_qp_that_may_not_send_is_ignored(rig: Rig, far: Far) -> None:
 def test_round_trip_is_measured_on_the_packet_that_caused_the_sack(rig: Rig, far: Far) -> None:
     stamps = [sent_at(sent.frame) for sent in spray(rig, 3)]
     rig.arrive(far.sack(FIRST, trigger=FIRST, delayed=True, ts=stamps[0]))
-    assert rig.tx()["srtt_ns"] == 0  # a clock sent it
+    assert rig.tx()["srtt_ns"] == 0  # the SACK came from a clock
     rig.arrive(far.sack(FIRST + 1, trigger=FIRST + 1, ts=stamps[1] ^ 1))
-    assert rig.tx()["srtt_ns"] == 0  # another sending of the packet caused it
+    assert rig.tx()["srtt_ns"] == 0  # another transmission of the packet caused it
     rig.arrive(far.sack(FIRST + 2, trigger=FIRST + 2, ts=stamps[2]))
     assert 0 < rig.tx()["srtt_ns"] < 1_000_000_000
 
@@ -220,7 +220,7 @@ def test_nothing_is_sent_again_while_it_may_be_late(rig: Rig, far: Far) -> None:
 
 @pytest.mark.parametrize("slow", [True, False])
 def test_packet_is_late_by_the_round_trip_of_its_own_plane(rig: Rig, far: Far, slow: bool) -> None:
-    """A plane with a long queue now is not dead because the others are faster."""
+    """A plane with a long queue is not dead just because the others are faster."""
     anything_later_is_a_loss(rig)
     first, *_rest = spray(rig, 8)
     trips = [1] * 8
@@ -251,7 +251,7 @@ def test_hole_is_sent_again_once_for_each_loss(rig: Rig, far: Far) -> None:
     for _ in range(4):
         rig.arrive(sack)
     assert len(resent(rig)) == 1
-    # News of a packet sent after the second copy says that this one is lost, too.
+    # The arrival of a packet sent after the second copy shows that this copy is lost, too.
     spray(rig, 1)
     rig.arrive(far.sack(FIRST - 1, bits(*range(1, 9))))
     (again,) = resent(rig)
@@ -321,7 +321,7 @@ def test_answered_probe_brings_a_path_back(rig: Rig, far: Far) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_loss_loses_nothing(rig: Rig, far: Far, seed: int) -> None:
-    """A receiver in Python; a third of all frames is lost; the window must close completely."""
+    """Lose a third of all frames to a receiver in Python: all packets must be acknowledged."""
     rng = random.Random(seed)
     anything_later_is_a_loss(rig)
     got: dict[int, bytes] = {}

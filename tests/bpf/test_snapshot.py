@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the metrics count in the maps, against what the programs did and what the rings lack."""
+"""The metrics' counts in the maps, against the programs' actions and the rings' free slots."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrc_spray: what an application's packet becomes, on which path, and when it is refused."""
+"""mrc_spray: the form and the path of an application's packet, and reasons to refuse it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ EVS = [ev_of(plane, t1) for plane in range(PLANES) for t1 in range(1, T1S + 1)]
 
 
 def out4(body: bytes = b"", *, port: int = 7) -> bytes:
-    """An IPv4 packet to h2."""
+    """Return an IPv4 packet to h2."""
     return ip4(body, src="10.99.0.1", dst="10.99.0.2", port=port)
 
 
 def out6(body: bytes = b"", *, port: int = 7) -> bytes:
-    """An IPv6 packet to h2."""
+    """Return an IPv6 packet to h2."""
     return ip6(body, src="fd99::1", dst="fd99::2", port=port)
 
 
 def sprayed(rig: Rig, packet: bytes) -> Data:
-    """The data packet that an application's packet became."""
+    """Spray an application's packet; return the data packet that it becomes."""
     ran = rig.spray(packet)
     assert ran.verdict == TC_REDIRECT
     data = decode_frame(ran.frame)
@@ -62,9 +62,9 @@ def test_planes_and_paths_take_turns(rig: Rig) -> None:
     assert Counter(evs) == dict.fromkeys(EVS, rounds)
     planes = [ev >> 28 for ev in evs]
     orders = {tuple(planes[i : i + PLANES]) for i in range(0, len(planes), PLANES)}
-    for order in orders:  # each plane once a round ...
+    for order in orders:  # each plane once in a round ...
         assert sorted(order) == list(range(PLANES))
-    # ... beginning anywhere: else every SACK would be caused by a packet of the same plane
+    # ... from any plane on: otherwise packets of one plane would cause all SACKs
     assert {order[0] for order in orders} == set(range(PLANES))
 
 
@@ -201,7 +201,7 @@ def test_counters_and_clock(rig: Rig) -> None:
 
 
 def test_peer_that_takes_packets_on_no_plane_is_sent_nothing(rig: Rig, far: Far) -> None:
-    """Only what it says of all planes together, by an update or by Offers, is a farewell."""
+    """Only a report about all planes at once, by an update or by Offers, stops the traffic."""
     peer = rig.table.peers.indices["h2"]
     sprayed(rig, out4(b"before"))
     rig.edit("balances", peer, "mrc_balance", ports=0)
@@ -210,6 +210,6 @@ def test_peer_that_takes_packets_on_no_plane_is_sent_nothing(rig: Rig, far: Far)
     assert rig.free_slots("tx_free") == RING_SLOTS - 1
     rig.table.peers.set_ports("h2", 0b0001)
     assert sprayed(rig, out4(b"again")).bth.psn == FIRST + 1
-    # SACKs may be old: with what they say alone, everything is tried.
+    # SACKs may be old: if only they report the planes down, every plane is tried.
     rig.edit("balances", peer, "mrc_balance", heard_ports=0)
     sprayed(rig, out4(b"still"))

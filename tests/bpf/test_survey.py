@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrc_survey and what mrc_receive makes of probes that come back."""
+"""mrc_survey sends probes round loops, and mrc_receive counts those that return."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SURVEY = ABI.structs["mrc_survey"]
 
 @pytest.fixture
 def loops(rig: Rig) -> tuple[Loop, ...]:
-    """The loops of h1, programmed."""
+    """Program the loops of h1 and return them."""
     found = loops_of(rig.fabric, rig.config.host)
     write_loops(rig.dp, rig.config, found)
     rig.sent()
@@ -34,7 +34,7 @@ def loops(rig: Rig) -> tuple[Loop, ...]:
 
 
 def survey(rig: Rig, times: int = 1) -> list[tuple[int, bytes]]:
-    """Run the program; what left, with its plane."""
+    """Run the program; return each frame that left, with its plane."""
     bpf.TestRun(rig.dp.programs["mrc_survey"], CARRIER).run(times)
     return rig.sent()
 
@@ -48,7 +48,7 @@ def round_trips(rig: Rig, index: int) -> int:
 
 
 def returned(rig: Rig, plane: int, frame: bytes) -> bytes:
-    """A probe as the fabric gives it back: only our SID is left of the uSID list."""
+    """Return a probe as the fabric returns it: only our SID is left of the uSID list."""
     packet = decode_frame(frame)
     outer = packet.envelope.outer
     assert outer is not None
@@ -129,9 +129,9 @@ def test_a_round_trip_is_measured_on_the_latest_probe_only(
     [
         ((BTH + 11, 0x01), "drop_icrc"),  # the probe's number
         ((BODY + 11, 0x01), "drop_icrc"),  # the loop
-        ((BTH + 9, 0x80), "drop_survey"),  # a number of long ago
-        ((BODY + 3, 0x01), "drop_survey"),  # no EV probe
-        ((BODY + 10, 0x10), "drop_survey"),  # a loop there is not
+        ((BTH + 9, 0x80), "drop_survey"),  # a number that is too old
+        ((BODY + 3, 0x01), "drop_survey"),  # not an EV probe
+        ((BODY + 10, 0x10), "drop_survey"),  # a loop that does not exist
         ((BODY + 8, 0x10), "drop_survey"),  # the plane
     ],
     ids=str,

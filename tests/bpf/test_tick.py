@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mrc_tick: what no arriving packet sees to."""
+"""mrc_tick: the work that no arriving packet triggers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sacks(rig: Rig) -> list[Sack]:
 
 
 def probes(rig: Rig, ev: int | None = None) -> list[int]:
-    """Ids of the probes sent since the last look, of one path or of all."""
+    """Return the ids of the probes sent since the last call, of one path or of all."""
     found = []
     for packet in sent(rig):
         if isinstance(packet.body, Peth) and ev in (None, packet.body.entropy):
@@ -140,7 +140,7 @@ def test_gap_is_reported_until_it_is_filled(rig: Rig, far: Far) -> None:
 
 
 def test_clock_reports_every_part_of_a_wide_window(rig: Rig, far: Far) -> None:
-    """One SACK shows 64 PSNs; the clock's go round, so a lost SACK is made up for."""
+    """A SACK shows 64 PSNs. The clock's SACKs cover the window in turn, so one may be lost."""
     held = {FIRST_RX + n for n in range(1, 120) if n % 7}
     for psn in sorted(held):
         rig.arrive(far.data(psn, numbered(psn)))
@@ -166,7 +166,7 @@ def test_gap_that_nobody_fills_is_given_up(rig: Rig, far: Far) -> None:
     assert rig.counted()["hole_skipped"] == 2
     assert rig.rx()["next"] == FIRST_RX + 3
     assert rig.free_slots("rx_free") == RING_SLOTS
-    # What was given up and comes all the same is late.
+    # A packet that arrives after it was given up is late.
     rig.arrive(far.data(FIRST_RX, numbered(1)))
     assert rig.delivered() == []
     assert rig.counted()["rx_duplicate"] == 1
@@ -181,7 +181,7 @@ def test_gap_wider_than_a_word_is_given_up_in_steps(rig: Rig, far: Far) -> None:
 
 
 def test_wide_gap_is_given_up_in_one_time_out(rig: Rig, far: Far) -> None:
-    """However many packets are missing: the wait does not start again for every 64 of them."""
+    """The wait does not start again for every 64 missing packets."""
     timeout_ns = 100_000_000
     rig.tune(hole_timeout_ns=timeout_ns)
     rig.arrive(far.data(FIRST_RX + MPR - 1, numbered(1)))
@@ -208,9 +208,9 @@ def test_moving_gap_is_not_given_up(rig: Rig, far: Far) -> None:
 
 
 def withdrawn(rig: Rig, far: Far, srtt_ns: int = 50_000_000) -> int:
-    """Lose a packet; the EV of the path that is away for it.
+    """Lose a packet; return the EV of the path that is withdrawn for it.
 
-    srtt_ns: twice that is how long an answer to a probe may take.
+    An answer to a probe may take twice `srtt_ns`.
     """
     rig.tune(reo_min_ns=0, reo_max_ns=0)
     first = decode_frame(rig.spray(PACKET).frame)
@@ -224,7 +224,7 @@ def withdrawn(rig: Rig, far: Far, srtt_ns: int = 50_000_000) -> int:
 
 
 def reply(rig: Rig, far: Far, probe_id: int, ev: int) -> None:
-    """The peer's answer to a probe comes in."""
+    """Receive the peer's answer to a probe."""
     plane = ev >> WIRE.MRC_EV_PLANE_SHIFT
     rig.receive(far.probe_reply(probe_id, ev), f"plane{plane}")
 
@@ -232,13 +232,13 @@ def reply(rig: Rig, far: Far, probe_id: int, ev: int) -> None:
 def test_path_that_is_away_is_probed_and_restored(rig: Rig, far: Far) -> None:
     ev = withdrawn(rig, far)
     first = rig.tx()["next"]
-    rig.tick(T1S)  # the paths of a plane are looked at in turn
+    rig.tick(T1S)  # the clock checks the paths of a plane in turn
     frames = [packet for packet in sent(rig) if isinstance(packet.body, Peth)]
     (probe,) = [packet for packet in frames if packet.body.entropy == ev]
     assert isinstance(probe, Control)
     assert isinstance(probe.body, Peth)
     assert probe.envelope == far.our_envelope(ev)
-    assert probe.body.probe_id >> 9 == rig.path(ev)["slot"]  # the answer finds it by that
+    assert probe.body.probe_id >> 9 == rig.path(ev)["slot"]  # the answer finds the path by its slot
     assert rig.counted()["probe_tx"] == len(frames)
     rig.tick(3 * T1S)
     assert probes(rig, ev) == []  # one is on its way
@@ -251,7 +251,7 @@ def test_path_that_is_away_is_probed_and_restored(rig: Rig, far: Far) -> None:
 
 
 def test_beside_a_path_that_is_away_others_of_its_plane_are_asked(rig: Rig, far: Far) -> None:
-    """What took one path may have taken its neighbours, of which nothing was heard lately."""
+    """The fault may also affect its neighbours, of which nothing was heard lately."""
     ev = withdrawn(rig, far)
     rig.tick(2 * T1S)
     asked = {packet.body.entropy for packet in sent(rig) if isinstance(packet.body, Peth)}
@@ -260,7 +260,7 @@ def test_beside_a_path_that_is_away_others_of_its_plane_are_asked(rig: Rig, far:
 
 
 def test_reply_by_another_path_counts_for_the_one_probed(rig: Rig, far: Far) -> None:
-    """SETH names the EV under test; the way back is the peer's choice."""
+    """SETH names the EV under test; the peer chooses the return path."""
     ev = withdrawn(rig, far)
     rig.tune(probe_interval_ns=1)
     rig.tick(T1S)
@@ -293,16 +293,16 @@ def test_replayed_reply_restores_nothing(rig: Rig, far: Far) -> None:
     (probe_id,) = probes(rig, ev)
     before = rig.state()
     rig.counted()
-    reply(rig, far, probe_id ^ 1, ev)  # another one's, of the same path
+    reply(rig, far, probe_id ^ 1, ev)  # the id of another probe of the same path
     assert rig.state() == before
     assert rig.counted() == {"probe_stale": 1}
-    reply(rig, far, probe_id ^ 1 << 9, ev)  # of another path
+    reply(rig, far, probe_id ^ 1 << 9, ev)  # the id of a probe of another path
     assert rig.state() == before
     reply(rig, far, probe_id, ev)
     restored = rig.state()
     assert restored != before
     rig.counted()
-    reply(rig, far, probe_id, ev)  # the same once more
+    reply(rig, far, probe_id, ev)  # a copy of the answer
     assert rig.state() == restored
     assert rig.counted() == {"probe_stale": 1}
 
@@ -322,7 +322,7 @@ def test_path_that_loses_more_than_others_stays_away_longer(rig: Rig, far: Far) 
         path = rig.path(bad)
         if path["hold_ns"] > path["withdrawn_ns"]:
             break
-        assert path["probe_need"] == 1  # so far it may be chance
+        assert path["probe_need"] == 1  # it may still be chance
         rig.tick(T1S)
         for packet in sent(rig):
             if isinstance(packet.body, Peth):
@@ -330,7 +330,7 @@ def test_path_that_loses_more_than_others_stays_away_longer(rig: Rig, far: Far) 
     assert path["hold_ns"] == path["withdrawn_ns"] + 800_000_000
     assert path["probe_need"] == 3
     rig.tick(3 * T1S)
-    assert probes(rig, bad) == []  # not even probed before its time
+    assert probes(rig, bad) == []  # it is not probed before its hold time is over
 
 
 @pytest.mark.parametrize("what", ["tx", "rx", "probe"])

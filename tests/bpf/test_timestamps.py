@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Time stamps: what we send is stamped with its time, what comes is reflected as it came."""
+"""Time stamps: packets carry the time of sending, and answers reflect stamps unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUT = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
 
 
 def stamped_between(run: Callable[[], object], read: Callable[[], int]) -> bool:
-    """Whether the time stamp that `read` finds afterwards lies within the run."""
+    """Return whether the time stamp that `read` finds afterwards lies within the run."""
     before = wire_time(time.monotonic_ns())
     run()
     after = wire_time(time.monotonic_ns())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What paths, QPs and peers have counted does not fall, whoever of them dies and comes back."""
+"""The totals of paths, QPs and peers never fall, even if one of them dies and comes back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def set_up(rig: Rig, psn: int, peer: str = "h2") -> None:
 
 
 def counted(rig: Rig) -> list[tuple[int, ...]]:
-    """The totals of every path."""
+    """Return the totals of every path."""
     return [
         tuple(path.values[name] for name in ("ev", *TOTALS))
         for index in rig.table.qps_of("h2")
@@ -38,9 +38,9 @@ def counted(rig: Rig) -> list[tuple[int, ...]]:
 
 
 def count(rig: Rig, *, windows: bool) -> None:
-    """Traffic, as the programs would have counted it: another number for each.
+    """Write the totals that traffic would have caused, a different number for each.
 
-    windows: also in the windows, whose sets of paths do not outlive it.
+    `windows` also writes to the windows, whose sets of paths do not survive that.
     """
     numbers = itertools.count(1)
     for index in rig.table.qps_of("h2"):
@@ -70,7 +70,7 @@ def test_totals_outlive_the_qp(rig: Rig) -> None:
     assert after.rx["packets"] == view.rx["packets"]
     assert after.tx["next"] == 7000
     path = rig.paths(index)[0]
-    assert (path.values["loss_ppm"], path.values["srtt_ns"]) == (0, 0)  # history is not a total
+    assert (path.values["loss_ppm"], path.values["srtt_ns"]) == (0, 0)  # averages are not totals
 
 
 def test_totals_of_another_ev_are_not_inherited(rig: Rig) -> None:
@@ -94,7 +94,7 @@ def test_a_path_that_leaves_and_comes_back_keeps_its_totals(rig: Rig) -> None:
 
 
 def totals(rig: Rig, peer: str) -> set[int]:
-    """Everything that was ever counted for a peer's QPs, as they are set up."""
+    """Return every total of a peer's QPs after they are set up."""
     found = set()
     for index in rig.table.qps_of(peer):
         view = rig.view(index)
@@ -105,7 +105,7 @@ def totals(rig: Rig, peer: str) -> set[int]:
 
 @pytest.mark.parametrize("who", ["the daemon", "its successor"])
 def test_a_peer_in_anothers_place_begins_at_nothing(rig: Rig, who: str) -> None:
-    """The peer that had the place before is configured no more, and its totals are nobody's."""
+    """The peer that had the place before is gone from the configuration, and so are its totals."""
     h2, h3 = (peer for peer in rig.config.peers if peer.name in ("h2", "h3"))
     place = rig.table.peers.indices["h2"]
     set_up(rig, 100)
