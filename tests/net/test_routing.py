@@ -113,6 +113,7 @@ def test_marks_of_the_fabric_are_seen(running: Lab) -> None:
     before = echoes()
     running.fault("p1t1-1", "rate=20")  # slower than the NICs, so that its queue fills
     stream = Stream(running, "h1", "h2", H2).start()
+    stream.progress(2 * MIB)
     eventually(lambda: echoes() > before, "the receiver tells of marks", 30)
     stream.finish()
 
