@@ -61,7 +61,7 @@ async def _serve(settings: config.Config, places: Places) -> None:
 )
 @click.option(
     "--cache-dir",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),  # without it the daemon compiles
     default=Path("/var/cache/mrcd"),
     show_default=True,
     help="Where compiled programs are kept. The daemon compiles what is missing there.",

@@ -51,6 +51,7 @@ def start(running: RunningLab, names: list[str], command: list[str]) -> subproce
     spot.bpffs.mkdir(exist_ok=True)
     for folder in (spot.folder, spot.bpffs):
         os.chown(folder, UID, UID)
+    state.CACHE_DIR.mkdir(mode=0o700, exist_ok=True)  # root's: the daemon must do without it
     caps = ",".join(["-all", *(f"+{name}" for name in names)])
     with spot.log.open("ab") as log:
         return processes.spawn(
@@ -58,7 +59,8 @@ def start(running: RunningLab, names: list[str], command: list[str]) -> subproce
             ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--no-new-privs",
              f"--inh-caps={caps}", f"--ambient-caps={caps}", f"--bounding-set={caps}",
              *command, "--config", str(spot.config), "--socket", str(spot.socket),
-             "--state-dir", str(spot.folder), "--bpffs", str(spot.bpffs)],
+             "--state-dir", str(spot.folder), "--bpffs", str(spot.bpffs),
+             "--cache-dir", str(state.CACHE_DIR)],
             stdout=log,
             stderr=subprocess.STDOUT,
         )  # fmt: skip

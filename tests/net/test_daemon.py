@@ -265,6 +265,7 @@ def test_second_daemon_beside_a_running_one_is_refused(make_lab: MakeLab, tmp_pa
     done = run_mrcd(
         running, "--config", str(places.config), "--socket", str(places.socket),
         "--state-dir", str(tmp_path), "--bpffs", str(places.bpffs),
+        "--cache-dir", str(state.CACHE_DIR),
     )  # fmt: skip
     assert done.returncode == 1
     assert machine_of(running, "h1") == before

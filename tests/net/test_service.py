@@ -51,7 +51,7 @@ class Supervisor:
         command = [
             *front, sys.executable, "-m", "mrcd", "--config", str(places.config),
             "--socket", str(places.socket), "--state-dir", str(places.folder),
-            "--bpffs", str(places.bpffs),
+            "--bpffs", str(places.bpffs), "--cache-dir", str(state.CACHE_DIR),
         ]  # fmt: skip
         with places.log.open("ab") as log:
             process = processes.spawn(
@@ -121,6 +121,7 @@ def test_service_serves_the_socket_it_is_given(supervised: tuple[Lab, Supervisor
                 sys.executable, "-m", "mrcd", "--config", str(places.config),
                 "--socket", str(places.socket),
                 "--state-dir", str(places.folder), "--bpffs", str(places.bpffs),
+                "--cache-dir", str(state.CACHE_DIR),
             ]  # fmt: skip
             process = subprocess.Popen(
                 command, pass_fds=[listener.fileno()], cwd=ROOT,
