@@ -22,7 +22,7 @@ from bench.counters import Interfaces, Watch
 from bench.metrics import S, imbalance
 from bench.soak_traffic import Verdict
 from mrcd.lab import lab, state
-from mrcd.linux import bpf, netns
+from mrcd.linux import bpf, bpfmap, netns
 from tests.net.lab_hosts import maps_of
 
 _EVERY_S = 0.2
@@ -193,7 +193,7 @@ def _free_slots(pinned: Path) -> tuple[list[int], int]:
     """Return the content of a stack of free slots: all are popped, and pushed back in order."""
     handle = bpf.get(pinned)
     try:
-        total = bpf.map_info(handle)[3]
+        total = bpfmap.described(handle).entries
         taken = []
         while (slot := _pop(handle)) is not None:
             taken.append(slot)

@@ -18,7 +18,7 @@ from mrcd.datapath.loader import MAPS, PROGRAMS, source
 from mrcd.datapath.qptable import evs_per_plane
 from mrcd.datapath.sizes import Sizes
 from mrcd.fabric.loops import loops_of
-from mrcd.linux import bpf
+from mrcd.linux import bpfmap
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE
 from mrcd.wire.sources import bpf_dir
@@ -137,7 +137,7 @@ def _is_data_path(entry: Path) -> bool:
 
 
 def _entries(probe: Datapath, name: str) -> int:
-    return bpf.map_info(probe.maps[name])[3]
+    return bpfmap.described(probe.maps[name]).entries
 
 
 def _capacities(probe: Datapath, needed: Sizes) -> Sizes:

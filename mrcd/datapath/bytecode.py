@@ -64,8 +64,8 @@ def taken(programs: Mapping[str, bytes], maps: Mapping[str, int]) -> Bytecode:
     """Return what a compiler made.
 
     programs: instructions that refer to maps by descriptor. maps: the descriptors of all maps.
-    Raises BpfError where the kernel does not describe the maps, LookupError where their BTF is out
-    of reach.
+    Raises BpfError where the kernel does not describe the maps, RuntimeError where their BTF is
+    out of reach.
     """
     described = {name: bpfmap.described(fd) for name, fd in maps.items()}
     places = {fd: place for place, fd in enumerate(maps.values())}
@@ -137,7 +137,7 @@ def _btf_of(idents: set[int]) -> bytes:
                 found, blob = bpfmap.btf_of(int(entry))
                 if found == ident:
                     return blob
-    raise LookupError(f"the compiler keeps BTF {ident} to itself")
+    raise RuntimeError(f"the compiler keeps BTF {ident} to itself")
 
 
 # ---- files ---------------------------------------------------------------------------------

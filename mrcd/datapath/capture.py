@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from mrcd.datapath import loader, pins
 from mrcd.datapath.attachment import Attachment, Hook
 from mrcd.datapath.datapath import Datapath, DatapathError
-from mrcd.linux import bpf
+from mrcd.linux import bpf, bpfmap
 from mrcd.linux.ringbuf import RingBuffer
 from mrcd.model import Direction
 from mrcd.service.log import get_logger
@@ -188,7 +188,7 @@ class Capture:
     def _ready(self, recording: Datapath, wanted: Wanted) -> Rings:
         """Discard an earlier capture's records, and tell the programs what to record."""
         records, state = (recording.maps[name] for name in ("captures", "capturing"))
-        size = bpf.map_info(records)[3]
+        size = bpfmap.described(records).entries
         ring = RingBuffer(records, size)
         ring.skip()
         ring.close()

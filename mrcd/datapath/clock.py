@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 
 from mrcd.datapath import tuning
 from mrcd.datapath.datapath import Datapath
-from mrcd.linux import bpf
+from mrcd.linux import bpf, bpfmap
 from mrcd.linux.ringbuf import RingBuffer
 from mrcd.wire.abi import ABI
 
@@ -66,7 +66,9 @@ class Clock(threading.Thread):
         self._fields = memoryview(self._clock).cast("Q")
         self._asleep_at = ABI.structs["mrc_clock"].fields["asleep"].offset // 8
         self._credit_at = ABI.structs["mrc_clock"].fields["probe_credit"].offset // 8
-        self._ring = RingBuffer(datapath.maps["events"], bpf.map_info(datapath.maps["events"])[3])
+        self._ring = RingBuffer(
+            datapath.maps["events"], bpfmap.described(datapath.maps["events"]).entries
+        )
         self.use(datapath.programs)
         self._judge_s = tuning.JUDGE_NS / 1e9
         # Each plane of each QP is probed once in PROBE_IDLE_NS, if the budget allows.

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from mrcd.datapath import loader
 from mrcd.datapath.loader import MAPS, PROGRAMS, Sizes
-from mrcd.linux import bpf, bpfbatch, libc
+from mrcd.linux import bpf, bpfbatch, bpfmap, libc
 from mrcd.model import TcKind, XdpMode
 from mrcd.service.log import get_logger
 from mrcd.wire.abi import ABI, COUNTERS
@@ -133,7 +133,7 @@ class Datapath:
             "survey": "mrc_survey",
         }
         for name, kind in kinds.items():
-            size = bpf.map_info(self.maps[name])[2]
+            size = bpfmap.described(self.maps[name]).value_size
             if size != ABI.structs[kind].size:
                 raise DatapathError(
                     f"map {name} holds values of {size} bytes, struct {kind} has "

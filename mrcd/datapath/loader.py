@@ -120,15 +120,15 @@ def load_over(
     maps: Mapping[str, int], sizes: Sizes, *, xdp_frags: bool = False, cache: Path | None = None
 ) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
     """Load programs for existing maps; as `load`, but return the maps of a capture."""
-    made, programs, report = _loaded(maps, sizes, xdp_frags, cache)
-    return made, programs, report
+    return _loaded(maps, sizes, xdp_frags, cache)
 
 
 def _loaded(
     there: Mapping[str, int], sizes: Sizes, xdp_frags: bool, cache: Path | None
 ) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
     """Load programs for the maps `there`, and make the maps that are missing."""
-    key = bytecode.key_of(source(), sizes.compiled().defines())
+    text, compiled = source(), sizes.compiled()
+    key = bytecode.key_of(text, compiled.defines())
     code = bytecode.read(cache, key) if cache is not None else None
     if code is not None:
         try:
@@ -136,7 +136,7 @@ def _loaded(
         except (bpf.BpfError, KeyError):
             assert cache is not None
             bytecode.forget(cache, key)  # this kernel's verifier must accept new ones
-    code = _compile(sizes)
+    code = _compile(text, compiled)
     result = given_to_kernel(code, there, sizes, xdp_frags, compiled=True)
     if cache is not None:
         with contextlib.suppress(OSError):  # without a cache every start compiles
@@ -173,13 +173,13 @@ def point_tails(maps: Mapping[str, int], programs: Mapping[str, int]) -> None:
         bpf.update(maps["tails"], struct.pack("=I", place), struct.pack("=I", programs[name]))
 
 
-def _compile(sizes: Sizes) -> Bytecode:
-    """Compile with bcc, which makes maps of its own on the way; they are closed again."""
+def _compile(text: str, sizes: Sizes) -> Bytecode:
+    """Compile a text with bcc, which makes maps of its own on the way; they are closed again."""
     from bcc import BPF  # type: ignore[import-untyped]  # noqa: PLC0415
 
-    flags = ["-Wall", "-Werror", "-Wno-unused-function", *sizes.compiled().defines()]
+    flags = ["-Wall", "-Werror", "-Wno-unused-function", *sizes.defines()]
     try:
-        module = BPF(text=source(), cflags=flags)
+        module = BPF(text=text, cflags=flags)
     except Exception as error:
         raise RuntimeError(
             f"bcc cannot compile the programs: {error}; it needs the kernel headers in "

@@ -310,15 +310,6 @@ class TestRun:
         return int(struct.unpack_from("=I", self._attr, 36)[0])
 
 
-def map_info(fd: int) -> tuple[int, int, int, int]:
-    """Return (type, key_size, value_size, max_entries) of a map, from the kernel."""
-    info = ctypes.create_string_buffer(88)
-    attr = struct.pack("=IIQ", fd, 88, address_of(info))
-    call(OBJ_GET_INFO_BY_FD, attr, "map info")
-    kind, _ident, key_size, value_size, entries = struct.unpack_from("=IIIII", info.raw, 0)
-    return kind, key_size, value_size, entries
-
-
 def map_id(fd: int) -> int:
     """Return the kernel's id of a map, which is not reused before the machine boots again."""
     return int(struct.unpack_from("=I", _info(fd, "map info"), 4)[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from cli.packets import Packet, Packets
 from mrcd.datapath.capture import _FIRST, Wanted
-from mrcd.linux import bpf
+from mrcd.linux import bpf, bpfmap
 from mrcd.linux.ringbuf import RingBuffer
 from mrcd.model import CaptureInfo, CapturePeer
 from mrcd.wire.abi import CAPTURE
@@ -23,7 +23,7 @@ class CapturingRig:
         self.rig = rig
         self.ordinary = ordinary
         self.maps = maps
-        self.ring = RingBuffer(maps["captures"], bpf.map_info(maps["captures"])[3])
+        self.ring = RingBuffer(maps["captures"], bpfmap.described(maps["captures"]).entries)
         self.ring.skip()
         config = rig.config
         self.info = CaptureInfo(

@@ -32,7 +32,7 @@ from mrcd.fabric.description import Fabric, Host
 from mrcd.fabric.loops import loops_of
 from mrcd.fabric.routing import SRV6, Routing
 from mrcd.handshake import LocalQp, RemoteQp
-from mrcd.linux import bpf, bpfbatch, netns
+from mrcd.linux import bpf, bpfbatch, bpfmap, netns
 from mrcd.linux.ringbuf import RingBuffer
 from mrcd.wire.abi import ABI
 from mrcd.wire.layout import words
@@ -147,7 +147,7 @@ class Rig:
             self.dp.maps, self.dp.programs, self.report = loader.load(sizes)
         self.capture_report: list[loader.ProgramReport] = []  # of programs loaded over these maps
         events = self.dp.maps["events"]
-        self.events = RingBuffer(events, bpf.map_info(events)[3])
+        self.events = RingBuffer(events, bpfmap.described(events).entries)
         self.table = QpTable(self.dp, self.config)
         self._used_qps: set[int] = set()
         self._host: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from mrcd.linux import bpf
+from mrcd.linux import bpf, bpfmap
 from tests.bpf.packets import Far, ev_of, ip4
 from tests.bpf.rig import Rig
 
@@ -21,7 +21,7 @@ PACKET = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
 def memory(rig: Rig, chain: int) -> bytes:
     """Return the memory of a chain on all CPUs."""
     fd = rig.dp.maps["chains"]
-    size = -(-bpf.map_info(fd)[2] // 8) * 8 * bpf.possible_cpus()
+    size = -(-bpfmap.described(fd).value_size // 8) * 8 * bpf.possible_cpus()
     found = bpf.lookup(fd, struct.pack("=I", chain), size)
     assert found is not None
     return found

@@ -15,7 +15,7 @@ import pytest
 
 from mrcd.datapath import loader
 from mrcd.datapath.clock import CARRIER
-from mrcd.linux import bpf
+from mrcd.linux import bpf, bpfmap
 from mrcd.paths.states import State
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Data, Peth, Sack, decode_frame
@@ -595,7 +595,7 @@ def silence(rig: Rig, ev: int) -> None:
 
 def test_every_tail_call_leads_to_its_program(built_rig: Rig) -> None:
     places = sorted(loader.TAILS.values())
-    assert places == list(range(bpf.map_info(built_rig.dp.maps["tails"])[3]))
+    assert places == list(range(bpfmap.described(built_rig.dp.maps["tails"]).entries))
     ids = set()
     for place in places:
         raw = bpf.lookup(built_rig.dp.maps["tails"], struct.pack("=I", place), 4)

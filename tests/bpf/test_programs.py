@@ -20,7 +20,7 @@ import pytest
 
 from mrcd.datapath import loader
 from mrcd.datapath.datapath import Datapath
-from mrcd.linux import bpf
+from mrcd.linux import bpfmap
 from mrcd.wire.abi import ABI, COUNTERS
 from mrcd.wire.packet import Header, read_header
 from tests.bpf.rig import WINDOW, Rig
@@ -132,12 +132,12 @@ def test_a_fall_into_a_loop_is_found() -> None:
     ],
 )
 def test_map_values_have_the_structs_size(built_rig: Rig, name: str, kind: str) -> None:
-    assert bpf.map_info(built_rig.dp.maps[name])[2] == ABI.structs[kind].size
+    assert bpfmap.described(built_rig.dp.maps[name]).value_size == ABI.structs[kind].size
 
 
 def test_maps_have_the_sizes_asked_for(built_rig: Rig) -> None:
     size = built_rig.dp.sizes
-    entries = {name: bpf.map_info(fd)[3] for name, fd in built_rig.dp.maps.items()}
+    entries = {name: bpfmap.described(fd).entries for name, fd in built_rig.dp.maps.items()}
     assert entries["qps"] == entries["txs"] == entries["rxs"] == size.qps
     assert entries["tx_entries"] == 2 * entries["rx_entries"] == size.qps * WINDOW
     assert entries["tx_ring"] == entries["rx_ring"] == size.ring_slots
