@@ -34,6 +34,10 @@
 #define MRC_QP_RECEIVE 1         /* RTR: takes packets, sends no data */
 #define MRC_QP_READY 2           /* RTS */
 
+/* How a QP's data looks on the wire */
+#define MRC_FRAMING_MRC 0        /* a packet of MRC each */
+#define MRC_FRAMING_CELL 1       /* cells (mrc_wire.h) */
+
 struct mrc_host {                /* map host, one entry; written by the daemon */
 	__u32 link_ifindex;      /* mrc0's other end; deliveries go out of it */
 	__u32 planes;
@@ -57,6 +61,12 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 judge_slack_ns;    /* delay that a plane may have over the best one */
 	__u32 slow_slack_ns;     /* delay that a path may have over its plane's usual one */
 	__u32 sack_gap_ns;       /* between two SACKs of a QP that are not urgent */
+	__u32 cell_block;        /* net: first 32 bits of a cell's source address */
+	__u32 mrc0_ifindex;      /* mrc0 itself */
+	__u32 cut_ifindex;       /* what leaves by it comes back to spray cut into packets; 0: no such interface */
+	__u32 cell_bytes;        /* longest IP packet that spray sends as a cell; longer ones are cut */
+	__u32 circle_ns;         /* a cell that is early waits so long in the CPU's backlog before it is copied */
+	__u32 solicit_ns;        /* least time between two questions for a SACK of a QP */
 	__u8 link_mac[6];        /* mrc0's own address */
 	__u8 pad[6];
 };
@@ -67,6 +77,7 @@ struct mrc_plane {               /* map planes[8]; written by the daemon */
 	__u8 gateway_mac[6];
 	__u32 addr[4];           /* net: our inner address */
 	__u32 sid[4];            /* net: outer destination as it reaches us */
+	__u32 bare;              /* 1: the NIC needs no hint to fill the checksum of a packet inside another (veth) */
 };
 
 struct mrc_peer {                /* map peers; written by the daemon */
@@ -115,7 +126,7 @@ struct mrc_qp {                  /* map qps; written by the daemon */
 	__u32 qpn;
 	__u32 remote_qpn;
 	__u32 mpr;               /* the smaller of both sides' windows */
-	__u32 pad;
+	__u32 framing;           /* MRC_FRAMING_... of data, both ways */
 };
 
 /*
@@ -263,6 +274,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 #define MRC_MARK_CE 0x01         /* in .flags, beside BTH.aux's ackreq and rtx */
 #define MRC_MARK_SACK 0x02       /* in .flags: a whole SACK; else data, stripped */
 #define MRC_MARK_NACK 0x04       /* in .flags: a whole NACK; .ev_hi and .psn are those of the packet it names */
+#define MRC_MARK_SOLICIT 0x08    /* in .flags: a whole probe that asks for a SACK; .ts is its time stamp, .ev_hi its path */
 struct mrc_mark {
 	__u16 ev_hi;             /* EV >> 16; the low half of an EV is 0 */
 	__u16 ts;                /* TSETH.tx_timestamp of data; reason of a NACK */
@@ -406,6 +418,15 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_EVENT_LOST 67      /* events for the daemon that found the ring buffer full */
 #define MRC_C_DROP_NO_PLANE 68   /* dropped: the peer said that it takes packets on no plane */
 #define MRC_C_PATH_CROWDED 69    /* paths found marked much more than their plane */
-#define MRC_C_COUNT 70
+#define MRC_C_TX_CELLS 70        /* cells of several packets sprayed */
+#define MRC_C_RX_CELLS 71        /* pieces of cells, of several packets, delivered to mrc0 */
+#define MRC_C_RX_CIRCLED 72      /* rounds of early cells through the backlog, waiting for their turn */
+#define MRC_C_RX_OVERLAP 73      /* pieces of cells dropped because a part of them had arrived before */
+#define MRC_C_SOLICIT_TX 74      /* questions for a SACK sent */
+#define MRC_C_SOLICIT_RX 75      /* questions for a SACK answered */
+#define MRC_C_TX_CUT 76          /* large packets from mrc0 sent round to be cut into single ones */
+#define MRC_C_DROP_CELL 77       /* dropped: the state of a cell was damaged on the way */
+#define MRC_C_DROP_FRAMING 78    /* dropped: data in another framing than both sides agreed on */
+#define MRC_C_COUNT 79
 
 #endif

@@ -116,6 +116,7 @@ struct mrc_seth {
 };
 #define MRC_CC_FLAG_DELAYED 0x1  /* in .cc: sent by a clock, no RTT in it */
 #define MRC_CC_FLAG_DUPLICATE 0x2 /* in .cc: caused by a packet that had arrived before */
+#define MRC_CC_FLAG_SOLICITED 0x4 /* in .cc: asked for; .tx_timestamp is that of the question */
 #define MRC_CC_OOO 0x7fff        /* in .ooo */
 #define MRC_CC_BYTES_UNIT 256    /* .bytes counts in these */
 struct mrc_cc_state {
@@ -158,6 +159,7 @@ struct mrc_peth {
 	__u16 meta;              /* as TSETH.meta */
 	__u32 entropy;           /* EV under test; answered as SETH.entropy */
 };
+#define MRC_PETH_SOLICIT 1       /* in .vendor: asks for a SACK of the QP, not after the path */
 
 /* ERTH, 16 bytes, and EETH, 36 bytes: endpoint request and response, QP 2. */
 #define MRC_ENDPOINT_OP_SHIFT 30     /* in .head */
@@ -198,6 +200,43 @@ struct mrc_eeth {
  */
 #define MRC_ICRC_LEN 4
 #define MRC_CHECK_FACTOR 0x9e3779b97f4a7c15
+
+/*
+ * A cell: a packet of the application, or a large TCP segment that the NIC cuts
+ * into packets and GRO puts together again, behind one IPv6 header:
+ *
+ *   Ethernet | IPv6 (DA = uSID list, SA = transport state) | IP packet of the application
+ *
+ * The state is the source address, so that all packets of a cell have the same
+ * header. A cell takes as many PSNs as it has packets. The first one has .psn;
+ * which one a piece of a large cell begins with follows from its TCP sequence
+ * number, .seq and .mss:
+ *
+ *   d = ((sequence number >> 8) - .seq) & 0xff
+ *   index = (256 * d + 255) / mss
+ *
+ * which is unique because mss is at least MRC_CELL_MSS_MIN. The check word is
+ * the sum of the ICRC word over two groups: the eight bytes .mss to .qp, and
+ * flow label (12 zero bits in front) | QPN of the receiver (8 zero bits in front).
+ *
+ * Flow label: attempt 2 | ackreq 1 | reserved 1 | EV[31:16].
+ */
+struct mrc_cell {
+	__u32 block;             /* the fabric's block for the addresses of NICs */
+	__u16 mss;               /* MRC_CELL_MARK | TCP payload of each packet but the last; 0: one packet */
+	__u16 psn_hi;            /* PSN, upper 16 bits ... */
+	__u8 psn_lo;             /* ... and lower 8 */
+	__u8 seq;                /* bits 15 to 8 of the first TCP sequence number; 0 if mss is 0 */
+	__u16 qp;                /* lower 16 bits of the receiver's QPN */
+	__u32 check;
+};
+#define MRC_CELL_MARK 0xc000     /* in .mss: no plane's addresses have these bits */
+#define MRC_CELL_MSS 0x3fff      /* in .mss */
+#define MRC_CELL_MSS_MIN 512     /* segments shorter than this are sent one by one */
+#define MRC_CELL_ATTEMPT_SHIFT 18 /* in the flow label: 0 the first sending, 1 and 2 the next ones, 3 later ones */
+#define MRC_CELL_ACKREQ 0x20000  /* in the flow label: answer with a SACK at once */
+#define MRC_CELL_OVERHEAD 40     /* what a cell adds to each packet, without Ethernet */
+#define MRC_CELL_PACKETS 128     /* most packets of a cell, with room: 64 KiB / MRC_CELL_MSS_MIN */
 
 /* Lengths of headers, and what a data packet adds to the application's IP packet. */
 #define MRC_ETH_LEN 14
