@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Self
 
-from mrcd.wire.envelope import NEXT_IP6, DecodeError, Ip6, get_ip6, put_ip6
+from mrcd.wire.envelope import NEXT_IP4, NEXT_IP6, DecodeError, Ip6, get_ip6, put_ip6
 from mrcd.wire.layout import WIRE
 from mrcd.wire.packet import check_word
 
@@ -24,8 +24,8 @@ _LENGTH = struct.Struct("!H")
 _SEQUENCE = struct.Struct("!I")
 _EV_MASK = (1 << 16) - 1
 _ATTEMPT_MAX = 3
-_NEXT_IP4, _NEXT_TCP = 4, 6
-_VERSIONS = {_NEXT_IP4: 4, NEXT_IP6: 6}
+_NEXT_TCP = 6
+_VERSIONS = {NEXT_IP4: 4, NEXT_IP6: 6}
 _FOLLOWING = {version: following for following, version in _VERSIONS.items()}
 _TCP_LEN = 20
 

@@ -17,7 +17,7 @@ from mrcd.wire.layout import WIRE
 _IP6 = struct.Struct("!IHBB16s16s")
 _IP4 = struct.Struct("!BBHHHBBH4s4s")
 _UDP = struct.Struct("!HHHH")
-NEXT_IP6 = 41
+NEXT_IP4, NEXT_IP6 = 4, 41
 _NEXT_UDP = 17
 _IP4_DF, _IP4_FRAGMENT = 0x4000, 0x3FFF
 _EV_LABEL = 0xFFFF  # the flow label carries the low half of an EV
