@@ -124,7 +124,7 @@ static __always_inline u32 find_place(struct __sk_buff *skb, struct cell_in *in,
 		return MRC_C_DROP_LENGTH;
 	in->p->c.count = packets_of(payload, mss);
 	place = cell_place(bpf_ntohl(*(__be32 *)(tcp + 4)), seq, mss);
-	if (place + in->p->c.count >= MRC_CELL_PACKETS)
+	if (place + in->p->c.count > MRC_CELL_PACKETS)
 		return MRC_C_DROP_LENGTH;
 	in->p->psn = (in->p->psn + place) & MRC_PSN_MASK;
 	return 0;
