@@ -109,7 +109,7 @@ static __always_inline void advance_una(struct mrc_tx *tx, u64 now)
 	u32 i, word, shift, n, una = tx->una;
 	u64 missing, mask;
 
-	for (i = 0; i < CUMULATIVE_WORDS + 4; i++) {
+	for (i = 0; i <= CUMULATIVE_WORDS; i++) {
 		word = (una >> 6) & CFG_WORD_MASK;
 		shift = una & 63;
 		missing = ~tx->sacked[word] >> shift;
@@ -285,6 +285,7 @@ static __always_inline void time_question(u32 qp, const struct sack_in *s, const
 	if (!path)
 		return;
 	out->rtt = now - sent;
+	out->is_long = 0;
 	if (!out->m)
 		out->id = id;
 	out->slow = path_rtt(path, b, path_plane(id), h, out->rtt, now);
@@ -486,7 +487,7 @@ int mrc_learn(struct __sk_buff *skb)
 {
 	struct mrc_chain *chain = chain_get(CHAIN_PACKET);
 	struct mrc_host *h = host_get();
-	u32 qp, id, high, una, fresh, crowded = 0;
+	u32 qp, id, fresh, crowded = 0;
 	struct path_move move = {};
 	struct learn_args *in;
 	struct mrc_balance *b;
@@ -515,8 +516,6 @@ int mrc_learn(struct __sk_buff *skb)
 	if (path && id != MRC_NO_PATH)
 		crowded = learn_path(tx, path, h, in, &chain->learning, id, now, &move);
 	advance_una(tx, now);
-	high = tx->high;
-	una = tx->una;
 	bpf_spin_unlock(&tx->lock);
 	if (chain->learning.found_slow)
 		count(MRC_C_PATH_SLOW);
@@ -528,7 +527,7 @@ int mrc_learn(struct __sk_buff *skb)
 	if (!fresh)
 		return TC_ACT_SHOT;
 	b->heard_ports = ~(u64)in->down;
-	find_missing(qp, h, tx, b, chain, una, high);
+	find_missing(qp, h, tx, b, chain, tx->una, tx->high);
 	begin_resend(&chain->resend, qp, now, in->seen_ns, 0);
 	if (CELLS && q->framing == MRC_FRAMING_CELL)
 		go_ask(skb, chain, h, q->peer, b, now);
