@@ -97,7 +97,7 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 		return MRC_C_DROP_NO_PLANE;
 	if (f->tx->next - f->tx->una >= f->q->mpr)
 		return MRC_C_DROP_WINDOW;
-	if (signal_queue(skb, f->h, f->tx, f->b) == QUEUE_DROP)
+	if (signal_queue(skb, f->h, f->q, f->tx, f->b) == QUEUE_DROP)
 		return MRC_C_DROP_EARLY;
 	return 0;
 }
