@@ -40,12 +40,18 @@ static __always_inline __u32 packets_of(__u32 payload, __u32 mss)
 	return (payload + mss - 1) / mss;
 }
 
-/* The place of a piece in its cell, from its TCP sequence number and the state's. */
+/*
+ * The place of a piece in its cell, from its TCP sequence number and the state's.
+ * MRC_CELL_PACKETS if the number cannot be right: the check word does not cover it,
+ * and the place of a packet that was never sent would put the QP out of step.
+ */
 static __always_inline __u32 cell_place(__u32 tcp_seq, __u32 seq, __u32 mss)
 {
-	__u32 d = (tcp_seq >> 8) - seq & 0xff;
+	__u32 distance = (tcp_seq - (seq << 8)) & 0xffff;
+	__u32 place = ((distance & 0xff00) + 255) / mss;
 
-	return (256 * d + 255) / mss;
+	/* The first number lies in the 256 from seq << 8 on. */
+	return distance - place * mss > 255 ? MRC_CELL_PACKETS : place;
 }
 
 /*

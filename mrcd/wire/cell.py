@@ -190,9 +190,11 @@ def piece_psns(cell: Cell, sequence: int, length: int) -> tuple[int, int]:
         raise DecodeError("no TCP payload in a cell of several packets")
     # The lower eight bits of the first sequence number are not known: the distance is wrong by
     # less than 256 either way. With 255 more it is never too small, and too large by 510 at most.
-    distance = 256 * ((sequence >> 8) - cell.seq & 0xFF)
-    index = (distance + 255) // cell.mss
+    distance = (sequence - (cell.seq << 8)) & 0xFFFF
+    index = ((distance & 0xFF00) + 255) // cell.mss
     count = -(-length // cell.mss)
+    if not 0 <= distance - index * cell.mss <= 0xFF:
+        raise DecodeError(f"TCP sequence number {sequence:#010x}: at no packet's beginning")
     if index + count > WIRE.MRC_CELL_PACKETS:
         raise DecodeError(
             f"TCP sequence number {sequence:#010x}: packets {index} to "

@@ -362,7 +362,8 @@ MERGED = segment(0)[:2] + (len(segment(0)) + MSS).to_bytes(2) + segment(0)[4:] +
          "inner protocol 17, not TCP"),
         (sealed("cell-of-three-first", SHORT_TCP), "TCP header of 16 bytes"),
         (sealed("cell-of-three-first", IPV6, seq=0), "no TCP payload"),
-        (sealed("cell-of-three-first", MERGED, seq=0xFF), "packets 127 to 128 of"),
+        (sealed("cell-of-three-first", MERGED, seq=0), "packets 127 to 128 of"),
+        (sealed("cell-of-three-first", MERGED, seq=0xFF), "at no packet's beginning"),
     ],
 )  # fmt: skip
 def test_decode__says_which_field_is_wrong(data: bytes, reason: str) -> None:
