@@ -23,7 +23,7 @@ from cli.client import Client
 from cli.exits import CommandError
 from mrcd.config import config
 from mrcd.datapath.pins import is_bpffs
-from mrcd.linux import bpf
+from mrcd.linux import bpf, ethtool, kernel
 from mrcd.linux.netlink import Netlink, NetlinkFailed
 from mrcd.service import capabilities
 
@@ -51,7 +51,7 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
     problems: tuple[str, ...] = ()
     found: Config | None = None
     try:
-        found = config.load(path)
+        found = config.load(path, cells=kernel.has_cells())
     except config.ConfigError as error:
         problems = error.problems
     release = platform.release()
@@ -76,6 +76,7 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
         problems=problems,
         mtu=found.fabric.mtu if found else 0,
         ipv4=found is not None and found.fabric.routing.underlay == 4,
+        framing=_framing(found),
         nics=asyncio.run(_nics(found.interfaces)) if found else (),
         rp_filter={name: value for name in ("all", mrc0) if (value := _ipv4(name)) is not None},
         rings=2 * found.transport.ring_slots * found.mtu if found else 0,
@@ -84,6 +85,12 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
         daemon=None if status is None else status.state,
         sysctls=_switch(),
     )
+
+
+def _framing(found: Config | None) -> str:
+    if found is None or found.fabric.routing.mode == "ecmp":
+        return "mrc"
+    return found.transport.framing
 
 
 def _text(path: str | Path) -> str:
@@ -159,9 +166,14 @@ async def _nics(names: Iterable[str]) -> tuple[Nic, ...]:
                 continue
             link = links[name]
             program: str | None = None
+            generic = False
             with contextlib.suppress(NetlinkFailed):
                 there = await nl.xdp_program(name)
                 program = None if there is None else _program(there.ident)
+                generic = there is not None and there.mode == "generic"
+            offloads: dict[str, bool] = {}
+            with contextlib.suppress(OSError):
+                offloads = ethtool.named_features(name)
             found.append(
                 Nic(
                     name,
@@ -171,6 +183,9 @@ async def _nics(names: Iterable[str]) -> tuple[Nic, ...]:
                     xdp=program,
                     rp_filter=_ipv4(name) or 0,
                     disable_ipv6=bool(_number(PROC_SYS / "ipv6/conf" / name / "disable_ipv6")),
+                    generic_xdp=generic,
+                    cuts=offloads.get("tx-ipxip6-segmentation", True),
+                    merges=offloads.get("rx-gro", True),
                 )
             )
     return tuple(found)

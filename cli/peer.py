@@ -7,7 +7,7 @@ import click
 
 from cli.client import Client
 from cli.options import HELP_NAMES, json_option
-from cli.render import BAD, GOOD, WARN, duration, print_json, table
+from cli.render import BAD, GOOD, WARN, colour, duration, print_json, table
 from mrcd.model import PeerInfo
 
 STATE_COLOURS = {"established": GOOD, "connecting": WARN, "silent": BAD}
@@ -29,6 +29,9 @@ def list_(socket: str, as_json: bool) -> None:
         print_json(reply)
     else:
         click.echo(render(reply["peers"]))
+        for each in reply["peers"]:
+            if each.refused is not None:
+                click.echo(f"{colour('!', BAD)} {each.refused}")
 
 
 def _shares(shares: list[float]) -> str:
@@ -49,6 +52,7 @@ def render(peers: list[PeerInfo]) -> str:
             "PLANES",
             *["SHARES"] * uneven,
             "QPS",
+            "FRAMING",
             "MTU",
             "TX PACKETS",
             "RX PACKETS",
@@ -62,6 +66,7 @@ def render(peers: list[PeerInfo]) -> str:
                 ",".join(map(str, peer.planes_usable)) or "none",
                 *[_shares(peer.shares)] * uneven,
                 peer.qps,
+                peer.framing,
                 peer.mtu,
                 peer.tx_packets,
                 peer.rx_packets,

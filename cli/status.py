@@ -50,13 +50,21 @@ def render(answer: Status) -> str:
     lines += [
         f"  mrc0       {answer.mrc0.name}, mtu {answer.mrc0.mtu}, "
         + (" ".join(answer.mrc0.addresses) or "no address"),
-        f"  routing    {path.routing}",
+        f"  routing    {path.routing}" + _cells(answer),
         f"  data path  xdp {path.xdp}, tc {path.tc}, tick {path.tick}, pinned in {path.bpffs}",
         f"  peers      {answer.peers_up} of {answer.peers_total} established",
         "",
         planes_table(answer.planes),
     ]
     return "\n".join(lines)
+
+
+def _cells(answer: Status) -> str:
+    longest = answer.datapath.cell_bytes
+    if longest is None:
+        return ""
+    single = longest < 2 * answer.mrc0.mtu
+    return ", cells of one packet" if single else f", cells up to {longest / 1000:.0f} kB"
 
 
 def plane_state(plane: PlaneInfo) -> str:

@@ -19,12 +19,14 @@ from mrcd.config.config import Config, Peer
 from mrcd.datapath import adoption, host, mrc0, pins
 from mrcd.datapath.attachment import Attachment, Hook, hooks
 from mrcd.datapath.capture import Capture
+from mrcd.datapath.cellsize import CellSize
 from mrcd.datapath.clock import Clock
 from mrcd.datapath.datapath import Datapath, DatapathError
 from mrcd.datapath.detach import undo
+from mrcd.datapath.mrc0 import Ends
 from mrcd.datapath.qptable import QpTable
 from mrcd.datapath.sizes import Sizes
-from mrcd.linux import bpf
+from mrcd.linux import bpf, kernel
 from mrcd.linux.netlink import Netlink
 from mrcd.model import XdpMode
 from mrcd.paths.feed import PathFeed
@@ -73,6 +75,8 @@ class Engine:
         self._tasks = Tasks(fatal(on_failure))
         self._routes = PeerRoutes(nl, config.mrc0.name, self._tasks)
         self._mac = bytes(6)
+        self._ends = Ends(0, 0, 0)
+        self.cells: CellSize | None = None  # None without cells
         self._path_log = PathLog()
         self._peers: Peers | None = None  # None until there are sessions
         self._endpoint: Endpoint | None = None  # None until there are sessions
@@ -105,8 +109,9 @@ class Engine:
     async def start(self) -> None:
         """Bring everything up. Return when packets can flow; raise what prevents it."""
         config, nl = self.config, self._nl
+        _check_framing(config)
         found_planes = await find_planes(nl, config)
-        wanted = hooks(config.mrc0.name, config.interfaces)
+        wanted = hooks(config.mrc0.name, config.interfaces, cut=config.cells)
         needed = adoption.sizes_of(config)
         key = adoption.layout_of(config, needed)
         found = adoption.find(self._bpffs, key, needed)
@@ -124,7 +129,7 @@ class Engine:
             self._start_clock()
         else:
             self.made = True
-        self._mac = await mrc0.ensure(nl, config, self._bpffs)
+        await self._ensure_mrc0()
         told = host.planes_told(self.datapath)
         self._write_host(told)
         self.table = table = QpTable(self.datapath, config)
@@ -152,10 +157,21 @@ class Engine:
         await self._routes.delete(dropped)
         self._tasks.spawn(planes.follow())
         self._tasks.spawn(mrc0.check_steering(config))
+        if self.cells is not None:
+            self._tasks.spawn(self.cells.follow())
         self._stack.push_async_callback(self._tasks.cancel)
         self._start_survey()
         self._stack.push_async_callback(self.captures.close)
         await self._remove_strays(attachment, wanted, code)
+
+    async def _ensure_mrc0(self) -> None:
+        """Make or take over mrc0, and tell it how long cells may be."""
+        config, nl = self.config, self._nl
+        self._mac = await mrc0.ensure(nl, config, self._bpffs)
+        self._ends = mrc0.ends(nl, config)
+        if config.cells:
+            self.cells = CellSize(nl, config, host.cell_bytes(self.datapath), self._cells_resized)
+            await self.cells.start()
 
     async def _open(self, layout: Sizes) -> Path:
         """Open the maps and this build's programs for them; make what is missing."""
@@ -286,7 +302,7 @@ class Engine:
             pins.remove(path)
             removed.append(path.name)
         config = self.config
-        ours = {config.mrc0.name, mrc0.other_end(config), *config.interfaces}
+        ours = {*mrc0.names(config), *config.interfaces}
         report = await undo(self._nl, self._bpffs, keep=ours)
         removed += report.detached
         if removed or report.failed:
@@ -345,6 +361,8 @@ class Engine:
         await self._routes.renew(changed)
         await mrc0.give_addresses(self._nl, config, self._bpffs)
         self.clock.retune(config.transport.tick_us * 1000, config.transport.probe_pps)
+        if self.cells is not None:
+            self.cells.reconfigure(config)
         if (old.fabric, old.peers, old.transport) != (
             config.fabric,
             config.peers,
@@ -361,8 +379,19 @@ class Engine:
     # ---- changes
 
     def _write_host(self, mask: int) -> None:
-        link = self._nl.index(mrc0.other_end(self.config))
-        host.write(self.datapath, self.config, link=link, mac=self._mac, planes=mask)
+        host.write(
+            self.datapath,
+            self.config,
+            self._ends,
+            mac=self._mac,
+            planes=mask,
+            cells=0 if self.cells is None else self.cells.bytes,
+        )
+
+    async def _cells_resized(self) -> None:
+        """Tell the programs and the connections that cells may have another length."""
+        self._write_host(host.planes_told(self.datapath))
+        await self._routes.refresh(self.config.peers)
 
     def _planes_changed(self, mask: int) -> None:
         """Stop sending on a lost plane first, then ask peers to stop sending to it."""
@@ -425,6 +454,16 @@ def _moved(peer: Peer, other: Peer | None) -> bool:
     if other is None:
         return True
     return (peer.host.t0, peer.host.port) != (other.host.t0, other.host.port)
+
+
+def _check_framing(config: Config) -> None:
+    """Raise DatapathError if cells are insisted on and this kernel has none; log that otherwise."""
+    framing, why = config.transport.framing, kernel.why_no_cells()
+    if why is None or config.fabric.routing.mode == "ecmp" or framing == "mrc":
+        return
+    if framing == "cell":
+        raise DatapathError(f'[transport] framing = "cell": {why}; set framing = "auto"')
+    log.info("cells.impossible", reason=why)
 
 
 def _frags(config: Config) -> bool:

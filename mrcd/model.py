@@ -30,6 +30,7 @@ ElementKind = Literal["nic", "link", "t0", "t1"]
 ElementState = Literal["ok", "dead", "loss", "slow", "unseen"]
 TickState = Literal["idle", "running", "stopped"]
 HowApplied = Literal["live", "restart"]
+Framing = Literal["cell", "mrc"]
 Direction = Literal["tx", "rx"]
 
 
@@ -76,6 +77,7 @@ class DatapathInfo:
     routing: str  # "srv6", "srv6, reduced", "ecmp over IPv6", "ecmp over IPv4"
     tick: TickState  # "running" only while something is outstanding
     bpffs: str  # where links and maps are pinned
+    cell_bytes: int | None = None  # longest cell at present; None: no peer gets any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,8 @@ class PeerInfo:
     planes_srtt_us: list[float | None]  # smoothed over all paths of the plane
     tx_packets: int
     rx_packets: int
+    framing: Framing | None = None  # of data, both ways; None: no session yet
+    refused: str | None = None  # why a peer that is heard gets no session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +200,7 @@ class ConnInfo:
     rx_next_psn: int  # next PSN to be delivered in order
     rx_waiting: int  # packets held behind a gap
     retransmits: int
+    framing: Framing | None = None  # of data, both ways; None: no session yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from mrcd.config.diff import CannotApply, needs_restart
 from mrcd.config.diff import diff as differences
 from mrcd.datapath.detach import detach_with
 from mrcd.engine import Engine
+from mrcd.linux import kernel
 from mrcd.linux.netlink import Netlink
 from mrcd.model import ConfigChanges
 from mrcd.service.log import get_logger
@@ -155,14 +156,17 @@ class Running:
 
     def diff(self, text: str) -> ConfigChanges:
         """Return what a configuration would change. ConfigError lists every problem it has."""
-        return self._diff(configuration.loads(text, self.config.path))
+        return self._diff(self._read(text))
+
+    def _read(self, text: str) -> Config:
+        return configuration.loads(text, self.config.path, cells=kernel.has_cells())
 
     def _diff(self, wanted: Config) -> ConfigChanges:
         return differences(self.config, wanted, fits=self.engine.fits(wanted))
 
     async def reload(self) -> None:
         """Apply the configuration file as it is now. ConfigError lists every problem it has."""
-        wanted = configuration.load(self.config.path)
+        wanted = configuration.load(self.config.path, cells=kernel.has_cells())
         async with self._changing:
             self._forget_former()
             await self._change(wanted)
@@ -173,7 +177,7 @@ class Running:
         Unless `confirm_s` is 0, the former one returns after that time if `confirm` is not called.
         ConfigError lists every problem of the text; any error leaves the former one running.
         """
-        wanted = configuration.loads(text, self.config.path)
+        wanted = self._read(text)
         async with self._changing:
             former = self._former or self.config
             self._forget_former()

@@ -4,7 +4,7 @@
 `load` either returns a Config in which everything is resolved and consistent, or raises one
 ConfigError with every problem it found. Each problem reads "file: key: value: what is wrong and
 what would be right". Nothing here touches the machine; the daemon checks whether an interface
-exists.
+exists, and the caller says what the kernel can do.
 """
 
 from __future__ import annotations
@@ -40,6 +40,13 @@ PROBE_PPS_MIN, PROBE_PPS_MAX = 10, 100_000
 PEERS_DEFAULT_MAX = 1024  # each takes memory in the maps even if no traffic goes to it
 SURVEY_MAX_PPS = 100_000
 ON_STOP = ("keep", "drain", "detach")
+FRAMING = "mrc"
+"""The default of [transport] framing."""
+CELL_MAX = 65000
+"""Longest cell in bytes: with the outer header, GRO must stay below 64 KiB."""
+_END = "p"
+_CUT_END = "cp"
+"""What the names of interfaces beside mrc0 add to its name, the longest of each framing."""
 
 
 class ConfigError(Exception):
@@ -73,6 +80,9 @@ class Transport:
     probe_pps: int = 2000
     xdp: str = "auto"
     tc: str = "auto"
+    framing: str = FRAMING
+    cell_min: int = 0
+    cell_max: int = CELL_MAX
     survey_pps: int = 200
 
 
@@ -114,7 +124,11 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The whole configuration of the daemon, resolved against the fabric."""
+    """The whole configuration of the daemon, resolved against the fabric.
+
+    cells: whether data goes in cells to peers that take them, because framing, routing and kernel
+    allow it.
+    """
 
     path: Path
     fabric_path: Path
@@ -126,15 +140,24 @@ class Config:
     peers: tuple[Peer, ...]
     metrics: Metrics = Metrics()
     service: Service = Service()
+    cells: bool = False
 
     @property
     def mtu(self) -> int:
         """The MTU of mrc0: a plane's MTU less the headers of a data packet."""
-        return self.fabric.mtu - overhead(self.fabric.routing.code)
+        return self.mtu_of(cells=self.cells)
+
+    def mtu_of(self, *, cells: bool) -> int:
+        """Return the length of the longest application packet that a plane takes in a framing."""
+        code = self.fabric.routing.code
+        return self.fabric.mtu - (WIRE.MRC_CELL_OVERHEAD if cells else overhead(code))
 
 
-def load(path: Path) -> Config:
-    """Read and check the configuration at `path`; raises ConfigError with every problem found."""
+def load(path: Path, *, cells: bool = True) -> Config:
+    """Read and check the configuration at `path`; raises ConfigError with every problem found.
+
+    cells: whether the kernel can take cells (mrcd.linux.kernel.has_cells).
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -142,24 +165,24 @@ def load(path: Path) -> Config:
     except UnicodeDecodeError as error:
         reason = f"is not UTF-8 text (byte {error.start}); TOML files are"
     else:
-        return loads(text, path)
+        return loads(text, path, cells=cells)
     raise ConfigError([f"{path}: {reason}"])
 
 
-def loads(text: str, path: Path) -> Config:
+def loads(text: str, path: Path, *, cells: bool = True) -> Config:
     """Check `text` as if it were the file at `path`, which locates the fabric file."""
     problems: list[str] = []
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"{path}: is not valid TOML: {error}"]) from None
-    config = _build(path, Table(path, "", data, problems), problems)
+    config = _build(path, Table(path, "", data, problems), problems, cells)
     if problems or config is None:
         raise ConfigError(problems)
     return config
 
 
-def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
+def _build(path: Path, root: Table, problems: list[str], kernel: bool) -> Config | None:
     host_table, mrc0_table = root.table("host"), root.table("mrc0")
     planes_table, transport_table = root.table("planes"), root.table("transport")
     metrics_table, peer_tables = root.table("metrics"), root.tables("peer")
@@ -173,13 +196,14 @@ def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
     fabric_path = path.parent / (fabric_name or "")
     fabric = _fabric(fabric_path, problems) if fabric_name else None
     host = _known_host(host_table, "name", name, fabric)
-    mrc0 = _mrc0(mrc0_table, host, fabric)
+    mrc0 = _mrc0(mrc0_table, host, fabric, transport)
+    cells = _cells_allowed(transport_table, transport, fabric) and kernel
     interfaces = _interfaces(planes_table, fabric, mrc0.name)
     peers = _peers(peer_tables, fabric, host, mrc0, transport, path, problems)
     if fabric is None or host is None:
         return None
     return Config(
-        path, fabric_path, fabric, host, mrc0, interfaces, transport, peers, metrics, service
+        path, fabric_path, fabric, host, mrc0, interfaces, transport, peers, metrics, service, cells
     )
 
 
@@ -216,10 +240,14 @@ def _known_host(table: Table, key: str, name: str | None, fabric: Fabric | None)
     return host
 
 
-def _mrc0(table: Table, host: Host | None, fabric: Fabric | None) -> Mrc0:
+def _mrc0(table: Table, host: Host | None, fabric: Fabric | None, transport: Transport) -> Mrc0:
     name = table.text("name", "mrc0") or "mrc0"
+    beside = _END if transport.framing == "mrc" else _CUT_END
     if wrong := _bad_interface(name):
         table.problem("name", name, wrong)
+    elif _bad_interface(name + beside):
+        most = IFNAMSIZ - 1 - len(beside)
+        table.problem("name", name, f"is too long for {name}{beside} beside it; at most {most}")
     addresses: list[Interface] = []
     reserved = Reserved(fabric)
     given = table.strings("addresses")
@@ -282,6 +310,9 @@ def _transport(table: Table) -> Transport:
         survey_pps=table.integer("survey_pps", default.survey_pps, 0, SURVEY_MAX_PPS),
         xdp=table.choice("xdp", default.xdp, ("auto", "native", "generic")),
         tc=table.choice("tc", default.tc, ("auto", "tcx", "clsact")),
+        framing=table.choice("framing", default.framing, ("auto", "cell", "mrc")),
+        cell_min=table.integer("cell_min", default.cell_min, 0, CELL_MAX),
+        cell_max=table.integer("cell_max", default.cell_max, 0, CELL_MAX),
     )
     table.finish()
     if transport.udp_port == transport.control_port:
@@ -293,7 +324,22 @@ def _transport(table: Table) -> Transport:
     if transport.ring_slots < transport.mpr:
         wrong = f"is smaller than mpr; at least {transport.mpr} slots hold one send window"
         table.problem("ring_slots", transport.ring_slots, wrong)
+    if transport.cell_min > transport.cell_max:
+        wrong = f"is more than cell_max; at most {transport.cell_max}, and 0 is one packet"
+        table.problem("cell_min", transport.cell_min, wrong)
     return transport
+
+
+def _cells_allowed(table: Table, transport: Transport, fabric: Fabric | None) -> bool:
+    """Return whether framing and routing let data go in cells."""
+    if fabric is None or transport.framing == "mrc":
+        return False
+    if fabric.routing.mode == "ecmp":
+        if transport.framing == "cell":
+            wrong = 'needs routing = "srv6" in the fabric file; write "auto" or "mrc"'
+            table.problem("framing", transport.framing, wrong)
+        return False
+    return True
 
 
 def _metrics(table: Table) -> Metrics:

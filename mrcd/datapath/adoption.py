@@ -75,6 +75,7 @@ def layout_of(config: Config, needed: Sizes) -> str:
             transport.ev_min_active,
             transport.xdp,
             transport.tc,
+            transport.framing,
         ],
     }
     maps_header = (bpf_dir() / "maps.c").read_text()

@@ -38,9 +38,14 @@ class Hook:
         return f"link_{self.kind}_{self.interface}"
 
 
-def hooks(mrc0: str, planes: Iterable[str]) -> list[Hook]:
-    """Return the place of every program. On a plane mrc_deliver comes before mrc_receive."""
+def hooks(mrc0: str, planes: Iterable[str], *, cut: bool = False) -> list[Hook]:
+    """Return the place of every program. On a plane mrc_deliver comes before mrc_receive.
+
+    cut: whether there is a pair that cuts what is too large for a cell.
+    """
     found = [Hook("tc", f"{mrc0}p", "mrc_spray")]
+    if cut:
+        found.append(Hook("tc", f"{mrc0}cp", "mrc_spray"))
     for name in planes:
         found += [Hook("tc", name, "mrc_deliver"), Hook("xdp", name, "mrc_receive")]
     return found

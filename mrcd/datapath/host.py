@@ -8,6 +8,7 @@ from socket import htons
 from mrcd.config.config import Config
 from mrcd.datapath import tuning
 from mrcd.datapath.datapath import Datapath
+from mrcd.datapath.mrc0 import Ends
 from mrcd.wire.abi import ABI
 
 _HOST = ABI.structs["mrc_host"]
@@ -18,18 +19,25 @@ def planes_told(datapath: Datapath) -> int:
     return int(datapath.read("host", 0, _HOST)["plane_mask"])
 
 
-def write(datapath: Datapath, config: Config, *, link: int, mac: bytes, planes: int) -> None:
+def cell_bytes(datapath: Datapath) -> int:
+    """Return the longest cell that the programs send now; 0 in new maps."""
+    return int(datapath.read("host", 0, _HOST)["cell_bytes"])
+
+
+def write(
+    datapath: Datapath, config: Config, ends: Ends, *, mac: bytes, planes: int, cells: int
+) -> None:
     """Write the entry.
 
-    `link` is the index of mrc0's other end, `mac` the address of mrc0, `planes` the mask of planes
-    to use. All other members come from the configuration and from mrcd/datapath/tuning.py.
+    `mac` is the address of mrc0, `planes` the mask of planes to use, `cells` the longest cell in
+    bytes. All other members come from the configuration and from mrcd/datapath/tuning.py.
     """
     fabric, transport = config.fabric, config.transport
     datapath.write(
         "host",
         0,
         _HOST,
-        link_ifindex=link,
+        link_ifindex=ends.link,
         planes=fabric.planes,
         plane_mask=planes,
         block=int.from_bytes(fabric.block.network_address.packed[:4], "little"),
@@ -51,5 +59,11 @@ def write(datapath: Datapath, config: Config, *, link: int, mac: bytes, planes: 
         judge_ns=tuning.JUDGE_NS,
         judge_slack_ns=tuning.JUDGE_SLACK_NS,
         slow_slack_ns=tuning.SLOW_SLACK_NS,
+        cell_block=int.from_bytes(fabric.underlay6.network_address.packed[:4], "little"),
+        mrc0_ifindex=ends.mrc0,
+        cut_ifindex=ends.cut,
+        cell_bytes=cells,
+        circle_ns=tuning.CIRCLE_NS,
+        solicit_ns=tuning.SOLICIT_NS,
         link_mac=tuple(mac),
     )

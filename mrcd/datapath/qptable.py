@@ -80,8 +80,11 @@ class QpTable:
             self._sets.pop(qp, None)
         self.peers.remove(peer)
 
-    def holds(self, peer: str, memory: Memory) -> bool:
-        """Return whether the maps hold exactly the QPs that a session remembers, in use."""
+    def holds(self, peer: str, memory: Memory, *, cells: bool) -> bool:
+        """Return whether the maps hold exactly the QPs that a session remembers, in use.
+
+        cells: whether their data goes in cells.
+        """
         if peer not in self.peers.planes:
             return False
         pairs = list(zip(memory.qps, memory.offer.qps, strict=False))
@@ -91,6 +94,7 @@ class QpTable:
             there = self._dp.read("qps", local.index, _QP)
             wanted = {"state": ABI.MRC_QP_READY, "qpn": local.qpn, "remote_qpn": remote_qpn}
             wanted["peer"] = self.peers.indices[peer]
+            wanted["framing"] = _framing(cells)
             if not wanted.items() <= there.items():
                 return False
             if not self._has_paths(local.index, self._choose_paths(peer, local.index)):
@@ -109,8 +113,18 @@ class QpTable:
 
     # ---- up and down
 
-    def configure(self, peer: str, pairs: tuple[tuple[LocalQp, RemoteQp], ...], mpr: int) -> None:
-        """Program QPs to receive (RTR). Their earlier state is forgotten, except for totals."""
+    def configure(
+        self,
+        peer: str,
+        pairs: tuple[tuple[LocalQp, RemoteQp], ...],
+        mpr: int,
+        *,
+        cells: bool = False,
+    ) -> None:
+        """Program QPs to receive (RTR). Their earlier state is forgotten, except for totals.
+
+        cells: whether their data goes in cells.
+        """
         self.reset(tuple(local.index for local, _remote in pairs))
         self.peers.pair(peer, len(pairs))
         for local, remote in pairs:
@@ -144,7 +158,17 @@ class QpTable:
             )
             packets = before.rx["packets"]
             self._dp.write("rxs", index, _RX, next=remote.psn, high=remote.psn, packets=packets)
-            self._write_qp(index, ABI.MRC_QP_RECEIVE, peer, local.qpn, remote.qpn, mpr)
+            self._dp.write(
+                "qps",
+                index,
+                _QP,
+                state=ABI.MRC_QP_RECEIVE,
+                peer=self.peers.indices[peer],
+                qpn=local.qpn,
+                remote_qpn=remote.qpn,
+                mpr=mpr,
+                framing=_framing(cells),
+            )
 
     def _choose_paths(self, peer: str, qp: int) -> tuple[evset.PlaneSet, ...]:
         """Return the QP's EV set, a set for each plane. It is the same each time."""
@@ -171,26 +195,12 @@ class QpTable:
         self._sets[qp] = sets
         return sets
 
-    def _write_qp(self, index: int, state: int, peer: str, qpn: int, remote: int, mpr: int) -> None:
-        self._dp.write(
-            "qps",
-            index,
-            _QP,
-            state=state,
-            peer=self.peers.indices[peer],
-            qpn=qpn,
-            remote_qpn=remote,
-            mpr=mpr,
-        )
-
     def ready(self, peer: str) -> None:
         """Let the peer's configured QPs send (RTS)."""
         for index in self.qps_of(peer):
             qp = self._dp.read("qps", index, _QP)
             if qp["state"] == ABI.MRC_QP_RECEIVE:
-                self._write_qp(
-                    index, ABI.MRC_QP_READY, peer, qp["qpn"], qp["remote_qpn"], qp["mpr"]
-                )
+                self._dp.write("qps", index, _QP, **{**qp, "state": ABI.MRC_QP_READY})
 
     def quiet(self) -> bool:
         """Return whether no packet is outstanding, held behind a gap or without its SACK."""
@@ -248,6 +258,10 @@ class QpTable:
     def evs(self, index: int) -> tuple[evset.PlaneSet, ...]:
         """Return the EV set of a QP, a set for each plane; empty until it is first configured."""
         return self._sets.get(index, ())
+
+
+def _framing(cells: bool) -> int:
+    return ABI.MRC_FRAMING_CELL if cells else ABI.MRC_FRAMING_MRC
 
 
 def _path_entry(ev: int, before: bytes) -> bytes:

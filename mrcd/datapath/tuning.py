@@ -25,6 +25,11 @@ SACK_BYTES = 16384
 """A SACK is sent after this many packets or bytes, which are 100 to 140 us apart at 1 Gb/s."""
 SACK_GAP_NS = 50 * US
 """Least time between two SACKs. It is far below the time after which any packet counts as lost."""
+CIRCLE_NS = 100 * US
+"""Time for which an early cell waits in the backlog, uncopied. Planes' delays differ by less; what
+lasts longer is a gap."""
+SOLICIT_NS = 50 * US
+"""Least time between two questions for a SACK, as between two SACKs."""
 QUEUE_TARGET_NS = 2_500 * US
 """Queueing delay at which TCP is told to slow down. Links here buffer 5 ms."""
 PROBE_INTERVAL_NS = 1 * MS

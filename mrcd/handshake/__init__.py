@@ -24,10 +24,12 @@ from mrcd.handshake.commands import (
 from mrcd.handshake.datagram import MAX_BYTES
 from mrcd.handshake.incarnation import Memory, Ours
 from mrcd.handshake.offer import (
+    CELL,
     MAGIC,
     MAX_QPS,
     VERSION,
     HandshakeError,
+    LacksCapability,
     Offer,
     decode,
     encode,
@@ -44,6 +46,7 @@ from mrcd.handshake.pace import (
 from mrcd.handshake.session import UNCONFIRMED_NS, Event, Session
 
 __all__ = [
+    "CELL",
     "DEAD_AFTER_NS",
     "KEEPALIVE_NS",
     "MAGIC",
@@ -59,6 +62,7 @@ __all__ = [
     "ConfigureReceive",
     "Event",
     "HandshakeError",
+    "LacksCapability",
     "LocalQp",
     "Memory",
     "Offer",

@@ -13,7 +13,10 @@ from mrcd.handshake.pace import Patience, patience
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """This host's own part of an Offer to a peer, and the QP indices reserved for that peer."""
+    """This host's own part of an Offer to a peer, and the QP indices reserved for that peer.
+
+    `required` names the capabilities without which a peer gets no session.
+    """
 
     host: str
     epoch: int
@@ -22,6 +25,7 @@ class Ours:
     qp_base: int
     qps: int
     capabilities: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ MAGIC: Final = b"MRCh"
 VERSION: Final = 2
 MAX_QPS: Final = 16
 PACE_MAX_MS: Final = 3_600_000
+CELL: Final = "cell"
+"""The capability to send and take data in cells (bpf/mrc_wire.h)."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 Nonzero24 = Annotated[int, Meta(ge=1, le=0xFFFFFF)]
@@ -22,6 +24,10 @@ Word24 = Annotated[int, Meta(ge=0, le=0xFFFFFF)]
 
 class HandshakeError(Exception):
     """A datagram is not an acceptable Offer; the text states why. The fault is the sender's."""
+
+
+class LacksCapability(HandshakeError):
+    """An Offer is valid, but its sender lacks a capability that this host insists on."""
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):

@@ -63,7 +63,14 @@ from mrcd.handshake.commands import (
     StateChanged,
 )
 from mrcd.handshake.incarnation import SEQ_LEAP, Bound, Incarnation, Memory, Ours
-from mrcd.handshake.offer import MAX_QPS, VERSION, HandshakeError, Offer, encode
+from mrcd.handshake.offer import (
+    MAX_QPS,
+    VERSION,
+    HandshakeError,
+    LacksCapability,
+    Offer,
+    encode,
+)
 from mrcd.handshake.pace import (
     BEAT_MAX_NS,
     DEAD_AFTER_NS,
@@ -174,12 +181,18 @@ class Session:
     def receive(self, offer: Offer, *, now_ns: int) -> list[Command]:
         """Process an Offer that arrived on any plane.
 
-        Raises HandshakeError if it is not from our peer or not for this host.
+        Raises HandshakeError if it is not from our peer or not for this host, and LacksCapability
+        if the peer cannot do what this host insists on.
         """
         if (offer.host, offer.target) != (self.peer, self._ours.host):
             raise HandshakeError(
                 f"Offer from {offer.host} to {offer.target} on the session of {self._ours.host} "
                 f"with {self.peer}"
+            )
+        lacking = [name for name in self._ours.required if name not in offer.capabilities]
+        if lacking:
+            raise LacksCapability(
+                f"{self.peer} lacks {', '.join(lacking)}, which {self._ours.host} insists on"
             )
         return _ON_OFFER[self.state, self._classify(offer)](self, offer, now_ns)
 

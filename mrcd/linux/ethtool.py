@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Offload features of an interface, by pyroute2's SIOCETHTOOL (linux/ethtool.h).
 
-The one-feature commands of `ethtool -K` are enough here and need no string tables. They act in the
-calling thread's network namespace: enter it first (mrcd.linux.netns.entered).
+The most common features have commands of their own, which need no string table. The others go by
+the names that `ethtool -k` shows. All act in the calling thread's network namespace: enter it first
+(mrcd.linux.netns.entered).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pyroute2.ethtool.ioctl import IoctlEthtool, NoSuchDevice, NotSupportedError
@@ -76,3 +77,27 @@ def set_features(
             if value is not None:
                 with _trying(f"set {feature} of {name}"):
                     device.set_offload_flag(_FLAGS[feature], int(value))
+
+
+def named_features(name: str) -> dict[str, bool]:
+    """Return every feature of interface `name`, by the names of `ethtool -k`."""
+    with contextlib.closing(IoctlEthtool(name)) as device, _trying(f"read features of {name}"):
+        features = device.get_features()
+        return {feature: features[feature] for feature, *_ in features}
+
+
+def set_named(name: str, wanted: Mapping[str, bool]) -> None:
+    """Switch features of interface `name`, by the names of `ethtool -k`.
+
+    A feature that this kernel does not know, or that is as wanted, is left alone. Raises OSError if
+    the driver does not let another one be changed.
+    """
+    with contextlib.closing(IoctlEthtool(name)) as device:
+        with _trying(f"read features of {name}"):
+            features = device.get_features()
+        change = [each for each in wanted if each in features and features[each] != wanted[each]]
+        for feature in change:
+            features[feature] = wanted[feature]
+        if change:
+            with _trying(f"set {', '.join(change)} of {name}"):
+                device.set_features(features)

@@ -12,7 +12,10 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An interface. `up` is its administrative state, `carrier` the state of the cable."""
+    """An interface. `up` is its administrative state, `carrier` the state of the cable.
+
+    `kind` is the type of a virtual one, such as veth; empty if it is a NIC or not known.
+    """
 
     index: int
     name: str
@@ -20,6 +23,7 @@ class Link:
     mtu: int
     up: bool
     carrier: bool
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,16 @@ def write_sysctls(name: str, values: Mapping[str, int] = MRC0_SYSCTLS) -> list[s
     return refused
 
 
+def forget_ipv4_routes() -> str | None:
+    """Make every IPv4 connection look its route up again; return an error text or None."""
+    file = Path("/proc/sys/net/ipv4/route/flush")
+    try:
+        file.write_text("1")
+    except OSError as error:
+        return f"connections keep to the routes that they have found: {error}"
+    return None
+
+
 async def spread_receiving(name: str, wait_s: float) -> str | None:
     """Spread an interface's packets over all CPUs, each flow on one; return an error text or None.
 

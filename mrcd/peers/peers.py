@@ -14,10 +14,13 @@ from mrcd.config.config import Config, Peer
 from mrcd.datapath.qptable import QpTable
 from mrcd.fabric import underlay
 from mrcd.handshake import (
+    CELL,
     Command,
     ConfigureReceive,
     HandshakeError,
+    LacksCapability,
     Memory,
+    Offer,
     Pace,
     PeerPlanes,
     ReadyToSend,
@@ -90,6 +93,8 @@ class Peers:
         self._rejections = Rejections("handshake.rejected")
         self.heard_ns: dict[str, int] = {}
         self.mtu: dict[str, int] = {}
+        self.cells: dict[str, bool] = {}  # whether data goes in cells, by peer with QPs
+        self.refused: dict[str, str] = {}  # why a peer that is heard gets no session
         self.port_mask: dict[str, int] = {}
         self._doubts = PortDoubts()
         self._doubts_ns = 0  # when they are compared next
@@ -115,7 +120,18 @@ class Peers:
             mpr=config.transport.mpr,
             qp_base=self._table.peers.base(peer),
             qps=self._table.peers.per_peer,
+            capabilities=(CELL,) if config.cells else (),
+            required=(CELL,) if config.transport.framing == "cell" else (),
         )
+
+    def _framed(self, peer: str, mtu: int, *, cells: bool) -> None:
+        """Record the framing and the MTU of a session.
+
+        Both hosts may have an MTU for cells although the session has none.
+        """
+        self.cells[peer] = cells
+        self.mtu[peer] = min(mtu, self._config.mtu_of(cells=cells))
+        self._on_mtu(self._peers[peer], self.mtu[peer])
 
     # ---- across a restart of the daemon
 
@@ -135,7 +151,8 @@ class Peers:
         resumed = []
         for name in self.sessions:
             memory = memories.get(name)
-            if memory is None or not self._table.holds(name, memory):
+            cells = memory is not None and self._takes_cells(memory.offer)
+            if memory is None or not self._table.holds(name, memory, cells=cells):
                 self._table.reset(tuple(self._table.qps_of(name)))
                 continue
             ours = self._ours(name, memory.epoch)
@@ -144,12 +161,14 @@ class Peers:
             )
             self._answering[name] = None
             self.port_mask[name] = self._table.peers.planes[name]
-            self.mtu[name] = min(self._config.mtu, memory.offer.mtu)
             self._endpoint.peer_established(name)
-            self._on_mtu(self._peers[name], self.mtu[name])
+            self._framed(name, memory.offer.mtu, cells=cells)
             resumed.append(name)
         self._count()
         return resumed
+
+    def _takes_cells(self, offer: Offer) -> bool:
+        return self._config.cells and CELL in offer.capabilities
 
     # ---- peers that come and go
 
@@ -171,7 +190,14 @@ class Peers:
         self._agenda.drop(name)
         self._answering.pop(name, None)
         self._endpoint.peer_gone(name)
-        for known in (self.sessions, self.heard_ns, self.mtu, self.port_mask):
+        for known in (
+            self.sessions,
+            self.heard_ns,
+            self.mtu,
+            self.cells,
+            self.refused,
+            self.port_mask,
+        ):
             known.pop(name, None)
         self._count()
         self._on_change()
@@ -260,9 +286,12 @@ class Peers:
                 raise HandshakeError(f"no peer {offer.host!r} is configured")
             commands = session.receive(offer, now_ns=now)
         except HandshakeError as error:
+            if isinstance(error, LacksCapability):
+                self.refused[offer.host] = str(error)
             self._rejections.add(plane, str(error), now_ns=now)
             return
         self.heard_ns[offer.host] = now
+        self.refused.pop(offer.host, None)
         if not commands and session.state is State.ESTABLISHED:
             return  # a keepalive only postpones the session's next turn
         self._calm = False
@@ -321,11 +350,11 @@ class Peers:
                     for plane in self._ways.open_planes(command.peer, command.planes, self._mask):
                         self._ways.send(command.peer, plane, command.datagram)
                 case ConfigureReceive():
-                    self._table.configure(command.peer, command.qps, command.mpr)
+                    cells = CELL in command.capabilities
+                    self._table.configure(command.peer, command.qps, command.mpr, cells=cells)
                     self._planes_of(command.peer, command.port_mask)
                     self._table.peers.set_ports(command.peer, command.port_mask)
-                    self.mtu[command.peer] = command.mtu
-                    self._on_mtu(self._peers[command.peer], command.mtu)
+                    self._framed(command.peer, command.mtu, cells=cells)
                 case ReadyToSend():
                     self._table.ready(command.peer)
                 case ResetQps():

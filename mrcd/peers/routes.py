@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from mrcd.config.config import Peer
+from mrcd.linux import sysfs
 from mrcd.linux.netlink import Netlink
+from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks
+
+log = get_logger()
 
 
 class PeerRoutes:
@@ -47,6 +51,19 @@ class PeerRoutes:
             if mtu is not None:
                 await self._install(peer, mtu)
 
+    async def refresh(self, peers: Iterable[Peer]) -> None:
+        """Make connections to these peers look their routes up again, and mrc0's GSO with them.
+
+        An IPv6 route that is replaced by its like does that. With IPv4 the kernel sees that nothing
+        has changed (fib_table_insert), so all routes are forgotten.
+        """
+        if (error := sysfs.forget_ipv4_routes()) is not None:
+            log.warning("interface.untuned", interface=self._dev, error=error)
+        for peer in peers:
+            mtu = self._mtus.get(peer.name)
+            if mtu is not None:
+                await self._install(peer, mtu, versions=(6,))
+
     async def delete(self, prefixes: Iterable[str]) -> None:
         """Delete the routes to these prefixes, which no peer uses any more."""
         for prefix in prefixes:
@@ -62,6 +79,8 @@ class PeerRoutes:
             if self._waiting.get(peer.name) is peer and self._mtus.get(peer.name) == mtu:
                 del self._waiting[peer.name]
 
-    async def _install(self, peer: Peer, mtu: int) -> None:
+    async def _install(self, peer: Peer, mtu: int, versions: Container[int] = (4, 6)) -> None:
         for prefix in peer.allowed:
+            if prefix.version not in versions:
+                continue
             await self._nl.replace_route(str(prefix), dev=self._dev, mtu=mtu, ecn=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_interface
 from pathlib import Path
 
@@ -215,6 +215,7 @@ class Planes:
             gateway_mac=tuple(plane.gateway_mac or bytes(6)),
             addr=words(underlay.packed(fabric, host, plane.index)),
             sid=words(sid),
+            bare=plane.link.kind == "veth",
         )
 
     def _changed(self, why: str) -> None:
@@ -299,7 +300,7 @@ class Planes:
                 continue
             was_up = plane.link.up
             up, carrier = link.up and not change.gone, link.carrier and not change.gone
-            plane.link = Link(link.index, plane.link.name, link.mac, link.mtu, up, carrier)
+            plane.link = replace(plane.link, mac=link.mac, mtu=link.mtu, up=up, carrier=carrier)
             self._changed("link")
             if up and not was_up:
                 self._tasks.spawn(self._restore(plane))

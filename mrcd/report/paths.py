@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from ipaddress import IPv6Address
 
 from mrcd.config.config import Peer
 from mrcd.datapath import view
 from mrcd.fabric import usid
-from mrcd.model import ConnInfo, DeniedInfo, PathEvent, PathInfo, PathProbe, QpState
+from mrcd.model import ConnInfo, DeniedInfo, Framing, PathEvent, PathInfo, PathProbe, QpState
 from mrcd.paths.feed import STATES
 from mrcd.report.live import Live
+from mrcd.wire.abi import ABI
 
 _QP_STATES: tuple[QpState, ...] = ("RESET", "RTR", "RTS")
+_FRAMINGS: Mapping[int, Framing] = {ABI.MRC_FRAMING_MRC: "mrc", ABI.MRC_FRAMING_CELL: "cell"}
 _PSN = 0xFFFFFF
 
 
@@ -80,6 +82,7 @@ class PathReport(Live):
                         rx_next_psn=rx["next"] & _PSN,
                         rx_waiting=rx["waiting"],
                         retransmits=tx["retransmits"],
+                        framing=_FRAMINGS[qp["framing"]] if qp["state"] else None,
                     )
                 )
         return found

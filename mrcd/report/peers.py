@@ -17,7 +17,7 @@ from mrcd.datapath.view import ALL_PLANES, Balance, balance_of
 from mrcd.engine import Engine
 from mrcd.handshake import State
 from mrcd.linux import bpfbatch
-from mrcd.model import PeerInfo, PeerState
+from mrcd.model import Framing, PeerInfo, PeerState
 from mrcd.report.live import Live
 from mrcd.shortlist import Standing, foremost
 from mrcd.wire.abi import ABI
@@ -99,9 +99,17 @@ def _infos(
                 planes_srtt_us=trips,
                 tx_packets=sent,
                 rx_packets=received,
+                framing=_framing(engine.peers.cells.get(peer.name)),
+                refused=engine.peers.refused.get(peer.name),
             )
         )
     return found
+
+
+def _framing(cells: bool | None) -> Framing | None:
+    if cells is None:
+        return None
+    return "cell" if cells else "mrc"
 
 
 @lru_cache(maxsize=1 << 14)
@@ -166,9 +174,11 @@ def _runs(indices: Sequence[int]) -> Iterator[range]:
 
 def reasons(engine: Engine) -> list[str]:
     """Return what is wrong with peers: a line for each, or one for many with the same problem."""
-    unheard, silent = [], []
+    unheard, silent, refused = [], [], engine.peers.refused
     for peer in engine.config.peers:
         state = engine.peers.state(peer.name)
+        if peer.name in refused:
+            continue
         if state is State.SILENT:
             silent.append(peer.name)
         elif state is not State.ESTABLISHED:
@@ -181,6 +191,10 @@ def reasons(engine: Engine) -> list[str]:
         lines = [
             f"peer {name} has not been heard for {for_so_long[name] / 1e9:.0f} s" for name in silent
         ]
+    if len(refused) > MANY:
+        lines.append(f"{_counted([*refused])} are refused: {next(iter(refused.values()))}")
+    else:
+        lines += refused.values()
     if len(unheard) > MANY:
         return [*lines, f"{_counted(unheard)} have not answered yet"]
     return [*lines, *(f"peer {name} has not answered yet" for name in unheard)]

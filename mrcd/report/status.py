@@ -54,6 +54,7 @@ class StatusReport(Live):
                 tick=tick,
                 routing=config.fabric.routing.shown,
                 bpffs=str(self._running.bpffs),
+                cell_bytes=None if engine.cells is None else engine.cells.bytes,
             ),
         )
 

@@ -94,7 +94,7 @@ IMPURE_LIBRARIES = {
 # once; the fabric arithmetic and the labs, the configuration's checks, what the doctor looks at,
 # detaching a data path that no daemon serves, and what reads a capture's records, when a command
 # needs them.
-CLI_MAY_IMPORT = {"mrcd", "mrcd.model", "mrcd.shortlist"}
+CLI_MAY_IMPORT = {"mrcd", "mrcd.linux.kernel", "mrcd.model", "mrcd.shortlist"}
 CLI_MAY_IMPORT_LATE = {
     "mrcd.config",
     "mrcd.datapath.detach",
@@ -102,6 +102,7 @@ CLI_MAY_IMPORT_LATE = {
     "mrcd.fabric",
     "mrcd.lab",
     "mrcd.linux.bpf",
+    "mrcd.linux.ethtool",
     "mrcd.linux.netlink",
     "mrcd.linux.ringbuf",
     "mrcd.service.capabilities",

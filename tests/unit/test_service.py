@@ -124,5 +124,5 @@ def test_folders_belong_to_the_user_of_the_service() -> None:
 def test_sysctls_are_those_that_the_daemon_sets() -> None:
     text = (SYSTEMD / "90-mrcd.conf").read_text()
     for key, value in sysfs.MRC0_SYSCTLS.items():
-        for interface in ("mrc0", "mrc0p"):
+        for interface in ("mrc0", "mrc0p", "mrc0c", "mrc0cp"):
             assert f"-net.ipv6.conf.{interface}.{key} = {value}\n" in text

@@ -111,6 +111,17 @@ class Links(Connection):
         with trying(f"set {shown} on link {name}"):
             await self._ipr.link("set", index=self.index(name), **spec)
 
+    async def set_gso(self, name: str, *, size: int, segs: int) -> None:
+        """Set the largest segment that TCP builds for an interface, in bytes and in packets.
+
+        Longer ones are cut into single packets on their way to the interface. A connection learns
+        of the new values when its route is looked up again. Up to 64 KiB the size applies to IPv4
+        and to IPv6 alike (netif_set_gso_max_size).
+        """
+        spec = {"gso_max_size": size, "gso_max_segs": segs}
+        with trying(f"set GSO to {size} bytes, {segs} packets on link {name}"):
+            await self._ipr.link("set", index=self.index(name), **spec)
+
     async def move_link(self, name: str, netns: str, new_name: str, mtu: int) -> None:
         """Move an interface to another namespace, under a new name; it is down afterwards."""
         handle = os.open(namespaces.path(netns), os.O_RDONLY)

@@ -23,6 +23,7 @@ def mac_bytes(text: str | None) -> bytes:
 
 
 def link_of(message: Any) -> Link:
+    info = message.get_attr("IFLA_LINKINFO")
     return Link(
         index=message["index"],
         name=message.get_attr("IFLA_IFNAME") or "",
@@ -30,6 +31,7 @@ def link_of(message: Any) -> Link:
         mtu=message.get_attr("IFLA_MTU") or 0,
         up=bool(message["flags"] & _IFF_UP),
         carrier=bool(message.get_attr("IFLA_CARRIER")),
+        kind=(info.get_attr("IFLA_INFO_KIND") if info is not None else "") or "",
     )
 
 

@@ -154,7 +154,8 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
         (MINIMAL + "[mrc]\nx = 1", "mrc: {...}: unknown key; did you mean mrc0?"),
         (
             MINIMAL + "[transport]\nzzz = true",
-            "transport.zzz: true: unknown key; known: control_port, ev_min_active, evs, mpr, "
+            "transport.zzz: true: unknown key; known: cell_max, cell_min, control_port, "
+            "ev_min_active, evs, framing, mpr, "
             "probe_pps, qps_per_peer, ring_slots, survey_pps, tc, tick_us, udp_port, xdp",
         ),
         (TRANSPORT + "udp_port = 0", "transport.udp_port: 0: must be an integer from 1 to 65535"),

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How long a cell may be, by what the planes were seen to carry (pure).
+
+A cell keeps a plane busy for as long as it takes to send, and is lost or late as a whole. So it
+may take a quarter of a millisecond of the slowest plane in use, which is far below the reorder
+guard. On slow planes that is less than two packets, and packets go one by one.
+
+The rate of a plane is not known, only what it was given to carry. The largest rate of the last ten
+seconds stands for it: too low a guess costs CPU time at a rate where there is enough of it, and the
+next guess follows a tenth of a second later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+SECOND = 1_000_000_000
+CELL_NS = 250_000
+"""Time for which a cell may keep the slowest plane busy."""
+WINDOW_NS = 10 * SECOND
+"""Time for which a measured rate counts."""
+FIRST_BYTES = 16384
+"""Longest cell while nothing has been measured."""
+SETTLE = 10
+"""Measurements that it takes to make cells shorter: the first ones show TCP's slow start."""
+GROW, SHRINK = 1.25, 0.67
+"""The wanted length must differ from the present one by these factors, so that it does not flap."""
+IN_USE = 1 / 32
+"""A plane that carries less than this part of the busiest one carries probes, not its share."""
+
+
+class Dial:
+    """The length of cells. `packet` is the longest packet of an application, in bytes."""
+
+    def __init__(self, packet: int, least: int, most: int, start: int | None = None) -> None:
+        """Bounds in bytes; 0 is one packet. `start` is the length that is in force already."""
+        self._packet = packet
+        self._seen: deque[tuple[int, tuple[float, ...]]] = deque()
+        self.reconfigure(least, most)
+        self.bytes = self._rounded(FIRST_BYTES if start is None else start)
+
+    def reconfigure(self, least: int, most: int) -> None:
+        """Use these bounds from the next measurement on."""
+        self._least, self._most = least, most
+
+    @property
+    def packets(self) -> int:
+        """How many packets of full length a cell has."""
+        return self.bytes // self._packet
+
+    def measured(self, rates: Sequence[float], *, now_ns: int) -> bool:
+        """Take in what each plane has carried lately, in bytes a second.
+
+        Returns whether `bytes` has changed.
+        """
+        self._seen.append((now_ns, tuple(rates)))
+        while self._seen[0][0] <= now_ns - WINDOW_NS:
+            self._seen.popleft()
+        peaks = [max(column) for column in zip(*(rates for _, rates in self._seen), strict=True)]
+        floor = max(peaks) * IN_USE
+        slowest = min(peak for peak in peaks if peak >= floor)
+        wanted, before = slowest * CELL_NS / SECOND, self.bytes
+        bounded = self._rounded(before)
+        grows = wanted >= GROW * before
+        shrinks = wanted <= SHRINK * before and len(self._seen) >= SETTLE
+        self.bytes = self._rounded(wanted) if grows or shrinks else bounded
+        return self.bytes != before
+
+    def _rounded(self, wanted: float) -> int:
+        """Return the upper bound, or whole packets within the bounds; at least one packet."""
+        bounded = min(max(wanted, self._least), self._most)
+        packets = max(1, int(bounded // self._packet))
+        return self._most if packets > 1 and bounded == self._most else packets * self._packet
