@@ -16,6 +16,7 @@ from mrcd.fabric.routing import SRV6, Routing
 from mrcd.linux import netns
 from tests.bpf import rig as rigs
 from tests.bpf.capturing import CapturingRig
+from tests.bpf.cells import CellRig, Door
 from tests.bpf.packets import Far
 from tests.bpf.rig import Rig
 
@@ -80,6 +81,22 @@ def each_rig(request: pytest.FixtureRequest, build: Callable[[Routing], Rig]) ->
 def each_far(each_rig: Rig) -> Far:
     """Return what `far` returns, for `each_rig`."""
     return far_of(each_rig)
+
+
+@pytest.fixture(scope="session")
+def door(built_rig: Rig) -> Iterator[Door]:
+    """Yield the interfaces by which large packets come into `built_rig`."""
+    with netns.entered(built_rig.namespace):
+        made = Door()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cells(rig: Rig, door: Door) -> Iterator[CellRig]:
+    """Yield the rig of `rig`, whose QP 0 has the framing of cells."""
+    with contextlib.ExitStack() as links:
+        yield CellRig(rig, door, links)
 
 
 def made_ready(built: Rig) -> Iterator[Rig]:
