@@ -202,7 +202,10 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	__u64 bytes;             /* their payload; lock */
 	__u64 hole_ns;           /* when the clock first saw that gap; tick only */
 	__u64 sacked_ns;         /* when the latest SACK left; lock */
-	__u64 moved_ns;          /* when next moved last; lock */
+	__u64 gap_ns;            /* since when cells have been early because of the gap at gap_psn; lock */
+	__u64 large_ns;          /* when a cell of several packets arrived last; lock */
+	__u32 gap_psn;           /* lock */
+	__u32 pad;
 	__u32 ce_psn;            /* a packet marked CE whose mark no SACK has told yet ... */
 	__u32 ce_ev;             /* ... and its path, plus one; 0: none; lock */
 	__u64 received[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
