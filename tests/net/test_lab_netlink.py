@@ -7,8 +7,8 @@ import asyncio
 import contextlib
 import errno
 import os
-import subprocess
 import socket
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
