@@ -210,7 +210,7 @@ class Loaded:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             self.dp.maps, self.dp.programs, self.report = loader.load(self.dp.sizes)
-        loader.fill_rings(self.dp.maps, self.dp.sizes.ring_slots)
+        loader.fill_rings(self.dp.maps, self.dp.sizes.ring_slots, self.dp.sizes.cell_slots)
         self.ifindex = ifindex
         self.table = QpTable(self.dp, self.config)
         self.table.peers.add(self.config.peers)

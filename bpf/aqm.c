@@ -32,23 +32,32 @@ static __always_inline void flow_marked(struct mrc_balance *b, u64 flow, u64 now
 	count(MRC_C_TX_CE);
 }
 
+/* Are the queues too long? */
+static __always_inline int queue_is_long(const struct mrc_host *h, const struct mrc_tx *tx, u64 now)
+{
+	return tx->queue_ns > h->queue_target_ns && now - tx->queue_at_ns < QUEUE_FRESH_NS;
+}
+
 /*
  * If the queues are too long, mark the inner packet in place or return
- * QUEUE_DROP.
+ * QUEUE_DROP. A window that is nearly full is a queue, too: what does not fit into
+ * it is lost, and a whole cell at once.
  */
 static __always_inline int signal_queue(struct __sk_buff *skb, const struct mrc_host *h,
-					struct mrc_tx *tx, struct mrc_balance *b)
+					const struct mrc_qp *q, struct mrc_tx *tx,
+					struct mrc_balance *b)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	__u8 *ip = data + MRC_ETH_LEN;
 	__u32 sum, old, now16, ports;
 	__be16 *check;
 	u64 now, flow;
+	u32 filling = tx->next - tx->una > q->mpr - q->mpr / 4;
 
-	if (tx->queue_ns <= h->queue_target_ns)
+	if (!filling && tx->queue_ns <= h->queue_target_ns)
 		return QUEUE_PASS;
 	now = bpf_ktime_get_ns();
-	if (now - tx->queue_at_ns >= QUEUE_FRESH_NS)
+	if (!filling && !queue_is_long(h, tx, now))
 		return QUEUE_PASS;
 	if (data + MRC_ETH_LEN + MRC_IP6_LEN + 4 > end) /* IPv4 with TCP is as long */
 		return QUEUE_PASS;

@@ -20,6 +20,18 @@ static __always_inline __u32 lowest_bit(__u64 v)
 	return (v * 0x0101010101010101ull) >> 56;
 }
 
+/* Index of the highest set bit of a non-zero word. */
+static __always_inline __u32 highest_bit(__u64 v)
+{
+	v |= v >> 1;
+	v |= v >> 2;
+	v |= v >> 4;
+	v |= v >> 8;
+	v |= v >> 16;
+	v |= v >> 32;
+	return lowest_bit(v - (v >> 1));
+}
+
 /*
  * 1 if a word is not zero, else 0, without a branch: the compiler would generate
  * one, and the verifier would walk everything behind it twice.
@@ -91,6 +103,14 @@ static __always_inline __u64 shifted(__u64 bitmap, __u32 base, __u32 word)
 	if ((len) > CFG_MTU) \
 		ok = 0; \
 	asm volatile("" : "+r"(len)); \
+	if ((len) < 20) \
+		ok = 0; \
+	ok; })
+
+/* The same for a cell, which fits into MRC_CELL_BYTES. */
+#define CELL_LEN_OK(len) ({ \
+	int ok = 1; \
+	asm volatile("%0 &= 0xffff" : "+r"(len)); \
 	if ((len) < 20) \
 		ok = 0; \
 	ok; })

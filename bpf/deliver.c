@@ -11,7 +11,8 @@
  * arrival or the clock goes on.
  */
 
-#define DRAIN_MAX 32             /* held packets released by one program run */
+#define DRAIN_PACKETS 4          /* held packets released by one program run ... */
+#define DRAIN_RUNS 24            /* ... of at most so many in a row */
 #define UNSACKED_MAX 64          /* packets, or MPR / 4 if less, that may arrive without a SACK at any rate */
 
 /* Mark a PSN as received; rx_clear() unmarks it when next passes it. Lock of rx held. */
@@ -44,8 +45,8 @@ static __always_inline int put_link(struct __sk_buff *skb, const struct mrc_host
 	return 0;
 }
 
-/* Copy the skb's inner packet into the reorder ring. Returns the slot + 1. */
-static __always_inline u32 hold_packet(struct __sk_buff *skb, u32 qp, u32 psn, u64 len)
+/* Copy the packet behind `off` bytes into the reorder ring. Returns the slot + 1, or 0. */
+static __always_inline u32 hold_packet(struct __sk_buff *skb, u32 off, u32 qp, u32 psn, u64 len)
 {
 	struct mrc_slot *buf;
 	u32 slot;
@@ -55,7 +56,7 @@ static __always_inline u32 hold_packet(struct __sk_buff *skb, u32 qp, u32 psn, u
 	buf = rx_ring.lookup(&slot);
 	if (!buf)
 		return 0;
-	if (!LEN_OK(len) || bpf_skb_load_bytes(skb, MRC_ETH_LEN, buf->data, len)) {
+	if (!LEN_OK(len) || bpf_skb_load_bytes(skb, off, buf->data, len)) {
 		rx_free.push(&slot, 0);
 		return 0;
 	}
@@ -63,66 +64,79 @@ static __always_inline u32 hold_packet(struct __sk_buff *skb, u32 qp, u32 psn, u
 	return slot + 1;
 }
 
-/* Send one held packet to mrc0, with the skb as the carrier. Returns 0 if it was sent. */
-static __always_inline int emit_held(struct __sk_buff *skb, const struct mrc_host *h,
-				     struct mrc_slot *buf, u64 len)
+/* Become the owner of rx->next if that packet is held. */
+static __always_inline u32 own_held(struct mrc_rx *rx)
 {
-	__be16 proto = bpf_htons(ETH_P_IP);
+	u32 owner = 0;
 
-	if (!LEN_OK(len))
+	bpf_spin_lock(&rx->lock);
+	if (!rx->busy && rx_bit(rx, rx->next))
+		rx->busy = owner = 1;
+	bpf_spin_unlock(&rx->lock);
+	return owner;
+}
+
+/* Send one held packet to mrc0, with the skb as the carrier. Returns its length, or -1. */
+static __always_inline s32 emit_held(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
+				     u32 psn, const struct mrc_rx_entry *entry, u8 *head)
+{
+	struct copy_at c;
+	s32 len;
+
+	/* The entries of a piece are written after its bits are set. */
+	if (entry->psn != (psn & 0xffff) ||
+	    open_copy(entry->slot - 1, qp, psn, entry->len, head, 1, &c))
 		return -1;
-	if ((buf->data[0] >> 4) == 6)
-		proto = bpf_htons(ETH_P_IPV6);
-	if (bpf_skb_change_tail(skb, MRC_ETH_LEN + len, 0) || put_link(skb, h, proto) ||
-	    bpf_skb_store_bytes(skb, MRC_ETH_LEN, buf->data, len, 0))
+	len = write_copy(skb, MRC_ETH_LEN, 0, head, &c);
+	if (len < 0 || put_link(skb, h, bpf_htons((head[0] >> 4) == 6 ? ETH_P_IPV6 : ETH_P_IP)) ||
+	    bpf_clone_redirect(skb, h->link_ifindex, 0))
 		return -1;
-	return bpf_clone_redirect(skb, h->link_ifindex, 0);
+	return len;
 }
 
 /*
- * Release held packets while they are in order. The caller is the owner, and
- * the packet rx->next is held; on return it is no longer the owner. `chain` is a
- * constant.
+ * Release held packets while they are in order, a few of them. The caller is the
+ * owner, and the packet rx->next is held; on return it is no longer the owner.
+ * Returns 1 if there is more to release.
  */
-static __always_inline void drain(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
-				  struct mrc_rx *rx, u32 chain)
+static __always_inline u32 drain(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
+				 struct mrc_rx *rx, u8 *head, u64 now)
 {
-	u32 i, slot, next, more, packets = 0;
+	u32 i, slot, next, more = 1;
 	struct mrc_rx_entry *entry;
-	struct mrc_slot *buf;
-	u64 bytes = 0;
+	s32 len;
 
-	for (i = 0; i < DRAIN_MAX; i++) {
+	for (i = 0; i < DRAIN_PACKETS; i++) {
 		next = rx->next;
 		entry = rx_entry_get(qp, next);
 		if (!entry)
 			break;
 		slot = entry->slot - 1;
-		buf = rx_ring.lookup(&slot);
-		if (!buf || emit_held(skb, h, buf, entry->len)) {
-			count_in(chain, MRC_C_DELIVER_RETRY, 1);
+		len = emit_held(skb, h, qp, next, entry, head);
+		if (len < 0) {
+			count_atomic(MRC_C_DELIVER_RETRY);
+			more = 0;
 			break;
 		}
-		packets++;
-		bytes += entry->len;
-		rx_free.push(&slot, 0);
+		count_atomic(MRC_C_RX_PACKETS);
+		count_atomic_by(MRC_C_RX_BYTES, len);
+		free_copy(slot, 1, 1);
 		bpf_spin_lock(&rx->lock);
 		rx_clear(rx, next);
 		rx->next = next + 1;
+		rx->moved_ns = now;
 		rx->waiting--;
 		more = rx_bit(rx, next + 1);
 		if (!more)
 			rx->busy = 0;
 		bpf_spin_unlock(&rx->lock);
 		if (!more)
-			goto out;
+			return 0;
 	}
 	bpf_spin_lock(&rx->lock);
 	rx->busy = 0;
 	bpf_spin_unlock(&rx->lock);
-out:
-	count_in(chain, MRC_C_RX_PACKETS, packets);
-	count_in(chain, MRC_C_RX_BYTES, bytes);
+	return more;
 }
 
 /* What becomes of a data packet. From RX_DUPLICATE on, it is dropped. */
@@ -140,7 +154,7 @@ struct arrival {
 	u32 owner;               /* 1: this program owns rx->next */
 	u32 held;                /* slot of the reorder ring that holds it, plus one; 0: none */
 	u32 want;                /* not 0: a SACK is due */
-	u32 more;                /* 1: this program owns rx->next, and that packet is held */
+	u32 more;                /* 1: the packet rx->next is held, and nobody owns it */
 };
 
 /* What to do with a PSN as the window stands. Lock of rx held. */
@@ -203,6 +217,17 @@ static __always_inline void take_sack(struct mrc_rx *rx, struct sack_body *sack,
 	rx->pending_packets = 0;
 	rx->pending_bytes = 0;
 	rx->sacked_ns = now;
+}
+
+/* Tell of the mark of a cell that could not be answered itself. Lock of rx held. */
+static __always_inline void take_mark(struct mrc_rx *rx, struct sack_body *sack, u32 *psn)
+{
+	if (!rx->ce_ev)
+		return;
+	*psn = rx->ce_psn;
+	sack->ev = rx->ce_ev - 1;
+	sack->m = MRC_SETH_M_SKIP_ONCE;
+	rx->ce_ev = 0;
 }
 
 /* Cut the ICRC word off. Returns the counter of what prevents it, or 0. */
@@ -287,7 +312,7 @@ static __always_inline void record_arrival(struct mrc_rx *rx, struct mrc_rx_entr
 	if (a->owner || !rx->busy) {
 		/* A retry after mrc0 was full is left to the next arrival. */
 		a->more = rx_bit(rx, rx->next) && !(a->owner && a->disposition == RX_HOLD);
-		rx->busy = a->more;
+		rx->busy = 0;    /* mrc_drain takes ownership anew */
 	}
 }
 
@@ -331,6 +356,57 @@ static __always_inline int answer_arrival(struct __sk_buff *skb, const struct mr
 	return bpf_redirect(ifindex, 0);
 }
 
+/* Have mrc_drain release what waited, and answer. */
+static __always_inline int go_on_with_drain(struct __sk_buff *skb, u32 qp,
+					    const struct mrc_mark *mark, const struct arrival *a)
+{
+	struct mrc_chain *chain = chain_get(CHAIN_PACKET);
+
+	if (!chain)
+		return TC_ACT_SHOT;
+	skb->cb[0] = CHAIN_PACKET;
+	chain->drain.qp = qp;
+	chain->drain.runs = 0;
+	chain->drain.want = !!a->want;
+	chain->drain.psn = a->psn;
+	chain->drain.ev = mark_ev(mark);
+	chain->drain.ts = mark->ts;
+	chain->drain.m = mark->flags & MRC_MARK_CE ? MRC_SETH_M_SKIP_ONCE : 0;
+	chain->drain.cc_flags = a->disposition == RX_DUPLICATE ? MRC_CC_FLAG_DUPLICATE : 0;
+	tails.call(skb, TAIL_DRAIN);
+	return TC_ACT_SHOT;
+}
+
+/* Answer with a SACK that describes the window after what waited has been released. */
+static __always_inline int answer_drained(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
+					  const struct mrc_qp *q, struct mrc_rx *rx,
+					  const struct drain_args *in)
+{
+	struct sack_body sack = {};
+	u32 ifindex, psn = in->psn, asked = in->cc_flags & MRC_CC_FLAG_SOLICITED;
+	u64 now = bpf_ktime_get_ns();
+
+	sack.ev = in->ev;
+	sack.ts = in->ts;
+	sack.m = in->m;
+	sack.cc_flags = in->cc_flags;
+	bpf_spin_lock(&rx->lock);
+	take_sack(rx, &sack, now);
+	if (asked) {
+		psn = sack.cack;
+		take_mark(rx, &sack, &psn);
+	}
+	bpf_spin_unlock(&rx->lock);
+	sack.ack_off = psn - sack.cack;
+	if (sack.m)
+		count(MRC_C_ECHO_TX);
+	ifindex = write_sack(skb, h, qp, q, &sack, skb->cb[0]);
+	if (!ifindex)
+		return TC_ACT_SHOT;
+	count(MRC_C_SACK_TX);
+	return bpf_redirect(ifindex, 0);
+}
+
 static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark *mark, u32 key)
 {
 	struct mrc_host *h = host_get();
@@ -358,7 +434,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	if (a.disposition == RX_DELIVER)
 		deliver_now(skb, h, &a);
 	if (a.disposition == RX_HOLD)
-		a.held = hold_packet(skb, qp, a.psn, a.len);
+		a.held = hold_packet(skb, MRC_ETH_LEN, qp, a.psn, a.len);
 	entry = rx_entry_get(qp, a.psn);
 	if (!entry)
 		return TC_ACT_SHOT;
@@ -375,17 +451,42 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	settle_arrival(key, qp, &a);
 
 	/* release what waited, and answer */
-	if (a.more) {
-		drain(skb, h, qp, rx, CHAIN_PACKET);
-		if (a.want) {    /* the SACK describes what is left of the window now */
-			bpf_spin_lock(&rx->lock);
-			take_sack(rx, &sack, now);
-			bpf_spin_unlock(&rx->lock);
-		}
-	}
 	if (!a.want || sack.ooo)
 		watch(qp);
+	if (a.more)
+		return go_on_with_drain(skb, qp, mark, &a);
 	if (!a.want)
 		return TC_ACT_SHOT;
 	return answer_arrival(skb, h, qp, q, mark, &a, &sack);
+}
+
+/*
+ * Release held packets, then call itself for more. At the end the skb becomes the
+ * SACK that is wanted. Any packet may bring a program here that has an skb to
+ * spare: one that fills a gap, a question for a SACK, or the clock's.
+ */
+int mrc_drain(struct __sk_buff *skb)
+{
+	struct mrc_chain *chain = chain_get(skb->cb[0]);
+	struct mrc_host *h = host_get();
+	struct drain_args *in;
+	struct mrc_qp *q;
+	struct mrc_rx *rx;
+	u32 qp, more = 0;
+
+	if (!chain || !h)
+		return TC_ACT_SHOT;
+	in = &chain->drain;
+	qp = in->qp;
+	q = qps.lookup(&qp);
+	rx = rxs.lookup(&qp);
+	if (!q || !rx || q->state == MRC_QP_DOWN)
+		return TC_ACT_SHOT;
+	in->due = 0;
+	if (own_held(rx))
+		more = drain(skb, h, qp, rx, chain->head, bpf_ktime_get_ns());
+	in->runs++;
+	if (more && in->runs < DRAIN_RUNS)
+		tails.call(skb, TAIL_DRAIN);
+	return in->want ? answer_drained(skb, h, qp, q, rx, in) : TC_ACT_SHOT;
 }

@@ -269,14 +269,15 @@ static __always_inline int put_endpoint_response(void *data, void *end, __u32 op
 	return 0;
 }
 
-static __always_inline int put_probe(void *data, void *end, __u32 ev, __u32 id, __u64 sent_ns)
+static __always_inline int put_probe(void *data, void *end, __u32 vendor, __u32 ev, __u32 id,
+				     __u64 sent_ns)
 {
 	struct mrc_peth *peth = data + MRC_BODY_OFF;
 
 	if (data + MRC_PROBE_FRAME_LEN > end)
 		return -1;
 	peth->head = 0;
-	peth->vendor = 0;
+	peth->vendor = vendor;
 	peth->probe_id = bpf_htons(id);
 	peth->spdcid = 0;
 	peth->dpdcid = 0;

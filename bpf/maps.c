@@ -29,6 +29,21 @@ struct mrc_slot {                /* one packet, in either ring */
 	__u8 data[CFG_SLOT_BYTES];
 };
 
+/*
+ * A cell of several packets, in either ring. A packet of it is found by its place
+ * in the cell (MRC_SLOT_AT), its payload behind the headers that all share.
+ */
+struct mrc_big {
+	__u64 tag;               /* as that of a slot, with the PSN of the first packet */
+	__u64 left;              /* packets that still need it; atomic */
+	__u32 len;               /* of the whole IP packet, bytes */
+	__u16 head;              /* its headers, IP and TCP, bytes */
+	__u16 mss;               /* payload of each packet but the last, bytes */
+	__u16 count;             /* packets */
+	__u16 resent;            /* 1: packets of it were sent again, one by one; lock of tx */
+	__u8 data[MRC_CELL_BYTES + CFG_SLOT_BYTES];
+};
+
 BPF_ARRAY(host, struct mrc_host, 1);
 BPF_ARRAY(planes, struct mrc_plane, MRC_MAX_PLANES);
 BPF_HASH(addresses, struct mrc_address, u32, CFG_MAX_PREFIXES);
@@ -49,6 +64,12 @@ BPF_ARRAY(tx_ring, struct mrc_slot, CFG_RING_SLOTS);
 BPF_ARRAY(rx_ring, struct mrc_slot, CFG_RING_SLOTS);
 BPF_STACK(tx_free, u32, CFG_RING_SLOTS);
 BPF_STACK(rx_free, u32, CFG_RING_SLOTS);
+
+/* The same for cells of several packets. */
+BPF_ARRAY(tx_cells, struct mrc_big, CFG_CELL_SLOTS);
+BPF_ARRAY(rx_cells, struct mrc_big, CFG_CELL_SLOTS);
+BPF_STACK(tx_cells_free, u32, CFG_CELL_SLOTS);
+BPF_STACK(rx_cells_free, u32, CFG_CELL_SLOTS);
 
 /* The survey's loops: their routes (net addresses), and the counts of their probes. */
 BPF_ARRAY(loop_paths, struct mrc_peer_plane, CFG_LOOPS);
@@ -73,8 +94,8 @@ BPF_PERCPU_ARRAY(counters, u64, MRC_C_COUNT);
  * skb->cb[0] tells mrc_resend, which both chains reach, which one it is in.
  * Tail calls and the helpers that change an skb leave cb alone.
  */
-#define CHAIN_PACKET 0           /* mrc_deliver, mrc_learn, mrc_resend */
-#define CHAIN_CLOCK 1            /* mrc_tick, mrc_probe, mrc_resend */
+#define CHAIN_PACKET 0           /* mrc_deliver, mrc_cell, mrc_learn, mrc_resend, mrc_drain */
+#define CHAIN_CLOCK 1            /* mrc_tick, mrc_probe, mrc_resend, mrc_drain */
 #define CHAIN_COUNT 2
 
 #define RESEND_MAX 16            /* packets sent again by one chain */
@@ -114,6 +135,27 @@ struct resend_args {             /* to mrc_resend, from all others and from itse
 	u32 due[RESEND_MAX];     /* PSNs */
 };
 
+struct drain_args {              /* to mrc_drain, from all others and from itself */
+	u32 qp;
+	u32 due;                 /* 1: something may be ready to be delivered */
+	u32 runs;                /* how often it has called itself */
+	u32 want;                /* 1: a SACK follows, and what it says of the packet that caused it: */
+	u32 psn;                 /* its PSN, unless it is a question; */
+	u32 ev;                  /* its path; */
+	u32 ts;                  /* its time stamp; */
+	u32 m;                   /* its congestion mark; */
+	u32 cc_flags;            /* MRC_CC_FLAG_... */
+};
+
+struct piece {                   /* mrc_cell: what arrived */
+	struct cell c;
+	u32 qp;
+	u32 psn;                 /* of the first packet, 24 bits */
+	u32 label;
+	u32 ce;                  /* not 0: marked on its way */
+	u32 v6;                  /* 1: IPv6 inside */
+};
+
 struct sack_state {              /* mrc_deliver's loop over the words of a SACK */
 	u32 step;
 };
@@ -126,8 +168,12 @@ struct mrc_chain {
 	struct learn_args learn;
 	struct probe_args probe;
 	struct resend_args resend;
+	struct drain_args drain;
+	struct piece piece;
+	u32 ask;                 /* to mrc_solicit: the QP whose SACK is wanted */
 	struct sack_state sack;
 	struct learn_state learning;
+	u8 head[MRC_HEAD_MAX];   /* headers of the packet that is made of a copy */
 };
 BPF_PERCPU_ARRAY(chains, struct mrc_chain, CHAIN_COUNT);
 
@@ -148,7 +194,11 @@ BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 #define TAIL_RESEND 0
 #define TAIL_LEARN 1
 #define TAIL_PROBE 2
-#define TAIL_COUNT 3
+#define TAIL_DRAIN 3
+#define TAIL_CELL 4
+#define TAIL_DELIVER 5
+#define TAIL_SOLICIT 6
+#define TAIL_COUNT 7
 BPF_PROG_ARRAY(tails, TAIL_COUNT);
 
 static __always_inline struct mrc_chain *chain_get(u32 chain)

@@ -65,6 +65,7 @@
 #include "bits.h"
 #include "envelope.h"
 #include "frame.h"
+#include "cell.h"
 #include "path.h"
 #include "pick.h"
 #include "rtt.h"
@@ -73,13 +74,17 @@
 #include "path_events.c"
 #include "sack_tx.c"
 #include "aqm.c"
+#include "copy.c"
 #include "data_tx.c"
 #include "spray.c"
+#include "cell_tx.c"
 #include "xdp_actions.c"
 #include "survey.c"
 #include "endpoint.c"
 #include "receive.c"
 #include "deliver.c"
+#include "solicit.c"
+#include "cell_rx.c"
 #include "retransmit.c"
 #include "sack_rx.c"
 #include "nack_rx.c"
@@ -107,11 +112,13 @@ static __always_inline int on_feedback(struct __sk_buff *skb, const struct mrc_m
 	if (!b)
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
+	chain->drain.due = 0;
 	now = bpf_ktime_get_ns();
 	if (mark->flags & MRC_MARK_NACK)
 		on_nack(skb, mark, tx, &chain->resend, now, key);
 	else
-		on_sack(skb, qp, tx, b, h, chain, now, key);
+		on_sack(skb, qp, CELLS && q->framing == MRC_FRAMING_CELL, tx, b, h, chain, now,
+			key);
 	return TC_ACT_SHOT;
 }
 
@@ -129,5 +136,7 @@ int mrc_deliver(struct __sk_buff *skb)
 	key = capture_key(skb, &mark);
 	if (mark.flags & (MRC_MARK_SACK | MRC_MARK_NACK))
 		return on_feedback(skb, &mark, key);
+	if (mark.flags & MRC_MARK_SOLICIT)
+		return on_solicit(skb, &mark);
 	return on_data(skb, &mark, key);
 }

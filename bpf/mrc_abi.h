@@ -98,6 +98,7 @@ struct mrc_balance {             /* map balances[peer] */
 	__u64 port_id;           /* the Port Status Update that reported this, see bpf/endpoint.c; XDP: atomic, control */
 	__u64 heard_ports;       /* the same according to its newest SACKs; XDP, control, learn: racy */
 	__u64 judge_at_ns;       /* when its planes are judged next; atomic */
+	__u64 wants;             /* bit q: QP q of the peer has sent cells and would like a SACK; atomic */
 	__u64 ecn_ns;            /* when ecn_flows was cleared; racy */
 	__u64 ecn_flows;         /* one bit, by its ports, for each TCP flow that was marked CE; racy */
 	__u64 acked[MRC_MAX_PLANES];  /* packets acknowledged since the plane was judged; racy, and cleared by mrc_judge */
@@ -173,6 +174,8 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u64 spare[MRC_SET_WORDS];  /* backups; lock */
 	__u64 denied[MRC_SET_WORDS]; /* lock */
 	__u64 all[MRC_SET_WORDS];    /* slots that hold a path; daemon */
+	__u64 solicit_ns;        /* when a SACK was last asked for; racy */
+	__u64 solicit_path;      /* by which path; racy */
 	__u64 sacked[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
 	__u32 acked[MRC_MAX_PLANES];  /* packets of a plane that arrived; racy */
 	__u32 acked_then[MRC_MAX_PLANES]; /* of those, at the time when one was last marked; lock */
@@ -199,14 +202,27 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	__u64 bytes;             /* their payload; lock */
 	__u64 hole_ns;           /* when the clock first saw that gap; tick only */
 	__u64 sacked_ns;         /* when the latest SACK left; lock */
+	__u64 moved_ns;          /* when next moved last; lock */
+	__u32 ce_psn;            /* a packet marked CE whose mark no SACK has told yet ... */
+	__u32 ce_ev;             /* ... and its path, plus one; 0: none; lock */
 	__u64 received[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
 };
+
+/*
+ * Where the copy of a packet is. A packet of a cell of several shares the cell's
+ * slot, which is one of another, larger kind, and has its place in the cell.
+ */
+#define MRC_SLOT_BIG 0x80000000  /* one of tx_cells or rx_cells, not of tx_ring or rx_ring */
+#define MRC_SLOT_AT_SHIFT 24     /* place in the cell, 7 bits, from 0 */
+#define MRC_SLOT_INDEX 0xffffff
+#define MRC_CELL_BYTES 65536     /* more than any cell has */
+#define MRC_HEAD_MAX 128         /* IP and TCP headers have at most 120 bytes */
 
 struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] */
 	__u64 sent_ns;           /* latest transmission; spray, then lock of tx */
 	__u64 first_ns;          /* the first transmission, once it was repeated; lock */
 	__u32 psn;               /* spray, last: it makes the entry valid */
-	__u32 slot;              /* in the retransmit ring; spray */
+	__u32 slot;              /* in the retransmit ring, MRC_SLOT_...; spray */
 	__u16 len;               /* of the inner packet, bytes; spray */
 	__u16 path;              /* plane << 8 | slot; spray, then lock */
 	__u8 sends;              /* 1: never retransmitted; 255: or more; spray, then lock */
@@ -215,7 +231,7 @@ struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] *
 };
 
 struct mrc_rx_entry {            /* map rx_entries[qp * window / 2 + psn % (window / 2)] */
-	__u32 slot;              /* in the reorder ring, plus one; 0: none; lock of rx */
+	__u32 slot;              /* in the reorder ring, MRC_SLOT_...; index plus one, 0: none; lock of rx */
 	__u16 len;               /* lock of rx */
 	__u16 psn;               /* low half of its PSN; lock of rx */
 };
@@ -241,6 +257,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 	__u64 lost;              /* atomic */
 	__u64 marked;            /* racy */
 	__u64 delivered_ns;      /* latest send time among those delivered; racy maximum */
+	__u64 blamed_ns;         /* when the packets were sent for which it was last blamed; lock of tx */
 	__u64 withdrawn_ns;      /* when it last became ASSUMED_BAD; lock of tx */
 	__u64 relapsed_ns;       /* when it last relapsed; lock of tx */
 	__u64 hold_ns;           /* it is not probed before this; lock of tx */

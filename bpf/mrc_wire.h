@@ -215,7 +215,9 @@ struct mrc_eeth {
  *   d = ((sequence number >> 8) - .seq) & 0xff
  *   index = (256 * d + 255) / mss
  *
- * which is unique because mss is at least MRC_CELL_MSS_MIN. The check word is
+ * which is unique because mss is at least MRC_CELL_MSS_MIN. The number is right
+ * only if what is left of the distance, sequence number - 256 * .seq - index * mss
+ * in 16 bits, is below 256. The check word is
  * the sum of the ICRC word over two groups: the eight bytes .mss to .qp, and
  * flow label (12 zero bits in front) | QPN of the receiver (8 zero bits in front).
  *

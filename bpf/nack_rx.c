@@ -4,7 +4,7 @@
  * refused goes on to retransmit.c.
  */
 
-/* Why a NACK has its packet sent again, as tail_resend() takes it; 0: it does not. */
+/* Why a NACK has its packet sent again, as begin_resend() takes it; 0: it does not. */
 static __always_inline u64 nack_reason(const struct mrc_mark *mark)
 {
 	switch (mark->ts) {
@@ -34,5 +34,6 @@ static __always_inline void on_nack(struct __sk_buff *skb, const struct mrc_mark
 		return;
 	out->due[0] = psn;
 	out->found = 1;
-	tail_resend(skb, out, qp, now, now, why);
+	begin_resend(out, qp, now, now, why);
+	tails.call(skb, TAIL_RESEND);
 }

@@ -84,7 +84,6 @@ struct resending {
 	struct mrc_balance *b;
 	struct mrc_tx_entry *entry;
 	struct mrc_path *path;   /* of the transmission that was lost */
-	struct mrc_slot *buf;
 	u64 now;
 	u64 sent_ns;             /* when that transmission was sent */
 	u64 timeout_ns;          /* as in struct resend_args */
@@ -94,6 +93,7 @@ struct resending {
 	u32 old_id;              /* path of the lost transmission */
 	u32 new_id;              /* path to send it on, or MRC_NO_PATH */
 	u32 cause;               /* MRC_ON_..., what moves the old path */
+	u32 blamed;              /* 1: the old path is blamed; once for a whole cell */
 };
 
 /*
@@ -103,7 +103,6 @@ struct resending {
 static __always_inline int recheck_loss(u32 qp, u64 seen_ns, struct resending *r)
 {
 	struct mrc_tx_entry *entry = tx_entry_get(qp, r->psn);
-	u32 slot;
 
 	if (!entry || entry->psn != r->psn)
 		return -1;
@@ -111,9 +110,7 @@ static __always_inline int recheck_loss(u32 qp, u64 seen_ns, struct resending *r
 	r->sent_ns = entry->sent_ns;
 	r->old_id = entry->path;
 	r->path = path_get(qp, r->old_id);
-	slot = entry->slot;
-	r->buf = tx_ring.lookup(&slot);
-	if (!r->path || !r->buf)
+	if (!r->path)
 		return -1;
 	r->why = lost_by(entry, r->path, r->tx, r->b, r->h, seen_ns, r->timeout_ns);
 	return r->why ? 0 : -1;
@@ -129,6 +126,7 @@ static __always_inline u32 claim_loss(struct resending *r, struct path_move *mov
 	struct mrc_tx *tx = r->tx;
 	u32 mine = 0, old_plane = path_plane(r->old_id);
 
+	r->blamed = 0;
 	r->cause = MRC_ON_LOSS;
 	r->new_id = MRC_NO_PATH;
 	bpf_spin_lock(&tx->lock);
@@ -139,7 +137,9 @@ static __always_inline u32 claim_loss(struct resending *r, struct path_move *mov
 		if (r->timeout_ns == NACK_PATH) {
 			r->cause = MRC_ON_MARK;
 			path_event(tx, r->old_id, MRC_ON_MARK, move);
-		} else if (r->timeout_ns != NACK_NO_BLAME) {
+		} else if (r->timeout_ns != NACK_NO_BLAME && r->path->blamed_ns != r->sent_ns) {
+			r->blamed = 1;
+			r->path->blamed_ns = r->sent_ns;
 			path_lost(tx, r->path, r->old_id, r->now, r->h,
 				  r->path->delivered_ns > r->sent_ns, r->b->loss_ppm[old_plane],
 				  move);
@@ -162,45 +162,80 @@ static __always_inline u32 claim_loss(struct resending *r, struct path_move *mov
 	return mine;
 }
 
-/* Send the copy from the ring, with the skb as the carrier. */
-static __always_inline void send_copy(struct __sk_buff *skb, u32 qp, const struct resending *r)
+/* The next acknowledgement of a cell's packets must look at each of them. */
+static __always_inline void part_cell(u32 slot)
 {
-	u64 len = r->entry->len, tag = (u64)qp << 32 | r->psn;
-	u32 id = r->new_id & 0xffff;
-	struct route route;
+	u32 index = slot & MRC_SLOT_INDEX;
+	struct mrc_big *big;
 
-	/* The slot may be given away while it is read: look at its tag before and after. */
-	if (!LEN_OK(len) || r->buf->tag != tag)
+	if (!(slot & MRC_SLOT_BIG))
 		return;
-	if (find_route(qp, r->q, id, &route))
+	big = tx_cells.lookup(&index);
+	if (big)
+		big->resent = 1;
+}
+
+/* Write the headers of a cell of one packet that is sent again. Returns 0 or -1. */
+static __always_inline int dress_again(struct __sk_buff *skb, const struct resending *r,
+				       const struct route *route, u32 len)
+{
+	u32 attempt = r->entry->sends - 1;
+	struct cell c = { .len = len, .count = 1 };
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	u8 next = IPPROTO_IPIP;
+
+	if (data + CELL_OFF + 1 > end)
+		return -1;
+	if ((*(u8 *)(data + CELL_OFF) >> 4) == 6)
+		next = IPPROTO_IPV6;
+	if (attempt > 3)
+		attempt = 3;
+	__sync_fetch_and_add(&route->path->sent, 1);
+	return put_cell(data, end, r->h, route->pl, route->pp, route->path->ev,
+			attempt << MRC_CELL_ATTEMPT_SHIFT, r->q->remote_qpn, r->psn, &c, next);
+}
+
+/* Send the copy from the ring, with the skb as the carrier and `head` as memory for its headers. */
+static __always_inline void send_copy(struct __sk_buff *skb, u32 qp, const struct resending *r,
+				      u8 *head)
+{
+	u32 id = r->new_id & 0xffff, cell = CELLS && r->q->framing == MRC_FRAMING_CELL;
+	struct route route;
+	struct copy_at c;
+	s32 len;
+
+	if (find_route(qp, r->q, id, &route) ||
+	    open_copy(r->entry->slot, qp, r->psn, r->entry->len, head, 0, &c))
 		return;
-	if (bpf_skb_change_tail(skb, MRC_PAYLOAD_OFF + len + MRC_ICRC_LEN, 0) ||
-	    bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF, r->buf->data, len, 0))
+	len = write_copy(skb, cell ? CELL_OFF : MRC_PAYLOAD_OFF, cell ? 0 : MRC_ICRC_LEN, head, &c);
+	if (len < 0)
 		return;
-	barrier();
-	if (r->buf->tag != tag)
-		return;
-	if (dress_data(skb, r->h, r->q, &route, r->psn, len, MRC_BTH_RTX, r->now))
+	if (cell ? dress_again(skb, r, &route, len) :
+		   dress_data(skb, r->h, r->q, &route, r->psn, len, MRC_BTH_RTX, r->now))
 		return;
 	capture_skb(skb, skb->cb[0], path_plane(id), qp, r->q->peer, r->why);
 	bpf_clone_redirect(skb, route.pl->ifindex, 0);
 }
 
 /* Send a packet again if it counts as lost. */
-static __always_inline void resend(struct __sk_buff *skb, u32 qp, u64 seen_ns, struct resending *r)
+static __always_inline void resend(struct __sk_buff *skb, u32 qp, u64 seen_ns, struct resending *r,
+				   u8 *head)
 {
 	struct path_move move = {};
 
-	if (recheck_loss(qp, seen_ns, r) || !claim_loss(r, &move))
+	if (recheck_loss(qp, seen_ns, r))
 		return;
-	if (r->timeout_ns < NACK_NO_BLAME) {
+	part_cell(r->entry->slot);
+	if (!claim_loss(r, &move))
+		return;
+	if (r->blamed) {
 		__sync_fetch_and_add(&r->path->lost, 1);
 		r->b->lost[path_plane(r->old_id)]++;
 	}
 	count_atomic(r->why);
 	report_move(qp, r->old_id, r->path, &move, r->cause, r->sent_ns, r->now);
 	if (r->new_id != MRC_NO_PATH)
-		send_copy(skb, qp, r);
+		send_copy(skb, qp, r, head);
 }
 
 /*
@@ -245,20 +280,17 @@ static __always_inline void find_lost(const struct mrc_host *h, u32 qp, const st
 }
 
 /*
- * Go on with mrc_resend for the packets listed. mrc_resend calls itself for the
- * next packet, so that the verifier walks one packet and not all. Does not
- * return if any packet is listed.
+ * Say what mrc_resend does with the packets listed. mrc_resend calls itself for
+ * the next packet, so that the verifier walks one packet and not all.
  */
-static __always_inline void tail_resend(struct __sk_buff *skb, struct resend_args *out, u32 qp,
-				       u64 now, u64 seen_ns, u64 timeout_ns)
+static __always_inline void begin_resend(struct resend_args *out, u32 qp, u64 now, u64 seen_ns,
+					 u64 timeout_ns)
 {
 	out->qp = qp;
 	out->done = 0;
 	out->now = now;
 	out->seen_ns = seen_ns;
 	out->timeout_ns = timeout_ns;
-	if (out->found)
-		tails.call(skb, TAIL_RESEND);
 }
 
 /* Send the next packet that is due, then call itself for the one after. */
@@ -278,7 +310,12 @@ int mrc_resend(struct __sk_buff *skb)
 	in->done = i + 1;
 	r.q = qps.lookup(&qp);
 	r.tx = txs.lookup(&qp);
-	if (i >= in->found || i >= RESEND_MAX || !r.q || !r.tx)
+	if (i >= in->found || i >= RESEND_MAX) {
+		if (chain->drain.due)
+			tails.call(skb, TAIL_DRAIN);
+		return TC_ACT_SHOT;
+	}
+	if (!r.q || !r.tx)
 		return TC_ACT_SHOT;
 	peer = peer_get(r.q->peer);
 	r.b = balance_get(r.q->peer);
@@ -288,7 +325,7 @@ int mrc_resend(struct __sk_buff *skb)
 	r.now = in->now;
 	r.timeout_ns = in->timeout_ns;
 	r.up = usable_planes(r.h, peer, r.b);
-	resend(skb, qp, in->seen_ns, &r);
+	resend(skb, qp, in->seen_ns, &r, chain->head);
 	tails.call(skb, TAIL_RESEND);
 	return TC_ACT_SHOT;
 }

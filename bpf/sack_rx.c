@@ -7,9 +7,9 @@
  * lost goes on to retransmit.c.
  */
 
-#define ACK_STEPS 200            /* rounds of the loop over arrived packets and words */
-#define CUMULATIVE_WORDS 4       /* words of cumulative news looked at for one SACK ... */
-#define SACK_WORDS 6             /* ... and with those of its bitmap */
+#define ACK_STEPS 150            /* rounds of the loop over arrived packets and words */
+#define CUMULATIVE_WORDS 8       /* words of cumulative news looked at for one SACK ... */
+#define SACK_WORDS 10            /* ... and with those of its bitmap */
 #define ABSURD_SACKS 16          /* SACKs in a row that mean that the QP is out of step */
 
 /* A SACK, in host order, next to the window that it is about. */
@@ -27,7 +27,8 @@ struct sack_in {
 	u32 una;                 /* tx->una when it came ... */
 	u32 next;                /* ... and tx->next */
 	s32 ahead;               /* cack + 1 less una */
-	__be16 stamp;            /* time stamp of the packet that caused it */
+	__be16 stamp;            /* time stamp of the packet that caused it; of a cell, its attempt */
+	u32 solicited;           /* not 0: an answer to a question, whose time stamp it has */
 };
 
 /* One transmission of the packet that caused a SACK. */
@@ -39,24 +40,18 @@ struct trigger {
 };
 
 /*
- * A packet of ours has arrived: give its slot back and learn from it. The
- * caller has set its bit in tx->sacked, so it comes here only once.
+ * Packets of ours have arrived that were sent together: give their slot back and
+ * learn from them. The caller has set their bits in tx->sacked, so they come here
+ * only once. A cell counts as one sending, which its last packet stands for.
  */
-static __always_inline void acked(u32 qp, u32 psn, u32 sure, struct mrc_tx *tx,
-				  struct mrc_balance *b, u64 *latest)
+static __always_inline void acked(u32 qp, u32 psn, const struct mrc_tx_entry *entry, u32 packets,
+				  u32 whole, u32 sure, struct mrc_tx *tx, struct mrc_balance *b,
+				  u64 *latest)
 {
-	struct mrc_tx_entry *entry = tx_entry_get(qp, psn);
-	struct mrc_slot *buf;
 	struct mrc_path *path;
-	u32 slot, plane;
+	u32 plane;
 
-	if (!entry || entry->psn != psn)
-		return;
-	slot = entry->slot;
-	buf = tx_ring.lookup(&slot);
-	if (buf)
-		buf->tag = ~0ull;
-	tx_free.push(&slot, 0);
+	free_copy(entry->slot, packets, 0);
 	/* After a retransmission the first transmission may be the one that arrived, which
 	 * tells nothing about the second one's time or path. RACK (RFC 8985) asks whether a
 	 * round trip has passed, which proves little where queues grow; the time stamp in
@@ -69,14 +64,43 @@ static __always_inline void acked(u32 qp, u32 psn, u32 sure, struct mrc_tx *tx,
 	if (!path)
 		return;
 	plane = path_plane(entry->path);
-	b->acked[plane]++;
-	tx->acked[plane]++;
 	tx->live[plane] = path_slot(entry->path) + 1;
 	if (entry->sent_ns > path->delivered_ns)
 		path->delivered_ns = entry->sent_ns;
+	if (!whole)
+		return;
+	b->acked[plane]++;
+	tx->acked[plane]++;
 	path->loss_ppm -= path->loss_ppm >> 8;
 	tx->loss_ppm -= tx->loss_ppm >> 8;
 	__sync_fetch_and_add(&path->acked, 1);
+}
+
+/*
+ * Packets from `psn` on, of `fresh` those of the word `word`, that were sent together
+ * and can be acknowledged together: those of one cell, if none of it was sent
+ * again. *whole: its last packet is among them.
+ */
+static __always_inline u64 sent_together(const struct mrc_tx_entry *entry, u32 word, u32 psn,
+					 u64 fresh, u32 *whole)
+{
+	u32 index = entry->slot & MRC_SLOT_INDEX, at = entry->slot >> MRC_SLOT_AT_SHIFT & 127;
+	const struct mrc_big *big;
+	u32 last;
+
+	*whole = 1;
+	if (!(entry->slot & MRC_SLOT_BIG))
+		return fresh & -fresh;
+	big = tx_cells.lookup(&index);
+	if (!big)
+		return fresh & -fresh;
+	last = psn - at + big->count - 1;
+	if (big->resent) {
+		*whole = psn == last;
+		return fresh & -fresh;
+	}
+	*whole = last - word < 64 && (fresh >> ((last - word) & 63) & 1);
+	return fresh & range_mask(word, psn, last + 1);
 }
 
 /* Move una over everything that arrived. Lock of tx held. */
@@ -85,7 +109,7 @@ static __always_inline void advance_una(struct mrc_tx *tx, u64 now)
 	u32 i, word, shift, n, una = tx->una;
 	u64 missing, mask;
 
-	for (i = 0; i < 8; i++) {
+	for (i = 0; i <= CUMULATIVE_WORDS; i++) {
 		word = (una >> 6) & CFG_WORD_MASK;
 		shift = una & 63;
 		missing = ~tx->sacked[word] >> shift;
@@ -150,6 +174,7 @@ static __always_inline int parse_sack(struct __sk_buff *skb, struct mrc_tx *tx, 
 	cack = bpf_ntohl(seth->cack);
 	s->delayed = seth->cc & MRC_CC_FLAG_DELAYED;
 	s->needless = seth->cc & MRC_CC_FLAG_DUPLICATE;
+	s->solicited = seth->cc & MRC_CC_FLAG_SOLICITED;
 	s->m = head >> MRC_SETH_M_SHIFT & 3;
 	s->down = cack >> MRC_SETH_DOWN_SHIFT;
 	s->heard = bpf_ntohl(cc->bytes) & 0xffffff;
@@ -168,19 +193,27 @@ static __always_inline int parse_sack(struct __sk_buff *skb, struct mrc_tx *tx, 
 }
 
 /*
- * Which transmission of a packet caused the SACK? The time stamp tells. If only
+ * Which transmission of a packet caused the SACK? The time stamp tells, or the
+ * number of the attempt where cells are in use. If only
  * the latest one yielded round trips, packets that are sent again too early
  * would never teach that it was too early.
  */
 static __always_inline void find_transmission(const struct mrc_tx_entry *entry,
-					      const struct sack_in *s, struct trigger *t)
+					      const struct sack_in *s, u32 cell, struct trigger *t)
 {
+	u32 attempt = bpf_ntohs(s->stamp), latest = attempt < 3 && attempt + 1 == entry->sends;
+	u32 first = entry->sends > 1 && !attempt;
+
 	t->sent = entry->sent_ns;
 	t->id = entry->path;
-	if (entry->sends > 1 && s->stamp == wire_time(entry->first_ns)) {
+	if (!cell) {
+		first = entry->sends > 1 && s->stamp == wire_time(entry->first_ns);
+		latest = s->stamp == wire_time(t->sent);
+	}
+	if (first) {
 		t->sent = entry->first_ns;
 		t->id = entry->was;
-	} else if (s->stamp == wire_time(t->sent)) {
+	} else if (latest) {
 		t->sure = s->trigger;
 	} else {
 		t->sent = 0;
@@ -205,9 +238,10 @@ static __always_inline void time_trigger(const struct mrc_tx_entry *entry, struc
 }
 
 /* Learn from what caused the SACK: a needless copy, a congestion mark, a round trip. */
-static __always_inline void learn_trigger(u32 qp, const struct sack_in *s, struct mrc_tx *tx,
-					  struct mrc_balance *b, const struct mrc_host *h,
-					  struct trigger *t, struct learn_args *out, u64 now)
+static __always_inline void learn_trigger(u32 qp, u32 cell, const struct sack_in *s,
+					  struct mrc_tx *tx, struct mrc_balance *b,
+					  const struct mrc_host *h, struct trigger *t,
+					  struct learn_args *out, u64 now)
 {
 	struct mrc_tx_entry *entry = tx_entry_get(qp, s->trigger);
 	struct mrc_path *path;
@@ -216,7 +250,7 @@ static __always_inline void learn_trigger(u32 qp, const struct sack_in *s, struc
 	t->cleared = MRC_NO_PATH;
 	if (!entry || (s32)(s->next - s->trigger) <= 0 || entry->psn != s->trigger)
 		return;
-	find_transmission(entry, s, t);
+	find_transmission(entry, s, cell, t);
 	path = path_get(qp, t->id);
 	if (s->needless) {
 		out->rule = entry->rule;
@@ -230,10 +264,34 @@ static __always_inline void learn_trigger(u32 qp, const struct sack_in *s, struc
 		b->marked[path_plane(t->id)]++;
 		count(MRC_C_ECHO_RX);
 	}
-	if (path && t->sent && !s->delayed &&
+	if (path && t->sent && !s->delayed && !s->solicited &&
 	    (s->needless ||
 	     (s->trigger - s->una < s->next - s->una && !tx_bit(tx, s->trigger))))
 		time_trigger(entry, path, b, h, t, out, now);
+}
+
+/* The round trip of a question for a SACK, by its path. */
+static __always_inline void time_question(u32 qp, const struct sack_in *s, const struct mrc_tx *tx,
+					  struct mrc_balance *b, const struct mrc_host *h,
+					  struct learn_args *out, u64 now)
+{
+	u64 sent = tx->solicit_ns, seen;
+	u32 id = tx->solicit_path & PATH_ID_MASK;
+	struct mrc_path *path;
+
+	if (!s->solicited || s->stamp != wire_time(sent))
+		return;
+	path = path_get(qp, id);
+	if (!path)
+		return;
+	out->rtt = now - sent;
+	out->is_long = 0;
+	if (!out->m)
+		out->id = id;
+	out->slow = path_rtt(path, b, path_plane(id), h, out->rtt, now);
+	seen = sent + b->now_ns[path_plane(id)];
+	if (seen < now)
+		out->seen_ns = seen;
 }
 
 /* PSNs that step `step` of a SACK reports as arrived, as bits of the word that is returned. */
@@ -275,8 +333,9 @@ static __always_inline void take_arrived(u32 qp, const struct sack_in *s, u32 su
 					 struct mrc_tx *tx, struct mrc_balance *b,
 					 struct sack_state *state, struct learn_args *out)
 {
-	u32 i, step, word = 0, psn, high = s->una;
-	u64 mask, fresh = 0, latest = 0;
+	u32 i, step, word = 0, psn, high = s->una, whole;
+	const struct mrc_tx_entry *entry;
+	u64 mask, fresh = 0, latest = 0, some;
 
 	state->step = 0;
 	for (i = 0; i < ACK_STEPS; i++) {
@@ -290,20 +349,27 @@ static __always_inline void take_arrived(u32 qp, const struct sack_in *s, u32 su
 				continue;
 			mask &= range_mask(word, s->una, s->next);
 			fresh = mark_sacked(tx, word, mask);
+			psn = word + highest_bit(fresh | 1) + 1;
+			if (fresh && (s32)(psn - high) > 0)
+				high = psn;
 			continue;
 		}
 		psn = word + lowest_bit(fresh);
-		fresh &= fresh - 1;
-		acked(qp, psn, sure, tx, b, &latest);
-		if ((s32)(psn + 1 - high) > 0)
-			high = psn + 1;
+		entry = tx_entry_get(qp, psn);
+		if (!entry || entry->psn != psn) {
+			fresh &= fresh - 1;
+			continue;
+		}
+		some = sent_together(entry, word, psn, fresh, &whole);
+		fresh &= ~some;
+		acked(qp, psn, entry, __builtin_popcountll(some), whole, sure, tx, b, &latest);
 	}
 	out->latest = latest;
 	out->high = high;
 }
 
 /* Take a SACK apart: what caused it and what has arrived. mrc_learn() does the rest. */
-static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, struct mrc_tx *tx,
+static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, u32 cell, struct mrc_tx *tx,
 				    struct mrc_balance *b, const struct mrc_host *h,
 				    struct mrc_chain *chain, u64 now, u32 key)
 {
@@ -338,7 +404,8 @@ static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, struct mrc_tx
 	out->heard = s.heard;
 	out->down = s.down;
 	out->base = s.base;
-	learn_trigger(qp, &s, tx, b, h, &t, out, now);
+	learn_trigger(qp, cell, &s, tx, b, h, &t, out, now);
+	time_question(qp, &s, tx, b, h, out, now);
 	if (s.needless)
 		count(MRC_C_RTX_NEEDLESS);
 	take_arrived(qp, &s, t.sure, tx, b, &chain->sack, out);
@@ -398,22 +465,21 @@ static __always_inline u32 learn_times(struct mrc_tx *tx, const struct mrc_balan
 	return fresh;
 }
 
-/* Find what the SACK reports missing and counts as lost, and go on with it. */
-static __always_inline void resend_missing(struct __sk_buff *skb, u32 qp, const struct mrc_host *h,
-					   struct mrc_tx *tx, struct mrc_balance *b,
-					   struct mrc_chain *chain, u32 una, u32 high, u64 now)
+/* Find what the SACK reports missing and counts as lost. */
+static __always_inline void find_missing(u32 qp, const struct mrc_host *h, const struct mrc_tx *tx,
+					 const struct mrc_balance *b, struct mrc_chain *chain,
+					 u32 una, u32 high)
 {
 	struct learn_args *in = &chain->learn;
 	u32 from = in->base, to = from + MRC_SACK_BITS;
 
+	chain->resend.found = 0;
 	if ((s32)(to - high) > 0)
 		to = high;
 	if ((s32)(from - una) < 0)
 		from = una;
-	if ((s32)(to - from) <= 0)
-		return;
-	find_lost(h, qp, tx, b, &chain->resend, in->seen_ns, from, to, 0);
-	tail_resend(skb, &chain->resend, qp, now, in->seen_ns, 0);
+	if ((s32)(to - from) > 0)
+		find_lost(h, qp, tx, b, &chain->resend, in->seen_ns, from, to, 0);
 }
 
 /* The second half of a SACK: round trips, marks, and what it reports missing. */
@@ -421,7 +487,7 @@ int mrc_learn(struct __sk_buff *skb)
 {
 	struct mrc_chain *chain = chain_get(CHAIN_PACKET);
 	struct mrc_host *h = host_get();
-	u32 qp, id, high, una, fresh, crowded = 0;
+	u32 qp, id, fresh, crowded = 0;
 	struct path_move move = {};
 	struct learn_args *in;
 	struct mrc_balance *b;
@@ -450,8 +516,6 @@ int mrc_learn(struct __sk_buff *skb)
 	if (path && id != MRC_NO_PATH)
 		crowded = learn_path(tx, path, h, in, &chain->learning, id, now, &move);
 	advance_una(tx, now);
-	high = tx->high;
-	una = tx->una;
 	bpf_spin_unlock(&tx->lock);
 	if (chain->learning.found_slow)
 		count(MRC_C_PATH_SLOW);
@@ -463,6 +527,11 @@ int mrc_learn(struct __sk_buff *skb)
 	if (!fresh)
 		return TC_ACT_SHOT;
 	b->heard_ports = ~(u64)in->down;
-	resend_missing(skb, qp, h, tx, b, chain, una, high, now);
+	find_missing(qp, h, tx, b, chain, tx->una, tx->high);
+	begin_resend(&chain->resend, qp, now, in->seen_ns, 0);
+	if (CELLS && q->framing == MRC_FRAMING_CELL)
+		go_ask(skb, chain, h, q->peer, b, now);
+	if (chain->resend.found)
+		tails.call(skb, TAIL_RESEND);
 	return TC_ACT_SHOT;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Spray: an IP packet that an application sent to mrc0 becomes an MRC data
- * packet on the next path. mrc_spray runs at tc ingress of mrc0's other end,
- * for one packet of at most the MTU at a time, and for all packets of a flow
- * on one CPU. Like the programs of the planes it runs in a softirq, or in
+ * packet, or a cell (cell_tx.c), on the next path. mrc_spray runs at tc ingress
+ * of mrc0's other end, for all packets of a flow on one CPU. TCP's are as large
+ * as TCP makes them. What cannot leave as it is goes out of the cutting
+ * interface, where the kernel makes single packets of it, and comes back. Like the programs of the planes it runs in a softirq, or in
  * another context with softirqs disabled (busy polling, threaded NAPI).
  */
 
@@ -55,7 +56,12 @@ static __always_inline int spray_drop(u32 why)
 /* A packet that got a slot but cannot be sent gives it back. */
 static __always_inline int spray_undo(u32 slot, u32 why)
 {
-	tx_free.push(&slot, 0);
+	if (slot & MRC_SLOT_BIG) {
+		slot &= MRC_SLOT_INDEX;
+		tx_cells_free.push(&slot, 0);
+	} else {
+		tx_free.push(&slot, 0);
+	}
 	return spray_drop(why);
 }
 
@@ -91,7 +97,7 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 		return MRC_C_DROP_NO_PLANE;
 	if (f->tx->next - f->tx->una >= f->q->mpr)
 		return MRC_C_DROP_WINDOW;
-	if (signal_queue(skb, f->h, f->tx, f->b) == QUEUE_DROP)
+	if (signal_queue(skb, f->h, f->q, f->tx, f->b) == QUEUE_DROP)
 		return MRC_C_DROP_EARLY;
 	return 0;
 }
@@ -122,8 +128,10 @@ static __always_inline u32 keep_copy(struct __sk_buff *skb, struct copy *c)
 	return 0;
 }
 
-/* Take a PSN and a path. Returns the counter of what prevents it, or 0. */
-static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 *psn, u32 *id)
+/*
+ * Take `packets` PSNs and a path. Returns the counter of what prevents it, or 0.
+ */
+static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, u32 *psn, u32 *id)
 {
 	u64 up = usable_planes(f->h, f->peer, f->b);
 	struct mrc_tx *tx = f->tx;
@@ -131,13 +139,13 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 *psn, u32
 
 	bpf_spin_lock(&tx->lock);
 	*psn = tx->next;
-	full = *psn - tx->una >= f->q->mpr;
+	full = *psn - tx->una + packets > f->q->mpr;
 	*id = MRC_NO_PATH;
 	if (!full)
 		*id = pick_path(tx, up, up, f->b->shares);
 	if (*id != MRC_NO_PATH) {
-		tx->next = *psn + 1;
-		tx->packets++;
+		tx->next = *psn + packets;
+		tx->packets += packets;
 		if (*psn == tx->una)
 			tx->progress_ns = now;
 	}
@@ -148,20 +156,27 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 *psn, u32
 }
 
 /* Note what was sent where. The PSN is written last: it makes the entry valid. */
-static __always_inline int record_sent(u32 qp, u32 psn, u32 id, const struct copy *c, u64 now)
+static __always_inline int record_packet(u32 qp, u32 psn, u32 id, u32 slot, u32 len, u64 now)
 {
 	struct mrc_tx_entry *entry = tx_entry_get(qp, psn);
 
 	if (!entry)
 		return -1;
 	entry->sent_ns = now;
-	entry->slot = c->slot;
-	entry->len = c->len;
+	entry->slot = slot;
+	entry->len = len;
 	entry->path = id;
 	entry->sends = 1;
 	entry->rule = 0;
 	barrier();
 	entry->psn = psn;
+	return 0;
+}
+
+static __always_inline int record_sent(u32 qp, u32 psn, u32 id, const struct copy *c, u64 now)
+{
+	if (record_packet(qp, psn, id, c->slot, c->len, now))
+		return -1;
 	c->buf->tag = (u64)qp << 32 | psn;
 	watch(qp);
 	return 0;
@@ -188,31 +203,30 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 	return bpf_redirect(r.pl->ifindex, 0);
 }
 
-int mrc_spray(struct __sk_buff *skb)
+/* Send a packet in MRC's framing. */
+static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow *f, u32 qp)
 {
-	u32 qp, psn, id, why;
-	struct flow f;
+	u32 psn, id, why;
 	struct copy c;
 	u64 now;
 
-	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
-		return spray_drop(MRC_C_DROP_NOT_IP);
-	if (skb->len > MRC_ETH_LEN + CFG_MTU)
-		return spray_drop(MRC_C_DROP_TOO_BIG);
-	why = find_flow(skb, &f, &qp);
-	if (why)
-		return spray_drop(why);
-	why = admit(skb, &f);
-	if (why)
-		return spray_drop(why);
 	why = keep_copy(skb, &c);
 	if (why)
 		return spray_drop(why);
 	now = bpf_ktime_get_ns();
-	why = take_psn(&f, now, &psn, &id);
+	why = take_psn(f, now, 1, &psn, &id);
 	if (why)
 		return spray_undo(c.slot, why);
 	if (record_sent(qp, psn, id & 0xffff, &c, now))
 		return TC_ACT_SHOT;
-	return spray_out(skb, &f, qp, psn, id, c.len, now);
+	return spray_out(skb, f, qp, psn, id, c.len, now);
+}
+
+/* Have the kernel cut a large packet into single ones, which come back to mrc_spray. */
+static __always_inline int spray_cut(const struct mrc_host *h)
+{
+	if (!h->cut_ifindex)
+		return spray_drop(MRC_C_DROP_TOO_BIG);
+	count(MRC_C_TX_CUT);
+	return bpf_redirect(h->cut_ifindex, 0);
 }

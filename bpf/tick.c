@@ -77,32 +77,21 @@ static __always_inline void tick_hole(const struct mrc_host *h, struct mrc_rx *r
 	count_atomic_by(MRC_C_HOLE_SKIPPED, skipped);
 }
 
-/* Deliver packets that an owner left behind. */
-static __always_inline void tick_drain(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
-				       struct mrc_rx *rx)
-{
-	u32 owner = 0;
-
-	bpf_spin_lock(&rx->lock);
-	if (!rx->busy && rx_bit(rx, rx->next))
-		rx->busy = owner = 1;
-	bpf_spin_unlock(&rx->lock);
-	if (owner)
-		drain(skb, h, qp, rx, CHAIN_CLOCK);
-}
-
 /* Send a SACK that is overdue. Returns 1 if packets have arrived since the last one. */
 static __always_inline u32 tick_sack(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
 				     const struct mrc_qp *q, struct mrc_rx *rx, u64 now)
 {
 	struct sack_body sack = {};
-	u32 want = 0, ifindex;
+	u32 want = 0, ifindex, psn;
 
 	bpf_spin_lock(&rx->lock);
 	if (rx->pending_packets || rx->waiting) {
 		want = 1;
 		take_sack(rx, &sack, now);
 		sack.ev = rx->ev;
+		psn = sack.cack;
+		take_mark(rx, &sack, &psn);
+		sack.ack_off = psn - sack.cack;
 	}
 	bpf_spin_unlock(&rx->lock);
 	if (!want)
@@ -176,7 +165,7 @@ static __always_inline void rest(const struct mrc_tx *tx, const struct mrc_rx *r
 		__sync_fetch_and_or(bits, bit);
 }
 
-/* Go on with probes, if any are due, or with retransmissions. */
+/* Go on with probes, if any are due, with retransmissions, or with held packets. */
 static __always_inline int tick_on(struct __sk_buff *skb, struct mrc_chain *chain, u32 qp, u64 now)
 {
 	chain->probe.qp = qp;
@@ -190,6 +179,8 @@ static __always_inline int tick_on(struct __sk_buff *skb, struct mrc_chain *chai
 		tails.call(skb, TAIL_PROBE);
 	if (chain->resend.found)
 		tails.call(skb, TAIL_RESEND);
+	if (chain->drain.due)
+		tails.call(skb, TAIL_DRAIN);
 	return 0;
 }
 
@@ -230,7 +221,10 @@ int mrc_tick(struct __sk_buff *skb)
 	/* as a receiver */
 	now = bpf_ktime_get_ns();
 	tick_hole(h, rx, now);
-	tick_drain(skb, h, qp, rx);
+	chain->drain.qp = qp;
+	chain->drain.runs = 0;
+	chain->drain.want = 0;
+	chain->drain.due = rx_bit(rx, rx->next);
 	arrived = tick_sack(skb, h, qp, q, rx, now);
 
 	/* as a sender */

@@ -2,11 +2,13 @@
 """Decode the records of a capture into packets in time order, each with its verdict.
 
 The verdict on a packet that mrc_receive passed on comes in a separate record a moment later. The
-ICRC word, the packet's last bytes, connects the two. Packets are therefore held for a moment.
+ICRC word, the packet's last bytes, connects the two; for a cell it is the check word. Packets are
+therefore held for a moment.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import time
@@ -18,7 +20,9 @@ from typing import NamedTuple
 from mrcd.fabric import usid
 from mrcd.model import CapturedPacket, CaptureInfo, Direction
 from mrcd.wire.abi import ABI, CAPTURE, COUNTERS
-from mrcd.wire.packet import WIRE, Struct
+from mrcd.wire.cell import Cell, piece_psns, tcp_of
+from mrcd.wire.envelope import NEXT_IP4, NEXT_IP6
+from mrcd.wire.packet import WIRE, DecodeError, Struct
 
 HOLD_NS = 100_000_000
 """A verdict that has not come after this time is taken for lost."""
@@ -78,12 +82,18 @@ _SRV6 = {WIRE.MRC_ENCAP_FULL, WIRE.MRC_ENCAP_REDUCED}
 _UDP_LEN, _PAYLOAD_LEN = WIRE.MRC_UDP_LEN, WIRE.MRC_BTH_LEN + WIRE.MRC_WRITE_LEN
 _LABEL_BACK = WIRE.MRC_IP6_LEN - 2  # from UDP to the lower half of the flow label
 _DATA, _SACK, _NACK = WIRE.MRC_OP_WRITE_ONLY, WIRE.MRC_OP_SACK, WIRE.MRC_OP_NACK
+_PROBE = WIRE.MRC_OP_PROBE
 _RTX, _PSN, _QPN, _ENDPOINT = (
     WIRE.MRC_BTH_RTX, WIRE.MRC_PSN_MASK, WIRE.MRC_QPN_MASK, WIRE.MRC_QPN_ENDPOINT,
 )  # fmt: skip
 _VERDICT, _PASSED = CAPTURE.MRC_CAPTURE_OUTCOME, CAPTURE.MRC_CAPTURE_PASSED
 _BTH = _compiled(WIRE.structs["mrc_bth"])
-_SETH, _NETH = WIRE.structs["mrc_seth"], WIRE.structs["mrc_neth"]
+_SETH, _NETH, _PETH = (WIRE.structs[name] for name in ("mrc_seth", "mrc_neth", "mrc_peth"))
+_LABEL = 0xFFFFF
+_IP6_AT, _CELL_INNER = WIRE.MRC_ETH_LEN, WIRE.MRC_ETH_LEN + WIRE.MRC_IP6_LEN
+_NEXT_AT = _IP6_AT + 6
+_SOURCE = slice(_IP6_AT + 8, _IP6_AT + 24)
+_WITH_INNER = {"data", "cell"}
 _WHOSE = {"sack": "up to ", "nack": "about "}
 _PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6"}
 _WITH_PORTS = {6, 17}
@@ -107,6 +117,8 @@ class _Read(NamedTuple):
     t1: int | None = None
     psn: int | None = None
     again: bool = False
+    psn_last: int | None = None
+    attempt: int | None = None
 
 
 _NOTHING = _Read()
@@ -195,11 +207,15 @@ class Packets:
             psn=read.psn,
             retransmit=why in _AGAIN or read.again,
             verdict=_VERDICTS.get(why, str(why)),
+            psn_last=read.psn_last,
+            attempt=read.attempt,
         )
 
 
 def _read(data: bytes, udp: int, info: CaptureInfo) -> _Read:
     """Read the headers in the first bytes of a packet whose UDP header is at offset `udp`."""
+    if info.encap in _SRV6 and (cell := _cell(data)):
+        return _read_cell(cell, data[_CELL_INNER:])
     bth_at = udp + _UDP_LEN
     body = bth_at + _BTH.size
     if len(data) < body:
@@ -219,9 +235,32 @@ def _read(data: bytes, udp: int, info: CaptureInfo) -> _Read:
         psn = _SETH.unpack(data, body)["cack"] & _PSN
     elif opcode == _NACK and len(data) >= body + _NETH.size:
         psn = _NETH.unpack(data, body)["psn"] & _PSN
+    kind = _OPCODES.get(opcode, "other")
+    if opcode == _PROBE and len(data) >= body + _PETH.size:
+        kind = "solicit" if _PETH.unpack(data, body)["vendor"] == WIRE.MRC_PETH_SOLICIT else kind
     qpn = dqpn & _QPN
     qp = None if qpn == _ENDPOINT else qpn & 0xFFFF
-    return _Read(_OPCODES.get(opcode, "other"), qp, ev, t1, psn, again)
+    return _Read(kind, qp, ev, t1, psn, again)
+
+
+def _cell(data: bytes) -> Cell | None:
+    """Return the cell that a packet belongs to. Only the programs know the QPN for its check."""
+    if len(data) < _CELL_INNER or data[_NEXT_AT] not in (NEXT_IP4, NEXT_IP6):
+        return None
+    with contextlib.suppress(DecodeError):  # MRC's own packets may be IPv6 in IPv6, too
+        return Cell.unpack(data[_SOURCE], int.from_bytes(data[_IP6_AT : _IP6_AT + 4]) & _LABEL)
+    return None
+
+
+def _read_cell(cell: Cell, inner: bytes) -> _Read:
+    """Return what is known of the packets of a cell from the first bytes of the inner packet."""
+    psn = last = None
+    with contextlib.suppress(DecodeError):  # damaged, or too few bytes
+        psn, count = piece_psns(cell, *(tcp_of(inner) if cell.mss else (0, 0)))
+        last = psn + count - 1 & _PSN
+    return _Read(
+        "cell", cell.qpn, cell.ev, usid.ev_t1(cell.ev), psn, cell.attempt > 0, last, cell.attempt
+    )
 
 
 # ---- text output
@@ -248,7 +287,8 @@ def line(packet: Packet, encap: int) -> str:
         words.append(f"qp {about.qp}")
     words.append(about.kind)
     words += [*_psn(about), *_path(about), f"length {about.length}"]
-    if about.kind == "data" and (inner := _inner(packet.data, encap)):
+    at = _CELL_INNER if about.kind == "cell" else _UDP_AT[encap] + _UDP_LEN + _PAYLOAD_LEN
+    if about.kind in _WITH_INNER and (inner := _inner(packet.data, at)):
         words.append(inner)
     return " ".join([*words, *_fate(about)])
 
@@ -261,11 +301,13 @@ def _path(about: CapturedPacket) -> list[str]:
 def _psn(about: CapturedPacket) -> list[str]:
     if about.psn is None:
         return []
-    return [f"{_WHOSE.get(about.kind, '')}psn {about.psn}"]
+    to = f"-{about.psn_last}" if about.psn_last not in (None, about.psn) else ""
+    return [f"{_WHOSE.get(about.kind, '')}psn {about.psn}{to}"]
 
 
 def _fate(about: CapturedPacket) -> list[str]:
     words = ["retransmit"] if about.retransmit else []
+    words += [f"attempt {about.attempt}"] if about.attempt else []
     if about.direction == "rx":
         words.append(f"verdict {about.verdict}")
     elif about.retransmit:
@@ -273,9 +315,8 @@ def _fate(about: CapturedPacket) -> list[str]:
     return words
 
 
-def _inner(data: bytes, encap: int) -> str:
-    """Return the addresses, ports and protocol of the application's packet."""
-    at = _UDP_AT[encap] + _UDP_LEN + _PAYLOAD_LEN
+def _inner(data: bytes, at: int) -> str:
+    """Return the addresses, ports and protocol of the application's packet at offset `at`."""
     if len(data) <= at:
         return ""
     if data[at] >> 4 == 4:

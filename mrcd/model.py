@@ -337,14 +337,16 @@ class CapturedPacket:
     plane: int
     interface: str
     length: int  # bytes on the wire, including the Ethernet header
-    kind: str  # data, sack, nack, probe, survey, request, response, hand-shake, other
+    kind: str  # data/cell/sack/nack/probe/solicit/survey/request/response/hand-shake/other
     peer: str | None
     qp: int | None  # index among the peer's QPs, from 0
     ev: int | None
     t1: int | None  # from 1; 0: its path crosses no T1, or unknown (ecmp)
-    psn: int | None  # its own (data), the last it acknowledges (SACK) or the one it concerns (NACK)
+    psn: int | None  # its own or first (data, cell), last acknowledged (SACK), concerned (NACK)
     retransmit: bool
     verdict: str  # in order, reordered, duplicate, or the counter that names its fate
+    psn_last: int | None = None  # of a cell's last packet
+    attempt: int | None = None  # of a cell; 0: the first sending, 3: the fourth or a later one
 
 
 class FaultsReply(TypedDict):

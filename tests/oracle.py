@@ -11,6 +11,7 @@ follows the choices that docs/protocol.md records.
 
 from __future__ import annotations
 
+import socket
 import struct
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from scapy.fields import (
     XLongField,
     XShortField,
 )
-from scapy.layers.inet import IP, UDP
+from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
@@ -252,6 +253,34 @@ class Bth(_Layer):
         return self._after.get(self.opcode) or super().guess_payload_class(payload)
 
 
+class CellState(Packet):
+    """The source address of a cell's outer header."""
+
+    name = "cell"
+    fields_desc = [
+        XIntField("block", 0xFDCB0000),
+        BitField("mark", 3, 2),
+        BitField("mss", 0, 14),
+        ThreeBytesField("psn", 0),
+        ByteField("seq", 0),
+        XShortField("qp", 0),
+        XIntField("check", 0),
+    ]
+
+
+class CellLabel(Packet):
+    """The flow label of a cell, behind the bits that fill it up to a word."""
+
+    name = "flow label of a cell"
+    fields_desc = [
+        BitField("zero", 0, 12),
+        BitField("attempt", 0, 2),
+        BitField("ackreq", 0, 1),
+        BitField("reserved", 0, 1),
+        XShortField("ev_hi", 0),
+    ]
+
+
 bind_layers(UDP, Bth, dport=UDP_PORT)
 
 
@@ -305,3 +334,40 @@ def sealed(data: bytes, udp: int) -> bytes:
         return data
     covered = data[udp : udp + 4] + data[bth : bth + 12 + behind]
     return data[:-4] + struct.pack("!I", header_check(covered))
+
+
+def checked(state: CellState, label: CellLabel, qpn: int) -> CellState:
+    """Return the state of a cell with its check word, for the receiver's QPN with generation."""
+    state.check = header_check(bytes(state)[4:12] + bytes(label) + struct.pack("!I", qpn))
+    return state
+
+
+def cell(state: CellState, label: CellLabel, inner: Packet, **outer: Any) -> Packet:
+    """Return the packet of a cell; `outer` are fields of its outer IPv6 header."""
+    around = IPv6(
+        src=socket.inet_ntop(socket.AF_INET6, bytes(state)),
+        fl=int.from_bytes(bytes(label), "big"),
+        nh=4 if isinstance(inner, IP) else 41,
+        **outer,
+    )
+    return around / inner
+
+
+def cut(large: Packet, mss: int) -> list[Packet]:
+    """Return the packets into which a NIC cuts a large TCP segment, first to last."""
+    whole, segment = bytes(large[TCP].payload), large.copy()
+    segment[TCP].remove_payload()
+    made = []
+    for at in range(0, len(whole), mss):
+        each = segment.copy() / whole[at : at + mss]
+        each[TCP].seq = (segment[TCP].seq + at) % 2**32
+        del each[TCP].chksum
+        if isinstance(each, IP):
+            each.id = (segment.id + at // mss) % 2**16
+            del each.chksum, each.len
+        else:
+            del each.plen
+        if at + mss < len(whole):  # FIN and PSH belong to the last one
+            each[TCP].flags = each[TCP].flags & ~0x09
+        made.append(type(large)(bytes(each)))
+    return made

@@ -10,6 +10,9 @@
 --
 -- The upper half of an EV is the UDP source port, and the UDP dissector tries the lower port first,
 -- so it may take a packet for DNS or NTP. Trying heuristics first (see above) avoids that.
+--
+-- Cells have neither UDP nor a BTH. They are found by the mark in the source address of an IPv6 header
+-- around an IP packet.
 
 local mrc = Proto("mrc", "Multipath Reliable Connection")
 
@@ -26,6 +29,9 @@ local SETH_LEN, CC_STATE_LEN, NETH_LEN, PETH_LEN, ERTH_LEN, EETH_LEN = 28, 8, 20
 local DSCP_TRIMMED = 43
 local RKEY_NETDEV = 0x4e455430
 local TS_UNIT_NS = 128
+local CELL_MSS_MIN, CELL_PACKETS = 512, 128
+local IPV4, IPV6, TCP = 4, 41, 6 -- protocol numbers
+local SOLICIT = 1
 
 local OPCODES = {
     [0xC6] = "Write First",
@@ -42,6 +48,10 @@ local OPCODES = {
     [0xDE] = "Probe",
 }
 local WRITE_FIRST, WRITE_LAST_IMM, WRITE_ONLY, WRITE_ONLY_IMM = 0xC6, 0xC9, 0xCA, 0xCB
+local VENDORS = { [SOLICIT] = "asks for a SACK" }
+local ATTEMPTS = {
+    [0] = "first sending", [1] = "second", [2] = "third", [3] = "fourth or later",
+}
 local VERDICTS = { [0] = "NONE", [1] = "SKIP_ONCE", [2] = "ALWAYS_SKIP" }
 local REASONS = {
     [0x01] = "TRIMMED",
@@ -110,6 +120,7 @@ field("uint16", "seth.dpdcid", "DPDCID", base.HEX)
 field("uint8", "seth.down", "Planes down at the sender", base.HEX)
 field("uint24", "seth.cack", "Cumulative PSN", base.HEX)
 field("uint8", "seth.cc_type", "CC type", base.DEC, nil, 0xf0)
+field("bool", "seth.solicited", "Asked for", 8, nil, 0x04)
 field("bool", "seth.duplicate", "Caused by a duplicate", 8, nil, 0x02)
 field("bool", "seth.delayed", "Sent by a clock", 8, nil, 0x01)
 field("uint8", "seth.mpr", "MPR, in units of 128")
@@ -135,7 +146,7 @@ field("uint16", "neth.time", "Reflected transmit time", base.HEX)
 
 field("uint8", "peth.type", "Type", base.DEC, nil, 0xf0)
 field("uint8", "peth.nxt", "Next", base.DEC, nil, 0x0f)
-field("uint8", "peth.vendor", "Vendor", base.HEX)
+field("uint8", "peth.vendor", "Vendor", base.HEX, VENDORS)
 field("uint16", "peth.probe_id", "Probe id", base.HEX)
 field("uint16", "peth.spdcid", "SPDCID", base.HEX)
 field("uint16", "peth.dpdcid", "DPDCID", base.HEX)
@@ -147,6 +158,20 @@ field("uint32", "endpoint.ports", "Planes usable", base.HEX)
 field("uint32", "endpoint.entropy", "EV", base.HEX)
 field("uint16", "endpoint.id", "Request id", base.HEX)
 field("uint32", "endpoint.service_ns", "Service time, ns")
+
+field("uint24", "cell.attempt", "Attempt", base.DEC, ATTEMPTS, 0x0c0000)
+field("bool", "cell.ackreq", "SACK requested", 24, nil, 0x020000)
+field("uint32", "cell.block", "Block of NIC addresses", base.HEX)
+field("uint16", "cell.mss", "TCP payload of a packet", base.DEC, nil, 0x3fff)
+field("uint24", "cell.psn", "PSN of the first packet", base.HEX)
+field("uint8", "cell.seq", "Bits 15 to 8 of the first TCP sequence number", base.HEX)
+field("uint16", "cell.qp", "Destination QP, lower half", base.HEX)
+field("uint32", "cell.check", "Check word", base.HEX)
+field("bool", "cell.check.good", "Check word is correct for a generation of the QP")
+field("uint24", "cell.qpn", "Destination QP, by the check word", base.HEX)
+field("uint8", "cell.piece.index", "Number of this packet in the cell")
+field("uint24", "cell.piece.psn", "PSN", base.HEX)
+field("uint8", "cell.piece.packets", "Packets")
 
 field("uint32", "icrc", "ICRC word", base.HEX)
 field("uint32", "icrc.wanted", "ICRC word expected", base.HEX)
@@ -177,6 +202,12 @@ local E = {
     icrc = ProtoExpert.new(
         "mrc.icrc.bad", "ICRC word is wrong: damaged headers",
         expert.group.CHECKSUM, expert.severity.ERROR),
+    check = ProtoExpert.new(
+        "mrc.cell.bad", "Check word is wrong: damaged state or flow label",
+        expert.group.CHECKSUM, expert.severity.ERROR),
+    piece = ProtoExpert.new(
+        "mrc.cell.stray", "The packet has no place in its cell",
+        expert.group.MALFORMED, expert.severity.ERROR),
     trimmed = ProtoExpert.new(
         "mrc.cut", "A switch trimmed the packet to its headers",
         expert.group.SEQUENCE, expert.severity.NOTE),
@@ -185,12 +216,14 @@ local E = {
     nack = ProtoExpert.new(
         "mrc.refused", "A packet did not arrive", expert.group.SEQUENCE, expert.severity.NOTE),
 }
-mrc.experts = { E.short, E.opcode, E.version, E.length, E.inner, E.entropy, E.icrc, E.trimmed,
-    E.rtx, E.nack }
+mrc.experts = { E.short, E.opcode, E.version, E.length, E.inner, E.entropy, E.icrc, E.check,
+    E.piece, E.trimmed, E.rtx, E.nack }
 
 -- ---- the envelope around the UDP payload
 
 local flow_of = Field.new("ipv6.flow")
+local from_of = Field.new("ipv6.src")
+local following_of = Field.new("ipv6.nxt")
 local to_of = Field.new("ipv6.dst")
 local class6_of = Field.new("ipv6.tclass.dscp")
 local class4_of = Field.new("ip.dsfield.dscp")
@@ -237,25 +270,40 @@ local function envelope(pinfo)
     return ECMP6, high, low, cut, nil
 end
 
-local function add_envelope(tree, pinfo)
-    local encap, high, low, cut, list = envelope(pinfo)
-    tree:add(F["encap"], encap):set_generated()
-    if list then
-        tree:add(F["usids"], list.range, usids_of(list.range)):set_generated()
-    end
+local function add_usids(tree, list)
+    tree:add(F["usids"], list.range, usids_of(list.range)):set_generated()
+end
+
+local function add_ev(tree, high, low, choice)
     local ev = tree:add(F["ev"], high * 65536 + low)
     ev:set_generated()
     ev:add(F["ev.plane"], math.floor(high / 4096)):set_generated()
-    local choice = (encap == FULL or encap == REDUCED) and "ev.t1" or "ev.entropy"
     ev:add(F[choice], high % 4096):set_generated()
     ev:add(F["ev.spare"], low):set_generated()
     if low ~= 0 then ev:add_proto_expert_info(E.entropy) end
-    return high * 65536 + low, cut
+    return high * 65536 + low
+end
+
+local function add_envelope(tree, pinfo)
+    local encap, high, low, cut, list = envelope(pinfo)
+    tree:add(F["encap"], encap):set_generated()
+    if list then add_usids(tree, list) end
+    local choice = (encap == FULL or encap == REDUCED) and "ev.t1" or "ev.entropy"
+    return add_ev(tree, high, low, choice), cut
 end
 
 -- ---- the ICRC word
 
 local FACTOR = UInt64.new(0x7f4a7c15, 0x9e3779b9)
+
+-- Return the sum of 32-bit words in pairs; 0 fills up the last pair. `sum` is that of words before.
+local function sum_of(words, sum)
+    for at = 1, #words, 2 do
+        sum = sum:bxor(UInt64.new(words[at + 1] or 0, words[at])) * FACTOR
+        sum = sum:bxor(sum:rshift(32))
+    end
+    return sum
+end
 
 -- Return the ICRC word over the UDP ports and `length` bytes from the BTH on. `length` is a multiple
 -- of four.
@@ -264,12 +312,7 @@ local function check_of(tvb, pinfo, length)
     for at = 0, length - 4, 4 do
         words[#words + 1] = tvb:range(at, 4):uint()
     end
-    local sum = UInt64.new(0, 0)
-    for at = 1, #words, 2 do
-        sum = sum:bxor(UInt64.new(words[at + 1] or 0, words[at])) * FACTOR
-        sum = sum:bxor(sum:rshift(32))
-    end
-    return sum:lower()
+    return sum_of(words, UInt64.new(0, 0)):lower()
 end
 
 local function add_icrc(tree, tvb, pinfo, covered)
@@ -311,10 +354,11 @@ local function add_bth(tree, tvb, rtx)
     if rtx then bth:add_proto_expert_info(E.rtx) end
 end
 
-local function add_payload(root, tree, range, pinfo, to_mrc0)
-    if not to_mrc0 then
-        tree:add(F["payload"], range)
-        return
+-- Dissect a packet of an application. It gets the column behind what stands there.
+local function add_inner(root, tree, range, pinfo)
+    if mrc.prefs.columns then
+        pinfo.cols.info:append(" | ")
+        pinfo.cols.info:fence()
     end
     local version = range:len() > 0 and range:range(0, 1):bitfield(0, 4)
     local dissector = version == 4 and "ip" or version == 6 and "ipv6"
@@ -324,6 +368,7 @@ local function add_payload(root, tree, range, pinfo, to_mrc0)
     end) then
         tree:add(F["payload"], range):add_proto_expert_info(E.inner)
     end
+    if mrc.prefs.columns then pinfo.cols.protocol = "MRC" end
 end
 
 -- Add the headers after the BTH of a Write. Return the length of all headers in bytes, a line for the
@@ -392,8 +437,8 @@ local function add_sack(tree, range)
     add_all(seth, range, {
         { "seth.entropy", 4, 4 }, { "seth.spdcid", 8, 2 }, { "seth.dpdcid", 10, 2 },
         { "seth.down", 12, 1 }, { "seth.cack", 13, 3 }, { "seth.cc_type", 16, 1 },
-        { "seth.duplicate", 16, 1 }, { "seth.delayed", 16, 1 }, { "seth.mpr", 17, 1 },
-        { "seth.sack_offset", 18, 2 }, { "seth.bitmap", 20, 8 },
+        { "seth.solicited", 16, 1 }, { "seth.duplicate", 16, 1 }, { "seth.delayed", 16, 1 },
+        { "seth.mpr", 17, 1 }, { "seth.sack_offset", 18, 2 }, { "seth.bitmap", 20, 8 },
     })
     local bits = arrived(range:range(20, 8), cack + range:range(18, 2):int())
     seth:add(F["seth.arrived"], range:range(20, 8), bits):set_generated()
@@ -428,7 +473,8 @@ local function add_probe(tree, range)
     })
     add_time(peth, range:range(8, 4))
     peth:add(F["peth.entropy"], range:range(12, 4))
-    return string.format("0x%04x", range:range(2, 2):uint())
+    local asks = VENDORS[range:range(1, 1):uint()]
+    return string.format("0x%04x%s", range:range(2, 2):uint(), asks and ", " .. asks or "")
 end
 
 local function add_endpoint(tree, range, name, id)
@@ -520,14 +566,132 @@ function mrc.dissector(tvb, pinfo, root)
     add_icrc(tree, tvb, pinfo, headers)
     local payload = tvb:len() - headers - ICRC_LEN
     if is_write(opcode) and payload > 0 then
-        if mrc.prefs.columns then
-            pinfo.cols.info:append(" | ")
-            pinfo.cols.info:fence()
+        local range = tvb:range(headers, payload)
+        if to_mrc0 and opcode == WRITE_ONLY then
+            add_inner(root, tree, range, pinfo)
+        else
+            tree:add(F["payload"], range)
         end
-        add_payload(root, tree, tvb:range(headers, payload), pinfo, to_mrc0 and opcode == WRITE_ONLY)
-        if mrc.prefs.columns then pinfo.cols.protocol = "MRC" end
     end
     return tvb:len()
+end
+
+-- ---- a packet of a cell
+
+-- Return the QPN whose generation gives the check word, or nil. The packet holds its lower half only.
+local function qpn_of(state, label)
+    local words = { state:range(4, 4):uint(), state:range(8, 4):uint() }
+    local sum, half = sum_of(words, UInt64.new(0, 0)), state:range(10, 2):uint()
+    for generation = 0, 255 do
+        local qpn = generation * 65536 + half
+        if sum_of({ label, qpn }, sum):lower() == state:range(12, 4):uint() then return qpn end
+    end
+    return nil
+end
+
+-- Return TCP's sequence number, of which bits 15 to 8 only, and the length of its payload; nil if
+-- the packet is not TCP or too short.
+local function tcp_of(tvb)
+    if tvb:len() < 40 then return nil end
+    local at, ends, protocol = 40, tvb:range(4, 2):uint() + 40, tvb:range(6, 1):uint()
+    if tvb:range(0, 1):bitfield(0, 4) == 4 then
+        at, ends, protocol = tvb:range(0, 1):bitfield(4, 4) * 4, tvb:range(2, 2):uint(),
+            tvb:range(9, 1):uint()
+    end
+    if protocol ~= TCP or tvb:len() < at + 20 then return nil end
+    return tvb:range(at + 6, 1):uint(), ends - at - tvb:range(at + 12, 1):bitfield(0, 4) * 4
+end
+
+-- Add the PSNs of a packet, or of a piece that GRO made of several. Return them for the column.
+local function add_piece(tree, tvb, mss, seq, first)
+    local index, count = 0, 1
+    if mss > 0 then
+        local bits, length = tcp_of(tvb)
+        if mss < CELL_MSS_MIN or not bits or length < 1 then
+            tree:add_proto_expert_info(E.piece)
+            return string.format("PSN 0x%06x and later", first)
+        end
+        index = math.floor(((bits - seq) % 256 * 256 + 255) / mss)
+        count = math.ceil(length / mss)
+        if index + count > CELL_PACKETS then tree:add_proto_expert_info(E.piece) end
+    end
+    local psn = (first + index) % 16777216
+    tree:add(F["cell.piece.index"], index):set_generated()
+    tree:add(F["cell.piece.psn"], psn):set_generated()
+    tree:add(F["cell.piece.packets"], count):set_generated()
+    if count == 1 then return string.format("PSN 0x%06x", psn) end
+    return string.format("PSN 0x%06x-0x%06x", psn, (psn + count - 1) % 16777216)
+end
+
+local function add_state(tree, state, label)
+    add_all(tree, state, {
+        { "cell.block", 0, 4 }, { "cell.mss", 4, 2 }, { "cell.psn", 6, 3 }, { "cell.seq", 9, 1 },
+        { "cell.qp", 10, 2 },
+    })
+    local item, qpn = tree:add(F["cell.check"], state:range(12, 4)), qpn_of(state, label)
+    item:add(F["cell.check.good"], state:range(12, 4), qpn ~= nil):set_generated()
+    if qpn then
+        tree:add(F["cell.qpn"], state:range(10, 2), qpn):set_generated()
+    else
+        item:add_proto_expert_info(E.check)
+    end
+end
+
+-- Return the source address of a cell and its uSID list, or nil if the IPv6 header before this
+-- packet is none of a cell. No NIC's address has the mark, which is the two bits after the block.
+local function cell_of()
+    local from, to, following = { from_of() }, { to_of() }, { following_of() }
+    if #from == 0 or following[#following].value ~= IPV4 and following[#following].value ~= IPV6 then
+        return nil
+    end
+    local state, list = from[#from].range, to[#to]
+    if list.range:range(0, 4):uint() ~= block_of(mrc.prefs.block) or state:bitfield(32, 2) ~= 3 then
+        return nil
+    end
+    return state, list
+end
+
+local function add_cell(tvb, pinfo, root, state, list)
+    local flows = { flow_of() }
+    local flow, label = flows[#flows].range, flows[#flows].value
+    local tree = root:add(mrc, tvb:range(0, 0), "MRC cell")
+    add_usids(tree, list)
+    local ev = add_ev(tree, label % 65536, 0, "ev.t1")
+    tree:add(F["cell.attempt"], flow)
+    tree:add(F["cell.ackreq"], flow)
+    add_state(tree, state, label)
+    local psns = add_piece(tree, tvb, state:bitfield(34, 14), state:range(9, 1):uint(),
+        state:range(6, 3):uint())
+    local words = { "Cell", psns, string.format("EV 0x%08x", ev) }
+    if label >= 262144 then
+        tree:add_proto_expert_info(E.rtx)
+        words[#words + 1] = "sent again"
+    end
+    pinfo.cols.protocol = "MRC"
+    pinfo.cols.info = table.concat(words, ", ")
+    add_inner(root, tree, tvb:range(), pinfo)
+end
+
+-- This stands before the dissectors of IP in IPv6.
+local table_of_protocols = DissectorTable.get("ip.proto")
+local before = {
+    [IPV4] = table_of_protocols:get_dissector(IPV4),
+    [IPV6] = table_of_protocols:get_dissector(IPV6),
+}
+local cell = Proto("mrc_cell", "MRC cell")
+
+function cell.dissector(tvb, pinfo, root)
+    local state, list = cell_of()
+    if state then
+        add_cell(tvb, pinfo, root, state, list)
+        return tvb:len()
+    end
+    local version = tvb:len() > 0 and tvb:range(0, 1):bitfield(0, 4)
+    return before[version == 6 and IPV6 or IPV4]:call(tvb, pinfo, root)
+end
+
+for number in pairs(before) do
+    table_of_protocols:add(number, cell)
 end
 
 -- ---- which packets

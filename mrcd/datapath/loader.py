@@ -53,6 +53,10 @@ MAPS = [
     "rx_ring",
     "tx_free",
     "rx_free",
+    "tx_cells",
+    "rx_cells",
+    "tx_cells_free",
+    "rx_cells_free",
     "active",
     "clock",
     "events",
@@ -64,6 +68,9 @@ PROGRAMS = {
     "mrc_spray": bpf.PROG_TYPE_SCHED_CLS,
     "mrc_receive": bpf.PROG_TYPE_XDP,
     "mrc_deliver": bpf.PROG_TYPE_SCHED_CLS,
+    "mrc_cell": bpf.PROG_TYPE_SCHED_CLS,
+    "mrc_drain": bpf.PROG_TYPE_SCHED_CLS,
+    "mrc_solicit": bpf.PROG_TYPE_SCHED_CLS,
     "mrc_learn": bpf.PROG_TYPE_SCHED_CLS,
     "mrc_probe": bpf.PROG_TYPE_SCHED_CLS,
     "mrc_resend": bpf.PROG_TYPE_SCHED_CLS,
@@ -73,7 +80,14 @@ PROGRAMS = {
     "mrc_control": bpf.PROG_TYPE_SCHED_CLS,
     "mrc_survey": bpf.PROG_TYPE_SCHED_CLS,
 }
-TAILS = {"mrc_resend": 0, "mrc_learn": 1, "mrc_probe": 2}
+TAILS = {
+    "mrc_resend": 0,
+    "mrc_learn": 1,
+    "mrc_probe": 2,
+    "mrc_drain": 3,
+    "mrc_cell": 4,
+    "mrc_solicit": 6,
+}
 """Targets of tail calls, and their places in the map `tails`."""
 _NICE_BESIDE_TRAFFIC = 10
 
@@ -196,10 +210,12 @@ def _compile(text: str, sizes: Sizes) -> Bytecode:
         module.cleanup()
 
 
-def fill_rings(maps: Mapping[str, int], slots: int) -> None:
-    """Mark every slot of both rings as free."""
-    for name in ("tx_free", "rx_free"):
-        for slot in range(slots):
+def fill_rings(maps: Mapping[str, int], slots: int, cell_slots: int) -> None:
+    """Mark every slot of both rings as free, those of packets and those of cells."""
+    free = {"tx_free": slots, "rx_free": slots}
+    free |= {"tx_cells_free": cell_slots, "rx_cells_free": cell_slots}
+    for name, count in free.items():
+        for slot in range(count):
             bpf.update(maps[name], None, struct.pack("=I", slot))
 
 
@@ -221,7 +237,7 @@ def build(
             bpf.pin(fd, target / name)
     else:
         maps, programs, report = load(sizes, xdp_frags=xdp_frags, cache=cache)
-        fill_rings(maps, sizes.ring_slots)
+        fill_rings(maps, sizes.ring_slots, sizes.cell_slots)
         whole = pins.draft(folder)
         for name, fd in maps.items():
             bpf.pin(fd, whole / name)

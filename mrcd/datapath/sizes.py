@@ -24,6 +24,8 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 _MAP = re.compile(r"^BPF_\w+\([^;]*\);", re.M)
 _STRUCT = re.compile(r"^struct \w+ \{.*?^\};", re.M | re.S)
 _DIGITS = 16
+_SLOT_SPARE = 640
+"""Bytes behind a slot's packet that programs may read: headers and sums go in fixed steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +46,17 @@ class Sizes:
     prefixes: int
     loops: int = 1
     encap: int = 0
+    cell_slots: int = 1
     capture: bool = False
 
     def defines(self) -> list[str]:
         """Return the CFG_ constants that the programs are compiled with."""
         return [
             f"-DCFG_MTU={self.mtu}",
-            f"-DCFG_SLOT_BYTES={-(-self.mtu // 8) * 8}",
+            f"-DCFG_SLOT_BYTES={-(-self.mtu // 8) * 8 + _SLOT_SPARE}",
             f"-DCFG_WINDOW={self.window}",
             f"-DCFG_RING_SLOTS={self.ring_slots}",
+            f"-DCFG_CELL_SLOTS={self.cell_slots}",
             f"-DCFG_MAX_PEERS={max(1, self.peers)}",
             f"-DCFG_MAX_QPS={max(1, self.qps)}",
             f"-DCFG_EVS={self.evs}",
@@ -87,11 +91,15 @@ class Sizes:
             "rx_ring": self.ring_slots,
             "tx_free": self.ring_slots,
             "rx_free": self.ring_slots,
+            "tx_cells": self.cell_slots,
+            "rx_cells": self.cell_slots,
+            "tx_cells_free": self.cell_slots,
+            "rx_cells_free": self.cell_slots,
         }
 
     def compiled(self) -> Sizes:
         """Return the sizes that programs are compiled with: capacities they do not know are 1."""
-        return replace(self, ring_slots=1, peers=1, prefixes=1, loops=1)
+        return replace(self, ring_slots=1, cell_slots=1, peers=1, prefixes=1, loops=1)
 
     def lacking(self, needed: Sizes) -> list[str]:
         """Describe what of `needed` exceeds these capacities."""
@@ -153,7 +161,14 @@ def layout_key(
     """
     text = json.dumps(
         {
-            "compiled": [sizes.mtu, sizes.window, sizes.ring_slots, sizes.evs, sizes.encap],
+            "compiled": [
+                sizes.mtu,
+                sizes.window,
+                sizes.ring_slots,
+                sizes.cell_slots,
+                sizes.evs,
+                sizes.encap,
+            ],
             "maps": definitions(maps_header),
             "structs": {name: _structs(header) for name, header in treaty.items()},
             "constants": {name: dict(header.constants) for name, header in treaty.items()},

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from mrcd.datapath.datapath import Datapath
 from mrcd.linux import bpf
@@ -17,11 +18,12 @@ _RX_ENTRY = ABI.structs["mrc_rx_entry"]
 
 def give_back(dp: Datapath, qp: int) -> None:
     """Give back the slots of a QP on which no program runs any more."""
-    _give_back_tx(dp, qp)
-    _give_back_rx(dp, qp)
+    _free(dp, "tx", _sent(dp, qp))
+    _free(dp, "rx", _held(dp, qp))
 
 
-def _give_back_tx(dp: Datapath, qp: int) -> None:
+def _sent(dp: Datapath, qp: int) -> Iterator[int]:
+    """Yield the slot of each packet that is not acknowledged."""
     raw = dp.read_raw("txs", qp, _TX.size)
     tx, sacked = _TX.unpack(raw), _TX.unpack_array(raw, "sacked")
     window = dp.sizes.window
@@ -30,10 +32,11 @@ def _give_back_tx(dp: Datapath, qp: int) -> None:
         if not _bit(sacked, psn, window):
             entry = dp.read("tx_entries", qp * window + psn % window, _TX_ENTRY)
             if entry["psn"] == psn:
-                bpf.update(dp.maps["tx_free"], None, struct.pack("=I", entry["slot"]))
+                yield entry["slot"]
 
 
-def _give_back_rx(dp: Datapath, qp: int) -> None:
+def _held(dp: Datapath, qp: int) -> Iterator[int]:
+    """Yield the slot of each packet that waits behind a gap."""
     raw = dp.read_raw("rxs", qp, _RX.size)
     rx, received = _RX.unpack(raw), _RX.unpack_array(raw, "received")
     window = dp.sizes.window
@@ -43,7 +46,18 @@ def _give_back_rx(dp: Datapath, qp: int) -> None:
         if _bit(received, psn, window):
             entry = dp.read("rx_entries", qp * half + psn % half, _RX_ENTRY)
             if entry["psn"] == psn & 0xFFFF and entry["slot"]:
-                bpf.update(dp.maps["rx_free"], None, struct.pack("=I", entry["slot"] - 1))
+                yield entry["slot"] - 1
+
+
+def _free(dp: Datapath, ring: str, slots: Iterator[int]) -> None:
+    """Free slots of a ring. The packets of a cell share one, which is given back once."""
+    given = set()
+    for slot in slots:
+        big, index = slot & ABI.MRC_SLOT_BIG, slot & ABI.MRC_SLOT_INDEX
+        if (big, index) not in given:
+            given.add((big, index))
+            stack = f"{ring}_cells_free" if big else f"{ring}_free"
+            bpf.update(dp.maps[stack], None, struct.pack("=I", index))
 
 
 def _bit(bitmap: tuple[int, ...], psn: int, window: int) -> int:

@@ -17,7 +17,8 @@ from mrcd.wire.layout import WIRE
 _IP6 = struct.Struct("!IHBB16s16s")
 _IP4 = struct.Struct("!BBHHHBBH4s4s")
 _UDP = struct.Struct("!HHHH")
-_NEXT_IP6, _NEXT_UDP = 41, 17
+NEXT_IP4, NEXT_IP6 = 4, 41
+_NEXT_UDP = 17
 _IP4_DF, _IP4_FRAGMENT = 0x4000, 0x3FFF
 _EV_LABEL = 0xFFFF  # the flow label carries the low half of an EV
 
@@ -99,9 +100,9 @@ def put_envelope(around: Envelope, body: bytes) -> bytes:
             if around.outer is not None:
                 raise ValueError("IPv4 does not fit into an outer header here")
             return _put_ip4(around.inner, len(data)) + data
-        data = _put_ip6(around.inner, len(data), _NEXT_UDP) + data
+        data = put_ip6(around.inner, len(data), _NEXT_UDP) + data
         if around.outer is not None:
-            data = _put_ip6(around.outer, len(data), _NEXT_IP6) + data
+            data = put_ip6(around.outer, len(data), NEXT_IP6) + data
     except struct.error as error:
         raise ValueError(f"a number does not fit into the IP or UDP header: {error}") from None
     return data
@@ -118,10 +119,10 @@ def open_envelope(data: bytes, port: int) -> tuple[Envelope, bytes]:
     if data and data[0] >> 4 == 4:
         inner, following, rest = _get_ip4(data)
     else:
-        inner, following, rest = _get_ip6(data)
-        if following == _NEXT_IP6:
+        inner, following, rest = get_ip6(data)
+        if following == NEXT_IP6:
             outer = inner
-            inner, following, rest = _get_ip6(rest)
+            inner, following, rest = get_ip6(rest)
     if following != _NEXT_UDP:
         raise DecodeError(f"next header {following}, not UDP")
     if len(rest) < _UDP.size:
@@ -141,7 +142,11 @@ def checksum16(data: bytes) -> int:
     return ~(number % 0xFFFF or 0xFFFF * (number > 0)) & 0xFFFF
 
 
-def _put_ip6(header: Ip6, length: int, following: int) -> bytes:
+def put_ip6(header: Ip6, length: int, following: int) -> bytes:
+    """Return an IPv6 header; `length` is that of what follows, `following` its next header number.
+
+    Raises ValueError or struct.error when a number does not fit.
+    """
     if not 0 <= header.traffic_class <= 0xFF or not 0 <= header.flow_label <= 0xFFFFF:
         raise ValueError(f"traffic class or flow label does not fit: {header}")
     word = 6 << 28 | header.traffic_class << 20 | header.flow_label
@@ -157,8 +162,11 @@ def _put_ip4(header: Ip4, length: int) -> bytes:
     return _IP4.pack(*start, checksum16(_IP4.pack(*start, 0, *ends)), *ends)
 
 
-def _get_ip6(data: bytes) -> tuple[Ip6, int, bytes]:
-    """Return an IPv6 header, its next header number and the bytes after it."""
+def get_ip6(data: bytes) -> tuple[Ip6, int, bytes]:
+    """Return an IPv6 header, its next header number and the bytes after it.
+
+    Raises DecodeError if the header is not IPv6, or if its length is not that of `data`.
+    """
     if len(data) < _IP6.size:
         raise DecodeError(f"truncated: {len(data)} of {_IP6.size} bytes of IPv6")
     word, length, following, hops, src, dst = _IP6.unpack_from(data)

@@ -45,6 +45,7 @@ __all__ = [
     "Struct",
     "Timestamp",
     "Write",
+    "check_word",
     "decode",
     "decode_frame",
     "encode",
@@ -126,7 +127,11 @@ def header_check(around: Envelope, headers: bytes) -> int:
     `headers` are the bytes from the BTH up to the payload, if any. Ports that do not fit are taken
     modulo 2^16.
     """
-    covered = _PORTS.pack(around.src_port & _HALF, around.dst_port & _HALF) + headers
+    return check_word(_PORTS.pack(around.src_port & _HALF, around.dst_port & _HALF) + headers)
+
+
+def check_word(covered: bytes) -> int:
+    """Return the check of these bytes (MRC_ICRC_LEN in bpf/mrc_wire.h)."""
     total = 0
     for at in range(0, len(covered), 8):
         group = int.from_bytes(covered[at : at + 8].ljust(8, b"\0"), "big")

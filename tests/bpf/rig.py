@@ -44,6 +44,7 @@ PLANES = 4
 T1S = 4
 MPR = 128
 WINDOW = 2 * MPR
+CELL_SLOTS = 16
 RING_SLOTS = 200
 QPS_PER_PEER = 16
 PROBE_CREDIT = 1 << 30  # a test that needs less sets less
@@ -81,6 +82,7 @@ def write_planes(dp: Datapath, fabric: Fabric, us: Host, ifindices: Sequence[int
             gateway_mac=tuple(gateway_mac_of(plane)),
             addr=words(underlay.packed(fabric, us, plane)),
             sid=words(sid),
+            bare=1,
         )
 
 
@@ -140,6 +142,7 @@ class Rig:
             prefixes=16,
             loops=len(loops_of(fabric, self.config.host)),
             encap=routing.code,
+            cell_slots=CELL_SLOTS,
         )
         self.dp = Datapath(folder, sizes)
         with warnings.catch_warnings():
@@ -165,7 +168,7 @@ class Rig:
     # ---- surroundings
 
     def _make_interfaces(self) -> None:
-        pairs = [("mrc0", "mrc0p"), *((f"plane{k}", f"wire{k}") for k in range(PLANES))]
+        pairs = [("mrc0", "mrc0p"), ("cut", "back"), *((f"plane{k}", f"wire{k}") for k in range(PLANES))]
         netns.prepare_run_dir()
         netns.create(self.namespace)
         with netns.entered(self.namespace):
@@ -178,6 +181,7 @@ class Rig:
             subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
             self.ifindex = {end: socket.if_nametoindex(end) for pair in pairs for end in pair}
             self.mrc0 = Tap("mrc0", "mrc0p")
+            self.back = Tap("back", "cut")
             self.wires = [Tap(f"wire{k}", f"plane{k}") for k in range(PLANES)]
 
     def set_link(self, name: str, state: str) -> None:
@@ -188,7 +192,7 @@ class Rig:
 
     def close(self) -> None:
         """Close the taps and the data path, and delete the namespace."""
-        for tap in (self.mrc0, *self.wires):
+        for tap in (self.mrc0, self.back, *self.wires):
             tap.close()
         netns.delete(self.namespace)
         self.events.close()
@@ -233,10 +237,14 @@ class Rig:
         for name in ("tx_free", "rx_free"):
             self.take_slots(name)
             self.give_slots(name, range(RING_SLOTS))
+        for name in ("tx_cells_free", "rx_cells_free"):
+            self.take_slots(name)
+            self.give_slots(name, range(CELL_SLOTS))
         self._become(host, **transport)
         self.events.take()
         self.sent()
         self.delivered()
+        self.back.take()
         self._counted = self.dp.counters()
 
     def _fill(self, name: str, count: int, size: int, first: int = 0) -> None:
@@ -276,6 +284,12 @@ class Rig:
             judge_ns=NEVER_NS,
             judge_slack_ns=NEVER_NS,
             slow_slack_ns=NEVER_NS,
+            cell_block=int.from_bytes(fabric.underlay6.network_address.packed[:4], "little"),
+            mrc0_ifindex=self.ifindex["mrc0"],
+            cut_ifindex=self.ifindex["cut"],
+            cell_bytes=65000,
+            circle_ns=0,
+            solicit_ns=NEVER_NS,
             link_mac=tuple(LINK_MAC),
         )
 

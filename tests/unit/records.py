@@ -23,6 +23,12 @@ def record(kind: int, why: int, data: bytes = b"", **members: int) -> bytes:
     return RECORD.pack(kind=kind, why=why, **{**given, **members}) + data
 
 
+def key_of(data: bytes) -> int:
+    """Return the check word of a cell, the ICRC word of any other packet."""
+    cell = len(data) > 54 and data[20] in (4, 41) and data[26] >= 0xC0
+    return int.from_bytes(data[34:38] if cell else data[-4:], "little")
+
+
 def sent(data: bytes = DATA, why: int = ABI.MRC_C_TX_PACKETS, **members: int) -> bytes:
     """Return the record of a packet sent on QP 1 of h2."""
     return record(CAPTURE.MRC_CAPTURE_TX, why, data, **{"qp": 1, **members})
@@ -30,11 +36,9 @@ def sent(data: bytes = DATA, why: int = ABI.MRC_C_TX_PACKETS, **members: int) ->
 
 def arrived(data: bytes = DATA, why: int = PASSED, **members: int) -> bytes:
     """Return the record of a packet that arrived."""
-    key = int.from_bytes(data[-4:], "little")
-    return record(CAPTURE.MRC_CAPTURE_RX, why, data, **{"key": key, **members})
+    return record(CAPTURE.MRC_CAPTURE_RX, why, data, **{"key": key_of(data), **members})
 
 
 def verdict(data: bytes, why: int, **members: int) -> bytes:
     """Return the record of the verdict on a packet."""
-    key = int.from_bytes(data[-4:], "little")
-    return record(CAPTURE.MRC_CAPTURE_OUTCOME, why, length=0, key=key, **members)
+    return record(CAPTURE.MRC_CAPTURE_OUTCOME, why, length=0, key=key_of(data), **members)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mrcd.wire.cell import CellPacket, decode_cell, encode_cell, piece_psns, tcp_of
 from mrcd.wire.packet import (
     WIRE,
     Data,
@@ -34,6 +35,8 @@ from tests.unit.test_docs_reference import cells, section
 ROOT = Path(__file__).resolve().parents[2]
 VECTORS = sorted(path.stem for path in (ROOT / "tests" / "vectors").glob("*.hex"))
 TRIMMED = [name for name in VECTORS if name.startswith("data-trimmed")]
+CELLS = [name for name in VECTORS if name.startswith("cell-")]
+QPN, NICS = 0x510013, 0xFDCB0000  # of the cells
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +123,7 @@ def of_body(packet: Packet) -> dict[str, int]:
         "seth.pr": seth.probe_reply, "seth.entropy": seth.entropy, "seth.spdcid": seth.spdcid,
         "seth.dpdcid": seth.dpdcid, "seth.down": seth.down, "seth.cack": seth.cack,
         "seth.cc_type": seth.cc_type, "seth.mpr": seth.mpr, "seth.sack_offset": seth.sack_offset,
+        "seth.solicited": bool(seth.cc_flags & WIRE.MRC_CC_FLAG_SOLICITED),
         "seth.duplicate": bool(seth.cc_flags & WIRE.MRC_CC_FLAG_DUPLICATE),
         "seth.delayed": bool(seth.cc_flags & WIRE.MRC_CC_FLAG_DELAYED),
         "seth.bitmap": seth.bitmap, "cc.time": cc.tx_timestamp, "cc.ooo": cc.ooo,
@@ -162,7 +166,7 @@ def psns(text: str) -> set[int]:
 # ---- golden packets
 
 
-@pytest.mark.parametrize("name", [name for name in VECTORS if name not in TRIMMED])
+@pytest.mark.parametrize("name", [name for name in VECTORS if name not in TRIMMED + CELLS])
 def test_golden__dissected_as_the_codec_decodes_it(name: str, golden: dict[str, Row]) -> None:
     packet, row = decode_frame(oracle.vector(name)), golden[name]
     assert numbers(row) == expected(packet, ecmp="ecmp" in name)
@@ -214,6 +218,133 @@ def test_golden__columns_tell_of_both(golden: dict[str, Row]) -> None:
     info = golden["data-v6"]["_ws.col.Info"]
     assert info.startswith("Write Only, PSN 0xffffff, 52 bytes, EV 0x10020000 | Echo (ping)")
     assert golden["nack"]["_ws.col.Info"] == "NACK, of 0x00f00d, PSN_OOR_WINDOW, EV 0x10020000"
+
+
+def test_golden__a_question_for_a_sack_and_its_answer(golden: dict[str, Row]) -> None:
+    info = golden["probe-solicit"]["_ws.col.Info"]
+    assert info == "Probe, 0xc0de, asks for a SACK, EV 0x10020000"
+    assert golden["sack-solicited"]["mrc.cc.time"] == golden["probe-solicit"]["mrc.ts.time"]
+
+
+# ---- cells
+
+
+def of_cell(packet: CellPacket) -> dict[str, int]:
+    cell = packet.cell
+    psn, count = piece_psns(cell, *tcp_of(packet.payload)) if cell.mss else (cell.psn, 1)
+    return {
+        "ev": cell.ev, "ev.plane": cell.ev >> WIRE.MRC_EV_PLANE_SHIFT,
+        "ev.t1": cell.ev >> WIRE.MRC_EV_T1_SHIFT & WIRE.MRC_EV_T1_MASK, "ev.spare": 0,
+        "cell.attempt": cell.attempt, "cell.ackreq": cell.ackreq, "cell.block": cell.block,
+        "cell.mss": cell.mss, "cell.psn": cell.psn, "cell.seq": cell.seq,
+        "cell.qp": cell.qpn & 0xFFFF, "cell.qpn": cell.qpn,
+        "cell.check": int.from_bytes(cell.source().packed[12:]), "cell.check.good": True,
+        "cell.piece.index": psn - cell.psn & WIRE.MRC_PSN_MASK, "cell.piece.psn": psn,
+        "cell.piece.packets": count,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_cells__dissected_as_the_codec_decodes_them(name: str, golden: dict[str, Row]) -> None:
+    packet, row = cell_of(name), golden[name]
+    assert numbers(row) == of_cell(packet)
+    complaints = {expert for expert in EXPERTS if expert in row}
+    assert complaints == ({"mrc.retransmission"} if packet.cell.attempt else set())
+
+
+def cell_of(name: str) -> CellPacket:
+    return decode_cell(oracle.vector(name)[WIRE.MRC_ETH_LEN :], NICS, QPN)
+
+
+def cell_frame(packet: CellPacket) -> bytes:
+    return V4[: WIRE.MRC_ETH_LEN] + encode_cell(packet)
+
+
+def test_cells__usid_lists_and_inner_packets(tmp_path: Path) -> None:
+    names = ["cell-v4-udp", "cell-v6-tcp", "cell-arrived-ce", "cell-same-t0"]
+    rows = tshark(
+        [oracle.vector(name) for name in names], tmp_path, "-E", "occurrence=l",
+        fields=("ip.dst", "ipv6.dst", "udp.dstport", "tcp.dstport"),
+    )  # fmt: skip
+    way = "p1t0-1 p1t1-2 p1t0-2 p1:1"
+    assert [row["mrc.usids"] for row in rows] == [way, way, "p1:1", "p1t0-1 p1:2"]
+    assert [row.get("ip.dst", row["ipv6.dst"]) for row in rows] == [
+        "10.99.0.2", "fd99::2", "10.99.0.2", "10.99.0.2",
+    ]  # fmt: skip
+    assert (rows[0]["udp.dstport"], rows[1]["tcp.dstport"]) == ("7", "80")
+
+
+def test_cells__columns_tell_of_both(tmp_path: Path) -> None:
+    (row,) = tshark([oracle.vector("cell-of-three-last")], tmp_path)
+    info = row["_ws.col.Info"]
+    assert info.startswith("Cell, PSN 0x000000, EV 0x10020000 | 54321 → 80 [PSH, ACK]")
+    (row,) = tshark([oracle.vector("cell-rtx-ackreq")], tmp_path)
+    assert "EV 0x10010000, sent again | " in row["_ws.col.Info"]
+
+
+def test_cells__a_merged_piece_has_several_psns(tmp_path: Path) -> None:
+    """A capture behind GRO sees packets in one, as a capture before segmentation does."""
+    first, middle = cell_of("cell-of-three-first"), cell_of("cell-of-three-middle")
+    payload = first.payload + middle.payload[-first.cell.mss :]
+    payload = payload[:2] + len(payload).to_bytes(2) + payload[4:]
+    merged = replace(first, payload=payload)
+    (row,) = tshark([cell_frame(merged)], tmp_path)
+    assert numbers(row) == of_cell(merged)
+    assert row["mrc.cell.piece.packets"] == "2"
+    assert row["_ws.col.Info"].startswith("Cell, PSN 0xfffffe-0xffffff, EV")
+
+
+def test_cells__damage_is_complained_of(tmp_path: Path) -> None:
+    good = oracle.vector("cell-of-three-last")
+    at = WIRE.MRC_ETH_LEN
+    frames = {  # byte of the frame, its value
+        (at + 15, good[at + 15] ^ 1): {"mrc.cell.bad"},  # PSN
+        (at + 3, good[at + 3] ^ 1): {"mrc.cell.bad"},  # EV
+        (at + 1, good[at + 1] | 8): {"mrc.cell.bad", "mrc.retransmission"},  # attempt
+        (at + 23, good[at + 23] ^ 1): {"mrc.cell.bad"},
+        (at + 8, good[at + 8] ^ 1): set(),  # the block: the receiver compares it
+        (at + 40 + 9, 17): {"mrc.cell.stray"},  # not TCP
+        (at + 40, 0x55): {"mrc.cell.stray", "mrc.inner"},
+        (at + 4, good[at + 4]): set(),
+    }
+    rows = tshark([changed(good, *change) for change in frames], tmp_path)
+    for row, complaints in zip(rows, frames.values(), strict=True):
+        assert {expert for expert in EXPERTS if expert in row} == complaints
+        assert row["mrc.cell.check.good"] == str(int("mrc.cell.bad" not in complaints))
+
+
+@pytest.mark.parametrize(
+    "change", [{"mss": 511}, {"seq": 0xFF, "mss": 1}, {"seq": 0xFF, "mss": 512}]
+)
+def test_cells__a_packet_without_a_place(change: dict[str, int], tmp_path: Path) -> None:
+    packet = cell_of("cell-of-three-first")
+    longer = packet.payload[:2] + (len(packet.payload) + 1).to_bytes(2) + packet.payload[4:] + b"x"
+    moved = replace(packet, cell=replace(packet.cell, **change), payload=longer)
+    (row,) = tshark([cell_frame(moved)], tmp_path)
+    assert {expert for expert in EXPERTS if expert in row} == {"mrc.cell.stray"}
+
+
+def test_cells__any_length_is_survived(tmp_path: Path) -> None:
+    frames = []
+    for name in ("cell-of-three-last", "cell-v6-tcp"):
+        whole = oracle.vector(name)
+        for size in range(1, len(whole) - WIRE.MRC_ETH_LEN - WIRE.MRC_IP6_LEN):
+            cut = bytearray(whole[: WIRE.MRC_ETH_LEN + WIRE.MRC_IP6_LEN + size])
+            cut[WIRE.MRC_ETH_LEN + 4 : WIRE.MRC_ETH_LEN + 6] = size.to_bytes(2)
+            frames.append(bytes(cut))
+    assert all("mrc.cell.psn" in row for row in tshark(frames, tmp_path))
+
+
+def test_cells__other_tunnels_are_left_alone(tmp_path: Path) -> None:
+    """Neither the mark without the uSID block nor the block without the mark makes a cell."""
+    packet = cell_of("cell-v4-udp")
+    elsewhere = cell_frame(replace(packet, dst=IPv6Address("2001:db8::1")))
+    unmarked = bytearray(oracle.vector("cell-v4-udp"))
+    unmarked[WIRE.MRC_ETH_LEN + 12] = 0x80
+    frames = [elsewhere, bytes(unmarked), oracle.vector("cell-v4-udp")]
+    rows = tshark(frames, tmp_path, fields=("ip.dst", "udp.dstport"))
+    assert ["mrc.cell.psn" in row for row in rows] == [False, False, True]
+    assert [(row["ip.dst"], row["udp.dstport"]) for row in rows] == [("10.99.0.2", "7")] * 3
 
 
 # ---- what is wrong with a packet
@@ -347,3 +478,6 @@ def test_dissector_knows_the_headers_constants() -> None:
     factor = WIRE.MRC_CHECK_FACTOR
     assert f"UInt64.new(0x{factor & 0xFFFFFFFF:08x}, 0x{factor >> 32:08x})" in SOURCE
     assert f'{WIRE.MRC_UDP_PORT_DEFAULT}, "UDP destination' in SOURCE
+    limits = WIRE.MRC_CELL_MSS_MIN, WIRE.MRC_CELL_PACKETS
+    assert f"CELL_MSS_MIN, CELL_PACKETS = {limits[0]}, {limits[1]}" in SOURCE
+    assert f"SOLICIT = {WIRE.MRC_PETH_SOLICIT}" in SOURCE

@@ -105,6 +105,88 @@ def test_whose_psn_it_is(packets: Packets) -> None:
     assert "psn" not in comment(probe)
 
 
+def test_a_probe_that_asks_for_a_sack(packets: Packets) -> None:
+    packets.add([sent(vector("probe-solicit")), sent(vector("probe"))])
+    asked, probed = packets.release()
+    assert (asked.about.kind, probed.about.kind) == ("solicit", "probe")
+    assert " h2 qp 1 solicit t1 2 ev 0x10020000 length 134" in line(asked, WIRE.MRC_ENCAP_FULL)
+
+
+# ---- cells
+
+
+@pytest.mark.parametrize("encap", [WIRE.MRC_ENCAP_FULL, WIRE.MRC_ENCAP_REDUCED])
+def test_a_cell_that_left(encap: int) -> None:
+    packets = Packets(info(encap), 0)
+    packets.add([sent(vector("cell-v4-udp")), sent(vector("cell-v6-tcp"))])
+    one, other = packets.release()
+    about = one.about
+    assert (about.kind, about.peer, about.qp, about.verdict) == ("cell", "h2", 1, "sent")
+    assert (about.ev, about.t1, about.psn, about.psn_last) == (0x10020000, 2, 0xF00D, 0xF00D)
+    assert (about.attempt, about.retransmit, about.length) == (0, False, 84)
+    said = " plane1 tx h2 qp 1 cell psn 61453 t1 2 ev 0x10020000 length 84 "
+    assert line(one, encap).endswith(f"{said}10.99.0.1.54321 > 10.99.0.2.7 udp")
+    assert line(other, encap).endswith("fd99::1.54321 > fd99::2.80 tcp")
+
+
+def test_pieces_of_a_cell_have_their_own_psns(packets: Packets) -> None:
+    """Their keys are the same: verdicts go by order."""
+    names = [f"cell-of-three-{which}" for which in ("first", "middle", "last")]
+    outcomes = (DELIVERED, HELD, ABI.MRC_C_RX_OVERLAP)
+    packets.add([arrived(vector(name), peer=1) for name in names])
+    packets.add([verdict(vector(n), why) for n, why in zip(names, outcomes, strict=True)])
+    found = [packet.about for packet in packets.release()]
+    assert [about.psn for about in found] == [0xFFFFFE, 0xFFFFFF, 0]
+    assert [about.psn_last for about in found] == [0xFFFFFE, 0xFFFFFF, 0]
+    assert [about.verdict for about in found] == ["in order", "reordered", "rx_overlap"]
+    assert [(about.peer, about.qp) for about in found] == [("h3", 3)] * 3
+
+
+def test_a_whole_cell_shows_a_range(packets: Packets) -> None:
+    """It leaves as one segment, of which the first bytes are recorded."""
+    whole = bytearray(vector("cell-of-three-first")[:192])
+    inner = WIRE.MRC_ETH_LEN + WIRE.MRC_IP6_LEN
+    whole[inner + 2 : inner + 4] = (20 + 32 + 2 * 512 + 100).to_bytes(2)
+    packets.add([sent(bytes(whole), length=14 + 40 + 52 + 1124)])
+    (packet,) = packets.release()
+    assert (packet.about.psn, packet.about.psn_last) == (0xFFFFFE, 0)
+    said = "cell psn 16777214-0 t1 2 ev 0x10020000 length 1230 10.99.0.1.54321 > 10.99.0.2.80 tcp"
+    assert line(packet, WIRE.MRC_ENCAP_FULL).endswith(said)
+    assert comment(packet.about).endswith(" psn 16777214-0")
+
+
+def test_a_cell_that_is_sent_again(packets: Packets) -> None:
+    packets.add([sent(vector("cell-rtx-ackreq"), ABI.MRC_C_RTX_FIFO)])
+    packets.add([arrived(vector("cell-rtx-ackreq"), ABI.MRC_C_RX_DUPLICATE, peer=1)])
+    left, came = packets.release()
+    assert (left.about.attempt, left.about.retransmit, left.about.psn) == (2, True, 0xFFFFFF)
+    assert line(left, WIRE.MRC_ENCAP_FULL).endswith("tcp retransmit attempt 2 by rtx_fifo")
+    assert comment(came.about).endswith(
+        "t1 1 ev 0x10010000 peer h3 qp 3 psn 16777215 retransmit attempt 2 verdict duplicate"
+    )
+
+
+def test_a_cell_within_one_t0_crosses_no_t1(packets: Packets) -> None:
+    packets.add([sent(vector("cell-same-t0"))])
+    (packet,) = packets.release()
+    assert (packet.about.t1, packet.about.ev) == (0, 0x10000000)
+
+
+@pytest.mark.parametrize("size", [54, 55, 93])
+def test_a_cell_cut_short_has_no_psn(packets: Packets, size: int) -> None:
+    packets.add([sent(vector("cell-of-three-first")[:size], length=618)])
+    (packet,) = packets.release()
+    assert (packet.about.kind, packet.about.psn, packet.about.psn_last) == ("cell", None, None)
+    assert packet.about.ev == 0x10020000
+    assert " cell t1 2 ev " in line(packet, WIRE.MRC_ENCAP_FULL)
+
+
+def test_there_are_no_cells_in_a_fabric_that_hashes() -> None:
+    packets = Packets(info(WIRE.MRC_ENCAP_ECMP6), 0)
+    packets.add([sent(vector("cell-v4-udp"))])
+    assert [packet.about.kind for packet in packets.release()] == ["other"]
+
+
 @pytest.mark.parametrize("data", [b"", DATA[:14], DATA[:100], b"\xff" * 60, b"\xff" * 300])
 def test_what_cannot_be_read_is_not_known(packets: Packets, data: bytes) -> None:
     packets.add([arrived(data.ljust(4, b"\0"), ABI.MRC_C_DROP_SHORT, peer=NONE, plane=8)])

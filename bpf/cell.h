@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The frame of a cell (mrc_wire.h): written and read in place, and which PSNs a
+ * piece of a cell has. Pure functions of their arguments; no map is touched
+ * here.
+ */
+#ifndef MRC_CELL_H
+#define MRC_CELL_H
+
+#define CELLS ENCAP_SRV6         /* only uSID fabrics carry cells */
+#define CELL_OFF (MRC_ETH_LEN + MRC_IP6_LEN) /* the application's packet */
+#define CELL_LABEL_EV 0xffff     /* in the flow label: EV[31:16] */
+#define CELL_SOURCE_OFF (MRC_ETH_LEN + 8) /* the state of the cell */
+
+#define TCP_LEN 20               /* without options */
+#define TCP_FIN 0x01
+#define TCP_PSH 0x08
+#define TCP_CWR 0x80
+
+/* A cell, or a piece of one: an IP packet with one or several packets' payload of TCP. */
+struct cell {
+	__u32 len;               /* of the IP packet, bytes */
+	__u32 head;              /* its headers; 0 unless mss is set */
+	__u32 mss;               /* payload of each packet but the last; 0: a single packet */
+	__u32 count;             /* packets */
+	__u32 seq;               /* TCP sequence number of the first byte; 0 unless mss is set */
+};
+
+/* The check word of a cell's state. */
+static __always_inline __be32 cell_check(const struct mrc_cell *cell, __u32 label, __u32 qpn)
+{
+	__u64 sum = check_eight(0, &cell->mss);
+
+	return bpf_htonl(check_step(sum, (__u64)label << 32 | (qpn & MRC_QPN_MASK)));
+}
+
+/* Packets that `payload` bytes take. */
+static __always_inline __u32 packets_of(__u32 payload, __u32 mss)
+{
+	return (payload + mss - 1) / mss;
+}
+
+/*
+ * The place of a piece in its cell, from its TCP sequence number and the state's.
+ * MRC_CELL_PACKETS if the number cannot be right: the check word does not cover it,
+ * and the place of a packet that was never sent would put the QP out of step.
+ */
+static __always_inline __u32 cell_place(__u32 tcp_seq, __u32 seq, __u32 mss)
+{
+	__u32 distance = (tcp_seq - (seq << 8)) & 0xffff;
+	__u32 place = ((distance & 0xff00) + 255) / mss;
+
+	/* The first number lies in the 256 from seq << 8 on. */
+	return distance - place * mss > 255 ? MRC_CELL_PACKETS : place;
+}
+
+/*
+ * Write the Ethernet header, the outer IPv6 header and the state in it. Returns 0,
+ * or -1 if the frame is too short.
+ */
+static __always_inline int put_cell(void *data, void *end, const struct mrc_host *h,
+				    const struct mrc_plane *pl, const struct mrc_peer_plane *pp,
+				    __u32 ev, __u32 flags, __u32 qpn, __u32 psn,
+				    const struct cell *c, __u8 next)
+{
+	struct ipv6hdr *ip = data + MRC_ETH_LEN;
+	__u32 label = flags | (ev >> 16 & CELL_LABEL_EV);
+	struct ethhdr *eth = data;
+	struct mrc_cell state;
+
+	if (data + CELL_OFF > end)
+		return -1;
+	state.block = h->cell_block;
+	state.mss = bpf_htons(MRC_CELL_MARK | c->mss);
+	state.psn_hi = bpf_htons(psn >> 8);
+	state.psn_lo = psn;
+	state.seq = c->seq >> 8;
+	state.qp = bpf_htons(qpn);
+	state.check = cell_check(&state, label, qpn);
+	copy_mac(eth->h_dest, pl->gateway_mac);
+	copy_mac(eth->h_source, pl->mac);
+	*eth_proto(data) = bpf_htons(ETH_P_IPV6);
+	put_ip6(ip, (__be32 *)&state, pp->usids, label, MRC_ECN_ECT0, next, c->len);
+	ip->daddr.s6_addr32[1] |= bpf_htonl((ev >> MRC_EV_T1_SHIFT) & MRC_EV_T1_MASK &
+					    MRC_USID_INDEX_MASK);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Deliver, second part: cells, whole or in the pieces in which GRO or the wire
+ * brings them. mrc_cell finds which PSNs a piece has, takes the outer header off
+ * and sends it to mrc0 as large as it came.
+ *
+ * A piece that is early mostly lacks its predecessor by some microseconds. Then it
+ * goes round through the CPU's backlog until its turn has come (struct mrc_host,
+ * circle_ns), since a copy of it could only be delivered packet by packet. A gap
+ * that lasts longer is a loss or a slow plane: then a copy is held.
+ */
+
+/* Flags of bpf_skb_adjust_room since Linux 6.3, which bcc's headers lack. */
+#define DECAP_L3_IPV4 (1ull << 7)
+#define DECAP_L3_IPV6 (1ull << 8)
+
+/* A cell on its way through mrc_cell. */
+struct cell_in {
+	struct mrc_host *h;
+	struct mrc_chain *chain;
+	struct mrc_qp *q;
+	struct mrc_rx *rx;
+	struct piece *p;         /* in the chain */
+};
+
+static __always_inline int cell_drop(const struct cell_in *in, u32 why)
+{
+	count(why);
+	return TC_ACT_SHOT;
+}
+
+/* Check the outer header. Returns the counter of what is wrong with it, or 0. */
+static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in, struct mrc_cell *st)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	struct ipv6hdr *ip = data + MRC_ETH_LEN;
+	struct mrc_plane *pl;
+	u32 plane, word;
+
+	if (data + CELL_OFF + 20 > end)
+		return MRC_C_DROP_SHORT;
+	plane = bpf_ntohl(ip->daddr.s6_addr32[1]) >> (16 + MRC_USID_PLANE_SHIFT);
+	pl = planes.lookup(&plane);
+	if (!pl || pl->ifindex != skb->ifindex || !same_addr(ip->daddr.s6_addr32, pl->sid))
+		return MRC_C_DROP_SID;
+	word = bpf_ntohl(ip6_word(ip));
+	in->p->label = word & 0xfffff;
+	in->p->ce = (word >> MRC_TC_SHIFT & MRC_ECN_MASK) == MRC_ECN_CE;
+	in->p->v6 = ip->nexthdr == IPPROTO_IPV6;
+	in->p->c.len = skb->len - CELL_OFF;
+	if (bpf_ntohs(ip->payload_len) != in->p->c.len)
+		return MRC_C_DROP_LENGTH;
+	copy_addr((__be32 *)st, ip->saddr.s6_addr32);
+	if ((in->p->label & CELL_LABEL_EV) >> (MRC_EV_PLANE_SHIFT - 16) != plane)
+		return MRC_C_DROP_ENTROPY;
+	return 0;
+}
+
+/* Find the QP, and check the state. Returns the counter of what is wrong, or 0. */
+static __always_inline u32 check_state(struct cell_in *in, const struct mrc_cell *st)
+{
+	u32 qp = bpf_ntohs(st->qp);
+
+	in->p->qp = qp;
+	in->q = qps.lookup(&qp);
+	in->rx = rxs.lookup(&qp);
+	if (!in->q || !in->rx || in->q->state < MRC_QP_RECEIVE)
+		return MRC_C_DROP_QPN;
+	if (in->q->framing != MRC_FRAMING_CELL)
+		return MRC_C_DROP_FRAMING;
+	if (st->check != cell_check(st, in->p->label, in->q->qpn))
+		return MRC_C_DROP_CELL;
+	in->p->psn = bpf_ntohs(st->psn_hi) << 8 | st->psn_lo;
+	in->p->c.mss = bpf_ntohs(st->mss) & MRC_CELL_MSS;
+	return 0;
+}
+
+/* Check the inner header's length. Returns the counter of what is wrong, or 0; *l3: its own bytes. */
+static __always_inline u32 check_inner(struct __sk_buff *skb, const struct cell_in *in, u32 *l3,
+				       u32 *proto)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	u8 *ip = data + CELL_OFF;
+
+	if (data + CELL_OFF + 20 > end)
+		return MRC_C_DROP_SHORT;
+	*proto = ip[9];
+	*l3 = (ip[0] & 15) * 4;
+	if (in->p->v6) {
+		*proto = ip[6];
+		*l3 = MRC_IP6_LEN;
+		if ((ip[0] >> 4) != 6 || in->p->c.len < MRC_IP6_LEN ||
+		    *(__be16 *)(ip + 4) != bpf_htons(in->p->c.len - MRC_IP6_LEN))
+			return MRC_C_DROP_INNER;
+		return 0;
+	}
+	if ((ip[0] >> 4) != 4 || *l3 < 20 || *(__be16 *)(ip + 2) != bpf_htons(in->p->c.len))
+		return MRC_C_DROP_INNER;
+	if (in->p->c.mss && (*(__be16 *)(ip + 6) & bpf_htons(MRC_IP4_FRAGMENT)))
+		return MRC_C_DROP_INNER;
+	return 0;
+}
+
+/* Find the PSNs of a piece. Returns the counter of what is wrong with it, or 0. */
+static __always_inline u32 find_place(struct __sk_buff *skb, struct cell_in *in, u32 seq)
+{
+	u32 why, l3, proto, mss = in->p->c.mss, payload, place;
+	u8 tcp[TCP_LEN];
+
+	in->p->c.count = 1;
+	why = check_inner(skb, in, &l3, &proto);
+	if (why)
+		return why;
+	if (!mss)
+		return skb->gso_size || in->p->c.len > CFG_MTU ? MRC_C_DROP_LENGTH : 0;
+	if (mss < MRC_CELL_MSS_MIN || proto != IP_TCP ||
+	    bpf_skb_load_bytes(skb, CELL_OFF + l3, tcp, sizeof(tcp)))
+		return MRC_C_DROP_INNER;
+	in->p->c.head = l3 + (tcp[12] >> 4) * 4;
+	if (in->p->c.len <= in->p->c.head || in->p->c.head + mss > CFG_MTU)
+		return MRC_C_DROP_LENGTH;
+	payload = in->p->c.len - in->p->c.head;
+	if (payload > mss && skb->gso_size != mss)
+		return MRC_C_DROP_LENGTH;
+	in->p->c.count = packets_of(payload, mss);
+	place = cell_place(bpf_ntohl(*(__be32 *)(tcp + 4)), seq, mss);
+	if (place + in->p->c.count > MRC_CELL_PACKETS)
+		return MRC_C_DROP_LENGTH;
+	in->p->psn = (in->p->psn + place) & MRC_PSN_MASK;
+	return 0;
+}
+
+/*
+ * The bits of PSNs [psn, psn + n), n up to MRC_CELL_PACKETS, in the three words from
+ * that of psn on. Without branches: the verifier would follow each.
+ */
+static __always_inline void psn_masks(u32 psn, u32 n, u64 mask[3])
+{
+	u32 end = (psn & 63) + n;
+	u64 last = (1ull << (end & 63)) - 1, one = 0 - (u64)(end >> 6 & 1), two = 0 - (u64)(end >> 7);
+
+	mask[0] = (last | one | two) & ~0ull << (psn & 63);
+	mask[1] = (last & one) | two;
+	mask[2] = last & two;
+}
+
+/* Received packets among PSNs [psn, psn + n). Lock of rx held. */
+static __always_inline u32 rx_count(const struct mrc_rx *rx, u32 psn, u32 n)
+{
+	u32 i, found = 0;
+	u64 mask[3];
+
+	psn_masks(psn, n, mask);
+	#pragma unroll
+	for (i = 0; i < 3; i++)
+		found += __builtin_popcountll(rx->received[((psn >> 6) + i) & CFG_WORD_MASK] &
+					      mask[i]);
+	return found;
+}
+
+/* Mark or, if `on` is 0, unmark them. Lock of rx held. */
+static __always_inline void rx_mark(struct mrc_rx *rx, u32 psn, u32 n, u32 on)
+{
+	u64 mask[3];
+	u32 i;
+
+	psn_masks(psn, n, mask);
+	#pragma unroll
+	for (i = 0; i < 3; i++) {
+		if (on)
+			rx->received[((psn >> 6) + i) & CFG_WORD_MASK] |= mask[i];
+		else
+			rx->received[((psn >> 6) + i) & CFG_WORD_MASK] &= ~mask[i];
+	}
+}
+
+#define CIRCLE_SHIFT 6           /* the mark of an skb that goes round is the time in 64 ns */
+#define RX_OVERLAP 5             /* in part a duplicate; see RX_DELIVER and the others */
+
+/* What to do with a piece as the window stands. Lock of rx held. */
+static __always_inline u32 cell_disposition(const struct mrc_rx *rx, u32 psn, u32 n)
+{
+	s32 ahead = psn - rx->next, beyond = ahead + n;
+	u32 there;
+
+	if (beyond <= 0)
+		return RX_DUPLICATE;
+	if (beyond > CFG_WINDOW / 2)
+		return RX_OUTSIDE;
+	if (ahead < 0)           /* TCP sorts out what it has seen already */
+		return rx_count(rx, rx->next, beyond) || rx->busy ? RX_OVERLAP : RX_DELIVER;
+	there = rx_count(rx, psn, n);
+	if (there)
+		return there == n ? RX_DUPLICATE : RX_OVERLAP;
+	return ahead == 0 && !rx->busy ? RX_DELIVER : RX_HOLD;
+}
+
+/* Count an arrival that was delivered or held. Lock of rx held. */
+static __always_inline void note_arrival(struct mrc_rx *rx, const struct cell_in *in, u32 psn)
+{
+	u32 ev = (in->p->label & CELL_LABEL_EV) << 16;
+
+	rx->packets += in->p->c.count;
+	rx->bytes += in->p->c.len;
+	rx->pending_packets += in->p->c.count;
+	rx->pending_bytes += in->p->c.len;
+	if ((s32)(psn + in->p->c.count - rx->high) > 0)
+		rx->high = psn + in->p->c.count;
+	rx->ev = ev;
+	if (in->p->ce) {
+		rx->ce_psn = psn;
+		rx->ce_ev = ev + 1;
+	}
+}
+
+/* Take the outer header off. Returns 0 or an error. */
+static __always_inline int undress(struct __sk_buff *skb, const struct cell_in *in)
+{
+	u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
+
+	flags |= in->p->v6 ? DECAP_L3_IPV6 : DECAP_L3_IPV4;
+	return bpf_skb_adjust_room(skb, -MRC_IP6_LEN, BPF_ADJ_ROOM_MAC, flags);
+}
+
+/* Early: has it been going round for long, or has nothing moved for long? */
+static __always_inline int may_circle(struct __sk_buff *skb, const struct cell_in *in, u64 now)
+{
+	u32 stamp = (u32)(now >> CIRCLE_SHIFT) | 1, limit = in->h->circle_ns;
+
+	if (in->p->c.count == 1 || now - in->rx->moved_ns > limit)
+		return 0;
+	if (!skb->mark)
+		skb->mark = stamp;
+	return (u64)(u32)(stamp - skb->mark) << CIRCLE_SHIFT <= limit;
+}
+
+/* Copy a piece of several packets into the reorder ring. Returns the slot + 1, or 0. */
+static __always_inline u32 hold_cell(struct __sk_buff *skb, const struct cell_in *in, u32 psn)
+{
+	u64 len = in->p->c.len;
+	struct mrc_big *big;
+	u32 slot;
+
+	if (rx_cells_free.pop(&slot))
+		return 0;
+	big = rx_cells.lookup(&slot);
+	if (!big)
+		return 0;
+	if (!CELL_LEN_OK(len) || bpf_skb_load_bytes(skb, CELL_OFF, big->data, len)) {
+		rx_cells_free.push(&slot, 0);
+		return 0;
+	}
+	big->left = in->p->c.count;
+	big->len = len;
+	big->head = in->p->c.head;
+	big->mss = in->p->c.mss;
+	big->count = in->p->c.count;
+	big->tag = (u64)in->p->qp << 32 | psn;
+	return (slot | MRC_SLOT_BIG) + 1;
+}
+
+/* Say where the packets of a held piece are. Only entries of PSNs that are not received change. */
+static __always_inline void enter_held(const struct cell_in *in, u32 psn, u32 held)
+{
+	u32 i, len = in->p->c.head + in->p->c.mss;
+	struct mrc_rx_entry *entry;
+
+	for (i = 0; i < MRC_CELL_PACKETS; i++) {
+		if (i >= in->p->c.count)
+			break;
+		if (i + 1 == in->p->c.count)
+			len = in->p->c.len - i * in->p->c.mss;
+		entry = rx_entry_get(in->p->qp, psn + i);
+		if (!entry)
+			break;
+		entry->slot = held + (i << MRC_SLOT_AT_SHIFT);
+		entry->len = len;
+		entry->psn = psn + i;
+	}
+}
+
+/* Hold a copy of a piece that is early, unless another did meanwhile. Returns its disposition. */
+static __always_inline u32 hold_piece(struct __sk_buff *skb, struct cell_in *in, u32 psn)
+{
+	struct mrc_rx *rx = in->rx;
+	u32 held, disposition;
+
+	held = in->p->c.count == 1 ? hold_packet(skb, CELL_OFF, in->p->qp, psn, in->p->c.len) :
+				  hold_cell(skb, in, psn);
+	if (!held)
+		return RX_NO_BUFFER;
+	/*
+	 * Two copies of a piece may be here at once: bits decide, and entries follow.
+	 * mrc_drain takes an entry only if it is whole.
+	 */
+	bpf_spin_lock(&rx->lock);
+	disposition = cell_disposition(rx, psn, in->p->c.count);
+	if (disposition <= RX_HOLD) {
+		disposition = RX_HOLD;
+		rx_mark(rx, psn, in->p->c.count, 1);
+		rx->waiting += in->p->c.count;
+		note_arrival(rx, in, psn);
+	}
+	bpf_spin_unlock(&rx->lock);
+	if (disposition == RX_HOLD)
+		enter_held(in, psn, held);
+	else
+		free_copy(held - 1, in->p->c.count, 1);
+	return disposition;
+}
+
+/* A piece of several packets is the next: send it to mrc0. It is TCP's, which bears a slip of order. */
+static __always_inline int deliver_piece(struct __sk_buff *skb, const struct cell_in *in)
+{
+	skb->mark = 0;
+	if (undress(skb, in) || put_link(skb, in->h, bpf_htons(in->p->v6 ? ETH_P_IPV6 : ETH_P_IP)))
+		return cell_drop(in, MRC_C_DROP_SKB);
+	count_by(MRC_C_RX_PACKETS, in->p->c.count);
+	count_by(MRC_C_RX_BYTES, in->p->c.len);
+	count(MRC_C_RX_CELLS);
+	bpf_set_hash_invalid(skb);
+	return bpf_redirect(in->h->link_ifindex, 0);
+}
+
+/*
+ * The next packet: send it to mrc0 as its owner. The skb stays, to make something
+ * else of. Returns 0, or -1 if the packet is not delivered and nobody knows of it.
+ */
+static __always_inline int deliver_single(struct __sk_buff *skb, struct cell_in *in, u32 psn)
+{
+	struct mrc_rx *rx = in->rx;
+	int failed;
+
+	bpf_set_hash_invalid(skb);
+	failed = undress(skb, in) ||
+		 put_link(skb, in->h, bpf_htons(in->p->v6 ? ETH_P_IPV6 : ETH_P_IP)) ||
+		 bpf_clone_redirect(skb, in->h->link_ifindex, 0);
+	bpf_spin_lock(&rx->lock);
+	rx_mark(rx, psn, 1, 0);
+	rx->busy = 0;
+	if (!failed)
+		rx->next = psn + 1;
+	bpf_spin_unlock(&rx->lock);
+	if (failed) {
+		count(MRC_C_DELIVER_RETRY);
+		return -1;
+	}
+	count(MRC_C_RX_PACKETS);
+	count_by(MRC_C_RX_BYTES, in->p->c.len);
+	return 0;
+}
+
+/* Note what mrc_drain should do with the skb of a single packet. */
+static __always_inline int cell_drain(struct __sk_buff *skb, const struct cell_in *in, u32 psn,
+				      u32 want, u32 duplicate)
+{
+	struct mrc_chain *chain = in->chain;
+
+	skb->cb[0] = CHAIN_PACKET;
+	chain->drain.qp = in->p->qp;
+	chain->drain.runs = 0;
+	chain->drain.want = want;
+	chain->drain.psn = psn;
+	chain->drain.ev = (in->p->label & CELL_LABEL_EV) << 16;
+	chain->drain.ts = in->p->label >> MRC_CELL_ATTEMPT_SHIFT;
+	chain->drain.m = in->p->ce ? MRC_SETH_M_SKIP_ONCE : 0;
+	chain->drain.cc_flags = duplicate ? MRC_CC_FLAG_DUPLICATE : 0;
+	tails.call(skb, TAIL_DRAIN);
+	return TC_ACT_SHOT;
+}
+
+/* Make use of the skb of a single packet: release what waits, send a SACK, or ask for one. */
+static __always_inline int cell_done(struct __sk_buff *skb, const struct cell_in *in, u32 psn,
+				     u32 disposition, u64 now)
+{
+	u32 want = disposition == RX_DUPLICATE || in->p->ce ||
+		   (in->p->label & (MRC_CELL_ACKREQ | 3 << MRC_CELL_ATTEMPT_SHIFT));
+	struct mrc_chain *chain = in->chain;
+	struct mrc_rx *rx = in->rx;
+	struct mrc_balance *b;
+
+	want |= sack_is_due(rx, in->h, in->q, now);
+	if (!want)
+		watch(in->p->qp);
+	if (in->p->c.count > 1 || skb->gso_size)
+		return TC_ACT_SHOT;
+	if (want || rx_bit(rx, rx->next))
+		return cell_drain(skb, in, psn, want, disposition == RX_DUPLICATE);
+	b = balance_get(in->q->peer);
+	if (!b)
+		return TC_ACT_SHOT;
+	chain->resend.found = 0;
+	skb->cb[0] = CHAIN_PACKET;
+	go_ask(skb, chain, in->h, in->q->peer, b, now);
+	return TC_ACT_SHOT;
+}
+
+/* Deliver, hold, send round or drop a piece whose state has been checked. */
+static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
+{
+	struct mrc_rx *rx = in->rx;
+	u64 now = bpf_ktime_get_ns();
+	u32 psn, disposition;
+
+	bpf_spin_lock(&rx->lock);
+	psn = rx->next + psn_diff(in->p->psn, rx->next);
+	disposition = cell_disposition(rx, psn, in->p->c.count);
+	if (disposition == RX_DELIVER) {
+		note_arrival(rx, in, psn);
+		rx->moved_ns = now;
+		if (in->p->c.count > 1) {
+			rx->next = psn + in->p->c.count;
+		} else {
+			rx->busy = 1;
+			rx_mark(rx, psn, 1, 1);
+		}
+	}
+	if (disposition == RX_DUPLICATE && in->p->c.count > 1)
+		rx->pending_packets++; /* the clock answers */
+	bpf_spin_unlock(&rx->lock);
+	if (disposition == RX_DELIVER && in->p->c.count > 1) {
+		watch(in->p->qp);
+		return deliver_piece(skb, in);
+	}
+	if (disposition == RX_HOLD && may_circle(skb, in, now)) {
+		count(MRC_C_RX_CIRCLED);
+		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+	}
+	if (disposition == RX_HOLD)
+		disposition = hold_piece(skb, in, psn);
+	else if (disposition == RX_DELIVER && deliver_single(skb, in, psn))
+		return TC_ACT_SHOT;
+	switch (disposition) {
+	case RX_OUTSIDE:
+		return cell_drop(in, MRC_C_DROP_PSN);
+	case RX_OVERLAP:
+		return cell_drop(in, MRC_C_RX_OVERLAP);
+	case RX_NO_BUFFER:
+		return cell_drop(in, MRC_C_DROP_BUFFER);
+	case RX_DUPLICATE:
+		count(MRC_C_RX_DUPLICATE);
+		break;
+	case RX_HOLD:
+		count_by(MRC_C_RX_HELD, in->p->c.count);
+		break;
+	}
+	return cell_done(skb, in, psn, disposition, now);
+}
+
+int mrc_cell(struct __sk_buff *skb)
+{
+	struct cell_in in = { .h = host_get(), .chain = chain_get(CHAIN_PACKET) };
+	struct mrc_cell state;
+	u32 why;
+
+	if (!in.h || !in.chain)
+		return TC_ACT_SHOT;
+	in.p = &in.chain->piece;
+	why = check_outer(skb, &in, &state);
+	if (why == MRC_C_DROP_SHORT && skb->len >= CELL_OFF + 20 &&
+	    !bpf_skb_pull_data(skb, CELL_OFF + 20))
+		why = check_outer(skb, &in, &state);
+	if (!why)
+		why = check_state(&in, &state);
+	if (!why)
+		why = find_place(skb, &in, state.seq);
+	if (why)
+		return cell_drop(&in, why);
+	return place_cell(skb, &in);
+}

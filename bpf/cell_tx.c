@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Spray, second part: cells. A large segment of TCP goes out as it is, with one
+ * header more, by one path; the NIC cuts it, and each of its packets has a PSN.
+ * All other packets are cells of one packet.
+ */
+
+/* The kept copy of a cell. */
+struct cell_copy {
+	struct mrc_slot *one;    /* of a single packet ... */
+	struct mrc_big *big;     /* ... or of several */
+	u32 slot;                /* in the retransmit ring, MRC_SLOT_... */
+};
+
+/*
+ * Measure a packet from mrc0. Returns 0, or -1 if it is large, but no segment of
+ * TCP that can be a cell.
+ */
+static __always_inline int measure_cell(struct __sk_buff *skb, struct cell *c)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	u8 *ip = data + MRC_ETH_LEN, tcp[TCP_LEN];
+	u32 l3;
+
+	c->len = skb->len - MRC_ETH_LEN;
+	c->count = 1;
+	c->mss = 0;
+	c->seq = 0;
+	if (!skb->gso_size)
+		return 0;
+	if (data + CELL_OFF > end)
+		return -1;
+	l3 = (ip[0] & 15) * 4;
+	if ((ip[0] >> 4) == 6 ? ip[6] != IP_TCP : ip[9] != IP_TCP)
+		return -1;
+	if ((ip[0] >> 4) == 6)
+		l3 = MRC_IP6_LEN;
+	if (bpf_skb_load_bytes(skb, MRC_ETH_LEN + l3, tcp, sizeof(tcp)))
+		return -1;
+	c->head = l3 + (tcp[12] >> 4) * 4;
+	c->mss = skb->gso_size;
+	if (c->mss < MRC_CELL_MSS_MIN || c->mss > CFG_MTU || c->len <= c->head)
+		return -1;
+	c->count = packets_of(c->len - c->head, c->mss);
+	c->seq = bpf_ntohl(*(__be32 *)(tcp + 4));
+	if (c->count >= MRC_CELL_PACKETS || c->head + c->mss > CFG_MTU)
+		return -1;
+	if (c->count == 1) {
+		c->mss = 0;
+		c->seq = 0;
+	}
+	return 0;
+}
+
+/* Copy a cell of several packets. Returns 0, or -1 if there is no room for it. */
+static __always_inline int keep_cell(struct __sk_buff *skb, const struct cell *c,
+				     struct cell_copy *copy)
+{
+	u64 len = c->len;
+	struct mrc_big *big;
+	u32 slot;
+
+	if (tx_cells_free.pop(&slot))
+		return -1;
+	big = tx_cells.lookup(&slot);
+	if (!big)
+		return -1;
+	big->tag = ~0ull;
+	barrier();
+	if (!CELL_LEN_OK(len) || bpf_skb_load_bytes(skb, MRC_ETH_LEN, big->data, len)) {
+		tx_cells_free.push(&slot, 0);
+		return -1;
+	}
+	big->left = c->count;
+	big->len = len;
+	big->head = c->head;
+	big->mss = c->mss;
+	big->count = c->count;
+	big->resent = 0;
+	copy->big = big;
+	copy->slot = slot | MRC_SLOT_BIG;
+	return 0;
+}
+
+/*
+ * Make room for the outer header. A NIC fills the checksum of a packet inside
+ * another only if the skb says that it is inside another; veth passes it on, and
+ * there the skb is better off without the hint, because at the other end it would
+ * keep a program from making an answer of it. An skb that is inside something
+ * already cannot have the hint once more.
+ */
+static __always_inline int make_room(struct __sk_buff *skb, const struct cell *c)
+{
+	u32 zero = 0;
+	struct mrc_plane *pl = planes.lookup(&zero);
+
+	if (!pl)
+		return -1;
+	if ((skb->gso_size || !pl->bare) &&
+	    !bpf_skb_adjust_room(skb, MRC_IP6_LEN, BPF_ADJ_ROOM_MAC,
+				 BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6))
+		return 0;
+	return skb->gso_size ? -1 : bpf_skb_change_head(skb, MRC_IP6_LEN, 0);
+}
+
+/* Note what was sent where, for each packet of a cell. */
+static __always_inline int record_cell(u32 qp, u32 psn, u32 id, const struct cell *c,
+				       const struct cell_copy *copy, u64 now)
+{
+	u32 i, len = c->head + c->mss;
+
+	if (c->count == 1) {
+		if (!copy->one || record_packet(qp, psn, id, copy->slot, c->len, now))
+			return -1;
+		copy->one->tag = (u64)qp << 32 | psn;
+		return 0;
+	}
+	for (i = 0; i < MRC_CELL_PACKETS; i++) {
+		if (i >= c->count)
+			break;
+		if (i + 1 == c->count)
+			len = c->len - i * c->mss;
+		if (record_packet(qp, psn + i, id, copy->slot | i << MRC_SLOT_AT_SHIFT, len, now))
+			return -1;
+	}
+	if (!copy->big)
+		return -1;
+	copy->big->tag = (u64)qp << 32 | psn;
+	return 0;
+}
+
+/* Tell arriving packets that this QP would like to hear of what it sent. */
+static __always_inline void want_sack(const struct flow *f, u32 qp)
+{
+	u64 bit = 1ull << ((qp - f->peer->qp_base) & 63);
+
+	if (!(f->b->wants & bit))
+		__sync_fetch_and_or(&f->b->wants, bit);
+}
+
+/* Write the headers of a cell and send it. If that fails, it is found missing and sent again. */
+static __always_inline int cell_out(struct __sk_buff *skb, const struct flow *f, u32 qp, u32 psn,
+				    u32 id, const struct cell *c, u8 next)
+{
+	u32 flags = id & PATH_SLOW ? MRC_CELL_ACKREQ : 0;
+	struct route r;
+	void *data, *end;
+
+	id &= 0xffff;
+	if (find_route(qp, f->q, id, &r))
+		return spray_drop(MRC_C_DROP_STATE);
+	data = SKB_DATA(skb);
+	end = SKB_END(skb);
+	if (put_cell(data, end, f->h, r.pl, r.pp, r.path->ev, flags, f->q->remote_qpn, psn, c,
+		     next))
+		return spray_drop(MRC_C_DROP_SKB);
+	__sync_fetch_and_add(&r.path->sent, 1);
+	count_by(MRC_C_TX_PACKETS, c->count);
+	count_by(MRC_C_TX_BYTES, c->len);
+	if (c->count > 1)
+		count(MRC_C_TX_CELLS);
+	capture_skb(skb, RECORD_PACKET, path_plane(id), qp, f->q->peer, MRC_C_TX_PACKETS);
+	return bpf_redirect(r.pl->ifindex, 0);
+}
+
+static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *f, u32 qp)
+{
+	u8 next = skb->protocol == bpf_htons(ETH_P_IP) ? IPPROTO_IPIP : IPPROTO_IPV6;
+	struct cell_copy kept = {};
+	struct copy single;
+	u32 psn, id, why;
+	struct cell c;
+	u64 now;
+
+	if (measure_cell(skb, &c))
+		return spray_cut(f->h);
+	if (c.count > 1) {
+		if (c.len > f->h->cell_bytes || keep_cell(skb, &c, &kept))
+			return spray_cut(f->h);
+	} else {
+		why = keep_copy(skb, &single);
+		if (why)
+			return spray_drop(why);
+		kept.one = single.buf;
+		kept.slot = single.slot;
+	}
+	if (make_room(skb, &c))
+		return spray_undo(kept.slot, MRC_C_DROP_SKB);
+	now = bpf_ktime_get_ns();
+	why = take_psn(f, now, c.count, &psn, &id);
+	if (why)
+		return spray_undo(kept.slot, why);
+	if (record_cell(qp, psn, id & 0xffff, &c, &kept, now))
+		return TC_ACT_SHOT;
+	watch(qp);
+	if (c.count > 1)
+		want_sack(f, qp);
+	return cell_out(skb, f, qp, psn, id, &c, next);
+}
+
+int mrc_spray(struct __sk_buff *skb)
+{
+	struct flow f;
+	u32 qp, why;
+
+	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
+		return spray_drop(MRC_C_DROP_NOT_IP);
+	if (skb->len > MRC_ETH_LEN + CFG_MTU && !skb->gso_size)
+		return spray_drop(MRC_C_DROP_TOO_BIG);
+	why = find_flow(skb, &f, &qp);
+	if (why)
+		return spray_drop(why);
+	if (skb->gso_size && !(CELLS && f.q->framing == MRC_FRAMING_CELL))
+		return spray_cut(f.h);
+	why = admit(skb, &f);
+	if (why)
+		return spray_drop(why);
+	if (CELLS && f.q->framing == MRC_FRAMING_CELL)
+		return spray_cell(skb, &f, qp);
+	return spray_packet(skb, &f, qp);
+}

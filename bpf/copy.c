@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Copies: the packets that both rings keep, and how a packet is made of one
+ * again. A single packet has a slot of its own; the packets of a cell share one.
+ * Whoever sends or delivers a copy gets a single packet each time, with the
+ * lengths, flags and checksums that the NIC would have given it: the copy of a
+ * packet that had still to get its checksum from a NIC holds only half of it.
+ */
+
+#define SUM_STEP 512             /* most bytes that bpf_csum_diff takes before Linux 6.13 */
+#define IP_TCP 6
+#define IP_UDP 17
+
+/* A packet as it lies in a ring. */
+struct copy_at {
+	u8 *data;                /* the IP packet, that of the whole cell if it is one of several */
+	__u64 *tag;              /* of the slot, which is .is while the packet is in it */
+	u64 is;
+	u64 head;                /* bytes of headers, IP and transport; 0: none to mend */
+	u64 from;                /* the payload: where it begins in .data ... */
+	u64 len;                 /* ... and its bytes */
+	u32 l4;                  /* bytes of IP header */
+	u32 proto;
+	u32 at;                  /* place in the cell */
+	u32 last;                /* 1: the last one of the cell */
+	u32 mss;
+};
+
+/* A length that the verifier sees to be below a power of two, `mask` + 1. */
+#define MASKED(n, mask) ({ \
+	u64 masked = (n); \
+	asm volatile("%0 &= %1" : "+r"(masked) : "i"(mask)); \
+	masked; })
+
+/* Free what a packet held of a ring. `ring` is constant: 0 the retransmit ring, 1 the other. */
+static __always_inline void free_copy(u32 slot, u32 packets, u32 ring)
+{
+	u32 index = slot & MRC_SLOT_INDEX;
+	struct mrc_big *big;
+
+	if (!(slot & MRC_SLOT_BIG)) {
+		if (ring)
+			rx_free.push(&index, 0);
+		else
+			tx_free.push(&index, 0);
+		return;
+	}
+	big = ring ? rx_cells.lookup(&index) : tx_cells.lookup(&index);
+	if (!big || __sync_fetch_and_add(&big->left, -(u64)packets) != packets)
+		return;
+	big->tag = ~0ull;
+	if (ring)
+		rx_cells_free.push(&index, 0);
+	else
+		tx_cells_free.push(&index, 0);
+}
+
+/*
+ * Find the transport header among the headers at `head`, if there is one whose
+ * checksum NICs fill in. `len` is that of the IP packet.
+ */
+static __always_inline void find_transport(const u8 *head, u32 len, struct copy_at *c)
+{
+	u32 l4 = (head[0] & 15) * 4, l4_len;
+
+	c->proto = head[9];
+	if ((head[0] >> 4) == 6) {
+		l4 = MRC_IP6_LEN;
+		c->proto = head[6];
+	} else if (*(const __be16 *)(head + 6) & bpf_htons(MRC_IP4_FRAGMENT)) {
+		c->proto = 0;
+	}
+	c->head = 0;
+	c->l4 = l4;
+	if (c->proto == IP_TCP)
+		l4_len = (head[(l4 + 12) & (MRC_HEAD_MAX - 1)] >> 4) * 4;
+	else if (c->proto == IP_UDP && *(const u16 *)(head + ((l4 + 6) & (MRC_HEAD_MAX - 2))))
+		l4_len = MRC_UDP_LEN;
+	else
+		return;
+	if (l4 >= 20 && l4_len >= MRC_UDP_LEN && l4 + l4_len <= len)
+		c->head = l4 + l4_len;
+}
+
+/*
+ * Sum the payload of a copy, whose first byte is at an even place of the packet.
+ * The pointer is checked once; from there the steps have fixed places.
+ */
+static __always_inline u64 sum_payload(u8 *payload, u64 len)
+{
+	u64 sum = 0, step;
+	u32 i, rest = 0;
+
+	for (i = 0; i <= CFG_MTU / SUM_STEP; i++) {
+		if (len < SUM_STEP)
+			break;
+		sum += (u32)bpf_csum_diff(0, 0, (void *)payload, SUM_STEP, 0);
+		payload += SUM_STEP;
+		len -= SUM_STEP;
+	}
+	step = MASKED(len, 0x1fc);
+	sum += (u32)bpf_csum_diff(0, 0, (void *)payload, step, 0);
+	payload += step;
+	if (len & 2) {
+		rest = *(u16 *)payload;
+		payload += 2;
+	}
+	if (len & 1)
+		rest += bpf_htons(*payload << 8);
+	return sum + rest;
+}
+
+static __always_inline u16 folded(u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+/* Make the IP header that of one packet of `len` bytes. Returns the sum of its pseudo header. */
+static __always_inline u64 mend_ip(u8 *head, const struct copy_at *c, u32 len)
+{
+	u64 sum = bpf_htons(c->proto) + bpf_htons(len - c->l4), ihl;
+
+	if ((head[0] >> 4) == 6) {
+		*(__be16 *)(head + 4) = bpf_htons(len - MRC_IP6_LEN);
+		return sum + (u32)bpf_csum_diff(0, 0, (void *)(head + 8), 32, 0);
+	}
+	*(__be16 *)(head + 2) = bpf_htons(len);
+	*(__be16 *)(head + 4) = bpf_htons(bpf_ntohs(*(__be16 *)(head + 4)) + c->at);
+	*(u16 *)(head + 10) = 0;
+	ihl = MASKED(c->l4, 0x3c);
+	*(u16 *)(head + 10) = folded((u32)bpf_csum_diff(0, 0, (void *)head, ihl, 0));
+	return sum + (u32)bpf_csum_diff(0, 0, (void *)(head + 12), 8, 0);
+}
+
+/* Make the headers those of one packet, with the checksum over its payload. */
+static __always_inline void mend_headers(u8 *head, const struct copy_at *c)
+{
+	u64 sum = mend_ip(head, c, c->head + c->len), place = MASKED(c->l4, 0x3c), l4_len;
+	u8 *l4 = head + place;
+	u16 *check = (u16 *)(l4 + (c->proto == IP_TCP ? 16 : 6));
+
+	if (c->mss) {
+		*(__be32 *)(l4 + 4) = bpf_htonl(bpf_ntohl(*(__be32 *)(l4 + 4)) + c->at * c->mss);
+		if (!c->last)
+			l4[13] &= ~(TCP_FIN | TCP_PSH);
+		if (c->at)
+			l4[13] &= ~TCP_CWR;
+	}
+	*check = 0;
+	l4_len = MASKED(c->head - c->l4, 0x3c);
+	sum += (u32)bpf_csum_diff(0, 0, (void *)l4, l4_len, 0);
+	sum += sum_payload(c->data + c->from, c->len);
+	*check = folded(sum);
+	if (c->proto == IP_UDP && !*check)
+		*check = 0xffff;
+}
+
+/*
+ * Find a packet of a ring. `head` is memory for its headers. Returns 0, or -1 if
+ * the slot holds something else by now. `ring` is constant, as for free_copy().
+ */
+static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *head, u32 ring,
+				     struct copy_at *c)
+{
+	u32 index = slot & MRC_SLOT_INDEX, at = 0, rest;
+	struct mrc_slot *one;
+	struct mrc_big *big;
+
+	c->at = 0;
+	c->mss = 0;
+	c->last = 1;
+	if (slot & MRC_SLOT_BIG) {
+		big = ring ? rx_cells.lookup(&index) : tx_cells.lookup(&index);
+		at = slot >> MRC_SLOT_AT_SHIFT & (MRC_CELL_PACKETS - 1);
+		c->is = (u64)qp << 32 | (u32)(psn - at);
+		if (!big || big->tag != c->is)
+			return -1;
+		c->tag = &big->tag;
+		c->data = big->data;
+		__builtin_memcpy(head, big->data, MRC_HEAD_MAX);
+		find_transport(head, big->len, c);
+		c->mss = big->mss;
+		c->at = at;
+		c->last = at + 1 == big->count;
+		c->from = c->head + at * c->mss;
+		rest = big->len - c->from;
+		c->len = rest < c->mss ? rest : c->mss;
+		return c->head && c->proto == IP_TCP ? 0 : -1;
+	}
+	one = ring ? rx_ring.lookup(&index) : tx_ring.lookup(&index);
+	c->is = (u64)qp << 32 | psn;
+	if (!one || one->tag != c->is)
+		return -1;
+	c->tag = &one->tag;
+	c->data = one->data;
+	__builtin_memcpy(head, one->data, MRC_HEAD_MAX);
+	find_transport(head, len, c);
+	c->from = c->head;
+	c->len = len - c->head;
+	return 0;
+}
+
+/*
+ * Write the packet behind `off` bytes, a constant, and cut the skb behind it, with
+ * `tail` bytes more. Returns the packet's length, or -1.
+ */
+static __always_inline s32 write_copy(struct __sk_buff *skb, u32 off, u32 tail, u8 *head,
+				      struct copy_at *c)
+{
+	u64 headers = MASKED(c->head, MRC_HEAD_MAX - 1), len = MASKED(c->len, 0x3fff), from;
+
+	if (len > CFG_MTU)
+		return -1;
+	from = MASKED(c->from, 0xffff);
+	c->len = len;
+	if (bpf_skb_change_tail(skb, off + headers + len + tail, 0))
+		return -1;
+	if (len && bpf_skb_store_bytes(skb, off + headers, c->data + from, len, 0))
+		return -1;
+	if (headers) {
+		c->from = from;
+		mend_headers(head, c);
+		if (bpf_skb_store_bytes(skb, off, head, headers, 0))
+			return -1;
+	}
+	/* The slot may have been given away while it was read. */
+	barrier();
+	return *c->tag == c->is ? headers + len : -1;
+}

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Cells: encode and decode packets whose outer source address is the transport's state.
+
+A cell is an IP packet of an application, or a large TCP segment that is cut into packets on its way
+and put together again. All its packets have the same outer IPv6 header (struct mrc_cell in
+bpf/mrc_wire.h). `piece_psns` tells which PSNs a piece of a cell has.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from typing import Self
+
+from mrcd.wire.envelope import NEXT_IP4, NEXT_IP6, DecodeError, Ip6, get_ip6, put_ip6
+from mrcd.wire.layout import WIRE
+from mrcd.wire.packet import check_word
+
+_STATE = WIRE.structs["mrc_cell"]
+_COVERED = slice(_STATE.fields["mss"].offset, _STATE.fields["check"].offset)
+_LABEL = struct.Struct("!II")  # flow label and QPN: the second group of the check word
+_LENGTH = struct.Struct("!H")
+_SEQUENCE = struct.Struct("!I")
+_EV_MASK = (1 << 16) - 1
+_ATTEMPT_MAX = 3
+_NEXT_TCP = 6
+_VERSIONS = {NEXT_IP4: 4, NEXT_IP6: 6}
+_FOLLOWING = {version: following for following, version in _VERSIONS.items()}
+_TCP_LEN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What all packets of a cell share.
+
+    `qpn` is the receiver's, generation included. `psn` is that of the cell's first packet. A cell
+    of one packet has mss 0 and seq 0. `mss` is otherwise the TCP payload of each packet but the
+    last, and `seq` holds bits 15 to 8 of the first TCP sequence number. The low half of `ev` is 0.
+    """
+
+    block: int  # first 32 bits of NIC addresses
+    qpn: int
+    psn: int
+    ev: int
+    mss: int = 0
+    seq: int = 0
+    attempt: int = 0  # 0: the first sending; 3: the third repetition or a later one
+    ackreq: bool = False
+
+    @property
+    def label(self) -> int:
+        """The flow label; raises ValueError for a number that does not fit."""
+        if self.ev & _EV_MASK or not 0 <= self.ev >> 16 <= _EV_MASK:
+            raise ValueError(f"EV {self.ev:#x} does not fit: 16 bits above 16 zero bits")
+        if not 0 <= self.attempt <= _ATTEMPT_MAX:
+            raise ValueError(f"attempt {self.attempt} does not fit: 0 to {_ATTEMPT_MAX}")
+        flags = self.attempt << WIRE.MRC_CELL_ATTEMPT_SHIFT | WIRE.MRC_CELL_ACKREQ * self.ackreq
+        return flags | self.ev >> 16
+
+    def source(self) -> IPv6Address:
+        """Return the state with its check word.
+
+        Raises ValueError for a number that does not fit.
+        """
+        for name, value, mask in (
+            ("QPN", self.qpn, WIRE.MRC_QPN_MASK),
+            ("PSN", self.psn, WIRE.MRC_PSN_MASK),
+            ("mss", self.mss, WIRE.MRC_CELL_MSS),
+        ):
+            if value & ~mask:
+                raise ValueError(f"{name} {value:#x} does not fit into {mask:#x}")
+        state = _STATE.pack(
+            block=self.block, mss=WIRE.MRC_CELL_MARK | self.mss, psn_hi=self.psn >> 8,
+            psn_lo=self.psn & 0xFF, seq=self.seq, qp=self.qpn & 0xFFFF,
+        )  # fmt: skip
+        check = cell_check(state, self.label, self.qpn)
+        return IPv6Address(state[: _COVERED.stop] + check.to_bytes(4, "big"))
+
+    @classmethod
+    def unpack(cls, source: bytes, label: int, generation: int = 0) -> Self:
+        """Read a cell from the source address and flow label of its outer header.
+
+        The upper eight bits of the QPN, its generation, are in the check word only. Raises
+        DecodeError if the address is none of a cell. The check word is not looked at.
+        """
+        raw = _STATE.unpack(source)
+        if raw["mss"] & WIRE.MRC_CELL_MARK != WIRE.MRC_CELL_MARK:
+            raise DecodeError(f"mss {raw['mss']:#06x} without the mark of a cell")
+        return cls(
+            raw["block"], generation << 16 | raw["qp"], raw["psn_hi"] << 8 | raw["psn_lo"],
+            (label & _EV_MASK) << 16, raw["mss"] & WIRE.MRC_CELL_MSS, raw["seq"],
+            label >> WIRE.MRC_CELL_ATTEMPT_SHIFT, bool(label & WIRE.MRC_CELL_ACKREQ),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CellPacket:
+    """A packet on the wire, or a piece that GRO made of several packets of a cell.
+
+    `payload` is the IP packet inside, `dst` the rest of the uSID list.
+    """
+
+    cell: Cell
+    dst: IPv6Address
+    payload: bytes
+    traffic_class: int = WIRE.MRC_ECN_ECT0
+    hop_limit: int = 64
+
+
+def encode_cell(packet: CellPacket) -> bytes:
+    """Encode a packet from its outer IP header on; length and check word are filled in.
+
+    Raises ValueError for a number that does not fit, or a payload that is no IP packet.
+    """
+    following = _FOLLOWING.get(packet.payload[0] >> 4 if packet.payload else 0)
+    if following is None:
+        raise ValueError("the payload does not fit: no IP packet")
+    outer = Ip6(
+        packet.cell.source(), packet.dst, packet.cell.label, packet.traffic_class, packet.hop_limit
+    )
+    try:
+        return put_ip6(outer, len(packet.payload), following) + packet.payload
+    except struct.error as error:
+        raise ValueError(f"a number does not fit into the IP header: {error}") from None
+
+
+def decode_cell(data: bytes, block: int, qpn: int) -> CellPacket:
+    """Decode a packet from its outer IP header on, as the QP `qpn` of a fabric receives it.
+
+    Raises DecodeError, which names the field that is wrong.
+    """
+    outer, following, payload = get_ip6(data)
+    if following not in _VERSIONS:
+        raise DecodeError(f"next header {following}, neither IPv4 nor IPv6")
+    source = outer.src.packed
+    cell = Cell.unpack(source, outer.flow_label, qpn >> 16)
+    if cell.block != block:
+        raise DecodeError(f"block {cell.block:#010x}, not {block:#010x}")
+    if cell.qpn != qpn:
+        raise DecodeError(f"QP {cell.qpn & 0xFFFF:#06x}, not {qpn & 0xFFFF:#06x}")
+    found, right = (
+        int.from_bytes(source[_COVERED.stop :]),
+        cell_check(source, outer.flow_label, qpn),
+    )
+    if found != right:
+        raise DecodeError(
+            f"check word {found:#010x}, not {right:#010x}: damaged state or flow label, "
+            "or for another generation of the QP"
+        )
+    _check_inner(cell, _VERSIONS[following], payload)
+    return CellPacket(cell, outer.dst, payload, outer.traffic_class, outer.hop_limit)
+
+
+def _check_inner(cell: Cell, version: int, payload: bytes) -> None:
+    """Raise DecodeError if the packet inside is not what the state and the next header say."""
+    if not payload or payload[0] >> 4 != version:
+        raise DecodeError(f"inner IP version {payload[:1].hex()[:1] or 'missing'}, not {version}")
+    if len(payload) < (WIRE.MRC_IP4_LEN if version == 4 else WIRE.MRC_IP6_LEN):
+        raise DecodeError(f"truncated: {len(payload)} bytes of inner IP")
+    if version == 4:
+        length = _LENGTH.unpack_from(payload, 2)[0]
+    else:
+        length = _LENGTH.unpack_from(payload, 4)[0] + WIRE.MRC_IP6_LEN
+    if length != len(payload):
+        raise DecodeError(f"inner IP says {length} bytes, there are {len(payload)}")
+    if cell.mss:
+        piece_psns(cell, *tcp_of(payload))
+    elif cell.seq:
+        raise DecodeError(f"seq {cell.seq:#04x} in a cell of one packet, not 0")
+
+
+def cell_check(source: bytes, label: int, qpn: int) -> int:
+    """Return the check word for a state, of which the last four bytes are not looked at."""
+    return check_word(source[_COVERED] + _LABEL.pack(label, qpn))
+
+
+def piece_psns(cell: Cell, sequence: int, length: int) -> tuple[int, int]:
+    """Return the first PSN of a piece and the number of its packets.
+
+    `sequence` is the piece's TCP sequence number and `length` that of its TCP payload in bytes;
+    both are ignored for a cell of one packet. Raises DecodeError if the piece has no place in a
+    cell.
+    """
+    if not cell.mss:
+        return cell.psn, 1
+    if cell.mss < WIRE.MRC_CELL_MSS_MIN:
+        raise DecodeError(f"mss {cell.mss}, below {WIRE.MRC_CELL_MSS_MIN}")
+    if not length:
+        raise DecodeError("no TCP payload in a cell of several packets")
+    # The lower eight bits of the first sequence number are not known: the distance is wrong by
+    # less than 256 either way. With 255 more it is never too small, and too large by 510 at most.
+    distance = (sequence - (cell.seq << 8)) & 0xFFFF
+    index = ((distance & 0xFF00) + 255) // cell.mss
+    count = -(-length // cell.mss)
+    if not 0 <= distance - index * cell.mss <= 0xFF:
+        raise DecodeError(f"TCP sequence number {sequence:#010x}: at no packet's beginning")
+    if index + count > WIRE.MRC_CELL_PACKETS:
+        raise DecodeError(
+            f"TCP sequence number {sequence:#010x}: packets {index} to "
+            f"{index + count - 1} of a cell of at most {WIRE.MRC_CELL_PACKETS}"
+        )
+    return cell.psn + index & WIRE.MRC_PSN_MASK, count
+
+
+def tcp_of(packet: bytes) -> tuple[int, int]:
+    """Return TCP's sequence number and the length of its payload, as an IP packet's headers say.
+
+    The packet may be cut short behind its headers. Raises DecodeError if it is not TCP, or if its
+    headers are not whole.
+    """
+    if packet[:1] and packet[0] >> 4 == 4:
+        at, length_at, protocol_at, counted = 4 * (packet[0] & 15), 2, 9, 0
+    else:
+        at, length_at, protocol_at, counted = WIRE.MRC_IP6_LEN, 4, 6, WIRE.MRC_IP6_LEN
+    if len(packet) < at + _TCP_LEN:
+        raise DecodeError(f"truncated: {len(packet)} of {at + _TCP_LEN} bytes of inner IP and TCP")
+    if packet[protocol_at] != _NEXT_TCP:
+        raise DecodeError(f"inner protocol {packet[protocol_at]}, not TCP")
+    header = at + 4 * (packet[at + 12] >> 4)
+    length = _LENGTH.unpack_from(packet, length_at)[0] + counted - header
+    if length < 0 or header < at + _TCP_LEN:
+        raise DecodeError(f"TCP header of {header - at} bytes")
+    return _SEQUENCE.unpack_from(packet, at + 4)[0], length
