@@ -92,7 +92,7 @@ def test_mrc0_passes_segments_whole_and_nothing_else(cells: Lab) -> None:
     # A delivery that was merged keeps its mark of a tunnel and must not be cut for it.
     assert {name for name in (*WHOLE, *TUNNELS) if not far[name]} == set()
     assert not far["rx-gro"]
-    assert "gso_max_size 65000 gso_max_segs 1 " in shown(cells, "h1", "mrc0")
+    assert "gso_max_size 65000 gso_max_segs 3 " in shown(cells, "h1", "mrc0")
 
 
 def test_pair_that_cuts_does_not_depend_on_mrc0(cells: Lab) -> None:
