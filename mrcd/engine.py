@@ -170,7 +170,8 @@ class Engine:
         self._mac = await mrc0.ensure(nl, config, self._bpffs)
         self._ends = mrc0.ends(nl, config)
         if config.cells:
-            self.cells = CellSize(nl, config, host.cell_bytes(self.datapath), self._cells_resized)
+            told = host.cell_bytes(self.datapath)
+            self.cells = CellSize(nl, config, self.datapath, told, self._cells_resized)
             await self.cells.start()
 
     async def _open(self, layout: Sizes) -> Path:

@@ -247,7 +247,9 @@ def _mrc0(table: Table, host: Host | None, fabric: Fabric | None, transport: Tra
         table.problem("name", name, wrong)
     elif _bad_interface(name + beside):
         most = IFNAMSIZ - 1 - len(beside)
-        table.problem("name", name, f"is too long for {name}{beside} beside it; at most {most}")
+        table.problem(
+            "name", name, f"is too long for {name}{beside} beside it; at most {most} bytes"
+        )
     addresses: list[Interface] = []
     reserved = Reserved(fabric)
     given = table.strings("addresses")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mrcd.config import config
 from mrcd.config.config import Config, ConfigError, load
 from mrcd.fabric import description
+from mrcd.fabric.routing import Routing
 from mrcd.wire.packet import WIRE
 
 MINIMAL = '[host]\nname = "h1"\nfabric = "fabric.toml"\n'
@@ -70,6 +71,36 @@ def test_load__mtu_is_what_the_headers_leave(folder: Path, plane_mtu: int, mtu: 
     text = description.dumps(description.generate(mtu=plane_mtu))
     (folder / "fabric.toml").write_text(text)
     assert read(folder, MINIMAL).mtu == mtu
+
+
+@pytest.mark.parametrize(
+    ("framing", "kernel", "cells", "mtu"),
+    [
+        ("mrc", True, False, 8872),
+        ("auto", True, True, 8960),
+        ("auto", False, False, 8872),
+        ("cell", True, True, 8960),
+        ("cell", False, False, 8872),  # the daemon refuses to start
+    ],
+)
+def test_load__cells_leave_more_where_the_kernel_has_them(
+    folder: Path, framing: str, kernel: bool, cells: bool, mtu: int
+) -> None:
+    text = f'{MINIMAL}[transport]\nframing = "{framing}"\n'
+    loaded = config.loads(text, folder / "mrcd.toml", cells=kernel)
+    assert (loaded.cells, loaded.mtu) == (cells, mtu)
+    assert loaded.mtu_of(cells=False) == 8872  # to a peer that takes none
+
+
+def test_load__there_are_no_cells_with_ecmp(folder: Path) -> None:
+    ecmp = description.generate(hosts=3, routing=Routing("ecmp"))
+    (folder / "fabric.toml").write_text(description.dumps(ecmp))
+    loaded = read(folder, TRANSPORT + 'framing = "auto"')
+    assert (loaded.cells, loaded.mtu) == (False, 8912)
+    assert problems(folder, TRANSPORT + 'framing = "cell"') == [
+        'transport.framing: "cell": needs routing = "srv6" in the fabric file; '
+        'write "auto" or "mrc"'
+    ]
 
 
 def test_load__smallest_plane_mtu_of_the_fabric_leaves_ipv6_its_minimum() -> None:
@@ -157,6 +188,25 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
             "transport.zzz: true: unknown key; known: cell_max, cell_min, control_port, "
             "ev_min_active, evs, framing, mpr, "
             "probe_pps, qps_per_peer, ring_slots, survey_pps, tc, tick_us, udp_port, xdp",
+        ),
+        (TRANSPORT + 'framing = "tso"', 'transport.framing: "tso": must be one of auto, cell, mrc'),
+        (
+            TRANSPORT + "cell_min = 1.5",
+            "transport.cell_min: 1.5: must be an integer from 0 to 65000",
+        ),
+        (
+            TRANSPORT + "cell_min = 9000\ncell_max = 8000",
+            "transport.cell_min: 9000: is more than cell_max; at most 8000, and 0 is one packet",
+        ),
+        (
+            MINIMAL + '[mrc0]\nname = "fifteen-letters"',
+            'mrc0.name: "fifteen-letters": is too long for fifteen-lettersp beside it; at most 14 '
+            "bytes",
+        ),
+        (
+            MINIMAL + '[mrc0]\nname = "has-14-letters"\n[transport]\nframing = "auto"',
+            'mrc0.name: "has-14-letters": is too long for has-14-letterscp beside it; at most 13 '
+            "bytes",
         ),
         (TRANSPORT + "udp_port = 0", "transport.udp_port: 0: must be an integer from 1 to 65535"),
         (
