@@ -148,7 +148,9 @@ BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 #define TAIL_RESEND 0
 #define TAIL_LEARN 1
 #define TAIL_PROBE 2
-#define TAIL_COUNT 3
+#define TAIL_DELIVER 3
+#define TAIL_CELL 4
+#define TAIL_COUNT 5
 BPF_PROG_ARRAY(tails, TAIL_COUNT);
 
 static __always_inline struct mrc_chain *chain_get(u32 chain)

@@ -42,6 +42,7 @@ class Nic:
     up: bool = True
     carrier: bool = True
     xdp: str | None = None  # name of the attached XDP program
+    generic: bool = False  # whether that runs in generic mode
     rp_filter: int = 0
     disable_ipv6: bool = False
 
@@ -67,6 +68,7 @@ class Facts:
     mtu: int  # the fabric's MTU; 0 if unknown
     ipv4: bool  # whether the underlay is IPv4
     nics: tuple[Nic, ...]
+    native: bool  # whether planes receive at XDP
     rp_filter: Mapping[str, int]  # of "all", and of mrc0 if it exists
     rings: int  # bytes of memory that both rings need
     free: int  # bytes of memory available
@@ -297,13 +299,16 @@ def reverse_path(facts: Facts) -> Finding | None:
 
 
 def foreign_xdp(facts: Facts) -> Finding | None:
-    """Check for other XDP programs on the planes, where ours must be."""
-    others = [(nic.name, nic.xdp) for nic in facts.nics if nic.xdp not in (None, OUR_XDP)]
-    if others:
-        shown = ", ".join(f"{program} on {name}" for name, program in others)
-        fix = tuple(f"ip link set dev {name} xdp off" for name, _program in others)
+    """Check for other XDP programs on the planes: in the place of ours, or in generic mode."""
+    others = [nic for nic in facts.nics if nic.xdp not in (None, OUR_XDP)]
+    shown = ", ".join(f"{nic.xdp} on {nic.name}" for nic in others)
+    fix = tuple(f"ip link set dev {nic.name} xdp off" for nic in others)
+    if others and facts.native:
         return Finding("XDP", "wrong", f"another program is attached: {shown}", fix)
-    return _ok("XDP", "no other program on the planes") if facts.nics else None
+    if any(nic.generic for nic in others):
+        found = f"in generic mode, which switches GRO off and copies large packets: {shown}"
+        return Finding("XDP", "warn", found, fix)
+    return _ok("XDP", "no other program in the way on the planes") if facts.nics else None
 
 
 def memory(facts: Facts) -> Finding | None:

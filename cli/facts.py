@@ -77,6 +77,7 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
         mtu=found.fabric.mtu if found else 0,
         ipv4=found is not None and found.fabric.routing.underlay == 4,
         nics=asyncio.run(_nics(found.interfaces)) if found else (),
+        native=found is not None and found.transport.xdp == "native",
         rp_filter={name: value for name in ("all", mrc0) if (value := _ipv4(name)) is not None},
         rings=2 * found.transport.ring_slots * found.mtu if found else 0,
         free=_free(),
@@ -159,9 +160,11 @@ async def _nics(names: Iterable[str]) -> tuple[Nic, ...]:
                 continue
             link = links[name]
             program: str | None = None
+            generic = False
             with contextlib.suppress(NetlinkFailed):
                 there = await nl.xdp_program(name)
                 program = None if there is None else _program(there.ident)
+                generic = there is not None and there.mode == "generic"
             found.append(
                 Nic(
                     name,
@@ -169,6 +172,7 @@ async def _nics(names: Iterable[str]) -> tuple[Nic, ...]:
                     up=link.up,
                     carrier=link.carrier,
                     xdp=program,
+                    generic=generic,
                     rp_filter=_ipv4(name) or 0,
                     disable_ipv6=bool(_number(PROC_SYS / "ipv6/conf" / name / "disable_ipv6")),
                 )

@@ -280,7 +280,7 @@ def _transport(table: Table) -> Transport:
         ev_min_active=table.integer("ev_min_active", default.ev_min_active, 0, ACTIVE_MAX),
         probe_pps=table.integer("probe_pps", default.probe_pps, PROBE_PPS_MIN, PROBE_PPS_MAX),
         survey_pps=table.integer("survey_pps", default.survey_pps, 0, SURVEY_MAX_PPS),
-        xdp=table.choice("xdp", default.xdp, ("auto", "native", "generic")),
+        xdp=_xdp(table, default.xdp),
         tc=table.choice("tc", default.tc, ("auto", "tcx", "clsact")),
     )
     table.finish()
@@ -294,6 +294,15 @@ def _transport(table: Table) -> Transport:
         wrong = f"is smaller than mpr; at least {transport.mpr} slots hold one send window"
         table.problem("ring_slots", transport.ring_slots, wrong)
     return transport
+
+
+def _xdp(table: Table, default: str) -> str:
+    value = table.raw("xdp", default)
+    if value == "generic":
+        wrong = 'is gone, as planes receive at tc without XDP: take "auto"'
+        table.problem("xdp", value, wrong)
+        return default
+    return table.choice("xdp", default, ("auto", "native"))
 
 
 def _metrics(table: Table) -> Metrics:

@@ -34,6 +34,7 @@ GOOD = Facts(
     mtu=9000,
     ipv4=True,
     nics=(Nic("eth2", mtu=9000, xdp="mrc_receive"), Nic("eth3", mtu=9216)),
+    native=True,
     rp_filter={"all": 0, "mrc0": 2},
     rings=150 << 20,
     free=4 << 30,
@@ -91,6 +92,9 @@ BAD: list[tuple[Check, dict[str, Any], str, str, str]] = [
      "sysctl -w net.ipv4.conf.eth3.rp_filter=2"),
     (checks.foreign_xdp, {"nics": nic(xdp="katran")}, "wrong", "katran on eth3",
      "ip link set dev eth3 xdp off"),
+    (checks.foreign_xdp, {"nics": nic(xdp="katran", generic=True), "native": False}, "warn",
+     "in generic mode, which switches GRO off and copies large packets: katran on eth3",
+     "ip link set dev eth3 xdp off"),
     (checks.group, {"group": False}, "warn", "only root", "groupadd --system mrcd"),
     (checks.daemon, {"daemon": None}, "warn", "does not answer", "systemctl start mrcd"),
     (checks.daemon, {"daemon": "degraded"}, "warn", "degraded", "mrcctl status"),
@@ -133,6 +137,12 @@ def test_what_cannot_be_seen_is_unknown(check: Check, changed: dict[str, Any]) -
 @pytest.mark.parametrize("check", [checks.interfaces, checks.mtu, checks.ipv6, checks.foreign_xdp])
 def test_without_a_configuration_planes_are_not_judged(check: Check) -> None:
     assert check(replace(GOOD, nics=())) is None
+
+
+def test_without_xdp_of_ours_other_native_programs_are_welcome() -> None:
+    finding = checks.foreign_xdp(replace(GOOD, nics=nic(xdp="katran"), native=False))
+    assert finding is not None
+    assert finding.state == "ok"
 
 
 def test_a_plane_that_is_not_there_is_one_finding() -> None:
