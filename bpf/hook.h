@@ -125,19 +125,36 @@ static __always_inline long hook_resize(struct __sk_buff *skb, u32 len)
 	return bpf_skb_change_tail(skb, len, 0);
 }
 
+static __always_inline long hook_strip_part(struct __sk_buff *skb, u32 len)
+{
+	return bpf_skb_adjust_room(skb, -(s32)len, BPF_ADJ_ROOM_MAC, 0);
+}
+
 /*
+ * IP headers come off one by one. GRO has set the skb's transport header behind
+ * one of them, and it moves with the network header only if it is in the same
+ * place. If it lay in front of the packet, older kernels would refuse to change
+ * the packet's length ever after (__bpf_skb_min_len).
+ *
  * bpf_skb_adjust_room() keeps skb->protocol, which mrc0's Ethernet header is
  * written from, and asks for 40 bytes behind IPv6's. bpf_skb_change_proto()
  * changes it, and the length by the difference of the two headers.
  */
 static __always_inline long hook_strip(struct __sk_buff *skb, u32 len, __be16 proto)
 {
+	u32 outer = MRC_INNER_OFF - MRC_OUTER_OFF;
+
+	if (len > outer) {
+		if ((outer && hook_strip_part(skb, outer)) || hook_strip_part(skb, MRC_IP_LEN))
+			return -1;
+		len -= outer + MRC_IP_LEN;
+	}
 	if (proto != MRC_ETH_PROTO) {
 		if (bpf_skb_change_proto(skb, proto, 0))
 			return -1;
 		len += ENCAP_IPV4 ? MRC_IP6_LEN - MRC_IP4_LEN : MRC_IP4_LEN - MRC_IP6_LEN;
 	}
-	return bpf_skb_adjust_room(skb, -(s32)len, BPF_ADJ_ROOM_MAC, 0);
+	return hook_strip_part(skb, len);
 }
 
 static __always_inline int hook_send(const struct __sk_buff *skb, u32 ifindex)

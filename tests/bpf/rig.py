@@ -101,6 +101,13 @@ def stub(returns: int) -> int:
     return bpf.load_program(bpf.PROG_TYPE_SCHED_CLS, code, name="stub")[0]
 
 
+def end_in_stub(dp: Datapath) -> int:
+    """Have mrc_receive end in a stub instead of mrc_deliver; return the stub's descriptor."""
+    made = stub(HANDED_OVER)
+    bpf.update(dp.maps["tails"], struct.pack("=I", _TAIL_DELIVER), struct.pack("=I", made))
+    return made
+
+
 def arrival(dp: Datapath, frame: bytes, ifindex: int, *, out: int = 0) -> bpf.TestRun:
     """Return a run of mrc_receive on a frame, as if it had arrived at an interface."""
     if dp.sizes.xdp:  # struct xdp_md: data_end and ingress_ifindex
