@@ -127,7 +127,7 @@ def test_load__everything_given(folder: Path) -> None:
         evs = 256
         ev_min_active = 32
         probe_pps = 50
-        xdp = "generic"
+        xdp = "native"
         tc = "clsact"
         [metrics]
         listen = "[::1]:9971"
@@ -139,7 +139,7 @@ def test_load__everything_given(folder: Path) -> None:
     assert loaded.mrc0 == config.Mrc0("mrc-a", (ip_interface("172.16.0.1/16"),))
     assert loaded.interfaces == ("eth1", "eth2", "eth3", "eth4")
     assert loaded.transport == config.Transport(
-        4791, 4792, 16, 128, 128, 500, 256, 32, 50, "generic", "clsact"
+        4791, 4792, 16, 128, 128, 500, 256, 32, 50, "native", "clsact"
     )
     assert loaded.metrics.endpoint == ("::1", 9971)
     assert [peer.name for peer in loaded.peers] == ["h3"]
@@ -237,7 +237,11 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
         ),
         (
             TRANSPORT + 'xdp = "fast"',
-            'transport.xdp: "fast": must be one of auto, native, generic',
+            'transport.xdp: "fast": must be one of auto, native',
+        ),
+        (
+            TRANSPORT + 'xdp = "generic"',
+            'transport.xdp: "generic": is gone, as planes receive at tc without XDP: take "auto"',
         ),
         (TRANSPORT + "tc = []", "transport.tc: []: must be one of auto, tcx, clsact"),
         (

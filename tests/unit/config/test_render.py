@@ -60,7 +60,7 @@ def transports(draw: st.DrawFn) -> Transport:
         evs=evs,
         ev_min_active=draw(st.integers(0, evs)),
         probe_pps=draw(st.integers(10, 100_000)),
-        xdp=draw(st.sampled_from(["auto", "native", "generic"])),
+        xdp=draw(st.sampled_from(["auto", "native"])),
         tc=draw(st.sampled_from(["auto", "tcx", "clsact"])),
         survey_pps=draw(st.integers(0, 100_000)),
         framing=draw(st.sampled_from(["auto", "cell", "mrc"])),
