@@ -67,7 +67,7 @@ bench-paper: setup ## repeat the paper's experiments; measure fail-over and prob
 	$(PYTHON) -m bench.probing
 
 soak: setup ## inject random faults for MINUTES=20 under checked traffic; SEED=1 (as root)
-	$(PYTHON) -m bench.soak --minutes $(MINUTES) --seed $(SEED)
+	$(PYTHON) -m bench.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 wheel: setup ## build dist/mrcd-VERSION-py3-none-any.whl, with the BPF sources
 	packaging/build.sh wheel

@@ -40,10 +40,19 @@ class Interfaces:
 
 def sent_packets(namespace: str, names: tuple[str, ...]) -> tuple[int, ...]:
     """Return the packets sent so far by a namespace's interfaces, in the order of the names."""
+    return _column(namespace, names, 9)
+
+
+def received_packets(namespace: str, names: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the packets received so far by a namespace's interfaces, in the order of the names."""
+    return _column(namespace, names, 1)
+
+
+def _column(namespace: str, names: tuple[str, ...], column: int) -> tuple[int, ...]:
     with netns.entered(namespace):
         rows = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
     found = {row.partition(":")[0].strip(): row.partition(":")[2].split() for row in rows}
-    return tuple(int(found[name][9]) for name in names)
+    return tuple(int(found[name][column]) for name in names)
 
 
 @dataclass(slots=True)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Measure the cost of a packet in the data path, by program and against the machine's limits.
 
-    python -m bench.fastpath [--quick] [--only programs parts traffic] [--mtu 1500 9000]
+    python -m bench.fastpath [--quick] [--only programs parts traffic large] [--mtu 1500 9000]
 
 `programs`: nanoseconds of each program for each kind of packet, by PROG_TEST_RUN. `parts`: the
 nanoseconds saved when a part of a fast-path program is removed. `traffic`: nanoseconds of each
 program while TCP flows in a lab, as counted by the kernel; packets and goodput of a core, compared
-with a copy in memory, a veth pair and the kernel's seg6. docs/performance.md explains the figures.
+with a copy in memory, a veth pair and the kernel's seg6. `large`: what the programs take of a run,
+an skb and a packet while mrc0 carries TCP's large segments, if its framing does.
+docs/performance.md explains the figures.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench import entry, fastpath_parts, fastpath_runs, fastpath_traffic
+from bench import entry, fastpath_large, fastpath_parts, fastpath_runs, fastpath_traffic
+from bench.flow import FRAMINGS
 from bench.result import Line
 
-PARTS = ("programs", "parts", "traffic")
+PARTS = ("programs", "parts", "traffic", "large")
 
 
 def main() -> None:
@@ -29,17 +32,23 @@ def main() -> None:
     parser.add_argument("--mtu", nargs="+", type=int, default=[1500, 9000])
     parser.add_argument("--rounds", type=int, help="repetitions of everything")
     parser.add_argument("--quick", action="store_true", help="run fewer and shorter rounds")
+    parser.add_argument("--framing", choices=FRAMINGS, help="framing of mrcd's data in `large`")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
     parser.add_argument("--name", default="fastpath", help="name of the lab")
     args = parser.parse_args()
     entry.begin("fastpath")
-    results = _all(args.name, args.only, args.mtu, args.rounds, args.quick)
+    results = _all(args.name, args.only, args.mtu, args.rounds, args.quick, args.framing)
     _, failed = entry.gather(results, lambda lines: entry.save(args.json, entry.report(lines)))
     sys.exit(failed)
 
 
 def _all(
-    name: str, wanted: list[str], mtus: list[int], rounds: int | None, quick: bool
+    name: str,
+    wanted: list[str],
+    mtus: list[int],
+    rounds: int | None,
+    quick: bool,
+    framing: str | None,
 ) -> Iterator[list[Line] | str]:
     if "programs" in wanted:
         print("\n== programs, by PROG_TEST_RUN", flush=True)
@@ -55,6 +64,12 @@ def _all(
             times, seconds = (rounds or 2, 2.0) if quick else (rounds or 5, 4.0)
             measuring = fastpath_traffic.traffic(name, mtu, times, seconds)
             yield entry.take(f"traffic, MTU {mtu}", measuring)
+    if "large" in wanted:
+        for mtu in mtus:
+            print(f"\n== large segments, MTU {mtu}", flush=True)
+            times, seconds = (rounds or 2, 2.0) if quick else (rounds or 5, 4.0)
+            measuring = fastpath_large.large(name, mtu, times, seconds, framing)
+            yield entry.take(f"large, MTU {mtu}", measuring)
 
 
 if __name__ == "__main__":

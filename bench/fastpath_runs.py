@@ -16,14 +16,16 @@ from mrcd.datapath.clock import CARRIER
 from mrcd.fabric import usid
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
+from mrcd.wire.packet import WIRE
 from tests.bpf.packets import ip4, wire_time
-from tests.bpf.rig import TC_REDIRECT, TC_SHOT, XDP_DROP, XDP_PASS, XDP_TX
+from tests.bpf.rig import HANDED_OVER, TC_REDIRECT, TC_SHOT
 
 PLANE = 0  # every shape has it
 EV = usid.ev(PLANE, 2)
 _OUT = 16384
 _HEAD = 128
 """Bytes of a packet passed to a tc program, where the packet is grown to its length."""
+_ETHERNET, _SHORT = 14, 1000
 _HELD = 16
 """The number of packets held behind a gap."""
 _TX_ENTRY = ABI.structs["mrc_tx_entry"]
@@ -68,24 +70,25 @@ class Arrivals:
         self._side, self._harness, self._packets = side, harness, packets
         self._payload = ip4(bytes((size or side.mtu) - 28), src="10.99.0.2", dst="10.99.0.1")
 
-    def _frame(self, psn: int, *, ackreq: bool = False) -> bytes:
-        return self._side.far.data(psn, self._payload, EV, ackreq=ackreq)
+    def _short_frame(self, psn: int, *, ackreq: bool = False) -> bytes:
+        """Return a packet that a test run takes: mrc_receive does not touch the payload."""
+        packet = ip4(bytes(_SHORT), src="10.99.0.2", dst="10.99.0.1")
+        return self._side.far.data(psn, packet, EV, ackreq=ackreq)
 
     def receive_data(self) -> tuple[list[int], list[int]]:
         """Time mrc_receive. It changes no window, so the same packet can be repeated."""
-        frame = self._frame(self._side.next_psn())
-        run = self._side.xdp(frame, PLANE)
-        floor = self._harness.xdp_floor(frame, self._side.context(len(frame), PLANE))
+        frame = self._short_frame(self._side.next_psn())
+        run, floor = self._side.arriving(frame, PLANE), self._harness.arrival_floor(frame)
         return (
-            timed([run] * self._packets, XDP_PASS),
-            timed([floor] * self._packets, XDP_PASS),
+            timed([run] * self._packets, HANDED_OVER),
+            timed([floor] * self._packets, TC_SHOT),
         )
 
     def _stripped(self, psn: int, *, ackreq: bool = False) -> bytes:
         """Return a packet as mrc_receive passes it on."""
-        run = self._side.xdp(self._frame(psn, ackreq=ackreq), PLANE, out=_OUT)
-        assert run.run() == XDP_PASS
-        return run.output
+        run = self._side.arriving(self._short_frame(psn, ackreq=ackreq), PLANE, out=_OUT)
+        assert run.run() == HANDED_OVER
+        return run.output[:_ETHERNET] + self._payload + bytes(WIRE.MRC_ICRC_LEN)
 
     def _deliver(self, psns: list[int], *, ackreq: bool = False) -> list[bpf.TestRun]:
         pattern = bytearray(self._stripped(psns[0], ackreq=ackreq))
@@ -167,13 +170,13 @@ class Sacks:
         """Time mrc_receive, which passes SACKs on."""
         frames, side = self._sacks(), self._side
         side.acknowledge()
-        floor = self._harness.xdp_floor(frames[0], side.context(len(frames[0]), PLANE))
-        took = timed([side.xdp(frame, PLANE) for frame in frames], XDP_PASS)
-        return took, timed([floor] * len(frames), XDP_PASS)
+        floor = self._harness.arrival_floor(frames[0])
+        took = timed([side.arriving(frame, PLANE) for frame in frames], HANDED_OVER)
+        return took, timed([floor] * len(frames), TC_SHOT)
 
     def _through(self, frames: list[bytes]) -> tuple[list[int], list[int]]:
-        runs = [self._side.xdp(frame, PLANE, out=_OUT) for frame in frames]
-        timed(runs, XDP_PASS)
+        runs = [self._side.arriving(frame, PLANE, out=_OUT) for frame in frames]
+        timed(runs, HANDED_OVER)
         self._harness.aim(self._side.program("mrc_deliver"), 0)
         took = timed([self._harness.tc(run.output) for run in runs], TC_SHOT)
         return took, timed([self._harness.tc_floor(runs[0].output)] * len(runs), TC_SHOT)
@@ -202,7 +205,7 @@ class Probes:
 
     def probe(self) -> tuple[list[int], list[int]]:
         """Time a probe that is turned round on its path."""
-        return self._both(self._side.far.probe(77, EV), XDP_TX)
+        return self._both(self._side.far.probe(77, EV), TC_REDIRECT)
 
     def reply(self) -> tuple[list[int], list[int]]:
         """Time answers to probes of ours."""
@@ -212,17 +215,15 @@ class Probes:
             probe_id = path.slot << 9 | number & 0x1FF
             side.asked(path, probe_id)
             frame = side.far.probe_reply(probe_id, path.ev)
-            took += timed([side.xdp(frame, path.plane)], XDP_DROP)
-            context = side.context(len(frame), path.plane)
-            floor += timed([self._harness.xdp_floor(frame, context)], XDP_PASS)
+            took += timed([side.arriving(frame, path.plane)], TC_SHOT)
+            floor += timed([self._harness.arrival_floor(frame)], TC_SHOT)
         return took, floor
 
     def _both(self, frame: bytes, verdict: int) -> tuple[list[int], list[int]]:
-        context = self._side.context(len(frame), PLANE)
-        floor = self._harness.xdp_floor(frame, context)
+        floor = self._harness.arrival_floor(frame)
         return (
-            timed([self._side.xdp(frame, PLANE)] * self._packets, verdict),
-            timed([floor] * self._packets, XDP_PASS),
+            timed([self._side.arriving(frame, PLANE)] * self._packets, verdict),
+            timed([floor] * self._packets, TC_SHOT),
         )
 
 

@@ -146,7 +146,7 @@ def _direct(name: str, mtu: int) -> Iterator[int]:
                 subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
                 if host == other:
                     index = socket.if_nametoindex(_VETH)
-                    flags = bpf.XDP_FLAGS_SKB_MODE  # the mode of mrcd's programs in a lab
+                    flags = bpf.XDP_FLAGS_SKB_MODE  # natively, a veth copies every packet
                     link = bpf.create_link(program, index, bpf.ATTACH_XDP, flags=flags)
         yield program
     finally:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 
 from bench import simultaneous, stream
 from bench.metrics import Arrivals, Ints
@@ -24,6 +25,9 @@ from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
 from mrcd.lab import lab, processes, state
 from mrcd.lab.injection import Applied
+
+FRAMINGS = ("auto", "cell", "mrc")
+"""What `framing` may be in a host's configuration."""
 
 _PORT = 5301
 IPERF3_PORT = 5302
@@ -322,22 +326,34 @@ def talker(namespace: str, name: str, program: Sequence[str], *arguments: str) -
 
 
 @contextlib.contextmanager
-def lab_up(name: str, *, mtu: int, rate_mbps: int, daemons: bool = True) -> Iterator[str]:
+def lab_up(
+    name: str, *, mtu: int, rate_mbps: int, daemons: bool = True, settings: str = ""
+) -> Iterator[str]:
     """Build a lab of 2 hosts and 4 planes; take it down at the end in any case."""
-    with fabric_up(description.generate(name=name, mtu=mtu, rate_mbps=rate_mbps), daemons=daemons):
+    fabric = description.generate(name=name, mtu=mtu, rate_mbps=rate_mbps)
+    with fabric_up(fabric, daemons=daemons, settings=settings):
         yield name
 
 
 @contextlib.contextmanager
-def fabric_up(fabric: Fabric, *, daemons: bool = True) -> Iterator[str]:
-    """Build a lab of this fabric; take it down at the end in any case."""
+def fabric_up(fabric: Fabric, *, daemons: bool = True, settings: str = "") -> Iterator[str]:
+    """Build a lab of this fabric; take it down at the end in any case.
+
+    `settings` is TOML for every host's mrcd, such as `framed` returns.
+    """
     if fabric.name in state.labs():  # a run that was killed has left it
         lab.down(fabric.name)
-    lab.up(fabric, daemons=daemons)
+    lab.up(fabric, daemons=daemons, settings=settings)
     try:
         yield fabric.name
     finally:
         lab.down(fabric.name)
+
+
+def framed(framing: str | None, **more: str) -> str:
+    """Return settings that choose mrcd's framing of data, and more of its `[transport]`."""
+    wanted = {**({"framing": framing} if framing else {}), **more}
+    return tomli_w.dumps({"transport": wanted}) if wanted else ""
 
 
 def iperf3(

@@ -33,7 +33,7 @@ from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.linux import bpf, netns
 from mrcd.wire.abi import ABI
 from tests.bpf.packets import Far, ip4
-from tests.bpf.rig import LINK_MAC, pinned_to_one_cpu, write_planes
+from tests.bpf.rig import LINK_MAC, arrival, end_in_stub, pinned_to_one_cpu, write_planes
 
 _NEVER_NS = 4_000_000_000
 _OUR_QPN, _REMOTE_QPN = 0x770000, 0x880000
@@ -79,11 +79,6 @@ int nothing(struct __sk_buff *skb)
 {
 	return TC_ACT_SHOT;
 }
-
-int nothing_xdp(struct xdp_md *ctx)
-{
-	return XDP_PASS;
-}
 """
 
 
@@ -114,13 +109,10 @@ class Harness:
             module = BPF(text=_HARNESS)
         self._module = module  # keep it: its maps are closed when it is collected
         self._fds = {
-            name: bpf.load_program(kind, bytes(module.dump_func(name.encode())), name=name)[0]
-            for name, kind in (
-                ("grown", bpf.PROG_TYPE_SCHED_CLS),
-                ("grown_only", bpf.PROG_TYPE_SCHED_CLS),
-                ("nothing", bpf.PROG_TYPE_SCHED_CLS),
-                ("nothing_xdp", bpf.PROG_TYPE_XDP),
-            )
+            name: bpf.load_program(
+                bpf.PROG_TYPE_SCHED_CLS, bytes(module.dump_func(name.encode())), name=name
+            )[0]
+            for name in ("grown", "grown_only", "nothing")
         }
         self._length, self._follows = (int(module[name].map_fd) for name in ("length", "follows"))
         self._end_in(1, self._fds["nothing"])
@@ -149,11 +141,9 @@ class Harness:
         """Return the same run without the program."""
         return bpf.TestRun(self._fds["grown_only"], frame)
 
-    def xdp_floor(self, frame: bytes, context: bytes) -> bpf.TestRun:
-        """Return a run of an XDP program that does nothing."""
-        return bpf.TestRun(
-            self._fds["nothing_xdp"], frame, context=context, context_out_size=len(context)
-        )
+    def arrival_floor(self, frame: bytes) -> bpf.TestRun:
+        """Return a run of a program that drops the frame as it is."""
+        return bpf.TestRun(self._fds["nothing"], frame)
 
 
 def make_interfaces() -> dict[str, int]:
@@ -211,6 +201,7 @@ class Loaded:
             warnings.simplefilter("ignore", DeprecationWarning)
             self.dp.maps, self.dp.programs, self.report = loader.load(self.dp.sizes)
         loader.fill_rings(self.dp.maps, self.dp.sizes.ring_slots, self.dp.sizes.cell_slots)
+        self._stub = end_in_stub(self.dp)
         self.ifindex = ifindex
         self.table = QpTable(self.dp, self.config)
         self.table.peers.add(self.config.peers)
@@ -265,6 +256,7 @@ class Loaded:
 
     def close(self) -> None:
         """Release everything."""
+        os.close(self._stub)
         self.dp.close()
 
     # ---- packets
@@ -274,20 +266,9 @@ class Loaded:
         packet = ip4(bytes(60), src="10.99.0.1", dst="10.99.0.2", port=port)
         return LINK_MAC + LINK_MAC + b"\x08\x00" + packet
 
-    def context(self, length: int, plane: int) -> bytes:
-        """Return the context of an XDP run for a frame received on a plane."""
-        return struct.pack("=6I", 0, length, 0, self.ifindex[f"plane{plane}"], 0, 0)
-
-    def xdp(self, frame: bytes, plane: int, *, out: int = 0) -> bpf.TestRun:
-        """Return a run of mrc_receive."""
-        context = self.context(len(frame), plane)
-        return bpf.TestRun(
-            self.dp.programs["mrc_receive"],
-            frame,
-            out_size=out,
-            context=context,
-            context_out_size=len(context),
-        )
+    def arriving(self, frame: bytes, plane: int, *, out: int = 0) -> bpf.TestRun:
+        """Return a run of mrc_receive; it returns HANDED_OVER instead of calling mrc_deliver."""
+        return arrival(self.dp, frame, self.ifindex[f"plane{plane}"], out=out)
 
     def program(self, name: str) -> int:
         """Return a program's file descriptor."""

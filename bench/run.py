@@ -39,7 +39,9 @@ ITEMS = (
     Item("rsync", "an unmodified application under fire", application.application, 1, 60, 1, 20),
 )
 SPEED = "speed"
-_SPEED_ABOUT = "CPU-bound, no rate limit, beside plain TCP without segmentation offload"
+_SPEED_ABOUT = (
+    "CPU-bound, no rate limit, beside plain TCP without segmentation offload and with all"
+)
 NAMES = (*(item.name for item in ITEMS), SPEED)
 
 

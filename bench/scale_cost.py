@@ -42,7 +42,7 @@ from tests.bpf.rig import (
     LINK_MAC,
     TC_REDIRECT,
     TC_SHOT,
-    XDP_PASS,
+    arrival,
     write_planes,
 )
 
@@ -54,7 +54,7 @@ BATCH = 512
 ORDERS = ("same", "trains", "each")
 _SETTINGS = "[transport]\nqps_per_peer = 1\nmpr = 512\nring_slots = 2048\n"
 _NEVER_NS = 4_000_000_000
-_BYTES, _OUT = 1000, 2048
+_BYTES = 1000
 _CACHES = 64 << 20
 _TX = ABI.structs["mrc_tx"]
 _HOST = ABI.structs["mrc_host"]
@@ -168,18 +168,9 @@ class Side:
         """Return the ns of mrc_receive and mrc_deliver together for each of these frames."""
         took = []
         for frame in frames:
-            context = struct.pack("=6I", 0, len(frame), 0, self._ingress, 0, 0)
-            first = bpf.TestRun(
-                self.dp.programs["mrc_receive"],
-                frame,
-                out_size=_OUT,
-                context=context,
-                context_out_size=24,
-            )
-            assert first.run() == XDP_PASS, "mrc_receive"
-            second = bpf.TestRun(self.dp.programs["mrc_deliver"], first.output)
-            assert second.run() == TC_SHOT, "mrc_deliver"  # a clone went to mrc0
-            took.append(first.duration_ns + second.duration_ns)
+            run = arrival(self.dp, frame, self._ingress)
+            assert run.run() == TC_SHOT, "mrc_deliver"  # a clone went to mrc0
+            took.append(run.duration_ns)
         return took
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Inject random faults of all kinds under traffic whose every byte is checked.
 
-    python -m bench.soak [--minutes 20] [--seed N] [--kinds down blackhole ...]
+    python -m bench.soak [--minutes 20] [--seed N] [--kinds down blackhole ...] [--framing mrc]
 
 The faults are a pure function of --seed, --minutes, --kinds and the fabric, and are written to a
 file before they begin. The exit status is 1 if anything was lost, stuck or leaked, or if a state at
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import entry, flow, path_states, simultaneous, soak_schedule, soak_state, soak_traffic
-from bench.flow import BenchFailed
+from bench.flow import FRAMINGS, BenchFailed
 from bench.metrics import S
 from bench.soak_schedule import Change, Episode, Ground, Spell
 from bench.soak_traffic import Flow, Verdict
@@ -47,6 +47,7 @@ class Settings:
     tcp_mbps: float
     udp_mbps: float
     stuck_s: float
+    framing: str | None
 
     @property
     def ground(self) -> Ground:
@@ -71,7 +72,7 @@ def soak(settings: Settings) -> list[Verdict]:
         mtu=settings.mtu,
         rate_mbps=settings.rate_mbps,
     )
-    with flow.fabric_up(fabric):
+    with flow.fabric_up(fabric, settings=flow.framed(settings.framing)):
         return _soak(settings, planned, seconds)
 
 
@@ -82,7 +83,8 @@ def _announce(settings: Settings, planned: Sequence[Episode], file: Path) -> Non
     shown = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     print(
         f"soak: {settings.minutes:g} minutes, seed {settings.seed}, {HOSTS} hosts,"
-        f" {PLANES} planes x {T1} T1, {settings.rate_mbps} Mb/s, MTU {settings.mtu}\n"
+        f" {PLANES} planes x {T1} T1, {settings.rate_mbps} Mb/s, MTU {settings.mtu}"
+        f"{f', framing {settings.framing}' if settings.framing else ''}\n"
         f"soak: {len(planned)} episodes: {shown}; {together} of several elements at once,"
         f" {blackouts} blackouts of a host; {file}",
         flush=True,
@@ -195,11 +197,12 @@ def main() -> None:
     parser.add_argument("--udp", type=float, default=4, help="Mb/s of a stream of datagrams")
     about = "S seconds without progress while a plane is healthy are a failure"
     parser.add_argument("--stuck", type=float, default=5, metavar="S", help=about)
+    parser.add_argument("--framing", choices=FRAMINGS, help="framing of mrcd's data")
     parser.add_argument("--name", default="soak", help="name of the lab")
     args = parser.parse_args()
     entry.begin("soak")
     settings = Settings(args.name, args.minutes, args.seed, tuple(args.kinds), args.mtu, args.rate,
-                        args.tcp, args.udp, args.stuck)  # fmt: skip
+                        args.tcp, args.udp, args.stuck, args.framing)  # fmt: skip
     try:
         verdicts = soak(settings)
     except BenchFailed as problem:

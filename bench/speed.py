@@ -1,35 +1,28 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Measure the speed limited only by the processor, against TCP without segmentation offload.
+"""Measure the speed limited only by the processor, against plain TCP.
 
-Plain TCP runs over plane 0 of the same lab, through mrcd's programs like all traffic on a plane,
-and over plane 0 of a second lab of the same shape without mrcd. The turns alternate, so that a slow
-moment of the machine affects all alike.
+Plain TCP runs without segmentation offload over plane 0 of the same lab, through mrcd's programs
+like all traffic on a plane, and over plane 0 of a second lab of the same shape without mrcd; there
+also with every offload. The turns alternate, so that a slow moment of the machine affects all
+alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench import flow
+from bench import flow, wire
 from bench.metrics import spread
 from bench.result import Line, at_least
+from bench.wire import Wire
 from mrcd.linux import ethtool, netns
 
 _PLAIN = "plain TCP"
 _NO_CHECKSUM = "plain TCP, tx checksum off too"
 _BARE = "plain TCP, no mrcd on the hosts"
+_OFFLOADS = "plain TCP, all offloads, no mrcd on the hosts"
 _CONNECTIONS = (1, 4)
-
-
-def no_segmentation_offload(name: str, planes: int = 1) -> None:
-    """Make packets of the first planes cross the fabric one by one, as a NIC's would."""
-    for plane in range(planes):
-        for node in ("h1", "h2"):
-            with netns.entered(f"{name}-{node}"):
-                ethtool.set_features(f"plane{plane}", tso=False, gso=False, gro=False)
-        for t0 in (1, 2):
-            with netns.entered(f"{name}-p{plane}t0-{t0}"):
-                ethtool.set_features("port1", gro=False)
+_WHOLE = ("mrc0", _OFFLOADS)  # may send large segments
 
 
 def _checksum_offload(name: str, on: bool) -> None:
@@ -40,10 +33,9 @@ def _checksum_offload(name: str, on: bool) -> None:
 
 def speed(name: str, bare: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
     """Measure the ratio of mrc0 to plain TCP, with cubic everywhere."""
-    no_segmentation_offload(name)
-    no_segmentation_offload(bare)
+    variants = ("mrc0", _PLAIN, _NO_CHECKSUM, _BARE, _OFFLOADS)
     for connections in _CONNECTIONS:
-        rates: dict[str, list[float]] = {"mrc0": [], _PLAIN: [], _NO_CHECKSUM: [], _BARE: []}
+        rates: dict[str, list[float]] = {variant: [] for variant in variants}
         for _ in range(rounds):
             for variant, turns in rates.items():
                 turns.append(_turn(name, bare, variant, connections, seconds))
@@ -51,7 +43,8 @@ def speed(name: str, bare: str, mtu: int, rounds: int, seconds: float) -> Iterat
 
 
 def _turn(name: str, bare: str, variant: str, connections: int, seconds: float) -> float:
-    lab = bare if variant == _BARE else name
+    lab = bare if variant in (_BARE, _OFFLOADS) else name
+    wire.lay(lab, Wire.WHOLE if variant in _WHOLE else Wire.SINGLE)
     route = flow.mrc0_route(lab) if variant == "mrc0" else flow.plane_route(lab, 0)
     if variant == _NO_CHECKSUM:
         _checksum_offload(lab, False)
@@ -60,7 +53,6 @@ def _turn(name: str, bare: str, variant: str, connections: int, seconds: float) 
     finally:
         if variant == _NO_CHECKSUM:
             _checksum_offload(lab, True)
-            no_segmentation_offload(lab)  # features that depend on the checksum may be on again
 
 
 def _lines(where: str, rates: dict[str, list[float]]) -> Iterator[Line]:

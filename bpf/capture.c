@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Capture: every packet that leaves by a plane or arrives at one is recorded,
- * with what the programs know about it. tcpdump sees none of them: they are
- * redirected, or taken by XDP.
+ * with what the programs know about it. tcpdump sees nothing of that, and few of
+ * the packets: they are redirected, or taken by XDP.
  *
  * Ordinary programs contain none of this. For `mrcctl capture` the daemon loads a
  * second build of them, with CFG_CAPTURE, over the same maps (mrcd/datapath/capture.py);
@@ -10,10 +10,10 @@
  *
  * mrc_deliver decides the outcome of what mrc_receive passes on, but sees only
  * the payload. So the outcome is a record of its own, tied to the packet's record
- * by the ICRC word.
+ * by the ICRC word. In the same way mrc_cell's are tied by a cell's check word.
  */
 
-/* The result of an XDP function: the XDP action and, for a capture, the counter of the reason. */
+/* What functions of mrc_receive return: the action (hook.h) and, for a capture, the reason's counter. */
 #define SAYS(action, why) (CFG_CAPTURE ? (action) | ((why) + 1) << 8 : (action))
 
 /*
@@ -109,29 +109,62 @@ static __always_inline void capture_skb(struct __sk_buff *skb, u32 record, u32 p
 }
 
 /* Record the answer that mrc_receive made of a packet. */
-static __always_inline void capture_xdp(struct xdp_md *ctx, u32 plane, u32 qp, u32 peer, u32 why)
+static __always_inline void capture_answer(struct hook_ctx *ctx, u32 plane, u32 qp, u32 peer,
+					   u32 why)
 {
 	struct mrc_capturing *c = capturing_get();
 	struct capture_record *r = record_get(RECORD_PACKET);
-	u32 len = bpf_xdp_get_buff_len(ctx);
+	u32 len = hook_len(ctx);
 	u64 kept;
 
 	if (!c || !r || !capture_wants(c, MRC_CAPTURE_TX, plane, peer))
 		return;
 	kept = CAPTURE_LEN(c, len);
-	if (kept < MRC_ETH_LEN || bpf_xdp_load_bytes(ctx, 0, r->data, kept))
+	if (kept < MRC_ETH_LEN || hook_load(ctx, 0, r->data, kept))
 		return;
 	capture_head(r, MRC_CAPTURE_TX, len, plane, qp, peer, why);
 	capture_send(c, r, kept);
 }
 
-/* The peer that a packet's source address belongs to, or MRC_CAPTURE_NONE. */
-static __always_inline u32 capture_peer(struct xdp_md *ctx)
+#define CAPTURE_CELL_KEY (MRC_OUTER_OFF + __builtin_offsetof(struct ipv6hdr, saddr) + \
+			  __builtin_offsetof(struct mrc_cell, check))
+
+/* Is it a cell that arrives? If so, *qp is the QP that it names. */
+static __always_inline int capture_is_cell(struct hook_ctx *ctx, u32 *qp)
 {
-	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	struct mrc_host *h = host_get();
+	const struct ipv6hdr *outer;
+	void *data, *end;
+
+	hook_pull(ctx, MRC_LINK_AND_OUTER);
+	data = HOOK_DATA(ctx);
+	end = HOOK_END(ctx);
+	outer = data + MRC_OUTER_OFF;
+	if (!h || data + MRC_LINK_AND_OUTER > end || *eth_proto(data) != MRC_ETH_PROTO ||
+	    !envelope_is_cell(data, h))
+		return 0;
+	*qp = bpf_ntohs(((const struct mrc_cell *)&outer->saddr)->qp);
+	return 1;
+}
+
+/* The peer of a QP, or MRC_CAPTURE_NONE. */
+static __always_inline u32 capture_peer_of(u32 qp)
+{
+	struct mrc_qp *q = qps.lookup(&qp);
+
+	return q ? q->peer : MRC_CAPTURE_NONE;
+}
+
+/* The peer that a packet's source address belongs to, or MRC_CAPTURE_NONE. */
+static __always_inline u32 capture_peer(struct hook_ctx *ctx)
+{
 	struct mrc_source key;
+	void *data, *end;
 	u32 *peer;
 
+	hook_pull(ctx, MRC_BTH_OFF);
+	data = HOOK_DATA(ctx);
+	end = HOOK_END(ctx);
 	if (data + MRC_BTH_OFF > end)
 		return MRC_CAPTURE_NONE;
 	envelope_source(data, key.addr);
@@ -143,11 +176,11 @@ static __always_inline u32 capture_peer(struct xdp_md *ctx)
  * Keep a packet as it arrived. The record is read back from the map afterwards,
  * so that the verifier does not follow its values through mrc_receive.
  */
-static __always_inline void capture_arrives(struct xdp_md *ctx)
+static __always_inline void capture_arrives(struct hook_ctx *ctx)
 {
 	struct mrc_capturing *c = capturing_get();
 	struct capture_record *r = record_get(RECORD_ARRIVED);
-	u32 len = bpf_xdp_get_buff_len(ctx), key;
+	u32 len = hook_len(ctx), key_at = len - sizeof(r->head.key), key, cell, qp = 0;
 	u64 kept;
 
 	if (!c || !r)
@@ -155,14 +188,17 @@ static __always_inline void capture_arrives(struct xdp_md *ctx)
 	r->head.length = 0;
 	if (!(c->kinds & MRC_CAPTURE_RX) || len < MRC_ETH_LEN)
 		return;
-	r->head.plane = plane_of(ctx->ingress_ifindex);
-	r->head.peer = capture_peer(ctx);
+	cell = capture_is_cell(ctx, &qp);
+	if (cell)
+		key_at = CAPTURE_CELL_KEY;
+	r->head.plane = plane_of(hook_ifindex(ctx));
+	r->head.peer = cell ? capture_peer_of(qp) : capture_peer(ctx);
 	barrier();
 	if (!capture_wants(c, MRC_CAPTURE_RX, r->head.plane, r->head.peer))
 		return;
 	kept = CAPTURE_LEN(c, len);
-	if (kept < MRC_ETH_LEN || bpf_xdp_load_bytes(ctx, 0, r->data, kept) ||
-	    bpf_xdp_load_bytes(ctx, len - sizeof(key), &key, sizeof(key)))
+	if (kept < MRC_ETH_LEN || hook_load(ctx, 0, r->data, kept) ||
+	    hook_load(ctx, key_at, &key, sizeof(key)))
 		return;
 	capture_head(r, MRC_CAPTURE_RX, len, r->head.plane, MRC_CAPTURE_NONE, r->head.peer, 0);
 	r->head.key = key;
@@ -205,7 +241,15 @@ static __always_inline u32 capture_key(struct __sk_buff *skb, const struct mrc_m
 	return key;
 }
 
-/* Record the outcome in mrc_deliver. If the ring is full the outcome is missing, but no packet is. */
+/* The same for a cell that came by `plane`: its check word, which all its pieces share. */
+static __always_inline u32 capture_cell_key(const struct mrc_cell *cell, u32 plane, u32 peer)
+{
+	struct mrc_capturing *c = capturing_get();
+
+	return c && capture_wants(c, MRC_CAPTURE_RX, plane, peer) ? cell->check : 0;
+}
+
+/* Record the outcome in mrc_deliver or mrc_cell. If the ring is full the outcome is missing, but no packet is. */
 static __always_inline void capture_outcome(u32 key, u32 qp, u32 why)
 {
 	struct capture_record *r = record_get(RECORD_PACKET);
@@ -224,11 +268,12 @@ static __always_inline void capture_skb(struct __sk_buff *skb, u32 record, u32 p
 {
 }
 
-static __always_inline void capture_xdp(struct xdp_md *ctx, u32 plane, u32 qp, u32 peer, u32 why)
+static __always_inline void capture_answer(struct hook_ctx *ctx, u32 plane, u32 qp, u32 peer,
+					   u32 why)
 {
 }
 
-static __always_inline void capture_arrives(struct xdp_md *ctx)
+static __always_inline void capture_arrives(struct hook_ctx *ctx)
 {
 }
 
@@ -238,6 +283,11 @@ static __always_inline int capture_arrived(u32 said)
 }
 
 static __always_inline u32 capture_key(struct __sk_buff *skb, const struct mrc_mark *mark)
+{
+	return 0;
+}
+
+static __always_inline u32 capture_cell_key(const struct mrc_cell *cell, u32 plane, u32 peer)
 {
 	return 0;
 }

@@ -175,6 +175,7 @@ static __always_inline void rx_mark(struct mrc_rx *rx, u32 psn, u32 n, u32 on)
 }
 
 #define CIRCLE_SHIFT 6           /* the mark of an skb that goes round is the time in 64 ns */
+#define LARGE_NS 10000000ull     /* cells of several packets arrive if one did this lately */
 #define RX_OVERLAP 5             /* in part a duplicate; see RX_DELIVER and the others */
 
 /* What to do with a piece as the window stands. Lock of rx held. */
@@ -188,7 +189,7 @@ static __always_inline u32 cell_disposition(const struct mrc_rx *rx, u32 psn, u3
 	if (beyond > CFG_WINDOW / 2)
 		return RX_OUTSIDE;
 	if (ahead < 0)           /* TCP sorts out what it has seen already */
-		return rx_count(rx, rx->next, beyond) || rx->busy ? RX_OVERLAP : RX_DELIVER;
+		return rx->busy || rx_count(rx, rx->next, beyond) ? RX_OVERLAP : RX_DELIVER;
 	there = rx_count(rx, psn, n);
 	if (there)
 		return there == n ? RX_DUPLICATE : RX_OVERLAP;
@@ -225,16 +226,26 @@ static __always_inline int undress(struct __sk_buff *skb, const struct cell_in *
 	return bpf_skb_adjust_room(skb, -MRC_IP6_LEN, BPF_ADJ_ROOM_MAC, flags);
 }
 
-/* Early: has it been going round for long, or has nothing moved for long? */
-static __always_inline int may_circle(struct __sk_buff *skb, const struct cell_in *in, u64 now)
+/*
+ * May an early piece go round? Not for long, and not before a gap that has been
+ * open for long. Single packets are better held, except beside cells of several:
+ * what is held needs an skb to be delivered with, and those of large cells serve
+ * for nothing else. Lock of rx held.
+ */
+static __always_inline int may_circle(struct cell_in *in, u32 mark, u32 stamp, u64 now)
 {
-	u32 stamp = (u32)(now >> CIRCLE_SHIFT) | 1, limit = in->h->circle_ns;
+	struct mrc_rx *rx = in->rx;
+	u32 limit = in->h->circle_ns;
 
-	if (in->p->c.count == 1 || now - in->rx->moved_ns > limit)
+	if (rx->gap_psn != rx->next) {
+		rx->gap_psn = rx->next;
+		rx->gap_ns = now;
+	}
+	if (in->p->c.count == 1 && (now - rx->large_ns > LARGE_NS || rx_bit(rx, rx->next)))
 		return 0;
-	if (!skb->mark)
-		skb->mark = stamp;
-	return (u64)(u32)(stamp - skb->mark) << CIRCLE_SHIFT <= limit;
+	if (now - rx->gap_ns > limit)
+		return 0;
+	return !mark || (u64)(u32)(stamp - mark) << CIRCLE_SHIFT <= limit;
 }
 
 /* Copy a piece of several packets into the reorder ring. Returns the slot + 1, or 0. */
@@ -312,44 +323,34 @@ static __always_inline u32 hold_piece(struct __sk_buff *skb, struct cell_in *in,
 	return disposition;
 }
 
-/* A piece of several packets is the next: send it to mrc0. It is TCP's, which bears a slip of order. */
-static __always_inline int deliver_piece(struct __sk_buff *skb, const struct cell_in *in)
-{
-	skb->mark = 0;
-	if (undress(skb, in) || put_link(skb, in->h, bpf_htons(in->p->v6 ? ETH_P_IPV6 : ETH_P_IP)))
-		return cell_drop(in, MRC_C_DROP_SKB);
-	count_by(MRC_C_RX_PACKETS, in->p->c.count);
-	count_by(MRC_C_RX_BYTES, in->p->c.len);
-	count(MRC_C_RX_CELLS);
-	bpf_set_hash_invalid(skb);
-	return bpf_redirect(in->h->link_ifindex, 0);
-}
-
 /*
- * The next packet: send it to mrc0 as its owner. The skb stays, to make something
- * else of. Returns 0, or -1 if the packet is not delivered and nobody knows of it.
+ * The next piece: send it to mrc0 as the owner of rx->next, so that another CPU
+ * cannot overtake. Returns 0, or -1 if it is not delivered and nobody knows of it.
  */
-static __always_inline int deliver_single(struct __sk_buff *skb, struct cell_in *in, u32 psn)
+static __always_inline int deliver_piece(struct __sk_buff *skb, struct cell_in *in, u32 n)
 {
 	struct mrc_rx *rx = in->rx;
 	int failed;
 
+	skb->mark = 0;
 	bpf_set_hash_invalid(skb);
 	failed = undress(skb, in) ||
 		 put_link(skb, in->h, bpf_htons(in->p->v6 ? ETH_P_IPV6 : ETH_P_IP)) ||
 		 bpf_clone_redirect(skb, in->h->link_ifindex, 0);
 	bpf_spin_lock(&rx->lock);
-	rx_mark(rx, psn, 1, 0);
+	rx_mark(rx, rx->next, n, 0);
 	rx->busy = 0;
 	if (!failed)
-		rx->next = psn + 1;
+		rx->next += n;
 	bpf_spin_unlock(&rx->lock);
 	if (failed) {
 		count(MRC_C_DELIVER_RETRY);
 		return -1;
 	}
-	count(MRC_C_RX_PACKETS);
+	count_by(MRC_C_RX_PACKETS, in->p->c.count);
 	count_by(MRC_C_RX_BYTES, in->p->c.len);
+	if (in->p->c.count > 1)
+		count(MRC_C_RX_CELLS);
 	return 0;
 }
 
@@ -403,35 +404,35 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 {
 	struct mrc_rx *rx = in->rx;
 	u64 now = bpf_ktime_get_ns();
-	u32 psn, disposition;
+	u32 psn, disposition, n = in->p->c.count, own, circle = 0;
+	u32 stamp = (u32)(now >> CIRCLE_SHIFT) | 1, mark = skb->mark;
 
 	bpf_spin_lock(&rx->lock);
 	psn = rx->next + psn_diff(in->p->psn, rx->next);
-	disposition = cell_disposition(rx, psn, in->p->c.count);
+	disposition = cell_disposition(rx, psn, n);
+	own = psn + n - rx->next;
+	if (n > 1)
+		rx->large_ns = now;
 	if (disposition == RX_DELIVER) {
 		note_arrival(rx, in, psn);
-		rx->moved_ns = now;
-		if (in->p->c.count > 1) {
-			rx->next = psn + in->p->c.count;
-		} else {
-			rx->busy = 1;
-			rx_mark(rx, psn, 1, 1);
-		}
-	}
-	if (disposition == RX_DUPLICATE && in->p->c.count > 1)
+		rx->busy = 1;
+		/* A copy that arrives now must not pass for a missing piece. */
+		rx_mark(rx, rx->next, own, 1);
+	} else if (disposition == RX_HOLD) {
+		circle = may_circle(in, mark, stamp, now);
+	} else if (disposition == RX_DUPLICATE && n > 1) {
 		rx->pending_packets++; /* the clock answers */
-	bpf_spin_unlock(&rx->lock);
-	if (disposition == RX_DELIVER && in->p->c.count > 1) {
-		watch(in->p->qp);
-		return deliver_piece(skb, in);
 	}
-	if (disposition == RX_HOLD && may_circle(skb, in, now)) {
+	bpf_spin_unlock(&rx->lock);
+	if (circle) {
 		count(MRC_C_RX_CIRCLED);
+		if (!mark)
+			skb->mark = stamp;
 		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	}
 	if (disposition == RX_HOLD)
 		disposition = hold_piece(skb, in, psn);
-	else if (disposition == RX_DELIVER && deliver_single(skb, in, psn))
+	else if (disposition == RX_DELIVER && deliver_piece(skb, in, own))
 		return TC_ACT_SHOT;
 	switch (disposition) {
 	case RX_OUTSIDE:

@@ -88,6 +88,8 @@ static __always_inline s32 emit_held(struct __sk_buff *skb, const struct mrc_hos
 	    open_copy(entry->slot - 1, qp, psn, entry->len, head, 1, &c))
 		return -1;
 	len = write_copy(skb, MRC_ETH_LEN, 0, head, &c);
+	/* The carrier's hash is another one, and steering would send it to another CPU. */
+	bpf_set_hash_invalid(skb);
 	if (len < 0 || put_link(skb, h, bpf_htons((head[0] >> 4) == 6 ? ETH_P_IPV6 : ETH_P_IP)) ||
 	    bpf_clone_redirect(skb, h->link_ifindex, 0))
 		return -1;
@@ -100,7 +102,7 @@ static __always_inline s32 emit_held(struct __sk_buff *skb, const struct mrc_hos
  * Returns 1 if there is more to release.
  */
 static __always_inline u32 drain(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
-				 struct mrc_rx *rx, u8 *head, u64 now)
+				 struct mrc_rx *rx, u8 *head)
 {
 	u32 i, slot, next, more = 1;
 	struct mrc_rx_entry *entry;
@@ -124,7 +126,6 @@ static __always_inline u32 drain(struct __sk_buff *skb, const struct mrc_host *h
 		bpf_spin_lock(&rx->lock);
 		rx_clear(rx, next);
 		rx->next = next + 1;
-		rx->moved_ns = now;
 		rx->waiting--;
 		more = rx_bit(rx, next + 1);
 		if (!more)
@@ -484,7 +485,7 @@ int mrc_drain(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	in->due = 0;
 	if (own_held(rx))
-		more = drain(skb, h, qp, rx, chain->head, bpf_ktime_get_ns());
+		more = drain(skb, h, qp, rx, chain->head);
 	in->runs++;
 	if (more && in->runs < DRAIN_RUNS)
 		tails.call(skb, TAIL_DRAIN);

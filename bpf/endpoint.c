@@ -53,28 +53,28 @@ static __always_inline int follow_ports(struct mrc_balance *b, u32 id, u32 mask)
 }
 
 /* Turn the request round: an EETH on the same EV, with the time stamp reflected. */
-static __always_inline int endpoint_answer(struct xdp_md *ctx, const struct mrc_host *h,
+static __always_inline int endpoint_answer(struct hook_ctx *ctx, const struct mrc_host *h,
 					   const struct mrc_plane *pl,
 					   const struct mrc_peer_plane *pp, u32 ev, u32 op, u32 id,
 					   u32 peer, u32 why)
 {
-	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct mrc_erth *erth = data + MRC_BODY_OFF;
 	u32 stamp;
 
 	if (data + MRC_BODY_OFF + MRC_ERTH_LEN > end)
-		return xdp_drop(MRC_C_DROP_SHORT);
+		return drop(MRC_C_DROP_SHORT);
 	stamp = *(__u32 *)&erth->tx_timestamp;
-	if (bpf_xdp_adjust_tail(ctx, MRC_EETH_LEN - MRC_ERTH_LEN))
-		return xdp_drop(MRC_C_DROP_SKB);
-	data = XDP_DATA(ctx);
-	end = XDP_END(ctx);
+	if (hook_resize(ctx, MRC_ENDPOINT_RSP_FRAME_LEN))
+		return drop(MRC_C_DROP_SKB);
+	data = HOOK_DATA(ctx);
+	end = HOOK_END(ctx);
 	if (put_headers(data, end, h, pl, pp, ev, MRC_EETH_LEN, MRC_OP_ENDPOINT_RSP, 0,
 			MRC_QPN_ENDPOINT, id) ||
 	    put_endpoint_response(data, end, op, h->plane_mask, ev, stamp))
-		return xdp_drop(MRC_C_DROP_SKB);
-	capture_xdp(ctx, ev_plane(ev), MRC_CAPTURE_NONE, peer, why);
-	return SAYS(XDP_TX, why);
+		return drop(MRC_C_DROP_SKB);
+	capture_answer(ctx, ev_plane(ev), MRC_CAPTURE_NONE, peer, why);
+	return SAYS(hook_send(ctx, pl->ifindex), why);
 }
 
 /* Count what an endpoint request asks for, and follow it. Returns the counter. */
@@ -91,10 +91,10 @@ static __always_inline u32 endpoint_request(struct mrc_balance *b, u32 op, u32 i
 }
 
 /* A packet for QP 2; mrc_receive has checked its addresses, lengths, headers and plane. */
-static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host *h,
+static __always_inline int on_endpoint(struct hook_ctx *ctx, const struct mrc_host *h,
 				       const struct mrc_plane *pl, u32 plane, u32 ev)
 {
-	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct mrc_bth *bth = data + MRC_BTH_OFF;
 	struct mrc_erth *erth = data + MRC_BODY_OFF;
 	struct mrc_peer_plane *pp;
@@ -103,27 +103,27 @@ static __always_inline int on_endpoint(struct xdp_md *ctx, const struct mrc_host
 	u32 *peer, op, id, why;
 
 	if (data + MRC_BODY_OFF + MRC_ERTH_LEN + MRC_ICRC_LEN > end)
-		return xdp_drop(MRC_C_DROP_SHORT);
+		return drop(MRC_C_DROP_SHORT);
 	if (bth->opcode == MRC_OP_ENDPOINT_REQ && envelope_is_from(data, pl->addr))
 		return survey_returned(ctx, plane, bth_psn(bth));
 	envelope_source(data, key.addr);
 	peer = sources.lookup(&key);
 	if (!peer)
-		return xdp_drop(MRC_C_DROP_STRANGER);
+		return drop(MRC_C_DROP_STRANGER);
 	pp = peer_plane_get(*peer, plane);
 	b = balance_get(*peer);
 	if (!b || !pp || !envelope_is_from(data, pp->addr))
-		return xdp_drop(MRC_C_DROP_STRANGER);
+		return drop(MRC_C_DROP_STRANGER);
 	if (bth->opcode == MRC_OP_ENDPOINT_RSP)
-		return xdp_to_stack(ctx, pl, MRC_C_ENDPOINT_RX);
+		return to_stack(ctx, pl, MRC_C_ENDPOINT_RX);
 	if (bth->opcode != MRC_OP_ENDPOINT_REQ)
-		return xdp_drop(MRC_C_DROP_OPCODE);
+		return drop(MRC_C_DROP_OPCODE);
 	if (erth->entropy != bpf_htonl(ev))
-		return xdp_drop(MRC_C_DROP_ENTROPY);
+		return drop(MRC_C_DROP_ENTROPY);
 	op = bpf_ntohl(erth->head) >> MRC_ENDPOINT_OP_SHIFT;
 	id = bpf_ntohs(bth->psn_lo);
 	if (op != MRC_ENDPOINT_EV_PROBE && op != MRC_ENDPOINT_PORT_STATUS)
-		return xdp_drop(MRC_C_DROP_OPCODE);
+		return drop(MRC_C_DROP_OPCODE);
 	why = endpoint_request(b, op, id, bpf_ntohl(erth->port_status_mask) & 0xff);
 	return endpoint_answer(ctx, h, pl, pp, ev, op, id, *peer, why);
 }

@@ -29,6 +29,7 @@
 #define MRC_ETH_PROTO bpf_htons(ENCAP_IPV4 ? ETH_P_IP : ETH_P_IPV6)
 #define MRC_IP_LEN (ENCAP_IPV4 ? MRC_IP4_LEN : MRC_IP6_LEN)
 #define MRC_OUTER_OFF MRC_ETH_LEN
+#define MRC_LINK_AND_OUTER (MRC_OUTER_OFF + MRC_IP_LEN)
 #define MRC_INNER_OFF (MRC_OUTER_OFF + (CFG_ENCAP == MRC_ENCAP_FULL ? MRC_IP6_LEN : 0))
 #define MRC_UDP_OFF (MRC_INNER_OFF + MRC_IP_LEN)
 #define MRC_BTH_OFF (MRC_UDP_OFF + MRC_UDP_LEN)
@@ -234,6 +235,21 @@ static __always_inline __u32 envelope_tclass(const void *data)
 	const struct ipv6hdr *outer = data + MRC_OUTER_OFF;
 
 	return ENCAP_IPV4 ? ip4->tos : bpf_ntohl(ip6_word(outer)) >> MRC_TC_SHIFT & 0xff;
+}
+
+/*
+ * Is it a cell (mrc_wire.h)? Ask before anything else: a cell has neither UDP
+ * nor a peer's address. Only the Ethernet header and the outer one must be there.
+ */
+static __always_inline int envelope_is_cell(const void *data, const struct mrc_host *h)
+{
+	const struct ipv6hdr *outer = data + MRC_OUTER_OFF;
+	const struct mrc_cell *cell = (const void *)&outer->saddr;
+
+	return ENCAP_SRV6 && outer->daddr.s6_addr32[0] == h->block &&
+	       (outer->nexthdr == IPPROTO_IPIP || outer->nexthdr == IPPROTO_IPV6) &&
+	       cell->block == h->cell_block &&
+	       (cell->mss & bpf_htons(MRC_CELL_MARK)) == bpf_htons(MRC_CELL_MARK);
 }
 
 /*

@@ -30,8 +30,20 @@
 	word; })
 #define SKB_DATA(skb) CTX_WORD(skb, struct __sk_buff, data)
 #define SKB_END(skb) CTX_WORD(skb, struct __sk_buff, data_end)
-#define XDP_DATA(ctx) CTX_WORD(ctx, struct xdp_md, data)
-#define XDP_END(ctx) CTX_WORD(ctx, struct xdp_md, data_end)
+
+/*
+ * Make the first `len` bytes accessible, a constant, or all if there are fewer:
+ * drivers leave them in pages. If there is no memory for that, the packet looks
+ * too short. Pointers into the packet have to be read again.
+ */
+static __always_inline void skb_pull_headers(struct __sk_buff *skb, __u32 len)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	__u32 there = len < skb->len ? len : skb->len;
+
+	if (data + there > end)
+		bpf_skb_pull_data(skb, there);
+}
 
 /* The plane of an EV: 4 bits as received, so it may be MRC_MAX_PLANES or more. */
 static __always_inline __u32 ev_plane(__u32 ev)

@@ -22,6 +22,8 @@
  *
  * Tail calls:
  *
+ *   mrc_receive --marked--> mrc_deliver     (with native XDP, the next hook is mrc_deliver's)
+ *   mrc_receive --cell----> mrc_cell        (with native XDP, from mrc_deliver)
  *   mrc_deliver --SACK--> mrc_learn --lost--> mrc_resend --next--> mrc_resend
  *   mrc_deliver --NACK----------------------> mrc_resend
  *   mrc_tick --overdue----------------------> mrc_resend
@@ -41,8 +43,8 @@
  *   mrc_control control.c  a command
  *
  * Shared: path.h has the states of a path, and path_events.c reports their
- * changes. xdp_actions.c holds the exits of mrc_receive. capture.c records
- * packets while a capture runs.
+ * changes. hook.h makes mrc_receive an XDP or a tc program, and exits.c holds
+ * its exits. capture.c records packets while a capture runs.
  *
  * The loader replaces #include "..." by the file's text before bcc compiles
  * it, because bcc rewrites map accesses in the main file only. bcc has no
@@ -66,6 +68,7 @@
 #include "envelope.h"
 #include "frame.h"
 #include "cell.h"
+#include "hook.h"
 #include "path.h"
 #include "pick.h"
 #include "rtt.h"
@@ -78,7 +81,7 @@
 #include "data_tx.c"
 #include "spray.c"
 #include "cell_tx.c"
-#include "xdp_actions.c"
+#include "exits.c"
 #include "survey.c"
 #include "endpoint.c"
 #include "receive.c"
@@ -122,16 +125,33 @@ static __always_inline int on_feedback(struct __sk_buff *skb, const struct mrc_m
 	return TC_ACT_SHOT;
 }
 
+/* What native XDP has passed on without a mark: a cell, or a packet for the ordinary stack. */
+static __always_inline int unmarked(struct __sk_buff *skb)
+{
+	struct mrc_host *h = host_get();
+	void *data, *end;
+
+	if (!CFG_XDP || !h)
+		return TC_ACT_UNSPEC;
+	skb_pull_headers(skb, MRC_LINK_AND_OUTER);
+	data = SKB_DATA(skb);
+	end = SKB_END(skb);
+	if (data + MRC_LINK_AND_OUTER > end || *eth_proto(data) != MRC_ETH_PROTO ||
+	    !envelope_is_cell(data, h))
+		return TC_ACT_UNSPEC;
+	return end_in_cell(skb);
+}
+
 int mrc_deliver(struct __sk_buff *skb)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	struct mrc_mark *in = data, mark;
 	u32 key;
 
-	/* A packet without the mark of mrc_receive is not ours. */
+	/* A packet without the mark of mrc_receive is not ours, or a cell. */
 	if (data + MRC_ETH_LEN > end || in->magic0 != MRC_MARK_MAGIC0 ||
 	    in->magic1 != MRC_MARK_MAGIC1)
-		return TC_ACT_UNSPEC;
+		return unmarked(skb);
 	mark = *in;
 	key = capture_key(skb, &mark);
 	if (mark.flags & (MRC_MARK_SACK | MRC_MARK_NACK))

@@ -8,8 +8,8 @@
  * Afterwards a field's comment names its writer or how its writers exclude each
  * other: "lock" means any program under the struct's spin lock, "atomic" any
  * program by a 64-bit atomic instruction, "racy" any program without either,
- * where a lost update only costs precision. "tick", "idle", "survey" and "XDP"
- * are mrc_tick with mrc_probe, mrc_idle, mrc_survey and mrc_receive; the clock's
+ * where a lost update only costs precision. "tick", "idle", "survey" and
+ * "receive" are mrc_tick with mrc_probe, mrc_idle, mrc_survey and mrc_receive; the clock's
  * thread runs tick and idle, so they exclude each other.
  *
  * PSNs are kept as free-running 32-bit numbers whose low 24 bits are what the
@@ -94,9 +94,9 @@ struct mrc_peer {                /* map peers; written by the daemon */
  */
 struct mrc_balance {             /* map balances[peer] */
 	__u64 shares;            /* byte p: plane p's share, MRC_SHARE_FULL if whole */
-	__u64 ports;             /* bit p: the peer takes packets on plane p; XDP, control: one store each */
-	__u64 port_id;           /* the Port Status Update that reported this, see bpf/endpoint.c; XDP: atomic, control */
-	__u64 heard_ports;       /* the same according to its newest SACKs; XDP, control, learn: racy */
+	__u64 ports;             /* bit p: the peer takes packets on plane p; receive, control: one store each */
+	__u64 port_id;           /* the Port Status Update that reported this, see bpf/endpoint.c; receive: atomic, control */
+	__u64 heard_ports;       /* the same according to its newest SACKs; receive, control, learn: racy */
 	__u64 judge_at_ns;       /* when its planes are judged next; atomic */
 	__u64 wants;             /* bit q: QP q of the peer has sent cells and would like a SACK; atomic */
 	__u64 ecn_ns;            /* when ecn_flows was cleared; racy */
@@ -202,7 +202,10 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	__u64 bytes;             /* their payload; lock */
 	__u64 hole_ns;           /* when the clock first saw that gap; tick only */
 	__u64 sacked_ns;         /* when the latest SACK left; lock */
-	__u64 moved_ns;          /* when next moved last; lock */
+	__u64 gap_ns;            /* since when cells have been early because of the gap at gap_psn; lock */
+	__u64 large_ns;          /* when a cell of several packets arrived last; lock */
+	__u32 gap_psn;           /* lock */
+	__u32 pad;
 	__u32 ce_psn;            /* a packet marked CE whose mark no SACK has told yet ... */
 	__u32 ce_ev;             /* ... and its path, plus one; 0: none; lock */
 	__u64 received[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
@@ -264,7 +267,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 	__u64 rtt_at_ns;         /* when a round trip was last measured; racy */
 	__u64 probe_ns;          /* last probe sent; tick and idle only */
 	__u32 probe_id;          /* of that probe; tick and idle only */
-	__u32 probe_seen;        /* id of the last probe answered, or given up; XDP, tick and idle: racy */
+	__u32 probe_seen;        /* id of the last probe answered, or given up; receive, tick and idle: racy */
 	__u32 probe_ok;          /* probes answered in a row since it was withdrawn; lock of tx */
 	__u32 probe_need;        /* answers in a row that bring it back; lock of tx */
 	__u32 misses;            /* probes unanswered since it was withdrawn; lock of tx */
@@ -279,12 +282,12 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 };
 
 /*
- * The mark by which XDP tells tc about a packet that it has validated. It lies
- * over the two addresses of the Ethernet header. The magic makes the source a
- * group address, which no frame on a wire may have; mrc_receive drops frames that
- * do, so the mark cannot be forged. XDP metadata would serve, but not every driver
- * passes it on, and it stays with the skb: GRO treats packets with different
- * metadata as different flows and delivers them out of order.
+ * The mark by which mrc_receive tells mrc_deliver about a packet that it has
+ * validated. It lies over the two addresses of the Ethernet header. The magic makes
+ * the source a group address, which no frame on a wire may have; mrc_receive drops
+ * frames that do, so the mark cannot be forged. Behind native XDP, metadata would
+ * serve, but not every driver passes it on, and it stays with the skb: GRO treats
+ * packets with different metadata as different flows and delivers them out of order.
  */
 #define MRC_MARK_MAGIC0 0x4d     /* first byte of the source address, odd */
 #define MRC_MARK_MAGIC1 0x52
@@ -391,7 +394,7 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_DROP_RING 23       /* dropped: the retransmit ring is full */
 #define MRC_C_DROP_TOO_BIG 24    /* dropped: larger than mrc0's MTU */
 #define MRC_C_DROP_NOT_IP 25     /* dropped: mrc0 carries IPv4 and IPv6 only */
-#define MRC_C_DROP_SKB 26        /* dropped: the kernel had no memory for the headers */
+#define MRC_C_DROP_SKB 26        /* dropped: the kernel had no memory for the headers, or had merged packets */
 #define MRC_C_DROP_SHORT 27      /* dropped: truncated MRC packet */
 #define MRC_C_DROP_OPCODE 28     /* dropped: opcode unknown here */
 #define MRC_C_DROP_VERSION 29    /* dropped: transport version or reserved bits */

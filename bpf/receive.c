@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Plane receive: XDP on each plane NIC. It makes the cheapest checks first, takes
- * the MRC headers off data packets, and answers probes and trimmed packets. A
- * mark over the Ethernet addresses tells mrc_deliver what it found. The only
- * connection state that it changes is that of paths (answered probes): a packet
- * that it passes on is not yet received.
+ * Plane receive: the first program on each plane NIC, at XDP or at tc (hook.h).
+ * It makes the cheapest checks first, takes the MRC headers off data packets, and
+ * answers probes and trimmed packets. A mark over the Ethernet addresses tells
+ * mrc_deliver what it found. The only connection state that it changes is that of
+ * paths (answered probes): a packet that it passes on is not yet received.
+ *
+ * Cells are mrc_cell's: they pass untouched to the first program at tc, because
+ * native XDP sees single packets, which GRO puts together behind it.
  *
  * Packets that are not addressed to one of our SIDs (in ecmp modes: to one of
  * our ports on this plane) belong to the ordinary stack and pass untouched.
  */
+
+#define HEADERS (MRC_PAYLOAD_OFF + 20) /* all that is read of a packet, but for the ICRC word of data */
 
 /* What is known of a packet so far. */
 struct packet {
@@ -28,16 +33,16 @@ struct packet {
 	u32 opcode;
 };
 
-/* Hand a packet to tc with what is known about it. */
-static __always_inline int xdp_pass_marked(struct xdp_md *ctx, const struct packet *pkt,
+/* Hand a packet to mrc_deliver with what is known about it. */
+static __always_inline int hand_over(struct hook_ctx *ctx, const struct packet *pkt,
 					   __be16 proto)
 {
-	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct mrc_mark *mark = data;
 	struct ethhdr *eth = data;
 
 	if (data + sizeof(*eth) > end)
-		return xdp_drop(MRC_C_DROP_SKB);
+		return drop(MRC_C_DROP_SKB);
 	mark->ev_hi = pkt->ev >> 16;
 	mark->ts = pkt->ts;
 	mark->qp = pkt->qp;
@@ -47,13 +52,13 @@ static __always_inline int xdp_pass_marked(struct xdp_md *ctx, const struct pack
 	mark->psn_hi = pkt->psn >> 16;
 	mark->psn_lo = pkt->psn;
 	*eth_proto(data) = proto;
-	return SAYS(XDP_PASS, MRC_CAPTURE_PASSED);
+	return SAYS(HOOK_DELIVER, MRC_CAPTURE_PASSED);
 }
 
 /* Data: read TSETH, check RETH and the payload, strip, pass on. */
-static __always_inline int xdp_data(struct xdp_md *ctx, struct packet *pkt)
+static __always_inline int receive_data(struct hook_ctx *ctx, struct packet *pkt)
 {
-	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct mrc_tseth *ts = data + MRC_BODY_OFF + MRC_METH_LEN;
 	struct mrc_reth *reth = data + MRC_BODY_OFF + MRC_METH_LEN + MRC_TSETH_LEN;
 	__be16 proto;
@@ -61,87 +66,85 @@ static __always_inline int xdp_data(struct xdp_md *ctx, struct packet *pkt)
 	u32 len;
 
 	if (data + MRC_PAYLOAD_OFF + 20 > end)
-		return xdp_drop(MRC_C_DROP_SHORT);
+		return drop(MRC_C_DROP_SHORT);
 	if (reth->rkey != bpf_htonl(MRC_RKEY_NETDEV) || reth->va_hi || reth->va_lo)
-		return xdp_drop(MRC_C_DROP_RKEY);
+		return drop(MRC_C_DROP_RKEY);
 	len = pkt->body - MRC_WRITE_LEN;
 	if (reth->length != bpf_htonl(len) || len > CFG_MTU)
-		return xdp_drop(MRC_C_DROP_LENGTH);
+		return drop(MRC_C_DROP_LENGTH);
 	pkt->ts = bpf_ntohs(ts->tx_timestamp);
 	ip = data + MRC_PAYLOAD_OFF;
 	if ((ip[0] >> 4) == 4) {
 		if ((ip[0] & 15) < 5 || *(__be16 *)(ip + 2) != bpf_htons(len))
-			return xdp_drop(MRC_C_DROP_INNER);
+			return drop(MRC_C_DROP_INNER);
 		proto = bpf_htons(ETH_P_IP);
 	} else if ((ip[0] >> 4) == 6) {
 		if (len < MRC_IP6_LEN || *(__be16 *)(ip + 4) != bpf_htons(len - MRC_IP6_LEN))
-			return xdp_drop(MRC_C_DROP_INNER);
+			return drop(MRC_C_DROP_INNER);
 		proto = bpf_htons(ETH_P_IPV6);
 	} else {
-		return xdp_drop(MRC_C_DROP_INNER);
+		return drop(MRC_C_DROP_INNER);
 	}
-	/* The ICRC word is left for tc to cut: generic XDP sets the skb's tail
-	 * wrong by the Ethernet header when a program cuts it here (seen on
-	 * 6.18: TCP then appends the next segment 14 bytes too far). */
-	if (bpf_xdp_adjust_head(ctx, MRC_STRIP))
-		return xdp_drop(MRC_C_DROP_SKB);
-	return xdp_pass_marked(ctx, pkt, proto);
+	/* mrc_deliver cuts the ICRC word off, which ties its record of a capture to ours. */
+	if (hook_strip(ctx, MRC_STRIP, proto))
+		return drop(MRC_C_DROP_SKB);
+	return hand_over(ctx, pkt, proto);
 }
 
 /*
  * A switch has cut a data packet down to its headers: turn it round as a NACK
  * on the same path, so that the sender need not wait for evidence.
  */
-static __always_inline int xdp_trimmed(struct xdp_md *ctx, const struct mrc_host *h,
+static __always_inline int receive_trimmed(struct hook_ctx *ctx, const struct mrc_host *h,
 				       const struct packet *pkt)
 {
-	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct mrc_tseth *tseth = data + MRC_BODY_OFF + MRC_METH_LEN;
 	u32 qp = pkt->qp, ev = pkt->ev, psn = pkt->psn, ts, full;
 	struct mrc_rx *rx = rxs.lookup(&qp);
 	s32 ahead;
 
 	if (!rx)
-		return xdp_drop(MRC_C_DROP_QPN);
+		return drop(MRC_C_DROP_QPN);
 	if (data + MRC_BODY_OFF + MRC_METH_LEN + MRC_TSETH_LEN > end)
-		return xdp_drop(MRC_C_DROP_SHORT);
+		return drop(MRC_C_DROP_SHORT);
 	ts = bpf_ntohs(tseth->tx_timestamp);
 	/* A copy of what has arrived is not missing. The program that delivers may be a
 	 * packet further by now, but a superfluous NACK does no harm. */
 	ahead = psn_diff(psn, rx->next);
 	if (ahead >= CFG_WINDOW / 2)
-		return xdp_drop(MRC_C_DROP_PSN);
+		return drop(MRC_C_DROP_PSN);
 	full = rx->next + ahead;
 	if (ahead < 0 || (rx->received[(full >> 6) & CFG_WORD_MASK] >> (full & 63) & 1))
-		return xdp_drop(MRC_C_RX_DUPLICATE);
-	if (bpf_xdp_adjust_tail(ctx, MRC_NACK_FRAME_LEN - (int)bpf_xdp_get_buff_len(ctx)))
-		return xdp_drop(MRC_C_DROP_SKB);
-	data = XDP_DATA(ctx);
-	end = XDP_END(ctx);
+		return drop(MRC_C_RX_DUPLICATE);
+	if (hook_resize(ctx, MRC_NACK_FRAME_LEN))
+		return drop(MRC_C_DROP_SKB);
+	data = HOOK_DATA(ctx);
+	end = HOOK_END(ctx);
 	if (put_headers(data, end, h, pkt->pl, pkt->pp, ev, MRC_NETH_LEN, MRC_OP_NACK, 0,
 			pkt->q->remote_qpn, 0) ||
 	    put_nack(data, end, MRC_NACK_TRIMMED, psn, ev, ts))
-		return xdp_drop(MRC_C_DROP_SKB);
+		return drop(MRC_C_DROP_SKB);
 	count(MRC_C_NACK_TX);
-	capture_xdp(ctx, ev_plane(ev), qp, pkt->q->peer, MRC_C_NACK_TX);
-	return SAYS(XDP_TX, MRC_C_NACK_TX);
+	capture_answer(ctx, ev_plane(ev), qp, pkt->q->peer, MRC_C_NACK_TX);
+	return SAYS(hook_send(ctx, pkt->pl->ifindex), MRC_C_NACK_TX);
 }
 
-/* A NACK goes to tc as it is; the mark holds its PSN and reason. */
-static __always_inline int xdp_nack(struct xdp_md *ctx, struct packet *pkt)
+/* A NACK is handed over as it is; the mark holds its PSN and reason. */
+static __always_inline int receive_nack(struct hook_ctx *ctx, struct packet *pkt)
 {
-	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct mrc_neth *neth = data + MRC_BODY_OFF;
 
 	if (data + MRC_NACK_FRAME_LEN > end)
-		return xdp_drop(MRC_C_DROP_LENGTH);
+		return drop(MRC_C_DROP_LENGTH);
 	pkt->ev = bpf_ntohl(neth->entropy);
 	if (pkt->ev & 0xffff)
-		return xdp_drop(MRC_C_DROP_ENTROPY);
+		return drop(MRC_C_DROP_ENTROPY);
 	pkt->psn = bpf_ntohl(neth->psn) & MRC_PSN_MASK;
 	pkt->ts = neth->reason;
 	pkt->flags = MRC_MARK_NACK;
-	return xdp_pass_marked(ctx, pkt, MRC_ETH_PROTO);
+	return hand_over(ctx, pkt, MRC_ETH_PROTO);
 }
 
 /* What a SACK says that answers a probe. */
@@ -162,10 +165,10 @@ static __always_inline void describe_probe(const struct mrc_host *h, struct mrc_
 }
 
 /* A probe is turned round as a SACK that describes our window, on the best way back. */
-static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *h,
-				     const struct packet *pkt)
+static __always_inline int answer_probe(struct hook_ctx *ctx, const struct mrc_host *h,
+					const struct packet *pkt)
 {
-	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct mrc_peth *peth = data + MRC_BODY_OFF;
 	struct sack_body sack = {};
 	u32 qp = pkt->qp, back, plane;
@@ -175,16 +178,14 @@ static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *
 	struct mrc_tx *tx;
 
 	if (data + MRC_PROBE_FRAME_LEN > end)
-		return xdp_drop(MRC_C_DROP_LENGTH);
-	if (peth->entropy != bpf_htonl(pkt->ev))
-		return xdp_drop(MRC_C_DROP_ENTROPY);
+		return drop(MRC_C_DROP_LENGTH);
 	rx = rxs.lookup(&qp);
 	tx = txs.lookup(&qp);
 	if (!rx || !tx)
-		return xdp_drop(MRC_C_DROP_QPN);
+		return drop(MRC_C_DROP_QPN);
 	describe_probe(h, rx, peth, pkt, &sack);
-	if (bpf_xdp_adjust_tail(ctx, MRC_SACK_FRAME_LEN - MRC_PROBE_FRAME_LEN))
-		return xdp_drop(MRC_C_DROP_SKB);
+	if (hook_resize(ctx, MRC_SACK_FRAME_LEN))
+		return drop(MRC_C_DROP_SKB);
 	/* Always the mirrored path or, if that plane does not work for us, another one:
 	 * the answer shows that the way here works, whichever way back it takes. */
 	back = way_back(qp, h, pkt->q, tx, pkt->ev, 1);
@@ -192,21 +193,38 @@ static __always_inline int xdp_probe(struct xdp_md *ctx, const struct mrc_host *
 	pl = planes.lookup(&plane);
 	pp = peer_plane_get(pkt->q->peer, plane);
 	if (!pl || !pp)
-		return xdp_drop(MRC_C_DROP_ENTROPY);
-	data = XDP_DATA(ctx);
-	end = XDP_END(ctx);
+		return drop(MRC_C_DROP_ENTROPY);
+	data = HOOK_DATA(ctx);
+	end = HOOK_END(ctx);
 	if (put_headers(data, end, h, pl, pp, back, MRC_SETH_LEN + MRC_CC_STATE_LEN, MRC_OP_SACK, 0,
 			pkt->q->remote_qpn, 0) ||
 	    put_sack(data, end, &sack))
-		return xdp_drop(MRC_C_DROP_SKB);
+		return drop(MRC_C_DROP_SKB);
 	count(MRC_C_PROBE_RX);
-	capture_xdp(ctx, plane, qp, pkt->q->peer, MRC_C_PROBE_RX);
-	return SAYS(pl->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(pl->ifindex, 0),
-		    MRC_C_PROBE_RX);
+	capture_answer(ctx, plane, qp, pkt->q->peer, MRC_C_PROBE_RX);
+	return SAYS(hook_send(ctx, pl->ifindex), MRC_C_PROBE_RX);
+}
+
+/* A probe asks after its path, or for a SACK that mrc_deliver sends. */
+static __always_inline int receive_probe(struct hook_ctx *ctx, const struct mrc_host *h,
+					 struct packet *pkt)
+{
+	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
+	struct mrc_peth *peth = data + MRC_BODY_OFF;
+
+	if (data + MRC_PROBE_FRAME_LEN > end)
+		return drop(MRC_C_DROP_LENGTH);
+	if (peth->entropy != bpf_htonl(pkt->ev))
+		return drop(MRC_C_DROP_ENTROPY);
+	if (peth->vendor != MRC_PETH_SOLICIT)
+		return answer_probe(ctx, h, pkt);
+	pkt->ts = bpf_ntohs(peth->tx_timestamp);
+	pkt->flags = MRC_MARK_SOLICIT;
+	return hand_over(ctx, pkt, MRC_ETH_PROTO);
 }
 
 /* The answer to one of our probes: the path works. */
-static __always_inline int xdp_probe_reply(const struct packet *pkt, u32 probe_id, u32 marked)
+static __always_inline int receive_probe_reply(const struct packet *pkt, u32 probe_id, u32 marked)
 {
 	u32 id = path_id(ev_plane(pkt->ev) & 7, probe_id >> PROBE_SLOT_SHIFT & SLOT_MASK);
 	u32 qp = pkt->qp;
@@ -222,10 +240,10 @@ static __always_inline int xdp_probe_reply(const struct packet *pkt, u32 probe_i
 	path = path_get(qp, id);
 	if (!q || !tx || !path || path->ev != pkt->ev ||
 	    !(tx->all[slot_word(id)] & slot_bit(id)))
-		return xdp_drop(MRC_C_DROP_ENTROPY);
+		return drop(MRC_C_DROP_ENTROPY);
 	if (path->probe_id != probe_id || path->probe_seen == probe_id) {
 		count(MRC_C_PROBE_STALE);
-		return SAYS(XDP_DROP, MRC_C_PROBE_STALE);
+		return SAYS(HOOK_DROP, MRC_C_PROBE_STALE);
 	}
 	path->probe_seen = probe_id;
 	now = bpf_ktime_get_ns();
@@ -238,7 +256,7 @@ static __always_inline int xdp_probe_reply(const struct packet *pkt, u32 probe_i
 	bpf_spin_unlock(&tx->lock);
 	count(MRC_C_PROBE_REPLY);
 	report_move(qp, id, path, &move, marked ? MRC_ON_PROBE_MARK : MRC_ON_PROBE, 0, now);
-	return SAYS(XDP_DROP, MRC_C_PROBE_REPLY);
+	return SAYS(HOOK_DROP, MRC_C_PROBE_REPLY);
 }
 
 /* Bytes of headers that an opcode announces behind the BTH; 0 if the opcode is unknown here. */
@@ -266,9 +284,9 @@ static __always_inline u32 headers_of(u32 opcode)
  * 24 or 36; `body` bytes precede the ICRC word. Accepting a damaged PSN would
  * leave the receiver permanently ahead.
  */
-static __always_inline int headers_are_whole(struct xdp_md *ctx, u32 len, u32 body)
+static __always_inline int headers_are_whole(struct hook_ctx *ctx, u32 len, u32 body)
 {
-	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	const void *at = data + MRC_BODY_OFF;
 	__be32 icrc;
 	u64 sum;
@@ -291,14 +309,14 @@ static __always_inline int headers_are_whole(struct xdp_md *ctx, u32 len, u32 bo
 			return 0;
 		sum = check_four(sum, at + 16);
 	}
-	return !bpf_xdp_load_bytes(ctx, MRC_BODY_OFF + body, &icrc, sizeof(icrc)) &&
+	return !hook_load(ctx, MRC_BODY_OFF + body, &icrc, sizeof(icrc)) &&
 	       icrc == bpf_htonl(sum);
 }
 
 /* Is the packet ours? If so, *plane is the plane it should have come by. */
-static __always_inline int xdp_is_ours(struct xdp_md *ctx, const struct mrc_host *h, u32 *plane)
+static __always_inline int is_ours(struct hook_ctx *ctx, const struct mrc_host *h, u32 *plane)
 {
-	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct ipv6hdr *outer = data + MRC_OUTER_OFF;
 	struct udphdr *udp = data + MRC_UDP_OFF;
 	struct mrc_plane *pl;
@@ -313,13 +331,13 @@ static __always_inline int xdp_is_ours(struct xdp_md *ctx, const struct mrc_host
 	if (data + MRC_BTH_OFF > end || !envelope_is_udp(data) ||
 	    (udp->dest != h->udp_port && udp->dest != h->control_port))
 		return 0;
-	*plane = plane_of(ctx->ingress_ifindex);
+	*plane = plane_of(hook_ifindex(ctx));
 	pl = planes.lookup(plane);
 	return pl && envelope_is_for(data, pl);
 }
 
 /* Check IP and UDP. Returns the counter of what is wrong with them, or 0. */
-static __always_inline u32 check_envelope(struct xdp_md *ctx, void *data, void *end,
+static __always_inline u32 check_envelope(struct hook_ctx *ctx, void *data, void *end,
 					  struct packet *pkt)
 {
 	struct udphdr *udp = data + MRC_UDP_OFF;
@@ -332,7 +350,7 @@ static __always_inline u32 check_envelope(struct xdp_md *ctx, void *data, void *
 	if (!envelope_sums(data))
 		return MRC_C_DROP_CHECKSUM;
 	pkt->udp_len = bpf_ntohs(udp->len);
-	frame_len = bpf_xdp_get_buff_len(ctx);
+	frame_len = hook_len(ctx);
 	pkt->tclass = envelope_tclass(data);
 	/* A packet that was cut carries the code point for it. */
 	pkt->trimmed = pkt->tclass >> MRC_DSCP_SHIFT == MRC_DSCP_TRIMMED &&
@@ -341,7 +359,7 @@ static __always_inline u32 check_envelope(struct xdp_md *ctx, void *data, void *
 }
 
 /* Check the BTH and what stands behind it. Returns the counter of what is wrong, or 0. */
-static __always_inline u32 check_headers(struct xdp_md *ctx, void *data, void *end,
+static __always_inline u32 check_headers(struct hook_ctx *ctx, void *data, void *end,
 					 struct packet *pkt)
 {
 	struct mrc_bth *bth = data + MRC_BTH_OFF;
@@ -388,90 +406,121 @@ static __always_inline u32 find_connection(void *data, struct packet *pkt)
 	return 0;
 }
 
-/* A SACK: the answer to a probe ends here, others go on to tc. */
-static __always_inline int xdp_sack(struct xdp_md *ctx, void *data, void *end, struct packet *pkt)
+/* A SACK: the answer to a probe ends here, others go on to mrc_deliver. */
+static __always_inline int receive_sack(struct hook_ctx *ctx, void *data, void *end, struct packet *pkt)
 {
 	struct mrc_seth *seth = data + MRC_BODY_OFF;
 
 	if (data + MRC_SACK_FRAME_LEN > end)
-		return xdp_drop(MRC_C_DROP_LENGTH);
+		return drop(MRC_C_DROP_LENGTH);
 	if (seth->head & bpf_htonl(MRC_SETH_PR)) {
 		pkt->ev = bpf_ntohl(seth->entropy);
-		return xdp_probe_reply(pkt, bpf_ntohl(seth->head) & 0xffff,
+		return receive_probe_reply(pkt, bpf_ntohl(seth->head) & 0xffff,
 				       bpf_ntohl(seth->head) >> MRC_SETH_M_SHIFT & 3);
 	}
 	pkt->flags = MRC_MARK_SACK;
-	return xdp_pass_marked(ctx, pkt, MRC_ETH_PROTO);
+	return hand_over(ctx, pkt, MRC_ETH_PROTO);
 }
 
 /* Act on a packet of a QP. */
-static __always_inline int xdp_act(struct xdp_md *ctx, void *data, void *end,
+static __always_inline int receive_known(struct hook_ctx *ctx, void *data, void *end,
 				   const struct mrc_host *h, struct packet *pkt)
 {
 	switch (pkt->opcode) {
 	case MRC_OP_WRITE_ONLY:
-		return pkt->trimmed ? xdp_trimmed(ctx, h, pkt) : xdp_data(ctx, pkt);
+		if (pkt->q->framing != MRC_FRAMING_MRC)
+			return drop(MRC_C_DROP_FRAMING);
+		return pkt->trimmed ? receive_trimmed(ctx, h, pkt) : receive_data(ctx, pkt);
 	case MRC_OP_SACK:
-		return xdp_sack(ctx, data, end, pkt);
+		return receive_sack(ctx, data, end, pkt);
 	case MRC_OP_PROBE:
-		return xdp_probe(ctx, h, pkt);
+		return receive_probe(ctx, h, pkt);
 	case MRC_OP_NACK:
-		return xdp_nack(ctx, pkt);
+		return receive_nack(ctx, pkt);
 	}
-	return xdp_drop(MRC_C_DROP_OPCODE);
+	return drop(MRC_C_DROP_OPCODE);
 }
 
-static __always_inline int receive(struct xdp_md *ctx)
+/*
+ * Let go what is not for MRC, or in no state to be looked at. Returns 0, or what
+ * receive() returns. *plane is the plane by which the packet should have come.
+ */
+static __always_inline int sort_out(struct hook_ctx *ctx, const struct mrc_host *h, u32 *plane)
 {
-	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
-	struct udphdr *udp = data + MRC_UDP_OFF;
-	struct mrc_bth *bth = data + MRC_BTH_OFF;
-	struct ethhdr *eth = data;
+	struct ethhdr *eth;
+	void *data, *end;
+
+	hook_pull(ctx, MRC_LINK_AND_OUTER);
+	data = HOOK_DATA(ctx);
+	end = HOOK_END(ctx);
+	eth = data;
+	if (data + sizeof(*eth) > end)
+		return HOOK_STACK;
+	if (eth->h_source[0] & 1)
+		return drop(MRC_C_DROP_MARK);
+	if (*eth_proto(data) != MRC_ETH_PROTO)
+		return HOOK_STACK;
+	if (data + MRC_LINK_AND_OUTER <= end && envelope_is_cell(data, h))
+		return SAYS(HOOK_CELL, MRC_CAPTURE_PASSED);
+	hook_pull(ctx, HEADERS);
+	if (!is_ours(ctx, h, plane))
+		return HOOK_STACK;
+	return hook_merged(ctx) ? drop(MRC_C_DROP_SKB) : 0;
+}
+
+static __always_inline int receive(struct hook_ctx *ctx)
+{
+	struct mrc_host *h = host_get();
 	struct packet pkt = {};
-	struct mrc_host *h;
+	void *data, *end;
+	struct udphdr *udp;
+	struct mrc_bth *bth;
 	u32 plane, why;
+	int left;
 
 	/* is it ours? */
-	if (data + sizeof(*eth) > end)
-		return XDP_PASS;
-	if (eth->h_source[0] & 1)
-		return xdp_drop(MRC_C_DROP_MARK);
-	h = host_get();
-	if (!h || *eth_proto(data) != MRC_ETH_PROTO || !xdp_is_ours(ctx, h, &plane))
-		return XDP_PASS;
+	if (!h)
+		return HOOK_STACK;
+	left = sort_out(ctx, h, &plane);
+	if (left)
+		return left;
+	data = HOOK_DATA(ctx);
+	end = HOOK_END(ctx);
+	udp = data + MRC_UDP_OFF;
+	bth = data + MRC_BTH_OFF;
 	pkt.plane = plane;
 	pkt.pl = planes.lookup(&plane);
-	if (!pkt.pl || pkt.pl->ifindex != ctx->ingress_ifindex)
-		return xdp_drop(MRC_C_DROP_SID);
+	if (!pkt.pl || pkt.pl->ifindex != hook_ifindex(ctx))
+		return drop(MRC_C_DROP_SID);
 
 	/* check its headers */
 	why = check_envelope(ctx, data, end, &pkt);
 	if (why)
-		return xdp_drop(why);
+		return drop(why);
 	if (udp->dest == h->control_port)
-		return pkt.trimmed ? xdp_drop(MRC_C_DROP_LENGTH) :
-				     xdp_to_stack(ctx, pkt.pl, MRC_C_CONTROL_RX);
+		return pkt.trimmed ? drop(MRC_C_DROP_LENGTH) :
+				     to_stack(ctx, pkt.pl, MRC_C_CONTROL_RX);
 	if (udp->dest != h->udp_port)
-		return xdp_drop(MRC_C_DROP_SID);
+		return drop(MRC_C_DROP_SID);
 	why = check_headers(ctx, data, end, &pkt);
 	if (why)
-		return xdp_drop(why);
+		return drop(why);
 
 	/* whose is it? */
 	pkt.ev = envelope_ev(data);
 	if (ev_plane(pkt.ev) != pkt.plane || (pkt.ev & 0xffff))
-		return xdp_drop(MRC_C_DROP_ENTROPY);
+		return drop(MRC_C_DROP_ENTROPY);
 	if ((bth->dqpn & bpf_htonl(MRC_QPN_MASK)) == bpf_htonl(MRC_QPN_ENDPOINT))
-		return pkt.trimmed ? xdp_drop(MRC_C_DROP_OPCODE) :
+		return pkt.trimmed ? drop(MRC_C_DROP_OPCODE) :
 				     on_endpoint(ctx, h, pkt.pl, pkt.plane, pkt.ev);
 	why = find_connection(data, &pkt);
 	if (why)
-		return xdp_drop(why);
-	return xdp_act(ctx, data, end, h, &pkt);
+		return drop(why);
+	return receive_known(ctx, data, end, h, &pkt);
 }
 
-int mrc_receive(struct xdp_md *ctx)
+int mrc_receive(struct hook_ctx *ctx)
 {
 	capture_arrives(ctx);
-	return capture_arrived(receive(ctx));
+	return leave(ctx, capture_arrived(receive(ctx)));
 }

@@ -39,23 +39,23 @@ static __always_inline u32 rtt_bucket(u64 ns)
 }
 
 /* An EV probe from us to us: count it for its loop. */
-static __always_inline int survey_returned(struct xdp_md *ctx, u32 plane, u32 psn)
+static __always_inline int survey_returned(struct hook_ctx *ctx, u32 plane, u32 psn)
 {
-	void *data = XDP_DATA(ctx), *end = XDP_END(ctx);
+	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct mrc_erth *erth = data + MRC_BODY_OFF;
 	struct mrc_loop *loop;
 	u32 entropy, index, bucket;
 	u64 *cell;
 
 	if (data + MRC_ENDPOINT_REQ_FRAME_LEN > end)
-		return xdp_drop(MRC_C_DROP_LENGTH);
+		return drop(MRC_C_DROP_LENGTH);
 	entropy = bpf_ntohl(erth->entropy);
 	index = entropy & 0xffff;
 	loop = loops.lookup(&index);
 	if (!loop || loop->plane != plane || ev_plane(entropy) != plane ||
 	    erth->head != bpf_htonl(MRC_ENDPOINT_EV_PROBE << MRC_ENDPOINT_OP_SHIFT) ||
 	    ((loop->psn - psn) & MRC_PSN_MASK) >= SURVEY_IN_FLIGHT)
-		return xdp_drop(MRC_C_DROP_SURVEY);
+		return drop(MRC_C_DROP_SURVEY);
 	if (loop->psn == psn) {
 		bucket = rtt_bucket(bpf_ktime_get_ns() - loop->sent_ns);
 		if (bucket < MRC_RTT_BUCKETS) {
@@ -65,7 +65,7 @@ static __always_inline int survey_returned(struct xdp_md *ctx, u32 plane, u32 ps
 	}
 	__sync_fetch_and_add(&loop->returned, 1);
 	count(MRC_C_SURVEY_RX);
-	return SAYS(XDP_DROP, MRC_C_SURVEY_RX);
+	return SAYS(HOOK_DROP, MRC_C_SURVEY_RX);
 }
 
 /* The loop to probe now. */

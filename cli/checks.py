@@ -43,9 +43,9 @@ class Nic:
     up: bool = True
     carrier: bool = True
     xdp: str | None = None  # name of the attached XDP program
+    generic: bool = False  # whether that runs in generic mode
     rp_filter: int = 0
     disable_ipv6: bool = False
-    generic_xdp: bool = False
     cuts: bool = True  # cells into packets (tx-ipxip6-segmentation)
     merges: bool = True  # packets into cells (rx-gro)
 
@@ -72,6 +72,7 @@ class Facts:
     ipv4: bool  # whether the underlay is IPv4
     framing: str  # of [transport]; "mrc" where the routing knows no other
     nics: tuple[Nic, ...]
+    native: bool  # whether planes receive at XDP
     rp_filter: Mapping[str, int]  # of "all", and of mrc0 if it exists
     rings: int  # bytes of memory that both rings need
     free: int  # bytes of memory available
@@ -296,13 +297,16 @@ def reverse_path(facts: Facts) -> Finding | None:
 
 
 def foreign_xdp(facts: Facts) -> Finding | None:
-    """Check for other XDP programs on the planes, where ours must be."""
-    others = [(nic.name, nic.xdp) for nic in facts.nics if nic.xdp not in (None, OUR_XDP)]
-    if others:
-        shown = ", ".join(f"{program} on {name}" for name, program in others)
-        fix = tuple(f"ip link set dev {name} xdp off" for name, _program in others)
+    """Check for other XDP programs on the planes: in the place of ours, or in generic mode."""
+    others = [nic for nic in facts.nics if nic.xdp not in (None, OUR_XDP)]
+    shown = ", ".join(f"{nic.xdp} on {nic.name}" for nic in others)
+    fix = tuple(f"ip link set dev {nic.name} xdp off" for nic in others)
+    if others and facts.native:
         return Finding("XDP", "wrong", f"another program is attached: {shown}", fix)
-    return _ok("XDP", "no other program on the planes") if facts.nics else None
+    if any(nic.generic for nic in others):
+        found = f"in generic mode, which switches GRO off and copies large packets: {shown}"
+        return Finding("XDP", "warn", found, fix)
+    return _ok("XDP", "no other program in the way on the planes") if facts.nics else None
 
 
 def cells(facts: Facts) -> Finding | None:
@@ -351,24 +355,6 @@ def merging(facts: Facts) -> Finding | None:
     )
     fix = tuple(f"ethtool -K {name} gro on" for name in names.split(", "))
     return Finding("cell merging", "warn", found, fix)
-
-
-def generic_xdp(facts: Facts) -> Finding | None:
-    """Check for generic XDP, in whose way the kernel copies cells together and merges nothing."""
-    if not (names := _lacking(facts, lambda nic: nic.generic_xdp)):
-        return None
-    found = (
-        f"a program on {names}: the kernel copies each cell into one piece, which takes a quarter "
-        "of the rate, and merges no packets"
-    )
-    ours = {nic.name for nic in facts.nics if nic.xdp == OUR_XDP}
-    fix = (
-        f'write xdp = "auto" into {facts.config}, [transport]'
-        if name in ours
-        else f"ip link set dev {name} xdpgeneric off"
-        for name in names.split(", ")
-    )
-    return Finding("generic XDP", "warn", found, tuple(dict.fromkeys(fix)))
 
 
 def memory(facts: Facts) -> Finding | None:
@@ -448,7 +434,6 @@ HOST: tuple[Check, ...] = (
     cells,
     cutting,
     merging,
-    generic_xdp,
     group,
     daemon,
 )

@@ -78,6 +78,7 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
         ipv4=found is not None and found.fabric.routing.underlay == 4,
         framing=_framing(found),
         nics=asyncio.run(_nics(found.interfaces)) if found else (),
+        native=found is not None and found.transport.xdp == "native",
         rp_filter={name: value for name in ("all", mrc0) if (value := _ipv4(name)) is not None},
         rings=2 * found.transport.ring_slots * found.mtu if found else 0,
         free=_free(),
@@ -181,9 +182,9 @@ async def _nics(names: Iterable[str]) -> tuple[Nic, ...]:
                     up=link.up,
                     carrier=link.carrier,
                     xdp=program,
+                    generic=generic,
                     rp_filter=_ipv4(name) or 0,
                     disable_ipv6=bool(_number(PROC_SYS / "ipv6/conf" / name / "disable_ipv6")),
-                    generic_xdp=generic,
                     cuts=offloads.get("tx-ipxip6-segmentation", True),
                     merges=offloads.get("rx-gro", True),
                 )

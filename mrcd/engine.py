@@ -28,7 +28,6 @@ from mrcd.datapath.qptable import QpTable
 from mrcd.datapath.sizes import Sizes
 from mrcd.linux import bpf, kernel
 from mrcd.linux.netlink import Netlink
-from mrcd.model import XdpMode
 from mrcd.paths.feed import PathFeed
 from mrcd.paths.log import PathLog
 from mrcd.peers import saved as sessions
@@ -111,8 +110,10 @@ class Engine:
         config, nl = self.config, self._nl
         _check_framing(config)
         found_planes = await find_planes(nl, config)
-        wanted = hooks(config.mrc0.name, config.interfaces, cut=config.cells)
         needed = adoption.sizes_of(config)
+        wanted = hooks(
+            config.mrc0.name, config.interfaces, xdp=needed.xdp, cut=config.cells
+        )
         key = adoption.layout_of(config, needed)
         found = adoption.find(self._bpffs, key, needed)
         self.adopted = found.sizes is not None
@@ -170,17 +171,17 @@ class Engine:
         self._mac = await mrc0.ensure(nl, config, self._bpffs)
         self._ends = mrc0.ends(nl, config)
         if config.cells:
-            self.cells = CellSize(nl, config, host.cell_bytes(self.datapath), self._cells_resized)
+            told = host.cell_bytes(self.datapath)
+            self.cells = CellSize(nl, config, self.datapath, told, self._cells_resized)
             await self.cells.start()
 
     async def _open(self, layout: Sizes) -> Path:
         """Open the maps and this build's programs for them; make what is missing."""
-        frags = _frags(self.config)
-        datapath, key = self.datapath, adoption.code_of(layout, xdp_frags=frags)
+        datapath, key = self.datapath, adoption.code_of(layout)
         code = pins.code(datapath.folder, key)
         if not (self.adopted and adoption.whole_code(code)):
             with self._clock_of_older():
-                await datapath.build(key, adopt=self.adopted, xdp_frags=frags)
+                await datapath.build(key, adopt=self.adopted)
         datapath.open(code)
         self._stack.callback(datapath.close)
         return code
@@ -192,7 +193,6 @@ class Engine:
             wanted,
             self._run,
             lambda peer: self.table.peers.indices[peer],
-            xdp_frags=_frags(self.config),
         )
 
     def _new_planes(self, found: list[Plane]) -> Planes:
@@ -208,10 +208,7 @@ class Engine:
         )
 
     def _attachment(self, datapath: Datapath) -> Attachment:
-        config = self.config
-        return Attachment(
-            self._nl, self._bpffs, datapath, xdp=_xdp_mode(config), tc=config.transport.tc
-        )
+        return Attachment(self._nl, self._bpffs, datapath, tc=self.config.transport.tc)
 
     def _run(self, programs: Mapping[str, int]) -> None:
         """Make the clock and the survey run these programs."""
@@ -464,13 +461,3 @@ def _check_framing(config: Config) -> None:
     if framing == "cell":
         raise DatapathError(f'[transport] framing = "cell": {why}; set framing = "auto"')
     log.info("cells.impossible", reason=why)
-
-
-def _frags(config: Config) -> bool:
-    """Return whether XDP must accept packets of several fragments."""
-    return config.transport.xdp == "native"
-
-
-def _xdp_mode(config: Config) -> XdpMode:
-    """Return the XDP mode to attach in. "auto" means generic, which every driver supports."""
-    return "native" if config.transport.xdp == "native" else "generic"

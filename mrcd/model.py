@@ -23,7 +23,7 @@ PeerState = Literal["connecting", "established", "silent"]
 PathState = Literal["GOOD", "SKIP", "ASSUMED_BAD", "DENIED"]
 PathRole = Literal["active", "backup"]
 QpState = Literal["RESET", "INIT", "RTR", "RTS", "ERROR"]
-XdpMode = Literal["native", "generic", "detached"]
+XdpMode = Literal["native", "off", "detached"]
 TcKind = Literal["tcx", "clsact", "detached"]
 FaultKind = Literal["dead", "loss", "slow"]
 ElementKind = Literal["nic", "link", "t0", "t1"]
@@ -72,7 +72,7 @@ class PlaneInfo:
 class DatapathInfo:
     """The attachment of the BPF programs, and the state of their clock."""
 
-    xdp: XdpMode  # the weakest mode of all planes: one generic plane makes it "generic"
+    xdp: XdpMode  # "off": planes receive at tc
     tc: TcKind
     routing: str  # "srv6", "srv6, reduced", "ecmp over IPv6", "ecmp over IPv4"
     tick: TickState  # "running" only while something is outstanding

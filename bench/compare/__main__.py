@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench import entry
-from bench.compare import libraries, plots, record, report, routes, unlimited
+from bench.compare import beside, libraries, plots, record, report, routes, unlimited, ways
 from bench.compare.arena import Arena, Arenas, say
 from bench.compare.catalogue import ABOUT, NAMES, WORKLOADS, Workload, labs
 from bench.compare.processor import Processor
@@ -27,11 +27,15 @@ from bench.compare.record import Piece, Record
 from bench.compare.report import Heading
 from bench.compare.results import Results
 from bench.experiment import Shape
-from bench.flow import BenchFailed
+from bench.flow import FRAMINGS, BenchFailed
+from bench.result import grid
 from mrcd import __version__
 from mrcd.lab.state import LabFailed
 
 _ABOUT = __doc__.partition("\n")[0] if __doc__ else ""
+COMPETITORS = (*routes.EVERY, *unlimited.OF_SPEED, *ways.EVERY)
+"""All competitors of all workloads, in the order of columns and colours."""
+
 _BUSY_BEFORE = 0.5  # above this load average, other programs use the machine as well
 
 
@@ -53,6 +57,8 @@ def main() -> None:
     except KeyboardInterrupt:
         _write(args, before.plus(run.piece(), results))
         sys.exit(f"compare: stopped; the lab is removed, {args.report} has the figures so far")
+    for heading, rows in beside.tables(results.figures()):
+        print(f"\n{heading}\n\n{grid(rows)}", flush=True)
     say(f"wrote {args.report}")
     sys.exit(bool(results.problems))
 
@@ -85,6 +91,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--mtu", nargs="+", type=int, help="MTU of the planes, instead of the usual"
     )
+    parser.add_argument(
+        "--framing", nargs="+", choices=FRAMINGS, default=[],
+        help="framing of mrcd's data; further ones take part in speed, direct, gigabit and steps",
+    )  # fmt: skip
     parser.add_argument("--hosts", nargs="+", type=int, help="only labs of 2, 4 or 8 hosts")
     parser.add_argument("--rounds", type=int, help="rounds of everything, instead of 2 or 3")
     parser.add_argument("--seed", type=int, default=1, help="seed of the order and the pairs")
@@ -125,7 +135,7 @@ class Run:
         self._wanted = [each for each in routes.EVERY if each.key in (args.routes or routes.KEYS)]
         self._arenas = Arenas(
             args.name, self._wanted, 1, args.quick, args.seed, results, tuple(args.cases),
-            before.done if args.resume else frozenset(),
+            before.done if args.resume else frozenset(), tuple(args.framing),
         )  # fmt: skip
         self._processor = Processor()
         self._load = os.getloadavg()[0]
@@ -158,9 +168,12 @@ class Run:
 
     def piece(self) -> Piece:
         """Return the facts of this run so far."""
-        competitors = [(each.title, each.about) for each in self._wanted]
-        if {"speed", "direct"} & {workload for workload, _ in self._results.done}:
-            competitors += unlimited.competitors()
+        present = {figure.route for figure in self._results.figures()}
+        competitors = [
+            (each.title, each.about)
+            for each in COMPETITORS
+            if each in self._wanted or each.title in present
+        ]
         return Piece(
             self._facts(),
             tuple(competitors),
@@ -190,7 +203,9 @@ class Run:
             "congestion control": "cubic for every competitor; ECN as the kernel has it: off,"
             " except that mrcd's routes ask for it",
         }
-        if any(workload.section == "training" for workload in self._chosen):
+        if args.framing:
+            found["framing of mrc0"] = args.framing[0]
+        if any(workload.section in ("training", "steps") for workload in self._chosen):
             found["libraries"] = libraries.versions()
         return found
 
@@ -215,7 +230,7 @@ def _processor() -> str:
 def _write(args: argparse.Namespace, found: Record) -> None:
     """Write the report so far, its pictures and its figures."""
     args.report.parent.mkdir(parents=True, exist_ok=True)
-    titles = [each.title for each in routes.EVERY] + [t for t, _ in unlimited.competitors()]
+    titles = [each.title for each in COMPETITORS]
     pictures = plots.draw(found, titles, args.plots)
     headings = [
         Heading(

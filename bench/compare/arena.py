@@ -37,6 +37,7 @@ class Arena:
     budget_s: float = math.inf  # of the whole run; cases that have not begun by then are left out
     words: tuple[str, ...] = ()  # if not empty, only cases with one of these are measured
     done: frozenset[tuple[str, str]] = frozenset()  # workload and case of those taken already
+    framings: tuple[str, ...] = ()  # of mrcd's data; none: as mrcd chooses
 
     @property
     def capacity_bps(self) -> float:
@@ -90,12 +91,14 @@ class Arenas:
     results: Results
     words: tuple[str, ...] = ()
     done: frozenset[tuple[str, str]] = frozenset()
+    framings: tuple[str, ...] = ()
 
     @contextlib.contextmanager
     def of(self, shape: Shape, mtu: int) -> Iterator[Arena]:
         """Build a lab of this shape with all competitors; remove it afterwards."""
         say(f"a lab: {shape}, MTU {mtu}")
-        with flow.fabric_up(shape.fabric(self.name, mtu)):
+        settings = flow.framed(self.framings[0] if self.framings else None)
+        with flow.fabric_up(shape.fabric(self.name, mtu), settings=settings):
             competitors, refused = configuration.usable(self.name, self.wanted)
             self.results.absent |= refused
             for title, reason in refused.items():
@@ -109,7 +112,7 @@ class Arenas:
     def _arena(self, shape: Shape, mtu: int, competitors: tuple[Competitor, ...]) -> Arena:
         return Arena(
             self.name, shape, mtu, competitors, self.rounds, self.quick, self.seed, self.results,
-            QUICK_BUDGET_S if self.quick else math.inf, self.words, self.done,
+            QUICK_BUDGET_S if self.quick else math.inf, self.words, self.done, self.framings,
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.compare import faults, latency, training, unlimited, workloads
+from bench.compare import faults, gigabit, latency, training, unlimited, workloads
 from bench.compare.arena import Arena
 from bench.experiment import Shape
 
@@ -14,6 +14,9 @@ PAIR = Shape(planes=4, t1=2, rate_mbps=100)
 EIGHT = Shape(planes=4, t1=4, rate_mbps=50, hosts=8, hosts_per_t0=4)
 FOUR = Shape(planes=4, t1=2, rate_mbps=100, hosts=4, hosts_per_t0=2)
 UNLIMITED = Shape(planes=4, t1=2, rate_mbps=0)
+UNLIMITED_FOUR = Shape(planes=4, t1=2, rate_mbps=0, hosts=4, hosts_per_t0=2)
+GIGABIT = Shape(planes=4, t1=2, rate_mbps=250)
+GIGABIT_FOUR = Shape(planes=4, t1=2, rate_mbps=250, hosts=4, hosts_per_t0=2)
 
 _MTUS = (9000, 4200, 1500)
 
@@ -47,13 +50,19 @@ WORKLOADS = (
         own_labs=True, quick_mtus=(1500,),
     ),
     Workload(
-        "direct", "direct", unlimited.on_direct_planes, (UNLIMITED,), (), (1500,),
+        "direct", "direct", unlimited.on_direct_planes, (UNLIMITED,), (), (9000, 1500),
         own_labs=True,
+    ),
+    Workload(
+        "gigabit", "gigabit", gigabit.gigabit, (GIGABIT, GIGABIT_FOUR), (), _MTUS, own_labs=True,
     ),
     Workload("incast", "incast", workloads.incast, (EIGHT,), (FOUR,)),
     Workload("permutation", "permutation", workloads.permutation, (EIGHT,), (FOUR,)),
     Workload("all-to-all", "all-to-all", workloads.all_to_all, (EIGHT,), (FOUR,)),
     Workload("training", "training", training.training, (EIGHT, FOUR), (FOUR,), rounds=2),
+    Workload(
+        "steps", "steps", training.steps, (FOUR, UNLIMITED_FOUR), (), rounds=2, own_labs=True,
+    ),
     Workload("training-long", "training", training.long_run, (FOUR,), (), rounds=2),
 )  # fmt: skip
 NAMES = tuple(workload.name for workload in WORKLOADS)
@@ -77,12 +86,19 @@ ABOUT = {
     " are made cubic, or MPTCP, by a preloaded library. Faults strike in the middle of a job, where"
     " most of the traffic is, and last 1.5 s; in the long run the plane stays dead to the end.",
     "speed": "No rate limits: two CPUs do everything, both hosts, the switches and the"
-    " applications. Packets of plain TCP go one by one as well (no TSO, GSO, GRO on its plane)."
+    " applications. Plain TCP with all offloads runs on hosts without mrcd. Packets of the other"
+    " plain TCP go one by one (no TSO, GSO, GRO on its plane). Packets on the wire: no TSO at any"
+    " sender's end of a cable, switches' ports included, and GRO at the receiving host's NICs;"
+    " where switches merge, also at their ports."
     " Goodput lost to the death of a plane is time at the rate before or after it, the lower; the"
     " same was computed of a moment a second earlier. The loaded round trip is TCP's own.",
     "direct": "Four planes, each a cable from host to host without a switch, no rate limits; mrcd"
     ' with `routing = "ecmp"`, as the first uSID would be a switch\'s, and `xdp = "native"`. Plain'
-    " TCP has a cable of its own.",
+    " TCP has a cable of its own, that with all offloads between hosts without mrcd.",
+    "gigabit": "Four planes of 250 Mb/s: h1 to h2, and every host to every other. MPTCP runs on"
+    " hosts without mrcd.",
+    "steps": "gloo's collective operations, a rank in every host, float32: steps a second from the"
+    " first to the last. MPTCP and plain TCP run on hosts without mrcd, with all offloads.",
 }  # fmt: skip
 
 

@@ -22,9 +22,8 @@ from bench.flow import BenchFailed
 from mrcd.fabric import shape
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.routing import Routing
-from mrcd.lab import lab, reach, state, topology
+from mrcd.lab import lab, reach, topology
 from mrcd.lab.topology import Topology
-from mrcd.linux import ethtool, netns
 
 PLANES = 4
 _HOSTS = ("h1", "h2")
@@ -36,28 +35,31 @@ PLAIN_ADDRESSES = dict(zip(_HOSTS, ("10.94.0.1", "10.94.0.2"), strict=True))
 
 
 @contextlib.contextmanager
-def up(name: str, mtu: int) -> Iterator[str]:
-    """Build the lab without rate limits and with mrcd in both hosts; remove it afterwards."""
+def up(name: str, mtu: int, framing: str | None = None, *, daemons: bool = True) -> Iterator[str]:
+    """Build the lab without rate limits, with mrcd in both hosts or not; remove it afterwards."""
     fabric = shape.generate(name=name, planes=PLANES, t1=1, mtu=mtu, routing=Routing("ecmp"))
-    with flow.fabric_up(fabric, daemons=False):
+    settings = flow.framed(framing, xdp="native")
+    with flow.fabric_up(fabric, daemons=False, settings=settings):
         plan = topology.plan(fabric)
         _ip(cables(fabric, plan))
         for host in _HOSTS:
             _ip(addresses(fabric, plan, host), plan.namespace(host))
-            with netns.entered(plan.namespace(host)):
-                ethtool.set_features(_PLAIN, tso=False, gso=False, gro=False)
-            with state.places(name, host).config.open("a") as config:
-                config.write('[transport]\nxdp = "native"\n')
-        daemons = {host: lab.start_daemon(name, host) for host in _HOSTS}
-
-        def ended() -> str | None:
-            gone = [host for host, process in daemons.items() if process.poll() is not None]
-            return f"mrcd of {', '.join(gone)} ended" if gone else None
-
-        missing, reason = asyncio.run(reach.wait(plan, _WITHIN_S, ended))
-        if reason or missing:
-            raise BenchFailed(reason or f"no answer through mrc0: {', '.join(map(str, missing))}")
+        if daemons:
+            _start(name, plan)
         yield name
+
+
+def _start(name: str, plan: Topology) -> None:
+    """Start mrcd in both hosts, and wait until they reach each other."""
+    running = {host: lab.start_daemon(name, host) for host in _HOSTS}
+
+    def ended() -> str | None:
+        gone = [host for host, process in running.items() if process.poll() is not None]
+        return f"mrcd of {', '.join(gone)} ended" if gone else None
+
+    missing, reason = asyncio.run(reach.wait(plan, _WITHIN_S, ended))
+    if reason or missing:
+        raise BenchFailed(reason or f"no answer through mrc0: {', '.join(map(str, missing))}")
 
 
 def cables(fabric: Fabric, plan: Topology) -> list[str]:

@@ -20,7 +20,10 @@ from bench.compare.latency import CURVE
 from bench.compare.record import Record
 from bench.compare.results import Figure
 
-_COLOURS = ("#0b62a4", "#777777", "#b04a00", "#5a7d1c", "#8a3d8f", "#b58900", "#444444", "#aaaaaa")
+COLOURS = (
+    "#0b62a4", "#777777", "#b04a00", "#5a7d1c", "#8a3d8f", "#b58900", "#444444", "#aaaaaa",
+    "#c9a0cc", "#111111", "#9cbf5a", "#5fa8dd", "#a9d2f0", "#d4e8f7",
+)  # fmt: skip
 _STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 
 _MEAN_OF = 5  # bins of 10 ms
@@ -32,7 +35,7 @@ Curve = tuple[str, list[float]]
 def draw(record: Record, titles: Sequence[str], folder: Path) -> dict[str, dict[str, str]]:
     """Draw all pictures that have figures; return captions and files by workload."""
     folder.mkdir(parents=True, exist_ok=True)
-    colours = dict(zip(titles, _COLOURS, strict=False))
+    colours = dict(zip(titles, COLOURS, strict=False))
     found: dict[str, dict[str, str]] = {}
     for bars in _BARS:
         figures = [each for each in record.figures if bars.shows(each)]
@@ -168,6 +171,7 @@ _BARS = (
     ),
     Bars("speed", "Goodput where only the CPUs limit", "goodput", "speed-goodput"),
     Bars("direct", "Goodput on direct planes", "goodput", "direct-goodput"),
+    Bars("gigabit", "Goodput on planes of 250 Mb/s", "goodput", "gigabit-goodput"),
 )  # fmt: skip
 _PANELS = (
     ("faults", "Goodput around the fault, mean of 50 ms, first round", _fault),

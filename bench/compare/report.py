@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.compare import peers, targets
+from bench.compare import beside, peers, targets
 from bench.compare.published import PUBLISHED, Published
 from bench.compare.record import Piece, Record, common
 from bench.compare.results import Figure
@@ -74,6 +74,9 @@ def _document(record: Record, headings: Sequence[Heading]) -> Iterator[str]:
     yield "\n## At a glance\n"
     yield from glance(record.figures, order)
     yield from _targets(record.figures)
+    for heading, rows in beside.tables(record.figures):
+        yield f"\n## {heading[:1].upper()}{heading[1:]}\n\nRatios are of the same round.\n"
+        yield from _grid(rows[0], rows[1:])
     yield from _wins(record.figures)
     for heading in headings:
         mine = [figure for figure in record.figures if figure.workload == heading.workload]

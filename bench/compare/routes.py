@@ -42,8 +42,8 @@ class Competitor:
     """A way between the hosts of a lab."""
 
     key: ClassVar[str]
-    title: ClassVar[str]
-    about: ClassVar[str]
+    title: str
+    about: str
     interface: ClassVar[str]
     mptcp: ClassVar[bool] = False
     hashes: ClassVar[bool] = False  # whether the host hashes flows onto planes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.metrics import Ints
+from bench.metrics import Ints, S
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,14 @@ class Steps:
 
     began_ns: Ints
     took_ns: Ints
+
+    @property
+    def per_s(self) -> float | None:
+        """Return the steps a second from the first begin to the last end; None without steps."""
+        if not len(self.took_ns):
+            return None
+        lasted_ns = self.began_ns[-1] + self.took_ns[-1] - self.began_ns[0]
+        return len(self.took_ns) * S / float(lasted_ns)
 
     def between(self, start_ns: int, end_ns: int) -> Ints:
         """Return the durations of the steps that began and ended between two times."""

@@ -6,13 +6,14 @@ Nothing else needs these libraries; `make setup-bench` installs them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from bench import flow, path_states, simultaneous
-from bench.compare import gloo, libraries, mpi
+from bench import flow, path_states, simultaneous, wire
+from bench.compare import gloo, libraries, mpi, ways
 from bench.compare.arena import Arena, say
 from bench.compare.faults import busiest
 from bench.compare.gloo import Job, Ranks
@@ -20,17 +21,22 @@ from bench.compare.processor import Processor
 from bench.compare.results import percentiles
 from bench.compare.routes import Competitor
 from bench.compare.steps import Steps
+from bench.compare.ways import BareMptcp, Offloads, Way
 from bench.flow import BenchFailed
 from bench.metrics import MS, Ints, S
 from mrcd.lab import lab
 from mrcd.lab.injection import Applied
 
 FAULT_BYTES = 1 << 20
+PER_S = "steps a second"
 RATIO = "p99.9 to p50, outside the fault's own step"
 
 # Bytes and seconds; 0 s is one step. A step of 64 MiB takes 20 s on one plane: only gloo, 4 hosts.
 _JOBS = ((1 << 16, 3.0), (1 << 20, 2.0), (1 << 24, 0.5))
 _LARGEST = (1 << 26, 0.0)
+_SIZES = tuple(1 << bits for bits in (16, 18, 20, 22, 24, 26))
+_COUNT_S = 1.5
+_SLOW_BYTES = 1 << 24  # one step of these takes seconds where links have a rate
 _QUICK_JOBS = ((1 << 18, 0.6),)
 _FAULT_AT_S = 0.8  # from a job's start to the fault, and from the fault's end to the job's
 _FAULT_S = 1.5
@@ -82,6 +88,51 @@ def training(arena: Arena) -> None:
     if arena.quick or arena.shape.hosts > _FEW_HOSTS:
         both.append(("MPI", "mpi4py", _mpi))
     _all(arena, both)
+
+
+def steps(arena: Arena) -> None:
+    """Count gloo's steps a second in labs with mrcd and without, for every size."""
+    missing = libraries.missing("torch")
+    if missing is not None:
+        arena.results.absent["gloo (steps)"] = missing
+        say(f"without gloo: {missing}")
+        return
+    with contextlib.ExitStack() as stack:
+        mrcd = ways.with_mrcd(stack, arena, ways.fabric(arena))
+        bare = ways.without_mrcd(stack, arena)
+        mptcp, absent = ways.set_up(bare, BareMptcp())
+        arena.results.absent |= absent
+        those = ways.by_title(*mrcd, *mptcp, Way(Offloads(), bare))
+
+        def turn(competitor: Competitor, where: Where) -> None:
+            _count_steps(arena, those[competitor.title])
+
+        arena.take_turns("steps", f"gloo, {_rated(arena)}", turn, ways.competitors(those))
+
+
+def _count_steps(arena: Arena, way: Way) -> None:
+    jobs: list[Job] = [
+        (operation, size, 0.0 if arena.shape.rate_mbps and size >= _SLOW_BYTES else _COUNT_S)
+        for operation in ("all-reduce", "all-to-all")
+        for size in _SIZES
+    ]
+    wire.lay(way.lab, way.wire)
+    with gloo.ranks(way.lab, way.competitor, jobs, len(jobs)) as ranks:
+        for job, (operation, size, _) in enumerate(jobs):
+            ranks.await_job(job)
+            processor = Processor()
+            ranks.await_over(job)
+            case = f"gloo {operation}, {_shown(size)}, {_rated(arena)}"
+            where, busy = ("steps", case, way.competitor.title), processor.busy()
+            rate = ranks.steps(job).per_s
+            arena.results.note(where, PER_S, "", rate, busy)
+            arena.results.note(where, ways.STEAL, "%", 100 * processor.stolen())
+        ranks.await_end()
+
+
+def _rated(arena: Arena) -> str:
+    rate = arena.shape.rate_mbps
+    return f"{_hosts(arena)}, {f'{rate} Mb/s' if rate else 'no rate limit'}"
 
 
 def long_run(arena: Arena) -> None:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Compare mrc0 with TCP without segmentation offload where only the processor limits the rate.
+"""Compare mrc0 with plain TCP where only the processor limits the rate.
 
-Plain TCP uses plane 0 of the same hosts, through mrcd's programs like all traffic on a plane, and
-plane 0 of hosts of the same kind without mrcd. On the latter, the kernel's seg6 takes part, too.
-The same switches shift its uSIDs, so it shows the cost of a source-routed packet without copies,
-ordering or acknowledgements; but TCP's large segments get their header before they are segmented.
-Turns alternate in each round.
+Plain TCP without segmentation offload uses plane 0 of the same hosts, through mrcd's programs like
+all traffic on a plane, and plane 0 of hosts of the same kind without mrcd. On the latter, plain TCP
+also runs with every offload, and the kernel's seg6 takes part. The same switches shift its uSIDs,
+so it shows the cost of a source-routed packet without copies, ordering or acknowledgements; but
+TCP's large segments get their header before they are segmented. Turns alternate in each round.
+
+What keeps its large segments is measured as they cross the cables whole, and as packets.
 """
 
 from __future__ import annotations
@@ -13,20 +15,21 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from bench import flow, path_states, simultaneous
-from bench.compare import configuration, direct, traffic
+from bench import flow, path_states, simultaneous, wire
+from bench.compare import configuration, direct, traffic, ways
 from bench.compare.arena import Arena, say
 from bench.compare.processor import Processor
-from bench.compare.routes import Competitor, Mrc0, Plane, Seg6
+from bench.compare.routes import Competitor, Plane, Seg6
 from bench.compare.traffic import Flow, Traffic
+from bench.compare.ways import Offloads, Way, Ways, Where
 from bench.flow import BenchFailed, Step
 from bench.metrics import MS, S, outage
-from bench.speed import no_segmentation_offload
+from bench.wire import Wire
 from mrcd.fabric.description import Fabric, Host
 from mrcd.lab import lab
 from mrcd.lab.injection import Applied
@@ -34,14 +37,13 @@ from mrcd.lab.injection import Applied
 CONNECTIONS = (1, 4)
 REQUEST_BYTES = 64
 _FLOW = [Flow("h1", "h2")]
-_WARM_S = 1.0
+_CUT = {Wire.CUT: "packets on the wire"}
+_MERGED = {Wire.MERGED: "packets on the wire and switches that merge"}
 _DIES_S = 2.5
 _DEAD_S = 1.5
 _SETTLED_S = 0.5  # goodput has settled this long after a plane has died
 _LOOKS = 5  # samples of TCP's round trip before the fault
 _LOOK_S = 0.25
-
-Where = tuple[str, str, str]
 
 
 class Plain(Plane):
@@ -73,6 +75,14 @@ class Bare(Plane):
     about = "the same on hosts where no mrcd runs, in a second lab"
 
 
+class OffloadsCable(Offloads):
+    """The same by a cable between two hosts."""
+
+    def address(self, fabric: Fabric, host: Host) -> str:
+        """Return the address of a host on this way."""
+        return direct.PLAIN_ADDRESSES[host.name]
+
+
 class BareSeg6(Seg6):
     """The kernel's source routes on hosts without mrcd."""
 
@@ -80,81 +90,89 @@ class BareSeg6(Seg6):
     about = "the kernel's H.Encaps.Red without segmentation offload, in that second lab"
 
 
-@dataclass(frozen=True, slots=True)
-class _Ways:
-    """The competitors and the lab of each; `bare` is the lab without mrcd."""
-
-    name: str
-    competitors: tuple[Competitor, ...]
-    bare: str = ""
-
-    def lab_of(self, competitor: Competitor) -> str:
-        """Return the lab of a competitor."""
-        return self.bare if isinstance(competitor, Bare | BareSeg6) else self.name
-
-
 def speed(arena: Arena) -> None:
     """Measure goodput, idle round trip and a plane's death in a fabric without rate limits."""
     with contextlib.ExitStack() as stack:
-        name, bare, shape = arena.name, f"{arena.name}-bare", arena.shape
-        say(f"two labs: {shape}, MTU {arena.mtu}, one without mrcd")
-        stack.enter_context(flow.fabric_up(shape.fabric(name, arena.mtu)))
-        stack.enter_context(flow.fabric_up(shape.fabric(bare, arena.mtu), daemons=False))
-        for each in (name, bare):
-            no_segmentation_offload(each, shape.planes)
+        mrcd = ways.with_mrcd(stack, arena, ways.fabric(arena))
+        bare = ways.without_mrcd(stack, arena)
         source_routed, refused = configuration.usable(bare, [BareSeg6()])
         arena.results.absent |= refused
-        ways = _Ways(name, (Mrc0(), Plain(), Bare(), *source_routed), bare)
-        _goodput(arena, "speed", ways)
-        _round_trip(arena, "speed", ways)
-        _death(arena, ways)
+        those = ways.by_title(
+            *mrcd,
+            Way(Plain(), arena.name, Wire.SINGLE),
+            Way(Bare(), bare, Wire.SINGLE),
+            *(Way(each, bare, Wire.SINGLE) for each in source_routed),
+            Way(Offloads(), bare),
+        )
+        _goodput(arena, "speed", those, _CUT | _MERGED)
+        _round_trip(arena, "speed", those)
+        _death(arena, ways.by_title(mrcd[0]))
 
 
 def on_direct_planes(arena: Arena) -> None:
     """Measure the same without switches between the hosts."""
-    say(f"a lab: 2 hosts on {direct.PLANES} direct planes, unlimited, MTU {arena.mtu}")
-    with direct.up(arena.name, arena.mtu) as name:
-        ways = _Ways(name, (Mrc0(), Cable()))
-        _goodput(arena, "direct", ways)
-        _round_trip(arena, "direct", ways)
+    say(f"labs: 2 hosts on {direct.PLANES} direct planes, unlimited, MTU {arena.mtu}")
+
+    def build(name: str, framing: str | None) -> contextlib.AbstractContextManager[object]:
+        return direct.up(name, arena.mtu, framing)
+
+    with contextlib.ExitStack() as stack:
+        mrcd = ways.with_mrcd(stack, arena, build)
+        bare = f"{arena.name}-bare"
+        stack.enter_context(direct.up(bare, arena.mtu, daemons=False))
+        those = ways.by_title(
+            *mrcd, Way(Cable(), arena.name, Wire.SINGLE), Way(OffloadsCable(), bare)
+        )
+        _goodput(arena, "direct", those, _CUT)
+        _round_trip(arena, "direct", those)
 
 
-def _goodput(arena: Arena, workload: str, ways: _Ways) -> None:
-    seconds = 1.2 if arena.quick else 3.0
+def _goodput(arena: Arena, workload: str, those: Ways, wires: Mapping[Wire, str]) -> None:
+    """Measure goodput, then that of the ways with large segments when these are cut."""
+    large = [way for way in those.values() if way.wire is Wire.WHOLE]
     for connections in CONNECTIONS[:1] if arena.quick else CONNECTIONS:
-
-        def measure(competitor: Competitor, where: Where, connections: int = connections) -> None:
-            flows = [Flow("h1", "h2", connections)]
-            seen = traffic.run(ways.lab_of(competitor), competitor, flows, _WARM_S + seconds)
-            goodput = seen.after(_WARM_S) / 1e9
-            arena.results.note(where, "goodput", "Gb/s", goodput, seen.busy)
-            resent = float(seen.retransmits[-1][1])
-            arena.results.note(where, "TCP retransmissions", "", resent, seen.busy)
-
         words = traffic.counted(connections)
-        arena.take_turns(workload, f"{words}, MTU {arena.mtu}", measure, ways.competitors)
+        _in_turns(arena, workload, f"{words}, MTU {arena.mtu}", those, connections)
+        for each, how in () if arena.quick else wires.items():
+            cut = ways.by_title(*(replace(way, wire=each) for way in large))
+            _in_turns(arena, workload, f"{words}, {how}, MTU {arena.mtu}", cut, connections)
 
 
-def _round_trip(arena: Arena, workload: str, ways: _Ways) -> None:
+def _in_turns(arena: Arena, workload: str, case: str, those: Ways, connections: int) -> None:
+    seconds = 1.2 if arena.quick else 3.0
+
+    def measure(competitor: Competitor, where: Where) -> None:
+        flows = [Flow("h1", "h2", connections)]
+        seen, stolen = those[competitor.title].send(flows, seconds)
+        goodput = seen.after(ways.WARM_S) / 1e9
+        ways.note(arena, where, "goodput", "Gb/s", goodput, seen, stolen)
+
+    arena.take_turns(workload, case, measure, ways.competitors(those))
+
+
+def _round_trip(arena: Arena, workload: str, those: Ways) -> None:
     seconds = 0.5 if arena.quick else 2.0
 
     def measure(competitor: Competitor, where: Where) -> None:
-        processor, name = Processor(), ways.lab_of(competitor)
-        took = traffic.requests(name, competitor, "h1", "h2", seconds, REQUEST_BYTES)
+        way = those[competitor.title]
+        wire.lay(way.lab, way.wire)
+        processor = Processor()
+        took = traffic.requests(way.lab, competitor, "h1", "h2", seconds, REQUEST_BYTES)
         busy = processor.busy()
         for which in (50, 99, 99.9):
             value = float(np.percentile(took, which)) / 1e3
             arena.results.note(where, f"p{which:g}", "us", value, busy)
         arena.results.note(where, "requests", "", float(len(took)), busy)
 
-    arena.take_turns(workload, f"idle round trip, MTU {arena.mtu}", measure, ways.competitors)
+    case = f"idle round trip, MTU {arena.mtu}"
+    arena.take_turns(workload, case, measure, ways.competitors(those))
 
 
-def _death(arena: Arena, ways: _Ways) -> None:
+def _death(arena: Arena, those: Ways) -> None:
     """Black-hole plane 1 under one connection over mrc0, which the CPU limits."""
 
     def measure(competitor: Competitor, where: Where) -> None:
-        note, name = arena.results.note, ways.name
+        note, name = arena.results.note, those[competitor.title].lab
         trips: list[float] = []
         address = competitor.between(name, "h1", "h2").address
 
@@ -164,7 +182,7 @@ def _death(arena: Arena, ways: _Ways) -> None:
             return Applied(began_ns, time.monotonic_ns())
 
         try:
-            steps = [Step(_WARM_S + i * _LOOK_S, look) for i in range(_LOOKS)]
+            steps = [Step(ways.WARM_S + i * _LOOK_S, look) for i in range(_LOOKS)]
             steps.append(Step(_DIES_S, lambda: lab.fault(name, "p1", "blackhole")))
             seen = traffic.run(name, competitor, _FLOW, _DIES_S + _DEAD_S, steps)
         finally:
@@ -188,7 +206,7 @@ def _death(arena: Arena, ways: _Ways) -> None:
         note(where, "TCP retransmissions", "", float(resent), seen.busy)
 
     words = f"a plane dies silently, 1 connection, MTU {arena.mtu}"
-    arena.take_turns("speed", words, measure, ways.competitors[:1])
+    arena.take_turns("speed", words, measure, ways.competitors(those))
 
 
 def tcp_round_trips(listed: str) -> list[float]:
@@ -221,6 +239,5 @@ def judged(seen: Traffic, died_ns: int, until_ns: int | None = None) -> tuple[in
     return found.lost_ns, found.gap_ns
 
 
-def competitors() -> Iterator[tuple[str, str]]:
-    """Yield the competitors of mrc0: title and description."""
-    yield from ((each.title, each.about) for each in (Plain(), Bare(), BareSeg6()))
+OF_SPEED: tuple[Competitor, ...] = (Plain(), Bare(), BareSeg6())
+"""The competitors without segmentation offload."""

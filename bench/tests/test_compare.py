@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import struct
+import tomllib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from bench import flow
 from bench.compare import (
+    beside,
     catalogue,
     direct,
     faults,
@@ -24,7 +29,9 @@ from bench.compare import (
     routes,
     targets,
     traffic,
+    ways,
 )
+from bench.compare.__main__ import COMPETITORS
 from bench.compare.arena import Arena
 from bench.compare.processor import share, stolen
 from bench.compare.record import Piece, Record
@@ -399,6 +406,8 @@ def test_steps__end_with_their_slowest_rank() -> None:
     steps = joined([one, other])
     assert list(steps.began_ns) == [10, 19]
     assert list(steps.took_ns) == [13, 15]
+    assert steps.per_s == pytest.approx(2 * S / (34 - 10))  # from the first begin to the last end
+    assert Steps(np.array([]), np.array([])).per_s is None
 
 
 def test_steps__the_faults_own_step_and_all_others() -> None:
@@ -415,13 +424,19 @@ def test_no_lab_is_built_twice() -> None:
     assert [mtu for shape, mtu in full if shape == catalogue.PAIR] == [9000, 4200, 1500]
     assert len(quick) == 3
     left_out = [each.name for each in catalogue.WORKLOADS if not each.quick]
-    assert left_out == ["direct", "training-long"]
+    assert left_out == ["direct", "gigabit", "steps", "training-long"]
     assert sum(map(len, quick.values())) == len(catalogue.WORKLOADS) - len(left_out)
     told = catalogue.labs(catalogue.WORKLOADS, False, [1500])
     assert {mtu for _, mtu in told} == {1500}
     four = catalogue.labs(catalogue.WORKLOADS, False, None, [4])
-    assert four.keys() == {(catalogue.FOUR, 9000)}
-    assert [each.name for each in four[catalogue.FOUR, 9000]] == ["training", "training-long"]
+    assert four.keys() == {
+        (catalogue.FOUR, 9000),
+        (catalogue.UNLIMITED_FOUR, 9000),
+        *((catalogue.GIGABIT_FOUR, mtu) for mtu in (9000, 4200, 1500)),
+    }
+    assert [each.name for each in four[catalogue.FOUR, 9000]] == [
+        "training", "steps", "training-long",
+    ]  # fmt: skip
 
 
 def test_every_workload_has_its_words() -> None:
@@ -429,14 +444,90 @@ def test_every_workload_has_its_words() -> None:
     assert {goal.only for goal in targets.GOALS} <= set(catalogue.NAMES)
 
 
+def test_competitors__have_titles_and_colours_of_their_own() -> None:
+    titles = [each.title for each in COMPETITORS]
+    assert len(set(titles)) == len(titles)
+    assert len(set(plots.COLOURS)) == len(plots.COLOURS) >= len(titles)
+
+
+def test_framings__each_has_a_lab_of_its_own() -> None:
+    built: dict[str, str | None] = {}
+
+    def build(name: str, framing: str | None) -> contextlib.AbstractContextManager[object]:
+        built[name] = framing
+        return contextlib.nullcontext()
+
+    def found(*framings: str) -> list[tuple[str, str]]:
+        built.clear()
+        with contextlib.ExitStack() as stack:
+            those = ways.with_mrcd(stack, arena(Results(), framings=framings), build)
+        return [(way.competitor.title, way.lab) for way in those]
+
+    assert found() == [("mrc0", "x")]
+    assert built == {"x": None}
+    assert found("auto", "mrc") == [("mrc0", "x"), ('mrc0, framing = "mrc"', "x-mrc")]
+    assert built == {"x": "auto", "x-mrc": "mrc"}
+
+
+@pytest.mark.parametrize(
+    ("framing", "more", "wanted"),
+    [
+        (None, {}, {}),
+        ("mrc", {}, {"transport": {"framing": "mrc"}}),
+        (None, {"xdp": "native"}, {"transport": {"xdp": "native"}}),
+        ("cell", {"xdp": "native"}, {"transport": {"framing": "cell", "xdp": "native"}}),
+    ],
+)
+def test_settings__of_the_daemons(
+    framing: str | None, more: dict[str, str], wanted: dict[str, object]
+) -> None:
+    assert tomllib.loads(flow.framed(framing, **more)) == wanted
+
+
+def test_beside__ratios_of_the_same_round_and_the_steal_of_all_turns() -> None:
+    def turns(route: str, goodput: tuple[float, ...], steal: tuple[float, ...]) -> list[Figure]:
+        where = ("speed", "4 connections", route)
+        return [figure(where, "goodput", *goodput), figure(where, ways.STEAL, *steal)]
+
+    tcp, packets = ways.Offloads.title, ways.Framed("mrc").title
+    found = dict(
+        beside.tables(
+            [
+                *turns("mrc0", (10.0, 30.0), (0.0, 1.0)),
+                *turns(tcp, (20.0, 40.0), (0.0, 3.0)),
+                *turns(packets, (5.0, 4.0), (0.0, 0.0)),
+                figure(("speed", "idle", "mrc0"), "goodput", 1.0),  # nothing to hold it against
+            ]
+        )
+    )
+    (rows,) = found.values()
+    assert rows == [
+        ("", "mrc0", packets, tcp, "mrc0 to TCP", f"{packets} to TCP", "steal, %"),
+        ("speed, 4 connections", "20 (10 to 30)", "4.5 (4 to 5)", "30 (20 to 40)",
+         "0.625 (0.5 to 0.75)", "0.175 (0.1 to 0.25)", "0 to 3"),
+    ]  # fmt: skip
+
+
+def test_beside__how_far_mptcp_is_ahead() -> None:
+    def mbps(route: str, *values: float) -> list[Figure]:
+        where = ("gigabit", "1 connection", route)
+        return [figure(where, "goodput", *values), figure(where, ways.STEAL, 2.0)]
+
+    figures = [*mbps("mrc0", 800.0, 800.0), *mbps(ways.BareMptcp.title, 900.0, 760.0)]
+    ((_, rows),) = beside.tables(figures)
+    assert rows[0][3] == "MPTCP ahead of mrc0 by, %"
+    assert rows[1][3:] == ("3.75 (-5 to 12.5)", "2")
+    assert list(beside.tables(mbps("mrc0", 800.0))) == []
+
+
 class Stub(routes.Competitor):
     """A competitor without a configuration."""
 
     def __init__(self, title: str) -> None:
-        self.title = title  # type: ignore[misc]
+        self.title = title
 
 
-def arena(found: Results, **more: float) -> Arena:
+def arena(found: Results, **more: Any) -> Arena:
     three = tuple(map(Stub, "abc"))
     return Arena("x", catalogue.PAIR, 9000, three, 4, False, 1, found, **more)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from bench.fastpath_large import Turn, lines
 from bench.fastpath_parts import PARTS, Part
 from bench.flow import BenchFailed
 from bench.loaded import mean_ns
@@ -29,6 +30,18 @@ def test_runs__have_a_mean_of_what_was_added() -> None:
     assert Runs(30, 9_000).since(Runs(20, 4_000)) == Runs(10, 5_000)
     assert Runs(10, 5_000).mean_ns == 500
     assert Runs(0, 0).mean_ns == 0
+
+
+def test_large__what_programs_take_of_an_skb_and_of_a_packet() -> None:
+    turn = Turn(skbs=100, packets=400, runs={"often": Runs(120, 60_000), "rarely": Runs(2, 20_000)})
+    assert turn.means() == {"often": 500}
+    found = {line.what: line.values for line in lines("MTU 1500", "sender", [turn])}
+    assert found == {
+        "sender, often, a run": (500.0,),
+        "sender, packets in an skb": (4.0,),
+        "sender, all programs, an skb": (800.0,),
+        "sender, all programs, a packet": (200.0,),
+    }
 
 
 def test_mean__leaves_interrupts_out() -> None:

@@ -40,7 +40,7 @@ PROBE_PPS_MIN, PROBE_PPS_MAX = 10, 100_000
 PEERS_DEFAULT_MAX = 1024  # each takes memory in the maps even if no traffic goes to it
 SURVEY_MAX_PPS = 100_000
 ON_STOP = ("keep", "drain", "detach")
-FRAMING = "mrc"
+FRAMING = "auto"
 """The default of [transport] framing."""
 CELL_MAX = 65000
 """Longest cell in bytes: with the outer header, GRO must stay below 64 KiB."""
@@ -247,7 +247,9 @@ def _mrc0(table: Table, host: Host | None, fabric: Fabric | None, transport: Tra
         table.problem("name", name, wrong)
     elif _bad_interface(name + beside):
         most = IFNAMSIZ - 1 - len(beside)
-        table.problem("name", name, f"is too long for {name}{beside} beside it; at most {most}")
+        table.problem(
+            "name", name, f"is too long for {name}{beside} beside it; at most {most} bytes"
+        )
     addresses: list[Interface] = []
     reserved = Reserved(fabric)
     given = table.strings("addresses")
@@ -308,7 +310,7 @@ def _transport(table: Table) -> Transport:
         ev_min_active=table.integer("ev_min_active", default.ev_min_active, 0, ACTIVE_MAX),
         probe_pps=table.integer("probe_pps", default.probe_pps, PROBE_PPS_MIN, PROBE_PPS_MAX),
         survey_pps=table.integer("survey_pps", default.survey_pps, 0, SURVEY_MAX_PPS),
-        xdp=table.choice("xdp", default.xdp, ("auto", "native", "generic")),
+        xdp=_xdp(table, default.xdp),
         tc=table.choice("tc", default.tc, ("auto", "tcx", "clsact")),
         framing=table.choice("framing", default.framing, ("auto", "cell", "mrc")),
         cell_min=table.integer("cell_min", default.cell_min, 0, CELL_MAX),
@@ -340,6 +342,15 @@ def _cells_allowed(table: Table, transport: Transport, fabric: Fabric | None) ->
             table.problem("framing", transport.framing, wrong)
         return False
     return True
+
+
+def _xdp(table: Table, default: str) -> str:
+    value = table.raw("xdp", default)
+    if value == "generic":
+        wrong = 'is gone, as planes receive at tc without XDP: take "auto"'
+        table.problem("xdp", value, wrong)
+        return default
+    return table.choice("xdp", default, ("auto", "native"))
 
 
 def _metrics(table: Table) -> Metrics:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mrcd.config.config import QPS_MAX_ALL, Config
-from mrcd.datapath import pins, sizes
+from mrcd.datapath import pins, sizes, tuning
 from mrcd.datapath.datapath import Datapath, DatapathError
 from mrcd.datapath.loader import MAPS, PROGRAMS, source
 from mrcd.datapath.qptable import evs_per_plane
@@ -36,6 +36,8 @@ def sizes_of(config: Config) -> Sizes:
         prefixes=sum(len(peer.allowed) for peer in config.peers),
         loops=len(loops_of(config.fabric, config.host)),
         encap=config.fabric.routing.code,
+        cell_slots=tuning.CELL_SLOTS if config.cells else 1,
+        xdp=config.transport.xdp == "native",
     )
 
 
@@ -73,7 +75,6 @@ def layout_of(config: Config, needed: Sizes) -> str:
             transport.qps_per_peer,
             transport.evs,
             transport.ev_min_active,
-            transport.xdp,
             transport.tc,
             transport.framing,
         ],
@@ -82,9 +83,9 @@ def layout_of(config: Config, needed: Sizes) -> str:
     return sizes.layout_key(needed, maps_header, {"abi": ABI, "wire": WIRE}, identity)
 
 
-def code_of(layout: Sizes, *, xdp_frags: bool) -> str:
+def code_of(layout: Sizes) -> str:
     """Return the key of this build's programs for a layout."""
-    return sizes.code_key(source(), layout, os.uname().release, xdp_frags=xdp_frags)
+    return sizes.code_key(source(), layout, os.uname().release)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 
 Links are pinned, so a program stays on its interface when the daemon dies. An update of the link
 replaces it with another build's program between two packets. Where the kernel has no tcx, clsact
-filters are replaced in place. Foreign programs are never touched: a plane NIC with a foreign XDP
-program is an error that names the program.
+filters are replaced in place. Foreign programs are never touched: where ours is to be an XDP
+program, a plane NIC with a foreign one is an error that names it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from mrcd.linux import bpf
 from mrcd.linux.bpf import BpfError, LinkInfo
 from mrcd.linux.interfaces import XdpProgram
 from mrcd.linux.netlink import Netlink
-from mrcd.model import XdpMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +37,8 @@ class Hook:
         return f"link_{self.kind}_{self.interface}"
 
 
-def hooks(mrc0: str, planes: Iterable[str], *, cut: bool = False) -> list[Hook]:
-    """Return the place of every program. On a plane mrc_deliver comes before mrc_receive.
+def hooks(mrc0: str, planes: Iterable[str], *, xdp: bool, cut: bool = False) -> list[Hook]:
+    """Return the place of every program. Where a plane has two, mrc_deliver is the first.
 
     cut: whether there is a pair that cuts what is too large for a cell.
     """
@@ -47,20 +46,20 @@ def hooks(mrc0: str, planes: Iterable[str], *, cut: bool = False) -> list[Hook]:
     if cut:
         found.append(Hook("tc", f"{mrc0}cp", "mrc_spray"))
     for name in planes:
-        found += [Hook("tc", name, "mrc_deliver"), Hook("xdp", name, "mrc_receive")]
+        if xdp:
+            found += [Hook("tc", name, "mrc_deliver"), Hook("xdp", name, "mrc_receive")]
+        else:
+            found.append(Hook("tc", name, "mrc_receive"))
     return found
 
 
 class Attachment:
     """The attachment of one data path. `folder` holds pinned links; `tc` is auto, tcx or clsact."""
 
-    def __init__(
-        self, nl: Netlink, folder: Path, datapath: Datapath, *, xdp: XdpMode, tc: str
-    ) -> None:
+    def __init__(self, nl: Netlink, folder: Path, datapath: Datapath, *, tc: str) -> None:
         self._nl = nl
         self._folder = folder
         self._dp = datapath
-        self._xdp = xdp
         self._tc = tc
 
     async def refuse_foreign(self, wanted: Sequence[Hook]) -> None:
@@ -83,7 +82,7 @@ class Attachment:
             else:
                 await self._attach_tc(hook)
         await self.verify(wanted)
-        self._dp.xdp_mode = self._xdp
+        self._dp.xdp_mode = "native" if self._dp.sizes.xdp else "off"
 
     async def replace(self, wanted: Sequence[Hook]) -> None:
         """Replace our programs on these hooks.
@@ -189,14 +188,12 @@ class Attachment:
     async def _attach_xdp(self, hook: Hook) -> None:
         name = hook.interface
         there = await self._nl.xdp_program(name)
-        if there is not None and there.mode != self._xdp and self._link(hook) is not None:
+        if there is not None and there.mode != "native" and self._link(hook) is not None:
             _detach(self._folder / hook.pin)  # a link keeps its mode
         try:
             if not self._adopted(hook):
-                native = self._xdp == "native"
-                flags = bpf.XDP_FLAGS_DRV_MODE if native else bpf.XDP_FLAGS_SKB_MODE
-                what = f"attach {hook.program} to {name} ({self._xdp} XDP)"
-                self._create(hook, bpf.ATTACH_XDP, flags=flags, what=what)
+                what = f"attach {hook.program} to {name} (native XDP)"
+                self._create(hook, bpf.ATTACH_XDP, flags=bpf.XDP_FLAGS_DRV_MODE, what=what)
         except BpfError as error:
             raise DatapathError(
                 f"{error}; is another XDP program on {name}? `ip link show {name}` names it, "

@@ -88,15 +88,12 @@ class Capture:
         hooks: Sequence[Hook],
         run: Callable[[Mapping[str, int]], None],
         index_of: Callable[[str], int],
-        *,
-        xdp_frags: bool,
     ) -> None:
         self._ordinary = datapath
         self._attachment = attachment
         self._hooks = hooks
         self._run = run
         self._index_of = index_of
-        self._frags = xdp_frags
         self._changing = asyncio.Lock()
         self._recording: Datapath | None = None  # loaded, in place or not
         self._in_place = False
@@ -175,7 +172,7 @@ class Capture:
         code = pins.code(ordinary.folder, "capture")
         with contextlib.ExitStack() as undo:
             undo.callback(recording.close)
-            await recording.build("capture", adopt=True, xdp_frags=self._frags)
+            await recording.build("capture", adopt=True)
             try:
                 recording.open(code)
                 for name in loader.CAPTURE_MAPS:

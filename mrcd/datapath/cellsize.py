@@ -8,15 +8,18 @@ their way to mrc0.
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from collections.abc import Awaitable, Callable
 
 from mrcd.config.config import CELL_MAX, Config
+from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.dial import Dial
-from mrcd.linux import interfaces
+from mrcd.linux import bpf, bpfbatch, interfaces
 from mrcd.linux.interfaces import Traffic
 from mrcd.linux.netlink import Netlink
 from mrcd.service.log import get_logger
+from mrcd.wire.abi import ABI
 
 log = get_logger()
 
@@ -25,13 +28,20 @@ IDLE_S = 0.5
 """Time between two looks at the planes, with and without traffic."""
 QUIET_BYTES = 100_000
 """Applications that send less than this a second show nothing of what planes can carry."""
+_QUEUE_SIGNALS = (ABI.MRC_C_TX_CE, ABI.MRC_C_DROP_EARLY)
+"""Counters of what the programs do when queues are long (bpf/aqm.c)."""
 
 
 class CellSize:
     """The length of the cells of one data path."""
 
     def __init__(
-        self, nl: Netlink, config: Config, start: int, on_change: Callable[[], Awaitable[None]]
+        self,
+        nl: Netlink,
+        config: Config,
+        datapath: Datapath,
+        start: int,
+        on_change: Callable[[], Awaitable[None]],
     ) -> None:
         """Begin with the length that the programs have, or 0 for the usual first one.
 
@@ -39,6 +49,8 @@ class CellSize:
         connections.
         """
         transport = config.transport
+        self._datapath = datapath
+        self._signals = 0
         self._nl = nl
         self._mrc0 = config.mrc0.name
         self._planes = config.interfaces
@@ -70,6 +82,8 @@ class CellSize:
         (then, before), now = self._before, time.monotonic_ns()
         after = interfaces.traffic()
         self._before = now, after
+        signals = self._queue_signals()
+        queued, self._signals = signals != self._signals, signals
 
         def rate(name: str) -> float:
             sent = after.get(name, Traffic()).tx_bytes - before.get(name, Traffic()).tx_bytes
@@ -77,7 +91,8 @@ class CellSize:
 
         if rate(self._mrc0) < QUIET_BYTES:
             return False
-        if self._dial.measured([rate(name) for name in self._planes], now_ns=now):
+        rates = [rate(name) for name in self._planes]
+        if self._dial.measured(rates, queued=queued, now_ns=now):
             log.info("cells.resized", bytes=self.bytes)
             try:
                 await self.start()
@@ -85,3 +100,9 @@ class CellSize:
             except OSError as error:  # the programs cut what is too long for them
                 log.warning("interface.untuned", interface=self._mrc0, error=str(error))
         return True
+
+    def _queue_signals(self) -> int:
+        """Return how often TCP was told of a long queue."""
+        fd, cpus = self._datapath.maps["counters"], bpf.possible_cpus()
+        rows = [bpfbatch.lookup(fd, index, 1, 8 * cpus)[0] for index in _QUEUE_SIGNALS]
+        return sum(sum(struct.unpack(f"={cpus}Q", row)) for row in rows)

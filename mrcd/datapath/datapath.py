@@ -60,7 +60,7 @@ class Datapath:
         self.xdp_mode: XdpMode = "detached"
         self.tc_kind: TcKind = "detached"
 
-    async def build(self, code: str, *, adopt: bool, xdp_frags: bool) -> None:
+    async def build(self, code: str, *, adopt: bool) -> None:
         """Load and pin in a child process, which compiles what the cache does not hold.
 
         With `adopt`, only programs are made, for the existing maps. DatapathError quotes the
@@ -71,7 +71,6 @@ class Datapath:
             "code": code,
             "sizes": asdict(self.sizes),
             "adopt": adopt,
-            "xdp_frags": xdp_frags,
             "cache": str(self.cache) if self.cache else None,
         }
         child = await asyncio.create_subprocess_exec(

@@ -6,8 +6,9 @@ may take a quarter of a millisecond of the slowest plane in use, which is far be
 guard. On slow planes that is less than two packets, and packets go one by one.
 
 The rate of a plane is not known, only what it was given to carry. The largest rate of the last ten
-seconds stands for it: too low a guess costs CPU time at a rate where there is enough of it, and the
-next guess follows a tenth of a second later.
+seconds is all that a plane carries only if queues were long in that time. Otherwise something else
+was the limit: the application, or the CPU that short cells keep busy. Then cells grow with the
+rate, but do not shrink, and where they are shorter than at first, they become as long again.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ CELL_NS = 250_000
 """Time for which a cell may keep the slowest plane busy."""
 WINDOW_NS = 10 * SECOND
 """Time for which a measured rate counts."""
-FIRST_BYTES = 16384
-"""Longest cell while nothing has been measured."""
-SETTLE = 10
-"""Measurements that it takes to make cells shorter: the first ones show TCP's slow start."""
+FIRST_BYTES, FIRST_PACKETS = 16384, 3
+"""Longest cell while nothing has been measured, whichever is longer. Several packets are needed to
+learn what planes carry: sent one by one, they may keep the CPU too busy to load a plane."""
+LONG_QUEUES = 3
+"""Measurements with long queues that it takes to make cells shorter, so that TCP's slow start and a
+passing queue do not."""
+FORGET = 50
+"""Measurements without any long queue after which cells are no longer shorter than at first."""
 GROW, SHRINK = 1.25, 0.67
 """The wanted length must differ from the present one by these factors, so that it does not flap."""
 IN_USE = 1 / 32
@@ -36,9 +41,10 @@ class Dial:
     def __init__(self, packet: int, least: int, most: int, start: int | None = None) -> None:
         """Bounds in bytes; 0 is one packet. `start` is the length that is in force already."""
         self._packet = packet
-        self._seen: deque[tuple[int, tuple[float, ...]]] = deque()
+        self._seen: deque[tuple[int, tuple[float, ...], bool]] = deque()
         self.reconfigure(least, most)
-        self.bytes = self._rounded(FIRST_BYTES if start is None else start)
+        self._first = max(FIRST_BYTES, FIRST_PACKETS * packet)
+        self.bytes = self._rounded(self._first if start is None else start)
 
     def reconfigure(self, least: int, most: int) -> None:
         """Use these bounds from the next measurement on."""
@@ -49,23 +55,33 @@ class Dial:
         """How many packets of full length a cell has."""
         return self.bytes // self._packet
 
-    def measured(self, rates: Sequence[float], *, now_ns: int) -> bool:
+    def measured(self, rates: Sequence[float], *, queued: bool, now_ns: int) -> bool:
         """Take in what each plane has carried lately, in bytes a second.
 
-        Returns whether `bytes` has changed.
+        queued: whether queues were long meanwhile. Returns whether `bytes` has changed.
         """
-        self._seen.append((now_ns, tuple(rates)))
+        self._seen.append((now_ns, tuple(rates), queued))
         while self._seen[0][0] <= now_ns - WINDOW_NS:
             self._seen.popleft()
-        peaks = [max(column) for column in zip(*(rates for _, rates in self._seen), strict=True)]
-        floor = max(peaks) * IN_USE
-        slowest = min(peak for peak in peaks if peak >= floor)
-        wanted, before = slowest * CELL_NS / SECOND, self.bytes
-        bounded = self._rounded(before)
-        grows = wanted >= GROW * before
-        shrinks = wanted <= SHRINK * before and len(self._seen) >= SETTLE
-        self.bytes = self._rounded(wanted) if grows or shrinks else bounded
+        before = self.bytes
+        self.bytes = self._rounded(self._wanted(before))
         return self.bytes != before
+
+    def _wanted(self, before: int) -> float:
+        """Return the length that the measurements ask for, before it is rounded."""
+        queues = [queued for _, _, queued in self._seen]
+        peaks: list[float] = [
+            max(column) for column in zip(*(rates for _, rates, _ in self._seen), strict=True)
+        ]
+        floor = max(peaks) * IN_USE
+        wanted = min(peak for peak in peaks if peak >= floor) * CELL_NS / SECOND
+        if wanted >= GROW * before:
+            return wanted
+        if wanted <= SHRINK * before and sum(queues) >= LONG_QUEUES:
+            return wanted
+        if before < self._first and len(queues) >= FORGET and not any(queues):
+            return self._first
+        return before
 
     def _rounded(self, wanted: float) -> int:
         """Return the upper bound, or whole packets within the bounds; at least one packet."""

@@ -64,28 +64,29 @@ MAPS = [
 ]
 CAPTURE_MAPS = ["captures", "capturing", "capture_records"]
 """Maps that only recording programs have."""
-PROGRAMS = {
-    "mrc_spray": bpf.PROG_TYPE_SCHED_CLS,
-    "mrc_receive": bpf.PROG_TYPE_XDP,
-    "mrc_deliver": bpf.PROG_TYPE_SCHED_CLS,
-    "mrc_cell": bpf.PROG_TYPE_SCHED_CLS,
-    "mrc_drain": bpf.PROG_TYPE_SCHED_CLS,
-    "mrc_solicit": bpf.PROG_TYPE_SCHED_CLS,
-    "mrc_learn": bpf.PROG_TYPE_SCHED_CLS,
-    "mrc_probe": bpf.PROG_TYPE_SCHED_CLS,
-    "mrc_resend": bpf.PROG_TYPE_SCHED_CLS,
-    "mrc_tick": bpf.PROG_TYPE_SCHED_CLS,
-    "mrc_idle": bpf.PROG_TYPE_SCHED_CLS,
-    "mrc_judge": bpf.PROG_TYPE_SCHED_CLS,
-    "mrc_control": bpf.PROG_TYPE_SCHED_CLS,
-    "mrc_survey": bpf.PROG_TYPE_SCHED_CLS,
-}
+PROGRAMS = (
+    "mrc_spray",
+    "mrc_receive",
+    "mrc_deliver",
+    "mrc_cell",
+    "mrc_drain",
+    "mrc_solicit",
+    "mrc_learn",
+    "mrc_probe",
+    "mrc_resend",
+    "mrc_tick",
+    "mrc_idle",
+    "mrc_judge",
+    "mrc_control",
+    "mrc_survey",
+)
 TAILS = {
     "mrc_resend": 0,
     "mrc_learn": 1,
     "mrc_probe": 2,
     "mrc_drain": 3,
     "mrc_cell": 4,
+    "mrc_deliver": 5,
     "mrc_solicit": 6,
 }
 """Targets of tail calls, and their places in the map `tails`."""
@@ -119,7 +120,7 @@ def source() -> str:
 
 
 def load(
-    sizes: Sizes, *, xdp_frags: bool = False, cache: Path | None = None
+    sizes: Sizes, *, cache: Path | None = None
 ) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
     """Make maps and programs; return map descriptors, program descriptors and a report.
 
@@ -127,18 +128,18 @@ def load(
     BpfError when the kernel refuses a program, RuntimeError when bcc cannot compile (usually
     because kernel headers are missing, which `make setup` installs).
     """
-    return _loaded({}, sizes, xdp_frags, cache)
+    return _loaded({}, sizes, cache)
 
 
 def load_over(
-    maps: Mapping[str, int], sizes: Sizes, *, xdp_frags: bool = False, cache: Path | None = None
+    maps: Mapping[str, int], sizes: Sizes, *, cache: Path | None = None
 ) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
     """Load programs for existing maps; as `load`, but return the maps of a capture."""
-    return _loaded(maps, sizes, xdp_frags, cache)
+    return _loaded(maps, sizes, cache)
 
 
 def _loaded(
-    there: Mapping[str, int], sizes: Sizes, xdp_frags: bool, cache: Path | None
+    there: Mapping[str, int], sizes: Sizes, cache: Path | None
 ) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
     """Load programs for the maps `there`, and make the maps that are missing."""
     text, compiled = source(), sizes.compiled()
@@ -146,12 +147,12 @@ def _loaded(
     code = bytecode.read(cache, key) if cache is not None else None
     if code is not None:
         try:
-            return given_to_kernel(code, there, sizes, xdp_frags, compiled=False)
+            return given_to_kernel(code, there, sizes, compiled=False)
         except (bpf.BpfError, KeyError):
             assert cache is not None
             bytecode.forget(cache, key)  # this kernel's verifier must accept new ones
     code = _compile(text, compiled)
-    result = given_to_kernel(code, there, sizes, xdp_frags, compiled=True)
+    result = given_to_kernel(code, there, sizes, compiled=True)
     if cache is not None:
         with contextlib.suppress(OSError):  # without a cache every start compiles
             bytecode.write(cache, key, code)
@@ -159,7 +160,7 @@ def _loaded(
 
 
 def given_to_kernel(
-    code: Bytecode, there: Mapping[str, int], sizes: Sizes, xdp_frags: bool, *, compiled: bool
+    code: Bytecode, there: Mapping[str, int], sizes: Sizes, *, compiled: bool
 ) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
     missing = {each.name for each in code.maps} - there.keys()
     made = bytecode.make_maps(code, missing, sizes.entries())
@@ -169,9 +170,9 @@ def given_to_kernel(
     with contextlib.ExitStack() as failed:
         for fd in made.values():
             failed.callback(os.close, fd)
-        for name, kind in PROGRAMS.items():
+        for name in PROGRAMS:
             insns = bytecode.instructions(code, name, maps)
-            flags = bpf.F_XDP_HAS_FRAGS if xdp_frags and kind == bpf.PROG_TYPE_XDP else 0
+            kind, flags = _kind(name, sizes)
             programs[name], verdict = bpf.load_program(kind, insns, name=name, flags=flags)
             failed.callback(os.close, programs[name])
             report.append(ProgramReport(name, len(insns) // 8, verdict, compiled))
@@ -179,6 +180,13 @@ def given_to_kernel(
             point_tails(maps, programs)
         failed.pop_all()
     return made, programs, report
+
+
+def _kind(name: str, sizes: Sizes) -> tuple[int, int]:
+    """Return the type and the flags that a program is loaded with."""
+    if name == "mrc_receive" and sizes.xdp:
+        return bpf.PROG_TYPE_XDP, bpf.F_XDP_HAS_FRAGS
+    return bpf.PROG_TYPE_SCHED_CLS, 0
 
 
 def point_tails(maps: Mapping[str, int], programs: Mapping[str, int]) -> None:
@@ -225,18 +233,17 @@ def build(
     sizes: Sizes,
     *,
     adopt: bool,
-    xdp_frags: bool,
     cache: Path | None = None,
 ) -> list[ProgramReport]:
     """Make and pin a layout's folder; with `adopt`, only the programs in it. Return a report."""
     if adopt:
         maps = {name: bpf.get(folder / name) for name in MAPS}
-        own, programs, report = load_over(maps, sizes, xdp_frags=xdp_frags, cache=cache)
+        own, programs, report = load_over(maps, sizes, cache=cache)
         target = pins.draft(pins.code(folder, code))
         for name, fd in own.items():
             bpf.pin(fd, target / name)
     else:
-        maps, programs, report = load(sizes, xdp_frags=xdp_frags, cache=cache)
+        maps, programs, report = load(sizes, cache=cache)
         fill_rings(maps, sizes.ring_slots, sizes.cell_slots)
         whole = pins.draft(folder)
         for name, fd in maps.items():

@@ -33,8 +33,9 @@ class Sizes:
     """The sizes that maps and programs are made for.
 
     mtu: of mrc0, bytes. window: PSNs, a power of two, at least twice the MPR. evs: EVs of one plane
-    in a QP's set, a power of two. encap: one of MRC_ENCAP_*. peers, qps, prefixes and loops are
-    capacities. capture: whether the programs also record packets (bpf/capture.c).
+    in a QP's set, a power of two. encap: one of MRC_ENCAP_*. xdp: whether mrc_receive is a native
+    XDP program instead of one at tc (bpf/hook.h). peers, qps, prefixes and loops are capacities.
+    capture: whether the programs also record packets (bpf/capture.c).
     """
 
     mtu: int
@@ -47,6 +48,7 @@ class Sizes:
     loops: int = 1
     encap: int = 0
     cell_slots: int = 1
+    xdp: bool = False
     capture: bool = False
 
     def defines(self) -> list[str]:
@@ -63,6 +65,7 @@ class Sizes:
             f"-DCFG_MAX_PREFIXES={max(1, self.prefixes)}",
             f"-DCFG_LOOPS={max(1, self.loops)}",
             f"-DCFG_ENCAP={self.encap}",
+            f"-DCFG_XDP={int(self.xdp)}",
             f"-DCFG_CAPTURE={int(self.capture)}",
             f"-DCFG_ACTIVE_WORDS={-(-max(1, self.qps) // 64)}",
         ]
@@ -168,6 +171,7 @@ def layout_key(
                 sizes.cell_slots,
                 sizes.evs,
                 sizes.encap,
+                sizes.xdp,
             ],
             "maps": definitions(maps_header),
             "structs": {name: _structs(header) for name, header in treaty.items()},
@@ -180,7 +184,7 @@ def layout_key(
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
-def code_key(source: str, sizes: Sizes, kernel: str, *, xdp_frags: bool) -> str:
+def code_key(source: str, sizes: Sizes, kernel: str) -> str:
     """Return the key of compiled programs. kernel: the release whose headers were used."""
-    text = "\n".join([source, *sizes.defines(), kernel, str(xdp_frags)])
+    text = "\n".join([source, *sizes.defines(), kernel])
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]

@@ -88,13 +88,15 @@ def up(
     daemons: bool = True,
     ecn: bool = True,
     on_stop: str = "detach",
+    settings: str = "",
 ) -> None:
     """Build the lab of this fabric, named after it; return when all hosts reach all others.
 
     `ecn`: switches mark packets that leave through a long queue. `on_stop`: what a host's mrcd does
-    with its data path when it is stopped; by default a lab leaves nothing behind. Without `hosts`
-    only the switches are built. NICs of this machine are then their ports to the hosts, and the
-    call does not wait until hosts reach each other.
+    with its data path when it is stopped; by default a lab leaves nothing behind. `settings`: TOML
+    that is added to every host's mrcd.toml. Without `hosts` only the switches are built. NICs of
+    this machine are then their ports to the hosts, and the call does not wait until hosts reach
+    each other.
 
     Raises LabFailed with the reason, and leaves nothing behind, when the lab cannot be built.
     """
@@ -105,7 +107,7 @@ def up(
     daemons = daemons and hosts
     _claim(Lab(fabric.name, names, daemons, ecn, ()), fabric)
     try:
-        _build(plan, plan.within(names), ecn, on_stop)
+        _build(plan, plan.within(names), ecn, on_stop, settings)
         if daemons:
             _start_daemons(plan)
     except BaseException as error:
@@ -136,7 +138,7 @@ def _claim(lab: Lab, fabric: Fabric) -> None:
             state.mark_run_netns()
 
 
-def _build(whole: Topology, plan: Topology, ecn: bool, on_stop: str) -> None:
+def _build(whole: Topology, plan: Topology, ecn: bool, on_stop: str, settings: str) -> None:
     """Build `plan`, the part of the whole that runs on this machine."""
     for name, members in plan.namespaces().items():
         build.create_namespace(name, members[0])
@@ -154,6 +156,7 @@ def _build(whole: Topology, plan: Topology, ecn: bool, on_stop: str) -> None:
                         "service": {"on_stop": on_stop},
                     }
                 )
+                + settings
             )
     if len(plan.nodes) < len(whole.nodes):
         asyncio.run(nics.adopt(whole))

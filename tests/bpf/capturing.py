@@ -12,6 +12,7 @@ from mrcd.wire.abi import CAPTURE
 from tests.bpf.rig import PLANES, QPS_PER_PEER, Rig
 
 STATE = CAPTURE.structs["mrc_capturing"]
+_HEAD = CAPTURE.structs["mrc_capture"]
 
 
 class CapturingRig:
@@ -54,6 +55,11 @@ class CapturingRig:
         packets = Packets(self.info, 0)
         packets.add(self.ring.take())
         return list(packets.release())
+
+    def record(self) -> tuple[dict[str, int], bytes]:
+        """Return the only record since the last call: its head, and the packet's bytes."""
+        (record,) = self.ring.take()
+        return _HEAD.unpack(record), record[_HEAD.size :]
 
     def close(self) -> None:
         """Stop recording and close the ring."""

@@ -27,24 +27,28 @@ ROUTINGS = (
     Routing("ecmp", underlay=4),
 )
 
+Build = Callable[[Routing, bool], Rig]
+Recording = Callable[[Routing, bool], tuple[dict[str, int], dict[str, int]]]
+
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Routing], Rig]]:
-    """Return a function that gives the rig of a routing, compiled on first use."""
+def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Build]:
+    """Return a function that gives the rig of a routing and a hook, compiled on first use."""
     if os.geteuid() != 0:
         pytest.skip("BPF programs need root: run the tests as root")
-    built: dict[Routing, Rig] = {}
+    built: dict[tuple[Routing, bool], Rig] = {}
     cpus = rigs.pinned_to_one_cpu()
 
-    def of(routing: Routing) -> Rig:
-        if routing not in built:
-            namespace = f"rig{os.getpid()}-{routing.code}"
+    def of(routing: Routing, xdp: bool) -> Rig:
+        key = routing, xdp
+        if key not in built:
+            namespace = f"rig{os.getpid()}-{routing.code}{'x' * xdp}"
             try:
-                built[routing] = Rig(namespace, tmp_path_factory.mktemp("rig"), routing)
+                built[key] = Rig(namespace, tmp_path_factory.mktemp("rig"), routing, xdp=xdp)
             except BaseException:
                 netns.delete(namespace)
                 raise
-        return built[routing]
+        return built[key]
 
     try:
         yield of
@@ -54,9 +58,15 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Routin
         os.sched_setaffinity(0, cpus)
 
 
-@pytest.fixture(scope="session")
-def built_rig(build: Callable[[Routing], Rig]) -> Rig:
-    return build(SRV6)
+@pytest.fixture
+def at_xdp() -> bool:
+    """Return whether mrc_receive is an XDP program. Files override it to test both."""
+    return False
+
+
+@pytest.fixture
+def built_rig(build: Build, at_xdp: bool) -> Rig:
+    return build(SRV6, at_xdp)
 
 
 @pytest.fixture
@@ -72,9 +82,9 @@ def far(built_rig: Rig) -> Far:
 
 
 @pytest.fixture(params=ROUTINGS, ids=lambda routing: routing.shown)
-def each_rig(request: pytest.FixtureRequest, build: Callable[[Routing], Rig]) -> Iterator[Rig]:
+def each_rig(request: pytest.FixtureRequest, build: Build, at_xdp: bool) -> Iterator[Rig]:
     """Yield what `rig` yields, once for each routing."""
-    yield from made_ready(build(request.param))
+    yield from made_ready(build(request.param, at_xdp))
 
 
 @pytest.fixture
@@ -115,23 +125,23 @@ def far_of(built: Rig) -> Far:
 
 @pytest.fixture(scope="session")
 def recording(
-    build: Callable[[Routing], Rig],
-) -> Iterator[Callable[[Routing], tuple[dict[str, int], dict[str, int]]]]:
+    build: Build,
+) -> Iterator[Recording]:
     """Return a function that gives the maps and programs of a capture over a rig's maps.
 
     They are compiled on first use.
     """
-    made: dict[Routing, tuple[dict[str, int], dict[str, int]]] = {}
+    made: dict[tuple[Routing, bool], tuple[dict[str, int], dict[str, int]]] = {}
 
-    def of(routing: Routing) -> tuple[dict[str, int], dict[str, int]]:
-        if routing not in made:
-            rig = build(routing)
+    def of(routing: Routing, xdp: bool) -> tuple[dict[str, int], dict[str, int]]:
+        if (routing, xdp) not in made:
+            rig = build(routing, xdp)
             sizes = replace(rig.dp.sizes, capture=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
                 maps, programs, rig.capture_report = loader.load_over(rig.dp.maps, sizes)
-            made[routing] = maps, programs
-        return made[routing]
+            made[routing, xdp] = maps, programs
+        return made[routing, xdp]
 
     yield of
     for maps, programs in made.values():
@@ -140,27 +150,23 @@ def recording(
 
 
 @pytest.fixture
-def capture_rig(
-    rig: Rig, recording: Callable[[Routing], tuple[dict[str, int], dict[str, int]]]
-) -> Iterator[CapturingRig]:
+def capture_rig(rig: Rig, recording: Recording, at_xdp: bool) -> Iterator[CapturingRig]:
     """Yield the rig of `rig` with programs that record packets."""
-    yield from capturing(rig, *recording(SRV6))
+    yield from capturing(rig, *recording(SRV6, at_xdp))
 
 
 @pytest.fixture
-def each_capture_rig(
-    each_rig: Rig, recording: Callable[[Routing], tuple[dict[str, int], dict[str, int]]]
-) -> Iterator[CapturingRig]:
+def each_capture_rig(each_rig: Rig, recording: Recording, at_xdp: bool) -> Iterator[CapturingRig]:
     """Yield what `capture_rig` yields, once for each routing."""
-    yield from capturing(each_rig, *recording(each_rig.config.fabric.routing))
+    yield from capturing(each_rig, *recording(each_rig.config.fabric.routing, at_xdp))
 
 
 def capturing(rig: Rig, maps: dict[str, int], programs: dict[str, int]) -> Iterator[CapturingRig]:
     ordinary, rig.dp.programs = rig.dp.programs, programs
-    rig.dp.point_tails()
+    rig.point_tails()
     try:
         with contextlib.closing(CapturingRig(rig, ordinary, maps)) as made:
             yield made
     finally:
         rig.dp.programs = ordinary
-        rig.dp.point_tails()
+        rig.point_tails()

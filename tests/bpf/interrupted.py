@@ -69,30 +69,24 @@ def prepare(rig: Rig) -> None:
     rig.tune(rto_min_ns=1)  # every packet is overdue in every tick
 
 
-def attach(rig: Rig, cpu: int) -> int:
-    """Attach the packet programs to the plane, steer its packets to a CPU, return the XDP link."""
+def attach(rig: Rig, cpu: int) -> None:
+    """Attach the packet programs to the plane, and steer its packets to a CPU."""
     name = f"plane{PLANE}"
-    link = bpf.create_link(
-        rig.dp.programs["mrc_receive"],
-        rig.ifindex[name],
-        bpf.ATTACH_XDP,
-        flags=bpf.XDP_FLAGS_SKB_MODE,
-    )
+    rig.point_tails(stubs=False)
 
-    async def deliver() -> None:
+    async def receive() -> None:
         async with Netlink(rig.namespace) as nl:
             await nl.replace_qdisc_clsact(name)
-            program = rig.dp.programs["mrc_deliver"]
-            await nl.attach_clsact(name, program, prog_name="mrc_deliver", prio=1)
+            program = rig.dp.programs["mrc_receive"]
+            await nl.attach_clsact(name, program, prog_name="mrc_receive", prio=1)
 
-    asyncio.run(deliver())
+    asyncio.run(receive())
     # `ip netns exec` mounts the namespace's own /sys.
     steering = f"/sys/class/net/{name}/queues/rx-0/rps_cpus"
     subprocess.run(
         ["ip", "netns", "exec", rig.namespace, "sh", "-c", f"echo {1 << cpu:x} >{steering}"],
         check=True,
     )
-    return link
 
 
 @contextlib.contextmanager
@@ -157,7 +151,7 @@ def measure(rig: Rig, seconds: float) -> dict[str, float]:
     allowed = os.sched_getaffinity(0)
     with netns.entered(rig.namespace):
         prepare(rig)
-        link = attach(rig, ticker)
+        attach(rig, ticker)
         os.sched_setaffinity(0, {ticker})
         before, ticked = rig.dp.counters(), ticks(rig)
         here = counted_on(rig, ticker)
@@ -171,7 +165,6 @@ def measure(rig: Rig, seconds: float) -> dict[str, float]:
             after = rig.dp.counters()
         finally:
             os.sched_setaffinity(0, allowed)
-            os.close(link)
         on_cpu = counted_on(rig, ticker)
         nacks = after["nack_rx"] - before["nack_rx"]
         due = PER_TICK * (ticks(rig) - ticked)

@@ -123,6 +123,25 @@ def offer_frame(far: Far, ev: int, body: bytes = b"an offer") -> tuple[bytes, by
     return macs + b"\x86\xdd" + outer + inner, seen
 
 
+CHECK = b"\x12\x34\x56\x78"
+
+
+def cell(far: Far, ev: int, packet: bytes, psn: int = 5000) -> bytes:
+    """Return a cell of one packet as it arrives. Its check word is wrong."""
+    fabric, plane = far.fabric, usid.ev_plane(ev)
+    sid = usid.da_bytes(fabric.block, [usid.usid(plane, usid.ROLE_HOST, far.us.port)])
+    state = WIRE.structs["mrc_cell"].pack(
+        block=int.from_bytes(fabric.underlay6.network_address.packed[:4], "big"),
+        mss=WIRE.MRC_CELL_MARK,
+        psn_hi=psn >> 8,
+        psn_lo=psn & 0xFF,
+        check=int.from_bytes(CHECK, "big"),
+    )
+    following = 41 if packet[0] >> 4 == 6 else 4
+    outer = struct.pack("!IHBB", 6 << 28 | ev >> 16, len(packet), following, 61) + state + sid
+    return mac_of(plane) + gateway_mac_of(plane) + b"\x86\xdd" + outer + packet
+
+
 def ev_of(plane: int, t1: int) -> int:
     """Return the EV of a path."""
     return usid.ev(plane, t1)
@@ -242,8 +261,10 @@ class Far:
         cc = CcState(tx_timestamp=ts, received=received)
         return self.frame(Sack(self.envelope(ev), Bth(WIRE.MRC_OP_SACK, qpn), seth, cc))
 
-    def probe(self, probe_id: int, ev: int = EV, *, qpn: int = QPN, sent: int = 0) -> bytes:
-        peth = Peth(probe_id, ev, stamp(sent))
+    def probe(
+        self, probe_id: int, ev: int = EV, *, qpn: int = QPN, sent: int = 0, vendor: int = 0
+    ) -> bytes:
+        peth = Peth(probe_id, ev, stamp(sent), vendor)
         return self.frame(Control(self.envelope(ev), Bth(WIRE.MRC_OP_PROBE, qpn), peth))
 
     def probe_reply(

@@ -37,8 +37,19 @@ from mrcd.linux.ringbuf import RingBuffer
 from mrcd.wire.abi import ABI
 from mrcd.wire.layout import words
 
-XDP_DROP, XDP_PASS, XDP_TX = 1, 2, 3
+DROPPED, PASSED, SENT, CELL = 1, 2, 3, 4  # what mrc_receive did, at either hook
 TC_UNSPEC, TC_SHOT, TC_REDIRECT = 0xFFFFFFFF, 2, 7
+HANDED_OVER, HANDED_CELL = 0x40, 0x41
+"""What stubs return, to which mrc_receive's tail calls go instead of mrc_deliver and mrc_cell."""
+_AT_XDP = {1: DROPPED, 2: PASSED, 3: SENT, 4: SENT}
+_AT_TC = {
+    TC_SHOT: DROPPED,
+    TC_UNSPEC: PASSED,
+    TC_REDIRECT: SENT,
+    HANDED_OVER: PASSED,
+    HANDED_CELL: CELL,
+}
+_TAIL_DELIVER, _TAIL_CELL = 3, 4  # in the map `tails`
 
 PLANES = 4
 T1S = 4
@@ -86,6 +97,30 @@ def write_planes(dp: Datapath, fabric: Fabric, us: Host, ifindices: Sequence[int
         )
 
 
+def stub(returns: int) -> int:
+    """Load a tc program that only returns a number; return its descriptor."""
+    code = struct.pack("<BBhiBBhi", 0xB7, 0, 0, returns, 0x95, 0, 0, 0)
+    return bpf.load_program(bpf.PROG_TYPE_SCHED_CLS, code, name="stub")[0]
+
+
+def end_in_stub(dp: Datapath) -> int:
+    """Have mrc_receive end in a stub instead of mrc_deliver; return the stub's descriptor."""
+    made = stub(HANDED_OVER)
+    bpf.update(dp.maps["tails"], struct.pack("=I", _TAIL_DELIVER), struct.pack("=I", made))
+    return made
+
+
+def arrival(dp: Datapath, frame: bytes, ifindex: int, *, out: int = 0) -> bpf.TestRun:
+    """Return a run of mrc_receive on a frame, as if it had arrived at an interface."""
+    if dp.sizes.xdp:  # struct xdp_md: data_end and ingress_ifindex
+        context, back = struct.pack("=6I", 0, len(frame), 0, ifindex, 0, 0), 24
+    else:  # struct __sk_buff up to ifindex
+        context, back = struct.pack("=40xI", ifindex), 0
+    return bpf.TestRun(
+        dp.programs["mrc_receive"], frame, out_size=out, context=context, context_out_size=back
+    )
+
+
 class Tap:
     """A reader of the frames that arrive at an interface whose other end is `source`."""
 
@@ -121,7 +156,9 @@ class Ran:
 class Rig:
     """A host with the compiled programs; `reset` restores its first state for each test."""
 
-    def __init__(self, namespace: str, folder: Path, routing: Routing = SRV6) -> None:
+    def __init__(
+        self, namespace: str, folder: Path, routing: Routing = SRV6, *, xdp: bool = False
+    ) -> None:
         self.namespace = namespace
         self._folder = folder
         fabric = description.generate(
@@ -143,11 +180,14 @@ class Rig:
             loops=len(loops_of(fabric, self.config.host)),
             encap=routing.code,
             cell_slots=CELL_SLOTS,
+            xdp=xdp,
         )
         self.dp = Datapath(folder, sizes)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # bcc wants names as bytes
             self.dp.maps, self.dp.programs, self.report = loader.load(sizes)
+        self._stubs = {_TAIL_DELIVER: stub(HANDED_OVER), _TAIL_CELL: stub(HANDED_CELL)}
+        self.point_tails()
         self.capture_report: list[loader.ProgramReport] = []  # of programs loaded over these maps
         events = self.dp.maps["events"]
         self.events = RingBuffer(events, bpfmap.described(events).entries)
@@ -164,6 +204,12 @@ class Rig:
             + "".join(f"{key} = {value}\n" for key, value in transport.items())
         )
         return config.load(path)
+
+    def point_tails(self, *, stubs: bool = True) -> None:
+        """Make the programs the targets of tail calls, but stubs those of mrc_receive."""
+        self.dp.point_tails()
+        for place, program in self._stubs.items() if stubs else ():
+            bpf.update(self.dp.maps["tails"], struct.pack("=I", place), struct.pack("=I", program))
 
     # ---- surroundings
 
@@ -197,6 +243,8 @@ class Rig:
         netns.delete(self.namespace)
         self.events.close()
         self.dp.close()
+        for program in self._stubs.values():
+            os.close(program)
 
     def sent(self) -> list[tuple[int, bytes]]:
         """Return (plane, frame) for all frames sent since the last call, plane by plane."""
@@ -466,12 +514,14 @@ class Rig:
 
     def receive(self, frame: bytes, interface: str = "plane1") -> Ran:
         """Run mrc_receive on one frame, as if it had arrived at an interface."""
-        context = struct.pack("=IIIIII", 0, len(frame), 0, self.ifindex[interface], 0, 0)
-        run = bpf.TestRun(
-            self.dp.programs["mrc_receive"], frame, out_size=4096, context=context,
-            context_out_size=24,
-        )  # fmt: skip
-        return Ran(run.run(), run.output)
+        run = arrival(self.dp, frame, self.ifindex[interface], out=4096)
+        verdicts = _AT_XDP if self.dp.sizes.xdp else _AT_TC
+        return Ran(verdicts[run.run()], run.output)
+
+    def refuses(self, frame: bytes) -> bool:
+        """Return whether a test run refuses a frame at tc: an IP packet shorter than its header."""
+        shortest = {b"\x08\x00": 34, b"\x86\xdd": 54}.get(frame[12:14], 0)
+        return not self.dp.sizes.xdp and len(frame) < shortest
 
     def tc(self, program: str, frame: bytes) -> Ran:
         """Run a tc program on one frame."""
@@ -481,7 +531,7 @@ class Rig:
     def arrive(self, frame: bytes, interface: str = "plane1") -> Ran:
         """Run mrc_receive on one frame and, if that passes it, mrc_deliver."""
         first = self.receive(frame, interface)
-        if first.verdict != XDP_PASS:
+        if first.verdict != PASSED:
             return first
         return self.tc("mrc_deliver", first.frame)
 

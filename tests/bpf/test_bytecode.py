@@ -108,7 +108,7 @@ def test_what_the_verifier_refuses_is_compiled_anew(tmp_path: Path, closing: Exi
     bad = bytecode.Bytecode(code.maps, {**code.programs, "mrc_idle": endless}, code.btf)
     bytecode.write(file.parent, file.name, bad)
     with pytest.raises(BpfError):
-        loader.given_to_kernel(bad, {}, SIZES, xdp_frags=False, compiled=False)
+        loader.given_to_kernel(bad, {}, SIZES, compiled=False)
     _maps, report = load(closing, SIZES, file.parent)
     assert all(each.compiled for each in report)
     assert bytecode.read(file.parent, file.name) == code  # and kept in its place

@@ -18,15 +18,22 @@ from mrcd.datapath.clock import CARRIER
 from mrcd.fabric.loops import loops_of
 from mrcd.model import CapturedPacket
 from mrcd.survey.survey import write_loops
+from mrcd.wire.abi import CAPTURE
 from mrcd.wire.packet import WIRE
 from tests.bpf.capturing import CapturingRig
-from tests.bpf.packets import EV, Far, ev_of, ip4, ip6, numbered, offer_frame, trimmed
-from tests.bpf.rig import XDP_DROP, Rig
+from tests.bpf.packets import CHECK, EV, Far, cell, ev_of, ip4, ip6, numbered, offer_frame, trimmed
+from tests.bpf.rig import DROPPED, Rig
 from tests.bpf.test_programs import VERIFIER_MAX, falls_into_loops
 from tests.bpf.test_survey import returned, survey
 
 FIRST_TX, FIRST_RX = 1000, 5000
 OUT = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
+
+
+@pytest.fixture(params=[False, True], ids=["tc", "xdp"])
+def at_xdp(request: pytest.FixtureRequest) -> bool:
+    """Run everything with mrc_receive at either hook."""
+    return bool(request.param)
 
 
 def told(packet: Packet) -> tuple[str, str, str]:
@@ -154,7 +161,7 @@ def test_what_is_dropped_is_there_as_it_came(
 ) -> None:
     frame = spoil(far.data(FIRST_RX, numbered(1)))
     ran = capture_rig.rig.receive(frame)
-    assert ran.verdict == XDP_DROP
+    assert ran.verdict == DROPPED
     packet = only(capture_rig.seen())
     assert (packet.data, packet.about.verdict, packet.about.plane) == (frame, verdict, 1)
     assert capture_rig.rig.counted() == {verdict: 1}
@@ -195,6 +202,19 @@ def test_answers_that_arrive(capture_rig: CapturingRig, far: Far) -> None:
         ("rx", "sack", "drop_sack"),
         ("rx", "nack", "nack_rx"),
     ]
+
+
+def test_a_cell_is_tied_to_its_outcomes_by_its_check_word(
+    capture_rig: CapturingRig, far: Far
+) -> None:
+    frame = cell(far, EV, numbered(1))
+    capture_rig.rig.receive(frame)
+    head, kept = capture_rig.record()
+    assert (head["key"], head["length"], kept) == (
+        int.from_bytes(CHECK, "little"), len(frame), frame,
+    )  # fmt: skip
+    assert (head["why"], head["plane"]) == (CAPTURE.MRC_CAPTURE_PASSED, 1)
+    assert head["peer"] == capture_rig.rig.table.peers.indices["h2"]
 
 
 def test_the_stacks_packets(capture_rig: CapturingRig, far: Far) -> None:
@@ -320,14 +340,14 @@ def test_they_do_what_the_ordinary_ones_do(
 
     recorded = session()
     programs, rig.dp.programs = rig.dp.programs, capture_rig.ordinary
-    rig.dp.point_tails()
+    rig.point_tails()
     capture_rig.seen()
     try:
         assert session() == recorded
         assert capture_rig.seen() == []
     finally:
         rig.dp.programs = programs
-        rig.dp.point_tails()
+        rig.point_tails()
 
 
 def test_verifier_has_room_for_the_capture(each_capture_rig: CapturingRig) -> None:

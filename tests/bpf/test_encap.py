@@ -27,7 +27,7 @@ from tests.bpf.packets import (
     sealed,
     summed,
 )
-from tests.bpf.rig import PLANES, XDP_DROP, XDP_PASS, XDP_TX, Rig
+from tests.bpf.rig import DROPPED, PASSED, PLANES, SENT, Rig
 from tests.oracle import vector
 
 SHAPES = {
@@ -69,7 +69,7 @@ def test_golden_data_is_stripped_and_marked(each_rig: Rig) -> None:
     packet = decode_frame(frame)
     assert isinstance(packet, Data)
     ran = each_rig.receive(frame)
-    assert ran.verdict == XDP_PASS
+    assert ran.verdict == PASSED
     assert ran.frame[12:] == b"\x08\x00" + packet.payload + frame[-4:]
     mark = MARK.unpack(ran.frame)
     assert mark["ev_hi"] == packet.envelope.src_port
@@ -81,7 +81,7 @@ def test_golden_probe_is_answered_byte_for_byte(each_rig: Rig) -> None:
     frame, answer = golden(each_rig, "probe"), golden(each_rig, "sack-pr")
     as_h2(each_rig)
     ran = each_rig.receive(frame)
-    assert ran.verdict == XDP_TX
+    assert ran.verdict == SENT
     found, expected = decode_frame(ran.frame), decode_frame(answer)
     assert isinstance(found, Sack)
     assert isinstance(expected, Sack)
@@ -94,7 +94,7 @@ def test_golden_trimmed_data_is_answered_byte_for_byte(each_rig: Rig) -> None:
     frame, answer = golden(each_rig, "data-trimmed"), golden(each_rig, "nack-trimmed")
     as_h2(each_rig, rx_psn=0xF000)
     ran = each_rig.receive(frame)
-    assert (ran.verdict, ran.frame[14:]) == (XDP_TX, answer[14:])
+    assert (ran.verdict, ran.frame[14:]) == (SENT, answer[14:])
 
 
 @pytest.mark.parametrize("name", ["sack", "nack-trimmed"])
@@ -105,7 +105,7 @@ def test_golden_answers_reach_tc_as_they_are(each_rig: Rig, name: str) -> None:
         frame[OUTER + 24 : OUTER + 40] = usid.da_bytes(each_rig.fabric.block, [last])
     each_rig.connect("h2", 0x10, qpn=0x2A0010)
     ran = each_rig.receive(bytes(frame))
-    assert (ran.verdict, ran.frame[12:]) == (XDP_PASS, bytes(frame[12:]))
+    assert (ran.verdict, ran.frame[12:]) == (PASSED, bytes(frame[12:]))
     flag = ABI.MRC_MARK_SACK if name == "sack" else ABI.MRC_MARK_NACK
     assert MARK.unpack(ran.frame)["flags"] & flag
 
@@ -194,7 +194,7 @@ def sent(rig: Rig) -> list[Packet]:
 def test_handshake_reaches_the_stack(each_rig: Rig, each_far: Far) -> None:
     arriving, seen = offer_frame(each_far, EV)
     ran = each_rig.receive(arriving)
-    assert (ran.verdict, ran.frame) == (XDP_PASS, seen)
+    assert (ran.verdict, ran.frame) == (PASSED, seen)
     assert each_rig.counted() == {"control_rx": 1}
 
 
@@ -261,10 +261,10 @@ def test_ordinary_traffic_passes_untouched(each_rig: Rig, each_far: Far) -> None
     for what, change in (FOREIGN_4 if routing.underlay == 4 else FOREIGN_6).items():
         frame = change(each_far.data(5000, IN))
         ran = each_rig.receive(frame)
-        assert (ran.verdict, ran.frame) == (XDP_PASS, frame), what
+        assert (ran.verdict, ran.frame) == (PASSED, frame), what
     # A packet for one plane that arrives by another is left to a host that routes.
     ran = each_rig.receive(each_far.data(5000, IN), "plane2")
-    assert (ran.verdict, ran.frame) == (XDP_PASS, each_far.data(5000, IN))
+    assert (ran.verdict, ran.frame) == (PASSED, each_far.data(5000, IN))
     assert each_rig.counted() == {}
 
 
@@ -310,7 +310,7 @@ def test_bad_packets_are_dropped_for_their_reason(each_rig: Rig, each_far: Far) 
         if counter == "drop_checksum":
             frame = good[: OUTER + at] + value + good[OUTER + at + 1 :]
         frame = sealed(frame, udp_at(each_rig))
-        assert each_rig.receive(frame).verdict == XDP_DROP, what
+        assert each_rig.receive(frame).verdict == DROPPED, what
         assert each_rig.counted() == {counter: 1}, what
     assert each_rig.state() == before
 
@@ -318,7 +318,7 @@ def test_bad_packets_are_dropped_for_their_reason(each_rig: Rig, each_far: Far) 
 def test_rig_has_the_qp_that_the_table_breaks(each_rig: Rig, each_far: Far) -> None:
     """Check that the packet that the rows above change is accepted as it is."""
     frame = each_far.data(5000, IN)
-    assert each_rig.receive(frame).verdict == XDP_PASS
+    assert each_rig.receive(frame).verdict == PASSED
     at = udp_at(each_rig) + WIRE.MRC_UDP_LEN + 4
     assert frame[at : at + 4] == struct.pack("!I", QPN)
     assert len(frame) == udp_at(each_rig) + (PAYLOAD - UDP) + len(IN) + WIRE.MRC_ICRC_LEN

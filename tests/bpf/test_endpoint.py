@@ -10,11 +10,17 @@ import pytest
 from mrcd.fabric import usid
 from mrcd.wire.packet import WIRE, Bth, Control, Eeth, Erth, Timestamp, decode_frame, encode_frame
 from tests.bpf.packets import BODY, BTH, EV, INNER, OUTER, UDP, Far, ev_of, ip4, sealed
-from tests.bpf.rig import TC_REDIRECT, XDP_DROP, XDP_PASS, XDP_TX, Rig, gateway_mac_of, mac_of
+from tests.bpf.rig import DROPPED, PASSED, SENT, TC_REDIRECT, Rig, gateway_mac_of, mac_of
 from tests.bpf.test_receive import as_arrived, both, poke, resized
 
 ALL = 0xFF
 STAMP = Timestamp(0xBEEF, True, 1)
+
+
+@pytest.fixture(params=[False, True], ids=["tc", "xdp"])
+def at_xdp(request: pytest.FixtureRequest) -> bool:
+    """Run everything with mrc_receive at either hook."""
+    return bool(request.param)
 
 
 def ports(rig: Rig, peer: str) -> int:
@@ -51,7 +57,7 @@ def test_ev_probe_is_answered_on_its_own_ev(rig: Rig, far: Far, ev: int) -> None
     rig.tune(plane_mask=0b1011)
     before = rig.state()
     ran = rig.receive(ev_probe(far, 0x4321, ev=ev), f"plane{usid.ev_plane(ev)}")
-    assert ran.verdict == XDP_TX
+    assert ran.verdict == SENT
     assert ran.frame == answer_to(far, WIRE.MRC_ENDPOINT_EV_PROBE, 0x4321, 0b1011, ev)
     assert rig.counted() == {"ev_probe_rx": 1}
     assert rig.state() == before
@@ -60,7 +66,7 @@ def test_ev_probe_is_answered_on_its_own_ev(rig: Rig, far: Far, ev: int) -> None
 def test_golden_ev_probe_is_answered(rig: Rig) -> None:
     rig.reset("h2")
     ran = rig.receive(as_arrived("erth-ev-probe"))
-    assert ran.verdict == XDP_TX
+    assert ran.verdict == SENT
     asked, answer = decode_frame(as_arrived("erth-ev-probe")), decode_frame(ran.frame)
     assert isinstance(asked, Control)
     assert isinstance(asked.body, Erth)
@@ -73,7 +79,7 @@ def test_golden_ev_probe_is_answered(rig: Rig) -> None:
 
 def test_ev_probe_needs_no_qp(rig: Rig, far: Far) -> None:
     rig.reset()
-    assert rig.receive(ev_probe(far, 1)).verdict == XDP_TX
+    assert rig.receive(ev_probe(far, 1)).verdict == SENT
 
 
 def test_ev_probe_says_nothing_of_ports(rig: Rig, far: Far) -> None:
@@ -87,7 +93,7 @@ def test_ev_probe_says_nothing_of_ports(rig: Rig, far: Far) -> None:
 def test_golden_port_status_update_is_followed(rig: Rig) -> None:
     rig.reset("h2")
     ran = rig.receive(as_arrived("erth-port-status"))
-    assert ran.verdict == XDP_TX
+    assert ran.verdict == SENT
     answer = decode_frame(ran.frame)
     assert isinstance(answer, Control)
     assert isinstance(answer.body, Eeth)
@@ -119,7 +125,7 @@ def test_only_a_newer_update_counts(
 ) -> None:
     for request_id, mask in steps:
         ran = rig.receive(update(far, request_id, mask))
-        assert ran.verdict == XDP_TX
+        assert ran.verdict == SENT
         assert ran.frame == answer_to(far, WIRE.MRC_ENDPOINT_PORT_STATUS, request_id, 0xF)
     assert ports(rig, "h2") == left
     assert sum(rig.counted().values()) == len(steps)
@@ -131,7 +137,7 @@ def test_recording_of_every_earlier_update_changes_nothing(rig: Rig, far: Far) -
         rig.receive(frame)
     rig.counted()
     for frame in sent:
-        assert rig.receive(frame).verdict == XDP_TX
+        assert rig.receive(frame).verdict == SENT
     assert ports(rig, "h2") == 39 & 0xF
     assert rig.counted() == {"ports_stale": len(sent)}
 
@@ -181,7 +187,7 @@ def test_sack_that_left_before_an_update_does_not_undo_it(rig: Rig, far: Far) ->
 def test_answer_loses_its_outer_header_and_passes(rig: Rig, far: Far, op: int) -> None:
     frame = response(far, op, 77)
     ran = rig.receive(frame)
-    assert (ran.verdict, ran.frame) == (XDP_PASS, frame[:OUTER] + frame[INNER:])
+    assert (ran.verdict, ran.frame) == (PASSED, frame[:OUTER] + frame[INNER:])
     assert rig.counted() == {"endpoint_rx": 1}
 
 
@@ -226,7 +232,7 @@ def test_lie_is_dropped_for_its_reason(
     assert callable(mutate)
     bad = mutate(frame) if counter == "drop_icrc" else sealed(mutate(frame))
     before = rig.state()
-    assert rig.receive(bad).verdict == XDP_DROP
+    assert rig.receive(bad).verdict == DROPPED
     assert rig.counted() == {counter: 1}
     assert rig.state() == before
     assert ports(rig, "h2") == ALL

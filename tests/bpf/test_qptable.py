@@ -12,7 +12,7 @@ import pytest
 from mrcd.datapath.prefixes import key_of
 from mrcd.datapath.qptable import QpTable
 from mrcd.fabric import usid
-from mrcd.handshake import LocalQp, RemoteQp
+from mrcd.handshake import LocalQp, Memory, Offer, RemoteQp
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from mrcd.wire.layout import words
@@ -141,6 +141,22 @@ def test_configured_qps_receive_and_send_when_ready(rig: Rig) -> None:
     rig.table.ready("h2")
     states = {rig.view(i).qp["state"] for i in rig.table.qps_of("h2")}
     assert states == {ABI.MRC_QP_READY}
+
+
+@pytest.mark.parametrize("cells", [False, True])
+def test_framing_is_kept_and_compared_by_the_next_daemon(rig: Rig, cells: bool) -> None:
+    rig.reset()
+    whole = pairs(0, QPS_PER_PEER)
+    rig.table.configure("h2", whole, MPR, cells=cells)
+    rig.table.ready("h2")
+    offer = Offer(2, "h2", "h1", 1, 2, 3, 4, True, False, 1372, MPR, 15, (),
+                  tuple((remote.qpn, remote.psn) for _, remote in whole))  # fmt: skip
+    memory = Memory(1, 5, 6, 7, tuple(local for local, _ in whole), offer)
+    expected = ABI.MRC_FRAMING_CELL if cells else ABI.MRC_FRAMING_MRC
+    assert {rig.view(i).qp["framing"] for i in rig.table.qps_of("h2")} == {expected}
+    assert rig.table.holds("h2", memory, cells=cells)
+    assert not rig.table.holds("h2", memory, cells=not cells)
+    rig.reset()
 
 
 def test_paths_are_all_evs_of_the_fabric(rig: Rig) -> None:

@@ -18,7 +18,7 @@ from mrcd.survey.survey import write_loops
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Erth, decode_frame, encode_frame
 from tests.bpf.packets import BODY, BTH, sealed
-from tests.bpf.rig import XDP_DROP, Rig, gateway_mac_of, mac_of
+from tests.bpf.rig import DROPPED, Rig, gateway_mac_of, mac_of
 
 _LOOP = ABI.structs["mrc_loop"]
 _SURVEY = ABI.structs["mrc_survey"]
@@ -108,7 +108,7 @@ def test_what_comes_back_counts_for_its_loop(rig: Rig, loops: tuple[Loop, ...]) 
     rig.counted()
     for plane, frame in frames:
         ran = rig.receive(returned(rig, plane, frame), f"plane{plane}")
-        assert ran.verdict == XDP_DROP
+        assert ran.verdict == DROPPED
     assert [counts(rig, i)["returned"] for i in range(7)] == [1] * 6 + [0]
     assert [round_trips(rig, i) for i in range(7)] == [1] * 6 + [0]
     assert rig.counted() == {"survey_rx": 6}
@@ -144,7 +144,7 @@ def test_a_damaged_or_forged_probe_counts_nowhere(
     back = bytearray(returned(rig, plane, frame))
     back[damage[0]] ^= damage[1]
     frame = bytes(back) if counter == "drop_icrc" else sealed(bytes(back))
-    assert rig.receive(frame, f"plane{plane}").verdict == XDP_DROP
+    assert rig.receive(frame, f"plane{plane}").verdict == DROPPED
     assert rig.counted() == {counter: 1}
     assert {counts(rig, i)["returned"] for i in range(len(loops))} == {0}
 
@@ -153,7 +153,7 @@ def test_a_probe_of_another_plane_counts_nowhere(rig: Rig, loops: tuple[Loop, ..
     ((plane, frame),) = survey(rig)
     other = bytearray(returned(rig, plane, frame))
     rig.counted()
-    assert rig.receive(bytes(other), f"plane{(plane + 1) % 4}").verdict == XDP_DROP
+    assert rig.receive(bytes(other), f"plane{(plane + 1) % 4}").verdict == DROPPED
     assert rig.counted() == {"drop_sid": 1}
 
 
@@ -181,7 +181,7 @@ def test_a_probe_of_the_wrong_length_is_dropped(
     fixed[udp + 4 : udp + 6] = struct.pack("!H", length)
     fixed[inner + 4 : inner + 6] = struct.pack("!H", length)
     fixed[inner - 40 + 4 : inner - 40 + 6] = struct.pack("!H", length + 40)
-    assert rig.receive(bytes(fixed), f"plane{plane}").verdict == XDP_DROP
+    assert rig.receive(bytes(fixed), f"plane{plane}").verdict == DROPPED
     assert rig.counted() == {"drop_length": 1}
 
 

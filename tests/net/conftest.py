@@ -15,7 +15,7 @@ import pytest
 
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
-from mrcd.lab import lab, state, topology
+from mrcd.lab import lab, state
 from mrcd.linux import netns
 from tests.net import lab_hosts
 
@@ -80,13 +80,7 @@ def _labs(prefix: str) -> Iterator[MakeLab]:
         if name in state.labs():  # left over from a killed run
             lab.down(name)
         fabric = description.generate(name=name, **options)
-        lab.up(fabric, daemons=daemons and not settings, ecn=ecn, on_stop=on_stop)
-        if settings:
-            for host in fabric.hosts:
-                with state.places(name, host.name).config.open("a") as config:
-                    config.write(settings)
-            if daemons:
-                lab._start_daemons(topology.plan(fabric))
+        lab.up(fabric, daemons=daemons, ecn=ecn, on_stop=on_stop, settings=settings)
         return RunningLab(fabric)
 
     try:

@@ -405,7 +405,7 @@ def test_what_operators_decided_survives(running: Lab) -> None:
 
 
 def test_foreign_xdp_program_is_never_replaced(make_lab: MakeLab, tmp_path: Path) -> None:
-    running = make_lab(daemons=False, planes=2)
+    running = make_lab(daemons=False, planes=2, settings='[transport]\nxdp = "native"\n')
     passes = struct.pack("<BBhi", 0xB7, 0, 0, 2) + struct.pack("<BBhi", 0x95, 0, 0, 0)
     fd, _ = bpf.load_program(bpf.PROG_TYPE_XDP, passes, name="somebody_elses")
     pin = state.bpffs(running.name) / "foreign"
@@ -454,10 +454,9 @@ def test_strays_are_removed(running: Lab) -> None:
         )
         program = bpf.get(code / "mrc_receive")
         link = bpf.create_link(
-            program, socket.if_nametoindex("gone0"), bpf.ATTACH_XDP,
-            flags=bpf.XDP_FLAGS_SKB_MODE,
+            program, socket.if_nametoindex("gone0"), bpf.ATTACH_TCX_INGRESS, flags=0
         )  # fmt: skip
-        bpf.pin(link, folder / "link_xdp_gone0")
+        bpf.pin(link, folder / "link_tc_gone0")
         subprocess.run(["ip", "link", "del", "gone0"], check=True)
     os.close(link)
     os.close(program)
@@ -465,8 +464,8 @@ def test_strays_are_removed(running: Lab) -> None:
     content(running, "h1")
     assert "strays.removed" in events(running, "h1")
     left = {entry.name for entry in folder.iterdir() if not entry.name.startswith("address-")}
-    names = {"device-mrc0", layout.name, "link_tc_mrc0p"}
-    assert left == names | {f"link_{kind}_plane{k}" for kind in ("tc", "xdp") for k in (0, 1)}
+    links = {f"link_tc_{name}" for name in ("mrc0p", "plane0", "plane1")}
+    assert left == {"device-mrc0", layout.name} | links
     assert list(layout.glob("building-*")) == []
 
 

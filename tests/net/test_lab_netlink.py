@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import socket
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -251,6 +252,45 @@ def test_impairments__pass_the_verifier(drop_ppm: int, corrupt_ppm: int, redirec
     if os.geteuid() != 0:
         pytest.skip("loading programs needs root: run the tests as root")
     os.close(impair.load(impair.assemble(Impairment(drop_ppm, corrupt_ppm), redirect_to)))
+
+
+def test_ethtool__features_are_set_and_read_by_name(spaces: tuple[str, str]) -> None:
+    inside(spaces[0], lambda nl: cable(nl, spaces[1]))
+    with netns.entered(spaces[0]):
+        wanted = {"tx-udp-segmentation": False, "tx-ipxip6-segmentation": False, "rx-gro": True}
+        before = ethtool.named_features("a")
+        ethtool.set_named("a", {**wanted, "tx-of-a-later-kernel": True})
+        after = ethtool.named_features("a")
+        assert {name for name in after if after[name] != before[name]} == set(wanted)
+        assert wanted.items() <= after.items()
+        with pytest.raises(OSError, match="could not set tx-gso-robust of a: Operation not supp"):
+            ethtool.set_named("a", {"tx-gso-robust": True})
+        with pytest.raises(OSError, match="could not read features of nic9: No such device"):
+            ethtool.named_features("nic9")
+
+
+def test_set_gso__bounds_what_tcp_builds(spaces: tuple[str, str]) -> None:
+    async def work(nl: Netlink) -> None:
+        await cable(nl, spaces[1])
+        await nl.set_gso("a", size=65000, segs=5)
+
+    inside(spaces[0], work)
+    shown = subprocess.run(
+        ["ip", "-n", spaces[0], "-d", "link", "show", "a"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "gso_max_size 65000 gso_max_segs 5 " in shown.stdout
+
+
+def test_links__know_a_veth(spaces: tuple[str, str]) -> None:
+    async def work(nl: Netlink) -> None:
+        await cable(nl, spaces[1])
+        links = await nl.links()
+        assert (links["a"].kind, links["lo"].kind) == ("veth", "")
+
+    inside(spaces[0], work)
 
 
 def test_ethtool__features_are_set_and_read(spaces: tuple[str, str]) -> None:

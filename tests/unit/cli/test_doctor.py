@@ -35,6 +35,7 @@ GOOD = Facts(
     ipv4=True,
     framing="auto",
     nics=(Nic("eth2", mtu=9000, xdp="mrc_receive"), Nic("eth3", mtu=9216)),
+    native=True,
     rp_filter={"all": 0, "mrc0": 2},
     rings=150 << 20,
     free=4 << 30,
@@ -99,10 +100,9 @@ BAD: list[tuple[Check, dict[str, Any], str, str, str]] = [
      "ethtool -K eth3 tx-ipxip6-segmentation on"),
     (checks.merging, {"nics": nic(merges=False)}, "warn", "GRO is off on eth3",
      "ethtool -K eth3 gro on"),
-    (checks.generic_xdp, {"nics": nic(generic_xdp=True, xdp="katran")}, "warn", "on eth3",
-     "ip link set dev eth3 xdpgeneric off"),
-    (checks.generic_xdp, {"nics": nic(generic_xdp=True, xdp="mrc_receive")}, "warn", "on eth3",
-     'xdp = "auto"'),
+    (checks.foreign_xdp, {"nics": nic(xdp="katran", generic=True), "native": False}, "warn",
+     "in generic mode, which switches GRO off and copies large packets: katran on eth3",
+     "ip link set dev eth3 xdp off"),
     (checks.group, {"group": False}, "warn", "only root", "groupadd --system mrcd"),
     (checks.daemon, {"daemon": None}, "warn", "does not answer", "systemctl start mrcd"),
     (checks.daemon, {"daemon": "degraded"}, "warn", "degraded", "mrcctl status"),
@@ -149,8 +149,14 @@ def test_without_a_configuration_planes_are_not_judged(check: Check) -> None:
 
 @pytest.mark.parametrize("changed", [{"framing": "mrc"}, {"kernel": "6.1.0-1"}])
 def test_offloads_do_not_matter_where_there_are_no_cells(changed: dict[str, Any]) -> None:
-    bare = replace(GOOD, nics=nic(cuts=False, merges=False, generic_xdp=True), **changed)
-    assert not any(check(bare) for check in (checks.cutting, checks.merging, checks.generic_xdp))
+    bare = replace(GOOD, nics=nic(cuts=False, merges=False), **changed)
+    assert not any(check(bare) for check in (checks.cutting, checks.merging))
+
+
+def test_without_xdp_of_ours_other_native_programs_are_welcome() -> None:
+    finding = checks.foreign_xdp(replace(GOOD, nics=nic(xdp="katran"), native=False))
+    assert finding is not None
+    assert finding.state == "ok"
 
 
 def test_a_plane_that_is_not_there_is_one_finding() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mrcd.config import config
 from mrcd.config.config import Config, ConfigError, load
 from mrcd.fabric import description
+from mrcd.fabric.routing import Routing
 from mrcd.wire.packet import WIRE
 
 MINIMAL = '[host]\nname = "h1"\nfabric = "fabric.toml"\n'
@@ -72,6 +73,36 @@ def test_load__mtu_is_what_the_headers_leave(folder: Path, plane_mtu: int, mtu: 
     assert read(folder, MINIMAL).mtu == mtu
 
 
+@pytest.mark.parametrize(
+    ("framing", "kernel", "cells", "mtu"),
+    [
+        ("mrc", True, False, 8872),
+        ("auto", True, True, 8960),
+        ("auto", False, False, 8872),
+        ("cell", True, True, 8960),
+        ("cell", False, False, 8872),  # the daemon refuses to start
+    ],
+)
+def test_load__cells_leave_more_where_the_kernel_has_them(
+    folder: Path, framing: str, kernel: bool, cells: bool, mtu: int
+) -> None:
+    text = f'{MINIMAL}[transport]\nframing = "{framing}"\n'
+    loaded = config.loads(text, folder / "mrcd.toml", cells=kernel)
+    assert (loaded.cells, loaded.mtu) == (cells, mtu)
+    assert loaded.mtu_of(cells=False) == 8872  # to a peer that takes none
+
+
+def test_load__there_are_no_cells_with_ecmp(folder: Path) -> None:
+    ecmp = description.generate(hosts=3, routing=Routing("ecmp"))
+    (folder / "fabric.toml").write_text(description.dumps(ecmp))
+    loaded = read(folder, TRANSPORT + 'framing = "auto"')
+    assert (loaded.cells, loaded.mtu) == (False, 8912)
+    assert problems(folder, TRANSPORT + 'framing = "cell"') == [
+        'transport.framing: "cell": needs routing = "srv6" in the fabric file; '
+        'write "auto" or "mrc"'
+    ]
+
+
 def test_load__smallest_plane_mtu_of_the_fabric_leaves_ipv6_its_minimum() -> None:
     assert description.MTU_MIN - WIRE.MRC_DATA_OVERHEAD == 1280
 
@@ -96,7 +127,7 @@ def test_load__everything_given(folder: Path) -> None:
         evs = 256
         ev_min_active = 32
         probe_pps = 50
-        xdp = "generic"
+        xdp = "native"
         tc = "clsact"
         [metrics]
         listen = "[::1]:9971"
@@ -108,7 +139,7 @@ def test_load__everything_given(folder: Path) -> None:
     assert loaded.mrc0 == config.Mrc0("mrc-a", (ip_interface("172.16.0.1/16"),))
     assert loaded.interfaces == ("eth1", "eth2", "eth3", "eth4")
     assert loaded.transport == config.Transport(
-        4791, 4792, 16, 128, 128, 500, 256, 32, 50, "generic", "clsact"
+        4791, 4792, 16, 128, 128, 500, 256, 32, 50, "native", "clsact"
     )
     assert loaded.metrics.endpoint == ("::1", 9971)
     assert [peer.name for peer in loaded.peers] == ["h3"]
@@ -158,6 +189,25 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
             "ev_min_active, evs, framing, mpr, "
             "probe_pps, qps_per_peer, ring_slots, survey_pps, tc, tick_us, udp_port, xdp",
         ),
+        (TRANSPORT + 'framing = "tso"', 'transport.framing: "tso": must be one of auto, cell, mrc'),
+        (
+            TRANSPORT + "cell_min = 1.5",
+            "transport.cell_min: 1.5: must be an integer from 0 to 65000",
+        ),
+        (
+            TRANSPORT + "cell_min = 9000\ncell_max = 8000",
+            "transport.cell_min: 9000: is more than cell_max; at most 8000, and 0 is one packet",
+        ),
+        (
+            MINIMAL + '[mrc0]\nname = "fifteen-letters"',
+            'mrc0.name: "fifteen-letters": is too long for fifteen-lettersp beside it; at most 14 '
+            "bytes",
+        ),
+        (
+            MINIMAL + '[mrc0]\nname = "has-14-letters"\n[transport]\nframing = "auto"',
+            'mrc0.name: "has-14-letters": is too long for has-14-letterscp beside it; at most 13 '
+            "bytes",
+        ),
         (TRANSPORT + "udp_port = 0", "transport.udp_port: 0: must be an integer from 1 to 65535"),
         (
             TRANSPORT + "udp_port = 4972",
@@ -187,7 +237,11 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
         ),
         (
             TRANSPORT + 'xdp = "fast"',
-            'transport.xdp: "fast": must be one of auto, native, generic',
+            'transport.xdp: "fast": must be one of auto, native',
+        ),
+        (
+            TRANSPORT + 'xdp = "generic"',
+            'transport.xdp: "generic": is gone, as planes receive at tc without XDP: take "auto"',
         ),
         (TRANSPORT + "tc = []", "transport.tc: []: must be one of auto, tcx, clsact"),
         (

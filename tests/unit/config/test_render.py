@@ -46,6 +46,7 @@ def transports(draw: st.DrawFn) -> Transport:
     """Draw any `Transport` that passes the checks."""
     mpr = draw(st.sampled_from([128, 2048, 4096]))
     evs = draw(st.integers(8, 256))
+    shortest = draw(st.integers(0, config.CELL_MAX))
     udp, control = draw(
         st.lists(st.integers(1, 65535), min_size=2, max_size=2, unique=True).map(tuple)
     )
@@ -59,9 +60,12 @@ def transports(draw: st.DrawFn) -> Transport:
         evs=evs,
         ev_min_active=draw(st.integers(0, evs)),
         probe_pps=draw(st.integers(10, 100_000)),
-        xdp=draw(st.sampled_from(["auto", "native", "generic"])),
+        xdp=draw(st.sampled_from(["auto", "native"])),
         tc=draw(st.sampled_from(["auto", "tcx", "clsact"])),
         survey_pps=draw(st.integers(0, 100_000)),
+        framing=draw(st.sampled_from(["auto", "cell", "mrc"])),
+        cell_min=shortest,
+        cell_max=draw(st.integers(shortest, config.CELL_MAX)),
     )
 
 
@@ -84,7 +88,7 @@ def again(one: Config) -> Config:
 @given(
     transport=transports(),
     interfaces=st.lists(names, min_size=3, max_size=3, unique=True),
-    mrc0=st.one_of(st.just("mrc0"), names),
+    mrc0=st.one_of(st.just("mrc0"), names.filter(lambda name: len(name.encode()) < 14)),  # mrc0cp
     addresses=st.one_of(st.none(), st.just(("10.98.7.6/24", "fd98::9/64"))),
     peers=st.one_of(st.none(), st.lists(st.sampled_from("bc"), min_size=1, unique=True)),
     allowed=st.booleans(),
@@ -109,6 +113,7 @@ def test_text_loads_to_an_equal_configuration(
             "transport": transport,
             "metrics": config.Metrics(listen),
             "service": config.Service(on_stop),
+            "cells": transport.framing != "mrc",
             "interfaces": tuple(interfaces),
             "mrc0": config.Mrc0(mrc0, one.host.addresses),
         }

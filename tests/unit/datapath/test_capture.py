@@ -199,8 +199,8 @@ class Places:
         monkeypatch.setattr(Capture, "_ready", lambda _self, _dp, _wanted: capture.Rings(3, 4, 5))
         monkeypatch.setattr(capture.bpf, "update", lambda *_: self.done.append("quiet"))
         self.capture = Capture(
-            self.ordinary, self._attachment, hooks("mrc0", ["plane0"]), self._run,
-            lambda _peer: 0, xdp_frags=False,
+            self.ordinary, self._attachment, hooks("mrc0", ["plane0"], xdp=True), self._run,
+            lambda _peer: 0,
         )  # fmt: skip
 
     def datapath(self, name: str) -> Any:

@@ -21,12 +21,13 @@ class Turned:
         self.dial = Dial(packet, least, most)
         self.now = 0
 
-    def carry(self, *mbits: float, times: int = 1) -> int:
+    def carry(self, *mbits: float, times: int = 1, queued: bool = True) -> int:
         """Measure these rates, in Mb/s by plane, and return how often the length changed."""
         changes = 0
         for _ in range(times):
             self.now += 100 * MS
-            changes += self.dial.measured([MBIT * rate for rate in mbits], now_ns=self.now)
+            rates = [MBIT * rate for rate in mbits]
+            changes += self.dial.measured(rates, queued=queued, now_ns=self.now)
         return changes
 
     @property
@@ -34,10 +35,10 @@ class Turned:
         return self.dial.bytes
 
 
-def test_first_length() -> None:
-    turned = Turned()
-    assert turned.bytes == FIRST_BYTES // USUAL * USUAL
-    assert turned.dial.packets == 11
+@pytest.mark.parametrize(("packet", "packets"), [(USUAL, FIRST_BYTES // USUAL), (JUMBO, 3)])
+def test_first_length(packet: int, packets: int) -> None:
+    dial = Turned(packet).dial
+    assert (dial.packets, dial.bytes) == (packets, packets * packet)
 
 
 @pytest.mark.parametrize(
@@ -61,14 +62,26 @@ def test_length_by_what_planes_carry(rates: Sequence[float], packet: int, length
     assert turned.bytes == length
 
 
-def test_cells_grow_at_once_and_shrink_after_a_second() -> None:
+def test_cells_grow_at_once_and_shrink_at_the_third_long_queue() -> None:
     turned = Turned()
-    assert turned.carry(10_000, 10_000) == 1
+    assert turned.carry(10_000, 10_000, queued=False) == 1
     assert turned.bytes == 65000
     turned = Turned()
-    assert turned.carry(100, 100, times=9) == 0
+    assert turned.carry(100, 100, times=2) == 0
+    assert turned.carry(100, 100, times=20, queued=False) == 0
     assert turned.carry(100, 100) == 1
     assert turned.bytes == 2 * USUAL
+
+
+def test_low_rate_without_a_queue_says_nothing_of_the_planes() -> None:
+    turned = Turned(JUMBO)
+    first = turned.bytes
+    assert turned.carry(1, 1, times=300, queued=False) == 0
+    turned.carry(50, 50, times=20)
+    assert turned.bytes == JUMBO
+    assert turned.carry(50, 50, times=99, queued=False) == 0  # queues were long within 10 s
+    assert turned.carry(50, 50, queued=False) == 1
+    assert turned.bytes == first
 
 
 def test_largest_rate_of_ten_seconds_counts() -> None:

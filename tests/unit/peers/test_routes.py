@@ -11,6 +11,7 @@ import pytest
 
 from mrcd.config.config import Peer
 from mrcd.fabric.description import Host
+from mrcd.linux import sysfs
 from mrcd.peers.routes import PeerRoutes
 from mrcd.service.tasks import Tasks
 
@@ -138,3 +139,27 @@ def test_want__a_refusal_is_told() -> None:
         assert [str(error) for error in at.failed] == ["no 10.0.1.0/24"]
 
     asyncio.run(scene())
+
+
+def test_refresh__replaces_ipv6_routes_and_flushes_those_of_ipv4(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flushed: list[int] = []
+
+    def flush() -> None:
+        flushed.append(len(flushed))
+
+    monkeypatch.setattr(sysfs, "forget_ipv4_routes", flush)
+
+    async def scene() -> None:
+        at = Scene()
+        one, other, absent = (peer(number, f"fd00:{number}::/64") for number in (1, 2, 3))
+        at.routes.want(one, 1400)
+        at.routes.want(other, 1460)
+        await at.settle()
+        at.kernel.log.clear()
+        await at.routes.refresh([one, other, absent])  # the last one has no session
+        assert at.kernel.log == [("fd00:1::/64", 1400), ("fd00:2::/64", 1460)]
+
+    asyncio.run(scene())
+    assert flushed == [0]

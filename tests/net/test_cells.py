@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Test how daemons agree on cells, and the interfaces that cells need."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mrcd.lab import lab, processes, state
+from mrcd.linux import ethtool, netns
+from tests.net import lab_hosts
+from tests.net.lab_hosts import eventually, mrcctl, mrcctl_json
+
+Lab = Any  # conftest.RunningLab
+MakeLab = Callable[..., Lab]
+START_S = 120.0  # compiling takes seconds, and far longer on a busy machine
+
+pytestmark = pytest.mark.timeout(240)
+WHOLE = ("tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-generic-segmentation",
+         "tx-checksum-ip-generic", "tx-scatter-gather")  # fmt: skip
+TUNNELS = ("tx-gre-segmentation", "tx-gre-csum-segmentation", "tx-ipxip4-segmentation",
+           "tx-ipxip6-segmentation", "tx-udp_tnl-segmentation",
+           "tx-udp_tnl-csum-segmentation")  # fmt: skip
+OTHERS = ("tx-udp-segmentation", "tx-sctp-segmentation", "tx-checksum-sctp", "tx-gso-list")
+
+
+@pytest.fixture(scope="module")
+def cells(module_labs: MakeLab) -> Lab:
+    """Return a lab of h1 and h2, which take cells, and h3, which does not."""
+    lab_of_three = module_labs(hosts=3, planes=2, t1=1, on_stop="detach")
+    for host, framing in (("h1", "auto"), ("h2", "auto"), ("h3", "mrc")):
+        start(lab_of_three, host, framing)
+    for host in ("h1", "h2", "h3"):
+        eventually(
+            lambda host=host: lab_hosts.ok(lab_of_three.name, host), f"{host} is ok", START_S
+        )
+    return lab_of_three
+
+
+def start(running: Lab, host: str, framing: str) -> None:
+    """Start a host's mrcd with a framing."""
+    file = state.places(running.name, host).config
+    text = re.sub(r"\[transport\]\nframing = .*\n", "", file.read_text())
+    file.write_text(f'{text}[transport]\nframing = "{framing}"\n')
+    lab.start_daemon(running.name, host)
+
+
+def stop(running: Lab, host: str) -> None:
+    """End a host's mrcd and wait for it."""
+    pid = lab.daemon_pid(running.name, host)
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    eventually(
+        lambda: not processes.runs_in(pid, running.namespace(host)), f"mrcd of {host} has ended", 30
+    )
+
+
+def features(running: Lab, host: str, interface: str) -> dict[str, bool]:
+    with netns.entered(running.namespace(host)):
+        return ethtool.named_features(interface)
+
+
+def peers(running: Lab, host: str) -> dict[str, dict[str, Any]]:
+    listed = mrcctl_json(running.name, host, "peer", "list")["peers"]
+    return {peer["name"]: peer for peer in listed}
+
+
+def shown(running: Lab, host: str, interface: str) -> str:
+    return str(running.run(host, "ip", "-d", "link", "show", interface))
+
+
+def test_framing_is_agreed_on_with_each_peer(cells: Lab) -> None:
+    framed = {name: (peer["framing"], peer["mtu"]) for name, peer in peers(cells, "h1").items()}
+    assert framed == {"h2": ("cell", 9000 - 40), "h3": ("mrc", 9000 - 128)}
+    assert {peer["framing"] for peer in peers(cells, "h3").values()} == {"mrc"}
+    qps = mrcctl_json(cells.name, "h1", "conn", "list")["connections"]
+    assert {(qp["peer"], qp["framing"]) for qp in qps} == {("h2", "cell"), ("h3", "mrc")}
+    assert "cells" in mrcctl(cells.name, "h1", "status").stdout
+    assert "cells" not in mrcctl(cells.name, "h3", "status").stdout
+
+
+def test_mrc0_passes_segments_whole_and_nothing_else(cells: Lab) -> None:
+    mrc0, far = features(cells, "h1", "mrc0"), features(cells, "h1", "mrc0p")
+    assert {name for name in WHOLE if not mrc0[name]} == set()
+    assert {name for name in (*TUNNELS, *OTHERS) if mrc0[name]} == set()
+    # A delivery that was merged keeps its mark of a tunnel and must not be cut for it.
+    assert {name for name in (*WHOLE, *TUNNELS) if not far[name]} == set()
+    assert not far["rx-gro"]
+    assert "gso_max_size 65000 gso_max_segs 3 " in shown(cells, "h1", "mrc0")
+
+
+def test_pair_that_cuts_does_not_depend_on_mrc0(cells: Lab) -> None:
+    def cuts() -> bool:
+        there = features(cells, "h1", "mrc0c")
+        return not any(there[name] for name in WHOLE)
+
+    assert cuts()
+    assert not features(cells, "h1", "mrc0cp")["rx-gro"]
+    for name in ("mrc0c", "mrc0cp"):
+        text = shown(cells, "h1", name)
+        assert {"NOARP", "UP", "LOWER_UP"} <= set(re.findall(r"[A-Z_]+", text.split(">")[0]))
+        assert "mtu 8960 " in text
+        assert "inet6" not in cells.run("h1", "ip", "addr", "show", name)
+    bpffs = state.places(cells.name, "h1").bpffs
+    assert {entry.name for entry in bpffs.glob("link_tc_mrc0*")} == {
+        "link_tc_mrc0p",
+        "link_tc_mrc0cp",
+    }
+    for feature in ("tso", "gso", "tx"):
+        cells.run("h1", "ethtool", "-K", "mrc0", feature, "off")
+    assert cuts()
+    stop(cells, "h1")
+    start(cells, "h1", "auto")
+    eventually(lambda: lab_hosts.ok(cells.name, "h1"), "h1 is ok", START_S)
+    mrc0 = features(cells, "h1", "mrc0")
+    assert {name for name in WHOLE if not mrc0[name]} == set()
+
+
+def test_without_cells_there_is_no_pair_that_cuts(cells: Lab) -> None:
+    mrc0 = features(cells, "h3", "mrc0")
+    assert {name for name in WHOLE if mrc0[name]} == set()
+    assert "mrc0c" not in cells.run("h3", "ip", "link")
+    assert "gso_max_size 65536 gso_max_segs 65535 " in shown(cells, "h3", "mrc0")
+
+
+def test_framing_changes_while_the_daemon_runs(cells: Lab) -> None:
+    text = mrcctl(cells.name, "h2", "config", "show").stdout
+    for framing, there in (("mrc", False), ("auto", True)):
+        changed = re.sub(r'framing = ".*"', f'framing = "{framing}"', text)
+        file = state.places(cells.name, "h2").folder / "changed.toml"
+        file.write_text(changed)
+        done = mrcctl(cells.name, "h2", "config", "apply", str(file))
+        assert done.returncode == 0, done.stderr
+        eventually(lambda: lab_hosts.ok(cells.name, "h2"), "h2 is ok", START_S)
+        assert ("mrc0cp" in cells.run("h2", "ip", "link")) == there
+        assert features(cells, "h2", "mrc0")["tx-tcp-segmentation"] == there
+        wanted = "cell" if there else "mrc"
+        eventually(
+            lambda wanted=wanted: peers(cells, "h1")["h2"]["framing"] == wanted,
+            f"h1 and h2 agree on {wanted}",
+        )
+
+
+def test_host_that_insists_on_cells_says_which_peer_takes_none(cells: Lab) -> None:
+    stop(cells, "h2")
+    start(cells, "h2", "cell")
+    reason = "h3 lacks cell, which h2 insists on"
+    eventually(
+        lambda: (now := lab_hosts.status(cells.name, "h2")) and now.reasons == [reason],
+        "h2 gives the reason",
+        START_S,
+    )
+    there = peers(cells, "h2")
+    assert (there["h1"]["state"], there["h1"]["framing"]) == ("established", "cell")
+    assert (there["h3"]["state"], there["h3"]["refused"]) == ("connecting", reason)
+    assert f"! {reason}" in mrcctl(cells.name, "h2", "peer", "list").stdout
+
+
+def test_detach_leaves_nothing(cells: Lab) -> None:
+    stop(cells, "h1")
+    links = cells.run("h1", "ip", "-br", "link")
+    assert "mrc0" not in links
+    folder = state.places(cells.name, "h1").bpffs
+    assert list(folder.iterdir()) == []
+    entries = subprocess.run(
+        ["tc", "-n", cells.namespace("h1"), "filter", "show", "dev", "plane0", "ingress"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert entries.stdout == ""
