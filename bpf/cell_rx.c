@@ -243,7 +243,7 @@ static __always_inline int may_circle(struct cell_in *in, u32 mark, u32 stamp, u
 	}
 	if (in->p->c.count == 1 && (now - rx->large_ns > LARGE_NS || rx_bit(rx, rx->next)))
 		return 0;
-	if (now - rx->gap_ns > limit)
+	if (now - rx->gap_ns >= limit)
 		return 0;
 	return !mark || (u64)(u32)(stamp - mark) << CIRCLE_SHIFT <= limit;
 }

@@ -23,8 +23,8 @@ from mrcd.linux import bpf, bpfmap
 from mrcd.wire.abi import ABI
 from mrcd.wire.cell import Cell, CellPacket, decode_cell, encode_cell
 from mrcd.wire.envelope import checksum16
-from mrcd.wire.packet import WIRE, Bth, CcState, Control, Peth, Sack, Seth
-from tests.bpf.packets import EV, QPN, REMOTE_QPN, Far, stamp
+from mrcd.wire.packet import WIRE, Bth, CcState, Sack, Seth
+from tests.bpf.packets import EV, QPN, REMOTE_QPN, Far
 from tests.bpf.rig import LINK_MAC, WINDOW, Rig, gateway_mac_of, mac_of
 
 CELL = WIRE.MRC_ETH_LEN + WIRE.MRC_IP6_LEN
@@ -170,7 +170,7 @@ def seq_of(packet: bytes) -> int:
 
 
 class CellFar(Far):
-    """A maker of the cells and questions that `peer` sends to `us`."""
+    """A maker of the cells that `peer` sends to `us`, and of those that should leave."""
 
     def cell(
         self, psn: int, packet: bytes, ev: int = EV, *, mss: int = 0, first: int | None = None,
@@ -219,16 +219,6 @@ class CellFar(Far):
         plane = usid.ev_plane(ev)
         macs = gateway_mac_of(plane) + mac_of(plane) + b"\x86\xdd"
         return macs + encode_cell(CellPacket(state, there, packet))
-
-    def question(self, ev: int = EV, *, sent: int = 0, qpn: int = QPN) -> bytes:
-        """Return a question for a SACK as mrc_receive hands it to mrc_deliver."""
-        peth = Peth(0, ev, stamp(sent), vendor=WIRE.MRC_PETH_SOLICIT)
-        frame = self.frame(Control(self.envelope(ev), Bth(WIRE.MRC_OP_PROBE, qpn), peth))
-        mark = ABI.structs["mrc_mark"].pack(
-            ev_hi=ev >> 16, ts=sent, qp=qpn & 0xFFFF, magic0=ABI.MRC_MARK_MAGIC0,
-            magic1=ABI.MRC_MARK_MAGIC1, flags=ABI.MRC_MARK_SOLICIT, psn_hi=0, psn_lo=0,
-        )  # fmt: skip
-        return mark + frame[12:]
 
     def answer(
         self, cack: int, bitmap: int = 0, *, offset: int = 1, trigger: int | None = None,

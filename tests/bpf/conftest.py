@@ -94,19 +94,21 @@ def each_far(each_rig: Rig) -> Far:
 
 
 @pytest.fixture(scope="session")
-def door(built_rig: Rig) -> Iterator[Door]:
-    """Yield the interfaces by which large packets come into `built_rig`."""
-    with netns.entered(built_rig.namespace):
-        made = Door()
+def doors() -> Iterator[dict[str, Door]]:
+    """Yield the interfaces by which large packets come into rigs, by namespace."""
+    made: dict[str, Door] = {}
     yield made
-    made.close()
+    for door in made.values():
+        door.close()
 
 
 @pytest.fixture
-def cells(rig: Rig, door: Door) -> Iterator[CellRig]:
+def cells(rig: Rig, doors: dict[str, Door]) -> Iterator[CellRig]:
     """Yield the rig of `rig`, whose QP 0 has the framing of cells."""
+    if rig.namespace not in doors:
+        doors[rig.namespace] = Door()
     with contextlib.ExitStack() as links:
-        yield CellRig(rig, door, links)
+        yield CellRig(rig, doors[rig.namespace], links)
 
 
 def made_ready(built: Rig) -> Iterator[Rig]:

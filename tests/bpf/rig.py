@@ -49,7 +49,7 @@ _AT_TC = {
     HANDED_OVER: PASSED,
     HANDED_CELL: CELL,
 }
-_TAIL_DELIVER, _TAIL_CELL = 3, 4  # in the map `tails`
+_TAIL_DELIVER, _TAIL_CELL = (loader.TAILS[name] for name in ("mrc_deliver", "mrc_cell"))
 
 PLANES = 4
 T1S = 4
@@ -214,7 +214,11 @@ class Rig:
     # ---- surroundings
 
     def _make_interfaces(self) -> None:
-        pairs = [("mrc0", "mrc0p"), ("cut", "back"), *((f"plane{k}", f"wire{k}") for k in range(PLANES))]
+        pairs = [
+            ("mrc0", "mrc0p"),
+            ("cut", "back"),
+            *((f"plane{k}", f"wire{k}") for k in range(PLANES)),
+        ]
         netns.prepare_run_dir()
         netns.create(self.namespace)
         with netns.entered(self.namespace):

@@ -41,6 +41,7 @@ from tests.bpf.rig import (
     RING_SLOTS,
     TC_REDIRECT,
     TC_SHOT,
+    WINDOW,
     Rig,
 )
 from tests.bpf.test_cell_resend import overdue, right
@@ -72,7 +73,7 @@ def streamed(cells: CellRig, base: int = BASE) -> bytes:
 
 def question(cells: CellRig, sent: int = 77) -> Sack:
     """Return the answer to a question for a SACK."""
-    ran = cells.rig.tc("mrc_deliver", cells.far.question(sent=sent))
+    ran = cells.rig.arrive(cells.far.probe(0, sent=sent, vendor=WIRE.MRC_PETH_SOLICIT))
     assert ran.verdict == TC_REDIRECT
     packet = decode_frame(ran.frame)
     assert isinstance(packet, Sack)
@@ -83,6 +84,13 @@ def answer(frame: bytes) -> Sack:
     packet = decode_frame(frame)
     assert isinstance(packet, Sack)
     return packet
+
+
+def changed(rig: Rig, before: dict[str, int]) -> set[str]:
+    """Return what has changed of the receiver's half of the QP, but for what it saw when."""
+    after = rig.rx()
+    ignored = {"large_ns", "gap_ns", "gap_psn"}
+    return {name for name in after if after[name] != before[name]} - ignored
 
 
 def sacked(sack: Sack) -> set[int]:
@@ -232,9 +240,7 @@ def test_piece_outside_the_window_is_dropped(cells: CellRig, rig: Rig, psn: int)
     assert cells.arrive(cells.far.cell(psn, large(3), mss=MSS), mss=MSS).verdict == TC_SHOT
     counter = "rx_duplicate" if psn < FIRST else "drop_psn"
     assert rig.counted() == {counter: 1}
-    changed = {"pending_packets"} if psn < FIRST else set()
-    after = rig.rx()
-    assert {name for name in after if after[name] != before[name]} == changed
+    assert changed(rig, before) == ({"pending_packets"} if psn < FIRST else set())
     assert cells.slots() == ALL_FREE
 
 
@@ -305,16 +311,22 @@ def test_held_packet_does_not_lose_the_mark_of_its_damage(
     assert cells.delivered() == [numbered(1), packet]
 
 
+def gap_is_new(rig: Rig, age_ns: int = 0) -> None:
+    """Let cells be early since `age_ns` ago only."""
+    gap = {"gap_psn": rig.rx()["next"], "gap_ns": time.monotonic_ns() - age_ns}
+    rig.edit("rxs", 0, "mrc_rx", **gap)
+
+
 def test_early_piece_circles_while_its_turn_may_come(cells: CellRig, rig: Rig) -> None:
     rig.tune(circle_ns=NEVER_NS)
-    rig.edit("rxs", 0, "mrc_rx", moved_ns=time.monotonic_ns())
     frame = cells.far.cell(FIRST + 1, large(3), mss=MSS)
-    before = rig.state()
+    before = rig.rx()
     ran = cells.arrive(frame, mss=MSS)
     assert (ran.verdict, ran.frame) == (TC_REDIRECT, frame)
     assert rig.counted() == {"rx_circled": 1}
     assert ran.mark
-    assert rig.state() == before
+    assert changed(rig, before) == set()
+    assert cells.slots() == ALL_FREE
     again = cells.arrive(frame, mss=MSS, mark=ran.mark)
     assert (again.verdict, again.mark) == (TC_REDIRECT, ran.mark)
     # Its time is over: the mark counts 64 ns.
@@ -323,24 +335,46 @@ def test_early_piece_circles_while_its_turn_may_come(cells: CellRig, rig: Rig) -
     assert rig.counted() == {"rx_circled": 1, "rx_held": 3}
 
 
-def test_early_piece_is_held_if_nothing_moved_for_long(cells: CellRig, rig: Rig) -> None:
-    rig.tune(circle_ns=1_000_000)
-    rig.edit("rxs", 0, "mrc_rx", moved_ns=time.monotonic_ns() - 2_000_000)
+def test_early_piece_is_held_before_an_old_gap(cells: CellRig, rig: Rig) -> None:
+    rig.tune(circle_ns=1_000_000_000)
+    gap_is_new(rig, 2_000_000_000)
+    assert cells.arrive(cells.far.cell(FIRST + 1, large(3), mss=MSS), mss=MSS).verdict == TC_SHOT
+    assert rig.counted() == {"rx_held": 3}
+    cells.take(FIRST, large(2), MSS, 0, 1)  # releases it; the next gap is another one
+    assert rig.rx()["next"] == FIRST + 4
+    assert cells.arrive(cells.far.cell(FIRST + 9, large(3), mss=MSS), mss=MSS).verdict == (
+        TC_REDIRECT
+    )
+
+
+def test_without_a_time_nothing_circles(cells: CellRig, rig: Rig) -> None:
     assert cells.arrive(cells.far.cell(FIRST + 1, large(3), mss=MSS), mss=MSS).verdict == TC_SHOT
     assert rig.counted() == {"rx_held": 3}
 
 
-def test_single_packet_does_not_circle(cells: CellRig, rig: Rig) -> None:
+@pytest.mark.parametrize("beside", ["nothing", "large cells", "old ones", "what is held"])
+def test_single_packet_circles_beside_large_cells(cells: CellRig, rig: Rig, beside: str) -> None:
     rig.tune(circle_ns=NEVER_NS)
-    rig.edit("rxs", 0, "mrc_rx", moved_ns=time.monotonic_ns())
+    lately = {"large cells": 0, "what is held": 0, "old ones": 1_000_000_000}
+    if beside in lately:
+        rig.edit("rxs", 0, "mrc_rx", large_ns=time.monotonic_ns() - lately[beside])
+    if beside == "what is held":  # it waits for no predecessor, but for an skb like this one
+        rig.edit("rxs", 0, "mrc_rx", received=bit_of(FIRST))
     cells.arrive(cells.far.cell(FIRST + 1, numbered(1)))
-    assert rig.counted() == {"rx_held": 1}
+    counter = "rx_circled" if beside == "large cells" else "rx_held"
+    assert rig.counted()[counter] == 1
+
+
+def bit_of(psn: int) -> tuple[int, ...]:
+    """Return the bitmap of a window in which one packet has arrived."""
+    words = [0] * ABI.MRC_WINDOW_WORDS
+    words[psn % WINDOW // 64] = 1 << psn % 64
+    return tuple(words)
 
 
 def test_piece_that_circles_is_delivered_as_it_came(cells: CellRig, rig: Rig) -> None:
     """The real thing: it goes round through the backlog until its predecessor is there."""
     rig.tune(circle_ns=NEVER_NS)
-    rig.edit("rxs", 0, "mrc_rx", moved_ns=time.monotonic_ns())
     packet = large(6)
     cells.take(FIRST, packet, MSS, 3, 6)
     cells.take(FIRST, packet, MSS, 0, 3)
@@ -357,13 +391,26 @@ def test_piece_that_circles_is_delivered_as_it_came(cells: CellRig, rig: Rig) ->
 
 def test_full_reorder_ring_drops_the_piece(cells: CellRig, rig: Rig) -> None:
     slots = rig.take_slots("rx_cells_free")
-    before = rig.state()
+    before = rig.rx()
     cells.arrive(cells.far.cell(FIRST + 1, large(3), mss=MSS), mss=MSS)
     assert rig.counted() == {"drop_buffer": 1}
-    assert rig.state() == before
+    assert changed(rig, before) == set()
     rig.give_slots("rx_cells_free", slots)
     cells.arrive(cells.far.cell(FIRST + 1, large(3), mss=MSS), mss=MSS)
     assert rig.counted() == {"rx_held": 3}
+
+
+@pytest.mark.parametrize("wish", [{"ce": True}, {"ackreq": True}, {}])
+def test_clock_watches_a_cell_that_wants_an_answer(
+    cells: CellRig, rig: Rig, wish: dict[str, bool]
+) -> None:
+    """The cell cannot become the answer, and its sender may have nothing to ask with."""
+    rig.tune(sack_packets=1)
+    cells.bring(cells.far.cell(FIRST, large(3), mss=MSS, **wish), MSS)
+    assert rig.active()
+    rig.tick()
+    told = [answer(frame) for _plane, frame in cells.sent() if not is_probe(frame)]
+    assert [sack.body.cack for sack in told] == [FIRST + 2]
 
 
 @pytest.mark.parametrize("wish", ["ce", "due"])
@@ -378,18 +425,34 @@ def test_clock_watches_what_is_held(cells: CellRig, rig: Rig, count: int, wish: 
     assert rig.active()
 
 
-def test_packet_refused_by_mrc0_is_taken_later(cells: CellRig, rig: Rig) -> None:
-    before = rig.rx()
+@pytest.mark.parametrize("count", [1, 3])
+def test_piece_refused_by_mrc0_is_taken_later(cells: CellRig, rig: Rig, count: int) -> None:
+    packet = large(count)
     rig.set_link("mrc0p", "down")
     try:
-        cells.arrive(cells.far.cell(FIRST, numbered(1)))
+        cells.take(FIRST, packet, MSS, 0, count)
     finally:
         rig.set_link("mrc0p", "up")
     assert rig.counted() == {"deliver_retry": 1}
-    assert (rig.rx()["next"], rig.rx()["busy"]) == (before["next"], 0)
-    assert question(cells).body.cack == FIRST - 1
-    cells.arrive(cells.far.cell(FIRST, numbered(1)))
-    assert cells.delivered() == [numbered(1)]
+    assert (rig.rx()["next"], rig.rx()["busy"]) == (FIRST, 0)
+    sack = question(cells)
+    assert (sack.body.cack, sacked(sack)) == (FIRST - 1, set())
+    cells.take(FIRST, packet, MSS, 0, count)
+    assert streamed(cells) == body_of(packet)
+    assert rig.rx()["next"] == FIRST + count
+
+
+@pytest.mark.parametrize(("psn", "count"), [(FIRST, 3), (FIRST - 1, 3), (FIRST, 1), (FIRST + 1, 3)])
+def test_while_another_program_delivers_nothing_overtakes(
+    cells: CellRig, rig: Rig, psn: int, count: int
+) -> None:
+    rig.edit("rxs", 0, "mrc_rx", busy=1)
+    mss = MSS if count > 1 else 0
+    cells.arrive(cells.far.cell(psn, large(count), mss=mss), mss=mss)
+    old = psn < FIRST
+    assert rig.counted() == {"rx_overlap" if old else "rx_held": 1 if old else count}
+    assert cells.delivered() == []
+    assert (rig.rx()["next"], rig.rx()["busy"]) == (FIRST, 1)
 
 
 # ---- answers
@@ -456,19 +519,16 @@ def test_mark_of_a_cell_is_told_once_by_the_next_answer(
 ) -> None:
     ev = ev_of(3, 1)
     cells.bring(cells.far.cell(FIRST + early, large(3), ev, mss=MSS, ce=True), MSS)
-    told = []
-    for _ in range(2):
-        if by == "question":
-            told.append(question(cells))
-        else:
-            rig.tick()
-            told += [answer(frame) for _plane, frame in cells.sent() if not is_probe(frame)]
-            rig.edit("rxs", 0, "mrc_rx", pending_packets=1)
+    if by == "question":
+        told = [question(cells)]
+    else:
+        rig.tick()
+        told = [answer(frame) for _plane, frame in cells.sent() if not is_probe(frame)]
+    told.append(question(cells))
     assert [sack.body.verdict for sack in told] == [WIRE.MRC_SETH_M_SKIP_ONCE, 0]
     assert told[0].body.entropy == ev
     assert told[0].body.cack + told[0].body.ack_psn_offset == FIRST + early
-    if by == "question":
-        assert rig.counted()["echo_tx"] == 1
+    assert rig.counted()["echo_tx"] == 1
 
 
 def is_probe(frame: bytes) -> bool:
@@ -529,7 +589,7 @@ def fragmented(packet: bytes) -> bytes:
 
 def test_lies_are_refused(cells: CellRig, rig: Rig) -> None:
     far, packet = cells.far, large(3)
-    one = piece(packet, MSS, 2, 3)
+    one, long = piece(packet, MSS, 2, 3), rig.mtu - 39
 
     def changed(frame: bytes, at: int, data: bytes) -> bytes:
         return frame[:at] + data + frame[at + len(data) :]
@@ -553,7 +613,7 @@ def test_lies_are_refused(cells: CellRig, rig: Rig) -> None:
         ("no TCP", far.cell(FIRST, udp(noise(MSS), inward=True), mss=MSS), 0, "drop_inner"),
         ("fragment", far.cell(FIRST, fragmented(one), mss=MSS), 0, "drop_inner"),
         ("no header", far.cell(FIRST, tcp_headed(packet, 0), mss=MSS), MSS, "drop_inner"),
-        ("packets too long", far.cell(FIRST, large(2, mss=1333), mss=1333), 1333, "drop_length"),
+        ("packets too long", far.cell(FIRST, large(2, mss=long), mss=long), long, "drop_length"),
         ("at no place", far.cell(FIRST, one, mss=MSS, first=BASE + 400), 0, "drop_length"),
     ]  # fmt: skip
     for what, frame, mss, counter in lies:
@@ -583,6 +643,7 @@ def test_packet_of_the_largest_size_is_taken(cells: CellRig, rig: Rig) -> None:
     packet = tcp(noise(rig.mtu - 40), inward=True)
     cells.arrive(cells.far.cell(FIRST, packet))
     assert cells.delivered() == [packet]
+    rig.counted()
     longer = cells.far.cell(FIRST + 1, tcp(noise(rig.mtu - 39), inward=True))
     assert refused(cells, rig, longer) == "drop_length"
 
@@ -615,7 +676,7 @@ def test_nothing_but_a_right_cell_changes_anything(
     rx = rig.rx()
     assert rx["busy"] == 0
     assert (rx["high"] - rx["next"]) & 0xFFFFFFFF <= MPR
-    assert (rx["next"] - first) & 0xFFFFFFFF <= 3
+    assert (rx["next"] - first) & 0xFFFFFFFF <= MPR
     if rx["waiting"] > MPR // 2 or not cells.slots()[3]:
         rig.connect()
         cells.speak_cells()
@@ -697,7 +758,8 @@ class Loop:
             )
         elif is_question(packet):
             sent = packet.body.timestamp.tx_timestamp
-            ran = self.rig.tc("mrc_deliver", far.question(ev, sent=sent))
+            asked = far.probe(0, ev, sent=sent, vendor=WIRE.MRC_PETH_SOLICIT)
+            ran = self.rig.arrive(asked, f"plane{ev >> 28}")
             assert ran.verdict == TC_REDIRECT
             self.back(ran.frame)
 
