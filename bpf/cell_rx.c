@@ -245,7 +245,7 @@ static __always_inline int may_circle(struct cell_in *in, u32 mark, u32 stamp, u
 		return 0;
 	if (now - rx->gap_ns >= limit)
 		return 0;
-	return !mark || (u64)(u32)(stamp - mark) << CIRCLE_SHIFT <= limit;
+	return !mark || (u64)(u32)(stamp - mark) << CIRCLE_SHIFT < limit;
 }
 
 /* Copy a piece of several packets into the reorder ring. Returns the slot + 1, or 0. */
@@ -411,7 +411,7 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 	psn = rx->next + psn_diff(in->p->psn, rx->next);
 	disposition = cell_disposition(rx, psn, n);
 	own = psn + n - rx->next;
-	if (n > 1)
+	if (n > 1 && disposition <= RX_HOLD)
 		rx->large_ns = now;
 	if (disposition == RX_DELIVER) {
 		note_arrival(rx, in, psn);

@@ -596,7 +596,7 @@ def silence(rig: Rig, ev: int) -> None:
 def test_every_tail_call_leads_to_its_program(built_rig: Rig) -> None:
     places = sorted(loader.TAILS.values())
     entries = bpfmap.described(built_rig.dp.maps["tails"]).entries
-    assert places == list(range(entries))[: len(places)]
+    assert places == list(range(entries))
     built_rig.point_tails(stubs=False)
     tails = built_rig.dp.maps["tails"]
     ids = {place: bpf.lookup(tails, struct.pack("=I", place), 4) for place in places}
