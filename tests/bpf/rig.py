@@ -214,7 +214,11 @@ class Rig:
     # ---- surroundings
 
     def _make_interfaces(self) -> None:
-        pairs = [("mrc0", "mrc0p"), ("cut", "back"), *((f"plane{k}", f"wire{k}") for k in range(PLANES))]
+        pairs = [
+            ("mrc0", "mrc0p"),
+            ("cut", "back"),
+            *((f"plane{k}", f"wire{k}") for k in range(PLANES)),
+        ]
         netns.prepare_run_dir()
         netns.create(self.namespace)
         with netns.entered(self.namespace):
