@@ -114,7 +114,7 @@ static __always_inline u32 find_place(struct __sk_buff *skb, struct cell_in *in,
 	if (!mss)
 		return skb->gso_size || in->p->c.len > CFG_MTU ? MRC_C_DROP_LENGTH : 0;
 	if (mss < MRC_CELL_MSS_MIN || proto != IP_TCP ||
-	    bpf_skb_load_bytes(skb, CELL_OFF + l3, tcp, sizeof(tcp)))
+	    bpf_skb_load_bytes(skb, CELL_OFF + l3, tcp, sizeof(tcp)) || (tcp[12] >> 4) * 4 < TCP_LEN)
 		return MRC_C_DROP_INNER;
 	in->p->c.head = l3 + (tcp[12] >> 4) * 4;
 	if (in->p->c.len <= in->p->c.head || in->p->c.head + mss > CFG_MTU)
@@ -196,7 +196,10 @@ static __always_inline u32 cell_disposition(const struct mrc_rx *rx, u32 psn, u3
 	return ahead == 0 && !rx->busy ? RX_DELIVER : RX_HOLD;
 }
 
-/* Count an arrival that was delivered or held. Lock of rx held. */
+/*
+ * Count an arrival that was delivered or held. A single packet tells of its mark in
+ * the SACK that it becomes. Lock of rx held.
+ */
 static __always_inline void note_arrival(struct mrc_rx *rx, const struct cell_in *in, u32 psn)
 {
 	u32 ev = (in->p->label & CELL_LABEL_EV) << 16;
@@ -208,7 +211,7 @@ static __always_inline void note_arrival(struct mrc_rx *rx, const struct cell_in
 	if ((s32)(psn + in->p->c.count - rx->high) > 0)
 		rx->high = psn + in->p->c.count;
 	rx->ev = ev;
-	if (in->p->ce) {
+	if (in->p->ce && in->p->c.count > 1) {
 		rx->ce_psn = psn;
 		rx->ce_ev = ev + 1;
 	}
@@ -240,7 +243,7 @@ static __always_inline int may_circle(struct cell_in *in, u32 mark, u32 stamp, u
 	}
 	if (in->p->c.count == 1 && (now - rx->large_ns > LARGE_NS || rx_bit(rx, rx->next)))
 		return 0;
-	if (now - rx->gap_ns > limit)
+	if (now - rx->gap_ns >= limit)
 		return 0;
 	return !mark || (u64)(u32)(stamp - mark) << CIRCLE_SHIFT <= limit;
 }
@@ -381,7 +384,7 @@ static __always_inline int cell_done(struct __sk_buff *skb, const struct cell_in
 	struct mrc_balance *b;
 
 	want |= sack_is_due(rx, in->h, in->q, now);
-	if (!want)
+	if (!want || in->p->c.count > 1 || rx->waiting)
 		watch(in->p->qp);
 	if (in->p->c.count > 1 || skb->gso_size)
 		return TC_ACT_SHOT;

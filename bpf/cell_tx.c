@@ -87,7 +87,7 @@ static __always_inline int keep_cell(struct __sk_buff *skb, const struct cell *c
  * another only if the skb says that it is inside another; veth passes it on, and
  * there the skb is better off without the hint, because at the other end it would
  * keep a program from making an answer of it. An skb that is inside something
- * already cannot have the hint once more.
+ * already cannot have the hint once more; a large one of those is cut.
  */
 static __always_inline int make_room(struct __sk_buff *skb, const struct cell *c)
 {
@@ -184,8 +184,12 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 		kept.one = single.buf;
 		kept.slot = single.slot;
 	}
-	if (make_room(skb, &c))
-		return spray_undo(kept.slot, MRC_C_DROP_SKB);
+	if (make_room(skb, &c)) {
+		if (c.count == 1)
+			return spray_undo(kept.slot, MRC_C_DROP_SKB);
+		spray_free(kept.slot);
+		return spray_cut(f->h);
+	}
 	now = bpf_ktime_get_ns();
 	why = take_psn(f, now, c.count, &psn, &id);
 	if (why)

@@ -119,31 +119,48 @@ static __always_inline u16 folded(u64 sum)
 	return ~sum;
 }
 
-/* Make the IP header that of one packet of `len` bytes. Returns the sum of its pseudo header. */
-static __always_inline u64 mend_ip(u8 *head, const struct copy_at *c, u32 len)
+/* The sum of the pseudo header of a packet of `len` bytes. */
+static __always_inline u64 pseudo_sum(u8 *head, const struct copy_at *c, u32 len)
 {
-	u64 sum = bpf_htons(c->proto) + bpf_htons(len - c->l4), ihl;
+	u64 sum = bpf_htons(c->proto) + bpf_htons(len - c->l4);
+
+	if ((head[0] >> 4) == 6)
+		return sum + (u32)bpf_csum_diff(0, 0, (void *)(head + 8), 32, 0);
+	return sum + (u32)bpf_csum_diff(0, 0, (void *)(head + 12), 8, 0);
+}
+
+/* Make the IP header that of one packet of a cell, of `len` bytes. */
+static __always_inline void mend_ip(u8 *head, const struct copy_at *c, u32 len)
+{
+	u64 ihl;
 
 	if ((head[0] >> 4) == 6) {
 		*(__be16 *)(head + 4) = bpf_htons(len - MRC_IP6_LEN);
-		return sum + (u32)bpf_csum_diff(0, 0, (void *)(head + 8), 32, 0);
+		return;
 	}
 	*(__be16 *)(head + 2) = bpf_htons(len);
 	*(__be16 *)(head + 4) = bpf_htons(bpf_ntohs(*(__be16 *)(head + 4)) + c->at);
 	*(u16 *)(head + 10) = 0;
 	ihl = MASKED(c->l4, 0x3c);
 	*(u16 *)(head + 10) = folded((u32)bpf_csum_diff(0, 0, (void *)head, ihl, 0));
-	return sum + (u32)bpf_csum_diff(0, 0, (void *)(head + 12), 8, 0);
 }
 
-/* Make the headers those of one packet, with the checksum over its payload. */
+/*
+ * Make the headers those of one packet, with the checksum over its payload. The
+ * checksum of a packet that travelled alone is replaced only if it is the half that
+ * is left to a NIC: over a packet that was damaged on its way, a new one would hide
+ * the damage from the application's host.
+ */
 static __always_inline void mend_headers(u8 *head, const struct copy_at *c)
 {
-	u64 sum = mend_ip(head, c, c->head + c->len), place = MASKED(c->l4, 0x3c), l4_len;
+	u64 sum = pseudo_sum(head, c, c->head + c->len), place = MASKED(c->l4, 0x3c), l4_len;
 	u8 *l4 = head + place;
 	u16 *check = (u16 *)(l4 + (c->proto == IP_TCP ? 16 : 6));
 
+	if (!c->mss && *check != (u16)~folded(sum))
+		return;
 	if (c->mss) {
+		mend_ip(head, c, c->head + c->len);
 		*(__be32 *)(l4 + 4) = bpf_htonl(bpf_ntohl(*(__be32 *)(l4 + 4)) + c->at * c->mss);
 		if (!c->last)
 			l4[13] &= ~(TCP_FIN | TCP_PSH);

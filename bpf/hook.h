@@ -131,8 +131,8 @@ static __always_inline long hook_strip_part(struct __sk_buff *skb, u32 len)
 }
 
 /*
- * IP headers come off one by one. GRO has set the skb's transport header behind
- * one of them, and it moves with the network header only if it is in the same
+ * IP headers come off before the others. GRO has set the skb's transport header
+ * behind them, and it moves with the network header only if both are in the same
  * place. If it lay in front of the packet, older kernels would refuse to change
  * the packet's length ever after (__bpf_skb_min_len).
  *
@@ -142,12 +142,12 @@ static __always_inline long hook_strip_part(struct __sk_buff *skb, u32 len)
  */
 static __always_inline long hook_strip(struct __sk_buff *skb, u32 len, __be16 proto)
 {
-	u32 outer = MRC_INNER_OFF - MRC_OUTER_OFF;
+	u32 ip = MRC_UDP_OFF - MRC_OUTER_OFF;
 
-	if (len > outer) {
-		if ((outer && hook_strip_part(skb, outer)) || hook_strip_part(skb, MRC_IP_LEN))
+	if (len > ip) {
+		if (hook_strip_part(skb, ip))
 			return -1;
-		len -= outer + MRC_IP_LEN;
+		len -= ip;
 	}
 	if (proto != MRC_ETH_PROTO) {
 		if (bpf_skb_change_proto(skb, proto, 0))

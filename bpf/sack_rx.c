@@ -278,6 +278,7 @@ static __always_inline void time_question(u32 qp, const struct sack_in *s, const
 	u64 sent = tx->solicit_ns, seen;
 	u32 id = tx->solicit_path & PATH_ID_MASK;
 	struct mrc_path *path;
+	s32 slow;
 
 	if (!s->solicited || s->stamp != wire_time(sent))
 		return;
@@ -286,9 +287,11 @@ static __always_inline void time_question(u32 qp, const struct sack_in *s, const
 		return;
 	out->rtt = now - sent;
 	out->is_long = 0;
-	if (!out->m)
+	slow = path_rtt(path, b, path_plane(id), h, out->rtt, now);
+	if (!out->m) {           /* else out->id is the marked path */
 		out->id = id;
-	out->slow = path_rtt(path, b, path_plane(id), h, out->rtt, now);
+		out->slow = slow;
+	}
 	seen = sent + b->now_ns[path_plane(id)];
 	if (seen < now)
 		out->seen_ns = seen;

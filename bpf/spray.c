@@ -55,7 +55,7 @@ static __always_inline int spray_drop(u32 why)
 }
 
 /* A packet that got a slot but cannot be sent gives it back. */
-static __always_inline int spray_undo(u32 slot, u32 why)
+static __always_inline void spray_free(u32 slot)
 {
 	if (slot & MRC_SLOT_BIG) {
 		slot &= MRC_SLOT_INDEX;
@@ -63,6 +63,11 @@ static __always_inline int spray_undo(u32 slot, u32 why)
 	} else {
 		tx_free.push(&slot, 0);
 	}
+}
+
+static __always_inline int spray_undo(u32 slot, u32 why)
+{
+	spray_free(slot);
 	return spray_drop(why);
 }
 

@@ -100,6 +100,8 @@ static __always_inline u32 tick_sack(struct __sk_buff *skb, const struct mrc_hos
 	ifindex = write_sack(skb, h, qp, q, &sack, CHAIN_CLOCK);
 	if (ifindex) {
 		count_atomic(MRC_C_SACK_TX_CLOCK);
+		if (sack.m)
+			count_atomic(MRC_C_ECHO_TX);
 		bpf_clone_redirect(skb, ifindex, 0);
 	}
 	return 1;

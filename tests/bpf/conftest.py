@@ -16,6 +16,7 @@ from mrcd.fabric.routing import SRV6, Routing
 from mrcd.linux import netns
 from tests.bpf import rig as rigs
 from tests.bpf.capturing import CapturingRig
+from tests.bpf.cells import CellRig, Door
 from tests.bpf.packets import Far
 from tests.bpf.rig import Rig
 
@@ -90,6 +91,24 @@ def each_rig(request: pytest.FixtureRequest, build: Build, at_xdp: bool) -> Iter
 def each_far(each_rig: Rig) -> Far:
     """Return what `far` returns, for `each_rig`."""
     return far_of(each_rig)
+
+
+@pytest.fixture(scope="session")
+def doors() -> Iterator[dict[str, Door]]:
+    """Yield the interfaces by which large packets come into rigs, by namespace."""
+    made: dict[str, Door] = {}
+    yield made
+    for door in made.values():
+        door.close()
+
+
+@pytest.fixture
+def cells(rig: Rig, doors: dict[str, Door]) -> Iterator[CellRig]:
+    """Yield the rig of `rig`, whose QP 0 has the framing of cells."""
+    if rig.namespace not in doors:
+        doors[rig.namespace] = Door()
+    with contextlib.ExitStack() as links:
+        yield CellRig(rig, doors[rig.namespace], links)
 
 
 def made_ready(built: Rig) -> Iterator[Rig]:

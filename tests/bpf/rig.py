@@ -49,7 +49,7 @@ _AT_TC = {
     HANDED_OVER: PASSED,
     HANDED_CELL: CELL,
 }
-_TAIL_DELIVER, _TAIL_CELL = 3, 4  # in the map `tails`
+_TAIL_DELIVER, _TAIL_CELL = (loader.TAILS[name] for name in ("mrc_deliver", "mrc_cell"))
 
 PLANES = 4
 T1S = 4
