@@ -189,6 +189,8 @@ static __always_inline void capture_arrives(struct hook_ctx *ctx)
 	if (!(c->kinds & MRC_CAPTURE_RX) || len < MRC_ETH_LEN)
 		return;
 	cell = capture_is_cell(ctx, &qp);
+	if (cell && hook_mark(ctx)) /* it goes round, and was recorded before */
+		return;
 	if (cell)
 		key_at = CAPTURE_CELL_KEY;
 	r->head.plane = plane_of(hook_ifindex(ctx));
@@ -241,9 +243,10 @@ static __always_inline u32 capture_key(struct __sk_buff *skb, const struct mrc_m
 	return key;
 }
 
-/* The same for a cell that came by `plane`: its check word, which all its pieces share. */
-static __always_inline u32 capture_cell_key(const struct mrc_cell *cell, u32 plane, u32 peer)
+/* The same for a cell: its check word, which all its pieces share. */
+static __always_inline u32 capture_cell_key(struct __sk_buff *skb, const struct mrc_cell *cell)
 {
+	u32 peer = capture_peer_of(bpf_ntohs(cell->qp)), plane = plane_of(skb->ifindex);
 	struct mrc_capturing *c = capturing_get();
 
 	return c && capture_wants(c, MRC_CAPTURE_RX, plane, peer) ? cell->check : 0;
@@ -287,7 +290,7 @@ static __always_inline u32 capture_key(struct __sk_buff *skb, const struct mrc_m
 	return 0;
 }
 
-static __always_inline u32 capture_cell_key(const struct mrc_cell *cell, u32 plane, u32 peer)
+static __always_inline u32 capture_cell_key(struct __sk_buff *skb, const struct mrc_cell *cell)
 {
 	return 0;
 }

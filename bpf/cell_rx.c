@@ -21,11 +21,13 @@ struct cell_in {
 	struct mrc_qp *q;
 	struct mrc_rx *rx;
 	struct piece *p;         /* in the chain */
+	u32 key;                 /* of its record in a capture */
 };
 
 static __always_inline int cell_drop(const struct cell_in *in, u32 why)
 {
 	count(why);
+	capture_outcome(in->key, in->p->qp, why);
 	return TC_ACT_SHOT;
 }
 
@@ -39,6 +41,9 @@ static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in
 
 	if (data + CELL_OFF + 20 > end)
 		return MRC_C_DROP_SHORT;
+	copy_addr((__be32 *)st, ip->saddr.s6_addr32);
+	in->key = capture_cell_key(skb, st);
+	in->p->qp = bpf_ntohs(st->qp);
 	plane = bpf_ntohl(ip->daddr.s6_addr32[1]) >> (16 + MRC_USID_PLANE_SHIFT);
 	pl = planes.lookup(&plane);
 	if (!pl || pl->ifindex != skb->ifindex || !same_addr(ip->daddr.s6_addr32, pl->sid))
@@ -50,7 +55,6 @@ static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in
 	in->p->c.len = skb->len - CELL_OFF;
 	if (bpf_ntohs(ip->payload_len) != in->p->c.len)
 		return MRC_C_DROP_LENGTH;
-	copy_addr((__be32 *)st, ip->saddr.s6_addr32);
 	if ((in->p->label & CELL_LABEL_EV) >> (MRC_EV_PLANE_SHIFT - 16) != plane)
 		return MRC_C_DROP_ENTROPY;
 	return 0;
@@ -59,9 +63,8 @@ static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in
 /* Find the QP, and check the state. Returns the counter of what is wrong, or 0. */
 static __always_inline u32 check_state(struct cell_in *in, const struct mrc_cell *st)
 {
-	u32 qp = bpf_ntohs(st->qp);
+	u32 qp = in->p->qp;
 
-	in->p->qp = qp;
 	in->q = qps.lookup(&qp);
 	in->rx = rxs.lookup(&qp);
 	if (!in->q || !in->rx || in->q->state < MRC_QP_RECEIVE)
@@ -343,10 +346,8 @@ static __always_inline int deliver_piece(struct __sk_buff *skb, struct cell_in *
 	if (!failed)
 		rx->next += n;
 	bpf_spin_unlock(&rx->lock);
-	if (failed) {
-		count(MRC_C_DELIVER_RETRY);
+	if (failed)
 		return -1;
-	}
 	count_by(MRC_C_RX_PACKETS, in->p->c.count);
 	count_by(MRC_C_RX_BYTES, in->p->c.len);
 	if (in->p->c.count > 1)
@@ -433,7 +434,7 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 	if (disposition == RX_HOLD)
 		disposition = hold_piece(skb, in, psn);
 	else if (disposition == RX_DELIVER && deliver_piece(skb, in, own))
-		return TC_ACT_SHOT;
+		return cell_drop(in, MRC_C_DELIVER_RETRY);
 	switch (disposition) {
 	case RX_OUTSIDE:
 		return cell_drop(in, MRC_C_DROP_PSN);
@@ -448,6 +449,7 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 		count_by(MRC_C_RX_HELD, in->p->c.count);
 		break;
 	}
+	capture_outcome(in->key, in->p->qp, disposition_counter(disposition));
 	return cell_done(skb, in, psn, disposition, now);
 }
 

@@ -88,8 +88,9 @@ static __always_inline s32 emit_held(struct __sk_buff *skb, const struct mrc_hos
 	    open_copy(entry->slot - 1, qp, psn, entry->len, head, 1, &c))
 		return -1;
 	len = write_copy(skb, MRC_ETH_LEN, 0, head, &c);
-	/* The carrier's hash is another one, and steering would send it to another CPU. */
+	/* The carrier's own: steering and GRO sort by hash, rules of the host by mark. */
 	bpf_set_hash_invalid(skb);
+	skb->mark = 0;
 	if (len < 0 || put_link(skb, h, bpf_htons((head[0] >> 4) == 6 ? ETH_P_IPV6 : ETH_P_IP)) ||
 	    bpf_clone_redirect(skb, h->link_ifindex, 0))
 		return -1;

@@ -33,6 +33,12 @@ static __always_inline u32 hook_ifindex(const struct xdp_md *ctx)
 	return ctx->ingress_ifindex;
 }
 
+/* The skb's mark. There is no skb before XDP, and what goes round comes by tc. */
+static __always_inline u32 hook_mark(const struct xdp_md *ctx)
+{
+	return 0;
+}
+
 /* Has the kernel merged several packets into this one? Not before XDP. */
 static __always_inline int hook_merged(const struct xdp_md *ctx)
 {
@@ -103,6 +109,11 @@ static __always_inline u32 hook_len(const struct __sk_buff *skb)
 static __always_inline u32 hook_ifindex(const struct __sk_buff *skb)
 {
 	return skb->ifindex;
+}
+
+static __always_inline u32 hook_mark(const struct __sk_buff *skb)
+{
+	return skb->mark;
 }
 
 static __always_inline int hook_merged(const struct __sk_buff *skb)

@@ -9,13 +9,17 @@
  *   mrc0 -> mrc_spray -> plane
  *           spray.c: find the peer and a QP, signal congestion to TCP (aqm.c),
  *           keep a copy, take a PSN and a path (pick.h), write the headers
- *           (data_tx.c, frame.h, envelope.h)
+ *           (data_tx.c, frame.h, envelope.h); large segments of TCP go as cells
+ *           (cell_tx.c, cell.h), or out of mrc0c to be cut, and come back by mrc0cp
  *
  *   plane -> mrc_receive -> mrc_deliver
  *            |              |- data: deliver.c, in order to mrc0, or into the
  *            |              |  reorder ring; answered by a SACK (sack_tx.c)
  *            |              |- SACK: sack_rx.c, what has arrived; then mrc_learn
- *            |              '- NACK: nack_rx.c; then mrc_resend
+ *            |              |- NACK: nack_rx.c; then mrc_resend
+ *            |              '- question for a SACK: solicit.c; then mrc_drain
+ *            |- cells: cell_rx.c (mrc_cell), whole and in order to mrc0, round
+ *            |  through the backlog, or into the reorder ring
  *            |- receive.c: checks; turns trimmed packets and probes round
  *            |- endpoint.c: packets for QP 2
  *            '- survey.c: our own survey probes that came back
@@ -25,12 +29,17 @@
  *   mrc_receive --marked--> mrc_deliver     (with native XDP, the next hook is mrc_deliver's)
  *   mrc_receive --cell----> mrc_cell        (with native XDP, from mrc_deliver)
  *   mrc_deliver --SACK--> mrc_learn --lost--> mrc_resend --next--> mrc_resend
+ *   mrc_learn --a SACK is wanted--> mrc_solicit --lost--> mrc_resend
  *   mrc_deliver --NACK----------------------> mrc_resend
- *   mrc_tick --overdue----------------------> mrc_resend
+ *   mrc_deliver, mrc_cell --packets wait, or a question--> mrc_drain --more--> mrc_drain
+ *   mrc_cell --a SACK is wanted--> mrc_solicit
+ *   mrc_tick --overdue----------------------> mrc_resend --packets wait--> mrc_drain
  *   mrc_tick --planes to probe--> mrc_probe --next plane--> mrc_probe
  *                                 mrc_probe --what mrc_tick found--> mrc_resend
  *
  *   mrc_learn   sack_rx.c, rtt.h   round trips, marks, what counts as lost
+ *   mrc_drain   deliver.c          a few held packets; at the end the SACK that is due
+ *   mrc_solicit solicit.c          a question for a SACK
  *   mrc_probe   probe.c            one plane to probe
  *   mrc_resend  retransmit.c       one packet that counts as lost
  *

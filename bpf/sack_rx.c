@@ -328,7 +328,7 @@ static __always_inline u64 mark_sacked(struct mrc_tx *tx, u32 word, u64 mask)
 }
 
 /*
- * Take what has arrived: four words of cumulative news, two of the bitmap. The
+ * Take what has arrived: eight words of cumulative news, two of the bitmap. The
  * next SACK repeats what is left over. One loop does both words and packets: the
  * verifier would walk an inner loop once for each round of an outer one.
  */

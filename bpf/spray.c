@@ -4,8 +4,9 @@
  * packet, or a cell (cell_tx.c), on the next path. mrc_spray runs at tc ingress
  * of mrc0's other end, for all packets of a flow on one CPU. TCP's are as large
  * as TCP makes them. What cannot leave as it is goes out of the cutting
- * interface, where the kernel makes single packets of it, and comes back. Like the programs of the planes it runs in a softirq, or in
- * another context with softirqs disabled (busy polling, threaded NAPI).
+ * interface, where the kernel makes single packets of it, and comes back. Like
+ * the programs of the planes it runs in a softirq, or in another context with
+ * softirqs disabled (busy polling, threaded NAPI).
  */
 
 /* What the programs and the daemon know of the peer that a packet goes to. */

@@ -111,9 +111,7 @@ class Engine:
         _check_framing(config)
         found_planes = await find_planes(nl, config)
         needed = adoption.sizes_of(config)
-        wanted = hooks(
-            config.mrc0.name, config.interfaces, xdp=needed.xdp, cut=config.cells
-        )
+        wanted = hooks(config.mrc0.name, config.interfaces, xdp=needed.xdp, cut=config.cells)
         key = adoption.layout_of(config, needed)
         found = adoption.find(self._bpffs, key, needed)
         self.adopted = found.sizes is not None

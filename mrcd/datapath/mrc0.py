@@ -136,10 +136,8 @@ async def _prepare(nl: Netlink, config: Config) -> None:
     for one, other in cut:
         ethtool.set_features(one, **_CUT)
         ethtool.set_features(other, gro=False)
-    # TCP may send from two CPUs in turn, and packets must reach the spray program in the order
-    # sent. So one CPU handles all packets of a flow (docs/decisions/0002).
-    for _, other in _pairs(config):
-        await sysfs.spread_receiving(other, sysfs.UDEV_S)  # check_steering warns if this fails
+    for interface in _steered(config):
+        await sysfs.spread_receiving(interface, sysfs.UDEV_S)  # check_steering warns if this fails
     for pair in _pairs(config):
         for interface in pair:
             await nl.set_link(interface, arp=False, up=True)
@@ -163,11 +161,23 @@ async def _cut_all(nl: Netlink, name: str, link: str) -> None:
     await nl.set_gso(name, size=_GSO_MAX_SIZE, segs=_GSO_MAX_SEGS)
 
 
+def _steered(config: Config) -> list[str]:
+    """Return the interfaces on which one CPU handles all packets of a flow (docs/decisions/0002).
+
+    TCP may send from two CPUs in turn, and packets must reach the spray program in the order sent.
+    Any CPU may deliver. Without cells, NAPI on mrc0 puts what they deliver into one queue. With
+    cells mrc0p keeps TSO, from which veth concludes that NAPI and GRO gain nothing: each CPU
+    delivers into its own backlog.
+    """
+    pairs = _pairs(config)
+    return [*(other for _, other in pairs), *([pairs[0][0]] if config.cells else [])]
+
+
 async def check_steering(config: Config) -> None:
     """Warn unless packets are spread over CPUs in the end, as _prepare asked."""
-    for _, other in _pairs(config):
-        if (error := await sysfs.spread_receiving(other, sysfs.UDEV_LATE_S)) is not None:
-            log.warning("interface.untuned", interface=other, error=error)
+    for interface in _steered(config):
+        if (error := await sysfs.spread_receiving(interface, sysfs.UDEV_LATE_S)) is not None:
+            log.warning("interface.untuned", interface=interface, error=error)
 
 
 def given(records: Path, name: str) -> list[str]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import time
 import warnings
 from collections.abc import Callable
@@ -16,13 +17,27 @@ from mrcd.datapath import loader
 from mrcd.datapath.capture import HEADERS_BYTES, Wanted
 from mrcd.datapath.clock import CARRIER
 from mrcd.fabric.loops import loops_of
+from mrcd.linux import bpf
 from mrcd.model import CapturedPacket
 from mrcd.survey.survey import write_loops
 from mrcd.wire.abi import CAPTURE
 from mrcd.wire.packet import WIRE
 from tests.bpf.capturing import CapturingRig
-from tests.bpf.packets import CHECK, EV, Far, cell, ev_of, ip4, ip6, numbered, offer_frame, trimmed
-from tests.bpf.rig import DROPPED, Rig
+from tests.bpf.cells import CellRig
+from tests.bpf.packets import (
+    CHECK,
+    EV,
+    QPN,
+    Far,
+    cell,
+    ev_of,
+    ip4,
+    ip6,
+    numbered,
+    offer_frame,
+    trimmed,
+)
+from tests.bpf.rig import DROPPED, MPR, Rig
 from tests.bpf.test_programs import VERIFIER_MAX, falls_into_loops
 from tests.bpf.test_survey import returned, survey
 
@@ -215,6 +230,40 @@ def test_a_cell_is_tied_to_its_outcomes_by_its_check_word(
     )  # fmt: skip
     assert (head["why"], head["plane"]) == (CAPTURE.MRC_CAPTURE_PASSED, 1)
     assert head["peer"] == capture_rig.rig.table.peers.indices["h2"]
+
+
+def test_verdicts_on_cells(capture_rig: CapturingRig, cells: CellRig) -> None:
+    rig = capture_rig.rig
+    first = cells.far.cell(FIRST_RX, numbered(1))
+    there = WIRE.MRC_ETH_LEN + 24
+    for frame, verdict in (
+        (first, "in order"),
+        (cells.far.cell(FIRST_RX + 2, numbered(3)), "reordered"),
+        (first, "duplicate"),
+        (cells.far.cell(FIRST_RX + MPR * 4, numbered(4)), "drop_psn"),
+        (cells.far.cell(FIRST_RX + 1, numbered(2), qpn=QPN + (1 << 16)), "drop_cell"),
+        (cells.far.cell(FIRST_RX + 1, numbered(2)[:-1]), "drop_inner"),
+        (first[: there + 5] + bytes([first[there + 5] ^ 1]) + first[there + 6 :], "drop_sid"),
+    ):
+        rig.receive(frame)
+        cells.arrive(frame)
+        (told_of,) = [one for one in capture_rig.seen() if one.about.direction == "rx"]
+        assert told(told_of) == ("rx", "cell", verdict)
+        assert told_of.data == frame
+
+
+def test_a_cell_that_goes_round_is_recorded_once(
+    capture_rig: CapturingRig, cells: CellRig, at_xdp: bool
+) -> None:
+    """A program at XDP does not see the later rounds."""
+    frame = cells.far.cell(FIRST_RX, numbered(1))
+    for mark, found in ((0, 1), (77, int(at_xdp))):
+        if at_xdp:
+            capture_rig.rig.receive(frame)
+        else:  # struct __sk_buff up to ifindex
+            context = struct.pack("=8xI28xI", mark, capture_rig.rig.ifindex["plane1"])
+            bpf.TestRun(capture_rig.rig.dp.programs["mrc_receive"], frame, context=context).run()
+        assert len(capture_rig.seen()) == found
 
 
 def test_the_stacks_packets(capture_rig: CapturingRig, far: Far) -> None:

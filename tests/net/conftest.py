@@ -109,10 +109,14 @@ def module_labs() -> Iterator[MakeLab]:
 
 
 @pytest.fixture(scope="module")
-def module_lab() -> Iterator[RunningLab]:
-    """Return a lab of two hosts and four planes, with daemons, for all tests of a module."""
+def module_lab(request: pytest.FixtureRequest) -> Iterator[RunningLab]:
+    """Return a lab of two hosts and four planes, with daemons, for all tests of a module.
+
+    A framing may be its parameter (indirect parametrization).
+    """
+    framing = getattr(request, "param", "auto")
     with _labs(f"m{os.getpid()}") as make:
-        yield make(daemons=True)
+        yield make(daemons=True, settings=f'[transport]\nframing = "{framing}"\n')
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def test_packets_and_their_verdicts(running: Lab) -> None:
     assert "packets captured" in said
     assert "not captured" not in said
     found = packets(out)
-    data = [packet for packet in found if packet["kind"] == "data"]
+    data = [packet for packet in found if packet["kind"] == "cell"]
     assert {packet["peer"] for packet in data} == {"h2"}
     # a machine that is busy for longer than a time-out causes retransmissions
     for direction, first, later in (
@@ -150,7 +150,7 @@ def test_retransmissions_of_a_black_hole_in_wireshark(running: Lab, tmp_path: Pa
     assert {int(row["frame.packet_flags_direction"], 0) for row in rows} == {2}
     again = [row for row in rows if " retransmit by rtx_" in row["frame.comment"]]
     assert again
-    assert all(row["mrc.bth.rtx"] in ("1", "True") for row in again)
+    assert all(row["mrc.cell.attempt"] not in ("", "0") for row in again)
     black = "path plane 1 t1 2 "
     first = {packet_of(row) for row in rows if row["frame.comment"].startswith(black)}
     repaired = [row for row in again if packet_of(row) in first]
@@ -165,14 +165,14 @@ def packet_of(row: dict[str, str]) -> str:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """Return tshark's fields of the data packets in a file."""
+    """Return tshark's fields of the cells in a file."""
     program = shutil.which("tshark")
     assert program is not None, "tshark is not installed: run make setup"
     fields = ["frame.comment", "frame.interface_name", "frame.packet_flags_direction",
-              "mrc.bth.rtx", "_ws.lua.error"]  # fmt: skip
+              "mrc.cell.attempt", "_ws.lua.error"]  # fmt: skip
     done = subprocess.run(
         [program, "-n", "-X", f"lua_script:{SCRIPT}", "-r", str(path), "-Y",
-         "mrc.bth.opcode == 0xca", "-T", "fields",
+         "mrc.cell.attempt", "-T", "fields",
          *(part for field in fields for part in ("-e", field))],
         capture_output=True, text=True, check=True, timeout=100,
     )  # fmt: skip
@@ -206,12 +206,17 @@ def dropped(running: Lab) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "mtu"),
-    [('[transport]\ntc = "clsact"\n', 9000), ('[transport]\nxdp = "native"\n', 1500)],
-    ids=["clsact", "native"],
+    ("settings", "mtu", "kind"),
+    [
+        ('[transport]\ntc = "clsact"\n', 9000, "cell"),
+        ('[transport]\ntc = "clsact"\nframing = "mrc"\n', 9000, "data"),
+        ('[transport]\nxdp = "native"\n', 1500, "cell"),
+        ('[transport]\nxdp = "native"\nframing = "mrc"\n', 1500, "data"),
+    ],
+    ids=["clsact, cells", "clsact, mrc", "native, cells", "native, mrc"],
 )
 def test_programs_that_are_attached_in_other_ways(
-    make_lab: MakeLab, settings: str, mtu: int
+    make_lab: MakeLab, settings: str, mtu: int, kind: str
 ) -> None:
     running = make_lab(daemons=True, planes=2, mtu=mtu, settings=settings, rate_mbps=RATE_MBPS)
     settle(running)
@@ -224,7 +229,7 @@ def test_programs_that_are_attached_in_other_ways(
 
     undisturbed(running, switch)
     for text in shown:
-        verdicts = {packet["verdict"] for packet in packets(text) if packet["kind"] == "data"}
+        verdicts = {packet["verdict"] for packet in packets(text) if packet["kind"] == kind}
         assert {"sent", "in order"} <= verdicts
         passed = sum(packet["verdict"] == "passed" for packet in packets(text))
         assert passed < 100  # packets whose verdict fell between two programs

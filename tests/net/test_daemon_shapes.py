@@ -53,7 +53,7 @@ def test_clsact(make_lab: MakeLab) -> None:
     everyone_reaches_everyone(running)
     assert udp_sequence(running, "h1", "h2", "10.99.0.2", count=500) == list(range(500))
     shown = running.run("h1", "tc", "filter", "show", "dev", "plane0", "ingress")
-    assert "mrc_deliver" in shown
+    assert "mrc_receive" in shown
 
     # ... and it is detached again
 

@@ -4,6 +4,7 @@ every fault of the fabric."""
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from tests.net.traffic import Stream, open_in, transfer, udp_sequence
 Lab = Any  # conftest.RunningLab
 H2, H2_6 = "10.99.0.2", "fd99::2"
 H1 = "10.99.0.1"
+pytestmark = pytest.mark.parametrize("module_lab", ["auto", "mrc"], indirect=True, scope="module")
 BOTH = pytest.mark.parametrize("address", [H2, H2_6], ids=["IPv4", "IPv6"])
 MIB = 1 << 20
 
@@ -45,6 +47,12 @@ def withdrawn(lab: Lab, host: str = "h1") -> set[tuple[int, int]]:
     return {(path["plane"], path["t1"]) for path in shown if path["state"] == "ASSUMED_BAD"}
 
 
+def has_cells(lab: Lab) -> bool:
+    """Return whether data goes in cells."""
+    (peer,) = mrcctl_json(lab.name, "h1", "peer", "list")["peers"]
+    return bool(peer["framing"] == "cell")
+
+
 # ---- no faults
 
 
@@ -60,6 +68,14 @@ def test_link_layer_addresses_are_chosen_by_us(shared_lab: Lab, name: str) -> No
     chosen = "3"  # NET_ADDR_SET
     kind = shared_lab.run("h1", "cat", f"/sys/class/net/{name}/addr_assign_type")
     assert kind.strip() == chosen
+
+
+def test_one_cpu_takes_all_packets_of_a_flow(shared_lab: Lab) -> None:
+    """Several CPUs send and deliver, and only receive packet steering keeps their order."""
+    steered = ["mrc0p", *(["mrc0cp", "mrc0"] if has_cells(shared_lab) else [])]
+    for name in steered:
+        mask = shared_lab.run("h1", "cat", f"/sys/class/net/{name}/queues/rx-0/rps_cpus")
+        assert int(mask.replace(",", ""), 16) == (1 << (os.cpu_count() or 1)) - 1, name
 
 
 @BOTH
@@ -96,7 +112,7 @@ def test_packet_of_the_mtu_passes_and_a_larger_one_is_told_the_mtu(
     shared_lab: Lab, address: str, headers: int
 ) -> None:
     mtu = mrcctl_json(shared_lab.name, "h1", "status")["mrc0"]["mtu"]
-    assert mtu == 9000 - 128
+    assert mtu == 9000 - (40 if has_cells(shared_lab) else 128)
 
     def ping(size: int) -> str:
         command = ("ping", "-M", "do", "-c", "2", "-i", "0.1", "-w", "2", "-s", str(size), address)

@@ -12,7 +12,7 @@ import pytest
 
 from mrcd.fabric.routing import Routing
 from mrcd.linux import interfaces, netns
-from mrcd.wire.packet import overhead
+from mrcd.wire.packet import WIRE, overhead
 from tests.net import lab_hosts
 from tests.net.conftest import _labs
 from tests.net.lab_hosts import eventually, mrcctl_json
@@ -22,14 +22,21 @@ Lab = Any  # conftest.RunningLab
 H1, H2, H2_6 = "10.99.0.1", "10.99.0.2", "fd99::2"
 MIB = 1 << 20
 RATE_MBPS = 200  # switches mark packets beyond this rate
-# Every other test of mrc0 uses the full encapsulation.
-ROUTINGS = (Routing("srv6", "reduced"), Routing("ecmp", underlay=6), Routing("ecmp", underlay=4))
+# Every other test of mrc0 uses the full encapsulation. Only srv6 has cells.
+WAYS = [
+    pytest.param((Routing("srv6", "reduced"), "auto"), id="srv6, reduced, cells"),
+    pytest.param((Routing("srv6", "reduced"), "mrc"), id="srv6, reduced, mrc"),
+    pytest.param((Routing("ecmp", underlay=6), "auto"), id="ecmp, 6"),
+    pytest.param((Routing("ecmp", underlay=4), "auto"), id="ecmp, 4"),
+]
 
 
-@pytest.fixture(scope="module", params=ROUTINGS, ids=lambda routing: routing.shown)
+@pytest.fixture(scope="module", params=WAYS)
 def built(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    with _labs(f"r{os.getpid()}-{request.param.code}") as make:
-        yield make(daemons=True, rate_mbps=RATE_MBPS, routing=request.param)
+    routing, framing = request.param
+    with _labs(f"r{os.getpid()}-{routing.code}{framing[0]}") as make:
+        settings = f'[transport]\nframing = "{framing}"\n'
+        yield make(daemons=True, rate_mbps=RATE_MBPS, routing=routing, settings=settings)
 
 
 @pytest.fixture
@@ -40,17 +47,25 @@ def running(built: Lab) -> Iterator[Lab]:
     lab_hosts.heal(built)
 
 
+def headers_of(running: Lab) -> int:
+    """Return the bytes that the framing in use puts on a packet."""
+    (peer,) = mrcctl_json(running.name, "h1", "peer", "list")["peers"]
+    if peer["framing"] == "cell":
+        return WIRE.MRC_CELL_OVERHEAD
+    return overhead(running.fabric.routing.code)
+
+
 def test_status_says_how_packets_travel(running: Lab) -> None:
     routing = running.fabric.routing
     shown = mrcctl_json(running.name, "h1", "status")
     assert shown["datapath"]["routing"] == routing.shown
-    assert shown["mrc0"]["mtu"] == 9000 - overhead(routing.code)
+    assert shown["mrc0"]["mtu"] == 9000 - headers_of(running)
     assert routing.shown in lab_hosts.mrcctl(running.name, "h1", "status").stdout
 
 
 @pytest.mark.parametrize(("address", "headers"), [(H2, 28), (H2_6, 48)], ids=["IPv4", "IPv6"])
 def test_packet_of_the_mtu_passes(running: Lab, address: str, headers: int) -> None:
-    size = 9000 - overhead(running.fabric.routing.code) - headers
+    size = 9000 - headers_of(running) - headers
     command = ("ping", "-M", "do", "-c", "3", "-i", "0.05", "-w", "3", "-s", str(size), address)
     assert "3 received" in running.run("h1", *command)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -119,6 +120,18 @@ def test_folders_belong_to_the_user_of_the_service() -> None:
     owners = {line[1]: (line[2], line[3]) for line in lines}
     assert owners["/run/mrcd"] == (SERVICE["RuntimeDirectoryMode"][0], "mrcd")
     assert owners["/var/lib/mrcd"] == (SERVICE["StateDirectoryMode"][0], "mrcd")
+
+
+def test_udev_steers_the_interfaces_that_the_daemon_would_steer_as_root() -> None:
+    """mrc0 is steered with cells only, and the pair that cuts is there with cells only."""
+    written: dict[str, list[str]] = {}
+    for line in (SYSTEMD / "90-mrcd.rules").read_text().splitlines():
+        if not line.startswith("#"):
+            names = re.findall(r'KERNEL=="([^"]*)"', line)[0].split("|")
+            (target,) = re.findall(r">/sys%p(\S*)/queues/rx-0/rps_cpus", line)
+            for name in names:
+                written.setdefault(name, []).append(os.path.normpath(f"{name}{target}"))
+    assert written == {"mrc0p": ["mrc0p"], "mrc0cp": ["mrc0cp", "mrc0"]}
 
 
 def test_sysctls_are_those_that_the_daemon_sets() -> None:

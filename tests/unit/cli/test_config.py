@@ -165,7 +165,7 @@ class TestCheck:
     def test_good(self, tmp_path: Path) -> None:
         file = self.file(tmp_path, "a")
         result = run(tmp_path / "nobody", "check", file)
-        assert result.output == f"{file}: good: host a, 2 planes, 1 peers, mrc0 MTU 8872\n"
+        assert result.output == f"{file}: good: host a, 2 planes, 1 peers, mrc0 MTU 8960\n"
         printed = json.loads(run(tmp_path / "nobody", "check", file, "--json").output)
         assert printed["problems"] == []
 

@@ -66,11 +66,16 @@ def test_load__defaults(folder: Path) -> None:
     assert loaded.peers[0].allowed == (ip_network("10.99.0.2/32"), ip_network("fd99::2/128"))
 
 
-@pytest.mark.parametrize(("plane_mtu", "mtu"), [(9000, 8872), (1500, 1372), (1408, 1280)])
-def test_load__mtu_is_what_the_headers_leave(folder: Path, plane_mtu: int, mtu: int) -> None:
+@pytest.mark.parametrize(
+    ("plane_mtu", "cells", "mrc"), [(9000, 8960, 8872), (1500, 1460, 1372), (1408, 1368, 1280)]
+)
+def test_load__mtu_is_what_the_headers_leave(
+    folder: Path, plane_mtu: int, cells: int, mrc: int
+) -> None:
     text = description.dumps(description.generate(mtu=plane_mtu))
     (folder / "fabric.toml").write_text(text)
-    assert read(folder, MINIMAL).mtu == mtu
+    assert read(folder, MINIMAL).mtu == cells
+    assert read(folder, TRANSPORT + 'framing = "mrc"').mtu == mrc
 
 
 @pytest.mark.parametrize(
@@ -200,6 +205,11 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
         ),
         (
             MINIMAL + '[mrc0]\nname = "fifteen-letters"',
+            'mrc0.name: "fifteen-letters": is too long for fifteen-letterscp beside it; at most 13 '
+            "bytes",
+        ),
+        (
+            TRANSPORT + 'framing = "mrc"\n[mrc0]\nname = "fifteen-letters"',
             'mrc0.name: "fifteen-letters": is too long for fifteen-lettersp beside it; at most 14 '
             "bytes",
         ),

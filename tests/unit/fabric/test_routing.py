@@ -59,12 +59,17 @@ def test_options_that_contradict_each_other_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("routing", "mtu"), [(SRV6, 8872), (REDUCED, 8912), (ECMP6, 8912), (ECMP4, 8932)]
+    ("routing", "auto", "mrc"),
+    [(SRV6, 8960, 8872), (REDUCED, 8960, 8912), (ECMP6, 8912, 8912), (ECMP4, 8932, 8932)],
 )
-def test_mtu_of_mrc0_is_what_the_headers_leave(tmp_path: Path, routing: Routing, mtu: int) -> None:
+def test_mtu_of_mrc0_is_what_the_headers_leave(
+    tmp_path: Path, routing: Routing, auto: int, mrc: int
+) -> None:
     (tmp_path / "fabric.toml").write_text(description.dumps(fabric(routing)))
-    (tmp_path / "mrcd.toml").write_text('[host]\nname = "h1"\nfabric = "fabric.toml"\n')
-    assert config.load(tmp_path / "mrcd.toml").mtu == mtu
+    text = '[host]\nname = "h1"\nfabric = "fabric.toml"\n'
+    for framing, mtu in (("auto", auto), ("mrc", mrc)):
+        text_of = f'{text}[transport]\nframing = "{framing}"\n'
+        assert config.loads(text_of, tmp_path / "mrcd.toml").mtu == mtu
 
 
 @pytest.mark.parametrize(
