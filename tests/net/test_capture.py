@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from mrcd.lab import lab, state
+from mrcd.wire.packet import WIRE
 from tests.net import lab_hosts
 from tests.net.lab_hosts import ROOT, eventually
 from tests.net.test_hitless import (
@@ -148,20 +149,22 @@ def test_retransmissions_of_a_black_hole_in_wireshark(running: Lab, tmp_path: Pa
     rows = read(path)
     assert {row["frame.interface_name"] for row in rows} == {"plane0", "plane1"}
     assert {int(row["frame.packet_flags_direction"], 0) for row in rows} == {2}
-    again = [row for row in rows if " retransmit by rtx_" in row["frame.comment"]]
+    again = [row for row in rows if " by rtx_" in row["frame.comment"]]
     assert again
     assert all(row["mrc.cell.attempt"] not in ("", "0") for row in again)
     black = "path plane 1 t1 2 "
-    first = {packet_of(row) for row in rows if row["frame.comment"].startswith(black)}
-    repaired = [row for row in again if packet_of(row) in first]
+    first = set().union(*(packets_of(r) for r in rows if r["frame.comment"].startswith(black)))
+    repaired = [row for row in again if packets_of(row) & first]
     assert repaired
     assert any(not row["frame.comment"].startswith(black) for row in repaired)
 
 
-def packet_of(row: dict[str, str]) -> str:
-    """Return the QP and PSN in a packet's comment."""
+def packets_of(row: dict[str, str]) -> set[tuple[str, int]]:
+    """Return the QP and each PSN in the comment on a cell."""
     words = row["frame.comment"].split()
-    return " ".join(words[words.index("peer") :][:6])
+    qp, psns = words[words.index("qp") + 1], words[words.index("psn") + 1]
+    first, last = (int(psn) for psn in (psns.split("-")[0], psns.split("-")[-1]))
+    return {(qp, first + i & WIRE.MRC_PSN_MASK) for i in range((last - first) % (1 << 24) + 1)}
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -231,6 +234,8 @@ def test_programs_that_are_attached_in_other_ways(
     for text in shown:
         verdicts = {packet["verdict"] for packet in packets(text) if packet["kind"] == kind}
         assert {"sent", "in order"} <= verdicts
+        if "native" in settings and kind == "cell":
+            continue  # GRO merges cells behind XDP, and one verdict is for several packets
         passed = sum(packet["verdict"] == "passed" for packet in packets(text))
         assert passed < 100  # packets whose verdict fell between two programs
 
