@@ -24,6 +24,7 @@ struct copy_at {
 	u32 at;                  /* place in the cell */
 	u32 last;                /* 1: the last one of the cell */
 	u32 mss;
+	u32 damaged;             /* 1: its checksum is wrong, as write_copy() finds */
 };
 
 /* A length that the verifier sees to be below a power of two, `mask` + 1. */
@@ -147,18 +148,17 @@ static __always_inline void mend_ip(u8 *head, const struct copy_at *c, u32 len)
 
 /*
  * Make the headers those of one packet, with the checksum over its payload. The
- * checksum of a packet that travelled alone is replaced only if it is the half that
+ * checksum of a packet that travelled alone is filled in only if it is the half that
  * is left to a NIC: over a packet that was damaged on its way, a new one would hide
- * the damage from the application's host.
+ * the damage. Returns 1 if there is damage.
  */
-static __always_inline void mend_headers(u8 *head, const struct copy_at *c)
+static __always_inline u32 mend_headers(u8 *head, const struct copy_at *c)
 {
 	u64 sum = pseudo_sum(head, c, c->head + c->len), place = MASKED(c->l4, 0x3c), l4_len;
 	u8 *l4 = head + place;
-	u16 *check = (u16 *)(l4 + (c->proto == IP_TCP ? 16 : 6));
+	u16 *check = (u16 *)(l4 + (c->proto == IP_TCP ? 16 : 6)), was = *check;
+	u32 fill = c->mss || was == (u16)~folded(sum);
 
-	if (!c->mss && *check != (u16)~folded(sum))
-		return;
 	if (c->mss) {
 		mend_ip(head, c, c->head + c->len);
 		*(__be32 *)(l4 + 4) = bpf_htonl(bpf_ntohl(*(__be32 *)(l4 + 4)) + c->at * c->mss);
@@ -171,9 +171,10 @@ static __always_inline void mend_headers(u8 *head, const struct copy_at *c)
 	l4_len = MASKED(c->head - c->l4, 0x3c);
 	sum += (u32)bpf_csum_diff(0, 0, (void *)l4, l4_len, 0);
 	sum += sum_payload(c->data + c->from, c->len);
-	*check = folded(sum);
-	if (c->proto == IP_UDP && !*check)
+	*check = fill ? folded(sum) : was;
+	if (fill && c->proto == IP_UDP && !*check)
 		*check = 0xffff;
+	return !fill && folded(sum + was);
 }
 
 /*
@@ -190,6 +191,7 @@ static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *hea
 	c->at = 0;
 	c->mss = 0;
 	c->last = 1;
+	c->damaged = 0;
 	if (slot & MRC_SLOT_BIG) {
 		big = ring ? rx_cells.lookup(&index) : tx_cells.lookup(&index);
 		at = slot >> MRC_SLOT_AT_SHIFT & (MRC_CELL_PACKETS - 1);
@@ -240,7 +242,7 @@ static __always_inline s32 write_copy(struct __sk_buff *skb, u32 off, u32 tail, 
 		return -1;
 	if (headers) {
 		c->from = from;
-		mend_headers(head, c);
+		c->damaged = mend_headers(head, c);
 		if (bpf_skb_store_bytes(skb, off, head, headers, 0))
 			return -1;
 	}

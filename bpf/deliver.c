@@ -76,7 +76,11 @@ static __always_inline u32 own_held(struct mrc_rx *rx)
 	return owner;
 }
 
-/* Send one held packet to mrc0, with the skb as the carrier. Returns its length, or -1. */
+/*
+ * Send one held packet to mrc0, with the skb as the carrier. What is known of the
+ * carrier's checksums does not hold for the packet: a damaged one is dropped here,
+ * because TCP might not look. Returns the packet's length, 0 if it was dropped, or -1.
+ */
 static __always_inline s32 emit_held(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
 				     u32 psn, const struct mrc_rx_entry *entry, u8 *head)
 {
@@ -88,6 +92,9 @@ static __always_inline s32 emit_held(struct __sk_buff *skb, const struct mrc_hos
 	    open_copy(entry->slot - 1, qp, psn, entry->len, head, 1, &c))
 		return -1;
 	len = write_copy(skb, MRC_ETH_LEN, 0, head, &c);
+	if (len > 0 && c.damaged)
+		return 0;
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_RESET);
 	/* The carrier's own: steering and GRO sort by hash, rules of the host by mark. */
 	bpf_set_hash_invalid(skb);
 	skb->mark = 0;
@@ -121,7 +128,7 @@ static __always_inline u32 drain(struct __sk_buff *skb, const struct mrc_host *h
 			more = 0;
 			break;
 		}
-		count_atomic(MRC_C_RX_PACKETS);
+		count_atomic(len ? MRC_C_RX_PACKETS : MRC_C_DROP_CHECKSUM);
 		count_atomic_by(MRC_C_RX_BYTES, len);
 		free_copy(slot, 1, 1);
 		bpf_spin_lock(&rx->lock);

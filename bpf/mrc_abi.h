@@ -432,7 +432,7 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_SURVEY_TX 61       /* survey probes sent, which the fabric should send back */
 #define MRC_C_SURVEY_RX 62       /* survey probes that came back */
 #define MRC_C_DROP_SURVEY 63     /* dropped: a returned survey probe that was never sent */
-#define MRC_C_DROP_CHECKSUM 64   /* dropped: wrong checksum of an IPv4 header */
+#define MRC_C_DROP_CHECKSUM 64   /* dropped: wrong checksum of an IPv4 header, or of a packet that waited */
 #define MRC_C_PROBE_PUT_OFF 65   /* probes put off: more were due than probe_pps allows */
 #define MRC_C_DROP_ICRC 66       /* dropped: the headers were damaged on the way */
 #define MRC_C_EVENT_LOST 67      /* events for the daemon that found the ring buffer full */
