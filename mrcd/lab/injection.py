@@ -18,6 +18,7 @@ from mrcd.lab.faults import Effect, Impairment, Port, by_distance
 from mrcd.lab.marking import Marking
 from mrcd.lab.queues import Queue
 from mrcd.lab.topology import Topology
+from mrcd.linux import ethtool, netns
 from mrcd.linux.netlink import Netlink
 
 _PRIO = 1
@@ -66,6 +67,7 @@ async def apply(
             programs = await _prepare(sockets[space], space, port, effect, topology.fabric.mtu)
             was_up = port in up[space]
             jobs.append(_Work(port, node, space, sockets[space], effect, programs, was_up))
+        _send_whole(topology, ((job.node, job.port, job.effect) for job in jobs))
         try:
             began_ns = time.monotonic_ns()
             for job in jobs:
@@ -86,6 +88,31 @@ async def apply(
         for job in jobs:
             await _tidy(topology, job, marking)
     return Applied(began_ns, effective_ns)
+
+
+def _send_whole(topology: Topology, effects: Iterable[tuple[str, str, Effect]]) -> None:
+    """Have packets that may be corrupted arrive as they would on a wire: cut, with checksums.
+
+    Between namespaces a packet has neither until it leaves the machine, and nobody would notice the
+    damage. So the interfaces that send to such a port lose their offloads, until the lab is taken
+    down.
+    """
+    senders: set[Port] = set()
+    for node, port, effect in effects:
+        arriving = {port} if effect.ingress.corrupt_ppm else set()
+        if effect.egress.corrupt_ppm:
+            arriving |= {other for other in topology.nodes[node].ports if other != port}
+        for cable in topology.cables:
+            for end, other in ((cable.near, cable.far), (cable.far, cable.near)):
+                if end.node == node and end.ifname in arriving:
+                    senders.add((other.node, other.ifname))
+    there = set(netns.names())
+    for node, port in senders:
+        space = topology.namespace(node)
+        if space not in there:  # another machine, whose packets come over a wire
+            continue
+        with netns.entered(space):
+            ethtool.set_features(port, tso=False, gso=False, tx_checksum=False)
 
 
 def _shaper(port: str) -> str:
