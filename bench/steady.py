@@ -35,7 +35,7 @@ def _goodput(recording: Recording) -> float:
 
 def goodput(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
     """Measure one TCP connection over mrc0, and where the rest of the capacity goes."""
-    mss = mtu - WIRE.MRC_DATA_OVERHEAD - _TCP_IP
+    mss = mtu - WIRE.MRC_CELL_OVERHEAD - _TCP_IP
     per_byte = (mtu + _ETHERNET) / mss - 1
     shares: list[float] = []
     idle: list[float] = []
