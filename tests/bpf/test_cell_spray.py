@@ -262,7 +262,9 @@ def test_without_the_cutting_interface_large_packets_are_dropped(cells: CellRig,
 
 
 def test_packet_longer_than_the_mtu_is_dropped(cells: CellRig, rig: Rig) -> None:
-    assert rig.spray(tcp(noise(rig.mtu - 40))).verdict == TC_REDIRECT
+    largest = rig.spray(tcp(noise(rig.mtu - 40)))
+    assert largest.verdict == TC_REDIRECT
+    assert len(largest.frame) == WIRE.MRC_ETH_LEN + rig.fabric.mtu
     assert rig.spray(tcp(noise(rig.mtu - 39))).verdict == TC_SHOT
     assert rig.counted()["drop_too_big"] == 1
 
