@@ -191,7 +191,7 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 		return spray_cut(f->h);
 	}
 	now = bpf_ktime_get_ns();
-	why = take_psn(f, now, c.count, &psn, &id);
+	why = take_psn(f, now, c.count, turn_price(c.len, f->h->cell_bytes), &psn, &id);
 	if (why)
 		return spray_undo(kept.slot, why);
 	if (record_cell(qp, psn, id & 0xffff, &c, &kept, now))

@@ -164,7 +164,7 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u64 retransmits;       /* sent again; lock */
 	__u64 progress_ns;       /* when una last moved, or sending began; lock */
 	__u64 delivered_ns;      /* latest send time among delivered packets; lock */
-	__u64 thin;              /* byte p: credit of plane p towards its next turn; lock */
+	__u64 credit;            /* byte p: credit of plane p, which each turn costs; lock */
 	__u64 turn;              /* bit p: plane p is still to come in this round; lock */
 	__u64 plane_use;         /* bit p: use of plane p is not empty; lock */
 	__u64 plane_open;        /* bit p: plane p has slots that are not denied; lock */

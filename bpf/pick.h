@@ -17,19 +17,45 @@ static __always_inline u64 usable_planes(const struct mrc_host *h, const struct 
 	return h->plane_mask & peer->plane_mask & b->ports & b->heard_ports & 0xff;
 }
 
+/* The price of a turn: the share of a plane that has all of it. */
+#define WHOLE_TURN MRC_SHARE_FULL
+
 /*
- * The planes of a new round. A plane with a whole share is in every round, a
- * plane with less in that part of the rounds. Their order starts at random: with
- * a fixed order, packets of the same plane would cause every SACK.
+ * The planes of a new round: those that have credit for a turn. If there are none,
+ * every plane gains its share first. So a plane with a whole share is in every
+ * round, and a plane with less in that part of the rounds, as long as each turn
+ * costs a whole share; with cells, which differ in length, it costs less
+ * (turn_price). The order starts at random: with a fixed order, packets of the
+ * same plane would cause every SACK.
  */
 static __always_inline u64 new_round(struct mrc_tx *tx, u64 usable, u64 shares)
 {
-	u64 saved = tx->thin + shares, turn; /* bytes: 127 + 128 do not overflow */
+	u64 credit = tx->credit, turn = gather_tops(credit) & usable;
 
 	tx->round = tx->round * 1103515245 + 12345;
-	tx->thin = saved & 0x7f7f7f7f7f7f7f7full;
-	turn = gather_tops(saved) & usable;
+	if (!turn) {
+		credit = (credit & 0x7f7f7f7f7f7f7f7full) + shares; /* bytes: 127 + 128 do not overflow */
+		tx->credit = credit;
+		turn = gather_tops(credit) & usable;
+	}
 	return turn ? turn : usable;
+}
+
+/* A plane that had credit for its turn pays for it. */
+static __always_inline void pay_turn(struct mrc_tx *tx, u32 p, u32 price)
+{
+	u32 shift = 8 * (p & 7);
+
+	tx->credit -= (u64)((tx->credit >> shift & WHOLE_TURN) ? price : 0) << shift;
+}
+
+/*
+ * What a packet or cell of `len` bytes costs, of WHOLE_TURN for one of the longest,
+ * `most`: where lengths differ, planes get equal bytes, up to the longest one.
+ */
+static __always_inline u32 turn_price(u32 len, u32 most)
+{
+	return len < most ? 1 + len * (u64)(WHOLE_TURN - 1) / most : WHOLE_TURN;
 }
 
 /*
@@ -54,9 +80,10 @@ static __always_inline u32 pick_plane(const struct mrc_tx *tx, u64 planes)
 
 /*
  * The path of the next packet over one of `planes`, if possible one of those
- * `preferred`; MRC_NO_PATH if all are denied.
+ * `preferred`; MRC_NO_PATH if all are denied. `price`: of its turn, at most WHOLE_TURN.
  */
-static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferred, u64 shares)
+static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferred, u64 shares,
+				     u32 price)
 {
 	u64 usable = tx->plane_use & planes, turn, w0, w1, skip0, skip1;
 	u32 p, k, other, low, high, slow = 0, avoid = 0;
@@ -81,6 +108,7 @@ static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferre
 	turn = tx->turn & usable & preferred;
 	p = pick_plane(tx, turn ? turn : usable & preferred);
 	tx->turn &= ~(1ull << p);
+	pay_turn(tx, p, price);
 
 	low = first_word(p);
 	high = second_word(p);

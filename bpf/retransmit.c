@@ -124,7 +124,10 @@ static __always_inline u32 claim_loss(struct resending *r, struct path_move *mov
 {
 	struct mrc_tx_entry *entry = r->entry;
 	struct mrc_tx *tx = r->tx;
-	u32 mine = 0, old_plane = path_plane(r->old_id);
+	u32 mine = 0, old_plane = path_plane(r->old_id), price = WHOLE_TURN;
+
+	if (r->q->framing == MRC_FRAMING_CELL)
+		price = turn_price(entry->len, r->h->cell_bytes);
 
 	r->blamed = 0;
 	r->cause = MRC_ON_LOSS;
@@ -146,7 +149,8 @@ static __always_inline u32 claim_loss(struct resending *r, struct path_move *mov
 		}
 		/* Prefer another plane: the cause of the loss may affect all of
 		 * this one. */
-		r->new_id = pick_path(tx, r->up, r->up & ~(1ull << old_plane), r->b->shares);
+		r->new_id = pick_path(tx, r->up, r->up & ~(1ull << old_plane), r->b->shares,
+				      price);
 		entry->sent_ns = r->now;
 		if (entry->sends == 1) {
 			entry->was = r->old_id;

@@ -135,9 +135,11 @@ static __always_inline u32 keep_copy(struct __sk_buff *skb, struct copy *c)
 }
 
 /*
- * Take `packets` PSNs and a path. Returns the counter of what prevents it, or 0.
+ * Take `packets` PSNs and a path at the price of a turn. Returns the counter of what
+ * prevents it, or 0.
  */
-static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, u32 *psn, u32 *id)
+static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, u32 price,
+				    u32 *psn, u32 *id)
 {
 	u64 up = usable_planes(f->h, f->peer, f->b);
 	struct mrc_tx *tx = f->tx;
@@ -148,7 +150,7 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 	full = *psn - tx->una + packets > f->q->mpr;
 	*id = MRC_NO_PATH;
 	if (!full)
-		*id = pick_path(tx, up, up, f->b->shares);
+		*id = pick_path(tx, up, up, f->b->shares, price);
 	if (*id != MRC_NO_PATH) {
 		tx->next = *psn + packets;
 		tx->packets += packets;
@@ -220,7 +222,7 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 	if (why)
 		return spray_drop(why);
 	now = bpf_ktime_get_ns();
-	why = take_psn(f, now, 1, &psn, &id);
+	why = take_psn(f, now, 1, WHOLE_TURN, &psn, &id);
 	if (why)
 		return spray_undo(c.slot, why);
 	if (record_sent(qp, psn, id & 0xffff, &c, now))

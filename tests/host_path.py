@@ -24,8 +24,8 @@ u32 host_next(u32 state, u32 event) { return path_next(state, event); }
 u32 host_state(const struct mrc_tx *tx, u32 id) { return path_state(tx, id); }
 u32 host_slot(u64 low, u64 high, u32 from) { return next_slot(low, high, from); }
 void host_enter(struct mrc_tx *tx, u32 id, u32 to) { path_enter(tx, id, to); }
-u32 host_pick(struct mrc_tx *tx, u64 planes, u64 preferred, u64 shares)
-{ return pick_path(tx, planes, preferred, shares); }
+u32 host_pick(struct mrc_tx *tx, u64 planes, u64 preferred, u64 shares, u32 price)
+{ return pick_path(tx, planes, preferred, shares, price); }
 u32 host_lost(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now, const struct mrc_host *h,
           u32 alive)
 { struct path_move m; path_lost(tx, path, id, now, h, alive, 0, &m); return m.from << 8 | m.to; }
@@ -45,7 +45,7 @@ _ARGUMENTS = {
     "host_state": (_PTR, _U32),
     "host_slot": (_U64, _U64, _U32),
     "host_enter": (_PTR, _U32, _U32),
-    "host_pick": (_PTR, _U64, _U64, _U64),
+    "host_pick": (_PTR, _U64, _U64, _U64, _U32),
     "host_lost": (_PTR, _PTR, _U32, _U64, _PTR, _U32),
     "host_answered": (_PTR, _PTR, _U32, _U64, _U32),
     "host_cleared": (_PTR, _PTR, _U32, _U64),

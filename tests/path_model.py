@@ -55,7 +55,6 @@ class Plane:
     spare: set[int] = field(default_factory=set)
     denied: set[int] = field(default_factory=set)
     next: int = 0
-    thin: int = 0
     acked: int = 0
     acked_then: int = 0
     mark_ppm: int = 0
@@ -105,6 +104,7 @@ class PathSet:
         ]
         self.floor, self.hold_base_ns, self.hold_max_ns = floor, hold_base_ns, hold_max_ns
         self.turn: set[int] = set()
+        self.credit = [0] * ABI.MRC_MAX_PLANES
         self.loss_ppm = 0
         self.paths = {(p, k): Path() for p, n in enumerate(slots) for k in range(n)}
 
@@ -259,10 +259,12 @@ class PathSet:
         up: set[int],
         preferred: set[int] | None = None,
         shares: list[int] | None = None,
+        price: int = FULL,
     ) -> None:
         """Check that the programs were allowed to send a packet on `chosen`.
 
         `up` holds the usable planes, and `preferred` those to take if one of them has a path.
+        `price` is what the packet costs of a whole turn.
         Raises AssertionError if the choice was not allowed.
         """
         usable = self.in_use & up
@@ -273,19 +275,22 @@ class PathSet:
         p, k = chosen
         preferred = (up if preferred is None else preferred) & usable or usable
         if not self.turn & usable:
-            self.turn = self._new_round(usable, shares or [FULL] * len(self.planes))
+            self.turn = self._new_round(usable, shares or [FULL] * len(self.credit))
         assert p in (self.turn & preferred or preferred), f"plane {p} was not to be used"
         self.turn.discard(p)
+        if self.credit[p] >= FULL:
+            self.credit[p] -= price
         self._check_slot(self.planes[p], k)
 
     def _new_round(self, usable: set[int], shares: list[int]) -> set[int]:
-        due = set()
-        for p, plane in enumerate(self.planes):
-            plane.thin += shares[p]
-            if plane.thin >= FULL:
-                plane.thin -= FULL
-                due.add(p)
-        return due & usable or set(usable)
+        def due() -> set[int]:
+            return {p for p in usable if self.credit[p] >= FULL}
+
+        if not due():
+            self.credit = [
+                credit % FULL + share for credit, share in zip(self.credit, shares, strict=True)
+            ]
+        return due() or set(usable)
 
     def _check_slot(self, plane: Plane, k: int) -> None:
         first = cyclic(plane.use, plane.next)
@@ -336,7 +341,7 @@ class PathSet:
             "plane_use": sum(1 << p for p in self.in_use),
             "plane_open": sum(1 << p for p in self.open),
             "turn": sum(1 << p for p in self.turn),
-            "thin": sum(plane.thin << 8 * p for p, plane in enumerate(self.planes)),
+            "credit": sum(credit << 8 * p for p, credit in enumerate(self.credit)),
             "loss_ppm": self.loss_ppm,
         }
 

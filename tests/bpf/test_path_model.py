@@ -61,7 +61,7 @@ class Paths(RuleBasedStateMachine):
         self.evs = {path.ev: (path.plane, path.slot) for path in rig.paths(0)}
         self.ev_of = {path: ev for ev, path in self.evs.items()}
         self.ours = self.theirs = self.ports = self.heard = 0xFF
-        self.shares = [FULL] * PLANES
+        self.shares = [FULL] * ABI.MRC_MAX_PLANES
         self.sent: dict[int, Packet] = {}
         self.next = FIRST
         self.high = FIRST
@@ -294,8 +294,8 @@ class Paths(RuleBasedStateMachine):
 
     @rule(shares=st.lists(st.integers(4, FULL), min_size=PLANES, max_size=PLANES))
     def share(self, shares: list[int]) -> None:
-        self.shares = [FULL, *shares[1:]]
-        word = int.from_bytes(bytes([*self.shares, *[FULL] * (8 - PLANES)]), "little")
+        self.shares[1:PLANES] = shares[1:]
+        word = int.from_bytes(bytes(self.shares), "little")
         self.rig.edit("balances", self.rig.table.peers.indices["h2"], "mrc_balance", shares=word)
 
     @rule(path=path)

@@ -8,6 +8,7 @@ real programs in the same way. MRC_HYPOTHESIS=long gives both a thousand example
 from __future__ import annotations
 
 import ctypes
+import random
 from collections import Counter
 from typing import Any, ClassVar
 
@@ -98,12 +99,16 @@ class Core(RuleBasedStateMachine):
 
     number = st.integers(0, 127)
 
-    @rule(count=st.integers(1, 40), avoid=st.none() | st.integers(0, 7))
-    def pick(self, count: int, avoid: int | None) -> None:
-        for _ in range(count):
+    @rule(
+        prices=st.lists(st.integers(1, FULL), min_size=1, max_size=40),
+        alike=st.booleans(),
+        avoid=st.none() | st.integers(0, 7),
+    )
+    def pick(self, prices: list[int], alike: bool, avoid: int | None) -> None:
+        for price in [FULL] * len(prices) if alike else prices:
             preferred = self.up if avoid is None else self.up & ~(1 << avoid)
             shares = sum(share << 8 * p for p, share in enumerate(self.shares))
-            got = self.core.host_pick(self.tx.at, self.up, preferred, shares)
+            got = self.core.host_pick(self.tx.at, self.up, preferred, shares, price)
             chosen = None
             if got != ABI.MRC_NO_PATH:
                 chosen = (got >> 8 & 7, got & 0x7F)
@@ -112,7 +117,7 @@ class Core(RuleBasedStateMachine):
             if got & SLOW:
                 assert chosen is not None
                 assert chosen[1] in self.model.planes[chosen[0]].slow
-            self.model.check_pick(chosen, bits(self.up), bits(preferred), self.shares)
+            self.model.check_pick(chosen, bits(self.up), bits(preferred), self.shares, price)
 
     @rule(p=number, k=number, alive=st.booleans())
     def lose(self, p: int, k: int, alive: bool) -> None:
@@ -221,7 +226,9 @@ def test_planes_get_equally_many_packets_of_every_round(core: ctypes.CDLL, plane
     _model, tx = fresh(planes, 128, 64)
     whole = int.from_bytes(bytes([FULL] * 8), "little")
     for _ in range(100):
-        seen = Counter(core.host_pick(tx.at, 0xFF, 0xFF, whole) >> 8 & 7 for _ in range(planes))
+        seen = Counter(
+            core.host_pick(tx.at, 0xFF, 0xFF, whole, FULL) >> 8 & 7 for _ in range(planes)
+        )
         assert seen == dict.fromkeys(range(planes), 1)
 
 
@@ -232,16 +239,39 @@ def test_plane_gets_its_share_of_the_packets(core: ctypes.CDLL, share: int) -> N
     rounds = 128 * 8
     seen: Counter[int] = Counter()
     while seen[0] < rounds:
-        seen[core.host_pick(tx.at, 0xFF, 0xFF, shares) >> 8 & 7] += 1
+        seen[core.host_pick(tx.at, 0xFF, 0xFF, shares, FULL) >> 8 & 7] += 1
     assert abs(seen[1] - rounds) <= 1
     assert abs(seen[2] - rounds * share / FULL) <= 1.5
+
+
+@pytest.mark.parametrize("planes", range(1, 9))
+def test_planes_get_equal_bytes_where_cells_differ_in_length(
+    core: ctypes.CDLL, planes: int
+) -> None:
+    """No plane is ahead of another by more than two of the longest cells."""
+    _model, tx = fresh(planes, 128, 64)
+    whole, draw = int.from_bytes(bytes([FULL] * 8), "little"), random.Random(planes)
+    spent: Counter[int] = Counter(dict.fromkeys(range(planes), 0))
+    for _ in range(5000):
+        price = draw.choice([1, 1, 3, 20, FULL])
+        spent[core.host_pick(tx.at, 0xFF, 0xFF, whole, price) >> 8 & 7] += price
+        assert max(spent.values()) - min(spent.values()) <= 2 * FULL
+
+
+def test_cells_of_equal_length_are_sprayed_in_turn(core: ctypes.CDLL) -> None:
+    """Even where the longest may be much longer, the same plane is not used twice in a row."""
+    _model, tx = fresh(4, 128, 64)
+    whole = int.from_bytes(bytes([FULL] * 8), "little")
+    for _ in range(1000):
+        planes = {core.host_pick(tx.at, 0xFF, 0xFF, whole, 2) >> 8 & 7 for _ in range(4)}
+        assert planes == set(range(4))
 
 
 def test_slow_path_is_used_once_in_32_turns(core: ctypes.CDLL) -> None:
     _model, tx = fresh(2, 8, 8, round=12345)
     tx.change(slow=(1,) + (0,) * (ABI.MRC_SET_WORDS - 1))
     whole = int.from_bytes(bytes([FULL] * 8), "little")
-    seen = Counter(core.host_pick(tx.at, 0xFF, 0xFF, whole) for _ in range(64_000))
+    seen = Counter(core.host_pick(tx.at, 0xFF, 0xFF, whole, FULL) for _ in range(64_000))
     slow = seen.pop(SLOW)
     assert 1 / 40 < slow / (seen[0x100] + 1) < 1 / 24  # 4,000 turns
     assert 0 not in seen  # whenever it is picked, the packet asks for an answer
@@ -251,7 +281,7 @@ def test_slow_paths_are_used_when_no_others_are_left(core: ctypes.CDLL) -> None:
     _model, tx = fresh(1, 4, 4)
     tx.change(slow=(15,) + (0,) * (ABI.MRC_SET_WORDS - 1))
     whole = int.from_bytes(bytes([FULL] * 8), "little")
-    picks = [core.host_pick(tx.at, 0xFF, 0xFF, whole) for _ in range(8)]
+    picks = [core.host_pick(tx.at, 0xFF, 0xFF, whole, FULL) for _ in range(8)]
     assert picks == [0x10000 | k % 4 for k in range(8)]
 
 
@@ -262,7 +292,7 @@ def test_any_plane_is_as_likely_to_begin_a_round(core: ctypes.CDLL, planes: int)
     whole = int.from_bytes(bytes([FULL] * 8), "little")
     firsts: Counter[int] = Counter()
     for _ in range(8000):
-        picks = [core.host_pick(tx.at, 0xFF, 0xFF, whole) >> 8 & 7 for _ in range(planes)]
+        picks = [core.host_pick(tx.at, 0xFF, 0xFF, whole, FULL) >> 8 & 7 for _ in range(planes)]
         firsts[picks[0]] += 1
     assert len(firsts) == planes
     assert max(firsts.values()) < 1.25 * 8000 / planes
