@@ -45,7 +45,7 @@ _SPRAY, _DELIVER = "mrc_spray", "mrc_deliver"
 _UNGUARDED = "*psn = tx->next;"
 _LOCK = f"bpf_spin_lock(&tx->lock);\n\t{_UNGUARDED}"
 _UNLOCK = "bpf_spin_unlock(&tx->lock);\n\tif (full)\n\t\treturn MRC_C_DROP_WINDOW;\n\treturn *id"
-_CLONE = "put_link(skb, h, skb->protocol) || bpf_clone_redirect(skb, h->link_ifindex, 0)"
+_CLONE = "put_link(skb, h, skb->protocol) || to_mrc0(skb, h, 0)"
 PARTS = (
     Part(
         _SPRAY,

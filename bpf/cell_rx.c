@@ -133,50 +133,6 @@ static __always_inline u32 find_place(struct __sk_buff *skb, struct cell_in *in,
 	return 0;
 }
 
-/*
- * The bits of PSNs [psn, psn + n), n up to MRC_CELL_PACKETS, in the three words from
- * that of psn on. Without branches: the verifier would follow each.
- */
-static __always_inline void psn_masks(u32 psn, u32 n, u64 mask[3])
-{
-	u32 end = (psn & 63) + n;
-	u64 last = (1ull << (end & 63)) - 1, one = 0 - (u64)(end >> 6 & 1), two = 0 - (u64)(end >> 7);
-
-	mask[0] = (last | one | two) & ~0ull << (psn & 63);
-	mask[1] = (last & one) | two;
-	mask[2] = last & two;
-}
-
-/* Received packets among PSNs [psn, psn + n). Lock of rx held. */
-static __always_inline u32 rx_count(const struct mrc_rx *rx, u32 psn, u32 n)
-{
-	u32 i, found = 0;
-	u64 mask[3];
-
-	psn_masks(psn, n, mask);
-	#pragma unroll
-	for (i = 0; i < 3; i++)
-		found += __builtin_popcountll(rx->received[((psn >> 6) + i) & CFG_WORD_MASK] &
-					      mask[i]);
-	return found;
-}
-
-/* Mark or, if `on` is 0, unmark them. Lock of rx held. */
-static __always_inline void rx_mark(struct mrc_rx *rx, u32 psn, u32 n, u32 on)
-{
-	u64 mask[3];
-	u32 i;
-
-	psn_masks(psn, n, mask);
-	#pragma unroll
-	for (i = 0; i < 3; i++) {
-		if (on)
-			rx->received[((psn >> 6) + i) & CFG_WORD_MASK] |= mask[i];
-		else
-			rx->received[((psn >> 6) + i) & CFG_WORD_MASK] &= ~mask[i];
-	}
-}
-
 #define CIRCLE_SHIFT 6           /* the mark of an skb that goes round is the time in 64 ns */
 #define LARGE_NS 10000000ull     /* cells of several packets arrive if one did this lately */
 #define RX_OVERLAP 5             /* in part a duplicate; see RX_DELIVER and the others */
@@ -339,7 +295,7 @@ static __always_inline int deliver_piece(struct __sk_buff *skb, struct cell_in *
 	bpf_set_hash_invalid(skb);
 	failed = undress(skb, in) ||
 		 put_link(skb, in->h, bpf_htons(in->p->v6 ? ETH_P_IPV6 : ETH_P_IP)) ||
-		 bpf_clone_redirect(skb, in->h->link_ifindex, 0);
+		 to_mrc0(skb, in->h, 1);
 	bpf_spin_lock(&rx->lock);
 	rx_mark(rx, rx->next, n, 0);
 	rx->busy = 0;

@@ -173,10 +173,10 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 	u64 now;
 
 	if (measure_cell(skb, &c))
-		return spray_cut(f->h);
+		return spray_cut(skb, f);
 	if (c.count > 1) {
 		if (c.len > f->h->cell_bytes || keep_cell(skb, &c, &kept))
-			return spray_cut(f->h);
+			return spray_cut(skb, f);
 	} else {
 		why = keep_copy(skb, &single);
 		if (why)
@@ -188,7 +188,7 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 		if (c.count == 1)
 			return spray_undo(kept.slot, MRC_C_DROP_SKB);
 		spray_free(kept.slot);
-		return spray_cut(f->h);
+		return spray_cut(skb, f);
 	}
 	now = bpf_ktime_get_ns();
 	why = take_psn(f, now, c.count, turn_price(c.len, f->h->cell_bytes), &psn, &id);
@@ -202,11 +202,24 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 	return cell_out(skb, f, qp, psn, id, &c, next);
 }
 
+/* Is this the packet of mrc_kick? No other has addresses of zero. */
+static __always_inline int is_kick(struct __sk_buff *skb)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	__be32 *eth = data;
+
+	return data + MRC_ETH_LEN <= end && !(eth[0] | eth[1] | eth[2]);
+}
+
 int mrc_spray(struct __sk_buff *skb)
 {
 	struct flow f;
 	u32 qp, why;
 
+	if (skb->mark == MRC_KICK_MARK && is_kick(skb)) {
+		tails.call(skb, TAIL_TICK);
+		return TC_ACT_SHOT;
+	}
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return spray_drop(MRC_C_DROP_NOT_IP);
 	if (skb->len > MRC_ETH_LEN + CFG_MTU && !skb->gso_size)
@@ -214,8 +227,10 @@ int mrc_spray(struct __sk_buff *skb)
 	why = find_flow(skb, &f, &qp);
 	if (why)
 		return spray_drop(why);
+	if (CELLS && follows_cut(skb, &f))
+		return go_to_cut(skb, &f);
 	if (skb->gso_size && !(CELLS && f.q->framing == MRC_FRAMING_CELL))
-		return spray_cut(f.h);
+		return spray_cut(skb, &f);
 	why = admit(skb, &f);
 	if (why)
 		return spray_drop(why);

@@ -2,9 +2,10 @@
 /*
  * Copies: the packets that both rings keep, and how a packet is made of one
  * again. A single packet has a slot of its own; the packets of a cell share one.
- * Whoever sends or delivers a copy gets a single packet each time, with the
- * lengths, flags and checksums that the NIC would have given it: the copy of a
- * packet that had still to get its checksum from a NIC holds only half of it.
+ * Whoever sends or delivers a copy gets a packet each time, with the lengths, flags
+ * and checksums that the NIC would have given it: the copy of a packet that had
+ * still to get its checksum from a NIC holds only half of it. What goes to a socket of
+ * this host may be several packets of a cell in one.
  */
 
 #define SUM_STEP 512             /* most bytes that bpf_csum_diff takes before Linux 6.13 */
@@ -18,10 +19,13 @@ struct copy_at {
 	u64 is;
 	u64 head;                /* bytes of headers, IP and transport; 0: none to mend */
 	u64 from;                /* the payload: where it begins in .data ... */
-	u64 len;                 /* ... and its bytes */
+	u64 len;                 /* ... and its bytes ... */
+	u64 rest;                /* ... and those of the cell from there on */
 	u32 l4;                  /* bytes of IP header */
 	u32 proto;
+	u64 most;                /* most bytes of payload that may be read, a constant */
 	u32 at;                  /* place in the cell */
+	u32 left;                /* packets of the cell from this one on */
 	u32 last;                /* 1: the last one of the cell */
 	u32 mss;
 	u32 damaged;             /* 1: its checksum is wrong, as write_copy() finds */
@@ -92,7 +96,7 @@ static __always_inline u64 sum_payload(u8 *payload, u64 len)
 	u64 sum = 0, step;
 	u32 i, rest = 0;
 
-	for (i = 0; i <= CFG_MTU / SUM_STEP; i++) {
+	for (i = 0; i <= MRC_PIECE_BYTES / SUM_STEP; i++) {
 		if (len < SUM_STEP)
 			break;
 		sum += (u32)bpf_csum_diff(0, 0, (void *)payload, SUM_STEP, 0);
@@ -184,13 +188,14 @@ static __always_inline u32 mend_headers(u8 *head, const struct copy_at *c)
 static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *head, u32 ring,
 				     struct copy_at *c)
 {
-	u32 index = slot & MRC_SLOT_INDEX, at = 0, rest;
+	u32 index = slot & MRC_SLOT_INDEX, at = 0;
 	struct mrc_slot *one;
 	struct mrc_big *big;
 
 	c->at = 0;
 	c->mss = 0;
 	c->last = 1;
+	c->left = 1;
 	c->damaged = 0;
 	if (slot & MRC_SLOT_BIG) {
 		big = ring ? rx_cells.lookup(&index) : tx_cells.lookup(&index);
@@ -202,12 +207,14 @@ static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *hea
 		c->data = big->data;
 		__builtin_memcpy(head, big->data, MRC_HEAD_MAX);
 		find_transport(head, big->len, c);
+		c->most = MRC_PIECE_BYTES;
 		c->mss = big->mss;
 		c->at = at;
-		c->last = at + 1 == big->count;
+		c->left = big->count - at;
+		c->last = c->left == 1;
 		c->from = c->head + at * c->mss;
-		rest = big->len - c->from;
-		c->len = rest < c->mss ? rest : c->mss;
+		c->rest = big->len - c->from;
+		c->len = c->rest < c->mss ? c->rest : c->mss;
 		return c->head && c->proto == IP_TCP ? 0 : -1;
 	}
 	one = ring ? rx_ring.lookup(&index) : tx_ring.lookup(&index);
@@ -216,11 +223,55 @@ static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *hea
 		return -1;
 	c->tag = &one->tag;
 	c->data = one->data;
+	c->most = CFG_MTU;
 	__builtin_memcpy(head, one->data, MRC_HEAD_MAX);
 	find_transport(head, len, c);
 	c->from = c->head;
 	c->len = len - c->head;
 	return 0;
+}
+
+/* Is the TCP packet with these headers for a socket of this host? */
+static __always_inline int socket_is_here(struct __sk_buff *skb, u8 *head, const struct copy_at *c)
+{
+	u64 place = MASKED(c->l4, 0x3c), len = sizeof(((struct bpf_sock_tuple *)0)->ipv4);
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sk;
+
+	if ((head[0] >> 4) == 6) {
+		__builtin_memcpy(&tuple.ipv6.saddr, head + 8, 32);
+		__builtin_memcpy(&tuple.ipv6.sport, head + place, 4);
+		len = sizeof(tuple.ipv6);
+	} else {
+		__builtin_memcpy(&tuple.ipv4.saddr, head + 12, 8);
+		__builtin_memcpy(&tuple.ipv4.sport, head + place, 4);
+	}
+	if (len == sizeof(tuple.ipv6))
+		sk = bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	else
+		sk = bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return 0;
+	bpf_sk_release(sk);
+	return 1;
+}
+
+/*
+ * Take the following packets of the cell along in one, if that goes to a socket
+ * here, which does not mind its size. What is forwarded must stay as it was.
+ * Returns the number of packets.
+ */
+static __always_inline u32 widen_copy(struct __sk_buff *skb, u8 *head, struct copy_at *c)
+{
+	u32 packets = MRC_PIECE_BYTES / (c->mss ? c->mss : MRC_PIECE_BYTES);
+
+	if (packets > c->left)
+		packets = c->left;
+	if (packets < 2 || !socket_is_here(skb, head, c))
+		return 1;
+	c->last = packets == c->left;
+	c->len = c->last ? c->rest : packets * c->mss;
+	return packets;
 }
 
 /*
@@ -232,7 +283,7 @@ static __always_inline s32 write_copy(struct __sk_buff *skb, u32 off, u32 tail, 
 {
 	u64 headers = MASKED(c->head, MRC_HEAD_MAX - 1), len = MASKED(c->len, 0x3fff), from;
 
-	if (len > CFG_MTU)
+	if (len > c->most)
 		return -1;
 	from = MASKED(c->from, 0xffff);
 	c->len = len;

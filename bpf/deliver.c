@@ -64,6 +64,50 @@ static __always_inline u32 hold_packet(struct __sk_buff *skb, u32 off, u32 qp, u
 	return slot + 1;
 }
 
+/*
+ * The bits of PSNs [psn, psn + n), n up to MRC_CELL_PACKETS, in the three words from
+ * that of psn on. Without branches: the verifier would follow each.
+ */
+static __always_inline void psn_masks(u32 psn, u32 n, u64 mask[3])
+{
+	u32 end = (psn & 63) + n;
+	u64 last = (1ull << (end & 63)) - 1, one = 0 - (u64)(end >> 6 & 1), two = 0 - (u64)(end >> 7);
+
+	mask[0] = (last | one | two) & ~0ull << (psn & 63);
+	mask[1] = (last & one) | two;
+	mask[2] = last & two;
+}
+
+/* Received packets among PSNs [psn, psn + n). Lock of rx held. */
+static __always_inline u32 rx_count(const struct mrc_rx *rx, u32 psn, u32 n)
+{
+	u32 i, found = 0;
+	u64 mask[3];
+
+	psn_masks(psn, n, mask);
+	#pragma unroll
+	for (i = 0; i < 3; i++)
+		found += __builtin_popcountll(rx->received[((psn >> 6) + i) & CFG_WORD_MASK] &
+					      mask[i]);
+	return found;
+}
+
+/* Mark or, if `on` is 0, unmark them. Lock of rx held. */
+static __always_inline void rx_mark(struct mrc_rx *rx, u32 psn, u32 n, u32 on)
+{
+	u64 mask[3];
+	u32 i;
+
+	psn_masks(psn, n, mask);
+	#pragma unroll
+	for (i = 0; i < 3; i++) {
+		if (on)
+			rx->received[((psn >> 6) + i) & CFG_WORD_MASK] |= mask[i];
+		else
+			rx->received[((psn >> 6) + i) & CFG_WORD_MASK] &= ~mask[i];
+	}
+}
+
 /* Become the owner of rx->next if that packet is held. */
 static __always_inline u32 own_held(struct mrc_rx *rx)
 {
@@ -77,12 +121,25 @@ static __always_inline u32 own_held(struct mrc_rx *rx)
 }
 
 /*
- * Send one held packet to mrc0, with the skb as the carrier. What is known of the
- * carrier's checksums does not hold for the packet: a damaged one is dropped here,
- * because TCP might not look. Returns the packet's length, 0 if it was dropped, or -1.
+ * Hand a clone of the skb to mrc0. Packets in MRC's framing go through a veth, behind
+ * which GRO merges them. Cells are large enough, and enter at once.
+ */
+static __always_inline long to_mrc0(struct __sk_buff *skb, const struct mrc_host *h, u32 cells)
+{
+	if (cells)
+		return bpf_clone_redirect(skb, h->lower_ifindex, BPF_F_INGRESS);
+	return bpf_clone_redirect(skb, h->link_ifindex, 0);
+}
+
+/*
+ * Send a held packet to mrc0, with the skb as the carrier; several packets of a
+ * cell, if they may go as one. What is known of the carrier's checksums does not
+ * hold for the packet: a damaged one is dropped here, because TCP might not look.
+ * Returns the length, 0 if it was dropped, or -1; *packets is their number.
  */
 static __always_inline s32 emit_held(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
-				     u32 psn, const struct mrc_rx_entry *entry, u8 *head)
+				     u32 psn, const struct mrc_rx_entry *entry, u8 *head,
+				     u32 cells, u32 *packets)
 {
 	struct copy_at c;
 	s32 len;
@@ -91,6 +148,7 @@ static __always_inline s32 emit_held(struct __sk_buff *skb, const struct mrc_hos
 	if (entry->psn != (psn & 0xffff) ||
 	    open_copy(entry->slot - 1, qp, psn, entry->len, head, 1, &c))
 		return -1;
+	*packets = cells ? widen_copy(skb, head, &c) : 1;
 	len = write_copy(skb, MRC_ETH_LEN, 0, head, &c);
 	if (len > 0 && c.damaged)
 		return 0;
@@ -99,7 +157,7 @@ static __always_inline s32 emit_held(struct __sk_buff *skb, const struct mrc_hos
 	bpf_set_hash_invalid(skb);
 	skb->mark = 0;
 	if (len < 0 || put_link(skb, h, bpf_htons((head[0] >> 4) == 6 ? ETH_P_IPV6 : ETH_P_IP)) ||
-	    bpf_clone_redirect(skb, h->link_ifindex, 0))
+	    to_mrc0(skb, h, cells))
 		return -1;
 	return len;
 }
@@ -110,9 +168,9 @@ static __always_inline s32 emit_held(struct __sk_buff *skb, const struct mrc_hos
  * Returns 1 if there is more to release.
  */
 static __always_inline u32 drain(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
-				 struct mrc_rx *rx, u8 *head)
+				 struct mrc_rx *rx, u8 *head, u32 cells)
 {
-	u32 i, slot, next, more = 1;
+	u32 i, slot, next, n = 1, more = 1;
 	struct mrc_rx_entry *entry;
 	s32 len;
 
@@ -122,20 +180,20 @@ static __always_inline u32 drain(struct __sk_buff *skb, const struct mrc_host *h
 		if (!entry)
 			break;
 		slot = entry->slot - 1;
-		len = emit_held(skb, h, qp, next, entry, head);
+		len = emit_held(skb, h, qp, next, entry, head, cells, &n);
 		if (len < 0) {
 			count_atomic(MRC_C_DELIVER_RETRY);
 			more = 0;
 			break;
 		}
-		count_atomic(len ? MRC_C_RX_PACKETS : MRC_C_DROP_CHECKSUM);
+		count_atomic_by(len ? MRC_C_RX_PACKETS : MRC_C_DROP_CHECKSUM, n);
 		count_atomic_by(MRC_C_RX_BYTES, len);
-		free_copy(slot, 1, 1);
+		free_copy(slot, n, 1);
 		bpf_spin_lock(&rx->lock);
-		rx_clear(rx, next);
-		rx->next = next + 1;
-		rx->waiting--;
-		more = rx_bit(rx, next + 1);
+		rx_mark(rx, next, n, 0);
+		rx->next = next + n;
+		rx->waiting -= n;
+		more = rx_bit(rx, next + n);
 		if (!more)
 			rx->busy = 0;
 		bpf_spin_unlock(&rx->lock);
@@ -273,7 +331,7 @@ static __always_inline void claim_next(struct mrc_rx *rx, u32 wire_psn, struct a
 static __always_inline void deliver_now(struct __sk_buff *skb, const struct mrc_host *h,
 					struct arrival *a)
 {
-	if (put_link(skb, h, skb->protocol) || bpf_clone_redirect(skb, h->link_ifindex, 0)) {
+	if (put_link(skb, h, skb->protocol) || to_mrc0(skb, h, 0)) {
 		count(MRC_C_DELIVER_RETRY);
 		a->disposition = RX_HOLD;
 	} else {
@@ -493,7 +551,8 @@ int mrc_drain(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	in->due = 0;
 	if (own_held(rx))
-		more = drain(skb, h, qp, rx, chain->head);
+		more = drain(skb, h, qp, rx, chain->head,
+			     CELLS && q->framing == MRC_FRAMING_CELL);
 	in->runs++;
 	if (more && in->runs < DRAIN_RUNS)
 		tails.call(skb, TAIL_DRAIN);

@@ -41,7 +41,7 @@ struct mrc_big {
 	__u16 mss;               /* payload of each packet but the last, bytes */
 	__u16 count;             /* packets */
 	__u16 resent;            /* 1: packets of it were sent again, one by one; lock of tx */
-	__u8 data[MRC_CELL_BYTES + CFG_SLOT_BYTES];
+	__u8 data[MRC_CELL_BYTES + MRC_PIECE_ROOM];
 };
 
 BPF_ARRAY(host, struct mrc_host, 1);
@@ -191,6 +191,8 @@ struct judge_state {
 BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 
 /* Programs that others end in, filled by the loader (mrcd/datapath/loader.py, TAILS). */
+#define MRC_KICK_MARK 0x6d72634b /* skb->mark of the packet on which mrc_tick runs; its Ethernet header is zero */
+
 #define TAIL_RESEND 0
 #define TAIL_LEARN 1
 #define TAIL_PROBE 2
@@ -198,7 +200,8 @@ BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 #define TAIL_CELL 4
 #define TAIL_DELIVER 5
 #define TAIL_SOLICIT 6
-#define TAIL_COUNT 7
+#define TAIL_TICK 7
+#define TAIL_COUNT 8
 BPF_PROG_ARRAY(tails, TAIL_COUNT);
 
 static __always_inline struct mrc_chain *chain_get(u32 chain)

@@ -33,7 +33,7 @@
  *   mrc_deliver --NACK----------------------> mrc_resend
  *   mrc_deliver, mrc_cell --packets wait, or a question--> mrc_drain --more--> mrc_drain
  *   mrc_cell --a SACK is wanted--> mrc_solicit
- *   mrc_tick --overdue----------------------> mrc_resend --packets wait--> mrc_drain
+ *   mrc_spray --kicked--> mrc_tick --overdue--> mrc_resend --packets wait--> mrc_drain
  *   mrc_tick --planes to probe--> mrc_probe --next plane--> mrc_probe
  *                                 mrc_probe --what mrc_tick found--> mrc_resend
  *
@@ -45,7 +45,7 @@
  *
  * Programs that the daemon runs by PROG_TEST_RUN:
  *
- *   mrc_tick    tick.c     every tick_us (1 ms) for each active QP
+ *   mrc_kick    tick.c     every tick_us (1 ms) for each active QP: has mrc_tick run
  *   mrc_judge   judge.c    every 10 ms for each active QP: the shares of planes
  *   mrc_idle    probe.c    at leisure: one plane of a QP that may be idle
  *   mrc_survey  survey.c   the next survey probe
@@ -166,6 +166,6 @@ int mrc_deliver(struct __sk_buff *skb)
 	if (mark.flags & (MRC_MARK_SACK | MRC_MARK_NACK))
 		return on_feedback(skb, &mark, key);
 	if (mark.flags & MRC_MARK_SOLICIT)
-		return on_solicit(skb, &mark);
+		return on_solicit(skb, &mark, key);
 	return on_data(skb, &mark, key);
 }

@@ -39,7 +39,7 @@
 #define MRC_FRAMING_CELL 1       /* cells (mrc_wire.h) */
 
 struct mrc_host {                /* map host, one entry; written by the daemon */
-	__u32 link_ifindex;      /* mrc0's other end; deliveries go out of it */
+	__u32 link_ifindex;      /* deliveries in MRC's framing go out of it */
 	__u32 planes;
 	__u64 plane_mask;        /* bit k: plane k is usable here; daemon */
 	__u32 block;             /* net: the uSID block, 32 bits */
@@ -62,13 +62,15 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 slow_slack_ns;     /* delay that a path may have over its plane's usual one */
 	__u32 sack_gap_ns;       /* between two SACKs of a QP that are not urgent */
 	__u32 cell_block;        /* net: first 32 bits of a cell's source address */
-	__u32 mrc0_ifindex;      /* mrc0 itself */
-	__u32 cut_ifindex;       /* what leaves by it comes back to spray cut into packets; 0: no such interface */
+	__u32 lower_ifindex;     /* what mrc0 lies on; cells are delivered at its ingress */
+	__u32 cut_ifindex;       /* what leaves by it comes back to spray cut into packets; 0: no such interface ... */
+	__u32 cut_back_ifindex;  /* ... on this one */
+	__u32 kick_ifindex;      /* an interface with mrc_spray at its ingress, which runs the clock's mrc_tick */
 	__u32 cell_bytes;        /* longest IP packet that spray sends as a cell; longer ones are cut */
 	__u32 circle_ns;         /* a cell that is early waits so long in the CPU's backlog before it is copied */
 	__u32 solicit_ns;        /* least time between two questions for a SACK of a QP */
 	__u8 link_mac[6];        /* mrc0's own address */
-	__u8 pad[6];
+	__u8 pad[2];
 };
 
 struct mrc_plane {               /* map planes[8]; written by the daemon */
@@ -176,6 +178,9 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u64 all[MRC_SET_WORDS];    /* slots that hold a path; daemon */
 	__u64 solicit_ns;        /* when a SACK was last asked for; racy */
 	__u64 solicit_path;      /* by which path; racy */
+	__u64 cut_flows;         /* flows of which a packet was cut lately, a bit of the hash each; racy */
+	__u64 cut_ns;            /* when the last one was cut; racy */
+	__u64 cut_pending;       /* packets that are to come back from being cut; atomic */
 	__u64 sacked[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
 	__u32 acked[MRC_MAX_PLANES];  /* packets of a plane that arrived; racy */
 	__u32 acked_then[MRC_MAX_PLANES]; /* of those, at the time when one was last marked; lock */
@@ -219,6 +224,9 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 #define MRC_SLOT_AT_SHIFT 24     /* place in the cell, 7 bits, from 0 */
 #define MRC_SLOT_INDEX 0xffffff
 #define MRC_CELL_BYTES 65536     /* more than any cell has */
+#define MRC_PIECE_BYTES 15872    /* most payload of a packet that is made of several held ones: a program can make
+				  * an skb of some 16,000 bytes */
+#define MRC_PIECE_ROOM 16384     /* behind a cell, for the verifier: more than that */
 #define MRC_HEAD_MAX 128         /* IP and TCP headers have at most 120 bytes */
 
 struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] */

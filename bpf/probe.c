@@ -148,13 +148,13 @@ int mrc_probe(struct __sk_buff *skb)
 	struct mrc_tx *tx;
 
 	if (!chain || !h)
-		return 0;
+		return TC_ACT_SHOT;
 	in = &chain->probe;
 	qp = in->qp;
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
 	if (!q || !tx || !in->planes)
-		return 0;
+		return TC_ACT_SHOT;
 	plane = lowest_bit(in->planes) & 7;
 	in->planes &= in->planes - 1;
 	probe_plane(skb, h, qp, q, tx, plane, in->now,
@@ -165,7 +165,7 @@ int mrc_probe(struct __sk_buff *skb)
 		tails.call(skb, TAIL_RESEND);
 	if (chain->drain.due)
 		tails.call(skb, TAIL_DRAIN);
-	return 0;
+	return TC_ACT_SHOT;
 }
 
 /*

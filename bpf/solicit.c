@@ -99,7 +99,7 @@ int mrc_solicit(struct __sk_buff *skb)
 }
 
 /* A peer asks: release what waits, which needs an skb, too, and answer. */
-static __always_inline int on_solicit(struct __sk_buff *skb, const struct mrc_mark *mark)
+static __always_inline int on_solicit(struct __sk_buff *skb, const struct mrc_mark *mark, u32 key)
 {
 	struct mrc_chain *chain = chain_get(CHAIN_PACKET);
 	u32 qp = mark->qp;
@@ -116,6 +116,7 @@ static __always_inline int on_solicit(struct __sk_buff *skb, const struct mrc_ma
 	chain->drain.cc_flags = MRC_CC_FLAG_SOLICITED;
 	chain->drain.m = 0;
 	count(MRC_C_SOLICIT_RX);
+	capture_outcome(key, qp, MRC_C_SOLICIT_RX);
 	tails.call(skb, TAIL_DRAIN);
 	return TC_ACT_SHOT;
 }

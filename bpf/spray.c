@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Spray: an IP packet that an application sent to mrc0 becomes an MRC data
- * packet, or a cell (cell_tx.c), on the next path. mrc_spray runs at tc ingress
- * of mrc0's other end, for all packets of a flow on one CPU. TCP's are as large
- * as TCP makes them. What cannot leave as it is goes out of the cutting
- * interface, where the kernel makes single packets of it, and comes back. Like
- * the programs of the planes it runs in a softirq, or in another context with
- * softirqs disabled (busy polling, threaded NAPI).
+ * packet, or a cell (cell_tx.c), on the next path. With cells mrc_spray runs at tc
+ * egress of the interface under mrc0, in the sender's context, and gets TCP's
+ * segments as large as TCP makes them. What cannot leave as it is goes out of the
+ * cutting interface, where the kernel makes single packets of it, and comes back.
+ * Without cells it runs at tc ingress of mrc0's other end, for all packets of a
+ * flow on one CPU. Like the programs of the planes it runs in a softirq, or in
+ * another context with softirqs disabled.
  */
 
 /* What the programs and the daemon know of the peer that a packet goes to. */
@@ -48,6 +49,7 @@ static __always_inline u32 *find_peer(struct __sk_buff *skb)
 	return peer ? peer : prefixes.lookup(&key);
 }
 
+/* At tc egress the sender is told: TCP keeps the packet for later, others see ENOBUFS. */
 static __always_inline int spray_drop(u32 why)
 {
 	count(why);
@@ -230,11 +232,52 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 	return spray_out(skb, f, qp, psn, id, c.len, now);
 }
 
-/* Have the kernel cut a large packet into single ones, which come back to mrc_spray. */
-static __always_inline int spray_cut(const struct mrc_host *h)
+#define CUT_LATEST_NS 10000000ll /* what has not come back from being cut by then is lost */
+
+/* The flow's bit of tx->cut_flows. */
+static __always_inline u64 cut_bit(struct __sk_buff *skb)
 {
-	if (!h->cut_ifindex)
+	return 1ull << (bpf_get_hash_recalc(skb) & 63);
+}
+
+/* Send the packet out of the cutting interface. Its parts come back one by one. */
+static __always_inline int go_to_cut(struct __sk_buff *skb, const struct flow *f)
+{
+	__sync_fetch_and_add(&f->tx->cut_pending, skb->gso_segs ? skb->gso_segs : 1);
+	if (skb->gso_size)
+		count(MRC_C_TX_CUT);
+	return bpf_redirect(f->h->cut_ifindex, 0);
+}
+
+/* Have the kernel cut a large packet into single ones, which come back to mrc_spray. */
+static __always_inline int spray_cut(struct __sk_buff *skb, const struct flow *f)
+{
+	if (!f->h->cut_ifindex)
 		return spray_drop(MRC_C_DROP_TOO_BIG);
-	count(MRC_C_TX_CUT);
-	return bpf_redirect(h->cut_ifindex, 0);
+	f->tx->cut_flows |= cut_bit(skb);
+	f->tx->cut_ns = bpf_ktime_get_ns();
+	return go_to_cut(skb, f);
+}
+
+/*
+ * Must this packet take the same way as a large one of its flow? What is cut comes
+ * back by the CPU's backlog, and the next packet of the flow would overtake it.
+ */
+static __always_inline int follows_cut(struct __sk_buff *skb, const struct flow *f)
+{
+	struct mrc_tx *tx = f->tx;
+
+	if (!tx->cut_flows)
+		return 0;
+	if (skb->ifindex == f->h->cut_back_ifindex) {
+		__sync_fetch_and_add(&tx->cut_pending, -1);
+		return 0;
+	}
+	if ((s64)tx->cut_pending <= 0 ||
+	    (s64)(bpf_ktime_get_ns() - tx->cut_ns) > CUT_LATEST_NS) {
+		tx->cut_flows = 0;
+		tx->cut_pending = 0;
+		return 0;
+	}
+	return !!(tx->cut_flows & cut_bit(skb));
 }

@@ -183,6 +183,23 @@ static __always_inline int tick_on(struct __sk_buff *skb, struct mrc_chain *chai
 		tails.call(skb, TAIL_RESEND);
 	if (chain->drain.due)
 		tails.call(skb, TAIL_DRAIN);
+	return TC_ACT_SHOT;
+}
+
+/*
+ * Have mrc_tick run, from mrc_spray, on a packet that the network stack has received.
+ * An skb of a test run belongs to a socket, so its account of memory stays that of
+ * its first size when it grows. TCP divides by what it computes from that account,
+ * and in Linux 6.18 by zero, if such an skb is delivered.
+ */
+int mrc_kick(struct __sk_buff *skb)
+{
+	struct mrc_host *h = host_get();
+
+	if (!h)
+		return 0;
+	skb->mark = MRC_KICK_MARK;
+	bpf_clone_redirect(skb, h->kick_ifindex, BPF_F_INGRESS);
 	return 0;
 }
 
@@ -201,10 +218,10 @@ int mrc_tick(struct __sk_buff *skb)
 
 	/* the next active QP */
 	if (!ck || !h || !chain)
-		return 0;
+		return TC_ACT_SHOT;
 	found = next_active(&ck->cursor);
 	if (found < 0)
-		return 0;
+		return TC_ACT_SHOT;
 	qp = found;
 	ck->ticks++;
 	q = qps.lookup(&qp);
@@ -213,11 +230,11 @@ int mrc_tick(struct __sk_buff *skb)
 	word = qp >> 6;
 	bits = active.lookup(&word);
 	if (!q || !tx || !rx || !bits)
-		return 0;
+		return TC_ACT_SHOT;
 	bit = 1ull << (qp & 63);
 	if (q->state == MRC_QP_DOWN) {
 		__sync_fetch_and_and(bits, ~bit);
-		return 0;
+		return TC_ACT_SHOT;
 	}
 
 	/* as a receiver */

@@ -23,6 +23,7 @@ OPTIONS = (
     "NET_CLS_BPF",
     "NET_SCH_INGRESS",
     "VETH",
+    "MACVLAN",
     "IPV6",
 )
 SWITCH_OPTIONS = ("IPV6", "IPV6_SEG6_LWTUNNEL")

@@ -74,7 +74,7 @@ class Engine:
         self._tasks = Tasks(fatal(on_failure))
         self._routes = PeerRoutes(nl, config.mrc0.name, self._tasks)
         self._mac = bytes(6)
-        self._ends = Ends(0, 0, 0)
+        self._ends = Ends(0)
         self.cells: CellSize | None = None  # None without cells
         self._path_log = PathLog()
         self._peers: Peers | None = None  # None until there are sessions
@@ -111,7 +111,7 @@ class Engine:
         _check_framing(config)
         found_planes = await find_planes(nl, config)
         needed = adoption.sizes_of(config)
-        wanted = hooks(config.mrc0.name, config.interfaces, xdp=needed.xdp, cut=config.cells)
+        wanted = hooks(config.mrc0.name, config.interfaces, xdp=needed.xdp, cells=config.cells)
         key = adoption.layout_of(config, needed)
         found = adoption.find(self._bpffs, key, needed)
         self.adopted = found.sizes is not None

@@ -22,14 +22,17 @@ from mrcd.linux.bpf import BpfError, LinkInfo
 from mrcd.linux.interfaces import XdpProgram
 from mrcd.linux.netlink import Netlink
 
+_TCX = {"ingress": bpf.ATTACH_TCX_INGRESS, "egress": bpf.ATTACH_TCX_EGRESS}
+
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """The place of a program: `kind` is "xdp" or "tc" (ingress) of an interface."""
+    """The place of a program: `kind` is "xdp" or "tc" of an interface, `direction` that of tc."""
 
     kind: str
     interface: str
     program: str
+    direction: str = "ingress"
 
     @property
     def pin(self) -> str:
@@ -37,13 +40,14 @@ class Hook:
         return f"link_{self.kind}_{self.interface}"
 
 
-def hooks(mrc0: str, planes: Iterable[str], *, xdp: bool, cut: bool = False) -> list[Hook]:
+def hooks(mrc0: str, planes: Iterable[str], *, xdp: bool, cells: bool = False) -> list[Hook]:
     """Return the place of every program. Where a plane has two, mrc_deliver is the first.
 
-    cut: whether there is a pair that cuts what is too large for a cell.
+    With cells mrc0 lies on mrc0p, without them mrc0p is its other end; and with cells there is a
+    pair that cuts what is too large for one (mrcd/datapath/mrc0.py).
     """
-    found = [Hook("tc", f"{mrc0}p", "mrc_spray")]
-    if cut:
+    found = [Hook("tc", f"{mrc0}p", "mrc_spray", "egress" if cells else "ingress")]
+    if cells:
         found.append(Hook("tc", f"{mrc0}cp", "mrc_spray"))
     for name in planes:
         if xdp:
@@ -108,7 +112,12 @@ class Attachment:
                 there = link.program
                 good = link.ifindex == self._nl.index(hook.interface)
             else:
-                there = await self._nl.clsact_program(hook.interface, prio=pins.PRIO) or 0
+                there = (
+                    await self._nl.clsact_program(
+                        hook.interface, prio=pins.PRIO, direction=hook.direction
+                    )
+                    or 0
+                )
                 good = hook.kind == "tc"
             if not good or there != program:
                 raise DatapathError(
@@ -160,8 +169,8 @@ class Attachment:
         if self._tc != "clsact":
             try:
                 if not self._adopted(hook):
-                    what = f"attach {hook.program} to tcx ingress of {name}"
-                    self._create(hook, bpf.ATTACH_TCX_INGRESS, flags=0, what=what)
+                    what = f"attach {hook.program} to tcx {hook.direction} of {name}"
+                    self._create(hook, _TCX[hook.direction], flags=0, what=what)
             except BpfError as error:
                 if self._tc == "tcx":
                     raise DatapathError(
@@ -171,7 +180,7 @@ class Attachment:
             else:
                 self._dp.tc_kind = "tcx"
                 if name in pins.recorded(self._folder, "clsact"):
-                    await self._nl.detach_clsact(name, prio=pins.PRIO)
+                    await self._nl.detach_clsact(name, prio=pins.PRIO, direction=hook.direction)
                     pins.forget(self._folder, "clsact", name)
                 return
         await self._nl.replace_qdisc_clsact(name)
@@ -183,7 +192,9 @@ class Attachment:
 
     async def _filter(self, hook: Hook) -> None:
         fd = self._dp.programs[hook.program]
-        await self._nl.attach_clsact(hook.interface, fd, prog_name=hook.program, prio=pins.PRIO)
+        await self._nl.attach_clsact(
+            hook.interface, fd, prog_name=hook.program, prio=pins.PRIO, direction=hook.direction
+        )
 
     async def _attach_xdp(self, hook: Hook) -> None:
         name = hook.interface

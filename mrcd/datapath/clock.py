@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The clock of the data path: a thread that runs mrc_tick while a QP is active.
+"""The clock of the data path: a thread that has mrc_tick run while a QP is active.
 
 The thread sees no packets. The programs set a bit for each active QP in a map that is mapped into
-this process. While any bit is set, one system call a tick runs the program once for each active QP.
-With no bit set, the thread announces in the map that it is asleep, looks at the bits once more, and
-waits for the wake-up event that the next packet sends through the ring buffer.
+this process. While any bit is set, one system call a tick runs mrc_kick once for each active QP,
+which has mrc_tick run on a packet of its own. With no bit set, the thread announces in the map that
+it is asleep, looks at the bits once more, and waits for the wake-up event that the next packet
+sends through the ring buffer.
 
 The clock is a thread and not a task because a tick must not wait for the daemon's other work, and
 because its system call drops the interpreter's lock.
@@ -27,7 +28,7 @@ from mrcd.linux.ringbuf import RingBuffer
 from mrcd.wire.abi import ABI
 
 CARRIER = bytes(12) + b"\x86\xdd" + bytes(114)
-"""The skb that carries the packets of a tick. Only its initial size matters."""
+"""The skb that carries the packets of a tick. Its addresses are zero, by which it is known."""
 
 IDLE_TICKS = 100
 """The clock stays awake for this many idle ticks, because a wake-up costs more than a few looks."""
@@ -81,7 +82,7 @@ class Clock(threading.Thread):
 
     def use(self, programs: Mapping[str, int]) -> None:
         """Run these programs (name to descriptor) from now on, also while the clock runs."""
-        self._run = bpf.TestRun(programs["mrc_tick"], CARRIER)
+        self._run = bpf.TestRun(programs["mrc_kick"], CARRIER)
         self._judge = bpf.TestRun(programs["mrc_judge"], CARRIER)
         self._idle = bpf.TestRun(programs["mrc_idle"], CARRIER)
 

@@ -59,7 +59,8 @@ async def undo(nl: Netlink, folder: Path, keep: Collection[str] = ()) -> DetachR
 
     async def clsact(name: str) -> str:
         if nl.exists(name):
-            await nl.detach_clsact(name, prio=pins.PRIO)
+            for direction in ("ingress", "egress"):
+                await nl.detach_clsact(name, prio=pins.PRIO, direction=direction)
         return f"clsact filter of {name}"
 
     async def route(record: str) -> str:

@@ -74,6 +74,7 @@ PROGRAMS = (
     "mrc_learn",
     "mrc_probe",
     "mrc_resend",
+    "mrc_kick",
     "mrc_tick",
     "mrc_idle",
     "mrc_judge",
@@ -88,6 +89,7 @@ TAILS = {
     "mrc_cell": 4,
     "mrc_deliver": 5,
     "mrc_solicit": 6,
+    "mrc_tick": 7,
 }
 """Targets of tail calls, and their places in the map `tails`."""
 _NICE_BESIDE_TRAFFIC = 10

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Make the interface mrc0 and its other end, or take them over from an earlier daemon.
+"""Make the interface mrc0 and those beside it, or take them over from an earlier daemon.
 
-mrc0 is one end of a veth pair; the spray program runs on the other end, mrc0p
-(docs/architecture.md). Without cells the kernel segments packets and computes checksums on the way
-there. With cells TCP's large segments arrive whole, and a second pair, mrc0c and mrc0cp, does the
-kernel's cutting for those that cannot be sprayed whole: the program sends them out of mrc0c, and it
-meets them again in packets on mrc0cp. A pair of its own keeps working whatever offloads an
-administrator switches off on mrc0.
+With cells mrc0 is a macvlan on mrc0p, one end of a veth pair. The spray program runs where packets
+leave mrc0p, still in the sender's context: TCP's large segments arrive whole and in order, and TCP
+learns at once if there is no room for one. What arrives enters at mrc0p: cells by a redirect to its
+ingress, packets in MRC's framing by its other end, mrc0d, behind which GRO merges them. A second
+pair, mrc0c and mrc0cp, does the kernel's cutting for what cannot be sprayed whole: the program
+sends it out of mrc0c and meets it again, in packets, on mrc0cp.
+
+Without cells mrc0 is itself an end of a veth pair. The kernel segments packets and computes
+checksums on the way to mrc0p, the other end, where the spray program runs (docs/architecture.md).
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,95 +31,123 @@ from mrcd.service.log import get_logger
 log = get_logger()
 
 
+_WIDE_MTU = 65535
+"""MTU below mrc0, where several packets of a cell that waited may be delivered as one."""
 _GSO_MAX_SIZE = 65536
 _GSO_MAX_SEGS = 65535
 """The kernel's own bounds."""
-_WHOLE = {
-    # TCP's segments leave whole, their checksums partial ...
-    "tx-scatter-gather": True,
-    "tx-checksum-ip-generic": True,
-    "tx-generic-segmentation": True,
-    "tx-tcp-segmentation": True,
-    "tx-tcp-ecn-segmentation": True,
-    "tx-tcp6-segmentation": True,
-    # ... and the kernel cuts everything whose packets carry no TCP sequence number of their own to
-    # tell them apart by, or which is in a tunnel and would need a second outer header.
-    "tx-udp-segmentation": False,
-    "tx-gso-list": False,
-    "tx-gre-segmentation": False,
-    "tx-gre-csum-segmentation": False,
-    "tx-ipxip4-segmentation": False,
-    "tx-ipxip6-segmentation": False,
-    "tx-udp_tnl-segmentation": False,
-    "tx-udp_tnl-csum-segmentation": False,
-    "tx-sctp-segmentation": False,
-    "tx-checksum-sctp": False,
-    "tx-esp-segmentation": False,
-}
-"""Features of mrc0 with cells."""
 _CUT: Mapping[str, bool] = {"tso": False, "gso": False, "sg": False, "tx_checksum": False}
 """Features of an interface on whose way out the kernel cuts large segments and fills checksums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The indices of mrc0, of its other end, and of mrc0c; 0 where there is no mrc0c."""
+    """Indices of the interfaces that programs redirect to; 0 where there is none.
 
-    mrc0: int
+    Packets are delivered out of `link` and cells at the ingress of `lower`. What leaves by `cut`
+    comes back in packets on `cut_back`.
+    """
+
     link: int
-    cut: int
+    lower: int = 0
+    cut: int = 0
+    cut_back: int = 0
 
 
 def _pairs(config: Config) -> list[tuple[str, str]]:
+    """Return the veth pairs. Each is recorded, and deleted, under its first name."""
     name = config.mrc0.name
-    return [(name, f"{name}p"), *([(f"{name}c", f"{name}cp")] if config.cells else [])]
+    if not config.cells:
+        return [(name, f"{name}p")]
+    return [(f"{name}p", f"{name}d"), (f"{name}c", f"{name}cp")]
 
 
 def names(config: Config) -> set[str]:
     """Return the names of all interfaces of ours."""
-    return {name for pair in _pairs(config) for name in pair}
+    return {config.mrc0.name, *(name for pair in _pairs(config) for name in pair)}
 
 
 def ends(nl: Netlink, config: Config) -> Ends:
     """Return the indices of the interfaces that `ensure` has made."""
-    (mrc0, link), *cut = [(nl.index(one), nl.index(other)) for one, other in _pairs(config)]
-    return Ends(mrc0, link, cut[0][0] if cut else 0)
+    if not config.cells:
+        return Ends(nl.index(f"{config.mrc0.name}p"))
+    (lower, link), (cut, back) = _pairs(config)
+    return Ends(nl.index(link), nl.index(lower), nl.index(cut), nl.index(back))
 
 
 async def ensure(nl: Netlink, config: Config, records: Path) -> bytes:
-    """Make the pairs unless an earlier daemon has. Return mrc0's own link-layer address.
+    """Make the interfaces unless an earlier daemon has. Return mrc0's own link-layer address.
 
-    DatapathError if a foreign interface has one of the names.
+    DatapathError if a foreign interface has one of the names; then nothing has changed.
     """
-    name, pairs = config.mrc0.name, _pairs(config)
-    made = [await _ensure_pair(nl, config, records, *pair) for pair in pairs]
-    if made[0]:
+    name = config.mrc0.name
+    _refuse_foreign(nl, config, records)
+    await _remove_other_kind(nl, config, records)
+    made = not nl.exists(name)
+    for pair in _pairs(config):
+        wide = config.cells and pair[0] == f"{name}p"
+        await _ensure_pair(nl, records, *pair, mtu=_WIDE_MTU if wide else config.mtu)
+    if config.cells and not made:
+        await nl.set_link(name, mtu=config.mtu)
+    elif config.cells:
+        await _create_macvlan(nl, config)
+    if made:
         for cidr in given(records, name):
             _forget(records, name, cidr)  # the address went with an interface that was removed
     await _prepare(nl, config)
     await give_addresses(nl, config, records)
-    if made[0]:
+    if made:
         log.info("interface.created", interface=name, mtu=config.mtu)
     return (await nl.links())[name].mac
 
 
-async def _ensure_pair(nl: Netlink, config: Config, records: Path, name: str, other: str) -> bool:
-    """Make a pair unless an earlier daemon has; return whether it was made."""
-    ours = name in pins.recorded(records, "device")
-    there = [interface for interface in (name, other) if nl.exists(interface)]
-    if there and not (ours and len(there) == 2):
+def _refuse_foreign(nl: Netlink, config: Config, records: Path) -> None:
+    """Raise DatapathError if one of the names belongs to an interface that no mrcd made."""
+    name, recorded = config.mrc0.name, pins.recorded(records, "device")
+    ours = {one for pair in _pairs(config) if pair[0] in recorded for one in pair}
+    if {name, f"{name}p"} & set(recorded):
+        ours |= {name, f"{name}p", f"{name}d"}
+    for interface in sorted(names(config) - ours):
+        if nl.exists(interface):
+            raise DatapathError(
+                f"interface {interface} exists and was not made by this mrcd: remove it, or "
+                "choose another name in [mrc0]"
+            )
+
+
+async def _remove_other_kind(nl: Netlink, config: Config, records: Path) -> None:
+    """Remove mrc0 if it is of the kind for another framing; its addresses and routes go with it."""
+    name = config.mrc0.name
+    other = name if config.cells else f"{name}p"
+    if other in pins.recorded(records, "device"):
+        await nl.delete_link(other)
+        pins.forget(records, "device", other)
+
+
+async def _ensure_pair(nl: Netlink, records: Path, name: str, other: str, *, mtu: int) -> None:
+    """Make a pair unless an earlier daemon has."""
+    if nl.exists(name) and nl.exists(other):
+        for interface in (name, other):
+            await nl.set_link(interface, mtu=mtu)
+        return
+    await nl.delete_link(name)  # half of one that somebody moved away
+    pins.record(records, "device", name)
+    # The addresses are set here, because udev replaces the kernel's random ones a moment later
+    # (MACAddressPolicy=persistent), and mrc0 would refuse packets to its former address.
+    await nl.create_veth(name, other, mtu=mtu, mac=_random(), peer_mac=_random())
+
+
+async def _create_macvlan(nl: Netlink, config: Config) -> None:
+    name = config.mrc0.name
+    try:
+        await nl.create_macvlan(name, f"{name}p", mtu=config.mtu, mac=_random())
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
         raise DatapathError(
-            f"interface {there[0]} exists and was not made by this mrcd: remove it, or "
-            "choose another name in [mrc0]"
-        )
-    for interface in there:
-        await nl.set_link(interface, mtu=config.mtu)
-    if not there:
-        pins.record(records, "device", name)
-        # The addresses are set here, because udev replaces the kernel's random ones a moment later
-        # (MACAddressPolicy=persistent), and mrc0 would refuse packets to its former address.
-        await nl.create_veth(name, other, mtu=config.mtu, mac=_random(), peer_mac=_random())
-    return not there
+            f"{error}: cells need the kernel module macvlan; install it, or set [transport] "
+            'framing = "mrc"'
+        ) from error
 
 
 def _random() -> bytes:
@@ -128,49 +160,32 @@ async def _prepare(nl: Netlink, config: Config) -> None:
     for interface in sorted(names(config)):
         for refused in sysfs.write_sysctls(interface):
             log.warning("interface.untuned", interface=interface, error=refused)
-    (name, link), *cut = _pairs(config)
     if config.cells:
-        _pass_whole(name, link)
+        (lower, link), (cut, back) = _pairs(config)
+        # mrc0 takes over what mrc0p can, and never lets go of TCP's segmentation.
+        ethtool.set_features(lower, sg=True, tx_checksum=True, gso=True, tso=True, gro=True)
+        ethtool.set_features(cut, **_CUT)
+        ethtool.set_features(back, gro=False)
     else:
-        await _cut_all(nl, name, link)
-    for one, other in cut:
-        ethtool.set_features(one, **_CUT)
-        ethtool.set_features(other, gro=False)
+        ((cut, link),) = _pairs(config)
+        ethtool.set_features(cut, gro=True, **_CUT)
+        await nl.set_gso(cut, size=_GSO_MAX_SIZE, segs=_GSO_MAX_SEGS)
+    # GRO and NAPI at the other end merge deliveries; the end that sends them has no TSO and no GRO.
+    ethtool.set_features(link, tso=False, gso=False, gro=False)
     for interface in _steered(config):
         await sysfs.spread_receiving(interface, sysfs.UDEV_S)  # check_steering warns if this fails
-    for pair in _pairs(config):
-        for interface in pair:
-            await nl.set_link(interface, arp=False, up=True)
-
-
-def _pass_whole(name: str, link: str) -> None:
-    """Let TCP's large segments cross the pair whole, both ways.
-
-    Their length is set elsewhere (mrcd/datapath/cellsize.py).
-    """
-    ethtool.set_named(name, _WHOLE)
-    ethtool.set_features(name, gro=True)
-    ethtool.set_features(link, sg=True, tx_checksum=True, gso=True, tso=True, gro=False)
-
-
-async def _cut_all(nl: Netlink, name: str, link: str) -> None:
-    """Make the kernel cut TCP's large segments and fill checksums on the way to the other end."""
-    ethtool.set_features(name, gro=True, **_CUT)
-    # GRO and NAPI on mrc0 merge deliveries; mrc0p, which sends them, has no TSO and no GRO.
-    ethtool.set_features(link, tso=False, gso=False, gro=False)
-    await nl.set_gso(name, size=_GSO_MAX_SIZE, segs=_GSO_MAX_SEGS)
+    for interface in [*(one for pair in _pairs(config) for one in pair), config.mrc0.name]:
+        await nl.set_link(interface, arp=False, up=True)
 
 
 def _steered(config: Config) -> list[str]:
     """Return the interfaces on which one CPU handles all packets of a flow (docs/decisions/0002).
 
-    TCP may send from two CPUs in turn, and packets must reach the spray program in the order sent.
-    Any CPU may deliver. Without cells, NAPI on mrc0 puts what they deliver into one queue. With
-    cells mrc0p keeps TSO, from which veth concludes that NAPI and GRO gain nothing: each CPU
-    delivers into its own backlog.
+    Any CPU may deliver, and with cells into a backlog of its own. Without cells, TCP may also send
+    from two CPUs in turn, and packets must reach the spray program in the order sent.
     """
-    pairs = _pairs(config)
-    return [*(other for _, other in pairs), *([pairs[0][0]] if config.cells else [])]
+    name = config.mrc0.name
+    return [f"{name}p", *([f"{name}cp"] if config.cells else [])]
 
 
 async def check_steering(config: Config) -> None:

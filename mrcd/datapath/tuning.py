@@ -47,4 +47,4 @@ JUDGE_SLACK_NS = 1 * MS
 SLOW_SLACK_NS = 500 * US
 """Tolerated delay of a path above its plane's lower quartile, for the same reason."""
 CELL_SLOTS = 256
-"""Cells of several packets that each ring keeps, 66 to 75 KB each. Beyond that, they are cut."""
+"""Cells of several packets that each ring keeps, 80 KB each. Beyond that, they are cut."""

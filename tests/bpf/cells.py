@@ -359,23 +359,23 @@ class CellRig:
         """Give a QP the framing of cells."""
         self.rig.edit("qps", index, "mrc_qp", framing=ABI.MRC_FRAMING_CELL)
 
-    def _attach(self, program: str, name: str) -> None:
+    def _attach(self, program: str, name: str, to: int = bpf.ATTACH_TCX_INGRESS) -> None:
         if name not in self._attached:
             self._attached.add(name)
             index = self.rig.ifindex[name]
-            link = bpf.create_link(self.rig.dp.programs[program], index, bpf.ATTACH_TCX_INGRESS)
+            link = bpf.create_link(self.rig.dp.programs[program], index, to)
             self._links.callback(os.close, link)
 
     # ---- packets in
 
     def send(self, packet: bytes, mss: int) -> None:
         """Send a large TCP packet out of mrc0, through mrc_spray."""
-        self._attach("mrc_spray", "mrc0p")
+        self._attach("mrc_spray", "mrc0", bpf.ATTACH_TCX_EGRESS)
         self._door.send("mrc0", packet, mss)
 
     def send_tunnelled(self, packet: bytes, mss: int) -> None:
         """Do the same with a packet that has been inside another, which the kernel remembers."""
-        self._attach("mrc_spray", "mrc0p")
+        self._attach("mrc_spray", "mrc0", bpf.ATTACH_TCX_EGRESS)
         head = LINK_MAC + _SENDER_MAC + b"\x86\xdd" + struct.pack("!IHBB", 6 << 28, 0, 4, 64)
         self._door.dress(head + bytes(32), self.rig.ifindex["mrc0"], undress=True)
         self._door.send("door", packet, mss)
@@ -405,10 +405,10 @@ class CellRig:
             verdict, run.output, struct.unpack_from("=I", run.context_output, _AT_MARK)[0]
         )
 
-    def spray_as_large(self, packet: bytes, mss: int) -> int:
-        """Return the verdict of mrc_spray on a large packet that it does not send as a cell."""
+    def spray_on(self, packet: bytes, mss: int, interface: str = "mrc0") -> int:
+        """Return the verdict of mrc_spray on what it does not send as a cell of several."""
         context = bytearray(_CONTEXT)
-        struct.pack_into("=I", context, _AT_IFINDEX, self.rig.ifindex["mrc0p"])
+        struct.pack_into("=I", context, _AT_IFINDEX, self.rig.ifindex[interface])
         struct.pack_into("=I", context, _AT_GSO_SIZE, mss)
         proto = b"\x08\x00" if packet[0] >> 4 == 4 else b"\x86\xdd"
         run = bpf.TestRun(

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import itertools
+import math
+import socket
 import time
 
 import pytest
 
+from mrcd.linux import netns
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Sack, decode_frame
 from tests.bpf.cells import (
@@ -38,6 +41,8 @@ from tests.bpf.rig import (
 from tests.bpf.test_cell_resend import right
 
 FIRST = 5000
+NOWHERE = 0x7FFFFFFF  # no interface has this index
+PIECE = ABI.MRC_PIECE_BYTES // MSS
 BASE = 0x10000
 ALL_FREE = (RING_SLOTS, CELL_SLOTS, RING_SLOTS, CELL_SLOTS)
 
@@ -273,6 +278,37 @@ def test_early_piece_is_held_and_released_packet_by_packet(
     assert cells.slots() == ALL_FREE
 
 
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("release", RELEASES)
+def test_held_piece_for_a_socket_of_this_host_is_released_in_few_large_packets(
+    cells: CellRig, rig: Rig, release: str, version: int
+) -> None:
+    """What is forwarded must not grow, but a socket takes any size."""
+    packet, count = large(40, version=version), 40
+    family = socket.AF_INET if version == 4 else socket.AF_INET6
+    with netns.entered(rig.namespace), socket.socket(family, socket.SOCK_STREAM) as server:
+        server.bind(("", 7))
+        server.listen()
+        cells.take(FIRST, packet, MSS, 3, count)
+        if release == "single":
+            cells.take(FIRST, packet, MSS, 0, 2)
+            cells.take(FIRST, packet, MSS, 2, 3)
+        else:
+            cells.take(FIRST, packet, MSS, 0, 3)
+            if release == "question":
+                assert question(cells).body.cack == FIRST + count - 1
+            else:
+                rig.tick(2)
+    got = cells.delivered()
+    assert b"".join(map(body_of, got)) == body_of(packet)
+    waited = got[-math.ceil((count - 3) / PIECE) :]
+    assert [len(body_of(each)) for each in waited[:-1]] == [PIECE * MSS] * (len(waited) - 1)
+    assert all(right(each) for each in waited)
+    assert rig.counted()["rx_held"] == count - 3
+    assert (rig.rx()["next"], rig.rx()["waiting"]) == (FIRST + count, 0)
+    assert cells.slots() == ALL_FREE
+
+
 @pytest.mark.parametrize("partial", [True, False])
 def test_held_single_packet_gets_the_rest_of_its_checksum(
     cells: CellRig, rig: Rig, partial: bool
@@ -423,11 +459,9 @@ def test_clock_watches_what_is_held(cells: CellRig, rig: Rig, count: int, wish: 
 @pytest.mark.parametrize("count", [1, 3])
 def test_piece_refused_by_mrc0_is_taken_later(cells: CellRig, rig: Rig, count: int) -> None:
     packet = large(count)
-    rig.set_link("mrc0p", "down")
-    try:
-        cells.take(FIRST, packet, MSS, 0, count)
-    finally:
-        rig.set_link("mrc0p", "up")
+    rig.tune(lower_ifindex=NOWHERE)
+    cells.take(FIRST, packet, MSS, 0, count)
+    rig.tune(lower_ifindex=rig.ifindex["mrc0"])
     assert rig.counted() == {"deliver_retry": 1}
     assert (rig.rx()["next"], rig.rx()["busy"]) == (FIRST, 0)
     sack = question(cells)

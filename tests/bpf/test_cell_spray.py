@@ -32,6 +32,7 @@ PATHS = 4 * T1S
 OUTWARD = {"src": "10.99.0.1", "dst": "10.99.0.2"}
 OUTWARD6 = {"src": "fd99::1", "dst": "fd99::2"}
 EARLY_NEVER = 1 << 62
+SECOND = 1_000_000_000
 
 
 def ipip(version: int) -> bytes:
@@ -159,11 +160,14 @@ def test_slow_path_asks_for_an_answer(cells: CellRig, rig: Rig) -> None:
 def test_whole_cell_fits_into_the_window_or_none_of_it(cells: CellRig, rig: Rig, room: int) -> None:
     # A window that is nearly full is a queue, which TCP without ECN hears of by a loss.
     rig.edit("txs", 0, "mrc_tx", next=FIRST + MPR - room, early_ns=EARLY_NEVER)
-    cells.send(tcp(noise(3 * MSS), partial=True), MSS)
+    packet = tcp(noise(3 * MSS), partial=True)
     if room == 3:
+        cells.send(packet, MSS)
         assert len(cells.cells_sent()) == 1
         assert rig.tx()["next"] == FIRST + MPR
         return
+    with pytest.raises(OSError, match="No buffer space"):  # the sender learns of it
+        cells.send(packet, MSS)
     assert cells.sent() == []
     assert rig.counted() == {"drop_window": 1}
     assert rig.tx()["next"] == FIRST + MPR - room
@@ -172,7 +176,8 @@ def test_whole_cell_fits_into_the_window_or_none_of_it(cells: CellRig, rig: Rig,
 
 def test_no_path_gives_the_slot_back(cells: CellRig, rig: Rig) -> None:
     rig.edit("txs", 0, "mrc_tx", plane_use=0, plane_open=0)
-    cells.send(tcp(noise(3 * MSS), partial=True), MSS)
+    with pytest.raises(OSError, match="No buffer space"):
+        cells.send(tcp(noise(3 * MSS), partial=True), MSS)
     assert rig.counted() == {"drop_no_path": 1}
     assert cells.slots()[:2] == (RING_SLOTS, CELL_SLOTS)
 
@@ -180,10 +185,16 @@ def test_no_path_gives_the_slot_back(cells: CellRig, rig: Rig) -> None:
 # ---- what goes round to be cut
 
 
+def forget_cut(rig: Rig) -> None:
+    rig.edit("txs", 0, "mrc_tx", cut_flows=0, cut_ns=0, cut_pending=0)
+
+
 def assert_cut(cells: CellRig, rig: Rig, before: tuple[bytes, ...], packet: bytes) -> None:
     assert [frame[14:] for frame in rig.back.take()] == [packet]
     assert cells.sent() == []
     assert rig.counted() == {"tx_cut": 1}
+    assert rig.tx()["cut_flows"].bit_count() == 1
+    forget_cut(rig)
     assert rig.state() == before
     assert cells.slots()[:2] == (RING_SLOTS, CELL_SLOTS)
 
@@ -241,8 +252,10 @@ def test_large_packet_without_tcp_is_cut(cells: CellRig, rig: Rig, kind: str, ve
         ),
     }[kind]
     before = rig.state()
-    assert cells.spray_as_large(packet, MSS) == TC_REDIRECT
+    assert cells.spray_on(packet, MSS) == TC_REDIRECT
     assert rig.counted() == {"tx_cut": 1}
+    assert rig.tx()["cut_flows"].bit_count() == 1
+    forget_cut(rig)
     assert rig.state() == before
     assert cells.slots()[:2] == (RING_SLOTS, CELL_SLOTS)
 
@@ -255,9 +268,33 @@ def test_large_packet_that_was_inside_another_is_cut(cells: CellRig, rig: Rig) -
     assert_cut(cells, rig, before, packet)
 
 
+def test_small_packets_follow_larger_ones_of_their_flow_that_are_cut(
+    cells: CellRig, rig: Rig
+) -> None:
+    """What is cut comes back by a CPU's backlog, and they would overtake it."""
+    small, ever, every = tcp(b"small"), time.monotonic_ns() + 1000 * SECOND, (1 << 64) - 1
+    rig.edit("txs", 0, "mrc_tx", cut_flows=every, cut_ns=ever, cut_pending=1)
+    ran = rig.spray(small)
+    assert (ran.verdict, ran.frame[14:]) == (TC_REDIRECT, small)
+    assert (rig.counted(), rig.tx()["cut_pending"]) == ({}, 2)
+    for left in (1, 0):  # they come back
+        assert cells.spray_on(small, 0, "back") == TC_REDIRECT
+        assert (rig.counted()["tx_packets"], rig.tx()["cut_pending"]) == (1, left)
+    assert rig.spray(small).verdict == TC_REDIRECT
+    assert (rig.counted()["tx_packets"], rig.tx()["cut_flows"]) == (1, 0)
+
+
+def test_what_was_lost_while_it_was_cut_is_not_waited_for(cells: CellRig, rig: Rig) -> None:
+    long_ago = time.monotonic_ns() - SECOND
+    rig.edit("txs", 0, "mrc_tx", cut_flows=(1 << 64) - 1, cut_ns=long_ago, cut_pending=1)
+    assert rig.spray(tcp(b"small")).verdict == TC_REDIRECT
+    assert rig.counted()["tx_packets"] == 1
+    assert (rig.tx()["cut_flows"], rig.tx()["cut_pending"]) == (0, 0)
+
+
 def test_without_the_cutting_interface_large_packets_are_dropped(cells: CellRig, rig: Rig) -> None:
     rig.tune(cut_ifindex=0)
-    assert cells.spray_as_large(udp(noise(3 * MSS), partial=True), MSS) == TC_SHOT
+    assert cells.spray_on(udp(noise(3 * MSS), partial=True), MSS) == TC_SHOT
     assert rig.counted() == {"drop_too_big": 1}
 
 

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 
+from mrcd.datapath.clock import CARRIER
+from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Data, Peth, Sack, decode_frame
 from tests.bpf.packets import Far, ev_of, ip4, numbered, sealed, sent_at
-from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, Rig, clock_passes
+from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, TC_REDIRECT, Rig, clock_passes
 
 FIRST_TX = 1000
 FIRST_RX = 5000
@@ -400,3 +405,26 @@ def test_probes_stop_when_the_budget_is_spent(rig: Rig, far: Far) -> None:
     asked = [packet.body for packet in sent(rig) if isinstance(packet.body, Peth)]
     assert len(asked) == 1
     assert asked[0].entropy >> 28 == ev >> 28
+
+
+def ticks(rig: Rig) -> int:
+    return int(rig.dp.read("clock", 0, ABI.structs["mrc_clock"])["ticks"])
+
+
+def test_kick_has_the_tick_run_on_a_packet_of_its_own(rig: Rig) -> None:
+    """An skb of a test run would keep its account of memory however large it becomes."""
+    program, index = rig.dp.programs["mrc_spray"], rig.ifindex["back"]
+    link = bpf.create_link(program, index, bpf.ATTACH_TCX_INGRESS)
+    try:
+        assert rig.spray(PACKET).verdict == TC_REDIRECT
+        assert rig.active()
+        before = ticks(rig)
+        rig.counted()
+        bpf.TestRun(rig.dp.programs["mrc_kick"], CARRIER).run(3)
+        deadline = time.monotonic() + 10
+        while ticks(rig) < before + 3:
+            assert time.monotonic() < deadline
+        assert "drop_not_ip" not in rig.counted()
+    finally:
+        os.close(link)
+        rig.back.take()

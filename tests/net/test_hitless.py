@@ -465,7 +465,7 @@ def test_strays_are_removed(running: Lab) -> None:
     assert "strays.removed" in events(running, "h1")
     left = {entry.name for entry in folder.iterdir() if not entry.name.startswith("address-")}
     links = {f"link_tc_{name}" for name in ("mrc0p", "mrc0cp", "plane0", "plane1")}
-    assert left == {"device-mrc0", "device-mrc0c", layout.name} | links
+    assert left == {"device-mrc0p", "device-mrc0c", layout.name} | links
     assert list(layout.glob("building-*")) == []
 
 

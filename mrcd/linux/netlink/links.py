@@ -77,6 +77,22 @@ class Links(Connection):
             if handle is not None:
                 os.close(handle)
 
+    async def create_macvlan(self, name: str, lower: str, *, mtu: int, mac: bytes) -> None:
+        """Create a macvlan (mode private) on the interface `lower`.
+
+        Fails when the name is taken, or when the kernel has no macvlan.
+        """
+        with trying(f"create macvlan {name} on {lower}"):
+            await self._ipr.link(
+                "add",
+                kind="macvlan",
+                ifname=name,
+                link=self.index(lower),
+                macvlan_mode="private",
+                address=mac_text(mac),
+                mtu=mtu,
+            )
+
     async def create_ifb(self, name: str) -> None:
         """Create an ifb, a device that is always up and needs no peer."""
         with trying(f"create ifb {name}", present_ok=True):

@@ -102,9 +102,11 @@ class Queues(Connection):
                 protocol=_ETH_P_ALL,
             )
 
-    async def clsact_program(self, name: str, *, prio: int) -> int | None:
+    async def clsact_program(
+        self, name: str, *, prio: int, direction: str = "ingress"
+    ) -> int | None:
         """Return the id of the program that `attach_clsact` attached with this prio, or None."""
-        where = {"index": self.index(name), "parent": _CLSACT_PARENT["ingress"]}
+        where = {"index": self.index(name), "parent": _CLSACT_PARENT[direction]}
         async for message in self._dump(self._ipr.get_filters, **where):
             options = message.get_attr("TCA_OPTIONS")
             if message["info"] >> 16 == prio and options is not None:
