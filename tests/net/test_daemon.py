@@ -215,10 +215,10 @@ def run_mrcd(running: Lab, *arguments: str, host: str = "h1") -> subprocess.Comp
 def machine_of(running: Lab, host: str) -> tuple[str, ...]:
     """Return the state that a daemon would have changed if it had done anything.
 
-    The operational state of an interface, the second column, follows a second after its carrier.
+    The operational state of an interface and its flags follow a second after its carrier.
     """
     shown = (("ip", "-br", "link"), ("ip", "-br", "addr"))
-    outputs = [re.sub(r"(?m)^(\S+) +\S+", r"\1", running.run(host, *each)) for each in shown]
+    outputs = [re.sub(r"(?m)^(\S+) +\S+|<.*>", r"\1", running.run(host, *each)) for each in shown]
     outputs += [running.run(host, *each) for each in (("ip", "route"), ("ip", "-6", "route"))]
     return (*outputs, str(sorted(state.places(running.name, host).bpffs.iterdir())))
 
