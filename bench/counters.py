@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 import numpy as np
-from pyroute2 import IPRoute
 
 from bench import stream
 from bench.metrics import Ints
 from mrcd.linux import netns
-
-_ROOT = 0xFFFFFFFF
 
 
 class Interfaces:
@@ -42,39 +38,6 @@ class Interfaces:
         self._file.close()
 
 
-class Queues:
-    """The queues of ports, each in its namespace, with the bytes that have left them.
-
-    Queues count what a large segment is on the wire, headers of every packet included, while the
-    interface behind them counts it once.
-    """
-
-    def __init__(self, ports: Sequence[tuple[str, str]]) -> None:
-        self.names = tuple(name for _, name in ports)
-        self._sockets: list[tuple[IPRoute, int]] = []
-        for namespace, name in ports:
-            with netns.entered(namespace):  # a socket stays with its namespace
-                sock = IPRoute()
-            self._sockets.append((sock, sock.link_lookup(ifname=name)[0]))
-
-    def received(self) -> tuple[int, ...]:
-        """Return the bytes so far, in the order of the ports."""
-        return tuple(_left(sock, index) for sock, index in self._sockets)
-
-    def close(self) -> None:
-        """Release the namespaces."""
-        for sock, _ in self._sockets:
-            sock.close()
-
-
-def _left(sock: IPRoute, index: int) -> int:
-    """Return the bytes that have left an interface's root queue."""
-    for message in sock.get_qdiscs(index=index):
-        if message["parent"] == _ROOT:
-            return int(message.get_attr("TCA_STATS2").get_attr("TCA_STATS_BASIC")["bytes"])
-    raise LookupError(f"interface {index} has no queue")
-
-
 def sent_packets(namespace: str, names: tuple[str, ...]) -> tuple[int, ...]:
     """Return the packets sent so far by a namespace's interfaces, in the order of the names."""
     return _column(namespace, names, 9)
@@ -96,7 +59,7 @@ def _column(namespace: str, names: tuple[str, ...], column: int) -> tuple[int, .
 class Watch:
     """A sampler of received bytes, every few ms while the block runs."""
 
-    interfaces: Interfaces | Queues
+    interfaces: Interfaces
     every_s: float = 0.01
     _rows: list[tuple[int, ...]] = field(default_factory=list)
     _done: threading.Event = field(default_factory=threading.Event)

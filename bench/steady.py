@@ -29,11 +29,6 @@ def planes_of(name: str, host: str) -> counters.Interfaces:
     return counters.Interfaces(f"{name}-{host}", names)
 
 
-def links_to_h2(name: str) -> counters.Queues:
-    """Return the queues of the switches' ports towards h2."""
-    return counters.Queues([(f"{name}-p{plane}t0-2", "port1") for plane in range(PLANES)])
-
-
 def _goodput(recording: Recording) -> float:
     return recording.arrivals.bps(recording.began_ns + _WARM_NS, recording.ended_ns)
 
@@ -47,7 +42,7 @@ def goodput(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
     other: list[float] = []
     uneven: list[float] = []
     for _ in range(rounds):
-        with counters.Watch(links_to_h2(name)) as watch:
+        with counters.Watch(planes_of(name, "h2")) as watch:
             recording = flow.run(name, flow.mrc0_route(name), seconds)
         start, end = recording.began_ns + _WARM_NS, recording.ended_ns
         took_ns, received = watch.between(start, end)
