@@ -234,22 +234,19 @@ static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *hea
 /* Is the TCP packet with these headers for a socket of this host? */
 static __always_inline int socket_is_here(struct __sk_buff *skb, u8 *head, const struct copy_at *c)
 {
-	u64 place = MASKED(c->l4, 0x3c), len = sizeof(((struct bpf_sock_tuple *)0)->ipv4);
+	u64 place = MASKED(c->l4, 0x3c);
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *sk;
 
 	if ((head[0] >> 4) == 6) {
 		__builtin_memcpy(&tuple.ipv6.saddr, head + 8, 32);
 		__builtin_memcpy(&tuple.ipv6.sport, head + place, 4);
-		len = sizeof(tuple.ipv6);
+		sk = bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
 	} else {
 		__builtin_memcpy(&tuple.ipv4.saddr, head + 12, 8);
 		__builtin_memcpy(&tuple.ipv4.sport, head + place, 4);
-	}
-	if (len == sizeof(tuple.ipv6))
-		sk = bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
-	else
 		sk = bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	}
 	if (!sk)
 		return 0;
 	bpf_sk_release(sk);

@@ -87,9 +87,10 @@ async def ensure(nl: Netlink, config: Config, records: Path) -> bytes:
     for pair in _pairs(config):
         wide = config.cells and pair[0] == f"{name}p"
         await _ensure_pair(nl, records, *pair, mtu=_WIDE_MTU if wide else config.mtu)
-    if config.cells and not made:
+    if config.cells and nl.exists(name):
         await nl.set_link(name, mtu=config.mtu)
     elif config.cells:
+        made = True  # perhaps it went with a pair of which half was missing
         await _create_macvlan(nl, config)
     if made:
         for cidr in given(records, name):

@@ -140,11 +140,6 @@ def two_cpus() -> tuple[int, int]:
     return cpus[0], cpus[1]
 
 
-def ticks(rig: Rig) -> int:
-    """Return the number of times that the clock's program has visited a QP."""
-    return int(rig.dp.read("clock", 0, ABI.structs["mrc_clock"])["ticks"])
-
-
 def measure(rig: Rig, seconds: float) -> dict[str, float]:
     """Tick for some seconds while answers arrive; return how far each QP broke its invariant."""
     sender, ticker = two_cpus()
@@ -153,7 +148,7 @@ def measure(rig: Rig, seconds: float) -> dict[str, float]:
         prepare(rig)
         attach(rig, ticker)
         os.sched_setaffinity(0, {ticker})
-        before, ticked = rig.dp.counters(), ticks(rig)
+        before, ticked = rig.dp.counters(), rig.ticks()
         here = counted_on(rig, ticker)
         began = time.monotonic()
         try:
@@ -167,7 +162,7 @@ def measure(rig: Rig, seconds: float) -> dict[str, float]:
             os.sched_setaffinity(0, allowed)
         on_cpu = counted_on(rig, ticker)
         nacks = after["nack_rx"] - before["nack_rx"]
-        due = PER_TICK * (ticks(rig) - ticked)
+        due = PER_TICK * (rig.ticks() - ticked)
         sent_a, sent_b = (rig.tx(qp)["retransmits"] for qp in (QP_A, QP_B))
     return {
         "seconds": round(took, 1),

@@ -550,6 +550,10 @@ class Rig:
         """Run the clock's program."""
         bpf.TestRun(self.dp.programs["mrc_tick"], CARRIER).run(times)
 
+    def ticks(self) -> int:
+        """Return the number of times that the clock's program has visited a QP."""
+        return int(self.dp.read("clock", 0, ABI.structs["mrc_clock"])["ticks"])
+
 
 def pinned_to_one_cpu() -> set[int]:
     """Bind this process to one CPU, so that frames arrive in order; return the old set of CPUs."""

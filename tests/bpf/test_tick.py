@@ -407,10 +407,6 @@ def test_probes_stop_when_the_budget_is_spent(rig: Rig, far: Far) -> None:
     assert asked[0].entropy >> 28 == ev >> 28
 
 
-def ticks(rig: Rig) -> int:
-    return int(rig.dp.read("clock", 0, ABI.structs["mrc_clock"])["ticks"])
-
-
 def test_kick_has_the_tick_run_on_a_packet_of_its_own(rig: Rig) -> None:
     """An skb of a test run would keep its account of memory however large it becomes."""
     program, index = rig.dp.programs["mrc_spray"], rig.ifindex["back"]
@@ -418,11 +414,11 @@ def test_kick_has_the_tick_run_on_a_packet_of_its_own(rig: Rig) -> None:
     try:
         assert rig.spray(PACKET).verdict == TC_REDIRECT
         assert rig.active()
-        before = ticks(rig)
+        before = rig.ticks()
         rig.counted()
         bpf.TestRun(rig.dp.programs["mrc_kick"], CARRIER).run(3)
         deadline = time.monotonic() + 10
-        while ticks(rig) < before + 3:
+        while rig.ticks() < before + 3:
             assert time.monotonic() < deadline
         assert "drop_not_ip" not in rig.counted()
     finally:
