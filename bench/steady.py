@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from bench import counters, flow
@@ -16,6 +17,7 @@ RATE_MBPS = 250
 PLANES = 4
 CAPACITY_BPS = PLANES * RATE_MBPS * 1e6
 
+_FORGOTTEN_S = 11.0  # RELAPSE_NS and some more: mrcd holds back for so long what lost much
 _ETHERNET = 14  # a link's rate limiter counts the Ethernet header, too
 _TCP_IP = 20 + 32  # IPv4, and TCP with time stamps
 _UDP_IP = 20 + 8
@@ -94,6 +96,8 @@ def _goodput_with(name: str, elements: list[str], action: str, seconds: float) -
     finally:
         for element in elements:
             lab.fault(name, element, "clear")
+        if elements:
+            time.sleep(_FORGOTTEN_S)
 
 
 def order(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
