@@ -92,10 +92,17 @@ struct mrc_reth {
 	__u32 length;    /* bytes of payload of the whole message */
 };
 
+/*
+ * The headers of SACKs, NACKs, probes and endpoint packets begin with type 4 | nxt 5,
+ * the sixteen bits .head, or the upper half of SETH's. Both are 0, and ignored on arrival.
+ */
+#define MRC_HEAD_TYPE 0xf000
+#define MRC_HEAD_NXT 0x0f80
+
 /* SETH, 28 bytes, and CC_STATE, 8 bytes: the body of a SACK. */
 #define MRC_SETH_TYPE_SHIFT 28
 #define MRC_SETH_M_SHIFT 21      /* two bits: congestion mark for the reflected path */
-#define MRC_SETH_PR 0x00100000   /* answers a reliability probe */
+#define MRC_SETH_PR 0x00020000   /* answers a reliability probe */
 #define MRC_SETH_M_NONE 0
 #define MRC_SETH_M_SKIP_ONCE 1
 #define MRC_SETH_M_ALWAYS_SKIP 2
@@ -103,7 +110,7 @@ struct mrc_reth {
 #define MRC_SACK_BITS 64
 #define MRC_MPR_UNIT 128         /* SETH.mpr counts in these */
 struct mrc_seth {
-	__u32 head;              /* type 4 | nxt 5 | m 2 | pr 1 | res 4 | ack_psn_offset s16 (probe id when pr) */
+	__u32 head;              /* type 4 | nxt 5 | m 2 | res 3 | pr 1 | res 1 | ack_psn_offset s16 (probe id when pr) */
 	__u32 entropy;           /* EV of the packet that caused this SACK */
 	__u16 spdcid;
 	__u16 dpdcid;
@@ -135,10 +142,9 @@ struct mrc_cc_state {
 #define MRC_NACK_UNEXP_EVENT 0x19
 #define MRC_NACK_CC 0x20         /* .cc: cc_type 2 */
 struct mrc_neth {
-	__u8 head;               /* type 4 | nxt 4 */
+	__u16 head;              /* type 4 | nxt 5 | res 7 */
 	__u8 reason;
 	__u8 vendor;
-	__u8 res;
 	__u32 entropy;           /* EV of the packet that did not arrive */
 	__u16 spdcid;
 	__u16 dpdcid;
@@ -148,38 +154,48 @@ struct mrc_neth {
 	__u16 tx_timestamp;      /* reflected from TSETH */
 };
 
-/* PETH, 16 bytes: reliability probe, answered by a SACK with pr = 1. */
+/*
+ * PETH, 16 bytes: reliability probe, answered by a SACK with pr = 1. The EV under
+ * test is that of the packet, as in every request: UDP source port and flow label.
+ */
 struct mrc_peth {
-	__u8 head;
+	__u16 head;              /* type 4 | nxt 5 | res 7 */
+	__u8 res;
 	__u8 vendor;
 	__u16 probe_id;
+	__u16 res2;
 	__u16 spdcid;
 	__u16 dpdcid;
 	__u16 tx_timestamp;
 	__u16 meta;              /* as TSETH.meta */
-	__u32 entropy;           /* EV under test; answered as SETH.entropy */
 };
 #define MRC_PETH_SOLICIT 1       /* in .vendor: asks for a SACK of the QP, not after the path */
 
-/* ERTH, 16 bytes, and EETH, 36 bytes: endpoint request and response, QP 2. */
-#define MRC_ENDPOINT_OP_SHIFT 30     /* in .head */
+/*
+ * ERTH, 16 bytes, and EETH, 36 bytes: endpoint request and response, QP 2. The EV
+ * stands in neither: it is that of the packet.
+ */
+#define MRC_ERTH_OP 0x0003       /* in .head of a request */
+#define MRC_EETH_OP 0x0030       /* in .head of a response */
+#define MRC_EETH_OP_SHIFT 4
 #define MRC_ENDPOINT_PORT_STATUS 0
 #define MRC_ENDPOINT_EV_PROBE 1
 struct mrc_erth {
-	__u32 head;              /* op 2 | reserved 14 | vendor 8 | reserved 8 */
+	__u16 head;              /* type 4 | nxt 5 | res 5 | op 2 */
+	__u8 res;
+	__u8 vendor;
 	__u32 port_status_mask;  /* bit k: plane k is usable */
-	__u32 entropy;
+	__u32 res2;
 	__u16 tx_timestamp;
-	__u16 meta;
+	__u16 meta;              /* as TSETH.meta */
 };
 struct mrc_eeth {
-	__u32 head;              /* op 2 | reserved 30 */
-	__u32 port_status_mask;
-	__u32 entropy;
-	__u32 reserved[4];
-	__u16 tx_timestamp;      /* byte 28 */
-	__u16 meta;
-	__u32 service_time_ns;
+	__u16 head;              /* type 4 | nxt 5 | res 1 | op 2 | res 4 */
+	__u16 res;
+	__u32 res2[6];
+	__u16 tx_timestamp;      /* reflected from ERTH */
+	__u16 res3;
+	__u32 res4;
 };
 
 /*

@@ -214,8 +214,6 @@ static __always_inline int receive_probe(struct hook_ctx *ctx, const struct mrc_
 
 	if (data + MRC_PROBE_FRAME_LEN > end)
 		return drop(MRC_C_DROP_LENGTH);
-	if (peth->entropy != bpf_htonl(pkt->ev))
-		return drop(MRC_C_DROP_ENTROPY);
 	if (peth->vendor != MRC_PETH_SOLICIT)
 		return answer_probe(ctx, h, pkt);
 	pkt->ts = bpf_ntohs(peth->tx_timestamp);
@@ -508,11 +506,13 @@ static __always_inline int receive(struct hook_ctx *ctx)
 
 	/* whose is it? */
 	pkt.ev = envelope_ev(data);
-	if (ev_plane(pkt.ev) != pkt.plane || (pkt.ev & 0xffff))
+	if (ev_plane(pkt.ev) != pkt.plane)
 		return drop(MRC_C_DROP_ENTROPY);
 	if ((bth->dqpn & bpf_htonl(MRC_QPN_MASK)) == bpf_htonl(MRC_QPN_ENDPOINT))
 		return pkt.trimmed ? drop(MRC_C_DROP_OPCODE) :
 				     on_endpoint(ctx, h, pkt.pl, pkt.plane, pkt.ev);
+	if (pkt.ev & 0xffff)
+		return drop(MRC_C_DROP_ENTROPY);
 	why = find_connection(data, &pkt);
 	if (why)
 		return drop(why);

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A second opinion on the wire: MRC as scapy layers.
 
-It is written from the published field lists and from neither bpf/mrc_wire.h nor
-mrcd/wire/packet.py, so that a mistake would have to be made twice. Where the published lists leave
-a field open (the EV of a probe, everything in an endpoint response except its time stamp) it
-follows the choices that docs/protocol.md records.
+It is written from the published byte positions and from neither bpf/mrc_wire.h nor
+mrcd/wire/packet.py, so that a mistake would have to be made twice. Where the published readings
+differ (the operation of an endpoint response), or mrcd uses a reserved field (the planes that are
+down), it follows the choices that docs/protocol.md records.
 """
 
 # ruff: noqa: RUF012 (scapy wants its field lists as plain class attributes)
@@ -136,8 +136,9 @@ class Seth(_Layer):
         BitField("type", 0, 4),
         BitField("nxt", 0, 5),
         BitEnumField("m", 0, 2, {0: "none", 1: "skip once", 2: "always skip"}),
+        BitField("reserved", 0, 3),
         BitField("pr", 0, 1),
-        BitField("reserved", 0, 4),
+        BitField("reserved2", 0, 1),
         ConditionalField(SignedShortField("ack_psn_offset", 0), lambda seth: not seth.pr),
         ConditionalField(ShortField("probe_id", 0), lambda seth: bool(seth.pr)),
         XIntField("entropy", 0),
@@ -158,10 +159,10 @@ class Neth(_Layer):
     follows = Icrc
     fields_desc = [
         BitField("type", 0, 4),
-        BitField("nxt", 0, 4),
+        BitField("nxt", 0, 5),
+        BitField("reserved", 0, 7),
         ByteEnumField("nack_reason", 0, NACK_REASONS),
         ByteField("vendor_info", 0),
-        ByteField("reserved", 0),
         XIntField("entropy", 0),
         ShortField("spdcid", 0),
         ShortField("dpdcid", 0),
@@ -178,16 +179,19 @@ class Peth(_Layer):
     name = "PETH"
     follows = Icrc
     fields_desc = [
-        ByteField("reserved", 0),
+        BitField("type", 0, 4),
+        BitField("nxt", 0, 5),
+        BitField("reserved", 0, 7),
+        ByteField("reserved2", 0),
         ByteField("vendor_info", 0),
         ShortField("probe_id", 0),
+        ShortField("reserved3", 0),
         ShortField("spdcid", 0),
         ShortField("dpdcid", 0),
         ShortField("tx_timestamp", 0),
         BitField("tsr", 0, 1),
-        BitField("reserved2", 0, 11),
-        BitField("ftype", 0, 4),
-        XIntField("entropy", 0),
+        BitField("reserved4", 0, 11),
+        BitField("ftype", 1, 4),
     ]
 
 
@@ -195,16 +199,18 @@ class Erth(_Layer):
     name = "ERTH"
     follows = Icrc
     fields_desc = [
+        BitField("type", 0, 4),
+        BitField("nxt", 0, 5),
+        BitField("reserved", 0, 5),
         BitEnumField("op", 0, 2, {0: "port status update", 1: "EV probe"}),
-        BitField("reserved", 0, 14),
-        ByteField("vendor_info", 0),
         ByteField("reserved2", 0),
+        ByteField("vendor_info", 0),
         XIntField("port_status_mask", 0),
-        XIntField("entropy", 0),
+        XIntField("reserved3", 0),
         ShortField("tx_timestamp", 0),
         BitField("tsr", 0, 1),
-        BitField("reserved3", 0, 11),
-        BitField("ftype", 0, 4),
+        BitField("reserved4", 0, 11),
+        BitField("ftype", 1, 4),
     ]
 
 
@@ -212,17 +218,16 @@ class Eeth(_Layer):
     name = "EETH"
     follows = Icrc
     fields_desc = [
+        BitField("type", 0, 4),
+        BitField("nxt", 0, 5),
+        BitField("reserved", 0, 1),
         BitEnumField("op", 0, 2, {0: "port status update", 1: "EV probe"}),
-        BitField("reserved", 0, 30),
-        XIntField("port_status_mask", 0),
-        XIntField("entropy", 0),
-        LongField("reserved2", 0),
-        LongField("reserved3", 0),
+        BitField("reserved2", 0, 4),
+        ShortField("reserved3", 0),
+        *(IntField(f"reserved_word{number}", 0) for number in range(6)),
         ShortField("tx_timestamp", 0),
-        BitField("tsr", 0, 1),
-        BitField("reserved4", 0, 11),
-        BitField("ftype", 0, 4),
-        IntField("service_time", 0),
+        ShortField("reserved4", 0),
+        IntField("reserved5", 0),
     ]
 
 

@@ -409,7 +409,7 @@ DROPS = [
     ("sack", "sender is not the peer", poke(INNER + 8 + 7, b"\x03"), "drop_source"),
     ("probe", "4 bytes too long", resized(4), "drop_length"),
     ("probe", "4 bytes too short", resized(-4), "drop_length"),
-    ("probe", "EV is not the packet's", poke(BODY + 13, b"\x03"), "drop_entropy"),
+    ("probe", "EV with something in its low half", poke(INNER + 3, b"\x01"), "drop_entropy"),
     ("nack", "4 bytes too long", resized(4), "drop_length"),
     ("nack", "4 bytes too short", resized(-4), "drop_length"),
     ("nack", "QPN of an earlier boot", poke(BTH + 5, b"\x78"), "drop_qpn"),

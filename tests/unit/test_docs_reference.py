@@ -173,6 +173,30 @@ def test_protocol__packets_have_their_opcodes_and_sizes() -> None:
         assert int(frame.split()[0]) == size, name
 
 
+def test_protocol__fields_in_use_exist() -> None:
+    rows = cells(section(PROTOCOL, "### Reserved and vendor bits in use"))
+    assert len(rows) > 10
+    for name, bits, published, here, constants in rows:
+        struct, _, member = name.strip("`").partition(".")
+        size = 8 * WIRE.structs[struct].fields[member].size
+        high, _, low = bits.partition(" to ")
+        assert size > int(high) >= int(low)
+        assert published
+        assert here
+        assert set(re.findall(r"`(\w+)`", constants)) <= WIRE.constants.keys()
+
+
+def test_protocol__use_of_reserved_and_vendor_bits_is_complete() -> None:
+    """Whatever mrc_wire.h has a constant for, in a field that is not published, has a row."""
+    rows = cells(section(PROTOCOL, "### Reserved and vendor bits in use"))
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row[4])}
+    flags = {name for name in WIRE.constants if name.startswith("MRC_CC_FLAG_")}
+    assert flags | {"MRC_SETH_DOWN_SHIFT", "MRC_PETH_SOLICIT"} <= named
+    assert {"mrc_seth.cack", "mrc_seth.cc", "mrc_peth.vendor", "mrc_erth.vendor"} <= {
+        row[0].strip("`") for row in rows
+    }
+
+
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_counters_named_in_the_text_exist(file: Path) -> None:
     named = set(re.findall(r"`((?:drop|rtx|rx|tx|sack|probe)_[a-z]+)`", file.read_text()))

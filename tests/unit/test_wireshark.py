@@ -88,19 +88,21 @@ def of_body(packet: Packet) -> dict[str, int]:
             }  # fmt: skip
         case Peth():
             return {
-                "peth.type": 0, "peth.nxt": 0, "peth.vendor": body.vendor,
+                "peth.type": body.type, "peth.nxt": body.nxt, "peth.vendor": body.vendor,
                 "peth.probe_id": body.probe_id, "peth.spdcid": body.spdcid,
-                "peth.dpdcid": body.dpdcid, "peth.entropy": body.entropy, **stamp(body.timestamp),
+                "peth.dpdcid": body.dpdcid, **stamp(body.timestamp),
             }  # fmt: skip
         case Erth() | Eeth():
             found = {
-                "endpoint.op": body.op, "endpoint.ports": body.port_status_mask,
-                "endpoint.entropy": body.entropy, "endpoint.id": packet.bth.psn & 0xFFFF,
-                **stamp(body.timestamp),
+                "endpoint.type": body.type, "endpoint.nxt": body.nxt,
+                "endpoint.id": packet.bth.psn & 0xFFFF,
             }  # fmt: skip
-            if isinstance(body, Erth):
-                return found | {"endpoint.vendor": body.vendor}
-            return found | {"endpoint.service_ns": body.service_time_ns}
+            if isinstance(body, Eeth):
+                return found | {"eeth.op": body.op, "endpoint.time": body.tx_timestamp}
+            return found | {
+                "erth.op": body.op, "endpoint.vendor": body.vendor,
+                "endpoint.ports": body.port_status_mask, **stamp(body.timestamp),
+            }  # fmt: skip
     if isinstance(packet, Data):
         write = packet.body
         found = {

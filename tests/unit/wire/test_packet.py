@@ -150,20 +150,16 @@ GOLDEN: dict[str, Packet] = {
     "nack-trimmed": Control(
         backward(), Bth(0xDD, QPN_H1), Neth(0x01, 0x00F00D, EV, tx_timestamp=0xBEEF)
     ),
-    "probe": Control(plain(), Bth(0xDE, QPN_H2), Peth(0xC0DE, EV, SENT)),
+    "probe": Control(plain(), Bth(0xDE, QPN_H2), Peth(0xC0DE, SENT)),
     "probe-solicit": Control(
-        plain(), Bth(0xDE, QPN_H2), Peth(0xC0DE, EV, SENT, vendor=WIRE.MRC_PETH_SOLICIT)
+        plain(), Bth(0xDE, QPN_H2), Peth(0xC0DE, SENT, vendor=WIRE.MRC_PETH_SOLICIT)
     ),
-    "erth-port-status": Control(plain(), Bth(0xD8, 2, 0x1234), Erth(0, 0b1101, EV)),
-    "eeth-port-status": Control(backward(), Bth(0xD9, 2, 0x1234), Eeth(0, 0b1111, EV)),
+    "erth-port-status": Control(plain(), Bth(0xD8, 2, 0x1234), Erth(0, 0b1101, SENT)),
+    "eeth-port-status": Control(backward(), Bth(0xD9, 2, 0x1234), Eeth(0, 0xBEEF)),
     "erth-ev-probe": Control(
-        plain(), Bth(0xD8, 2, 0x1235), Erth(1, 0b1111, EV, Timestamp(0xBEEF, True, 1), 0x42)
+        plain(), Bth(0xD8, 2, 0x1235), Erth(1, 0b1111, Timestamp(0xBEEF, True, 1), 0x42)
     ),
-    "eeth-ev-probe": Control(
-        backward(),
-        Bth(0xD9, 2, 0x1235),
-        Eeth(1, 0b1111, EV, Timestamp(0xBEEF, True, 1), service_time_ns=12345),
-    ),
+    "eeth-ev-probe": Control(backward(), Bth(0xD9, 2, 0x1235), Eeth(1, 0xBEEF)),
 }  # fmt: skip
 
 
@@ -240,18 +236,17 @@ def control(body: Neth | Peth | Erth | Eeth) -> Any:
             )  # fmt: skip
         case Peth():
             return oracle.Peth(
-                vendor_info=body.vendor, probe_id=body.probe_id, spdcid=body.spdcid,
-                dpdcid=body.dpdcid, entropy=body.entropy, **stamp(body.timestamp),
+                type=body.type, nxt=body.nxt, vendor_info=body.vendor, probe_id=body.probe_id,
+                spdcid=body.spdcid, dpdcid=body.dpdcid, **stamp(body.timestamp),
             )  # fmt: skip
         case Erth():
             return oracle.Erth(
-                op=body.op, vendor_info=body.vendor, port_status_mask=body.port_status_mask,
-                entropy=body.entropy, **stamp(body.timestamp),
+                type=body.type, nxt=body.nxt, op=body.op, vendor_info=body.vendor,
+                port_status_mask=body.port_status_mask, **stamp(body.timestamp),
             )  # fmt: skip
         case Eeth():
             return oracle.Eeth(
-                op=body.op, port_status_mask=body.port_status_mask, entropy=body.entropy,
-                service_time=body.service_time_ns, **stamp(body.timestamp),
+                type=body.type, nxt=body.nxt, op=body.op, tx_timestamp=body.tx_timestamp,
             )  # fmt: skip
 
 
@@ -341,7 +336,7 @@ def test_golden__frame_lengths_are_the_headers() -> None:
 
 u8, u16, u24, u32, u64 = (st.integers(0, (1 << bits) - 1) for bits in (8, 16, 24, 32, 64))
 s16 = st.integers(-0x8000, 0x7FFF)
-nibble = st.integers(0, 15)
+nibble, nxt = st.integers(0, 15), st.integers(0, 31)
 addresses = st.binary(min_size=16, max_size=16).map(IPv6Address)
 headers = st.builds(Ip6, addresses, addresses, st.integers(0, 0xFFFFF), u8, u8)
 addresses4 = st.integers(0, 0xFFFFFFFF).map(IPv4Address)
@@ -374,15 +369,15 @@ def writes(draw: st.DrawFn) -> Data:
 seths = st.booleans().flatmap(
     lambda reply: st.builds(
         Seth, u24, u32, st.just(0) if reply else s16, u16 if reply else st.just(0), st.just(reply),
-        st.integers(0, 3), s16, u64, u8, nibble, nibble, u16, u16, nibble, st.integers(0, 31), u8,
+        st.integers(0, 3), s16, u64, u8, nibble, nibble, u16, u16, nibble, nxt, u8,
     )
 )  # fmt: skip
 cc_states = st.builds(CcState, u16, st.integers(0, 0x7FFF), st.booleans(), st.integers(0, 127), u24)
 bodies = {
-    0xDD: st.builds(Neth, u8, u24, u32, u8, nibble, nibble, u16, u16, u16, nibble, nibble),
-    0xDE: st.builds(Peth, u16, u32, stamps, u8, u16, u16),
-    0xD8: st.builds(Erth, st.integers(0, 3), u32, u32, stamps, u8),
-    0xD9: st.builds(Eeth, st.integers(0, 3), u32, u32, stamps, u32),
+    0xDD: st.builds(Neth, u8, u24, u32, u8, nibble, nibble, u16, u16, u16, nibble, nxt),
+    0xDE: st.builds(Peth, u16, stamps, u8, u16, u16, nibble, nxt),
+    0xD8: st.builds(Erth, st.integers(0, 3), u32, stamps, u8, nibble, nxt),
+    0xD9: st.builds(Eeth, st.integers(0, 3), u16, nibble, nxt),
 }
 packets: st.SearchStrategy[Packet] = st.one_of(
     writes(),
@@ -548,7 +543,7 @@ def test_decode_frame__refuses_what_is_not_ipv6(frame: bytes, reason: str) -> No
         changed("sack", body=Seth(0, 0, probe_id=1 << 16, probe_reply=True)),
         changed("sack", cc_state=CcState(ooo=0x8000)),
         changed("sack", cc_state=CcState(penalty=-1)),
-        changed("probe", body=Peth(1, 1, Timestamp(0, False, 16))),
+        changed("probe", body=Peth(1, Timestamp(0, False, 16))),
         changed("nack", envelope=replace(backward(), src_port=1 << 16)),
         changed("nack", envelope=forward(flow_label=1 << 20)),
         changed("nack", envelope=forward(hop_limit=256)),
