@@ -189,7 +189,7 @@ struct sack_body {               /* host order, what a SACK says */
 	__u32 ooo;
 	__u32 ts;                /* time stamp to reflect, as it came */
 	__u32 down;              /* our planes that are down, a bit each */
-	__u64 bytes;
+	__u64 bytes;             /* nominal sizes of what arrived */
 };
 
 static __always_inline int put_sack(void *data, void *end, const struct sack_body *s)
@@ -212,7 +212,7 @@ static __always_inline int put_sack(void *data, void *end, const struct sack_bod
 	seth->bitmap_lo = bpf_htonl((__u32)s->bitmap);
 	cc->tx_timestamp = bpf_htons(s->ts);
 	cc->ooo = bpf_htons(s->ooo & MRC_CC_OOO);
-	cc->bytes = bpf_htonl((s->bytes / MRC_CC_BYTES_UNIT) & 0xffffff);
+	cc->bytes = bpf_htonl((s->bytes + MRC_CC_BYTES_UNIT - 1) / MRC_CC_BYTES_UNIT & 0xffffff);
 	seal(data, MRC_SETH_LEN + MRC_CC_STATE_LEN);
 	return 0;
 }

@@ -204,7 +204,7 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	__u32 slice;             /* SACKs sent, which selects the slice of the next; lock */
 	__u32 hole_psn;          /* the gap that the clock saw last; tick only */
 	__u64 packets;           /* received, duplicates not counted; lock */
-	__u64 bytes;             /* their payload; lock */
+	__u64 bytes;             /* their nominal sizes (mrc_wire.h); lock */
 	__u64 hole_ns;           /* when the clock first saw that gap; tick only */
 	__u64 sacked_ns;         /* when the latest SACK left; lock */
 	__u64 gap_ns;            /* since when cells have been early because of the gap at gap_psn; lock */

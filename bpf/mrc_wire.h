@@ -125,11 +125,11 @@ struct mrc_seth {
 #define MRC_CC_FLAG_DUPLICATE 0x2 /* in .cc: caused by a packet that had arrived before */
 #define MRC_CC_FLAG_SOLICITED 0x4 /* in .cc: asked for; .tx_timestamp is that of the question */
 #define MRC_CC_OOO 0x7fff        /* in .ooo */
-#define MRC_CC_BYTES_UNIT 256    /* .bytes counts in these */
+#define MRC_CC_BYTES_UNIT 256    /* .bytes counts nominal sizes in these, rounded up */
 struct mrc_cc_state {
 	__u16 tx_timestamp;      /* reflected from TSETH or PETH */
 	__u16 ooo;               /* res 1 | packets waiting for a gap 15 */
-	__u32 bytes;             /* restore_cwnd 1 | rcv_cwnd_pen 7 | received bytes 24 */
+	__u32 bytes;             /* restore_cwnd 1 | rcv_cwnd_pen 7 | nominal sizes of what arrived 24 */
 };
 
 /* NETH, 20 bytes: a PSN that did not arrive, and the reason. */
@@ -253,7 +253,7 @@ struct mrc_cell {
 #define MRC_CELL_MSS_MIN 512     /* segments shorter than this are sent one by one */
 #define MRC_CELL_ATTEMPT_SHIFT 18 /* in the flow label: 0 the first sending, 1 and 2 the next ones, 3 later ones */
 #define MRC_CELL_ACKREQ 0x20000  /* in the flow label: answer with a SACK at once */
-#define MRC_CELL_OVERHEAD 40     /* what a cell adds to each packet, without Ethernet */
+#define MRC_CELL_OVERHEAD 40     /* what a cell adds to each packet, without Ethernet; with it, its nominal size */
 #define MRC_CELL_PACKETS 128     /* most packets of a cell, with room: 64 KiB / MRC_CELL_MSS_MIN */
 
 /* Lengths of headers, and what a data packet adds to the application's IP packet. */
@@ -272,6 +272,8 @@ struct mrc_cell {
 #define MRC_NETH_LEN 20
 #define MRC_ERTH_LEN 16
 #define MRC_EETH_LEN 36
+/* The nominal size of a packet is its UDP length and an IPv6 header: of data its payload and this. */
+#define MRC_DATA_NOMINAL 88      /* 40 + 8 + 12 + 24 + 4, in every MRC_ENCAP_* */
 #define MRC_DATA_OVERHEAD 128    /* 40 + 40 + 8 + 12 + 24 + 4, without Ethernet, in MRC_ENCAP_FULL */
 
 /* ECN, the two low bits of a traffic class (RFC 3168). */

@@ -132,7 +132,7 @@ field("uint16", "cc.time", "Reflected transmit time", base.HEX)
 field("uint16", "cc.ooo", "Packets waiting behind a gap", base.DEC, nil, 0x7fff)
 field("bool", "cc.restore", "Restore window", 32, nil, 0x80000000)
 field("uint32", "cc.penalty", "Window penalty", base.DEC, nil, 0x7f000000)
-field("uint32", "cc.bytes", "Bytes received, in units of 256", base.DEC, nil, 0x00ffffff)
+field("uint32", "cc.bytes", "Nominal sizes of what arrived, in units of 256", base.DEC, nil, 0x00ffffff)
 
 field("uint16", "neth.type", "Type", base.DEC, nil, 0xf000)
 field("uint16", "neth.nxt", "Next", base.DEC, nil, 0x0f80)

@@ -214,7 +214,7 @@ class Seth:
 
 @dataclass(frozen=True, slots=True)
 class CcState:
-    """The congestion part of a SACK; `received` counts units of MRC_CC_BYTES_UNIT bytes."""
+    """The congestion part of a SACK; `received` counts nominal sizes in units of MRC_CC_BYTES_UNIT."""
 
     tx_timestamp: int = 0
     ooo: int = 0

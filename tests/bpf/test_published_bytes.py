@@ -89,6 +89,18 @@ def test_probe_is_answered(rig: Rig, far: Far) -> None:
     assert rig.counted() == {"probe_rx": 1}
 
 
+def test_received_bytes_are_nominal_sizes_rounded_up(rig: Rig, far: Far) -> None:
+    """The nominal size of a packet is its UDP length and 40."""
+    told, total = [], 0
+    for number, size in enumerate((100, 1000, 3, 1300)):
+        frame = far.data(5000 + number, numbered(number, size), ackreq=True)
+        ran = rig.arrive(frame)
+        total += int.from_bytes(frame[BTH - 4 : BTH - 2], "big") + 40
+        told.append(((total + 255) >> 8).to_bytes(4, "big"))
+        assert ran.frame[-8:-4] == told[-1]
+    assert [each.hex() for each in told] == ["00000001", "00000006", "00000006", "0000000c"]
+
+
 def test_probe_leaves_at_its_bytes(rig: Rig, far: Far) -> None:
     rig.tune(reo_min_ns=0, reo_max_ns=0, probe_interval_ns=1)
     for _ in range(4):

@@ -69,6 +69,12 @@ def test_read_header__lengths_are_those_of_the_structs() -> None:
         assert length == WIRE.structs[f"mrc_{which.lower()}"].size
 
 
+def test_read_header__nominal_size_of_data_is_its_udp_length_and_an_ipv6_header() -> None:
+    behind_udp = WIRE.MRC_BTH_LEN + WIRE.MRC_WRITE_LEN + WIRE.MRC_ICRC_LEN
+    assert WIRE.MRC_DATA_NOMINAL == WIRE.MRC_UDP_LEN + behind_udp + 40
+    assert WIRE.MRC_CELL_OVERHEAD == 40
+
+
 def test_read_header__wire_structs_have_no_holes() -> None:
     for layout in WIRE.structs.values():
         assert sum(field.size for field in layout.fields.values()) == layout.size
