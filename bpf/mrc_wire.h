@@ -99,6 +99,19 @@ struct mrc_reth {
 #define MRC_HEAD_TYPE 0xf000
 #define MRC_HEAD_NXT 0x0f80
 
+/* Immediate data, 4 bytes: behind RETH in the last or only packet of a Write with Immediate. */
+struct mrc_immdt {
+	__u32 data;
+};
+
+/* AETH, 4 bytes: Transport ACK, as InfiniBand has it. */
+#define MRC_AETH_CREDITS 0x1f    /* in .syndrome: no credits are counted */
+struct mrc_aeth {
+	__u8 syndrome;           /* res 1 | kind 2 | credits 5 */
+	__u8 msn_hi;             /* MSN, most significant byte */
+	__u16 msn_lo;            /* MSN, low 16 bits */
+};
+
 /* SETH, 28 bytes, and CC_STATE, 8 bytes: the body of a SACK. */
 #define MRC_SETH_TYPE_SHIFT 28
 #define MRC_SETH_M_SHIFT 21      /* two bits: congestion mark for the reflected path */
@@ -266,6 +279,8 @@ struct mrc_cell {
 #define MRC_TSETH_LEN 4
 #define MRC_RETH_LEN 16
 #define MRC_WRITE_LEN 24         /* METH, TSETH and RETH: the headers before the payload */
+#define MRC_IMMDT_LEN 4
+#define MRC_AETH_LEN 4
 #define MRC_SETH_LEN 28
 #define MRC_CC_STATE_LEN 8
 #define MRC_PETH_LEN 16
@@ -308,9 +323,10 @@ struct mrc_cell {
 #define MRC_USID_ROLE_HOST 2
 
 /* EV: structured, 32 bits; 16 high bits in the UDP source port, 16 low bits
- * in the flow label of the inner header. plane 4 | T1 index 12 | spare 16;
- * the T1 index is 0 where both hosts hang on one T0. In ecmp modes the 12 bits
- * are an entropy without further meaning, and the label repeats the high half. */
+ * in the flow label of the inner header. plane 4 | T1 index 12 | spare 16 (0, but
+ * in survey probes the loop); the T1 index is 0 where both hosts hang on one T0. In
+ * ecmp modes the 12 bits are an entropy without further meaning, and the label
+ * repeats the high half. */
 #define MRC_EV_PLANE_SHIFT 28
 #define MRC_EV_T1_SHIFT 16
 #define MRC_EV_T1_MASK 0x0fff

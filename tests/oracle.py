@@ -90,10 +90,21 @@ class Written(Packet):
     fields_desc = [_AllButIcrc("data", b""), XIntField("icrc", 0)]
 
 
-class Reth(_Layer):
-    name = "RETH"
+class Immdt(_Layer):
+    name = "ImmDt"
     follows = Written
+    fields_desc = [XIntField("immediate", 0)]
+
+
+class Reth(Packet):
+    name = "RETH"
     fields_desc = [LongField("va", 0), XIntField("rkey", 0), IntField("dma_length", 0)]
+
+    def guess_payload_class(self, payload: bytes) -> Any:
+        above = self.underlayer
+        while above is not None and not isinstance(above, Bth):
+            above = above.underlayer
+        return Immdt if above is not None and above.opcode in (0xC9, 0xCB) else Written
 
 
 class Tseth(_Layer):
@@ -114,6 +125,17 @@ class Meth(_Layer):
     def guess_payload_class(self, payload: bytes) -> Any:
         bth = self.underlayer
         return Tseth if bth is not None and bth.ts else Reth
+
+
+class Aeth(_Layer):
+    name = "AETH"
+    follows = Icrc
+    fields_desc = [
+        BitField("reserved", 0, 1),
+        BitEnumField("kind", 0, 2, {0: "ACK", 1: "RNR NAK", 3: "NAK"}),
+        BitField("credits", 0x1F, 5),
+        ThreeBytesField("msn", 0),
+    ]
 
 
 class CcState(_Layer):
@@ -250,7 +272,7 @@ class Bth(_Layer):
         ThreeBytesField("psn", 0),
     ]
 
-    _after = {0xDC: Seth, 0xDD: Neth, 0xDE: Peth, 0xD8: Erth, 0xD9: Eeth}
+    _after = {0xD1: Aeth, 0xDC: Seth, 0xDD: Neth, 0xDE: Peth, 0xD8: Erth, 0xD9: Eeth}
 
     def guess_payload_class(self, payload: bytes) -> Any:
         if 0xC6 <= self.opcode <= 0xCB:
@@ -307,8 +329,8 @@ def vector(name: str) -> bytes:
 
 
 # Bytes of headers behind the BTH; four more where a write has a TSETH.
-_BEHIND_BTH = {0xDC: 36, 0xDD: 20, 0xDE: 16, 0xD8: 16, 0xD9: 36}
-_WRITES = {0xC6, 0xC7, 0xC8, 0xCA}
+_BEHIND_BTH = {0xD1: 4, 0xDC: 36, 0xDD: 20, 0xDE: 16, 0xD8: 16, 0xD9: 36}
+_WRITES = {0xC6: 20, 0xC7: 20, 0xC8: 20, 0xC9: 24, 0xCA: 20, 0xCB: 24}
 
 
 def header_check(covered: bytes) -> int:
@@ -334,7 +356,7 @@ def sealed(data: bytes, udp: int) -> bytes:
         return data
     behind = _BEHIND_BTH.get(data[bth], 0)
     if data[bth] in _WRITES:
-        behind = 24 if data[bth + 8] & 0x10 else 20
+        behind = _WRITES[data[bth]] + (4 if data[bth + 8] & 0x10 else 0)
     if not behind or len(data) < bth + 12 + behind + 4:
         return data
     covered = data[udp : udp + 4] + data[bth : bth + 12 + behind]

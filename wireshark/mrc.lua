@@ -26,6 +26,7 @@ mrc.prefs.columns =
 
 local BTH_LEN, METH_LEN, TSETH_LEN, RETH_LEN, IMM_LEN, ICRC_LEN = 12, 4, 4, 16, 4, 4
 local SETH_LEN, CC_STATE_LEN, NETH_LEN, PETH_LEN, ERTH_LEN, EETH_LEN = 28, 8, 20, 16, 16, 36
+local AETH_LEN = 4
 local DSCP_TRIMMED = 43
 local RKEY_NETDEV = 0x4e455430
 local TS_UNIT_NS = 128
@@ -64,6 +65,7 @@ local REASONS = {
     [0x19] = "UNEXP_EVENT",
 }
 local OPERATIONS = { [0] = "Port Status Update", [1] = "EV Probe" }
+local ACK_KINDS = { [0] = "ACK", [1] = "RNR NAK", [3] = "NAK" }
 local ENCAPS = { [0] = "full", [1] = "reduced", [2] = "ecmp over IPv6", [3] = "ecmp over IPv4" }
 local FULL, REDUCED, ECMP6, ECMP4 = 0, 1, 2, 3
 local ROLES = { [0] = "t0-", [1] = "t1-" }
@@ -107,6 +109,10 @@ field("uint32", "reth.rkey", "R_Key", base.HEX, { [RKEY_NETDEV] = "mrc0 of the p
 field("uint32", "reth.length", "Length")
 field("uint32", "imm", "Immediate data", base.HEX)
 field("bytes", "payload", "Payload")
+
+field("uint8", "aeth.kind", "Kind", base.DEC, ACK_KINDS, 0x60)
+field("uint8", "aeth.credits", "Credits", base.DEC, nil, 0x1f)
+field("uint24", "aeth.msn", "MSN", base.HEX)
 
 field("uint32", "seth.type", "Type", base.DEC, nil, 0xf0000000)
 field("uint32", "seth.nxt", "Next", base.DEC, nil, 0x0f800000)
@@ -395,7 +401,8 @@ local function add_write(tree, tvb, opcode, cut)
     add_all(reth, range, { { "reth.va", 0, 8 }, { "reth.rkey", 8, 4 }, { "reth.length", 12, 4 } })
     if immediate then tree:add(F["imm"], tvb:range(at + RETH_LEN, IMM_LEN)) end
     local length = range:range(12, 4):uint()
-    if not cut and opcode == WRITE_ONLY and length ~= tvb:len() - headers - ICRC_LEN then
+    local whole = opcode == WRITE_ONLY or opcode == WRITE_ONLY_IMM
+    if not cut and whole and length ~= tvb:len() - headers - ICRC_LEN then
         reth:add_proto_expert_info(E.length)
     end
     return headers, string.format("%d bytes", length), range:range(8, 4):uint() == RKEY_NETDEV
@@ -479,6 +486,13 @@ local function add_probe(tree, range)
     return string.format("0x%04x%s", range:range(4, 2):uint(), asks and ", " .. asks or "")
 end
 
+local function add_ack(tree, range)
+    local aeth = tree:add(mrc, range, "AETH")
+    add_all(aeth, range, { { "aeth.kind", 0, 1 }, { "aeth.credits", 0, 1 }, { "aeth.msn", 1, 3 } })
+    return string.format("%s, MSN 0x%06x", ACK_KINDS[range:bitfield(1, 2)] or "?",
+        range:range(1, 3):uint())
+end
+
 local function add_request(tree, range, id)
     local erth = tree:add(mrc, range, "ERTH")
     add_all(erth, range, {
@@ -501,6 +515,7 @@ local function add_response(tree, range, id)
 end
 
 local BODIES = {
+    [0xD1] = { AETH_LEN, add_ack },
     [ENDPOINT_REQUEST] = { ERTH_LEN, add_request },
     [0xD9] = { EETH_LEN, add_response },
     [0xDC] = { SETH_LEN + CC_STATE_LEN, add_sack },
@@ -555,7 +570,6 @@ function mrc.dissector(tvb, pinfo, root)
     local opcode, rtx = tvb:range(0, 1):uint(), tvb:range(8, 1):bitfield(2, 1) == 1
     add_bth(tree, tvb, rtx)
     if not is_write(opcode) and not BODIES[opcode] then
-        -- Transport ACK has a name, but its layout has not been published.
         tree:add_proto_expert_info(E.opcode)
         pinfo.cols.info = OPCODES[opcode] or string.format("MRC, opcode 0x%02x", opcode)
         return tvb:len()

@@ -123,7 +123,10 @@ class Timestamp:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """The headers before a write's payload: METH, TSETH (if the BTH says so) and RETH."""
+    """The headers before a write's payload.
+
+    They are METH, TSETH (if the BTH says so), RETH, and immediate data (if the opcode says so).
+    """
 
     msn: int
     length: int
@@ -131,6 +134,7 @@ class Write:
     timestamp: Timestamp | None = None
     va: int = 0
     rkey: int = WIRE.MRC_RKEY_NETDEV
+    immediate: int | None = None
 
     def pack(self) -> bytes:
         """Encode the headers."""
@@ -139,10 +143,14 @@ class Write:
             "mrc_reth", va_hi=self.va >> 32, va_lo=self.va & 0xFFFFFFFF, rkey=self.rkey,
             length=self.length,
         )  # fmt: skip
+        if self.immediate is not None:
+            reth += _write("mrc_immdt", data=self.immediate)
         return _write("mrc_meth", rqmsn=self.rqmsn, msn=self.msn) + stamp + reth
 
     @classmethod
-    def unpack(cls, data: bytes, at: int, *, stamped: bool) -> tuple[Self, int]:
+    def unpack(
+        cls, data: bytes, at: int, *, stamped: bool, immediate: bool = False
+    ) -> tuple[Self, int]:
         """Decode the headers at offset `at`; also returns the offset of the payload.
 
         Raises DecodeError if they are truncated.
@@ -154,9 +162,33 @@ class Write:
             stamp = Timestamp.of(_read("mrc_tseth", data, at))
             at += WIRE.structs["mrc_tseth"].size
         reth = _read("mrc_reth", data, at)
+        at += WIRE.structs["mrc_reth"].size
+        last = None
+        if immediate:
+            last = _read("mrc_immdt", data, at)["data"]
+            at += WIRE.structs["mrc_immdt"].size
         va = reth["va_hi"] << 32 | reth["va_lo"]
-        write = cls(meth["msn"], reth["length"], meth["rqmsn"], stamp, va, reth["rkey"])
-        return write, at + WIRE.structs["mrc_reth"].size
+        return cls(meth["msn"], reth["length"], meth["rqmsn"], stamp, va, reth["rkey"], last), at
+
+
+@dataclass(frozen=True, slots=True)
+class Aeth:
+    """The body of a Transport ACK: its kind and credits in one byte, and the message it is of."""
+
+    msn: int
+    syndrome: int = WIRE.MRC_AETH_CREDITS
+
+    def pack(self) -> bytes:
+        """Encode the header; raises ValueError for a number that does not fit."""
+        return _write(
+            "mrc_aeth", syndrome=self.syndrome, msn_hi=self.msn >> 16, msn_lo=self.msn & _HALF
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes, at: int) -> Self:
+        """Decode the header at offset `at`; raises DecodeError if it is truncated."""
+        raw = _read("mrc_aeth", data, at)
+        return cls(raw["msn_hi"] << 16 | raw["msn_lo"], raw["syndrome"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +246,7 @@ class Seth:
 
 @dataclass(frozen=True, slots=True)
 class CcState:
-    """The congestion part of a SACK; `received` counts nominal sizes in units of MRC_CC_BYTES_UNIT."""
+    """The congestion part of a SACK; `received` is nominal sizes in units of MRC_CC_BYTES_UNIT."""
 
     tx_timestamp: int = 0
     ooo: int = 0

@@ -17,6 +17,7 @@ ALL = 0xFF
 FIRST = 1000  # the first PSN that we send
 OUT = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
 SIX_WORDS = " 00 00 00 00" * 6
+RETH = " 00 00 7f 00 12 34 50 00  11 22 33 44  00 00 00 24  "
 
 
 def packet(far: Far, opcode: int, aux: int, qpn: str, psn: str, headers: str) -> bytes:
@@ -78,6 +79,27 @@ def test_unknown_operation_is_refused(rig: Rig, far: Far, byte: str) -> None:
     assert ran.verdict == DROPPED
     assert rig.counted() == {"drop_opcode": 1}
     assert ports(rig) == ALL
+
+
+REFUSED = [  # opcode, headers behind the BTH and payload, counter
+    (0xC6, "00 00 00 05  be ef 00 01" + RETH + "73 69 78 74", "drop_multi_packet"),
+    (0xC7, "00 00 00 05  be ef 00 01" + RETH + "73 69 78 74", "drop_multi_packet"),
+    (0xC8, "00 00 00 05  be ef 00 01" + RETH + "65 6e 64 2e", "drop_multi_packet"),
+    (0xC9, "00 03 00 05  be ef 00 01" + RETH + "ca fe f0 0d  65 6e", "drop_multi_packet"),
+    (0xCB, "00 03 00 05  be ef 00 01" + RETH + "ca fe f0 0d  6f 6e", "drop_immediate"),
+    (0xD1, "1f 00 00 05", "drop_transport_ack"),
+]
+
+
+@pytest.mark.parametrize(("opcode", "behind", "counter"), REFUSED)
+def test_what_mrc0_has_no_use_for_is_refused_by_its_name(
+    rig: Rig, far: Far, opcode: int, behind: str, counter: str
+) -> None:
+    before = rig.state()
+    ran = rig.receive(packet(far, opcode, 0x10, "77 00 00", "00 13 88", behind))
+    assert ran.verdict == DROPPED
+    assert rig.counted() == {counter: 1}
+    assert rig.state() == before
 
 
 def test_probe_is_answered(rig: Rig, far: Far) -> None:
