@@ -81,6 +81,25 @@ def test_unknown_operation_is_refused(rig: Rig, far: Far, byte: str) -> None:
     assert ports(rig) == ALL
 
 
+def test_data_leaves_at_its_bytes(rig: Rig) -> None:
+    frame = rig.spray(OUT).frame
+    assert frame[BTH : BTH + 12].hex(" ") == "ca 00 ff ff 00 88 00 03 10 00 03 e8"
+    assert frame[BODY : BODY + 4].hex(" ") == "00 00 03 e8"
+    assert frame[BODY + 6 : BODY + 8].hex(" ") == "00 01"
+    assert frame[BODY + 8 : BODY + 24].hex(" ") == words(
+        "00 00 00 00 00 00 00 00  4e 45 54 30  00 00 00 1f"
+    )
+    assert frame[BODY + 24 : -4] == OUT
+
+
+def test_sack_leaves_at_its_bytes(rig: Rig, far: Far) -> None:
+    ran = rig.arrive(far.data(5002, numbered(2), sent=0xBEEF, ackreq=True))
+    seth = (
+        "00 00 00 03  10 02 00 00  00 00 00 00  00 00 13 87  00 01 00 01  00 00 00 00 00 00 00 04"
+    )
+    assert behind_bth(ran.frame) == words(seth + " be ef 00 01  00 00 00 01")
+
+
 REFUSED = [  # opcode, headers behind the BTH and payload, counter
     (0xC6, "00 00 00 05  be ef 00 01" + RETH + "73 69 78 74", "drop_multi_packet"),
     (0xC7, "00 00 00 05  be ef 00 01" + RETH + "73 69 78 74", "drop_multi_packet"),
