@@ -155,6 +155,14 @@ static __always_inline u32 cell_disposition(const struct mrc_rx *rx, u32 psn, u3
 	return ahead == 0 && !rx->busy ? RX_DELIVER : RX_HOLD;
 }
 
+/* The nominal sizes of a piece's packets, each of which had headers of its own on the wire. */
+static __always_inline u32 nominal_size(const struct cell_in *in)
+{
+	u32 n = in->p->c.count, len = in->p->c.len + n * MRC_CELL_OVERHEAD;
+
+	return n > 1 ? len + (n - 1) * in->p->c.head : len;
+}
+
 /*
  * Count an arrival that was delivered or held. A single packet tells of its mark in
  * the SACK that it becomes. Lock of rx held.
@@ -164,7 +172,7 @@ static __always_inline void note_arrival(struct mrc_rx *rx, const struct cell_in
 	u32 ev = (in->p->label & CELL_LABEL_EV) << 16;
 
 	rx->packets += in->p->c.count;
-	rx->bytes += in->p->c.len;
+	rx->bytes += nominal_size(in);
 	rx->pending_packets += in->p->c.count;
 	rx->pending_bytes += in->p->c.len;
 	if ((s32)(psn + in->p->c.count - rx->high) > 0)

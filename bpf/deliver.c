@@ -369,7 +369,7 @@ static __always_inline void record_arrival(struct mrc_rx *rx, struct mrc_rx_entr
 		rx->next = a->psn + 1;
 	if (a->disposition < RX_DUPLICATE) {
 		rx->packets++;
-		rx->bytes += a->len;
+		rx->bytes += a->len + MRC_DATA_NOMINAL;
 		rx->pending_packets++;
 		rx->pending_bytes += a->len;
 		if ((s32)(a->psn + 1 - rx->high) > 0)

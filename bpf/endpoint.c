@@ -60,18 +60,18 @@ static __always_inline int endpoint_answer(struct hook_ctx *ctx, const struct mr
 {
 	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct mrc_erth *erth = data + MRC_BODY_OFF;
-	u32 stamp;
+	__be16 stamp;
 
 	if (data + MRC_BODY_OFF + MRC_ERTH_LEN > end)
 		return drop(MRC_C_DROP_SHORT);
-	stamp = *(__u32 *)&erth->tx_timestamp;
+	stamp = erth->tx_timestamp;
 	if (hook_resize(ctx, MRC_ENDPOINT_RSP_FRAME_LEN))
 		return drop(MRC_C_DROP_SKB);
 	data = HOOK_DATA(ctx);
 	end = HOOK_END(ctx);
 	if (put_headers(data, end, h, pl, pp, ev, MRC_EETH_LEN, MRC_OP_ENDPOINT_RSP, 0,
 			MRC_QPN_ENDPOINT, id) ||
-	    put_endpoint_response(data, end, op, h->plane_mask, ev, stamp))
+	    put_endpoint_response(data, end, op, stamp))
 		return drop(MRC_C_DROP_SKB);
 	capture_answer(ctx, ev_plane(ev), MRC_CAPTURE_NONE, peer, why);
 	return SAYS(hook_send(ctx, pl->ifindex), why);
@@ -90,7 +90,11 @@ static __always_inline u32 endpoint_request(struct mrc_balance *b, u32 op, u32 i
 	return which;
 }
 
-/* A packet for QP 2; mrc_receive has checked its addresses, lengths, headers and plane. */
+/*
+ * A packet for QP 2; mrc_receive has checked its addresses, lengths, headers and
+ * plane. A request may have anything in its EV below the plane, and is answered on
+ * that EV. Responses are those to our requests, whose EVs are paths of ours.
+ */
 static __always_inline int on_endpoint(struct hook_ctx *ctx, const struct mrc_host *h,
 				       const struct mrc_plane *pl, u32 plane, u32 ev)
 {
@@ -105,7 +109,7 @@ static __always_inline int on_endpoint(struct hook_ctx *ctx, const struct mrc_ho
 	if (data + MRC_BODY_OFF + MRC_ERTH_LEN + MRC_ICRC_LEN > end)
 		return drop(MRC_C_DROP_SHORT);
 	if (bth->opcode == MRC_OP_ENDPOINT_REQ && envelope_is_from(data, pl->addr))
-		return survey_returned(ctx, plane, bth_psn(bth));
+		return survey_returned(ctx, plane, ev, bth_psn(bth));
 	envelope_source(data, key.addr);
 	peer = sources.lookup(&key);
 	if (!peer)
@@ -115,12 +119,11 @@ static __always_inline int on_endpoint(struct hook_ctx *ctx, const struct mrc_ho
 	if (!b || !pp || !envelope_is_from(data, pp->addr))
 		return drop(MRC_C_DROP_STRANGER);
 	if (bth->opcode == MRC_OP_ENDPOINT_RSP)
-		return to_stack(ctx, pl, MRC_C_ENDPOINT_RX);
+		return ev & 0xffff ? drop(MRC_C_DROP_ENTROPY) :
+				     to_stack(ctx, pl, MRC_C_ENDPOINT_RX);
 	if (bth->opcode != MRC_OP_ENDPOINT_REQ)
 		return drop(MRC_C_DROP_OPCODE);
-	if (erth->entropy != bpf_htonl(ev))
-		return drop(MRC_C_DROP_ENTROPY);
-	op = bpf_ntohl(erth->head) >> MRC_ENDPOINT_OP_SHIFT;
+	op = bpf_ntohs(erth->head) & MRC_ERTH_OP;
 	id = bpf_ntohs(bth->psn_lo);
 	if (op != MRC_ENDPOINT_EV_PROBE && op != MRC_ENDPOINT_PORT_STATUS)
 		return drop(MRC_C_DROP_OPCODE);

@@ -189,7 +189,7 @@ struct sack_body {               /* host order, what a SACK says */
 	__u32 ooo;
 	__u32 ts;                /* time stamp to reflect, as it came */
 	__u32 down;              /* our planes that are down, a bit each */
-	__u64 bytes;
+	__u64 bytes;             /* nominal sizes of what arrived */
 };
 
 static __always_inline int put_sack(void *data, void *end, const struct sack_body *s)
@@ -212,7 +212,7 @@ static __always_inline int put_sack(void *data, void *end, const struct sack_bod
 	seth->bitmap_lo = bpf_htonl((__u32)s->bitmap);
 	cc->tx_timestamp = bpf_htons(s->ts);
 	cc->ooo = bpf_htons(s->ooo & MRC_CC_OOO);
-	cc->bytes = bpf_htonl((s->bytes / MRC_CC_BYTES_UNIT) & 0xffffff);
+	cc->bytes = bpf_htonl((s->bytes + MRC_CC_BYTES_UNIT - 1) / MRC_CC_BYTES_UNIT & 0xffffff);
 	seal(data, MRC_SETH_LEN + MRC_CC_STATE_LEN);
 	return 0;
 }
@@ -228,7 +228,6 @@ static __always_inline int put_nack(void *data, void *end, __u32 reason, __u32 p
 	neth->head = 0;
 	neth->reason = reason;
 	neth->vendor = 0;
-	neth->res = 0;
 	neth->entropy = bpf_htonl(ev);
 	neth->spdcid = 0;
 	neth->dpdcid = 0;
@@ -240,48 +239,48 @@ static __always_inline int put_nack(void *data, void *end, __u32 reason, __u32 p
 	return 0;
 }
 
-/* An endpoint request (QP 2) that carries no time stamp. */
-static __always_inline int put_endpoint_request(void *data, void *end, __u32 op, __u32 entropy)
+/* An endpoint request (QP 2) without a port mask. */
+static __always_inline int put_endpoint_request(void *data, void *end, __u32 op, __u32 vendor,
+						__u64 sent_ns)
 {
 	struct mrc_erth *erth = data + MRC_BODY_OFF;
 
 	if (data + MRC_ENDPOINT_REQ_FRAME_LEN > end)
 		return -1;
-	erth->head = bpf_htonl(op << MRC_ENDPOINT_OP_SHIFT);
+	erth->head = bpf_htons(op);
+	erth->res = 0;
+	erth->vendor = vendor;
 	erth->port_status_mask = 0;
-	erth->entropy = bpf_htonl(entropy);
-	erth->tx_timestamp = 0;
-	erth->meta = 0;
+	erth->res2 = 0;
+	erth->tx_timestamp = wire_time(sent_ns);
+	erth->meta = bpf_htons(MRC_TS_FTYPE_TX);
 	seal(data, MRC_ERTH_LEN);
 	return 0;
 }
 
-/*
- * An endpoint response. `stamp` is the request's time stamp with its meta word,
- * as they came. The service time stays 0: answering takes less than a unit of
- * the time stamp.
- */
-static __always_inline int put_endpoint_response(void *data, void *end, __u32 op, __u32 ports,
-						 __u32 ev, __u32 stamp)
+/* An endpoint response; `stamp` is the request's time stamp as it came. */
+static __always_inline int put_endpoint_response(void *data, void *end, __u32 op, __be16 stamp)
 {
 	struct mrc_eeth *eeth = data + MRC_BODY_OFF;
 
 	if (data + MRC_ENDPOINT_RSP_FRAME_LEN > end)
 		return -1;
-	eeth->head = bpf_htonl(op << MRC_ENDPOINT_OP_SHIFT);
-	eeth->port_status_mask = bpf_htonl(ports);
-	eeth->entropy = bpf_htonl(ev);
-	eeth->reserved[0] = 0;
-	eeth->reserved[1] = 0;
-	eeth->reserved[2] = 0;
-	eeth->reserved[3] = 0;
-	*(__u32 *)&eeth->tx_timestamp = stamp;
-	eeth->service_time_ns = 0;
+	eeth->head = bpf_htons(op << MRC_EETH_OP_SHIFT);
+	eeth->res = 0;
+	eeth->res2[0] = 0;
+	eeth->res2[1] = 0;
+	eeth->res2[2] = 0;
+	eeth->res2[3] = 0;
+	eeth->res2[4] = 0;
+	eeth->res2[5] = 0;
+	eeth->tx_timestamp = stamp;
+	eeth->res3 = 0;
+	eeth->res4 = 0;
 	seal(data, MRC_EETH_LEN);
 	return 0;
 }
 
-static __always_inline int put_probe(void *data, void *end, __u32 vendor, __u32 ev, __u32 id,
+static __always_inline int put_probe(void *data, void *end, __u32 vendor, __u32 id,
 				     __u64 sent_ns)
 {
 	struct mrc_peth *peth = data + MRC_BODY_OFF;
@@ -289,13 +288,14 @@ static __always_inline int put_probe(void *data, void *end, __u32 vendor, __u32 
 	if (data + MRC_PROBE_FRAME_LEN > end)
 		return -1;
 	peth->head = 0;
+	peth->res = 0;
 	peth->vendor = vendor;
 	peth->probe_id = bpf_htons(id);
+	peth->res2 = 0;
 	peth->spdcid = 0;
 	peth->dpdcid = 0;
 	peth->tx_timestamp = wire_time(sent_ns);
 	peth->meta = bpf_htons(MRC_TS_FTYPE_TX);
-	peth->entropy = bpf_htonl(ev);
 	seal(data, MRC_PETH_LEN);
 	return 0;
 }

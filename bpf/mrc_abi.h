@@ -204,7 +204,7 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	__u32 slice;             /* SACKs sent, which selects the slice of the next; lock */
 	__u32 hole_psn;          /* the gap that the clock saw last; tick only */
 	__u64 packets;           /* received, duplicates not counted; lock */
-	__u64 bytes;             /* their payload; lock */
+	__u64 bytes;             /* their nominal sizes (mrc_wire.h); lock */
 	__u64 hole_ns;           /* when the clock first saw that gap; tick only */
 	__u64 sacked_ns;         /* when the latest SACK left; lock */
 	__u64 gap_ns;            /* since when cells have been early because of the gap at gap_psn; lock */
@@ -455,6 +455,9 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_TX_CUT 76          /* large packets from mrc0 sent round to be cut into single ones */
 #define MRC_C_DROP_CELL 77       /* dropped: the state of a cell was damaged on the way */
 #define MRC_C_DROP_FRAMING 78    /* dropped: data in another framing than both sides agreed on */
-#define MRC_C_COUNT 79
+#define MRC_C_DROP_MULTI_PACKET 79 /* dropped: part of a write of several packets, which mrc0 has no use for */
+#define MRC_C_DROP_IMMEDIATE 80  /* dropped: write with immediate data, which mrc0 has no use for */
+#define MRC_C_DROP_TRANSPORT_ACK 81 /* dropped: Transport ACK, which no packet of ours asks for */
+#define MRC_C_COUNT 82
 
 #endif

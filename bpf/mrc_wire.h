@@ -92,10 +92,30 @@ struct mrc_reth {
 	__u32 length;    /* bytes of payload of the whole message */
 };
 
+/*
+ * The headers of SACKs, NACKs, probes and endpoint packets begin with type 4 | nxt 5,
+ * the sixteen bits .head, or the upper half of SETH's. Both are 0, and ignored on arrival.
+ */
+#define MRC_HEAD_TYPE 0xf000
+#define MRC_HEAD_NXT 0x0f80
+
+/* Immediate data, 4 bytes: behind RETH in the last or only packet of a Write with Immediate. */
+struct mrc_immdt {
+	__u32 data;
+};
+
+/* AETH, 4 bytes: Transport ACK, as InfiniBand has it. */
+#define MRC_AETH_CREDITS 0x1f    /* in .syndrome: no credits are counted */
+struct mrc_aeth {
+	__u8 syndrome;           /* res 1 | kind 2 | credits 5 */
+	__u8 msn_hi;             /* MSN, most significant byte */
+	__u16 msn_lo;            /* MSN, low 16 bits */
+};
+
 /* SETH, 28 bytes, and CC_STATE, 8 bytes: the body of a SACK. */
 #define MRC_SETH_TYPE_SHIFT 28
 #define MRC_SETH_M_SHIFT 21      /* two bits: congestion mark for the reflected path */
-#define MRC_SETH_PR 0x00100000   /* answers a reliability probe */
+#define MRC_SETH_PR 0x00020000   /* answers a reliability probe */
 #define MRC_SETH_M_NONE 0
 #define MRC_SETH_M_SKIP_ONCE 1
 #define MRC_SETH_M_ALWAYS_SKIP 2
@@ -103,7 +123,7 @@ struct mrc_reth {
 #define MRC_SACK_BITS 64
 #define MRC_MPR_UNIT 128         /* SETH.mpr counts in these */
 struct mrc_seth {
-	__u32 head;              /* type 4 | nxt 5 | m 2 | pr 1 | res 4 | ack_psn_offset s16 (probe id when pr) */
+	__u32 head;              /* type 4 | nxt 5 | m 2 | res 3 | pr 1 | res 1 | ack_psn_offset s16 (probe id when pr) */
 	__u32 entropy;           /* EV of the packet that caused this SACK */
 	__u16 spdcid;
 	__u16 dpdcid;
@@ -118,11 +138,11 @@ struct mrc_seth {
 #define MRC_CC_FLAG_DUPLICATE 0x2 /* in .cc: caused by a packet that had arrived before */
 #define MRC_CC_FLAG_SOLICITED 0x4 /* in .cc: asked for; .tx_timestamp is that of the question */
 #define MRC_CC_OOO 0x7fff        /* in .ooo */
-#define MRC_CC_BYTES_UNIT 256    /* .bytes counts in these */
+#define MRC_CC_BYTES_UNIT 256    /* .bytes counts nominal sizes in these, rounded up */
 struct mrc_cc_state {
 	__u16 tx_timestamp;      /* reflected from TSETH or PETH */
 	__u16 ooo;               /* res 1 | packets waiting for a gap 15 */
-	__u32 bytes;             /* restore_cwnd 1 | rcv_cwnd_pen 7 | received bytes 24 */
+	__u32 bytes;             /* restore_cwnd 1 | rcv_cwnd_pen 7 | nominal sizes of what arrived 24 */
 };
 
 /* NETH, 20 bytes: a PSN that did not arrive, and the reason. */
@@ -135,10 +155,9 @@ struct mrc_cc_state {
 #define MRC_NACK_UNEXP_EVENT 0x19
 #define MRC_NACK_CC 0x20         /* .cc: cc_type 2 */
 struct mrc_neth {
-	__u8 head;               /* type 4 | nxt 4 */
+	__u16 head;              /* type 4 | nxt 5 | res 7 */
 	__u8 reason;
 	__u8 vendor;
-	__u8 res;
 	__u32 entropy;           /* EV of the packet that did not arrive */
 	__u16 spdcid;
 	__u16 dpdcid;
@@ -148,38 +167,48 @@ struct mrc_neth {
 	__u16 tx_timestamp;      /* reflected from TSETH */
 };
 
-/* PETH, 16 bytes: reliability probe, answered by a SACK with pr = 1. */
+/*
+ * PETH, 16 bytes: reliability probe, answered by a SACK with pr = 1. The EV under
+ * test is that of the packet, as in every request: UDP source port and flow label.
+ */
 struct mrc_peth {
-	__u8 head;
+	__u16 head;              /* type 4 | nxt 5 | res 7 */
+	__u8 res;
 	__u8 vendor;
 	__u16 probe_id;
+	__u16 res2;
 	__u16 spdcid;
 	__u16 dpdcid;
 	__u16 tx_timestamp;
 	__u16 meta;              /* as TSETH.meta */
-	__u32 entropy;           /* EV under test; answered as SETH.entropy */
 };
 #define MRC_PETH_SOLICIT 1       /* in .vendor: asks for a SACK of the QP, not after the path */
 
-/* ERTH, 16 bytes, and EETH, 36 bytes: endpoint request and response, QP 2. */
-#define MRC_ENDPOINT_OP_SHIFT 30     /* in .head */
+/*
+ * ERTH, 16 bytes, and EETH, 36 bytes: endpoint request and response, QP 2. The EV
+ * stands in neither: it is that of the packet.
+ */
+#define MRC_ERTH_OP 0x0003       /* in .head of a request */
+#define MRC_EETH_OP 0x0030       /* in .head of a response */
+#define MRC_EETH_OP_SHIFT 4
 #define MRC_ENDPOINT_PORT_STATUS 0
 #define MRC_ENDPOINT_EV_PROBE 1
 struct mrc_erth {
-	__u32 head;              /* op 2 | reserved 14 | vendor 8 | reserved 8 */
+	__u16 head;              /* type 4 | nxt 5 | res 5 | op 2 */
+	__u8 res;
+	__u8 vendor;
 	__u32 port_status_mask;  /* bit k: plane k is usable */
-	__u32 entropy;
+	__u32 res2;
 	__u16 tx_timestamp;
-	__u16 meta;
+	__u16 meta;              /* as TSETH.meta */
 };
 struct mrc_eeth {
-	__u32 head;              /* op 2 | reserved 30 */
-	__u32 port_status_mask;
-	__u32 entropy;
-	__u32 reserved[4];
-	__u16 tx_timestamp;      /* byte 28 */
-	__u16 meta;
-	__u32 service_time_ns;
+	__u16 head;              /* type 4 | nxt 5 | res 1 | op 2 | res 4 */
+	__u16 res;
+	__u32 res2[6];
+	__u16 tx_timestamp;      /* reflected from ERTH */
+	__u16 res3;
+	__u32 res4;
 };
 
 /*
@@ -237,7 +266,7 @@ struct mrc_cell {
 #define MRC_CELL_MSS_MIN 512     /* segments shorter than this are sent one by one */
 #define MRC_CELL_ATTEMPT_SHIFT 18 /* in the flow label: 0 the first sending, 1 and 2 the next ones, 3 later ones */
 #define MRC_CELL_ACKREQ 0x20000  /* in the flow label: answer with a SACK at once */
-#define MRC_CELL_OVERHEAD 40     /* what a cell adds to each packet, without Ethernet */
+#define MRC_CELL_OVERHEAD 40     /* what a cell adds to each packet, without Ethernet; with it, its nominal size */
 #define MRC_CELL_PACKETS 128     /* most packets of a cell, with room: 64 KiB / MRC_CELL_MSS_MIN */
 
 /* Lengths of headers, and what a data packet adds to the application's IP packet. */
@@ -250,12 +279,16 @@ struct mrc_cell {
 #define MRC_TSETH_LEN 4
 #define MRC_RETH_LEN 16
 #define MRC_WRITE_LEN 24         /* METH, TSETH and RETH: the headers before the payload */
+#define MRC_IMMDT_LEN 4
+#define MRC_AETH_LEN 4
 #define MRC_SETH_LEN 28
 #define MRC_CC_STATE_LEN 8
 #define MRC_PETH_LEN 16
 #define MRC_NETH_LEN 20
 #define MRC_ERTH_LEN 16
 #define MRC_EETH_LEN 36
+/* The nominal size of a packet is its UDP length and an IPv6 header: of data its payload and this. */
+#define MRC_DATA_NOMINAL 88      /* 40 + 8 + 12 + 24 + 4, in every MRC_ENCAP_* */
 #define MRC_DATA_OVERHEAD 128    /* 40 + 40 + 8 + 12 + 24 + 4, without Ethernet, in MRC_ENCAP_FULL */
 
 /* ECN, the two low bits of a traffic class (RFC 3168). */
@@ -290,9 +323,10 @@ struct mrc_cell {
 #define MRC_USID_ROLE_HOST 2
 
 /* EV: structured, 32 bits; 16 high bits in the UDP source port, 16 low bits
- * in the flow label of the inner header. plane 4 | T1 index 12 | spare 16;
- * the T1 index is 0 where both hosts hang on one T0. In ecmp modes the 12 bits
- * are an entropy without further meaning, and the label repeats the high half. */
+ * in the flow label of the inner header. plane 4 | T1 index 12 | spare 16 (0, but
+ * in survey probes the loop); the T1 index is 0 where both hosts hang on one T0. In
+ * ecmp modes the 12 bits are an entropy without further meaning, and the label
+ * repeats the high half. */
 #define MRC_EV_PLANE_SHIFT 28
 #define MRC_EV_T1_SHIFT 16
 #define MRC_EV_T1_MASK 0x0fff

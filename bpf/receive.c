@@ -214,8 +214,6 @@ static __always_inline int receive_probe(struct hook_ctx *ctx, const struct mrc_
 
 	if (data + MRC_PROBE_FRAME_LEN > end)
 		return drop(MRC_C_DROP_LENGTH);
-	if (peth->entropy != bpf_htonl(pkt->ev))
-		return drop(MRC_C_DROP_ENTROPY);
 	if (peth->vendor != MRC_PETH_SOLICIT)
 		return answer_probe(ctx, h, pkt);
 	pkt->ts = bpf_ntohs(peth->tx_timestamp);
@@ -277,6 +275,18 @@ static __always_inline u32 headers_of(u32 opcode)
 		return MRC_EETH_LEN;
 	}
 	return 0;
+}
+
+/* Why an opcode is not taken here: what is MRC, but has no use here, is counted by its name. */
+static __always_inline u32 refused(u32 opcode)
+{
+	if (opcode >= MRC_OP_WRITE_FIRST && opcode <= MRC_OP_WRITE_LAST_IMM)
+		return MRC_C_DROP_MULTI_PACKET;
+	if (opcode == MRC_OP_WRITE_ONLY_IMM)
+		return MRC_C_DROP_IMMEDIATE;
+	if (opcode == MRC_OP_TRANSPORT_ACK)
+		return MRC_C_DROP_TRANSPORT_ACK;
+	return MRC_C_DROP_OPCODE;
 }
 
 /*
@@ -371,7 +381,7 @@ static __always_inline u32 check_headers(struct hook_ctx *ctx, void *data, void 
 	pkt->opcode = bth->opcode;
 	headers = headers_of(pkt->opcode);
 	if (!headers)
-		return MRC_C_DROP_OPCODE;
+		return refused(pkt->opcode);
 	if ((bth->flags & (MRC_BTH_TVER | MRC_BTH_PAD)) ||
 	    (pkt->opcode == MRC_OP_WRITE_ONLY && !(bth->aux & MRC_BTH_TS)))
 		return MRC_C_DROP_VERSION;
@@ -508,11 +518,13 @@ static __always_inline int receive(struct hook_ctx *ctx)
 
 	/* whose is it? */
 	pkt.ev = envelope_ev(data);
-	if (ev_plane(pkt.ev) != pkt.plane || (pkt.ev & 0xffff))
+	if (ev_plane(pkt.ev) != pkt.plane)
 		return drop(MRC_C_DROP_ENTROPY);
 	if ((bth->dqpn & bpf_htonl(MRC_QPN_MASK)) == bpf_htonl(MRC_QPN_ENDPOINT))
 		return pkt.trimmed ? drop(MRC_C_DROP_OPCODE) :
 				     on_endpoint(ctx, h, pkt.pl, pkt.plane, pkt.ev);
+	if (pkt.ev & 0xffff)
+		return drop(MRC_C_DROP_ENTROPY);
 	why = find_connection(data, &pkt);
 	if (why)
 		return drop(why);

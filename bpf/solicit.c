@@ -75,7 +75,7 @@ static __always_inline void ask(struct __sk_buff *skb, const struct mrc_host *h,
 	end = SKB_END(skb);
 	if (put_headers(data, end, h, r.pl, r.pp, r.path->ev, MRC_PETH_LEN, MRC_OP_PROBE, 0,
 			q->remote_qpn, 0) ||
-	    put_probe(data, end, MRC_PETH_SOLICIT, r.path->ev, 0, now))
+	    put_probe(data, end, MRC_PETH_SOLICIT, 0, now))
 		return;
 	tx->solicit_path = id;
 	tx->solicit_ns = now;

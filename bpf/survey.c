@@ -6,8 +6,9 @@
  * most. mrc_receive counts what comes back: an EV probe from our own address to
  * our own address. The daemon reads both counts and never sees a probe.
  *
- * The loop's number is in ERTH.entropy, below the plane; BTH.PSN is the
- * probe's number in its loop.
+ * The loop's number is the low half of the EV; BTH.PSN is the probe's number in
+ * its loop. The ICRC word does not cover the flow label, where the low half of the
+ * EV is, so the vendor byte repeats the loop's number in short.
  */
 
 #define SURVEY_IN_FLIGHT 4096    /* probes further back than this are copies of copies */
@@ -38,22 +39,27 @@ static __always_inline u32 rtt_bucket(u64 ns)
 	return (bucket + us) & (MRC_RTT_BUCKETS - 1);
 }
 
+/* The vendor byte of a loop's probes: it differs wherever one bit of the number does. */
+static __always_inline u32 loop_vendor(u32 index)
+{
+	return (index ^ index >> 8) & 0xff;
+}
+
 /* An EV probe from us to us: count it for its loop. */
-static __always_inline int survey_returned(struct hook_ctx *ctx, u32 plane, u32 psn)
+static __always_inline int survey_returned(struct hook_ctx *ctx, u32 plane, u32 ev, u32 psn)
 {
 	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct mrc_erth *erth = data + MRC_BODY_OFF;
+	u32 index = ev & 0xffff, bucket;
 	struct mrc_loop *loop;
-	u32 entropy, index, bucket;
 	u64 *cell;
 
 	if (data + MRC_ENDPOINT_REQ_FRAME_LEN > end)
 		return drop(MRC_C_DROP_LENGTH);
-	entropy = bpf_ntohl(erth->entropy);
-	index = entropy & 0xffff;
 	loop = loops.lookup(&index);
-	if (!loop || loop->plane != plane || ev_plane(entropy) != plane ||
-	    erth->head != bpf_htonl(MRC_ENDPOINT_EV_PROBE << MRC_ENDPOINT_OP_SHIFT) ||
+	if (!loop || loop->plane != plane || ev - index != plane << MRC_EV_PLANE_SHIFT ||
+	    (bpf_ntohs(erth->head) & MRC_ERTH_OP) != MRC_ENDPOINT_EV_PROBE ||
+	    erth->vendor != loop_vendor(index) ||
 	    ((loop->psn - psn) & MRC_PSN_MASK) >= SURVEY_IN_FLIGHT)
 		return drop(MRC_C_DROP_SURVEY);
 	if (loop->psn == psn) {
@@ -98,6 +104,7 @@ int mrc_survey(struct __sk_buff *skb)
 	struct mrc_plane *pl;
 	struct mrc_loop *loop;
 	void *data, *end;
+	u64 now;
 
 	if (!s || !h || !s->loops)
 		return 0;
@@ -116,13 +123,13 @@ int mrc_survey(struct __sk_buff *skb)
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
 	psn = (loop->psn + 1) & MRC_PSN_MASK;
-	ev = plane << MRC_EV_PLANE_SHIFT;
+	ev = plane << MRC_EV_PLANE_SHIFT | (index & 0xffff);
+	now = bpf_ktime_get_ns();
 	if (put_headers(data, end, h, pl, path, ev, MRC_ERTH_LEN, MRC_OP_ENDPOINT_REQ, 0,
 			MRC_QPN_ENDPOINT, psn) ||
-	    put_endpoint_request(data, end, MRC_ENDPOINT_EV_PROBE,
-				 (plane << MRC_EV_PLANE_SHIFT) + (index & 0xffff)))
+	    put_endpoint_request(data, end, MRC_ENDPOINT_EV_PROBE, loop_vendor(index), now))
 		return 0;
-	loop->sent_ns = bpf_ktime_get_ns();
+	loop->sent_ns = now;
 	loop->psn = psn;
 	loop->sent++;
 	count_atomic(MRC_C_SURVEY_TX);

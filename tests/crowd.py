@@ -209,8 +209,7 @@ class Crowd:
             self._send(plane, encode(reply))
         elif isinstance(body, Erth):
             bth = Bth(WIRE.MRC_OP_ENDPOINT_RSP, packet.bth.dqpn, packet.bth.psn)
-            mask = (1 << self._fabric.planes) - 1
-            eeth = Eeth(body.op, mask, ev, body.timestamp)
+            eeth = Eeth(body.op, body.timestamp.tx_timestamp)
             self._send(plane, encode(Control(self._envelope(host, ev), bth, eeth)))
 
     def _ends(self, host: Host, plane: int) -> tuple[IPv6Address, IPv6Address]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A second opinion on the wire: MRC as scapy layers.
 
-It is written from the published field lists and from neither bpf/mrc_wire.h nor
-mrcd/wire/packet.py, so that a mistake would have to be made twice. Where the published lists leave
-a field open (the EV of a probe, everything in an endpoint response except its time stamp) it
-follows the choices that docs/protocol.md records.
+It is written from the published byte positions and from neither bpf/mrc_wire.h nor
+mrcd/wire/packet.py, so that a mistake would have to be made twice. Where the published readings
+differ (the operation of an endpoint response), or mrcd uses a reserved field (the planes that are
+down), it follows the choices that docs/protocol.md records.
 """
 
 # ruff: noqa: RUF012 (scapy wants its field lists as plain class attributes)
@@ -90,10 +90,21 @@ class Written(Packet):
     fields_desc = [_AllButIcrc("data", b""), XIntField("icrc", 0)]
 
 
-class Reth(_Layer):
-    name = "RETH"
+class Immdt(_Layer):
+    name = "ImmDt"
     follows = Written
+    fields_desc = [XIntField("immediate", 0)]
+
+
+class Reth(Packet):
+    name = "RETH"
     fields_desc = [LongField("va", 0), XIntField("rkey", 0), IntField("dma_length", 0)]
+
+    def guess_payload_class(self, payload: bytes) -> Any:
+        above = self.underlayer
+        while above is not None and not isinstance(above, Bth):
+            above = above.underlayer
+        return Immdt if above is not None and above.opcode in (0xC9, 0xCB) else Written
 
 
 class Tseth(_Layer):
@@ -116,6 +127,17 @@ class Meth(_Layer):
         return Tseth if bth is not None and bth.ts else Reth
 
 
+class Aeth(_Layer):
+    name = "AETH"
+    follows = Icrc
+    fields_desc = [
+        BitField("reserved", 0, 1),
+        BitEnumField("kind", 0, 2, {0: "ACK", 1: "RNR NAK", 3: "NAK"}),
+        BitField("credits", 0x1F, 5),
+        ThreeBytesField("msn", 0),
+    ]
+
+
 class CcState(_Layer):
     name = "CC_STATE"
     follows = Icrc
@@ -136,8 +158,9 @@ class Seth(_Layer):
         BitField("type", 0, 4),
         BitField("nxt", 0, 5),
         BitEnumField("m", 0, 2, {0: "none", 1: "skip once", 2: "always skip"}),
+        BitField("reserved", 0, 3),
         BitField("pr", 0, 1),
-        BitField("reserved", 0, 4),
+        BitField("reserved2", 0, 1),
         ConditionalField(SignedShortField("ack_psn_offset", 0), lambda seth: not seth.pr),
         ConditionalField(ShortField("probe_id", 0), lambda seth: bool(seth.pr)),
         XIntField("entropy", 0),
@@ -158,10 +181,10 @@ class Neth(_Layer):
     follows = Icrc
     fields_desc = [
         BitField("type", 0, 4),
-        BitField("nxt", 0, 4),
+        BitField("nxt", 0, 5),
+        BitField("reserved", 0, 7),
         ByteEnumField("nack_reason", 0, NACK_REASONS),
         ByteField("vendor_info", 0),
-        ByteField("reserved", 0),
         XIntField("entropy", 0),
         ShortField("spdcid", 0),
         ShortField("dpdcid", 0),
@@ -178,16 +201,19 @@ class Peth(_Layer):
     name = "PETH"
     follows = Icrc
     fields_desc = [
-        ByteField("reserved", 0),
+        BitField("type", 0, 4),
+        BitField("nxt", 0, 5),
+        BitField("reserved", 0, 7),
+        ByteField("reserved2", 0),
         ByteField("vendor_info", 0),
         ShortField("probe_id", 0),
+        ShortField("reserved3", 0),
         ShortField("spdcid", 0),
         ShortField("dpdcid", 0),
         ShortField("tx_timestamp", 0),
         BitField("tsr", 0, 1),
-        BitField("reserved2", 0, 11),
-        BitField("ftype", 0, 4),
-        XIntField("entropy", 0),
+        BitField("reserved4", 0, 11),
+        BitField("ftype", 1, 4),
     ]
 
 
@@ -195,16 +221,18 @@ class Erth(_Layer):
     name = "ERTH"
     follows = Icrc
     fields_desc = [
+        BitField("type", 0, 4),
+        BitField("nxt", 0, 5),
+        BitField("reserved", 0, 5),
         BitEnumField("op", 0, 2, {0: "port status update", 1: "EV probe"}),
-        BitField("reserved", 0, 14),
-        ByteField("vendor_info", 0),
         ByteField("reserved2", 0),
+        ByteField("vendor_info", 0),
         XIntField("port_status_mask", 0),
-        XIntField("entropy", 0),
+        XIntField("reserved3", 0),
         ShortField("tx_timestamp", 0),
         BitField("tsr", 0, 1),
-        BitField("reserved3", 0, 11),
-        BitField("ftype", 0, 4),
+        BitField("reserved4", 0, 11),
+        BitField("ftype", 1, 4),
     ]
 
 
@@ -212,17 +240,16 @@ class Eeth(_Layer):
     name = "EETH"
     follows = Icrc
     fields_desc = [
+        BitField("type", 0, 4),
+        BitField("nxt", 0, 5),
+        BitField("reserved", 0, 1),
         BitEnumField("op", 0, 2, {0: "port status update", 1: "EV probe"}),
-        BitField("reserved", 0, 30),
-        XIntField("port_status_mask", 0),
-        XIntField("entropy", 0),
-        LongField("reserved2", 0),
-        LongField("reserved3", 0),
+        BitField("reserved2", 0, 4),
+        ShortField("reserved3", 0),
+        *(IntField(f"reserved_word{number}", 0) for number in range(6)),
         ShortField("tx_timestamp", 0),
-        BitField("tsr", 0, 1),
-        BitField("reserved4", 0, 11),
-        BitField("ftype", 0, 4),
-        IntField("service_time", 0),
+        ShortField("reserved4", 0),
+        IntField("reserved5", 0),
     ]
 
 
@@ -245,7 +272,7 @@ class Bth(_Layer):
         ThreeBytesField("psn", 0),
     ]
 
-    _after = {0xDC: Seth, 0xDD: Neth, 0xDE: Peth, 0xD8: Erth, 0xD9: Eeth}
+    _after = {0xD1: Aeth, 0xDC: Seth, 0xDD: Neth, 0xDE: Peth, 0xD8: Erth, 0xD9: Eeth}
 
     def guess_payload_class(self, payload: bytes) -> Any:
         if 0xC6 <= self.opcode <= 0xCB:
@@ -302,8 +329,8 @@ def vector(name: str) -> bytes:
 
 
 # Bytes of headers behind the BTH; four more where a write has a TSETH.
-_BEHIND_BTH = {0xDC: 36, 0xDD: 20, 0xDE: 16, 0xD8: 16, 0xD9: 36}
-_WRITES = {0xC6, 0xC7, 0xC8, 0xCA}
+_BEHIND_BTH = {0xD1: 4, 0xDC: 36, 0xDD: 20, 0xDE: 16, 0xD8: 16, 0xD9: 36}
+_WRITES = {0xC6: 20, 0xC7: 20, 0xC8: 20, 0xC9: 24, 0xCA: 20, 0xCB: 24}
 
 
 def header_check(covered: bytes) -> int:
@@ -329,7 +356,7 @@ def sealed(data: bytes, udp: int) -> bytes:
         return data
     behind = _BEHIND_BTH.get(data[bth], 0)
     if data[bth] in _WRITES:
-        behind = 24 if data[bth + 8] & 0x10 else 20
+        behind = _WRITES[data[bth]] + (4 if data[bth + 8] & 0x10 else 0)
     if not behind or len(data) < bth + 12 + behind + 4:
         return data
     covered = data[udp : udp + 4] + data[bth : bth + 12 + behind]

@@ -5,7 +5,7 @@
 --   tshark -X lua_script:mrc.lua -o udp.try_heuristic_first:TRUE -r FILE
 --
 -- Or copy the file to Wireshark's folder of personal plugins (Help, About, Folders). The layouts are
--- those of bpf/mrc_wire.h, and docs/protocol.md gives their meaning. To work with Lua 5.1 to 5.4, the
+-- the published ones, and docs/protocol.md gives their meaning and mrcd's departures. To work with Lua 5.1 to 5.4, the
 -- script uses no bit operators and no library for them; 64-bit arithmetic is Wireshark's own.
 --
 -- The upper half of an EV is the UDP source port, and the UDP dissector tries the lower port first,
@@ -26,6 +26,7 @@ mrc.prefs.columns =
 
 local BTH_LEN, METH_LEN, TSETH_LEN, RETH_LEN, IMM_LEN, ICRC_LEN = 12, 4, 4, 16, 4, 4
 local SETH_LEN, CC_STATE_LEN, NETH_LEN, PETH_LEN, ERTH_LEN, EETH_LEN = 28, 8, 20, 16, 16, 36
+local AETH_LEN = 4
 local DSCP_TRIMMED = 43
 local RKEY_NETDEV = 0x4e455430
 local TS_UNIT_NS = 128
@@ -48,6 +49,7 @@ local OPCODES = {
     [0xDE] = "Probe",
 }
 local WRITE_FIRST, WRITE_LAST_IMM, WRITE_ONLY, WRITE_ONLY_IMM = 0xC6, 0xC9, 0xCA, 0xCB
+local ENDPOINT_REQUEST = 0xD8
 local VENDORS = { [SOLICIT] = "asks for a SACK" }
 local ATTEMPTS = {
     [0] = "first sending", [1] = "second", [2] = "third", [3] = "fourth or later",
@@ -63,6 +65,7 @@ local REASONS = {
     [0x19] = "UNEXP_EVENT",
 }
 local OPERATIONS = { [0] = "Port Status Update", [1] = "EV Probe" }
+local ACK_KINDS = { [0] = "ACK", [1] = "RNR NAK", [3] = "NAK" }
 local ENCAPS = { [0] = "full", [1] = "reduced", [2] = "ecmp over IPv6", [3] = "ecmp over IPv4" }
 local FULL, REDUCED, ECMP6, ECMP4 = 0, 1, 2, 3
 local ROLES = { [0] = "t0-", [1] = "t1-" }
@@ -107,10 +110,14 @@ field("uint32", "reth.length", "Length")
 field("uint32", "imm", "Immediate data", base.HEX)
 field("bytes", "payload", "Payload")
 
+field("uint8", "aeth.kind", "Kind", base.DEC, ACK_KINDS, 0x60)
+field("uint8", "aeth.credits", "Credits", base.DEC, nil, 0x1f)
+field("uint24", "aeth.msn", "MSN", base.HEX)
+
 field("uint32", "seth.type", "Type", base.DEC, nil, 0xf0000000)
 field("uint32", "seth.nxt", "Next", base.DEC, nil, 0x0f800000)
 field("uint32", "seth.m", "Verdict on the path", base.DEC, VERDICTS, 0x00600000)
-field("bool", "seth.pr", "Answers a probe", 32, nil, 0x00100000)
+field("bool", "seth.pr", "Answers a probe", 32, nil, 0x00020000)
 field("int16", "seth.ack_psn_offset", "Caused by PSN, relative to cumulative")
 field("uint24", "seth.ack_psn", "Caused by PSN", base.HEX)
 field("uint16", "seth.probe_id", "Probe id", base.HEX)
@@ -131,10 +138,10 @@ field("uint16", "cc.time", "Reflected transmit time", base.HEX)
 field("uint16", "cc.ooo", "Packets waiting behind a gap", base.DEC, nil, 0x7fff)
 field("bool", "cc.restore", "Restore window", 32, nil, 0x80000000)
 field("uint32", "cc.penalty", "Window penalty", base.DEC, nil, 0x7f000000)
-field("uint32", "cc.bytes", "Bytes received, in units of 256", base.DEC, nil, 0x00ffffff)
+field("uint32", "cc.bytes", "Nominal sizes of what arrived, in units of 256", base.DEC, nil, 0x00ffffff)
 
-field("uint8", "neth.type", "Type", base.DEC, nil, 0xf0)
-field("uint8", "neth.nxt", "Next", base.DEC, nil, 0x0f)
+field("uint16", "neth.type", "Type", base.DEC, nil, 0xf000)
+field("uint16", "neth.nxt", "Next", base.DEC, nil, 0x0f80)
 field("uint8", "neth.reason", "Reason", base.HEX, REASONS)
 field("uint8", "neth.vendor", "Vendor", base.HEX)
 field("uint32", "neth.entropy", "EV reported on", base.HEX)
@@ -144,20 +151,21 @@ field("uint24", "neth.psn", "PSN refused", base.HEX)
 field("uint8", "neth.cc_type", "CC type", base.DEC, nil, 0xf0)
 field("uint16", "neth.time", "Reflected transmit time", base.HEX)
 
-field("uint8", "peth.type", "Type", base.DEC, nil, 0xf0)
-field("uint8", "peth.nxt", "Next", base.DEC, nil, 0x0f)
+field("uint16", "peth.type", "Type", base.DEC, nil, 0xf000)
+field("uint16", "peth.nxt", "Next", base.DEC, nil, 0x0f80)
 field("uint8", "peth.vendor", "Vendor", base.HEX, VENDORS)
 field("uint16", "peth.probe_id", "Probe id", base.HEX)
 field("uint16", "peth.spdcid", "SPDCID", base.HEX)
 field("uint16", "peth.dpdcid", "DPDCID", base.HEX)
-field("uint32", "peth.entropy", "EV under test", base.HEX)
 
-field("uint32", "endpoint.op", "Operation", base.DEC, OPERATIONS, 0xc0000000)
-field("uint32", "endpoint.vendor", "Vendor", base.HEX, nil, 0x0000ff00)
-field("uint32", "endpoint.ports", "Planes usable", base.HEX)
-field("uint32", "endpoint.entropy", "EV", base.HEX)
+field("uint16", "endpoint.type", "Type", base.DEC, nil, 0xf000)
+field("uint16", "endpoint.nxt", "Next", base.DEC, nil, 0x0f80)
+field("uint16", "erth.op", "Operation", base.DEC, OPERATIONS, 0x0003)
+field("uint16", "eeth.op", "Operation", base.DEC, OPERATIONS, 0x0030)
 field("uint16", "endpoint.id", "Request id", base.HEX)
-field("uint32", "endpoint.service_ns", "Service time, ns")
+field("uint8", "endpoint.vendor", "Vendor", base.HEX)
+field("uint32", "endpoint.ports", "Planes usable", base.HEX)
+field("uint16", "endpoint.time", "Reflected transmit time", base.HEX)
 
 field("uint24", "cell.attempt", "Attempt", base.DEC, ATTEMPTS, 0x0c0000)
 field("bool", "cell.ackreq", "SACK requested", 24, nil, 0x020000)
@@ -274,22 +282,23 @@ local function add_usids(tree, list)
     tree:add(F["usids"], list.range, usids_of(list.range)):set_generated()
 end
 
-local function add_ev(tree, high, low, choice)
+local function add_ev(tree, high, low, choice, free)
     local ev = tree:add(F["ev"], high * 65536 + low)
     ev:set_generated()
     ev:add(F["ev.plane"], math.floor(high / 4096)):set_generated()
     ev:add(F[choice], high % 4096):set_generated()
     ev:add(F["ev.spare"], low):set_generated()
-    if low ~= 0 then ev:add_proto_expert_info(E.entropy) end
+    if low ~= 0 and not free then ev:add_proto_expert_info(E.entropy) end
     return high * 65536 + low
 end
 
-local function add_envelope(tree, pinfo)
+-- The EV of an endpoint request may be any below the plane.
+local function add_envelope(tree, pinfo, is_request)
     local encap, high, low, cut, list = envelope(pinfo)
     tree:add(F["encap"], encap):set_generated()
     if list then add_usids(tree, list) end
     local choice = (encap == FULL or encap == REDUCED) and "ev.t1" or "ev.entropy"
-    return add_ev(tree, high, low, choice), cut
+    return add_ev(tree, high, low, choice, is_request), cut
 end
 
 -- ---- the ICRC word
@@ -392,7 +401,8 @@ local function add_write(tree, tvb, opcode, cut)
     add_all(reth, range, { { "reth.va", 0, 8 }, { "reth.rkey", 8, 4 }, { "reth.length", 12, 4 } })
     if immediate then tree:add(F["imm"], tvb:range(at + RETH_LEN, IMM_LEN)) end
     local length = range:range(12, 4):uint()
-    if not cut and opcode == WRITE_ONLY and length ~= tvb:len() - headers - ICRC_LEN then
+    local whole = opcode == WRITE_ONLY or opcode == WRITE_ONLY_IMM
+    if not cut and whole and length ~= tvb:len() - headers - ICRC_LEN then
         reth:add_proto_expert_info(E.length)
     end
     return headers, string.format("%d bytes", length), range:range(8, 4):uint() == RKEY_NETDEV
@@ -419,7 +429,7 @@ end
 
 local function add_sack(tree, range)
     local seth = tree:add(mrc, range:range(0, SETH_LEN), "SETH")
-    local answer = range:range(0, 4):bitfield(11, 1) == 1
+    local answer = range:range(1, 1):bitfield(6, 1) == 1
     local cack = range:range(13, 3):uint()
     add_all(seth, range, {
         { "seth.type", 0, 4 }, { "seth.nxt", 0, 4 }, { "seth.m", 0, 4 }, { "seth.pr", 0, 4 },
@@ -455,50 +465,59 @@ end
 local function add_nack(tree, range)
     local neth = tree:add(mrc, range, "NETH")
     add_all(neth, range, {
-        { "neth.type", 0, 1 }, { "neth.nxt", 0, 1 }, { "neth.reason", 1, 1 },
-        { "neth.vendor", 2, 1 }, { "neth.entropy", 4, 4 }, { "neth.spdcid", 8, 2 },
+        { "neth.type", 0, 2 }, { "neth.nxt", 0, 2 }, { "neth.reason", 2, 1 },
+        { "neth.vendor", 3, 1 }, { "neth.entropy", 4, 4 }, { "neth.spdcid", 8, 2 },
         { "neth.dpdcid", 10, 2 }, { "neth.psn", 13, 3 }, { "neth.cc_type", 16, 1 },
         { "neth.time", 18, 2 },
     })
     neth:add_proto_expert_info(E.nack)
     return string.format("of 0x%06x, %s", range:range(13, 3):uint(),
-        REASONS[range:range(1, 1):uint()] or "?")
+        REASONS[range:range(2, 1):uint()] or "?")
 end
 
 local function add_probe(tree, range)
     local peth = tree:add(mrc, range, "PETH")
     add_all(peth, range, {
-        { "peth.type", 0, 1 }, { "peth.nxt", 0, 1 }, { "peth.vendor", 1, 1 },
-        { "peth.probe_id", 2, 2 }, { "peth.spdcid", 4, 2 }, { "peth.dpdcid", 6, 2 },
+        { "peth.type", 0, 2 }, { "peth.nxt", 0, 2 }, { "peth.vendor", 3, 1 },
+        { "peth.probe_id", 4, 2 }, { "peth.spdcid", 8, 2 }, { "peth.dpdcid", 10, 2 },
     })
-    add_time(peth, range:range(8, 4))
-    peth:add(F["peth.entropy"], range:range(12, 4))
-    local asks = VENDORS[range:range(1, 1):uint()]
-    return string.format("0x%04x%s", range:range(2, 2):uint(), asks and ", " .. asks or "")
+    add_time(peth, range:range(12, 4))
+    local asks = VENDORS[range:range(3, 1):uint()]
+    return string.format("0x%04x%s", range:range(4, 2):uint(), asks and ", " .. asks or "")
 end
 
-local function add_endpoint(tree, range, name, id)
-    local head = tree:add(mrc, range, name)
-    add_all(head, range, { { "endpoint.op", 0, 4 } })
-    if name == "ERTH" then add_all(head, range, { { "endpoint.vendor", 0, 4 } }) end
-    head:add(F["endpoint.id"], id):set_generated()
-    add_all(head, range, { { "endpoint.ports", 4, 4 }, { "endpoint.entropy", 8, 4 } })
-    if name == "ERTH" then
-        add_time(head, range:range(12, 4))
-    else
-        add_time(head, range:range(28, 4))
-        add_all(head, range, { { "endpoint.service_ns", 32, 4 } })
-    end
-    return string.format("%s 0x%04x", OPERATIONS[range:range(0, 4):bitfield(0, 2)] or "?", id)
+local function add_ack(tree, range)
+    local aeth = tree:add(mrc, range, "AETH")
+    add_all(aeth, range, { { "aeth.kind", 0, 1 }, { "aeth.credits", 0, 1 }, { "aeth.msn", 1, 3 } })
+    return string.format("%s, MSN 0x%06x", ACK_KINDS[range:bitfield(1, 2)] or "?",
+        range:range(1, 3):uint())
+end
+
+local function add_request(tree, range, id)
+    local erth = tree:add(mrc, range, "ERTH")
+    add_all(erth, range, {
+        { "endpoint.type", 0, 2 }, { "endpoint.nxt", 0, 2 }, { "erth.op", 0, 2 },
+        { "endpoint.vendor", 3, 1 }, { "endpoint.ports", 4, 4 },
+    })
+    erth:add(F["endpoint.id"], id):set_generated()
+    add_time(erth, range:range(12, 4))
+    return string.format("%s 0x%04x", OPERATIONS[range:range(1, 1):bitfield(6, 2)] or "?", id)
+end
+
+local function add_response(tree, range, id)
+    local eeth = tree:add(mrc, range, "EETH")
+    add_all(eeth, range, {
+        { "endpoint.type", 0, 2 }, { "endpoint.nxt", 0, 2 }, { "eeth.op", 0, 2 },
+        { "endpoint.time", 28, 2 },
+    })
+    eeth:add(F["endpoint.id"], id):set_generated()
+    return string.format("%s 0x%04x", OPERATIONS[range:range(1, 1):bitfield(2, 2)] or "?", id)
 end
 
 local BODIES = {
-    [0xD8] = { ERTH_LEN, function(tree, range, id)
-        return add_endpoint(tree, range, "ERTH", id)
-    end },
-    [0xD9] = { EETH_LEN, function(tree, range, id)
-        return add_endpoint(tree, range, "EETH", id)
-    end },
+    [0xD1] = { AETH_LEN, add_ack },
+    [ENDPOINT_REQUEST] = { ERTH_LEN, add_request },
+    [0xD9] = { EETH_LEN, add_response },
     [0xDC] = { SETH_LEN + CC_STATE_LEN, add_sack },
     [0xDD] = { NETH_LEN, add_nack },
     [0xDE] = { PETH_LEN, add_probe },
@@ -533,7 +552,8 @@ end
 
 function mrc.dissector(tvb, pinfo, root)
     local tree = root:add(mrc, tvb())
-    local ev, trimmed = add_envelope(tree, pinfo)
+    local is_request = tvb:len() > 0 and tvb:range(0, 1):uint() == ENDPOINT_REQUEST
+    local ev, trimmed = add_envelope(tree, pinfo, is_request)
     pinfo.cols.protocol = "MRC"
     if tvb:len() < BTH_LEN then
         tree:add_proto_expert_info(E.short)
@@ -550,7 +570,6 @@ function mrc.dissector(tvb, pinfo, root)
     local opcode, rtx = tvb:range(0, 1):uint(), tvb:range(8, 1):bitfield(2, 1) == 1
     add_bth(tree, tvb, rtx)
     if not is_write(opcode) and not BODIES[opcode] then
-        -- Transport ACK has a name, but its layout has not been published.
         tree:add_proto_expert_info(E.opcode)
         pinfo.cols.info = OPCODES[opcode] or string.format("MRC, opcode 0x%02x", opcode)
         return tvb:len()

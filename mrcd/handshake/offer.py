@@ -11,7 +11,7 @@ from msgspec import Meta
 from mrcd.handshake import datagram as frames
 
 MAGIC: Final = b"MRCh"
-VERSION: Final = 2
+VERSION: Final = 3
 MAX_QPS: Final = 16
 PACE_MAX_MS: Final = 3_600_000
 CELL: Final = "cell"

@@ -57,14 +57,19 @@ Answer = Callable[[str, int, bytes, int], None]
 OpenEvs = Callable[[str, int], Sequence[int]]
 
 
+def _stamp(now_ns: int) -> Timestamp:
+    return Timestamp(now_ns >> WIRE.MRC_TS_SHIFT & 0xFFFF)
+
+
 class EndpointSockets(PlaneSockets):
     """One pair of sockets for each plane. Times are CLOCK_REALTIME, like kernel timestamps."""
 
     def __init__(self, port: int, on_answer: Answer, encap: int) -> None:
         """Set the sockets up for `encap`, one of MRC_ENCAP_*, without opening any.
 
-        `on_answer` is called with the source address, the plane, the bytes from BTH to ICRC, and
-        the time of arrival in nanoseconds.
+        `on_answer` is called with the source address, the EV, the bytes from BTH to ICRC, and the
+        time of arrival in nanoseconds. mrc_receive has checked that the EV's plane is the one that
+        the packet came by, and that its lower half, which no socket tells, is 0.
         """
         raw_protocol = _IPPROTO_IPV6 if encap == ENCAP_FULL else socket.IPPROTO_UDP
         super().__init__("endpoint", port, raw_protocol)
@@ -92,7 +97,7 @@ class EndpointSockets(PlaneSockets):
                 if kind == _SO_TIMESTAMPNS:
                     seconds, nanoseconds = _TIMESPEC.unpack(value)
                     arrived = seconds * 1_000_000_000 + nanoseconds
-            self._on_answer(source[0], plane, data, arrived)
+            self._on_answer(source[0], source[1] << 16, data, arrived)
 
     def send(self, plane: int, path: str, packet: bytes) -> None:
         """Send a packet, which starts with its inner header, to `path`; losing it is no error."""
@@ -182,7 +187,7 @@ class Endpoint:
                 if not evs:
                     continue
                 ev = self._rng.choice(evs)
-                erth = Erth(WIRE.MRC_ENDPOINT_PORT_STATUS, update.mask, ev)
+                erth = Erth(WIRE.MRC_ENDPOINT_PORT_STATUS, update.mask, _stamp(time.time_ns()))
                 self._send(peer, ev, update.update_id, erth)
         self._arm()
 
@@ -229,9 +234,9 @@ class Endpoint:
     def _send_probe(self, peer: Peer, ev: int, found: ProbeRound) -> None:
         self._request_id = (self._request_id + 1) & 0xFFFF
         mask, now = self._updates.mask, time.time_ns()
-        stamp = Timestamp(now >> WIRE.MRC_TS_SHIFT & 0xFFFF, ftype=WIRE.MRC_TS_FTYPE_TX)
         found.sent(self._request_id, ev, now)
-        self._send(peer, ev, self._request_id, Erth(WIRE.MRC_ENDPOINT_EV_PROBE, mask, ev, stamp))
+        erth = Erth(WIRE.MRC_ENDPOINT_EV_PROBE, mask, _stamp(now))
+        self._send(peer, ev, self._request_id, erth)
 
     # ---- common to both
 
@@ -257,9 +262,9 @@ class Endpoint:
         bth = Bth(WIRE.MRC_OP_ENDPOINT_REQ, WIRE.MRC_QPN_ENDPOINT, request_id)
         self._sockets.send(usid.ev_plane(ev), path, encode(Control(envelope, bth, erth)))
 
-    def _answered(self, source: str, plane: int, data: bytes, arrived_ns: int) -> None:
+    def _answered(self, source: str, ev: int, data: bytes, arrived_ns: int) -> None:
         fabric = self._config.fabric
-        spot = underlay.spot(fabric, source, plane)
+        spot = underlay.spot(fabric, source, usid.ev_plane(ev))
         peer = None if spot is None else self._at.get(spot)
         if peer is None:
             return
@@ -273,6 +278,6 @@ class Endpoint:
                 self._arm()  # otherwise the timer repeats what is unanswered
         elif peer in self._rounds:
             found = self._rounds[peer]
-            found.answered(request_id, eeth.entropy, arrived_ns, eeth.service_time_ns)
+            found.answered(request_id, ev, arrived_ns)
             if found.complete:
                 self._progress.set()

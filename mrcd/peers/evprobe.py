@@ -46,16 +46,13 @@ class ProbeRound:
         self._sent[ev] += 1
         self._waiting[request_id] = (ev, now_ns)
 
-    def answered(self, request_id: int, ev: int, now_ns: int, service_ns: int = 0) -> bool:
-        """Record an answer, and subtract the `service_ns` that the peer spent on it.
-
-        Returns False if no answer with this id and EV is due.
-        """
+    def answered(self, request_id: int, ev: int, now_ns: int) -> bool:
+        """Record an answer. Returns False if no answer with this id and EV is due."""
         waiting = self._waiting.get(request_id)
         if waiting is None or waiting[0] != ev:
             return False
         del self._waiting[request_id]
-        self._rtts[ev].append(max(0, now_ns - waiting[1] - service_ns))
+        self._rtts[ev].append(max(0, now_ns - waiting[1]))
         return True
 
     def results(self) -> list[PathResult]:

@@ -22,8 +22,7 @@ _SETH_DOWN = 0xFF << WIRE.MRC_SETH_DOWN_SHIFT
 _HALF = 0xFFFF
 _NIBBLE_HI, _NIBBLE_LO = 0xF0, 0x0F
 _CC_RESTORE, _CC_PENALTY, _CC_BYTES = 1 << 31, 0x7F << 24, 0xFFFFFF
-_ENDPOINT_OP = 0x3 << WIRE.MRC_ENDPOINT_OP_SHIFT
-_ERTH_VENDOR = 0xFF << 8
+_TYPE, _NXT = WIRE.MRC_HEAD_TYPE, WIRE.MRC_HEAD_NXT
 
 
 def _get(word: int, mask: int) -> int:
@@ -104,11 +103,11 @@ class Bth:
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """A transmit time in units of 128 ns: all of a TSETH, and the end of PETH, ERTH and EETH."""
+    """A transmit time in units of 128 ns: all of a TSETH, and the end of PETH and ERTH."""
 
     tx_timestamp: int = 0
     tsr: bool = False
-    ftype: int = 0
+    ftype: int = WIRE.MRC_TS_FTYPE_TX
 
     def values(self) -> dict[str, int]:
         """Return the two members that every struct with a time stamp has."""
@@ -124,7 +123,10 @@ class Timestamp:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """The headers before a write's payload: METH, TSETH (if the BTH says so) and RETH."""
+    """The headers before a write's payload.
+
+    They are METH, TSETH (if the BTH says so), RETH, and immediate data (if the opcode says so).
+    """
 
     msn: int
     length: int
@@ -132,6 +134,7 @@ class Write:
     timestamp: Timestamp | None = None
     va: int = 0
     rkey: int = WIRE.MRC_RKEY_NETDEV
+    immediate: int | None = None
 
     def pack(self) -> bytes:
         """Encode the headers."""
@@ -140,10 +143,14 @@ class Write:
             "mrc_reth", va_hi=self.va >> 32, va_lo=self.va & 0xFFFFFFFF, rkey=self.rkey,
             length=self.length,
         )  # fmt: skip
+        if self.immediate is not None:
+            reth += _write("mrc_immdt", data=self.immediate)
         return _write("mrc_meth", rqmsn=self.rqmsn, msn=self.msn) + stamp + reth
 
     @classmethod
-    def unpack(cls, data: bytes, at: int, *, stamped: bool) -> tuple[Self, int]:
+    def unpack(
+        cls, data: bytes, at: int, *, stamped: bool, immediate: bool = False
+    ) -> tuple[Self, int]:
         """Decode the headers at offset `at`; also returns the offset of the payload.
 
         Raises DecodeError if they are truncated.
@@ -155,9 +162,33 @@ class Write:
             stamp = Timestamp.of(_read("mrc_tseth", data, at))
             at += WIRE.structs["mrc_tseth"].size
         reth = _read("mrc_reth", data, at)
+        at += WIRE.structs["mrc_reth"].size
+        last = None
+        if immediate:
+            last = _read("mrc_immdt", data, at)["data"]
+            at += WIRE.structs["mrc_immdt"].size
         va = reth["va_hi"] << 32 | reth["va_lo"]
-        write = cls(meth["msn"], reth["length"], meth["rqmsn"], stamp, va, reth["rkey"])
-        return write, at + WIRE.structs["mrc_reth"].size
+        return cls(meth["msn"], reth["length"], meth["rqmsn"], stamp, va, reth["rkey"], last), at
+
+
+@dataclass(frozen=True, slots=True)
+class Aeth:
+    """The body of a Transport ACK: its kind and credits in one byte, and the message it is of."""
+
+    msn: int
+    syndrome: int = WIRE.MRC_AETH_CREDITS
+
+    def pack(self) -> bytes:
+        """Encode the header; raises ValueError for a number that does not fit."""
+        return _write(
+            "mrc_aeth", syndrome=self.syndrome, msn_hi=self.msn >> 16, msn_lo=self.msn & _HALF
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes, at: int) -> Self:
+        """Decode the header at offset `at`; raises DecodeError if it is truncated."""
+        raw = _read("mrc_aeth", data, at)
+        return cls(raw["msn_hi"] << 16 | raw["msn_lo"], raw["syndrome"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +246,7 @@ class Seth:
 
 @dataclass(frozen=True, slots=True)
 class CcState:
-    """The congestion part of a SACK; `received` counts units of MRC_CC_BYTES_UNIT bytes."""
+    """The congestion part of a SACK; `received` is nominal sizes in units of MRC_CC_BYTES_UNIT."""
 
     tx_timestamp: int = 0
     ooo: int = 0
@@ -261,7 +292,7 @@ class Neth:
     def pack(self) -> bytes:
         """Encode the header; raises ValueError for a number that does not fit."""
         return _write(
-            "mrc_neth", head=_put(self.type, _NIBBLE_HI) | _put(self.nxt, _NIBBLE_LO),
+            "mrc_neth", head=_put(self.type, _TYPE) | _put(self.nxt, _NXT),
             reason=self.reason, vendor=self.vendor, entropy=self.entropy, spdcid=self.spdcid,
             dpdcid=self.dpdcid, psn=_put(self.psn, _PSN),
             cc=_put(self.cc_type, _NIBBLE_HI) | _put(self.cc_flags, _NIBBLE_LO),
@@ -275,85 +306,92 @@ class Neth:
         return cls(
             raw["reason"], raw["psn"] & _PSN, raw["entropy"], raw["vendor"],
             _get(raw["cc"], _NIBBLE_HI), _get(raw["cc"], _NIBBLE_LO), raw["tx_timestamp"],
-            raw["spdcid"], raw["dpdcid"], _get(raw["head"], _NIBBLE_HI),
-            _get(raw["head"], _NIBBLE_LO),
+            raw["spdcid"], raw["dpdcid"], _get(raw["head"], _TYPE), _get(raw["head"], _NXT),
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Peth:
-    """The body of a reliability probe; `entropy` is the EV under test."""
+    """The body of a reliability probe; the EV under test is that of the envelope."""
 
     probe_id: int
-    entropy: int
     timestamp: Timestamp = Timestamp()
     vendor: int = 0
     spdcid: int = 0
     dpdcid: int = 0
+    type: int = 0
+    nxt: int = 0
 
     def pack(self) -> bytes:
-        """Encode the header."""
+        """Encode the header; raises ValueError for a number that does not fit."""
         return _write(
-            "mrc_peth", vendor=self.vendor, probe_id=self.probe_id, spdcid=self.spdcid,
-            dpdcid=self.dpdcid, entropy=self.entropy, **self.timestamp.values(),
+            "mrc_peth", head=_put(self.type, _TYPE) | _put(self.nxt, _NXT), vendor=self.vendor,
+            probe_id=self.probe_id, spdcid=self.spdcid, dpdcid=self.dpdcid,
+            **self.timestamp.values(),
         )  # fmt: skip
 
     @classmethod
     def unpack(cls, data: bytes, at: int) -> Self:
         """Decode the header at offset `at`; raises DecodeError if it is truncated."""
         raw = _read("mrc_peth", data, at)
-        stamp = Timestamp.of(raw)
         return cls(
-            raw["probe_id"], raw["entropy"], stamp, raw["vendor"], raw["spdcid"], raw["dpdcid"]
-        )
+            raw["probe_id"], Timestamp.of(raw), raw["vendor"], raw["spdcid"], raw["dpdcid"],
+            _get(raw["head"], _TYPE), _get(raw["head"], _NXT),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Erth:
-    """The body of an endpoint request; bit k of `port_status_mask` means that plane k is usable."""
+    """The body of an endpoint request; bit k of `port_status_mask` means that plane k is usable.
+
+    The EV of an EV probe is that of the envelope.
+    """
 
     op: int
     port_status_mask: int
-    entropy: int = 0
     timestamp: Timestamp = Timestamp()
     vendor: int = 0
+    type: int = 0
+    nxt: int = 0
 
     def pack(self) -> bytes:
         """Encode the header; raises ValueError for a number that does not fit."""
+        head = _put(self.type, _TYPE) | _put(self.nxt, _NXT) | _put(self.op, WIRE.MRC_ERTH_OP)
         return _write(
-            "mrc_erth", head=_put(self.op, _ENDPOINT_OP) | _put(self.vendor, _ERTH_VENDOR),
-            port_status_mask=self.port_status_mask, entropy=self.entropy, **self.timestamp.values(),
+            "mrc_erth", head=head, vendor=self.vendor, port_status_mask=self.port_status_mask,
+            **self.timestamp.values(),
         )  # fmt: skip
 
     @classmethod
     def unpack(cls, data: bytes, at: int) -> Self:
         """Decode the header at offset `at`; raises DecodeError if it is truncated."""
         raw = _read("mrc_erth", data, at)
-        head, mask = raw["head"], raw["port_status_mask"]
-        vendor = _get(head, _ERTH_VENDOR)
-        return cls(_get(head, _ENDPOINT_OP), mask, raw["entropy"], Timestamp.of(raw), vendor)
+        head = raw["head"]
+        return cls(
+            _get(head, WIRE.MRC_ERTH_OP), raw["port_status_mask"], Timestamp.of(raw),
+            raw["vendor"], _get(head, _TYPE), _get(head, _NXT),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Eeth:
-    """The body of an endpoint response."""
+    """The body of an endpoint response; `tx_timestamp` is that of the request."""
 
     op: int
-    port_status_mask: int
-    entropy: int = 0
-    timestamp: Timestamp = Timestamp()
-    service_time_ns: int = 0
+    tx_timestamp: int = 0
+    type: int = 0
+    nxt: int = 0
 
     def pack(self) -> bytes:
         """Encode the header; raises ValueError for a number that does not fit."""
-        return _write(
-            "mrc_eeth", head=_put(self.op, _ENDPOINT_OP), port_status_mask=self.port_status_mask,
-            entropy=self.entropy, service_time_ns=self.service_time_ns, **self.timestamp.values(),
-        )  # fmt: skip
+        head = _put(self.type, _TYPE) | _put(self.nxt, _NXT) | _put(self.op, WIRE.MRC_EETH_OP)
+        return _write("mrc_eeth", head=head, tx_timestamp=self.tx_timestamp)
 
     @classmethod
     def unpack(cls, data: bytes, at: int) -> Self:
         """Decode the header at offset `at`; raises DecodeError if it is truncated."""
         raw = _read("mrc_eeth", data, at)
-        op, mask = _get(raw["head"], _ENDPOINT_OP), raw["port_status_mask"]
-        return cls(op, mask, raw["entropy"], Timestamp.of(raw), raw["service_time_ns"])
+        head = raw["head"]
+        return cls(
+            _get(head, WIRE.MRC_EETH_OP), raw["tx_timestamp"], _get(head, _TYPE), _get(head, _NXT)
+        )

@@ -19,12 +19,14 @@ from mrcd.wire.envelope import (
     overhead,
     put_envelope,
 )
-from mrcd.wire.headers import Bth, CcState, Eeth, Erth, Neth, Peth, Seth, Timestamp, Write
+from mrcd.wire.headers import Aeth, Bth, CcState, Eeth, Erth, Neth, Peth, Seth, Timestamp, Write
 from mrcd.wire.layout import WIRE, Field, Header, Struct, read_header
 
 __all__ = [
+    "IMMEDIATES",
     "WIRE",
     "WRITES",
+    "Aeth",
     "Bth",
     "CcState",
     "Control",
@@ -59,9 +61,13 @@ _ETHERTYPE = {4: 0x0800, 6: 0x86DD}
 _ICRC = struct.Struct("!I")
 _PORTS = struct.Struct("!HH")
 _HALF, _MASK32, _MASK64 = (1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1
-WRITES = frozenset(
+IMMEDIATES = frozenset((WIRE.MRC_OP_WRITE_LAST_IMM, WIRE.MRC_OP_WRITE_ONLY_IMM))
+"""The opcodes of writes with immediate data."""
+WRITES = IMMEDIATES | {
     WIRE.constants[f"MRC_OP_WRITE_{which}"] for which in ("FIRST", "MIDDLE", "LAST", "ONLY")
-)
+}
+"""The opcodes of all writes."""
+_WHOLE = (WIRE.MRC_OP_WRITE_ONLY, WIRE.MRC_OP_WRITE_ONLY_IMM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +92,29 @@ class Sack:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A packet with one header after the BTH: NACK, probe, endpoint request or response."""
+    """A packet with one header after the BTH: ACK, NACK, probe, endpoint request or response."""
 
     envelope: Envelope
     bth: Bth
-    body: Neth | Peth | Erth | Eeth
+    body: Aeth | Neth | Peth | Erth | Eeth
 
 
 Packet = Data | Sack | Control
 
-_CONTROL: Mapping[int, type[Neth | Peth | Erth | Eeth]] = {
+_CONTROL: Mapping[int, type[Aeth | Neth | Peth | Erth | Eeth]] = {
+    WIRE.MRC_OP_TRANSPORT_ACK: Aeth,
     WIRE.MRC_OP_NACK: Neth,
     WIRE.MRC_OP_PROBE: Peth,
     WIRE.MRC_OP_ENDPOINT_REQ: Erth,
     WIRE.MRC_OP_ENDPOINT_RSP: Eeth,
 }
-_LAYOUTS = {Neth: "mrc_neth", Peth: "mrc_peth", Erth: "mrc_erth", Eeth: "mrc_eeth"}
+_LAYOUTS = {
+    Aeth: "mrc_aeth",
+    Neth: "mrc_neth",
+    Peth: "mrc_peth",
+    Erth: "mrc_erth",
+    Eeth: "mrc_eeth",
+}
 
 
 def encode(packet: Packet) -> bytes:
@@ -114,6 +127,8 @@ def encode(packet: Packet) -> bytes:
     if isinstance(packet, Data):
         if packet.bth.ts != (packet.body.timestamp is not None):
             raise ValueError("BTH.ts and the presence of a TSETH disagree")
+        if (packet.bth.opcode in IMMEDIATES) != (packet.body.immediate is not None):
+            raise ValueError("the opcode and the presence of immediate data disagree")
         payload = packet.payload
     elif isinstance(packet, Sack):
         headers += packet.cc_state.pack()
@@ -158,9 +173,9 @@ def _open_body(envelope: Envelope, bth: Bth, body: bytes) -> tuple[Packet, int]:
     """Decode the packet whose BTH begins `body`; also return the offset where its headers end."""
     at = WIRE.structs["mrc_bth"].size
     if bth.opcode in WRITES:
-        write, at = Write.unpack(body, at, stamped=bth.ts)
+        write, at = Write.unpack(body, at, stamped=bth.ts, immediate=bth.opcode in IMMEDIATES)
         payload = body[at:]
-        if bth.opcode == WIRE.MRC_OP_WRITE_ONLY and write.length != len(payload):
+        if bth.opcode in _WHOLE and write.length != len(payload):
             raise DecodeError(f"RETH says {write.length} bytes, {len(payload)} follow")
         return Data(envelope, bth, write, payload), at
     if bth.opcode == WIRE.MRC_OP_SACK:

@@ -264,7 +264,7 @@ class Far:
     def probe(
         self, probe_id: int, ev: int = EV, *, qpn: int = QPN, sent: int = 0, vendor: int = 0
     ) -> bytes:
-        peth = Peth(probe_id, ev, stamp(sent), vendor)
+        peth = Peth(probe_id, stamp(sent), vendor)
         return self.frame(Control(self.envelope(ev), Bth(WIRE.MRC_OP_PROBE, qpn), peth))
 
     def probe_reply(
@@ -298,7 +298,7 @@ class Far:
     def endpoint_request(self, op: int, request_id: int, mask: int = 0xF, ev: int = EV) -> bytes:
         """Return an EV probe or a Port Status Update."""
         bth = Bth(WIRE.MRC_OP_ENDPOINT_REQ, WIRE.MRC_QPN_ENDPOINT, request_id)
-        erth = Erth(op, mask, ev, Timestamp(0xBEEF, True, 1))
+        erth = Erth(op, mask, Timestamp(0xBEEF, True, 1))
         return self.frame(Control(self.envelope(ev), bth, erth))
 
     # ---- packets that we send

@@ -541,6 +541,20 @@ def test_answer_to_a_question(cells: CellRig, rig: Rig) -> None:
     assert rig.rx()["pending_packets"] == 0
 
 
+@pytest.mark.parametrize("ends", [(1,), (5,), (2, 5), (1, 2, 3, 4, 5)], ids=str)
+def test_received_bytes_are_those_of_packets_with_their_outer_header(
+    cells: CellRig, ends: tuple[int, ...]
+) -> None:
+    """It does not matter in which pieces they came."""
+    count = ends[-1]
+    whole = large(count)
+    for first, last in itertools.pairwise((0, *ends)):
+        cells.take(FIRST, whole, MSS, first, last)
+    payload = count * MSS - 7
+    total = payload + count * (len(whole) - payload + 40)
+    assert question(cells).cc_state.received == (total + 255) >> 8
+
+
 @pytest.mark.parametrize("by", ["question", "clock"])
 @pytest.mark.parametrize("early", [0, 1])
 def test_mark_of_a_cell_is_told_once_by_the_next_answer(

@@ -325,16 +325,15 @@ def test_copy_of_a_slot_that_was_given_away_is_not_sent(cells: CellRig, rig: Rig
 
 
 def questions(cells: CellRig) -> list[tuple[int, Peth]]:
-    """Return (plane, body) of the questions sent since the last call."""
+    """Return (EV, body) of the questions sent since the last call."""
     found = []
     for plane, frame in cells.sent():
         packet = None if is_cell(frame) else decode_frame(frame)
         if isinstance(packet, Control) and isinstance(packet.body, Peth):
             assert packet.bth.dqpn == REMOTE_QPN
-            assert packet.envelope.ev == packet.body.entropy
             assert packet.envelope.ev >> 28 == plane
             if packet.body.vendor == WIRE.MRC_PETH_SOLICIT:
-                found.append((plane, packet.body))
+                found.append((packet.envelope.ev, packet.body))
     return found
 
 
@@ -342,7 +341,7 @@ def test_arriving_sack_becomes_a_question(cells: CellRig, rig: Rig) -> None:
     send(cells, 3, 3)
     rig.counted()
     rig.arrive(cells.far.answer(FIRST, received=1))
-    ((_plane, asked),) = questions(cells)
+    ((_ev, asked),) = questions(cells)
     assert asked.timestamp.tx_timestamp == wire_time(rig.tx()["solicit_ns"])
     assert rig.counted()["solicit_tx"] == 1
 
@@ -395,12 +394,11 @@ def test_question_does_not_keep_lost_packets_from_being_sent(cells: CellRig, rig
 def test_answer_to_a_question_yields_a_round_trip(cells: CellRig, rig: Rig, stamp: str) -> None:
     send(cells, 3, 3)
     rig.arrive(cells.far.answer(FIRST, received=1))
-    ((plane, asked),) = questions(cells)
+    ((ev, asked),) = questions(cells)
     assert rig.tx()["srtt_ns"] == 0
     ts = asked.timestamp.tx_timestamp + (stamp == "wrong") & 0xFFFF
     rig.arrive(cells.far.answer(FIRST + 1, received=2, flags=SOLICITED, ts=ts))
-    path = rig.path(asked.entropy)
-    assert path["plane"] == plane
+    path = rig.path(ev)
     assert bool(rig.tx()["srtt_ns"]) == bool(path["srtt_ns"]) == (stamp == "right")
     if stamp == "right":
         assert path["srtt_ns"] <= time.monotonic_ns() - rig.tx()["solicit_ns"]
@@ -412,7 +410,7 @@ def test_question_is_a_short_packet(cells: CellRig, rig: Rig) -> None:
     assert [bool(ns) for ns in rig.sets()["least_ns"]] == [False, True]
     send(cells, 3, 3)
     rig.arrive(cells.far.answer(FIRST + 1, received=2))
-    ((_plane, asked),) = questions(cells)
+    ((_ev, asked),) = questions(cells)
     long = rig.sets()["least_ns"][1]
     ts = asked.timestamp.tx_timestamp
     rig.arrive(cells.far.answer(FIRST + 2, received=3, flags=SOLICITED, ts=ts))
@@ -424,11 +422,11 @@ def test_answer_tells_of_a_mark_of_another_path(cells: CellRig, rig: Rig) -> Non
     """The round trip is that of the question's path, the mark that of the cell's."""
     (cell, _other) = send(cells, 3, 3)
     rig.arrive(cells.far.answer(FIRST, received=1))
-    ((_plane, asked),) = questions(cells)
-    assert asked.entropy != cell.cell.ev
+    ((ev, asked),) = questions(cells)
+    assert ev != cell.cell.ev
     rig.tune(slow_slack_ns=1)
     rig.edit("balances", 0, "mrc_balance", usual_ns=(1,) * 8)
-    rig.edit_path(asked.entropy, srtt_ns=1 << 30, late=100)
+    rig.edit_path(ev, srtt_ns=1 << 30, late=100)
     rig.arrive(
         cells.far.answer(
             FIRST + 1, received=2, flags=SOLICITED, ts=asked.timestamp.tx_timestamp,

@@ -99,7 +99,7 @@ def good_frames(far: Far) -> list[bytes]:
             Control(
                 far.envelope(EV),
                 Bth(WIRE.MRC_OP_ENDPOINT_RSP, WIRE.MRC_QPN_ENDPOINT, 4),
-                Eeth(WIRE.MRC_ENDPOINT_EV_PROBE, 0b1111, EV),
+                Eeth(WIRE.MRC_ENDPOINT_EV_PROBE, 0xBEEF),
             )
         ),
         offer_frame(far, EV)[0],
@@ -166,7 +166,6 @@ def judge(rig: Rig, far: Far, frame: bytes) -> str:
         (around.outer is not None) != (routing.code == WIRE.MRC_ENCAP_FULL)
         or (routing.code != WIRE.MRC_ENCAP_REDUCED and around.inner.dst != ours)
         or usid.ev_plane(ev) != PLANE
-        or ev & 0xFFFF
     ):
         return "dropped"
     if bth.dqpn == WIRE.MRC_QPN_ENDPOINT:
@@ -174,10 +173,11 @@ def judge(rig: Rig, far: Far, frame: bytes) -> str:
         if around.inner.src not in known or was_cut:
             return "dropped"
         if isinstance(packet, Control) and isinstance(packet.body, Eeth):
-            return "endpoint"
+            return "dropped" if ev & 0xFFFF else "endpoint"
         if isinstance(packet, Control) and isinstance(packet.body, Erth):
-            good = packet.body.entropy == ev and packet.body.op <= 1
-            return f"request {packet.body.op}" if good else "dropped"
+            return f"request {packet.body.op}" if packet.body.op <= 1 else "dropped"
+        return "dropped"
+    if ev & 0xFFFF:
         return "dropped"
     if bth.dqpn != QPN or around.inner.src != underlay.address(rig.fabric, far.peer, PLANE):
         return "dropped"
@@ -191,8 +191,6 @@ def judge(rig: Rig, far: Far, frame: bytes) -> str:
     if isinstance(packet, Sack):
         return "dropped" if packet.body.probe_reply else "sack"
     if isinstance(packet, Control) and isinstance(packet.body, Peth):
-        if packet.body.entropy != ev:
-            return "dropped"
         return "solicit" if packet.body.vendor == WIRE.MRC_PETH_SOLICIT else "answered"
     if isinstance(packet, Control) and isinstance(packet.body, Neth):
         return "dropped" if packet.body.entropy & 0xFFFF else "nack"

@@ -242,7 +242,7 @@ class Paths(RuleBasedStateMachine):
             for plane, frame in frames:
                 packet = decode_frame(frame)
                 assert isinstance(packet.body, Peth)
-                path = self.evs[packet.body.entropy]
+                path = self.evs[packet.envelope.ev]
                 assert path[0] == plane
                 assert plane in away or self.is_away(*path)
                 assert self.model.state(*path) is not State.DENIED

@@ -90,9 +90,11 @@ def answer_probe(rig: Rig, far: Far, ev: int, verdict: int = WIRE.MRC_SETH_M_NON
     while time.monotonic() < end:
         rig.tick()
         for plane, frame in rig.sent():
-            body = decode_frame(frame).body
-            if isinstance(body, Peth) and body.entropy == ev:
-                rig.receive(far.probe_reply(body.probe_id, ev, verdict=verdict), f"plane{plane}")
+            packet = decode_frame(frame)
+            if isinstance(packet.body, Peth) and packet.envelope.ev == ev:
+                rig.receive(
+                    far.probe_reply(packet.body.probe_id, ev, verdict=verdict), f"plane{plane}"
+                )
                 return
     raise AssertionError(f"no probe of {ev:#x}")
 
@@ -494,10 +496,10 @@ def idle(rig: Rig, rounds: int = 1) -> list[tuple[int, int]]:
     run.run(rounds * rig.dp.sizes.qps * PLANES)
     found = []
     for plane, frame in rig.sent():
-        body = decode_frame(frame).body
-        assert isinstance(body, Peth)
-        assert body.entropy >> 28 == plane
-        found.append((body.entropy, body.probe_id))
+        packet = decode_frame(frame)
+        assert isinstance(packet.body, Peth)
+        assert packet.envelope.ev >> 28 == plane
+        found.append((packet.envelope.ev, packet.body.probe_id))
     return found
 
 

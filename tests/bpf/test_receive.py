@@ -409,7 +409,7 @@ DROPS = [
     ("sack", "sender is not the peer", poke(INNER + 8 + 7, b"\x03"), "drop_source"),
     ("probe", "4 bytes too long", resized(4), "drop_length"),
     ("probe", "4 bytes too short", resized(-4), "drop_length"),
-    ("probe", "EV is not the packet's", poke(BODY + 13, b"\x03"), "drop_entropy"),
+    ("probe", "EV with something in its low half", poke(INNER + 3, b"\x01"), "drop_entropy"),
     ("nack", "4 bytes too long", resized(4), "drop_length"),
     ("nack", "4 bytes too short", resized(-4), "drop_length"),
     ("nack", "QPN of an earlier boot", poke(BTH + 5, b"\x78"), "drop_qpn"),
@@ -433,8 +433,14 @@ DROPS = [
     ("reply", "EV of no plane", poke(BODY + 4, b"\xf0"), "drop_entropy"),
     *(
         ("data", f"opcode {opcode:#04x}", poke(BTH, bytes([opcode])), "drop_opcode")
-        for opcode in (0x00, 0x0A, 0xC6, 0xC7, 0xC8, 0xC9, 0xCB, 0xD1, 0xFF)
+        for opcode in (0x00, 0x0A, 0xC5, 0xCC, 0xD0, 0xFF)
     ),
+    *(
+        ("data", f"opcode {opcode:#04x}", poke(BTH, bytes([opcode])), "drop_multi_packet")
+        for opcode in (0xC6, 0xC7, 0xC8, 0xC9)
+    ),
+    ("data", "opcode of a write with immediate", poke(BTH, b"\xcb"), "drop_immediate"),
+    ("data", "opcode of a Transport ACK", poke(BTH, b"\xd1"), "drop_transport_ack"),
     ("data", "opcode of an endpoint response", poke(BTH, b"\xd9"), "drop_length"),
     ("probe", "opcode of an endpoint request", poke(BTH, b"\xd8"), "drop_opcode"),
 ]  # fmt: skip

@@ -17,10 +17,11 @@ from mrcd.linux import bpf
 from mrcd.survey.survey import write_loops
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Erth, decode_frame, encode_frame
-from tests.bpf.packets import BODY, BTH, sealed
+from tests.bpf.packets import BODY, BTH, INNER, UDP, sealed
 from tests.bpf.rig import DROPPED, Rig, gateway_mac_of, mac_of
 
 _LOOP = ABI.structs["mrc_loop"]
+LABEL = INNER + 2  # the low half of the inner flow label
 _SURVEY = ABI.structs["mrc_survey"]
 
 
@@ -66,6 +67,8 @@ def test_sends_every_loop_in_turn(rig: Rig, loops: tuple[Loop, ...]) -> None:
     assert len(frames) == len(loops)
     assert rig.counted() == {"survey_tx": len(loops)}
     assert {counts(rig, i)["sent"] for i in range(len(loops))} == {1}
+    evs = {decode_frame(frame).envelope.ev for _plane, frame in frames}
+    assert evs == {loop.plane << 28 | number for number, loop in enumerate(loops)}
     survey(rig, 2)
     assert [counts(rig, i)["sent"] for i in range(3)] == [2, 2, 1]
 
@@ -92,14 +95,13 @@ def test_a_probe_is_an_ev_probe_from_us_to_us(rig: Rig, loops: tuple[Loop, ...])
     assert isinstance(packet, Control)
     assert isinstance(packet.body, Erth)
     assert (packet.envelope.inner.src, packet.envelope.inner.dst) == (ours, ours)
-    assert packet.envelope.ev == plane << WIRE.MRC_EV_PLANE_SHIFT
+    assert packet.envelope.ev == plane << WIRE.MRC_EV_PLANE_SHIFT  # and loop 0
     assert (packet.bth.opcode, packet.bth.dqpn) == (
         WIRE.MRC_OP_ENDPOINT_REQ,
         WIRE.MRC_QPN_ENDPOINT,
     )
     assert packet.bth.psn == 1
     assert packet.body.op == WIRE.MRC_ENDPOINT_EV_PROBE
-    assert packet.body.entropy == plane << WIRE.MRC_EV_PLANE_SHIFT
     assert frame[:12] == gateway_mac_of(plane) + mac_of(plane)
 
 
@@ -128,11 +130,12 @@ def test_a_round_trip_is_measured_on_the_latest_probe_only(
     ("damage", "counter"),
     [
         ((BTH + 11, 0x01), "drop_icrc"),  # the probe's number
-        ((BODY + 11, 0x01), "drop_icrc"),  # the loop
+        ((BODY + 3, 0x01), "drop_icrc"),  # the loop, in short
         ((BTH + 9, 0x80), "drop_survey"),  # a number that is too old
-        ((BODY + 3, 0x01), "drop_survey"),  # not an EV probe
-        ((BODY + 10, 0x10), "drop_survey"),  # a loop that does not exist
-        ((BODY + 8, 0x10), "drop_survey"),  # the plane
+        ((BODY + 1, 0x01), "drop_survey"),  # not an EV probe
+        *(((LABEL + bit // 8, 0x80 >> bit % 8), "drop_survey") for bit in range(16)),  # the loop
+        ((UDP + 1, 0x01), "drop_survey"),  # a T1
+        ((UDP, 0x10), "drop_entropy"),  # the plane
     ],
     ids=str,
 )

@@ -156,7 +156,7 @@ def test_protocol__sizes_of_headers_are_those_of_the_structs() -> None:
     text = section(PROTOCOL, "## 2. Packets")
     shown = dict(re.findall(r"^\| ([A-Z_]+) \| (\d+) \| ", text, re.MULTILINE))
     sizes = {name: WIRE.structs[f"mrc_{name.lower()}"].size for name in shown}
-    assert len(shown) == 10
+    assert len(shown) == 12
     assert {name: int(size) for name, size in shown.items()} == sizes
 
 
@@ -171,6 +171,30 @@ def test_protocol__packets_have_their_opcodes_and_sizes() -> None:
         parts = re.findall(r"[A-Z_]{4,}", behind)
         size = around + sum(WIRE.structs[f"mrc_{part.lower()}"].size for part in parts)
         assert int(frame.split()[0]) == size, name
+
+
+def test_protocol__fields_in_use_exist() -> None:
+    rows = cells(section(PROTOCOL, "### Reserved and vendor bits in use"))
+    assert len(rows) > 10
+    for name, bits, published, here, constants in rows:
+        struct, _, member = name.strip("`").partition(".")
+        size = 8 * WIRE.structs[struct].fields[member].size
+        high, _, low = bits.partition(" to ")
+        assert size > int(high) >= int(low)
+        assert published
+        assert here
+        assert set(re.findall(r"`(\w+)`", constants)) <= WIRE.constants.keys()
+
+
+def test_protocol__use_of_reserved_and_vendor_bits_is_complete() -> None:
+    """Whatever mrc_wire.h has a constant for, in a field that is not published, has a row."""
+    rows = cells(section(PROTOCOL, "### Reserved and vendor bits in use"))
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row[4])}
+    flags = {name for name in WIRE.constants if name.startswith("MRC_CC_FLAG_")}
+    assert flags | {"MRC_SETH_DOWN_SHIFT", "MRC_PETH_SOLICIT"} <= named
+    assert {"mrc_seth.cack", "mrc_seth.cc", "mrc_peth.vendor", "mrc_erth.vendor"} <= {
+        row[0].strip("`") for row in rows
+    }
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))

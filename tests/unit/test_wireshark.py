@@ -14,6 +14,7 @@ import pytest
 from mrcd.wire.cell import CellPacket, decode_cell, encode_cell, piece_psns, tcp_of
 from mrcd.wire.packet import (
     WIRE,
+    Aeth,
     Data,
     DecodeError,
     Eeth,
@@ -79,6 +80,11 @@ def of_envelope(around: Envelope, *, ecmp: bool) -> dict[str, int]:
 def of_body(packet: Packet) -> dict[str, int]:
     body = packet.body
     match body:
+        case Aeth():
+            return {
+                "aeth.kind": body.syndrome >> 5, "aeth.credits": body.syndrome & 31,
+                "aeth.msn": body.msn,
+            }  # fmt: skip
         case Neth():
             return {
                 "neth.type": body.type, "neth.nxt": body.nxt, "neth.reason": body.reason,
@@ -88,25 +94,29 @@ def of_body(packet: Packet) -> dict[str, int]:
             }  # fmt: skip
         case Peth():
             return {
-                "peth.type": 0, "peth.nxt": 0, "peth.vendor": body.vendor,
+                "peth.type": body.type, "peth.nxt": body.nxt, "peth.vendor": body.vendor,
                 "peth.probe_id": body.probe_id, "peth.spdcid": body.spdcid,
-                "peth.dpdcid": body.dpdcid, "peth.entropy": body.entropy, **stamp(body.timestamp),
+                "peth.dpdcid": body.dpdcid, **stamp(body.timestamp),
             }  # fmt: skip
         case Erth() | Eeth():
             found = {
-                "endpoint.op": body.op, "endpoint.ports": body.port_status_mask,
-                "endpoint.entropy": body.entropy, "endpoint.id": packet.bth.psn & 0xFFFF,
-                **stamp(body.timestamp),
+                "endpoint.type": body.type, "endpoint.nxt": body.nxt,
+                "endpoint.id": packet.bth.psn & 0xFFFF,
             }  # fmt: skip
-            if isinstance(body, Erth):
-                return found | {"endpoint.vendor": body.vendor}
-            return found | {"endpoint.service_ns": body.service_time_ns}
+            if isinstance(body, Eeth):
+                return found | {"eeth.op": body.op, "endpoint.time": body.tx_timestamp}
+            return found | {
+                "erth.op": body.op, "endpoint.vendor": body.vendor,
+                "endpoint.ports": body.port_status_mask, **stamp(body.timestamp),
+            }  # fmt: skip
     if isinstance(packet, Data):
         write = packet.body
         found = {
             "meth.rqmsn": write.rqmsn, "meth.msn": write.msn, "reth.va": write.va,
             "reth.rkey": write.rkey, "reth.length": write.length,
         }  # fmt: skip
+        if write.immediate is not None:
+            found["imm"] = write.immediate
         return found | (stamp(write.timestamp) if write.timestamp else {})
     assert isinstance(packet, Sack)
     seth, cc = packet.body, packet.cc_state
@@ -141,7 +151,7 @@ def expected(packet: Packet, *, ecmp: bool) -> dict[str, int]:
     }  # fmt: skip
 
 
-SHOWN_BESIDE = {"usids", "ts.us", "seth.arrived", "icrc", "trimmed"}
+SHOWN_BESIDE = {"payload", "usids", "ts.us", "seth.arrived", "icrc", "trimmed"}
 
 
 def numbers(row: Row) -> dict[str, int]:
@@ -381,7 +391,10 @@ DAMAGED: list[tuple[bytes, set[str]]] = [
     (changed(V4, RETH + 11, 0x31), {"mrc.icrc.bad"}),  # R_Key, no longer mrc0's
     (changed(V4, len(V4) - 1, V4[-1] ^ 1), {"mrc.icrc.bad"}),
     (changed(V4, BTH, 0x17), {"mrc.opcode.unknown"}),
-    (changed(V4, BTH, WIRE.MRC_OP_TRANSPORT_ACK), {"mrc.opcode.unknown"}),
+    (changed(V4, BTH, WIRE.MRC_OP_TRANSPORT_ACK), {"mrc.length", "mrc.icrc.bad"}),
+    (rebuilt("write-only-imm", length=5), {"mrc.length"}),
+    (shortened(oracle.vector("write-last-imm"), 43), {"mrc.short"}),
+    (shortened(oracle.vector("transport-ack"), 19), {"mrc.short"}),
     (changed(V4, BTH + 1, 0x01), {"mrc.version", "mrc.icrc.bad"}),
     (changed(V4, BTH + 1, 0x20), {"mrc.version", "mrc.icrc.bad"}),
     (rebuilt("data-v4", length=31), {"mrc.length"}),
@@ -402,6 +415,18 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     return tshark([frame for frame, _ in DAMAGED], tmp_path_factory.mktemp("damaged"))
 
 
+def test_only_an_endpoint_request_may_have_any_ev(tmp_path: Path) -> None:
+    frames = []
+    for name in ("erth-ev-probe", "eeth-ev-probe", "probe"):
+        packet = decode_frame(oracle.vector(name))
+        inner = replace(packet.envelope.inner, flow_label=7)  # type: ignore[call-arg]
+        around = replace(packet.envelope, inner=inner)
+        frames.append(encode_frame(replace(packet, envelope=around), bytes(6), bytes(6)))
+    rows = tshark(frames, tmp_path)
+    assert [int(row["mrc.ev.spare"], 0) for row in rows] == [7, 7, 7]
+    assert ["mrc.entropy" in row for row in rows] == [False, True, True]
+
+
 @pytest.mark.parametrize("number", range(len(DAMAGED)))
 def test_damaged_packets_are_complained_of(number: int, damaged: list[Row]) -> None:
     frame, complaints = DAMAGED[number]
@@ -415,7 +440,7 @@ def test_any_length_of_any_packet_is_survived(tmp_path: Path) -> None:
     frames = [
         shortened(changed(oracle.vector(name), BTH, opcode), size)
         for name in ("data-v4", "sack")
-        for opcode in (0xCA, 0xCB, 0xC6, 0xD8, 0xD9, 0xDC, 0xDD, 0xDE)
+        for opcode in (0xCA, 0xCB, 0xC6, 0xD1, 0xD8, 0xD9, 0xDC, 0xDD, 0xDE)
         for size in range(1, 72)
     ]
     assert all("mrc.encap" in row for row in tshark(frames, tmp_path))
@@ -467,7 +492,10 @@ def test_dissector_knows_the_headers_constants() -> None:
     assert {f"MRC_NACK_{name}": int(code, 16) for code, name in reasons} == {
         k: v for k, v in WIRE.constants.items() if k.startswith("MRC_NACK_") and k != "MRC_NACK_CC"
     }
-    for name in ("BTH", "METH", "TSETH", "RETH", "ICRC", "SETH", "CC_STATE", "NETH", "PETH"):
+    for name in (
+        "BTH", "METH", "TSETH", "RETH", "ICRC", "SETH", "CC_STATE", "NETH", "PETH", "ERTH", "EETH",
+        "AETH",
+    ):  # fmt: skip
         names, values = re.search(
             rf"^local ([A-Z_, ]*\b{name}_LEN\b[A-Z_, ]*) = ([\d, ]+)$", SOURCE, re.M
         ).groups()  # type: ignore[union-attr]

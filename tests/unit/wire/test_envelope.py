@@ -99,9 +99,7 @@ def packets(shape: str) -> dict[str, Packet]:
             Seth(0x00F00C, ev, ack_psn_offset=5, bitmap=0x16, mpr=16),
             CcState(0xBEEF, ooo=4, received=7),
         ),
-        "probe": Control(
-            towards_h2(shape, arrived=True), Bth(0xDE, QPN_H2), Peth(0xC0DE, ev, SENT)
-        ),
+        "probe": Control(towards_h2(shape, arrived=True), Bth(0xDE, QPN_H2), Peth(0xC0DE, SENT)),
         "sack-pr": Sack(
             towards_h1(shape),
             Bth(0xDC, QPN_H1),

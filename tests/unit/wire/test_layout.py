@@ -64,9 +64,17 @@ def test_read_header__misses_no_define_and_no_struct(name: str) -> None:
 
 
 def test_read_header__lengths_are_those_of_the_structs() -> None:
-    for which in ("BTH", "METH", "RETH", "SETH", "CC_STATE", "PETH", "NETH", "ERTH", "EETH"):
+    for which in (
+        "BTH", "METH", "RETH", "IMMDT", "AETH", "SETH", "CC_STATE", "PETH", "NETH", "ERTH", "EETH",
+    ):  # fmt: skip
         length = WIRE.constants[f"MRC_{which}_LEN"]
         assert length == WIRE.structs[f"mrc_{which.lower()}"].size
+
+
+def test_read_header__nominal_size_of_data_is_its_udp_length_and_an_ipv6_header() -> None:
+    behind_udp = WIRE.MRC_BTH_LEN + WIRE.MRC_WRITE_LEN + WIRE.MRC_ICRC_LEN
+    assert WIRE.MRC_UDP_LEN + behind_udp + 40 == WIRE.MRC_DATA_NOMINAL
+    assert WIRE.MRC_CELL_OVERHEAD == 40
 
 
 def test_read_header__wire_structs_have_no_holes() -> None:

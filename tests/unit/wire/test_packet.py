@@ -21,6 +21,7 @@ from scapy.packet import NoPayload
 from mrcd.wire import packet as wire
 from mrcd.wire.packet import (
     WIRE,
+    Aeth,
     Bth,
     CcState,
     Control,
@@ -85,6 +86,8 @@ def backward(ev: int = EV) -> Envelope:
 QPN_H1, QPN_H2 = 0x2A0010, 0x510013
 WRITE_ONLY = Bth(0xCA, QPN_H2, 0x00F00D, ts=True)
 SENT = Timestamp(0xBEEF, False, 1)
+VA = 0x7F00_1234_5000
+TO_MEMORY = Write(5, 36, timestamp=SENT, va=VA, rkey=0x11223344)
 
 GOLDEN: dict[str, Packet] = {
     "data-v4": Data(forward(), WRITE_ONLY, Write(0xF00D, len(IPV4), timestamp=SENT), IPV4),
@@ -115,6 +118,28 @@ GOLDEN: dict[str, Packet] = {
     "data-unstamped": Data(
         forward(), replace(WRITE_ONLY, ts=False), Write(0xF00D, len(IPV4)), IPV4
     ),
+    "write-first": Data(
+        forward(), Bth(0xC6, QPN_H2, 0xF00D, ts=True), TO_MEMORY, b"sixteen bytes..."
+    ),
+    "write-middle": Data(
+        forward(), Bth(0xC7, QPN_H2, 0xF00E, ts=True), replace(TO_MEMORY, va=VA + 16), bytes(16)
+    ),
+    "write-last": Data(
+        forward(), Bth(0xC8, QPN_H2, 0xF00F, ts=True), replace(TO_MEMORY, va=VA + 32), b"end."
+    ),
+    "write-last-imm": Data(
+        forward(),
+        Bth(0xC9, QPN_H2, 0xF00F, ts=True),
+        replace(TO_MEMORY, va=VA + 32, rqmsn=3, immediate=0xCAFEF00D),
+        b"end.",
+    ),
+    "write-only-imm": Data(
+        forward(),
+        Bth(0xCB, QPN_H2, 0xF00D),
+        replace(TO_MEMORY, length=4, timestamp=None, rqmsn=3, immediate=0xCAFEF00D),
+        b"only",
+    ),
+    "transport-ack": Control(backward(), Bth(0xD1, QPN_H1), Aeth(5)),
     "sack": Sack(
         backward(),
         Bth(0xDC, QPN_H1),
@@ -150,20 +175,16 @@ GOLDEN: dict[str, Packet] = {
     "nack-trimmed": Control(
         backward(), Bth(0xDD, QPN_H1), Neth(0x01, 0x00F00D, EV, tx_timestamp=0xBEEF)
     ),
-    "probe": Control(plain(), Bth(0xDE, QPN_H2), Peth(0xC0DE, EV, SENT)),
+    "probe": Control(plain(), Bth(0xDE, QPN_H2), Peth(0xC0DE, SENT)),
     "probe-solicit": Control(
-        plain(), Bth(0xDE, QPN_H2), Peth(0xC0DE, EV, SENT, vendor=WIRE.MRC_PETH_SOLICIT)
+        plain(), Bth(0xDE, QPN_H2), Peth(0xC0DE, SENT, vendor=WIRE.MRC_PETH_SOLICIT)
     ),
-    "erth-port-status": Control(plain(), Bth(0xD8, 2, 0x1234), Erth(0, 0b1101, EV)),
-    "eeth-port-status": Control(backward(), Bth(0xD9, 2, 0x1234), Eeth(0, 0b1111, EV)),
+    "erth-port-status": Control(plain(), Bth(0xD8, 2, 0x1234), Erth(0, 0b1101, SENT)),
+    "eeth-port-status": Control(backward(), Bth(0xD9, 2, 0x1234), Eeth(0, 0xBEEF)),
     "erth-ev-probe": Control(
-        plain(), Bth(0xD8, 2, 0x1235), Erth(1, 0b1111, EV, Timestamp(0xBEEF, True, 1), 0x42)
+        plain(), Bth(0xD8, 2, 0x1235), Erth(1, 0b1111, Timestamp(0xBEEF, True, 1), 0x42)
     ),
-    "eeth-ev-probe": Control(
-        backward(),
-        Bth(0xD9, 2, 0x1235),
-        Eeth(1, 0b1111, EV, Timestamp(0xBEEF, True, 1), service_time_ns=12345),
-    ),
+    "eeth-ev-probe": Control(backward(), Bth(0xD9, 2, 0x1235), Eeth(1, 0xBEEF)),
 }  # fmt: skip
 
 
@@ -197,6 +218,8 @@ def to_oracle(packet: Packet) -> Any:
             if body.timestamp:
                 layers /= oracle.Tseth(**stamp(body.timestamp))
             layers /= oracle.Reth(va=body.va, rkey=body.rkey, dma_length=body.length)
+            if body.immediate is not None:
+                layers /= oracle.Immdt(immediate=body.immediate)
             layers /= oracle.Written(data=packet.payload)
         case Sack(body=body, cc_state=state):
             low: dict[str, Any] = {"ack_psn_offset": body.ack_psn_offset}
@@ -230,8 +253,13 @@ def stamp(timestamp: Timestamp) -> dict[str, Any]:
     }
 
 
-def control(body: Neth | Peth | Erth | Eeth) -> Any:
+def control(body: Aeth | Neth | Peth | Erth | Eeth) -> Any:
     match body:
+        case Aeth():
+            return oracle.Aeth(
+                reserved=body.syndrome >> 7, kind=body.syndrome >> 5 & 3,
+                credits=body.syndrome & 31, msn=body.msn,
+            )  # fmt: skip
         case Neth():
             return oracle.Neth(
                 type=body.type, nxt=body.nxt, nack_reason=body.reason, vendor_info=body.vendor,
@@ -240,18 +268,17 @@ def control(body: Neth | Peth | Erth | Eeth) -> Any:
             )  # fmt: skip
         case Peth():
             return oracle.Peth(
-                vendor_info=body.vendor, probe_id=body.probe_id, spdcid=body.spdcid,
-                dpdcid=body.dpdcid, entropy=body.entropy, **stamp(body.timestamp),
+                type=body.type, nxt=body.nxt, vendor_info=body.vendor, probe_id=body.probe_id,
+                spdcid=body.spdcid, dpdcid=body.dpdcid, **stamp(body.timestamp),
             )  # fmt: skip
         case Erth():
             return oracle.Erth(
-                op=body.op, vendor_info=body.vendor, port_status_mask=body.port_status_mask,
-                entropy=body.entropy, **stamp(body.timestamp),
+                type=body.type, nxt=body.nxt, op=body.op, vendor_info=body.vendor,
+                port_status_mask=body.port_status_mask, **stamp(body.timestamp),
             )  # fmt: skip
         case Eeth():
             return oracle.Eeth(
-                op=body.op, port_status_mask=body.port_status_mask, entropy=body.entropy,
-                service_time=body.service_time_ns, **stamp(body.timestamp),
+                type=body.type, nxt=body.nxt, op=body.op, tx_timestamp=body.tx_timestamp,
             )  # fmt: skip
 
 
@@ -341,7 +368,7 @@ def test_golden__frame_lengths_are_the_headers() -> None:
 
 u8, u16, u24, u32, u64 = (st.integers(0, (1 << bits) - 1) for bits in (8, 16, 24, 32, 64))
 s16 = st.integers(-0x8000, 0x7FFF)
-nibble = st.integers(0, 15)
+nibble, nxt = st.integers(0, 15), st.integers(0, 31)
 addresses = st.binary(min_size=16, max_size=16).map(IPv6Address)
 headers = st.builds(Ip6, addresses, addresses, st.integers(0, 0xFFFFF), u8, u8)
 addresses4 = st.integers(0, 0xFFFFFFFF).map(IPv4Address)
@@ -365,8 +392,9 @@ def writes(draw: st.DrawFn) -> Data:
     payload = draw(st.binary(max_size=100))
     timestamp = draw(st.none() | stamps)
     opcode = draw(st.sampled_from(sorted(wire.WRITES)))
-    length = len(payload) if opcode == WIRE.MRC_OP_WRITE_ONLY else draw(u32)
-    body = Write(draw(u16), length, draw(u16), timestamp, draw(u64), draw(u32))
+    length = len(payload) if opcode in (0xCA, 0xCB) else draw(u32)
+    immediate = draw(u32) if opcode in (0xC9, 0xCB) else None
+    body = Write(draw(u16), length, draw(u16), timestamp, draw(u64), draw(u32), immediate)
     bth = draw(bths(opcode, st.just(timestamp is not None)))
     return Data(draw(envelopes), bth, body, payload)
 
@@ -374,15 +402,16 @@ def writes(draw: st.DrawFn) -> Data:
 seths = st.booleans().flatmap(
     lambda reply: st.builds(
         Seth, u24, u32, st.just(0) if reply else s16, u16 if reply else st.just(0), st.just(reply),
-        st.integers(0, 3), s16, u64, u8, nibble, nibble, u16, u16, nibble, st.integers(0, 31), u8,
+        st.integers(0, 3), s16, u64, u8, nibble, nibble, u16, u16, nibble, nxt, u8,
     )
 )  # fmt: skip
 cc_states = st.builds(CcState, u16, st.integers(0, 0x7FFF), st.booleans(), st.integers(0, 127), u24)
 bodies = {
-    0xDD: st.builds(Neth, u8, u24, u32, u8, nibble, nibble, u16, u16, u16, nibble, nibble),
-    0xDE: st.builds(Peth, u16, u32, stamps, u8, u16, u16),
-    0xD8: st.builds(Erth, st.integers(0, 3), u32, u32, stamps, u8),
-    0xD9: st.builds(Eeth, st.integers(0, 3), u32, u32, stamps, u32),
+    0xD1: st.builds(Aeth, u24, u8),
+    0xDD: st.builds(Neth, u8, u24, u32, u8, nibble, nibble, u16, u16, u16, nibble, nxt),
+    0xDE: st.builds(Peth, u16, stamps, u8, u16, u16, nibble, nxt),
+    0xD8: st.builds(Erth, st.integers(0, 3), u32, stamps, u8, nibble, nxt),
+    0xD9: st.builds(Eeth, st.integers(0, 3), u16, nibble, nxt),
 }
 packets: st.SearchStrategy[Packet] = st.one_of(
     writes(),
@@ -485,8 +514,11 @@ def shortened(name: str, count: int) -> bytes:
         (patched("sack", 46, 6), "next header 6, not UDP"),
         (patched("sack", 82, 0, 53), "UDP port 53, not 4971"),
         (patched("sack", 85, 0), "UDP says"),
-        (patched("sack", 88, 0xD1), "opcode 0xd1"),
-        (patched("sack", 88, 0xCB), "opcode 0xcb"),
+        (patched("sack", 88, 0xD1), "32 bytes too many"),
+        (patched("sack", 88, 0xCC), "opcode 0xcc"),
+        (shortened("transport-ack", 19), "truncated: 3 of 4 bytes of mrc_aeth"),
+        (shortened("write-last-imm", 43), "truncated: 3 of 4 bytes of mrc_immdt"),
+        (patched("write-only-imm", 119, 5), "RETH says 5 bytes, 4 follow"),
         (patched("sack", 89, 0x01), "transport version 1"),
         (patched("sack", 89, 0x20), "pad count 2"),
         (patched("data-v4", 123, 0xFF), "RETH says 255 bytes, 30 follow"),
@@ -548,11 +580,14 @@ def test_decode_frame__refuses_what_is_not_ipv6(frame: bytes, reason: str) -> No
         changed("sack", body=Seth(0, 0, probe_id=1 << 16, probe_reply=True)),
         changed("sack", cc_state=CcState(ooo=0x8000)),
         changed("sack", cc_state=CcState(penalty=-1)),
-        changed("probe", body=Peth(1, 1, Timestamp(0, False, 16))),
+        changed("probe", body=Peth(1, Timestamp(0, False, 16))),
         changed("nack", envelope=replace(backward(), src_port=1 << 16)),
         changed("nack", envelope=forward(flow_label=1 << 20)),
         changed("nack", envelope=forward(hop_limit=256)),
         changed("data-unstamped", bth=WRITE_ONLY),
+        changed("write-last-imm", bth=Bth(0xC8, 1, ts=True)),
+        changed("write-last", bth=Bth(0xC9, 1, ts=True)),
+        changed("transport-ack", body=Aeth(1 << 24)),
         changed("data-v4", bth=replace(WRITE_ONLY, ts=False)),
     ],
 )  # fmt: skip
