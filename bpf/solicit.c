@@ -8,20 +8,27 @@
  * arrives, the receiver's clock sends SACKs.
  */
 
+#define SOLICIT_PARTS 4          /* questions of a QP in a round trip, at most */
+
 /* The QP of a peer that is asked about next, if it is time; or -1. */
 static __always_inline s32 next_wanting(const struct mrc_host *h, const struct mrc_peer *peer,
 					struct mrc_balance *b, u64 now)
 {
 	u64 wants = b->wants, later = wants & (~0ull << (now >> 12 & 15));
 	struct mrc_tx *tx;
-	u32 q, qp;
+	u32 q, qp, gap;
 
 	if (!wants)
 		return -1;
 	q = lowest_bit(later ? later : wants);
 	qp = peer->qp_base + (q & peer->qp_mask);
 	tx = txs.lookup(&qp);
-	if (!tx || now - tx->solicit_ns < h->solicit_ns)
+	if (!tx)
+		return -1;
+	gap = tx->srtt_ns / SOLICIT_PARTS;
+	if (gap < h->solicit_ns)
+		gap = h->solicit_ns;
+	if (now - tx->solicit_ns < gap)
 		return -1;
 	if (tx->una != tx->next)
 		return qp;

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from dataclasses import replace
 from typing import TypeGuard
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from mrcd.wire.abi import ABI
@@ -281,6 +282,17 @@ class Loop:
         self.collect()
 
 
+def accepted(cells: CellRig, packet: bytes) -> bool:
+    """Send a large packet; return whether mrc0 took it, which long queues prevent now and then."""
+    try:
+        cells.send(packet, 600)
+    except OSError as error:
+        if error.errno != errno.ENOBUFS:
+            raise
+        return False
+    return True
+
+
 @settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -289,6 +301,7 @@ class Loop:
     loss=st.sampled_from([0.0, 0.05, 0.3]),
     first=st.sampled_from([FIRST, 0xFFFFC0, 0xFFFFFFE0, 0]),
 )
+@example(seed=1690, loss=0.05, first=0xFFFFFFE0)
 def test_every_byte_arrives_once_and_in_order(
     cells: CellRig, rig: Rig, seed: int, loss: float, first: int
 ) -> None:
@@ -308,7 +321,9 @@ def test_every_byte_arrives_once_and_in_order(
             count = rng.randint(2, 12)
             length = count * 600 - rng.randint(0, 599)
             flags = ACK | rng.choice((0, PSH, PSH | FIN))
-            cells.send(tcp(noise(length, sent), seq=BASE + sent, flags=flags, partial=True), 600)
+            packet = tcp(noise(length, sent), seq=BASE + sent, flags=flags, partial=True)
+            while not accepted(cells, packet):
+                loop.step()
             sent += length
             loop.collect()
         while loop.wire and rng.random() < 0.7:
