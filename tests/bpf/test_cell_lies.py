@@ -282,6 +282,11 @@ class Loop:
         self.collect()
 
 
+def outstanding(rig: Rig) -> int:
+    tx = rig.tx()
+    return int(tx["next"] - tx["una"]) & 0xFFFFFFFF
+
+
 def accepted(cells: CellRig, packet: bytes) -> bool:
     """Send a large packet; return whether mrc0 took it, which long queues prevent now and then."""
     try:
@@ -312,7 +317,7 @@ def test_every_byte_arrives_once_and_in_order(
     sent, numbers = 0, 0
     for _ in range(25):
         # Without a slot or room in the window, a packet would never enter the loop.
-        while rig.tx()["next"] - rig.tx()["una"] > 100 or cells.slots()[1] < 2:
+        while outstanding(rig) > 100 or cells.slots()[1] < 2:
             loop.step()
         if rng.random() < 0.4:
             loop.put(rig.spray(outward(numbers)).frame)
