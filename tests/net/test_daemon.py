@@ -218,7 +218,9 @@ def machine_of(running: Lab, host: str) -> tuple[str, ...]:
     The operational state of an interface and its flags follow a second after its carrier.
     """
     shown = (("ip", "-br", "link"), ("ip", "-br", "addr"))
-    outputs = [re.sub(r"(?m)^(\S+) +\S+|<.*>", r"\1", running.run(host, *each)) for each in shown]
+    outputs = [
+        re.sub(r"(?m)^(\S+) +\S+ *|<.*>", r"\1 ", running.run(host, *each)) for each in shown
+    ]
     outputs += [running.run(host, *each) for each in (("ip", "route"), ("ip", "-6", "route"))]
     return (*outputs, str(sorted(state.places(running.name, host).bpffs.iterdir())))
 
