@@ -17,7 +17,7 @@ RATE_MBPS = 250
 PLANES = 4
 CAPACITY_BPS = PLANES * RATE_MBPS * 1e6
 
-_FORGOTTEN_S = 11.0  # RELAPSE_NS and some more: mrcd holds back for so long what lost much
+_FORGOTTEN_S = 11.0  # RELAPSE_NS and some more: mrcd uses a plane less that lost more than others
 _ETHERNET = 14  # a link's rate limiter counts the Ethernet header, too
 _TCP_IP = 20 + 32  # IPv4, and TCP with time stamps
 _UDP_IP = 20 + 8
@@ -74,6 +74,7 @@ def loss(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
     for _ in range(rounds):
         clean.append(_goodput_with(name, [], "", seconds))
         one.append(_goodput_with(name, ["p1"], "loss=5%", seconds))
+        time.sleep(_FORGOTTEN_S)
         every.append(_goodput_with(name, planes, "loss=1%", seconds))
     pairs = list(zip(clean, one, every, strict=True))
 
@@ -96,8 +97,6 @@ def _goodput_with(name: str, elements: list[str], action: str, seconds: float) -
     finally:
         for element in elements:
             lab.fault(name, element, "clear")
-        if elements:
-            time.sleep(_FORGOTTEN_S)
 
 
 def order(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:

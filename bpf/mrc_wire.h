@@ -113,7 +113,6 @@ struct mrc_aeth {
 };
 
 /* SETH, 28 bytes, and CC_STATE, 8 bytes: the body of a SACK. */
-#define MRC_SETH_TYPE_SHIFT 28
 #define MRC_SETH_M_SHIFT 21      /* two bits: congestion mark for the reflected path */
 #define MRC_SETH_PR 0x00020000   /* answers a reliability probe */
 #define MRC_SETH_M_NONE 0

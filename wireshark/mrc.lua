@@ -5,8 +5,9 @@
 --   tshark -X lua_script:mrc.lua -o udp.try_heuristic_first:TRUE -r FILE
 --
 -- Or copy the file to Wireshark's folder of personal plugins (Help, About, Folders). The layouts are
--- the published ones, and docs/protocol.md gives their meaning and mrcd's departures. To work with Lua 5.1 to 5.4, the
--- script uses no bit operators and no library for them; 64-bit arithmetic is Wireshark's own.
+-- the published ones; docs/protocol.md gives their meaning and mrcd's departures. To work with Lua
+-- 5.1 to 5.4, the script uses no bit operators and no library for them; 64-bit arithmetic is
+-- Wireshark's own.
 --
 -- The upper half of an EV is the UDP source port, and the UDP dissector tries the lower port first,
 -- so it may take a packet for DNS or NTP. Trying heuristics first (see above) avoids that.

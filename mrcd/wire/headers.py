@@ -15,14 +15,11 @@ from mrcd.wire.envelope import DecodeError
 from mrcd.wire.layout import WIRE
 
 _PSN, _QPN = WIRE.MRC_PSN_MASK, WIRE.MRC_QPN_MASK
-_SETH_TYPE = 0xF << WIRE.MRC_SETH_TYPE_SHIFT
 _SETH_M = 0x3 << WIRE.MRC_SETH_M_SHIFT
-_SETH_NXT = 0x1F << (WIRE.MRC_SETH_M_SHIFT + 2)  # between type and m
 _SETH_DOWN = 0xFF << WIRE.MRC_SETH_DOWN_SHIFT
 _HALF = 0xFFFF
 _NIBBLE_HI, _NIBBLE_LO = 0xF0, 0x0F
 _CC_RESTORE, _CC_PENALTY, _CC_BYTES = 1 << 31, 0x7F << 24, 0xFFFFFF
-_TYPE, _NXT = WIRE.MRC_HEAD_TYPE, WIRE.MRC_HEAD_NXT
 
 
 def _get(word: int, mask: int) -> int:
@@ -34,6 +31,15 @@ def _put(value: int, mask: int) -> int:
     if value < 0 or word & ~mask:
         raise ValueError(f"{value} does not fit into the bits {mask:#x}")
     return word
+
+
+def _put_head(kind: int, following: int) -> int:
+    """Return the sixteen bits that five headers begin with, from their `type` and `nxt`."""
+    return _put(kind, WIRE.MRC_HEAD_TYPE) | _put(following, WIRE.MRC_HEAD_NXT)
+
+
+def _get_head(head: int) -> tuple[int, int]:
+    return _get(head, WIRE.MRC_HEAD_TYPE), _get(head, WIRE.MRC_HEAD_NXT)
 
 
 def _signed(value: int) -> int:
@@ -220,7 +226,7 @@ class Seth:
     def pack(self) -> bytes:
         """Encode the header; raises ValueError for a number that does not fit."""
         low = self.probe_id if self.probe_reply else _unsigned(self.ack_psn_offset)
-        head = _put(self.type, _SETH_TYPE) | _put(self.nxt, _SETH_NXT)
+        head = _put_head(self.type, self.nxt) << 16
         head |= _put(self.verdict, _SETH_M) | WIRE.MRC_SETH_PR * self.probe_reply
         return _write(
             "mrc_seth", head=head | _put(low, _HALF), entropy=self.entropy, spdcid=self.spdcid,
@@ -239,8 +245,8 @@ class Seth:
             raw["cack"] & _PSN, raw["entropy"], 0 if reply else _signed(head & _HALF),
             head & _HALF if reply else 0, reply, _get(head, _SETH_M), _signed(raw["sack_offset"]),
             raw["bitmap_hi"] << 32 | raw["bitmap_lo"], raw["mpr"], _get(raw["cc"], _NIBBLE_HI),
-            _get(raw["cc"], _NIBBLE_LO), raw["spdcid"], raw["dpdcid"], _get(head, _SETH_TYPE),
-            _get(head, _SETH_NXT), _get(raw["cack"], _SETH_DOWN),
+            _get(raw["cc"], _NIBBLE_LO), raw["spdcid"], raw["dpdcid"], *_get_head(head >> 16),
+            _get(raw["cack"], _SETH_DOWN),
         )  # fmt: skip
 
 
@@ -292,7 +298,7 @@ class Neth:
     def pack(self) -> bytes:
         """Encode the header; raises ValueError for a number that does not fit."""
         return _write(
-            "mrc_neth", head=_put(self.type, _TYPE) | _put(self.nxt, _NXT),
+            "mrc_neth", head=_put_head(self.type, self.nxt),
             reason=self.reason, vendor=self.vendor, entropy=self.entropy, spdcid=self.spdcid,
             dpdcid=self.dpdcid, psn=_put(self.psn, _PSN),
             cc=_put(self.cc_type, _NIBBLE_HI) | _put(self.cc_flags, _NIBBLE_LO),
@@ -306,7 +312,7 @@ class Neth:
         return cls(
             raw["reason"], raw["psn"] & _PSN, raw["entropy"], raw["vendor"],
             _get(raw["cc"], _NIBBLE_HI), _get(raw["cc"], _NIBBLE_LO), raw["tx_timestamp"],
-            raw["spdcid"], raw["dpdcid"], _get(raw["head"], _TYPE), _get(raw["head"], _NXT),
+            raw["spdcid"], raw["dpdcid"], *_get_head(raw["head"]),
         )  # fmt: skip
 
 
@@ -325,7 +331,7 @@ class Peth:
     def pack(self) -> bytes:
         """Encode the header; raises ValueError for a number that does not fit."""
         return _write(
-            "mrc_peth", head=_put(self.type, _TYPE) | _put(self.nxt, _NXT), vendor=self.vendor,
+            "mrc_peth", head=_put_head(self.type, self.nxt), vendor=self.vendor,
             probe_id=self.probe_id, spdcid=self.spdcid, dpdcid=self.dpdcid,
             **self.timestamp.values(),
         )  # fmt: skip
@@ -336,7 +342,7 @@ class Peth:
         raw = _read("mrc_peth", data, at)
         return cls(
             raw["probe_id"], Timestamp.of(raw), raw["vendor"], raw["spdcid"], raw["dpdcid"],
-            _get(raw["head"], _TYPE), _get(raw["head"], _NXT),
+            *_get_head(raw["head"]),
         )  # fmt: skip
 
 
@@ -356,7 +362,7 @@ class Erth:
 
     def pack(self) -> bytes:
         """Encode the header; raises ValueError for a number that does not fit."""
-        head = _put(self.type, _TYPE) | _put(self.nxt, _NXT) | _put(self.op, WIRE.MRC_ERTH_OP)
+        head = _put_head(self.type, self.nxt) | _put(self.op, WIRE.MRC_ERTH_OP)
         return _write(
             "mrc_erth", head=head, vendor=self.vendor, port_status_mask=self.port_status_mask,
             **self.timestamp.values(),
@@ -369,7 +375,7 @@ class Erth:
         head = raw["head"]
         return cls(
             _get(head, WIRE.MRC_ERTH_OP), raw["port_status_mask"], Timestamp.of(raw),
-            raw["vendor"], _get(head, _TYPE), _get(head, _NXT),
+            raw["vendor"], *_get_head(head),
         )  # fmt: skip
 
 
@@ -384,7 +390,7 @@ class Eeth:
 
     def pack(self) -> bytes:
         """Encode the header; raises ValueError for a number that does not fit."""
-        head = _put(self.type, _TYPE) | _put(self.nxt, _NXT) | _put(self.op, WIRE.MRC_EETH_OP)
+        head = _put_head(self.type, self.nxt) | _put(self.op, WIRE.MRC_EETH_OP)
         return _write("mrc_eeth", head=head, tx_timestamp=self.tx_timestamp)
 
     @classmethod
@@ -392,6 +398,4 @@ class Eeth:
         """Decode the header at offset `at`; raises DecodeError if it is truncated."""
         raw = _read("mrc_eeth", data, at)
         head = raw["head"]
-        return cls(
-            _get(head, WIRE.MRC_EETH_OP), raw["tx_timestamp"], _get(head, _TYPE), _get(head, _NXT)
-        )
+        return cls(_get(head, WIRE.MRC_EETH_OP), raw["tx_timestamp"], *_get_head(head))
