@@ -126,7 +126,10 @@ def test_marks_of_the_fabric_are_seen(running: Lab) -> None:
         return lab_hosts.counters(running.name, "h2")["echo_tx"]
 
     before = echoes()
-    running.fault("p1t1-1", "rate=20")  # slower than the NICs, so that its queue fills
+    for plane in range(running.fabric.planes):
+        for index in range(1, running.fabric.t1 + 1):
+            # All of them: a sender avoids a single slow one, before its queue is long.
+            running.fault(f"p{plane}t1-{index}", "rate=20")
     stream = Stream(running, "h1", "h2", H2).start()
     stream.progress(2 * MIB)
     eventually(lambda: echoes() > before, "the receiver tells of marks", 30)
