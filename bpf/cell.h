@@ -7,7 +7,6 @@
 #ifndef MRC_CELL_H
 #define MRC_CELL_H
 
-#define CELLS ENCAP_SRV6         /* only uSID fabrics carry cells */
 #define CELL_OFF (MRC_ETH_LEN + MRC_IP6_LEN) /* the application's packet */
 #define CELL_LABEL_EV 0xffff     /* in the flow label: EV[31:16] */
 #define CELL_SOURCE_OFF (MRC_ETH_LEN + 8) /* the state of the cell */
@@ -80,9 +79,11 @@ static __always_inline int put_cell(void *data, void *end, const struct mrc_host
 	copy_mac(eth->h_dest, pl->gateway_mac);
 	copy_mac(eth->h_source, pl->mac);
 	*eth_proto(data) = bpf_htons(ETH_P_IPV6);
-	put_ip6(ip, (__be32 *)&state, pp->usids, label, MRC_ECN_ECT0, next, c->len);
-	ip->daddr.s6_addr32[1] |= bpf_htonl((ev >> MRC_EV_T1_SHIFT) & MRC_EV_T1_MASK &
-					    MRC_USID_INDEX_MASK);
+	put_ip6(ip, (__be32 *)&state, ENCAP_SRV6 ? pp->usids : pp->addr, label, MRC_ECN_ECT0, next,
+		c->len);
+	if (ENCAP_SRV6)
+		ip->daddr.s6_addr32[1] |= bpf_htonl((ev >> MRC_EV_T1_SHIFT) & MRC_EV_T1_MASK &
+						    MRC_USID_INDEX_MASK);
 	return 0;
 }
 

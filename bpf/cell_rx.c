@@ -44,9 +44,11 @@ static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in
 	copy_addr((__be32 *)st, ip->saddr.s6_addr32);
 	in->key = capture_cell_key(skb, st);
 	in->p->qp = bpf_ntohs(st->qp);
-	plane = bpf_ntohl(ip->daddr.s6_addr32[1]) >> (16 + MRC_USID_PLANE_SHIFT);
+	plane = ENCAP_SRV6 ? bpf_ntohl(ip->daddr.s6_addr32[1]) >> (16 + MRC_USID_PLANE_SHIFT) :
+			     plane_of(skb->ifindex);
 	pl = planes.lookup(&plane);
-	if (!pl || pl->ifindex != skb->ifindex || !same_addr(ip->daddr.s6_addr32, pl->sid))
+	if (!pl || pl->ifindex != skb->ifindex ||
+	    !same_addr(ip->daddr.s6_addr32, ENCAP_SRV6 ? pl->sid : pl->addr))
 		return MRC_C_DROP_SID;
 	word = bpf_ntohl(ip6_word(ip));
 	in->p->label = word & 0xfffff;

@@ -25,6 +25,7 @@
 
 #define ENCAP_IPV4 (CFG_ENCAP == MRC_ENCAP_ECMP4)
 #define ENCAP_SRV6 (CFG_ENCAP == MRC_ENCAP_FULL || CFG_ENCAP == MRC_ENCAP_REDUCED)
+#define CELLS (!ENCAP_IPV4)      /* the state of a cell fills an IPv6 address */
 
 #define MRC_ETH_PROTO bpf_htons(ENCAP_IPV4 ? ETH_P_IP : ETH_P_IPV6)
 #define MRC_IP_LEN (ENCAP_IPV4 ? MRC_IP4_LEN : MRC_IP6_LEN)
@@ -246,7 +247,7 @@ static __always_inline int envelope_is_cell(const void *data, const struct mrc_h
 	const struct ipv6hdr *outer = data + MRC_OUTER_OFF;
 	const struct mrc_cell *cell = (const void *)&outer->saddr;
 
-	return ENCAP_SRV6 && outer->daddr.s6_addr32[0] == h->block &&
+	return CELLS && outer->daddr.s6_addr32[0] == (ENCAP_SRV6 ? h->block : h->cell_block) &&
 	       (outer->nexthdr == IPPROTO_IPIP || outer->nexthdr == IPPROTO_IPV6) &&
 	       cell->block == h->cell_block &&
 	       (cell->mss & bpf_htons(MRC_CELL_MARK)) == bpf_htons(MRC_CELL_MARK);

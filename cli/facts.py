@@ -23,6 +23,7 @@ from cli.client import Client
 from cli.exits import CommandError
 from mrcd.config import config
 from mrcd.datapath.pins import is_bpffs
+from mrcd.fabric import shape
 from mrcd.linux import bpf, ethtool, kernel
 from mrcd.linux.netlink import Netlink, NetlinkFailed
 from mrcd.service import capabilities
@@ -89,7 +90,7 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
 
 
 def _framing(found: Config | None) -> str:
-    if found is None or found.fabric.routing.mode == "ecmp":
+    if found is None or shape.why_no_cells(found.fabric):
         return "mrc"
     return found.transport.framing
 

@@ -214,8 +214,9 @@ class Packets:
 
 def _read(data: bytes, udp: int, info: CaptureInfo) -> _Read:
     """Read the headers in the first bytes of a packet whose UDP header is at offset `udp`."""
-    if info.encap in _SRV6 and (cell := _cell(data)):
-        return _read_cell(cell, data[_CELL_INNER:])
+    if info.encap != WIRE.MRC_ENCAP_ECMP4 and (cell := _cell(data)):
+        t1 = usid.ev_t1(cell.ev) if info.encap in _SRV6 else 0
+        return _read_cell(cell, t1, data[_CELL_INNER:])
     bth_at = udp + _UDP_LEN
     body = bth_at + _BTH.size
     if len(data) < body:
@@ -252,14 +253,14 @@ def _cell(data: bytes) -> Cell | None:
     return None
 
 
-def _read_cell(cell: Cell, inner: bytes) -> _Read:
+def _read_cell(cell: Cell, t1: int, inner: bytes) -> _Read:
     """Return what is known of the packets of a cell from the first bytes of the inner packet."""
     psn = last = None
     with contextlib.suppress(DecodeError):  # damaged, or too few bytes
         psn, count = piece_psns(cell, *(tcp_of(inner) if cell.mss else (0, 0)))
         last = psn + count - 1 & _PSN
     return _Read(
-        "cell", cell.qpn, cell.ev, usid.ev_t1(cell.ev), psn, cell.attempt > 0, last, cell.attempt
+        "cell", cell.qpn, cell.ev, t1, psn, cell.attempt > 0, last, cell.attempt
     )
 
 

@@ -26,6 +26,7 @@ from mrcd.datapath.detach import undo
 from mrcd.datapath.mrc0 import Ends
 from mrcd.datapath.qptable import QpTable
 from mrcd.datapath.sizes import Sizes
+from mrcd.fabric import shape
 from mrcd.linux import bpf, kernel
 from mrcd.linux.netlink import Netlink
 from mrcd.paths.feed import PathFeed
@@ -454,7 +455,7 @@ def _moved(peer: Peer, other: Peer | None) -> bool:
 def _check_framing(config: Config) -> None:
     """Raise DatapathError if cells are insisted on and this kernel has none; log that otherwise."""
     framing, why = config.transport.framing, kernel.why_no_cells()
-    if why is None or config.fabric.routing.mode == "ecmp" or framing == "mrc":
+    if why is None or shape.why_no_cells(config.fabric) or framing == "mrc":
         return
     if framing == "cell":
         raise DatapathError(f'[transport] framing = "cell": {why}; set framing = "auto"')

@@ -657,26 +657,28 @@ local function add_state(tree, state, label)
     end
 end
 
--- Return the source address of a cell and its uSID list, or nil if the IPv6 header before this
--- packet is none of a cell. No NIC's address has the mark, which is the two bits after the block.
+-- Return the source address of a cell and, in a fabric with uSIDs, its list, or nil if the IPv6
+-- header before this packet is none of a cell. The destination is otherwise a NIC's address, which
+-- has the block of the state. No NIC's address has the mark, the two bits after the block.
 local function cell_of()
     local from, to, following = { from_of() }, { to_of() }, { following_of() }
     if #from == 0 or following[#following].value ~= IPV4 and following[#following].value ~= IPV6 then
         return nil
     end
     local state, list = from[#from].range, to[#to]
-    if list.range:range(0, 4):uint() ~= block_of(mrc.prefs.block) or state:bitfield(32, 2) ~= 3 then
-        return nil
-    end
-    return state, list
+    local block = list.range:range(0, 4):uint()
+    if state:bitfield(32, 2) ~= 3 then return nil end
+    if block == block_of(mrc.prefs.block) then return state, list end
+    if block == state:range(0, 4):uint() then return state, nil end
+    return nil
 end
 
 local function add_cell(tvb, pinfo, root, state, list)
     local flows = { flow_of() }
     local flow, label = flows[#flows].range, flows[#flows].value
     local tree = root:add(mrc, tvb:range(0, 0), "MRC cell")
-    add_usids(tree, list)
-    local ev = add_ev(tree, label % 65536, 0, "ev.t1")
+    if list then add_usids(tree, list) end
+    local ev = add_ev(tree, label % 65536, 0, list and "ev.t1" or "ev.entropy")
     tree:add(F["cell.attempt"], flow)
     tree:add(F["cell.ackreq"], flow)
     add_state(tree, state, label)

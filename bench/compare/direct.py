@@ -37,8 +37,10 @@ PLAIN_ADDRESSES = dict(zip(_HOSTS, ("10.94.0.1", "10.94.0.2"), strict=True))
 @contextlib.contextmanager
 def up(name: str, mtu: int, framing: str | None = None, *, daemons: bool = True) -> Iterator[str]:
     """Build the lab without rate limits, with mrcd in both hosts or not; remove it afterwards."""
-    fabric = shape.generate(name=name, planes=PLANES, t1=1, mtu=mtu, routing=Routing("ecmp"))
-    settings = flow.framed(framing, xdp="native")
+    fabric = shape.generate(
+        name=name, planes=PLANES, t1=1, hosts_per_t0=2, mtu=mtu, routing=Routing("ecmp")
+    )
+    settings = flow.framed(framing)
     with flow.fabric_up(fabric, daemons=False, settings=settings):
         plan = topology.plan(fabric)
         _ip(cables(fabric, plan))

@@ -25,7 +25,7 @@ from pathlib import Path
 from mrcd.config.overlap import Claim, Prefix, overlaps
 from mrcd.config.reserved import Reserved
 from mrcd.config.table import Table, suggest
-from mrcd.fabric import description, hosts
+from mrcd.fabric import description, hosts, shape
 from mrcd.fabric.description import Fabric, FabricError, Host, Interface
 from mrcd.paths.evset import ACTIVE_MAX, ACTIVE_MIN
 from mrcd.wire.packet import WIRE, overhead
@@ -336,10 +336,9 @@ def _cells_allowed(table: Table, transport: Transport, fabric: Fabric | None) ->
     """Return whether framing and routing let data go in cells."""
     if fabric is None or transport.framing == "mrc":
         return False
-    if fabric.routing.mode == "ecmp":
+    if why := shape.why_no_cells(fabric):
         if transport.framing == "cell":
-            wrong = 'needs routing = "srv6" in the fabric file; write "auto" or "mrc"'
-            table.problem("framing", transport.framing, wrong)
+            table.problem("framing", transport.framing, f'{why}; write "auto" or "mrc"')
         return False
     return True
 

@@ -118,6 +118,21 @@ class Fabric:
         return ipaddress.IPv6Network((int(self.underlay(plane, 0, 0)), 48))
 
 
+def why_no_cells(fabric: Fabric) -> str | None:
+    """Return why data of this fabric cannot go in cells, or None if it can.
+
+    The source address of a cell differs from cell to cell, so a switch that hashes would ignore
+    the EV.
+    """
+    if fabric.routing.mode == "srv6":
+        return None
+    if fabric.routing.underlay == 4:
+        return 'cells need IPv6: routing = "srv6", or underlay = 6, in the fabric file'
+    if fabric.t0 > 1:
+        return 'cells need routing = "srv6", or one T0 in each plane, in the fabric file'
+    return None
+
+
 def generate(
     *,
     name: str = "lab",
