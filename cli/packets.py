@@ -259,9 +259,7 @@ def _read_cell(cell: Cell, t1: int, inner: bytes) -> _Read:
     with contextlib.suppress(DecodeError):  # damaged, or too few bytes
         psn, count = piece_psns(cell, *(tcp_of(inner) if cell.mss else (0, 0)))
         last = psn + count - 1 & _PSN
-    return _Read(
-        "cell", cell.qpn, cell.ev, t1, psn, cell.attempt > 0, last, cell.attempt
-    )
+    return _Read("cell", cell.qpn, cell.ev, t1, psn, cell.attempt > 0, last, cell.attempt)
 
 
 # ---- text output

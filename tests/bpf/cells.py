@@ -18,7 +18,11 @@ import warnings
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
+import pytest
+
 from mrcd.fabric import usid
+from mrcd.fabric.description import Host
+from mrcd.fabric.routing import SRV6, Routing
 from mrcd.linux import bpf, bpfmap
 from mrcd.wire.abi import ABI
 from mrcd.wire.cell import Cell, CellPacket, decode_cell, encode_cell
@@ -32,6 +36,9 @@ CELL = WIRE.MRC_ETH_LEN + WIRE.MRC_IP6_LEN
 
 FIN, PSH, ACK, CWR = 0x01, 0x08, 0x10, 0x80
 TCP_LEN = 20
+WITH_USIDS_AND_WITHOUT = pytest.mark.parametrize(
+    "routing", [SRV6, Routing("ecmp", underlay=6)], ids=["srv6", "ecmp"]
+)
 COPY_TAG, COPY_DATA = 0, 28
 """Offsets in a slot of a cell (struct mrc_big in bpf/maps.c)."""
 MSS = 900
@@ -193,10 +200,16 @@ class CellFar(Far):
         )
         plane = usid.ev_plane(ev)
         last = usid.usid(plane, usid.ROLE_HOST, self.us.port)
-        there = IPv6Address(usid.da_bytes(self.fabric.block, [last]))
+        there = self.destination(self.us, [last], plane)
         tclass = WIRE.MRC_ECN_CE if ce else WIRE.MRC_ECN_ECT0
         macs = mac_of(plane) + gateway_mac_of(plane) + b"\x86\xdd"
         return macs + encode_cell(CellPacket(state, there, packet, tclass, 61))
+
+    def destination(self, host: Host, usids: list[int], plane: int) -> IPv6Address:
+        """Return the outer destination: the uSIDs that are left, or the host's own address."""
+        if self.fabric.routing.mode == "srv6":
+            return IPv6Address(usid.da_bytes(self.fabric.block, usids))
+        return self.fabric.address6(host, plane)
 
     def our_cell(
         self, psn: int, packet: bytes, ev: int, *, mss: int = 0, attempt: int = 0,
@@ -214,9 +227,10 @@ class CellFar(Far):
             attempt,
             ackreq,
         )
-        usids = usid.path_usids(self.us, self.peer, ev)
-        there = IPv6Address(usid.da_bytes(self.fabric.block, usids))
         plane = usid.ev_plane(ev)
+        with_list = self.fabric.routing.mode == "srv6"
+        usids = usid.path_usids(self.us, self.peer, ev) if with_list else []
+        there = self.destination(self.peer, usids, plane)
         macs = gateway_mac_of(plane) + mac_of(plane) + b"\x86\xdd"
         return macs + encode_cell(CellPacket(state, there, packet))
 

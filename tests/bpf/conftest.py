@@ -65,8 +65,14 @@ def at_xdp() -> bool:
 
 
 @pytest.fixture
-def built_rig(build: Build, at_xdp: bool) -> Rig:
-    return build(SRV6, at_xdp)
+def routing() -> Routing:
+    """Return how the fabric routes. Files override it to test several."""
+    return SRV6
+
+
+@pytest.fixture
+def built_rig(build: Build, routing: Routing, at_xdp: bool) -> Rig:
+    return build(routing, at_xdp)
 
 
 @pytest.fixture

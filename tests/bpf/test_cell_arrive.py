@@ -17,6 +17,7 @@ from tests.bpf.cells import (
     ACK,
     MSS,
     PSH,
+    WITH_USIDS_AND_WITHOUT,
     CellRig,
     body_of,
     noise,
@@ -45,6 +46,9 @@ NOWHERE = 0x7FFFFFFF  # no interface has this index
 PIECE = ABI.MRC_PIECE_BYTES // MSS
 BASE = 0x10000
 ALL_FREE = (RING_SLOTS, CELL_SLOTS, RING_SLOTS, CELL_SLOTS)
+
+
+pytestmark = WITH_USIDS_AND_WITHOUT
 
 
 def large(count: int, *, version: int = 4, mss: int = MSS, seq: int = BASE) -> bytes:

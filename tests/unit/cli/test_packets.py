@@ -181,10 +181,13 @@ def test_a_cell_cut_short_has_no_psn(packets: Packets, size: int) -> None:
     assert " cell t1 2 ev " in line(packet, WIRE.MRC_ENCAP_FULL)
 
 
-def test_there_are_no_cells_in_a_fabric_that_hashes() -> None:
-    packets = Packets(info(WIRE.MRC_ENCAP_ECMP6), 0)
+@pytest.mark.parametrize(
+    ("encap", "kind"), [(WIRE.MRC_ENCAP_ECMP6, "cell"), (WIRE.MRC_ENCAP_ECMP4, "other")]
+)
+def test_cells_need_ipv6_not_usids(encap: int, kind: str) -> None:
+    packets = Packets(info(encap), 0)
     packets.add([sent(vector("cell-v4-udp"))])
-    assert [packet.about.kind for packet in packets.release()] == ["other"]
+    assert [packet.about.kind for packet in packets.release()] == [kind]
 
 
 @pytest.mark.parametrize("data", [b"", DATA[:14], DATA[:100], b"\xff" * 60, b"\xff" * 300])

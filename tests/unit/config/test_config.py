@@ -97,15 +97,32 @@ def test_load__cells_leave_more_where_the_kernel_has_them(
     assert loaded.mtu_of(cells=False) == 8872  # to a peer that takes none
 
 
-def test_load__there_are_no_cells_with_ecmp(folder: Path) -> None:
-    ecmp = description.generate(hosts=3, routing=Routing("ecmp"))
+@pytest.mark.parametrize(
+    ("routing", "hosts_per_t0", "why"),
+    [
+        (Routing("ecmp", underlay=6), 3, None),  # one T0 in each plane
+        (
+            Routing("ecmp", underlay=6), 1,
+            'cells need routing = "srv6", or one T0 in each plane, in the fabric file',
+        ),
+        (
+            Routing("ecmp", underlay=4), 3,
+            'cells need IPv6: routing = "srv6", or underlay = 6, in the fabric file',
+        ),
+    ],
+)  # fmt: skip
+def test_load__cells_without_usids_need_ipv6_and_one_t0(
+    folder: Path, routing: Routing, hosts_per_t0: int, why: str | None
+) -> None:
+    ecmp = description.generate(hosts=3, hosts_per_t0=hosts_per_t0, routing=routing)
     (folder / "fabric.toml").write_text(description.dumps(ecmp))
-    loaded = read(folder, TRANSPORT + 'framing = "auto"')
-    assert (loaded.cells, loaded.mtu) == (False, 8912)
-    assert problems(folder, TRANSPORT + 'framing = "cell"') == [
-        'transport.framing: "cell": needs routing = "srv6" in the fabric file; '
-        'write "auto" or "mrc"'
-    ]
+    assert read(folder, TRANSPORT + 'framing = "auto"').cells is (why is None)
+    if why is None:
+        assert read(folder, TRANSPORT + 'framing = "cell"').cells
+    else:
+        assert problems(folder, TRANSPORT + 'framing = "cell"') == [
+            f'transport.framing: "cell": {why}; write "auto" or "mrc"'
+        ]
 
 
 def test_load__smallest_plane_mtu_of_the_fabric_leaves_ipv6_its_minimum() -> None:
