@@ -361,6 +361,7 @@ static __always_inline int cell_done(struct __sk_buff *skb, const struct cell_in
 	if (!b)
 		return TC_ACT_SHOT;
 	chain->resend.found = 0;
+	chain->release.due = 0;
 	skb->cb[0] = CHAIN_PACKET;
 	go_ask(skb, chain, in->h, in->q->peer, b, now);
 	return TC_ACT_SHOT;

@@ -142,7 +142,7 @@ static __always_inline void want_sack(const struct flow *f, u32 qp)
 static __always_inline int cell_out(struct __sk_buff *skb, const struct flow *f, u32 qp, u32 psn,
 				    u32 id, const struct cell *c, u8 next)
 {
-	u32 flags = id & PATH_SLOW ? MRC_CELL_ACKREQ : 0;
+	u32 flags = id & (PATH_SLOW | PATH_LAST) ? MRC_CELL_ACKREQ : 0;
 	struct route r;
 	void *data, *end;
 
@@ -191,15 +191,29 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 		return spray_cut(skb, f);
 	}
 	now = bpf_ktime_get_ns();
-	why = take_psn(f, now, c.count, turn_price(c.len, f->h->cell_bytes), &psn, &id);
+	why = take_psn(f, now, c.count, c.len, turn_price(c.len, f->h->cell_bytes), &psn,
+		       &id);
 	if (why)
 		return spray_undo(kept.slot, why);
 	if (record_cell(qp, psn, id & 0xffff, &c, &kept, now))
 		return TC_ACT_SHOT;
 	watch(qp);
+	if (id == PATH_HELD)
+		return spray_hold(skb, f, c.count);
 	if (c.count > 1)
 		want_sack(f, qp);
 	return cell_out(skb, f, qp, psn, id, &c, next);
+}
+
+/* Is this a packet that spray_hold() has sent to its end? */
+static __always_inline int is_held(struct __sk_buff *skb)
+{
+	struct mrc_host *h;
+
+	if (skb->mark != MRC_HELD_MARK)
+		return 0;
+	h = host_get();
+	return h && skb->ifindex == h->cut_back_ifindex;
 }
 
 /* Is this the packet of mrc_kick? No other has addresses of zero. */
@@ -220,6 +234,8 @@ int mrc_spray(struct __sk_buff *skb)
 		tails.call(skb, TAIL_TICK);
 		return TC_ACT_SHOT;
 	}
+	if (is_held(skb))
+		return TC_ACT_SHOT;
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return spray_drop(MRC_C_DROP_NOT_IP);
 	if (skb->len > MRC_ETH_LEN + CFG_MTU && !skb->gso_size)

@@ -112,6 +112,8 @@ struct learn_args {              /* mrc_deliver to mrc_learn: what a SACK tells 
 	u32 base;                /* PSN of its bitmap's first bit */
 	u32 id;                  /* path of the packet that caused it, or MRC_NO_PATH */
 	u32 is_long;             /* 1: that packet had half of the MTU or more */
+	u32 class;               /* of its length (nscc.h) */
+	u32 bytes;               /* of the packets that arrived */
 	u32 m;                   /* its congestion mark for that path, MRC_SETH_M_... */
 	u32 rule;                /* counter of the rule that sent that packet needlessly; 0: none */
 	s32 slow;                /* what path_rtt() found: 1 slow, -1 not, 0 undecided */
@@ -133,6 +135,12 @@ struct resend_args {             /* to mrc_resend, from all others and from itse
 	u32 done;                /* how many of them are done */
 	u32 last;                /* the last PSN in `due` */
 	u32 due[RESEND_MAX];     /* PSNs */
+};
+
+struct release_args {            /* to mrc_release, from all others and from itself */
+	u32 qp;
+	u32 due;                 /* 1: packets wait for the window */
+	u32 done;                /* how many it has sent */
 };
 
 struct drain_args {              /* to mrc_drain, from all others and from itself */
@@ -168,6 +176,7 @@ struct mrc_chain {
 	struct learn_args learn;
 	struct probe_args probe;
 	struct resend_args resend;
+	struct release_args release;
 	struct drain_args drain;
 	struct piece piece;
 	u32 ask;                 /* to mrc_solicit: the QP whose SACK is wanted */
@@ -193,6 +202,8 @@ BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 /* Programs that others end in, filled by the loader (mrcd/datapath/loader.py, TAILS). */
 #define MRC_KICK_MARK 0x6d72634b /* skb->mark of the packet on which mrc_tick runs; its Ethernet header is zero */
 
+#define MRC_HELD_MARK 0x6d726348 /* skb->mark of a packet at mrc_spray's ingress of which only the copy is wanted */
+
 #define TAIL_RESEND 0
 #define TAIL_LEARN 1
 #define TAIL_PROBE 2
@@ -201,7 +212,8 @@ BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 #define TAIL_DELIVER 5
 #define TAIL_SOLICIT 6
 #define TAIL_TICK 7
-#define TAIL_COUNT 8
+#define TAIL_RELEASE 8
+#define TAIL_COUNT 9
 BPF_PROG_ARRAY(tails, TAIL_COUNT);
 
 static __always_inline struct mrc_chain *chain_get(u32 chain)

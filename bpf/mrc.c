@@ -81,6 +81,7 @@
 #include "path.h"
 #include "pick.h"
 #include "rtt.h"
+#include "nscc.h"
 #include "maps.c"
 #include "capture.c"
 #include "path_events.c"
@@ -98,6 +99,7 @@
 #include "solicit.c"
 #include "cell_rx.c"
 #include "retransmit.c"
+#include "release.c"
 #include "sack_rx.c"
 #include "nack_rx.c"
 #include "probe.c"
@@ -125,6 +127,7 @@ static __always_inline int on_feedback(struct __sk_buff *skb, const struct mrc_m
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
 	chain->drain.due = 0;
+	begin_release(&chain->release, qp, tx);
 	now = bpf_ktime_get_ns();
 	if (mark->flags & MRC_MARK_NACK)
 		on_nack(skb, mark, tx, &chain->resend, now, key);

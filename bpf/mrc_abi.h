@@ -69,6 +69,8 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 cell_bytes;        /* longest IP packet that spray sends as a cell; longer ones are cut */
 	__u32 circle_ns;         /* a cell that is early waits so long in the CPU's backlog before it is copied */
 	__u32 solicit_ns;        /* least time between two questions for a SACK of a QP */
+	__u32 cc_target_ns;      /* queueing delay that one sender alone may cause; 0: no congestion control */
+	__u32 cc_rate;           /* what the planes can carry together, bytes in a millisecond */
 	__u8 link_mac[6];        /* mrc0's own address */
 	__u8 pad[2];
 };
@@ -94,6 +96,8 @@ struct mrc_peer {                /* map peers; written by the daemon */
  * compare-and-swap writes them. Counts are racy: one that is lost now and then
  * changes no judgement.
  */
+#define MRC_LENGTHS 4            /* classes of packet lengths, each a quarter of the MTU wide */
+
 struct mrc_balance {             /* map balances[peer] */
 	__u64 shares;            /* byte p: plane p's share, MRC_SHARE_FULL if whole */
 	__u64 ports;             /* bit p: the peer takes packets on plane p; receive, control: one store each */
@@ -112,6 +116,7 @@ struct mrc_balance {             /* map balances[peer] */
 	__u32 fast_ns[MRC_MAX_PLANES]; /* smoothed over about 17 ms; racy */
 	__u32 now_ns[MRC_MAX_PLANES];  /* smoothed over four round trips; racy */
 	__u32 usual_ns[MRC_MAX_PLANES]; /* lower quartile of the round trips; racy */
+	__u32 base_ns[MRC_LENGTHS]; /* shortest round trip by length of the packet, 0: not measured; racy */
 	__u32 loss_ppm[MRC_MAX_PLANES]; /* smoothed over judgements */
 	__u32 mark_ppm[MRC_MAX_PLANES];
 	__u8 strikes[MRC_MAX_PLANES];  /* judgements in a row that found the plane worse */
@@ -141,8 +146,9 @@ struct mrc_qp {                  /* map qps; written by the daemon */
  */
 struct mrc_tx {                  /* map txs, sender half of a QP */
 	struct bpf_spin_lock lock;
-	__u32 next;              /* next PSN to send; lock */
+	__u32 next;              /* PSN of the next packet; lock */
 	__u32 una;               /* oldest PSN not acknowledged; lock */
+	__u32 held;              /* the last so many PSNs before next wait for the window; lock */
 	__u32 high;              /* highest PSN reported by a SACK, plus one; lock */
 	__u32 heard;             /* count of bytes in the newest SACK, 24 bits; lock */
 	__u32 round;             /* number that orders the planes of this round; lock */
@@ -152,7 +158,21 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 loss_ppm;          /* smoothed loss over all paths; racy */
 	__u32 least_ns[2];       /* shortest round trip of short packets, and of long ones, half of the MTU or more; lock */
 	__u32 queue_ns;          /* round trips beyond that, smoothed, on planes with a whole share; lock */
-	__u32 pad;
+	/* Congestion control (nscc.h); lock */
+	__u32 cwnd;              /* window, bytes; 0: not begun */
+	__u32 inflight;          /* sent and not acknowledged, bytes */
+	__u32 backlog;           /* of the packets held, bytes */
+	__u32 delay_ns;          /* queueing delay, smoothed */
+	__u32 target_ns;         /* what it should be */
+	__u32 calm;              /* bytes acknowledged in a row at next to no delay */
+	__u32 got;               /* bytes acknowledged in this round trip ... */
+	__u32 lost;              /* ... and lost to long queues */
+	__u32 cc_pad;
+	__u32 cuts;              /* decreases in a row */
+	__u32 cut_from;          /* the window before the first of them */
+	__u32 cut_least_ns;      /* least delay measured since */
+	__u64 shrunk_ns;         /* when the window shrank last */
+	__u64 epoch_ns;          /* since when .got counts */
 	__u32 absurd;            /* SACKs in a row that acknowledged packets never sent; racy */
 	__u32 fifo_extra_ns;     /* learnt from needless retransmissions by this rule; lock */
 	__u32 guard_extra_ns;    /* the same for the reorder guard; lock */
@@ -458,6 +478,8 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_DROP_MULTI_PACKET 79 /* dropped: part of a write of several packets, which mrc0 has no use for */
 #define MRC_C_DROP_IMMEDIATE 80  /* dropped: write with immediate data, which mrc0 has no use for */
 #define MRC_C_DROP_TRANSPORT_ACK 81 /* dropped: Transport ACK, which no packet of ours asks for */
-#define MRC_C_COUNT 82
+#define MRC_C_TX_HELD 82         /* packets that waited for the congestion window */
+#define MRC_C_DROP_BACKLOG 83    /* dropped: too much waits for the congestion window already */
+#define MRC_C_COUNT 84
 
 #endif

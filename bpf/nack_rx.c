@@ -30,7 +30,7 @@ static __always_inline void on_nack(struct __sk_buff *skb, const struct mrc_mark
 	count(MRC_C_NACK_RX);
 	capture_outcome(key, qp, MRC_C_NACK_RX);
 	psn = una + ahead;
-	if (!why || ahead < 0 || psn - una >= tx->next - una || tx_bit(tx, psn))
+	if (!why || ahead < 0 || psn - una >= sent_up_to(tx) - una || tx_bit(tx, psn))
 		return;
 	out->due[0] = psn;
 	out->found = 1;

@@ -9,12 +9,20 @@
 
 #define SLOW_TURNS 31            /* a slow path is used in one of this many turns, plus one */
 #define PATH_SLOW 0x10000        /* in pick_path()'s result: the path is slow */
+#define PATH_LAST 0x20000        /* beside it: the packet is the last that the window allows */
+#define PATH_HELD 0x40000000     /* in place of a path: the packet waits */
 
 /* Planes that packets to a peer may use: up here and, as far as is known, there. */
 static __always_inline u64 usable_planes(const struct mrc_host *h, const struct mrc_peer *peer,
 					 const struct mrc_balance *b)
 {
 	return h->plane_mask & peer->plane_mask & b->ports & b->heard_ports & 0xff;
+}
+
+/* The PSN up to which packets have been sent. Those from there up to tx->next wait. */
+static __always_inline u32 sent_up_to(const struct mrc_tx *tx)
+{
+	return tx->next - tx->held;
 }
 
 /* The price of a turn: the share of a plane that has all of it. */

@@ -147,6 +147,8 @@ static __always_inline u32 claim_loss(struct resending *r, struct path_move *mov
 				  r->path->delivered_ns > r->sent_ns, r->b->loss_ppm[old_plane],
 				  move);
 		}
+		if (r->blamed || r->timeout_ns >= NACK_NO_BLAME)
+			nscc_loss(r->h, tx, entry->len);
 		/* Prefer another plane: the cause of the loss may affect all of
 		 * this one. */
 		r->new_id = pick_path(tx, r->up, r->up & ~(1ull << old_plane), r->b->shares,
@@ -315,6 +317,8 @@ int mrc_resend(struct __sk_buff *skb)
 	r.q = qps.lookup(&qp);
 	r.tx = txs.lookup(&qp);
 	if (i >= in->found || i >= RESEND_MAX) {
+		if (chain->release.due)
+			tails.call(skb, TAIL_RELEASE);
 		if (chain->drain.due)
 			tails.call(skb, TAIL_DRAIN);
 		return TC_ACT_SHOT;

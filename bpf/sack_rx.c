@@ -25,7 +25,7 @@ struct sack_in {
 	u32 down;                /* bit p: the peer's plane p is down */
 	u32 heard;               /* count of bytes, 24 bits */
 	u32 una;                 /* tx->una when it came ... */
-	u32 next;                /* ... and tx->next */
+	u32 next;                /* ... and what had been sent */
 	s32 ahead;               /* cack + 1 less una */
 	__be16 stamp;            /* time stamp of the packet that caused it; of a cell, its attempt */
 	u32 solicited;           /* not 0: an answer to a question, whose time stamp it has */
@@ -42,38 +42,46 @@ struct trigger {
 /*
  * Packets of ours have arrived that were sent together: give their slot back and
  * learn from them. The caller has set their bits in tx->sacked, so they come here
- * only once. A cell counts as one sending, which its last packet stands for.
+ * only once. A cell counts as one sending, which its last packet stands for. Returns
+ * their bytes.
  */
-static __always_inline void acked(u32 qp, u32 psn, const struct mrc_tx_entry *entry, u32 packets,
+static __always_inline u32 acked(u32 qp, u32 psn, const struct mrc_tx_entry *entry, u32 packets,
 				  u32 whole, u32 sure, struct mrc_tx *tx, struct mrc_balance *b,
 				  u64 *latest)
 {
+	u32 plane, bytes = packets * entry->len;
+	const struct mrc_tx_entry *end;
 	struct mrc_path *path;
-	u32 plane;
 
+	if (packets > 1 && whole) {
+		end = tx_entry_get(qp, psn + packets - 1);
+		if (end)
+			bytes -= entry->len - end->len;
+	}
 	free_copy(entry->slot, packets, 0);
 	/* After a retransmission the first transmission may be the one that arrived, which
 	 * tells nothing about the second one's time or path. RACK (RFC 8985) asks whether a
 	 * round trip has passed, which proves little where queues grow; the time stamp in
 	 * the SACK does prove it. */
 	if (entry->sends > 1 && psn != sure)
-		return;
+		return bytes;
 	if (entry->sent_ns > *latest)
 		*latest = entry->sent_ns;
 	path = path_get(qp, entry->path);
 	if (!path)
-		return;
+		return bytes;
 	plane = path_plane(entry->path);
 	tx->live[plane] = path_slot(entry->path) + 1;
 	if (entry->sent_ns > path->delivered_ns)
 		path->delivered_ns = entry->sent_ns;
 	if (!whole)
-		return;
+		return bytes;
 	b->acked[plane]++;
 	tx->acked[plane]++;
 	path->loss_ppm -= path->loss_ppm >> 8;
 	tx->loss_ppm -= tx->loss_ppm >> 8;
 	__sync_fetch_and_add(&path->acked, 1);
+	return bytes;
 }
 
 /*
@@ -183,7 +191,7 @@ static __always_inline int parse_sack(struct __sk_buff *skb, struct mrc_tx *tx, 
 	s->stamp = cc->tx_timestamp;
 	bpf_spin_lock(&tx->lock);
 	s->una = tx->una;
-	s->next = tx->next;
+	s->next = sent_up_to(tx);
 	bpf_spin_unlock(&tx->lock);
 	s->ahead = psn_diff(cack & MRC_PSN_MASK, s->una - 1);
 	s->cack = s->una - 1 + s->ahead;
@@ -229,6 +237,7 @@ static __always_inline void time_trigger(const struct mrc_tx_entry *entry, struc
 
 	out->rtt = now - t->sent;
 	out->is_long = entry->len >= CFG_MTU / 2;
+	out->class = length_class(entry->len);
 	out->id = t->id;
 	out->slow = path_rtt(path, b, path_plane(t->id), h, out->rtt, now);
 	/* The delay of the SACK itself is not that of the missing packets. */
@@ -287,6 +296,7 @@ static __always_inline void time_question(u32 qp, const struct sack_in *s, const
 		return;
 	out->rtt = now - sent;
 	out->is_long = 0;
+	out->class = 0;
 	slow = path_rtt(path, b, path_plane(id), h, out->rtt, now);
 	if (!out->m) {           /* else out->id is the marked path */
 		out->id = id;
@@ -336,7 +346,7 @@ static __always_inline void take_arrived(u32 qp, const struct sack_in *s, u32 su
 					 struct mrc_tx *tx, struct mrc_balance *b,
 					 struct sack_state *state, struct learn_args *out)
 {
-	u32 i, step, word = 0, psn, high = s->una, whole;
+	u32 i, step, word = 0, psn, high = s->una, whole, bytes = 0;
 	const struct mrc_tx_entry *entry;
 	u64 mask, fresh = 0, latest = 0, some;
 
@@ -365,8 +375,10 @@ static __always_inline void take_arrived(u32 qp, const struct sack_in *s, u32 su
 		}
 		some = sent_together(entry, word, psn, fresh, &whole);
 		fresh &= ~some;
-		acked(qp, psn, entry, __builtin_popcountll(some), whole, sure, tx, b, &latest);
+		bytes += acked(qp, psn, entry, __builtin_popcountll(some), whole, sure, tx, b,
+			       &latest);
 	}
+	out->bytes = bytes;
 	out->latest = latest;
 	out->high = high;
 }
@@ -447,7 +459,7 @@ static __always_inline u32 learn_path(struct mrc_tx *tx, struct mrc_path *path,
  * there before: SACKs overtake each other, and what an older one misses may have
  * arrived. Lock of tx held.
  */
-static __always_inline u32 learn_times(struct mrc_tx *tx, const struct mrc_balance *b,
+static __always_inline u32 learn_times(struct mrc_tx *tx, struct mrc_balance *b,
 				       const struct mrc_host *h, const struct learn_args *in,
 				       u32 id, u64 now)
 {
@@ -462,6 +474,7 @@ static __always_inline u32 learn_times(struct mrc_tx *tx, const struct mrc_balan
 		if (share_of(b->shares, path_plane(id)) >= MRC_SHARE_FULL)
 			queue_sample(tx, in->rtt, in->is_long, now);
 	}
+	nscc_sack(h, tx, b, in->bytes, in->rtt, in->class, in->m, now);
 	learn_reordering(tx, h, now, in->rule);
 	if (fresh)
 		tx->heard = in->heard;
@@ -532,9 +545,12 @@ int mrc_learn(struct __sk_buff *skb)
 	b->heard_ports = ~(u64)in->down;
 	find_missing(qp, h, tx, b, chain, tx->una, tx->high);
 	begin_resend(&chain->resend, qp, now, in->seen_ns, 0);
+	begin_release(&chain->release, qp, tx);
 	if (CELLS && q->framing == MRC_FRAMING_CELL)
 		go_ask(skb, chain, h, q->peer, b, now);
 	if (chain->resend.found)
 		tails.call(skb, TAIL_RESEND);
+	if (chain->release.due)
+		tails.call(skb, TAIL_RELEASE);
 	return TC_ACT_SHOT;
 }

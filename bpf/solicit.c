@@ -102,6 +102,8 @@ int mrc_solicit(struct __sk_buff *skb)
 	ask(skb, h, chain->ask);
 	if (chain->resend.found)
 		tails.call(skb, TAIL_RESEND);
+	if (chain->release.due)
+		tails.call(skb, TAIL_RELEASE);
 	return TC_ACT_SHOT;
 }
 

@@ -137,31 +137,44 @@ static __always_inline u32 keep_copy(struct __sk_buff *skb, struct copy *c)
 }
 
 /*
- * Take `packets` PSNs and a path at the price of a turn. Returns the counter of what
- * prevents it, or 0.
+ * Take `packets` PSNs for `len` bytes and a path at the price of a turn; PATH_HELD
+ * instead of a path if they have to wait. Returns the counter of what prevents it, or 0.
  */
-static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, u32 price,
-				    u32 *psn, u32 *id)
+static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, u32 len,
+				    u32 price, u32 *psn, u32 *id)
 {
 	u64 up = usable_planes(f->h, f->peer, f->b);
 	struct mrc_tx *tx = f->tx;
-	int full;
+	u32 why = 0;
 
+	*id = MRC_NO_PATH;
 	bpf_spin_lock(&tx->lock);
 	*psn = tx->next;
-	full = *psn - tx->una + packets > f->q->mpr;
-	*id = MRC_NO_PATH;
-	if (!full)
+	if (*psn - tx->una + packets > f->q->mpr)
+		why = MRC_C_DROP_WINDOW;
+	else if (tx->held || !nscc_open(f->h, tx))
+		*id = PATH_HELD;
+	else
 		*id = pick_path(tx, up, up, f->b->shares, price);
-	if (*id != MRC_NO_PATH) {
+	if (*id == PATH_HELD && tx->backlog > nscc_room(f->h, tx, len))
+		why = MRC_C_DROP_BACKLOG;
+	if (!why && *id != MRC_NO_PATH) {
 		tx->next = *psn + packets;
 		tx->packets += packets;
-		if (*psn == tx->una)
+		if (*psn == tx->una) {
 			tx->progress_ns = now;
+			tx->inflight = 0;
+		}
+		if (*id == PATH_HELD) {
+			tx->held += packets;
+			tx->backlog += len;
+		} else {
+			*id |= take_window(f->h, tx, len);
+		}
 	}
 	bpf_spin_unlock(&tx->lock);
-	if (full)
-		return MRC_C_DROP_WINDOW;
+	if (why)
+		return why;
 	return *id == MRC_NO_PATH ? MRC_C_DROP_NO_PATH : 0;
 }
 
@@ -197,7 +210,7 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 				     u32 id, u64 len, u64 now)
 {
 	/* Few packets take a slow path: ask each for a SACK, to learn whether it still is slow. */
-	u32 aux = id & PATH_SLOW ? MRC_BTH_ACKREQ : 0;
+	u32 aux = id & (PATH_SLOW | PATH_LAST) ? MRC_BTH_ACKREQ : 0;
 	struct route r;
 
 	id &= 0xffff;
@@ -213,6 +226,20 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 	return bpf_redirect(r.pl->ifindex, 0);
 }
 
+/*
+ * The copy is sent when the window has room (release.c), and the packet itself is done
+ * with. At egress a drop would tell the sender that it was not taken, so it goes to
+ * an ingress of ours and is dropped there.
+ */
+static __always_inline int spray_hold(struct __sk_buff *skb, const struct flow *f, u32 packets)
+{
+	count_by(MRC_C_TX_HELD, packets);
+	if (!f->h->cut_back_ifindex || skb->ifindex == f->h->cut_back_ifindex)
+		return TC_ACT_SHOT;
+	skb->mark = MRC_HELD_MARK;
+	return bpf_redirect(f->h->cut_back_ifindex, BPF_F_INGRESS);
+}
+
 /* Send a packet in MRC's framing. */
 static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow *f, u32 qp)
 {
@@ -224,11 +251,13 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 	if (why)
 		return spray_drop(why);
 	now = bpf_ktime_get_ns();
-	why = take_psn(f, now, 1, WHOLE_TURN, &psn, &id);
+	why = take_psn(f, now, 1, c.len, WHOLE_TURN, &psn, &id);
 	if (why)
 		return spray_undo(c.slot, why);
 	if (record_sent(qp, psn, id & 0xffff, &c, now))
 		return TC_ACT_SHOT;
+	if (id == PATH_HELD)
+		return spray_hold(skb, f, 1);
 	return spray_out(skb, f, qp, psn, id, c.len, now);
 }
 

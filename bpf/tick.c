@@ -168,7 +168,8 @@ static __always_inline void rest(const struct mrc_tx *tx, const struct mrc_rx *r
 }
 
 /* Go on with probes, if any are due, with retransmissions, or with held packets. */
-static __always_inline int tick_on(struct __sk_buff *skb, struct mrc_chain *chain, u32 qp, u64 now)
+static __always_inline int tick_on(struct __sk_buff *skb, struct mrc_chain *chain, u32 qp,
+				   const struct mrc_tx *tx, u64 now)
 {
 	chain->probe.qp = qp;
 	chain->probe.now = now;
@@ -176,11 +177,14 @@ static __always_inline int tick_on(struct __sk_buff *skb, struct mrc_chain *chai
 	chain->resend.done = 0;
 	chain->resend.now = now;
 	chain->resend.seen_ns = now;
+	begin_release(&chain->release, qp, tx);
 	skb->cb[0] = CHAIN_CLOCK;
 	if (chain->probe.planes)
 		tails.call(skb, TAIL_PROBE);
 	if (chain->resend.found)
 		tails.call(skb, TAIL_RESEND);
+	if (chain->release.due)
+		tails.call(skb, TAIL_RELEASE);
 	if (chain->drain.due)
 		tails.call(skb, TAIL_DRAIN);
 	return TC_ACT_SHOT;
@@ -250,9 +254,9 @@ int mrc_tick(struct __sk_buff *skb)
 	if (!choose_probes(h, tx, &chain->probe, arrived, ck->ticks))
 		rest(tx, rx, bits, bit);
 	chain->resend.found = 0;
-	next = tx->next;
+	next = sent_up_to(tx);
 	b = balance_get(q->peer);
 	if (tx->una != next && b)
 		find_overdue(h, qp, tx, b, &chain->resend, now, next);
-	return tick_on(skb, chain, qp, now);
+	return tick_on(skb, chain, qp, tx, now);
 }

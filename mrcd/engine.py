@@ -359,6 +359,7 @@ class Engine:
         self.clock.retune(config.transport.tick_us * 1000, config.transport.probe_pps)
         if self.cells is not None:
             self.cells.reconfigure(config)
+        self._write_host(host.planes_told(self.datapath))
         if (old.fabric, old.peers, old.transport) != (
             config.fabric,
             config.peers,

@@ -84,6 +84,7 @@ class Transport:
     cell_min: int = 0
     cell_max: int = CELL_MAX
     survey_pps: int = 200
+    congestion_control: str = "on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +311,9 @@ def _transport(table: Table) -> Transport:
         ev_min_active=table.integer("ev_min_active", default.ev_min_active, 0, ACTIVE_MAX),
         probe_pps=table.integer("probe_pps", default.probe_pps, PROBE_PPS_MIN, PROBE_PPS_MAX),
         survey_pps=table.integer("survey_pps", default.survey_pps, 0, SURVEY_MAX_PPS),
+        congestion_control=table.choice(
+            "congestion_control", default.congestion_control, ("on", "off")
+        ),
         xdp=_xdp(table, default.xdp),
         tc=table.choice("tc", default.tc, ("auto", "tcx", "clsact")),
         framing=table.choice("framing", default.framing, ("auto", "cell", "mrc")),

@@ -14,7 +14,9 @@ from dataclasses import fields, replace
 from mrcd.config.config import Config, Peer
 from mrcd.model import ConfigChange, ConfigChanges, HowApplied
 
-LIVE_TRANSPORT = frozenset({"tick_us", "probe_pps", "survey_pps", "cell_min", "cell_max"})
+LIVE_TRANSPORT = frozenset(
+    {"tick_us", "probe_pps", "survey_pps", "cell_min", "cell_max", "congestion_control"}
+)
 LIVE_FABRIC = frozenset({"name", "t0", "hosts", "rate_mbps"})
 """Keys that no map depends on. Changes of hosts and T0s are listed under the peers they affect."""
 

@@ -24,6 +24,24 @@ def cell_bytes(datapath: Datapath) -> int:
     return int(datapath.read("host", 0, _HOST)["cell_bytes"])
 
 
+def _plane_mbps(config: Config) -> int:
+    """Return what a plane can carry: the fabric's rate, or one that no plane exceeds."""
+    return config.fabric.rate_mbps or tuning.CC_RATE_MBPS
+
+
+def _rate(config: Config) -> int:
+    """Return what all planes carry together, in bytes a millisecond."""
+    return config.fabric.planes * _plane_mbps(config) * 125
+
+
+def _cc_target_ns(config: Config) -> int:
+    """Return the delay that a sender alone may cause; 0 without congestion control."""
+    if config.transport.congestion_control == "off":
+        return 0
+    packet_ns = config.fabric.mtu * 8000 // _plane_mbps(config)
+    return max(tuning.CC_TARGET_NS, tuning.CC_TARGET_PACKETS * packet_ns)
+
+
 def write(
     datapath: Datapath, config: Config, ends: Ends, *, mac: bytes, planes: int, cells: int
 ) -> None:
@@ -67,5 +85,7 @@ def write(
         cell_bytes=cells,
         circle_ns=tuning.CIRCLE_NS,
         solicit_ns=tuning.SOLICIT_NS,
+        cc_target_ns=_cc_target_ns(config),
+        cc_rate=_rate(config),
         link_mac=tuple(mac),
     )

@@ -71,6 +71,7 @@ PROGRAMS = (
     "mrc_cell",
     "mrc_drain",
     "mrc_solicit",
+    "mrc_release",
     "mrc_learn",
     "mrc_probe",
     "mrc_resend",
@@ -90,6 +91,7 @@ TAILS = {
     "mrc_deliver": 5,
     "mrc_solicit": 6,
     "mrc_tick": 7,
+    "mrc_release": 8,
 }
 """Targets of tail calls, and their places in the map `tails`."""
 _NICE_BESIDE_TRAFFIC = 10

@@ -32,6 +32,12 @@ SOLICIT_NS = 50 * US
 """Least time between two questions for a SACK, as between two SACKs."""
 QUEUE_TARGET_NS = 2_500 * US
 """Queueing delay at which TCP is told to slow down. Links here buffer 5 ms."""
+CC_TARGET_NS = 500 * US
+"""Least queueing delay that a sender alone may cause: a busy CPU delays packets by as much."""
+CC_TARGET_PACKETS = 2
+"""... or the time that so many packets of full length take on the slowest plane."""
+CC_RATE_MBPS = 100_000
+"""What a plane is taken to carry if the fabric's description does not say."""
 PROBE_INTERVAL_NS = 1 * MS
 PROBE_IDLE_NS = 1000 * MS
 """Each plane of an idle QP is probed at this interval, over another path each time."""

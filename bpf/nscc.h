@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Congestion control: NSCC's window (Ultra Ethernet 1.0, 3.6.13) for each QP, as it
+ * is written in docs/protocol.md. What the window has no room for waits in the
+ * retransmit ring and is sent by release.c. Every function wants the lock of tx.
+ */
+#ifndef MRC_NSCC_H
+#define MRC_NSCC_H
+
+#define NSCC_GAIN 8              /* a round trip without delay adds this part of the window ... */
+#define NSCC_FAST 4              /* ... and this part if there has been next to none for a window */
+#define NSCC_CALM 8              /* next to none: less than this part of the target */
+#define NSCC_RATIO_MAX 15        /* a QP counts as having at least this part of the planes' rate */
+#define NSCC_LEAST 2             /* smallest window, in packets */
+#define NSCC_FIRST 16            /* first window, in packets ... */
+#define NSCC_FIRST_PART 4        /* ... or this part of what the planes carry in a millisecond */
+#define NSCC_GATE 8              /* QuickAdapt acts if less than this part of the window arrived */
+#define NSCC_STUCK 8             /* decreases in a row without effect that show a longer base */
+
+/* Class of a packet's length, of MRC_LENGTHS. */
+static __always_inline u32 length_class(u32 len)
+{
+	u32 class = len * MRC_LENGTHS / (CFG_MTU + 1);
+
+	return class & (MRC_LENGTHS - 1);
+}
+
+static __always_inline u32 nscc_first(const struct mrc_host *h)
+{
+	u32 part = h->cc_rate / NSCC_FIRST_PART;
+
+	return part > NSCC_FIRST * CFG_MTU ? part : NSCC_FIRST * CFG_MTU;
+}
+
+/* May packets be sent now? The last one may exceed the window. */
+static __always_inline int nscc_open(const struct mrc_host *h, struct mrc_tx *tx)
+{
+	if (!h->cc_target_ns)
+		return 1;
+	if (!tx->cwnd)
+		tx->cwnd = nscc_first(h);
+	return tx->inflight < tx->cwnd;
+}
+
+/* Send `len` bytes. Returns PATH_LAST if the window is full then. */
+static __always_inline u32 take_window(const struct mrc_host *h, struct mrc_tx *tx, u32 len)
+{
+	tx->inflight += len;
+	return h->cc_target_ns && tx->inflight + CFG_MTU > tx->cwnd ? PATH_LAST : 0;
+}
+
+/* Most bytes that may wait. What is short waits a little longer than others may. */
+static __always_inline u32 nscc_room(const struct mrc_host *h, const struct mrc_tx *tx, u32 len)
+{
+	u32 room = tx->cwnd, least = 8 * CFG_MTU;
+
+	if (least < 2 * h->cell_bytes)
+		least = 2 * h->cell_bytes;
+	if (room < least)
+		room = least;
+	return len <= CFG_MTU / MRC_LENGTHS ? room + room / 2 : room;
+}
+
+/*
+ * The delay to aim at, longer for a QP that has less of the planes' rate: in one
+ * queue all measure the same delay, and all are content only with equal rates.
+ */
+static __always_inline u32 nscc_target(const struct mrc_host *h, const struct mrc_tx *tx, u32 rtt)
+{
+	u64 full = (u64)h->cc_rate * rtt / 1000000, ratio;
+
+	ratio = full * 16 / (tx->cwnd ? tx->cwnd : 1);
+	if (ratio < 16)
+		ratio = 16;
+	if (ratio > 16 * NSCC_RATIO_MAX)
+		ratio = 16 * NSCC_RATIO_MAX;
+	return (u64)h->cc_target_ns * (16 + ratio) / 32;
+}
+
+static __always_inline void nscc_bound(const struct mrc_host *h, struct mrc_tx *tx, u32 base)
+{
+	u64 most = (u64)h->cc_rate * (base + base / 2 + h->cc_target_ns) / 1000000;
+
+	if (most < NSCC_FIRST * CFG_MTU)
+		most = NSCC_FIRST * CFG_MTU;
+	if (tx->cwnd > most)
+		tx->cwnd = most;
+	if (tx->cwnd < NSCC_LEAST * CFG_MTU)
+		tx->cwnd = NSCC_LEAST * CFG_MTU;
+}
+
+/* The delay of a packet of a length class. The shortest round trip so far has none. */
+static __always_inline u32 nscc_delay(struct mrc_balance *b, u32 class, u32 rtt)
+{
+	u32 base = b->base_ns[class & (MRC_LENGTHS - 1)];
+
+	if (!base || rtt < base) {
+		b->base_ns[class & (MRC_LENGTHS - 1)] = rtt;
+		return 0;
+	}
+	return rtt - base;
+}
+
+/* Decrease, at most once in a round trip. */
+static __always_inline void nscc_decrease(struct mrc_tx *tx, struct mrc_balance *b, u32 class,
+					  u32 rtt, u32 delay, u64 now)
+{
+	u32 over = tx->delay_ns - tx->target_ns, part, i;
+
+	if (now - tx->shrunk_ns < rtt)
+		return;
+	part = (u64)over * 205 / tx->delay_ns; /* 0.8 of 256 */
+	if (part > 128)
+		part = 128;
+	if (!tx->cuts) {
+		tx->cut_from = tx->cwnd;
+		tx->cut_least_ns = ~0u;
+	}
+	if (delay < tx->cut_least_ns)
+		tx->cut_least_ns = delay;
+	tx->cuts++;
+	tx->cwnd -= (u64)tx->cwnd * part >> 8;
+	tx->shrunk_ns = now;
+	/* A window of a quarter would have emptied the queue: the path has become longer. */
+	if (tx->cuts < NSCC_STUCK || tx->cwnd > tx->cut_from / 4)
+		return;
+	for (i = 0; i < MRC_LENGTHS; i++)
+		if (b->base_ns[i])
+			b->base_ns[i] += tx->cut_least_ns;
+	tx->cuts = 0;
+	tx->delay_ns = 0;
+}
+
+/* QuickAdapt: if packets were lost and little arrived in a round trip, send as much as arrived. */
+static __always_inline void nscc_adapt(struct mrc_tx *tx, u32 rtt, u64 now)
+{
+	if (now - tx->epoch_ns <= rtt + tx->target_ns)
+		return;
+	if (tx->lost && tx->got < tx->cwnd / NSCC_GATE)
+		tx->cwnd = tx->got > NSCC_LEAST * CFG_MTU ? tx->got : NSCC_LEAST * CFG_MTU;
+	tx->epoch_ns = now;
+	tx->got = 0;
+	tx->lost = 0;
+}
+
+/*
+ * `bytes` have arrived, by a SACK whose packet, of a length class, took `rtt`; 0 if
+ * that is not known. `marked`: the SACK told of a congestion mark.
+ */
+static __always_inline void nscc_sack(const struct mrc_host *h, struct mrc_tx *tx,
+				      struct mrc_balance *b, u32 bytes, u32 rtt, u32 class,
+				      u32 marked, u64 now)
+{
+	u32 delay, busy = tx->backlog || tx->inflight > tx->cwnd / 2;
+
+	tx->inflight = tx->inflight > bytes ? tx->inflight - bytes : 0;
+	tx->got += bytes;
+	if (!h->cc_target_ns || !tx->cwnd || !rtt)
+		return;
+	delay = nscc_delay(b, class, rtt);
+	tx->delay_ns += (s32)(delay - tx->delay_ns) >> 3;
+	tx->target_ns = nscc_target(h, tx, tx->srtt_ns);
+	if (tx->delay_ns > tx->target_ns) {
+		tx->calm = 0;
+		nscc_decrease(tx, b, class, tx->srtt_ns, delay, now);
+	} else if (busy && !marked) {
+		tx->cuts = 0;
+		tx->calm = delay < tx->target_ns / NSCC_CALM ? tx->calm + bytes : 0;
+		if (tx->calm > tx->cwnd)
+			tx->cwnd += bytes / NSCC_FAST;
+		else
+			tx->cwnd += (u64)bytes * (tx->target_ns - tx->delay_ns) /
+				    tx->target_ns / NSCC_GAIN;
+	}
+	nscc_bound(h, tx, rtt - delay);
+	nscc_adapt(tx, rtt, now);
+}
+
+/* Packets of `bytes` were lost or trimmed. Without delay that is a fault and no congestion. */
+static __always_inline void nscc_loss(const struct mrc_host *h, struct mrc_tx *tx, u32 bytes)
+{
+	if (!h->cc_target_ns || tx->delay_ns <= tx->target_ns / 2)
+		return;
+	tx->lost += bytes;
+	tx->cwnd = tx->cwnd > bytes + NSCC_LEAST * CFG_MTU ? tx->cwnd - bytes :
+							      NSCC_LEAST * CFG_MTU;
+}
+
+#endif

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Release: packets that found the congestion window full have their PSNs and wait
+ * in the retransmit ring. Whoever has an skb to spare, a SACK or the clock, sends
+ * them when the window has room, in the order of their PSNs.
+ */
+
+#define RELEASE_MAX 12           /* packets sent by one chain of programs */
+
+static __always_inline void begin_release(struct release_args *out, u32 qp, const struct mrc_tx *tx)
+{
+	out->qp = qp;
+	out->due = tx->held;
+	out->done = 0;
+}
+
+/*
+ * Take the next packet that waits out of the backlog and pick its path. Returns the
+ * path with its flags, or MRC_NO_PATH if it has to go on waiting.
+ */
+static __always_inline u32 take_held(struct resending *r)
+{
+	struct mrc_tx_entry *entry = r->entry;
+	struct mrc_tx *tx = r->tx;
+	u32 id = MRC_NO_PATH, price = WHOLE_TURN, len = entry->len;
+
+	if (r->q->framing == MRC_FRAMING_CELL)
+		price = turn_price(len, r->h->cell_bytes);
+	bpf_spin_lock(&tx->lock);
+	if (tx->held && sent_up_to(tx) == r->psn && nscc_open(r->h, tx)) {
+		id = pick_path(tx, r->up, r->up, r->b->shares, price);
+		if (id != MRC_NO_PATH) {
+			entry->sent_ns = r->now;
+			entry->path = id;
+			tx->held--;
+			tx->backlog = tx->held && tx->backlog > len ? tx->backlog - len : 0;
+			if (r->psn == tx->una)
+				tx->progress_ns = r->now;
+			id |= take_window(r->h, tx, len);
+		}
+	}
+	bpf_spin_unlock(&tx->lock);
+	return id;
+}
+
+/* Send the next packet that waits. Returns 0, or -1 if there is none or the window is full. */
+static __always_inline int release(struct __sk_buff *skb, u32 qp, struct resending *r, u8 *head)
+{
+	u32 id;
+
+	r->psn = sent_up_to(r->tx);
+	r->entry = tx_entry_get(qp, r->psn);
+	/* Its numbering on another CPU may not be complete. */
+	if (!r->tx->held || !r->entry || r->entry->psn != r->psn)
+		return -1;
+	part_cell(r->entry->slot);
+	id = take_held(r);
+	if (id == MRC_NO_PATH)
+		return -1;
+	r->new_id = id & 0xffff;
+	r->why = MRC_C_TX_PACKETS;
+	count_atomic(MRC_C_TX_PACKETS);
+	count_atomic_by(MRC_C_TX_BYTES, r->entry->len);
+	send_copy(skb, qp, r, head);
+	return 0;
+}
+
+int mrc_release(struct __sk_buff *skb)
+{
+	struct mrc_chain *chain = chain_get(skb->cb[0]);
+	struct resending r = { .h = host_get() };
+	struct mrc_peer *peer;
+	u32 qp;
+
+	if (!chain || !r.h)
+		return TC_ACT_SHOT;
+	qp = chain->release.qp;
+	r.q = qps.lookup(&qp);
+	r.tx = txs.lookup(&qp);
+	if (!r.q || !r.tx || r.q->state != MRC_QP_READY)
+		return TC_ACT_SHOT;
+	peer = peer_get(r.q->peer);
+	r.b = balance_get(r.q->peer);
+	if (!peer || !r.b)
+		return TC_ACT_SHOT;
+	r.now = bpf_ktime_get_ns();
+	r.up = usable_planes(r.h, peer, r.b);
+	if (chain->release.done < RELEASE_MAX && !release(skb, qp, &r, chain->head)) {
+		chain->release.done++;
+		tails.call(skb, TAIL_RELEASE);
+	}
+	if (chain->drain.due)
+		tails.call(skb, TAIL_DRAIN);
+	return TC_ACT_SHOT;
+}
