@@ -180,7 +180,7 @@ def main() -> None:
                     load = Load(senders, transport, args.offer, args.size, args.seconds)
                     print(f"\n== {control}, {senders} senders, {transport}, MTU {args.mtu}")
                     _report([_rested(args.name, load) for _ in range(args.rounds)])
-            print("faults:", flow.inside(args.name, "h1", *_MRCCTL, "faults").strip())
+            print("faults:", flow.inside(args.name, "h1", *_MRCCTL, "fault", "list").strip())
 
 
 def _rested(name: str, load: Load) -> Outcome:

@@ -167,10 +167,8 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 calm;              /* bytes acknowledged in a row at next to no delay */
 	__u32 got;               /* bytes acknowledged in this round trip ... */
 	__u32 lost;              /* ... and lost to long queues */
-	__u32 cc_pad;
-	__u32 cuts;              /* decreases in a row */
-	__u32 cut_from;          /* the window before the first of them */
-	__u32 cut_least_ns;      /* least delay measured since */
+	__u32 cuts;              /* round trips in a row with too much delay at the smallest window */
+	__u32 cut_least_ns;      /* least delay in these */
 	__u64 shrunk_ns;         /* when the window shrank last */
 	__u64 epoch_ns;          /* since when .got counts */
 	__u32 absurd;            /* SACKs in a row that acknowledged packets never sent; racy */

@@ -15,7 +15,7 @@
 #define NSCC_FIRST 16            /* first window, in packets ... */
 #define NSCC_FIRST_PART 4        /* ... or this part of what the planes carry in a millisecond */
 #define NSCC_GATE 8              /* QuickAdapt acts if less than this part of the window arrived */
-#define NSCC_STUCK 8             /* decreases in a row without effect that show a longer base */
+#define NSCC_STUCK 16            /* round trips at the smallest window that show a longer base */
 
 /* Class of a packet's length, of MRC_LENGTHS. */
 static __always_inline u32 length_class(u32 len)
@@ -52,7 +52,7 @@ static __always_inline u32 take_window(const struct mrc_host *h, struct mrc_tx *
 /* Most bytes that may wait. What is short waits a little longer than others may. */
 static __always_inline u32 nscc_room(const struct mrc_host *h, const struct mrc_tx *tx, u32 len)
 {
-	u32 room = tx->cwnd, least = 8 * CFG_MTU;
+	u32 room = tx->cwnd, least = 4 * CFG_MTU;
 
 	if (least < 2 * h->cell_bytes)
 		least = 2 * h->cell_bytes;
@@ -101,34 +101,42 @@ static __always_inline u32 nscc_delay(struct mrc_balance *b, u32 class, u32 rtt)
 	return rtt - base;
 }
 
-/* Decrease, at most once in a round trip. */
-static __always_inline void nscc_decrease(struct mrc_tx *tx, struct mrc_balance *b, u32 class,
-					  u32 rtt, u32 delay, u64 now)
+/*
+ * The smallest window does not end the delay: it is no queue of ours, the path has
+ * become longer. Measure from there.
+ */
+static __always_inline void nscc_rebase(struct mrc_tx *tx, struct mrc_balance *b, u32 delay)
 {
-	u32 over = tx->delay_ns - tx->target_ns, part, i;
+	u32 i;
 
-	if (now - tx->shrunk_ns < rtt)
-		return;
-	part = (u64)over * 205 / tx->delay_ns; /* 0.8 of 256 */
-	if (part > 128)
-		part = 128;
-	if (!tx->cuts) {
-		tx->cut_from = tx->cwnd;
-		tx->cut_least_ns = ~0u;
-	}
-	if (delay < tx->cut_least_ns)
+	if (!tx->cuts || delay < tx->cut_least_ns)
 		tx->cut_least_ns = delay;
 	tx->cuts++;
-	tx->cwnd -= (u64)tx->cwnd * part >> 8;
-	tx->shrunk_ns = now;
-	/* A window of a quarter would have emptied the queue: the path has become longer. */
-	if (tx->cuts < NSCC_STUCK || tx->cwnd > tx->cut_from / 4)
+	if (tx->cuts < NSCC_STUCK)
 		return;
 	for (i = 0; i < MRC_LENGTHS; i++)
 		if (b->base_ns[i])
 			b->base_ns[i] += tx->cut_least_ns;
 	tx->cuts = 0;
 	tx->delay_ns = 0;
+}
+
+/* Decrease, at most once in a round trip. */
+static __always_inline void nscc_decrease(struct mrc_tx *tx, struct mrc_balance *b, u32 rtt,
+					  u32 delay, u64 now)
+{
+	u32 over = tx->delay_ns - tx->target_ns, part;
+
+	if (now - tx->shrunk_ns < rtt)
+		return;
+	tx->shrunk_ns = now;
+	if (tx->cwnd <= NSCC_LEAST * CFG_MTU) {
+		nscc_rebase(tx, b, delay);
+		return;
+	}
+	tx->cuts = 0;
+	part = (u64)over * 205 / tx->delay_ns; /* 0.8 of 256 */
+	tx->cwnd -= (u64)tx->cwnd * (part > 128 ? 128 : part) >> 8;
 }
 
 /* QuickAdapt: if packets were lost and little arrived in a round trip, send as much as arrived. */
@@ -162,7 +170,7 @@ static __always_inline void nscc_sack(const struct mrc_host *h, struct mrc_tx *t
 	tx->target_ns = nscc_target(h, tx, tx->srtt_ns);
 	if (tx->delay_ns > tx->target_ns) {
 		tx->calm = 0;
-		nscc_decrease(tx, b, class, tx->srtt_ns, delay, now);
+		nscc_decrease(tx, b, tx->srtt_ns, delay, now);
 	} else if (busy && !marked) {
 		tx->cuts = 0;
 		tx->calm = delay < tx->target_ns / NSCC_CALM ? tx->calm + bytes : 0;

@@ -58,6 +58,7 @@ static __always_inline int release(struct __sk_buff *skb, u32 qp, struct resendi
 	if (id == MRC_NO_PATH)
 		return -1;
 	r->new_id = id & 0xffff;
+	r->ask = id & (PATH_SLOW | PATH_LAST);
 	r->why = MRC_C_TX_PACKETS;
 	count_atomic(MRC_C_TX_PACKETS);
 	count_atomic_by(MRC_C_TX_BYTES, r->entry->len);

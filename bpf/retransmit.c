@@ -93,6 +93,7 @@ struct resending {
 	u32 old_id;              /* path of the lost transmission */
 	u32 new_id;              /* path to send it on, or MRC_NO_PATH */
 	u32 cause;               /* MRC_ON_..., what moves the old path */
+	u32 ask;                 /* not 0: the receiver is to answer at once */
 	u32 blamed;              /* 1: the old path is blamed; once for a whole cell */
 };
 
@@ -185,7 +186,7 @@ static __always_inline void part_cell(u32 slot)
 static __always_inline int dress_again(struct __sk_buff *skb, const struct resending *r,
 				       const struct route *route, u32 len)
 {
-	u32 attempt = r->entry->sends - 1;
+	u32 attempt = r->entry->sends - 1, flags = r->ask ? MRC_CELL_ACKREQ : 0;
 	struct cell c = { .len = len, .count = 1 };
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	u8 next = IPPROTO_IPIP;
@@ -198,7 +199,7 @@ static __always_inline int dress_again(struct __sk_buff *skb, const struct resen
 		attempt = 3;
 	__sync_fetch_and_add(&route->path->sent, 1);
 	return put_cell(data, end, r->h, route->pl, route->pp, route->path->ev,
-			attempt << MRC_CELL_ATTEMPT_SHIFT, r->q->remote_qpn, r->psn, &c, next);
+			flags | attempt << MRC_CELL_ATTEMPT_SHIFT, r->q->remote_qpn, r->psn, &c, next);
 }
 
 /* Send the copy from the ring, with the skb as the carrier and `head` as memory for its headers. */
@@ -217,7 +218,9 @@ static __always_inline void send_copy(struct __sk_buff *skb, u32 qp, const struc
 	if (len < 0)
 		return;
 	if (cell ? dress_again(skb, r, &route, len) :
-		   dress_data(skb, r->h, r->q, &route, r->psn, len, MRC_BTH_RTX, r->now))
+		   dress_data(skb, r->h, r->q, &route, r->psn, len,
+			      (r->why == MRC_C_TX_PACKETS ? 0 : MRC_BTH_RTX) |
+			      (r->ask ? MRC_BTH_ACKREQ : 0), r->now))
 		return;
 	capture_skb(skb, skb->cb[0], path_plane(id), qp, r->q->peer, r->why);
 	bpf_clone_redirect(skb, route.pl->ifindex, 0);

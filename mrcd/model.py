@@ -201,6 +201,11 @@ class ConnInfo:
     rx_waiting: int  # packets held behind a gap
     retransmits: int
     framing: Framing | None = None  # of data, both ways; None: no session yet
+    window_bytes: int | None = None  # congestion window; None: not begun, or no congestion control
+    inflight_bytes: int = 0  # sent and not acknowledged
+    backlog_bytes: int = 0  # waits for the window
+    delay_us: float | None = None  # queueing delay, smoothed
+    target_us: float | None = None  # what the delay should be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

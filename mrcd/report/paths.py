@@ -83,6 +83,11 @@ class PathReport(Live):
                         rx_waiting=rx["waiting"],
                         retransmits=tx["retransmits"],
                         framing=_FRAMINGS[qp["framing"]] if qp["state"] else None,
+                        window_bytes=tx["cwnd"] or None,
+                        inflight_bytes=tx["inflight"],
+                        backlog_bytes=tx["backlog"],
+                        delay_us=tx["delay_ns"] / 1000 if tx["target_ns"] else None,
+                        target_us=_us(tx["target_ns"]),
                     )
                 )
         return found
