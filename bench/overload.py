@@ -20,7 +20,7 @@ from bench import flow
 from bench.flow import BenchFailed
 from bench.metrics import spread
 from mrcd.fabric import description
-from mrcd.lab import lab, processes
+from mrcd.lab import processes
 
 _PORT = 5301
 _PING_GAP_S = 0.02

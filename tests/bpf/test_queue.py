@@ -56,7 +56,7 @@ def sprayed(rig: Rig, packet: bytes) -> bytes:
 @pytest.fixture
 def queued(rig: Rig) -> Rig:
     """Return the rig after SACKs have measured queues of 5 ms, with a target of 1 ms."""
-    rig.tune(queue_target_ns=1_000_000)
+    rig.tune(queue_target_ns=1_000_000, cc_target_ns=0)
     kind = ABI.structs["mrc_tx"]
     raw = bytearray(rig.dp.read_raw("txs", 0, kind.size))
     now = time.monotonic_ns()
@@ -166,7 +166,7 @@ def test_others_are_left_alone(queued: Rig, packet: bytes) -> None:
 
 @pytest.mark.parametrize("packet", [v4(TCP, ECT0), v4(TCP, NOT_ECT), v6(TCP, ECT0)])
 def test_short_queues_are_not_signalled(rig: Rig, packet: bytes) -> None:
-    rig.tune(queue_target_ns=1_000_000)
+    rig.tune(queue_target_ns=1_000_000, cc_target_ns=0)
     assert sprayed(rig, packet) == packet
 
 

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Packets that find the congestion window full: they are numbered, wait, and leave in order."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrcd.wire.packet import Data, decode_frame
+from tests.bpf.cells import CellRig, noise, tcp
+from tests.bpf.packets import Far, ip4
+from tests.bpf.rig import RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig
+from tests.bpf.test_cell_resend import right
+from tests.bpf.test_sack import FIRST, outgoing, resent, spray
+
+SHORT = len(outgoing(0))
+TARGET_NS = 1_000_000
+RELEASE_MAX = 12  # of bpf/release.c
+
+
+def narrow(rig: Rig, packets: int = 2) -> None:
+    """Make room for so many short packets in the congestion window."""
+    rig.tune(cc_target_ns=TARGET_NS, cc_rate=25_000)
+    rig.edit("txs", 0, "mrc_tx", cwnd=packets * SHORT)
+
+
+def widen(rig: Rig) -> None:
+    rig.edit("txs", 0, "mrc_tx", cwnd=1 << 20)
+
+
+def hold(rig: Rig, count: int, first: int = 2) -> None:
+    """Send packets for which the window has no room."""
+    for i in range(count):
+        rig.spray(outgoing(first + i))
+
+
+def test_what_does_not_fit_is_numbered_and_waits(rig: Rig) -> None:
+    narrow(rig)
+    assert [sent.psn for sent in spray(rig, 2)] == [FIRST, FIRST + 1]
+    hold(rig, 3)
+    tx = rig.tx()
+    assert (tx["next"], tx["held"]) == (FIRST + 5, 3)
+    assert (tx["inflight"], tx["backlog"]) == (2 * SHORT, 3 * SHORT)
+    counted = rig.counted()
+    assert (counted["tx_held"], counted["tx_packets"]) == (3, 2)
+    assert rig.free_slots("tx_free") == RING_SLOTS - 5
+    assert not rig.sent()
+    assert rig.active()
+
+
+def test_packet_that_fills_the_window_asks_for_a_sack(rig: Rig) -> None:
+    narrow(rig)
+    rig.edit("txs", 0, "mrc_tx", cwnd=1 << 20)
+    plain = decode_frame(rig.spray(outgoing(0)).frame)
+    narrow(rig)
+    last = decode_frame(rig.spray(outgoing(1)).frame)
+    assert isinstance(plain, Data)
+    assert isinstance(last, Data)
+    assert (plain.bth.ackreq, last.bth.ackreq) == (False, True)
+
+
+def test_sack_sends_what_waits_in_order(rig: Rig, far: Far) -> None:
+    narrow(rig)
+    spray(rig, 2)
+    hold(rig, 3)
+    rig.arrive(far.sack(FIRST + 1))
+    sent = resent(rig)
+    assert [each.psn for each in sent] == [FIRST + 2, FIRST + 3]
+    assert [each.payload for each in sent] == [outgoing(2), outgoing(3)]
+    assert not any(each.rtx for each in sent)
+    tx = rig.tx()
+    assert (tx["held"], tx["backlog"], tx["inflight"]) == (1, SHORT, 2 * SHORT)
+    assert rig.counted()["tx_packets"] == 4
+    rig.arrive(far.sack(FIRST + 3))
+    assert [each.psn for each in resent(rig)] == [FIRST + 4]
+    rig.arrive(far.sack(FIRST + 4))
+    tx = rig.tx()
+    assert (tx["held"], tx["backlog"], tx["inflight"]) == (0, 0, 0)
+    assert rig.free_slots("tx_free") == RING_SLOTS
+
+
+def test_clock_sends_what_waits(rig: Rig) -> None:
+    narrow(rig)
+    spray(rig, 2)
+    hold(rig, 20)
+    rig.tick()
+    assert not resent(rig)
+    widen(rig)
+    rig.tick()
+    assert [each.psn for each in resent(rig)] == [FIRST + 2 + i for i in range(RELEASE_MAX)]
+    rig.tick()
+    assert len(resent(rig)) == 20 - RELEASE_MAX
+    assert rig.tx()["held"] == 0
+
+
+def test_new_packets_wait_behind_those_that_wait(rig: Rig) -> None:
+    narrow(rig)
+    spray(rig, 2)
+    hold(rig, 1)
+    widen(rig)
+    hold(rig, 1, first=3)
+    rig.tick()
+    assert [each.payload for each in resent(rig)] == [outgoing(2), outgoing(3)]
+    assert rig.spray(outgoing(4)).verdict == TC_REDIRECT
+
+
+def test_too_much_waits(rig: Rig) -> None:
+    narrow(rig)
+    spray(rig, 2)
+    rig.edit("txs", 0, "mrc_tx", backlog=1 << 20, held=0, next=FIRST + 2)
+    rig.edit("txs", 0, "mrc_tx", inflight=1 << 20)
+    before = rig.tx()
+    assert rig.spray(outgoing(2)).verdict == TC_SHOT
+    after = rig.tx()
+    assert (after["next"], after["held"]) == (before["next"], before["held"])
+    assert rig.counted()["drop_backlog"] == 1
+    assert rig.free_slots("tx_free") == RING_SLOTS - 2
+
+
+def test_sack_of_what_waits_is_a_lie(rig: Rig, far: Far) -> None:
+    narrow(rig)
+    spray(rig, 2)
+    hold(rig, 2)
+    rig.arrive(far.sack(FIRST + 2))
+    assert rig.counted()["drop_sack"] == 1
+    assert rig.tx()["una"] == FIRST
+
+
+def test_what_waits_is_not_overdue(rig: Rig) -> None:
+    narrow(rig)
+    spray(rig, 2)
+    hold(rig, 2)
+    rig.tune(rto_min_ns=1)
+    rig.edit("txs", 0, "mrc_tx", progress_ns=0)
+    rig.tick()
+    assert [each.psn for each in resent(rig) if each.rtx] == [FIRST, FIRST + 1]
+    assert rig.tx()["held"] == 2
+
+
+def test_tcp_is_told_when_much_waits(rig: Rig) -> None:
+    ect = bytearray(ip4(bytes(40), src="10.99.0.1", dst="10.99.0.2"))
+    ect[1], ect[9] = 2, 6
+    narrow(rig)
+    spray(rig, 2)
+    hold(rig, 1)
+    rig.spray(bytes(ect))
+    assert "tx_ce" not in rig.counted()
+    rig.spray(bytes(ect))
+    assert rig.counted()["tx_ce"] == 1
+
+
+def test_control_switched_off_lets_go(rig: Rig) -> None:
+    narrow(rig)
+    spray(rig, 2)
+    hold(rig, 2)
+    rig.tune(cc_target_ns=0)
+    rig.tick()
+    assert [each.psn for each in resent(rig)] == [FIRST + 2, FIRST + 3]
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_cell_that_waits_leaves_in_single_packets(
+    cells: CellRig, rig: Rig, version: int
+) -> None:
+    packet = tcp(noise(5 * 512 - 1), version=version, partial=True)
+    rig.tune(cc_target_ns=TARGET_NS, cc_rate=25_000)
+    rig.edit("txs", 0, "mrc_tx", cwnd=1, inflight=1)
+    cells.send(packet, 512)
+    assert not cells.cells_sent()
+    assert rig.tx()["held"] == 5
+    widen(rig)
+    rig.tick()
+    found = [cell for cell, _frame in cells.cells_sent()]
+    assert [cell.cell.psn for cell in found] == [FIRST + i for i in range(5)]
+    assert all(right(cell.payload) for cell in found)
+    assert rig.tx()["held"] == rig.tx()["backlog"] == 0
+
+
+@pytest.mark.parametrize("interface, verdict", [(0, TC_SHOT), (1, TC_SHOT), (2, TC_REDIRECT)])
+def test_sender_is_told_that_what_waits_was_taken(rig: Rig, interface: int, verdict: int) -> None:
+    """At egress a drop would make TCP send it once more; test runs come in by interface 1."""
+    narrow(rig)
+    spray(rig, 2)
+    rig.tune(cut_back_ifindex=interface)
+    assert rig.spray(outgoing(2)).verdict == verdict
+    assert rig.tx()["held"] == 1

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Congestion control: bpf/nscc.h, compiled for the host, against queues that the tests make."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mrcd.wire.abi import ABI
+from tests.host_path import Memory
+
+MTU = 4000
+US, MS = 1_000, 1_000_000
+RATE = 25_000  # bytes in a millisecond: 200 Mb/s
+TARGET = MS
+BASE = 2 * MS
+LEAST, FIRST = 2 * MTU, 16 * MTU
+
+_SOURCE = """
+#include <linux/types.h>
+typedef __u32 u32; typedef __u64 u64; typedef __s32 s32;
+#undef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+struct bpf_spin_lock { __u32 val; };
+#define PATH_LAST 0x20000
+#define CFG_MTU 4000
+#include "mrc_abi.h"
+#include "nscc.h"
+u32 host_open(const struct mrc_host *h, struct mrc_tx *tx) { return nscc_open(h, tx); }
+u32 host_take(const struct mrc_host *h, struct mrc_tx *tx, u32 len)
+{ return take_window(h, tx, len); }
+u32 host_room(const struct mrc_host *h, const struct mrc_tx *tx, u32 len)
+{ return nscc_room(h, tx, len); }
+void host_sack(const struct mrc_host *h, struct mrc_tx *tx, struct mrc_balance *b, u32 bytes,
+               u32 rtt, u32 class, u32 marked, u64 now)
+{ tx->srtt_ns = rtt ? rtt : tx->srtt_ns; nscc_sack(h, tx, b, bytes, rtt, class, marked, now); }
+void host_loss(const struct mrc_host *h, struct mrc_tx *tx, u32 bytes) { nscc_loss(h, tx, bytes); }
+u32 host_class(u32 len) { return length_class(len); }
+"""
+_U32, _U64, _PTR = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
+_ARGUMENTS = {
+    "host_open": (_PTR, _PTR),
+    "host_take": (_PTR, _PTR, _U32),
+    "host_room": (_PTR, _PTR, _U32),
+    "host_sack": (_PTR, _PTR, _PTR, _U32, _U32, _U32, _U32, _U64),
+    "host_loss": (_PTR, _PTR, _U32),
+    "host_class": (_U32,),
+}
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    folder = tmp_path_factory.mktemp("nscc")
+    source, library = folder / "nscc.c", folder / "nscc.so"
+    source.write_text(_SOURCE)
+    subprocess.run(
+        ["gcc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-fsanitize=undefined",
+         "-fsanitize-undefined-trap-on-error", f"-I{ABI.path.parent}", "-o", library, source],
+        check=True, timeout=60,
+    )  # fmt: skip
+    built = ctypes.CDLL(str(library))
+    for name, arguments in _ARGUMENTS.items():
+        getattr(built, name).argtypes = arguments
+        getattr(built, name).restype = None if name in ("host_sack", "host_loss") else _U32
+    return built
+
+
+class Sender:
+    """A sender with an endless supply of full packets."""
+
+    def __init__(
+        self, functions: ctypes.CDLL, base: int = BASE, *, target: int = TARGET, **state: int
+    ) -> None:
+        self.functions, self.base = functions, base
+        self.host = Memory("mrc_host", cc_target_ns=target, cc_rate=RATE)
+        self.tx = Memory("mrc_tx", **state)
+        self.balance = Memory("mrc_balance")
+        self.idle = True
+
+    def open(self) -> bool:
+        return bool(self.functions.host_open(self.host.at, self.tx.at))
+
+    def take(self, length: int = MTU) -> int:
+        return int(self.functions.host_take(self.host.at, self.tx.at, length))
+
+    def sack(
+        self, count: int, rtt: int, now: int, *, length: int = MTU, marked: bool = False
+    ) -> None:
+        self.functions.host_sack(
+            self.host.at, self.tx.at, self.balance.at, count, rtt,
+            self.functions.host_class(length), marked, now,
+        )  # fmt: skip
+
+    def lose(self, count: int) -> None:
+        self.functions.host_loss(self.host.at, self.tx.at, count)
+
+    def __getitem__(self, name: str) -> int:
+        return self.tx.read()[name]
+
+
+class Link:
+    """One queue of RATE bytes a millisecond for all senders, and each one's own way to it."""
+
+    def __init__(self, senders: list[Sender]) -> None:
+        self.senders = senders
+        self.rate = RATE
+        self.now = self.free_ns = 1_000_000 * MS
+        self.flying: list[tuple[int, int, Sender]] = []
+        self.bytes = dict.fromkeys(map(id, senders), 0)
+        self.delays: list[int] = []
+
+    def run(self, duration: int) -> dict[int, int]:
+        """Run for a time; return the bytes that each sender got through in it."""
+        self.bytes = dict.fromkeys(map(id, self.senders), 0)
+        self.delays = []
+        end = self.now + duration
+        while self.now < end:
+            turns = [sender for sender in self.senders if not sender.idle and sender.open()]
+            for sender in turns:
+                sender.take()
+                self.free_ns = max(self.free_ns, self.now) + MTU * MS // self.rate
+                self.delays.append(self.free_ns - self.now)
+                self.flying.append((self.free_ns + sender.base, self.now, sender))
+            if turns:
+                continue
+            self.flying.sort(key=lambda each: each[0])
+            self.now, sent, sender = self.flying.pop(0)
+            self.bytes[id(sender)] += MTU
+            sender.sack(MTU, self.now - sent, self.now)
+        return self.bytes
+
+
+def shares(link: Link, duration: int) -> list[float]:
+    got = link.run(duration)
+    whole = sum(got.values())
+    return [got[id(sender)] / whole * len(link.senders) for sender in link.senders]
+
+
+@pytest.mark.parametrize("farther", [0, 2])
+@pytest.mark.parametrize("count", [2, 3, 5, 7])
+def test_senders_get_equal_shares_also_from_farther_away(
+    functions: ctypes.CDLL, count: int, farther: int
+) -> None:
+    """Whole packets and a world without chance leave differences that a fabric does not show."""
+    link = Link([Sender(functions, BASE * (1 + i % (1 + farther))) for i in range(count)])
+    for sender in link.senders:  # each has once measured an empty queue
+        sender.sack(0, sender.base + MTU * MS // RATE, link.now)
+        sender.idle = False
+    link.run(3000 * MS)
+    got = shares(link, 3000 * MS)
+    assert min(got) > 0.88, got
+    assert max(got) < 1.15, got
+    assert sum(link.bytes.values()) > 0.98 * RATE * 3000
+    assert sorted(link.delays)[int(len(link.delays) * 0.99)] < TARGET * (1 + count)
+
+
+def test_one_sender_fills_the_link_at_its_target(functions: ctypes.CDLL) -> None:
+    link = Link([Sender(functions)])
+    link.senders[0].idle = False
+    link.run(1000 * MS)
+    link.run(1000 * MS)
+    assert link.bytes[id(link.senders[0])] > 0.98 * RATE * 1000
+    assert sorted(link.delays)[len(link.delays) // 2] < 2 * TARGET
+
+
+def test_newcomer_gets_its_share_and_gives_it_back(functions: ctypes.CDLL) -> None:
+    link = Link([Sender(functions) for _ in range(4)])
+    for sender in link.senders:
+        sender.sack(0, sender.base + MTU * MS // RATE, link.now)
+        sender.idle = sender is link.senders[3]
+    link.run(1000 * MS)
+    link.senders[3].idle = False
+    link.run(300 * MS)
+    assert shares(link, 500 * MS)[3] > 0.9
+    link.senders[3].idle = True
+    link.run(100 * MS)
+    assert sum(link.run(500 * MS).values()) > 0.98 * RATE * 500
+
+
+def test_window_follows_a_link_that_becomes_ten_times_slower(functions: ctypes.CDLL) -> None:
+    link = Link([Sender(functions)])
+    link.senders[0].idle = False
+    link.run(1000 * MS)
+    link.rate = RATE // 10
+    link.run(1000 * MS)
+    link.run(1000 * MS)
+    assert sum(link.bytes.values()) > 0.9 * RATE // 10 * 1000
+    link.rate = RATE
+    link.run(1000 * MS)
+    assert sum(link.run(1000 * MS).values()) > 0.95 * RATE * 1000
+
+
+def test_longer_path_is_not_taken_for_a_queue_for_ever(functions: ctypes.CDLL) -> None:
+    sender = Sender(functions)
+    link = Link([sender])
+    sender.idle = False
+    link.run(500 * MS)
+    sender.base = 10 * BASE
+    link.run(4000 * MS)
+    assert sum(link.run(1000 * MS).values()) > 0.8 * RATE * 1000
+
+
+def test_without_control_nothing_is_held(functions: ctypes.CDLL) -> None:
+    sender = Sender(functions, target=0, inflight=1 << 30)
+    assert sender.open()
+    assert sender.take() == 0
+
+
+def test_window_is_full_by_bytes_and_says_so(functions: ctypes.CDLL) -> None:
+    sender = Sender(functions)
+    last = [sender.take() for _ in range(16) if sender.open()]
+    assert [each != 0 for each in last] == [False] * 15 + [True]
+    assert sender["inflight"] == FIRST
+    assert not sender.open()
+    sender.sack(MTU, 0, MS)  # a clock's SACK: room, and nothing learnt
+    assert sender.open()
+    assert (sender["cwnd"], sender["delay_ns"]) == (FIRST, 0)
+
+
+def test_mark_without_delay_leaves_the_window(functions: ctypes.CDLL) -> None:
+    sender = Sender(functions, cwnd=FIRST, inflight=FIRST)
+    sender.sack(MTU, BASE, MS, marked=True)
+    assert sender["cwnd"] == FIRST
+    sender.sack(MTU, BASE, 2 * MS)
+    assert sender["cwnd"] > FIRST
+
+
+def test_idle_sender_does_not_grow(functions: ctypes.CDLL) -> None:
+    sender = Sender(functions, cwnd=FIRST, inflight=2 * MTU)
+    sender.sack(MTU, BASE, MS)
+    assert sender["cwnd"] == FIRST
+
+
+def test_decrease_at_most_once_a_round_trip_and_at_most_by_half(functions: ctypes.CDLL) -> None:
+    sender = Sender(functions, cwnd=FIRST, inflight=FIRST)
+    sender.sack(0, BASE, MS)
+    sender.tx.change(delay_ns=100 * MS)
+    sender.sack(0, 100 * BASE, 1000 * MS)
+    halved = sender["cwnd"]
+    assert FIRST // 2 <= halved < FIRST * 0.51
+    sender.sack(0, 100 * BASE, 1000 * MS + 1)
+    assert sender["cwnd"] == halved
+    for i in range(10):
+        sender.sack(0, 100 * BASE, (2000 + 1000 * i) * MS)
+    assert sender["cwnd"] == LEAST
+
+
+def test_loss_shrinks_the_window_only_beside_a_queue(functions: ctypes.CDLL) -> None:
+    sender = Sender(functions, cwnd=FIRST, target_ns=TARGET)
+    sender.lose(MTU)
+    assert sender["cwnd"] == FIRST
+    sender.tx.change(delay_ns=TARGET)
+    sender.lose(MTU)
+    assert sender["cwnd"] == FIRST - MTU
+    for _ in range(30):
+        sender.lose(MTU)
+    assert sender["cwnd"] == LEAST
+
+
+def test_window_becomes_what_arrived_if_nearly_all_was_lost(functions: ctypes.CDLL) -> None:
+    sender = Sender(functions, cwnd=100 * MTU, inflight=100 * MTU, target_ns=TARGET)
+    sender.sack(0, BASE, MS)
+    sender.tx.change(delay_ns=TARGET, epoch_ns=MS, got=0, cwnd=50 * MTU)
+    sender.lose(MTU)
+    sender.sack(3 * MTU, BASE, 100 * MS)
+    assert sender["cwnd"] == 3 * MTU
+    assert (sender["got"], sender["lost"]) == (0, 0)
+
+
+def test_short_packets_may_wait_when_others_may_not(functions: ctypes.CDLL) -> None:
+    sender = Sender(functions, cwnd=FIRST)
+    room = {length: sender.functions.host_room(sender.host.at, sender.tx.at, length)
+            for length in (60, MTU)}  # fmt: skip
+    assert room == {60: FIRST * 3 // 2, MTU: FIRST}
+
+
+@pytest.mark.parametrize("length, wanted", [(1, 0), (1000, 0), (1001, 1), (3000, 2), (4000, 3)])
+def test_classes_of_lengths(functions: ctypes.CDLL, length: int, wanted: int) -> None:
+    assert functions.host_class(length) == wanted
