@@ -32,7 +32,7 @@ SOLICIT_NS = 50 * US
 """Least time between two questions for a SACK, as between two SACKs."""
 QUEUE_TARGET_NS = 2_500 * US
 """Queueing delay at which TCP is told to slow down. Links here buffer 5 ms."""
-CC_TARGET_NS = 500 * US
+CC_TARGET_NS = 1_000 * US
 """Least queueing delay that a sender alone may cause: a busy CPU delays packets by as much."""
 CC_TARGET_PACKETS = 2
 """... or the time that so many packets of full length take on the slowest plane."""
