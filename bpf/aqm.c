@@ -54,7 +54,8 @@ static __always_inline int signal_queue(struct __sk_buff *skb, const struct mrc_
 	u64 now, flow;
 	u32 filling = tx->next - tx->una > q->mpr - q->mpr / 4;
 
-	filling |= tx->backlog > tx->cwnd / 2;
+	if (h->cc_target_ns)
+		filling |= tx->cwnd && tx->inflight > tx->cwnd;
 	if (!filling && (h->cc_target_ns || tx->queue_ns <= h->queue_target_ns))
 		return QUEUE_PASS;
 	now = bpf_ktime_get_ns();

@@ -32,14 +32,17 @@ static __always_inline u32 nscc_first(const struct mrc_host *h)
 	return part > NSCC_FIRST * CFG_MTU ? part : NSCC_FIRST * CFG_MTU;
 }
 
-/* May packets be sent now? The last one may exceed the window. */
-static __always_inline int nscc_open(const struct mrc_host *h, struct mrc_tx *tx)
+/*
+ * May packets be sent now? The last one may exceed the window, and TCP, which is told
+ * of a full window by CE marks, may exceed it by half.
+ */
+static __always_inline int nscc_open(const struct mrc_host *h, struct mrc_tx *tx, u32 tcp)
 {
 	if (!h->cc_target_ns)
 		return 1;
 	if (!tx->cwnd)
 		tx->cwnd = nscc_first(h);
-	return tx->inflight < tx->cwnd;
+	return tx->inflight < tx->cwnd + (tcp ? tx->cwnd / 2 : 0);
 }
 
 /* Send `len` bytes. Returns PATH_LAST if the window is full then. */

@@ -17,6 +17,7 @@ struct flow {
 	struct mrc_balance *b;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
+	u32 tcp;                 /* 1: a packet of TCP */
 };
 
 /* The kept copy of a packet. */
@@ -27,7 +28,7 @@ struct copy {
 };
 
 /* Find the peer that owns the inner destination: the address itself, else the longest prefix. */
-static __always_inline u32 *find_peer(struct __sk_buff *skb)
+static __always_inline u32 *find_peer(struct __sk_buff *skb, u32 *tcp)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	struct mrc_prefix key = { .bits = 128 };
@@ -37,11 +38,13 @@ static __always_inline u32 *find_peer(struct __sk_buff *skb)
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		if (data + MRC_ETH_LEN + 20 > end)
 			return 0;
+		*tcp = *(u8 *)(data + MRC_ETH_LEN + 9) == IP_TCP;
 		key.addr[2] = bpf_htonl(0xffff);
 		key.addr[3] = *(__be32 *)(data + MRC_ETH_LEN + 16);
 	} else {
 		if (data + MRC_ETH_LEN + MRC_IP6_LEN > end)
 			return 0;
+		*tcp = *(u8 *)(data + MRC_ETH_LEN + 6) == IP_TCP;
 		copy_addr(key.addr, data + MRC_ETH_LEN + 24);
 	}
 	__builtin_memcpy(exact.addr, key.addr, sizeof(exact.addr));
@@ -81,7 +84,7 @@ static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 
 {
 	u32 *peer_index, qp;
 
-	peer_index = find_peer(skb);
+	peer_index = find_peer(skb, &f->tcp);
 	f->h = host_get();
 	if (!peer_index || !f->h)
 		return MRC_C_DROP_NO_PEER;
@@ -152,7 +155,7 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 	*psn = tx->next;
 	if (*psn - tx->una + packets > f->q->mpr)
 		why = MRC_C_DROP_WINDOW;
-	else if (tx->held || !nscc_open(f->h, tx))
+	else if (tx->held || !nscc_open(f->h, tx, f->tcp))
 		*id = PATH_HELD;
 	else
 		*id = pick_path(tx, up, up, f->b->shares, price);

@@ -29,7 +29,8 @@ struct bpf_spin_lock { __u32 val; };
 #define CFG_MTU 4000
 #include "mrc_abi.h"
 #include "nscc.h"
-u32 host_open(const struct mrc_host *h, struct mrc_tx *tx) { return nscc_open(h, tx); }
+u32 host_open(const struct mrc_host *h, struct mrc_tx *tx, u32 tcp)
+{ return nscc_open(h, tx, tcp); }
 u32 host_take(const struct mrc_host *h, struct mrc_tx *tx, u32 len)
 { return take_window(h, tx, len); }
 u32 host_room(const struct mrc_host *h, const struct mrc_tx *tx, u32 len)
@@ -42,7 +43,7 @@ u32 host_class(u32 len) { return length_class(len); }
 """
 _U32, _U64, _PTR = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 _ARGUMENTS = {
-    "host_open": (_PTR, _PTR),
+    "host_open": (_PTR, _PTR, _U32),
     "host_take": (_PTR, _PTR, _U32),
     "host_room": (_PTR, _PTR, _U32),
     "host_sack": (_PTR, _PTR, _PTR, _U32, _U32, _U32, _U32, _U64),
@@ -80,8 +81,8 @@ class Sender:
         self.balance = Memory("mrc_balance")
         self.idle = True
 
-    def open(self) -> bool:
-        return bool(self.functions.host_open(self.host.at, self.tx.at))
+    def open(self, *, tcp: bool = False) -> bool:
+        return bool(self.functions.host_open(self.host.at, self.tx.at, tcp))
 
     def take(self, length: int = MTU) -> int:
         return int(self.functions.host_take(self.host.at, self.tx.at, length))
@@ -215,6 +216,10 @@ def test_window_is_full_by_bytes_and_says_so(functions: ctypes.CDLL) -> None:
     assert [each != 0 for each in last] == [False] * 15 + [True]
     assert sender["inflight"] == FIRST
     assert not sender.open()
+    assert sender.open(tcp=True)
+    sender.tx.change(inflight=FIRST * 3 // 2)
+    assert not sender.open(tcp=True)
+    sender.tx.change(inflight=FIRST)
     sender.sack(MTU, 0, MS)  # a clock's SACK: room, and nothing learnt
     assert sender.open()
     assert (sender["cwnd"], sender["delay_ns"]) == (FIRST, 0)
