@@ -44,7 +44,7 @@ class Part:
 _SPRAY, _DELIVER = "mrc_spray", "mrc_deliver"
 _UNGUARDED = "*psn = tx->next;"
 _LOCK = f"bpf_spin_lock(&tx->lock);\n\t{_UNGUARDED}"
-_UNLOCK = "bpf_spin_unlock(&tx->lock);\n\tif (full)\n\t\treturn MRC_C_DROP_WINDOW;\n\treturn *id"
+_UNLOCK = "bpf_spin_unlock(&tx->lock);\n\tif (why)\n\t\treturn why;\n\treturn *id"
 _CLONE = "put_link(skb, h, skb->protocol) || to_mrc0(skb, h, 0)"
 PARTS = (
     Part(

@@ -7,13 +7,14 @@ python -m bench.overload [--senders 5] [--congestion-control on off] [--transpor
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bench import flow
@@ -74,7 +75,7 @@ def run(name: str, load: Load) -> Outcome:
     route = flow.mrc0_route(name, "h1")
     hosts = [f"h{i + 2}" for i in range(load.senders)]
     before = _counters(name, hosts)
-    with _servers(name, route.address, len(hosts)) as servers:
+    with _servers(name, route.address, len(hosts)):
         pinging = processes.spawn(
             f"{name}-{hosts[0]}",
             ["ping", "-n", "-i", str(_PING_GAP_S), "-c", str(int(load.seconds / _PING_GAP_S)),
@@ -89,7 +90,6 @@ def run(name: str, load: Load) -> Outcome:
         ]
         reports = [client.communicate(timeout=load.seconds + 60)[0] for client in clients]
         answers, _ = pinging.communicate(timeout=30)
-        del servers
     after = _counters(name, hosts)
     moved = {key: after[key] - before[key] for key in after}
     rtts = tuple(float(found) for found in _RTT.findall(answers))
@@ -103,25 +103,19 @@ def run(name: str, load: Load) -> Outcome:
     )
 
 
-class _servers:
-    """One iperf3 server for each sender."""
-
-    def __init__(self, name: str, address: str, count: int) -> None:
-        self._namespace = f"{name}-h1"
-        self._lines = [["iperf3", "-s", "-1", "-B", address, "-p", str(_PORT + i)] for i in range(count)]
-
-    def __enter__(self) -> _servers:
-        self._running = [
-            processes.spawn(self._namespace, line, stdout=subprocess.DEVNULL) for line in self._lines
-        ]
-        for i in range(len(self._lines)):
-            flow.wait_listening(self._namespace, _PORT + i)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for server in self._running:
-            server.kill()
-            server.wait()
+@contextlib.contextmanager
+def _servers(name: str, address: str, count: int) -> Iterator[None]:
+    """Run an iperf3 server for each sender; the block begins when all listen."""
+    namespace = f"{name}-h1"
+    with contextlib.ExitStack() as running:
+        for port in range(_PORT, _PORT + count):
+            line = ["iperf3", "-s", "-1", "-B", address, "-p", str(port)]
+            server = processes.spawn(namespace, line, stdout=subprocess.DEVNULL)
+            running.enter_context(server)
+            running.callback(server.kill)
+        for port in range(_PORT, _PORT + count):
+            flow.wait_listening(namespace, port)
+        yield
 
 
 def _client(load: Load, address: str, port: int) -> Sequence[str]:

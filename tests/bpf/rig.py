@@ -344,6 +344,8 @@ class Rig:
             cell_bytes=65000,
             circle_ns=0,
             solicit_ns=NEVER_NS,
+            cc_target_ns=0,
+            cc_rate=0,
             link_mac=tuple(LINK_MAC),
         )
 

@@ -137,9 +137,10 @@ def test_what_waits_is_not_overdue(rig: Rig) -> None:
 
 
 def test_tcp_is_told_of_a_full_window_and_may_exceed_it_by_half(rig: Rig) -> None:
-    ect = bytearray(ip4(bytes(SHORT - 20), src="10.99.0.1", dst="10.99.0.2"))
+    ect = bytearray(ip4(bytes(40), src="10.99.0.1", dst="10.99.0.2"))
     ect[1], ect[9] = 2, 6
-    narrow(rig, 4)
+    narrow(rig)
+    rig.edit("txs", 0, "mrc_tx", cwnd=4 * len(ect))
     assert [rig.spray(bytes(ect)).verdict for _ in range(5)] == [TC_REDIRECT] * 5
     assert "tx_ce" not in rig.counted()
     assert rig.spray(bytes(ect)).verdict == TC_REDIRECT
@@ -158,9 +159,7 @@ def test_control_switched_off_lets_go(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_cell_that_waits_leaves_in_single_packets(
-    cells: CellRig, rig: Rig, version: int
-) -> None:
+def test_cell_that_waits_leaves_in_single_packets(cells: CellRig, rig: Rig, version: int) -> None:
     packet = tcp(noise(5 * 512 - 1), version=version, partial=True)
     rig.tune(cc_target_ns=TARGET_NS, cc_rate=25_000)
     rig.edit("txs", 0, "mrc_tx", cwnd=1, inflight=1)
@@ -175,7 +174,7 @@ def test_cell_that_waits_leaves_in_single_packets(
     assert rig.tx()["held"] == rig.tx()["backlog"] == 0
 
 
-@pytest.mark.parametrize("interface, verdict", [(0, TC_SHOT), (1, TC_SHOT), (2, TC_REDIRECT)])
+@pytest.mark.parametrize(("interface", "verdict"), [(0, TC_SHOT), (1, TC_SHOT), (2, TC_REDIRECT)])
 def test_sender_is_told_that_what_waits_was_taken(rig: Rig, interface: int, verdict: int) -> None:
     """At egress a drop would make TCP send it once more; test runs come in by interface 1."""
     narrow(rig)

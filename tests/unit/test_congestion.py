@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -282,6 +281,6 @@ def test_short_packets_may_wait_when_others_may_not(functions: ctypes.CDLL) -> N
     assert room == {60: FIRST * 3 // 2, MTU: FIRST}
 
 
-@pytest.mark.parametrize("length, wanted", [(1, 0), (1000, 0), (1001, 1), (3000, 2), (4000, 3)])
+@pytest.mark.parametrize(("length", "wanted"), [(1, 0), (1000, 0), (1001, 1), (3000, 2), (4000, 3)])
 def test_classes_of_lengths(functions: ctypes.CDLL, length: int, wanted: int) -> None:
     assert functions.host_class(length) == wanted
