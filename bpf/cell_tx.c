@@ -198,7 +198,7 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 	if (record_cell(qp, psn, id & 0xffff, &c, &kept, now))
 		return TC_ACT_SHOT;
 	watch(qp);
-	if (id == PATH_HELD)
+	if (id & PATH_HELD)
 		return spray_hold(skb, f, c.count);
 	if (c.count > 1)
 		want_sack(f, qp);

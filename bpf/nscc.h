@@ -16,6 +16,9 @@
 #define NSCC_FIRST_PART 4        /* ... or this part of what the planes carry in a millisecond */
 #define NSCC_GATE 8              /* QuickAdapt acts if less than this part of the window arrived */
 #define NSCC_STUCK 16            /* round trips at the smallest window that show a longer base */
+#define NSCC_OTHERS 32768        /* bytes that may always wait, if they are not TCP's ... */
+#define NSCC_BURST 262144        /* ... and in a burst, which may last ... */
+#define NSCC_BURST_NS 20000000ull /* ... for so long until everything has been sent */
 
 /* Class of a packet's length, of MRC_LENGTHS. */
 static __always_inline u32 length_class(u32 len)
@@ -52,7 +55,7 @@ static __always_inline u32 take_window(const struct mrc_host *h, struct mrc_tx *
 	return h->cc_target_ns && tx->inflight + CFG_MTU > tx->cwnd ? PATH_LAST : 0;
 }
 
-/* Most bytes that may wait. What is short waits a little longer than others may. */
+/* Most bytes of TCP that may wait. What is short waits a little longer than others may. */
 static __always_inline u32 nscc_room(const struct mrc_host *h, const struct mrc_tx *tx, u32 len)
 {
 	u32 room = tx->cwnd, least = 4 * CFG_MTU;
@@ -62,6 +65,46 @@ static __always_inline u32 nscc_room(const struct mrc_host *h, const struct mrc_
 	if (room < least)
 		room = least;
 	return len <= CFG_MTU / MRC_LENGTHS ? room + room / 2 : room;
+}
+
+/*
+ * Does too much wait already? TCP keeps what is refused, all other senders lose it. So
+ * TCP's backlog is no reason to refuse others, and a burst of theirs has more room than
+ * a queue that stays.
+ */
+static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_tx *tx, u32 len,
+				     u32 tcp, u64 now)
+{
+	u32 room = nscc_room(h, tx, len);
+
+	if (tcp)
+		return tx->backlog - tx->others > room;
+	if (tx->others <= room || tx->others <= NSCC_OTHERS)
+		return 0;
+	return tx->others > NSCC_BURST || now - tx->others_ns > NSCC_BURST_NS;
+}
+
+/* Note that `packets` of `len` bytes together begin to wait. */
+static __always_inline void nscc_hold(struct mrc_tx *tx, u32 packets, u32 len, u32 tcp, u64 now)
+{
+	tx->held += packets;
+	tx->backlog += len;
+	if (tcp)
+		return;
+	if (!tx->others)
+		tx->others_ns = now;
+	tx->others += len;
+}
+
+/* Note that a packet of `len` bytes waits no longer. */
+static __always_inline void nscc_unhold(struct mrc_tx *tx, u32 len, u32 tcp)
+{
+	tx->held--;
+	tx->backlog = tx->held && tx->backlog > len ? tx->backlog - len : 0;
+	if (!tx->held)
+		tx->others = 0;
+	else if (!tcp)
+		tx->others = tx->others > len ? tx->others - len : 0;
 }
 
 /*

@@ -30,10 +30,9 @@ static __always_inline u32 take_held(struct resending *r)
 	if (tx->held && sent_up_to(tx) == r->psn && nscc_open(r->h, tx, 0)) {
 		id = pick_path(tx, r->up, r->up, r->b->shares, price);
 		if (id != MRC_NO_PATH) {
+			nscc_unhold(tx, len, entry->path != PATH_HELD_OTHER);
 			entry->sent_ns = r->now;
 			entry->path = id;
-			tx->held--;
-			tx->backlog = tx->held && tx->backlog > len ? tx->backlog - len : 0;
 			if (r->psn == tx->una)
 				tx->progress_ns = r->now;
 			id |= take_window(r->h, tx, len);

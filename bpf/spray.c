@@ -156,10 +156,10 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 	if (*psn - tx->una + packets > f->q->mpr)
 		why = MRC_C_DROP_WINDOW;
 	else if (tx->held || !nscc_open(f->h, tx, f->tcp))
-		*id = PATH_HELD;
+		*id = PATH_HELD | (f->tcp ? 0 : PATH_HELD_OTHER);
 	else
 		*id = pick_path(tx, up, up, f->b->shares, price);
-	if (*id == PATH_HELD && tx->backlog > nscc_room(f->h, tx, len))
+	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->tcp, now))
 		why = MRC_C_DROP_BACKLOG;
 	if (!why && *id != MRC_NO_PATH) {
 		tx->next = *psn + packets;
@@ -168,12 +168,10 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 			tx->progress_ns = now;
 			tx->inflight = 0;
 		}
-		if (*id == PATH_HELD) {
-			tx->held += packets;
-			tx->backlog += len;
-		} else {
+		if (*id & PATH_HELD)
+			nscc_hold(tx, packets, len, f->tcp, now);
+		else
 			*id |= take_window(f->h, tx, len);
-		}
 	}
 	bpf_spin_unlock(&tx->lock);
 	if (why)
@@ -259,7 +257,7 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 		return spray_undo(c.slot, why);
 	if (record_sent(qp, psn, id & 0xffff, &c, now))
 		return TC_ACT_SHOT;
-	if (id == PATH_HELD)
+	if (id & PATH_HELD)
 		return spray_hold(skb, f, 1);
 	return spray_out(skb, f, qp, psn, id, c.len, now);
 }

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from mrcd.wire.packet import Data, decode_frame
@@ -103,17 +105,52 @@ def test_new_packets_wait_behind_those_that_wait(rig: Rig) -> None:
     assert rig.spray(outgoing(4)).verdict == TC_REDIRECT
 
 
-def test_too_much_waits(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("waits", "others", "since_ms", "is_tcp", "refused"),
+    [
+        (1 << 20, 0, 0, True, True),
+        (1 << 20, 0, 0, False, False),  # TCP's backlog refuses no others
+        (1 << 20, 1 << 20, 0, True, False),  # nor do others refuse TCP
+        (1 << 20, 1 << 20, 0, False, True),  # more than a burst
+        (200_000, 200_000, 0, False, False),  # a burst
+        (200_000, 200_000, 1000, False, True),  # a queue that stays
+        (20_000, 20_000, 1000, False, False),  # a short one
+    ],
+)
+def test_too_much_waits(
+    rig: Rig, waits: int, others: int, since_ms: int, is_tcp: bool, refused: bool
+) -> None:
+    packet = bytearray(outgoing(2))
+    packet[9] = 6 if is_tcp else packet[9]
     narrow(rig)
     spray(rig, 2)
-    rig.edit("txs", 0, "mrc_tx", backlog=1 << 20, held=0, next=FIRST + 2)
-    rig.edit("txs", 0, "mrc_tx", inflight=1 << 20)
+    then = time.monotonic_ns() - since_ms * 1_000_000
+    rig.edit("txs", 0, "mrc_tx", backlog=waits, others=others, others_ns=then, inflight=1 << 20)
     before = rig.tx()
-    assert rig.spray(outgoing(2)).verdict == TC_SHOT
+    assert rig.spray(bytes(packet)).verdict == (TC_SHOT if refused else TC_REDIRECT)
     after = rig.tx()
-    assert (after["next"], after["held"]) == (before["next"], before["held"])
-    assert rig.counted()["drop_backlog"] == 1
-    assert rig.free_slots("tx_free") == RING_SLOTS - 2
+    took = after["next"] - before["next"]
+    assert took == after["held"] == (0 if refused else 1)
+    assert rig.counted().get("drop_backlog", 0) == int(refused)
+    assert rig.free_slots("tx_free") == RING_SLOTS - 2 - took
+
+
+def test_others_are_counted_while_they_wait(rig: Rig, far: Far) -> None:
+    of_tcp = bytearray(outgoing(2))
+    of_tcp[9] = 6
+    narrow(rig)
+    spray(rig, 2)
+    rig.edit("txs", 0, "mrc_tx", inflight=1 << 20)
+    for packet in (bytes(of_tcp), outgoing(3), bytes(of_tcp), outgoing(5)):
+        rig.spray(packet)
+    assert (rig.tx()["backlog"], rig.tx()["others"]) == (4 * SHORT, 2 * SHORT)
+    rig.edit("txs", 0, "mrc_tx", inflight=2 * SHORT)
+    rig.arrive(far.sack(FIRST + 1))
+    assert len(resent(rig)) == 2
+    assert (rig.tx()["backlog"], rig.tx()["others"]) == (2 * SHORT, SHORT)
+    rig.arrive(far.sack(FIRST + 3))
+    assert len(resent(rig)) == 2
+    assert (rig.tx()["backlog"], rig.tx()["others"]) == (0, 0)
 
 
 def test_sack_of_what_waits_is_a_lie(rig: Rig, far: Far) -> None:
