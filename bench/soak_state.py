@@ -226,7 +226,10 @@ def complaints(name: str) -> Iterator[Verdict]:
         yield Verdict(not bad, f"log of {host}", bad[0] if bad else f"{len(log)} lines, none bad")
 
 
-_LOST = ("drop_window", "drop_ring", "drop_skb", "drop_not_ready", "hole_skipped", "drop_buffer")
+_LOST = (
+    *("drop_window", "drop_ring", "drop_backlog", "drop_skb", "drop_not_ready", "drop_buffer"),
+    "hole_skipped",
+)
 
 
 @dataclass(frozen=True, slots=True)

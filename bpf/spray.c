@@ -108,6 +108,10 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 		return MRC_C_DROP_NO_PLANE;
 	if (f->tx->next - f->tx->una >= f->q->mpr)
 		return MRC_C_DROP_WINDOW;
+	/* take_psn() looks again; here it saves a copy. */
+	if (f->tx->backlog && nscc_full(f->h, f->tx, skb->len - MRC_ETH_LEN, f->tcp,
+					bpf_ktime_get_ns()))
+		return MRC_C_DROP_BACKLOG;
 	if (signal_queue(skb, f->h, f->q, f->tx, f->b) == QUEUE_DROP)
 		return MRC_C_DROP_EARLY;
 	return 0;
