@@ -84,7 +84,7 @@ class Transport:
     cell_min: int = 0
     cell_max: int = CELL_MAX
     survey_pps: int = 200
-    congestion_control: str = "on"
+    congestion_control: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +312,7 @@ def _transport(table: Table) -> Transport:
         probe_pps=table.integer("probe_pps", default.probe_pps, PROBE_PPS_MIN, PROBE_PPS_MAX),
         survey_pps=table.integer("survey_pps", default.survey_pps, 0, SURVEY_MAX_PPS),
         congestion_control=table.choice(
-            "congestion_control", default.congestion_control, ("on", "off")
+            "congestion_control", default.congestion_control, ("auto", "on", "off")
         ),
         xdp=_xdp(table, default.xdp),
         tc=table.choice("tc", default.tc, ("auto", "tcx", "clsact")),

@@ -9,6 +9,7 @@ from mrcd.config.config import Config
 from mrcd.datapath import tuning
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.mrc0 import Ends
+from mrcd.linux import ethtool
 from mrcd.wire.abi import ABI
 
 _HOST = ABI.structs["mrc_host"]
@@ -24,22 +25,30 @@ def cell_bytes(datapath: Datapath) -> int:
     return int(datapath.read("host", 0, _HOST)["cell_bytes"])
 
 
-def _plane_mbps(config: Config) -> int:
-    """Return what a plane can carry: the fabric's rate, or one that no plane exceeds."""
-    return config.fabric.rate_mbps or tuning.CC_RATE_MBPS
+def plane_mbps(config: Config) -> int:
+    """Return what a plane carries: the fabric's rate, else its slowest NIC's speed; 0 if unknown.
+
+    NICs without a link are left out. Their speeds are those of this thread's network namespace.
+    """
+    if config.fabric.rate_mbps:
+        return config.fabric.rate_mbps
+    speeds = [ethtool.link_mbps(name) for name in config.interfaces]
+    return min((speed for speed in speeds if speed), default=0)
 
 
-def _rate(config: Config) -> int:
-    """Return what all planes carry together, in bytes a millisecond."""
-    return config.fabric.planes * _plane_mbps(config) * 125
+def congestion(config: Config, mbps: int) -> dict[str, int]:
+    """Return the members that congestion control needs, where planes carry `mbps` (0: unknown).
 
-
-def _cc_target_ns(config: Config) -> int:
-    """Return the delay that a sender alone may cause; 0 without congestion control."""
-    if config.transport.congestion_control == "off":
-        return 0
-    packet_ns = config.fabric.mtu * 8000 // _plane_mbps(config)
-    return max(tuning.CC_TARGET_NS, tuning.CC_TARGET_PACKETS * packet_ns)
+    `cc_target_ns` is the delay that a sender alone may cause, 0 without congestion control, and
+    `cc_rate` what all planes carry together, in bytes a millisecond.
+    """
+    wanted = config.transport.congestion_control
+    known = mbps or tuning.CC_RATE_MBPS
+    packet_ns = config.fabric.mtu * 8000 // known
+    target_ns = max(tuning.CC_TARGET_NS, tuning.CC_TARGET_PACKETS * packet_ns)
+    if wanted == "off" or (wanted == "auto" and not mbps):
+        target_ns = 0
+    return {"cc_target_ns": target_ns, "cc_rate": config.fabric.planes * known * 125}
 
 
 def write(
@@ -85,7 +94,6 @@ def write(
         cell_bytes=cells,
         circle_ns=tuning.CIRCLE_NS,
         solicit_ns=tuning.SOLICIT_NS,
-        cc_target_ns=_cc_target_ns(config),
-        cc_rate=_rate(config),
+        **congestion(config, plane_mbps(config)),
         link_mac=tuple(mac),
     )

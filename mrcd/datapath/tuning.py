@@ -37,7 +37,7 @@ CC_TARGET_NS = 1_000 * US
 CC_TARGET_PACKETS = 2
 """... or the time that so many packets of full length take on the slowest plane."""
 CC_RATE_MBPS = 100_000
-"""What a plane is taken to carry if the fabric's description does not say."""
+"""What a plane is taken to carry if neither the fabric's description nor a NIC says."""
 PROBE_INTERVAL_NS = 1 * MS
 PROBE_IDLE_NS = 1000 * MS
 """Each plane of an idle QP is probed at this interval, over another path each time."""

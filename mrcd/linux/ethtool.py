@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Offload features of an interface, by pyroute2's SIOCETHTOOL (linux/ethtool.h).
+"""Offload features and speed of an interface, by pyroute2's SIOCETHTOOL (linux/ethtool.h).
 
 The most common features have commands of their own, which need no string table. The others go by
 the names that `ethtool -k` shows. All act in the calling thread's network namespace: enter it first
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from pyroute2.ethtool.ioctl import IoctlEthtool, NoSuchDevice, NotSupportedError
 
+_UNKNOWN_MBPS = 0xFFFFFFFF  # SPEED_UNKNOWN
 _FLAGS = {
     "tx_checksum": "tx-checksumming",
     "sg": "scatter-gather",
@@ -77,6 +78,18 @@ def set_features(
             if value is not None:
                 with _trying(f"set {feature} of {name}"):
                     device.set_offload_flag(_FLAGS[feature], int(value))
+
+
+def link_mbps(name: str) -> int:
+    """Return the speed of the link of interface `name`; 0 if there is no link or no speed."""
+    with contextlib.closing(IoctlEthtool(name)) as device:
+        try:
+            with _trying(f"read the speed of {name}"):
+                found = device.get_cmd()
+        except OSError:  # the driver of a virtual interface may know no speed
+            return 0
+    speed = int(found.speed) | int(found.speed_hi) << 16
+    return 0 if speed == _UNKNOWN_MBPS else speed
 
 
 def named_features(name: str) -> dict[str, bool]:
