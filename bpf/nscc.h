@@ -16,6 +16,7 @@
 #define NSCC_FIRST_PART 4        /* ... or this part of what the planes carry in a millisecond */
 #define NSCC_GATE 8              /* QuickAdapt acts if less than this part of the window arrived */
 #define NSCC_STUCK 16            /* round trips at the smallest window that show a longer base */
+#define NSCC_TARGETS 4ull         /* the window holds at most a round trip and a half, and so many targets */
 #define NSCC_OTHERS 32768        /* bytes that may always wait, if they are not TCP's ... */
 #define NSCC_BURST 262144        /* ... and in a burst, which may last ... */
 #define NSCC_BURST_NS 20000000ull /* ... for so long until everything has been sent */
@@ -125,7 +126,7 @@ static __always_inline u32 nscc_target(const struct mrc_host *h, const struct mr
 
 static __always_inline void nscc_bound(const struct mrc_host *h, struct mrc_tx *tx, u32 base)
 {
-	u64 most = (u64)h->cc_rate * (base + base / 2 + h->cc_target_ns) / 1000000;
+	u64 most = (u64)h->cc_rate * (base + base / 2 + NSCC_TARGETS * h->cc_target_ns) / 1000000;
 
 	if (most < NSCC_FIRST * CFG_MTU)
 		most = NSCC_FIRST * CFG_MTU;

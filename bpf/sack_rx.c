@@ -464,6 +464,7 @@ static __always_inline u32 learn_times(struct mrc_tx *tx, struct mrc_balance *b,
 				       u32 id, u64 now)
 {
 	u32 fresh = ((in->heard - tx->heard) & 0xffffff) < 0x800000;
+	u32 whole = share_of(b->shares, path_plane(id)) >= MRC_SHARE_FULL;
 
 	if (in->latest > tx->delivered_ns)
 		tx->delivered_ns = in->latest;
@@ -471,10 +472,11 @@ static __always_inline u32 learn_times(struct mrc_tx *tx, struct mrc_balance *b,
 		tx->high = in->high;
 	if (in->rtt) {
 		rtt_sample(tx, in->rtt);
-		if (share_of(b->shares, path_plane(id)) >= MRC_SHARE_FULL)
+		if (whole)
 			queue_sample(tx, in->rtt, in->is_long, now);
 	}
-	nscc_sack(h, tx, b, in->bytes, in->rtt, in->class, in->m, now);
+	/* A plane that gave up part of its share is answered by sending it less. */
+	nscc_sack(h, tx, b, in->bytes, whole ? in->rtt : 0, in->class, in->m, now);
 	learn_reordering(tx, h, now, in->rule);
 	if (fresh)
 		tx->heard = in->heard;
