@@ -92,6 +92,13 @@ static __always_inline __u64 shifted(__u64 bitmap, __u32 base, __u32 word)
 	bounded & (mask); })
 
 /*
+ * Have a value that was compared just now move into a register of its own. Linux 6.1
+ * forgets what a comparison has shown when the value comes back from the stack, where
+ * the compiler may have put it before.
+ */
+#define COMPARED(n) asm volatile("" : "+r"(n))
+
+/*
  * Is `len` a length that a slot can hold? The verifier loses bounds that the
  * compiler merges into one subtraction and comparison, so each bound is made
  * visible on the value itself. `len` must be a 64-bit variable: a 32-bit one is

@@ -102,7 +102,10 @@ static __always_inline void capture_skb(struct __sk_buff *skb, u32 record, u32 p
 	    (why == MRC_C_SURVEY_TX && !(c->kinds & MRC_CAPTURE_SURVEY)))
 		return;
 	kept = CAPTURE_LEN(c, skb->len);
-	if (kept < MRC_ETH_LEN || bpf_skb_load_bytes(skb, 0, r->data, kept))
+	if (kept < MRC_ETH_LEN)
+		return;
+	COMPARED(kept);
+	if (bpf_skb_load_bytes(skb, 0, r->data, kept))
 		return;
 	capture_head(r, MRC_CAPTURE_TX, skb->len, plane, qp, peer, why);
 	capture_send(c, r, kept);
@@ -120,7 +123,10 @@ static __always_inline void capture_answer(struct hook_ctx *ctx, u32 plane, u32 
 	if (!c || !r || !capture_wants(c, MRC_CAPTURE_TX, plane, peer))
 		return;
 	kept = CAPTURE_LEN(c, len);
-	if (kept < MRC_ETH_LEN || hook_load(ctx, 0, r->data, kept))
+	if (kept < MRC_ETH_LEN)
+		return;
+	COMPARED(kept);
+	if (hook_load(ctx, 0, r->data, kept))
 		return;
 	capture_head(r, MRC_CAPTURE_TX, len, plane, qp, peer, why);
 	capture_send(c, r, kept);

@@ -186,13 +186,26 @@ static __always_inline void note_arrival(struct mrc_rx *rx, const struct cell_in
 	}
 }
 
-/* Take the outer header off. Returns 0 or an error. */
+/*
+ * Take the outer header off. Returns 0 or an error. bpf_skb_adjust_room() keeps
+ * skb->protocol, unless a flag that came in Linux 6.3 says what follows (CFG_DECAP).
+ * Without it, half of the header before an IPv4 packet comes off by
+ * bpf_skb_change_proto(), which changes the protocol and, by the difference of the
+ * two headers, the length.
+ */
 static __always_inline int undress(struct __sk_buff *skb, const struct cell_in *in)
 {
 	u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
+	s32 len = MRC_IP6_LEN;
 
-	flags |= in->p->v6 ? DECAP_L3_IPV6 : DECAP_L3_IPV4;
-	return bpf_skb_adjust_room(skb, -MRC_IP6_LEN, BPF_ADJ_ROOM_MAC, flags);
+	if (CFG_DECAP) {
+		flags |= in->p->v6 ? DECAP_L3_IPV6 : DECAP_L3_IPV4;
+	} else if (!in->p->v6) {
+		if (bpf_skb_change_proto(skb, bpf_htons(ETH_P_IP), 0))
+			return -1;
+		len -= MRC_IP6_LEN - MRC_IP4_LEN;
+	}
+	return bpf_skb_adjust_room(skb, -len, BPF_ADJ_ROOM_MAC, flags);
 }
 
 /*

@@ -99,6 +99,7 @@ static __always_inline u64 sum_payload(u8 *payload, u64 len)
 	for (i = 0; i <= MRC_PIECE_BYTES / SUM_STEP; i++) {
 		if (len < SUM_STEP)
 			break;
+		COMPARED(len);
 		sum += (u32)bpf_csum_diff(0, 0, (void *)payload, SUM_STEP, 0);
 		payload += SUM_STEP;
 		len -= SUM_STEP;
@@ -272,6 +273,19 @@ static __always_inline u32 widen_copy(struct __sk_buff *skb, u8 *head, struct co
 }
 
 /*
+ * Write `len` bytes, none to `most`, into the skb. The verifier of Linux 6.1 does not
+ * learn from a comparison with zero that there are some. Returns 0 or an error.
+ */
+static __always_inline long store_some(struct __sk_buff *skb, u32 off, void *from, u64 len,
+				       u32 most)
+{
+	u64 last = len - 1;
+
+	asm volatile("" : "+r"(last));
+	return last < most ? bpf_skb_store_bytes(skb, off, from, last + 1, 0) : 0;
+}
+
+/*
  * Write the packet behind `off` bytes, a constant, and cut the skb behind it, with
  * `tail` bytes more. Returns the packet's length, or -1.
  */
@@ -282,16 +296,17 @@ static __always_inline s32 write_copy(struct __sk_buff *skb, u32 off, u32 tail, 
 
 	if (len > c->most)
 		return -1;
+	COMPARED(len);
 	from = MASKED(c->from, 0xffff);
 	c->len = len;
 	if (bpf_skb_change_tail(skb, off + headers + len + tail, 0))
 		return -1;
-	if (len && bpf_skb_store_bytes(skb, off + headers, c->data + from, len, 0))
+	if (store_some(skb, off + headers, c->data + from, len, c->most))
 		return -1;
 	if (headers) {
 		c->from = from;
 		c->damaged = mend_headers(head, c);
-		if (bpf_skb_store_bytes(skb, off, head, headers, 0))
+		if (store_some(skb, off, head, headers, MRC_HEAD_MAX - 1))
 			return -1;
 	}
 	/* The slot may have been given away while it was read. */

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mrcd.linux.kernel import version, why_no_cells
+from mrcd.linux.kernel import version
 
 State = Literal["ok", "warn", "wrong", "unknown"]
 
@@ -310,26 +310,9 @@ def foreign_xdp(facts: Facts) -> Finding | None:
     return _ok("XDP", "no other program in the way on the planes") if facts.nics else None
 
 
-def cells(facts: Facts) -> Finding | None:
-    """Check that the kernel can take cells."""
-    if facts.framing == "mrc":
-        return None
-    why = why_no_cells(facts.kernel)
-    if why is None:
-        return _ok("cells", f"Linux {facts.kernel} takes them")
-    if facts.framing == "cell":
-        fix = f'write framing = "auto" into {facts.config}, [transport]'
-        return Finding("cells", "wrong", why, (fix,))
-    found = (
-        f"{why}: each packet is sent and received by itself (at MTU 1500 on two cores 2 to 3 Gb/s "
-        "instead of 15)"
-    )
-    return Finding("cells", "warn", found, ("boot kernel 6.6 or newer",))
-
-
 def _lacking(facts: Facts, lacks: Callable[[Nic], bool]) -> str:
     """Return the plane NICs with a shortcoming that matters to cells."""
-    if facts.framing == "mrc" or why_no_cells(facts.kernel) is not None:
+    if facts.framing == "mrc":
         return ""
     return ", ".join(nic.name for nic in facts.nics if nic.present and lacks(nic))
 
@@ -432,7 +415,6 @@ HOST: tuple[Check, ...] = (
     ipv6,
     reverse_path,
     foreign_xdp,
-    cells,
     cutting,
     merging,
     group,

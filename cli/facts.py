@@ -24,7 +24,7 @@ from cli.exits import CommandError
 from mrcd.config import config
 from mrcd.datapath.pins import is_bpffs
 from mrcd.fabric import shape
-from mrcd.linux import bpf, ethtool, kernel
+from mrcd.linux import bpf, ethtool
 from mrcd.linux.netlink import Netlink, NetlinkFailed
 from mrcd.service import capabilities
 
@@ -52,7 +52,7 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
     problems: tuple[str, ...] = ()
     found: Config | None = None
     try:
-        found = config.load(path, cells=kernel.has_cells())
+        found = config.load(path)
     except config.ConfigError as error:
         problems = error.problems
     release = platform.release()

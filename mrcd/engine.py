@@ -26,8 +26,7 @@ from mrcd.datapath.detach import undo
 from mrcd.datapath.mrc0 import Ends
 from mrcd.datapath.qptable import QpTable
 from mrcd.datapath.sizes import Sizes
-from mrcd.fabric import shape
-from mrcd.linux import bpf, kernel
+from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
 from mrcd.paths.feed import PathFeed
 from mrcd.paths.log import PathLog
@@ -109,7 +108,6 @@ class Engine:
     async def start(self) -> None:
         """Bring everything up. Return when packets can flow; raise what prevents it."""
         config, nl = self.config, self._nl
-        _check_framing(config)
         found_planes = await find_planes(nl, config)
         needed = adoption.sizes_of(config)
         wanted = hooks(config.mrc0.name, config.interfaces, xdp=needed.xdp, cells=config.cells)
@@ -451,13 +449,3 @@ def _moved(peer: Peer, other: Peer | None) -> bool:
     if other is None:
         return True
     return (peer.host.t0, peer.host.port) != (other.host.t0, other.host.port)
-
-
-def _check_framing(config: Config) -> None:
-    """Raise DatapathError if cells are insisted on and this kernel has none; log that otherwise."""
-    framing, why = config.transport.framing, kernel.why_no_cells()
-    if why is None or shape.why_no_cells(config.fabric) or framing == "mrc":
-        return
-    if framing == "cell":
-        raise DatapathError(f'[transport] framing = "cell": {why}; set framing = "auto"')
-    log.info("cells.impossible", reason=why)

@@ -17,7 +17,6 @@ from mrcd.control.server import ControlError
 from mrcd.daemon import Daemon, Places
 from mrcd.datapath.datapath import DatapathError
 from mrcd.datapath.pins import PinError
-from mrcd.linux import kernel
 from mrcd.planes.planes import PlaneError
 from mrcd.service import capabilities, log
 from mrcd.service.notify import Notifier, listening
@@ -101,7 +100,7 @@ def main(
     log.configure(log_format)
     logger = log.get_logger()
     try:
-        settings = config.load(path, cells=kernel.has_cells())
+        settings = config.load(path)
     except config.ConfigError as error:
         for problem in error.problems:
             click.echo(f"mrcd: {problem}", err=True)

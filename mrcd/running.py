@@ -19,7 +19,6 @@ from mrcd.config.diff import CannotApply, needs_restart
 from mrcd.config.diff import diff as differences
 from mrcd.datapath.detach import detach_with
 from mrcd.engine import Engine
-from mrcd.linux import kernel
 from mrcd.linux.netlink import Netlink
 from mrcd.model import ConfigChanges
 from mrcd.service.log import get_logger
@@ -159,14 +158,14 @@ class Running:
         return self._diff(self._read(text))
 
     def _read(self, text: str) -> Config:
-        return configuration.loads(text, self.config.path, cells=kernel.has_cells())
+        return configuration.loads(text, self.config.path)
 
     def _diff(self, wanted: Config) -> ConfigChanges:
         return differences(self.config, wanted, fits=self.engine.fits(wanted))
 
     async def reload(self) -> None:
         """Apply the configuration file as it is now. ConfigError lists every problem it has."""
-        wanted = configuration.load(self.config.path, cells=kernel.has_cells())
+        wanted = configuration.load(self.config.path)
         async with self._changing:
             self._forget_former()
             await self._change(wanted)

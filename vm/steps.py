@@ -3,16 +3,22 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 
-from vm import measure
+from mrcd.fabric import description
+from vm import cells, measure
+from vm.machines import FABRIC
 from vm.measure import Figures
 from vm.qemu import MachineFailed, Vm, accelerator
 from vm.verdict import Check
 
 AFTER_S = 10  # how long traffic is observed after an event
 LONG_S = 600  # a time limit that no command reaches
+TURN_S = 20  # a flow whose rate is compared with another's
+BLOCKS = 64  # of 64 KiB, in a transfer that is checked byte by byte
+SEGMENT = 8  # packets in TCP's segments where the rate alone would make them shorter
 ERROR, WARNING = 3, 4  # the journal's priorities
 
 
@@ -123,6 +129,81 @@ def throughput(check: Check) -> Figures:
     return flow.figures()
 
 
+def in_cells(check: Check) -> Figures:
+    """Check that GRO merges cells, and that data arrives as it was sent, even by a bad link."""
+    other = check.hosts[1]
+    _wait_for_framing(check, "cell")
+    for vm in check.hosts:
+        # TCP makes its segments as long as its rate fills in a millisecond. That of an emulated
+        # processor is low.
+        vm.run(f"echo {SEGMENT} > /proc/sys/net/ipv4/tcp_min_tso_segs")
+    figures: Figures = {}
+    for family, address in addresses(other).items():
+        sent, received = _transferred(check, address)
+        seen = cells.merging(sent, received)
+        assert seen["cells"] > 0, f"no cell was sent over {family}"
+        assert seen["packets_of_a_received_skb"] > 2, f"GRO merges too little: {seen}"
+        figures |= {f"{family} {key}": value for key, value in seen.items()}
+    link = "mrcctl lab fault --name vm p0t0-1:p0t1-1"
+    check.switches.run(f"{link} loss=10%", 300)
+    try:
+        sent, received = _transferred(check, other.machine.address)
+    finally:
+        check.switches.run(f"{link} clear", 300)
+    assert sent.sent_again > 0, "nothing was lost, or nothing was sent again"
+    assert received.counters["hole_skipped"] == 0, "the receiver gave packets up"
+    _wait_until_ok(check)
+    return figures | {"sent_again": sent.sent_again, "tcp_retransmits": sent.tcp_retransmits}
+
+
+def addresses(vm: Vm) -> dict[str, str]:
+    """Return a host's addresses on mrc0 by their family."""
+    host = next(host for host in description.load(FABRIC).hosts if host.name == vm.name)
+    return {f"IPv{address.version}": str(address.ip) for address in host.addresses}
+
+
+def _transferred(check: Check, address: str) -> tuple[cells.Counts, cells.Counts]:
+    """Send bytes from the first host to the second; return what both have counted meanwhile."""
+    one, other = check.hosts
+    sent, received = cells.counts(one), cells.counts(other)
+    cells.transfer(one, other, address, BLOCKS, LONG_S)
+    return cells.counts(one).since(sent), cells.counts(other).since(received)
+
+
+def _wait_for_framing(check: Check, framing: str) -> None:
+    measure.wait_until(
+        lambda: all(cells.framings(vm) == {framing} for vm in check.hosts),
+        LONG_S * patience(),
+        f"data does not go in framing {framing}",
+    )
+
+
+def _wait_until_ok(check: Check) -> None:
+    measure.wait_until(
+        lambda: all(measure.status(vm)["state"] == "ok" for vm in check.hosts),
+        60 * patience(),
+        "mrcctl status did not become ok",
+    )
+
+
+def framings(check: Check) -> Figures:
+    """Change the framing of a running mrcd, and compare the rates of one TCP connection."""
+    one, other = check.hosts
+    rates: dict[str, list[float]] = {"cell": [], "mrc": []}
+    for setting, framing in (("auto", "cell"), ("mrc", "mrc"), ("auto", "cell")):
+        if rates["cell"]:
+            for vm in check.hosts:
+                cells.set_framing(vm, setting)
+        _wait_for_framing(check, framing)
+        _wait_until_ok(check)
+        flow = measure.end_flow(measure.begin_flow(one, other.machine.address, TURN_S))
+        assert flow.bytes > 0, f"nothing arrives in framing {framing}"
+        rates[framing].append(flow.figures()["mbps"])
+    figures: Figures = {f"{framing}_mbps": found for framing, found in rates.items()}
+    ratio = statistics.median(rates["cell"]) / statistics.median(rates["mrc"])
+    return figures | {"cell_to_mrc": round(ratio, 2)}
+
+
 def cut_cable(check: Check) -> Figures:
     """Pull a plane's cable out of the receiver under load, and plug it in again."""
     cable = check.hosts[1].machine.nics[1].cable
@@ -155,11 +236,7 @@ def _plane_dies(check: Check, kill: Callable[[], object], heal: Callable[[], obj
         heal()
     last = result.last_mbps(AFTER_S * patience() / 2)
     assert last > 0, "no data arrives any more"
-    measure.wait_until(
-        lambda: all(measure.status(vm)["state"] == "ok" for vm in check.hosts),
-        60 * patience(),
-        "the plane did not come back",
-    )
+    _wait_until_ok(check)
     return result.figures() | {"afterwards_mbps": last}
 
 
@@ -245,6 +322,8 @@ STEPS: tuple[Step, ...] = (
     ("start", start, True),
     ("reach", reach, True),
     ("throughput", throughput, False),
+    ("cells", in_cells, False),
+    ("framings", framings, False),
     ("cut a cable", cut_cable, False),
     ("silence a plane", silence_plane, False),
     ("restart", restart, False),

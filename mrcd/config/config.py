@@ -4,7 +4,7 @@
 `load` either returns a Config in which everything is resolved and consistent, or raises one
 ConfigError with every problem it found. Each problem reads "file: key: value: what is wrong and
 what would be right". Nothing here touches the machine; the daemon checks whether an interface
-exists, and the caller says what the kernel can do.
+exists.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class Peer:
 class Config:
     """The whole configuration of the daemon, resolved against the fabric.
 
-    cells: whether data goes in cells to peers that take them, because framing, routing and kernel
-    allow it.
+    cells: whether data goes in cells to peers that take them, because framing and routing allow
+    it.
     """
 
     path: Path
@@ -154,11 +154,8 @@ class Config:
         return self.fabric.mtu - (WIRE.MRC_CELL_OVERHEAD if cells else overhead(code))
 
 
-def load(path: Path, *, cells: bool = True) -> Config:
-    """Read and check the configuration at `path`; raises ConfigError with every problem found.
-
-    cells: whether the kernel can take cells (mrcd.linux.kernel.has_cells).
-    """
+def load(path: Path) -> Config:
+    """Read and check the configuration at `path`; raises ConfigError with every problem found."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -166,24 +163,24 @@ def load(path: Path, *, cells: bool = True) -> Config:
     except UnicodeDecodeError as error:
         reason = f"is not UTF-8 text (byte {error.start}); TOML files are"
     else:
-        return loads(text, path, cells=cells)
+        return loads(text, path)
     raise ConfigError([f"{path}: {reason}"])
 
 
-def loads(text: str, path: Path, *, cells: bool = True) -> Config:
+def loads(text: str, path: Path) -> Config:
     """Check `text` as if it were the file at `path`, which locates the fabric file."""
     problems: list[str] = []
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"{path}: is not valid TOML: {error}"]) from None
-    config = _build(path, Table(path, "", data, problems), problems, cells)
+    config = _build(path, Table(path, "", data, problems), problems)
     if problems or config is None:
         raise ConfigError(problems)
     return config
 
 
-def _build(path: Path, root: Table, problems: list[str], kernel: bool) -> Config | None:
+def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
     host_table, mrc0_table = root.table("host"), root.table("mrc0")
     planes_table, transport_table = root.table("planes"), root.table("transport")
     metrics_table, peer_tables = root.table("metrics"), root.tables("peer")
@@ -198,7 +195,7 @@ def _build(path: Path, root: Table, problems: list[str], kernel: bool) -> Config
     fabric = _fabric(fabric_path, problems) if fabric_name else None
     host = _known_host(host_table, "name", name, fabric)
     mrc0 = _mrc0(mrc0_table, host, fabric, transport)
-    cells = _cells_allowed(transport_table, transport, fabric) and kernel
+    cells = _cells_allowed(transport_table, transport, fabric)
     interfaces = _interfaces(planes_table, fabric, mrc0.name)
     peers = _peers(peer_tables, fabric, host, mrc0, transport, path, problems)
     if fabric is None or host is None:

@@ -18,7 +18,7 @@ from mrcd.datapath.loader import MAPS, PROGRAMS, source
 from mrcd.datapath.qptable import evs_per_plane
 from mrcd.datapath.sizes import Sizes
 from mrcd.fabric.loops import loops_of
-from mrcd.linux import bpfmap
+from mrcd.linux import bpfmap, kernel
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE
 from mrcd.wire.sources import bpf_dir
@@ -38,6 +38,7 @@ def sizes_of(config: Config) -> Sizes:
         encap=config.fabric.routing.code,
         cell_slots=tuning.CELL_SLOTS if config.cells else 1,
         xdp=config.transport.xdp == "native",
+        decap=kernel.has_decap(),
     )
 
 

@@ -35,7 +35,9 @@ class Sizes:
     mtu: of mrc0, bytes. window: PSNs, a power of two, at least twice the MPR. evs: EVs of one plane
     in a QP's set, a power of two. encap: one of MRC_ENCAP_*. xdp: whether mrc_receive is a native
     XDP program instead of one at tc (bpf/hook.h). peers, qps, prefixes and loops are capacities.
-    capture: whether the programs also record packets (bpf/capture.c).
+    decap: whether the kernel has the flags of bpf_skb_adjust_room that name the packet behind the
+    header that comes off (mrcd.linux.kernel.has_decap). capture: whether the programs also record
+    packets (bpf/capture.c).
     """
 
     mtu: int
@@ -49,6 +51,7 @@ class Sizes:
     encap: int = 0
     cell_slots: int = 1
     xdp: bool = False
+    decap: bool = False
     capture: bool = False
 
     def defines(self) -> list[str]:
@@ -66,6 +69,7 @@ class Sizes:
             f"-DCFG_LOOPS={max(1, self.loops)}",
             f"-DCFG_ENCAP={self.encap}",
             f"-DCFG_XDP={int(self.xdp)}",
+            f"-DCFG_DECAP={int(self.decap)}",
             f"-DCFG_CAPTURE={int(self.capture)}",
             f"-DCFG_ACTIVE_WORDS={-(-max(1, self.qps) // 64)}",
         ]

@@ -14,7 +14,6 @@ from mrcd.fabric.description import Fabric
 from mrcd.lab import intent, state, topology
 from mrcd.lab.intent import TABLE_MAIN, Finding, Present, Wanted
 from mrcd.lab.topology import ANCHOR, Node, Topology
-from mrcd.linux import kernel
 from mrcd.linux.interfaces import FibRoute, FibRule
 from mrcd.linux.netlink import Netlink
 
@@ -82,7 +81,7 @@ def of_host(settings: config.Config, peers: Peers) -> Wanted:
 
 def host(file: Path, peers: Peers) -> list[Finding]:
     """Check this host by its configuration; raises config.ConfigError if that has errors."""
-    settings = config.load(file, cells=kernel.has_cells())
+    settings = config.load(file)
 
     async def look() -> list[Finding]:
         async with Netlink() as nl:
@@ -128,9 +127,7 @@ def lab(name: str, peers_of: Callable[[str], Peers]) -> tuple[int, list[Finding]
     if record.daemons:
         for member in plan.fabric.hosts:
             spot = state.places(name, member.name)
-            own = of_host(
-                config.load(spot.config, cells=kernel.has_cells()), peers_of(str(spot.socket))
-            )
+            own = of_host(config.load(spot.config), peers_of(str(spot.socket)))
             planned = wanted[member.name]
             wanted[member.name] = replace(
                 planned,

@@ -26,7 +26,6 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "capture.began": "Packets are being recorded for `mrcctl capture`.",
         "capture.ended": "Recording for `mrcctl capture` has ended.",
         "capture.failed": "The recording programs could not be attached or detached.",
-        "cells.impossible": "Data goes in packets of MRC to all peers; the reason is given.",
         "cells.resized": "What the planes carry has changed how long cells are.",
         "config.changed": "A part of the configuration changed while the daemon ran.",
         "config.refused": "The configuration could not be reread; the running one remains.",

@@ -13,7 +13,7 @@ import pytest
 
 from mrcd.datapath import loader
 from mrcd.fabric.routing import SRV6, Routing
-from mrcd.linux import netns
+from mrcd.linux import kernel, netns
 from tests.bpf import rig as rigs
 from tests.bpf.capturing import CapturingRig
 from tests.bpf.cells import CellRig, Door
@@ -27,7 +27,7 @@ ROUTINGS = (
     Routing("ecmp", underlay=4),
 )
 
-Build = Callable[[Routing, bool], Rig]
+Build = Callable[..., Rig]
 Recording = Callable[[Routing, bool], tuple[dict[str, int], dict[str, int]]]
 
 
@@ -36,15 +36,16 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Build]:
     """Return a function that gives the rig of a routing and a hook, compiled on first use."""
     if os.geteuid() != 0:
         pytest.skip("BPF programs need root: run the tests as root")
-    built: dict[tuple[Routing, bool], Rig] = {}
+    built: dict[tuple[Routing, bool, bool], Rig] = {}
     cpus = rigs.pinned_to_one_cpu()
 
-    def of(routing: Routing, xdp: bool) -> Rig:
-        key = routing, xdp
+    def of(routing: Routing, xdp: bool, decap: bool = kernel.has_decap()) -> Rig:
+        key = routing, xdp, decap
         if key not in built:
-            namespace = f"rig{os.getpid()}-{routing.code}{'x' * xdp}"
+            namespace = f"rig{os.getpid()}-{routing.code}{'x' * xdp}{'d' * decap}"
+            folder = tmp_path_factory.mktemp("rig")
             try:
-                built[key] = Rig(namespace, tmp_path_factory.mktemp("rig"), routing, xdp=xdp)
+                built[key] = Rig(namespace, folder, routing, xdp=xdp, decap=decap)
             except BaseException:
                 netns.delete(namespace)
                 raise
@@ -71,8 +72,14 @@ def routing() -> Routing:
 
 
 @pytest.fixture
-def built_rig(build: Build, routing: Routing, at_xdp: bool) -> Rig:
-    return build(routing, at_xdp)
+def decap() -> bool:
+    """Return whether programs take headers off by flags of Linux 6.3. Tests try it without, too."""
+    return kernel.has_decap()
+
+
+@pytest.fixture
+def built_rig(build: Build, routing: Routing, at_xdp: bool, decap: bool) -> Rig:
+    return build(routing, at_xdp, decap)
 
 
 @pytest.fixture

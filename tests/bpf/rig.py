@@ -157,7 +157,13 @@ class Rig:
     """A host with the compiled programs; `reset` restores its first state for each test."""
 
     def __init__(
-        self, namespace: str, folder: Path, routing: Routing = SRV6, *, xdp: bool = False
+        self,
+        namespace: str,
+        folder: Path,
+        routing: Routing = SRV6,
+        *,
+        xdp: bool = False,
+        decap: bool = False,
     ) -> None:
         self.namespace = namespace
         self._folder = folder
@@ -181,6 +187,7 @@ class Rig:
             encap=routing.code,
             cell_slots=CELL_SLOTS,
             xdp=xdp,
+            decap=decap,
         )
         self.dp = Datapath(folder, sizes)
         with warnings.catch_warnings():

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from mrcd.linux import netns
+from mrcd.linux import kernel, netns
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Sack, decode_frame
 from tests.bpf.cells import (
@@ -46,6 +46,20 @@ NOWHERE = 0x7FFFFFFF  # no interface has this index
 PIECE = ABI.MRC_PIECE_BYTES // MSS
 BASE = 0x10000
 ALL_FREE = (RING_SLOTS, CELL_SLOTS, RING_SLOTS, CELL_SLOTS)
+
+
+TWO_WAYS = pytest.mark.parametrize(
+    "decap",
+    [
+        pytest.param(
+            True,
+            marks=pytest.mark.skipif(not kernel.has_decap(), reason="needs Linux 6.3"),
+            id="decap",
+        ),
+        pytest.param(False, id="change_proto"),
+    ],
+)
+"""With the flags that take the outer header off, and without (CFG_DECAP)."""
 
 
 pytestmark = WITH_USIDS_AND_WITHOUT
@@ -102,6 +116,7 @@ def sacked(sack: Sack) -> set[int]:
 # ---- in order
 
 
+@TWO_WAYS
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize(("count", "mss"), [(2, MSS), (5, MSS), (60, 1000), (127, 512)])
 def test_whole_cell_is_delivered_as_it_came(
@@ -121,6 +136,7 @@ def test_whole_cell_is_delivered_as_it_came(
     assert cells.slots() == ALL_FREE
 
 
+@TWO_WAYS
 @pytest.mark.parametrize("packet", [udp(b"four", inward=True), tcp(noise(900), version=6)])
 def test_single_packet_is_delivered_as_it_came(cells: CellRig, rig: Rig, packet: bytes) -> None:
     assert cells.arrive(cells.far.cell(FIRST, packet)).verdict == TC_SHOT

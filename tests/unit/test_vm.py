@@ -23,7 +23,7 @@ from mrcd.fabric import description
 from mrcd.lab import nics, topology
 from mrcd.lab.state import LabFailed
 from mrcd.linux.interfaces import Link
-from vm import check, machines, measure, provision, readme, steps, verdict
+from vm import cells, check, machines, measure, provision, readme, steps, verdict
 from vm.clock import Clock
 
 ROOT = Path(__file__).parents[2]
@@ -264,6 +264,30 @@ def test_of_a_flow_that_was_stopped_counts_what_was_sent() -> None:
 def test_a_flows_last_rate_is_that_of_its_last_intervals() -> None:
     flow = measure.flow(iperf3([0] * 10 + [25_000] * 5))
     assert flow.last_mbps(1) == pytest.approx(1.0)
+
+
+def counted(sent: int, received: int, **counters: int) -> cells.Counts:
+    every = ("tx_cells", "tx_packets", "rx_cells", "rx_packets", "rtx_fifo", "rtx_guard",
+             "rtx_timeout", "rtx_nack")  # fmt: skip
+    return cells.Counts(dict.fromkeys(every, 0) | counters, sent, received, tcp_retransmits=0)
+
+
+def test_merging_is_told_by_the_skbs_that_mrc0_received() -> None:
+    sender = counted(10, 0, tx_cells=10, tx_packets=80)
+    receiver = counted(0, 16, rx_cells=15, rx_packets=80)
+    assert cells.merging(sender, receiver) == {
+        "cells": 10, "packets_of_a_sent_skb": 8.0, "pieces_of_a_cell": 1.5,
+        "packets_of_a_received_skb": 5.0,
+    }  # fmt: skip
+    nothing = counted(0, 0)
+    assert set(cells.merging(nothing, nothing).values()) == {0}
+
+
+def test_what_a_transfer_added_is_the_difference_of_two_counts() -> None:
+    before = counted(3, 4, tx_cells=1, rtx_fifo=2)
+    added = counted(10, 12, tx_cells=6, rtx_fifo=2, rtx_guard=3, rtx_nack=1).since(before)
+    assert (added.skbs_sent, added.skbs_received, added.counters["tx_cells"]) == (7, 8, 5)
+    assert added.sent_again == 4
 
 
 def test_a_failed_step_is_a_bad_verdict_and_its_reason_is_shown() -> None:

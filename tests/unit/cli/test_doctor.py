@@ -93,9 +93,6 @@ BAD: list[tuple[Check, dict[str, Any], str, str, str]] = [
      "sysctl -w net.ipv4.conf.eth3.rp_filter=2"),
     (checks.foreign_xdp, {"nics": nic(xdp="katran")}, "wrong", "katran on eth3",
      "ip link set dev eth3 xdp off"),
-    (checks.cells, {"kernel": "6.1.0-1"}, "warn", "Linux 6.1.0-1 cannot", "kernel 6.6"),
-    (checks.cells, {"kernel": "6.1.0-1", "framing": "cell"}, "wrong", "Linux 6.3 can",
-     'framing = "auto"'),
     (checks.cutting, {"nics": nic(cuts=False)}, "warn", "off on eth3: the kernel cuts",
      "ethtool -K eth3 tx-ipxip6-segmentation on"),
     (checks.merging, {"nics": nic(merges=False)}, "warn", "GRO is off on eth3",
@@ -147,9 +144,8 @@ def test_without_a_configuration_planes_are_not_judged(check: Check) -> None:
     assert check(replace(GOOD, nics=())) is None
 
 
-@pytest.mark.parametrize("changed", [{"framing": "mrc"}, {"kernel": "6.1.0-1"}])
-def test_offloads_do_not_matter_where_there_are_no_cells(changed: dict[str, Any]) -> None:
-    bare = replace(GOOD, nics=nic(cuts=False, merges=False), **changed)
+def test_offloads_do_not_matter_where_there_are_no_cells() -> None:
+    bare = replace(GOOD, nics=nic(cuts=False, merges=False), framing="mrc")
     assert not any(check(bare) for check in (checks.cutting, checks.merging))
 
 
@@ -187,7 +183,7 @@ def test_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == exits.DEGRADED
     assert result.output.splitlines()[0].startswith("WRONG  kernel headers")
     assert "fix: apt-get install linux-headers-6.6.1-amd64" in result.output
-    assert "16 checks: 1 wrong, 0 to look at" in result.output
+    assert "15 checks: 1 wrong, 0 to look at" in result.output
 
 
 def test_json(monkeypatch: pytest.MonkeyPatch) -> None:
