@@ -37,6 +37,7 @@ DEBIAN_LICENCES = {
     "iproute2": "GPL-2.0-only",
     "libc6": "LGPL-2.1-or-later",
     "linux-headers-amd64": "GPL-2.0-only",
+    "procps": "GPL-2.0-or-later",
     "python3": "PSF-2.0",
     "python3-bpfcc": "Apache-2.0",
     "systemd": "LGPL-2.1-or-later",

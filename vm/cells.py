@@ -115,10 +115,11 @@ def transfer(sender: Vm, receiver: Vm, address: str, blocks: int, within_s: floa
     assert sent == done.out, f"other bytes arrived at {address} than were sent"
 
 
-def set_framing(vm: Vm, framing: str) -> None:
-    """Have mrcd take a framing, "auto" for the one that it takes by itself."""
+def configure(vm: Vm, **transport: str | int) -> None:
+    """Have mrcd take these settings of [transport], and no others."""
     file = "/etc/mrcd/mrcd.toml"
     vm.run(f"sed -i '/^\\[transport\\]$/,$d' {file}")
-    if framing != "auto":
-        vm.run(f"printf '[transport]\\nframing = \"{framing}\"\\n' >> {file}")
+    lines = [f"{key} = {json.dumps(value)}" for key, value in transport.items()]
+    if lines:
+        vm.run(f"cat >>{file} <<'END'\n" + "\n".join(["[transport]", *lines, "END"]))
     vm.run("systemctl reload mrcd")

@@ -20,6 +20,7 @@ PACKAGES=(
 	iproute2
 	iputils-ping
 	kmod
+	procps
 	python3
 	python3-bpfcc
 	qemu-guest-agent

@@ -18,7 +18,10 @@ AFTER_S = 10  # how long traffic is observed after an event
 LONG_S = 600  # a time limit that no command reaches
 TURN_S = 20  # a flow whose rate is compared with another's
 BLOCKS = 64  # of 64 KiB, in a transfer that is checked byte by byte
-SEGMENT = 8  # packets in TCP's segments where the rate alone would make them shorter
+# TCP and mrcd make segments and cells as long as fills a part of a millisecond. An emulated
+# processor's rate is low, and they would be single packets.
+SEGMENT = 8  # least packets of TCP's segments
+LONG_CELLS: dict[str, str | int] = {"cell_min": 16384}  # [transport]
 ERROR, WARNING = 3, 4  # the journal's priorities
 
 
@@ -132,11 +135,10 @@ def throughput(check: Check) -> Figures:
 def in_cells(check: Check) -> Figures:
     """Check that GRO merges cells, and that data arrives as it was sent, even by a bad link."""
     other = check.hosts[1]
-    _wait_for_framing(check, "cell")
     for vm in check.hosts:
-        # TCP makes its segments as long as its rate fills in a millisecond. That of an emulated
-        # processor is low.
+        cells.configure(vm, **LONG_CELLS)
         vm.run(f"echo {SEGMENT} > /proc/sys/net/ipv4/tcp_min_tso_segs")
+    _wait_for_framing(check, "cell")
     figures: Figures = {}
     for family, address in addresses(other).items():
         sent, received = _transferred(check, address)
@@ -190,16 +192,19 @@ def framings(check: Check) -> Figures:
     """Change the framing of a running mrcd, and compare the rates of one TCP connection."""
     one, other = check.hosts
     rates: dict[str, list[float]] = {"cell": [], "mrc": []}
-    for setting, framing in (("auto", "cell"), ("mrc", "mrc"), ("auto", "cell")):
-        if rates["cell"]:
-            for vm in check.hosts:
-                cells.set_framing(vm, setting)
+    turns: tuple[dict[str, str | int], ...] = (LONG_CELLS, {"framing": "mrc"}, LONG_CELLS)
+    for transport in turns:
+        framing = str(transport.get("framing", "cell"))
+        for vm in check.hosts:
+            cells.configure(vm, **transport)
         _wait_for_framing(check, framing)
         _wait_until_ok(check)
         flow = measure.end_flow(measure.begin_flow(one, other.machine.address, TURN_S))
         assert flow.bytes > 0, f"nothing arrives in framing {framing}"
         rates[framing].append(flow.figures()["mbps"])
     figures: Figures = {f"{framing}_mbps": found for framing, found in rates.items()}
+    for vm in check.hosts:
+        cells.configure(vm)
     ratio = statistics.median(rates["cell"]) / statistics.median(rates["mrc"])
     return figures | {"cell_to_mrc": round(ratio, 2)}
 

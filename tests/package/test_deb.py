@@ -62,6 +62,7 @@ def unpacked(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_for_debian_12() -> None:
     needs = field("Depends")
     assert "python3-bpfcc" in needs
+    assert "procps" in needs  # ExecReload runs kill
     assert "python3 (<< 3.12)" in needs
     assert "linux-headers" in needs
     assert field("Version") == __version__
