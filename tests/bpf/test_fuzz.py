@@ -318,7 +318,7 @@ class Court:
             told = {
                 "handshake": [{"control_rx": 1}],
                 "answered": [{"probe_rx": 1}],
-                "refused": [{"nack_tx": 1}],
+                "refused": [{"nack_tx": 1, "trim_rx": 1}],
                 "endpoint": [{"endpoint_rx": 1}],
                 "request 0": [{"ports_rx": 1}, {"ports_stale": 1}],
                 "request 1": [{"ev_probe_rx": 1}],

@@ -502,7 +502,8 @@ def test_dissector_knows_the_headers_constants() -> None:
         sizes = dict(zip(names.split(", "), map(int, values.split(", ")), strict=True))
         assert sizes[f"{name}_LEN"] == WIRE.constants[f"MRC_{name}_LEN"]
     assert f"0x{WIRE.MRC_RKEY_NETDEV:08x}" in SOURCE
-    assert f"DSCP_TRIMMED = {WIRE.MRC_DSCP_TRIMMED}" in SOURCE
+    dscps = f"{WIRE.MRC_DSCP_TRIMMED}, {WIRE.MRC_DSCP_LASTHOP}"
+    assert f"DSCP_TRIMMED, DSCP_LASTHOP = {dscps}" in SOURCE
     factor = WIRE.MRC_CHECK_FACTOR
     assert f"UInt64.new(0x{factor & 0xFFFFFFFF:08x}, 0x{factor >> 32:08x})" in SOURCE
     assert f'{WIRE.MRC_UDP_PORT_DEFAULT}, "UDP destination' in SOURCE
