@@ -347,7 +347,11 @@ class Rig:
             cc_target_ns=0,
             cc_rate=0,
             link_mac=tuple(LINK_MAC),
-            # Everything else is of class 0: tests of the classes set the others.
+            # What leaves has class 0, but in the tests of the classes.
+            dscp_data=0,
+            dscp_again=0,
+            dscp_whole=0,
+            dscp_control=0,
             dscp_trimmed=WIRE.MRC_DSCP_TRIMMED,
             dscp_lasthop=WIRE.MRC_DSCP_LASTHOP,
         )
