@@ -13,7 +13,7 @@ _ETHERNET = 14
 TRIM_BYTES = _ETHERNET + 128
 """What a switch leaves of a frame that it trims: real switches cut at a fixed length, too. It
 holds all headers up to TSETH in each encapsulation, and those of TCP in a cell."""
-SPARE = 2  # a queue of packets that a program has admitted is longer than the program believes
+SPARE = 4  # a qdisc whose timer is late falls behind what the program believes
 CONTROL_PART = 2  # a packet of the first queue occupies this many times its time on the link
 
 
