@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Offer one host more than its links carry, by UDP or TCP, and see what becomes of it.
 
-python -m bench.overload [--senders 5] [--congestion-control on off] [--transport udp tcp] ...
+python -m bench.overload [--senders 5] [--congestion-control on off] [--trim on off] ...
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from bench import flow
 from bench.flow import BenchFailed
 from bench.metrics import spread
 from mrcd.fabric import description
-from mrcd.lab import processes
+from mrcd.lab import lab, processes
 
 _PORT = 5301
 _PING_GAP_S = 0.02
 _SETTLE_S = 3.0
 _RTT = re.compile(rb"time=([0-9.]+) ms")
 _MRCCTL = (sys.executable, "-m", "cli")
+_NACKS = ("nack_trimmed", "nack_lasthop", "nack_stale")
 _COUNTS = ("tx_packets", "rtx_fifo", "rtx_guard", "rtx_timeout", "tx_held", "drop_backlog")
 _REPAIRED = ("rtx_fifo", "rtx_guard", "rtx_timeout", "rtx_nack")
 
@@ -53,6 +54,10 @@ class Outcome:
     sent: int
     repaired: int
     held: int
+    nacks: int  # of trimmed packets
+    trimmed: int  # by the programs at switch ports
+    refused: int  # dropped by these
+    dropped: int  # by the qdiscs of switch ports
 
     def figures(self) -> dict[str, float]:
         """Return the figures by their names."""
@@ -67,6 +72,10 @@ class Outcome:
             "ping p50, ms": pings[len(pings) // 2],
             "ping p99, ms": pings[int(len(pings) * 0.99)],
             "pings lost": float(self.unanswered),
+            "trimmed at switches": float(self.trimmed),
+            "dropped by trimming ports": float(self.refused),
+            "dropped by their qdiscs": float(self.dropped),
+            "NACKs of trimmed packets": float(self.nacks),
         }
 
 
@@ -74,7 +83,7 @@ def run(name: str, load: Load) -> Outcome:
     """Have hosts 2 and up send to host 1 at the same time, with a ping beside the first of them."""
     route = flow.mrc0_route(name, "h1")
     hosts = [f"h{i + 2}" for i in range(load.senders)]
-    before = _counters(name, hosts)
+    before, before_there = _counters(name, hosts), _at_switches(name)
     with _servers(name, route.address, len(hosts)):
         pinging = processes.spawn(
             f"{name}-{hosts[0]}",
@@ -92,6 +101,9 @@ def run(name: str, load: Load) -> Outcome:
         answers, _ = pinging.communicate(timeout=30)
     after = _counters(name, hosts)
     moved = {key: after[key] - before[key] for key in after}
+    trimmed, refused, dropped = (
+        now - then for now, then in zip(_at_switches(name), before_there, strict=True)
+    )
     rtts = tuple(float(found) for found in _RTT.findall(answers))
     return Outcome(
         tuple(_rate(report) for report in reports),
@@ -100,6 +112,10 @@ def run(name: str, load: Load) -> Outcome:
         moved["tx_packets"],
         sum(moved[key] for key in _REPAIRED),
         moved["tx_held"],
+        moved["nack_trimmed"] + moved["nack_lasthop"],
+        trimmed,
+        refused,
+        dropped,
     )
 
 
@@ -137,7 +153,7 @@ def _rate(report: bytes) -> float:
 
 
 def _counters(name: str, hosts: Sequence[str]) -> dict[str, int]:
-    total: dict[str, int] = dict.fromkeys((*_COUNTS, *_REPAIRED), 0)
+    total: dict[str, int] = dict.fromkeys((*_COUNTS, *_REPAIRED, *_NACKS), 0)
     for host in hosts:
         found = json.loads(flow.inside(name, host, *_MRCCTL, "stats", "--json"))["counters"]
         for counter in found:
@@ -146,11 +162,23 @@ def _counters(name: str, hosts: Sequence[str]) -> dict[str, int]:
     return total
 
 
+def _at_switches(name: str) -> tuple[int, int, int]:
+    """Return what all switch ports have trimmed and dropped, and what their qdiscs have dropped."""
+    ports = lab.ports(name)
+    dropped = 0
+    for namespace in {switch.namespace for switch in lab.status(name).switches}:
+        line = ["tc", "-n", namespace, "-s", "-j", "qdisc", "show"]
+        for qdisc in json.loads(subprocess.check_output(line)):
+            dropped += qdisc["drops"] if qdisc.get("root") else 0
+    return sum(port.trimmed for port in ports), sum(port.dropped for port in ports), dropped
+
+
 def main() -> None:
     """Measure what the arguments ask for, and print medians and ranges."""
     parser = argparse.ArgumentParser(prog="python -m bench.overload", description=__doc__)
     parser.add_argument("--senders", type=int, nargs="+", default=[5])
     parser.add_argument("--congestion-control", nargs="+", default=["on", "off"])
+    parser.add_argument("--trim", nargs="+", default=["off"], choices=["on", "off"])
     parser.add_argument("--transport", nargs="+", default=["udp"], choices=["udp", "tcp"])
     parser.add_argument("--mtu", type=int, default=4200)
     parser.add_argument("--rate", type=int, default=50, help="Mb/s of every link")
@@ -163,18 +191,24 @@ def main() -> None:
     parser.add_argument("--name", default="overload")
     args = parser.parse_args()
     for control in args.congestion_control:
-        fabric = description.generate(
-            name=args.name, hosts=max(args.senders) + 1, mtu=args.mtu, rate_mbps=args.rate,
-            hosts_per_t0=args.hosts_per_t0,
-        )  # fmt: skip
-        settings = flow.framed(args.framing, congestion_control=control)
-        with flow.fabric_up(fabric, settings=settings):
-            for transport in args.transport:
-                for senders in args.senders:
-                    load = Load(senders, transport, args.offer, args.size, args.seconds)
-                    print(f"\n== {control}, {senders} senders, {transport}, MTU {args.mtu}")
-                    _report([_rested(args.name, load) for _ in range(args.rounds)])
-            print("faults:", flow.inside(args.name, "h1", *_MRCCTL, "fault", "list").strip())
+        for trim in args.trim:
+            _measure(args, control, trim)
+
+
+def _measure(args: argparse.Namespace, control: str, trim: str) -> None:
+    fabric = description.generate(
+        name=args.name, hosts=max(args.senders) + 1, mtu=args.mtu, rate_mbps=args.rate,
+        hosts_per_t0=args.hosts_per_t0, trim=trim == "on",
+    )  # fmt: skip
+    settings = flow.framed(args.framing, congestion_control=control)
+    with flow.fabric_up(fabric, settings=settings):
+        for transport in args.transport:
+            for senders in args.senders:
+                load = Load(senders, transport, args.offer, args.size, args.seconds)
+                shown = f"congestion control {control}, trim {trim}"
+                print(f"\n== {shown}, {senders} senders, {transport}, MTU {args.mtu}")
+                _report([_rested(args.name, load) for _ in range(args.rounds)])
+        print("faults:", flow.inside(args.name, "h1", *_MRCCTL, "fault", "list").strip())
 
 
 def _rested(name: str, load: Load) -> Outcome:

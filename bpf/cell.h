@@ -33,6 +33,13 @@ static __always_inline __be32 cell_check(const struct mrc_cell *cell, __u32 labe
 	return bpf_htonl(check_step(sum, (__u64)label << 32 | (qpn & MRC_QPN_MASK)));
 }
 
+/* The length of an IP packet, by its header. */
+static __always_inline __u32 inner_len(const __u8 *ip, __u32 v6)
+{
+	return v6 ? bpf_ntohs(*(const __be16 *)(ip + 4)) + MRC_IP6_LEN :
+		    bpf_ntohs(*(const __be16 *)(ip + 2));
+}
+
 /* Packets that `payload` bytes take. */
 static __always_inline __u32 packets_of(__u32 payload, __u32 mss)
 {
@@ -59,7 +66,7 @@ static __always_inline __u32 cell_place(__u32 tcp_seq, __u32 seq, __u32 mss)
  */
 static __always_inline int put_cell(void *data, void *end, const struct mrc_host *h,
 				    const struct mrc_plane *pl, const struct mrc_peer_plane *pp,
-				    __u32 ev, __u32 flags, __u32 qpn, __u32 psn,
+				    __u32 ev, __u32 tclass, __u32 flags, __u32 qpn, __u32 psn,
 				    const struct cell *c, __u8 next)
 {
 	struct ipv6hdr *ip = data + MRC_ETH_LEN;
@@ -79,7 +86,7 @@ static __always_inline int put_cell(void *data, void *end, const struct mrc_host
 	copy_mac(eth->h_dest, pl->gateway_mac);
 	copy_mac(eth->h_source, pl->mac);
 	*eth_proto(data) = bpf_htons(ETH_P_IPV6);
-	put_ip6(ip, (__be32 *)&state, ENCAP_SRV6 ? pp->usids : pp->addr, label, MRC_ECN_ECT0, next,
+	put_ip6(ip, (__be32 *)&state, ENCAP_SRV6 ? pp->usids : pp->addr, label, tclass, next,
 		c->len);
 	if (ENCAP_SRV6)
 		ip->daddr.s6_addr32[1] |= bpf_htonl((ev >> MRC_EV_T1_SHIFT) & MRC_EV_T1_MASK &

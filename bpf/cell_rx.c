@@ -37,7 +37,7 @@ static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	struct ipv6hdr *ip = data + MRC_ETH_LEN;
 	struct mrc_plane *pl;
-	u32 plane, word;
+	u32 plane, word, len;
 
 	if (data + CELL_OFF + 20 > end)
 		return MRC_C_DROP_SHORT;
@@ -54,9 +54,18 @@ static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in
 	in->p->label = word & 0xfffff;
 	in->p->ce = (word >> MRC_TC_SHIFT & MRC_ECN_MASK) == MRC_ECN_CE;
 	in->p->v6 = ip->nexthdr == IPPROTO_IPV6;
-	in->p->c.len = skb->len - CELL_OFF;
-	if (bpf_ntohs(ip->payload_len) != in->p->c.len)
+	len = skb->len - CELL_OFF;
+	in->p->c.len = len;
+	in->p->cut = 0;
+	if (inner_len(data + CELL_OFF, in->p->v6) > len)
+		in->p->cut = trimmed_by(in->h, word >> MRC_TC_SHIFT & 0xff);
+	if (in->p->cut) {        /* a switch may have corrected the outer length */
+		in->p->c.len = inner_len(data + CELL_OFF, in->p->v6);
+		if (skb->gso_size || bpf_ntohs(ip->payload_len) < len)
+			return MRC_C_DROP_LENGTH;
+	} else if (bpf_ntohs(ip->payload_len) != len) {
 		return MRC_C_DROP_LENGTH;
+	}
 	if ((in->p->label & CELL_LABEL_EV) >> (MRC_EV_PLANE_SHIFT - 16) != plane)
 		return MRC_C_DROP_ENTROPY;
 	return 0;
@@ -433,6 +442,17 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 	return cell_done(skb, in, psn, disposition, now);
 }
 
+/* A switch has cut the packet: answer with a NACK instead of taking it. */
+static __always_inline int refuse_cut(struct __sk_buff *skb, const struct cell_in *in)
+{
+	u32 ifindex = 0, why = nack_cell(skb, in->h, in->q, in->rx, in->p, &ifindex);
+
+	if (why != MRC_C_NACK_TX)
+		return cell_drop(in, why);
+	capture_outcome(in->key, in->p->qp, why);
+	return bpf_redirect(ifindex, 0);
+}
+
 int mrc_cell(struct __sk_buff *skb)
 {
 	struct cell_in in = { .h = host_get(), .chain = chain_get(CHAIN_PACKET) };
@@ -452,5 +472,5 @@ int mrc_cell(struct __sk_buff *skb)
 		why = find_place(skb, &in, state.seq);
 	if (why)
 		return cell_drop(&in, why);
-	return place_cell(skb, &in);
+	return in.p->cut ? refuse_cut(skb, &in) : place_cell(skb, &in);
 }

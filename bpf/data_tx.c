@@ -30,8 +30,8 @@ static __always_inline int dress_data(struct __sk_buff *skb, const struct mrc_ho
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	__be32 check;
 
-	if (put_headers(data, end, h, r->pl, r->pp, r->path->ev, MRC_WRITE_LEN + len,
-			MRC_OP_WRITE_ONLY, aux, q->remote_qpn, psn) ||
+	if (put_headers(data, end, h, r->pl, r->pp, r->path->ev, data_class(h, q, aux & MRC_BTH_RTX),
+			MRC_WRITE_LEN + len, MRC_OP_WRITE_ONLY, aux, q->remote_qpn, psn) ||
 	    put_write(data, end, psn, len, now))
 		return -1;
 	check = header_check(data, MRC_WRITE_LEN);

@@ -69,8 +69,8 @@ static __always_inline int endpoint_answer(struct hook_ctx *ctx, const struct mr
 		return drop(MRC_C_DROP_SKB);
 	data = HOOK_DATA(ctx);
 	end = HOOK_END(ctx);
-	if (put_headers(data, end, h, pl, pp, ev, MRC_EETH_LEN, MRC_OP_ENDPOINT_RSP, 0,
-			MRC_QPN_ENDPOINT, id) ||
+	if (put_headers(data, end, h, pl, pp, ev, control_class(h), MRC_EETH_LEN,
+			MRC_OP_ENDPOINT_RSP, 0, MRC_QPN_ENDPOINT, id) ||
 	    put_endpoint_response(data, end, op, stamp))
 		return drop(MRC_C_DROP_SKB);
 	capture_answer(ctx, ev_plane(ev), MRC_CAPTURE_NONE, peer, why);

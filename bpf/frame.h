@@ -74,28 +74,45 @@ static __always_inline __u32 mark_ev(const struct mrc_mark *mark)
 	return (__u32)mark->ev_hi << 16;
 }
 
+/* The traffic class of SACKs, NACKs, probes and endpoint packets. */
+static __always_inline __u32 control_class(const struct mrc_host *h)
+{
+	return h->dscp_control << MRC_DSCP_SHIFT;
+}
+
+/* The traffic class of data, which switches may mark. They may trim it if the QP's way is so. */
+static __always_inline __u32 data_class(const struct mrc_host *h, const struct mrc_qp *q,
+					__u32 again)
+{
+	__u32 dscp = h->dscp_whole;
+
+	if (q->trims)
+		dscp = again ? h->dscp_again : h->dscp_data;
+	return dscp << MRC_DSCP_SHIFT | MRC_ECN_ECT0;
+}
+
 /*
  * Write everything up to and including the BTH, MRC_BODY_OFF bytes. body: bytes
- * between BTH and the ICRC word. Data packets may be marked by switches and carry
- * the time when they were sent. Returns 0, or -1 if the frame is too short.
+ * between BTH and the ICRC word. Data packets carry the time when they were sent.
+ * Returns 0, or -1 if the frame is too short.
  */
 static __always_inline int put_headers(void *data, void *end, const struct mrc_host *h,
 				       const struct mrc_plane *pl,
-				       const struct mrc_peer_plane *pp, __u32 ev, __u32 body,
-				       __u8 opcode, __u8 aux, __u32 qpn, __u32 psn)
+				       const struct mrc_peer_plane *pp, __u32 ev,
+				       __u32 tclass, __u32 body, __u8 opcode, __u8 aux,
+				       __u32 qpn, __u32 psn)
 {
 	struct mrc_bth *bth = data + MRC_BTH_OFF;
-	__u32 is_data = opcode == MRC_OP_WRITE_ONLY;
 
 	if (data + MRC_BODY_OFF > end)
 		return -1;
-	put_envelope(data, h, pl, pp, ev, is_data ? MRC_ECN_ECT0 : 0,
+	put_envelope(data, h, pl, pp, ev, tclass,
 		     MRC_UDP_LEN + MRC_BTH_LEN + body + MRC_ICRC_LEN);
 	bth->opcode = opcode;
 	bth->flags = 0;
 	bth->pkey = bpf_htons(MRC_PKEY_DEFAULT);
 	bth->dqpn = bpf_htonl(qpn);
-	bth->aux = is_data ? aux | MRC_BTH_TS : aux;
+	bth->aux = opcode == MRC_OP_WRITE_ONLY ? aux | MRC_BTH_TS : aux;
 	bth->psn_hi = psn >> 16;
 	bth->psn_lo = bpf_htons(psn);
 	return 0;

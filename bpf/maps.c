@@ -162,6 +162,7 @@ struct piece {                   /* mrc_cell: what arrived */
 	u32 label;
 	u32 ce;                  /* not 0: marked on its way */
 	u32 v6;                  /* 1: IPv6 inside */
+	u32 cut;                 /* MRC_NACK_TRIMMED...: where a switch trimmed it; 0: it is whole */
 };
 
 struct sack_state {              /* mrc_deliver's loop over the words of a SACK */

@@ -21,6 +21,7 @@
  *            |- cells: cell_rx.c (mrc_cell), whole and in order to mrc0, round
  *            |  through the backlog, or into the reorder ring
  *            |- receive.c: checks; turns trimmed packets and probes round
+ *            |- trimmed.c: what receive.c and mrc_cell know of trimmed packets
  *            |- endpoint.c: packets for QP 2
  *            '- survey.c: our own survey probes that came back
  *
@@ -94,6 +95,7 @@
 #include "exits.c"
 #include "survey.c"
 #include "endpoint.c"
+#include "trimmed.c"
 #include "receive.c"
 #include "deliver.c"
 #include "solicit.c"

@@ -72,7 +72,14 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 cc_target_ns;      /* queueing delay that one sender alone may cause; 0: no congestion control */
 	__u32 cc_rate;           /* what the planes can carry together, bytes in a millisecond */
 	__u8 link_mac[6];        /* mrc0's own address */
-	__u8 pad[2];
+	/* DSCPs, by class of packets */
+	__u8 dscp_data;          /* data that switches may trim */
+	__u8 dscp_again;         /* the same, sent again */
+	__u8 dscp_whole;         /* data that they may not trim */
+	__u8 dscp_control;       /* SACKs, NACKs, probes and endpoint packets */
+	__u8 dscp_trimmed;       /* data that a switch has trimmed ... */
+	__u8 dscp_lasthop;       /* ... at the port that leads to its receiver */
+	__u8 pad[4];
 };
 
 struct mrc_plane {               /* map planes[8]; written by the daemon */
@@ -135,6 +142,8 @@ struct mrc_qp {                  /* map qps; written by the daemon */
 	__u32 remote_qpn;
 	__u32 mpr;               /* the smaller of both sides' windows */
 	__u32 framing;           /* MRC_FRAMING_... of data, both ways */
+	__u32 trims;             /* 1: switches on the way to the peer trim data */
+	__u32 pad;
 };
 
 /*
@@ -481,6 +490,11 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_DROP_TRANSPORT_ACK 81 /* dropped: Transport ACK, which no packet of ours asks for */
 #define MRC_C_TX_HELD 82         /* packets that waited for the congestion window */
 #define MRC_C_DROP_BACKLOG 83    /* dropped: too much waits for the congestion window already */
-#define MRC_C_COUNT 84
+#define MRC_C_TRIM_RX 84         /* packets that arrived trimmed on their way and are missing here */
+#define MRC_C_TRIM_RX_LASTHOP 85 /* the same, trimmed at the port that leads to this host */
+#define MRC_C_NACK_TRIMMED 86    /* NACKs received for packets trimmed on their way */
+#define MRC_C_NACK_LASTHOP 87    /* NACKs received for packets trimmed at the port that leads to the peer */
+#define MRC_C_NACK_STALE 88      /* NACKs ignored: the packet was sent again meanwhile, by another path */
+#define MRC_C_COUNT 89
 
 #endif

@@ -296,15 +296,20 @@ struct mrc_cell {
 #define MRC_ECN_CE 3
 
 /*
- * DSCP, the six bits above ECN, of a data packet that a switch cut down to its
- * headers instead of dropping it. No document assigns one: each deployment
- * chooses it and configures its switches. 43 is 101011: xxxx11 are the codepoints
- * for local use (RFC 2474, section 6), and switches that look at the upper three
- * bits only treat it as expedited traffic, so that the news overtakes the queue
- * that caused it.
+ * DSCP, the six bits above ECN, tells switches the class of a packet. No document
+ * assigns one: each deployment chooses them (mrcd/fabric/classes.py) and configures its
+ * switches. These are the usual ones. xxxx11 are the code points for local use (RFC 2474,
+ * section 6), and switches that look at the upper three bits only treat 43 and 47 as
+ * expedited traffic, so that the news overtakes the queue that caused it, as they treat 46.
  */
 #define MRC_DSCP_SHIFT 2         /* in the traffic class, or IPv4's TOS */
-#define MRC_DSCP_TRIMMED 43
+#define MRC_DSCP_TRIMMABLE 3     /* data that a switch may trim to its headers instead of dropping it */
+#define MRC_DSCP_RETRANSMIT 7    /* the same, sent again */
+#define MRC_DSCP_NO_TRIM 0       /* data that it may not trim */
+#define MRC_DSCP_CONTROL 46      /* SACKs, NACKs, probes and endpoint packets */
+#define MRC_DSCP_TRIMMED 43      /* data that a switch has trimmed ... */
+#define MRC_DSCP_LASTHOP 47      /* ... at the port that leads to its receiver */
+#define MRC_DSCP_MAX 63
 
 /* Headers around UDP; all hosts of a fabric use the same. */
 #define MRC_ENCAP_FULL 0         /* IPv6 to the uSID list, in it IPv6 to the peer */

@@ -231,7 +231,25 @@ static __always_inline void nscc_sack(const struct mrc_host *h, struct mrc_tx *t
 	nscc_adapt(tx, rtt, now);
 }
 
-/* Packets of `bytes` were lost or trimmed. Without delay that is a fault and no congestion. */
+/*
+ * A packet of `bytes` was trimmed: a queue is full, whatever round trips say. Its copy takes
+ * its place in flight at once.
+ */
+static __always_inline void nscc_trim(const struct mrc_host *h, struct mrc_tx *tx, u32 bytes,
+				      u64 now)
+{
+	u32 least = NSCC_LEAST * CFG_MTU, before = tx->cwnd;
+
+	if (!h->cc_target_ns || !tx->cwnd)
+		return;
+	tx->calm = 0;
+	tx->lost += bytes;
+	nscc_adapt(tx, tx->srtt_ns, now);
+	if (tx->cwnd == before)
+		tx->cwnd = before > bytes + least ? before - bytes : least;
+}
+
+/* Packets of `bytes` were lost. Without delay that is a fault and no congestion. */
 static __always_inline void nscc_loss(const struct mrc_host *h, struct mrc_tx *tx, u32 bytes)
 {
 	if (!h->cc_target_ns || tx->delay_ns <= tx->target_ns / 2)

@@ -29,8 +29,8 @@ static __always_inline int write_probe(struct __sk_buff *skb, const struct mrc_h
 	path->probe_ns = now;
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	if (put_headers(data, end, h, pl, pp, path->ev, MRC_PETH_LEN, MRC_OP_PROBE, 0,
-			q->remote_qpn, 0) ||
+	if (put_headers(data, end, h, pl, pp, path->ev, control_class(h), MRC_PETH_LEN,
+			MRC_OP_PROBE, 0, q->remote_qpn, 0) ||
 	    put_probe(data, end, 0, path->probe_id, now))
 		return -1;
 	capture_skb(skb, RECORD_CLOCK, plane, qp, q->peer, MRC_C_PROBE_TX);

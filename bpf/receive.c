@@ -29,7 +29,7 @@ struct packet {
 	u32 udp_len;             /* as the UDP header has it */
 	u32 body;                /* bytes between BTH and the ICRC word */
 	u32 tclass;              /* DSCP and ECN */
-	u32 trimmed;             /* 1: a switch cut it down to its headers */
+	u32 trimmed;             /* MRC_NACK_TRIMMED...: where a switch cut it down to its headers; 0: none did */
 	u32 opcode;
 };
 
@@ -100,32 +100,26 @@ static __always_inline int receive_trimmed(struct hook_ctx *ctx, const struct mr
 {
 	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct mrc_tseth *tseth = data + MRC_BODY_OFF + MRC_METH_LEN;
-	u32 qp = pkt->qp, ev = pkt->ev, psn = pkt->psn, ts, full;
+	u32 qp = pkt->qp, ev = pkt->ev, psn = pkt->psn, ts, why;
 	struct mrc_rx *rx = rxs.lookup(&qp);
-	s32 ahead;
 
 	if (!rx)
 		return drop(MRC_C_DROP_QPN);
 	if (data + MRC_BODY_OFF + MRC_METH_LEN + MRC_TSETH_LEN > end)
 		return drop(MRC_C_DROP_SHORT);
 	ts = bpf_ntohs(tseth->tx_timestamp);
-	/* A copy of what has arrived is not missing. The program that delivers may be a
-	 * packet further by now, but a superfluous NACK does no harm. */
-	ahead = psn_diff(psn, rx->next);
-	if (ahead >= CFG_WINDOW / 2)
-		return drop(MRC_C_DROP_PSN);
-	full = rx->next + ahead;
-	if (ahead < 0 || (rx->received[(full >> 6) & CFG_WORD_MASK] >> (full & 63) & 1))
-		return drop(MRC_C_RX_DUPLICATE);
+	why = not_missing(rx, psn);
+	if (why)
+		return drop(why);
 	if (hook_resize(ctx, MRC_NACK_FRAME_LEN))
 		return drop(MRC_C_DROP_SKB);
 	data = HOOK_DATA(ctx);
 	end = HOOK_END(ctx);
-	if (put_headers(data, end, h, pkt->pl, pkt->pp, ev, MRC_NETH_LEN, MRC_OP_NACK, 0,
-			pkt->q->remote_qpn, 0) ||
-	    put_nack(data, end, MRC_NACK_TRIMMED, psn, ev, ts))
+	if (put_headers(data, end, h, pkt->pl, pkt->pp, ev, control_class(h), MRC_NETH_LEN,
+			MRC_OP_NACK, 0, pkt->q->remote_qpn, 0) ||
+	    put_nack(data, end, pkt->trimmed, psn, ev, ts))
 		return drop(MRC_C_DROP_SKB);
-	count(MRC_C_NACK_TX);
+	count_trimmed(pkt->trimmed);
 	capture_answer(ctx, ev_plane(ev), qp, pkt->q->peer, MRC_C_NACK_TX);
 	return SAYS(hook_send(ctx, pkt->pl->ifindex), MRC_C_NACK_TX);
 }
@@ -196,8 +190,8 @@ static __always_inline int answer_probe(struct hook_ctx *ctx, const struct mrc_h
 		return drop(MRC_C_DROP_ENTROPY);
 	data = HOOK_DATA(ctx);
 	end = HOOK_END(ctx);
-	if (put_headers(data, end, h, pl, pp, back, MRC_SETH_LEN + MRC_CC_STATE_LEN, MRC_OP_SACK, 0,
-			pkt->q->remote_qpn, 0) ||
+	if (put_headers(data, end, h, pl, pp, back, control_class(h), MRC_SETH_LEN + MRC_CC_STATE_LEN,
+			MRC_OP_SACK, 0, pkt->q->remote_qpn, 0) ||
 	    put_sack(data, end, &sack))
 		return drop(MRC_C_DROP_SKB);
 	count(MRC_C_PROBE_RX);
@@ -348,7 +342,7 @@ static __always_inline int is_ours(struct hook_ctx *ctx, const struct mrc_host *
 
 /* Check IP and UDP. Returns the counter of what is wrong with them, or 0. */
 static __always_inline u32 check_envelope(struct hook_ctx *ctx, void *data, void *end,
-					  struct packet *pkt)
+					  const struct mrc_host *h, struct packet *pkt)
 {
 	struct udphdr *udp = data + MRC_UDP_OFF;
 	u32 frame_len;
@@ -362,9 +356,8 @@ static __always_inline u32 check_envelope(struct hook_ctx *ctx, void *data, void
 	pkt->udp_len = bpf_ntohs(udp->len);
 	frame_len = hook_len(ctx);
 	pkt->tclass = envelope_tclass(data);
-	/* A packet that was cut carries the code point for it. */
-	pkt->trimmed = pkt->tclass >> MRC_DSCP_SHIFT == MRC_DSCP_TRIMMED &&
-		       frame_len < MRC_UDP_OFF + pkt->udp_len;
+	if (frame_len < MRC_UDP_OFF + pkt->udp_len)
+		pkt->trimmed = trimmed_by(h, pkt->tclass);
 	return envelope_lengths(data, frame_len, pkt->trimmed) ? 0 : MRC_C_DROP_LENGTH;
 }
 
@@ -504,7 +497,7 @@ static __always_inline int receive(struct hook_ctx *ctx)
 		return drop(MRC_C_DROP_SID);
 
 	/* check its headers */
-	why = check_envelope(ctx, data, end, &pkt);
+	why = check_envelope(ctx, data, end, h, &pkt);
 	if (why)
 		return drop(why);
 	if (udp->dest == h->control_port)

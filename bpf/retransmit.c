@@ -18,7 +18,8 @@
 #define SCAN_MAX 80              /* rounds of the loop over words and holes in one program run */
 /* Values of timeout_ns for a packet that a NACK names. */
 #define NACK_PATH (~0ull)        /* trimmed on the way: its path becomes SKIP */
-#define NACK_NO_BLAME (~0ull - 1) /* trimmed at the last hop, or refused by the receiver */
+#define NACK_LASTHOP (~0ull - 1) /* trimmed at the port that leads to the peer */
+#define NACK_NO_BLAME (~0ull - 2) /* refused by the receiver */
 
 static __always_inline int tx_bit(const struct mrc_tx *tx, u32 psn)
 {
@@ -51,7 +52,7 @@ static __always_inline u64 timeout_ns(const struct mrc_tx *tx, u64 min, u32 back
  * Does this packet count as lost? Returns the counter of the rule that declares
  * it lost, or 0. timeout_ns is the age at which a packet counts as lost; 0 means
  * that only the evidence of the SACK counts which reported the packet missing;
- * NACK_PATH and NACK_NO_BLAME mean that a NACK named it. seen_ns is the time by
+ * NACK_PATH, NACK_LASTHOP and NACK_NO_BLAME mean that a NACK named it. seen_ns is the time by
  * which the SACK should have reported the packet.
  */
 static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struct mrc_path *path,
@@ -141,14 +142,16 @@ static __always_inline u32 claim_loss(struct resending *r, struct path_move *mov
 		if (r->timeout_ns == NACK_PATH) {
 			r->cause = MRC_ON_MARK;
 			path_event(tx, r->old_id, MRC_ON_MARK, move);
-		} else if (r->timeout_ns != NACK_NO_BLAME && r->path->blamed_ns != r->sent_ns) {
+		} else if (r->timeout_ns < NACK_NO_BLAME && r->path->blamed_ns != r->sent_ns) {
 			r->blamed = 1;
 			r->path->blamed_ns = r->sent_ns;
 			path_lost(tx, r->path, r->old_id, r->now, r->h,
 				  r->path->delivered_ns > r->sent_ns, r->b->loss_ppm[old_plane],
 				  move);
 		}
-		if (r->blamed || r->timeout_ns >= NACK_NO_BLAME)
+		if (r->timeout_ns >= NACK_LASTHOP)
+			nscc_trim(r->h, tx, entry->len, r->now);
+		else if (r->blamed || r->timeout_ns == NACK_NO_BLAME)
 			nscc_loss(r->h, tx, entry->len);
 		/* Prefer another plane: the cause of the loss may affect all of
 		 * this one. */
@@ -199,7 +202,8 @@ static __always_inline int dress_again(struct __sk_buff *skb, const struct resen
 		attempt = 3;
 	__sync_fetch_and_add(&route->path->sent, 1);
 	return put_cell(data, end, r->h, route->pl, route->pp, route->path->ev,
-			flags | attempt << MRC_CELL_ATTEMPT_SHIFT, r->q->remote_qpn, r->psn, &c, next);
+			data_class(r->h, r->q, attempt), flags | attempt << MRC_CELL_ATTEMPT_SHIFT,
+			r->q->remote_qpn, r->psn, &c, next);
 }
 
 /* Send the copy from the ring, with the skb as the carrier and `head` as memory for its headers. */

@@ -102,7 +102,7 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 	sack->down = planes_down(h);
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	if (put_headers(data, end, h, pl, pp, back, MRC_SETH_LEN + MRC_CC_STATE_LEN,
+	if (put_headers(data, end, h, pl, pp, back, control_class(h), MRC_SETH_LEN + MRC_CC_STATE_LEN,
 			MRC_OP_SACK, 0, q->remote_qpn, 0) ||
 	    put_sack(data, end, sack))
 		return 0;

@@ -80,8 +80,9 @@ static __always_inline void ask(struct __sk_buff *skb, const struct mrc_host *h,
 		return;
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	if (put_headers(data, end, h, r.pl, r.pp, r.path->ev, MRC_PETH_LEN, MRC_OP_PROBE, 0,
-			q->remote_qpn, 0) ||
+	/* Its round trip stands for that of data, so it waits in the queues of data. */
+	if (put_headers(data, end, h, r.pl, r.pp, r.path->ev, h->dscp_whole << MRC_DSCP_SHIFT,
+			MRC_PETH_LEN, MRC_OP_PROBE, 0, q->remote_qpn, 0) ||
 	    put_probe(data, end, MRC_PETH_SOLICIT, 0, now))
 		return;
 	tx->solicit_path = id;

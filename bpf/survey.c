@@ -125,8 +125,8 @@ int mrc_survey(struct __sk_buff *skb)
 	psn = (loop->psn + 1) & MRC_PSN_MASK;
 	ev = plane << MRC_EV_PLANE_SHIFT | (index & 0xffff);
 	now = bpf_ktime_get_ns();
-	if (put_headers(data, end, h, pl, path, ev, MRC_ERTH_LEN, MRC_OP_ENDPOINT_REQ, 0,
-			MRC_QPN_ENDPOINT, psn) ||
+	if (put_headers(data, end, h, pl, path, ev, control_class(h), MRC_ERTH_LEN,
+			MRC_OP_ENDPOINT_REQ, 0, MRC_QPN_ENDPOINT, psn) ||
 	    put_endpoint_request(data, end, MRC_ENDPOINT_EV_PROBE, loop_vendor(index), now))
 		return 0;
 	loop->sent_ns = now;

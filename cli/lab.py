@@ -54,6 +54,9 @@ def lab() -> None:
 @click.option(
     "--rate", type=int, default=0, show_default=True, help="Mb/s of every link; 0 is unlimited."
 )
+@click.option(
+    "--trim", is_flag=True, help="Switches cut data to its headers where they would drop it."
+)
 @click.option("--no-ecn", is_flag=True, help="Do not mark packets in long switch queues (CE).")
 @click.option(
     "--routing",
@@ -94,9 +97,9 @@ def up(
 ) -> None:
     """Build a lab from FILE or from the options, and wait until its hosts reach each other.
 
-    FILE is a fabric file (TOML). --name, --mtu, --rate, --routing, --encap and --underlay
-    override its values. --hosts, --planes, --t1 and --hosts-per-t0 describe a fabric instead of
-    FILE.
+    FILE is a fabric file (TOML). --name, --mtu, --rate, --trim, --routing, --encap and
+    --underlay override its values. --hosts, --planes, --t1 and --hosts-per-t0
+    describe a fabric instead of FILE.
     """
     from mrcd.lab import lab as labs  # noqa: PLC0415
 
@@ -137,6 +140,7 @@ def _fabric(ctx: click.Context, file: Path | None, options: dict[str, Any]) -> F
                 name=options["name"],
                 mtu=options["mtu"],
                 rate_mbps=options["rate"],
+                trim=options["trim"],
                 routing=_routing(Routing(), options, set(_ROUTING)),
                 **{key: options[key] for key in _SHAPE},
             )
@@ -144,7 +148,7 @@ def _fabric(ctx: click.Context, file: Path | None, options: dict[str, Any]) -> F
         if clash:
             raise click.UsageError(f"{', '.join(clash)}: not together with FILE, which sets it")
         fabric = description.load(file)
-        overrides = {"name": "name", "mtu": "mtu", "rate": "rate_mbps"}
+        overrides = {"name": "name", "mtu": "mtu", "rate": "rate_mbps", "trim": "trim"}
         fields = {field: options[key] for key, field in overrides.items() if given(key)}
         fields["routing"] = _routing(
             fabric.routing, options, {key for key in _ROUTING if given(key)}
@@ -237,6 +241,8 @@ def _as_text(found: LabStatus, actions: list[tuple[str, str]], states: dict[str,
     shared = {s.namespace for s in found.switches if s.namespace != f"{found.name}-{s.name}"}
     if not found.ecn:
         lines.append("switches do not mark packets (--no-ecn)")
+    if found.trim:
+        lines.append("switches trim data where they would drop it")
     if shared:
         lines.append(f"T1 switches share {len(shared)} namespaces: {min(shared)}, ...")
     if found.missing:
@@ -246,6 +252,11 @@ def _as_text(found: LabStatus, actions: list[tuple[str, str]], states: dict[str,
     ]
     colours = [{1: _colour(states[host.name])} for host in found.hosts]
     lines += ["", table(("HOST", "MRCD", "PID", "MRC0"), rows, colours), ""]
+    if found.ports:
+        counted: list[list[str | int | None]] = [
+            [p.switch, p.port, p.trimmed, p.dropped, p.marked] for p in found.ports
+        ]
+        lines += [table(("SWITCH", "PORT", "TRIMMED", "DROPPED", "MARKED"), counted), ""]
     if actions:
         lines.append(table(("ELEMENT", "FAULT"), actions, [{1: BAD}] * len(actions)))
     else:

@@ -116,6 +116,7 @@ class PeerInfo:
     tx_packets: int
     rx_packets: int
     framing: Framing | None = None  # of data, both ways; None: no session yet
+    trims: bool = False  # switches on the ways to the peer trim data
     refused: str | None = None  # why a peer that is heard gets no session
 
 
@@ -201,6 +202,7 @@ class ConnInfo:
     rx_waiting: int  # packets held behind a gap
     retransmits: int
     framing: Framing | None = None  # of data, both ways; None: no session yet
+    trims: bool = False  # switches on the ways to the peer trim data
     window_bytes: int | None = None  # congestion window; None: not begun, or no congestion control
     inflight_bytes: int = 0  # sent and not acknowledged
     backlog_bytes: int = 0  # waits for the window

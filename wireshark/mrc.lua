@@ -28,7 +28,7 @@ mrc.prefs.columns =
 local BTH_LEN, METH_LEN, TSETH_LEN, RETH_LEN, IMM_LEN, ICRC_LEN = 12, 4, 4, 16, 4, 4
 local SETH_LEN, CC_STATE_LEN, NETH_LEN, PETH_LEN, ERTH_LEN, EETH_LEN = 28, 8, 20, 16, 16, 36
 local AETH_LEN = 4
-local DSCP_TRIMMED = 43
+local DSCP_TRIMMED, DSCP_LASTHOP = 43, 47
 local RKEY_NETDEV = 0x4e455430
 local TS_UNIT_NS = 128
 local CELL_MSS_MIN, CELL_PACKETS = 512, 128
@@ -260,6 +260,10 @@ local function usids_of(range)
     return table.concat(names, " ")
 end
 
+local function is_trimmed(class)
+    return class[1] and (class[1].value == DSCP_TRIMMED or class[1].value == DSCP_LASTHOP)
+end
+
 -- Return the encapsulation, the EV's high and low half, whether the DSCP is that of a trimmed packet,
 -- and the field of the uSID list, if any.
 local function envelope(pinfo)
@@ -268,9 +272,9 @@ local function envelope(pinfo)
     local class = { class6_of() }
     if #flows == 0 then
         class = { class4_of() }
-        return ECMP4, high, 0, class[1] and class[1].value == DSCP_TRIMMED, nil
+        return ECMP4, high, 0, is_trimmed(class), nil
     end
-    local cut = class[1] and class[1].value == DSCP_TRIMMED
+    local cut = is_trimmed(class)
     local list = to[1] and to[1].range:range(0, 4):uint() == block_of(mrc.prefs.block) and to[1]
     low = flows[#flows].value % 65536
     if #flows > 1 then return FULL, high, low, cut, list end
@@ -673,6 +677,13 @@ local function cell_of()
     return nil
 end
 
+-- Return the length of an IP packet, by its header.
+local function inner_length(tvb)
+    if tvb:len() < 20 then return 0 end
+    if tvb:range(0, 1):bitfield(0, 4) == 4 then return tvb:range(2, 2):uint() end
+    return tvb:range(4, 2):uint() + 40
+end
+
 local function add_cell(tvb, pinfo, root, state, list)
     local flows = { flow_of() }
     local flow, label = flows[#flows].range, flows[#flows].value
@@ -688,6 +699,11 @@ local function add_cell(tvb, pinfo, root, state, list)
     if label >= 262144 then
         tree:add_proto_expert_info(E.rtx)
         words[#words + 1] = "sent again"
+    end
+    if is_trimmed({ class6_of() }) and inner_length(tvb) > tvb:len() then
+        tree:add(F["trimmed"], true):set_generated()
+        tree:add_proto_expert_info(E.trimmed)
+        words[#words + 1] = "trimmed"
     end
     pinfo.cols.protocol = "MRC"
     pinfo.cols.info = table.concat(words, ", ")

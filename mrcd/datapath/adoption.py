@@ -17,6 +17,7 @@ from mrcd.datapath.datapath import Datapath, DatapathError
 from mrcd.datapath.loader import MAPS, PROGRAMS, source
 from mrcd.datapath.qptable import evs_per_plane
 from mrcd.datapath.sizes import Sizes
+from mrcd.fabric import classes
 from mrcd.fabric.loops import loops_of
 from mrcd.linux import bpfmap, kernel
 from mrcd.wire.abi import ABI
@@ -68,6 +69,8 @@ def layout_of(config: Config, needed: Sizes) -> str:
             str(fabric.gateway),
             fabric.mtu,
             fabric.ipv4,
+            fabric.trim,
+            *classes.keys(fabric.classes).values(),
         ],
         "interfaces": [config.mrc0.name, *config.interfaces],
         "transport": [

@@ -96,4 +96,10 @@ def write(
         solicit_ns=tuning.SOLICIT_NS,
         **congestion(config, plane_mbps(config)),
         link_mac=tuple(mac),
+        dscp_data=fabric.classes.trimmable,
+        dscp_again=fabric.classes.retransmit,
+        dscp_whole=fabric.classes.no_trim,
+        dscp_control=fabric.classes.control,
+        dscp_trimmed=fabric.classes.trimmed,
+        dscp_lasthop=fabric.classes.trimmed_lasthop,
     )

@@ -80,10 +80,10 @@ class QpTable:
             self._sets.pop(qp, None)
         self.peers.remove(peer)
 
-    def holds(self, peer: str, memory: Memory, *, cells: bool) -> bool:
+    def holds(self, peer: str, memory: Memory, *, cells: bool, trims: bool = False) -> bool:
         """Return whether the maps hold exactly the QPs that a session remembers, in use.
 
-        cells: whether their data goes in cells.
+        cells: whether their data goes in cells. trims: whether switches trim data to the peer.
         """
         if peer not in self.peers.planes:
             return False
@@ -95,6 +95,7 @@ class QpTable:
             wanted = {"state": ABI.MRC_QP_READY, "qpn": local.qpn, "remote_qpn": remote_qpn}
             wanted["peer"] = self.peers.indices[peer]
             wanted["framing"] = _framing(cells)
+            wanted["trims"] = int(trims)
             if not wanted.items() <= there.items():
                 return False
             if not self._has_paths(local.index, self._choose_paths(peer, local.index)):
@@ -120,10 +121,11 @@ class QpTable:
         mpr: int,
         *,
         cells: bool = False,
+        trims: bool = False,
     ) -> None:
         """Program QPs to receive (RTR). Their earlier state is forgotten, except for totals.
 
-        cells: whether their data goes in cells.
+        cells: whether their data goes in cells. trims: whether switches trim data to the peer.
         """
         self.reset(tuple(local.index for local, _remote in pairs))
         self.peers.pair(peer, len(pairs))
@@ -168,6 +170,7 @@ class QpTable:
                 remote_qpn=remote.qpn,
                 mpr=mpr,
                 framing=_framing(cells),
+                trims=int(trims),
             )
 
     def _choose_paths(self, peer: str, qp: int) -> tuple[evset.PlaneSet, ...]:

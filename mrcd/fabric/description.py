@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import tomli_w
 
+from mrcd.fabric import classes
 from mrcd.fabric import hosts as of
 from mrcd.fabric import routing as routes
 from mrcd.fabric.hosts import Host, HostRange, Interface
@@ -79,8 +80,10 @@ def dumps(fabric: Fabric) -> str:
             "t1": fabric.t1,
             "mtu": fabric.mtu,
             "rate_mbps": fabric.rate_mbps,
+            "trim": fabric.trim,
             **routes.keys(fabric.routing),
-        }
+        },
+        "dscp": classes.keys(fabric.classes),
     }
     if isinstance(fabric.hosts, HostRange):
         pattern = fabric.hosts
@@ -147,13 +150,13 @@ class _Reader:
         self.problems.append(f"{self.source}: {key} = {_shown(value)}: must be {wanted}")
 
     def fabric(self, data: Mapping[str, Any]) -> Fabric:
-        self.only(data, "", ("fabric", "host", "hosts"))
+        self.only(data, "", ("fabric", "dscp", "host", "hosts"))
         table = data.get("fabric")
         if not isinstance(table, dict):
             self.problems.append(f"{self.source}: [fabric]: must be present, as a table")
             table = {}
         known = ("name", "block", "underlay6", "gateway", "planes", "t0", "t1", "mtu", "rate_mbps")
-        self.only(table, "fabric.", known + routes.KEYS)
+        self.only(table, "fabric.", (*known, "trim", *routes.KEYS))
         number = self.number
         name = self.name(table, "fabric.", "name", "lab")
         block = self.block(table, "block", "fcbb:bb00::/32")
@@ -164,11 +167,16 @@ class _Reader:
         t1 = number(table, "fabric.", "t1", 1, T1_MAX, _REQUIRED)
         mtu = number(table, "fabric.", "mtu", MTU_MIN, MTU_MAX, 9000)
         rate = number(table, "fabric.", "rate_mbps", 0, RATE_MAX_MBPS, 0)
+        trim = self.flag(table, "fabric.", "trim")
         routing = routes.read(table, lambda key, *rest: self.complain(f"fabric.{key}", *rest))
+        of_packets = classes.read(data.get("dscp", {}), self.complain)
         hosts = self.members(data, t0)
         if self.problems:
             raise FabricError(self.problems)
-        made = Fabric(name, block, underlay6, gateway, planes, t0, t1, mtu, rate, hosts, routing)
+        made = Fabric(
+            name, block, underlay6, gateway, planes, t0, t1, mtu, rate, hosts, routing,
+            trim, of_packets,
+        )  # fmt: skip
         if routing.underlay == 4 and not made.ipv4:
             wanted = (
                 f"6 with more than {IPV4_SWITCHES_MAX} T0s or T1s, or a port past {IPV4_PORT_MAX}"
@@ -194,6 +202,12 @@ class _Reader:
             self.complain(where + key, value, f"a whole number, {low} to {high}")
             return high
         return value
+
+    def flag(self, table: Mapping[str, Any], where: str, key: str) -> bool:
+        value = table.get(key, False)
+        if not isinstance(value, bool):
+            self.complain(where + key, value, "true or false")
+        return value is True
 
     def name(self, table: Mapping[str, Any], where: str, key: str, default: object) -> str:
         value = table.get(key, default)

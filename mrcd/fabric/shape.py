@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mrcd.fabric import hosts as of
+from mrcd.fabric.classes import USUAL, Classes
 from mrcd.fabric.hosts import Host
 from mrcd.fabric.routing import SRV6, Routing
 
@@ -43,7 +44,10 @@ class FabricError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """A fabric of `planes` planes, each with `t0` and `t1` switches."""
+    """A fabric of `planes` planes, each with `t0` and `t1` switches.
+
+    trim: whether switches cut data to its headers where they would drop it.
+    """
 
     name: str
     block: ipaddress.IPv6Network
@@ -56,6 +60,8 @@ class Fabric:
     rate_mbps: int
     hosts: Sequence[Host]
     routing: Routing = SRV6
+    trim: bool = False
+    classes: Classes = USUAL
 
     def host(self, name: str) -> Host:
         """Return the host of that name; raises KeyError that lists the known names."""
@@ -143,6 +149,7 @@ def generate(
     mtu: int = 9000,
     rate_mbps: int = 0,
     routing: Routing = SRV6,
+    trim: bool = False,
 ) -> Fabric:
     """Return the fabric of `lab up`: hosts h1, h2, ... fill the T0s in order.
 
@@ -180,6 +187,7 @@ def generate(
         rate_mbps=rate_mbps,
         hosts=members,
         routing=routing,
+        trim=trim,
     )
     return checked(fabric)
 

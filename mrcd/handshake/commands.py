@@ -47,7 +47,7 @@ class ConfigureReceive:
     """Program each pair of QPs to accept packets but to send none (RTR).
 
     `mtu` and `mpr` are the smaller of both sides' values; `capabilities` are those that both sides
-    have.
+    have. `trims`: whether the peer says that switches on the ways to it trim data.
     """
 
     peer: str
@@ -57,6 +57,7 @@ class ConfigureReceive:
     mpr: int
     port_mask: int
     capabilities: frozenset[str]
+    trims: bool
 
 
 @dataclass(frozen=True, slots=True)

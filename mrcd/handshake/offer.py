@@ -16,6 +16,8 @@ MAX_QPS: Final = 16
 PACE_MAX_MS: Final = 3_600_000
 CELL: Final = "cell"
 """The capability to send and take data in cells (bpf/mrc_wire.h)."""
+TRIM: Final = "trim"
+"""Switches on the ways to the sender of the Offer trim data, and it answers what they trimmed."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 Nonzero24 = Annotated[int, Meta(ge=1, le=0xFFFFFF)]

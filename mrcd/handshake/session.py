@@ -65,6 +65,7 @@ from mrcd.handshake.commands import (
 from mrcd.handshake.incarnation import SEQ_LEAP, Bound, Incarnation, Memory, Ours
 from mrcd.handshake.offer import (
     MAX_QPS,
+    TRIM,
     VERSION,
     HandshakeError,
     LacksCapability,
@@ -404,6 +405,7 @@ class Session:
             min(self._ours.mpr, offer.mpr),
             offer.port_mask,
             frozenset(self._ours.capabilities) & frozenset(offer.capabilities),
+            TRIM in offer.capabilities,
         )
 
     def _note(self, offer: Offer) -> list[Command]:

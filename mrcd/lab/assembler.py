@@ -8,6 +8,8 @@ counts instructions of 8 bytes from the one after the jump.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10 = range(11)
 
@@ -69,3 +71,46 @@ def load_map(dst: int, map_fd: int) -> bytes:
 def finish(verdict: int) -> bytes:
     """Emit return verdict"""
     return load_imm(R0, verdict) + insn(0x95)
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A jump to a label further on: `code`, `dst`, `src` and `imm` as for insn()."""
+
+    to: str
+    code: int
+    dst: int = 0
+    src: int = 0
+    imm: int = 0
+
+
+def always(to: str) -> Jump:
+    """Jump to a label in any case."""
+    return Jump(to, 0x05)
+
+
+def link(parts: Iterable[bytes | str | Jump]) -> bytes:
+    """Put a program together: code, labels (strings), and the jumps to them.
+
+    Raises ValueError if a label is missing, stands twice, or lies behind its jump: the verifier of
+    old kernels refuses loops.
+    """
+    listed = list(parts)
+    at, places = 0, dict[str, int]()
+    for part in listed:
+        if isinstance(part, str):
+            if part in places:
+                raise ValueError(f"label {part} stands twice")
+            places[part] = at
+        else:
+            at += len(part) // 8 if isinstance(part, bytes) else 1
+    at, code = 0, b""
+    for part in listed:
+        if isinstance(part, Jump):
+            if places.get(part.to, -1) <= at:
+                raise ValueError(f"no label {part.to} behind the jump to it")
+            part = insn(part.code, part.dst, part.src, places[part.to] - at - 1, part.imm)
+        if isinstance(part, bytes):
+            code += part
+            at = len(code) // 8
+    return code

@@ -15,7 +15,7 @@ from collections.abc import Container, Iterable
 from pathlib import Path
 
 from mrcd.lab.marking import Marking
-from mrcd.lab.queues import Queue
+from mrcd.lab.queues import Queue, TrimQueue
 from mrcd.lab.topology import ANCHOR, Node, Topology
 from mrcd.linux import netns, sysfs
 from mrcd.linux.netlink import Netlink
@@ -93,7 +93,8 @@ async def build(topology: Topology, marking: Marking | None) -> None:
             for node in members:
                 for port in node.ports:
                     await nl.set_link(port, up=True)
-                    await set_rate(nl, port, fabric.rate_mbps, fabric.mtu)
+                    trims = marking is not None and marking.trims((node.name, port))
+                    await set_rate(nl, port, fabric.rate_mbps, fabric.mtu, trims=trims)
                     if marking and fabric.rate_mbps:
                         queue = Queue.of(fabric.rate_mbps, fabric.mtu)
                         await marking.set_queue(nl, (node.name, port), queue)
@@ -162,12 +163,28 @@ async def _configure(nl: Netlink, node: Node, down: Container[str], *, read_back
         )
 
 
-async def set_rate(nl: Netlink, ifname: str, rate_mbps: int, mtu: int) -> None:
-    """Limit the rate of `ifname`'s outgoing packets; 0 removes the limit."""
+async def set_rate(
+    nl: Netlink, ifname: str, rate_mbps: int, mtu: int, *, trims: bool = False
+) -> None:
+    """Limit the rate of `ifname`'s outgoing packets; 0 removes the limit.
+
+    trims: a program decides what is dropped, and there is a queue for what it has trimmed.
+    """
     if rate_mbps == 0:
         await nl.delete_root_qdisc(ifname)
         return
     queue = Queue.of(rate_mbps, mtu)
+    if trims:
+        both = TrimQueue.of(queue)
+        await nl.replace_htb(
+            ifname,
+            rate_bytes_per_s=queue.rate_bytes_per_s,
+            burst_bytes=queue.burst_bytes,
+            first_bytes=both.first_bytes,
+            second_bytes=both.second_bytes,
+            frame_bytes=mtu + 14,
+        )
+        return
     await nl.replace_tbf(
         ifname,
         rate_bytes_per_s=queue.rate_bytes_per_s,

@@ -174,7 +174,8 @@ def _rate_mbps(topology: Topology, job: _Work) -> int:
 
 async def _set_rate(topology: Topology, job: _Work, marking: Marking | None) -> None:
     rate, mtu = _rate_mbps(topology, job), topology.fabric.mtu
-    await build.set_rate(job.nl, job.port, rate, mtu)
+    trims = marking is not None and marking.trims((job.node, job.port))
+    await build.set_rate(job.nl, job.port, rate, mtu, trims=trims)
     if marking:
         queue = Queue.of(rate, mtu) if rate else None
         await marking.set_queue(job.nl, (job.node, job.port), queue)

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,6 +52,17 @@ class SwitchStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class PortStatus:
+    """What a port of a switch that trims has done since its rate was set, in packets."""
+
+    switch: str
+    port: str
+    marked: int
+    trimmed: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
 class LabStatus:
     """The status of a whole lab."""
 
@@ -63,9 +75,11 @@ class LabStatus:
     rate_mbps: int
     daemons: bool
     ecn: bool
+    trim: bool
     hosts: tuple[HostStatus, ...]
     switches: tuple[SwitchStatus, ...]
     faults: tuple[Fault, ...]
+    ports: tuple[PortStatus, ...]  # those that have trimmed or dropped something
 
     @property
     def healthy(self) -> bool:
@@ -149,23 +163,34 @@ def _build(whole: Topology, plan: Topology, ecn: bool, on_stop: str, settings: s
         if host.name in plan.nodes:
             spot = state.places(plan.fabric.name, host.name)
             spot.folder.mkdir()
-            spot.config.write_text(
-                tomli_w.dumps(
-                    {
-                        "host": {"name": host.name, "fabric": "../fabric.toml"},
-                        "service": {"on_stop": on_stop},
-                    }
-                )
-                + settings
-            )
+            spot.config.write_text(_config_of(host.name, plan.fabric, on_stop, settings))
     if len(plan.nodes) < len(whole.nodes):
         asyncio.run(nics.adopt(whole))
     with _marking(plan, ecn) as marking:
         asyncio.run(build.build(plan, marking))
 
 
+def _config_of(host: str, fabric: Fabric, on_stop: str, settings: str) -> str:
+    """Return the mrcd.toml of a host, with the caller's settings.
+
+    Where switches trim, cells are single packets: only on its way out of the machine would the
+    kernel cut a large one, and a program cannot trim it before that.
+    """
+    tables: dict[str, dict[str, object]] = {
+        "host": {"name": host, "fabric": "../fabric.toml"},
+        "service": {"on_stop": on_stop},
+    }
+    if fabric.trim:
+        tables["transport"] = {"cell_max": 0}
+    for name, table in tomllib.loads(settings).items():
+        tables[name] = {**tables.get(name, {}), **table}
+    return tomli_w.dumps(tables)
+
+
 def _marking(plan: Topology, ecn: bool) -> contextlib.AbstractContextManager[Marking | None]:
-    return Marking(plan, state.bpffs(plan.fabric.name)) if ecn else contextlib.nullcontext()
+    if not ecn and not plan.fabric.trim:
+        return contextlib.nullcontext()
+    return Marking(plan, state.bpffs(plan.fabric.name), ecn=ecn)
 
 
 def _start_daemons(plan: Topology) -> None:
@@ -297,10 +322,25 @@ def status(name: str) -> LabStatus:
         rate_mbps=fabric.rate_mbps,
         daemons=lab.daemons,
         ecn=lab.ecn,
+        trim=fabric.trim,
         hosts=tuple(hosts),
         switches=switches,
         faults=lab.faults,
+        ports=tuple(port for port in ports(name) if port.trimmed or port.dropped),
     )
+
+
+def ports(name: str) -> list[PortStatus]:
+    """Return what each port has done, of a lab that trims; otherwise an empty list."""
+    lab = state.read(name)
+    plan = topology.plan(state.read_fabric(name)).within(lab.namespaces)
+    if not plan.fabric.trim:
+        return []
+    with Marking(plan, state.bpffs(name), ecn=lab.ecn) as marking:
+        return [
+            PortStatus(node, port, done.marked, done.trimmed, done.dropped)
+            for (node, port), done in marking.counts().items()
+        ]
 
 
 def daemon_pid(name: str, host: str) -> int | None:

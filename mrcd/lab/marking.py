@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from mrcd.lab import trimming
 from mrcd.lab.assembler import (
     PRANDOM_U32,
     R0,
@@ -167,35 +168,62 @@ def value(queue: Queue | None, busy_until_ns: int = 0) -> bytes:
 
 
 def ports(topology: Topology) -> dict[Port, int]:
-    """Return and number the marking ports, which are those between switches.
+    """Return and number the ports with a program.
 
-    The last hop to a host never marks.
+    Only those between switches mark: the last hop to a host never does. All of them trim.
     """
     ends = [
         (end.node, end.ifname)
         for cable in topology.cables
-        if topology.nodes[cable.far.node].kind != "host"
         for end in (cable.near, cable.far)
+        if topology.nodes[end.node].kind != "host"
+        and (topology.fabric.trim or topology.nodes[cable.far.node].kind != "host")
     ]
     return {port: number for number, port in enumerate(ends, 1)}
 
 
-class Marking:
-    """The ECN marking of one lab; a context manager that marking outlives."""
+def _last_hops(topology: Topology) -> frozenset[Port]:
+    """Return the ports that lead to hosts."""
+    return frozenset(
+        (cable.near.node, cable.near.ifname)
+        for cable in topology.cables
+        if topology.nodes[cable.far.node].kind == "host"
+    )
 
-    def __init__(self, topology: Topology, folder: Path) -> None:
-        """Open the map and program pinned in the lab's bpffs, or create and pin them."""
+
+class Marking:
+    """The programs at the ports of one lab; a context manager that they outlive.
+
+    They mark packets, and trim them if the fabric says so (trimming.py).
+    """
+
+    def __init__(self, topology: Topology, folder: Path, *, ecn: bool = True) -> None:
+        """Open the map and program pinned in the lab's bpffs, or create and pin them.
+
+        ecn: whether packets are marked.
+        """
+        self._fabric = topology.fabric
+        self._ecn = ecn
         self._ports = ports(topology)
+        self._last_hops = _last_hops(topology)
         try:
             self._queues = bpf.get(folder / _QUEUES)
             self._program = bpf.get(folder / _PROGRAM)
         except bpf.BpfError as error:
             if error.errno != errno.ENOENT:
                 raise
-            self._queues = create_queues(len(self._ports) + 1)
-            self._program = load(self._queues)
+            self._queues, self._program = self._load()
             bpf.pin(self._queues, folder / _QUEUES)
             bpf.pin(self._program, folder / _PROGRAM)
+
+    def _load(self) -> tuple[int, int]:
+        count = len(self._ports) + 1
+        if not self._fabric.trim:
+            queues = create_queues(count)
+            return queues, load(queues)
+        queues = trimming.create_queues(count)
+        ipv4 = self._fabric.routing.underlay == 4
+        return queues, trimming.load(queues, self._fabric.classes, ipv4=ipv4)
 
     def __enter__(self) -> Self:
         return self
@@ -210,21 +238,44 @@ class Marking:
         os.close(self._program)
 
     def covers(self, port: Port) -> bool:
-        """Return whether this port marks when it has a rate."""
+        """Return whether this port has a program when it has a rate."""
         return port in self._ports
+
+    def trims(self, port: Port) -> bool:
+        """Return whether this port trims when it has a rate."""
+        return self._fabric.trim and port in self._ports
+
+    def _held(self, port: Port, size: int) -> bytes:
+        key = struct.pack("=I", self._ports[port])
+        return bpf.lookup(self._queues, key, size) or bytes(size)
 
     def marked(self, port: Port) -> int:
         """Return how many packets the port has marked since its rate was set."""
-        key = struct.pack("=I", self._ports[port])
-        found = bpf.lookup(self._queues, key, VALUE_SIZE)
-        return int(struct.unpack_from("=Q", found or bytes(VALUE_SIZE), _MARKED)[0])
+        size = trimming.VALUE_SIZE if self._fabric.trim else VALUE_SIZE
+        return int(struct.unpack_from("=Q", self._held(port, size), _MARKED)[0])
+
+    def counts(self) -> dict[Port, trimming.Counts]:
+        """Return what each port of a fabric that trims has done since its rate was set."""
+        if not self._fabric.trim:
+            return {}
+        return {
+            port: trimming.counts(self._held(port, trimming.VALUE_SIZE)) for port in self._ports
+        }
+
+    def _value(self, port: Port, queue: Queue | None) -> bytes:
+        if not self._fabric.trim:
+            return value(queue)
+        last = port in self._last_hops
+        classes = self._fabric.classes
+        cut_as = classes.trimmed_lasthop if last else classes.trimmed
+        return trimming.value(queue, cut_as, marks=self._ecn and not last)
 
     async def set_queue(self, nl: Netlink, port: Port, queue: Queue | None) -> None:
-        """Mark by this queue from now on, or stop marking if it is None."""
+        """Mark and trim by this queue from now on, or stop that if it is None."""
         number = self._ports.get(port)
         if number is None:
             return
-        bpf.update(self._queues, struct.pack("=I", number), value(queue))
+        bpf.update(self._queues, struct.pack("=I", number), self._value(port, queue))
         if queue is None:
             await nl.detach_clsact(port[1], prio=PRIO, direction="egress")
             return

@@ -10,6 +10,11 @@ QUEUE_PACKETS = 16
 MARK_FROM = 0.2  # part of the queue above which packets are marked, more of them the longer it is
 MARK_ALL = 0.8  # part of the queue above which all packets are marked
 _ETHERNET = 14
+TRIM_BYTES = _ETHERNET + 128
+"""What a switch leaves of a frame that it trims: real switches cut at a fixed length, too. It
+holds all headers up to TSETH in each encapsulation, and those of TCP in a cell."""
+SPARE = 4  # a qdisc whose timer is late falls behind what the program believes
+CONTROL_PART = 2  # a packet of the first queue occupies this many times its time on the link
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +60,30 @@ class Thresholds:
 
         ps = 1_000_000_000_000 // queue.rate_bytes_per_s
         return cls(ps, ns(MARK_FROM), ns(MARK_ALL), ns(1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class TrimQueue:
+    """The two queues of a port that trims, and what the program in front of them believes of them.
+
+    Trimmed and control packets have the first queue, which is served first but gets at most half of
+    the link; everything else has the second. Times include the burst, as in Thresholds. The queues
+    themselves are longer: the program decides what is dropped or trimmed.
+    """
+
+    first_bytes: int  # length of the first queue
+    second_bytes: int
+    first_ns: int  # time for which the first may be busy, at its half of the link
+    full_ns: int  # time for which both together may keep the link busy
+
+    @classmethod
+    def of(cls, queue: Queue) -> TrimQueue:
+        """Return the queues of a link with this queue."""
+        held = queue.burst_bytes + queue.limit_bytes
+        rate = queue.rate_bytes_per_s
+        return cls(
+            first_bytes=SPARE * held,
+            second_bytes=SPARE * held,
+            first_ns=held * CONTROL_PART * 1_000_000_000 // rate,
+            full_ns=held * 1_000_000_000 // rate,
+        )

@@ -18,11 +18,13 @@ _IP_FREEBIND = 15
 class PlaneSockets(ABC):
     """For each plane, a UDP socket that receives and optionally a raw socket that sends."""
 
-    def __init__(self, purpose: str, port: int, raw_protocol: int | None) -> None:
+    def __init__(self, purpose: str, port: int, raw_protocol: int | None, dscp: int = 0) -> None:
         """Hold no socket yet.
 
         `purpose` names the sockets in errors. With `raw_protocol` None there are no raw sockets.
+        `dscp` is that of what they send.
         """
+        self._dscp = dscp
         self._purpose = purpose
         self._port = port
         self._raw_protocol = raw_protocol
@@ -33,9 +35,9 @@ class PlaneSockets(ABC):
         """Begin to send and listen on a plane; raise OSError, with what failed on it."""
         device = os.fsencode(interface)
         try:
-            self._in[plane] = plane_socket(socket.SOCK_DGRAM, 0, device, address, self._port)
+            self._in[plane] = self._socket(socket.SOCK_DGRAM, 0, device, address, self._port)
             if self._raw_protocol is not None:
-                raw = plane_socket(socket.SOCK_RAW, self._raw_protocol, device, address, 0)
+                raw = self._socket(socket.SOCK_RAW, self._raw_protocol, device, address, 0)
                 # The raw socket only sends: the UDP socket receives.
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
                 self._raw[plane] = raw
@@ -48,6 +50,18 @@ class PlaneSockets(ABC):
                 f"([{address}]:{self._port}): {error.strerror}",
             ) from error
         asyncio.get_running_loop().add_reader(self._in[plane], self._readable, plane)
+
+    def _socket(
+        self, kind: int, protocol: int, device: bytes, address: Address, port: int
+    ) -> socket.socket:
+        sock = plane_socket(kind, protocol, device, address, port)
+        level, option = (
+            (socket.IPPROTO_IP, socket.IP_TOS)
+            if address.version == 4
+            else (socket.IPPROTO_IPV6, socket.IPV6_TCLASS)
+        )
+        sock.setsockopt(level, option, self._dscp << 2)
+        return sock
 
     def _listen(self, awake: bool) -> None:
         """Watch the sockets of all planes for arriving datagrams, or stop watching."""

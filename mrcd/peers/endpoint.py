@@ -64,7 +64,7 @@ def _stamp(now_ns: int) -> Timestamp:
 class EndpointSockets(PlaneSockets):
     """One pair of sockets for each plane. Times are CLOCK_REALTIME, like kernel timestamps."""
 
-    def __init__(self, port: int, on_answer: Answer, encap: int) -> None:
+    def __init__(self, port: int, on_answer: Answer, encap: int, dscp: int = 0) -> None:
         """Set the sockets up for `encap`, one of MRC_ENCAP_*, without opening any.
 
         `on_answer` is called with the source address, the EV, the bytes from BTH to ICRC, and the
@@ -72,7 +72,7 @@ class EndpointSockets(PlaneSockets):
         the packet came by, and that its lower half, which no socket tells, is 0.
         """
         raw_protocol = _IPPROTO_IPV6 if encap == ENCAP_FULL else socket.IPPROTO_UDP
-        super().__init__("endpoint", port, raw_protocol)
+        super().__init__("endpoint", port, raw_protocol, dscp)
         self._on_answer = on_answer
         self._encap = encap
 
@@ -115,7 +115,10 @@ class Endpoint:
         self._open_evs = open_evs
         self._rng = random.Random()
         self._sockets = EndpointSockets(
-            config.transport.udp_port, self._answered, config.fabric.routing.code
+            config.transport.udp_port,
+            self._answered,
+            config.fabric.routing.code,
+            config.fabric.classes.control,
         )
         self._updates = PortUpdates()
         self._timer: asyncio.TimerHandle | None = None

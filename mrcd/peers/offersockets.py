@@ -19,7 +19,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address
 
 from mrcd.fabric.routing import ENCAP_FULL, ENCAP_REDUCED
-from mrcd.linux.planesocket import Address, PlaneSockets, plane_socket
+from mrcd.linux.planesocket import Address, PlaneSockets
 from mrcd.wire.envelope import checksum16
 
 _IPPROTO_IPV6 = 41
@@ -53,12 +53,13 @@ class OfferSockets(PlaneSockets):
         on_datagram: Callable[[bytes, int], None],
         encap: int,
         rest_s: Callable[[], float] = lambda: 0.0,
+        dscp: int = 0,
     ) -> None:
         """Pause reading for `rest_s` seconds each time everything that arrived has been read.
 
         Keepalives of thousands of peers arrive one by one, and waking up costs more than reading.
         """
-        super().__init__("hand-shake", port, _RAW_PROTOCOL.get(encap))
+        super().__init__("hand-shake", port, _RAW_PROTOCOL.get(encap), dscp)
         self._on_datagram = on_datagram
         self._encap = encap
         self._rest_s = rest_s
@@ -119,7 +120,7 @@ class OfferSockets(PlaneSockets):
         device, source = self._source[plane]
         try:
             if path is None:
-                with plane_socket(socket.SOCK_DGRAM, 0, device, source, 0) as out:
+                with self._socket(socket.SOCK_DGRAM, 0, device, source, 0) as out:
                     out.sendto(datagram, (str(target), self._port))
                 return
             assert isinstance(source, IPv6Address) and isinstance(target, IPv6Address)  # noqa: PT018

@@ -15,6 +15,7 @@ from mrcd.datapath.qptable import QpTable
 from mrcd.fabric import underlay
 from mrcd.handshake import (
     CELL,
+    TRIM,
     Command,
     ConfigureReceive,
     HandshakeError,
@@ -80,6 +81,7 @@ class Peers:
             self._datagram,
             config.fabric.routing.code,
             self._heard_all,
+            config.fabric.classes.control,
         )
         self._calm = True  # since the last look, nothing but keepalives arrived
         self._agenda = Agenda(now_ns=time.monotonic_ns())
@@ -94,6 +96,7 @@ class Peers:
         self.heard_ns: dict[str, int] = {}
         self.mtu: dict[str, int] = {}
         self.cells: dict[str, bool] = {}  # whether data goes in cells, by peer with QPs
+        self.trims: dict[str, bool] = {}  # whether switches trim data to a peer
         self.refused: dict[str, str] = {}  # why a peer that is heard gets no session
         self.port_mask: dict[str, int] = {}
         self._doubts = PortDoubts()
@@ -120,16 +123,17 @@ class Peers:
             mpr=config.transport.mpr,
             qp_base=self._table.peers.base(peer),
             qps=self._table.peers.per_peer,
-            capabilities=(CELL,) if config.cells else (),
+            capabilities=_capabilities(config),
             required=(CELL,) if config.transport.framing == "cell" else (),
         )
 
-    def _framed(self, peer: str, mtu: int, *, cells: bool) -> None:
-        """Record the framing and the MTU of a session.
+    def _framed(self, peer: str, mtu: int, *, cells: bool, trims: bool) -> None:
+        """Record the framing and the MTU of a session, and whether data to the peer is trimmed.
 
         Both hosts may have an MTU for cells although the session has none.
         """
         self.cells[peer] = cells
+        self.trims[peer] = trims
         self.mtu[peer] = min(mtu, self._config.mtu_of(cells=cells))
         self._on_mtu(self._peers[peer], self.mtu[peer])
 
@@ -152,7 +156,8 @@ class Peers:
         for name in self.sessions:
             memory = memories.get(name)
             cells = memory is not None and self._takes_cells(memory.offer)
-            if memory is None or not self._table.holds(name, memory, cells=cells):
+            trims = memory is not None and TRIM in memory.offer.capabilities
+            if memory is None or not self._table.holds(name, memory, cells=cells, trims=trims):
                 self._table.reset(tuple(self._table.qps_of(name)))
                 continue
             ours = self._ours(name, memory.epoch)
@@ -162,7 +167,7 @@ class Peers:
             self._answering[name] = None
             self.port_mask[name] = self._table.peers.planes[name]
             self._endpoint.peer_established(name)
-            self._framed(name, memory.offer.mtu, cells=cells)
+            self._framed(name, memory.offer.mtu, cells=cells, trims=trims)
             resumed.append(name)
         self._count()
         return resumed
@@ -195,6 +200,7 @@ class Peers:
             self.heard_ns,
             self.mtu,
             self.cells,
+            self.trims,
             self.refused,
             self.port_mask,
         ):
@@ -351,10 +357,12 @@ class Peers:
                         self._ways.send(command.peer, plane, command.datagram)
                 case ConfigureReceive():
                     cells = CELL in command.capabilities
-                    self._table.configure(command.peer, command.qps, command.mpr, cells=cells)
+                    self._table.configure(
+                        command.peer, command.qps, command.mpr, cells=cells, trims=command.trims
+                    )
                     self._planes_of(command.peer, command.port_mask)
                     self._table.peers.set_ports(command.peer, command.port_mask)
-                    self._framed(command.peer, command.mtu, cells=cells)
+                    self._framed(command.peer, command.mtu, cells=cells, trims=command.trims)
                 case ReadyToSend():
                     self._table.ready(command.peer)
                 case ResetQps():
@@ -421,3 +429,8 @@ class Peers:
 
 def _packets(command: Command) -> int:
     return len(command.planes) if isinstance(command, SendOffer) else 0
+
+
+def _capabilities(config: Config) -> tuple[str, ...]:
+    """Return what this host's Offers list."""
+    return (CELL,) * config.cells + (TRIM,) * config.fabric.trim

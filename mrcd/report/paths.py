@@ -83,6 +83,7 @@ class PathReport(Live):
                         rx_waiting=rx["waiting"],
                         retransmits=tx["retransmits"],
                         framing=_FRAMINGS[qp["framing"]] if qp["state"] else None,
+                        trims=bool(qp["state"] and qp["trims"]),
                         window_bytes=tx["cwnd"] or None,
                         inflight_bytes=tx["inflight"],
                         backlog_bytes=tx["backlog"],

@@ -100,6 +100,7 @@ def _infos(
                 tx_packets=sent,
                 rx_packets=received,
                 framing=_framing(engine.peers.cells.get(peer.name)),
+                trims=engine.peers.trims.get(peer.name, False),
                 refused=engine.peers.refused.get(peer.name),
             )
         )

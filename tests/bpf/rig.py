@@ -35,7 +35,7 @@ from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.linux import bpf, bpfbatch, bpfmap, netns
 from mrcd.linux.ringbuf import RingBuffer
 from mrcd.wire.abi import ABI
-from mrcd.wire.layout import words
+from mrcd.wire.layout import WIRE, words
 
 DROPPED, PASSED, SENT, CELL = 1, 2, 3, 4  # what mrc_receive did, at either hook
 TC_UNSPEC, TC_SHOT, TC_REDIRECT = 0xFFFFFFFF, 2, 7
@@ -354,6 +354,13 @@ class Rig:
             cc_target_ns=0,
             cc_rate=0,
             link_mac=tuple(LINK_MAC),
+            # What leaves has class 0, but in the tests of the classes.
+            dscp_data=0,
+            dscp_again=0,
+            dscp_whole=0,
+            dscp_control=0,
+            dscp_trimmed=WIRE.MRC_DSCP_TRIMMED,
+            dscp_lasthop=WIRE.MRC_DSCP_LASTHOP,
         )
 
     def tune(self, **values: int | tuple[int, ...]) -> None:

@@ -225,7 +225,8 @@ def _untrimmed(frame: bytes, udp: int) -> bytes | None:
         tclass = frame[OUTER + 1]
     (length,) = struct.unpack_from("!H", frame, udp + 4)
     missing = udp + length - len(frame)
-    if tclass >> WIRE.MRC_DSCP_SHIFT != WIRE.MRC_DSCP_TRIMMED or missing <= 0:
+    trimmed_by = (WIRE.MRC_DSCP_TRIMMED, WIRE.MRC_DSCP_LASTHOP)
+    if tclass >> WIRE.MRC_DSCP_SHIFT not in trimmed_by or missing <= 0:
         return None
     whole = bytearray(frame + bytes(missing))
     if frame[OUTER] >> 4 == 4:
@@ -318,7 +319,10 @@ class Court:
             told = {
                 "handshake": [{"control_rx": 1}],
                 "answered": [{"probe_rx": 1}],
-                "refused": [{"nack_tx": 1}],
+                "refused": [
+                    {"nack_tx": 1, "trim_rx": 1},
+                    {"nack_tx": 1, "trim_rx_lasthop": 1},
+                ],
                 "endpoint": [{"endpoint_rx": 1}],
                 "request 0": [{"ports_rx": 1}, {"ports_stale": 1}],
                 "request 1": [{"ev_probe_rx": 1}],

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from mrcd.wire.envelope import put_envelope
-from tests.bpf.packets import BODY, BTH, EV, Far, ip4, numbered, sealed, trimmed
+from tests.bpf.packets import BODY, BTH, EV, UDP, Far, ip4, numbered, sealed, trimmed
 from tests.bpf.rig import DROPPED, SENT, Rig, gateway_mac_of, mac_of
 
 ALL = 0xFF
@@ -188,9 +188,9 @@ def test_trimmed_packet_is_refused(rig: Rig, far: Far) -> None:
 
 @pytest.mark.parametrize(("reason", "again"), [("01", True), ("07", True), ("19", False)])
 def test_nack_is_followed(rig: Rig, far: Far, reason: str, again: bool) -> None:
-    rig.spray(OUT)
+    about = int.from_bytes(rig.spray(OUT).frame[UDP : UDP + 2], "big")
     rig.sent()
-    headers = f"00 00 {reason} 55  10 01 00 00  00 00 00 00  00 00 03 e8  20 00 00 00"
+    headers = f"00 00 {reason} 55  {about:04x} 00 00  00 00 00 00  00 00 03 e8  20 00 00 00"
     rig.arrive(packet(far, 0xDD, 0, "77 00 00", "00 00 00", headers))
     frames = [frame for _plane, frame in rig.sent()]
     assert len(frames) == again

@@ -334,6 +334,23 @@ def test_cells__a_packet_without_a_place(change: dict[str, int], tmp_path: Path)
     assert {expert for expert in EXPERTS if expert in row} == {"mrc.cell.stray"}
 
 
+@pytest.mark.parametrize("dscp", [WIRE.MRC_DSCP_TRIMMED, WIRE.MRC_DSCP_LASTHOP])
+@pytest.mark.parametrize("corrected", [False, True])
+def test_cells__trimmed(dscp: int, corrected: bool, tmp_path: Path) -> None:
+    """A trimmed packet tells its PSN; a whole one with that DSCP is nothing special."""
+    whole = bytearray(oracle.vector("cell-of-three-middle"))
+    at = WIRE.MRC_ETH_LEN
+    word = int.from_bytes(whole[at : at + 4]) & ~(0x3F << 22) | dscp << 22
+    whole[at : at + 4] = word.to_bytes(4)
+    cut = whole[: at + WIRE.MRC_IP6_LEN + 48]
+    if corrected:
+        cut[at + 4 : at + 6] = (48).to_bytes(2)
+    rows = tshark([bytes(cut), bytes(whole)], tmp_path)
+    assert [row["mrc.cell.piece.psn"] for row in rows] == [rows[0]["mrc.cell.piece.psn"]] * 2
+    assert ["mrc.cut" in row for row in rows] == [True, False]
+    assert "trimmed" in rows[0]["_ws.col.Info"]
+
+
 def test_cells__any_length_is_survived(tmp_path: Path) -> None:
     frames = []
     for name in ("cell-of-three-last", "cell-v6-tcp"):
@@ -502,7 +519,8 @@ def test_dissector_knows_the_headers_constants() -> None:
         sizes = dict(zip(names.split(", "), map(int, values.split(", ")), strict=True))
         assert sizes[f"{name}_LEN"] == WIRE.constants[f"MRC_{name}_LEN"]
     assert f"0x{WIRE.MRC_RKEY_NETDEV:08x}" in SOURCE
-    assert f"DSCP_TRIMMED = {WIRE.MRC_DSCP_TRIMMED}" in SOURCE
+    dscps = f"{WIRE.MRC_DSCP_TRIMMED}, {WIRE.MRC_DSCP_LASTHOP}"
+    assert f"DSCP_TRIMMED, DSCP_LASTHOP = {dscps}" in SOURCE
     factor = WIRE.MRC_CHECK_FACTOR
     assert f"UInt64.new(0x{factor & 0xFFFFFFFF:08x}, 0x{factor >> 32:08x})" in SOURCE
     assert f'{WIRE.MRC_UDP_PORT_DEFAULT}, "UDP destination' in SOURCE

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from pyroute2.netlink.rtnl.tcmsg import sched_bpf
+from pyroute2.netlink.rtnl.tcmsg import plugins, sched_bpf, sched_pfifo
 
 from mrcd.linux.netlink.connection import Connection, trying
 
 _CLSACT_PARENT = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
 _ETH_P_ALL = 0x0003
+_HTB, _HTB_ALL = 0x10000, 0x10001
+FIRST_QUEUE, _SECOND_QUEUE = 0x10010, 0x10020
+"""The classes of `replace_htb`, as skb->priority names them."""
 
 
 def _extend_bpf() -> None:
@@ -24,6 +27,7 @@ def _extend_bpf() -> None:
 
 
 _extend_bpf()
+plugins.setdefault("bfifo", sched_pfifo)  # the same options, but its limit is in bytes
 
 
 class Queues(Connection):
@@ -42,6 +46,40 @@ class Queues(Connection):
                 burst=burst_bytes,
                 limit=limit_bytes,
             )
+
+    async def replace_htb(
+        self,
+        name: str,
+        *,
+        rate_bytes_per_s: int,
+        burst_bytes: int,
+        first_bytes: int,
+        second_bytes: int,
+        frame_bytes: int,
+    ) -> None:
+        """Give `name` two queues, of which the first is served first, with half of the rate.
+
+        Packets take the second unless their skb->priority is FIRST_QUEUE. `first_bytes` and
+        `second_bytes` are how long the queues may be, `frame_bytes` the longest packet.
+        """
+        await self.delete_root_qdisc(name)
+        index, half = self.index(name), rate_bytes_per_s // 2
+        bursts = {"burst": burst_bytes, "cburst": burst_bytes, "quantum": frame_bytes}
+        with trying(f"set htb {rate_bytes_per_s} B/s on {name}"):
+            await self._ipr.tc("add", "htb", index, _HTB, default=_SECOND_QUEUE & 0xFFFF)
+            for handle, parent, rate, ceil, prio in (
+                (_HTB_ALL, _HTB, rate_bytes_per_s, rate_bytes_per_s, 0),
+                (FIRST_QUEUE, _HTB_ALL, half, half, 0),
+                (_SECOND_QUEUE, _HTB_ALL, rate_bytes_per_s - half, rate_bytes_per_s, 1),
+            ):
+                await self._ipr.tc(
+                    "add-class", "htb", index, handle, parent=parent, rate=rate, ceil=ceil,
+                    prio=prio, **bursts,
+                )  # fmt: skip
+            for parent, limit in ((FIRST_QUEUE, first_bytes), (_SECOND_QUEUE, second_bytes)):
+                await self._ipr.tc(
+                    "add", "bfifo", index, (parent & 0xFFFF) << 16, parent=parent, limit=limit
+                )
 
     async def delete_root_qdisc(self, name: str) -> None:
         """Restore the default queue of `name`."""
