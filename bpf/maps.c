@@ -94,7 +94,7 @@ BPF_PERCPU_ARRAY(counters, u64, MRC_C_COUNT);
  * skb->cb[0] tells mrc_resend, which both chains reach, which one it is in.
  * Tail calls and the helpers that change an skb leave cb alone.
  */
-#define CHAIN_PACKET 0           /* mrc_deliver, mrc_cell, mrc_learn, mrc_resend, mrc_drain */
+#define CHAIN_PACKET 0           /* mrc_deliver, mrc_cell, mrc_learn, mrc_resend, mrc_drain, mrc_refuse */
 #define CHAIN_CLOCK 1            /* mrc_tick, mrc_probe, mrc_resend, mrc_drain */
 #define CHAIN_COUNT 2
 
@@ -143,6 +143,14 @@ struct release_args {            /* to mrc_release, from all others and from its
 	u32 done;                /* how many it has sent */
 };
 
+struct refuse_args {             /* mrc_deliver and mrc_cell to mrc_refuse: what the NACK says */
+	u32 qp;
+	u32 reason;              /* MRC_NACK_... */
+	u32 psn;                 /* 24 bits */
+	u32 ev;
+	u32 ts;
+};
+
 struct drain_args {              /* to mrc_drain, from all others and from itself */
 	u32 qp;
 	u32 due;                 /* 1: something may be ready to be delivered */
@@ -178,6 +186,7 @@ struct mrc_chain {
 	struct resend_args resend;
 	struct release_args release;
 	struct drain_args drain;
+	struct refuse_args refuse;
 	struct piece piece;
 	u32 ask;                 /* to mrc_solicit: the QP whose SACK is wanted */
 	struct sack_state sack;
@@ -213,7 +222,8 @@ BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 #define TAIL_SOLICIT 6
 #define TAIL_TICK 7
 #define TAIL_RELEASE 8
-#define TAIL_COUNT 9
+#define TAIL_REFUSE 9
+#define TAIL_COUNT 10
 BPF_PROG_ARRAY(tails, TAIL_COUNT);
 
 static __always_inline struct mrc_chain *chain_get(u32 chain)

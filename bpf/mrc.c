@@ -16,11 +16,11 @@
  *            |              |- data: deliver.c, in order to mrc0, or into the
  *            |              |  reorder ring; answered by a SACK (sack_tx.c)
  *            |              |- SACK: sack_rx.c, what has arrived; then mrc_learn
- *            |              |- NACK: nack_rx.c; then mrc_resend
+ *            |              |- NACK: nack_rx.c; then mrc_resend, or later
  *            |              '- question for a SACK: solicit.c; then mrc_drain
  *            |- cells: cell_rx.c (mrc_cell), whole and in order to mrc0, round
  *            |  through the backlog, or into the reorder ring
- *            |- receive.c: checks; turns trimmed packets and probes round
+ *            |- receive.c: checks; turns trimmed packets, refused opcodes and probes round
  *            |- endpoint.c: packets for QP 2
  *            '- survey.c: our own survey probes that came back
  *
@@ -32,6 +32,7 @@
  *   mrc_learn --a SACK is wanted--> mrc_solicit --lost--> mrc_resend
  *   mrc_deliver --NACK----------------------> mrc_resend
  *   mrc_deliver, mrc_cell --packets wait, or a question--> mrc_drain --more--> mrc_drain
+ *   mrc_deliver, mrc_cell --no room, no place--> mrc_refuse
  *   mrc_cell --a SACK is wanted--> mrc_solicit
  *   mrc_spray --kicked--> mrc_tick --overdue--> mrc_resend --packets wait--> mrc_drain
  *   mrc_tick --planes to probe--> mrc_probe --next plane--> mrc_probe
@@ -40,6 +41,7 @@
  *   mrc_learn   sack_rx.c, rtt.h   round trips, marks, what counts as lost
  *   mrc_drain   deliver.c          a few held packets; at the end the SACK that is due
  *   mrc_solicit solicit.c          a question for a SACK
+ *   mrc_refuse  refuse.c           a NACK
  *   mrc_probe   probe.c            one plane to probe
  *   mrc_resend  retransmit.c       one packet that counts as lost
  *
@@ -94,6 +96,7 @@
 #include "exits.c"
 #include "survey.c"
 #include "endpoint.c"
+#include "refuse.c"
 #include "receive.c"
 #include "deliver.c"
 #include "solicit.c"

@@ -234,6 +234,7 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	__u32 pad;
 	__u32 ce_psn;            /* a packet marked CE whose mark no SACK has told yet ... */
 	__u32 ce_ev;             /* ... and its path, plus one; 0: none; lock */
+	__u64 nack_ns;           /* refusals up to now are paid for until then (refuse.c); lock */
 	__u64 received[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
 };
 
@@ -258,9 +259,11 @@ struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] *
 	__u16 len;               /* of the inner packet, bytes; spray */
 	__u16 path;              /* plane << 8 | slot; spray, then lock */
 	__u8 sends;              /* 1: never retransmitted; 255: or more; spray, then lock */
-	__u8 rule;               /* counter of the rule that last retransmitted it, 0: none; spray, then lock */
+	__u8 rule;               /* counter of the rule that last retransmitted it, 0: none, MRC_RULE_REFUSED; spray, then lock */
 	__u16 was;               /* path of the first transmission, once it was repeated; lock */
 };
+
+#define MRC_RULE_REFUSED 255     /* in .rule: the receiver had no room; .sent_ns is when it said so */
 
 struct mrc_rx_entry {            /* map rx_entries[qp * window / 2 + psn % (window / 2)] */
 	__u32 slot;              /* in the reorder ring, MRC_SLOT_...; index plus one, 0: none; lock of rx */
@@ -481,6 +484,13 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_DROP_TRANSPORT_ACK 81 /* dropped: Transport ACK, which no packet of ours asks for */
 #define MRC_C_TX_HELD 82         /* packets that waited for the congestion window */
 #define MRC_C_DROP_BACKLOG 83    /* dropped: too much waits for the congestion window already */
-#define MRC_C_COUNT 84
+#define MRC_C_NACK_TX_BUFFER 84  /* NACKs sent because the reorder ring was full */
+#define MRC_C_NACK_TX_RESOURCE 85 /* NACKs sent because the kernel had no memory, or mrc0 took nothing */
+#define MRC_C_NACK_TX_WINDOW 86  /* NACKs sent because a PSN was outside the receive window */
+#define MRC_C_NACK_TX_EVENT 87   /* NACKs sent because of an opcode that mrc0 has no use for */
+#define MRC_C_NACK_RX_SHORT 88   /* NACKs received because the peer was short of room: sent again later */
+#define MRC_C_NACK_RX_WINDOW 89  /* NACKs received because a PSN was outside the peer's window: not sent again */
+#define MRC_C_NACK_RX_EVENT 90   /* NACKs received because of an opcode that the peer has no use for */
+#define MRC_C_COUNT 91
 
 #endif

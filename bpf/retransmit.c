@@ -126,7 +126,10 @@ static __always_inline u32 claim_loss(struct resending *r, struct path_move *mov
 	struct mrc_tx_entry *entry = r->entry;
 	struct mrc_tx *tx = r->tx;
 	u32 mine = 0, old_plane = path_plane(r->old_id), price = WHOLE_TURN;
+	u32 refused = entry->rule == MRC_RULE_REFUSED;
 
+	if (refused)
+		r->why = MRC_C_RTX_NACK;
 	if (r->q->framing == MRC_FRAMING_CELL)
 		price = turn_price(entry->len, r->h->cell_bytes);
 
@@ -141,14 +144,15 @@ static __always_inline u32 claim_loss(struct resending *r, struct path_move *mov
 		if (r->timeout_ns == NACK_PATH) {
 			r->cause = MRC_ON_MARK;
 			path_event(tx, r->old_id, MRC_ON_MARK, move);
-		} else if (r->timeout_ns != NACK_NO_BLAME && r->path->blamed_ns != r->sent_ns) {
+		} else if (r->timeout_ns != NACK_NO_BLAME && !refused &&
+			   r->path->blamed_ns != r->sent_ns) {
 			r->blamed = 1;
 			r->path->blamed_ns = r->sent_ns;
 			path_lost(tx, r->path, r->old_id, r->now, r->h,
 				  r->path->delivered_ns > r->sent_ns, r->b->loss_ppm[old_plane],
 				  move);
 		}
-		if (r->blamed || r->timeout_ns >= NACK_NO_BLAME)
+		if (r->blamed || refused || r->timeout_ns >= NACK_NO_BLAME)
 			nscc_loss(r->h, tx, entry->len);
 		/* Prefer another plane: the cause of the loss may affect all of
 		 * this one. */

@@ -72,6 +72,7 @@ PROGRAMS = (
     "mrc_drain",
     "mrc_solicit",
     "mrc_release",
+    "mrc_refuse",
     "mrc_learn",
     "mrc_probe",
     "mrc_resend",
@@ -92,6 +93,7 @@ TAILS = {
     "mrc_solicit": 6,
     "mrc_tick": 7,
     "mrc_release": 8,
+    "mrc_refuse": 9,
 }
 """Targets of tail calls, and their places in the map `tails`."""
 _NICE_BESIDE_TRAFFIC = 10
