@@ -238,13 +238,13 @@ static __always_inline u32 hold_cell(struct __sk_buff *skb, const struct cell_in
 	struct mrc_big *big;
 	u32 slot;
 
-	if (rx_cells_free.pop(&slot))
+	if (rx_slot_take(MRC_ROOM_CELLS, &slot))
 		return 0;
 	big = rx_cells.lookup(&slot);
 	if (!big)
 		return 0;
 	if (!CELL_LEN_OK(len) || bpf_skb_load_bytes(skb, CELL_OFF, big->data, len)) {
-		rx_cells_free.push(&slot, 0);
+		rx_slot_give(MRC_ROOM_CELLS, slot);
 		return 0;
 	}
 	big->left = in->p->c.count;

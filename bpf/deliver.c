@@ -51,13 +51,13 @@ static __always_inline u32 hold_packet(struct __sk_buff *skb, u32 off, u32 qp, u
 	struct mrc_slot *buf;
 	u32 slot;
 
-	if (rx_free.pop(&slot))
+	if (rx_slot_take(MRC_ROOM_PACKETS, &slot))
 		return 0;
 	buf = rx_ring.lookup(&slot);
 	if (!buf)
 		return 0;
 	if (!LEN_OK(len) || bpf_skb_load_bytes(skb, off, buf->data, len)) {
-		rx_free.push(&slot, 0);
+		rx_slot_give(MRC_ROOM_PACKETS, slot);
 		return 0;
 	}
 	buf->tag = (u64)qp << 32 | psn;
@@ -406,7 +406,7 @@ static __always_inline void settle_arrival(u32 key, u32 qp, const struct arrival
 	if (a->disposition == RX_DUPLICATE) {
 		count(MRC_C_RX_DUPLICATE);
 		if (a->held)
-			rx_free.push(&slot, 0);
+			rx_slot_give(MRC_ROOM_PACKETS, slot);
 	}
 	capture_outcome(key, qp, disposition_counter(a->disposition));
 }

@@ -70,6 +70,7 @@ BPF_ARRAY(tx_cells, struct mrc_big, CFG_CELL_SLOTS);
 BPF_ARRAY(rx_cells, struct mrc_big, CFG_CELL_SLOTS);
 BPF_STACK(tx_cells_free, u32, CFG_CELL_SLOTS);
 BPF_STACK(rx_cells_free, u32, CFG_CELL_SLOTS);
+BPF_ARRAY(rooms, struct mrc_room, 2);
 
 /* The survey's loops: their routes (net addresses), and the counts of their probes. */
 BPF_ARRAY(loop_paths, struct mrc_peer_plane, CFG_LOOPS);
@@ -109,6 +110,7 @@ struct learn_args {              /* mrc_deliver to mrc_learn: what a SACK tells 
 	u32 high;                /* highest PSN that arrived, plus one */
 	u32 heard;               /* its count of bytes, 24 bits */
 	u32 down;                /* bit p: the peer's plane p is down */
+	u32 granted;             /* the window that it grants, PSNs */
 	u32 base;                /* PSN of its bitmap's first bit */
 	u32 id;                  /* path of the packet that caused it, or MRC_NO_PATH */
 	u32 is_long;             /* 1: that packet had half of the MTU or more */
@@ -294,6 +296,30 @@ static __always_inline u32 plane_of(u32 ifindex)
 			break;
 	}
 	return i;
+}
+
+/* Take a free slot of a reorder ring, MRC_ROOM_..., a constant. Returns 0, or an error if all are in use. */
+static __always_inline long rx_slot_take(u32 ring, u32 *slot)
+{
+	struct mrc_room *room = rooms.lookup(&ring);
+
+	if (ring == MRC_ROOM_CELLS ? rx_cells_free.pop(slot) : rx_free.pop(slot))
+		return -1;
+	if (room)
+		__sync_fetch_and_add(&room->free, -1);
+	return 0;
+}
+
+static __always_inline void rx_slot_give(u32 ring, u32 slot)
+{
+	struct mrc_room *room = rooms.lookup(&ring);
+
+	if (ring == MRC_ROOM_CELLS)
+		rx_cells_free.push(&slot, 0);
+	else
+		rx_free.push(&slot, 0);
+	if (room)
+		__sync_fetch_and_add(&room->free, 1);
 }
 
 static __always_inline struct mrc_path *path_get(u32 qp, u32 path)

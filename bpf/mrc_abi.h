@@ -151,6 +151,7 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 held;              /* the last so many PSNs before next wait for the window; lock */
 	__u32 high;              /* highest PSN reported by a SACK, plus one; lock */
 	__u32 heard;             /* count of bytes in the newest SACK, 24 bits; lock */
+	__u32 granted;           /* the window that it grants, PSNs; 0: nothing was heard; lock */
 	__u32 round;             /* number that orders the planes of this round; lock */
 	__u32 srtt_ns;           /* lock */
 	__u32 rttvar_ns;         /* lock */
@@ -250,6 +251,14 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 				  * an skb of some 16,000 bytes */
 #define MRC_PIECE_ROOM 16384     /* behind a cell, for the verifier: more than that */
 #define MRC_HEAD_MAX 128         /* IP and TCP headers have at most 120 bytes */
+
+/* Free slots of a reorder ring, which its stack of free slots does not tell. */
+#define MRC_ROOM_PACKETS 0       /* rx_ring */
+#define MRC_ROOM_CELLS 1         /* rx_cells */
+struct mrc_room {                /* map rooms[2] */
+	__u64 free;              /* atomic; control: atomic */
+	__u64 all;               /* daemon */
+};
 
 struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] */
 	__u64 sent_ns;           /* latest transmission; spray, then lock of tx */
@@ -367,6 +376,7 @@ struct mrc_event {               /* ring buffer events */
 #define MRC_DO_DENY 1            /* path of qp */
 #define MRC_DO_ALLOW 2           /* path of qp */
 #define MRC_DO_PORTS 3           /* value: the planes on which `peer` takes packets, a bit each */
+#define MRC_DO_ROOM 4            /* value: slots that the daemon has given back to the reorder ring `path`, MRC_ROOM_... */
 struct mrc_command {
 	__u8 eth[14];            /* test runs need an Ethernet header */
 	__u16 op;

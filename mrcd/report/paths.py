@@ -88,6 +88,7 @@ class PathReport(Live):
                         backlog_bytes=tx["backlog"],
                         delay_us=tx["delay_ns"] / 1000 if tx["target_ns"] else None,
                         target_us=_us(tx["target_ns"]),
+                        granted=min(tx["granted"], qp["mpr"]) or None,
                     )
                 )
         return found
