@@ -312,7 +312,7 @@ static __always_inline void take_mark(struct mrc_rx *rx, struct sack_body *sack,
 static __always_inline u32 cut_to_packet(struct __sk_buff *skb, const struct mrc_qp *q,
 					 struct arrival *a)
 {
-	if (q->state == MRC_QP_DOWN)
+	if (q->state < MRC_QP_RECEIVE)
 		return MRC_C_DROP_STATE;
 	a->len = skb->len - MRC_ETH_LEN - MRC_ICRC_LEN;
 	if (a->len < 20 || a->len > CFG_MTU) /* shorter than the ICRC word wraps round */
@@ -565,7 +565,7 @@ int mrc_drain(struct __sk_buff *skb)
 	qp = in->qp;
 	q = qps.lookup(&qp);
 	rx = rxs.lookup(&qp);
-	if (!q || !rx || q->state == MRC_QP_DOWN)
+	if (!q || !rx || q->state < MRC_QP_RECEIVE)
 		return TC_ACT_SHOT;
 	in->due = 0;
 	if (own_held(rx))

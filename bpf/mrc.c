@@ -54,7 +54,7 @@
  *   mrc_control control.c  a command
  *
  * Shared: path.h has the states of a path, and path_events.c reports their
- * changes. hook.h makes mrc_receive an XDP or a tc program, and exits.c holds
+ * changes. error.c has QPs that give up. hook.h makes mrc_receive an XDP or a tc program, and exits.c holds
  * its exits. capture.c records packets while a capture runs.
  *
  * The loader replaces #include "..." by the file's text before bcc compiles
@@ -88,6 +88,7 @@
 #include "capture.c"
 #include "path_events.c"
 #include "sack_tx.c"
+#include "error.c"
 #include "aqm.c"
 #include "copy.c"
 #include "data_tx.c"
@@ -133,7 +134,7 @@ static __always_inline int on_feedback(struct __sk_buff *skb, const struct mrc_m
 	begin_release(&chain->release, qp, tx);
 	now = bpf_ktime_get_ns();
 	if (mark->flags & MRC_MARK_NACK)
-		on_nack(skb, mark, tx, &chain->resend, now, key);
+		on_nack(skb, mark, q, tx, &chain->resend, now, key);
 	else
 		on_sack(skb, qp, CELLS && q->framing == MRC_FRAMING_CELL, tx, b, h, chain, now,
 			key);

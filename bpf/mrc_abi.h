@@ -31,8 +31,13 @@
 
 /* QP states */
 #define MRC_QP_DOWN 0
-#define MRC_QP_RECEIVE 1         /* RTR: takes packets, sends no data */
-#define MRC_QP_READY 2           /* RTS */
+#define MRC_QP_ERROR 1           /* gave up: takes and sends nothing until the daemon sets it up anew */
+#define MRC_QP_RECEIVE 2         /* RTR: takes packets, sends no data */
+#define MRC_QP_READY 3           /* RTS */
+
+/* Why a QP gave up */
+#define MRC_FAILED_RETRIES 1     /* a packet was sent again too often, and for too long */
+#define MRC_FAILED_EVENT 2       /* the peer has no use for what was sent (NACK UNEXP_EVENT) */
 
 /* How a QP's data looks on the wire */
 #define MRC_FRAMING_MRC 0        /* a packet of MRC each */
@@ -71,6 +76,8 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 solicit_ns;        /* least time between two questions for a SACK of a QP */
 	__u32 cc_target_ns;      /* queueing delay that one sender alone may cause; 0: no congestion control */
 	__u32 cc_rate;           /* what the planes can carry together, bytes in a millisecond */
+	__u32 retry_limit;       /* a QP gives up if its oldest packet was sent again more often than this ... */
+	__u32 retry_s;           /* ... and was not acknowledged for so long; 0 in either: never */
 	__u8 link_mac[6];        /* mrc0's own address */
 	__u8 pad[2];
 };
@@ -129,7 +136,7 @@ struct mrc_peer_plane {          /* map peer_planes[peer * 8 + plane]; daemon */
 };
 
 struct mrc_qp {                  /* map qps; written by the daemon */
-	__u32 state;
+	__u32 state;             /* daemon; programs: from READY to ERROR, one store (error.c) */
 	__u32 peer;
 	__u32 qpn;
 	__u32 remote_qpn;
@@ -186,7 +193,9 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u64 early_ns;          /* no packet is dropped early before this; racy */
 	__u64 packets;           /* taken from mrc0; lock */
 	__u64 retransmits;       /* sent again; lock */
-	__u64 progress_ns;       /* when una last moved, or sending began; lock */
+	__u64 progress_ns;       /* when una last moved, sending began, or a time-out passed; lock */
+	__u64 moved_ns;          /* when una last moved, or sending began; lock */
+	__u64 failed;            /* why the QP gave up, MRC_FAILED_...; 0: it did not; atomic */
 	__u64 delivered_ns;      /* latest send time among delivered packets; lock */
 	__u64 credit;            /* byte p: credit of plane p, which each turn costs; lock */
 	__u64 turn;              /* bit p: plane p is still to come in this round; lock */
@@ -359,6 +368,7 @@ struct mrc_clock {               /* map clock, one entry, mmapable */
 #define MRC_EVENT_WAKE 1
 #define MRC_EVENT_PATH 2
 #define MRC_EVENT_OUT_OF_STEP 3  /* .qp: its SACKs acknowledge what was never sent */
+#define MRC_EVENT_FAILED 4       /* .qp gave up, .cause: MRC_FAILED_... */
 struct mrc_event {               /* ring buffer events */
 	__u32 kind;
 	__u32 qp;
@@ -366,7 +376,7 @@ struct mrc_event {               /* ring buffer events */
 	__u32 path;              /* plane << 8 | slot */
 	__u32 from_state;
 	__u32 state;
-	__u32 cause;             /* MRC_ON_... */
+	__u32 cause;             /* MRC_ON_..., or MRC_FAILED_... */
 	__u32 rtt_ns;            /* the path's, smoothed; 0: none measured */
 	__u64 sent_ns;           /* when the lost packet or probe was sent; 0: none was lost */
 	__u64 time_ns;
@@ -501,6 +511,9 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_NACK_RX_SHORT 88   /* NACKs received because the peer was short of room: sent again later */
 #define MRC_C_NACK_RX_WINDOW 89  /* NACKs received because a PSN was outside the peer's window: not sent again */
 #define MRC_C_NACK_RX_EVENT 90   /* NACKs received because of an opcode that the peer has no use for */
-#define MRC_C_COUNT 91
+#define MRC_C_QP_FAILED 91       /* QPs that gave up: in the state ERROR until they are set up anew */
+#define MRC_C_GIVEN_UP 92        /* packets that were outstanding on such QPs */
+#define MRC_C_DROP_QP_ERROR 93   /* dropped: the QP has given up, and is not set up anew yet */
+#define MRC_C_COUNT 94
 
 #endif

@@ -60,8 +60,8 @@ static __always_inline void wait_for_room(u32 qp, u32 psn, struct mrc_tx *tx, u6
 
 /* Follow a NACK, if the packet that it names is still missing. */
 static __always_inline void on_nack(struct __sk_buff *skb, const struct mrc_mark *mark,
-				    struct mrc_tx *tx, struct resend_args *out, u64 now,
-				    u32 key)
+				    struct mrc_qp *q, struct mrc_tx *tx,
+				    struct resend_args *out, u64 now, u32 key)
 {
 	u32 una = tx->una, qp = mark->qp, psn, other = nack_counter(mark->ts);
 	s32 ahead = psn_diff(mark_psn(mark), una);
@@ -76,6 +76,8 @@ static __always_inline void on_nack(struct __sk_buff *skb, const struct mrc_mark
 		count(other);
 	if (other == MRC_C_NACK_RX_SHORT)
 		wait_for_room(qp, psn, tx, now);
+	if (other == MRC_C_NACK_RX_EVENT)
+		fail_qp(qp, q, tx, MRC_FAILED_EVENT);
 	if (!why)
 		return;
 	out->due[0] = psn;

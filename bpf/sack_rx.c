@@ -132,6 +132,7 @@ static __always_inline void advance_una(struct mrc_tx *tx, u64 now)
 	if (una != tx->una) {
 		tx->una = una;
 		tx->progress_ns = now;
+		tx->moved_ns = now;
 		tx->backoff = 0;
 	}
 }

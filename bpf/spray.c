@@ -95,8 +95,10 @@ static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 
 	qp = f->peer->qp_base + (bpf_get_hash_recalc(skb) & f->peer->qp_mask);
 	f->q = qps.lookup(&qp);
 	f->tx = txs.lookup(&qp);
-	if (!f->q || !f->tx || f->q->state != MRC_QP_READY)
+	if (!f->q || !f->tx)
 		return MRC_C_DROP_NOT_READY;
+	if (f->q->state != MRC_QP_READY)
+		return f->q->state == MRC_QP_ERROR ? MRC_C_DROP_QP_ERROR : MRC_C_DROP_NOT_READY;
 	*qp_index = qp;
 	return 0;
 }
@@ -170,6 +172,7 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 		tx->packets += packets;
 		if (*psn == tx->una) {
 			tx->progress_ns = now;
+			tx->moved_ns = now;
 			tx->inflight = 0;
 		}
 		if (*id & PATH_HELD)

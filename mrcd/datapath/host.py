@@ -95,5 +95,7 @@ def write(
         circle_ns=tuning.CIRCLE_NS,
         solicit_ns=tuning.SOLICIT_NS,
         **congestion(config, plane_mbps(config)),
+        retry_limit=transport.retry_limit,
+        retry_s=transport.retry_s,
         link_mac=tuple(mac),
     )

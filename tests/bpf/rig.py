@@ -359,6 +359,8 @@ class Rig:
             solicit_ns=NEVER_NS,
             cc_target_ns=0,
             cc_rate=0,
+            retry_limit=0,
+            retry_s=0,
             link_mac=tuple(LINK_MAC),
         )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The window that SACKs grant, which the reorder rings have room for, and a sender that keeps it."""
+"""The window that SACKs grant: reorder rings have room for it, and senders keep to it."""
 
 from __future__ import annotations
 
