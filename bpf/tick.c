@@ -114,8 +114,11 @@ static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struc
 {
 	u64 rto = timeout_ns(tx, h->rto_min_ns, tx->backoff, RTO_MAX_NS);
 
-	/* A whole lost window takes several runs: continue instead of starting over. */
-	if (tx->scan - tx->una >= next - tx->una)
+	/*
+	 * A whole lost window takes several runs: continue instead of starting over. But if
+	 * una has moved, the oldest come first: a receiver with little room refuses others.
+	 */
+	if (!tx->backoff || tx->scan - tx->una >= next - tx->una)
 		tx->scan = tx->una;
 	if (now - tx->progress_ns <= rto)
 		return;
