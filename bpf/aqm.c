@@ -32,6 +32,17 @@ static __always_inline void flow_marked(struct mrc_balance *b, u64 flow, u64 now
 	count(MRC_C_TX_CE);
 }
 
+/*
+ * PSNs that may be outstanding: what both sides agreed on, or less while the receiver
+ * grants less. A peer that grants 0 does not say.
+ */
+static __always_inline u32 send_window(const struct mrc_qp *q, const struct mrc_tx *tx)
+{
+	u32 granted = tx->granted;
+
+	return granted && granted < q->mpr ? granted : q->mpr;
+}
+
 /* Are the queues too long? */
 static __always_inline int queue_is_long(const struct mrc_host *h, const struct mrc_tx *tx, u64 now)
 {
@@ -52,7 +63,7 @@ static __always_inline int signal_queue(struct __sk_buff *skb, const struct mrc_
 	__u32 sum, old, now16, ports;
 	__be16 *check;
 	u64 now, flow;
-	u32 filling = tx->next - tx->una > q->mpr - q->mpr / 4;
+	u32 window = send_window(q, tx), filling = tx->next - tx->una > window - window / 4;
 
 	if (h->cc_target_ns)
 		filling |= tx->cwnd && tx->inflight > tx->cwnd;

@@ -31,6 +31,20 @@ static __always_inline int cell_drop(const struct cell_in *in, u32 why)
 	return TC_ACT_SHOT;
 }
 
+/*
+ * Drop a piece for the reason `why`. Its sender is told by a NACK if it is a single
+ * packet: the kernel lets no program make a small packet of a larger piece.
+ */
+static __always_inline int cell_refuse(struct __sk_buff *skb, const struct cell_in *in, u32 why,
+				       u32 reason)
+{
+	cell_drop(in, why);
+	if (in->p->c.count > 1 || skb->gso_size || !may_refuse_now(in->rx))
+		return TC_ACT_SHOT;
+	return go_refuse(skb, in->p->qp, reason, in->p->psn, (in->p->label & CELL_LABEL_EV) << 16,
+			 in->p->label >> MRC_CELL_ATTEMPT_SHIFT);
+}
+
 /* Check the outer header. Returns the counter of what is wrong with it, or 0. */
 static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in, struct mrc_cell *st)
 {
@@ -246,13 +260,13 @@ static __always_inline u32 hold_cell(struct __sk_buff *skb, const struct cell_in
 	struct mrc_big *big;
 	u32 slot;
 
-	if (rx_cells_free.pop(&slot))
+	if (rx_slot_take(MRC_ROOM_CELLS, &slot))
 		return 0;
 	big = rx_cells.lookup(&slot);
 	if (!big)
 		return 0;
 	if (!CELL_LEN_OK(len) || bpf_skb_load_bytes(skb, CELL_OFF, big->data, len)) {
-		rx_cells_free.push(&slot, 0);
+		rx_slot_give(MRC_ROOM_CELLS, slot);
 		return 0;
 	}
 	big->left = in->p->c.count;
@@ -423,14 +437,14 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 	if (disposition == RX_HOLD)
 		disposition = hold_piece(skb, in, psn);
 	else if (disposition == RX_DELIVER && deliver_piece(skb, in, own))
-		return cell_drop(in, MRC_C_DELIVER_RETRY);
+		return cell_refuse(skb, in, MRC_C_DELIVER_RETRY, MRC_NACK_NO_RESOURCE);
 	switch (disposition) {
 	case RX_OUTSIDE:
-		return cell_drop(in, MRC_C_DROP_PSN);
+		return cell_refuse(skb, in, MRC_C_DROP_PSN, MRC_NACK_PSN_OOR_WINDOW);
 	case RX_OVERLAP:
 		return cell_drop(in, MRC_C_RX_OVERLAP);
 	case RX_NO_BUFFER:
-		return cell_drop(in, MRC_C_DROP_BUFFER);
+		return cell_refuse(skb, in, MRC_C_DROP_BUFFER, MRC_NACK_NO_PKT_BUFFER);
 	case RX_DUPLICATE:
 		count(MRC_C_RX_DUPLICATE);
 		break;

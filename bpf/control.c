@@ -35,6 +35,18 @@ static __always_inline int move_path(const struct mrc_command *cmd, u32 event)
 	return 0;
 }
 
+/* Count slots of a reorder ring that the daemon has given back. */
+static __always_inline int give_room(const struct mrc_command *cmd)
+{
+	u32 ring = cmd->path;
+	struct mrc_room *room = rooms.lookup(&ring);
+
+	if (!room)
+		return 1;
+	__sync_fetch_and_add(&room->free, cmd->value);
+	return 0;
+}
+
 /* Carry out a command. Returns 0, or 1 if it makes no sense. */
 int mrc_control(struct __sk_buff *skb)
 {
@@ -45,6 +57,8 @@ int mrc_control(struct __sk_buff *skb)
 		return 1;
 	if (cmd->op == MRC_DO_PORTS)
 		return set_ports(cmd);
+	if (cmd->op == MRC_DO_ROOM)
+		return give_room(cmd);
 	if (cmd->op == MRC_DO_DENY || cmd->op == MRC_DO_ALLOW)
 		return move_path(cmd, cmd->op == MRC_DO_DENY ? MRC_ON_DENY : MRC_ON_ALLOW);
 	return 1;

@@ -45,7 +45,7 @@ static __always_inline void free_copy(u32 slot, u32 packets, u32 ring)
 
 	if (!(slot & MRC_SLOT_BIG)) {
 		if (ring)
-			rx_free.push(&index, 0);
+			rx_slot_give(MRC_ROOM_PACKETS, index);
 		else
 			tx_free.push(&index, 0);
 		return;
@@ -55,7 +55,7 @@ static __always_inline void free_copy(u32 slot, u32 packets, u32 ring)
 		return;
 	big->tag = ~0ull;
 	if (ring)
-		rx_cells_free.push(&index, 0);
+		rx_slot_give(MRC_ROOM_CELLS, index);
 	else
 		tx_cells_free.push(&index, 0);
 }

@@ -51,13 +51,13 @@ static __always_inline u32 hold_packet(struct __sk_buff *skb, u32 off, u32 qp, u
 	struct mrc_slot *buf;
 	u32 slot;
 
-	if (rx_free.pop(&slot))
+	if (rx_slot_take(MRC_ROOM_PACKETS, &slot))
 		return 0;
 	buf = rx_ring.lookup(&slot);
 	if (!buf)
 		return 0;
 	if (!LEN_OK(len) || bpf_skb_load_bytes(skb, off, buf->data, len)) {
-		rx_free.push(&slot, 0);
+		rx_slot_give(MRC_ROOM_PACKETS, slot);
 		return 0;
 	}
 	buf->tag = (u64)qp << 32 | psn;
@@ -222,6 +222,7 @@ struct arrival {
 	u32 held;                /* slot of the reorder ring that holds it, plus one; 0: none */
 	u32 want;                /* not 0: a SACK is due */
 	u32 more;                /* 1: the packet rx->next is held, and nobody owns it */
+	u32 refuse;              /* 1: there is no room for it, and a NACK may say so */
 };
 
 /* What to do with a PSN as the window stands. Lock of rx held. */
@@ -257,6 +258,16 @@ static __always_inline int deliver_drop(u32 key, u32 qp, u32 why)
 	count(why);
 	capture_outcome(key, qp, why);
 	return TC_ACT_SHOT;
+}
+
+/* Drop a packet for the reason `why`, and tell its sender by a NACK. */
+static __always_inline int refuse_data(struct __sk_buff *skb, struct mrc_rx *rx,
+				       const struct mrc_mark *mark, u32 key, u32 why, u32 reason)
+{
+	deliver_drop(key, mark->qp, why);
+	if (!may_refuse_now(rx))
+		return TC_ACT_SHOT;
+	return go_refuse(skb, mark->qp, reason, mark_psn(mark), mark_ev(mark), mark->ts);
 }
 
 /*
@@ -301,7 +312,7 @@ static __always_inline void take_mark(struct mrc_rx *rx, struct sack_body *sack,
 static __always_inline u32 cut_to_packet(struct __sk_buff *skb, const struct mrc_qp *q,
 					 struct arrival *a)
 {
-	if (q->state == MRC_QP_DOWN)
+	if (q->state < MRC_QP_RECEIVE)
 		return MRC_C_DROP_STATE;
 	a->len = skb->len - MRC_ETH_LEN - MRC_ICRC_LEN;
 	if (a->len < 20 || a->len > CFG_MTU) /* shorter than the ICRC word wraps round */
@@ -395,7 +406,7 @@ static __always_inline void settle_arrival(u32 key, u32 qp, const struct arrival
 	if (a->disposition == RX_DUPLICATE) {
 		count(MRC_C_RX_DUPLICATE);
 		if (a->held)
-			rx_free.push(&slot, 0);
+			rx_slot_give(MRC_ROOM_PACKETS, slot);
 	}
 	capture_outcome(key, qp, disposition_counter(a->disposition));
 }
@@ -491,13 +502,15 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	if (!h || !q || !rx)
 		return TC_ACT_SHOT;
 	why = cut_to_packet(skb, q, &a);
+	if (why == MRC_C_DROP_SKB)
+		return refuse_data(skb, rx, mark, key, why, MRC_NACK_NO_RESOURCE);
 	if (why)
 		return deliver_drop(key, qp, why);
 
 	/* deliver or hold */
 	claim_next(rx, mark_psn(mark), &a);
 	if (a.disposition == RX_OUTSIDE)
-		return deliver_drop(key, qp, MRC_C_DROP_PSN);
+		return refuse_data(skb, rx, mark, key, MRC_C_DROP_PSN, MRC_NACK_PSN_OOR_WINDOW);
 	if (a.disposition == RX_DELIVER)
 		deliver_now(skb, h, &a);
 	if (a.disposition == RX_HOLD)
@@ -512,16 +525,21 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	bpf_spin_lock(&rx->lock);
 	record_arrival(rx, entry, mark, &a);
 	a.want |= a.disposition == RX_DUPLICATE || sack_is_due(rx, h, q, now);
-	if (a.want && !a.more)
+	if (a.disposition == RX_NO_BUFFER && !a.more)
+		a.refuse = may_refuse(rx, now);
+	if (a.want && !a.more && !a.refuse)
 		take_sack(rx, &sack, now);
 	bpf_spin_unlock(&rx->lock);
 	settle_arrival(key, qp, &a);
 
 	/* release what waited, and answer */
-	if (!a.want || sack.ooo)
+	if (!a.want || a.refuse || sack.ooo)
 		watch(qp);
 	if (a.more)
 		return go_on_with_drain(skb, qp, mark, &a);
+	if (a.refuse)
+		return go_refuse(skb, qp, MRC_NACK_NO_PKT_BUFFER, mark_psn(mark), mark_ev(mark),
+				 mark->ts);
 	if (!a.want)
 		return TC_ACT_SHOT;
 	return answer_arrival(skb, h, qp, q, mark, &a, &sack);
@@ -547,7 +565,7 @@ int mrc_drain(struct __sk_buff *skb)
 	qp = in->qp;
 	q = qps.lookup(&qp);
 	rx = rxs.lookup(&qp);
-	if (!q || !rx || q->state == MRC_QP_DOWN)
+	if (!q || !rx || q->state < MRC_QP_RECEIVE)
 		return TC_ACT_SHOT;
 	in->due = 0;
 	if (own_held(rx))

@@ -206,6 +206,7 @@ struct sack_body {               /* host order, what a SACK says */
 	__u32 ooo;
 	__u32 ts;                /* time stamp to reflect, as it came */
 	__u32 down;              /* our planes that are down, a bit each */
+	__u32 mpr;               /* PSNs behind cack that we can take, in units of MRC_MPR_UNIT */
 	__u64 bytes;             /* nominal sizes of what arrived */
 };
 
@@ -223,7 +224,7 @@ static __always_inline int put_sack(void *data, void *end, const struct sack_bod
 	seth->dpdcid = 0;
 	seth->cack = bpf_htonl(s->down << MRC_SETH_DOWN_SHIFT | (s->cack & MRC_PSN_MASK));
 	seth->cc = s->cc_flags;
-	seth->mpr = CFG_WINDOW / 2 / MRC_MPR_UNIT;
+	seth->mpr = s->mpr;
 	seth->sack_offset = bpf_htons(s->sack_off);
 	seth->bitmap_hi = bpf_htonl(s->bitmap >> 32);
 	seth->bitmap_lo = bpf_htonl((__u32)s->bitmap);

@@ -70,6 +70,7 @@ BPF_ARRAY(tx_cells, struct mrc_big, CFG_CELL_SLOTS);
 BPF_ARRAY(rx_cells, struct mrc_big, CFG_CELL_SLOTS);
 BPF_STACK(tx_cells_free, u32, CFG_CELL_SLOTS);
 BPF_STACK(rx_cells_free, u32, CFG_CELL_SLOTS);
+BPF_ARRAY(rooms, struct mrc_room, 2);
 
 /* The survey's loops: their routes (net addresses), and the counts of their probes. */
 BPF_ARRAY(loop_paths, struct mrc_peer_plane, CFG_LOOPS);
@@ -94,7 +95,7 @@ BPF_PERCPU_ARRAY(counters, u64, MRC_C_COUNT);
  * skb->cb[0] tells mrc_resend, which both chains reach, which one it is in.
  * Tail calls and the helpers that change an skb leave cb alone.
  */
-#define CHAIN_PACKET 0           /* mrc_deliver, mrc_cell, mrc_learn, mrc_resend, mrc_drain */
+#define CHAIN_PACKET 0           /* mrc_deliver, mrc_cell, mrc_learn, mrc_resend, mrc_drain, mrc_refuse */
 #define CHAIN_CLOCK 1            /* mrc_tick, mrc_probe, mrc_resend, mrc_drain */
 #define CHAIN_COUNT 2
 
@@ -109,6 +110,7 @@ struct learn_args {              /* mrc_deliver to mrc_learn: what a SACK tells 
 	u32 high;                /* highest PSN that arrived, plus one */
 	u32 heard;               /* its count of bytes, 24 bits */
 	u32 down;                /* bit p: the peer's plane p is down */
+	u32 granted;             /* the window that it grants, PSNs */
 	u32 base;                /* PSN of its bitmap's first bit */
 	u32 id;                  /* path of the packet that caused it, or MRC_NO_PATH */
 	u32 is_long;             /* 1: that packet had half of the MTU or more */
@@ -129,7 +131,7 @@ struct probe_args {              /* mrc_tick to mrc_probe, and mrc_probe to itse
 struct resend_args {             /* to mrc_resend, from all others and from itself */
 	u64 now;
 	u64 seen_ns;             /* packets in `due` should have arrived by then */
-	u64 timeout_ns;          /* age at which they are lost; 0: by evidence; or NACK_PATH, NACK_NO_BLAME */
+	u64 timeout_ns;          /* age at which they are lost; 0: by evidence; or NACK_PATH, NACK_LASTHOP */
 	u32 qp;
 	u32 found;               /* how many are in `due` */
 	u32 done;                /* how many of them are done */
@@ -141,6 +143,14 @@ struct release_args {            /* to mrc_release, from all others and from its
 	u32 qp;
 	u32 due;                 /* 1: packets wait for the window */
 	u32 done;                /* how many it has sent */
+};
+
+struct refuse_args {             /* mrc_deliver and mrc_cell to mrc_refuse: what the NACK says */
+	u32 qp;
+	u32 reason;              /* MRC_NACK_... */
+	u32 psn;                 /* 24 bits */
+	u32 ev;
+	u32 ts;
 };
 
 struct drain_args {              /* to mrc_drain, from all others and from itself */
@@ -179,6 +189,7 @@ struct mrc_chain {
 	struct resend_args resend;
 	struct release_args release;
 	struct drain_args drain;
+	struct refuse_args refuse;
 	struct piece piece;
 	u32 ask;                 /* to mrc_solicit: the QP whose SACK is wanted */
 	struct sack_state sack;
@@ -214,7 +225,8 @@ BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 #define TAIL_SOLICIT 6
 #define TAIL_TICK 7
 #define TAIL_RELEASE 8
-#define TAIL_COUNT 9
+#define TAIL_REFUSE 9
+#define TAIL_COUNT 10
 BPF_PROG_ARRAY(tails, TAIL_COUNT);
 
 static __always_inline struct mrc_chain *chain_get(u32 chain)
@@ -285,6 +297,30 @@ static __always_inline u32 plane_of(u32 ifindex)
 			break;
 	}
 	return i;
+}
+
+/* Take a free slot of a reorder ring, MRC_ROOM_..., a constant. Returns 0, or an error if all are in use. */
+static __always_inline long rx_slot_take(u32 ring, u32 *slot)
+{
+	struct mrc_room *room = rooms.lookup(&ring);
+
+	if (ring == MRC_ROOM_CELLS ? rx_cells_free.pop(slot) : rx_free.pop(slot))
+		return -1;
+	if (room)
+		__sync_fetch_and_add(&room->free, -1);
+	return 0;
+}
+
+static __always_inline void rx_slot_give(u32 ring, u32 slot)
+{
+	struct mrc_room *room = rooms.lookup(&ring);
+
+	if (ring == MRC_ROOM_CELLS)
+		rx_cells_free.push(&slot, 0);
+	else
+		rx_free.push(&slot, 0);
+	if (room)
+		__sync_fetch_and_add(&room->free, 1);
 }
 
 static __always_inline struct mrc_path *path_get(u32 qp, u32 path)

@@ -16,11 +16,11 @@
  *            |              |- data: deliver.c, in order to mrc0, or into the
  *            |              |  reorder ring; answered by a SACK (sack_tx.c)
  *            |              |- SACK: sack_rx.c, what has arrived; then mrc_learn
- *            |              |- NACK: nack_rx.c; then mrc_resend
+ *            |              |- NACK: nack_rx.c; then mrc_resend, or later
  *            |              '- question for a SACK: solicit.c; then mrc_drain
  *            |- cells: cell_rx.c (mrc_cell), whole and in order to mrc0, round
  *            |  through the backlog, or into the reorder ring
- *            |- receive.c: checks; turns trimmed packets and probes round
+ *            |- receive.c: checks; turns trimmed packets, refused opcodes and probes round
  *            |- trimmed.c: what receive.c and mrc_cell know of trimmed packets
  *            |- endpoint.c: packets for QP 2
  *            '- survey.c: our own survey probes that came back
@@ -33,6 +33,7 @@
  *   mrc_learn --a SACK is wanted--> mrc_solicit --lost--> mrc_resend
  *   mrc_deliver --NACK----------------------> mrc_resend
  *   mrc_deliver, mrc_cell --packets wait, or a question--> mrc_drain --more--> mrc_drain
+ *   mrc_deliver, mrc_cell --no room, no place--> mrc_refuse
  *   mrc_cell --a SACK is wanted--> mrc_solicit
  *   mrc_spray --kicked--> mrc_tick --overdue--> mrc_resend --packets wait--> mrc_drain
  *   mrc_tick --planes to probe--> mrc_probe --next plane--> mrc_probe
@@ -41,6 +42,7 @@
  *   mrc_learn   sack_rx.c, rtt.h   round trips, marks, what counts as lost
  *   mrc_drain   deliver.c          a few held packets; at the end the SACK that is due
  *   mrc_solicit solicit.c          a question for a SACK
+ *   mrc_refuse  refuse.c           a NACK
  *   mrc_probe   probe.c            one plane to probe
  *   mrc_resend  retransmit.c       one packet that counts as lost
  *
@@ -53,7 +55,7 @@
  *   mrc_control control.c  a command
  *
  * Shared: path.h has the states of a path, and path_events.c reports their
- * changes. hook.h makes mrc_receive an XDP or a tc program, and exits.c holds
+ * changes. error.c has QPs that give up. hook.h makes mrc_receive an XDP or a tc program, and exits.c holds
  * its exits. capture.c records packets while a capture runs.
  *
  * The loader replaces #include "..." by the file's text before bcc compiles
@@ -87,6 +89,7 @@
 #include "capture.c"
 #include "path_events.c"
 #include "sack_tx.c"
+#include "error.c"
 #include "aqm.c"
 #include "copy.c"
 #include "data_tx.c"
@@ -96,6 +99,7 @@
 #include "survey.c"
 #include "endpoint.c"
 #include "trimmed.c"
+#include "refuse.c"
 #include "receive.c"
 #include "deliver.c"
 #include "solicit.c"
@@ -132,7 +136,7 @@ static __always_inline int on_feedback(struct __sk_buff *skb, const struct mrc_m
 	begin_release(&chain->release, qp, tx);
 	now = bpf_ktime_get_ns();
 	if (mark->flags & MRC_MARK_NACK)
-		on_nack(skb, mark, tx, &chain->resend, now, key);
+		on_nack(skb, mark, q, tx, &chain->resend, now, key);
 	else
 		on_sack(skb, qp, CELLS && q->framing == MRC_FRAMING_CELL, tx, b, h, chain, now,
 			key);

@@ -31,8 +31,13 @@
 
 /* QP states */
 #define MRC_QP_DOWN 0
-#define MRC_QP_RECEIVE 1         /* RTR: takes packets, sends no data */
-#define MRC_QP_READY 2           /* RTS */
+#define MRC_QP_ERROR 1           /* gave up: takes and sends nothing until the daemon sets it up anew */
+#define MRC_QP_RECEIVE 2         /* RTR: takes packets, sends no data */
+#define MRC_QP_READY 3           /* RTS */
+
+/* Why a QP gave up */
+#define MRC_FAILED_RETRIES 1     /* a packet was sent again too often, and for too long */
+#define MRC_FAILED_EVENT 2       /* the peer has no use for what was sent (NACK UNEXP_EVENT) */
 
 /* How a QP's data looks on the wire */
 #define MRC_FRAMING_MRC 0        /* a packet of MRC each */
@@ -71,6 +76,8 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 solicit_ns;        /* least time between two questions for a SACK of a QP */
 	__u32 cc_target_ns;      /* queueing delay that one sender alone may cause; 0: no congestion control */
 	__u32 cc_rate;           /* what the planes can carry together, bytes in a millisecond */
+	__u32 retry_limit;       /* a QP gives up if its oldest packet was sent again more often than this ... */
+	__u32 retry_s;           /* ... and was not acknowledged for so long; 0 in either: never */
 	__u8 link_mac[6];        /* mrc0's own address */
 	/* DSCPs, by class of packets */
 	__u8 dscp_data;          /* data that switches may trim */
@@ -136,7 +143,7 @@ struct mrc_peer_plane {          /* map peer_planes[peer * 8 + plane]; daemon */
 };
 
 struct mrc_qp {                  /* map qps; written by the daemon */
-	__u32 state;
+	__u32 state;             /* daemon; programs: from READY to ERROR, one store (error.c) */
 	__u32 peer;
 	__u32 qpn;
 	__u32 remote_qpn;
@@ -160,6 +167,7 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 held;              /* the last so many PSNs before next wait for the window; lock */
 	__u32 high;              /* highest PSN reported by a SACK, plus one; lock */
 	__u32 heard;             /* count of bytes in the newest SACK, 24 bits; lock */
+	__u32 granted;           /* the window that it grants, PSNs; 0: nothing was heard; lock */
 	__u32 round;             /* number that orders the planes of this round; lock */
 	__u32 srtt_ns;           /* lock */
 	__u32 rttvar_ns;         /* lock */
@@ -194,7 +202,9 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u64 early_ns;          /* no packet is dropped early before this; racy */
 	__u64 packets;           /* taken from mrc0; lock */
 	__u64 retransmits;       /* sent again; lock */
-	__u64 progress_ns;       /* when una last moved, or sending began; lock */
+	__u64 progress_ns;       /* when una last moved, sending began, or a time-out passed; lock */
+	__u64 moved_ns;          /* when una last moved, or sending began; lock */
+	__u64 failed;            /* why the QP gave up, MRC_FAILED_...; 0: it did not; atomic */
 	__u64 delivered_ns;      /* latest send time among delivered packets; lock */
 	__u64 credit;            /* byte p: credit of plane p, which each turn costs; lock */
 	__u64 turn;              /* bit p: plane p is still to come in this round; lock */
@@ -243,6 +253,7 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	__u32 pad;
 	__u32 ce_psn;            /* a packet marked CE whose mark no SACK has told yet ... */
 	__u32 ce_ev;             /* ... and its path, plus one; 0: none; lock */
+	__u64 nack_ns;           /* refusals up to now are paid for until then (refuse.c); lock */
 	__u64 received[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
 };
 
@@ -259,6 +270,14 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 #define MRC_PIECE_ROOM 16384     /* behind a cell, for the verifier: more than that */
 #define MRC_HEAD_MAX 128         /* IP and TCP headers have at most 120 bytes */
 
+/* Free slots of a reorder ring, which its stack of free slots does not tell. */
+#define MRC_ROOM_PACKETS 0       /* rx_ring */
+#define MRC_ROOM_CELLS 1         /* rx_cells */
+struct mrc_room {                /* map rooms[2] */
+	__u64 free;              /* atomic; control: atomic */
+	__u64 all;               /* daemon */
+};
+
 struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] */
 	__u64 sent_ns;           /* latest transmission; spray, then lock of tx */
 	__u64 first_ns;          /* the first transmission, once it was repeated; lock */
@@ -267,9 +286,11 @@ struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] *
 	__u16 len;               /* of the inner packet, bytes; spray */
 	__u16 path;              /* plane << 8 | slot; spray, then lock */
 	__u8 sends;              /* 1: never retransmitted; 255: or more; spray, then lock */
-	__u8 rule;               /* counter of the rule that last retransmitted it, 0: none; spray, then lock */
+	__u8 rule;               /* counter of the rule that last retransmitted it, 0: none, MRC_RULE_REFUSED; spray, then lock */
 	__u16 was;               /* path of the first transmission, once it was repeated; lock */
 };
+
+#define MRC_RULE_REFUSED 255     /* in .rule: the receiver had no room; .sent_ns is when it said so */
 
 struct mrc_rx_entry {            /* map rx_entries[qp * window / 2 + psn % (window / 2)] */
 	__u32 slot;              /* in the reorder ring, MRC_SLOT_...; index plus one, 0: none; lock of rx */
@@ -356,6 +377,7 @@ struct mrc_clock {               /* map clock, one entry, mmapable */
 #define MRC_EVENT_WAKE 1
 #define MRC_EVENT_PATH 2
 #define MRC_EVENT_OUT_OF_STEP 3  /* .qp: its SACKs acknowledge what was never sent */
+#define MRC_EVENT_FAILED 4       /* .qp gave up, .cause: MRC_FAILED_... */
 struct mrc_event {               /* ring buffer events */
 	__u32 kind;
 	__u32 qp;
@@ -363,7 +385,7 @@ struct mrc_event {               /* ring buffer events */
 	__u32 path;              /* plane << 8 | slot */
 	__u32 from_state;
 	__u32 state;
-	__u32 cause;             /* MRC_ON_... */
+	__u32 cause;             /* MRC_ON_..., or MRC_FAILED_... */
 	__u32 rtt_ns;            /* the path's, smoothed; 0: none measured */
 	__u64 sent_ns;           /* when the lost packet or probe was sent; 0: none was lost */
 	__u64 time_ns;
@@ -373,6 +395,7 @@ struct mrc_event {               /* ring buffer events */
 #define MRC_DO_DENY 1            /* path of qp */
 #define MRC_DO_ALLOW 2           /* path of qp */
 #define MRC_DO_PORTS 3           /* value: the planes on which `peer` takes packets, a bit each */
+#define MRC_DO_ROOM 4            /* value: slots that the daemon has given back to the reorder ring `path`, MRC_ROOM_... */
 struct mrc_command {
 	__u8 eth[14];            /* test runs need an Ethernet header */
 	__u16 op;
@@ -495,6 +518,16 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_NACK_TRIMMED 86    /* NACKs received for packets trimmed on their way */
 #define MRC_C_NACK_LASTHOP 87    /* NACKs received for packets trimmed at the port that leads to the peer */
 #define MRC_C_NACK_STALE 88      /* NACKs ignored: the packet was sent again meanwhile, by another path */
-#define MRC_C_COUNT 89
+#define MRC_C_NACK_TX_BUFFER 89  /* NACKs sent because the reorder ring was full */
+#define MRC_C_NACK_TX_RESOURCE 90 /* NACKs sent because the kernel had no memory, or mrc0 took nothing */
+#define MRC_C_NACK_TX_WINDOW 91  /* NACKs sent because a PSN was outside the receive window */
+#define MRC_C_NACK_TX_EVENT 92   /* NACKs sent because of an opcode that mrc0 has no use for */
+#define MRC_C_NACK_RX_SHORT 93   /* NACKs received because the peer was short of room: sent again later */
+#define MRC_C_NACK_RX_WINDOW 94  /* NACKs received because a PSN was outside the peer's window: not sent again */
+#define MRC_C_NACK_RX_EVENT 95   /* NACKs received because of an opcode that the peer has no use for */
+#define MRC_C_QP_FAILED 96       /* QPs that gave up: in the state ERROR until they are set up anew */
+#define MRC_C_GIVEN_UP 97        /* packets that were outstanding on such QPs */
+#define MRC_C_DROP_QP_ERROR 98   /* dropped: the QP has given up, and is not set up anew yet */
+#define MRC_C_COUNT 99
 
 #endif

@@ -178,6 +178,7 @@ static __always_inline int answer_probe(struct hook_ctx *ctx, const struct mrc_h
 	if (!rx || !tx)
 		return drop(MRC_C_DROP_QPN);
 	describe_probe(h, rx, peth, pkt, &sack);
+	sack.mpr = window_granted(pkt->q, sack.ooo);
 	if (hook_resize(ctx, MRC_SACK_FRAME_LEN))
 		return drop(MRC_C_DROP_SKB);
 	/* Always the mirrored path or, if that plane does not work for us, another one:
@@ -285,7 +286,7 @@ static __always_inline u32 refused(u32 opcode)
 
 /*
  * Are the headers as they were sent? `len` bytes of them follow the BTH: 16, 20,
- * 24 or 36; `body` bytes precede the ICRC word. Accepting a damaged PSN would
+ * 24, 28 or 36; `body` bytes precede the ICRC word. Accepting a damaged PSN would
  * leave the receiver permanently ahead.
  */
 static __always_inline int headers_are_whole(struct hook_ctx *ctx, u32 len, u32 body)
@@ -312,6 +313,11 @@ static __always_inline int headers_are_whole(struct hook_ctx *ctx, u32 len, u32 
 		if (at + 20 > end)
 			return 0;
 		sum = check_four(sum, at + 16);
+	}
+	if (len == 28) {
+		if (at + 28 > end)
+			return 0;
+		sum = check_four(sum, at + 24);
 	}
 	return !hook_load(ctx, MRC_BODY_OFF + body, &icrc, sizeof(icrc)) &&
 	       icrc == bpf_htonl(sum);
@@ -445,6 +451,47 @@ static __always_inline int receive_known(struct hook_ctx *ctx, void *data, void 
 }
 
 /*
+ * A write that mrc0 has no use for is an error of the sender's, which a NACK tells if
+ * the packet is of a QP in use and undamaged: one wrong bit makes its opcode of ours.
+ */
+static __always_inline int refuse_opcode(struct hook_ctx *ctx, const struct mrc_host *h,
+					 struct packet *pkt, u32 why)
+{
+	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
+	struct mrc_bth *bth = data + MRC_BTH_OFF;
+	struct mrc_tseth *tseth = data + MRC_BODY_OFF + MRC_METH_LEN;
+	u32 qp, ts = 0, len = MRC_METH_LEN + MRC_RETH_LEN;
+	struct mrc_rx *rx;
+
+	if (data + MRC_BODY_OFF + MRC_METH_LEN + MRC_TSETH_LEN > end || pkt->trimmed)
+		return drop(why);
+	if (bth->aux & MRC_BTH_TS) {
+		ts = bpf_ntohs(tseth->tx_timestamp);
+		len += MRC_TSETH_LEN;
+	}
+	if (pkt->opcode == MRC_OP_WRITE_LAST_IMM || pkt->opcode == MRC_OP_WRITE_ONLY_IMM)
+		len += MRC_IMMDT_LEN;
+	pkt->ev = envelope_ev(data);
+	if (pkt->body < len || !headers_are_whole(ctx, len, pkt->body) ||
+	    ev_plane(pkt->ev) != pkt->plane || (pkt->ev & 0xffff) || find_connection(data, pkt))
+		return drop(why);
+	qp = pkt->qp;
+	rx = rxs.lookup(&qp);
+	if (!rx || !may_refuse_now(rx) || hook_resize(ctx, MRC_NACK_FRAME_LEN))
+		return drop(why);
+	data = HOOK_DATA(ctx);
+	end = HOOK_END(ctx);
+	if (put_headers(data, end, h, pkt->pl, pkt->pp, pkt->ev, control_class(h), MRC_NETH_LEN,
+			MRC_OP_NACK, 0, pkt->q->remote_qpn, 0) ||
+	    put_nack(data, end, MRC_NACK_UNEXP_EVENT, pkt->psn, pkt->ev, ts))
+		return drop(why);
+	count(why);
+	count(MRC_C_NACK_TX_EVENT);
+	capture_answer(ctx, pkt->plane, qp, pkt->q->peer, MRC_C_NACK_TX_EVENT);
+	return SAYS(hook_send(ctx, pkt->pl->ifindex), MRC_C_NACK_TX_EVENT);
+}
+
+/*
  * Let go what is not for MRC, or in no state to be looked at. Returns 0, or what
  * receive() returns. *plane is the plane by which the packet should have come.
  */
@@ -506,6 +553,8 @@ static __always_inline int receive(struct hook_ctx *ctx)
 	if (udp->dest != h->udp_port)
 		return drop(MRC_C_DROP_SID);
 	why = check_headers(ctx, data, end, &pkt);
+	if (why == MRC_C_DROP_MULTI_PACKET || why == MRC_C_DROP_IMMEDIATE)
+		return refuse_opcode(ctx, h, &pkt, why);
 	if (why)
 		return drop(why);
 

@@ -33,8 +33,10 @@ static __always_inline u32 take_held(struct resending *r)
 			nscc_unhold(tx, len, entry->path != PATH_HELD_OTHER);
 			entry->sent_ns = r->now;
 			entry->path = id;
-			if (r->psn == tx->una)
+			if (r->psn == tx->una) {
 				tx->progress_ns = r->now;
+				tx->moved_ns = r->now;
+			}
 			id |= take_window(r->h, tx, len);
 		}
 	}

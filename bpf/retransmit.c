@@ -19,7 +19,6 @@
 /* Values of timeout_ns for a packet that a NACK names. */
 #define NACK_PATH (~0ull)        /* trimmed on the way: its path becomes SKIP */
 #define NACK_LASTHOP (~0ull - 1) /* trimmed at the port that leads to the peer */
-#define NACK_NO_BLAME (~0ull - 2) /* refused by the receiver */
 
 static __always_inline int tx_bit(const struct mrc_tx *tx, u32 psn)
 {
@@ -52,7 +51,7 @@ static __always_inline u64 timeout_ns(const struct mrc_tx *tx, u64 min, u32 back
  * Does this packet count as lost? Returns the counter of the rule that declares
  * it lost, or 0. timeout_ns is the age at which a packet counts as lost; 0 means
  * that only the evidence of the SACK counts which reported the packet missing;
- * NACK_PATH, NACK_LASTHOP and NACK_NO_BLAME mean that a NACK named it. seen_ns is the time by
+ * NACK_PATH and NACK_LASTHOP mean that a NACK named it. seen_ns is the time by
  * which the SACK should have reported the packet.
  */
 static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struct mrc_path *path,
@@ -62,7 +61,7 @@ static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struc
 	u64 sent = entry->sent_ns;
 	u32 rtt;
 
-	if (timeout_ns >= NACK_NO_BLAME)
+	if (timeout_ns >= NACK_LASTHOP)
 		return MRC_C_RTX_NACK;
 	if (timeout_ns)
 		return seen_ns > sent + timeout_ns ? MRC_C_RTX_TIMEOUT : 0;
@@ -127,7 +126,10 @@ static __always_inline u32 claim_loss(struct resending *r, struct path_move *mov
 	struct mrc_tx_entry *entry = r->entry;
 	struct mrc_tx *tx = r->tx;
 	u32 mine = 0, old_plane = path_plane(r->old_id), price = WHOLE_TURN;
+	u32 refused = entry->rule == MRC_RULE_REFUSED;
 
+	if (refused)
+		r->why = MRC_C_RTX_NACK;
 	if (r->q->framing == MRC_FRAMING_CELL)
 		price = turn_price(entry->len, r->h->cell_bytes);
 
@@ -142,7 +144,8 @@ static __always_inline u32 claim_loss(struct resending *r, struct path_move *mov
 		if (r->timeout_ns == NACK_PATH) {
 			r->cause = MRC_ON_MARK;
 			path_event(tx, r->old_id, MRC_ON_MARK, move);
-		} else if (r->timeout_ns < NACK_NO_BLAME && r->path->blamed_ns != r->sent_ns) {
+		} else if (r->timeout_ns < NACK_LASTHOP && !refused &&
+			   r->path->blamed_ns != r->sent_ns) {
 			r->blamed = 1;
 			r->path->blamed_ns = r->sent_ns;
 			path_lost(tx, r->path, r->old_id, r->now, r->h,
@@ -151,7 +154,7 @@ static __always_inline u32 claim_loss(struct resending *r, struct path_move *mov
 		}
 		if (r->timeout_ns >= NACK_LASTHOP)
 			nscc_trim(r->h, tx, entry->len, r->now);
-		else if (r->blamed || r->timeout_ns == NACK_NO_BLAME)
+		else if (r->blamed || refused)
 			nscc_loss(r->h, tx, entry->len);
 		/* Prefer another plane: the cause of the loss may affect all of
 		 * this one. */

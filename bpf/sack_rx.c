@@ -24,6 +24,7 @@ struct sack_in {
 	u32 delayed;             /* not 0: a clock sent it, it tells no round trip */
 	u32 needless;            /* not 0: a packet caused it that had arrived before */
 	u32 down;                /* bit p: the peer's plane p is down */
+	u32 granted;             /* the window that it grants, PSNs */
 	u32 heard;               /* count of bytes, 24 bits */
 	u32 una;                 /* tx->una when it came ... */
 	u32 next;                /* ... and what had been sent */
@@ -132,6 +133,7 @@ static __always_inline void advance_una(struct mrc_tx *tx, u64 now)
 	if (una != tx->una) {
 		tx->una = una;
 		tx->progress_ns = now;
+		tx->moved_ns = now;
 		tx->backoff = 0;
 	}
 }
@@ -186,6 +188,7 @@ static __always_inline int parse_sack(struct __sk_buff *skb, struct mrc_tx *tx, 
 	s->solicited = seth->cc & MRC_CC_FLAG_SOLICITED;
 	s->m = head >> MRC_SETH_M_SHIFT & 3;
 	s->down = cack >> MRC_SETH_DOWN_SHIFT;
+	s->granted = seth->mpr * MRC_MPR_UNIT;
 	s->heard = bpf_ntohl(cc->bytes) & 0xffffff;
 	s->bitmap = (u64)bpf_ntohl(seth->bitmap_hi) << 32 | bpf_ntohl(seth->bitmap_lo);
 	s->ev = bpf_ntohl(seth->entropy);
@@ -419,6 +422,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, u32 cell, str
 	out->id = MRC_NO_PATH;
 	out->heard = s.heard;
 	out->down = s.down;
+	out->granted = s.granted;
 	out->base = s.base;
 	learn_trigger(qp, cell, &s, tx, b, h, &t, out, now);
 	time_question(qp, &s, tx, b, h, out, now);
@@ -479,8 +483,10 @@ static __always_inline u32 learn_times(struct mrc_tx *tx, struct mrc_balance *b,
 	/* A plane that gave up part of its share is answered by sending it less. */
 	nscc_sack(h, tx, b, in->bytes, whole ? in->rtt : 0, in->class, in->m, now);
 	learn_reordering(tx, h, now, in->rule);
-	if (fresh)
+	if (fresh) {
 		tx->heard = in->heard;
+		tx->granted = in->granted;
+	}
 	return fresh;
 }
 

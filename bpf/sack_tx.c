@@ -78,6 +78,30 @@ static __always_inline u32 planes_down(const struct mrc_host *h)
 }
 
 /*
+ * The window that a SACK grants: what waits is in a reorder ring already, and as much
+ * more as the rings have free, which all QPs share. In a ring for cells a slot counts
+ * as its part of the window, so that an empty ring grants all of it. Never 0: the next
+ * packet in order needs no ring, and a sender that may send nothing would hear nothing.
+ */
+static __always_inline u32 window_granted(const struct mrc_qp *q, u32 waiting)
+{
+	u32 packets = MRC_ROOM_PACKETS, cells = MRC_ROOM_CELLS, mpr = q->mpr;
+	struct mrc_room *room = rooms.lookup(&packets);
+	u64 grant = mpr, can;
+
+	can = room ? waiting + room->free : 0;
+	if (can < grant)
+		grant = can;
+	room = rooms.lookup(&cells);
+	if (CELLS && q->framing == MRC_FRAMING_CELL && room && room->all) {
+		can = waiting + room->free * mpr / room->all;
+		if (can < grant)
+			grant = can;
+	}
+	return grant < MRC_MPR_UNIT ? 1 : grant / MRC_MPR_UNIT;
+}
+
+/*
  * Turn the skb into a SACK about what came by sack->ev. Returns the interface
  * to which the caller redirects it, or 0 on failure. `chain` is a constant.
  */
@@ -100,6 +124,7 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 	if (!pl || !pp)
 		return 0;
 	sack->down = planes_down(h);
+	sack->mpr = window_granted(q, sack->ooo);
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
 	if (put_headers(data, end, h, pl, pp, back, control_class(h), MRC_SETH_LEN + MRC_CC_STATE_LEN,

@@ -115,7 +115,7 @@ static __always_inline int on_solicit(struct __sk_buff *skb, const struct mrc_ma
 	u32 qp = mark->qp;
 	struct mrc_qp *q = qps.lookup(&qp);
 
-	if (!chain || !q || q->state == MRC_QP_DOWN)
+	if (!chain || !q || q->state < MRC_QP_RECEIVE)
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
 	chain->drain.qp = qp;

@@ -95,8 +95,10 @@ static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 
 	qp = f->peer->qp_base + (bpf_get_hash_recalc(skb) & f->peer->qp_mask);
 	f->q = qps.lookup(&qp);
 	f->tx = txs.lookup(&qp);
-	if (!f->q || !f->tx || f->q->state != MRC_QP_READY)
+	if (!f->q || !f->tx)
 		return MRC_C_DROP_NOT_READY;
+	if (f->q->state != MRC_QP_READY)
+		return f->q->state == MRC_QP_ERROR ? MRC_C_DROP_QP_ERROR : MRC_C_DROP_NOT_READY;
 	*qp_index = qp;
 	return 0;
 }
@@ -106,7 +108,7 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 {
 	if (!(f->b->ports & 0xff)) /* the peer says that it takes packets on no plane */
 		return MRC_C_DROP_NO_PLANE;
-	if (f->tx->next - f->tx->una >= f->q->mpr)
+	if (f->tx->next - f->tx->una >= send_window(f->q, f->tx))
 		return MRC_C_DROP_WINDOW;
 	/* take_psn() looks again; here it saves a copy. */
 	if (f->tx->backlog && nscc_full(f->h, f->tx, skb->len - MRC_ETH_LEN, f->tcp,
@@ -157,7 +159,7 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 	*id = MRC_NO_PATH;
 	bpf_spin_lock(&tx->lock);
 	*psn = tx->next;
-	if (*psn - tx->una + packets > f->q->mpr)
+	if (*psn - tx->una + packets > send_window(f->q, tx))
 		why = MRC_C_DROP_WINDOW;
 	else if (tx->held || !nscc_open(f->h, tx, f->tcp))
 		*id = PATH_HELD | (f->tcp ? 0 : PATH_HELD_OTHER);
@@ -170,6 +172,7 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 		tx->packets += packets;
 		if (*psn == tx->una) {
 			tx->progress_ns = now;
+			tx->moved_ns = now;
 			tx->inflight = 0;
 		}
 		if (*id & PATH_HELD)

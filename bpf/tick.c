@@ -114,8 +114,11 @@ static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struc
 {
 	u64 rto = timeout_ns(tx, h->rto_min_ns, tx->backoff, RTO_MAX_NS);
 
-	/* A whole lost window takes several runs: continue instead of starting over. */
-	if (tx->scan - tx->una >= next - tx->una)
+	/*
+	 * A whole lost window takes several runs: continue instead of starting over. But if
+	 * una has moved, the oldest come first: a receiver with little room refuses others.
+	 */
+	if (!tx->backoff || tx->scan - tx->una >= next - tx->una)
 		tx->scan = tx->una;
 	if (now - tx->progress_ns <= rto)
 		return;
@@ -236,8 +239,9 @@ int mrc_tick(struct __sk_buff *skb)
 	if (!q || !tx || !rx || !bits)
 		return TC_ACT_SHOT;
 	bit = 1ull << (qp & 63);
-	if (q->state == MRC_QP_DOWN) {
-		__sync_fetch_and_and(bits, ~bit);
+	if (q->state < MRC_QP_RECEIVE) {
+		if (q->state == MRC_QP_DOWN || !report_failed(qp, tx))
+			__sync_fetch_and_and(bits, ~bit);
 		return TC_ACT_SHOT;
 	}
 
@@ -256,6 +260,10 @@ int mrc_tick(struct __sk_buff *skb)
 	chain->resend.found = 0;
 	next = sent_up_to(tx);
 	b = balance_get(q->peer);
+	if (tx->una != next && q->state == MRC_QP_READY && retries_are_up(h, qp, tx, now)) {
+		fail_qp(qp, q, tx, MRC_FAILED_RETRIES);
+		return TC_ACT_SHOT;
+	}
 	if (tx->una != next && b)
 		find_overdue(h, qp, tx, b, &chain->resend, now, next);
 	return tick_on(skb, chain, qp, tx, now);

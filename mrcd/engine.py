@@ -26,6 +26,7 @@ from mrcd.datapath.detach import undo
 from mrcd.datapath.mrc0 import Ends
 from mrcd.datapath.qptable import QpTable
 from mrcd.datapath.sizes import Sizes
+from mrcd.datapath.view import WHY_FAILED
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
 from mrcd.paths.feed import PathFeed
@@ -424,6 +425,14 @@ class Engine:
             self._loop.call_soon_threadsafe(self._path_changed, event)
         elif event["kind"] == ABI.MRC_EVENT_OUT_OF_STEP:
             self._loop.call_soon_threadsafe(self._out_of_step, event["qp"])
+        elif event["kind"] == ABI.MRC_EVENT_FAILED:
+            self._loop.call_soon_threadsafe(self._gave_up, event["qp"], event["cause"])
+
+    def _gave_up(self, qp: int, cause: int) -> None:
+        """Begin a new session with a peer one of whose QPs is in ERROR."""
+        name = self.table.peers.peer_of(qp) if self._peers is not None else None
+        if name is not None:
+            self.peers.replace_failed(name, qp, WHY_FAILED.get(cause, f"cause {cause}"))
 
     def _out_of_step(self, qp: int) -> None:
         """Begin a new session with a peer whose QP no longer agrees with ours on PSNs."""

@@ -208,6 +208,8 @@ class ConnInfo:
     backlog_bytes: int = 0  # waits for the window
     delay_us: float | None = None  # queueing delay, smoothed
     target_us: float | None = None  # what the delay should be
+    error: str | None = None  # why it is in the state ERROR
+    granted: int | None = None  # packets that the peer has room for; None: it has not said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from mrcd.paths.evset import ACTIVE_MAX, ACTIVE_MIN
 from mrcd.wire.packet import WIRE, overhead
 
 IFNAMSIZ = 16
+RETRIES_MAX, RETRY_MAX_S = 250, 86_400  # the programs count 255 sendings of a packet
 MPR_MIN, MPR_MAX = WIRE.MRC_MPR_UNIT, 4096  # the window bitmap holds twice the MPR
 RING_MIN, RING_MAX = 128, 65536
 QPS_MAX = 16
@@ -85,6 +86,8 @@ class Transport:
     cell_max: int = CELL_MAX
     survey_pps: int = 200
     congestion_control: str = "auto"
+    retry_limit: int = 16
+    retry_s: int = 900
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +314,8 @@ def _transport(table: Table) -> Transport:
         congestion_control=table.choice(
             "congestion_control", default.congestion_control, ("auto", "on", "off")
         ),
+        retry_limit=table.integer("retry_limit", default.retry_limit, 0, RETRIES_MAX),
+        retry_s=table.integer("retry_s", default.retry_s, 0, RETRY_MAX_S),
         xdp=_xdp(table, default.xdp),
         tc=table.choice("tc", default.tc, ("auto", "tcx", "clsact")),
         framing=table.choice("framing", default.framing, ("auto", "cell", "mrc")),

@@ -15,7 +15,16 @@ from mrcd.config.config import Config, Peer
 from mrcd.model import ConfigChange, ConfigChanges, HowApplied
 
 LIVE_TRANSPORT = frozenset(
-    {"tick_us", "probe_pps", "survey_pps", "cell_min", "cell_max", "congestion_control"}
+    {
+        "tick_us",
+        "probe_pps",
+        "survey_pps",
+        "cell_min",
+        "cell_max",
+        "congestion_control",
+        "retry_limit",
+        "retry_s",
+    }
 )
 LIVE_FABRIC = frozenset({"name", "t0", "hosts", "rate_mbps"})
 """Keys that no map depends on. Changes of hosts and T0s are listed under the peers they affect."""

@@ -59,6 +59,7 @@ class PeerCount:
 
     receiving: int = 0  # RTR
     ready: int = 0  # RTS
+    failed: int = 0  # ERROR
     tx_packets: int = 0
     rx_packets: int = 0
     retransmits: int = 0
@@ -77,7 +78,7 @@ class Census:
     planes: list[Paths] = field(default_factory=lambda: [Paths() for _ in range(PLANES)])
 
     def add(self, peer: int, qp: bytes, tx: bytes, rx: bytes) -> bool:
-        """Count a QP by its entries of the maps qps, txs and rxs. Return whether it is not DOWN."""
+        """Count a QP by its entries of the maps qps, txs and rxs. Return whether it is in use."""
         state, mpr = _QP(qp)
         count = self.peers.get(peer)
         if count is None:
@@ -87,7 +88,8 @@ class Census:
         count.tx_packets += packets
         count.rx_packets += received
         count.retransmits += retransmits
-        if state == ABI.MRC_QP_DOWN:
+        if state < ABI.MRC_QP_RECEIVE:
+            count.failed += state == ABI.MRC_QP_ERROR
             return False
         outstanding = (following - una) & 0xFFFFFFFF
         if state == ABI.MRC_QP_READY:

@@ -35,6 +35,10 @@ class Commands:
         """Set the planes on which a peer takes packets, whatever the peer reported before."""
         self._do(f"peer {peer}", op=ABI.MRC_DO_PORTS, peer=peer, value=mask)
 
+    def give_room(self, ring: int, slots: int) -> None:
+        """Count slots that were given back to a reorder ring, one of MRC_ROOM_...."""
+        self._do(f"reorder ring {ring}", op=ABI.MRC_DO_ROOM, path=ring, value=slots)
+
     def _do(self, what: str, **values: int) -> None:
         run = bpf.TestRun(self._dp.programs["mrc_control"], _COMMAND.pack(**values))
         if run.run() != 0:

@@ -130,6 +130,7 @@ class Datapath:
             "loop_paths": "mrc_peer_plane",
             "loops": "mrc_loop",
             "survey": "mrc_survey",
+            "rooms": "mrc_room",
         }
         for name, kind in kinds.items():
             size = bpfmap.described(self.maps[name]).value_size

@@ -95,6 +95,8 @@ def write(
         circle_ns=tuning.CIRCLE_NS,
         solicit_ns=tuning.SOLICIT_NS,
         **congestion(config, plane_mbps(config)),
+        retry_limit=transport.retry_limit,
+        retry_s=transport.retry_s,
         link_mac=tuple(mac),
         dscp_data=fabric.classes.trimmable,
         dscp_again=fabric.classes.retransmit,

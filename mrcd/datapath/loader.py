@@ -26,6 +26,7 @@ from mrcd.datapath import bytecode, pins
 from mrcd.datapath.bytecode import Bytecode
 from mrcd.datapath.sizes import Sizes as Sizes
 from mrcd.linux import bpf
+from mrcd.wire.abi import ABI
 from mrcd.wire.sources import bpf_dir
 
 MAPS = [
@@ -57,6 +58,7 @@ MAPS = [
     "rx_cells",
     "tx_cells_free",
     "rx_cells_free",
+    "rooms",
     "active",
     "clock",
     "events",
@@ -72,6 +74,7 @@ PROGRAMS = (
     "mrc_drain",
     "mrc_solicit",
     "mrc_release",
+    "mrc_refuse",
     "mrc_learn",
     "mrc_probe",
     "mrc_resend",
@@ -92,6 +95,7 @@ TAILS = {
     "mrc_solicit": 6,
     "mrc_tick": 7,
     "mrc_release": 8,
+    "mrc_refuse": 9,
 }
 """Targets of tail calls, and their places in the map `tails`."""
 _NICE_BESIDE_TRAFFIC = 10
@@ -229,6 +233,9 @@ def fill_rings(maps: Mapping[str, int], slots: int, cell_slots: int) -> None:
     for name, count in free.items():
         for slot in range(count):
             bpf.update(maps[name], None, struct.pack("=I", slot))
+    room = ABI.structs["mrc_room"]
+    for ring, count in ((ABI.MRC_ROOM_PACKETS, slots), (ABI.MRC_ROOM_CELLS, cell_slots)):
+        bpf.update(maps["rooms"], struct.pack("=I", ring), room.pack(free=count, all=count))
 
 
 def build(

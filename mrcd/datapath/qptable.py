@@ -211,25 +211,35 @@ class QpTable:
             for index in self.qps_of(peer):
                 one = view.read(self._dp, index)
                 tx, rx = one.tx, one.rx
-                if not one.qp["state"]:
+                if one.qp["state"] < ABI.MRC_QP_RECEIVE:
                     continue
                 if tx["next"] != tx["una"] or rx["waiting"] or rx["pending_packets"]:
                     return False
         return True
 
     def reset(self, indices: tuple[int, ...]) -> None:
-        """Take QPs DOWN and give back the ring slots they hold."""
+        """Take QPs DOWN and give back the ring slots they hold.
+
+        One in ERROR stays there until it is configured: its packets are dropped for that reason.
+        """
         live = []
         for index in indices:
             qp = self._dp.read("qps", index, _QP)
-            if qp["state"] != ABI.MRC_QP_DOWN:
+            if qp["state"] != ABI.MRC_QP_DOWN and qp["qpn"]:
                 live.append(index)
-                self._dp.write("qps", index, _QP, **{**qp, "state": ABI.MRC_QP_DOWN, "qpn": 0})
+                failed = qp["state"] == ABI.MRC_QP_ERROR
+                state = ABI.MRC_QP_ERROR if failed else ABI.MRC_QP_DOWN
+                self._dp.write("qps", index, _QP, **{**qp, "state": state, "qpn": 0})
         if not live:
             return
         wait_for_programs()
         for index in live:
             slots.give_back(self._dp, index)
+
+    def has_failed(self, index: int) -> bool:
+        """Return whether a QP gave up and has not been reset since."""
+        qp = self._dp.read("qps", index, _QP)
+        return qp["state"] == ABI.MRC_QP_ERROR and qp["qpn"] != 0
 
     def _forget(self, indices: tuple[int, ...]) -> None:
         """Reset QPs and clear their totals, because another peer may take their place."""

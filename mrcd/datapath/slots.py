@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator
 
+from mrcd.datapath.control import Commands
 from mrcd.datapath.datapath import Datapath
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
@@ -19,7 +21,9 @@ _RX_ENTRY = ABI.structs["mrc_rx_entry"]
 def give_back(dp: Datapath, qp: int) -> None:
     """Give back the slots of a QP on which no program runs any more."""
     _free(dp, "tx", _sent(dp, qp))
-    _free(dp, "rx", _held(dp, qp))
+    rings = {0: ABI.MRC_ROOM_PACKETS, ABI.MRC_SLOT_BIG: ABI.MRC_ROOM_CELLS}
+    for big, count in _free(dp, "rx", _held(dp, qp)).items():
+        Commands(dp).give_room(rings[big], count)
 
 
 def _sent(dp: Datapath, qp: int) -> Iterator[int]:
@@ -49,15 +53,19 @@ def _held(dp: Datapath, qp: int) -> Iterator[int]:
                 yield entry["slot"] - 1
 
 
-def _free(dp: Datapath, ring: str, slots: Iterator[int]) -> None:
-    """Free slots of a ring. The packets of a cell share one, which is given back once."""
-    given = set()
+def _free(dp: Datapath, ring: str, slots: Iterator[int]) -> Counter[int]:
+    """Free slots of a ring; return how many, by MRC_SLOT_BIG or 0.
+
+    The packets of a cell share one, which is given back once.
+    """
+    given: set[tuple[int, int]] = set()
     for slot in slots:
         big, index = slot & ABI.MRC_SLOT_BIG, slot & ABI.MRC_SLOT_INDEX
         if (big, index) not in given:
             given.add((big, index))
             stack = f"{ring}_cells_free" if big else f"{ring}_free"
             bpf.update(dp.maps[stack], None, struct.pack("=I", index))
+    return Counter(big for big, _index in given)
 
 
 def _bit(bitmap: tuple[int, ...], psn: int, window: int) -> int:

@@ -24,6 +24,13 @@ _PORTS = picker(_BALANCE, "ports", "heard_ports")
 _SETS = ("use", "skip", "slow", "spare", "denied")
 
 
+WHY_FAILED = {
+    ABI.MRC_FAILED_RETRIES: "nothing was acknowledged, however often it was sent again",
+    ABI.MRC_FAILED_EVENT: "the peer has no use for what was sent",
+}
+"""Why a QP is in the state ERROR, by `failed` of struct mrc_tx."""
+
+
 @dataclass(frozen=True, slots=True)
 class QpView:
     """A QP as read from the maps."""

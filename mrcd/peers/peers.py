@@ -98,6 +98,7 @@ class Peers:
         self.cells: dict[str, bool] = {}  # whether data goes in cells, by peer with QPs
         self.trims: dict[str, bool] = {}  # whether switches trim data to a peer
         self.refused: dict[str, str] = {}  # why a peer that is heard gets no session
+        self.failed: dict[str, str] = {}  # peers whose QPs are set up anew, and why one gave up
         self.port_mask: dict[str, int] = {}
         self._doubts = PortDoubts()
         self._doubts_ns = 0  # when they are compared next
@@ -202,6 +203,7 @@ class Peers:
             self.cells,
             self.trims,
             self.refused,
+            self.failed,
             self.port_mask,
         ):
             known.pop(name, None)
@@ -216,6 +218,18 @@ class Peers:
         if self.sessions[name].state is not State.ESTABLISHED:
             return  # a new session is being set up already
         log.warning("peer.out_of_step", peer=name)
+        self._set_up_anew(name)
+
+    def replace_failed(self, name: str, qp: int, why: str) -> None:
+        """Begin anew with a peer because one of its QPs, given by its index, gave up."""
+        if not self._table.has_failed(qp):
+            return  # it was reset meanwhile
+        number = qp - self._table.peers.base(name)
+        log.warning("qp.failed", peer=name, qp=number, reason=why)
+        self.failed[name] = f"QP {number} gave up: {why}"
+        self._set_up_anew(name)
+
+    def _set_up_anew(self, name: str) -> None:
         self._table.reset(tuple(self._table.qps_of(name)))
         self.sessions[name] = self._session(name, self._rng.getrandbits(64))
         self._answering.pop(name, None)
@@ -374,6 +388,7 @@ class Peers:
                     if command.new is State.ESTABLISHED:
                         self._endpoint.peer_established(command.peer)
                         self._answering[command.peer] = None
+                        self.failed.pop(command.peer, None)
                     else:
                         self._answering.pop(command.peer, None)
                     self._count()

@@ -215,6 +215,12 @@ _TABLE: tuple[Metric, ...] = (
         lambda snap: snap.degraded,
     ),
     _one(
+        "mrcd_qps_failed",
+        "gauge",
+        "QPs in the state ERROR, which are being set up anew",
+        lambda snap: sum(peer.count.failed for peer in snap.peers),
+    ),
+    _one(
         "mrcd_clock_runs_total",
         "counter",
         "runs of the clock's program; they stop while nothing is outstanding",

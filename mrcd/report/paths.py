@@ -14,7 +14,12 @@ from mrcd.paths.feed import STATES
 from mrcd.report.live import Live
 from mrcd.wire.abi import ABI
 
-_QP_STATES: tuple[QpState, ...] = ("RESET", "RTR", "RTS")
+_QP_STATES: Mapping[int, QpState] = {
+    ABI.MRC_QP_DOWN: "RESET",
+    ABI.MRC_QP_ERROR: "ERROR",
+    ABI.MRC_QP_RECEIVE: "RTR",
+    ABI.MRC_QP_READY: "RTS",
+}
 _FRAMINGS: Mapping[int, Framing] = {ABI.MRC_FRAMING_MRC: "mrc", ABI.MRC_FRAMING_CELL: "cell"}
 _PSN = 0xFFFFFF
 
@@ -84,11 +89,13 @@ class PathReport(Live):
                         retransmits=tx["retransmits"],
                         framing=_FRAMINGS[qp["framing"]] if qp["state"] else None,
                         trims=bool(qp["state"] and qp["trims"]),
+                        error=_error(qp, tx),
                         window_bytes=tx["cwnd"] or None,
                         inflight_bytes=tx["inflight"],
                         backlog_bytes=tx["backlog"],
                         delay_us=tx["delay_ns"] / 1000 if tx["target_ns"] else None,
                         target_us=_us(tx["target_ns"]),
+                        granted=min(tx["granted"], qp["mpr"]) or None,
                     )
                 )
         return found
@@ -132,6 +139,13 @@ class PathReport(Live):
     def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
         """Yield None at once, then every path event."""
         return self._engine.feed.watch()
+
+
+def _error(qp: Mapping[str, int], tx: Mapping[str, int]) -> str | None:
+    """Return why a QP is in the state ERROR, or None."""
+    if qp["state"] != ABI.MRC_QP_ERROR:
+        return None
+    return view.WHY_FAILED.get(tx["failed"], f"cause {tx['failed']}")
 
 
 def _us(nanoseconds: int | None) -> float | None:

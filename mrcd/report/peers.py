@@ -175,10 +175,10 @@ def _runs(indices: Sequence[int]) -> Iterator[range]:
 
 def reasons(engine: Engine) -> list[str]:
     """Return what is wrong with peers: a line for each, or one for many with the same problem."""
-    unheard, silent, refused = [], [], engine.peers.refused
+    unheard, silent, refused, failed = [], [], engine.peers.refused, engine.peers.failed
     for peer in engine.config.peers:
         state = engine.peers.state(peer.name)
-        if peer.name in refused:
+        if peer.name in refused or peer.name in failed:
             continue
         if state is State.SILENT:
             silent.append(peer.name)
@@ -196,6 +196,10 @@ def reasons(engine: Engine) -> list[str]:
         lines.append(f"{_counted([*refused])} are refused: {next(iter(refused.values()))}")
     else:
         lines += refused.values()
+    if len(failed) > MANY:
+        lines.append(f"{_counted([*failed])}: {next(iter(failed.values()))}")
+    else:
+        lines += [f"peer {name}: {why}; new QPs are set up" for name, why in failed.items()]
     if len(unheard) > MANY:
         return [*lines, f"{_counted(unheard)} have not answered yet"]
     return [*lines, *(f"peer {name} has not answered yet" for name in unheard)]

@@ -63,6 +63,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "path.withdrawn": "A path lost a packet or timed out and is no longer used.",
         "peer.established": "QPs with a peer are set up; its traffic flows through mrc0.",
         "peer.out_of_step": "A QP's SACKs have become inconsistent; new QPs are set up.",
+        "qp.failed": "A QP gave up; what was outstanding is lost, and new QPs are set up.",
         "peer.ports_changed": "A peer announced which of its planes are usable.",
         "peer.ports_corrected": "A peer's Offers kept contradicting its updates and took effect.",
         "peer.restarted": "A peer came back with a new boot epoch; new QPs are set up.",

@@ -244,6 +244,7 @@ class Far:
         down: int = 0,
         ts: int = 0,
         received: int = 0,
+        mpr: int = 2,
         qpn: int = QPN,
     ) -> bytes:
         """Return a SACK: all PSNs up to `cack` arrived, and cack + offset + i for each bit i.
@@ -256,7 +257,7 @@ class Far:
         seth = Seth(
             cack & 0xFFFFFF, ev if about is None else about,
             ack_psn_offset=0 if trigger is None else trigger - cack,
-            sack_offset=offset, bitmap=bitmap, mpr=2, cc_flags=flags, verdict=verdict, down=down,
+            sack_offset=offset, bitmap=bitmap, mpr=mpr, cc_flags=flags, verdict=verdict, down=down,
         )  # fmt: skip
         cc = CcState(tx_timestamp=ts, received=received)
         return self.frame(Sack(self.envelope(ev), Bth(WIRE.MRC_OP_SACK, qpn), seth, cc))

@@ -299,12 +299,25 @@ class Rig:
         for name in ("tx_cells_free", "rx_cells_free"):
             self.take_slots(name)
             self.give_slots(name, range(CELL_SLOTS))
+        self.set_room(RING_SLOTS, CELL_SLOTS)
         self._become(host, **transport)
         self.events.take()
         self.sent()
         self.delivered()
         self.back.take()
         self._counted = self.dp.counters()
+
+    def set_room(self, packets: int, cells: int) -> None:
+        """Say how many slots of the reorder rings are free."""
+        kind = ABI.structs["mrc_room"]
+        self.dp.write("rooms", ABI.MRC_ROOM_PACKETS, kind, free=packets, all=RING_SLOTS)
+        self.dp.write("rooms", ABI.MRC_ROOM_CELLS, kind, free=cells, all=CELL_SLOTS)
+
+    def room(self) -> tuple[int, int]:
+        """Return how many slots of the reorder rings are free, as the programs count them."""
+        kind = ABI.structs["mrc_room"]
+        rings = (ABI.MRC_ROOM_PACKETS, ABI.MRC_ROOM_CELLS)
+        return tuple(self.dp.read("rooms", ring, kind)["free"] for ring in rings)  # type: ignore[return-value]
 
     def _fill(self, name: str, count: int, size: int, first: int = 0) -> None:
         for index in range(first, first + count):
@@ -353,6 +366,8 @@ class Rig:
             solicit_ns=NEVER_NS,
             cc_target_ns=0,
             cc_rate=0,
+            retry_limit=0,
+            retry_s=0,
             link_mac=tuple(LINK_MAC),
             # What leaves has class 0, but in the tests of the classes.
             dscp_data=0,

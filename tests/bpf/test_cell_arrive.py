@@ -482,7 +482,7 @@ def test_piece_refused_by_mrc0_is_taken_later(cells: CellRig, rig: Rig, count: i
     rig.tune(lower_ifindex=NOWHERE)
     cells.take(FIRST, packet, MSS, 0, count)
     rig.tune(lower_ifindex=rig.ifindex["mrc0"])
-    assert rig.counted() == {"deliver_retry": 1}
+    assert rig.counted() == {"deliver_retry": 1} | ({"nack_tx_resource": 1} if count == 1 else {})
     assert (rig.rx()["next"], rig.rx()["busy"]) == (FIRST, 0)
     sack = question(cells)
     assert (sack.body.cack, sacked(sack)) == (FIRST - 1, set())

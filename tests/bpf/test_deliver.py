@@ -106,10 +106,11 @@ def test_duplicate_is_dropped_and_answered(rig: Rig, far: Far) -> None:
 
 
 @pytest.mark.parametrize("ahead", [MPR, MPR + 1, WINDOW, WINDOW + 3, 100_000, 0x7FFFFF])
-def test_psn_beyond_the_window_is_dropped(rig: Rig, far: Far, ahead: int) -> None:
+def test_psn_beyond_the_window_is_refused(rig: Rig, far: Far, ahead: int) -> None:
     before = rig.state()
-    assert rig.arrive(far.data(FIRST + ahead, numbered(1))).verdict == TC_SHOT
-    assert rig.counted() == {"drop_psn": 1}
+    assert rig.arrive(far.data(FIRST + ahead, numbered(1))).verdict == TC_REDIRECT
+    assert rig.counted() == {"drop_psn": 1, "nack_tx_window": 1}
+    rig.edit("rxs", 0, "mrc_rx", nack_ns=0)
     assert rig.state() == before
     assert rig.free_slots("rx_free") == RING_SLOTS
 
@@ -184,6 +185,7 @@ def test_any_order_with_losses_and_copies_is_delivered_once_and_in_order(
 
 def test_full_reorder_ring_drops_and_takes_the_packet_later(rig: Rig, far: Far) -> None:
     slots = rig.take_slots("rx_free")
+    rig.edit("rxs", 0, "mrc_rx", nack_ns=time.monotonic_ns() + NEVER_NS)  # no NACK in its place
     ran = rig.arrive(far.data(FIRST + 2, numbered(FIRST + 2), ackreq=True))
     assert rig.counted()["drop_buffer"] == 1
     assert sacked(answer(ran.frame)) == set()  # otherwise the peer would never send it again

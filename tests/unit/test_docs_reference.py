@@ -186,6 +186,18 @@ def test_protocol__fields_in_use_exist() -> None:
         assert set(re.findall(r"`(\w+)`", constants)) <= WIRE.constants.keys()
 
 
+def test_protocol__reasons_of_nacks_are_complete() -> None:
+    rows = cells(section(PROTOCOL, "### Reasons of NACKs"))
+    reasons = {k: v for k, v in WIRE.constants.items() if re.fullmatch(r"MRC_NACK_[A-Z_]{3,}", k)}
+    assert {f"MRC_NACK_{row[0].split()[1]}": int(row[0].split()[0], 16) for row in rows} == reasons
+    named = {name for row in rows for cell in row for name in re.findall(r"`(\w+)`", cell)}
+    counters = {name for _, name, _ in COUNTERS}
+    assert named <= counters
+    assert {name for name in counters if name.startswith("nack_")} - {"nack_rx"} == {
+        name for name in named if name.startswith("nack_")
+    }
+
+
 def test_protocol__use_of_reserved_and_vendor_bits_is_complete() -> None:
     """Whatever mrc_wire.h has a constant for, in a field that is not published, has a row."""
     rows = cells(section(PROTOCOL, "### Reserved and vendor bits in use"))

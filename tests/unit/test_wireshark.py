@@ -227,7 +227,14 @@ def test_golden__inner_packet_goes_to_the_ip_dissector(tmp_path: Path) -> None:
 def test_golden__columns_tell_of_both(golden: dict[str, Row]) -> None:
     info = golden["data-v6"]["_ws.col.Info"]
     assert info.startswith("Write Only, PSN 0xffffff, 52 bytes, EV 0x10020000 | Echo (ping)")
-    assert golden["nack"]["_ws.col.Info"] == "NACK, of 0x00f00d, PSN_OOR_WINDOW, EV 0x10020000"
+    for name, reason in (
+        ("nack", "PSN_OOR_WINDOW"),
+        ("nack-no-bitmap", "NO_BITMAP"),
+        ("nack-no-buffer", "NO_PKT_BUFFER"),
+        ("nack-no-resource", "NO_RESOURCE"),
+        ("nack-unexpected", "UNEXP_EVENT"),
+    ):
+        assert golden[name]["_ws.col.Info"] == f"NACK, of 0x00f00d, {reason}, EV 0x10020000"
 
 
 def test_golden__a_question_for_a_sack_and_its_answer(golden: dict[str, Row]) -> None:

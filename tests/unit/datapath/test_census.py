@@ -74,6 +74,12 @@ def test_add__of_a_qp_that_is_down_only_what_it_carried_counts() -> None:
     assert sum(plane.in_use for plane in census.planes) == 0
 
 
+def test_add__of_a_qp_in_error_is_counted_as_one() -> None:
+    census = Census()
+    assert not census.add(7, QP.pack(state=ABI.MRC_QP_ERROR), TX.pack(next=9), RX.pack(waiting=3))
+    assert census.peers[7] == PeerCount(failed=1)
+
+
 def test_add__sums_up_the_qps_of_a_peer() -> None:
     census = Census()
     for state in (ABI.MRC_QP_READY, ABI.MRC_QP_RECEIVE, ABI.MRC_QP_READY):

@@ -107,9 +107,9 @@ def test_layout__depends_on_the_treaty() -> None:
         treaty = {**TREATY, name: replace(TREATY[name], **change)}  # type: ignore[arg-type]
         return sizes.layout_key(SIZES, MAPS, treaty, IDENTITY)
 
-    structs = {**ABI.structs, "mrc_qp": replace(ABI.structs["mrc_qp"], size=32)}
+    structs = {**ABI.structs, "mrc_qp": replace(ABI.structs["mrc_qp"], size=64)}
     assert with_header("abi", structs=structs) != key()
-    assert with_header("abi", constants={**ABI.constants, "MRC_QP_READY": 3}) != key()
+    assert with_header("abi", constants={**ABI.constants, "MRC_QP_READY": 9}) != key()
     assert with_header("wire", constants={**WIRE.constants, "MRC_QPN_ENDPOINT": 3}) != key()
 
 

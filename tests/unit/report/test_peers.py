@@ -22,7 +22,7 @@ def engine(**states: State) -> Any:
     sessions = dict.fromkeys(states, SimpleNamespace(silent_after_ns=5 * SECOND))
     return SimpleNamespace(
         config=SimpleNamespace(peers=[SimpleNamespace(name=name) for name in states]),
-        peers=SimpleNamespace(state=states.__getitem__, sessions=sessions, refused={}),
+        peers=SimpleNamespace(state=states.__getitem__, sessions=sessions, refused={}, failed={}),
     )
 
 
@@ -45,6 +45,20 @@ def test_reasons__many_are_counted(state: State, what: str) -> None:
     names.append("h99")
     (line,) = reasons(engine(**dict.fromkeys(names, state)))
     assert line == f"{MANY + 1} peers (h2, h3, h4 and {MANY - 2} more) {what}"
+
+
+def test_reasons__a_peer_whose_qp_gave_up_has_one_reason() -> None:
+    found = engine(h2=State.OFFERING, h3=State.OFFERING)
+    found.peers.failed["h2"] = "QP 1 gave up: nothing was acknowledged"
+    assert reasons(found) == [
+        "peer h2: QP 1 gave up: nothing was acknowledged; new QPs are set up",
+        "peer h3 has not answered yet",
+    ]
+    names = [f"h{i}" for i in range(MANY + 1)]
+    found = engine(**dict.fromkeys(names, State.OFFERING))
+    found.peers.failed |= dict.fromkeys(names, "QP 0 gave up: why")
+    (line,) = reasons(found)
+    assert line == f"{MANY + 1} peers (h0, h1, h2 and {MANY - 2} more): QP 0 gave up: why"
 
 
 def test_reasons__says_how_long_slow_peers_were_waited_for() -> None:

@@ -175,6 +175,18 @@ GOLDEN: dict[str, Packet] = {
     "nack-trimmed": Control(
         backward(), Bth(0xDD, QPN_H1), Neth(0x01, 0x00F00D, EV, tx_timestamp=0xBEEF)
     ),
+    "nack-no-bitmap": Control(
+        backward(), Bth(0xDD, QPN_H1), Neth(0x06, 0x00F00D, EV, tx_timestamp=0xBEEF)
+    ),
+    "nack-no-buffer": Control(
+        backward(), Bth(0xDD, QPN_H1), Neth(0x07, 0x00F00D, EV, tx_timestamp=0xBEEF)
+    ),
+    "nack-no-resource": Control(
+        backward(), Bth(0xDD, QPN_H1), Neth(0x0A, 0x00F00D, EV, tx_timestamp=0xBEEF)
+    ),
+    "nack-unexpected": Control(
+        backward(), Bth(0xDD, QPN_H1), Neth(0x19, 0x00F00D, EV, tx_timestamp=0xBEEF)
+    ),
     "probe": Control(plain(), Bth(0xDE, QPN_H2), Peth(0xC0DE, SENT)),
     "probe-solicit": Control(
         plain(), Bth(0xDE, QPN_H2), Peth(0xC0DE, SENT, vendor=WIRE.MRC_PETH_SOLICIT)
