@@ -282,6 +282,12 @@ VERDICTS = {
 }  # fmt: skip
 
 
+REFUSED_OPCODES = (
+    WIRE.MRC_OP_WRITE_FIRST, WIRE.MRC_OP_WRITE_MIDDLE, WIRE.MRC_OP_WRITE_LAST,
+    WIRE.MRC_OP_WRITE_LAST_IMM, WIRE.MRC_OP_WRITE_ONLY_IMM,
+)  # fmt: skip
+
+
 class Court:
     """A comparison of mrc_receive with `judge`, frame by frame.
 
@@ -303,6 +309,14 @@ class Court:
         ran = self._rig.receive(frame)
         counted = self._rig.counted()
         shown = f"{expected}, counted {counted}: {frame.hex()}"
+        if counted.pop("nack_tx_event", 0):
+            bth = OUTER + ip_length(self._rig.fabric.routing) + 8
+            assert (expected, ran.verdict) == ("dropped", SENT), shown
+            assert list(counted.values()) == [1], shown
+            assert counted.keys() <= {"drop_multi_packet", "drop_immediate"}, shown
+            assert frame[bth] in REFUSED_OPCODES, shown
+            assert frame[bth + 5 : bth + 8] == QPN.to_bytes(3, "big"), shown
+            return expected
         cell_at_xdp = expected == "cell" and self._rig.dp.sizes.xdp
         # Cells pass native XDP like foreign packets.
         assert ran.verdict == (PASSED if cell_at_xdp else VERDICTS[expected]), shown
@@ -336,7 +350,11 @@ class Court:
         return expected
 
     def look(self) -> None:
-        """Check that the frames since the last check have changed no state."""
+        """Check that the frames since the last check have changed no state.
+
+        The budget of NACKs is none: a packet that is refused takes from it.
+        """
+        self._rig.edit("rxs", 0, "mrc_rx", nack_ns=0)
         shown = "\n".join(frame.hex() for frame in self._recent)
         assert self._rig.state() == self._before, f"one of these changed the state:\n{shown}"
         self._recent.clear()
