@@ -94,10 +94,14 @@ def answers(rig: Rig, cpu: int) -> Iterator[None]:
     """Have a process on `cpu` send B SACKs that report nothing new and NACKs, in turn."""
     far = Far(rig.fabric, rig.fabric.host("h1"), rig.fabric.host("h2"))
     qpn = QPN | QP_B
+    # "Trimmed at the last hop" causes a retransmission and does not blame the path, if it names the
+    # path of the latest sending: so there is one NACK for each path.
     frames = [
         far.sack(FIRST_PSN - 1, qpn=qpn),
-        # "The receiver had no buffer" causes a retransmission and does not blame the path.
-        far.nack(FIRST_PSN, qpn=qpn, reason=WIRE.MRC_NACK_NO_PKT_BUFFER),
+        *(
+            far.nack(FIRST_PSN, about=path.ev, qpn=qpn, reason=WIRE.MRC_NACK_TRIMMED_LASTHOP)
+            for path in rig.paths(QP_B)
+        ),
     ]
     parent = os.getpid()
     child = os.fork()
@@ -161,7 +165,8 @@ def measure(rig: Rig, seconds: float) -> dict[str, float]:
         finally:
             os.sched_setaffinity(0, allowed)
         on_cpu = counted_on(rig, ticker)
-        nacks = after["nack_rx"] - before["nack_rx"]
+        grown = {name: after[name] - before[name] for name in ("nack_rx", "nack_stale")}
+        nacks = grown["nack_rx"] - grown["nack_stale"]
         due = PER_TICK * (rig.ticks() - ticked)
         sent_a, sent_b = (rig.tx(qp)["retransmits"] for qp in (QP_A, QP_B))
     return {

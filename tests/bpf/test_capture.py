@@ -185,8 +185,9 @@ def test_what_is_dropped_is_there_as_it_came(
 def test_data_that_tc_drops(capture_rig: CapturingRig, far: Far) -> None:
     frame = far.data(FIRST_RX + 4000, numbered(1))
     capture_rig.rig.arrive(frame)
-    packet = only(capture_rig.seen())
-    assert (packet.data, packet.about.verdict) == (frame, "drop_psn")
+    came, left = capture_rig.seen()
+    assert (came.data, told(came)) == (frame, ("rx", "data", "drop_psn"))
+    assert told(left) == ("tx", "nack", "nack_tx_window")
 
 
 def test_answers_that_xdp_gives(each_capture_rig: CapturingRig, each_far: Far) -> None:
