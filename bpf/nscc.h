@@ -69,16 +69,16 @@ static __always_inline u32 nscc_room(const struct mrc_host *h, const struct mrc_
 }
 
 /*
- * Does too much wait already? TCP keeps what is refused, all other senders lose it. So
- * TCP's backlog is no reason to refuse others, and a burst of theirs has more room than
- * a queue that stays.
+ * Does too much wait already? At tc egress TCP keeps what is refused; everything else is
+ * lost. So that backlog of TCP is no reason to refuse others, and a burst of theirs has
+ * more room than a queue that stays.
  */
 static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_tx *tx, u32 len,
-				     u32 tcp, u64 now)
+				     u32 keeps, u64 now)
 {
 	u32 room = nscc_room(h, tx, len);
 
-	if (tcp)
+	if (keeps)
 		return tx->backlog - tx->others > room;
 	if (tx->others <= room || tx->others <= NSCC_OTHERS)
 		return 0;
@@ -86,11 +86,11 @@ static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_
 }
 
 /* Note that `packets` of `len` bytes together begin to wait. */
-static __always_inline void nscc_hold(struct mrc_tx *tx, u32 packets, u32 len, u32 tcp, u64 now)
+static __always_inline void nscc_hold(struct mrc_tx *tx, u32 packets, u32 len, u32 keeps, u64 now)
 {
 	tx->held += packets;
 	tx->backlog += len;
-	if (tcp)
+	if (keeps)
 		return;
 	if (!tx->others)
 		tx->others_ns = now;
@@ -98,13 +98,13 @@ static __always_inline void nscc_hold(struct mrc_tx *tx, u32 packets, u32 len, u
 }
 
 /* Note that a packet of `len` bytes waits no longer. */
-static __always_inline void nscc_unhold(struct mrc_tx *tx, u32 len, u32 tcp)
+static __always_inline void nscc_unhold(struct mrc_tx *tx, u32 len, u32 keeps)
 {
 	tx->held--;
 	tx->backlog = tx->held && tx->backlog > len ? tx->backlog - len : 0;
 	if (!tx->held)
 		tx->others = 0;
-	else if (!tcp)
+	else if (!keeps)
 		tx->others = tx->others > len ? tx->others - len : 0;
 }
 

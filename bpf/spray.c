@@ -18,6 +18,7 @@ struct flow {
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
 	u32 tcp;                 /* 1: a packet of TCP */
+	u32 keeps;               /* 1: its sender keeps what is refused: TCP, at tc egress */
 };
 
 /* The kept copy of a packet. */
@@ -50,6 +51,12 @@ static __always_inline u32 *find_peer(struct __sk_buff *skb, u32 *tcp)
 	__builtin_memcpy(exact.addr, key.addr, sizeof(exact.addr));
 	peer = addresses.lookup(&exact);
 	return peer ? peer : prefixes.lookup(&key);
+}
+
+/* Does the program run in the sender's context, and not where packets come in? */
+static __always_inline int at_egress(struct __sk_buff *skb, const struct mrc_host *h)
+{
+	return h->cut_back_ifindex && skb->ifindex != h->cut_back_ifindex;
 }
 
 /* At tc egress the sender is told: TCP keeps the packet for later, others see ENOBUFS. */
@@ -99,6 +106,7 @@ static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 
 		return MRC_C_DROP_NOT_READY;
 	if (f->q->state != MRC_QP_READY)
 		return f->q->state == MRC_QP_ERROR ? MRC_C_DROP_QP_ERROR : MRC_C_DROP_NOT_READY;
+	f->keeps = f->tcp && at_egress(skb, f->h);
 	*qp_index = qp;
 	return 0;
 }
@@ -111,7 +119,7 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 	if (f->tx->next - f->tx->una >= send_window(f->q, f->tx))
 		return MRC_C_DROP_WINDOW;
 	/* take_psn() looks again; here it saves a copy. */
-	if (f->tx->backlog && nscc_full(f->h, f->tx, skb->len - MRC_ETH_LEN, f->tcp,
+	if (f->tx->backlog && nscc_full(f->h, f->tx, skb->len - MRC_ETH_LEN, f->keeps,
 					bpf_ktime_get_ns()))
 		return MRC_C_DROP_BACKLOG;
 	if (signal_queue(skb, f->h, f->q, f->tx, f->b) == QUEUE_DROP)
@@ -162,10 +170,10 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 	if (*psn - tx->una + packets > send_window(f->q, tx))
 		why = MRC_C_DROP_WINDOW;
 	else if (tx->held || !nscc_open(f->h, tx, f->tcp))
-		*id = PATH_HELD | (f->tcp ? 0 : PATH_HELD_OTHER);
+		*id = PATH_HELD | (f->keeps ? 0 : PATH_HELD_OTHER);
 	else
 		*id = pick_path(tx, up, up, f->b->shares, price);
-	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->tcp, now))
+	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->keeps, now))
 		why = MRC_C_DROP_BACKLOG;
 	if (!why && *id != MRC_NO_PATH) {
 		tx->next = *psn + packets;
@@ -176,7 +184,7 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 			tx->inflight = 0;
 		}
 		if (*id & PATH_HELD)
-			nscc_hold(tx, packets, len, f->tcp, now);
+			nscc_hold(tx, packets, len, f->keeps, now);
 		else
 			*id |= take_window(f->h, tx, len);
 	}
@@ -242,7 +250,7 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 static __always_inline int spray_hold(struct __sk_buff *skb, const struct flow *f, u32 packets)
 {
 	count_by(MRC_C_TX_HELD, packets);
-	if (!f->h->cut_back_ifindex || skb->ifindex == f->h->cut_back_ifindex)
+	if (!at_egress(skb, f->h))
 		return TC_ACT_SHOT;
 	skb->mark = MRC_HELD_MARK;
 	return bpf_redirect(f->h->cut_back_ifindex, BPF_F_INGRESS);

@@ -135,6 +135,21 @@ def test_too_much_waits(
     assert rig.free_slots("tx_free") == RING_SLOTS - 2 - took
 
 
+@pytest.mark.parametrize("cut_back", [0, 1])
+def test_tcp_has_room_of_its_own_only_where_it_keeps_what_is_refused(
+    rig: Rig, cut_back: int
+) -> None:
+    """Where packets come in, a refusal loses them; test runs come in by interface 1."""
+    packet = bytearray(outgoing(2))
+    packet[9] = 6
+    narrow(rig)
+    spray(rig, 2)
+    rig.tune(cut_back_ifindex=cut_back)
+    rig.edit("txs", 0, "mrc_tx", backlog=1 << 20, inflight=1 << 20)
+    rig.spray(bytes(packet))
+    assert (rig.tx()["held"], rig.tx()["others"]) == (1, len(packet))
+
+
 def test_others_are_counted_while_they_wait(rig: Rig, far: Far) -> None:
     of_tcp = bytearray(outgoing(2))
     of_tcp[9] = 6
