@@ -225,8 +225,21 @@ static __always_inline int is_kick(struct __sk_buff *skb)
 	return data + MRC_ETH_LEN <= end && !(eth[0] | eth[1] | eth[2]);
 }
 
+/* Send a packet of a flow that may send. */
+static __always_inline int spray_flow(struct __sk_buff *skb, const struct flow *f, u32 qp)
+{
+	u32 why = admit(skb, f);
+
+	if (why)
+		return spray_drop(why);
+	if (CELLS && f->q->framing == MRC_FRAMING_CELL)
+		return spray_cell(skb, f, qp);
+	return spray_packet(skb, f, qp);
+}
+
 int mrc_spray(struct __sk_buff *skb)
 {
+	int verdict;
 	struct flow f;
 	u32 qp, why;
 
@@ -247,10 +260,8 @@ int mrc_spray(struct __sk_buff *skb)
 		return go_to_cut(skb, &f);
 	if (skb->gso_size && !(CELLS && f.q->framing == MRC_FRAMING_CELL))
 		return spray_cut(skb, &f);
-	why = admit(skb, &f);
-	if (why)
-		return spray_drop(why);
-	if (CELLS && f.q->framing == MRC_FRAMING_CELL)
-		return spray_cell(skb, &f, qp);
-	return spray_packet(skb, &f, qp);
+	verdict = spray_flow(skb, &f, qp);
+	if (CELLS)
+		end_cut(skb, &f);
+	return verdict;
 }

@@ -186,7 +186,7 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 lost;              /* ... and lost to long queues */
 	__u32 cuts;              /* round trips in a row with too much delay at the smallest window */
 	__u32 cut_least_ns;      /* least delay in these */
-	__u32 others;            /* of the packets held, bytes of those whose sender would lose what is refused ... */
+	__u32 others;            /* of the packets held, bytes of those that are not TCP's ... */
 	__u32 pad;
 	__u64 others_ns;         /* ... and since when there have been any */
 	__u64 shrunk_ns;         /* when the window shrank last */

@@ -70,27 +70,27 @@ static __always_inline u32 nscc_room(const struct mrc_host *h, const struct mrc_
 
 /*
  * Does too much wait already? At tc egress TCP keeps what is refused; everything else is
- * lost. So that backlog of TCP is no reason to refuse others, and a burst of theirs has
- * more room than a queue that stays.
+ * lost. So TCP's backlog is no reason to refuse others, and what is lost if it is refused
+ * has more room: TCP hears of the backlog by CE marks, and a burst of others ends.
  */
 static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_tx *tx, u32 len,
-				     u32 keeps, u64 now)
+				     u32 tcp, u32 keeps, u64 now)
 {
 	u32 room = nscc_room(h, tx, len);
 
-	if (keeps)
-		return tx->backlog - tx->others > room;
+	if (tcp)
+		return tx->backlog - tx->others > (keeps || room > NSCC_BURST ? room : NSCC_BURST);
 	if (tx->others <= room || tx->others <= NSCC_OTHERS)
 		return 0;
 	return tx->others > NSCC_BURST || now - tx->others_ns > NSCC_BURST_NS;
 }
 
 /* Note that `packets` of `len` bytes together begin to wait. */
-static __always_inline void nscc_hold(struct mrc_tx *tx, u32 packets, u32 len, u32 keeps, u64 now)
+static __always_inline void nscc_hold(struct mrc_tx *tx, u32 packets, u32 len, u32 tcp, u64 now)
 {
 	tx->held += packets;
 	tx->backlog += len;
-	if (keeps)
+	if (tcp)
 		return;
 	if (!tx->others)
 		tx->others_ns = now;
@@ -98,13 +98,13 @@ static __always_inline void nscc_hold(struct mrc_tx *tx, u32 packets, u32 len, u
 }
 
 /* Note that a packet of `len` bytes waits no longer. */
-static __always_inline void nscc_unhold(struct mrc_tx *tx, u32 len, u32 keeps)
+static __always_inline void nscc_unhold(struct mrc_tx *tx, u32 len, u32 tcp)
 {
 	tx->held--;
 	tx->backlog = tx->held && tx->backlog > len ? tx->backlog - len : 0;
 	if (!tx->held)
 		tx->others = 0;
-	else if (!keeps)
+	else if (!tcp)
 		tx->others = tx->others > len ? tx->others - len : 0;
 }
 

@@ -11,7 +11,7 @@
 #define PATH_SLOW 0x10000        /* in pick_path()'s result: the path is slow */
 #define PATH_LAST 0x20000        /* beside it: the packet is the last that the window allows */
 #define PATH_HELD 0x40000000     /* in place of a path: the packet waits ... */
-#define PATH_HELD_OTHER 1        /* ... and its sender would have lost it */
+#define PATH_HELD_OTHER 1        /* ... and is not one of TCP */
 
 /* Planes that packets to a peer may use: up here and, as far as is known, there. */
 static __always_inline u64 usable_planes(const struct mrc_host *h, const struct mrc_peer *peer,

@@ -119,8 +119,8 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 	if (f->tx->next - f->tx->una >= send_window(f->q, f->tx))
 		return MRC_C_DROP_WINDOW;
 	/* take_psn() looks again; here it saves a copy. */
-	if (f->tx->backlog && nscc_full(f->h, f->tx, skb->len - MRC_ETH_LEN, f->keeps,
-					bpf_ktime_get_ns()))
+	if (f->tx->backlog && nscc_full(f->h, f->tx, skb->len - MRC_ETH_LEN, f->tcp,
+					f->keeps, bpf_ktime_get_ns()))
 		return MRC_C_DROP_BACKLOG;
 	if (signal_queue(skb, f->h, f->q, f->tx, f->b) == QUEUE_DROP)
 		return MRC_C_DROP_EARLY;
@@ -170,10 +170,10 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 	if (*psn - tx->una + packets > send_window(f->q, tx))
 		why = MRC_C_DROP_WINDOW;
 	else if (tx->held || !nscc_open(f->h, tx, f->tcp))
-		*id = PATH_HELD | (f->keeps ? 0 : PATH_HELD_OTHER);
+		*id = PATH_HELD | (f->tcp ? 0 : PATH_HELD_OTHER);
 	else
 		*id = pick_path(tx, up, up, f->b->shares, price);
-	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->keeps, now))
+	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->tcp, f->keeps, now))
 		why = MRC_C_DROP_BACKLOG;
 	if (!why && *id != MRC_NO_PATH) {
 		tx->next = *psn + packets;
@@ -184,7 +184,7 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 			tx->inflight = 0;
 		}
 		if (*id & PATH_HELD)
-			nscc_hold(tx, packets, len, f->keeps, now);
+			nscc_hold(tx, packets, len, f->tcp, now);
 		else
 			*id |= take_window(f->h, tx, len);
 	}
@@ -277,7 +277,7 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 	return spray_out(skb, f, qp, psn, id, c.len, now);
 }
 
-#define CUT_LATEST_NS 10000000ll /* what has not come back from being cut by then is lost */
+#define CUT_LATEST_NS 100000000ll /* what has not come back from being cut by then is lost */
 
 /* The flow's bit of tx->cut_flows. */
 static __always_inline u64 cut_bit(struct __sk_buff *skb)
@@ -304,25 +304,33 @@ static __always_inline int spray_cut(struct __sk_buff *skb, const struct flow *f
 	return go_to_cut(skb, f);
 }
 
+/* Has this packet come back from being cut? */
+static __always_inline int is_back(struct __sk_buff *skb, const struct flow *f)
+{
+	return skb->ifindex == f->h->cut_back_ifindex;
+}
+
 /*
  * Must this packet take the same way as a large one of its flow? What is cut comes
- * back by the CPU's backlog, and the next packet of the flow would overtake it.
+ * back by a CPU's backlog, and the next packet of the flow would overtake it.
  */
 static __always_inline int follows_cut(struct __sk_buff *skb, const struct flow *f)
 {
 	struct mrc_tx *tx = f->tx;
 
-	if (!tx->cut_flows)
+	if (!tx->cut_flows || is_back(skb, f))
 		return 0;
-	if (skb->ifindex == f->h->cut_back_ifindex) {
-		__sync_fetch_and_add(&tx->cut_pending, -1);
-		return 0;
-	}
-	if ((s64)tx->cut_pending <= 0 ||
-	    (s64)(bpf_ktime_get_ns() - tx->cut_ns) > CUT_LATEST_NS) {
+	if ((s64)(bpf_ktime_get_ns() - tx->cut_ns) > CUT_LATEST_NS) {
 		tx->cut_flows = 0;
 		tx->cut_pending = 0;
 		return 0;
 	}
-	return !!(tx->cut_flows & cut_bit(skb));
+	return (s64)tx->cut_pending > 0 && (tx->cut_flows & cut_bit(skb));
+}
+
+/* A packet that has come back has its PSN: those that follow it may go their own way again. */
+static __always_inline void end_cut(struct __sk_buff *skb, const struct flow *f)
+{
+	if (is_back(skb, f) && (s64)f->tx->cut_pending > 0)
+		__sync_fetch_and_add(&f->tx->cut_pending, -1);
 }

@@ -286,7 +286,7 @@ def test_small_packets_follow_larger_ones_of_their_flow_that_are_cut(
         assert cells.spray_on(small, 0, "back") == TC_REDIRECT
         assert (rig.counted()["tx_packets"], rig.tx()["cut_pending"]) == (1, left)
     assert rig.spray(small).verdict == TC_REDIRECT
-    assert (rig.counted()["tx_packets"], rig.tx()["cut_flows"]) == (1, 0)
+    assert (rig.counted()["tx_packets"], rig.tx()["cut_pending"]) == (1, 0)
 
 
 def test_what_was_lost_while_it_was_cut_is_not_waited_for(cells: CellRig, rig: Rig) -> None:

@@ -135,9 +135,11 @@ def test_too_much_waits(
     assert rig.free_slots("tx_free") == RING_SLOTS - 2 - took
 
 
-@pytest.mark.parametrize("cut_back", [0, 1])
-def test_tcp_has_room_of_its_own_only_where_it_keeps_what_is_refused(
-    rig: Rig, cut_back: int
+@pytest.mark.parametrize(
+    ("cut_back", "backlog", "took"), [(2, 200_000, 0), (1, 200_000, 1), (1, 300_000, 0)]
+)
+def test_tcp_has_less_room_where_it_keeps_what_is_refused(
+    rig: Rig, cut_back: int, backlog: int, took: int
 ) -> None:
     """Where packets come in, a refusal loses them; test runs come in by interface 1."""
     packet = bytearray(outgoing(2))
@@ -145,9 +147,9 @@ def test_tcp_has_room_of_its_own_only_where_it_keeps_what_is_refused(
     narrow(rig)
     spray(rig, 2)
     rig.tune(cut_back_ifindex=cut_back)
-    rig.edit("txs", 0, "mrc_tx", backlog=1 << 20, inflight=1 << 20)
+    rig.edit("txs", 0, "mrc_tx", backlog=backlog, inflight=1 << 20)
     rig.spray(bytes(packet))
-    assert (rig.tx()["held"], rig.tx()["others"]) == (1, len(packet))
+    assert (rig.tx()["held"], rig.tx()["others"]) == (took, 0)
 
 
 def test_others_are_counted_while_they_wait(rig: Rig, far: Far) -> None:
