@@ -25,7 +25,7 @@ test-unit: setup ## run the unit tests
 	$(PYTEST) tests/unit bench/tests -n auto --junitxml=$(RESULTS)/unit.xml
 
 test-bpf: setup ## test the BPF programs with golden packets (as root)
-	$(PYTEST) tests/bpf --junitxml=$(RESULTS)/bpf.xml
+	$(PYTEST) tests/bpf -n 2 --dist loadfile --junitxml=$(RESULTS)/bpf.xml
 
 # These tests run one at a time: labs share two cores, and their measurements depend on that.
 test-net: setup ## test in labs of network namespaces (as root)

@@ -12,12 +12,13 @@ A file is as privileged as the programs in it. One that another user could have 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import stat
 import struct
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,8 +29,9 @@ from mrcd.linux.bpfmap import MapDescription
 
 FORMAT = 1
 """The format of the files. A file of another format is compiled anew."""
-KEPT_MAX = 32
-"""Files in the folder, of some 60 KB each. The one that was unused longest goes first."""
+KEPT_MAX = 64
+"""Files in the folder, of some 100 KB each. The one that was unused longest goes first."""
+_LOCK = ".lock"
 _LD_IMM64 = 0x18
 _PSEUDO_MAP_FD = 1
 _DIGEST_BYTES = 32
@@ -183,9 +185,24 @@ def write(folder: Path, key: str, code: Bytecode) -> None:
         draft.replace(folder / key)
     finally:
         draft.unlink(missing_ok=True)
-    kept = sorted(folder.iterdir(), key=_used_at, reverse=True)
+    kept = [path for path in folder.iterdir() if path.name != _LOCK]
+    kept.sort(key=_used_at, reverse=True)
     for path in kept[KEPT_MAX:]:
         path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def alone(folder: Path, key: str) -> Iterator[None]:
+    """Wait until no other process compiles what is to be kept under a key.
+
+    Where the folder cannot be written nobody waits.
+    """
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = held.enter_context(open(folder / _LOCK, "ab", opener=_private))
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, int(key[:12], 16))
+        yield
 
 
 def forget(folder: Path, key: str) -> None:

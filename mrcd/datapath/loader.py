@@ -151,17 +151,22 @@ def _loaded(
 ) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
     """Load programs for the maps `there`, and make the maps that are missing."""
     text, compiled = source(), sizes.compiled()
+    if cache is None:
+        return given_to_kernel(_compile(text, compiled), there, sizes, compiled=True)
     key = bytecode.key_of(text, compiled.defines())
-    code = bytecode.read(cache, key) if cache is not None else None
-    if code is not None:
-        try:
-            return given_to_kernel(code, there, sizes, compiled=False)
-        except (bpf.BpfError, KeyError):
-            assert cache is not None
-            bytecode.forget(cache, key)  # this kernel's verifier must accept new ones
-    code = _compile(text, compiled)
-    result = given_to_kernel(code, there, sizes, compiled=True)
-    if cache is not None:
+    with contextlib.ExitStack() as turn:
+        code = bytecode.read(cache, key)
+        if code is None:
+            # Daemons that start together need one compilation.
+            turn.enter_context(bytecode.alone(cache, key))
+            code = bytecode.read(cache, key)
+        if code is not None:
+            try:
+                return given_to_kernel(code, there, sizes, compiled=False)
+            except (bpf.BpfError, KeyError):
+                bytecode.forget(cache, key)  # this kernel's verifier must accept new ones
+        code = _compile(text, compiled)
+        result = given_to_kernel(code, there, sizes, compiled=True)
         with contextlib.suppress(OSError):  # without a cache every start compiles
             bytecode.write(cache, key, code)
     return result
