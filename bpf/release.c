@@ -27,7 +27,8 @@ static __always_inline u32 take_held(struct resending *r)
 	if (r->q->framing == MRC_FRAMING_CELL)
 		price = turn_price(len, r->h->cell_bytes);
 	bpf_spin_lock(&tx->lock);
-	if (tx->held && sent_up_to(tx) == r->psn && nscc_open(r->h, tx, 0)) {
+	if (tx->held && sent_up_to(tx) == r->psn && nscc_open(r->h, tx, 0) &&
+	    window_open(r->q, tx, 1)) {
 		id = pick_path(tx, r->up, r->up, r->b->shares, price);
 		if (id != MRC_NO_PATH) {
 			nscc_unhold(tx, len, entry->path != PATH_HELD_OTHER);

@@ -116,7 +116,7 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 {
 	if (!(f->b->ports & 0xff)) /* the peer says that it takes packets on no plane */
 		return MRC_C_DROP_NO_PLANE;
-	if (f->tx->next - f->tx->una >= send_window(f->q, f->tx))
+	if (f->tx->next - f->tx->una >= f->q->mpr)
 		return MRC_C_DROP_WINDOW;
 	/* take_psn() looks again; here it saves a copy. */
 	if (f->tx->backlog && nscc_full(f->h, f->tx, skb->len - MRC_ETH_LEN, f->tcp,
@@ -167,9 +167,9 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 	*id = MRC_NO_PATH;
 	bpf_spin_lock(&tx->lock);
 	*psn = tx->next;
-	if (*psn - tx->una + packets > send_window(f->q, tx))
+	if (*psn - tx->una + packets > f->q->mpr)
 		why = MRC_C_DROP_WINDOW;
-	else if (tx->held || !nscc_open(f->h, tx, f->tcp))
+	else if (tx->held || !nscc_open(f->h, tx, f->tcp) || !window_open(f->q, tx, packets))
 		*id = PATH_HELD | (f->tcp ? 0 : PATH_HELD_OTHER);
 	else
 		*id = pick_path(tx, up, up, f->b->shares, price);

@@ -122,10 +122,24 @@ def test_window_follows_what_is_granted(rig: Rig, far: Far) -> None:
     spray(rig, 1)
     answered(rig, far, FIRST_TX, 1, 1)
     assert rig.tx()["granted"] == UNIT
-    assert sends(rig, UNIT + 1) == [TC_REDIRECT] * UNIT + [TC_SHOT]
-    assert rig.counted()["drop_window"] == 1
-    answered(rig, far, FIRST_TX + 1, 2, 2)
-    assert rig.spray(outgoing(0)).verdict == TC_REDIRECT  # it opens with the next SACK
+    assert sends(rig, UNIT + 2) == [TC_REDIRECT] * (UNIT + 2)
+    assert (rig.counted()["tx_held"], rig.tx()["held"]) == (2, 2)  # what exceeds it waits
+    answered(rig, far, FIRST_TX + 1, 1, 2)
+    assert (rig.counted()["tx_packets"], rig.tx()["held"]) == (1, 1)
+    answered(rig, far, FIRST_TX + 2, 2, 3)
+    assert (rig.counted()["tx_packets"], rig.tx()["held"]) == (1, 0)
+    assert rig.spray(outgoing(0)).verdict == TC_REDIRECT
+    assert not any(name.startswith("drop_") for name in rig.counted())
+
+
+def test_what_was_agreed_on_bounds_what_waits_for_a_grant(rig: Rig, far: Far) -> None:
+    wide(rig)
+    spray(rig, 1)
+    answered(rig, far, FIRST_TX, 1, 1)
+    rig.edit("txs", 0, "mrc_tx", next=FIRST_TX + 1 + 8 * UNIT, held=7 * UNIT)
+    before = rig.tx()["next"]
+    assert rig.spray(outgoing(0)).verdict == TC_SHOT
+    assert (rig.counted()["drop_window"], rig.tx()["next"]) == (1, before)
 
 
 def test_only_the_newest_sack_grants(rig: Rig, far: Far) -> None:
