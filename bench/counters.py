@@ -7,13 +7,23 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 
 from bench import stream
 from bench.metrics import Ints
 from mrcd.linux import netns
+
+
+class Readings(Protocol):
+    """Numbers that can be read again and again."""
+
+    def read(self) -> tuple[int, ...]:
+        """Return the numbers of now, always in the same order."""
+
+    def close(self) -> None:
+        """Release what was opened for it."""
 
 
 class Interfaces:
@@ -24,7 +34,7 @@ class Interfaces:
             self._file = open("/proc/thread-self/net/dev")  # noqa: SIM115 - closed in close()
         self.names = names
 
-    def received(self) -> tuple[int, ...]:
+    def read(self) -> tuple[int, ...]:
         """Return the bytes received so far, in the order of the names."""
         self._file.seek(0)
         found = {}
@@ -57,9 +67,9 @@ def _column(namespace: str, names: tuple[str, ...], column: int) -> tuple[int, .
 
 @dataclass(slots=True)
 class Watch:
-    """A sampler of received bytes, every few ms while the block runs."""
+    """A sampler of readings, every few ms while the block runs."""
 
-    interfaces: Interfaces
+    source: Readings
     every_s: float = 0.01
     _rows: list[tuple[int, ...]] = field(default_factory=list)
     _done: threading.Event = field(default_factory=threading.Event)
@@ -74,20 +84,20 @@ class Watch:
         self._done.set()
         assert self._thread is not None
         self._thread.join()
-        self.interfaces.close()
+        self.source.close()
 
     def _run(self) -> None:
         while True:
-            self._rows.append((time.monotonic_ns(), *self.interfaces.received()))
+            self._rows.append((time.monotonic_ns(), *self.source.read()))
             if self._done.wait(self.every_s):
                 return
 
     def table(self) -> Ints:
-        """Return a row for each sample: time in ns, then bytes received by each interface."""
+        """Return a row for each sample: time in ns, then the readings, such as received bytes."""
         return np.array(self._rows, dtype=np.int64)
 
     def between(self, start_ns: int, end_ns: int) -> tuple[int, Ints]:
-        """Return the bytes that each interface received between two times.
+        """Return by how much each reading grew between two times.
 
         The interval is that of the nearest samples, whose length in ns comes first.
         """

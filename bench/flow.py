@@ -50,7 +50,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The route of a flow: the address it connects to, the protocol, and both hosts."""
+    """The route of a flow: the address it connects to, the protocol, both hosts, and the port."""
 
     name: str
     address: str
@@ -58,6 +58,7 @@ class Route:
     mptcp: bool = False
     source: str = "h1"
     target: str = "h2"
+    port: int = _PORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,21 +163,23 @@ def command(name: str, host: str, line: str, at_s: float) -> Step:
     return Step(at_s, act)
 
 
-def run(name: str, route: Route, seconds: float, steps: Sequence[Step] = ()) -> Recording:
-    """Send along a route for `seconds`, doing the steps meanwhile; return the record."""
-    options = ["--mptcp"] if route.mptcp else []
+def run(
+    name: str, route: Route, seconds: float, steps: Sequence[Step] = (), pace_mbps: float = 0
+) -> Recording:
+    """Send along a route for `seconds`, doing the steps meanwhile; return the record.
+
+    `pace_mbps` is the most that the connection sends, in Mb/s; 0 is no limit.
+    """
+    options, port = ["--mptcp"] if route.mptcp else [], str(route.port)
+    how = [str(seconds), *options, *(["--pace", str(pace_mbps)] if pace_mbps else [])]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         record = Path(folder, "arrivals")
         receiver = stack.enter_context(
-            talking(
-                f"{name}-{route.target}", "recv", route.listen, str(_PORT), str(record), *options
-            )
+            talking(f"{name}-{route.target}", "recv", route.listen, port, str(record), *options)
         )
         receiver.read(_START_DEADLINE_S)
         sender = stack.enter_context(
-            talking(
-                f"{name}-{route.source}", "send", route.address, str(_PORT), str(seconds), *options
-            )
+            talking(f"{name}-{route.source}", "send", route.address, port, *how)
         )
         began_ns = int(sender.read(_START_DEADLINE_S)["began_ns"])
         applied = []

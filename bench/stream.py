@@ -2,7 +2,7 @@
 """Send and receive traffic for measurements, as a process inside a host of a lab.
 
     stream.py recv HOST PORT RECORD [--mptcp]          writes sizes and times to RECORD
-    stream.py send HOST PORT SECONDS [--mptcp] [--cc cubic]
+    stream.py send HOST PORT SECONDS [--mptcp] [--cc cubic] [--pace MBPS]
     stream.py udp-recv HOST PORT RECORD                until a datagram of one byte arrives
     stream.py udp-send HOST PORT SECONDS --mbps N --size BYTES
     stream.py answer HOST PORT RECORD                  answers requests until the other end closes
@@ -32,6 +32,7 @@ SOL_MPTCP = 284
 MPTCP_INFO = 1
 UDP_SEGMENT = 103
 SO_RCVBUFFORCE = 33
+SO_MAX_PACING_RATE = 47
 
 _TOTAL_RETRANS = 100  # offsetof(struct tcp_info, tcpi_total_retrans)
 _TCP_INFO_BYTES = 104
@@ -101,10 +102,12 @@ def tcp_socket(mptcp: bool) -> socket.socket:
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
 
 
-def send(host: str, port: int, seconds: float, mptcp: bool, cc: str) -> None:
-    """Send as fast as possible; report bytes, errors and retransmits."""
+def send(host: str, port: int, seconds: float, mptcp: bool, cc: str, pace_mbps: float = 0) -> None:
+    """Send as fast as possible, or at `pace_mbps`; report bytes, errors and retransmits."""
     with tcp_socket(mptcp) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, cc.encode())
+        if pace_mbps:
+            sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, int(pace_mbps * 1e6 / 8))
         sock.connect((host, port))
         block = memoryview(bytes(_CHUNK))
         sampler = Sampler(sock, mptcp)
@@ -241,12 +244,13 @@ def main() -> None:
     parser.add_argument("third", help="SECONDS of a sender, RECORD of a receiver")
     parser.add_argument("--mptcp", action="store_true")
     parser.add_argument("--cc", default="cubic")
+    parser.add_argument("--pace", type=float, default=0, help="Mb/s of a TCP sender at most")
     parser.add_argument("--mbps", type=float, default=100)
     parser.add_argument("--size", type=int, default=1200)
     parser.add_argument("--record", type=Path, help="file for the times")
     args = parser.parse_args()
     if args.what == "send":
-        send(args.host, args.port, float(args.third), args.mptcp, args.cc)
+        send(args.host, args.port, float(args.third), args.mptcp, args.cc, args.pace)
     elif args.what == "recv":
         recv(args.host, args.port, Path(args.third), args.mptcp)
     elif args.what == "udp-send":

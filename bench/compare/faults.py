@@ -222,9 +222,9 @@ def busiest(arena: Arena) -> Spot:
     nics = counters.Interfaces(plan.namespace("h2"), planes)
     try:
         switches = [plan.namespace(f"p{plane}t0-1") for plane in range(arena.shape.planes)]
-        were = nics.received(), [counters.sent_packets(each, uplinks) for each in switches]
+        were = nics.read(), [counters.sent_packets(each, uplinks) for each in switches]
         time.sleep(_LOOK_S)
-        are = nics.received(), [counters.sent_packets(each, uplinks) for each in switches]
+        are = nics.read(), [counters.sent_packets(each, uplinks) for each in switches]
     finally:
         nics.close()
     plane = most(were[0], are[0])

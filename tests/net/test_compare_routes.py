@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from bench import counters
+from bench import backlog, counters
+from bench.backlog import Backlogs
 from bench.compare import collisions, configuration, faults, routes, traffic
 from bench.compare.arena import Arena
 from bench.compare.results import Results
 from bench.compare.routes import Competitor
 from bench.compare.traffic import Flow
+from bench.counters import Watch
 from bench.experiment import Shape
 from bench.metrics import S
-from mrcd.lab import lab
+from mrcd.lab import lab, state, topology
 from mrcd.linux import netns
 
 BY_KEY = {competitor.key: competitor for competitor in routes.EVERY}
@@ -47,7 +49,7 @@ def received(name: str, interfaces: tuple[str, ...]) -> tuple[int, ...]:
     """Return the bytes that interfaces of h2 have received."""
     watched = counters.Interfaces(f"{name}-h2", interfaces)
     try:
-        return watched.received()
+        return watched.read()
     finally:
         watched.close()
 
@@ -129,6 +131,19 @@ def test_fault__strikes_the_plane_in_use(arena: Any, competitor: Competitor) -> 
     assert seen.bps(died_ns - S // 2, died_ns) > 10e6
     assert seen.bps(died_ns + S // 10, back_ns) == 0
     assert lab.status(arena.name).faults == ()
+
+
+def test_backlog__of_every_last_hop(arena: Any) -> None:
+    plan = topology.plan(state.read_fabric(arena.name))
+    arena.fault("h2:p0", "rate=10")
+    try:
+        with Watch(Backlogs(backlog.last_hops(plan, "h2")), 0.005) as watch:
+            traffic.run(arena.name, BY_KEY["tcp"], [Flow("h1", "h2", 4)], SECONDS)
+    finally:
+        arena.fault("h2:p0", "clear")
+    most = watch.table()[:, 1:].max(axis=0)
+    assert len(most) == len(PLANES)
+    assert most[0] > 10_000  # plain TCP fills the slow link of plane 0
 
 
 @pytest.mark.parametrize("key", KEYS_WITH_LINKS)
