@@ -154,7 +154,7 @@ class Run:
                     self._measure(workload, self._arenas.empty(shape, mtu))
             shared = [workload for workload in group if not workload.own_labs]
             if shared:
-                with self._arenas.of(shape, mtu) as arena:
+                with self._arenas.of(shape, mtu, [each.name for each in shared]) as arena:
                     for workload in shared:
                         self._measure(workload, arena)
         except (LabFailed, BenchFailed) as problem:
@@ -169,10 +169,12 @@ class Run:
     def piece(self) -> Piece:
         """Return the facts of this run so far."""
         present = {figure.route for figure in self._results.figures()}
+        names = [workload.name for workload in self._chosen]
+        wanted = [each for each in self._wanted if any(map(each.takes_part, names))]
         competitors = [
             (each.title, each.about)
             for each in COMPETITORS
-            if each in self._wanted or each.title in present
+            if each in wanted or each.title in present
         ]
         return Piece(
             self._facts(),
@@ -200,8 +202,8 @@ class Run:
             "CPU time the hypervisor took": f"{self._processor.stolen():.1%}",
             "seed; rounds": f"{args.seed}; {' to '.join(map(str, {rounds[0]: 0, rounds[-1]: 0}))}",
             "labs": "; ".join(f"{shape}, links and NICs alike" for shape in shapes),
-            "congestion control": "cubic for every competitor; ECN as the kernel has it: off,"
-            " except that mrcd's routes ask for it",
+            "congestion control": "cubic, except of DCTCP; ECN as the kernel has it: off,"
+            " except that mrcd's routes and DCTCP's sockets ask for it",
         }
         if args.framing:
             found["framing of mrc0"] = args.framing[0]

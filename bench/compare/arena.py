@@ -53,14 +53,15 @@ class Arena:
     ) -> None:
         """Measure every competitor in every round, each round in a different order.
 
-        `among` are the competitors that take part; the default is all. A measurement that fails is
-        noted and does not end the others.
+        `among` are the competitors that take part; the default is all that do in this workload. A
+        measurement that fails is noted and does not end the others.
         """
         if (workload, case) in self.done:
             return
         if self.words and not any(word in case for word in self.words):
             return
-        those = self.competitors if among is None else among
+        usual = [each for each in self.competitors if each.takes_part(workload)]
+        those = usual if among is None else among
         chance = random.Random(f"{self.seed} {workload} {case}")
         began = time.monotonic()
         if began - _began > self.budget_s:
@@ -70,7 +71,8 @@ class Arena:
             for competitor in chance.sample(those, len(those)):
                 where = (workload, case, competitor.title)
                 try:
-                    measure(competitor, where)
+                    with competitor.turn(self.name):
+                        measure(competitor, where)
                 except (BenchFailed, LabFailed) as problem:
                     words = f"{workload}, {case}, {competitor.title}, round {turn + 1}: {problem}"
                     self.results.problems.append(words)
@@ -94,12 +96,13 @@ class Arenas:
     framings: tuple[str, ...] = ()
 
     @contextlib.contextmanager
-    def of(self, shape: Shape, mtu: int) -> Iterator[Arena]:
-        """Build a lab of this shape with all competitors; remove it afterwards."""
+    def of(self, shape: Shape, mtu: int, workloads: Sequence[str]) -> Iterator[Arena]:
+        """Build a lab of this shape with all competitors in workloads; remove it afterwards."""
         say(f"a lab: {shape}, MTU {mtu}")
         settings = flow.framed(self.framings[0] if self.framings else None)
         with flow.fabric_up(shape.fabric(self.name, mtu), settings=settings):
-            competitors, refused = configuration.usable(self.name, self.wanted)
+            wanted = [each for each in self.wanted if any(map(each.takes_part, workloads))]
+            competitors, refused = configuration.usable(self.name, wanted)
             self.results.absent |= refused
             for title, reason in refused.items():
                 say(f"without {title}: {reason}")

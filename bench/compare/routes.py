@@ -9,12 +9,15 @@ TCP and MPTCP use those of the planes.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import itertools
+import socket
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from bench import flow
+from bench.compare import marks
 from bench.flow import Route
 from mrcd.fabric import usid
 from mrcd.fabric.description import Fabric, Host
@@ -47,6 +50,8 @@ class Competitor:
     interface: ClassVar[str]
     mptcp: ClassVar[bool] = False
     hashes: ClassVar[bool] = False  # whether the host hashes flows onto planes
+    control: ClassVar[str] = "cubic"  # TCP's congestion control
+    only: ClassVar[tuple[str, ...]] = ()  # the workloads it takes part in, none: all
 
     def lines(self, plan: Topology) -> Lines:
         """Return the configuration; the lines of switches may be repeated."""
@@ -63,6 +68,14 @@ class Competitor:
     def missing(self) -> str | None:
         """Return what this kernel lacks for it, as far as is known without trying."""
         return None
+
+    def takes_part(self, workload: str) -> bool:
+        """Return whether it takes part in a workload."""
+        return not self.only or workload in self.only
+
+    def turn(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Return what lasts as long as each of its turns in a lab."""
+        return contextlib.nullcontext()
 
     def between(self, name: str, source: str, target: str) -> Route:
         """Return the route for a flow of the other benchmarks."""
@@ -313,7 +326,52 @@ class _Vteps(Ecmp):
     second = 95
 
 
-EVERY: tuple[Competitor, ...] = (Mrc0(), Plane(), Ecmp(), Mptcp(), Seg6(), Vxlan())
+class _Dctcp(Competitor):
+    """DCTCP, whose sockets ask for ECN; all queues behind hosts mark while it has its turn."""
+
+    control = "dctcp"
+    only = ("incast", "all-to-all")
+
+    def missing(self) -> str | None:
+        return None if _has(self.control) else (
+            "this kernel has no DCTCP (CONFIG_TCP_CONG_DCTCP, module tcp_dctcp)"
+        )  # fmt: skip
+
+    def turn(self, name: str) -> contextlib.AbstractContextManager[None]:
+        return marks.at_last_hops(name)
+
+
+class Dctcp(_Dctcp, Plane):
+    """DCTCP between the NICs of one plane."""
+
+    key = "dctcp"
+    title = "DCTCP, one plane"
+    about = "DCTCP (ECN) between the NICs of plane 0; last hops mark, too, in its turns"
+
+
+class DctcpEcmp(_Dctcp, Ecmp):
+    """DCTCP between addresses that are reached over every plane."""
+
+    key = "dctcp-ecmp"
+    title = "DCTCP, ECMP"
+    about = "DCTCP (ECN) between addresses as those of TCP, ECMP; last hops mark, too, in its turns"
+    interface = "dctcp0"
+    second = 94
+
+
+def _has(control: str) -> bool:
+    """Return whether this kernel has a congestion control; it loads a module for it if it can."""
+    with socket.socket() as trying:
+        try:
+            trying.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
+        except OSError:
+            return False
+    return True
+
+
+EVERY: tuple[Competitor, ...] = (
+    Mrc0(), Plane(), Ecmp(), Mptcp(), Seg6(), Vxlan(), Dctcp(), DctcpEcmp(),
+)  # fmt: skip
 KEYS = tuple(competitor.key for competitor in EVERY)
 
 

@@ -3,10 +3,11 @@
  * Traffic of many connections from one process, cheap enough to leave the CPU to the transports that
  * are compared.
  *
- *   traffic sink PORT CONNECTIONS RECORD [mptcp] [at ADDRESS]
- *   traffic source PORT MILLISECONDS [mptcp] [rate BYTES_PER_S] ID:ADDRESS:CONNECTIONS[:SPORT] ...
- *   traffic answer PORT BYTES [mptcp] [at ADDRESS]
- *   traffic ask PORT MILLISECONDS BYTES RECORD [mptcp] at ADDRESS
+ *   traffic sink PORT CONNECTIONS RECORD [mptcp] [control NAME] [at ADDRESS]
+ *   traffic source PORT MILLISECONDS [mptcp] [control NAME] [rate BYTES_PER_S]
+ *                  ID:ADDRESS:CONNECTIONS[:SPORT] ...
+ *   traffic answer PORT BYTES [mptcp] [control NAME] [at ADDRESS]
+ *   traffic ask PORT MILLISECONDS BYTES RECORD [mptcp] [control NAME] at ADDRESS
  *
  * Each prints one JSON object a line: first when ready, then the result. A source is ready when all
  * its connections exist, and begins on SIGUSR1. Each connection begins with its 64-bit number,
@@ -15,7 +16,8 @@
  * SIGTERM with the result so far.
  *
  * A RECORD is native u64: triples of CLOCK_MONOTONIC, connection number and bytes for a sink, and
- * nanoseconds from request to answer for `ask`. Congestion control is always cubic.
+ * nanoseconds from request to answer for `ask`. Congestion control is cubic unless `control` names
+ * another.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -58,8 +60,9 @@ struct connection {
 static struct {
 	bool mptcp;
 	uint64_t rate;
+	const char *control;
 	const char *at;
-} options;
+} options = { .control = "cubic" };
 
 static struct connection connections[CONNECTIONS_MAX];
 static char block[CHUNK];
@@ -86,8 +89,8 @@ static int new_socket(void)
 
 	if (fd < 0)
 		err(1, "socket");
-	if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", strlen("cubic")))
-		err(1, "cubic");
+	if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, options.control, strlen(options.control)))
+		err(1, "%s", options.control);
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* accepted ones inherit it */
 	return fd;
@@ -369,6 +372,8 @@ static int without_options(int count, char **arguments)
 			options.mptcp = true;
 		else if (!strcmp(arguments[i], "rate") && i + 1 < count)
 			options.rate = strtoull(arguments[++i], NULL, 10);
+		else if (!strcmp(arguments[i], "control") && i + 1 < count)
+			options.control = arguments[++i];
 		else if (!strcmp(arguments[i], "at") && i + 1 < count)
 			options.at = arguments[++i];
 		else

@@ -219,7 +219,8 @@ def _sender(
 
 
 def _options(competitor: Competitor, at: str = "") -> list[str]:
-    return [*(["mptcp"] if competitor.mptcp else []), *(["at", at] if at else [])]
+    words = ["mptcp"] if competitor.mptcp else []
+    return [*words, "control", competitor.control, *(["at", at] if at else [])]
 
 
 def _drained(sink: Talker) -> dict[str, list[list[int]]]:

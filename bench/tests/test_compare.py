@@ -8,6 +8,7 @@ import ipaddress
 import json
 import struct
 import tomllib
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -51,10 +52,11 @@ WHERE = ("bulk", "1 connection", "mrc0")
 
 
 def test_addresses__differ_between_hosts_and_competitors() -> None:
-    apart = [each for each in routes.EVERY if each.key != "mptcp"]  # begins where TCP does
+    same = ("mptcp", "dctcp")  # begin where TCP does
+    apart = [each for each in routes.EVERY if each.key not in same]
     found = [each.address(FABRIC, host) for each in apart for host in FABRIC.hosts]
     assert len(set(found)) == len(found)
-    assert BY_KEY["mptcp"].address(FABRIC, FABRIC.hosts[0]) == "10.100.1.1"
+    assert {BY_KEY[key].address(FABRIC, FABRIC.hosts[0]) for key in same} == {"10.100.1.1"}
 
 
 def test_ecmp__a_hop_in_each_plane_and_every_switch_knows_every_host() -> None:
@@ -102,7 +104,7 @@ def test_seg6__switches_shift_in_that_block() -> None:
     assert "ip route replace fcbc:bb00:2002::/48 via fe80::1 dev t0-2" in lines
 
 
-@pytest.mark.parametrize("key", ["ecmp", "seg6", "vxlan"])
+@pytest.mark.parametrize("key", ["ecmp", "seg6", "vxlan", "dctcp-ecmp"])
 def test_undo__names_every_route_and_link_that_was_made(key: str) -> None:
     made, gone = BY_KEY[key].lines(PLAN), BY_KEY[key].undo(PLAN)
     for node, lines in made.items():
@@ -112,6 +114,35 @@ def test_undo__names_every_route_and_link_that_was_made(key: str) -> None:
                 assert f"ip route del {words[3]}" in gone[node]
             if words[:3] == ["ip", "link", "add"]:
                 assert f"ip link del {words[3]}" in gone[node]
+
+
+@pytest.mark.parametrize("key", ["dctcp", "dctcp-ecmp"])
+def test_dctcp__takes_part_where_queues_grow_and_only_if_the_kernel_has_it(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dctcp = BY_KEY[key]
+    assert [name for name in catalogue.NAMES if dctcp.takes_part(name)] == ["incast", "all-to-all"]
+    monkeypatch.setattr(routes, "_has", lambda control: control != "dctcp")
+    assert dctcp.missing() == ("this kernel has no DCTCP (CONFIG_TCP_CONG_DCTCP, module tcp_dctcp)")
+    monkeypatch.setattr(routes, "_has", lambda _control: True)
+    assert dctcp.missing() is None
+    assert traffic._options(dctcp, "10.0.0.1") == ["control", "dctcp", "at", "10.0.0.1"]
+
+
+def test_dctcp__the_kernel_is_asked() -> None:
+    assert routes._has("cubic")
+    assert not routes._has("no_such_control")
+
+
+def test_competitors__all_others_take_part_everywhere() -> None:
+    others = [each for each in routes.EVERY if each.control == "cubic"]
+    assert len(others) == len(routes.EVERY) - 2
+    assert all(each.takes_part(name) for each in others for name in catalogue.NAMES)
+    assert traffic._options(BY_KEY["mptcp"]) == ["mptcp", "control", "cubic"]
+
+
+def test_pictures__a_colour_for_each_competitor() -> None:
+    assert len(set(plots.COLOURS)) == len(plots.COLOURS) == len(COMPETITORS)
 
 
 def test_mptcp__announces_the_other_planes() -> None:
@@ -559,3 +590,27 @@ def test_turns__are_left_out_when_the_time_is_over() -> None:
     found = Results()
     arena(found, budget_s=-1.0).take_turns("bulk", "it", lambda *_: pytest.fail("it was measured"))
     assert list(found.absent) == ["bulk: it"]
+
+
+class Rare(Stub):
+    """A competitor of one workload, which says when its turns are."""
+
+    only = ("incast",)
+
+    def __init__(self, title: str, said: list[str]) -> None:
+        super().__init__(title)
+        self.said = said
+
+    @contextlib.contextmanager
+    def turn(self, name: str) -> Iterator[None]:
+        self.said.append(f"before, in {name}")
+        yield
+        self.said.append("after")
+
+
+def test_turns__of_a_competitor_that_takes_part_in_few() -> None:
+    said: list[str] = []
+    where = replace(arena(Results()), competitors=(Rare("r", said),), rounds=1)
+    for workload in ("bulk", "incast"):
+        where.take_turns(workload, "it", lambda _, at: said.append(at[0]))
+    assert said == ["before, in x", "incast", "after"]

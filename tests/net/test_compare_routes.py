@@ -12,7 +12,7 @@ import pytest
 
 from bench import backlog, counters
 from bench.backlog import Backlogs
-from bench.compare import collisions, configuration, faults, routes, traffic
+from bench.compare import collisions, configuration, faults, marks, routes, traffic
 from bench.compare.arena import Arena
 from bench.compare.results import Results
 from bench.compare.routes import Competitor
@@ -131,6 +131,20 @@ def test_fault__strikes_the_plane_in_use(arena: Any, competitor: Competitor) -> 
     assert seen.bps(died_ns - S // 2, died_ns) > 10e6
     assert seen.bps(died_ns + S // 10, back_ns) == 0
     assert lab.status(arena.name).faults == ()
+
+
+def test_marks__at_last_hops_during_the_block_only(arena: Any) -> None:
+    def queues() -> str:
+        line = ["tc", "-n", f"{arena.name}-p1t0-2", "qdisc", "show", "dev", "port1"]
+        return subprocess.run(line, capture_output=True, text=True, check=True).stdout
+
+    before = queues()
+    assert "clsact" not in before
+    with marks.at_last_hops(arena.name):
+        line = ["tc", "-n", f"{arena.name}-p1t0-2", "filter", "show", "dev", "port1", "egress"]
+        done = subprocess.run(line, capture_output=True, text=True, check=True)
+        assert "lab_ecn" in done.stdout
+    assert queues() == before
 
 
 def test_backlog__of_every_last_hop(arena: Any) -> None:
