@@ -18,6 +18,9 @@
 #define QUEUE_FRESH_NS 100000000ull /* ignore queue estimates older than this */
 #define ECN_FORGET_NS 100000000000ull /* forget flows marked longer ago than this */
 
+#define STANDING_NS 5000000ull   /* packets that have waited for so long without a pause are a queue ... */
+#define BURST_NS 20000000ull     /* ... and so long beside a slow plane */
+
 #define QUEUE_PASS 0
 #define QUEUE_DROP 1
 
@@ -50,6 +53,21 @@ static __always_inline int window_open(const struct mrc_qp *q, const struct mrc_
 	return sent_up_to(tx) - tx->una + packets <= send_window(q, tx);
 }
 
+/*
+ * Is the congestion window full for good? Behind a packet of a slow plane order holds
+ * back what other planes deliver, so that TCP is acknowledged, and sends, in bursts of a
+ * slow round trip. What waits until such a burst has left is no queue.
+ */
+static __always_inline int window_is_full(const struct mrc_host *h, const struct mrc_tx *tx,
+					  const struct mrc_balance *b, u64 now)
+{
+	u64 used = h->plane_mask & b->ports & b->heard_ports & 0xff;
+
+	u32 equal = (gather_tops(b->shares) & used) == used;
+
+	return tx->held && now - tx->held_ns > (equal ? STANDING_NS : BURST_NS);
+}
+
 /* Are the queues too long? */
 static __always_inline int queue_is_long(const struct mrc_host *h, const struct mrc_tx *tx, u64 now)
 {
@@ -72,12 +90,11 @@ static __always_inline int signal_queue(struct __sk_buff *skb, const struct mrc_
 	u64 now, flow;
 	u32 window = send_window(q, tx), filling = tx->next - tx->una > window - window / 4;
 
-	if (h->cc_target_ns)
-		filling |= tx->cwnd && tx->inflight > tx->cwnd;
-	if (!filling && (h->cc_target_ns || tx->queue_ns <= h->queue_target_ns))
+	if (!filling && (h->cc_target_ns ? !tx->held : tx->queue_ns <= h->queue_target_ns))
 		return QUEUE_PASS;
 	now = bpf_ktime_get_ns();
-	if (!filling && !queue_is_long(h, tx, now))
+	if (!filling && !(h->cc_target_ns ? window_is_full(h, tx, b, now) :
+					     queue_is_long(h, tx, now)))
 		return QUEUE_PASS;
 	if (data + MRC_ETH_LEN + MRC_IP6_LEN + 4 > end) /* IPv4 with TCP is as long */
 		return QUEUE_PASS;

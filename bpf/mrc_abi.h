@@ -189,6 +189,7 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 others;            /* of the packets held, bytes of those that are not TCP's ... */
 	__u32 pad;
 	__u64 others_ns;         /* ... and since when there have been any */
+	__u64 held_ns;           /* since when any packets have been held */
 	__u64 shrunk_ns;         /* when the window shrank last */
 	__u64 epoch_ns;          /* since when .got counts */
 	__u32 absurd;            /* SACKs in a row that acknowledged packets never sent; racy */

@@ -88,6 +88,8 @@ static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_
 /* Note that `packets` of `len` bytes together begin to wait. */
 static __always_inline void nscc_hold(struct mrc_tx *tx, u32 packets, u32 len, u32 tcp, u64 now)
 {
+	if (!tx->held)
+		tx->held_ns = now;
 	tx->held += packets;
 	tx->backlog += len;
 	if (tcp)
