@@ -130,6 +130,8 @@ struct mrc_balance {             /* map balances[peer] */
 	__u32 fast_ns[MRC_MAX_PLANES]; /* smoothed over about 17 ms; racy */
 	__u32 now_ns[MRC_MAX_PLANES];  /* smoothed over four round trips; racy */
 	__u32 usual_ns[MRC_MAX_PLANES]; /* lower quartile of the round trips; racy */
+	__u32 probed_ns;         /* shortest round trip of a probe, 0: not measured; racy */
+	__u32 pad;
 	__u32 base_ns[MRC_LENGTHS]; /* shortest round trip by length of the packet, 0: not measured; racy */
 	__u32 loss_ppm[MRC_MAX_PLANES]; /* smoothed over judgements */
 	__u32 mark_ppm[MRC_MAX_PLANES];

@@ -138,16 +138,34 @@ static __always_inline void nscc_bound(const struct mrc_host *h, struct mrc_tx *
 		tx->cwnd = NSCC_LEAST * CFG_MTU;
 }
 
-/* The delay of a packet of a length class. The shortest round trip so far has none. */
-static __always_inline u32 nscc_delay(struct mrc_balance *b, u32 class, u32 rtt)
+/*
+ * A round trip that a packet of a length class needs at most, if nothing is in its way: that
+ * of a probe, and the time that a plane takes for so many bytes. Whoever first sends
+ * such packets into a queue that others have made would take that queue for the way.
+ */
+static __always_inline u32 nscc_probed(const struct mrc_host *h, const struct mrc_balance *b,
+				       u32 class)
 {
-	u32 base = b->base_ns[class & (MRC_LENGTHS - 1)];
+	u64 bytes = (u64)h->planes * CFG_MTU * (class + 1) / MRC_LENGTHS;
+
+	if (!b->probed_ns || !h->cc_rate)
+		return ~0u;
+	return b->probed_ns + bytes * 1000000 / h->cc_rate;
+}
+
+/* The delay of a packet of a length class. The shortest round trip so far has none. */
+static __always_inline u32 nscc_delay(const struct mrc_host *h, struct mrc_balance *b, u32 class,
+				      u32 rtt)
+{
+	u32 base = b->base_ns[class & (MRC_LENGTHS - 1)], probed = nscc_probed(h, b, class);
 
 	if (!base || rtt < base) {
 		b->base_ns[class & (MRC_LENGTHS - 1)] = rtt;
-		return 0;
+		base = rtt;
 	}
-	return rtt - base;
+	if (base > probed)
+		base = probed;
+	return rtt > base ? rtt - base : 0;
 }
 
 /*
@@ -166,6 +184,8 @@ static __always_inline void nscc_rebase(struct mrc_tx *tx, struct mrc_balance *b
 	for (i = 0; i < MRC_LENGTHS; i++)
 		if (b->base_ns[i])
 			b->base_ns[i] += tx->cut_least_ns;
+	if (b->probed_ns)
+		b->probed_ns += tx->cut_least_ns;
 	tx->cuts = 0;
 	tx->delay_ns = 0;
 }
@@ -214,7 +234,7 @@ static __always_inline void nscc_sack(const struct mrc_host *h, struct mrc_tx *t
 	tx->got += bytes;
 	if (!h->cc_target_ns || !tx->cwnd || !rtt)
 		return;
-	delay = nscc_delay(b, class, rtt);
+	delay = nscc_delay(h, b, class & (MRC_LENGTHS - 1), rtt);
 	tx->delay_ns += (s32)(delay - tx->delay_ns) >> 3;
 	tx->target_ns = nscc_target(h, tx, tx->srtt_ns);
 	if (tx->delay_ns > tx->target_ns) {

@@ -222,6 +222,7 @@ static __always_inline int receive_probe_reply(const struct packet *pkt, u32 pro
 	u32 id = path_id(ev_plane(pkt->ev) & 7, probe_id >> PROBE_SLOT_SHIFT & SLOT_MASK);
 	u32 qp = pkt->qp;
 	struct path_move move = {};
+	struct mrc_balance *b;
 	struct mrc_path *path;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
@@ -243,6 +244,9 @@ static __always_inline int receive_probe_reply(const struct packet *pkt, u32 pro
 	rtt = now - path->probe_ns;
 	path->srtt_ns = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns, SLOW_SHIFT);
 	path->rtt_at_ns = now;
+	b = balance_get(q->peer);
+	if (b && (!b->probed_ns || rtt < b->probed_ns))
+		b->probed_ns = rtt;
 	bpf_spin_lock(&tx->lock);
 	path_answered(tx, path, id, now, marked, &move);
 	tx->live[path_plane(id)] = path_slot(id) + 1;

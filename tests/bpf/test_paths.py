@@ -99,6 +99,27 @@ def answer_probe(rig: Rig, far: Far, ev: int, verdict: int = WIRE.MRC_SETH_M_NON
     raise AssertionError(f"no probe of {ev:#x}")
 
 
+def test_shortest_round_trip_of_probes_is_kept(spare: Rig, far: Far) -> None:
+    """Congestion control takes it for the way without a queue."""
+    spare.tune(reo_min_ns=0, reo_max_ns=0)
+    lost = spray(spare).envelope.ev
+    spray(spare)
+    spare.arrive(far.sack(FIRST - 1, 0b10))
+    spare.sent()
+    assert probed(spare) == 0
+    answer_probe(spare, far, lost)
+    shortest = probed(spare)
+    assert 0 < shortest < 10_000_000_000
+    spare.edit("balances", 0, "mrc_balance", probed_ns=1)
+    answer_probe(spare, far, lost)
+    assert probed(spare) == 1
+
+
+def probed(rig: Rig) -> int:
+    layout = ABI.structs["mrc_balance"]
+    return layout.unpack(rig.dp.read_raw("balances", 0, layout.size))["probed_ns"]
+
+
 def test_loss_on_every_path_does_not_empty_the_set(rig: Rig, far: Far) -> None:
     """Every path loses a packet in each round and delivers the next: a quarter stays in use."""
     rig.tune(reo_min_ns=0, reo_max_ns=0)

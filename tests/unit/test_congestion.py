@@ -75,7 +75,7 @@ class Sender:
         self, functions: ctypes.CDLL, base: int = BASE, *, target: int = TARGET, **state: int
     ) -> None:
         self.functions, self.base = functions, base
-        self.host = Memory("mrc_host", cc_target_ns=target, cc_rate=RATE)
+        self.host = Memory("mrc_host", cc_target_ns=target, cc_rate=RATE, planes=1)
         self.tx = Memory("mrc_tx", **state)
         self.balance = Memory("mrc_balance")
         self.idle = True
@@ -178,6 +178,37 @@ def test_newcomer_gets_its_share_and_gives_it_back(functions: ctypes.CDLL) -> No
     link.senders[3].idle = True
     link.run(100 * MS)
     assert sum(link.run(500 * MS).values()) > 0.98 * RATE * 500
+
+
+@pytest.mark.parametrize("probed", [True, False])
+def test_who_knows_its_way_by_probes_does_not_take_a_queue_for_it(
+    functions: ctypes.CDLL, probed: bool
+) -> None:
+    """All others have measured an empty queue; without probes the last takes more than they."""
+    link = Link([Sender(functions) for _ in range(4)])
+    for sender in link.senders:
+        sender.idle = sender is link.senders[3]
+        if not sender.idle:
+            sender.sack(0, sender.base + MTU * MS // RATE, link.now)
+    link.run(1000 * MS)
+    last = link.senders[3]
+    if probed:
+        last.balance.change(probed_ns=last.base)
+    last.idle = False
+    link.run(1000 * MS)
+    share = shares(link, 1000 * MS)[3]
+    assert (0.9 < share < 1.1) if probed else share > 1.3
+
+
+def test_probe_is_no_base_for_a_path_that_has_become_longer(functions: ctypes.CDLL) -> None:
+    sender = Sender(functions)
+    sender.balance.change(probed_ns=BASE)
+    link = Link([sender])
+    sender.idle = False
+    link.run(500 * MS)
+    sender.base = 10 * BASE
+    link.run(4000 * MS)
+    assert sum(link.run(1000 * MS).values()) > 0.8 * RATE * 1000
 
 
 def test_window_follows_a_link_that_becomes_ten_times_slower(functions: ctypes.CDLL) -> None:
