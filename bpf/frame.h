@@ -257,6 +257,21 @@ static __always_inline int put_nack(void *data, void *end, __u32 reason, __u32 p
 	return 0;
 }
 
+/*
+ * Write a whole NACK for packet `psn`, which came by `ev` with the time stamp `ts`; it goes
+ * back by `back`. The frame has its length already.
+ */
+static __always_inline int put_nack_frame(void *data, void *end, const struct mrc_host *h,
+					  const struct mrc_qp *q, const struct mrc_plane *pl,
+					  const struct mrc_peer_plane *pp, __u32 back,
+					  __u32 reason, __u32 psn, __u32 ev, __u32 ts)
+{
+	if (put_headers(data, end, h, pl, pp, back, control_class(h), MRC_NETH_LEN, MRC_OP_NACK, 0,
+			q->remote_qpn, 0))
+		return -1;
+	return put_nack(data, end, reason, psn, ev, ts);
+}
+
 /* An endpoint request (QP 2) without a port mask. */
 static __always_inline int put_endpoint_request(void *data, void *end, __u32 op, __u32 vendor,
 						__u64 sent_ns)

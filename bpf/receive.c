@@ -115,9 +115,7 @@ static __always_inline int receive_trimmed(struct hook_ctx *ctx, const struct mr
 		return drop(MRC_C_DROP_SKB);
 	data = HOOK_DATA(ctx);
 	end = HOOK_END(ctx);
-	if (put_headers(data, end, h, pkt->pl, pkt->pp, ev, control_class(h), MRC_NETH_LEN,
-			MRC_OP_NACK, 0, pkt->q->remote_qpn, 0) ||
-	    put_nack(data, end, pkt->trimmed, psn, ev, ts))
+	if (put_nack_frame(data, end, h, pkt->q, pkt->pl, pkt->pp, ev, pkt->trimmed, psn, ev, ts))
 		return drop(MRC_C_DROP_SKB);
 	count_trimmed(pkt->trimmed);
 	capture_answer(ctx, ev_plane(ev), qp, pkt->q->peer, MRC_C_NACK_TX);
@@ -485,9 +483,8 @@ static __always_inline int refuse_opcode(struct hook_ctx *ctx, const struct mrc_
 		return drop(why);
 	data = HOOK_DATA(ctx);
 	end = HOOK_END(ctx);
-	if (put_headers(data, end, h, pkt->pl, pkt->pp, pkt->ev, control_class(h), MRC_NETH_LEN,
-			MRC_OP_NACK, 0, pkt->q->remote_qpn, 0) ||
-	    put_nack(data, end, MRC_NACK_UNEXP_EVENT, pkt->psn, pkt->ev, ts))
+	if (put_nack_frame(data, end, h, pkt->q, pkt->pl, pkt->pp, pkt->ev, MRC_NACK_UNEXP_EVENT,
+			   pkt->psn, pkt->ev, ts))
 		return drop(why);
 	count(why);
 	count(MRC_C_NACK_TX_EVENT);

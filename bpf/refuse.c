@@ -96,9 +96,7 @@ int mrc_refuse(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	if (put_headers(data, end, h, pl, pp, back, control_class(h), MRC_NETH_LEN, MRC_OP_NACK,
-			0, q->remote_qpn, 0) ||
-	    put_nack(data, end, in->reason, in->psn, in->ev, in->ts))
+	if (put_nack_frame(data, end, h, q, pl, pp, back, in->reason, in->psn, in->ev, in->ts))
 		return TC_ACT_SHOT;
 	why = refusal_counter(in->reason);
 	count(why);

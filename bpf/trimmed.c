@@ -62,9 +62,8 @@ static __always_inline u32 nack_cell(struct __sk_buff *skb, const struct mrc_hos
 		return MRC_C_DROP_SKB;
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	if (put_headers(data, end, h, pl, pp, ev, control_class(h), MRC_NETH_LEN, MRC_OP_NACK, 0,
-			q->remote_qpn, 0) ||
-	    put_nack(data, end, p->cut, p->psn, ev, p->label >> MRC_CELL_ATTEMPT_SHIFT))
+	if (put_nack_frame(data, end, h, q, pl, pp, ev, p->cut, p->psn, ev,
+			   p->label >> MRC_CELL_ATTEMPT_SHIFT))
 		return MRC_C_DROP_SKB;
 	count_trimmed(p->cut);
 	capture_skb(skb, RECORD_PACKET, plane, p->qp, q->peer, MRC_C_NACK_TX);

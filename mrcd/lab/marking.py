@@ -1,17 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Mark packets with ECN when they leave through a long queue, on switch ports that have a rate.
 
-A program at a port's egress cannot see the tbf behind it. It therefore simulates the bucket, in
-time instead of bytes: `busy_until` is when the link will have sent everything it was given. The
-difference to now is the length of the queue. Each packet adds its transmission time at the link's
-rate, and like the real queue the simulated one never grows beyond its limit. Between two thresholds
-(queues.py) the chance of a mark rises from 0 to 1. Only ECT packets become CE; the kernel's helper
-for this also corrects the IPv4 header checksum.
-
-One program serves all ports of a lab. The filter at each port passes the port's number as classid,
-which selects the port's queue in a map pinned in the lab's bpffs. A fault that changes the rate
-changes the map. When two CPUs send through one port at the same time, a packet may be missing from
-the sum.
+One program serves all ports of a lab. It simulates the queue behind a port (bucket.py). The filter
+at each port passes the port's number as classid, which selects the port's queue in a map pinned in
+the lab's bpffs. A fault that changes the rate changes the map. When two CPUs send through one port
+at the same time, a packet may be missing from the sum.
 """
 
 from __future__ import annotations
@@ -23,32 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mrcd.lab import trimming
-from mrcd.lab.assembler import (
-    PRANDOM_U32,
-    R0,
-    R1,
-    R2,
-    R3,
-    R4,
-    R6,
-    R7,
-    R8,
-    R9,
-    R10,
-    TC_ACT_UNSPEC,
-    add,
-    call,
-    finish,
-    insn,
-    load_imm,
-    load_map,
-    load_u32,
-    load_u64,
-    move,
-    store_u64,
-    subtract,
-)
+from mrcd.lab import bucket, trimming
+from mrcd.lab.assembler import TC_ACT_UNSPEC, finish, link
 from mrcd.lab.faults import Port
 from mrcd.lab.queues import Queue, Thresholds
 from mrcd.lab.topology import Topology
@@ -59,92 +28,21 @@ PRIO = 2  # after the programs of faults, which drop packets first
 _PROGRAM = "lab_ecn"
 _QUEUES = "lab_ecn_queues"
 
-_MAP_LOOKUP_ELEM = 1
-_KTIME_GET_NS = 5
-_SKB_PULL_DATA = 39
-_SKB_ECN_SET_CE = 97
-
-_SKB_TC_CLASSID = 72  # offsetof(struct __sk_buff, ...)
-_SKB_WIRE_LEN = 160  # with the link header, of each segment
-
-# The value of a queue: busy_until, ps_per_byte, some, all, full (ns), packets marked.
-VALUE_SIZE = 48
-_BUSY_UNTIL, _PS_PER_BYTE, _SOME, _ALL, _FULL, _MARKED = range(0, VALUE_SIZE, 8)
-
-_JEQ, _JGE, _JLE = 0x15, 0x35, 0xB5  # compare with a constant; adding 0x08 compares with a register
+VALUE_SIZE = 8 * len(bucket.FIELDS)
 
 
 def assemble(map_fd: int) -> bytes:
     """Assemble the program; `map_fd` is an array of queues."""
-    mark = b"".join(
-        (
-            move(R1, R6),
-            load_imm(R2, 0),
-            call(_SKB_PULL_DATA),  # the header may belong to a clone
-            move(R1, R6),
-            call(_SKB_ECN_SET_CE),
-            insn(_JEQ, R0, offset=2, imm=0),  # not ECT
-            load_imm(R1, 1),
-            insn(0xDB, R7, R1, _MARKED),  # lock *(u64 *)(r7 + marked) += r1
-        )
+    return link(
+        [
+            *bucket.find(map_fd),
+            *bucket.admit(full="overflows"),
+            "overflows",  # the queue drops the packet
+            *bucket.mark(),
+            "out",
+            finish(TC_ACT_UNSPEC),
+        ]
     )
-    by_chance = b"".join(
-        (
-            load_u64(R1, R7, _SOME),
-            subtract(R8, R1),
-            subtract(R2, R1),
-            insn(0x67, R8, imm=32),  # r8 <<= 32
-            insn(0x3F, R8, R2),  # r8 /= r2: the chance in 2^-32
-            call(PRANDOM_U32),
-            insn(_JGE | 0x08, R0, R8, len(mark) // 8),  # out
-        )
-    )
-    thresholds = b"".join(
-        (
-            load_u64(R1, R7, _SOME),
-            insn(_JLE | 0x08, R8, R1, 2 + (len(by_chance) + len(mark)) // 8),  # out
-            load_u64(R2, R7, _ALL),
-            insn(_JGE | 0x08, R8, R2, len(by_chance) // 8),  # mark
-        )
-    )
-    account = b"".join(
-        (
-            call(_KTIME_GET_NS),
-            move(R9, R0),
-            load_u32(R1, R6, _SKB_WIRE_LEN),
-            load_u64(R2, R7, _PS_PER_BYTE),
-            insn(0x2F, R1, R2),  # r1 *= r2
-            insn(0x37, R1, imm=1000),  # r1 /= 1000: ns to transmit the packet
-            load_u64(R2, R7, _BUSY_UNTIL),
-            insn(_JGE | 0x08, R2, R9, 1),
-            move(R2, R9),
-            move(R8, R2),
-            subtract(R8, R9),  # r8: the queue ahead of this packet, ns
-            move(R3, R8),
-            add(R3, R1),
-            load_u64(R4, R7, _FULL),
-            insn(0x2D, R3, R4, 2),  # if r3 > r4: the queue drops it
-            add(R2, R1),
-            store_u64(R7, _BUSY_UNTIL, R2),
-        )
-    )
-    body = account + thresholds + by_chance + mark
-    find = b"".join(
-        (
-            move(R6, R1),
-            load_u32(R2, R6, _SKB_TC_CLASSID),
-            insn(0x63, R10, R2, -4),  # *(u32 *)(r10 - 4) = r2
-            load_map(R1, map_fd),
-            move(R2, R10),
-            insn(0x07, R2, imm=-4),  # r2 += -4
-            call(_MAP_LOOKUP_ELEM),
-            insn(_JEQ, R0, offset=3 + len(body) // 8, imm=0),
-            move(R7, R0),
-            load_u64(R8, R7, _PS_PER_BYTE),
-            insn(_JEQ, R8, offset=len(body) // 8, imm=0),  # no rate
-        )
-    )
-    return find + body + finish(TC_ACT_UNSPEC)
 
 
 def load(map_fd: int) -> int:
@@ -252,7 +150,7 @@ class Marking:
     def marked(self, port: Port) -> int:
         """Return how many packets the port has marked since its rate was set."""
         size = trimming.VALUE_SIZE if self._fabric.trim else VALUE_SIZE
-        return int(struct.unpack_from("=Q", self._held(port, size), _MARKED)[0])
+        return int(struct.unpack_from("=Q", self._held(port, size), bucket.AT["marked"])[0])
 
     def counts(self) -> dict[Port, trimming.Counts]:
         """Return what each port of a fabric that trims has done since its rate was set."""

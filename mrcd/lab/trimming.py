@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Trim packets at switch ports that have a rate, instead of dropping them.
 
-The program at the egress of a port simulates the queue behind it, as in marking.py, and decides
+The program at the egress of a port simulates the queue behind it (bucket.py), and decides
 what becomes of each packet. A packet for which there is no room is dropped, unless its DSCP says
 that it may be trimmed. Then it is cut to TRIM_BYTES, gets the DSCP of trimmed packets, and leaves
 anew by the same port. Trimmed and control packets take the first of two queues, which is served
@@ -18,8 +18,8 @@ import struct
 from dataclasses import dataclass
 
 from mrcd.fabric.classes import Classes
+from mrcd.lab import bucket
 from mrcd.lab.assembler import (
-    PRANDOM_U32,
     R0,
     R1,
     R2,
@@ -28,7 +28,6 @@ from mrcd.lab.assembler import (
     R5,
     R6,
     R7,
-    R8,
     R9,
     R10,
     TC_ACT_SHOT,
@@ -41,12 +40,25 @@ from mrcd.lab.assembler import (
     insn,
     link,
     load_imm,
-    load_map,
     load_u32,
     load_u64,
     move,
     store_u64,
     subtract,
+)
+from mrcd.lab.bucket import (
+    BUSY,
+    JEQ,
+    JGE,
+    JGT,
+    JLE,
+    JNE,
+    NOW,
+    REGISTER,
+    TIME,
+    Parts,
+    count,
+    on_stack,
 )
 from mrcd.lab.queues import CONTROL_PART, TRIM_BYTES, Queue, Thresholds, TrimQueue
 from mrcd.linux import bpf
@@ -54,33 +66,21 @@ from mrcd.linux.netlink.queues import FIRST_QUEUE
 
 _PROGRAM = "lab_trim"
 
-_MAP_LOOKUP_ELEM = 1
-_KTIME_GET_NS = 5
 _SKB_STORE_BYTES = 9
 _L3_CSUM_REPLACE = 10
 _REDIRECT = 23
 _SKB_LOAD_BYTES = 26
 _SKB_CHANGE_TAIL = 38
-_SKB_PULL_DATA = 39
-_SKB_ECN_SET_CE = 97
 
 # in struct __sk_buff
-_SKB_LEN, _SKB_PROTOCOL, _SKB_PRIORITY, _SKB_IFINDEX, _SKB_TC_CLASSID = 0, 16, 32, 40, 72
-_SKB_WIRE_LEN, _SKB_GSO_SIZE = 160, 176
+_SKB_LEN, _SKB_PROTOCOL, _SKB_PRIORITY, _SKB_IFINDEX, _SKB_GSO_SIZE = 0, 16, 32, 40, 176
 
-_FIELDS = (
-    "busy_until", "ps_per_byte", "some", "all", "full", "marked",
-    "first_until", "first_full", "cut_as", "trimmed", "dropped",
-)  # fmt: skip
+_FIELDS = (*bucket.FIELDS, "first_until", "first_full", "cut_as", "trimmed", "dropped")
 VALUE_SIZE = 8 * len(_FIELDS)
 _AT = {name: 8 * place for place, name in enumerate(_FIELDS)}
 _NEVER = (1 << 63) - 1
 
-# Places on the stack
-_KEY, _TIME, _WORD, _BUSY, _NOW, _OLD = -4, -16, -24, -32, -40, -48
-
-_JEQ, _JNE, _JGT, _JGE, _JLE = 0x15, 0x55, 0x25, 0x35, 0xB5  # with a constant
-_REGISTER = 0x08  # added to a comparison: with a register
+_WORD, _OLD = -24, -48  # places on the stack
 
 _ETH, _LENGTH_OFF_4, _CHECK_OFF_4, _LENGTH_OFF_6 = 14, 16, 24, 18
 _IP6_LEN = 40
@@ -95,111 +95,30 @@ class Counts:
     dropped: int
 
 
-def _count(field: str) -> bytes:
-    return load_imm(R1, 1) + insn(0xDB, R7, R1, _AT[field])  # lock *(u64 *)(r7 + field) += r1
-
-
-def _on_stack(register: int, place: int) -> bytes:
-    """Emit register = the address of a place on the stack."""
-    return move(register, R10) + insn(0x07, register, imm=place)
-
-
-def _time() -> bytes:
-    """Put the time that the packet takes on the link, in ns, on the stack."""
-    return b"".join(
-        (
-            load_u32(R1, R6, _SKB_WIRE_LEN),
-            load_u64(R2, R7, _AT["ps_per_byte"]),
-            insn(0x2F, R1, R2),  # r1 *= r2
-            insn(0x37, R1, imm=1000),  # r1 /= 1000
-            store_u64(R10, _TIME, R1),
-        )
-    )
-
-
-def _find(map_fd: int) -> list[bytes | str | Jump]:
-    """Find the queue of the port (r7), and how long it is in time (r8)."""
-    return [
-        move(R6, R1),
-        load_u32(R2, R6, _SKB_TC_CLASSID),
-        insn(0x63, R10, R2, _KEY),  # *(u32 *)(r10 + key) = r2
-        load_map(R1, map_fd),
-        _on_stack(R2, _KEY),
-        call(_MAP_LOOKUP_ELEM),
-        Jump("out", _JEQ, R0, imm=0),
-        move(R7, R0),
-        load_u64(R8, R7, _AT["ps_per_byte"]),
-        Jump("out", _JEQ, R8, imm=0),  # no rate
-        call(_KTIME_GET_NS),
-        move(R9, R0),
-        store_u64(R10, _NOW, R9),
-        _time(),
-        load_u64(R2, R7, _AT["busy_until"]),
-        insn(_JGE | _REGISTER, R2, R9, 1),
-        move(R2, R9),
-        store_u64(R10, _BUSY, R2),
-        move(R8, R2),
-        subtract(R8, R9),
-    ]
-
-
-def _classify(classes: Classes, ipv4: bool) -> list[bytes | str | Jump]:
+def _classify(classes: Classes, ipv4: bool) -> Parts:
     """Go on at "first" for control packets; else put into r9 whether the packet may be trimmed."""
     first = (classes.control, classes.trimmed, classes.trimmed_lasthop)
     proto = b"\x08\x00" if ipv4 else b"\x86\xdd"
     return [
         load_imm(R9, 0),
         load_u32(R1, R6, _SKB_PROTOCOL),
-        Jump("second", _JNE, R1, imm=int.from_bytes(proto, "little")),
+        Jump("second", JNE, R1, imm=int.from_bytes(proto, "little")),
         move(R1, R6),
         load_imm(R2, _ETH),
-        _on_stack(R3, _WORD),
+        on_stack(R3, _WORD),
         load_imm(R4, 2),
         call(_SKB_LOAD_BYTES),
-        Jump("second", _JNE, R0, imm=0),
+        Jump("second", JNE, R0, imm=0),
         insn(0x69, R1, R10, _WORD),  # r1 = *(u16 *)(r10 + word)
         insn(0xDC, R1, imm=16),  # to host order
         insn(0x77, R1, imm=2 if ipv4 else 6),  # r1 >>= where the DSCP is
         insn(0x57, R1, imm=63),
-        *(Jump("first", _JEQ, R1, imm=dscp) for dscp in first),
-        Jump("may be trimmed", _JEQ, R1, imm=classes.trimmable),
-        Jump("second", _JNE, R1, imm=classes.retransmit),
+        *(Jump("first", JEQ, R1, imm=dscp) for dscp in first),
+        Jump("may be trimmed", JEQ, R1, imm=classes.trimmable),
+        Jump("second", JNE, R1, imm=classes.retransmit),
         "may be trimmed",
         load_imm(R9, 1),
         "second",
-    ]
-
-
-def _admit() -> list[bytes | str | Jump]:
-    """Take the packet into the second queue if there is room, and mark it by the thresholds."""
-    return [
-        load_u64(R1, R10, _TIME),
-        move(R2, R8),
-        add(R2, R1),
-        load_u64(R3, R7, _AT["full"]),
-        Jump("full", _JGT | _REGISTER, R2, R3),
-        load_u64(R2, R10, _BUSY),
-        add(R2, R1),
-        store_u64(R7, _AT["busy_until"], R2),
-        load_u64(R1, R7, _AT["some"]),
-        Jump("out", _JLE | _REGISTER, R8, R1),
-        load_u64(R2, R7, _AT["all"]),
-        Jump("mark", _JGE | _REGISTER, R8, R2),
-        subtract(R8, R1),
-        subtract(R2, R1),
-        insn(0x67, R8, imm=32),  # r8 <<= 32
-        insn(0x3F, R8, R2),  # r8 /= r2: the chance in 2^-32
-        call(PRANDOM_U32),
-        Jump("out", _JGE | _REGISTER, R0, R8),
-        "mark",
-        move(R1, R6),
-        load_imm(R2, 0),
-        call(_SKB_PULL_DATA),
-        move(R1, R6),
-        call(_SKB_ECN_SET_CE),
-        Jump("out", _JEQ, R0, imm=0),  # not ECT
-        _count("marked"),
-        always("out"),
     ]
 
 
@@ -209,7 +128,7 @@ def _store(at: int, place: int) -> bytes:
         (
             move(R1, R6),
             load_imm(R2, at),
-            _on_stack(R3, place),
+            on_stack(R3, place),
             load_imm(R4, 2),
             load_imm(R5, 0),
             call(_SKB_STORE_BYTES),
@@ -242,7 +161,7 @@ def _write_length(ipv4: bool) -> bytes:
             (
                 move(R1, R6),
                 load_imm(R2, at),
-                _on_stack(R3, _OLD),
+                on_stack(R3, _OLD),
                 load_imm(R4, 2),
                 call(_SKB_LOAD_BYTES),
             )
@@ -258,7 +177,7 @@ def _write_class(ipv4: bool) -> bytes:
         (
             move(R1, R6),
             load_imm(R2, _ETH),
-            _on_stack(R3, _OLD),
+            on_stack(R3, _OLD),
             load_imm(R4, 2),
             call(_SKB_LOAD_BYTES),
             insn(0x69, R1, R10, _OLD),
@@ -275,29 +194,29 @@ def _write_class(ipv4: bool) -> bytes:
     )
 
 
-def _cut(ipv4: bool) -> list[bytes | str | Jump]:
+def _cut(ipv4: bool) -> Parts:
     """Trim a packet for which there is no room, if it may be, and send it out of the port anew.
 
     The kernel notes the length of a packet for its queues before this program sees it.
     """
     return [
         "full",
-        Jump("drop", _JEQ, R9, imm=0),
+        Jump("drop", JEQ, R9, imm=0),
         load_u32(R1, R6, _SKB_GSO_SIZE),
-        Jump("drop", _JNE, R1, imm=0),
+        Jump("drop", JNE, R1, imm=0),
         load_u32(R1, R6, _SKB_LEN),
-        Jump("short", _JLE, R1, imm=TRIM_BYTES),
+        Jump("short", JLE, R1, imm=TRIM_BYTES),
         move(R1, R6),
         load_imm(R2, TRIM_BYTES),
         load_imm(R3, 0),
         call(_SKB_CHANGE_TAIL),
-        Jump("drop", _JNE, R0, imm=0),
+        Jump("drop", JNE, R0, imm=0),
         insn(0x7A, R10, offset=_OLD),  # *(u64 *)(r10 + old) = 0
         _write_length(ipv4),
         "short",
         insn(0x7A, R10, offset=_OLD),
         _write_class(ipv4),
-        _count("trimmed"),
+        count(_AT["trimmed"]),
         load_u32(R1, R6, _SKB_IFINDEX),
         load_imm(R2, 0),
         call(_REDIRECT),
@@ -305,14 +224,14 @@ def _cut(ipv4: bool) -> list[bytes | str | Jump]:
     ]
 
 
-def _go_first() -> list[bytes | str | Jump]:
+def _go_first() -> Parts:
     """Take the packet into the first queue if there is room."""
     return [
         "first",
-        load_u64(R1, R10, _TIME),
-        load_u64(R3, R10, _NOW),
+        load_u64(R1, R10, TIME),
+        load_u64(R3, R10, NOW),
         load_u64(R2, R7, _AT["first_until"]),
-        insn(_JGE | _REGISTER, R2, R3, 1),
+        insn(JGE | REGISTER, R2, R3, 1),
         move(R2, R3),
         move(R4, R1),
         insn(0x27, R4, imm=CONTROL_PART),  # r4 *= 2
@@ -320,9 +239,9 @@ def _go_first() -> list[bytes | str | Jump]:
         move(R4, R2),
         subtract(R4, R3),
         load_u64(R5, R7, _AT["first_full"]),
-        Jump("drop", _JGT | _REGISTER, R4, R5),
+        Jump("drop", JGT | REGISTER, R4, R5),
         store_u64(R7, _AT["first_until"], R2),
-        load_u64(R2, R10, _BUSY),
+        load_u64(R2, R10, BUSY),
         add(R2, R1),
         store_u64(R7, _AT["busy_until"], R2),
         load_imm(R1, FIRST_QUEUE),
@@ -335,13 +254,14 @@ def assemble(map_fd: int, classes: Classes, *, ipv4: bool = False) -> bytes:
     """Assemble the program; `map_fd` is an array of queues, `ipv4` what the planes speak."""
     return link(
         [
-            *_find(map_fd),
+            *bucket.find(map_fd),
             *_classify(classes, ipv4),
-            *_admit(),
+            *bucket.admit(full="full"),
+            *bucket.mark(),
             *_cut(ipv4),
             *_go_first(),
             "drop",
-            _count("dropped"),
+            count(_AT["dropped"]),
             finish(TC_ACT_SHOT),
             "out",
             finish(TC_ACT_UNSPEC),
