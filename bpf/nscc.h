@@ -17,6 +17,7 @@
 #define NSCC_GATE 8              /* QuickAdapt acts if less than this part of the window arrived */
 #define NSCC_STUCK 16            /* round trips at the smallest window that show a longer base */
 #define NSCC_TARGETS 4ull         /* the window holds at most a round trip and a half, and so many targets */
+#define NSCC_SINGLES 131072      /* bytes of TCP that may wait in single packets beyond what large segments may */
 #define NSCC_OTHERS 32768        /* bytes that may always wait, if they are not TCP's ... */
 #define NSCC_BURST 262144        /* ... and in a burst, which may last ... */
 #define NSCC_BURST_NS 20000000ull /* ... for so long until everything has been sent */
@@ -56,30 +57,33 @@ static __always_inline u32 take_window(const struct mrc_host *h, struct mrc_tx *
 	return h->cc_target_ns && tx->inflight + CFG_MTU > tx->cwnd ? PATH_LAST : 0;
 }
 
-/* Most bytes of TCP that may wait. What is short waits a little longer than others may. */
-static __always_inline u32 nscc_room(const struct mrc_host *h, const struct mrc_tx *tx, u32 len)
+/* Most bytes that may wait in a queue that stays. */
+static __always_inline u32 nscc_room(const struct mrc_host *h, const struct mrc_tx *tx)
 {
 	u32 room = tx->cwnd, least = 4 * CFG_MTU;
 
 	if (least < 2 * h->cell_bytes)
 		least = 2 * h->cell_bytes;
-	if (room < least)
-		room = least;
-	return len <= CFG_MTU / MRC_LENGTHS ? room + room / 2 : room;
+	return room < least ? least : room;
 }
 
 /*
  * Does too much wait already? At tc egress TCP keeps what is refused; everything else is
  * lost. So TCP's backlog is no reason to refuse others, and what is lost if it is refused
- * has more room: TCP hears of the backlog by CE marks, and a burst of others ends.
+ * has more room: TCP hears of the backlog by CE marks, and a burst of others ends. A single
+ * packet of TCP has more room than a large segment: it may be all that its connection
+ * sends, and if that is refused, TCP tries again only after 200 ms.
  */
 static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_tx *tx, u32 len,
 				     u32 tcp, u32 keeps, u64 now)
 {
-	u32 room = nscc_room(h, tx, len);
+	u32 room = nscc_room(h, tx);
 
-	if (tcp)
+	if (tcp) {
+		if (len <= CFG_MTU)
+			room += NSCC_SINGLES;
 		return tx->backlog - tx->others > (keeps || room > NSCC_BURST ? room : NSCC_BURST);
+	}
 	if (tx->others <= room || tx->others <= NSCC_OTHERS)
 		return 0;
 	return tx->others > NSCC_BURST || now - tx->others_ns > NSCC_BURST_NS;

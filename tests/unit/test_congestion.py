@@ -32,8 +32,8 @@ u32 host_open(const struct mrc_host *h, struct mrc_tx *tx, u32 tcp)
 { return nscc_open(h, tx, tcp); }
 u32 host_take(const struct mrc_host *h, struct mrc_tx *tx, u32 len)
 { return take_window(h, tx, len); }
-u32 host_room(const struct mrc_host *h, const struct mrc_tx *tx, u32 len)
-{ return nscc_room(h, tx, len); }
+u32 host_full(const struct mrc_host *h, const struct mrc_tx *tx, u32 len, u32 tcp)
+{ return nscc_full(h, tx, len, tcp, tcp, ~0ull); }
 void host_sack(const struct mrc_host *h, struct mrc_tx *tx, struct mrc_balance *b, u32 bytes,
                u32 rtt, u32 class, u32 marked, u64 now)
 { tx->srtt_ns = rtt ? rtt : tx->srtt_ns; nscc_sack(h, tx, b, bytes, rtt, class, marked, now); }
@@ -44,7 +44,7 @@ _U32, _U64, _PTR = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 _ARGUMENTS = {
     "host_open": (_PTR, _PTR, _U32),
     "host_take": (_PTR, _PTR, _U32),
-    "host_room": (_PTR, _PTR, _U32),
+    "host_full": (_PTR, _PTR, _U32, _U32),
     "host_sack": (_PTR, _PTR, _PTR, _U32, _U32, _U32, _U32, _U64),
     "host_loss": (_PTR, _PTR, _U32),
     "host_class": (_U32,),
@@ -305,11 +305,18 @@ def test_window_becomes_what_arrived_if_nearly_all_was_lost(functions: ctypes.CD
     assert (sender["got"], sender["lost"]) == (0, 0)
 
 
-def test_short_packets_may_wait_when_others_may_not(functions: ctypes.CDLL) -> None:
-    sender = Sender(functions, cwnd=FIRST)
-    room = {length: sender.functions.host_room(sender.host.at, sender.tx.at, length)
-            for length in (60, MTU)}  # fmt: skip
-    assert room == {60: FIRST * 3 // 2, MTU: FIRST}
+@pytest.mark.parametrize(
+    ("length", "tcp", "most"),
+    [(60, True, FIRST + 131072), (MTU, True, FIRST + 131072), (MTU + 1, True, FIRST),
+     (60, False, FIRST), (MTU, False, FIRST)],
+)  # fmt: skip
+def test_single_packets_of_tcp_may_wait_when_large_segments_may_not(
+    functions: ctypes.CDLL, length: int, tcp: bool, most: int
+) -> None:
+    for waiting, full in ((most, False), (most + 1, True)):
+        others = 0 if tcp else waiting
+        sender = Sender(functions, cwnd=FIRST, held=1, backlog=waiting, others=others)
+        assert bool(functions.host_full(sender.host.at, sender.tx.at, length, tcp)) == full
 
 
 @pytest.mark.parametrize(("length", "wanted"), [(1, 0), (1000, 0), (1001, 1), (3000, 2), (4000, 3)])
