@@ -33,11 +33,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="repetitions of everything")
     parser.add_argument("--quick", action="store_true", help="run fewer and shorter rounds")
     parser.add_argument("--framing", choices=FRAMINGS, help="framing of mrcd's data in `large`")
+    about = "longest cells in `large`, bytes; 0: single packets"
+    parser.add_argument("--cell-max", nargs="+", type=int, metavar="BYTES", help=about)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
     parser.add_argument("--name", default="fastpath", help="name of the lab")
     args = parser.parse_args()
     entry.begin("fastpath")
-    results = _all(args.name, args.only, args.mtu, args.rounds, args.quick, args.framing)
+    results = _all(
+        args.name, args.only, args.mtu, args.rounds, args.quick, args.framing, args.cell_max
+    )
     _, failed = entry.gather(results, lambda lines: entry.save(args.json, entry.report(lines)))
     sys.exit(failed)
 
@@ -49,6 +53,7 @@ def _all(
     rounds: int | None,
     quick: bool,
     framing: str | None,
+    cell_max: list[int] | None,
 ) -> Iterator[list[Line] | str]:
     if "programs" in wanted:
         print("\n== programs, by PROG_TEST_RUN", flush=True)
@@ -68,8 +73,9 @@ def _all(
         for mtu in mtus:
             print(f"\n== large segments, MTU {mtu}", flush=True)
             times, seconds = (rounds or 2, 2.0) if quick else (rounds or 5, 4.0)
-            measuring = fastpath_large.large(name, mtu, times, seconds, framing)
-            yield entry.take(f"large, MTU {mtu}", measuring)
+            for most in cell_max or [None]:
+                measuring = fastpath_large.large(name, mtu, times, seconds, framing, most)
+                yield entry.take(f"large, MTU {mtu}, cell_max {most}", measuring)
 
 
 if __name__ == "__main__":

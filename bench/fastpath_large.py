@@ -45,9 +45,20 @@ class Turn:
         }
 
 
-def large(name: str, mtu: int, rounds: int, seconds: float, framing: str | None) -> Iterator[Line]:
-    """Measure one MTU: large segments that cross the cables whole, and cut ones."""
-    with flow.lab_up(name, mtu=mtu, rate_mbps=0, settings=flow.framed(framing)):
+def large(
+    name: str,
+    mtu: int,
+    rounds: int,
+    seconds: float,
+    framing: str | None,
+    cell_max: int | None = None,
+) -> Iterator[Line]:
+    """Measure one MTU: large segments that cross the cables whole, and cut ones.
+
+    `cell_max` bounds the length of a cell in bytes; None leaves what mrcd chooses.
+    """
+    bound: dict[str, int] = {} if cell_max is None else {"cell_max": cell_max}
+    with flow.lab_up(name, mtu=mtu, rate_mbps=0, settings=flow.framed(framing, **bound)):
         segment = path_states.status(name, "h1").mrc0.mtu - _TCP_IP
         rates: dict[Wire, list[float]] = {each: [] for each in _WIRES}
         steal: dict[Wire, list[float]] = {each: [] for each in _WIRES}
@@ -69,6 +80,8 @@ def large(name: str, mtu: int, rounds: int, seconds: float, framing: str | None)
                         turns.setdefault((each, side), []).append(turn)
     for each in _WIRES:
         where = f"MTU {mtu}, {each.name.lower()}"
+        if cell_max is not None:
+            where += f", cells up to {cell_max}"
         yield Line("large", where, "goodput, counting on", "Gb/s", tuple(rates[each]))
         yield Line("large", where, "steal", "%", tuple(steal[each]))
         for side in _SIDES:

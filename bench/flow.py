@@ -353,7 +353,7 @@ def fabric_up(fabric: Fabric, *, daemons: bool = True, settings: str = "") -> It
         lab.down(fabric.name)
 
 
-def framed(framing: str | None, **more: str) -> str:
+def framed(framing: str | None, **more: str | int) -> str:
     """Return settings that choose mrcd's framing of data, and more of its `[transport]`."""
     wanted = {**({"framing": framing} if framing else {}), **more}
     return tomli_w.dumps({"transport": wanted}) if wanted else ""
