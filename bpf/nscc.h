@@ -71,8 +71,8 @@ static __always_inline u32 nscc_room(const struct mrc_host *h, const struct mrc_
  * Does too much wait already? At tc egress TCP keeps what is refused; everything else is
  * lost. So TCP's backlog is no reason to refuse others, and what is lost if it is refused
  * has more room: TCP hears of the backlog by CE marks, and a burst of others ends. A single
- * packet of TCP has more room than a large segment: it may be all that its connection
- * sends, and if that is refused, TCP tries again only after 200 ms.
+ * packet that TCP would keep has the most: it may be all that its connection sends, and if
+ * that is refused, TCP tries again only after 200 ms, then 400, and so on.
  */
 static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_tx *tx, u32 len,
 				     u32 tcp, u32 keeps, u64 now)
@@ -80,9 +80,11 @@ static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_
 	u32 room = nscc_room(h, tx);
 
 	if (tcp) {
-		if (len <= CFG_MTU)
+		if (!keeps || len <= CFG_MTU)
+			room = room > NSCC_BURST ? room : NSCC_BURST;
+		if (keeps && len <= CFG_MTU)
 			room += NSCC_SINGLES;
-		return tx->backlog - tx->others > (keeps || room > NSCC_BURST ? room : NSCC_BURST);
+		return tx->backlog - tx->others > room;
 	}
 	if (tx->others <= room || tx->others <= NSCC_OTHERS)
 		return 0;

@@ -307,7 +307,7 @@ def test_window_becomes_what_arrived_if_nearly_all_was_lost(functions: ctypes.CD
 
 @pytest.mark.parametrize(
     ("length", "tcp", "most"),
-    [(60, True, FIRST + 131072), (MTU, True, FIRST + 131072), (MTU + 1, True, FIRST),
+    [(60, True, 262144 + 131072), (MTU, True, 262144 + 131072), (MTU + 1, True, FIRST),
      (60, False, FIRST), (MTU, False, FIRST)],
 )  # fmt: skip
 def test_single_packets_of_tcp_may_wait_when_large_segments_may_not(
