@@ -18,8 +18,7 @@
 #define QUEUE_FRESH_NS 100000000ull /* ignore queue estimates older than this */
 #define ECN_FORGET_NS 100000000000ull /* forget flows marked longer ago than this */
 
-#define STANDING_NS 5000000ull   /* packets that have waited for so long without a pause are a queue ... */
-#define BURST_NS 20000000ull     /* ... and so long beside a slow plane */
+#define BURST_NS 20000000ull     /* beside a slow plane, packets that have waited for so long without a pause are a queue */
 
 #define QUEUE_PASS 0
 #define QUEUE_DROP 1
@@ -65,7 +64,7 @@ static __always_inline int window_is_full(const struct mrc_host *h, const struct
 
 	u32 equal = (gather_tops(b->shares) & used) == used;
 
-	return tx->held && now - tx->held_ns > (equal ? STANDING_NS : BURST_NS);
+	return equal ? tx->inflight > tx->cwnd : tx->held && now - tx->held_ns > BURST_NS;
 }
 
 /* Are the queues too long? */
@@ -90,7 +89,8 @@ static __always_inline int signal_queue(struct __sk_buff *skb, const struct mrc_
 	u64 now, flow;
 	u32 window = send_window(q, tx), filling = tx->next - tx->una > window - window / 4;
 
-	if (!filling && (h->cc_target_ns ? !tx->held : tx->queue_ns <= h->queue_target_ns))
+	if (!filling && (h->cc_target_ns ? tx->inflight <= tx->cwnd && !tx->held :
+					   tx->queue_ns <= h->queue_target_ns))
 		return QUEUE_PASS;
 	now = bpf_ktime_get_ns();
 	if (!filling && !(h->cc_target_ns ? window_is_full(h, tx, b, now) :
