@@ -61,7 +61,6 @@ static __always_inline int window_is_full(const struct mrc_host *h, const struct
 					  const struct mrc_balance *b, u64 now)
 {
 	u64 used = h->plane_mask & b->ports & b->heard_ports & 0xff;
-
 	u32 equal = (gather_tops(b->shares) & used) == used;
 
 	return equal ? tx->inflight > tx->cwnd : tx->held && now - tx->held_ns > BURST_NS;

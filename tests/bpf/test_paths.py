@@ -71,16 +71,22 @@ def test_backup_of_the_same_plane_takes_the_place_of_a_lost_path(spare: Rig, far
 
 
 def test_path_that_comes_back_is_a_backup_while_its_place_is_taken(spare: Rig, far: Far) -> None:
-    spare.tune(reo_min_ns=0, reo_max_ns=0)
-    lost = spray(spare).envelope.ev
-    spray(spare)
-    spare.arrive(far.sack(FIRST - 1, 0b10))
-    spare.sent()
+    lost = lose_first(spare, far)
     used = in_use(spare)
     answer_probe(spare, far, lost)
     assert state(spare, lost) is State.GOOD
     assert in_use(spare) == used
     assert spare.path(lost)["spare"]
+
+
+def lose_first(rig: Rig, far: Far) -> int:
+    """Lose the first of two packets, and return its EV, whose path is away then."""
+    rig.tune(reo_min_ns=0, reo_max_ns=0)
+    lost = spray(rig).envelope.ev
+    spray(rig)
+    rig.arrive(far.sack(FIRST - 1, 0b10))
+    rig.sent()
+    return lost
 
 
 def answer_probe(rig: Rig, far: Far, ev: int, verdict: int = WIRE.MRC_SETH_M_NONE) -> None:
@@ -101,11 +107,7 @@ def answer_probe(rig: Rig, far: Far, ev: int, verdict: int = WIRE.MRC_SETH_M_NON
 
 def test_shortest_round_trip_of_probes_is_kept(spare: Rig, far: Far) -> None:
     """Congestion control takes it for the way without a queue."""
-    spare.tune(reo_min_ns=0, reo_max_ns=0)
-    lost = spray(spare).envelope.ev
-    spray(spare)
-    spare.arrive(far.sack(FIRST - 1, 0b10))
-    spare.sent()
+    lost = lose_first(spare, far)
     assert probed(spare) == 0
     answer_probe(spare, far, lost)
     shortest = probed(spare)
@@ -116,8 +118,7 @@ def test_shortest_round_trip_of_probes_is_kept(spare: Rig, far: Far) -> None:
 
 
 def probed(rig: Rig) -> int:
-    layout = ABI.structs["mrc_balance"]
-    return layout.unpack(rig.dp.read_raw("balances", 0, layout.size))["probed_ns"]
+    return rig.dp.read("balances", 0, ABI.structs["mrc_balance"])["probed_ns"]
 
 
 def test_loss_on_every_path_does_not_empty_the_set(rig: Rig, far: Far) -> None:

@@ -200,17 +200,6 @@ def test_who_knows_its_way_by_probes_does_not_take_a_queue_for_it(
     assert (0.9 < share < 1.1) if probed else share > 1.3
 
 
-def test_probe_is_no_base_for_a_path_that_has_become_longer(functions: ctypes.CDLL) -> None:
-    sender = Sender(functions)
-    sender.balance.change(probed_ns=BASE)
-    link = Link([sender])
-    sender.idle = False
-    link.run(500 * MS)
-    sender.base = 10 * BASE
-    link.run(4000 * MS)
-    assert sum(link.run(1000 * MS).values()) > 0.8 * RATE * 1000
-
-
 def test_window_follows_a_link_that_becomes_ten_times_slower(functions: ctypes.CDLL) -> None:
     link = Link([Sender(functions)])
     link.senders[0].idle = False
@@ -224,8 +213,10 @@ def test_window_follows_a_link_that_becomes_ten_times_slower(functions: ctypes.C
     assert sum(link.run(1000 * MS).values()) > 0.95 * RATE * 1000
 
 
-def test_longer_path_is_not_taken_for_a_queue_for_ever(functions: ctypes.CDLL) -> None:
+@pytest.mark.parametrize("probed", [0, BASE])
+def test_longer_path_is_not_taken_for_a_queue_for_ever(functions: ctypes.CDLL, probed: int) -> None:
     sender = Sender(functions)
+    sender.balance.change(probed_ns=probed)
     link = Link([sender])
     sender.idle = False
     link.run(500 * MS)
