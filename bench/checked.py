@@ -74,6 +74,13 @@ class Data:
         return _HEAD.pack(number, self._seed) + self._pool[start : start + body]
 
 
+def difference(sent: bytes, got: bytes) -> str:
+    """Say where two blocks differ: one bit is damage, a stretch is a packet out of place."""
+    places = [i for i, (a, b) in enumerate(zip(sent, got, strict=False)) if a != b]
+    bits = sum((sent[i] ^ got[i]).bit_count() for i in places)
+    return f"bytes {places[0]} to {places[-1]} of {len(got)}: {len(places)} differ in {bits} bits"
+
+
 def paced(mbps: float, size: int) -> Iterator[int]:
     """Yield numbers from 0 at the pace of `mbps` for `size` bytes each; 0 Mb/s means no limit."""
     number, due_ns = 0, time.monotonic_ns()
@@ -95,14 +102,14 @@ def tcp(sock: socket.socket, seed: int, mbps: float) -> None:
     sender = threading.Thread(target=_send, args=(sock, seed, mbps, sent), daemon=True)
     sender.start()
     digest, received, error = hashlib.sha256(), 0, None
-    wrong: list[int] = []
+    wrong: list[str] = []
     data, buffer = Data(seed ^ 1), bytearray(BLOCK)
     number = 0
     try:
         while size := _fill(sock, buffer):
             digest.update(memoryview(buffer)[:size])
             if buffer[:size] != data.block(number)[:size] and len(wrong) < 10:
-                wrong.append(number)
+                wrong.append(f"{number} ({difference(data.block(number), buffer[:size])})")
             received += size
             number += 1
             PROGRESS.value = received

@@ -304,8 +304,10 @@ static __always_inline u32 hold_piece(struct __sk_buff *skb, struct cell_in *in,
 	struct mrc_rx *rx = in->rx;
 	u32 held, disposition;
 
-	held = in->p->c.count == 1 ? hold_packet(skb, CELL_OFF, in->p->qp, psn, in->p->c.len) :
-				  hold_cell(skb, in, psn);
+	if (in->p->c.count == 1)
+		held = hold_packet(skb, CELL_OFF, in->p->qp, psn, in->p->c.len, is_partial(skb));
+	else
+		held = hold_cell(skb, in, psn);
 	if (!held)
 		return RX_NO_BUFFER;
 	/*

@@ -45,8 +45,12 @@ static __always_inline int put_link(struct __sk_buff *skb, const struct mrc_host
 	return 0;
 }
 
-/* Copy the packet behind `off` bytes into the reorder ring. Returns the slot + 1, or 0. */
-static __always_inline u32 hold_packet(struct __sk_buff *skb, u32 off, u32 qp, u32 psn, u64 len)
+/*
+ * Copy the packet behind `off` bytes into the reorder ring. `partial`: its checksum is
+ * left to a NIC. Returns the slot + 1, or 0.
+ */
+static __always_inline u32 hold_packet(struct __sk_buff *skb, u32 off, u32 qp, u32 psn, u64 len,
+				       u32 partial)
 {
 	struct mrc_slot *buf;
 	u32 slot;
@@ -60,7 +64,7 @@ static __always_inline u32 hold_packet(struct __sk_buff *skb, u32 off, u32 qp, u
 		rx_slot_give(MRC_ROOM_PACKETS, slot);
 		return 0;
 	}
-	buf->tag = (u64)qp << 32 | psn;
+	buf->tag = (u64)qp << 32 | psn | (partial ? MRC_TAG_PARTIAL : 0);
 	return slot + 1;
 }
 
@@ -514,7 +518,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	if (a.disposition == RX_DELIVER)
 		deliver_now(skb, h, &a);
 	if (a.disposition == RX_HOLD)
-		a.held = hold_packet(skb, MRC_ETH_LEN, qp, a.psn, a.len);
+		a.held = hold_packet(skb, MRC_ETH_LEN, qp, a.psn, a.len, 0);
 	entry = rx_entry_get(qp, a.psn);
 	if (!entry)
 		return TC_ACT_SHOT;

@@ -25,9 +25,11 @@ struct mrc_source {              /* address of a peer on one of its planes; net 
 };
 
 struct mrc_slot {                /* one packet, in either ring */
-	__u64 tag;               /* qp << 32 | psn while the content is whole, else ~0 */
+	__u64 tag;               /* qp << 32 | psn while the content is whole, else ~0; MRC_TAG_PARTIAL */
 	__u8 data[CFG_SLOT_BYTES];
 };
+
+#define MRC_TAG_PARTIAL (1ull << 63) /* in the reorder ring: its checksum was left to a NIC */
 
 /*
  * A cell of several packets, in either ring. A packet of it is found by its place

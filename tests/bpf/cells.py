@@ -341,12 +341,15 @@ class Door:
         self._module.cleanup()
 
     def send(self, name: str, packet: bytes, gso: int) -> None:
-        """Send an IP packet with TCP that is to be cut into segments of `gso` bytes."""
+        """Send an IP packet with TCP, to be cut into segments of `gso` bytes unless that is 0.
+
+        Its checksum is left to a NIC.
+        """
         version = packet[0] >> 4
         l4 = (packet[0] & 15) * 4 if version == 4 else WIRE.MRC_IP6_LEN
         start = WIRE.MRC_ETH_LEN + l4
         head = start + (packet[l4 + 12] >> 4) * 4
-        kind = _GSO_TCP4 if version == 4 else _GSO_TCP6
+        kind = (_GSO_TCP4 if version == 4 else _GSO_TCP6) if gso else 0
         vnet = _VNET.pack(_NEEDS_CSUM, kind, head, gso, start, 16)
         proto = b"\x08\x00" if version == 4 else b"\x86\xdd"
         self._sockets[name].send(vnet + LINK_MAC + _SENDER_MAC + proto + packet)
@@ -395,7 +398,7 @@ class CellRig:
         self._door.send("door", packet, mss)
 
     def bring(self, frame: bytes, mss: int) -> None:
-        """Have a cell's piece of several packets arrive at its plane, through mrc_cell."""
+        """Have a cell, or a piece of one, arrive at its plane through mrc_cell, partly summed."""
         plane = usid.ev_plane(ev_in(frame))
         self._attach("mrc_cell", f"plane{plane}")
         self._door.dress(frame[:CELL], self.rig.ifindex[f"wire{plane}"])

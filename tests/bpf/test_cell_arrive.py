@@ -334,10 +334,28 @@ def test_held_single_packet_gets_the_rest_of_its_checksum(
     cells: CellRig, rig: Rig, partial: bool
 ) -> None:
     packets = [tcp(noise(200 + n), inward=True, partial=partial) for n in range(3)]
-    for n in (2, 1, 0):
-        cells.arrive(cells.far.cell(FIRST + n, packets[n]))
     whole = [tcp(noise(200 + n), inward=True) for n in range(3)]
-    assert cells.delivered() == packets[:1] + whole[1:]
+    arrive = partial_and_alone if partial else CellRig.arrive
+    for n in (2, 1):
+        arrive(cells, cells.far.cell(FIRST + n, packets[n]))
+    cells.arrive(cells.far.cell(FIRST, whole[0]))
+    assert cells.delivered() == whole
+    assert cells.slots() == ALL_FREE
+
+
+def partial_and_alone(cells: CellRig, frame: bytes) -> None:
+    """Have a single packet arrive whose checksum is left to a NIC."""
+    cells.bring(frame, 0)
+
+
+def test_damage_that_looks_like_half_a_checksum_stays_damage(cells: CellRig, rig: Rig) -> None:
+    """One of 65,536 damaged packets has the pseudo header's sum for a checksum."""
+    packet = tcp(noise(200), inward=True, partial=True)
+    cells.arrive(cells.far.cell(FIRST + 1, packet))
+    cells.arrive(cells.far.cell(FIRST, numbered(1)))
+    assert cells.delivered() == [numbered(1)]
+    assert rig.counted()["drop_checksum"] == 1
+    assert cells.slots() == ALL_FREE
 
 
 @pytest.mark.parametrize("framing", [ABI.MRC_FRAMING_CELL, ABI.MRC_FRAMING_MRC])
