@@ -192,6 +192,8 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 pad;
 	__u64 others_ns;         /* ... and since when there have been any */
 	__u64 held_ns;           /* since when any packets have been held */
+	__u64 extra_ns;          /* since when .extra_flows counts */
+	__u64 extra_flows;       /* flows of TCP of which a packet waits beyond the others' room, a bit of the hash each */
 	__u64 shrunk_ns;         /* when the window shrank last */
 	__u64 epoch_ns;          /* since when .got counts */
 	__u32 absurd;            /* SACKs in a row that acknowledged packets never sent; racy */

@@ -18,6 +18,7 @@
 #define NSCC_STUCK 16            /* round trips at the smallest window that show a longer base */
 #define NSCC_TARGETS 4ull         /* the window holds at most a round trip and a half, and so many targets */
 #define NSCC_SINGLES 131072      /* bytes of TCP that may wait in single packets beyond what large segments may */
+#define NSCC_TURN_NS 20000000ull /* a connection whose packets would be lost has one of these at a time, so often */
 #define NSCC_OTHERS 32768        /* bytes that may always wait, if they are not TCP's ... */
 #define NSCC_BURST 262144        /* ... and in a burst, which may last ... */
 #define NSCC_BURST_NS 20000000ull /* ... for so long until everything has been sent */
@@ -72,19 +73,23 @@ static __always_inline u32 nscc_room(const struct mrc_host *h, const struct mrc_
  * lost. So TCP's backlog is no reason to refuse others, and what is lost if it is refused
  * has more room: TCP hears of the backlog by CE marks, and a burst of others ends. A single
  * packet that TCP would keep has the most: it may be all that its connection sends, and if
- * that is refused, TCP tries again only after 200 ms, then 400, and so on.
+ * that is refused, TCP tries again only after 200 ms, then 400, and so on. Where TCP loses
+ * what is refused, all its packets are single, and a busy connection could keep the others
+ * out: each flow has one packet beyond the room at a time. `flow` is its bit.
  */
 static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_tx *tx, u32 len,
-				     u32 tcp, u32 keeps, u64 now)
+				     u32 tcp, u32 keeps, u64 flow, u64 now)
 {
-	u32 room = nscc_room(h, tx);
+	u32 room = nscc_room(h, tx), waits = tx->backlog - tx->others;
 
 	if (tcp) {
 		if (!keeps || len <= CFG_MTU)
 			room = room > NSCC_BURST ? room : NSCC_BURST;
-		if (keeps && len <= CFG_MTU)
-			room += NSCC_SINGLES;
-		return tx->backlog - tx->others > room;
+		if (waits <= room)
+			return 0;
+		if (len > CFG_MTU || waits > room + NSCC_SINGLES)
+			return 1;
+		return !keeps && (tx->extra_flows & flow) && now - tx->extra_ns <= NSCC_TURN_NS;
 	}
 	if (tx->others <= room || tx->others <= NSCC_OTHERS)
 		return 0;
@@ -92,14 +97,23 @@ static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_
 }
 
 /* Note that `packets` of `len` bytes together begin to wait. */
-static __always_inline void nscc_hold(struct mrc_tx *tx, u32 packets, u32 len, u32 tcp, u64 now)
+static __always_inline void nscc_hold(struct mrc_tx *tx, u32 packets, u32 len, u32 tcp, u64 flow,
+				      u64 now)
 {
 	if (!tx->held)
 		tx->held_ns = now;
 	tx->held += packets;
 	tx->backlog += len;
-	if (tcp)
+	if (tcp) {
+		if (tx->backlog - tx->others <= NSCC_BURST)
+			return;
+		if (now - tx->extra_ns > NSCC_TURN_NS) {
+			tx->extra_ns = now;
+			tx->extra_flows = 0;
+		}
+		tx->extra_flows |= flow;
 		return;
+	}
 	if (!tx->others)
 		tx->others_ns = now;
 	tx->others += len;

@@ -19,6 +19,7 @@ struct flow {
 	struct mrc_tx *tx;
 	u32 tcp;                 /* 1: a packet of TCP */
 	u32 keeps;               /* 1: its sender keeps what is refused: TCP, at tc egress */
+	u64 bit;                 /* a bit of 64, by its hash */
 };
 
 /* The kept copy of a packet. */
@@ -89,7 +90,7 @@ static __always_inline int spray_undo(u32 slot, u32 why)
  */
 static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 *qp_index)
 {
-	u32 *peer_index, qp;
+	u32 *peer_index, qp, hash;
 
 	peer_index = find_peer(skb, &f->tcp);
 	f->h = host_get();
@@ -99,7 +100,9 @@ static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 
 	f->b = balance_get(*peer_index);
 	if (!f->peer || !f->b)
 		return MRC_C_DROP_NO_PEER;
-	qp = f->peer->qp_base + (bpf_get_hash_recalc(skb) & f->peer->qp_mask);
+	hash = bpf_get_hash_recalc(skb);
+	f->bit = 1ull << (hash >> 8 & 63);
+	qp = f->peer->qp_base + (hash & f->peer->qp_mask);
 	f->q = qps.lookup(&qp);
 	f->tx = txs.lookup(&qp);
 	if (!f->q || !f->tx)
@@ -120,7 +123,7 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 		return MRC_C_DROP_WINDOW;
 	/* take_psn() looks again; here it saves a copy. */
 	if (f->tx->backlog && nscc_full(f->h, f->tx, skb->len - MRC_ETH_LEN, f->tcp,
-					f->keeps, bpf_ktime_get_ns()))
+					f->keeps, f->bit, bpf_ktime_get_ns()))
 		return MRC_C_DROP_BACKLOG;
 	if (signal_queue(skb, f->h, f->q, f->tx, f->b) == QUEUE_DROP)
 		return MRC_C_DROP_EARLY;
@@ -173,7 +176,7 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 		*id = PATH_HELD | (f->tcp ? 0 : PATH_HELD_OTHER);
 	else
 		*id = pick_path(tx, up, up, f->b->shares, price);
-	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->tcp, f->keeps, now))
+	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->tcp, f->keeps, f->bit, now))
 		why = MRC_C_DROP_BACKLOG;
 	if (!why && *id != MRC_NO_PATH) {
 		tx->next = *psn + packets;
@@ -184,7 +187,7 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 			tx->inflight = 0;
 		}
 		if (*id & PATH_HELD)
-			nscc_hold(tx, packets, len, f->tcp, now);
+			nscc_hold(tx, packets, len, f->tcp, f->bit, now);
 		else
 			*id |= take_window(f->h, tx, len);
 	}

@@ -15,6 +15,7 @@ from tests.bpf.test_cell_resend import right
 from tests.bpf.test_sack import FIRST, outgoing, resent, spray
 
 SHORT = len(outgoing(0))
+EVERY_FLOW = (1 << 64) - 1
 TARGET_NS = 1_000_000
 RELEASE_MAX = 12  # of bpf/release.c
 
@@ -137,7 +138,7 @@ def test_too_much_waits(
 
 @pytest.mark.parametrize(
     ("cut_back", "backlog", "took"),
-    [(1, 250_000, 1), (1, 300_000, 0), (2, 300_000, 1), (2, 400_000, 0)],
+    [(1, 250_000, 1), (1, 400_000, 0), (2, 300_000, 1), (2, 400_000, 0)],
 )
 def test_single_packet_that_leaves_has_more_room_than_what_was_cut(
     rig: Rig, cut_back: int, backlog: int, took: int
@@ -154,6 +155,29 @@ def test_single_packet_that_leaves_has_more_room_than_what_was_cut(
     rig.edit("txs", 0, "mrc_tx", backlog=backlog, inflight=1 << 20)
     rig.spray(bytes(packet))
     assert (rig.tx()["held"], rig.tx()["others"]) == (took, 0)
+
+
+@pytest.mark.parametrize(
+    ("flows", "age_ms", "took"), [(0, 0, 1), (EVERY_FLOW, 0, 0), (EVERY_FLOW, 1000, 1)]
+)
+def test_no_connection_is_kept_out_by_the_backlog_of_another(
+    rig: Rig, flows: int, age_ms: int, took: int
+) -> None:
+    """Each has one packet at a time beyond the room, where TCP would lose what is refused."""
+    packet = bytearray(outgoing(2))
+    packet[9] = 6
+    narrow(rig)
+    spray(rig, 2)
+    rig.tune(cut_back_ifindex=1)
+    then = time.monotonic_ns() - age_ms * 1_000_000
+    waits = {"backlog": 300_000, "inflight": 1 << 20}
+    rig.edit("txs", 0, "mrc_tx", **waits, extra_flows=flows, extra_ns=then)
+    before = rig.tx()
+    rig.spray(bytes(packet))
+    after = rig.tx()
+    assert after["held"] == took
+    assert bool(after["extra_flows"]) == bool(flows or took)
+    assert (after["extra_ns"] > before["extra_ns"]) == (age_ms > 0)
 
 
 def test_others_are_counted_while_they_wait(rig: Rig, far: Far) -> None:
