@@ -33,7 +33,7 @@ u32 host_open(const struct mrc_host *h, struct mrc_tx *tx, u32 tcp)
 u32 host_take(const struct mrc_host *h, struct mrc_tx *tx, u32 len)
 { return take_window(h, tx, len); }
 u32 host_full(const struct mrc_host *h, const struct mrc_tx *tx, u32 len, u32 tcp)
-{ return nscc_full(h, tx, len, tcp, tcp, ~0ull); }
+{ return nscc_full(h, tx, len, tcp, tcp, 0, ~0ull); }
 void host_sack(const struct mrc_host *h, struct mrc_tx *tx, struct mrc_balance *b, u32 bytes,
                u32 rtt, u32 class, u32 marked, u64 now)
 { tx->srtt_ns = rtt ? rtt : tx->srtt_ns; nscc_sack(h, tx, b, bytes, rtt, class, marked, now); }
