@@ -231,7 +231,7 @@ class Loop:
         at = 0
         while at < count:
             end = min(count, at + self.rng.choice((1, 1, 2, 3, 5, count)))
-            part = piece(cell.payload, state.mss, at, end, partial=True)
+            part = piece(cell.payload, state.mss, at, end, partial=end - at > 1)
             marked = self.rng.random() < 0.05
             arriving = self.cells.far.cell(
                 state.psn, part, ev, mss=state.mss, first=seq_of(cell.payload), ce=marked,
