@@ -242,11 +242,11 @@ static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *hea
 	c->is = (u64)qp << 32 | psn;
 	if (!one)
 		return -1;
-	c->partial = !ring || one->tag == (c->is | MRC_TAG_PARTIAL);
-	if (ring && c->partial)
-		c->is |= MRC_TAG_PARTIAL;
+	if (ring)
+		c->is |= one->tag & MRC_TAG_PARTIAL;
 	if (one->tag != c->is)
 		return -1;
+	c->partial = !ring || (c->is & MRC_TAG_PARTIAL);
 	c->tag = &one->tag;
 	c->data = one->data;
 	c->most = CFG_MTU;

@@ -96,6 +96,18 @@ static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_
 	return tx->others > NSCC_BURST || now - tx->others_ns > NSCC_BURST_NS;
 }
 
+/* Note that a flow of TCP has a packet waiting, where that may be beyond the room. */
+static __always_inline void nscc_note_extra(struct mrc_tx *tx, u64 flow, u64 now)
+{
+	if (tx->backlog - tx->others <= NSCC_BURST)
+		return;
+	if (now - tx->extra_ns > NSCC_TURN_NS) {
+		tx->extra_ns = now;
+		tx->extra_flows = 0;
+	}
+	tx->extra_flows |= flow;
+}
+
 /* Note that `packets` of `len` bytes together begin to wait. */
 static __always_inline void nscc_hold(struct mrc_tx *tx, u32 packets, u32 len, u32 tcp, u64 flow,
 				      u64 now)
@@ -105,13 +117,7 @@ static __always_inline void nscc_hold(struct mrc_tx *tx, u32 packets, u32 len, u
 	tx->held += packets;
 	tx->backlog += len;
 	if (tcp) {
-		if (tx->backlog - tx->others <= NSCC_BURST)
-			return;
-		if (now - tx->extra_ns > NSCC_TURN_NS) {
-			tx->extra_ns = now;
-			tx->extra_flows = 0;
-		}
-		tx->extra_flows |= flow;
+		nscc_note_extra(tx, flow, now);
 		return;
 	}
 	if (!tx->others)

@@ -19,7 +19,7 @@ struct flow {
 	struct mrc_tx *tx;
 	u32 tcp;                 /* 1: a packet of TCP */
 	u32 keeps;               /* 1: its sender keeps what is refused: TCP, at tc egress */
-	u64 bit;                 /* a bit of 64, by its hash */
+	u64 bit;                 /* by its hash, in tx->cut_flows and tx->extra_flows */
 };
 
 /* The kept copy of a packet. */
@@ -101,7 +101,7 @@ static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 
 	if (!f->peer || !f->b)
 		return MRC_C_DROP_NO_PEER;
 	hash = bpf_get_hash_recalc(skb);
-	f->bit = 1ull << (hash >> 8 & 63);
+	f->bit = 1ull << (hash >> 8 & 63); /* the lowest bits choose the QP */
 	qp = f->peer->qp_base + (hash & f->peer->qp_mask);
 	f->q = qps.lookup(&qp);
 	f->tx = txs.lookup(&qp);
@@ -282,12 +282,6 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 
 #define CUT_LATEST_NS 100000000ll /* what has not come back from being cut by then is lost */
 
-/* The flow's bit of tx->cut_flows. */
-static __always_inline u64 cut_bit(struct __sk_buff *skb)
-{
-	return 1ull << (bpf_get_hash_recalc(skb) & 63);
-}
-
 /* Send the packet out of the cutting interface. Its parts come back one by one. */
 static __always_inline int go_to_cut(struct __sk_buff *skb, const struct flow *f)
 {
@@ -302,7 +296,7 @@ static __always_inline int spray_cut(struct __sk_buff *skb, const struct flow *f
 {
 	if (!f->h->cut_ifindex)
 		return spray_drop(MRC_C_DROP_TOO_BIG);
-	f->tx->cut_flows |= cut_bit(skb);
+	f->tx->cut_flows |= f->bit;
 	f->tx->cut_ns = bpf_ktime_get_ns();
 	return go_to_cut(skb, f);
 }
@@ -328,7 +322,7 @@ static __always_inline int follows_cut(struct __sk_buff *skb, const struct flow 
 		tx->cut_pending = 0;
 		return 0;
 	}
-	return (s64)tx->cut_pending > 0 && (tx->cut_flows & cut_bit(skb));
+	return (s64)tx->cut_pending > 0 && (tx->cut_flows & f->bit);
 }
 
 /* A packet that has come back has its PSN: those that follow it may go their own way again. */

@@ -335,17 +335,15 @@ def test_held_single_packet_gets_the_rest_of_its_checksum(
 ) -> None:
     packets = [tcp(noise(200 + n), inward=True, partial=partial) for n in range(3)]
     whole = [tcp(noise(200 + n), inward=True) for n in range(3)]
-    arrive = partial_and_alone if partial else CellRig.arrive
     for n in (2, 1):
-        arrive(cells, cells.far.cell(FIRST + n, packets[n]))
-    cells.arrive(cells.far.cell(FIRST, whole[0]))
-    assert cells.delivered() == whole
+        frame = cells.far.cell(FIRST + n, packets[n])
+        if partial:
+            cells.bring(frame, 0)
+        else:
+            cells.arrive(frame)
+    cells.arrive(cells.far.cell(FIRST, packets[0]))
+    assert cells.delivered() == packets[:1] + whole[1:]
     assert cells.slots() == ALL_FREE
-
-
-def partial_and_alone(cells: CellRig, frame: bytes) -> None:
-    """Have a single packet arrive whose checksum is left to a NIC."""
-    cells.bring(frame, 0)
 
 
 def test_damage_that_looks_like_half_a_checksum_stays_damage(cells: CellRig, rig: Rig) -> None:
