@@ -8,8 +8,8 @@
  */
 
 #define SHARE_MIN 4              /* smallest share, of MRC_SHARE_FULL: enough to notice that a plane healed */
-#define SHARE_REST 16            /* a share that shrinks below this is not worth its delay: the plane rests at SHARE_MIN */
-#define SHARE_STEP 2             /* a plane gains this at a judgement ... */
+#define SHARE_REST 16            /* a share that shrinks to less than this costs more than it gives: SHARE_MIN takes its place */
+#define SHARE_STEP 1             /* a plane gains this at a judgement ... */
 #define LEAD_PARTS 32            /* ... and this part of its share for a delay far below the others' ... */
 #define KNEE_PARTS 4             /* ... and this part of the distance to the last share that was too much */
 #define SLACK_PACKETS 2          /* delay granted over the best plane, in packets of its own */
@@ -134,9 +134,9 @@ static __always_inline u32 judged_share(struct mrc_balance *b, const struct judg
 		return share;
 	}
 	b->strikes[p] = 0;
-	if (share < SHARE_REST)
-		return share + SHARE_STEP / 2;
 	share += SHARE_STEP;
+	if (share < SHARE_REST)
+		return share;
 	/* A plane with less delay than those with the largest share can take more. */
 	if (delay < j->best_fast_ns)
 		share += (u64)share * (j->best_fast_ns - delay) / j->best_fast_ns / LEAD_PARTS;
@@ -154,7 +154,7 @@ static __always_inline u32 unjudged_share(struct mrc_balance *b, u32 p, u32 shar
 		return share;
 	b->stock_ns[p] = now;
 	if (b->fast_ns[p] <= limit || !measured_lately(b, p, now))
-		share += share < SHARE_REST ? SHARE_STEP / 2 : SHARE_STEP;
+		share += SHARE_STEP;
 	return share;
 }
 

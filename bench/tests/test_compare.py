@@ -30,6 +30,7 @@ from bench.compare import (
     routes,
     targets,
     traffic,
+    training,
     ways,
 )
 from bench.compare.__main__ import COMPETITORS
@@ -334,10 +335,12 @@ def test_peers__who_is_ahead_and_whether_in_every_round() -> None:
         figure((*WHERE[:2], "VXLAN"), "goodput", 103.0, 103.0, 103.0),  # within 2 %
         figure(WHERE, "p99", 5.0), figure((*WHERE[:2], "TCP"), "p99", 9.0),  # less is better
         figure(WHERE, "requests", 5.0), figure((*WHERE[:2], "TCP"), "requests", 9.0),
+        figure(WHERE, training.PER_S, 5.0), figure((*WHERE[:2], "seg6"), training.PER_S, 9.0),
     ]  # fmt: skip
     assert [(win.figure.route, win.clear) for win in peers.wins(figures)] == [
         ("MPTCP", True),
         ("TCP", False),
+        ("seg6", False),
     ]
 
 

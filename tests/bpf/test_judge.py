@@ -21,7 +21,7 @@ from tests.bpf.rig import PLANES, Rig, clock_passes
 
 FULL: int = ABI.MRC_SHARE_FULL
 _BALANCE = ABI.structs["mrc_balance"]
-MIN, STEP, STRIKES, MORE_STRIKES, PACKETS = 4, 2, 4, 2, 12
+MIN, REST, STEP, STRIKES, MORE_STRIKES, PACKETS = 4, 16, 1, 4, 2, 12
 KNEE_PARTS, LEAD_PARTS, SLACK_PACKETS = 4, 32, 2
 ROUND_TRIPS, LATEST_NS = 3, 100_000_000
 MS = 1_000_000
@@ -82,7 +82,8 @@ def shares(rig: Rig) -> LIST:
 
 def grown(share: int, knee: int) -> int:
     """Return a share after a judgement that did not find its plane worse."""
-    return share + STEP + max(0, knee - share - STEP) // KNEE_PARTS
+    share += STEP
+    return share if share < REST else share + max(0, knee - share) // KNEE_PARTS
 
 
 EQUAL = [FULL] * PLANES
@@ -222,6 +223,18 @@ def test_share_grows_fast_to_where_it_was_too_much_and_slowly_from_there(judged:
         share = shares(judged)[1]
     assert max(steps) > 5 * STEP
     assert steps[-2] == STEP
+
+
+def test_share_that_shrinks_to_less_than_an_eighth_is_the_smallest(judged: Rig) -> None:
+    """A plane at a tenth of the others' rate would hold up all order for the sake of a tenth."""
+    before = FULL
+    while (share := judge(judged, BAD["delay"], 1)[1]) != MIN:
+        assert REST <= share <= before
+        before = share
+    assert before < FULL
+    for grown_once in range(MIN + STEP, REST, STEP):  # also where more was too much
+        assert judge(judged, Seen())[1] == grown_once
+    assert judge(judged, BAD["delay"], MORE_STRIKES)[1] == MIN
 
 
 def give(rig: Rig, *shares: int) -> None:
