@@ -127,7 +127,7 @@ def test_plane_that_stays_worse_gives_up_part_of_its_share(judged: Rig, what: st
 @pytest.mark.parametrize("what", BAD)
 def test_plane_that_heals_gets_its_share_back(judged: Rig, what: str) -> None:
     judge(judged, BAD[what], 200)
-    again = [judge(judged, Seen())[1] for _ in range(100)]
+    again = [judge(judged, Seen())[1] for _ in range(FULL)]
     assert again == sorted(again)
     assert all(b - a <= STEP for a, b in itertools.pairwise(again))
     assert shares(judged) == EQUAL
@@ -170,7 +170,7 @@ def test_one_bad_plane_of_two(judged: Rig) -> None:
 
 
 def test_shares_are_relative_to_the_best_plane_left(judged: Rig) -> None:
-    judge(judged, BAD["delay"], 12)
+    judge(judged, BAD["delay"], STRIKES + 2)
     worse = shares(judged)[1]
     assert MIN < worse < FULL
     judged.tune(plane_mask=0b0010)  # the only plane: there is nothing to compare it with
