@@ -169,8 +169,8 @@ class Engine:
         self._mac = await mrc0.ensure(nl, config, self._bpffs)
         self._ends = mrc0.ends(nl, config)
         if config.cells:
-            told = host.cell_bytes(self.datapath)
-            self.cells = CellSize(nl, config, self.datapath, told, self._cells_resized)
+            told, mbps = host.cell_bytes(self.datapath), host.plane_mbps(config)
+            self.cells = CellSize(nl, config, self.datapath, told, mbps, self._cells_resized)
             await self.cells.start()
 
     async def _open(self, layout: Sizes) -> Path:

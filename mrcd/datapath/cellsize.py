@@ -28,6 +28,7 @@ IDLE_S = 0.5
 """Time between two looks at the planes, with and without traffic."""
 QUIET_BYTES = 100_000
 """Applications that send less than this a second show nothing of what planes can carry."""
+_MBPS = 125_000  # bytes a second in 1 Mb/s
 _QUEUE_SIGNALS = (ABI.MRC_C_TX_CE, ABI.MRC_C_DROP_EARLY)
 """Counters of what the programs do when queues are long (bpf/aqm.c)."""
 
@@ -41,12 +42,13 @@ class CellSize:
         config: Config,
         datapath: Datapath,
         start: int,
+        mbps: int,
         on_change: Callable[[], Awaitable[None]],
     ) -> None:
-        """Begin with the length that the programs have, or 0 for the usual first one.
+        """Begin with the length that the programs have, or 0 for the first one.
 
-        `on_change` is awaited after each change; it gives the length to the programs and to
-        connections.
+        `mbps` is what a plane carries at most, 0 if unknown. `on_change` is awaited after each
+        change; it gives the length to the programs and to connections.
         """
         transport = config.transport
         self._datapath = datapath
@@ -55,7 +57,9 @@ class CellSize:
         self._mrc0 = config.mrc0.name
         self._planes = config.interfaces
         self._on_change = on_change
-        self._dial = Dial(config.mtu, transport.cell_min, transport.cell_max, start or None)
+        self._dial = Dial(
+            config.mtu, transport.cell_min, transport.cell_max, start or None, mbps * _MBPS
+        )
         self._before: tuple[int, dict[str, Traffic]] = (0, {})
 
     @property

@@ -9,6 +9,8 @@ The rate of a plane is not known, only what it was given to carry. The largest r
 seconds is all that a plane carries only if queues were long in that time. Otherwise something else
 was the limit: the application, or the CPU that short cells keep busy. Then cells grow with the
 rate, but do not shrink, and where they are shorter than at first, they become as long again.
+
+At first they are as long as the fabric file or the NICs' speed allows.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ CELL_NS = 250_000
 WINDOW_NS = 10 * SECOND
 """Time for which a measured rate counts."""
 FIRST_BYTES, FIRST_PACKETS = 16384, 3
-"""Longest cell while nothing has been measured, whichever is longer. Several packets are needed to
-learn what planes carry: sent one by one, they may keep the CPU too busy to load a plane."""
+"""Longest cell while nothing is known or measured, whichever is longer. Several packets are needed
+to learn what planes carry: sent one by one, they may keep the CPU too busy to load a plane."""
 LONG_QUEUES = 3
 """Measurements with long queues that it takes to make cells shorter, so that TCP's slow start and a
 passing queue do not."""
@@ -38,12 +40,19 @@ IN_USE = 1 / 32
 class Dial:
     """The length of cells. `packet` is the longest packet of an application, in bytes."""
 
-    def __init__(self, packet: int, least: int, most: int, start: int | None = None) -> None:
-        """Bounds in bytes; 0 is one packet. `start` is the length that is in force already."""
+    def __init__(
+        self, packet: int, least: int, most: int, start: int | None = None, rate: int = 0
+    ) -> None:
+        """Bounds in bytes; 0 is one packet. `start` is the length that is in force already.
+
+        A plane carries at most `rate`, in bytes a second; 0: unknown.
+        """
         self._packet = packet
         self._seen: deque[tuple[int, tuple[float, ...], bool]] = deque()
         self.reconfigure(least, most)
         self._first = max(FIRST_BYTES, FIRST_PACKETS * packet)
+        if rate:
+            self._first = max(packet, rate * CELL_NS // SECOND)
         self.bytes = self._rounded(self._first if start is None else start)
 
     def reconfigure(self, least: int, most: int) -> None:

@@ -17,8 +17,10 @@ JUMBO, USUAL = 8960, 1460
 class Turned:
     """A dial that is told rates every 100 ms."""
 
-    def __init__(self, packet: int = USUAL, least: int = 0, most: int = 65000) -> None:
-        self.dial = Dial(packet, least, most)
+    def __init__(
+        self, packet: int = USUAL, least: int = 0, most: int = 65000, rate: float = 0
+    ) -> None:
+        self.dial = Dial(packet, least, most, rate=int(MBIT * rate))
         self.now = 0
 
     def carry(self, *mbits: float, times: int = 1, queued: bool = True) -> int:
@@ -39,6 +41,29 @@ class Turned:
 def test_first_length(packet: int, packets: int) -> None:
     dial = Turned(packet).dial
     assert (dial.packets, dial.bytes) == (packets, packets * packet)
+
+
+@pytest.mark.parametrize(
+    ("rate", "packet", "length"),
+    [
+        (10, USUAL, USUAL),
+        (250, USUAL, 5 * USUAL),
+        (250, JUMBO, JUMBO),
+        (1000, JUMBO, 3 * JUMBO),
+        (10_000, USUAL, 65000),
+        (100_000, JUMBO, 65000),
+    ],
+)
+def test_first_length_where_it_is_known_what_planes_carry_at_most(
+    rate: float, packet: int, length: int
+) -> None:
+    turned = Turned(packet, rate=rate)
+    assert turned.bytes == length
+    assert turned.carry(1, 1, times=100, queued=False) == 0
+    turned.carry(5, 5, times=3)
+    assert turned.bytes == packet
+    turned.carry(5, 5, times=100, queued=False)
+    assert turned.bytes == length
 
 
 @pytest.mark.parametrize(
