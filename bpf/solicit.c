@@ -8,7 +8,7 @@
  * arrives, the receiver's clock sends SACKs.
  */
 
-#define SOLICIT_PARTS 4          /* questions of a QP in a round trip, at most */
+#define SOLICIT_PARTS 2          /* questions of a QP in a round trip, at most */
 
 /* The QP of a peer that is asked about next, if it is time; or -1. */
 static __always_inline s32 next_wanting(const struct mrc_host *h, const struct mrc_peer *peer,

@@ -20,7 +20,7 @@ RTO_MIN_NS = 3 * MS
 HOLE_TIMEOUT_NS = 1000 * MS
 """The receiver abandons a gap after this time, so that nothing stalls for ever. Any repair takes
 far less."""
-SACK_PACKETS = 8
+SACK_PACKETS = 16
 SACK_BYTES = 16384
 """A SACK is sent after this many packets or bytes, which are 100 to 140 us apart at 1 Gb/s."""
 SACK_GAP_NS = 50 * US
