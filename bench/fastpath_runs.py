@@ -159,11 +159,12 @@ class Sacks:
 
     def _sacks(self) -> list[bytes]:
         """Return SACKs that each acknowledge `of` more packets and reflect the last one's time."""
-        frames = []
+        frames, mpr = [], self._side.make.mpr // WIRE.MRC_MPR_UNIT
         for psn in self._send()[self._of - 1 :: self._of]:
             entry = self._side.dp.read("tx_entries", psn % self._side.dp.sizes.window, _TX_ENTRY)
             stamp = wire_time(entry["sent_ns"])
-            frames.append(self._side.far.sack(psn, trigger=psn, ev=EV, ts=stamp, received=psn))
+            sack = self._side.far.sack(psn, trigger=psn, ev=EV, ts=stamp, received=psn, mpr=mpr)
+            frames.append(sack)
         return frames
 
     def receive(self) -> tuple[list[int], list[int]]:

@@ -33,6 +33,7 @@ SHAPES: dict[str, Sequence[Make]] = {
     "planes": [replace(USUAL, planes=n) for n in (1, 2, 8)],
     "EVs": [replace(USUAL, evs=n) for n in (16, 64, 256)],
     "QPs": [replace(USUAL, qps=n) for n in (1, 16)],
+    "congestion control": [replace(USUAL, control=False)],
 }
 SIZES = (100, 500, 2000, 4000, 8800)
 
@@ -76,7 +77,10 @@ def cost(name: str, rounds: int, packets: int) -> Iterator[Line]:
 
 
 def _number_of(what: str, make: Make) -> int:
-    return {"planes": make.planes, "EVs": make.evs, "QPs": make.qps}[what]
+    return {
+        "planes": make.planes, "EVs": make.evs, "QPs": make.qps,
+        "congestion control": int(make.control),
+    }[what]  # fmt: skip
 
 
 def _measures(

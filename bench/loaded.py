@@ -36,6 +36,8 @@ from tests.bpf.packets import Far, ip4
 from tests.bpf.rig import LINK_MAC, arrival, end_in_stub, pinned_to_one_cpu, write_planes
 
 _NEVER_NS = 4_000_000_000
+_TARGET_NS = 1_000_000_000
+_ENDLESS = 1 << 28  # bytes a millisecond that the planes carry
 _OUR_QPN, _REMOTE_QPN = 0x770000, 0x880000
 _TX, _RX = ABI.structs["mrc_tx"], ABI.structs["mrc_rx"]
 _PATH, _CLOCK = ABI.structs["mrc_path"], ABI.structs["mrc_clock"]
@@ -84,7 +86,10 @@ int nothing(struct __sk_buff *skb)
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """The shape of a data path; `evs` are in use in a QP's set, over all planes."""
+    """The shape of a data path; `evs` are in use in a QP's set, over all planes.
+
+    `control` is whether there is congestion control; its window never fills.
+    """
 
     mtu: int = 9000
     planes: int = 4
@@ -93,6 +98,7 @@ class Make:
     qps: int = 4
     mpr: int = 2048
     slots: int = 8192
+    control: bool = True
 
     def __str__(self) -> str:
         return f"MTU {self.mtu}, {self.planes} planes, {self.evs} EVs, {self.qps} QPs"
@@ -224,6 +230,8 @@ class Loaded:
             "block": int.from_bytes(block.network_address.packed[:4], "little"),
             "udp_port": socket.htons(transport.udp_port),
             "control_port": socket.htons(transport.control_port),
+            "cc_target_ns": _TARGET_NS if self.make.control else 0,
+            "cc_rate": _ENDLESS,
             "sack_packets": 1 << 20,
             "sack_bytes": 1 << 30,
             "link_mac": tuple(LINK_MAC),
