@@ -46,6 +46,7 @@ def main() -> None:
     if args.render:
         _write(args, before)
         return
+    _make_room(args)
     entry.begin("compare")
     results = Results()
     chosen = [each for each in WORKLOADS if each.name in (args.only or NAMES)]
@@ -227,6 +228,15 @@ def _processor() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()
+
+
+def _make_room(args: argparse.Namespace) -> None:
+    """Make the folders of the files to write, before anything is measured."""
+    for folder in (args.report.parent, args.json.parent, args.plots):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            sys.exit(f"compare: cannot make {folder}: {error.strerror}; name others by --report")
 
 
 def _write(args: argparse.Namespace, found: Record) -> None:
