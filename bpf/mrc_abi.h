@@ -111,6 +111,7 @@ struct mrc_peer {                /* map peers; written by the daemon */
  * changes no judgement.
  */
 #define MRC_LENGTHS 4            /* classes of packet lengths, each a quarter of the MTU wide */
+#define MRC_SENDERS 8            /* QPs of a peer whose bytes in flight are told apart */
 
 struct mrc_balance {             /* map balances[peer] */
 	__u64 shares;            /* byte p: plane p's share, MRC_SHARE_FULL if whole */
@@ -132,6 +133,7 @@ struct mrc_balance {             /* map balances[peer] */
 	__u32 usual_ns[MRC_MAX_PLANES]; /* lower quartile of the round trips; racy */
 	__u32 probed_ns;         /* shortest round trip of a probe, 0: not measured; racy */
 	__u32 pad;
+	__u32 inflight[MRC_SENDERS]; /* by QP modulo this, its bytes in flight as of its last SACK; racy */
 	__u32 base_ns[MRC_LENGTHS]; /* shortest round trip by length of the packet, 0: not measured; racy */
 	__u32 loss_ppm[MRC_MAX_PLANES]; /* smoothed over judgements */
 	__u32 mark_ppm[MRC_MAX_PLANES];

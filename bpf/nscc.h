@@ -136,15 +136,31 @@ static __always_inline void nscc_unhold(struct mrc_tx *tx, u32 len, u32 tcp)
 		tx->others = tx->others > len ? tx->others - len : 0;
 }
 
+/* How many QPs of a peer share its traffic, in sixteenths: one counts by what it has of the busiest. */
+static __always_inline u32 nscc_sharers(const struct mrc_balance *b)
+{
+	u64 sum = 0;
+	u32 i, most = 0;
+
+	for (i = 0; i < MRC_SENDERS; i++) {
+		sum += b->inflight[i];
+		if (b->inflight[i] > most)
+			most = b->inflight[i];
+	}
+	return most ? sum * 16 / most : 16;
+}
+
 /*
- * The delay to aim at, longer for a QP that has less of the planes' rate: in one
- * queue all measure the same delay, and all are content only with equal rates.
+ * The delay to aim at, longer for a peer that has less of the planes' rate: in one
+ * queue all measure the same delay, and all are content only with equal rates. QPs of one
+ * peer are one sender, or a peer with more of them would get more, in a longer queue.
  */
-static __always_inline u32 nscc_target(const struct mrc_host *h, const struct mrc_tx *tx, u32 rtt)
+static __always_inline u32 nscc_target(const struct mrc_host *h, const struct mrc_balance *b,
+				       const struct mrc_tx *tx, u32 rtt)
 {
 	u64 full = (u64)h->cc_rate * rtt / 1000000, ratio;
 
-	ratio = full * 16 / (tx->cwnd ? tx->cwnd : 1);
+	ratio = full * 256 / ((u64)(tx->cwnd ? tx->cwnd : 1) * nscc_sharers(b));
 	if (ratio < 16)
 		ratio = 16;
 	if (ratio > 16 * NSCC_RATIO_MAX)
@@ -247,22 +263,23 @@ static __always_inline void nscc_adapt(struct mrc_tx *tx, u32 rtt, u64 now)
 }
 
 /*
- * `bytes` have arrived, by a SACK whose packet, of a length class, took `rtt`; 0 if
+ * `bytes` of a QP have arrived, by a SACK whose packet, of a length class, took `rtt`; 0 if
  * that is not known. `marked`: the SACK told of a congestion mark.
  */
 static __always_inline void nscc_sack(const struct mrc_host *h, struct mrc_tx *tx,
-				      struct mrc_balance *b, u32 bytes, u32 rtt, u32 class,
+				      struct mrc_balance *b, u32 qp, u32 bytes, u32 rtt, u32 class,
 				      u32 marked, u64 now)
 {
 	u32 delay, busy = tx->backlog || tx->inflight > tx->cwnd / 2;
 
 	tx->inflight = tx->inflight > bytes ? tx->inflight - bytes : 0;
 	tx->got += bytes;
+	b->inflight[qp & (MRC_SENDERS - 1)] = tx->inflight;
 	if (!h->cc_target_ns || !tx->cwnd || !rtt)
 		return;
 	delay = nscc_delay(h, b, class & (MRC_LENGTHS - 1), rtt);
 	tx->delay_ns += (s32)(delay - tx->delay_ns) >> 3;
-	tx->target_ns = nscc_target(h, tx, tx->srtt_ns);
+	tx->target_ns = nscc_target(h, b, tx, tx->srtt_ns);
 	if (tx->delay_ns > tx->target_ns) {
 		tx->calm = 0;
 		nscc_decrease(tx, b, tx->srtt_ns, delay, now);

@@ -34,9 +34,9 @@ u32 host_take(const struct mrc_host *h, struct mrc_tx *tx, u32 len)
 { return take_window(h, tx, len); }
 u32 host_full(const struct mrc_host *h, const struct mrc_tx *tx, u32 len, u32 tcp)
 { return nscc_full(h, tx, len, tcp, tcp, 0, ~0ull); }
-void host_sack(const struct mrc_host *h, struct mrc_tx *tx, struct mrc_balance *b, u32 bytes,
-               u32 rtt, u32 class, u32 marked, u64 now)
-{ tx->srtt_ns = rtt ? rtt : tx->srtt_ns; nscc_sack(h, tx, b, bytes, rtt, class, marked, now); }
+void host_sack(const struct mrc_host *h, struct mrc_tx *tx, struct mrc_balance *b, u32 qp,
+               u32 bytes, u32 rtt, u32 class, u32 marked, u64 now)
+{ tx->srtt_ns = rtt ? rtt : tx->srtt_ns; nscc_sack(h, tx, b, qp, bytes, rtt, class, marked, now); }
 void host_loss(const struct mrc_host *h, struct mrc_tx *tx, u32 bytes) { nscc_loss(h, tx, bytes); }
 u32 host_class(u32 len) { return length_class(len); }
 """
@@ -45,7 +45,7 @@ _ARGUMENTS = {
     "host_open": (_PTR, _PTR, _U32),
     "host_take": (_PTR, _PTR, _U32),
     "host_full": (_PTR, _PTR, _U32, _U32),
-    "host_sack": (_PTR, _PTR, _PTR, _U32, _U32, _U32, _U32, _U64),
+    "host_sack": (_PTR, _PTR, _PTR, _U32, _U32, _U32, _U32, _U32, _U64),
     "host_loss": (_PTR, _PTR, _U32),
     "host_class": (_U32,),
 }
@@ -77,7 +77,7 @@ class Sender:
         self.functions, self.base = functions, base
         self.host = Memory("mrc_host", cc_target_ns=target, cc_rate=RATE, planes=1)
         self.tx = Memory("mrc_tx", **state)
-        self.balance = Memory("mrc_balance")
+        self.balance, self.qp = Memory("mrc_balance"), 0
         self.idle = True
 
     def open(self, *, tcp: bool = False) -> bool:
@@ -90,7 +90,7 @@ class Sender:
         self, count: int, rtt: int, now: int, *, length: int = MTU, marked: bool = False
     ) -> None:
         self.functions.host_sack(
-            self.host.at, self.tx.at, self.balance.at, count, rtt,
+            self.host.at, self.tx.at, self.balance.at, self.qp, count, rtt,
             self.functions.host_class(length), marked, now,
         )  # fmt: skip
 
@@ -178,6 +178,36 @@ def test_newcomer_gets_its_share_and_gives_it_back(functions: ctypes.CDLL) -> No
     link.senders[3].idle = True
     link.run(100 * MS)
     assert sum(link.run(500 * MS).values()) > 0.98 * RATE * 500
+
+
+def of_one_peer(functions: ctypes.CDLL, qps: int) -> list[Sender]:
+    senders = [Sender(functions) for _ in range(qps)]
+    for qp, sender in enumerate(senders):
+        sender.balance, sender.qp = senders[0].balance, 40 + qp
+    return senders
+
+
+@pytest.mark.parametrize("qps", [4, 8])
+def test_qps_of_one_peer_make_the_queue_of_one(functions: ctypes.CDLL, qps: int) -> None:
+    link = Link(of_one_peer(functions, qps))
+    for sender in link.senders:
+        sender.sack(0, sender.base + MTU * MS // RATE, link.now)
+        sender.idle = False
+    link.run(2000 * MS)
+    got = shares(link, 2000 * MS)
+    assert min(got) > 0.8, got
+    assert sum(link.bytes.values()) > 0.98 * RATE * 2000
+    assert sorted(link.delays)[len(link.delays) // 2] < 2.2 * TARGET
+
+
+def test_peer_gets_no_more_by_having_more_qps(functions: ctypes.CDLL) -> None:
+    link = Link([Sender(functions), *of_one_peer(functions, 4)])
+    for sender in link.senders:
+        sender.sack(0, sender.base + MTU * MS // RATE, link.now)
+        sender.idle = False
+    link.run(2000 * MS)
+    single = shares(link, 2000 * MS)[0] / len(link.senders)
+    assert 0.4 < single < 0.6
 
 
 @pytest.mark.parametrize("probed", [True, False])
