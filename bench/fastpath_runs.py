@@ -186,13 +186,16 @@ class Sacks:
         """Time mrc_deliver and mrc_learn, which process SACKs."""
         both = self._through(self._sacks())
         tx = self._side.dp.read("txs", 0, ABI.structs["mrc_tx"])
-        assert tx["una"] == tx["next"], "not everything was acknowledged"
+        # One SACK does a bounded number of steps, and the next one does the rest.
+        assert tx["next"] - tx["una"] <= self._of // 32, "not everything was acknowledged"
+        self._side.acknowledge()
         return both
 
     def nack(self) -> tuple[list[int], list[int]]:
         """Time mrc_deliver and mrc_resend, which retransmit packets after NACKs."""
         far, before = self._side.far, self._side.dp.counters()["rtx_nack"]
-        both = self._through([far.nack(psn, EV, about=EV) for psn in self._send()])
+        frames = [far.nack(psn, EV, about=self._side.ev_of(psn)) for psn in self._send()]
+        both = self._through(frames)
         assert self._side.dp.counters()["rtx_nack"] == before + self._times
         self._side.acknowledge()
         return both

@@ -285,7 +285,7 @@ class Loaded:
     # ---- state
 
     def acknowledge(self, qp: int = 0) -> None:
-        """Empty a send window and return its slots, as SACKs do."""
+        """Empty a send window and return its slots, as SACKs do; congestion control begins anew."""
         raw = bytearray(self.dp.read_raw("txs", qp, _TX.size))
         at = {name: _TX.fields[name].offset for name in ("una", "high", "next")}
         una, following = (struct.unpack_from("=I", raw, at[name])[0] for name in ("una", "next"))
@@ -298,6 +298,8 @@ class Loaded:
             bpf.update(self.dp.maps["tx_free"], None, struct.pack("=I", slot), _BPF_EXIST)
         for name in ("una", "high"):
             struct.pack_into("=I", raw, at[name], following)
+        for name in ("inflight", "cwnd"):
+            struct.pack_into("=I", raw, _TX.fields[name].offset, 0)
         bpf.update(self.dp.maps["txs"], struct.pack("=I", qp), bytes(raw))
 
     def next_psn(self, qp: int = 0) -> int:
@@ -307,6 +309,13 @@ class Loaded:
     def path_in_use(self, qp: int = 0) -> Any:
         """Return a path of a QP that is in use."""
         return next(path for path in view.paths(self.dp, qp, self.table.evs(qp)) if path.use)
+
+    def ev_of(self, psn: int) -> int:
+        """Return the EV of the path that a packet of the first QP left by."""
+        entry = ABI.structs["mrc_tx_entry"]
+        path = self.dp.read("tx_entries", psn % self.dp.sizes.window, entry)["path"]
+        at = (path >> 8) * self.dp.sizes.evs + (path & 0xFF)
+        return int(self.dp.read("paths", at, _PATH)["ev"])
 
     def asked(self, path: Any, probe_id: int, qp: int = 0) -> None:
         """Make a path wait for the answer to this probe."""
