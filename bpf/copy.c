@@ -217,6 +217,7 @@ static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *hea
 	c->partial = 0;
 	c->last = 1;
 	c->left = 1;
+	c->rest = 0;             /* Linux 6.1 does not see that a single packet is never widened */
 	c->damaged = 0;
 	if (slot & MRC_SLOT_BIG) {
 		big = ring ? rx_cells.lookup(&index) : tx_cells.lookup(&index);

@@ -208,11 +208,15 @@ def point_tails(maps: Mapping[str, int], programs: Mapping[str, int]) -> None:
         bpf.update(maps["tails"], struct.pack("=I", place), struct.pack("=I", programs[name]))
 
 
+_QUIET = ("-Wno-unknown-warning-option", "-Wno-duplicate-decl-specifier")
+"""For the headers of Linux 6.12: their address spaces make clang 14 warn, and warnings are errors."""
+
+
 def _compile(text: str, sizes: Sizes) -> Bytecode:
     """Compile a text with bcc, which makes maps of its own on the way; they are closed again."""
     from bcc import BPF  # type: ignore[import-untyped]  # noqa: PLC0415
 
-    flags = ["-Wall", "-Werror", "-Wno-unused-function", *sizes.defines()]
+    flags = ["-Wall", "-Werror", "-Wno-unused-function", *_QUIET, *sizes.defines()]
     try:
         module = BPF(text=text, cflags=flags)
     except Exception as error:
