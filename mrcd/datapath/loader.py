@@ -209,7 +209,7 @@ def point_tails(maps: Mapping[str, int], programs: Mapping[str, int]) -> None:
 
 
 _QUIET = ("-Wno-unknown-warning-option", "-Wno-duplicate-decl-specifier")
-"""For the headers of Linux 6.12: their address spaces make clang 14 warn, and warnings are errors."""
+"""Headers of Linux 6.12 repeat address spaces, of which clang 14 warns; warnings are errors here."""
 
 
 def _compile(text: str, sizes: Sizes) -> Bytecode:
