@@ -209,7 +209,7 @@ def point_tails(maps: Mapping[str, int], programs: Mapping[str, int]) -> None:
 
 
 _QUIET = ("-Wno-unknown-warning-option", "-Wno-duplicate-decl-specifier")
-"""Headers of Linux 6.12 repeat address spaces, of which clang 14 warns; warnings are errors here."""
+"""Headers of Linux 6.12 repeat address spaces. Clang 14 warns of it, and warnings are errors."""
 
 
 def _compile(text: str, sizes: Sizes) -> Bytecode:
