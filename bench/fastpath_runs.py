@@ -10,7 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench import progstats
-from bench.loaded import USUAL_SACKS, Harness, Loaded, Make, Timing, bench, mean_ns, spraying, timed
+from bench.loaded import (
+    TX_ENTRY,
+    USUAL_SACKS,
+    Harness,
+    Loaded,
+    Make,
+    Timing,
+    bench,
+    mean_ns,
+    spraying,
+    timed,
+)
 from bench.result import Line
 from mrcd.datapath.clock import CARRIER
 from mrcd.fabric import usid
@@ -28,7 +39,6 @@ _HEAD = 128
 _ETHERNET, _SHORT = 14, 1000
 _HELD = 16
 """The number of packets held behind a gap."""
-_TX_ENTRY = ABI.structs["mrc_tx_entry"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +171,7 @@ class Sacks:
         """Return SACKs that each acknowledge `of` more packets and reflect the last one's time."""
         frames, mpr = [], self._side.make.mpr // WIRE.MRC_MPR_UNIT
         for psn in self._send()[self._of - 1 :: self._of]:
-            entry = self._side.dp.read("tx_entries", psn % self._side.dp.sizes.window, _TX_ENTRY)
+            entry = self._side.dp.read("tx_entries", psn % self._side.dp.sizes.window, TX_ENTRY)
             stamp = wire_time(entry["sent_ns"])
             sack = self._side.far.sack(psn, trigger=psn, ev=EV, ts=stamp, received=psn, mpr=mpr)
             frames.append(sack)

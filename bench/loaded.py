@@ -39,6 +39,7 @@ _NEVER_NS = 4_000_000_000
 _TARGET_NS = 1_000_000_000
 _ENDLESS = 1 << 28  # bytes a millisecond that the planes carry
 _OUR_QPN, _REMOTE_QPN = 0x770000, 0x880000
+TX_ENTRY = ABI.structs["mrc_tx_entry"]
 _TX, _RX = ABI.structs["mrc_tx"], ABI.structs["mrc_rx"]
 _PATH, _CLOCK = ABI.structs["mrc_path"], ABI.structs["mrc_clock"]
 _HOST = ABI.structs["mrc_host"]
@@ -287,19 +288,15 @@ class Loaded:
     def acknowledge(self, qp: int = 0) -> None:
         """Empty a send window and return its slots, as SACKs do; congestion control begins anew."""
         raw = bytearray(self.dp.read_raw("txs", qp, _TX.size))
-        at = {name: _TX.fields[name].offset for name in ("una", "high", "next")}
-        una, following = (struct.unpack_from("=I", raw, at[name])[0] for name in ("una", "next"))
-        entry = ABI.structs["mrc_tx_entry"]
+        una, following = (_TX.unpack(bytes(raw))[name] for name in ("una", "next"))
         window = self.dp.sizes.window
         for psn in range(una, following):
-            raw_entry = self.dp.read_raw("tx_entries", qp * window + psn % window, entry.size)
-            slot = struct.unpack_from("=I", raw_entry, entry.fields["slot"].offset)[0]
+            slot = self.dp.read("tx_entries", qp * window + psn % window, TX_ENTRY)["slot"]
             # A variant that pops no slots has left the stack full.
             bpf.update(self.dp.maps["tx_free"], None, struct.pack("=I", slot), _BPF_EXIST)
-        for name in ("una", "high"):
-            struct.pack_into("=I", raw, at[name], following)
-        for name in ("inflight", "cwnd"):
-            struct.pack_into("=I", raw, _TX.fields[name].offset, 0)
+        after = {"una": following, "high": following, "inflight": 0, "cwnd": 0}
+        for name, value in after.items():
+            struct.pack_into("=I", raw, _TX.fields[name].offset, value)
         bpf.update(self.dp.maps["txs"], struct.pack("=I", qp), bytes(raw))
 
     def next_psn(self, qp: int = 0) -> int:
@@ -312,14 +309,15 @@ class Loaded:
 
     def ev_of(self, psn: int) -> int:
         """Return the EV of the path that a packet of the first QP left by."""
-        entry = ABI.structs["mrc_tx_entry"]
-        path = self.dp.read("tx_entries", psn % self.dp.sizes.window, entry)["path"]
-        at = (path >> 8) * self.dp.sizes.evs + (path & 0xFF)
-        return int(self.dp.read("paths", at, _PATH)["ev"])
+        path = self.dp.read("tx_entries", psn % self.dp.sizes.window, TX_ENTRY)["path"]
+        return int(self.dp.read("paths", self._path_at(0, path >> 8, path & 0xFF), _PATH)["ev"])
+
+    def _path_at(self, qp: int, plane: int, slot: int) -> int:
+        return (qp * ABI.MRC_MAX_PLANES + plane) * self.dp.sizes.evs + slot
 
     def asked(self, path: Any, probe_id: int, qp: int = 0) -> None:
         """Make a path wait for the answer to this probe."""
-        index = (qp * ABI.MRC_MAX_PLANES + path.plane) * self.dp.sizes.evs + path.slot
+        index = self._path_at(qp, path.plane, path.slot)
         raw = bytearray(self.dp.read_raw("paths", index, _PATH.size))
         struct.pack_into("=I", raw, _PATH.fields["probe_id"].offset, probe_id)
         struct.pack_into("=I", raw, _PATH.fields["probe_seen"].offset, probe_id ^ 1)

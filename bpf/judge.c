@@ -8,7 +8,7 @@
  */
 
 #define SHARE_MIN 4              /* smallest share, of MRC_SHARE_FULL: enough to notice that a plane healed */
-#define SHARE_REST 16            /* a share that shrinks to less than this costs more than it gives: SHARE_MIN takes its place */
+#define SHARE_REST 16            /* a share that shrinks to this or less costs more than it gives: it becomes SHARE_MIN */
 #define SHARE_STEP 1             /* a plane gains this at a judgement ... */
 #define LEAD_PARTS 32            /* ... and this part of its share for a delay far below the others' ... */
 #define KNEE_PARTS 4             /* ... and this part of the distance to the last share that was too much */
@@ -129,7 +129,7 @@ static __always_inline u32 judged_share(struct mrc_balance *b, const struct judg
 			b->strikes[p]++;
 		if (b->strikes[p] >= (share < MRC_SHARE_FULL ? MORE_STRIKES : STRIKES)) {
 			b->knee[p] = share;
-			share = share > worse + SHARE_REST ? share - worse : SHARE_MIN;
+			share = share > worse + SHARE_REST ? share - worse : 0;
 		}
 		return share;
 	}

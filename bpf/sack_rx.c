@@ -466,7 +466,7 @@ static __always_inline u32 learn_path(struct mrc_tx *tx, struct mrc_path *path,
  */
 static __always_inline u32 learn_times(struct mrc_tx *tx, struct mrc_balance *b,
 				       const struct mrc_host *h, const struct learn_args *in,
-				       u32 qp, u32 id, u64 now)
+				       u32 id, u64 now)
 {
 	u32 fresh = ((in->heard - tx->heard) & 0xffffff) < 0x800000;
 	u32 whole = share_of(b->shares, path_plane(id)) >= MRC_SHARE_FULL;
@@ -481,7 +481,7 @@ static __always_inline u32 learn_times(struct mrc_tx *tx, struct mrc_balance *b,
 			queue_sample(tx, in->rtt, in->is_long, now);
 	}
 	/* A plane that gave up part of its share is answered by sending it less. */
-	nscc_sack(h, tx, b, qp, in->bytes, whole ? in->rtt : 0, in->class, in->m, now);
+	nscc_sack(h, tx, b, in->qp, in->bytes, whole ? in->rtt : 0, in->class, in->m, now);
 	learn_reordering(tx, h, now, in->rule);
 	if (fresh) {
 		tx->heard = in->heard;
@@ -537,7 +537,7 @@ int mrc_learn(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	chain->learning.found_slow = 0;
 	bpf_spin_lock(&tx->lock);
-	fresh = learn_times(tx, b, h, in, qp, id, now);
+	fresh = learn_times(tx, b, h, in, id, now);
 	if (path && id != MRC_NO_PATH)
 		crowded = learn_path(tx, path, h, in, &chain->learning, id, now, &move);
 	advance_una(tx, now);

@@ -43,10 +43,10 @@ def main() -> None:
     """Run the requested comparisons; exit with status 1 if something could not be measured."""
     args = _arguments()
     before = record.read(json.loads(args.json.read_text())) if _goes_on(args) else Record()
+    _make_room(args)
     if args.render:
         _write(args, before)
         return
-    _make_room(args)
     entry.begin("compare")
     results = Results()
     chosen = [each for each in WORKLOADS if each.name in (args.only or NAMES)]
@@ -231,7 +231,7 @@ def _processor() -> str:
 
 
 def _make_room(args: argparse.Namespace) -> None:
-    """Make the folders of the files to write, before anything is measured."""
+    """Make the folders of the report and its figures, before anything is measured."""
     for folder in (args.report.parent, args.json.parent, args.plots):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -241,7 +241,6 @@ def _make_room(args: argparse.Namespace) -> None:
 
 def _write(args: argparse.Namespace, found: Record) -> None:
     """Write the report so far, its pictures and its figures."""
-    args.report.parent.mkdir(parents=True, exist_ok=True)
     titles = [each.title for each in COMPETITORS]
     pictures = plots.draw(found, titles, args.plots)
     headings = [

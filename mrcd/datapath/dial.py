@@ -50,9 +50,8 @@ class Dial:
         self._packet = packet
         self._seen: deque[tuple[int, tuple[float, ...], bool]] = deque()
         self.reconfigure(least, most)
-        self._first = max(FIRST_BYTES, FIRST_PACKETS * packet)
-        if rate:
-            self._first = max(packet, rate * CELL_NS // SECOND)
+        unknown = max(FIRST_BYTES, FIRST_PACKETS * packet)
+        self._first = rate * CELL_NS // SECOND if rate else unknown
         self.bytes = self._rounded(self._first if start is None else start)
 
     def reconfigure(self, least: int, most: int) -> None:

@@ -208,7 +208,7 @@ def point_tails(maps: Mapping[str, int], programs: Mapping[str, int]) -> None:
         bpf.update(maps["tails"], struct.pack("=I", place), struct.pack("=I", programs[name]))
 
 
-_FLAGS = (
+FLAGS = (
     "-Wall", "-Wno-unused-function",
     "-Wno-unknown-warning-option", "-Wno-duplicate-decl-specifier", "-Wno-ignored-attributes",
 )  # fmt: skip
@@ -220,7 +220,7 @@ def _compile(text: str, sizes: Sizes) -> Bytecode:
     from bcc import BPF  # type: ignore[import-untyped]  # noqa: PLC0415
 
     try:
-        module = BPF(text=text, cflags=[*_FLAGS, *sizes.defines()])
+        module = BPF(text=text, cflags=[*FLAGS, *sizes.defines()])
     except Exception as error:
         raise RuntimeError(
             f"bcc cannot compile the programs: {error}; it needs the kernel headers in "

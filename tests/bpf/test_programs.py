@@ -196,6 +196,19 @@ def test_the_programs_compiler_and_python_agree_on_layouts(built_rig: Rig, file:
             BPF(text=text + '_Static_assert(sizeof(int) == 3, "");', debug=0)
 
 
+@pytest.mark.parametrize("capture", [False, True])
+def test_programs_compile_without_a_warning(built_rig: Rig, capture: bool) -> None:
+    from bcc import BPF  # type: ignore[import-untyped]
+
+    defines = replace(built_rig.dp.sizes, capture=capture).defines()
+    flags, text = [*loader.FLAGS, "-Werror", *defines], loader.source()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        BPF(text=text, cflags=flags)
+        with pytest.raises(Exception, match="compile"):  # a warning is noticed
+            BPF(text=text + "\nstatic inline int f(void) { int unused; return 0; }\n", cflags=flags)
+
+
 def test_every_file_is_part_of_the_programs() -> None:
     whole = loader.source()
     for path in ABI.path.parent.glob("*.[ch]"):
