@@ -6,7 +6,7 @@ RESULTS := build/results
 MINUTES := 20
 SEED := 1
 ARGS :=
-KERNEL := stable
+RELEASE := bookworm
 
 .PHONY: help setup setup-bench test test-unit test-bpf test-net test-package lint format docs man demo bench bench-quick bench-transport bench-paper soak wheel deb sbom lock check-vm check-readme clean
 
@@ -16,7 +16,7 @@ help: ## show this list
 setup: ## install all that is needed and make .venv (as root; quick if done already)
 	@scripts/setup.sh
 
-setup-bench: ## run setup, and install torch and Open MPI for the comparison (as root)
+setup-bench: ## run setup, and install the applications that are measured: torch, Open MPI, PostgreSQL, ... (as root)
 	@scripts/setup.sh bench
 
 test: test-unit test-bpf test-net test-package ## run all tests (as root)
@@ -66,7 +66,7 @@ bench-paper: setup ## repeat the paper's experiments; measure fail-over and prob
 	$(PYTHON) -m bench.failover
 	$(PYTHON) -m bench.probing
 
-soak: setup ## inject random faults for MINUTES=20 under checked traffic; SEED=1 (as root)
+soak: setup ## inject random faults for MINUTES=20 under checked traffic; SEED=1, ARGS=--mix (as root)
 	$(PYTHON) -m bench.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 wheel: setup ## build dist/mrcd-VERSION-py3-none-any.whl, with the BPF sources
@@ -81,11 +81,11 @@ sbom: deb ## list the package's contents and dependencies as CycloneDX in dist/
 lock: setup ## update the versions and hashes of the PyPI packages in the package
 	$(PYTHON) packaging/lock.py
 
-check-vm: setup deb ## check the package on virtual machines; KERNEL=backports is newer (as root)
-	$(PYTHON) -m vm.check --kernel $(KERNEL) $(ARGS)
+check-vm: setup deb ## check the package on virtual machines; RELEASE=trixie is Debian 13 (as root)
+	$(PYTHON) -m vm.check --release $(RELEASE) $(ARGS)
 
 check-readme: setup deb ## type docs/quickstart.md on virtual machines (as root)
-	$(PYTHON) -m vm.check --readme --kernel $(KERNEL)
+	$(PYTHON) -m vm.check --readme --release $(RELEASE)
 
 clean: ## remove .venv and everything built
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

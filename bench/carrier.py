@@ -22,12 +22,11 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mrcd.fabric import description
-from mrcd.lab import lab, state
+from bench.running import running
 from mrcd.linux import bpf, netns
 from mrcd.linux.carrier import link_changes
 from mrcd.wire.abi import ABI
@@ -175,18 +174,6 @@ def watch(
     return before, told, own, peer
 
 
-@contextlib.contextmanager
-def running(rate: int) -> Iterator[RunningLab]:
-    if NAME in state.labs():
-        lab.down(NAME)
-    fabric = description.generate(name=NAME, planes=4, t1=2, rate_mbps=rate)
-    lab.up(fabric, daemons=True)
-    try:
-        yield RunningLab(fabric)
-    finally:
-        lab.down(NAME)
-
-
 def back(made: RunningLab) -> None:
     """Wait until both hosts are ok and use the plane."""
     for host in ("h1", "h2"):
@@ -253,7 +240,7 @@ def main() -> None:
     sys.setswitchinterval(50e-6)  # this process watches, sends and listens at the same time
     print("| what | action to start | own mask | peer told | last data | last packet |")
     print("|---|---|---|---|---|---|")
-    with running(options.rate) as made:
+    with running(NAME, options.rate) as made:
         for kind, loser in (("carrier", "h1"), ("carrier", "h2"), ("drain", "h1")):
             total = Figures()
             for _ in range(options.rounds):

@@ -197,7 +197,8 @@ class Loaded:
         (folder / "fabric.toml").write_text(description.dumps(fabric))
         path = folder / "mrcd.toml"
         path.write_text(
-            '[host]\nname = "h1"\nfabric = "fabric.toml"\n[transport]\n'
+            '[host]\nname = "h1"\nfabric = "fabric.toml"\n[keys]\ninsecure = true\n'
+            "[transport]\n"
             f"qps_per_peer = {make.qps}\nmpr = {make.mpr}\nevs = {make.evs}\n"
             f"ring_slots = {make.slots}\n"
         )

@@ -166,7 +166,8 @@ def _configure(name: str, host: str, fabric: Fabric) -> Config:
     """Write a separate fabric file for the host, with small windows; return its configuration."""
     spot = state.places(name, host)
     (spot.folder / "fabric.toml").write_text(description.dumps(fabric))
-    spot.config.write_text(f'[host]\nname = "{host}"\nfabric = "fabric.toml"\n{_MANY}')
+    text = f'[host]\nname = "{host}"\nfabric = "fabric.toml"\n[keys]\ninsecure = true\n{_MANY}'
+    spot.config.write_text(text)
     return daemon_config.load(spot.config)
 
 

@@ -62,9 +62,13 @@ def fabric_of(name: str, peers: int, *, together: bool) -> Fabric:
     return description.sound(replace(two, hosts=members, t0=t0s))
 
 
+INSECURE = "[keys]\ninsecure = true\n"
+"""The crowd's peers have no keys."""
+
+
 def configuration(fabric: Fabric, peers: int, settings: str) -> str:
     """Return the text of our mrcd.toml, with the first `peers` of the others as peers."""
-    lines = [f'[host]\nname = "{US}"\nfabric = "fabric.toml"\n{settings}']
+    lines = [f'[host]\nname = "{US}"\nfabric = "fabric.toml"\n{INSECURE}{settings}']
     lines += [f'[[peer]]\nname = "{host.name}"\n' for host in fabric.hosts[1 : peers + 1]]
     return "\n".join(lines)
 
@@ -329,7 +333,8 @@ def _comes_up(name: str, fabric: Fabric, settings: str) -> float:
     spot = state.places(name, CROWD)
     known = replace(fabric, hosts=tuple(fabric.hosts[:2]))
     (spot.folder / "fabric.toml").write_text(description.dumps(known))
-    spot.config.write_text(f'[host]\nname = "{CROWD}"\nfabric = "fabric.toml"\n{settings}')
+    own = f'[host]\nname = "{CROWD}"\nfabric = "fabric.toml"\n'
+    spot.config.write_text(f"{own}{INSECURE}{settings}")
     lab.start_daemon(name, CROWD)
     end = time.monotonic() + _ANSWER_S
     while time.monotonic() < end:

@@ -15,6 +15,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 KINDS = ("down", "blackhole", "loss", "corrupt", "rate", "flap")
 LEAD_S = 3.0
@@ -193,13 +194,23 @@ def changes(planned: Iterable[Episode]) -> list[Change]:
     return [Change(at_s, actions) for at_s, actions in sorted(together.items())]
 
 
-def text(seed: int, seconds: float, ground: Ground, planned: Sequence[Episode]) -> str:
-    """Return the text of a file with the schedule and its inputs."""
+def text(
+    seed: int,
+    seconds: float,
+    ground: Ground,
+    planned: Sequence[Episode],
+    disturbances: Sequence[Any] = (),
+) -> str:
+    """Return the text of a file with the schedule and its inputs.
+
+    The disturbances are dataclasses of soak_mix.
+    """
     content = {
         "seed": seed,
         "seconds": seconds,
         "ground": asdict(ground),
         "episodes": [asdict(episode) for episode in planned],
+        "disturbances": [{"kind": type(d).__name__.lower(), **asdict(d)} for d in disturbances],
     }
     return json.dumps(content, indent=1) + "\n"
 

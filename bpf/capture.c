@@ -10,7 +10,7 @@
  *
  * mrc_deliver decides the outcome of what mrc_receive passes on, but sees only
  * the payload. So the outcome is a record of its own, tied to the packet's record
- * by the ICRC word. In the same way mrc_cell's are tied by a cell's check word.
+ * by the ICRC word. In the same way mrc_cell's are tied by a cell's tag.
  */
 
 /* What functions of mrc_receive return: the action (hook.h) and, for a capture, the reason's counter. */
@@ -133,7 +133,7 @@ static __always_inline void capture_answer(struct hook_ctx *ctx, u32 plane, u32 
 }
 
 #define CAPTURE_CELL_KEY (MRC_OUTER_OFF + __builtin_offsetof(struct ipv6hdr, saddr) + \
-			  __builtin_offsetof(struct mrc_cell, check))
+			  __builtin_offsetof(struct mrc_cell, tag))
 
 /* Is it a cell that arrives? If so, *qp is the QP that it names. */
 static __always_inline int capture_is_cell(struct hook_ctx *ctx, u32 *qp)
@@ -249,13 +249,13 @@ static __always_inline u32 capture_key(struct __sk_buff *skb, const struct mrc_m
 	return key;
 }
 
-/* The same for a cell: its check word, which all its pieces share. */
+/* The same for a cell: its tag, which all its pieces share. */
 static __always_inline u32 capture_cell_key(struct __sk_buff *skb, const struct mrc_cell *cell)
 {
 	u32 peer = capture_peer_of(bpf_ntohs(cell->qp)), plane = plane_of(skb->ifindex);
 	struct mrc_capturing *c = capturing_get();
 
-	return c && capture_wants(c, MRC_CAPTURE_RX, plane, peer) ? cell->check : 0;
+	return c && capture_wants(c, MRC_CAPTURE_RX, plane, peer) ? cell->tag : 0;
 }
 
 /* Record the outcome in mrc_deliver or mrc_cell. If the ring is full the outcome is missing, but no packet is. */

@@ -25,14 +25,6 @@ struct cell {
 	__u32 seq;               /* TCP sequence number of the first byte; 0 unless mss is set */
 };
 
-/* The check word of a cell's state. */
-static __always_inline __be32 cell_check(const struct mrc_cell *cell, __u32 label, __u32 qpn)
-{
-	__u64 sum = check_eight(0, &cell->mss);
-
-	return bpf_htonl(check_step(sum, (__u64)label << 32 | (qpn & MRC_QPN_MASK)));
-}
-
 /* The length of an IP packet, by its header. */
 static __always_inline __u32 inner_len(const __u8 *ip, __u32 v6)
 {
@@ -48,7 +40,7 @@ static __always_inline __u32 packets_of(__u32 payload, __u32 mss)
 
 /*
  * The place of a piece in its cell, from its TCP sequence number and the state's.
- * MRC_CELL_PACKETS if the number cannot be right: the check word does not cover it,
+ * MRC_CELL_PACKETS if the number cannot be right: the tag does not cover it,
  * and the place of a packet that was never sent would put the QP out of step.
  */
 static __always_inline __u32 cell_place(__u32 tcp_seq, __u32 seq, __u32 mss)
@@ -65,12 +57,13 @@ static __always_inline __u32 cell_place(__u32 tcp_seq, __u32 seq, __u32 mss)
  * or -1 if the frame is too short.
  */
 static __always_inline int put_cell(void *data, void *end, const struct mrc_host *h,
-				    const struct mrc_plane *pl, const struct mrc_peer_plane *pp,
-				    __u32 ev, __u32 tclass, __u32 flags, __u32 qpn, __u32 psn,
-				    const struct cell *c, __u8 next)
+				    const struct mrc_keys *k, const struct mrc_plane *pl,
+				    const struct mrc_peer_plane *pp, __u32 ev, __u32 tclass,
+				    __u32 flags, __u32 qpn, __u32 psn, const struct cell *c,
+				    __u8 next)
 {
 	struct ipv6hdr *ip = data + MRC_ETH_LEN;
-	__u32 label = flags | (ev >> 16 & CELL_LABEL_EV);
+	__u32 phase = tx_phase(k), label = flags | (ev >> 16 & CELL_LABEL_EV);
 	struct ethhdr *eth = data;
 	struct mrc_cell state;
 
@@ -82,8 +75,10 @@ static __always_inline int put_cell(void *data, void *end, const struct mrc_host
 	state.psn_lo = psn;
 	state.seq = c->seq >> 8;
 	state.qp = bpf_htons(qpn);
-	state.check = cell_check(&state, label, qpn);
-	copy_mac(eth->h_dest, pl->gateway_mac);
+	if (phase)
+		label |= MRC_CELL_PHASE;
+	state.tag = cell_tag(&k->tx[2 * phase], &state, label, psn, qpn);
+	copy_mac(eth->h_dest, next_hop(pl, pp));
 	copy_mac(eth->h_source, pl->mac);
 	*eth_proto(data) = bpf_htons(ETH_P_IPV6);
 	put_ip6(ip, (__be32 *)&state, ENCAP_SRV6 ? pp->usids : pp->addr, label, tclass, next,

@@ -20,6 +20,7 @@ struct cell_in {
 	struct mrc_chain *chain;
 	struct mrc_qp *q;
 	struct mrc_rx *rx;
+	struct mrc_keys *k;
 	struct piece *p;         /* in the chain */
 	u32 key;                 /* of its record in a capture */
 };
@@ -88,17 +89,21 @@ static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in
 /* Find the QP, and check the state. Returns the counter of what is wrong, or 0. */
 static __always_inline u32 check_state(struct cell_in *in, const struct mrc_cell *st)
 {
-	u32 qp = in->p->qp;
+	u32 qp = in->p->qp, psn = bpf_ntohs(st->psn_hi) << 8 | st->psn_lo;
+	const u64 *key;
 
 	in->q = qps.lookup(&qp);
 	in->rx = rxs.lookup(&qp);
-	if (!in->q || !in->rx || in->q->state < MRC_QP_RECEIVE)
+	in->k = keys.lookup(&qp);
+	if (!in->q || !in->rx || !in->k || in->q->state < MRC_QP_RECEIVE)
 		return MRC_C_DROP_QPN;
 	if (in->q->framing != MRC_FRAMING_CELL)
 		return MRC_C_DROP_FRAMING;
-	if (st->check != cell_check(st, in->p->label, in->q->qpn))
+	key = rx_key(in->h, in->k, (in->p->label & MRC_CELL_PHASE) != 0);
+	in->p->psn = psn;
+	psn = in->rx->next + psn_diff(psn, in->rx->next);
+	if (!key || st->tag != cell_tag(key, st, in->p->label, psn, in->q->qpn))
 		return MRC_C_DROP_CELL;
-	in->p->psn = bpf_ntohs(st->psn_hi) << 8 | st->psn_lo;
 	in->p->c.mss = bpf_ntohs(st->mss) & MRC_CELL_MSS;
 	return 0;
 }
@@ -211,7 +216,7 @@ static __always_inline void note_arrival(struct mrc_rx *rx, const struct cell_in
 
 /*
  * Take the outer header off. Returns 0 or an error. bpf_skb_adjust_room() keeps
- * skb->protocol, unless a flag that came in Linux 6.3 says what follows (CFG_DECAP).
+ * skb->protocol, unless a flag that came in Linux 6.3 says what follows.
  * Without it, half of the header before an IPv4 packet comes off by
  * bpf_skb_change_proto(), which changes the protocol and, by the difference of the
  * two headers, the length.
@@ -221,7 +226,7 @@ static __always_inline int undress(struct __sk_buff *skb, const struct cell_in *
 	u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
 	s32 len = MRC_IP6_LEN;
 
-	if (CFG_DECAP) {
+	if (PATCHED(DECAP_PLACE)) {
 		flags |= in->p->v6 ? DECAP_L3_IPV6 : DECAP_L3_IPV4;
 	} else if (!in->p->v6) {
 		if (bpf_skb_change_proto(skb, bpf_htons(ETH_P_IP), 0))
@@ -293,7 +298,7 @@ static __always_inline void enter_held(const struct cell_in *in, u32 psn, u32 he
 		if (!entry)
 			break;
 		entry->slot = held + (i << MRC_SLOT_AT_SHIFT);
-		entry->len = len;
+		entry->len = len | in->p->wrong << MRC_RX_WHY_SHIFT;
 		entry->psn = psn + i;
 	}
 }
@@ -341,9 +346,10 @@ static __always_inline int deliver_piece(struct __sk_buff *skb, struct cell_in *
 
 	skb->mark = 0;
 	bpf_set_hash_invalid(skb);
-	failed = undress(skb, in) ||
-		 put_link(skb, in->h, bpf_htons(in->p->v6 ? ETH_P_IPV6 : ETH_P_IP)) ||
-		 to_mrc0(skb, in->h, 1);
+	failed = !in->p->wrong &&
+		 (undress(skb, in) ||
+		  put_link(skb, in->h, bpf_htons(in->p->v6 ? ETH_P_IPV6 : ETH_P_IP)) ||
+		  to_mrc0(skb, in->h, 1));
 	bpf_spin_lock(&rx->lock);
 	rx_mark(rx, rx->next, n, 0);
 	rx->busy = 0;
@@ -352,6 +358,10 @@ static __always_inline int deliver_piece(struct __sk_buff *skb, struct cell_in *
 	bpf_spin_unlock(&rx->lock);
 	if (failed)
 		return -1;
+	if (in->p->wrong) {
+		count_by(inner_counter(in->p->wrong), in->p->c.count);
+		return 0;
+	}
 	count_by(MRC_C_RX_PACKETS, in->p->c.count);
 	count_by(MRC_C_RX_BYTES, in->p->c.len);
 	if (in->p->c.count > 1)
@@ -436,6 +446,8 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 			skb->mark = stamp;
 		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	}
+	in->p->wrong = disposition <= RX_HOLD ?
+		       check_inner_of(skb, CELL_OFF, in->h, in->q->peer, in->p->v6) : INNER_OK;
 	if (disposition == RX_HOLD)
 		disposition = hold_piece(skb, in, psn);
 	else if (disposition == RX_DELIVER && deliver_piece(skb, in, own))
@@ -454,7 +466,9 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 		count_by(MRC_C_RX_HELD, in->p->c.count);
 		break;
 	}
-	capture_outcome(in->key, in->p->qp, disposition_counter(disposition));
+	capture_outcome(in->key, in->p->qp,
+			in->p->wrong && disposition <= RX_HOLD ?
+			inner_counter(in->p->wrong) : disposition_counter(disposition));
 	return cell_done(skb, in, psn, disposition, now);
 }
 

@@ -151,7 +151,7 @@ static __always_inline int cell_out(struct __sk_buff *skb, const struct flow *f,
 		return spray_drop(MRC_C_DROP_STATE);
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	if (put_cell(data, end, f->h, r.pl, r.pp, r.path->ev, data_class(f->h, f->q, 0), flags,
+	if (put_cell(data, end, f->h, r.keys, r.pl, r.pp, r.path->ev, data_class(f->h, f->q, 0), flags,
 		     f->q->remote_qpn, psn, c, next))
 		return spray_drop(MRC_C_DROP_SKB);
 	__sync_fetch_and_add(&r.path->sent, 1);

@@ -9,6 +9,7 @@ struct route {
 	struct mrc_path *path;
 	struct mrc_plane *pl;
 	struct mrc_peer_plane *pp;
+	struct mrc_keys *keys;
 };
 
 /* Look up a path's route. Returns 0, or -1 if the daemon took any of it away. */
@@ -19,7 +20,8 @@ static __always_inline int find_route(u32 qp, const struct mrc_qp *q, u32 id, st
 	r->path = path_get(qp, id);
 	r->pl = planes.lookup(&plane);
 	r->pp = peer_plane_get(q->peer, plane);
-	return r->path && r->pl && r->pp ? 0 : -1;
+	r->keys = keys.lookup(&qp);
+	return r->path && r->pl && r->pp && r->keys ? 0 : -1;
 }
 
 /* Write headers and the ICRC word around `len` bytes of payload. Returns 0 or -1. */
@@ -31,8 +33,9 @@ static __always_inline int dress_data(struct __sk_buff *skb, const struct mrc_ho
 	__be32 check;
 
 	if (put_headers(data, end, h, r->pl, r->pp, r->path->ev, data_class(h, q, aux & MRC_BTH_RTX),
-			MRC_WRITE_LEN + len, MRC_OP_WRITE_ONLY, aux, q->remote_qpn, psn) ||
-	    put_write(data, end, psn, len, now))
+			MRC_WRITE_LEN + len, MRC_OP_WRITE_ONLY, aux | tx_phase(r->keys),
+			q->remote_qpn, psn) ||
+	    put_write(data, end, r->keys, psn, len, now))
 		return -1;
 	check = header_check(data, MRC_WRITE_LEN);
 	if (bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF + len, &check, sizeof(check), 0))

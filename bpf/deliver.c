@@ -150,11 +150,11 @@ static __always_inline s32 emit_held(struct __sk_buff *skb, const struct mrc_hos
 
 	/* The entries of a piece are written after its bits are set. */
 	if (entry->psn != (psn & 0xffff) ||
-	    open_copy(entry->slot - 1, qp, psn, entry->len, head, 1, &c))
+	    open_copy(entry->slot - 1, qp, psn, entry->len & MRC_RX_LEN, head, 1, &c))
 		return -1;
 	*packets = cells ? widen_copy(skb, head, &c) : 1;
 	len = write_copy(skb, MRC_ETH_LEN, 0, head, &c);
-	if (len > 0 && c.damaged)
+	if (len > 0 && (c.damaged | entry->len >> MRC_RX_WHY_SHIFT))
 		return 0;
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_RESET);
 	/* The carrier's own: steering and GRO sort by hash, rules of the host by mark. */
@@ -164,6 +164,14 @@ static __always_inline s32 emit_held(struct __sk_buff *skb, const struct mrc_hos
 	    to_mrc0(skb, h, cells))
 		return -1;
 	return len;
+}
+
+/* The counter of a held packet that does not enter mrc0: by its addresses, or else damaged. */
+static __always_inline u32 dropped_counter(const struct mrc_rx_entry *entry)
+{
+	u32 wrong = entry->len >> MRC_RX_WHY_SHIFT;
+
+	return wrong ? inner_counter(wrong) : MRC_C_DROP_CHECKSUM;
 }
 
 /*
@@ -190,7 +198,7 @@ static __always_inline u32 drain(struct __sk_buff *skb, const struct mrc_host *h
 			more = 0;
 			break;
 		}
-		count_atomic_by(len ? MRC_C_RX_PACKETS : MRC_C_DROP_CHECKSUM, n);
+		count_atomic_by(len ? MRC_C_RX_PACKETS : dropped_counter(entry), n);
 		count_atomic_by(MRC_C_RX_BYTES, len);
 		free_copy(slot, n, 1);
 		bpf_spin_lock(&rx->lock);
@@ -227,6 +235,7 @@ struct arrival {
 	u32 want;                /* not 0: a SACK is due */
 	u32 more;                /* 1: the packet rx->next is held, and nobody owns it */
 	u32 refuse;              /* 1: there is no room for it, and a NACK may say so */
+	u32 wrong;               /* why it does not enter mrc0, although it is taken: INNER_... */
 };
 
 /* What to do with a PSN as the window stands. Lock of rx held. */
@@ -346,13 +355,28 @@ static __always_inline void claim_next(struct mrc_rx *rx, u32 wire_psn, struct a
 static __always_inline void deliver_now(struct __sk_buff *skb, const struct mrc_host *h,
 					struct arrival *a)
 {
-	if (put_link(skb, h, skb->protocol) || to_mrc0(skb, h, 0)) {
+	if (a->wrong)
+		count(inner_counter(a->wrong));
+	else if (put_link(skb, h, skb->protocol) || to_mrc0(skb, h, 0)) {
 		count(MRC_C_DELIVER_RETRY);
 		a->disposition = RX_HOLD;
 	} else {
 		count(MRC_C_RX_PACKETS);
 		count_by(MRC_C_RX_BYTES, a->len);
 	}
+}
+
+/* Deliver or hold the packet, as its place in the window is. */
+static __always_inline void take_data(struct __sk_buff *skb, const struct mrc_host *h,
+				      const struct mrc_qp *q, u32 qp, struct arrival *a)
+{
+	if (a->disposition <= RX_HOLD)
+		a->wrong = check_inner_of(skb, MRC_ETH_LEN, h, q->peer,
+					  skb->protocol == bpf_htons(ETH_P_IPV6));
+	if (a->disposition == RX_DELIVER)
+		deliver_now(skb, h, a);
+	if (a->disposition == RX_HOLD)
+		a->held = hold_packet(skb, MRC_ETH_LEN, qp, a->psn, a->len, 0);
 }
 
 /* Enter a held packet in the window, unless a copy came first. Lock of rx held. */
@@ -366,7 +390,7 @@ static __always_inline void record_held(struct mrc_rx *rx, struct mrc_rx_entry *
 	} else {
 		entry->psn = a->psn;
 		entry->slot = a->held;
-		entry->len = a->len;
+		entry->len = a->len | a->wrong << MRC_RX_WHY_SHIFT;
 		rx_set(rx, a->psn);
 		rx->waiting++;
 	}
@@ -412,7 +436,8 @@ static __always_inline void settle_arrival(u32 key, u32 qp, const struct arrival
 		if (a->held)
 			rx_slot_give(MRC_ROOM_PACKETS, slot);
 	}
-	capture_outcome(key, qp, disposition_counter(a->disposition));
+	capture_outcome(key, qp, a->wrong && a->disposition <= RX_HOLD ?
+			inner_counter(a->wrong) : disposition_counter(a->disposition));
 }
 
 /* Answer with the SACK that is due. */
@@ -515,10 +540,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	claim_next(rx, mark_psn(mark), &a);
 	if (a.disposition == RX_OUTSIDE)
 		return refuse_data(skb, rx, mark, key, MRC_C_DROP_PSN, MRC_NACK_PSN_OOR_WINDOW);
-	if (a.disposition == RX_DELIVER)
-		deliver_now(skb, h, &a);
-	if (a.disposition == RX_HOLD)
-		a.held = hold_packet(skb, MRC_ETH_LEN, qp, a.psn, a.len, 0);
+	take_data(skb, h, q, qp, &a);
 	entry = rx_entry_get(qp, a.psn);
 	if (!entry)
 		return TC_ACT_SHOT;

@@ -60,18 +60,19 @@ static __always_inline int endpoint_answer(struct hook_ctx *ctx, const struct mr
 {
 	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct mrc_erth *erth = data + MRC_BODY_OFF;
+	struct mrc_keys *k = peer_keys.lookup(&peer);
 	__be16 stamp;
 
-	if (data + MRC_BODY_OFF + MRC_ERTH_LEN > end)
+	if (!k || data + MRC_BODY_OFF + MRC_ERTH_LEN > end)
 		return drop(MRC_C_DROP_SHORT);
 	stamp = erth->tx_timestamp;
 	if (hook_resize(ctx, MRC_ENDPOINT_RSP_FRAME_LEN))
 		return drop(MRC_C_DROP_SKB);
 	data = HOOK_DATA(ctx);
 	end = HOOK_END(ctx);
-	if (put_headers(data, end, h, pl, pp, ev, control_class(h), MRC_EETH_LEN,
-			MRC_OP_ENDPOINT_RSP, 0, MRC_QPN_ENDPOINT, id) ||
-	    put_endpoint_response(data, end, op, stamp))
+	if (put_headers(data, end, h, pl, pp, ev, control_class(h), MRC_ENDPOINT_RSP_BODY,
+			MRC_OP_ENDPOINT_RSP, tx_phase(k), MRC_QPN_ENDPOINT, id) ||
+	    put_endpoint_response(data, end, tx_key(k, data), op, stamp))
 		return drop(MRC_C_DROP_SKB);
 	capture_answer(ctx, ev_plane(ev), MRC_CAPTURE_NONE, peer, why);
 	return SAYS(hook_send(ctx, pl->ifindex), why);
@@ -90,6 +91,23 @@ static __always_inline u32 endpoint_request(struct mrc_balance *b, u32 op, u32 i
 	return which;
 }
 
+/* Does an endpoint packet have the tag of that peer? */
+static __always_inline int has_endpoint_tag(void *data, void *end, const struct mrc_host *h,
+					    u32 peer, const struct mrc_bth *bth)
+{
+	struct mrc_keys *k = peer_keys.lookup(&peer);
+	const u64 *key;
+
+	if (!k)
+		return 0;
+	key = rx_key(h, k, bth->aux & MRC_BTH_PHASE);
+	if (!key)
+		return 0;
+	if (bth->opcode == MRC_OP_ENDPOINT_REQ)
+		return has_tag(data, key, MRC_ERTH_LEN);
+	return data + MRC_ENDPOINT_RSP_FRAME_LEN <= end && has_tag(data, key, MRC_EETH_LEN);
+}
+
 /*
  * A packet for QP 2; mrc_receive has checked its addresses, lengths, headers and
  * plane. A request may have anything in its EV below the plane, and is answered on
@@ -106,10 +124,10 @@ static __always_inline int on_endpoint(struct hook_ctx *ctx, const struct mrc_ho
 	struct mrc_source key;
 	u32 *peer, op, id, why;
 
-	if (data + MRC_BODY_OFF + MRC_ERTH_LEN + MRC_ICRC_LEN > end)
+	if (data + MRC_ENDPOINT_REQ_FRAME_LEN > end)
 		return drop(MRC_C_DROP_SHORT);
 	if (bth->opcode == MRC_OP_ENDPOINT_REQ && envelope_is_from(data, pl->addr))
-		return survey_returned(ctx, plane, ev, bth_psn(bth));
+		return survey_returned(ctx, h, plane, ev, bth_psn(bth));
 	envelope_source(data, key.addr);
 	peer = sources.lookup(&key);
 	if (!peer)
@@ -118,6 +136,10 @@ static __always_inline int on_endpoint(struct hook_ctx *ctx, const struct mrc_ho
 	b = balance_get(*peer);
 	if (!b || !pp || !envelope_is_from(data, pp->addr))
 		return drop(MRC_C_DROP_STRANGER);
+	if (bth->opcode != MRC_OP_ENDPOINT_REQ && bth->opcode != MRC_OP_ENDPOINT_RSP)
+		return drop(MRC_C_DROP_OPCODE);
+	if (!has_endpoint_tag(data, end, h, *peer, bth))
+		return drop(MRC_C_DROP_TAG);
 	if (bth->opcode == MRC_OP_ENDPOINT_RSP)
 		return ev & 0xffff ? drop(MRC_C_DROP_ENTROPY) :
 				     to_stack(ctx, pl, MRC_C_ENDPOINT_RX);

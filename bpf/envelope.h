@@ -26,6 +26,7 @@
 #define ENCAP_IPV4 (CFG_ENCAP == MRC_ENCAP_ECMP4)
 #define ENCAP_SRV6 (CFG_ENCAP == MRC_ENCAP_FULL || CFG_ENCAP == MRC_ENCAP_REDUCED)
 #define CELLS (!ENCAP_IPV4)      /* the state of a cell fills an IPv6 address */
+#define NEXT_HOPS (CFG_NEXT_HOPS && !ENCAP_SRV6) /* each peer has a next hop of its own on a plane */
 
 #define MRC_ETH_PROTO bpf_htons(ENCAP_IPV4 ? ETH_P_IP : ETH_P_IPV6)
 #define MRC_IP_LEN (ENCAP_IPV4 ? MRC_IP4_LEN : MRC_IP6_LEN)
@@ -128,6 +129,16 @@ static __always_inline void put_ip6(struct ipv6hdr *ip, const __be32 *src, const
 }
 
 /*
+ * The MAC address that frames to a peer are for: its gateway's, one for all peers of
+ * a plane, or that of the neighbour that leads to it, where there is no fabric.
+ */
+static __always_inline const __u8 *next_hop(const struct mrc_plane *pl,
+					    const struct mrc_peer_plane *pp)
+{
+	return NEXT_HOPS ? (const __u8 *)pp->usids : pl->gateway_mac;
+}
+
+/*
  * Everything in front of the BTH: MRC_BTH_OFF bytes, which the caller has
  * checked to be there. udp_len: from the UDP header to the ICRC word.
  */
@@ -141,7 +152,7 @@ static __always_inline void put_envelope(void *data, const struct mrc_host *h,
 	struct udphdr *udp = data + MRC_UDP_OFF;
 	__u32 label = ev & 0xffff;
 
-	copy_mac(eth->h_dest, pl->gateway_mac);
+	copy_mac(eth->h_dest, next_hop(pl, pp));
 	copy_mac(eth->h_source, pl->mac);
 	*eth_proto(data) = MRC_ETH_PROTO;
 
@@ -238,16 +249,28 @@ static __always_inline __u32 envelope_tclass(const void *data)
 	return ENCAP_IPV4 ? ip4->tos : bpf_ntohl(ip6_word(outer)) >> MRC_TC_SHIFT & 0xff;
 }
 
+/* The hop limit as the last switch left it. */
+static __always_inline __u32 envelope_hops(const void *data)
+{
+	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
+	const struct ipv6hdr *outer = data + MRC_OUTER_OFF;
+
+	return ENCAP_IPV4 ? ip4->ttl : outer->hop_limit;
+}
+
 /*
  * Is it a cell (mrc_wire.h)? Ask before anything else: a cell has neither UDP
  * nor a peer's address. Only the Ethernet header and the outer one must be there.
+ * Planes without a fabric have addresses of any prefix, and the source's block decides.
  */
 static __always_inline int envelope_is_cell(const void *data, const struct mrc_host *h)
 {
 	const struct ipv6hdr *outer = data + MRC_OUTER_OFF;
 	const struct mrc_cell *cell = (const void *)&outer->saddr;
 
-	return CELLS && outer->daddr.s6_addr32[0] == (ENCAP_SRV6 ? h->block : h->cell_block) &&
+	return CELLS &&
+	       (NEXT_HOPS ||
+		outer->daddr.s6_addr32[0] == (ENCAP_SRV6 ? h->block : h->cell_block)) &&
 	       (outer->nexthdr == IPPROTO_IPIP || outer->nexthdr == IPPROTO_IPV6) &&
 	       cell->block == h->cell_block &&
 	       (cell->mss & bpf_htons(MRC_CELL_MARK)) == bpf_htons(MRC_CELL_MARK);

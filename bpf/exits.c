@@ -12,7 +12,7 @@ static __always_inline int drop(u32 why)
 
 /*
  * Pass a packet with MRC's addressing to the ordinary stack: to one of our plane
- * addresses, without an outer header.
+ * addresses, without an outer header. The daemon's sockets take nothing that did not come this way.
  */
 static __always_inline int to_stack(struct hook_ctx *ctx, const struct mrc_plane *pl, u32 counter)
 {
@@ -25,6 +25,8 @@ static __always_inline int to_stack(struct hook_ctx *ctx, const struct mrc_plane
 		copy_addr(outer->daddr.s6_addr32, pl->addr);
 	if (CFG_ENCAP == MRC_ENCAP_FULL &&
 	    hook_strip(ctx, MRC_INNER_OFF - MRC_OUTER_OFF, MRC_ETH_PROTO))
+		return drop(MRC_C_DROP_SKB);
+	if (hook_admit(ctx))
 		return drop(MRC_C_DROP_SKB);
 	count(counter);
 	return SAYS(HOOK_STACK, counter);

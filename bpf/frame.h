@@ -10,12 +10,19 @@
 #ifndef MRC_FRAME_H
 #define MRC_FRAME_H
 
+/* What follows the BTH of each kind of packet that ends with its headers. */
+#define MRC_SACK_BODY (MRC_SETH_LEN + MRC_CC_STATE_LEN + MRC_AUTH_LEN)
+#define MRC_NACK_BODY (MRC_NETH_LEN + MRC_AUTH_LEN)
+#define MRC_PROBE_BODY (MRC_PETH_LEN + MRC_AUTH_LEN)
+#define MRC_ENDPOINT_REQ_BODY (MRC_ERTH_LEN + MRC_AUTH_LEN)
+#define MRC_ENDPOINT_RSP_BODY (MRC_EETH_LEN + MRC_AUTH_LEN)
+
 /* Whole frames, from Ethernet to the ICRC word. */
-#define MRC_SACK_FRAME_LEN (MRC_BODY_OFF + MRC_SETH_LEN + MRC_CC_STATE_LEN + MRC_ICRC_LEN)
-#define MRC_NACK_FRAME_LEN (MRC_BODY_OFF + MRC_NETH_LEN + MRC_ICRC_LEN)
-#define MRC_PROBE_FRAME_LEN (MRC_BODY_OFF + MRC_PETH_LEN + MRC_ICRC_LEN)
-#define MRC_ENDPOINT_REQ_FRAME_LEN (MRC_BODY_OFF + MRC_ERTH_LEN + MRC_ICRC_LEN)
-#define MRC_ENDPOINT_RSP_FRAME_LEN (MRC_BODY_OFF + MRC_EETH_LEN + MRC_ICRC_LEN)
+#define MRC_SACK_FRAME_LEN (MRC_BODY_OFF + MRC_SACK_BODY + MRC_ICRC_LEN)
+#define MRC_NACK_FRAME_LEN (MRC_BODY_OFF + MRC_NACK_BODY + MRC_ICRC_LEN)
+#define MRC_PROBE_FRAME_LEN (MRC_BODY_OFF + MRC_PROBE_BODY + MRC_ICRC_LEN)
+#define MRC_ENDPOINT_REQ_FRAME_LEN (MRC_BODY_OFF + MRC_ENDPOINT_REQ_BODY + MRC_ICRC_LEN)
+#define MRC_ENDPOINT_RSP_FRAME_LEN (MRC_BODY_OFF + MRC_ENDPOINT_RSP_BODY + MRC_ICRC_LEN)
 
 /*
  * The packet pointers of a program's context. Written as instructions because
@@ -126,13 +133,16 @@ static __always_inline __be16 wire_time(__u64 ns)
 
 /*
  * Write METH, TSETH and RETH behind put_headers(): a Write Only into the netdev
- * region. The caller writes the ICRC word, because it knows how to reach the end.
+ * region, with its tag. The caller writes the ICRC word, because it knows how to reach
+ * the end.
  */
-static __always_inline int put_write(void *data, void *end, __u32 psn, __u32 len, __u64 sent_ns)
+static __always_inline int put_write(void *data, void *end, const struct mrc_keys *k, __u32 psn,
+				     __u32 len, __u64 sent_ns)
 {
 	struct mrc_meth *meth = data + MRC_BODY_OFF;
 	struct mrc_tseth *ts = data + MRC_BODY_OFF + MRC_METH_LEN;
 	struct mrc_reth *reth = data + MRC_BODY_OFF + MRC_METH_LEN + MRC_TSETH_LEN;
+	__u64 tag;
 
 	if (data + MRC_PAYLOAD_OFF > end)
 		return -1;
@@ -140,10 +150,11 @@ static __always_inline int put_write(void *data, void *end, __u32 psn, __u32 len
 	meth->msn = bpf_htons(psn);
 	ts->tx_timestamp = wire_time(sent_ns);
 	ts->meta = bpf_htons(MRC_TS_FTYPE_TX);
-	reth->va_hi = 0;
-	reth->va_lo = 0;
 	reth->rkey = bpf_htonl(MRC_RKEY_NETDEV);
 	reth->length = bpf_htonl(len);
+	tag = data_tag(tx_key(k, data), data, psn);
+	reth->va_hi = tag;
+	reth->va_lo = tag >> 32;
 	return 0;
 }
 
@@ -188,10 +199,20 @@ static __always_inline __be32 header_check(const void *data, __u32 len)
 	return bpf_htonl(sum);
 }
 
-/* Write the ICRC word of a packet that ends with its headers; the caller has checked the room. */
-static __always_inline void seal(void *data, __u32 len)
+/*
+ * Write struct mrc_auth and the ICRC word behind `len` bytes of headers, a constant, where a
+ * packet ends with them; the caller has checked the room.
+ */
+static __always_inline void seal(void *data, const __u64 *key, __u32 count, __u32 len)
 {
-	*(__be32 *)(data + MRC_BODY_OFF + len) = header_check(data, len);
+	struct mrc_auth *auth = data + MRC_BODY_OFF + len;
+	__u64 tag;
+
+	auth->count = bpf_htonl(count);
+	tag = control_tag(key, data, len);
+	auth->tag_hi = tag;
+	auth->tag_lo = tag >> 32;
+	*(__be32 *)(auth + 1) = header_check(data, len + MRC_AUTH_LEN);
 }
 
 struct sack_body {               /* host order, what a SACK says */
@@ -210,7 +231,8 @@ struct sack_body {               /* host order, what a SACK says */
 	__u64 bytes;             /* nominal sizes of what arrived */
 };
 
-static __always_inline int put_sack(void *data, void *end, const struct sack_body *s)
+static __always_inline int put_sack(void *data, void *end, const struct mrc_keys *k, __u32 count,
+				    const struct sack_body *s)
 {
 	struct mrc_seth *seth = data + MRC_BODY_OFF;
 	struct mrc_cc_state *cc = data + MRC_BODY_OFF + MRC_SETH_LEN;
@@ -231,13 +253,13 @@ static __always_inline int put_sack(void *data, void *end, const struct sack_bod
 	cc->tx_timestamp = bpf_htons(s->ts);
 	cc->ooo = bpf_htons(s->ooo & MRC_CC_OOO);
 	cc->bytes = bpf_htonl((s->bytes + MRC_CC_BYTES_UNIT - 1) / MRC_CC_BYTES_UNIT & 0xffffff);
-	seal(data, MRC_SETH_LEN + MRC_CC_STATE_LEN);
+	seal(data, tx_key(k, data), count, MRC_SETH_LEN + MRC_CC_STATE_LEN);
 	return 0;
 }
 
 /* A NACK: PSN `psn`, sent on the path `ev` at the sender's time `ts`, did not arrive. */
-static __always_inline int put_nack(void *data, void *end, __u32 reason, __u32 psn, __u32 ev,
-				    __u32 ts)
+static __always_inline int put_nack(void *data, void *end, const struct mrc_keys *k, __u32 count,
+				    __u32 reason, __u32 psn, __u32 ev, __u32 ts)
 {
 	struct mrc_neth *neth = data + MRC_BODY_OFF;
 
@@ -253,7 +275,7 @@ static __always_inline int put_nack(void *data, void *end, __u32 reason, __u32 p
 	neth->cc = MRC_NACK_CC;
 	neth->res2 = 0;
 	neth->tx_timestamp = bpf_htons(ts);
-	seal(data, MRC_NETH_LEN);
+	seal(data, tx_key(k, data), count, MRC_NETH_LEN);
 	return 0;
 }
 
@@ -262,19 +284,20 @@ static __always_inline int put_nack(void *data, void *end, __u32 reason, __u32 p
  * back by `back`. The frame has its length already.
  */
 static __always_inline int put_nack_frame(void *data, void *end, const struct mrc_host *h,
-					  const struct mrc_qp *q, const struct mrc_plane *pl,
-					  const struct mrc_peer_plane *pp, __u32 back,
+					  const struct mrc_qp *q, const struct mrc_keys *k,
+					  const struct mrc_plane *pl,
+					  const struct mrc_peer_plane *pp, __u32 back, __u32 count,
 					  __u32 reason, __u32 psn, __u32 ev, __u32 ts)
 {
-	if (put_headers(data, end, h, pl, pp, back, control_class(h), MRC_NETH_LEN, MRC_OP_NACK, 0,
-			q->remote_qpn, 0))
+	if (put_headers(data, end, h, pl, pp, back, control_class(h), MRC_NACK_BODY, MRC_OP_NACK,
+			tx_phase(k), q->remote_qpn, 0))
 		return -1;
-	return put_nack(data, end, reason, psn, ev, ts);
+	return put_nack(data, end, k, count, reason, psn, ev, ts);
 }
 
 /* An endpoint request (QP 2) without a port mask. */
-static __always_inline int put_endpoint_request(void *data, void *end, __u32 op, __u32 vendor,
-						__u64 sent_ns)
+static __always_inline int put_endpoint_request(void *data, void *end, const __u64 *key,
+						__u32 op, __u32 vendor, __u64 sent_ns)
 {
 	struct mrc_erth *erth = data + MRC_BODY_OFF;
 
@@ -287,12 +310,13 @@ static __always_inline int put_endpoint_request(void *data, void *end, __u32 op,
 	erth->res2 = 0;
 	erth->tx_timestamp = wire_time(sent_ns);
 	erth->meta = bpf_htons(MRC_TS_FTYPE_TX);
-	seal(data, MRC_ERTH_LEN);
+	seal(data, key, 0, MRC_ERTH_LEN);
 	return 0;
 }
 
 /* An endpoint response; `stamp` is the request's time stamp as it came. */
-static __always_inline int put_endpoint_response(void *data, void *end, __u32 op, __be16 stamp)
+static __always_inline int put_endpoint_response(void *data, void *end, const __u64 *key,
+						 __u32 op, __be16 stamp)
 {
 	struct mrc_eeth *eeth = data + MRC_BODY_OFF;
 
@@ -309,12 +333,12 @@ static __always_inline int put_endpoint_response(void *data, void *end, __u32 op
 	eeth->tx_timestamp = stamp;
 	eeth->res3 = 0;
 	eeth->res4 = 0;
-	seal(data, MRC_EETH_LEN);
+	seal(data, key, 0, MRC_EETH_LEN);
 	return 0;
 }
 
-static __always_inline int put_probe(void *data, void *end, __u32 vendor, __u32 id,
-				     __u64 sent_ns)
+static __always_inline int put_probe(void *data, void *end, const struct mrc_keys *k, __u32 count,
+				     __u32 vendor, __u32 id, __u64 sent_ns)
 {
 	struct mrc_peth *peth = data + MRC_BODY_OFF;
 
@@ -329,7 +353,7 @@ static __always_inline int put_probe(void *data, void *end, __u32 vendor, __u32 
 	peth->dpdcid = 0;
 	peth->tx_timestamp = wire_time(sent_ns);
 	peth->meta = bpf_htons(MRC_TS_FTYPE_TX);
-	seal(data, MRC_PETH_LEN);
+	seal(data, tx_key(k, data), count, MRC_PETH_LEN);
 	return 0;
 }
 

@@ -84,6 +84,23 @@ static __always_inline long hook_strip(struct xdp_md *ctx, u32 len, __be16 proto
 	return 0;
 }
 
+/*
+ * Mark a packet as one that the daemon's sockets take. There is no skb yet: its source
+ * address tells mrc_deliver, which marks the skb. Returns 0, or the packet is to be dropped.
+ */
+static __always_inline int hook_admit(struct xdp_md *ctx)
+{
+	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
+	struct mrc_mark *mark = data;
+
+	if (data + sizeof(*mark) > end)
+		return -1;
+	mark->magic0 = MRC_MARK_MAGIC0;
+	mark->magic1 = MRC_MARK_MAGIC1;
+	mark->flags = MRC_MARK_STACK;
+	return 0;
+}
+
 /* Send the packet out of a plane's interface. Returns the action. */
 static __always_inline int hook_send(const struct xdp_md *ctx, u32 ifindex)
 {
@@ -166,6 +183,12 @@ static __always_inline long hook_strip(struct __sk_buff *skb, u32 len, __be16 pr
 		len += ENCAP_IPV4 ? MRC_IP6_LEN - MRC_IP4_LEN : MRC_IP4_LEN - MRC_IP6_LEN;
 	}
 	return hook_strip_part(skb, len);
+}
+
+static __always_inline int hook_admit(struct __sk_buff *skb)
+{
+	skb->mark = MRC_ADMITTED_MARK;
+	return 0;
 }
 
 static __always_inline int hook_send(const struct __sk_buff *skb, u32 ifindex)

@@ -57,6 +57,15 @@ BPF_ARRAY(balances, struct mrc_balance, CFG_MAX_PEERS);
 BPF_ARRAY(qps, struct mrc_qp, CFG_MAX_QPS);
 BPF_ARRAY(txs, struct mrc_tx, CFG_MAX_QPS);
 BPF_ARRAY(rxs, struct mrc_rx, CFG_MAX_QPS);
+BPF_ARRAY(keys, struct mrc_keys, CFG_MAX_QPS);
+BPF_ARRAY(peer_keys, struct mrc_keys, CFG_MAX_PEERS);
+BPF_ARRAY(replays, struct mrc_replay, CFG_MAX_QPS * MRC_MAX_PLANES);
+
+/* What may be sent to the daemon (admit.c). */
+BPF_ARRAY(peer_budgets, struct mrc_budget, CFG_MAX_PEERS);
+BPF_ARRAY(net_budgets, struct mrc_budget, MRC_NET_BUDGETS + 1);
+BPF_HASH(indices, u32, struct mrc_budget, CFG_MAX_PEERS * MRC_INDICES);
+
 BPF_ARRAY(tx_entries, struct mrc_tx_entry, CFG_MAX_QPS * CFG_WINDOW);
 BPF_ARRAY(rx_entries, struct mrc_rx_entry, CFG_MAX_QPS * (CFG_WINDOW / 2));
 BPF_ARRAY(paths, struct mrc_path, CFG_MAX_QPS * MRC_MAX_PLANES * CFG_EVS);
@@ -83,7 +92,8 @@ BPF_ARRAY(survey, struct mrc_survey, 1);
 BPF_F_TABLE("array", u32, u64, active, CFG_ACTIVE_WORDS, BPF_F_MMAPABLE);
 BPF_F_TABLE("array", u32, struct mrc_clock, clock, 1, BPF_F_MMAPABLE);
 BPF_RINGBUF_OUTPUT(events, 16);
-BPF_PERCPU_ARRAY(counters, u64, MRC_C_COUNT);
+BPF_PERCPU_ARRAY(counters, u64, MRC_COUNTERS_ROOM);
+BPF_ARRAY(counter_names, struct mrc_counter_name, MRC_COUNTERS_ROOM);
 
 /*
  * What programs hand to those they end in, and the state of loops. State that a
@@ -175,6 +185,7 @@ struct piece {                   /* mrc_cell: what arrived */
 	u32 ce;                  /* not 0: marked on its way */
 	u32 v6;                  /* 1: IPv6 inside */
 	u32 cut;                 /* MRC_NACK_TRIMMED...: where a switch trimmed it; 0: it is whole */
+	u32 wrong;               /* why it does not enter mrc0, although it is taken: INNER_... */
 };
 
 struct sack_state {              /* mrc_deliver's loop over the words of a SACK */
@@ -327,9 +338,33 @@ static __always_inline void rx_slot_give(u32 ring, u32 slot)
 
 static __always_inline struct mrc_path *path_get(u32 qp, u32 path)
 {
-	u32 index = (qp * MRC_MAX_PLANES + (path >> 8)) * CFG_EVS + (path & 0xff);
+	u32 index = (qp * MRC_MAX_PLANES + (path >> 8)) * PATCHED(EVS_PLACE) + (path & 0xff);
 
 	return paths.lookup(&index);
+}
+
+/* The count of the next SACK, NACK or probe of a QP on the plane of an EV. */
+static __always_inline u32 next_count(u32 qp, u32 ev)
+{
+	u32 index = qp * MRC_MAX_PLANES + ev_plane(ev);
+	struct mrc_replay *r = replays.lookup(&index);
+
+	return r ? __sync_fetch_and_add(&r->sent, 1) + 1 : 0;
+}
+
+/* Whose inner address is it? MRC_OWNER..., or NULL if nobody has it. IPv4 as ::ffff:a.b.c.d. */
+static __always_inline u32 *owner_of(const u32 *addr)
+{
+	struct mrc_prefix key = { .bits = 128 };
+	struct mrc_address exact;
+	u32 *owner;
+
+	copy_addr(exact.addr, addr);
+	owner = addresses.lookup(&exact);
+	if (owner)
+		return owner;
+	copy_addr(key.addr, addr);
+	return prefixes.lookup(&key);
 }
 
 static __always_inline struct mrc_peer *peer_get(u32 peer)

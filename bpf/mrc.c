@@ -78,6 +78,7 @@
 #include "mrc_capture.h"
 #include "bits.h"
 #include "envelope.h"
+#include "tag.h"
 #include "frame.h"
 #include "cell.h"
 #include "hook.h"
@@ -96,11 +97,13 @@
 #include "spray.c"
 #include "cell_tx.c"
 #include "exits.c"
+#include "admit.c"
 #include "survey.c"
 #include "endpoint.c"
 #include "trimmed.c"
 #include "refuse.c"
 #include "receive.c"
+#include "inner.c"
 #include "deliver.c"
 #include "solicit.c"
 #include "cell_rx.c"
@@ -170,6 +173,11 @@ int mrc_deliver(struct __sk_buff *skb)
 	if (data + MRC_ETH_LEN > end || in->magic0 != MRC_MARK_MAGIC0 ||
 	    in->magic1 != MRC_MARK_MAGIC1)
 		return unmarked(skb);
+	if (CFG_XDP && in->flags == MRC_MARK_STACK) {
+		in->magic0 = 2;  /* no group's address any more */
+		skb->mark = MRC_ADMITTED_MARK;
+		return TC_ACT_UNSPEC;
+	}
 	mark = *in;
 	key = capture_key(skb, &mark);
 	if (mark.flags & (MRC_MARK_SACK | MRC_MARK_NACK))

@@ -18,7 +18,7 @@
 #ifndef MRC_ABI_H
 #define MRC_ABI_H
 
-#define MRC_ABI_VERSION 1
+#define MRC_ABI_VERSION 1        /* raised when what is in the maps means something else, and no struct or constant tells */
 
 #define MRC_MAX_PLANES 8
 #define MRC_EVS_PER_PLANE 128    /* slots of a plane in a QP's EV set, active and backup */
@@ -78,6 +78,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 cc_rate;           /* what the planes can carry together, bytes in a millisecond */
 	__u32 retry_limit;       /* a QP gives up if its oldest packet was sent again more often than this ... */
 	__u32 retry_s;           /* ... and was not acknowledged for so long; 0 in either: never */
+	__u32 qps;               /* QPs that the maps have room for */
 	__u8 link_mac[6];        /* mrc0's own address */
 	/* DSCPs, by class of packets */
 	__u8 dscp_data;          /* data that switches may trim */
@@ -86,8 +87,29 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u8 dscp_control;       /* SACKs, NACKs, probes and endpoint packets */
 	__u8 dscp_trimmed;       /* data that a switch has trimmed ... */
 	__u8 dscp_lasthop;       /* ... at the port that leads to its receiver */
-	__u8 pad[4];
+	__u8 keyed;              /* 1: a key that was not installed is none; 0: it is zero */
+	__u8 inner;              /* 1: only packets from the peer's inner addresses to ours reach mrc0 */
+	__u8 hops_min;           /* the least hop limit with which a daemon's message arrives from within the fabric */
+	__u8 pad[5];
+	__u64 survey_key[2];     /* of our own survey probes, which come back to us */
+	__u64 mac1_key[2];       /* of mac1, which shows that who asks for keys knows our public key */
 };
+
+/*
+ * What a source of messages for the daemon may still send, and what it sent beyond
+ * that. Maps peer_budgets, net_budgets and indices.
+ */
+#define MRC_INDICES 16            /* room for numbers of a peer's exchanges and epochs in map indices */
+#define MRC_NET_BUDGETS 1024     /* prefixes of the planes share so many by a hash of theirs ... */
+#define MRC_REST_BUDGET 1024     /* ... and all other addresses share the next one */
+struct mrc_budget {
+	__u64 due_ns;            /* all that it sent is paid for then; atomic */
+	__u64 clear_ns;          /* the same of Offers that are not sealed, where this host has keys */
+	__u64 refused;           /* messages beyond its budget; atomic */
+	__u64 forged;            /* messages without the right mac1, index or form; atomic */
+	__u64 misaddressed;      /* of these, INITs for another public key than this host's; atomic */
+};
+#define MRC_ADMITTED_MARK 0x6d726341 /* skb->mark of what mrc_receive lets through to the daemon's sockets */
 
 struct mrc_plane {               /* map planes[8]; written by the daemon */
 	__u32 ifindex;           /* 0: no such plane */
@@ -98,6 +120,9 @@ struct mrc_plane {               /* map planes[8]; written by the daemon */
 	__u32 bare;              /* 1: the NIC needs no hint to fill the checksum of a packet inside another (veth) */
 };
 
+#define MRC_OWNER 0x7fffffff     /* in maps addresses and prefixes: the peer that has them ... */
+#define MRC_OWNER_SELF 0x7fffffff /* ... or this host */
+#define MRC_OWNER_CLOSED 0x80000000 /* and, beside it: nothing more is sent there */
 struct mrc_peer {                /* map peers; written by the daemon */
 	__u32 qp_base;
 	__u32 qp_mask;           /* number of QPs - 1 */
@@ -143,7 +168,8 @@ struct mrc_balance {             /* map balances[peer] */
 
 struct mrc_peer_plane {          /* map peer_planes[peer * 8 + plane]; daemon */
 	__u32 addr[4];           /* net: the peer's inner address */
-	__u32 usids[4];          /* net: outer destination, T1 index zero */
+	__u32 usids[4];          /* net: outer destination, T1 index zero; in a network without a fabric, the
+				    next hop's MAC address in the first 6 bytes */
 };
 
 struct mrc_qp {                  /* map qps; written by the daemon */
@@ -155,6 +181,29 @@ struct mrc_qp {                  /* map qps; written by the daemon */
 	__u32 framing;           /* MRC_FRAMING_... of data, both ways */
 	__u32 trims;             /* 1: switches on the way to the peer trim data */
 	__u32 pad;
+};
+
+/*
+ * The keys of a QP, or of a peer's endpoint packets: two phases of each direction. The
+ * daemon writes whole entries, but never a key while its phase is in use: .state names it
+ * afterwards, and differs by one byte.
+ */
+#define MRC_KEYS_TX_PHASE 1      /* in .state: the phase to send in */
+#define MRC_KEYS_RX 2            /* in .state, shifted by the phase: its packets are taken */
+struct mrc_keys {                /* maps keys[qp], peer_keys[peer]; daemon */
+	__u64 state;
+	__u64 tx[4];             /* two words of each phase: SipHash's key */
+	__u64 rx[4];
+};
+
+/* The counts of SACKs, NACKs and probes of a QP on a plane: a peer's that arrived, and ours. */
+#define MRC_REPLAY_WORDS 4
+#define MRC_REPLAY_WINDOW 192    /* counts below the highest that may still arrive; 64 * (MRC_REPLAY_WORDS - 1) */
+struct mrc_replay {              /* map replays[qp * 8 + plane]; receive; the daemon while the QP is DOWN */
+	struct bpf_spin_lock lock;
+	__u32 high;              /* highest count that arrived; lock */
+	__u64 seen[MRC_REPLAY_WORDS]; /* bit count % 256; lock */
+	__u64 sent;              /* how many we have sent; atomic */
 };
 
 /*
@@ -301,9 +350,11 @@ struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] *
 
 struct mrc_rx_entry {            /* map rx_entries[qp * window / 2 + psn % (window / 2)] */
 	__u32 slot;              /* in the reorder ring, MRC_SLOT_...; index plus one, 0: none; lock of rx */
-	__u16 len;               /* lock of rx */
+	__u16 len;               /* bytes; why it may not enter mrc0 << MRC_RX_WHY_SHIFT, INNER_...; lock of rx */
 	__u16 psn;               /* low half of its PSN; lock of rx */
 };
+#define MRC_RX_LEN 0x3fff
+#define MRC_RX_WHY_SHIFT 14
 
 /* Path states, and the events that change them (bpf/path.h has the table) */
 #define MRC_PATH_GOOD 0
@@ -360,6 +411,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 #define MRC_MARK_CE 0x01         /* in .flags, beside BTH.aux's ackreq and rtx */
 #define MRC_MARK_SACK 0x02       /* in .flags: a whole SACK; else data, stripped */
 #define MRC_MARK_NACK 0x04       /* in .flags: a whole NACK; .ev_hi and .psn are those of the packet it names */
+#define MRC_MARK_STACK 0x10       /* in .flags: for the daemon, by way of the stack; only the source address is overwritten */
 #define MRC_MARK_SOLICIT 0x08    /* in .flags: a whole probe that asks for a SACK; .ts is its time stamp, .ev_hi its path */
 struct mrc_mark {
 	__u16 ev_hi;             /* EV >> 16; the low half of an EV is 0 */
@@ -434,8 +486,15 @@ struct mrc_survey {              /* map survey, one entry */
 
 /*
  * Counters: map counters, per CPU. One line for each; operators read the text
- * behind the number in `mrcctl stats` and in docs/operations.md.
+ * behind the number in `mrcctl stats` and in docs/reference.md. New ones go to
+ * the end. The map has room for more, and map counter_names says which is which,
+ * so that a build with other counters takes it over (mrcd/datapath/totals.py).
  */
+#define MRC_COUNTERS_ROOM 256
+struct mrc_counter_name {        /* map counter_names[counter]; daemon */
+	__u8 name[32];           /* zeros behind it; only zeros: no build has had such a counter */
+};
+
 #define MRC_C_TX_PACKETS 0       /* packets taken from mrc0 and sprayed */
 #define MRC_C_TX_BYTES 1         /* bytes of those packets */
 #define MRC_C_RX_PACKETS 2       /* packets delivered to mrc0 */
@@ -513,7 +572,7 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_SOLICIT_TX 74      /* questions for a SACK sent */
 #define MRC_C_SOLICIT_RX 75      /* questions for a SACK answered */
 #define MRC_C_TX_CUT 76          /* large packets from mrc0 sent round to be cut into single ones */
-#define MRC_C_DROP_CELL 77       /* dropped: the state of a cell was damaged on the way */
+#define MRC_C_DROP_CELL 77       /* dropped: the state of a cell was damaged on the way, or forged */
 #define MRC_C_DROP_FRAMING 78    /* dropped: data in another framing than both sides agreed on */
 #define MRC_C_DROP_MULTI_PACKET 79 /* dropped: part of a write of several packets, which mrc0 has no use for */
 #define MRC_C_DROP_IMMEDIATE 80  /* dropped: write with immediate data, which mrc0 has no use for */
@@ -535,6 +594,17 @@ struct mrc_survey {              /* map survey, one entry */
 #define MRC_C_QP_FAILED 96       /* QPs that gave up: in the state ERROR until they are set up anew */
 #define MRC_C_GIVEN_UP 97        /* packets that were outstanding on such QPs */
 #define MRC_C_DROP_QP_ERROR 98   /* dropped: the QP has given up, and is not set up anew yet */
-#define MRC_C_COUNT 99
+#define MRC_C_DROP_TAG 99        /* dropped: forged, or with a key that is not in use any more */
+#define MRC_C_DROP_REPLAY 100    /* dropped: a SACK, NACK or probe that had arrived before */
+#define MRC_C_DROP_FOREIGN 101   /* dropped: acknowledged, but from an inner address that is not the peer's */
+#define MRC_C_DROP_NOT_HERE 102  /* dropped: acknowledged, but to an inner address that is not this host's */
+#define MRC_C_DROP_HOPS 103      /* dropped: a daemon's message from farther away than the fabric is wide */
+#define MRC_C_DROP_MESSAGE 104   /* dropped: for the daemon, but none of the messages that daemons seal */
+#define MRC_C_DROP_MAC1 105      /* dropped: asks for keys without knowing this host's public key */
+#define MRC_C_DROP_INDEX 106     /* dropped: a daemon's message that names no exchange or epoch of this host */
+#define MRC_C_DROP_BUDGET_PEER 107 /* dropped: more messages for the daemon than a peer may send */
+#define MRC_C_DROP_BUDGET_PLANE 108 /* dropped: more messages for the daemon than other addresses of the planes may send */
+#define MRC_C_DROP_BUDGET_REST 109 /* dropped: more messages for the daemon than the rest of the world may send */
+#define MRC_C_COUNT 110
 
 #endif

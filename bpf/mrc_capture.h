@@ -25,7 +25,7 @@
 struct mrc_capture {             /* ring buffer captures */
 	__u64 time_ns;           /* CLOCK_MONOTONIC */
 	__u32 length;            /* of the packet, with its Ethernet header; 0 in an outcome */
-	__u32 key;               /* last four bytes of what arrived, or a cell's check word: ties an outcome to its packet */
+	__u32 key;               /* last four bytes of what arrived, or a cell's tag: ties an outcome to its packet */
 	__u32 peer;              /* index, or NONE */
 	__u32 qp;                /* index, for what leaves and for outcomes, or NONE */
 	__u16 why;               /* counter of what happened, MRC_C_... of mrc_abi.h */

@@ -52,6 +52,7 @@
 #define MRC_BTH_ACKREQ 0x80      /* in .aux: answer with a SACK at once */
 #define MRC_BTH_RTX 0x20         /* in .aux: this PSN was sent before */
 #define MRC_BTH_TS 0x10          /* in .aux: a TSETH follows METH */
+#define MRC_BTH_PHASE 0x01       /* in .aux: which one of its two keys the tag is made with */
 #define MRC_PSN_MASK 0xffffff
 #define MRC_QPN_MASK 0xffffff
 #define MRC_QPN_ENDPOINT 2       /* dest QP of endpoint requests */
@@ -86,7 +87,7 @@ struct mrc_tseth {
 /* RETH, 16 bytes: in every data packet. */
 #define MRC_RKEY_NETDEV 0x4e455430   /* "NET0": the peer's mrc0, an ordered link */
 struct mrc_reth {
-	__u32 va_hi;     /* remote address; 0 for the netdev region */
+	__u32 va_hi;     /* remote address; the netdev region has none, and the packet's tag stands here */
 	__u32 va_lo;
 	__u32 rkey;
 	__u32 length;    /* bytes of payload of the whole message */
@@ -211,6 +212,29 @@ struct mrc_eeth {
 };
 
 /*
+ * Tags. A packet without the tag of its QP's key is dropped before any state changes.
+ * A tag is SipHash-2-4 (Aumasson and Bernstein, 2012), 64 bits, little-endian as its
+ * reference code has it, over bytes that are padded with zeroes to a multiple of eight:
+ *
+ *   data           UDP | BTH | METH | TSETH | PSN | RETH.rkey | RETH.length
+ *   SACK and such  UDP | BTH | all headers behind it up to .count, included
+ *   cell           struct mrc_cell from .mss to .qp | flow label | upper 8 bits of the
+ *                  PSN | QPN of the receiver; the first 32 bits of the tag
+ *
+ * The PSN counts in 32 bits here, so that a recording fits no later round of the 24
+ * that are on the wire; label and PSN are words. The tag of data stands in RETH's
+ * address, in front of what a switch may trim. SACKs, NACKs, probes and endpoint
+ * packets end with struct mrc_auth, whose count is that of its sender for a QP and a
+ * plane, against replays. Tags protect headers; the payload has checksums of its own.
+ * Every QP has its keys, one for each direction and phase. Without keys they are 0.
+ */
+struct mrc_auth {
+	__u32 count;
+	__u32 tag_hi;
+	__u32 tag_lo;
+};
+
+/*
  * The ICRC word closes every packet. It is not a CRC of the whole packet, which
  * software could not afford, but a check of what the transport acts on: the UDP
  * ports, the BTH, and the headers behind it. The payload has checksums of its
@@ -245,11 +269,10 @@ struct mrc_eeth {
  *
  * which is unique because mss is at least MRC_CELL_MSS_MIN. The number is right
  * only if what is left of the distance, sequence number - 256 * .seq - index * mss
- * in 16 bits, is below 256. The check word is
- * the sum of the ICRC word over two groups: the eight bytes .mss to .qp, and
- * flow label (12 zero bits in front) | QPN of the receiver (8 zero bits in front).
+ * in 16 bits, is below 256. The state ends with a tag (above), which also tells
+ * damage: no outer checksum covers the state.
  *
- * Flow label: attempt 2 | ackreq 1 | reserved 1 | EV[31:16].
+ * Flow label: attempt 2 | ackreq 1 | phase 1 | EV[31:16].
  */
 struct mrc_cell {
 	__u32 block;             /* the fabric's block for the addresses of NICs */
@@ -258,13 +281,14 @@ struct mrc_cell {
 	__u8 psn_lo;             /* ... and lower 8 */
 	__u8 seq;                /* bits 15 to 8 of the first TCP sequence number; 0 if mss is 0 */
 	__u16 qp;                /* lower 16 bits of the receiver's QPN */
-	__u32 check;
+	__u32 tag;
 };
 #define MRC_CELL_MARK 0xc000     /* in .mss: no plane's addresses have these bits */
 #define MRC_CELL_MSS 0x3fff      /* in .mss */
 #define MRC_CELL_MSS_MIN 512     /* segments shorter than this are sent one by one */
 #define MRC_CELL_ATTEMPT_SHIFT 18 /* in the flow label: 0 the first sending, 1 and 2 the next ones, 3 later ones */
 #define MRC_CELL_ACKREQ 0x20000  /* in the flow label: answer with a SACK at once */
+#define MRC_CELL_PHASE 0x10000   /* in the flow label: as MRC_BTH_PHASE */
 #define MRC_CELL_OVERHEAD 40     /* what a cell adds to each packet, without Ethernet; with it, its nominal size */
 #define MRC_CELL_PACKETS 128     /* most packets of a cell, with room: 64 KiB / MRC_CELL_MSS_MIN */
 
@@ -285,6 +309,7 @@ struct mrc_cell {
 #define MRC_PETH_LEN 16
 #define MRC_NETH_LEN 20
 #define MRC_ERTH_LEN 16
+#define MRC_AUTH_LEN 12          /* behind each of SETH with CC_STATE, NETH, PETH, ERTH and EETH */
 #define MRC_EETH_LEN 36
 /* The nominal size of a packet is its UDP length and an IPv6 header: of data its payload and this. */
 #define MRC_DATA_NOMINAL 88      /* 40 + 8 + 12 + 24 + 4, in every MRC_ENCAP_* */

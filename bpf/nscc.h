@@ -15,7 +15,7 @@
 #define NSCC_FIRST 16            /* first window, in packets ... */
 #define NSCC_FIRST_PART 4        /* ... or this part of what the planes carry in a millisecond */
 #define NSCC_GATE 8              /* QuickAdapt acts if less than this part of the window arrived */
-#define NSCC_STUCK 16            /* round trips at the smallest window that show a longer base */
+#define NSCC_STUCK 64            /* round trips at the smallest window that show a longer base */
 #define NSCC_TARGETS 4ull         /* the window holds at most a round trip and a half, and so many targets */
 #define NSCC_SINGLES 131072      /* bytes of TCP that may wait in single packets beyond what large segments may */
 #define NSCC_TURN_NS 20000000ull /* a connection whose packets would be lost has one of these at a time, so often */
@@ -211,13 +211,16 @@ static __always_inline u32 nscc_delay(const struct mrc_host *h, struct mrc_balan
 }
 
 /*
- * The smallest window does not end the delay: it is no queue of ours, the path has
- * become longer. Measure from there.
+ * The smallest window does not end the delay, and the delay does not vary as others'
+ * queues do: the path has become longer. Measure from there.
  */
-static __always_inline void nscc_rebase(struct mrc_tx *tx, struct mrc_balance *b, u32 delay)
+static __always_inline void nscc_rebase(const struct mrc_host *h, struct mrc_tx *tx,
+					struct mrc_balance *b, u32 delay)
 {
 	u32 i;
 
+	if (tx->cuts && tx->delay_ns > tx->cut_least_ns + h->cc_target_ns / 2)
+		tx->cuts = 0;
 	if (!tx->cuts || delay < tx->cut_least_ns)
 		tx->cut_least_ns = delay;
 	tx->cuts++;
@@ -233,8 +236,8 @@ static __always_inline void nscc_rebase(struct mrc_tx *tx, struct mrc_balance *b
 }
 
 /* Decrease, at most once in a round trip. */
-static __always_inline void nscc_decrease(struct mrc_tx *tx, struct mrc_balance *b, u32 rtt,
-					  u32 delay, u64 now)
+static __always_inline void nscc_decrease(const struct mrc_host *h, struct mrc_tx *tx,
+					  struct mrc_balance *b, u32 rtt, u32 delay, u64 now)
 {
 	u32 over = tx->delay_ns - tx->target_ns, part;
 
@@ -242,7 +245,7 @@ static __always_inline void nscc_decrease(struct mrc_tx *tx, struct mrc_balance 
 		return;
 	tx->shrunk_ns = now;
 	if (tx->cwnd <= NSCC_LEAST * CFG_MTU) {
-		nscc_rebase(tx, b, delay);
+		nscc_rebase(h, tx, b, delay);
 		return;
 	}
 	tx->cuts = 0;
@@ -282,7 +285,7 @@ static __always_inline void nscc_sack(const struct mrc_host *h, struct mrc_tx *t
 	tx->target_ns = nscc_target(h, b, tx, tx->srtt_ns);
 	if (tx->delay_ns > tx->target_ns) {
 		tx->calm = 0;
-		nscc_decrease(tx, b, tx->srtt_ns, delay, now);
+		nscc_decrease(h, tx, b, tx->srtt_ns, delay, now);
 	} else if (busy && !marked) {
 		tx->cuts = 0;
 		tx->calm = delay < tx->target_ns / NSCC_CALM ? tx->calm + bytes : 0;

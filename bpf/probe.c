@@ -20,18 +20,19 @@ static __always_inline int write_probe(struct __sk_buff *skb, const struct mrc_h
 	u32 plane = path_plane(id);
 	struct mrc_plane *pl = planes.lookup(&plane);
 	struct mrc_peer_plane *pp = peer_plane_get(q->peer, plane);
+	struct mrc_keys *k = keys.lookup(&qp);
 	void *data, *end;
 
-	if (!pl || !pp || bpf_skb_change_tail(skb, MRC_PROBE_FRAME_LEN, 0))
+	if (!pl || !pp || !k || bpf_skb_change_tail(skb, MRC_PROBE_FRAME_LEN, 0))
 		return -1;
 	path->probe_id = path_slot(id) << PROBE_SLOT_SHIFT |
 			 ((path->probe_id + 1) & PROBE_SEQ_MASK);
 	path->probe_ns = now;
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	if (put_headers(data, end, h, pl, pp, path->ev, control_class(h), MRC_PETH_LEN,
-			MRC_OP_PROBE, 0, q->remote_qpn, 0) ||
-	    put_probe(data, end, 0, path->probe_id, now))
+	if (put_headers(data, end, h, pl, pp, path->ev, control_class(h), MRC_PROBE_BODY,
+			MRC_OP_PROBE, tx_phase(k), q->remote_qpn, 0) ||
+	    put_probe(data, end, k, next_count(qp, path->ev), 0, path->probe_id, now))
 		return -1;
 	capture_skb(skb, RECORD_CLOCK, plane, qp, q->peer, MRC_C_PROBE_TX);
 	bpf_clone_redirect(skb, pl->ifindex, 0);
@@ -181,12 +182,12 @@ int mrc_idle(struct __sk_buff *skb)
 	struct mrc_tx *tx;
 	u64 now;
 
-	if (!ck || !h || !h->planes)
+	if (!ck || !h || !h->planes || !h->qps)
 		return 0;
 	turn = ck->idle_cursor + 1;
 	ck->idle_cursor = turn;
 	plane = turn % h->planes & 7;
-	qp = (turn / h->planes) % CFG_MAX_QPS;
+	qp = (turn / h->planes) % h->qps;
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
 	if (!q || !tx || q->state != MRC_QP_READY)

@@ -13,13 +13,17 @@
  * our ports on this plane) belong to the ordinary stack and pass untouched.
  */
 
-#define HEADERS (MRC_PAYLOAD_OFF + 20) /* all that is read of a packet, but for the ICRC word of data */
+#define HEADERS MRC_SACK_FRAME_LEN /* all that is read of a packet, but for the ICRC word of data */
+
+_Static_assert(HEADERS >= MRC_PAYLOAD_OFF + 20 && HEADERS >= MRC_ENDPOINT_RSP_FRAME_LEN,
+	       "no other packet has more headers, the inner one counted");
 
 /* What is known of a packet so far. */
 struct packet {
 	struct mrc_plane *pl;    /* where it came in ... */
 	struct mrc_peer_plane *pp; /* ... and the sender's end of that plane */
 	struct mrc_qp *q;
+	struct mrc_keys *k;
 	u32 plane;
 	u32 qp;
 	u32 psn;                 /* 24 bits */
@@ -67,7 +71,7 @@ static __always_inline int receive_data(struct hook_ctx *ctx, struct packet *pkt
 
 	if (data + MRC_PAYLOAD_OFF + 20 > end)
 		return drop(MRC_C_DROP_SHORT);
-	if (reth->rkey != bpf_htonl(MRC_RKEY_NETDEV) || reth->va_hi || reth->va_lo)
+	if (reth->rkey != bpf_htonl(MRC_RKEY_NETDEV))
 		return drop(MRC_C_DROP_RKEY);
 	len = pkt->body - MRC_WRITE_LEN;
 	if (reth->length != bpf_htonl(len) || len > CFG_MTU)
@@ -115,7 +119,8 @@ static __always_inline int receive_trimmed(struct hook_ctx *ctx, const struct mr
 		return drop(MRC_C_DROP_SKB);
 	data = HOOK_DATA(ctx);
 	end = HOOK_END(ctx);
-	if (put_nack_frame(data, end, h, pkt->q, pkt->pl, pkt->pp, ev, pkt->trimmed, psn, ev, ts))
+	if (put_nack_frame(data, end, h, pkt->q, pkt->k, pkt->pl, pkt->pp, ev, next_count(qp, ev),
+			   pkt->trimmed, psn, ev, ts))
 		return drop(MRC_C_DROP_SKB);
 	count_trimmed(pkt->trimmed);
 	capture_answer(ctx, ev_plane(ev), qp, pkt->q->peer, MRC_C_NACK_TX);
@@ -189,9 +194,9 @@ static __always_inline int answer_probe(struct hook_ctx *ctx, const struct mrc_h
 		return drop(MRC_C_DROP_ENTROPY);
 	data = HOOK_DATA(ctx);
 	end = HOOK_END(ctx);
-	if (put_headers(data, end, h, pl, pp, back, control_class(h), MRC_SETH_LEN + MRC_CC_STATE_LEN,
-			MRC_OP_SACK, 0, pkt->q->remote_qpn, 0) ||
-	    put_sack(data, end, &sack))
+	if (put_headers(data, end, h, pl, pp, back, control_class(h), MRC_SACK_BODY, MRC_OP_SACK,
+			tx_phase(pkt->k), pkt->q->remote_qpn, 0) ||
+	    put_sack(data, end, pkt->k, next_count(qp, back), &sack))
 		return drop(MRC_C_DROP_SKB);
 	count(MRC_C_PROBE_RX);
 	capture_answer(ctx, plane, qp, pkt->q->peer, MRC_C_PROBE_RX);
@@ -261,15 +266,15 @@ static __always_inline u32 headers_of(u32 opcode)
 	case MRC_OP_WRITE_ONLY:
 		return MRC_WRITE_LEN;
 	case MRC_OP_SACK:
-		return MRC_SETH_LEN + MRC_CC_STATE_LEN;
+		return MRC_SACK_BODY;
 	case MRC_OP_NACK:
-		return MRC_NETH_LEN;
+		return MRC_NACK_BODY;
 	case MRC_OP_PROBE:
-		return MRC_PETH_LEN;
+		return MRC_PROBE_BODY;
 	case MRC_OP_ENDPOINT_REQ:
-		return MRC_ERTH_LEN;
+		return MRC_ENDPOINT_REQ_BODY;
 	case MRC_OP_ENDPOINT_RSP:
-		return MRC_EETH_LEN;
+		return MRC_ENDPOINT_RSP_BODY;
 	}
 	return 0;
 }
@@ -287,8 +292,8 @@ static __always_inline u32 refused(u32 opcode)
 }
 
 /*
- * Are the headers as they were sent? `len` bytes of them follow the BTH: 16, 20,
- * 24, 28 or 36; `body` bytes precede the ICRC word. Accepting a damaged PSN would
+ * Are the headers as they were sent? `len` bytes of them follow the BTH: 20, 24, 28,
+ * 32 or 48; `body` bytes precede the ICRC word. Accepting a damaged PSN would
  * leave the receiver permanently ahead.
  */
 static __always_inline int headers_are_whole(struct hook_ctx *ctx, u32 len, u32 body)
@@ -306,10 +311,15 @@ static __always_inline int headers_are_whole(struct hook_ctx *ctx, u32 len, u32 
 			return 0;
 		sum = check_eight(sum, at + 16);
 	}
-	if (len == 36) {
-		if (at + 36 > end)
+	if (len >= 32) {
+		if (at + 32 > end)
 			return 0;
-		sum = check_four(check_eight(sum, at + 24), at + 32);
+		sum = check_eight(sum, at + 24);
+	}
+	if (len == 48) {
+		if (at + 48 > end)
+			return 0;
+		sum = check_eight(check_eight(sum, at + 32), at + 40);
 	}
 	if (len == 20) {
 		if (at + 20 > end)
@@ -417,6 +427,77 @@ static __always_inline u32 find_connection(void *data, struct packet *pkt)
 	return 0;
 }
 
+/* Did a SACK, NACK or probe arrive before? Its tag is right. Returns the counter of that, or 0. */
+static __always_inline u32 check_replay(const struct mrc_host *h, u32 qp, u32 plane, u32 count)
+{
+	u32 index = qp * MRC_MAX_PLANES + plane;
+	struct mrc_replay *r = replays.lookup(&index);
+	int fresh;
+
+	if (!r || !h->keyed)
+		return 0;
+	bpf_spin_lock(&r->lock);
+	fresh = replay_note(r, count);
+	bpf_spin_unlock(&r->lock);
+	return fresh ? 0 : MRC_C_DROP_REPLAY;
+}
+
+/* Check the tag of a packet with `len` bytes between BTH and struct mrc_auth, a constant. */
+static __always_inline u32 check_control(void *data, void *end, const struct mrc_host *h,
+					 const struct packet *pkt, const u64 *key, u32 len)
+{
+	struct mrc_auth *auth = data + MRC_BODY_OFF + len;
+
+	if ((void *)(auth + 1) > end)
+		return MRC_C_DROP_LENGTH;
+	if (!has_tag(data, key, len))
+		return MRC_C_DROP_TAG;
+	return check_replay(h, pkt->qp, pkt->plane, bpf_ntohl(auth->count));
+}
+
+/* Check the tag of data, trimmed or whole. */
+static __always_inline u32 check_data(void *data, void *end, const struct packet *pkt,
+				      const u64 *key)
+{
+	struct mrc_reth *reth = data + MRC_BODY_OFF + MRC_METH_LEN + MRC_TSETH_LEN;
+	struct mrc_rx *rx;
+	u32 qp = pkt->qp;
+	u64 tag;
+
+	rx = rxs.lookup(&qp);
+	if (!rx || data + MRC_PAYLOAD_OFF > end)
+		return MRC_C_DROP_SHORT;
+	tag = data_tag(key, data, rx->next + psn_diff(pkt->psn, rx->next));
+	return reth->va_hi == (u32)tag && reth->va_lo == tag >> 32 ? 0 : MRC_C_DROP_TAG;
+}
+
+/* Does the packet come from who knows the key? Returns the counter of what is wrong, or 0. */
+static __always_inline u32 check_tag(void *data, void *end, const struct mrc_host *h,
+				     struct packet *pkt)
+{
+	struct mrc_bth *bth = data + MRC_BTH_OFF;
+	u32 qp = pkt->qp;
+	const u64 *key;
+
+	pkt->k = keys.lookup(&qp);
+	if (!pkt->k)
+		return MRC_C_DROP_QPN;
+	key = rx_key(h, pkt->k, bth->aux & MRC_BTH_PHASE);
+	if (!key)
+		return MRC_C_DROP_TAG;
+	switch (pkt->opcode) {
+	case MRC_OP_WRITE_ONLY:
+		return check_data(data, end, pkt, key);
+	case MRC_OP_SACK:
+		return check_control(data, end, h, pkt, key, MRC_SETH_LEN + MRC_CC_STATE_LEN);
+	case MRC_OP_PROBE:
+		return check_control(data, end, h, pkt, key, MRC_PETH_LEN);
+	case MRC_OP_NACK:
+		return check_control(data, end, h, pkt, key, MRC_NETH_LEN);
+	}
+	return MRC_C_DROP_OPCODE;
+}
+
 /* A SACK: the answer to a probe ends here, others go on to mrc_deliver. */
 static __always_inline int receive_sack(struct hook_ctx *ctx, void *data, void *end, struct packet *pkt)
 {
@@ -475,21 +556,33 @@ static __always_inline int refuse_opcode(struct hook_ctx *ctx, const struct mrc_
 		len += MRC_IMMDT_LEN;
 	pkt->ev = envelope_ev(data);
 	if (pkt->body < len || !headers_are_whole(ctx, len, pkt->body) ||
-	    ev_plane(pkt->ev) != pkt->plane || (pkt->ev & 0xffff) || find_connection(data, pkt))
+	    ev_plane(pkt->ev) != pkt->plane || (pkt->ev & 0xffff) || find_connection(data, pkt) ||
+	    h->keyed)            /* such a write has no tag */
 		return drop(why);
 	qp = pkt->qp;
 	rx = rxs.lookup(&qp);
-	if (!rx || !may_refuse_now(rx) || hook_resize(ctx, MRC_NACK_FRAME_LEN))
+	pkt->k = keys.lookup(&qp);
+	if (!rx || !pkt->k || !may_refuse_now(rx) || hook_resize(ctx, MRC_NACK_FRAME_LEN))
 		return drop(why);
 	data = HOOK_DATA(ctx);
 	end = HOOK_END(ctx);
-	if (put_nack_frame(data, end, h, pkt->q, pkt->pl, pkt->pp, pkt->ev, MRC_NACK_UNEXP_EVENT,
-			   pkt->psn, pkt->ev, ts))
+	if (put_nack_frame(data, end, h, pkt->q, pkt->k, pkt->pl, pkt->pp, pkt->ev,
+			   next_count(qp, pkt->ev), MRC_NACK_UNEXP_EVENT, pkt->psn, pkt->ev, ts))
 		return drop(why);
 	count(why);
 	count(MRC_C_NACK_TX_EVENT);
 	capture_answer(ctx, pkt->plane, qp, pkt->q->peer, MRC_C_NACK_TX_EVENT);
 	return SAYS(hook_send(ctx, pkt->pl->ifindex), MRC_C_NACK_TX_EVENT);
+}
+
+/* A message for the daemon: hand-shake, and what else daemons tell each other. */
+static __always_inline int receive_message(struct hook_ctx *ctx, const struct mrc_host *h,
+					   const struct packet *pkt)
+{
+	u32 why = pkt->trimmed ? MRC_C_DROP_LENGTH :
+				 admit_message(ctx, h, pkt->pl, pkt->udp_len - MRC_UDP_LEN);
+
+	return why ? drop(why) : to_stack(ctx, pkt->pl, MRC_C_CONTROL_RX);
 }
 
 /*
@@ -549,8 +642,7 @@ static __always_inline int receive(struct hook_ctx *ctx)
 	if (why)
 		return drop(why);
 	if (udp->dest == h->control_port)
-		return pkt.trimmed ? drop(MRC_C_DROP_LENGTH) :
-				     to_stack(ctx, pkt.pl, MRC_C_CONTROL_RX);
+		return receive_message(ctx, h, &pkt);
 	if (udp->dest != h->udp_port)
 		return drop(MRC_C_DROP_SID);
 	why = check_headers(ctx, data, end, &pkt);
@@ -569,6 +661,8 @@ static __always_inline int receive(struct hook_ctx *ctx)
 	if (pkt.ev & 0xffff)
 		return drop(MRC_C_DROP_ENTROPY);
 	why = find_connection(data, &pkt);
+	if (!why)
+		why = check_tag(data, end, h, &pkt);
 	if (why)
 		return drop(why);
 	return receive_known(ctx, data, end, h, &pkt);

@@ -75,6 +75,7 @@ int mrc_refuse(struct __sk_buff *skb)
 	struct mrc_peer_plane *pp;
 	struct mrc_plane *pl;
 	u32 qp, plane, back, why;
+	struct mrc_keys *k;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
 	void *data, *end;
@@ -85,7 +86,8 @@ int mrc_refuse(struct __sk_buff *skb)
 	qp = in->qp;
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
-	if (!q || !tx || q->state < MRC_QP_RECEIVE ||
+	k = keys.lookup(&qp);
+	if (!q || !tx || !k || q->state < MRC_QP_RECEIVE ||
 	    bpf_skb_change_tail(skb, MRC_NACK_FRAME_LEN, 0))
 		return TC_ACT_SHOT;
 	back = way_back(qp, h, q, tx, in->ev, in->psn);
@@ -96,7 +98,8 @@ int mrc_refuse(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	if (put_nack_frame(data, end, h, q, pl, pp, back, in->reason, in->psn, in->ev, in->ts))
+	if (put_nack_frame(data, end, h, q, k, pl, pp, back, next_count(qp, back), in->reason,
+			   in->psn, in->ev, in->ts))
 		return TC_ACT_SHOT;
 	why = refusal_counter(in->reason);
 	count(why);

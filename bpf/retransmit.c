@@ -204,7 +204,7 @@ static __always_inline int dress_again(struct __sk_buff *skb, const struct resen
 	if (attempt > 3)
 		attempt = 3;
 	__sync_fetch_and_add(&route->path->sent, 1);
-	return put_cell(data, end, r->h, route->pl, route->pp, route->path->ev,
+	return put_cell(data, end, r->h, route->keys, route->pl, route->pp, route->path->ev,
 			data_class(r->h, r->q, attempt), flags | attempt << MRC_CELL_ATTEMPT_SHIFT,
 			r->q->remote_qpn, r->psn, &c, next);
 }

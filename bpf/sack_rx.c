@@ -11,7 +11,8 @@
 				  * Linux 6.1 walks some 6,000 instructions for each */
 #define CUMULATIVE_WORDS 8       /* words of cumulative news looked at for one SACK ... */
 #define SACK_WORDS 10            /* ... and with those of its bitmap */
-#define ABSURD_SACKS 16          /* SACKs in a row that mean that the QP is out of step */
+#define ABSURD_SACKS 16          /* SACKs in a row that mean that the QP is out of step ... */
+#define OUT_OF_STEP_NS 1000000000ull /* ... if nothing was acknowledged for so long */
 
 /* A SACK, in host order, next to the window that it is about. */
 struct sack_in {
@@ -140,15 +141,19 @@ static __always_inline void advance_una(struct mrc_tx *tx, u64 now)
 
 /*
  * One SACK for packets never sent is damaged or a lie. Many in a row, with no
- * sensible one between them, mean that the receiver is ahead of us: it took a
- * damaged PSN for a packet and gave up the gap before it. No packet of the QP
- * will arrive any more, so the daemon sets up new QPs.
+ * sensible one between them, while nothing that we send is acknowledged, mean that the
+ * receiver is ahead of us: it gave up a gap that was none. No packet of the QP
+ * will arrive any more, so the daemon offers new QPs. What a SACK says is never reason
+ * enough: who can forge SACKs (there may be no keys) cannot stop the genuine ones.
  */
-static __always_inline void out_of_step(u32 qp, struct mrc_tx *tx)
+static __always_inline void out_of_step(u32 qp, struct mrc_tx *tx, const struct sack_in *s,
+					u64 now)
 {
 	struct mrc_event ev = { .kind = MRC_EVENT_OUT_OF_STEP, .qp = qp };
 
 	tx->absurd++;
+	if (s->una == s->next || now < tx->moved_ns + OUT_OF_STEP_NS)
+		return;
 	if ((tx->absurd & (ABSURD_SACKS - 1)) == 0 &&
 	    events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP))
 		count(MRC_C_EVENT_LOST);
@@ -402,15 +407,15 @@ static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, u32 cell, str
 	if (s.ahead > (s32)(s.next - s.una)) {
 		count(MRC_C_DROP_SACK);
 		capture_outcome(key, qp, MRC_C_DROP_SACK);
-		out_of_step(qp, tx);
+		out_of_step(qp, tx, &s, now);
 		return;
 	}
 	/* With nothing on its way there is nothing to learn. */
 	why = s.ahead < 0 || s.una == s.next ? MRC_C_SACK_STALE : MRC_C_SACK_RX;
 	count(why);
 	capture_outcome(key, qp, why);
-	if (s.una == s.next)
-		return;
+	if (s.una == s.next || s.ahead < -CFG_WINDOW)
+		return;          /* one that is older than the window tells nothing either */
 	tx->absurd = 0;
 	out->qp = qp;
 	out->now = now;

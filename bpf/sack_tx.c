@@ -110,12 +110,13 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 				      u32 chain)
 {
 	struct mrc_tx *tx = txs.lookup(&qp);
+	struct mrc_keys *k = keys.lookup(&qp);
 	struct mrc_peer_plane *pp;
 	struct mrc_plane *pl;
 	u32 plane, back;
 	void *data, *end;
 
-	if (!tx || bpf_skb_change_tail(skb, MRC_SACK_FRAME_LEN, 0))
+	if (!tx || !k || bpf_skb_change_tail(skb, MRC_SACK_FRAME_LEN, 0))
 		return 0;
 	back = way_back(qp, h, q, tx, sack->ev, sack->cack);
 	plane = ev_plane(back);
@@ -127,9 +128,9 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 	sack->mpr = window_granted(q, sack->ooo);
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	if (put_headers(data, end, h, pl, pp, back, control_class(h), MRC_SETH_LEN + MRC_CC_STATE_LEN,
-			MRC_OP_SACK, 0, q->remote_qpn, 0) ||
-	    put_sack(data, end, sack))
+	if (put_headers(data, end, h, pl, pp, back, control_class(h), MRC_SACK_BODY, MRC_OP_SACK,
+			tx_phase(k), q->remote_qpn, 0) ||
+	    put_sack(data, end, k, next_count(qp, back), sack))
 		return 0;
 	capture_skb(skb, chain, plane, qp, q->peer, MRC_C_SACK_TX);
 	return pl->ifindex;

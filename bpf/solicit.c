@@ -82,8 +82,8 @@ static __always_inline void ask(struct __sk_buff *skb, const struct mrc_host *h,
 	end = SKB_END(skb);
 	/* Its round trip stands for that of data, so it waits in the queues of data. */
 	if (put_headers(data, end, h, r.pl, r.pp, r.path->ev, h->dscp_whole << MRC_DSCP_SHIFT,
-			MRC_PETH_LEN, MRC_OP_PROBE, 0, q->remote_qpn, 0) ||
-	    put_probe(data, end, MRC_PETH_SOLICIT, 0, now))
+			MRC_PROBE_BODY, MRC_OP_PROBE, tx_phase(r.keys), q->remote_qpn, 0) ||
+	    put_probe(data, end, r.keys, next_count(qp, r.path->ev), MRC_PETH_SOLICIT, 0, now))
 		return;
 	tx->solicit_path = id;
 	tx->solicit_ns = now;

@@ -29,29 +29,25 @@ struct copy {
 	u64 len;                 /* of the application's packet, bytes */
 };
 
-/* Find the peer that owns the inner destination: the address itself, else the longest prefix. */
+/* Find the peer that owns the inner destination. */
 static __always_inline u32 *find_peer(struct __sk_buff *skb, u32 *tcp)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
-	struct mrc_prefix key = { .bits = 128 };
-	struct mrc_address exact;
-	u32 *peer;
+	u32 to[4] = {};
 
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		if (data + MRC_ETH_LEN + 20 > end)
 			return 0;
 		*tcp = *(u8 *)(data + MRC_ETH_LEN + 9) == IP_TCP;
-		key.addr[2] = bpf_htonl(0xffff);
-		key.addr[3] = *(__be32 *)(data + MRC_ETH_LEN + 16);
+		to[2] = bpf_htonl(0xffff);
+		to[3] = *(__be32 *)(data + MRC_ETH_LEN + 16);
 	} else {
 		if (data + MRC_ETH_LEN + MRC_IP6_LEN > end)
 			return 0;
 		*tcp = *(u8 *)(data + MRC_ETH_LEN + 6) == IP_TCP;
-		copy_addr(key.addr, data + MRC_ETH_LEN + 24);
+		copy_addr(to, data + MRC_ETH_LEN + 24);
 	}
-	__builtin_memcpy(exact.addr, key.addr, sizeof(exact.addr));
-	peer = addresses.lookup(&exact);
-	return peer ? peer : prefixes.lookup(&key);
+	return owner_of(to);
 }
 
 /* Does the program run in the sender's context, and not where packets come in? */

@@ -46,7 +46,8 @@ static __always_inline u32 loop_vendor(u32 index)
 }
 
 /* An EV probe from us to us: count it for its loop. */
-static __always_inline int survey_returned(struct hook_ctx *ctx, u32 plane, u32 ev, u32 psn)
+static __always_inline int survey_returned(struct hook_ctx *ctx, const struct mrc_host *h,
+					   u32 plane, u32 ev, u32 psn)
 {
 	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct mrc_erth *erth = data + MRC_BODY_OFF;
@@ -56,6 +57,8 @@ static __always_inline int survey_returned(struct hook_ctx *ctx, u32 plane, u32 
 
 	if (data + MRC_ENDPOINT_REQ_FRAME_LEN > end)
 		return drop(MRC_C_DROP_LENGTH);
+	if (!has_tag(data, h->survey_key, MRC_ERTH_LEN))
+		return drop(MRC_C_DROP_TAG);
 	loop = loops.lookup(&index);
 	if (!loop || loop->plane != plane || ev - index != plane << MRC_EV_PLANE_SHIFT ||
 	    (bpf_ntohs(erth->head) & MRC_ERTH_OP) != MRC_ENDPOINT_EV_PROBE ||
@@ -125,9 +128,10 @@ int mrc_survey(struct __sk_buff *skb)
 	psn = (loop->psn + 1) & MRC_PSN_MASK;
 	ev = plane << MRC_EV_PLANE_SHIFT | (index & 0xffff);
 	now = bpf_ktime_get_ns();
-	if (put_headers(data, end, h, pl, path, ev, control_class(h), MRC_ERTH_LEN,
+	if (put_headers(data, end, h, pl, path, ev, control_class(h), MRC_ENDPOINT_REQ_BODY,
 			MRC_OP_ENDPOINT_REQ, 0, MRC_QPN_ENDPOINT, psn) ||
-	    put_endpoint_request(data, end, MRC_ENDPOINT_EV_PROBE, loop_vendor(index), now))
+	    put_endpoint_request(data, end, h->survey_key, MRC_ENDPOINT_EV_PROBE,
+				 loop_vendor(index), now))
 		return 0;
 	loop->sent_ns = now;
 	loop->psn = psn;

@@ -18,14 +18,13 @@ static __always_inline s32 next_active(u64 *cursor)
 	u32 at = *cursor + 1, word = at >> 6, i;
 	u64 mask = ~0ull << (at & 63), *bits, found;
 
-	for (i = 0; i <= CFG_ACTIVE_WORDS; i++) {
-		if (word >= CFG_ACTIVE_WORDS) {
+	for (i = 0; i < CFG_ACTIVE_WORDS + 2; i++) {
+		bits = active.lookup(&word);
+		if (!bits) { /* behind the last word */
 			word = 0;
 			mask = ~0ull;
+			continue;
 		}
-		bits = active.lookup(&word);
-		if (!bits)
-			return -1;
 		found = *bits & mask;
 		if (found) {
 			*cursor = word * 64 + lowest_bit(found);

@@ -2,18 +2,18 @@
 """Gather the parts of a debug bundle and pack them.
 
 Each part is gathered independently. A part that fails is left out, and the manifest gives the
-reason. docs/operations.md lists the same parts; a test compares the two.
+reason. docs/troubleshooting.md lists the same parts; a test compares the two.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import io
 import os
 import platform
 import re
-import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable, Mapping
@@ -24,23 +24,21 @@ from typing import Any
 
 import msgspec
 
-from cli import checks, facts
+from cli import checks, daemonlog, facts
 from cli.client import Client
 from cli.exits import CommandError
 from mrcd import __version__
 from mrcd.linux.netlink import Netlink
 from mrcd.model import SCHEMA_VERSION
 
-_SOUNDS = r"(?:secret|password|passphrase|token|psk|private|key)"
 SECRET = re.compile(
     # The key, at the beginning of a line or inside an inline table.
-    rf"((?:^|[{{,])[ \t]*[\w.\"'-]*{_SOUNDS}[\w-]*[\"']?[ \t]*=[ \t]*)"
+    rf"((?:^|[{{,])[ \t]*[\w.\"'-]*{daemonlog.SOUNDS}[\w-]*[\"']?[ \t]*=[ \t]*)"
     # Its value, which may span several lines.
     r"(?:\"\"\"[\s\S]*?\"\"\"|'''[\s\S]*?'''|\[[^\]]*\]|\"(?:\\.|[^\"\\])*\"|'[^'\n]*'|[^,}\n]*)",
     re.IGNORECASE | re.MULTILINE,
 )
-SOUNDS_SECRET = re.compile(_SOUNDS, re.IGNORECASE)
-LOG_LINES = 2000
+SOUNDS_SECRET = re.compile(daemonlog.SOUNDS, re.IGNORECASE)
 PROC = ("net/dev", "net/snmp", "net/snmp6", "net/softnet_stat", "meminfo", "loadavg", "interrupts")
 SYSCTLS = ("forwarding", "rp_filter", "seg6_enabled", "disable_ipv6", "accept_ra", "mtu")
 
@@ -161,18 +159,11 @@ def _network(_place: Place) -> bytes:
     return json_of(asyncio.run(ask()))
 
 
-def _log(_place: Place) -> bytes:
-    if shutil.which("journalctl") is None:
-        raise CommandError("there is no journalctl")
-    found = subprocess.run(
-        ["journalctl", "--unit", "mrcd", "--lines", str(LOG_LINES), "--no-pager", "-o", "cat"],
-        capture_output=True,
-        timeout=30,
-        check=False,
-    )
-    if found.returncode != 0:
-        raise CommandError(found.stderr.decode(errors="replace").strip() or "journalctl failed")
-    return found.stdout
+def _log(place: Place) -> bytes:
+    pid = None
+    with contextlib.suppress(CommandError), Client(place.socket) as client:
+        pid = client.status().pid
+    return daemonlog.read(pid)
 
 
 PARTS: Mapping[str, tuple[str, Gather]] = {
@@ -192,7 +183,10 @@ PARTS: Mapping[str, tuple[str, Gather]] = {
     "host.txt": ("kernel, distribution, /proc/net counters, memory, interrupts", _host),
     "sysctls.txt": ("forwarding, rp_filter, seg6 and the like of each interface", _sysctls),
     "network.json": ("links, addresses, routes", _network),
-    "log.txt": ("the end of mrcd's journal, where there is one", _log),
+    "log.txt": (
+        "the end of mrcd's log, a file or the journal: 2000 lines, at most 1 MiB, without secrets",
+        _log,
+    ),
 }
 
 

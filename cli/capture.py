@@ -18,6 +18,7 @@ import click
 from cli.client import Captured, Client
 from cli.exits import CommandError
 from cli.options import json_option, peer_option
+from cli.planeargument import Plane
 from cli.render import print_json_line
 from mrcd import __version__
 from mrcd.model import CaptureInfo, Direction
@@ -42,7 +43,12 @@ Show = Callable[["Packet"], None]
     metavar="FILE",
     help="Write pcapng to FILE instead of printing lines; - is standard output.",
 )
-@click.option("--plane", type=int, metavar="N", help="Only packets of this plane.")
+@click.option(
+    "--plane",
+    type=Plane(),
+    metavar="PLANE",
+    help="Only packets of this plane: its number (2), p2 or its NIC (eth2).",
+)
 @peer_option
 @click.option(
     "-Q", "--direction", type=click.Choice(["tx", "rx"]), help="Only packets sent, or received."

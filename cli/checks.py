@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from mrcd.linux.kernel import version
@@ -31,6 +32,7 @@ XDP_LINKS = (5, 9)
 TCX = (6, 6)
 NEXT_CSID = (6, 1)
 OUR_XDP = "mrc_receive"
+REASONS = 3  # of a degraded state that are shown
 RING_SHARE = 0.5  # the largest part of the free memory that the rings may take
 
 
@@ -61,6 +63,7 @@ class Facts:
     distribution: str  # ID of os-release
     headers: bool
     bcc: bool
+    brought: bool  # whether a package has brought compiled programs
     filesystems: frozenset[str]  # types that the kernel supports
     bpffs: bool  # whether `pins` lies in a mounted bpffs
     pins: str  # the folder where programs are pinned
@@ -79,7 +82,12 @@ class Facts:
     free: int  # bytes of memory available
     group: bool  # whether the group mrcd exists
     daemon: str | None  # state of mrcd; None if it does not answer
+    reasons: tuple[str, ...]  # why it is degraded
     sysctls: Mapping[str, int]  # a switch's forwarding, seg6_enabled and rp_filter by interface
+    missing: tuple[str, ...] = ()  # files of the configuration that do not exist
+    examples: str = ""  # the folder with examples of both files; empty if there is none
+    unit: bool = True  # whether systemd has mrcd.service
+    packaged: bool | None = None  # whether apt has the kernel's headers; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +158,24 @@ def _options(facts: Facts, wanted: tuple[str, ...]) -> Finding:
     return _ok("kernel features", "all that mrcd uses are built in or available as modules")
 
 
+_EXAMPLES = ("mrcd.toml", "fabric.toml")
+_UNLESS = "; not needed for planes of MTU 1500 or 9000, whose programs the package brings"
+
+
 def headers(facts: Facts) -> Finding:
     """Check for the kernel headers that bcc compiles against."""
     if facts.headers:
         return _ok("kernel headers", f"/lib/modules/{facts.kernel}/build")
+    make = "make setup   # in a checkout: uses another kernel's headers if there are none"
+    found = f"none in /lib/modules/{facts.kernel}/build: the BPF programs cannot be compiled"
+    if facts.packaged is False:
+        return Finding(
+            "kernel headers",
+            "warn" if facts.brought else "wrong",
+            f"{found}, and apt knows no package linux-headers-{facts.kernel}"
+            + _UNLESS * facts.brought,
+            ("apt-get update   # if its lists are old", make, "boot a kernel of the distribution"),
+        )
     install = {
         "debian": f"apt-get install linux-headers-{facts.kernel}",
         "ubuntu": f"apt-get install linux-headers-{facts.kernel}",
@@ -164,9 +186,9 @@ def headers(facts: Facts) -> Finding:
     }.get(facts.distribution, f"install the headers of kernel {facts.kernel}")
     return Finding(
         "kernel headers",
-        "wrong",
-        f"none in /lib/modules/{facts.kernel}/build: the BPF programs cannot be compiled",
-        (install, "make setup   # in a checkout: uses another kernel's headers if there are none"),
+        "warn" if facts.brought else "wrong",
+        found + _UNLESS * facts.brought,
+        (install, make),
     )
 
 
@@ -176,8 +198,9 @@ def compiler(facts: Facts) -> Finding:
         return _ok("bcc", "Python finds it")
     return Finding(
         "bcc",
-        "wrong",
-        "this Python has no module bcc (PyPI's package of that name is something else)",
+        "warn" if facts.brought else "wrong",
+        "this Python has no module bcc (PyPI's package of that name is something else)"
+        + _UNLESS * facts.brought,
         ("apt-get install python3-bpfcc",),
     )
 
@@ -228,8 +251,20 @@ def configuration(facts: Facts) -> Finding:
     if not facts.problems:
         return _ok("configuration", f"{facts.config} is valid")
     more = f" (and {len(facts.problems) - 1} more)" if len(facts.problems) > 1 else ""
-    fix = (f"mrcctl config check {facts.config}",)
+    fix = _examples(facts) or (f"mrcctl config check {facts.config}",)
     return Finding("configuration", "wrong", facts.problems[0] + more, fix)
+
+
+def _examples(facts: Facts) -> tuple[str, ...]:
+    """Return the commands that make missing files out of the examples; none without those."""
+    if not facts.missing or not facts.examples:
+        return ()
+    folders = dict.fromkeys(str(Path(file).parent) for file in facts.missing)
+    copies = [
+        f"cp {facts.examples}/{_EXAMPLES[file != facts.config]} {file}" for file in facts.missing
+    ]
+    edit = f"mrcctl config check {facts.config}   # after editing what was copied"
+    return (*(f"mkdir -p {folder}" for folder in folders), *copies, edit)
 
 
 def interfaces(facts: Facts) -> Finding | None:
@@ -254,7 +289,7 @@ def interfaces(facts: Facts) -> Finding | None:
 def mtu(facts: Facts) -> Finding | None:
     """Check the planes' MTU."""
     present = [nic for nic in facts.nics if nic.present]
-    if not present:
+    if not present or not facts.mtu:  # without a fabric, that of the NICs is taken
         return None
     small = [nic for nic in present if nic.mtu < facts.mtu]
     if small:
@@ -363,9 +398,14 @@ def group(facts: Facts) -> Finding:
 def daemon(facts: Facts) -> Finding:
     """Check that mrcd answers and is healthy."""
     if facts.daemon is None:
-        return Finding("mrcd", "warn", "does not answer", ("systemctl start mrcd",))
+        by_hand = f"mrcd --config {facts.config}   # systemd has no mrcd.service here"
+        start = "systemctl start mrcd" if facts.unit else by_hand
+        return Finding("mrcd", "warn", "does not answer", (start,))
     if facts.daemon == "degraded":
-        return Finding("mrcd", "warn", "is degraded", ("mrcctl status   # shows why",))
+        why = "; ".join(facts.reasons[:REASONS])
+        if (more := len(facts.reasons) - REASONS) > 0:
+            why += f"; and {more} more"
+        return Finding("mrcd", "wrong", f"is degraded: {why}", ("mrcctl status   # shows all",))
     return _ok("mrcd", f"answers: {facts.daemon}")
 
 

@@ -40,6 +40,7 @@ from mrcd.model import (
     PlaneInfo,
     PlaneReply,
     ProbesReply,
+    RotateReply,
     StatsInfo,
     StatsReply,
     Status,
@@ -51,6 +52,8 @@ TIMEOUT_S = 5
 APPLY_S = 60  # a change may recreate the QPs with every peer
 CAPTURE_S = 300  # compiling takes seconds, and far longer on a busy host
 FDS_MAX = 8  # in one reply
+MAP_S = 30  # a large fabric has tens of thousands of elements
+ROTATE_S = 30  # the daemon waits a few seconds for peers
 PROBE_S = 0.1  # for a round of EV probes, including the wait for its turn
 
 T = TypeVar("T")
@@ -160,6 +163,15 @@ class Client:
         if select.select([self._socket], [], [], seconds)[0]:
             self._decode(self._receive(), dict[str, Any])
 
+    def replies_before(self, other: int, seconds: float) -> bool:
+        """Wait for a reply, or for input on the file descriptor `other`; return False for input.
+
+        Returns True also when neither has come within `seconds`: reading the reply then fails.
+        """
+        if 0 in self._buffer:
+            return True
+        return other not in select.select([self._socket.fileno(), other], [], [], seconds)[0]
+
     def _more_by(self, deadline: float) -> bool:
         """Return whether more data arrives before a deadline of time.monotonic()."""
         left = deadline - time.monotonic()
@@ -186,6 +198,7 @@ class Client:
 
     def fabric_map(self) -> MapReply:
         """Return every link and switch as the survey sees it."""
+        _set_timeout(self._socket, MAP_S)
         return self._call("GetMap", MapReply)
 
     def config_text(self) -> ConfigReply:
@@ -203,6 +216,11 @@ class Client:
         """
         _set_timeout(self._socket, APPLY_S)
         return self._call("ApplyConfig", ChangesReply, text=text, confirm_s=confirm_s)
+
+    def rotate_keys(self, peer: str | None) -> RotateReply:
+        """Agree on new keys with a peer, or with all; the reply names those that did not answer."""
+        _set_timeout(self._socket, ROTATE_S)
+        return self._call("RotateKeys", RotateReply, peer=peer)
 
     def config_confirm(self) -> None:
         """Keep the configuration that was applied provisionally."""

@@ -3,18 +3,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from cli.client import Client
-from cli.exits import FAILED, BadConfiguration, CommandError, Unreachable
+from cli.exits import (
+    FAILED,
+    BadConfiguration,
+    CommandError,
+    RefusedConfiguration,
+    Unreachable,
+)
 from cli.options import HELP_NAMES, json_option
 from cli.render import GOOD, WARN, colour, print_json
 from mrcd.model import ChangesReply, ConfigChange
 
 DEFAULT_CONFIG = "/etc/mrcd/mrcd.toml"
+STDIN = "standard input"
+PEERS_NAMED = 8
+"""The most peers that a question names."""
 
 file_argument = click.argument("file", required=False, metavar="[FILE]")
 
@@ -47,10 +60,11 @@ def check(socket: str, file: str | None, as_json: bool) -> None:
     No daemon is needed. The default FILE is the one that the daemon was started with.
     """
     from mrcd.config import config as configuration  # noqa: PLC0415  # reads C headers, slowly
+    from mrcd.config.keyfiles import with_keys  # noqa: PLC0415
 
     path = Path(file) if file is not None else _running(socket, DEFAULT_CONFIG)
     try:
-        found = configuration.load(path)
+        found = with_keys(configuration.load(path))
     except configuration.ConfigError as error:
         if as_json:
             print_json({"file": str(path), "problems": error.problems})
@@ -60,7 +74,8 @@ def check(socket: str, file: str | None, as_json: bool) -> None:
     else:
         click.echo(
             f"{path}: good: host {found.host.name}, {found.fabric.planes} planes, "
-            f"{len(found.peers)} peers, {found.mrc0.name} MTU {found.mtu}"
+            f"{len(found.peers)} peers, {found.mrc0.name} MTU {found.mtu_shown}"
+            + ("" if found.keyring else ", insecure")
         )
 
 
@@ -75,9 +90,9 @@ def diff(ctx: click.Context, file: str | None, check: bool, as_json: bool) -> No
     The default FILE is the one that the daemon was started with. A relative fabric file in it is
     looked for beside the daemon's own configuration.
     """
-    text = _text(ctx.obj, file)
-    with Client(ctx.obj) as client:
-        reply = client.config_diff(text)
+    wanted = _wanted(ctx.obj, file)
+    with Client(ctx.obj) as client, _named(client, wanted):
+        reply = client.config_diff(wanted.text)
     if as_json:
         print_json(reply)
     else:
@@ -94,18 +109,25 @@ def diff(ctx: click.Context, file: str | None, check: bool, as_json: bool) -> No
     metavar="SECONDS",
     help="Restore the former configuration unless `config confirm` follows in this time.",
 )
+@click.option(
+    "--yes", is_flag=True, help="Do not ask before changes that reset QPs; needed without terminal."
+)
 @json_option
 @click.pass_obj
-def apply(socket: str, file: str | None, confirm: int | None, as_json: bool) -> None:
+def apply(socket: str, file: str | None, confirm: int | None, yes: bool, as_json: bool) -> None:
     """Apply FILE (- is stdin) to the running daemon; `config diff` shows the changes beforehand.
 
     The default FILE is the one that the daemon was started with. If anything in it is wrong,
-    nothing is applied. The daemon's own file is not changed; if it differs from the running
-    configuration, the command prints how to save that.
+    nothing is applied. Changes that reset QPs are applied only after a question, or with --yes.
+    The daemon's own file is not changed; if it differs from the running configuration, the command
+    prints how to save that.
     """
-    text = _text(socket, file)
+    wanted = _wanted(socket, file)
     with Client(socket) as client:
-        reply = client.config_apply(text, confirm or 0)
+        with _named(client, wanted):
+            if not yes:
+                _agree(client.config_diff(wanted.text)["diff"].changes, wanted.name)
+            reply = client.config_apply(wanted.text, confirm or 0)
         unsaved = _unsaved(client, file) if reply["diff"].changes else None
     if as_json:
         print_json(reply)
@@ -167,7 +189,43 @@ def render(reply: ChangesReply) -> str:
     late = sum(change.how == "restart" for change in changes)
     if late:
         lines.append(f"{late} of {len(changes)} rebuild the data path and all QPs")
+    elif peers := begun_anew(changes):
+        lines.append(f"reset the QPs with {peers}")
     return "\n".join(lines)
+
+
+def begun_anew(changes: Sequence[ConfigChange]) -> str:
+    """Return the peers whose QPs live changes reset, as words; empty: none.
+
+    A peer with another key, or elsewhere in the fabric, counts as another host.
+    """
+    if any(change.path == "keys.insecure" for change in changes):
+        return "all peers"
+    found = [re.fullmatch(r"peer\.(.+)\.(public_key|host)", change.path) for change in changes]
+    names = dict.fromkeys(each[1] for each in found if each is not None)
+    more = f" and {len(names) - PEERS_NAMED} more" if len(names) > PEERS_NAMED else ""
+    return ", ".join([*names][:PEERS_NAMED]) + more
+
+
+def _agree(changes: Sequence[ConfigChange], name: str) -> None:
+    """Ask whether to make changes that reset QPs; return if there are none or the answer is yes.
+
+    Raises UsageError without a terminal, and CommandError if the answer is no.
+    """
+    late = [change.path for change in changes if change.how == "restart"]
+    peers = "all peers" if late else begun_anew(changes)
+    if not peers:
+        return
+    because = f" ({', '.join(late)})" if late else ""
+    what = f"{name} resets the QPs with {peers}{because}"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise BadConfiguration(
+            f"{what}: refused, nothing was changed. Give --yes to apply it without a question;"
+            " `mrcctl config diff` shows the changes"
+        )
+    pause = "connections pause until there are new ones"
+    if not click.confirm(f"{what}: {pause}. Apply it?", err=True):
+        raise CommandError("not applied, nothing was changed")
 
 
 def _line(change: ConfigChange) -> str:
@@ -177,17 +235,41 @@ def _line(change: ConfigChange) -> str:
     return f"{change.path}: {old} -> {new}  [{colour(change.how, shade)}]"
 
 
-def _text(socket: str, file: str | None) -> str:
-    """Return the text to send to the daemon."""
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A text to send to the daemon, and the name that messages give it."""
+
+    text: str
+    name: str
+
+
+@contextlib.contextmanager
+def _named(client: Client, wanted: _Wanted) -> Iterator[None]:
+    """Have problems name the file that was read instead of the daemon's own."""
+    try:
+        yield
+    except RefusedConfiguration as error:
+        raise error.in_file(wanted.name, client.status().config) from error
+
+
+def _wanted(socket: str, file: str | None) -> _Wanted:
+    """Return the text of FILE; the default is the daemon's own file."""
     if file == "-":
-        return sys.stdin.read()
+        return _Wanted(_stdin(), STDIN)
     path = Path(file) if file is not None else _running(socket)
     try:
-        return path.read_text(encoding="utf-8")
+        return _Wanted(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BadConfiguration(f"{path} is not UTF-8 text, as TOML must be") from error
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadConfiguration(f"{STDIN} is not UTF-8 text, as TOML must be") from error
 
 
 def _running(socket: str, default: str | None = None) -> Path:

@@ -14,7 +14,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 import click
@@ -26,6 +27,8 @@ UNREACHABLE = 3
 NO_SUCH_OBJECT = 4
 NOT_PERMITTED = 5
 DEGRADED = 6
+NAMES_LISTED = 32
+"""The most names that a message lists."""
 
 
 class CommandError(click.ClickException):
@@ -44,6 +47,33 @@ class BadConfiguration(CommandError):
     exit_code = USAGE
 
 
+class RefusedConfiguration(BadConfiguration):
+    """A configuration that the daemon refuses.
+
+    Each problem begins with the file it is in. The daemon takes a text for that of its own file.
+    """
+
+    def __init__(self, problems: Sequence[str], name: str | None = None) -> None:
+        super().__init__("\n".join([_heading(name), *problems]))
+        self.problems = tuple(problems)
+
+    def in_file(self, name: str, own: str) -> RefusedConfiguration:
+        """Return the same with the name of the file that was read, for the daemon's `own`."""
+        return RefusedConfiguration(
+            [
+                f"{name}: {problem.removeprefix(f'{own}: ')}"
+                if problem.startswith(f"{own}: ")
+                else problem
+                for problem in self.problems
+            ],
+            name,
+        )
+
+
+def _heading(name: str | None) -> str:
+    return f"{name} is refused, nothing was changed:" if name else "refused, nothing was changed:"
+
+
 class Unreachable(CommandError):
     """A daemon that does not answer."""
 
@@ -51,13 +81,21 @@ class Unreachable(CommandError):
 
 
 class NoSuchObject(CommandError):
-    """A name on the command line that no object has; the message lists the known ones."""
+    """A name on the command line that no object has; the message lists the known ones.
+
+    Of many, it lists the first, and those that look like the name.
+    """
 
     exit_code = NO_SUCH_OBJECT
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        names = ", ".join(known)
-        super().__init__(f"no {kind} {name!r}; known: {names or 'none'}")
+        names = [*known]
+        listed = ", ".join(names[:NAMES_LISTED]) or "none"
+        if len(names) > NAMES_LISTED:
+            listed += f" and {len(names) - NAMES_LISTED:,} more"
+            if close := difflib.get_close_matches(name, names):
+                listed += f"; did you mean {' or '.join(close)}?"
+        super().__init__(f"no {kind} {name!r}; known: {listed}")
 
 
 class BadElement(CommandError):

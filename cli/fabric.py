@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``mrcctl fabric``: plan a fabric, and check that a fabric file is consistent.
 
-cli/fabricmap.py draws the running fabric.
+cli/fabricimport.py makes a fabric file of an inventory, and cli/fabricmap.py draws the running
+fabric.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.exits import BadConfiguration, CommandError
+from cli.fabricimport import import_
 from cli.fabricmap import map_
 from cli.options import HELP_NAMES, json_option
 from cli.render import print_json, table
@@ -25,9 +27,10 @@ if TYPE_CHECKING:
 
 @click.group(context_settings=HELP_NAMES)
 def fabric() -> None:
-    """Plan a fabric, check a fabric file, or draw the running fabric."""
+    """Plan a fabric, make or check a fabric file, or draw the running fabric."""
 
 
+fabric.add_command(import_)
 fabric.add_command(map_)
 
 
@@ -125,6 +128,45 @@ def check_(file: Path, as_json: bool) -> None:
         print_json(checked)
     else:
         click.echo(_verdict(checked))
+
+
+@fabric.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("hosts", metavar="[HOST PEER]", nargs=-1)
+@json_option
+def digest(file: Path, hosts: tuple[str, ...], as_json: bool) -> None:
+    """Show what of a fabric FILE all hosts must agree on, and the digest that they compare.
+
+    With two hosts also what these must agree on about each other. To find out in what two files
+    differ, compare what this prints for both.
+    """
+    from mrcd.fabric import description  # noqa: PLC0415
+    from mrcd.fabric import digest as digests  # noqa: PLC0415
+
+    if len(hosts) not in (0, 2):
+        raise click.UsageError("name two hosts, or none")
+    try:
+        loaded = description.load(file)
+        found = [loaded.host(name) for name in hosts]
+    except description.FabricError as error:
+        raise BadConfiguration(str(error)) from error
+    except KeyError as error:
+        raise BadConfiguration(f"{file}: {error.args[0]}") from error
+    values = digests.frame(loaded)
+    whole = digests.shown(digests.of_frame(loaded))
+    pair = digests.shown(digests.of_hosts(loaded, *found)) if found else None
+    places = [digests.place(host) for host in found]
+    if as_json:
+        print_json({"frame": whole, "values": values, "hosts": pair, "places": places})
+        return
+    width = max(map(len, values))
+    click.echo(f"fabric {whole}")
+    for key, value in values.items():
+        click.echo(f"  {key.ljust(width)}  {value}")
+    if pair is not None:
+        click.echo(f"hosts {pair}")
+        for text in places:
+            click.echo(f"  {text}")
 
 
 def _check(made: Fabric) -> dict[str, Any]:

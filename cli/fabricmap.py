@@ -48,15 +48,19 @@ def render(reply: MapReply, width: int) -> str:
 def _plane(reply: MapReply, by_name: dict[str, ElementInfo], plane: int, width: int) -> str:
     from mrcd.fabric import naming  # noqa: PLC0415
 
+    here = [element for element in reply["elements"] if element.plane == plane]
+    if not reply["t0"]:
+        return f"plane {plane}: unknown, as it is no part of a fabric"
     t0s = [by_name[naming.t0(plane, j)] for j in range(1, reply["t0"] + 1)]
     t1s = [by_name[naming.t1(plane, m)] for m in range(1, reply["t1"] + 1)]
     hosts = {
         j: [by_name[naming.nic(plane, h.name)] for h in reply["hosts"] if h.t0 == j]
         for j in range(1, reply["t0"] + 1)
     }
-    here = [element for element in reply["elements"] if element.plane == plane]
     bad = [element for element in here if element.state in ("dead", "loss", "slow")]
-    head = f"plane {plane}: " + (f"{len(bad)} at fault" if bad else "healthy")
+    probed = any(element.state != "unseen" for element in here)
+    health = "healthy" if probed else "not probed"
+    head = f"plane {plane}: " + (f"{len(bad)} at fault" if bad else health)
     lines = [colour(head, BAD if bad else None)]
     if _HEAD + _CELL * len(t1s) + 30 > width:
         return "\n".join([*lines, *_summed(t0s, t1s, hosts, by_name, bad)])

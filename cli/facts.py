@@ -14,6 +14,8 @@ import importlib.util
 import os
 import platform
 import re
+import subprocess
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,11 +24,13 @@ from cli.checks import Facts, Nic
 from cli.client import Client
 from cli.exits import CommandError
 from mrcd.config import config
+from mrcd.config.keyfiles import with_keys
 from mrcd.datapath.pins import is_bpffs
 from mrcd.fabric import shape
 from mrcd.linux import bpf, ethtool
 from mrcd.linux.netlink import Netlink, NetlinkFailed
 from mrcd.service import capabilities
+from mrcd.wire.sources import bpf_dir
 
 if TYPE_CHECKING:
     from mrcd.config.config import Config
@@ -37,6 +41,11 @@ PROC_SYS = Path("/proc/sys/net")
 
 DEFAULT_CONFIG = Path("/etc/mrcd/mrcd.toml")
 DEFAULT_PINS = Path("/sys/fs/bpf/mrcd")
+EXAMPLES = (
+    Path("/usr/share/doc/mrcd/examples"),
+    Path(__file__).parents[1] / "packaging" / "examples",
+)
+"""Where examples of mrcd.toml and fabric.toml may be: of the package, and of a checkout."""
 
 
 def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
@@ -53,17 +62,21 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
     found: Config | None = None
     try:
         found = config.load(path)
+        if os.geteuid() == 0:  # nobody else may read key files
+            with_keys(found)
     except config.ConfigError as error:
         problems = error.problems
     release = platform.release()
+    headers = _headers(Path("/lib/modules", release))
     mrc0 = found.mrc0.name if found else "mrc0"
     return Facts(
         uid=os.geteuid(),
         lacking=tuple(capabilities.lacking()),
         kernel=release,
         distribution=_distribution(),
-        headers=_headers(Path("/lib/modules", release)),
+        headers=headers,
         bcc=importlib.util.find_spec("bcc") is not None,
+        brought=(bpf_dir() / "compiled").is_dir(),
         filesystems=frozenset(line.split()[-1] for line in _lines("/proc/filesystems")),
         bpffs=is_bpffs(pins),
         pins=str(pins),
@@ -85,8 +98,45 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
         free=_free(),
         group=_group("mrcd"),
         daemon=None if status is None else status.state,
+        reasons=() if status is None else tuple(status.reasons),
         sysctls=_switch(),
+        missing=_missing(path),
+        examples=next((str(each) for each in EXAMPLES if (each / "mrcd.toml").exists()), ""),
+        unit=_unit("mrcd.service"),
+        packaged=None if headers else _packaged(f"linux-headers-{release}"),
     )
+
+
+def _missing(path: Path) -> tuple[str, ...]:
+    """Return the files of a configuration that do not exist: its own, and the fabric file."""
+    found: list[Path] = []
+    fabric: object = None
+    if not path.exists():
+        found, fabric = [path], "fabric.toml"
+    else:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            fabric = tomllib.loads(path.read_text(encoding="utf-8")).get("host", {}).get("fabric")
+    if isinstance(fabric, str) and fabric and not (path.parent / fabric).exists():
+        found.append(path.parent / fabric)
+    return tuple(map(str, found))
+
+
+def _unit(name: str) -> bool:
+    """Return whether systemd runs and has a unit."""
+    folders = ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
+    found = any(Path(folder, name).exists() for folder in folders)
+    return found and Path("/run/systemd/system").is_dir()
+
+
+def _packaged(name: str) -> bool | None:
+    """Return whether apt knows a package; None where there is no apt."""
+    try:
+        found = subprocess.run(
+            ["apt-cache", "show", name], capture_output=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.returncode == 0
 
 
 def _framing(found: Config | None) -> str:

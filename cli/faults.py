@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import click
 
 from cli.client import Client
-from cli.exits import FAILED
+from cli.exits import FAILED, CommandError
 from cli.options import HELP_NAMES, json_option
-from cli.render import BAD, WARN, colour, duration, print_json
-from mrcd.model import FaultInfo, SurveyInfo
+from cli.render import BAD, WARN, colour, print_json
+from mrcd.model import FaultInfo, FaultsReply, SurveyInfo
+from mrcd.wording import duration
+
+ASK_S = 0.2
+"""Seconds between two questions of --wait; the survey names faults less often."""
 
 
 @click.group(context_settings=HELP_NAMES)
@@ -19,18 +26,48 @@ def fault() -> None:
 
 @fault.command("list")
 @click.option("--check", is_flag=True, help="Exit 1 if there are faults.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    is_flag=False,
+    flag_value=math.inf,
+    metavar="[SECONDS]",
+    help="Return when there is a fault; exit 1 if there is none in this time.",
+)
 @json_option
 @click.pass_obj
-def list_(socket: str, check: bool, as_json: bool) -> None:
+def list_(socket: str, check: bool, wait: float | None, as_json: bool) -> None:
     """List the faults with the evidence from all hosts' survey probes."""
+    if check and wait is not None:
+        raise click.UsageError("--check fails on a fault and --wait on none: choose one")
     with Client(socket) as client:
-        reply = client.faults()
+        reply = client.faults() if wait is None else _awaited(client, wait)
     if as_json:
         print_json(reply)
     else:
         click.echo(render(reply["faults"], reply["survey"]))
     if check and reply["faults"]:
         click.get_current_context().exit(FAILED)
+    if wait is not None and not reply["faults"]:
+        raise CommandError(f"no fault was named within {wait:g} s")
+
+
+def _awaited(client: Client, seconds: float) -> FaultsReply:
+    """Return the first reply that names a fault, or the last one within this time.
+
+    Raises CommandError if there is no survey, which alone names faults.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        reply = client.faults()
+        if reply["faults"]:
+            return reply
+        if not reply["survey"].enabled:
+            raise CommandError(f"no fault can be named: no survey: {reply['survey'].reason}")
+        left = until - time.monotonic()
+        if left <= 0:
+            return reply
+        time.sleep(min(left, ASK_S))
 
 
 def summary(survey: SurveyInfo) -> str:

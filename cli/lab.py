@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from cli import suggestions
 from cli.client import Client
 from cli.exits import NO_SUCH_OBJECT, BadConfiguration, CommandError, NotPermitted
 from cli.options import HELP_NAMES, json_option
@@ -29,7 +30,13 @@ if TYPE_CHECKING:
 _SHAPE = ("hosts", "planes", "t1", "hosts_per_t0")
 _ROUTING = {"routing": "mode", "encap": "encap", "underlay": "underlay"}
 
-name_option = click.option("--name", default="lab", show_default=True, help="The lab's name.")
+name_option = click.option(
+    "--name",
+    default="lab",
+    show_default=True,
+    help="The lab's name.",
+    shell_complete=suggestions.labs,
+)
 
 
 class _NoSuch(CommandError):
@@ -79,6 +86,7 @@ def lab() -> None:
     show_default=True,
     help="With ecmp: the IP version between NICs.",
 )
+@click.option("--insecure", is_flag=True, help="Run the hosts' mrcd without keys.")
 @click.option("--no-daemon", is_flag=True, help="Build only the fabric and do not start mrcd.")
 @json_option
 @click.option(
@@ -90,6 +98,7 @@ def up(
     /,
     file: Path | None,
     no_ecn: bool,
+    insecure: bool,
     no_daemon: bool,
     as_json: bool,
     switches: bool,
@@ -107,7 +116,13 @@ def up(
     # Exit through the exception handlers on SIGTERM, so that a half-built lab is taken down.
     signal.signal(signal.SIGTERM, _terminated)
     with _errors():
-        labs.up(fabric, hosts=not switches, daemons=not no_daemon, ecn=not no_ecn)
+        labs.up(
+            fabric,
+            hosts=not switches,
+            daemons=not no_daemon,
+            ecn=not no_ecn,
+            insecure=insecure,
+        )
     if as_json:
         hosts = [host.name for host in fabric.hosts]
         print_json({"lab": fabric.name, "hosts": hosts, "planes": fabric.planes})
@@ -275,7 +290,7 @@ def _colour(state: str) -> str:
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @name_option
-@click.argument("host")
+@click.argument("host", shell_complete=suggestions.lab_hosts)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_(name: str, host: str, command: tuple[str, ...]) -> None:
     """Run COMMAND inside HOST and exit with its status.
@@ -301,8 +316,12 @@ def _own_folder() -> Path:
 
 @lab.command()
 @name_option
-@click.argument("element")
-@click.argument("action", metavar="down|blackhole|loss=5%|corrupt=1%|rate=25|delay=3ms|clear")
+@click.argument("element", shell_complete=suggestions.lab_elements)
+@click.argument(
+    "action",
+    metavar="down|blackhole|loss=5%|corrupt=1%|rate=25|delay=3ms|clear",
+    shell_complete=suggestions.lab_actions,
+)
 @json_option
 def fault(name: str, element: str, action: str, as_json: bool) -> None:
     """Break an ELEMENT of the fabric, or clear its faults.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,8 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
         "cli.faults",
         "Show the links and switches of the fabric that lose or delay packets.",
     ),
+    "quick": ("cli.quick", "Connect the hosts of a network without writing any file."),
+    "key": ("cli.key", "Make keys, show public ones, and renew the keys of packets."),
     "config": (
         "cli.config",
         "Show the configuration, check a file, or apply it without a restart.",
@@ -46,6 +49,10 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
         "Show or write every packet sent or received on a plane, until interrupted.",
     ),
     "top": ("cli.top", "Watch planes, peers and paths live; the paths in trouble come first."),
+    "report": (
+        "cli.report",
+        "Write a page on this host: state, fabric map, planes, faults, peers, paths, rates.",
+    ),
     "monitor": ("cli.monitor", "Report rates of planes, peers and counters until interrupted."),
     "doctor": (
         "cli.doctor",
@@ -58,7 +65,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "fabric": (
         "cli.fabric",
-        "Plan a fabric, check a fabric file, or draw the running fabric.",
+        "Plan a fabric, make or check a fabric file, or draw the running fabric.",
     ),
     "sid": ("cli.sid", "Compare the kernel's uSID routes with the intended ones."),
     "api": (
@@ -67,7 +74,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "completion": (
         "cli.completion",
-        "Print the script that completes mrcctl's commands, options and peers in a shell.",
+        "Print the script that completes mrcctl's commands, options and names in a shell.",
     ),
     "lab": ("cli.lab", "Build and break a fabric of network namespaces to try mrcd in."),
 }
@@ -99,10 +106,34 @@ class LazyGroup(click.Group):
         """Resolve a command as click does, but list the known ones if it does not exist."""
         if args and args[0] not in SUBCOMMANDS and not args[0].startswith("-"):
             ctx.fail(f"No such command {args[0]!r}; known: {', '.join(SUBCOMMANDS)}.")
-        return super().resolve_command(ctx, args)
+        found = super().resolve_command(ctx, args)
+        if ctx.params.get("as_json"):
+            _check_json(ctx, *found)
+        return found
 
 
-@click.command(cls=LazyGroup, context_settings=HELP_NAMES)
+def _check_json(
+    ctx: click.Context, name: str | None, command: click.Command | None, args: list[str]
+) -> None:
+    """Fail if --json stands before a command that has no such option."""
+    words = [name or ""]
+    for word in args:
+        if not isinstance(command, click.Group) or word.startswith("-"):
+            break
+        words.append(word)
+        command = command.get_command(ctx, word)
+    if command is None or isinstance(command, click.Group):
+        return  # the command itself says what is wrong
+    if all(parameter.name != "as_json" for parameter in command.params):
+        ctx.fail(f"`{' '.join(words)}` prints no JSON: leave --json out.")
+
+
+@click.command(
+    cls=LazyGroup,
+    context_settings=HELP_NAMES,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
+)
 @click.option(
     "--socket",
     metavar="PATH",
@@ -112,17 +143,38 @@ class LazyGroup(click.Group):
     show_envvar=True,
     help="The daemon's control socket.",
 )
+@click.option("-j", "--json", "as_json", is_flag=True, hidden=True)
 @click.version_option(__version__, prog_name="mrcctl")
 @click.pass_context
-def mrcctl(ctx: click.Context, socket: str) -> None:
+def mrcctl(ctx: click.Context, socket: str, as_json: bool) -> None:
     """Inspect and control mrcd, the multipath reliable connection daemon.
 
     Exit codes: 0 done, 1 failed, 2 wrong usage or bad configuration, 3 daemon not reachable,
     4 no such object, 5 not permitted, 6 degraded or something wrong.
     """
     ctx.obj = socket
+    if ctx.invoked_subcommand is None:
+        _show_status(ctx, as_json)
+
+
+def _show_status(ctx: click.Context, as_json: bool) -> None:
+    """Do what `mrcctl status` does, and name --help if there is no daemon to ask."""
+    from cli.exits import Unreachable  # noqa: PLC0415
+    from cli.status import status  # noqa: PLC0415
+
+    try:
+        ctx.invoke(status, as_json=as_json)
+    except Unreachable as error:
+        raise Unreachable(
+            f"{error.format_message()}\n`mrcctl --help` lists the commands; without one,"
+            " mrcctl shows the status."
+        ) from error
 
 
 def main(argv: list[str] | None = None, **extra: Any) -> None:
     """Run ``mrcctl``; does not return."""
+    if "_MRCCTL_COMPLETE" in os.environ:  # a shell asks for completions
+        from cli.completion import register  # noqa: PLC0415
+
+        register()
     mrcctl.main(args=argv, prog_name="mrcctl", **extra)

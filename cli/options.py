@@ -7,24 +7,28 @@ from collections.abc import Callable
 
 import click
 
-from cli import DEFAULT_SOCKET
+from cli import suggestions
+from cli.planeargument import Plane
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
-json_option = click.option("-j", "--json", "as_json", is_flag=True, help="Print JSON.")
+
+def _or_before(ctx: click.Context, _parameter: click.Parameter, given: bool) -> bool:
+    """Return whether JSON is wanted: --json stands here, or before the command."""
+    return given or bool(ctx.find_root().params.get("as_json", False))
 
 
-def complete_peer(ctx: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the daemon's peers whose names start with `typed`; none without a daemon."""
-    from cli.client import Client  # noqa: PLC0415
-    from cli.exits import CommandError  # noqa: PLC0415
+json_option = click.option(
+    "-j", "--json", "as_json", is_flag=True, callback=_or_before, help="Print JSON."
+)
 
-    try:
-        with Client(ctx.find_root().params.get("socket") or DEFAULT_SOCKET) as client:
-            names = [peer.name for peer in client.peers()["peers"]]
-    except CommandError:
-        return []
-    return [name for name in names if name.startswith(typed)]
+
+paths_plane_option = click.option(
+    "--plane",
+    type=Plane(),
+    metavar="PLANE",
+    help="Only the paths of this plane: its number (2), p2 or its NIC (eth2).",
+)
 
 
 def probe_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -38,12 +42,12 @@ def probe_options(command: Callable[..., None]) -> Callable[..., None]:
             metavar="N",
             help="Probes to send over each path.",
         ),
-        click.option("--plane", type=int, metavar="N", help="Only the paths of this plane."),
+        paths_plane_option,
     ):
         command = parameter(command)
     return command
 
 
 peer_option = click.option(
-    "--peer", metavar="NAME", help="Only this peer.", shell_complete=complete_peer
+    "--peer", metavar="NAME", help="Only this peer.", shell_complete=suggestions.peers
 )

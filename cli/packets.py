@@ -2,7 +2,7 @@
 """Decode the records of a capture into packets in time order, each with its verdict.
 
 The verdict on a packet that mrc_receive passed on comes in a separate record a moment later. The
-ICRC word, the packet's last bytes, connects the two; for a cell it is the check word. Packets are
+ICRC word, the packet's last bytes, connects the two; for a cell it is the tag. Packets are
 therefore held for a moment.
 """
 

@@ -4,16 +4,32 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 
 import click
 
+from cli import pathtable, suggestions
 from cli.client import Client
 from cli.exits import FAILED
-from cli.options import HELP_NAMES, complete_peer, json_option, peer_option, probe_options
-from cli.render import BAD, GOOD, WARN, colour, micros, print_json, print_json_line, table
-from mrcd.model import DeniedInfo, PathEvent, PathInfo, PathProbe
-
-STATE_COLOURS = {"GOOD": GOOD, "SKIP": WARN, "ASSUMED_BAD": BAD, "DENIED": BAD}
+from cli.options import (
+    HELP_NAMES,
+    json_option,
+    paths_plane_option,
+    peer_option,
+    probe_options,
+)
+from cli.pathtable import STATE_COLOURS
+from cli.render import (
+    BAD,
+    GOOD,
+    colour,
+    micros,
+    print_json,
+    print_json_line,
+    table,
+    warn_unsaved,
+)
+from mrcd.model import DeniedInfo, PathEvent, PathProbe, PathSumsReply
 
 
 @click.group(context_settings=HELP_NAMES)
@@ -23,33 +39,63 @@ def path() -> None:
 
 @path.command("list")
 @peer_option
-@click.option("--plane", type=int, metavar="N", help="Only the paths of this plane.")
+@paths_plane_option
 @click.option(
     "--state",
     type=click.Choice(list(STATE_COLOURS), case_sensitive=False),
     help="Only the paths in this state.",
 )
+@click.option(
+    "--summary", is_flag=True, help="A row for each peer and plane instead of one for each path."
+)
+@click.option("--all", "every", is_flag=True, help="Show all rows, also on a terminal.")
 @json_option
 @click.pass_obj
 def list_(
-    socket: str, peer: str | None, plane: int | None, state: str | None, as_json: bool
+    socket: str,
+    peer: str | None,
+    plane: int | None,
+    state: str | None,
+    summary: bool,
+    every: bool,
+    as_json: bool,
 ) -> None:
-    """List the paths with their state and packet counts."""
+    """List the paths with their state and packet counts, the worst first.
+
+    The order is ASSUMED_BAD, DENIED, SKIP, GOOD, and within a state by lost packets. LOST counts
+    packets taken for lost, also those that arrived after all: only the counter rtx_needless of the
+    whole host tells them apart (`stats`). A terminal shows the first 64 rows; --all shows all.
+    --json is never cut.
+    """
     with Client(socket) as client:
         reply = client.paths(peer)
-    reply["paths"] = [
+    paths = [
         found
         for found in reply["paths"]
         if plane in (None, found.plane) and state in (None, found.state)
     ]
-    if as_json:
-        print_json(reply)
+    if summary:
+        sums: PathSumsReply = {
+            "schema_version": reply["schema_version"],
+            "sums": pathtable.summed(paths),
+        }
+        if as_json:
+            print_json(sums)
+        else:
+            click.echo(pathtable.render_sums(sums["sums"], _limit(every)))
+    elif as_json:
+        print_json({**reply, "paths": paths})
     else:
-        click.echo(render(reply["paths"]))
+        click.echo(pathtable.render(paths, _limit(every)))
+
+
+def _limit(every: bool) -> int | None:
+    """Return the most rows to show; None: all, as for files and pipes."""
+    return None if every or not sys.stdout.isatty() else pathtable.ROWS
 
 
 @path.command()
-@click.argument("peer", shell_complete=complete_peer)
+@click.argument("peer", shell_complete=suggestions.peers)
 @probe_options
 @json_option
 @click.pass_context
@@ -91,48 +137,8 @@ def render_probes(probes: list[PathProbe]) -> str:
     )
 
 
-def render(paths: list[PathInfo]) -> str:
-    """Return a table with a row for each path."""
-    return table(
-        [
-            "PEER",
-            "QP",
-            "EV",
-            "PLANE",
-            "T1",
-            "STATE",
-            "ROLE",
-            "SENT",
-            "ACKED",
-            "LOST",
-            "MARKED",
-            "SRTT",
-            "USIDS",
-        ],
-        [
-            [
-                path.peer,
-                path.qp,
-                f"0x{path.ev:08x}",
-                path.plane,
-                path.t1 or None,
-                path.state,
-                "slow" if path.slow else path.role,
-                path.sent,
-                path.acked,
-                path.lost,
-                path.marked,
-                micros(path.srtt_us),
-                path.usids,
-            ]
-            for path in paths
-        ],
-        [{5: STATE_COLOURS[path.state]} for path in paths],
-    )
-
-
 @path.command()
-@click.argument("element")
+@click.argument("element", shell_complete=suggestions.elements)
 @peer_option
 @click.option("--force", is_flag=True, help="Deny even if that leaves no path to some peer.")
 @json_option
@@ -148,6 +154,7 @@ def deny(socket: str, element: str, peer: str | None, force: bool, as_json: bool
     """
     with Client(socket) as client:
         reply = client.deny(element, peer, force=force)
+    warn_unsaved(reply["unsaved"])
     if as_json:
         print_json(reply)
     elif reply["changed"]:
@@ -157,7 +164,7 @@ def deny(socket: str, element: str, peer: str | None, force: bool, as_json: bool
 
 
 @path.command()
-@click.argument("element")
+@click.argument("element", shell_complete=suggestions.denied)
 @peer_option
 @json_option
 @click.pass_obj
@@ -165,6 +172,7 @@ def allow(socket: str, element: str, peer: str | None, as_json: bool) -> None:
     """Undo a `path deny` of the same ELEMENT and --peer."""
     with Client(socket) as client:
         reply = client.allow(element, peer)
+    warn_unsaved(reply["unsaved"])
     if as_json:
         print_json(reply)
     else:

@@ -9,16 +9,17 @@ from statistics import median
 
 import click
 
+from cli import suggestions
 from cli.client import Client
 from cli.exits import FAILED, NoSuchObject
-from cli.options import complete_peer, json_option, probe_options
+from cli.options import json_option, probe_options
 from cli.path import render_probes
 from cli.render import BAD, GOOD, Cell, micros, print_json, table
 from mrcd.model import PathProbe, PeerInfo
 
 
 @click.command()
-@click.argument("peer", shell_complete=complete_peer)
+@click.argument("peer", shell_complete=suggestions.peers)
 @click.option("--all-paths", is_flag=True, help="Show a row for each path, not for each plane.")
 @probe_options
 @json_option

@@ -7,11 +7,10 @@ import click
 
 from cli.client import Client
 from cli.options import HELP_NAMES, json_option
-from cli.render import print_json
-from cli.status import plane_state, planes_table
+from cli.planeargument import plane_argument
+from cli.render import print_json, warn_unsaved
+from cli.status import plane_reasons, plane_state, planes_table
 from mrcd.model import PlaneInfo
-
-plane_argument = click.argument("number", metavar="PLANE", type=click.IntRange(0))
 
 
 @click.group(context_settings=HELP_NAMES)
@@ -23,13 +22,13 @@ def plane() -> None:
 @json_option
 @click.pass_obj
 def list_(socket: str, as_json: bool) -> None:
-    """List the planes with their state and traffic."""
+    """List the planes with their state and traffic, and what is wrong with them."""
     with Client(socket) as client:
         planes = client.status().planes
     if as_json:
         print_json({"planes": planes})
     else:
-        click.echo(planes_table(planes))
+        click.echo("\n".join([planes_table(planes), *plane_reasons(planes)]))
 
 
 @plane.command()
@@ -37,13 +36,14 @@ def list_(socket: str, as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Drain even if that leaves no usable plane.")
 @json_option
 @click.pass_obj
-def drain(socket: str, number: int, force: bool, as_json: bool) -> None:
+def drain(socket: str, plane: int, force: bool, as_json: bool) -> None:
     """Take a plane out of service until `plane undrain`, even across a restart.
 
-    mrcd stops sending on the plane and tells the peers at once to stop sending to it.
+    PLANE is its number (2), p2 or its NIC (eth2). mrcd stops sending on the plane and tells the
+    peers at once to stop sending to it.
     """
     with Client(socket) as client:
-        found = client.drain(number, force=force)
+        found = client.drain(plane, force=force)
     _show(found, as_json)
 
 
@@ -51,14 +51,15 @@ def drain(socket: str, number: int, force: bool, as_json: bool) -> None:
 @plane_argument
 @json_option
 @click.pass_obj
-def undrain(socket: str, number: int, as_json: bool) -> None:
-    """Put a plane back into service."""
+def undrain(socket: str, plane: int, as_json: bool) -> None:
+    """Put a plane back into service; PLANE is its number (2), p2 or its NIC (eth2)."""
     with Client(socket) as client:
-        found = client.undrain(number)
+        found = client.undrain(plane)
     _show(found, as_json)
 
 
 def _show(found: PlaneInfo, as_json: bool) -> None:
+    warn_unsaved(found.unsaved)
     if as_json:
         print_json(found)
     else:

@@ -8,7 +8,13 @@ from typing import Any
 
 import msgspec
 
-from cli.exits import BadConfiguration, BadElement, CommandError, NoSuchObject, NotPermitted
+from cli.exits import (
+    BadElement,
+    CommandError,
+    NoSuchObject,
+    NotPermitted,
+    RefusedConfiguration,
+)
 from mrcd.model import INTERFACE
 
 
@@ -56,8 +62,12 @@ def _not_permitted(told: dict[str, Any]) -> CommandError:
     )
 
 
+def _no_keys(_told: dict[str, Any]) -> CommandError:
+    return CommandError("mrcd runs with insecure = true, without keys; see `mrcctl key generate`")
+
+
 def _bad_config(told: dict[str, Any]) -> CommandError:
-    return BadConfiguration("\n".join(["refused, nothing was changed:", *told["problems"]]))
+    return RefusedConfiguration(told["problems"])
 
 
 def _not_applicable(told: dict[str, Any]) -> CommandError:
@@ -77,5 +87,6 @@ _SAID: Mapping[str, Callable[[dict[str, Any]], CommandError]] = {
     "NotPermitted": _not_permitted,
     "BadConfig": _bad_config,
     "NotApplicable": _not_applicable,
+    "NoKeys": _no_keys,
     "CannotCapture": _cannot_capture,
 }

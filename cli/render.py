@@ -34,6 +34,12 @@ def _versioned(value: Any) -> bytes:
     return msgspec.json.encode({"schema_version": SCHEMA_VERSION} | msgspec.to_builtins(value))
 
 
+def warn_unsaved(reason: str | None) -> None:
+    """Warn on stderr that what was done would not survive a restart of the daemon, if so."""
+    if reason is not None:
+        click.echo(f"warning: {reason}", err=True)
+
+
 def colour(text: str, name: str | None) -> str:
     """Return ``text`` in a colour, or unchanged if NO_COLOR is set or stdout is no terminal."""
     if name is None or os.environ.get("NO_COLOR") or not sys.stdout.isatty():
@@ -71,22 +77,6 @@ def _line(
         for i, (cell, width, to_right) in enumerate(zip(cells, widths, right, strict=True))
     ]
     return "  ".join(padded).rstrip()
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in its two largest units."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    if days:
-        return f"{days} d {hour} h"
-    if hours:
-        return f"{hours} h {minute} min"
-    return f"{minutes} min {second} s"
 
 
 def micros(value: float | None) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cli import suggestions
 from cli.client import Client
 from cli.exits import FAILED, BadConfiguration, BadElement, CommandError, NotPermitted, Unreachable
 from cli.options import HELP_NAMES, json_option
@@ -25,7 +26,12 @@ def sid() -> None:
 @sid.command()
 @click.option("--switch", metavar="NAME", help="This machine is this Linux switch, as p1t0-1.")
 @click.option("--fabric", type=click.Path(path_type=Path), help="The fabric file, for --switch.")
-@click.option("--lab", metavar="NAME", help="Check every host and switch of this lab.")
+@click.option(
+    "--lab",
+    metavar="NAME",
+    help="Check every host and switch of this lab.",
+    shell_complete=suggestions.labs,
+)
 @click.option(
     "--config",
     type=click.Path(path_type=Path),

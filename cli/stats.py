@@ -22,6 +22,7 @@ def stats(socket: str, nonzero: bool, as_json: bool) -> None:
     if nonzero:
         answer = StatsInfo(
             counters=[counter for counter in answer.counters if counter.value],
+            sources=answer.sources,
             schema_version=answer.schema_version,
         )
     if as_json:
@@ -31,8 +32,15 @@ def stats(socket: str, nonzero: bool, as_json: bool) -> None:
 
 
 def render(answer: StatsInfo) -> str:
-    """Return a table with a row for each counter."""
-    return table(
+    """Return a table with a row for each counter, and one of refused messages by source."""
+    counters = table(
         ["COUNTER", "VALUE", "MEANING"],
         [[counter.name, counter.value, counter.help] for counter in answer.counters],
     )
+    if not answer.sources:
+        return counters
+    sources = table(
+        ["SOURCE", "BEYOND BUDGET", "FORGED"],
+        [[each.source, each.beyond_budget, each.forged] for each in answer.sources],
+    )
+    return f"{counters}\n\n{sources}"

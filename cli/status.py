@@ -8,8 +8,9 @@ import click
 from cli.client import Client
 from cli.exits import DEGRADED
 from cli.options import json_option
-from cli.render import BAD, GOOD, WARN, colour, duration, print_json, table
+from cli.render import BAD, GOOD, WARN, colour, print_json, table
 from mrcd.model import PlaneInfo, Status
+from mrcd.wording import duration
 
 PLANE_COLUMNS = (
     "PLANE",
@@ -46,6 +47,7 @@ def render(answer: Status) -> str:
     up = f"up {duration(answer.uptime_s)} (pid {answer.pid})"
     lines = [f"mrcd {answer.version} on {answer.host}: {state}, {up}"]
     lines += [f"  {colour('!', BAD)} {reason}" for reason in answer.reasons]
+    lines += [f"  {colour('?', WARN)} {warning}" for warning in answer.warnings]
     path = answer.datapath
     lines += [
         f"  mrc0       {answer.mrc0.name}, mtu {answer.mrc0.mtu}, "
@@ -53,10 +55,17 @@ def render(answer: Status) -> str:
         f"  routing    {path.routing}" + _cells(answer),
         f"  data path  xdp {path.xdp}, tc {path.tc}, tick {path.tick}, pinned in {path.bpffs}",
         f"  peers      {answer.peers_up} of {answer.peers_total} established",
+        f"  keys       {_keys(answer)}",
         "",
         planes_table(answer.planes),
     ]
     return "\n".join(lines)
+
+
+def _keys(answer: Status) -> str:
+    if answer.secured:
+        return f"secured, public key {answer.public_key}"
+    return colour("insecure", BAD) + ": peers are not authenticated (insecure = true)"
 
 
 def _cells(answer: Status) -> str:
@@ -71,13 +80,19 @@ def plane_state(plane: PlaneInfo) -> str:
     """Return a plane's state in a word or two: ``usable``, or why it is not."""
     if plane.drained:
         return "drained"
+    if plane.usable and plane.sick is not None:
+        return "usable, sick"
+    if plane.usable and plane.wrong is not None:
+        return "no path" if plane.unreached else "no neighbour"
     if plane.usable:
-        return "usable" if plane.sick is None else "usable, sick"
+        return "usable"
     if not plane.up:
         return "down"
     if not plane.carrier:
         return "no carrier"
-    return "no gateway" if plane.gateway_mac is None else "sick"
+    if plane.gateway and plane.gateway_mac is None:
+        return "no gateway"
+    return "no address" if plane.sick is None else "sick"
 
 
 def planes_table(planes: list[PlaneInfo]) -> str:
@@ -98,5 +113,14 @@ def planes_table(planes: list[PlaneInfo]) -> str:
             ]
             for plane in planes
         ],
-        [{2: GOOD if plane.usable else BAD} for plane in planes],
+        [{2: GOOD if plane.usable and plane.wrong is None else BAD} for plane in planes],
     )
+
+
+def plane_reasons(planes: list[PlaneInfo]) -> list[str]:
+    """Return a line for each plane that does not carry what it should."""
+    return [
+        f"{colour('!', BAD)} plane {plane.index}: {plane.wrong}"
+        for plane in planes
+        if plane.wrong is not None
+    ]

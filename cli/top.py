@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 
 import click
@@ -29,8 +26,10 @@ from cli.client import Client
 def top(socket: str, interval: float, count: int | None) -> None:
     """Watch planes, peers and paths live; the paths in trouble come first.
 
-    Press q or Ctrl-C to quit. Without a terminal, frames are printed one after another, without
-    colour. Programs should use `monitor --json`.
+    Arrows and PgUp, PgDn scroll the paths, s sorts them by trouble, lost, sent or round trip in
+    turn, / shows only those of a peer or plane, h shows help, and q or Ctrl-C quits. Without a
+    terminal, frames are printed one after another, without colour. Programs should use
+    `monitor --json`.
     """
     from rich.console import Console  # noqa: PLC0415  # takes longer than the rest of mrcctl
 
@@ -40,34 +39,24 @@ def top(socket: str, interval: float, count: int | None) -> None:
         contextlib.suppress(KeyboardInterrupt),
         Client(socket) as watching,
         Client(socket) as asking,
-        _keys(),
+        _keys() as keys,
     ):
-        topscreen.show(Console(highlight=False), watching, asking, interval, count)
+        screen = topscreen.Screen(Console(highlight=False), asking)
+        screen.run(watching, interval, count, keys)
 
 
 @contextlib.contextmanager
-def _keys() -> Iterator[None]:
-    """Make the key q interrupt like Ctrl-C, without Enter and without echo."""
+def _keys() -> Iterator[int | None]:
+    """Yield the terminal's input, where keys arrive without Enter and without echo; None: none."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        yield
+        yield None
         return
     import termios  # noqa: PLC0415
     import tty  # noqa: PLC0415
 
     before = termios.tcgetattr(sys.stdin)
-    main = threading.main_thread().ident
-    assert main is not None
-
-    def listen() -> None:
-        with contextlib.suppress(OSError):
-            while key := os.read(sys.stdin.fileno(), 1):
-                if key in b"qQ":
-                    signal.pthread_kill(main, signal.SIGINT)
-                    return
-
     tty.setcbreak(sys.stdin)
-    threading.Thread(target=listen, daemon=True).start()
     try:
-        yield
+        yield sys.stdin.fileno()
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

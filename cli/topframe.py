@@ -7,28 +7,33 @@ This module uses neither a clock nor a socket: a frame depends only on its argum
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.render import BAD, GOOD, WARN, bit_rate, duration, micros
+from cli.pathtable import RANKS, STATE_COLOURS
+from cli.render import BAD, GOOD, WARN, bit_rate, micros
 from cli.status import STATE_COLOURS as DAEMON_COLOURS
 from cli.status import plane_state
+from cli.topview import HELP, Sort, View, matches
 from mrcd.model import MonitorSample, PathInfo, PeerInfo, PlaneInfo
 from mrcd.shortlist import Standing, foremost
+from mrcd.wording import duration
 
 WIDE = 120
 """A terminal with at least this many columns has room for addresses, histories and uSID lists."""
-PATH_COLOURS = {"GOOD": GOOD, "SKIP": WARN, "ASSUMED_BAD": BAD, "DENIED": BAD}
 PEER_COLOURS = {"established": GOOD, "connecting": WARN, "silent": BAD}
-RANKS = {"ASSUMED_BAD": 0, "DENIED": 1, "SKIP": 2, "GOOD": 3}
 BLOCKS = " ▁▂▃▄▅▆▇█"
 BAR, BAR_NARROW = 10, 6
 HISTORY = 24
 PEERS_SHARE = 3  # peers get a third of the lines that the planes leave free
+
+WHOLE = View()
+"""The view that a frame has without a user: from the first path, the worst first."""
 
 PathKey = tuple[str, int, int]
 
@@ -46,6 +51,15 @@ class Reading:
         return {(path.peer, path.qp, path.ev): path for path in self.paths}
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame, and that `page` of the `rows` of paths fit it."""
+
+    shown: RenderableType
+    page: int
+    rows: int
+
+
 def frame(
     before: Reading,
     now: Reading,
@@ -54,7 +68,8 @@ def frame(
     width: int,
     height: int,
     clock: str,
-) -> RenderableType:
+    view: View = WHOLE,
+) -> Frame:
     """Return a frame of the changes between two readings, no larger than the terminal.
 
     `history` has the bits per second sent on each plane, oldest first.
@@ -62,6 +77,8 @@ def frame(
     seconds = max(1e-9, (now.sample.monotonic_ns - before.sample.monotonic_ns) / 1e9)
     wide = width >= WIDE
     head = _head(before, now, seconds, clock, width)
+    if view.help:
+        return Frame(_help(head, height), 0, 0)
     reasons = now.sample.status.reasons
     shown = max(1, min(len(reasons), height // 8)) if reasons else 0
     lines = [Text(f"! {reason}", style=BAD) for reason in reasons[:shown]]
@@ -73,14 +90,19 @@ def frame(
     rest = _rest(now, peers.row_count)
     left -= 2 + peers.row_count + len(rest)
     parts: list[RenderableType] = [head, *lines, Text(""), planes, Text(""), peers, *rest]
-    if left >= 4:
-        parts += [Text(""), _paths(before, now, seconds, wide=wide, room=left - 3)]
+    rows = _rows(before, now, seconds, view)
+    page = max(0, left - 3)
+    if page:
+        first = max(0, min(view.first, len(rows) - page))
+        shown_rows = rows[first : first + page]
+        title = _title(view, first, len(shown_rows), len(rows))
+        parts += [title, _paths(shown_rows, wide=wide)]
     if left >= 1:
         parts.append(_foot(now))
     for part in parts:
         if isinstance(part, Text):
             part.truncate(width, overflow="ellipsis")
-    return Group(*parts)
+    return Frame(Group(*parts), page, len(rows))
 
 
 def _table(*columns: tuple[str, bool]) -> Table:
@@ -162,7 +184,7 @@ def _planes(
 
 
 def _plane_colour(plane: PlaneInfo) -> str:
-    return GOOD if plane.usable and plane.sick is None else WARN if plane.drained else BAD
+    return GOOD if plane.usable and plane.wrong is None else WARN if plane.drained else BAD
 
 
 def _bar(share: float, length: int) -> str:
@@ -246,9 +268,40 @@ def _shares(shares: Sequence[float]) -> str:
     return "/".join(f"{100 * share:.0f}" for share in shares) + " %"
 
 
-def _paths(before: Reading, now: Reading, seconds: float, *, wide: bool, room: int) -> Table:
-    """Return a table of the paths: withdrawn ones first, then lossy ones, then the busiest."""
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A path with its rates, in packets a second."""
+
+    path: PathInfo
+    key: PathKey
+    sent: float
+    lost: float
+
+
+_ORDERS: Mapping[Sort, Callable[[_Row], tuple[Any, ...]]] = {
+    "trouble": lambda row: (RANKS[row.path.state], -row.lost, -row.sent, row.key),
+    "lost": lambda row: (-row.lost, -row.path.lost, row.key),
+    "sent": lambda row: (-row.sent, -row.path.sent, row.key),
+    "srtt": lambda row: (-(row.path.srtt_us or 0), row.key),
+}
+
+
+def _rows(before: Reading, now: Reading, seconds: float, view: View) -> list[_Row]:
+    """Return the paths of the view in its order."""
     known = before.by_path
+    nics = {plane.index: plane.interface for plane in now.sample.status.planes}
+    rows = []
+    for key, path in now.by_path.items():
+        if not matches(view.wanted, path, nics.get(path.plane, "")):
+            continue
+        was = known.get(key, path)
+        sent, lost = max(0, path.sent - was.sent), max(0, path.lost - was.lost)
+        rows.append(_Row(path, key, sent / seconds, lost / seconds))
+    return sorted(rows, key=_ORDERS[view.sort])
+
+
+def _paths(rows: Sequence[_Row], *, wide: bool) -> Table:
+    """Return a table of paths."""
     columns = [("PEER", False), ("QP", True), ("EV", False), ("PLANE", True), ("T1", True)]
     columns += [("STATE", False), ("SENT/s", True), ("LOST/s", True), ("LOST", True)]
     more = [("SRTT", True)]
@@ -256,23 +309,17 @@ def _paths(before: Reading, now: Reading, seconds: float, *, wide: bool, room: i
         more += [("ROLE", False), ("SENT", True), ("ACKED", True), ("MARKED", True)]
         more.append(("USIDS", False))
     table = _table(*columns, *more)
-    rows = []
-    for key, path in now.by_path.items():
-        was = known.get(key, path)
-        sent = max(0, path.sent - was.sent) / seconds
-        lost = max(0, path.lost - was.lost) / seconds
-        rows.append((RANKS[path.state], -lost, -sent, key, path))
-    rows.sort(key=lambda row: row[:4])
-    for _rank, lost, sent, _key, path in rows[:room]:
+    for each in rows:
+        path = each.path
         row: list[RenderableType] = [
             path.peer,
             str(path.qp),
             f"0x{path.ev:08x}",
             str(path.plane),
             str(path.t1 or "-"),
-            Text(path.state, style=PATH_COLOURS[path.state]),
-            f"{-sent:.0f}",
-            _rate(-lost, BAD),
+            Text(path.state, style=STATE_COLOURS[path.state]),
+            f"{each.sent:.0f}",
+            _rate(each.lost, BAD),
             str(path.lost),
             micros(path.srtt_us) or "-",
         ]
@@ -281,6 +328,25 @@ def _paths(before: Reading, now: Reading, seconds: float, *, wide: bool, room: i
             row += [str(path.sent), str(path.acked), str(path.marked), path.usids]
         table.add_row(*row)
     return table
+
+
+def _title(view: View, first: int, shown: int, rows: int) -> Text:
+    """Return the line above the paths: empty, or what of them is shown, and how."""
+    if view.typing:
+        return Text(f"/{view.wanted}_")
+    if (view.sort, view.wanted, first) == ("trouble", "", 0):
+        return Text("")
+    words = f"paths {first + 1} to {first + shown} of {rows}" if rows else "no paths"
+    words += f', matching "{view.wanted}"' if view.wanted else ""
+    return Text(f"{words}, by {view.sort}", style="dim")
+
+
+def _help(head: Text, height: int) -> Group:
+    """Return a frame with the keys instead of the paths."""
+    table = _table(("KEY", False), ("", False))
+    for key, meaning in HELP[: max(0, height - 3)]:
+        table.add_row(key, meaning)
+    return Group(head, Text(""), table)
 
 
 def _foot(now: Reading) -> Text:
@@ -293,4 +359,4 @@ def _foot(now: Reading) -> Text:
     words += [f"{counted[state]} {state}" for state in RANKS if counted[state]]
     if now.sample.missed:
         words.append(f"{now.sample.missed} samples missed")
-    return Text("  ".join(words) + "   q quits", style="dim")
+    return Text("  ".join(words) + "   h help  q quits", style="dim")

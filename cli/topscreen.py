@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
+import os
 import time
 from collections import deque
 
@@ -12,69 +12,103 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from cli import topview
 from cli.client import Client
-from cli.topframe import HISTORY, Reading, frame
-from mrcd.model import MonitorSample, PathInfo, PeerInfo
+from cli.shownpaths import shown_paths
+from cli.topframe import HISTORY, Frame, Reading, frame
+from cli.topview import View
+from mrcd.model import MonitorSample, PathInfo
 
 PEERS_READ = 128
 """The number of peers to request; it is larger than a screen can show."""
-PEERS_ALL, PEERS_CHOSEN = 64, 8
-"""If more than PEERS_ALL peers have ever answered, only the paths to PEERS_CHOSEN are read."""
+
+LATE_S = 5
+"""A sample may be this much later than its interval before the daemon is asked why."""
 
 
-def show(
-    console: Console, watching: Client, asking: Client, interval_s: float, count: int | None
-) -> None:
-    """Draw frames until the daemon or the user ends it, or `count` frames have been drawn.
+class Screen:
+    """A terminal, or another output, on which frames are drawn.
 
-    `watching` carries the stream of samples; `asking` is a second connection for paths.
+    `asking` is a connection for paths, besides the one of the samples.
     """
-    live = Live(
-        Text("the first frame needs two samples ..."),
-        console=console,
-        screen=console.is_terminal,
-        auto_refresh=False,
-    )
-    history: dict[int, deque[float]] = {}
-    before: Reading | None = None
-    frames = 0
-    with live if console.is_terminal else contextlib.nullcontext():
-        for sample in watching.monitor(round(interval_s * 1000), PEERS_READ):
-            now = Reading(sample, _paths(asking, sample, before))
-            if before is not None:
-                _remember(history, before, now)
-                size = console.size
-                clock = time.strftime("%H:%M:%S")
-                shown = frame(
-                    before, now, history, width=size.width, height=size.height, clock=clock
-                )
-                if console.is_terminal:
-                    live.update(shown, refresh=True)
-                else:
-                    console.print(shown)
-                frames += 1
+
+    def __init__(self, console: Console, asking: Client) -> None:
+        self._console = console
+        self._asking = asking
+        self._live = Live(
+            Text("the first frame needs two samples ..."),
+            console=console,
+            screen=console.is_terminal,
+            auto_refresh=False,
+        )
+        self._history: dict[int, deque[float]] = {}
+        self._before: Reading | None = None
+        self._now: Reading | None = None
+        self._frame = Frame(Text(""), 0, 0)
+        self._view = View()
+
+    def run(self, watching: Client, interval_s: float, count: int | None, keys: int | None) -> None:
+        """Draw frames until the daemon or the user ends it, or `count` frames have been drawn.
+
+        `watching` carries the stream of samples; keys are read from the file descriptor `keys`.
+        """
+        terminal = self._console.is_terminal
+        with self._live if terminal else contextlib.nullcontext():
+            frames = 0
+            samples = watching.monitor(round(interval_s * 1000), PEERS_READ)
+            for sample in samples:
+                self._take(sample)
+                self._draw()
+                frames += self._before is not None
                 if frames == count:
                     return
-            elif console.is_terminal:
-                live.refresh()
-            before = now
+                while keys is not None and not watching.replies_before(keys, interval_s + LATE_S):
+                    typed = os.read(keys, 1024)
+                    if not typed:  # the terminal is gone
+                        return
+                    self._press(typed)
+                    if self._view.ended:
+                        return
+                    self._draw()
+
+    def _take(self, sample: MonitorSample) -> None:
+        self._before = self._now
+        wanted = self._view.wanted
+        self._now = Reading(sample, _paths(self._asking, sample, self._before, wanted))
+        if self._before is not None:
+            _remember(self._history, self._before, self._now)
+
+    def _press(self, typed: bytes) -> None:
+        for key in topview.keys(typed):
+            frame_ = self._frame
+            self._view = topview.pressed(self._view, key, page=frame_.page, rows=frame_.rows)
+
+    def _draw(self) -> None:
+        if self._before is None or self._now is None:
+            if self._console.is_terminal:
+                self._live.refresh()
+            return
+        size = self._console.size
+        self._frame = frame(
+            self._before,
+            self._now,
+            self._history,
+            width=size.width,
+            height=size.height,
+            clock=time.strftime("%H:%M:%S"),
+            view=self._view,
+        )
+        if self._console.is_terminal:
+            self._live.update(self._frame.shown, refresh=True)
+        else:
+            self._console.print(self._frame.shown)
 
 
-def _paths(asking: Client, sample: MonitorSample, before: Reading | None) -> list[PathInfo]:
-    """Return every path, or with many peers only those to the peers in trouble or busiest."""
-    there = [peer for peer in sample.peers if peer.state != "connecting"]
-    if sample.status.peers_total <= PEERS_ALL:
-        return asking.paths(None)["paths"]
+def _paths(
+    asking: Client, sample: MonitorSample, before: Reading | None, wanted: str
+) -> list[PathInfo]:
     earlier = {} if before is None else {peer.name: peer for peer in before.sample.peers}
-
-    def rank(peer: PeerInfo) -> tuple[bool, int, str]:
-        was = earlier.get(peer.name, peer)
-        packets = peer.tx_packets - was.tx_packets + peer.rx_packets - was.rx_packets
-        return peer.state == "established", -packets, peer.name
-
-    few = len(there) <= PEERS_ALL
-    chosen = there if few else heapq.nsmallest(PEERS_CHOSEN, there, key=rank)
-    return [path for peer in chosen for path in asking.paths(peer.name)["paths"]]
+    return shown_paths(asking, sample.status.peers_total, sample.peers, earlier, wanted)
 
 
 def _remember(history: dict[int, deque[float]], before: Reading, now: Reading) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket as Socket
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 from mrcd.config.config import Config, ConfigError
 from mrcd.control.server import ControlServer
 from mrcd.datapath import pins
-from mrcd.linux.netlink import Netlink
+from mrcd.linux.netlink.helped import of_daemon
 from mrcd.report.report import Report
 from mrcd.running import Running
 from mrcd.service.log import get_logger
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
     from mrcd.report.exporter import Exporter
 
 log = get_logger()
-
-NICE = -10
-"""The daemon does little. Where applications keep every CPU busy, a lower priority would make peers
-send to a dead NIC for another time slice or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +70,20 @@ class Daemon:
         """Ask the daemon to end; run() returns soon after."""
         self.running.stop()
 
+    def fail(self, error: Exception) -> None:
+        """Make the daemon end because of an error, and leave the data path as it is."""
+        self._failed(error)
+
     async def run(self) -> None:
         """Bring everything up, serve until stop(), and end as [service] on_stop says.
 
         Raise the error that ended it, if any.
         """
         places = self._places
-        with contextlib.suppress(OSError):  # better on time; works without the right to it
-            os.setpriority(os.PRIO_PROCESS, 0, NICE)
         places.state_dir.mkdir(parents=True, exist_ok=True)
         pins.prepare(places.bpffs)
         with pins.owned(places.bpffs):
-            async with Netlink() as nl, contextlib.AsyncExitStack() as stack:
+            async with of_daemon() as nl, contextlib.AsyncExitStack() as stack:
                 await self.running.start(nl)
                 self._report = Report(self.running)
                 server = ControlServer(

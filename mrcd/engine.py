@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 
-from mrcd.config.config import Config, Peer
-from mrcd.datapath import adoption, host, mrc0, pins
+from mrcd.config.config import Config, Peer, with_endpoint
+from mrcd.datapath import adoption, host, mrc0, pins, totals
 from mrcd.datapath.attachment import Attachment, Hook, hooks
 from mrcd.datapath.capture import Capture
 from mrcd.datapath.cellsize import CellSize
@@ -35,8 +36,16 @@ from mrcd.peers import saved as sessions
 from mrcd.peers.endpoint import Endpoint
 from mrcd.peers.peers import Peers
 from mrcd.peers.routes import PeerRoutes
+from mrcd.planes.network import NetworkPlanes
+from mrcd.planes.nexthops import Hop
+from mrcd.planes.placement import placed
 from mrcd.planes.planes import Plane, Planes, find_planes
+from mrcd.repair.reading import Made, our_links, our_planes, programs, routes_of
+from mrcd.repair.repair import Means, Repair
+from mrcd.repair.wanted import Wanted
 from mrcd.rules.denylist import Denials
+from mrcd.rules.drains import Drains
+from mrcd.service.findings import Findings
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks, fatal
 from mrcd.service.writeback import Writeback
@@ -48,6 +57,8 @@ log = get_logger()
 DRAIN_S = 5.0
 """A drain waits no longer than this for outstanding packets, because a peer may be dead."""
 _DRAIN_LOOK_S = 0.02
+SAVE_AGAIN_S = 2.0
+"""The time between two attempts to write a state file, perhaps to a disk that was full."""
 
 
 class Engine:
@@ -74,14 +85,17 @@ class Engine:
         self._stack = contextlib.AsyncExitStack()
         self._tasks = Tasks(fatal(on_failure))
         self._routes = PeerRoutes(nl, config.mrc0.name, self._tasks)
-        self._mac = bytes(6)
+        self._made = Made(bytes(6), {}, {})
         self._ends = Ends(0)
+        self._hooks: list[Hook] = []
+        self.findings = Findings()
         self.cells: CellSize | None = None  # None without cells
         self._path_log = PathLog()
         self._peers: Peers | None = None  # None until there are sessions
         self._endpoint: Endpoint | None = None  # None until there are sessions
         self._memory = Writeback(self._remember)
         self._draining = False
+        self._unsaved = False  # the sessions, since the disk is full
         self._surveying: asyncio.Task[None] | None = None
         self.datapath: Datapath
         self.table: QpTable
@@ -108,17 +122,21 @@ class Engine:
 
     async def start(self) -> None:
         """Bring everything up. Return when packets can flow; raise what prevents it."""
-        config, nl = self.config, self._nl
+        nl = self._nl
+        self.config = config = await placed(nl, self.config)
         found_planes = await find_planes(nl, config)
         needed = adoption.sizes_of(config)
         wanted = hooks(config.mrc0.name, config.interfaces, xdp=needed.xdp, cells=config.cells)
+        self._hooks = wanted
+        missing = {plane.configured for plane in found_planes if not plane.present}
+        present = [hook for hook in wanted if hook.interface not in missing]
         key = adoption.layout_of(config, needed)
         found = adoption.find(self._bpffs, key, needed)
         self.adopted = found.sizes is not None
         layout = found.sizes or adoption.with_room(needed, config.transport.qps_per_peer)
         self.datapath = Datapath(pins.layout(self._bpffs, key), layout, self._cache_dir)
         attachment = self._attachment(self.datapath)
-        await attachment.refuse_foreign(wanted)
+        await attachment.refuse_foreign(present)
         if found.refused:
             log.warning("datapath.replaced", reason=found.refused)
         code = await self._open(layout)
@@ -140,7 +158,7 @@ class Engine:
         else:
             await planes.configure()
         self.datapath.point_tails()
-        await attachment.attach(wanted)
+        await attachment.attach(present)
         log.info(
             "datapath.adopted" if self.adopted else "datapath.attached",
             xdp=self.datapath.xdp_mode,
@@ -148,7 +166,7 @@ class Engine:
         )
         table.peers.add(config.peers)
         dropped = table.peers.drop_prefixes()
-        self.denials = Denials(config, table, self._state_dir)
+        self.denials = Denials(config, table, self._state_dir, self.findings)
         self.feed = PathFeed(table.peers.peer_of, table.peers.per_peer)
         if not self.adopted:
             self._start_clock()
@@ -162,12 +180,15 @@ class Engine:
         self._start_survey()
         self._stack.push_async_callback(self.captures.close)
         await self._remove_strays(attachment, wanted, code)
+        self._tasks.spawn(self._repair().follow())
+        self._tasks.spawn(self._save_again())
 
     async def _ensure_mrc0(self) -> None:
         """Make or take over mrc0, and tell it how long cells may be."""
         config, nl = self.config, self._nl
-        self._mac = await mrc0.ensure(nl, config, self._bpffs)
+        mac = await mrc0.ensure(nl, config, self._bpffs)
         self._ends = mrc0.ends(nl, config)
+        self._made = Made.now(config, mac)
         if config.cells:
             told, mbps = host.cell_bytes(self.datapath), host.plane_mbps(config)
             self.cells = CellSize(nl, config, self.datapath, told, mbps, self._cells_resized)
@@ -182,6 +203,7 @@ class Engine:
                 await datapath.build(key, adopt=self.adopted)
         datapath.open(code)
         self._stack.callback(datapath.close)
+        totals.take_over(datapath)
         return code
 
     def _new_capture(self, wanted: list[Hook]) -> Capture:
@@ -194,15 +216,25 @@ class Engine:
         )
 
     def _new_planes(self, found: list[Plane]) -> Planes:
-        return Planes(
+        parts = (
             self._nl,
             self.config,
             self.datapath,
             found,
-            self._state_dir,
+            Drains(self._state_dir, self.findings),
             self._planes_changed,
             self._bpffs,
             fatal(self._on_failure),
+            self._plane_bound,
+            self._plane_up,
+        )
+        if not self.config.fabric.routing.network:
+            return Planes(*parts)
+        return NetworkPlanes(
+            *parts,
+            on_mac=self._hop_found,
+            on_mtu=self._path_mtu_changed,
+            on_address=self._readdressed,
         )
 
     def _attachment(self, datapath: Datapath) -> Attachment:
@@ -250,7 +282,9 @@ class Engine:
         config, planes = self.config, self.planes
         maps = bpf.map_id(self.datapath.maps["qps"])
         saved = sessions.load(self._state_dir, maps)
-        self._endpoint = endpoint = Endpoint(config, self.denials.open_evs)
+        self._endpoint = endpoint = Endpoint(
+            config, self.denials.open_evs, self.table.keys.endpoint
+        )
         peers = Peers(
             config,
             self.table,
@@ -259,8 +293,12 @@ class Engine:
             endpoint,
             self._memory.changed,
             self.denials.open_evs,
+            packets=self.table.keys,
+            channels=saved.channels,
+            on_moved=self._peer_moved,
         )
         self._stack.callback(endpoint.close)
+        self._tell_path_mtus(peers)
         if self.adopted:
             endpoint.start(told, saved.update_id + sessions.ID_LEAP)
             resumed = peers.resume(saved.sessions, told)
@@ -314,7 +352,7 @@ class Engine:
         Return False if some are left after DRAIN_S.
         """
         self._draining = True
-        self.table.peers.prefixes.clear()  # ends spraying; outstanding packets are still resent
+        self.table.peers.prefixes.close()  # ends spraying; outstanding packets are still resent
         self._tell_planes(0)
         deadline = self._loop.time() + DRAIN_S
         while not (self.table.quiet() and not self.endpoint.unanswered):
@@ -323,22 +361,106 @@ class Engine:
             await asyncio.sleep(_DRAIN_LOOK_S)
         return True
 
+    # ---- what others change, put right (mrcd/repair/)
+
+    def _repair(self) -> Repair:
+        means = Means(
+            self._wanted,
+            self._hooks,
+            self._attachment_in_place,
+            self._remake_mrc0,
+            self._reroute,
+            self.planes,
+        )
+        return Repair(self._nl, means, self.findings)
+
+    def _attachment_in_place(self) -> Attachment | None:
+        datapath = self.captures.in_place
+        return None if datapath is None else self._attachment(datapath)
+
+    def _wanted(self) -> Wanted | None:
+        """Return how interfaces, routes and programs should be, or None while we take leave."""
+        if self._draining:
+            return None
+        config, attachment = self.config, self._attachment_in_place()
+        cells = self.cells.gso if self.cells is not None else mrc0.GSO
+        planes = self.planes.planes
+        placed = {}
+        if attachment is not None:
+            placed = programs(attachment, self._hooks, self._made, planes)
+        return Wanted(
+            config.mrc0.name,
+            our_links(config, self._made, cells),
+            frozenset(str(address) for address in config.mrc0.addresses),
+            routes_of(config.peers, self._routes.installed),
+            our_planes(self.planes),
+            placed,
+        )
+
+    async def _remake_mrc0(self) -> None:
+        """Make what is missing of mrc0, and tell everything that depends on it."""
+        config, nl = self.config, self._nl
+        offloads = self._made.offloads
+        mac = await mrc0.ensure(nl, config, self._bpffs)
+        self._ends = mrc0.ends(nl, config)
+        made = Made.now(config, mac)
+        if made.indices == self._made.indices:
+            self._made = Made(self._made.mac, made.indices, offloads)
+            return
+        self._made = made
+        if self.cells is not None:
+            await self.cells.start()
+        self._write_host(host.planes_told(self.datapath))
+        ours = [hook for hook in self._hooks if hook.interface in made.indices]
+        if (attachment := self._attachment_in_place()) is not None:
+            await attachment.attach(ours)
+        await self._routes.renew(config.peers)
+
+    async def _reroute(self, prefixes: Sequence[str]) -> None:
+        """Install the routes of the peers that have these prefixes."""
+        missing = set(prefixes)
+        await self._routes.renew(
+            peer for peer in self.config.peers if missing & {*map(str, peer.allowed)}
+        )
+
+    async def _plane_bound(self, plane: Plane) -> None:
+        """Attach programs to the NIC that has taken a plane's place, and open its sockets."""
+        if (attachment := self._attachment_in_place()) is not None:
+            name = plane.configured
+            await attachment.attach([hook for hook in self._hooks if hook.interface == name])
+        self.endpoint.rebind(plane.index, plane.link.name)
+        self.peers.rebind(plane.index, plane.link.name)
+
+    def _plane_up(self, plane: Plane) -> None:
+        """Open the sockets of a plane whose NIC was down when they were to be opened."""
+        self.endpoint.open_closed(plane.index, plane.link.name)
+        self.peers.open_closed(plane.index, plane.link.name)
+
     # ---- another configuration, while it runs
 
     def fits(self, config: Config) -> bool:
         """Return whether the present maps serve a configuration."""
+        config = self._placed(config)
         needed = adoption.sizes_of(config)
         key = adoption.layout_of(config, needed)
         same = pins.layout(self._bpffs, key) == self.datapath.folder
         return same and not self.datapath.sizes.lacking(needed)
 
+    def _placed(self, config: Config) -> Config:
+        """Return a configuration with this host's addresses, which the kernel knows, as now."""
+        if not config.fabric.routing.network:
+            return config
+        return config.placed(self.config.host.endpoints, self.config.fabric.mtu)
+
     async def apply(self, config: Config) -> None:
         """Switch to a configuration for which `fits` holds, without effect on unchanged peers."""
+        config = self._placed(config)
         old, self.config = self.config, config
         before = {peer.name: peer for peer in old.peers}
         after = {peer.name: peer for peer in config.peers}
-        gone = [peer for peer in old.peers if _moved(peer, after.get(peer.name))]
-        new = [peer for peer in config.peers if _moved(peer, before.get(peer.name))]
+        others = _others(old, config)
+        gone = [p for p in old.peers if p.name in others or _moved(p, after.get(p.name))]
+        new = [p for p in config.peers if p.name in others or _moved(p, before.get(p.name))]
         for part in (self.table, self.denials):
             part.reconfigure(config)
         dropped = self.table.peers.drop_prefixes()
@@ -348,7 +470,9 @@ class Engine:
             self._routes.forget(peer.name)
         self.endpoint.reconfigure(config)
         self.peers.reconfigure(config)
-        changed = [peer for peer in config.peers if before.get(peer.name) != peer]
+        self._readdress_peers(before, after)
+        self.planes.reconfigure(config)
+        changed = [p for p in config.peers if p.name in others or before.get(p.name) != p]
         self.table.peers.add(changed)
         for peer in new:
             self.peers.add(peer.name)
@@ -366,6 +490,17 @@ class Engine:
         ):
             await self._restart_survey()
 
+    def _readdress_peers(self, before: dict[str, Peer], after: dict[str, Peer]) -> None:
+        """Move peers that have other addresses than before; their sessions stay."""
+        for name, peer in after.items():
+            was = before.get(name)
+            if (
+                was is not None
+                and name in self.table.peers.planes
+                and was.host.endpoints != peer.host.endpoints
+            ):
+                self.table.peers.readdress(was, peer)
+
     async def _restart_survey(self) -> None:
         if self._surveying is not None:
             self._surveying.cancel()
@@ -374,12 +509,52 @@ class Engine:
 
     # ---- changes
 
+    def _peer_moved(self, name: str, plane: int, address: str) -> None:
+        """Follow a peer to an address from which it has said something that only it can say."""
+        old = self.config
+        if not old.fabric.routing.network or self._draining:
+            return
+        self.config = config = with_endpoint(old, name, plane, ip_address(address))
+        for part in (self.table, self.denials, self.endpoint, self.peers):
+            part.reconfigure(config)
+        after = {peer.name: peer for peer in config.peers}
+        self._readdress_peers({peer.name: peer for peer in old.peers}, after)
+        self.planes.reconfigure(config)
+        log.info("peer.moved", peer=name, plane=plane, address=address)
+
+    def _hop_found(self, hop: Hop) -> None:
+        """Send to a peer by the neighbour that leads to it now."""
+        peer = next((each for each in self.config.peers if each.name == hop.peer), None)
+        if peer is not None and hop.mac is not None:
+            self.table.peers.set_next_hop(peer, hop.plane, hop.mac)
+
+    def _tell_path_mtus(self, peers: Peers) -> None:
+        if isinstance(self.planes, NetworkPlanes):
+            for hop in self.planes.hops.all:
+                peers.set_path_mtu(hop.peer, hop.plane, hop.mtu)
+
+    def _path_mtu_changed(self, hop: Hop) -> None:
+        """Send a peer no longer packets than the path to it takes."""
+        if self._peers is not None:
+            self._peers.set_path_mtu(hop.peer, hop.plane, hop.mtu)
+
+    def _readdressed(self, config: Config) -> None:
+        """Send from the addresses that our planes have now."""
+        names = {plane.index: plane.link.name for plane in self.planes.planes}
+        moved = {plane: names[plane] for plane in _readdressed(self.config, config)}
+        self.config = config
+        self.table.reconfigure(config)
+        if self._endpoint is not None:
+            self._endpoint.readdress(config, moved)
+        if self._peers is not None:
+            self._peers.readdress(config, moved)
+
     def _write_host(self, mask: int) -> None:
         host.write(
             self.datapath,
             self.config,
             self._ends,
-            mac=self._mac,
+            mac=self._made.mac,
             planes=mask,
             cells=0 if self.cells is None else self.cells.bytes,
         )
@@ -407,9 +582,35 @@ class Engine:
         """Save what the next daemon needs to resume the sessions."""
         maps = bpf.map_id(self.datapath.maps["qps"])
         try:
-            sessions.save(self._state_dir, maps, self.endpoint.update_id, self.peers.memories)
+            sessions.save(
+                self._state_dir,
+                maps,
+                self.endpoint.update_id,
+                self.peers.memories,
+                self.peers.channel_memories,
+            )
         except OSError as error:
-            log.error("sessions.not_saved", folder=str(self._state_dir), error=str(error))
+            if not self._unsaved:
+                log.error("sessions.not_saved", folder=str(self._state_dir), error=str(error))
+            self._unsaved = True
+            path = self._state_dir / sessions.NAME
+            text = (
+                f"{path} could not be written ({error.strerror or error}): a restart of mrcd would "
+                f"begin all sessions anew; remedy: make room in {self._state_dir}"
+            )
+            self.findings.put("sessions", path.name, text)
+        else:
+            self._unsaved = False
+            self.findings.replace("sessions", {})
+
+    async def _save_again(self) -> None:
+        """Try again, now and then, to write files that could not be written."""
+        while True:
+            await asyncio.sleep(SAVE_AGAIN_S)
+            self.denials.save_again()
+            self.planes.save_again()
+            if self._unsaved:
+                self._memory.now()
 
     def _mtu_of_peer(self, peer: Peer, mtu: int) -> None:
         """Lay the denylist over the QPs of a peer that are set up.
@@ -451,6 +652,29 @@ class Engine:
         log.error("tick.failed", error=str(error))
         failure = DatapathError(f"the clock program cannot be run: {error}")
         self._loop.call_soon_threadsafe(self._on_failure, failure)
+
+
+def _others(old: Config, new: Config) -> set[str]:
+    """Return the peers that count as others from now on, since they have other keys than before."""
+    if (old.keyring is None) != (new.keyring is None):
+        return {peer.name for peer in (*old.peers, *new.peers)}
+    if old.keyring is None or new.keyring is None:
+        return set()
+    before, after = old.keyring.peers, new.keyring.peers
+    return {name for name in before.keys() & after.keys() if before[name] != after[name]}
+
+
+def _readdressed(old: Config, new: Config) -> list[int]:
+    """Return the planes that have another address than before.
+
+    One that has lost its address keeps its sockets, which may serve again.
+    """
+    both = zip(old.host.endpoints, new.host.endpoints, strict=True)
+    return [
+        plane
+        for plane, (before, after) in enumerate(both)
+        if before != after and not after.is_unspecified
+    ]
 
 
 def _moved(peer: Peer, other: Peer | None) -> bool:

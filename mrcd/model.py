@@ -12,7 +12,7 @@ session. Optional values are ``None`` while nothing has been measured. Adding a 
 ``SCHEMA_VERSION``; removing a field or changing its meaning raises it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
 INTERFACE = "io.mrcd.Control"
@@ -63,7 +63,10 @@ class PlaneInfo:
     rx_packets: int
     rx_bytes: int
     drained: bool = False  # taken out of service by an operator
+    unsaved: str | None = None  # why the drained planes would not survive a restart of mrcd
     sick: str | None = None  # why its health is in doubt
+    wrong: str | None = None  # why it does not carry what it should; None: all is well
+    unreached: int = 0  # established peers that no path of it gets through to
     mtu: int = 0
     address: str = ""  # of this host in the plane
 
@@ -82,7 +85,11 @@ class DatapathInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The state of the daemon as a whole; ``reasons`` explains in sentences why it is degraded."""
+    """The state of the daemon as a whole.
+
+    ``reasons`` explains in sentences why it is degraded. ``warnings`` names what works, but needs a
+    look.
+    """
 
     host: str
     version: str
@@ -97,6 +104,9 @@ class Status:
     peers_up: int  # established
     datapath: DatapathInfo
     peers_silent: int = 0  # answered before, and no longer do
+    secured: bool = False  # what daemons say and packets are authenticated; False: insecure = true
+    public_key: str | None = None  # of this host; None: insecure
+    warnings: list[str] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 
 
@@ -118,6 +128,13 @@ class PeerInfo:
     framing: Framing | None = None  # of data, both ways; None: no session yet
     trims: bool = False  # switches on the ways to the peer trim data
     refused: str | None = None  # why a peer that is heard gets no session
+    other_file: str | None = None  # what its fabric file and that of this host do not agree on
+    version: int | None = None  # of hand-shake and packets, the highest of both; None: no session
+    public_key: str | None = None  # by which it is known; None: insecure
+    key_age_s: float | None = None  # time since keys were last agreed; None: there are none
+    key_epoch: int | None = None  # number of the keys that packets are sent under; None: insecure
+    endpoints: list[str] | None = None  # its addresses by plane; None: they follow from the fabric
+    next_hops: list[str | None] | None = None  # MAC address by plane; one is None until it is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +155,24 @@ class PathInfo:
     lost: int
     marked: int  # congestion marks that the peer reported
     srtt_us: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathSums:
+    """The paths to one peer in one plane, summed up: of all QPs."""
+
+    peer: str
+    plane: int
+    good: int  # paths in this state, as are the next three
+    skip: int
+    assumed_bad: int
+    denied: int
+    sent: int
+    acked: int
+    lost: int
+    marked: int
+    srtt_min_us: float | None  # of the path with the shortest smoothed round trip
+    srtt_max_us: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,10 +257,28 @@ class Counter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceInfo:
+    """Messages to the daemon that were refused because of their source, or in its name.
+
+    ``source`` is a peer, ``(planes)`` for all other addresses of the planes, or ``(elsewhere)``.
+    ``beyond_budget`` counts those beyond what the source may send, ``forged`` those without the
+    right form, mac1 or index.
+    """
+
+    source: str
+    beyond_budget: int
+    forged: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatsInfo:
-    """All counters, in the order in which a packet reaches them."""
+    """All counters, in the order in which a packet reaches them, and the refused by source.
+
+    ``sources`` lists those that something was refused of.
+    """
 
     counters: list[Counter]
+    sources: list[SourceInfo] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 
 
@@ -413,11 +466,20 @@ class PathsReply(TypedDict):
     paths: list[PathInfo]
 
 
+class PathSumsReply(TypedDict):
+    """The paths of ListPaths, summed up by peer and plane."""
+
+    schema_version: int
+    sums: list[PathSums]
+
+
 class DenyReply(TypedDict):
-    """Reply of Deny and Allow: whether anything changed, and the rules now in force."""
+    """Reply of Deny and Allow: whether anything changed, the rules now in force, and why they would
+    not survive a restart of mrcd, if so."""
 
     changed: bool
     rules: list[DeniedInfo]
+    unsaved: str | None
 
 
 class DeniedReply(TypedDict):
@@ -444,6 +506,14 @@ class ProbesReply(TypedDict):
 
     schema_version: int
     probes: list[PathProbe]
+
+
+class RotateReply(TypedDict):
+    """Reply of RotateKeys: peers with new keys, and those that did not answer in time."""
+
+    schema_version: int
+    rotated: list[str]
+    unanswered: list[str]
 
 
 class ConnectionsReply(TypedDict):

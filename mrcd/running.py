@@ -17,6 +17,7 @@ from mrcd.config import render
 from mrcd.config.config import Config
 from mrcd.config.diff import CannotApply, needs_restart
 from mrcd.config.diff import diff as differences
+from mrcd.config.keyfiles import with_keys
 from mrcd.datapath.detach import detach_with
 from mrcd.engine import Engine
 from mrcd.linux.netlink import Netlink
@@ -158,14 +159,14 @@ class Running:
         return self._diff(self._read(text))
 
     def _read(self, text: str) -> Config:
-        return configuration.loads(text, self.config.path)
+        return with_keys(configuration.loads(text, self.config.path))
 
     def _diff(self, wanted: Config) -> ConfigChanges:
         return differences(self.config, wanted, fits=self.engine.fits(wanted))
 
     async def reload(self) -> None:
         """Apply the configuration file as it is now. ConfigError lists every problem it has."""
-        wanted = configuration.load(self.config.path)
+        wanted = with_keys(configuration.load(self.config.path))
         async with self._changing:
             self._forget_former()
             await self._change(wanted)

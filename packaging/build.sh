@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Build a release into dist/: `wheel`, or `deb`, the package for Debian 12. The first `deb` needs
+# Build a release into dist/: `wheel`, or `deb`, the package for Debian 12 and 13. The first `deb` needs
 # root to install Debian's tools. make calls this script. It packages the files known to git, as
 # they are now, so that no leftovers of earlier work get in.
 set -euo pipefail
@@ -58,10 +58,11 @@ build_deb() {
 		make --no-print-directory man
 		cp -r build/man "$tree/man"
 	fi
+	# bcc needs root, which the build of a package has not.
+	(cd "$tree" && "$PYTHON" -W ignore -m mrcd.datapath.precompile compiled)
 	mkdir "$tree/wheels"
 	cp "$DIST/mrcd-$VERSION-py3-none-any.whl" "$tree/wheels"
-	"${PIP[@]}" download --require-hashes --only-binary :all: --no-deps \
-		--dest "$tree/wheels" --requirement packaging/vendor.txt
+	"$PYTHON" packaging/lock.py --download "$tree/wheels"
 	(cd "$tree" && dpkg-buildpackage --build=binary --unsigned-changes --no-pre-clean) \
 		>"$WORK/deb/log" 2>&1 || {
 		tail -n 40 "$WORK/deb/log" >&2

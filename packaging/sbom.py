@@ -4,8 +4,8 @@
     make sbom
 
 The facts come from the package itself. The Python packages inside are listed from their metadata
-with the hashes of the lock file. The Debian packages are those in the field Depends, in the
-versions that this machine has or would install.
+with the hashes of the lock file. The Debian packages are those in the fields Depends and, as
+optional, Recommends, in the versions that this machine has or would install.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom
-from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.component import Component, ComponentScope, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
@@ -40,10 +40,11 @@ DEBIAN_LICENCES = {
     "procps": "GPL-2.0-or-later",
     "python3": "PSF-2.0",
     "python3-bpfcc": "Apache-2.0",
+    "python3-cryptography": "Apache-2.0 OR BSD-3-Clause",
     "systemd": "LGPL-2.1-or-later",
     "udev": "LGPL-2.1-or-later",
 }
-"""Licences of the packages in Depends, read from their copyright files.
+"""Licences of the packages in Depends and Recommends, read from their copyright files.
 
 Not all of those files are machine-readable.
 """
@@ -97,10 +98,10 @@ def carried(package: Path) -> list[Carried]:
     ]
 
 
-def required(package: Path) -> Iterator[str]:
-    """Yield the names in Depends; of alternatives, only the first."""
+def named(package: Path, relation: str) -> Iterator[str]:
+    """Yield the names in a field such as Depends; of alternatives, only the first."""
     names = {re.split(r"[ (|]", each.strip(), maxsplit=1)[0] for each in
-             field(package, "Depends").split(",")}  # fmt: skip
+             field(package, relation).split(",")}  # fmt: skip
     yield from sorted(names)
 
 
@@ -114,7 +115,7 @@ def version_here(name: str) -> str | None:
     return next((version for version in known if version != "(none)"), None)
 
 
-def from_pypi(found: Carried, digest: str) -> Component:
+def from_pypi(found: Carried, digests: list[str]) -> Component:
     """Return the component of a Python package inside."""
     return Component(
         type=ComponentType.LIBRARY,
@@ -123,20 +124,21 @@ def from_pypi(found: Carried, digest: str) -> Component:
         bom_ref=f"pypi:{found.name}",
         purl=PackageURL("pypi", None, found.name, found.version),
         licenses=[licence(found.licence)],
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest.removeprefix("sha256:"))],
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in digests],
         properties=[Property(name="mrcd:place", value="inside the package, /usr/lib/mrcd")],
     )
 
 
-def from_debian(name: str) -> Component:
+def from_debian(name: str, scope: ComponentScope) -> Component:
     """Return the component of a Debian package."""
     if name not in DEBIAN_LICENCES:
-        sys.exit(f"sbom: {name} is in Depends: add its licence to DEBIAN_LICENCES")
+        sys.exit(f"sbom: {name} is in Depends or Recommends: add its licence to DEBIAN_LICENCES")
     version = version_here(name)
     return Component(
         type=ComponentType.LIBRARY,
         name=name,
         version=version,
+        scope=scope,
         bom_ref=f"deb:{name}",
         purl=PackageURL("deb", "debian", name, version, RELEASE),
         licenses=[licence(DEBIAN_LICENCES[name])],
@@ -147,9 +149,14 @@ def from_debian(name: str) -> Component:
 def bill(package: Path) -> Bom:
     """Return the bill of materials of a Debian package."""
     text = LOCK.read_text()
-    hashes = dict(re.findall(r"^(\S+)==\S+ --hash=(\S+)$", text, re.MULTILINE))
+    hashes = {
+        name: re.findall(r"--hash=sha256:(\w+)", wheels)
+        for name, wheels in re.findall(r"^(\S+)==((?:.*\\\n)*.*)$", text, re.MULTILINE)
+    }
     parts = [from_pypi(found, hashes[found.name]) for found in carried(package)]
-    parts += [from_debian(name) for name in required(package)]
+    scopes = {"Depends": ComponentScope.REQUIRED, "Recommends": ComponentScope.OPTIONAL}
+    for relation, scope in scopes.items():
+        parts += [from_debian(name, scope) for name in named(package, relation)]
     version = field(package, "Version")
     bom = Bom(
         components=parts,

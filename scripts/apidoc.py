@@ -90,8 +90,8 @@ def api() -> str:
         "One object of this type, with `schema_version` beside its members; `path watch`,\n"
         "`capture` and `monitor` print one on each line. [api.schema.json](api.schema.json) is the\n"
         "JSON Schema of all, which `mrcctl api schema` prints. The table of methods has the replies of\n"
-        "methods without a row here. The output of `lab`, `fabric plan`, `fabric check`, `sid verify`,\n"
-        "`doctor` and `datapath detach` has a `schema_version`, too.\n"
+        "methods without a row here. The output of `lab`, `fabric plan`, `fabric check`,\n"
+        "`fabric digest`, `fabric import`, `sid verify`, `doctor` and `datapath detach` has a `schema_version`, too.\n"
     )
     parts += ["| command | type |", "|---|---|"]
     parts += [f"| `mrcctl {name}` | `{kind.__name__}` |" for name, kind in OUTPUTS.items()]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Write the manual pages mrcctl(1), mrcd(8) and mrcd.toml(5): `make man`.
+"""Write the manual pages mrcctl(1), mrcd(8), mrcd.toml(5) and fabric.toml(5): `make man`.
 
-The first two are made from click's description of the commands. The third is made from the
-section on configuration in docs/operations.md, whose tables tests compare with the code. So none
-can be out of date.
+The first two are made from click's description of the commands, the others from the sections on
+the two files in docs/reference.md, whose tables tests compare with the code. So none can be out of
+date.
 """
 
 from __future__ import annotations
@@ -59,6 +59,12 @@ def header(name: str, number: int, about: str) -> list[str]:
         ".SH NAME",
         f"{text(name)} \\- {text(about)}",
     ]
+
+
+def see_also(*pages: str) -> list[str]:
+    """Return the section that names other pages, such as "mrcd(8)"."""
+    names = [re.sub(r"(.*)(\(\d\))", r".BR \1 \2", page) for page in pages]
+    return ['.SH "SEE ALSO"', *(f"{name}," for name in names[:-1]), names[-1]]
 
 
 # ---- commands
@@ -145,19 +151,29 @@ def mrcctl_page() -> str:
         lines += [".TP", bold(name), inline(meaning)]
     lines += [".SH FILES", ".TP", bold(SOCKET), "the control socket", ".TP"]
     lines += [bold("/etc/mrcd/mrcd.toml"), "the configuration"]
-    lines += ['.SH "SEE ALSO"', ".BR mrcd (8),", ".BR mrcd.toml (5)"]
+    lines += see_also("mrcd(8)", "mrcd.toml(5)", "fabric.toml(5)")
     return "\n".join(lines) + "\n"
 
 
 # ---- the daemon
 
 
-def operations(heading: str) -> str:
-    """Return a section of docs/operations.md without its heading."""
-    document = (ROOT / "docs" / "operations.md").read_text()
-    found = re.search(rf"^## {heading}\n(.*?)(?=^## )", document, re.MULTILINE | re.DOTALL)
+def section(page: str, heading: str) -> str:
+    """Return a section of a page of docs/ without its heading."""
+    document = (ROOT / "docs" / page).read_text()
+    found = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", document, re.MULTILINE | re.DOTALL)
     assert found is not None, heading
     return found[1]
+
+
+def exit_codes_of(program: str) -> str:
+    """Return the table of a program's exit codes in docs/reference.md."""
+    (table,) = (
+        part
+        for part in section("reference.md", "Exit codes").split("\n\n")
+        if f"exit code of {program} |" in part
+    )
+    return table
 
 
 def mrcd_page() -> str:
@@ -165,8 +181,10 @@ def mrcd_page() -> str:
     lines = header("mrcd", 8, "multipath reliable connections over every NIC plane")
     lines += [".SH SYNOPSIS", synopsis(mrcd, ["mrcd"]), ".SH DESCRIPTION"]
     lines += described(mrcd.help)
-    lines += [".SH OPTIONS", *options(mrcd), '.SH "RUNNING IT"', *roff(operations("Run"))]
-    lines += ['.SH "SEE ALSO"', ".BR mrcctl (1),", ".BR mrcd.toml (5)"]
+    lines += [".SH OPTIONS", *options(mrcd)]
+    lines += ['.SH "RUNNING IT"', *roff(section("operations.md", "Run"))]
+    lines += ['.SH "EXIT STATUS"', *roff(exit_codes_of("mrcd"))]
+    lines += see_also("mrcctl(1)", "mrcd.toml(5)", "fabric.toml(5)")
     return "\n".join(lines) + "\n"
 
 
@@ -219,10 +237,21 @@ def configuration_page() -> str:
     """Return mrcd.toml(5)."""
     lines = header("mrcd.toml", 5, "configuration of mrcd")
     lines += [".SH SYNOPSIS", bold("/etc/mrcd/mrcd.toml"), ".SH DESCRIPTION"]
-    lines += roff(operations("Configuration"))
+    lines += roff(section("reference.md", "Configuration"))
     lines += [".SH FILES", ".TP", bold("/etc/mrcd/mrcd.toml"), "this file", ".TP"]
     lines += [bold("fabric.toml"), "the fabric file that [host] fabric names"]
-    lines += ['.SH "SEE ALSO"', ".BR mrcd (8),", ".BR mrcctl (1)"]
+    lines += see_also("fabric.toml(5)", "mrcd(8)", "mrcctl(1)")
+    return "\n".join(lines) + "\n"
+
+
+def fabric_page() -> str:
+    """Return fabric.toml(5)."""
+    lines = header("fabric.toml", 5, "description of a fabric for mrcd")
+    lines += [".SH SYNOPSIS", bold("/etc/mrcd/fabric.toml"), ".SH DESCRIPTION"]
+    lines += roff(section("reference.md", "Fabric file"))
+    lines += [".SH FILES", ".TP", bold("/etc/mrcd/fabric.toml"), "this file, under the name that"]
+    lines += ["[host] fabric of /etc/mrcd/mrcd.toml gives it"]
+    lines += see_also("mrcd.toml(5)", "mrcctl(1)", "mrcd(8)")
     return "\n".join(lines) + "\n"
 
 
@@ -230,6 +259,7 @@ PAGES = {
     "mrcctl.1": mrcctl_page,
     "mrcd.8": mrcd_page,
     "mrcd.toml.5": configuration_page,
+    "fabric.toml.5": fabric_page,
 }
 
 

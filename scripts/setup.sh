@@ -3,7 +3,8 @@
 #
 # Install what mrcd needs on Debian 12+ or Ubuntu, and make .venv in the checkout, for `make setup`.
 # The script prints each step. It returns quickly if everything is installed already.
-# `setup.sh bench` (`make setup-bench`) adds what only the training traffic of bench/compare needs.
+# `setup.sh bench` (`make setup-bench`) adds what only bench/compare's training traffic and
+# bench/recipes need. The packages of PostgreSQL and Redis start a server on the loopback address.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,16 +17,24 @@ PACKAGES=(
 	iputils-ping
 	libc6-dev
 	python3-bpfcc # bcc; PyPI's package of that name is something else
+	python3-cryptography
 	python3-venv
 	rsync # a real application's traffic in the benchmarks
 	systemd           # systemd-analyze, for the tests of the units
 	systemd-container # systemd-nspawn boots them
 	tshark # the tests of wireshark/mrc.lua; 22 MB to fetch, 128 MB with its libraries
 )
+# The test of `mrcctl report`; 96 MB to fetch, 306 MB with its libraries. Ubuntu has none but a snap.
+if grep -qx 'ID=debian' /etc/os-release; then
+	PACKAGES+=(chromium-headless-shell)
+fi
 BENCH_PACKAGES=(
 	openmpi-bin
+	postgresql # the newest server that the distribution has, and pgbench
 	python3-mpi4py
 	python3-torch # for CPUs, with gloo; PyPI's brings gigabytes of CUDA
+	redis-server
+	ucx-utils
 )
 KERNEL=$(uname -r)
 MODULES=/lib/modules/$KERNEL
@@ -119,7 +128,7 @@ if [[ ${1:-} == bench ]]; then
 		need_root "installing $package"
 		fetch_lists
 		apt_knows "$package" ||
-			die "this distribution has no package $package, which the training traffic needs"
+			die "this distribution has no package $package, which the benchmarks need"
 	done
 fi
 if [[ -e $STAMP && $(<"$STAMP") == "$(fingerprint)" && -z $(missing "${PACKAGES[@]}") ]] && headers_ready; then

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from mrcd.fabric import description, underlay, usid
 from mrcd.fabric.description import Fabric, Host
+from mrcd.fabric.routing import HOPS_SENT
 from mrcd.handshake import (
     Command,
     ConfigureReceive,
@@ -180,7 +181,9 @@ class Crowd:
         around = self._envelope(host, ev)
         assert around.outer is not None
         inner = udp6(*self._ends(host, plane), CONTROL_PORT, CONTROL_PORT, datagram)
-        outer = (6 << 28).to_bytes(4, "big") + len(inner).to_bytes(2, "big") + bytes((41, 64))
+        outer = (
+            (6 << 28).to_bytes(4, "big") + len(inner).to_bytes(2, "big") + bytes((41, HOPS_SENT))
+        )
         self._send(plane, outer + around.outer.src.packed + around.outer.dst.packed + inner)
 
     # ---- other requests

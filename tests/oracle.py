@@ -138,9 +138,15 @@ class Aeth(_Layer):
     ]
 
 
+class Auth(_Layer):
+    name = "Auth"
+    follows = Icrc
+    fields_desc = [IntField("count", 0), XLongField("tag", 0)]
+
+
 class CcState(_Layer):
     name = "CC_STATE"
-    follows = Icrc
+    follows = Auth
     fields_desc = [
         ShortField("tx_timestamp", 0),
         BitField("reserved", 0, 1),
@@ -178,7 +184,7 @@ class Seth(_Layer):
 
 class Neth(_Layer):
     name = "NETH"
-    follows = Icrc
+    follows = Auth
     fields_desc = [
         BitField("type", 0, 4),
         BitField("nxt", 0, 5),
@@ -199,7 +205,7 @@ class Neth(_Layer):
 
 class Peth(_Layer):
     name = "PETH"
-    follows = Icrc
+    follows = Auth
     fields_desc = [
         BitField("type", 0, 4),
         BitField("nxt", 0, 5),
@@ -219,7 +225,7 @@ class Peth(_Layer):
 
 class Erth(_Layer):
     name = "ERTH"
-    follows = Icrc
+    follows = Auth
     fields_desc = [
         BitField("type", 0, 4),
         BitField("nxt", 0, 5),
@@ -238,7 +244,7 @@ class Erth(_Layer):
 
 class Eeth(_Layer):
     name = "EETH"
-    follows = Icrc
+    follows = Auth
     fields_desc = [
         BitField("type", 0, 4),
         BitField("nxt", 0, 5),
@@ -268,7 +274,8 @@ class Bth(_Layer):
         BitField("r", 0, 1),
         BitField("rtx", 0, 1),
         BitField("ts", 0, 1),
-        BitField("reserved2", 0, 4),
+        BitField("reserved2", 0, 3),
+        BitField("phase", 0, 1),
         ThreeBytesField("psn", 0),
     ]
 
@@ -291,7 +298,7 @@ class CellState(Packet):
         ThreeBytesField("psn", 0),
         ByteField("seq", 0),
         XShortField("qp", 0),
-        XIntField("check", 0),
+        XIntField("tag", 0),
     ]
 
 
@@ -303,7 +310,7 @@ class CellLabel(Packet):
         BitField("zero", 0, 12),
         BitField("attempt", 0, 2),
         BitField("ackreq", 0, 1),
-        BitField("reserved", 0, 1),
+        BitField("phase", 0, 1),
         XShortField("ev_hi", 0),
     ]
 
@@ -329,7 +336,7 @@ def vector(name: str) -> bytes:
 
 
 # Bytes of headers behind the BTH; four more where a write has a TSETH.
-_BEHIND_BTH = {0xD1: 4, 0xDC: 36, 0xDD: 20, 0xDE: 16, 0xD8: 16, 0xD9: 36}
+_BEHIND_BTH = {0xD1: 4, 0xDC: 48, 0xDD: 32, 0xDE: 28, 0xD8: 28, 0xD9: 48}
 _WRITES = {0xC6: 20, 0xC7: 20, 0xC8: 20, 0xC9: 24, 0xCA: 20, 0xCB: 24}
 
 
@@ -346,10 +353,101 @@ def header_check(covered: bytes) -> int:
     return total % 2**32
 
 
-def sealed(data: bytes, udp: int) -> bytes:
-    """Return a packet with the ICRC word of its headers; its UDP header is at offset `udp`.
+_ZERO_KEY = bytes(16)
 
-    A packet that is cut short or of an unknown kind is returned unchanged.
+
+def siphash(key: bytes, text: bytes) -> bytes:
+    """Return SipHash-2-4 as eight bytes, from the paper's description (section 2)."""
+    lanes = [int.from_bytes(part.encode(), "big") for part in ("somepseu", "dorandom", "lygenera",
+                                                               "tedbytes")]  # fmt: skip
+    halves = struct.unpack("<2Q", key) * 2
+    lanes = [lane ^ half for lane, half in zip(lanes, halves, strict=True)]
+
+    def turn(number: int, left: int) -> int:
+        return (number << left | number >> (64 - left)) % 2**64
+
+    def mix(times: int) -> None:
+        for _ in range(times):
+            for a, b, by in ((0, 1, 13), (2, 3, 16)):
+                lanes[a] = (lanes[a] + lanes[b]) % 2**64
+                lanes[b] = turn(lanes[b], by) ^ lanes[a]
+            lanes[0] = turn(lanes[0], 32)
+            for a, b, by in ((2, 1, 17), (0, 3, 21)):
+                lanes[a] = (lanes[a] + lanes[b]) % 2**64
+                lanes[b] = turn(lanes[b], by) ^ lanes[a]
+            lanes[2] = turn(lanes[2], 32)
+
+    ended = text + bytes(7 - len(text) % 8) + bytes([len(text) % 256])
+    for (block,) in struct.iter_unpack("<Q", ended):
+        lanes[3] ^= block
+        mix(2)
+        lanes[0] ^= block
+    lanes[2] ^= 0xFF
+    mix(4)
+    return struct.pack("<Q", lanes[0] ^ lanes[1] ^ lanes[2] ^ lanes[3])
+
+
+def official_siphash() -> list[bytes]:
+    """Return the test vectors of the reference code (vectors.h, github.com/veorq/SipHash).
+
+    Number n is the hash of the n bytes 00, 01, ..., under the key 00, 01, ..., 0f.
+    """
+    path = Path(__file__).parent / "vectors" / "siphash-2-4.txt"
+    lines = path.read_text(encoding="ascii").splitlines()
+    return [bytes.fromhex(line) for line in lines if not line.startswith("#")]
+
+
+def _eights(text: bytes) -> bytes:
+    return text + bytes(-len(text) % 8)
+
+
+def _tag_at(data: bytes, udp: int) -> int:
+    """Return where the tag of a packet is; 0 if its kind has none."""
+    bth = udp + 8
+    if data[bth] == 0xCA:
+        return bth + 12 + 8 if data[bth + 8] & 0x10 else 0
+    if data[bth] == 0xD1 or data[bth] not in _BEHIND_BTH:
+        return 0
+    return bth + 12 + _BEHIND_BTH[data[bth]] - 8
+
+
+def tag_of(data: bytes, udp: int, key: bytes = _ZERO_KEY, psn_high: int = 0) -> int:
+    """Return the tag that a packet should have, as the number that its field holds; 0 for none.
+
+    `psn_high` are the bits of the PSN above the 24 on the wire.
+    """
+    bth, at = udp + 8, _tag_at(data, udp)
+    if not at:
+        return 0
+    covered = data[udp:at]
+    if data[bth] == 0xCA:
+        covered += bytes([psn_high]) + data[bth + 9 : bth + 12] + data[at + 8 : at + 16]
+    return int.from_bytes(siphash(key, _eights(covered)), "big")
+
+
+def tagged(data: bytes, udp: int, key: bytes = _ZERO_KEY, psn_high: int = 0) -> bytes:
+    """Return a packet with its tag, if its kind has one: data to mrc0, or SACKs and such."""
+    at = _tag_at(data, udp)
+    if not at:
+        return data
+    tag = tag_of(data, udp, key, psn_high)
+    return data[:at] + tag.to_bytes(8, "big") + data[at + 8 :]
+
+
+def icrc_of(data: bytes, udp: int) -> int:
+    """Return the ICRC word that a packet should have."""
+    bth = udp + 8
+    behind = _BEHIND_BTH.get(data[bth], 0)
+    if data[bth] in _WRITES:
+        behind = _WRITES[data[bth]] + (4 if data[bth + 8] & 0x10 else 0)
+    return header_check(data[udp : udp + 4] + data[bth : bth + 12 + behind])
+
+
+def sealed(data: bytes, udp: int, key: bytes = _ZERO_KEY, psn_high: int = 0) -> bytes:
+    """Return a packet with the tag and the ICRC word of its headers; UDP is at offset `udp`.
+
+    A packet that is cut short or of an unknown kind is returned unchanged, data that was trimmed
+    to its headers with its tag only.
     """
     bth = udp + 8
     if len(data) < bth + 12:
@@ -357,15 +455,20 @@ def sealed(data: bytes, udp: int) -> bytes:
     behind = _BEHIND_BTH.get(data[bth], 0)
     if data[bth] in _WRITES:
         behind = _WRITES[data[bth]] + (4 if data[bth + 8] & 0x10 else 0)
-    if not behind or len(data) < bth + 12 + behind + 4:
+    if not behind or len(data) < bth + 12 + behind + (0 if data[bth] == 0xCA else 4):
         return data
-    covered = data[udp : udp + 4] + data[bth : bth + 12 + behind]
-    return data[:-4] + struct.pack("!I", header_check(covered))
+    data = tagged(data, udp, key, psn_high)
+    if len(data) < bth + 12 + behind + 4:
+        return data
+    return data[:-4] + struct.pack("!I", icrc_of(data, udp))
 
 
-def checked(state: CellState, label: CellLabel, qpn: int) -> CellState:
-    """Return the state of a cell with its check word, for the receiver's QPN with generation."""
-    state.check = header_check(bytes(state)[4:12] + bytes(label) + struct.pack("!I", qpn))
+def checked(
+    state: CellState, label: CellLabel, qpn: int, key: bytes = _ZERO_KEY, psn_high: int = 0
+) -> CellState:
+    """Return the state of a cell with its tag, for the receiver's QPN with generation."""
+    last = struct.pack("!I", psn_high << 24 | qpn)
+    state.tag = int.from_bytes(siphash(key, bytes(state)[4:12] + bytes(label) + last)[:4], "big")
     return state
 
 

@@ -2,21 +2,23 @@
 """Check mrcd's package on virtual machines, from the first boot to its removal: `make check-vm`.
 
 With --readme (`make check-readme`), type what docs/quickstart.md says about two hosts
-(vm/readme.py).
+(vm/readme.py). With --network, two hosts have an ordinary network between them (vm/plain.py).
 
 There are two hosts with a NIC for each plane, and a third machine with the fabric's switches. Every
-step has a verdict and figures, which are printed and written to build/vm/KERNEL/result.json
+step has a verdict and figures, which are printed and written to build/vm/RELEASE/result.json
 (readme.json).
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import functools
 import json
 import os
 import platform
+import secrets
 import shutil
 import signal
 import subprocess
@@ -27,7 +29,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mrcd.fabric import description
-from vm import machines, measure, readme, steps
+from vm import machines, measure, plain, provision, readme, steps
 from vm.clock import CLOCK
 from vm.machines import Machine
 from vm.qemu import Image, MachineFailed, Vm, accelerator
@@ -52,6 +54,8 @@ def make_payload(folder: Path, deb: Path) -> Path:
         for file in (machines.FABRIC, machines.MACHINES, script, deb):
             shutil.copy(file, made)
         Path(made, "slow.conf").write_text(SLOW_UNIT)
+        secret = base64.b64encode(secrets.token_bytes(32)).decode()
+        Path(made, provision.SECRET).write_text(f"{secret}\n")
         for name in GUEST_TESTS:
             Path(made, name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, Path(made, name))
@@ -77,10 +81,13 @@ def running(fleet: Sequence[Machine], image: Image, deb: Path, minutes: float) -
     with tempfile.TemporaryDirectory(prefix="mrcd-vm-") as name:
         folder = Path(name)
         payload = make_payload(folder, deb)
-        vms = {
-            machine.name: Vm(machine, image, payload, folder, MEMORY_MB[machine.role])
-            for machine in fleet
-        }
+        vms: dict[str, Vm] = {}
+        cabled: set[int] = set()
+        for machine in fleet:
+            near = frozenset(nic.cable for nic in machine.nics) - cabled
+            memory_mb = MEMORY_MB[machine.role]
+            vms[machine.name] = Vm(machine, image, payload, folder, memory_mb, near)
+            cabled |= near
         check = Check(vms, CLOCK.deadline(minutes * 60))
 
         def ended(*_: object) -> None:
@@ -122,10 +129,13 @@ def newest_package() -> Path:
 def main() -> int:
     """Run all steps; return 1 if one of them failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernel", choices=["stable", "backports"], default="stable")
+    parser.add_argument("--release", choices=["bookworm", "trixie"], default="bookworm")
     parser.add_argument("--minutes", type=float, default=120, help="time limit of the whole check")
     parser.add_argument(
         "--readme", action="store_true", help="type the commands of docs/quickstart.md"
+    )
+    parser.add_argument(
+        "--network", choices=plain.NETWORKS, help="two hosts without a fabric, on this network"
     )
     parser.add_argument(
         "--only", action="append", metavar="STEP", help="run only STEP and the essential steps"
@@ -134,11 +144,13 @@ def main() -> int:
     options = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("check-vm: needs root to make a disk with a root file system: run it with sudo")
-    image = Image(BUILD / options.kernel)
-    subprocess.run([str(ROOT / "vm" / "image.sh"), str(image.folder), options.kernel], check=True)
+    image = Image(BUILD / options.release)
+    subprocess.run([str(ROOT / "vm" / "image.sh"), str(image.folder), options.release], check=True)
     deb = options.deb or newest_package()
     if options.readme:
         todo, fleet = readme.STEPS, readme.fleet(readme.QUICKSTART.read_text())
+    elif options.network:
+        todo, fleet = plain.steps(options.network), plain.fleet(options.network)
     else:
         todo, fleet = steps.STEPS, machines.of(description.load(machines.FABRIC))
     if options.only:
@@ -154,7 +166,8 @@ def main() -> int:
         "machine": f"{accelerator()}, 2 CPUs a guest on {os.cpu_count()}, {platform.machine()}",
         "steps": [asdict(verdict) for verdict in check.verdicts],
     }
-    result = image.folder / ("readme.json" if options.readme else "result.json")
+    name = "readme" if options.readme else options.network or "result"
+    result = image.folder / f"{name}.json"
     result.write_text(json.dumps(report, indent=1) + "\n")
     shown = result.relative_to(ROOT)
     print(f"check-vm: {'passed' if good else 'FAILED'}; {shown} has the figures")

@@ -1,16 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Make a Debian 12 disk for virtual machines, with all dependencies of mrcd's package but without mrcd:
-# image.sh FOLDER [stable|backports], as root. `backports` takes the kernel of bookworm-backports. The
+# Make a Debian disk for virtual machines, with all dependencies of mrcd's package but without mrcd:
+# image.sh FOLDER [bookworm|trixie], as root: Debian 12 with Linux 6.1, or Debian 13 with 6.12. The
 # script writes FOLDER/{disk.img,vmlinuz,initrd.img}, unless they are up to date. MIRROR may name
 # another Debian mirror.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 FOLDER=$1
-KERNEL=${2:-stable}
-SUITE=bookworm
+SUITE=${2:-bookworm}
 MIRROR=${MIRROR:-http://deb.debian.org/debian}
 TOOLS=(debootstrap e2fsprogs qemu-system-x86)
 PACKAGES=(
@@ -23,11 +22,14 @@ PACKAGES=(
 	procps
 	python3
 	python3-bpfcc
+	python3-cffi-backend # debootstrap does not find it for the next one
+	python3-cryptography
 	qemu-guest-agent
 	systemd-sysv
 	udev
+	linux-image-amd64
+	linux-headers-amd64
 )
-KERNEL_PACKAGES=(linux-image-amd64 linux-headers-amd64)
 
 say() { echo "image: $*"; }
 die() {
@@ -37,11 +39,11 @@ die() {
 # shellcheck source=scripts/apt.sh
 source scripts/apt.sh
 
-# Print a digest of this script and the kernel's name: a change of either makes a new image.
+# Print a digest of this script and the release's name: a change of either makes a new image.
 fingerprint() {
 	{
 		cat "$0"
-		echo "$KERNEL"
+		echo "$SUITE"
 	} | sha256sum
 }
 
@@ -50,16 +52,9 @@ fill() {
 	local root=$1 include
 	include=$(
 		IFS=,
-		[[ $KERNEL == stable ]] && PACKAGES+=("${KERNEL_PACKAGES[@]}")
 		echo "${PACKAGES[*]}"
 	)
 	debootstrap --variant=minbase --include="$include" "$SUITE" "$root" "$MIRROR"
-	if [[ $KERNEL == backports ]]; then
-		echo "deb $MIRROR $SUITE-backports main" >"$root/etc/apt/sources.list.d/backports.list"
-		chroot "$root" apt-get update -q
-		chroot "$root" apt-get install -q -y --no-install-recommends -t "$SUITE-backports" \
-			"${KERNEL_PACKAGES[@]}"
-	fi
 	chroot "$root" apt-get clean
 	echo "/dev/vda / ext4 defaults 0 1" >"$root/etc/fstab"
 	rm -f "$root/etc/resolv.conf" "$root/etc/hostname"
@@ -70,14 +65,14 @@ fill() {
 }
 
 [[ $EUID -eq 0 ]] || die "needs root: it makes a root file system"
-[[ $KERNEL == stable || $KERNEL == backports ]] || die "kernel $KERNEL: must be stable or backports"
+[[ $SUITE == bookworm || $SUITE == trixie ]] || die "release $SUITE: must be bookworm or trixie"
 apt_install "${TOOLS[@]}"
 if [[ -e $FOLDER/stamp && $(<"$FOLDER/stamp") == "$(fingerprint)" ]]; then
 	exit 0
 fi
 rm -rf "$FOLDER"
 mkdir -p "$FOLDER"
-say "debootstrap $SUITE with the $KERNEL kernel into $FOLDER; its log is $FOLDER/log"
+say "debootstrap $SUITE into $FOLDER; its log is $FOLDER/log"
 fill "$FOLDER/root" >"$FOLDER/log" 2>&1 || {
 	tail -n 20 "$FOLDER/log" >&2
 	die "making the image failed; the whole log is $FOLDER/log"

@@ -64,20 +64,20 @@ print(json.dumps([dataclasses.asdict(entry) for entry in report]))
 
 
 # The interpreter that the command mrcd names in its first line.
-_PYTHON = "$(sed -n '1s/^#!//p' \"$(readlink -f /usr/sbin/mrcd)\")"
+PYTHON = "$(sed -n '1s/^#!//p' \"$(readlink -f /usr/sbin/mrcd)\")"
 
 
 def load_programs(vm: Vm, encap: int, within_s: float) -> list[dict[str, Any]]:
     """Compile and load every program with the package's Python; return the loader's report."""
     script = f"cat >/tmp/load.py <<'END'\n{_LOAD.format(encap=encap)}END\n"
-    script += f"exec {_PYTHON} /tmp/load.py"
+    script += f"exec {PYTHON} /tmp/load.py"
     report: list[dict[str, Any]] = json.loads(vm.run(script, within_s).out)
     return report
 
 
 def interrupted(vm: Vm, within_s: float) -> Figures:
     """Run tests/bpf/interrupted.py, as the package's Python does it; its figures."""
-    command = f"env PYTHONPATH=/mnt/payload {_PYTHON} -m tests.bpf.interrupted"
+    command = f"env PYTHONPATH=/mnt/payload {PYTHON} -m tests.bpf.interrupted"
     done = vm.run(command, within_s, check=False)
     try:
         found: Figures = json.loads(done.out)

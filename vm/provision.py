@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Turn a Debian 12 machine into one of the fabric's: provision.py NAME FOLDER, as root.
 
-FOLDER holds fabric.toml, machines.json and mrcd's package. A host gets its NICs' names, the package
-and a configuration; only `systemctl enable --now mrcd` is left to do. The machine of the switches
-gets a service, mrcd-switches, that makes them. qemu and Vagrant use the same script, which may be
-repeated. It runs in the guest, so it uses only the standard library.
+FOLDER holds fabric.toml, machines.json and mrcd's package, and may hold the hosts' fabric.secret.
+A host gets its NICs' names, the package and a configuration; only `systemctl enable --now mrcd` is
+left to do. The machine of the switches gets a service, mrcd-switches, that makes them. qemu and
+Vagrant use the same script, which may be repeated. It runs in the guest, so it uses only the
+standard library.
 """
 
 import json
@@ -22,9 +23,13 @@ CONFIG = """\
 name = "{name}"
 fabric = "fabric.toml"
 
+[keys]
+{keys}
+
 [planes]
 interfaces = "plane{{plane}}"
 """
+SECRET = "fabric.secret"  # the name of a file
 PLANES_UNIT = """\
 [Unit]
 Description=NICs of mrcd's planes
@@ -108,6 +113,18 @@ def name_nics(nics: list[dict[str, Any]], mtu: int) -> None:
     run("systemctl", "enable", "--now", "mrcd-planes")
 
 
+def take_keys(folder: Path) -> str:
+    """Install the hosts' secret; return what [keys] says of it. Without one there are no keys."""
+    if not (folder / SECRET).exists():
+        return "insecure = true"
+    target = Path("/etc/mrcd", SECRET)
+    target.touch(0o600)
+    target.chmod(0o600)
+    target.write_text((folder / SECRET).read_text())
+    shutil.chown(target, "mrcd")
+    return f'secret_file = "{SECRET}"'
+
+
 def main(name: str, folder: Path) -> None:
     facts = json.loads((folder / "machines.json").read_text())
     machine = next((entry for entry in facts["machines"] if entry["name"] == name), None)
@@ -119,7 +136,7 @@ def main(name: str, folder: Path) -> None:
     write(Path("/etc/mrcd/fabric.toml"), (folder / "fabric.toml").read_text())
     if machine["role"] == "host":
         name_nics(machine["nics"], facts["mtu"])
-        write(Path("/etc/mrcd/mrcd.toml"), CONFIG.format(name=name))
+        write(Path("/etc/mrcd/mrcd.toml"), CONFIG.format(name=name, keys=take_keys(folder)))
         return
     write(
         Path("/etc/systemd/system/mrcd-switches.service"),

@@ -100,13 +100,17 @@ class _Json:
 
 @dataclass(slots=True)
 class Vm:
-    """A virtual machine. Its console and sockets are in `folder`."""
+    """A virtual machine. Its console and sockets are in `folder`.
+
+    near: those of its cables of which it has the near end; some other machine has the far one.
+    """
 
     machine: Machine
     image: Image
     payload: Path
     folder: Path
     memory_mb: int
+    near: frozenset[int]
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _agent: _Json | None = field(default=None, repr=False)
 
@@ -126,7 +130,6 @@ class Vm:
 
     def start(self) -> None:
         """Start the machine; return before it has booted."""
-        sides = ("switch", "host") if self.machine.role == "switches" else ("host", "switch")
         accel = accelerator()
         command = [
             "qemu-system-x86_64",
@@ -150,6 +153,7 @@ class Vm:
         # eth0 leads nowhere. It stands for the management NIC that real machines have.
         command += ["-netdev", "hubport,id=spare,hubid=0", "-device", "virtio-net-pci,netdev=spare"]
         for nic in self.machine.nics:
+            sides = ("near", "far") if nic.cable in self.near else ("far", "near")
             own, other = (self._cable(nic.cable, side) for side in sides)
             command += [
                 "-netdev",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Type the commands of docs/quickstart.md on fresh virtual machines: `make check-readme`.
 
-Invisible comments in the document name the machines on which a block is typed, or the file that it
-is written to. Nothing else is done on the machines, except for longer time-outs where they are
-emulated.
+Invisible comments in the document name the machines on which a block is typed, the file that it
+is written to, or a file that the reader copies from one machine to another. Nothing else is done on
+the machines, except for longer time-outs where they are emulated.
 """
 
 from __future__ import annotations
@@ -28,23 +28,33 @@ _BLOCK = re.compile(
     r"^<!-- (?:type|write (?P<file>\S+)) on (?P<on>[a-z, ]+) -->\n```\w*\n(?P<text>.*?)^```",
     re.M | re.S,
 )
+_COPY = re.compile(r"^<!-- copy (?P<file>\S+) from (?P<source>\w+) to (?P<on>[a-z, ]+) -->$", re.M)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Something to type, or the contents of a file, and on which machines."""
+    """Something to type, or the contents of a file, and on which machines.
+
+    With a `source` the file is copied from that machine, with its owner and mode.
+    """
 
     on: tuple[str, ...]
     file: str | None
     text: str
+    source: str | None = None
 
 
 def blocks(text: str) -> list[Block]:
     """The blocks of a document, in its order."""
-    return [
-        Block(tuple(found["on"].split(", ")), found["file"], found["text"])
-        for found in _BLOCK.finditer(text)
+    found = [
+        (each.start(), Block(tuple(each["on"].split(", ")), each["file"], each["text"]))
+        for each in _BLOCK.finditer(text)
     ]
+    found += [
+        (each.start(), Block(tuple(each["on"].split(", ")), each["file"], "", each["source"]))
+        for each in _COPY.finditer(text)
+    ]
+    return [block for _at, block in sorted(found, key=lambda pair: pair[0])]
 
 
 def fleet(text: str) -> list[Machine]:
@@ -73,6 +83,17 @@ def _follow(vm: Vm, block: Block) -> None:
     vm.run(f"printf %s {shlex.quote(text)} >{block.file}")
 
 
+def _copy(check: Check, block: Block) -> None:
+    """Copy a file as `scp -p` does, for the user that the service runs as."""
+    assert block.source is not None
+    assert block.file is not None
+    text = check.vms[block.source].run(f"cat {block.file}").out
+    quoted = shlex.quote(text)
+    for name in block.on:
+        check.vms[name].run(f"umask 077; printf %s {quoted} >{block.file}")
+        check.vms[name].run(f"chown mrcd {block.file}")
+
+
 def prepare(check: Check) -> Figures:
     """The package is there."""
 
@@ -88,6 +109,9 @@ def prepare(check: Check) -> Figures:
 def typed(check: Check) -> Figures:
     """All blocks but the last."""
     for block in blocks(QUICKSTART.read_text())[:-1]:
+        if block.source is not None:
+            _copy(check, block)
+            continue
         follow = functools.partial(_follow, block=block)
         try:
             check.together(follow, [check.vms[name] for name in block.on])

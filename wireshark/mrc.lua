@@ -12,6 +12,8 @@
 -- The upper half of an EV is the UDP source port, and the UDP dissector tries the lower port first,
 -- so it may take a packet for DNS or NTP. Trying heuristics first (see above) avoids that.
 --
+-- Tags are shown, but not checked: a capture holds no keys.
+--
 -- Cells have neither UDP nor a BTH. They are found by the mark in the source address of an IPv6 header
 -- around an IP packet.
 
@@ -27,7 +29,7 @@ mrc.prefs.columns =
 
 local BTH_LEN, METH_LEN, TSETH_LEN, RETH_LEN, IMM_LEN, ICRC_LEN = 12, 4, 4, 16, 4, 4
 local SETH_LEN, CC_STATE_LEN, NETH_LEN, PETH_LEN, ERTH_LEN, EETH_LEN = 28, 8, 20, 16, 16, 36
-local AETH_LEN = 4
+local AETH_LEN, AUTH_LEN = 4, 12
 local DSCP_TRIMMED, DSCP_LASTHOP = 43, 47
 local RKEY_NETDEV = 0x4e455430
 local TS_UNIT_NS = 128
@@ -97,6 +99,7 @@ field("uint24", "bth.dqpn", "Destination QP", base.HEX)
 field("bool", "bth.ackreq", "SACK requested", 8, nil, 0x80)
 field("bool", "bth.rtx", "Retransmission", 8, nil, 0x20)
 field("bool", "bth.ts", "TSETH follows", 8, nil, 0x10)
+field("uint8", "bth.phase", "Phase of the key", base.DEC, nil, 0x01)
 field("uint24", "bth.psn", "PSN", base.HEX)
 
 field("uint16", "meth.rqmsn", "RQMSN", base.HEX)
@@ -106,6 +109,7 @@ field("double", "ts.us", "Transmit time, us modulo 8.4 ms")
 field("bool", "ts.tsr", "Resolution", 16, nil, 0x8000)
 field("uint16", "ts.ftype", "Type", base.DEC, nil, 0x000f)
 field("uint64", "reth.va", "VA", base.HEX)
+field("uint64", "reth.tag", "Tag", base.HEX)
 field("uint32", "reth.rkey", "R_Key", base.HEX, { [RKEY_NETDEV] = "mrc0 of the peer" })
 field("uint32", "reth.length", "Length")
 field("uint32", "imm", "Immediate data", base.HEX)
@@ -168,16 +172,18 @@ field("uint8", "endpoint.vendor", "Vendor", base.HEX)
 field("uint32", "endpoint.ports", "Planes usable", base.HEX)
 field("uint16", "endpoint.time", "Reflected transmit time", base.HEX)
 
+field("uint32", "auth.count", "Count")
+field("uint64", "auth.tag", "Tag", base.HEX)
+
 field("uint24", "cell.attempt", "Attempt", base.DEC, ATTEMPTS, 0x0c0000)
 field("bool", "cell.ackreq", "SACK requested", 24, nil, 0x020000)
+field("uint24", "cell.phase", "Phase of the key", base.DEC, nil, 0x010000)
 field("uint32", "cell.block", "Block of NIC addresses", base.HEX)
 field("uint16", "cell.mss", "TCP payload of a packet", base.DEC, nil, 0x3fff)
 field("uint24", "cell.psn", "PSN of the first packet", base.HEX)
 field("uint8", "cell.seq", "Bits 15 to 8 of the first TCP sequence number", base.HEX)
 field("uint16", "cell.qp", "Destination QP, lower half", base.HEX)
-field("uint32", "cell.check", "Check word", base.HEX)
-field("bool", "cell.check.good", "Check word is correct for a generation of the QP")
-field("uint24", "cell.qpn", "Destination QP, by the check word", base.HEX)
+field("uint32", "cell.tag", "Tag", base.HEX)
 field("uint8", "cell.piece.index", "Number of this packet in the cell")
 field("uint24", "cell.piece.psn", "PSN", base.HEX)
 field("uint8", "cell.piece.packets", "Packets")
@@ -211,9 +217,6 @@ local E = {
     icrc = ProtoExpert.new(
         "mrc.icrc.bad", "ICRC word is wrong: damaged headers",
         expert.group.CHECKSUM, expert.severity.ERROR),
-    check = ProtoExpert.new(
-        "mrc.cell.bad", "Check word is wrong: damaged state or flow label",
-        expert.group.CHECKSUM, expert.severity.ERROR),
     piece = ProtoExpert.new(
         "mrc.cell.stray", "The packet has no place in its cell",
         expert.group.MALFORMED, expert.severity.ERROR),
@@ -225,8 +228,8 @@ local E = {
     nack = ProtoExpert.new(
         "mrc.refused", "A packet did not arrive", expert.group.SEQUENCE, expert.severity.NOTE),
 }
-mrc.experts = { E.short, E.opcode, E.version, E.length, E.inner, E.entropy, E.icrc, E.check,
-    E.piece, E.trimmed, E.rtx, E.nack }
+mrc.experts = { E.short, E.opcode, E.version, E.length, E.inner, E.entropy, E.icrc, E.piece,
+    E.trimmed, E.rtx, E.nack }
 
 -- ---- the envelope around the UDP payload
 
@@ -310,8 +313,9 @@ end
 
 local FACTOR = UInt64.new(0x7f4a7c15, 0x9e3779b9)
 
--- Return the sum of 32-bit words in pairs; 0 fills up the last pair. `sum` is that of words before.
-local function sum_of(words, sum)
+-- Return the sum of 32-bit words in pairs; 0 fills up the last pair.
+local function sum_of(words)
+    local sum = UInt64.new(0, 0)
     for at = 1, #words, 2 do
         sum = sum:bxor(UInt64.new(words[at + 1] or 0, words[at])) * FACTOR
         sum = sum:bxor(sum:rshift(32))
@@ -326,7 +330,7 @@ local function check_of(tvb, pinfo, length)
     for at = 0, length - 4, 4 do
         words[#words + 1] = tvb:range(at, 4):uint()
     end
-    return sum_of(words, UInt64.new(0, 0)):lower()
+    return sum_of(words):lower()
 end
 
 local function add_icrc(tree, tvb, pinfo, covered)
@@ -362,7 +366,7 @@ local function add_bth(tree, tvb, rtx)
     add_all(bth, tvb:range(0, BTH_LEN), {
         { "bth.opcode", 0, 1 }, { "bth.se", 1, 1 }, { "bth.m", 1, 1 }, { "bth.pad", 1, 1 },
         { "bth.tver", 1, 1 }, { "bth.pkey", 2, 2 }, { "bth.dqpn", 5, 3 }, { "bth.ackreq", 8, 1 },
-        { "bth.rtx", 8, 1 }, { "bth.ts", 8, 1 }, { "bth.psn", 9, 3 },
+        { "bth.rtx", 8, 1 }, { "bth.ts", 8, 1 }, { "bth.phase", 8, 1 }, { "bth.psn", 9, 3 },
     })
     if tvb:range(1, 1):bitfield(2, 6) ~= 0 then bth:add_proto_expert_info(E.version) end
     if rtx then bth:add_proto_expert_info(E.rtx) end
@@ -403,14 +407,19 @@ local function add_write(tree, tvb, opcode, cut)
     end
     local reth = tree:add(mrc, tvb:range(at, RETH_LEN), "RETH")
     local range = tvb:range(at, RETH_LEN)
-    add_all(reth, range, { { "reth.va", 0, 8 }, { "reth.rkey", 8, 4 }, { "reth.length", 12, 4 } })
+    local to_mrc0 = range:range(8, 4):uint() == RKEY_NETDEV
+    local tagged = to_mrc0 and stamped and opcode == WRITE_ONLY
+    add_all(reth, range, {
+        { tagged and "reth.tag" or "reth.va", 0, 8 }, { "reth.rkey", 8, 4 },
+        { "reth.length", 12, 4 },
+    })
     if immediate then tree:add(F["imm"], tvb:range(at + RETH_LEN, IMM_LEN)) end
     local length = range:range(12, 4):uint()
     local whole = opcode == WRITE_ONLY or opcode == WRITE_ONLY_IMM
     if not cut and whole and length ~= tvb:len() - headers - ICRC_LEN then
         reth:add_proto_expert_info(E.length)
     end
-    return headers, string.format("%d bytes", length), range:range(8, 4):uint() == RKEY_NETDEV
+    return headers, string.format("%d bytes", length), to_mrc0
 end
 
 -- Return the PSNs of the bits that are set, such as "0x00f00d-0x00f00e, 0x00f010"; `first` is the PSN
@@ -519,8 +528,14 @@ local function add_response(tree, range, id)
     return string.format("%s 0x%04x", OPERATIONS[range:range(1, 1):bitfield(2, 2)] or "?", id)
 end
 
+local function add_auth(tree, range)
+    local auth = tree:add(mrc, range, "Tag")
+    add_all(auth, range, { { "auth.count", 0, 4 }, { "auth.tag", 4, 8 } })
+end
+
+local TRANSPORT_ACK = 0xD1
 local BODIES = {
-    [0xD1] = { AETH_LEN, add_ack },
+    [TRANSPORT_ACK] = { AETH_LEN, add_ack },
     [ENDPOINT_REQUEST] = { ERTH_LEN, add_request },
     [0xD9] = { EETH_LEN, add_response },
     [0xDC] = { SETH_LEN + CC_STATE_LEN, add_sack },
@@ -539,9 +554,10 @@ end
 local function add_body(tree, tvb, opcode, cut)
     if is_write(opcode) then return add_write(tree, tvb, opcode, cut) end
     local length, add = BODIES[opcode][1], BODIES[opcode][2]
-    local headers = BTH_LEN + length
+    local headers = BTH_LEN + length + (opcode == TRANSPORT_ACK and 0 or AUTH_LEN)
     if tvb:len() < headers + ICRC_LEN then return nil end
     local line = add(tree, tvb:range(BTH_LEN, length), tvb:range(10, 2):uint())
+    if opcode ~= TRANSPORT_ACK then add_auth(tree, tvb:range(BTH_LEN + length, AUTH_LEN)) end
     if tvb:len() > headers + ICRC_LEN then tree:add_proto_expert_info(E.length) end
     return headers, line, false
 end
@@ -602,17 +618,6 @@ end
 
 -- ---- a packet of a cell
 
--- Return the QPN whose generation gives the check word, or nil. The packet holds its lower half only.
-local function qpn_of(state, label)
-    local words = { state:range(4, 4):uint(), state:range(8, 4):uint() }
-    local sum, half = sum_of(words, UInt64.new(0, 0)), state:range(10, 2):uint()
-    for generation = 0, 255 do
-        local qpn = generation * 65536 + half
-        if sum_of({ label, qpn }, sum):lower() == state:range(12, 4):uint() then return qpn end
-    end
-    return nil
-end
-
 -- Return TCP's sequence number, of which bits 15 to 8 only, and the length of its payload; nil if
 -- the packet is not TCP or too short.
 local function tcp_of(tvb)
@@ -647,18 +652,11 @@ local function add_piece(tree, tvb, mss, seq, first)
     return string.format("PSN 0x%06x-0x%06x", psn, (psn + count - 1) % 16777216)
 end
 
-local function add_state(tree, state, label)
+local function add_state(tree, state)
     add_all(tree, state, {
         { "cell.block", 0, 4 }, { "cell.mss", 4, 2 }, { "cell.psn", 6, 3 }, { "cell.seq", 9, 1 },
-        { "cell.qp", 10, 2 },
+        { "cell.qp", 10, 2 }, { "cell.tag", 12, 4 },
     })
-    local item, qpn = tree:add(F["cell.check"], state:range(12, 4)), qpn_of(state, label)
-    item:add(F["cell.check.good"], state:range(12, 4), qpn ~= nil):set_generated()
-    if qpn then
-        tree:add(F["cell.qpn"], state:range(10, 2), qpn):set_generated()
-    else
-        item:add_proto_expert_info(E.check)
-    end
 end
 
 -- Return the source address of a cell and, in a fabric with uSIDs, its list, or nil if the IPv6
@@ -692,7 +690,8 @@ local function add_cell(tvb, pinfo, root, state, list)
     local ev = add_ev(tree, label % 65536, 0, list and "ev.t1" or "ev.entropy")
     tree:add(F["cell.attempt"], flow)
     tree:add(F["cell.ackreq"], flow)
-    add_state(tree, state, label)
+    tree:add(F["cell.phase"], flow)
+    add_state(tree, state)
     local psns = add_piece(tree, tvb, state:bitfield(34, 14), state:range(9, 1):uint(),
         state:range(6, 3):uint())
     local words = { "Cell", psns, string.format("EV 0x%08x", ev) }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The daemon's configuration: mrcd.toml and the fabric file it names, checked as a whole.
 
+Without a fabric file, [[plane]] and [[peer]] describe a network (mrcd/config/network.py).
+
 `load` either returns a Config in which everything is resolved and consistent, or raises one
 ConfigError with every problem it found. Each problem reads "file: key: value: what is wrong and
 what would be right". Nothing here touches the machine; the daemon checks whether an interface
@@ -12,7 +14,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from ipaddress import (
     IPv4Address,
@@ -22,11 +24,16 @@ from ipaddress import (
 )
 from pathlib import Path
 
+from mrcd.config import network as without_fabric
+from mrcd.config.network import Nic
 from mrcd.config.overlap import Claim, Prefix, overlaps
 from mrcd.config.reserved import Reserved
-from mrcd.config.table import Table, suggest
+from mrcd.config.table import HIDDEN, Table, suggest
 from mrcd.fabric import description, hosts, shape
 from mrcd.fabric.description import Fabric, FabricError, Host, Interface
+from mrcd.fabric.hosts import Address
+from mrcd.fabric.network import with_mtu
+from mrcd.handshake.identity import Keyring
 from mrcd.paths.evset import ACTIVE_MAX, ACTIVE_MIN
 from mrcd.wire.packet import WIRE, overhead
 
@@ -41,10 +48,12 @@ PROBE_PPS_MIN, PROBE_PPS_MAX = 10, 100_000
 PEERS_DEFAULT_MAX = 1024  # each takes memory in the maps even if no traffic goes to it
 SURVEY_MAX_PPS = 100_000
 ON_STOP = ("keep", "drain", "detach")
+ROTATE_MIN_S, ROTATE_MAX_S = 2, 3600
 FRAMING = "auto"
 """The default of [transport] framing."""
 CELL_MAX = 65000
 """Longest cell in bytes: with the outer header, GRO must stay below 64 KiB."""
+_KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
 _END = "p"
 _CUT_END = "cp"
 """What the names of interfaces beside mrc0 add to its name, the longest of each framing."""
@@ -60,10 +69,14 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mrc0:
-    """The virtual interface that applications use."""
+    """The virtual interface that applications use.
+
+    routed: prefixes behind this host, to which it forwards what peers send.
+    """
 
     name: str
     addresses: tuple[Interface, ...]
+    routed: tuple[Prefix, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +127,22 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
+class Keys:
+    """Where this host's keys are: file names as written, relative to the folder of mrcd.toml.
+
+    There are two profiles: `private_key_file`, optionally with `preshared_key_file`, or
+    `secret_file`. `insecure` does without keys. Keys of packets are renewed every `rotate_s`
+    seconds.
+    """
+
+    private_key_file: str | None = None
+    preshared_key_file: str | None = None
+    secret_file: str | None = None
+    insecure: bool = False
+    rotate_s: int = 120
+
+
+@dataclass(frozen=True, slots=True)
 class Peer:
     """A remote host and the inner prefixes whose packets go to it."""
 
@@ -122,7 +151,7 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """The peer's name in the fabric file."""
+        """The peer's name, in the fabric file or in its [[peer]]."""
         return self.host.name
 
 
@@ -131,7 +160,8 @@ class Config:
     """The whole configuration of the daemon, resolved against the fabric.
 
     cells: whether data goes in cells to peers that take them, because framing and routing allow
-    it.
+    it. keyring: the keys that mrcd/config/keyfiles.py has read; None: none were read. nics: the
+    [[plane]]s of a configuration without a fabric; `fabric_path` is then that of mrcd.toml.
     """
 
     path: Path
@@ -145,16 +175,53 @@ class Config:
     metrics: Metrics = Metrics()
     service: Service = Service()
     cells: bool = False
+    keys: Keys = Keys()
+    keyring: Keyring | None = None
+    nics: tuple[Nic, ...] = ()
 
     @property
     def mtu(self) -> int:
         """The MTU of mrc0: a plane's MTU less the headers of a data packet."""
         return self.mtu_of(cells=self.cells)
 
+    @property
+    def own_prefixes(self) -> tuple[Prefix, ...]:
+        """The inner destinations that are taken from peers."""
+        return (*map(_host_route, self.mrc0.addresses), *self.mrc0.routed)
+
+    def placed(self, addresses: tuple[Address, ...], mtu: int) -> Config:
+        """Return the configuration with this host's addresses in a network, by plane.
+
+        `mtu` counts unless one is configured.
+        """
+        host = replace(self.host, endpoints=addresses)
+        return replace(self, host=host, fabric=with_mtu(self.fabric, mtu))
+
+    @property
+    def mtu_shown(self) -> str:
+        """The MTU of mrc0 in words, also where it is that of NICs that were not looked at yet."""
+        return str(self.mtu) if self.fabric.mtu else f"that of the NICs less {-self.mtu}"
+
     def mtu_of(self, *, cells: bool) -> int:
         """Return the length of the longest application packet that a plane takes in a framing."""
         code = self.fabric.routing.code
         return self.fabric.mtu - (WIRE.MRC_CELL_OVERHEAD if cells else overhead(code))
+
+
+def with_endpoint(config: Config, name: str, plane: int, address: Address) -> Config:
+    """Return the configuration with a peer of a network at another address on a plane."""
+
+    def moved(host: Host) -> Host:
+        if host.name != name:
+            return host
+        endpoints = (*host.endpoints[:plane], address, *host.endpoints[plane + 1 :])
+        return replace(host, endpoints=endpoints)
+
+    return replace(
+        config,
+        fabric=replace(config.fabric, hosts=tuple(map(moved, config.fabric.hosts))),
+        peers=tuple(replace(peer, host=moved(peer.host)) for peer in config.peers),
+    )
 
 
 def load(path: Path) -> Config:
@@ -187,25 +254,49 @@ def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
     host_table, mrc0_table = root.table("host"), root.table("mrc0")
     planes_table, transport_table = root.table("planes"), root.table("transport")
     metrics_table, peer_tables = root.table("metrics"), root.tables("peer")
+    plane_tables = root.tables("plane")
     service = _service(root.table("service"))
+    keys = _keys(root.table("keys"))
     name = host_table.text("name", None)
-    fabric_name = host_table.text("fabric", None)
+    fabric_name = _fabric_name(host_table, plane_tables)
     host_table.finish()
     root.finish()
     transport = _transport(transport_table)
     metrics = _metrics(metrics_table)
-    fabric_path = path.parent / (fabric_name or "")
-    fabric = _fabric(fabric_path, problems) if fabric_name else None
+    nics: tuple[Nic, ...] = ()
+    fabric, fabric_path = None, path
+    if fabric_name:
+        fabric_path = path.parent / fabric_name
+        fabric = _fabric(fabric_path, problems)
+    elif plane_tables:
+        if name is not None and (wrong := without_fabric.bad_name(name)):
+            host_table.problem("name", name, wrong)
+        found = without_fabric.read(plane_tables, planes_table, peer_tables, name)
+        nics, fabric = (found.nics, found.fabric) if found is not None else ((), None)
     host = _known_host(host_table, "name", name, fabric)
     mrc0 = _mrc0(mrc0_table, host, fabric, transport)
     cells = _cells_allowed(transport_table, transport, fabric)
-    interfaces = _interfaces(planes_table, fabric, mrc0.name)
+    if plane_tables:
+        interfaces = _nics(plane_tables, nics, mrc0.name)
+    else:
+        interfaces = _interfaces(planes_table, fabric, mrc0.name)
     peers = _peers(peer_tables, fabric, host, mrc0, transport, path, problems)
     if fabric is None or host is None:
         return None
     return Config(
-        path, fabric_path, fabric, host, mrc0, interfaces, transport, peers, metrics, service, cells
-    )
+        path, fabric_path, fabric, host, mrc0, interfaces, transport, peers, metrics, service,
+        cells, keys, nics=nics,
+    )  # fmt: skip
+
+
+def _fabric_name(table: Table, planes: list[Table]) -> str | None:
+    """Return the name of the fabric file; None without one, as where there are [[plane]]s."""
+    if not planes:
+        return table.text("fabric", None)
+    if (name := table.optional("fabric")) is not None:
+        wrong = "and [[plane]]: a fabric file has the planes in it; leave one of the two out"
+        table.problem("fabric", name, wrong)
+    return None
 
 
 # ---- sections ------------------------------------------------------------------------------
@@ -262,12 +353,16 @@ def _mrc0(table: Table, host: Host | None, fabric: Fabric | None, transport: Tra
             continue
         if clash := reserved.clash(addresses[-1].network):
             table.problem("addresses", text, f"lies in {clash}; choose a prefix of its own")
+    routed = _prefixes(table, "routed", reserved)
     table.finish()
-    if given is None and host is not None:
-        return Mrc0(name, host.addresses)
+    if given is None and fabric is not None and fabric.routing.network:
+        wrong = 'is missing; without a fabric file, write addresses = ["10.99.0.1/24"]'
+        table.problem("addresses", [], wrong)
+    elif given is None and host is not None:
+        return Mrc0(name, host.addresses, routed)
     if given == []:
         table.problem("addresses", given, "is empty; give an address or leave the key out")
-    return Mrc0(name, tuple(addresses))
+    return Mrc0(name, tuple(addresses), routed)
 
 
 def _interfaces(table: Table, fabric: Fabric | None, mrc0_name: str) -> tuple[str, ...]:
@@ -289,13 +384,27 @@ def _interfaces(table: Table, fabric: Fabric | None, mrc0_name: str) -> tuple[st
     if planes is not None and len(names) != planes:
         table.problem("interfaces", names, f"{len(names)} names for the fabric's {planes} planes")
     for index, name in enumerate(names):
-        if wrong := _bad_interface(name):
+        if wrong := _unfit(name, names[:index], mrc0_name):
             table.problem("interfaces", name, wrong)
-        elif name in names[:index]:
-            table.problem("interfaces", name, "appears twice; each plane needs its own interface")
-        elif name == mrc0_name:
-            table.problem("interfaces", name, "is the name of mrc0; rename one of them")
     return tuple(names)
+
+
+def _nics(tables: list[Table], nics: tuple[Nic, ...], mrc0_name: str) -> tuple[str, ...]:
+    """Return the interfaces of the [[plane]]s, checked."""
+    names = [nic.interface for nic in nics]
+    for index, (table, name) in enumerate(zip(tables, names, strict=False)):
+        if name and (wrong := _unfit(name, names[:index], mrc0_name)):
+            table.problem("interface", name, wrong)
+    return tuple(names)
+
+
+def _unfit(name: str, earlier: Sequence[str], mrc0_name: str) -> str | None:
+    """Return why an interface cannot be a plane's, or None if it can."""
+    if wrong := _bad_interface(name):
+        return wrong
+    if name in earlier:
+        return "appears twice; each plane needs its own interface"
+    return "is the name of mrc0; rename one of them" if name == mrc0_name else None
 
 
 def _transport(table: Table) -> Transport:
@@ -342,6 +451,8 @@ def _cells_allowed(table: Table, transport: Transport, fabric: Fabric | None) ->
     """Return whether framing and routing let data go in cells."""
     if fabric is None or transport.framing == "mrc":
         return False
+    if transport.framing == "auto" and fabric.routing.network and not hosts.all_local(fabric.hosts):
+        return False  # routers may refuse or hash the source addresses of cells
     if why := shape.why_no_cells(fabric):
         if transport.framing == "cell":
             table.problem("framing", transport.framing, f'{why}; write "auto" or "mrc"')
@@ -387,6 +498,42 @@ def _service(table: Table) -> Service:
     return service
 
 
+def _keys(table: Table) -> Keys:
+    default = Keys()
+    keys = Keys(
+        private_key_file=_key_file(table, "private_key_file"),
+        preshared_key_file=_key_file(table, "preshared_key_file"),
+        secret_file=_key_file(table, "secret_file"),
+        insecure=table.flag("insecure", default.insecure),
+        rotate_s=table.integer("rotate_s", default.rotate_s, ROTATE_MIN_S, ROTATE_MAX_S),
+    )
+    table.finish(show=False)
+    if keys.insecure:
+        for key in ("private_key_file", "preshared_key_file", "secret_file"):
+            if (value := getattr(keys, key)) is not None:
+                table.problem(key, value, "is not used with insecure = true; remove one of the two")
+    elif keys.secret_file is not None:
+        for key in ("private_key_file", "preshared_key_file"):
+            if (value := getattr(keys, key)) is not None:
+                wrong = "is not used with secret_file, from which all keys follow; remove one"
+                table.problem(key, value, wrong)
+    elif keys.preshared_key_file is not None and keys.private_key_file is None:
+        wrong = (
+            "is only an addition to private_key_file, which is missing; secret_file stands alone"
+        )
+        table.problem("preshared_key_file", keys.preshared_key_file, wrong)
+    return keys
+
+
+def _key_file(table: Table, key: str) -> str | None:
+    """Return the name of a key file; None if absent, or (with a problem) a key and not a name."""
+    name = table.optional(key)
+    if name is None or not _KEY.fullmatch(name):
+        return name
+    table.problem(key, HIDDEN, "is a key; write it into a file, and the file's name here")
+    return None
+
+
 # ---- peers ---------------------------------------------------------------------------------
 
 
@@ -399,7 +546,7 @@ def _peers(
     path: Path,
     problems: list[str],
 ) -> tuple[Peer, ...]:
-    if not tables and fabric is not None and ours is not None:
+    if not tables and fabric is not None and ours is not None and not fabric.routing.network:
         if len(fabric.hosts) > PEERS_DEFAULT_MAX:
             problems.append(
                 f"{path}: [[peer]]: is missing: the fabric has {len(fabric.hosts)} hosts, and only "
@@ -408,7 +555,7 @@ def _peers(
             return ()
         others = [host for host in fabric.hosts if host.name != ours.name]
         return tuple(Peer(host, _host_routes(host)) for host in others)
-    own = {_host_route(address) for address in mrc0.addresses}
+    own = {*map(_host_route, mrc0.addresses), *mrc0.routed}
     reserved = Reserved(fabric)
     find = hosts.finder(fabric.hosts if fabric is not None else ())
     claims: list[Claim[tuple[Table, str]]] = []
@@ -416,19 +563,24 @@ def _peers(
     for table in tables:
         name = table.text("name", None)
         host = find(name) if name is not None else None
-        if host is None:
+        if host is None and fabric is not None and fabric.routing.network:
+            table.raw("endpoints", None), table.raw("public_key", None)  # read and refused already
+        elif host is None:
             _known_host(table, "name", name, fabric)  # records the problem
         if host is not None and ours is not None and host.name == ours.name:
             table.problem("name", name, "is this host; a peer is another one")
         if host is not None and host.name in peers:
             table.problem("name", name, "has a [[peer]] already; merge the two")
         allowed = _allowed(table, reserved)
+        if allowed is None and fabric is not None and fabric.routing.network:
+            wrong = 'is missing; name the prefixes behind the peer, like ["10.99.0.2/32"]'
+            table.problem("allowed", [], wrong)
         table.finish()
         if allowed is None:
             allowed = _host_routes(host) if host is not None else ()
         for network in allowed:
             if network in own:
-                table.problem("allowed", network, "is our own address, not the peer's")
+                table.problem("allowed", network, "is our own, not the peer's")
         claims += (Claim(network, (table, str(name))) for network in allowed)
         if host is not None:
             peers.setdefault(host.name, Peer(host, allowed))
@@ -452,17 +604,22 @@ def _allowed(table: Table, reserved: Reserved) -> tuple[Prefix, ...] | None:
         return None
     if not given:
         table.problem("allowed", given, "is empty; give a prefix or leave the key out")
+    return _prefixes(table, "allowed", reserved)
+
+
+def _prefixes(table: Table, key: str, reserved: Reserved) -> tuple[Prefix, ...]:
+    """Return the prefixes of a key, none if it is absent."""
     networks: list[Prefix] = []
-    for text in given:
+    for text in table.strings(key) or ():
         try:
             network = ip_network(text, strict=False)
         except ValueError:
-            table.problem("allowed", text, "is not a prefix; write one as 10.99.0.2/32")
+            table.problem(key, text, "is not a prefix; write one as 10.99.0.2/32")
             continue
         if "/" in text and ip_interface(text).ip != network.network_address:
-            table.problem("allowed", text, f"has host bits set; did you mean {network}?")
+            table.problem(key, text, f"has host bits set; did you mean {network}?")
         elif clash := reserved.clash(network):
-            table.problem("allowed", text, f"covers part of {clash}: packets would loop into mrc0")
+            table.problem(key, text, f"covers part of {clash}: packets would loop into mrc0")
         else:
             networks.append(network)
     return tuple(networks)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 
 from mrcd.config.config import Config, Peer
+from mrcd.handshake.identity import encode_key
 from mrcd.model import ConfigChange, ConfigChanges, HowApplied
 
 LIVE_TRANSPORT = frozenset(
@@ -76,17 +77,39 @@ def _differences(old: Config, new: Config) -> Iterator[ConfigChange]:
         yield from plain(f"fabric.{field.name}", before, after, "restart")
     yield from plain("mrc0.name", old.mrc0.name, new.mrc0.name, "restart")
     yield from plain("mrc0.addresses", old.mrc0.addresses, new.mrc0.addresses, "live")
+    yield from plain("mrc0.routed", old.mrc0.routed, new.mrc0.routed, "live")
     yield from plain("planes.interfaces", old.interfaces, new.interfaces, "restart")
+    for plane, (one, other) in enumerate(zip(old.nics, new.nics, strict=False)):
+        yield from plain(f"plane[{plane + 1}].address", one.address, other.address, "restart")
     for field in fields(old.transport):
         before, after = getattr(old.transport, field.name), getattr(new.transport, field.name)
         how: HowApplied = "live" if field.name in LIVE_TRANSPORT else "restart"
         yield from plain(f"transport.{field.name}", before, after, how)
-    for section in ("service", "metrics"):
+    for section in ("service", "metrics", "keys"):
         one, other = getattr(old, section), getattr(new, section)
         for field in fields(one):
             before, after = getattr(one, field.name), getattr(other, field.name)
             yield from plain(f"{section}.{field.name}", before, after, "live")
+    yield from _own_key(old, new)
     yield from _peers(old, new)
+
+
+def _own_key(old: Config, new: Config) -> Iterator[ConfigChange]:
+    """Yield changes of this host's own keys; of a private one, the public one is shown."""
+    before, after = old.keyring, new.keyring
+    if before is None or after is None:
+        return
+    if before.public != after.public:
+        shown = encode_key(before.public), encode_key(after.public)
+        yield _change("keys.public_key", *shown, "live")
+    if before.psk != after.psk:
+        yield _change("keys.preshared_key", "(hidden)", "(hidden)", "live")
+
+
+def key_of(config: Config, peer: str) -> str | None:
+    """Return the public key that a peer is known by; None without keys."""
+    ring = config.keyring
+    return None if ring is None or peer not in ring.peers else encode_key(ring.peers[peer])
 
 
 def _peers(old: Config, new: Config) -> Iterator[ConfigChange]:
@@ -97,12 +120,22 @@ def _peers(old: Config, new: Config) -> Iterator[ConfigChange]:
         if was is None or will is None:
             yield _change(f"peer.{name}", _peer(was), _peer(will), "live")
             continue
-        if was == will:
-            continue
-        if _place(was) != _place(will):
-            yield _change(f"peer.{name}.host", _place(was), _place(will), "live")
-        if was.allowed != will.allowed:
-            yield _change(f"peer.{name}.allowed", _text(was.allowed), _text(will.allowed), "live")
+        if was != will:
+            yield from _peer_changes(name, was, will)
+        if old.keyring is not None and new.keyring is not None:
+            known = key_of(old, name), key_of(new, name)
+            if known[0] != known[1]:
+                yield _change(f"peer.{name}.public_key", *known, "live")
+
+
+def _peer_changes(name: str, was: Peer, will: Peer) -> Iterator[ConfigChange]:
+    if was.host.endpoints != will.host.endpoints:
+        shown = _text(was.host.endpoints), _text(will.host.endpoints)
+        yield _change(f"peer.{name}.endpoints", *shown, "live")
+    if _place(was) != _place(will):
+        yield _change(f"peer.{name}.host", _place(was), _place(will), "live")
+    if was.allowed != will.allowed:
+        yield _change(f"peer.{name}.allowed", _text(was.allowed), _text(will.allowed), "live")
 
 
 def _peer(peer: Peer | None) -> str | None:

@@ -13,30 +13,58 @@ from typing import Any
 
 import tomli_w
 
-from mrcd.config.config import Config, Mrc0, Peer
+from mrcd.config.config import Config, Peer
+from mrcd.config.network import Nic
 from mrcd.config.overlap import Prefix
 from mrcd.fabric.hosts import Host
 
-_RESOLVED = {"path", "fabric_path", "fabric", "host", "mrc0", "interfaces", "peers"}
+_RESOLVED = {
+    "path", "fabric_path", "fabric", "host", "mrc0", "interfaces", "peers", "keyring", "nics",
+}  # fmt: skip
 
 
 def render(config: Config) -> str:
     """Return the text of `config`, for a file in the folder of `config.path`."""
-    tables = {"host": _host(config)}
+    network = config.fabric.routing.network
+    tables = {"host": {"name": config.host.name} if network else _host(config)}
     if mrc0 := _mrc0(config):
         tables["mrc0"] = mrc0
-    tables["planes"] = {"interfaces": config.interfaces}
+    if network:
+        tables["planes"] = {"paths": config.fabric.routing.paths}
+    else:
+        tables["planes"] = {"interfaces": config.interfaces}
     for field in fields(config):
         section = getattr(config, field.name)
         if field.name not in _RESOLVED and is_dataclass(section):
             held = {key.name: getattr(section, key.name) for key in fields(section)}
             tables[field.name] = {key: value for key, value in held.items() if value is not None}
-    peers = () if _every_other_host(config) else config.peers
-    # The headings of the peers are written here: as a list of tables, tomli_w would put them into
-    # one array above all other keys.
+    peers = () if not network and _every_other_host(config) else config.peers
+    shown = [("plane", _nic(nic)) for nic in config.nics]
+    shown += [("peer", _endpoints(peer) if network else _peer(peer)) for peer in peers]
+    # The headings are written here: as a list of tables, tomli_w would put them into one array
+    # above all other keys.
     return tomli_w.dumps(tables) + "".join(
-        f"\n[[peer]]\n{tomli_w.dumps(_peer(peer))}" for peer in peers
+        f"\n[[{heading}]]\n{tomli_w.dumps(table)}" for heading, table in shown
     )
+
+
+def _nic(nic: Nic) -> dict[str, Any]:
+    table: dict[str, Any] = {"interface": nic.interface}
+    if nic.address is not None:
+        table["address"] = str(nic.address)
+    if nic.mtu:
+        table["mtu"] = nic.mtu
+    return table
+
+
+def _endpoints(peer: Peer) -> dict[str, Any]:
+    """Return the [[peer]] of a configuration without a fabric file."""
+    table: dict[str, Any] = {"name": peer.name}
+    if peer.host.public_key:
+        table["public_key"] = peer.host.public_key
+    table["endpoints"] = list(map(str, peer.host.endpoints))
+    table["allowed"] = list(map(str, peer.allowed))
+    return table
 
 
 def _host(config: Config) -> dict[str, Any]:
@@ -50,8 +78,10 @@ def _mrc0(config: Config) -> dict[str, Any]:
     table: dict[str, Any] = {}
     if config.mrc0.name != "mrc0":
         table["name"] = config.mrc0.name
-    if config.mrc0 != Mrc0(config.mrc0.name, config.host.addresses):
+    if config.mrc0.addresses != config.host.addresses:
         table["addresses"] = list(map(str, config.mrc0.addresses))
+    if config.mrc0.routed:
+        table["routed"] = list(map(str, config.mrc0.routed))
     return table
 
 

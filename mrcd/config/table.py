@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+HIDDEN = "..."
+"""Stands for a value that may be secret in the text of a problem."""
+
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return a hint for an unknown word: the closest known word, or all of them."""
@@ -38,10 +41,11 @@ class Table:
     def _full(self, key: str) -> str:
         return f"{self._prefix}.{key}" if self._prefix else key
 
-    def finish(self) -> None:
-        """Record a problem for every key that was not read."""
+    def finish(self, *, show: bool = True) -> None:
+        """Record a problem for every key that was not read; `show` its value or not."""
         for key in sorted(self._data.keys() - self._asked):
-            self.problem(key, self._data[key], f"unknown key{suggest(key, self._asked)}")
+            value = self._data[key] if show else HIDDEN
+            self.problem(key, value, f"unknown key{suggest(key, self._asked)}")
 
     def raw(self, key: str, default: object) -> object:
         """Return the value unchecked."""
@@ -80,6 +84,18 @@ class Table:
             self.problem(key, value, "must be a string that is not empty")
             return None
         return value
+
+    def optional(self, key: str) -> str | None:
+        """Return a string; None if absent, empty or (with a problem) wrong."""
+        return None if self.raw(key, None) in (None, "") else self.text(key, None)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Return true or false; if it is wrong, record a problem and return the default."""
+        value = self.raw(key, default)
+        if isinstance(value, bool):
+            return value
+        self.problem(key, value, "must be true or false")
+        return default
 
     def strings(self, key: str) -> list[str] | None:
         """Return a list of strings; None if absent or (with a problem) wrong."""

@@ -70,6 +70,10 @@ class Source(Protocol):
     def denied(self) -> list[DeniedInfo]:
         """Return the rules of the denylist."""
 
+    @property
+    def denied_unsaved(self) -> str | None:
+        """Why the rules of the denylist would not survive a restart; None if they would."""
+
     def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
         """Yield None at once, then every path event."""
 
@@ -90,6 +94,13 @@ class Source(Protocol):
 
     def undrain(self, plane: int) -> PlaneInfo:
         """Put a plane back into service."""
+
+    @property
+    def secured(self) -> bool:
+        """Whether there are keys."""
+
+    async def rotate(self, peer: str | None) -> tuple[list[str], list[str]]:
+        """Agree on new keys with a peer or all; return who answered in time, and who did not."""
 
     async def probe(self, peer: str, plane: int | None, count: int) -> list[PathProbe]:
         """Probe every path to a peer `count` times, on one plane or on all, and await answers."""

@@ -72,6 +72,13 @@ class NotApplicable(TypedVarlinkErrorReply, interface=INTERFACE):
         reason: str
 
 
+class NoKeys(TypedVarlinkErrorReply, interface=INTERFACE):
+    """The daemon runs with insecure = true, so there are no keys."""
+
+    class Parameters:
+        pass
+
+
 class CannotCapture(TypedVarlinkErrorReply, interface=INTERFACE):
     """Another capture is running, or the recording programs cannot be used; "reason" says which."""
 

@@ -28,6 +28,7 @@ from mrcd.control.errors import (
     CannotCapture,
     Internal,
     LastUsablePlane,
+    NoKeys,
     NoPathLeft,
     NoSuchPeer,
     NoSuchPlane,
@@ -54,6 +55,7 @@ from mrcd.model import (
     PeersReply,
     PlaneReply,
     ProbesReply,
+    RotateReply,
     StatsReply,
     StatusReply,
     WatchPathsReply,
@@ -103,6 +105,7 @@ class Control(VarlinkInterface, name=INTERFACE):
         NotApplicable,
         NotPermitted,
         CannotCapture,
+        NoKeys,
         Internal,
     )
 
@@ -153,7 +156,7 @@ class Control(VarlinkInterface, name=INTERFACE):
             raise BadElement({"element": element, "reason": str(error)}) from error
         except CutsOff as error:
             raise NoPathLeft({"element": element, "peers": [*error.peers]}) from error
-        return {"changed": changed, "rules": self._source.denied()}
+        return self._denied(changed)
 
     @writes
     @varlinkmethod
@@ -164,7 +167,11 @@ class Control(VarlinkInterface, name=INTERFACE):
             await self._source.allow(element, peer)
         except (NoSuchElement, NotDenied) as error:
             raise BadElement({"element": element, "reason": str(error)}) from error
-        return {"changed": True, "rules": self._source.denied()}
+        return self._denied(True)
+
+    def _denied(self, changed: bool) -> DenyReply:
+        rules, unsaved = self._source.denied(), self._source.denied_unsaved
+        return {"changed": changed, "rules": rules, "unsaved": unsaved}
 
     @varlinkmethod
     def ListDenied(self) -> DeniedReply:
@@ -246,6 +253,22 @@ class Control(VarlinkInterface, name=INTERFACE):
             raise InvalidParameter(parameter="count")
         probes = await self._source.probe(peer, plane, count)
         return {"schema_version": SCHEMA_VERSION, "probes": probes}
+
+    @writes
+    @varlinkmethod
+    async def RotateKeys(self, *, peer: str | None = None) -> RotateReply:
+        """Agree on new keys of packets with one peer or with all, without losing a packet, and
+        return once they have answered, or after 5 seconds. The daemon does this by itself at
+        intervals (rotate_s)."""
+        self._check_peer(peer)
+        if not self._source.secured:
+            raise NoKeys()
+        rotated, unanswered = await self._source.rotate(peer)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "rotated": rotated,
+            "unanswered": unanswered,
+        }
 
     @varlinkmethod
     def ListFaults(self) -> FaultsReply:

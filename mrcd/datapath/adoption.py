@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mrcd.config.config import QPS_MAX_ALL, Config
-from mrcd.datapath import pins, sizes, tuning
+from mrcd.datapath import layoutkey, pins, sizes, tuning
 from mrcd.datapath.datapath import Datapath, DatapathError
 from mrcd.datapath.loader import MAPS, PROGRAMS, source
 from mrcd.datapath.qptable import evs_per_plane
@@ -20,9 +20,6 @@ from mrcd.datapath.sizes import Sizes
 from mrcd.fabric import classes
 from mrcd.fabric.loops import loops_of
 from mrcd.linux import bpfmap, kernel
-from mrcd.wire.abi import ABI
-from mrcd.wire.packet import WIRE
-from mrcd.wire.sources import bpf_dir
 
 
 def sizes_of(config: Config) -> Sizes:
@@ -34,12 +31,13 @@ def sizes_of(config: Config) -> Sizes:
         peers=len(config.peers),
         qps=len(config.peers) * config.transport.qps_per_peer,
         evs=evs_per_plane(config),
-        prefixes=sum(len(peer.allowed) for peer in config.peers),
+        prefixes=len(config.own_prefixes) + sum(len(peer.allowed) for peer in config.peers),
         loops=len(loops_of(config.fabric, config.host)),
         encap=config.fabric.routing.code,
         cell_slots=tuning.CELL_SLOTS if config.cells else 1,
         xdp=config.transport.xdp == "native",
         decap=kernel.has_decap(),
+        next_hops=config.fabric.routing.network,
     )
 
 
@@ -59,7 +57,7 @@ def with_room(needed: Sizes, qps_per_peer: int) -> Sizes:
 def layout_of(config: Config, needed: Sizes) -> str:
     """Return the key of the layout that a configuration needs with this build."""
     fabric, host, transport = config.fabric, config.host, config.transport
-    identity = {
+    identity: dict[str, object] = {
         "host": [host.name, host.t0, host.port],
         "fabric": [
             fabric.planes,
@@ -83,8 +81,9 @@ def layout_of(config: Config, needed: Sizes) -> str:
             transport.framing,
         ],
     }
-    maps_header = (bpf_dir() / "maps.c").read_text()
-    return sizes.layout_key(needed, maps_header, {"abi": ABI, "wire": WIRE}, identity)
+    if fabric.routing.network:
+        identity["network"] = fabric.routing.paths
+    return layoutkey.layout_key(source(), needed, MAPS, identity)
 
 
 def code_of(layout: Sizes) -> str:

@@ -126,6 +126,25 @@ class Attachment:
                     "else attaches programs there at the same time"
                 )
 
+    async def found(self, hooks: Sequence[Hook]) -> dict[str, tuple[int, int]]:
+        """Return the index and the program of each hook's interface as the kernel has them."""
+        found = {}
+        clsact = pins.recorded(self._folder, "clsact")
+        for hook in hooks:
+            link = self._link(hook)
+            if link is not None:
+                found[hook.pin] = link.ifindex, link.program
+            elif hook.interface in clsact and self._nl.exists(hook.interface):
+                ident = await self._nl.clsact_program(
+                    hook.interface, prio=pins.PRIO, direction=hook.direction
+                )
+                found[hook.pin] = self._nl.index(hook.interface), ident or 0
+        return found
+
+    def program(self, hook: Hook) -> int:
+        """Return the kernel's number of the program that a hook should run."""
+        return bpf.prog_info(self._dp.programs[hook.program]).ident
+
     def stray_links(self, wanted: Sequence[Hook]) -> list[Path]:
         """Return the pins of links that belong to none of the hooks."""
         names = {hook.pin for hook in wanted}
@@ -232,18 +251,13 @@ def _detach(path: Path) -> None:
 
 def _foreign(name: str, ifindex: int, there: XdpProgram) -> str:
     """Describe a foreign program as far as our rights allow, and how to remove it."""
-    called = f"number {there.ident}"
-    with contextlib.suppress(BpfError):  # needs CAP_SYS_ADMIN
-        called = f"{bpf.program_name(there.ident)!r} (number {there.ident})"
+    program, link = bpf.named(there.ident, ifindex)
+    called = f"{program!r} (number {there.ident})" if program else f"number {there.ident}"
     flag = {"native": "xdpdrv", "generic": "xdpgeneric"}.get(there.mode, "xdp")
     remove = f"`ip link set dev {name} {flag} off`"
-    with contextlib.suppress(BpfError):
-        for link in bpf.links():
-            if (link.program, link.ifindex) == (there.ident, ifindex):
-                remove = (
-                    f"`bpftool link detach id {link.ident}` (another mrcd's: `mrcctl datapath "
-                    "detach --bpffs DIR`)"
-                )
+    if link is not None:
+        remove = f"`bpftool link detach id {link}` (another mrcd's: "
+        remove += "`mrcctl datapath detach --bpffs DIR`)"
     return (
         f"{name} has a {there.mode} XDP program that is not mrcd's, {called}, and there is room "
         f"for one: remove it with {remove}, or take another NIC in [planes] interfaces"

@@ -33,6 +33,10 @@ KEPT_MAX = 64
 """Files in the folder, of some 100 KB each. The one that was unused longest goes first."""
 _LOCK = ".lock"
 _LD_IMM64 = 0x18
+_MOV_IMM = 0xB7
+EVS_PLACE = 1588724679
+DECAP_PLACE = 1588724680
+"""Stand in instructions for numbers that only the loader knows (PATCHED of bpf/bits.h)."""
 _PSEUDO_MAP_FD = 1
 _DIGEST_BYTES = 32
 
@@ -101,16 +105,23 @@ def make_maps(
     return made
 
 
-def instructions(code: Bytecode, name: str, maps: Mapping[str, int]) -> bytes:
-    """Return a program's instructions for these maps' descriptors. Raises KeyError for no map."""
+def instructions(
+    code: Bytecode, name: str, maps: Mapping[str, int], numbers: Mapping[int, int]
+) -> bytes:
+    """Return a program's instructions for these maps' descriptors, and with these numbers in it.
+
+    Raises KeyError for no map.
+    """
     places = {place: maps[each.name] for place, each in enumerate(code.maps) if each.name in maps}
-    return pointed(code.programs[name], places)
+    return pointed(code.programs[name], places, numbers)
 
 
-def pointed(insns: bytes, targets: Mapping[int, int]) -> bytes:
+def pointed(
+    insns: bytes, targets: Mapping[int, int], numbers: Mapping[int, int] | None = None
+) -> bytes:
     """Return instructions with each reference to a map replaced by its target.
 
-    Raises KeyError for a reference without one.
+    `numbers` replace what stands for them. Raises KeyError for a reference without a target.
     """
     out = bytearray(insns)
     at = 0
@@ -120,6 +131,8 @@ def pointed(insns: bytes, targets: Mapping[int, int]) -> bytes:
             if registers >> 4 == _PSEUDO_MAP_FD:
                 struct.pack_into("=i", out, at + 4, targets[imm])
             at += 8  # a wide instruction takes two
+        elif code == _MOV_IMM and numbers and imm in numbers:
+            struct.pack_into("=i", out, at + 4, numbers[imm])
         at += 8
     return bytes(out)
 

@@ -102,6 +102,13 @@ class Capture:
         self._forgetting: asyncio.TimerHandle | None = None
         self._work = Tasks(_failed)
 
+    @property
+    def in_place(self) -> Datapath | None:
+        """The data path whose programs are on the interfaces; None while they are replaced."""
+        if self._changing.locked():
+            return None
+        return self._recording if self._in_place else self._ordinary
+
     async def watch(self, wanted: Wanted) -> AsyncGenerator[Rings, None]:
         """Capture until closed; yield once, when recording has begun. Raise CannotCapture."""
         if self._busy:

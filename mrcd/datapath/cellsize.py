@@ -67,13 +67,19 @@ class CellSize:
         """The longest cell, an application's IP packet of this length."""
         return self._dial.bytes
 
+    @property
+    def gso(self) -> tuple[int, int]:
+        """The bounds of TCP's segments on mrc0: bytes and packets."""
+        return CELL_MAX, self._dial.packets
+
     def reconfigure(self, config: Config) -> None:
         """Use the bounds of a configuration."""
         self._dial.reconfigure(config.transport.cell_min, config.transport.cell_max)
 
     async def start(self) -> None:
         """Give the length to mrc0."""
-        await self._nl.set_gso(self._mrc0, size=CELL_MAX, segs=self._dial.packets)
+        size, segs = self.gso
+        await self._nl.set_gso(self._mrc0, size=size, segs=segs)
 
     async def follow(self) -> None:
         """Follow what the planes carry; runs until cancelled."""

@@ -9,16 +9,14 @@ mrcd/datapath/peertable.py know how QPs and peers look in the maps.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import struct
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 
-from mrcd.datapath import loader
+from mrcd.datapath import loader, loading
 from mrcd.datapath.loader import MAPS, PROGRAMS, Sizes
 from mrcd.linux import bpf, bpfbatch, bpfmap, libc
 from mrcd.model import TcKind, XdpMode
@@ -71,22 +69,8 @@ class Datapath:
             "code": code,
             "sizes": asdict(self.sizes),
             "adopt": adopt,
-            "cache": str(self.cache) if self.cache else None,
         }
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "mrcd.datapath.loader",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            out, err = await child.communicate(json.dumps(order).encode())
-        except asyncio.CancelledError:
-            child.kill()
-            await child.wait()
-            raise
+        out, err = await loading.run(order, self.cache)
         try:
             answer = json.loads(out)
         except ValueError:
@@ -123,6 +107,12 @@ class Datapath:
             "qps": "mrc_qp",
             "txs": "mrc_tx",
             "rxs": "mrc_rx",
+            "keys": "mrc_keys",
+            "peer_keys": "mrc_keys",
+            "replays": "mrc_replay",
+            "peer_budgets": "mrc_budget",
+            "net_budgets": "mrc_budget",
+            "indices": "mrc_budget",
             "tx_entries": "mrc_tx_entry",
             "rx_entries": "mrc_rx_entry",
             "paths": "mrc_path",
@@ -131,6 +121,7 @@ class Datapath:
             "loops": "mrc_loop",
             "survey": "mrc_survey",
             "rooms": "mrc_room",
+            "counter_names": "mrc_counter_name",
         }
         for name, kind in kinds.items():
             size = bpfmap.described(self.maps[name]).value_size

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import os
+import struct
 from socket import htons
 
 from mrcd.config.config import Config
 from mrcd.datapath import tuning
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.mrc0 import Ends
+from mrcd.fabric.routing import HOPS_MAX, HOPS_SENT
+from mrcd.handshake.sealing import mac1_key
 from mrcd.linux import ethtool
 from mrcd.wire.abi import ABI
 
@@ -51,6 +55,18 @@ def congestion(config: Config, mbps: int) -> dict[str, int]:
     return {"cc_target_ns": target_ns, "cc_rate": config.fabric.planes * known * 125}
 
 
+def _survey_key(datapath: Datapath) -> tuple[int, ...]:
+    """Return the key of survey probes' tags, two words: random in new maps, the same ever after."""
+    words = _HOST.unpack_array(datapath.read_raw("host", 0, _HOST.size), "survey_key")
+    return words if any(words) else struct.unpack("=QQ", os.urandom(16))
+
+
+def _mac1_key(config: Config) -> tuple[int, ...]:
+    """Return the key of mac1, two words; zeros without keys."""
+    ring = config.keyring
+    return (0, 0) if ring is None else struct.unpack("=QQ", mac1_key(ring.public))
+
+
 def write(
     datapath: Datapath, config: Config, ends: Ends, *, mac: bytes, planes: int, cells: int
 ) -> None:
@@ -66,6 +82,7 @@ def write(
         _HOST,
         link_ifindex=ends.link,
         planes=fabric.planes,
+        qps=max(1, datapath.sizes.qps),
         plane_mask=planes,
         block=int.from_bytes(fabric.block.network_address.packed[:4], "little"),
         udp_port=htons(transport.udp_port),
@@ -97,6 +114,12 @@ def write(
         **congestion(config, plane_mbps(config)),
         retry_limit=transport.retry_limit,
         retry_s=transport.retry_s,
+        inner=1,
+        keyed=int(config.keyring is not None),
+        survey_key=_survey_key(datapath),
+        mac1_key=_mac1_key(config),
+        # How many routers there are in any other network, nobody says.
+        hops_min=0 if fabric.routing.network else HOPS_SENT - HOPS_MAX,
         link_mac=tuple(mac),
         dscp_data=fabric.classes.trimmable,
         dscp_again=fabric.classes.retransmit,

@@ -41,6 +41,12 @@ MAPS = [
     "qps",
     "txs",
     "rxs",
+    "keys",
+    "peer_keys",
+    "replays",
+    "peer_budgets",
+    "net_budgets",
+    "indices",
     "tx_entries",
     "rx_entries",
     "paths",
@@ -63,6 +69,7 @@ MAPS = [
     "clock",
     "events",
     "counters",
+    "counter_names",
 ]
 CAPTURE_MAPS = ["captures", "capturing", "capture_records"]
 """Maps that only recording programs have."""
@@ -127,6 +134,11 @@ def source() -> str:
     return _INCLUDE.sub(expand, (folder / "mrc.c").read_text())
 
 
+def shipped() -> Path:
+    """Return the folder of the compiled programs that a package brings; it need not exist."""
+    return bpf_dir() / "compiled"
+
+
 def load(
     sizes: Sizes, *, cache: Path | None = None
 ) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:
@@ -152,10 +164,10 @@ def _loaded(
     """Load programs for the maps `there`, and make the maps that are missing."""
     text, compiled = source(), sizes.compiled()
     if cache is None:
-        return given_to_kernel(_compile(text, compiled), there, sizes, compiled=True)
+        return given_to_kernel(compilation(text, compiled), there, sizes, compiled=True)
     key = bytecode.key_of(text, compiled.defines())
     with contextlib.ExitStack() as turn:
-        code = bytecode.read(cache, key)
+        code = bytecode.read(cache, key) or bytecode.read(shipped(), key)
         if code is None:
             # Daemons that start together need one compilation.
             turn.enter_context(bytecode.alone(cache, key))
@@ -165,7 +177,7 @@ def _loaded(
                 return given_to_kernel(code, there, sizes, compiled=False)
             except (bpf.BpfError, KeyError):
                 bytecode.forget(cache, key)  # this kernel's verifier must accept new ones
-        code = _compile(text, compiled)
+        code = compilation(text, compiled)
         result = given_to_kernel(code, there, sizes, compiled=True)
         with contextlib.suppress(OSError):  # without a cache every start compiles
             bytecode.write(cache, key, code)
@@ -179,12 +191,13 @@ def given_to_kernel(
     made = bytecode.make_maps(code, missing, sizes.entries())
     maps = {**there, **made}
     programs: dict[str, int] = {}
+    numbers = {bytecode.EVS_PLACE: sizes.evs, bytecode.DECAP_PLACE: int(sizes.decap)}
     report = []
     with contextlib.ExitStack() as failed:
         for fd in made.values():
             failed.callback(os.close, fd)
         for name in PROGRAMS:
-            insns = bytecode.instructions(code, name, maps)
+            insns = bytecode.instructions(code, name, maps, numbers)
             kind, flags = _kind(name, sizes)
             programs[name], verdict = bpf.load_program(kind, insns, name=name, flags=flags)
             failed.callback(os.close, programs[name])
@@ -215,9 +228,17 @@ FLAGS = (
 """Kernel headers are not ours, and those of Linux 6.12 make clang 14 warn. Nothing is an error."""
 
 
-def _compile(text: str, sizes: Sizes) -> Bytecode:
+def compilation(text: str, sizes: Sizes) -> Bytecode:
     """Compile a text with bcc, which makes maps of its own on the way; they are closed again."""
-    from bcc import BPF  # type: ignore[import-untyped]  # noqa: PLC0415
+    try:
+        from bcc import BPF  # type: ignore[import-untyped]  # noqa: PLC0415
+    except ImportError as error:
+        raise RuntimeError(
+            f"the programs for this configuration (mrc0's MTU {sizes.mtu}, window {sizes.window}) "
+            f"have to be compiled, and bcc is missing ({error}): install python3-bpfcc and "
+            f"linux-headers-{os.uname().release}, or use an MTU of 1500 or 9000 on the planes and "
+            "the default mpr, for which the package brings programs"
+        ) from error
 
     try:
         module = BPF(text=text, cflags=[*FLAGS, *sizes.defines()])

@@ -24,7 +24,7 @@ from pathlib import Path
 from mrcd.config.config import Config
 from mrcd.datapath import pins
 from mrcd.datapath.datapath import DatapathError
-from mrcd.linux import ethtool, sysfs
+from mrcd.linux import ethtool, rtnl, sysfs
 from mrcd.linux.netlink import Netlink
 from mrcd.service.log import get_logger
 
@@ -33,9 +33,8 @@ log = get_logger()
 
 _WIDE_MTU = 65535
 """MTU below mrc0, where several packets of a cell that waited may be delivered as one."""
-_GSO_MAX_SIZE = 65536
-_GSO_MAX_SEGS = 65535
-"""The kernel's own bounds."""
+GSO = (65536, 65535)
+"""The kernel's own bounds of TCP's segments: bytes and packets."""
 _CUT: Mapping[str, bool] = {"tso": False, "gso": False, "sg": False, "tx_checksum": False}
 """Features of an interface on whose way out the kernel cuts large segments and fills checksums."""
 
@@ -54,6 +53,12 @@ class Ends:
     cut_back: int = 0
 
 
+def mtus(config: Config) -> dict[str, int]:
+    """Return the MTU of each interface of ours."""
+    wide = {f"{config.mrc0.name}p", f"{config.mrc0.name}d"} if config.cells else set()
+    return {name: _WIDE_MTU if name in wide else config.mtu for name in names(config)}
+
+
 def _pairs(config: Config) -> list[tuple[str, str]]:
     """Return the veth pairs. Each is recorded, and deleted, under its first name."""
     name = config.mrc0.name
@@ -65,6 +70,11 @@ def _pairs(config: Config) -> list[tuple[str, str]]:
 def names(config: Config) -> set[str]:
     """Return the names of all interfaces of ours."""
     return {config.mrc0.name, *(name for pair in _pairs(config) for name in pair)}
+
+
+def kind(config: Config, interface: str) -> str:
+    """Return the type of an interface of ours."""
+    return "macvlan" if config.cells and interface == config.mrc0.name else "veth"
 
 
 def ends(nl: Netlink, config: Config) -> Ends:
@@ -83,15 +93,17 @@ async def ensure(nl: Netlink, config: Config, records: Path) -> bytes:
     name = config.mrc0.name
     _refuse_foreign(nl, config, records)
     await _remove_other_kind(nl, config, records)
+    await _refuse_other_kinds(nl, config)
     made = not nl.exists(name)
     for pair in _pairs(config):
-        wide = config.cells and pair[0] == f"{name}p"
-        await _ensure_pair(nl, records, *pair, mtu=_WIDE_MTU if wide else config.mtu)
-    if config.cells and nl.exists(name):
-        await nl.set_link(name, mtu=config.mtu)
-    elif config.cells:
-        made = True  # perhaps it went with a pair of which half was missing
-        await _create_macvlan(nl, config)
+        await _ensure_pair(nl, records, *pair, mtu=mtus(config)[pair[0]])
+    if config.cells:
+        await _take_back(nl, name)
+        made = not nl.exists(name)  # perhaps it went with a pair of which half was missing
+        if made:
+            await _create_macvlan(nl, config)
+        else:
+            await nl.set_link(name, mtu=config.mtu)
     if made:
         for cidr in given(records, name):
             _forget(records, name, cidr)  # the address went with an interface that was removed
@@ -116,6 +128,17 @@ def _refuse_foreign(nl: Netlink, config: Config, records: Path) -> None:
             )
 
 
+async def _refuse_other_kinds(nl: Netlink, config: Config) -> None:
+    """Raise DatapathError if something else has taken the name of an interface of ours."""
+    links = await nl.links()
+    for interface in sorted(names(config)):
+        if interface in links and links[interface].kind != kind(config, interface):
+            raise DatapathError(
+                f"interface {interface} is a {links[interface].kind or 'NIC'} and was not made by "
+                f"mrcd: rename it, or remove it (`ip link delete {interface}`)"
+            )
+
+
 async def _remove_other_kind(nl: Netlink, config: Config, records: Path) -> None:
     """Remove mrc0 if it is of the kind for another framing; its addresses and routes go with it."""
     name = config.mrc0.name
@@ -131,11 +154,26 @@ async def _ensure_pair(nl: Netlink, records: Path, name: str, other: str, *, mtu
         for interface in (name, other):
             await nl.set_link(interface, mtu=mtu)
         return
-    await nl.delete_link(name)  # half of one that somebody moved away
+    for half in (name, other):  # of one that somebody moved away
+        await nl.delete_link(half)
     pins.record(records, "device", name)
     # The addresses are set here, because udev replaces the kernel's random ones a moment later
     # (MACAddressPolicy=persistent), and mrc0 would refuse packets to its former address.
     await nl.create_veth(name, other, mtu=mtu, mac=_random(), peer_mac=_random())
+
+
+async def _take_back(nl: Netlink, name: str) -> None:
+    """Give mrc0, the macvlan on mrc0p, its name back if it lost it while no mrcd ran."""
+    if nl.exists(name):
+        return
+    lower = nl.index(f"{name}p")
+    for link in rtnl.links().values():
+        if (link.kind, link.lower) == ("macvlan", lower):
+            await nl.rename_link(link.index, name)
+            log.warning(
+                "interface.repaired", about=f"{name} name", what=f"{name} is called {link.name}"
+            )
+            return
 
 
 async def _create_macvlan(nl: Netlink, config: Config) -> None:
@@ -170,7 +208,7 @@ async def _prepare(nl: Netlink, config: Config) -> None:
     else:
         ((cut, link),) = _pairs(config)
         ethtool.set_features(cut, gro=True, **_CUT)
-        await nl.set_gso(cut, size=_GSO_MAX_SIZE, segs=_GSO_MAX_SEGS)
+        await nl.set_gso(cut, size=GSO[0], segs=GSO[1])
     # GRO and NAPI at the other end merge deliveries; the end that sends them has no TSO and no GRO.
     ethtool.set_features(link, tso=False, gso=False, gro=False)
     for interface in _steered(config):
@@ -190,9 +228,16 @@ def _steered(config: Config) -> list[str]:
 
 
 async def check_steering(config: Config) -> None:
-    """Warn unless packets are spread over CPUs in the end, as _prepare asked."""
+    """Warn unless packets are spread over CPUs in the end, as _prepare asked.
+
+    An interface may be deleted meanwhile; the repair makes it anew and asks again.
+    """
     for interface in _steered(config):
-        if (error := await sysfs.spread_receiving(interface, sysfs.UDEV_LATE_S)) is not None:
+        try:
+            error = await sysfs.spread_receiving(interface, sysfs.UDEV_LATE_S)
+        except OSError as problem:
+            error = str(problem)
+        if error is not None:
             log.warning("interface.untuned", interface=interface, error=error)
 
 

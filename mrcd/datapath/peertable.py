@@ -19,7 +19,10 @@ from mrcd.wire.abi import ABI
 _PEER = ABI.structs["mrc_peer"]
 _BALANCE = ABI.structs["mrc_balance"]
 _U32 = struct.Struct("=I")
+_PEER_PLANE = ABI.structs["mrc_peer_plane"]
 _ADDRESS_BYTES = 16
+_MAC_BYTES = 6
+_SELF = _U32.pack(ABI.MRC_OWNER_SELF)
 EQUAL_SHARES = int.from_bytes(bytes([ABI.MRC_SHARE_FULL] * PLANES), "little")
 _BALANCE_AT_FIRST = _BALANCE.pack(shares=EQUAL_SHARES, ports=ALL_PLANES, heard_ports=ALL_PLANES)
 
@@ -28,7 +31,8 @@ class PeerTable:
     """The peers of one data path.
 
     `indices` holds the place of each peer in the maps, `planes` the mask of planes on which each
-    peer says that it can be reached, `per_peer` the number of QPs that each peer has.
+    peer says that it can be reached, `per_peer` the number of QPs that each peer has. Without a
+    fabric, `next_hops` has the MAC address that leads to a peer on a plane, where it is known.
     """
 
     def __init__(self, datapath: Datapath, config: Config) -> None:
@@ -38,6 +42,7 @@ class PeerTable:
         self.indices: dict[str, int] = {}
         self.planes: dict[str, int] = {}
         self.per_peer = config.transport.qps_per_peer
+        self.next_hops: dict[tuple[str, int], bytes] = {}
         self.prefixes = Prefixes(datapath)
         self._names: dict[int, str] = {}
         self._free = 0  # no index below is free
@@ -75,8 +80,18 @@ class PeerTable:
             if len(indices) == 1 and peer["qp_base"] == index * self.per_peer:
                 self._assign(name, index)
                 self._paired[name] = peer["qp_mask"] + 1
-                self.planes[name] = peer["plane_mask"]
+                self._adopt_next_hops(name, index)
+                self.planes[name] = peer["plane_mask"] | (ALL_PLANES & ~self.reached(name))
         self.prefixes.adopt()
+
+    def _adopt_next_hops(self, name: str, index: int) -> None:
+        if not self._config.fabric.routing.network:
+            return
+        for plane in range(self._config.fabric.planes):
+            raw = self._dp.read_raw("peer_planes", index * PLANES + plane, _PEER_PLANE.size)
+            mac = raw[_ADDRESS_BYTES : _ADDRESS_BYTES + _MAC_BYTES]
+            if any(mac):
+                self.next_hops[name, plane] = mac
 
     def _index_at(self, address: bytes) -> int:
         raw = bpf.lookup(self._dp.maps["sources"], address, _U32.size)
@@ -93,12 +108,18 @@ class PeerTable:
         self._config = config
 
     def add(self, peers: Iterable[Peer]) -> None:
-        """Program where peers are, in few system calls; QPs stay as they are, at first DOWN."""
+        """Program where peers and this host are, in few system calls.
+
+        QPs stay as they are, at first DOWN.
+        """
         # Written in this order, so that a prefix leads only to entries that exist.
         entries: dict[str, dict[bytes, bytes]] = {
             name: {}
             for name in ("peer_planes", "sources", "balances", "peers", "addresses", "prefixes")
         }
+        for prefix in self._config.own_prefixes:
+            name, key = self.prefixes.add(prefix)
+            entries[name][key] = _SELF
         for peer in peers:
             self._enter(peer, entries)
         for name, values in entries.items():
@@ -111,9 +132,8 @@ class PeerTable:
         config, index = self._config, self.indices[peer.name]
         own = _U32.pack(index)
         for plane in range(config.fabric.planes):
-            template = usid.template_da(config.fabric.block, config.host, peer.host, plane)
             address = underlay.packed(config.fabric, peer.host, plane)
-            entries["peer_planes"][_U32.pack(index * PLANES + plane)] = address + template
+            entries["peer_planes"][_U32.pack(index * PLANES + plane)] = self._way(peer, plane)
             entries["sources"][address] = own
         if not known:
             self.planes[peer.name] = ALL_PLANES
@@ -123,14 +143,54 @@ class PeerTable:
             name, key = self.prefixes.add(prefix)
             entries[name][key] = own
 
+    def _way(self, peer: Peer, plane: int) -> bytes:
+        """Return the entry of map peer_planes: the peer's address, and what leads to it."""
+        config = self._config
+        address = underlay.packed(config.fabric, peer.host, plane)
+        if config.fabric.routing.network:
+            mac = self.next_hops.get((peer.name, plane), bytes(_MAC_BYTES))
+            return (address + mac).ljust(_PEER_PLANE.size, b"\0")
+        return address + usid.template_da(config.fabric.block, config.host, peer.host, plane)
+
+    def reached(self, peer: str) -> int:
+        """Return the mask of planes on which it is known which neighbour leads to a peer."""
+        if not self._config.fabric.routing.network:
+            return ALL_PLANES
+        planes = range(self._config.fabric.planes)
+        return sum(1 << plane for plane in planes if (peer, plane) in self.next_hops)
+
+    def set_next_hop(self, peer: Peer, plane: int, mac: bytes) -> None:
+        """Send to a peer by this neighbour on a plane from now on, or once the peer is added."""
+        self.next_hops[peer.name, plane] = mac
+        if peer.name in self.planes:
+            key = _U32.pack(self.indices[peer.name] * PLANES + plane)
+            bpf.update(self._dp.maps["peer_planes"], key, self._way(peer, plane))
+            self.set_planes(peer.name, self.planes[peer.name])
+
+    def readdress(self, before: Peer, after: Peer) -> None:
+        """Take packets from a peer's new addresses, and send to them; its QPs stay.
+
+        Which neighbours lead there is found out, and told by `set_next_hop`.
+        """
+        fabric = self._config.fabric
+        entries: dict[str, dict[bytes, bytes]] = {"peer_planes": {}, "sources": {}}
+        self._enter(after, {**entries, "addresses": {}, "prefixes": {}})
+        for name, values in entries.items():
+            bpfbatch.update(self._dp.maps[name], values)
+        planes = range(fabric.planes)
+        kept = {underlay.packed(fabric, after.host, plane) for plane in planes}
+        for address in {underlay.packed(fabric, before.host, plane) for plane in planes} - kept:
+            bpf.delete(self._dp.maps["sources"], address)
+
     def _free_index(self) -> int:
         while self._free in self._names:
             self._free += 1
         return self._free
 
     def drop_prefixes(self) -> list[str]:
-        """Remove and return the prefixes that no configured peer is allowed any more."""
-        return self.prefixes.keep(p for peer in self._config.peers for p in peer.allowed)
+        """Remove and return the prefixes that neither we nor a configured peer have any more."""
+        allowed = (prefix for peer in self._config.peers for prefix in peer.allowed)
+        return self.prefixes.keep((*self._config.own_prefixes, *allowed))
 
     def remove(self, peer: Peer) -> None:
         """Forget a peer whose prefixes are dropped and whose QPs are forgotten already."""
@@ -143,6 +203,8 @@ class PeerTable:
         self._dp.write("peers", index, _PEER)
         self.planes.pop(peer.name, None)
         self._paired.pop(peer.name, None)
+        for plane in range(self._config.fabric.planes):
+            self.next_hops.pop((peer.name, plane), None)
 
     # ---- changed
 
@@ -160,7 +222,7 @@ class PeerTable:
         return _PEER.pack(
             qp_base=self.base(peer),
             qp_mask=self._paired.get(peer, self.per_peer) - 1,
-            plane_mask=self.planes[peer],
+            plane_mask=self.planes[peer] & self.reached(peer),
         )
 
     def set_ports(self, peer: str, mask: int) -> None:

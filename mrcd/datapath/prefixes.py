@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Inner prefixes that lead to peers, in the two maps where `mrc_spray` looks them up.
+"""Who has which inner prefixes: the two maps in which programs look up a packet's addresses.
 
-Full addresses are in the hash map `addresses`, all other prefixes in the longest-prefix map
-`prefixes`. IPv4 is mapped into ::ffff:0:0/96.
+`mrc_spray` finds the peer that a packet goes to, and where packets arrive, their source must be the
+peer's and their destination this host's. Full addresses are in the hash map `addresses`, all other
+prefixes in the longest-prefix map `prefixes`. IPv4 is mapped into ::ffff:0:0/96.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ from ipaddress import IPv4Network, IPv6Network
 
 from mrcd.datapath.datapath import Datapath
 from mrcd.linux import bpf
+from mrcd.wire.abi import ABI
 
 _ADDRESS_BYTES = 16
 _PREFIX_BYTES = 20
 _WHOLE = struct.pack("=I", 128)  # the length of a prefix that is a full address
+_U32 = struct.Struct("=I")
 _MAPPED = bytes(10) + b"\xff\xff"
 
 Network = IPv4Network | IPv6Network
 
 
 class Prefixes:
-    """The prefixes of all peers in the maps."""
+    """The prefixes of this host and of all peers in the maps."""
 
     def __init__(self, datapath: Datapath) -> None:
         self._dp = datapath
@@ -49,10 +52,16 @@ class Prefixes:
             self._delete(key)
         return [str(_network(key)) for key in dropped]
 
-    def clear(self) -> None:
-        """Remove all prefixes."""
-        for key in tuple(self._keys):
-            self._delete(key)
+    def close(self) -> None:
+        """Let nothing more be sent to peers. What they send still arrives."""
+        for key in self._keys:
+            name, short = _map_of(key)
+            raw = bpf.lookup(self._dp.maps[name], short, _U32.size)
+            if raw is not None:
+                owner = _U32.unpack(raw)[0]
+                if owner != ABI.MRC_OWNER_SELF:
+                    closed = _U32.pack(owner | ABI.MRC_OWNER_CLOSED)
+                    bpf.update(self._dp.maps[name], short, closed)
 
     def _delete(self, key: bytes) -> None:
         name, short = _map_of(key)

@@ -13,6 +13,7 @@ from mrcd.config.config import Config, Peer
 from mrcd.datapath import slots, view
 from mrcd.datapath.control import Commands
 from mrcd.datapath.datapath import Datapath, wait_for_programs
+from mrcd.datapath.keytable import KeyTable
 from mrcd.datapath.peertable import PeerTable
 from mrcd.datapath.view import PLANES
 from mrcd.fabric import usid
@@ -27,6 +28,7 @@ _QP = ABI.structs["mrc_qp"]
 _TX = ABI.structs["mrc_tx"]
 _RX = ABI.structs["mrc_rx"]
 _PATH = ABI.structs["mrc_path"]
+_KEYS = ABI.structs["mrc_keys"]
 TOTALS = ("sent", "acked", "lost", "marked")
 """Members of mrc_path that count for as long as the data path exists, across sessions of its QP."""
 _PATH_EV = picker(_PATH, "ev")
@@ -37,20 +39,21 @@ def evs_per_plane(config: Config) -> int:
     """Return the slots of each plane in a QP's EV set, a power of two."""
     fabric, host = config.fabric, config.host
     # Peers on another T0 have the most paths. Leave room for one even if none is configured.
-    elsewhere = Host("", host.t0 % fabric.t0 + 1, 1, ())
+    elsewhere = Host("", host.t0 % max(1, fabric.t0) + 1, 1, ())
     remote = [peer.host for peer in config.peers] + [elsewhere] * (fabric.t0 > 1)
     paths = max((len(usid.evs_between(fabric, host, there, 0)) for there in remote), default=1)
     return evset.slots_per_plane(paths, fabric.planes, config.transport.evs)
 
 
 class QpTable:
-    """The QPs of one data path. `peers` holds the peers that they lead to."""
+    """The QPs of one data path. `peers` holds the peers that they lead to, `keys` their keys."""
 
     def __init__(self, datapath: Datapath, config: Config) -> None:
         self._dp = datapath
         self._commands = Commands(datapath)
         self._sets: dict[int, tuple[evset.PlaneSet, ...]] = {}  # by QP
         self.peers = PeerTable(datapath, config)
+        self.keys = KeyTable(datapath, config.host.name, self.peers.indices, self.peers.per_peer)
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
@@ -78,6 +81,7 @@ class QpTable:
         self._forget(tuple(qps))
         for qp in qps:
             self._sets.pop(qp, None)
+        self.keys.remove(peer.name)
         self.peers.remove(peer)
 
     def holds(self, peer: str, memory: Memory, *, cells: bool, trims: bool = False) -> bool:
@@ -160,6 +164,7 @@ class QpTable:
             )
             packets = before.rx["packets"]
             self._dp.write("rxs", index, _RX, next=remote.psn, high=remote.psn, packets=packets)
+            self.keys.configure(peer, index, local.qpn, remote.qpn)
             self._dp.write(
                 "qps",
                 index,
@@ -250,7 +255,7 @@ class QpTable:
             count = PLANES * self._dp.sizes.evs
             first = view.path_index(self._dp, index, 0, 0)
             bpfbatch.update_array(self._dp.maps["paths"], first, [bytes(_PATH.size)] * count)
-            for name, kind in (("txs", _TX), ("rxs", _RX), ("qps", _QP)):
+            for name, kind in (("txs", _TX), ("rxs", _RX), ("qps", _QP), ("keys", _KEYS)):
                 self._dp.write(name, index, kind)
 
     # ---- EV sets

@@ -1,29 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The sizes of the maps, and the fingerprints under which a data path is pinned (pure).
+"""The sizes of the maps, and the key of the programs (pure).
 
-Two fingerprints decide whether a running data path can be taken over. The *layout* covers
-everything on which the maps' contents depend: their definitions, the structs in them, the sizes
-that programs are compiled for, the identity of this host. It leaves out capacities, which are read
-from the kernel: a larger map than needed will do. The *code* covers the programs' text and its
+Two keys decide whether a running data path can be taken over: that of the layout
+(mrcd/datapath/layoutkey.py), and that of the code, which covers the programs' text and its
 compilation. Other code with the same layout is loaded over the same maps.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mrcd.wire.abi import ABI
-from mrcd.wire.packet import Header
 
-_COMMENT = re.compile(r"/\*.*?\*/", re.S)
-_MAP = re.compile(r"^BPF_\w+\([^;]*\);", re.M)
-_STRUCT = re.compile(r"^struct \w+ \{.*?^\};", re.M | re.S)
 _DIGITS = 16
+_FEW_QPS = 1024
+"""The clock's search for active QPs takes so many in one run; more have to be compiled in."""
 _SLOT_SPARE = 640
 """Bytes behind a slot's packet that programs may read: headers and sums go in fixed steps."""
 
@@ -37,7 +29,8 @@ class Sizes:
     XDP program instead of one at tc (bpf/hook.h). peers, qps, prefixes and loops are capacities.
     decap: whether the kernel has the flags of bpf_skb_adjust_room that name the packet behind the
     header that comes off (mrcd.linux.kernel.has_decap). capture: whether the programs also record
-    packets (bpf/capture.c).
+    packets (bpf/capture.c). next_hops: whether each peer has a next hop of its own on a plane,
+    because there is no fabric.
     """
 
     mtu: int
@@ -53,6 +46,7 @@ class Sizes:
     xdp: bool = False
     decap: bool = False
     capture: bool = False
+    next_hops: bool = False
 
     def defines(self) -> list[str]:
         """Return the CFG_ constants that the programs are compiled with."""
@@ -69,9 +63,9 @@ class Sizes:
             f"-DCFG_LOOPS={max(1, self.loops)}",
             f"-DCFG_ENCAP={self.encap}",
             f"-DCFG_XDP={int(self.xdp)}",
-            f"-DCFG_DECAP={int(self.decap)}",
             f"-DCFG_CAPTURE={int(self.capture)}",
-            f"-DCFG_ACTIVE_WORDS={-(-max(1, self.qps) // 64)}",
+            f"-DCFG_NEXT_HOPS={int(self.next_hops)}",
+            f"-DCFG_ACTIVE_WORDS={-(-max(_FEW_QPS, self.qps) // 64)}",
         ]
 
     def entries(self) -> dict[str, int]:
@@ -88,10 +82,15 @@ class Sizes:
             "qps": qps,
             "txs": qps,
             "rxs": qps,
+            "keys": qps,
+            "peer_keys": peers,
+            "replays": qps * planes,
+            "peer_budgets": peers,
+            "indices": peers * ABI.MRC_INDICES,
             "tx_entries": qps * self.window,
             "rx_entries": qps * (self.window // 2),
             "paths": qps * planes * self.evs,
-            "active": -(-qps // 64),
+            "active": -(-max(_FEW_QPS, qps) // 64),
             "loop_paths": max(1, self.loops),
             "loops": max(1, self.loops),
             "tx_ring": self.ring_slots,
@@ -105,8 +104,14 @@ class Sizes:
         }
 
     def compiled(self) -> Sizes:
-        """Return the sizes that programs are compiled with: capacities they do not know are 1."""
-        return replace(self, ring_slots=1, cell_slots=1, peers=1, prefixes=1, loops=1)
+        """Return the sizes that programs are compiled with: what they do not know is 1.
+
+        They do not know capacities. What `evs` and `decap` are, the loader writes into their
+        instructions.
+        """
+        plain = replace(self, ring_slots=1, cell_slots=1, peers=1, prefixes=1, loops=1)
+        few = 1 if self.qps <= _FEW_QPS else self.qps
+        return replace(plain, qps=few, evs=1, decap=False)
 
     def lacking(self, needed: Sizes) -> list[str]:
         """Describe what of `needed` exceeds these capacities."""
@@ -135,57 +140,6 @@ def room_for_prefixes(count: int) -> int:
 def room_for_loops(count: int) -> int:
     """Return the capacity for loops. More hosts may mean more loops, at some 200 bytes each."""
     return -(-(count + 1) // 64) * 64
-
-
-# ---- fingerprints --------------------------------------------------------------------------
-
-
-def _structs(header: Header) -> dict[str, Any]:
-    return {
-        name: [
-            struct.size,
-            [[f.name, f.offset, f.item_size, f.count] for f in struct.fields.values()],
-        ]
-        for name, struct in header.structs.items()
-    }
-
-
-def definitions(maps_header: str) -> list[str]:
-    """Return every map and struct that a header declares, comments and white space removed."""
-    bare = _COMMENT.sub("", maps_header)
-    return [" ".join(text.split()) for text in (*_MAP.findall(bare), *_STRUCT.findall(bare))]
-
-
-def layout_key(
-    sizes: Sizes,
-    maps_header: str,
-    treaty: Mapping[str, Header],
-    identity: Mapping[str, object],
-) -> str:
-    """Return the key of a layout.
-
-    treaty: the two headers. identity: JSON of whatever else gives the maps' contents their meaning.
-    """
-    text = json.dumps(
-        {
-            "compiled": [
-                sizes.mtu,
-                sizes.window,
-                sizes.ring_slots,
-                sizes.cell_slots,
-                sizes.evs,
-                sizes.encap,
-                sizes.xdp,
-            ],
-            "maps": definitions(maps_header),
-            "structs": {name: _structs(header) for name, header in treaty.items()},
-            "constants": {name: dict(header.constants) for name, header in treaty.items()},
-            "identity": dict(identity),
-        },
-        sort_keys=True,
-        default=str,
-    )
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
 def code_key(source: str, sizes: Sizes, kernel: str) -> str:

@@ -39,7 +39,7 @@ CC_TARGET_PACKETS = 2
 CC_RATE_MBPS = 100_000
 """What a plane is taken to carry if neither the fabric's description nor a NIC says."""
 PROBE_INTERVAL_NS = 1 * MS
-PROBE_IDLE_NS = 1000 * MS
+PROBE_IDLE_NS = 700 * MS
 """Each plane of an idle QP is probed at this interval, over another path each time."""
 HOLD_BASE_NS = 4 * MS
 HOLD_MAX_NS = 1000 * MS

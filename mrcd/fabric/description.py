@@ -8,7 +8,6 @@ error at once; the resulting values are consistent.
 from __future__ import annotations
 
 import ipaddress
-import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -22,6 +21,7 @@ from mrcd.fabric import hosts as of
 from mrcd.fabric import routing as routes
 from mrcd.fabric.hosts import Host, HostRange, Interface
 from mrcd.fabric.shape import (
+    ELEMENT,
     IPV4_PORT_MAX,
     IPV4_SWITCHES_MAX,
     MTU_MAX,
@@ -31,6 +31,7 @@ from mrcd.fabric.shape import (
     NAME_RULE,
     PLANES_MAX,
     PORT_MAX,
+    PUBLIC_KEY,
     RATE_MAX_MBPS,
     T0_MAX,
     T1_MAX,
@@ -63,8 +64,6 @@ __all__ = [
     "parse",
     "sound",
 ]
-
-_ELEMENT = re.compile(r"p\d+(t[01]-\d+)?")
 
 
 def dumps(fabric: Fabric) -> str:
@@ -100,6 +99,7 @@ def dumps(fabric: Fabric) -> str:
                 "t0": host.t0,
                 "port": host.port,
                 "addresses": list(map(str, host.addresses)),
+                **({"public_key": host.public_key} if host.public_key else {}),
             }
             for host in fabric.hosts
         ]
@@ -252,7 +252,7 @@ class _Reader:
         per_t0 = self.number(table, "hosts.", "per_t0", 1, PORT_MAX, _REQUIRED)
         count = self.number(table, "hosts.", "count", 1, t0 * per_t0, _REQUIRED)
         name = self.name(table, "hosts.", "name", "h")
-        if _ELEMENT.fullmatch(f"{name}1") or len(f"{name}{count}") > NAME_MAX:
+        if ELEMENT.fullmatch(f"{name}1") or len(f"{name}{count}") > NAME_MAX:
             self.complain("hosts.name", name, "short, and unlike the names of planes and switches")
         networks = self.networks(table, count)
         if len(self.problems) > before:
@@ -290,14 +290,15 @@ class _Reader:
                 self.complain(where[:-1], table, "a [[host]] table")
                 continue
             before = len(self.problems)
-            self.only(table, where, ("name", "t0", "port", "addresses"))
+            self.only(table, where, ("name", "t0", "port", "addresses", "public_key"))
             host = Host(
                 self.name(table, where, "name", _REQUIRED),
                 self.number(table, where, "t0", 1, t0, _REQUIRED),
                 self.number(table, where, "port", 1, PORT_MAX, _REQUIRED),
                 self.addresses(table, where),
+                self.public_key(table, where),
             )
-            if _ELEMENT.fullmatch(host.name):
+            if ELEMENT.fullmatch(host.name):
                 self.complain(f"{where}name", host.name, "unlike the names of planes and switches")
             self.unique(taken, f"{where}name", host.name, host.name)
             if len(self.problems) == before:  # otherwise the numbers are placeholders
@@ -305,6 +306,8 @@ class _Reader:
                 self.unique(taken, f"{where}port", (host.t0, host.port), place)
             for address in host.addresses:
                 self.unique(taken, f"{where}addresses", address.ip, str(address.ip))
+            key = host.public_key and f"key {host.public_key}"
+            self.unique(taken, f"{where}public_key", key, "this key")
             hosts.append(host)
         return tuple(hosts)
 
@@ -322,6 +325,16 @@ class _Reader:
             else:
                 found.append(interface)
         return tuple(found)
+
+    def public_key(self, table: Mapping[str, Any], where: str) -> str:
+        value = table.get("public_key", "")
+        if isinstance(value, str) and (not value or PUBLIC_KEY.fullmatch(value)):
+            return value
+        self.problems.append(  # the value is not shown, because it may be another kind of key
+            f"{self.source}: {where}public_key: must be 44 characters of base64, as "
+            "`mrcctl key public` prints them on that host"
+        )
+        return ""
 
     def unique(self, taken: dict[object, str], where: str, key: object, shown: str) -> None:
         if key in taken and key:

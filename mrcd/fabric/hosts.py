@@ -11,16 +11,23 @@ from typing import overload
 
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host with its T0, the same in every plane, and its port on that T0 (both from 1)."""
+    """A host with its T0, the same in every plane, and its port on that T0 (both from 1).
+
+    `public_key` is text, 44 characters of base64, or empty. `endpoints` are the addresses of its
+    NICs by plane, where there is no fabric that they follow from (mrcd/fabric/network.py).
+    """
 
     name: str
     t0: int
     port: int
     addresses: tuple[Interface, ...]
+    public_key: str = ""
+    endpoints: tuple[Address, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ class HostRange(Sequence[Host]):
 
     def _host(self, index: int) -> Host:
         t0, port = divmod(index, self.per_t0)
-        addresses = tuple(_nth(network, index + 1) for network in self.networks)
+        addresses = tuple(nth(network, index + 1) for network in self.networks)
         return Host(f"{self.name}{index + 1}", t0 + 1, port + 1, addresses)
 
     def find(self, name: str) -> Host | None:
@@ -68,7 +75,8 @@ class HostRange(Sequence[Host]):
         return self._host(int(number) - 1) if int(number) <= self.size else None
 
 
-def _nth(network: Network, number: int) -> Interface:
+def nth(network: Network, number: int) -> Interface:
+    """Return the address with a number in a network, counted from its first one."""
     if isinstance(network, ipaddress.IPv4Network):
         return ipaddress.IPv4Interface((int(network.network_address) + number, network.prefixlen))
     return ipaddress.IPv6Interface((int(network.network_address) + number, network.prefixlen))
@@ -109,6 +117,12 @@ def claims(hosts: Sequence[Host]) -> Iterator[tuple[str, str, Network]]:
     for host in hosts:
         for address in host.addresses:
             yield f"host {host.name}", str(address), ipaddress.ip_network(address.ip)
+
+
+def all_local(hosts: Sequence[Host]) -> bool:
+    """Return whether all known endpoints are link-local: no router is in between."""
+    endpoints = (address for host in hosts for address in host.endpoints)
+    return all(address.is_link_local or address.is_unspecified for address in endpoints)
 
 
 def port_max(hosts: Sequence[Host]) -> int:

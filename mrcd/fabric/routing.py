@@ -14,9 +14,16 @@ ENCAP_FULL = 0
 ENCAP_REDUCED = 1
 ENCAP_ECMP6 = 2
 ENCAP_ECMP4 = 3
+HOPS_SENT = 255
+"""The hop limit with which daemons' messages leave: no packet from farther away arrives with more
+than what is left after the longest path (RFC 5082)."""
+HOPS_MAX = 3
+"""The most switches on a path: T0, T1, T0."""
 KEYS = ("routing", "encap", "underlay")
 
 _SHOWN = ("srv6", "srv6, reduced", "ecmp over IPv6", "ecmp over IPv4")
+PATHS_MAX = 128
+"""The most paths of a plane without a fabric: EVs of a QP's set, of which a slot has seven bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +32,19 @@ class Routing:
 
     mode: "srv6", where an EV names a path, or "ecmp", where switches hash the EV. encap: with srv6,
     whether packets have an inner IPv6 header ("full") or not ("reduced"). underlay: with ecmp, the
-    IP version of the planes.
+    IP version of the planes. paths: the EVs of each plane where there is no fabric, only a network
+    about which nothing is known (mrcd/fabric/network.py); 0 in a fabric.
     """
 
     mode: Literal["srv6", "ecmp"] = "srv6"
     encap: Literal["full", "reduced"] = "full"
     underlay: Literal[6, 4] = 6
+    paths: int = 0
+
+    @property
+    def network(self) -> bool:
+        """Return whether there is no fabric, only a network between the NICs' own addresses."""
+        return self.paths > 0
 
     @property
     def code(self) -> int:
@@ -42,6 +56,9 @@ class Routing:
     @property
     def shown(self) -> str:
         """The routing's display name."""
+        if self.network:
+            several = f", {self.paths} paths" if self.paths > 1 else ""
+            return f"any network over IPv{self.underlay}{several}"
         return _SHOWN[self.code]
 
     def problems(self) -> list[tuple[str, object, str]]:

@@ -31,6 +31,9 @@ RATE_MAX_MBPS = 34_000  # tbf's 32-bit rate in bytes per second
 
 NAME_MAX = 31
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+ELEMENT = re.compile(r"p\d+(t[01]-\d+)?")
+"""Names of planes and switches, which no host may have."""
+PUBLIC_KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
 NAME_RULE = "a lower-case letter, then up to 30 lower-case letters, digits or '-'"
 
 
@@ -132,10 +135,20 @@ def why_no_cells(fabric: Fabric) -> str | None:
     """
     if fabric.routing.mode == "srv6":
         return None
+    if fabric.routing.network:
+        return _why_no_cells_without_a_fabric(fabric.routing)
     if fabric.routing.underlay == 4:
         return 'cells need IPv6: routing = "srv6", or underlay = 6, in the fabric file'
     if fabric.t0 > 1:
         return 'cells need routing = "srv6", or one T0 in each plane, in the fabric file'
+    return None
+
+
+def _why_no_cells_without_a_fabric(routing: Routing) -> str | None:
+    if routing.underlay == 4:
+        return "cells need endpoints with IPv6 addresses"
+    if routing.paths > 1:
+        return "cells need paths = 1, because routers that hash would ignore the EV"
     return None
 
 

@@ -174,16 +174,20 @@ def with_t1(template: bytes, t1: int) -> bytes:
 
 def evs_per_plane(fabric: Fabric) -> int:
     """Return the number of EVs in each plane between two hosts on different T0s."""
+    if fabric.routing.network:
+        return fabric.routing.paths
     return ECMP_EVS if fabric.routing.mode == "ecmp" else fabric.t1
 
 
 def evs_between(fabric: Fabric, src: Host, dst: Host, plane: int) -> list[int]:
     """Return every EV of one plane between two hosts, in order of its T1.
 
-    In ecmp mode the T1 of an EV is unknown, and there are ECMP_EVS EVs.
+    In ecmp mode the T1 of an EV is unknown, and there are ECMP_EVS EVs. Without a fabric there are
+    as many as the configuration says.
     """
     if fabric.routing.mode == "ecmp":
-        entropies = 1 if src.t0 == dst.t0 else evs_per_plane(fabric)
+        alone = src.t0 == dst.t0 and not fabric.routing.network
+        entropies = 1 if alone else evs_per_plane(fabric)
         return [ev(plane, entropy) for entropy in range(1, entropies + 1)]
     if src.t0 == dst.t0:
         return [ev(plane, 0)]

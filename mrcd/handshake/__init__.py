@@ -4,7 +4,7 @@
 This room is pure: time, randomness and received Offers come in as arguments, and commands go out.
 It may know no clock, socket, process or log.
 
-Floor 1: imports no other room.
+Floor 2: imports floor 1.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from mrcd.handshake.offer import (
     MAGIC,
     MAX_QPS,
     TRIM,
-    VERSION,
     HandshakeError,
     LacksCapability,
+    NoCommonVersion,
     Offer,
     decode,
     encode,
@@ -59,7 +59,6 @@ __all__ = [
     "RETRY_MIN_NS",
     "TRIM",
     "UNCONFIRMED_NS",
-    "VERSION",
     "Command",
     "ConfigureReceive",
     "Event",
@@ -67,6 +66,7 @@ __all__ = [
     "LacksCapability",
     "LocalQp",
     "Memory",
+    "NoCommonVersion",
     "Offer",
     "Ours",
     "Pace",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -95,3 +95,60 @@ class StateChanged:
 
 
 Command = SendOffer | ConfigureReceive | ReadyToSend | ResetQps | PeerPlanes | StateChanged
+
+
+# ---- what a channel returns (channel.py)
+
+
+@dataclass(frozen=True, slots=True)
+class SendDatagram:
+    """Send `datagram` to the peer on each usable plane, or only where a question came from."""
+
+    peer: str
+    datagram: bytes = field(repr=False)
+    back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Process `plaintext`, which the peer and nobody else has said."""
+
+    peer: str
+    plaintext: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveKey:
+    """Accept packets of the peer that are tagged under this epoch, in addition to the other phase.
+
+    A key that was there for this phase is replaced. `secret` has 32 bytes, the same on both sides;
+    the keys of packets follow from it (mrcd/wire/keys.py).
+    """
+
+    peer: str
+    epoch: int
+    phase: int
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SendKey:
+    """Tag packets to the peer under this epoch from now on: the peer accepts it already."""
+
+    peer: str
+    epoch: int
+    phase: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Accept nothing under this epoch any more, and forget its keys.
+
+    If packets were still sent under it, a SendKey of another epoch follows, or the peer is gone.
+    """
+
+    peer: str
+    epoch: int
+
+
+ChannelCommand = SendDatagram | Deliver | ReceiveKey | SendKey | Forget

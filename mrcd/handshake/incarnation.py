@@ -15,7 +15,8 @@ from mrcd.handshake.pace import Patience, patience
 class Ours:
     """This host's own part of an Offer to a peer, and the QP indices reserved for that peer.
 
-    `required` names the capabilities without which a peer gets no session.
+    `required` names the capabilities without which a peer gets no session. `frame` and `hosts` are
+    the digests of the fabric file that Offers state.
     """
 
     host: str
@@ -26,6 +27,8 @@ class Ours:
     qps: int
     capabilities: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+    frame: int = 0
+    hosts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Bound:
     offer: Offer  # the latest accepted one
     since_ns: int
     heard_ns: int
+    version: int  # the highest that both spoke when the session began
 
     @property
     def patience(self) -> Patience:
@@ -72,3 +76,9 @@ class Memory:
     generation: int
     qps: tuple[LocalQp, ...]
     offer: Offer  # the Offer of the peer that we are bound to
+    version: int = 0  # that was agreed; 0: saved by a build that spoke one only, that of the Offer
+
+    @property
+    def agreed(self) -> int:
+        """The version in which the session goes on."""
+        return self.version or self.offer.version

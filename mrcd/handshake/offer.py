@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Meta
 
 from mrcd.handshake import datagram as frames
+from mrcd.handshake import versions
 
 MAGIC: Final = b"MRCh"
-VERSION: Final = 3
 MAX_QPS: Final = 16
 PACE_MAX_MS: Final = 3_600_000
 CELL: Final = "cell"
@@ -19,13 +19,29 @@ CELL: Final = "cell"
 TRIM: Final = "trim"
 """Switches on the ways to the sender of the Offer trim data, and it answers what they trimmed."""
 
-Name = Annotated[str, Meta(min_length=1, max_length=64)]
+_WORDS64: Final = ("epoch", "sid", "ack_sid", "seq", "frame", "hosts")
+
+NAME_MAX: Final = 64
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 Nonzero24 = Annotated[int, Meta(ge=1, le=0xFFFFFF)]
 Word24 = Annotated[int, Meta(ge=0, le=0xFFFFFF)]
 
 
 class HandshakeError(Exception):
     """A datagram is not an acceptable Offer; the text states why. The fault is the sender's."""
+
+
+class NoCommonVersion(HandshakeError):
+    """An Offer speaks no version that this daemon speaks.
+
+    host: who it says has sent it, "" if that cannot be read. versions: its oldest and newest.
+    """
+
+    def __init__(self, host: str, newest: int, oldest: int) -> None:
+        self.host = host
+        self.versions = (oldest or newest, newest)
+        theirs, this = versions.span(*self.versions), versions.span(*versions.ours())
+        super().__init__(f"speaks version {theirs}, this daemon {this}")
 
 
 class LacksCapability(HandshakeError):
@@ -36,7 +52,10 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     """One hand-shake message.
 
     `qps` holds the QPN of each QP and the first PSN that the sender will use on it. `pace_ms` is
-    the longest time between two Offers of an established sender, jitter aside.
+    the longest time between two Offers of an established sender, jitter aside. The sender speaks
+    the versions from `oldest` to `version`; an `oldest` of 0 means only `version`. A session uses
+    the highest that both hosts speak. Later versions may only append members. `frame` and `hosts`
+    are digests of the sender's fabric file (mrcd/fabric/digest.py); 0 says nothing.
     """
 
     version: int
@@ -57,10 +76,16 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     qps: Annotated[tuple[tuple[Nonzero24, Word24], ...], Meta(min_length=1, max_length=MAX_QPS)]
     # Last, and with a default: daemons that predate this field neither send nor read it.
     pace_ms: Annotated[int, Meta(ge=1, le=PACE_MAX_MS)] = 1000
+    oldest: Annotated[int, Meta(ge=0)] = 0
+    frame: int = 0
+    hosts: int = 0
 
 
-class _VersionOnly(msgspec.Struct, array_like=True):
+class _Head(msgspec.Struct, array_like=True):
+    """The members that Offers of all versions begin with."""
+
     version: int
+    host: object = None
 
 
 def encode(offer: Offer) -> bytes:
@@ -78,12 +103,12 @@ def decode(datagram: bytes) -> Offer:
         offer = msgspec.msgpack.decode(body, type=Offer)
     except frames.NO_MESSAGE as error:
         _refuse(body, error)
-    if offer.version != VERSION:
-        _refuse(body)
+    if versions.common(offer.version, offer.oldest) is None:
+        raise NoCommonVersion(offer.host, offer.version, offer.oldest)
     # msgpack cannot encode more than 64 bits, so only the lower bound needs a check.
-    if min(offer.epoch, offer.sid, offer.ack_sid, offer.seq) < 0:
-        names = (name for name in ("epoch", "sid", "ack_sid", "seq") if getattr(offer, name) < 0)
-        name = next(names)
+    for name in _WORDS64:
+        if getattr(offer, name) >= 0:
+            continue
         raise HandshakeError(f"{name} {getattr(offer, name)} is not 64 bits unsigned")
     if offer.sid == 0:
         raise HandshakeError("sid 0 names no session")
@@ -97,9 +122,10 @@ def decode(datagram: bytes) -> Offer:
 def _refuse(body: bytes, error: Exception | None = None) -> NoReturn:
     """Raise HandshakeError with the reason; a body of another version may have any content."""
     try:
-        version = msgspec.msgpack.decode(body, type=_VersionOnly).version
+        head = msgspec.msgpack.decode(body, type=_Head)
     except frames.NO_MESSAGE as worse:
-        error, version = worse, VERSION
-    if version != VERSION:
-        raise HandshakeError(f"version {version}, this daemon speaks {VERSION}") from None
+        raise HandshakeError(f"not an Offer: {worse}") from None
+    if versions.common(head.version, 0) is None:
+        host = head.host if isinstance(head.host, str) and len(head.host) <= NAME_MAX else ""
+        raise NoCommonVersion(host, head.version, 0) from None
     raise HandshakeError(f"not an Offer: {error}") from None

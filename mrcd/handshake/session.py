@@ -47,9 +47,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from typing import Final
 
+from mrcd.handshake import versions
 from mrcd.handshake.commands import (
     Command,
     ConfigureReceive,
@@ -66,7 +68,6 @@ from mrcd.handshake.incarnation import SEQ_LEAP, Bound, Incarnation, Memory, Our
 from mrcd.handshake.offer import (
     MAX_QPS,
     TRIM,
-    VERSION,
     HandshakeError,
     LacksCapability,
     Offer,
@@ -159,7 +160,7 @@ class Session:
         session._free = session._new_incarnation()
         session._seq = memory.seq + SEQ_LEAP
         bound = Incarnation(memory.sid, memory.qps)
-        session._bound = Bound(bound, memory.offer, now_ns, now_ns)
+        session._bound = Bound(bound, memory.offer, now_ns, now_ns, memory.agreed)
         session.state = State.ESTABLISHED
         return session
 
@@ -168,9 +169,15 @@ class Session:
         """The state that `resume` needs; None while there is nothing to resume."""
         if self._bound is None or self.state not in (State.ESTABLISHED, State.SILENT):
             return None
-        ours = self._bound.ours
+        bound = self._bound
         return Memory(
-            self._ours.epoch, ours.sid, self._seq, self._generation, ours.qps, self._bound.offer
+            self._ours.epoch,
+            bound.ours.sid,
+            self._seq,
+            self._generation,
+            bound.ours.qps,
+            bound.offer,
+            bound.version,
         )
 
     # -- events in
@@ -223,6 +230,15 @@ class Session:
         return []
 
     @property
+    def digests(self) -> tuple[int, int]:
+        """The digests of this host's fabric file: of the frame, and of the two hosts."""
+        return self._ours.frame, self._ours.hosts
+
+    def set_digests(self, frame: int, hosts: int) -> None:
+        """State other digests of the fabric file from the next Offer on."""
+        self._ours = replace(self._ours, frame=frame, hosts=hosts)
+
+    @property
     def deadline_ns(self) -> int:
         """The time at which `tick` must be called next."""
         return min(self._due_ns, self._unheard_ns)
@@ -245,6 +261,11 @@ class Session:
     def remote(self) -> Offer | None:
         """The latest Offer of the peer we are bound to, for display."""
         return self._bound.offer if self._bound else None
+
+    @property
+    def version(self) -> int | None:
+        """The version that this session speaks; None while there is no peer."""
+        return self._bound.version if self._bound else None
 
     @property
     def _unheard_ns(self) -> int:
@@ -289,7 +310,9 @@ class Session:
             restarted = offer.epoch != self._bound.offer.epoch
             reason = "peer restarted" if restarted else "peer began a new session"
             commands.append(self._reset(reason))
-        self._bound = Bound(self._free, offer, now_ns, now_ns)
+        version = versions.common(offer.version, offer.oldest)
+        assert version is not None, "decode() lets no other Offer pass"
+        self._bound = Bound(self._free, offer, now_ns, now_ns, version)
         self._free = self._new_incarnation()
         commands.append(self._configure(self._bound))
         commands.append(self._enter(State.BOUND, reason))
@@ -456,7 +479,7 @@ class Session:
             return []
         self._seq += 1
         offer = Offer(
-            version=VERSION,
+            version=versions.NEWEST,
             host=self._ours.host,
             target=self.peer,
             epoch=self._ours.epoch,
@@ -471,6 +494,9 @@ class Session:
             capabilities=self._ours.capabilities,
             qps=tuple((qp.qpn, qp.psn) for qp in ours.qps),
             pace_ms=self._keepalive_ns // MS,
+            oldest=versions.OLDEST,
+            frame=self._ours.frame,
+            hosts=self._ours.hosts,
         )
         return [SendOffer(self.peer, planes, encode(offer))]
 

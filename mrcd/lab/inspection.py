@@ -82,6 +82,9 @@ def of_host(settings: config.Config, peers: Peers) -> Wanted:
 def host(file: Path, peers: Peers) -> list[Finding]:
     """Check this host by its configuration; raises config.ConfigError if that has errors."""
     settings = config.load(file)
+    if settings.fabric.routing.network:
+        why = "without a fabric there are no uSID routes to verify; see `ip route`"
+        raise config.ConfigError([f"{file}: [[plane]]: {why}"])
 
     async def look() -> list[Finding]:
         async with Netlink() as nl:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -16,14 +17,17 @@ from pathlib import Path
 
 import tomli_w
 
+from mrcd.config import keyfiles
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
+from mrcd.handshake.identity import KEY_BYTES, Secret
 from mrcd.lab import build, faults, injection, nics, processes, reach, state, topology
+from mrcd.lab.assembler import finish
 from mrcd.lab.injection import Applied
 from mrcd.lab.marking import Marking
 from mrcd.lab.state import Fault, Lab, LabFailed, NoSuchElement
 from mrcd.lab.topology import Topology
-from mrcd.linux import mounts, netns
+from mrcd.linux import bpf, mounts, netns
 
 _LOG_LINES = 15
 
@@ -103,12 +107,14 @@ def up(
     ecn: bool = True,
     on_stop: str = "detach",
     settings: str = "",
+    insecure: bool = False,
 ) -> None:
     """Build the lab of this fabric, named after it; return when all hosts reach all others.
 
     `ecn`: switches mark packets that leave through a long queue. `on_stop`: what a host's mrcd does
     with its data path when it is stopped; by default a lab leaves nothing behind. `settings`: TOML
-    that is added to every host's mrcd.toml. Without `hosts` only the switches are built. NICs of
+    that is added to every host's mrcd.toml. The hosts share a secret of this lab, unless `insecure`
+    is set or the settings name keys. Without `hosts` only the switches are built. NICs of
     this machine are then their ports to the hosts, and the call does not wait until hosts reach
     each other.
 
@@ -121,6 +127,8 @@ def up(
     daemons = daemons and hosts
     _claim(Lab(fabric.name, names, daemons, ecn, ()), fabric)
     try:
+        if hosts and not insecure:
+            keyfiles.write(state.secret(fabric.name), Secret(secrets.token_bytes(KEY_BYTES)))
         _build(plan, plan.within(names), ecn, on_stop, settings)
         if daemons:
             _start_daemons(plan)
@@ -168,6 +176,34 @@ def _build(whole: Topology, plan: Topology, ecn: bool, on_stop: str, settings: s
         asyncio.run(nics.adopt(whole))
     with _marking(plan, ecn) as marking:
         asyncio.run(build.build(plan, marking))
+    if tomllib.loads(settings).get("transport", {}).get("xdp") == "native":
+        _receive_what_xdp_sends(plan)
+
+
+def _receive_what_xdp_sends(plan: Topology) -> None:
+    """Have the switches' ports to hosts run NAPI for XDP, without which a veth takes nothing of it.
+
+    Hosts with native XDP turn probes round there. A program on the port starts NAPI; that GRO does
+    so, too, is not enough, since the kernel then leaves what XDP sends in the ring (Linux 6.18).
+    """
+    handle, _ = bpf.load_program(
+        bpf.PROG_TYPE_XDP, finish(_XDP_PASS), name="lab_port", flags=bpf.F_XDP_HAS_FRAGS
+    )
+    try:
+        for cable in plan.nic_cables():
+            end = cable.near
+            with netns.entered(plan.namespace(end.node)):
+                index = socket.if_nametoindex(end.ifname)
+                link = bpf.create_link(handle, index, bpf.ATTACH_XDP, flags=bpf.XDP_FLAGS_DRV_MODE)
+            bpf.pin(link, state.bpffs(plan.fabric.name) / f"port_{end.node}_{end.ifname}")
+            os.close(link)
+    finally:
+        os.close(handle)
+
+
+_XDP_PASS = 2
+_PROFILES = {"private_key_file", "secret_file", "insecure"}
+"""Keys of [keys] that say where keys come from."""
 
 
 def _config_of(host: str, fabric: Fabric, on_stop: str, settings: str) -> str:
@@ -182,7 +218,12 @@ def _config_of(host: str, fabric: Fabric, on_stop: str, settings: str) -> str:
     }
     if fabric.trim:
         tables["transport"] = {"cell_max": 0}
-    for name, table in tomllib.loads(settings).items():
+    shared = state.secret(fabric.name)
+    tables["keys"] = {"secret_file": f"../{shared.name}"} if shared.exists() else {"insecure": True}
+    given = tomllib.loads(settings)
+    if _PROFILES & given.get("keys", {}).keys():
+        tables["keys"] = {}
+    for name, table in given.items():
         tables[name] = {**tables.get(name, {}), **table}
     return tomli_w.dumps(tables)
 

@@ -12,7 +12,7 @@ MARK_ALL = 0.8  # part of the queue above which all packets are marked
 _ETHERNET = 14
 TRIM_BYTES = _ETHERNET + 128
 """What a switch leaves of a frame that it trims: real switches cut at a fixed length, too. It
-holds all headers up to TSETH in each encapsulation, and those of TCP in a cell."""
+holds all headers up to RETH in each encapsulation, and those of TCP in a cell."""
 SPARE = 4  # a qdisc whose timer is late falls behind what the program believes
 CONTROL_PART = 2  # a packet of the first queue occupies this many times its time on the link
 

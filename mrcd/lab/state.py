@@ -83,6 +83,11 @@ def bpffs(name: str) -> Path:
     return folder(name) / "bpf"
 
 
+def secret(name: str) -> Path:
+    """Return the path of the secret that all hosts of the lab share."""
+    return folder(name) / "fabric.secret"
+
+
 def places(name: str, host: str) -> HostPlaces:
     """Return the paths of the files of a host's daemon."""
     home = folder(name) / host

@@ -12,14 +12,17 @@ import contextlib
 import ctypes
 import errno
 import os
+import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from mrcd.linux import libc
+from mrcd.linux.privileged import client
+from mrcd.linux.privileged.requests import CreateLink, NameProgram
 
-_SYS_BPF = 321 if os.uname().machine == "x86_64" else 280
+SYSCALL = 321 if os.uname().machine == "x86_64" else 280
 
 MAP_CREATE = 0
 MAP_LOOKUP_ELEM = 1
@@ -77,7 +80,7 @@ def call(command: int, attr: bytes | ctypes.Array[ctypes.c_char], what: str) -> 
         else ctypes.create_string_buffer(attr.ljust(ATTR_SIZE, b"\0"), ATTR_SIZE)
     )
     try:
-        return libc.call(what, "syscall", _SYS_BPF, command, ctypes.byref(buf), ctypes.sizeof(buf))
+        return libc.call(what, "syscall", SYSCALL, command, ctypes.byref(buf), ctypes.sizeof(buf))
     except OSError as error:
         raise BpfError(what, error.errno or 0) from None
 
@@ -132,8 +135,16 @@ def load_program(
 
 def create_link(prog_fd: int, ifindex: int, attach: int, *, flags: int = 0, what: str = "") -> int:
     """Attach a program to an interface by a link and return the link's descriptor."""
-    attr = struct.pack("=IIIIIIQ", prog_fd, ifindex, attach, flags, 0, 0, 0)
-    return call(LINK_CREATE, attr, what or f"attach program to interface {ifindex}")
+    what = what or f"attach program to interface {ifindex}"
+    if (channel := client.current()) is not None:
+        asked = CreateLink(socket.if_indextoname(ifindex), attach, flags)
+        try:
+            return channel.ask_fd(asked, [prog_fd])
+        except OSError as error:
+            raise BpfError(what, error.errno or 0) from None
+    return call(
+        LINK_CREATE, struct.pack("=IIIIIIQ", prog_fd, ifindex, attach, flags, 0, 0, 0), what
+    )
 
 
 def update_link(link_fd: int, prog_fd: int) -> None:
@@ -381,6 +392,20 @@ def links() -> Iterator[LinkInfo]:
             yield link_info(fd)
         finally:
             os.close(fd)
+
+
+def named(ident: int, ifindex: int) -> tuple[str | None, int | None]:
+    """Return the name of a program and the id of its link to an interface, None if not known.
+
+    Only CAP_SYS_ADMIN may look for them.
+    """
+    if (channel := client.current()) is not None:
+        name, link = channel.ask(NameProgram(ident, ifindex))
+        return name, link
+    with contextlib.suppress(BpfError):
+        here = (each.ident for each in links() if (each.program, each.ifindex) == (ident, ifindex))
+        return program_name(ident), next(here, None)
+    return None, None
 
 
 def possible_cpus() -> int:

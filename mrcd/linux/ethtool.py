@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 from pyroute2.ethtool.ioctl import IoctlEthtool, NoSuchDevice, NotSupportedError
 
+from mrcd.linux.privileged import client, requests
+
 _UNKNOWN_MBPS = 0xFFFFFFFF  # SPEED_UNKNOWN
 _FLAGS = {
     "tx_checksum": "tx-checksumming",
@@ -73,6 +75,9 @@ def set_features(
     The kernel also switches off what depends on a feature: without tx_checksum there is no tso.
     """
     wanted = {"tx_checksum": tx_checksum, "sg": sg, "tso": tso, "gso": gso, "gro": gro}
+    if (channel := client.current()) is not None:
+        channel.ask(requests.SetFeatures(name, **wanted))
+        return
     with contextlib.closing(IoctlEthtool(name)) as device:
         for feature, value in wanted.items():
             if value is not None:

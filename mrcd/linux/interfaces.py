@@ -27,6 +27,27 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkState:
+    """An interface with everything that mrcd sets or depends on.
+
+    `lower` and `master` are indices or 0. `xdp` tells whether it has an XDP program.
+    """
+
+    index: int
+    name: str
+    mac: bytes = b""
+    mtu: int = 0
+    up: bool = True
+    arp: bool = False
+    kind: str = ""
+    lower: int = 0
+    master: int = 0
+    qdisc: str = "noqueue"
+    gso: tuple[int, int] = (0, 0)  # bytes and packets
+    xdp: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class XdpProgram:
     """The XDP program of an interface: the kernel's id of it, and the mode it runs in."""
 
@@ -51,6 +72,19 @@ class Route:
     via: str | None
     src: str | None
     mtu: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the kernel sends to an address: the next hop, the source address, and the path MTU.
+
+    The hop is the address itself where it is on the link. `mtu` is 0 unless a route sets one, or a
+    router has told the kernel of a smaller one than the interface's.
+    """
+
+    hop: str
+    src: str | None
+    mtu: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,27 +9,30 @@ setting as soon as the interface appears.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mrcd.linux import libc
+from mrcd.linux.privileged import client
+from mrcd.linux.privileged.requests import ForgetIpv4Routes, SpreadReceiving, WriteSysctls
 
 _SYS_FSOPEN = 430
 _SYS_FSCONFIG = 431
 _SYS_FSMOUNT = 432
 _FSCONFIG_CMD_CREATE = 6
 
-MRC0_SYSCTLS = {"accept_ra": 0, "addr_gen_mode": 1, "autoconf": 0}
-"""Settings of mrc0 and its other end: the kernel makes no addresses and listens to no router."""
+MRC0_SYSCTLS = {"disable_ipv6": 0, "accept_ra": 0, "addr_gen_mode": 1, "autoconf": 0}
+"""Settings of mrc0 and its other end: IPv6 is on, the kernel makes no addresses and listens to no
+router."""
 UDEV_S = 1.0
 """Time for udev, which learns of a new interface at once and needs some milliseconds."""
 UDEV_LATE_S = 30.0
 """Time for udev while it starts, or where the processor is busy or emulated."""
 _INTERFACES = Path("/sys/class/net")
+_STEERING = "queues/rx-0/rps_cpus"
 
 
 def _call(number: int, *args: object) -> int:
@@ -70,14 +73,16 @@ def write_interfaces(names: Iterable[str], attribute: str, value: str) -> None:
                 os.close(fd)
 
 
-def write_sysctls(name: str, values: Mapping[str, int] = MRC0_SYSCTLS) -> list[str]:
-    """Write net.ipv6.conf.NAME.*, and return an error text for each value that is not in force.
+def write_sysctls(name: str) -> list[str]:
+    """Write net.ipv6.conf.NAME.* as MRC0_SYSCTLS has it; return a text for each that is not so.
 
     CAP_NET_ADMIN is enough. Containers, however, have /proc/sys read-only; there a value that is
     already as wanted is no error.
     """
+    if (channel := client.current()) is not None:
+        return list(channel.ask(WriteSysctls(name)))
     refused = []
-    for key, value in values.items():
+    for key, value in MRC0_SYSCTLS.items():
         file = Path(f"/proc/sys/net/ipv6/conf/{name}/{key}")
         try:
             file.write_text(str(value))
@@ -89,6 +94,8 @@ def write_sysctls(name: str, values: Mapping[str, int] = MRC0_SYSCTLS) -> list[s
 
 def forget_ipv4_routes() -> str | None:
     """Make every IPv4 connection look its route up again; return an error text or None."""
+    if (channel := client.current()) is not None:
+        return channel.ask(ForgetIpv4Routes())  # type: ignore[no-any-return]  # text or None
     file = Path("/proc/sys/net/ipv4/route/flush")
     try:
         file.write_text("1")
@@ -97,23 +104,42 @@ def forget_ipv4_routes() -> str | None:
     return None
 
 
+def write_steering(name: str) -> bool:
+    """Spread an interface's packets over all CPUs, each flow on one, if that is permitted.
+
+    Return whether it was. Where no sysfs of our own can be opened, this writes to /sys, if it shows
+    our network namespace.
+    """
+    if (channel := client.current()) is not None:
+        return bool(channel.ask(SpreadReceiving(name)))
+    mask = cpu_mask(all_cpus())
+    with contextlib.suppress(PermissionError):
+        write_interfaces([name], _STEERING, mask)
+        return True
+    with contextlib.suppress(OSError):
+        if _shown_in_sys(name):
+            (_INTERFACES / name / _STEERING).write_text(mask)
+    return False
+
+
+def _shown_in_sys(name: str) -> bool:
+    return int((_INTERFACES / name / "ifindex").read_text()) == socket.if_nametoindex(name)
+
+
 async def spread_receiving(name: str, wait_s: float) -> str | None:
     """Spread an interface's packets over all CPUs, each flow on one; return an error text or None.
 
     Writes the mask of receive packet steering where that is allowed. Otherwise waits up to `wait_s`
     seconds for udev's rule to write it.
     """
-    mask = cpu_mask(all_cpus())
-    with contextlib.suppress(PermissionError):
-        write_interfaces([name], "queues/rx-0/rps_cpus", mask)
+    import asyncio  # noqa: PLC0415  # the privileged process does without it
+
+    if write_steering(name):
         return None
-    interface = _INTERFACES / name
     try:
-        if int((interface / "ifindex").read_text()) != socket.if_nametoindex(name):
+        if not _shown_in_sys(name):
             return f"/sys shows another network namespace than that of {name}"
-        file = interface / "queues/rx-0/rps_cpus"
-        with contextlib.suppress(OSError):
-            file.write_text(mask)
+        file = _INTERFACES / name / _STEERING
         deadline = asyncio.get_running_loop().time() + wait_s
         while not file.read_text().strip("0,\n"):
             if asyncio.get_running_loop().time() > deadline:

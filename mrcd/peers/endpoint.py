@@ -14,7 +14,7 @@ import random
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 
@@ -24,6 +24,8 @@ from mrcd.fabric.routing import ENCAP_FULL
 from mrcd.linux.planesocket import Address, PlaneSockets
 from mrcd.peers.evprobe import PathResult, ProbeRound
 from mrcd.peers.portupdates import PortUpdates, SendUpdate
+from mrcd.service.log import get_logger
+from mrcd.wire.abi import ABI
 from mrcd.wire.packet import (
     WIRE,
     Bth,
@@ -47,6 +49,8 @@ _TIMESPEC = struct.Struct("@ll")
 _MAX_BYTES = 512
 _BTH_BYTES = WIRE.structs["mrc_bth"].size
 
+READ_MAX = 64
+"""Answers read from a plane before the event loop's other tasks get a turn."""
 PROBE_GAP_S = 0.01
 """Time between two rounds of EV probes. It is longer than the delay of a queue in the fabric, so
 each round sees its own queue."""
@@ -54,7 +58,10 @@ PROBE_WAIT_S = 0.5
 """An EV probe that is not answered within this time counts as lost."""
 
 Answer = Callable[[str, int, bytes, int], None]
+log = get_logger()
+
 OpenEvs = Callable[[str, int], Sequence[int]]
+KeyOf = Callable[[str], tuple[bytes, int]]
 
 
 def _stamp(now_ns: int) -> Timestamp:
@@ -64,7 +71,14 @@ def _stamp(now_ns: int) -> Timestamp:
 class EndpointSockets(PlaneSockets):
     """One pair of sockets for each plane. Times are CLOCK_REALTIME, like kernel timestamps."""
 
-    def __init__(self, port: int, on_answer: Answer, encap: int, dscp: int = 0) -> None:
+    def __init__(
+        self,
+        port: int,
+        on_answer: Answer,
+        encap: int,
+        dscp: int = 0,
+        admitted: int | None = ABI.MRC_ADMITTED_MARK,
+    ) -> None:
         """Set the sockets up for `encap`, one of MRC_ENCAP_*, without opening any.
 
         `on_answer` is called with the source address, the EV, the bytes from BTH to ICRC, and the
@@ -72,7 +86,7 @@ class EndpointSockets(PlaneSockets):
         the packet came by, and that its lower half, which no socket tells, is 0.
         """
         raw_protocol = _IPPROTO_IPV6 if encap == ENCAP_FULL else socket.IPPROTO_UDP
-        super().__init__("endpoint", port, raw_protocol, dscp)
+        super().__init__("endpoint", port, raw_protocol, dscp, admitted)
         self._on_answer = on_answer
         self._encap = encap
 
@@ -87,7 +101,7 @@ class EndpointSockets(PlaneSockets):
             self._raw[plane].setsockopt(socket.IPPROTO_IPV6, _IPV6_AUTOFLOWLABEL, 0)
 
     def _readable(self, plane: int) -> None:
-        while True:
+        for _ in range(READ_MAX):
             try:
                 data, extra, _flags, source = self._in[plane].recvmsg(_MAX_BYTES, 64)
             except OSError:  # empty, or an ICMP error about a packet we sent
@@ -110,9 +124,13 @@ class EndpointSockets(PlaneSockets):
 class Endpoint:
     """Sends endpoint requests to peers and matches the answers."""
 
-    def __init__(self, config: Config, open_evs: OpenEvs) -> None:
-        """Announce over the EVs that `open_evs` returns for a peer and a plane."""
+    def __init__(self, config: Config, open_evs: OpenEvs, key_of: KeyOf) -> None:
+        """Announce over the EVs that `open_evs` returns for a peer and a plane.
+
+        `key_of` returns the key of tags of endpoint packets to a peer, and its phase.
+        """
         self._open_evs = open_evs
+        self._key_of = key_of
         self._rng = random.Random()
         self._sockets = EndpointSockets(
             config.transport.udp_port,
@@ -134,7 +152,7 @@ class Endpoint:
         """Use this configuration from now on: other peers, but the same planes and ports."""
         self._config = config
         self._peers = {peer.name: peer for peer in config.peers}
-        self._at = {(peer.host.t0, peer.host.port): peer.name for peer in config.peers}
+        self._at = {underlay.place(config.fabric, peer.host): peer.name for peer in config.peers}
         self._way.cache_clear()
 
     @property
@@ -157,10 +175,31 @@ class Endpoint:
 
         `mask` is the mask of usable planes that peers know; `update_id` is the last id used.
         """
-        fabric, host = self._config.fabric, self._config.host
-        for plane, name in enumerate(self._config.interfaces):
-            self._sockets.open_plane(plane, name, underlay.address(fabric, host, plane))
+        config = self._config
+        addresses = underlay.addresses(config.fabric, config.host)
+        for failed in self._sockets.open_planes(config.interfaces, addresses):
+            log.warning("plane.not_restored", error=failed)
         self._updates = PortUpdates(mask, update_id)
+
+    def readdress(self, config: Config, interfaces: Mapping[int, str]) -> None:
+        """Send from, and listen at, the addresses that planes have in a configuration.
+
+        `interfaces` names the NIC of each plane whose address is another one.
+        """
+        self.reconfigure(config)
+        for plane in interfaces:
+            address = underlay.address(config.fabric, config.host, plane)
+            self._sockets.reopen_plane(plane, interfaces[plane], address)
+
+    def rebind(self, plane: int, interface: str) -> None:
+        """Use another NIC for a plane. Raises OSError if its sockets cannot be opened."""
+        fabric, host = self._config.fabric, self._config.host
+        self._sockets.reopen_plane(plane, interface, underlay.address(fabric, host, plane))
+
+    def open_closed(self, plane: int, interface: str) -> None:
+        """Open the sockets of a plane that was down before. Raises OSError if that fails."""
+        fabric, host = self._config.fabric, self._config.host
+        self._sockets.open_closed(plane, interface, underlay.address(fabric, host, plane))
 
     def close(self) -> None:
         """Stop the timer and close the sockets."""
@@ -262,8 +301,9 @@ class Endpoint:
 
     def _send(self, peer: Peer, ev: int, request_id: int, erth: Erth) -> None:
         path, envelope = self._way(peer.name, ev)
-        bth = Bth(WIRE.MRC_OP_ENDPOINT_REQ, WIRE.MRC_QPN_ENDPOINT, request_id)
-        self._sockets.send(usid.ev_plane(ev), path, encode(Control(envelope, bth, erth)))
+        key, phase = self._key_of(peer.name)
+        bth = Bth(WIRE.MRC_OP_ENDPOINT_REQ, WIRE.MRC_QPN_ENDPOINT, request_id, phase=phase)
+        self._sockets.send(usid.ev_plane(ev), path, encode(Control(envelope, bth, erth), key))
 
     def _answered(self, source: str, ev: int, data: bytes, arrived_ns: int) -> None:
         fabric = self._config.fabric

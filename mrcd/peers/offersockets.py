@@ -18,8 +18,10 @@ import struct
 from collections.abc import Callable
 from ipaddress import IPv6Address
 
-from mrcd.fabric.routing import ENCAP_FULL, ENCAP_REDUCED
-from mrcd.linux.planesocket import Address, PlaneSockets
+from mrcd.fabric.routing import ENCAP_FULL, ENCAP_REDUCED, HOPS_SENT
+from mrcd.linux.boundsocket import force_buffer
+from mrcd.linux.planesocket import Address, PlaneSockets, send_hops
+from mrcd.wire.abi import ABI
 from mrcd.wire.envelope import checksum16
 
 _IPPROTO_IPV6 = 41
@@ -30,8 +32,9 @@ _UDP = struct.Struct("!HHHH")
 _PSEUDO = struct.Struct("!IHBBHHHH")  # the pseudo-header after the addresses, and the UDP header
 _RAW_PROTOCOL = {ENCAP_FULL: _IPPROTO_IPV6, ENCAP_REDUCED: _IPPROTO_UDP}
 _MAX_DATAGRAM = 2048
-_SO_RCVBUFFORCE = 33
 _WAITING_BYTES = 1 << 20
+READ_MAX = 64
+"""Datagrams read from a plane before the event loop's other tasks get a turn: anyone may send."""
 
 
 def udp6(src: IPv6Address, dst: IPv6Address, sport: int, dport: int, payload: bytes) -> bytes:
@@ -50,16 +53,19 @@ class OfferSockets(PlaneSockets):
     def __init__(
         self,
         port: int,
-        on_datagram: Callable[[bytes, int], None],
+        on_datagram: Callable[[bytes, int, str], None],
         encap: int,
         rest_s: Callable[[], float] = lambda: 0.0,
         dscp: int = 0,
+        admitted: int | None = ABI.MRC_ADMITTED_MARK,
     ) -> None:
-        """Pause reading for `rest_s` seconds each time everything that arrived has been read.
+        """Call `on_datagram` with each datagram, its plane and the address of its sender.
+
+        Pause reading for `rest_s` seconds each time everything that arrived has been read.
 
         Keepalives of thousands of peers arrive one by one, and waking up costs more than reading.
         """
-        super().__init__("hand-shake", port, _RAW_PROTOCOL.get(encap), dscp)
+        super().__init__("hand-shake", port, _RAW_PROTOCOL.get(encap), dscp, admitted)
         self._on_datagram = on_datagram
         self._encap = encap
         self._rest_s = rest_s
@@ -69,9 +75,11 @@ class OfferSockets(PlaneSockets):
     def open_plane(self, plane: int, interface: str, address: Address) -> None:
         """Begin to send and listen on a plane. Raises OSError if a socket cannot be set up."""
         super().open_plane(plane, interface, address)
+        if plane in self._raw:
+            send_hops(self._raw[plane], HOPS_SENT)
         self._source[plane] = os.fsencode(interface), address
         with contextlib.suppress(OSError):  # datagrams that arrive during a pause wait here
-            self._in[plane].setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _WAITING_BYTES)
+            force_buffer(self._in[plane], _WAITING_BYTES)
 
     def close(self) -> None:
         """Close all sockets."""
@@ -100,15 +108,14 @@ class OfferSockets(PlaneSockets):
             self._listen(True)
 
     def _read(self, plane: int) -> int:
-        """Read every datagram that has arrived on a plane, and return their number."""
-        found = 0
-        while True:
+        """Read what has arrived on a plane, at most READ_MAX datagrams, and return their number."""
+        for found in range(READ_MAX):
             try:
-                datagram = self._in[plane].recv(_MAX_DATAGRAM)
-            except OSError:  # empty, or an ICMP error about a packet we sent
+                datagram, source = self._in[plane].recvfrom(_MAX_DATAGRAM)
+            except OSError:  # empty, or an ICMP error about a packet we sent, or the NIC is gone
                 return found
-            found += 1
-            self._on_datagram(datagram, plane)
+            self._on_datagram(datagram, plane, source[0])
+        return READ_MAX
 
     def send(self, plane: int, path: bytes | None, target: Address, datagram: bytes) -> None:
         """Send one Offer to `target`; losing it is no error.
@@ -121,6 +128,7 @@ class OfferSockets(PlaneSockets):
         try:
             if path is None:
                 with self._socket(socket.SOCK_DGRAM, 0, device, source, 0) as out:
+                    send_hops(out, HOPS_SENT)
                     out.sendto(datagram, (str(target), self._port))
                 return
             assert isinstance(source, IPv6Address) and isinstance(target, IPv6Address)  # noqa: PT018

@@ -8,11 +8,12 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from mrcd import handshake
 from mrcd.config.config import Config, Peer
 from mrcd.datapath.qptable import QpTable
-from mrcd.fabric import underlay
+from mrcd.fabric import digest, underlay
 from mrcd.handshake import (
     CELL,
     TRIM,
@@ -21,6 +22,7 @@ from mrcd.handshake import (
     HandshakeError,
     LacksCapability,
     Memory,
+    NoCommonVersion,
     Offer,
     Pace,
     PeerPlanes,
@@ -30,13 +32,18 @@ from mrcd.handshake import (
     Session,
     State,
     StateChanged,
+    sealing,
+    versions,
 )
+from mrcd.handshake.channel import ChannelMemory
 from mrcd.handshake.pace import BEAT_MAX_NS
+from mrcd.peers.channels import Channels, OnMoved, PacketKeys
 from mrcd.peers.endpoint import Endpoint, OpenEvs
 from mrcd.peers.offersockets import OfferSockets
 from mrcd.peers.portcheck import PortDoubts
 from mrcd.peers.schedule import Agenda
 from mrcd.peers.sender import Ways
+from mrcd.service.alarm import Alarm
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
 
@@ -48,6 +55,10 @@ TOLD_AT_ONCE = 64
 """Peers told of a change of our planes without a pause; this takes a few milliseconds."""
 REST_NS = 250_000_000
 """Interval at which arrivals from a crowd of peers are read while none of them needs an answer."""
+
+
+Handler = Callable[[str | None, bytes, int], None]
+"""Is called with a message's sender (None where nobody can know it), the message and its plane."""
 
 
 class Peers:
@@ -62,12 +73,19 @@ class Peers:
         endpoint: Endpoint,
         on_change: Callable[[], None],
         open_evs: OpenEvs,
+        packets: PacketKeys | None = None,
+        channels: Mapping[str, ChannelMemory] | None = None,
+        on_moved: OnMoved = lambda _peer, _plane, _address: None,
     ) -> None:
-        """Create a session for each peer.
+        """Create a session for each peer, and a sealed channel if the configuration has keys.
 
         `endpoint` is told which peers have a session, and `on_change` is called when `memories`
-        changed. `open_evs` returns the EVs of a plane to a peer that no rule denies.
+        or `channel_memories` changed. `open_evs` returns the EVs of a plane to a peer that no rule
+        denies. `packets` holds the keys of packets. `channels` are the memories of an earlier
+        daemon with this data path. `on_moved` is that of Channels.
         """
+        self._on_moved = on_moved
+        self._packets = packets
         self._open_evs = open_evs
         self._endpoint = endpoint
         self._on_change = on_change
@@ -78,34 +96,56 @@ class Peers:
         self._rng = random.SystemRandom()
         self._sockets = OfferSockets(
             config.transport.control_port,
-            self._datagram,
+            self._arrived,
             config.fabric.routing.code,
             self._heard_all,
             config.fabric.classes.control,
         )
         self._calm = True  # since the last look, nothing but keepalives arrived
         self._agenda = Agenda(now_ns=time.monotonic_ns())
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._due)
         self._pace = Pace(phase_ns=self._rng.randrange(BEAT_MAX_NS))
         self._answering: dict[str, None] = {}  # a set that keeps its order
         self._untold: deque[str] = deque()  # peers still to be told of a change of our planes
         self._telling: asyncio.Handle | None = None
         self._peers = {peer.name: peer for peer in config.peers}
-        self._handlers: dict[bytes, Callable[[bytes, int], None]] = {}
+        self._handlers: dict[bytes, Handler] = {}
         self._rejections = Rejections("handshake.rejected")
         self.heard_ns: dict[str, int] = {}
         self.mtu: dict[str, int] = {}
+        self._offered_mtu: dict[str, int] = {}
+        self._path_mtu: dict[tuple[str, int], int] = {}  # by peer and plane, where the kernel knows
         self.cells: dict[str, bool] = {}  # whether data goes in cells, by peer with QPs
         self.trims: dict[str, bool] = {}  # whether switches trim data to a peer
         self.refused: dict[str, str] = {}  # why a peer that is heard gets no session
         self.failed: dict[str, str] = {}  # peers whose QPs are set up anew, and why one gave up
         self.port_mask: dict[str, int] = {}
+        self._frame = digest.of_frame(config.fabric)
+        self._digests: dict[str, tuple[int, int]] = {}  # of fabric files, as peers state them
         self._doubts = PortDoubts()
         self._doubts_ns = 0  # when they are compared next
         self._mask = 0
         self._ways = Ways(config, self._sockets.send, open_evs)
+        self.channels = self._channels(config, channels or {})
         self.sessions = {peer.name: self._session(peer.name, epoch) for peer in config.peers}
         self._count()
+
+    def _channels(self, config: Config, memories: Mapping[str, ChannelMemory]) -> Channels | None:
+        """Return the channels with all peers; None without keys."""
+        if config.keyring is None:
+            return None
+        return Channels(
+            config,
+            config.keyring,
+            self._pace,
+            memories,
+            self._packets,
+            self._transmit,
+            self._said,
+            self._has_keys,
+            self._on_change,
+            self._on_moved,
+        )
 
     def _session(self, peer: str, epoch: int) -> Session:
         return Session(self._ours(peer, epoch), peer, self._mask, self._rng, self._pace)
@@ -117,6 +157,7 @@ class Peers:
 
     def _ours(self, peer: str, epoch: int) -> handshake.Ours:
         config = self._config
+        hosts = digest.of_hosts(config.fabric, config.host, self._peers[peer].host)
         return handshake.Ours(
             host=config.host.name,
             epoch=epoch,
@@ -126,7 +167,28 @@ class Peers:
             qps=self._table.peers.per_peer,
             capabilities=_capabilities(config),
             required=(CELL,) if config.transport.framing == "cell" else (),
+            frame=self._frame,
+            hosts=hosts,
         )
+
+    @property
+    def other_files(self) -> dict[str, str]:
+        """Which peers state that they have another fabric file, and what does not agree."""
+        found = {
+            name: digest.differences(name, stated, self.sessions[name].digests)
+            for name, stated in self._digests.items()
+        }
+        return {name: text for name, text in found.items() if text is not None}
+
+    def _stated(self, offer: Offer) -> None:
+        """Note the digests in an Offer; log what does not agree when it begins to differ."""
+        stated = offer.frame, offer.hosts
+        if self._digests.get(offer.host) == stated:
+            return
+        self._digests[offer.host] = stated
+        text = digest.differences(offer.host, stated, self.sessions[offer.host].digests)
+        if text is not None:
+            log.warning("peer.fabric_differs", peer=offer.host, what=text)
 
     def _framed(self, peer: str, mtu: int, *, cells: bool, trims: bool) -> None:
         """Record the framing and the MTU of a session, and whether data to the peer is trimmed.
@@ -135,8 +197,21 @@ class Peers:
         """
         self.cells[peer] = cells
         self.trims[peer] = trims
-        self.mtu[peer] = min(mtu, self._config.mtu_of(cells=cells))
+        self._offered_mtu[peer] = mtu
+        headers = self._config.fabric.mtu - self._config.mtu_of(cells=cells)
+        paths = (found - headers for (name, _), found in self._path_mtu.items() if name == peer)
+        self.mtu[peer] = min(mtu, self._config.mtu_of(cells=cells), *paths)
         self._on_mtu(self._peers[peer], self.mtu[peer])
+
+    def set_path_mtu(self, peer: str, plane: int, mtu: int) -> None:
+        """Send a peer no longer packets than its path on a plane takes; 0: as long as a NIC's."""
+        if mtu:
+            self._path_mtu[peer, plane] = mtu
+        else:
+            self._path_mtu.pop((peer, plane), None)
+        if peer in self.mtu:
+            cells, trims = self.cells[peer], self.trims[peer]
+            self._framed(peer, self._offered_mtu[peer], cells=cells, trims=trims)
 
     # ---- across a restart of the daemon
 
@@ -145,6 +220,11 @@ class Peers:
         """The state that each session needs to be resumed, by peer."""
         found = {name: session.memory for name, session in self.sessions.items()}
         return {name: memory for name, memory in found.items() if memory is not None}
+
+    @property
+    def channel_memories(self) -> dict[str, ChannelMemory]:
+        """The state that each channel needs after a restart, by peer. There are no keys in it."""
+        return {} if self.channels is None else self.channels.memories
 
     def resume(self, memories: Mapping[str, Memory], told: int) -> list[str]:
         """Resume the sessions whose QPs the maps still hold, and reset the QPs of the others.
@@ -156,6 +236,9 @@ class Peers:
         resumed = []
         for name in self.sessions:
             memory = memories.get(name)
+            if memory is not None and not versions.spoken(memory.agreed):
+                log.warning("session.outdated", peer=name, version=memory.agreed)
+                memory = None
             cells = memory is not None and self._takes_cells(memory.offer)
             trims = memory is not None and TRIM in memory.offer.capabilities
             if memory is None or not self._table.holds(name, memory, cells=cells, trims=trims):
@@ -182,17 +265,40 @@ class Peers:
         """Use this configuration from now on; the caller adds and removes peers separately."""
         self._config = config
         self._peers = {peer.name: peer for peer in config.peers}
+        self._frame = digest.of_frame(config.fabric)
+        for name in self._peers.keys() & self.sessions.keys():
+            hosts = digest.of_hosts(config.fabric, config.host, self._peers[name].host)
+            self.sessions[name].set_digests(self._frame, hosts)
         self._ways.reconfigure(config)
+        self._reconfigure_channels(config)
+
+    def _reconfigure_channels(self, config: Config) -> None:
+        if self.channels is not None and config.keyring is not None:
+            self.channels.reconfigure(config, config.keyring)
+            return
+        if self.channels is not None:
+            self.channels.close()
+        self.channels = None
+        if config.keyring is not None:  # the caller adds all peers again, now with keys
+            alone = replace(config.keyring, peers={})
+            self.channels = self._channels(replace(config, keyring=alone), {})
+            assert self.channels is not None
+            self.channels.reconfigure(config, config.keyring)
+            self.channels.start()
 
     def add(self, name: str) -> None:
         """Begin to offer a session to a peer that the QP table already holds."""
         self.sessions[name] = self._session(name, self._epoch)
+        if self.channels is not None:
+            self.channels.add(name)
         self._count()
         self._arm(name)
         self._schedule()
 
     def remove(self, name: str) -> None:
-        """Forget the session with a peer; the QP table resets its QPs."""
+        """Forget the session with a peer, and its keys; the QP table resets its QPs."""
+        if self.channels is not None:
+            self.channels.remove(name)
         self._agenda.drop(name)
         self._answering.pop(name, None)
         self._endpoint.peer_gone(name)
@@ -200,11 +306,13 @@ class Peers:
             self.sessions,
             self.heard_ns,
             self.mtu,
+            self._offered_mtu,
             self.cells,
             self.trims,
             self.refused,
             self.failed,
             self.port_mask,
+            self._digests,
         ):
             known.pop(name, None)
         self._count()
@@ -240,17 +348,42 @@ class Peers:
 
     def start(self, mask: int) -> None:
         """Open the sockets and begin to send Offers."""
-        fabric, host = self._config.fabric, self._config.host
-        for plane, name in enumerate(self._config.interfaces):
-            self._sockets.open_plane(plane, name, underlay.address(fabric, host, plane))
+        config = self._config
+        addresses = underlay.addresses(config.fabric, config.host)
+        for failed in self._sockets.open_planes(config.interfaces, addresses):
+            log.warning("plane.not_restored", error=failed)
         self.set_planes(mask)
+        if self.channels is not None:
+            self.channels.start()
         for name in self.sessions:
             self._arm(name)
         self._schedule()
 
+    def readdress(self, config: Config, interfaces: Mapping[int, str]) -> None:
+        """Send from, and listen at, the addresses that planes have in a configuration.
+
+        `interfaces` names the NIC of each plane whose address is another one.
+        """
+        self._config = config
+        for plane in interfaces:
+            address = underlay.address(config.fabric, config.host, plane)
+            self._sockets.reopen_plane(plane, interfaces[plane], address)
+
+    def rebind(self, plane: int, interface: str) -> None:
+        """Use another NIC for a plane. Raises OSError if its sockets cannot be opened."""
+        fabric, host = self._config.fabric, self._config.host
+        self._sockets.reopen_plane(plane, interface, underlay.address(fabric, host, plane))
+
+    def open_closed(self, plane: int, interface: str) -> None:
+        """Open the sockets of a plane that was down before. Raises OSError if that fails."""
+        fabric, host = self._config.fabric, self._config.host
+        self._sockets.open_closed(plane, interface, underlay.address(fabric, host, plane))
+
     def set_planes(self, mask: int) -> None:
         """Tell all peers of our changed mask of usable planes, those that answer first."""
-        self._mask = mask
+        gained, self._mask = mask & ~self._mask, mask
+        if gained and self.channels is not None:
+            self.channels.ask_again()
         if self._telling is not None:
             self._telling.cancel()
         self._untold = deque(sorted(self.sessions, key=lambda name: name not in self._answering))
@@ -270,8 +403,8 @@ class Peers:
             self._telling = asyncio.get_running_loop().call_soon(self._tell_planes)
         self._schedule()
 
-    def on_message(self, magic: bytes, handler: Callable[[bytes, int], None]) -> None:
-        """Pass datagrams that begin with `magic` to a handler, with the plane they arrived on."""
+    def on_message(self, magic: bytes, handler: Handler) -> None:
+        """Pass messages that begin with `magic` to a handler."""
         self._handlers[magic] = handler
 
     def beat_s(self, period_s: float) -> float:
@@ -281,6 +414,12 @@ class Peers:
         """
         period_ns = round(period_s * 1e9)
         return self._pace.next(time.monotonic_ns() + period_ns // 2, period_ns) / 1e9
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Why each peer that is heard, but gets no session or no keys, is refused."""
+        mismatches = {} if self.channels is None else self.channels.mismatches
+        return {**mismatches, **self.refused}
 
     @property
     def answering(self) -> list[str]:
@@ -293,14 +432,25 @@ class Peers:
         planes = range(self._config.fabric.planes)
         return [p for p in planes if mask >> p & 1 and self._open_evs(peer, p)]
 
-    def _datagram(self, datagram: bytes, plane: int) -> None:
-        handler = self._handlers.get(datagram[:4])
+    def _arrived(self, datagram: bytes, plane: int, source: str) -> None:
+        if self.channels is not None:
+            self.channels.receive(datagram, source, plane)
+        else:
+            self._said(None, datagram, plane)
+
+    def _said(self, sender: str | None, message: bytes, plane: int) -> None:
+        """Process a message; `sender` is who has said it, or None where nobody can know."""
+        handler = self._handlers.get(message[:4])
         if handler is not None:
-            handler(datagram, plane)
+            handler(sender, message, plane)
             return
         now = time.monotonic_ns()
         try:
-            offer = handshake.decode(datagram)
+            if sender is None and sealing.kind_of(message) is not None:
+                raise HandshakeError("is sealed: its sender has keys, and this host is insecure")
+            offer = handshake.decode(message)
+            if sender not in (None, offer.host):
+                raise HandshakeError(f"Offer in the name of {offer.host}, from {sender}")
             session = self.sessions.get(offer.host)
             if session is None:
                 raise HandshakeError(f"no peer {offer.host!r} is configured")
@@ -308,15 +458,23 @@ class Peers:
         except HandshakeError as error:
             if isinstance(error, LacksCapability):
                 self.refused[offer.host] = str(error)
+            elif isinstance(error, NoCommonVersion):
+                self._apart(sender or error.host, error)
             self._rejections.add(plane, str(error), now_ns=now)
             return
         self.heard_ns[offer.host] = now
+        self._stated(offer)
         self.refused.pop(offer.host, None)
         if not commands and session.state is State.ESTABLISHED:
             return  # a keepalive only postpones the session's next turn
         self._calm = False
         self._carry_out(commands)
         self._arm(offer.host)
+
+    def _apart(self, peer: str, error: NoCommonVersion) -> None:
+        """Note that a peer speaks no version that this host speaks."""
+        if peer in self.sessions:
+            self.refused[peer] = versions.apart(peer, error.versions)
 
     def _heard_all(self) -> float:
         """Return how long the next arrivals may wait, in seconds, now that all have been read."""
@@ -336,19 +494,10 @@ class Peers:
         self._agenda.put(name, due, prompt=session.state in _PROMPT)
 
     def _schedule(self) -> None:
-        """Set the one timer that all sessions share to the time of the next turn."""
-        now = time.monotonic_ns()
-        due = self._agenda.deadline_ns(now_ns=now)
-        loop = asyncio.get_running_loop()
-        when = loop.time() + max(0, due - now) / 1e9
-        if self._timer is not None:
-            if self._timer.when() <= when:
-                return
-            self._timer.cancel()
-        self._timer = loop.call_at(when, self._due)
+        """Set the one alarm that all sessions share to the time of the next turn."""
+        self._alarm.set(self._agenda.deadline_ns(now_ns=time.monotonic_ns()))
 
     def _due(self) -> None:
-        self._timer = None
         now = time.monotonic_ns()
         for name in self._agenda.take(now_ns=now):
             session = self.sessions[name]
@@ -367,8 +516,8 @@ class Peers:
         for command in commands:
             match command:
                 case SendOffer():
-                    for plane in self._ways.open_planes(command.peer, command.planes, self._mask):
-                        self._ways.send(command.peer, plane, command.datagram)
+                    planes = self._ways.open_planes(command.peer, command.planes, self._mask)
+                    self._say(command.peer, planes, command.datagram)
                 case ConfigureReceive():
                     cells = CELL in command.capabilities
                     self._table.configure(
@@ -391,6 +540,8 @@ class Peers:
                         self.failed.pop(command.peer, None)
                     else:
                         self._answering.pop(command.peer, None)
+                    if command.new is State.SILENT and self.channels is not None:
+                        self.channels.renew([command.peer])  # it may have lost its keys
                     self._count()
                     self._log_state(command)
                     self._on_change()
@@ -411,12 +562,34 @@ class Peers:
             self._table.peers.set_ports(name, mask)
             log.info("peer.ports_corrected", peer=name, planes=f"{mask:#x}")
 
-    def send(self, peer: str, plane: int, datagram: bytes) -> None:
-        """Send a datagram to a peer over a random T1 of a plane that is not denied.
+    def send(self, peer: str, plane: int, message: bytes) -> None:
+        """Send a message to a peer over a random T1 of a plane that is not denied.
 
-        Sends nothing if all are denied.
+        Sends nothing if all are denied, or if the configuration has keys and there are none yet.
         """
-        self._ways.send(peer, plane, datagram)
+        self._say(peer, (plane,), message)
+
+    def _say(self, peer: str, planes: tuple[int, ...], message: bytes) -> None:
+        """Send a message on each of the planes, sealed where the configuration has keys."""
+        datagram = message if self.channels is None else self.channels.seal(peer, message)
+        if datagram is not None:
+            for plane in planes:
+                self._ways.send(peer, plane, datagram)
+
+    def _transmit(self, peer: str, plane: int | None, datagram: bytes) -> None:
+        """Send a datagram of a channel on a plane, or on all that are usable for None."""
+        usable = tuple(p for p in range(self._config.fabric.planes) if self._mask >> p & 1)
+        planes = usable if plane is None else (plane,)
+        for each in self._ways.open_planes(peer, planes, self._mask):
+            self._ways.send(peer, each, datagram)
+
+    def _has_keys(self, peer: str) -> None:
+        """Send Offers at once to a peer to which nothing could be said before."""
+        session = self.sessions.get(peer)
+        if session is not None:
+            self._carry_out(session.start(now_ns=time.monotonic_ns()))
+            self._arm(peer)
+            self._schedule()
 
     def _log_state(self, change: StateChanged) -> None:
         if change.new is State.ESTABLISHED:
@@ -436,9 +609,11 @@ class Peers:
 
     def close(self) -> None:
         """Stop the timer and close the sockets."""
-        for pending in (self._timer, self._telling):
-            if pending is not None:
-                pending.cancel()
+        if self.channels is not None:
+            self.channels.close()
+        self._alarm.cancel()
+        if self._telling is not None:
+            self._telling.cancel()
         self._sockets.close()
 
 

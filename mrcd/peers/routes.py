@@ -51,6 +51,12 @@ class PeerRoutes:
             if mtu is not None:
                 await self._install(peer, mtu)
 
+    @property
+    def installed(self) -> dict[str, int]:
+        """The MTU of each peer with routes, by name; without those that are yet to be installed."""
+        waiting = self._waiting
+        return {name: mtu for name, mtu in self._mtus.items() if name not in waiting}
+
     async def refresh(self, peers: Iterable[Peer]) -> None:
         """Make connections to these peers look their routes up again, and mrc0's GSO with them.
 
@@ -75,7 +81,10 @@ class PeerRoutes:
             peer = self._waiting[next(iter(self._waiting))]
             mtu = self._mtus.get(peer.name)
             if mtu is not None:
-                await self._install(peer, mtu)
+                try:
+                    await self._install(peer, mtu)
+                except OSError as error:  # mrc0 may be missing or down; mrcd/repair/ tries again
+                    log.warning("route.not_installed", peer=peer.name, error=str(error))
             if self._waiting.get(peer.name) is peer and self._mtus.get(peer.name) == mtu:
                 del self._waiting[peer.name]
 

@@ -15,20 +15,21 @@ from pathlib import Path
 import msgspec
 
 from mrcd.handshake import Memory
+from mrcd.handshake.channel import ChannelMemory
 from mrcd.service import statefile
 from mrcd.service.log import get_logger
 
 log = get_logger()
 
 NAME = "sessions.json"
-VERSION = 1
+VERSION = 2
 ID_LEAP = 256
 """Added to the saved id of the last Port Status Update, because later updates may have been sent
 without being saved."""
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """The content of the file.
+    """The content of the file. There are no keys in it.
 
     `maps` is the kernel's number of the map `qps`, and `update_id` that of PortUpdates.
     """
@@ -38,6 +39,7 @@ class Saved(msgspec.Struct, frozen=True):
     maps: int
     update_id: int
     sessions: dict[str, Memory]
+    channels: dict[str, ChannelMemory]
 
 
 def boot_id() -> str:
@@ -63,7 +65,7 @@ def decode(data: bytes) -> Saved:
 
 def load(folder: Path, maps: int) -> Saved:
     """Return the state saved for these maps, or an empty one if no valid file matches them."""
-    nothing = Saved(VERSION, boot_id(), maps, 0, {})
+    nothing = Saved(VERSION, boot_id(), maps, 0, {}, {})
     path = folder / NAME
     try:
         saved = decode(path.read_bytes())
@@ -77,7 +79,13 @@ def load(folder: Path, maps: int) -> Saved:
     return saved
 
 
-def save(folder: Path, maps: int, update_id: int, sessions: Mapping[str, Memory]) -> None:
+def save(
+    folder: Path,
+    maps: int,
+    update_id: int,
+    sessions: Mapping[str, Memory],
+    channels: Mapping[str, ChannelMemory],
+) -> None:
     """Replace the file atomically. It need not survive a power cut, because the maps do not."""
-    saved = Saved(VERSION, boot_id(), maps, update_id, dict(sessions))
+    saved = Saved(VERSION, boot_id(), maps, update_id, dict(sessions), dict(channels))
     statefile.replace(folder / NAME, encode(saved), durable=False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from mrcd.datapath.census import Paths, PeerCount, PlaneCount
+from mrcd.handshake.channel import Drop
 from mrcd.model import FaultKind, PathState, PeerState
 from mrcd.wire.abi import COUNTERS
 
@@ -45,6 +46,7 @@ class PlaneState:
     usable: bool
     drained: bool
     sick: bool
+    unreached: int
     tx_packets: int
     tx_bytes: int
     rx_packets: int
@@ -62,6 +64,7 @@ class PeerSample:
     count: PeerCount
     planes: Sequence[PlaneCount]
     ports: int
+    key_age_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ class Snapshot:
     faults: Mapping[str, int]
     survey_hosts_heard: int
     denied_rules: int
+    secured: bool
+    channel_drops: Mapping[str, int]
 
 
 Rows = Callable[[Snapshot], Iterator[Row]]
@@ -215,6 +220,12 @@ _TABLE: tuple[Metric, ...] = (
         lambda snap: snap.degraded,
     ),
     _one(
+        "mrcd_secured",
+        "gauge",
+        "1 if peers are authenticated by keys, 0 with insecure = true",
+        lambda snap: snap.secured,
+    ),
+    _one(
         "mrcd_qps_failed",
         "gauge",
         "QPs in the state ERROR, which are being set up anew",
@@ -249,6 +260,12 @@ _TABLE: tuple[Metric, ...] = (
         "gauge",
         "1 while the health of the plane's NIC link is in doubt",
         lambda plane: plane.sick,
+    ),
+    _plane(
+        "mrcd_plane_unreached_peers",
+        "gauge",
+        "established peers that no path of the plane gets through to",
+        lambda plane: plane.unreached,
     ),
     _plane(
         "mrcd_plane_tx_packets_total",
@@ -315,6 +332,12 @@ _TABLE: tuple[Metric, ...] = (
         "gauge",
         "time since the last hand-shake message of the peer; absent: none yet",
         lambda peer: peer.heard_age_s,
+    ),
+    _peer(
+        "mrcd_peer_key_age_seconds",
+        "gauge",
+        "time since keys were last agreed with the peer; absent: there are none",
+        lambda peer: peer.key_age_s,
     ),
     _peer(
         "mrcd_peer_mtu_bytes",
@@ -435,6 +458,14 @@ _TABLE: tuple[Metric, ...] = (
         "gauge",
         "peers that recently reported the results of their survey probes",
         lambda snap: snap.survey_hosts_heard,
+    ),
+    _family(
+        "mrcd_channel_drops_total",
+        "counter",
+        ("reason",),
+        "messages of daemons dropped without an answer since the daemon started. "
+        + "; ".join(f"{why.name.lower()}: {why.value}" for why in Drop),
+        lambda snap: (((reason,), count) for reason, count in snap.channel_drops.items()),
     ),
     _one(
         "mrcd_denied_rules",

@@ -136,6 +136,11 @@ class PathReport(Live):
         """Return the rules of the denylist."""
         return self._engine.denials.listed()
 
+    @property
+    def denied_unsaved(self) -> str | None:
+        """Why the rules of the denylist would not survive a restart; None if they would."""
+        return self._engine.denials.unsaved
+
     def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
         """Yield None at once, then every path event."""
         return self._engine.feed.watch()

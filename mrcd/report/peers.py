@@ -7,6 +7,7 @@ most balances still have their initial value, so equal ones are decoded once.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -32,6 +33,9 @@ SHOWN: Mapping[State, PeerState] = {
     State.SILENT: "silent",
 }
 """The control API's word for each state of the hand-shake."""
+ROTATE_S = 5.0
+"""How long a caller who asked for new keys waits for peers to answer."""
+ROTATE_LOOK_S = 0.02
 MANY = 8
 """More peers than this with the same problem share one line."""
 NAMED = 3
@@ -45,6 +49,28 @@ class PeerReport(Live):
         """Return every configured peer."""
         engine = self._engine
         return _infos(engine, engine.config.peers, _packets(engine))
+
+    @property
+    def secured(self) -> bool:
+        """Whether there are keys."""
+        return self._engine.peers.channels is not None
+
+    async def rotate(self, peer: str | None) -> tuple[list[str], list[str]]:
+        """Agree on new keys with a peer or all; return who answered in time, and who did not."""
+        channels = self._engine.peers.channels
+        assert channels is not None, "there are no keys"
+        before = {each.name: channels.epoch(each.name) for each in self._chosen(peer)}
+        channels.renew(before)
+        deadline = time.monotonic() + ROTATE_S
+        waiting = set(before)
+        while waiting and time.monotonic() < deadline:
+            await asyncio.sleep(ROTATE_LOOK_S)
+            now = self._engine.peers.channels
+            if now is None:
+                break  # another configuration was applied
+            known = now.memories
+            waiting = {n for n in waiting if n in known and known[n].epoch <= before[n]}
+        return [n for n in before if n not in waiting], [n for n in before if n in waiting]
 
     def peer_names(self) -> list[str]:
         """Return the names of all configured peers."""
@@ -81,11 +107,14 @@ def _infos(
     found: list[PeerInfo] = []
     balances = _balances(engine, sorted(table.peers.indices[peer.name] for peer in peers))
     now, mtu = time.monotonic_ns(), config.mtu
+    channels, refused = engine.peers.channels, engine.peers.refusals
+    other_files = engine.peers.other_files
     for peer in peers:
         sent, received = packets.get(peer.name, (0, 0))
         ports, shares, trips = balances[table.peers.indices[peer.name]]
         heard = engine.peers.heard_ns.get(peer.name)
         both = engine.planes.mask & engine.peers.port_mask.get(peer.name, ALL_PLANES) & ports
+        both &= table.peers.reached(peer.name)
         found.append(
             PeerInfo(
                 name=peer.name,
@@ -101,10 +130,24 @@ def _infos(
                 rx_packets=received,
                 framing=_framing(engine.peers.cells.get(peer.name)),
                 trims=engine.peers.trims.get(peer.name, False),
-                refused=engine.peers.refused.get(peer.name),
+                refused=refused.get(peer.name),
+                other_file=other_files.get(peer.name),
+                version=engine.peers.sessions[peer.name].version,
+                public_key=None if channels is None else channels.public_key(peer.name),
+                key_age_s=None if channels is None else channels.key_age_s(peer.name),
+                key_epoch=None if channels is None else channels.epoch(peer.name),
+                endpoints=list(map(str, peer.host.endpoints)) or None,
+                next_hops=_next_hops(engine, peer),
             )
         )
     return found
+
+
+def _next_hops(engine: Engine, peer: Peer) -> list[str | None] | None:
+    """Return the MAC addresses that lead to a peer without a fabric, by plane."""
+    known = engine.table.peers.next_hops
+    macs = [known.get((peer.name, plane)) for plane, _ in enumerate(peer.host.endpoints)]
+    return [None if mac is None else mac.hex(":") for mac in macs] or None
 
 
 def _framing(cells: bool | None) -> Framing | None:
@@ -175,7 +218,7 @@ def _runs(indices: Sequence[int]) -> Iterator[range]:
 
 def reasons(engine: Engine) -> list[str]:
     """Return what is wrong with peers: a line for each, or one for many with the same problem."""
-    unheard, silent, refused, failed = [], [], engine.peers.refused, engine.peers.failed
+    unheard, silent, refused, failed = [], [], engine.peers.refusals, engine.peers.failed
     for peer in engine.config.peers:
         state = engine.peers.state(peer.name)
         if peer.name in refused or peer.name in failed:
@@ -203,6 +246,14 @@ def reasons(engine: Engine) -> list[str]:
     if len(unheard) > MANY:
         return [*lines, f"{_counted(unheard)} have not answered yet"]
     return [*lines, *(f"peer {name} has not answered yet" for name in unheard)]
+
+
+def warnings(engine: Engine) -> list[str]:
+    """Return what works, but needs a look: a line for each peer, or one for many."""
+    found = engine.peers.other_files
+    if len(found) > MANY:
+        return [f"{_counted([*found])}: {next(iter(found.values()))}"]
+    return [found[peer.name] for peer in engine.config.peers if peer.name in found]
 
 
 def _counted(names: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from mrcd.datapath.census import Census, PeerCount, PlaneCount, planes_of
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.view import ALL_PLANES
 from mrcd.engine import Engine
+from mrcd.handshake.channel import Drop
 from mrcd.linux import bpfbatch
 from mrcd.model import Status
 from mrcd.report.metrics import PeerSample, PlaneState, Snapshot
@@ -121,7 +122,15 @@ class Snapshots:
             faults=Counter(named.fault.kind for named in engine.survey.list.named),
             survey_hosts_heard=engine.survey.heard,
             denied_rules=len(engine.denials.listed()),
+            secured=status.secured,
+            channel_drops=_channel_drops(engine),
         )
+
+
+def _channel_drops(engine: Engine) -> dict[str, int]:
+    channels = engine.peers.channels
+    dropped = Counter[Drop]() if channels is None else channels.dropped
+    return {why.name.lower(): dropped[why] for why in Drop}
 
 
 def _peer(
@@ -137,6 +146,7 @@ def _peer(
         count=count,
         planes=planes,
         ports=mask & there & engine.peers.port_mask.get(name, ALL_PLANES),
+        key_age_s=None if engine.peers.channels is None else engine.peers.channels.key_age_s(name),
     )
 
 
@@ -149,6 +159,7 @@ def _planes(status: Status) -> list[PlaneState]:
             usable=plane.usable,
             drained=plane.drained,
             sick=plane.sick is not None,
+            unreached=plane.unreached,
             tx_packets=plane.tx_packets,
             tx_bytes=plane.tx_bytes,
             rx_packets=plane.rx_packets,

@@ -8,13 +8,26 @@ import time
 from collections.abc import Sequence
 
 from mrcd import __version__
+from mrcd.datapath import budgets
 from mrcd.fabric import underlay
 from mrcd.handshake import State
+from mrcd.handshake.channel import Drop
+from mrcd.handshake.identity import encode_key
 from mrcd.linux import interfaces
 from mrcd.linux.interfaces import Traffic
-from mrcd.model import Counter, DatapathInfo, Mrc0Info, PlaneInfo, StatsInfo, Status, TickState
+from mrcd.model import (
+    Counter,
+    DatapathInfo,
+    Mrc0Info,
+    PlaneInfo,
+    SourceInfo,
+    StatsInfo,
+    Status,
+    TickState,
+)
 from mrcd.planes.planes import Plane
-from mrcd.report import peers
+from mrcd.report import health, peers
+from mrcd.report.health import Health
 from mrcd.report.live import Live
 from mrcd.running import Running
 from mrcd.wire.abi import COUNTERS
@@ -31,23 +44,26 @@ class StatusReport(Live):
         """Return the state of the daemon as a whole."""
         engine = self._engine
         config, datapath, clock = engine.config, engine.datapath, engine.clock
-        reasons = self._reasons()
+        found = health.examine(engine)
         tick: TickState = "stopped"
         if clock.is_alive():
             tick = "running" if clock.running else "idle"
         return Status(
             host=config.host.name,
             version=__version__,
-            state="stopping" if self._running.stopping else "degraded" if reasons else "ok",
-            reasons=reasons,
+            state="stopping" if self._running.stopping else "degraded" if found.reasons else "ok",
+            reasons=list(found.reasons),
             pid=os.getpid(),
             config=str(config.path.absolute()),
             uptime_s=round(time.monotonic() - self._started, 3),
             mrc0=self._mrc0(),
-            planes=self._shown(engine.planes.planes),
+            planes=self._shown(engine.planes.planes, found),
             peers_total=len(config.peers),
             peers_up=len(engine.peers.answering),
             peers_silent=engine.peers.count(State.SILENT),
+            secured=config.keyring is not None,
+            public_key=None if config.keyring is None else encode_key(config.keyring.public),
+            warnings=peers.warnings(engine),
             datapath=DatapathInfo(
                 xdp=datapath.xdp_mode,
                 tc=datapath.tc_kind,
@@ -71,25 +87,34 @@ class StatusReport(Live):
             rx_bytes=traffic.rx_bytes,
         )
 
-    def _reasons(self) -> list[str]:
-        """Return why the daemon is degraded, a line for each reason."""
-        reasons = []
-        for plane in self._engine.planes.planes:
-            if not plane.usable:
-                why = plane.why_unused(self._gateway(plane.index))
-                reasons.append(f"plane {plane.index}: {why}")
-            elif plane.sick is not None:
-                reasons.append(f"plane {plane.index}: {plane.sick}; used for want of another")
-        return [*reasons, *peers.reasons(self._engine)]
-
     def stats(self) -> StatsInfo:
-        """Return all counters of the data path."""
+        """Return all counters of the data path, and those of the sealed channels."""
         values = self._engine.datapath.counters()
-        return StatsInfo(
-            counters=[
-                Counter(name=name, value=values[name], help=text) for _i, name, text in COUNTERS
-            ]
-        )
+        found = [Counter(name=name, value=values[name], help=text) for _i, name, text in COUNTERS]
+        channels = self._engine.peers.channels
+        dropped = channels.dropped if channels is not None else {}
+        found += [
+            Counter(
+                name=f"channel_{why.name.lower()}",
+                value=dropped.get(why, 0),
+                help=f"a message of a daemon {why.value}",
+            )
+            for why in Drop
+        ]
+        return StatsInfo(counters=found, sources=self._refused_sources())
+
+    def _refused_sources(self) -> list[SourceInfo]:
+        """Return the sources of refused messages, peers first."""
+        names = {place: name for name, place in self._engine.table.peers.indices.items()}
+        peers, nets = budgets.refused(self._engine.datapath)
+        found = [
+            SourceInfo(source=names[place], beyond_budget=refused, forged=forged)
+            for place, (refused, forged) in sorted(peers.items())
+            if place in names
+        ]
+        for source, (refused, forged) in nets.items():
+            found.append(SourceInfo(source=source, beyond_budget=refused, forged=forged))
+        return found
 
     # ---- planes
 
@@ -97,19 +122,23 @@ class StatusReport(Live):
         """Take a plane out of service."""
         planes = self._engine.planes
         planes.drain(plane, force=force)
-        return self._shown([planes.planes[plane]])[0]
+        return self._now(plane)
 
     def undrain(self, plane: int) -> PlaneInfo:
         """Put a plane back into service."""
         planes = self._engine.planes
         planes.undrain(plane)
-        return self._shown([planes.planes[plane]])[0]
+        return self._now(plane)
 
-    def _shown(self, planes: Sequence[Plane]) -> list[PlaneInfo]:
+    def _now(self, plane: int) -> PlaneInfo:
+        engine = self._engine
+        return self._shown([engine.planes.planes[plane]], health.examine(engine))[0]
+
+    def _shown(self, planes: Sequence[Plane], found: Health) -> list[PlaneInfo]:
         traffic = interfaces.traffic()
-        return [self._plane(each, traffic.get(each.link.name, Traffic())) for each in planes]
+        return [self._plane(each, traffic.get(each.link.name, Traffic()), found) for each in planes]
 
-    def _plane(self, plane: Plane, traffic: Traffic) -> PlaneInfo:
+    def _plane(self, plane: Plane, traffic: Traffic, found: Health) -> PlaneInfo:
         config = self._engine.config
         return PlaneInfo(
             index=plane.index,
@@ -117,18 +146,17 @@ class StatusReport(Live):
             up=plane.link.up,
             carrier=plane.link.carrier,
             usable=plane.usable,
-            gateway=self._gateway(plane.index),
+            gateway=health.gateway(self._engine, plane.index) or "",
             gateway_mac=plane.gateway_mac.hex(":") if plane.gateway_mac else None,
             tx_packets=traffic.tx_packets,
             tx_bytes=traffic.tx_bytes,
             rx_packets=traffic.rx_packets,
             rx_bytes=traffic.rx_bytes,
             drained=plane.drained,
+            unsaved=self._engine.planes.unsaved,
             sick=plane.sick,
+            wrong=found.planes.get(plane.index),
+            unreached=found.unreached.get(plane.index, 0),
             mtu=plane.link.mtu,
             address=str(underlay.address(config.fabric, config.host, plane.index)),
         )
-
-    def _gateway(self, plane: int) -> str:
-        config = self._engine.config
-        return str(underlay.gateway(config.fabric, config.host, plane))

@@ -20,7 +20,8 @@ from mrcd.fabric import usid
 from mrcd.model import DeniedInfo
 from mrcd.rules import elements
 from mrcd.rules.elements import Element, NoSuchElement, Rule
-from mrcd.service import statefile
+from mrcd.service.findings import Findings
+from mrcd.service.keptfile import KeptFile
 from mrcd.service.log import get_logger
 
 log = get_logger()
@@ -69,10 +70,10 @@ class EvSets(Protocol):
 class Denials:
     """The rules of one daemon."""
 
-    def __init__(self, config: Config, sets: EvSets, state_dir: Path) -> None:
+    def __init__(self, config: Config, sets: EvSets, state_dir: Path, findings: Findings) -> None:
         self._config = config
         self._sets = sets
-        self._path = state_dir / _FILE
+        self._file = KeptFile(state_dir / _FILE, "the denied elements", findings)
         self._peers = {peer.name: peer for peer in config.peers}
         self._rules: list[Rule] = self._read()
         self._changing = asyncio.Lock()
@@ -167,7 +168,7 @@ class Denials:
                         self._sets.deny(index, plane, slot, denied=ev in denied)
 
     async def _change(self, rules: list[Rule]) -> None:
-        """Replace the rules: first on disk, then in each slot of every QP that changes.
+        """Replace the rules: on disk if possible, and in each slot of every QP that changes.
 
         A thousand peers take seconds, so other tasks may run after each peer.
         """
@@ -224,11 +225,7 @@ class Denials:
 
     def _read(self) -> list[Rule]:
         """Return the rules of an earlier run. Those that cannot be used are logged and left out."""
-        try:
-            pairs = statefile.read(self._path, _pairs) or ()
-        except statefile.Unreadable as error:
-            log.error("denylist.unreadable", path=str(self._path), error=str(error))
-            return []
+        pairs = self._file.load(_pairs) or ()
         rules = []
         for text, peer in pairs:
             try:
@@ -241,7 +238,16 @@ class Denials:
 
     def _write(self, rules: list[Rule]) -> None:
         entries = [{"element": rule.element.name, "peer": rule.peer} for rule in rules]
-        statefile.write(self._path, {"rules": entries})
+        self._file.save({"rules": entries})
+
+    def save_again(self) -> None:
+        """Try again to write rules that could not be written."""
+        self._file.save_again()
+
+    @property
+    def unsaved(self) -> str | None:
+        """Why the rules would not survive a restart; None if they would."""
+        return self._file.unsaved
 
 
 def _pairs(content: Any) -> list[tuple[str, str | None]]:

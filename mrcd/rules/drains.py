@@ -5,25 +5,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mrcd.service import statefile
-from mrcd.service.log import get_logger
-
-log = get_logger()
+from mrcd.service.findings import Findings
+from mrcd.service.keptfile import KeptFile
 
 NAME = "drained.json"
 
 
-def load(folder: Path, planes: int) -> set[int]:
-    """Return the drained planes. A file that cannot be read is logged and counts as empty."""
-    path = folder / NAME
-    try:
-        found = statefile.read(path, lambda content: list(content["drained"])) or ()
-    except statefile.Unreadable as error:
-        log.warning("drains.ignored", path=str(path), error=str(error))
-        return set()
-    return {plane for plane in found if isinstance(plane, int) and 0 <= plane < planes}
+class Drains:
+    """The file of drained planes."""
 
+    def __init__(self, folder: Path, findings: Findings) -> None:
+        self._file = KeptFile(folder / NAME, "the drained planes", findings)
 
-def save(folder: Path, drained: set[int]) -> None:
-    """Replace the file atomically; raises OSError if that fails."""
-    statefile.write(folder / NAME, {"drained": sorted(drained)})
+    def load(self, planes: int) -> set[int]:
+        """Return the drained planes, of `planes` in all."""
+        found = self._file.load(lambda content: list(content["drained"])) or ()
+        return {plane for plane in found if isinstance(plane, int) and 0 <= plane < planes}
+
+    def save(self, drained: set[int]) -> None:
+        """Replace the file. If that fails, it is named, and `save_again` tries again."""
+        self._file.save({"drained": sorted(drained)})
+
+    def save_again(self) -> None:
+        """Try again to write what could not be written."""
+        self._file.save_again()
+
+    @property
+    def unsaved(self) -> str | None:
+        """Why the drained planes would not survive a restart; None if they would."""
+        return self._file.unsaved

@@ -8,11 +8,12 @@ interface: operators grep for them and alert on them.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
@@ -34,6 +35,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "control.call_failed": "A control call raised an error inside the daemon.",
         "control.client_dropped": "A control socket client was disconnected; see the reason.",
         "daemon.failed": "The daemon gave up because of an error it cannot work around.",
+        "daemon.insecure": "The daemon runs without keys, as the configuration says.",
         "daemon.ready": "The planes, mrc0 and the data path are set up; peers are being connected.",
         "daemon.started": "The process began its work.",
         "daemon.stopped": "The process ended; `on_stop` tells what happened to the data path.",
@@ -46,22 +48,26 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "datapath.replaced": "The data path of an earlier run does not fit; it is rebuilt.",
         "datapath.restarting": "The data path is being rebuilt for another configuration.",
         "denylist.rule_dropped": "A saved rule was dropped; it names nothing that exists.",
-        "denylist.unreadable": "The rules saved by an earlier run could not be read.",
         "drain.incomplete": "Packets were still outstanding 5 s after the last was accepted.",
-        "drains.ignored": "The file of drained planes could not be read; none counts as drained.",
         "fault.cleared": "A link or switch is no longer named as faulty.",
         "fault.named": "The losses of the hosts' survey probes point to this element.",
         "gateway.resolved": "A plane's gateway answered with its link-layer address.",
+        "hop.resolved": "The neighbour through which a peer is reached is known, or another one.",
         "handshake.rejected": "A hand-shake message was refused; the reason is given.",
         "interface.created": "The daemon created a network interface.",
+        "interface.repaired": "Something that others had changed on an interface was put right.",
         "interface.untuned": "A setting of mrc0 could not be changed; the error says which.",
+        "keys.agreed": "A peer has proved who it is; all that both daemons say is sealed now.",
         "log.foreign": "A library logged a message; its text is in the field 'message'.",
         "metrics.failed": "A scrape of the metrics raised an error; the next one may succeed.",
         "metrics.serving": "The metrics can be scraped over HTTP.",
         "path.allowed": "An operator removed a rule that `path deny` had added.",
         "path.denied": "An operator denied the paths that cross an element.",
+        "path.measured": "A path to a peer takes shorter packets than the NIC, or no longer does.",
         "path.withdrawn": "A path lost a packet or timed out and is no longer used.",
         "peer.established": "QPs with a peer are set up; its traffic flows through mrc0.",
+        "peer.moved": "A peer has proved to be at another address than the configuration says.",
+        "peer.fabric_differs": "A peer's fabric file does not agree with this host's.",
         "peer.out_of_step": "A QP's SACKs have become inconsistent; new QPs are set up.",
         "qp.failed": "A QP gave up; what was outstanding is lost, and new QPs are set up.",
         "peer.ports_changed": "A peer announced which of its planes are usable.",
@@ -69,8 +75,13 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "peer.restarted": "A peer came back with a new boot epoch; new QPs are set up.",
         "peer.silent": "A peer has not been heard on any plane for too long.",
         "plane.down": "A plane went out of service; its paths are no longer used.",
-        "plane.not_restored": "A NIC came up, but could not be given its address and route.",
+        "plane.not_restored": "A plane NIC could not be given its address, programs or sockets.",
+        "plane.readdressed": "A plane NIC has another IP or link-layer address, used from now on.",
+        "plane.renamed": "A plane NIC has another name; it is still used.",
+        "plane.returned": "A plane NIC that was missing is back, or another one has its name.",
         "plane.up": "A plane is in service; its paths are used.",
+        "route.not_installed": "A route to a peer could not be installed; it is tried again.",
+        "session.outdated": "A session's version is not spoken any more; a new one is set up.",
         "sessions.ignored": "The file of sessions could not be read; all sessions start afresh.",
         "sessions.not_saved": "The file of sessions cannot be written; a restart would lose them.",
         "sessions.resumed": "Sessions with peers continue from the state that an earlier run left.",
@@ -79,8 +90,28 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "survey.rejected": "A peer's message about its survey probes was refused.",
         "survey.started": "Survey probes are being sent.",
         "tick.failed": "The clock program could not be run.",
+        "trouble.ended": "What `trouble.found` had named is right again.",
+        "trouble.found": "Something is wrong and was not put right; status shows it, too.",
     }
 )
+
+
+class Lossy:
+    """A stream that drops what it cannot write, as on a full disk. The daemon's work goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, if possible."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is held back, if possible."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 class UnregisteredEvent(Exception):
@@ -141,7 +172,7 @@ def _factory(log_format: LogFormat, stream: TextIO) -> Callable[..., Any]:
     if log_format == "journal":
         logger = JournalLogger(stream)
         return lambda *_args: logger
-    return structlog.PrintLoggerFactory(stream)
+    return structlog.PrintLoggerFactory(cast(TextIO, Lossy(stream)))
 
 
 def _renderers(log_format: LogFormat, *, colors: bool) -> list[Processor]:

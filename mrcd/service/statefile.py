@@ -6,6 +6,7 @@ A reader sees the old or the new content, even after a crash, and never a part o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -26,13 +27,18 @@ def write(path: Path, content: object) -> None:
 
 def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace the file with bytes. `durable`: the old or new content survives a power cut, too."""
-    draft = path.with_suffix(".new")
-    with draft.open("wb") as file:
-        file.write(data)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    draft.replace(path)
+    draft = path.with_name(f"{path.name}.new")
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):  # on a full disk the rest of it takes room
+            draft.unlink(missing_ok=True)
+        raise
 
 
 def read(path: Path, take: Callable[[Any], T]) -> T | None:

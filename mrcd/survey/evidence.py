@@ -66,9 +66,14 @@ class Evidence:
             self._history.know(host, self._loops[host])
         return self._loops[host]
 
-    def receive(self, datagram: bytes, *, now_ns: int) -> None:
-        """Add the totals in a peer's datagram; EvidenceError tells why it is refused."""
+    def receive(self, datagram: bytes, *, now_ns: int, sender: str | None = None) -> None:
+        """Add the totals in a peer's datagram; EvidenceError tells why it is refused.
+
+        `sender` is the peer that has said it, None where nobody can know.
+        """
         message = messages.decode(datagram)
+        if sender not in (None, message.host):
+            raise EvidenceError(f"totals in the name of {message.host}, from {sender}")
         if message.host not in self._makers:
             raise EvidenceError(f"no host {message.host!r} is a peer")
         if message.digest != self._digest:

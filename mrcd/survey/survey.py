@@ -244,10 +244,10 @@ class Survey:
         self._turn += 1
         self._told = (self._told + count) % len(peers)
 
-    def _receive(self, datagram: bytes, plane: int) -> None:
+    def _receive(self, sender: str | None, datagram: bytes, plane: int) -> None:
         now_ns = time.monotonic_ns()
         try:
-            self._evidence.receive(datagram, now_ns=now_ns)
+            self._evidence.receive(datagram, now_ns=now_ns, sender=sender)
             self.accepted += 1
         except EvidenceError as error:
             self.rejections.add(plane, str(error), now_ns=now_ns)
@@ -294,6 +294,8 @@ def telling_of(faults: Iterable[Fault], numbers: Mapping[Loop, int]) -> tuple[in
 
 def _why_not(config: Config) -> str:
     """Return the reason why this host runs no survey; empty if it does."""
+    if config.fabric.routing.network:
+        return "there is no fabric: what the links between the NICs do is unknown"
     if config.fabric.routing.mode != "srv6":
         return 'routing = "ecmp": only a source route leads back to its sender'
     return "" if config.transport.survey_pps else "[transport] survey_pps is 0"

@@ -15,11 +15,10 @@ from typing import Self
 
 from mrcd.wire.envelope import NEXT_IP4, NEXT_IP6, DecodeError, Ip6, get_ip6, put_ip6
 from mrcd.wire.layout import WIRE
-from mrcd.wire.packet import check_word
+from mrcd.wire.tag import NO_KEY, cell_tag
 
 _STATE = WIRE.structs["mrc_cell"]
-_COVERED = slice(_STATE.fields["mss"].offset, _STATE.fields["check"].offset)
-_LABEL = struct.Struct("!II")  # flow label and QPN: the second group of the check word
+_COVERED = slice(_STATE.fields["mss"].offset, _STATE.fields["tag"].offset)
 _LENGTH = struct.Struct("!H")
 _SEQUENCE = struct.Struct("!I")
 _EV_MASK = (1 << 16) - 1
@@ -47,6 +46,7 @@ class Cell:
     seq: int = 0
     attempt: int = 0  # 0: the first sending; 3: the third repetition or a later one
     ackreq: bool = False
+    phase: int = 0  # of the key of the tag
 
     @property
     def label(self) -> int:
@@ -56,12 +56,14 @@ class Cell:
         if not 0 <= self.attempt <= _ATTEMPT_MAX:
             raise ValueError(f"attempt {self.attempt} does not fit: 0 to {_ATTEMPT_MAX}")
         flags = self.attempt << WIRE.MRC_CELL_ATTEMPT_SHIFT | WIRE.MRC_CELL_ACKREQ * self.ackreq
+        flags |= WIRE.MRC_CELL_PHASE * self.phase
         return flags | self.ev >> 16
 
-    def source(self) -> IPv6Address:
-        """Return the state with its check word.
+    def source(self, key: bytes = NO_KEY, psn_high: int = 0) -> IPv6Address:
+        """Return the state with its tag.
 
-        Raises ValueError for a number that does not fit.
+        `key` is that of the tag, 16 bytes, and `psn_high` are the upper eight bits of the PSN as it
+        counts in 32. Raises ValueError for a number that does not fit.
         """
         for name, value, mask in (
             ("QPN", self.qpn, WIRE.MRC_QPN_MASK),
@@ -74,15 +76,16 @@ class Cell:
             block=self.block, mss=WIRE.MRC_CELL_MARK | self.mss, psn_hi=self.psn >> 8,
             psn_lo=self.psn & 0xFF, seq=self.seq, qp=self.qpn & 0xFFFF,
         )  # fmt: skip
-        check = cell_check(state, self.label, self.qpn)
-        return IPv6Address(state[: _COVERED.stop] + check.to_bytes(4, "big"))
+        psn = psn_high << 24 | self.psn
+        tag = cell_tag(key, state[_COVERED], self.label, psn, self.qpn)
+        return IPv6Address(state[: _COVERED.stop] + tag.to_bytes(4, "big"))
 
     @classmethod
     def unpack(cls, source: bytes, label: int, generation: int = 0) -> Self:
         """Read a cell from the source address and flow label of its outer header.
 
-        The upper eight bits of the QPN, its generation, are in the check word only. Raises
-        DecodeError if the address is none of a cell. The check word is not looked at.
+        The upper eight bits of the QPN, its generation, are in the tag only. Raises DecodeError if
+        the address is none of a cell. The tag is not looked at.
         """
         raw = _STATE.unpack(source)
         if raw["mss"] & WIRE.MRC_CELL_MARK != WIRE.MRC_CELL_MARK:
@@ -91,6 +94,7 @@ class Cell:
             raw["block"], generation << 16 | raw["qp"], raw["psn_hi"] << 8 | raw["psn_lo"],
             (label & _EV_MASK) << 16, raw["mss"] & WIRE.MRC_CELL_MSS, raw["seq"],
             label >> WIRE.MRC_CELL_ATTEMPT_SHIFT, bool(label & WIRE.MRC_CELL_ACKREQ),
+            int(bool(label & WIRE.MRC_CELL_PHASE)),
         )  # fmt: skip
 
 
@@ -108,8 +112,8 @@ class CellPacket:
     hop_limit: int = 64
 
 
-def encode_cell(packet: CellPacket) -> bytes:
-    """Encode a packet from its outer IP header on; length and check word are filled in.
+def encode_cell(packet: CellPacket, key: bytes = NO_KEY, psn_high: int = 0) -> bytes:
+    """Encode a packet from its outer IP header on; length and tag (Cell.source) are filled in.
 
     Raises ValueError for a number that does not fit, or a payload that is no IP packet.
     """
@@ -117,18 +121,22 @@ def encode_cell(packet: CellPacket) -> bytes:
     if following is None:
         raise ValueError("the payload does not fit: no IP packet")
     outer = Ip6(
-        packet.cell.source(), packet.dst, packet.cell.label, packet.traffic_class, packet.hop_limit
-    )
+        packet.cell.source(key, psn_high), packet.dst, packet.cell.label, packet.traffic_class,
+        packet.hop_limit,
+    )  # fmt: skip
     try:
         return put_ip6(outer, len(packet.payload), following) + packet.payload
     except struct.error as error:
         raise ValueError(f"a number does not fit into the IP header: {error}") from None
 
 
-def decode_cell(data: bytes, block: int, qpn: int) -> CellPacket:
+def decode_cell(
+    data: bytes, block: int, qpn: int, key: bytes = NO_KEY, psn_high: int = 0
+) -> CellPacket:
     """Decode a packet from its outer IP header on, as the QP `qpn` of a fabric receives it.
 
-    Raises DecodeError, which names the field that is wrong.
+    `key` and `psn_high` are those of Cell.source. Raises DecodeError, which names the field that is
+    wrong.
     """
     outer, following, payload = get_ip6(data)
     if following not in _VERSIONS:
@@ -141,11 +149,11 @@ def decode_cell(data: bytes, block: int, qpn: int) -> CellPacket:
         raise DecodeError(f"QP {cell.qpn & 0xFFFF:#06x}, not {qpn & 0xFFFF:#06x}")
     found, right = (
         int.from_bytes(source[_COVERED.stop :]),
-        cell_check(source, outer.flow_label, qpn),
+        cell_tag(key, source[_COVERED], outer.flow_label, psn_high << 24 | cell.psn, qpn),
     )
     if found != right:
         raise DecodeError(
-            f"check word {found:#010x}, not {right:#010x}: damaged state or flow label, "
+            f"tag {found:#010x}, not {right:#010x}: damaged state or flow label, another key, "
             "or for another generation of the QP"
         )
     _check_inner(cell, _VERSIONS[following], payload)
@@ -168,11 +176,6 @@ def _check_inner(cell: Cell, version: int, payload: bytes) -> None:
         piece_psns(cell, *tcp_of(payload))
     elif cell.seq:
         raise DecodeError(f"seq {cell.seq:#04x} in a cell of one packet, not 0")
-
-
-def cell_check(source: bytes, label: int, qpn: int) -> int:
-    """Return the check word for a state, of which the last four bytes are not looked at."""
-    return check_word(source[_COVERED] + _LABEL.pack(label, qpn))
 
 
 def piece_psns(cell: Cell, sequence: int, length: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ bpf/mrc_wire.h (mrcd/wire/layout.py). Whole packets are in mrcd/wire/packet.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from mrcd.wire.envelope import DecodeError
@@ -76,15 +76,17 @@ class Bth:
     solicited: bool = False
     migration: bool = False
     pkey: int = WIRE.MRC_PKEY_DEFAULT
+    phase: int = 0  # of the key of the tag
 
     def pack(self) -> bytes:
         """Encode the header; raises ValueError for a number that does not fit."""
         psn = _put(self.psn, _PSN)
         flags = WIRE.MRC_BTH_SE * self.solicited | WIRE.MRC_BTH_M * self.migration
         aux = WIRE.MRC_BTH_ACKREQ * self.ackreq | WIRE.MRC_BTH_RTX * self.rtx
+        aux |= WIRE.MRC_BTH_TS * self.ts | _put(self.phase, WIRE.MRC_BTH_PHASE)
         return _write(
             "mrc_bth", opcode=self.opcode, flags=flags, pkey=self.pkey, dqpn=_put(self.dqpn, _QPN),
-            aux=aux | WIRE.MRC_BTH_TS * self.ts, psn_hi=psn >> 16, psn_lo=psn & _HALF,
+            aux=aux, psn_hi=psn >> 16, psn_lo=psn & _HALF,
         )  # fmt: skip
 
     @classmethod
@@ -103,7 +105,7 @@ class Bth:
             raw["opcode"], raw["dqpn"] & _QPN, raw["psn_hi"] << 16 | raw["psn_lo"],
             bool(aux & WIRE.MRC_BTH_ACKREQ), bool(aux & WIRE.MRC_BTH_RTX),
             bool(aux & WIRE.MRC_BTH_TS), bool(flags & WIRE.MRC_BTH_SE),
-            bool(flags & WIRE.MRC_BTH_M), raw["pkey"],
+            bool(flags & WIRE.MRC_BTH_M), raw["pkey"], aux & WIRE.MRC_BTH_PHASE,
         )  # fmt: skip
 
 
@@ -138,15 +140,17 @@ class Write:
     length: int
     rqmsn: int = 0
     timestamp: Timestamp | None = None
-    va: int = 0
+    va: int | None = field(default=None, compare=False)
+    """The address, which is the packet's tag in the netdev region; None is for the encoder."""
     rkey: int = WIRE.MRC_RKEY_NETDEV
     immediate: int | None = None
 
     def pack(self) -> bytes:
-        """Encode the headers."""
+        """Encode the headers; an address that is None is 0."""
+        va = self.va or 0
         stamp = _write("mrc_tseth", **self.timestamp.values()) if self.timestamp else b""
         reth = _write(
-            "mrc_reth", va_hi=self.va >> 32, va_lo=self.va & 0xFFFFFFFF, rkey=self.rkey,
+            "mrc_reth", va_hi=va >> 32, va_lo=va & 0xFFFFFFFF, rkey=self.rkey,
             length=self.length,
         )  # fmt: skip
         if self.immediate is not None:
@@ -175,6 +179,28 @@ class Write:
             at += WIRE.structs["mrc_immdt"].size
         va = reth["va_hi"] << 32 | reth["va_lo"]
         return cls(meth["msn"], reth["length"], meth["rqmsn"], stamp, va, reth["rkey"], last), at
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """The end of every SACK, NACK, probe and endpoint packet.
+
+    `count` is that of its sender for a QP and a plane; a tag that is None is for the encoder.
+    """
+
+    count: int = 0
+    tag: int | None = field(default=None, compare=False)
+
+    def pack(self) -> bytes:
+        """Encode the header; a tag that is None is 0."""
+        tag = self.tag or 0
+        return _write("mrc_auth", count=self.count, tag_hi=tag >> 32, tag_lo=tag & 0xFFFFFFFF)
+
+    @classmethod
+    def unpack(cls, data: bytes, at: int) -> Self:
+        """Decode the header at offset `at`; raises DecodeError if it is truncated."""
+        raw = _read("mrc_auth", data, at)
+        return cls(raw["count"], raw["tag_hi"] << 32 | raw["tag_lo"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mrcd.wire.envelope import (
     DecodeError,
@@ -19,14 +19,28 @@ from mrcd.wire.envelope import (
     overhead,
     put_envelope,
 )
-from mrcd.wire.headers import Aeth, Bth, CcState, Eeth, Erth, Neth, Peth, Seth, Timestamp, Write
+from mrcd.wire.headers import (
+    Aeth,
+    Auth,
+    Bth,
+    CcState,
+    Eeth,
+    Erth,
+    Neth,
+    Peth,
+    Seth,
+    Timestamp,
+    Write,
+)
 from mrcd.wire.layout import WIRE, Field, Header, Struct, read_header
+from mrcd.wire.tag import NO_KEY, control_tag, data_tag
 
 __all__ = [
     "IMMEDIATES",
     "WIRE",
     "WRITES",
     "Aeth",
+    "Auth",
     "Bth",
     "CcState",
     "Control",
@@ -60,6 +74,8 @@ _ETHERNET = struct.Struct("!6s6sH")
 _ETHERTYPE = {4: 0x0800, 6: 0x86DD}
 _ICRC = struct.Struct("!I")
 _PORTS = struct.Struct("!HH")
+_UDP = struct.Struct("!HHHH")
+_TAG_BYTES = 8
 _HALF, _MASK32, _MASK64 = (1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1
 IMMEDIATES = frozenset((WIRE.MRC_OP_WRITE_LAST_IMM, WIRE.MRC_OP_WRITE_ONLY_IMM))
 """The opcodes of writes with immediate data."""
@@ -80,6 +96,9 @@ class Data:
     payload: bytes
 
 
+_UNCOUNTED = Auth()
+
+
 @dataclass(frozen=True, slots=True)
 class Sack:
     """A reliability SACK."""
@@ -88,15 +107,20 @@ class Sack:
     bth: Bth
     body: Seth
     cc_state: CcState
+    auth: Auth = _UNCOUNTED
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A packet with one header after the BTH: ACK, NACK, probe, endpoint request or response."""
+    """A packet with one header after the BTH: ACK, NACK, probe, endpoint request or response.
+
+    All but the ACK end with an Auth.
+    """
 
     envelope: Envelope
     bth: Bth
     body: Aeth | Neth | Peth | Erth | Eeth
+    auth: Auth = _UNCOUNTED
 
 
 Packet = Data | Sack | Control
@@ -117,12 +141,14 @@ _LAYOUTS = {
 }
 
 
-def encode(packet: Packet) -> bytes:
+def encode(packet: Packet, key: bytes = NO_KEY, psn_high: int = 0) -> bytes:
     """Encode a packet from its first IP header to the ICRC word.
 
-    Lengths and the ICRC word are filled in. Raises ValueError when the packet's parts contradict
-    each other or a number does not fit.
+    Lengths, the ICRC word, and a tag that is None are filled in. `key` is that of the tag, 16
+    bytes, and `psn_high` are the upper eight bits of the PSN as it counts in 32. Raises ValueError
+    when the packet's parts contradict each other or a number does not fit.
     """
+    packet = _with_tag(packet, key, psn_high)
     headers, payload = packet.bth.pack() + packet.body.pack(), b""
     if isinstance(packet, Data):
         if packet.bth.ts != (packet.body.timestamp is not None):
@@ -131,9 +157,46 @@ def encode(packet: Packet) -> bytes:
             raise ValueError("the opcode and the presence of immediate data disagree")
         payload = packet.payload
     elif isinstance(packet, Sack):
-        headers += packet.cc_state.pack()
+        headers += packet.cc_state.pack() + packet.auth.pack()
+    elif not isinstance(packet.body, Aeth):
+        headers += packet.auth.pack()
     word = _ICRC.pack(header_check(packet.envelope, headers))
     return put_envelope(packet.envelope, headers + payload + word)
+
+
+def _with_tag(packet: Packet, key: bytes, psn_high: int) -> Packet:
+    """Return the packet with its tag, unless it has one or needs none."""
+    around, headers = packet.envelope, packet.bth.pack() + packet.body.pack()
+    if isinstance(packet, Data):
+        if not _has_tag(packet.bth, packet.body) or packet.body.va is not None:
+            return packet
+        length = len(headers) + len(packet.payload)
+        tag = data_tag(key, _udp(around, length), headers, psn_high << 24 | packet.bth.psn)
+        return replace(packet, body=replace(packet.body, va=tag))
+    if packet.auth.tag is not None or isinstance(packet.body, Aeth):
+        return packet
+    if isinstance(packet, Sack):
+        headers += packet.cc_state.pack()
+    udp = _udp(around, len(headers) + WIRE.MRC_AUTH_LEN)
+    tag = control_tag(key, udp, headers + packet.auth.pack()[:-_TAG_BYTES])
+    return replace(packet, auth=replace(packet.auth, tag=tag))
+
+
+def _has_tag(bth: Bth, write: Write) -> bool:
+    """Return whether a write goes to the netdev region, where its address is a tag."""
+    return (
+        bth.opcode == WIRE.MRC_OP_WRITE_ONLY
+        and bth.ts
+        and write.timestamp is not None
+        and write.rkey == WIRE.MRC_RKEY_NETDEV
+    )
+
+
+def _udp(around: Envelope, length: int) -> bytes:
+    """Return the UDP header around `length` bytes and the ICRC word."""
+    total = WIRE.MRC_UDP_LEN + length + _ICRC.size
+    ports = around.src_port & _HALF, around.dst_port & _HALF
+    return _UDP.pack(*ports, total & _HALF, around.udp_checksum & _HALF)
 
 
 def header_check(around: Envelope, headers: bytes) -> int:
@@ -183,20 +246,29 @@ def _open_body(envelope: Envelope, bth: Bth, body: bytes) -> tuple[Packet, int]:
         at += WIRE.structs["mrc_seth"].size
         state = CcState.unpack(body, at)
         at += WIRE.structs["mrc_cc_state"].size
+        auth = Auth.unpack(body, at)
+        at += WIRE.MRC_AUTH_LEN
         _expect_end(body, at)
-        return Sack(envelope, bth, seth, state), at
+        return Sack(envelope, bth, seth, state, auth), at
     if kind := _CONTROL.get(bth.opcode):
         control = kind.unpack(body, at)
         at += WIRE.structs[_LAYOUTS[kind]].size
+        auth = Auth()
+        if kind is not Aeth:
+            auth = Auth.unpack(body, at)
+            at += WIRE.MRC_AUTH_LEN
         _expect_end(body, at)
-        return Control(envelope, bth, control), at
+        return Control(envelope, bth, control, auth), at
     raise DecodeError(f"opcode {bth.opcode:#04x} is not supported")
 
 
-def encode_frame(packet: Packet, dst_mac: bytes, src_mac: bytes) -> bytes:
+def encode_frame(
+    packet: Packet, dst_mac: bytes, src_mac: bytes, key: bytes = NO_KEY, psn_high: int = 0
+) -> bytes:
     """Encode the packet with an Ethernet header in front."""
     version = 4 if isinstance(packet.envelope.inner, Ip4) else 6
-    return _ETHERNET.pack(dst_mac, src_mac, _ETHERTYPE[version]) + encode(packet)
+    link = _ETHERNET.pack(dst_mac, src_mac, _ETHERTYPE[version])
+    return link + encode(packet, key, psn_high)
 
 
 def decode_frame(frame: bytes, port: int = WIRE.MRC_UDP_PORT_DEFAULT) -> Packet:

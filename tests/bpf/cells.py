@@ -20,7 +20,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from mrcd.fabric import usid
+from mrcd.fabric import underlay, usid
 from mrcd.fabric.description import Host
 from mrcd.fabric.routing import SRV6, Routing
 from mrcd.linux import bpf, bpfmap
@@ -197,19 +197,21 @@ class CellFar(Far):
             begin >> 8 & 0xFF,
             attempt,
             ackreq,
+            self.phase,
         )
         plane = usid.ev_plane(ev)
         last = usid.usid(plane, usid.ROLE_HOST, self.us.port)
         there = self.destination(self.us, [last], plane)
         tclass = WIRE.MRC_ECN_CE if ce else WIRE.MRC_ECN_ECT0
         macs = mac_of(plane) + gateway_mac_of(plane) + b"\x86\xdd"
-        return macs + encode_cell(CellPacket(state, there, packet, tclass, 61))
+        made = CellPacket(state, there, packet, tclass, 61)
+        return macs + encode_cell(made, self.key(qpn), psn >> 24 & 0xFF)
 
     def destination(self, host: Host, usids: list[int], plane: int) -> IPv6Address:
         """Return the outer destination: the uSIDs that are left, or the host's own address."""
         if self.fabric.routing.mode == "srv6":
             return IPv6Address(usid.da_bytes(self.fabric.block, usids))
-        return self.fabric.address6(host, plane)
+        return IPv6Address(underlay.address(self.fabric, host, plane))
 
     def our_cell(
         self, psn: int, packet: bytes, ev: int, *, mss: int = 0, attempt: int = 0,
@@ -226,13 +228,15 @@ class CellFar(Far):
             seq,
             attempt,
             ackreq,
+            self.phase,
         )
         plane = usid.ev_plane(ev)
         with_list = self.fabric.routing.mode == "srv6"
         usids = usid.path_usids(self.us, self.peer, ev) if with_list else []
         there = self.destination(self.peer, usids, plane)
         macs = gateway_mac_of(plane) + mac_of(plane) + b"\x86\xdd"
-        return macs + encode_cell(CellPacket(state, there, packet))
+        made = CellPacket(state, there, packet)
+        return macs + encode_cell(made, self.our_key(qpn), psn >> 24 & 0xFF)
 
     def answer(
         self, cack: int, bitmap: int = 0, *, offset: int = 1, trigger: int | None = None,
@@ -465,7 +469,13 @@ class CellRig:
 
     def decoded(self, frame: bytes, qpn: int = REMOTE_QPN) -> CellPacket:
         """Decode the frame of a cell to a QP."""
-        return decode_cell(frame[WIRE.MRC_ETH_LEN :], self.block, qpn)
+        psn = self.full(int.from_bytes(frame[28:31], "big"))
+        return decode_cell(frame[WIRE.MRC_ETH_LEN :], self.block, qpn, psn_high=psn >> 24 & 0xFF)
+
+    def full(self, psn: int, index: int = 0) -> int:
+        """Return the 32 bits of a PSN that a QP has sent, of which a packet holds 24."""
+        near = self.rig.tx(index)["next"]
+        return near + ((psn - near + 0x800000 & 0xFFFFFF) - 0x800000) & 0xFFFFFFFF
 
     def slots(self) -> tuple[int, int, int, int]:
         """Return the free slots: of single packets and of cells, to send and to deliver."""

@@ -42,7 +42,8 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Build]:
     def of(routing: Routing, xdp: bool, decap: bool = kernel.has_decap()) -> Rig:
         key = routing, xdp, decap
         if key not in built:
-            namespace = f"rig{os.getpid()}-{routing.code}{'x' * xdp}{'d' * decap}"
+            kind = f"{routing.code}{'n' * routing.network}"
+            namespace = f"rig{os.getpid()}-{kind}{'x' * xdp}{'d' * decap}"
             folder = tmp_path_factory.mktemp("rig")
             try:
                 built[key] = Rig(namespace, folder, routing, xdp=xdp, decap=decap)

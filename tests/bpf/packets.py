@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 
 from mrcd.fabric import underlay, usid
@@ -11,8 +12,10 @@ from mrcd.fabric.description import Fabric, Host
 from mrcd.fabric.routing import Routing
 from mrcd.peers.offersockets import udp6
 from mrcd.wire.envelope import checksum16
+from mrcd.wire.keys import endpoint_key, qp_key
 from mrcd.wire.packet import (
     WIRE,
+    Auth,
     Bth,
     CcState,
     Control,
@@ -31,6 +34,7 @@ from mrcd.wire.packet import (
     encode_frame,
     overhead,
 )
+from mrcd.wire.tag import NO_KEY
 from tests.bpf.rig import gateway_mac_of, mac_of
 
 QPN = 0x770000  # our number for QP 0
@@ -123,11 +127,11 @@ def offer_frame(far: Far, ev: int, body: bytes = b"an offer") -> tuple[bytes, by
     return macs + b"\x86\xdd" + outer + inner, seen
 
 
-CHECK = b"\x12\x34\x56\x78"
+TAG = b"\x12\x34\x56\x78"
 
 
 def cell(far: Far, ev: int, packet: bytes, psn: int = 5000) -> bytes:
-    """Return a cell of one packet as it arrives. Its check word is wrong."""
+    """Return a cell of one packet as it arrives. Its tag is wrong."""
     fabric, plane = far.fabric, usid.ev_plane(ev)
     sid = usid.da_bytes(fabric.block, [usid.usid(plane, usid.ROLE_HOST, far.us.port)])
     state = WIRE.structs["mrc_cell"].pack(
@@ -135,7 +139,7 @@ def cell(far: Far, ev: int, packet: bytes, psn: int = 5000) -> bytes:
         mss=WIRE.MRC_CELL_MARK,
         psn_hi=psn >> 8,
         psn_lo=psn & 0xFF,
-        check=int.from_bytes(CHECK, "big"),
+        tag=int.from_bytes(TAG, "big"),
     )
     following = 41 if packet[0] >> 4 == 6 else 4
     outer = struct.pack("!IHBB", 6 << 28 | ev >> 16, len(packet), following, 61) + state + sid
@@ -170,6 +174,24 @@ class Far:
 
     def __init__(self, fabric: Fabric, us: Host, peer: Host) -> None:
         self.fabric, self.us, self.peer = fabric, us, peer
+        self.secret: bytes | None = (
+            None  # of the epoch whose keys make the tags; None: they are zero
+        )
+        self.phase = 0
+        self.count: int | None = None  # of the last SACK, NACK or probe; None: all are 0
+
+    def use(self, secret: bytes | None, phase: int = 0) -> None:
+        """Make tags of the keys of an epoch from now on, and count SACKs, NACKs and probes."""
+        self.secret, self.phase = secret, phase
+        self.count = self.count or 0
+
+    def key(self, qpn: int) -> bytes:
+        """Return the key of packets from the peer to one of our QPNs, or to our endpoint."""
+        if self.secret is None:
+            return NO_KEY
+        if qpn == WIRE.MRC_QPN_ENDPOINT:
+            return endpoint_key(self.secret, self.peer.name)
+        return qp_key(self.secret, qpn, self.us.name)
 
     def envelope(
         self,
@@ -208,9 +230,19 @@ class Far:
         outer = Ip6(src, path, label, tclass, hops)
         return Envelope(outer, Ip6(src, dst, label), ev >> 16, port)
 
-    def frame(self, packet: Packet) -> bytes:
+    def our_key(self, qpn: int) -> bytes:
+        """Return the key of our packets to one of the peer's QPNs."""
+        return NO_KEY if self.secret is None else qp_key(self.secret, qpn, self.peer.name)
+
+    def frame(self, packet: Packet, psn: int = 0) -> bytes:
+        """Return the frame; `psn` counts in 32 bits, of which the packet holds 24."""
         plane = usid.ev_plane(packet.envelope.ev)
-        return encode_frame(packet, mac_of(plane), gateway_mac_of(plane))
+        packet = replace(packet, bth=replace(packet.bth, phase=self.phase))
+        if self.count is not None and not isinstance(packet, Data):
+            self.count += 1
+            packet = replace(packet, auth=Auth(self.count))
+        key = self.key(packet.bth.dqpn)
+        return encode_frame(packet, mac_of(plane), gateway_mac_of(plane), key, psn >> 24)
 
     def data(
         self,
@@ -227,7 +259,7 @@ class Far:
         bth = Bth(WIRE.MRC_OP_WRITE_ONLY, qpn, psn & 0xFFFFFF, rtx=rtx, ackreq=ackreq, ts=True)
         write = Write(msn=psn & 0xFFFF, length=len(payload), timestamp=stamp(sent))
         around = self.envelope(ev, traffic_class=WIRE.MRC_ECN_CE if ce else WIRE.MRC_ECN_ECT0)
-        return self.frame(Data(around, bth, write, payload))
+        return self.frame(Data(around, bth, write, payload), psn & 0xFFFFFFFF)
 
     def sack(
         self,

@@ -9,6 +9,7 @@ reads back what a program sends with bpf_clone_redirect.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import socket
 import struct
@@ -17,6 +18,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from mrcd.datapath.clock import CARRIER
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.qptable import QpTable, evs_per_plane
 from mrcd.datapath.view import PathView, QpView
-from mrcd.fabric import description, underlay, usid
+from mrcd.fabric import description, network, underlay, usid
 from mrcd.fabric.description import Fabric, Host
 from mrcd.fabric.loops import loops_of
 from mrcd.fabric.routing import SRV6, Routing
@@ -78,6 +80,42 @@ def mac_of(plane: int) -> bytes:
 def gateway_mac_of(plane: int) -> bytes:
     """Return the T0's MAC address on a plane."""
     return bytes.fromhex("0200000002") + bytes([plane])
+
+
+def hop_mac_of(peer: str, plane: int) -> bytes:
+    """Return the MAC address of the next hop to a peer, where there is no fabric."""
+    return bytes.fromhex("020000") + peer.encode() + bytes([plane])
+
+
+def network_of(routing: Routing) -> Fabric:
+    """Return a network of h1 to h3, whose addresses follow from nothing."""
+    pattern = "fe80::{host}:{plane}" if routing.underlay == 6 else "192.0.2.{host}{plane}"
+    hosts = [
+        network.host(
+            f"h{number}",
+            [ip_address(pattern.format(host=number, plane=plane)) for plane in range(PLANES)],
+        )
+        for number in (1, 2, 3)
+    ]
+    return network.describe(PLANES, routing.underlay, routing.paths, 1500, hosts)
+
+
+def peers_of(fabric: Fabric, host: str) -> str:
+    """Return the planes and peers of a host of a network, as its configuration has them."""
+    number = int(host.removeprefix("h"))
+    lines = [
+        f'[planes]\npaths = {fabric.routing.paths}\n[mrc0]\naddresses = ["10.99.0.{number}/24"]'
+    ]
+    lines += [f'[[plane]]\ninterface = "plane{plane}"' for plane in range(PLANES)]
+    for other in fabric.hosts:
+        if other.name != host:
+            last = other.name.removeprefix("h")
+            endpoints = json.dumps([str(address) for address in other.endpoints])
+            lines.append(
+                f'[[peer]]\nname = "{other.name}"\nendpoints = {endpoints}\n'
+                f'allowed = ["10.99.0.{last}/32", "fd99::{last}/128"]'
+            )
+    return "\n".join(lines) + "\n"
 
 
 def write_planes(dp: Datapath, fabric: Fabric, us: Host, ifindices: Sequence[int]) -> None:
@@ -167,10 +205,13 @@ class Rig:
     ) -> None:
         self.namespace = namespace
         self._folder = folder
-        fabric = description.generate(
-            name="rig", hosts=3, planes=PLANES, t1=T1S, mtu=1500, routing=routing
-        )
-        (folder / "fabric.toml").write_text(description.dumps(fabric))
+        if routing.network:
+            fabric = network_of(routing)
+        else:
+            fabric = description.generate(
+                name="rig", hosts=3, planes=PLANES, t1=T1S, mtu=1500, routing=routing
+            )
+            (folder / "fabric.toml").write_text(description.dumps(fabric))
         self.fabric = fabric
         self.config = self._configuration("h1")
         self.mtu = self.config.mtu
@@ -188,6 +229,7 @@ class Rig:
             cell_slots=CELL_SLOTS,
             xdp=xdp,
             decap=decap,
+            next_hops=routing.network,
         )
         self.dp = Datapath(folder, sizes)
         with warnings.catch_warnings():
@@ -205,11 +247,13 @@ class Rig:
 
     def _configuration(self, host: str, **transport: int) -> Config:
         path = self._folder / f"{host}.toml"
-        path.write_text(
-            f'[host]\nname = "{host}"\nfabric = "fabric.toml"\n'
-            f"[transport]\nmpr = {MPR}\nqps_per_peer = {QPS_PER_PEER}\n"
-            + "".join(f"{key} = {value}\n" for key, value in transport.items())
+        settings = f"[transport]\nmpr = {MPR}\nqps_per_peer = {QPS_PER_PEER}\n" + "".join(
+            f"{key} = {value}\n" for key, value in transport.items()
         )
+        if self.fabric.routing.network:
+            path.write_text(f'[host]\nname = "{host}"\n{settings}' + peers_of(self.fabric, host))
+            return config.load(path).placed(self.fabric.host(host).endpoints, self.fabric.mtu)
+        path.write_text(f'[host]\nname = "{host}"\nfabric = "fabric.toml"\n{settings}')
         return config.load(path)
 
     def point_tails(self, *, stubs: bool = True) -> None:
@@ -277,6 +321,14 @@ class Rig:
         self._fill("txs", size.qps, _SIZES["tx"])
         self._fill("rxs", size.qps, _SIZES["rx"])
         self._fill("paths", size.qps * ABI.MRC_MAX_PLANES * size.evs, _SIZES["path"])
+        self._fill("keys", size.qps, ABI.structs["mrc_keys"].size)
+        self._fill("peer_keys", size.peers, ABI.structs["mrc_keys"].size)
+        self._fill("replays", ABI.MRC_MAX_PLANES, ABI.structs["mrc_replay"].size)
+        budget = ABI.structs["mrc_budget"].size
+        self._fill("peer_budgets", size.peers, budget)
+        self._fill("net_budgets", ABI.MRC_NET_BUDGETS + 1, budget)
+        for key in bpf.keys(self.dp.maps["indices"], 4):
+            bpf.delete(self.dp.maps["indices"], key)
         for name, kind, window in (
             ("tx_entries", "mrc_tx_entry", WINDOW),
             ("rx_entries", "mrc_rx_entry", WINDOW // 2),
@@ -329,6 +381,10 @@ class Rig:
         fabric, us = self.fabric, self.config.host
         write_planes(self.dp, fabric, us, [self.ifindex[f"plane{p}"] for p in range(PLANES)])
         for peer in self.config.peers:
+            self.table.peers.next_hops |= {
+                (peer.name, plane): hop_mac_of(peer.name, plane)
+                for plane in range(PLANES * fabric.routing.network)
+            }
             self.table.peers.add((peer,))
             self.spread(peer.name, 0, 1)
         self._host = {}
@@ -368,6 +424,13 @@ class Rig:
             cc_rate=0,
             retry_limit=0,
             retry_s=0,
+            # Tags are those of the zero key, and any inner address is taken.
+            keyed=0,
+            qps=self.dp.sizes.qps,
+            inner=0,
+            survey_key=(0, 0),
+            mac1_key=(0, 0),
+            hops_min=0,
             link_mac=tuple(LINK_MAC),
             # What leaves has class 0, but in the tests of the classes.
             dscp_data=0,
@@ -441,6 +504,20 @@ class Rig:
             ("peers", size.peers, _SIZES["peer"]),
             ("balances", size.peers, _SIZES["balance"]),
             ("active", -(-size.qps // 64), 8),
+        )
+        return tuple(
+            b"".join(bpfbatch.lookup(self.dp.maps[name], 0, count, value))
+            for name, count, value in maps
+        )
+
+    def trust(self) -> tuple[bytes, ...]:
+        """Return all keys, and the counts that arrived and were sent."""
+        size = self.dp.sizes
+        keys, replay = (ABI.structs[kind].size for kind in ("mrc_keys", "mrc_replay"))
+        maps = (
+            ("keys", size.qps, keys),
+            ("peer_keys", size.peers, keys),
+            ("replays", size.qps * ABI.MRC_MAX_PLANES, replay),
         )
         return tuple(
             b"".join(bpfbatch.lookup(self.dp.maps[name], 0, count, value))
@@ -554,6 +631,13 @@ class Rig:
         run = arrival(self.dp, frame, self.ifindex[interface], out=4096)
         verdicts = _AT_XDP if self.dp.sizes.xdp else _AT_TC
         return Ran(verdicts[run.run()], run.output)
+
+    def admitted(self, frame: bytes) -> bytes:
+        """Return a frame for the daemon as mrc_receive leaves it: at XDP its source says so."""
+        if not self.dp.sizes.xdp:
+            return frame
+        mark = bytes([ABI.MRC_MARK_MAGIC0, ABI.MRC_MARK_MAGIC1, ABI.MRC_MARK_STACK])
+        return frame[:6] + mark + frame[9:]
 
     def refuses(self, frame: bytes) -> bool:
         """Return whether a test run refuses a frame at tc: an IP packet shorter than its header."""

@@ -25,9 +25,9 @@ from mrcd.wire.packet import WIRE
 from tests.bpf.capturing import CapturingRig
 from tests.bpf.cells import CellRig
 from tests.bpf.packets import (
-    CHECK,
     EV,
     QPN,
+    TAG,
     Far,
     cell,
     ev_of,
@@ -227,7 +227,7 @@ def test_a_cell_is_tied_to_its_outcomes_by_its_check_word(
     capture_rig.rig.receive(frame)
     head, kept = capture_rig.record()
     assert (head["key"], head["length"], kept) == (
-        int.from_bytes(CHECK, "little"), len(frame), frame,
+        int.from_bytes(TAG, "little"), len(frame), frame,
     )  # fmt: skip
     assert (head["why"], head["plane"]) == (CAPTURE.MRC_CAPTURE_PASSED, 1)
     assert head["peer"] == capture_rig.rig.table.peers.indices["h2"]

@@ -59,7 +59,7 @@ TWO_WAYS = pytest.mark.parametrize(
         pytest.param(False, id="change_proto"),
     ],
 )
-"""With the flags that take the outer header off, and without (CFG_DECAP)."""
+"""With the flags that take the outer header off, and without."""
 
 
 pytestmark = WITH_USIDS_AND_WITHOUT

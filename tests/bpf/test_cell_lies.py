@@ -223,9 +223,10 @@ class Loop:
             return
         cell = self.cells.decoded(frame, QPN)
         ev, state = cell.cell.ev, cell.cell
+        psn = self.cells.full(state.psn)
         wishes = {"attempt": state.attempt, "ackreq": state.ackreq}
         if not state.mss:
-            self.lay(self.cells.far.cell(state.psn, cell.payload, ev, **wishes), 0)  # type: ignore[arg-type]
+            self.lay(self.cells.far.cell(psn, cell.payload, ev, **wishes), 0)  # type: ignore[arg-type]
             return
         count = -(-len(body_of(cell.payload)) // state.mss)
         at = 0
@@ -234,7 +235,7 @@ class Loop:
             part = piece(cell.payload, state.mss, at, end, partial=end - at > 1)
             marked = self.rng.random() < 0.05
             arriving = self.cells.far.cell(
-                state.psn, part, ev, mss=state.mss, first=seq_of(cell.payload), ce=marked,
+                psn, part, ev, mss=state.mss, first=seq_of(cell.payload), ce=marked,
                 ackreq=state.ackreq,
             )  # fmt: skip
             self.lay(arriving, state.mss if end - at > 1 else 0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from mrcd.fabric import usid
 from mrcd.paths.states import State
 from mrcd.rules.denylist import Denials
+from mrcd.service.findings import Findings
 from tests.bpf.packets import ip4
 from tests.bpf.rig import PLANES, T1S, Rig
 
@@ -29,7 +30,7 @@ def took(rig: Rig, packets: int) -> dict[int, int]:
 
 def test_denied_paths_carry_nothing_until_they_are_allowed(rig: Rig, tmp_path: Path) -> None:
     rig.connect()
-    denials = Denials(rig.config, rig.table, tmp_path)
+    denials = Denials(rig.config, rig.table, tmp_path, Findings())
     plane = {usid.ev(1, t1) for t1 in range(1, T1S + 1)}
     asyncio.run(denials.deny("p1", "h2", force=False))
     asyncio.run(denials.deny("p0t1-1", None, force=False))
@@ -47,7 +48,7 @@ def test_denied_paths_carry_nothing_until_they_are_allowed(rig: Rig, tmp_path: P
 
 
 def test_a_qp_that_is_set_up_later_gets_the_rules(rig: Rig, tmp_path: Path) -> None:
-    denials = Denials(rig.config, rig.table, tmp_path)
+    denials = Denials(rig.config, rig.table, tmp_path, Findings())
     asyncio.run(denials.deny("p1t1-1", None, force=False))
     rig.connect()
     assert State.DENIED not in states(rig).values()

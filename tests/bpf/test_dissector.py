@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mrcd.wire.packet import WIRE
-from tests.bpf.packets import Far, ip4, numbered, trimmed
-from tests.bpf.rig import Rig
+from mrcd.wire.packet import WIRE, Control, Neth, decode_frame
+from tests import oracle
+from tests.bpf.cells import CellRig
+from tests.bpf.packets import EV, Far, ip4, numbered, trimmed
+from tests.bpf.rig import MPR, Rig
+from tests.bpf.test_refuse import NOWHERE, write
 from tests.tshark import EXPERTS, tshark
 
 FIRST_TX, FIRST_RX = 1000, 5000
@@ -42,3 +45,50 @@ def test_packets_of_every_kind_are_dissected_without_complaint(
         assert {expert for expert in EXPERTS if expert in row} <= expected
         assert int(row["mrc.encap"], 0) == rig.config.fabric.routing.code
         assert int(row["mrc.ev.spare"], 0) == 0
+
+
+def read_alike(answers: dict[tuple[int, int], bytes], folder: Path) -> None:
+    """Check that codec, oracle and dissector find reason and PSN, the key of each NACK, in it."""
+    rows = tshark(list(answers.values()), folder)
+    for ((reason, psn), frame), row in zip(answers.items(), rows, strict=True):
+        nack = decode_frame(frame)
+        assert isinstance(nack, Control)
+        assert isinstance(nack.body, Neth)
+        assert (nack.body.reason, nack.body.psn, nack.body.entropy) == (reason, psn, EV)
+        read = oracle.dissect_frame(frame)[oracle.Neth]
+        assert (read.nack_reason, read.nack_psn, read.entropy) == (reason, psn, EV)
+        assert (read.type, read.nxt, read.reserved, read.cc_type) == (0, 0, 0, 2)
+        assert read.tx_timestamp == nack.body.tx_timestamp
+        assert int(row["mrc.neth.reason"], 0) == reason
+        assert int(row["mrc.neth.psn"], 0) == psn
+        assert int(row["mrc.neth.entropy"], 0) == EV
+        assert int(row["mrc.neth.cc_type"], 0) == 2
+        assert int(row["mrc.neth.time"], 0) == nack.body.tx_timestamp
+
+
+def test_each_reason_of_a_nack_is_read_alike(rig: Rig, far: Far, tmp_path: Path) -> None:
+    answers = {
+        (reason, FIRST_RX + 5): rig.receive(
+            trimmed(far.data(FIRST_RX + 5, numbered(6, 1000), sent=7), dscp=dscp)
+        ).frame
+        for reason, dscp in (
+            (WIRE.MRC_NACK_TRIMMED, WIRE.MRC_DSCP_TRIMMED),
+            (WIRE.MRC_NACK_TRIMMED_LASTHOP, WIRE.MRC_DSCP_LASTHOP),
+        )
+    }
+    outside, held = FIRST_RX + MPR, FIRST_RX + 2
+    answers[WIRE.MRC_NACK_PSN_OOR_WINDOW, outside] = rig.arrive(
+        far.data(outside, numbered(2), sent=7)
+    ).frame
+    answers[WIRE.MRC_NACK_UNEXP_EVENT, FIRST_RX] = rig.receive(write(far, 0xC6)).frame
+    rig.take_slots("rx_free")
+    answers[WIRE.MRC_NACK_NO_PKT_BUFFER, held] = rig.arrive(
+        far.data(held, numbered(2), sent=7)
+    ).frame
+    read_alike(answers, tmp_path)
+
+
+def test_nack_of_a_cell_is_read_alike(cells: CellRig, rig: Rig, tmp_path: Path) -> None:
+    rig.tune(lower_ifindex=NOWHERE)
+    refused = cells.arrive(cells.far.cell(FIRST_RX, numbered(2), attempt=3)).frame
+    read_alike({(WIRE.MRC_NACK_NO_RESOURCE, FIRST_RX): refused}, tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 from mrcd.fabric import usid
 from mrcd.wire.abi import ABI
-from mrcd.wire.packet import WIRE, Control, Data, Ip4, Ip6, Packet, Peth, Sack, decode_frame
+from mrcd.wire.packet import WIRE, Auth, Control, Data, Ip4, Ip6, Packet, Peth, Sack, decode_frame
 from tests.bpf.packets import (
     EV,
     OUTER,
@@ -196,7 +196,7 @@ def sent(rig: Rig) -> list[Packet]:
 def test_handshake_reaches_the_stack(each_rig: Rig, each_far: Far) -> None:
     arriving, seen = offer_frame(each_far, EV)
     ran = each_rig.receive(arriving)
-    assert (ran.verdict, ran.frame) == (PASSED, seen)
+    assert (ran.verdict, ran.frame) == (PASSED, each_rig.admitted(seen))
     assert each_rig.counted() == {"control_rx": 1}
 
 
@@ -331,7 +331,8 @@ def test_mark_that_the_peer_tells_of_is_heard(each_rig: Rig, each_far: Far) -> N
     ev = data.envelope.src_port << 16
     sack = decode_frame(each_far.sack(1000, ev=ev, trigger=1000))
     assert isinstance(sack, Sack)
-    told = replace(sack, body=replace(sack.body, verdict=WIRE.MRC_SETH_M_SKIP_ONCE))
+    body = replace(sack.body, verdict=WIRE.MRC_SETH_M_SKIP_ONCE)
+    told = replace(sack, body=body, auth=Auth())
     each_rig.spray(OUT)  # something is outstanding
     each_rig.arrive(each_far.frame(told), f"plane{ev >> 28}")
     assert each_rig.counted()["echo_rx"] == 1

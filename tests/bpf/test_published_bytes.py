@@ -12,6 +12,7 @@ import pytest
 from mrcd.wire.envelope import put_envelope
 from tests.bpf.packets import BODY, BTH, EV, UDP, Far, ip4, numbered, sealed, trimmed
 from tests.bpf.rig import DROPPED, SENT, Rig, gateway_mac_of, mac_of
+from tests.oracle import siphash
 
 ALL = 0xFF
 FIRST = 1000  # the first PSN that we send
@@ -23,7 +24,8 @@ RETH = " 00 00 7f 00 12 34 50 00  11 22 33 44  00 00 00 24  "
 def packet(far: Far, opcode: int, aux: int, qpn: str, psn: str, headers: str) -> bytes:
     """Return a packet of the peer on plane 1, T1 2, with these bytes from the BTH on."""
     bth = bytes([opcode, 0, 0xFF, 0xFF, 0]) + bytes.fromhex(qpn) + bytes([aux]) + bytes.fromhex(psn)
-    body = put_envelope(far.envelope(EV), bth + bytes.fromhex(headers) + bytes(4))
+    ends = bytes(12) if opcode in (0xD8, 0xD9, 0xDC, 0xDD, 0xDE) else b""  # count and tag
+    body = put_envelope(far.envelope(EV), bth + bytes.fromhex(headers) + ends + bytes(4))
     return sealed(mac_of(1) + gateway_mac_of(1) + b"\x86\xdd" + body)
 
 
@@ -32,8 +34,8 @@ def request(far: Far, headers: str) -> bytes:
 
 
 def behind_bth(frame: bytes) -> str:
-    """Return the headers behind the BTH of a packet without payload."""
-    return frame[BODY:-4].hex(" ")
+    """Return the headers behind the BTH of a packet without payload, up to count and tag."""
+    return frame[BODY:-16].hex(" ")
 
 
 def words(text: str) -> str:
@@ -86,9 +88,9 @@ def test_data_leaves_at_its_bytes(rig: Rig) -> None:
     assert frame[BTH : BTH + 12].hex(" ") == "ca 00 ff ff 00 88 00 03 10 00 03 e8"
     assert frame[BODY : BODY + 4].hex(" ") == "00 00 03 e8"
     assert frame[BODY + 6 : BODY + 8].hex(" ") == "00 01"
-    assert frame[BODY + 8 : BODY + 24].hex(" ") == words(
-        "00 00 00 00 00 00 00 00  4e 45 54 30  00 00 00 1f"
-    )
+    covered = frame[UDP : BODY + 8] + bytes.fromhex("00 00 03 e8 4e 45 54 30 00 00 00 1f")
+    assert frame[BODY + 8 : BODY + 16] == siphash(bytes(16), covered)
+    assert frame[BODY + 16 : BODY + 24].hex(" ") == words("4e 45 54 30  00 00 00 1f")
     assert frame[BODY + 24 : -4] == OUT
 
 
@@ -98,6 +100,8 @@ def test_sack_leaves_at_its_bytes(rig: Rig, far: Far) -> None:
         "00 00 00 03  10 02 00 00  00 00 00 00  00 00 13 87  00 01 00 01  00 00 00 00 00 00 00 04"
     )
     assert behind_bth(ran.frame) == words(seth + " be ef 00 01  00 00 00 01")
+    assert ran.frame[-16:-12].hex(" ") == "00 00 00 01"  # the first on this plane
+    assert ran.frame[-12:-4] == siphash(bytes(16), ran.frame[UDP:-12] + bytes(4))  # whole words
 
 
 REFUSED = [  # opcode, headers behind the BTH and payload, counter
@@ -154,7 +158,7 @@ def test_received_bytes_are_nominal_sizes_rounded_up(rig: Rig, far: Far) -> None
         ran = rig.arrive(frame)
         total += int.from_bytes(frame[BTH - 4 : BTH - 2], "big") + 40
         told.append(((total + 255) >> 8).to_bytes(4, "big"))
-        assert ran.frame[-8:-4] == told[-1]
+        assert ran.frame[-20:-16] == told[-1]
     assert [each.hex() for each in told] == ["00000001", "00000006", "00000006", "0000000c"]
 
 
@@ -168,7 +172,7 @@ def test_probe_leaves_at_its_bytes(rig: Rig, far: Far) -> None:
     probes = [frame for _plane, frame in rig.sent() if frame[BTH] == 0xDE]
     assert probes
     for frame in probes:
-        head = frame[BODY:-4]
+        head = frame[BODY:-16]
         assert len(head) == 16
         assert head[:4].hex(" ") == "00 00 00 00"
         assert head[6:12] == bytes(6)

@@ -18,7 +18,7 @@ from mrcd.wire.abi import ABI
 from mrcd.wire.layout import words
 from mrcd.wire.packet import decode_frame
 from tests.bpf.packets import Far, ip4, numbered
-from tests.bpf.rig import MPR, PLANES, QPS_PER_PEER, RING_SLOTS, T1S, Rig
+from tests.bpf.rig import MPR, PLANES, QPS_PER_PEER, RING_SLOTS, T1S, TC_REDIRECT, TC_SHOT, Rig
 
 PACKET = ip4(src="10.99.0.1", dst="10.99.0.2")
 
@@ -70,6 +70,26 @@ def test_prefixes_lead_to_their_peers(rig: Rig) -> None:
             assert raw == struct.pack("=I", rig.table.peers.indices[peer.name])
 
 
+OWN = struct.pack("=I", ABI.MRC_OWNER_SELF)
+
+
+def test_closed_prefixes__send_nothing_but_still_belong_to_their_peers(rig: Rig) -> None:
+    packet = ip4(src="10.99.0.1", dst="10.99.0.2")
+    back = ip4(b"back", src="10.99.0.2", dst="10.99.0.1")
+    rig.tune(inner=1)
+    far = Far(rig.fabric, rig.fabric.host("h1"), rig.fabric.host("h2"))
+    assert rig.spray(packet).verdict == TC_REDIRECT
+    rig.table.peers.prefixes.close()
+    rig.counted()
+    assert rig.spray(packet).verdict == TC_SHOT
+    rig.arrive(far.data(5000, back))
+    assert rig.delivered() == [back]
+    counted = rig.counted()
+    assert (counted["drop_no_peer"], counted["rx_packets"]) == (1, 1)
+    rig.table.peers.add(rig.config.peers)
+    assert rig.spray(packet).verdict == TC_REDIRECT
+
+
 def test_addresses_and_shorter_prefixes_are_in_maps_of_their_own(rig: Rig) -> None:
     """A packet goes to the peer with its address, otherwise to the one with the longest prefix."""
     rig.reset()
@@ -78,7 +98,8 @@ def test_addresses_and_shorter_prefixes_are_in_maps_of_their_own(rig: Rig) -> No
     rig.table.reconfigure(replace(rig.config, peers=(h2, wide)))
     rig.table.peers.add((h2, wide))
     held = (len(bpf.keys(rig.dp.maps["addresses"], 16)), rig.table.peers.prefixes.addresses)
-    assert held == (len(h2.allowed) + len(h3.allowed),) * 2
+    own = rig.config.own_prefixes
+    assert held == (len(own) + len(h2.allowed) + len(h3.allowed),) * 2
     assert len(bpf.keys(rig.dp.maps["prefixes"], 20)) == rig.table.peers.prefixes.shorter == 2
     for index, peer in enumerate((h2, h3)):
         rig.connect(peer.name, rig.table.peers.base(peer.name), remote_qpn=0x880000 | index)
@@ -90,7 +111,9 @@ def test_addresses_and_shorter_prefixes_are_in_maps_of_their_own(rig: Rig) -> No
     assert bpf.keys(rig.dp.maps["prefixes"], 20) == []
     rig.table.reconfigure(replace(rig.config, peers=()))
     assert len(rig.table.peers.drop_prefixes()) == len(h2.allowed) + len(h3.allowed)
-    assert bpf.keys(rig.dp.maps["addresses"], 16) == []
+    left = {key_of(network)[4:] for network in own}
+    assert set(bpf.keys(rig.dp.maps["addresses"], 16)) == left
+    assert {bpf.lookup(rig.dp.maps["addresses"], key, 4) for key in left} == {OWN}
     rig.reset()
 
 

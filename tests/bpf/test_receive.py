@@ -15,6 +15,7 @@ from mrcd.linux import bpf
 from mrcd.peers.offersockets import udp6
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Data, Neth, Sack, decode_frame
+from tests import oracle
 from tests.bpf.packets import (
     BODY,
     BTH,
@@ -88,10 +89,11 @@ def as_arrived(name: str) -> bytes:
 )
 def test_golden_data_is_stripped_and_marked(rig: Rig, name: str, flags: int) -> None:
     rig.reset("h2")
-    rig.connect("h1", 0x13, qpn=0x510013)
     frame = as_arrived(name)
     packet = decode_frame(frame)
     assert isinstance(packet, Data)
+    rig.connect("h1", 0x13, qpn=0x510013, rx_psn=packet.bth.psn)
+    rig.counted()
     plane = packet.envelope.ev >> WIRE.MRC_EV_PLANE_SHIFT
     ran = rig.receive(frame, f"plane{plane}")
     assert ran.verdict == PASSED
@@ -137,7 +139,7 @@ def test_golden_trimmed_data_is_turned_round(rig: Rig) -> None:
     assert rig.state() == before
 
 
-@pytest.mark.parametrize("length", [RETH, RETH + 1, PAYLOAD, PAYLOAD + 40, 200])
+@pytest.mark.parametrize("length", [PAYLOAD, PAYLOAD + 1, PAYLOAD + 40, 200])
 @pytest.mark.parametrize("corrected", [False, True])
 def test_trimmed_to_any_length(rig: Rig, far: Far, length: int, corrected: bool) -> None:
     """Switches cut at any length; some correct the length in the header that they read."""
@@ -146,12 +148,19 @@ def test_trimmed_to_any_length(rig: Rig, far: Far, length: int, corrected: bool)
         struct.pack_into("!H", frame, OUTER + 4, length - INNER)
     ran = rig.receive(bytes(frame))
     assert ran.verdict == SENT
-    assert len(ran.frame) == BODY + WIRE.MRC_NETH_LEN + WIRE.MRC_ICRC_LEN
+    assert len(ran.frame) == BODY + WIRE.MRC_NETH_LEN + WIRE.MRC_AUTH_LEN + WIRE.MRC_ICRC_LEN
     nack = decode_frame(ran.frame)
     assert isinstance(nack, Control)
     assert nack.envelope == far.our_envelope(EV)
     assert nack.body == Neth(WIRE.MRC_NACK_TRIMMED, 5007, EV, tx_timestamp=0x1234)
     assert (nack.bth.psn, nack.bth.dqpn) == (0, REMOTE_QPN)
+
+
+@pytest.mark.parametrize("length", [RETH, RETH + 8, PAYLOAD - 1])
+def test_trimmed_too_short_for_its_tag(rig: Rig, far: Far, length: int) -> None:
+    frame = trimmed(far.data(5007, ip4(bytes(1000))), length)
+    assert rig.receive(frame).verdict == DROPPED
+    assert rig.counted() == {"drop_short": 1}
 
 
 def test_trimmed_copy_of_what_waits_behind_a_gap_is_not_asked_for(rig: Rig, far: Far) -> None:
@@ -213,7 +222,7 @@ def test_handshake_loses_its_outer_header_and_passes(rig: Rig, far: Far) -> None
     outer += around.outer.src.packed + around.outer.dst.packed
     ethernet = far.data(5000, PACKET)[:14]
     ran = rig.receive(ethernet + outer + inner)
-    assert (ran.verdict, ran.frame) == (PASSED, ethernet + inner)
+    assert (ran.verdict, ran.frame) == (PASSED, rig.admitted(ethernet + inner))
     assert rig.counted() == {"control_rx": 1}
 
 
@@ -318,6 +327,21 @@ def test_mrc_deliver_is_next(rig: Rig, far: Far) -> None:
 # ---- dropped
 
 
+def with_icrc(mutate: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """Return a mutation after which the ICRC word is right, and the tag is not."""
+
+    def both_of(frame: bytes) -> bytes:
+        bad = mutate(frame)
+        return bad[:-4] + struct.pack("!I", oracle.icrc_of(bad, UDP))
+
+    return both_of
+
+
+def tagged(mutate: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """Return a mutation after which the tag is right."""
+    return lambda frame: oracle.tagged(mutate(frame), UDP)
+
+
 def poke(at: int, value: bytes) -> Callable[[bytes], bytes]:
     return lambda frame: frame[:at] + value + frame[at + len(value) :]
 
@@ -385,8 +409,12 @@ DROPS = [
     ("data", "sender of another plane", poke(INNER + 8 + 5, b"\x09"), "drop_source"),
     ("data", "sender is not the peer", poke(INNER + 8 + 7, b"\x03"), "drop_source"),
     ("data", "unknown R_Key", poke(RETH + 8, b"NET1"), "drop_rkey"),
-    ("data", "address beyond the region", poke(RETH + 7, b"\x01"), "drop_rkey"),
-    ("data", "address beyond the region, high", poke(RETH, b"\x80"), "drop_rkey"),
+    ("data", "wrong tag", with_icrc(poke(RETH + 7, b"\x01")), "drop_tag"),
+    ("data", "wrong tag, high", with_icrc(poke(RETH, b"\x80")), "drop_tag"),
+    ("trimmed", "wrong tag", poke(RETH + 7, b"\x01"), "drop_tag"),
+    ("sack", "wrong tag", with_icrc(poke(-12, b"\x01")), "drop_tag"),
+    ("probe", "wrong tag", with_icrc(poke(-5, b"\x01")), "drop_tag"),
+    ("nack", "wrong tag", with_icrc(poke(-5, b"\x01")), "drop_tag"),
     ("data", "RETH length", poke(RETH + 15, b"\x01"), "drop_length"),
     ("data", "RETH length, high", poke(RETH + 12, b"\x01"), "drop_length"),
     ("data", "damaged PSN", poke(BTH + 11, b"\xff"), "drop_icrc"),
@@ -426,8 +454,9 @@ DROPS = [
     ("trimmed", "sender is not the peer", poke(INNER + 8 + 7, b"\x03"), "drop_source"),
     ("trimmed", "not data", poke(BTH, b"\xdc"), "drop_length"),
     ("trimmed", "a hand-shake", poke(UDP + 2, b"\x13\x6c"), "drop_length"),
-    ("trimmed", "PSN beyond the window", poke(BTH + 9, b"\x01"), "drop_psn"),
-    ("trimmed", "PSN that has been delivered", poke(BTH + 10, b"\x13\x87"), "rx_duplicate"),
+    ("trimmed", "PSN beyond the window", tagged(poke(BTH + 9, b"\x01")), "drop_psn"),
+    ("trimmed", "PSN that has been delivered", tagged(poke(BTH + 10, b"\x13\x87")),
+     "rx_duplicate"),
     ("reply", "nobody waits for it", lambda frame: frame, "probe_stale"),
     ("reply", "EV of no path", poke(BODY + 4, struct.pack("!I", ev_of(1, 9))), "drop_entropy"),
     ("reply", "EV of no plane", poke(BODY + 4, b"\xf0"), "drop_entropy"),
@@ -471,7 +500,8 @@ def test_bad_packet_is_dropped_for_its_reason(
         assert rig.receive(good).verdict in (PASSED, SENT)
         rig.counted()
     before = rig.state()
-    bad = mutate(good) if counter == "drop_icrc" or kind == "trimmed" else sealed(mutate(good))
+    as_it_is = counter in ("drop_icrc", "drop_tag") or kind == "trimmed"
+    bad = mutate(good) if as_it_is else sealed(mutate(good))
     if counter in ("drop_multi_packet", "drop_immediate"):
         assert rig.receive(bad).verdict == SENT  # tests/bpf/test_refuse.py looks at the answer
         assert rig.counted() == {counter: 1, "nack_tx_event": 1}
@@ -553,5 +583,7 @@ def test_every_drop_reason_of_the_receiver_has_a_case() -> None:
         if re.search(rf"\b{name}\b", source) and name.startswith("MRC_C_DROP_")
     }
     # Only a lack of memory makes the kernel refuse to move a packet's head or tail (drop_skb);
-    # test_encap.py has the case of IPv4 (drop_checksum), and a test above drop_framing.
-    assert raised - {"drop_skb", "drop_checksum", "drop_framing"} <= {row[3] for row in DROPS}
+    # test_encap.py has the case of IPv4 (drop_checksum), a test above drop_framing, and
+    # test_tags.py drop_replay.
+    elsewhere = {"drop_skb", "drop_checksum", "drop_framing", "drop_replay"}
+    assert raised - elsewhere <= {row[3] for row in DROPS}

@@ -11,7 +11,7 @@ import pytest
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Data, Peth, decode_frame
 from tests.bpf.packets import Far, ip4, ip6, numbered, sent_at
-from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, TC_SHOT, Rig
+from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, TC_SHOT, WINDOW, Rig
 
 FIRST = 1000
 PATHS = PLANES * T1S
@@ -362,3 +362,43 @@ def test_receiving_and_sending_share_a_qp(rig: Rig, far: Far) -> None:
     rig.arrive(far.sack(FIRST + 2))
     assert rig.delivered() == [numbered(5000)]
     assert rig.free_slots("tx_free") == RING_SLOTS
+
+
+# ---- a receiver that is ahead, and SACKs that only say so
+
+
+def out_of_step(rig: Rig) -> int:
+    raws = rig.events.take()
+    return sum(raw["kind"] == ABI.MRC_EVENT_OUT_OF_STEP for raw in map(as_event, raws))
+
+
+def as_event(raw: bytes) -> dict[str, int]:
+    return ABI.structs["mrc_event"].unpack(raw)
+
+
+def test_sacks_alone_put_no_qp_out_of_step(rig: Rig, far: Far) -> None:
+    """While what we send is acknowledged, the receiver is not ahead, whatever SACKs say."""
+    spray(rig, 4)
+    for _ in range(64):
+        rig.arrive(far.sack(FIRST + 100))
+    assert out_of_step(rig) == 0
+    rig.edit("txs", 0, "mrc_tx", absurd=0, moved_ns=1)  # nothing was acknowledged for long
+    for _ in range(16):
+        rig.arrive(far.sack(FIRST + 100))
+    assert out_of_step(rig) == 1
+
+
+def test_idle_qp_is_never_out_of_step(rig: Rig, far: Far) -> None:
+    rig.edit("txs", 0, "mrc_tx", moved_ns=1)
+    for _ in range(64):
+        rig.arrive(far.sack(FIRST + 100))
+    assert out_of_step(rig) == 0
+
+
+@pytest.mark.parametrize("behind", [WINDOW + 2, 5000, 1 << 22])
+def test_sack_older_than_the_window_changes_nothing(rig: Rig, far: Far, behind: int) -> None:
+    spray(rig, 4)
+    before = rig.state()
+    rig.arrive(far.sack(FIRST - behind, (1 << 64) - 1, down=0xFF, received=5000, mpr=0))
+    assert rig.counted()["sack_stale"] == 1
+    assert rig.state() == before

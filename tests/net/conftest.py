@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,23 @@ from mrcd.fabric.description import Fabric
 from mrcd.lab import lab, state
 from mrcd.linux import netns
 from tests.net import lab_hosts
+
+BACKLOG = Path("/proc/sys/net/core/netdev_max_backlog")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def deep_backlog() -> Iterator[None]:
+    """Let CPUs' backlogs hold as many packets as systemd/90-mrcd.conf does on a host.
+
+    All hosts and switches of a lab share them. What a backlog drops between mrc0 and the programs
+    behind it has no PSN yet.
+    """
+    before = BACKLOG.read_text()
+    with contextlib.suppress(OSError):
+        BACKLOG.write_text("10000")
+    yield
+    with contextlib.suppress(OSError):
+        BACKLOG.write_text(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +91,7 @@ def _labs(prefix: str) -> Iterator[MakeLab]:
         ecn: bool = True,
         settings: str = "",
         on_stop: str = "detach",
+        insecure: bool = False,
         **options: Any,
     ) -> RunningLab:
         name = f"{prefix}{chr(ord('a') + len(made))}"
@@ -80,7 +99,14 @@ def _labs(prefix: str) -> Iterator[MakeLab]:
         if name in state.labs():  # left over from a killed run
             lab.down(name)
         fabric = description.generate(name=name, **options)
-        lab.up(fabric, daemons=daemons, ecn=ecn, on_stop=on_stop, settings=settings)
+        lab.up(
+            fabric,
+            daemons=daemons,
+            ecn=ecn,
+            on_stop=on_stop,
+            settings=settings,
+            insecure=insecure,
+        )
         return RunningLab(fabric)
 
     try:

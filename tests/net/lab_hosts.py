@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,18 +15,33 @@ from typing import Any
 from cli.client import Client
 from cli.exits import CommandError
 from mrcd.lab import lab, state
+from mrcd.linux import rights
 from mrcd.model import PathInfo, Status
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def eventually(condition: Callable[[], Any], what: str, within_s: float = 10.0) -> Any:
-    """Wait until a condition is true, and return its value. A timeout names `what` was missing."""
+def eventually(
+    condition: Callable[[], Any], what: str | Callable[[], str], within_s: float = 10.0
+) -> Any:
+    """Wait until a condition is true, and return its value. A timeout names `what` was missing.
+
+    A function of what is missing is called then.
+    """
     deadline = time.monotonic() + within_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        late = time.monotonic() >= deadline
+        assert not late, f"not within {within_s} s: {what if isinstance(what, str) else what()}"
         time.sleep(0.01)
     return value
+
+
+def powerless(pid: int) -> bool:
+    """Return whether no thread of a process has a capability, or can ever have one."""
+    tasks = Path(f"/proc/{pid}/task")
+    held = [rights.held(f"{pid}/task/{task}") for task in os.listdir(tasks)]
+    given_up = "\nNoNewPrivs:\t1\n" in Path(f"/proc/{pid}/status").read_text()
+    return given_up and not any(number for each in held for number in each.values())
 
 
 def socket_of(name: str, host: str) -> Path:

@@ -176,7 +176,7 @@ def test_framing_changes_while_the_daemon_runs(cells: Lab) -> None:
         changed = re.sub(r'framing = ".*"', f'framing = "{framing}"', text)
         file = state.places(cells.name, "h2").folder / "changed.toml"
         file.write_text(changed)
-        done = mrcctl(cells.name, "h2", "config", "apply", str(file))
+        done = mrcctl(cells.name, "h2", "config", "apply", "--yes", str(file))
         assert done.returncode == 0, done.stderr
         eventually(lambda: lab_hosts.ok(cells.name, "h2"), "h2 is ok", START_S)
         assert ("mrc0cp" in cells.run("h2", "ip", "link")) == there

@@ -21,7 +21,7 @@ import pytest
 
 from mrcd.lab import lab, processes, state
 from mrcd.linux import bpf, netns
-from tests.net import lab_hosts
+from tests.net import builds, lab_hosts
 from tests.net.lab_hosts import ROOT, eventually, mrcctl
 from tests.net.traffic import Stream, transfer, udp_sequence
 
@@ -150,7 +150,21 @@ class Traffic:
         assert not self._udp.is_alive()
         self.there.finish(30)
         self.back.finish(30)
-        assert self._numbers == list(range(500 * self._rounds))
+        missing = sorted(set(range(500 * self._rounds)) - set(self._numbers))
+        assert not missing, (missing, self._counters())
+        assert self._numbers == sorted(self._numbers), "out of order"
+        assert len(self._numbers) == 500 * self._rounds, "doubled"
+
+    def _counters(self) -> dict[str, dict[str, int]]:
+        return {
+            host.name: {
+                name: value
+                for name, value in lab_hosts.counters(self._running.name, host.name).items()
+                if value
+            }
+            for host in self._running.fabric.hosts
+            if lab.daemon_pid(self._running.name, host.name) is not None
+        }
 
 
 def undisturbed(running: Lab, during: Callable[[], None]) -> None:
@@ -243,15 +257,7 @@ def other_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
     """Return a function that makes the lab start a copy of mrcd with an altered file of bpf/."""
 
     def build(file: str, old: str, new: str) -> None:
-        for name in ("mrcd", "cli", "bpf"):
-            subprocess.run(["cp", "-r", str(ROOT / name), str(tmp_path)], check=True)
-        source = tmp_path / "bpf" / file
-        text = source.read_text()
-        assert text.count(old) == 1
-        source.write_text(text.replace(old, new))
-        command = tmp_path / "start"
-        command.write_text(f'#!/bin/sh\ncd {tmp_path}\nexec {sys.executable} -m mrcd "$@"\n')
-        command.chmod(0o755)
+        command = builds.build(tmp_path, [builds.Edit(f"bpf/{file}", old, new)])
         monkeypatch.setattr(processes, "daemon_command", lambda: [str(command)])
 
     return build
@@ -542,7 +548,8 @@ def three(module_labs: MakeLab) -> Lab:
 def configure(running: Lab, more: str, *, peers: tuple[str, ...] = ("h2", "h3")) -> None:
     """Give h1 another configuration, and wait until its daemon has read it."""
     places = state.places(running.name, "h1")
-    text = '[host]\nname = "h1"\nfabric = "../fabric.toml"\n[service]\non_stop = "keep"\n' + more
+    text = '[host]\nname = "h1"\nfabric = "../fabric.toml"\n[service]\non_stop = "keep"\n'
+    text += '[keys]\nsecret_file = "../fabric.secret"\n' + more
     text += "".join(f'[[peer]]\nname = "{name}"\n' for name in peers)
     places.config.write_text(text)
     before = len(log_of(running, "h1"))

@@ -68,7 +68,7 @@ class Host:
         fabric = description.load(folder / "fabric.toml")
         wanted = folder / "wanted.toml"
         wanted.write_text(configuration(fabric, peers, SETTINGS))
-        self.daemon.mrcctl("config", "apply", str(wanted))
+        self.daemon.mrcctl("config", "apply", "--yes", str(wanted))
 
     def remembered(self) -> int:
         content = json.loads((self.config.parent / "sessions.json").read_text())

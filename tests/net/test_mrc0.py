@@ -182,7 +182,7 @@ def test_tcp_survives_a_silent_death_and_uses_the_path_again(shared_lab: Lab, el
     before = sent_by_plane(shared_lab)
     stream.progress(16 * MIB)  # a cell counts once
     gained = {plane: count - before[plane] for plane, count in sent_by_plane(shared_lab).items()}
-    assert gained[plane] > 0.2 * sum(gained.values())
+    assert gained[plane] > 0.5 * sum(gained.values()) / len(gained), gained
     stream.finish()
 
 

@@ -3,16 +3,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
-from mrcd.lab import topology
-from tests.net.lab_hosts import ROOT, mrcctl, mrcctl_json
+from cli import sid
+from cli.main import mrcctl
+from mrcd.lab import lab, state, topology
+from mrcd.linux import netns
+from tests.net.lab_hosts import ROOT, eventually, mrcctl_json, socket_of
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
@@ -45,6 +52,55 @@ def mend(running: Lab) -> None:
         subprocess.run(finding["fix"], shell=True, check=True, timeout=10)
 
 
+@contextlib.contextmanager
+def without_repair(running: Lab, host: str, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stop a host's daemon, which would put damage right, and answer for it what it said before."""
+    sockets = [str(socket_of(running.name, each.name)) for each in running.fabric.hosts]
+    known = {socket: sid._peers(socket) for socket in sockets}
+    patch.setattr(sid, "_peers", known.__getitem__)
+    daemon = lab.daemon_pid(running.name, host)
+    assert daemon is not None
+    os.kill(daemon, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+
+
+def here(*arguments: str) -> Result:
+    """Run `mrcctl sid verify` in this process."""
+    return CliRunner().invoke(mrcctl, ["sid", "verify", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        ("ip route replace 10.99.0.2/32 dev mrc0 mtu 1300", ("h1", "wrong", "route 10.99.0.2/32")),
+        (
+            "ip -6 route del fcbb:bb00:4000::/35 dev plane2",
+            ("h1", "missing", "route fcbb:bb00:4000::/35"),
+        ),
+    ],
+)
+def test_verify__names_the_damage_on_a_host_and_how_to_mend_it(
+    shared_lab: Lab,
+    damage: str,
+    expected: tuple[str, str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert verify(shared_lab) == []
+    with without_repair(shared_lab, "h1", monkeypatch):
+        alter(shared_lab, "h1", damage)
+        done = here("--lab", shared_lab.name, "--json")
+        assert done.exit_code == 1
+        found = json.loads(done.stdout)["findings"]
+        for finding in found:
+            subprocess.run(finding["fix"], shell=True, check=True, timeout=10)
+        assert [(f["node"], f["problem"], f["what"]) for f in found] == [expected]
+        assert here("--lab", shared_lab.name).exit_code == 0
+    assert verify(shared_lab) == []
+
+
 @pytest.mark.parametrize(
     ("node", "damage", "expected"),
     [
@@ -72,16 +128,6 @@ def mend(running: Lab) -> None:
             "p3t1-2",
             "ip -6 route add fcbb:bb00:7777::/48 via fe80::1 dev t0-1",
             [("p3t1-2", "extra", "route fcbb:bb00:7777::/48")],
-        ),
-        (
-            "h1",
-            "ip route replace 10.99.0.2/32 dev mrc0 mtu 1300",
-            [("h1", "wrong", "route 10.99.0.2/32")],
-        ),
-        (
-            "h1",
-            "ip -6 route del fcbb:bb00:4000::/35 dev plane2",
-            [("h1", "missing", "route fcbb:bb00:4000::/35")],
         ),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
@@ -117,13 +163,28 @@ def test_verify__on_a_host_and_on_a_switch(shared_lab: Lab) -> None:
     # Ask the same in another switch's namespace, where nothing is as it should be.
     assert "fcbb:bb00:4001::/48" in shared_lab.run("p2t0-2", *program, check=False)
 
-    alter(shared_lab, "h2", "ip route del 10.99.0.1/32 dev mrc0")
-    done = mrcctl(shared_lab.name, "h2", "sid", "verify")
-    assert done.returncode == 1
-    lines = done.stdout.splitlines()
-    assert lines[0].startswith("h2: missing route 10.99.0.1/32: should be dev mrc0 mtu ")
-    shared_lab.run("h2", *lines[1].split())
-    assert mrcctl(shared_lab.name, "h2", "sid", "verify").returncode == 0
+
+def test_verify__on_a_host_whose_daemon_does_not_repair(
+    shared_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spot = state.places(shared_lab.name, "h2")
+    asked = ("--config", str(spot.config))
+    with without_repair(shared_lab, "h2", monkeypatch), netns.entered(f"{shared_lab.name}-h2"):
+        mine = sid._peers(str(spot.socket))
+        monkeypatch.setattr(sid, "Client", contextlib.nullcontext)
+        monkeypatch.setattr(sid, "_peers", lambda _socket: mine)
+        alter(shared_lab, "h2", "ip route del 10.99.0.1/32 dev mrc0")
+        done = here(*asked)
+        assert done.exit_code == 1
+        lines = done.stdout.splitlines()
+        assert lines[0].startswith("h2: missing route 10.99.0.1/32: should be dev mrc0 mtu ")
+        shared_lab.run("h2", *lines[1].split())
+        assert here(*asked).exit_code == 0
+
+
+def test_verify__the_route_of_a_host_is_put_right_by_its_daemon(shared_lab: Lab) -> None:
+    alter(shared_lab, "h1", "ip route replace 10.99.0.2/32 dev mrc0 mtu 1300")
+    eventually(lambda: verify(shared_lab) == [], "everything is as intended")
 
 
 def test_verify__t1s_that_share_a_namespace(make_lab: MakeLab) -> None:

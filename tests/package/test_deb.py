@@ -15,10 +15,12 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from mrcd import __version__
+from mrcd.datapath import bytecode, loader, precompile
+from mrcd.wire.packet import WIRE
 from tests.package.conftest import DEB, DIST, ROOT
 
 pytestmark = [pytest.mark.usefixtures("package"), pytest.mark.timeout(600)]
-SITE = "usr/lib/mrcd/lib/python3.11/site-packages"
+SITE = "usr/lib/mrcd/lib/python3/site-packages"
 
 IN_A_COPY = """\
 set -e
@@ -59,12 +61,14 @@ def unpacked(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_is_for_debian_12() -> None:
-    needs = field("Depends")
-    assert "python3-bpfcc" in needs
+def test_it_is_for_debian_12_and_13() -> None:
+    needs, helps = field("Depends"), field("Recommends")
+    for compiler in ("python3-bpfcc", "linux-headers"):
+        assert compiler not in needs
+        assert compiler in helps
+    assert "python3-cryptography" in needs
     assert "procps" in needs  # ExecReload runs kill
-    assert "python3 (<< 3.12)" in needs
-    assert "linux-headers" in needs
+    assert "python3 (<< 3.14)" in needs
     assert field("Version") == __version__
 
 
@@ -72,6 +76,9 @@ def test_everything_is_inside(unpacked: Path) -> None:
     for name in (
         "lib/systemd/system/mrcd.service",
         "lib/systemd/system/mrcd.socket",
+        "lib/systemd/system/mrcd-privileged.socket",
+        "lib/systemd/system/mrcd-privileged@.service",
+        "usr/lib/mrcd/bin/mrcd-privileged",
         "lib/udev/rules.d/90-mrcd.rules",
         "usr/lib/sysctl.d/90-mrcd.conf",
         "usr/lib/sysusers.d/mrcd.conf",
@@ -82,6 +89,7 @@ def test_everything_is_inside(unpacked: Path) -> None:
         "usr/share/doc/mrcd/examples/mrcd.toml",
         "usr/share/doc/mrcd/copyright",
         "usr/share/man/man1/mrcctl.1.gz",
+        "usr/share/man/man5/fabric.toml.5.gz",
         "usr/share/man/man5/mrcd.toml.5.gz",
         "usr/share/man/man8/mrcd.8.gz",
         "usr/share/mrcd/observability/alerts.yml",
@@ -91,8 +99,20 @@ def test_everything_is_inside(unpacked: Path) -> None:
         assert (unpacked / name).is_file(), name
         assert (unpacked / name).stat().st_size > 0, name
     sources = {file.name for file in (ROOT / "bpf").iterdir() if file.suffix in {".c", ".h"}}
-    assert {file.name for file in (unpacked / "usr/share/mrcd/bpf").iterdir()} == sources
+    brought = {file.name for file in (unpacked / "usr/share/mrcd/bpf").iterdir()}
+    assert brought == sources | {"compiled"}
     assert not list(unpacked.rglob("*.pyc"))
+
+
+@pytest.mark.parametrize("minor", [11, 12, 13])
+def test_each_python_finds_the_modules_made_for_it(unpacked: Path, minor: int) -> None:
+    """Only what is compiled differs: each version has as many such modules, under its own name."""
+    seen = unpacked / f"usr/lib/mrcd/lib/python3.{minor}/site-packages"
+    assert (seen / "mrcd/__init__.py").is_file()
+    built = {file.relative_to(seen) for file in seen.rglob("*.so")}
+    mine = {str(name).split(".")[0] for name in built if f".cpython-3{minor}-" in name.name}
+    assert mine == {str(name).split(".")[0] for name in built}
+    assert "_cffi_backend" in mine
 
 
 def test_modules_are_those_of_the_checkout(unpacked: Path) -> None:
@@ -117,6 +137,16 @@ def test_lintian_has_neither_errors_nor_warnings() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_programs_of_usual_configurations_are_compiled(unpacked: Path) -> None:
+    """Their keys are those that the loader asks for, made from the sources that are brought."""
+    text, folder = loader.source(), unpacked / "usr/lib/mrcd/compiled"
+    wanted = {bytecode.key_of(text, sizes.defines()) for sizes in precompile.usual()}
+    assert {file.name for file in folder.iterdir()} - {".lock"} == wanted
+    assert all(bytecode.read(folder, key) is not None for key in wanted)
+    config_mtus = {sizes.mtu for sizes in precompile.usual()}
+    assert {9000 - WIRE.MRC_CELL_OVERHEAD, 1500 - WIRE.MRC_CELL_OVERHEAD} <= config_mtus
+
+
 def test_licences_of_what_is_carried_are_named(unpacked: Path) -> None:
     text = (unpacked / "usr/share/doc/mrcd/copyright").read_text()
     for folder in (unpacked / SITE).glob("*.dist-info"):
@@ -133,7 +163,13 @@ def test_an_installed_mrcd_needs_no_checkout(tmp_path: Path) -> None:
         dpkg --force-depends --install /run/mrcd.deb >/run/log 2>&1 || { cat /run/log; exit 1; }
         mrcctl --version
         mrcctl datapath --help | head -n 1
-        mrcd --check-config --config /usr/share/doc/mrcd/examples/mrcd.toml
+        cp -r /usr/share/doc/mrcd/examples /run/examples
+        for host in a b; do
+            key=$(mrcctl key generate /run/examples/$host.key 2>/run/log)
+            sed -i "s#name = .$host.,#& public_key = '$key',#" /run/examples/fabric.toml
+        done
+        mv /run/examples/a.key /run/examples/host.key
+        mrcd --check-config --config /run/examples/mrcd.toml
         /usr/lib/mrcd/bin/python3 -c 'import mrcd.datapath.loader; print(mrcd.__file__)
 print(len(mrcd.datapath.loader.source()))'
         find /usr/lib/mrcd -name '*.pyc' | head -n 1
@@ -144,7 +180,8 @@ print(len(mrcd.datapath.loader.source()))'
     assert f"mrcctl, version {__version__}" in output
     assert "Usage: mrcctl datapath" in output
     assert "mrcd.toml: good: host a" in output
-    assert f"/{SITE}/mrcd/__init__.py" in output
+    site = r"/usr/lib/mrcd/lib/python3\.\d+/site-packages"
+    assert re.search(rf"^{site}/mrcd/__init__\.py$", output, re.M)
     assert ".pyc" in output
     assert re.search(r"^mrcd:x:\d+:\d+:MRC daemon:/var/lib/mrcd:/usr/sbin/nologin$", output, re.M)
     assert "mrcd:mrcd 750 /var/lib/mrcd" in output
@@ -182,7 +219,8 @@ def test_the_bill_of_materials_is_complete(unpacked: Path) -> None:
     } - {"mrcd"}
     names = {name.removeprefix("pkg:pypi/") for name in parts if "pypi" in name}
     assert names == carried
-    assert "pkg:deb/debian/python3-bpfcc" in parts
+    assert parts["pkg:deb/debian/python3-cryptography"]["scope"] == "required"
+    assert parts["pkg:deb/debian/python3-bpfcc"]["scope"] == "optional"
     for part in parts.values():
         assert part["licenses"], part
         assert part["version"], part

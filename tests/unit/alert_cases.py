@@ -95,6 +95,10 @@ CASES: dict[str, tuple[Case, ...]] = {
             6,
         ),
     ),
+    "MrcdPlaneDead": (
+        Case(planes("mrcd_plane_unreached_peers", "0x9", "0x2 7x7"), 6, (plane(1),)),
+        Case(planes("mrcd_plane_unreached_peers", "0x9", "0x2 7x0 0x7"), 6),
+    ),
     "MrcdPlaneDrained": (
         Case(planes("mrcd_plane_drained", "0x1500", "1x1500"), 1450, (plane(1),)),
         Case(planes("mrcd_plane_drained", "0x1500", "1x1000 0x2 1x500"), 1450),

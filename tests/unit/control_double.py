@@ -8,6 +8,7 @@ import contextlib
 import os
 import socket
 import threading
+import tomllib
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,9 @@ from mrcd.wire.abi import CAPTURE
 from tests.unit.ring_double import PAGE, SIZE, Producer
 
 PEERS = ("h2", "h3")
+PUBLIC_KEY = "DW5kW0zL+5uhrsO1Qn1qv/T+u/XIR9sN9zoKvFEqVAQ="
+OWN = "/nowhere/mrcd.toml"
+"""The daemon's own configuration file."""
 CONFIG = "[transport]\nprobe_pps = 2000\n"
 
 
@@ -59,7 +63,7 @@ NOBODY = Access(uid=65534, group="nosuch", gid=None)
 
 
 class FakeConfiguration:
-    """A configuration of one key, probe_pps."""
+    """A configuration of probe_pps, which changes at once, and keys that reset QPs."""
 
     def __init__(self) -> None:
         self.current = CONFIG
@@ -70,12 +74,21 @@ class FakeConfiguration:
 
     def diff(self, text: str) -> ConfigChanges:
         if "probe_pps" not in text:
-            raise ConfigError(["mrcd.toml: probe_pps: is missing", "mrcd.toml: it is all wrong"])
-        old, new = (one.split("=")[1].strip() for one in (self.current, text))
-        if old == new:
-            return ConfigChanges(changes=[])
-        change = ConfigChange(path="transport.probe_pps", old=old, new=new, how="live")
-        return ConfigChanges(changes=[change])
+            problems = ["transport.probe_pps: is missing", "it is all wrong"]
+            raise ConfigError([*(f"{OWN}: {one}" for one in problems), "f.toml: t0: 0: is too few"])
+        old, new = (tomllib.loads(one)["transport"] for one in (self.current, text))
+        return ConfigChanges(
+            changes=[
+                ConfigChange(
+                    path=f"transport.{key}",
+                    old=str(old[key]) if key in old else None,
+                    new=str(new[key]) if key in new else None,
+                    how="live" if key == "probe_pps" else "restart",
+                )
+                for key in sorted(old.keys() | new.keys())
+                if old.get(key) != new.get(key)
+            ]
+        )
 
     async def apply(self, text: str, confirm_s: int) -> ConfigChanges:
         found = self.diff(text)
@@ -101,21 +114,26 @@ class FakeSource:
         self.reasons = list(reasons)
         self.readings = 0
         self.broken: Exception | None = None
+        self.has_keys = True
         self.survey_off = ""
         self.rejected = 0
         self.healthy_fabric = False
+        self.healthy_until = 0  # number of the question that is answered with faults
+        self.asked_for_faults = 0
         self.fabric_planes, self.t0s, self.t1s = 2, 2, 2
         self.rules: list[DeniedInfo] = []
         self.events: list[PathEvent] = []
         self.watchers = 0
         self.drained: set[int] = set()
+        self.wrong: dict[int, str] = {}  # by plane: no path gets through
+        self.full = False  # the disk
         self.records: list[bytes] = []  # those of a capture
         self.lost_records = 0  # on plane 1
         self.wanted: Wanted | None = None
         self.no_capture = ""
         self.lost = 0  # number of each path's probes that are lost
         self.configuration = FakeConfiguration()
-        self.config_path = "/nowhere/mrcd.toml"
+        self.config_path = OWN
 
     def status(self) -> Status:
         self.readings += 1
@@ -137,6 +155,8 @@ class FakeSource:
             planes=[self._plane(0), replace(self._plane(1), carrier=False, usable=False)],
             peers_total=2,
             peers_up=1,
+            secured=self.has_keys,
+            public_key=PUBLIC_KEY if self.has_keys else None,
             datapath=DatapathInfo(
                 xdp="native", tc="tcx", tick="idle", routing="srv6", bpffs="/nowhere/bpf"
             ),
@@ -156,6 +176,9 @@ class FakeSource:
             rx_packets=500 * self.readings,
             rx_bytes=50_000 * self.readings,
             drained=index in self.drained,
+            unsaved="the disk is full" if self.full else None,
+            wrong=self.wrong.get(index),
+            unreached=int(index in self.wrong),
             mtu=9000,
             address=f"fd00:{index}:1::1",
         )
@@ -169,6 +192,14 @@ class FakeSource:
     def undrain(self, plane: int) -> PlaneInfo:
         self.drained.discard(plane)
         return self._plane(plane)
+
+    @property
+    def secured(self) -> bool:
+        return self.has_keys
+
+    async def rotate(self, peer: str | None) -> tuple[list[str], list[str]]:
+        asked = [name for name in PEERS if peer in (None, name)]
+        return [n for n in asked if n == "h2"], [n for n in asked if n != "h2"]
 
     async def probe(self, peer: str, plane: int | None, count: int) -> list[PathProbe]:
         return [
@@ -294,6 +325,10 @@ class FakeSource:
     def denied(self) -> list[DeniedInfo]:
         return self.rules
 
+    @property
+    def denied_unsaved(self) -> str | None:
+        return "the disk is full" if self.full else None
+
     async def watch_paths(self) -> AsyncGenerator[PathEvent | None, None]:
         self.watchers += 1
         try:
@@ -370,7 +405,9 @@ class FakeSource:
             alternatives=[["p0t0-1:p0t1-1", "p0t0-2:p0t1-1"]],
         )
         slow = replace(lossy, element="h2:p1", kind="slow", extra_us=5400.0)
-        found = [] if self.healthy_fabric else [dead, lossy, slow]
+        self.asked_for_faults += 1
+        healthy = self.healthy_fabric or self.asked_for_faults < self.healthy_until
+        found = [] if healthy else [dead, lossy, slow]
         return {"schema_version": 1, "survey": self._survey, "faults": found}
 
     def fabric_map(self) -> MapReply:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from mrcd.datapath.census import Paths, PeerCount, PlaneCount
+from mrcd.handshake.channel import Drop
 from mrcd.report.metrics import MAPS, PeerSample, PlaneState, Snapshot
 from mrcd.wire.abi import COUNTERS
 
@@ -16,6 +17,7 @@ def plane_state(index: int) -> PlaneState:
         usable=index != 1,
         drained=index == 1,
         sick=False,
+        unreached=3 * (index == 2),
         tx_packets=1000 + index,
         tx_bytes=9_000_000,
         rx_packets=500,
@@ -45,6 +47,7 @@ def peer_sample(index: int, planes: int) -> PeerSample:
             for plane in range(planes)
         ],
         ports=0b1101 & (1 << planes) - 1,
+        key_age_s=None if index % 3 == 1 else 61.5,
     )
 
 
@@ -72,4 +75,6 @@ def snapshot(peers: int = 3, planes: int = 4) -> Snapshot:
         faults={"loss": 2},
         survey_hosts_heard=2,
         denied_rules=1,
+        secured=True,
+        channel_drops={why.name.lower(): index for index, why in enumerate(Drop)},
     )

@@ -24,7 +24,7 @@ def record(kind: int, why: int, data: bytes = b"", **members: int) -> bytes:
 
 
 def key_of(data: bytes) -> int:
-    """Return the check word of a cell, the ICRC word of any other packet."""
+    """Return the tag of a cell, the ICRC word of any other packet."""
     cell = len(data) > 54 and data[20] in (4, 41) and data[26] >= 0xC0
     return int.from_bytes(data[34:38] if cell else data[-4:], "little")
 

@@ -19,7 +19,7 @@ from mrcd.fabric import description
 from mrcd.service import log
 from mrcd.service.notify import Notifier
 
-USUAL = '[host]\nname = "h1"\nfabric = "fabric.toml"\n'
+USUAL = '[host]\nname = "h1"\nfabric = "fabric.toml"\n[keys]\ninsecure = true\n'
 FASTER = USUAL + "[transport]\nprobe_pps = 500\n"
 SLOWER = USUAL + "[transport]\nprobe_pps = 100\n"
 WIDER = USUAL + "[transport]\nmpr = 1024\n"

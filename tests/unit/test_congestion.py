@@ -255,6 +255,18 @@ def test_longer_path_is_not_taken_for_a_queue_for_ever(functions: ctypes.CDLL, p
     assert sum(link.run(1000 * MS).values()) > 0.8 * RATE * 1000
 
 
+def test_queue_of_others_is_not_taken_for_a_longer_path(functions: ctypes.CDLL) -> None:
+    """It varies, however long it lasts."""
+    sender, base = Sender(functions), BASE + MTU * MS // RATE
+    assert sender.open()
+    sender.sack(0, base, 0)
+    for turn in range(1, 400):
+        queue = TARGET * (12 + 4 * (turn // 20 % 2))
+        sender.take()
+        sender.sack(MTU, base + queue, turn * 10 * (base + queue))
+    assert sender["delay_ns"] > 10 * TARGET
+
+
 def test_without_control_nothing_is_held(functions: ctypes.CDLL) -> None:
     sender = Sender(functions, target=0, inflight=1 << 30)
     assert sender.open()

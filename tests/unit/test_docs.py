@@ -12,11 +12,14 @@ import click
 import pytest
 
 from cli.main import mrcctl
+from tests.unit.command_line import commands as all_commands
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+INDEX = re.compile(r"^# .*\n\n((?:\[[^\]]+\]\(#[^)]+\)[ ·\n]*)+)\n", re.MULTILINE)
+SOURCES = ("bench", "bpf", "cli", "mrcd", "observability", "packaging", "scripts", "systemd", "vm")
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -58,11 +61,17 @@ def test_the_documents_a_user_looks_for_are_there() -> None:
         "CHANGELOG.md",
         "CONTRIBUTING.md",
         "docs/architecture.md",
+        "docs/glossary.md",
+        "docs/install.md",
         "docs/lab.md",
+        "docs/limits.md",
         "docs/measurements.md",
         "docs/operations.md",
         "docs/protocol.md",
         "docs/quickstart.md",
+        "docs/recipes.md",
+        "docs/reference.md",
+        "docs/troubleshooting.md",
     } <= names
 
 
@@ -98,3 +107,48 @@ def test_every_make_target_is_explained() -> None:
     phony = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)
     assert phony is not None
     assert explained == set(phony[1].split())
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=ids)
+def test_index_at_the_top_has_every_section(file: Path) -> None:
+    text = file.read_text()
+    if (index := INDEX.search(text)) is None:
+        return
+    headings = re.findall(r"^## (.*)$", FENCE.sub("", text), re.MULTILINE)
+    shown = re.findall(r"\[([^\]]+)\]", index[1])
+    assert [name.replace("\n", " ") for name in shown] == [
+        re.sub(r"^(\d+)\.", r"\1", heading).replace("`", "") for heading in headings
+    ]
+
+
+@pytest.mark.parametrize("folder", SOURCES)
+def test_documents_named_in_the_sources_exist(folder: str) -> None:
+    for file in sorted((ROOT / folder).rglob("*")):
+        if not file.is_file() or file.suffix in {".pyc", ".png", ".gz"}:
+            continue
+        for name in re.findall(r"\bdocs/[\w./-]+\.md\b", file.read_text(errors="replace")):
+            assert (ROOT / name).exists(), f"{ids(file)} names {name}"
+
+
+def test_reference_has_every_command() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text()
+    cells = re.findall(r"^\| (`mrcctl .*?) \|", text, re.MULTILINE)
+    shown = {" ".join(call) for cell in cells for call in called(cell)}
+    names = {name for name, _ in all_commands(mrcctl)}
+    assert {name for name in names if not name.startswith("lab ")} == shown - {"lab"}
+
+
+def called(cell: str) -> Iterator[list[str]]:
+    """Yield the words of each command in a cell of the table, without arguments."""
+    for code in re.findall(r"`mrcctl ([^`]+)`", cell):
+        yield [word for word in code.split() if re.fullmatch(r"[a-z-]+", word)]
+
+
+def test_glossary_is_in_order() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    terms = re.findall(r"^\| (?!term|---)(.*?) \| \S.*\. ?\|$", text, re.MULTILINE)
+    assert len(terms) == text.count("\n| ") - 1
+    order = [re.sub(r"\W+", " ", term.lower()) for term in terms]
+    assert order == sorted(set(order))
+    single = {name.strip() for term in order for name in re.split(r"[,(]", term)}
+    assert {"ev", "qp", "psn", "plane", "usid", "cell", "sack", "nack", "nscc", "mpr"} <= single

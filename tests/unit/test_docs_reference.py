@@ -20,7 +20,7 @@ from mrcd.wire.abi import COUNTERS
 from mrcd.wire.packet import WIRE
 
 ROOT = Path(__file__).parents[2]
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 README = (ROOT / "README.md").read_text()
 QUICKSTART = (ROOT / "docs" / "quickstart.md").read_text()
@@ -67,28 +67,28 @@ def table(heading: str, rows: Iterable[tuple[str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_operations__lists_every_counter() -> None:
+def test_reference__lists_every_counter() -> None:
     expected = table("counter", ((name, text) for _, name, text in COUNTERS))
-    assert between(OPERATIONS, "counters") == expected, f"it should be:\n{expected}"
+    assert between(REFERENCE, "counters") == expected, f"it should be:\n{expected}"
 
 
-def test_operations__lists_every_log_event() -> None:
+def test_reference__lists_every_log_event() -> None:
     expected = table("event", EVENTS.items())
-    assert between(OPERATIONS, "events") == expected, f"it should be:\n{expected}"
+    assert between(REFERENCE, "events") == expected, f"it should be:\n{expected}"
 
 
-def test_operations__says_which_events_are_not_logged_yet() -> None:
+def test_reference__says_which_events_are_not_logged_yet() -> None:
     # An event's name is quoted once where it is registered and again where it is logged.
     source = "".join(file.read_text() for file in sorted((ROOT / "mrcd").rglob("*.py")))
     silent = {name for name in EVENTS if source.count(f'"{name}"') == 1}
-    paragraph = re.search(r"^Registered, but not logged[^:]*:(.*?)\n\n", OPERATIONS, re.S | re.M)
+    paragraph = re.search(r"^Registered, but not logged[^:]*:(.*?)\n\n", REFERENCE, re.S | re.M)
     named = set(re.findall(r"`([a-z_.]+)`", paragraph[1])) if paragraph else set()
     assert named == silent
 
 
 @pytest.mark.parametrize("text", ["exit code of mrcctl", "exit code of mrcd"])
-def test_operations__has_exit_codes(text: str) -> None:
-    rows = re.search(rf"^\| {text} \|.*?\n\n", OPERATIONS, re.MULTILINE | re.DOTALL)
+def test_reference__has_exit_codes(text: str) -> None:
+    rows = re.search(rf"^\| {text} \|.*?\n\n", REFERENCE, re.MULTILINE | re.DOTALL)
     assert rows is not None
     found = [int(row[0]) for row in cells(rows[0])]
     whole = [
@@ -107,12 +107,22 @@ def test_operations__has_exit_codes(text: str) -> None:
         assert found == [0, *map(int, re.findall(r"^EXIT_[A-Z_]+ = (\d+)", main, re.MULTILINE))]
 
 
-def test_operations__has_every_key_of_transport_with_its_default() -> None:
-    rows = cells(section(OPERATIONS, "## Configuration").split("<!-- transport -->")[1])
+def test_reference__has_every_key_of_transport_with_its_default() -> None:
+    after = section(REFERENCE, "## Configuration").split("<!-- transport -->")[1]
+    rows = cells(after.split("\n### ")[0])
     shown = {row[0].strip("`"): row[1].strip("`") for row in rows}
     defaults = config.Transport()
     expected = {field.name: getattr(defaults, field.name) for field in fields(config.Transport)}
     assert {key: tomllib.loads(f"x = {value}")["x"] for key, value in shown.items()} == expected
+
+
+def test_reference__has_every_key_of_keys_with_its_default() -> None:
+    rows = cells(section(REFERENCE, "## Configuration").split("<!-- keys -->")[1].split("\n\n")[0])
+    shown = {row[0].strip("`"): row[1].strip("`") for row in rows}
+    defaults = config.Keys()
+    expected = {field.name: getattr(defaults, field.name) for field in fields(config.Keys)}
+    told = {key: tomllib.loads(f"x = {value}")["x"] for key, value in shown.items()}
+    assert {key: None if value == "" else value for key, value in told.items()} == expected
 
 
 def value_of(text: str) -> int:
@@ -156,7 +166,7 @@ def test_protocol__sizes_of_headers_are_those_of_the_structs() -> None:
     text = section(PROTOCOL, "## 2. Packets")
     shown = dict(re.findall(r"^\| ([A-Z_]+) \| (\d+) \| ", text, re.MULTILINE))
     sizes = {name: WIRE.structs[f"mrc_{name.lower()}"].size for name in shown}
-    assert len(shown) == 12
+    assert len(shown) == 13
     assert {name: int(size) for name, size in shown.items()} == sizes
 
 
@@ -273,9 +283,7 @@ def examples(text: str) -> list[str]:
     return re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize(
-    "document", [OPERATIONS, QUICKSTART], ids=["operations.md", "quickstart.md"]
-)
+@pytest.mark.parametrize("document", [REFERENCE, QUICKSTART], ids=["reference.md", "quickstart.md"])
 def test_examples_of_configuration_are_valid(document: str, tmp_path: Path) -> None:
     blocks = examples(document)
     fabrics = [block for block in blocks if "fabric" in block and "planes =" in block]
@@ -288,5 +296,5 @@ def test_examples_of_configuration_are_valid(document: str, tmp_path: Path) -> N
         file = tmp_path / f"mrcd{number}.toml"
         file.write_text(block)
         loaded = config.load(file)
-        assert len(loaded.interfaces) == fabric.planes
+        assert loaded.fabric.routing.network or len(loaded.interfaces) == fabric.planes
         assert loaded.peers

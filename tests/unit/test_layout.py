@@ -27,12 +27,12 @@ LINES_MAX = 800  # the aim is 400; a file far beyond it should be split
 # The rooms of mrcd/, from the ground up. The one rule: a module imports from its own room and from
 # lower floors. Rooms of one floor do not import each other.
 FLOORS = (
-    {"fabric", "handshake", "linux", "model", "service", "wire"},
-    {"paths", "shortlist"},
+    {"fabric", "linux", "model", "service", "wire"},
+    {"handshake", "paths", "shortlist", "wording"},
     {"config"},
-    {"datapath", "lab", "rules"},
+    {"datapath", "lab", "quick", "rules"},
     {"peers", "planes"},
-    {"survey"},
+    {"repair", "survey"},
     {"engine"},
     {"control", "running"},
     {"report"},
@@ -47,10 +47,12 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 PURE = {
     "mrcd.config.config",
     "mrcd.config.diff",
+    "mrcd.config.network",
     "mrcd.config.overlap",
     "mrcd.config.reserved",
     "mrcd.config.table",
     "mrcd.datapath.census",
+    "mrcd.datapath.layoutkey",
     "mrcd.datapath.sizes",
     "mrcd.fabric",
     "mrcd.handshake",
@@ -64,7 +66,11 @@ PURE = {
     "mrcd.peers.portupdates",
     "mrcd.peers.schedule",
     "mrcd.planes.usable",
+    "mrcd.repair.repeats",
+    "mrcd.repair.wanted",
     "mrcd.report.metrics",
+    "mrcd.quick.discovery",
+    "mrcd.quick.files",
     "mrcd.rules.elements",
     "mrcd.shortlist",
     "mrcd.survey.evidence",
@@ -75,6 +81,7 @@ PURE = {
     "mrcd.survey.named",
     "mrcd.survey.nichealth",
     "mrcd.wire",
+    "mrcd.wording",
 }
 IMPURE_LIBRARIES = {
     "asyncio",
@@ -90,22 +97,25 @@ IMPURE_LIBRARIES = {
     "threading",
     "time",
 }
-# What of the daemon's package mrcctl may import: types and the choice of peers to show at
+# What of the daemon's package mrcctl may import: types, words and the choice of peers to show at
 # once; the fabric arithmetic and the labs, the configuration's checks, what the doctor looks at,
-# detaching a data path that no daemon serves, and what reads a capture's records, when a command
-# needs them.
-CLI_MAY_IMPORT = {"mrcd", "mrcd.linux.kernel", "mrcd.model", "mrcd.shortlist"}
+# detaching a data path that no daemon serves, keys as people write them, and what reads a capture's
+# records, when a command needs them.
+CLI_MAY_IMPORT = {"mrcd", "mrcd.linux.kernel", "mrcd.model", "mrcd.shortlist", "mrcd.wording"}
 CLI_MAY_IMPORT_LATE = {
     "mrcd.config",
     "mrcd.datapath.detach",
     "mrcd.datapath.pins",
     "mrcd.fabric",
+    "mrcd.handshake.identity",
     "mrcd.lab",
     "mrcd.linux.bpf",
     "mrcd.linux.ethtool",
     "mrcd.linux.netlink",
     "mrcd.linux.ringbuf",
+    "mrcd.quick",
     "mrcd.service.capabilities",
+    "mrcd.service.statefile",
     "mrcd.wire",
 }
 

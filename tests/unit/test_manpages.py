@@ -14,6 +14,7 @@ import pytest
 
 from cli.main import mrcctl
 from mrcd.config.config import Transport
+from mrcd.fabric.classes import Classes
 from mrcd.main import main as mrcd
 from scripts import manpages
 from scripts.manpages import PAGES, inline, roff, text
@@ -54,7 +55,7 @@ def test_mrcd_has_every_option_and_exit_code() -> None:
     page = plain(PAGES["mrcd.8"]())
     for parameter in mrcd.params:
         assert parameter.opts[0] in page
-    codes = re.findall(r"^(\d)\n", page.split("RUNNING IT")[1], re.MULTILINE)
+    codes = re.findall(r"^(\d)\n", page.split("EXIT STATUS")[1], re.MULTILINE)
     source = (ROOT / "mrcd" / "main.py").read_text()
     assert codes == ["0", *re.findall(r"^EXIT_[A-Z_]+ = (\d+)", source, re.MULTILINE)]
 
@@ -68,6 +69,29 @@ def test_the_configuration_has_every_key_with_its_default() -> None:
             field.name
         )
     assert '    { name = "a", t0 = 1, port = 1,' in page
+
+
+def test_the_fabric_file_has_every_key_with_its_default() -> None:
+    page = plain(PAGES["fabric.toml.5"]())
+    for key, default in {
+        **{field.name: str(field.default) for field in fields(Classes)},
+        "planes": "required",
+        "mtu": "9000",
+        "routing": '"srv6"',
+        "per_t0": "required",
+        "public_key": '""',
+    }.items():
+        assert re.search(rf"^{key}\ndefault {re.escape(default)}; values ", page, re.M), key
+    assert re.findall(r"^\.SS (.*)$", page, re.M) == [
+        '"[fabric]"', '"[dscp]"', '"[[host]]"', '"[hosts]"',
+    ]  # fmt: skip
+    assert "count = 600" in page
+
+
+def test_pages_name_each_other() -> None:
+    for name, page in PAGES.items():
+        named = {".".join(found) for found in re.findall(r"^\.BR (\S+) \((\d)\)", page(), re.M)}
+        assert named == PAGES.keys() - {name}
 
 
 @pytest.mark.parametrize("name", PAGES)

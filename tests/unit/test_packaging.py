@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -19,16 +23,19 @@ from mrcd.service import capabilities
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
 DAEMONSET = yaml.safe_load((PACKAGING / "kubernetes" / "daemonset.yaml").read_text())
+CONFIG_MAP = yaml.safe_load((PACKAGING / "kubernetes" / "config.yaml").read_text())
 POD = DAEMONSET["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
 CONTAINERFILE = (PACKAGING / "Containerfile").read_text()
 
 
 def locked() -> dict[str, str]:
-    """Return the locked versions by name."""
-    text = (PACKAGING / "vendor.txt").read_text()
+    """Return the locked versions by name; a package has a hash for each of its wheels."""
+    text = (PACKAGING / "vendor.txt").read_text().replace("\\\n", "")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
-    found = [re.fullmatch(r"(\S+)==(\S+) --hash=sha256:[0-9a-f]{64}", line) for line in lines]
+    found = [
+        re.fullmatch(r"(\S+)==(\S+)(?:\s+--hash=sha256:[0-9a-f]{64})+", line) for line in lines
+    ]
     assert all(found), lines
     return {match[1]: match[2] for match in found if match}
 
@@ -36,8 +43,16 @@ def locked() -> dict[str, str]:
 def test_the_lock_has_every_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     versions = locked()
+    of_debian = re.search(r"OF_DEBIAN = (\{.*\})", (PACKAGING / "lock.py").read_text())
+    assert of_debian is not None
+    control = (PACKAGING / "debian" / "control").read_text()
     for requirement in map(Requirement, project["dependencies"]):
         name = requirement.name.lower()
+        if name in ast.literal_eval(of_debian[1]):
+            assert f" python3-{name},\n" in control
+            assert f" python3-{name} " in CONTAINERFILE
+            assert name not in versions
+            continue
         assert name in versions, f"{name} is not in packaging/vendor.txt: run `make lock`"
         assert requirement.specifier.contains(versions[name]), f"{name}: run `make lock`"
 
@@ -90,15 +105,53 @@ def mounts() -> dict[str, tuple[dict[str, Any], bool]]:
         mount["mountPath"]: (volumes.pop(mount["name"]), mount.get("readOnly", False))
         for mount in CONTAINER["volumeMounts"]
     }
-    assert not volumes, "volumes that nothing mounts"
+    (initial,) = POD["initContainers"]
+    left = volumes.keys() - {mount["name"] for mount in initial["volumeMounts"]}
+    assert not left, "volumes that nothing mounts"
     return found
 
 
-@pytest.mark.parametrize("place", ["/lib/modules", "/usr/src", "/etc/mrcd"])
+@pytest.mark.parametrize("place", ["/lib/modules", "/usr/src"])
 def test_the_host_lends_for_reading(place: str) -> None:
     volume, read_only = mounts()[place]
     assert volume["hostPath"]["path"] == place
     assert read_only
+
+
+@pytest.mark.parametrize(("node", "name"), [("node1", "node1"), ("Node2.example.com", "node2")])
+def test_one_map_configures_every_node(tmp_path: Path, node: str, name: str) -> None:
+    """Run the script of the init container on the map, in folders in the place of its mounts."""
+    (initial,) = POD["initContainers"]
+    for folder, volume in {"shared": {"configMap": {"name": "mrcd"}}, "config": None}.items():
+        (found,) = (each for each in POD["volumes"] if each["name"] == folder)
+        assert volume is None or found == {"name": folder, **volume}
+    places = {mount["mountPath"]: mount for mount in initial["volumeMounts"]}
+    assert places["/etc/mrcd"]["name"] == mounts()["/etc/mrcd"][0]["name"] == "config"
+    shared, secret, made = (tmp_path / each for each in ("shared", "secret", "made"))
+    for folder_ in (shared, secret, made):
+        folder_.mkdir()
+    for file, text in CONFIG_MAP["data"].items():
+        (shared / file).write_text(text)
+    (secret / "fabric.secret").write_text("A" * 43 + "=\n")
+    shell, option, script = initial["command"]
+    for place, folder_ in {"/shared": shared, "/secret": secret, "/etc/mrcd": made}.items():
+        script = script.replace(place, str(folder_))
+    script = script.replace("/opt/mrcd/bin/mrcd", f"{sys.executable} -m mrcd")
+    done = subprocess.run(
+        [shell, option, script], cwd=ROOT, env=os.environ | {"NODE": node},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    settings = config.load(made / "mrcd.toml")
+    assert settings.host.name == name
+    assert len(settings.peers) == 1
+    assert (made / "fabric.secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_probes_tell_a_degraded_node_from_a_dead_one() -> None:
+    for probe in ("livenessProbe", "startupProbe"):
+        assert "[ $? -eq 6 ]" in CONTAINER[probe]["exec"]["command"][2]
+    assert '"usable": *true' in CONTAINER["readinessProbe"]["exec"]["command"][2]
 
 
 def test_pins_are_in_the_hosts_bpffs_and_not_below_the_containers_own_sysfs() -> None:

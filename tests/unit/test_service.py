@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from mrcd import main
 from mrcd.linux import sysfs
 from mrcd.service import capabilities
 
 ROOT = Path(__file__).parents[2]
 SYSTEMD = ROOT / "systemd"
-EXPOSURE_MAX = 2.5
+EXPOSURE_MAX = 2.0
+PRIVILEGED = "mrcd-privileged@.service"
 
 
 def settings(text: str) -> dict[str, list[str]]:
@@ -29,15 +31,20 @@ def settings(text: str) -> dict[str, list[str]]:
 
 SERVICE = settings((SYSTEMD / "mrcd.service").read_text())
 SOCKET = settings((SYSTEMD / "mrcd.socket").read_text())
+HELD = settings((SYSTEMD / PRIVILEGED).read_text())
+CHANNEL = settings((SYSTEMD / "mrcd-privileged.socket").read_text())
 
 
 def verify(folder: Path, service: str) -> str:
     """Return the complaints of systemd-analyze about the units, or an empty string."""
     # It also looks for the programs, and mrcd is not installed on this machine.
     (folder / "mrcd.service").write_text(service.replace("/usr/sbin/mrcd ", "/usr/bin/true "))
-    (folder / "mrcd.socket").write_text((SYSTEMD / "mrcd.socket").read_text())
+    program = "/usr/lib/mrcd/bin/mrcd-privileged "
+    for name in ("mrcd.socket", "mrcd-privileged.socket", PRIVILEGED):
+        text = (SYSTEMD / name).read_text()
+        (folder / name).write_text(text.replace(program, "/usr/bin/true "))
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *map(str, sorted(folder.glob("mrcd.*")))],
+        ["systemd-analyze", "verify", "--man=no", *map(str, sorted(folder.glob("mrcd*")))],
         capture_output=True,
         text=True,
         timeout=30,
@@ -55,7 +62,7 @@ def test_systemd_has_nothing_against_the_units(tmp_path: Path) -> None:
     [
         ("Type=notify", "Type=notify-reload", "Failed to parse"),  # new in systemd 253
         ("WatchdogSec=", "WatchdogSecs=", "Unknown key"),
-        ("ReadWritePaths=/", "ReadWritePaths=", "not absolute"),
+        ("BindPaths=/", "BindPaths=", "not absolute"),
     ],
 )
 def test_systemd_would_complain(tmp_path: Path, old: str, new: str, complaint: str) -> None:
@@ -67,26 +74,54 @@ def test_systemd_would_complain(tmp_path: Path, old: str, new: str, complaint: s
     assert complaint in verify(tmp_path, service.replace(old, new))
 
 
-def test_the_service_is_hardened() -> None:
+@pytest.mark.parametrize("unit", ["mrcd.service", PRIVILEGED])
+def test_the_services_are_hardened(unit: str) -> None:
     done = subprocess.run(
-        ["systemd-analyze", "security", "--offline=yes", str(SYSTEMD / "mrcd.service")],
+        ["systemd-analyze", "security", "--offline=yes", str(SYSTEMD / unit)],
         capture_output=True,
         text=True,
         timeout=30,
         check=True,
     )
-    exposure = re.search(r"Overall exposure level for mrcd\.service: ([0-9.]+)", done.stdout)
+    exposure = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
     assert exposure is not None, done.stdout
     assert float(exposure[1]) <= EXPOSURE_MAX, done.stdout
 
 
-def test_the_service_has_the_capabilities_that_mrcd_needs() -> None:
-    assert SERVICE["CapabilityBoundingSet"] == SERVICE["AmbientCapabilities"]
-    assert set(SERVICE["AmbientCapabilities"][0].split()) == set(capabilities.NEEDED)
+def test_the_service_has_no_capability() -> None:
+    assert SERVICE["CapabilityBoundingSet"] == [""]
+    assert "AmbientCapabilities" not in SERVICE
+
+
+def test_the_privileged_process_has_the_capabilities_that_mrcd_needs() -> None:
+    assert HELD["CapabilityBoundingSet"] == HELD["AmbientCapabilities"]
+    assert set(HELD["AmbientCapabilities"][0].split()) == set(capabilities.NEEDED)
+
+
+def test_the_daemon_reaches_the_privileged_process_and_nobody_else_does() -> None:
+    assert SERVICE["Requires"] == ["mrcd-privileged.socket"]
+    (path,) = CHANNEL["ListenSequentialPacket"]
+    (option,) = (each for each in main.main.params if each.name == "privileged")
+    assert str(option.default) == path
+    assert (CHANNEL["SocketUser"], CHANNEL["SocketMode"]) == (SERVICE["User"], ["0600"])
+    assert CHANNEL["Accept"] == ["yes"]
+    assert HELD["StandardInput"] == ["socket"]
+
+
+def test_the_daemon_cannot_write_what_the_loader_loads() -> None:
+    assert HELD["CacheDirectory"] == ["mrcd"]
+    assert "CacheDirectory" not in SERVICE
+    assert SERVICE["ProtectSystem"] == ["strict"]
+
+
+def test_memory_is_limited_where_no_maps_are_counted() -> None:
+    assert SERVICE["MemoryMax"]
+    assert "MemoryMax" not in HELD
+    assert (SERVICE["OOMPolicy"], HELD["OOMPolicy"]) == (["stop"], ["continue"])
 
 
 def test_nothing_starts_without_a_configuration() -> None:
-    for unit in (SERVICE, SOCKET):
+    for unit in (SERVICE, SOCKET, CHANNEL):
         assert unit["ConditionPathExists"] == ["/etc/mrcd/mrcd.toml"]
 
 

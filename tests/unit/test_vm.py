@@ -23,7 +23,7 @@ from mrcd.fabric import description
 from mrcd.lab import nics, topology
 from mrcd.lab.state import LabFailed
 from mrcd.linux.interfaces import Link
-from vm import cells, check, machines, measure, provision, readme, steps, verdict
+from vm import cells, check, machines, measure, plain, provision, readme, steps, verdict
 from vm.clock import Clock
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def test_no_two_nics_have_the_same_address() -> None:
 
 
 def test_the_hosts_configuration_is_one_mrcd_takes(tmp_path: Path) -> None:
-    text = provision.CONFIG.format(name="h1")
+    text = provision.CONFIG.format(name="h1", keys='secret_file = "fabric.secret"')
     assert len(text.splitlines()) <= 10
     assert tomllib.loads(text)["planes"]["interfaces"] == "plane{plane}"
 
@@ -226,8 +226,19 @@ def test_quickstarts_machines_are_its_fabrics() -> None:
 
 def test_every_command_and_file_of_the_quickstart_is_marked() -> None:
     text = readme.QUICKSTART.read_text()
-    assert len(readme.blocks(text)) == len(re.findall(r"^```\w*\n.*?^```", text, re.M | re.S))
+    blocks = [block for block in readme.blocks(text) if block.source is None]
+    shown = re.findall(r"^<!-- not typed: [^\n]+ -->\n```", text, re.M)
+    assert len(blocks) + len(shown) == len(re.findall(r"^```\w*\n.*?^```", text, re.M | re.S))
     assert not readme.blocks((ROOT / "README.md").read_text())
+
+
+def test_quickstart_copies_the_secret_before_the_service_starts() -> None:
+    blocks = readme.blocks(readme.QUICKSTART.read_text())
+    (copied,) = (block for block in blocks if block.source is not None)
+    assert (copied.source, copied.on, copied.file) == ("a", ("b",), "/etc/mrcd/fabric.secret")
+    made = next(i for i, block in enumerate(blocks) if "key generate" in block.text)
+    started = next(i for i, block in enumerate(blocks) if "systemctl start" in block.text)
+    assert made < blocks.index(copied) < started
 
 
 def test_quickstarts_mac_addresses_are_those_of_the_switches_ports() -> None:
@@ -332,3 +343,25 @@ def test_no_step_begins_when_the_time_is_over() -> None:
     checked = verdict.Check({}, deadline=0.0)
     assert not checked.step("reach", dict)
     assert "time" in checked.verdicts[0].reason
+
+
+# ---- ordinary networks
+
+
+@pytest.mark.parametrize("network", plain.NETWORKS)
+def test_every_cable_of_an_ordinary_network_has_two_ends(network: str) -> None:
+    found = plain.fleet(network)
+    ends = [(nic.cable, machine.name) for machine in found for nic in machine.nics]
+    assert len(set(ends)) == len(ends)
+    for cable in {cable for cable, _name in ends}:
+        assert len([name for number, name in ends if number == cable]) == 2
+    macs = [nic.mac for machine in found for nic in machine.nics]
+    assert len(set(macs)) == len(macs)
+    assert [machine.name for machine in found if machine.role == "host"] == list(plain.HOSTS)
+
+
+@pytest.mark.parametrize("network", plain.NETWORKS)
+def test_steps_of_an_ordinary_network_have_names_of_their_own(network: str) -> None:
+    names = [name for name, _what, _essential in plain.steps(network)]
+    assert names[:5] == ["boot", "network", "install", "connect", "ping"]
+    assert len(set(names)) == len(names)

@@ -18,12 +18,13 @@ from mrcd.linux.interfaces import (
     Nexthop,
     Resync,
     Route,
+    Way,
 )
 from mrcd.linux.netlink.connection import NetlinkFailed
-from mrcd.linux.netlink.neighbors import Neighbors
 from mrcd.linux.netlink.queues import Queues
 from mrcd.linux.netlink.routes import Routes
 from mrcd.linux.netlink.watch import Watch
+from mrcd.linux.netlink.ways import Ways
 
 __all__ = [
     "Event",
@@ -38,10 +39,11 @@ __all__ = [
     "Resync",
     "Route",
     "Watch",
+    "Way",
 ]
 
 
-class Netlink(Routes, Neighbors, Queues):
+class Netlink(Routes, Ways, Queues):
     """A conversation with the kernel in one network namespace.
 
     Use as `async with Netlink() as nl` (the caller's namespace) or

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 from typing import Any
@@ -126,6 +127,23 @@ class Links(Connection):
         shown = ", ".join(f"{key} {value}" for key, value in spec.items())
         with trying(f"set {shown} on link {name}"):
             await self._ipr.link("set", index=self.index(name), **spec)
+
+    async def rename_link(self, index: int, name: str) -> None:
+        """Rename an interface. Where the kernel does not do that while it is up, set it down."""
+        try:
+            with trying(f"rename link {index} to {name}"):
+                await self._ipr.link("set", index=index, ifname=name)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            with trying(f"set link {index} down and rename it to {name}"):
+                await self._ipr.link("set", index=index, state="down")
+                await self._ipr.link("set", index=index, ifname=name)
+
+    async def release_link(self, name: str) -> None:
+        """Take an interface out of the bridge or bond that it belongs to."""
+        with trying(f"take link {name} out of its master"):
+            await self._ipr.link("set", index=self.index(name), master=0)
 
     async def set_gso(self, name: str, *, size: int, segs: int) -> None:
         """Set the largest segment that TCP builds for an interface, in bytes and in packets.

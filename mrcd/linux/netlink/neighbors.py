@@ -77,6 +77,10 @@ class Neighbors(Connection):
         finally:
             await events.aclose()
 
+    def nudge_neighbor(self, dev: str, ip: str) -> None:
+        """Make the kernel ask for a neighbour that it does not know, without waiting."""
+        self._nudge(dev, ip, self.index(dev))
+
     def _nudge(self, dev: str, ip: str, index: int) -> None:
         with namespaces.entered(self.netns):
             sock = socket.socket(family_of(ip), socket.SOCK_DGRAM)

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import bundle, exits
+from cli import bundle, daemonlog, exits
 from cli.bundle import PARTS, without_secrets
 from cli.client import Client
 from cli.main import mrcctl
@@ -51,7 +51,7 @@ def unpacked(file: Path) -> dict[str, bytes]:
 @pytest.fixture(autouse=True)
 def no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep tests from reading the machine's journal."""
-    monkeypatch.setattr(bundle.shutil, "which", lambda _: None)
+    monkeypatch.setattr(daemonlog.shutil, "which", lambda _: None)
 
 
 def test_with_a_daemon_everything_is_there(tmp_path: Path) -> None:
@@ -125,8 +125,13 @@ def test_secrets_are_left_out(line: str) -> None:
     assert "left out" in cleaned
 
 
+def test_public_keys_are_kept() -> None:
+    line = '{ name = "a", public_key = "DW5kW0zL+5uhrsO1Qn1qv/T+u/XIR9sN9zoKvFEqVAQ=" }'
+    assert without_secrets(line) == line
+
+
 def test_an_ordinary_configuration_is_kept_as_it_is() -> None:
-    text = (DOCS.parent / "docs" / "operations.md").read_text()
+    text = (DOCS / "reference.md").read_text()
     (block,) = (part for part in text.split("```toml\n") if part.startswith('[host]\nname = "a"  '))
     text = block.split("```")[0]
     assert without_secrets(text) == text
@@ -142,7 +147,7 @@ def test_events_are_watched_for_as_long_as_asked(tmp_path: Path) -> None:
 
 
 def test_the_documents_list_the_parts() -> None:
-    text = (DOCS / "operations.md").read_text()
+    text = (DOCS / "troubleshooting.md").read_text()
     listed = text.split("<!-- bundle -->\n")[1].split("<!-- /bundle -->")[0]
     rows = "".join(f"| `{name}` | {meaning} |\n" for name, (meaning, _) in PARTS.items())
     assert listed == f"| part | contents |\n|---|---|\n{rows}"

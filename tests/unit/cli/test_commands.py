@@ -75,6 +75,32 @@ class TestLists:
         assert rows[2][:3] == ["h3", "connecting", "never"]
         assert [peer["name"] for peer in run_json(server, "peer", "list")["peers"]] == ["h2", "h3"]
 
+    def test_one_peer(self, server: Path) -> None:
+        lines = run(server, "peer", "show", "h2").output.splitlines()
+        shown = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
+        told = run_json(server, "peer", "show", "h2")
+        assert shown.keys() == told.keys() - {"schema_version"}
+        assert (shown["name"], shown["state"], shown["trims"]) == ("h2", "established", "no")
+        assert shown["shares"] == "1.000 0.500"
+        assert told["name"] == "h2"
+        listed = run_json(server, "peer", "list")["peers"][0]
+        assert {**listed, "last_heard_s": None} == {
+            name: value for name, value in told.items() if name != "schema_version"
+        } | {"last_heard_s": None}
+
+    def test_peer_that_is_none(self, server: Path) -> None:
+        result = run(server, "peer", "show", "h9")
+        assert result.exit_code == exits.NO_SUCH_OBJECT
+        assert result.stderr == "mrcctl: no peer 'h9'; known: h2, h3\n"
+
+    def test_version_of_a_peer_is_shown(self) -> None:
+        first, second = FakeSource().peers()
+        header, one, other = peer.render(
+            [replace(first, version=5), replace(second, version=None)]
+        ).splitlines()
+        place = header.index("VERSION")
+        assert (one[place:].split()[0], other[place:].split()[0]) == ("5", "none")
+
     def test_shares_of_planes_are_shown_when_one_is_not_whole(self, server: Path) -> None:
         header, first, second = run(server, "peer", "list").output.splitlines()
         assert "SHARES" in header
@@ -375,6 +401,43 @@ class TestUsage:
     )
     def test_wrong_usage_exits_2(self, path: Path, args: list[str]) -> None:
         assert run(path, *args).exit_code == exits.USAGE
+
+    @pytest.mark.parametrize("words", [["status"], ["plane", "list"], ["path", "list"], []])
+    def test_json_stands_before_or_after_the_command(
+        self, server: Path, source: FakeSource, words: list[str]
+    ) -> None:
+        def printed(*args: str) -> dict[str, object]:
+            source.readings = 0
+            result = run(server, *args)
+            assert result.exit_code == exits.DONE, result.output
+            answer: dict[str, object] = json.loads(result.output)
+            return answer
+
+        before = printed("--json", *words)
+        assert before == printed("-j", *words) == printed(*(words or ["status"]), "-j")
+
+    @pytest.mark.parametrize(
+        "words", [["top"], ["completion", "bash"], ["lab", "exec", "h1", "ls"]]
+    )
+    def test_json_before_a_command_without_it_exits_2(self, path: Path, words: list[str]) -> None:
+        result = run(path, "-j", *words)
+        assert result.exit_code == exits.USAGE
+        assert "prints no JSON: leave --json out" in result.stderr
+
+    def test_json_before_an_unknown_command_names_the_known(self, path: Path) -> None:
+        assert "No such command 'bogus'" in run(path, "-j", "plane", "bogus").stderr
+
+    def test_without_a_command_it_is_the_status(self, server: Path, source: FakeSource) -> None:
+        source.state, source.reasons = "degraded", ["plane 1 has no carrier"]
+        bare = run(server)
+        source.readings = 0
+        assert (bare.exit_code, bare.output) == (exits.DEGRADED, run(server, "status").output)
+
+    def test_without_a_command_and_a_daemon_help_is_named(self, path: Path) -> None:
+        bare, asked = run(path), run(path, "status")
+        assert bare.exit_code == exits.UNREACHABLE
+        assert bare.stderr.startswith(asked.stderr)
+        assert bare.stderr.splitlines()[-1].startswith("`mrcctl --help` lists the commands")
 
     def test_unknown_command_names_the_known(self, path: Path) -> None:
         output = run(path, "bogus").output

@@ -4,15 +4,24 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
 from cli import exits
+from cli.config import begun_anew, render
+from cli.main import mrcctl
+from mrcd.model import ChangesReply, ConfigChange, ConfigChanges
 from tests.unit import command_line
+from tests.unit.cli.test_top import read_until
 from tests.unit.control_double import CONFIG, FakeSource
 
+ROOT = Path(__file__).parents[3]
 OTHER = CONFIG.replace("2000", "100")
 FABRIC = """
 fabric = { planes = 2, t0 = 2, t1 = 1 }
@@ -47,9 +56,6 @@ def test_diff_names_the_change_and_how_it_is_applied(server: Path, source: FakeS
 
 
 def test_diff_says_what_needs_a_restart() -> None:
-    from cli.config import render
-    from mrcd.model import ConfigChange, ConfigChanges
-
     changes = [
         ConfigChange(path="transport.mpr", old="2048", new="4096", how="restart"),
         ConfigChange(path="peer.b", old="[]", new=None, how="live"),
@@ -121,16 +127,92 @@ def test_nothing_to_confirm_exits_1(server: Path) -> None:
 
 @pytest.mark.parametrize("command", ["diff", "apply"])
 def test_every_problem_is_a_line_and_exits_2(
-    server: Path, source: FakeSource, command: str
+    server: Path, source: FakeSource, tmp_path: Path, command: str
 ) -> None:
-    result = run(server, command, "-", text="[transport]\n")
+    (tmp_path / "new.toml").write_text("[transport]\n")
+    for file, name in (("-", "standard input"), (str(tmp_path / "new.toml"),) * 2):
+        result = run(server, command, file, text="[transport]\n")
+        assert result.exit_code == exits.USAGE
+        assert result.stderr.splitlines() == [
+            f"mrcctl: {name} is refused, nothing was changed:",
+            f"{name}: transport.probe_pps: is missing",
+            f"{name}: it is all wrong",
+            "f.toml: t0: 0: is too few",
+        ]
+        assert source.configuration.current == CONFIG
+
+
+def test_standard_input_that_is_no_text_exits_2(server: Path) -> None:
+    words = ["--socket", str(server), "config", "apply", "-"]
+    result = CliRunner().invoke(mrcctl, words, input=b"\xff\xfe")
     assert result.exit_code == exits.USAGE
-    assert result.stderr.splitlines() == [
-        "mrcctl: refused, nothing was changed:",
-        "mrcd.toml: probe_pps: is missing",
-        "mrcd.toml: it is all wrong",
-    ]
-    assert source.configuration.current == CONFIG
+    assert "standard input is not UTF-8 text" in result.stderr
+
+
+class TestResets:
+    """Changes that reset QPs are made after a question, or with --yes."""
+
+    TEXT = f"{CONFIG}mpr = 4096\nrto_us = 9\n"
+
+    def test_diff_says_so(self, server: Path) -> None:
+        lines = run(server, "diff", "-", text=self.TEXT).output.splitlines()
+        assert lines[-1] == "2 of 2 rebuild the data path and all QPs"
+
+    @pytest.mark.parametrize("form", [[], ["--json"], ["--confirm", "9"]])
+    def test_without_a_terminal_they_are_refused(
+        self, server: Path, source: FakeSource, form: list[str]
+    ) -> None:
+        result = run(server, "apply", "-", *form, text=self.TEXT)
+        assert result.exit_code == exits.USAGE
+        assert result.stderr == (
+            "mrcctl: standard input resets the QPs with all peers (transport.mpr,"
+            " transport.rto_us): refused, nothing was changed. Give --yes to apply it without a"
+            " question; `mrcctl config diff` shows the changes\n"
+        )
+        assert result.stdout == ""
+        assert source.configuration.current == CONFIG
+
+    def test_with_yes_they_are_made(self, server: Path, source: FakeSource) -> None:
+        result = run(server, "apply", "-", "--yes", text=self.TEXT)
+        assert result.exit_code == exits.DONE
+        assert "\napplied\n" in result.output
+        assert source.configuration.current == self.TEXT
+
+    @pytest.mark.parametrize(("answer", "code"), [("y", exits.DONE), ("n", exits.FAILED)])
+    def test_on_a_terminal_there_is_a_question(
+        self, server: Path, source: FakeSource, tmp_path: Path, answer: str, code: int
+    ) -> None:
+        (tmp_path / "new.toml").write_text(self.TEXT)
+        master, slave = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cli", "config", "apply", str(tmp_path / "new.toml")],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "MRCD_SOCKET": str(server)},
+            stdin=slave, stdout=slave, stderr=slave,
+        )  # fmt: skip
+        read_until(master, b"Apply it? [y/N]")
+        assert source.configuration.current == CONFIG
+        os.write(master, answer.encode() + b"\n")
+        seen = read_until(master, b"applied")
+        assert process.wait(20) == code
+        assert (b"not applied, nothing was changed" in seen) is (code == exits.FAILED)
+        assert source.configuration.current == (self.TEXT if code == exits.DONE else CONFIG)
+        os.close(slave)
+        os.close(master)
+
+    @pytest.mark.parametrize(
+        ("paths", "peers"),
+        [
+            (["peer.b.allowed", "transport.probe_pps", "peer.c"], ""),
+            (["peer.b.public_key", "peer.b.host", "peer.x.y.host"], "b, x.y"),
+            (["keys.insecure", "peer.b.public_key"], "all peers"),
+            ([f"peer.h{i}.host" for i in range(10)], "h0, h1, h2, h3, h4, h5, h6, h7 and 2 more"),
+        ],
+    )
+    def test_peers_with_other_keys_or_places_begin_anew(self, paths: list[str], peers: str) -> None:
+        changes = [ConfigChange(path=path, old="1", new="2", how="live") for path in paths]
+        assert begun_anew(changes) == peers
+        reply: ChangesReply = {"schema_version": 1, "diff": ConfigChanges(changes=changes)}
+        assert (f"reset the QPs with {peers}" in render(reply)) is bool(peers)
 
 
 @pytest.mark.parametrize("seconds", ["0", "3601", "soon"])
@@ -159,15 +241,27 @@ class TestCheck:
 
     def file(self, folder: Path, name: str) -> str:
         (folder / "fabric.toml").write_text(FABRIC)
-        (folder / "mrcd.toml").write_text(f'[host]\nname = "{name}"\nfabric = "fabric.toml"\n')
+        host = f'[host]\nname = "{name}"\nfabric = "fabric.toml"\n'
+        (folder / "mrcd.toml").write_text(f"{host}[keys]\ninsecure = true\n")
         return str(folder / "mrcd.toml")
 
     def test_good(self, tmp_path: Path) -> None:
         file = self.file(tmp_path, "a")
         result = run(tmp_path / "nobody", "check", file)
-        assert result.output == f"{file}: good: host a, 2 planes, 1 peers, mrc0 MTU 8960\n"
+        assert (
+            result.output == f"{file}: good: host a, 2 planes, 1 peers, mrc0 MTU 8960, insecure\n"
+        )
         printed = json.loads(run(tmp_path / "nobody", "check", file, "--json").output)
         assert printed["problems"] == []
+
+    def test_without_keys_it_is_bad(self, tmp_path: Path) -> None:
+        file = self.file(tmp_path, "a")
+        text = Path(file).read_text()
+        Path(file).write_text(text.replace("insecure = true", 'secret_file = "no.secret"'))
+        result = run(tmp_path / "nobody", "check", file)
+        assert result.exit_code == exits.USAGE
+        assert "keys.secret_file" in result.stderr
+        assert "mrcctl key generate" in result.stderr
 
     @pytest.mark.parametrize("form", [[], ["--json"]])
     def test_bad_exits_2_with_every_problem(self, tmp_path: Path, form: list[str]) -> None:

@@ -23,6 +23,7 @@ GOOD = Facts(
     distribution="debian",
     headers=True,
     bcc=True,
+    brought=False,
     filesystems=frozenset({"bpf", "ext4"}),
     bpffs=True,
     pins="/sys/fs/bpf/mrcd",
@@ -41,6 +42,7 @@ GOOD = Facts(
     free=4 << 30,
     group=True,
     daemon="ok",
+    reasons=(),
     sysctls={
         "net.ipv6.conf.all.forwarding": 1,
         "net.ipv6.conf.up1.seg6_enabled": 1,
@@ -77,9 +79,24 @@ BAD: list[tuple[Check, dict[str, Any], str, str, str]] = [
     (checks.bpffs, {"filesystems": frozenset()}, "wrong", "support the bpf filesystem", "kernel"),
     (checks.jit, {"jit": 0}, "warn", "interpreted", "sysctl -w net.core.bpf_jit_enable=1"),
     (checks.membarrier, {"nohz_full": "2-3"}, "warn", "CPUs 2-3", "nohz_full"),
+    (checks.headers, {"headers": False, "brought": True}, "warn", "not needed for",
+     "linux-headers"),
+    (checks.compiler, {"bcc": False, "brought": True}, "warn", "not needed for", "python3-bpfcc"),
     (checks.memory, {"daemon": None, "free": 200 << 20}, "wrong", "150 MB of 200 MB", "ring_slots"),
     (checks.configuration, {"problems": ("a: b", "c: d")}, "wrong", "a: b (and 1 more)",
      "mrcctl config check /etc/mrcd/mrcd.toml"),
+    (checks.configuration,
+     {"problems": ("no file",), "missing": ("/etc/mrcd/mrcd.toml", "/etc/mrcd/fabric.toml"),
+      "examples": "/x"}, "wrong", "no file",
+     "mkdir -p /etc/mrcd\ncp /x/mrcd.toml /etc/mrcd/mrcd.toml\n"
+     "cp /x/fabric.toml /etc/mrcd/fabric.toml\nmrcctl config check /etc/mrcd/mrcd.toml"),
+    (checks.configuration,
+     {"problems": ("no file",), "missing": ("/etc/mrcd/our.toml",), "examples": "/x"}, "wrong",
+     "no file", "cp /x/fabric.toml /etc/mrcd/our.toml"),
+    (checks.headers, {"headers": False, "packaged": False}, "wrong",
+     "apt knows no package linux-headers-6.6.1-amd64", "make setup"),
+    (checks.headers, {"headers": False, "packaged": True}, "wrong", "cannot be compiled",
+     "apt-get install linux-headers-6.6.1-amd64"),
     (checks.interfaces, {"nics": nic(present=False)}, "wrong", "no interface eth3", "[planes]"),
     (checks.interfaces, {"nics": nic(up=False)}, "wrong", "eth3 down", "ip link set eth3 up"),
     (checks.interfaces, {"nics": nic(carrier=False)}, "warn", "eth3 without carrier", "cable"),
@@ -102,7 +119,10 @@ BAD: list[tuple[Check, dict[str, Any], str, str, str]] = [
      "ip link set dev eth3 xdp off"),
     (checks.group, {"group": False}, "warn", "only root", "groupadd --system mrcd"),
     (checks.daemon, {"daemon": None}, "warn", "does not answer", "systemctl start mrcd"),
-    (checks.daemon, {"daemon": "degraded"}, "warn", "degraded", "mrcctl status"),
+    (checks.daemon, {"daemon": None, "unit": False}, "warn", "does not answer",
+     "mrcd --config /etc/mrcd/mrcd.toml"),
+    (checks.daemon, {"daemon": "degraded", "reasons": ("plane 1: sick", "b", "c", "d")}, "wrong",
+     "is degraded: plane 1: sick; b; c; and 1 more", "mrcctl status"),
     (checks.switch_kernel, {"kernel": "6.0.9"}, "wrong", "plain End", "6.1"),
     (checks.switch_features, {"options": {"IPV6": "y"}}, "wrong", "CONFIG_IPV6_SEG6_LWTUNNEL",
      "CONFIG_IPV6_SEG6_LWTUNNEL"),
@@ -120,6 +140,47 @@ def test_a_bad_machine_is_told_the_fix(
     assert finding.state == state
     assert found in finding.found
     assert fix in "\n".join(finding.fix)
+
+
+def test_no_command_is_named_that_cannot_work() -> None:
+    no_headers = checks.headers(replace(GOOD, headers=False, packaged=False))
+    assert not any(command.startswith("apt-get install") for command in no_headers.fix)
+    no_examples = checks.configuration(replace(GOOD, problems=("x",), missing=("/etc/a.toml",)))
+    assert not any(command.startswith("cp") for command in no_examples.fix)
+
+
+def test_missing_files_and_examples_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> tuple[str, ...]:
+        return facts.gather(own, str(tmp_path / "nobody"), tmp_path).missing
+
+    own = tmp_path / "mrcd.toml"
+    assert missing() == (str(own), str(tmp_path / "fabric.toml"))
+    own.write_text('[host]\nname = "a"\nfabric = "our.toml"\n')
+    assert missing() == (str(tmp_path / "our.toml"),)
+    own.write_text("[[plane]]\n")
+    assert missing() == ()
+    own.write_text("host = 3\n")
+    assert missing() == ()
+    for folder, found in ((tmp_path, str(tmp_path)), (tmp_path / "nowhere", "")):
+        monkeypatch.setattr(facts, "EXAMPLES", (folder,))
+        assert facts.gather(own, str(tmp_path / "nobody"), tmp_path).examples == found
+
+
+def test_the_checkout_has_both_examples() -> None:
+    checkout = facts.EXAMPLES[-1]
+    assert {file.name for file in checkout.iterdir()} >= {"mrcd.toml", "fabric.toml"}
+
+
+def test_packages_that_apt_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert facts._packaged("linux-headers-1") is None
+    apt = tmp_path / "apt-cache"
+    apt.write_text('#!/bin/sh\n[ "$2" = linux-headers-1 ] || exit 100\n')
+    apt.chmod(0o755)
+    assert facts._packaged("linux-headers-1") is True
+    assert facts._packaged("linux-headers-2") is False
 
 
 def test_every_check_is_seen_bad() -> None:

@@ -43,6 +43,40 @@ def test_check_fails_on_faults_after_printing_them(server: Path) -> None:
     assert "p0t1-1 is dead" in result.output
 
 
+def test_wait_returns_at_once_where_there_is_a_fault(server: Path) -> None:
+    result = run(server, "fault", "list", "--wait")
+    assert (result.exit_code, result.output) == (exits.DONE, run(server, "fault", "list").output)
+
+
+def test_wait_returns_when_a_fault_is_named(server: Path, source: FakeSource) -> None:
+    source.healthy_until = 3
+    result = run(server, "fault", "list", "--wait", "20", "--json")
+    assert result.exit_code == exits.DONE
+    assert json.loads(result.output)["faults"][0]["element"] == "p0t1-1"
+    assert source.asked_for_faults == 3
+
+
+def test_wait_without_a_fault_exits_1(server: Path, source: FakeSource) -> None:
+    source.healthy_fabric = True
+    result = run(server, "fault", "list", "--wait", "0.3")
+    assert result.exit_code == exits.FAILED
+    assert result.stderr == "mrcctl: no fault was named within 0.3 s\n"
+    assert result.stdout.startswith("no faults\n")
+    assert 2 <= source.asked_for_faults <= 4  # at an interval of 200 ms
+
+
+def test_wait_without_a_survey_exits_1_at_once(server: Path, source: FakeSource) -> None:
+    source.survey_off, source.healthy_fabric = "[transport] survey_pps is 0", True
+    result = run(server, "fault", "list", "--wait")
+    assert result.exit_code == exits.FAILED
+    assert "no fault can be named: no survey: [transport] survey_pps is 0" in result.stderr
+
+
+@pytest.mark.parametrize("words", [["--wait", "--check"], ["--wait", "soon"], ["--wait=-1"]])
+def test_wait_that_means_nothing_exits_2(server: Path, words: list[str]) -> None:
+    assert run(server, "fault", "list", *words).exit_code == exits.USAGE
+
+
 def test_json_is_the_reply(server: Path) -> None:
     reply = json.loads(run(server, "fault", "list", "--json").output)
     assert reply["schema_version"] == 1

@@ -109,7 +109,7 @@ def test_a_probe_that_asks_for_a_sack(packets: Packets) -> None:
     packets.add([sent(vector("probe-solicit")), sent(vector("probe"))])
     asked, probed = packets.release()
     assert (asked.about.kind, probed.about.kind) == ("solicit", "probe")
-    assert " h2 qp 1 solicit t1 2 ev 0x10020000 length 134" in line(asked, WIRE.MRC_ENCAP_FULL)
+    assert " h2 qp 1 solicit t1 2 ev 0x10020000 length 146" in line(asked, WIRE.MRC_ENCAP_FULL)
 
 
 # ---- cells

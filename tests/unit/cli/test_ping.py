@@ -123,6 +123,13 @@ class TestCompletion:
         assert self.complete(bash, server, "mrcctl", "ping", "") == {"h2", "h3"}
         assert self.complete(bash, server, "mrcctl", "path", "list", "--peer", "h3") == {"h3"}
 
+    def test_bash_goes_on_after_a_colon(self, bash: Path, server: Path) -> None:
+        """Bash takes colons for ends of words, and keeps what precedes them."""
+        typed = "mrcctl", "path", "deny", "p1t0-1", ":"
+        assert self.complete(bash, server, *typed) == {"p1t1-1", "p1t1-2"}
+        assert self.complete(bash, server, *typed, "p1t1-2") == {"p1t1-2"}
+        assert self.complete(bash, server, *typed, "p1t1-2", "--peer", "") == {"h2", "h3"}
+
     def test_without_a_daemon_there_are_no_peers_and_no_errors(
         self, bash: Path, tmp_path: Path
     ) -> None:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 
 from cli import exits
+from cli.planeargument import plane_named
 from tests.unit.command_line import run, run_json
 from tests.unit.control_double import FakeSource
 
@@ -23,6 +26,14 @@ def test_list_says_what_keeps_a_plane_from_use(server: Path, source: FakeSource)
         True,
         False,
     ]
+
+
+def test_list_says_what_a_plane_does_not_reach(server: Path, source: FakeSource) -> None:
+    source.wrong[0] = "no path gets through, for 9.0 s; fault map: h1:p0 dead"
+    lines = run(server, "plane", "list").output.splitlines()
+    assert lines[1].split()[:4] == ["0", "plane0", "no", "path"]
+    assert lines[-1] == f"! plane 0: {source.wrong[0]}"
+    assert run_json(server, "plane", "list")["planes"][0]["unreached"] == 1
 
 
 def test_drain_and_undrain(server: Path, source: FakeSource) -> None:
@@ -44,17 +55,44 @@ def test_last_plane_is_drained_by_force_only(server: Path, source: FakeSource) -
 
 @pytest.mark.parametrize(
     "words",
-    [("plane", "drain", "7"), ("plane", "undrain", "7"), ("path", "probe", "h2", "--plane", "7")],
+    [
+        ("plane", "drain"),
+        ("plane", "undrain"),
+        ("path", "probe", "h2", "--plane"),
+        ("path", "list", "--plane"),
+        ("ping", "h2", "--plane"),
+        ("capture", "--plane"),
+    ],
 )
-def test_unknown_plane_lists_what_there_is(server: Path, words: tuple[str, ...]) -> None:
-    result = run(server, *words)
+@pytest.mark.parametrize("word", ["7", "p7", "eth7", "1.5", "01"])
+def test_unknown_plane_lists_what_there_is(server: Path, words: tuple[str, ...], word: str) -> None:
+    result = run(server, *words, word)
     assert result.exit_code == exits.NO_SUCH_OBJECT
-    assert result.output == "mrcctl: no plane '7'; known: 0, 1\n"
+    assert result.output == f"mrcctl: no plane '{word}'; known: 0 (plane0), 1 (plane1)\n"
 
 
-@pytest.mark.parametrize("word", ["x", "-1", "1.5"])
-def test_plane_is_a_number(server: Path, word: str) -> None:
-    assert run(server, "plane", "drain", "--", word).exit_code == exits.USAGE
+@pytest.mark.parametrize("word", ["1", "p1", "plane1"])
+def test_plane_is_a_number_an_element_or_a_nic(server: Path, source: FakeSource, word: str) -> None:
+    assert run(server, "plane", "drain", word).output == "plane 1 (plane1): drained\n"
+    assert source.drained == {1}
+    assert run_json(server, "plane", "undrain", word)["index"] == 1
+    assert {found["plane"] for found in run_json(server, "path", "list", "--plane", word)["paths"]}
+    probes = run_json(server, "path", "probe", "h2", "--plane", word)["probes"]
+    assert [found["plane"] for found in probes] == [1]
+    assert [
+        found["plane"] for found in run_json(server, "ping", "h2", "--plane", word)["probes"]
+    ] == [1]
+
+
+def test_nic_that_is_called_like_another_plane_is_not_guessed(source: FakeSource) -> None:
+    zero, one = source.status().planes
+    with pytest.raises(click.UsageError, match="names planes 0 and 1: give the plane's number"):
+        plane_named([replace(zero, interface="p1"), one], "p1")
+    assert plane_named([replace(zero, interface="p0"), one], "p0") == 0
+
+
+def test_without_a_daemon_the_plane_is_not_what_is_wrong(path: Path) -> None:
+    assert run(path, "plane", "drain", "7").exit_code == exits.UNREACHABLE
 
 
 def test_probe_shows_each_path(server: Path) -> None:

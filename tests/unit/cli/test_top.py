@@ -25,7 +25,8 @@ from rich.console import Console
 
 from cli import exits
 from cli.main import mrcctl
-from cli.topframe import Reading, frame, spark
+from cli.topframe import WHOLE, Reading, frame, spark
+from cli.topview import View
 from mrcd.control.methods import Control
 from mrcd.model import MonitorSample, PathInfo, PeerInfo, Status
 from tests.unit.control_double import FakeSource, serving
@@ -67,10 +68,13 @@ def readings(
     return found[0], found[1]
 
 
-def drawn(before: Reading, now: Reading, width: int, height: int) -> list[str]:
+def drawn(before: Reading, now: Reading, width: int, height: int, view: View = WHOLE) -> list[str]:
     out = StringIO()
     console = Console(file=out, width=width, height=height, highlight=False)
-    console.print(frame(before, now, {0: [1, 2, 4]}, width=width, height=height, clock="12:34:56"))
+    made = frame(
+        before, now, {0: [1, 2, 4]}, width=width, height=height, clock="12:34:56", view=view
+    )
+    console.print(made.shown)
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -247,6 +251,10 @@ def test_on_a_terminal_it_is_coloured_and_q_ends_it(
             stdin=slave, stdout=slave, stderr=slave,
         )  # fmt: skip
         seen = read_until(master, b"q quits")
+        os.write(master, b"?")
+        read_until(master, b"any key leaves it")
+        os.write(master, b"x/H3\r")
+        read_until(master, b'matching "H3"')
         os.write(master, b"q")
         assert process.wait(20) == exits.DONE
     assert (b"\x1b[32m" in seen) is colour

@@ -130,6 +130,7 @@ def test_load__everything_given(folder: Path) -> None:
         [mrc0]
         name = "mrc-a"
         addresses = ["172.16.0.1/16"]
+        routed = ["172.17.0.0/16", "2001:db8:1::/48"]
         [planes]
         interfaces = ["eth1", "eth2", "eth3", "eth4"]
         [transport]
@@ -151,7 +152,9 @@ def test_load__everything_given(folder: Path) -> None:
         allowed = ["172.16.3.0/24", "2001:db8::/32", "172.16.3.128/25"]
         """,
     )
-    assert loaded.mrc0 == config.Mrc0("mrc-a", (ip_interface("172.16.0.1/16"),))
+    routed = (ip_network("172.17.0.0/16"), ip_network("2001:db8:1::/48"))
+    assert loaded.mrc0 == config.Mrc0("mrc-a", (ip_interface("172.16.0.1/16"),), routed)
+    assert loaded.own_prefixes == (ip_network("172.16.0.1/32"), *routed)
     assert loaded.interfaces == ("eth1", "eth2", "eth3", "eth4")
     assert loaded.transport == config.Transport(
         4791, 4792, 16, 128, 128, 500, 256, 32, 50, "native", "clsact"
@@ -370,8 +373,25 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
             "packets would loop into mrc0",
         ),
         (
+            MRC0 + 'routed = ["10.98.0.0/16"]\n[[peer]]\nname = "h2"\nallowed = ["10.98.0.0/16"]',
+            'peer[1].allowed: "10.98.0.0/16": is our own, not the peer\'s',
+        ),
+        (
+            MRC0 + 'routed = ["10.98.0.1/16"]',
+            'mrc0.routed: "10.98.0.1/16": has host bits set; did you mean 10.98.0.0/16?',
+        ),
+        (
+            MRC0 + 'routed = ["x"]',
+            'mrc0.routed: "x": is not a prefix; write one as 10.99.0.2/32',
+        ),
+        (
+            MRC0 + 'routed = ["fdcb::/48"]',
+            'mrc0.routed: "fdcb::/48": covers part of the planes\' IPv6 range fdcb::/32: '
+            "packets would loop into mrc0",
+        ),
+        (
             PEER2 + 'allowed = ["10.99.0.1"]',
-            'peer[1].allowed: "10.99.0.1/32": is our own address, not the peer\'s',
+            'peer[1].allowed: "10.99.0.1/32": is our own, not the peer\'s',
         ),
         (
             PEER2 + 'allowed = ["10.99.0.0/24"]\n[[peer]]\nname = "h3"',

@@ -72,6 +72,11 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, Any, Any, str]
     ({}, {"on_stop": "drain"}, [("service.on_stop", "keep", "drain", "live")]),
     ({}, {"mrc0": 'name = "mrc9"'}, [("mrc0.name", "mrc0", "mrc9", "restart")]),
     (
+        {"mrc0": 'routed = ["10.98.0.0/16"]'},
+        {"mrc0": 'routed = ["10.98.0.0/16", "fd98::/64"]'},
+        [("mrc0.routed", "10.98.0.0/16", "10.98.0.0/16, fd98::/64", "live")],
+    ),
+    (
         {"mrc0": 'addresses = ["10.99.0.1/24"]'},
         {"mrc0": 'addresses = ["10.99.0.1/24", "10.98.0.1/24"]'},
         [("mrc0.addresses", "10.99.0.1/24", "10.99.0.1/24, 10.98.0.1/24", "live")],

@@ -90,6 +90,7 @@ def again(one: Config) -> Config:
     interfaces=st.lists(names, min_size=3, max_size=3, unique=True),
     mrc0=st.one_of(st.just("mrc0"), names.filter(lambda name: len(name.encode()) < 14)),  # mrc0cp
     addresses=st.one_of(st.none(), st.just(("10.98.7.6/24", "fd98::9/64"))),
+    routed=st.sampled_from([(), ("10.97.0.0/16",), ("10.97.0.0/16", "fd97::/64")]),
     peers=st.one_of(st.none(), st.lists(st.sampled_from("bc"), min_size=1, unique=True)),
     allowed=st.booleans(),
     listen=st.sampled_from(["", "127.0.0.1:9469", "[::1]:1"]),
@@ -100,6 +101,7 @@ def test_text_loads_to_an_equal_configuration(
     interfaces: list[str],
     mrc0: str,
     addresses: tuple[str, ...] | None,
+    routed: tuple[str, ...],
     peers: list[str] | None,
     allowed: bool,
     listen: str,
@@ -115,10 +117,9 @@ def test_text_loads_to_an_equal_configuration(
             "service": config.Service(on_stop),
             "cells": transport.framing != "mrc",
             "interfaces": tuple(interfaces),
-            "mrc0": config.Mrc0(mrc0, one.host.addresses),
         }
-        if addresses is not None:
-            changes["mrc0"] = config.Mrc0(mrc0, tuple(map(ip_interface, addresses)))
+        given = one.host.addresses if addresses is None else tuple(map(ip_interface, addresses))
+        changes["mrc0"] = config.Mrc0(mrc0, given, tuple(map(ip_network, routed)))
         if peers is not None:
             chosen = [peer for each in peers for peer in one.peers if peer.name == each]
             if allowed:
@@ -176,4 +177,4 @@ def test_every_key_of_every_section_is_written(tmp_path: Path) -> None:
     text = tomllib.loads(render.render(one))
     for name in ("transport", "metrics", "service"):
         assert set(text[name]) == {field.name for field in fields(getattr(one, name))}
-    assert set(text) == {"host", "planes", "transport", "metrics", "service"}
+    assert set(text) == {"host", "planes", "transport", "metrics", "service", "keys"}

@@ -28,7 +28,7 @@ READING = {
 }  # fmt: skip
 WRITING = {
     "Allow", "ApplyConfig", "Capture", "ConfirmConfig", "Deny", "DiffConfig", "Drain", "ProbePaths",
-    "Undrain",
+    "RotateKeys", "Undrain",
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +43,16 @@ def test_pointed__references_may_trade_places() -> None:
     assert pointed(program, {7: 8, 8: 7}) == load_map(R1, 8) + load_map(R2, 7)
 
 
+def test_pointed__number_of_paths_is_written_into_the_program() -> None:
+    move = struct.pack("=BBhi", 0xB7, 1, 0, bytecode.EVS_PLACE)
+    other = struct.pack("=BBhi", 0xB7, 2, 0, 77)
+    assert (
+        pointed(move + other, {}, {bytecode.EVS_PLACE: 64})
+        == struct.pack("=BBhi", 0xB7, 1, 0, 64) + other
+    )
+    assert pointed(move + other, {}) == move + other
+
+
 def test_pointed__a_reference_without_a_target_is_an_error() -> None:
     with pytest.raises(KeyError):
         pointed(load_map(R1, 7), {8: 8})
@@ -49,9 +60,11 @@ def test_pointed__a_reference_without_a_target_is_an_error() -> None:
 
 def test_instructions__of_these_maps() -> None:
     wanted = load_map(R1, 31) + load_map(R2, 30) + finish(0)
-    assert bytecode.instructions(CODE, "mrc_tick", {"host": 30, "qps": 31, "events": 32}) == wanted
+    assert (
+        bytecode.instructions(CODE, "mrc_tick", {"host": 30, "qps": 31, "events": 32}, {}) == wanted
+    )
     with pytest.raises(KeyError):
-        bytecode.instructions(CODE, "mrc_tick", {"host": 30})
+        bytecode.instructions(CODE, "mrc_tick", {"host": 30}, {})
 
 
 # ---- the key
@@ -62,9 +75,10 @@ def test_key__depends_on_the_text_and_on_what_is_compiled_in() -> None:
         return bytecode.key_of(text, sizes.compiled().defines())
 
     assert key(SIZES) == key(replace(SIZES, peers=99, prefixes=7, loops=64, ring_slots=64))
+    assert key(SIZES) == key(replace(SIZES, qps=400, evs=8, decap=True))
     others = [
-        replace(SIZES, mtu=9000), replace(SIZES, window=8192), replace(SIZES, evs=64),
-        replace(SIZES, encap=1), replace(SIZES, capture=True), replace(SIZES, qps=32),
+        replace(SIZES, mtu=9000), replace(SIZES, window=8192), replace(SIZES, next_hops=True),
+        replace(SIZES, encap=1), replace(SIZES, capture=True), replace(SIZES, xdp=True),
     ]  # fmt: skip
     assert len({key(SIZES), key(SIZES, "int y;"), *map(key, others)}) == 2 + len(others)
 

@@ -56,6 +56,19 @@ def test_cells_are_used_where_both_take_them(
     assert agreed(session("a", *one), session("b", *other)) == [both, both]
 
 
+def test_digests_are_stated_and_may_change_within_a_session() -> None:
+    one, other = session("a"), session("b")
+    one.set_digests(7, 8)
+    agreed(one, other)
+    assert other.remote is not None
+    assert (other.remote.frame, other.remote.hosts) == (7, 8)
+    one.set_digests(7, 9)
+    assert one.digests == (7, 9)
+    (offer, *_) = offers(one.start(now_ns=NOW_NS + 1))
+    assert (offer.frame, offer.hosts) == (7, 9)
+    assert one.state is State.ESTABLISHED
+
+
 def test_peer_without_a_required_capability_gets_no_session() -> None:
     strict = session("b", CELL, required=(CELL,))
     (offer,) = offers(session("a").start(now_ns=NOW_NS))

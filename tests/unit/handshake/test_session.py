@@ -192,7 +192,7 @@ def half_open() -> World:
 
 def offer(**changes: object) -> Offer:
     values: dict[str, object] = {
-        "version": 3, "host": "a", "target": "b", "epoch": 2**64 - 1, "sid": 7, "ack_sid": 0,
+        "version": 4, "host": "a", "target": "b", "epoch": 2**64 - 1, "sid": 7, "ack_sid": 0,
         "seq": 1, "bound": False, "want": True, "mtu": 8872, "mpr": 2048, "port_mask": 15,
         "capabilities": ("trim",), "qps": ((0x010001, 5), (0x010002, 0xFFFFFF)),
     }  # fmt: skip
@@ -244,7 +244,7 @@ def test_decode__refuses_values_out_of_range(changes: dict[str, object], reason:
 
 def test_decode__newer_version_with_another_layout_is_named() -> None:
     body = msgspec.msgpack.encode([9, {"something": "else"}])
-    with pytest.raises(HandshakeError, match="version 9, this daemon speaks 3"):
+    with pytest.raises(HandshakeError, match="speaks version 9, this daemon 4"):
         decode(handshake.MAGIC + len(body).to_bytes(2, "big") + body)
 
 

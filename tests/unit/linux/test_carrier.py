@@ -11,6 +11,8 @@ import pytest
 from mrcd.linux.carrier import link_changes
 from mrcd.linux.interfaces import Link, LinkChanged
 from mrcd.rules import drains
+from mrcd.rules.drains import Drains
+from mrcd.service.findings import Findings
 
 NEW, DEL, NEIGH = 16, 17, 28
 MAC = bytes.fromhex("020000000001")
@@ -64,17 +66,22 @@ def test_any_truncation_and_any_broken_length_is_survived() -> None:
             list(link_changes(whole[:at] + value + whole[at + 2 :]))
 
 
+def kept(folder: Path) -> Drains:
+    return Drains(folder, Findings())
+
+
 def test_drained_planes_are_remembered(tmp_path: Path) -> None:
-    assert drains.load(tmp_path, 4) == set()
-    drains.save(tmp_path, {3, 1})
-    assert drains.load(tmp_path, 4) == {1, 3}
-    assert drains.load(tmp_path, 2) == {1}  # the fabric has become smaller
-    drains.save(tmp_path, set())
-    assert drains.load(tmp_path, 4) == set()
-    assert [file.name for file in tmp_path.iterdir()] == [drains.NAME]
+    assert kept(tmp_path).load(4) == set()
+    kept(tmp_path).save({3, 1})
+    assert kept(tmp_path).load(4) == {1, 3}
+    assert kept(tmp_path).load(2) == {1}  # the fabric has become smaller
+    kept(tmp_path).save(set())
+    assert kept(tmp_path).load(4) == set()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"drained": 3}', "{}", '{"drained": null}'])
-def test_unreadable_file_counts_as_none(tmp_path: Path, text: str) -> None:
+def test_unreadable_file_counts_as_none_and_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / drains.NAME).write_text(text)
-    assert drains.load(tmp_path, 4) == set()
+    findings = Findings()
+    assert Drains(tmp_path, findings).load(4) == set()
+    assert drains.NAME in "".join(findings.lines)

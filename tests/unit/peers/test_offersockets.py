@@ -62,7 +62,9 @@ def port() -> int:
 def test_datagrams_are_read_with_their_plane(port: int, encap: int, address: Address) -> None:
     async def run() -> list[tuple[bytes, int]]:
         arrived: list[tuple[bytes, int]] = []
-        sockets = OfferSockets(port, lambda data, plane: arrived.append((data, plane)), encap)
+        sockets = OfferSockets(
+            port, lambda data, plane, _: arrived.append((data, plane)), encap, admitted=None
+        )
         sockets.open_plane(3, "lo", address)
         try:
             family = socket.AF_INET if address.version == 4 else socket.AF_INET6
@@ -86,7 +88,7 @@ def test_without_usids_an_offer_is_plain_udp_from_ever_another_port(
     """Switches hash the port, so a repeated Offer can take another path."""
 
     async def run() -> set[int]:
-        sockets = OfferSockets(port, lambda _data, _plane: None, encap)
+        sockets = OfferSockets(port, lambda _data, _plane, _source: None, encap)
         sockets.open_plane(0, "lo", address)
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
         ports = set()
@@ -109,7 +111,7 @@ def test_without_usids_an_offer_is_plain_udp_from_ever_another_port(
 def test_port_in_use_is_named(port: int, address: Address) -> None:
     async def run() -> None:
         encap = ENCAP_ECMP4 if address.version == 4 else ENCAP_FULL
-        sockets = OfferSockets(port, lambda _data, _plane: None, encap)
+        sockets = OfferSockets(port, lambda _data, _plane, _source: None, encap)
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
         with socket.socket(family, socket.SOCK_DGRAM) as other:
             other.bind((str(address), port))
@@ -125,7 +127,7 @@ def test_port_in_use_is_named(port: int, address: Address) -> None:
 
 def test_sending_on_a_plane_that_is_not_open_is_no_error(port: int) -> None:
     async def run() -> None:
-        sockets = OfferSockets(port, lambda _data, _plane: None, ENCAP_FULL)
+        sockets = OfferSockets(port, lambda _data, _plane, _source: None, ENCAP_FULL)
         sockets.send(2, IPv6Address("fcbb:bb00::1"), B, b"offer")
         sockets.close()
 
@@ -149,7 +151,9 @@ def test_while_it_rests_nothing_is_read_and_nothing_is_lost(port: int) -> None:
                 while len(batches) < count:
                     await asyncio.sleep(0)
 
-        sockets = OfferSockets(port, lambda data, _: heard.append(data), ENCAP_FULL, heard_all)
+        sockets = OfferSockets(
+            port, lambda data, *_: heard.append(data), ENCAP_FULL, heard_all, admitted=None
+        )
         sockets.open_plane(0, "lo", LOOP6)
         with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
 

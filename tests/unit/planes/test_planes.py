@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +15,8 @@ from mrcd.linux.interfaces import Link, LinkChanged
 from mrcd.planes import planes
 from mrcd.planes.planes import Plane, Planes
 from mrcd.planes.usable import LastPlane
-from mrcd.rules import drains
+from mrcd.rules.drains import Drains
+from mrcd.service.findings import Findings
 
 MAC = bytes(6)
 
@@ -25,6 +27,8 @@ class Bench:
     def __init__(self, state_dir: Path, count: int = 3, nl: object = None) -> None:
         self.masks: list[int] = []
         self.failures: list[BaseException] = []
+        self.bound: list[str] = []
+        self.findings = Findings()
         found = [
             Plane(k, Link(10 + k, f"plane{k}", MAC, 9000, up=True, carrier=True), MAC)
             for k in range(count)
@@ -35,12 +39,18 @@ class Bench:
             nothing,
             nothing,
             found,
-            state_dir,
+            Drains(state_dir, self.findings),
             self.masks.append,
             state_dir,
             self.failures.append,
+            self.bind,
+            lambda _plane: None,
         )
         self.planes._changed("start")
+
+    async def bind(self, plane: Plane) -> None:
+        """Note which NIC was bound."""
+        self.bound.append(plane.link.name)
 
     def link(self, index: int, *, carrier: bool) -> None:
         link = Link(10 + index, f"plane{index}", MAC, 9000, up=True, carrier=carrier)
@@ -66,7 +76,7 @@ def test_drained_planes_are_there_after_a_restart(tmp_path: Path) -> None:
     assert again.masks == [0b110]
     again.planes.drain(2)
     again.planes.undrain(0)
-    assert drains.load(tmp_path, 3) == {2}
+    assert Drains(tmp_path, Findings()).load(3) == {2}
 
 
 def test_last_usable_plane_stays_without_force(bench: Bench) -> None:
@@ -86,11 +96,18 @@ def test_plane_that_is_down_anyway_may_be_drained(bench: Bench) -> None:
     assert bench.masks == [0b111, 0b101]
 
 
-def test_drain_that_cannot_be_remembered_is_not_done(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "missing")
-    with pytest.raises(OSError, match="missing"):
-        bench.planes.drain(1)
-    assert bench.masks == [0b111]
+def test_drain_that_cannot_be_remembered_is_done_and_named(tmp_path: Path) -> None:
+    folder = tmp_path / "missing"
+    bench = Bench(folder)
+    bench.planes.drain(1)
+    assert bench.masks == [0b111, 0b101]
+    assert "will not survive a restart" in str(bench.planes.unsaved)
+    (line,) = bench.findings.lines
+    assert f"make room in {folder}" in line
+    folder.mkdir()
+    bench.planes.save_again()
+    assert (bench.planes.unsaved, bench.findings.lines) == (None, [])
+    assert Bench(folder).masks == [0b101]
 
 
 def test_sick_plane_leaves_until_it_is_healthy(bench: Bench) -> None:
@@ -121,6 +138,64 @@ def test_links_of_other_interfaces_mean_nothing(bench: Bench) -> None:
 def test_link_that_is_gone_is_down(bench: Bench) -> None:
     bench.planes._link_changed(LinkChanged(bench.planes.planes[0].link, gone=True))
     assert bench.masks == [0b111, 0b110]
+
+
+class OneLink:
+    """A Netlink that knows one link, or none."""
+
+    def __init__(self) -> None:
+        self.link: Link | None = None
+
+    async def links(self) -> dict[str, Link]:
+        return {} if self.link is None else {self.link.name: self.link}
+
+
+def test_nic_that_is_back_under_its_name_is_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: object) -> None:
+        return
+
+    monkeypatch.setattr(Planes, "_write", lambda *_: None)
+    monkeypatch.setattr(Planes, "_restore", nothing)
+    monkeypatch.setattr(Planes, "_resolve", nothing)
+    nl = OneLink()
+
+    async def run() -> None:
+        bench = Bench(tmp_path, nl=nl)
+        plane = bench.planes.planes[1]
+        bench.planes._link_changed(LinkChanged(plane.link, gone=True))
+        assert "plane1 is missing" in str(plane.why_unused("fe80::1"))
+        other = Link(77, "plane1", MAC, 9000, up=True, carrier=False)
+        bench.planes._link_changed(LinkChanged(replace(other, name="plane9"), gone=False))
+        nl.link = other
+        bench.planes._link_changed(LinkChanged(other, gone=False))
+        while len(bench.planes._tasks):
+            await asyncio.sleep(0)
+        assert bench.bound == ["plane1"]
+        assert (plane.link.index, plane.gateway_mac, plane.present) == (77, None, True)
+        assert bench.failures == []
+
+    asyncio.run(run())
+
+
+def test_nic_that_is_renamed_is_followed(bench: Bench) -> None:
+    plane = bench.planes.planes[1]
+    change = replace(plane.link, name="eth7", up=False)
+    bench.planes._link_changed(LinkChanged(change, gone=False))
+    assert (plane.link.name, plane.configured) == ("eth7", "plane1")
+
+
+def test_plane_whose_mtu_is_too_small_is_left_while_there_is_another(bench: Bench) -> None:
+    for plane in bench.planes.planes:
+        plane.mtu = 9000
+    for index in range(3):
+        link = replace(bench.planes.planes[index].link, mtu=1500)
+        bench.planes._link_changed(LinkChanged(link, gone=False))
+    assert bench.masks == [0b111, 0b110, 0b100, 0b111]
+    bench.planes._link_changed(LinkChanged(replace(link, mtu=9000), gone=False))
+    assert bench.planes.mask == 0b100
+    assert "ip link set plane0 mtu 9000" in str(bench.planes.planes[0].why_unused("fe80::1"))
 
 
 class BrokenNetlink:
@@ -166,3 +241,58 @@ def test_nic_that_cannot_be_given_its_route_again_is_told_of(
     asyncio.run(bench.planes._restore(bench.planes.planes[2]))
     assert said == [("plane.not_restored", {"plane": 2, "error": "no route"})]
     assert bench.failures == []
+
+
+# ---- finding them
+
+
+def found(*mtus: int | None) -> list[Plane]:
+    """Return the planes of a host whose NICs have these MTUs, where the fabric's is 9000.
+
+    A NIC of None is not there.
+    """
+    names = tuple(f"plane{k}" for k in range(len(mtus)))
+    links = {
+        name: Link(10 + k, name, MAC, mtu, up=True, carrier=True)
+        for k, (name, mtu) in enumerate(zip(names, mtus, strict=True))
+        if mtu is not None
+    }
+
+    async def all_links() -> dict[str, Link]:
+        return links
+
+    config = SimpleNamespace(
+        interfaces=names,
+        fabric=SimpleNamespace(mtu=9000, routing=SimpleNamespace(network=False)),
+    )
+    nl = SimpleNamespace(links=all_links)
+    return asyncio.run(planes.find_planes(cast(Any, nl), cast(Any, config)))
+
+
+def test_find_planes__one_whose_mtu_is_too_small_is_left_out_and_says_why() -> None:
+    good, narrow = found(9000, 1500)
+    assert good.port.narrow is None
+    assert narrow.port.narrow is not None
+    assert "plane1 has MTU 1500" in narrow.port.narrow
+
+
+def test_find_planes__all_too_small_is_an_error() -> None:
+    with pytest.raises(planes.PlaneError, match="plane0 has MTU 1500, plane1 has MTU 1500"):
+        found(1500, 1500)
+
+
+def test_find_planes__one_that_is_missing_is_left_out() -> None:
+    good, missing = found(9000, None)
+    assert good.present
+    assert (missing.present, missing.configured, missing.port.linked) == (False, "plane1", False)
+    assert "plane1 is missing" in (missing.why_unused("fe80::1") or "")
+
+
+def test_find_planes__all_missing_is_an_error() -> None:
+    with pytest.raises(planes.PlaneError, match="no interface plane0, plane1 on this host"):
+        found(None, None)
+
+
+def test_find_planes__those_that_are_there_too_small_is_an_error() -> None:
+    with pytest.raises(planes.PlaneError, match="plane1 has MTU 1500"):
+        found(None, 1500)

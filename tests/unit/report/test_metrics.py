@@ -18,7 +18,7 @@ from tests.unit.metrics_double import snapshot
 from tests.unit.test_docs_reference import between, cells, section
 
 ROOT = Path(__file__).parents[3]
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 BOUNDED = {"plane", "interface", "peer", "state", "reason", "rule", "ring", "map", "kind"}
 OF_THE_DAEMON = {"host", "version", "routing", "xdp", "tc"}
 
@@ -99,8 +99,8 @@ def test_collect__series_grow_with_peers_and_planes_only() -> None:
     assert series(3, 8) - one < 4 * (14 + 3 * 5)
 
 
-def test_operations__has_every_key_of_metrics_with_its_default() -> None:
-    told = section(OPERATIONS, "## Configuration").split("<!-- transport -->")[0]
+def test_reference__has_every_key_of_metrics_with_its_default() -> None:
+    told = section(REFERENCE, "## Configuration").split("<!-- transport -->")[0]
     shown = {
         row[0].strip("`"): tomllib.loads(f"x = {row[1].strip('`')}")["x"] for row in cells(told)
     }
@@ -108,7 +108,7 @@ def test_operations__has_every_key_of_metrics_with_its_default() -> None:
     assert keys.items() <= shown.items()
 
 
-def test_operations__lists_every_metric() -> None:
+def test_reference__lists_every_metric() -> None:
     expected = [
         [
             f"`{family.name}`",
@@ -118,7 +118,7 @@ def test_operations__lists_every_metric() -> None:
         for family in FAMILIES
         if family.name not in {f"mrcd_{name}_total" for _index, name, _text in COUNTERS}
     ]
-    shown = cells(between(OPERATIONS, "metrics"))
+    shown = cells(between(REFERENCE, "metrics"))
     lines = ["| metric | labels | meaning |", "|---|---|---|"]
     lines += ["| " + " | ".join(row) + " |" for row in expected]
     assert shown == expected, "it should be:\n" + "\n".join(lines)

@@ -22,7 +22,7 @@ def engine(**states: State) -> Any:
     sessions = dict.fromkeys(states, SimpleNamespace(silent_after_ns=5 * SECOND))
     return SimpleNamespace(
         config=SimpleNamespace(peers=[SimpleNamespace(name=name) for name in states]),
-        peers=SimpleNamespace(state=states.__getitem__, sessions=sessions, refused={}, failed={}),
+        peers=SimpleNamespace(state=states.__getitem__, sessions=sessions, refusals={}, failed={}),
     )
 
 

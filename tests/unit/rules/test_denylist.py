@@ -19,6 +19,7 @@ from mrcd.fabric.routing import Routing
 from mrcd.rules import elements as denylist
 from mrcd.rules.denylist import CutsOff, Denials, NotDenied
 from mrcd.rules.elements import NoSuchElement, Rule, parse
+from mrcd.service.findings import Findings
 
 FABRIC = description.generate(hosts=6, hosts_per_t0=2, planes=4, t1=3)
 """A fabric with h1 and h2 on T0 1, h3 and h4 on T0 2, h5 and h6 on T0 3."""
@@ -218,7 +219,7 @@ class Now:
 
 @pytest.fixture
 def denials(settings: Config, sets: Sets, tmp_path: Path) -> Now:
-    return Now(Denials(settings, sets, tmp_path))
+    return Now(Denials(settings, sets, tmp_path, Findings()))
 
 
 def test_deny__reaches_the_slot_of_every_qp_that_holds_the_path(denials: Now, sets: Sets) -> None:
@@ -304,7 +305,7 @@ def test_deny__before_any_qp_is_configured_counts_the_fabrics_paths(
 def test_open_evs__are_those_that_no_rule_denies(
     settings: Config, sets: Sets, tmp_path: Path
 ) -> None:
-    denials = Denials(settings, sets, tmp_path)
+    denials = Denials(settings, sets, tmp_path, Findings())
     now = Now(denials)
     assert denials.open_evs("h2", 1) == tuple(usid.ev(1, t1) for t1 in (1, 2, 3))
     now.deny("p1t1-2", None, force=False)
@@ -329,7 +330,7 @@ def test_rules__outlive_the_daemon(
     denials.deny("p1t1-1", None, force=False)
     denials.deny("0x20010000", "h3", force=False)
     again = Sets(settings)
-    Denials(settings, again, tmp_path).apply("h3")
+    Denials(settings, again, tmp_path, Findings()).apply("h3")
     assert again.denied() == {s for s in sets.denied() if s[0] >= 2}
     assert again.denied()
     assert not list(tmp_path.glob("*.new"))
@@ -342,7 +343,29 @@ def test_rules__a_file_that_cannot_be_read_is_no_rules(
     settings: Config, sets: Sets, tmp_path: Path, text: str
 ) -> None:
     (tmp_path / "denylist.json").write_text(text)
-    assert Denials(settings, sets, tmp_path).listed() == []
+    findings = Findings()
+    assert Denials(settings, sets, tmp_path, findings).listed() == []
+    assert "so the denied elements are lost" in findings.lines[0]
+
+
+def test_rules__of_a_damaged_file_are_those_of_its_copy(
+    denials: Now, settings: Config, sets: Sets, tmp_path: Path
+) -> None:
+    denials.deny("p1t1-1", None, force=False)
+    (tmp_path / "denylist.json").write_text('{"rules": [{"elem')
+    findings = Findings()
+    listed = Denials(settings, sets, tmp_path, findings).listed()
+    assert [rule.element for rule in listed] == ["p1t1-1"]
+    assert "denylist.json is damaged" in findings.lines[0]
+
+
+def test_rules__that_cannot_be_saved_act_nevertheless(
+    settings: Config, sets: Sets, tmp_path: Path
+) -> None:
+    inner = Denials(settings, sets, tmp_path / "missing", Findings())
+    Now(inner).deny("p1t1-1", None, force=False)
+    assert sets.denied()
+    assert "will not survive a restart" in str(inner.unsaved)
 
 
 def test_rules__of_what_is_gone_are_dropped(settings: Config, sets: Sets, tmp_path: Path) -> None:
@@ -352,7 +375,9 @@ def test_rules__of_what_is_gone_are_dropped(settings: Config, sets: Sets, tmp_pa
         {"element": "p2", "peer": None},
     ]
     (tmp_path / "denylist.json").write_text(json.dumps({"rules": rules}))
-    assert [rule.element for rule in Denials(settings, sets, tmp_path).listed()] == ["p2"]
+    assert [rule.element for rule in Denials(settings, sets, tmp_path, Findings()).listed()] == [
+        "p2"
+    ]
 
 
 ELEMENTS = ["p0", "p1", "p1t1-1", "p2t0-1", "p3t0-2:p3t1-2", "h2:p1", "0x00010000"]
@@ -369,7 +394,7 @@ def test_state__is_that_of_the_rules_whatever_their_history(
     (folder / "mrcd.toml").write_text('[host]\nname = "h1"\nfabric = "fabric.toml"\n')
     loaded = config.load(folder / "mrcd.toml")
     sets, rules = Sets(loaded), set[tuple[str, str | None]]()
-    denials = Now(Denials(loaded, sets, folder))
+    denials = Now(Denials(loaded, sets, folder, Findings()))
     for deny, element, peer in steps:
         if deny:
             assert denials.deny(element, peer, force=True) == ((element, peer) not in rules)
@@ -378,7 +403,7 @@ def test_state__is_that_of_the_rules_whatever_their_history(
             denials.allow(element, peer)
             rules.remove((element, peer))
     fresh = Sets(loaded)
-    later = Denials(loaded, fresh, folder)
+    later = Denials(loaded, fresh, folder, Findings())
     for name in ("h2", "h3"):
         later.apply(name)
     assert fresh.denied() == sets.denied()
@@ -389,7 +414,7 @@ def test_rules__changed_at_the_same_time_end_as_if_in_turn(
     settings: Config, sets: Sets, tmp_path: Path
 ) -> None:
     async def both() -> None:
-        denials = Denials(settings, sets, tmp_path)
+        denials = Denials(settings, sets, tmp_path, Findings())
         await denials.deny("p1", None, force=False)
         await asyncio.gather(
             denials.allow("p1", None),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import logging
 import re
@@ -130,3 +131,23 @@ def test_level_filters() -> None:
     log.configure("json", stream=stream, strict=True, level=logging.WARNING)
     log.get_logger().info("plane.up")
     assert stream.getvalue() == ""
+
+
+class FullDisk(StringIO):
+    """A stream whose disk is full until `room`."""
+
+    room = False
+
+    def write(self, text: str) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+
+def test_full_disk_loses_lines_and_breaks_nothing() -> None:
+    stream = FullDisk()
+    log.configure("json", stream=stream, strict=True)
+    log.get_logger().warning("plane.down", plane=1)
+    stream.room = True
+    log.get_logger().warning("plane.up", plane=1)
+    assert json.loads(stream.getvalue())["event"] == "plane.up"

@@ -120,6 +120,15 @@ def test_bad_datagrams_are_refused_and_change_nothing(datagram: bytes, why: str)
     assert held.heard_ns == {}
 
 
+def test_totals_in_the_name_of_another_host_are_refused() -> None:
+    held = empty()
+    with pytest.raises(EvidenceError, match="in the name of h2, from h3"):
+        held.receive(message(), now_ns=1, sender="h3")
+    assert held.heard_ns == {}
+    held.receive(message(), now_ns=1, sender="h2")
+    assert held.heard_ns == {"h2": 1}
+
+
 @given(st.binary(max_size=64))
 def test_no_datagram_raises_anything_else(rest: bytes) -> None:
     for datagram in (rest, messages.MAGIC + len(rest).to_bytes(2, "big") + rest):

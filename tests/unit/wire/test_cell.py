@@ -17,15 +17,15 @@ from scapy.layers.l2 import Ether
 from mrcd.wire.cell import (
     Cell,
     CellPacket,
-    cell_check,
     decode_cell,
     encode_cell,
     piece_psns,
     tcp_of,
 )
 from mrcd.wire.packet import WIRE, DecodeError
+from mrcd.wire.tag import NO_KEY, cell_tag
 from tests import oracle
-from tests.unit.wire.test_packet import AT_H2, EV, QPN_H2, TO_H2, VECTORS
+from tests.unit.wire.test_packet import AT_H2, EV, QPN_H2, TO_H2, VECTORS, key_of, keys
 
 BLOCK = 0xFDCB0000
 IPV4 = bytes.fromhex(
@@ -71,36 +71,39 @@ GOLDEN: dict[str, CellPacket] = {
     "cell-same-t0": CellPacket(
         replace(ONE, ev=0x1000_0000), IPv6Address("fcbb:bb00:2001:3002::"), IPV4
     ),
+    "cell-keyed": CellPacket(replace(ONE, phase=1), TO_H2, IPV4),
 }
 
 
 # ---- the oracle's view ---------------------------------------------------------------------
 
 
-def to_oracle(packet: CellPacket) -> Any:
+def to_oracle(packet: CellPacket, key: bytes = NO_KEY, psn_high: int = 0) -> Any:
     cell = packet.cell
-    label = oracle.CellLabel(attempt=cell.attempt, ackreq=cell.ackreq, ev_hi=cell.ev >> 16)
+    label = oracle.CellLabel(
+        attempt=cell.attempt, ackreq=cell.ackreq, phase=cell.phase, ev_hi=cell.ev >> 16
+    )
     state = oracle.CellState(
         block=cell.block, mss=cell.mss, psn=cell.psn, seq=cell.seq, qp=cell.qpn % 2**16
     )
     inner = (IP if packet.payload[0] >> 4 == 4 else IPv6)(packet.payload)
     return oracle.cell(
-        oracle.checked(state, label, cell.qpn), label, inner,
+        oracle.checked(state, label, cell.qpn, key, psn_high), label, inner,
         dst=str(packet.dst), tc=packet.traffic_class, hlim=packet.hop_limit,
     )  # fmt: skip
 
 
-def read_by_oracle(data: bytes, qpn: int) -> CellPacket:
-    """Return what the oracle reads in a packet; its check word must be right."""
+def read_by_oracle(data: bytes, qpn: int, key: bytes = NO_KEY, psn_high: int = 0) -> CellPacket:
+    """Return what the oracle reads in a packet; its tag must be right."""
     outer = oracle.dissect(data)
     state = oracle.CellState(IPv6Address(outer.src).packed)
     label = oracle.CellLabel(outer.fl.to_bytes(4, "big"))
-    found = state.check
-    assert oracle.checked(state, label, qpn).check == found
-    assert (state.mark, label.zero, label.reserved) == (3, 0, 0)
+    found = state.tag
+    assert oracle.checked(state, label, qpn, key, psn_high).tag == found
+    assert (state.mark, label.zero) == (3, 0)
     cell = Cell(
         state.block, qpn & 0xFF0000 | state.qp, state.psn, label.ev_hi << 16, state.mss,
-        state.seq, label.attempt, bool(label.ackreq),
+        state.seq, label.attempt, bool(label.ackreq), label.phase,
     )  # fmt: skip
     inner = {4: IP, 41: IPv6}[outer.nh]
     assert isinstance(outer.payload, inner)
@@ -117,8 +120,8 @@ def test_vectors__every_file_is_tested() -> None:
 @pytest.mark.parametrize("name", GOLDEN)
 def test_codec__golden(name: str) -> None:
     data = oracle.vector(name)[WIRE.MRC_ETH_LEN :]
-    assert encode_cell(GOLDEN[name]) == data
-    assert decode_cell(data, BLOCK, QPN_H2) == GOLDEN[name]
+    assert encode_cell(GOLDEN[name], *key_of(name)) == data
+    assert decode_cell(data, BLOCK, QPN_H2, *key_of(name)) == GOLDEN[name]
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -127,8 +130,8 @@ def test_oracle__golden(name: str) -> None:
     ether = oracle.dissect_frame(frame)
     assert isinstance(ether, Ether)
     assert ether.type == 0x86DD
-    assert bytes(to_oracle(GOLDEN[name])) == frame[WIRE.MRC_ETH_LEN :]
-    assert read_by_oracle(frame[WIRE.MRC_ETH_LEN :], QPN_H2) == GOLDEN[name]
+    assert bytes(to_oracle(GOLDEN[name], *key_of(name))) == frame[WIRE.MRC_ETH_LEN :]
+    assert read_by_oracle(frame[WIRE.MRC_ETH_LEN :], QPN_H2, *key_of(name)) == GOLDEN[name]
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -163,19 +166,22 @@ def test_golden__three_packets_share_their_header_and_have_a_psn_each() -> None:
 u8, u24, u32 = (st.integers(0, (1 << bits) - 1) for bits in (8, 24, 32))
 evs = st.integers(0, 0xFFFF).map(lambda high: high << 16)
 singles = st.builds(
-    Cell, u32, u24, u24, evs, st.just(0), st.just(0), st.integers(0, 3), st.booleans()
-)
+    Cell, u32, u24, u24, evs, st.just(0), st.just(0), st.integers(0, 3), st.booleans(),
+    st.integers(0, 1),
+)  # fmt: skip
 payloads = st.sampled_from([packet.payload for packet in GOLDEN.values()])
 packets = st.builds(CellPacket, singles, st.ip_addresses(v=6), payloads, u8, u8)
 
 
-@given(packets)
-def test_codec_and_oracle__agree_on_any_packet(packet: CellPacket) -> None:
-    data = encode_cell(packet)
+@given(packets, keys, u8)
+def test_codec_and_oracle__agree_on_any_packet(
+    packet: CellPacket, key: bytes, psn_high: int
+) -> None:
+    data = encode_cell(packet, key, psn_high)
     cell = packet.cell
-    assert decode_cell(data, cell.block, cell.qpn) == packet
-    assert bytes(to_oracle(packet)) == data
-    assert read_by_oracle(data, cell.qpn) == packet
+    assert decode_cell(data, cell.block, cell.qpn, key, psn_high) == packet
+    assert bytes(to_oracle(packet, key, psn_high)) == data
+    assert read_by_oracle(data, cell.qpn, key, psn_high) == packet
 
 
 @given(st.binary(max_size=200))
@@ -224,38 +230,30 @@ def test_decode__every_single_bit_of_the_qpn_is_checked(bit: int) -> None:
 
 any_cell = st.builds(
     Cell, u32, u24, u24, evs, st.integers(0, WIRE.MRC_CELL_MSS), u8, st.integers(0, 3),
-    st.booleans(),
+    st.booleans(), st.integers(0, 1),
 )  # fmt: skip
 
 
-def word(cell: Cell) -> int:
-    return int.from_bytes(cell.source().packed[12:])
+@given(any_cell, keys, u8)
+def test_tag__differs_for_every_single_bit(cell: Cell, key: bytes, psn_high: int) -> None:
+    """Bits of the state, flow label, PSN as it counts in 32 bits, QPN with generation, and key."""
 
+    def tag(covered: bytes, label: int = 0, psn: int = 0, qpn: int = 0, other: int = 0) -> int:
+        made = (int.from_bytes(key) ^ other).to_bytes(16)
+        high = psn_high << 24 ^ psn
+        return cell_tag(made, covered, cell.label ^ label, high, cell.qpn ^ qpn)
 
-@given(any_cell)
-def test_check__sees_every_single_bit(cell: Cell) -> None:
-    source, right = cell.source().packed, word(cell)
-    for bit in range(8 * 4, 8 * 12):
-        assert cell_check(damaged(source, bit), cell.label, cell.qpn) != right
-    for bit in range(20):
-        assert cell_check(source, cell.label ^ 1 << bit, cell.qpn) != right
-    for bit in range(24):
-        assert cell_check(source, cell.label, cell.qpn ^ 1 << bit) != right
-
-
-@given(any_cell, st.integers(1, (1 << 20) - 1))
-def test_check__sees_any_damage_of_the_flow_label(cell: Cell, damage: int) -> None:
-    """This is certain, not likely: the product's upper half differs, and its lower does not."""
-    right = word(cell)
-    assert cell_check(cell.source().packed, cell.label ^ damage, cell.qpn) != right
-
-
-@given(any_cell, st.integers(1, (1 << 64) - 1))
-def test_check__sees_any_damage_of_the_state(cell: Cell, damage: int) -> None:
-    source = cell.source().packed
-    state = int.from_bytes(source[4:12]) ^ damage
-    changed = source[:4] + state.to_bytes(8) + source[12:]
-    assert cell_check(changed, cell.label, cell.qpn) != word(cell)
+    source = cell.source(key, psn_high).packed
+    covered = source[4:12]
+    right = tag(covered)
+    assert int.from_bytes(source[12:]) == right
+    others = [tag(damaged(covered, bit)) for bit in range(64)]
+    others += [tag(covered, label=1 << bit) for bit in range(20)]
+    others += [tag(covered, psn=1 << bit) for bit in range(24, 32)]
+    others += [tag(covered, qpn=1 << bit) for bit in range(24)]
+    others += [tag(covered, other=1 << bit) for bit in range(128)]
+    # Any of these is the same with a probability of 2^-32.
+    assert right not in others
 
 
 # ---- pieces --------------------------------------------------------------------------------
@@ -347,8 +345,8 @@ MERGED = segment(0)[:2] + (len(segment(0)) + MSS).to_bytes(2) + segment(0)[4:] +
         (patched("cell-v4-udp", 8, 0xFC), "block 0xfccb0000, not 0xfdcb0000"),
         (patched("cell-v4-udp", 12, 0x80), "mss 0x8000 without the mark of a cell"),
         (patched("cell-v4-udp", 19, 0x14), "QP 0x0014, not 0x0013"),
-        (patched("cell-v4-udp", 16, 0), "check word 0x[0-9a-f]{8}, not 0x[0-9a-f]{8}: damaged"),
-        (patched("cell-v4-udp", 23, 0), "check word"),
+        (patched("cell-v4-udp", 16, 0), "tag 0x[0-9a-f]{8}, not 0x[0-9a-f]{8}: damaged"),
+        (patched("cell-v4-udp", 23, 0), "tag 0x"),
         (patched("cell-v4-udp", 1, 0x21), "damaged state or flow label"),
         (patched("cell-v4-udp", 6, 41), "inner IP version 4, not 6"),
         (patched("cell-v6-tcp", 6, 4), "inner IP version 6, not 4"),

@@ -22,6 +22,7 @@ from mrcd.wire import packet as wire
 from mrcd.wire.packet import (
     WIRE,
     Aeth,
+    Auth,
     Bth,
     CcState,
     Control,
@@ -44,6 +45,7 @@ from mrcd.wire.packet import (
     encode,
     encode_frame,
 )
+from mrcd.wire.tag import NO_KEY, siphash
 from tests import oracle
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
@@ -197,7 +199,50 @@ GOLDEN: dict[str, Packet] = {
         plain(), Bth(0xD8, 2, 0x1235), Erth(1, 0b1111, Timestamp(0xBEEF, True, 1), 0x42)
     ),
     "eeth-ev-probe": Control(backward(), Bth(0xD9, 2, 0x1235), Eeth(1, 0xBEEF)),
+    "data-keyed": Data(
+        forward(),
+        replace(WRITE_ONLY, phase=1),
+        Write(0xF00D, len(IPV4), timestamp=SENT),
+        IPV4,
+    ),
+    "sack-keyed": Sack(
+        backward(),
+        Bth(0xDC, QPN_H1, phase=1),
+        Seth(0x00F00C, EV, ack_psn_offset=5, bitmap=0x8000_0000_0000_0016, mpr=16),
+        CcState(0xBEEF, ooo=4, received=0x01E240),
+        Auth(0x1_0001),
+    ),
+    "nack-keyed": Control(
+        backward(),
+        Bth(0xDD, QPN_H1, phase=1),
+        Neth(0x01, 0x00F00D, EV, tx_timestamp=0xBEEF),
+        Auth(0x1_0002),
+    ),
+    "probe-keyed": Control(
+        plain(), Bth(0xDE, QPN_H2, phase=1), Peth(0xC0DE, SENT), Auth(0xFFFF_FFFF)
+    ),
+    "erth-keyed": Control(plain(), Bth(0xD8, 2, 0x1234, phase=1), Erth(0, 0b1101, SENT)),
+    "eeth-keyed": Control(backward(), Bth(0xD9, 2, 0x1234, phase=1), Eeth(0, 0xBEEF)),
 }  # fmt: skip
+
+KEY = bytes(range(16))
+PSN_HIGH = 0x5A
+
+
+def first_of_its_kind(packet: Packet) -> Packet:
+    """Return a packet with the count 1 if it is a SACK, a NACK or a probe without another."""
+    counted = packet.bth.opcode in (0xDC, 0xDD, 0xDE)
+    if isinstance(packet, Data) or not counted or packet.auth.count:
+        return packet
+    return replace(packet, auth=Auth(1))
+
+
+GOLDEN = {name: first_of_its_kind(packet) for name, packet in GOLDEN.items()}
+
+
+def key_of(name: str) -> tuple[bytes, int]:
+    """Return the key of a golden packet's tag, and the upper eight bits of its PSN."""
+    return (KEY, PSN_HIGH) if name.endswith("-keyed") else (NO_KEY, 0)
 
 
 # ---- the oracle's view of our dataclasses --------------------------------------------------
@@ -215,21 +260,22 @@ def ip(header: Ip6 | Ip4, following: int) -> Any:
     )  # fmt: skip
 
 
-def to_oracle(packet: Packet) -> Any:
+def to_oracle(packet: Packet, key: bytes = NO_KEY, psn_high: int = 0) -> Any:
+    """Return the oracle's layers of a packet, with the oracle's tag unless it has one."""
     around, bth = packet.envelope, packet.bth
     layers: Any = ip(around.inner, 17) / UDP(
         sport=around.src_port, dport=around.dst_port, chksum=around.udp_checksum
     )
     layers /= oracle.Bth(
         opcode=bth.opcode, dqpn=bth.dqpn, psn=bth.psn, ackreq=bth.ackreq, rtx=bth.rtx, ts=bth.ts,
-        se=bth.solicited, m=bth.migration, pkey=bth.pkey,
+        se=bth.solicited, m=bth.migration, pkey=bth.pkey, phase=bth.phase,
     )  # fmt: skip
     match packet:
         case Data(body=body):
             layers /= oracle.Meth(rqmsn=body.rqmsn, msn=body.msn)
             if body.timestamp:
                 layers /= oracle.Tseth(**stamp(body.timestamp))
-            layers /= oracle.Reth(va=body.va, rkey=body.rkey, dma_length=body.length)
+            layers /= oracle.Reth(va=body.va or 0, rkey=body.rkey, dma_length=body.length)
             if body.immediate is not None:
                 layers /= oracle.Immdt(immediate=body.immediate)
             layers /= oracle.Written(data=packet.payload)
@@ -249,12 +295,21 @@ def to_oracle(packet: Packet) -> Any:
                 restore_cwnd=state.restore_cwnd, rcv_cwnd_pen=state.penalty,
                 rcvd_bytes=state.received,
             )  # fmt: skip
-            layers /= oracle.Icrc()
-        case Control(body=body):
+            layers /= ending(packet.auth)
+        case Control(body=Aeth() as body):
             layers /= control(body) / oracle.Icrc()
-    transport = oracle.sealed(bytes(layers[UDP]), 0)
-    layers.lastlayer().icrc = int.from_bytes(transport[-4:], "big")
+        case Control(body=body):
+            layers /= control(body) / ending(packet.auth)
+    if oracle.Reth in layers and packet.body.va is None:  # type: ignore[union-attr]
+        layers[oracle.Reth].va = oracle.tag_of(bytes(layers[UDP]), 0, key, psn_high)
+    if oracle.Auth in layers and packet.auth.tag is None:  # type: ignore[union-attr]
+        layers[oracle.Auth].tag = oracle.tag_of(bytes(layers[UDP]), 0, key)
+    layers.lastlayer().icrc = oracle.icrc_of(bytes(layers[UDP]), 0)
     return layers if around.outer is None else ip(around.outer, 41) / layers
+
+
+def ending(auth: Auth) -> Any:
+    return oracle.Auth(count=auth.count, tag=auth.tag or 0) / oracle.Icrc()
 
 
 def stamp(timestamp: Timestamp) -> dict[str, Any]:
@@ -320,18 +375,20 @@ def test_vectors__every_file_is_tested_and_says_what_it_is() -> None:
 @pytest.mark.parametrize("name", GOLDEN)
 def test_encode__golden(name: str) -> None:
     frame = oracle.vector(name)
-    assert encode_frame(GOLDEN[name], frame[:6], frame[6:12]) == frame
+    assert encode_frame(GOLDEN[name], frame[:6], frame[6:12], *key_of(name)) == frame
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_decode__golden(name: str) -> None:
-    assert decode_frame(oracle.vector(name)) == GOLDEN[name]
+    packet = decode_frame(oracle.vector(name))
+    assert packet == GOLDEN[name]
+    assert encode(packet) == oracle.vector(name)[WIRE.MRC_ETH_LEN :]  # with the tag that it has
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_oracle__builds_golden(name: str) -> None:
     frame = oracle.vector(name)
-    assert bytes(to_oracle(GOLDEN[name])) == frame[WIRE.MRC_ETH_LEN :]
+    assert bytes(to_oracle(GOLDEN[name], *key_of(name))) == frame[WIRE.MRC_ETH_LEN :]
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -340,7 +397,7 @@ def test_oracle__reads_golden(name: str) -> None:
     ether = oracle.dissect_frame(frame)
     assert isinstance(ether, Ether)
     assert ether.type == 0x86DD
-    assert_oracle_reads(frame[WIRE.MRC_ETH_LEN :], to_oracle(GOLDEN[name]))
+    assert_oracle_reads(frame[WIRE.MRC_ETH_LEN :], to_oracle(GOLDEN[name], *key_of(name)))
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -369,9 +426,10 @@ def test_golden__trimmed_data_is_data_cut_behind_its_headers() -> None:
 def test_golden__frame_lengths_are_the_headers() -> None:
     around = WIRE.MRC_ETH_LEN + 2 * WIRE.MRC_IP6_LEN + WIRE.MRC_UDP_LEN
     around += WIRE.MRC_BTH_LEN + WIRE.MRC_ICRC_LEN
-    assert len(oracle.vector("sack")) == around + WIRE.MRC_SETH_LEN + WIRE.MRC_CC_STATE_LEN == 154
-    assert len(oracle.vector("probe")) == around + WIRE.MRC_PETH_LEN == 134
-    assert len(oracle.vector("nack")) == around + WIRE.MRC_NETH_LEN == 138
+    ends = around + WIRE.MRC_AUTH_LEN
+    assert len(oracle.vector("sack")) == ends + WIRE.MRC_SETH_LEN + WIRE.MRC_CC_STATE_LEN == 166
+    assert len(oracle.vector("probe")) == ends + WIRE.MRC_PETH_LEN == 146
+    assert len(oracle.vector("nack")) == ends + WIRE.MRC_NETH_LEN == 150
     overhead = len(oracle.vector("data-v4")) - WIRE.MRC_ETH_LEN - len(IPV4)
     assert overhead == WIRE.MRC_DATA_OVERHEAD
 
@@ -396,7 +454,8 @@ stamps = st.builds(Timestamp, u16, st.booleans(), nibble)
 def bths(opcode: int, ts: st.SearchStrategy[bool] | None = None) -> st.SearchStrategy[Bth]:
     flag = st.booleans()
     stamped = flag if ts is None else ts
-    return st.builds(Bth, st.just(opcode), u24, u24, flag, flag, stamped, flag, flag, u16)
+    phase = st.integers(0, 1)
+    return st.builds(Bth, st.just(opcode), u24, u24, flag, flag, stamped, flag, flag, u16, phase)
 
 
 @st.composite
@@ -406,7 +465,10 @@ def writes(draw: st.DrawFn) -> Data:
     opcode = draw(st.sampled_from(sorted(wire.WRITES)))
     length = len(payload) if opcode in (0xCA, 0xCB) else draw(u32)
     immediate = draw(u32) if opcode in (0xC9, 0xCB) else None
-    body = Write(draw(u16), length, draw(u16), timestamp, draw(u64), draw(u32), immediate)
+    rkey = draw(u32 | st.just(WIRE.MRC_RKEY_NETDEV))
+    tagged = opcode == WIRE.MRC_OP_WRITE_ONLY and timestamp and rkey == WIRE.MRC_RKEY_NETDEV
+    va = None if tagged else draw(u64)
+    body = Write(draw(u16), length, draw(u16), timestamp, va, rkey, immediate)
     bth = draw(bths(opcode, st.just(timestamp is not None)))
     return Data(draw(envelopes), bth, body, payload)
 
@@ -425,20 +487,94 @@ bodies = {
     0xD8: st.builds(Erth, st.integers(0, 3), u32, stamps, u8, nibble, nxt),
     0xD9: st.builds(Eeth, st.integers(0, 3), u16, nibble, nxt),
 }
+auths = st.builds(Auth, u32)
 packets: st.SearchStrategy[Packet] = st.one_of(
     writes(),
-    st.builds(Sack, envelopes, bths(0xDC), seths, cc_states),
-    *(st.builds(Control, envelopes, bths(op), body) for op, body in bodies.items()),
+    st.builds(Sack, envelopes, bths(0xDC), seths, cc_states, auths),
+    *(
+        st.builds(Control, envelopes, bths(op), body, st.just(Auth()) if op == 0xD1 else auths)
+        for op, body in bodies.items()
+    ),
 )
+keys = st.binary(min_size=16, max_size=16)
 
 
-@given(packets)
-def test_codec_and_oracle__agree_on_any_packet(packet: Packet) -> None:
-    data = encode(packet)
+@given(packets, keys, u8)
+def test_codec_and_oracle__agree_on_any_packet(packet: Packet, key: bytes, psn_high: int) -> None:
+    data = encode(packet, key, psn_high)
     assert decode(data) == packet
-    built = to_oracle(packet)
+    assert encode(decode(data)) == data
+    built = to_oracle(packet, key, psn_high)
     assert bytes(built) == data
     assert_oracle_reads(data, built)
+
+
+# ---- tags
+
+
+def test_siphash__gives_the_official_vectors() -> None:
+    """The reference code's: the key 00 01 ... 0f, and the texts 00, 00 01 and so on."""
+    official = oracle.official_siphash()
+    assert len(official) == 64
+    for length, expected in enumerate(official):
+        assert siphash(KEY, bytes(range(length))).to_bytes(8, "little") == expected
+        assert oracle.siphash(KEY, bytes(range(length))) == expected
+
+
+def tag_in(data: bytes) -> bytes:
+    """Return the tag of a golden packet's kind, without Ethernet, with two IPv6 headers."""
+    at = 88 + 12 + 4 + 4 if data[88] == WIRE.MRC_OP_WRITE_ONLY else len(data) - 12
+    return data[at : at + 8]
+
+
+TAGGED = [
+    name
+    for name, packet in GOLDEN.items()
+    if packet.bth.opcode != WIRE.MRC_OP_TRANSPORT_ACK
+    and not (isinstance(packet, Data) and packet.body.va is not None)
+    and name != "data-unstamped"
+]
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_tag__covers_every_field_that_switches_leave_alone(name: str) -> None:
+    """Each bit of the UDP header and of MRC's headers changes the tag."""
+    packet, (key, high) = GOLDEN[name], key_of(name)
+    data = encode(packet, key, high)
+    right = tag_in(data)
+    assert oracle.tagged(data, 80, key, high) == data
+    payload = len(packet.payload) if isinstance(packet, Data) else 0
+    at = data.index(right, 88)
+    covered = {*range(80, len(data) - 4 - payload)} - {*range(at, at + 8)}
+    # The opcode and BTH.ts say where the tag is.
+    covered -= {88, 96} if isinstance(packet, Data) else {88}
+    for byte in covered:
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[byte] ^= 1 << bit
+            assert tag_in(oracle.tagged(bytes(changed), 80, key, high)) != right, (byte, bit)
+
+
+@pytest.mark.parametrize("name", [name for name in TAGGED if name.startswith("data")])
+def test_tag__of_data_covers_all_32_bits_of_the_psn_and_no_payload(name: str) -> None:
+    packet, (key, high) = GOLDEN[name], key_of(name)
+    assert isinstance(packet, Data)
+    right = tag_in(encode(packet, key, high))
+    for bit in range(8):
+        assert tag_in(encode(packet, key, high ^ 1 << bit)) != right
+    other = replace(packet, payload=bytes(len(packet.payload)))
+    assert tag_in(encode(other, key, high)) == right
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_tag__depends_on_every_bit_of_the_key(name: str) -> None:
+    packet, (key, high) = GOLDEN[name], key_of(name)
+    made = {tag_in(encode(packet, key, high))}
+    for bit in range(128):
+        changed = bytearray(key)
+        changed[bit // 8] ^= 1 << bit % 8
+        made.add(tag_in(encode(packet, bytes(changed), high)))
+    assert len(made) == 129
 
 
 @given(st.binary(max_size=300))
@@ -526,7 +662,7 @@ def shortened(name: str, count: int) -> bytes:
         (patched("sack", 46, 6), "next header 6, not UDP"),
         (patched("sack", 82, 0, 53), "UDP port 53, not 4971"),
         (patched("sack", 85, 0), "UDP says"),
-        (patched("sack", 88, 0xD1), "32 bytes too many"),
+        (patched("sack", 88, 0xD1), "44 bytes too many"),
         (patched("sack", 88, 0xCC), "opcode 0xcc"),
         (shortened("transport-ack", 19), "truncated: 3 of 4 bytes of mrc_aeth"),
         (shortened("write-last-imm", 43), "truncated: 3 of 4 bytes of mrc_immdt"),
@@ -538,10 +674,12 @@ def shortened(name: str, count: int) -> bytes:
         (shortened("sack", 15), "truncated: no ICRC"),
         (shortened("sack", 16), "truncated: 0 of 28 bytes of mrc_seth"),
         (shortened("sack", 51), "truncated: 7 of 8 bytes of mrc_cc_state"),
-        (shortened("sack", 53), "1 bytes too many"),
+        (shortened("sack", 63), "truncated: 11 of 12 bytes of mrc_auth"),
+        (shortened("sack", 65), "1 bytes too many"),
         (shortened("nack", 35), "truncated: 19 of 20 bytes of mrc_neth"),
         (shortened("probe", 31), "truncated: 15 of 16 bytes of mrc_peth"),
-        (shortened("erth-ev-probe", 33), "1 bytes too many"),
+        (shortened("erth-ev-probe", 43), "truncated: 11 of 12 bytes of mrc_auth"),
+        (shortened("erth-ev-probe", 45), "1 bytes too many"),
         (shortened("eeth-ev-probe", 51), "truncated: 35 of 36 bytes of mrc_eeth"),
         (shortened("data-v4", 19), "truncated: 3 of 4 bytes of mrc_meth"),
         (shortened("data-unstamped", 35), "truncated: 15 of 16 bytes of mrc_reth"),
@@ -549,7 +687,8 @@ def shortened(name: str, count: int) -> bytes:
         (shortened("data-v4", 23), "truncated: 3 of 4 bytes of mrc_tseth"),
         (patched("data-v4", 99, 0x0E), "ICRC word 0x[0-9a-f]{8}, not 0x[0-9a-f]{8}: damaged"),
         (patched("sack", 117, 0x0E), "damaged headers"),
-        (patched("sack", 136, 0), "damaged headers"),
+        (patched("sack", 139, 2), "damaged headers"),
+        (patched("sack", 140, 0), "damaged headers"),
     ],
 )
 def test_decode__says_what_is_wrong(data: bytes, reason: str) -> None:
@@ -593,6 +732,10 @@ def test_decode_frame__refuses_what_is_not_ipv6(frame: bytes, reason: str) -> No
         changed("sack", cc_state=CcState(ooo=0x8000)),
         changed("sack", cc_state=CcState(penalty=-1)),
         changed("probe", body=Peth(1, Timestamp(0, False, 16))),
+        changed("probe", bth=Bth(0xDE, 1, phase=2)),
+        changed("probe", auth=Auth(1 << 32)),
+        changed("probe", auth=Auth(1, 1 << 64)),
+        changed("data-v4", body=Write(0, 30, timestamp=SENT, va=1 << 64)),
         changed("nack", envelope=replace(backward(), src_port=1 << 16)),
         changed("nack", envelope=forward(flow_label=1 << 20)),
         changed("nack", envelope=forward(hop_limit=256)),

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Inner addresses: which of the packets that arrive may enter mrc0. The inner source
+ * must belong to the peer that sent the packet, and the inner destination to this
+ * host; maps addresses and prefixes tell. What fails the check is acknowledged all the
+ * same, and dropped where it would be delivered: a packet that can never be delivered
+ * would otherwise be sent again until its QP gives up. A packet that waits in the
+ * reorder ring was checked before. There is no room for it in mrc_drain, where the
+ * verifier would walk the rest of the program once for each outcome.
+ */
+
+/* What is wrong with the addresses of a packet. */
+#define INNER_OK 0
+#define INNER_FOREIGN 1          /* the source is not the peer's */
+#define INNER_NOT_HERE 2         /* the destination is not this host's */
+
+/* The counter of what is wrong. */
+static __always_inline u32 inner_counter(u32 wrong)
+{
+	_Static_assert(MRC_C_DROP_NOT_HERE - MRC_C_DROP_FOREIGN == INNER_NOT_HERE - INNER_FOREIGN,
+		       "without a branch, of which the verifier would walk both sides");
+	return MRC_C_DROP_FOREIGN - INNER_FOREIGN + wrong;
+}
+
+/* Check both addresses, the source first. Returns INNER_... */
+static __always_inline u32 check_ends(u32 peer, const u32 *ends)
+{
+	u32 *owner = owner_of(ends);
+
+	if (!owner || (*owner & MRC_OWNER) != peer)
+		return INNER_FOREIGN;
+	owner = owner_of(ends + 4);
+	return owner && *owner == MRC_OWNER_SELF ? INNER_OK : INNER_NOT_HERE;
+}
+
+/* Write both addresses of IPv4 as IPv6 has them. */
+static __always_inline void map_ends(u32 *ends, u32 from, u32 to)
+{
+	ends[0] = ends[4] = 0;
+	ends[1] = ends[5] = 0;
+	ends[2] = ends[6] = bpf_htonl(0xffff);
+	ends[3] = from;
+	ends[7] = to;
+}
+
+/* May the IP packet behind `off` bytes enter mrc0? Returns INNER_... */
+static __always_inline u32 check_inner_of(struct __sk_buff *skb, u32 off, const struct mrc_host *h,
+					  u32 peer, u32 v6)
+{
+	u32 ends[8], pair[2];
+
+	if (!h->inner)
+		return INNER_OK;
+	if (v6) {
+		if (bpf_skb_load_bytes(skb, off + 8, ends, sizeof(ends)))
+			return INNER_FOREIGN;
+	} else {
+		if (bpf_skb_load_bytes(skb, off + 12, pair, sizeof(pair)))
+			return INNER_FOREIGN;
+		map_ends(ends, pair[0], pair[1]);
+	}
+	return check_ends(peer, ends);
+}

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Compile the programs of the usual configurations, for a package to bring.
+
+    python -m mrcd.datapath.precompile FOLDER     (as root, with bcc)
+
+A host whose configuration is one of these needs neither bcc nor a compiler nor kernel headers:
+mrcd/datapath/loader.py finds the programs in `shipped()`. Any other configuration is compiled at
+its first start. What is compiled in is the MTU of the planes, routing, framing, the size of the
+window, and whether packets are recorded. The numbers of peers (up to 256), prefixes and paths
+are not, nor what the kernel can do.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from pathlib import Path
+
+from mrcd.config.config import Transport
+from mrcd.datapath import bytecode, loader
+from mrcd.datapath.sizes import Sizes
+from mrcd.fabric.routing import ENCAP_ECMP4, ENCAP_ECMP6, ENCAP_FULL
+from mrcd.wire.envelope import overhead
+from mrcd.wire.packet import WIRE
+
+MTUS = (1500, 9000)
+"""MTUs of planes."""
+
+
+def usual() -> Iterator[Sizes]:
+    """Yield what is compiled in, by default, for each usual MTU, routing and framing.
+
+    Fabrics of uSIDs with cells and in MRC's framing, and networks without a fabric, by IPv6 with
+    cells and by IPv4.
+    """
+    routes = (  # encapsulation, headers, a next hop for each peer
+        (ENCAP_FULL, WIRE.MRC_CELL_OVERHEAD, False),
+        (ENCAP_FULL, overhead(ENCAP_FULL), False),
+        (ENCAP_ECMP6, WIRE.MRC_CELL_OVERHEAD, True),
+        (ENCAP_ECMP4, overhead(ENCAP_ECMP4), True),
+    )
+    for mtu, (encap, headers, hops), capture in product(MTUS, routes, (False, True)):
+        yield Sizes(
+            mtu=mtu - headers,
+            window=2 * Transport().mpr,
+            ring_slots=1,
+            peers=1,
+            qps=1,
+            evs=1,
+            prefixes=1,
+            encap=encap,
+            capture=capture,
+            next_hops=hops,
+        ).compiled()
+
+
+def compile_into(folder: Path, sizes: Sizes) -> float:
+    """Compile for these sizes and leave the result in a folder; return the seconds it took.
+
+    Raises RuntimeError when bcc cannot compile, OSError when the folder cannot be written.
+    """
+    began, text = time.monotonic(), loader.source()
+    bytecode.write(folder, bytecode.key_of(text, sizes.defines()), loader.compilation(text, sizes))
+    return time.monotonic() - began
+
+
+def main() -> int:
+    """Compile them all, as many at a time as there are CPUs."""
+    if len(sys.argv) != 2:
+        print("usage: python -m mrcd.datapath.precompile FOLDER", file=sys.stderr)
+        return 2
+    folder = Path(sys.argv[1])
+    wanted = list(usual())
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        seconds = list(pool.map(compile_into, [folder] * len(wanted), wanted))
+    for path in folder.iterdir():  # what a package brings may be read by everybody
+        path.chmod(0o644)
+    folder.chmod(0o755)
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{len(wanted)} compilations, {sum(seconds):.0f} s, {size >> 10} KB in {folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

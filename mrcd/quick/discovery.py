@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Agree with the other hosts of a network on its planes (pure).
+
+Each host sends a Hello by each of its NICs, again and again: its name, the addresses of its mrc0,
+which of its NICs this is, and whom it has heard. The host whose name sorts first leads: its NICs
+are planes 0, 1, ... in their order. Every other host assigns its NICs to the planes by which of the
+leader's NICs they hear, whatever its cables and its own order. If several hear the same, as where
+all NICs are on one network, the one of the same place is preferred. A host is settled when it has
+heard every other one on every plane, and each of them has said the same of it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from ipaddress import ip_address
+from typing import Any, Final
+
+MAGIC: Final = b"MRCq"
+TAG_BYTES: Final = 16
+SETTLE_S: Final = 1.0
+"""A host is settled no sooner than this after the last news."""
+NICS_MAX: Final = 8
+_NAME_MAX, _INNER_MAX, _HOSTS_MAX = 31, 8, 64
+_CONTEXT = b"mrcd quick discovery"
+
+
+class BadHello(Exception):
+    """The bytes are no Hello of a host that has our secret; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a host says of itself by one of its NICs.
+
+    `run` is a random number that tells two hosts of one name apart. `nic` is the place of the NIC
+    among the host's `nics`, from 0. `planes` has the place of the NIC of each plane, and is empty
+    while that is not known. `heard` lists, for each other host, the pairs of NICs, its own first,
+    on which it was heard. `done` is set once the host is settled.
+    """
+
+    name: str
+    run: str
+    nic: int
+    nics: int
+    inner: tuple[str, ...]
+    planes: tuple[int, ...] = ()
+    heard: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    done: bool = False
+
+
+def encode(hello: Hello, key: bytes) -> bytes:
+    """Return a Hello as a datagram, with a tag by the key that all hosts have."""
+    body = json.dumps(asdict(hello), separators=(",", ":")).encode()
+    return MAGIC + _tag(key, body) + body
+
+
+def decode(datagram: bytes, key: bytes) -> Hello:
+    """Return the Hello in a datagram. Raises BadHello."""
+    if not datagram.startswith(MAGIC):
+        raise BadHello("it is no Hello of `mrcctl quick`")
+    tag, body = datagram[len(MAGIC) : len(MAGIC) + TAG_BYTES], datagram[len(MAGIC) + TAG_BYTES :]
+    if not hmac.compare_digest(tag, _tag(key, body)):
+        raise BadHello("its host has another secret, or none")
+    try:
+        return _hello(json.loads(body))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadHello(f"it cannot be read: {error}") from None
+
+
+def _tag(key: bytes, body: bytes) -> bytes:
+    return hmac.digest(key or _CONTEXT, _CONTEXT + body, "blake2s")[:TAG_BYTES]
+
+
+def _hello(data: Any) -> Hello:
+    hello = Hello(
+        name=str(data["name"]),
+        run=str(data["run"]),
+        nic=int(data["nic"]),
+        nics=int(data["nics"]),
+        inner=tuple(str(ip_address(text)) for text in data["inner"]),
+        planes=tuple(int(nic) for nic in data["planes"]),
+        heard={
+            str(name): tuple((int(one), int(other)) for one, other in pairs)
+            for name, pairs in data["heard"].items()
+        },
+        done=data["done"] is True,
+    )
+    if not 0 < len(hello.name) <= _NAME_MAX or not 0 < len(hello.inner) <= _INNER_MAX:
+        raise ValueError("its name or its addresses are too long")
+    if not 0 <= hello.nic < hello.nics <= NICS_MAX or len(hello.heard) > _HOSTS_MAX:
+        raise ValueError("its NICs are too many")
+    if hello.planes and sorted(set(hello.planes)) != sorted(hello.planes):
+        raise ValueError("two of its planes are one NIC")
+    if any(not 0 <= nic < hello.nics for nic in hello.planes):
+        raise ValueError("one of its planes is none of its NICs")
+    return hello
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another host: where it is on each plane, and the addresses of its mrc0."""
+
+    name: str
+    endpoints: tuple[str, ...]
+    inner: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was agreed: the place of our NIC of each plane, and the other hosts by name."""
+
+    planes: tuple[int, ...]
+    peers: tuple[Peer, ...]
+
+
+@dataclass(slots=True)
+class _Other:
+    """Another host: its last Hello, and its addresses by pairs of NICs, ours first."""
+
+    hello: Hello
+    seen: dict[tuple[int, int], str] = field(default_factory=dict)
+
+
+class Discovery:
+    """What a host knows of the others. Times are seconds of a monotonic clock."""
+
+    def __init__(self, name: str, run: str, nics: int, inner: tuple[str, ...]) -> None:
+        self.name = name
+        self._run = run
+        self._nics = nics
+        self._inner = inner
+        self._others: dict[str, _Other] = {}
+        self._news_s = 0.0
+        self._done = False
+        self.clash: str | None = None
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names of the hosts that were heard."""
+        return sorted(self._others)
+
+    def hello(self, nic: int) -> Hello:
+        """Return what to say by a NIC now."""
+        heard = {name: tuple(sorted(other.seen)) for name, other in self._others.items()}
+        return Hello(
+            self.name, self._run, nic, self._nics, self._inner, self._planes(), heard, self._done
+        )
+
+    def hear(self, nic: int, source: str, hello: Hello, *, now_s: float) -> None:
+        """Take notice of a Hello that arrived on one of our NICs from an address."""
+        if hello.run == self._run:
+            return  # our own, by another NIC of ours on the same network
+        if hello.name == self.name:
+            self.clash = f"another host at {source} is called {hello.name}, too: give --name"
+            return
+        other = self._others.get(hello.name)
+        if other is None or other.hello.run != hello.run:
+            other = self._others[hello.name] = _Other(hello)
+            self._news_s = now_s
+        pair = (nic, hello.nic)
+        if other.seen.get(pair) != source or _content(other.hello) != _content(hello):
+            self._news_s = now_s
+        other.seen[pair] = source
+        other.hello = hello
+        taken = set(hello.inner) & set(self._inner)
+        if taken:
+            self.clash = f"{hello.name} has the address {min(taken)} of our mrc0: give --address"
+
+    def _planes(self) -> tuple[int, ...]:
+        """Return the place of our NIC of each plane; empty while some plane has none."""
+        leader = min([self.name, *self._others])
+        if leader == self.name:
+            return tuple(range(self._nics))
+        there = self._others[leader]
+        chosen: dict[int, int] = {}  # our NIC: the plane
+        for plane in range(there.hello.nics):
+            if not self._choose(plane, there.seen, chosen, set()):
+                return ()
+        nic_of = {plane: nic for nic, plane in chosen.items()}
+        return tuple(nic_of[plane] for plane in range(there.hello.nics))
+
+    def _choose(
+        self,
+        plane: int,
+        seen: Mapping[tuple[int, int], str],
+        chosen: dict[int, int],
+        tried: set[int],
+    ) -> bool:
+        """Give a plane one of the NICs that hear it, moving others if need be."""
+        able = [nic for nic in range(self._nics) if (nic, plane) in seen and nic not in tried]
+        for nic in sorted(able, key=lambda nic: nic != plane):
+            tried.add(nic)
+            if nic not in chosen or self._choose(chosen[nic], seen, chosen, tried):
+                chosen[nic] = plane
+                return True
+        return False
+
+    def plan(self) -> Plan | None:
+        """Return what was agreed so far; None while a plane or a host is missing."""
+        planes = self._planes()
+        if not planes or not self._others:
+            return None
+        peers = []
+        for name, other in sorted(self._others.items()):
+            theirs = other.hello.planes
+            if len(theirs) != len(planes):
+                return None
+            pairs = list(zip(planes, theirs, strict=True))
+            if any(pair not in other.seen for pair in pairs):
+                return None
+            endpoints = tuple(other.seen[pair] for pair in pairs)
+            peers.append(Peer(name, endpoints, other.hello.inner))
+        return Plan(planes, tuple(peers))
+
+    def settled(self, *, now_s: float, hosts: int = 2) -> bool:
+        """Return whether at least `hosts` hosts, this one included, agree with each other."""
+        plan = self.plan()
+        self._done = (
+            plan is not None
+            and len(self._others) + 1 >= hosts
+            and now_s - self._news_s >= SETTLE_S
+            and all(self._is_heard_by(other, plan.planes) for other in self._others.values())
+        )
+        return self._done
+
+    def _is_heard_by(self, other: _Other, planes: tuple[int, ...]) -> bool:
+        pairs = set(other.hello.heard.get(self.name, ()))
+        return pairs >= set(zip(other.hello.planes, planes, strict=True))
+
+    @property
+    def all_done(self) -> bool:
+        """Whether every other host has said that it is settled."""
+        return all(other.hello.done for other in self._others.values())
+
+    def missing(self) -> str:
+        """Return what still keeps this host from being settled."""
+        if self.clash is not None:
+            return self.clash
+        if not self._others:
+            return "no other host is heard on any NIC"
+        leader = min([self.name, *self._others])
+        if not self._planes():
+            count = self._others[leader].hello.nics
+            return f"{leader} has {count} NICs, and not each of them is heard on a NIC of its own"
+        for name, other in sorted(self._others.items()):
+            if len(other.hello.planes) != len(self._planes()):
+                return f"{name} does not hear {leader} on all planes"
+            for plane, pair in enumerate(zip(self._planes(), other.hello.planes, strict=True)):
+                if pair not in other.seen:
+                    return f"{name} is not heard on plane {plane}"
+        return "other hosts have not heard this one on all planes"
+
+
+def _content(hello: Hello) -> tuple[object, ...]:
+    """Return what of a Hello is news when it changes."""
+    return hello.nics, hello.inner, hello.planes, sorted(hello.heard.items())

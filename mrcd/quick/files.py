@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The files of `mrcctl quick`: a configuration without a fabric, from what the hosts agreed on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface, ip_network
+
+from mrcd.quick.discovery import Plan
+
+NETWORK4 = IPv4Network("10.99.0.0/16")
+NETWORK6 = IPv6Network("fd99::/64")
+SECRET = "fabric.secret"  # the name of a file
+_NAME_MAX = 31
+
+
+def name_of(hostname: str) -> str:
+    """Return a host's name as configurations have it: its first label, in lower case."""
+    label = re.sub(r"[^a-z0-9-]+", "-", hostname.split(".")[0].lower()).strip("-")
+    return (label if re.match(r"[a-z]", label) else f"h{label}")[:_NAME_MAX]
+
+
+def addresses_of(name: str) -> tuple[str, ...]:
+    """Return the addresses of a host's mrc0 that follow from its name, with prefix lengths."""
+    digest = hashlib.blake2s(name.encode(), person=b"mrcd mrc").digest()
+    last4 = 1 + int.from_bytes(digest[:2], "big") % (NETWORK4.num_addresses - 2)
+    last6 = int.from_bytes(digest[8:16], "big") or 1
+    four = ip_address(int(NETWORK4.network_address) + last4)
+    six = ip_address(int(NETWORK6.network_address) + last6)
+    return f"{four}/{NETWORK4.prefixlen}", f"{six}/{NETWORK6.prefixlen}"
+
+
+def configuration(
+    name: str, addresses: Sequence[str], nics: Sequence[str], plan: Plan, *, secret: bool
+) -> str:
+    """Return the mrcd.toml of a host; `nics` are its interfaces in the order that was given."""
+    planes = [nics[place] for place in plan.planes]
+    lines = [
+        "# written by mrcctl quick",
+        "[host]",
+        f"name = {json.dumps(name)}",
+        "[mrc0]",
+        f"addresses = {json.dumps([str(ip_interface(each)) for each in addresses])}",
+        "[keys]",
+        f'secret_file = "{SECRET}"' if secret else "insecure = true",
+        "[service]",
+        'on_stop = "detach"',
+    ]
+    for plane in planes:
+        lines += ["[[plane]]", f"interface = {json.dumps(plane)}"]
+    for peer in plan.peers:
+        endpoints = [f"{each}%{nic}" for each, nic in zip(peer.endpoints, planes, strict=True)]
+        lines += [
+            "[[peer]]",
+            f"name = {json.dumps(peer.name)}",
+            f"endpoints = {json.dumps(endpoints)}",
+            f"allowed = {json.dumps([str(ip_network(each)) for each in peer.inner])}",
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Say Hello by each NIC and hear the others, by link-local multicast, until all have settled."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+
+from mrcd.quick.discovery import BadHello, Discovery, Plan, decode, encode
+
+GROUP = "ff02::4d52:4371"
+PORT = 4973
+PERIOD_S = 0.25
+LINGER_S = 5.0
+"""The longest time for which a settled host still says Hello to those that are not."""
+_DATAGRAM_MAX = 8192
+
+
+class NotFound(Exception):
+    """The hosts did not find each other in time; the message says what is missing."""
+
+
+def search(
+    discovery: Discovery,
+    nics: Sequence[str],
+    key: bytes,
+    *,
+    hosts: int,
+    wait_s: float,
+    tell: Callable[[str], None],
+) -> Plan:
+    """Return the plan that at least `hosts` hosts, this one included, have agreed on.
+
+    `tell` is called with each line for the user. Raises NotFound, and OSError if a socket cannot be
+    opened.
+    """
+    with selectors.DefaultSelector() as selector:
+        sockets = [_open(nic) for nic in nics]
+        try:
+            for place, sock in enumerate(sockets):
+                selector.register(sock, selectors.EVENT_READ, place)
+            return _Search(discovery, sockets, key, tell).run(selector, hosts, wait_s)
+        finally:
+            for sock in sockets:
+                sock.close()
+
+
+def _open(nic: str) -> socket.socket:
+    """Return a socket that sends to the group, and hears it, on one NIC."""
+    index = socket.if_nametoindex(nic)
+    sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(nic))
+        membership = socket.inet_pton(socket.AF_INET6, GROUP) + struct.pack("=I", index)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, membership)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 1)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
+        sock.bind(("::", PORT))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+class _Search:
+    def __init__(
+        self,
+        discovery: Discovery,
+        sockets: Sequence[socket.socket],
+        key: bytes,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._discovery = discovery
+        self._sockets = sockets
+        self._key = key
+        self._tell = tell
+        self._told: set[str] = set()
+
+    def run(self, selector: selectors.BaseSelector, hosts: int, wait_s: float) -> Plan:
+        began = time.monotonic()
+        settled_s: float | None = None
+        while True:
+            self._say()
+            self._hear(selector, time.monotonic() + PERIOD_S)
+            now = time.monotonic()
+            if self._discovery.clash is not None:
+                raise NotFound(self._discovery.clash)
+            if self._discovery.settled(now_s=now, hosts=hosts):
+                settled_s = now if settled_s is None else settled_s
+                plan = self._discovery.plan()
+                if plan is not None and (self._discovery.all_done or now - settled_s > LINGER_S):
+                    self._say()  # that we are settled
+                    return plan
+            else:
+                settled_s = None
+            if now - began > wait_s:
+                raise NotFound(f"not within {wait_s:.0f} s: {self._discovery.missing()}")
+
+    def _say(self) -> None:
+        for place, sock in enumerate(self._sockets):
+            try:
+                sock.sendto(encode(self._discovery.hello(place), self._key), (GROUP, PORT))
+            except OSError:  # no address yet, or no link; it is said again
+                continue
+
+    def _hear(self, selector: selectors.BaseSelector, until_s: float) -> None:
+        while (left := until_s - time.monotonic()) > 0:
+            for key, _events in selector.select(left):
+                self._read(int(key.data), self._sockets[int(key.data)])
+
+    def _read(self, place: int, sock: socket.socket) -> None:
+        try:
+            datagram, source = sock.recvfrom(_DATAGRAM_MAX)
+        except OSError:
+            return
+        address = source[0].partition("%")[0]
+        try:
+            hello = decode(datagram, self._key)
+        except BadHello as error:
+            self._once(f"{address}: a Hello was refused: {error}")
+            return
+        self._discovery.hear(place, address, hello, now_s=time.monotonic())
+        if hello.name in self._discovery.hosts:
+            self._once(f"heard {hello.name}")
+
+    def _once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self._tell(line)

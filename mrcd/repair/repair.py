@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Put right what others change on this host's interfaces, or name it in `mrcctl status`.
+
+News from the kernel start a look at once. A look twice a second finds what makes no news, such as a
+program that was taken off an interface. The least possible is done to each difference, so that
+traffic goes on: only what is missing is made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mrcd.datapath.attachment import Attachment, Hook
+from mrcd.datapath.datapath import DatapathError
+from mrcd.linux import ethtool
+from mrcd.linux.netlink import Netlink
+from mrcd.linux.rtnl import Changed, News
+from mrcd.planes.planes import Planes
+from mrcd.repair import reading
+from mrcd.repair.repeats import WITHIN_S, Repeats
+from mrcd.repair.wanted import Finding, Kind, Present, Wanted, compare
+from mrcd.service.findings import Findings
+from mrcd.service.log import get_logger
+
+log = get_logger()
+
+PERIOD_S: Final = 0.5
+"""Time between two looks without news."""
+LEAST_S: Final = 0.01
+"""The least time from one look to the next, since one change makes several news."""
+SHARE: Final = 0.02
+"""The most of a CPU that looks may take; with thousands of routes they become rarer."""
+SOURCE: Final = "interfaces"
+
+_OURS = {Kind.SETTINGS, Kind.ADDRESS}
+"""What `remake` puts right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What Repair looks at and acts through. `wanted` returns None while there is nothing to do.
+
+    `remake` makes what is missing of mrc0 and those beside it, `reroute` installs the routes to a
+    prefix's peer, and `attachment` is None while programs are being replaced.
+    """
+
+    wanted: Callable[[], Wanted | None]
+    hooks: Sequence[Hook]
+    attachment: Callable[[], Attachment | None]
+    remake: Callable[[], Awaitable[None]]
+    reroute: Callable[[Sequence[str]], Awaitable[None]]
+    planes: Planes
+
+
+class Repair:
+    """Looks, compares and acts until it is cancelled."""
+
+    def __init__(self, nl: Netlink, means: Means, findings: Findings) -> None:
+        self._nl = nl
+        self._means = means
+        self._findings = findings
+        self._news = News(self._changed)
+        self._wake = asyncio.Event()
+        self._repeats = Repeats()
+        self._indices: set[int] = set()
+        self._routes: set[str] = set()
+        self._look_s = 0.0
+        self._stuck = False
+
+    async def follow(self) -> None:
+        """Keep everything as it should be."""
+        self._news.start()
+        try:
+            while True:
+                await self._round()
+                await self._wait()
+        finally:
+            self._news.close()
+
+    def _changed(self, change: Changed | None) -> None:
+        """Look soon if the news concern us. Our own new routes do not."""
+        ours = change is None or change.index in self._indices
+        if change is not None and change.dst is not None:
+            ours = change.dst in self._routes and (change.gone or not ours)
+        if ours:
+            self._wake.set()
+
+    async def _wait(self) -> None:
+        """Wait for news or for the next look, and never so short that looks take too much."""
+        rest_s = max(LEAST_S, self._look_s / SHARE, PERIOD_S if self._stuck else 0)
+        await asyncio.sleep(rest_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0, PERIOD_S - rest_s)):
+                await self._wake.wait()
+        self._wake.clear()
+
+    # ---- one look
+
+    async def _round(self) -> None:
+        """Look, put right what differs, and name what cannot be put right."""
+        wanted = self._means.wanted()
+        if wanted is None:
+            return
+        try:
+            present = await self._look(wanted)
+        except OSError as error:
+            self._findings.replace(SOURCE, {SOURCE: str(error)})
+            return
+        if self._means.attachment() is None:
+            wanted = replace(wanted, programs={})
+        for plane in self._means.planes.planes:
+            if not plane.present and reading.named(present.links, plane.configured):
+                self._means.planes.bind(plane)
+        self._name(await self._repair(wanted, compare(wanted, present)))
+
+    async def _look(self, wanted: Wanted) -> Present:
+        present, self._look_s = await asyncio.to_thread(reading.kernel, wanted)
+        if (attachment := self._means.attachment()) is not None:
+            found = await attachment.found(self._means.hooks)
+            present = replace(present, programs=found)
+        self._indices = {link.index for link in wanted.links}
+        self._indices |= {plane.index for plane in wanted.planes}
+        self._routes = {*wanted.routes, *(plane.route for plane in wanted.planes if plane.route)}
+        return present
+
+    def _name(self, failed: dict[str, str]) -> None:
+        for about, count in self._repeats.quarrels(time.monotonic()).items():
+            failed.setdefault(
+                about,
+                f"{about} was put right {count} times within {WITHIN_S:.0f} s: something else on "
+                "this host keeps changing it; the log (interface.repaired) tells how",
+            )
+        self._stuck = bool(failed)
+        self._findings.replace(SOURCE, failed)
+
+    async def _repair(self, wanted: Wanted, found: Sequence[Finding]) -> dict[str, str]:
+        """Act on each difference; return what could not be put right, with reason and remedy."""
+        failed: dict[str, str] = {}
+        done: set[str] = set()
+        for finding in found:
+            if finding.kind is Kind.FOREIGN:
+                failed[finding.about] = _sentence(finding)
+                continue
+            action = self._action(finding)
+            try:
+                if action not in done:
+                    await self._act(wanted, finding, found)
+                    done.add(action)
+            except (OSError, DatapathError) as error:
+                failed[finding.about] = _sentence(finding, str(error))
+            else:
+                log.warning("interface.repaired", about=finding.about, what=finding.text)
+                self._repeats.repaired(finding.about, time.monotonic())
+        return failed
+
+    @staticmethod
+    def _action(finding: Finding) -> str:
+        """Return a name of what puts a finding right, which several findings may share."""
+        if finding.kind in _OURS:
+            return "remake"
+        if finding.kind in (Kind.ROUTE, Kind.PROGRAM):
+            return finding.kind.name
+        return f"{finding.kind.name} {finding.about}"
+
+    async def _act(self, wanted: Wanted, finding: Finding, found: Sequence[Finding]) -> None:
+        alike = [each.item for each in found if each.kind is finding.kind]
+        match finding.kind:
+            case Kind.ROUTE:
+                await self._means.reroute(alike)
+            case Kind.PROGRAM:
+                await self._attach(set(alike))
+            case Kind.PLANE:
+                await self._means.planes.restore(int(finding.item))
+            case Kind.SETTINGS | Kind.ADDRESS:
+                await self._means.remake()
+            case _:
+                await self._set_back(wanted, finding)
+
+    async def _attach(self, pins: set[str]) -> None:
+        attachment = self._means.attachment()
+        if attachment is not None:
+            await attachment.attach([hook for hook in self._means.hooks if hook.pin in pins])
+
+    async def _set_back(self, wanted: Wanted, finding: Finding) -> None:
+        """Set back a property of one of our interfaces."""
+        name = finding.item
+        link = next(each for each in wanted.links if each.name == name)
+        if finding.kind is Kind.RENAMED:
+            await self._nl.rename_link(link.index, name)
+        elif finding.kind is Kind.CAPTURED:
+            await self._nl.release_link(name)
+        elif finding.kind is Kind.MAC:
+            await self._nl.set_link(name, mac=link.mac)
+        elif finding.kind is Kind.GSO and link.gso is not None:
+            await self._nl.set_gso(name, size=link.gso[0], segs=link.gso[1])
+        elif finding.kind is Kind.OFFLOADS and link.offloads is not None:
+            there = reading.offloads([name]).get(name, link.offloads)
+            change = {each: on for each, on in link.offloads.items() if there[each] != on}
+            ethtool.set_features(name, **change)
+
+
+def _sentence(finding: Finding, error: str = "") -> str:
+    """Return what is wrong, why it could not be put right, and what the operator can do."""
+    why = f"; it could not be put right: {error}" if error else ""
+    remedy = f"; remedy: {finding.remedy}" if finding.remedy else ""
+    return f"{finding.text}{why}{remedy}"

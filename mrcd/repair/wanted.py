@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Compare how interfaces, addresses, routes and programs are with how they should be (pure).
+
+Each difference is a finding. Its kind decides who puts it right; one that nobody may put right,
+because it is not ours, has a remedy for the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from mrcd.linux.interfaces import LinkState
+
+Offloads = Mapping[str, bool]
+
+
+class Kind(Enum):
+    """What differs, by who puts it right."""
+
+    RENAMED = auto()  # one of our interfaces, which gets its name back
+    CAPTURED = auto()  # one of ours belongs to a bridge or bond
+    MAC = auto()  # of mrc0
+    GSO = auto()  # the longest segment that TCP builds for mrc0
+    OFFLOADS = auto()  # of one of our interfaces
+    SETTINGS = auto()  # one of ours is missing, down, resolves addresses, or has another MTU
+    ADDRESS = auto()  # of mrc0
+    ROUTE = auto()  # to a peer, over mrc0
+    PROGRAM = auto()  # not on its interface
+    PLANE = auto()  # a plane NIC's address or route
+    FOREIGN = auto()  # what others have put on an interface, and only they may remove
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A difference: `about` names the object, `text` says what is wrong with it.
+
+    `item` is what the repair acts on: an interface of ours, a prefix, the number of a plane, or the
+    pin of a hook.
+    `remedy` is what the operator can do if the repair fails, or if there is none.
+    """
+
+    kind: Kind
+    about: str
+    text: str
+    remedy: str = ""
+    item: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OurLink:
+    """An interface of ours as it should be. What is None may be anything."""
+
+    name: str
+    index: int
+    mtu: int
+    kind: str
+    lower: int | None = None
+    mac: bytes | None = None
+    gso: tuple[int, int] | None = None
+    offloads: Offloads | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OurPlane:
+    """A plane NIC that is there and up, with the address and the route into the fabric it needs.
+
+    Without a fabric it needs no route, and an address only if the operator has named one.
+    """
+
+    number: int
+    name: str
+    index: int
+    configured: str
+    address: str | None
+    route: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How everything should be. `routes` lead over mrc0: prefix to MTU.
+
+    `programs` maps the pin of each hook to its interface's index and the kernel's program number.
+    """
+
+    mrc0: str
+    links: tuple[OurLink, ...] = ()
+    addresses: frozenset[str] = frozenset()
+    routes: Mapping[str, int] = field(default_factory=dict)
+    planes: tuple[OurPlane, ...] = ()
+    programs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """How everything is: interfaces, addresses and routes by the index of their interface.
+
+    `offloads` has our interfaces by name. `programs` has what each hook's pin shows.
+    """
+
+    links: Mapping[int, LinkState]
+    addresses: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    routes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    offloads: Mapping[str, Offloads] = field(default_factory=dict)
+    programs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def compare(wanted: Wanted, present: Present) -> list[Finding]:
+    """Return every difference, in an order in which they can be put right."""
+    found = [
+        finding
+        for link in wanted.links
+        for finding in _link(link, present, link.name == wanted.mrc0)
+    ]
+    mrc0 = next((link.index for link in wanted.links if link.name == wanted.mrc0), 0)
+    if mrc0 in present.links:
+        found += _addresses(wanted, present.addresses.get(mrc0, frozenset()))
+        found += _routes(wanted, present.routes.get(mrc0, {}))
+    for plane in wanted.planes:
+        found += _plane(plane, present)
+    found += _programs(wanted, present)
+    return found
+
+
+def _link(link: OurLink, present: Present, is_mrc0: bool) -> Iterator[Finding]:
+    there = present.links.get(link.index)
+    name = link.name
+    if there is None:
+        taken = next((other for other in present.links.values() if other.name == name), None)
+        text = f"{name} is missing"
+        remedy = "the log says why it could not be made again"
+        if taken is not None:
+            text = (
+                f"{name} is missing, and another interface (a {taken.kind or 'NIC'}) has its name"
+            )
+            remedy = f"rename that one, or delete it (`ip link delete {name}`)"
+        yield Finding(Kind.SETTINGS, name, text, remedy)
+        return
+    if there.name != name:
+        text = f"{name} was renamed to {there.name}"
+        remedy = f"`ip link set {there.name} name {name}`"
+        yield Finding(Kind.RENAMED, f"{name} name", text, remedy, name)
+    if there.master:
+        master = present.links.get(there.master)
+        text = f"{name} was put into {master.name if master else 'another interface'}"
+        remedy = f"`ip link set {name} nomaster`"
+        yield Finding(Kind.CAPTURED, f"{name} master", text, remedy, name)
+    if link.mac is not None and there.mac != link.mac:
+        text = f"{name} has the address {there.mac.hex(':')} instead of {link.mac.hex(':')}"
+        remedy = f"`ip link set {name} address {link.mac.hex(':')}`"
+        yield Finding(Kind.MAC, f"{name} address", text, remedy, name)
+    yield from _settings(link, there)
+    if link.gso is not None and there.gso != link.gso:
+        size, segs = link.gso
+        text = (
+            f"{name} lets TCP build segments of {there.gso[0]} bytes in {there.gso[1]} packets "
+            f"instead of {size} in {segs}"
+        )
+        remedy = f"`ip link set {name} gso_max_size {size} gso_max_segs {segs}`"
+        yield Finding(Kind.GSO, f"{name} GSO", text, remedy, name)
+    offloads = present.offloads.get(there.name)
+    if link.offloads is not None and offloads is not None and offloads != link.offloads:
+        words = ", ".join(f"{k} {'on' if v else 'off'}" for k, v in _other(link.offloads, offloads))
+        text = f"offloads of {name} were changed: {words}"
+        remedy = f"`ethtool -K {name}` sets them back"
+        yield Finding(Kind.OFFLOADS, f"{name} offloads", text, remedy, name)
+    yield from _foreign(link, there)
+
+
+def _settings(link: OurLink, there: LinkState) -> Iterator[Finding]:
+    name = link.name
+    if there.mtu != link.mtu:
+        text = f"{name} has MTU {there.mtu} instead of {link.mtu}"
+        yield Finding(Kind.SETTINGS, f"{name} MTU", text, f"`ip link set {name} mtu {link.mtu}`")
+    if not there.up:
+        remedy = f"`ip link set {name} up`"
+        yield Finding(Kind.SETTINGS, f"{name} state", f"{name} is down", remedy)
+    if there.arp:
+        text = f"{name} resolves addresses, which nobody answers"
+        yield Finding(Kind.SETTINGS, f"{name} ARP", text, f"`ip link set {name} arp off`")
+
+
+def _other(wanted: Offloads, there: Offloads) -> Iterator[tuple[str, bool]]:
+    for name, value in there.items():
+        if wanted[name] != value:
+            yield name, value
+
+
+def _foreign(link: OurLink, there: LinkState) -> Iterator[Finding]:
+    name = link.name
+    if there.qdisc not in ("noqueue", ""):
+        text = (
+            f"{name} has a queue that is not mrcd's ({there.qdisc}), which delays and drops packets"
+        )
+        yield Finding(Kind.FOREIGN, f"{name} queue", text, f"`tc qdisc del dev {name} root`")
+    if there.xdp:
+        text = f"{name} has an XDP program that is not mrcd's"
+        yield Finding(Kind.FOREIGN, f"{name} XDP", text, f"`ip link set dev {name} xdp off`")
+
+
+def _addresses(wanted: Wanted, there: frozenset[str]) -> Iterator[Finding]:
+    for address in sorted(wanted.addresses - there):
+        text = f"{wanted.mrc0} has lost its address {address}"
+        remedy = f"`ip address add {address} dev {wanted.mrc0}`"
+        yield Finding(Kind.ADDRESS, address, text, remedy, address)
+
+
+def _routes(wanted: Wanted, there: Mapping[str, int]) -> Iterator[Finding]:
+    for prefix, mtu in wanted.routes.items():
+        if (found := there.get(prefix)) == mtu:
+            continue
+        text = f"the route to {prefix} over {wanted.mrc0} is missing"
+        if found is not None:
+            text = f"the route to {prefix} over {wanted.mrc0} has MTU {found} instead of {mtu}"
+        remedy = f"`ip route replace {prefix} dev {wanted.mrc0} mtu {mtu}`"
+        yield Finding(Kind.ROUTE, prefix, text, remedy, prefix)
+
+
+def _plane(plane: OurPlane, present: Present) -> Iterator[Finding]:
+    name, number = plane.name, str(plane.number)
+    if name != plane.configured:
+        text = f"plane {number}: {plane.configured} is now called {name}; it is still used"
+        remedy = f"`ip link set {name} name {plane.configured}`, or the new name in mrcd.toml"
+        yield Finding(Kind.FOREIGN, f"plane {number} name", text, remedy)
+    there = {address.split("/")[0] for address in present.addresses.get(plane.index, ())}
+    if plane.address is not None and plane.address not in there:
+        text = f"plane {number}: {name} has lost its address {plane.address}"
+        about = f"plane {number} address"
+        if plane.route is not None:
+            yield Finding(Kind.PLANE, about, text, "", number)
+        else:
+            remedy = f"`ip address add {plane.address} dev {name}` with its prefix length"
+            yield Finding(Kind.FOREIGN, about, text, remedy)
+    if plane.route is not None and plane.route not in present.routes.get(plane.index, {}):
+        text = f"plane {number}: the route to {plane.route} over {name} is missing"
+        yield Finding(Kind.PLANE, f"plane {number} route", text, "", number)
+
+
+def _programs(wanted: Wanted, present: Present) -> Iterator[Finding]:
+    for pin, place in wanted.programs.items():
+        if place[0] not in present.links or present.programs.get(pin) == place:
+            continue
+        name = present.links[place[0]].name
+        text = f"mrcd's program was taken off {name}"
+        remedy = "the log says why it could not be attached; `systemctl restart mrcd` tries it anew"
+        yield Finding(Kind.PROGRAM, pin, text, remedy, pin)

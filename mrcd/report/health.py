@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What is wrong with the daemon, its planes and its peers: everything that shows health asks here.
+
+`mrcctl status`, `plane list`, `top`, the metrics and `doctor` thereby say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mrcd.engine import Engine
+from mrcd.fabric import underlay
+from mrcd.report import peers, reach
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is wrong, from what every layer knows.
+
+    planes: by plane, why it does not carry what it should. unreached: by plane, the number of
+    peers that are up and that no path of it gets through to. reasons: everything, in sentences.
+    """
+
+    planes: Mapping[int, str]
+    unreached: Mapping[int, int]
+    reasons: Sequence[str]
+
+
+def examine(engine: Engine) -> Health:
+    """Return what is wrong now."""
+    links = {}
+    for plane in engine.planes.planes:
+        why = plane.why_unused(gateway(engine, plane.index))
+        if why is not None:
+            links[plane.index] = why
+        elif plane.sick is not None:
+            links[plane.index] = f"{plane.sick}; used for want of another"
+    neighbors, paths = reach.without_neighbor(engine), reach.without_path(engine)
+    return Health(
+        planes={**paths.wrong, **neighbors, **links},
+        unreached=paths.unreached,
+        reasons=[
+            *_named(links),
+            *engine.findings.lines,
+            *_named(neighbors),
+            *paths.lines,
+            *peers.reasons(engine),
+        ],
+    )
+
+
+def gateway(engine: Engine, plane: int) -> str | None:
+    """Return a plane's gateway; None without a fabric, where each peer has its next hop."""
+    config = engine.config
+    if config.fabric.routing.network:
+        return None
+    return str(underlay.gateway(config.fabric, config.host, plane))
+
+
+def _named(wrong: Mapping[int, str]) -> list[str]:
+    return [f"plane {plane}: {text}" for plane, text in wrong.items()]

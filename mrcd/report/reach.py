@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which planes do not lead to a peer, as next hops and the states of paths tell.
+
+A link may be up and the plane dead behind it. Then a QP that sends has all its paths of the plane
+ASSUMED_BAD, and the probes that would bring them back are not answered.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from mrcd.datapath import view
+from mrcd.datapath.datapath import Datapath
+from mrcd.engine import Engine
+from mrcd.handshake import State
+from mrcd.linux import bpfbatch
+from mrcd.wire.abi import ABI
+from mrcd.wire.layout import picker
+from mrcd.wording import duration
+
+_TX = ABI.structs["mrc_tx"]
+_WORDS, _PER_PLANE = ABI.MRC_SET_WORDS, ABI.MRC_EV_WORDS
+_SET = struct.Struct(f"={_WORDS}Q")
+_PATH = ABI.structs["mrc_path"]
+_JUDGED = picker(_PATH, "withdrawn_ns", "misses")
+_UP = State.ESTABLISHED
+UNANSWERED = 3
+"""So many probes in a row of each path say that it is not a loss now and then."""
+Unreached = Mapping[str, Mapping[int, float]]
+"""Peers that are up, and the planes on which no path to them gets through: for how many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What planes do not reach, in words, and the lines of status that say so.
+
+    wrong: by plane, what it does not lead to. unreached: by plane, the number of peers that are up
+    and that it does not lead to.
+    """
+
+    wrong: Mapping[int, str]
+    unreached: Mapping[int, int]
+    lines: Sequence[str]
+
+
+def away(tx: bytes) -> int:
+    """Return the mask of planes all of whose paths are ASSUMED_BAD, apart from denied ones."""
+    use, spare, denied, paths = (
+        _SET.unpack_from(tx, _TX.fields[name].offset) for name in ("use", "spare", "denied", "all")
+    )
+    mask = 0
+    for plane in range(_WORDS // _PER_PLANE):
+        words = range(plane * _PER_PLANE, (plane + 1) * _PER_PLANE)
+        if any(paths[k] & ~denied[k] for k in words) and not any(use[k] | spare[k] for k in words):
+            mask |= 1 << plane
+    return mask
+
+
+def sentences(unreached: Unreached, planes: Mapping[str, int], faults: Mapping[int, str]) -> Reach:
+    """Return what is wrong, for each plane and in all. Pure.
+
+    planes: the mask of planes by which each peer that is up should be reached. faults: what the
+    survey says of a plane's elements.
+    """
+    cut = [name for name, away in unreached.items() if len(away) == planes[name].bit_count()]
+    everybody = len(cut) == len(planes)
+    wrong: dict[int, str] = {}
+    count: dict[int, int] = {}
+    for plane in range(ABI.MRC_MAX_PLANES):
+        names = [name for name, away in unreached.items() if plane in away]
+        count[plane] = len(names)
+        if not everybody:
+            names = [name for name in names if name not in cut]
+        if names:
+            served = sum(mask >> plane & 1 for mask in planes.values())
+            whom = "" if len(names) == served > 1 else f" to {_who(names)}"
+            for_s = max(unreached[name][plane] for name in names)
+            fault = f"; fault map: {faults[plane]}" if plane in faults else ""
+            wrong[plane] = f"no path gets through{whom}, for {duration(for_s)}{fault}"
+    lines = [f"plane {plane}: {text}" for plane, text in wrong.items() if not everybody]
+    if cut:
+        lines.append(f"no path gets through to {_who(cut)} on any plane")
+        if everybody:
+            lines += [f"plane {plane}: fault map: {text}" for plane, text in faults.items()]
+    return Reach(wrong, count, lines)
+
+
+def _who(names: Sequence[str]) -> str:
+    return f"peer {names[0]}" if len(names) == 1 else f"{len(names)} peers, {names[0]} first"
+
+
+def without_neighbor(engine: Engine) -> dict[int, str]:
+    """Return the planes on which no neighbour is known that leads to some peer, in words."""
+    table = engine.table.peers
+    wrong = {}
+    for plane in engine.planes.planes:
+        lost = [
+            peer.name
+            for peer in engine.config.peers
+            if plane.usable and not table.reached(peer.name) >> plane.index & 1
+        ]
+        if lost:
+            wrong[plane.index] = f"no neighbour answers that leads to {_who(lost)}"
+    return wrong
+
+
+def without_path(engine: Engine) -> Reach:
+    """Return what is wrong with planes because no path to some peer gets through any more."""
+    table, peers = engine.table, engine.peers
+    names = [each.name for each in engine.config.peers if peers.state(each.name) is _UP]
+    usable = {
+        name: engine.planes.mask & table.peers.planes[name] & table.peers.reached(name)
+        for name in names
+    }
+    now = time.monotonic_ns()
+    unreached = {}
+    for name in names:
+        found = _dead_for(engine.datapath, table.qps_of(name), table.configured)
+        if dead := {k: (now - ns) / 1e9 for k, ns in found.items() if usable[name] >> k & 1}:
+            unreached[name] = dead
+    if not unreached:
+        return Reach({}, {}, [])
+    faults: dict[int, list[str]] = {}
+    for each in engine.survey.list.named:
+        element = each.fault.element
+        faults.setdefault(element.plane, []).append(f"{element.name} {each.fault.kind}")
+    return sentences(unreached, usable, {k: ", ".join(texts) for k, texts in faults.items()})
+
+
+def _dead_for(datapath: Datapath, qps: range, configured: Collection[int]) -> dict[int, int]:
+    """Return the planes on which a QP has found no path that gets through, and since when (ns)."""
+    dead: dict[int, int] = {}
+    txs = bpfbatch.rows(datapath.maps["txs"], qps, _TX.size)
+    for qp, tx in zip(qps, txs, strict=True):
+        found = away(tx) if qp in configured else 0
+        for plane in range(ABI.MRC_MAX_PLANES):
+            if found >> plane & 1 and plane not in dead:
+                since = _unanswered(datapath, qp, plane, tx)
+                if since is not None:
+                    dead[plane] = since
+    return dead
+
+
+def _unanswered(datapath: Datapath, qp: int, plane: int, tx: bytes) -> int | None:
+    """Return since when (ns) no path of a QP's plane has answered probes; None if one has."""
+    first = view.path_index(datapath, qp, plane, 0)
+    slots = range(first, first + datapath.sizes.evs)
+    there, denied = (_SET.unpack_from(tx, _TX.fields[name].offset) for name in ("all", "denied"))
+    rows = [
+        _JUDGED(row)
+        for slot, row in enumerate(bpfbatch.rows(datapath.maps["paths"], slots, _PATH.size))
+        if _holds(there, plane, slot) and not _holds(denied, plane, slot)
+    ]
+    if any(misses < UNANSWERED for _, misses in rows):
+        return None
+    return max(withdrawn_ns for withdrawn_ns, _ in rows)
+
+
+def _holds(words: Sequence[int], plane: int, slot: int) -> bool:
+    return bool(words[plane * _PER_PLANE + (slot >> 6)] >> (slot & 63) & 1)

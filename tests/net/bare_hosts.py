@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Build hosts without a fabric: namespaces with cables, a bridge or a router between their NICs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cli.client import Client
+from cli.exits import CommandError
+from mrcd.config import keyfiles
+from mrcd.handshake import identity
+from mrcd.lab import processes, state
+from mrcd.linux import mounts, netns
+from mrcd.model import Status
+from tests.net.lab_hosts import eventually
+
+HOSTS = ("a", "b")
+INNER = {"a": "10.99.0.1", "b": "10.99.0.2"}
+MIDDLE = "m"
+STARTED_S = 240.0  # compiling takes seconds, and far longer on a busy machine
+
+
+@dataclass
+class Bare:
+    """Two hosts, `a` and `b`, with NICs eth1, eth2, ...; and `m` between them, if anything is."""
+
+    prefix: str
+    planes: int
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="mrcd-bare-")))
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    spaces: list[str] = field(default_factory=list)
+
+    # ---- namespaces
+
+    def namespace(self, node: str) -> str:
+        return f"{self.prefix}-{node}"
+
+    def run(self, node: str, *command: str, check: bool = True) -> str:
+        """Run a command in a node's namespace, and return its output."""
+        done = subprocess.run(
+            ["ip", "netns", "exec", self.namespace(node), *command],
+            capture_output=True, text=True, timeout=50, check=False,
+        )  # fmt: skip
+        assert not check or done.returncode == 0, f"{command} in {node}: {done.stderr}"
+        return done.stdout
+
+    def ip(self, node: str, words: str) -> str:
+        return self.run(node, "ip", *words.split())
+
+    def add(self, node: str) -> None:
+        """Make a namespace."""
+        netns.prepare_run_dir()
+        netns.create(self.namespace(node))
+        self.spaces.append(node)
+        self.ip(node, "link set lo up")
+
+    def cable(self, one: str, nic: str, other: str, other_nic: str, mtu: int = 1500) -> None:
+        """Lay a cable between two NICs, which have their usual link-local addresses then."""
+        there = self.namespace(other)
+        self.ip(one, f"link add {nic} mtu {mtu} type veth peer {other_nic} mtu {mtu} netns {there}")
+        for node, name in ((one, nic), (other, other_nic)):
+            self.ip(node, f"link set {name} up")
+
+    def link_local(self, node: str, nic: str) -> str:
+        """Return the link-local address of a NIC, once it may be used."""
+
+        def found() -> str:
+            shown = self.ip(node, f"-6 -br address show dev {nic} scope link -tentative")
+            return next((w for w in shown.split() if w.startswith("fe80")), "").partition("/")[0]
+
+        return str(eventually(found, f"{nic} of {node} has a link-local address"))
+
+    # ---- daemons
+
+    def write_secret(self) -> None:
+        keyfiles.write(self.folder / "secret", identity.Secret(os.urandom(32)))
+
+    def config(self, host: str) -> Path:
+        return self.folder / host / "mrcd.toml"
+
+    def configure(self, host: str, endpoints: list[str], extra: str = "") -> None:
+        """Write the configuration of a host whose peer has these addresses."""
+        other = "b" if host == "a" else "a"
+        nics = "".join(f'[[plane]]\ninterface = "eth{k + 1}"\n' for k in range(self.planes))
+        place = self.config(host)
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(
+            f'[host]\nname = "{host}"\n[mrc0]\naddresses = ["{INNER[host]}/24"]\n'
+            f'[keys]\nsecret_file = "../secret"\n[service]\non_stop = "detach"\n{extra}{nics}'
+            f'[[peer]]\nname = "{other}"\nendpoints = {json.dumps(endpoints)}\n'
+            f'allowed = ["{INNER[other]}/32"]\n'
+        )
+
+    def start(self, host: str) -> None:
+        """Start the mrcd of a host."""
+        home = self.folder / host
+        pins = self.folder / "bpf"
+        pins.mkdir(exist_ok=True)
+        if not mounts.is_mounted(pins):
+            mounts.mount_bpffs(pins)
+        command = [
+            *processes.daemon_command(), "--config", str(self.config(host)),
+            "--socket", str(home / "mrcd.sock"), "--state-dir", str(home),
+            "--cache-dir", str(state.CACHE_DIR), "--bpffs", str(pins / host),
+        ]  # fmt: skip
+        with (home / "mrcd.log").open("ab") as log:
+            self.processes[host] = processes.spawn(
+                self.namespace(host), command, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def reload(self, host: str) -> None:
+        self.processes[host].send_signal(signal.SIGHUP)
+
+    def stop(self, host: str, number: signal.Signals = signal.SIGTERM) -> None:
+        """End the mrcd of a host, and wait for its end."""
+        process = self.processes.pop(host)
+        process.send_signal(number)
+        process.wait(30)
+
+    def client(self, host: str) -> Client:
+        return Client(str(self.folder / host / "mrcd.sock"))
+
+    def status(self, host: str) -> Status | None:
+        """Return the status of a host's mrcd, or None if it does not answer."""
+        try:
+            with self.client(host) as client:
+                return client.status()
+        except CommandError:
+            return None
+
+    def ok(self, host: str) -> bool:
+        now = self.status(host)
+        if self.processes[host].poll() is not None:
+            raise AssertionError(f"mrcd of {host} ended:\n{self.log(host)[-3000:]}")
+        return now is not None and now.state == "ok"
+
+    def log(self, host: str) -> str:
+        return (self.folder / host / "mrcd.log").read_text()
+
+    def counters(self, host: str) -> dict[str, int]:
+        with self.client(host) as client:
+            return {counter.name: counter.value for counter in client.stats().counters}
+
+    def peer(self, host: str) -> Any:
+        """Return what a host says of the other."""
+        with self.client(host) as client:
+            (found,) = client.peers()["peers"]
+            return found
+
+    def settle(self) -> None:
+        """Wait until both hosts report ok, and send on every plane."""
+        for host in HOSTS:
+            eventually(lambda host=host: self.ok(host), f"{host} is ok", STARTED_S)
+            eventually(
+                lambda host=host: len(self.peer(host).planes_usable) == self.planes,
+                f"{host} uses all planes", 20,
+            )  # fmt: skip
+
+    def begin(self) -> None:
+        """Start both daemons, and wait until they reach each other."""
+        for host in HOSTS:
+            self.start(host)
+        self.settle()
+
+    def close(self) -> None:
+        """Remove everything."""
+        for host in list(self.processes):
+            try:
+                self.stop(host)
+            except subprocess.TimeoutExpired:
+                self.stop_hard(host)
+        for node in self.spaces:
+            netns.delete(self.namespace(node))
+        mounts.unmount(self.folder / "bpf")
+        shutil.rmtree(self.folder)
+
+    def stop_hard(self, host: str) -> None:
+        self.stop(host, signal.SIGKILL)

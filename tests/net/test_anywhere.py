@@ -1,0 +1,563 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Test hosts without a fabric: cables, a bridge and a router between NICs with their own addresses.
+
+Each test has hosts of its own: their addresses change in most of them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from mrcd.linux import netns
+from mrcd.planes.nexthops import VERIFY_S
+from tests.net.bare_hosts import HOSTS, INNER, MIDDLE, Bare
+from tests.net.lab_hosts import eventually, powerless
+from tests.net.traffic import Stream, transfer, udp_sequence
+
+pytestmark = pytest.mark.timeout(600)
+
+PLANES = 2
+MS = 1_000_000
+GAP_NS = 20 * MS
+"""The longest pause of TCP when a plane is cut, beyond those that the machine makes anyway."""
+NAMED_NS = 4000 * MS
+"""How long `mrcctl status` may take to name a dead plane; 1.5 s on a quiet machine."""
+_ETH_IP = {4: 0x0800, 6: 0x86DD}
+
+Make = Callable[..., Bare]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Build hosts by one of BUILDERS, and remove them at the end."""
+    if os.geteuid() != 0:
+        pytest.skip("namespaces need root: run the tests as root")
+    made: list[Bare] = []
+
+    def build(how: Callable[[Bare], None], extra: str = "") -> Bare:
+        bare = Bare(f"y{os.getpid()}{chr(ord('a') + len(made))}", PLANES)
+        made.append(bare)
+        for host in HOSTS:
+            bare.add(host)
+        bare.write_secret()
+        how(bare)
+        endpoints = {host: [address_of(bare, host, k) for k in range(PLANES)] for host in HOSTS}
+        bare.configure("a", endpoints["b"], extra)
+        bare.configure("b", endpoints["a"], extra)
+        return bare
+
+    try:
+        yield build
+    finally:
+        for bare in made:
+            bare.close()
+
+
+def nic(plane: int) -> str:
+    return f"eth{plane + 1}"
+
+
+def address_of(bare: Bare, host: str, plane: int) -> str:
+    """Return the address by which a host's NIC is known: a global one if it has any."""
+    shown = bare.ip(host, f"-br address show dev {nic(plane)} scope global").split()
+    for word in shown[2:]:
+        return word.partition("/")[0]
+    return f"{bare.link_local(host, nic(plane))}%{nic(plane)}"
+
+
+# ---- what is between the hosts
+
+
+def cables(bare: Bare) -> None:
+    """Back to back."""
+    for plane in range(PLANES):
+        bare.cable("a", nic(plane), "b", nic(plane))
+
+
+def bridge(bare: Bare) -> None:
+    """A switch for each plane."""
+    bare.add(MIDDLE)
+    for plane in range(PLANES):
+        bare.ip(MIDDLE, f"link add br{plane} type bridge")
+        bare.ip(MIDDLE, f"link set br{plane} up")
+        for host in HOSTS:
+            bare.cable(host, nic(plane), MIDDLE, f"{host}{plane}")
+            bare.ip(MIDDLE, f"link set {host}{plane} master br{plane}")
+
+
+def subnet(host: str, plane: int) -> str:
+    return f"10.{plane}.{HOSTS.index(host)}"
+
+
+def router4(bare: Bare) -> None:
+    """A router, and IPv4 addresses in a subnet of each NIC."""
+    bare.add(MIDDLE)
+    bare.run(MIDDLE, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+    for plane in range(PLANES):
+        for host, other in (("a", "b"), ("b", "a")):
+            bare.cable(host, nic(plane), MIDDLE, f"{host}{plane}")
+            bare.ip(MIDDLE, f"address add {subnet(host, plane)}.1/24 dev {host}{plane}")
+            bare.ip(host, f"address add {subnet(host, plane)}.2/24 dev {nic(plane)}")
+            gateway, there = f"{subnet(host, plane)}.1", f"{subnet(other, plane)}.0/24"
+            bare.ip(host, f"route add {there} via {gateway} dev {nic(plane)}")
+
+
+def router6(bare: Bare) -> None:
+    """A router, and IPv6 addresses in a subnet of each NIC."""
+    bare.add(MIDDLE)
+    bare.run(MIDDLE, "sysctl", "-qw", "net.ipv6.conf.all.forwarding=1")
+    for plane in range(PLANES):
+        for host, other in (("a", "b"), ("b", "a")):
+            here, there = (f"2001:db8:{plane}:{HOSTS.index(each)}" for each in (host, other))
+            bare.cable(host, nic(plane), MIDDLE, f"{host}{plane}")
+            bare.ip(MIDDLE, f"address add {here}::1/64 dev {host}{plane} nodad")
+            bare.ip(host, f"address add {here}::2/64 dev {nic(plane)} nodad")
+            bare.ip(host, f"route add {there}::/64 via {here}::1 dev {nic(plane)}")
+
+
+def subnet4(bare: Bare) -> None:
+    """Cables, and IPv4 addresses of one subnet for each plane."""
+    cables(bare)
+    for plane in range(PLANES):
+        for number, host in enumerate(HOSTS, 1):
+            bare.ip(host, f"address add 192.168.{plane}.{number}/24 dev {nic(plane)}")
+
+
+BUILDERS = {each.__name__: each for each in (cables, bridge, router4, router6, subnet4)}
+LOCAL = (cables, bridge)  # with link-local addresses, and so with cells
+
+
+def both_ways(bare: Bare, size: int = 4 << 20) -> None:
+    """Send by TCP in both directions; every byte is compared."""
+    transfer(bare, "a", "b", INNER["b"], size)
+    transfer(bare, "b", "a", INNER["a"], size)
+
+
+def sent(bare: Bare, host: str) -> list[int]:
+    """Return the bytes that a host has sent on each plane."""
+    status = bare.status(host)
+    assert status is not None
+    return [plane.tx_bytes for plane in status.planes]
+
+
+# ---- traffic
+
+
+@pytest.mark.parametrize("how", BUILDERS.values(), ids=BUILDERS)
+def test_every_byte_arrives_over_all_planes(make: Make, how: Callable[[Bare], None]) -> None:
+    bare = make(how)
+    bare.begin()
+    before = sent(bare, "a")
+    both_ways(bare, 8 << 20)
+    assert all(now > then + (1 << 18) for now, then in zip(sent(bare, "a"), before, strict=True))
+    assert udp_sequence(bare, "a", "b", INNER["b"], count=500) == list(range(500))
+    for host in HOSTS:
+        assert bare.peer(host).framing == ("cell" if how in LOCAL else "mrc")
+        assert bare.counters(host)["drop_sid"] == 0
+        assert powerless(bare.processes[host].pid)
+
+
+def test_permanent_neighbour_stays_permanent(make: Make) -> None:
+    """The kernel is asked to verify neighbours, but not those that the operator has named."""
+    bare = make(subnet4)
+    bare.begin()
+    shown = bare.ip("b", "-br link show dev eth1").split()
+    bare.ip("a", f"neigh replace 192.168.0.2 lladdr {shown[2]} nud permanent dev eth1")
+    time.sleep(2.5 * VERIFY_S)
+    assert "PERMANENT" in bare.ip("a", "neigh show 192.168.0.2 dev eth1")
+    assert "PERMANENT" not in bare.ip("a", "neigh show 192.168.1.2 dev eth2")
+    both_ways(bare, 1 << 16)
+
+
+def test_nothing_is_added_to_the_planes(make: Make) -> None:
+    bare = make(subnet4)
+
+    def machine() -> list[str]:
+        shown = ("address show dev eth1", "-4 route show dev eth1", "-6 route show dev eth1")
+        return [bare.ip("a", words) for words in shown]
+
+    bare.link_local("a", "eth1")  # until it is there, the address is shown in another way
+    before = machine()
+    bare.begin()
+    both_ways(bare, 1 << 16)
+    assert machine() == before
+    for host in HOSTS:
+        bare.stop(host)
+    assert "mrc0" not in bare.ip("a", "-br link")
+    assert machine() == before
+
+
+def test_cells_cross_routers_that_are_said_to_take_them(make: Make) -> None:
+    bare = make(router6, '[transport]\nframing = "cell"\n')
+    bare.begin()
+    both_ways(bare)
+    assert bare.peer("a").framing == "cell"
+    assert bare.counters("b")["rx_cells"] > 0
+
+
+def test_several_paths_of_a_plane(make: Make) -> None:
+    bare = make(router4, "[planes]\npaths = 4\n")
+    bare.begin()
+    both_ways(bare)
+    with bare.client("a") as client:
+        paths = client.paths("b")["paths"]
+    assert len({path.ev for path in paths}) == 4 * PLANES
+    assert {path.t1 for path in paths} == {0}, "nobody knows by which way they go"
+
+
+def test_what_is_between_is_shown_as_unknown(make: Make) -> None:
+    bare = make(bridge)
+    bare.begin()
+    with bare.client("a") as client:
+        found = client.fabric_map()
+    assert not found["survey"].enabled
+    assert {element.state for element in found["elements"]} == {"unseen"}
+
+
+# ---- faults
+
+
+class Arrivals:
+    """A TCP stream from `a` to `b` whose receiver notes when data arrive, in nanoseconds."""
+
+    def __init__(self, bare: Bare) -> None:
+        self.stream = Stream(bare, "a", "b", INNER["b"])
+        self.times: list[int] = []
+        receive = self.stream._in.recv
+
+        class Noting:
+            """The socket, with a note of each arrival."""
+
+            def recv(_self, size: int) -> bytes:
+                data = receive(size)
+                self.times.append(time.monotonic_ns())
+                return data
+
+            def close(_self) -> None:
+                inner.close()
+
+        inner = self.stream._in
+        self.stream._in = Noting()  # type: ignore[assignment]
+        self.stream.start()
+        self.stream.progress(4 << 20)
+
+    def longest_ns(self, since_ns: int) -> int:
+        """Return the longest time without an arrival since a time."""
+        times = [when for when in self.times if when >= since_ns]
+        return max((after - before for before, after in pairwise(times)), default=0)
+
+
+def cut_bridge(bare: Bare, plane: int, dead: bool = True) -> None:
+    """Have a switch drop everything, while its ports stay up."""
+    for host in HOSTS:
+        state = "0" if dead else "3"
+        bare.run(MIDDLE, "bridge", "link", "set", "dev", f"{host}{plane}", "state", state)
+
+
+def cut_router(bare: Bare, plane: int, dead: bool = True) -> None:
+    """Have a router drop everything, while its ports stay up."""
+    for host in HOSTS:
+        word = "add" if dead else "del"
+        bare.ip(MIDDLE, f"route {word} blackhole {subnet(host, plane)}.2/32")
+
+
+def reasons(bare: Bare, host: str) -> list[str]:
+    status = bare.status(host)
+    assert status is not None
+    return status.reasons
+
+
+def named_after_ns(bare: Bare, plane: int, since_ns: int) -> int:
+    """Wait until both hosts' status names a plane; return the time since then."""
+
+    def named(host: str, peer: str) -> bool:
+        start = f"plane {plane}: no path gets through to peer {peer}, for "
+        return [line.startswith(start) for line in reasons(bare, host)] == [True]
+
+    for host, peer in (("a", "b"), ("b", "a")):
+        eventually(
+            lambda host=host, peer=peer: named(host, peer), f"{host} names plane {plane}", 10
+        )
+    return time.monotonic_ns() - since_ns
+
+
+CUTS = pytest.mark.parametrize(
+    ("how", "cut"), [(bridge, cut_bridge), (router4, cut_router)], ids=["bridge", "router4"]
+)
+
+
+@CUTS
+def test_plane_that_is_cut_silently(
+    make: Make, how: Callable[[Bare], None], cut: Callable[..., None]
+) -> None:
+    bare = make(how)
+    bare.begin()
+    arrivals = Arrivals(bare)
+    began = time.monotonic_ns()
+    arrivals.stream.progress(64 << 20, 30)
+    quiet_ns = arrivals.longest_ns(began)
+    cut(bare, 1)
+    cut_ns = time.monotonic_ns()
+    named_ns = named_after_ns(bare, 1, cut_ns)
+    arrivals.stream.progress(64 << 20, 30)
+    gap_ns = arrivals.longest_ns(cut_ns - 100 * MS)
+    arrivals.stream.finish()
+    print(
+        f"longest gap {gap_ns / MS:.1f} ms, before {quiet_ns / MS:.1f} ms; "
+        f"named after {named_ns / MS:.0f} ms"
+    )
+    assert gap_ns < GAP_NS + quiet_ns
+    assert named_ns < NAMED_NS
+    cut(bare, 1, dead=False)
+    bare.settle()
+
+
+@CUTS
+def test_plane_that_is_cut_while_nothing_is_sent(
+    make: Make, how: Callable[[Bare], None], cut: Callable[..., None]
+) -> None:
+    bare = make(how)
+    bare.begin()
+    cut(bare, 1)
+    named_ns = named_after_ns(bare, 1, time.monotonic_ns())
+    print(f"named after {named_ns / MS:.0f} ms")
+    assert named_ns < NAMED_NS
+    cut(bare, 1, dead=False)
+    bare.settle()
+
+
+# ---- changes
+
+
+def destinations(bare: Bare, host: str, interface: str, within_s: float = 5.0) -> str:
+    """Return the MAC address that the next frame of MRC on an interface of a host is for."""
+    with netns.entered(bare.namespace(host)):
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    with sock:
+        sock.bind((interface, 3))
+        sock.settimeout(within_s)
+        while True:
+            frame = sock.recv(2048)
+            (kind,) = struct.unpack_from("!H", frame, 12)
+            if kind in _ETH_IP.values() and not frame[0] & 1:
+                return frame[:6].hex(":")
+
+
+def mac_of(bare: Bare, host: str, interface: str) -> str:
+    return bare.ip(host, f"-br link show dev {interface}").split()[2]
+
+
+@pytest.mark.parametrize("how", [bridge, subnet4], ids=["bridge", "subnet4"])
+def test_mac_of_a_neighbour_changes_under_traffic(make: Make, how: Callable[[Bare], None]) -> None:
+    bare = make(how)
+    bare.begin()
+    stream = Stream(bare, "a", "b", INNER["b"]).start()
+    stream.progress(4 << 20)
+    bare.ip("b", "link set eth1 address 02:00:00:00:be:ef")
+
+    def followed() -> bool:
+        return bool(bare.peer("a").next_hops[0] == "02:00:00:00:be:ef")
+
+    eventually(followed, "a sends to the new address", 2)
+    stream.progress(8 << 20, 20)
+    stream.finish(30)
+    assert bare.peer("a").next_hops[1] == mac_of(bare, "b", "eth2")
+
+
+def test_mac_of_a_gateway_changes_without_a_word(make: Make) -> None:
+    """A router that is replaced does not announce itself, if it is unlucky."""
+    bare = make(router4)
+    bare.begin()
+    stream = Stream(bare, "a", "b", INNER["b"]).start()
+    stream.progress(4 << 20)
+    bare.ip(MIDDLE, "link set a0 address 02:00:00:00:ca:fe")
+    eventually(lambda: bare.peer("a").next_hops[0] == "02:00:00:00:ca:fe", "a has verified it", 20)
+    stream.progress(8 << 20, 20)
+    stream.finish(30)
+
+
+def test_other_gateway(make: Make) -> None:
+    """The route to a peer leads over another router from now on."""
+    bare = make(router4)
+    bare.begin()
+    bare.ip(MIDDLE, "address add 10.0.0.9/24 dev a0")
+    bare.ip(MIDDLE, "link add other type veth peer name other2")  # has another MAC address
+    stream = Stream(bare, "a", "b", INNER["b"]).start()
+    stream.progress(4 << 20)
+    bare.ip("a", "neigh add 10.0.0.9 lladdr 02:00:00:00:00:09 dev eth1")
+    bare.ip("a", "route replace 10.0.1.0/24 via 10.0.0.9 dev eth1")
+    eventually(lambda: bare.peer("a").next_hops[0] == "02:00:00:00:00:09", "the new gateway", 5)
+    stream.progress(4 << 20)
+    stream.finish(30)
+
+
+def test_own_address_changes_and_the_peer_follows(make: Make) -> None:
+    """The peer learns the new address from what is said under the session's keys."""
+    bare = make(subnet4)
+    bare.begin()
+    stream = Stream(bare, "a", "b", INNER["b"]).start()
+    stream.progress(4 << 20)
+    bare.ip("b", "address del 192.168.0.2/24 dev eth1")
+    bare.ip("b", "address add 192.168.0.77/24 dev eth1")
+    eventually(lambda: bare.peer("a").endpoints == ["192.168.0.77", "192.168.1.2"], "a follows", 10)
+    before = sent(bare, "a")
+
+    def both_carry() -> bool:
+        return all(now > then for now, then in zip(sent(bare, "a"), before, strict=True))
+
+    eventually(both_carry, "both planes carry again", 20)
+    stream.finish(30)
+    bare.settle()
+    both_ways(bare, 1 << 20)
+
+
+def test_endpoint_changes_in_the_configuration(make: Make) -> None:
+    """The peer's daemon is told, too, from which of its addresses it sends."""
+    bare = make(subnet4)
+    bare.begin()
+    stream = Stream(bare, "a", "b", INNER["b"]).start()
+    stream.progress(1 << 20)
+    before = [(qp.qpn, qp.remote_qpn) for qp in connections(bare)]
+    bare.ip("b", "address add 192.168.0.78/24 dev eth1")
+    bare.configure("a", ["192.168.0.78", "192.168.1.2"])
+    bare.reload("a")
+    eventually(lambda: "config.changed" in bare.log("a"), "a has reread it", 20)
+    assert bare.peer("a").endpoints == ["192.168.0.78", "192.168.1.2"]
+    # It is still heard from its former address, so a follows it back there.
+    eventually(lambda: "peer.moved" in bare.log("a"), "a has followed b", 20)
+    stream.finish(60)
+    assert bare.peer("a").endpoints == ["192.168.0.2", "192.168.1.2"]
+    assert [(qp.qpn, qp.remote_qpn) for qp in connections(bare)] == before, "the QPs are the same"
+    text = bare.config("b").read_text().replace('"eth1"\n', '"eth1"\naddress = "192.168.0.78"\n')
+    bare.config("b").write_text(text)
+    bare.reload("b")
+    eventually(lambda: "config.changed" in bare.log("b"), "b has reread it", 240)
+    eventually(lambda: bare.peer("a").endpoints[0] == "192.168.0.78", "a follows it again", 20)
+    bare.settle()
+    both_ways(bare, 1 << 20)
+
+
+def connections(bare: Bare) -> list[Any]:
+    with bare.client("a") as client:
+        return list(client.connections("b")["connections"])
+
+
+def test_smaller_path_mtu_is_found(make: Make) -> None:
+    """A router says what is too long for it, and the kernel believes it because of our probes."""
+    bare = make(router4)
+    for plane in range(PLANES):
+        there = f"{subnet('b', plane)}.2/32"
+        bare.ip(MIDDLE, f"route add {there} dev b{plane} mtu lock {1450 - 10 * plane}")
+    bare.begin()
+    eventually(lambda: bare.peer("a").mtu == 1432 - 60, "the smaller of both planes", 10)
+    eventually(lambda: "mtu 1372" in bare.ip("a", f"route show {INNER['b']}"), "the route", 10)
+    assert bare.peer("b").mtu == 1432
+    too_long = refused(bare)
+    transfer(bare, "a", "b", INNER["b"])
+    assert refused(bare) <= too_long + PLANES, "nothing but the probes is too long"
+
+
+def refused(bare: Bare) -> int:
+    """Return how many packets the router has refused because they were too long."""
+    names, values = (
+        line.split() for line in bare.run(MIDDLE, "cat", "/proc/net/snmp").splitlines()[:2]
+    )
+    return int(values[names.index("FragFails")])
+
+
+def test_restart_takes_the_data_path_over(make: Make) -> None:
+    bare = make(bridge, "")
+    for host in HOSTS:
+        text = bare.config(host).read_text().replace('"detach"', '"keep"')
+        bare.config(host).write_text(text)
+    bare.begin()
+    stream = Stream(bare, "a", "b", INNER["b"]).start()
+    stream.progress(4 << 20)
+    bare.stop("a")
+    stream.progress(4 << 20)
+    bare.start("a")
+    eventually(lambda: bare.ok("a"), "a is ok", 60)
+    stream.progress(4 << 20)
+    stream.finish(30)
+    assert "datapath.adopted" in bare.log("a")
+    for host in HOSTS:
+        text = bare.config(host).read_text().replace('"keep"', '"detach"')
+        bare.config(host).write_text(text)
+        bare.reload(host)
+        eventually(lambda host=host: "config.changed" in bare.log(host), "reread", 10)
+
+
+# ---- what others do to the NICs
+
+
+def said(bare: Bare, host: str, words: str) -> bool:
+    """Return whether a host's status says this."""
+    return any(words in reason for reason in reasons(bare, host))
+
+
+def test_nic_that_goes_and_another_that_comes(make: Make) -> None:
+    """The new one has another MAC address, and so another link-local one; the peer follows."""
+    bare = make(bridge)
+    bare.begin()
+    stream = Stream(bare, "a", "b", INNER["b"]).start()
+    stream.progress(4 << 20)
+    before = bare.link_local("b", "eth1")
+    bare.ip("b", "link delete eth1")
+    eventually(lambda: said(bare, "b", "eth1 is missing"), "b misses its NIC", 5)
+    stream.progress(4 << 20)
+    bare.cable("b", "eth1", MIDDLE, "b0")
+    bare.ip(MIDDLE, "link set b0 master br0")
+    bare.settle()
+    now = bare.link_local("b", "eth1")
+    assert before != now
+    eventually(lambda: bare.peer("a").endpoints[0] == now, "a follows", 10)
+    there = sent(bare, "a")
+
+    def carried() -> bool:
+        stream.progress(4 << 20, 20)
+        return all(now > then + (1 << 18) for now, then in zip(sent(bare, "a"), there, strict=True))
+
+    eventually(carried, "the plane carries its share again", 20)
+    stream.finish(30)
+    both_ways(bare)
+
+
+def test_nic_that_gets_another_name(make: Make) -> None:
+    bare = make(bridge)
+    bare.begin()
+    for words in ("down", "name other", "up"):
+        name = "other" if words == "up" else "eth1"
+        bare.ip("b", f"link set {name} {words}")
+
+    def only_the_name() -> bool:
+        known = "plane 0: eth1 is now called other; it is still used"
+        return [reason.partition("; remedy")[0] for reason in reasons(bare, "b")] == [known]
+
+    eventually(only_the_name, "nothing else is wrong", 10)
+    both_ways(bare)
+    bare.ip("b", "link set other down")
+    bare.ip("b", "link set other name eth1")
+    bare.ip("b", "link set eth1 up")
+    bare.settle()
+    both_ways(bare)
+
+
+def test_address_that_is_configured_and_lost(make: Make) -> None:
+    """It is not mrcd's to add, so it is named."""
+    bare = make(subnet4)
+    text = bare.config("b").read_text().replace('"eth1"\n', '"eth1"\naddress = "192.168.0.2"\n')
+    bare.config("b").write_text(text)
+    bare.begin()
+    bare.ip("b", "address del 192.168.0.2/24 dev eth1")
+    eventually(lambda: said(bare, "b", "eth1 has lost its address 192.168.0.2"), "it is named", 5)
+    assert "192.168.0.2" not in bare.ip("b", "address show dev eth1")
+    bare.ip("b", "address add 192.168.0.2/24 dev eth1")
+    bare.settle()

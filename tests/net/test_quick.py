@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Test `mrcctl quick`: two hosts that know nothing of each other but a secret."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mrcd.lab import processes, state
+from mrcd.linux import mounts
+from tests.net.bare_hosts import HOSTS, MIDDLE, Bare
+from tests.net.lab_hosts import ROOT, eventually, powerless
+from tests.net.traffic import transfer
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class Quick(Bare):
+    """Two hosts on which `mrcctl quick` is run."""
+
+    def mrcctl(self, host: str, *arguments: str, secret: str = "") -> subprocess.Popen[str]:
+        """Start mrcctl on a host, as a user would, with the secret on its standard input."""
+        home = self.folder / host
+        home.mkdir(exist_ok=True)
+        pins = self.folder / "bpf"
+        pins.mkdir(exist_ok=True)
+        if not mounts.is_mounted(pins):
+            mounts.mount_bpffs(pins)
+        environment = {
+            **os.environ,
+            "MRCD_SOCKET": str(home / "mrcd.sock"),
+            "MRCD_BPFFS": str(pins / host),
+            "MRCD_CACHE_DIR": str(state.CACHE_DIR),
+            "PYTHONPATH": str(ROOT),
+        }
+        # Unlike `ip netns exec`, nsenter keeps our mounts, and so our bpffs.
+        enter = ["nsenter", f"--net=/run/netns/{self.namespace(host)}"]
+        command = [*enter, sys.executable, "-m", "cli"]
+        process = subprocess.Popen(
+            [*command, *arguments], cwd=ROOT, env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdin is not None
+        process.stdin.write(f"{secret}\n")
+        process.stdin.flush()
+        return process
+
+    def up(
+        self, host: str, *nics: str, secret: str = "", more: tuple[str, ...] = ()
+    ) -> subprocess.Popen[str]:
+        folder = str(self.folder / host / "quick")
+        arguments = ("quick", "up", *nics, "--folder", folder, "--name", host, *more)
+        return self.mrcctl(host, *arguments, secret=secret)
+
+    def down(self, host: str) -> None:
+        done = self.mrcctl(host, "quick", "down", "--folder", str(self.folder / host / "quick"))
+        _out, error = done.communicate(timeout=60)
+        assert (done.returncode, error) == (0, "")
+
+    def close(self) -> None:
+        """Remove everything, whether it was taken down or not."""
+        running = processes.inside(self.namespace(node) for node in self.spaces)
+        for pid in running:
+            os.kill(pid, 9)
+        eventually(
+            lambda: not processes.inside(self.namespace(node) for node in self.spaces), "all ended"
+        )
+        super().close()
+
+
+@pytest.fixture
+def hosts() -> Iterator[Quick]:
+    if os.geteuid() != 0:
+        pytest.skip("namespaces need root: run the tests as root")
+    quick = Quick(f"q{os.getpid()}", 2)
+    try:
+        for host in HOSTS:
+            quick.add(host)
+        yield quick
+    finally:
+        quick.close()
+
+
+def cross(quick: Quick) -> None:
+    """Lay cables that cross: eth1 of a leads to eth2 of b."""
+    quick.cable("a", "eth1", "b", "eth2")
+    quick.cable("a", "eth2", "b", "eth1")
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, error = process.communicate(timeout=300)
+    return process.returncode, out.strip(), error
+
+
+def both_up(quick: Quick) -> str:
+    """Bring both hosts up; a makes the secret. Return it."""
+    first = quick.up("a", "eth1", "eth2", more=("--wait", "240"))
+    assert first.stdout is not None
+    secret = first.stdout.readline().strip()
+    assert len(secret) == 44
+    second = quick.up("b", "eth1", "eth2", secret=secret, more=("--wait", "240"))
+    for process in (second, first):
+        code, _out, error = finished(process)
+        assert code == 0, error
+    return secret
+
+
+def inner(quick: Quick, host: str) -> str:
+    status = quick.status(host)
+    assert status is not None
+    return next(each for each in status.mrc0.addresses if "." in each).partition("/")[0]
+
+
+def test_two_commands_connect_two_hosts(hosts: Quick) -> None:
+    cross(hosts)
+    for host in HOSTS:  # until they may be used, addresses are shown in another way
+        for nic in ("eth1", "eth2"):
+            hosts.link_local(host, nic)
+    before = {host: hosts.ip(host, "address show") for host in HOSTS}
+    both_up(hosts)
+    transfer(hosts, "a", "b", inner(hosts, "b"), 4 << 20)
+    transfer(hosts, "b", "a", inner(hosts, "a"), 4 << 20)
+    status = hosts.status("b")
+    assert status is not None
+    assert status.secured
+    pid = int((hosts.folder / "b" / "quick" / "pid").read_text())
+    assert powerless(pid), "the two processes are those of the service"
+    assert [plane.interface for plane in status.planes] == ["eth2", "eth1"], "a leads"
+    assert all(plane.tx_packets > 100 for plane in status.planes)
+    saved = hosts.folder / "saved"
+    done = hosts.mrcctl(
+        "b", "quick", "save", str(saved), "--folder", str(hosts.folder / "b" / "quick")
+    )
+    assert finished(done)[0] == 0
+    check = hosts.mrcctl("b", "config", "check", str(saved / "mrcd.toml"))
+    assert finished(check)[0] == 0
+    assert (saved / "fabric.secret").stat().st_mode & 0o777 == 0o600
+    for host in HOSTS:
+        hosts.down(host)
+        assert not (hosts.folder / host / "quick").exists()
+        assert hosts.ip(host, "address show") == before[host]
+        assert [*(hosts.folder / "bpf" / host).iterdir()] == []
+    assert not processes.inside(hosts.namespace(host) for host in HOSTS)
+
+
+def test_nics_that_are_down_are_set_up_and_down_again(hosts: Quick) -> None:
+    cross(hosts)
+    for host in HOSTS:
+        for nic in ("eth1", "eth2"):
+            hosts.ip(host, f"link set {nic} down")
+    both_up(hosts)
+    transfer(hosts, "a", "b", inner(hosts, "b"), 1 << 20)
+    for host in HOSTS:
+        hosts.down(host)
+        assert "UP" not in hosts.ip(host, "-br link show dev eth1").split()[-1]
+
+
+def test_host_with_another_secret_is_refused(hosts: Quick) -> None:
+    cross(hosts)
+    first = hosts.up("a", "eth1", "eth2", more=("--wait", "8"))
+    second = hosts.up("b", "eth1", "eth2", more=("--wait", "8"))
+    for host, process in (("a", first), ("b", second)):
+        code, _out, error = finished(process)
+        assert code == 1
+        assert "its host has another secret, or none" in error
+        assert "no other host is heard" in error
+        assert not (hosts.folder / host / "quick").exists()
+
+
+def test_insecure_has_to_be_said(hosts: Quick) -> None:
+    hosts.add(MIDDLE)
+    hosts.ip(MIDDLE, "link add br0 type bridge")
+    hosts.ip(MIDDLE, "link set br0 up")
+    for host in HOSTS:  # all NICs on one network
+        for number in (1, 2):
+            hosts.cable(host, f"eth{number}", MIDDLE, f"{host}{number}")
+            hosts.ip(MIDDLE, f"link set {host}{number} master br0")
+    more = ("--insecure", "--wait", "240")
+    started = [hosts.up(host, "eth1", "eth2", more=more) for host in HOSTS]
+    for process in started:
+        code, _out, error = finished(process)
+        assert code == 0, error
+    transfer(hosts, "a", "b", inner(hosts, "b"), 1 << 20)
+    status = hosts.status("a")
+    assert status is not None
+    assert not status.secured
+    for host in HOSTS:
+        hosts.down(host)
+
+
+def test_second_one_is_refused(hosts: Quick, tmp_path: Path) -> None:
+    cross(hosts)
+    (hosts.folder / "a" / "quick").mkdir(parents=True)
+    code, _out, error = finished(hosts.up("a", "eth1"))
+    assert code == 1
+    assert "`mrcctl quick down` removes it" in error
+    done = hosts.mrcctl("a", "quick", "down", "--folder", str(tmp_path / "none"))
+    code, _out, error = finished(done)
+    assert code == 1
+    assert "nothing is up" in error
+    (hosts.folder / "a" / "quick").rmdir()

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Test that operators' mistakes are put right or named while traffic flows."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from mrcd.lab.lab import daemon_pid, start_daemon
+from tests.net import lab_hosts, mistakes
+from tests.net.lab_hosts import eventually
+from tests.net.mistakes import HOST, NAMED, REPAIRED, Mistake
+from tests.net.traffic import Stream, transfer
+
+Lab = Any  # conftest.RunningLab
+MakeLab = Callable[..., Lab]
+H2, H2_6 = "10.99.0.2", "fd99::2"
+MIB = 1 << 20
+SOON_S = 5.0
+"""mrcd takes far less than a second (docs/operations.md); a busy machine may take longer."""
+
+
+@pytest.fixture
+def stream(shared_lab: Lab) -> Iterator[Stream]:
+    """Return a TCP connection that has begun to send and survives the test."""
+    found = Stream(shared_lab, "h1", "h2", H2).start()
+    found.progress(MIB)
+    yield found
+    found.progress(4 * MIB, 20)
+    found.finish()
+
+
+def as_before(lab: Lab, before: dict[str, Any]) -> None:
+    """Wait until everything that mrcd looks after is as before; name what is not."""
+    eventually(
+        lambda: mistakes.seen(lab) == before,
+        lambda: f"everything is as before: {mistakes.difference(before, mistakes.seen(lab))}",
+        SOON_S,
+    )
+
+
+def make_and_wait(lab: Lab, mistake: Mistake) -> None:
+    """Make a mistake, and wait until everything is as before and the log says so."""
+    before, done = mistakes.seen(lab), mistakes.repairs(lab, mistake.about)
+    address = mistakes.mac(lab)
+    mistake.make(lab)
+    eventually(
+        lambda: mistakes.repairs(lab, mistake.about) > done,
+        f"the log says that {mistake.about} was put right",
+        SOON_S,
+    )
+    if mistake.undo is not None:
+        mistake.undo(lab)
+    as_before(lab, before)
+    assert (mistakes.mac(lab) != address) == mistake.remade
+    eventually(lambda: lab_hosts.ok(lab.name, HOST), "status says ok", SOON_S)
+
+
+@pytest.mark.parametrize("mistake", REPAIRED, ids=lambda mistake: mistake.name)
+def test_mistake_is_put_right(shared_lab: Lab, stream: Stream, mistake: Mistake) -> None:
+    make_and_wait(shared_lab, mistake)
+    stream.progress(4 * MIB, 20)
+    transfer(shared_lab, "h2", "h1", "10.99.0.1", MIB)
+    transfer(shared_lab, "h1", "h2", H2_6, MIB)
+
+
+@pytest.mark.parametrize("mistake", NAMED, ids=lambda mistake: mistake.name)
+def test_mistake_is_named_until_it_is_undone(
+    shared_lab: Lab, stream: Stream, mistake: Mistake
+) -> None:
+    before = mistakes.seen(shared_lab)
+    mistake.make(shared_lab)
+    eventually(lambda: mistakes.named(shared_lab, mistake.named), "status names it", SOON_S)
+    assert mistake.undo is not None
+    mistake.undo(shared_lab)
+    as_before(shared_lab, before)
+    eventually(lambda: lab_hosts.ok(shared_lab.name, HOST), "status says ok")
+    stream.progress(4 * MIB, 20)
+    transfer(shared_lab, "h1", "h2", H2_6, MIB)
+
+
+def test_mrc0_that_was_renamed_while_mrcd_was_away(make_lab: MakeLab) -> None:
+    lab = make_lab(daemons=True, planes=2, on_stop="keep")
+    stream = Stream(lab, HOST, "h2", H2).start()
+    stream.progress(MIB)
+    pid = daemon_pid(lab.name, HOST)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: daemon_pid(lab.name, HOST) is None, "mrcd has ended")
+    lab.run(HOST, "ip", "link", "set", "mrc0", "name", "foo")
+    start_daemon(lab.name, HOST)
+    eventually(lambda: lab_hosts.ok(lab.name, HOST), "status says ok", 60)
+    assert "foo" not in lab.run(HOST, "ip", "-o", "link")
+    stream.progress(4 * MIB, 20)
+    stream.finish()
+
+
+@pytest.mark.parametrize(
+    ("harm", "says", "undo"),
+    [
+        (("name", "gone"), "plane 1: plane1 is missing", "gone name plane1"),
+        (("down",), "plane 1: plane1 is down", "plane1 up"),
+        (("mtu", "1500"), "plane 1: plane1 has MTU 1500", "plane1 mtu 9000"),
+    ],
+    ids=["missing", "down", "narrow"],
+)
+def test_start_without_one_of_the_nics(
+    make_lab: MakeLab, harm: tuple[str, ...], says: str, undo: str
+) -> None:
+    """mrcd starts with the others, and uses it as soon as it is as it should be."""
+    lab = make_lab(daemons=False, planes=2)
+    lab.run(HOST, "ip", "link", "set", "plane1", "down")
+    lab.run(HOST, "ip", "link", "set", "plane1", *harm)
+    if harm != ("down",):
+        lab.run(HOST, "ip", "link", "set", "gone" if "gone" in harm else "plane1", "up")
+    for host in ("h1", "h2"):
+        start_daemon(lab.name, host)
+    eventually(lambda: mistakes.named(lab, says), f"status says {says}", 60)
+    eventually(lambda: lab.pings(HOST, H2), "h2 answers", 60)
+    transfer(lab, HOST, "h2", H2, MIB)
+    lab.run(HOST, "ip", "link", "set", *undo.split())
+    if "gone" in harm:
+        lab.run(HOST, "ip", "link", "set", "plane1", "up")
+    eventually(lambda: lab_hosts.ok(lab.name, HOST), "status says ok", 60)
+    transfer(lab, HOST, "h2", H2, 4 * MIB)
+    used = {path.plane for path in lab_hosts.paths(lab.name, HOST) if path.sent}
+    assert used == {0, 1}
+
+
+def test_repair_that_something_keeps_undoing_is_named(make_lab: MakeLab) -> None:
+    lab = make_lab(daemons=True, planes=2)
+
+    def again() -> bool:
+        lab.run(HOST, "ip", "link", "set", "mrc0", "mtu", "1300")
+        return mistakes.named(lab, "something else on this host keeps changing it")
+
+    eventually(again, "status says that something keeps changing mrc0's MTU")
+
+
+def test_without_cells(make_lab: MakeLab) -> None:
+    """There mrc0 is an end of a pair, and a move takes half of it away."""
+    lab = make_lab(daemons=True, planes=2, settings='[transport]\nframing = "mrc"\n')
+    away = Mistake("moved", mistakes.move_away("mrc0"), "", "mrc0", remade=True)
+    names = {"mrc0 deleted", "mrc0p deleted", "mrc0 set down", "program detached from mrc0p"}
+    chosen = [mistake for mistake in REPAIRED if mistake.name in names]
+    assert len(chosen) == len(names)
+    for mistake in (*chosen, away):
+        make_and_wait(lab, mistake)
+        transfer(lab, "h1", "h2", H2, MIB)
+
+
+def test_programs_of_clsact(make_lab: MakeLab) -> None:
+    """Without tcx a filter is deleted by name, or with the whole queue."""
+    lab = make_lab(daemons=True, planes=2, settings='[transport]\ntc = "clsact"\n')
+    for interface, direction in (("plane1", "ingress"), ("mrc0p", "egress")):
+        for words in (
+            ("tc", "filter", "delete", "dev", interface, direction),
+            ("tc", "qdisc", "delete", "dev", interface, "clsact"),
+        ):
+            about = f"link_tc_{interface}"
+            done = mistakes.repairs(lab, about)
+            lab.run(HOST, *words)
+            eventually(lambda: mistakes.repairs(lab, about) > done, f"{words} is undone", SOON_S)  # noqa: B023
+            shown = lab.run(HOST, "tc", "filter", "show", "dev", interface, direction)
+            assert "mrc_" in shown
+            eventually(lambda: lab_hosts.ok(lab.name, HOST), "status says ok", SOON_S)
+            transfer(lab, "h1", "h2", H2, MIB)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Test which versions of an Offer are understood."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from mrcd import handshake
+from mrcd.handshake import HandshakeError, NoCommonVersion, Offer, decode, encode, versions
+
+
+def offer(version: int, oldest: int) -> Offer:
+    qps = ((0x010001, 5),)
+    return Offer(version, "a", "b", 3, 7, 0, 1, False, True, 8872, 2048, 15, (), qps, oldest=oldest)
+
+
+@pytest.mark.parametrize(
+    ("newest", "oldest", "agreed"),
+    [(4, 0, 4), (4, 4, 4), (4, 2, 4), (9, 4, 4), (9, 1, 4), (3, 0, None), (3, 1, None),
+     (9, 5, None), (9, 0, None)],
+)  # fmt: skip
+def test_versions__the_highest_that_both_speak(
+    newest: int, oldest: int, agreed: int | None
+) -> None:
+    assert versions.common(newest, oldest) == agreed
+    datagram = encode(offer(version=newest, oldest=oldest))
+    if agreed is not None:
+        assert decode(datagram).version == newest
+        return
+    with pytest.raises(NoCommonVersion, match="this daemon 4") as found:
+        decode(datagram)
+    assert found.value.host == "a"
+    assert found.value.versions == (oldest or newest, newest)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "says"),
+    [
+        ((3, 3), (4, 5), "peer h2 speaks 3, this host 4 to 5: upgrade h2"),
+        ((1, 3), (4, 4), "peer h2 speaks 1 to 3, this host 4: upgrade h2"),
+        ((6, 7), (4, 5), "peer h2 speaks 6 to 7, this host 4 to 5: upgrade this host"),
+        ((6, 6), (5, 5), "peer h2 speaks 6, this host 5: upgrade this host"),
+    ],
+)
+def test_versions__without_a_common_one_the_host_behind_is_named(
+    theirs: tuple[int, int], ours: tuple[int, int], says: str
+) -> None:
+    assert versions.apart("h2", theirs, ours) == says
+
+
+@pytest.mark.parametrize(
+    ("body", "host"),
+    [([9, "h2", {"other": "members"}], "h2"), ([9, {"no": "name"}], ""), ([9], ""),
+     ([9, "x" * 65], "")],
+)  # fmt: skip
+def test_version__of_a_daemon_whose_offers_look_different(body: list[object], host: str) -> None:
+    packed = msgspec.msgpack.encode(body)
+    with pytest.raises(NoCommonVersion, match="speaks version 9, this daemon 4") as found:
+        decode(handshake.MAGIC + len(packed).to_bytes(2, "big") + packed)
+    assert (found.value.host, found.value.versions) == (host, (9, 9))
+
+
+def test_members__digests_come_last_and_may_be_missing() -> None:
+    body = msgspec.msgpack.encode(offer(version=4, oldest=4))
+    assert body.hex() == (
+        "dc0012"  # an array of 18: version, host, target, epoch, sid, ack_sid, seq, bound, want,
+        "04a161a16203070001c2c3"
+        "cd22a8cd08000f90"  # mtu, mpr, port_mask, capabilities,
+        "9192ce0001000105"  # qps,
+        "cd03e8040000"  # pace_ms, oldest, frame, hosts
+    )
+    stated = msgspec.structs.replace(offer(4, 4), frame=(1 << 64) - 1, hosts=1 << 63)
+    assert decode(encode(stated)) == stated
+    shorter = msgspec.msgpack.encode(msgspec.msgpack.decode(body)[:16])
+    found = decode(handshake.MAGIC + len(shorter).to_bytes(2, "big") + shorter)
+    assert found == offer(version=4, oldest=4)
+    assert (found.frame, found.hosts) == (0, 0)
+    with pytest.raises(HandshakeError, match="frame -1 is not 64 bits unsigned"):
+        decode(encode(msgspec.structs.replace(stated, frame=-1)))
+
+
+def test_version__of_a_newer_daemon_whose_offers_have_more_members() -> None:
+    body = msgspec.msgpack.encode(offer(version=5, oldest=4))
+    longer = msgspec.msgpack.encode([*msgspec.msgpack.decode(body), "more"])
+    framed = handshake.MAGIC + len(longer).to_bytes(2, "big") + longer
+    assert decode(framed) == offer(version=5, oldest=4)

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Test how next hops follow the kernel's routes and neighbours, without asking the kernel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from ipaddress import ip_address
+from typing import Any, cast
+
+import pytest
+
+from mrcd.config.config import Peer
+from mrcd.fabric import network
+from mrcd.linux.interfaces import Link, NeighborChanged, Way
+from mrcd.planes import nexthops
+from mrcd.planes.nexthops import Hop, NextHops
+from mrcd.service.tasks import Tasks
+
+ONE, OTHER = b"\x02\0\0\0\0\1", b"\x02\0\0\0\0\2"
+NEAR, FAR, GATEWAY = "192.0.2.2", "198.51.100.2", "192.0.2.1"
+
+
+class Kernel:
+    """Routes and neighbours, as the kernel would tell them."""
+
+    def __init__(self) -> None:
+        self.ways: dict[str, Way] = {NEAR: Way(NEAR, "192.0.2.9", 0)}
+        self.macs: dict[str, bytes] = {NEAR: ONE}
+        self.asked: list[str] = []
+        self.verified: list[str] = []
+        self.nudged: list[str] = []
+
+    async def way_to(self, _dev: str, ip: str) -> Way | None:
+        return self.ways.get(ip)
+
+    async def resolve_neighbor(self, _dev: str, ip: str, timeout_s: float) -> bytes | None:
+        self.asked.append(ip)
+        await asyncio.sleep(0)
+        return self.macs.get(ip)
+
+    def nudge_neighbor(self, _dev: str, ip: str) -> None:
+        self.nudged.append(ip)
+
+    async def verify_neighbor(self, _dev: str, ip: str) -> None:
+        self.verified.append(ip)
+
+
+class Bench:
+    """Next hops on one plane, what they have told, and the kernel they ask."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.kernel = Kernel()
+        self.macs: list[tuple[str, bytes | None]] = []
+        self.mtus: list[tuple[str, int]] = []
+        self.failures: list[BaseException] = []
+        self.hops = NextHops(
+            cast(Any, self.kernel),
+            Tasks(self.failures.append),
+            lambda hop: self.macs.append((hop.peer, hop.mac)),
+            lambda hop: self.mtus.append((hop.peer, hop.mtu)),
+        )
+        self.link(up=True)
+        self.follow(*addresses)
+
+    def link(self, *, up: bool) -> None:
+        self.hops.set_links([Link(7, "eth1", bytes(6), 1500, up=True, carrier=up)], 1500)
+
+    def follow(self, *addresses: str) -> None:
+        """Follow peers p1, p2, ... with these addresses."""
+        hosts = (
+            network.host(f"p{number}", [ip_address(address)])
+            for number, address in enumerate(addresses, 1)
+        )
+        self.hops.set_peers([Peer(host, ()) for host in hosts])
+
+    def hop(self, peer: str = "p1") -> Hop:
+        return next(hop for hop in self.hops.all if hop.peer == peer)
+
+    def event(self, ip: str, mac: bytes | None, *, failed: bool = False, index: int = 7) -> None:
+        self.hops.neighbor(NeighborChanged(index, ip, mac, failed))
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 10))
+
+
+def test_neighbour_on_the_link_is_resolved() -> None:
+    async def work() -> None:
+        bench = Bench(NEAR)
+        await bench.hops.find()
+        assert bench.macs == [("p1", ONE)]
+        assert bench.kernel.asked == [NEAR]
+
+    run(work())
+
+
+def test_peers_behind_one_gateway_ask_once() -> None:
+    async def work() -> None:
+        bench = Bench(FAR, "203.0.113.2")
+        for address in (FAR, "203.0.113.2"):
+            bench.kernel.ways[address] = Way(GATEWAY, None, 0)
+        bench.kernel.macs[GATEWAY] = OTHER
+        await bench.hops.find()
+        assert sorted(bench.macs) == [("p1", OTHER), ("p2", OTHER)]
+        assert bench.kernel.asked == [GATEWAY]
+
+    run(work())
+
+
+def test_other_address_of_a_neighbour_is_followed() -> None:
+    async def work() -> None:
+        bench = Bench(NEAR)
+        await bench.hops.find()
+        bench.event(NEAR, OTHER)
+        bench.event(NEAR, OTHER)
+        assert bench.macs == [("p1", ONE), ("p1", OTHER)]
+
+    run(work())
+
+
+@pytest.mark.parametrize(("ip", "index"), [(GATEWAY, 7), (NEAR, 8)])
+def test_other_neighbours_and_interfaces_do_not_matter(ip: str, index: int) -> None:
+    async def work() -> None:
+        bench = Bench(NEAR)
+        await bench.hops.find()
+        bench.event(ip, OTHER, index=index)
+        assert bench.macs == [("p1", ONE)]
+
+    run(work())
+
+
+def test_neighbour_that_is_lost_is_asked_for() -> None:
+    async def work() -> None:
+        bench = Bench(NEAR)
+        await bench.hops.find()
+        bench.kernel.macs[NEAR] = OTHER
+        bench.event(NEAR, None, failed=True)
+        while len(bench.macs) < 2:
+            await asyncio.sleep(0)
+        assert bench.macs[-1] == ("p1", OTHER)
+        assert bench.kernel.asked == [NEAR, NEAR]
+
+    run(work())
+
+
+def test_entry_that_goes_without_a_failure_changes_nothing() -> None:
+    """The kernel drops old entries, too; the neighbour is still there."""
+
+    async def work() -> None:
+        bench = Bench(NEAR)
+        await bench.hops.find()
+        bench.event(NEAR, None)
+        assert (bench.hop().mac, bench.kernel.asked) == (ONE, [NEAR])
+
+    run(work())
+
+
+def test_route_to_another_gateway() -> None:
+    async def work() -> None:
+        bench = Bench(NEAR)
+        await bench.hops.find()
+        bench.kernel.ways[NEAR] = Way(GATEWAY, None, 0)
+        bench.kernel.macs[GATEWAY] = OTHER
+        await bench.hops.find()
+        assert bench.macs == [("p1", ONE), ("p1", OTHER)]
+        assert bench.hop().via == GATEWAY
+
+    run(work())
+
+
+def test_route_that_goes_leaves_the_neighbour_in_use() -> None:
+    async def work() -> None:
+        bench = Bench(NEAR)
+        await bench.hops.find()
+        del bench.kernel.ways[NEAR]
+        await bench.hops.find()
+        assert (bench.hop().via, bench.hop().mac) == (None, ONE)
+        assert bench.macs == [("p1", ONE)]
+
+    run(work())
+
+
+def test_nobody_is_asked_without_a_carrier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nexthops, "ASK_S", 0.05)
+
+    async def work() -> None:
+        bench = Bench(NEAR)
+        bench.link(up=False)
+        await bench.hops.find()
+        assert bench.kernel.asked == []
+        bench.link(up=True)
+        await asyncio.wait(bench.hops.ask())
+        assert bench.macs == [("p1", ONE)]
+
+    run(work())
+
+
+def test_peer_with_another_address_begins_anew() -> None:
+    async def work() -> None:
+        bench = Bench(NEAR, FAR)
+        await bench.hops.find()
+        bench.follow("192.0.2.3", FAR)
+        assert bench.hop("p1").mac is None
+        bench.kernel.ways["192.0.2.3"] = Way("192.0.2.3", None, 0)
+        bench.kernel.macs["192.0.2.3"] = OTHER
+        await bench.hops.find()
+        assert bench.macs == [("p1", ONE), ("p1", OTHER)]
+        bench.follow()
+        assert list(bench.hops.all) == []
+
+    run(work())
+
+
+def test_known_neighbours_are_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nexthops, "VERIFY_S", 0.0)
+
+    async def work() -> None:
+        bench = Bench(NEAR, FAR)
+        await bench.hops.find()
+        task = asyncio.ensure_future(bench.hops.verify())
+        while len(bench.kernel.verified) < 3:
+            await asyncio.sleep(0)
+        task.cancel()
+        assert set(bench.kernel.verified) == {NEAR}, "nobody leads to the other one"
+
+    run(work())
+
+
+def test_neighbours_learn_that_our_own_address_has_changed() -> None:
+    async def work() -> None:
+        bench = Bench(NEAR, FAR)
+        await bench.hops.find()
+        await bench.hops.greet(0)
+        assert bench.kernel.nudged == bench.kernel.verified == [NEAR]
+
+    run(work())
+
+
+def test_path_mtu_is_read_after_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel is asked after its routers had time to answer, and again when routes change."""
+    sent: list[tuple[str, int]] = []
+
+    class Sent:
+        def close(self) -> None:
+            sent.append(("closed", 0))
+
+    def probe(_interface: str, _index: int, target: str, mtu: int) -> Sent:
+        sent.append((target, mtu))
+        return Sent()
+
+    monkeypatch.setattr(nexthops, "send_probe", probe)
+    monkeypatch.setattr(nexthops, "ROUTER_S", 0.0)
+
+    async def work() -> None:
+        bench = Bench(FAR, NEAR)
+        bench.kernel.macs[GATEWAY] = OTHER
+        bench.kernel.ways[FAR] = Way(GATEWAY, None, 1400)
+        await bench.hops.find()
+        task = asyncio.ensure_future(bench.hops.measure())
+        while not bench.mtus:
+            await asyncio.sleep(0)
+        assert bench.mtus == [("p1", 1400)]
+        assert sent == [(FAR, 1500), ("closed", 0)], "nobody is between us and the other"
+        bench.kernel.ways[FAR] = Way(GATEWAY, None, 0)
+        await bench.hops.find()
+        while len(bench.mtus) < 2:
+            await asyncio.sleep(0)
+        task.cancel()
+        assert bench.mtus[-1] == ("p1", 0)
+
+    run(work())
