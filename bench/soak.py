@@ -12,7 +12,6 @@ leaked, or if a state at the end contradicts the ground truth that nothing is br
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import shutil
 import sys
@@ -43,11 +42,10 @@ from cli.exits import CommandError
 from mrcd.fabric import description
 from mrcd.lab import state
 from tests.net import mistakes
-from tests.net.conftest import RunningLab
+from tests.net.conftest import RunningLab, deep_backlog
 
 HOSTS, PLANES, T1 = 3, 4, 4
 _RESULTS = Path("build/results")
-_BACKLOG = Path("/proc/sys/net/core/netdev_max_backlog")
 _HEAL_S = 30.0
 _FORGET_S = 90.0
 """For a minute, status says of what was often put right that something keeps changing it."""
@@ -131,7 +129,7 @@ def soak(settings: Settings) -> list[Verdict]:
     configuration = flow.framed(settings.framing)
     if settings.mixed:
         configuration += '[service]\non_stop = "keep"\n'
-    with _deep_backlog(), flow.fabric_up(fabric, settings=configuration):
+    with deep_backlog(), flow.fabric_up(fabric, settings=configuration):
         try:
             return _soak(settings, plan, RunningLab(fabric))
         finally:
@@ -143,17 +141,6 @@ def _keep_logs(settings: Settings) -> None:
     for host in path_states.hosts(settings.name):
         log = state.places(settings.name, host).log
         shutil.copyfile(log, _RESULTS / f"soak-{settings.seed}-{host}.log")
-
-
-@contextlib.contextmanager
-def _deep_backlog() -> Iterator[None]:
-    """Let CPUs' backlogs hold as many packets as systemd/90-mrcd.conf does on a host."""
-    before = _BACKLOG.read_text()
-    _BACKLOG.write_text("10000")
-    try:
-        yield
-    finally:
-        _BACKLOG.write_text(before)
 
 
 def _announce(settings: Settings, plan: Plan, file: Path) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from tests.net import lab_hosts
 BACKLOG = Path("/proc/sys/net/core/netdev_max_backlog")
 
 
-@pytest.fixture(scope="session", autouse=True)
+@contextlib.contextmanager
 def deep_backlog() -> Iterator[None]:
     """Let CPUs' backlogs hold as many packets as systemd/90-mrcd.conf does on a host.
 
@@ -36,6 +36,13 @@ def deep_backlog() -> Iterator[None]:
     yield
     with contextlib.suppress(OSError):
         BACKLOG.write_text(before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Hold the machine's settings for the whole run: workers share them, so the controller does."""
+    with contextlib.nullcontext() if hasattr(session.config, "workerinput") else deep_backlog():
+        return (yield)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,16 @@ def ok(name: str, host: str) -> bool:
     return now is not None and now.state == "ok"
 
 
+def until_ok(name: str, host: str, within_s: float = 10.0) -> None:
+    """Wait until a host's mrcd reports ok. A timeout says what it reports instead."""
+
+    def missing() -> str:
+        now = status(name, host)
+        return f"{host} is ok, but " + (f"{now.state}: {now.reasons}" if now else "does not answer")
+
+    eventually(lambda: ok(name, host), missing, within_s)
+
+
 def bad_planes(name: str, host: str) -> set[int]:
     """Return the planes with a withdrawn path. A path in SKIP only waits for its turn."""
     away = ("ASSUMED_BAD", "DENIED")
@@ -93,7 +103,7 @@ def heal(running: Any) -> None:
     for fault in lab.status(running.name).faults:
         running.fault(fault.element, "clear")
     for host in running.fabric.hosts:
-        eventually(lambda host=host: ok(running.name, host.name), f"{host.name} is ok")
+        until_ok(running.name, host.name)
         eventually(
             lambda host=host: not bad_planes(running.name, host.name),
             f"all paths of {host.name} are back",

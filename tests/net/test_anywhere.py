@@ -295,6 +295,7 @@ CUTS = pytest.mark.parametrize(
 
 
 @CUTS
+@pytest.mark.alone
 def test_plane_that_is_cut_silently(
     make: Make, how: Callable[[Bare], None], cut: Callable[..., None]
 ) -> None:
@@ -321,6 +322,7 @@ def test_plane_that_is_cut_silently(
 
 
 @CUTS
+@pytest.mark.alone
 def test_plane_that_is_cut_while_nothing_is_sent(
     make: Make, how: Callable[[Bare], None], cut: Callable[..., None]
 ) -> None:

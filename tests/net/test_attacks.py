@@ -86,7 +86,7 @@ def settle(running: Lab) -> None:
         if lab.daemon_pid(running.name, host) is None:
             lab.start_daemon(running.name, host)
     for host in VICTIMS:
-        eventually(lambda host=host: lab_hosts.ok(running.name, host), host, SETTLED_S)
+        lab_hosts.until_ok(running.name, host, SETTLED_S)
         eventually(
             lambda host=host: not lab_hosts.bad_planes(running.name, host), "all paths", SETTLED_S
         )
@@ -232,6 +232,7 @@ def return_s(running: Lab) -> float:
     return max(0.0, back - ready)
 
 
+@pytest.mark.alone
 def test_peer_returns_as_soon_under_a_flood(running: Lab) -> None:
     """The stranger knows no public key, and speaks for both hosts in every message there is."""
     calm = min(return_s(running) for _ in range(2))
@@ -380,7 +381,7 @@ def test_hostile_peer_harms_only_itself(allied: Lab) -> None:
     for host in ("h1", "h2", "h3"):
         lab.start_daemon(allied.name, host)
     for host in ("h1", "h2", "h3"):
-        eventually(lambda host=host: lab_hosts.ok(allied.name, host), host, SETTLED_S)
+        lab_hosts.until_ok(allied.name, host, SETTLED_S)
     h1, h3 = (allied.fabric.host(name) for name in ("h1", "h3"))
     insider = Insider(allied, h3, h1, *held_by(allied, "h3", "h1"))
     before, sessions = lab_hosts.counters(allied.name, "h1"), between_victims(allied)

@@ -43,9 +43,7 @@ def cells(module_labs: MakeLab) -> Lab:
     for host, framing in (("h1", "auto"), ("h2", "auto"), ("h3", "mrc")):
         start(lab_of_three, host, framing)
     for host in ("h1", "h2", "h3"):
-        eventually(
-            lambda host=host: lab_hosts.ok(lab_of_three.name, host), f"{host} is ok", START_S
-        )
+        lab_hosts.until_ok(lab_of_three.name, host, START_S)
     return lab_of_three
 
 
@@ -178,7 +176,7 @@ def test_framing_changes_while_the_daemon_runs(cells: Lab) -> None:
         file.write_text(changed)
         done = mrcctl(cells.name, "h2", "config", "apply", "--yes", str(file))
         assert done.returncode == 0, done.stderr
-        eventually(lambda: lab_hosts.ok(cells.name, "h2"), "h2 is ok", START_S)
+        lab_hosts.until_ok(cells.name, "h2", START_S)
         assert ("mrc0cp" in cells.run("h2", "ip", "link")) == there
         assert features(cells, "h2", "mrc0")["tx-tcp-segmentation"] == there
         wanted = "cell" if there else "mrc"

@@ -79,7 +79,7 @@ def start(running: Lab, host: str) -> subprocess.Popen[bytes]:
     """Start a host's mrcd again, and wait until it and its peers report ok."""
     process = lab.start_daemon(running.name, host)
     for each in running.fabric.hosts:
-        eventually(lambda each=each: lab_hosts.ok(running.name, each.name), f"{each.name} is ok")
+        lab_hosts.until_ok(running.name, each.name)
     return process
 
 
@@ -176,7 +176,7 @@ def test_plane_that_is_down_at_the_start_joins_later(make_lab: MakeLab) -> None:
     running.run("h2", "ip", "link", "set", "plane1", "up")
     # Lab hosts do not create link-local addresses; other hosts have one again by now.
     running.run("h2", "ip", "address", "add", "fe80::2/64", "dev", "plane1", "nodad")
-    eventually(lambda: lab_hosts.ok(running.name, "h2"), "plane1 is in service")
+    lab_hosts.until_ok(running.name, "h2")
     transfer(running, "h1", "h2", H2, 1 << 20)
 
 

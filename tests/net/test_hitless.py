@@ -58,7 +58,7 @@ def settle(running: Lab) -> None:
 
 
 def content(running: Lab, host: str) -> None:
-    eventually(lambda: lab_hosts.ok(running.name, host), f"{host} is ok", SETTLED_S)
+    lab_hosts.until_ok(running.name, host, SETTLED_S)
 
 
 def end(running: Lab, host: str, number: signal.Signals) -> None:
@@ -151,7 +151,7 @@ class Traffic:
         self.there.finish(30)
         self.back.finish(30)
         missing = sorted(set(range(500 * self._rounds)) - set(self._numbers))
-        assert not missing, (missing, self._counters())
+        assert not missing, f"missing: {missing}; {self._counters()}"
         assert self._numbers == sorted(self._numbers), "out of order"
         assert len(self._numbers) == 500 * self._rounds, "doubled"
 
@@ -223,6 +223,7 @@ def test_restart_where_programs_are_attached_in_other_ways(
     assert (now.datapath.xdp == "native") == ("native" in settings)
 
 
+@pytest.mark.alone
 def test_restart_costs_tcp_no_more_than_a_busy_cpu_does(running: Lab) -> None:
     """A starting daemon occupies a CPU for a second, and so does a plain busy interpreter."""
 

@@ -21,6 +21,8 @@ from mrcd.lab import lab, state
 from mrcd.model import PeerInfo, Status
 from tests.net.conftest import eventually
 
+pytestmark = pytest.mark.alone
+
 PEERS = 300
 SETTINGS = "[transport]\nmpr = 128\nring_slots = 1024\n"
 LONG_S = 60.0

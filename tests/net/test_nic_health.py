@@ -15,7 +15,7 @@ from tests.net.traffic import Stream
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(180)]
 
 
 def sick(running: Lab, host: str) -> dict[int, str]:

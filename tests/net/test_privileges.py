@@ -48,7 +48,7 @@ def running(three: Lab) -> Lab:
         if lab.daemon_pid(three.name, host) is None:
             lab.start_daemon(three.name, host)
     for host in ("h1", "h2", "h3"):
-        eventually(lambda host=host: lab_hosts.ok(three.name, host), f"{host} is ok", SETTLED_S)
+        lab_hosts.until_ok(three.name, host, SETTLED_S)
     return three
 
 
@@ -143,7 +143,7 @@ def test_a_planes_nic_goes_and_comes(running: Lab) -> None:
     running.run("h1", "ip", "link", "set", "plane1", "up")
     # Lab hosts do not create link-local addresses; other hosts have one again by now.
     running.run("h1", "ip", "address", "add", "fe80::2/64", "dev", "plane1", "nodad")
-    eventually(lambda: lab_hosts.ok(running.name, "h1"), "plane1 is in service", SETTLED_S)
+    lab_hosts.until_ok(running.name, "h1", SETTLED_S)
     assert "fdcb:" in running.run("h1", "ip", "-6", "address", "show", "dev", "plane1")
     assert_powerless(pid)
 
@@ -161,7 +161,7 @@ def test_a_planes_nic_that_was_renamed_goes_and_comes(running: Lab) -> None:
 
     eventually(restored, "lan1 has the address of plane 1", SETTLED_S)
     running.run("h1", "ip", "link", "set", "lan1", "name", "plane1")
-    eventually(lambda: lab_hosts.ok(running.name, "h1"), "plane1 is in service", SETTLED_S)
+    lab_hosts.until_ok(running.name, "h1", SETTLED_S)
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ def test_a_daemon_ends_without_its_privileged_process(running: Lab) -> None:
     assert "daemon.failed" in state.places(running.name, "h1").log.read_text()
     assert running.pings("h1", H2)
     lab.start_daemon(running.name, "h1")
-    eventually(lambda: lab_hosts.ok(running.name, "h1"), "the next daemon is ok", SETTLED_S)
+    lab_hosts.until_ok(running.name, "h1", SETTLED_S)
     assert_powerless(daemon(running))
 
 

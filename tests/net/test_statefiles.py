@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mrcd.lab import lab, processes, state
 from tests.net import lab_hosts
 from tests.net.lab_hosts import eventually, mrcctl, mrcctl_json
@@ -77,7 +79,7 @@ def test_damaged_files_are_named_and_the_last_good_rules_hold(make_lab: MakeLab)
 
     assert mrcctl(running.name, "h1", "plane", "undrain", "2").returncode == 0
     assert mrcctl(running.name, "h1", "path", "allow", "p0t1-1").returncode == 0
-    eventually(lambda: lab_hosts.ok(running.name, "h1"), "both files are good again")
+    lab_hosts.until_ok(running.name, "h1")
 
 
 @contextlib.contextmanager
@@ -117,12 +119,13 @@ def start_with(running: Lab, folder: Path) -> None:
     reaches_its_peer(running)
 
 
+@pytest.mark.alone
 def test_full_disk_delays_no_decision(make_lab: MakeLab, tmp_path: Path) -> None:
     running = make_lab(daemons=True, planes=3)
     stop(running)
     with small_disk(tmp_path / "state") as folder:
         start_with(running, folder)
-        eventually(lambda: lab_hosts.ok(running.name, "h1"), "h1 is ok")
+        lab_hosts.until_ok(running.name, "h1")
         fill(folder / "filler")
         for words, says in (
             (("plane", "drain", "2"), "the drained planes are in force"),
@@ -162,5 +165,5 @@ def test_damaged_sessions_begin_anew(make_lab: MakeLab) -> None:
     (spot.folder / "sessions.json").write_bytes(b"{")
     lab.start_daemon(running.name, "h1")
     reaches_its_peer(running)
-    eventually(lambda: lab_hosts.ok(running.name, "h1"), "h1 is ok", 30)
+    lab_hosts.until_ok(running.name, "h1", 30)
     assert "sessions.ignored" in spot.log.read_text()
