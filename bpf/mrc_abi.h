@@ -145,6 +145,7 @@ struct mrc_balance {             /* map balances[peer] */
 	__u64 heard_ports;       /* the same according to its newest SACKs; receive, control, learn: racy */
 	__u64 judge_at_ns;       /* when its planes are judged next; atomic */
 	__u64 wants;             /* bit q: QP q of the peer has sent cells and would like a SACK; atomic */
+	__u64 away;              /* flows that may be in another QP than their hash's, a bit of it each; atomic */
 	__u64 ecn_ns;            /* when ecn_flows was cleared; racy */
 	__u64 ecn_flows;         /* one bit, by its ports, for each TCP flow that was marked CE; racy */
 	__u64 acked[MRC_MAX_PLANES];  /* packets acknowledged since the plane was judged; racy, and cleared by mrc_judge */
@@ -240,7 +241,7 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 cuts;              /* round trips in a row with too much delay at the smallest window */
 	__u32 cut_least_ns;      /* least delay in these */
 	__u32 others;            /* of the packets held, bytes of those that are not TCP's ... */
-	__u32 pad;
+	__u32 flows_from;        /* first PSN whose flow .flows has; lock */
 	__u64 others_ns;         /* ... and since when there have been any */
 	__u64 held_ns;           /* since when any packets have been held */
 	__u64 extra_ns;          /* since when .extra_flows counts */
@@ -277,6 +278,8 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u64 cut_flows;         /* flows of which a packet was cut lately, a bit of the hash each; racy */
 	__u64 cut_ns;            /* when the last one was cut; racy */
 	__u64 cut_pending;       /* packets that are to come back from being cut; atomic */
+	__u64 flows;             /* flows of which a packet has a PSN from flows_from on, or is being cut, a bit of the hash each; lock */
+	__u64 flows_before;      /* the same of earlier PSNs, of which some may not be acknowledged; lock */
 	__u64 sacked[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
 	__u32 acked[MRC_MAX_PLANES];  /* packets of a plane that arrived; racy */
 	__u32 acked_then[MRC_MAX_PLANES]; /* of those, at the time when one was last marked; lock */

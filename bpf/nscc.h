@@ -20,7 +20,8 @@
 #define NSCC_SINGLES 131072      /* bytes of TCP that may wait in single packets beyond what large segments may */
 #define NSCC_TURN_NS 20000000ull /* a connection whose packets would be lost has one of these at a time, so often */
 #define NSCC_OTHERS 32768        /* bytes that may always wait, if they are not TCP's ... */
-#define NSCC_BURST 262144        /* ... and in a burst, which may last ... */
+#define NSCC_BURST 262144        /* ... and in a burst, at least; more if ... */
+#define NSCC_BURST_MS 10         /* ... the planes carry more in so many milliseconds; a burst may last ... */
 #define NSCC_BURST_NS 20000000ull /* ... for so long until everything has been sent */
 
 /* Class of a packet's length, of MRC_LENGTHS. */
@@ -68,6 +69,14 @@ static __always_inline u32 nscc_room(const struct mrc_host *h, const struct mrc_
 	return room < least ? least : room;
 }
 
+/* Most bytes of others than TCP that may wait in a burst. */
+static __always_inline u32 nscc_burst(const struct mrc_host *h)
+{
+	u32 most = h->cc_rate * NSCC_BURST_MS;
+
+	return most > NSCC_BURST ? most : NSCC_BURST;
+}
+
 /*
  * Does too much wait already? At tc egress TCP keeps what is refused; everything else is
  * lost. So TCP's backlog is no reason to refuse others, and what is lost if it is refused
@@ -93,7 +102,7 @@ static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_
 	}
 	if (tx->others <= room || tx->others <= NSCC_OTHERS)
 		return 0;
-	return tx->others > NSCC_BURST || now - tx->others_ns > NSCC_BURST_NS;
+	return tx->others > nscc_burst(h) || now - tx->others_ns > NSCC_BURST_NS;
 }
 
 /* Note that a flow of TCP has a packet waiting, where that may be beyond the room. */
@@ -283,6 +292,8 @@ static __always_inline void nscc_sack(const struct mrc_host *h, struct mrc_tx *t
 	delay = nscc_delay(h, b, class & (MRC_LENGTHS - 1), rtt);
 	tx->delay_ns += (s32)(delay - tx->delay_ns) >> 3;
 	tx->target_ns = nscc_target(h, b, tx, tx->srtt_ns);
+	if (marked) /* a switch says that there is a queue: the path is no longer than it was */
+		tx->cuts = 0;
 	if (tx->delay_ns > tx->target_ns) {
 		tx->calm = 0;
 		nscc_decrease(h, tx, b, tx->srtt_ns, delay, now);

@@ -20,6 +20,7 @@ struct flow {
 	u32 tcp;                 /* 1: a packet of TCP */
 	u32 keeps;               /* 1: its sender keeps what is refused: TCP, at tc egress */
 	u64 bit;                 /* by its hash, in tx->cut_flows and tx->extra_flows */
+	u64 seat;                /* the same in tx->flows: flows of one seat have the same QP by their hash */
 };
 
 /* The kept copy of a packet. */
@@ -80,6 +81,67 @@ static __always_inline int spray_undo(u32 slot, u32 why)
 	return spray_drop(why);
 }
 
+/* Has the flow packets in this QP that are not acknowledged yet, or are being cut? */
+static __always_inline int flow_is_in(const struct mrc_tx *tx, u64 seat)
+{
+	if (!((tx->flows | tx->flows_before) & seat))
+		return 0;
+	return tx->next != tx->una || (s64)tx->cut_pending > 0;
+}
+
+/*
+ * Note that the flow's next packet is in this QP. What was noted before is forgotten when
+ * all packets of that time have been acknowledged. Lock of tx held.
+ */
+static __always_inline void note_flow(struct mrc_tx *tx, u64 seat)
+{
+	if ((s32)(tx->una - tx->flows_from) >= 0 && (s64)tx->cut_pending <= 0) {
+		tx->flows_before = tx->flows;
+		tx->flows = 0;
+		tx->flows_from = tx->next;
+	}
+	tx->flows |= seat;
+}
+
+#define FLOW_QPS 4               /* QPs among which a flow chooses */
+
+/*
+ * The QP that takes a packet, where packets wait in `own`, which the flow's hash names, or
+ * the flow may be in another. A flow stays where it has packets on their way, which keeps
+ * its order. With none on their way, it goes where nothing waits: what is sent now and then
+ * does not queue behind a flow that fills its QP.
+ */
+static __always_inline u32 find_seat(const struct mrc_peer *peer, struct mrc_balance *b, u32 own,
+				     u32 own_holds, u64 seat)
+{
+	u32 i, qp, load, best = own, least = own_holds ? ~0u : 0;
+	struct mrc_tx *tx;
+	struct mrc_qp *q;
+
+	#pragma unroll
+	for (i = 1; i < FLOW_QPS; i++) {
+		qp = peer->qp_base + (((own - peer->qp_base) ^ i) & peer->qp_mask);
+		tx = txs.lookup(&qp);
+		q = qps.lookup(&qp);
+		if (!tx || !q || q->state != MRC_QP_READY)
+			continue;
+		load = tx->held ? ~0u : tx->inflight;
+		if (flow_is_in(tx, seat)) {
+			best = qp;
+			break;
+		}
+		if (load < least) {
+			least = load;
+			best = qp;
+		}
+	}
+	if (best != own)
+		__sync_fetch_and_or(&b->away, seat);
+	else if (b->away & seat)
+		__sync_fetch_and_and(&b->away, ~seat);
+	return best;
+}
+
 /*
  * Find where a packet goes, and which of the peer's QPs takes it. Returns the
  * counter of what prevents it, or 0.
@@ -99,8 +161,15 @@ static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 
 	hash = bpf_get_hash_recalc(skb);
 	f->bit = 1ull << (hash >> 8 & 63); /* the lowest bits choose the QP */
 	qp = f->peer->qp_base + (hash & f->peer->qp_mask);
-	f->q = qps.lookup(&qp);
+	f->seat = 1ull << (hash & 63);
 	f->tx = txs.lookup(&qp);
+	if (!f->tx)
+		return MRC_C_DROP_NOT_READY;
+	if ((f->tx->held || (f->b->away & f->seat)) && !flow_is_in(f->tx, f->seat))
+		qp = find_seat(f->peer, f->b, qp, f->tx->held, f->seat);
+	/* Look it up in any case, or the verifier walks all that follows twice. */
+	f->tx = txs.lookup(&qp);
+	f->q = qps.lookup(&qp);
 	if (!f->q || !f->tx)
 		return MRC_C_DROP_NOT_READY;
 	if (f->q->state != MRC_QP_READY)
@@ -175,6 +244,7 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->tcp, f->keeps, f->bit, now))
 		why = MRC_C_DROP_BACKLOG;
 	if (!why && *id != MRC_NO_PATH) {
+		note_flow(tx, f->seat);
 		tx->next = *psn + packets;
 		tx->packets += packets;
 		if (*psn == tx->una) {
@@ -282,6 +352,9 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 static __always_inline int go_to_cut(struct __sk_buff *skb, const struct flow *f)
 {
 	__sync_fetch_and_add(&f->tx->cut_pending, skb->gso_segs ? skb->gso_segs : 1);
+	bpf_spin_lock(&f->tx->lock);
+	note_flow(f->tx, f->seat);
+	bpf_spin_unlock(&f->tx->lock);
 	if (skb->gso_size)
 		count(MRC_C_TX_CUT);
 	return bpf_redirect(f->h->cut_ifindex, 0);

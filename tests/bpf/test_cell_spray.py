@@ -191,7 +191,7 @@ def test_no_path_gives_the_slot_back(cells: CellRig, rig: Rig) -> None:
 
 
 def forget_cut(rig: Rig) -> None:
-    rig.edit("txs", 0, "mrc_tx", cut_flows=0, cut_ns=0, cut_pending=0)
+    rig.edit("txs", 0, "mrc_tx", cut_flows=0, cut_ns=0, cut_pending=0, flows=0)
 
 
 def assert_cut(cells: CellRig, rig: Rig, before: tuple[bytes, ...], packet: bytes) -> None:

@@ -267,6 +267,21 @@ def test_queue_of_others_is_not_taken_for_a_longer_path(functions: ctypes.CDLL) 
     assert sender["delay_ns"] > 10 * TARGET
 
 
+@pytest.mark.parametrize("marked", [False, True])
+def test_steady_queue_that_is_marked_is_not_taken_for_a_longer_path(
+    functions: ctypes.CDLL, marked: bool
+) -> None:
+    """Without marks nothing tells such a queue from a longer path."""
+    sender, base = Sender(functions), BASE + MTU * MS // RATE
+    assert sender.open()
+    sender.sack(0, base, 0)
+    rtt = base + 12 * TARGET
+    for turn in range(1, 400):
+        sender.take()
+        sender.sack(MTU, rtt, turn * 10 * rtt, marked=marked and turn % 20 == 0)
+    assert (sender["delay_ns"] > 10 * TARGET) == marked
+
+
 def test_without_control_nothing_is_held(functions: ctypes.CDLL) -> None:
     sender = Sender(functions, target=0, inflight=1 << 30)
     assert sender.open()
@@ -350,6 +365,18 @@ def test_single_packets_of_tcp_may_wait_when_large_segments_may_not(
         others = 0 if tcp else waiting
         sender = Sender(functions, cwnd=FIRST, held=1, backlog=waiting, others=others)
         assert bool(functions.host_full(sender.host.at, sender.tx.at, length, tcp)) == full
+
+
+@pytest.mark.parametrize(("rate", "most"), [(1, 262144), (26214, 262144), (50_000, 500_000)])
+def test_burst_may_hold_what_the_planes_carry_in_ten_milliseconds(
+    functions: ctypes.CDLL, rate: int, most: int
+) -> None:
+    for waiting, full in ((most, False), (most + 1, True)):
+        sender = Sender(
+            functions, cwnd=FIRST, held=1, backlog=waiting, others=waiting, others_ns=(1 << 64) - 1
+        )
+        sender.host.change(cc_rate=rate)
+        assert bool(functions.host_full(sender.host.at, sender.tx.at, MTU, False)) == full
 
 
 @pytest.mark.parametrize(("length", "wanted"), [(1, 0), (1000, 0), (1001, 1), (3000, 2), (4000, 3)])
