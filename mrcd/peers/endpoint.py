@@ -23,6 +23,7 @@ from mrcd.fabric import underlay, usid
 from mrcd.fabric.routing import ENCAP_FULL
 from mrcd.linux.planesocket import Address, PlaneSockets
 from mrcd.peers.evprobe import PathResult, ProbeRound
+from mrcd.peers.placed import Placed
 from mrcd.peers.portupdates import PortUpdates, SendUpdate
 from mrcd.service.log import get_logger
 from mrcd.wire.abi import ABI
@@ -121,8 +122,10 @@ class EndpointSockets(PlaneSockets):
             self._raw[plane].sendto(packet, (path, 0))
 
 
-class Endpoint:
+class Endpoint(Placed):
     """Sends endpoint requests to peers and matches the answers."""
+
+    _sockets: EndpointSockets
 
     def __init__(self, config: Config, open_evs: OpenEvs, key_of: KeyOf) -> None:
         """Announce over the EVs that `open_evs` returns for a peer and a plane.
@@ -187,19 +190,7 @@ class Endpoint:
         `interfaces` names the NIC of each plane whose address is another one.
         """
         self.reconfigure(config)
-        for plane in interfaces:
-            address = underlay.address(config.fabric, config.host, plane)
-            self._sockets.reopen_plane(plane, interfaces[plane], address)
-
-    def rebind(self, plane: int, interface: str) -> None:
-        """Use another NIC for a plane. Raises OSError if its sockets cannot be opened."""
-        fabric, host = self._config.fabric, self._config.host
-        self._sockets.reopen_plane(plane, interface, underlay.address(fabric, host, plane))
-
-    def open_closed(self, plane: int, interface: str) -> None:
-        """Open the sockets of a plane that was down before. Raises OSError if that fails."""
-        fabric, host = self._config.fabric, self._config.host
-        self._sockets.open_closed(plane, interface, underlay.address(fabric, host, plane))
+        self._move(interfaces)
 
     def close(self) -> None:
         """Stop the timer and close the sockets."""

@@ -40,6 +40,7 @@ from mrcd.handshake.pace import BEAT_MAX_NS
 from mrcd.peers.channels import Channels, OnMoved, PacketKeys
 from mrcd.peers.endpoint import Endpoint, OpenEvs
 from mrcd.peers.offersockets import OfferSockets
+from mrcd.peers.placed import Placed
 from mrcd.peers.portcheck import PortDoubts
 from mrcd.peers.schedule import Agenda
 from mrcd.peers.sender import Ways
@@ -61,7 +62,7 @@ Handler = Callable[[str | None, bytes, int], None]
 """Is called with a message's sender (None where nobody can know it), the message and its plane."""
 
 
-class Peers:
+class Peers(Placed):
     """One session for each configured peer."""
 
     def __init__(
@@ -365,19 +366,7 @@ class Peers:
         `interfaces` names the NIC of each plane whose address is another one.
         """
         self._config = config
-        for plane in interfaces:
-            address = underlay.address(config.fabric, config.host, plane)
-            self._sockets.reopen_plane(plane, interfaces[plane], address)
-
-    def rebind(self, plane: int, interface: str) -> None:
-        """Use another NIC for a plane. Raises OSError if its sockets cannot be opened."""
-        fabric, host = self._config.fabric, self._config.host
-        self._sockets.reopen_plane(plane, interface, underlay.address(fabric, host, plane))
-
-    def open_closed(self, plane: int, interface: str) -> None:
-        """Open the sockets of a plane that was down before. Raises OSError if that fails."""
-        fabric, host = self._config.fabric, self._config.host
-        self._sockets.open_closed(plane, interface, underlay.address(fabric, host, plane))
+        self._move(interfaces)
 
     def set_planes(self, mask: int) -> None:
         """Tell all peers of our changed mask of usable planes, those that answer first."""

@@ -24,7 +24,7 @@ from mrcd.lab import lab, processes
 from mrcd.linux import netns
 from tests.net.lab_hosts import eventually
 from tests.package.conftest import ROOT
-from tests.package.test_boot import Machine
+from tests.package.test_boot import SPAWN, Machine
 
 ROLE = ROOT / "packaging" / "ansible"
 HOSTS = ("h1", "h2")
@@ -33,7 +33,8 @@ SECRET = "bXJjZCBpbiBhIHRlc3Qgb2YgdGhlIEFuc2libGUgcm8="
 
 pytestmark = pytest.mark.timeout(900)
 
-BOOT = """\
+BOOT = (
+    """\
 set -e
 mount -t tmpfs scratch {scratch}
 mkdir {scratch}/upper {scratch}/work {scratch}/root {scratch}/bpf
@@ -48,12 +49,9 @@ dpkg-deb --build {scratch}/udev {scratch}/root/run/udev.deb >&2
 chroot {scratch}/root sh -c 'dpkg-query -W udev >/dev/null 2>&1 || dpkg --install /run/udev.deb' >&2
 umount {scratch}/root/run
 rm -rf {scratch}/root/etc/mrcd {scratch}/root/var/cache/mrcd
-mount -t tmpfs hidden {scratch}/root{checkout}
-exec systemd-nspawn --quiet --directory={scratch}/root --machine={name} --register=no --keep-unit \
-    --network-namespace-path={netns} --capability=all --system-call-filter=bpf \
-    --bind={scratch}/bpf:/sys/fs/bpf --bind-ro=/lib/modules \
-    --boot systemd.unit=basic.target systemd.log_target=console
 """
+    + SPAWN
+)
 
 
 class Fleet:

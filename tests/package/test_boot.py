@@ -26,7 +26,16 @@ FAR_ADDRESS = "10.99.0.2"
 pytestmark = pytest.mark.timeout(600)
 
 JOURNAL = "journalctl --unit=mrcd --unit=mrcd-privileged@* --output=cat --no-pager | tail -n 40"
-BOOT = """\
+SPAWN = """\
+# Not the checkout, which an installed mrcd must not need.
+mount -t tmpfs hidden {scratch}/root{checkout}
+exec systemd-nspawn --quiet --directory={scratch}/root --machine={name} --register=no --keep-unit \
+    --network-namespace-path={netns} --capability=all --system-call-filter=bpf \
+    --bind={scratch}/bpf:/sys/fs/bpf --bind-ro=/lib/modules \
+    --boot systemd.unit=basic.target systemd.log_target=console
+"""
+BOOT = (
+    """\
 set -e
 mount -t tmpfs scratch {scratch}
 mkdir {scratch}/upper {scratch}/work {scratch}/root {scratch}/bpf {scratch}/etc
@@ -43,13 +52,9 @@ cp {fabric} {scratch}/root/etc/mrcd/fabric.toml
 # Neither bcc nor headers, nor what an earlier start has kept: the package brings the programs.
 rm -rf {scratch}/root/usr/lib/python3/dist-packages/bcc {scratch}/root/var/cache/mrcd
 mount -t tmpfs hidden {scratch}/root/usr/src
-# Not the checkout, which an installed mrcd must not need.
-mount -t tmpfs hidden {scratch}/root{checkout}
-exec systemd-nspawn --quiet --directory={scratch}/root --machine={name} --register=no --keep-unit \
-    --network-namespace-path={netns} --capability=all --system-call-filter=bpf \
-    --bind={scratch}/bpf:/sys/fs/bpf --bind-ro=/lib/modules \
-    --boot systemd.unit=basic.target systemd.log_target=console
 """
+    + SPAWN
+)
 
 
 class Machine:
