@@ -15,10 +15,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, TextIO, cast
 
-import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, Processor
-
 from mrcd.service.journal import JournalLogger, is_journal
+from mrcd.service.lean import EventDict, FilteringBoundLogger, Processor, structlog
 
 LogFormat = Literal["console", "json", "journal"]
 

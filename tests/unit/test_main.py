@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Test what the daemon's process logs of callbacks that fail."""
+"""Test what the daemon's process loads, and what it logs of callbacks that fail."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 from mrcd.main import _report
@@ -30,3 +32,13 @@ def test_report__everything_else_is_logged() -> None:
     _report(loop, {"message": "in callback", "exception": OSError("gone")})
     _report(loop, {"message": "a task was destroyed"})
     assert [each["message"] for each in loop.told] == ["in callback", "a task was destroyed"]
+
+
+def test_daemon_loads_nothing_that_only_mrcctl_shows_with() -> None:
+    """Each library costs memory on every host (mrcd/service/lean.py)."""
+    script = "import sys, mrcd.main; print(*{m.split('.')[0] for m in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert {"structlog", "click"} <= set(done.stdout.split())
+    assert not {"rich", "pygments", "bcc"} & set(done.stdout.split())
