@@ -19,6 +19,7 @@ import re
 import struct
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -108,6 +109,10 @@ TAILS = {
 _NICE_BESIDE_TRAFFIC = 10
 
 
+VERIFIED_AT_ONCE = 4
+"""Programs that the kernel verifies at once; each takes 16 MB for what the verifier says."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramReport:
     """A loaded program: its number of instructions, and the verifier's figures."""
@@ -190,22 +195,45 @@ def given_to_kernel(
     missing = {each.name for each in code.maps} - there.keys()
     made = bytecode.make_maps(code, missing, sizes.entries())
     maps = {**there, **made}
-    programs: dict[str, int] = {}
     numbers = {bytecode.EVS_PLACE: sizes.evs, bytecode.DECAP_PLACE: int(sizes.decap)}
-    report = []
     with contextlib.ExitStack() as failed:
         for fd in made.values():
             failed.callback(os.close, fd)
-        for name in PROGRAMS:
-            insns = bytecode.instructions(code, name, maps, numbers)
-            kind, flags = _kind(name, sizes)
-            programs[name], verdict = bpf.load_program(kind, insns, name=name, flags=flags)
-            failed.callback(os.close, programs[name])
-            report.append(ProgramReport(name, len(insns) // 8, verdict, compiled))
+        insns = {name: bytecode.instructions(code, name, maps, numbers) for name in PROGRAMS}
+        loaded = _verified(insns, sizes)
+        for fd, _verdict in loaded.values():
+            failed.callback(os.close, fd)
+        programs = {name: fd for name, (fd, _verdict) in loaded.items()}
         if not there:
             point_tails(maps, programs)
         failed.pop_all()
+    report = [
+        ProgramReport(name, len(insns[name]) // 8, verdict, compiled)
+        for name, (_fd, verdict) in loaded.items()
+    ]
     return made, programs, report
+
+
+def _verified(insns: Mapping[str, bytes], sizes: Sizes) -> dict[str, tuple[int, str]]:
+    """Load programs, several at a time: the verifier takes most of a start.
+
+    Return each one's descriptor and the verifier's summary, in the order of `insns`. Raises
+    BpfError for the first of them that the kernel refuses, and loads none then.
+    """
+
+    def load_one(name: str) -> tuple[int, str]:
+        kind, flags = _kind(name, sizes)
+        return bpf.load_program(kind, insns[name], name=name, flags=flags)
+
+    with ThreadPoolExecutor(VERIFIED_AT_ONCE) as pool:
+        loading = {name: pool.submit(load_one, name) for name in insns}
+    errors = [each.exception() for each in loading.values()]
+    if any(errors):
+        for each, error in zip(loading.values(), errors, strict=True):
+            if error is None:
+                os.close(each.result()[0])
+        raise next(error for error in errors if error is not None)
+    return {name: each.result() for name, each in loading.items()}
 
 
 def _kind(name: str, sizes: Sizes) -> tuple[int, int]:
