@@ -200,9 +200,15 @@ def given_to_kernel(
         for fd in made.values():
             failed.callback(os.close, fd)
         insns = {name: bytecode.instructions(code, name, maps, numbers) for name in PROGRAMS}
-        loaded = _verified(insns, sizes)
-        for fd, _verdict in loaded.values():
-            failed.callback(os.close, fd)
+
+        def load_one(name: str) -> tuple[int, str]:
+            kind, flags = _kind(name, sizes)
+            loaded = bpf.load_program(kind, insns[name], name=name, flags=flags)
+            failed.callback(os.close, loaded[0])
+            return loaded
+
+        with ThreadPoolExecutor(VERIFIED_AT_ONCE) as pool:  # the verifier takes most of a start
+            loaded = dict(zip(insns, pool.map(load_one, insns), strict=True))
         programs = {name: fd for name, (fd, _verdict) in loaded.items()}
         if not there:
             point_tails(maps, programs)
@@ -212,28 +218,6 @@ def given_to_kernel(
         for name, (_fd, verdict) in loaded.items()
     ]
     return made, programs, report
-
-
-def _verified(insns: Mapping[str, bytes], sizes: Sizes) -> dict[str, tuple[int, str]]:
-    """Load programs, several at a time: the verifier takes most of a start.
-
-    Return each one's descriptor and the verifier's summary, in the order of `insns`. Raises
-    BpfError for the first of them that the kernel refuses, and loads none then.
-    """
-
-    def load_one(name: str) -> tuple[int, str]:
-        kind, flags = _kind(name, sizes)
-        return bpf.load_program(kind, insns[name], name=name, flags=flags)
-
-    with ThreadPoolExecutor(VERIFIED_AT_ONCE) as pool:
-        loading = {name: pool.submit(load_one, name) for name in insns}
-    errors = [each.exception() for each in loading.values()]
-    if any(errors):
-        for each, error in zip(loading.values(), errors, strict=True):
-            if error is None:
-                os.close(each.result()[0])
-        raise next(error for error in errors if error is not None)
-    return {name: each.result() for name, each in loading.items()}
 
 
 def _kind(name: str, sizes: Sizes) -> tuple[int, int]:

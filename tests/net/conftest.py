@@ -33,9 +33,11 @@ def deep_backlog() -> Iterator[None]:
     before = BACKLOG.read_text()
     with contextlib.suppress(OSError):
         BACKLOG.write_text("10000")
-    yield
-    with contextlib.suppress(OSError):
-        BACKLOG.write_text(before)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            BACKLOG.write_text(before)
 
 
 @pytest.hookimpl(wrapper=True)
