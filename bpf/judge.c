@@ -13,6 +13,10 @@
 #define LEAD_PARTS 32            /* ... and this part of its share for a delay far below the others' ... */
 #define KNEE_PARTS 4             /* ... and this part of the distance to the last share that was too much */
 #define SLACK_PACKETS 2          /* delay granted over the best plane, in packets of its own */
+#define SLACK_TARGETS 2          /* delay granted over the best plane, in targets of the congestion window */
+#define LEAN_PARTS 16            /* a queue that is longer by a target costs a plane this part of its turns ... */
+#define LEAN_FREE 4              /* ... less this part of a target, which is chance ... */
+#define LEAN_MOST 4              /* ... and this part at most */
 #define STRIKES 4                /* judgements in a row before a whole share shrinks ... */
 #define MORE_STRIKES 2           /* ... and before a smaller one shrinks further */
 #define JUDGE_RTTS 3             /* round trips between judgements: the next one sees what this one changed */
@@ -75,6 +79,7 @@ static __always_inline void find_best(struct mrc_balance *b, struct judge_state 
 
 	j->best_ns = ~0u;
 	j->best_fast_ns = ~0u;
+	j->best_now_ns = ~0u;
 	j->best_loss = ~0u;
 	j->best_mark = ~0u;
 	j->judged = 0;
@@ -94,6 +99,8 @@ static __always_inline void find_best(struct mrc_balance *b, struct judge_state 
 			j->best_ns = b->srtt_ns[p];
 		if (b->fast_ns[p] < j->best_fast_ns)
 			j->best_fast_ns = b->fast_ns[p];
+		if (b->now_ns[p] < j->best_now_ns)
+			j->best_now_ns = b->now_ns[p];
 		if (b->loss_ppm[p] < j->best_loss)
 			j->best_loss = b->loss_ppm[p];
 		if (b->mark_ppm[p] < j->best_mark)
@@ -175,18 +182,49 @@ static __always_inline u64 made_whole(u64 shares, u32 top)
 	return after;
 }
 
+/*
+ * A share without the turns that a longer queue costs. Equal planes carry equal rates, so a
+ * difference between their queues, once there, would stay: it ends by sending less to the
+ * longest one. Shares are no means against it: they change the rates in steps, and the queues
+ * that these make change shares in their turn.
+ */
+static __always_inline u32 leaned(const struct mrc_balance *b, const struct judge_state *j, u32 p,
+				  u32 share, u64 now)
+{
+	u32 longer, less, target = j->target_ns;
+
+	if (!target || !measured_lately(b, p, now) ||
+	    b->now_ns[p] <= j->best_now_ns + target / LEAN_FREE)
+		return share;
+	longer = b->now_ns[p] - j->best_now_ns - target / LEAN_FREE;
+	less = (u64)share * longer / target / LEAN_PARTS;
+	return share - (less < share / LEAN_MOST ? less : share / LEAN_MOST);
+}
+
+/* The delay that a busy sender to this peer aims at; 0 without congestion control. */
+static __always_inline u32 aimed_at(const struct mrc_host *h, const struct mrc_balance *b)
+{
+	if (!h->cc_target_ns)
+		return 0;
+	return b->target_ns > h->cc_target_ns ? b->target_ns : h->cc_target_ns;
+}
+
 static __always_inline void judge(struct mrc_balance *b, struct judge_state *j, u64 usable,
 				  const struct mrc_host *h, u64 now)
 {
-	u64 shares = b->shares, after = 0, wait, gap;
+	u64 shares = b->shares, after = 0, turns = 0, wait, gap;
 	u32 p, share, limit;
 
 	find_best(b, j, usable, now);
+	j->target_ns = aimed_at(h, b);
 	if (j->best_ns == ~0u)
 		return;
 	/* A queue that is a few packets longer is no fault of the plane's either. */
 	gap = SLACK_PACKETS * (j->gap_ns < j->best_ns ? j->gap_ns : j->best_ns);
 	limit = j->best_ns + j->best_ns / 2 + h->judge_slack_ns + gap;
+	/* A window that fills the queues makes them differ by as much as it keeps in them. */
+	if (limit < j->best_ns + SLACK_TARGETS * j->target_ns)
+		limit = j->best_ns + SLACK_TARGETS * j->target_ns;
 	wait = JUDGE_RTTS * (u64)j->best_ns;
 	if (wait > h->judge_ns)
 		b->judge_at_ns = now + (wait > JUDGE_LATEST_NS ? JUDGE_LATEST_NS : wait);
@@ -208,7 +246,13 @@ static __always_inline void judge(struct mrc_balance *b, struct judge_state *j, 
 			j->top = share;
 		after |= (u64)share << (8 * p);
 	}
-	b->shares = made_whole(after, j->top);
+	after = made_whole(after, j->top);
+	b->shares = after;
+	for (p = 0; p < MRC_MAX_PLANES; p++) {
+		asm volatile("" : "+r"(p)); /* as above */
+		turns |= (u64)leaned(b, j, p, share_of(after, p), now) << (8 * p);
+	}
+	b->turns = turns;
 }
 
 /* Judge the planes of the next active QP's peer, if it is time. */

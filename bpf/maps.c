@@ -215,7 +215,9 @@ BPF_PERCPU_ARRAY(chains, struct mrc_chain, CHAIN_COUNT);
 struct judge_state {
 	u32 best_ns;             /* least of the planes with the largest share: srtt_ns, */
 	u32 best_fast_ns;        /* fast_ns, */
-	u32 best_loss;           /* loss_ppm */
+	u32 best_now_ns;         /* now_ns, */
+	u32 target_ns;           /* the delay that a busy sender aims at; 0 without congestion control */
+	u32 best_loss;           /* of these planes: loss_ppm */
 	u32 best_mark;           /* and mark_ppm */
 	u32 gap_ns;              /* mean time between two packets, of the judged plane with the shortest */
 	u32 judged;              /* bit p: plane p had enough traffic to be judged */

@@ -140,6 +140,7 @@ struct mrc_peer {                /* map peers; written by the daemon */
 
 struct mrc_balance {             /* map balances[peer] */
 	__u64 shares;            /* byte p: plane p's share, MRC_SHARE_FULL if whole */
+	__u64 turns;             /* the same, less what the plane's queue is longer than others': packets are sent by this */
 	__u64 ports;             /* bit p: the peer takes packets on plane p; receive, control: one store each */
 	__u64 port_id;           /* the Port Status Update that reported this, see bpf/endpoint.c; receive: atomic, control */
 	__u64 heard_ports;       /* the same according to its newest SACKs; receive, control, learn: racy */
@@ -158,7 +159,7 @@ struct mrc_balance {             /* map balances[peer] */
 	__u32 now_ns[MRC_MAX_PLANES];  /* smoothed over four round trips; racy */
 	__u32 usual_ns[MRC_MAX_PLANES]; /* lower quartile of the round trips; racy */
 	__u32 probed_ns;         /* shortest round trip of a probe, 0: not measured; racy */
-	__u32 pad;
+	__u32 target_ns;         /* the delay that a busy QP aims at; 0: not known; racy */
 	__u32 inflight[MRC_SENDERS]; /* by QP modulo this, its bytes in flight as of its last SACK; racy */
 	__u32 base_ns[MRC_LENGTHS]; /* shortest round trip by length of the packet, 0: not measured; racy */
 	__u32 loss_ppm[MRC_MAX_PLANES]; /* smoothed over judgements */

@@ -190,9 +190,10 @@ static __always_inline void nscc_bound(const struct mrc_host *h, struct mrc_tx *
 }
 
 /*
- * A round trip that a packet of a length class needs at most, if nothing is in its way: that
- * of a probe, and the time that a plane takes for so many bytes. Whoever first sends
- * such packets into a queue that others have made would take that queue for the way.
+ * The round trip of a packet of a length class if nothing is in its way, as probes tell it:
+ * that of a probe, and the time that a plane takes for so many bytes. Every sender can know this
+ * at any time. The shortest round trip of its data it knows only if it has ever sent them into empty
+ * queues; a sender that has not would take a queue that others have made for the way.
  */
 static __always_inline u32 nscc_probed(const struct mrc_host *h, const struct mrc_balance *b,
 				       u32 class)
@@ -204,7 +205,10 @@ static __always_inline u32 nscc_probed(const struct mrc_host *h, const struct mr
 	return b->probed_ns + bytes * 1000000 / h->cc_rate;
 }
 
-/* The delay of a packet of a length class. The shortest round trip so far has none. */
+/*
+ * The delay of a packet of a length class: what exceeds the round trip that probes tell, so that all
+ * senders measure from the same, or without probes its shortest round trip so far.
+ */
 static __always_inline u32 nscc_delay(const struct mrc_host *h, struct mrc_balance *b, u32 class,
 				      u32 rtt)
 {
@@ -214,7 +218,7 @@ static __always_inline u32 nscc_delay(const struct mrc_host *h, struct mrc_balan
 		b->base_ns[class & (MRC_LENGTHS - 1)] = rtt;
 		base = rtt;
 	}
-	if (base > probed)
+	if (probed != ~0u)
 		base = probed;
 	return rtt > base ? rtt - base : 0;
 }
@@ -292,6 +296,8 @@ static __always_inline void nscc_sack(const struct mrc_host *h, struct mrc_tx *t
 	delay = nscc_delay(h, b, class & (MRC_LENGTHS - 1), rtt);
 	tx->delay_ns += (s32)(delay - tx->delay_ns) >> 3;
 	tx->target_ns = nscc_target(h, b, tx, tx->srtt_ns);
+	if (busy)
+		b->target_ns = tx->target_ns;
 	if (marked) /* a switch says that there is a queue: the path is no longer than it was */
 		tx->cuts = 0;
 	if (tx->delay_ns > tx->target_ns) {

@@ -29,7 +29,7 @@ static __always_inline u32 take_held(struct resending *r)
 	bpf_spin_lock(&tx->lock);
 	if (tx->held && sent_up_to(tx) == r->psn && nscc_open(r->h, tx, 0) &&
 	    window_open(r->q, tx, 1)) {
-		id = pick_path(tx, r->up, r->up, r->b->shares, price);
+		id = pick_path(tx, r->up, r->up, r->b->turns, price);
 		if (id != MRC_NO_PATH) {
 			nscc_unhold(tx, len, entry->path != PATH_HELD_OTHER);
 			entry->sent_ns = r->now;

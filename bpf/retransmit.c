@@ -158,7 +158,7 @@ static __always_inline u32 claim_loss(struct resending *r, struct path_move *mov
 			nscc_loss(r->h, tx, entry->len);
 		/* Prefer another plane: the cause of the loss may affect all of
 		 * this one. */
-		r->new_id = pick_path(tx, r->up, r->up & ~(1ull << old_plane), r->b->shares,
+		r->new_id = pick_path(tx, r->up, r->up & ~(1ull << old_plane), r->b->turns,
 				      price);
 		entry->sent_ns = r->now;
 		if (entry->sends == 1) {

@@ -240,7 +240,7 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 	else if (tx->held || !nscc_open(f->h, tx, f->tcp) || !window_open(f->q, tx, packets))
 		*id = PATH_HELD | (f->tcp ? 0 : PATH_HELD_OTHER);
 	else
-		*id = pick_path(tx, up, up, f->b->shares, price);
+		*id = pick_path(tx, up, up, f->b->turns, price);
 	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->tcp, f->keeps, f->bit, now))
 		why = MRC_C_DROP_BACKLOG;
 	if (!why && *id != MRC_NO_PATH) {

@@ -24,7 +24,9 @@ _ADDRESS_BYTES = 16
 _MAC_BYTES = 6
 _SELF = _U32.pack(ABI.MRC_OWNER_SELF)
 EQUAL_SHARES = int.from_bytes(bytes([ABI.MRC_SHARE_FULL] * PLANES), "little")
-_BALANCE_AT_FIRST = _BALANCE.pack(shares=EQUAL_SHARES, ports=ALL_PLANES, heard_ports=ALL_PLANES)
+_BALANCE_AT_FIRST = _BALANCE.pack(
+    shares=EQUAL_SHARES, turns=EQUAL_SHARES, ports=ALL_PLANES, heard_ports=ALL_PLANES
+)
 
 
 class PeerTable:

@@ -26,6 +26,7 @@ KNEE_PARTS, LEAD_PARTS, SLACK_PACKETS = 4, 32, 2
 ROUND_TRIPS, LATEST_NS = 3, 100_000_000
 MS = 1_000_000
 LIST = list[int]
+TARGET_NS = MS  # of the congestion window
 
 
 @dataclass
@@ -62,7 +63,7 @@ def judge(rig: Rig, seen: Seen, times: int = 1, *, due: bool = True) -> LIST:
             rig.edit("balances", peer, "mrc_balance", judge_at_ns=0)
         rig.edit(
             "balances", peer, "mrc_balance",
-            srtt_ns=whole(seen.rtt_ns), fast_ns=whole(seen.rtt_ns),
+            srtt_ns=whole(seen.rtt_ns), fast_ns=whole(seen.rtt_ns), now_ns=whole(seen.rtt_ns),
             rtt_at_ns=whole([time.monotonic_ns() - age for age in seen.age_ns]),
             acked=whole(seen.acked), lost=whole(seen.lost), marked=whole(seen.marked),
         )  # fmt: skip
@@ -295,6 +296,51 @@ def test_queue_that_is_a_few_packets_longer_is_no_delay(
         judged.edit("balances", peer, "mrc_balance", stock_ns=whole([since] * PLANES))
         judge(judged, late)
     assert (shares(judged)[1] < FULL) == worse
+
+
+def turns(rig: Rig) -> LIST:
+    raw = rig.dp.read_raw("balances", rig.table.peers.indices["h2"], _BALANCE.size)
+    (word,) = _BALANCE.unpack_array(raw, "turns")
+    return list(word.to_bytes(ABI.MRC_MAX_PLANES, "little"))[:PLANES]
+
+
+@pytest.mark.parametrize(
+    ("longer_ns", "expected"),
+    [
+        (0, FULL),
+        (TARGET_NS // 4, FULL),
+        (TARGET_NS * 5 // 4, FULL - FULL // 16),
+        (TARGET_NS * 9 // 4, FULL - FULL // 8),
+        (TARGET_NS * 9, FULL - FULL // 4),
+    ],
+    ids=["no queue", "chance", "a target", "two targets", "many targets"],
+)
+def test_a_longer_queue_costs_turns_at_once(judged: Rig, longer_ns: int, expected: int) -> None:
+    judged.tune(cc_target_ns=TARGET_NS)
+    judge(judged, Seen(rtt_ns=[MS, MS + longer_ns, MS, MS]))
+    assert turns(judged) == [FULL, expected, FULL, FULL]
+    assert shares(judged) == EQUAL
+
+
+def test_queues_of_a_full_window_take_no_share(judged: Rig) -> None:
+    """The same delays are a worse plane where nothing controls the window."""
+    judged.tune(cc_target_ns=TARGET_NS)
+    peer, delays = judged.table.peers.indices["h2"], Seen(rtt_ns=[MS, 8 * MS, MS, MS])
+    judged.edit("balances", peer, "mrc_balance", target_ns=4 * TARGET_NS)
+    judge(judged, delays, STRIKES + 2)
+    assert shares(judged) == EQUAL
+    judged.tune(cc_target_ns=0)
+    judge(judged, delays, STRIKES + 2)
+    assert shares(judged)[1] < FULL
+    assert turns(judged) == shares(judged)
+
+
+def test_a_shorter_queue_gets_its_turns_back(judged: Rig) -> None:
+    judged.tune(cc_target_ns=TARGET_NS)
+    judge(judged, Seen(rtt_ns=[MS, 4 * MS, MS, MS]))
+    assert turns(judged)[1] < FULL
+    judge(judged, Seen())
+    assert turns(judged) == EQUAL
 
 
 def test_peer_without_an_active_qp_is_not_judged(rig: Rig) -> None:

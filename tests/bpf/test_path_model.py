@@ -296,7 +296,8 @@ class Paths(RuleBasedStateMachine):
     def share(self, shares: list[int]) -> None:
         self.shares[1:PLANES] = shares[1:]
         word = int.from_bytes(bytes(self.shares), "little")
-        self.rig.edit("balances", self.rig.table.peers.indices["h2"], "mrc_balance", shares=word)
+        peer = self.rig.table.peers.indices["h2"]
+        self.rig.edit("balances", peer, "mrc_balance", shares=word, turns=word)
 
     @rule(path=path)
     def slow(self, path: tuple[int, int]) -> None:
