@@ -227,6 +227,7 @@ class Rig:
             )
             (folder / "fabric.toml").write_text(description.dumps(fabric))
         self.fabric = fabric
+        self._configurations: dict[tuple[object, ...], Config] = {}
         self.config = self._configuration("h1")
         self.mtu = self.config.mtu
         self._make_interfaces()
@@ -261,6 +262,12 @@ class Rig:
         self._counted: dict[str, int] = {}
 
     def _configuration(self, host: str, **transport: int) -> Config:
+        key = host, *transport.items()
+        if key not in self._configurations:
+            self._configurations[key] = self._loaded(host, **transport)
+        return self._configurations[key]
+
+    def _loaded(self, host: str, **transport: int) -> Config:
         path = self._folder / f"{host}.toml"
         settings = f"[transport]\nmpr = {MPR}\nqps_per_peer = {QPS_PER_PEER}\n" + "".join(
             f"{key} = {value}\n" for key, value in transport.items()
@@ -387,8 +394,7 @@ class Rig:
         return tuple(self.dp.read("rooms", ring, kind)["free"] for ring in rings)  # type: ignore[return-value]
 
     def _fill(self, name: str, count: int, size: int, first: int = 0) -> None:
-        for index in range(first, first + count):
-            bpf.update(self.dp.maps[name], struct.pack("=I", index), bytes(size))
+        bpfbatch.update_array(self.dp.maps[name], first, [bytes(size)] * count)
 
     def _become(self, host: str, **transport: int) -> None:
         self.config = self._configuration(host, **transport)
