@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.datapath import bytecode, loader
+from mrcd.datapath import bytecode, loader, precompile
 from mrcd.datapath.sizes import Sizes
 from mrcd.linux import bpfmap
 from mrcd.linux.bpf import BpfError
@@ -80,6 +80,22 @@ def test_other_capacities_need_no_compiler(cache: Path, closing: ExitStack) -> N
 def test_another_mtu_is_compiled(cache: Path, closing: ExitStack) -> None:
     _maps, report = load(closing, replace(SIZES, mtu=1400), cache)
     assert all(each.compiled for each in report)
+
+
+def test_a_package_takes_what_a_daemon_has_kept(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(text: str, sizes: Sizes) -> bytecode.Bytecode:
+        raise AssertionError(f"compiled for {sizes}")
+
+    monkeypatch.setattr(loader, "compilation", refuse)
+    precompile.compile_into(tmp_path / "new", cache, SIZES.compiled())
+    key = bytecode.key_of(loader.source(), SIZES.compiled().defines())
+    assert bytecode.read(tmp_path / "new", key) == bytecode.read(cache, key) is not None
+    with pytest.raises(AssertionError, match="compiled for"):
+        precompile.compile_into(tmp_path / "new", None, SIZES.compiled())
+    with pytest.raises(AssertionError, match="compiled for"):
+        precompile.compile_into(tmp_path / "new", cache, replace(SIZES.compiled(), mtu=1400))
 
 
 def test_a_process_that_loads_from_a_file_has_no_compiler(cache: Path) -> None:
