@@ -8,6 +8,9 @@ SEED := 1
 ARGS :=
 RELEASE := bookworm
 
+# Tests start daemons and commands hundreds of times: each would compile its Python modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup setup-bench test test-unit test-bpf test-net test-net-alone test-net-beside test-package lint format docs man demo bench bench-quick bench-transport bench-paper soak wheel deb sbom lock check-vm check-readme clean
 
 help: ## show this list

@@ -3,7 +3,8 @@
 #
 # Build a release into dist/: `wheel`, or `deb`, the package for Debian 12 and 13. The first `deb` needs
 # root to install Debian's tools. make calls this script. It packages the files known to git, as
-# they are now, so that no leftovers of earlier work get in.
+# they are now, so that no leftovers of earlier work get in. The BPF programs are compiled anew, except
+# those of the same sources in the folder $COMPILED, for the tests, which have compiled some of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -59,7 +60,7 @@ build_deb() {
 		cp -r build/man "$tree/man"
 	fi
 	# bcc needs root, which the build of a package has not.
-	(cd "$tree" && "$PYTHON" -W ignore -m mrcd.datapath.precompile compiled)
+	(cd "$tree" && "$PYTHON" -W ignore -m mrcd.datapath.precompile compiled ${COMPILED:+"$COMPILED"})
 	mkdir "$tree/wheels"
 	cp "$DIST/mrcd-$VERSION-py3-none-any.whl" "$tree/wheels"
 	"$PYTHON" packaging/lock.py --download "$tree/wheels"

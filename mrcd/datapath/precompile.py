@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Compile the programs of the usual configurations, for a package to bring.
 
-    python -m mrcd.datapath.precompile FOLDER     (as root, with bcc)
+    python -m mrcd.datapath.precompile FOLDER [KEPT]     (as root, with bcc)
+
+What is in the folder KEPT, where daemons on this machine have kept what they compiled, is taken
+from there.
 
 A host whose configuration is one of these needs neither bcc nor a compiler nor kernel headers:
 mrcd/datapath/loader.py finds the programs in `shipped()`. Any other configuration is compiled at
@@ -17,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -58,25 +62,29 @@ def usual() -> Iterator[Sizes]:
         ).compiled()
 
 
-def compile_into(folder: Path, sizes: Sizes) -> float:
+def compile_into(folder: Path, kept: Path | None, sizes: Sizes) -> float:
     """Compile for these sizes and leave the result in a folder; return the seconds it took.
 
-    Raises RuntimeError when bcc cannot compile, OSError when the folder cannot be written.
+    What is in the folder `kept` is only copied. Raises RuntimeError when bcc cannot compile,
+    OSError when the folder cannot be written.
     """
     began, text = time.monotonic(), loader.source()
-    bytecode.write(folder, bytecode.key_of(text, sizes.defines()), loader.compilation(text, sizes))
+    key = bytecode.key_of(text, sizes.defines())
+    code = bytecode.read(kept, key) if kept is not None else None
+    bytecode.write(folder, key, code or loader.compilation(text, sizes))
     return time.monotonic() - began
 
 
 def main() -> int:
     """Compile them all, as many at a time as there are CPUs."""
-    if len(sys.argv) != 2:
-        print("usage: python -m mrcd.datapath.precompile FOLDER", file=sys.stderr)
+    if len(sys.argv) not in (2, 3):
+        print("usage: python -m mrcd.datapath.precompile FOLDER [KEPT]", file=sys.stderr)
         return 2
     folder = Path(sys.argv[1])
+    kept = Path(sys.argv[2]) if len(sys.argv) == 3 else None
     wanted = list(usual())
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        seconds = list(pool.map(compile_into, [folder] * len(wanted), wanted))
+        seconds = list(pool.map(partial(compile_into, folder, kept), wanted))
     for path in folder.iterdir():  # what a package brings may be read by everybody
         path.chmod(0o644)
     folder.chmod(0o755)

@@ -13,6 +13,7 @@ import pytest
 
 from mrcd.datapath import loader
 from mrcd.fabric.routing import SRV6, Routing
+from mrcd.lab.state import CACHE_DIR
 from mrcd.linux import kernel, netns
 from tests.bpf import rig as rigs
 from tests.bpf.capturing import CapturingRig
@@ -155,7 +156,9 @@ def recording(
             sizes = replace(rig.dp.sizes, capture=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
-                maps, programs, rig.capture_report = loader.load_over(rig.dp.maps, sizes)
+                maps, programs, rig.capture_report = loader.load_over(
+                    rig.dp.maps, sizes, cache=CACHE_DIR
+                )
             made[routing, xdp] = maps, programs
         return made[routing, xdp]
 

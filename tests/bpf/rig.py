@@ -24,7 +24,8 @@ from typing import Any
 
 from mrcd.config import config
 from mrcd.config.config import Config
-from mrcd.datapath import loader, view
+from mrcd.datapath import bytecode, loader, view
+from mrcd.datapath.bytecode import Bytecode
 from mrcd.datapath.clock import CARRIER
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.qptable import QpTable, evs_per_plane
@@ -34,6 +35,7 @@ from mrcd.fabric.description import Fabric, Host
 from mrcd.fabric.loops import loops_of
 from mrcd.fabric.routing import SRV6, Routing
 from mrcd.handshake import LocalQp, RemoteQp
+from mrcd.lab.state import CACHE_DIR
 from mrcd.linux import bpf, bpfbatch, bpfmap, netns
 from mrcd.linux.ringbuf import RingBuffer
 from mrcd.wire.abi import ABI
@@ -148,6 +150,18 @@ def end_in_stub(dp: Datapath) -> int:
     return made
 
 
+def code_of(sizes: loader.Sizes) -> Bytecode:
+    """Return the compiled programs that a rig of these sizes loads."""
+    text, compiled = loader.source(), sizes.compiled()
+    key = bytecode.key_of(text, compiled.defines())
+    with bytecode.alone(CACHE_DIR, key):
+        code = bytecode.read(CACHE_DIR, key)
+        if code is None:
+            code = loader.compilation(text, compiled)
+            bytecode.write(CACHE_DIR, key, code)
+    return code
+
+
 def arrival(dp: Datapath, frame: bytes, ifindex: int, *, out: int = 0) -> bpf.TestRun:
     """Return a run of mrc_receive on a frame, as if it had arrived at an interface."""
     if dp.sizes.xdp:  # struct xdp_md: data_end and ingress_ifindex
@@ -213,6 +227,7 @@ class Rig:
             )
             (folder / "fabric.toml").write_text(description.dumps(fabric))
         self.fabric = fabric
+        self._configurations: dict[tuple[object, ...], Config] = {}
         self.config = self._configuration("h1")
         self.mtu = self.config.mtu
         self._make_interfaces()
@@ -234,7 +249,8 @@ class Rig:
         self.dp = Datapath(folder, sizes)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # bcc wants names as bytes
-            self.dp.maps, self.dp.programs, self.report = loader.load(sizes)
+            # Labs and all workers share what is compiled: a variant takes 6 s.
+            self.dp.maps, self.dp.programs, self.report = loader.load(sizes, cache=CACHE_DIR)
         self._stubs = {_TAIL_DELIVER: stub(HANDED_OVER), _TAIL_CELL: stub(HANDED_CELL)}
         self.point_tails()
         self.capture_report: list[loader.ProgramReport] = []  # of programs loaded over these maps
@@ -246,6 +262,12 @@ class Rig:
         self._counted: dict[str, int] = {}
 
     def _configuration(self, host: str, **transport: int) -> Config:
+        key = host, *transport.items()
+        if key not in self._configurations:
+            self._configurations[key] = self._loaded(host, **transport)
+        return self._configurations[key]
+
+    def _loaded(self, host: str, **transport: int) -> Config:
         path = self._folder / f"{host}.toml"
         settings = f"[transport]\nmpr = {MPR}\nqps_per_peer = {QPS_PER_PEER}\n" + "".join(
             f"{key} = {value}\n" for key, value in transport.items()
@@ -372,8 +394,7 @@ class Rig:
         return tuple(self.dp.read("rooms", ring, kind)["free"] for ring in rings)  # type: ignore[return-value]
 
     def _fill(self, name: str, count: int, size: int, first: int = 0) -> None:
-        for index in range(first, first + count):
-            bpf.update(self.dp.maps[name], struct.pack("=I", index), bytes(size))
+        bpfbatch.update_array(self.dp.maps[name], first, [bytes(size)] * count)
 
     def _become(self, host: str, **transport: int) -> None:
         self.config = self._configuration(host, **transport)

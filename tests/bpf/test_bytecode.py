@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.datapath import bytecode, loader
+from mrcd.datapath import bytecode, loader, precompile
 from mrcd.datapath.sizes import Sizes
 from mrcd.linux import bpfmap
 from mrcd.linux.bpf import BpfError
@@ -47,13 +47,13 @@ def load(
     return maps, report
 
 
-def test_maps_have_the_sizes_that_the_sources_give_them(closing: ExitStack) -> None:
+def test_maps_have_the_sizes_that_the_sources_give_them(cache: Path, closing: ExitStack) -> None:
     """Compare with maps that the compiler makes of the real sizes, not of the compiled-in ones."""
     from bcc import BPF
 
     module = BPF(text=loader.source(), cflags=["-Wno-unused-function", *SIZES.defines()])
     closing.callback(module.cleanup)
-    maps, _report = load(closing, SIZES, None)
+    maps, _report = load(closing, SIZES, cache)
     assert set(maps) == set(loader.MAPS)
     for name, fd in maps.items():
         there = bpfmap.described(int(module[name.encode()].map_fd))
@@ -80,6 +80,22 @@ def test_other_capacities_need_no_compiler(cache: Path, closing: ExitStack) -> N
 def test_another_mtu_is_compiled(cache: Path, closing: ExitStack) -> None:
     _maps, report = load(closing, replace(SIZES, mtu=1400), cache)
     assert all(each.compiled for each in report)
+
+
+def test_a_package_takes_what_a_daemon_has_kept(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(text: str, sizes: Sizes) -> bytecode.Bytecode:
+        raise AssertionError(f"compiled for {sizes}")
+
+    monkeypatch.setattr(loader, "compilation", refuse)
+    precompile.compile_into(tmp_path / "new", cache, SIZES.compiled())
+    key = bytecode.key_of(loader.source(), SIZES.compiled().defines())
+    assert bytecode.read(tmp_path / "new", key) == bytecode.read(cache, key) is not None
+    with pytest.raises(AssertionError, match="compiled for"):
+        precompile.compile_into(tmp_path / "new", None, SIZES.compiled())
+    with pytest.raises(AssertionError, match="compiled for"):
+        precompile.compile_into(tmp_path / "new", cache, replace(SIZES.compiled(), mtu=1400))
 
 
 def test_a_process_that_loads_from_a_file_has_no_compiler(cache: Path) -> None:
@@ -114,10 +130,11 @@ def compiler_of(process: subprocess.Popen[str]) -> bool:
     return {"True\n": True, "False\n": False}[said]
 
 
-def test_what_the_verifier_refuses_is_compiled_anew(tmp_path: Path, closing: ExitStack) -> None:
-    load(closing, SIZES, tmp_path / "cache")
-    (file,) = (path for path in (tmp_path / "cache").iterdir() if path.name != ".lock")
-    code = bytecode.read(file.parent, file.name)
+def test_what_the_verifier_refuses_is_compiled_anew(
+    cache: Path, tmp_path: Path, closing: ExitStack
+) -> None:
+    file = tmp_path / "cache" / bytecode.key_of(loader.source(), SIZES.compiled().defines())
+    code = bytecode.read(cache, file.name)
     assert code is not None
     endless = code.programs["mrc_idle"][:8] + bytes([0x05, 0, 0xFE, 0xFF, 0, 0, 0, 0])
     bad = bytecode.Bytecode(code.maps, {**code.programs, "mrc_idle": endless}, code.btf)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import struct
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,6 +23,7 @@ from mrcd.wire.abi import CAPTURE
 from mrcd.wire.packet import WIRE
 from tests.bpf.capturing import CapturingRig
 from tests.bpf.cells import CellRig
+from tests.bpf.conftest import ROUTINGS
 from tests.bpf.packets import (
     EV,
     QPN,
@@ -37,7 +37,7 @@ from tests.bpf.packets import (
     offer_frame,
     trimmed,
 )
-from tests.bpf.rig import DROPPED, MPR, Rig
+from tests.bpf.rig import DROPPED, MPR, Rig, code_of
 from tests.bpf.test_programs import VERIFIER_MAX, falls_into_loops
 from tests.bpf.test_survey import returned, survey
 
@@ -409,16 +409,11 @@ def test_verifier_has_room_for_the_capture(each_capture_rig: CapturingRig) -> No
         assert int(found[1]) < VERIFIER_MAX * 3 / 4, f"{each.name}: {each.verifier}"
 
 
-@pytest.mark.parametrize("encap", range(4))
-def test_no_instruction_of_a_capture_falls_into_a_loop(built_rig: Rig, encap: int) -> None:
-    from bcc import BPF  # type: ignore[import-untyped]
-
-    flags = replace(built_rig.dp.sizes, encap=encap, capture=True).defines()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        module = BPF(text=loader.source(), cflags=[*flags, "-Wno-unused-function"])
+@pytest.mark.parametrize("routing", ROUTINGS, ids=lambda routing: routing.shown)
+def test_no_instruction_of_a_capture_falls_into_a_loop(built_rig: Rig) -> None:
+    code = code_of(replace(built_rig.dp.sizes, capture=True))
     for name in loader.PROGRAMS:
-        assert not falls_into_loops(bytes(module.dump_func(name.encode()))), name
+        assert not falls_into_loops(code.programs[name]), name
 
 
 def test_the_carrier_of_the_clock_is_not_recorded(capture_rig: CapturingRig) -> None:

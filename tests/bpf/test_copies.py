@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 import struct
-import warnings
 from collections import Counter
 from pathlib import Path
 
 from mrcd.datapath import loader
-from tests.bpf.rig import Rig
+from tests.bpf.rig import Rig, code_of
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "performance.md"
 HELPERS = {
@@ -58,13 +57,8 @@ def documented(text: str) -> dict[str, Counter[str]]:
 
 
 def test_calls_that_copy_are_those_of_the_document(built_rig: Rig) -> None:
-    from bcc import BPF  # type: ignore[import-untyped]
-
-    flags = [*built_rig.dp.sizes.defines(), "-Wno-unused-function"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        module = BPF(text=loader.source(), cflags=flags)
-    built = {name: called(bytes(module.dump_func(name.encode()))) for name in loader.PROGRAMS}
+    code = code_of(built_rig.dp.sizes)
+    built = {name: called(code.programs[name]) for name in loader.PROGRAMS}
     wanted = documented(DOCUMENT.read_text())
     assert {name: calls for name, calls in built.items() if calls} == wanted
 
