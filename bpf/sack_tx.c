@@ -3,6 +3,10 @@
  * SACKs, the receiver's side: what they contain and by which path they leave.
  */
 
+#define PENALTY_PART 4           /* a reorder ring runs short with less than this part of it free */
+#define PENALTY_MOST 64          /* largest penalty: of 128, so it halves the window in a round trip */
+#define PENALTY_END 2            /* the penalty is over when this part of the rings is free */
+
 /*
  * Describe the window from PSN `base` on (next <= base < high). The window is
  * twice the MPR, so the 64 bits never wrap to its beginning. Lock of rx held.
@@ -78,27 +82,67 @@ static __always_inline u32 planes_down(const struct mrc_host *h)
 }
 
 /*
+ * The penalty for a QP because of what a reorder ring has free, 0 to PENALTY_MOST. Only what
+ * waits takes slots, so a QP that keeps order has none; nor has one whose whole window
+ * finds room, `can` of `mpr`, however long a gap makes it wait. *ample: 0 if the ring may
+ * run short again soon.
+ */
+static __always_inline u32 ring_penalty(const struct mrc_room *room, u32 waiting, u64 can,
+					u64 mpr, u32 *ample)
+{
+	u64 low = room->all / PENALTY_PART, free = room->free;
+
+	if (free < room->all / PENALTY_END)
+		*ample = 0;
+	if (free >= low || !waiting || can >= mpr)
+		return 0;
+	return 1 + (low - free) * (PENALTY_MOST - 1) / low;
+}
+
+/* Have the SACK ask for a smaller window, or give back what was asked for before. */
+static __always_inline void ask_to_shrink(struct mrc_rx *rx, struct sack_body *sack, u32 penalty,
+					  u32 ample)
+{
+	if (penalty) {
+		rx->pressed = 1;
+		sack->press = penalty << MRC_CC_PENALTY_SHIFT;
+		count_atomic(MRC_C_PENALTY_TX);
+	} else if (ample && rx->pressed) {
+		sack->press = MRC_CC_RESTORE;
+	}
+}
+
+/*
  * The window that a SACK grants: what waits is in a reorder ring already, and as much
  * more as the rings have free, which all QPs share. In a ring for cells a slot counts
  * as its part of the window, so that an empty ring grants all of it. Never 0: the next
  * packet in order needs no ring, and a sender that may send nothing would hear nothing.
+ * Before that, the penalty shrinks what the sender has in flight.
  */
-static __always_inline u32 window_granted(const struct mrc_qp *q, u32 waiting)
+static __always_inline void grant_window(const struct mrc_qp *q, struct mrc_rx *rx,
+					 struct sack_body *sack)
 {
-	u32 packets = MRC_ROOM_PACKETS, cells = MRC_ROOM_CELLS, mpr = q->mpr;
+	u32 packets = MRC_ROOM_PACKETS, cells = MRC_ROOM_CELLS, mpr = q->mpr, penalty = 0;
 	struct mrc_room *room = rooms.lookup(&packets);
+	u32 waiting = sack->ooo, ample = 1;
 	u64 grant = mpr, can;
 
 	can = room ? waiting + room->free : 0;
 	if (can < grant)
 		grant = can;
+	if (room)
+		penalty = ring_penalty(room, waiting, can, mpr, &ample);
 	room = rooms.lookup(&cells);
 	if (CELLS && q->framing == MRC_FRAMING_CELL && room && room->all) {
 		can = waiting + room->free * mpr / room->all;
 		if (can < grant)
 			grant = can;
+		can = ring_penalty(room, waiting, can, mpr, &ample);
+		if (can > penalty)
+			penalty = can;
 	}
-	return grant < MRC_MPR_UNIT ? 1 : grant / MRC_MPR_UNIT;
+	sack->mpr = grant < MRC_MPR_UNIT ? 1 : grant / MRC_MPR_UNIT;
+	ask_to_shrink(rx, sack, penalty, ample);
 }
 
 /*
@@ -110,13 +154,14 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 				      u32 chain)
 {
 	struct mrc_tx *tx = txs.lookup(&qp);
+	struct mrc_rx *rx = rxs.lookup(&qp);
 	struct mrc_keys *k = keys.lookup(&qp);
 	struct mrc_peer_plane *pp;
 	struct mrc_plane *pl;
 	u32 plane, back;
 	void *data, *end;
 
-	if (!tx || !k || bpf_skb_change_tail(skb, MRC_SACK_FRAME_LEN, 0))
+	if (!tx || !rx || !k || bpf_skb_change_tail(skb, MRC_SACK_FRAME_LEN, 0))
 		return 0;
 	back = way_back(qp, h, q, tx, sack->ev, sack->cack);
 	plane = ev_plane(back);
@@ -125,7 +170,7 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 	if (!pl || !pp)
 		return 0;
 	sack->down = planes_down(h);
-	sack->mpr = window_granted(q, sack->ooo);
+	grant_window(q, rx, sack);
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
 	if (put_headers(data, end, h, pl, pp, back, control_class(h), MRC_SACK_BODY, MRC_OP_SACK,
