@@ -338,43 +338,4 @@ static __always_inline void nscc_loss(const struct mrc_host *h, struct mrc_tx *t
 							      NSCC_LEAST * CFG_MTU;
 }
 
-/*
- * The receiver's reorder ring fills up, and the newest SACK, by which `bytes` have arrived, asks
- * for a smaller window; or there is room again, and the window from before may return. It
- * does so once, and not if congestion has made it smaller meanwhile. Returns the
- * counter of what was done, or 0.
- */
-static __always_inline u32 nscc_press(const struct mrc_host *h, struct mrc_tx *tx, u32 bytes,
-				      u32 press)
-{
-	u32 part = press >> MRC_CC_PENALTY_SHIFT & MRC_CC_PENALTY, least = NSCC_LEAST * CFG_MTU;
-	u32 from = tx->inflight < tx->cwnd ? tx->inflight : tx->cwnd, take = (u64)part * bytes >> 7;
-
-	if (!h->cc_target_ns || !tx->cwnd)
-		return 0;
-	if (tx->cwnd < tx->left)
-		tx->saved = 0;
-	if (part && bytes) {
-		if (tx->saved < tx->cwnd)
-			tx->saved = tx->cwnd;
-		tx->cwnd = from > take + least ? from - take : least;
-		tx->left = tx->cwnd;
-		tx->calm = 0;
-		return MRC_C_PENALTY_RX;
-	}
-	if (part || !(press & MRC_CC_RESTORE) || !tx->saved)
-		return 0;
-	if (tx->cwnd < tx->saved)
-		tx->cwnd = tx->saved;
-	tx->saved = 0;
-	return MRC_C_PENALTY_OVER;
-}
-
-/* A SACK with a penalty makes the window no larger, however short the delay is. */
-static __always_inline void nscc_keep_pressed(struct mrc_tx *tx)
-{
-	if (tx->cwnd > tx->left)
-		tx->cwnd = tx->left;
-}
-
 #endif

@@ -3,10 +3,6 @@
  * SACKs, the receiver's side: what they contain and by which path they leave.
  */
 
-#define PENALTY_PART 4           /* a reorder ring runs short with less than this part of it free */
-#define PENALTY_MOST 64          /* largest penalty: of 128, so it halves the window in a round trip */
-#define PENALTY_END 2            /* the penalty is over when this part of the rings is free */
-
 /*
  * Describe the window from PSN `base` on (next <= base < high). The window is
  * twice the MPR, so the 64 bits never wrap to its beginning. Lock of rx held.
@@ -79,24 +75,6 @@ static __always_inline u32 way_back(u32 qp, const struct mrc_host *h, const stru
 static __always_inline u32 planes_down(const struct mrc_host *h)
 {
 	return ~h->plane_mask & ((1u << (h->planes & 15)) - 1);
-}
-
-/*
- * The penalty for a QP because of what a reorder ring has free, 0 to PENALTY_MOST. Only what
- * waits takes slots, so a QP that keeps order has none; nor has one whose whole window
- * finds room, `can` of `mpr`, however long a gap makes it wait. *ample: 0 if the ring may
- * run short again soon.
- */
-static __always_inline u32 ring_penalty(const struct mrc_room *room, u32 waiting, u64 can,
-					u64 mpr, u32 *ample)
-{
-	u64 low = room->all / PENALTY_PART, free = room->free;
-
-	if (free < room->all / PENALTY_END)
-		*ample = 0;
-	if (free >= low || !waiting || can >= mpr)
-		return 0;
-	return 1 + (low - free) * (PENALTY_MOST - 1) / low;
 }
 
 /* Have the SACK ask for a smaller window, or give back what was asked for before. */

@@ -26,7 +26,6 @@ typedef __u32 u32; typedef __u64 u64; typedef __s32 s32;
 struct bpf_spin_lock { __u32 val; };
 #define PATH_LAST 0x20000
 #define CFG_MTU 4000
-#include "mrc_wire.h"
 #include "mrc_abi.h"
 #include "nscc.h"
 u32 host_open(const struct mrc_host *h, struct mrc_tx *tx, u32 tcp)
