@@ -228,6 +228,7 @@ struct sack_body {               /* host order, what a SACK says */
 	__u32 ts;                /* time stamp to reflect, as it came */
 	__u32 down;              /* our planes that are down, a bit each */
 	__u32 mpr;               /* PSNs behind cack that we can take, in units of MRC_MPR_UNIT */
+	__u32 press;             /* MRC_CC_RESTORE, or a penalty << MRC_CC_PENALTY_SHIFT */
 	__u64 bytes;             /* nominal sizes of what arrived */
 };
 
@@ -252,7 +253,8 @@ static __always_inline int put_sack(void *data, void *end, const struct mrc_keys
 	seth->bitmap_lo = bpf_htonl((__u32)s->bitmap);
 	cc->tx_timestamp = bpf_htons(s->ts);
 	cc->ooo = bpf_htons(s->ooo & MRC_CC_OOO);
-	cc->bytes = bpf_htonl((s->bytes + MRC_CC_BYTES_UNIT - 1) / MRC_CC_BYTES_UNIT & 0xffffff);
+	cc->bytes = bpf_htonl(s->press |
+			      ((s->bytes + MRC_CC_BYTES_UNIT - 1) / MRC_CC_BYTES_UNIT & 0xffffff));
 	seal(data, tx_key(k, data), count, MRC_SETH_LEN + MRC_CC_STATE_LEN);
 	return 0;
 }

@@ -129,6 +129,7 @@ struct learn_args {              /* mrc_deliver to mrc_learn: what a SACK tells 
 	u32 class;               /* of its length (nscc.h) */
 	u32 bytes;               /* of the packets that arrived */
 	u32 m;                   /* its congestion mark for that path, MRC_SETH_M_... */
+	u32 press;               /* its penalty, and whether the window may return, as in CC_STATE */
 	u32 rule;                /* counter of the rule that sent that packet needlessly; 0: none */
 	s32 slow;                /* what path_rtt() found: 1 slow, -1 not, 0 undecided */
 };
@@ -194,6 +195,7 @@ struct sack_state {              /* mrc_deliver's loop over the words of a SACK 
 
 struct learn_state {             /* mrc_learn */
 	u32 found_slow;          /* 1: the path is slow from now on */
+	u32 pressed;             /* counter of what the receiver's penalty did to the window; 0: nothing */
 };
 
 struct mrc_chain {

@@ -86,6 +86,7 @@
 #include "pick.h"
 #include "rtt.h"
 #include "nscc.h"
+#include "penalty.h"
 #include "maps.c"
 #include "capture.c"
 #include "path_events.c"

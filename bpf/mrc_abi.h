@@ -241,6 +241,8 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 lost;              /* ... and lost to long queues */
 	__u32 cuts;              /* round trips in a row with too much delay at the smallest window */
 	__u32 cut_least_ns;      /* least delay in these */
+	__u32 saved;             /* window from before the receiver's penalty; 0: none is to return */
+	__u32 left;              /* what the penalty left of it */
 	__u32 others;            /* of the packets held, bytes of those that are not TCP's ... */
 	__u32 flows_from;        /* first PSN whose flow .flows has; lock */
 	__u64 others_ns;         /* ... and since when there have been any */
@@ -310,7 +312,7 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	__u64 gap_ns;            /* since when cells have been early because of the gap at gap_psn; lock */
 	__u64 large_ns;          /* when a cell of several packets arrived last; lock */
 	__u32 gap_psn;           /* lock */
-	__u32 pad;
+	__u32 pressed;           /* 1: a SACK has had a penalty, so later ones may end it; racy */
 	__u32 ce_psn;            /* a packet marked CE whose mark no SACK has told yet ... */
 	__u32 ce_ev;             /* ... and its path, plus one; 0: none; lock */
 	__u64 nack_ns;           /* refusals up to now are paid for until then (refuse.c); lock */
@@ -609,6 +611,9 @@ struct mrc_counter_name {        /* map counter_names[counter]; daemon */
 #define MRC_C_DROP_BUDGET_PEER 107 /* dropped: more messages for the daemon than a peer may send */
 #define MRC_C_DROP_BUDGET_PLANE 108 /* dropped: more messages for the daemon than other addresses of the planes may send */
 #define MRC_C_DROP_BUDGET_REST 109 /* dropped: more messages for the daemon than the rest of the world may send */
-#define MRC_C_COUNT 110
+#define MRC_C_PENALTY_TX 110     /* SACKs that asked a sender for a smaller window: a reorder ring fills up */
+#define MRC_C_PENALTY_RX 111     /* SACKs that made a congestion window smaller: the peer's reorder ring fills up */
+#define MRC_C_PENALTY_OVER 112   /* congestion windows that returned after that */
+#define MRC_C_COUNT 113
 
 #endif

@@ -139,6 +139,9 @@ struct mrc_seth {
 #define MRC_CC_FLAG_SOLICITED 0x4 /* in .cc: asked for; .tx_timestamp is that of the question */
 #define MRC_CC_OOO 0x7fff        /* in .ooo */
 #define MRC_CC_BYTES_UNIT 256    /* .bytes counts nominal sizes in these, rounded up */
+#define MRC_CC_RESTORE 0x80000000 /* in .bytes: the window from before the penalty may return ... */
+#define MRC_CC_PENALTY 0x7f      /* ... and the penalty: the window shrinks by so many 128th of what arrived */
+#define MRC_CC_PENALTY_SHIFT 24
 struct mrc_cc_state {
 	__u16 tx_timestamp;      /* reflected from TSETH or PETH */
 	__u16 ooo;               /* res 1 | packets waiting for a gap 15 */

@@ -181,7 +181,7 @@ static __always_inline int answer_probe(struct hook_ctx *ctx, const struct mrc_h
 	if (!rx || !tx)
 		return drop(MRC_C_DROP_QPN);
 	describe_probe(h, rx, peth, pkt, &sack);
-	sack.mpr = window_granted(pkt->q, sack.ooo);
+	grant_window(pkt->q, rx, &sack);
 	if (hook_resize(ctx, MRC_SACK_FRAME_LEN))
 		return drop(MRC_C_DROP_SKB);
 	/* Always the mirrored path or, if that plane does not work for us, another one:

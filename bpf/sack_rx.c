@@ -27,6 +27,7 @@ struct sack_in {
 	u32 down;                /* bit p: the peer's plane p is down */
 	u32 granted;             /* the window that it grants, PSNs */
 	u32 heard;               /* count of bytes, 24 bits */
+	u32 press;               /* penalty, and whether the window may return, as in CC_STATE */
 	u32 una;                 /* tx->una when it came ... */
 	u32 next;                /* ... and what had been sent */
 	s32 ahead;               /* cack + 1 less una */
@@ -194,7 +195,8 @@ static __always_inline int parse_sack(struct __sk_buff *skb, struct mrc_tx *tx, 
 	s->m = head >> MRC_SETH_M_SHIFT & 3;
 	s->down = cack >> MRC_SETH_DOWN_SHIFT;
 	s->granted = seth->mpr * MRC_MPR_UNIT;
-	s->heard = bpf_ntohl(cc->bytes) & 0xffffff;
+	s->press = bpf_ntohl(cc->bytes);
+	s->heard = s->press & 0xffffff;
 	s->bitmap = (u64)bpf_ntohl(seth->bitmap_hi) << 32 | bpf_ntohl(seth->bitmap_lo);
 	s->ev = bpf_ntohl(seth->entropy);
 	s->stamp = cc->tx_timestamp;
@@ -428,6 +430,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, u32 cell, str
 	out->heard = s.heard;
 	out->down = s.down;
 	out->granted = s.granted;
+	out->press = s.press;
 	out->base = s.base;
 	learn_trigger(qp, cell, &s, tx, b, h, &t, out, now);
 	time_question(qp, &s, tx, b, h, out, now);
@@ -471,7 +474,7 @@ static __always_inline u32 learn_path(struct mrc_tx *tx, struct mrc_path *path,
  */
 static __always_inline u32 learn_times(struct mrc_tx *tx, struct mrc_balance *b,
 				       const struct mrc_host *h, const struct learn_args *in,
-				       u32 id, u64 now)
+				       struct learn_state *state, u32 id, u64 now)
 {
 	u32 fresh = ((in->heard - tx->heard) & 0xffffff) < 0x800000;
 	u32 whole = share_of(b->shares, path_plane(id)) >= MRC_SHARE_FULL;
@@ -485,8 +488,11 @@ static __always_inline u32 learn_times(struct mrc_tx *tx, struct mrc_balance *b,
 		if (whole)
 			queue_sample(tx, in->rtt, in->is_long, now);
 	}
+	state->pressed = fresh ? nscc_press(h, tx, in->bytes, in->press) : 0;
 	/* A plane that gave up part of its share is answered by sending it less. */
 	nscc_sack(h, tx, b, in->qp, in->bytes, whole ? in->rtt : 0, in->class, in->m, now);
+	if (state->pressed == MRC_C_PENALTY_RX)
+		nscc_keep_pressed(tx);
 	learn_reordering(tx, h, now, in->rule);
 	if (fresh) {
 		tx->heard = in->heard;
@@ -542,7 +548,7 @@ int mrc_learn(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	chain->learning.found_slow = 0;
 	bpf_spin_lock(&tx->lock);
-	fresh = learn_times(tx, b, h, in, id, now);
+	fresh = learn_times(tx, b, h, in, &chain->learning, id, now);
 	if (path && id != MRC_NO_PATH)
 		crowded = learn_path(tx, path, h, in, &chain->learning, id, now, &move);
 	advance_una(tx, now);
@@ -551,6 +557,8 @@ int mrc_learn(struct __sk_buff *skb)
 		count(MRC_C_PATH_SLOW);
 	if (crowded)
 		count(MRC_C_PATH_CROWDED);
+	if (chain->learning.pressed)
+		count(chain->learning.pressed);
 	if (path)
 		report_move(qp, id, path, &move, in->m == MRC_SETH_M_ALWAYS_SKIP ? MRC_ON_LOSS :
 			    MRC_ON_MARK, 0, now);

@@ -77,28 +77,50 @@ static __always_inline u32 planes_down(const struct mrc_host *h)
 	return ~h->plane_mask & ((1u << (h->planes & 15)) - 1);
 }
 
+/* Have the SACK ask for a smaller window, or give back what was asked for before. */
+static __always_inline void ask_to_shrink(struct mrc_rx *rx, struct sack_body *sack, u32 penalty,
+					  u32 ample)
+{
+	if (penalty) {
+		rx->pressed = 1;
+		sack->press = penalty << MRC_CC_PENALTY_SHIFT;
+		count_atomic(MRC_C_PENALTY_TX);
+	} else if (ample && rx->pressed) {
+		sack->press = MRC_CC_RESTORE;
+	}
+}
+
 /*
  * The window that a SACK grants: what waits is in a reorder ring already, and as much
  * more as the rings have free, which all QPs share. In a ring for cells a slot counts
  * as its part of the window, so that an empty ring grants all of it. Never 0: the next
  * packet in order needs no ring, and a sender that may send nothing would hear nothing.
+ * Before that, the penalty shrinks what the sender has in flight.
  */
-static __always_inline u32 window_granted(const struct mrc_qp *q, u32 waiting)
+static __always_inline void grant_window(const struct mrc_qp *q, struct mrc_rx *rx,
+					 struct sack_body *sack)
 {
-	u32 packets = MRC_ROOM_PACKETS, cells = MRC_ROOM_CELLS, mpr = q->mpr;
+	u32 packets = MRC_ROOM_PACKETS, cells = MRC_ROOM_CELLS, mpr = q->mpr, penalty = 0;
 	struct mrc_room *room = rooms.lookup(&packets);
+	u32 waiting = sack->ooo, ample = 1;
 	u64 grant = mpr, can;
 
 	can = room ? waiting + room->free : 0;
 	if (can < grant)
 		grant = can;
+	if (room)
+		penalty = ring_penalty(room, waiting, can, mpr, &ample);
 	room = rooms.lookup(&cells);
 	if (CELLS && q->framing == MRC_FRAMING_CELL && room && room->all) {
 		can = waiting + room->free * mpr / room->all;
 		if (can < grant)
 			grant = can;
+		can = ring_penalty(room, waiting, can, mpr, &ample);
+		if (can > penalty)
+			penalty = can;
 	}
-	return grant < MRC_MPR_UNIT ? 1 : grant / MRC_MPR_UNIT;
+	sack->mpr = grant < MRC_MPR_UNIT ? 1 : grant / MRC_MPR_UNIT;
+	ask_to_shrink(rx, sack, penalty, ample);
 }
 
 /*
@@ -110,13 +132,14 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 				      u32 chain)
 {
 	struct mrc_tx *tx = txs.lookup(&qp);
+	struct mrc_rx *rx = rxs.lookup(&qp);
 	struct mrc_keys *k = keys.lookup(&qp);
 	struct mrc_peer_plane *pp;
 	struct mrc_plane *pl;
 	u32 plane, back;
 	void *data, *end;
 
-	if (!tx || !k || bpf_skb_change_tail(skb, MRC_SACK_FRAME_LEN, 0))
+	if (!tx || !rx || !k || bpf_skb_change_tail(skb, MRC_SACK_FRAME_LEN, 0))
 		return 0;
 	back = way_back(qp, h, q, tx, sack->ev, sack->cack);
 	plane = ev_plane(back);
@@ -125,7 +148,7 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 	if (!pl || !pp)
 		return 0;
 	sack->down = planes_down(h);
-	sack->mpr = window_granted(q, sack->ooo);
+	grant_window(q, rx, sack);
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
 	if (put_headers(data, end, h, pl, pp, back, control_class(h), MRC_SACK_BODY, MRC_OP_SACK,

@@ -277,6 +277,8 @@ class Far:
         ts: int = 0,
         received: int = 0,
         mpr: int = 2,
+        penalty: int = 0,
+        restore: bool = False,
         qpn: int = QPN,
     ) -> bytes:
         """Return a SACK: all PSNs up to `cack` arrived, and cack + offset + i for each bit i.
@@ -291,7 +293,7 @@ class Far:
             ack_psn_offset=0 if trigger is None else trigger - cack,
             sack_offset=offset, bitmap=bitmap, mpr=mpr, cc_flags=flags, verdict=verdict, down=down,
         )  # fmt: skip
-        cc = CcState(tx_timestamp=ts, received=received)
+        cc = CcState(ts, restore_cwnd=restore, penalty=penalty, received=received)
         return self.frame(Sack(self.envelope(ev), Bth(WIRE.MRC_OP_SACK, qpn), seth, cc))
 
     def probe(

@@ -104,6 +104,32 @@ def test_sack_leaves_at_its_bytes(rig: Rig, far: Far) -> None:
     assert ran.frame[-12:-4] == siphash(bytes(16), ran.frame[UDP:-12] + bytes(4))  # whole words
 
 
+def test_penalty_leaves_at_its_bytes(rig: Rig, far: Far) -> None:
+    """Bit 31 of CC_STATE's last word is restore_cwnd, and bits 30 to 24 are rcv_cwnd_pen."""
+    rig.arrive(far.data(5002, numbered(2)))
+    told = []
+    for free in (25, 0, 200):  # of 200
+        rig.set_room(free, 16)
+        ran = rig.arrive(far.data(5002, numbered(2)))  # a copy is answered
+        told.append(ran.frame[-20:-16].hex(" "))
+    assert told == ["20 00 00 01", "40 00 00 01", "80 00 00 01"]
+
+
+@pytest.mark.parametrize(("word", "counter"), [("7f", "penalty_rx"), ("80", "penalty_over")])
+def test_penalty_is_read_at_its_bytes(rig: Rig, far: Far, word: str, counter: str) -> None:
+    rig.tune(cc_target_ns=1_000_000, cc_rate=25_000)
+    rig.spray(OUT)
+    rig.edit("txs", 0, "mrc_tx", cwnd=50_000, inflight=50_000, saved=60_000)
+    rig.counted()
+    headers = (
+        "00 00 00 00  10 02 00 00  00 00 00 00  00 00 03 e8  01 02 00 01" + " 00" * 8 +
+        f" 00 00 00 00 {word} 00 00 01"
+    )  # fmt: skip
+    rig.arrive(packet(far, 0xDC, 0, "77 00 00", "00 00 00", headers))
+    assert rig.counted() == {"sack_rx": 1, counter: 1}
+    assert rig.tx()["cwnd"] == (60_000 if word == "80" else 50_000 - len(OUT) * 127 // 128)
+
+
 REFUSED = [  # opcode, headers behind the BTH and payload, counter
     (0xC6, "00 00 00 05  be ef 00 01" + RETH + "73 69 78 74", "drop_multi_packet"),
     (0xC7, "00 00 00 05  be ef 00 01" + RETH + "73 69 78 74", "drop_multi_packet"),

@@ -68,6 +68,9 @@ def test_full_reorder_ring_costs_no_data_and_no_order(make_lab: MakeLab) -> None
     assert rose[0]["nack_rx_short"] > 0
     assert rose[0]["rtx_nack"] > 0
     assert rose[1]["hole_skipped"] == 0
+    assert rose[1]["penalty_tx"] > 0  # next to nothing is free
+    assert rose[0]["penalty_rx"] > 0
+    assert rose[0]["penalty_over"] == 0
     conns = mrcctl_json(name, "h1", "conn", "list")["connections"]
     assert {conn["granted"] for conn in conns} & {128}
 

@@ -157,6 +157,18 @@ GOLDEN: dict[str, Packet] = {
         ),
         CcState(0xBEEF, 0x7FFF, True, 127, 0xFFFFFF),
     ),
+    "sack-penalty": Sack(
+        backward(),
+        Bth(0xDC, QPN_H1),
+        Seth(0x00F00C, EV, ack_psn_offset=5, bitmap=0x8000_0000_0000_0016, mpr=16),
+        CcState(0xBEEF, ooo=4, penalty=0x41, received=0x01E240),
+    ),
+    "sack-restore": Sack(
+        backward(),
+        Bth(0xDC, QPN_H1),
+        Seth(0x00F00C, EV, ack_psn_offset=5, bitmap=0x8000_0000_0000_0016, mpr=16),
+        CcState(0xBEEF, ooo=4, restore_cwnd=True, received=0x01E240),
+    ),
     "sack-pr": Sack(
         backward(),
         Bth(0xDC, QPN_H1),

@@ -13,7 +13,7 @@ import json
 from mrcd.handshake import versions
 from mrcd.wire.packet import WIRE
 
-KNOWN = {4: "4a74f83665b965c9"}
+KNOWN = {4: "7f3d0e19c6970706"}
 """What mrc_wire.h says, by version."""
 
 
