@@ -222,6 +222,11 @@ class Client:
         _set_timeout(self._socket, ROTATE_S)
         return self._call("RotateKeys", RotateReply, peer=peer)
 
+    def forget_peer(self, peer: str) -> None:
+        """Take an admitted host out of the peers."""
+        _set_timeout(self._socket, APPLY_S)
+        self._call("ForgetPeer", dict[str, Any], peer=peer)
+
     def config_confirm(self) -> None:
         """Keep the configuration that was applied provisionally."""
         self._call("ConfirmConfig", dict[str, Any])

@@ -61,6 +61,19 @@ def show(socket: str, name: str, as_json: bool) -> None:
         click.echo(f"{member.ljust(width)}  {_shown(value)}")
 
 
+@peer.command("forget")
+@click.argument("name", metavar="PEER", shell_complete=suggestions.peers)
+@click.pass_obj
+def forget(socket: str, name: str) -> None:
+    """Take a host out of the peers that was admitted (admit = true) and that no file lists.
+
+    Stop its mrcd first: a host that knows the secret is admitted again when it asks again.
+    """
+    with Client(socket) as client:
+        client.forget_peer(name)
+    click.echo(f"{name} is no peer any more")
+
+
 def _shown(value: object) -> str:
     """Return a member of a peer as a line shows it."""
     if isinstance(value, list):
@@ -83,14 +96,16 @@ def _age(peer: PeerInfo) -> str:
 def render(peers: list[PeerInfo]) -> str:
     """Return a table with a row for each peer.
 
-    It has a column of shares only if some plane has less than its full share, and columns of keys
-    only if there are any.
+    It has a column of entries only if some peer was admitted, a column of shares only if some plane
+    has less than its full share, and columns of keys only if there are any.
     """
     keys = any(peer.public_key is not None for peer in peers)
+    admitted = any(peer.admitted for peer in peers)
     uneven = any(share < 1 for peer in peers for share in peer.shares)
     return table(
         [
             "PEER",
+            *["ENTRY"] * admitted,
             "STATE",
             "HEARD",
             "PLANES",
@@ -107,6 +122,7 @@ def render(peers: list[PeerInfo]) -> str:
         [
             [
                 peer.name,
+                *["admitted" if peer.admitted else "file"] * admitted,
                 peer.state,
                 "never" if peer.last_heard_s is None else f"{duration(peer.last_heard_s)} ago",
                 ",".join(map(str, peer.planes_usable)) or "none",
@@ -122,5 +138,5 @@ def render(peers: list[PeerInfo]) -> str:
             ]
             for peer in peers
         ],
-        [{1: STATE_COLOURS[peer.state]} for peer in peers],
+        [{1 + admitted: STATE_COLOURS[peer.state]} for peer in peers],
     )

@@ -54,7 +54,7 @@ def render(answer: Status) -> str:
         + (" ".join(answer.mrc0.addresses) or "no address"),
         f"  routing    {path.routing}" + _cells(answer),
         f"  data path  xdp {path.xdp}, tc {path.tc}, tick {path.tick}, pinned in {path.bpffs}",
-        f"  peers      {answer.peers_up} of {answer.peers_total} established",
+        f"  peers      {answer.peers_up} of {answer.peers_total} established" + _admitted(answer),
         f"  keys       {_keys(answer)}",
         "",
         planes_table(answer.planes),
@@ -66,6 +66,10 @@ def _keys(answer: Status) -> str:
     if answer.secured:
         return f"secured, public key {answer.public_key}"
     return colour("insecure", BAD) + ": peers are not authenticated (insecure = true)"
+
+
+def _admitted(answer: Status) -> str:
+    return f", {answer.peers_admitted} of them admitted" if answer.peers_admitted else ""
 
 
 def _cells(answer: Status) -> str:

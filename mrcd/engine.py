@@ -33,6 +33,7 @@ from mrcd.linux.netlink import Netlink
 from mrcd.paths.feed import PathFeed
 from mrcd.paths.log import PathLog
 from mrcd.peers import saved as sessions
+from mrcd.peers.channels import Admission
 from mrcd.peers.endpoint import Endpoint
 from mrcd.peers.peers import Peers
 from mrcd.peers.routes import PeerRoutes
@@ -72,8 +73,15 @@ class Engine:
         state_dir: Path,
         on_failure: Callable[[Exception], None],
         cache_dir: Path | None = None,
+        admission: Admission | None = None,
+        beside: Findings | None = None,
     ) -> None:
+        """`admission` decides about hosts that are no peers but know the secret.
+
+        `beside` are findings that outlive this engine.
+        """
         self.config = config
+        self._admission = admission
         self.adopted = False
         self.made = False  # whether a failed start has to take something down
         self._nl = nl
@@ -89,6 +97,7 @@ class Engine:
         self._ends = Ends(0)
         self._hooks: list[Hook] = []
         self.findings = Findings()
+        self.beside = Findings() if beside is None else beside
         self.cells: CellSize | None = None  # None without cells
         self._path_log = PathLog()
         self._peers: Peers | None = None  # None until there are sessions
@@ -296,6 +305,7 @@ class Engine:
             packets=self.table.keys,
             channels=saved.channels,
             on_moved=self._peer_moved,
+            admission=self._admission,
         )
         self._stack.callback(endpoint.close)
         self._tell_path_mtus(peers)

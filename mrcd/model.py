@@ -107,6 +107,7 @@ class Status:
     secured: bool = False  # what daemons say and packets are authenticated; False: insecure = true
     public_key: str | None = None  # of this host; None: insecure
     warnings: list[str] = field(default_factory=list)
+    peers_admitted: int = 0  # peers that no file lists
     schema_version: int = SCHEMA_VERSION
 
 
@@ -133,6 +134,7 @@ class PeerInfo:
     public_key: str | None = None  # by which it is known; None: insecure
     key_age_s: float | None = None  # time since keys were last agreed; None: there are none
     key_epoch: int | None = None  # number of the keys that packets are sent under; None: insecure
+    admitted: bool = False  # no file lists it; it was taken as a peer because it knows the secret
     endpoints: list[str] | None = None  # its addresses by plane; None: they follow from the fabric
     next_hops: list[str | None] | None = None  # MAC address by plane; one is None until it is known
 

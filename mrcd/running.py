@@ -8,24 +8,44 @@ next engine, which `serve` builds; until then the caller of `apply` waits.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mrcd.config import admission, render
 from mrcd.config import config as configuration
-from mrcd.config import render
+from mrcd.config.admission import Joined
 from mrcd.config.config import Config
 from mrcd.config.diff import CannotApply, needs_restart
 from mrcd.config.diff import diff as differences
 from mrcd.config.keyfiles import with_keys
 from mrcd.datapath.detach import detach_with
 from mrcd.engine import Engine
+from mrcd.fabric.hosts import Host
 from mrcd.linux.netlink import Netlink
 from mrcd.model import ConfigChanges
+from mrcd.peers.admitted import Admitted
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks
 
 log = get_logger()
+
+FULL = (
+    "the maps of the data path have no room for it; a reload with a fabric file that lists it "
+    "makes larger ones"
+)
+SAVE_AGAIN_S = 2.0
+"""The time between two attempts to write the file of admitted hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A host that waits to be admitted, and how to refuse it."""
+
+    host: Host
+    frame: int
+    refuse: Callable[[str], None]
 
 
 class Running:
@@ -67,13 +87,19 @@ class Running:
         self._restarted: asyncio.Future[None] | None = None
         self._former: Config | None = None  # returns unless the running one is confirmed
         self._return: asyncio.TimerHandle | None = None
+        self.admitted = Admitted(state_dir)
+        self._candidates: dict[str, Candidate] = {}
+        self._admitting = False
 
     # ---- engines
 
     async def start(self, nl: Netlink) -> None:
         """Start the first engine. Raise what prevents it, with everything new removed again."""
         self._nl = nl
+        self.admitted.load()
+        self.config = self._settled(self.config)
         await self._start_engine()
+        self._tasks.spawn(self._save_again())
 
     async def _start_engine(self) -> None:
         engine = Engine(
@@ -83,6 +109,8 @@ class Running:
             self._state_dir,
             self._on_failure,
             self._cache_dir,
+            self,
+            self.admitted.findings,
         )
         try:
             await engine.start()
@@ -159,17 +187,18 @@ class Running:
         return self._diff(self._read(text))
 
     def _read(self, text: str) -> Config:
-        return with_keys(configuration.loads(text, self.config.path))
+        return self._joined(with_keys(configuration.loads(text, self.config.path))).config
 
     def _diff(self, wanted: Config) -> ConfigChanges:
         return differences(self.config, wanted, fits=self.engine.fits(wanted))
 
     async def reload(self) -> None:
         """Apply the configuration file as it is now. ConfigError lists every problem it has."""
-        wanted = with_keys(configuration.load(self.config.path))
+        files = with_keys(configuration.load(self.config.path))
         async with self._changing:
             self._forget_former()
-            await self._change(wanted)
+            await self._change(self._joined(files).config)
+            self._settled(files)
 
     async def apply(self, text: str, confirm_s: int) -> ConfigChanges:
         """Make a configuration the running one; the file stays as it is.
@@ -210,7 +239,7 @@ class Running:
             self._forget_former()
             if former is not None:
                 log.warning("config.returned", reason="not confirmed in time")
-                await self._change(former)
+                await self._change(self._joined(former).config)
 
     async def _change(self, wanted: Config) -> ConfigChanges:
         changes = self._diff(wanted)
@@ -251,3 +280,114 @@ class Running:
             if wanted.metrics != former.metrics:
                 await self._on_metrics()
             raise
+
+    # ---- hosts that no file lists
+
+    def _joined(self, config: Config) -> Joined:
+        """Return a configuration with the hosts that are admitted now."""
+        return admission.joined(admission.without_admitted(config), self.admitted.hosts)
+
+    def _settled(self, files: Config) -> Config:
+        """Return what the files say with the admitted hosts; forget those that they replace."""
+        found = self._joined(files)
+        for name in found.listed:
+            log.info("host.listed", host=name)
+        for name, reason in found.left_out.items():
+            self.admitted.refuse(name, reason)
+        self.admitted.drop([*found.listed, *found.left_out])
+        return found.config
+
+    def introduced(self, host: Host, frame: int, refuse: Callable[[str], None]) -> None:
+        """Take a host that knows the secret as a peer, soon, or refuse it."""
+        candidate = Candidate(host, frame, refuse)
+        if self._refused(candidate, self.config) or host.name in self._candidates:
+            return
+        if not self.admitted.may(now_ns=time.monotonic_ns()):
+            return  # it is asked again
+        self._candidates[host.name] = candidate
+        if not self._admitting:
+            self._admitting = True
+            self._tasks.spawn(self._admit())
+
+    def elsewhere(self, peer: str, place: tuple[int, int]) -> None:
+        """Note that a host with the name of a peer asks from another place."""
+        host = next((each.host for each in self.config.peers if each.name == peer), None)
+        if host is None:
+            return
+        by = "as admitted before" if peer in self.config.admitted else "in the fabric file"
+        remedy = (
+            f"if {peer} has moved, run `mrcctl peer forget {peer}`"
+            if peer in self.config.admitted
+            else "correct one of the two fabric files"
+        )
+        self.admitted.refuse(
+            peer,
+            f"{peer} asks from port {place[1]} of T0 {place[0]}, and is at port {host.port} of T0 "
+            f"{host.t0} {by}; {remedy}",
+        )
+
+    def _refused(self, candidate: Candidate, config: Config) -> bool:
+        """Refuse a candidate that a configuration has no place for."""
+        if not config.keys.admit:
+            return True  # it was switched off a moment ago
+        reason = admission.why_not(config, candidate.host, candidate.frame)
+        if reason is not None:
+            self._refuse(candidate, reason)
+        return reason is not None
+
+    def _refuse(self, candidate: Candidate, reason: str) -> None:
+        self.admitted.refuse(candidate.host.name, reason)
+        candidate.refuse(reason)
+
+    async def _admit(self) -> None:
+        """Admit those that wait, together; more may come meanwhile."""
+        try:
+            async with self._changing:
+                while self._candidates and not self.stopping:
+                    waiting, self._candidates = list(self._candidates.values()), {}
+                    await self._admit_all(waiting)
+        finally:
+            self._admitting = False
+
+    async def _admit_all(self, waiting: list[Candidate]) -> None:
+        wanted, taken = self.config, []
+        for each in waiting:
+            if self._refused(each, wanted):
+                continue
+            more = admission.with_host(wanted, each.host)
+            if needs_restart(self._diff(more)):
+                self._refuse(each, FULL)
+                continue
+            wanted = more
+            taken.append(each)
+        if not taken:
+            return
+        try:
+            await self._change(wanted)
+        except Exception as error:  # the former configuration is in force again
+            for each in taken:
+                self._refuse(each, f"it could not be added: {error}")
+            return
+        self.admitted.add(each.host for each in taken)
+        for each in taken:
+            host = each.host
+            addresses = " ".join(map(str, host.addresses))
+            log.info("host.admitted", host=host.name, t0=host.t0, port=host.port,
+                     addresses=addresses)  # fmt: skip
+
+    async def forget(self, name: str) -> None:
+        """Take an admitted host out of the peers. CannotApply if no host of this name is."""
+        async with self._changing:
+            if name not in self.config.admitted:
+                raise CannotApply(
+                    f"{name} was not admitted, but is in the files; take it out of the fabric "
+                    "file, or remove its [[peer]], and reload"
+                )
+            await self._change(admission.without(self.config, [name]))
+            self.admitted.drop([name])
+            log.info("host.forgotten", host=name)
+
+    async def _save_again(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_AGAIN_S)
+            self.admitted.save_again()

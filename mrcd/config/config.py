@@ -49,6 +49,7 @@ PEERS_DEFAULT_MAX = 1024  # each takes memory in the maps even if no traffic goe
 SURVEY_MAX_PPS = 100_000
 ON_STOP = ("keep", "drain", "detach")
 ROTATE_MIN_S, ROTATE_MAX_S = 2, 3600
+ADMIT_MAX = 1024
 FRAMING = "auto"
 """The default of [transport] framing."""
 CELL_MAX = 65000
@@ -132,7 +133,8 @@ class Keys:
 
     There are two profiles: `private_key_file`, optionally with `preshared_key_file`, or
     `secret_file`. `insecure` does without keys. Keys of packets are renewed every `rotate_s`
-    seconds.
+    seconds. `admit`: a host that knows the secret is taken as a peer although no file lists it, up
+    to `admit_max` of them.
     """
 
     private_key_file: str | None = None
@@ -140,6 +142,8 @@ class Keys:
     secret_file: str | None = None
     insecure: bool = False
     rotate_s: int = 120
+    admit: bool = False
+    admit_max: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +166,7 @@ class Config:
     cells: whether data goes in cells to peers that take them, because framing and routing allow
     it. keyring: the keys that mrcd/config/keyfiles.py has read; None: none were read. nics: the
     [[plane]]s of a configuration without a fabric; `fabric_path` is then that of mrcd.toml.
+    admitted: the names of peers that no file lists (mrcd/config/admission.py).
     """
 
     path: Path
@@ -178,6 +183,7 @@ class Config:
     keys: Keys = Keys()
     keyring: Keyring | None = None
     nics: tuple[Nic, ...] = ()
+    admitted: tuple[str, ...] = ()
 
     @property
     def mtu(self) -> int:
@@ -256,7 +262,8 @@ def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
     metrics_table, peer_tables = root.table("metrics"), root.tables("peer")
     plane_tables = root.tables("plane")
     service = _service(root.table("service"))
-    keys = _keys(root.table("keys"))
+    keys_table = root.table("keys")
+    keys = _keys(keys_table)
     name = host_table.text("name", None)
     fabric_name = _fabric_name(host_table, plane_tables)
     host_table.finish()
@@ -274,6 +281,8 @@ def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
         found = without_fabric.read(plane_tables, planes_table, peer_tables, name)
         nics, fabric = (found.nics, found.fabric) if found is not None else ((), None)
     host = _known_host(host_table, "name", name, fabric)
+    if keys.admit and fabric is not None and (wrong := _cannot_admit(fabric)):
+        keys_table.problem("admit", True, wrong)
     mrc0 = _mrc0(mrc0_table, host, fabric, transport)
     cells = _cells_allowed(transport_table, transport, fabric)
     if plane_tables:
@@ -506,6 +515,8 @@ def _keys(table: Table) -> Keys:
         secret_file=_key_file(table, "secret_file"),
         insecure=table.flag("insecure", default.insecure),
         rotate_s=table.integer("rotate_s", default.rotate_s, ROTATE_MIN_S, ROTATE_MAX_S),
+        admit=table.flag("admit", default.admit),
+        admit_max=table.integer("admit_max", default.admit_max, 1, ADMIT_MAX),
     )
     table.finish(show=False)
     if keys.insecure:
@@ -522,7 +533,22 @@ def _keys(table: Table) -> Keys:
             "is only an addition to private_key_file, which is missing; secret_file stands alone"
         )
         table.problem("preshared_key_file", keys.preshared_key_file, wrong)
+    if keys.admit and keys.secret_file is None:
+        wrong = (
+            "takes hosts that know the secret of the fabric, and there is no secret_file; a host "
+            "with a key of its own must be in the fabric file"
+        )
+        table.problem("admit", True, wrong)
     return keys
+
+
+def _cannot_admit(fabric: Fabric) -> str | None:
+    """Return why no host can be admitted, or None if one can."""
+    if fabric.routing.network:
+        return "needs a fabric file, whose limits and networks a new host must keep to"
+    if isinstance(fabric.hosts, hosts.HostRange):
+        return "has no use where [hosts] numbers the hosts; raise count in the fabric file instead"
+    return None
 
 
 def _key_file(table: Table, key: str) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import tomli_w
 
+from mrcd.config.admission import without_admitted
 from mrcd.config.config import Config, Peer
 from mrcd.config.network import Nic
 from mrcd.config.overlap import Prefix
@@ -20,11 +21,16 @@ from mrcd.fabric.hosts import Host
 
 _RESOLVED = {
     "path", "fabric_path", "fabric", "host", "mrc0", "interfaces", "peers", "keyring", "nics",
+    "admitted",
 }  # fmt: skip
 
 
 def render(config: Config) -> str:
-    """Return the text of `config`, for a file in the folder of `config.path`."""
+    """Return the text of `config`, for a file in the folder of `config.path`.
+
+    Admitted hosts are not in it, since no file lists them.
+    """
+    config = without_admitted(config)
     network = config.fabric.routing.network
     tables = {"host": {"name": config.host.name} if network else _host(config)}
     if mrc0 := _mrc0(config):

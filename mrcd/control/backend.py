@@ -131,5 +131,8 @@ class Configuration(Protocol):
         confirm(). Raises ConfigError or CannotApply; nothing has changed in that case.
         """
 
+    async def forget(self, name: str) -> None:
+        """Take an admitted host out of the peers. Raises CannotApply if it was not admitted."""
+
     def confirm(self) -> None:
         """Keep the applied configuration. Raises CannotApply if none waits to be confirmed."""

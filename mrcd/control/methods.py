@@ -270,6 +270,15 @@ class Control(VarlinkInterface, name=INTERFACE):
             "unanswered": unanswered,
         }
 
+    @writes
+    @varlinkmethod
+    async def ForgetPeer(self, *, peer: str) -> None:
+        """Take a host out of the peers that was admitted because it knows the secret (admit). It is
+        admitted again when it asks again."""
+        self._check_peer(peer)
+        with _refusals():
+            await self._configuration.forget(peer)
+
     @varlinkmethod
     def ListFaults(self) -> FaultsReply:
         """Return the links and switches at fault, inferred from the survey probes of all hosts."""

@@ -57,7 +57,7 @@ import random
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 from mrcd.handshake import sealing, versions
 from mrcd.handshake.commands import (
@@ -211,8 +211,21 @@ class _Epoch:
         return sealing.seal(self.secrets.send, self.theirs, counter, plaintext)
 
 
-Indices = MutableMapping[int, "Channel"]
-"""The channel behind each index of this host. All channels share one."""
+class Party(Protocol):
+    """Who is at the other end of an exchange or epoch: a channel, or a guest."""
+
+    def on_sealed(self, datagram: bytes, *, now_ns: int) -> list[ChannelCommand]:
+        """Open what the other end has sealed."""
+
+    def on_cookie(self, datagram: bytes, *, now_ns: int) -> list[ChannelCommand]:
+        """Keep a cookie."""
+
+    def on_response(self, datagram: bytes, *, now_ns: int) -> list[ChannelCommand]:
+        """Take the answer to an INIT."""
+
+
+Indices = MutableMapping[int, Party]
+"""Who is behind each index of this host. All channels and guests share one."""
 
 
 class Channel:
@@ -308,6 +321,11 @@ class Channel:
         """
         self._ask_ns = min(self._ask_ns, now_ns)
         self._retry_ns, self._interval_ns = now_ns, RETRY_MIN_NS
+
+    @property
+    def heard_stamp(self) -> int:
+        """The stamp of the peer's latest INIT."""
+        return self._heard_stamp
 
     def seal(self, plaintext: bytes, *, now_ns: int) -> bytes | None:
         """Return a datagram that only the peer can read; None while there are no keys."""

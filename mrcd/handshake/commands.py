@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 
 class State(Enum):
@@ -151,4 +152,48 @@ class Forget:
     epoch: int
 
 
-ChannelCommand = SendDatagram | Deliver | ReceiveKey | SendKey | Forget
+# ---- about hosts that are no peers, or not where the peer is (guests.py)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Send `datagram` to the place (T0 and port) from which a stranger asks, the way it came."""
+
+    place: tuple[int, int]
+    datagram: bytes = field(repr=False)
+
+
+class Stranger(Protocol):
+    """A host that is no peer but knows the secret; `remote` is its public key."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The T0 and the port from which it asks."""
+
+    @property
+    def remote(self) -> bytes:
+        """Its public key."""
+
+    def refuse(self, reason: str, *, now_ns: int) -> list[ChannelCommand]:
+        """Tell it why it is not taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Introduced:
+    """Judge what a stranger who knows the secret says of himself."""
+
+    guest: Stranger
+    plaintext: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Report that the owner of a peer's key asks from a place that is not the peer's."""
+
+    peer: str
+    place: tuple[int, int]
+
+
+OfPeer = SendDatagram | Deliver | ReceiveKey | SendKey | Forget
+OfGuest = Reply | Introduced | Elsewhere
+ChannelCommand = OfPeer | OfGuest

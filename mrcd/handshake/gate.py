@@ -30,7 +30,8 @@ from mrcd.handshake.channel import (
     Indices,
     Rotation,
 )
-from mrcd.handshake.commands import ChannelCommand, SendDatagram
+from mrcd.handshake.commands import ChannelCommand, Elsewhere, SendDatagram
+from mrcd.handshake.guests import Guests, Place
 from mrcd.handshake.identity import Keyring
 from mrcd.handshake.noise import KEY_BYTES, KeyPair, NoiseError, Responder
 from mrcd.handshake.pace import Pace
@@ -65,7 +66,8 @@ class Gate:
     """All channels of a host. Methods return commands in order; `now_ns` is monotonic.
 
     With `admits_strangers`, an INIT from nobody's place is computed, too, unless there is load: a
-    peer may have moved. Its key tells who it is.
+    peer may have moved. Its key tells who it is. With `takes_guests`, it is computed as well, but
+    only for a key that no peer has: its sender may become a peer (guests.py).
     """
 
     def __init__(
@@ -104,6 +106,8 @@ class Gate:
         self._secret = b""
         self._secret_ns = 0
         self.admits_strangers = False
+        self.takes_guests = False
+        self.guests = Guests(rng, self._indices)
         for name in keys.peers:
             self.add(name)
 
@@ -119,12 +123,17 @@ class Gate:
             self._rng,
             self._indices,
             self._clock_ns,
-            self._memories.pop(name, None),
+            self._memories.pop(name, None) or self._memory_of_guest(self.keys.peers[name]),
             self._pace,
             self.rotation,
         )
         self.channels[name] = channel
         self._by_key[channel.remote] = channel
+
+    def _memory_of_guest(self, remote: bytes) -> ChannelMemory | None:
+        """Forget a guest who is a peer from now on; recordings of his INITs stay useless."""
+        guest = self.guests.forget(remote)
+        return None if guest is None else ChannelMemory(heard=guest.stamp)
 
     def reconfigure(self, keys: Keyring, rotation: Rotation) -> bool:
         """Use these keys and times from now on; peers are added and removed separately.
@@ -139,6 +148,7 @@ class Gate:
         self._pair = KeyPair(keys.private.reveal())
         self._memories = self.memories
         self._by_key.clear()
+        self.guests.clear()
         self._indices.clear()
         for name in self.channels:
             self.add(name)
@@ -161,13 +171,15 @@ class Gate:
 
     # -- datagrams
 
-    def receive(self, datagram: bytes, source: str | None, *, now_ns: int) -> list[ChannelCommand]:
+    def receive(
+        self, datagram: bytes, source: str | None, *, now_ns: int, place: Place | None = None
+    ) -> list[ChannelCommand]:
         """Process a datagram from the place of the peer `source`; None: from nobody's.
 
-        Counts in `dropped` what is of no use.
+        `place` is where nobody's place is in the fabric. Counts in `dropped` what is of no use.
         """
         try:
-            return self._receive(datagram, source, now_ns)
+            return self._receive(datagram, source, place, now_ns)
         except Dropped as dropped:
             self._drop(dropped.why, source)
             return []
@@ -176,12 +188,14 @@ class Gate:
         self.dropped[why] += 1
         self._on_dropped(why, source)
 
-    def _receive(self, datagram: bytes, source: str | None, now_ns: int) -> list[ChannelCommand]:
+    def _receive(
+        self, datagram: bytes, source: str | None, place: Place | None, now_ns: int
+    ) -> list[ChannelCommand]:
         kind = sealing.kind_of(datagram)
         if kind is None:
             raise Dropped(Drop.MALFORMED)
         if kind == sealing.INIT:
-            return self._on_init(datagram, source, now_ns)
+            return self._on_init(datagram, source, place, now_ns)
         channel = self._indices.get(sealing.index_of(datagram))
         if channel is None:
             raise Dropped(Drop.UNKNOWN_INDEX)
@@ -193,8 +207,11 @@ class Gate:
             raise Dropped(Drop.MAC1)
         return channel.on_response(datagram, now_ns=now_ns)
 
-    def _on_init(self, datagram: bytes, source: str | None, now_ns: int) -> list[ChannelCommand]:
-        if source is None and not self.admits_strangers:
+    def _on_init(
+        self, datagram: bytes, source: str | None, place: Place | None, now_ns: int
+    ) -> list[ChannelCommand]:
+        guest = source is None and not self.admits_strangers
+        if guest and (place is None or not self.takes_guests):
             raise Dropped(Drop.STRANGER)
         if not sealing.has_mac1(datagram, self._pair.public):
             raise Dropped(Drop.MAC1)
@@ -219,9 +236,23 @@ class Gate:
         except NoiseError:
             raise Dropped(Drop.HANDSHAKE) from None
         channel = self._by_key.get(asks.remote)
+        if guest and place is not None:
+            return self._on_guest(asks, index, channel, place, now_ns)
         if channel is None:
             raise Dropped(Drop.UNKNOWN_KEY)
         return channel.on_init(asks, index, now_ns=now_ns)
+
+    def _on_guest(
+        self, asks: Responder, index: int, channel: Channel | None, place: Place, now_ns: int
+    ) -> list[ChannelCommand]:
+        """Process an INIT that Noise has authenticated, from a place that is no peer's."""
+        if channel is None:
+            psk = self.keys.psk.reveal()
+            return self.guests.on_init(asks, index, psk, place, now_ns=now_ns)
+        if sealing.asked(asks.payload).stamp <= channel.heard_stamp:
+            raise Dropped(Drop.REPLAY)
+        self._drop(Drop.STRANGER, None)
+        return [Elsewhere(channel.peer, place)]
 
     def _remember(self, identity: bytes) -> None:
         self._taken[identity] = None

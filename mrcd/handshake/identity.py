@@ -17,7 +17,7 @@ import base64
 import binascii
 import hmac
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 KEY_BYTES: Final = 32
@@ -132,6 +132,16 @@ class Keyring:
     psk: Secret
     peers: Mapping[str, bytes]
     simple: bool  # whether all of them follow from one secret
+    secret: Secret | None = None  # that one
+
+    def with_peer(self, name: str) -> Keyring:
+        """Return the ring with one more peer, whose key follows from the secret."""
+        return replace(self, peers={**self.peers, name: self.derived(name)})
+
+    def derived(self, name: str) -> bytes:
+        """Return the public key that a host of this name has; only in the simple profile."""
+        assert self.secret is not None, "each host has a key of its own"
+        return public_key(host_key(self.secret, name))
 
 
 def own_keys(private: Secret, peers: Mapping[str, bytes], psk: Secret = NO_PSK) -> Keyring:
@@ -143,4 +153,5 @@ def simple_keys(secret: Secret, host: str, peers: Iterable[str]) -> Keyring:
     """Return the key ring of a host in the simple profile."""
     private = host_key(secret, host)
     public = {name: public_key(host_key(secret, name)) for name in peers}
-    return Keyring(private, public_key(private), shared_psk(secret), public, simple=True)
+    psk = shared_psk(secret)
+    return Keyring(private, public_key(private), psk, public, simple=True, secret=secret)

@@ -11,21 +11,39 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from ipaddress import ip_interface
 from typing import Final, Protocol
 
 from mrcd.config.config import Config
 from mrcd.fabric import underlay
-from mrcd.handshake import MAGIC, HandshakeError, NoCommonVersion, Pace, decode, versions
-from mrcd.handshake.channel import Channel, ChannelMemory, Drop, Rotation
+from mrcd.fabric.hosts import Host
+from mrcd.fabric.shape import PORT_MAX, T0_MAX
+from mrcd.handshake import (
+    MAGIC,
+    HandshakeError,
+    NoCommonVersion,
+    Pace,
+    decode,
+    introduction,
+    versions,
+)
+from mrcd.handshake.channel import ChannelMemory, Drop, Party, Rotation
 from mrcd.handshake.commands import (
     ChannelCommand,
     Deliver,
+    Elsewhere,
     Forget,
+    Introduced,
+    OfGuest,
+    OfPeer,
     ReceiveKey,
+    Reply,
     SendDatagram,
     SendKey,
+    Stranger,
 )
 from mrcd.handshake.gate import Gate
+from mrcd.handshake.guests import Place
 from mrcd.handshake.identity import Keyring, encode_key
 from mrcd.peers.schedule import Agenda
 from mrcd.service.alarm import Alarm
@@ -90,19 +108,37 @@ Transmit = Callable[[str, int | None, bytes], None]
 """Send a datagram to a peer: on one plane, or on every usable one for None."""
 
 
-class _Expected(dict[int, Channel]):
-    """The channel behind each index of this host; the data path knows the indices, too."""
+TransmitTo = Callable[[Place, int, bytes], None]
+"""Send a datagram to a place (T0 and port) on a plane, where no peer is."""
+
+
+class Admission(Protocol):
+    """Who decides about strangers that know the secret. The methods must not block."""
+
+    def introduced(self, host: Host, frame: int, refuse: Callable[[str], None]) -> None:
+        """Take a stranger as a peer, or call `refuse` with the reason, now or later.
+
+        He has proved to know the secret and to be at the place of the host that he says to be.
+        `frame` is the digest of his fabric file's frame.
+        """
+
+    def elsewhere(self, peer: str, place: Place) -> None:
+        """Note that the owner of a peer's key asks from a place that is nobody's."""
+
+
+class _Expected(dict[int, Party]):
+    """Who is behind each index of this host; the data path knows the indices, too."""
 
     def __init__(self, packets: PacketKeys) -> None:
         super().__init__()
         self._packets = packets
         packets.expect_none()
 
-    def __setitem__(self, index: int, channel: Channel) -> None:
+    def __setitem__(self, index: int, party: Party) -> None:
         self._packets.expect(index)
-        super().__setitem__(index, channel)
+        super().__setitem__(index, party)
 
-    def pop(self, index: int, *default: Channel | None) -> Channel | None:  # type: ignore[override]
+    def pop(self, index: int, *default: Party | None) -> Party | None:  # type: ignore[override]
         if index in self:
             self._packets.expect_no_more(index)
         return super().pop(index, *default)
@@ -128,14 +164,19 @@ class Channels:
         on_keys: Callable[[str], None],
         on_change: Callable[[], None],
         on_moved: OnMoved = lambda _peer, _plane, _address: None,
+        admission: Admission | None = None,
+        transmit_to: TransmitTo = lambda _place, _plane, _datagram: None,
     ) -> None:
         """Create the channels; `start` begins to ask for keys.
 
         `memories` are those of an earlier daemon with this data path. `deliver` is called with the
         peer, what it said and the plane by which it came. `on_keys` is called when something can
         be said to a peer to which nothing could be said before, and `on_change` when `memories`
-        changed. `packets` is None where the data path takes no keys.
+        changed. `packets` is None where the data path takes no keys. Without an `admission`, no
+        stranger is heard.
         """
+        self._admission = admission
+        self._transmit_to = transmit_to
         self._packets = packets
         self._transmit = transmit
         self._deliver = deliver
@@ -162,16 +203,20 @@ class Channels:
         self._misaddressed: dict[str, int] = {}  # INITs of a peer for another host's key
         self.mismatches: dict[str, str] = {}  # why there are no keys with a peer, as far as known
         self._peer_of = lru_cache(maxsize=SPOTS)(self._find_peer)
-        self._set_places(config)
+        self._set_places(config, ring)
         for name in ring.peers.keys() & memories.keys():
             if packets is not None and memories[name].installed:
                 packets.adopt(name, memories[name].installed, memories[name].epoch)
 
-    def _set_places(self, config: Config) -> None:
+    def _set_places(self, config: Config, ring: Keyring) -> None:
         self._fabric = config.fabric
+        self._ours = underlay.place(config.fabric, config.host)
         self._at = {underlay.place(config.fabric, peer.host): peer.name for peer in config.peers}
         self._peer_of.cache_clear()
         self._gate.admits_strangers = config.fabric.routing.network
+        self._gate.takes_guests = (
+            config.keys.admit and ring.secret is not None and self._admission is not None
+        )
 
     def _find_peer(self, source: str, plane: int) -> str | None:
         """Return the peer that has an address on a plane."""
@@ -196,7 +241,7 @@ class Channels:
         If this host's own keys changed, new epochs are agreed with all peers. Packets continue
         under the old ones meanwhile.
         """
-        self._set_places(config)
+        self._set_places(config, ring)
         if self._gate.reconfigure(ring, Rotation(config.keys.rotate_s * 1_000_000_000)):
             self._keyed_ns.clear()
             self._arm(self._gate.channels)
@@ -264,7 +309,8 @@ class Channels:
         """Process a datagram that arrived on a plane from an address."""
         self._plane = plane
         peer = self._peer_of(source, plane)
-        commands = self._gate.receive(datagram, peer, now_ns=time.monotonic_ns())
+        place = self._place(source, plane) if peer is None else None
+        commands = self._gate.receive(datagram, peer, now_ns=time.monotonic_ns(), place=place)
         if peer is None:
             proved = (each.peer for each in commands if isinstance(each, Deliver | SendDatagram))
             for name in set(proved):
@@ -310,7 +356,68 @@ class Channels:
             self._rejections.add(0, f"{peer}: a message {Drop.MAC1.value}", now_ns=now)
             self.mismatches.setdefault(peer, _not_trusted(peer, Drop.MAC1))
 
-    def _carry_out(self, commands: list[ChannelCommand]) -> None:
+    # ---- strangers
+
+    def _place(self, source: str, plane: int) -> Place | None:
+        """Return the place of an address where no peer is; None if it is no stranger's either."""
+        if not self._gate.takes_guests:
+            return None
+        spot = underlay.spot(self._fabric, source, plane)
+        if not isinstance(spot, tuple) or spot == self._ours:
+            return None
+        return spot if 1 <= spot[0] <= T0_MAX and 1 <= spot[1] <= PORT_MAX else None
+
+    def _attend(self, command: OfGuest) -> None:
+        """Carry out what concerns a stranger."""
+        match command:
+            case Reply():
+                self._transmit_to(command.place, self._plane, command.datagram)
+            case Introduced():
+                self._judge(command.guest, command.plaintext)
+            case Elsewhere() if self._admission is not None:
+                self._admission.elsewhere(command.peer, command.place)
+
+    def _judge(self, guest: Stranger, plaintext: bytes) -> None:
+        """Pass on what a stranger says of himself, if his key and his place agree with it."""
+        plane, now = self._plane, time.monotonic_ns()
+
+        def refuse(reason: str) -> None:
+            self._plane = plane
+            for command in guest.refuse(reason, now_ns=time.monotonic_ns()):
+                if isinstance(command, Reply):
+                    self._attend(command)
+
+        try:
+            said = introduction.read_introduction(plaintext)
+            addresses = tuple(map(ip_interface, said.addresses))
+        except (HandshakeError, ValueError) as error:
+            self._rejections.add(plane, f"a stranger's introduction: {error}", now_ns=now)
+            return
+        ring = self._gate.keys
+        if (
+            self._admission is None
+            or ring.secret is None
+            or ring.derived(said.name) != guest.remote
+        ):
+            self._rejections.add(plane, "a stranger speaks for another host", now_ns=now)
+            return
+        if (said.t0, said.port) != guest.place:
+            t0, port = guest.place
+            refuse(
+                f"{said.name} says to be at port {said.port} of T0 {said.t0}, and asks from "
+                f"port {port} of T0 {t0}"
+            )
+            return
+        host = Host(said.name, said.t0, said.port, addresses)
+        self._admission.introduced(host, said.frame, refuse)
+
+    def _carry_out(self, given: list[ChannelCommand]) -> None:
+        commands: list[OfPeer] = []
+        for each in given:
+            if isinstance(each, OfGuest):
+                self._attend(each)
+            else:
+                commands.append(each)
         names = {command.peer for command in commands}
         for command in commands:
             match command:

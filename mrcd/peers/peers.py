@@ -32,12 +32,13 @@ from mrcd.handshake import (
     Session,
     State,
     StateChanged,
+    introduction,
     sealing,
     versions,
 )
 from mrcd.handshake.channel import ChannelMemory
 from mrcd.handshake.pace import BEAT_MAX_NS
-from mrcd.peers.channels import Channels, OnMoved, PacketKeys
+from mrcd.peers.channels import Admission, Channels, OnMoved, PacketKeys
 from mrcd.peers.endpoint import Endpoint, OpenEvs
 from mrcd.peers.offersockets import OfferSockets
 from mrcd.peers.placed import Placed
@@ -77,14 +78,16 @@ class Peers(Placed):
         packets: PacketKeys | None = None,
         channels: Mapping[str, ChannelMemory] | None = None,
         on_moved: OnMoved = lambda _peer, _plane, _address: None,
+        admission: Admission | None = None,
     ) -> None:
         """Create a session for each peer, and a sealed channel if the configuration has keys.
 
         `endpoint` is told which peers have a session, and `on_change` is called when `memories`
         or `channel_memories` changed. `open_evs` returns the EVs of a plane to a peer that no rule
         denies. `packets` holds the keys of packets. `channels` are the memories of an earlier
-        daemon with this data path. `on_moved` is that of Channels.
+        daemon with this data path. `on_moved` and `admission` are those of Channels.
         """
+        self._admission = admission
         self._on_moved = on_moved
         self._packets = packets
         self._open_evs = open_evs
@@ -110,8 +113,12 @@ class Peers(Placed):
         self._untold: deque[str] = deque()  # peers still to be told of a change of our planes
         self._telling: asyncio.Handle | None = None
         self._peers = {peer.name: peer for peer in config.peers}
-        self._handlers: dict[bytes, Handler] = {}
+        self._handlers: dict[bytes, Handler] = {
+            introduction.QUESTION: self._introduce,
+            introduction.REFUSAL: self._not_taken,
+        }
         self._rejections = Rejections("handshake.rejected")
+        self._refusals = Rejections("host.not_taken")
         self.heard_ns: dict[str, int] = {}
         self.mtu: dict[str, int] = {}
         self._offered_mtu: dict[str, int] = {}
@@ -146,6 +153,8 @@ class Peers(Placed):
             self._has_keys,
             self._on_change,
             self._on_moved,
+            self._admission,
+            lambda place, plane, datagram: self._ways.send_to(place, plane, datagram),
         )
 
     def _session(self, peer: str, epoch: int) -> Session:
@@ -459,6 +468,30 @@ class Peers(Placed):
         self._calm = False
         self._carry_out(commands)
         self._arm(offer.host)
+
+    def _introduce(self, sender: str | None, _message: bytes, plane: int) -> None:
+        """Tell a peer that does not know this host who it is."""
+        config = self._config
+        if sender is None or config.fabric.routing.network:
+            return
+        host = config.host
+        addresses = tuple(map(str, host.addresses))[: introduction.ADDRESSES_MAX]
+        said = introduction.introduction(host.name, host.t0, host.port, addresses, self._frame)
+        self._say(sender, (plane,), said)
+
+    def _not_taken(self, sender: str | None, message: bytes, plane: int) -> None:
+        """Note why a peer does not take this host."""
+        if sender not in self.sessions:
+            return
+        try:
+            reason = introduction.read_refusal(message)
+        except HandshakeError as error:
+            self._rejections.add(plane, str(error), now_ns=time.monotonic_ns())
+            return
+        text = f"peer {sender} does not take this host: {reason}"
+        if self.refused.get(sender) != text:
+            self.refused[sender] = text
+            self._refusals.add(plane, text, now_ns=time.monotonic_ns())
 
     def _apart(self, peer: str, error: NoCommonVersion) -> None:
         """Note that a peer speaks no version that this host speaks."""

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from mrcd.config.config import Config
 from mrcd.fabric import underlay, usid
+from mrcd.fabric.hosts import Host
 from mrcd.linux.planesocket import Address
 from mrcd.peers.endpoint import OpenEvs
 
@@ -62,6 +63,18 @@ class Ways:
         address, template = self._way(peer, plane)
         if template is not None:
             template = usid.with_t1(template, usid.ev_t1(self._random.choice(evs)))
+        self._transmit(plane, template, address, datagram)
+
+    def send_to(self, place: tuple[int, int], plane: int, datagram: bytes) -> None:
+        """Send a datagram to a place (T0 and port) where no peer is, over a random T1."""
+        fabric, host = self._config.fabric, self._config.host
+        target = Host("", *place, ())
+        address = underlay.address(fabric, target, plane)
+        template = None
+        if fabric.routing.mode == "srv6":
+            ev = self._random.choice(usid.evs_between(fabric, host, target, plane))
+            template = usid.template_da(fabric.block, host, target, plane)
+            template = usid.with_t1(template, usid.ev_t1(ev))
         self._transmit(plane, template, address, datagram)
 
     def _find(self, peer: str, plane: int) -> tuple[Address, bytes | None]:

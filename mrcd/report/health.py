@@ -43,6 +43,7 @@ def examine(engine: Engine) -> Health:
         reasons=[
             *_named(links),
             *engine.findings.lines,
+            *engine.beside.lines,
             *_named(neighbors),
             *paths.lines,
             *peers.reasons(engine),

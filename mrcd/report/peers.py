@@ -108,7 +108,7 @@ def _infos(
     balances = _balances(engine, sorted(table.peers.indices[peer.name] for peer in peers))
     now, mtu = time.monotonic_ns(), config.mtu
     channels, refused = engine.peers.channels, engine.peers.refusals
-    other_files = engine.peers.other_files
+    other_files, admitted = engine.peers.other_files, {*config.admitted}
     for peer in peers:
         sent, received = packets.get(peer.name, (0, 0))
         ports, shares, trips = balances[table.peers.indices[peer.name]]
@@ -136,6 +136,7 @@ def _infos(
                 public_key=None if channels is None else channels.public_key(peer.name),
                 key_age_s=None if channels is None else channels.key_age_s(peer.name),
                 key_epoch=None if channels is None else channels.epoch(peer.name),
+                admitted=peer.name in admitted,
                 endpoints=list(map(str, peer.host.endpoints)) or None,
                 next_hops=_next_hops(engine, peer),
             )

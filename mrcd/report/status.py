@@ -63,7 +63,8 @@ class StatusReport(Live):
             peers_silent=engine.peers.count(State.SILENT),
             secured=config.keyring is not None,
             public_key=None if config.keyring is None else encode_key(config.keyring.public),
-            warnings=peers.warnings(engine),
+            warnings=[*peers.warnings(engine), *self._running.admitted.warnings],
+            peers_admitted=len(config.admitted),
             datapath=DatapathInfo(
                 xdp=datapath.xdp_mode,
                 tc=datapath.tc_kind,

@@ -5,17 +5,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from ipaddress import ip_interface
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import structlog
 
-from mrcd.config import config
+from mrcd.config import admission, config
 from mrcd.config.config import Config, ConfigError
 from mrcd.config.diff import CannotApply
+from mrcd.config.keyfiles import with_keys
 from mrcd.daemon import Daemon, Places
-from mrcd.fabric import description
+from mrcd.fabric import description, digest
+from mrcd.fabric.hosts import Host
+from mrcd.handshake.identity import encode_key
+from mrcd.peers.admitted import BURST, Admitted
 from mrcd.service import log
 from mrcd.service.notify import Notifier
 
@@ -292,3 +298,174 @@ def test_watchdog__is_fed_only_while_the_programs_run(
 def test_watchdog__that_nobody_wants_is_not_fed(made: tuple[Daemon, Engine]) -> None:
     daemon, _ = made
     run(asyncio.wait_for(daemon._feed_watchdog(), 1))
+
+
+# ---- hosts that no file lists
+
+
+KNOWING = USUAL.replace("insecure = true", 'secret_file = "s"\nadmit = true')
+H9 = Host("h9", 2, 9, (ip_interface("10.99.0.9/24"),))
+
+
+@pytest.fixture
+def open_(made: tuple[Daemon, Engine], tmp_path: Path) -> tuple[Daemon, Engine]:
+    """Return a daemon with a secret, which admits hosts."""
+    daemon, engine = made
+    (tmp_path / "s").write_text(encode_key(b"\x07" * 32) + "\n")
+    (tmp_path / "s").chmod(0o600)
+    (tmp_path / "s.d").mkdir()
+    (tmp_path / "mrcd.toml").write_text(KNOWING)
+    settings = with_keys(config.load(tmp_path / "mrcd.toml"))
+    running = daemon.running
+    running.config = engine.config = settings
+    running.admitted = Admitted(tmp_path / "s.d")
+    return daemon, engine
+
+
+async def introduce(daemon: Daemon, *hosts: Host) -> list[str]:
+    """Have hosts introduce themselves, wait for the decision, and return the refusals."""
+    refused: list[str] = []
+    for host in hosts:
+        frame = digest.of_frame(daemon.running.config.fabric)
+        daemon.running.introduced(host, frame, refused.append)
+    await until(lambda: not daemon.running._admitting)
+    return refused
+
+
+def peers(engine: Engine) -> list[str]:
+    return [peer.name for peer in engine.config.peers]
+
+
+def test_admit__adds_a_peer_and_remembers_it(open_: tuple[Daemon, Engine]) -> None:
+    daemon, engine = open_
+
+    async def work() -> None:
+        assert await introduce(daemon, H9) == []
+        assert peers(engine) == ["h2", "h3", "h9"]
+        assert daemon.running.admitted.hosts == (H9,)
+        assert await introduce(daemon, replace(H9, port=10)) != []
+        assert peers(engine) == ["h2", "h3", "h9"]
+        await daemon.running.reload()
+        assert peers(engine) == ["h2", "h3", "h9"], "a reload keeps it"
+        assert "h9" not in daemon.running.text()
+        assert daemon.running.diff(daemon.running.text()).changes == []
+
+    run(work())
+    (warning,) = daemon.running.admitted.warnings
+    assert "`mrcctl peer forget h9`" in warning
+
+
+def test_admit__many_at_once_in_one_change_within_the_pace(open_: tuple[Daemon, Engine]) -> None:
+    daemon, engine = open_
+    many = [Host(f"n{i}", 2, i, (ip_interface(f"10.99.0.{i}/24"),)) for i in range(10, 12 + BURST)]
+    applied: list[int] = []
+    apply = engine.apply
+
+    async def counted(wanted: Config) -> None:
+        applied.append(len(wanted.admitted))
+        await apply(wanted)
+
+    engine.apply = counted  # type: ignore[method-assign]
+
+    async def work() -> None:
+        assert await introduce(daemon, *many) == [], "the last ones are not refused, but wait"
+
+    run(work())
+    assert applied == [BURST]
+
+
+def test_admit__no_host_rebuilds_a_data_path(open_: tuple[Daemon, Engine]) -> None:
+    daemon, engine = open_
+    engine.room = False
+
+    async def work() -> None:
+        (reason,) = await introduce(daemon, H9)
+        assert "have no room" in reason
+
+    run(work())
+    assert peers(engine) == ["h2", "h3"]
+    assert daemon.running.admitted.hosts == ()
+
+
+def test_admit__what_the_engine_refuses_leaves_everything(open_: tuple[Daemon, Engine]) -> None:
+    daemon, engine = open_
+    engine.refuses = admission.with_host(daemon.running.config, H9)
+
+    async def work() -> None:
+        (reason,) = await introduce(daemon, H9)
+        assert "the kernel refuses" in reason
+
+    run(work())
+    assert peers(engine) == ["h2", "h3"]
+    assert daemon.running.admitted.hosts == ()
+
+
+def test_admit__off_takes_nobody_and_keeps_who_is_in(open_: tuple[Daemon, Engine]) -> None:
+    daemon, engine = open_
+
+    async def work() -> None:
+        await introduce(daemon, H9)
+        path = daemon.running.config.path
+        path.write_text(KNOWING.replace("admit = true", ""))
+        await daemon.running.reload()
+        assert peers(engine) == ["h2", "h3", "h9"]
+        await introduce(daemon, Host("h10", 2, 10, (ip_interface("10.99.0.10/24"),)))
+        assert peers(engine) == ["h2", "h3", "h9"]
+
+    run(work())
+
+
+def test_admit__unconfirmed_configuration_returns_with_it(open_: tuple[Daemon, Engine]) -> None:
+    daemon, engine = open_
+
+    async def work() -> None:
+        await daemon.running.apply(KNOWING + "[transport]\nprobe_pps = 500\n", cast(int, 0.2))
+        await introduce(daemon, H9)
+        assert (pps(engine), peers(engine)) == (500, ["h2", "h3", "h9"])
+        await until(lambda: pps(engine) == 2000)
+        assert peers(engine) == ["h2", "h3", "h9"]
+
+    run(work())
+
+
+def test_forget__takes_an_admitted_host_out_and_no_other(open_: tuple[Daemon, Engine]) -> None:
+    daemon, engine = open_
+
+    async def work() -> None:
+        await introduce(daemon, H9)
+        with pytest.raises(CannotApply, match="h2 was not admitted"):
+            await daemon.running.forget("h2")
+        await daemon.running.forget("h9")
+        assert peers(engine) == ["h2", "h3"]
+        assert daemon.running.admitted.hosts == ()
+        assert await introduce(daemon, replace(H9, port=10)) == [], "it may come back, changed"
+        assert peers(engine) == ["h2", "h3", "h9"]
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("listed", "left"),
+    [
+        (H9, ["h2", "h3", "h9"]),
+        (replace(H9, port=10), ["h2", "h3", "h9"]),
+        (replace(H9, name="h10"), ["h2", "h3", "h10"]),
+    ],
+)
+def test_reload__the_file_counts_more(
+    open_: tuple[Daemon, Engine], tmp_path: Path, listed: Host, left: list[str]
+) -> None:
+    daemon, engine = open_
+
+    async def work() -> None:
+        await introduce(daemon, H9)
+        fabric = description.generate(hosts=3)
+        fabric = replace(fabric, hosts=(*fabric.hosts, listed))
+        (tmp_path / "fabric.toml").write_text(description.dumps(fabric))
+        await daemon.running.reload()
+
+    run(work())
+    assert peers(engine) == left
+    assert engine.config.peers[-1].host == listed
+    assert daemon.running.admitted.hosts == ()
+    assert (daemon.running.admitted.warnings == []) == (listed == H9)

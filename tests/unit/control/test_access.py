@@ -27,8 +27,8 @@ READING = {
     "ListPaths", "ListPeers", "Monitor", "WatchPaths",
 }  # fmt: skip
 WRITING = {
-    "Allow", "ApplyConfig", "Capture", "ConfirmConfig", "Deny", "DiffConfig", "Drain", "ProbePaths",
-    "RotateKeys", "Undrain",
+    "Allow", "ApplyConfig", "Capture", "ConfirmConfig", "Deny", "DiffConfig", "Drain", "ForgetPeer",
+    "ProbePaths", "RotateKeys", "Undrain",
 }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ UNTYPED = {
     "fabric digest", "fabric import", "fabric plan", "key generate", "key public", "lab down",
     "lab fault", "lab status", "lab up", "sid verify",
 }  # fmt: skip
-NO_JSON = {"api interface", "api schema", "completion", "lab exec", "top",
+NO_JSON = {"api interface", "api schema", "completion", "lab exec", "peer forget", "top",
            "quick up", "quick down", "quick save", "report"}  # print no JSON  # fmt: skip
 ARGUMENTS = {
     "plane drain": ["1"], "plane undrain": ["1"], "path deny": ["p1"], "path allow": ["p1"],

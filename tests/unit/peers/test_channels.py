@@ -15,7 +15,17 @@ import pytest
 from mrcd.config import config
 from mrcd.config.config import Config, Keys
 from mrcd.fabric import description, underlay
-from mrcd.handshake import MAGIC, Offer, Pace, channel, encode, identity, sealing
+from mrcd.fabric.hosts import Host
+from mrcd.handshake import (
+    MAGIC,
+    Offer,
+    Pace,
+    channel,
+    encode,
+    identity,
+    introduction,
+    sealing,
+)
 from mrcd.handshake.channel import Drop
 from mrcd.handshake.identity import Secret, encode_key
 from mrcd.peers.channels import Channels
@@ -383,5 +393,84 @@ def test_peer_that_speaks_in_clear__is_named_unless_there_are_keys(
         before = one.channels.dropped[Drop.MALFORMED]
         await until(lambda: one.channels.dropped[Drop.MALFORMED] > before, "the Offer")
         assert one.channels.mismatches == {}  # anybody could have said so
+
+    run(work)
+
+
+# ---- strangers
+
+
+class Hall:
+    """An admission that notes what it is told, and refuses everybody."""
+
+    def __init__(self) -> None:
+        self.came: list[tuple[Host, int]] = []
+        self.misplaced: list[tuple[str, tuple[int, int]]] = []
+
+    def introduced(self, host: Host, frame: int, refuse: Callable[[str], None]) -> None:
+        self.came.append((host, frame))
+        refuse("not today")
+
+    def elsewhere(self, peer: str, place: tuple[int, int]) -> None:
+        self.misplaced.append((peer, place))
+
+
+class Keeper(Daemon):
+    """h1, which has only h2 as a peer, and hears strangers."""
+
+    def start(self, memories: dict[str, object]) -> None:
+        self.hall = Hall()
+        config, ring = self.config, self.config.keyring
+        assert ring is not None
+        ring = replace(ring, peers={"h2": ring.peers["h2"]}, secret=SECRET)
+        peers = tuple(peer for peer in config.peers if peer.name == "h2")
+        self.config = replace(config, peers=peers, keyring=ring, keys=Keys(admit=True))
+        self.channels = Channels(
+            self.config, ring, Pace(), {}, self.packets, self._transmit,
+            lambda *said: self.heard.append(said), self.keyed.append, self._changed,
+            admission=self.hall, transmit_to=self._transmit_to,
+        )  # fmt: skip
+        self.channels.start()
+
+    def _transmit_to(self, place: tuple[int, int], plane: int, datagram: bytes) -> None:
+        hosts = self.config.fabric.hosts
+        (name,) = (host.name for host in hosts if (host.t0, host.port) == place)
+        self.net.send(self.name, name, plane, datagram)
+
+
+def entry_of(daemon: Daemon, **changed: object) -> bytes:
+    """Return how a host introduces itself, perhaps as another."""
+    host = daemon.config.host
+    said = {"name": host.name, "t0": host.t0, "port": host.port} | changed
+    addresses = tuple(map(str, host.addresses))
+    return introduction.introduction(**said, addresses=addresses, frame=7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "answer"),
+    [
+        ({}, "not today"),
+        ({"port": 9}, "h3 says to be at port 9 of T0 3, and asks from port 1 of T0 3"),
+        ({"name": "h4"}, None),
+    ],
+)
+def test_stranger_is_heard_only_as_the_owner_of_his_key_at_his_place(
+    tmp_path: Path, logged: io.StringIO, changed: dict[str, object], answer: str | None
+) -> None:
+    async def work(net: Net) -> None:
+        net.daemons["h1"] = here = Keeper(net, settings_of(tmp_path, "h1"))
+        net.daemons["h3"] = there = Daemon(net, settings_of(tmp_path, "h3"))
+        asked = ("h1", introduction.question())
+        await until(lambda: asked in [said[:2] for said in there.heard], "a question")
+        assert there.say("h1", entry_of(there, **changed))
+        if answer is None:
+            await until(lambda: "a stranger speaks for another host" in logged.getvalue(), "a line")
+            assert there.heard[1:] == []
+        else:
+            await until(lambda: len(there.heard) > 1, "an answer")
+            assert introduction.read_refusal(there.heard[1][1]) == answer
+        expected = [] if changed else [(replace(there.config.host), 7)]
+        assert here.hall.came == expected
+        assert set(here.packets.receive) <= {"h2"}, "no key of a stranger is for packets"
 
     run(work)

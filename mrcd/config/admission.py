@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Hosts that are taken as peers although no file lists them: `admit = true` (pure).
+
+An admitted host can take only what is free: its name, its place and its addresses are nobody's. It
+has no prefixes beyond its addresses. A file that lists what it has taken counts more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_network
+
+from mrcd.config.config import QPS_MAX_ALL, Config, Peer
+from mrcd.config.overlap import Prefix
+from mrcd.config.reserved import Reserved
+from mrcd.fabric import digest
+from mrcd.fabric import hosts as of
+from mrcd.fabric.hosts import Host
+from mrcd.fabric.shape import ELEMENT, NAME, NAME_RULE, PORT_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A configuration with the admitted hosts in it.
+
+    listed: hosts that the files list by now, with the same entry. left_out: why a host that was
+    admitted before is not in it.
+    """
+
+    config: Config
+    listed: tuple[str, ...] = ()
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def without_admitted(config: Config) -> Config:
+    """Return what the files say: the configuration without the admitted hosts."""
+    if not config.admitted:
+        return config
+    return without(config, config.admitted)
+
+
+def without(config: Config, names: Iterable[str]) -> Config:
+    """Return the configuration without some of the admitted hosts."""
+    gone = {*names} & {*config.admitted}
+    ring, fabric = config.keyring, config.fabric
+    if ring is not None:
+        ring = replace(ring, peers={n: key for n, key in ring.peers.items() if n not in gone})
+    hosts = tuple(host for host in fabric.hosts if host.name not in gone)
+    return replace(
+        config,
+        fabric=replace(fabric, hosts=hosts),
+        peers=tuple(peer for peer in config.peers if peer.name not in gone),
+        keyring=ring,
+        admitted=tuple(name for name in config.admitted if name not in gone),
+    )
+
+
+def with_host(config: Config, host: Host) -> Config:
+    """Return the configuration with one more host as a peer, for which `conflict` found nothing."""
+    assert config.keyring is not None, "only who has keys admits anybody"
+    return replace(
+        config,
+        fabric=replace(config.fabric, hosts=(*config.fabric.hosts, host)),
+        peers=(*config.peers, Peer(host, _routes(host))),
+        keyring=config.keyring.with_peer(host.name),
+        admitted=(*config.admitted, host.name),
+    )
+
+
+def joined(config: Config, hosts: Sequence[Host]) -> Joined:
+    """Add the hosts that were admitted before to what the files say.
+
+    Without one secret for all hosts none has a key, and none is added.
+    """
+    if config.keyring is None or config.keyring.secret is None or config.fabric.routing.network:
+        return Joined(config)
+    listed, left_out = [], {}
+    for host in hosts:
+        known = of.find(config.fabric.hosts, host.name)
+        if known is not None and same(known, host):
+            listed.append(host.name)
+        elif why := conflict(config, host):
+            left_out[host.name] = why
+        else:
+            config = with_host(config, host)
+    return Joined(config, tuple(listed), left_out)
+
+
+def same(one: Host, other: Host) -> bool:
+    """Return whether two entries are the same, but for a public key."""
+    return replace(one, public_key="") == replace(other, public_key="")
+
+
+def why_not(config: Config, host: Host, frame: int) -> str | None:
+    """Return why a host cannot be admitted, with the remedy; None if it can.
+
+    `frame` is the digest that the host states of its fabric file's frame.
+    """
+    ours = digest.of_frame(config.fabric)
+    if frame != ours:
+        there, here = digest.shown(frame), digest.shown(ours)
+        return (
+            f"{host.name} has another fabric file: digest {there} there, {here} here; compare both "
+            "by `mrcctl fabric digest FILE`"
+        )
+    if len(config.admitted) >= config.keys.admit_max:
+        return (
+            f"{len(config.admitted)} hosts are admitted already, as many as [keys] admit_max "
+            "allows; list them in the fabric file, or raise admit_max"
+        )
+    return conflict(config, host)
+
+
+def conflict(config: Config, host: Host) -> str | None:
+    """Return what is wrong with a host's entry, or whose it takes; None if it can be added."""
+    return (
+        _malformed(config, host)
+        or _taken(config, host)
+        or _unfit_addresses(config, host)
+        or _too_many(config)
+    )
+
+
+def _malformed(config: Config, host: Host) -> str | None:
+    fabric, name = config.fabric, host.name
+    if not NAME.fullmatch(name) or ELEMENT.fullmatch(name):
+        return f"{name!r} is no name of a host: it must be {NAME_RULE}, and unlike p0 and p0t1-2"
+    if not 1 <= host.t0 <= fabric.t0:
+        return (
+            f"{name} is at T0 {host.t0}, and the fabric file has t0 = {fabric.t0}; raise t0 in "
+            "the fabric file"
+        )
+    if not 1 <= host.port <= PORT_MAX:
+        return f"{name} is at port {host.port} of its T0; ports are 1 to {PORT_MAX}"
+    if fabric.ipv4 != replace(fabric, hosts=(*fabric.hosts, host)).ipv4:
+        return (
+            f"{name} is at port {host.port} of its T0, which changes the planes' addresses of all "
+            "hosts; list it in the fabric file"
+        )
+    return None
+
+
+def _taken(config: Config, host: Host) -> str | None:
+    name, place = host.name, (host.t0, host.port)
+    for other in config.fabric.hosts:
+        if other.name == name:
+            if same(other, host) and name not in config.admitted:
+                return f"{name} is in the fabric file, but no [[peer]] of mrcd.toml names it"
+            return (
+                f"{name} is {_described(host)}, and {_described(other)} {_by(config, name)}; "
+                f"{_mend(config, name)}"
+            )
+        if (other.t0, other.port) == place:
+            return (
+                f"port {host.port} of T0 {host.t0}, where {name} says to be, is that of "
+                f"{other.name} {_by(config, other.name)}; {_mend(config, other.name)}"
+            )
+    return None
+
+
+def _unfit_addresses(config: Config, host: Host) -> str | None:
+    reserved, name = Reserved(config.fabric), host.name
+    used = {address.network for other in config.fabric.hosts for address in other.addresses}
+    seen: set[Prefix] = set()
+    for address in host.addresses:
+        route, ip = ip_network(address.ip), address.ip
+        if address.network not in used:
+            nets = " ".join(sorted(map(str, used)))
+            return f"{name}'s address {address} is in none of the networks in use ({nets})"
+        if address.network.prefixlen < route.prefixlen - 1 and (
+            ip == address.network.network_address
+            or (ip.version == 4 and ip == address.network.broadcast_address)
+        ):
+            return f"{name}'s address {address} is that of the network itself"
+        if ip.is_multicast or ip.is_loopback or ip.is_unspecified or ip.is_link_local:
+            return f"{name}'s address {address} is none that an interface may have"
+        if clash := reserved.clash(route):
+            return f"{name}'s address {address} lies in {clash}"
+        if route in seen:
+            return f"{name} has the address {address} twice"
+        seen.add(route)
+        if owner := _owner(config, route):
+            return f"{name}'s address {address} belongs to {owner}; {_mend(config, owner)}"
+    return None if host.addresses else f"{name} has no address of mrc0"
+
+
+def _owner(config: Config, route: Prefix) -> str | None:
+    """Return who has an address, by its entry or by a prefix that leads there."""
+    if any(_overlap(route, own) for own in config.own_prefixes):
+        return config.host.name
+    for peer in config.peers:
+        if any(_overlap(route, prefix) for prefix in peer.allowed):
+            return peer.name
+    for other in config.fabric.hosts:
+        if any(address.ip == route.network_address for address in other.addresses):
+            return other.name
+    return None
+
+
+def _overlap(one: Prefix, other: Prefix) -> bool:
+    return one.version == other.version and one.overlaps(other)
+
+
+def _too_many(config: Config) -> str | None:
+    qps = config.transport.qps_per_peer
+    if (len(config.peers) + 1) * qps <= QPS_MAX_ALL:
+        return None
+    return f"QPNs can number no more than {len(config.peers)} peers with {qps} QPs each"
+
+
+def _described(host: Host) -> str:
+    addresses = " ".join(map(str, host.addresses))
+    return f"at port {host.port} of T0 {host.t0} with {addresses}"
+
+
+def _by(config: Config, name: str) -> str:
+    return "as admitted before" if name in config.admitted else "in the fabric file"
+
+
+def _mend(config: Config, name: str) -> str:
+    if name in config.admitted:
+        return f"if {name} has gone or has changed, run `mrcctl peer forget {name}`"
+    return "correct one of the two fabric files"
+
+
+def _routes(host: Host) -> tuple[Prefix, ...]:
+    return tuple(ip_network(address.ip) for address in host.addresses)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Remember the hosts that were admitted, and what was refused lately; keep the pace.
+
+The state file has a copy, and is named if it is damaged or cannot be written (keptfile.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from ipaddress import ip_interface
+from pathlib import Path
+from typing import Any, Final
+
+from mrcd.fabric.hosts import Host
+from mrcd.service.findings import Findings
+from mrcd.service.keptfile import KeptFile
+from mrcd.service.log import get_logger
+
+log = get_logger()
+
+NAME: Final = "admitted.json"
+BURST: Final = 16
+"""So many hosts may be admitted at once ..."""
+GAP_NS: Final = 1_000_000_000
+"""... and one more each second."""
+REFUSED_MAX: Final = 16
+"""So many refused hosts are named."""
+REFUSED_NS: Final = 60 * 1_000_000_000
+"""A refused host is named for this time after its last attempt."""
+
+
+class Admitted:
+    """The admitted hosts of one daemon."""
+
+    def __init__(self, folder: Path) -> None:
+        self.findings = Findings()
+        self._file = KeptFile(folder / NAME, "the admitted hosts", self.findings)
+        self._hosts: dict[str, Host] = {}
+        self._refused: dict[str, tuple[str, int]] = {}
+        self._paid_ns = 0  # the pace is kept from then on
+
+    def load(self) -> None:
+        """Read the hosts that an earlier daemon admitted."""
+        self._hosts = {host.name: host for host in self._file.load(_hosts) or ()}
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """The admitted hosts, the first one first."""
+        return tuple(self._hosts.values())
+
+    def add(self, hosts: Iterable[Host]) -> None:
+        """Remember hosts that are peers from now on."""
+        for host in hosts:
+            self._hosts[host.name] = host
+            self._refused.pop(host.name, None)
+        self._save()
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Remember these hosts no longer."""
+        gone = self._hosts.keys() & {*names}
+        if gone:
+            self._hosts = {name: host for name, host in self._hosts.items() if name not in gone}
+            self._save()
+
+    def _save(self) -> None:
+        self._file.save({"hosts": [_entry(host) for host in self._hosts.values()]})
+
+    def save_again(self) -> None:
+        """Try again to write what could not be written."""
+        self._file.save_again()
+
+    @property
+    def unsaved(self) -> str | None:
+        """Why the admitted hosts would not survive a restart; None if they would."""
+        return self._file.unsaved
+
+    # ---- the pace
+
+    def may(self, *, now_ns: int) -> bool:
+        """Return whether another host may be admitted now, and count it."""
+        paid = max(self._paid_ns, now_ns - BURST * GAP_NS)
+        if paid + GAP_NS > now_ns:
+            return False
+        self._paid_ns = paid + GAP_NS
+        return True
+
+    # ---- what was refused
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Note that a host was refused; log it unless that is known."""
+        now = time.monotonic_ns()
+        known = self._refused.pop(name, None)
+        while len(self._refused) >= REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
+        self._refused[name] = reason, now
+        if known is None or known[0] != reason or now - known[1] >= REFUSED_NS:
+            log.warning("host.refused", host=name, reason=reason)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was refused lately, a line for each host."""
+        oldest = time.monotonic_ns() - REFUSED_NS
+        return [
+            f"host {name} is not admitted: {reason}"
+            for name, (reason, when) in self._refused.items()
+            if when > oldest
+        ]
+
+
+def _entry(host: Host) -> dict[str, Any]:
+    return {
+        "name": host.name,
+        "t0": host.t0,
+        "port": host.port,
+        "addresses": list(map(str, host.addresses)),
+    }
+
+
+def _hosts(content: Any) -> list[Host]:
+    return [
+        Host(
+            str(entry["name"]),
+            int(entry["t0"]),
+            int(entry["port"]),
+            tuple(map(ip_interface, entry["addresses"])),
+        )
+        for entry in content["hosts"]
+    ]

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Test what a host that no file lists may take: free names, places and addresses, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_interface, ip_network
+from pathlib import Path
+
+import pytest
+
+from mrcd.config import admission, config
+from mrcd.config.config import Config, ConfigError
+from mrcd.config.diff import diff, needs_restart
+from mrcd.config.keyfiles import with_keys
+from mrcd.config.permits import permits_of
+from mrcd.config.render import render
+from mrcd.fabric import description, digest
+from mrcd.fabric.hosts import Host
+from mrcd.handshake import identity
+from mrcd.handshake.identity import Secret, encode_key
+from mrcd.linux.privileged import permits, requests
+
+SECRET = bytes(range(32))
+TEXT = '[host]\nname = "h1"\nfabric = "fabric.toml"\n[keys]\nsecret_file = "s"\nadmit = true\n'
+
+
+def made(folder: Path, text: str = TEXT) -> Config:
+    """Return the configuration of h1 in a fabric of three hosts on three T0s."""
+    fabric = description.generate(hosts=3, planes=2)
+    (folder / "fabric.toml").write_text(description.dumps(fabric))
+    (folder / "s").write_text(encode_key(SECRET) + "\n")
+    (folder / "s").chmod(0o600)
+    return with_keys(config.loads(text, folder / "mrcd.toml"))
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Config:
+    return made(tmp_path)
+
+
+def host(
+    name: str = "h9", t0: int = 2, port: int = 9, addresses: tuple[str, ...] = ("10.99.0.9/24",)
+) -> Host:
+    return Host(name, t0, port, tuple(map(ip_interface, addresses)))
+
+
+def why_not(running: Config, new: Host) -> str | None:
+    return admission.why_not(running, new, digest.of_frame(running.fabric))
+
+
+def test_free_entry_is_added_as_a_file_would(running: Config, tmp_path: Path) -> None:
+    new = host()
+    assert why_not(running, new) is None
+    wanted = admission.with_host(running, new)
+    fabric = replace(running.fabric, hosts=(*running.fabric.hosts, new))
+    (tmp_path / "fabric.toml").write_text(description.dumps(fabric))
+    listed = with_keys(config.loads(TEXT, tmp_path / "mrcd.toml"))
+    assert replace(wanted, admitted=()) == listed
+    assert wanted.admitted == ("h9",)
+    found = diff(running, wanted, fits=True)
+    assert [(change.path, change.how) for change in found.changes] == [("peer.h9", "live")]
+    assert not needs_restart(found)
+    assert digest.of_frame(wanted.fabric) == digest.of_frame(running.fabric)
+    known = running.fabric.hosts[1]
+    assert digest.of_hosts(wanted.fabric, wanted.host, known) == digest.of_hosts(
+        running.fabric, running.host, known
+    )
+    assert admission.without_admitted(wanted) == running
+
+
+@pytest.mark.parametrize(
+    ("new", "text"),
+    [
+        (host("h2"), "and at port"),
+        (host("h1"), "in the fabric file; correct one of the two fabric files"),
+        (host(t0=1, port=1), "port 1 of T0 1, where h9 says to be, is that of h1"),
+        (host(t0=4), "T0 4, and the fabric file has t0 = 3"),
+        (host(port=2048), "port 2048"),
+        (host(port=300), "changes the planes' addresses of all hosts"),
+        (host("H9"), "no name of a host"),
+        (host("p0t1-2"), "no name of a host"),
+        (host("../x"), "no name of a host"),
+        (host(addresses=("10.99.0.2/24",)), "belongs to h2"),
+        (host(addresses=("10.99.0.1/24",)), "belongs to h1"),
+        (host(addresses=("10.98.0.9/24",)), "in none of the networks in use"),
+        (host(addresses=("10.99.0.9/16",)), "in none of the networks in use"),
+        (host(addresses=("10.99.0.0/24",)), "that of the network itself"),
+        (host(addresses=("10.99.0.255/24",)), "that of the network itself"),
+        (host(addresses=("10.99.0.9/24", "10.99.0.9/24")), "twice"),
+        (host(addresses=()), "no address"),
+    ],
+)
+def test_what_is_taken_or_unfit_is_refused(running: Config, new: Host, text: str) -> None:
+    reason = why_not(running, new)
+    assert reason is not None
+    assert text in reason
+
+
+def test_other_frame_is_refused(running: Config) -> None:
+    other = digest.of_frame(replace(running.fabric, mtu=8000))
+    reason = admission.why_not(running, host(), other)
+    assert reason is not None
+    assert "another fabric file" in reason
+
+
+def test_admitted_hosts_conflict_with_each_other(running: Config) -> None:
+    one = admission.with_host(running, host())
+    for second in (
+        host(port=10, addresses=("10.99.0.10/24",)),
+        host("h10", addresses=("10.99.0.10/24",)),
+        host("h10", port=10),
+    ):
+        reason = why_not(one, second)
+        assert reason is not None
+        assert "`mrcctl peer forget h9`" in reason
+    assert why_not(one, host("h10", port=10, addresses=("10.99.0.10/24",))) is None
+
+
+def test_prefixes_of_peers_and_of_this_host_are_not_free(tmp_path: Path) -> None:
+    tables = '[[peer]]\nname = "h2"\nallowed = ["10.99.0.8/29", "10.99.0.2/32"]\n'
+    reason = why_not(made(tmp_path, TEXT + tables), host())
+    assert reason is not None
+    assert "belongs to h2" in reason
+    routed = TEXT + '[mrc0]\nrouted = ["10.99.0.8/29"]\n'
+    reason = why_not(made(tmp_path, routed), host())
+    assert reason is not None
+    assert "belongs to h1" in reason
+
+
+def test_host_that_the_file_lists_but_no_peer_names_stays_out(tmp_path: Path) -> None:
+    running = made(tmp_path, TEXT + '[[peer]]\nname = "h2"\n')
+    reason = why_not(running, running.fabric.host("h3"))
+    assert reason == "h3 is in the fabric file, but no [[peer]] of mrcd.toml names it"
+
+
+def test_number_is_bounded(tmp_path: Path) -> None:
+    running = admission.with_host(made(tmp_path, TEXT + "admit_max = 1\n"), host())
+    reason = why_not(running, host("h10", port=10, addresses=("10.99.0.10/24",)))
+    assert reason is not None
+    assert "as many as [keys] admit_max allows" in reason
+
+
+def test_joined__the_files_count_more(running: Config) -> None:
+    second = host("h10", port=10, addresses=("10.99.0.10/24",))
+    taken = host("h11", addresses=("10.99.0.11/24",))  # at the port of h9
+    listed = running.fabric.hosts[1]
+    found = admission.joined(running, [listed, host(), second, taken])
+    assert found.config.admitted == ("h9", "h10")
+    assert found.listed == ("h2",)
+    assert list(found.left_out) == ["h11"]
+    moved = replace(listed, port=77)
+    found = admission.joined(running, [moved])
+    assert found.config == running
+    assert list(found.left_out) == ["h2"]
+
+
+def test_joined__nobody_without_the_secret(running: Config) -> None:
+    ring = identity.own_keys(identity.private_key(b"\x01" * 32), {})
+    for keyring in (None, ring):
+        config_ = replace(running, keyring=keyring)
+        assert admission.joined(config_, [host()]) == admission.Joined(config_)
+
+
+def test_without__takes_one_out_and_no_host_of_the_files(running: Config) -> None:
+    both = admission.joined(running, [host(), host("h10", 2, 10, ("10.99.0.10/24",))]).config
+    one = admission.without(both, ["h9", "h2"])
+    assert one.admitted == ("h10",)
+    assert one == admission.with_host(running, host("h10", 2, 10, ("10.99.0.10/24",)))
+
+
+def test_rendered_text_names_no_admitted_host(tmp_path: Path) -> None:
+    for tables in ("", '[[peer]]\nname = "h2"\n'):
+        running = made(tmp_path, TEXT + tables)
+        text = render(admission.with_host(running, host()))
+        assert text == render(running)
+        assert with_keys(config.loads(text, tmp_path / "mrcd.toml")) == running
+
+
+def test_keys_of_admitted_hosts_follow_from_the_secret(running: Config) -> None:
+    wanted = admission.with_host(running, host())
+    assert wanted.keyring is not None
+    expected = identity.public_key(identity.host_key(Secret(SECRET), "h9"))
+    assert wanted.keyring.peers["h9"] == expected
+    assert SECRET.hex() not in repr(wanted)
+
+
+def test_routes_of_admitted_hosts_pass_the_permits_of_the_files(running: Config) -> None:
+    """The privileged process knows the files only, and needs no other rule."""
+    may = permits_of(running, "/sys/fs/bpf/mrcd")
+    new = admission.with_host(running, host()).peers[-1]
+    assert new.allowed == (ip_network("10.99.0.9/32"),)
+    for prefix in new.allowed:
+        for request in (
+            requests.ReplaceRoute(str(prefix), "mrc0", None, None),
+            requests.DeleteRoute(str(prefix), "mrc0"),
+        ):
+            permits.check(request, may, permits.Undone())
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        (TEXT.replace('secret_file = "s"', 'private_key_file = "k"'), "there is no secret_file"),
+        (TEXT.replace('secret_file = "s"', "insecure = true"), "there is no secret_file"),
+        (TEXT + "admit_max = 0\n", "keys.admit_max"),
+    ],
+)
+def test_admit_needs_the_simple_profile(tmp_path: Path, text: str, wrong: str) -> None:
+    made(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        config.loads(text, tmp_path / "mrcd.toml")
+    assert any(wrong in problem for problem in caught.value.problems)
+
+
+def test_admit_has_no_use_with_a_pattern_of_hosts(tmp_path: Path) -> None:
+    made(tmp_path)
+    text = (tmp_path / "fabric.toml").read_text()
+    head = text.partition("[[host]]")[0].partition("host = [")[0]
+    pattern = '[hosts]\ncount = 3\nper_t0 = 2\naddresses = ["10.99.0.0/24"]\n'
+    (tmp_path / "fabric.toml").write_text(head + pattern)
+    with pytest.raises(ConfigError, match="raise count in the fabric file"):
+        config.loads(TEXT, tmp_path / "mrcd.toml")
