@@ -2,7 +2,7 @@
 /*
  * What crosses the maps between the kernel programs and the daemon, defined
  * once. Read by the programs, by the host compiler in the tests, and by Python
- * (mrcd/wire/layout.py). Host byte order unless a comment says "net".
+ * through cffi (mrcd/wire/abi.py). Host byte order unless a comment says "net".
  *
  * Writers: the daemon writes a struct before its owner's state becomes READY.
  * Afterwards a field's comment names its writer or how its writers exclude each

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The records of a capture, defined once: read by the programs (capture.c) and
- * by `mrcctl capture` (cli/capture.py). Host byte order.
+ * The records of a capture, defined once: read by the programs (capture.c) and,
+ * through cffi, by `mrcctl capture` (cli/capture.py). Host byte order.
  *
  * They are not in mrc_abi.h because only a capture's own maps hold them: a change
  * here leaves the layout of a running data path alone.

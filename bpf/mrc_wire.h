@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The bytes on the wire, defined once. Read by the BPF programs, by the host
- * compiler in the tests, and by Python (mrcd/wire/layout.py); nothing else in the
- * project spells out an offset.
+ * compiler in the tests, and by Python through cffi (mrcd/wire/packet.py); nothing else
+ * in the project spells out an offset.
  *
  * A data packet is
  *
@@ -20,8 +20,8 @@
  * Layouts follow OCP MRC 1.0 as far as it is public; docs/protocol.md has a
  * row for each departure and each gap that was filled.
  *
- * The including file provides __u8, __u16 and __u32 (linux/types.h).
- * Only "#define NAME value" lines and structs may
+ * The including file provides __u8, __u16 and __u32 (linux/types.h, or a
+ * typedef in front for cffi). Only "#define NAME value" lines and structs may
  * stand here, so that the simplest parser can read it.
  */
 #ifndef MRC_WIRE_H

@@ -108,36 +108,3 @@ def test_struct__arrays_and_both_byte_orders(tmp_path: Path) -> None:
             layout.pack(a=256)
         with pytest.raises(ValueError, match="15 bytes are too short"):
             layout.unpack(packed[:15])
-
-
-@pytest.mark.parametrize(
-    ("member", "said"),
-    [
-        ("__u8 a[2][3];", "'__u8 a\\[2\\]\\[3\\];' is no plain member"),
-        ("__u8 *a;", "is no plain member"),
-        ("unsigned a;", "a is of a type or a length that is not defined above it"),
-        ("__u8 a[M];", "a is of a type or a length that is not defined above it"),
-        ("struct later a;", "a is of a type or a length that is not defined above it"),
-    ],
-)
-def test_read_header__a_member_that_is_not_plain_is_refused(
-    tmp_path: Path, member: str, said: str
-) -> None:
-    path = tmp_path / "sample.h"
-    path.write_text(f"struct s {{\n\t{member}\n}};\nstruct later {{\n\t__u8 b;\n}};\n")
-    with pytest.raises(ValueError, match=f"struct s: .*{said}"):
-        read_header(path)
-
-
-def test_read_header__structs_within_structs_are_aligned(tmp_path: Path) -> None:
-    path = tmp_path / "sample.h"
-    path.write_text(
-        "struct in {\n\t__u16 a;\n\t__u64 b;\n\t__u8 c;\n};\n"
-        "struct out {\n\t__u8 a;\n\tstruct in b[2];\n\tstruct bpf_spin_lock c;\n};\n"
-    )
-    structs = read_header(path).structs
-    assert structs["in"].size == 24
-    assert {field.name: field.offset for field in structs["out"].fields.values()} == {
-        "a": 0, "b": 8, "c": 56,
-    }  # fmt: skip
-    assert structs["out"].size == 64
