@@ -296,7 +296,18 @@ class TestRun:
         )
 
     def run(self, repeat: int = 1) -> int:
-        """Run the program `repeat` times and return its last return value."""
+        """Run the program `repeat` times and return its last return value.
+
+        A signal ends the repetitions, and the kernel does not say after how many. They begin anew then.
+        """
+        while True:
+            try:
+                return self._run(repeat)
+            except BpfError as error:
+                if error.errno != errno.EINTR:
+                    raise
+
+    def _run(self, repeat: int) -> int:
         # The kernel writes the sizes of its output here, and would read them as limits next time.
         struct.pack_into("=I", self._attr, 12, self._out_size)
         struct.pack_into("=I", self._attr, 32, repeat)
