@@ -7,6 +7,7 @@ MINUTES := 20
 SEED := 1
 ARGS :=
 RELEASE := bookworm
+ARCH := $(shell dpkg --print-architecture 2>/dev/null || echo amd64)
 
 .PHONY: help setup setup-bench test test-unit test-bpf test-net test-net-alone test-net-beside test-package lint format docs man demo bench bench-quick bench-transport bench-paper soak wheel deb sbom lock check-vm check-readme clean
 
@@ -80,20 +81,20 @@ soak: setup ## inject random faults for MINUTES=20 under checked traffic; SEED=1
 wheel: setup ## build dist/mrcd-VERSION-py3-none-any.whl, with the BPF sources
 	packaging/build.sh wheel
 
-deb: setup ## build dist/mrcd_VERSION_amd64.deb for Debian 12
-	packaging/build.sh deb
+deb: setup ## build dist/mrcd_VERSION_ARCH.deb for Debian 12 and 13; ARCH=arm64, or ARCH="amd64 arm64"
+	packaging/build.sh deb $(ARCH)
 
 sbom: deb ## list the package's contents and dependencies as CycloneDX in dist/
-	$(PYTHON) packaging/sbom.py
+	$(PYTHON) packaging/sbom.py $(ARCH)
 
 lock: setup ## update the versions and hashes of the PyPI packages in the package
 	$(PYTHON) packaging/lock.py
 
-check-vm: setup deb ## check the package on virtual machines; RELEASE=trixie is Debian 13 (as root)
-	$(PYTHON) -m vm.check --release $(RELEASE) $(ARGS)
+check-vm: setup deb ## check the package on virtual machines; RELEASE=trixie is Debian 13, ARCH=arm64 (as root)
+	$(PYTHON) -m vm.check --release $(RELEASE) --arch $(ARCH) $(ARGS)
 
 check-readme: setup deb ## type docs/quickstart.md on virtual machines (as root)
-	$(PYTHON) -m vm.check --readme --release $(RELEASE)
+	$(PYTHON) -m vm.check --readme --release $(RELEASE) --arch $(ARCH)
 
 clean: ## remove .venv and everything built
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

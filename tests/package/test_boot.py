@@ -212,6 +212,71 @@ def test_a_daemon_that_hangs_is_started_again(serving: Machine) -> None:
     eventually(serving.ok, "mrcd in the machine is ok again", 30)
 
 
+NETWORKD = """\
+set -e
+# The machine has no udev, for which networkd would wait unless /sys is as in a container.
+unit=/run/systemd/system/systemd-networkd.service.d
+mkdir -p /etc/systemd/network /etc/systemd/networkd.conf.d $unit
+printf '[Service]\\nReadOnlyPaths=/sys\\n' >$unit/sys.conf
+systemctl daemon-reload
+cd /usr/share/doc/mrcd/examples/networkd
+cp *.link *.network /etc/systemd/network
+cp mrcd.conf /etc/systemd/networkd.conf.d
+ip link set plane1 down
+systemctl start systemd-networkd
+"""
+CONFIGURATION = """\
+ip -o address show | sed 's/ valid_lft.*//'
+for family in -4 -6; do ip $family route show table all; ip $family rule; done
+"""
+
+
+@pytest.fixture
+def beside_networkd(serving: Machine) -> Iterator[Machine]:
+    """Return the machine with systemd-networkd and the examples' files, its plane 1 down before."""
+    serving.run(NETWORKD)
+    try:
+        yield serving
+    finally:
+        serving.run("systemctl stop systemd-networkd.socket systemd-networkd")
+
+
+def managed(machine: Machine) -> dict[str, str]:
+    """Return what networkd says of each interface."""
+    script = """for link in /sys/class/net/*; do
+        file=/run/systemd/netif/links/$(cat $link/ifindex)
+        echo $(basename $link) $(sed -n s/ADMIN_STATE=//p $file)
+    done"""
+    return dict(line.split(maxsplit=1) for line in machine.run(script).splitlines() if " " in line)
+
+
+def test_networkd_with_the_examples_leaves_addresses_and_routes_to_mrcd(
+    beside_networkd: Machine,
+) -> None:
+    machine = beside_networkd
+
+    def settled() -> bool:
+        found = managed(machine)
+        planes = {state for name, state in found.items() if name.startswith("plane")}
+        ours = {state for name, state in found.items() if name.startswith("mrc0")}
+        return (planes, ours) == ({"configured"}, {"unmanaged"})
+
+    eventually(settled, "planes are configured, and mrc0 is left alone", 30)
+    eventually(machine.ok, "mrcd in the machine is ok, with plane 1 up", 30)
+    before = machine.run(CONFIGURATION)
+    for again in ("networkctl reload", "systemctl restart systemd-networkd"):
+        machine.run(
+            f"rm -f /run/ping; ping -q -i 0.02 {FAR_ADDRESS} >/run/ping 2>&1 & echo $! >/run/pid"
+        )
+        machine.run(again)
+        eventually(settled, f"networkd has settled after {again}", 30)
+        machine.run("kill -INT $(cat /run/pid)")
+        eventually(lambda: " received" in machine.run("cat /run/ping"), "ping has ended", 10)
+        assert " 0% packet loss" in machine.run("cat /run/ping")
+        assert machine.run(CONFIGURATION) == before
+        assert machine.ok()
+
+
 def test_removing_the_package_takes_the_data_path_down(serving: Machine) -> None:
     said = serving.run("systemctl kill --signal=KILL --kill-whom=main mrcd; dpkg --remove mrcd")
     left = serving.run("find /sys/fs/bpf -mindepth 1 ! -name '*.debug'")
