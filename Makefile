@@ -90,11 +90,11 @@ sbom: deb ## list the package's contents and dependencies as CycloneDX in dist/
 lock: setup ## update the versions and hashes of the PyPI packages in the package
 	$(PYTHON) packaging/lock.py
 
-check-vm: setup deb ## check the package on virtual machines; RELEASE=trixie is Debian 13, ARCH=arm64 (as root)
-	$(PYTHON) -m vm.check --release $(RELEASE) --arch $(ARCH) $(ARGS)
+check-vm: setup deb ## check the package on virtual machines; RELEASE=trixie is Debian 13 (as root)
+	$(PYTHON) -m vm.check --release $(RELEASE) $(ARGS)
 
 check-readme: setup deb ## type docs/quickstart.md on virtual machines (as root)
-	$(PYTHON) -m vm.check --readme --release $(RELEASE) --arch $(ARCH)
+	$(PYTHON) -m vm.check --readme --release $(RELEASE)
 
 clean: ## remove .venv and everything built
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -32,7 +32,7 @@ from mrcd.fabric import description
 from vm import machines, measure, plain, provision, readme, steps
 from vm.clock import CLOCK
 from vm.machines import Machine
-from vm.qemu import ARCH, KINDS, NATIVE, Image, MachineFailed, Vm, accelerator
+from vm.qemu import Image, MachineFailed, Vm, accelerator
 from vm.steps import Step
 from vm.verdict import Check
 
@@ -118,12 +118,11 @@ def chosen(todo: Sequence[Step], only: Collection[str]) -> tuple[Step, ...]:
     return tuple(step for step in todo[: last + 1] if step[2] or step[0] in only)
 
 
-def newest_package(arch: str) -> Path:
-    """Return the package for an architecture that `make deb` built last."""
-    name = f"mrcd_*_{arch}.deb"
-    found = sorted((ROOT / "dist").glob(name), key=lambda file: file.stat().st_mtime)
+def newest_package() -> Path:
+    """Return the package that `make deb` built last."""
+    found = sorted((ROOT / "dist").glob("mrcd_*_amd64.deb"), key=lambda file: file.stat().st_mtime)
     if not found:
-        sys.exit(f"check-vm: no dist/{name}: run `make deb ARCH={arch}` first")
+        sys.exit("check-vm: no dist/mrcd_*_amd64.deb: run `make deb` first")
     return found[-1]
 
 
@@ -131,9 +130,6 @@ def main() -> int:
     """Run all steps; return 1 if one of them failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--release", choices=["bookworm", "trixie"], default="bookworm")
-    parser.add_argument(
-        "--arch", choices=KINDS, default=NATIVE, help="of the guests; emulated if not this one"
-    )
     parser.add_argument("--minutes", type=float, default=120, help="time limit of the whole check")
     parser.add_argument(
         "--readme", action="store_true", help="type the commands of docs/quickstart.md"
@@ -148,12 +144,9 @@ def main() -> int:
     options = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("check-vm: needs root to make a disk with a root file system: run it with sudo")
-    os.environ[ARCH] = options.arch
-    of_arch = "" if options.arch == NATIVE else f"-{options.arch}"
-    image = Image(BUILD / f"{options.release}{of_arch}")
-    script = str(ROOT / "vm" / "image.sh")
-    subprocess.run([script, str(image.folder), options.release, options.arch], check=True)
-    deb = options.deb or newest_package(options.arch)
+    image = Image(BUILD / options.release)
+    subprocess.run([str(ROOT / "vm" / "image.sh"), str(image.folder), options.release], check=True)
+    deb = options.deb or newest_package()
     if options.readme:
         todo, fleet = readme.STEPS, readme.fleet(readme.QUICKSTART.read_text())
     elif options.network:
@@ -167,11 +160,10 @@ def main() -> int:
             if not check.step(name, functools.partial(what, check)) and essential:
                 break
     good = all(verdict.good for verdict in check.verdicts) and len(check.verdicts) == len(todo)
-    machine = f"{options.arch} on {platform.machine()}, {accelerator()}"
     report = {
         "good": good,
         "package": deb.name,
-        "machine": f"{machine}, 2 CPUs a guest on {os.cpu_count()}",
+        "machine": f"{accelerator()}, 2 CPUs a guest on {os.cpu_count()}, {platform.machine()}",
         "steps": [asdict(verdict) for verdict in check.verdicts],
     }
     name = "readme" if options.readme else options.network or "result"

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # Make a Debian disk for virtual machines, with all dependencies of mrcd's package but without mrcd:
-# image.sh FOLDER [bookworm|trixie] [amd64|arm64], as root: Debian 12 with Linux 6.1, or Debian 13
-# with 6.12, for this machine's architecture or another one, whose programs qemu then runs. The
+# image.sh FOLDER [bookworm|trixie], as root: Debian 12 with Linux 6.1, or Debian 13 with 6.12. The
 # script writes FOLDER/{disk.img,vmlinuz,initrd.img}, unless they are up to date. MIRROR may name
 # another Debian mirror.
 set -euo pipefail
@@ -11,12 +10,8 @@ cd "$(dirname "$0")/.."
 
 FOLDER=$1
 SUITE=${2:-bookworm}
-NATIVE=$(dpkg --print-architecture)
-ARCH=${3:-$NATIVE}
 MIRROR=${MIRROR:-http://deb.debian.org/debian}
-declare -A EMULATORS=([amd64]=qemu-system-x86 [arm64]=qemu-system-arm)
-TOOLS=(debootstrap e2fsprogs "${EMULATORS[$ARCH]}")
-[[ $ARCH == "$NATIVE" ]] || TOOLS+=(qemu-user-static)
+TOOLS=(debootstrap e2fsprogs qemu-system-x86)
 PACKAGES=(
 	ca-certificates
 	ethtool
@@ -32,8 +27,8 @@ PACKAGES=(
 	qemu-guest-agent
 	systemd-sysv
 	udev
-	"linux-image-$ARCH"
-	"linux-headers-$ARCH"
+	linux-image-amd64
+	linux-headers-amd64
 )
 
 say() { echo "image: $*"; }
@@ -44,11 +39,11 @@ die() {
 # shellcheck source=scripts/apt.sh
 source scripts/apt.sh
 
-# Print a digest of this script, the release and the architecture: a change of any makes a new image.
+# Print a digest of this script and the release's name: a change of either makes a new image.
 fingerprint() {
 	{
 		cat "$0"
-		echo "$SUITE $ARCH"
+		echo "$SUITE"
 	} | sha256sum
 }
 
@@ -59,7 +54,7 @@ fill() {
 		IFS=,
 		echo "${PACKAGES[*]}"
 	)
-	debootstrap --arch="$ARCH" --variant=minbase --include="$include" "$SUITE" "$root" "$MIRROR"
+	debootstrap --variant=minbase --include="$include" "$SUITE" "$root" "$MIRROR"
 	chroot "$root" apt-get clean
 	echo "/dev/vda / ext4 defaults 0 1" >"$root/etc/fstab"
 	rm -f "$root/etc/resolv.conf" "$root/etc/hostname"
@@ -72,10 +67,6 @@ fill() {
 [[ $EUID -eq 0 ]] || die "needs root: it makes a root file system"
 [[ $SUITE == bookworm || $SUITE == trixie ]] || die "release $SUITE: must be bookworm or trixie"
 apt_install "${TOOLS[@]}"
-if [[ $ARCH != "$NATIVE" ]] && ! compgen -G "/proc/sys/fs/binfmt_misc/qemu-*" >/dev/null; then
-	die "this kernel does not run programs of other architectures: mount binfmt_misc on" \
-		"/proc/sys/fs/binfmt_misc, then run /usr/lib/systemd/systemd-binfmt"
-fi
 if [[ -e $FOLDER/stamp && $(<"$FOLDER/stamp") == "$(fingerprint)" ]]; then
 	exit 0
 fi

@@ -11,7 +11,6 @@ import base64
 import contextlib
 import json
 import os
-import platform
 import re
 import socket
 import subprocess
@@ -24,32 +23,12 @@ from vm.clock import CLOCK, LOOK_S
 from vm.machines import Machine
 
 KVM = Path("/dev/kvm")
-ARCH = "MRC_VM_ARCH"
-"""A variable of the environment: the guests' architecture, if it is not this machine's."""
-NATIVE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 _AGENT = "org.qemu.guest_agent.0"
 # An emulated timer may be late when the kernel tests it at boot, and the kernel would give up.
 _KERNEL = (
-    *("root=/dev/vda", "rw", "panic=1"),
+    *("root=/dev/vda", "rw", "console=ttyS0", "panic=1"),
     *("mitigations=off", "no_timer_check", "net.ifnames=0"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How qemu makes machines of an architecture."""
-
-    program: str
-    console: str
-    machine: tuple[str, ...]
-    emulated: str
-
-
-KINDS = {
-    "amd64": Kind("qemu-system-x86_64", "ttyS0", (), "Nehalem"),
-    "arm64": Kind("qemu-system-aarch64", "ttyAMA0", ("-machine", "virt"), "cortex-a72"),
-}
-"""By Debian's names. An emulated processor is an old one, of which less has to be emulated."""
 
 
 class MachineFailed(Exception):
@@ -77,19 +56,11 @@ class Done:
     seconds: float
 
 
-def guests() -> str:
-    """Return the architecture of the guests."""
-    return os.environ.get(ARCH, NATIVE)
-
-
 def accelerator() -> str:
     """Return "kvm" on a real machine that has it, else "tcg".
 
-    Inside a virtual machine, KVM may be present but not work. It is only for guests of this
-    machine's architecture.
+    Inside a virtual machine, KVM may be present but not work.
     """
-    if guests() != NATIVE:
-        return "tcg"
     nested = re.search(r"^flags\b.*\bhypervisor\b", Path("/proc/cpuinfo").read_text(), re.M)
     return "kvm" if os.access(KVM, os.R_OK | os.W_OK) and not nested else "tcg"
 
@@ -159,17 +130,16 @@ class Vm:
 
     def start(self) -> None:
         """Start the machine; return before it has booted."""
-        accel, kind = accelerator(), KINDS[guests()]
+        accel = accelerator()
         command = [
-            kind.program,
-            *kind.machine,
+            "qemu-system-x86_64",
             *("-name", self.name, "-smp", "2", "-m", str(self.memory_mb)),
             *(("-accel", "kvm", "-cpu", "host") if accel == "kvm" else ()),
-            *(("-accel", "tcg,thread=multi", "-cpu", kind.emulated) if accel == "tcg" else ()),
+            *(("-accel", "tcg,thread=multi", "-cpu", "Nehalem") if accel == "tcg" else ()),
             *("-display", "none", "-no-reboot", "-nodefaults"),
             *("-kernel", str(self.image.folder / "vmlinuz")),
             *("-initrd", str(self.image.folder / "initrd.img")),
-            *("-append", " ".join((*_KERNEL, f"console={kind.console}"))),
+            *("-append", " ".join(_KERNEL)),
             *("-drive", f"file={self.image.disk},if=virtio,format=raw,snapshot=on"),
             *("-drive", f"file={self.payload},if=virtio,format=raw,readonly=on"),
             *("-chardev", f"file,id=console,path={self.console}", "-serial", "chardev:console"),

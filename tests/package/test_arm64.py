@@ -6,6 +6,7 @@ Nothing of it is run here; docs/install.md says what has been run, and how.
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -46,10 +47,13 @@ def contents(root: Path) -> dict[Path, bytes]:
 
 def test_its_fields_are_those_of_arm64() -> None:
     assert field(ARM64_DEB, "Architecture") == "arm64"
-    for name in ("Version", "Depends"):
-        assert field(ARM64_DEB, name).replace("2.17", "2.14") == field(DEB, name).replace(
-            "2.17", "2.14"
-        )
+    assert field(ARM64_DEB, "Version") == field(DEB, "Version")
+    # Other modules need another version of libc.
+    mine, other = (
+        re.sub(r"libc6 \(>= [\d.]+\)", "libc6", field(deb, "Depends")) for deb in (ARM64_DEB, DEB)
+    )
+    assert "libc6," in mine
+    assert mine == other
     assert field(ARM64_DEB, "Recommends") == field(DEB, "Recommends").replace("amd64", "arm64")
 
 
@@ -77,8 +81,8 @@ def test_all_else_is_the_same(unpacked: tuple[Path, Path]) -> None:
         return {
             path: content
             for path, content in files.items()
-            # A wheel's own list of files has names and digests of its compiled modules.
-            if path.suffix != ".so" and path.name not in {"WHEEL", "RECORD"}
+            # Lists of files have the names of compiled modules.
+            if path.suffix != ".so" and path.name not in {"WHEEL", "RECORD", "copyright"}
         }
 
     assert shared(mine) == shared(other)
