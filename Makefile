@@ -7,6 +7,7 @@ MINUTES := 20
 SEED := 1
 ARGS :=
 RELEASE := bookworm
+ARCH := $(shell dpkg --print-architecture 2>/dev/null || echo amd64)
 
 # Tests start daemons and commands hundreds of times: each would compile its Python modules anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -83,11 +84,11 @@ soak: setup ## inject random faults for MINUTES=20 under checked traffic; SEED=1
 wheel: setup ## build dist/mrcd-VERSION-py3-none-any.whl, with the BPF sources
 	packaging/build.sh wheel
 
-deb: setup ## build dist/mrcd_VERSION_amd64.deb for Debian 12
-	packaging/build.sh deb
+deb: setup ## build dist/mrcd_VERSION_ARCH.deb for Debian 12 and 13; ARCH=arm64, or ARCH="amd64 arm64"
+	packaging/build.sh deb $(ARCH)
 
 sbom: deb ## list the package's contents and dependencies as CycloneDX in dist/
-	$(PYTHON) packaging/sbom.py
+	$(PYTHON) packaging/sbom.py $(ARCH)
 
 lock: setup ## update the versions and hashes of the PyPI packages in the package
 	$(PYTHON) packaging/lock.py

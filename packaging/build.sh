@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Build a release into dist/: `wheel`, or `deb`, the package for Debian 12 and 13. The first `deb` needs
+# Build a release into dist/: `wheel`, or `deb`, the package for Debian 12 and 13, for the
+# architectures that are named (amd64, arm64), or else this machine's. The first `deb` needs
 # root to install Debian's tools. make calls this script. It packages the files known to git, as
 # they are now, so that no leftovers of earlier work get in. The BPF programs are compiled anew, except
 # those of the same sources in the folder $COMPILED, for the tests, which have compiled some of them.
@@ -17,6 +18,8 @@ if [[ -z ${SOURCE_DATE_EPOCH:-} ]]; then
 	SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)
 fi
 export SOURCE_DATE_EPOCH
+# make exports its variables, and bcc would compile with the kernel headers of this architecture.
+unset ARCH
 PIP=("$PYTHON" -m pip --quiet --disable-pip-version-check)
 
 say() { echo "package: $*"; }
@@ -48,10 +51,13 @@ build_wheel() {
 	say "dist/mrcd-$VERSION-py3-none-any.whl"
 }
 
+# Build the packages of the architectures $@. Only the PyPI packages differ: the BPF programs are
+# instructions of the kernel's own machine, and get compiled once.
 build_deb() {
-	local tree=$WORK/deb/mrcd-$VERSION
+	local tree=$WORK/deb/mrcd-$VERSION arch
 	apt_install "${DEB_TOOLS[@]}"
 	build_wheel
+	rm -rf "$WORK/deb"
 	export_tree "$tree"
 	cp -r "$tree/packaging/debian" "$tree/debian"
 	# The manual pages are made from the programs, if the Makefile has a rule for them.
@@ -61,20 +67,39 @@ build_deb() {
 	fi
 	# bcc needs root, which the build of a package has not.
 	(cd "$tree" && "$PYTHON" -W ignore -m mrcd.datapath.precompile compiled ${COMPILED:+"$COMPILED"})
-	mkdir "$tree/wheels"
-	cp "$DIST/mrcd-$VERSION-py3-none-any.whl" "$tree/wheels"
-	"$PYTHON" packaging/lock.py --download "$tree/wheels"
-	(cd "$tree" && dpkg-buildpackage --build=binary --unsigned-changes --no-pre-clean) \
-		>"$WORK/deb/log" 2>&1 || {
-		tail -n 40 "$WORK/deb/log" >&2
-		die "dpkg-buildpackage failed; its output is in $WORK/deb/log"
-	}
-	cp "$WORK/deb/mrcd_${VERSION}_"*.deb "$DIST"
-	say "dist/$(basename "$WORK/deb/mrcd_${VERSION}_"*.deb)"
+	for arch in "$@"; do
+		mkdir "$WORK/deb/$arch"
+		cp -r "$tree" "$WORK/deb/$arch"
+		package_tree "$WORK/deb/$arch/mrcd-$VERSION" "$arch"
+	done
 }
 
-case ${1:-} in
+# Build the package of the sources $1, in which the BPF programs are compiled, for architecture $2.
+package_tree() {
+	local tree=$1 arch=$2 log=$WORK/deb/$2/log
+	mkdir "$tree/wheels"
+	cp "$DIST/mrcd-$VERSION-py3-none-any.whl" "$tree/wheels"
+	"$PYTHON" packaging/lock.py --download "$arch" "$tree/wheels"
+	(cd "$tree" && dpkg-buildpackage --host-arch "$arch" --build=binary --unsigned-changes --no-pre-clean) \
+		>"$log" 2>&1 || {
+		tail -n 40 "$log" >&2
+		die "dpkg-buildpackage failed; its output is in $log"
+	}
+	cp "$tree/../mrcd_${VERSION}_$arch.deb" "$DIST"
+	say "dist/mrcd_${VERSION}_$arch.deb"
+}
+
+COMMAND=${1:-}
+shift || true
+case $COMMAND in
 wheel) build_wheel ;;
-deb) build_deb ;;
-*) die "usage: $0 wheel|deb" ;;
+deb)
+	[[ $# -gt 0 ]] || set -- "$(dpkg --print-architecture)"
+	for arch in "$@"; do
+		[[ -e packaging/vendor-$arch.txt ]] ||
+			die "architecture $arch: there is no packaging/vendor-$arch.txt; amd64 and arm64 have one"
+	done
+	build_deb "$@"
+	;;
+*) die "usage: $0 wheel | deb [amd64] [arm64]" ;;
 esac

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Write dist/mrcd-VERSION.cdx.json: the Debian package's contents and dependencies (CycloneDX 1.6).
+"""Write dist/mrcd-VERSION-ARCH.cdx.json: what is in a Debian package, and what it needs.
+
+The format is CycloneDX 1.6.
 
     make sbom
 
 The facts come from the package itself. The Python packages inside are listed from their metadata
 with the hashes of the lock file. The Debian packages are those in the fields Depends and, as
-optional, Recommends, in the versions that this machine has or would install.
+optional, Recommends, in the versions that this machine has or would install; it knows none for
+packages that only another architecture has.
 """
 
 from __future__ import annotations
@@ -31,12 +34,12 @@ from packageurl import PackageURL
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
-LOCK = ROOT / "packaging" / "vendor.txt"
 RELEASE = {"distro": "debian-12"}
 DEBIAN_LICENCES = {
     "iproute2": "GPL-2.0-only",
     "libc6": "LGPL-2.1-or-later",
     "linux-headers-amd64": "GPL-2.0-only",
+    "linux-headers-arm64": "GPL-2.0-only",
     "procps": "GPL-2.0-or-later",
     "python3": "PSF-2.0",
     "python3-bpfcc": "Apache-2.0",
@@ -60,11 +63,11 @@ class Carried:
     licence: str
 
 
-def newest_package() -> Path:
-    """Return the package that `make deb` built last."""
-    found = sorted(DIST.glob("mrcd_*_amd64.deb"), key=lambda file: file.stat().st_mtime)
+def newest_package(arch: str) -> Path:
+    """Return the package of an architecture that `make deb` built last."""
+    found = sorted(DIST.glob(f"mrcd_*_{arch}.deb"), key=lambda file: file.stat().st_mtime)
     if not found:
-        sys.exit(f"sbom: no package in {DIST}: run `make deb` first")
+        sys.exit(f"sbom: no package in {DIST}: run `make deb ARCH={arch}` first")
     return found[-1]
 
 
@@ -148,7 +151,8 @@ def from_debian(name: str, scope: ComponentScope) -> Component:
 
 def bill(package: Path) -> Bom:
     """Return the bill of materials of a Debian package."""
-    text = LOCK.read_text()
+    arch = field(package, "Architecture")
+    text = (ROOT / "packaging" / f"vendor-{arch}.txt").read_text()
     hashes = {
         name: re.findall(r"--hash=sha256:(\w+)", wheels)
         for name, wheels in re.findall(r"^(\S+)==((?:.*\\\n)*.*)$", text, re.MULTILINE)
@@ -160,7 +164,7 @@ def bill(package: Path) -> Bom:
     version = field(package, "Version")
     bom = Bom(
         components=parts,
-        serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"mrcd_{version}_amd64.deb"),
+        serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"mrcd_{version}_{arch}.deb"),
     )
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     bom.metadata.timestamp = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)
@@ -169,7 +173,7 @@ def bill(package: Path) -> Bom:
         name="mrcd",
         version=version,
         bom_ref="mrcd",
-        purl=PackageURL("deb", None, "mrcd", version, {"arch": "amd64"}),
+        purl=PackageURL("deb", None, "mrcd", version, {"arch": arch}),
         licenses=[licence("GPL-2.0-only")],
     )
     bom.register_dependency(bom.metadata.component, parts)
@@ -177,12 +181,13 @@ def bill(package: Path) -> Bom:
 
 
 def main() -> None:
-    """Write the bill of materials of the newest package."""
-    package = newest_package()
-    bom = bill(package)
-    file = DIST / f"mrcd-{field(package, 'Version')}.cdx.json"
-    file.write_text(JsonV1Dot6(bom).output_as_string(indent=2) + "\n")
-    print(f"package: {file.relative_to(ROOT)}: {len(bom.components)} components")
+    """Write the bill of materials of the newest package of each architecture that is named."""
+    for arch in sys.argv[1:]:
+        package = newest_package(arch)
+        bom = bill(package)
+        file = DIST / f"mrcd-{field(package, 'Version')}-{arch}.cdx.json"
+        file.write_text(JsonV1Dot6(bom).output_as_string(indent=2) + "\n")
+        print(f"package: {file.relative_to(ROOT)}: {len(bom.components)} components")
 
 
 if __name__ == "__main__":

@@ -120,9 +120,9 @@ def chosen(todo: Sequence[Step], only: Collection[str]) -> tuple[Step, ...]:
 
 def newest_package() -> Path:
     """Return the package that `make deb` built last."""
-    found = sorted((ROOT / "dist").glob("mrcd_*.deb"), key=lambda file: file.stat().st_mtime)
+    found = sorted((ROOT / "dist").glob("mrcd_*_amd64.deb"), key=lambda file: file.stat().st_mtime)
     if not found:
-        sys.exit("check-vm: no dist/mrcd_*.deb: run `make deb` first")
+        sys.exit("check-vm: no dist/mrcd_*_amd64.deb: run `make deb` first")
     return found[-1]
 
 

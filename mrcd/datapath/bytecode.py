@@ -2,9 +2,11 @@
 """Keep compiled programs in a file, and make maps and programs of them without a compiler.
 
 Compiling takes seconds and some 200 MB, and needs clang and kernel headers. The result depends on
-the sources and on the constants that are compiled in, not on the running kernel, because the
-programs include UAPI headers only. So the instructions, the definitions of the maps and their BTF
-are kept under a hash of the text and the constants. The kernel's verifier checks them at each load.
+the sources and on the constants that are compiled in, not on the running kernel or processor,
+because the programs include UAPI headers only, and their structs have the same layout on every
+processor of 64 bits and of the same byte order. So the instructions, the definitions of the maps
+and their BTF are kept under a hash of the text and the constants. The kernel's verifier checks them
+at each load.
 
 A file is as privileged as the programs in it. One that another user could have written is ignored.
 """
@@ -17,6 +19,7 @@ import hashlib
 import os
 import stat
 import struct
+import sys
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -58,8 +61,11 @@ class Bytecode(msgspec.Struct, frozen=True):
 
 
 def key_of(source: str, defines: list[str]) -> str:
-    """Return the name of a compilation: of this text, with these constants, for this machine."""
-    text = "\n".join([str(FORMAT), os.uname().machine, *defines, source])
+    """Return the name of a compilation: of this text, with these constants, in this byte order.
+
+    Nothing else of a processor is in the programs or in the layout of the maps.
+    """
+    text = "\n".join([str(FORMAT), sys.byteorder, *defines, source])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -298,7 +298,8 @@ class TestRun:
     def run(self, repeat: int = 1) -> int:
         """Run the program `repeat` times and return its last return value.
 
-        A signal ends the repetitions, and the kernel does not say after how many. They begin anew then.
+        A signal ends the repetitions, and the kernel does not say after how many. They begin
+        anew then.
         """
         while True:
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Fixtures: the package of this checkout, built once for all its tests."""
+"""Fixtures: the packages of this checkout, built once for all their tests."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from mrcd.lab.state import CACHE_DIR
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
 DEB = DIST / f"mrcd_{__version__}_amd64.deb"
+ARM64_DEB = DIST / f"mrcd_{__version__}_arm64.deb"
 
 
 @pytest.fixture(scope="session")
 def package() -> Path:
-    """Return the Debian package; the wheel and the bill of materials are beside it."""
+    """Return the package for amd64; that for arm64, the wheel and the lists are beside it."""
     if os.geteuid() != 0:
         pytest.skip("installing packages needs root: run the tests as root")
     if "overlay" not in Path("/proc/filesystems").read_text():
         pytest.skip("this kernel has no overlay file system to copy the machine with")
     done = subprocess.run(
-        ["make", "--no-print-directory", "sbom"],
+        ["make", "--no-print-directory", "sbom", "ARCH=amd64 arm64"],
         cwd=ROOT,
         # Labs have compiled some of the package's programs already; 6 s each.
         env=os.environ | {"COMPILED": str(CACHE_DIR)},

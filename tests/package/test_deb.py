@@ -210,7 +210,7 @@ def test_purging_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_bill_of_materials_is_complete(unpacked: Path) -> None:
-    text = (DIST / f"mrcd-{__version__}.cdx.json").read_text()
+    text = (DIST / f"mrcd-{__version__}-amd64.cdx.json").read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     parts = {part["purl"].split("@")[0]: part for part in json.loads(text)["components"]}
     carried = {

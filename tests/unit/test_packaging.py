@@ -29,9 +29,9 @@ POD = DAEMONSET["spec"]["template"]["spec"]
 CONTAINERFILE = (PACKAGING / "Containerfile").read_text()
 
 
-def locked() -> dict[str, str]:
+def locked(arch: str) -> dict[str, str]:
     """Return the locked versions by name; a package has a hash for each of its wheels."""
-    text = (PACKAGING / "vendor.txt").read_text().replace("\\\n", "")
+    text = (PACKAGING / f"vendor-{arch}.txt").read_text().replace("\\\n", "")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     found = [
         re.fullmatch(r"(\S+)==(\S+)(?:\s+--hash=sha256:[0-9a-f]{64})+", line) for line in lines
@@ -42,7 +42,8 @@ def locked() -> dict[str, str]:
 
 def test_the_lock_has_every_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    versions = locked()
+    versions = locked("amd64")
+    assert locked("arm64") == versions
     of_debian = re.search(r"OF_DEBIAN = (\{.*\})", (PACKAGING / "lock.py").read_text())
     assert of_debian is not None
     control = (PACKAGING / "debian" / "control").read_text()
@@ -53,7 +54,7 @@ def test_the_lock_has_every_dependency() -> None:
             assert f" python3-{name} " in CONTAINERFILE
             assert name not in versions
             continue
-        assert name in versions, f"{name} is not in packaging/vendor.txt: run `make lock`"
+        assert name in versions, f"{name} is not in packaging/vendor-*.txt: run `make lock`"
         assert requirement.specifier.contains(versions[name]), f"{name}: run `make lock`"
 
 
@@ -182,7 +183,9 @@ def test_the_container_keeps_its_state_where_the_service_does() -> None:
 
 
 def test_the_image_has_the_locked_dependencies() -> None:
-    assert "--require-hashes -r /tmp/mrcd/vendor.txt" in CONTAINERFILE
+    mine = '--require-hashes -r "/tmp/mrcd/vendor-$(dpkg --print-architecture).txt"'
+    assert mine in CONTAINERFILE
     copied = re.search(r"^COPY (\S+) (\S+) /tmp/mrcd/$", CONTAINERFILE, re.MULTILINE)
     assert copied is not None
-    assert (ROOT / copied[1]).is_file()
+    names = {file.name for file in ROOT.glob(copied[1])}
+    assert names == {"vendor-amd64.txt", "vendor-arm64.txt"}
