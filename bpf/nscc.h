@@ -190,36 +190,21 @@ static __always_inline void nscc_bound(const struct mrc_host *h, struct mrc_tx *
 }
 
 /*
- * The round trip of a packet of a length class if nothing is in its way, as probes tell it:
- * that of a probe, and the time that a plane takes for so many bytes. Every sender can know this
- * at any time. The shortest round trip of its data it knows only if it has ever sent them into empty
- * queues; a sender that has not would take a queue that others have made for the way.
+ * The delay of a packet of a length class: what exceeds the shortest round trip of a probe, which
+ * every sender can know at any time. The shortest of its data it knows only if it has ever sent them
+ * into empty queues; a sender that has not would take a queue that others have made for the way, and
+ * get more than they. Until a probe was answered, it is all there is.
  */
-static __always_inline u32 nscc_probed(const struct mrc_host *h, const struct mrc_balance *b,
-				       u32 class)
+static __always_inline u32 nscc_delay(struct mrc_balance *b, u32 class, u32 rtt)
 {
-	u64 bytes = (u64)h->planes * CFG_MTU * (class + 1) / MRC_LENGTHS;
-
-	if (!b->probed_ns || !h->cc_rate)
-		return ~0u;
-	return b->probed_ns + bytes * 1000000 / h->cc_rate;
-}
-
-/*
- * The delay of a packet of a length class: what exceeds the round trip that probes tell, so that all
- * senders measure from the same, or without probes its shortest round trip so far.
- */
-static __always_inline u32 nscc_delay(const struct mrc_host *h, struct mrc_balance *b, u32 class,
-				      u32 rtt)
-{
-	u32 base = b->base_ns[class & (MRC_LENGTHS - 1)], probed = nscc_probed(h, b, class);
+	u32 base = b->base_ns[class & (MRC_LENGTHS - 1)];
 
 	if (!base || rtt < base) {
 		b->base_ns[class & (MRC_LENGTHS - 1)] = rtt;
 		base = rtt;
 	}
-	if (probed != ~0u)
-		base = probed;
+	if (b->probed_ns)
+		base = b->probed_ns;
 	return rtt > base ? rtt - base : 0;
 }
 
@@ -293,7 +278,7 @@ static __always_inline void nscc_sack(const struct mrc_host *h, struct mrc_tx *t
 	b->inflight[qp & (MRC_SENDERS - 1)] = tx->inflight;
 	if (!h->cc_target_ns || !tx->cwnd || !rtt)
 		return;
-	delay = nscc_delay(h, b, class & (MRC_LENGTHS - 1), rtt);
+	delay = nscc_delay(b, class & (MRC_LENGTHS - 1), rtt);
 	tx->delay_ns += (s32)(delay - tx->delay_ns) >> 3;
 	tx->target_ns = nscc_target(h, b, tx, tx->srtt_ns);
 	if (busy)
