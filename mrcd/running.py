@@ -314,7 +314,6 @@ class Running:
         host = next((each.host for each in self.config.peers if each.name == peer), None)
         if host is None:
             return
-        by = "as admitted before" if peer in self.config.admitted else "in the fabric file"
         remedy = (
             f"if {peer} has moved, run `mrcctl peer forget {peer}`"
             if peer in self.config.admitted
@@ -323,7 +322,7 @@ class Running:
         self.admitted.refuse(
             peer,
             f"{peer} asks from port {place[1]} of T0 {place[0]}, and is at port {host.port} of T0 "
-            f"{host.t0} {by}; {remedy}",
+            f"{host.t0} {admission.known_by(self.config, peer)}; {remedy}",
         )
 
     def _refused(self, candidate: Candidate, config: Config) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from mrcd.wire.abi import ABI
@@ -54,21 +55,34 @@ _ARGUMENTS = {
 }
 
 
-def build(folder: Path) -> ctypes.CDLL:
-    """Compile `_WRAPPERS`, and return its functions with their types."""
-    source, library = folder / "path.c", folder / "path.so"
-    source.write_text(_WRAPPERS)
+def compiled(
+    folder: Path,
+    source: str,
+    arguments: Mapping[str, tuple[type, ...]],
+    without_result: Collection[str] = (),
+) -> ctypes.CDLL:
+    """Compile functions for the host, with undefined behaviour trapped.
+
+    Return them with the types of their `arguments`; results are 32 bits wide, or there are none.
+    """
+    text, library = folder / "host.c", folder / "host.so"
+    text.write_text(source)
     subprocess.run(
         ["gcc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-fsanitize=undefined",
-         "-fsanitize-undefined-trap-on-error", f"-I{ABI.path.parent}", "-o", library, source],
+         "-fsanitize-undefined-trap-on-error", f"-I{ABI.path.parent}", "-o", library, text],
         check=True, timeout=60,
     )  # fmt: skip
     built = ctypes.CDLL(str(library))
-    for name, arguments in _ARGUMENTS.items():
+    for name, types in arguments.items():
         function = getattr(built, name)
-        function.argtypes = arguments
-        function.restype = None if name == "host_enter" else _U32
+        function.argtypes = types
+        function.restype = None if name in without_result else _U32
     return built
+
+
+def build(folder: Path) -> ctypes.CDLL:
+    """Compile `_WRAPPERS`, and return its functions with their types."""
+    return compiled(folder, _WRAPPERS, _ARGUMENTS, {"host_enter"})
 
 
 class Memory:

@@ -148,13 +148,13 @@ def _taken(config: Config, host: Host) -> str | None:
             if same(other, host) and name not in config.admitted:
                 return f"{name} is in the fabric file, but no [[peer]] of mrcd.toml names it"
             return (
-                f"{name} is {_described(host)}, and {_described(other)} {_by(config, name)}; "
+                f"{name} is {_described(host)}, and {_described(other)} {known_by(config, name)}; "
                 f"{_mend(config, name)}"
             )
         if (other.t0, other.port) == place:
             return (
                 f"port {host.port} of T0 {host.t0}, where {name} says to be, is that of "
-                f"{other.name} {_by(config, other.name)}; {_mend(config, other.name)}"
+                f"{other.name} {known_by(config, other.name)}; {_mend(config, other.name)}"
             )
     return None
 
@@ -214,7 +214,8 @@ def _described(host: Host) -> str:
     return f"at port {host.port} of T0 {host.t0} with {addresses}"
 
 
-def _by(config: Config, name: str) -> str:
+def known_by(config: Config, name: str) -> str:
+    """Return from where a host of this configuration is known, for a message."""
     return "as admitted before" if name in config.admitted else "in the fabric file"
 
 

@@ -211,6 +211,19 @@ class _Epoch:
         return sealing.seal(self.secrets.send, self.theirs, counter, plaintext)
 
 
+def opened(secrets: Secrets, window: Window, datagram: bytes) -> bytes:
+    """Return what the other end has sealed; raise Dropped for a copy and for what it has not."""
+    counter = sealing.counter_of(datagram)
+    if not window.is_new(counter):
+        raise Dropped(Drop.COPY)
+    try:
+        plaintext = sealing.unseal(secrets.receive, datagram)
+    except NoiseError:
+        raise Dropped(Drop.UNAUTHENTIC) from None
+    window.add(counter)
+    return plaintext
+
+
 class Party(Protocol):
     """Who is at the other end of an exchange or epoch: a channel, or a guest."""
 
@@ -426,14 +439,7 @@ class Channel:
         epoch = self._epoch_at(sealing.index_of(datagram))
         if not epoch.fresh(now_ns):
             raise Dropped(Drop.EXPIRED)
-        counter = sealing.counter_of(datagram)
-        if not epoch.window.is_new(counter):
-            raise Dropped(Drop.COPY)
-        try:
-            plaintext = sealing.unseal(epoch.secrets.receive, datagram)
-        except NoiseError:
-            raise Dropped(Drop.UNAUTHENTIC) from None
-        epoch.window.add(counter)
+        plaintext = opened(epoch.secrets, epoch.window, datagram)
         commands = self._confirmed_by(epoch, now_ns)
         if plaintext:
             commands.append(Deliver(self.peer, plaintext))

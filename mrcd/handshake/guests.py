@@ -25,9 +25,10 @@ from mrcd.handshake.channel import (
     Drop,
     Dropped,
     Indices,
+    opened,
 )
 from mrcd.handshake.commands import ChannelCommand, Introduced, Reply
-from mrcd.handshake.noise import COUNTER_MAX, KEY_BYTES, NoiseError, Responder, Secrets
+from mrcd.handshake.noise import COUNTER_MAX, KEY_BYTES, Responder, Secrets
 from mrcd.handshake.sealing import Answered, Window
 
 GUESTS_MAX: Final = 64
@@ -69,14 +70,7 @@ class Guest:
         """Open what he has sealed, and ask who he is unless he says so."""
         if not self.fresh(now_ns):
             raise Dropped(Drop.EXPIRED)
-        counter = sealing.counter_of(datagram)
-        if not self.window.is_new(counter):
-            raise Dropped(Drop.COPY)
-        try:
-            plaintext = sealing.unseal(self.secrets.receive, datagram)
-        except NoiseError:
-            raise Dropped(Drop.UNAUTHENTIC) from None
-        self.window.add(counter)
+        plaintext = opened(self.secrets, self.window, datagram)
         self.proved = True
         if plaintext.startswith(introduction.INTRODUCTION):
             if now_ns < self.hear_ns:

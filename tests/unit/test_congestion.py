@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 
 import pytest
 
-from mrcd.wire.abi import ABI
-from tests.host_path import Memory
+from tests.host_path import Memory, compiled
 
 MTU = 4000
 US, MS = 1_000, 1_000_000
@@ -53,19 +51,9 @@ _ARGUMENTS = {
 
 @pytest.fixture(scope="module")
 def functions(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder = tmp_path_factory.mktemp("nscc")
-    source, library = folder / "nscc.c", folder / "nscc.so"
-    source.write_text(_SOURCE)
-    subprocess.run(
-        ["gcc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-fsanitize=undefined",
-         "-fsanitize-undefined-trap-on-error", f"-I{ABI.path.parent}", "-o", library, source],
-        check=True, timeout=60,
-    )  # fmt: skip
-    built = ctypes.CDLL(str(library))
-    for name, arguments in _ARGUMENTS.items():
-        getattr(built, name).argtypes = arguments
-        getattr(built, name).restype = None if name in ("host_sack", "host_loss") else _U32
-    return built
+    return compiled(
+        tmp_path_factory.mktemp("nscc"), _SOURCE, _ARGUMENTS, {"host_sack", "host_loss"}
+    )
 
 
 class Sender:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import heapq
-import subprocess
 
 import pytest
 
-from mrcd.wire.abi import ABI
 from mrcd.wire.layout import WIRE
-from tests.host_path import Memory
+from tests.host_path import Memory, compiled
 
 MTU, MS = 4000, 1_000_000
 RATE = 25_000  # bytes in a millisecond, of all planes together
@@ -61,19 +59,7 @@ _ARGUMENTS = {
 
 @pytest.fixture(scope="module")
 def functions(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder = tmp_path_factory.mktemp("penalty")
-    source, library = folder / "penalty.c", folder / "penalty.so"
-    source.write_text(_SOURCE)
-    subprocess.run(
-        ["gcc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-fsanitize=undefined",
-         "-fsanitize-undefined-trap-on-error", f"-I{ABI.path.parent}", "-o", library, source],
-        check=True, timeout=60,
-    )  # fmt: skip
-    built = ctypes.CDLL(str(library))
-    for name, arguments in _ARGUMENTS.items():
-        getattr(built, name).argtypes = arguments
-        getattr(built, name).restype = _U32
-    return built
+    return compiled(tmp_path_factory.mktemp("penalty"), _SOURCE, _ARGUMENTS)
 
 
 class Qp:
