@@ -67,7 +67,7 @@ def cases(side: Loaded, harness: Harness, packets: int) -> Iterator[Case]:
     yield Case("mrc_deliver", "NACK, sent again", Sacks(side, harness, packets, 1).nack)
     yield Case("mrc_receive", "probe", Probes(side, harness, packets).probe)
     yield Case("mrc_receive", "answer to a probe", Probes(side, harness, packets).reply)
-    yield Case("mrc_tick", "nothing to watch", clock(side, "mrc_tick", packets))
+    yield Case("mrc_kick", "nothing to watch", clock(side, "mrc_kick", packets))
     yield Case("mrc_judge", "nothing to judge", clock(side, "mrc_judge", packets))
 
 

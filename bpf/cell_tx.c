@@ -243,7 +243,7 @@ int mrc_spray(struct __sk_buff *skb)
 	struct flow f;
 	u32 qp, why;
 
-	if (skb->mark == MRC_KICK_MARK && is_kick(skb)) {
+	if ((skb->mark & ~MRC_KICK_QP) == MRC_KICK_MARK && is_kick(skb)) {
 		tails.call(skb, TAIL_TICK);
 		return TC_ACT_SHOT;
 	}

@@ -229,8 +229,6 @@ struct judge_state {
 BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 
 /* Programs that others end in, filled by the loader (mrcd/datapath/loader.py, TAILS). */
-#define MRC_KICK_MARK 0x6d72634b /* skb->mark of the packet on which mrc_tick runs; its Ethernet header is zero */
-
 #define MRC_HELD_MARK 0x6d726348 /* skb->mark of a packet at mrc_spray's ingress of which only the copy is wanted */
 
 #define TAIL_RESEND 0

@@ -48,7 +48,7 @@
  *
  * Programs that the daemon runs by PROG_TEST_RUN:
  *
- *   mrc_kick    tick.c     every tick_us (1 ms) for each active QP: has mrc_tick run
+ *   mrc_kick    tick.c     every tick_us (1 ms) for each active QP: has mrc_tick run if needed
  *   mrc_judge   judge.c    every 10 ms for each active QP: the shares of planes
  *   mrc_idle    probe.c    at leisure: one plane of a QP that may be idle
  *   mrc_survey  survey.c   the next survey probe

@@ -110,6 +110,8 @@ struct mrc_budget {
 	__u64 misaddressed;      /* of these, INITs for another public key than this host's; atomic */
 };
 #define MRC_ADMITTED_MARK 0x6d726341 /* skb->mark of what mrc_receive lets through to the daemon's sockets */
+#define MRC_KICK_MARK 0x6d6b0000 /* skb->mark of the packet on which mrc_tick runs, whose Ethernet header is zero ... */
+#define MRC_KICK_QP 0xffff       /* ... and these bits of it are the QP's index */
 
 struct mrc_plane {               /* map planes[8]; written by the daemon */
 	__u32 ifindex;           /* 0: no such plane */
@@ -432,11 +434,12 @@ struct mrc_mark {
 
 struct mrc_clock {               /* map clock, one entry, mmapable */
 	__u64 asleep;            /* 1: the daemon's clock wants a wake-up event; daemon, programs: atomic */
-	__u64 cursor;            /* where the tick's round continues; tick */
+	__u64 cursor;            /* where the clock's round continues; kick */
 	__u64 judge_cursor;      /* the same for judgements; judge */
 	__u64 idle_cursor;       /* the same for probes of idle paths; idle */
 	__u64 probe_credit;      /* probes that may be sent now; daemon adds, tick and idle take, all in the clock's thread */
-	__u64 ticks;             /* runs of mrc_tick that found an active QP; tick */
+	__u64 ticks;             /* runs of mrc_tick; tick */
+	__u64 looks;             /* active QPs that mrc_kick looked at; kick */
 };
 
 #define MRC_EVENT_WAKE 1

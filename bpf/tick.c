@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Tick: the clock of the data path. The daemon runs this program by
- * PROG_TEST_RUN, once for each active QP, about every millisecond while any is
- * active. It does what no arriving packet triggers: it finds lost tails, sends
- * delayed SACKs, releases packets left in the reorder ring, gives up old gaps,
- * and probes.
+ * Tick: the clock of the data path. The daemon runs mrc_kick by PROG_TEST_RUN,
+ * once for each active QP, about every millisecond while any is active. It looks
+ * whether the QP needs anything, and has mrc_tick run if so. That does what no
+ * arriving packet triggers: it finds lost tails, sends delayed SACKs, releases
+ * packets left in the reorder ring, gives up old gaps, and probes.
  *
- * The skb that the system call makes is the carrier of whatever is sent.
+ * The skb that mrc_kick makes is the carrier of whatever is sent.
  */
 
 #define RTO_MAX_NS 200000000ull  /* longest retransmission time-out */
@@ -193,25 +193,69 @@ static __always_inline int tick_on(struct __sk_buff *skb, struct mrc_chain *chai
 }
 
 /*
- * Have mrc_tick run, from mrc_spray, on a packet that the network stack has received.
+ * Would mrc_tick do anything for this QP? The answer needs no lock, since what changes
+ * meanwhile is seen at the next look. Of most QPs that are sending, only the time-out
+ * is to be watched.
+ */
+static __always_inline int needs_tick(const struct mrc_host *h, const struct mrc_qp *q,
+				      const struct mrc_tx *tx, const struct mrc_rx *rx, u64 now)
+{
+	if (q->state != MRC_QP_READY || rx->pending_packets || rx->waiting || rx->hole_ns)
+		return 1;
+	if (tx->held || planes_away(tx))
+		return 1;
+	if (tx->una == tx->next)
+		return 0;
+	/* No time-out is shorter than rto_min_ns. A QP whose oldest packet stays is given up some time. */
+	return (s64)(now - tx->progress_ns) > h->rto_min_ns ||
+	       (s64)(now - tx->moved_ns) > (s64)RTO_MAX_NS;
+}
+
+/*
+ * Look after the next active QP. If mrc_tick is needed, have it run, from mrc_spray, on a
+ * packet that the network stack has received; the mark has the QP's index.
  * An skb of a test run belongs to a socket, so its account of memory stays that of
  * its first size when it grows. TCP divides by what it computes from that account,
  * and in Linux 6.18 by zero, if such an skb is delivered.
  */
 int mrc_kick(struct __sk_buff *skb)
 {
+	u32 zero = 0, qp, word;
+	struct mrc_clock *ck = clock.lookup(&zero);
 	struct mrc_host *h = host_get();
+	struct mrc_qp *q;
+	struct mrc_tx *tx;
+	struct mrc_rx *rx;
+	u64 *bits;
+	s32 found;
 
-	if (!h)
+	if (!ck || !h)
 		return 0;
-	skb->mark = MRC_KICK_MARK;
+	found = next_active(&ck->cursor);
+	if (found < 0)
+		return 0;
+	qp = found;
+	ck->looks++;
+	q = qps.lookup(&qp);
+	tx = txs.lookup(&qp);
+	rx = rxs.lookup(&qp);
+	word = qp >> 6;
+	bits = active.lookup(&word);
+	if (!q || !tx || !rx || !bits)
+		return 0;
+	if (!needs_tick(h, q, tx, rx, bpf_ktime_get_ns())) {
+		rest(tx, rx, bits, 1ull << (qp & 63));
+		return 0;
+	}
+	skb->mark = MRC_KICK_MARK | qp;
 	bpf_clone_redirect(skb, h->kick_ifindex, BPF_F_INGRESS);
 	return 0;
 }
 
+/* Do what the QP of the packet's mark needs. */
 int mrc_tick(struct __sk_buff *skb)
 {
-	u32 zero = 0, qp, word, next, arrived;
+	u32 zero = 0, qp = skb->mark & MRC_KICK_QP, word, next, arrived;
 	struct mrc_clock *ck = clock.lookup(&zero);
 	struct mrc_chain *chain = chain_get(CHAIN_CLOCK);
 	struct mrc_host *h = host_get();
@@ -220,16 +264,9 @@ int mrc_tick(struct __sk_buff *skb)
 	struct mrc_tx *tx;
 	struct mrc_rx *rx;
 	u64 now, *bits, bit;
-	s32 found;
 
-	/* the next active QP */
 	if (!ck || !h || !chain)
 		return TC_ACT_SHOT;
-	found = next_active(&ck->cursor);
-	if (found < 0)
-		return TC_ACT_SHOT;
-	qp = found;
-	ck->ticks++;
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
 	rx = rxs.lookup(&qp);
@@ -237,6 +274,7 @@ int mrc_tick(struct __sk_buff *skb)
 	bits = active.lookup(&word);
 	if (!q || !tx || !rx || !bits)
 		return TC_ACT_SHOT;
+	ck->ticks++;
 	bit = 1ull << (qp & 63);
 	if (q->state < MRC_QP_RECEIVE) {
 		if (q->state == MRC_QP_DOWN || !report_failed(qp, tx))

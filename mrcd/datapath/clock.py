@@ -3,9 +3,9 @@
 
 The thread sees no packets. The programs set a bit for each active QP in a map that is mapped into
 this process. While any bit is set, one system call a tick runs mrc_kick once for each active QP,
-which has mrc_tick run on a packet of its own. With no bit set, the thread announces in the map that
-it is asleep, looks at the bits once more, and waits for the wake-up event that the next packet
-sends through the ring buffer.
+which has mrc_tick run on a packet of its own if the QP needs it. With no bit set, the thread
+announces in the map that it is asleep, looks at the bits once more, and waits for the wake-up event
+that the next packet sends through the ring buffer.
 
 The clock is a thread and not a task because a tick must not wait for the daemon's other work, and
 because its system call drops the interpreter's lock.
@@ -96,7 +96,7 @@ class Clock(threading.Thread):
     def beats(self) -> int:
         """Return a number that only the programs advance, several times a second even if idle."""
         read = ABI.structs["mrc_clock"].unpack(self._clock[: ABI.structs["mrc_clock"].size])
-        return read["ticks"] + read["idle_cursor"] + read["judge_cursor"]
+        return read["looks"] + read["idle_cursor"] + read["judge_cursor"]
 
     def stop(self) -> None:
         """End the thread and wait for it."""

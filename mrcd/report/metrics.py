@@ -234,7 +234,7 @@ _TABLE: tuple[Metric, ...] = (
     _one(
         "mrcd_clock_runs_total",
         "counter",
-        "runs of the clock's program; they stop while nothing is outstanding",
+        "busy QPs that the clock looked at; it stops while nothing is outstanding",
         lambda snap: snap.clock_runs,
     ),
     _plane(

@@ -158,7 +158,7 @@ def measure(rig: Rig, seconds: float) -> dict[str, float]:
         try:
             with answers(rig, sender):
                 while time.monotonic() - began < seconds:
-                    rig.tick(TICKS)
+                    rig.tick_of(QP_A, TICKS)
             took = time.monotonic() - began
             time.sleep(0.2)  # a backlog may still hold some answers
             after = rig.dp.counters()

@@ -219,6 +219,7 @@ class Rig:
     ) -> None:
         self.namespace = namespace
         self._folder = folder
+        self._ticked = -1  # the QP of the last tick
         if routing.network:
             fabric = network_of(routing)
         else:
@@ -614,12 +615,11 @@ class Rig:
         at = (index * ABI.MRC_MAX_PLANES + path["plane"]) * self.dp.sizes.evs + path["slot"]
         self.edit("paths", at, "mrc_path", **values)
 
-    def active(self) -> bool:
-        """Return whether any QP has asked for the clock."""
-        return any(
-            raw != bytes(8)
-            for raw in bpfbatch.lookup(self.dp.maps["active"], 0, -(-self.dp.sizes.qps // 64), 8)
-        )
+    def active(self) -> list[int]:
+        """Return the QPs that have asked for the clock."""
+        raw = bpfbatch.lookup(self.dp.maps["active"], 0, -(-self.dp.sizes.qps // 64), 8)
+        bits = int.from_bytes(b"".join(raw), "little")
+        return [qp for qp in range(bits.bit_length()) if bits >> qp & 1]
 
     def free_slots(self, name: str) -> int:
         """Return the number of free slots of a ring; AssertionError if one is free twice."""
@@ -683,11 +683,26 @@ class Rig:
         return self.tc("mrc_spray", LINK_MAC + LINK_MAC + proto + packet)
 
     def tick(self, times: int = 1) -> None:
-        """Run the clock's program."""
-        bpf.TestRun(self.dp.programs["mrc_tick"], CARRIER).run(times)
+        """Run mrc_tick for active QPs in turn, `times` in all, whether they need it or not."""
+        while times and (active := self.active()):
+            self._ticked = next((qp for qp in active if qp > self._ticked), active[0])
+            runs = times if len(active) == 1 else 1
+            self.tick_of(self._ticked, runs)
+            times -= runs
+
+    def tick_of(self, qp: int, times: int = 1) -> None:
+        """Run mrc_tick for one QP."""
+        context = struct.pack(
+            "=III", 0, 0, ABI.MRC_KICK_MARK | qp
+        )  # __sk_buff: len, pkt_type, mark
+        bpf.TestRun(self.dp.programs["mrc_tick"], CARRIER, context=context).run(times)
+
+    def kick(self, times: int = 1) -> None:
+        """Run mrc_kick. Only with mrc_spray attached, its packets have mrc_tick run."""
+        bpf.TestRun(self.dp.programs["mrc_kick"], CARRIER).run(times)
 
     def ticks(self) -> int:
-        """Return the number of times that the clock's program has visited a QP."""
+        """Return the number of runs of mrc_tick."""
         return int(self.dp.read("clock", 0, ABI.structs["mrc_clock"])["ticks"])
 
 

@@ -202,7 +202,7 @@ def test_constant__that_contents_do_not_depend_on_is_not_in_the_key() -> None:
     for old, new in (
         ("#define MRC_DO_ROOM 4", "#define MRC_DO_ROOM 5"),
         ("#define MRC_QPN_ENDPOINT 2", "#define MRC_QPN_ENDPOINT 3"),
-        ("#define MRC_KICK_MARK 0x6d72634b", "#define MRC_KICK_MARK 0x6d72634c"),
+        ("#define MRC_KICK_MARK 0x6d6b0000", "#define MRC_KICK_MARK 0x6d6c0000"),
         ("#define MRC_PIECE_BYTES 15872", "#define MRC_PIECE_BYTES 15000"),
         ("#define MRC_ABI_H\n", "#define MRC_ABI_H\n#define MRC_DAEMON_ONLY 7\n"),
     ):
