@@ -692,9 +692,8 @@ class Rig:
 
     def tick_of(self, qp: int, times: int = 1) -> None:
         """Run mrc_tick for one QP."""
-        context = struct.pack(
-            "=III", 0, 0, ABI.MRC_KICK_MARK | qp
-        )  # __sk_buff: len, pkt_type, mark
+        mark = ABI.MRC_KICK_MARK | qp
+        context = struct.pack("=III", 0, 0, mark)  # __sk_buff: len, pkt_type, mark
         bpf.TestRun(self.dp.programs["mrc_tick"], CARRIER, context=context).run(times)
 
     def kick(self, times: int = 1) -> None:
