@@ -63,15 +63,19 @@ def show(socket: str, name: str, as_json: bool) -> None:
 
 @peer.command("forget")
 @click.argument("name", metavar="PEER", shell_complete=suggestions.peers)
+@json_option
 @click.pass_obj
-def forget(socket: str, name: str) -> None:
+def forget(socket: str, name: str, as_json: bool) -> None:
     """Take a host out of the peers that was admitted (admit = true) and that no file lists.
 
     Stop its mrcd first: a host that knows the secret is admitted again when it asks again.
     """
     with Client(socket) as client:
         client.forget_peer(name)
-    click.echo(f"{name} is no peer any more")
+    if as_json:
+        print_json({"peer": name})
+    else:
+        click.echo(f"{name} is no peer any more")
 
 
 def _shown(value: object) -> str:

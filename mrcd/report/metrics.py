@@ -90,6 +90,7 @@ class Snapshot:
     survey_hosts_heard: int
     denied_rules: int
     secured: bool
+    admitted: int
     channel_drops: Mapping[str, int]
 
 
@@ -320,6 +321,12 @@ _TABLE: tuple[Metric, ...] = (
         lambda snap: (
             ((state,), sum(peer.state == state for peer in snap.peers)) for state in PEER_STATES
         ),
+    ),
+    _one(
+        "mrcd_peers_admitted",
+        "gauge",
+        "peers that no file lists: they were admitted because they know the secret",
+        lambda snap: snap.admitted,
     ),
     _peer(
         "mrcd_peer_established",

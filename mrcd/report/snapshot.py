@@ -123,6 +123,7 @@ class Snapshots:
             survey_hosts_heard=engine.survey.heard,
             denied_rules=len(engine.denials.listed()),
             secured=status.secured,
+            admitted=status.peers_admitted,
             channel_drops=_channel_drops(engine),
         )
 

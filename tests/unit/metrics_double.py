@@ -76,5 +76,6 @@ def snapshot(peers: int = 3, planes: int = 4) -> Snapshot:
         survey_hosts_heard=2,
         denied_rules=1,
         secured=True,
+        admitted=1,
         channel_drops={why.name.lower(): index for index, why in enumerate(Drop)},
     )
