@@ -225,7 +225,8 @@ def _apply(
     for each in sorted(todo, key=lambda each: each.at_s):
         flow.wait_until(began_ns + int(each.at_s * S))
         if isinstance(each, Change):
-            done = simultaneous.faults(name, each.actions)
+            with disturber.beside(each.actions):
+                done = simultaneous.faults(name, each.actions)
             disturber.notice(each.actions)
             yield done.began_ns, done.effective_ns, each.actions
         else:

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from subprocess import SubprocessError
@@ -22,7 +22,7 @@ from bench import path_states, soak_mix, soak_schedule
 from bench.metrics import S
 from bench.soak_mix import Attack, Disturbance, Restart, Rotation, Slip
 from cli.exits import CommandError
-from mrcd.lab import lab, processes
+from mrcd.lab import faults, lab, processes, state, topology
 from tests.net import mistakes
 from tests.net.conftest import RunningLab
 from tests.net.stranger import Flood, Stranger, frames
@@ -103,6 +103,17 @@ class Disturber:
     _lanes: dict[str, ThreadPoolExecutor] = field(default_factory=dict)
     _begun: list[Future[None]] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
+    _nic: threading.Lock = field(default_factory=threading.Lock)
+    """Held while the NIC of mistakes may be away or have another name, or a fault is made at it."""
+
+    @contextlib.contextmanager
+    def beside(self, actions: dict[str, str]) -> Iterator[None]:
+        """Keep mistakes away, during the block, from a NIC that these faults change."""
+        plan = topology.plan(state.read_fabric(self.running.name))
+        changed = {port for element in actions for port in faults.ports(plan, element)}
+        at_nic = (mistakes.HOST, mistakes.PLANE) in changed
+        with self._nic if at_nic else contextlib.nullcontext():
+            yield
 
     def notice(self, actions: dict[str, str]) -> None:
         """Take note of faults that were made or cleared."""
@@ -225,7 +236,13 @@ class Disturber:
     # ---- mistakes
 
     def _slip(self, what: Slip, record: Record) -> None:
-        mistake, planes = soak_mix.mistake(what.name), soak_mix.planes_of(what.name)
+        planes = soak_mix.planes_of(what.name)
+        with self._nic if planes else contextlib.nullcontext():
+            record.began_ns = time.monotonic_ns()
+            self._err(what, record, planes)
+
+    def _err(self, what: Slip, record: Record, planes: tuple[int, ...]) -> None:
+        mistake = soak_mix.mistake(what.name)
         mistake.make(self.running)
         if mistake.named:
             # A daemon may not start before it is undone, so it is then not waited for.

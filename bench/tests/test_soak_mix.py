@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from bench.soak_disturb import Disturber, Record
 from bench.soak_mix import ATTACKERS, MIXED, SETTLE_S, Attack, Restart, Rotation, Slip
 from bench.soak_schedule import KINDS, LEAD_S, Ground, Spell
 from bench.soak_verdicts import Sessions
+from mrcd.fabric import description
+from mrcd.lab import state
 from tests.net import mistakes, stranger
 
 GROUND = Ground(planes=4, t0=3, t1=4, hosts=("h1", "h2", "h3"), rate_mbps=50)
@@ -179,6 +182,18 @@ def test_faults_of_now_are_noticed() -> None:
     disturber.notice({"p0": "down", "h1:p1": "loss=1%"})
     disturber.notice({"p0": "clear"})
     assert disturber.broken == {"h1:p1"}
+
+
+def test_nic_of_mistakes_is_left_alone_while_a_fault_is_made_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fabric = description.generate(name="lab", hosts=3, planes=4, t1=2)
+    monkeypatch.setattr(state, "read_fabric", lambda _name: fabric)
+    disturber = Disturber(running=SimpleNamespace(name="lab"))  # type: ignore[arg-type]
+    for element, held in (("h1:p1", True), ("p1t0-1", True), ("h1:p2", False), ("h2:p1", False)):
+        with disturber.beside({"p3": "down", element: "loss=1%"}):
+            assert disturber._nic.locked() is held, element
+        assert not disturber._nic.locked()
 
 
 BEFORE = Sessions((("h1", "h2", 5, 6),), {("h1", "h2"): 1}, refused=10)
