@@ -108,10 +108,17 @@ class Disturber:
 
     @contextlib.contextmanager
     def beside(self, actions: dict[str, str]) -> Iterator[None]:
-        """Keep mistakes away, during the block, from a NIC that these faults change."""
+        """Keep mistakes away, during the block, from a NIC that these faults change.
+
+        A fault is made at a switch's port, and may change features of what the port leads to.
+        """
         plan = topology.plan(state.read_fabric(self.running.name))
         changed = {port for element in actions for port in faults.ports(plan, element)}
-        at_nic = (mistakes.HOST, mistakes.PLANE) in changed
+        at_nic = any(
+            (cable.near.node, cable.near.ifname) in changed
+            and (cable.far.node, cable.far.ifname) == (mistakes.HOST, mistakes.PLANE)
+            for cable in plan.cables
+        )
         with self._nic if at_nic else contextlib.nullcontext():
             yield
 
