@@ -7,7 +7,7 @@
 #define MRC_BITS_H
 
 /*
- * Index of the lowest set bit of a non-zero word: the population count of the
+ * Index of the lowest set bit of a word, 64 if there is none: the population count of the
  * bits below it. Without branches, because the verifier follows each branch in
  * each round of a loop.
  */
@@ -56,29 +56,40 @@ static __always_inline __u64 gather_bytes(__u64 v)
 	return gather_tops(v | ((v & 0x7f7f7f7f7f7f7f7full) + 0x7f7f7f7f7f7f7f7full));
 }
 
+/* `n` where that is from 0 to 64, else the nearer of the two, without a branch. */
+static __always_inline __u64 within_word(__s64 n)
+{
+	__s64 beyond = n >> 63;
+
+	asm volatile("" : "+r"(beyond)); /* or the compiler would see what it is, and branch */
+	n &= ~beyond;
+	beyond = (64 - n) >> 63;
+	asm volatile("" : "+r"(beyond));
+	return n + ((64 - n) & beyond);
+}
+
+/* The lowest `n` bits, none to 64. */
+static __always_inline __u64 lowest_bits(__u64 n)
+{
+	return (1ull << (n >> 1) << (n - (n >> 1))) - 1;
+}
+
 /* Bits of the 64 PSNs from the aligned number `word` that lie in [from, to). */
 static __always_inline __u64 range_mask(__u32 word, __u32 from, __u32 to)
 {
 	__s32 lo = from - word, hi = to - word;
-	__u64 mask = ~0ull;
 
-	if (lo >= 64 || hi <= 0 || lo >= hi)
-		return 0;
-	if (lo > 0)
-		mask &= ~0ull << (lo & 63);
-	if (hi < 64)
-		mask &= (1ull << (hi & 63)) - 1;
-	return mask;
+	return lowest_bits(within_word(hi)) & ~lowest_bits(within_word(lo));
 }
 
 /* A bitmap whose bit 0 is PSN `base`, seen from the aligned number `word`. */
 static __always_inline __u64 shifted(__u64 bitmap, __u32 base, __u32 word)
 {
-	__s32 d = base - word;
+	__s64 d = (__s32)(base - word);
+	__u64 up = within_word(d), down = within_word(-d);
 
-	if (d >= 64 || d <= -64)
-		return 0;
-	return d >= 0 ? bitmap << (d & 63) : bitmap >> (-d & 63);
+	bitmap = bitmap << (up >> 1) << (up - (up >> 1));
+	return bitmap >> (down >> 1) >> (down - (down >> 1));
 }
 
 /*
@@ -111,6 +122,13 @@ static __always_inline __u64 shifted(__u64 bitmap, __u32 base, __u32 word)
  * the compiler may have put it before.
  */
 #define COMPARED(n) asm volatile("" : "+r"(n))
+
+/*
+ * Have the verifier forget what it knows of a number, by means of another that it knows
+ * nothing of. Where several ways meet that differ in this number only, it then walks
+ * what follows once, and not once for each way.
+ */
+#define FORGET(n, unknown) asm volatile("%0 ^= %1\n%0 ^= %1" : "+r"(n) : "r"(unknown))
 
 /*
  * Is `len` a length that a slot can hold? The verifier loses bounds that the

@@ -89,14 +89,18 @@ static __always_inline void find_transport(const u8 *head, u32 len, struct copy_
 }
 
 /*
- * Sum the payload of a copy, whose first byte is at an even place of the packet.
- * The pointer is checked once; from there the steps have fixed places.
+ * Sum the payload of a copy, whose first byte is at an even place of the packet. What
+ * is left behind the last whole step comes first: the verifier walks what follows the loop
+ * once for each number of steps, unless all of these leave the same behind.
  */
 static __always_inline u64 sum_payload(u8 *payload, u64 len)
 {
-	u64 sum = 0, step;
-	u32 i, rest = 0;
+	u8 *left = payload + MASKED(len, 0x3e00);
+	u64 step = MASKED(len, 0x1fc), sum;
+	u32 i;
 
+	sum = (u32)bpf_csum_diff(0, 0, (void *)left, step, 0);
+	sum += *(u32 *)(left + step) & bpf_htonl((u32)(~0ull << (32 - 8 * (len & 3))));
 	for (i = 0; i <= MRC_PIECE_BYTES / SUM_STEP; i++) {
 		if (len < SUM_STEP)
 			break;
@@ -105,16 +109,7 @@ static __always_inline u64 sum_payload(u8 *payload, u64 len)
 		payload += SUM_STEP;
 		len -= SUM_STEP;
 	}
-	step = MASKED(len, 0x1fc);
-	sum += (u32)bpf_csum_diff(0, 0, (void *)payload, step, 0);
-	payload += step;
-	if (len & 2) {
-		rest = *(u16 *)payload;
-		payload += 2;
-	}
-	if (len & 1)
-		rest += bpf_htons(*payload << 8);
-	return sum + rest;
+	return sum;
 }
 
 static __always_inline u16 folded(u64 sum)
@@ -181,8 +176,9 @@ static __always_inline u32 mend_headers(u8 *head, const struct copy_at *c)
 	u64 sum = pseudo_sum(head, c, c->head + c->len), place = MASKED(c->l4, 0x3c), l4_len;
 	u8 *l4 = head + place;
 	u16 *check = (u16 *)(l4 + (c->proto == IP_TCP ? 16 : 6)), was = *check;
-	u32 fill = c->mss || (c->partial && was == (u16)~folded(sum));
+	u64 fill = c->mss || (c->partial && was == (u16)~folded(sum));
 
+	FORGET(fill, sum);
 	if (c->mss) {
 		mend_ip(head, c, c->head + c->len);
 		*(__be32 *)(l4 + 4) = bpf_htonl(bpf_ntohl(*(__be32 *)(l4 + 4)) + c->at * c->mss);

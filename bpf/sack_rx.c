@@ -119,15 +119,14 @@ static __always_inline u64 sent_together(const struct mrc_tx_entry *entry, u32 w
 static __always_inline void advance_una(struct mrc_tx *tx, u64 now)
 {
 	u32 i, word, shift, n, una = tx->una;
-	u64 missing, mask;
+	u64 missing;
 
 	for (i = 0; i <= CUMULATIVE_WORDS; i++) {
 		word = (una >> 6) & CFG_WORD_MASK;
 		shift = una & 63;
 		missing = ~tx->sacked[word] >> shift;
-		n = missing ? lowest_bit(missing) : 64 - shift;
-		mask = n >= 64 ? ~0ull : ((1ull << (n & 63)) - 1) << shift;
-		tx->sacked[word] &= ~mask;
+		n = lowest_bit(missing | 1ull << (63 - shift) << 1);
+		tx->sacked[word] &= ~(lowest_bits(n) << shift);
 		una += n;
 		if (missing)
 			break;

@@ -10,7 +10,7 @@
  */
 
 #define RTO_MAX_NS 200000000ull  /* longest retransmission time-out */
-#define REVERSE_TICKS 4          /* a receive-only QP probes for a return path at this interval, in ticks */
+#define REVERSE_SACKS 4          /* a receive-only QP probes for a return path with every so many of its SACKs */
 
 /* Move a cursor to the next active QP. Returns that QP, or -1. */
 static __always_inline s32 next_active(u64 *cursor)
@@ -137,15 +137,15 @@ static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struc
 
 /* Choose the planes to probe. Returns 1 if any has paths away. */
 static __always_inline u32 choose_probes(const struct mrc_host *h, const struct mrc_tx *tx,
-					 struct probe_args *out, u32 arrived, u64 ticks)
+					 struct probe_args *out, u32 arrived, u32 sacks)
 {
 	u32 away = planes_away(tx);
 
 	out->planes = away;
 	/* A receive-only QP must probe to learn a return path. */
 	out->curious = MRC_MAX_PLANES;
-	if (arrived && tx->una == tx->next && h->planes && !(ticks & (REVERSE_TICKS - 1))) {
-		out->curious = (u32)(ticks / REVERSE_TICKS) % h->planes;
+	if (arrived && tx->una == tx->next && h->planes && !(sacks & (REVERSE_SACKS - 1))) {
+		out->curious = sacks / REVERSE_SACKS % h->planes;
 		out->planes |= 1u << (out->curious & 7);
 	}
 	return away;
@@ -292,7 +292,7 @@ int mrc_tick(struct __sk_buff *skb)
 	arrived = tick_sack(skb, h, qp, q, rx, now);
 
 	/* as a sender */
-	if (!choose_probes(h, tx, &chain->probe, arrived, ck->ticks))
+	if (!choose_probes(h, tx, &chain->probe, arrived, rx->slice))
 		rest(tx, rx, bits, bit);
 	chain->resend.found = 0;
 	next = sent_up_to(tx);

@@ -55,11 +55,14 @@ def test_instruction_counts(built_rig: Rig) -> None:
 
 @both_hooks
 def test_verifier_has_room(built_rig: Rig) -> None:
-    """Allow only half of the limit: Linux 6.1 walks up to 1.7 times as much as Linux 6.18."""
+    """Allow a quarter of the limit, since what is walked is most of a start.
+
+    Linux 6.1 walks up to 1.7 times as much as Linux 6.18.
+    """
     for report in built_rig.report:
         found = re.search(r"processed (\d+) insns", report.verifier)
         assert found, report.verifier
-        assert int(found[1]) < VERIFIER_MAX / 2, f"{report.name}: {report.verifier}"
+        assert int(found[1]) < VERIFIER_MAX / 4, f"{report.name}: {report.verifier}"
 
 
 def following(step: tuple[int, int, int, int], at: int) -> list[tuple[int, bool]]:

@@ -406,6 +406,24 @@ def test_probes_stop_when_the_budget_is_spent(rig: Rig, far: Far) -> None:
     assert [each >> 28 for each in asked] == [ev >> 28]
 
 
+def test_each_qp_that_only_receives_asks_on_every_plane(rig: Rig, far: Far) -> None:
+    """Also if all QPs have the clock's turn one after another: each counts its own SACKs."""
+    qpns = (REMOTE_QPN, REMOTE_QPN + 1)
+    rig.connect(index=1, qpn=QPN, remote_qpn=qpns[1])
+    rig.tune(probe_interval_ns=1)
+    asked = set()
+    for n in range(4 * PLANES):
+        for qp in range(2):
+            rig.arrive(far.data(FIRST_RX + n, numbered(n), qpn=QPN | qp))
+        rig.tick(2)
+        asked |= {
+            (packet.bth.dqpn, packet.envelope.ev >> WIRE.MRC_EV_PLANE_SHIFT)
+            for packet in sent(rig)
+            if isinstance(packet.body, Peth)
+        }
+    assert asked == {(qpn, plane) for qpn in qpns for plane in range(PLANES)}
+
+
 @pytest.fixture
 def kicked(rig: Rig) -> Iterator[Callable[[int], int]]:
     """Return a function that kicks some times, and returns how often mrc_tick ran for that."""

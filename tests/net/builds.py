@@ -43,7 +43,7 @@ def next_release() -> list[Edit]:
             "\tck->ticks++;\n",
             f"\tck->ticks++;\n\tcount_atomic(MRC_C_{NEW_COUNTER.upper()});\n",
         ),
-        Edit("bpf/tick.c", "#define REVERSE_TICKS 4 ", "#define REVERSE_TICKS 8 "),
+        Edit("bpf/tick.c", "#define REVERSE_SACKS 4 ", "#define REVERSE_SACKS 8 "),
         Edit("mrcd/handshake/versions.py", f"NEWEST = {newest}\n", f"NEWEST = {newest + 1}\n"),
     ]
 

@@ -277,7 +277,7 @@ def programs(running: Lab, host: str) -> dict[str, int]:
 def test_upgrade_with_the_same_layout_under_traffic(
     running: Lab, other_build: Callable[[str, str, str], None]
 ) -> None:
-    other_build("tick.c", "#define REVERSE_TICKS 4 ", "#define REVERSE_TICKS 8 ")
+    other_build("tick.c", "#define REVERSE_SACKS 4 ", "#define REVERSE_SACKS 8 ")
     before = programs(running, "h1")
 
     def made() -> int:

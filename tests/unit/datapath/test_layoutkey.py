@@ -248,7 +248,7 @@ def test_text_of_programs_resets_no_qp() -> None:
         key(altered("return chains.lookup(&chain);", "return chains.lookup(&chain) ?: 0;")) == KEY
     )
     assert key(SOURCE + "\nint mrc_new(struct __sk_buff *skb)\n{\n\treturn 0;\n}\n") == KEY
-    assert key(altered("#define REVERSE_TICKS 4 ", "#define REVERSE_TICKS 8 ")) == KEY
+    assert key(altered("#define REVERSE_SACKS 4 ", "#define REVERSE_SACKS 8 ")) == KEY
 
 
 def test_order_of_declarations_resets_no_qp() -> None:
