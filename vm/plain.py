@@ -124,7 +124,7 @@ def connect(check: Check, network: str) -> Figures:
             )
         done = vm.run(command, LONG_S * patience(), check=False)
         if done.status:
-            log = vm.run("tail -n 20 /run/mrcd/quick/log", check=False).out
+            log = vm.run("tail -n 20 /run/mrcd/quick/mrcd.log", check=False).out
             raise MachineFailed(
                 f"{vm.name}: {command}: {done.err}{log}{measure.journal(vm)[-1500:]}"
             )
