@@ -31,6 +31,7 @@ from mrcd.model import (
     DeniedReply,
     DenyReply,
     FaultsReply,
+    ForgetReply,
     MapReply,
     MonitorReply,
     MonitorSample,
@@ -222,10 +223,10 @@ class Client:
         _set_timeout(self._socket, ROTATE_S)
         return self._call("RotateKeys", RotateReply, peer=peer)
 
-    def forget_peer(self, peer: str) -> None:
+    def forget_peer(self, peer: str) -> ForgetReply:
         """Take an admitted host out of the peers."""
         _set_timeout(self._socket, APPLY_S)
-        self._call("ForgetPeer", dict[str, Any], peer=peer)
+        return self._call("ForgetPeer", ForgetReply, peer=peer)
 
     def config_confirm(self) -> None:
         """Keep the configuration that was applied provisionally."""

@@ -71,9 +71,9 @@ def forget(socket: str, name: str, as_json: bool) -> None:
     Stop its mrcd first: a host that knows the secret is admitted again when it asks again.
     """
     with Client(socket) as client:
-        client.forget_peer(name)
+        reply = client.forget_peer(name)
     if as_json:
-        print_json({"peer": name})
+        print_json(reply)
     else:
         click.echo(f"{name} is no peer any more")
 

@@ -21,6 +21,7 @@ OUTPUTS: Mapping[str, type] = {
     "iface list": model.InterfacesReply,
     "peer list": model.PeersReply,
     "peer show": model.PeerInfo,
+    "peer forget": model.ForgetReply,
     "path list": model.PathsReply,
     "path list --summary": model.PathSumsReply,
     "path deny": model.DenyReply,

@@ -518,6 +518,13 @@ class RotateReply(TypedDict):
     unanswered: list[str]
 
 
+class ForgetReply(TypedDict):
+    """Reply of ForgetPeer: the host that is no peer any more."""
+
+    schema_version: int
+    peer: str
+
+
 class ConnectionsReply(TypedDict):
     """Reply of ListConnections."""
 

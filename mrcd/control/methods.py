@@ -47,6 +47,7 @@ from mrcd.model import (
     DenyReply,
     Direction,
     FaultsReply,
+    ForgetReply,
     MapReply,
     MonitorReply,
     MonitorSample,
@@ -272,12 +273,13 @@ class Control(VarlinkInterface, name=INTERFACE):
 
     @writes
     @varlinkmethod
-    async def ForgetPeer(self, *, peer: str) -> None:
+    async def ForgetPeer(self, *, peer: str) -> ForgetReply:
         """Take a host out of the peers that was admitted because it knows the secret (admit). It is
         admitted again when it asks again."""
         self._check_peer(peer)
         with _refusals():
             await self._configuration.forget(peer)
+        return {"schema_version": SCHEMA_VERSION, "peer": peer}
 
     @varlinkmethod
     def ListFaults(self) -> FaultsReply:

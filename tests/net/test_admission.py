@@ -124,7 +124,7 @@ def test_host_with_the_secret_joins_and_disturbs_nobody(fleet: Fleet) -> None:
     for host in ("h1", "h2"):
         done = mrcctl(fleet.name, host, "peer", "forget", "h3", "--json")
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout) == {"peer": "h3"}
+        assert json.loads(done.stdout)["peer"] == "h3"
         assert _lacks_h3(fleet, host)
     refused = mrcctl(fleet.name, "h1", "peer", "forget", "h2")
     assert refused.returncode != 0

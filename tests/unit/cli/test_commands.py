@@ -28,7 +28,8 @@ HEAVY = {"asyncio", "asyncvarlink", "bcc", "cffi", "pyroute2", "rich", "structlo
 
 def start(path: Path, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "cli", *args],
+        # Whoever runs the tests in the background may have them ignore SIGINT, which is inherited.
+        ["env", "--default-signal=INT", sys.executable, "-m", "cli", *args],
         env={**os.environ, "PYTHONPATH": str(ROOT), "MRCD_SOCKET": str(path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
