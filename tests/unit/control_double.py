@@ -68,9 +68,13 @@ class FakeConfiguration:
     def __init__(self) -> None:
         self.current = CONFIG
         self.unconfirmed: str | None = None  # the configuration that would come back
+        self.forgotten: str | None = None  # a peer
 
     def text(self) -> str:
         return self.current
+
+    async def forget(self, name: str) -> None:
+        self.forgotten = name
 
     def diff(self, text: str) -> ConfigChanges:
         if "probe_pps" not in text:

@@ -29,13 +29,13 @@ UNTYPED = {
     "fabric digest", "fabric import", "fabric plan", "key generate", "key public", "lab down",
     "lab fault", "lab status", "lab up", "sid verify",
 }  # fmt: skip
-NO_JSON = {"api interface", "api schema", "completion", "lab exec", "peer forget", "top",
-           "quick up", "quick down", "quick save", "report"}  # print no JSON  # fmt: skip
+NO_JSON = {"api interface", "api schema", "completion", "lab exec", "top", "quick up",
+           "quick down", "quick save", "report"}  # print no JSON  # fmt: skip
 ARGUMENTS = {
     "plane drain": ["1"], "plane undrain": ["1"], "path deny": ["p1"], "path allow": ["p1"],
     "path probe": ["h2"], "ping": ["h2"], "config diff": ["-"], "config apply": ["-"],
     "monitor": ["--count", "1", "--interval", "0.01"], "capture": ["--count", "1"],
-    "key rotate": ["h2"], "peer show": ["h2"],
+    "key rotate": ["h2"], "peer show": ["h2"], "peer forget": ["h2"],
 }  # fmt: skip
 STREAMED = {"path watch"}
 
