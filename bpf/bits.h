@@ -128,7 +128,10 @@ static __always_inline __u64 shifted(__u64 bitmap, __u32 base, __u32 word)
  * nothing of. Where several ways meet that differ in this number only, it then walks
  * what follows once, and not once for each way.
  */
-#define FORGET(n, unknown) asm volatile("%0 ^= %1\n%0 ^= %1" : "+r"(n) : "r"(unknown))
+#define FORGET(n, unknown) ({ \
+	__u64 forgotten = (n); \
+	asm volatile("%0 ^= %1\n%0 ^= %1" : "+r"(forgotten) : "r"(unknown)); \
+	(n) = forgotten; })
 
 /*
  * Is `len` a length that a slot can hold? The verifier loses bounds that the

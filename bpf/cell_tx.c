@@ -165,11 +165,12 @@ static __always_inline int cell_out(struct __sk_buff *skb, const struct flow *f,
 
 static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *f, u32 qp)
 {
-	u64 next = skb->protocol == bpf_htons(ETH_P_IP) ? IPPROTO_IPIP : IPPROTO_IPV6, path, now;
+	u8 next = skb->protocol == bpf_htons(ETH_P_IP) ? IPPROTO_IPIP : IPPROTO_IPV6;
 	struct cell_copy kept = {};
 	struct copy single;
 	u32 psn, id, why;
 	struct cell c;
+	u64 now;
 
 	if (measure_cell(skb, &c))
 		return spray_cut(skb, f);
@@ -194,10 +195,8 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 		       &id);
 	if (why)
 		return spray_undo(kept.slot, why);
-	path = id;
-	FORGET(path, now); /* record_cell() has a long loop */
+	FORGET(id, now); /* record_cell() has a long loop */
 	FORGET(next, now);
-	id = path;
 	if (record_cell(qp, psn, id & 0xffff, &c, &kept, now))
 		return TC_ACT_SHOT;
 	watch(qp);

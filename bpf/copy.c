@@ -174,7 +174,7 @@ static __always_inline u32 mend_headers(u8 *head, const struct copy_at *c)
 	u64 sum = pseudo_sum(head, c, c->head + c->len), place = MASKED(c->l4, 0x3c), l4_len;
 	u8 *l4 = head + place;
 	u16 *check = (u16 *)(l4 + (c->proto == IP_TCP ? 16 : 6)), was = *check;
-	u64 fill = c->mss || (c->partial && was == (u16)~folded(sum));
+	u32 fill = c->mss || (c->partial && was == (u16)~folded(sum));
 
 	FORGET(fill, sum);
 	if (c->mss) {

@@ -438,8 +438,7 @@ struct mrc_clock {               /* map clock, one entry, mmapable */
 	__u64 judge_cursor;      /* the same for judgements; judge */
 	__u64 idle_cursor;       /* the same for probes of idle paths; idle */
 	__u64 probe_credit;      /* probes that may be sent now; daemon adds, tick and idle take, all in the clock's thread */
-	__u64 ticks;             /* runs of mrc_tick; tick */
-	__u64 looks;             /* active QPs that mrc_kick looked at; kick */
+	__u64 ticks;             /* active QPs that mrc_kick looked at; kick */
 };
 
 #define MRC_EVENT_WAKE 1

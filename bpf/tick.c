@@ -157,16 +157,37 @@ static __always_inline int at_work(const struct mrc_tx *tx, const struct mrc_rx 
 	return tx->una != tx->next || rx->pending_packets || rx->waiting;
 }
 
-/* Stop watching a QP with nothing to watch. */
-static __always_inline void rest(const struct mrc_tx *tx, const struct mrc_rx *rx, u64 *bits,
-				 u64 bit)
+/* A QP that the clock looks after. */
+struct watched {
+	struct mrc_qp *q;
+	struct mrc_tx *tx;
+	struct mrc_rx *rx;
+	u64 *bits;               /* the word of active QPs that it is in ... */
+	u64 bit;                 /* ... and its bit */
+};
+
+/* Find a QP. Returns 0, or -1 if there is none. */
+static __always_inline int find_watched(u32 qp, struct watched *w)
 {
-	if (at_work(tx, rx))
+	u32 word = qp >> 6;
+
+	w->q = qps.lookup(&qp);
+	w->tx = txs.lookup(&qp);
+	w->rx = rxs.lookup(&qp);
+	w->bits = active.lookup(&word);
+	w->bit = 1ull << (qp & 63);
+	return w->q && w->tx && w->rx && w->bits ? 0 : -1;
+}
+
+/* Stop watching a QP with nothing to watch. */
+static __always_inline void rest(const struct watched *w)
+{
+	if (at_work(w->tx, w->rx))
 		return;
-	__sync_fetch_and_and(bits, ~bit);
+	__sync_fetch_and_and(w->bits, ~w->bit);
 	/* Something may have arrived between the check and the clearing. */
-	if (at_work(tx, rx))
-		__sync_fetch_and_or(bits, bit);
+	if (at_work(w->tx, w->rx))
+		__sync_fetch_and_or(w->bits, w->bit);
 }
 
 /* Go on with probes, if any are due, with retransmissions, or with held packets. */
@@ -220,31 +241,22 @@ static __always_inline int needs_tick(const struct mrc_host *h, const struct mrc
  */
 int mrc_kick(struct __sk_buff *skb)
 {
-	u32 zero = 0, qp, word;
+	u32 zero = 0;
 	struct mrc_clock *ck = clock.lookup(&zero);
 	struct mrc_host *h = host_get();
-	struct mrc_qp *q;
-	struct mrc_tx *tx;
-	struct mrc_rx *rx;
-	u64 *bits;
-	s32 found;
+	struct watched w;
+	s32 qp;
 
 	if (!ck || !h)
 		return 0;
-	found = next_active(&ck->cursor);
-	if (found < 0)
+	qp = next_active(&ck->cursor);
+	if (qp < 0)
 		return 0;
-	qp = found;
-	ck->looks++;
-	q = qps.lookup(&qp);
-	tx = txs.lookup(&qp);
-	rx = rxs.lookup(&qp);
-	word = qp >> 6;
-	bits = active.lookup(&word);
-	if (!q || !tx || !rx || !bits)
+	ck->ticks++;
+	if (find_watched(qp, &w))
 		return 0;
-	if (!needs_tick(h, q, tx, rx, bpf_ktime_get_ns())) {
-		rest(tx, rx, bits, 1ull << (qp & 63));
+	if (!needs_tick(h, w.q, w.tx, w.rx, bpf_ktime_get_ns())) {
+		rest(&w);
 		return 0;
 	}
 	skb->mark = MRC_KICK_MARK | qp;
@@ -255,30 +267,24 @@ int mrc_kick(struct __sk_buff *skb)
 /* Do what the QP of the packet's mark needs. */
 int mrc_tick(struct __sk_buff *skb)
 {
-	u32 zero = 0, qp = skb->mark & MRC_KICK_QP, word, next, arrived;
-	struct mrc_clock *ck = clock.lookup(&zero);
+	u32 qp = skb->mark & MRC_KICK_QP, next, arrived;
 	struct mrc_chain *chain = chain_get(CHAIN_CLOCK);
 	struct mrc_host *h = host_get();
 	struct mrc_balance *b;
+	struct watched w;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
 	struct mrc_rx *rx;
-	u64 now, *bits, bit;
+	u64 now;
 
-	if (!ck || !h || !chain)
+	if (!h || !chain || find_watched(qp, &w))
 		return TC_ACT_SHOT;
-	q = qps.lookup(&qp);
-	tx = txs.lookup(&qp);
-	rx = rxs.lookup(&qp);
-	word = qp >> 6;
-	bits = active.lookup(&word);
-	if (!q || !tx || !rx || !bits)
-		return TC_ACT_SHOT;
-	ck->ticks++;
-	bit = 1ull << (qp & 63);
+	q = w.q;
+	tx = w.tx;
+	rx = w.rx;
 	if (q->state < MRC_QP_RECEIVE) {
 		if (q->state == MRC_QP_DOWN || !report_failed(qp, tx))
-			__sync_fetch_and_and(bits, ~bit);
+			__sync_fetch_and_and(w.bits, ~w.bit);
 		return TC_ACT_SHOT;
 	}
 
@@ -293,7 +299,7 @@ int mrc_tick(struct __sk_buff *skb)
 
 	/* as a sender */
 	if (!choose_probes(h, tx, &chain->probe, arrived, rx->slice))
-		rest(tx, rx, bits, bit);
+		rest(&w);
 	chain->resend.found = 0;
 	next = sent_up_to(tx);
 	b = balance_get(q->peer);

@@ -96,7 +96,7 @@ class Clock(threading.Thread):
     def beats(self) -> int:
         """Return a number that only the programs advance, several times a second even if idle."""
         read = ABI.structs["mrc_clock"].unpack(self._clock[: ABI.structs["mrc_clock"].size])
-        return read["looks"] + read["idle_cursor"] + read["judge_cursor"]
+        return read["ticks"] + read["idle_cursor"] + read["judge_cursor"]
 
     def stop(self) -> None:
         """End the thread and wait for it."""

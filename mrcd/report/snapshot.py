@@ -97,7 +97,7 @@ class Snapshots:
             tc=status.datapath.tc,
             start_time_s=self._started,
             degraded=len(status.reasons),
-            clock_runs=datapath.read("clock", 0, _CLOCK)["looks"],
+            clock_runs=datapath.read("clock", 0, _CLOCK)["ticks"],
             ring_slots=sizes.ring_slots,
             counters=datapath.counters(),
             planes=_planes(status),

@@ -700,10 +700,6 @@ class Rig:
         """Run mrc_kick. Only with mrc_spray attached, its packets have mrc_tick run."""
         bpf.TestRun(self.dp.programs["mrc_kick"], CARRIER).run(times)
 
-    def ticks(self) -> int:
-        """Return the number of runs of mrc_tick."""
-        return int(self.dp.read("clock", 0, ABI.structs["mrc_clock"])["ticks"])
-
 
 def pinned_to_one_cpu() -> set[int]:
     """Bind this process to one CPU, so that frames arrive in order; return the old set of CPUs.
