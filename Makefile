@@ -44,7 +44,7 @@ test-net-beside: setup ## run the other tests in labs, two at a time (as root)
 		--junitxml=$(RESULTS)/net-again.xml; }
 
 test-package: setup ## build the package and test it in a copy of this machine (as root)
-	$(PYTEST) tests/package --junitxml=$(RESULTS)/package.xml
+	$(PYTEST) tests/package -n 2 --dist loadfile --no-loadscope-reorder --junitxml=$(RESULTS)/package.xml
 
 lint: setup ## check style and types
 	$(PYTHON) -m ruff check .

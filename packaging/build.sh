@@ -54,7 +54,7 @@ build_wheel() {
 # Build the packages of the architectures $@. Only the PyPI packages differ: the BPF programs are
 # instructions of the kernel's own machine, and get compiled once.
 build_deb() {
-	local tree=$WORK/deb/mrcd-$VERSION arch
+	local tree=$WORK/deb/mrcd-$VERSION arch started=() failed=0
 	apt_install "${DEB_TOOLS[@]}"
 	build_wheel
 	rm -rf "$WORK/deb"
@@ -67,11 +67,18 @@ build_deb() {
 	fi
 	# bcc needs root, which the build of a package has not.
 	(cd "$tree" && "$PYTHON" -W ignore -m mrcd.datapath.precompile compiled ${COMPILED:+"$COMPILED"})
+	# Commands in the background do not see ^C.
+	trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 	for arch in "$@"; do
 		mkdir "$WORK/deb/$arch"
 		cp -r "$tree" "$WORK/deb/$arch"
-		package_tree "$WORK/deb/$arch/mrcd-$VERSION" "$arch"
+		package_tree "$WORK/deb/$arch/mrcd-$VERSION" "$arch" &
+		started+=($!)
 	done
+	for arch in "${started[@]}"; do
+		wait "$arch" || failed=1
+	done
+	return "$failed"
 }
 
 # Build the package of the sources $1, in which the BPF programs are compiled, for architecture $2.

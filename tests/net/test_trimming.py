@@ -118,10 +118,11 @@ def test_a_trunk_that_trims_is_passed_over_and_not_withdrawn(make_lab: MakeLab) 
     running.fault("p0t0-2:p0t1-1", f"rate={RATE_MBPS}")
     overload(running, "h2", ["h1"], ahead=150)
     sender, receiver = summed(running, ["h1"]), summed(running, ["h2"])
-    assert receiver["trim_rx"] > 10
+    assert receiver["trim_rx"] > 0
     assert receiver["trim_rx_lasthop"] == 0
     assert sender["nack_trimmed"] == receiver["nack_tx"]
-    assert sender["path_skipped"] > 10
+    # Not one for each NACK: packets that were cut together find their path SKIP already.
+    assert sender["path_skipped"] > 0
     assert dropped_by_switches(running) == 0
     assert_nothing_is_blamed(running, ["h1"])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Fixtures: the packages of this checkout, built once for all their tests."""
+"""Fixtures: the packages of this checkout, built once for all their tests and all workers."""
 
 from __future__ import annotations
 
@@ -10,21 +10,42 @@ from pathlib import Path
 import pytest
 
 from mrcd import __version__
-from mrcd.lab.state import CACHE_DIR
+from mrcd.lab.state import CACHE_DIR, locked
 
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
 DEB = DIST / f"mrcd_{__version__}_amd64.deb"
 ARM64_DEB = DIST / f"mrcd_{__version__}_arm64.deb"
 
+# Workers take one file after the other: first the longest, and beside its beginning, in which
+# it builds the packages, what does not need them.
+FIRST = ("test_ansible", "test_report_browser", "test_manifests", "test_boot")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {name: rank for rank, name in enumerate(FIRST)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(FIRST)))
+
 
 @pytest.fixture(scope="session")
-def package() -> Path:
+def package(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """Return the package for amd64; that for arm64, the wheel and the lists are beside it."""
     if os.geteuid() != 0:
         pytest.skip("installing packages needs root: run the tests as root")
     if "overlay" not in Path("/proc/filesystems").read_text():
         pytest.skip("this kernel has no overlay file system to copy the machine with")
+    # Workers' folders are in one folder of the run.
+    run = tmp_path_factory.getbasetemp()
+    run = run if worker_id == "master" else run.parent
+    built = run / "packages-built"
+    with locked(run):
+        if not built.exists():
+            build()
+            built.touch()
+    return DEB
+
+
+def build() -> None:
     done = subprocess.run(
         ["make", "--no-print-directory", "sbom", "ARCH=amd64 arm64"],
         cwd=ROOT,
@@ -35,4 +56,3 @@ def package() -> Path:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return DEB
