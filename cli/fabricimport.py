@@ -181,22 +181,18 @@ def _networks(texts: Sequence[str]) -> list[Network]:
 
 def _checked(made: Fabric, places: dict[str, str]) -> str:
     """Return the text of the fabric file, checked as mrcd checks it when it starts."""
-    from mrcd.config.reserved import Reserved  # noqa: PLC0415
+    from mrcd.config.reserved import clashes  # noqa: PLC0415
     from mrcd.fabric import description  # noqa: PLC0415
-    from mrcd.fabric.hosts import claims  # noqa: PLC0415
 
     text = description.dumps(made)
     try:
         description.parse(text, "the fabric of this inventory")
     except description.FabricError as error:
         raise BadConfiguration(str(error)) from error
-    reserved, problems = Reserved(made), []
-    for owner, shown, prefix in claims(made.hosts):
-        if clash := reserved.clash(prefix):
-            place = places.get(owner.removeprefix("host "), owner)
-            problems.append(
-                f"{place}: {owner}: {shown} lies in {clash}; mrc0 needs a prefix of its own"
-            )
+    problems = [
+        f"{places.get(owner.removeprefix('host '), owner)}: {owner}: {wrong}"
+        for owner, wrong in clashes(made)
+    ]
     if problems:
         raise BadConfiguration("\n".join(problems))
     return text

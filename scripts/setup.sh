@@ -4,12 +4,14 @@
 # Install what mrcd needs on Debian 12+ or Ubuntu, and make .venv in the checkout, for `make setup`.
 # The script prints each step. It returns quickly if everything is installed already.
 # `setup.sh bench` (`make setup-bench`) adds what only bench/compare's training traffic and
-# bench/recipes need. The packages of PostgreSQL and Redis start a server on the loopback address.
+# bench/recipes need. The packages of PostgreSQL and Redis start a server on the loopback address;
+# the services of the others are disabled.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PACKAGES=(
 	ca-certificates
+	containernetworking-plugins # make the network of the pods in a test
 	ethtool
 	gcc
 	iperf3
@@ -29,12 +31,29 @@ if grep -qx 'ID=debian' /etc/os-release; then
 	PACKAGES+=(chromium-headless-shell)
 fi
 BENCH_PACKAGES=(
+	ceph-mon # Ceph's and NFS's: 59 MB to fetch, 233 MB with their libraries
+	ceph-osd
+	libnfs-utils
+	mptcpize
+	nfs-ganesha-vfs
 	openmpi-bin
 	postgresql # the newest server that the distribution has, and pgbench
 	python3-mpi4py
+	python3-rados
 	python3-torch # for CPUs, with gloo; PyPI's brings gigabytes of CUDA
 	redis-server
 	ucx-utils
+)
+# Units that come with them, and that would listen on all addresses, watch the host's disks, or fail
+# with a kernel without NFS. The recipes run their own servers.
+IDLE_UNITS=(
+	ceph-crash.service
+	nfs-client.target
+	nfs-ganesha-lock.service
+	nfs-ganesha.service
+	rpcbind.service
+	rpcbind.socket
+	smartmontools.service
 )
 KERNEL=$(uname -r)
 MODULES=/lib/modules/$KERNEL
@@ -48,6 +67,23 @@ die() {
 
 # shellcheck source=scripts/apt.sh
 source scripts/apt.sh
+
+# Install packages, and keep their IDLE_UNITS from running, now and after a boot. Units that the host
+# had before stay as they are.
+apt_install_idle() {
+	local unit status=0 units=()
+	apt_install systemd # systemctl
+	for unit in "${IDLE_UNITS[@]}"; do
+		[[ -e /lib/systemd/system/$unit ]] || units+=("$unit")
+	done
+	[[ ${#units[@]} -eq 0 ]] || systemctl --quiet mask "${units[@]}"
+	apt_install "$@" || status=$?
+	for unit in "${units[@]}"; do
+		systemctl --quiet unmask "$unit"
+		[[ ! -e /lib/systemd/system/$unit ]] || systemctl --quiet disable "$unit"
+	done
+	return $status
+}
 
 # bcc compiles against /lib/modules/$KERNEL/{build,source}. Debian splits a kernel's headers between
 # the two; Ubuntu has all of them in build.
@@ -135,6 +171,7 @@ if [[ -e $STAMP && $(<"$STAMP") == "$(fingerprint)" && -z $(missing "${PACKAGES[
 	exit 0
 fi
 command -v apt-get >/dev/null || die "no apt-get: this script supports only Debian and Ubuntu"
+[[ ${1:-} != bench ]] || apt_install_idle "${BENCH_PACKAGES[@]}"
 apt_install "${PACKAGES[@]}"
 install_headers
 make_venv

@@ -144,8 +144,11 @@ def main() -> int:
     options = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("check-vm: needs root to make a disk with a root file system: run it with sudo")
-    image = Image(BUILD / options.release)
-    subprocess.run([str(ROOT / "vm" / "image.sh"), str(image.folder), options.release], check=True)
+    # Two hosts on any network have what the package depends on, and neither compiler nor headers.
+    kind = "bare" if options.network else "full"
+    image = Image(BUILD / (options.release if kind == "full" else f"{options.release}-{kind}"))
+    make = [str(ROOT / "vm" / "image.sh"), str(image.folder), options.release, kind]
+    subprocess.run(make, check=True)
     deb = options.deb or newest_package()
     if options.readme:
         todo, fleet = readme.STEPS, readme.fleet(readme.QUICKSTART.read_text())

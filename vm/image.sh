@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # Make a Debian disk for virtual machines, with all dependencies of mrcd's package but without mrcd:
-# image.sh FOLDER [bookworm|trixie], as root: Debian 12 with Linux 6.1, or Debian 13 with 6.12. The
-# script writes FOLDER/{disk.img,vmlinuz,initrd.img}, unless they are up to date. MIRROR may name
-# another Debian mirror.
+# image.sh FOLDER [bookworm|trixie] [bare], as root: Debian 12 with Linux 6.1, or Debian 13 with 6.12.
+# With `bare`, only what the package depends on, not what it recommends: no compiler and no kernel
+# headers. The script writes FOLDER/{disk.img,vmlinuz,initrd.img}, unless they are up to date. MIRROR
+# may name another Debian mirror.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 FOLDER=$1
 SUITE=${2:-bookworm}
+KIND=${3:-full}
 MIRROR=${MIRROR:-http://deb.debian.org/debian}
 TOOLS=(debootstrap e2fsprogs qemu-system-x86)
 PACKAGES=(
@@ -21,15 +23,14 @@ PACKAGES=(
 	kmod
 	procps
 	python3
-	python3-bpfcc
 	python3-cffi-backend # debootstrap does not find it for the next one
 	python3-cryptography
 	qemu-guest-agent
 	systemd-sysv
 	udev
 	linux-image-amd64
-	linux-headers-amd64
 )
+COMPILER=(python3-bpfcc linux-headers-amd64)
 
 say() { echo "image: $*"; }
 die() {
@@ -43,7 +44,7 @@ source scripts/apt.sh
 fingerprint() {
 	{
 		cat "$0"
-		echo "$SUITE"
+		echo "$SUITE $KIND"
 	} | sha256sum
 }
 
@@ -66,6 +67,8 @@ fill() {
 
 [[ $EUID -eq 0 ]] || die "needs root: it makes a root file system"
 [[ $SUITE == bookworm || $SUITE == trixie ]] || die "release $SUITE: must be bookworm or trixie"
+[[ $KIND == full || $KIND == bare ]] || die "kind $KIND: must be bare, or left out"
+[[ $KIND == bare ]] || PACKAGES+=("${COMPILER[@]}")
 apt_install "${TOOLS[@]}"
 if [[ -e $FOLDER/stamp && $(<"$FOLDER/stamp") == "$(fingerprint)" ]]; then
 	exit 0

@@ -9,6 +9,7 @@ with a bridge for each plane, or a router.
 
 from __future__ import annotations
 
+import json
 import secrets
 import shlex
 import time
@@ -172,7 +173,14 @@ def ping(check: Check) -> Figures:
     )
     found = measure.ping(one, target, count=20, interval_s=0.2)
     assert found["lost"] == 0, f"{found['lost']} of 20 pings lost"
-    return {"first_answer_s": round(took, 1)} | found
+    return {"first_answer_s": round(took, 1), "daemon_mb": _resident_mb(one)} | found
+
+
+def _resident_mb(vm: Vm, command: str = "mrcctl status --json") -> float:
+    """Return the resident memory of the daemon whose status a command prints."""
+    pid = json.loads(vm.run(command).out)["pid"]
+    kb = vm.run(f"sed -n 's/^VmRSS:[^0-9]*//p' /proc/{pid}/status").out.split()[0]
+    return round(int(kb) / 1024, 1)
 
 
 def cut(check: Check, network: str) -> Figures:
@@ -226,6 +234,25 @@ def down(check: Check) -> Figures:
     return {}
 
 
+def in_a_lab(check: Check) -> Figures:
+    """`mrcctl lab up` as it is typed first, on a machine with neither compiler nor headers."""
+    vm = check.hosts[0]
+    compiles = vm.run(
+        "command -v clang gcc; python3 -c 'import bcc' 2>/dev/null && echo bcc;"
+        " ls -d /lib/modules/*/build 2>/dev/null",
+        check=False,
+    ).out.strip()
+    assert not compiles, f"this machine is to have no compiler: {compiles}"
+    took = vm.run("mrcctl lab up", LONG_S).seconds
+    counted = vm.run("mrcctl lab exec h1 -- ping -q -c 20 -i 0.2 10.99.0.2", LONG_S).out
+    assert " 0% packet loss" in counted, counted
+    memory = _resident_mb(vm, "mrcctl lab exec h1 -- mrcctl status --json")
+    vm.run("mrcctl lab down", LONG_S)
+    left = vm.run("ip netns list; ls -A /sys/fs/bpf/mrcd 2>/dev/null", check=False).out.strip()
+    assert not left, f"left behind: {left}"
+    return {"up_s": round(took, 1), "daemon_mb": memory}
+
+
 def steps(network: str) -> tuple[Step, ...]:
     """Return the steps for a network."""
 
@@ -243,4 +270,6 @@ def steps(network: str) -> tuple[Step, ...]:
         found.append(("cut a plane", on(cut), False))
     if network != "router4":
         found.append(("down", down, False))
+    if network == "cables":
+        found.append(("lab", in_a_lab, False))
     return tuple(found)

@@ -62,7 +62,7 @@ def with_host(config: Config, host: Host) -> Config:
     return replace(
         config,
         fabric=replace(config.fabric, hosts=(*config.fabric.hosts, host)),
-        peers=(*config.peers, Peer(host, _routes(host))),
+        peers=(*config.peers, Peer(host, host.prefixes)),
         keyring=config.keyring.with_peer(host.name),
         admitted=(*config.admitted, host.name),
     )
@@ -88,8 +88,8 @@ def joined(config: Config, hosts: Sequence[Host]) -> Joined:
 
 
 def same(one: Host, other: Host) -> bool:
-    """Return whether two entries are the same, but for a public key."""
-    return replace(one, public_key="") == replace(other, public_key="")
+    """Return whether two entries are the same in what a host states of itself."""
+    return replace(one, public_key="", routed=()) == replace(other, public_key="", routed=())
 
 
 def why_not(config: Config, host: Host, frame: int) -> str | None:
@@ -193,7 +193,7 @@ def _owner(config: Config, route: Prefix) -> str | None:
         if any(_overlap(route, prefix) for prefix in peer.allowed):
             return peer.name
     for other in config.fabric.hosts:
-        if any(address.ip == route.network_address for address in other.addresses):
+        if any(_overlap(route, prefix) for prefix in other.prefixes):
             return other.name
     return None
 
@@ -223,7 +223,3 @@ def _mend(config: Config, name: str) -> str:
     if name in config.admitted:
         return f"if {name} has gone or has changed, run `mrcctl peer forget {name}`"
     return "correct one of the two fabric files"
-
-
-def _routes(host: Host) -> tuple[Prefix, ...]:
-    return tuple(ip_network(address.ip) for address in host.addresses)

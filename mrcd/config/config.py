@@ -15,7 +15,6 @@ import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from ipaddress import (
     IPv4Address,
     IPv6Address,
@@ -27,7 +26,7 @@ from pathlib import Path
 from mrcd.config import network as without_fabric
 from mrcd.config.network import Nic
 from mrcd.config.overlap import Claim, Prefix, overlaps
-from mrcd.config.reserved import Reserved
+from mrcd.config.reserved import Reserved, clashes
 from mrcd.config.table import HIDDEN, Table, suggest
 from mrcd.fabric import description, hosts, shape
 from mrcd.fabric.description import Fabric, FabricError, Host, Interface
@@ -193,7 +192,7 @@ class Config:
     @property
     def own_prefixes(self) -> tuple[Prefix, ...]:
         """The inner destinations that are taken from peers."""
-        return (*map(_host_route, self.mrc0.addresses), *self.mrc0.routed)
+        return (*map(hosts.route, self.mrc0.addresses), *self.mrc0.routed)
 
     def placed(self, addresses: tuple[Address, ...], mtu: int) -> Config:
         """Return the configuration with this host's addresses in a network, by plane.
@@ -317,13 +316,7 @@ def _fabric(path: Path, problems: list[str]) -> Fabric | None:
     except FabricError as error:
         problems.extend(error.problems)
         return None
-    reserved = Reserved(fabric)
-    for whose, shown, prefix in hosts.claims(fabric.hosts):
-        if clash := reserved.clash(prefix):
-            problems.append(
-                f"{path}: {whose}: addresses: {shown}: lies in {clash}; "
-                "mrc0 needs a prefix of its own"
-            )
+    problems += (f"{path}: {whose}: {wrong}" for whose, wrong in clashes(fabric))
     return fabric
 
 
@@ -363,6 +356,8 @@ def _mrc0(table: Table, host: Host | None, fabric: Fabric | None, transport: Tra
         if clash := reserved.clash(addresses[-1].network):
             table.problem("addresses", text, f"lies in {clash}; choose a prefix of its own")
     routed = _prefixes(table, "routed", reserved)
+    if routed is None:
+        routed = host.routed if host is not None else ()
     table.finish()
     if given is None and fabric is not None and fabric.routing.network:
         wrong = 'is missing; without a fabric file, write addresses = ["10.99.0.1/24"]'
@@ -580,8 +575,8 @@ def _peers(
             )
             return ()
         others = [host for host in fabric.hosts if host.name != ours.name]
-        return tuple(Peer(host, _host_routes(host)) for host in others)
-    own = {*map(_host_route, mrc0.addresses), *mrc0.routed}
+        return tuple(Peer(host, host.prefixes) for host in others)
+    own = {*map(hosts.route, mrc0.addresses), *mrc0.routed}
     reserved = Reserved(fabric)
     find = hosts.finder(fabric.hosts if fabric is not None else ())
     claims: list[Claim[tuple[Table, str]]] = []
@@ -603,7 +598,7 @@ def _peers(
             table.problem("allowed", [], wrong)
         table.finish()
         if allowed is None:
-            allowed = _host_routes(host) if host is not None else ()
+            allowed = host.prefixes if host is not None else ()
         for network in allowed:
             if network in own:
                 table.problem("allowed", network, "is our own, not the peer's")
@@ -626,17 +621,18 @@ def _peers(
 def _allowed(table: Table, reserved: Reserved) -> tuple[Prefix, ...] | None:
     """Return the prefixes of one [[peer]], or None if the key is absent."""
     given = table.strings("allowed")
-    if given is None:
-        return None
-    if not given:
+    if given == []:
         table.problem("allowed", given, "is empty; give a prefix or leave the key out")
     return _prefixes(table, "allowed", reserved)
 
 
-def _prefixes(table: Table, key: str, reserved: Reserved) -> tuple[Prefix, ...]:
-    """Return the prefixes of a key, none if it is absent."""
+def _prefixes(table: Table, key: str, reserved: Reserved) -> tuple[Prefix, ...] | None:
+    """Return the prefixes of a key; None if it is absent."""
+    given = table.strings(key)
+    if given is None:
+        return None
     networks: list[Prefix] = []
-    for text in table.strings(key) or ():
+    for text in given:
         try:
             network = ip_network(text, strict=False)
         except ValueError:
@@ -649,15 +645,6 @@ def _prefixes(table: Table, key: str, reserved: Reserved) -> tuple[Prefix, ...]:
         else:
             networks.append(network)
     return tuple(networks)
-
-
-@lru_cache(maxsize=1 << 16)  # shared objects make configurations compare quickly
-def _host_route(address: Interface) -> Prefix:
-    return ip_network(address.ip)
-
-
-def _host_routes(host: Host) -> tuple[Prefix, ...]:
-    return tuple(_host_route(address) for address in host.addresses)
 
 
 def _bad_interface(name: str) -> str | None:

@@ -8,7 +8,6 @@ It contains every key of every section, so that it tells what is in force.
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from ipaddress import ip_network
 from typing import Any
 
 import tomli_w
@@ -16,8 +15,6 @@ import tomli_w
 from mrcd.config.admission import without_admitted
 from mrcd.config.config import Config, Peer
 from mrcd.config.network import Nic
-from mrcd.config.overlap import Prefix
-from mrcd.fabric.hosts import Host
 
 _RESOLVED = {
     "path", "fabric_path", "fabric", "host", "mrc0", "interfaces", "peers", "keyring", "nics",
@@ -86,7 +83,7 @@ def _mrc0(config: Config) -> dict[str, Any]:
         table["name"] = config.mrc0.name
     if config.mrc0.addresses != config.host.addresses:
         table["addresses"] = list(map(str, config.mrc0.addresses))
-    if config.mrc0.routed:
+    if config.mrc0.routed != config.host.routed:
         table["routed"] = list(map(str, config.mrc0.routed))
     return table
 
@@ -97,16 +94,11 @@ def _every_other_host(config: Config) -> bool:
     if len(hosts) != len(config.peers) + 1:  # compared first: a pattern may stand for 100,000
         return False
     others = [host for host in hosts if host.name != config.host.name]
-    return config.peers == tuple(Peer(host, _routes(host)) for host in others)
+    return config.peers == tuple(Peer(host, host.prefixes) for host in others)
 
 
 def _peer(peer: Peer) -> dict[str, Any]:
     table: dict[str, Any] = {"name": peer.name}
-    if peer.allowed != _routes(peer.host):
+    if peer.allowed != peer.host.prefixes:
         table["allowed"] = list(map(str, peer.allowed))
     return table
-
-
-def _routes(host: Host) -> tuple[Prefix, ...]:
-    """Return the prefixes that are sent to a host unless its [[peer]] says otherwise."""
-    return tuple(ip_network(address.ip) for address in host.addresses)

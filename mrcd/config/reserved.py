@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from ipaddress import ip_network
 
-from mrcd.config.overlap import Prefix
+from mrcd.config.overlap import Claim, Prefix, overlaps
+from mrcd.fabric import hosts
 from mrcd.fabric.description import Fabric
 
 
@@ -40,3 +42,17 @@ class Reserved:
             if network.version == own.version and network.overlaps(own):
                 return f"{what} {own}"
         return None
+
+
+def clashes(fabric: Fabric) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the prefixes of a fabric's hosts, each with its owner."""
+    reserved = Reserved(fabric)
+    claimed = []
+    for owner, shown, prefix in hosts.claims(fabric.hosts):
+        if clash := reserved.clash(prefix):
+            yield owner, f"{shown} lies in {clash}; mrc0 needs a prefix of its own"
+        claimed.append(Claim(prefix, owner))
+    for earlier, later in overlaps(claimed):
+        if earlier.owner != later.owner:
+            wrong = f"overlaps {earlier.network} of {earlier.owner}; a destination has one host"
+            yield later.owner, f"{later.network} {wrong}"

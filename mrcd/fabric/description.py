@@ -99,6 +99,7 @@ def dumps(fabric: Fabric) -> str:
                 "t0": host.t0,
                 "port": host.port,
                 "addresses": list(map(str, host.addresses)),
+                **({"routed": list(map(str, host.routed))} if host.routed else {}),
                 **({"public_key": host.public_key} if host.public_key else {}),
             }
             for host in fabric.hosts
@@ -290,13 +291,14 @@ class _Reader:
                 self.complain(where[:-1], table, "a [[host]] table")
                 continue
             before = len(self.problems)
-            self.only(table, where, ("name", "t0", "port", "addresses", "public_key"))
+            self.only(table, where, ("name", "t0", "port", "addresses", "routed", "public_key"))
             host = Host(
                 self.name(table, where, "name", _REQUIRED),
                 self.number(table, where, "t0", 1, t0, _REQUIRED),
                 self.number(table, where, "port", 1, PORT_MAX, _REQUIRED),
                 self.addresses(table, where),
                 self.public_key(table, where),
+                routed=self.routed(table, where),
             )
             if ELEMENT.fullmatch(host.name):
                 self.complain(f"{where}name", host.name, "unlike the names of planes and switches")
@@ -324,6 +326,21 @@ class _Reader:
                 self.complain(f"{where}addresses", value, wanted)
             else:
                 found.append(interface)
+        return tuple(found)
+
+    def routed(self, table: Mapping[str, Any], where: str) -> tuple[of.Network, ...]:
+        values = table.get("routed", [])
+        wanted = 'a list of prefixes behind the host, like ["10.98.1.0/24"]'
+        if not isinstance(values, list):
+            self.complain(f"{where}routed", values, wanted)
+            return ()
+        found: list[of.Network] = []
+        for value in values:
+            network: of.Network | None = _or_none(ipaddress.ip_network, value)
+            if network is None:
+                self.complain(f"{where}routed", value, wanted)
+            else:
+                found.append(network)
         return tuple(found)
 
     def public_key(self, table: Mapping[str, Any], where: str) -> str:

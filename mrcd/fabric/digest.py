@@ -41,7 +41,8 @@ def frame(fabric: Fabric) -> dict[str, str]:
 def place(host: Host) -> str:
     """Return what another host must know of a host, in words."""
     shown = " ".join(sorted(map(str, host.addresses)))
-    return f"{host.name}: T0 {host.t0}, port {host.port}, {shown}"
+    behind = " routed ".join(["", *sorted(map(str, host.routed))])
+    return f"{host.name}: T0 {host.t0}, port {host.port}, {shown}{behind}"
 
 
 def of_frame(fabric: Fabric) -> int:

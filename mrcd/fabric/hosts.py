@@ -7,6 +7,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import overload
 
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
@@ -19,7 +20,8 @@ class Host:
     """A host with its T0, the same in every plane, and its port on that T0 (both from 1).
 
     `public_key` is text, 44 characters of base64, or empty. `endpoints` are the addresses of its
-    NICs by plane, where there is no fabric that they follow from (mrcd/fabric/network.py).
+    NICs by plane, where there is no fabric that they follow from (mrcd/fabric/network.py). `routed`
+    are prefixes behind the host: pods, containers, a network that it is the gateway of.
     """
 
     name: str
@@ -28,6 +30,12 @@ class Host:
     addresses: tuple[Interface, ...]
     public_key: str = ""
     endpoints: tuple[Address, ...] = ()
+    routed: tuple[Network, ...] = ()
+
+    @property
+    def prefixes(self) -> tuple[Network, ...]:
+        """The inner destinations that lead to this host."""
+        return (*map(route, self.addresses), *self.routed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,12 @@ class HostRange(Sequence[Host]):
         return self._host(int(number) - 1) if int(number) <= self.size else None
 
 
+@lru_cache(maxsize=1 << 16)  # shared objects make configurations compare quickly
+def route(address: Interface) -> Network:
+    """Return the prefix that covers an address alone."""
+    return ipaddress.ip_network(address.ip)
+
+
 def nth(network: Network, number: int) -> Interface:
     """Return the address with a number in a network, counted from its first one."""
     if isinstance(network, ipaddress.IPv4Network):
@@ -109,14 +123,16 @@ def listed(hosts: Sequence[Host]) -> str:
 
 
 def claims(hosts: Sequence[Host]) -> Iterator[tuple[str, str, Network]]:
-    """Yield the addresses of the hosts' mrc0s: owner, text for messages, prefix."""
+    """Yield the addresses of the hosts' mrc0s and what is behind: owner, text, prefix."""
     if isinstance(hosts, HostRange):
         for network in hosts.networks:
             yield f"hosts {listed(hosts)}", str(network), network
         return
     for host in hosts:
         for address in host.addresses:
-            yield f"host {host.name}", str(address), ipaddress.ip_network(address.ip)
+            yield f"host {host.name}", str(address), route(address)
+        for prefix in host.routed:
+            yield f"host {host.name}", str(prefix), prefix
 
 
 def all_local(hosts: Sequence[Host]) -> bool:

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mrcd.fabric.hosts import Interface
+from mrcd.fabric.hosts import Interface, Network
 from mrcd.fabric.shape import ELEMENT, NAME, NAME_RULE, PORT_MAX, PUBLIC_KEY, T0_MAX
 
 Kind = Literal["csv", "ansible", "kubernetes"]
-FIELDS = ("name", "t0", "port", "addresses", "public_key")
+FIELDS = ("name", "t0", "port", "addresses", "public_key", "routed")
 """What an inventory may say of a host; the columns of a CSV file, in this order."""
 RACKS: Mapping[Kind, str] = {
     "csv": "rack",
@@ -59,6 +59,7 @@ class Entry:
     port: int | None = None
     addresses: tuple[Interface, ...] = ()
     public_key: str = ""
+    routed: tuple[Network, ...] = ()
 
 
 def read(
@@ -260,13 +261,14 @@ class _Reader:
             self.complain(place, f"{name}: {rack}: is a template", "write the value itself")
         port = self.number(place, name, "port", values.get("port"), PORT_MAX)
         addresses = tuple(self.addresses(place, name, values.get("addresses")))
+        routed = tuple(self.routed(place, name, values.get("routed")))
         key = str(values.get("public_key") or "")
         if key and not PUBLIC_KEY.fullmatch(key):
             mend = "write the 44 characters that `mrcctl key public` prints on that host"
             self.complain(place, f"{name}: {self.key('public_key')}: is no public key", mend)
         if len(self.problems) == before:
             shown = str(rack) if rack not in (None, "") and t0 is None else None
-            self.entries.append(Entry(name, place, t0, shown, port, addresses, key))
+            self.entries.append(Entry(name, place, t0, shown, port, addresses, key, routed))
 
     def number(self, place: str, name: str, field: str, value: object, most: int) -> int | None:
         if value in (None, ""):
@@ -278,8 +280,7 @@ class _Reader:
         return None
 
     def addresses(self, place: str, name: str, value: object) -> Iterator[Interface]:
-        words = value if isinstance(value, list) else str(value or "").replace(",", " ").split()
-        for word in words:
+        for word in _words(value):
             try:
                 found = ipaddress.ip_interface(word)
             except ValueError:
@@ -290,12 +291,25 @@ class _Reader:
             mend = "write an address of mrc0 with its prefix length, like 10.99.0.1/16"
             self.complain(place, f"{name}: {self.key('addresses')}: {word}", mend)
 
+    def routed(self, place: str, name: str, value: object) -> Iterator[Network]:
+        for word in _words(value):
+            try:
+                yield ipaddress.ip_network(word)
+            except ValueError:
+                mend = "write a prefix behind the host, like 10.98.1.0/24"
+                self.complain(place, f"{name}: {self.key('routed')}: {word}", mend)
+
     def key(self, field: str) -> str:
         """Return what holds a field in this format, in words."""
         return f"{_WORD[self.kind]} {_PREFIX[self.kind]}{field}"
 
     def complain(self, place: str, what: str, mend: str) -> None:
         self.problems.append(f"{place}: {what}; {mend}")
+
+
+def _words(value: object) -> list[Any]:
+    """Return the members of a list, or the words of a text."""
+    return value if isinstance(value, list) else str(value or "").replace(",", " ").split()
 
 
 def _short(name: str) -> str:

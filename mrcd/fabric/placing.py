@@ -91,7 +91,8 @@ class _Placing:
             before = self.kept.get(entry.name)
             key = entry.public_key or (before.public_key if before else "")
             name = entry.name
-            made[name] = Host(name, t0s[name], ports[name], addresses[name], key)
+            routed = entry.routed or (before.routed if before else ())
+            made[name] = Host(name, t0s[name], ports[name], addresses[name], key, routed=routed)
         order = [*self.kept, *(name for name in made if name not in self.kept)]
         hosts = tuple(made[name] for name in order)
         count = max(self.frame.t0, *(host.t0 for host in hosts))
@@ -271,5 +272,5 @@ def _networks(frame: Fabric) -> tuple[Network, ...]:
 
 
 def _differ(host: Host, before: Host) -> bool:
-    mine, other = (each.addresses for each in (host, before))
+    mine, other = ((each.addresses, each.routed) for each in (host, before))
     return (host.t0, host.port, mine) != (before.t0, before.port, other)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 import msgspec
@@ -58,11 +58,17 @@ class Total:
 
 
 def digest(fabric: Fabric) -> int:
-    """Return a number of a fabric; two fabrics with the same number have the same loops."""
+    """Return a number of a fabric; two fabrics with the same number have the same loops.
+
+    It is on the wire, so its text holds what loops depend on and nothing else.
+    """
     hosts = fabric.hosts
-    if not isinstance(hosts, HostRange):
-        hosts = tuple(replace(host, addresses=(), public_key="") for host in hosts)
-    return zlib.crc32(repr((fabric.planes, fabric.t0, fabric.t1, hosts)).encode())
+    if isinstance(hosts, HostRange):  # it may stand for 100,000
+        places = [f"{hosts.name}1 to {hosts.size}, {hosts.per_t0} on each T0"]
+    else:
+        places = [f"{host.name} {host.t0} {host.port}" for host in hosts]
+    lines = [f"{fabric.planes} {fabric.t0} {fabric.t1}", *places]
+    return zlib.crc32("\n".join(lines).encode())
 
 
 def encode(host: str, epoch: int, digest: int, totals: Mapping[int, Total]) -> list[bytes]:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import subprocess
 import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -101,6 +103,7 @@ def _labs(prefix: str) -> Iterator[MakeLab]:
         settings: str = "",
         on_stop: str = "detach",
         insecure: bool = False,
+        routed: Mapping[str, str] = MappingProxyType({}),
         **options: Any,
     ) -> RunningLab:
         name = f"{prefix}{chr(ord('a') + len(made))}"
@@ -108,6 +111,9 @@ def _labs(prefix: str) -> Iterator[MakeLab]:
         if name in state.labs():  # left over from a killed run
             lab.down(name)
         fabric = description.generate(name=name, **options)
+        behind = {host: (ipaddress.ip_network(prefix),) for host, prefix in routed.items()}
+        hosts = tuple(replace(host, routed=behind.get(host.name, ())) for host in fabric.hosts)
+        fabric = replace(fabric, hosts=hosts)
         lab.up(
             fabric,
             daemons=daemons,
@@ -131,6 +137,7 @@ def make_lab(worker_name: str) -> Iterator[MakeLab]:
     """Build labs: `make_lab(daemons=False, ecn=True, hosts=2, ...)`, with the options of `lab up`.
 
     `settings` is TOML to add to every host's mrcd.toml; `on_stop` is the setting of that name.
+    `routed` has the prefix behind each host that has one.
     """
     with _labs(worker_name) as make:
         yield make

@@ -467,9 +467,55 @@ def test_load__host_addresses_must_not_lie_in_the_underlay(folder: Path) -> None
     path = folder / "fabric.toml"
     path.write_text(path.read_text().replace("10.99.0.3/24", "10.101.0.3/24"))
     assert problems(folder, MINIMAL) == [
-        "fabric.toml: host h3: addresses: 10.101.0.3/24: lies in plane 1's IPv4 range "
+        "fabric.toml: host h3: 10.101.0.3/24 lies in plane 1's IPv4 range "
         "10.101.0.0/16; mrc0 needs a prefix of its own"
     ]
+
+
+def with_routed(folder: Path, host: str, *prefixes: str) -> None:
+    """Write prefixes behind a host into the fabric file."""
+    path = folder / "fabric.toml"
+    name = f'name = "{host}"\n'
+    assert path.read_text().count(name) == 1
+    path.write_text(path.read_text().replace(name, f"{name}routed = {list(prefixes)}\n"))
+
+
+def test_load__what_is_behind_hosts_comes_from_the_fabric_file(folder: Path) -> None:
+    with_routed(folder, "h1", "10.98.1.0/24")
+    with_routed(folder, "h2", "10.98.2.0/24", "fd98:2::/64")
+    loaded = read(folder, MINIMAL)
+    assert loaded.mrc0.routed == (ip_network("10.98.1.0/24"),)
+    assert loaded.own_prefixes[-1] == ip_network("10.98.1.0/24")
+    h2, h3 = loaded.peers
+    assert h2.allowed[2:] == (ip_network("10.98.2.0/24"), ip_network("fd98:2::/64"))
+    assert len(h3.allowed) == 2
+    own = read(folder, MINIMAL + '[mrc0]\nrouted = []\n[[peer]]\nname = "h2"\n')
+    assert own.mrc0.routed == ()
+    assert own.peers == (h2,)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "wrong"),
+    [
+        (
+            "10.101.7.0/24",
+            "host h2: 10.101.7.0/24 lies in plane 1's IPv4 range 10.101.0.0/16; mrc0 needs a "
+            "prefix of its own",
+        ),
+        (
+            "10.98.0.0/16",
+            "host h2: 10.98.0.0/16 overlaps 10.98.1.0/24 of host h1; a destination has one host",
+        ),
+        (
+            "10.99.0.0/30",
+            "host h3: 10.99.0.3/32 overlaps 10.99.0.0/30 of host h2; a destination has one host",
+        ),
+    ],
+)
+def test_load__what_is_behind_a_host_is_nobody_elses(folder: Path, prefix: str, wrong: str) -> None:
+    with_routed(folder, "h1", "10.98.1.0/24")
+    with_routed(folder, "h2", prefix)
+    assert f"fabric.toml: {wrong}" in problems(folder, MINIMAL)
 
 
 @pytest.mark.parametrize(
@@ -559,9 +605,7 @@ def test_load__a_host_that_a_pattern_does_not_have(folder: Path) -> None:
 def test_load__a_patterns_networks_must_not_lie_in_the_underlay(folder: Path) -> None:
     (folder / "fabric.toml").write_text(LARGE.replace("fd99::/64", "fdcb::/64"))
     found = problems(folder, MINIMAL + '[[peer]]\nname = "h2"\n')
-    assert any(
-        "hosts h1 to h131072: addresses: fdcb::/64: lies in the planes' IPv6" in f for f in found
-    )
+    assert any("hosts h1 to h131072: fdcb::/64 lies in the planes' IPv6" in f for f in found)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ FABRIC = """
 fabric = { planes = 3, t0 = 2, t1 = 8 }
 host = [
     { name = "a", t0 = 1, port = 1, addresses = ["10.99.0.1/24", "fd99::1/64"] },
-    { name = "b", t0 = 2, port = 1, addresses = ["10.99.0.2/24"] },
+    { name = "b", t0 = 2, port = 1, addresses = ["10.99.0.2/24"], routed = ["10.98.2.0/24"] },
     { name = "c", t0 = 2, port = 2, addresses = ["10.99.0.3/24"] },
 ]
 """

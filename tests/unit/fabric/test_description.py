@@ -117,6 +117,8 @@ def test_host__unknown_lists_the_known() -> None:
         ('["10.99.0.2/24"]', '["10.99.0.2"]', "must be a list of addresses with prefix length"),
         ('["10.99.0.2/24"]', '"10.99.0.2/24"', "must be a list of addresses"),
         ('["10.99.0.2/24"]', "[]", "must be a list of addresses"),
+        ('["10.99.0.2/24"]', '["10.99.0.2/24"]\nrouted = "10.98.2.0/24"', "a list of prefixes"),
+        ('["10.99.0.2/24"]', '["10.99.0.2/24"]\nrouted = ["10.98.2.2/24"]', "a list of prefixes"),
     ],
 )
 def test_parse__says_what_is_wrong_and_what_would_be_right(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from ipaddress import IPv6Address, IPv6Network, ip_interface
+from ipaddress import IPv6Address, IPv6Network, ip_interface, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ def test_frame__does_not_change_when_a_host_is_added(part: str) -> None:
         replace(H2, t0=9),
         replace(H2, port=9),
         replace(H2, addresses=(*H2.addresses, ip_interface("10.99.0.9/24"))),
+        replace(H2, routed=(ip_network("10.98.2.0/24"),)),
         H3,
     ],
 )

@@ -43,6 +43,23 @@ def test_csv__columns_in_any_order() -> None:
     assert second == Entry("h2", "hosts:3")
 
 
+def test_what_is_behind_a_host__in_each_format() -> None:
+    behind = tuple(map(ipaddress.ip_network, ("10.98.1.0/24", "fd98:1::/64")))
+    node = {"metadata": {"name": "h1", "annotations": {"mrcd/routed": "10.98.1.0/24,fd98:1::/64"}}}
+    for text in (
+        "name,routed\nh1,10.98.1.0/24 fd98:1::/64\n",
+        json.dumps({"all": {"hosts": {"h1": {"mrcd_routed": list(map(str, behind))}}}}),
+        json.dumps({"kind": "NodeList", "items": [node]}),
+    ):
+        [entry] = read(text)
+        assert entry.routed == behind, text
+    [problem] = problems("name,routed\nh1,10.98.1.1/24\n")
+    assert problem == (
+        "hosts:2: h1: column routed: 10.98.1.1/24; write a prefix behind the host, "
+        "like 10.98.1.0/24"
+    )
+
+
 LIST = {
     "_meta": {"hostvars": {"h1": {"mrcd_t0": 1, "mrcd_port": "2"}, "h3.x.org": {"rack": "r9"}}},
     "all": {"children": ["ungrouped", "gpu", "web"]},

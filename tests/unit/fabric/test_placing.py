@@ -100,11 +100,14 @@ def test_holes_are_filled_when_there_is_no_room_above() -> None:
 
 def test_inventory_wins_over_the_earlier_file() -> None:
     key = "A" * 43 + "="
-    before = placed([entry("a", t0=1, public_key=key), entry("b", t0=1)]).fabric
+    behind = (ip_network("10.97.0.0/24"),)
+    given = [entry("a", t0=1, public_key=key, routed=behind), entry("b", t0=1)]
+    before = placed(given).fabric
     other = (ip_interface("10.98.0.1/16"),)
     after = placed([entry("a", t0=2), entry("b", t0=1, addresses=other)], before)
     assert spots(after) == {"a": (2, 1), "b": (1, 2)}
     assert numbers(after.fabric)["a"].public_key == key
+    assert numbers(after.fabric)["a"].routed == behind
     assert [host.name for host in after.moved] == ["a", "b"]
     assert numbers(after.fabric)["b"].addresses == other
 

@@ -8,7 +8,9 @@ import dataclasses
 import functools
 import itertools
 import random
+import zlib
 from collections.abc import Mapping
+from ipaddress import ip_network
 from unittest.mock import patch
 
 import msgspec
@@ -16,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mrcd.fabric.hosts import HostRange
 from mrcd.fabric.loops import loops_of
 from mrcd.handshake import MAX_BYTES
 from mrcd.survey import evidence, messages
@@ -306,6 +309,15 @@ def test_quantile_lies_in_its_bucket(
 def test_digest_tells_fabrics_apart_but_not_their_names() -> None:
     assert messages.digest(fabric_of(2, 2, 3, 1)) != DIGEST
     assert messages.digest(dataclasses.replace(FABRIC, name="other", mtu=1500)) == DIGEST
+    pattern = HostRange(4, 2, "h", (ip_network("10.99.0.0/24"),))
+    assert messages.digest(dataclasses.replace(FABRIC, hosts=pattern)) != DIGEST
+
+
+def test_digest_is_of_the_text_that_the_protocol_gives() -> None:
+    """Hosts of different versions compare it."""
+    assert zlib.crc32(b"2 2 2\nh1 1 1\nh2 2 1") == DIGEST
+    moved = tuple(dataclasses.replace(host, port=7) for host in FABRIC.hosts)
+    assert messages.digest(dataclasses.replace(FABRIC, hosts=moved)) != DIGEST
 
 
 def test_link_that_becomes_late_is_found_and_forgotten_long_before_the_longest_window() -> None:
