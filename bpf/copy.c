@@ -91,21 +91,22 @@ static __always_inline void find_transport(const u8 *head, u32 len, struct copy_
 /*
  * Sum the payload of a copy, whose first byte is at an even place of the packet. What
  * is left behind the last whole step comes first: the verifier walks what follows the loop
- * once for each number of steps, unless all of these leave the same behind. It compares
- * the steps with a bound that does not change, since Linux 6.1 knows little of differences.
+ * once for each number of steps, unless all of these leave the same behind. Steps are
+ * counted, and the count compared with a bound that stays: Linux 6.1 knows little of
+ * differences, and Linux 6.12 does not see that only so many multiples of a step fit.
  */
 static __always_inline u64 sum_payload(u8 *payload, u64 len)
 {
-	u64 whole = MASKED(len, 0x3e00), step = MASKED(len, 0x1fc), sum, at;
+	u64 steps = MASKED(len / SUM_STEP, 31), rest = MASKED(len, 0x1fc), sum, i;
+	u8 *left = payload + steps * SUM_STEP;
 
-	sum = (u32)bpf_csum_diff(0, 0, (void *)(payload + whole), step, 0);
-	sum += *(u32 *)(payload + whole + step) &
-	       bpf_htonl((u32)(~0ull << (32 - 8 * (len & 3))));
-	for (at = 0; at < MRC_PIECE_BYTES; at += SUM_STEP) {
-		if (at >= whole)
+	sum = (u32)bpf_csum_diff(0, 0, (void *)left, rest, 0);
+	sum += *(u32 *)(left + rest) & bpf_htonl((u32)(~0ull << (32 - 8 * (len & 3))));
+	for (i = 0; i < MRC_PIECE_BYTES / SUM_STEP; i++) {
+		if (i >= steps)
 			break;
-		COMPARED(at);
-		sum += (u32)bpf_csum_diff(0, 0, (void *)(payload + at), SUM_STEP, 0);
+		COMPARED(i);
+		sum += (u32)bpf_csum_diff(0, 0, (void *)(payload + i * SUM_STEP), SUM_STEP, 0);
 	}
 	return sum;
 }

@@ -63,15 +63,39 @@ print(json.dumps([dataclasses.asdict(entry) for entry in report]))
 """
 
 
+_LOAD_KEPT = """
+import dataclasses, json, os
+from mrcd.datapath import bytecode, loader, precompile
+text, reports = loader.source(), []
+for sizes in precompile.usual():
+    code = bytecode.read(loader.shipped(), bytecode.key_of(text, sizes.defines()))
+    assert code is not None, f"the package does not bring {sizes}"
+    maps, programs, report = loader.given_to_kernel(code, {}, sizes, compiled=False)
+    for fd in (*maps.values(), *programs.values()):
+        os.close(fd)
+    reports += map(dataclasses.asdict, report)
+print(json.dumps(reports))
+"""
+
+
 # The interpreter that the command mrcd names in its first line.
 PYTHON = "$(sed -n '1s/^#!//p' \"$(readlink -f /usr/sbin/mrcd)\")"
 
 
 def load_programs(vm: Vm, encap: int, within_s: float) -> list[dict[str, Any]]:
     """Compile and load every program with the package's Python; return the loader's report."""
-    script = f"cat >/tmp/load.py <<'END'\n{_LOAD.format(encap=encap)}END\n"
-    script += f"exec {PYTHON} /tmp/load.py"
-    report: list[dict[str, Any]] = json.loads(vm.run(script, within_s).out)
+    return _reported(vm, _LOAD.format(encap=encap), within_s)
+
+
+def load_kept_programs(vm: Vm, within_s: float) -> list[dict[str, Any]]:
+    """Load all programs that the package brings, for each configuration; the loader's reports."""
+    return _reported(vm, _LOAD_KEPT, within_s)
+
+
+def _reported(vm: Vm, script: str, within_s: float) -> list[dict[str, Any]]:
+    """Run a script with the package's Python, and return the JSON that it prints."""
+    command = f"cat >/tmp/load.py <<'END'\n{script}END\nexec {PYTHON} /tmp/load.py"
+    report: list[dict[str, Any]] = json.loads(vm.run(command, within_s).out)
     return report
 
 

@@ -15,6 +15,7 @@ import shlex
 import time
 from base64 import b64encode
 from collections.abc import Callable
+from typing import Any
 
 from vm import measure
 from vm.machines import SWITCHES, Machine, Nic
@@ -108,6 +109,17 @@ def install(check: Check) -> Figures:
 
     check.together(one, check.hosts)
     return {f"{name}_s": round(seconds, 1) for name, seconds in sorted(took.items())}
+
+
+def load(check: Check) -> Figures:
+    """This kernel takes all programs that the package brings, for whatever configuration."""
+    reports = measure.load_kept_programs(check.hosts[0], LONG_S * patience())
+    longest = max(reports, key=_walked)
+    return {"programs": len(reports), "longest_walk": f"{_walked(longest)} by {longest['name']}"}
+
+
+def _walked(report: dict[str, Any]) -> int:
+    return measure.instructions_walked(report["verifier"])
 
 
 def connect(check: Check, network: str) -> Figures:
@@ -271,5 +283,5 @@ def steps(network: str) -> tuple[Step, ...]:
     if network != "router4":
         found.append(("down", down, False))
     if network == "cables":
-        found.append(("lab", in_a_lab, False))
+        found += [("programs", load, False), ("lab", in_a_lab, False)]
     return tuple(found)

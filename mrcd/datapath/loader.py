@@ -171,6 +171,7 @@ def _loaded(
     if cache is None:
         return given_to_kernel(compilation(text, compiled), there, sizes, compiled=True)
     key = bytecode.key_of(text, compiled.defines())
+    refused: Exception | None = None
     with contextlib.ExitStack() as turn:
         code = bytecode.read(cache, key) or bytecode.read(shipped(), key)
         if code is None:
@@ -180,9 +181,15 @@ def _loaded(
         if code is not None:
             try:
                 return given_to_kernel(code, there, sizes, compiled=False)
-            except (bpf.BpfError, KeyError):
+            except (bpf.BpfError, KeyError) as error:
+                refused = error
                 bytecode.forget(cache, key)  # this kernel's verifier must accept new ones
-        code = compilation(text, compiled)
+        try:
+            code = compilation(text, compiled)
+        except RuntimeError as error:
+            if refused is None:
+                raise
+            raise RuntimeError(f"kept programs cannot be loaded: {refused}\n{error}") from refused
         result = given_to_kernel(code, there, sizes, compiled=True)
         with contextlib.suppress(OSError):  # without a cache every start compiles
             bytecode.write(cache, key, code)

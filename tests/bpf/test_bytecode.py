@@ -131,15 +131,31 @@ def compiler_of(process: subprocess.Popen[str]) -> bool:
     return {"True\n": True, "False\n": False}[said]
 
 
-def test_what_the_verifier_refuses_is_compiled_anew(
-    cache: Path, tmp_path: Path, closing: ExitStack
-) -> None:
-    file = tmp_path / "cache" / bytecode.key_of(loader.source(), SIZES.compiled().defines())
+def refused(cache: Path, folder: Path) -> tuple[Path, bytecode.Bytecode, bytecode.Bytecode]:
+    """Keep programs that no verifier takes; return their file, what was in it, and them."""
+    file = folder / bytecode.key_of(loader.source(), SIZES.compiled().defines())
     code = bytecode.read(cache, file.name)
     assert code is not None
     endless = code.programs["mrc_idle"][:8] + bytes([0x05, 0, 0xFE, 0xFF, 0, 0, 0, 0])
     bad = bytecode.Bytecode(code.maps, {**code.programs, "mrc_idle": endless}, code.btf)
     bytecode.write(file.parent, file.name, bad)
+    return file, code, bad
+
+
+def test_without_a_compiler_the_verifiers_reason_is_told(
+    cache: Path, tmp_path: Path, closing: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, _code, _bad = refused(cache, tmp_path / "cache")
+    monkeypatch.setitem(sys.modules, "bcc", None)
+    with pytest.raises(RuntimeError, match=r"kept programs cannot be loaded: .*mrc_idle") as told:
+        load(closing, SIZES, file.parent)
+    assert "install python3-bpfcc" in str(told.value)
+
+
+def test_what_the_verifier_refuses_is_compiled_anew(
+    cache: Path, tmp_path: Path, closing: ExitStack
+) -> None:
+    file, code, bad = refused(cache, tmp_path / "cache")
     with pytest.raises(BpfError):
         loader.given_to_kernel(bad, {}, SIZES, compiled=False)
     _maps, report = load(closing, SIZES, file.parent)
