@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.recipes import collectives, elastic, postgres, redis, ucx
+from bench.recipes import ceph, collectives, elastic, nfs, postgres, redis, ucx
 from bench.recipes.outcome import Outcome
 from bench.recipes.stage import Stage
 
@@ -27,6 +27,8 @@ RECIPES = (
         postgres.UNIT, postgres.measure,
     ),
     Recipe("redis", "Redis: writes of 64 KiB that wait for a replica", redis.UNIT, redis.measure),
+    Recipe("nfs", "NFS: synchronous writes of 64 KiB", nfs.UNIT, nfs.measure),
+    Recipe("ceph", "Ceph: writes of 64 KiB that wait for two OSDs", ceph.UNIT, ceph.measure),
     Recipe(
         "gloo", "PyTorch with gloo: all-reduce of 1 MiB, 2 hosts",
         collectives.UNIT, collectives.measure_gloo,

@@ -13,11 +13,12 @@ from bench.compare.results import Results
 from bench.compare.steps import Steps
 from bench.flow import BenchFailed
 from bench.metrics import MS, S
-from bench.recipes import postgres, redis, ucx
+from bench.recipes import blocks, postgres, redis, ucx
 from bench.recipes.__main__ import ROUTES, arguments
 from bench.recipes.catalogue import NAMES
 from bench.recipes.outcome import FIGURES, Interval, Outcome, judge, markdown, rows
 from bench.recipes.stage import program
+from bench.recipes.storage import Written
 
 WHEN = Interval(warm_ns=1 * S, struck_ns=3 * S, healed_ns=5 * S)
 
@@ -139,6 +140,67 @@ def test_redis__a_request_has_the_lengths_of_its_words() -> None:
     assert (
         redis.request(b"SET", b"k", b"a\r\nb") == b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4\r\na\r\nb\r\n"
     )
+
+
+class Places:
+    """A storage that takes some writes, then refuses."""
+
+    def __init__(self, takes: int) -> None:
+        self.takes = takes
+        self.held: dict[int, bytes] = {}
+
+    def write(self, place: int, content: bytes) -> None:
+        if not self.takes:
+            raise blocks.WriteFailed("it is full")
+        self.takes -= 1
+        self.held[place] = content
+
+
+def test_blocks__a_client_leaves_a_record(tmp_path: Path) -> None:
+    places = Places(takes=blocks.PLACES + 2)
+    blocks.write_for(60, places.write, tmp_path)
+    record = blocks.load(tmp_path)
+    assert len(record.began_ns) == len(record.ended_ns) == blocks.PLACES + 2
+    assert int((tmp_path / "began").read_text()) <= record.began_ns[0] <= record.ended_ns[0]
+    assert record.problem == "it is full"
+    assert blocks.lacking(record.last(), places.held.__getitem__) == 0
+
+
+def test_blocks__no_time_is_no_write(tmp_path: Path) -> None:
+    blocks.write_for(0, Places(takes=0).write, tmp_path)
+    assert blocks.load(tmp_path) == blocks.Record([], [], "")
+
+
+def test_blocks__the_last_write_to_each_place_counts() -> None:
+    record = blocks.Record([0] * (blocks.PLACES + 2), [0] * (blocks.PLACES + 2), "")
+    last = record.last()
+    assert (last[0], last[1], last[2]) == (blocks.PLACES, blocks.PLACES + 1, 2)
+    assert len(last) == blocks.PLACES
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        b"",
+        blocks.block(3),
+        blocks.block(3 + blocks.PLACES)[:-1],
+        blocks.block(3 + blocks.PLACES)[: blocks.BYTES // 2] + blocks.block(3)[blocks.BYTES // 2 :],
+    ],
+    ids=["nothing", "an earlier write", "a byte too few", "half of an earlier write"],
+)
+def test_blocks__a_place_lacks_its_last_write(held: bytes) -> None:
+    assert blocks.lacking({3: 3 + blocks.PLACES}, lambda place: held) == 1
+
+
+def test_storage__a_client_that_stopped_and_lacking_blocks_are_errors(tmp_path: Path) -> None:
+    record = blocks.Record([1 * S, 2 * S], [1 * S + 20 * MS, 2 * S + 30 * MS], "it is full")
+    found = Written(record, tmp_path, WHEN).outcome(lacking=2)
+    assert (found.before, found.calm_ms, found.errors) == (1, 30, 3)
+
+
+def test_storage__no_write_at_all(tmp_path: Path) -> None:
+    found = Written(blocks.Record([], [], ""), tmp_path, WHEN).outcome(lacking=0)
+    assert (found.before, found.calm_ms, found.worst_ms, found.errors) == (0, None, None, 0)
 
 
 def test_program__the_folders_come_before_the_path(tmp_path: Path) -> None:
