@@ -63,16 +63,22 @@ static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_h
 	count_atomic(which);
 }
 
+/* Should the answer to a probe that was sent then have come by now? */
+static __always_inline int answer_is_late(const struct mrc_tx *tx, u64 sent, u64 now)
+{
+	return now - sent >= timeout_ns(tx, PROBE_WAIT_MIN_NS, 0, PROBE_WAIT_MAX_NS);
+}
+
 /* Is an answer still to come? One that is overdue counts against the path. */
 static __always_inline int probe_pending(u32 qp, struct mrc_tx *tx, struct mrc_path *path, u32 id,
 					 const struct mrc_host *h, u64 now)
 {
-	u64 wait = timeout_ns(tx, PROBE_WAIT_MIN_NS, 0, PROBE_WAIT_MAX_NS), sent = path->probe_ns;
 	struct path_move move = {};
+	u64 sent = path->probe_ns;
 
 	if (path->probe_seen == path->probe_id)
 		return 0;
-	if (now - sent < wait)
+	if (!answer_is_late(tx, sent, now))
 		return 1;
 	path->probe_seen = path->probe_id;
 	count_atomic(MRC_C_PROBE_MISSED);
@@ -109,23 +115,34 @@ static __always_inline u64 probe_interval(const struct mrc_host *h, const struct
 	return interval;
 }
 
+/* Is the answer to the latest probe of this plane overdue? */
+static __always_inline int latest_is_late(const struct mrc_tx *tx, u32 qp, u32 plane, u64 now)
+{
+	struct mrc_path *path = path_get(qp, path_id(plane, (tx->probe_next[plane & 7] - 1) & SLOT_MASK));
+
+	return path && path->probe_seen != path->probe_id && answer_is_late(tx, path->probe_ns, now);
+}
+
 /*
  * Probe what is due on one plane, at most one path: paths that are away and,
  * beside them or if quiet_ns is not 0, paths in use of which nothing was heard
- * lately. Returns 1 if the plane has paths away.
+ * lately. Turns that are `rare` look first at what the latest probe has come to, or
+ * that would be known a whole round of paths later. Returns 1 if the plane has paths away.
  */
 static __always_inline u32 probe_plane(struct __sk_buff *skb, const struct mrc_host *h,
 				       u32 qp, const struct mrc_qp *q, struct mrc_tx *tx,
-				       u32 plane, u64 now, u64 quiet_ns)
+				       u32 plane, u64 now, u64 quiet_ns, u32 rare)
 {
 	u32 low = first_word(plane), high = second_word(plane);
 	u64 away0 = slots_away(tx, low), away1 = slots_away(tx, high);
-	u32 k, id, any = !!(away0 | away1);
+	u32 k, id, any = !!(away0 | away1), from = tx->probe_next[plane & 7];
 	struct mrc_path *path;
 
 	if (!any && !quiet_ns)
 		return 0;
-	k = next_slot(tx->use[low] | away0, tx->use[high] | away1, tx->probe_next[plane & 7]);
+	if (rare && latest_is_late(tx, qp, plane, now))
+		from = (from - 1) & SLOT_MASK;
+	k = next_slot(tx->use[low] | away0, tx->use[high] | away1, from);
 	if (k == NO_SLOT)
 		return any;
 	tx->probe_next[plane & 7] = (k + 1) & SLOT_MASK;
@@ -135,7 +152,7 @@ static __always_inline u32 probe_plane(struct __sk_buff *skb, const struct mrc_h
 		return any;
 	if (now - path->probe_ns >= probe_interval(h, tx, path, id, now, quiet_ns))
 		send_probe(skb, h, qp, q, id, path, now);
-	return any;
+	return any || path_state(tx, id) == MRC_PATH_ASSUMED_BAD;
 }
 
 /* Probe the next plane that mrc_tick asks for, then call itself for the one after, or mrc_resend. */
@@ -159,7 +176,7 @@ int mrc_probe(struct __sk_buff *skb)
 	plane = lowest_bit(in->planes) & 7;
 	in->planes &= in->planes - 1;
 	probe_plane(skb, h, qp, q, tx, plane, in->now,
-		    in->curious == plane ? h->probe_interval_ns : 0);
+		    in->curious == plane ? h->probe_interval_ns : 0, 0);
 	if (in->planes)
 		tails.call(skb, TAIL_PROBE);
 	if (chain->resend.found)
@@ -193,7 +210,7 @@ int mrc_idle(struct __sk_buff *skb)
 	if (!q || !tx || q->state != MRC_QP_READY)
 		return 0;
 	now = bpf_ktime_get_ns();
-	if (probe_plane(skb, h, qp, q, tx, plane, now, h->probe_idle_ns / 2))
+	if (probe_plane(skb, h, qp, q, tx, plane, now, h->probe_idle_ns / 2, 1))
 		watch(qp);
 	return 0;
 }

@@ -548,7 +548,18 @@ def test_silent_idle_path_is_withdrawn_and_the_clock_told(rig: Rig, far: Far) ->
     idle(rig, T1S)
     assert [ev for ev in EVS if state(rig, ev) is State.ASSUMED_BAD] == [ev_of(3, 2)]
     assert rig.counted()["probe_missed"] == 1
+    assert rig.active()
+
+
+def test_the_turn_after_a_probe_looks_at_its_answer(rig: Rig, far: Far) -> None:
+    """Turns of an idle plane are 0.7 s apart: not after a round of all its paths."""
+    asked = dict(idle(rig))
+    (silent,) = (ev for ev in asked if ev >> 28 == 2)
+    for ev in asked.keys() - {silent}:
+        rig.receive(far.probe_reply(asked[ev], ev), f"plane{ev >> 28}")
+    clock_passes(5_000_000)
     idle(rig)
+    assert [ev for ev in EVS if state(rig, ev) is State.ASSUMED_BAD] == [silent]
     assert rig.active()
 
 
