@@ -16,8 +16,6 @@ import rados
 
 from bench.recipes import blocks
 
-_CONNECT_S = 20
-
 
 def main() -> None:
     """Connect to the pool, and write or check."""

@@ -314,33 +314,35 @@ class _Reader:
         return tuple(hosts)
 
     def addresses(self, table: Mapping[str, Any], where: str) -> tuple[Interface, ...]:
-        values = table.get("addresses", [])
         wanted = 'a list of addresses with prefix length, like ["10.99.0.1/24", "fd99::1/64"]'
-        if not isinstance(values, list) or not values:
-            self.complain(f"{where}addresses", values, wanted)
+        return self.members_of(table, where, "addresses", _interface, wanted, least=1)
+
+    def routed(self, table: Mapping[str, Any], where: str) -> tuple[of.Network, ...]:
+        wanted = 'a list of prefixes behind the host, like ["10.98.1.0/24"]'
+        return self.members_of(table, where, "routed", ipaddress.ip_network, wanted, least=0)
+
+    def members_of(
+        self,
+        table: Mapping[str, Any],
+        where: str,
+        key: str,
+        kind: Callable[[Any], _T],
+        wanted: str,
+        *,
+        least: int,
+    ) -> tuple[_T, ...]:
+        """Return the members of a list as `kind` makes them of text."""
+        values = table.get(key, [])
+        if not isinstance(values, list) or len(values) < least:
+            self.complain(f"{where}{key}", values, wanted)
             return ()
         found = []
         for value in values:
-            interface = _or_none(ipaddress.ip_interface, value)
-            if interface is None or "/" not in value:
-                self.complain(f"{where}addresses", value, wanted)
+            member = _or_none(kind, value)
+            if member is None:
+                self.complain(f"{where}{key}", value, wanted)
             else:
-                found.append(interface)
-        return tuple(found)
-
-    def routed(self, table: Mapping[str, Any], where: str) -> tuple[of.Network, ...]:
-        values = table.get("routed", [])
-        wanted = 'a list of prefixes behind the host, like ["10.98.1.0/24"]'
-        if not isinstance(values, list):
-            self.complain(f"{where}routed", values, wanted)
-            return ()
-        found: list[of.Network] = []
-        for value in values:
-            network: of.Network | None = _or_none(ipaddress.ip_network, value)
-            if network is None:
-                self.complain(f"{where}routed", value, wanted)
-            else:
-                found.append(network)
+                found.append(member)
         return tuple(found)
 
     def public_key(self, table: Mapping[str, Any], where: str) -> str:
@@ -359,6 +361,13 @@ class _Reader:
                 f"{self.source}: {where}: {shown} is taken by {taken[key]}; must be unique"
             )
         taken.setdefault(key, where)
+
+
+def _interface(text: str) -> Interface:
+    """Return an address with the length of its prefix; raises ValueError without that."""
+    if "/" not in text:
+        raise ValueError(f"{text} has no prefix length")
+    return ipaddress.ip_interface(text)
 
 
 def _or_none(kind: Callable[[Any], _T], value: object) -> _T | None:
