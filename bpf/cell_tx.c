@@ -24,6 +24,7 @@ static __always_inline int measure_cell(struct __sk_buff *skb, struct cell *c)
 
 	c->len = skb->len - MRC_ETH_LEN;
 	c->count = 1;
+	c->head = 0;
 	c->mss = 0;
 	c->seq = 0;
 	if (!skb->gso_size)
@@ -191,8 +192,9 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 		return spray_cut(skb, f);
 	}
 	now = bpf_ktime_get_ns();
-	why = take_psn(f, now, c.count, c.len, turn_price(c.len, f->h->cell_bytes), &psn,
-		       &id);
+	/* Each packet is acknowledged, or released, with headers of its own. */
+	why = take_psn(f, now, c.count, c.len + (c.count - 1) * c.head,
+		       turn_price(c.len, f->h->cell_bytes), &psn, &id);
 	if (why)
 		return spray_undo(kept.slot, why);
 	FORGET(id, now); /* record_cell() has a long loop */
@@ -201,7 +203,7 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 		return TC_ACT_SHOT;
 	watch(qp);
 	if (id & PATH_HELD)
-		return spray_hold(skb, f, c.count);
+		return spray_hold(skb, f, c.count, now);
 	if (c.count > 1)
 		want_sack(f, qp);
 	return cell_out(skb, f, qp, psn, id, &c, next);
@@ -232,6 +234,10 @@ static __always_inline int spray_flow(struct __sk_buff *skb, const struct flow *
 {
 	u32 why = admit(skb, f);
 
+	if (why == MRC_C_DROP_BACKLOG && f->pays) {
+		count(why);
+		return park(skb, f, skb->len);
+	}
 	if (why)
 		return spray_drop(why);
 	if (CELLS && f->q->framing == MRC_FRAMING_CELL)
@@ -249,6 +255,8 @@ int mrc_spray(struct __sk_buff *skb)
 		tails.call(skb, TAIL_TICK);
 		return TC_ACT_SHOT;
 	}
+	if ((skb->mark & ~MRC_KICK_QP) == MRC_RELEASE_MARK && is_kick(skb))
+		return go_on_with_release(skb);
 	if (is_held(skb))
 		return TC_ACT_SHOT;
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))

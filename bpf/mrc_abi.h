@@ -70,6 +70,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 lower_ifindex;     /* what mrc0 lies on; cells are delivered at its ingress */
 	__u32 cut_ifindex;       /* what leaves by it comes back to spray cut into packets; 0: no such interface ... */
 	__u32 cut_back_ifindex;  /* ... on this one */
+	__u32 park_ifindex;      /* an interface that lets packets out one by one (spray_park); 0: none */
 	__u32 kick_ifindex;      /* an interface with mrc_spray at its ingress, which runs the clock's mrc_tick */
 	__u32 cell_bytes;        /* longest IP packet that spray sends as a cell; longer ones are cut */
 	__u32 circle_ns;         /* a cell that is early waits so long in the CPU's backlog before it is copied */
@@ -90,7 +91,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u8 keyed;              /* 1: a key that was not installed is none; 0: it is zero */
 	__u8 inner;              /* 1: only packets from the peer's inner addresses to ours reach mrc0 */
 	__u8 hops_min;           /* the least hop limit with which a daemon's message arrives from within the fabric */
-	__u8 pad[5];
+	__u8 pad[1];
 	__u64 survey_key[2];     /* of our own survey probes, which come back to us */
 	__u64 mac1_key[2];       /* of mac1, which shows that who asks for keys knows our public key */
 };
@@ -111,6 +112,7 @@ struct mrc_budget {
 };
 #define MRC_ADMITTED_MARK 0x6d726341 /* skb->mark of what mrc_receive lets through to the daemon's sockets */
 #define MRC_KICK_MARK 0x6d6b0000 /* skb->mark of the packet on which mrc_tick runs, whose Ethernet header is zero ... */
+#define MRC_RELEASE_MARK 0x6d720000 /* the same of a packet on which mrc_release goes on */
 #define MRC_KICK_QP 0xffff       /* ... and these bits of it are the QP's index */
 
 struct mrc_plane {               /* map planes[8]; written by the daemon */
@@ -138,7 +140,7 @@ struct mrc_peer {                /* map peers; written by the daemon */
  * changes no judgement.
  */
 #define MRC_LENGTHS 4            /* classes of packet lengths, each a quarter of the MTU wide */
-#define MRC_SENDERS 8            /* QPs of a peer whose bytes in flight are told apart */
+#define MRC_SENDERS 16           /* QPs of a peer whose bytes in flight are told apart */
 
 struct mrc_balance {             /* map balances[peer] */
 	__u64 shares;            /* byte p: plane p's share, MRC_SHARE_FULL if whole */
@@ -278,6 +280,8 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u64 spare[MRC_SET_WORDS];  /* backups; lock */
 	__u64 denied[MRC_SET_WORDS]; /* lock */
 	__u64 all[MRC_SET_WORDS];    /* slots that hold a path; daemon */
+	__u32 asked;             /* PSN of the last packet that asked for a SACK because the window was full; lock */
+	__u32 unasked;           /* bytes sent since then; lock */
 	__u64 solicit_ns;        /* when a SACK was last asked for; racy */
 	__u64 solicit_path;      /* by which path; racy */
 	__u64 cut_flows;         /* flows of which a packet was cut lately, a bit of the hash each; racy */
@@ -616,6 +620,7 @@ struct mrc_counter_name {        /* map counter_names[counter]; daemon */
 #define MRC_C_PENALTY_TX 110     /* SACKs that asked a sender for a smaller window: a reorder ring fills up */
 #define MRC_C_PENALTY_RX 111     /* SACKs that made a congestion window smaller: the peer's reorder ring fills up */
 #define MRC_C_PENALTY_OVER 112   /* congestion windows that returned after that */
-#define MRC_C_COUNT 113
+#define MRC_C_TX_PARKED 113      /* packets of which a copy waits, or that were refused, and for which the sender's socket goes on paying */
+#define MRC_C_COUNT 114
 
 #endif

@@ -18,7 +18,8 @@ struct flow {
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
 	u32 tcp;                 /* 1: a packet of TCP */
-	u32 keeps;               /* 1: its sender keeps what is refused: TCP, at tc egress */
+	u32 keeps;               /* 1: its sender keeps what is refused: TCP of this host, at tc egress */
+	u32 pays;                /* 1: its sender's socket can be made to wait (park) */
 	u64 bit;                 /* by its hash, in tx->cut_flows and tx->extra_flows */
 	u64 seat;                /* the same in tx->flows: flows of one seat have the same QP by their hash */
 };
@@ -174,7 +175,8 @@ static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 
 		return MRC_C_DROP_NOT_READY;
 	if (f->q->state != MRC_QP_READY)
 		return f->q->state == MRC_QP_ERROR ? MRC_C_DROP_QP_ERROR : MRC_C_DROP_NOT_READY;
-	f->keeps = f->tcp && at_egress(skb, f->h);
+	f->keeps = f->tcp && at_egress(skb, f->h) && skb->sk;
+	f->pays = !f->tcp && f->h->park_ifindex && at_egress(skb, f->h) && skb->sk;
 	*qp_index = qp;
 	return 0;
 }
@@ -188,7 +190,7 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 		return MRC_C_DROP_WINDOW;
 	/* take_psn() looks again; here it saves a copy. */
 	if (f->tx->backlog && nscc_full(f->h, f->tx, skb->len - MRC_ETH_LEN, f->tcp,
-					f->keeps, f->bit, bpf_ktime_get_ns()))
+					f->keeps, f->pays, f->bit, bpf_ktime_get_ns()))
 		return MRC_C_DROP_BACKLOG;
 	if (signal_queue(skb, f->h, f->q, f->tx, f->b) == QUEUE_DROP)
 		return MRC_C_DROP_EARLY;
@@ -241,7 +243,7 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 		*id = PATH_HELD | (f->tcp ? 0 : PATH_HELD_OTHER);
 	else
 		*id = pick_path(tx, up, up, f->b->turns, price);
-	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->tcp, f->keeps, f->bit, now))
+	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->tcp, f->keeps, f->pays, f->bit, now))
 		why = MRC_C_DROP_BACKLOG;
 	if (!why && *id != MRC_NO_PATH) {
 		note_flow(tx, f->seat);
@@ -255,7 +257,7 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 		if (*id & PATH_HELD)
 			nscc_hold(tx, packets, len, f->tcp, f->bit, now);
 		else
-			*id |= take_window(f->h, tx, len);
+			*id |= take_window(f->h, tx, *psn, len);
 	}
 	bpf_spin_unlock(&tx->lock);
 	if (why)
@@ -312,15 +314,31 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 }
 
 /*
+ * Have the sender's socket go on paying for a packet of which `len` bytes are to leave the
+ * parking interface: a copy of the packet waits, or it was refused.
+ */
+static __always_inline int park(struct __sk_buff *skb, const struct flow *f, u32 len)
+{
+	if (len < skb->len)
+		bpf_skb_change_tail(skb, len, 0);
+	count(MRC_C_TX_PARKED);
+	return bpf_redirect(f->h->park_ifindex, 0);
+}
+
+/*
  * The copy is sent when the window has room (release.c), and the packet itself is done
  * with. At egress a drop would tell the sender that it was not taken, so it goes to
  * an ingress of ours and is dropped there.
  */
-static __always_inline int spray_hold(struct __sk_buff *skb, const struct flow *f, u32 packets)
+static __always_inline int spray_hold(struct __sk_buff *skb, const struct flow *f, u32 packets, u64 now)
 {
+	u32 len = f->pays ? nscc_parked(f->h, f->tx, skb->len, now) : 0;
+
 	count_by(MRC_C_TX_HELD, packets);
 	if (!at_egress(skb, f->h))
 		return TC_ACT_SHOT;
+	if (len)
+		return park(skb, f, len);
 	skb->mark = MRC_HELD_MARK;
 	return bpf_redirect(f->h->cut_back_ifindex, BPF_F_INGRESS);
 }
@@ -342,7 +360,7 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 	if (record_sent(qp, psn, id & 0xffff, &c, now))
 		return TC_ACT_SHOT;
 	if (id & PATH_HELD)
-		return spray_hold(skb, f, 1);
+		return spray_hold(skb, f, 1, now);
 	return spray_out(skb, f, qp, psn, id, c.len, now);
 }
 

@@ -439,6 +439,7 @@ class Rig:
             cut_ifindex=self.ifindex["cut"],
             cut_back_ifindex=self.ifindex["back"],
             kick_ifindex=self.ifindex["back"],
+            park_ifindex=0,
             cell_bytes=65000,
             circle_ns=0,
             solicit_ns=NEVER_NS,
