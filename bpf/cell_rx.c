@@ -376,6 +376,7 @@ static __always_inline int cell_drain(struct __sk_buff *skb, const struct cell_i
 	struct mrc_chain *chain = in->chain;
 
 	skb->cb[0] = CHAIN_PACKET;
+	begin_chain(chain);
 	chain->drain.qp = in->p->qp;
 	chain->drain.runs = 0;
 	chain->drain.want = want;
@@ -408,8 +409,7 @@ static __always_inline int cell_done(struct __sk_buff *skb, const struct cell_in
 	b = balance_get(in->q->peer);
 	if (!b)
 		return TC_ACT_SHOT;
-	chain->resend.found = 0;
-	chain->release.due = 0;
+	begin_chain(chain);
 	skb->cb[0] = CHAIN_PACKET;
 	go_ask(skb, chain, in->h, in->q->peer, b, now);
 	return TC_ACT_SHOT;

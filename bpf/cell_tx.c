@@ -202,8 +202,10 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 	if (record_cell(qp, psn, id & 0xffff, &c, &kept, now))
 		return TC_ACT_SHOT;
 	watch(qp);
-	if (id & PATH_HELD)
-		return spray_hold(skb, f, c.count, now);
+	if (id & PATH_HELD) {
+		count_by(MRC_C_TX_HELD, c.count);
+		return SPRAY_HELD;
+	}
 	if (c.count > 1)
 		want_sack(f, qp);
 	return cell_out(skb, f, qp, psn, id, &c, next);
@@ -233,16 +235,19 @@ static __always_inline int is_kick(struct __sk_buff *skb)
 static __always_inline int spray_flow(struct __sk_buff *skb, const struct flow *f, u32 qp)
 {
 	u32 why = admit(skb, f);
+	int verdict;
 
 	if (why == MRC_C_DROP_BACKLOG && f->pays) {
 		count(why);
-		return park(skb, f, skb->len);
+		return park(f);
 	}
 	if (why)
 		return spray_drop(why);
 	if (CELLS && f->q->framing == MRC_FRAMING_CELL)
-		return spray_cell(skb, f, qp);
-	return spray_packet(skb, f, qp);
+		verdict = spray_cell(skb, f, qp);
+	else
+		verdict = spray_packet(skb, f, qp);
+	return verdict == SPRAY_HELD ? spray_hold(skb, f) : verdict;
 }
 
 int mrc_spray(struct __sk_buff *skb)

@@ -472,6 +472,7 @@ static __always_inline int go_on_with_drain(struct __sk_buff *skb, u32 qp,
 	if (!chain)
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
+	begin_chain(chain);
 	chain->drain.qp = qp;
 	chain->drain.runs = 0;
 	chain->drain.want = !!a->want;
@@ -600,5 +601,5 @@ int mrc_drain(struct __sk_buff *skb)
 	in->runs++;
 	if (more && in->runs < DRAIN_RUNS)
 		tails.call(skb, TAIL_DRAIN);
-	return in->want ? answer_drained(skb, h, qp, q, rx, in) : TC_ACT_SHOT;
+	return in->want ? answer_drained(skb, h, qp, q, rx, in) : go_on(skb, chain);
 }

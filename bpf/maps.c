@@ -249,6 +249,39 @@ static __always_inline struct mrc_chain *chain_get(u32 chain)
 	return chains.lookup(&chain);
 }
 
+/* Nothing is left to do from an earlier chain of programs. */
+static __always_inline void begin_chain(struct mrc_chain *chain)
+{
+	chain->drain.due = 0;
+	chain->resend.found = 0;
+	chain->resend.done = 0;
+	chain->probe.planes = 0;
+	chain->release.due = 0;
+}
+
+/*
+ * What a chain of programs does next: TAIL_..., or TAIL_COUNT if nothing is left. What has
+ * arrived comes first, since applications wait for it. What waits for the window comes
+ * last, because another chain can go on with it.
+ */
+static __always_inline u32 next_tail(const struct mrc_chain *chain)
+{
+	if (chain->drain.due)
+		return TAIL_DRAIN;
+	if (chain->resend.done < chain->resend.found)
+		return TAIL_RESEND;
+	if (chain->probe.planes)
+		return TAIL_PROBE;
+	return chain->release.due ? TAIL_RELEASE : TAIL_COUNT;
+}
+
+/* End a program in the next one. It returns only if nothing is left. */
+static __always_inline int go_on(struct __sk_buff *skb, const struct mrc_chain *chain)
+{
+	tails.call(skb, next_tail(chain));
+	return TC_ACT_SHOT;
+}
+
 /* Count in a program that only packets run: nothing on this CPU interrupts it. */
 static __always_inline void count_by(u32 which, u64 by)
 {

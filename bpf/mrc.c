@@ -136,7 +136,7 @@ static __always_inline int on_feedback(struct __sk_buff *skb, const struct mrc_m
 	if (!b)
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
-	chain->drain.due = 0;
+	begin_chain(chain);
 	begin_release(&chain->release, qp, tx);
 	now = bpf_ktime_get_ns();
 	if (mark->flags & MRC_MARK_NACK)

@@ -93,8 +93,7 @@ static __always_inline int go_on_with_release(struct __sk_buff *skb)
 	if (!chain)
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
-	chain->drain.due = 0;
-	chain->resend.found = 0;
+	begin_chain(chain);
 	chain->release.qp = skb->mark & MRC_KICK_QP;
 	chain->release.due = 1;
 	chain->release.done = 0;
@@ -126,8 +125,6 @@ int mrc_release(struct __sk_buff *skb)
 		chain->release.done++;
 		tails.call(skb, TAIL_RELEASE);
 	}
-	if (chain->drain.due)
-		tails.call(skb, TAIL_DRAIN);
 	if (chain->release.done >= RELEASE_MAX && r.tx->held && nscc_open(r.h, r.tx, 0))
 		return release_on(skb, r.h, qp);
 	return TC_ACT_SHOT;

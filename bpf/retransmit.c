@@ -309,7 +309,7 @@ static __always_inline void begin_resend(struct resend_args *out, u32 qp, u64 no
 	out->timeout_ns = timeout_ns;
 }
 
-/* Send the next packet that is due, then call itself for the one after. */
+/* Send the next packet that is due, then call itself for the one after, or go on. */
 int mrc_resend(struct __sk_buff *skb)
 {
 	struct mrc_chain *chain = chain_get(skb->cb[0]);
@@ -326,14 +326,7 @@ int mrc_resend(struct __sk_buff *skb)
 	in->done = i + 1;
 	r.q = qps.lookup(&qp);
 	r.tx = txs.lookup(&qp);
-	if (i >= in->found || i >= RESEND_MAX) {
-		if (chain->release.due)
-			tails.call(skb, TAIL_RELEASE);
-		if (chain->drain.due)
-			tails.call(skb, TAIL_DRAIN);
-		return TC_ACT_SHOT;
-	}
-	if (!r.q || !r.tx)
+	if (!r.q || !r.tx || i >= RESEND_MAX)
 		return TC_ACT_SHOT;
 	peer = peer_get(r.q->peer);
 	r.b = balance_get(r.q->peer);
@@ -344,6 +337,5 @@ int mrc_resend(struct __sk_buff *skb)
 	r.timeout_ns = in->timeout_ns;
 	r.up = usable_planes(r.h, peer, r.b);
 	resend(skb, qp, in->seen_ns, &r, chain->head);
-	tails.call(skb, TAIL_RESEND);
-	return TC_ACT_SHOT;
+	return go_on(skb, chain);
 }

@@ -313,14 +313,11 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 	return bpf_redirect(r.pl->ifindex, 0);
 }
 
-/*
- * Have the sender's socket go on paying for a packet of which `len` bytes are to leave the
- * parking interface: a copy of the packet waits, or it was refused.
- */
-static __always_inline int park(struct __sk_buff *skb, const struct flow *f, u32 len)
+#define SPRAY_HELD 0x10          /* not an action: the packet waits, see spray_hold() */
+
+/* Have the sender's socket go on paying for a packet: a copy of it waits, or it was refused. */
+static __always_inline int park(const struct flow *f)
 {
-	if (len < skb->len)
-		bpf_skb_change_tail(skb, len, 0);
 	count(MRC_C_TX_PARKED);
 	return bpf_redirect(f->h->park_ifindex, 0);
 }
@@ -330,15 +327,17 @@ static __always_inline int park(struct __sk_buff *skb, const struct flow *f, u32
  * with. At egress a drop would tell the sender that it was not taken, so it goes to
  * an ingress of ours and is dropped there.
  */
-static __always_inline int spray_hold(struct __sk_buff *skb, const struct flow *f, u32 packets, u64 now)
+static __always_inline int spray_hold(struct __sk_buff *skb, const struct flow *f)
 {
-	u32 len = f->pays ? nscc_parked(f->h, f->tx, skb->len, now) : 0;
+	u32 len = f->pays ? nscc_parked(f->h, f->tx, skb->len, bpf_ktime_get_ns()) : 0;
 
-	count_by(MRC_C_TX_HELD, packets);
 	if (!at_egress(skb, f->h))
 		return TC_ACT_SHOT;
-	if (len)
-		return park(skb, f, len);
+	if (len) {
+		if (len < skb->len)
+			bpf_skb_change_tail(skb, len, 0);
+		return park(f);
+	}
 	skb->mark = MRC_HELD_MARK;
 	return bpf_redirect(f->h->cut_back_ifindex, BPF_F_INGRESS);
 }
@@ -359,8 +358,10 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 		return spray_undo(c.slot, why);
 	if (record_sent(qp, psn, id & 0xffff, &c, now))
 		return TC_ACT_SHOT;
-	if (id & PATH_HELD)
-		return spray_hold(skb, f, 1, now);
+	if (id & PATH_HELD) {
+		count(MRC_C_TX_HELD);
+		return SPRAY_HELD;
+	}
 	return spray_out(skb, f, qp, psn, id, c.len, now);
 }
 

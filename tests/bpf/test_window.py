@@ -12,8 +12,8 @@ from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import Data, decode_frame
 from tests.bpf.cells import CellRig, noise, tcp
-from tests.bpf.packets import Far, ip4
-from tests.bpf.rig import CARRIER, RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig
+from tests.bpf.packets import Far, ev_of, ip4
+from tests.bpf.rig import CARRIER, PLANES, RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig
 from tests.bpf.test_cell_resend import right
 from tests.bpf.test_sack import FIRST, Sent, outgoing, resent, spray
 
@@ -21,6 +21,7 @@ SHORT = len(outgoing(0))
 EVERY_FLOW = (1 << 64) - 1
 TARGET_NS = 1_000_000
 RELEASE_MAX = 12  # of bpf/release.c
+FIRST_RX = 5000
 
 
 def narrow(rig: Rig, packets: int = 2) -> None:
@@ -225,6 +226,63 @@ def test_tcp_is_not_parked(rig: Rig) -> None:
     rig.spray(bytes(packet))
     assert rig.tx()["held"] == 1
     assert "tx_parked" not in rig.counted()
+
+
+def test_clock_sends_what_waits_while_paths_are_away(rig: Rig) -> None:
+    """A plane may stay dead for long, and nothing else may come."""
+    narrow(rig)
+    spray(rig, 2)
+    hold(rig, 2)
+    rig.withdraw(ev_of(2, 1))
+    rig.tune(probe_interval_ns=0)
+    widen(rig)
+    rig.tick()
+    assert rig.counted()["probe_tx"] == 1
+    assert [each.psn for each in resent(rig)] == [FIRST + 2, FIRST + 3]
+
+
+def test_sack_with_nothing_on_its_way_sends_what_waits(rig: Rig, far: Far) -> None:
+    narrow(rig)
+    spray(rig, 2)
+    hold(rig, 2)
+    rig.edit("txs", 0, "mrc_tx", una=FIRST + 2, inflight=0)  # as another CPU has just learnt
+    rig.arrive(far.sack(FIRST + 1))
+    assert rig.counted()["sack_stale"] == 1
+    assert [each.psn for each in resent(rig)] == [FIRST + 2, FIRST + 3]
+
+
+def test_overtaken_sack_sends_what_it_makes_room_for(rig: Rig, far: Far) -> None:
+    narrow(rig)
+    spray(rig, 2)
+    hold(rig, 2)
+    rig.edit("txs", 0, "mrc_tx", heard=100)  # a newer one has been learnt from
+    rig.arrive(far.sack(FIRST, received=99 * 256))
+    assert [each.psn for each in resent(rig)] == [FIRST + 2]
+
+
+def test_one_tick_delivers_repairs_probes_and_sends_what_waits(rig: Rig, far: Far) -> None:
+    """The kernel allows 33 tail calls in a chain: no kind of work takes those of another."""
+    narrow(rig, 20)
+    rig.edit("txs", 0, "mrc_tx", cwnd=1 << 20)
+    spray(rig, 20)
+    narrow(rig, 1)
+    hold(rig, 12, first=20)
+    widen(rig)
+    for plane in range(PLANES):
+        rig.withdraw(ev_of(plane, 1))
+    rig.tune(probe_interval_ns=0, rto_min_ns=1)
+    for i in range(1, 20):
+        rig.arrive(far.data(FIRST_RX + i, outgoing(i), ev_of(2, 3)), "plane2")
+    rig.edit("rxs", 0, "mrc_rx", next=FIRST_RX + 1)  # the gap has been given up
+    rig.edit("txs", 0, "mrc_tx", progress_ns=0)
+    rig.counted()
+    rig.delivered()
+    rig.tick()
+    counted = rig.counted()
+    assert len(rig.delivered()) == 16
+    assert counted["rtx_timeout"] == 16
+    assert counted["probe_tx"] == PLANES
+    assert rig.tx()["held"] == 12 - 3
 
 
 def test_new_packets_wait_behind_those_that_wait(rig: Rig) -> None:
