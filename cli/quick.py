@@ -253,7 +253,7 @@ def _write(folder: Path, text: str, secret: bytes | None) -> None:
 
     (folder / "mrcd.toml").write_text(text)
     if secret is not None:
-        keyfiles.write(folder / "fabric.secret", Secret(secret))
+        keyfiles.write(folder / "fabric.secret", Secret(secret), service=False)
     try:
         config.load(folder / "mrcd.toml")
     except config.ConfigError as error:
