@@ -205,7 +205,9 @@ class Config:
     @property
     def mtu_shown(self) -> str:
         """The MTU of mrc0 in words, also where it is that of NICs that were not looked at yet."""
-        return str(self.mtu) if self.fabric.mtu else f"that of the NICs less {-self.mtu}"
+        if self.fabric.mtu:
+            return str(self.mtu)
+        return f"that of the NICs, {shape.MTU_MAX} at most, less {-self.mtu}"
 
     def mtu_of(self, *, cells: bool) -> int:
         """Return the length of the longest application packet that a plane takes in a framing."""
