@@ -262,6 +262,8 @@ int mrc_spray(struct __sk_buff *skb)
 		return go_to_cut(skb, &f);
 	if (skb->gso_size && !(CELLS && f.q->framing == MRC_FRAMING_CELL))
 		return spray_cut(skb, &f);
+	if (CELLS && !skb->gso_size && is_unfinished(skb, &f))
+		return spray_cut(skb, &f);
 	verdict = spray_flow(skb, &f, qp);
 	if (CELLS)
 		end_cut(skb, &f);

@@ -360,7 +360,10 @@ static __always_inline int go_to_cut(struct __sk_buff *skb, const struct flow *f
 	return bpf_redirect(f->h->cut_ifindex, 0);
 }
 
-/* Have the kernel cut a large packet into single ones, which come back to mrc_spray. */
+/*
+ * Have the kernel cut a large packet into single ones, and fill in their checksums. They
+ * come back to mrc_spray.
+ */
 static __always_inline int spray_cut(struct __sk_buff *skb, const struct flow *f)
 {
 	if (!f->h->cut_ifindex)
@@ -392,6 +395,21 @@ static __always_inline int follows_cut(struct __sk_buff *skb, const struct flow 
 		return 0;
 	}
 	return (s64)tx->cut_pending > 0 && (tx->cut_flows & f->bit);
+}
+
+/*
+ * Must the kernel fill in a checksum before a copy is kept? A copy is sent without the NIC
+ * to which the rest of a checksum is left, and only those of TCP and UDP are completed in
+ * it: not those of a packet within another one, of SCTP, or behind extension headers. In
+ * MRC's framing no NIC would find the packet. The way through the cutting interface
+ * completes any checksum.
+ */
+static __always_inline int is_unfinished(struct __sk_buff *skb, const struct flow *f)
+{
+	if (!f->h->cut_ifindex || is_back(skb, f) ||
+	    (f->q->framing == MRC_FRAMING_CELL && has_half(skb)))
+		return 0;
+	return is_partial(skb);
 }
 
 /* A packet that has come back has its PSN: those that follow it may go their own way again. */

@@ -23,7 +23,7 @@ import pytest
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.description import Host
 from mrcd.fabric.routing import SRV6, Routing
-from mrcd.linux import bpf, bpfmap
+from mrcd.linux import bpf, bpfmap, ethtool
 from mrcd.wire.abi import ABI
 from mrcd.wire.cell import Cell, CellPacket, decode_cell, encode_cell
 from mrcd.wire.envelope import checksum16
@@ -358,6 +358,13 @@ class Door:
         proto = b"\x08\x00" if version == 4 else b"\x86\xdd"
         self._sockets[name].send(vnet + LINK_MAC + _SENDER_MAC + proto + packet)
 
+    def send_unfinished(self, name: str, packet: bytes, start: int, field: int) -> None:
+        """Send an IP packet whose bytes from `start` on the NIC is to sum up into `field`."""
+        at = WIRE.MRC_ETH_LEN + start
+        vnet = _VNET.pack(_NEEDS_CSUM, 0, at, 0, at, field - start)
+        proto = b"\x08\x00" if packet[0] >> 4 == 4 else b"\x86\xdd"
+        self._sockets[name].send(vnet + LINK_MAC + _SENDER_MAC + proto + packet)
+
     def dress(self, head: bytes, ifindex: int, *, undress: bool = False) -> None:
         """Say what to put in front of what comes in, and where to send it."""
         value = struct.pack("=I54sH", ifindex, head, undress)
@@ -393,6 +400,21 @@ class CellRig:
         """Send a large TCP packet out of mrc0, through mrc_spray."""
         self._attach("mrc_spray", "mrc0", bpf.ATTACH_TCX_EGRESS)
         self._door.send("mrc0", packet, mss)
+
+    def send_unfinished(self, packet: bytes, start: int, field: int, *, back: bool = True) -> None:
+        """Send a single packet out of mrc0, whose sum from `start` on is left to a NIC.
+
+        The interfaces that cut and complete are as mrcd sets them up; without `back`, what they
+        complete goes no further.
+        """
+        self._attach("mrc_spray", "mrc0", bpf.ATTACH_TCX_EGRESS)
+        if back:
+            self._attach("mrc_spray", "back")
+        if "cut" not in self._attached:
+            self._attached.add("cut")
+            ethtool.set_features("cut", tx_checksum=False)
+            self._links.callback(ethtool.set_features, "cut", tx_checksum=True)
+        self._door.send_unfinished("mrc0", packet, start, field)
 
     def send_tunnelled(self, packet: bytes, mss: int) -> None:
         """Do the same with a packet that has been inside another, which the kernel remembers."""
