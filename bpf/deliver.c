@@ -130,8 +130,11 @@ static __always_inline u32 own_held(struct mrc_rx *rx)
  */
 static __always_inline long to_mrc0(struct __sk_buff *skb, const struct mrc_host *h, u32 cells)
 {
-	if (cells)
+	if (cells) {
+		/* The receive queue is the NIC's. What has a higher one than mrc0p is not steered. */
+		skb->queue_mapping = 0;
 		return bpf_clone_redirect(skb, h->lower_ifindex, BPF_F_INGRESS);
+	}
 	return bpf_clone_redirect(skb, h->link_ifindex, 0);
 }
 
