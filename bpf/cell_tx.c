@@ -160,7 +160,7 @@ static __always_inline int cell_out(struct __sk_buff *skb, const struct flow *f,
 	if (c->count > 1)
 		count(MRC_C_TX_CELLS);
 	capture_skb(skb, RECORD_PACKET, path_plane(id), qp, f->q->peer, MRC_C_TX_PACKETS);
-	return bpf_redirect(r.pl->ifindex, 0);
+	return to_plane(skb, r.pl);
 }
 
 static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *f, u32 qp)

@@ -290,6 +290,16 @@ static __always_inline int record_sent(u32 qp, u32 psn, u32 id, const struct cop
 	return 0;
 }
 
+/*
+ * Send a packet out of a plane's NIC. Its application chose a priority, by which queueing
+ * disciplines and queues of NICs let packets overtake others: but a path keeps order.
+ */
+static __always_inline int to_plane(struct __sk_buff *skb, const struct mrc_plane *pl)
+{
+	skb->priority = 0;
+	return bpf_redirect(pl->ifindex, 0);
+}
+
 /* Turn the packet into an MRC one and send it. If that fails, it is found missing and sent again. */
 static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f, u32 qp, u32 psn,
 				     u32 id, u64 len, u64 now)
@@ -308,7 +318,7 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 	count(MRC_C_TX_PACKETS);
 	count_by(MRC_C_TX_BYTES, len);
 	capture_skb(skb, RECORD_PACKET, path_plane(id), qp, f->q->peer, MRC_C_TX_PACKETS);
-	return bpf_redirect(r.pl->ifindex, 0);
+	return to_plane(skb, r.pl);
 }
 
 /*

@@ -344,7 +344,7 @@ class Door:
         os.close(self._link)
         self._module.cleanup()
 
-    def send(self, name: str, packet: bytes, gso: int) -> None:
+    def send(self, name: str, packet: bytes, gso: int, priority: int = 0) -> None:
         """Send an IP packet with TCP, to be cut into segments of `gso` bytes unless that is 0.
 
         Its checksum is left to a NIC.
@@ -356,6 +356,7 @@ class Door:
         kind = (_GSO_TCP4 if version == 4 else _GSO_TCP6) if gso else 0
         vnet = _VNET.pack(_NEEDS_CSUM, kind, head, gso, start, 16)
         proto = b"\x08\x00" if version == 4 else b"\x86\xdd"
+        self._sockets[name].setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, priority)
         self._sockets[name].send(vnet + LINK_MAC + _SENDER_MAC + proto + packet)
 
     def send_unfinished(self, name: str, packet: bytes, start: int, field: int) -> None:
@@ -396,10 +397,10 @@ class CellRig:
 
     # ---- packets in
 
-    def send(self, packet: bytes, mss: int) -> None:
-        """Send a large TCP packet out of mrc0, through mrc_spray."""
+    def send(self, packet: bytes, mss: int, *, priority: int = 0) -> None:
+        """Send a large TCP packet out of mrc0, through mrc_spray; a single one if `mss` is 0."""
         self._attach("mrc_spray", "mrc0", bpf.ATTACH_TCX_EGRESS)
-        self._door.send("mrc0", packet, mss)
+        self._door.send("mrc0", packet, mss, priority)
 
     def send_unfinished(self, packet: bytes, start: int, field: int, *, back: bool = True) -> None:
         """Send a single packet out of mrc0, whose sum from `start` on is left to a NIC.

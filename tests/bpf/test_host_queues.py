@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Queues of the host's own: the receive queues of a NIC, behind which mrc0 steers."""
+"""Queues of the host's own: receive queues behind which mrc0 steers, and queueing disciplines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.bpf.rig import Rig, write_planes
 _TUNSETIFF = 0x400454CA
 _IFF_TAP, _IFF_MULTI_QUEUE, _IFF_NO_PI = 0x2, 0x100, 0x1000
 _SOL_PACKET, _PACKET_FANOUT, _FANOUT_CPU = 263, 18, 2
-FIRST = 5000
+SENT, FIRST = 1000, 5000
 QUEUES = 4
 
 
@@ -107,3 +107,27 @@ def test_mrc0_steers_what_came_by_any_queue_of_a_nic(
             assert steered.next_cpu() == there
     finally:
         steer(rig, "mrc0", 0)
+
+
+@contextlib.contextmanager
+def bands_on(name: str) -> Iterator[None]:
+    """Have an interface send slowly, and first what has a higher priority (pfifo_fast)."""
+    lines = [
+        f"qdisc add dev {name} root handle 1: tbf rate 2mbit burst 1600 limit 1000000",
+        f"qdisc add dev {name} parent 1:1 pfifo_fast",
+    ]
+    subprocess.run(["tc", "-batch", "-"], input="\n".join(lines), text=True, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["tc", "qdisc", "del", "dev", name, "root"], check=True)
+
+
+def test_path_keeps_order_whatever_priorities_applications_choose(cells: CellRig, rig: Rig) -> None:
+    """IP_TOS and SO_PRIORITY set them, and pfifo_fast is what most NICs send by."""
+    rig.spread("h2", 0, 1, planes=1 << 2)
+    with bands_on("plane2"):
+        for number in range(8):
+            cells.send(tcp(noise(1200), seq=number, partial=True), 0, priority=6 * (number // 4))
+        frames = [frame for _plane, frame in cells.sent()]
+    assert [cells.decoded(frame).cell.psn for frame in frames] == list(range(SENT, SENT + 8))
