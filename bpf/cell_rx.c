@@ -375,6 +375,8 @@ static __always_inline int cell_drain(struct __sk_buff *skb, const struct cell_i
 {
 	struct mrc_chain *chain = in->chain;
 
+	if (forget_partial(skb))
+		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
 	chain->drain.qp = in->p->qp;
 	chain->drain.runs = 0;
@@ -475,8 +477,10 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 /* A switch has cut the packet: answer with a NACK instead of taking it. */
 static __always_inline int refuse_cut(struct __sk_buff *skb, const struct cell_in *in)
 {
-	u32 ifindex = 0, why = nack_cell(skb, in->h, in->q, in->rx, in->p, &ifindex);
+	u32 ifindex = 0, why = MRC_C_DROP_SKB;
 
+	if (!forget_partial(skb))
+		why = nack_cell(skb, in->h, in->q, in->rx, in->p, &ifindex);
 	if (why != MRC_C_NACK_TX)
 		return cell_drop(in, why);
 	capture_outcome(in->key, in->p->qp, why);

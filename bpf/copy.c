@@ -173,6 +173,26 @@ static __always_inline u32 is_partial(struct __sk_buff *skb)
 }
 
 /*
+ * Make ready a packet that is about to become another one: if the rest of its checksum is
+ * left to a NIC, the next NIC would overwrite two bytes of what it becomes. The kernel
+ * forgets a sum when its first byte comes off, so headers come off and on again. Returns 0,
+ * or an error.
+ */
+#define SUM_WITHIN 120           /* behind the Ethernet header: an outer header, an inner one and options */
+
+static __always_inline long forget_partial(struct __sk_buff *skb)
+{
+	u32 least = MRC_ETH_LEN + SUM_WITHIN + MRC_IP6_LEN + 1;
+
+	if (!is_partial(skb))
+		return 0;
+	if (skb->len < least && bpf_skb_change_tail(skb, least, 0))
+		return -1;
+	return bpf_skb_adjust_room(skb, -SUM_WITHIN, BPF_ADJ_ROOM_MAC, 0) ||
+	       bpf_skb_adjust_room(skb, SUM_WITHIN, BPF_ADJ_ROOM_MAC, 0);
+}
+
+/*
  * Has the single packet the half of a checksum that mend_headers() would fill in? Only
  * TCP and UDP right behind an IP header without options are looked at: whoever gets 0
  * asks is_partial(). A datagram around a packet that lacks its own checksum has that half

@@ -156,6 +156,9 @@ static __always_inline s32 emit_held(struct __sk_buff *skb, const struct mrc_hos
 	    open_copy(entry->slot - 1, qp, psn, entry->len & MRC_RX_LEN, head, 1, &c))
 		return -1;
 	*packets = cells ? widen_copy(skb, head, &c) : 1;
+	/* A sum of the carrier's bytes stays if the length does; growing ends it. */
+	if (is_complete(skb) && bpf_skb_change_tail(skb, skb->len + 1, 0))
+		return -1;
 	len = write_copy(skb, MRC_ETH_LEN, 0, head, &c);
 	if (len > 0 && (c.damaged | entry->len >> MRC_RX_WHY_SHIFT))
 		return 0;

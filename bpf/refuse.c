@@ -87,7 +87,7 @@ int mrc_refuse(struct __sk_buff *skb)
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
 	k = keys.lookup(&qp);
-	if (!q || !tx || !k || q->state < MRC_QP_RECEIVE ||
+	if (!q || !tx || !k || q->state < MRC_QP_RECEIVE || forget_partial(skb) ||
 	    bpf_skb_change_tail(skb, MRC_NACK_FRAME_LEN, 0))
 		return TC_ACT_SHOT;
 	back = way_back(qp, h, q, tx, in->ev, in->psn);

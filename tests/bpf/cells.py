@@ -60,6 +60,15 @@ struct dress {
 };
 BPF_ARRAY(dresses, struct dress, 1);
 
+/* Make room for a header. The kernel remembers the one around a large packet. */
+static __always_inline long make_room(struct __sk_buff *skb)
+{
+    if (!skb->gso_size)
+        return bpf_skb_change_head(skb, 40, 0);
+    return bpf_skb_adjust_room(skb, 40, BPF_ADJ_ROOM_MAC,
+                   BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6);
+}
+
 /* Put the headers in front of a packet; take the outer one off again if it says so. */
 int dress(struct __sk_buff *skb)
 {
@@ -67,9 +76,7 @@ int dress(struct __sk_buff *skb)
     u32 zero = 0;
     struct dress *d = dresses.lookup(&zero);
 
-    if (!d || bpf_skb_adjust_room(skb, 40, BPF_ADJ_ROOM_MAC,
-                      BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6) ||
-        bpf_skb_store_bytes(skb, 0, d->head, sizeof(d->head), 0))
+    if (!d || make_room(skb) || bpf_skb_store_bytes(skb, 0, d->head, sizeof(d->head), 0))
         return TC_ACT_SHOT;
     if (d->undress &&
         bpf_skb_adjust_room(skb, -40, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO | 1 << 7))
