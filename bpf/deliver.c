@@ -461,7 +461,7 @@ static __always_inline int answer_arrival(struct __sk_buff *skb, const struct mr
 		sack->m = MRC_SETH_M_SKIP_ONCE;
 		count(MRC_C_ECHO_TX);
 	}
-	sack->ack_off = a->psn - sack->cack;
+	name_trigger(sack, a->psn);
 	ifindex = write_sack(skb, h, qp, q, sack, CHAIN_PACKET);
 	if (!ifindex)
 		return TC_ACT_SHOT;
@@ -510,7 +510,7 @@ static __always_inline int answer_drained(struct __sk_buff *skb, const struct mr
 		take_mark(rx, &sack, &psn);
 	}
 	bpf_spin_unlock(&rx->lock);
-	sack.ack_off = psn - sack.cack;
+	name_trigger(&sack, psn);
 	if (sack.m)
 		count(MRC_C_ECHO_TX);
 	ifindex = write_sack(skb, h, qp, q, &sack, skb->cb[0]);

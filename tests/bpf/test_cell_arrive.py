@@ -227,6 +227,13 @@ def test_copies_and_overlaps(
     assert cells.slots()[2:] == (RING_SLOTS, CELL_SLOTS - 1)
 
 
+def test_old_copy_is_not_named_as_another_packet(cells: CellRig, rig: Rig) -> None:
+    rig.edit("rxs", 0, "mrc_rx", next=FIRST + 65_000, high=FIRST + 65_000)
+    sack = answer(cells.arrive(cells.far.cell(FIRST, tcp(b"", inward=True))).frame)
+    assert (sack.body.cack, sack.body.ack_psn_offset) == (FIRST + 64_999, 0)
+    assert sack.body.cc_flags == WIRE.MRC_CC_FLAG_DELAYED
+
+
 def test_copy_of_a_piece_is_answered_by_the_clock(cells: CellRig, rig: Rig) -> None:
     packet = large(3)
     cells.take(FIRST, packet, MSS, 0, 3)

@@ -105,6 +105,26 @@ def test_duplicate_is_dropped_and_answered(rig: Rig, far: Far) -> None:
     assert answer(ran.frame).body.cc_flags == WIRE.MRC_CC_FLAG_DUPLICATE
 
 
+@pytest.mark.parametrize(
+    ("behind", "offset", "flags"),
+    [
+        (32_769, -32_768, WIRE.MRC_CC_FLAG_DUPLICATE),
+        (32_770, 0, WIRE.MRC_CC_FLAG_DELAYED),
+        (65_000, 0, WIRE.MRC_CC_FLAG_DELAYED),
+        (65_535, 0, WIRE.MRC_CC_FLAG_DELAYED),
+        (70_000, 0, WIRE.MRC_CC_FLAG_DELAYED),
+    ],
+)
+def test_old_copy_is_not_named_as_another_packet(
+    rig: Rig, far: Far, behind: int, offset: int, flags: int
+) -> None:
+    """The field has 16 bits. 65,000 behind would be 536 ahead, a packet that is on its way."""
+    rig.edit("rxs", 0, "mrc_rx", next=FIRST + behind, high=FIRST + behind)
+    sack = answer(rig.arrive(far.data(FIRST, numbered(FIRST))).frame)
+    assert (sack.body.cack, sack.body.ack_psn_offset) == (FIRST + behind - 1, offset)
+    assert sack.body.cc_flags == flags
+
+
 @pytest.mark.parametrize("ahead", [MPR, MPR + 1, WINDOW, WINDOW + 3, 100_000, 0x7FFFFF])
 def test_psn_beyond_the_window_is_refused(rig: Rig, far: Far, ahead: int) -> None:
     before = rig.state()
