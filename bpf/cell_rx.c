@@ -394,13 +394,18 @@ static __always_inline int cell_drain(struct __sk_buff *skb, const struct cell_i
 static __always_inline int cell_done(struct __sk_buff *skb, const struct cell_in *in, u32 psn,
 				     u32 disposition, u64 now)
 {
-	u32 want = disposition == RX_DUPLICATE || in->p->ce ||
-		   (in->p->label & (MRC_CELL_ACKREQ | 3 << MRC_CELL_ATTEMPT_SHIFT));
+	u32 want = in->p->ce || (in->p->label & (MRC_CELL_ACKREQ | 3 << MRC_CELL_ATTEMPT_SHIFT));
 	struct mrc_chain *chain = in->chain;
 	struct mrc_rx *rx = in->rx;
 	struct mrc_balance *b;
 
-	want |= sack_is_due(rx, in->h, in->q, now);
+	if (disposition == RX_DUPLICATE && in->p->c.count == 1) {
+		bpf_spin_lock(&rx->lock);
+		want = may_answer_copy(rx, now);
+		bpf_spin_unlock(&rx->lock);
+	} else {
+		want |= sack_is_due(rx, in->h, in->q, now);
+	}
 	if (!want || in->p->c.count > 1 || rx->waiting)
 		watch(in->p->qp);
 	if (in->p->c.count > 1 || skb->gso_size)

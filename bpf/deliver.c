@@ -556,7 +556,10 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	a.want = mark->flags & (MRC_BTH_RTX | MRC_BTH_ACKREQ | MRC_MARK_CE);
 	bpf_spin_lock(&rx->lock);
 	record_arrival(rx, entry, mark, &a);
-	a.want |= a.disposition == RX_DUPLICATE || sack_is_due(rx, h, q, now);
+	if (a.disposition == RX_DUPLICATE)
+		a.want = may_answer_copy(rx, now);
+	else
+		a.want |= sack_is_due(rx, h, q, now);
 	if (a.disposition == RX_NO_BUFFER && !a.more)
 		a.refuse = may_refuse(rx, now);
 	if (a.want && !a.more && !a.refuse)
