@@ -375,6 +375,8 @@ static __always_inline int cell_drain(struct __sk_buff *skb, const struct cell_i
 {
 	struct mrc_chain *chain = in->chain;
 
+	if (forget_partial(skb))
+		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
 	begin_chain(chain);
 	chain->drain.qp = in->p->qp;
@@ -393,13 +395,18 @@ static __always_inline int cell_drain(struct __sk_buff *skb, const struct cell_i
 static __always_inline int cell_done(struct __sk_buff *skb, const struct cell_in *in, u32 psn,
 				     u32 disposition, u64 now)
 {
-	u32 want = disposition == RX_DUPLICATE || in->p->ce ||
-		   (in->p->label & (MRC_CELL_ACKREQ | 3 << MRC_CELL_ATTEMPT_SHIFT));
+	u32 want = in->p->ce || (in->p->label & (MRC_CELL_ACKREQ | 3 << MRC_CELL_ATTEMPT_SHIFT));
 	struct mrc_chain *chain = in->chain;
 	struct mrc_rx *rx = in->rx;
 	struct mrc_balance *b;
 
-	want |= sack_is_due(rx, in->h, in->q, now);
+	if (disposition == RX_DUPLICATE && in->p->c.count == 1) {
+		bpf_spin_lock(&rx->lock);
+		want = may_answer_copy(rx, now);
+		bpf_spin_unlock(&rx->lock);
+	} else {
+		want |= sack_is_due(rx, in->h, in->q, now);
+	}
 	if (!want || in->p->c.count > 1 || rx->waiting)
 		watch(in->p->qp);
 	if (in->p->c.count > 1 || skb->gso_size)
@@ -475,8 +482,10 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 /* A switch has cut the packet: answer with a NACK instead of taking it. */
 static __always_inline int refuse_cut(struct __sk_buff *skb, const struct cell_in *in)
 {
-	u32 ifindex = 0, why = nack_cell(skb, in->h, in->q, in->rx, in->p, &ifindex);
+	u32 ifindex = 0, why = MRC_C_DROP_SKB;
 
+	if (!forget_partial(skb))
+		why = nack_cell(skb, in->h, in->q, in->rx, in->p, &ifindex);
 	if (why != MRC_C_NACK_TX)
 		return cell_drop(in, why);
 	capture_outcome(in->key, in->p->qp, why);

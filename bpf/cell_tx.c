@@ -161,7 +161,7 @@ static __always_inline int cell_out(struct __sk_buff *skb, const struct flow *f,
 	if (c->count > 1)
 		count(MRC_C_TX_CELLS);
 	capture_skb(skb, RECORD_PACKET, path_plane(id), qp, f->q->peer, MRC_C_TX_PACKETS);
-	return bpf_redirect(r.pl->ifindex, 0);
+	return to_plane(skb, r.pl);
 }
 
 static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *f, u32 qp)
@@ -274,6 +274,8 @@ int mrc_spray(struct __sk_buff *skb)
 	if (CELLS && follows_cut(skb, &f))
 		return go_to_cut(skb, &f);
 	if (skb->gso_size && !(CELLS && f.q->framing == MRC_FRAMING_CELL))
+		return spray_cut(skb, &f);
+	if (CELLS && !skb->gso_size && is_unfinished(skb, &f))
 		return spray_cut(skb, &f);
 	verdict = spray_flow(skb, &f, qp);
 	if (CELLS)

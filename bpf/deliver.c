@@ -130,8 +130,11 @@ static __always_inline u32 own_held(struct mrc_rx *rx)
  */
 static __always_inline long to_mrc0(struct __sk_buff *skb, const struct mrc_host *h, u32 cells)
 {
-	if (cells)
+	if (cells) {
+		/* The receive queue is the NIC's. What has a higher one than mrc0p is not steered. */
+		skb->queue_mapping = 0;
 		return bpf_clone_redirect(skb, h->lower_ifindex, BPF_F_INGRESS);
+	}
 	return bpf_clone_redirect(skb, h->link_ifindex, 0);
 }
 
@@ -153,6 +156,9 @@ static __always_inline s32 emit_held(struct __sk_buff *skb, const struct mrc_hos
 	    open_copy(entry->slot - 1, qp, psn, entry->len & MRC_RX_LEN, head, 1, &c))
 		return -1;
 	*packets = cells ? widen_copy(skb, head, &c) : 1;
+	/* A sum of the carrier's bytes stays if the length does; growing ends it. */
+	if (is_complete(skb) && bpf_skb_change_tail(skb, skb->len + 1, 0))
+		return -1;
 	len = write_copy(skb, MRC_ETH_LEN, 0, head, &c);
 	if (len > 0 && (c.damaged | entry->len >> MRC_RX_WHY_SHIFT))
 		return 0;
@@ -455,7 +461,7 @@ static __always_inline int answer_arrival(struct __sk_buff *skb, const struct mr
 		sack->m = MRC_SETH_M_SKIP_ONCE;
 		count(MRC_C_ECHO_TX);
 	}
-	sack->ack_off = a->psn - sack->cack;
+	name_trigger(sack, a->psn);
 	ifindex = write_sack(skb, h, qp, q, sack, CHAIN_PACKET);
 	if (!ifindex)
 		return TC_ACT_SHOT;
@@ -505,7 +511,7 @@ static __always_inline int answer_drained(struct __sk_buff *skb, const struct mr
 		take_mark(rx, &sack, &psn);
 	}
 	bpf_spin_unlock(&rx->lock);
-	sack.ack_off = psn - sack.cack;
+	name_trigger(&sack, psn);
 	if (sack.m)
 		count(MRC_C_ECHO_TX);
 	ifindex = write_sack(skb, h, qp, q, &sack, skb->cb[0]);
@@ -551,7 +557,10 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	a.want = mark->flags & (MRC_BTH_RTX | MRC_BTH_ACKREQ | MRC_MARK_CE);
 	bpf_spin_lock(&rx->lock);
 	record_arrival(rx, entry, mark, &a);
-	a.want |= a.disposition == RX_DUPLICATE || sack_is_due(rx, h, q, now);
+	if (a.disposition == RX_DUPLICATE)
+		a.want = may_answer_copy(rx, now);
+	else
+		a.want |= sack_is_due(rx, h, q, now);
 	if (a.disposition == RX_NO_BUFFER && !a.more)
 		a.refuse = may_refuse(rx, now);
 	if (a.want && !a.more && !a.refuse)

@@ -322,6 +322,7 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	__u32 ce_psn;            /* a packet marked CE whose mark no SACK has told yet ... */
 	__u32 ce_ev;             /* ... and its path, plus one; 0: none; lock */
 	__u64 nack_ns;           /* refusals up to now are paid for until then (refuse.c); lock */
+	__u64 copy_ns;           /* the same of SACKs for copies; lock */
 	__u64 received[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
 };
 

@@ -256,8 +256,25 @@ static __always_inline void time_trigger(const struct mrc_tx_entry *entry, struc
 		out->seen_ns = seen;
 }
 
+/*
+ * Can a packet have arrived twice because it was sent twice? Of one that was sent once, or
+ * longer ago than any receiver waits for, someone has repeated what a plane carried, or
+ * a plane has kept it: the time of its arrival says nothing of queues.
+ */
+static __always_inline u32 sent_twice(const struct mrc_tx_entry *entry, const struct mrc_host *h,
+				      u64 now)
+{
+	return entry->sends > 1 && now - entry->sent_ns < h->hole_timeout_ns;
+}
+
+/* Is a packet on its way, as far as is known? */
+static __always_inline u32 is_outstanding(const struct mrc_tx *tx, const struct sack_in *s, u32 psn)
+{
+	return psn - s->una < s->next - s->una && !tx_bit(tx, psn);
+}
+
 /* Learn from what caused the SACK: a needless copy, a congestion mark, a round trip. */
-static __always_inline void learn_trigger(u32 qp, u32 cell, const struct sack_in *s,
+static __always_inline void learn_trigger(u32 qp, u32 cell, struct sack_in *s,
 					  struct mrc_tx *tx, struct mrc_balance *b,
 					  const struct mrc_host *h, struct trigger *t,
 					  struct learn_args *out, u64 now)
@@ -269,6 +286,10 @@ static __always_inline void learn_trigger(u32 qp, u32 cell, const struct sack_in
 	t->cleared = MRC_NO_PATH;
 	if (!entry || (s32)(s->next - s->trigger) <= 0 || entry->psn != s->trigger)
 		return;
+	if (s->needless && !sent_twice(entry, h, now)) {
+		s->needless = 0;
+		return;
+	}
 	find_transmission(entry, s, cell, t);
 	path = path_get(qp, t->id);
 	if (s->needless) {
@@ -284,9 +305,11 @@ static __always_inline void learn_trigger(u32 qp, u32 cell, const struct sack_in
 		count(MRC_C_ECHO_RX);
 	}
 	if (path && t->sent && !s->delayed && !s->solicited &&
-	    (s->needless ||
-	     (s->trigger - s->una < s->next - s->una && !tx_bit(tx, s->trigger))))
+	    (s->needless || is_outstanding(tx, s, s->trigger)))
 		time_trigger(entry, path, b, h, t, out, now);
+	/* It teaches once, however often it is repeated. */
+	if (s->needless && !is_outstanding(tx, s, s->trigger))
+		entry->sends = 1;
 }
 
 /* The round trip of a question for a SACK, by its path. */

@@ -21,6 +21,22 @@ static __always_inline void sack_from_rx(const struct mrc_rx *rx, u32 base, stru
 }
 
 /*
+ * Name the packet that caused a SACK, by its distance. Of an old copy beyond the reach of
+ * the field the low half of the distance would name another packet, which may be on its way:
+ * the SACK says that none caused it.
+ */
+static __always_inline void name_trigger(struct sack_body *sack, u32 psn)
+{
+	s32 distance = psn - sack->cack;
+
+	if (distance != (s16)distance) {
+		distance = 0;
+		sack->cc_flags = MRC_CC_FLAG_DELAYED;
+	}
+	sack->ack_off = distance;
+}
+
+/*
  * The PSN at which the next SACK's 64 bits begin. A wider window is reported in
  * slices, one after the other, so every PSN is reported repeatedly. The sender
  * treats a packet as missing only if a SACK reports it so. Lock of rx held.

@@ -69,7 +69,7 @@ static __always_inline void ask(struct __sk_buff *skb, const struct mrc_host *h,
 		return;
 	peer = peer_get(q->peer);
 	b = balance_get(q->peer);
-	if (!peer || !b || bpf_skb_change_tail(skb, MRC_PROBE_FRAME_LEN, 0))
+	if (!peer || !b || forget_partial(skb) || bpf_skb_change_tail(skb, MRC_PROBE_FRAME_LEN, 0))
 		return;
 	up = usable_planes(h, peer, b);
 	bpf_spin_lock(&tx->lock);

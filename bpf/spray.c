@@ -292,6 +292,16 @@ static __always_inline int record_sent(u32 qp, u32 psn, u32 id, const struct cop
 	return 0;
 }
 
+/*
+ * Send a packet out of a plane's NIC. Its application chose a priority, by which queueing
+ * disciplines and queues of NICs let packets overtake others: but a path keeps order.
+ */
+static __always_inline int to_plane(struct __sk_buff *skb, const struct mrc_plane *pl)
+{
+	skb->priority = 0;
+	return bpf_redirect(pl->ifindex, 0);
+}
+
 /* Turn the packet into an MRC one and send it. If that fails, it is found missing and sent again. */
 static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f, u32 qp, u32 psn,
 				     u32 id, u64 len, u64 now)
@@ -310,7 +320,7 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 	count(MRC_C_TX_PACKETS);
 	count_by(MRC_C_TX_BYTES, len);
 	capture_skb(skb, RECORD_PACKET, path_plane(id), qp, f->q->peer, MRC_C_TX_PACKETS);
-	return bpf_redirect(r.pl->ifindex, 0);
+	return to_plane(skb, r.pl);
 }
 
 #define SPRAY_HELD 0x10          /* not an action: the packet waits, see spray_hold() */
@@ -379,7 +389,10 @@ static __always_inline int go_to_cut(struct __sk_buff *skb, const struct flow *f
 	return bpf_redirect(f->h->cut_ifindex, 0);
 }
 
-/* Have the kernel cut a large packet into single ones, which come back to mrc_spray. */
+/*
+ * Have the kernel cut a large packet into single ones, and fill in their checksums. They
+ * come back to mrc_spray.
+ */
 static __always_inline int spray_cut(struct __sk_buff *skb, const struct flow *f)
 {
 	if (!f->h->cut_ifindex)
@@ -411,6 +424,21 @@ static __always_inline int follows_cut(struct __sk_buff *skb, const struct flow 
 		return 0;
 	}
 	return (s64)tx->cut_pending > 0 && (tx->cut_flows & f->bit);
+}
+
+/*
+ * Must the kernel fill in a checksum before a copy is kept? A copy is sent without the NIC
+ * to which the rest of a checksum is left, and only those of TCP and UDP are completed in
+ * it: not those of a packet within another one, of SCTP, or behind extension headers. In
+ * MRC's framing no NIC would find the packet. The way through the cutting interface
+ * completes any checksum.
+ */
+static __always_inline int is_unfinished(struct __sk_buff *skb, const struct flow *f)
+{
+	if (!f->h->cut_ifindex || is_back(skb, f) ||
+	    (f->q->framing == MRC_FRAMING_CELL && has_half(skb)))
+		return 0;
+	return is_partial(skb);
 }
 
 /* A packet that has come back has its PSN: those that follow it may go their own way again. */

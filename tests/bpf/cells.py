@@ -23,7 +23,7 @@ import pytest
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.description import Host
 from mrcd.fabric.routing import SRV6, Routing
-from mrcd.linux import bpf, bpfmap
+from mrcd.linux import bpf, bpfmap, ethtool
 from mrcd.wire.abi import ABI
 from mrcd.wire.cell import Cell, CellPacket, decode_cell, encode_cell
 from mrcd.wire.envelope import checksum16
@@ -60,6 +60,15 @@ struct dress {
 };
 BPF_ARRAY(dresses, struct dress, 1);
 
+/* Make room for a header. The kernel remembers the one around a large packet. */
+static __always_inline long make_room(struct __sk_buff *skb)
+{
+    if (!skb->gso_size)
+        return bpf_skb_change_head(skb, 40, 0);
+    return bpf_skb_adjust_room(skb, 40, BPF_ADJ_ROOM_MAC,
+                   BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6);
+}
+
 /* Put the headers in front of a packet; take the outer one off again if it says so. */
 int dress(struct __sk_buff *skb)
 {
@@ -67,9 +76,7 @@ int dress(struct __sk_buff *skb)
     u32 zero = 0;
     struct dress *d = dresses.lookup(&zero);
 
-    if (!d || bpf_skb_adjust_room(skb, 40, BPF_ADJ_ROOM_MAC,
-                      BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6) ||
-        bpf_skb_store_bytes(skb, 0, d->head, sizeof(d->head), 0))
+    if (!d || make_room(skb) || bpf_skb_store_bytes(skb, 0, d->head, sizeof(d->head), 0))
         return TC_ACT_SHOT;
     if (d->undress &&
         bpf_skb_adjust_room(skb, -40, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO | 1 << 7))
@@ -344,7 +351,7 @@ class Door:
         os.close(self._link)
         self._module.cleanup()
 
-    def send(self, name: str, packet: bytes, gso: int) -> None:
+    def send(self, name: str, packet: bytes, gso: int, priority: int = 0) -> None:
         """Send an IP packet with TCP, to be cut into segments of `gso` bytes unless that is 0.
 
         Its checksum is left to a NIC.
@@ -356,6 +363,14 @@ class Door:
         kind = (_GSO_TCP4 if version == 4 else _GSO_TCP6) if gso else 0
         vnet = _VNET.pack(_NEEDS_CSUM, kind, head, gso, start, 16)
         proto = b"\x08\x00" if version == 4 else b"\x86\xdd"
+        self._sockets[name].setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, priority)
+        self._sockets[name].send(vnet + LINK_MAC + _SENDER_MAC + proto + packet)
+
+    def send_unfinished(self, name: str, packet: bytes, start: int, field: int) -> None:
+        """Send an IP packet whose bytes from `start` on the NIC is to sum up into `field`."""
+        at = WIRE.MRC_ETH_LEN + start
+        vnet = _VNET.pack(_NEEDS_CSUM, 0, at, 0, at, field - start)
+        proto = b"\x08\x00" if packet[0] >> 4 == 4 else b"\x86\xdd"
         self._sockets[name].send(vnet + LINK_MAC + _SENDER_MAC + proto + packet)
 
     def dress(self, head: bytes, ifindex: int, *, undress: bool = False) -> None:
@@ -389,10 +404,25 @@ class CellRig:
 
     # ---- packets in
 
-    def send(self, packet: bytes, mss: int) -> None:
-        """Send a large TCP packet out of mrc0, through mrc_spray."""
+    def send(self, packet: bytes, mss: int, *, priority: int = 0) -> None:
+        """Send a large TCP packet out of mrc0, through mrc_spray; a single one if `mss` is 0."""
         self._attach("mrc_spray", "mrc0", bpf.ATTACH_TCX_EGRESS)
-        self._door.send("mrc0", packet, mss)
+        self._door.send("mrc0", packet, mss, priority)
+
+    def send_unfinished(self, packet: bytes, start: int, field: int, *, back: bool = True) -> None:
+        """Send a single packet out of mrc0, whose sum from `start` on is left to a NIC.
+
+        The interfaces that cut and complete are as mrcd sets them up; without `back`, what they
+        complete goes no further.
+        """
+        self._attach("mrc_spray", "mrc0", bpf.ATTACH_TCX_EGRESS)
+        if back:
+            self._attach("mrc_spray", "back")
+        if "cut" not in self._attached:
+            self._attached.add("cut")
+            ethtool.set_features("cut", tx_checksum=False)
+            self._links.callback(ethtool.set_features, "cut", tx_checksum=True)
+        self._door.send_unfinished("mrc0", packet, start, field)
 
     def send_tunnelled(self, packet: bytes, mss: int) -> None:
         """Do the same with a packet that has been inside another, which the kernel remembers."""

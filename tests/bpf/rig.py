@@ -8,6 +8,7 @@ reads back what a program sends with bpf_clone_redirect.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -171,6 +172,16 @@ def arrival(dp: Datapath, frame: bytes, ifindex: int, *, out: int = 0) -> bpf.Te
     return bpf.TestRun(
         dp.programs["mrc_receive"], frame, out_size=out, context=context, context_out_size=back
     )
+
+
+def popped(map_fd: int, size: int) -> bytes | None:
+    """Take the next value of a queue or stack, None if it is empty."""
+    value = ctypes.create_string_buffer(size)
+    attr = struct.pack("=IIQQQ", map_fd, 0, 0, bpf.address_of(value), 0)
+    with contextlib.suppress(bpf.BpfError):
+        bpf.call(_LOOKUP_AND_DELETE, attr, "pop")
+        return value.raw
+    return None
 
 
 class Tap:
@@ -632,14 +643,9 @@ class Rig:
     def take_slots(self, name: str) -> list[int]:
         """Empty a stack of free slots and return them."""
         slots = []
-        value = ctypes.create_string_buffer(4)
-        attr = struct.pack("=IIQQQ", self.dp.maps[name], 0, 0, bpf.address_of(value), 0)
-        try:
-            while True:
-                bpf.call(_LOOKUP_AND_DELETE, attr, f"pop {name}")
-                slots.append(struct.unpack("=I", value.raw)[0])
-        except bpf.BpfError:
-            return slots
+        while (value := popped(self.dp.maps[name], 4)) is not None:
+            slots.append(struct.unpack("=I", value)[0])
+        return slots
 
     def give_slots(self, name: str, slots: Sequence[int]) -> None:
         """Push free slots."""
