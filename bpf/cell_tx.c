@@ -234,26 +234,55 @@ static __always_inline int is_kick(struct __sk_buff *skb)
 /* Send a packet of a flow that may send. */
 static __always_inline int spray_flow(struct __sk_buff *skb, const struct flow *f, u32 qp)
 {
-	u32 why = admit(skb, f);
-	int verdict;
+	u32 why;
 
-	if (why == MRC_C_DROP_BACKLOG && f->pays) {
+	if (CELLS && follows_cut(skb, f))
+		return SPRAY_CUT;
+	if (skb->gso_size && !(CELLS && f->q->framing == MRC_FRAMING_CELL))
+		return spray_cut(skb, f);
+	if (CELLS && !skb->gso_size && is_unfinished(skb, f))
+		return spray_cut(skb, f);
+	why = admit(skb, f);
+	if (why) {
 		count(why);
-		return park(f);
+		return why == MRC_C_DROP_BACKLOG ? SPRAY_REFUSED : TC_ACT_SHOT;
 	}
-	if (why)
-		return spray_drop(why);
 	if (CELLS && f->q->framing == MRC_FRAMING_CELL)
-		verdict = spray_cell(skb, f, qp);
-	else
-		verdict = spray_packet(skb, f, qp);
-	return verdict == SPRAY_HELD ? spray_hold(skb, f) : verdict;
+		return spray_cell(skb, f, qp);
+	return spray_packet(skb, f, qp);
+}
+
+/*
+ * Do with a packet what spray_flow() has decided. The copy of one that waits is sent when the
+ * window has room (release.c), and the packet itself is done with. At egress a drop would tell the
+ * sender that it was not taken, so it goes to an ingress of ours and is dropped there, unless its
+ * sender's socket goes on paying for it.
+ */
+static __always_inline int end_spray(struct __sk_buff *skb, const struct flow *f, int verdict)
+{
+	u32 len;
+
+	if (verdict != SPRAY_HELD && verdict != SPRAY_CUT && verdict != SPRAY_REFUSED)
+		return verdict;
+	len = parked_len(skb, f, verdict);
+	if (CELLS && verdict == SPRAY_CUT) {
+		count_cut(skb, f);
+		if (!len)
+			return bpf_redirect(f->h->cut_ifindex, 0);
+		bpf_clone_redirect(skb, f->h->cut_ifindex, 0);
+	}
+	if (len)
+		return park(skb, f, len);
+	if (verdict == SPRAY_REFUSED || !at_egress(skb, f->h))
+		return TC_ACT_SHOT;
+	skb->mark = MRC_HELD_MARK;
+	return bpf_redirect(f->h->cut_back_ifindex, BPF_F_INGRESS);
 }
 
 int mrc_spray(struct __sk_buff *skb)
 {
-	int verdict;
 	struct flow f;
+	int verdict;
 	u32 qp, why;
 
 	if ((skb->mark & ~MRC_KICK_QP) == MRC_KICK_MARK && is_kick(skb)) {
@@ -271,14 +300,8 @@ int mrc_spray(struct __sk_buff *skb)
 	why = find_flow(skb, &f, &qp);
 	if (why)
 		return spray_drop(why);
-	if (CELLS && follows_cut(skb, &f))
-		return go_to_cut(skb, &f);
-	if (skb->gso_size && !(CELLS && f.q->framing == MRC_FRAMING_CELL))
-		return spray_cut(skb, &f);
-	if (CELLS && !skb->gso_size && is_unfinished(skb, &f))
-		return spray_cut(skb, &f);
 	verdict = spray_flow(skb, &f, qp);
 	if (CELLS)
 		end_cut(skb, &f);
-	return verdict;
+	return end_spray(skb, &f, verdict);
 }

@@ -116,21 +116,21 @@ static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_
 }
 
 /*
- * How long a packet waits in front of the socket that sent it, so that the socket pays for
- * it meanwhile: bytes of it that leave the parking interface, which lets out a quarter of what
+ * How long a packet waits in front of the socket that sent it, where `waits` bytes of others than
+ * TCP wait already, so that the socket pays for it meanwhile: bytes of it that leave the parking interface, which lets out a quarter of what
  * the planes carry. The more waits, the slower than the planes; 0: too little waits. A queue that
  * stays is kept as short as the window, as nscc_full() keeps that of senders that do not pay.
  */
-static __always_inline u32 nscc_parked(const struct mrc_host *h, const struct mrc_tx *tx, u32 len,
-				       u64 now)
+static __always_inline u32 nscc_parked(const struct mrc_host *h, const struct mrc_tx *tx,
+				       u32 waits, u32 len, u64 now)
 {
 	u32 room = now - tx->others_ns > NSCC_BURST_NS ? nscc_room(h, tx) : nscc_burst(h);
 
-	if (tx->others < room / 4)
+	if (waits < room / 4)
 		return 0;
-	if (tx->others < room / 2)
+	if (waits < room / 2)
 		len /= 2 * NSCC_PARK;
-	else if (tx->others < room / 4 * 3)
+	else if (waits < room / 4 * 3)
 		len /= NSCC_PARK;
 	return len > NSCC_PARK_LEAST ? len : NSCC_PARK_LEAST;
 }

@@ -65,6 +65,11 @@ static __always_inline int spray_drop(u32 why)
 	return TC_ACT_SHOT;
 }
 
+/* What becomes of a packet that spray_flow() does not send; no actions: end_spray() carries them out. */
+#define SPRAY_HELD 0x10          /* a copy of it waits for the window */
+#define SPRAY_CUT 0x11           /* it goes out of the cutting interface */
+#define SPRAY_REFUSED 0x12       /* too much waits */
+
 /* A packet that got a slot but cannot be sent gives it back. */
 static __always_inline void spray_free(u32 slot)
 {
@@ -79,7 +84,8 @@ static __always_inline void spray_free(u32 slot)
 static __always_inline int spray_undo(u32 slot, u32 why)
 {
 	spray_free(slot);
-	return spray_drop(why);
+	count(why);
+	return why == MRC_C_DROP_BACKLOG ? SPRAY_REFUSED : TC_ACT_SHOT;
 }
 
 /* Has the flow packets in this QP that are not acknowledged yet, or are being cut? */
@@ -323,33 +329,34 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 	return to_plane(skb, r.pl);
 }
 
-#define SPRAY_HELD 0x10          /* not an action: the packet waits, see spray_hold() */
-
-/* Have the sender's socket go on paying for a packet: a copy of it waits, or it was refused. */
-static __always_inline int park(const struct flow *f)
+/*
+ * Have the sender's socket go on paying for a packet, of which a copy waits or a clone is being
+ * cut, or which was refused: `len` bytes of it are to leave the parking interface.
+ */
+static __always_inline int park(struct __sk_buff *skb, const struct flow *f, u32 len)
 {
+	if (len < skb->len)
+		bpf_skb_change_tail(skb, len, 0);
 	count(MRC_C_TX_PARKED);
 	return bpf_redirect(f->h->park_ifindex, 0);
 }
 
 /*
- * The copy is sent when the window has room (release.c), and the packet itself is done
- * with. At egress a drop would tell the sender that it was not taken, so it goes to
- * an ingress of ours and is dropped there.
+ * How much of a packet is to leave the parking interface, after end_spray()'s verdict; 0: it need
+ * not be parked. What is being cut will wait, too.
  */
-static __always_inline int spray_hold(struct __sk_buff *skb, const struct flow *f)
+static __always_inline u32 parked_len(struct __sk_buff *skb, const struct flow *f, int verdict)
 {
-	u32 len = f->pays ? nscc_parked(f->h, f->tx, skb->len, bpf_ktime_get_ns()) : 0;
+	u32 waits = f->tx->others;
+	s64 cut = f->tx->cut_pending;
 
-	if (!at_egress(skb, f->h))
-		return TC_ACT_SHOT;
-	if (len) {
-		if (len < skb->len)
-			bpf_skb_change_tail(skb, len, 0);
-		return park(f);
-	}
-	skb->mark = MRC_HELD_MARK;
-	return bpf_redirect(f->h->cut_back_ifindex, BPF_F_INGRESS);
+	if (!f->pays)
+		return 0;
+	if (verdict == SPRAY_REFUSED)
+		return skb->len;
+	if (verdict == SPRAY_CUT && cut > 0)
+		waits += cut * CFG_MTU;
+	return nscc_parked(f->h, f->tx, waits, skb->len, bpf_ktime_get_ns());
 }
 
 /* Send a packet in MRC's framing. */
@@ -377,8 +384,8 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 
 #define CUT_LATEST_NS 100000000ll /* what has not come back from being cut by then is lost */
 
-/* Send the packet out of the cutting interface. Its parts come back one by one. */
-static __always_inline int go_to_cut(struct __sk_buff *skb, const struct flow *f)
+/* Count what goes out of the cutting interface. Its parts come back one by one. */
+static __always_inline void count_cut(struct __sk_buff *skb, const struct flow *f)
 {
 	__sync_fetch_and_add(&f->tx->cut_pending, skb->gso_segs ? skb->gso_segs : 1);
 	bpf_spin_lock(&f->tx->lock);
@@ -386,7 +393,6 @@ static __always_inline int go_to_cut(struct __sk_buff *skb, const struct flow *f
 	bpf_spin_unlock(&f->tx->lock);
 	if (skb->gso_size)
 		count(MRC_C_TX_CUT);
-	return bpf_redirect(f->h->cut_ifindex, 0);
 }
 
 /*
@@ -399,7 +405,7 @@ static __always_inline int spray_cut(struct __sk_buff *skb, const struct flow *f
 		return spray_drop(MRC_C_DROP_TOO_BIG);
 	f->tx->cut_flows |= f->bit;
 	f->tx->cut_ns = bpf_ktime_get_ns();
-	return go_to_cut(skb, f);
+	return SPRAY_CUT;
 }
 
 /* Has this packet come back from being cut? */

@@ -34,7 +34,7 @@ u32 host_open(const struct mrc_host *h, struct mrc_tx *tx, u32 tcp)
 u32 host_take(const struct mrc_host *h, struct mrc_tx *tx, u32 len)
 { return take_window(h, tx, tx->next++, len); }
 u32 host_parked(const struct mrc_host *h, const struct mrc_tx *tx, u32 len, u64 now)
-{ return nscc_parked(h, tx, len, now); }
+{ return nscc_parked(h, tx, tx->others, len, now); }
 u32 host_sharers(const struct mrc_balance *b) { return nscc_sharers(b); }
 u32 host_full(const struct mrc_host *h, const struct mrc_tx *tx, u32 len, u32 tcp, u32 pays)
 { return nscc_full(h, tx, len, tcp, tcp, pays, 0, ~0ull); }
