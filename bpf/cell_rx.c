@@ -152,6 +152,7 @@ static __always_inline u32 find_place(struct __sk_buff *skb, struct cell_in *in,
 	in->p->c.head = l3 + (tcp[12] >> 4) * 4;
 	if (in->p->c.len <= in->p->c.head || in->p->c.head + mss > CFG_MTU)
 		return MRC_C_DROP_LENGTH;
+	in->p->ace = has_accurate_ecn(tcp, &in->rx->ace_flows);
 	payload = in->p->c.len - in->p->c.head;
 	if (payload > mss && skb->gso_size != mss)
 		return MRC_C_DROP_LENGTH;
@@ -279,6 +280,7 @@ static __always_inline u32 hold_cell(struct __sk_buff *skb, const struct cell_in
 	big->head = in->p->c.head;
 	big->mss = in->p->c.mss;
 	big->count = in->p->c.count;
+	big->ace = in->p->ace;
 	big->tag = (u64)in->p->qp << 32 | psn;
 	return (slot | MRC_SLOT_BIG) + 1;
 }

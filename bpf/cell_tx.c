@@ -10,13 +10,15 @@ struct cell_copy {
 	struct mrc_slot *one;    /* of a single packet ... */
 	struct mrc_big *big;     /* ... or of several */
 	u32 slot;                /* in the retransmit ring, MRC_SLOT_... */
+	u32 ace;                 /* 1: its flow uses AccECN */
 };
 
 /*
  * Measure a packet from mrc0. Returns 0, or -1 if it is large, but no segment of
  * TCP that can be a cell.
  */
-static __always_inline int measure_cell(struct __sk_buff *skb, struct cell *c)
+static __always_inline int measure_cell(struct __sk_buff *skb, struct mrc_tx *tx, struct cell *c,
+					struct cell_copy *copy)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	u8 *ip = data + MRC_ETH_LEN, tcp[TCP_LEN];
@@ -44,6 +46,7 @@ static __always_inline int measure_cell(struct __sk_buff *skb, struct cell *c)
 		return -1;
 	c->count = packets_of(c->len - c->head, c->mss);
 	c->seq = bpf_ntohl(*(__be32 *)(tcp + 4));
+	copy->ace = has_accurate_ecn(tcp, &tx->ace_flows);
 	if (c->count >= MRC_CELL_PACKETS || c->head + c->mss > CFG_MTU)
 		return -1;
 	if (c->count == 1) {
@@ -78,6 +81,7 @@ static __always_inline int keep_cell(struct __sk_buff *skb, const struct cell *c
 	big->mss = c->mss;
 	big->count = c->count;
 	big->resent = 0;
+	big->ace = copy->ace;
 	copy->big = big;
 	copy->slot = slot | MRC_SLOT_BIG;
 	return 0;
@@ -173,7 +177,7 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 	struct cell c;
 	u64 now;
 
-	if (measure_cell(skb, &c))
+	if (measure_cell(skb, f->tx, &c, &kept))
 		return spray_cut(skb, f);
 	if (c.count > 1) {
 		if (c.len > f->h->cell_bytes || keep_cell(skb, &c, &kept))

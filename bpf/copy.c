@@ -28,6 +28,7 @@ struct copy_at {
 	u32 left;                /* packets of the cell from this one on */
 	u32 last;                /* 1: the last one of the cell */
 	u32 mss;
+	u32 ace;                 /* 1: all packets of the cell have its flags of ECN */
 	u32 partial;             /* 1: its checksum may be the half that is left to a NIC */
 	u32 damaged;             /* 1: its checksum is wrong, as write_copy() finds */
 };
@@ -196,9 +197,9 @@ static __always_inline long forget_partial(struct __sk_buff *skb)
  * Has the single packet the half of a checksum that mend_headers() would fill in? Only
  * TCP and UDP right behind an IP header without options are looked at: whoever gets 0
  * asks is_partial(). A datagram around a packet that lacks its own checksum has that half
- * as its sum by chance, once in 65,536.
+ * as its sum by chance, once in 65,536. Flows that use AccECN are noted in `flows`.
  */
-static __always_inline u32 has_half(struct __sk_buff *skb)
+static __always_inline u32 has_half(struct __sk_buff *skb, u64 *flows)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	u32 len = skb->len - MRC_ETH_LEN, proto, i;
@@ -225,8 +226,12 @@ static __always_inline u32 has_half(struct __sk_buff *skb)
 			sum += *(u32 *)(ip + i);
 	}
 	sum += bpf_htons(proto) + bpf_htons(len);
-	if (proto == IP_TCP)
-		return (void *)(l4 + TCP_LEN) <= end && *(u16 *)(l4 + 16) == (u16)~folded(sum);
+	if (proto == IP_TCP) {
+		if ((void *)(l4 + TCP_LEN) > end)
+			return 0;
+		has_accurate_ecn(l4, flows);
+		return *(u16 *)(l4 + 16) == (u16)~folded(sum);
+	}
 	return proto == IP_UDP && (void *)(l4 + MRC_UDP_LEN) <= end &&
 	       *(u16 *)(l4 + 6) == (u16)~folded(sum);
 }
@@ -251,7 +256,7 @@ static __always_inline u32 mend_headers(u8 *head, const struct copy_at *c)
 		*(__be32 *)(l4 + 4) = bpf_htonl(bpf_ntohl(*(__be32 *)(l4 + 4)) + c->at * c->mss);
 		if (!c->last)
 			l4[13] &= ~(TCP_FIN | TCP_PSH);
-		if (c->at)
+		if (c->at && !c->ace)
 			l4[13] &= ~TCP_CWR;
 	}
 	*check = 0;
@@ -277,6 +282,7 @@ static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *hea
 
 	c->at = 0;
 	c->mss = 0;
+	c->ace = 0;
 	c->partial = 0;
 	c->last = 1;
 	c->left = 1;
@@ -294,6 +300,7 @@ static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *hea
 		find_transport(head, big->len, c);
 		c->most = MRC_PIECE_BYTES;
 		c->mss = big->mss;
+		c->ace = big->ace;
 		c->at = at;
 		c->left = big->count - at;
 		c->last = c->left == 1;

@@ -45,6 +45,7 @@ struct mrc_big {
 	__u16 mss;               /* payload of each packet but the last, bytes */
 	__u16 count;             /* packets */
 	__u16 resent;            /* 1: packets of it were sent again, one by one; lock of tx */
+	__u32 ace;               /* 1: its flow uses AccECN (has_accurate_ecn) */
 	__u8 data[MRC_CELL_BYTES + MRC_PIECE_ROOM];
 };
 
@@ -182,6 +183,7 @@ struct drain_args {              /* to mrc_drain, from all others and from itsel
 
 struct piece {                   /* mrc_cell: what arrived */
 	struct cell c;
+	u32 ace;                 /* 1: its flow uses AccECN (has_accurate_ecn) */
 	u32 qp;
 	u32 psn;                 /* of the first packet, 24 bits */
 	u32 label;

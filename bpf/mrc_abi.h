@@ -287,6 +287,7 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u64 cut_flows;         /* flows of which a packet was cut lately, a bit of the hash each; racy */
 	__u64 cut_ns;            /* when the last one was cut; racy */
 	__u64 cut_pending;       /* packets that are to come back from being cut; atomic */
+	__u64 ace_flows;         /* flows of TCP that have shown that they use AccECN, a bit by their ports each; racy */
 	__u64 flows;             /* flows of which a packet has a PSN from flows_from on, or is being cut, a bit of the hash each; lock */
 	__u64 flows_before;      /* the same of earlier PSNs, of which some may not be acknowledged; lock */
 	__u64 sacked[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
@@ -323,6 +324,7 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	__u32 ce_ev;             /* ... and its path, plus one; 0: none; lock */
 	__u64 nack_ns;           /* refusals up to now are paid for until then (refuse.c); lock */
 	__u64 copy_ns;           /* the same of SACKs for copies; lock */
+	__u64 ace_flows;         /* as in mrc_tx; racy */
 	__u64 received[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
 };
 

@@ -442,7 +442,7 @@ static __always_inline int follows_cut(struct __sk_buff *skb, const struct flow 
 static __always_inline int is_unfinished(struct __sk_buff *skb, const struct flow *f)
 {
 	if (!f->h->cut_ifindex || is_back(skb, f) ||
-	    (f->q->framing == MRC_FRAMING_CELL && has_half(skb)))
+	    (f->q->framing == MRC_FRAMING_CELL && has_half(skb, &f->tx->ace_flows)))
 		return 0;
 	return is_partial(skb);
 }

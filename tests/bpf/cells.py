@@ -39,7 +39,7 @@ TCP_LEN = 20
 WITH_USIDS_AND_WITHOUT = pytest.mark.parametrize(
     "routing", [SRV6, Routing("ecmp", underlay=6)], ids=["srv6", "ecmp"]
 )
-COPY_TAG, COPY_DATA = 0, 28
+COPY_TAG, COPY_DATA = 0, 32
 """Offsets in a slot of a cell (struct mrc_big in bpf/maps.c)."""
 MSS = 900
 
@@ -139,12 +139,16 @@ def ends_of(version: int, inward: bool) -> tuple[bytes, bytes]:
 def tcp(
     body: bytes, *, seq: int = 1, flags: int = ACK, version: int = 4, options: bytes = b"",
     ip_options: bytes = b"", ident: int = 1, tos: int = 0, inward: bool = False,
-    partial: bool = False,
+    partial: bool = False, port: int = 40000, ace: int = 0,
 ) -> bytes:  # fmt: skip
-    """Return an IP packet with TCP in it, whose checksums are right or left to a NIC."""
+    """Return an IP packet with TCP in it, whose checksums are right or left to a NIC.
+
+    `ace` is the number that AccECN has in the flags AE, CWR and ECE.
+    """
     ends = ends_of(version, inward)
-    offset = (TCP_LEN + len(options)) // 4 << 4
-    head = struct.pack("!HHIIBBHHH", 40000, 7, seq, 99, offset, flags, 500, 0, 0) + options
+    offset = (TCP_LEN + len(options)) // 4 << 4 | ace >> 2
+    flags |= (ace & 3) << 6
+    head = struct.pack("!HHIIBBHHH", port, 7, seq, 99, offset, flags, 500, 0, 0) + options
     segment = transport(head, body, 16, ends, 6, partial)
     return network(segment, 6, ends, ident=ident, tos=tos, options=ip_options)
 
@@ -271,8 +275,13 @@ def ev_in(frame: bytes) -> int:
     return int.from_bytes(frame[16:18], "big") << 16
 
 
-def piece(packet: bytes, mss: int, first: int, end: int, *, partial: bool = False) -> bytes:
-    """Return packets [first, end) of a large TCP packet as one, as a NIC would cut it."""
+def piece(
+    packet: bytes, mss: int, first: int, end: int, *, partial: bool = False, accurate: bool = False
+) -> bytes:
+    """Return packets [first, end) of a large TCP packet as one, as a NIC would cut it.
+
+    Of one of AccECN (`accurate`) all packets have the same flags of ECN.
+    """
     version = packet[0] >> 4
     l4 = (packet[0] & 15) * 4 if version == 4 else WIRE.MRC_IP6_LEN
     head = l4 + (packet[l4 + 12] >> 4) * 4
@@ -280,7 +289,7 @@ def piece(packet: bytes, mss: int, first: int, end: int, *, partial: bool = Fals
     flags = packet[l4 + 13]
     if end * mss < len(body):
         flags &= ~(FIN | PSH)
-    if first:
+    if first and not accurate:
         flags &= ~CWR
     seq = (seq_of(packet) + first * mss) & 0xFFFFFFFF
     tcp_head = bytearray(packet[l4:head])
@@ -299,10 +308,10 @@ def piece(packet: bytes, mss: int, first: int, end: int, *, partial: bool = Fals
     )  # fmt: skip
 
 
-def pieces(packet: bytes, mss: int) -> list[bytes]:
+def pieces(packet: bytes, mss: int, *, accurate: bool = False) -> list[bytes]:
     """Return every packet of a large TCP packet, whole and with its checksum."""
     count = -(-len(body_of(packet)) // mss)
-    return [piece(packet, mss, i, i + 1) for i in range(count)]
+    return [piece(packet, mss, i, i + 1, accurate=accurate) for i in range(count)]
 
 
 # ---- the rig
