@@ -178,7 +178,7 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 		if (c.len > f->h->cell_bytes || keep_cell(skb, &c, &kept))
 			return spray_cut(skb, f);
 	} else {
-		why = keep_copy(skb, &single);
+		why = keep_copy(skb, f, &single);
 		if (why)
 			return spray_drop(why);
 		kept.one = single.buf;

@@ -26,6 +26,7 @@ struct mrc_source {              /* address of a peer on one of its planes; net 
 
 struct mrc_slot {                /* one packet, in either ring */
 	__u64 tag;               /* qp << 32 | psn while the content is whole, else ~0; MRC_TAG_PARTIAL */
+	__u64 expires_ns;        /* in the retransmit ring: when it is too old to be sent; 0: never, or EXPIRED */
 	__u8 data[CFG_SLOT_BYTES];
 };
 

@@ -54,7 +54,7 @@
  *   mrc_survey  survey.c   the next survey probe
  *   mrc_control control.c  a command
  *
- * Shared: path.h has the states of a path, and path_events.c reports their
+ * Shared: expire.c has stubs of datagrams that are too old. path.h has the states of a path, and path_events.c reports their
  * changes. error.c has QPs that give up. hook.h makes mrc_receive an XDP or a tc program, and exits.c holds
  * its exits. capture.c records packets while a capture runs.
  *
@@ -94,6 +94,7 @@
 #include "error.c"
 #include "aqm.c"
 #include "copy.c"
+#include "expire.c"
 #include "data_tx.c"
 #include "spray.c"
 #include "cell_tx.c"

@@ -79,6 +79,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 retry_limit;       /* a QP gives up if its oldest packet was sent again more often than this ... */
 	__u32 retry_s;           /* ... and was not acknowledged for so long; 0 in either: never */
 	__u32 qps;               /* QPs that the maps have room for */
+	__u32 datagram_max_ms;   /* what is not TCP's is not sent when it is older; 0: it is at any age */
 	__u8 link_mac[6];        /* mrc0's own address */
 	/* DSCPs, by class of packets */
 	__u8 dscp_data;          /* data that switches may trim */
@@ -90,7 +91,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u8 keyed;              /* 1: a key that was not installed is none; 0: it is zero */
 	__u8 inner;              /* 1: only packets from the peer's inner addresses to ours reach mrc0 */
 	__u8 hops_min;           /* the least hop limit with which a daemon's message arrives from within the fabric */
-	__u8 pad[5];
+	__u8 pad;
 	__u64 survey_key[2];     /* of our own survey probes, which come back to us */
 	__u64 mac1_key[2];       /* of mac1, which shows that who asks for keys knows our public key */
 };
@@ -420,6 +421,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 #define MRC_MARK_SACK 0x02       /* in .flags: a whole SACK; else data, stripped */
 #define MRC_MARK_NACK 0x04       /* in .flags: a whole NACK; .ev_hi and .psn are those of the packet it names */
 #define MRC_MARK_STACK 0x10       /* in .flags: for the daemon, by way of the stack; only the source address is overwritten */
+#define MRC_MARK_STUB 0x40       /* in .flags: a stub, stripped as data */
 #define MRC_MARK_SOLICIT 0x08    /* in .flags: a whole probe that asks for a SACK; .ts is its time stamp, .ev_hi its path */
 struct mrc_mark {
 	__u16 ev_hi;             /* EV >> 16; the low half of an EV is 0 */
@@ -616,6 +618,8 @@ struct mrc_counter_name {        /* map counter_names[counter]; daemon */
 #define MRC_C_PENALTY_TX 110     /* SACKs that asked a sender for a smaller window: a reorder ring fills up */
 #define MRC_C_PENALTY_RX 111     /* SACKs that made a congestion window smaller: the peer's reorder ring fills up */
 #define MRC_C_PENALTY_OVER 112   /* congestion windows that returned after that */
-#define MRC_C_COUNT 113
+#define MRC_C_DROP_EXPIRED 113   /* dropped: datagrams that had waited longer than datagram_max_ms */
+#define MRC_C_STUB_RX 114        /* stubs: datagrams that had become too old at their sender */
+#define MRC_C_COUNT 115
 
 #endif

@@ -71,7 +71,9 @@ static __always_inline int receive_data(struct hook_ctx *ctx, struct packet *pkt
 
 	if (data + MRC_PAYLOAD_OFF + 20 > end)
 		return drop(MRC_C_DROP_SHORT);
-	if (reth->rkey != bpf_htonl(MRC_RKEY_NETDEV))
+	if (reth->rkey == bpf_htonl(MRC_RKEY_STUB))
+		pkt->flags |= MRC_MARK_STUB;
+	else if (reth->rkey != bpf_htonl(MRC_RKEY_NETDEV))
 		return drop(MRC_C_DROP_RKEY);
 	len = pkt->body - MRC_WRITE_LEN;
 	if (reth->length != bpf_htonl(len) || len > CFG_MTU)

@@ -196,7 +196,7 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 }
 
 /* Copy the packet into a free slot. Returns the counter of what prevents it, or 0. */
-static __always_inline u32 keep_copy(struct __sk_buff *skb, struct copy *c)
+static __always_inline u32 keep_copy(struct __sk_buff *skb, const struct flow *f, struct copy *c)
 {
 	u64 len = skb->len - MRC_ETH_LEN;
 	u32 slot;
@@ -208,6 +208,7 @@ static __always_inline u32 keep_copy(struct __sk_buff *skb, struct copy *c)
 		return MRC_C_DROP_RING;
 	c->slot = slot;
 	c->buf->tag = ~0ull;
+	c->buf->expires_ns = expiry_of(f->h, f->tcp);
 	barrier();
 	if (!LEN_OK(len)) {
 		tx_free.push(&slot, 0);
@@ -303,7 +304,7 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 		return spray_drop(MRC_C_DROP_STATE);
 	if (bpf_skb_change_tail(skb, skb->len + MRC_ICRC_LEN, 0) ||
 	    bpf_skb_change_head(skb, MRC_STRIP, 0) ||
-	    dress_data(skb, f->h, f->q, &r, psn, len, aux, now))
+	    dress_data(skb, f->h, f->q, &r, psn, len, aux, now, MRC_RKEY_NETDEV))
 		return spray_drop(MRC_C_DROP_SKB);
 	count(MRC_C_TX_PACKETS);
 	count_by(MRC_C_TX_BYTES, len);
@@ -332,7 +333,7 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 	struct copy c;
 	u64 now;
 
-	why = keep_copy(skb, &c);
+	why = keep_copy(skb, f, &c);
 	if (why)
 		return spray_drop(why);
 	now = bpf_ktime_get_ns();

@@ -446,6 +446,7 @@ class Rig:
             cc_rate=0,
             retry_limit=0,
             retry_s=0,
+            datagram_max_ms=0,
             # Tags are those of the zero key, and any inner address is taken.
             keyed=0,
             qps=self.dp.sizes.qps,
