@@ -184,7 +184,7 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 		kept.one = single.buf;
 		kept.slot = single.slot;
 	}
-	if (make_room(skb, &c)) {
+	if (!f->tell && make_room(skb, &c)) {
 		if (c.count == 1)
 			return spray_undo(kept.slot, MRC_C_DROP_SKB);
 		spray_free(kept.slot);
@@ -200,6 +200,8 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 	if (record_cell(qp, psn, id & 0xffff, &c, &kept, now))
 		return TC_ACT_SHOT;
 	watch(qp);
+	if (f->tell)
+		return spray_kept(id, c.len);
 	if (id & PATH_HELD)
 		return spray_hold(skb, f, c.count);
 	if (c.count > 1)
@@ -257,7 +259,16 @@ int mrc_spray(struct __sk_buff *skb)
 		return spray_drop(MRC_C_DROP_TOO_BIG);
 	why = find_flow(skb, &f, &qp);
 	if (why)
-		return spray_drop(why);
+		return spray_refuse(skb, &f, why);
+	f.tell = 0;
+	if (is_away(f.peer, f.b)) {
+		if (begins_tcp(skb, &f))
+			return spray_refuse(skb, &f, MRC_C_DROP_UNREACHABLE);
+		if (!f.tcp && at_egress(skb, f.h))
+			return spray_cut(skb, &f);
+		f.tell = !f.tcp;
+	}
+	FORGET(f.tell, f.seat);
 	if (CELLS && follows_cut(skb, &f))
 		return go_to_cut(skb, &f);
 	if (skb->gso_size && !(CELLS && f.q->framing == MRC_FRAMING_CELL))
@@ -265,5 +276,9 @@ int mrc_spray(struct __sk_buff *skb)
 	verdict = spray_flow(skb, &f, qp);
 	if (CELLS)
 		end_cut(skb, &f);
+	if (f.tell && verdict == TC_ACT_SHOT) {
+		skb->cb[1] = 0;
+		tails.call(skb, TAIL_UNREACHABLE);
+	}
 	return verdict;
 }

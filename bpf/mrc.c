@@ -35,6 +35,7 @@
  *   mrc_deliver, mrc_cell --packets wait, or a question--> mrc_drain --more--> mrc_drain
  *   mrc_deliver, mrc_cell --no room, no place--> mrc_refuse
  *   mrc_cell --a SACK is wanted--> mrc_solicit
+ *   mrc_spray --nobody, or not heard--> mrc_unreachable
  *   mrc_spray --kicked--> mrc_tick --overdue--> mrc_resend --packets wait--> mrc_drain
  *   mrc_tick --planes to probe--> mrc_probe --next plane--> mrc_probe
  *                                 mrc_probe --what mrc_tick found--> mrc_resend
@@ -43,6 +44,7 @@
  *   mrc_drain   deliver.c          a few held packets; at the end the SACK that is due
  *   mrc_solicit solicit.c          a question for a SACK
  *   mrc_refuse  refuse.c           a NACK
+ *   mrc_unreachable unreachable.c  an ICMP message to the sender
  *   mrc_probe   probe.c            one plane to probe
  *   mrc_resend  retransmit.c       one packet that counts as lost
  *
@@ -107,6 +109,7 @@
 #include "receive.c"
 #include "inner.c"
 #include "deliver.c"
+#include "unreachable.c"
 #include "solicit.c"
 #include "cell_rx.c"
 #include "retransmit.c"

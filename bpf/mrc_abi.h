@@ -130,6 +130,7 @@ struct mrc_peer {                /* map peers; written by the daemon */
 	__u32 qp_base;
 	__u32 qp_mask;           /* number of QPs - 1 */
 	__u64 plane_mask;        /* planes usable at the peer, a bit each; daemon */
+	__u64 unheard_ns;        /* the daemon hears nothing of it; true until then, unless the daemon says so again */
 };
 
 /*
@@ -150,6 +151,8 @@ struct mrc_balance {             /* map balances[peer] */
 	__u64 judge_at_ns;       /* when its planes are judged next; atomic */
 	__u64 wants;             /* bit q: QP q of the peer has sent cells and would like a SACK; atomic */
 	__u64 away;              /* flows that may be in another QP than their hash's, a bit of it each; atomic */
+	__u64 heard_ns;          /* when it last acknowledged anything, or answered a probe; racy */
+	__u64 tried_ns;          /* when something new was last sent to it while the daemon did not hear it; racy */
 	__u64 ecn_ns;            /* when ecn_flows was cleared; racy */
 	__u64 ecn_flows;         /* one bit, by its ports, for each TCP flow that was marked CE; racy */
 	__u64 acked[MRC_MAX_PLANES];  /* packets acknowledged since the plane was judged; racy, and cleared by mrc_judge */
@@ -620,6 +623,8 @@ struct mrc_counter_name {        /* map counter_names[counter]; daemon */
 #define MRC_C_PENALTY_OVER 112   /* congestion windows that returned after that */
 #define MRC_C_DROP_EXPIRED 113   /* dropped: datagrams that had waited longer than datagram_max_ms */
 #define MRC_C_STUB_RX 114        /* stubs: datagrams that had become too old at their sender */
-#define MRC_C_COUNT 115
+#define MRC_C_DROP_UNREACHABLE 115 /* dropped: the first packet of a connection to a peer that is not heard */
+#define MRC_C_UNREACHABLE_TX 116 /* ICMP messages that told a sender that its destination is unreachable */
+#define MRC_C_COUNT 117
 
 #endif

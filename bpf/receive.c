@@ -250,6 +250,8 @@ static __always_inline int receive_probe_reply(const struct packet *pkt, u32 pro
 	path->srtt_ns = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns, SLOW_SHIFT);
 	path->rtt_at_ns = now;
 	b = balance_get(q->peer);
+	if (b)
+		b->heard_ns = now;
 	if (b && (!b->probed_ns || rtt < b->probed_ns))
 		b->probed_ns = rtt;
 	bpf_spin_lock(&tx->lock);

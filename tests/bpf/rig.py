@@ -350,6 +350,7 @@ class Rig:
         budget = ABI.structs["mrc_budget"].size
         self._fill("peer_budgets", size.peers, budget)
         self._fill("net_budgets", ABI.MRC_NET_BUDGETS + 1, budget)
+        self._fill("told", 1, budget)
         for key in bpf.keys(self.dp.maps["indices"], 4):
             bpf.delete(self.dp.maps["indices"], key)
         for name, kind, window in (
