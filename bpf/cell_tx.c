@@ -183,13 +183,13 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 		if (c.len > f->h->cell_bytes || keep_cell(skb, &c, &kept))
 			return spray_cut(skb, f);
 	} else {
-		why = keep_copy(skb, &single);
+		why = keep_copy(skb, f, &single);
 		if (why)
 			return spray_drop(why);
 		kept.one = single.buf;
 		kept.slot = single.slot;
 	}
-	if (make_room(skb, &c)) {
+	if (!f->tell && make_room(skb, &c)) {
 		if (c.count == 1)
 			return spray_undo(kept.slot, MRC_C_DROP_SKB);
 		spray_free(kept.slot);
@@ -206,6 +206,8 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 	if (record_cell(qp, psn, id & 0xffff, &c, &kept, now))
 		return TC_ACT_SHOT;
 	watch(qp);
+	if (f->tell)
+		return spray_kept(id, c.len);
 	if (id & PATH_HELD) {
 		count_by(MRC_C_TX_HELD, c.count);
 		return SPRAY_HELD;
@@ -240,6 +242,8 @@ static __always_inline int spray_flow(struct __sk_buff *skb, const struct flow *
 {
 	u32 why;
 
+	if (f->tell && at_egress(skb, f->h)) /* where it comes back its sender can be told */
+		return spray_cut(skb, f);
 	if (CELLS && follows_cut(skb, f))
 		return SPRAY_CUT;
 	if (skb->gso_size && !(CELLS && f->q->framing == MRC_FRAMING_CELL))
@@ -303,9 +307,20 @@ int mrc_spray(struct __sk_buff *skb)
 		return spray_drop(MRC_C_DROP_TOO_BIG);
 	why = find_flow(skb, &f, &qp);
 	if (why)
-		return spray_drop(why);
+		return spray_refuse(skb, &f, why);
+	f.tell = is_away(f.peer, f.b);
+	if (f.tell && begins_tcp(skb, &f))
+		return spray_refuse(skb, &f, MRC_C_DROP_UNREACHABLE);
+	f.tell &= !f.tcp;
+	FORGET(f.tell, f.seat); /* or the verifier would walk what follows once for each value */
+	FORGET(f.keeps, f.seat);
+	FORGET(f.pays, f.seat);
 	verdict = spray_flow(skb, &f, qp);
 	if (CELLS)
 		end_cut(skb, &f);
+	if (f.tell && (verdict == TC_ACT_SHOT || verdict == SPRAY_REFUSED)) {
+		skb->cb[1] = 0;
+		tails.call(skb, TAIL_UNREACHABLE);
+	}
 	return end_spray(skb, &f, verdict);
 }

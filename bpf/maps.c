@@ -28,6 +28,7 @@ struct mrc_source {              /* address of a peer on one of its planes; net 
 
 struct mrc_slot {                /* one packet, in either ring */
 	__u64 tag;               /* qp << 32 | psn while the content is whole, else ~0; MRC_TAG_PARTIAL */
+	__u64 expires_ns;        /* in the retransmit ring: when it is too old to be sent; 0: never, or EXPIRED */
 	__u8 data[CFG_SLOT_BYTES];
 };
 
@@ -68,6 +69,9 @@ BPF_ARRAY(replays, struct mrc_replay, CFG_MAX_QPS * MRC_MAX_PLANES);
 BPF_ARRAY(peer_budgets, struct mrc_budget, CFG_MAX_PEERS);
 BPF_ARRAY(net_budgets, struct mrc_budget, MRC_NET_BUDGETS + 1);
 BPF_HASH(indices, u32, struct mrc_budget, CFG_MAX_PEERS * MRC_INDICES);
+
+/* What senders of this host may be told of destinations that cannot be reached (unreachable.c). */
+BPF_ARRAY(told, struct mrc_budget, 1);
 
 BPF_ARRAY(tx_entries, struct mrc_tx_entry, CFG_MAX_QPS * CFG_WINDOW);
 BPF_ARRAY(rx_entries, struct mrc_rx_entry, CFG_MAX_QPS * (CFG_WINDOW / 2));
@@ -245,7 +249,8 @@ BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 #define TAIL_TICK 7
 #define TAIL_RELEASE 8
 #define TAIL_REFUSE 9
-#define TAIL_COUNT 10
+#define TAIL_UNREACHABLE 10
+#define TAIL_COUNT 11
 BPF_PROG_ARRAY(tails, TAIL_COUNT);
 
 static __always_inline struct mrc_chain *chain_get(u32 chain)

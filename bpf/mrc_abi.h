@@ -80,6 +80,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 retry_limit;       /* a QP gives up if its oldest packet was sent again more often than this ... */
 	__u32 retry_s;           /* ... and was not acknowledged for so long; 0 in either: never */
 	__u32 qps;               /* QPs that the maps have room for */
+	__u32 datagram_max_ms;   /* what is not TCP's is not sent when it is older; 0: it is at any age */
 	__u8 link_mac[6];        /* mrc0's own address */
 	/* DSCPs, by class of packets */
 	__u8 dscp_data;          /* data that switches may trim */
@@ -91,7 +92,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u8 keyed;              /* 1: a key that was not installed is none; 0: it is zero */
 	__u8 inner;              /* 1: only packets from the peer's inner addresses to ours reach mrc0 */
 	__u8 hops_min;           /* the least hop limit with which a daemon's message arrives from within the fabric */
-	__u8 pad[1];
+	__u8 pad[5];
 	__u64 survey_key[2];     /* of our own survey probes, which come back to us */
 	__u64 mac1_key[2];       /* of mac1, which shows that who asks for keys knows our public key */
 };
@@ -131,6 +132,7 @@ struct mrc_peer {                /* map peers; written by the daemon */
 	__u32 qp_base;
 	__u32 qp_mask;           /* number of QPs - 1 */
 	__u64 plane_mask;        /* planes usable at the peer, a bit each; daemon */
+	__u64 unheard_ns;        /* the daemon hears nothing of it; true until then, unless the daemon says so again */
 };
 
 /*
@@ -151,6 +153,8 @@ struct mrc_balance {             /* map balances[peer] */
 	__u64 judge_at_ns;       /* when its planes are judged next; atomic */
 	__u64 wants;             /* bit q: QP q of the peer has sent cells and would like a SACK; atomic */
 	__u64 away;              /* flows that may be in another QP than their hash's, a bit of it each; atomic */
+	__u64 heard_ns;          /* when it last acknowledged anything, or answered a probe; racy */
+	__u64 tried_ns;          /* when something new was last sent to it while the daemon did not hear it; racy */
 	__u64 ecn_ns;            /* when ecn_flows was cleared; racy */
 	__u64 ecn_flows;         /* one bit, by its ports, for each TCP flow that was marked CE; racy */
 	__u64 acked[MRC_MAX_PLANES];  /* packets acknowledged since the plane was judged; racy, and cleared by mrc_judge */
@@ -427,6 +431,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 #define MRC_MARK_SACK 0x02       /* in .flags: a whole SACK; else data, stripped */
 #define MRC_MARK_NACK 0x04       /* in .flags: a whole NACK; .ev_hi and .psn are those of the packet it names */
 #define MRC_MARK_STACK 0x10       /* in .flags: for the daemon, by way of the stack; only the source address is overwritten */
+#define MRC_MARK_STUB 0x40       /* in .flags: a stub, stripped as data */
 #define MRC_MARK_SOLICIT 0x08    /* in .flags: a whole probe that asks for a SACK; .ts is its time stamp, .ev_hi its path */
 struct mrc_mark {
 	__u16 ev_hi;             /* EV >> 16; the low half of an EV is 0 */
@@ -624,6 +629,10 @@ struct mrc_counter_name {        /* map counter_names[counter]; daemon */
 #define MRC_C_PENALTY_RX 111     /* SACKs that made a congestion window smaller: the peer's reorder ring fills up */
 #define MRC_C_PENALTY_OVER 112   /* congestion windows that returned after that */
 #define MRC_C_TX_PARKED 113      /* packets of which a copy waits, or that were refused, and for which the sender's socket goes on paying */
-#define MRC_C_COUNT 114
+#define MRC_C_DROP_EXPIRED 114   /* dropped: datagrams that had waited longer than datagram_max_ms */
+#define MRC_C_STUB_RX 115        /* stubs: datagrams that had become too old at their sender */
+#define MRC_C_DROP_UNREACHABLE 116 /* dropped: the first packet of a connection to a peer that is not heard */
+#define MRC_C_UNREACHABLE_TX 117 /* ICMP messages that told a sender that its destination is unreachable */
+#define MRC_C_COUNT 118
 
 #endif

@@ -571,6 +571,8 @@ int mrc_learn(struct __sk_buff *skb)
 	if (!b)
 		return TC_ACT_SHOT;
 	chain->learning.found_slow = 0;
+	if (in->bytes)
+		b->heard_ns = now;
 	bpf_spin_lock(&tx->lock);
 	fresh = learn_times(tx, b, h, in, &chain->learning, id, now);
 	if (path && id != MRC_NO_PATH)

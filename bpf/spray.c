@@ -20,6 +20,7 @@ struct flow {
 	u32 tcp;                 /* 1: a packet of TCP */
 	u32 keeps;               /* 1: its sender keeps what is refused: TCP of this host, at tc egress */
 	u32 pays;                /* 1: its sender's socket can be made to wait (park) */
+	u32 tell;                /* 1: its copy is kept, and its sender told that the peer is not heard */
 	u64 bit;                 /* by its hash, in tx->cut_flows and tx->extra_flows */
 	u64 seat;                /* the same in tx->flows: flows of one seat have the same QP by their hash */
 };
@@ -63,6 +64,61 @@ static __always_inline int spray_drop(u32 why)
 {
 	count(why);
 	return TC_ACT_SHOT;
+}
+
+/* Does the daemon say that it does not hear the peer? */
+static __always_inline int is_unheard(const struct mrc_peer *peer)
+{
+	return peer->unheard_ns && peer->unheard_ns > bpf_ktime_get_ns();
+}
+
+/*
+ * Drop a packet that cannot be sent. If its destination is unreachable by what is known,
+ * its sender is told (unreachable.c).
+ */
+static __always_inline int spray_refuse(struct __sk_buff *skb, const struct flow *f, u32 why)
+{
+	if (why == MRC_C_DROP_NO_PEER || is_unheard(f->peer)) {
+		skb->cb[1] = why;
+		tails.call(skb, TAIL_UNREACHABLE);
+	}
+	return spray_drop(why);
+}
+
+#define TRIAL_NS 500000000ull    /* a peer that the daemon does not hear has so long to answer something new */
+
+/*
+ * Is the peer really away? Its daemon may be dead while its data path works. So the first
+ * new thing is sent, and the peer is away while that is not answered. The clock repeats it,
+ * and its acknowledgement ends this.
+ */
+static __always_inline int is_away(const struct mrc_peer *peer, struct mrc_balance *b)
+{
+	u64 now;
+
+	if (!is_unheard(peer))
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (b->heard_ns >= b->tried_ns) {
+		b->tried_ns = now;
+		return 0;
+	}
+	return now - b->tried_ns > TRIAL_NS;
+}
+
+/* Is it a segment of TCP that begins a connection? */
+static __always_inline int begins_tcp(struct __sk_buff *skb, const struct flow *f)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	u32 l4 = MRC_IP6_LEN;
+	u8 flags;
+
+	if (!f->tcp || data + MRC_ETH_LEN + 1 > end)
+		return 0;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		l4 = (*(u8 *)(data + MRC_ETH_LEN) & 15) * 4;
+	return !bpf_skb_load_bytes(skb, MRC_ETH_LEN + l4 + 13, &flags, 1) &&
+	       (flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
 /* What becomes of a packet that spray_flow() does not send; no actions: end_spray() carries them out. */
@@ -204,7 +260,7 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 }
 
 /* Copy the packet into a free slot. Returns the counter of what prevents it, or 0. */
-static __always_inline u32 keep_copy(struct __sk_buff *skb, struct copy *c)
+static __always_inline u32 keep_copy(struct __sk_buff *skb, const struct flow *f, struct copy *c)
 {
 	u64 len = skb->len - MRC_ETH_LEN;
 	u32 slot;
@@ -216,6 +272,7 @@ static __always_inline u32 keep_copy(struct __sk_buff *skb, struct copy *c)
 		return MRC_C_DROP_RING;
 	c->slot = slot;
 	c->buf->tag = ~0ull;
+	c->buf->expires_ns = expiry_of(f->h, f->tcp);
 	barrier();
 	if (!LEN_OK(len)) {
 		tx_free.push(&slot, 0);
@@ -321,7 +378,7 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 		return spray_drop(MRC_C_DROP_STATE);
 	if (bpf_skb_change_tail(skb, skb->len + MRC_ICRC_LEN, 0) ||
 	    bpf_skb_change_head(skb, MRC_STRIP, 0) ||
-	    dress_data(skb, f->h, f->q, &r, psn, len, aux, now))
+	    dress_data(skb, f->h, f->q, &r, psn, len, aux, now, MRC_RKEY_NETDEV))
 		return spray_drop(MRC_C_DROP_SKB);
 	count(MRC_C_TX_PACKETS);
 	count_by(MRC_C_TX_BYTES, len);
@@ -359,6 +416,19 @@ static __always_inline u32 parked_len(struct __sk_buff *skb, const struct flow *
 	return nscc_parked(f->h, f->tx, waits, skb->len, bpf_ktime_get_ns());
 }
 
+/*
+ * The copy is sent when the clock finds it missing, or when the window has room, and the
+ * packet itself tells its sender that the peer is not heard.
+ */
+static __always_inline int spray_kept(u32 id, u64 len)
+{
+	if (!(id & PATH_HELD)) { /* else counted by mrc_release */
+		count(MRC_C_TX_PACKETS);
+		count_by(MRC_C_TX_BYTES, len);
+	}
+	return TC_ACT_SHOT;
+}
+
 /* Send a packet in MRC's framing. */
 static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow *f, u32 qp)
 {
@@ -366,7 +436,7 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 	struct copy c;
 	u64 now;
 
-	why = keep_copy(skb, &c);
+	why = keep_copy(skb, f, &c);
 	if (why)
 		return spray_drop(why);
 	now = bpf_ktime_get_ns();
@@ -375,6 +445,8 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 		return spray_undo(c.slot, why);
 	if (record_sent(qp, psn, id & 0xffff, &c, now))
 		return TC_ACT_SHOT;
+	if (f->tell)
+		return spray_kept(id, c.len);
 	if (id & PATH_HELD) {
 		count(MRC_C_TX_HELD);
 		return SPRAY_HELD;

@@ -38,6 +38,7 @@ from mrcd.wire.packet import WIRE, overhead
 
 IFNAMSIZ = 16
 RETRIES_MAX, RETRY_MAX_S = 250, 86_400  # the programs count 255 sendings of a packet
+DATAGRAM_MAX_MS = 600_000
 MPR_MIN, MPR_MAX = WIRE.MRC_MPR_UNIT, 4096  # the window bitmap holds twice the MPR
 RING_MIN, RING_MAX = 128, 65536
 QPS_MAX = 16
@@ -101,6 +102,7 @@ class Transport:
     congestion_control: str = "auto"
     retry_limit: int = 16
     retry_s: int = 900
+    datagram_max_ms: int = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,6 +433,9 @@ def _transport(table: Table) -> Transport:
         ),
         retry_limit=table.integer("retry_limit", default.retry_limit, 0, RETRIES_MAX),
         retry_s=table.integer("retry_s", default.retry_s, 0, RETRY_MAX_S),
+        datagram_max_ms=table.integer(
+            "datagram_max_ms", default.datagram_max_ms, 0, DATAGRAM_MAX_MS
+        ),
         xdp=_xdp(table, default.xdp),
         tc=table.choice("tc", default.tc, ("auto", "tcx", "clsact")),
         framing=table.choice("framing", default.framing, ("auto", "cell", "mrc")),
