@@ -173,6 +173,14 @@ def arrival(dp: Datapath, frame: bytes, ifindex: int, *, out: int = 0) -> bpf.Te
     )
 
 
+def beat_of(generation: int) -> bytes:
+    """Return the packet that circles for mrc_beat."""
+    head = ABI.structs["mrc_beat"].pack(
+        magic=ABI.MRC_BEAT_MAGIC, next_header=59, generation=generation
+    )
+    return (CARRIER[:14] + head).ljust(ABI.MRC_BEAT_LEN, b"\0")
+
+
 class Tap:
     """A reader of the frames that arrive at an interface whose other end is `source`."""
 
@@ -713,12 +721,9 @@ class Rig:
         """
         if generation is None:
             generation = self.clock()["generation"]
-        head = ABI.structs["mrc_beat"].pack(
-            magic=ABI.MRC_BEAT_MAGIC, next_header=59, generation=generation
-        )
-        frame = (CARRIER[:14] + head).ljust(ABI.MRC_BEAT_LEN, b"\0")
         context = struct.pack("=40xI", self.ifindex["beat" if slow else "rest"])
-        return bpf.TestRun(self.dp.programs["mrc_beat"], frame, context=context).run()
+        run = bpf.TestRun(self.dp.programs["mrc_beat"], beat_of(generation), context=context)
+        return run.run()
 
     def clock(self) -> dict[str, int]:
         """Return the state of the clock."""

@@ -15,13 +15,11 @@ import pytest
 from mrcd.datapath import clock as clock_of_daemon
 from mrcd.datapath.clock import Clock
 from mrcd.linux import bpf, ethtool
-from mrcd.linux.interfaces import Bucket, traffic
-from mrcd.linux.privileged.requests import SetBucket
-from mrcd.linux.privileged.rtnetlink import RouteNetlink
 from mrcd.linux.rtnl import buckets
 from mrcd.service.findings import Findings
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import Control, Data, Peth, Sack, decode_frame
+from tests.bpf.circle import DEADLINE_S, FAST, LENGTH, SLOW, Circle, until
 from tests.bpf.packets import Far, ip4, numbered
 from tests.bpf.rig import PLANES, TC_REDIRECT, TC_SHOT, Rig, clock_passes
 
@@ -29,19 +27,7 @@ FIRST_TX, FIRST_RX = 1000, 5000
 SECOND_NS = 1_000_000_000
 PACKET = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
 CALM = 100  # CALM_BEATS of bpf/beat.c
-LENGTH = ABI.MRC_BEAT_LEN
-FAST = Bucket(LENGTH * 1000, LENGTH, 16 * LENGTH)  # a beat each millisecond
-SLOW = Bucket(LENGTH * 50, LENGTH, 16 * LENGTH)  # ... each 20 ms
-DEADLINE_S = 20.0
 _SO_MARK, _PACKET_VNET_HDR, _SOL_PACKET = 36, 15, 263
-
-
-def until(what: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not what():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.001)
 
 
 def clones(rig: Rig) -> list[bytes]:
@@ -184,63 +170,6 @@ def test_a_bundle_asks_as_many_times_as_its_mark_says(rig: Rig) -> None:
 
 
 # ---- the packet that circles
-
-
-class Circle:
-    """mrc_beat attached to both ends of a pair with token buckets, and mrc_spray and others not."""
-
-    def __init__(self, rig: Rig) -> None:
-        self.rig = rig
-        netlink = RouteNetlink()
-        for name, bucket in (("beat", FAST), ("rest", SLOW)):
-            ethtool.set_features(name, tso=False, gso=False, sg=False, tx_checksum=False, gro=True)
-            netlink.set_bucket(SetBucket(name, bucket.rate, bucket.burst, bucket.limit))
-        netlink.close()
-        self.links: list[int] = []
-        self.attach()
-
-    def attach(self) -> None:
-        """Put mrc_beat on both ends."""
-        program = self.rig.dp.programs["mrc_beat"]
-        self.links = [
-            bpf.create_link(program, self.rig.ifindex[name], bpf.ATTACH_TCX_INGRESS)
-            for name in ("beat", "rest")
-        ]
-
-    def detach(self) -> None:
-        """Take mrc_beat off both ends; the beat gets lost."""
-        for link in self.links:
-            os.close(link)
-        self.links = []
-
-    def lose(self) -> None:
-        """Have the beat end when it arrives next."""
-        clock = self.rig.clock()
-        beaten = {**clock, "generation": clock["generation"] + (1 << 32)}
-        self.rig.dp.write("clock", 0, ABI.structs["mrc_clock"], **beaten)
-
-    def wake(self) -> None:
-        """Make a beat as the daemon does."""
-        self.rig.run_marked("mrc_beat", ABI.MRC_WAKE_MARK)
-
-    def stop(self) -> None:
-        """End the beat."""
-        self.lose()
-        self.detach()
-
-    @property
-    def beats(self) -> int:
-        return self.rig.clock()["beats"]
-
-    def left(self, name: str) -> int:
-        """Return how many packets left an interface."""
-        return traffic()[name].tx_packets
-
-    def goes_on(self, beats: int = 5) -> bool:
-        """Return True when more beats have come."""
-        wanted = self.beats + beats
-        until(lambda: self.beats >= wanted)
-        return True
 
 
 @pytest.fixture
