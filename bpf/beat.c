@@ -22,6 +22,8 @@
 #define BEAT_RUNS 20             /* runs at one beat, of the 33 that the kernel allows in a chain with mrc_judge's */
 #define CALM_BEATS 100           /* a beat rests after so many in a row without an active QP: making a new one costs more */
 #define MRC_MORE_MARK (MRC_KICK_MARK ^ MRC_WAKE_MARK) /* skb->mark while mrc_beat calls itself */
+#define RAW_STEP 20              /* the shortest IP packet */
+#define RAW_STEPS 6              /* so many of these, and the Ethernet header, are about as long as a beat */
 #define IDLE_TURNS 24            /* probes of idle paths that are sent together, at most ... */
 #define IDLE_BUNDLE 16           /* ... and so many at least, ... */
 #define IDLE_LEISURE_NS 18000000ull /* ... unless the last ones left so long ago */
@@ -153,15 +155,25 @@ static __always_inline u32 way_on(const struct mrc_host *h, struct mrc_clock *ck
 	return slow || calm > CALM_BEATS ? h->rest_ifindex : h->beat_ifindex;
 }
 
-/* Is this the packet that circles now? */
-static __always_inline int is_beat(struct __sk_buff *skb, const struct mrc_clock *ck)
+/* Write the content of a beat. Returns 0, or an error. */
+static __always_inline long write_beat(struct __sk_buff *skb, u64 generation, u32 raw)
 {
-	void *data = SKB_DATA(skb), *end = SKB_END(skb);
-	__be32 *eth = data;
-	struct mrc_beat *beat = data + MRC_ETH_LEN;
+	struct {
+		__u32 eth[3];
+		__u16 proto;
+		struct mrc_beat beat;
+	} __attribute__((packed)) head = {
+		.proto = MRC_ETH_PROTO,
+		.beat.magic = MRC_BEAT_MAGIC,
+		.beat.next_header = IPPROTO_NONE,
+		.beat.raw = raw,
+		.beat.generation = generation,
+	};
+	u64 none[14] = {};
 
-	return data + MRC_ETH_LEN + sizeof(*beat) <= end && !(eth[0] | eth[1] | eth[2]) &&
-	       beat->magic == MRC_BEAT_MAGIC && beat->generation == ck->generation;
+	if (bpf_skb_store_bytes(skb, 0, &head, sizeof(head), 0))
+		return -1;
+	return bpf_skb_store_bytes(skb, sizeof(head), none, MRC_BEAT_LEN - sizeof(head), 0);
 }
 
 /*
@@ -173,28 +185,55 @@ static __always_inline int is_beat(struct __sk_buff *skb, const struct mrc_clock
 static __always_inline int make_beat(struct __sk_buff *skb, const struct mrc_host *h,
 				     struct mrc_clock *ck)
 {
-	struct {
-		__u32 eth[3];
-		__u16 proto;
-		struct mrc_beat beat;
-	} __attribute__((packed)) head = {
-		.proto = MRC_ETH_PROTO,
-		.beat.magic = MRC_BEAT_MAGIC,
-		.beat.next_header = IPPROTO_NONE,
-	};
-	u64 none[14] = {};
-
+	/* A clone must have data of its own first: the length of a large segment's packets is kept there. */
+	if (skb->len >= MRC_BEAT_LEN && bpf_skb_pull_data(skb, MRC_BEAT_LEN))
+		return -1;
 	if (bpf_skb_change_tail(skb, MRC_BEAT_LEN, 0) || bpf_skb_pull_data(skb, MRC_BEAT_LEN))
 		return -1;
-	head.beat.generation = __sync_fetch_and_add(&ck->generation, 1) + 1;
-	if (bpf_skb_store_bytes(skb, 0, &head, sizeof(head), 0) ||
-	    bpf_skb_store_bytes(skb, sizeof(head), none, MRC_BEAT_LEN - sizeof(head), 0))
+	if (write_beat(skb, __sync_fetch_and_add(&ck->generation, 1) + 1, 1))
 		return -1;
 	skb->mark = 0;
 	skb->priority = 0;
 	/* A clone belongs to no socket, and nor do the packets that are made of it. */
 	bpf_clone_redirect(skb, h->beat_ifindex, 0);
 	return 0;
+}
+
+/*
+ * Make a beat that was out for the first time like any other. The packet that it was made
+ * of has left the place of its transport header, and no packet made of a clone could be
+ * shorter than that. Taking bytes off behind the Ethernet header brings it nearer; in
+ * front of the packet older kernels do not want it either. Returns 0, or an error.
+ */
+static __always_inline long clean_beat(struct __sk_buff *skb, u64 generation)
+{
+	u32 i;
+
+	if (bpf_skb_change_tail(skb, MRC_BEAT_LEN + RAW_STEPS * RAW_STEP, 0))
+		return -1;
+	for (i = 0; i < RAW_STEPS; i++) {
+		if (!bpf_skb_change_tail(skb, MRC_ETH_LEN + RAW_STEP, 0))
+			break;
+		if (bpf_skb_adjust_room(skb, -RAW_STEP, BPF_ADJ_ROOM_MAC, 0))
+			return -1;
+	}
+	if (bpf_skb_change_tail(skb, MRC_BEAT_LEN, 0))
+		return -1;
+	return write_beat(skb, generation, 0);
+}
+
+/* Is this the packet that circles now, and ready for a beat? */
+static __always_inline int is_beat(struct __sk_buff *skb, const struct mrc_clock *ck)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	__be32 *eth = data;
+	struct mrc_beat *beat = data + MRC_ETH_LEN;
+	u64 generation = ck->generation;
+
+	if (data + MRC_ETH_LEN + sizeof(*beat) > end || eth[0] | eth[1] | eth[2] ||
+	    beat->magic != MRC_BEAT_MAGIC || beat->generation != generation)
+		return 0;
+	return !beat->raw || !clean_beat(skb, generation);
 }
 
 /* What came at once, as a clone. */

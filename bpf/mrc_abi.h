@@ -452,7 +452,7 @@ struct mrc_beat {                /* behind the Ethernet header; lengths of 0, an
 	__u32 magic;
 	__u16 length;
 	__u8 next_header;
-	__u8 hops;
+	__u8 raw;                /* 1: it has been made of another packet, and was never out yet */
 	__u64 generation;        /* of mrc_clock, when it was made */
 };
 

@@ -312,6 +312,30 @@ def test_beat_made_of_a_packet_without_its_checksum_is_clean(
     assert payload[:32] not in frames[0]
 
 
+@pytest.mark.parametrize("header", [34, 54, 94, 114])
+def test_short_packet_is_made_of_a_beat_of_any_packet(
+    rig: Rig, far: Far, door: Circle, header: int
+) -> None:
+    """The kernel makes no packet shorter than to where the transport header once was."""
+    before = rig.clock()["generation"]
+    woken_by(rig, bytes(12) + b"\x86\xdd" + bytes(1000), header, 16)
+    until(lambda: rig.clock()["generation"] == before + 1 and rig.clock()["beats"] > 5)
+    rig.delivered()  # the tap sees the waking packet, too
+    short = ip4(src="10.99.0.2", dst="10.99.0.1")
+    assert len(short) < 40
+    rig.arrive(far.data(FIRST_RX + 1, short))
+    rig.tune(hole_timeout_ns=1)  # so that a tick delivers what is held
+    delivered: list[bytes] = []
+
+    def there() -> bool:
+        delivered.extend(rig.delivered())
+        return bool(delivered)
+
+    until(there)
+    assert delivered == [short]
+    assert "deliver_retry" not in rig.counted()
+
+
 def test_packet_that_cannot_become_a_beat_asks_the_daemon(rig: Rig, door: Circle) -> None:
     door.wake()
     assert door.goes_on()

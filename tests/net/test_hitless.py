@@ -431,8 +431,9 @@ def test_strays_are_removed(running: Lab) -> None:
     content(running, "h1")
     assert "strays.removed" in events(running, "h1")
     left = {entry.name for entry in folder.iterdir() if not entry.name.startswith("address-")}
-    links = {f"link_tc_{name}" for name in ("mrc0p", "mrc0cp", "plane0", "plane1")}
-    assert left == {"device-mrc0p", "device-mrc0c", layout.name} | links
+    hooked = ("mrc0p", "mrc0cp", "mrc0b", "mrc0bp", "plane0", "plane1")
+    links = {f"link_tc_{name}" for name in hooked}
+    assert left == {"device-mrc0p", "device-mrc0c", "device-mrc0b", layout.name} | links
     assert list(layout.glob("building-*")) == []
 
 
