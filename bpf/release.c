@@ -74,15 +74,9 @@ static __always_inline int release(struct __sk_buff *skb, u32 qp, struct resendi
  */
 static __always_inline int release_on(struct __sk_buff *skb, const struct mrc_host *h, u32 qp)
 {
-	void *data = SKB_DATA(skb), *end = SKB_END(skb);
-	__be32 *eth = data;
-
-	if (data + MRC_ETH_LEN > end)
-		return TC_ACT_SHOT;
-	eth[0] = eth[1] = eth[2] = 0;
-	skb->mark = MRC_RELEASE_MARK | (qp & MRC_KICK_QP);
+	skb->mark = MRC_RELEASE_MARK | (qp & MRC_MARK_NUMBER);
 	skb->queue_mapping = 0;
-	return bpf_redirect(h->kick_ifindex, BPF_F_INGRESS);
+	return bpf_redirect(h->rest_ifindex, BPF_F_INGRESS);
 }
 
 /* The packet of a chain that goes on: see release_on(). */
@@ -94,7 +88,7 @@ static __always_inline int go_on_with_release(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
 	begin_chain(chain);
-	chain->release.qp = skb->mark & MRC_KICK_QP;
+	chain->release.qp = skb->mark & MRC_MARK_NUMBER;
 	chain->release.due = 1;
 	chain->release.done = 0;
 	tails.call(skb, TAIL_RELEASE);

@@ -88,7 +88,7 @@ PROGRAMS = (
     "mrc_learn",
     "mrc_probe",
     "mrc_resend",
-    "mrc_kick",
+    "mrc_beat",
     "mrc_tick",
     "mrc_idle",
     "mrc_judge",
@@ -107,6 +107,9 @@ TAILS = {
     "mrc_release": 8,
     "mrc_refuse": 9,
     "mrc_unreachable": 10,
+    "mrc_beat": 11,
+    "mrc_judge": 12,
+    "mrc_idle": 13,
 }
 """Targets of tail calls, and their places in the map `tails`."""
 _NICE_BESIDE_TRAFFIC = 10

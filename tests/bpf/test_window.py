@@ -117,9 +117,9 @@ def test_chain_that_ends_with_room_left_goes_on_in_another(rig: Rig) -> None:
         assert run.run() == TC_REDIRECT
         assert rig.tx()["held"] == left
         mark = struct.unpack_from("=I", run.context_output, 8)[0]
-        program, frame = "mrc_spray", run.output
+        program, frame = "mrc_beat", run.output
     context = struct.pack("=III", 0, 0, mark)
-    assert bpf.TestRun(rig.dp.programs["mrc_spray"], frame, context=context).run() == TC_SHOT
+    assert bpf.TestRun(rig.dp.programs["mrc_beat"], frame, context=context).run() == TC_SHOT
     assert [each.psn for each in resent(rig)] == [FIRST + 2 + i for i in range(30)]
     assert rig.tx()["held"] == 0
 
