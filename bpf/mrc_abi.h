@@ -71,7 +71,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 lower_ifindex;     /* what mrc0 lies on; cells are delivered at its ingress */
 	__u32 cut_ifindex;       /* what leaves by it comes back to spray cut into packets; 0: no such interface ... */
 	__u32 cut_back_ifindex;  /* ... on this one */
-	__u32 park_ifindex;      /* an interface that lets packets out one by one (spray_park); 0: none */
+	__u32 park_ifindex;      /* an interface that lets out a quarter of what planes carry (end_spray); 0: none */
 	__u32 beat_ifindex;      /* what leaves by it comes to mrc_beat on rest_ifindex a tick later ... */
 	__u32 rest_ifindex;      /* ... and what leaves by this, on beat_ifindex, after a longer time */
 	__u32 probe_gap_ns;      /* each such time grants one probe ... */

@@ -393,6 +393,8 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
  */
 static __always_inline int park(struct __sk_buff *skb, const struct flow *f, u32 len)
 {
+	if (len > CFG_MTU && !skb->gso_size) /* no more leaves at once */
+		len = CFG_MTU;
 	if (len < skb->len)
 		bpf_skb_change_tail(skb, len, 0);
 	count(MRC_C_TX_PARKED);
@@ -401,11 +403,12 @@ static __always_inline int park(struct __sk_buff *skb, const struct flow *f, u32
 
 /*
  * How much of a packet is to leave the parking interface, after end_spray()'s verdict; 0: it need
- * not be parked. What is being cut will wait, too.
+ * not be parked. What is being cut will wait, too. A large datagram leaves in parts; a
+ * shorter one of it would leave at once.
  */
 static __always_inline u32 parked_len(struct __sk_buff *skb, const struct flow *f, int verdict)
 {
-	u32 waits = f->tx->others;
+	u32 waits = f->tx->others, len;
 	s64 cut = f->tx->cut_pending;
 
 	if (!f->pays)
@@ -414,7 +417,8 @@ static __always_inline u32 parked_len(struct __sk_buff *skb, const struct flow *
 		return skb->len;
 	if (verdict == SPRAY_CUT && cut > 0)
 		waits += cut * CFG_MTU;
-	return nscc_parked(f->h, f->tx, waits, skb->len, bpf_ktime_get_ns());
+	len = nscc_parked(f->h, f->tx, waits, skb->len, bpf_ktime_get_ns());
+	return len && skb->gso_size ? skb->len : len;
 }
 
 /*

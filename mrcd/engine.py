@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from mrcd.config.config import Config, Peer, with_endpoint
-from mrcd.datapath import adoption, host, mrc0, pins, totals
+from mrcd.datapath import adoption, carried, host, mrc0, pins, totals
 from mrcd.datapath.attachment import Attachment, Hook, hooks
 from mrcd.datapath.capture import Capture
 from mrcd.datapath.cellsize import CellSize
@@ -195,7 +195,7 @@ class Engine:
         self._ends = mrc0.ends(nl, config)
         self._made = Made.now(config, mac)
         if config.cells:
-            told, mbps = host.cell_bytes(self.datapath), host.plane_mbps(config)
+            told, mbps = host.cell_bytes(self.datapath), carried.plane_mbps(config)
             self.cells = CellSize(nl, config, self.datapath, told, mbps, self._cells_resized)
             await self.cells.start()
 
@@ -464,8 +464,8 @@ class Engine:
         await self._routes.delete(dropped)
         await self._routes.renew(changed)
         await mrc0.give_addresses(self._nl, config, self._bpffs)
+        await mrc0.retune(self._nl, config)
         if old.transport.tick_us != config.transport.tick_us:
-            await mrc0.retune(self._nl, config)
             self.clock.retune(config.transport.tick_us * 1000)
         if self.cells is not None:
             self.cells.reconfigure(config)

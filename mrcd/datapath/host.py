@@ -8,12 +8,11 @@ import struct
 from socket import htons
 
 from mrcd.config.config import Config
-from mrcd.datapath import tuning
+from mrcd.datapath import carried, tuning
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.mrc0 import Ends
 from mrcd.fabric.routing import HOPS_MAX, HOPS_SENT
 from mrcd.handshake.sealing import mac1_key
-from mrcd.linux import ethtool
 from mrcd.wire.abi import ABI
 
 _HOST = ABI.structs["mrc_host"]
@@ -28,17 +27,6 @@ def planes_told(datapath: Datapath) -> int:
 def cell_bytes(datapath: Datapath) -> int:
     """Return the longest cell that the programs send now; 0 in new maps."""
     return int(datapath.read("host", 0, _HOST)["cell_bytes"])
-
-
-def plane_mbps(config: Config) -> int:
-    """Return what a plane carries: the fabric's rate, else its slowest NIC's speed; 0 if unknown.
-
-    NICs without a link are left out. Their speeds are those of this thread's network namespace.
-    """
-    if config.fabric.rate_mbps:
-        return config.fabric.rate_mbps
-    speeds = [ethtool.link_mbps(name) for name in config.interfaces]
-    return min((speed for speed in speeds if speed), default=0)
 
 
 def congestion(config: Config, mbps: int) -> dict[str, int]:
@@ -122,13 +110,14 @@ def write(
         lower_ifindex=ends.lower,
         cut_ifindex=ends.cut,
         cut_back_ifindex=ends.cut_back,
+        park_ifindex=ends.cut_back,
         beat_ifindex=ends.beat,
         rest_ifindex=ends.rest,
         **pace(config, datapath.sizes.qps),
         cell_bytes=cells,
         circle_ns=tuning.CIRCLE_NS,
         solicit_ns=tuning.SOLICIT_NS,
-        **congestion(config, plane_mbps(config)),
+        **congestion(config, carried.plane_mbps(config)),
         retry_limit=transport.retry_limit,
         retry_s=transport.retry_s,
         datagram_max_ms=transport.datagram_max_ms,

@@ -25,7 +25,7 @@ from ipaddress import ip_interface
 from pathlib import Path
 
 from mrcd.config.config import Config
-from mrcd.datapath import pins
+from mrcd.datapath import carried, pins, tuning
 from mrcd.datapath.datapath import DatapathError
 from mrcd.linux import ethtool, rtnl, sysfs
 from mrcd.linux.interfaces import Bucket
@@ -44,6 +44,13 @@ _CUT: Mapping[str, bool] = {"tso": False, "gso": False, "sg": False, "tx_checksu
 """Features of an interface on whose way out the kernel cuts large segments and fills checksums."""
 
 
+_PARK_PART = 4
+"""The parking interface lets out this part of what the planes carry (bpf/nscc.h, NSCC_PARK)."""
+_PARK_LIMIT = 4 << 20
+"""Bytes that may be parked; what exceeds them no longer holds its sender back."""
+_ETH_LEN = 14
+_RATE_MAX = (1 << 32) - 1
+"""Fastest token bucket, bytes a second."""
 REST_NS = 20_000_000
 """Time between two beats while nothing is outstanding."""
 _BUCKET_PACKETS = 16
@@ -71,19 +78,37 @@ def mtus(config: Config) -> dict[str, int]:
     wide = {f"{config.mrc0.name}p", f"{config.mrc0.name}d"} if config.cells else set()
     special = dict.fromkeys(wide, _WIDE_MTU)
     # A bucket is as deep as its interface's longest packet: the kernel warns of shallower ones.
-    special |= dict.fromkeys(buckets(config), ABI.MRC_BEAT_PAYLOAD)
+    special |= dict.fromkeys(_beats(config), ABI.MRC_BEAT_PAYLOAD)
     return {name: special.get(name, config.mtu) for name in names(config)}
 
 
 def buckets(config: Config) -> dict[str, Bucket]:
-    """Return the token buckets of the clock's pair, each of which lets one beat out at a time."""
+    """Return the token buckets by interface.
+
+    Those of the clock's pair let one beat out at a time. With cells, what leaves by mrc0cp is
+    parked: it has been sent as a copy, and its sender's socket pays until it leaves.
+    """
+    found = {name: _bucket(period_ns) for name, period_ns in _beats(config).items()}
+    if config.cells:
+        found[f"{config.mrc0.name}cp"] = _park(config)
+    return found
+
+
+def _beats(config: Config) -> dict[str, int]:
+    """Return the interfaces of the clock, and the time between two beats that leave by each."""
     name, tick_ns = config.mrc0.name, config.transport.tick_us * 1000
-    return {f"{name}b": _bucket(tick_ns), f"{name}bp": _bucket(max(tick_ns, REST_NS))}
+    return {f"{name}b": tick_ns, f"{name}bp": max(tick_ns, REST_NS)}
 
 
 def _bucket(period_ns: int) -> Bucket:
     beat = ABI.MRC_BEAT_LEN
     return Bucket(beat * 1_000_000_000 // period_ns, beat, _BUCKET_PACKETS * beat)
+
+
+def _park(config: Config) -> Bucket:
+    mbps = carried.plane_mbps(config) or tuning.CC_RATE_MBPS
+    rate = config.fabric.planes * mbps * 125_000 // _PARK_PART
+    return Bucket(min(rate, _RATE_MAX), config.mtu + _ETH_LEN, _PARK_LIMIT)
 
 
 def _pairs(config: Config) -> list[tuple[str, str]]:
@@ -241,23 +266,23 @@ async def _prepare(nl: Netlink, config: Config) -> None:
         await nl.set_gso(cut, size=GSO[0], segs=GSO[1])
     # GRO and NAPI at the other end merge deliveries; the end that sends them has no TSO and no GRO.
     ethtool.set_features(link, tso=False, gso=False, gro=False)
-    await _prepare_beat(nl, config)
+    _prepare_beat(config)
+    await retune(nl, config)
     for interface in _steered(config):
         await sysfs.spread_receiving(interface, sysfs.UDEV_S)  # check_steering warns if this fails
     for interface in [*(one for pair in _pairs(config) for one in pair), config.mrc0.name]:
         await nl.set_link(interface, arp=False, up=True)
 
 
-async def _prepare_beat(nl: Netlink, config: Config) -> None:
+def _prepare_beat(config: Config) -> None:
     """Make the clock's pair ready.
 
     A beat may be made of any packet, and with these features its checksum is filled on its first
     way out. With GRO each end has a queue of its own: a CPU's backlog drops packets when it is full
     of others.
     """
-    for interface, bucket in buckets(config).items():
+    for interface in _beats(config):
         ethtool.set_features(interface, gro=True, **_CUT)
-        await nl.set_bucket(interface, bucket)
 
 
 def _steered(config: Config) -> list[str]:
@@ -296,7 +321,7 @@ def _forget(records: Path, name: str, cidr: str) -> None:
 
 
 async def retune(nl: Netlink, config: Config) -> None:
-    """Change the time between two beats to that of a configuration."""
+    """Set the token buckets to the time between two beats, and to what planes carry."""
     for interface, bucket in buckets(config).items():
         await nl.set_bucket(interface, bucket)
 

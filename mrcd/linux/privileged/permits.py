@@ -20,10 +20,9 @@ from mrcd.linux.privileged.requests import Request
 
 SUFFIXES = ("", "p", "d", "c", "cp", "b", "bp")
 """What the names of the interfaces of ours add to that of mrc0 (mrcd/datapath/mrc0.py)."""
-BUCKETS = ("b", "bp")
-"""Those of the interfaces of the clock, which have token buckets."""
-BUCKET_MAX = 1 << 16
-"""No bucket is deeper or holds more, bytes."""
+BUCKETS = {"b": 1 << 16, "bp": 1 << 16, "cp": 1 << 22}
+"""Those of the interfaces with token buckets, the clock's and the one that parks packets, and how
+many bytes each may hold."""
 PREFIX_MIN = {4: 8, 6: 16}
 """Routes through mrc0 to shorter prefixes must be in the configuration file."""
 BUFFER_MAX = 1 << 20
@@ -204,9 +203,9 @@ def _verify_neighbor(request: requests.VerifyNeighbor, permits: Permits, _undone
 
 
 def _set_bucket(request: requests.SetBucket, permits: Permits, _undone: Undone) -> bool:
-    ours = request.name in {f"{permits.mrc0}{suffix}" for suffix in BUCKETS}
-    deep = 0 < request.burst <= request.limit <= BUCKET_MAX
-    return ours and deep and 0 < request.rate < 1 << 32
+    most = {f"{permits.mrc0}{suffix}": limit for suffix, limit in BUCKETS.items()}
+    deep = 0 < request.burst <= request.limit <= most.get(request.name, 0)
+    return deep and 0 < request.rate < 1 << 32
 
 
 def _add_clsact(request: requests.AddClsact, permits: Permits, _undone: Undone) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from mrcd.config import config
 from mrcd.config.config import Config
-from mrcd.datapath import host, tuning
+from mrcd.datapath import carried, host, tuning
 from mrcd.fabric import description
 from mrcd.linux import ethtool
 
@@ -58,5 +58,5 @@ def test_plane_mbps(
     found = a_config(tmp_path, "auto", rate_mbps)
     by_name = dict(zip(found.interfaces, speeds, strict=True))
     monkeypatch.setattr(ethtool, "link_mbps", by_name.__getitem__)
-    assert host.plane_mbps(found) == expected
-    assert host.plane_mbps(replace(found, interfaces=())) == rate_mbps
+    assert carried.plane_mbps(found) == expected
+    assert carried.plane_mbps(replace(found, interfaces=())) == rate_mbps
