@@ -13,7 +13,9 @@
 
 #define TCP_LEN 20               /* without options */
 #define TCP_FIN 0x01
+#define TCP_SYN 0x02
 #define TCP_PSH 0x08
+#define TCP_ACK 0x10
 #define TCP_CWR 0x80
 #define TCP_AE 0x01              /* in the byte before the others */
 

@@ -141,6 +141,11 @@ static __always_inline u32 find_place(struct __sk_buff *skb, struct cell_in *in,
 	u8 tcp[TCP_LEN];
 
 	in->p->c.count = 1;
+	in->p->wrong = INNER_OK;
+	if (mss == MRC_CELL_STUB) {
+		in->p->c.mss = mss = 0;
+		in->p->wrong = INNER_STUB;
+	}
 	why = check_inner(skb, in, &l3, &proto);
 	if (why)
 		return why;
@@ -380,6 +385,7 @@ static __always_inline int cell_drain(struct __sk_buff *skb, const struct cell_i
 	if (forget_partial(skb))
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
+	begin_chain(chain);
 	chain->drain.qp = in->p->qp;
 	chain->drain.runs = 0;
 	chain->drain.want = want;
@@ -417,8 +423,7 @@ static __always_inline int cell_done(struct __sk_buff *skb, const struct cell_in
 	b = balance_get(in->q->peer);
 	if (!b)
 		return TC_ACT_SHOT;
-	chain->resend.found = 0;
-	chain->release.due = 0;
+	begin_chain(chain);
 	skb->cb[0] = CHAIN_PACKET;
 	go_ask(skb, chain, in->h, in->q->peer, b, now);
 	return TC_ACT_SHOT;
@@ -455,8 +460,8 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 			skb->mark = stamp;
 		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	}
-	in->p->wrong = disposition <= RX_HOLD ?
-		       check_inner_of(skb, CELL_OFF, in->h, in->q->peer, in->p->v6) : INNER_OK;
+	if (disposition <= RX_HOLD && !in->p->wrong)
+		in->p->wrong = check_inner_of(skb, CELL_OFF, in->h, in->q->peer, in->p->v6);
 	if (disposition == RX_HOLD)
 		disposition = hold_piece(skb, in, psn);
 	else if (disposition == RX_DELIVER && deliver_piece(skb, in, own))

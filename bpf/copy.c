@@ -31,6 +31,7 @@ struct copy_at {
 	u32 ace;                 /* 1: all packets of the cell have its flags of ECN */
 	u32 partial;             /* 1: its checksum may be the half that is left to a NIC */
 	u32 damaged;             /* 1: its checksum is wrong, as write_copy() finds */
+	__u64 *expires;          /* in the retransmit ring, of a single packet: when it is too old to be sent */
 };
 
 /* A length that the verifier sees to be below a power of two, `mask` + 1. */
@@ -288,6 +289,7 @@ static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *hea
 	c->left = 1;
 	c->rest = 0;             /* Linux 6.1 does not see that a single packet is never widened */
 	c->damaged = 0;
+	c->expires = 0;
 	if (slot & MRC_SLOT_BIG) {
 		big = ring ? rx_cells.lookup(&index) : tx_cells.lookup(&index);
 		at = slot >> MRC_SLOT_AT_SHIFT & (MRC_CELL_PACKETS - 1);
@@ -319,6 +321,7 @@ static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *hea
 		return -1;
 	c->partial = !ring || (c->is & MRC_TAG_PARTIAL);
 	c->tag = &one->tag;
+	c->expires = &one->expires_ns;
 	c->data = one->data;
 	c->most = CFG_MTU;
 	__builtin_memcpy(head, one->data, MRC_HEAD_MAX);

@@ -376,9 +376,10 @@ static __always_inline void deliver_now(struct __sk_buff *skb, const struct mrc_
 static __always_inline void take_data(struct __sk_buff *skb, const struct mrc_host *h,
 				      const struct mrc_qp *q, u32 qp, struct arrival *a)
 {
-	if (a->disposition <= RX_HOLD)
-		a->wrong = check_inner_of(skb, MRC_ETH_LEN, h, q->peer,
-					  skb->protocol == bpf_htons(ETH_P_IPV6));
+	u32 v6 = skb->protocol == bpf_htons(ETH_P_IPV6);
+
+	if (a->disposition <= RX_HOLD && !a->wrong)
+		a->wrong = check_inner_of(skb, MRC_ETH_LEN, h, q->peer, v6);
 	if (a->disposition == RX_DELIVER)
 		deliver_now(skb, h, a);
 	if (a->disposition == RX_HOLD)
@@ -478,6 +479,7 @@ static __always_inline int go_on_with_drain(struct __sk_buff *skb, u32 qp,
 	if (!chain)
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
+	begin_chain(chain);
 	chain->drain.qp = qp;
 	chain->drain.runs = 0;
 	chain->drain.want = !!a->want;
@@ -543,6 +545,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 		return deliver_drop(key, qp, why);
 
 	/* deliver or hold */
+	a.wrong = mark->flags & MRC_MARK_STUB ? INNER_STUB : INNER_OK;
 	claim_next(rx, mark_psn(mark), &a);
 	if (a.disposition == RX_OUTSIDE)
 		return refuse_data(skb, rx, mark, key, MRC_C_DROP_PSN, MRC_NACK_PSN_OOR_WINDOW);
@@ -609,5 +612,5 @@ int mrc_drain(struct __sk_buff *skb)
 	in->runs++;
 	if (more && in->runs < DRAIN_RUNS)
 		tails.call(skb, TAIL_DRAIN);
-	return in->want ? answer_drained(skb, h, qp, q, rx, in) : TC_ACT_SHOT;
+	return in->want ? answer_drained(skb, h, qp, q, rx, in) : go_on(skb, chain);
 }

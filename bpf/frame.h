@@ -132,12 +132,12 @@ static __always_inline __be16 wire_time(__u64 ns)
 }
 
 /*
- * Write METH, TSETH and RETH behind put_headers(): a Write Only into the netdev
- * region, with its tag. The caller writes the ICRC word, because it knows how to reach
+ * Write METH, TSETH and RETH behind put_headers(): a Write Only into a region,
+ * MRC_RKEY_..., with its tag. The caller writes the ICRC word, because it knows how to reach
  * the end.
  */
 static __always_inline int put_write(void *data, void *end, const struct mrc_keys *k, __u32 psn,
-				     __u32 len, __u64 sent_ns)
+				     __u32 len, __u64 sent_ns, __u32 rkey)
 {
 	struct mrc_meth *meth = data + MRC_BODY_OFF;
 	struct mrc_tseth *ts = data + MRC_BODY_OFF + MRC_METH_LEN;
@@ -150,7 +150,7 @@ static __always_inline int put_write(void *data, void *end, const struct mrc_key
 	meth->msn = bpf_htons(psn);
 	ts->tx_timestamp = wire_time(sent_ns);
 	ts->meta = bpf_htons(MRC_TS_FTYPE_TX);
-	reth->rkey = bpf_htonl(MRC_RKEY_NETDEV);
+	reth->rkey = bpf_htonl(rkey);
 	reth->length = bpf_htonl(len);
 	tag = data_tag(tx_key(k, data), data, psn);
 	reth->va_hi = tag;

@@ -11,6 +11,8 @@
 #define CFG_WINDOW_MASK (CFG_WINDOW - 1)
 #define CFG_WORD_MASK (CFG_WINDOW / 64 - 1)
 
+_Static_assert(CFG_MTU <= MRC_PIECE_BYTES, "a longer packet could be neither held nor sent again");
+
 struct mrc_prefix {              /* longest-prefix key; IPv4 as ::ffff:a.b.c.d */
 	__u32 bits;
 	__u32 addr[4];
@@ -26,6 +28,7 @@ struct mrc_source {              /* address of a peer on one of its planes; net 
 
 struct mrc_slot {                /* one packet, in either ring */
 	__u64 tag;               /* qp << 32 | psn while the content is whole, else ~0; MRC_TAG_PARTIAL */
+	__u64 expires_ns;        /* in the retransmit ring: when it is too old to be sent; 0: never, or EXPIRED */
 	__u8 data[CFG_SLOT_BYTES];
 };
 
@@ -66,6 +69,9 @@ BPF_ARRAY(replays, struct mrc_replay, CFG_MAX_QPS * MRC_MAX_PLANES);
 BPF_ARRAY(peer_budgets, struct mrc_budget, CFG_MAX_PEERS);
 BPF_ARRAY(net_budgets, struct mrc_budget, MRC_NET_BUDGETS + 1);
 BPF_HASH(indices, u32, struct mrc_budget, CFG_MAX_PEERS * MRC_INDICES);
+
+/* What senders of this host may be told of destinations that cannot be reached (unreachable.c). */
+BPF_ARRAY(told, struct mrc_budget, 1);
 
 BPF_ARRAY(tx_entries, struct mrc_tx_entry, CFG_MAX_QPS * CFG_WINDOW);
 BPF_ARRAY(rx_entries, struct mrc_rx_entry, CFG_MAX_QPS * (CFG_WINDOW / 2));
@@ -243,12 +249,46 @@ BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 #define TAIL_TICK 7
 #define TAIL_RELEASE 8
 #define TAIL_REFUSE 9
-#define TAIL_COUNT 10
+#define TAIL_UNREACHABLE 10
+#define TAIL_COUNT 11
 BPF_PROG_ARRAY(tails, TAIL_COUNT);
 
 static __always_inline struct mrc_chain *chain_get(u32 chain)
 {
 	return chains.lookup(&chain);
+}
+
+/* Nothing is left to do from an earlier chain of programs. */
+static __always_inline void begin_chain(struct mrc_chain *chain)
+{
+	chain->drain.due = 0;
+	chain->resend.found = 0;
+	chain->resend.done = 0;
+	chain->probe.planes = 0;
+	chain->release.due = 0;
+}
+
+/*
+ * What a chain of programs does next: TAIL_..., or TAIL_COUNT if nothing is left. What has
+ * arrived comes first, since applications wait for it. What waits for the window comes
+ * last, because another chain can go on with it.
+ */
+static __always_inline u32 next_tail(const struct mrc_chain *chain)
+{
+	if (chain->drain.due)
+		return TAIL_DRAIN;
+	if (chain->resend.done < chain->resend.found)
+		return TAIL_RESEND;
+	if (chain->probe.planes)
+		return TAIL_PROBE;
+	return chain->release.due ? TAIL_RELEASE : TAIL_COUNT;
+}
+
+/* End a program in the next one. It returns only if nothing is left. */
+static __always_inline int go_on(struct __sk_buff *skb, const struct mrc_chain *chain)
+{
+	tails.call(skb, next_tail(chain));
+	return TC_ACT_SHOT;
 }
 
 /* Count in a program that only packets run: nothing on this CPU interrupts it. */

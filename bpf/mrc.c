@@ -35,6 +35,7 @@
  *   mrc_deliver, mrc_cell --packets wait, or a question--> mrc_drain --more--> mrc_drain
  *   mrc_deliver, mrc_cell --no room, no place--> mrc_refuse
  *   mrc_cell --a SACK is wanted--> mrc_solicit
+ *   mrc_spray --nobody, or not heard--> mrc_unreachable
  *   mrc_spray --kicked--> mrc_tick --overdue--> mrc_resend --packets wait--> mrc_drain
  *   mrc_tick --planes to probe--> mrc_probe --next plane--> mrc_probe
  *                                 mrc_probe --what mrc_tick found--> mrc_resend
@@ -43,6 +44,7 @@
  *   mrc_drain   deliver.c          a few held packets; at the end the SACK that is due
  *   mrc_solicit solicit.c          a question for a SACK
  *   mrc_refuse  refuse.c           a NACK
+ *   mrc_unreachable unreachable.c  an ICMP message to the sender
  *   mrc_probe   probe.c            one plane to probe
  *   mrc_resend  retransmit.c       one packet that counts as lost
  *
@@ -54,7 +56,7 @@
  *   mrc_survey  survey.c   the next survey probe
  *   mrc_control control.c  a command
  *
- * Shared: path.h has the states of a path, and path_events.c reports their
+ * Shared: expire.c has stubs of datagrams that are too old. path.h has the states of a path, and path_events.c reports their
  * changes. error.c has QPs that give up. hook.h makes mrc_receive an XDP or a tc program, and exits.c holds
  * its exits. capture.c records packets while a capture runs.
  *
@@ -94,9 +96,9 @@
 #include "error.c"
 #include "aqm.c"
 #include "copy.c"
+#include "expire.c"
 #include "data_tx.c"
 #include "spray.c"
-#include "cell_tx.c"
 #include "exits.c"
 #include "admit.c"
 #include "survey.c"
@@ -106,10 +108,12 @@
 #include "receive.c"
 #include "inner.c"
 #include "deliver.c"
+#include "unreachable.c"
 #include "solicit.c"
 #include "cell_rx.c"
 #include "retransmit.c"
 #include "release.c"
+#include "cell_tx.c"
 #include "sack_rx.c"
 #include "nack_rx.c"
 #include "probe.c"
@@ -136,7 +140,7 @@ static __always_inline int on_feedback(struct __sk_buff *skb, const struct mrc_m
 	if (!b)
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
-	chain->drain.due = 0;
+	begin_chain(chain);
 	begin_release(&chain->release, qp, tx);
 	now = bpf_ktime_get_ns();
 	if (mark->flags & MRC_MARK_NACK)

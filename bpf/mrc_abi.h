@@ -70,6 +70,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 lower_ifindex;     /* what mrc0 lies on; cells are delivered at its ingress */
 	__u32 cut_ifindex;       /* what leaves by it comes back to spray cut into packets; 0: no such interface ... */
 	__u32 cut_back_ifindex;  /* ... on this one */
+	__u32 park_ifindex;      /* an interface that lets packets out one by one (spray_park); 0: none */
 	__u32 kick_ifindex;      /* an interface with mrc_spray at its ingress, which runs the clock's mrc_tick */
 	__u32 cell_bytes;        /* longest IP packet that spray sends as a cell; longer ones are cut */
 	__u32 circle_ns;         /* a cell that is early waits so long in the CPU's backlog before it is copied */
@@ -79,6 +80,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 retry_limit;       /* a QP gives up if its oldest packet was sent again more often than this ... */
 	__u32 retry_s;           /* ... and was not acknowledged for so long; 0 in either: never */
 	__u32 qps;               /* QPs that the maps have room for */
+	__u32 datagram_max_ms;   /* what is not TCP's is not sent when it is older; 0: it is at any age */
 	__u8 link_mac[6];        /* mrc0's own address */
 	/* DSCPs, by class of packets */
 	__u8 dscp_data;          /* data that switches may trim */
@@ -111,6 +113,7 @@ struct mrc_budget {
 };
 #define MRC_ADMITTED_MARK 0x6d726341 /* skb->mark of what mrc_receive lets through to the daemon's sockets */
 #define MRC_KICK_MARK 0x6d6b0000 /* skb->mark of the packet on which mrc_tick runs, whose Ethernet header is zero ... */
+#define MRC_RELEASE_MARK 0x6d720000 /* the same of a packet on which mrc_release goes on */
 #define MRC_KICK_QP 0xffff       /* ... and these bits of it are the QP's index */
 
 struct mrc_plane {               /* map planes[8]; written by the daemon */
@@ -129,6 +132,7 @@ struct mrc_peer {                /* map peers; written by the daemon */
 	__u32 qp_base;
 	__u32 qp_mask;           /* number of QPs - 1 */
 	__u64 plane_mask;        /* planes usable at the peer, a bit each; daemon */
+	__u64 unheard_ns;        /* the daemon hears nothing of it; true until then, unless the daemon says so again */
 };
 
 /*
@@ -138,7 +142,7 @@ struct mrc_peer {                /* map peers; written by the daemon */
  * changes no judgement.
  */
 #define MRC_LENGTHS 4            /* classes of packet lengths, each a quarter of the MTU wide */
-#define MRC_SENDERS 8            /* QPs of a peer whose bytes in flight are told apart */
+#define MRC_SENDERS 16           /* QPs of a peer whose bytes in flight are told apart */
 
 struct mrc_balance {             /* map balances[peer] */
 	__u64 shares;            /* byte p: plane p's share, MRC_SHARE_FULL if whole */
@@ -149,6 +153,8 @@ struct mrc_balance {             /* map balances[peer] */
 	__u64 judge_at_ns;       /* when its planes are judged next; atomic */
 	__u64 wants;             /* bit q: QP q of the peer has sent cells and would like a SACK; atomic */
 	__u64 away;              /* flows that may be in another QP than their hash's, a bit of it each; atomic */
+	__u64 heard_ns;          /* when it last acknowledged anything, or answered a probe; racy */
+	__u64 tried_ns;          /* when something new was last sent to it while the daemon did not hear it; racy */
 	__u64 ecn_ns;            /* when ecn_flows was cleared; racy */
 	__u64 ecn_flows;         /* one bit, by its ports, for each TCP flow that was marked CE; racy */
 	__u64 acked[MRC_MAX_PLANES];  /* packets acknowledged since the plane was judged; racy, and cleared by mrc_judge */
@@ -278,6 +284,8 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u64 spare[MRC_SET_WORDS];  /* backups; lock */
 	__u64 denied[MRC_SET_WORDS]; /* lock */
 	__u64 all[MRC_SET_WORDS];    /* slots that hold a path; daemon */
+	__u32 asked;             /* PSN of the last packet that asked for a SACK because the window was full; lock */
+	__u32 unasked;           /* bytes sent since then; lock */
 	__u64 solicit_ns;        /* when a SACK was last asked for; racy */
 	__u64 solicit_path;      /* by which path; racy */
 	__u64 cut_flows;         /* flows of which a packet was cut lately, a bit of the hash each; racy */
@@ -423,6 +431,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 #define MRC_MARK_SACK 0x02       /* in .flags: a whole SACK; else data, stripped */
 #define MRC_MARK_NACK 0x04       /* in .flags: a whole NACK; .ev_hi and .psn are those of the packet it names */
 #define MRC_MARK_STACK 0x10       /* in .flags: for the daemon, by way of the stack; only the source address is overwritten */
+#define MRC_MARK_STUB 0x40       /* in .flags: a stub, stripped as data */
 #define MRC_MARK_SOLICIT 0x08    /* in .flags: a whole probe that asks for a SACK; .ts is its time stamp, .ev_hi its path */
 struct mrc_mark {
 	__u16 ev_hi;             /* EV >> 16; the low half of an EV is 0 */
@@ -619,6 +628,11 @@ struct mrc_counter_name {        /* map counter_names[counter]; daemon */
 #define MRC_C_PENALTY_TX 110     /* SACKs that asked a sender for a smaller window: a reorder ring fills up */
 #define MRC_C_PENALTY_RX 111     /* SACKs that made a congestion window smaller: the peer's reorder ring fills up */
 #define MRC_C_PENALTY_OVER 112   /* congestion windows that returned after that */
-#define MRC_C_COUNT 113
+#define MRC_C_TX_PARKED 113      /* packets of which a copy waits, or that were refused, and for which the sender's socket goes on paying */
+#define MRC_C_DROP_EXPIRED 114   /* dropped: datagrams that had waited longer than datagram_max_ms */
+#define MRC_C_STUB_RX 115        /* stubs: datagrams that had become too old at their sender */
+#define MRC_C_DROP_UNREACHABLE 116 /* dropped: the first packet of a connection to a peer that is not heard */
+#define MRC_C_UNREACHABLE_TX 117 /* ICMP messages that told a sender that its destination is unreachable */
+#define MRC_C_COUNT 118
 
 #endif

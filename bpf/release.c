@@ -38,7 +38,7 @@ static __always_inline u32 take_held(struct resending *r)
 				tx->progress_ns = r->now;
 				tx->moved_ns = r->now;
 			}
-			id |= take_window(r->h, tx, len);
+			id |= take_window(r->h, tx, r->psn, len);
 		}
 	}
 	bpf_spin_unlock(&tx->lock);
@@ -68,6 +68,39 @@ static __always_inline int release(struct __sk_buff *skb, u32 qp, struct resendi
 	return 0;
 }
 
+/*
+ * Go on in another chain of programs: a chain ends after so many tail calls, and what
+ * waits must leave faster than anything can come.
+ */
+static __always_inline int release_on(struct __sk_buff *skb, const struct mrc_host *h, u32 qp)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	__be32 *eth = data;
+
+	if (data + MRC_ETH_LEN > end)
+		return TC_ACT_SHOT;
+	eth[0] = eth[1] = eth[2] = 0;
+	skb->mark = MRC_RELEASE_MARK | (qp & MRC_KICK_QP);
+	skb->queue_mapping = 0;
+	return bpf_redirect(h->kick_ifindex, BPF_F_INGRESS);
+}
+
+/* The packet of a chain that goes on: see release_on(). */
+static __always_inline int go_on_with_release(struct __sk_buff *skb)
+{
+	struct mrc_chain *chain = chain_get(CHAIN_PACKET);
+
+	if (!chain)
+		return TC_ACT_SHOT;
+	skb->cb[0] = CHAIN_PACKET;
+	begin_chain(chain);
+	chain->release.qp = skb->mark & MRC_KICK_QP;
+	chain->release.due = 1;
+	chain->release.done = 0;
+	tails.call(skb, TAIL_RELEASE);
+	return TC_ACT_SHOT;
+}
+
 int mrc_release(struct __sk_buff *skb)
 {
 	struct mrc_chain *chain = chain_get(skb->cb[0]);
@@ -92,7 +125,7 @@ int mrc_release(struct __sk_buff *skb)
 		chain->release.done++;
 		tails.call(skb, TAIL_RELEASE);
 	}
-	if (chain->drain.due)
-		tails.call(skb, TAIL_DRAIN);
+	if (chain->release.done >= RELEASE_MAX && r.tx->held && nscc_open(r.h, r.tx, 0))
+		return release_on(skb, r.h, qp);
 	return TC_ACT_SHOT;
 }

@@ -190,10 +190,10 @@ static __always_inline void part_cell(u32 slot)
 
 /* Write the headers of a cell of one packet that is sent again. Returns 0 or -1. */
 static __always_inline int dress_again(struct __sk_buff *skb, const struct resending *r,
-				       const struct route *route, u32 len)
+				       const struct route *route, u32 len, u32 stub)
 {
 	u32 attempt = r->entry->sends - 1, flags = r->ask ? MRC_CELL_ACKREQ : 0;
-	struct cell c = { .len = len, .count = 1 };
+	struct cell c = { .len = len, .count = 1, .mss = stub * MRC_CELL_STUB };
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	u8 next = IPPROTO_IPIP;
 
@@ -209,11 +209,14 @@ static __always_inline int dress_again(struct __sk_buff *skb, const struct resen
 			r->q->remote_qpn, r->psn, &c, next);
 }
 
-/* Send the copy from the ring, with the skb as the carrier and `head` as memory for its headers. */
+/*
+ * Send the copy from the ring, or a stub if it is too old, with the skb as the carrier and
+ * `head` as memory for its headers.
+ */
 static __always_inline void send_copy(struct __sk_buff *skb, u32 qp, const struct resending *r,
 				      u8 *head)
 {
-	u32 id = r->new_id & 0xffff, cell = CELLS && r->q->framing == MRC_FRAMING_CELL;
+	u32 id = r->new_id & 0xffff, cell = CELLS && r->q->framing == MRC_FRAMING_CELL, stub;
 	struct route route;
 	struct copy_at c;
 	s32 len;
@@ -221,13 +224,20 @@ static __always_inline void send_copy(struct __sk_buff *skb, u32 qp, const struc
 	if (find_route(qp, r->q, id, &route) ||
 	    open_copy(r->entry->slot, qp, r->psn, r->entry->len, head, 0, &c))
 		return;
-	len = write_copy(skb, cell ? CELL_OFF : MRC_PAYLOAD_OFF, cell ? 0 : MRC_ICRC_LEN, head, &c);
+	stub = has_expired(&c, r->now);
+	if (stub)
+		len = write_stub(skb, cell ? CELL_OFF : MRC_PAYLOAD_OFF, cell ? 0 : MRC_ICRC_LEN,
+				 head, &c);
+	else
+		len = write_copy(skb, cell ? CELL_OFF : MRC_PAYLOAD_OFF, cell ? 0 : MRC_ICRC_LEN,
+				 head, &c);
 	if (len < 0)
 		return;
-	if (cell ? dress_again(skb, r, &route, len) :
+	if (cell ? dress_again(skb, r, &route, len, stub) :
 		   dress_data(skb, r->h, r->q, &route, r->psn, len,
 			      (r->why == MRC_C_TX_PACKETS ? 0 : MRC_BTH_RTX) |
-			      (r->ask ? MRC_BTH_ACKREQ : 0), r->now))
+			      (r->ask ? MRC_BTH_ACKREQ : 0), r->now,
+			      stub ? MRC_RKEY_STUB : MRC_RKEY_NETDEV))
 		return;
 	capture_skb(skb, skb->cb[0], path_plane(id), qp, r->q->peer, r->why);
 	bpf_clone_redirect(skb, route.pl->ifindex, 0);
@@ -309,7 +319,7 @@ static __always_inline void begin_resend(struct resend_args *out, u32 qp, u64 no
 	out->timeout_ns = timeout_ns;
 }
 
-/* Send the next packet that is due, then call itself for the one after. */
+/* Send the next packet that is due, then call itself for the one after, or go on. */
 int mrc_resend(struct __sk_buff *skb)
 {
 	struct mrc_chain *chain = chain_get(skb->cb[0]);
@@ -326,14 +336,7 @@ int mrc_resend(struct __sk_buff *skb)
 	in->done = i + 1;
 	r.q = qps.lookup(&qp);
 	r.tx = txs.lookup(&qp);
-	if (i >= in->found || i >= RESEND_MAX) {
-		if (chain->release.due)
-			tails.call(skb, TAIL_RELEASE);
-		if (chain->drain.due)
-			tails.call(skb, TAIL_DRAIN);
-		return TC_ACT_SHOT;
-	}
-	if (!r.q || !r.tx)
+	if (!r.q || !r.tx || i >= RESEND_MAX)
 		return TC_ACT_SHOT;
 	peer = peer_get(r.q->peer);
 	r.b = balance_get(r.q->peer);
@@ -344,6 +347,5 @@ int mrc_resend(struct __sk_buff *skb)
 	r.timeout_ns = in->timeout_ns;
 	r.up = usable_planes(r.h, peer, r.b);
 	resend(skb, qp, in->seen_ns, &r, chain->head);
-	tails.call(skb, TAIL_RESEND);
-	return TC_ACT_SHOT;
+	return go_on(skb, chain);
 }

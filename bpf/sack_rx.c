@@ -438,8 +438,10 @@ static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, u32 cell, str
 	why = s.ahead < 0 || s.una == s.next ? MRC_C_SACK_STALE : MRC_C_SACK_RX;
 	count(why);
 	capture_outcome(key, qp, why);
-	if (s.una == s.next || s.ahead < -CFG_WINDOW)
-		return;          /* one that is older than the window tells nothing either */
+	if (s.una == s.next || s.ahead < -CFG_WINDOW) {
+		go_on(skb, chain); /* one that is older than the window tells nothing either */
+		return;
+	}
 	tx->absurd = 0;
 	out->qp = qp;
 	out->now = now;
@@ -569,6 +571,8 @@ int mrc_learn(struct __sk_buff *skb)
 	if (!b)
 		return TC_ACT_SHOT;
 	chain->learning.found_slow = 0;
+	if (in->bytes)
+		b->heard_ns = now;
 	bpf_spin_lock(&tx->lock);
 	fresh = learn_times(tx, b, h, in, &chain->learning, id, now);
 	if (path && id != MRC_NO_PATH)
@@ -584,17 +588,15 @@ int mrc_learn(struct __sk_buff *skb)
 	if (path)
 		report_move(qp, id, path, &move, in->m == MRC_SETH_M_ALWAYS_SKIP ? MRC_ON_LOSS :
 			    MRC_ON_MARK, 0, now);
-	if (!fresh)
-		return TC_ACT_SHOT;
+	if (!fresh) {            /* it has made room all the same */
+		begin_release(&chain->release, qp, tx);
+		return go_on(skb, chain);
+	}
 	b->heard_ports = ~(u64)in->down;
 	find_missing(qp, h, tx, b, chain, tx->una, tx->high);
 	begin_resend(&chain->resend, qp, now, in->seen_ns, 0);
 	begin_release(&chain->release, qp, tx);
 	if (CELLS && q->framing == MRC_FRAMING_CELL)
 		go_ask(skb, chain, h, q->peer, b, now);
-	if (chain->resend.found)
-		tails.call(skb, TAIL_RESEND);
-	if (chain->release.due)
-		tails.call(skb, TAIL_RELEASE);
-	return TC_ACT_SHOT;
+	return go_on(skb, chain);
 }

@@ -101,11 +101,7 @@ int mrc_solicit(struct __sk_buff *skb)
 	if (!chain || !h)
 		return TC_ACT_SHOT;
 	ask(skb, h, chain->ask);
-	if (chain->resend.found)
-		tails.call(skb, TAIL_RESEND);
-	if (chain->release.due)
-		tails.call(skb, TAIL_RELEASE);
-	return TC_ACT_SHOT;
+	return go_on(skb, chain);
 }
 
 /* A peer asks: release what waits, which needs an skb, too, and answer. */
@@ -118,6 +114,7 @@ static __always_inline int on_solicit(struct __sk_buff *skb, const struct mrc_ma
 	if (!chain || !q || q->state < MRC_QP_RECEIVE)
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
+	begin_chain(chain);
 	chain->drain.qp = qp;
 	chain->drain.runs = 0;
 	chain->drain.want = 1;

@@ -18,7 +18,9 @@ struct flow {
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
 	u32 tcp;                 /* 1: a packet of TCP */
-	u32 keeps;               /* 1: its sender keeps what is refused: TCP, at tc egress */
+	u32 keeps;               /* 1: its sender keeps what is refused: TCP of this host, at tc egress */
+	u32 pays;                /* 1: its sender's socket can be made to wait (park) */
+	u32 tell;                /* 1: its copy is kept, and its sender told that the peer is not heard */
 	u64 bit;                 /* by its hash, in tx->cut_flows and tx->extra_flows */
 	u64 seat;                /* the same in tx->flows: flows of one seat have the same QP by their hash */
 };
@@ -64,6 +66,66 @@ static __always_inline int spray_drop(u32 why)
 	return TC_ACT_SHOT;
 }
 
+/* Does the daemon say that it does not hear the peer? */
+static __always_inline int is_unheard(const struct mrc_peer *peer)
+{
+	return peer->unheard_ns && peer->unheard_ns > bpf_ktime_get_ns();
+}
+
+/*
+ * Drop a packet that cannot be sent. If its destination is unreachable by what is known,
+ * its sender is told (unreachable.c).
+ */
+static __always_inline int spray_refuse(struct __sk_buff *skb, const struct flow *f, u32 why)
+{
+	if (why == MRC_C_DROP_NO_PEER || is_unheard(f->peer)) {
+		skb->cb[1] = why;
+		tails.call(skb, TAIL_UNREACHABLE);
+	}
+	return spray_drop(why);
+}
+
+#define TRIAL_NS 500000000ull    /* a peer that the daemon does not hear has so long to answer something new */
+
+/*
+ * Is the peer really away? Its daemon may be dead while its data path works. So the first
+ * new thing is sent, and the peer is away while that is not answered. The clock repeats it,
+ * and its acknowledgement ends this.
+ */
+static __always_inline int is_away(const struct mrc_peer *peer, struct mrc_balance *b)
+{
+	u64 now;
+
+	if (!is_unheard(peer))
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (b->heard_ns >= b->tried_ns) {
+		b->tried_ns = now;
+		return 0;
+	}
+	return now - b->tried_ns > TRIAL_NS;
+}
+
+/* Is it a segment of TCP that begins a connection? */
+static __always_inline int begins_tcp(struct __sk_buff *skb, const struct flow *f)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	u32 l4 = MRC_IP6_LEN;
+	u8 flags;
+
+	if (!f->tcp || data + MRC_ETH_LEN + 1 > end)
+		return 0;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		l4 = (*(u8 *)(data + MRC_ETH_LEN) & 15) * 4;
+	return !bpf_skb_load_bytes(skb, MRC_ETH_LEN + l4 + 13, &flags, 1) &&
+	       (flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+}
+
+/* What becomes of a packet that spray_flow() does not send; no actions: end_spray() carries them out. */
+#define SPRAY_HELD 0x10          /* a copy of it waits for the window */
+#define SPRAY_CUT 0x11           /* it goes out of the cutting interface */
+#define SPRAY_REFUSED 0x12       /* too much waits */
+
 /* A packet that got a slot but cannot be sent gives it back. */
 static __always_inline void spray_free(u32 slot)
 {
@@ -78,7 +140,8 @@ static __always_inline void spray_free(u32 slot)
 static __always_inline int spray_undo(u32 slot, u32 why)
 {
 	spray_free(slot);
-	return spray_drop(why);
+	count(why);
+	return why == MRC_C_DROP_BACKLOG ? SPRAY_REFUSED : TC_ACT_SHOT;
 }
 
 /* Has the flow packets in this QP that are not acknowledged yet, or are being cut? */
@@ -174,7 +237,8 @@ static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 
 		return MRC_C_DROP_NOT_READY;
 	if (f->q->state != MRC_QP_READY)
 		return f->q->state == MRC_QP_ERROR ? MRC_C_DROP_QP_ERROR : MRC_C_DROP_NOT_READY;
-	f->keeps = f->tcp && at_egress(skb, f->h);
+	f->keeps = f->tcp && at_egress(skb, f->h) && skb->sk;
+	f->pays = !f->tcp && f->h->park_ifindex && at_egress(skb, f->h) && skb->sk;
 	*qp_index = qp;
 	return 0;
 }
@@ -188,7 +252,7 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 		return MRC_C_DROP_WINDOW;
 	/* take_psn() looks again; here it saves a copy. */
 	if (f->tx->backlog && nscc_full(f->h, f->tx, skb->len - MRC_ETH_LEN, f->tcp,
-					f->keeps, f->bit, bpf_ktime_get_ns()))
+					f->keeps, f->pays, f->bit, bpf_ktime_get_ns()))
 		return MRC_C_DROP_BACKLOG;
 	if (signal_queue(skb, f->h, f->q, f->tx, f->b) == QUEUE_DROP)
 		return MRC_C_DROP_EARLY;
@@ -196,7 +260,7 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 }
 
 /* Copy the packet into a free slot. Returns the counter of what prevents it, or 0. */
-static __always_inline u32 keep_copy(struct __sk_buff *skb, struct copy *c)
+static __always_inline u32 keep_copy(struct __sk_buff *skb, const struct flow *f, struct copy *c)
 {
 	u64 len = skb->len - MRC_ETH_LEN;
 	u32 slot;
@@ -208,6 +272,7 @@ static __always_inline u32 keep_copy(struct __sk_buff *skb, struct copy *c)
 		return MRC_C_DROP_RING;
 	c->slot = slot;
 	c->buf->tag = ~0ull;
+	c->buf->expires_ns = expiry_of(f->h, f->tcp);
 	barrier();
 	if (!LEN_OK(len)) {
 		tx_free.push(&slot, 0);
@@ -241,7 +306,7 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 		*id = PATH_HELD | (f->tcp ? 0 : PATH_HELD_OTHER);
 	else
 		*id = pick_path(tx, up, up, f->b->turns, price);
-	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->tcp, f->keeps, f->bit, now))
+	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->tcp, f->keeps, f->pays, f->bit, now))
 		why = MRC_C_DROP_BACKLOG;
 	if (!why && *id != MRC_NO_PATH) {
 		note_flow(tx, f->seat);
@@ -255,7 +320,7 @@ static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, 
 		if (*id & PATH_HELD)
 			nscc_hold(tx, packets, len, f->tcp, f->bit, now);
 		else
-			*id |= take_window(f->h, tx, len);
+			*id |= take_window(f->h, tx, *psn, len);
 	}
 	bpf_spin_unlock(&tx->lock);
 	if (why)
@@ -313,7 +378,7 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 		return spray_drop(MRC_C_DROP_STATE);
 	if (bpf_skb_change_tail(skb, skb->len + MRC_ICRC_LEN, 0) ||
 	    bpf_skb_change_head(skb, MRC_STRIP, 0) ||
-	    dress_data(skb, f->h, f->q, &r, psn, len, aux, now))
+	    dress_data(skb, f->h, f->q, &r, psn, len, aux, now, MRC_RKEY_NETDEV))
 		return spray_drop(MRC_C_DROP_SKB);
 	count(MRC_C_TX_PACKETS);
 	count_by(MRC_C_TX_BYTES, len);
@@ -322,17 +387,46 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 }
 
 /*
- * The copy is sent when the window has room (release.c), and the packet itself is done
- * with. At egress a drop would tell the sender that it was not taken, so it goes to
- * an ingress of ours and is dropped there.
+ * Have the sender's socket go on paying for a packet, of which a copy waits or a clone is being
+ * cut, or which was refused: `len` bytes of it are to leave the parking interface.
  */
-static __always_inline int spray_hold(struct __sk_buff *skb, const struct flow *f, u32 packets)
+static __always_inline int park(struct __sk_buff *skb, const struct flow *f, u32 len)
 {
-	count_by(MRC_C_TX_HELD, packets);
-	if (!at_egress(skb, f->h))
-		return TC_ACT_SHOT;
-	skb->mark = MRC_HELD_MARK;
-	return bpf_redirect(f->h->cut_back_ifindex, BPF_F_INGRESS);
+	if (len < skb->len)
+		bpf_skb_change_tail(skb, len, 0);
+	count(MRC_C_TX_PARKED);
+	return bpf_redirect(f->h->park_ifindex, 0);
+}
+
+/*
+ * How much of a packet is to leave the parking interface, after end_spray()'s verdict; 0: it need
+ * not be parked. What is being cut will wait, too.
+ */
+static __always_inline u32 parked_len(struct __sk_buff *skb, const struct flow *f, int verdict)
+{
+	u32 waits = f->tx->others;
+	s64 cut = f->tx->cut_pending;
+
+	if (!f->pays)
+		return 0;
+	if (verdict == SPRAY_REFUSED)
+		return skb->len;
+	if (verdict == SPRAY_CUT && cut > 0)
+		waits += cut * CFG_MTU;
+	return nscc_parked(f->h, f->tx, waits, skb->len, bpf_ktime_get_ns());
+}
+
+/*
+ * The copy is sent when the clock finds it missing, or when the window has room, and the
+ * packet itself tells its sender that the peer is not heard.
+ */
+static __always_inline int spray_kept(u32 id, u64 len)
+{
+	if (!(id & PATH_HELD)) { /* else counted by mrc_release */
+		count(MRC_C_TX_PACKETS);
+		count_by(MRC_C_TX_BYTES, len);
+	}
+	return TC_ACT_SHOT;
 }
 
 /* Send a packet in MRC's framing. */
@@ -342,7 +436,7 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 	struct copy c;
 	u64 now;
 
-	why = keep_copy(skb, &c);
+	why = keep_copy(skb, f, &c);
 	if (why)
 		return spray_drop(why);
 	now = bpf_ktime_get_ns();
@@ -351,15 +445,19 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 		return spray_undo(c.slot, why);
 	if (record_sent(qp, psn, id & 0xffff, &c, now))
 		return TC_ACT_SHOT;
-	if (id & PATH_HELD)
-		return spray_hold(skb, f, 1);
+	if (f->tell)
+		return spray_kept(id, c.len);
+	if (id & PATH_HELD) {
+		count(MRC_C_TX_HELD);
+		return SPRAY_HELD;
+	}
 	return spray_out(skb, f, qp, psn, id, c.len, now);
 }
 
 #define CUT_LATEST_NS 100000000ll /* what has not come back from being cut by then is lost */
 
-/* Send the packet out of the cutting interface. Its parts come back one by one. */
-static __always_inline int go_to_cut(struct __sk_buff *skb, const struct flow *f)
+/* Count what goes out of the cutting interface. Its parts come back one by one. */
+static __always_inline void count_cut(struct __sk_buff *skb, const struct flow *f)
 {
 	__sync_fetch_and_add(&f->tx->cut_pending, skb->gso_segs ? skb->gso_segs : 1);
 	bpf_spin_lock(&f->tx->lock);
@@ -367,7 +465,6 @@ static __always_inline int go_to_cut(struct __sk_buff *skb, const struct flow *f
 	bpf_spin_unlock(&f->tx->lock);
 	if (skb->gso_size)
 		count(MRC_C_TX_CUT);
-	return bpf_redirect(f->h->cut_ifindex, 0);
 }
 
 /*
@@ -380,7 +477,7 @@ static __always_inline int spray_cut(struct __sk_buff *skb, const struct flow *f
 		return spray_drop(MRC_C_DROP_TOO_BIG);
 	f->tx->cut_flows |= f->bit;
 	f->tx->cut_ns = bpf_ktime_get_ns();
-	return go_to_cut(skb, f);
+	return SPRAY_CUT;
 }
 
 /* Has this packet come back from being cut? */

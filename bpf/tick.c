@@ -10,6 +10,9 @@
  */
 
 #define RTO_MAX_NS 200000000ull  /* longest retransmission time-out */
+#define TICK_DRAINS 4            /* runs of mrc_drain in a tick, and ... */
+#define TICK_RELEASES 3          /* ... packets that mrc_release sends beside other work: with RESEND_MAX of mrc_resend
+				  * and a probe of each plane, 33 tail calls, which is all that there are */
 #define REVERSE_SACKS 4          /* a receive-only QP probes for a return path with every so many of its SACKs */
 
 /* Move a cursor to the next active QP. Returns that QP, or -1. */
@@ -190,7 +193,7 @@ static __always_inline void rest(const struct watched *w)
 		__sync_fetch_and_or(w->bits, w->bit);
 }
 
-/* Go on with probes, if any are due, with retransmissions, or with held packets. */
+/* Go on with held packets, retransmissions, probes, or what waits for the window. */
 static __always_inline int tick_on(struct __sk_buff *skb, struct mrc_chain *chain, u32 qp,
 				   const struct mrc_tx *tx, u64 now)
 {
@@ -201,16 +204,10 @@ static __always_inline int tick_on(struct __sk_buff *skb, struct mrc_chain *chai
 	chain->resend.now = now;
 	chain->resend.seen_ns = now;
 	begin_release(&chain->release, qp, tx);
+	if (next_tail(chain) != TAIL_RELEASE)
+		chain->release.done = RELEASE_MAX - TICK_RELEASES;
 	skb->cb[0] = CHAIN_CLOCK;
-	if (chain->probe.planes)
-		tails.call(skb, TAIL_PROBE);
-	if (chain->resend.found)
-		tails.call(skb, TAIL_RESEND);
-	if (chain->release.due)
-		tails.call(skb, TAIL_RELEASE);
-	if (chain->drain.due)
-		tails.call(skb, TAIL_DRAIN);
-	return TC_ACT_SHOT;
+	return go_on(skb, chain);
 }
 
 /*
@@ -292,7 +289,8 @@ int mrc_tick(struct __sk_buff *skb)
 	now = bpf_ktime_get_ns();
 	tick_hole(h, rx, now);
 	chain->drain.qp = qp;
-	chain->drain.runs = 0;
+	begin_chain(chain);
+	chain->drain.runs = DRAIN_RUNS - TICK_DRAINS;
 	chain->drain.want = 0;
 	chain->drain.due = rx_bit(rx, rx->next);
 	arrived = tick_sack(skb, h, qp, q, rx, now);
@@ -300,7 +298,6 @@ int mrc_tick(struct __sk_buff *skb)
 	/* as a sender */
 	if (!choose_probes(h, tx, &chain->probe, arrived, rx->slice))
 		rest(&w);
-	chain->resend.found = 0;
 	next = sent_up_to(tx);
 	b = balance_get(q->peer);
 	if (tx->una != next && q->state == MRC_QP_READY && retries_are_up(h, qp, tx, now)) {

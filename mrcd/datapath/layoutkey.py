@@ -91,6 +91,7 @@ MEANINGLESS: Final = (
     "MRC_RTT_BUCKETS",
     "MRC_TELLING_MAX",
     "MRC_KICK_",  # in the mark of a packet that waits for its program
+    "MRC_RELEASE_MARK",  # the same
     "MRC_PIECE_BYTES",  # how much the programs take at a time
 )
 """The other constants of mrc_abi.h. A test asks where a new one belongs."""

@@ -48,6 +48,7 @@ MAPS = [
     "peer_budgets",
     "net_budgets",
     "indices",
+    "told",
     "tx_entries",
     "rx_entries",
     "paths",
@@ -83,6 +84,7 @@ PROGRAMS = (
     "mrc_solicit",
     "mrc_release",
     "mrc_refuse",
+    "mrc_unreachable",
     "mrc_learn",
     "mrc_probe",
     "mrc_resend",
@@ -104,6 +106,7 @@ TAILS = {
     "mrc_tick": 7,
     "mrc_release": 8,
     "mrc_refuse": 9,
+    "mrc_unreachable": 10,
 }
 """Targets of tail calls, and their places in the map `tails`."""
 _NICE_BESIDE_TRAFFIC = 10

@@ -361,6 +361,7 @@ class Rig:
         budget = ABI.structs["mrc_budget"].size
         self._fill("peer_budgets", size.peers, budget)
         self._fill("net_budgets", ABI.MRC_NET_BUDGETS + 1, budget)
+        self._fill("told", 1, budget)
         for key in bpf.keys(self.dp.maps["indices"], 4):
             bpf.delete(self.dp.maps["indices"], key)
         for name, kind, window in (
@@ -450,6 +451,7 @@ class Rig:
             cut_ifindex=self.ifindex["cut"],
             cut_back_ifindex=self.ifindex["back"],
             kick_ifindex=self.ifindex["back"],
+            park_ifindex=0,
             cell_bytes=65000,
             circle_ns=0,
             solicit_ns=NEVER_NS,
@@ -457,6 +459,7 @@ class Rig:
             cc_rate=0,
             retry_limit=0,
             retry_s=0,
+            datagram_max_ms=0,
             # Tags are those of the zero key, and any inner address is taken.
             keyed=0,
             qps=self.dp.sizes.qps,
