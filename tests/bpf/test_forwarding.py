@@ -19,7 +19,7 @@ import pytest
 
 from mrcd.linux import bpf, ethtool
 from tests.bpf.cells import MSS, CellRig, noise, pieces, tcp
-from tests.bpf.rig import Rig, Tap, popped
+from tests.bpf.rig import Rig, Tap, popped, settle
 
 FIRST = 5000
 EALREADY = 114
@@ -62,10 +62,10 @@ class Way:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # bcc wants names as bytes
             self._module = BPF(text=_FORWARD, cflags=[flag])
+            self.seen = self._module[b"seen"].map_fd
             self.programs = {
                 name: self._module.load_func(name, BPF.SCHED_CLS).fd for name in ("forward", "note")
             }
-        self.seen = self._module["seen"].map_fd
         self.end = Tap("end1", "out1")
         self._rig = rig
 
@@ -106,6 +106,7 @@ def test_kernel_remembers_the_header_around_a_cell(cells: CellRig, way: Way, ver
     packet = tcp(noise(3 * MSS + 5), version=version, inward=True, partial=True)
     with way.taken_by("note"):
         cells.take(FIRST, packet, MSS, 0, 4)
+        settle()
     told = popped(way.seen, 8)
     assert told is not None
     assert struct.unpack("=II", told) == (EALREADY, MSS)
