@@ -29,7 +29,7 @@ from mrcd.wire.cell import Cell, CellPacket, decode_cell, encode_cell
 from mrcd.wire.envelope import checksum16
 from mrcd.wire.packet import WIRE, Bth, CcState, Sack, Seth
 from tests.bpf.packets import EV, QPN, REMOTE_QPN, Far
-from tests.bpf.rig import LINK_MAC, WINDOW, Rig, gateway_mac_of, mac_of
+from tests.bpf.rig import LINK_MAC, WINDOW, Rig, gateway_mac_of, mac_of, settle
 
 CELL = WIRE.MRC_ETH_LEN + WIRE.MRC_IP6_LEN
 """Offset of the application's packet in the frame of a cell."""
@@ -432,6 +432,7 @@ class CellRig:
             ethtool.set_features("cut", tx_checksum=False)
             self._links.callback(ethtool.set_features, "cut", tx_checksum=True)
         self._door.send_unfinished("mrc0", packet, start, field)
+        settle()
 
     def send_tunnelled(self, packet: bytes, mss: int) -> None:
         """Do the same with a packet that has been inside another, which the kernel remembers."""

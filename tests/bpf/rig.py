@@ -68,6 +68,7 @@ NEVER_NS = 4_000_000_000  # longer than anything takes in a test
 
 LINK_MAC = bytes.fromhex("020000000099")
 _LOOKUP_AND_DELETE = 21
+_BACKLOGS = Path("/proc/net/softnet_stat")
 _SO_RCVBUFFORCE = 33  # missing in Python's socket module
 _MARKER = b"\xff" * 6 + b"\x02" + bytes(5) + b"\x88\xb5" + b"end of what was sent" * 3
 _SIZES = {
@@ -192,6 +193,22 @@ def beat_of(generation: int) -> bytes:
     return (CARRIER[:14] + head).ljust(ABI.MRC_BEAT_LEN, b"\0")
 
 
+def settle() -> None:
+    """Wait until all frames have come as far as they go.
+
+    From one interface to the next they pass a CPU's backlog. A busy machine empties that later, in
+    a thread of the kernel's, and what passes several would be overtaken by what ends a reading.
+    """
+    ours = os.sched_getaffinity(0)
+    deadline = time.monotonic() + 5
+    while True:
+        rows = [line.split() for line in _BACKLOGS.read_text().splitlines()]
+        if not any(int(row[11], 16) for row in rows if int(row[12], 16) in ours):
+            return
+        assert time.monotonic() < deadline, "frames wait in a backlog"
+        time.sleep(0.0005)
+
+
 class Tap:
     """A reader of the frames that arrive at an interface whose other end is `source`."""
 
@@ -204,6 +221,7 @@ class Tap:
 
     def take(self) -> list[bytes]:
         """Return every frame that was sent before this call, oldest first."""
+        settle()
         self._out.send(_MARKER)
         self._in.settimeout(5)
         frames = []
