@@ -23,13 +23,12 @@ from bench.loaded import (
     timed,
 )
 from bench.result import Line
-from mrcd.datapath.clock import CARRIER
 from mrcd.fabric import usid
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE
 from tests.bpf.packets import ip4, wire_time
-from tests.bpf.rig import HANDED_OVER, TC_REDIRECT, TC_SHOT
+from tests.bpf.rig import HANDED_OVER, TC_REDIRECT, TC_SHOT, beat_of
 
 PLANE = 0  # every shape has it
 EV = usid.ev(PLANE, 2)
@@ -67,7 +66,7 @@ def cases(side: Loaded, harness: Harness, packets: int) -> Iterator[Case]:
     yield Case("mrc_deliver", "NACK, sent again", Sacks(side, harness, packets, 1).nack)
     yield Case("mrc_receive", "probe", Probes(side, harness, packets).probe)
     yield Case("mrc_receive", "answer to a probe", Probes(side, harness, packets).reply)
-    yield Case("mrc_kick", "nothing to watch", clock(side, "mrc_kick", packets))
+    yield Case("mrc_beat", "nothing to watch", clock(side, "mrc_beat", packets))
     yield Case("mrc_judge", "nothing to judge", clock(side, "mrc_judge", packets))
 
 
@@ -245,7 +244,7 @@ def clock(side: Loaded, program: str, packets: int) -> Timing:
     """Time a program of the clock; it leaves its packet unchanged, so one call can repeat it."""
 
     def measure() -> tuple[list[int], list[int]]:
-        run = bpf.TestRun(side.program(program), CARRIER)
+        run = bpf.TestRun(side.program(program), beat_of(0))
         took = []
         for _ in range(20):
             run.run(50 * packets)

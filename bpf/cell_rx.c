@@ -400,7 +400,7 @@ static __always_inline int cell_done(struct __sk_buff *skb, const struct cell_in
 
 	want |= sack_is_due(rx, in->h, in->q, now);
 	if (!want || in->p->c.count > 1 || rx->waiting)
-		watch(in->p->qp);
+		watch(skb, in->p->qp);
 	if (in->p->c.count > 1 || skb->gso_size)
 		return TC_ACT_SHOT;
 	if (want || rx_bit(rx, rx->next))

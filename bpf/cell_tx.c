@@ -199,7 +199,7 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 	FORGET(next, now);
 	if (record_cell(qp, psn, id & 0xffff, &c, &kept, now))
 		return TC_ACT_SHOT;
-	watch(qp);
+	watch(skb, qp);
 	if (id & PATH_HELD)
 		return spray_hold(skb, f, c.count);
 	if (c.count > 1)
@@ -216,15 +216,6 @@ static __always_inline int is_held(struct __sk_buff *skb)
 		return 0;
 	h = host_get();
 	return h && skb->ifindex == h->cut_back_ifindex;
-}
-
-/* Is this the packet of mrc_kick? No other has addresses of zero. */
-static __always_inline int is_kick(struct __sk_buff *skb)
-{
-	void *data = SKB_DATA(skb), *end = SKB_END(skb);
-	__be32 *eth = data;
-
-	return data + MRC_ETH_LEN <= end && !(eth[0] | eth[1] | eth[2]);
 }
 
 /* Send a packet of a flow that may send. */
@@ -245,10 +236,6 @@ int mrc_spray(struct __sk_buff *skb)
 	struct flow f;
 	u32 qp, why;
 
-	if ((skb->mark & ~MRC_KICK_QP) == MRC_KICK_MARK && is_kick(skb)) {
-		tails.call(skb, TAIL_TICK);
-		return TC_ACT_SHOT;
-	}
 	if (is_held(skb))
 		return TC_ACT_SHOT;
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))

@@ -560,7 +560,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 
 	/* release what waited, and answer */
 	if (!a.want || a.refuse || sack.ooo)
-		watch(qp);
+		watch(skb, qp);
 	if (a.more)
 		return go_on_with_drain(skb, qp, mark, &a);
 	if (a.refuse)

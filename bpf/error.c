@@ -16,7 +16,7 @@ static __always_inline void fail_qp(u32 qp, struct mrc_qp *q, struct mrc_tx *tx,
 	q->state = MRC_QP_ERROR;
 	count_atomic(MRC_C_QP_FAILED);
 	count_atomic_by(MRC_C_GIVEN_UP, tx->next - tx->una);
-	watch(qp);
+	set_active(qp);
 }
 
 /*

@@ -255,37 +255,41 @@ static __always_inline void judge(struct mrc_balance *b, struct judge_state *j, 
 	b->turns = turns;
 }
 
-/* Judge the planes of the next active QP's peer, if it is time. */
-int mrc_judge(struct __sk_buff *skb)
+/* Judge the planes of a peer, unless another CPU has just done so. */
+static __always_inline void judge_peer(u32 index, u64 now)
 {
-	u32 zero = 0, qp;
+	u32 zero = 0;
 	struct judge_state *j = judge_states.lookup(&zero);
-	struct mrc_clock *ck = clock.lookup(&zero);
+	struct mrc_balance *b = balance_get(index);
+	struct mrc_peer *peer = peer_get(index);
 	struct mrc_host *h = host_get();
-	struct mrc_balance *b;
-	struct mrc_peer *peer;
-	struct mrc_qp *q;
-	u64 now, due;
-	s32 found;
+	u64 due;
 
-	if (!ck || !h || !j)
-		return 0;
-	found = next_active(&ck->judge_cursor);
-	if (found < 0)
-		return 0;
-	qp = found;
-	q = qps.lookup(&qp);
-	if (!q)
-		return 0;
-	peer = peer_get(q->peer);
-	b = balance_get(q->peer);
-	if (!peer || !b)
-		return 0;
-	now = bpf_ktime_get_ns();
+	if (!h || !j || !b || !peer)
+		return;
 	due = b->judge_at_ns;
 	if (now < due ||
 	    __sync_val_compare_and_swap(&b->judge_at_ns, due, now + h->judge_ns) != due)
-		return 0;
+		return;
 	judge(b, j, usable_planes(h, peer, b), h, now);
-	return 0;
+}
+
+/* Judge the last of the peers that mrc_beat has listed, then call itself for the others. The beat goes on. */
+int mrc_judge(struct __sk_buff *skb)
+{
+	struct mrc_chain *chain = chain_get(CHAIN_CLOCK);
+	struct beat_args *in;
+	u32 n;
+
+	if (!chain)
+		return TC_ACT_SHOT;
+	in = &chain->beat;
+	n = in->judging - 1;
+	if (n < JUDGED_MOST) {
+		in->judging = n;
+		judge_peer(in->due[n & (JUDGED_MOST - 1)], in->now);
+		if (n)
+			tails.call(skb, TAIL_JUDGE);
+	}
+	return beat_on(in);
 }

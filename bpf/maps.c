@@ -88,7 +88,7 @@ BPF_ARRAY(loop_paths, struct mrc_peer_plane, CFG_LOOPS);
 BPF_ARRAY(loops, struct mrc_loop, CFG_LOOPS);
 BPF_ARRAY(survey, struct mrc_survey, 1);
 
-/* Bit per QP that has something for the clock to watch; the daemon maps it. */
+/* Bit per QP that has something for the clock to watch. */
 BPF_F_TABLE("array", u32, u64, active, CFG_ACTIVE_WORDS, BPF_F_MMAPABLE);
 BPF_F_TABLE("array", u32, struct mrc_clock, clock, 1, BPF_F_MMAPABLE);
 BPF_RINGBUF_OUTPUT(events, 16);
@@ -100,15 +100,13 @@ BPF_ARRAY(counter_names, struct mrc_counter_name, MRC_COUNTERS_ROOM);
  * loop keeps on the stack makes the verifier walk the rest of the program once
  * for each value of it; a number read back from a map is just a number.
  *
- * Two chains of programs may be under way on a CPU, and each has its own
- * memory: packets' programs run in a softirq or with softirqs disabled, and so
- * never interrupt each other; but Linux before 6.8 runs the clock's programs
- * (test runs) with softirqs enabled, and a packet may interrupt them anywhere.
- * skb->cb[0] tells mrc_resend, which both chains reach, which one it is in.
+ * All programs that use it run in a softirq or with softirqs disabled, and so never
+ * interrupt each other on a CPU. Packets' chains and the clock's have memory of
+ * their own, and skb->cb[0] tells mrc_resend, which both reach, which one it is in.
  * Tail calls and the helpers that change an skb leave cb alone.
  */
 #define CHAIN_PACKET 0           /* mrc_deliver, mrc_cell, mrc_learn, mrc_resend, mrc_drain, mrc_refuse */
-#define CHAIN_CLOCK 1            /* mrc_tick, mrc_probe, mrc_resend, mrc_drain */
+#define CHAIN_CLOCK 1            /* mrc_beat, mrc_judge, mrc_tick, mrc_probe, mrc_resend, mrc_drain */
 #define CHAIN_COUNT 2
 
 #define RESEND_MAX 16            /* packets sent again by one chain */
@@ -139,6 +137,20 @@ struct probe_args {              /* mrc_tick to mrc_probe, and mrc_probe to itse
 	u32 qp;
 	u32 planes;              /* bit p: plane p is still to be probed */
 	u32 curious;             /* plane to probe even if all its paths are fine, or MRC_MAX_PLANES */
+};
+
+#define JUDGED_MOST 8            /* peers judged at one beat */
+
+struct beat_args {               /* mrc_beat to itself and to mrc_judge */
+	u64 now;
+	u64 mask;                /* bits of `word` that are still to be looked at */
+	u32 word;                /* of active QPs */
+	u32 left;                /* words still to be looked at */
+	u32 runs;                /* how often it has called itself */
+	u32 seen;                /* 1: a QP is active */
+	u32 out;                 /* the interface by which the beat goes on */
+	u32 judging;             /* how many peers are in .due */
+	u32 due[JUDGED_MOST];    /* peers whose planes are to be judged */
 };
 
 struct resend_args {             /* to mrc_resend, from all others and from itself */
@@ -200,6 +212,7 @@ struct learn_state {             /* mrc_learn */
 
 struct mrc_chain {
 	struct learn_args learn;
+	struct beat_args beat;
 	struct probe_args probe;
 	struct resend_args resend;
 	struct release_args release;
@@ -241,7 +254,10 @@ BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 #define TAIL_TICK 7
 #define TAIL_RELEASE 8
 #define TAIL_REFUSE 9
-#define TAIL_COUNT 10
+#define TAIL_BEAT 10
+#define TAIL_JUDGE 11
+#define TAIL_IDLE 12
+#define TAIL_COUNT 13
 BPF_PROG_ARRAY(tails, TAIL_COUNT);
 
 static __always_inline struct mrc_chain *chain_get(u32 chain)
@@ -264,8 +280,9 @@ static __always_inline void count(u32 which)
 }
 
 /*
- * Count in a program that may be a test run. A packet's program may interrupt it
- * between reading and writing a counter, and that program's count would be lost.
+ * Count in a program that may be a test run. Linux before 6.8 leaves softirqs enabled in
+ * one: a packet's program may interrupt it between reading and writing a counter, and
+ * that program's count would be lost.
  * Written as an instruction because the compiler makes longer programs of its own
  * atomic addition, which it copies to more places.
  */
@@ -401,25 +418,35 @@ static __always_inline struct mrc_peer_plane *peer_plane_get(u32 peer, u32 plane
 	return peer_planes.lookup(&index);
 }
 
-/*
- * Tell the clock that a QP needs watching. The bit is set before `asleep` is
- * read, and the daemon reads the bits again after it has set `asleep`, so no
- * wake-up is lost.
- */
-static __always_inline void watch(u32 qp)
+/* Have the next beat look at a QP. Returns 1 if the clock did not watch it before. */
+static __always_inline int set_active(u32 qp)
 {
-	u32 word = qp >> 6, zero = 0;
+	u32 word = qp >> 6;
 	u64 bit = 1ull << (qp & 63);
 	u64 *bits = active.lookup(&word);
+
+	return bits && !(*bits & bit) && !(__sync_fetch_and_or(bits, bit) & bit);
+}
+
+/*
+ * Tell the clock that a QP needs watching. A beat that rests is replaced by a new one,
+ * made of a clone of this packet: mrc_beat finds out whether it can be. The bit is
+ * set before `resting` is read, and mrc_beat looks at all bits once more after it has
+ * set `resting`, so no QP is forgotten. Pointers into the packet are invalid afterwards.
+ */
+static __always_inline void watch(struct __sk_buff *skb, u32 qp)
+{
+	u32 zero = 0, mark = skb->mark;
 	struct mrc_clock *ck;
+	struct mrc_host *h;
 
-	if (!bits || (*bits & bit))
+	if (!set_active(qp))
 		return;
-	__sync_fetch_and_or(bits, bit);
 	ck = clock.lookup(&zero);
-	if (ck && ck->asleep && __sync_val_compare_and_swap(&ck->asleep, 1, 0) == 1) {
-		struct mrc_event ev = { .kind = MRC_EVENT_WAKE, .qp = qp };
-
-		events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP);
-	}
+	h = host_get();
+	if (!ck || !h || !ck->resting || __sync_val_compare_and_swap(&ck->resting, 1, 0) != 1)
+		return;
+	skb->mark = MRC_WAKE_MARK;
+	bpf_clone_redirect(skb, h->rest_ifindex, BPF_F_INGRESS);
+	skb->mark = mark;
 }

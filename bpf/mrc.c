@@ -114,6 +114,7 @@
 #include "nack_rx.c"
 #include "probe.c"
 #include "tick.c"
+#include "beat.c"
 #include "judge.c"
 #include "control.c"
 

@@ -8,9 +8,10 @@
  * Afterwards a field's comment names its writer or how its writers exclude each
  * other: "lock" means any program under the struct's spin lock, "atomic" any
  * program by a 64-bit atomic instruction, "racy" any program without either,
- * where a lost update only costs precision. "tick", "idle", "survey" and
- * "receive" are mrc_tick with mrc_probe, mrc_idle, mrc_survey and mrc_receive; the clock's
- * thread runs tick and idle, so they exclude each other.
+ * where a lost update only costs precision. "beat", "tick", "idle", "survey" and
+ * "receive" are mrc_beat, mrc_tick with mrc_probe, mrc_idle, mrc_survey and mrc_receive. One
+ * packet circles for mrc_beat, and what it sends to mrc_tick and mrc_idle waits in one
+ * queue of one CPU, so these three exclude each other.
  *
  * PSNs are kept as free-running 32-bit numbers whose low 24 bits are what the
  * wire carries; comparisons are serial-number arithmetic.
@@ -70,7 +71,11 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 lower_ifindex;     /* what mrc0 lies on; cells are delivered at its ingress */
 	__u32 cut_ifindex;       /* what leaves by it comes back to spray cut into packets; 0: no such interface ... */
 	__u32 cut_back_ifindex;  /* ... on this one */
-	__u32 kick_ifindex;      /* an interface with mrc_spray at its ingress, which runs the clock's mrc_tick */
+	__u32 beat_ifindex;      /* what leaves by it comes to mrc_beat on rest_ifindex a tick later ... */
+	__u32 rest_ifindex;      /* ... and what leaves by this, on beat_ifindex, after a longer time */
+	__u32 probe_gap_ns;      /* each such time grants one probe ... */
+	__u32 probe_most;        /* ... and this many may be saved up */
+	__u32 idle_gap_ns;       /* between probes of idle paths, over all QPs; 0: none are sent */
 	__u32 cell_bytes;        /* longest IP packet that spray sends as a cell; longer ones are cut */
 	__u32 circle_ns;         /* a cell that is early waits so long in the CPU's backlog before it is copied */
 	__u32 solicit_ns;        /* least time between two questions for a SACK of a QP */
@@ -110,8 +115,12 @@ struct mrc_budget {
 	__u64 misaddressed;      /* of these, INITs for another public key than this host's; atomic */
 };
 #define MRC_ADMITTED_MARK 0x6d726341 /* skb->mark of what mrc_receive lets through to the daemon's sockets */
-#define MRC_KICK_MARK 0x6d6b0000 /* skb->mark of the packet on which mrc_tick runs, whose Ethernet header is zero ... */
-#define MRC_KICK_QP 0xffff       /* ... and these bits of it are the QP's index */
+/* skb->mark of clones that come to mrc_beat at once: what the packet is for, and a number of 16 bits. */
+#define MRC_KICK_MARK 0x6d6b0000 /* mrc_tick runs on it, for the QP of this index */
+#define MRC_IDLE_MARK 0x6d690000 /* mrc_idle does so many turns on it */
+#define MRC_WAKE_MARK 0x6d770000 /* a beat is made of it */
+#define MRC_MARK_KIND 0xffff0000
+#define MRC_MARK_NUMBER 0xffff
 
 struct mrc_plane {               /* map planes[8]; written by the daemon */
 	__u32 ifindex;           /* 0: no such plane */
@@ -432,16 +441,36 @@ struct mrc_mark {
 	__u16 psn_lo;
 };
 
-struct mrc_clock {               /* map clock, one entry, mmapable */
-	__u64 asleep;            /* 1: the daemon's clock wants a wake-up event; daemon, programs: atomic */
-	__u64 cursor;            /* where the clock's round continues; kick */
-	__u64 judge_cursor;      /* the same for judgements; judge */
-	__u64 idle_cursor;       /* the same for probes of idle paths; idle */
-	__u64 probe_credit;      /* probes that may be sent now; daemon adds, tick and idle take, all in the clock's thread */
-	__u64 ticks;             /* active QPs that mrc_kick looked at; kick */
+/*
+ * The packet that circles for mrc_beat. Its Ethernet header has no addresses, and no
+ * IP header follows that means anything. It is cloned for ticks, which write over all of it.
+ */
+#define MRC_BEAT_LEN 142         /* bytes; more than the headers of any packet of TCP up to its checksum */
+#define MRC_BEAT_PAYLOAD 128     /* of those, bytes behind the Ethernet header */
+#define MRC_BEAT_MAGIC 0x6d726362
+struct mrc_beat {                /* behind the Ethernet header; lengths of 0, and a next header that is none */
+	__u32 magic;
+	__u16 length;
+	__u8 next_header;
+	__u8 raw;                /* 1: it has been made of another packet, and was never out yet */
+	__u64 generation;        /* of mrc_clock, when it was made */
 };
 
-#define MRC_EVENT_WAKE 1
+struct mrc_clock {               /* map clock, one entry, mmapable */
+	__u64 generation;        /* beats of other generations end; atomic */
+	__u64 resting;           /* 1: the beat is slow, and a QP that becomes active makes a new one; atomic */
+	__u64 beats;             /* how many beats there were; beat */
+	__u64 beat_ns;           /* when the last one was; beat */
+	__u64 calm;              /* beats in a row without an active QP; beat */
+	__u64 cursor;            /* word of active QPs with which the next beat begins; beat */
+	__u64 idle_cursor;       /* where probes of idle paths continue; idle */
+	__u64 idle_ns;           /* up to when those probes have been sent; beat */
+	__u64 paid_ns;           /* up to when probes have been granted; beat */
+	__u64 probe_credit;      /* probes that may be sent now; beat, tick and idle */
+	__u64 ticks;             /* active QPs that mrc_beat looked at; beat */
+};
+
+#define MRC_EVENT_WAKE 1         /* the packet that should have become a beat could not */
 #define MRC_EVENT_PATH 2
 #define MRC_EVENT_OUT_OF_STEP 3  /* .qp: its SACKs acknowledge what was never sent */
 #define MRC_EVENT_FAILED 4       /* .qp gave up, .cause: MRC_FAILED_... */

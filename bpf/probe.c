@@ -186,31 +186,46 @@ int mrc_probe(struct __sk_buff *skb)
 	return TC_ACT_SHOT;
 }
 
-/*
- * Probe one path of a plane of a QP that may be idle; QPs and planes take turns.
- * The clock runs this at the rate that the budget of probes allows.
- */
-int mrc_idle(struct __sk_buff *skb)
+/* Probe one path of the next plane of the next QP, which may be idle. */
+static __always_inline void idle_turn(struct __sk_buff *skb, struct mrc_clock *ck,
+				      const struct mrc_host *h)
 {
-	u32 zero = 0, qp, plane, turn;
-	struct mrc_clock *ck = clock.lookup(&zero);
-	struct mrc_host *h = host_get();
+	u32 turn = ck->idle_cursor + 1, qp, plane;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
 	u64 now;
 
-	if (!ck || !h || !h->planes || !h->qps)
-		return 0;
-	turn = ck->idle_cursor + 1;
 	ck->idle_cursor = turn;
+	if (!h->planes || !h->qps)
+		return;
 	plane = turn % h->planes & 7;
 	qp = (turn / h->planes) % h->qps;
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
 	if (!q || !tx || q->state != MRC_QP_READY)
-		return 0;
+		return;
 	now = bpf_ktime_get_ns();
 	if (probe_plane(skb, h, qp, q, tx, plane, now, h->probe_idle_ns / 2, 1))
-		watch(qp);
-	return 0;
+		watch(skb, qp);
+}
+
+/*
+ * Do one turn of a probe of an idle path, then call itself for as many as the packet's
+ * mark says. mrc_beat has it run at the rate that the budget of probes allows.
+ */
+int mrc_idle(struct __sk_buff *skb)
+{
+	u32 zero = 0, turns = skb->mark & MRC_MARK_NUMBER;
+	struct mrc_clock *ck = clock.lookup(&zero);
+	struct mrc_host *h = host_get();
+
+	if (!ck || !h)
+		return TC_ACT_SHOT;
+	skb->mark = 0;
+	idle_turn(skb, ck, h);
+	if (turns > 1) {
+		skb->mark = MRC_IDLE_MARK | ((turns - 1) & MRC_MARK_NUMBER);
+		tails.call(skb, TAIL_IDLE);
+	}
+	return TC_ACT_SHOT;
 }

@@ -281,12 +281,13 @@ static __always_inline int record_packet(u32 qp, u32 psn, u32 id, u32 slot, u32 
 	return 0;
 }
 
-static __always_inline int record_sent(u32 qp, u32 psn, u32 id, const struct copy *c, u64 now)
+static __always_inline int record_sent(struct __sk_buff *skb, u32 qp, u32 psn, u32 id,
+				       const struct copy *c, u64 now)
 {
 	if (record_packet(qp, psn, id, c->slot, c->len, now))
 		return -1;
 	c->buf->tag = (u64)qp << 32 | psn;
-	watch(qp);
+	watch(skb, qp);
 	return 0;
 }
 
@@ -339,7 +340,7 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 	why = take_psn(f, now, 1, c.len, WHOLE_TURN, &psn, &id);
 	if (why)
 		return spray_undo(c.slot, why);
-	if (record_sent(qp, psn, id & 0xffff, &c, now))
+	if (record_sent(skb, qp, psn, id & 0xffff, &c, now))
 		return TC_ACT_SHOT;
 	if (id & PATH_HELD)
 		return spray_hold(skb, f, 1);

@@ -1,40 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Tick: the clock of the data path. The daemon runs mrc_kick by PROG_TEST_RUN,
- * once for each active QP, about every millisecond while any is active. It looks
- * whether the QP needs anything, and has mrc_tick run if so. That does what no
- * arriving packet triggers: it finds lost tails, sends delayed SACKs, releases
- * packets left in the reorder ring, gives up old gaps, and probes.
+ * Tick: what no arriving packet triggers. mrc_beat looks at each active QP about every
+ * millisecond, and has mrc_tick run if the QP needs it. That finds lost tails, sends
+ * delayed SACKs, releases packets left in the reorder ring, gives up old gaps, and probes.
  *
- * The skb that mrc_kick makes is the carrier of whatever is sent.
+ * The skb is a clone of the packet that circles, and the carrier of whatever is sent.
  */
 
 #define RTO_MAX_NS 200000000ull  /* longest retransmission time-out */
 #define REVERSE_SACKS 4          /* a receive-only QP probes for a return path with every so many of its SACKs */
-
-/* Move a cursor to the next active QP. Returns that QP, or -1. */
-static __always_inline s32 next_active(u64 *cursor)
-{
-	u32 at = *cursor + 1, word = at >> 6, i;
-	u64 mask = ~0ull << (at & 63), *bits, found;
-
-	for (i = 0; i < CFG_ACTIVE_WORDS + 2; i++) {
-		bits = active.lookup(&word);
-		if (!bits) { /* behind the last word */
-			word = 0;
-			mask = ~0ull;
-			continue;
-		}
-		found = *bits & mask;
-		if (found) {
-			*cursor = word * 64 + lowest_bit(found);
-			return *cursor;
-		}
-		mask = ~0ull;
-		word++;
-	}
-	return -1;
-}
 
 /* Planes that have paths away, a bit each. */
 static __always_inline u32 planes_away(const struct mrc_tx *tx)
@@ -232,42 +206,10 @@ static __always_inline int needs_tick(const struct mrc_host *h, const struct mrc
 	       (s64)(now - tx->moved_ns) > (s64)RTO_MAX_NS;
 }
 
-/*
- * Look after the next active QP. If mrc_tick is needed, have it run, from mrc_spray, on a
- * packet that the network stack has received; the mark has the QP's index.
- * An skb of a test run belongs to a socket, so its account of memory stays that of
- * its first size when it grows. TCP divides by what it computes from that account,
- * and in Linux 6.18 by zero, if such an skb is delivered.
- */
-int mrc_kick(struct __sk_buff *skb)
-{
-	u32 zero = 0;
-	struct mrc_clock *ck = clock.lookup(&zero);
-	struct mrc_host *h = host_get();
-	struct watched w;
-	s32 qp;
-
-	if (!ck || !h)
-		return 0;
-	qp = next_active(&ck->cursor);
-	if (qp < 0)
-		return 0;
-	ck->ticks++;
-	if (find_watched(qp, &w))
-		return 0;
-	if (!needs_tick(h, w.q, w.tx, w.rx, bpf_ktime_get_ns())) {
-		rest(&w);
-		return 0;
-	}
-	skb->mark = MRC_KICK_MARK | qp;
-	bpf_clone_redirect(skb, h->kick_ifindex, BPF_F_INGRESS);
-	return 0;
-}
-
 /* Do what the QP of the packet's mark needs. */
 int mrc_tick(struct __sk_buff *skb)
 {
-	u32 qp = skb->mark & MRC_KICK_QP, next, arrived;
+	u32 qp = skb->mark & MRC_MARK_NUMBER, next, arrived;
 	struct mrc_chain *chain = chain_get(CHAIN_CLOCK);
 	struct mrc_host *h = host_get();
 	struct mrc_balance *b;

@@ -142,13 +142,12 @@ class Daemon:
         self._notifier.ready(f"host {config.host.name}, {len(config.peers)} peers")
 
     async def _feed_watchdog(self) -> None:
-        """Feed it only while the clock's programs really run, which its beats show."""
+        """Feed it only while the clock of the data path really runs, which its beats show."""
         if self._notifier.watchdog_s is None:
             return
         before = -1
         while True:
-            clock = self.running.engine.clock
-            beats = clock.beats() if clock.is_alive() else before
+            beats = self.running.engine.clock.beats()
             if beats != before or self.running.restarting:
                 self._notifier.alive()
             before = beats

@@ -2,9 +2,9 @@
 """Build or take over one data path, keep it running, and change it while it runs.
 
 A first start goes in this order: compile, mrc0, planes, attach, clock, hand-shake. Nothing is
-sprayed before a peer answers. A pinned data path of the same layout goes on meanwhile: its clock
-runs again first, programs of another build are replaced between two packets, and sessions are
-resumed, so that neither applications nor peers notice.
+sprayed before a peer answers. A pinned data path of the same layout goes on meanwhile, its clock
+included: programs of another build are replaced between two packets, and sessions are resumed, so
+that neither applications nor peers notice.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from mrcd.datapath.attachment import Attachment, Hook, hooks
 from mrcd.datapath.capture import Capture
 from mrcd.datapath.cellsize import CellSize
 from mrcd.datapath.clock import Clock
-from mrcd.datapath.datapath import Datapath, DatapathError
+from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.detach import undo
 from mrcd.datapath.mrc0 import Ends
 from mrcd.datapath.qptable import QpTable
@@ -151,10 +151,7 @@ class Engine:
         code = await self._open(layout)
         self.captures = self._new_capture(wanted)
         self._stack.callback(self.captures.forget)
-        if self.adopted:
-            self._start_clock()
-        else:
-            self.made = True
+        self.made = not self.adopted
         await self._ensure_mrc0()
         told = host.planes_told(self.datapath)
         self._write_host(told)
@@ -177,8 +174,7 @@ class Engine:
         dropped = table.peers.drop_prefixes()
         self.denials = Denials(config, table, self._state_dir, self.findings)
         self.feed = PathFeed(table.peers.peer_of, table.peers.per_peer)
-        if not self.adopted:
-            self._start_clock()
+        self._start_clock()
         await self._start_sessions(told)
         await self._routes.delete(dropped)
         self._tasks.spawn(planes.follow())
@@ -208,8 +204,7 @@ class Engine:
         datapath, key = self.datapath, adoption.code_of(layout)
         code = pins.code(datapath.folder, key)
         if not (self.adopted and adoption.whole_code(code)):
-            with self._clock_of_older():
-                await datapath.build(key, adopt=self.adopted)
+            await datapath.build(key, adopt=self.adopted)
         datapath.open(code)
         self._stack.callback(datapath.close)
         totals.take_over(datapath)
@@ -250,41 +245,20 @@ class Engine:
         return Attachment(self._nl, self._bpffs, datapath, tc=self.config.transport.tc)
 
     def _run(self, programs: Mapping[str, int]) -> None:
-        """Make the clock and the survey run these programs."""
+        """Make beats of the clock, and probes of the survey, with these programs."""
         self.clock.use(programs)
         self.survey.use(programs)
 
-    @contextlib.contextmanager
-    def _clock_of_older(self) -> Iterator[None]:
-        """Run the clock with another build's programs while ours compile, which takes seconds."""
-        older = adoption.older_code(self.datapath.folder) if self.adopted else None
-        if older is None:
-            yield
-            return
-        self.datapath.open(older)
-        clock = self._new_clock()
-        clock.start()
-        try:
-            yield
-        finally:
-            clock.stop()
-            self.datapath.close()
-
-    def _new_clock(self) -> Clock:
-        transport = self.config.transport
-        return Clock(
-            self.datapath,
-            self.config.fabric.planes,
-            transport.tick_us * 1000,
-            transport.probe_pps,
-            self._path_event,
-            self._clock_failed,
-        )
-
     def _start_clock(self) -> None:
-        self.clock = self._new_clock()
-        self.clock.start()
+        self.clock = Clock(
+            self.datapath,
+            self.config.transport.tick_us * 1000,
+            self._on_event,
+            self._on_failure,
+            self.findings,
+        )
         self._stack.callback(self.clock.stop)
+        self.clock.start()
 
     async def _start_sessions(self, told: int) -> None:
         """Resume the sessions of an earlier daemon, and begin to offer the others."""
@@ -424,6 +398,7 @@ class Engine:
         ours = [hook for hook in self._hooks if hook.interface in made.indices]
         if (attachment := self._attachment_in_place()) is not None:
             await attachment.attach(ours)
+        self.clock.make_beat()
         await self._routes.renew(config.peers)
 
     async def _reroute(self, prefixes: Sequence[str]) -> None:
@@ -489,7 +464,9 @@ class Engine:
         await self._routes.delete(dropped)
         await self._routes.renew(changed)
         await mrc0.give_addresses(self._nl, config, self._bpffs)
-        self.clock.retune(config.transport.tick_us * 1000, config.transport.probe_pps)
+        if old.transport.tick_us != config.transport.tick_us:
+            await mrc0.retune(self._nl, config)
+            self.clock.retune(config.transport.tick_us * 1000)
         if self.cells is not None:
             self.cells.reconfigure(config)
         self._write_host(host.planes_told(self.datapath))
@@ -630,14 +607,14 @@ class Engine:
         self.denials.apply(peer.name)
         self._routes.want(peer, mtu)
 
-    def _path_event(self, event: dict[str, int]) -> None:
-        """Pass an event from the clock's thread to the event loop."""
+    def _on_event(self, event: dict[str, int]) -> None:
+        """Act on what the programs report."""
         if event["kind"] == ABI.MRC_EVENT_PATH:
-            self._loop.call_soon_threadsafe(self._path_changed, event)
+            self._path_changed(event)
         elif event["kind"] == ABI.MRC_EVENT_OUT_OF_STEP:
-            self._loop.call_soon_threadsafe(self._out_of_step, event["qp"])
+            self._out_of_step(event["qp"])
         elif event["kind"] == ABI.MRC_EVENT_FAILED:
-            self._loop.call_soon_threadsafe(self._gave_up, event["qp"], event["cause"])
+            self._gave_up(event["qp"], event["cause"])
 
     def _gave_up(self, qp: int, cause: int) -> None:
         """Begin a new session with a peer one of whose QPs is in ERROR."""
@@ -656,12 +633,6 @@ class Engine:
             self._path_log.withdrawn(event["ev"])
         if self._peers is not None:
             self.feed.publish(event)
-
-    def _clock_failed(self, error: Exception) -> None:
-        """Report a failure of the clock. Runs in the clock's thread."""
-        log.error("tick.failed", error=str(error))
-        failure = DatapathError(f"the clock program cannot be run: {error}")
-        self._loop.call_soon_threadsafe(self._on_failure, failure)
 
 
 def _others(old: Config, new: Config) -> set[str]:

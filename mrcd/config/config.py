@@ -54,9 +54,8 @@ FRAMING = "auto"
 CELL_MAX = 65000
 """Longest cell in bytes: with the outer header, GRO must stay below 64 KiB."""
 _KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
-_END = "p"
-_CUT_END = "cp"
-"""What the names of interfaces beside mrc0 add to its name, the longest of each framing."""
+_LONGEST_END = "bp"
+"""What the names of interfaces beside mrc0 add to its name: the longest."""
 
 
 class ConfigError(Exception):
@@ -336,7 +335,7 @@ def _known_host(table: Table, key: str, name: str | None, fabric: Fabric | None)
 
 def _mrc0(table: Table, host: Host | None, fabric: Fabric | None, transport: Transport) -> Mrc0:
     name = table.text("name", "mrc0") or "mrc0"
-    beside = _END if transport.framing == "mrc" else _CUT_END
+    beside = _LONGEST_END
     if wrong := _bad_interface(name):
         table.problem("name", name, wrong)
     elif _bad_interface(name + beside):

@@ -129,14 +129,6 @@ def whole_code(folder: Path) -> bool:
     return all((folder / name).exists() for name in PROGRAMS)
 
 
-def older_code(layout: Path) -> Path | None:
-    """Return another build's programs for these maps, to run until our own are compiled."""
-    for entry in sorted(layout.glob("code-*")):
-        if whole_code(entry):
-            return entry
-    return None
-
-
 def _is_data_path(entry: Path) -> bool:
     return entry.name.startswith("layout-") or entry.name in MAPS
 

@@ -17,6 +17,7 @@ from mrcd.linux import ethtool
 from mrcd.wire.abi import ABI
 
 _HOST = ABI.structs["mrc_host"]
+_SECOND_NS = 1_000_000_000
 
 
 def planes_told(datapath: Datapath) -> int:
@@ -53,6 +54,20 @@ def congestion(config: Config, mbps: int) -> dict[str, int]:
     if wanted == "off" or (wanted == "auto" and not mbps):
         target_ns = 0
     return {"cc_target_ns": target_ns, "cc_rate": config.fabric.planes * known * 125}
+
+
+def pace(config: Config, qps: int) -> dict[str, int]:
+    """Return the members that say how many probes the clock may send, with room for `qps` QPs.
+
+    Each plane of each QP is probed once in PROBE_IDLE_NS, if half of the budget allows.
+    """
+    pps = config.transport.probe_pps
+    turns = max(1, qps) * config.fabric.planes
+    return {
+        "probe_gap_ns": _SECOND_NS // pps,
+        "probe_most": max(1, pps * tuning.PROBE_CREDIT_NS // _SECOND_NS),
+        "idle_gap_ns": max(2 * _SECOND_NS // pps, tuning.PROBE_IDLE_NS // turns),
+    }
 
 
 def _survey_key(datapath: Datapath) -> tuple[int, ...]:
@@ -107,7 +122,9 @@ def write(
         lower_ifindex=ends.lower,
         cut_ifindex=ends.cut,
         cut_back_ifindex=ends.cut_back,
-        kick_ifindex=ends.cut_back or ends.link,
+        beat_ifindex=ends.beat,
+        rest_ifindex=ends.rest,
+        **pace(config, datapath.sizes.qps),
         cell_bytes=cells,
         circle_ns=tuning.CIRCLE_NS,
         solicit_ns=tuning.SOLICIT_NS,

@@ -90,7 +90,8 @@ MEANINGLESS: Final = (
     "MRC_HEAD_MAX",
     "MRC_RTT_BUCKETS",
     "MRC_TELLING_MAX",
-    "MRC_KICK_",  # in the mark of a packet that waits for its program
+    *("MRC_KICK_", "MRC_IDLE_", "MRC_WAKE_"),  # in the mark of a packet that waits for its program
+    "MRC_BEAT_",  # a daemon makes another beat when it starts
     "MRC_PIECE_BYTES",  # how much the programs take at a time
 )
 """The other constants of mrc_abi.h. A test asks where a new one belongs."""

@@ -86,7 +86,7 @@ PROGRAMS = (
     "mrc_learn",
     "mrc_probe",
     "mrc_resend",
-    "mrc_kick",
+    "mrc_beat",
     "mrc_tick",
     "mrc_idle",
     "mrc_judge",
@@ -104,6 +104,9 @@ TAILS = {
     "mrc_tick": 7,
     "mrc_release": 8,
     "mrc_refuse": 9,
+    "mrc_beat": 10,
+    "mrc_judge": 11,
+    "mrc_idle": 12,
 }
 """Targets of tail calls, and their places in the map `tails`."""
 _NICE_BESIDE_TRAFFIC = 10

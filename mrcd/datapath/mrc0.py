@@ -8,6 +8,9 @@ ingress, packets in MRC's framing by its other end, mrc0d, behind which GRO merg
 pair, mrc0c and mrc0cp, does the kernel's cutting for what cannot be sprayed whole: the program
 sends it out of mrc0c and meets it again, in packets, on mrc0cp.
 
+One more pair, mrc0b and mrc0bp, is the clock: a packet circles in it (bpf/beat.c). What leaves by
+mrc0b waits for a tick in a token bucket, what leaves by mrc0bp for REST_NS.
+
 Without cells mrc0 is itself an end of a veth pair. The kernel segments packets and computes
 checksums on the way to mrc0p, the other end, where the spray program runs (docs/architecture.md).
 """
@@ -25,8 +28,10 @@ from mrcd.config.config import Config
 from mrcd.datapath import pins
 from mrcd.datapath.datapath import DatapathError
 from mrcd.linux import ethtool, rtnl, sysfs
+from mrcd.linux.interfaces import Bucket
 from mrcd.linux.netlink import Netlink
 from mrcd.service.log import get_logger
+from mrcd.wire.abi import ABI
 
 log = get_logger()
 
@@ -39,32 +44,55 @@ _CUT: Mapping[str, bool] = {"tso": False, "gso": False, "sg": False, "tx_checksu
 """Features of an interface on whose way out the kernel cuts large segments and fills checksums."""
 
 
+REST_NS = 20_000_000
+"""Time between two beats while nothing is outstanding."""
+_BUCKET_PACKETS = 16
+"""Beats that a bucket holds; there is one, and for a moment two when a new one is made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ends:
     """Indices of the interfaces that programs redirect to; 0 where there is none.
 
     Packets are delivered out of `link` and cells at the ingress of `lower`. What leaves by `cut`
-    comes back in packets on `cut_back`.
+    comes back in packets on `cut_back`. The clock's packet leaves by `beat` or by `rest`.
     """
 
     link: int
     lower: int = 0
     cut: int = 0
     cut_back: int = 0
+    beat: int = 0
+    rest: int = 0
 
 
 def mtus(config: Config) -> dict[str, int]:
     """Return the MTU of each interface of ours."""
     wide = {f"{config.mrc0.name}p", f"{config.mrc0.name}d"} if config.cells else set()
-    return {name: _WIDE_MTU if name in wide else config.mtu for name in names(config)}
+    special = dict.fromkeys(wide, _WIDE_MTU)
+    # A bucket is as deep as its interface's longest packet: the kernel warns of shallower ones.
+    special |= dict.fromkeys(buckets(config), ABI.MRC_BEAT_PAYLOAD)
+    return {name: special.get(name, config.mtu) for name in names(config)}
+
+
+def buckets(config: Config) -> dict[str, Bucket]:
+    """Return the token buckets of the clock's pair, each of which lets one beat out at a time."""
+    name, tick_ns = config.mrc0.name, config.transport.tick_us * 1000
+    return {f"{name}b": _bucket(tick_ns), f"{name}bp": _bucket(max(tick_ns, REST_NS))}
+
+
+def _bucket(period_ns: int) -> Bucket:
+    beat = ABI.MRC_BEAT_LEN
+    return Bucket(beat * 1_000_000_000 // period_ns, beat, _BUCKET_PACKETS * beat)
 
 
 def _pairs(config: Config) -> list[tuple[str, str]]:
     """Return the veth pairs. Each is recorded, and deleted, under its first name."""
     name = config.mrc0.name
+    beat = (f"{name}b", f"{name}bp")
     if not config.cells:
-        return [(name, f"{name}p")]
-    return [(f"{name}p", f"{name}d"), (f"{name}c", f"{name}cp")]
+        return [(name, f"{name}p"), beat]
+    return [(f"{name}p", f"{name}d"), (f"{name}c", f"{name}cp"), beat]
 
 
 def names(config: Config) -> set[str]:
@@ -79,10 +107,11 @@ def kind(config: Config, interface: str) -> str:
 
 def ends(nl: Netlink, config: Config) -> Ends:
     """Return the indices of the interfaces that `ensure` has made."""
+    *data, (beat, rest) = _pairs(config)
     if not config.cells:
-        return Ends(nl.index(f"{config.mrc0.name}p"))
-    (lower, link), (cut, back) = _pairs(config)
-    return Ends(nl.index(link), nl.index(lower), nl.index(cut), nl.index(back))
+        return Ends(nl.index(f"{config.mrc0.name}p"), beat=nl.index(beat), rest=nl.index(rest))
+    (lower, link), (cut, back) = data
+    return Ends(*map(nl.index, (link, lower, cut, back, beat, rest)))
 
 
 async def ensure(nl: Netlink, config: Config, records: Path) -> bytes:
@@ -196,25 +225,39 @@ def _random() -> bytes:
 
 async def _prepare(nl: Netlink, config: Config) -> None:
     """Set everything but addresses; leave alone what is already set."""
-    for interface in sorted(names(config)):
+    *data, beat = _pairs(config)
+    for interface in sorted(names(config) - {*beat}):  # IPv6 has no use for an MTU like the beat's
         for refused in sysfs.write_sysctls(interface):
             log.warning("interface.untuned", interface=interface, error=refused)
     if config.cells:
-        (lower, link), (cut, back) = _pairs(config)
+        (lower, link), (cut, back) = data
         # mrc0 takes over what mrc0p can, and never lets go of TCP's segmentation.
         ethtool.set_features(lower, sg=True, tx_checksum=True, gso=True, tso=True, gro=True)
         ethtool.set_features(cut, **_CUT)
         ethtool.set_features(back, gro=False)
     else:
-        ((cut, link),) = _pairs(config)
+        ((cut, link),) = data
         ethtool.set_features(cut, gro=True, **_CUT)
         await nl.set_gso(cut, size=GSO[0], segs=GSO[1])
     # GRO and NAPI at the other end merge deliveries; the end that sends them has no TSO and no GRO.
     ethtool.set_features(link, tso=False, gso=False, gro=False)
+    await _prepare_beat(nl, config)
     for interface in _steered(config):
         await sysfs.spread_receiving(interface, sysfs.UDEV_S)  # check_steering warns if this fails
     for interface in [*(one for pair in _pairs(config) for one in pair), config.mrc0.name]:
         await nl.set_link(interface, arp=False, up=True)
+
+
+async def _prepare_beat(nl: Netlink, config: Config) -> None:
+    """Make the clock's pair ready.
+
+    A beat may be made of any packet, and with these features its checksum is filled on its first
+    way out. With GRO each end has a queue of its own: a CPU's backlog drops packets when it is full
+    of others.
+    """
+    for interface, bucket in buckets(config).items():
+        ethtool.set_features(interface, gro=True, **_CUT)
+        await nl.set_bucket(interface, bucket)
 
 
 def _steered(config: Config) -> list[str]:
@@ -250,6 +293,12 @@ def given(records: Path, name: str) -> list[str]:
 def _forget(records: Path, name: str, cidr: str) -> None:
     interface = ip_interface(cidr)
     pins.forget_given(records, "address", name, interface.ip, interface.network.prefixlen)
+
+
+async def retune(nl: Netlink, config: Config) -> None:
+    """Change the time between two beats to that of a configuration."""
+    for interface, bucket in buckets(config).items():
+        await nl.set_bucket(interface, bucket)
 
 
 async def give_addresses(nl: Netlink, config: Config, records: Path) -> None:

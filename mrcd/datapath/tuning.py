@@ -41,6 +41,8 @@ CC_RATE_MBPS = 100_000
 PROBE_INTERVAL_NS = 1 * MS
 PROBE_IDLE_NS = 700 * MS
 """Each plane of an idle QP is probed at this interval, over another path each time."""
+PROBE_CREDIT_NS = 100 * MS
+"""Up to this time's worth of unsent probes may go out at once, because paths fail together."""
 HOLD_BASE_NS = 4 * MS
 HOLD_MAX_NS = 1000 * MS
 """Extra time out of use for a path that loses clearly more than the others. It doubles with each

@@ -48,6 +48,15 @@ class LinkState:
 
 
 @dataclass(frozen=True, slots=True)
+class Bucket:
+    """A token bucket (tbf): bytes a second, and what it lets out at once and holds, in bytes."""
+
+    rate: int
+    burst: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class XdpProgram:
     """The XDP program of an interface: the kernel's id of it, and the mode it runs in."""
 

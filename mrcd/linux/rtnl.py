@@ -14,11 +14,11 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from mrcd.linux.interfaces import LinkState
+from mrcd.linux.interfaces import Bucket, LinkState
 
 _HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 _LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, change
@@ -26,12 +26,18 @@ _ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, s
 _ROUTE = struct.Struct("=BBBBBBBBI")
 """rtmsg: family, length of dst, of src, tos, table, protocol, scope, type, flags."""
 _ATTRIBUTE = struct.Struct("=HH")  # rtattr: length, type
+_QUEUE = struct.Struct("=BxxxiIII")  # tcmsg: family, index, handle, parent, info
+_BUCKET = struct.Struct("=8xI12xII")
+"""tc_tbf_qopt: rate in bytes a second, limit in bytes, depth in ticks of 64 ns."""
+_TICK_SHIFT = 6
 _NESTED: Final = 0x3FFF  # without the flags NLA_F_NESTED and NLA_F_NET_BYTEORDER
 _REQUEST, _DUMP, _INTERRUPTED = 0x1, 0x300, 0x10
 _ERROR, _DONE = 2, 3
 _NEWLINK, _DELLINK, _GETLINK = 16, 17, 18
 _NEWADDR, _DELADDR, _GETADDR = 20, 21, 22
 _NEWROUTE, _DELROUTE, _GETROUTE = 24, 25, 26
+_NEWQDISC, _GETQDISC, _ROOT = 36, 38, 0xFFFFFFFF
+_TCA_KIND, _TCA_OPTIONS, _TCA_TBF_PARMS = 1, 2, 1
 _SOL_NETLINK, _STRICT = 270, 12
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_QDISC = 1, 3, 4, 5, 6
@@ -93,6 +99,24 @@ def routes(index: int) -> dict[str, int]:
                 dst, given = _route(data)
                 metrics = attributes(given.get(_RTA_METRICS, b""))
                 found[dst] = _number(metrics.get(_RTAX_MTU, b""))
+    return found
+
+
+def buckets(indices: Iterable[int]) -> dict[int, Bucket]:
+    """Return the token buckets (tbf) that are the root queues of these interfaces, by index."""
+    wanted = set(indices)
+    if not wanted:
+        return {}
+    found = {}
+    for kind, data in _dump(_GETQDISC, _QUEUE.pack(0, 0, 0, 0, 0)):
+        _family, index, _handle, parent, _info = _QUEUE.unpack_from(data)
+        if kind != _NEWQDISC or parent != _ROOT or index not in wanted:
+            continue
+        given = attributes(data[_QUEUE.size :])
+        if _text(given.get(_TCA_KIND, b"")) == "tbf":
+            parms = attributes(given.get(_TCA_OPTIONS, b"")).get(_TCA_TBF_PARMS, b"")
+            rate, limit, ticks = _BUCKET.unpack_from(parms)
+            found[index] = Bucket(rate, round(rate * (ticks << _TICK_SHIFT) / 1e9), limit)
     return found
 
 

@@ -54,7 +54,7 @@ def offloads(names: Iterable[str]) -> dict[str, Offloads]:
 def our_links(config: Config, made: Made, gso: tuple[int, int] | None) -> tuple[OurLink, ...]:
     """Return our interfaces as they should be, those below others first."""
     name = config.mrc0.name
-    mtus = mrc0.mtus(config)
+    mtus, buckets = mrc0.mtus(config), mrc0.buckets(config)
     return tuple(
         OurLink(
             each,
@@ -64,6 +64,7 @@ def our_links(config: Config, made: Made, gso: tuple[int, int] | None) -> tuple[
             mac=made.mac if each == name else None,
             gso=gso if each == name else None,
             offloads=made.offloads.get(each),
+            bucket=buckets.get(each),
         )
         for each in sorted(mtus, key=lambda each: (each == name, each))
     )
@@ -110,6 +111,7 @@ def kernel(wanted: Wanted) -> tuple[Present, float]:
         addresses={index: frozenset(found) for index, found in rtnl.addresses().items()},
         routes={index: rtnl.routes(index) for index in indices},
         offloads=offloads(link.name for link in ours),
+        buckets=rtnl.buckets(link.index for link in wanted.links if link.bucket is not None),
     )
     return found, time.thread_time() - began_s
 

@@ -198,6 +198,8 @@ class Repair:
             await self._nl.set_link(name, mac=link.mac)
         elif finding.kind is Kind.GSO and link.gso is not None:
             await self._nl.set_gso(name, size=link.gso[0], segs=link.gso[1])
+        elif finding.kind is Kind.BUCKET and link.bucket is not None:
+            await self._nl.set_bucket(name, link.bucket)
         elif finding.kind is Kind.OFFLOADS and link.offloads is not None:
             there = reading.offloads([name]).get(name, link.offloads)
             change = {each: on for each, on in link.offloads.items() if there[each] != on}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from mrcd.linux.interfaces import LinkState
+from mrcd.linux.interfaces import Bucket, LinkState
 
 Offloads = Mapping[str, bool]
 
@@ -24,6 +24,7 @@ class Kind(Enum):
     MAC = auto()  # of mrc0
     GSO = auto()  # the longest segment that TCP builds for mrc0
     OFFLOADS = auto()  # of one of our interfaces
+    BUCKET = auto()  # the token bucket of an interface of the clock
     SETTINGS = auto()  # one of ours is missing, down, resolves addresses, or has another MTU
     ADDRESS = auto()  # of mrc0
     ROUTE = auto()  # to a peer, over mrc0
@@ -60,6 +61,7 @@ class OurLink:
     mac: bytes | None = None
     gso: tuple[int, int] | None = None
     offloads: Offloads | None = None
+    bucket: Bucket | None = None  # None: it has no queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +98,15 @@ class Wanted:
 class Present:
     """How everything is: interfaces, addresses and routes by the index of their interface.
 
-    `offloads` has our interfaces by name. `programs` has what each hook's pin shows.
+    `offloads` has our interfaces by name, `buckets` token buckets by the index of their interface.
+    `programs` has what each hook's pin shows.
     """
 
     links: Mapping[int, LinkState]
     addresses: Mapping[int, frozenset[str]] = field(default_factory=dict)
     routes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     offloads: Mapping[str, Offloads] = field(default_factory=dict)
+    buckets: Mapping[int, Bucket] = field(default_factory=dict)
     programs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -165,6 +169,10 @@ def _link(link: OurLink, present: Present, is_mrc0: bool) -> Iterator[Finding]:
         text = f"offloads of {name} were changed: {words}"
         remedy = f"`ethtool -K {name}` sets them back"
         yield Finding(Kind.OFFLOADS, f"{name} offloads", text, remedy, name)
+    if link.bucket is not None and present.buckets.get(link.index) != link.bucket:
+        text = f"{name} has no token bucket of {link.bucket.rate} B/s, which times the clock"
+        remedy = "the log says why it could not be set; `systemctl restart mrcd` tries it anew"
+        yield Finding(Kind.BUCKET, f"{name} bucket", text, remedy, name)
     yield from _foreign(link, there)
 
 
@@ -189,7 +197,7 @@ def _other(wanted: Offloads, there: Offloads) -> Iterator[tuple[str, bool]]:
 
 def _foreign(link: OurLink, there: LinkState) -> Iterator[Finding]:
     name = link.name
-    if there.qdisc not in ("noqueue", ""):
+    if link.bucket is None and there.qdisc not in ("noqueue", ""):
         text = (
             f"{name} has a queue that is not mrcd's ({there.qdisc}), which delays and drops packets"
         )

@@ -23,7 +23,6 @@ from mrcd.model import (
     SourceInfo,
     StatsInfo,
     Status,
-    TickState,
 )
 from mrcd.planes.planes import Plane
 from mrcd.report import health, peers
@@ -45,9 +44,6 @@ class StatusReport(Live):
         engine = self._engine
         config, datapath, clock = engine.config, engine.datapath, engine.clock
         found = health.examine(engine)
-        tick: TickState = "stopped"
-        if clock.is_alive():
-            tick = "running" if clock.running else "idle"
         return Status(
             host=config.host.name,
             version=__version__,
@@ -68,7 +64,7 @@ class StatusReport(Live):
             datapath=DatapathInfo(
                 xdp=datapath.xdp_mode,
                 tc=datapath.tc_kind,
-                tick=tick,
+                tick=clock.state,
                 routing=config.fabric.routing.shown,
                 bpffs=str(self._running.bpffs),
                 cell_bytes=None if engine.cells is None else engine.cells.bytes,

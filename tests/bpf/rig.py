@@ -173,6 +173,14 @@ def arrival(dp: Datapath, frame: bytes, ifindex: int, *, out: int = 0) -> bpf.Te
     )
 
 
+def beat_of(generation: int) -> bytes:
+    """Return the packet that circles for mrc_beat."""
+    head = ABI.structs["mrc_beat"].pack(
+        magic=ABI.MRC_BEAT_MAGIC, next_header=59, generation=generation
+    )
+    return (CARRIER[:14] + head).ljust(ABI.MRC_BEAT_LEN, b"\0")
+
+
 class Tap:
     """A reader of the frames that arrive at an interface whose other end is `source`."""
 
@@ -291,6 +299,7 @@ class Rig:
         pairs = [
             ("mrc0", "mrc0p"),
             ("cut", "back"),
+            ("beat", "rest"),
             *((f"plane{k}", f"wire{k}") for k in range(PLANES)),
         ]
         netns.prepare_run_dir()
@@ -306,6 +315,7 @@ class Rig:
             self.ifindex = {end: socket.if_nametoindex(end) for pair in pairs for end in pair}
             self.mrc0 = Tap("mrc0", "mrc0p")
             self.back = Tap("back", "cut")
+            self.rest = Tap("rest", "beat")
             self.wires = [Tap(f"wire{k}", f"plane{k}") for k in range(PLANES)]
 
     def set_link(self, name: str, state: str) -> None:
@@ -316,7 +326,7 @@ class Rig:
 
     def close(self) -> None:
         """Close the taps and the data path, and delete the namespace."""
-        for tap in (self.mrc0, self.back, *self.wires):
+        for tap in (self.mrc0, self.back, self.rest, *self.wires):
             tap.close()
         netns.delete(self.namespace)
         self.events.close()
@@ -380,6 +390,7 @@ class Rig:
         self.sent()
         self.delivered()
         self.back.take()
+        self.rest.take()
         self._counted = self.dp.counters()
 
     def set_room(self, packets: int, cells: int) -> None:
@@ -438,7 +449,11 @@ class Rig:
             lower_ifindex=self.ifindex["mrc0"],
             cut_ifindex=self.ifindex["cut"],
             cut_back_ifindex=self.ifindex["back"],
-            kick_ifindex=self.ifindex["back"],
+            beat_ifindex=self.ifindex["beat"],
+            rest_ifindex=self.ifindex["rest"],
+            probe_gap_ns=0,
+            probe_most=PROBE_CREDIT,
+            idle_gap_ns=0,
             cell_bytes=65000,
             circle_ns=0,
             solicit_ns=NEVER_NS,
@@ -692,13 +707,27 @@ class Rig:
 
     def tick_of(self, qp: int, times: int = 1) -> None:
         """Run mrc_tick for one QP."""
-        mark = ABI.MRC_KICK_MARK | qp
-        context = struct.pack("=III", 0, 0, mark)  # __sk_buff: len, pkt_type, mark
-        bpf.TestRun(self.dp.programs["mrc_tick"], CARRIER, context=context).run(times)
+        self.run_marked("mrc_tick", ABI.MRC_KICK_MARK | qp, times)
 
-    def kick(self, times: int = 1) -> None:
-        """Run mrc_kick. Only with mrc_spray attached, its packets have mrc_tick run."""
-        bpf.TestRun(self.dp.programs["mrc_kick"], CARRIER).run(times)
+    def run_marked(self, program: str, mark: int, times: int = 1) -> None:
+        """Run a program of the clock on a packet with a mark."""
+        context = struct.pack("=III", 0, 0, mark)  # __sk_buff: len, pkt_type, mark
+        bpf.TestRun(self.dp.programs[program], CARRIER, context=context).run(times)
+
+    def beat(self, *, slow: bool = False, generation: int | None = None) -> int:
+        """Run mrc_beat as if its packet had arrived; return the verdict.
+
+        Without mrc_beat attached, the clones for mrc_tick and mrc_idle are only seen by a tap.
+        """
+        if generation is None:
+            generation = self.clock()["generation"]
+        context = struct.pack("=40xI", self.ifindex["beat" if slow else "rest"])
+        run = bpf.TestRun(self.dp.programs["mrc_beat"], beat_of(generation), context=context)
+        return run.run()
+
+    def clock(self) -> dict[str, int]:
+        """Return the state of the clock."""
+        return self.dp.read("clock", 0, ABI.structs["mrc_clock"])
 
 
 def pinned_to_one_cpu() -> set[int]:

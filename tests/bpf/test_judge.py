@@ -12,12 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mrcd.datapath.clock import CARRIER
-from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import decode_frame
 from tests.bpf.packets import ip4
-from tests.bpf.rig import PLANES, Rig, clock_passes
+from tests.bpf.rig import PLANES, TC_REDIRECT, Rig, clock_passes
 
 FULL: int = ABI.MRC_SHARE_FULL
 _BALANCE = ABI.structs["mrc_balance"]
@@ -67,7 +65,7 @@ def judge(rig: Rig, seen: Seen, times: int = 1, *, due: bool = True) -> LIST:
             rtt_at_ns=whole([time.monotonic_ns() - age for age in seen.age_ns]),
             acked=whole(seen.acked), lost=whole(seen.lost), marked=whole(seen.marked),
         )  # fmt: skip
-        bpf.TestRun(rig.dp.programs["mrc_judge"], CARRIER).run()
+        assert rig.beat() == TC_REDIRECT
     return shares(rig)
 
 

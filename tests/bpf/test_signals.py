@@ -23,7 +23,7 @@ def test_signal_during_a_run_is_no_error(rig: Rig) -> None:
     before = signal.signal(signal.SIGALRM, lambda number, frame: arrived.append(number))
     try:
         signal.setitimer(signal.ITIMER_REAL, SOON_S)
-        assert bpf.TestRun(rig.dp.programs["mrc_judge"], CARRIER).run(LONG) == 0
+        assert bpf.TestRun(rig.dp.programs["mrc_survey"], CARRIER).run(LONG) == 0
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

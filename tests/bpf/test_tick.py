@@ -3,20 +3,14 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterator
-
 import pytest
 
-from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Data, Peth, Sack, decode_frame
 from tests.bpf.packets import QPN, REMOTE_QPN, Far, ev_of, ip4, numbered, sealed, sent_at
 from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, Rig, clock_passes
 
 FIRST_TX = 1000
-SECOND_NS = 1_000_000_000
 FIRST_RX = 5000
 PACKET = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
 
@@ -422,70 +416,3 @@ def test_each_qp_that_only_receives_asks_on_every_plane(rig: Rig, far: Far) -> N
             if isinstance(packet.body, Peth)
         }
     assert asked == {(qpn, plane) for qpn in qpns for plane in range(PLANES)}
-
-
-@pytest.fixture
-def kicked(rig: Rig) -> Iterator[Callable[[int], int]]:
-    """Return a function that kicks some times, and returns how many packets mrc_tick got."""
-    program, index = rig.dp.programs["mrc_spray"], rig.ifindex["back"]
-    link = bpf.create_link(program, index, bpf.ATTACH_TCX_INGRESS)
-
-    def kick(times: int) -> int:
-        rig.kick(times)
-        return len(rig.back.take())
-
-    try:
-        yield kick
-    finally:
-        os.close(link)
-
-
-def test_kick_has_the_tick_run_on_a_packet_of_its_own(
-    rig: Rig, kicked: Callable[[int], int]
-) -> None:
-    """An skb of a test run would keep its account of memory however large it becomes."""
-    rig.spray(PACKET)
-    rig.tune(rto_min_ns=1)
-    rig.counted()
-    assert kicked(3) == 3
-    counted = rig.counted()
-    assert counted["rtx_timeout"] == 3
-    assert counted["drop_not_ip"] == 1  # the packet that the tap sent behind them
-
-
-def test_kick_passes_over_what_needs_nothing(rig: Rig, kicked: Callable[[int], int]) -> None:
-    rig.spray(PACKET)
-    assert kicked(5) == 0
-    assert rig.active() == [0]  # the answer is still to come
-
-
-def test_kick_visits_each_active_qp_and_its_packet_names_it(
-    rig: Rig, far: Far, kicked: Callable[[int], int]
-) -> None:
-    rig.spray(PACKET)  # QP 0 needs nothing yet
-    rig.connect(index=1, qpn=QPN, remote_qpn=REMOTE_QPN)
-    rig.arrive(far.data(FIRST_RX, numbered(0), qpn=QPN | 1))
-    assert rig.active() == [0, 1]
-    assert kicked(2) == 1
-    assert [sack.envelope.ev for sack in sacks(rig)]
-    assert kicked(4) == 0
-    assert rig.active() == [0]
-
-
-def test_kick_lets_a_qp_rest_that_has_nothing_left(
-    rig: Rig, far: Far, kicked: Callable[[int], int]
-) -> None:
-    rig.spray(PACKET)
-    rig.arrive(far.sack(FIRST_TX))
-    assert rig.active() == [0]
-    assert kicked(1) == 0
-    assert rig.active() == []
-
-
-def test_kick_has_a_qp_ticked_that_does_not_get_on(rig: Rig, kicked: Callable[[int], int]) -> None:
-    """Time-outs begin anew with each attempt; how long una has stood still does not."""
-    rig.spray(PACKET)
-    rig.tune(rto_min_ns=SECOND_NS)
-    now = time.monotonic_ns()
-    rig.edit("txs", 0, "mrc_tx", progress_ns=now, moved_ns=now - SECOND_NS)
-    assert kicked(1) == 1

@@ -39,9 +39,9 @@ def next_release() -> list[Edit]:
             f"#define MRC_C_COUNT {count + 1}\n",
         ),
         Edit(
-            "bpf/tick.c",
-            "\tck->ticks++;\n",
-            f"\tck->ticks++;\n\tcount_atomic(MRC_C_{NEW_COUNTER.upper()});\n",
+            "bpf/beat.c",
+            "\t\tck->ticks++;\n",
+            f"\t\tck->ticks++;\n\t\tcount_atomic(MRC_C_{NEW_COUNTER.upper()});\n",
         ),
         Edit("bpf/tick.c", "#define REVERSE_SACKS 4 ", "#define REVERSE_SACKS 8 "),
         Edit("mrcd/handshake/versions.py", f"NEWEST = {newest}\n", f"NEWEST = {newest + 1}\n"),

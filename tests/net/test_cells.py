@@ -117,6 +117,8 @@ def test_pair_that_cuts_cuts_everything(cells: Lab) -> None:
     assert {entry.name for entry in bpffs.glob("link_tc_mrc0*")} == {
         "link_tc_mrc0p",
         "link_tc_mrc0cp",
+        "link_tc_mrc0b",
+        "link_tc_mrc0bp",
     }
 
 

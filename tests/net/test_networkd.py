@@ -22,7 +22,7 @@ from tests.net.traffic import transfer
 Lab = Any  # conftest.RunningLab
 EXAMPLES = Path(__file__).parents[2] / "packaging" / "examples" / "networkd"
 SETTLED_S = 30.0
-OURS = ("mrc0", "mrc0p", "mrc0d", "mrc0c", "mrc0cp")
+OURS = ("mrc0", "mrc0p", "mrc0d", "mrc0c", "mrc0cp", "mrc0b", "mrc0bp")
 
 pytestmark = pytest.mark.timeout(300)
 

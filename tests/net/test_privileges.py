@@ -73,7 +73,9 @@ def privileged(pid: int) -> int:
 def assert_powerless(pid: int) -> None:
     """Assert that no thread of the daemon has a capability, or can ever have one."""
     tasks = Path(f"/proc/{pid}/task")
-    eventually(lambda: len(os.listdir(tasks)) > 1, "the clock runs in a thread", SETTLED_S)
+    eventually(
+        lambda: len(os.listdir(tasks)) > 1, "it has looked at its interfaces in a thread", SETTLED_S
+    )
     assert lab_hosts.powerless(pid)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from mrcd.linux.interfaces import Nexthop
+from mrcd.linux.interfaces import Bucket, Nexthop
 from mrcd.linux.netlink import Netlink
 from mrcd.linux.netlink.connection import NetlinkFailed
 from mrcd.linux.netlink.messages import mac_text
@@ -123,6 +123,10 @@ class HelpedNetlink(Netlink):
         """
         with contextlib.suppress(NetlinkFailed):
             self._change(requests.VerifyNeighbor(dev, ip))
+
+    async def set_bucket(self, name: str, bucket: Bucket) -> None:
+        """Make the root queue of `name` a token bucket, or change it; packets in it stay."""
+        self._change(requests.SetBucket(name, bucket.rate, bucket.burst, bucket.limit))
 
     async def replace_qdisc_clsact(self, name: str) -> None:
         """Give `name` a clsact, to which programs are attached, if it has none."""

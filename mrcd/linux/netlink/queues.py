@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pyroute2.netlink.rtnl.tcmsg import plugins, sched_bpf, sched_pfifo
 
+from mrcd.linux.interfaces import Bucket
 from mrcd.linux.netlink.connection import Connection, trying
 
 _CLSACT_PARENT = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
@@ -46,6 +47,15 @@ class Queues(Connection):
                 burst=burst_bytes,
                 limit=limit_bytes,
             )
+
+    async def set_bucket(self, name: str, bucket: Bucket) -> None:
+        """Make the root queue of `name` a token bucket, or change it; packets in it stay."""
+        await self.replace_tbf(
+            name,
+            rate_bytes_per_s=bucket.rate,
+            burst_bytes=bucket.burst + 1,  # pyroute2 writes it as a time, which rounds it down
+            limit_bytes=bucket.limit,
+        )
 
     async def replace_htb(
         self,

@@ -18,8 +18,12 @@ from typing import Any
 from mrcd.linux.privileged import requests
 from mrcd.linux.privileged.requests import Request
 
-SUFFIXES = ("", "p", "d", "c", "cp")
+SUFFIXES = ("", "p", "d", "c", "cp", "b", "bp")
 """What the names of the interfaces of ours add to that of mrc0 (mrcd/datapath/mrc0.py)."""
+BUCKETS = ("b", "bp")
+"""Those of the interfaces of the clock, which have token buckets."""
+BUCKET_MAX = 1 << 16
+"""No bucket is deeper or holds more, bytes."""
 PREFIX_MIN = {4: 8, 6: 16}
 """Routes through mrc0 to shorter prefixes must be in the configuration file."""
 BUFFER_MAX = 1 << 20
@@ -199,6 +203,12 @@ def _verify_neighbor(request: requests.VerifyNeighbor, permits: Permits, _undone
     return plane is not None and plane.route is None and _usable(request.ip)
 
 
+def _set_bucket(request: requests.SetBucket, permits: Permits, _undone: Undone) -> bool:
+    ours = request.name in {f"{permits.mrc0}{suffix}" for suffix in BUCKETS}
+    deep = 0 < request.burst <= request.limit <= BUCKET_MAX
+    return ours and deep and 0 < request.rate < 1 << 32
+
+
 def _add_clsact(request: requests.AddClsact, permits: Permits, _undone: Undone) -> bool:
     return _ours(permits, request.name)
 
@@ -278,6 +288,7 @@ _CHECKS: dict[type[Request], Callable[[Any, Permits, Undone], bool]] = {
     requests.ReplaceRoute: _replace_route,
     requests.DeleteRoute: _delete_route,
     requests.VerifyNeighbor: _verify_neighbor,
+    requests.SetBucket: _set_bucket,
     requests.AddClsact: _add_clsact,
     requests.AttachClsact: _attach_clsact,
     requests.DetachClsact: _detach_clsact,

@@ -157,6 +157,24 @@ class VerifyNeighbor:
 
 
 @dataclass(frozen=True, slots=True)
+class SetBucket:
+    """Make the root queue of an interface a token bucket (tbf), or change it.
+
+    `rate` is in bytes a second; `burst` and `limit` are what it lets out at once, and what it
+    holds, in bytes.
+    """
+
+    name: str
+    rate: int
+    burst: int
+    limit: int
+
+    def what(self) -> str:
+        """Say what is asked, for errors."""
+        return f"set a token bucket of {self.rate} B/s on {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class AddClsact:
     """Give an interface a clsact if it has none."""
 
@@ -314,6 +332,7 @@ Request = (
     | ReplaceRoute
     | DeleteRoute
     | VerifyNeighbor
+    | SetBucket
     | AddClsact
     | AttachClsact
     | DetachClsact

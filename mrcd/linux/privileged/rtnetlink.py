@@ -53,6 +53,12 @@ _NUD_PROBE, _NUD_FIXED = 0x10, 0x40 | 0x80  # NOARP, PERMANENT
 _TCA_KIND, _TCA_OPTIONS = 1, 2
 _TCA_BPF_FD, _TCA_BPF_NAME, _TCA_BPF_FLAGS, _DIRECT_ACTION = 6, 7, 8, 1
 _CLSACT_HANDLE, _CLSACT = 0xFFFF0000, 0xFFFFFFF1
+_ROOT = 0xFFFFFFFF
+_TCA_TBF_PARMS, _TCA_TBF_BURST = 1, 6
+_BUCKET = struct.Struct("=BBHhHI12xIII")
+"""tc_tbf_qopt: the ratespec with cell_log, linklayer, overhead, cell_align, mpu and rate, no peak
+rate; limit, and two that TCA_TBF_BURST replaces."""
+_ETHERNET = 1  # TC_LINKLAYER_ETHERNET: a rate without a table
 _PARENT = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
 _ETH_P_ALL = 0x0003
 _PRIO = 4971
@@ -271,6 +277,21 @@ class RouteNetlink:
                 return  # the operator has said where it is
         body = _NEIGHBOR.pack(family, index, _NUD_PROBE, 0, 0) + dst
         self._ask(request.what(), _NEWNEIGH, _REPLACE, body, _MISSING)
+
+    # ---- queues
+
+    def set_bucket(self, request: requests.SetBucket) -> None:
+        """Make the root queue a token bucket, or change it; packets in it stay."""
+        options = _nest(
+            _TCA_OPTIONS,
+            attribute(
+                _TCA_TBF_PARMS,
+                _BUCKET.pack(0, _ETHERNET, 0, 0, 0, request.rate, request.limit, 0, 0),
+            ),
+            attribute(_TCA_TBF_BURST, request.burst),
+        )
+        body = _TC.pack(0, index_of(request.name), 0, _ROOT, 0) + attribute(_TCA_KIND, "tbf")
+        self._ask(request.what(), _NEWQDISC, _CREATE | _REPLACE, body + options)
 
     # ---- filters
 

@@ -73,6 +73,7 @@ class Server:
             requests.ReplaceRoute: netlink.replace_route,
             requests.DeleteRoute: netlink.delete_route,
             requests.VerifyNeighbor: netlink.verify_neighbor,
+            requests.SetBucket: netlink.set_bucket,
             requests.AddClsact: netlink.add_clsact,
             requests.DetachClsact: netlink.detach_clsact,
             requests.SetFeatures: ethtool.set_features,

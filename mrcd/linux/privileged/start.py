@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import resource
 import select
 import socket
 import sys
@@ -16,7 +14,6 @@ from mrcd.linux.privileged.client import Channel
 from mrcd.linux.privileged.permits import Permits
 
 _SERVER = "mrcd.linux.privileged.server"
-_CLOCK_PRIORITY = 1
 
 
 def start(permits: Permits, config: Path, cache: Path | None) -> Channel:
@@ -50,12 +47,7 @@ def connect(path: Path) -> Channel:
 
 
 def give_up() -> None:
-    """Give up every capability, but keep the right to run the clock at the lowest real-time rate.
-
-    A service has that right from its unit, root by a capability.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_RTPRIO, (_CLOCK_PRIORITY, _CLOCK_PRIORITY))
+    """Give up every capability."""
     rights.give_up()
     seccomp.only_bpf_commands(seccomp.DAEMON_BPF)
 

@@ -219,17 +219,17 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
         ),
         (
             MINIMAL + '[mrc0]\nname = "fifteen-letters"',
-            'mrc0.name: "fifteen-letters": is too long for fifteen-letterscp beside it; at most 13 '
+            'mrc0.name: "fifteen-letters": is too long for fifteen-lettersbp beside it; at most 13 '
             "bytes",
         ),
         (
             TRANSPORT + 'framing = "mrc"\n[mrc0]\nname = "fifteen-letters"',
-            'mrc0.name: "fifteen-letters": is too long for fifteen-lettersp beside it; at most 14 '
+            'mrc0.name: "fifteen-letters": is too long for fifteen-lettersbp beside it; at most 13 '
             "bytes",
         ),
         (
             MINIMAL + '[mrc0]\nname = "has-14-letters"\n[transport]\nframing = "auto"',
-            'mrc0.name: "has-14-letters": is too long for has-14-letterscp beside it; at most 13 '
+            'mrc0.name: "has-14-letters": is too long for has-14-lettersbp beside it; at most 13 '
             "bytes",
         ),
         (TRANSPORT + "udp_port = 0", "transport.udp_port: 0: must be an integer from 1 to 65535"),

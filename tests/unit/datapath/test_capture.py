@@ -237,10 +237,10 @@ class Places:
         return done
 
 
-THERE = ["tails recording", "run recording", "mrc_spray recording", "mrc_deliver recording",
-         "mrc_receive recording"]  # fmt: skip
-BACK = ["mrc_receive ordinary", "mrc_deliver ordinary", "mrc_spray ordinary", "run ordinary",
-        "tails ordinary", "quiet"]  # fmt: skip
+THERE = ["tails recording", "run recording", "mrc_beat recording", "mrc_beat recording",
+         "mrc_spray recording", "mrc_deliver recording", "mrc_receive recording"]  # fmt: skip
+BACK = ["mrc_receive ordinary", "mrc_deliver ordinary", "mrc_spray ordinary", "mrc_beat ordinary",
+        "mrc_beat ordinary", "run ordinary", "tails ordinary", "quiet"]  # fmt: skip
 
 
 @pytest.fixture
