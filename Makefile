@@ -33,6 +33,7 @@ test-bpf: setup ## test the BPF programs with golden packets (as root)
 
 # All labs share the machine's cores. What measures time or load runs one at a time, the rest two at
 # a time; a test that fails beside another one is judged by a run on its own, and named as such.
+# .ci/run fails if there are more than two of them.
 test-net: test-net-alone test-net-beside ## test in labs of network namespaces (as root)
 
 test-net-alone: setup ## run the tests that measure time or load, one at a time (as root)

@@ -8,22 +8,31 @@
 #define MRC_CELL_H
 
 #define CELL_OFF (MRC_ETH_LEN + MRC_IP6_LEN) /* the application's packet */
-#define CELL_LABEL_EV 0xffff     /* in the flow label: EV[31:16] */
 #define CELL_SOURCE_OFF (MRC_ETH_LEN + 8) /* the state of the cell */
 
 #define TCP_LEN 20               /* without options */
 #define TCP_FIN 0x01
+#define TCP_SYN 0x02
 #define TCP_PSH 0x08
+#define TCP_ACK 0x10
 #define TCP_CWR 0x80
+#define TCP_AE 0x01              /* in the byte before the others */
 
-/* A cell, or a piece of one: an IP packet with one or several packets' payload of TCP. */
-struct cell {
-	__u32 len;               /* of the IP packet, bytes */
-	__u32 head;              /* its headers; 0 unless mss is set */
-	__u32 mss;               /* payload of each packet but the last; 0: a single packet */
-	__u32 count;             /* packets */
-	__u32 seq;               /* TCP sequence number of the first byte; 0 unless mss is set */
-};
+/*
+ * Does the flow of a TCP header use AccECN (RFC 9768)? There AE, CWR and ECE are a number,
+ * the same in all packets of a segment. In classic ECN, CWR is a signal that only the first
+ * one has. Only AccECN sets AE: its number begins at 5, and it moves when marked packets
+ * arrive. `flows` are those that have set it, a bit by their ports each. Where a classic flow
+ * has the bit of another one, copies repeat its CWR, which costs it an echo at most.
+ */
+static __always_inline __u32 has_accurate_ecn(const __u8 *tcp, __u64 *flows)
+{
+	__u64 bit = 1ull << (*(const __u32 *)tcp * 0x9e3779b1u >> 26);
+
+	if (tcp[12] & TCP_AE && !(*flows & bit))
+		*flows |= bit;
+	return (*flows & bit) != 0;
+}
 
 /* The length of an IP packet, by its header. */
 static __always_inline __u32 inner_len(const __u8 *ip, __u32 v6)

@@ -10,13 +10,15 @@ struct cell_copy {
 	struct mrc_slot *one;    /* of a single packet ... */
 	struct mrc_big *big;     /* ... or of several */
 	u32 slot;                /* in the retransmit ring, MRC_SLOT_... */
+	u32 ace;                 /* 1: its flow uses AccECN */
 };
 
 /*
  * Measure a packet from mrc0. Returns 0, or -1 if it is large, but no segment of
  * TCP that can be a cell.
  */
-static __always_inline int measure_cell(struct __sk_buff *skb, struct cell *c)
+static __always_inline int measure_cell(struct __sk_buff *skb, struct mrc_tx *tx, struct cell *c,
+					struct cell_copy *copy)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	u8 *ip = data + MRC_ETH_LEN, tcp[TCP_LEN];
@@ -24,6 +26,7 @@ static __always_inline int measure_cell(struct __sk_buff *skb, struct cell *c)
 
 	c->len = skb->len - MRC_ETH_LEN;
 	c->count = 1;
+	c->head = 0;
 	c->mss = 0;
 	c->seq = 0;
 	if (!skb->gso_size)
@@ -43,6 +46,7 @@ static __always_inline int measure_cell(struct __sk_buff *skb, struct cell *c)
 		return -1;
 	c->count = packets_of(c->len - c->head, c->mss);
 	c->seq = bpf_ntohl(*(__be32 *)(tcp + 4));
+	copy->ace = has_accurate_ecn(tcp, &tx->ace_flows);
 	if (c->count >= MRC_CELL_PACKETS || c->head + c->mss > CFG_MTU)
 		return -1;
 	if (c->count == 1) {
@@ -77,6 +81,7 @@ static __always_inline int keep_cell(struct __sk_buff *skb, const struct cell *c
 	big->mss = c->mss;
 	big->count = c->count;
 	big->resent = 0;
+	big->ace = copy->ace;
 	copy->big = big;
 	copy->slot = slot | MRC_SLOT_BIG;
 	return 0;
@@ -160,7 +165,7 @@ static __always_inline int cell_out(struct __sk_buff *skb, const struct flow *f,
 	if (c->count > 1)
 		count(MRC_C_TX_CELLS);
 	capture_skb(skb, RECORD_PACKET, path_plane(id), qp, f->q->peer, MRC_C_TX_PACKETS);
-	return bpf_redirect(r.pl->ifindex, 0);
+	return to_plane(skb, r.pl);
 }
 
 static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *f, u32 qp)
@@ -172,27 +177,28 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 	struct cell c;
 	u64 now;
 
-	if (measure_cell(skb, &c))
+	if (measure_cell(skb, f->tx, &c, &kept))
 		return spray_cut(skb, f);
 	if (c.count > 1) {
 		if (c.len > f->h->cell_bytes || keep_cell(skb, &c, &kept))
 			return spray_cut(skb, f);
 	} else {
-		why = keep_copy(skb, &single);
+		why = keep_copy(skb, f, &single);
 		if (why)
 			return spray_drop(why);
 		kept.one = single.buf;
 		kept.slot = single.slot;
 	}
-	if (make_room(skb, &c)) {
+	if (!f->tell && make_room(skb, &c)) {
 		if (c.count == 1)
 			return spray_undo(kept.slot, MRC_C_DROP_SKB);
 		spray_free(kept.slot);
 		return spray_cut(skb, f);
 	}
 	now = bpf_ktime_get_ns();
-	why = take_psn(f, now, c.count, c.len, turn_price(c.len, f->h->cell_bytes), &psn,
-		       &id);
+	/* Each packet is acknowledged, or released, with headers of its own. */
+	why = take_psn(f, now, c.count, c.len + (c.count - 1) * c.head,
+		       turn_price(c.len, f->h->cell_bytes), &psn, &id);
 	if (why)
 		return spray_undo(kept.slot, why);
 	FORGET(id, now); /* record_cell() has a long loop */
@@ -200,8 +206,12 @@ static __always_inline int spray_cell(struct __sk_buff *skb, const struct flow *
 	if (record_cell(qp, psn, id & 0xffff, &c, &kept, now))
 		return TC_ACT_SHOT;
 	watch(skb, qp);
-	if (id & PATH_HELD)
-		return spray_hold(skb, f, c.count);
+	if (f->tell)
+		return spray_kept(id, c.len);
+	if (id & PATH_HELD) {
+		count_by(MRC_C_TX_HELD, c.count);
+		return SPRAY_HELD;
+	}
 	if (c.count > 1)
 		want_sack(f, qp);
 	return cell_out(skb, f, qp, psn, id, &c, next);
@@ -221,19 +231,57 @@ static __always_inline int is_held(struct __sk_buff *skb)
 /* Send a packet of a flow that may send. */
 static __always_inline int spray_flow(struct __sk_buff *skb, const struct flow *f, u32 qp)
 {
-	u32 why = admit(skb, f);
+	u32 why;
 
-	if (why)
-		return spray_drop(why);
+	if (f->tell && at_egress(skb, f->h)) /* where it comes back its sender can be told */
+		return spray_cut(skb, f);
+	if (CELLS && follows_cut(skb, f))
+		return SPRAY_CUT;
+	if (skb->gso_size && !(CELLS && f->q->framing == MRC_FRAMING_CELL))
+		return spray_cut(skb, f);
+	if (CELLS && !skb->gso_size && is_unfinished(skb, f))
+		return spray_cut(skb, f);
+	why = admit(skb, f);
+	if (why) {
+		count(why);
+		return why == MRC_C_DROP_BACKLOG ? SPRAY_REFUSED : TC_ACT_SHOT;
+	}
 	if (CELLS && f->q->framing == MRC_FRAMING_CELL)
 		return spray_cell(skb, f, qp);
 	return spray_packet(skb, f, qp);
 }
 
+/*
+ * Do with a packet what spray_flow() has decided. The copy of one that waits is sent when the
+ * window has room (release.c), and the packet itself is done with. At egress a drop would tell the
+ * sender that it was not taken, so it goes to an ingress of ours and is dropped there, unless its
+ * sender's socket goes on paying for it.
+ */
+static __always_inline int end_spray(struct __sk_buff *skb, const struct flow *f, int verdict)
+{
+	u32 len;
+
+	if (verdict != SPRAY_HELD && verdict != SPRAY_CUT && verdict != SPRAY_REFUSED)
+		return verdict;
+	len = parked_len(skb, f, verdict);
+	if (CELLS && verdict == SPRAY_CUT) {
+		count_cut(skb, f);
+		if (!len)
+			return bpf_redirect(f->h->cut_ifindex, 0);
+		bpf_clone_redirect(skb, f->h->cut_ifindex, 0);
+	}
+	if (len)
+		return park(skb, f, len);
+	if (verdict == SPRAY_REFUSED || !at_egress(skb, f->h))
+		return TC_ACT_SHOT;
+	skb->mark = MRC_HELD_MARK;
+	return bpf_redirect(f->h->cut_back_ifindex, BPF_F_INGRESS);
+}
+
 int mrc_spray(struct __sk_buff *skb)
 {
-	int verdict;
 	struct flow f;
+	int verdict;
 	u32 qp, why;
 
 	if (is_held(skb))
@@ -244,13 +292,20 @@ int mrc_spray(struct __sk_buff *skb)
 		return spray_drop(MRC_C_DROP_TOO_BIG);
 	why = find_flow(skb, &f, &qp);
 	if (why)
-		return spray_drop(why);
-	if (CELLS && follows_cut(skb, &f))
-		return go_to_cut(skb, &f);
-	if (skb->gso_size && !(CELLS && f.q->framing == MRC_FRAMING_CELL))
-		return spray_cut(skb, &f);
+		return spray_refuse(skb, &f, why);
+	f.tell = is_away(f.peer, f.b);
+	if (f.tell && begins_tcp(skb, &f))
+		return spray_refuse(skb, &f, MRC_C_DROP_UNREACHABLE);
+	f.tell &= !f.tcp;
+	FORGET(f.tell, f.seat); /* or the verifier would walk what follows once for each value */
+	FORGET(f.keeps, f.seat);
+	FORGET(f.pays, f.seat);
 	verdict = spray_flow(skb, &f, qp);
 	if (CELLS)
 		end_cut(skb, &f);
-	return verdict;
+	if (f.tell && (verdict == TC_ACT_SHOT || verdict == SPRAY_REFUSED)) {
+		skb->cb[1] = 0;
+		tails.call(skb, TAIL_UNREACHABLE);
+	}
+	return end_spray(skb, &f, verdict);
 }

@@ -28,8 +28,10 @@ struct copy_at {
 	u32 left;                /* packets of the cell from this one on */
 	u32 last;                /* 1: the last one of the cell */
 	u32 mss;
+	u32 ace;                 /* 1: all packets of the cell have its flags of ECN */
 	u32 partial;             /* 1: its checksum may be the half that is left to a NIC */
 	u32 damaged;             /* 1: its checksum is wrong, as write_copy() finds */
+	__u64 *expires;          /* in the retransmit ring, of a single packet: when it is too old to be sent */
 };
 
 /* A length that the verifier sees to be below a power of two, `mask` + 1. */
@@ -146,6 +148,15 @@ static __always_inline void mend_ip(u8 *head, const struct copy_at *c, u32 len)
 	*(u16 *)(head + 10) = folded((u32)bpf_csum_diff(0, 0, (void *)head, ihl, 0));
 }
 
+/* As bcc declares it, half of all sums would look like errors. */
+static __s64 (*csum_update)(void *ctx, __u32 csum) = (void *)BPF_FUNC_csum_update;
+
+/* Does the kernel hold a sum of the packet's bytes (CHECKSUM_COMPLETE)? */
+static __always_inline u32 is_complete(struct __sk_buff *skb)
+{
+	return csum_update(skb, 0) >= 0;
+}
+
 /*
  * Is the rest of the packet's checksum left to a NIC (CHECKSUM_PARTIAL)? Only between
  * interfaces of one machine does such a packet arrive. No helper tells, but each of
@@ -160,7 +171,70 @@ static __always_inline u32 is_partial(struct __sk_buff *skb)
 		bpf_csum_level(skb, BPF_CSUM_LEVEL_RESET);
 		return 0;
 	}
-	return bpf_csum_update(skb, 0) < 0;                   /* not CHECKSUM_COMPLETE */
+	return !is_complete(skb);
+}
+
+/*
+ * Make ready a packet that is about to become another one: if the rest of its checksum is
+ * left to a NIC, the next NIC would overwrite two bytes of what it becomes. The kernel
+ * forgets a sum when its first byte comes off, so headers come off and on again. Returns 0,
+ * or an error.
+ */
+#define SUM_WITHIN 120           /* behind the Ethernet header: an outer header, an inner one and options */
+
+static __always_inline long forget_partial(struct __sk_buff *skb)
+{
+	u32 least = MRC_ETH_LEN + SUM_WITHIN + MRC_IP6_LEN + 1;
+
+	if (!is_partial(skb))
+		return 0;
+	if (skb->len < least && bpf_skb_change_tail(skb, least, 0))
+		return -1;
+	return bpf_skb_adjust_room(skb, -SUM_WITHIN, BPF_ADJ_ROOM_MAC, 0) ||
+	       bpf_skb_adjust_room(skb, SUM_WITHIN, BPF_ADJ_ROOM_MAC, 0);
+}
+
+/*
+ * Has the single packet the half of a checksum that mend_headers() would fill in? Only
+ * TCP and UDP right behind an IP header without options are looked at: whoever gets 0
+ * asks is_partial(). A datagram around a packet that lacks its own checksum has that half
+ * as its sum by chance, once in 65,536. Flows that use AccECN are noted in `flows`.
+ */
+static __always_inline u32 has_half(struct __sk_buff *skb, u64 *flows)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	u32 len = skb->len - MRC_ETH_LEN, proto, i;
+	u8 *ip = data + MRC_ETH_LEN, *l4;
+	u64 sum;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		l4 = ip + MRC_IP4_LEN;
+		if ((void *)l4 > end || ip[0] != 0x45 ||
+		    (*(__be16 *)(ip + 6) & bpf_htons(MRC_IP4_FRAGMENT)))
+			return 0;
+		proto = ip[9];
+		len -= MRC_IP4_LEN;
+		sum = (u64)*(u32 *)(ip + 12) + *(u32 *)(ip + 16);
+	} else {
+		l4 = ip + MRC_IP6_LEN;
+		if ((void *)l4 > end)
+			return 0;
+		proto = ip[6];
+		len -= MRC_IP6_LEN;
+		sum = 0;
+		#pragma unroll
+		for (i = 8; i < MRC_IP6_LEN; i += 4)
+			sum += *(u32 *)(ip + i);
+	}
+	sum += bpf_htons(proto) + bpf_htons(len);
+	if (proto == IP_TCP) {
+		if ((void *)(l4 + TCP_LEN) > end)
+			return 0;
+		has_accurate_ecn(l4, flows);
+		return *(u16 *)(l4 + 16) == (u16)~folded(sum);
+	}
+	return proto == IP_UDP && (void *)(l4 + MRC_UDP_LEN) <= end &&
+	       *(u16 *)(l4 + 6) == (u16)~folded(sum);
 }
 
 /*
@@ -183,7 +257,7 @@ static __always_inline u32 mend_headers(u8 *head, const struct copy_at *c)
 		*(__be32 *)(l4 + 4) = bpf_htonl(bpf_ntohl(*(__be32 *)(l4 + 4)) + c->at * c->mss);
 		if (!c->last)
 			l4[13] &= ~(TCP_FIN | TCP_PSH);
-		if (c->at)
+		if (c->at && !c->ace)
 			l4[13] &= ~TCP_CWR;
 	}
 	*check = 0;
@@ -209,11 +283,13 @@ static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *hea
 
 	c->at = 0;
 	c->mss = 0;
+	c->ace = 0;
 	c->partial = 0;
 	c->last = 1;
 	c->left = 1;
 	c->rest = 0;             /* Linux 6.1 does not see that a single packet is never widened */
 	c->damaged = 0;
+	c->expires = 0;
 	if (slot & MRC_SLOT_BIG) {
 		big = ring ? rx_cells.lookup(&index) : tx_cells.lookup(&index);
 		at = slot >> MRC_SLOT_AT_SHIFT & (MRC_CELL_PACKETS - 1);
@@ -226,6 +302,7 @@ static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *hea
 		find_transport(head, big->len, c);
 		c->most = MRC_PIECE_BYTES;
 		c->mss = big->mss;
+		c->ace = big->ace;
 		c->at = at;
 		c->left = big->count - at;
 		c->last = c->left == 1;
@@ -244,6 +321,7 @@ static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *hea
 		return -1;
 	c->partial = !ring || (c->is & MRC_TAG_PARTIAL);
 	c->tag = &one->tag;
+	c->expires = &one->expires_ns;
 	c->data = one->data;
 	c->most = CFG_MTU;
 	__builtin_memcpy(head, one->data, MRC_HEAD_MAX);

@@ -24,10 +24,10 @@ static __always_inline int find_route(u32 qp, const struct mrc_qp *q, u32 id, st
 	return r->path && r->pl && r->pp && r->keys ? 0 : -1;
 }
 
-/* Write headers and the ICRC word around `len` bytes of payload. Returns 0 or -1. */
+/* Write headers and the ICRC word around `len` bytes of payload for a region, MRC_RKEY_.... Returns 0 or -1. */
 static __always_inline int dress_data(struct __sk_buff *skb, const struct mrc_host *h,
 				      const struct mrc_qp *q, const struct route *r, u32 psn,
-				      u64 len, u32 aux, u64 now)
+				      u64 len, u32 aux, u64 now, u32 rkey)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	__be32 check;
@@ -35,7 +35,7 @@ static __always_inline int dress_data(struct __sk_buff *skb, const struct mrc_ho
 	if (put_headers(data, end, h, r->pl, r->pp, r->path->ev, data_class(h, q, aux & MRC_BTH_RTX),
 			MRC_WRITE_LEN + len, MRC_OP_WRITE_ONLY, aux | tx_phase(r->keys),
 			q->remote_qpn, psn) ||
-	    put_write(data, end, r->keys, psn, len, now))
+	    put_write(data, end, r->keys, psn, len, now, rkey))
 		return -1;
 	check = header_check(data, MRC_WRITE_LEN);
 	if (bpf_skb_store_bytes(skb, MRC_PAYLOAD_OFF + len, &check, sizeof(check), 0))

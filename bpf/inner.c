@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Inner addresses: which of the packets that arrive may enter mrc0. The inner source
+ * What is inside: which of the packets that arrive may enter mrc0. A stub may not. The inner source
  * must belong to the peer that sent the packet, and the inner destination to this
  * host; maps addresses and prefixes tell. What fails the check is acknowledged all the
  * same, and dropped where it would be delivered: a packet that can never be delivered
@@ -13,13 +13,15 @@
 #define INNER_OK 0
 #define INNER_FOREIGN 1          /* the source is not the peer's */
 #define INNER_NOT_HERE 2         /* the destination is not this host's */
+#define INNER_STUB 3             /* the packet is a stub, of one that was too old at its sender */
 
 /* The counter of what is wrong. */
 static __always_inline u32 inner_counter(u32 wrong)
 {
 	_Static_assert(MRC_C_DROP_NOT_HERE - MRC_C_DROP_FOREIGN == INNER_NOT_HERE - INNER_FOREIGN,
 		       "without a branch, of which the verifier would walk both sides");
-	return MRC_C_DROP_FOREIGN - INNER_FOREIGN + wrong;
+	return MRC_C_DROP_FOREIGN - INNER_FOREIGN + wrong +
+	       (wrong & wrong >> 1) * (MRC_C_STUB_RX - MRC_C_DROP_NOT_HERE - 1);
 }
 
 /* Check both addresses, the source first. Returns INNER_... */

@@ -8,8 +8,7 @@
  * bounds check; only the address look-ups on the fast path hash.
  */
 
-#define CFG_WINDOW_MASK (CFG_WINDOW - 1)
-#define CFG_WORD_MASK (CFG_WINDOW / 64 - 1)
+_Static_assert(CFG_MTU <= MRC_PIECE_BYTES, "a longer packet could be neither held nor sent again");
 
 struct mrc_prefix {              /* longest-prefix key; IPv4 as ::ffff:a.b.c.d */
 	__u32 bits;
@@ -26,6 +25,7 @@ struct mrc_source {              /* address of a peer on one of its planes; net 
 
 struct mrc_slot {                /* one packet, in either ring */
 	__u64 tag;               /* qp << 32 | psn while the content is whole, else ~0; MRC_TAG_PARTIAL */
+	__u64 expires_ns;        /* in the retransmit ring: when it is too old to be sent; 0: never, or EXPIRED */
 	__u8 data[CFG_SLOT_BYTES];
 };
 
@@ -43,6 +43,7 @@ struct mrc_big {
 	__u16 mss;               /* payload of each packet but the last, bytes */
 	__u16 count;             /* packets */
 	__u16 resent;            /* 1: packets of it were sent again, one by one; lock of tx */
+	__u32 ace;               /* 1: its flow uses AccECN (has_accurate_ecn) */
 	__u8 data[MRC_CELL_BYTES + MRC_PIECE_ROOM];
 };
 
@@ -65,6 +66,9 @@ BPF_ARRAY(replays, struct mrc_replay, CFG_MAX_QPS * MRC_MAX_PLANES);
 BPF_ARRAY(peer_budgets, struct mrc_budget, CFG_MAX_PEERS);
 BPF_ARRAY(net_budgets, struct mrc_budget, MRC_NET_BUDGETS + 1);
 BPF_HASH(indices, u32, struct mrc_budget, CFG_MAX_PEERS * MRC_INDICES);
+
+/* What senders of this host may be told of destinations that cannot be reached (unreachable.c). */
+BPF_ARRAY(told, struct mrc_budget, 1);
 
 BPF_ARRAY(tx_entries, struct mrc_tx_entry, CFG_MAX_QPS * CFG_WINDOW);
 BPF_ARRAY(rx_entries, struct mrc_rx_entry, CFG_MAX_QPS * (CFG_WINDOW / 2));
@@ -190,17 +194,6 @@ struct drain_args {              /* to mrc_drain, from all others and from itsel
 	u32 cc_flags;            /* MRC_CC_FLAG_... */
 };
 
-struct piece {                   /* mrc_cell: what arrived */
-	struct cell c;
-	u32 qp;
-	u32 psn;                 /* of the first packet, 24 bits */
-	u32 label;
-	u32 ce;                  /* not 0: marked on its way */
-	u32 v6;                  /* 1: IPv6 inside */
-	u32 cut;                 /* MRC_NACK_TRIMMED...: where a switch trimmed it; 0: it is whole */
-	u32 wrong;               /* why it does not enter mrc0, although it is taken: INNER_... */
-};
-
 struct sack_state {              /* mrc_deliver's loop over the words of a SACK */
 	u32 step;
 };
@@ -226,43 +219,49 @@ struct mrc_chain {
 };
 BPF_PERCPU_ARRAY(chains, struct mrc_chain, CHAIN_COUNT);
 
-/* The state of mrc_judge's loops over a peer's planes. */
-struct judge_state {
-	u32 best_ns;             /* least of the planes with the largest share: srtt_ns, */
-	u32 best_fast_ns;        /* fast_ns, */
-	u32 best_now_ns;         /* now_ns, */
-	u32 target_ns;           /* the delay that a busy sender aims at; 0 without congestion control */
-	u32 best_loss;           /* of these planes: loss_ppm */
-	u32 best_mark;           /* and mark_ppm */
-	u32 gap_ns;              /* mean time between two packets, of the judged plane with the shortest */
-	u32 judged;              /* bit p: plane p had enough traffic to be judged */
-	u32 losing;              /* bit p: plane p lost packets */
-	u32 top;                 /* largest share of a usable plane */
-};
 BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 
-/* Programs that others end in, filled by the loader (mrcd/datapath/loader.py, TAILS). */
 #define MRC_HELD_MARK 0x6d726348 /* skb->mark of a packet at mrc_spray's ingress of which only the copy is wanted */
 
-#define TAIL_RESEND 0
-#define TAIL_LEARN 1
-#define TAIL_PROBE 2
-#define TAIL_DRAIN 3
-#define TAIL_CELL 4
-#define TAIL_DELIVER 5
-#define TAIL_SOLICIT 6
-#define TAIL_TICK 7
-#define TAIL_RELEASE 8
-#define TAIL_REFUSE 9
-#define TAIL_BEAT 10
-#define TAIL_JUDGE 11
-#define TAIL_IDLE 12
-#define TAIL_COUNT 13
+/* Programs that others end in, filled by the loader. */
 BPF_PROG_ARRAY(tails, TAIL_COUNT);
 
 static __always_inline struct mrc_chain *chain_get(u32 chain)
 {
 	return chains.lookup(&chain);
+}
+
+/* Nothing is left to do from an earlier chain of programs. */
+static __always_inline void begin_chain(struct mrc_chain *chain)
+{
+	chain->drain.due = 0;
+	chain->resend.found = 0;
+	chain->resend.done = 0;
+	chain->probe.planes = 0;
+	chain->release.due = 0;
+}
+
+/*
+ * What a chain of programs does next: TAIL_..., or TAIL_COUNT if nothing is left. What has
+ * arrived comes first, since applications wait for it. What waits for the window comes
+ * last, because another chain can go on with it.
+ */
+static __always_inline u32 next_tail(const struct mrc_chain *chain)
+{
+	if (chain->drain.due)
+		return TAIL_DRAIN;
+	if (chain->resend.done < chain->resend.found)
+		return TAIL_RESEND;
+	if (chain->probe.planes)
+		return TAIL_PROBE;
+	return chain->release.due ? TAIL_RELEASE : TAIL_COUNT;
+}
+
+/* End a program in the next one. It returns only if nothing is left. */
+static __always_inline int go_on(struct __sk_buff *skb, const struct mrc_chain *chain)
+{
+	tails.call(skb, next_tail(chain));
+	return TC_ACT_SHOT;
 }
 
 /* Count in a program that only packets run: nothing on this CPU interrupts it. */

@@ -71,6 +71,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 lower_ifindex;     /* what mrc0 lies on; cells are delivered at its ingress */
 	__u32 cut_ifindex;       /* what leaves by it comes back to spray cut into packets; 0: no such interface ... */
 	__u32 cut_back_ifindex;  /* ... on this one */
+	__u32 park_ifindex;      /* an interface that lets packets out one by one (spray_park); 0: none */
 	__u32 beat_ifindex;      /* what leaves by it comes to mrc_beat on rest_ifindex a tick later ... */
 	__u32 rest_ifindex;      /* ... and what leaves by this, on beat_ifindex, after a longer time */
 	__u32 probe_gap_ns;      /* each such time grants one probe ... */
@@ -84,6 +85,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 retry_limit;       /* a QP gives up if its oldest packet was sent again more often than this ... */
 	__u32 retry_s;           /* ... and was not acknowledged for so long; 0 in either: never */
 	__u32 qps;               /* QPs that the maps have room for */
+	__u32 datagram_max_ms;   /* what is not TCP's is not sent when it is older; 0: it is at any age */
 	__u8 link_mac[6];        /* mrc0's own address */
 	/* DSCPs, by class of packets */
 	__u8 dscp_data;          /* data that switches may trim */
@@ -118,6 +120,7 @@ struct mrc_budget {
 /* skb->mark of clones that come to mrc_beat at once: what the packet is for, and a number of 16 bits. */
 #define MRC_KICK_MARK 0x6d6b0000 /* mrc_tick runs on it, for the QP of this index */
 #define MRC_IDLE_MARK 0x6d690000 /* mrc_idle does so many turns on it */
+#define MRC_RELEASE_MARK 0x6d720000 /* mrc_release goes on with it, for the QP of this index */
 #define MRC_WAKE_MARK 0x6d770000 /* a beat is made of it */
 #define MRC_MARK_KIND 0xffff0000
 #define MRC_MARK_NUMBER 0xffff
@@ -138,6 +141,7 @@ struct mrc_peer {                /* map peers; written by the daemon */
 	__u32 qp_base;
 	__u32 qp_mask;           /* number of QPs - 1 */
 	__u64 plane_mask;        /* planes usable at the peer, a bit each; daemon */
+	__u64 unheard_ns;        /* the daemon hears nothing of it; true until then, unless the daemon says so again */
 };
 
 /*
@@ -147,7 +151,7 @@ struct mrc_peer {                /* map peers; written by the daemon */
  * changes no judgement.
  */
 #define MRC_LENGTHS 4            /* classes of packet lengths, each a quarter of the MTU wide */
-#define MRC_SENDERS 8            /* QPs of a peer whose bytes in flight are told apart */
+#define MRC_SENDERS 16           /* QPs of a peer whose bytes in flight are told apart */
 
 struct mrc_balance {             /* map balances[peer] */
 	__u64 shares;            /* byte p: plane p's share, MRC_SHARE_FULL if whole */
@@ -158,6 +162,8 @@ struct mrc_balance {             /* map balances[peer] */
 	__u64 judge_at_ns;       /* when its planes are judged next; atomic */
 	__u64 wants;             /* bit q: QP q of the peer has sent cells and would like a SACK; atomic */
 	__u64 away;              /* flows that may be in another QP than their hash's, a bit of it each; atomic */
+	__u64 heard_ns;          /* when it last acknowledged anything, or answered a probe; racy */
+	__u64 tried_ns;          /* when something new was last sent to it while the daemon did not hear it; racy */
 	__u64 ecn_ns;            /* when ecn_flows was cleared; racy */
 	__u64 ecn_flows;         /* one bit, by its ports, for each TCP flow that was marked CE; racy */
 	__u64 acked[MRC_MAX_PLANES];  /* packets acknowledged since the plane was judged; racy, and cleared by mrc_judge */
@@ -287,11 +293,14 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u64 spare[MRC_SET_WORDS];  /* backups; lock */
 	__u64 denied[MRC_SET_WORDS]; /* lock */
 	__u64 all[MRC_SET_WORDS];    /* slots that hold a path; daemon */
+	__u32 asked;             /* PSN of the last packet that asked for a SACK because the window was full; lock */
+	__u32 unasked;           /* bytes sent since then; lock */
 	__u64 solicit_ns;        /* when a SACK was last asked for; racy */
 	__u64 solicit_path;      /* by which path; racy */
 	__u64 cut_flows;         /* flows of which a packet was cut lately, a bit of the hash each; racy */
 	__u64 cut_ns;            /* when the last one was cut; racy */
 	__u64 cut_pending;       /* packets that are to come back from being cut; atomic */
+	__u64 ace_flows;         /* flows of TCP that have shown that they use AccECN, a bit by their ports each; racy */
 	__u64 flows;             /* flows of which a packet has a PSN from flows_from on, or is being cut, a bit of the hash each; lock */
 	__u64 flows_before;      /* the same of earlier PSNs, of which some may not be acknowledged; lock */
 	__u64 sacked[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
@@ -327,6 +336,8 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	__u32 ce_psn;            /* a packet marked CE whose mark no SACK has told yet ... */
 	__u32 ce_ev;             /* ... and its path, plus one; 0: none; lock */
 	__u64 nack_ns;           /* refusals up to now are paid for until then (refuse.c); lock */
+	__u64 copy_ns;           /* the same of SACKs for copies; lock */
+	__u64 ace_flows;         /* as in mrc_tx; racy */
 	__u64 received[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
 };
 
@@ -429,6 +440,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 #define MRC_MARK_SACK 0x02       /* in .flags: a whole SACK; else data, stripped */
 #define MRC_MARK_NACK 0x04       /* in .flags: a whole NACK; .ev_hi and .psn are those of the packet it names */
 #define MRC_MARK_STACK 0x10       /* in .flags: for the daemon, by way of the stack; only the source address is overwritten */
+#define MRC_MARK_STUB 0x40       /* in .flags: a stub, stripped as data */
 #define MRC_MARK_SOLICIT 0x08    /* in .flags: a whole probe that asks for a SACK; .ts is its time stamp, .ev_hi its path */
 struct mrc_mark {
 	__u16 ev_hi;             /* EV >> 16; the low half of an EV is 0 */
@@ -520,6 +532,30 @@ struct mrc_survey {              /* map survey, one entry */
 	__u32 next;              /* the loop whose turn it is among all; survey only */
 	__u32 turn;              /* probes so far; survey only */
 };
+
+/* Places in the map of programs that others end in, tails; TAIL_NAME is that of mrc_name. */
+#define TAIL_RESEND 0
+#define TAIL_LEARN 1
+#define TAIL_PROBE 2
+#define TAIL_DRAIN 3
+#define TAIL_CELL 4
+#define TAIL_DELIVER 5
+#define TAIL_SOLICIT 6
+#define TAIL_TICK 7
+#define TAIL_RELEASE 8
+#define TAIL_REFUSE 9
+#define TAIL_UNREACHABLE 10
+#define TAIL_BEAT 11
+#define TAIL_JUDGE 12
+#define TAIL_IDLE 13
+#define TAIL_COUNT 14
+
+/*
+ * Numbers that stand in instructions for what only the loader knows (PATCHED of bpf/bits.h,
+ * mrcd/datapath/bytecode.py).
+ */
+#define EVS_PLACE 1588724679     /* EVs of a plane in a QP's set */
+#define DECAP_PLACE 1588724680   /* 1: the kernel has flags that say what follows a header that comes off */
 
 /*
  * Counters: map counters, per CPU. One line for each; operators read the text
@@ -645,6 +681,11 @@ struct mrc_counter_name {        /* map counter_names[counter]; daemon */
 #define MRC_C_PENALTY_TX 110     /* SACKs that asked a sender for a smaller window: a reorder ring fills up */
 #define MRC_C_PENALTY_RX 111     /* SACKs that made a congestion window smaller: the peer's reorder ring fills up */
 #define MRC_C_PENALTY_OVER 112   /* congestion windows that returned after that */
-#define MRC_C_COUNT 113
+#define MRC_C_TX_PARKED 113      /* packets of which a copy waits, or that were refused, and for which the sender's socket goes on paying */
+#define MRC_C_DROP_EXPIRED 114   /* dropped: datagrams that had waited longer than datagram_max_ms */
+#define MRC_C_STUB_RX 115        /* stubs: datagrams that had become too old at their sender */
+#define MRC_C_DROP_UNREACHABLE 116 /* dropped: the first packet of a connection to a peer that is not heard */
+#define MRC_C_UNREACHABLE_TX 117 /* ICMP messages that told a sender that its destination is unreachable */
+#define MRC_C_COUNT 118
 
 #endif

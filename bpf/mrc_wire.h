@@ -86,6 +86,7 @@ struct mrc_tseth {
 
 /* RETH, 16 bytes: in every data packet. */
 #define MRC_RKEY_NETDEV 0x4e455430   /* "NET0": the peer's mrc0, an ordered link */
+#define MRC_RKEY_STUB 0x4e554c30 /* "NUL0": nowhere; the packet is a stub */
 struct mrc_reth {
 	__u32 va_hi;     /* remote address; the netdev region has none, and the packet's tag stands here */
 	__u32 va_lo;
@@ -238,6 +239,16 @@ struct mrc_auth {
 };
 
 /*
+ * A stub takes the place of a packet that its sender has given up because of its age: it
+ * has the same PSN, so that the receiver need not wait for it, and nothing of the packet
+ * but its IP header. It is taken and acknowledged as any data, and never delivered.
+ * MRC_RKEY_STUB or MRC_CELL_STUB tells it from data, and the tag covers both. The header
+ * is 20 bytes of IPv4 with their checksum and without options, or 40 of IPv6; its next
+ * header or protocol is MRC_STUB_NEXT. Its length is that of the stub.
+ */
+#define MRC_STUB_NEXT 59         /* no next header (RFC 8200, 4.7) */
+
+/*
  * The ICRC word closes every packet. It is not a CRC of the whole packet, which
  * software could not afford, but a check of what the transport acts on: the UDP
  * ports, the BTH, and the headers behind it. The payload has checksums of its
@@ -289,6 +300,7 @@ struct mrc_cell {
 #define MRC_CELL_MARK 0xc000     /* in .mss: no plane's addresses have these bits */
 #define MRC_CELL_MSS 0x3fff      /* in .mss */
 #define MRC_CELL_MSS_MIN 512     /* segments shorter than this are sent one by one */
+#define MRC_CELL_STUB 1          /* in .mss: the one packet of the cell is a stub */
 #define MRC_CELL_ATTEMPT_SHIFT 18 /* in the flow label: 0 the first sending, 1 and 2 the next ones, 3 later ones */
 #define MRC_CELL_ACKREQ 0x20000  /* in the flow label: answer with a SACK at once */
 #define MRC_CELL_PHASE 0x10000   /* in the flow label: as MRC_BTH_PHASE */

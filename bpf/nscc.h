@@ -17,6 +17,9 @@
 #define NSCC_GATE 8              /* QuickAdapt acts if less than this part of the window arrived */
 #define NSCC_STUCK 64            /* round trips at the smallest window that show a longer base */
 #define NSCC_TARGETS 4ull         /* the window holds at most a round trip and a half, and so many targets */
+#define NSCC_ASKS 8              /* while the window is full, each such part of it asks for a SACK */
+#define NSCC_PARK 4              /* the parking interface lets out this part of what the planes carry ... */
+#define NSCC_PARK_LEAST 128      /* ... in packets of at least so many bytes: no skb is cut into its transport header */
 #define NSCC_SINGLES 131072      /* bytes of TCP that may wait in single packets beyond what large segments may */
 #define NSCC_TURN_NS 20000000ull /* a connection whose packets would be lost has one of these at a time, so often */
 #define NSCC_OTHERS 32768        /* bytes that may always wait, if they are not TCP's ... */
@@ -53,10 +56,17 @@ static __always_inline int nscc_open(const struct mrc_host *h, struct mrc_tx *tx
 }
 
 /* Send `len` bytes. Returns PATH_LAST if the window is full then. */
-static __always_inline u32 take_window(const struct mrc_host *h, struct mrc_tx *tx, u32 len)
+static __always_inline u32 take_window(const struct mrc_host *h, struct mrc_tx *tx, u32 psn, u32 len)
 {
 	tx->inflight += len;
-	return h->cc_target_ns && tx->inflight + CFG_MTU > tx->cwnd ? PATH_LAST : 0;
+	tx->unasked += len;
+	if (!h->cc_target_ns || tx->inflight + CFG_MTU <= tx->cwnd)
+		return 0;
+	if ((s32)(tx->asked - tx->una) >= 0 && tx->unasked < tx->cwnd / NSCC_ASKS)
+		return 0;
+	tx->asked = psn;
+	tx->unasked = 0;
+	return PATH_LAST;
 }
 
 /* Most bytes that may wait in a queue that stays. */
@@ -87,7 +97,7 @@ static __always_inline u32 nscc_burst(const struct mrc_host *h)
  * out: each flow has one packet beyond the room at a time. `flow` is its bit.
  */
 static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_tx *tx, u32 len,
-				     u32 tcp, u32 keeps, u64 flow, u64 now)
+				     u32 tcp, u32 keeps, u32 pays, u64 flow, u64 now)
 {
 	u32 room = nscc_room(h, tx), waits = tx->backlog - tx->others;
 
@@ -102,7 +112,27 @@ static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_
 	}
 	if (tx->others <= room || tx->others <= NSCC_OTHERS)
 		return 0;
-	return tx->others > nscc_burst(h) || now - tx->others_ns > NSCC_BURST_NS;
+	return tx->others > nscc_burst(h) || (!pays && now - tx->others_ns > NSCC_BURST_NS);
+}
+
+/*
+ * How long a packet waits in front of the socket that sent it, where `waits` bytes of others than
+ * TCP wait already, so that the socket pays for it meanwhile: bytes of it that leave the parking interface, which lets out a quarter of what
+ * the planes carry. The more waits, the slower than the planes; 0: too little waits. A queue that
+ * stays is kept as short as the window, as nscc_full() keeps that of senders that do not pay.
+ */
+static __always_inline u32 nscc_parked(const struct mrc_host *h, const struct mrc_tx *tx,
+				       u32 waits, u32 len, u64 now)
+{
+	u32 room = now - tx->others_ns > NSCC_BURST_NS ? nscc_room(h, tx) : nscc_burst(h);
+
+	if (waits < room / 4)
+		return 0;
+	if (waits < room / 2)
+		len /= 2 * NSCC_PARK;
+	else if (waits < room / 4 * 3)
+		len /= NSCC_PARK;
+	return len > NSCC_PARK_LEAST ? len : NSCC_PARK_LEAST;
 }
 
 /* Note that a flow of TCP has a packet waiting, where that may be beyond the room. */

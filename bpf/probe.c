@@ -155,7 +155,7 @@ static __always_inline u32 probe_plane(struct __sk_buff *skb, const struct mrc_h
 	return any || path_state(tx, id) == MRC_PATH_ASSUMED_BAD;
 }
 
-/* Probe the next plane that mrc_tick asks for, then call itself for the one after, or mrc_resend. */
+/* Probe the next plane that mrc_tick asks for, then call itself for the one after, or go on. */
 int mrc_probe(struct __sk_buff *skb)
 {
 	struct mrc_chain *chain = chain_get(CHAIN_CLOCK);
@@ -177,13 +177,7 @@ int mrc_probe(struct __sk_buff *skb)
 	in->planes &= in->planes - 1;
 	probe_plane(skb, h, qp, q, tx, plane, in->now,
 		    in->curious == plane ? h->probe_interval_ns : 0, 0);
-	if (in->planes)
-		tails.call(skb, TAIL_PROBE);
-	if (chain->resend.found)
-		tails.call(skb, TAIL_RESEND);
-	if (chain->drain.due)
-		tails.call(skb, TAIL_DRAIN);
-	return TC_ACT_SHOT;
+	return go_on(skb, chain);
 }
 
 /* Probe one path of the next plane of the next QP, which may be idle. */

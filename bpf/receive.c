@@ -71,7 +71,9 @@ static __always_inline int receive_data(struct hook_ctx *ctx, struct packet *pkt
 
 	if (data + MRC_PAYLOAD_OFF + 20 > end)
 		return drop(MRC_C_DROP_SHORT);
-	if (reth->rkey != bpf_htonl(MRC_RKEY_NETDEV))
+	if (reth->rkey == bpf_htonl(MRC_RKEY_STUB))
+		pkt->flags |= MRC_MARK_STUB;
+	else if (reth->rkey != bpf_htonl(MRC_RKEY_NETDEV))
 		return drop(MRC_C_DROP_RKEY);
 	len = pkt->body - MRC_WRITE_LEN;
 	if (reth->length != bpf_htonl(len) || len > CFG_MTU)
@@ -248,6 +250,8 @@ static __always_inline int receive_probe_reply(const struct packet *pkt, u32 pro
 	path->srtt_ns = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns, SLOW_SHIFT);
 	path->rtt_at_ns = now;
 	b = balance_get(q->peer);
+	if (b)
+		b->heard_ns = now;
 	if (b && (!b->probed_ns || rtt < b->probed_ns))
 		b->probed_ns = rtt;
 	bpf_spin_lock(&tx->lock);
@@ -467,7 +471,7 @@ static __always_inline u32 check_data(void *data, void *end, const struct packet
 	rx = rxs.lookup(&qp);
 	if (!rx || data + MRC_PAYLOAD_OFF > end)
 		return MRC_C_DROP_SHORT;
-	tag = data_tag(key, data, rx->next + psn_diff(pkt->psn, rx->next));
+	tag = data_tag(key, data, full_psn(pkt->psn, rx->next));
 	return reth->va_hi == (u32)tag && reth->va_lo == tag >> 32 ? 0 : MRC_C_DROP_TAG;
 }
 

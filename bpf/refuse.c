@@ -8,18 +8,36 @@
  * a bounded rate; what exceeds it is dropped, and found missing like any other loss.
  */
 
-#define NACK_GAP_NS 100000ull    /* time between two refusals of a QP in the long run ... */
-#define NACK_BURST 8             /* ... of which so many may leave at once */
+#define ANSWER_GAP_NS 100000ull  /* time between two refusals of a QP, or two SACKs for copies, in the long run ... */
+#define ANSWER_BURST 8           /* ... of which so many may leave at once */
+
+/* May an answer leave now? `paid_ns` is the time until which those before are paid for. Lock of rx held. */
+static __always_inline u32 may_answer(u64 *paid_ns, u64 now)
+{
+	u64 from = *paid_ns > now ? *paid_ns : now;
+
+	if (from - now > (ANSWER_BURST - 1) * ANSWER_GAP_NS)
+		return 0;
+	*paid_ns = from + ANSWER_GAP_NS;
+	return 1;
+}
 
 /* May a packet be refused now? Lock of rx held. */
 static __always_inline u32 may_refuse(struct mrc_rx *rx, u64 now)
 {
-	u64 from = rx->nack_ns > now ? rx->nack_ns : now;
+	return may_answer(&rx->nack_ns, now);
+}
 
-	if (from - now > (NACK_BURST - 1) * NACK_GAP_NS)
-		return 0;
-	rx->nack_ns = from + NACK_GAP_NS;
-	return 1;
+/*
+ * May a packet that had arrived before be answered now? Anyone can repeat what a
+ * plane has carried. Beyond the budget the clock answers. Lock of rx held.
+ */
+static __always_inline u32 may_answer_copy(struct mrc_rx *rx, u64 now)
+{
+	u32 may = may_answer(&rx->copy_ns, now);
+
+	rx->pending_packets += !may;
+	return may;
 }
 
 /* The same for a caller that does not hold the lock. */
@@ -87,7 +105,7 @@ int mrc_refuse(struct __sk_buff *skb)
 	q = qps.lookup(&qp);
 	tx = txs.lookup(&qp);
 	k = keys.lookup(&qp);
-	if (!q || !tx || !k || q->state < MRC_QP_RECEIVE ||
+	if (!q || !tx || !k || q->state < MRC_QP_RECEIVE || forget_partial(skb) ||
 	    bpf_skb_change_tail(skb, MRC_NACK_FRAME_LEN, 0))
 		return TC_ACT_SHOT;
 	back = way_back(qp, h, q, tx, in->ev, in->psn);

@@ -14,34 +14,16 @@ static __always_inline void begin_release(struct release_args *out, u32 qp, cons
 	out->done = 0;
 }
 
-/*
- * Take the next packet that waits out of the backlog and pick its path. Returns the
- * path with its flags, or MRC_NO_PATH if it has to go on waiting.
- */
+/* Take the next packet that waits out of the backlog, under the lock; as release_packet(). */
 static __always_inline u32 take_held(struct resending *r)
 {
-	struct mrc_tx_entry *entry = r->entry;
-	struct mrc_tx *tx = r->tx;
-	u32 id = MRC_NO_PATH, price = WHOLE_TURN, len = entry->len;
+	u32 id, price = WHOLE_TURN, len = r->entry->len;
 
 	if (r->q->framing == MRC_FRAMING_CELL)
 		price = turn_price(len, r->h->cell_bytes);
-	bpf_spin_lock(&tx->lock);
-	if (tx->held && sent_up_to(tx) == r->psn && nscc_open(r->h, tx, 0) &&
-	    window_open(r->q, tx, 1)) {
-		id = pick_path(tx, r->up, r->up, r->b->turns, price);
-		if (id != MRC_NO_PATH) {
-			nscc_unhold(tx, len, entry->path != PATH_HELD_OTHER);
-			entry->sent_ns = r->now;
-			entry->path = id;
-			if (r->psn == tx->una) {
-				tx->progress_ns = r->now;
-				tx->moved_ns = r->now;
-			}
-			id |= take_window(r->h, tx, len);
-		}
-	}
-	bpf_spin_unlock(&tx->lock);
+	bpf_spin_lock(&r->tx->lock);
+	id = release_packet(r, price, len);
+	bpf_spin_unlock(&r->tx->lock);
 	return id;
 }
 
@@ -68,6 +50,33 @@ static __always_inline int release(struct __sk_buff *skb, u32 qp, struct resendi
 	return 0;
 }
 
+/*
+ * Go on in another chain of programs: a chain ends after so many tail calls, and what
+ * waits must leave faster than anything can come.
+ */
+static __always_inline int release_on(struct __sk_buff *skb, const struct mrc_host *h, u32 qp)
+{
+	skb->mark = MRC_RELEASE_MARK | (qp & MRC_MARK_NUMBER);
+	skb->queue_mapping = 0;
+	return bpf_redirect(h->rest_ifindex, BPF_F_INGRESS);
+}
+
+/* The packet of a chain that goes on: see release_on(). */
+static __always_inline int go_on_with_release(struct __sk_buff *skb)
+{
+	struct mrc_chain *chain = chain_get(CHAIN_PACKET);
+
+	if (!chain)
+		return TC_ACT_SHOT;
+	skb->cb[0] = CHAIN_PACKET;
+	begin_chain(chain);
+	chain->release.qp = skb->mark & MRC_MARK_NUMBER;
+	chain->release.due = 1;
+	chain->release.done = 0;
+	tails.call(skb, TAIL_RELEASE);
+	return TC_ACT_SHOT;
+}
+
 int mrc_release(struct __sk_buff *skb)
 {
 	struct mrc_chain *chain = chain_get(skb->cb[0]);
@@ -92,7 +101,7 @@ int mrc_release(struct __sk_buff *skb)
 		chain->release.done++;
 		tails.call(skb, TAIL_RELEASE);
 	}
-	if (chain->drain.due)
-		tails.call(skb, TAIL_DRAIN);
+	if (chain->release.done >= RELEASE_MAX && r.tx->held && nscc_open(r.h, r.tx, 0))
+		return release_on(skb, r.h, qp);
 	return TC_ACT_SHOT;
 }

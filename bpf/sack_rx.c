@@ -9,31 +9,8 @@
 
 #define ACK_STEPS 100            /* rounds of the loop over arrived packets and words: the verifier of
 				  * Linux 6.1 walks some 6,000 instructions for each */
-#define CUMULATIVE_WORDS 8       /* words of cumulative news looked at for one SACK ... */
-#define SACK_WORDS 10            /* ... and with those of its bitmap */
 #define ABSURD_SACKS 16          /* SACKs in a row that mean that the QP is out of step ... */
 #define OUT_OF_STEP_NS 1000000000ull /* ... if nothing was acknowledged for so long */
-
-/* A SACK, in host order, next to the window that it is about. */
-struct sack_in {
-	u64 bitmap;
-	u32 base;                /* PSN of the bitmap's first bit */
-	u32 cack;                /* cumulative PSN */
-	u32 trigger;             /* PSN of the packet that caused it */
-	u32 m;                   /* congestion mark, MRC_SETH_M_... */
-	u32 ev;                  /* of the packet that caused it */
-	u32 delayed;             /* not 0: a clock sent it, it tells no round trip */
-	u32 needless;            /* not 0: a packet caused it that had arrived before */
-	u32 down;                /* bit p: the peer's plane p is down */
-	u32 granted;             /* the window that it grants, PSNs */
-	u32 heard;               /* count of bytes, 24 bits */
-	u32 press;               /* penalty, and whether the window may return, as in CC_STATE */
-	u32 una;                 /* tx->una when it came ... */
-	u32 next;                /* ... and what had been sent */
-	s32 ahead;               /* cack + 1 less una */
-	__be16 stamp;            /* time stamp of the packet that caused it; of a cell, its attempt */
-	u32 solicited;           /* not 0: an answer to a question, whose time stamp it has */
-};
 
 /* One transmission of the packet that caused a SACK. */
 struct trigger {
@@ -113,30 +90,6 @@ static __always_inline u64 sent_together(const struct mrc_tx_entry *entry, u32 w
 	}
 	*whole = last - word < 64 && (fresh >> ((last - word) & 63) & 1);
 	return fresh & range_mask(word, psn, last + 1);
-}
-
-/* Move una over everything that arrived. Lock of tx held. */
-static __always_inline void advance_una(struct mrc_tx *tx, u64 now)
-{
-	u32 i, word, shift, n, una = tx->una;
-	u64 missing;
-
-	for (i = 0; i <= CUMULATIVE_WORDS; i++) {
-		word = (una >> 6) & CFG_WORD_MASK;
-		shift = una & 63;
-		missing = ~tx->sacked[word] >> shift;
-		n = lowest_bit(missing | 1ull << (63 - shift) << 1);
-		tx->sacked[word] &= ~(lowest_bits(n) << shift);
-		una += n;
-		if (missing)
-			break;
-	}
-	if (una != tx->una) {
-		tx->una = una;
-		tx->progress_ns = now;
-		tx->moved_ns = now;
-		tx->backoff = 0;
-	}
 }
 
 /*
@@ -256,8 +209,25 @@ static __always_inline void time_trigger(const struct mrc_tx_entry *entry, struc
 		out->seen_ns = seen;
 }
 
+/*
+ * Can a packet have arrived twice because it was sent twice? Of one that was sent once, or
+ * longer ago than any receiver waits for, someone has repeated what a plane carried, or
+ * a plane has kept it: the time of its arrival says nothing of queues.
+ */
+static __always_inline u32 sent_twice(const struct mrc_tx_entry *entry, const struct mrc_host *h,
+				      u64 now)
+{
+	return entry->sends > 1 && now - entry->sent_ns < h->hole_timeout_ns;
+}
+
+/* Is a packet on its way, as far as is known? */
+static __always_inline u32 is_outstanding(const struct mrc_tx *tx, const struct sack_in *s, u32 psn)
+{
+	return psn - s->una < s->next - s->una && !tx_bit(tx, psn);
+}
+
 /* Learn from what caused the SACK: a needless copy, a congestion mark, a round trip. */
-static __always_inline void learn_trigger(u32 qp, u32 cell, const struct sack_in *s,
+static __always_inline void learn_trigger(u32 qp, u32 cell, struct sack_in *s,
 					  struct mrc_tx *tx, struct mrc_balance *b,
 					  const struct mrc_host *h, struct trigger *t,
 					  struct learn_args *out, u64 now)
@@ -269,6 +239,10 @@ static __always_inline void learn_trigger(u32 qp, u32 cell, const struct sack_in
 	t->cleared = MRC_NO_PATH;
 	if (!entry || (s32)(s->next - s->trigger) <= 0 || entry->psn != s->trigger)
 		return;
+	if (s->needless && !sent_twice(entry, h, now)) {
+		s->needless = 0;
+		return;
+	}
 	find_transmission(entry, s, cell, t);
 	path = path_get(qp, t->id);
 	if (s->needless) {
@@ -284,9 +258,11 @@ static __always_inline void learn_trigger(u32 qp, u32 cell, const struct sack_in
 		count(MRC_C_ECHO_RX);
 	}
 	if (path && t->sent && !s->delayed && !s->solicited &&
-	    (s->needless ||
-	     (s->trigger - s->una < s->next - s->una && !tx_bit(tx, s->trigger))))
+	    (s->needless || is_outstanding(tx, s, s->trigger)))
 		time_trigger(entry, path, b, h, t, out, now);
+	/* It teaches once, however often it is repeated. */
+	if (s->needless && !is_outstanding(tx, s, s->trigger))
+		entry->sends = 1;
 }
 
 /* The round trip of a question for a SACK, by its path. */
@@ -317,32 +293,13 @@ static __always_inline void time_question(u32 qp, const struct sack_in *s, const
 		out->seen_ns = seen;
 }
 
-/* PSNs that step `step` of a SACK reports as arrived, as bits of the word that is returned. */
-static __always_inline u32 sack_word(const struct sack_in *s, u32 step, u64 *mask)
-{
-	u32 word;
-
-	if (step < CUMULATIVE_WORDS) {
-		word = (s->una & ~63u) + 64 * step;
-		*mask = range_mask(word, s->una, s->cack + 1);
-	} else {
-		word = (s->base & ~63u) + 64 * (step - CUMULATIVE_WORDS);
-		*mask = shifted(s->bitmap, s->base, word);
-	}
-	return word;
-}
-
-/* Set the bits of a word of tx->sacked. Returns those that are news. */
+/* Set bits under the lock; as set_sacked(). */
 static __always_inline u64 mark_sacked(struct mrc_tx *tx, u32 word, u64 mask)
 {
 	u64 fresh;
 
 	bpf_spin_lock(&tx->lock);
-	/* una may have moved since; what it passed is done */
-	if ((s32)(tx->una - word) > 0)
-		mask &= (s32)(tx->una - word) >= 64 ? 0 : ~0ull << ((tx->una - word) & 63);
-	fresh = mask & ~tx->sacked[(word >> 6) & CFG_WORD_MASK];
-	tx->sacked[(word >> 6) & CFG_WORD_MASK] |= fresh;
+	fresh = set_sacked(tx, word, mask);
 	bpf_spin_unlock(&tx->lock);
 	return fresh;
 }
@@ -415,8 +372,10 @@ static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, u32 cell, str
 	why = s.ahead < 0 || s.una == s.next ? MRC_C_SACK_STALE : MRC_C_SACK_RX;
 	count(why);
 	capture_outcome(key, qp, why);
-	if (s.una == s.next || s.ahead < -CFG_WINDOW)
-		return;          /* one that is older than the window tells nothing either */
+	if (s.una == s.next || s.ahead < -CFG_WINDOW) {
+		go_on(skb, chain); /* one that is older than the window tells nothing either */
+		return;
+	}
 	tx->absurd = 0;
 	out->qp = qp;
 	out->now = now;
@@ -546,6 +505,8 @@ int mrc_learn(struct __sk_buff *skb)
 	if (!b)
 		return TC_ACT_SHOT;
 	chain->learning.found_slow = 0;
+	if (in->bytes)
+		b->heard_ns = now;
 	bpf_spin_lock(&tx->lock);
 	fresh = learn_times(tx, b, h, in, &chain->learning, id, now);
 	if (path && id != MRC_NO_PATH)
@@ -561,17 +522,15 @@ int mrc_learn(struct __sk_buff *skb)
 	if (path)
 		report_move(qp, id, path, &move, in->m == MRC_SETH_M_ALWAYS_SKIP ? MRC_ON_LOSS :
 			    MRC_ON_MARK, 0, now);
-	if (!fresh)
-		return TC_ACT_SHOT;
+	if (!fresh) {            /* it has made room all the same */
+		begin_release(&chain->release, qp, tx);
+		return go_on(skb, chain);
+	}
 	b->heard_ports = ~(u64)in->down;
 	find_missing(qp, h, tx, b, chain, tx->una, tx->high);
 	begin_resend(&chain->resend, qp, now, in->seen_ns, 0);
 	begin_release(&chain->release, qp, tx);
 	if (CELLS && q->framing == MRC_FRAMING_CELL)
 		go_ask(skb, chain, h, q->peer, b, now);
-	if (chain->resend.found)
-		tails.call(skb, TAIL_RESEND);
-	if (chain->release.due)
-		tails.call(skb, TAIL_RELEASE);
-	return TC_ACT_SHOT;
+	return go_on(skb, chain);
 }

@@ -69,7 +69,7 @@ static __always_inline void ask(struct __sk_buff *skb, const struct mrc_host *h,
 		return;
 	peer = peer_get(q->peer);
 	b = balance_get(q->peer);
-	if (!peer || !b || bpf_skb_change_tail(skb, MRC_PROBE_FRAME_LEN, 0))
+	if (!peer || !b || forget_partial(skb) || bpf_skb_change_tail(skb, MRC_PROBE_FRAME_LEN, 0))
 		return;
 	up = usable_planes(h, peer, b);
 	bpf_spin_lock(&tx->lock);
@@ -101,11 +101,7 @@ int mrc_solicit(struct __sk_buff *skb)
 	if (!chain || !h)
 		return TC_ACT_SHOT;
 	ask(skb, h, chain->ask);
-	if (chain->resend.found)
-		tails.call(skb, TAIL_RESEND);
-	if (chain->release.due)
-		tails.call(skb, TAIL_RELEASE);
-	return TC_ACT_SHOT;
+	return go_on(skb, chain);
 }
 
 /* A peer asks: release what waits, which needs an skb, too, and answer. */
@@ -118,13 +114,8 @@ static __always_inline int on_solicit(struct __sk_buff *skb, const struct mrc_ma
 	if (!chain || !q || q->state < MRC_QP_RECEIVE)
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
-	chain->drain.qp = qp;
-	chain->drain.runs = 0;
-	chain->drain.want = 1;
-	chain->drain.ev = mark_ev(mark);
-	chain->drain.ts = mark->ts;
-	chain->drain.cc_flags = MRC_CC_FLAG_SOLICITED;
-	chain->drain.m = 0;
+	begin_drain(chain, qp, 1);
+	answer_to(&chain->drain, 0, mark_ev(mark), mark->ts, 0, MRC_CC_FLAG_SOLICITED);
 	count(MRC_C_SOLICIT_RX);
 	capture_outcome(key, qp, MRC_C_SOLICIT_RX);
 	tails.call(skb, TAIL_DRAIN);

@@ -10,19 +10,6 @@
  * another context with softirqs disabled.
  */
 
-/* What the programs and the daemon know of the peer that a packet goes to. */
-struct flow {
-	struct mrc_host *h;
-	struct mrc_peer *peer;
-	struct mrc_balance *b;
-	struct mrc_qp *q;
-	struct mrc_tx *tx;
-	u32 tcp;                 /* 1: a packet of TCP */
-	u32 keeps;               /* 1: its sender keeps what is refused: TCP, at tc egress */
-	u64 bit;                 /* by its hash, in tx->cut_flows and tx->extra_flows */
-	u64 seat;                /* the same in tx->flows: flows of one seat have the same QP by their hash */
-};
-
 /* The kept copy of a packet. */
 struct copy {
 	struct mrc_slot *buf;
@@ -64,6 +51,66 @@ static __always_inline int spray_drop(u32 why)
 	return TC_ACT_SHOT;
 }
 
+/* Does the daemon say that it does not hear the peer? */
+static __always_inline int is_unheard(const struct mrc_peer *peer)
+{
+	return peer->unheard_ns && peer->unheard_ns > bpf_ktime_get_ns();
+}
+
+/*
+ * Drop a packet that cannot be sent. If its destination is unreachable by what is known,
+ * its sender is told (unreachable.c).
+ */
+static __always_inline int spray_refuse(struct __sk_buff *skb, const struct flow *f, u32 why)
+{
+	if (why == MRC_C_DROP_NO_PEER || is_unheard(f->peer)) {
+		skb->cb[1] = why;
+		tails.call(skb, TAIL_UNREACHABLE);
+	}
+	return spray_drop(why);
+}
+
+#define TRIAL_NS 500000000ull    /* a peer that the daemon does not hear has so long to answer something new */
+
+/*
+ * Is the peer really away? Its daemon may be dead while its data path works. So the first
+ * new thing is sent, and the peer is away while that is not answered. The clock repeats it,
+ * and its acknowledgement ends this.
+ */
+static __always_inline int is_away(const struct mrc_peer *peer, struct mrc_balance *b)
+{
+	u64 now;
+
+	if (!is_unheard(peer))
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (b->heard_ns >= b->tried_ns) {
+		b->tried_ns = now;
+		return 0;
+	}
+	return now - b->tried_ns > TRIAL_NS;
+}
+
+/* Is it a segment of TCP that begins a connection? */
+static __always_inline int begins_tcp(struct __sk_buff *skb, const struct flow *f)
+{
+	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	u32 l4 = MRC_IP6_LEN;
+	u8 flags;
+
+	if (!f->tcp || data + MRC_ETH_LEN + 1 > end)
+		return 0;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		l4 = (*(u8 *)(data + MRC_ETH_LEN) & 15) * 4;
+	return !bpf_skb_load_bytes(skb, MRC_ETH_LEN + l4 + 13, &flags, 1) &&
+	       (flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+}
+
+/* What becomes of a packet that spray_flow() does not send; no actions: end_spray() carries them out. */
+#define SPRAY_HELD 0x10          /* a copy of it waits for the window */
+#define SPRAY_CUT 0x11           /* it goes out of the cutting interface */
+#define SPRAY_REFUSED 0x12       /* too much waits */
+
 /* A packet that got a slot but cannot be sent gives it back. */
 static __always_inline void spray_free(u32 slot)
 {
@@ -78,29 +125,8 @@ static __always_inline void spray_free(u32 slot)
 static __always_inline int spray_undo(u32 slot, u32 why)
 {
 	spray_free(slot);
-	return spray_drop(why);
-}
-
-/* Has the flow packets in this QP that are not acknowledged yet, or are being cut? */
-static __always_inline int flow_is_in(const struct mrc_tx *tx, u64 seat)
-{
-	if (!((tx->flows | tx->flows_before) & seat))
-		return 0;
-	return tx->next != tx->una || (s64)tx->cut_pending > 0;
-}
-
-/*
- * Note that the flow's next packet is in this QP. What was noted before is forgotten when
- * all packets of that time have been acknowledged. Lock of tx held.
- */
-static __always_inline void note_flow(struct mrc_tx *tx, u64 seat)
-{
-	if ((s32)(tx->una - tx->flows_from) >= 0 && (s64)tx->cut_pending <= 0) {
-		tx->flows_before = tx->flows;
-		tx->flows = 0;
-		tx->flows_from = tx->next;
-	}
-	tx->flows |= seat;
+	count(why);
+	return why == MRC_C_DROP_BACKLOG ? SPRAY_REFUSED : TC_ACT_SHOT;
 }
 
 #define FLOW_QPS 4               /* QPs among which a flow chooses */
@@ -174,7 +200,8 @@ static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 
 		return MRC_C_DROP_NOT_READY;
 	if (f->q->state != MRC_QP_READY)
 		return f->q->state == MRC_QP_ERROR ? MRC_C_DROP_QP_ERROR : MRC_C_DROP_NOT_READY;
-	f->keeps = f->tcp && at_egress(skb, f->h);
+	f->keeps = f->tcp && at_egress(skb, f->h) && skb->sk;
+	f->pays = !f->tcp && f->h->park_ifindex && at_egress(skb, f->h) && skb->sk;
 	*qp_index = qp;
 	return 0;
 }
@@ -188,7 +215,7 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 		return MRC_C_DROP_WINDOW;
 	/* take_psn() looks again; here it saves a copy. */
 	if (f->tx->backlog && nscc_full(f->h, f->tx, skb->len - MRC_ETH_LEN, f->tcp,
-					f->keeps, f->bit, bpf_ktime_get_ns()))
+					f->keeps, f->pays, f->bit, bpf_ktime_get_ns()))
 		return MRC_C_DROP_BACKLOG;
 	if (signal_queue(skb, f->h, f->q, f->tx, f->b) == QUEUE_DROP)
 		return MRC_C_DROP_EARLY;
@@ -196,7 +223,7 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 }
 
 /* Copy the packet into a free slot. Returns the counter of what prevents it, or 0. */
-static __always_inline u32 keep_copy(struct __sk_buff *skb, struct copy *c)
+static __always_inline u32 keep_copy(struct __sk_buff *skb, const struct flow *f, struct copy *c)
 {
 	u64 len = skb->len - MRC_ETH_LEN;
 	u32 slot;
@@ -208,6 +235,7 @@ static __always_inline u32 keep_copy(struct __sk_buff *skb, struct copy *c)
 		return MRC_C_DROP_RING;
 	c->slot = slot;
 	c->buf->tag = ~0ull;
+	c->buf->expires_ns = expiry_of(f->h, f->tcp);
 	barrier();
 	if (!LEN_OK(len)) {
 		tx_free.push(&slot, 0);
@@ -221,43 +249,16 @@ static __always_inline u32 keep_copy(struct __sk_buff *skb, struct copy *c)
 	return 0;
 }
 
-/*
- * Take `packets` PSNs for `len` bytes and a path at the price of a turn; PATH_HELD
- * instead of a path if they have to wait. Returns the counter of what prevents it, or 0.
- */
+/* Take PSNs and a path, under the lock; as number_packets(). */
 static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, u32 len,
 				    u32 price, u32 *psn, u32 *id)
 {
 	u64 up = usable_planes(f->h, f->peer, f->b);
-	struct mrc_tx *tx = f->tx;
-	u32 why = 0;
+	u32 why;
 
-	*id = MRC_NO_PATH;
-	bpf_spin_lock(&tx->lock);
-	*psn = tx->next;
-	if (*psn - tx->una + packets > f->q->mpr)
-		why = MRC_C_DROP_WINDOW;
-	else if (tx->held || !nscc_open(f->h, tx, f->tcp) || !window_open(f->q, tx, packets))
-		*id = PATH_HELD | (f->tcp ? 0 : PATH_HELD_OTHER);
-	else
-		*id = pick_path(tx, up, up, f->b->turns, price);
-	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->tcp, f->keeps, f->bit, now))
-		why = MRC_C_DROP_BACKLOG;
-	if (!why && *id != MRC_NO_PATH) {
-		note_flow(tx, f->seat);
-		tx->next = *psn + packets;
-		tx->packets += packets;
-		if (*psn == tx->una) {
-			tx->progress_ns = now;
-			tx->moved_ns = now;
-			tx->inflight = 0;
-		}
-		if (*id & PATH_HELD)
-			nscc_hold(tx, packets, len, f->tcp, f->bit, now);
-		else
-			*id |= take_window(f->h, tx, len);
-	}
-	bpf_spin_unlock(&tx->lock);
+	bpf_spin_lock(&f->tx->lock);
+	why = number_packets(f, up, now, packets, len, price, psn, id);
+	bpf_spin_unlock(&f->tx->lock);
 	if (why)
 		return why;
 	return *id == MRC_NO_PATH ? MRC_C_DROP_NO_PATH : 0;
@@ -291,6 +292,16 @@ static __always_inline int record_sent(struct __sk_buff *skb, u32 qp, u32 psn, u
 	return 0;
 }
 
+/*
+ * Send a packet out of a plane's NIC. Its application chose a priority, by which queueing
+ * disciplines and queues of NICs let packets overtake others: but a path keeps order.
+ */
+static __always_inline int to_plane(struct __sk_buff *skb, const struct mrc_plane *pl)
+{
+	skb->priority = 0;
+	return bpf_redirect(pl->ifindex, 0);
+}
+
 /* Turn the packet into an MRC one and send it. If that fails, it is found missing and sent again. */
 static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f, u32 qp, u32 psn,
 				     u32 id, u64 len, u64 now)
@@ -304,26 +315,55 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 		return spray_drop(MRC_C_DROP_STATE);
 	if (bpf_skb_change_tail(skb, skb->len + MRC_ICRC_LEN, 0) ||
 	    bpf_skb_change_head(skb, MRC_STRIP, 0) ||
-	    dress_data(skb, f->h, f->q, &r, psn, len, aux, now))
+	    dress_data(skb, f->h, f->q, &r, psn, len, aux, now, MRC_RKEY_NETDEV))
 		return spray_drop(MRC_C_DROP_SKB);
 	count(MRC_C_TX_PACKETS);
 	count_by(MRC_C_TX_BYTES, len);
 	capture_skb(skb, RECORD_PACKET, path_plane(id), qp, f->q->peer, MRC_C_TX_PACKETS);
-	return bpf_redirect(r.pl->ifindex, 0);
+	return to_plane(skb, r.pl);
 }
 
 /*
- * The copy is sent when the window has room (release.c), and the packet itself is done
- * with. At egress a drop would tell the sender that it was not taken, so it goes to
- * an ingress of ours and is dropped there.
+ * Have the sender's socket go on paying for a packet, of which a copy waits or a clone is being
+ * cut, or which was refused: `len` bytes of it are to leave the parking interface.
  */
-static __always_inline int spray_hold(struct __sk_buff *skb, const struct flow *f, u32 packets)
+static __always_inline int park(struct __sk_buff *skb, const struct flow *f, u32 len)
 {
-	count_by(MRC_C_TX_HELD, packets);
-	if (!at_egress(skb, f->h))
-		return TC_ACT_SHOT;
-	skb->mark = MRC_HELD_MARK;
-	return bpf_redirect(f->h->cut_back_ifindex, BPF_F_INGRESS);
+	if (len < skb->len)
+		bpf_skb_change_tail(skb, len, 0);
+	count(MRC_C_TX_PARKED);
+	return bpf_redirect(f->h->park_ifindex, 0);
+}
+
+/*
+ * How much of a packet is to leave the parking interface, after end_spray()'s verdict; 0: it need
+ * not be parked. What is being cut will wait, too.
+ */
+static __always_inline u32 parked_len(struct __sk_buff *skb, const struct flow *f, int verdict)
+{
+	u32 waits = f->tx->others;
+	s64 cut = f->tx->cut_pending;
+
+	if (!f->pays)
+		return 0;
+	if (verdict == SPRAY_REFUSED)
+		return skb->len;
+	if (verdict == SPRAY_CUT && cut > 0)
+		waits += cut * CFG_MTU;
+	return nscc_parked(f->h, f->tx, waits, skb->len, bpf_ktime_get_ns());
+}
+
+/*
+ * The copy is sent when the clock finds it missing, or when the window has room, and the
+ * packet itself tells its sender that the peer is not heard.
+ */
+static __always_inline int spray_kept(u32 id, u64 len)
+{
+	if (!(id & PATH_HELD)) { /* else counted by mrc_release */
+		count(MRC_C_TX_PACKETS);
+		count_by(MRC_C_TX_BYTES, len);
+	}
+	return TC_ACT_SHOT;
 }
 
 /* Send a packet in MRC's framing. */
@@ -333,7 +373,7 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 	struct copy c;
 	u64 now;
 
-	why = keep_copy(skb, &c);
+	why = keep_copy(skb, f, &c);
 	if (why)
 		return spray_drop(why);
 	now = bpf_ktime_get_ns();
@@ -342,15 +382,19 @@ static __always_inline int spray_packet(struct __sk_buff *skb, const struct flow
 		return spray_undo(c.slot, why);
 	if (record_sent(skb, qp, psn, id & 0xffff, &c, now))
 		return TC_ACT_SHOT;
-	if (id & PATH_HELD)
-		return spray_hold(skb, f, 1);
+	if (f->tell)
+		return spray_kept(id, c.len);
+	if (id & PATH_HELD) {
+		count(MRC_C_TX_HELD);
+		return SPRAY_HELD;
+	}
 	return spray_out(skb, f, qp, psn, id, c.len, now);
 }
 
 #define CUT_LATEST_NS 100000000ll /* what has not come back from being cut by then is lost */
 
-/* Send the packet out of the cutting interface. Its parts come back one by one. */
-static __always_inline int go_to_cut(struct __sk_buff *skb, const struct flow *f)
+/* Count what goes out of the cutting interface. Its parts come back one by one. */
+static __always_inline void count_cut(struct __sk_buff *skb, const struct flow *f)
 {
 	__sync_fetch_and_add(&f->tx->cut_pending, skb->gso_segs ? skb->gso_segs : 1);
 	bpf_spin_lock(&f->tx->lock);
@@ -358,17 +402,19 @@ static __always_inline int go_to_cut(struct __sk_buff *skb, const struct flow *f
 	bpf_spin_unlock(&f->tx->lock);
 	if (skb->gso_size)
 		count(MRC_C_TX_CUT);
-	return bpf_redirect(f->h->cut_ifindex, 0);
 }
 
-/* Have the kernel cut a large packet into single ones, which come back to mrc_spray. */
+/*
+ * Have the kernel cut a large packet into single ones, and fill in their checksums. They
+ * come back to mrc_spray.
+ */
 static __always_inline int spray_cut(struct __sk_buff *skb, const struct flow *f)
 {
 	if (!f->h->cut_ifindex)
 		return spray_drop(MRC_C_DROP_TOO_BIG);
 	f->tx->cut_flows |= f->bit;
 	f->tx->cut_ns = bpf_ktime_get_ns();
-	return go_to_cut(skb, f);
+	return SPRAY_CUT;
 }
 
 /* Has this packet come back from being cut? */
@@ -393,6 +439,21 @@ static __always_inline int follows_cut(struct __sk_buff *skb, const struct flow 
 		return 0;
 	}
 	return (s64)tx->cut_pending > 0 && (tx->cut_flows & f->bit);
+}
+
+/*
+ * Must the kernel fill in a checksum before a copy is kept? A copy is sent without the NIC
+ * to which the rest of a checksum is left, and only those of TCP and UDP are completed in
+ * it: not those of a packet within another one, of SCTP, or behind extension headers. In
+ * MRC's framing no NIC would find the packet. The way through the cutting interface
+ * completes any checksum.
+ */
+static __always_inline int is_unfinished(struct __sk_buff *skb, const struct flow *f)
+{
+	if (!f->h->cut_ifindex || is_back(skb, f) ||
+	    (f->q->framing == MRC_FRAMING_CELL && has_half(skb, &f->tx->ace_flows)))
+		return 0;
+	return is_partial(skb);
 }
 
 /* A packet that has come back has its PSN: those that follow it may go their own way again. */

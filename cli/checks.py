@@ -3,13 +3,14 @@
 
 A check returns a Finding, or None where it does not apply. ``wrong`` means that mrcd cannot work
 or that its packets do not arrive. ``warn`` means that it works, but not as well as it could. Both
-come with a fix.
+come with a fix. Nothing is wrong that works: what a check asks for follows from the configuration,
+and what only a start needs is no more than ``warn`` while mrcd runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,23 +18,16 @@ from mrcd.linux.kernel import version
 
 State = Literal["ok", "warn", "wrong", "unknown"]
 
-OPTIONS = (
-    "BPF_SYSCALL",
-    "BPF_JIT",
-    "NET_CLS_ACT",
-    "NET_CLS_BPF",
-    "NET_SCH_INGRESS",
-    "VETH",
-    "MACVLAN",
-    "IPV6",
-)
+OPTIONS = ("BPF_SYSCALL", "BPF_JIT", "NET_CLS_ACT", "VETH", "IPV6")
+CLSACT_OPTIONS = ("NET_CLS_BPF", "NET_SCH_INGRESS")  # where programs attach by clsact
+CELL_OPTIONS = ("MACVLAN",)  # where mrc0 is a macvlan
 SWITCH_OPTIONS = ("IPV6", "IPV6_SEG6_LWTUNNEL")
 XDP_LINKS = (5, 9)
 TCX = (6, 6)
 NEXT_CSID = (6, 1)
 OUR_XDP = "mrc_receive"
 REASONS = 3  # of a degraded state that are shown
-RING_SHARE = 0.5  # the largest part of the free memory that the rings may take
+RING_SHARE = 0.5  # the largest part of the free memory that the rings should take
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +82,12 @@ class Facts:
     examples: str = ""  # the folder with examples of both files; empty if there is none
     unit: bool = True  # whether systemd has mrcd.service
     packaged: bool | None = None  # whether apt has the kernel's headers; None: unknown
+    clsact: bool = False  # whether the configuration asks for clsact
+    cached: bool = False  # whether an earlier start has kept compiled programs
+    kept: bool = False  # whether a data path is pinned, with its rings
+    unreadable: tuple[str, ...] = ()  # files of the configuration that this user may not read
+    keys: Mapping[str, str] = field(default_factory=dict)  # key files, and the users they belong to
+    service_user: str | None = None  # that mrcd.service runs as; None without that unit or user
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,14 @@ def _ok(check: str, found: str) -> Finding:
     return Finding(check, "ok", found)
 
 
+def _at_start(facts: Facts, finding: Finding) -> Finding:
+    """Return a finding about what only a start of mrcd needs: while it runs, nothing is wrong."""
+    if facts.daemon is None or finding.state != "wrong":
+        return finding
+    found = f"{finding.found}; the mrcd that runs does without, the next start may not"
+    return replace(finding, state="warn", found=found)
+
+
 def privileges(facts: Facts) -> Finding:
     """Check for root or its capabilities, which a container may have removed."""
     missing = facts.lacking
@@ -119,12 +127,13 @@ def privileges(facts: Facts) -> Finding:
         )
         return Finding("privileges", "warn", found, ("sudo mrcctl doctor",))
     flags = " ".join(f"--cap-add {name.removeprefix('CAP_')}" for name in missing)
-    return Finding(
+    finding = Finding(
         "privileges",
         "wrong",
         f"root without {', '.join(missing)}: a container or unit removes them",
         (f"run the container with {flags}, or the unit without CapabilityBoundingSet=",),
     )
+    return _at_start(facts, finding)
 
 
 def kernel(facts: Facts) -> Finding:
@@ -140,7 +149,12 @@ def kernel(facts: Facts) -> Finding:
 
 def features(facts: Facts) -> Finding:
     """Check that the kernel was built with the options that mrcd needs."""
-    return _options(facts, OPTIONS)
+    wanted: tuple[str, ...] = OPTIONS
+    if facts.clsact or version(facts.kernel) < TCX:
+        wanted += CLSACT_OPTIONS
+    if facts.framing != "mrc":
+        wanted += CELL_OPTIONS
+    return _at_start(facts, _options(facts, wanted))
 
 
 def _options(facts: Facts, wanted: tuple[str, ...]) -> Finding:
@@ -160,20 +174,21 @@ def _options(facts: Facts, wanted: tuple[str, ...]) -> Finding:
 
 _EXAMPLES = ("mrcd.toml", "fabric.toml")
 _UNLESS = "; not needed for planes of MTU 1500 or 9000, whose programs the package brings"
+_CACHED = "; not needed for a configuration that mrcd was started with before"
 
 
 def headers(facts: Facts) -> Finding:
     """Check for the kernel headers that bcc compiles against."""
     if facts.headers:
         return _ok("kernel headers", f"/lib/modules/{facts.kernel}/build")
+    state, unless = _uncompiled(facts)
     make = "make setup   # in a checkout: uses another kernel's headers if there are none"
     found = f"none in /lib/modules/{facts.kernel}/build: the BPF programs cannot be compiled"
     if facts.packaged is False:
         return Finding(
             "kernel headers",
-            "warn" if facts.brought else "wrong",
-            f"{found}, and apt knows no package linux-headers-{facts.kernel}"
-            + _UNLESS * facts.brought,
+            state,
+            f"{found}, and apt knows no package linux-headers-{facts.kernel}{unless}",
             ("apt-get update   # if its lists are old", make, "boot a kernel of the distribution"),
         )
     install = {
@@ -184,32 +199,33 @@ def headers(facts: Facts) -> Finding:
         "centos": f"dnf install kernel-devel-{facts.kernel}",
         "arch": "pacman -S linux-headers",
     }.get(facts.distribution, f"install the headers of kernel {facts.kernel}")
-    return Finding(
-        "kernel headers",
-        "warn" if facts.brought else "wrong",
-        found + _UNLESS * facts.brought,
-        (install, make),
-    )
+    return Finding("kernel headers", state, found + unless, (install, make))
+
+
+def _uncompiled(facts: Facts) -> tuple[State, str]:
+    """Return how bad it is that nothing can be compiled, and what works nevertheless."""
+    if facts.brought:
+        return "warn", _UNLESS
+    if facts.cached or facts.daemon is not None:
+        return "warn", _CACHED
+    return "wrong", ""
 
 
 def compiler(facts: Facts) -> Finding:
     """Check that Python finds bcc."""
     if facts.bcc:
         return _ok("bcc", "Python finds it")
-    return Finding(
-        "bcc",
-        "warn" if facts.brought else "wrong",
-        "this Python has no module bcc (PyPI's package of that name is something else)"
-        + _UNLESS * facts.brought,
-        ("apt-get install python3-bpfcc",),
-    )
+    state, unless = _uncompiled(facts)
+    found = "this Python has no module bcc (PyPI's package of that name is something else)"
+    return Finding("bcc", state, found + unless, ("apt-get install python3-bpfcc",))
 
 
 def bpffs(facts: Facts) -> Finding:
     """Check for a bpffs where programs are pinned."""
     if "bpf" not in facts.filesystems:
         found = "the kernel does not support the bpf filesystem"
-        return Finding("bpffs", "wrong", found, ("boot a kernel with CONFIG_BPF_SYSCALL",))
+        fix = ("boot a kernel with CONFIG_BPF_SYSCALL",)
+        return _at_start(facts, Finding("bpffs", "wrong", found, fix))
     if facts.bpffs:
         return _ok("bpffs", f"{facts.pins} is in one")
     return Finding(
@@ -248,6 +264,9 @@ def membarrier(facts: Facts) -> Finding | None:
 
 def configuration(facts: Facts) -> Finding:
     """Check mrcd.toml and the fabric file."""
+    if facts.unreadable:
+        found = f"uid {facts.uid} may not read {', '.join(facts.unreadable)}"
+        return Finding("configuration", "unknown", found, ("sudo mrcctl doctor",))
     if not facts.problems:
         return _ok("configuration", f"{facts.config} is valid")
     more = f" (and {len(facts.problems) - 1} more)" if len(facts.problems) > 1 else ""
@@ -265,6 +284,19 @@ def _examples(facts: Facts) -> tuple[str, ...]:
     ]
     edit = f"mrcctl config check {facts.config}   # after editing what was copied"
     return (*(f"mkdir -p {folder}" for folder in folders), *copies, edit)
+
+
+def keys(facts: Facts) -> Finding | None:
+    """Check that the service can read its key files, since it has no capability to read others'."""
+    if not facts.keys or facts.service_user is None or facts.daemon is not None:
+        return None
+    foreign = {file: owner for file, owner in facts.keys.items() if owner != facts.service_user}
+    if foreign:
+        shown = ", ".join(f"{file} belongs to user {owner}" for file, owner in foreign.items())
+        found = f"{shown}: mrcd.service, which runs as user {facts.service_user}, cannot read it"
+        fix = tuple(f"chown {facts.service_user} {file}" for file in foreign)
+        return Finding("key files", "wrong", found, fix)
+    return _ok("key files", f"belong to user {facts.service_user}, as mrcd.service needs")
 
 
 def interfaces(facts: Facts) -> Finding | None:
@@ -300,11 +332,13 @@ def mtu(facts: Facts) -> Finding | None:
 
 
 def ipv6(facts: Facts) -> Finding | None:
-    """Check that IPv6 is on on the planes."""
+    """Check that IPv6 is on on the planes, unless they are IPv4."""
     off = [nic.name for nic in facts.nics if nic.present and nic.disable_ipv6]
+    if off and facts.ipv4:
+        return _ok("IPv6", f"off on {', '.join(off)}, and not needed: the planes are IPv4")
     if off:
         fix = tuple(f"sysctl -w net.ipv6.conf.{name}.disable_ipv6=0" for name in off)
-        found = f"off on {', '.join(off)}: mrcd finds gateways by IPv6 neighbour discovery"
+        found = f"off on {', '.join(off)}, and the addresses of the planes are IPv6"
         return Finding("IPv6", "wrong", found, fix)
     return _ok("IPv6", "on on every plane") if facts.nics else None
 
@@ -378,12 +412,14 @@ def merging(facts: Facts) -> Finding | None:
 
 def memory(facts: Facts) -> Finding | None:
     """Check that both rings fit into the free memory."""
-    if not facts.rings or facts.daemon is not None:  # a running daemon has its rings already
+    # A data path has its rings already, whether a daemon runs or not.
+    if not facts.rings or facts.daemon is not None or facts.kept:
         return None
     needs, has = facts.rings >> 20, facts.free >> 20
     if facts.rings > RING_SHARE * facts.free:
+        state: State = "wrong" if facts.rings > facts.free else "warn"
         fix = (f"lower [transport] ring_slots or mpr in {facts.config}",)
-        return Finding("memory", "wrong", f"the rings need {needs} MB of {has} MB free", fix)
+        return Finding("memory", state, f"the rings need {needs} MB of {has} MB free", fix)
     return _ok("memory", f"the rings need {needs} MB of {has} MB free")
 
 
@@ -425,7 +461,8 @@ def switch_features(facts: Facts) -> Finding:
 def switch_sysctls(facts: Facts) -> Finding:
     """Check a switch's sysctls.
 
-    Forwarding and seg6 must be on on every interface. rp_filter must be off, for plain IPv4 routes.
+    Forwarding and seg6 must be on on every interface of the fabric. rp_filter must be off there,
+    for plain IPv4 routes. Which those are is not known here, and a switch has others, too.
     """
     bad = []
     for name, value in sorted(facts.sysctls.items()):
@@ -435,8 +472,20 @@ def switch_sysctls(facts: Facts) -> Finding:
     if bad:
         shown = ", ".join(bad[:3]) + (f" and {len(bad) - 3} more" if len(bad) > 3 else "")
         fix = ("sysctl -w " + " ".join(bad),)
-        return Finding("sysctls", "wrong", f"uSIDs are not forwarded everywhere: {shown}", fix)
+        if not _forwards(facts):
+            return Finding("sysctls", "wrong", f"uSIDs are not forwarded: {shown}", fix)
+        found = f"uSIDs are not forwarded where this is an interface of the fabric: {shown}"
+        return Finding("sysctls", "warn", found, fix)
     return _ok("sysctls", "forwarding and seg6 on everywhere, rp_filter off")
+
+
+def _forwards(facts: Facts) -> bool:
+    """Return whether a switch forwards uSIDs between any interfaces."""
+    for key in ("forwarding", "seg6_enabled"):
+        here = {k: v for k, v in facts.sysctls.items() if k.endswith(f".{key}")}
+        if not here.get(f"net.ipv6.conf.all.{key}", 1) or not any(here.values()):
+            return False
+    return True
 
 
 HOST: tuple[Check, ...] = (
@@ -450,6 +499,7 @@ HOST: tuple[Check, ...] = (
     membarrier,
     memory,
     configuration,
+    keys,
     interfaces,
     mtu,
     ipv6,

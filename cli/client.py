@@ -298,7 +298,10 @@ class Client:
 
     def _lost(self, error: OSError | None) -> Unreachable:
         if error is None or error.errno in (errno.EPIPE, errno.ECONNRESET):
-            return Unreachable(f"mrcd at {self._path} closed the connection; is it stopping?")
+            return Unreachable(
+                f"mrcd at {self._path} closed the connection; is it stopping, or "
+                "did it refuse its configuration (`journalctl -u mrcd`)?"
+            )
         if isinstance(error, BlockingIOError):
             return Unreachable(f"mrcd at {self._path} did not answer in time; is it stopped?")
         return Unreachable(f"talking to mrcd at {self._path} failed: {error}")

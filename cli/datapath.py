@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -41,9 +42,15 @@ def detach(socket: str, bpffs: Path, force: bool, as_json: bool) -> None:
     if not force:
         _refuse_while_running(socket, bpffs)
     # No other command changes the kernel directly, so only this one imports the data path.
+    from mrcd.datapath import pins  # noqa: PLC0415
     from mrcd.datapath.detach import detach as detach_all  # noqa: PLC0415
 
-    report = detach_all(bpffs)
+    held = bpffs.is_dir() and not force
+    try:
+        with pins.owned(bpffs) if held else contextlib.nullcontext():
+            report = detach_all(bpffs)
+    except pins.PinError as error:  # it has another socket, or is about to open it
+        raise CommandError(f"{error}; --force detaches nevertheless") from error
     if as_json:
         print_json(report)
     else:

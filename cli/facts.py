@@ -13,6 +13,7 @@ import gzip
 import importlib.util
 import os
 import platform
+import pwd
 import re
 import subprocess
 import tomllib
@@ -24,7 +25,7 @@ from cli.checks import Facts, Nic
 from cli.client import Client
 from cli.exits import CommandError
 from mrcd.config import config
-from mrcd.config.keyfiles import with_keys
+from mrcd.config.keyfiles import USER, service_user, with_keys
 from mrcd.datapath.pins import is_bpffs
 from mrcd.fabric import shape
 from mrcd.linux import bpf, ethtool
@@ -40,6 +41,7 @@ PROC_SYS = Path("/proc/sys/net")
 
 
 DEFAULT_CONFIG = Path("/etc/mrcd/mrcd.toml")
+CACHE = Path("/var/cache/mrcd")
 DEFAULT_PINS = Path("/sys/fs/bpf/mrcd")
 EXAMPLES = (
     Path("/usr/share/doc/mrcd/examples"),
@@ -103,6 +105,12 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
         missing=_missing(path),
         examples=next((str(each) for each in EXAMPLES if (each / "mrcd.toml").exists()), ""),
         unit=_unit("mrcd.service"),
+        clsact=found is not None and found.transport.tc == "clsact",
+        cached=bool(_entries(CACHE)),
+        kept=any(name.startswith("layout-") for name in _entries(pins)),
+        unreadable=tuple(str(file) for file in _files(path) if not _readable(file)),
+        keys=_key_files(found),
+        service_user=USER if _unit("mrcd.service") and service_user() is not None else None,
         packaged=None if headers else _packaged(f"linux-headers-{release}"),
     )
 
@@ -119,6 +127,50 @@ def _missing(path: Path) -> tuple[str, ...]:
     if isinstance(fabric, str) and fabric and not (path.parent / fabric).exists():
         found.append(path.parent / fabric)
     return tuple(map(str, found))
+
+
+def _entries(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # there is none, or only root may look
+        return []
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the configuration, and the fabric file if it names one."""
+    files = [path]
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        fabric = tomllib.loads(path.read_text(encoding="utf-8")).get("host", {}).get("fabric")
+        files += [path.parent / fabric] if isinstance(fabric, str) and fabric else []
+    return files
+
+
+def _readable(file: Path) -> bool:
+    """Return whether this user may read a file; that one does not exist is another matter."""
+    try:
+        return os.access(file, os.R_OK, effective_ids=True) or not file.exists()
+    except PermissionError:  # of its folder
+        return False
+
+
+def _key_files(found: Config | None) -> dict[str, str]:
+    """Return the owners of the key files that are there and may be seen."""
+    if found is None:
+        return {}
+    keys, owners = found.keys, {}
+    for name in (keys.private_key_file, keys.preshared_key_file, keys.secret_file):
+        if name is not None:
+            file = found.path.parent / name
+            with contextlib.suppress(OSError):
+                owners[str(file)] = _user(file.stat().st_uid)
+    return owners
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def _unit(name: str) -> bool:

@@ -257,7 +257,7 @@ def _read_cell(cell: Cell, t1: int, inner: bytes) -> _Read:
     """Return what is known of the packets of a cell from the first bytes of the inner packet."""
     psn = last = None
     with contextlib.suppress(DecodeError):  # damaged, or too few bytes
-        psn, count = piece_psns(cell, *(tcp_of(inner) if cell.mss else (0, 0)))
+        psn, count = piece_psns(cell, *((0, 0) if cell.single else tcp_of(inner)))
         last = psn + count - 1 & _PSN
     return _Read("cell", cell.qpn, cell.ev, t1, psn, cell.attempt > 0, last, cell.attempt)
 

@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import os
 import secrets
 import shutil
-import signal
 import socket as sockets
 import subprocess
 import sys
@@ -19,6 +16,7 @@ from pathlib import Path
 
 import click
 
+from cli import quickdown
 from cli.client import Client
 from cli.exits import CommandError, NoSuchObject, NotPermitted
 from cli.options import HELP_NAMES
@@ -26,11 +24,10 @@ from mrcd.model import Status
 
 FOLDER = "/run/mrcd/quick"
 STARTED_S = 120.0
-_END_S = 15.0
 
 folder_option = click.option(
     "--folder",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, resolve_path=True),  # as the processes have it
     default=Path(FOLDER),
     show_default=True,
     help="Where its files are while it is up.",
@@ -78,33 +75,39 @@ def up(
     """
     from mrcd.quick import files  # noqa: PLC0415
 
-    _refuse_second(socket, folder)
+    where = quickdown.here(socket, bpffs)
+    _refuse_second(where, folder)
     own = name or files.name_of(sockets.gethostname())
     given = addresses or files.addresses_of(own)
     secret = None if insecure else _secret()
-    down = _raise_links(nics)
+    links = _links_down(nics)
+    folder.mkdir(mode=0o700, parents=True)
     try:
+        quickdown.write(folder, where, links)
+        _raise_links(links)
         text = _agreed(own, given, nics, secret, hosts, wait)
-        _write(folder, text, secret, down)
+        _write(folder, text, secret)
     except BaseException:
-        _lower_links(down)
+        quickdown.lower_links(links)
+        shutil.rmtree(folder)
         raise
-    places = {"--socket": socket, "--bpffs": bpffs, "--cache-dir": cache_dir}
-    _start(folder, {option: place for option, place in places.items() if place is not None})
+    _start(folder, where, cache_dir)
     click.echo(f"{own}: mrc0 has {', '.join(given)}", err=True)
 
 
 @quick.command()
 @folder_option
-def down(folder: Path) -> None:
-    """Stop what `quick up` started, and remove all of it."""
+@click.pass_obj
+def down(socket: str, folder: Path) -> None:
+    """Stop what `quick up` started, and remove all of it.
+
+    What an mrcd that was killed has left is removed as well. The files go last: as long as anything
+    is left, the command says what, and can be repeated.
+    """
+    _refuse_others()
     if not folder.is_dir():
         raise CommandError(f"nothing is up: there is no {folder}")
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        _end(int((folder / "pid").read_text()), folder)
-    with contextlib.suppress(FileNotFoundError):
-        _lower_links(json.loads((folder / "links").read_text()))
-    shutil.rmtree(folder)
+    quickdown.take_down(folder, socket)
 
 
 @quick.command()
@@ -133,13 +136,26 @@ def save(target: Path, force: bool, folder: Path) -> None:
         click.echo(target / file)
 
 
-def _refuse_second(socket: str, folder: Path) -> None:
+def _refuse_others() -> None:
     if os.geteuid() != 0:
-        raise NotPermitted("mrcd needs root: sudo mrcctl quick up ...")
+        raise NotPermitted("mrcd needs root: sudo mrcctl quick ...")
+
+
+def _refuse_second(where: quickdown.Places, folder: Path) -> None:
+    from mrcd.datapath import pins  # noqa: PLC0415
+
+    _refuse_others()
     if folder.exists():
         raise CommandError(f"{folder} is there already: `mrcctl quick down` removes it")
-    if _status(socket) is not None:
-        raise CommandError(f"an mrcd serves {socket} already: stop it first")
+    if _status(where.socket) is not None:
+        raise CommandError(f"an mrcd serves {where.socket} already: stop it first")
+    bpffs = Path(where.bpffs)
+    if bpffs.is_dir():
+        try:
+            with pins.owned(bpffs):
+                pass
+        except pins.PinError as error:
+            raise CommandError(str(error)) from error
 
 
 def _status(socket: str) -> Status | None:
@@ -198,90 +214,73 @@ def _agreed(
     return files.configuration(name, addresses, nics, plan, secret=secret is not None)
 
 
-def _raise_links(nics: Sequence[str]) -> list[str]:
-    """Set the NICs up, and return those that were down."""
+def _links_down(nics: Sequence[str]) -> list[str]:
+    """Return the NICs that are down."""
     from mrcd.linux.netlink import Netlink  # noqa: PLC0415
 
     async def work() -> list[str]:
         async with Netlink() as nl:
             links = await nl.links()
-            missing = [nic for nic in nics if nic not in links]
-            if missing:
-                raise NoSuchObject("interface", ", ".join(missing), links)
-            down = [nic for nic in nics if not links[nic].up]
-            for nic in down:
-                await nl.set_link(nic, up=True)
-            return down
+            _refuse_missing(nics, links)
+            return [nic for nic in nics if not links[nic].up]
 
     return asyncio.run(work())
 
 
-def _lower_links(nics: Sequence[str]) -> None:
-    """Set NICs down again, as far as they are still there."""
+def _raise_links(nics: Sequence[str]) -> None:
+    """Set NICs up."""
     from mrcd.linux.netlink import Netlink  # noqa: PLC0415
 
     async def work() -> None:
         async with Netlink() as nl:
+            _refuse_missing(nics, await nl.links())
             for nic in nics:
-                with contextlib.suppress(OSError):
-                    await nl.set_link(nic, up=False)
+                await nl.set_link(nic, up=True)
 
-    if nics:
-        asyncio.run(work())
+    asyncio.run(work())
 
 
-def _write(folder: Path, text: str, secret: bytes | None, down: Sequence[str]) -> None:
+def _refuse_missing(nics: Sequence[str], links: Mapping[str, object]) -> None:
+    """Raise NoSuchObject unless all NICs are among the interfaces."""
+    missing = [nic for nic in nics if nic not in links]
+    if missing:
+        raise NoSuchObject("interface", ", ".join(missing), links)
+
+
+def _write(folder: Path, text: str, secret: bytes | None) -> None:
     from mrcd.config import config, keyfiles  # noqa: PLC0415
     from mrcd.handshake.identity import Secret  # noqa: PLC0415
 
-    folder.mkdir(mode=0o700, parents=True)
     (folder / "mrcd.toml").write_text(text)
-    (folder / "links").write_text(json.dumps(list(down)))
     if secret is not None:
-        keyfiles.write(folder / "fabric.secret", Secret(secret))
+        keyfiles.write(folder / "fabric.secret", Secret(secret), service=False)
     try:
         config.load(folder / "mrcd.toml")
     except config.ConfigError as error:
-        shutil.rmtree(folder)
         raise CommandError(f"what was agreed on cannot be: {error}") from error
 
 
-def _start(folder: Path, places: Mapping[str, str]) -> None:
+def _start(folder: Path, where: quickdown.Places, cache_dir: str | None) -> None:
     """Start mrcd with the folder's configuration, and wait until its peers are connected."""
     from mrcd.lab.processes import daemon_command  # noqa: PLC0415
 
     command = [*daemon_command(), "--config", str(folder / "mrcd.toml")]
-    command += ["--state-dir", str(folder)]
-    command += [word for option in places.items() for word in option]
+    command += ["--state-dir", str(folder), "--socket", where.socket, "--bpffs", where.bpffs]
+    command += [] if cache_dir is None else ["--cache-dir", cache_dir]
     with (folder / "mrcd.log").open("ab") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     (folder / "pid").write_text(f"{process.pid}\n")
     deadline = time.monotonic() + STARTED_S
-    while (now := _status(places["--socket"])) is None or now.peers_up < now.peers_total:
+    remedy = "; `mrcctl quick down` removes what is there"
+    while (now := _status(where.socket)) is None or now.peers_up < now.peers_total:
         if process.poll() is not None:
-            raise CommandError(f"mrcd ended with {process.returncode}: see {folder}/mrcd.log")
+            raise CommandError(
+                f"mrcd ended with {process.returncode}: see {folder}/mrcd.log{remedy}"
+            )
         if time.monotonic() > deadline:
-            raise CommandError(f"the peers do not answer: `mrcctl status`, {folder}/mrcd.log")
+            raise CommandError(
+                f"the peers do not answer: `mrcctl status`, {folder}/mrcd.log{remedy}"
+            )
         time.sleep(0.1)
-
-
-def _end(pid: int, folder: Path) -> None:
-    """End mrcd and wait for its end. Another process that has its number by now is left alone."""
-    if not _runs(pid, folder):
-        return
-    os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + _END_S
-    while _runs(pid, folder):
-        if time.monotonic() > deadline:
-            raise CommandError(f"mrcd, process {pid}, does not end: kill -9 {pid}")
-        time.sleep(0.05)
-
-
-def _runs(pid: int, folder: Path) -> bool:
-    """Return whether a process is the mrcd of this folder."""
-    try:
-        return os.fsencode(folder) in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False

@@ -8,8 +8,10 @@ import contextlib
 import os
 import signal
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -25,13 +27,14 @@ from mrcd.datapath.pins import PinError
 from mrcd.linux.privileged import client, start
 from mrcd.linux.privileged.client import Channel, PrivilegedGone
 from mrcd.planes.planes import PlaneError
-from mrcd.service import capabilities, log
+from mrcd.service import backoff, capabilities, log
 from mrcd.service.notify import Notifier, listening
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
 EXIT_NOT_PERMITTED = 5
 
+FAILURES = "failures"  # the name of a file
 
 NICE = -10
 """The daemon does little. Where applications keep every CPU busy, a lower priority would make peers
@@ -83,6 +86,33 @@ def _take_over(places: Places, user: int) -> None:
         for path in (*folders, places.socket.parent, *below):
             if os.path.lexists(path) and path.lstat().st_uid == user:
                 os.chown(path, 0, -1, follow_symlinks=False)
+
+
+def _end_for_good(code: int, problems: Sequence[str]) -> NoReturn:
+    """Say what another start would find as well, and exit with a code that the unit names.
+
+    Calls that wait at the control socket of a supervisor are ended: it would start mrcd for them.
+    """
+    for problem in problems:
+        click.echo(f"mrcd: {problem}", err=True)
+    with contextlib.suppress(OSError, ValueError):
+        listener = listening(os.environ, os.getpid())
+        while listener is not None:
+            listener.accept()[0].close()
+    sys.exit(code)
+
+
+def _hold(folder: Path, began: float, error: str) -> None:
+    """Wait before the exit after which a supervisor starts mrcd again."""
+    notifier = Notifier(os.environ)
+    if not notifier.supervised:
+        return
+
+    def tell(left: int) -> None:
+        notifier.alive()
+        notifier.status(f"failed, next start in {left} s: {error}")
+
+    backoff.hold(folder / FAILURES, began, tell)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -153,16 +183,16 @@ def main(
     what happens to the data path; by default it keeps running, and the next mrcd
     takes it over. SIGHUP rereads and applies the configuration.
     Exits with 0 when stopped, 1 on a failure, 2 on a bad configuration, 5 without
-    the capabilities it needs.
+    the capabilities it needs. After 2 and 5 the unit does not start it again, and
+    after 1 it does, at growing intervals.
     """
+    began = time.monotonic()
     log.configure(log_format)
     logger = log.get_logger()
     try:
         settings = with_keys(config.load(path))
     except config.ConfigError as error:
-        for problem in error.problems:
-            click.echo(f"mrcd: {problem}", err=True)
-        sys.exit(EXIT_CONFIG)
+        _end_for_good(EXIT_CONFIG, error.problems)
     if check_config:
         click.echo(
             f"{path}: good: host {settings.host.name}, {settings.fabric.planes} planes, "
@@ -173,11 +203,8 @@ def main(
     lacking = capabilities.lacking()
     serviced = privileged.is_socket() and set(lacking) == set(capabilities.NEEDED)
     if lacking and not serviced:
-        click.echo(
-            f"mrcd: lacks {', '.join(lacking)}: start it as root, or as the unit mrcd.service does",
-            err=True,
-        )
-        sys.exit(EXIT_NOT_PERMITTED)
+        problem = f"lacks {', '.join(lacking)}: start it as root, or as the unit mrcd.service does"
+        _end_for_good(EXIT_NOT_PERMITTED, [problem])
     logger.info("daemon.started", version=__version__, config=str(path), host=settings.host.name)
     if settings.keyring is None:
         logger.warning("daemon.insecure", reason="insecure = true: any machine may pose as a peer")
@@ -186,6 +213,9 @@ def main(
         channel = start.connect(privileged) if serviced else _without_privileges(settings, places)
         with client.use(channel):
             asyncio.run(_serve(settings, places, channel))
+    except config.ConfigError as error:
+        _end_for_good(EXIT_CONFIG, error.problems)
     except (ControlError, DatapathError, PinError, PlaneError, OSError, ValueError) as error:
         logger.error("daemon.failed", error=str(error))
+        _hold(socket.parent, began, str(error))
         sys.exit(EXIT_FAILED)

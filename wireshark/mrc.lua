@@ -31,9 +31,10 @@ local BTH_LEN, METH_LEN, TSETH_LEN, RETH_LEN, IMM_LEN, ICRC_LEN = 12, 4, 4, 16, 
 local SETH_LEN, CC_STATE_LEN, NETH_LEN, PETH_LEN, ERTH_LEN, EETH_LEN = 28, 8, 20, 16, 16, 36
 local AETH_LEN, AUTH_LEN = 4, 12
 local DSCP_TRIMMED, DSCP_LASTHOP = 43, 47
-local RKEY_NETDEV = 0x4e455430
+local RKEY_NETDEV, RKEY_STUB = 0x4e455430, 0x4e554c30
 local TS_UNIT_NS = 128
 local CELL_MSS_MIN, CELL_PACKETS = 512, 128
+local CELL_STUB = 1
 local IPV4, IPV6, TCP = 4, 41, 6 -- protocol numbers
 local SOLICIT = 1
 
@@ -110,7 +111,8 @@ field("bool", "ts.tsr", "Resolution", 16, nil, 0x8000)
 field("uint16", "ts.ftype", "Type", base.DEC, nil, 0x000f)
 field("uint64", "reth.va", "VA", base.HEX)
 field("uint64", "reth.tag", "Tag", base.HEX)
-field("uint32", "reth.rkey", "R_Key", base.HEX, { [RKEY_NETDEV] = "mrc0 of the peer" })
+field("uint32", "reth.rkey", "R_Key", base.HEX,
+    { [RKEY_NETDEV] = "mrc0 of the peer", [RKEY_STUB] = "nowhere: a stub" })
 field("uint32", "reth.length", "Length")
 field("uint32", "imm", "Immediate data", base.HEX)
 field("bytes", "payload", "Payload")
@@ -192,6 +194,7 @@ field("uint32", "icrc", "ICRC word", base.HEX)
 field("uint32", "icrc.wanted", "ICRC word expected", base.HEX)
 field("bool", "icrc.good", "ICRC word is correct")
 field("bool", "trimmed", "Trimmed by a switch")
+field("bool", "stub", "Stub of a packet that was too old at its sender")
 
 for _, made in pairs(F) do
     mrc.fields[#mrc.fields + 1] = made
@@ -407,7 +410,9 @@ local function add_write(tree, tvb, opcode, cut)
     end
     local reth = tree:add(mrc, tvb:range(at, RETH_LEN), "RETH")
     local range = tvb:range(at, RETH_LEN)
-    local to_mrc0 = range:range(8, 4):uint() == RKEY_NETDEV
+    local rkey = range:range(8, 4):uint()
+    local stub = rkey == RKEY_STUB
+    local to_mrc0 = stub or rkey == RKEY_NETDEV
     local tagged = to_mrc0 and stamped and opcode == WRITE_ONLY
     add_all(reth, range, {
         { tagged and "reth.tag" or "reth.va", 0, 8 }, { "reth.rkey", 8, 4 },
@@ -419,7 +424,8 @@ local function add_write(tree, tvb, opcode, cut)
     if not cut and whole and length ~= tvb:len() - headers - ICRC_LEN then
         reth:add_proto_expert_info(E.length)
     end
-    return headers, string.format("%d bytes", length), to_mrc0
+    if stub then tree:add(F["stub"], true):set_generated() end
+    return headers, stub and "stub" or string.format("%d bytes", length), to_mrc0
 end
 
 -- Return the PSNs of the bits that are set, such as "0x00f00d-0x00f00e, 0x00f010"; `first` is the PSN
@@ -634,7 +640,7 @@ end
 -- Add the PSNs of a packet, or of a piece that GRO made of several. Return them for the column.
 local function add_piece(tree, tvb, mss, seq, first)
     local index, count = 0, 1
-    if mss > 0 then
+    if mss > 0 and mss ~= CELL_STUB then
         local bits, length = tcp_of(tvb)
         if mss < CELL_MSS_MIN or not bits or length < 1 then
             tree:add_proto_expert_info(E.piece)
@@ -694,7 +700,9 @@ local function add_cell(tvb, pinfo, root, state, list)
     add_state(tree, state)
     local psns = add_piece(tree, tvb, state:bitfield(34, 14), state:range(9, 1):uint(),
         state:range(6, 3):uint())
-    local words = { "Cell", psns, string.format("EV 0x%08x", ev) }
+    local stub = state:bitfield(34, 14) == CELL_STUB
+    if stub then tree:add(F["stub"], true):set_generated() end
+    local words = { stub and "Stub" or "Cell", psns, string.format("EV 0x%08x", ev) }
     if label >= 262144 then
         tree:add_proto_expert_info(E.rtx)
         words[#words + 1] = "sent again"

@@ -38,6 +38,7 @@ from mrcd.wire.packet import WIRE, overhead
 
 IFNAMSIZ = 16
 RETRIES_MAX, RETRY_MAX_S = 250, 86_400  # the programs count 255 sendings of a packet
+DATAGRAM_MAX_MS = 600_000
 MPR_MIN, MPR_MAX = WIRE.MRC_MPR_UNIT, 4096  # the window bitmap holds twice the MPR
 RING_MIN, RING_MAX = 128, 65536
 QPS_MAX = 16
@@ -100,6 +101,7 @@ class Transport:
     congestion_control: str = "auto"
     retry_limit: int = 16
     retry_s: int = 900
+    datagram_max_ms: int = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,9 @@ class Config:
     @property
     def mtu_shown(self) -> str:
         """The MTU of mrc0 in words, also where it is that of NICs that were not looked at yet."""
-        return str(self.mtu) if self.fabric.mtu else f"that of the NICs less {-self.mtu}"
+        if self.fabric.mtu:
+            return str(self.mtu)
+        return f"that of the NICs, {shape.MTU_MAX} at most, less {-self.mtu}"
 
     def mtu_of(self, *, cells: bool) -> int:
         """Return the length of the longest application packet that a plane takes in a framing."""
@@ -428,6 +432,9 @@ def _transport(table: Table) -> Transport:
         ),
         retry_limit=table.integer("retry_limit", default.retry_limit, 0, RETRIES_MAX),
         retry_s=table.integer("retry_s", default.retry_s, 0, RETRY_MAX_S),
+        datagram_max_ms=table.integer(
+            "datagram_max_ms", default.datagram_max_ms, 0, DATAGRAM_MAX_MS
+        ),
         xdp=_xdp(table, default.xdp),
         tc=table.choice("tc", default.tc, ("auto", "tcx", "clsact")),
         framing=table.choice("framing", default.framing, ("auto", "cell", "mrc")),

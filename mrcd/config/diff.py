@@ -25,6 +25,7 @@ LIVE_TRANSPORT = frozenset(
         "congestion_control",
         "retry_limit",
         "retry_s",
+        "datagram_max_ms",
     }
 )
 LIVE_FABRIC = frozenset({"name", "t0", "hosts", "rate_mbps"})

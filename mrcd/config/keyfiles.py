@@ -18,7 +18,8 @@ from mrcd.handshake import identity
 from mrcd.handshake.identity import NO_PSK, BadKey, Keyring, Secret
 
 USER = "mrcd"
-"""The user that the package's service runs as; its key files belong to it."""
+"""The user that the package's service runs as. The key files of the service belong to it, because
+the service has no capability to read those of others."""
 MODE_MAX = 0o600
 """The most that the mode of a key file may allow."""
 TEXT_MAX = 4096
@@ -119,9 +120,7 @@ def read(path: Path) -> Secret:
             f"there is no such file; `mrcctl key generate {path}` makes it"
         ) from None
     except PermissionError:
-        raise KeyFileError(
-            "cannot be read by this user, as it should be: run this as root"
-        ) from None
+        raise KeyFileError(_unreadable(path)) from None
     except OSError as error:
         raise KeyFileError(f"cannot be read: {error.strerror}") from None
     try:
@@ -137,11 +136,44 @@ def read(path: Path) -> Secret:
         raise KeyFileError(f"its content {error}") from None
 
 
+def _unreadable(path: Path) -> str:
+    """Say why this process may not read a file, and what to do.
+
+    Neither the service nor an mrcd that root has started has a capability, so both need to own it.
+    """
+    user = os.geteuid()
+    try:
+        owner = path.stat().st_uid
+    except OSError as error:
+        return (
+            f"cannot be read by user {_name(user)}: {error.strerror}; its folders must let that "
+            f"user pass: `namei -l {path}`"
+        )
+    if user == owner:
+        return f"cannot be read by its owner, user {_name(user)}: `chmod 600 {path}`"
+    if user in {0, service_user()}:
+        return (
+            f"belongs to user {_name(owner)}, and mrcd runs here as user {_name(user)} without "
+            f"capabilities, so it cannot be read: `chown {_name(user)} {path}`"
+        )
+    return (
+        f"belongs to user {_name(owner)}, and user {_name(user)} may not read it, as it should be: "
+        "run this as root"
+    )
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
+
+
 def _refuse_exposed(path: Path, found: os.stat_result) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid not in {0, os.geteuid(), service_user()}:
         raise KeyFileError(
-            f"belongs to user {found.st_uid}, who can read it; `chown {_owner()} {path}`, "
+            f"belongs to user {_name(found.st_uid)}, who can read it; `chown {_owner()} {path}`, "
             "and make another key if someone else has"
         )
     if mode & ~MODE_MAX & 0o177:
@@ -167,18 +199,19 @@ class KeyFileExists(KeyFileError):
     """A key file is not overwritten unless that is asked for."""
 
 
-def write(path: Path, key: Secret, *, replace: bool = False) -> None:
+def write(path: Path, key: Secret, *, replace: bool = False, service: bool = True) -> None:
     """Write a key to a file of mode 0600; a reader sees all of it or the former content.
 
-    Written by root, it belongs to the user that the service runs as, if there is one. Raises
-    KeyFileExists if there is a file already, unless `replace`, and OSError.
+    Written by root, it belongs to the user that the service runs as, if there is one. Without
+    `service` it stays root's, for an mrcd that root starts. Raises KeyFileExists if there is a file
+    already, unless `replace`, and OSError.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE_MAX)
     try:
         with os.fdopen(file, "w") as out:
             os.fchmod(out.fileno(), MODE_MAX)
-            user = service_user()
+            user = service_user() if service else None
             if user is not None and os.geteuid() == 0:
                 os.fchown(out.fileno(), user, -1)
             out.write(identity.encode_key(key.reveal()) + "\n")

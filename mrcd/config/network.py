@@ -21,6 +21,7 @@ from mrcd.fabric.shape import (
     ELEMENT,
     MTU_MAX,
     MTU_MIN,
+    MTU_REMEDY,
     NAME,
     NAME_RULE,
     PLANES_MAX,
@@ -28,6 +29,7 @@ from mrcd.fabric.shape import (
     Fabric,
 )
 
+_ANY_MTU = 0xFFFFFFFF  # that of an interface is a 32-bit number
 _EXAMPLE = '"fe80::2%eth1" or "192.0.2.2"'
 
 
@@ -89,7 +91,10 @@ def _nic(table: Table) -> Nic:
     name = table.text("interface", None)
     text = table.optional("address")
     address = None if text is None else _address(table, "address", text, name)
-    mtu = table.integer("mtu", 0, 0, MTU_MAX)
+    mtu = table.integer("mtu", 0, 0, _ANY_MTU)
+    if mtu > MTU_MAX:
+        table.problem("mtu", mtu, f"{MTU_REMEDY}, or leave it out")
+        mtu = 0
     if 0 < mtu < MTU_MIN:
         table.problem("mtu", mtu, f"is too small: at least {MTU_MIN}, or 0 for that of the NIC")
         mtu = 0

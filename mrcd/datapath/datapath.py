@@ -113,6 +113,7 @@ class Datapath:
             "peer_budgets": "mrc_budget",
             "net_budgets": "mrc_budget",
             "indices": "mrc_budget",
+            "told": "mrc_budget",
             "tx_entries": "mrc_tx_entry",
             "rx_entries": "mrc_rx_entry",
             "paths": "mrc_path",

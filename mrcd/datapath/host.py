@@ -131,6 +131,7 @@ def write(
         **congestion(config, plane_mbps(config)),
         retry_limit=transport.retry_limit,
         retry_s=transport.retry_s,
+        datagram_max_ms=transport.datagram_max_ms,
         inner=1,
         keyed=int(config.keyring is not None),
         survey_key=_survey_key(datapath),

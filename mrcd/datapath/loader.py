@@ -48,6 +48,7 @@ MAPS = [
     "peer_budgets",
     "net_budgets",
     "indices",
+    "told",
     "tx_entries",
     "rx_entries",
     "paths",
@@ -83,6 +84,7 @@ PROGRAMS = (
     "mrc_solicit",
     "mrc_release",
     "mrc_refuse",
+    "mrc_unreachable",
     "mrc_learn",
     "mrc_probe",
     "mrc_resend",
@@ -94,19 +96,9 @@ PROGRAMS = (
     "mrc_survey",
 )
 TAILS = {
-    "mrc_resend": 0,
-    "mrc_learn": 1,
-    "mrc_probe": 2,
-    "mrc_drain": 3,
-    "mrc_cell": 4,
-    "mrc_deliver": 5,
-    "mrc_solicit": 6,
-    "mrc_tick": 7,
-    "mrc_release": 8,
-    "mrc_refuse": 9,
-    "mrc_beat": 10,
-    "mrc_judge": 11,
-    "mrc_idle": 12,
+    f"mrc_{name.removeprefix('TAIL_').lower()}": place
+    for name, place in ABI.constants.items()
+    if name.startswith("TAIL_") and name != "TAIL_COUNT"
 }
 """Targets of tail calls, and their places in the map `tails`."""
 _NICE_BESIDE_TRAFFIC = 10
@@ -205,7 +197,7 @@ def given_to_kernel(
     missing = {each.name for each in code.maps} - there.keys()
     made = bytecode.make_maps(code, missing, sizes.entries())
     maps = {**there, **made}
-    numbers = {bytecode.EVS_PLACE: sizes.evs, bytecode.DECAP_PLACE: int(sizes.decap)}
+    numbers = {ABI.EVS_PLACE: sizes.evs, ABI.DECAP_PLACE: int(sizes.decap)}
     with contextlib.ExitStack() as failed:
         for fd in made.values():
             failed.callback(os.close, fd)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mrcd.config.config import Config, Peer
 from mrcd.datapath import view
@@ -45,6 +45,7 @@ class PeerTable:
         self.planes: dict[str, int] = {}
         self.per_peer = config.transport.qps_per_peer
         self.next_hops: dict[tuple[str, int], bytes] = {}
+        self._unheard: dict[str, int] = {}
         self.prefixes = Prefixes(datapath)
         self._names: dict[int, str] = {}
         self._free = 0  # no index below is free
@@ -205,6 +206,7 @@ class PeerTable:
         self._dp.write("peers", index, _PEER)
         self.planes.pop(peer.name, None)
         self._paired.pop(peer.name, None)
+        self._unheard.pop(peer.name, None)
         for plane in range(self._config.fabric.planes):
             self.next_hops.pop((peer.name, plane), None)
 
@@ -220,11 +222,21 @@ class PeerTable:
         self._paired[peer] = qps
         self.set_planes(peer, self.planes[peer])
 
+    def set_unheard(self, until_ns: Mapping[str, int]) -> None:
+        """Note until when the programs shall take it that nothing is heard of each of some peers.
+
+        The times are of the monotonic clock; 0: the peer is heard.
+        """
+        self._unheard |= until_ns
+        entries = {_U32.pack(self.indices[peer]): self._entry(peer) for peer in until_ns}
+        bpfbatch.update(self._dp.maps["peers"], entries)
+
     def _entry(self, peer: str) -> bytes:
         return _PEER.pack(
             qp_base=self.base(peer),
             qp_mask=self._paired.get(peer, self.per_peer) - 1,
             plane_mask=self.planes[peer] & self.reached(peer),
+            unheard_ns=self._unheard.get(peer, 0),
         )
 
     def set_ports(self, peer: str, mask: int) -> None:

@@ -26,6 +26,7 @@ from mrcd.fabric.shape import (
     IPV4_SWITCHES_MAX,
     MTU_MAX,
     MTU_MIN,
+    MTU_REMEDY,
     NAME,
     NAME_MAX,
     NAME_RULE,
@@ -166,7 +167,7 @@ class _Reader:
         planes = number(table, "fabric.", "planes", 1, PLANES_MAX, _REQUIRED)
         t0 = number(table, "fabric.", "t0", 1, T0_MAX, _REQUIRED)
         t1 = number(table, "fabric.", "t1", 1, T1_MAX, _REQUIRED)
-        mtu = number(table, "fabric.", "mtu", MTU_MIN, MTU_MAX, 9000)
+        mtu = self.mtu(table)
         rate = number(table, "fabric.", "rate_mbps", 0, RATE_MAX_MBPS, 0)
         trim = self.flag(table, "fabric.", "trim")
         routing = routes.read(table, lambda key, *rest: self.complain(f"fabric.{key}", *rest))
@@ -203,6 +204,13 @@ class _Reader:
             self.complain(where + key, value, f"a whole number, {low} to {high}")
             return high
         return value
+
+    def mtu(self, table: Mapping[str, Any]) -> int:
+        value = table.get("mtu")
+        if isinstance(value, int) and value > MTU_MAX:
+            self.problems.append(f"{self.source}: fabric.mtu = {_shown(value)}: {MTU_REMEDY}")
+            return MTU_MAX
+        return self.number(table, "fabric.", "mtu", MTU_MIN, MTU_MAX, 9000)
 
     def flag(self, table: Mapping[str, Any], where: str, key: str) -> bool:
         value = table.get(key, False)

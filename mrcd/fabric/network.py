@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from mrcd.fabric.hosts import Address, Host
 from mrcd.fabric.routing import Routing
-from mrcd.fabric.shape import Fabric
+from mrcd.fabric.shape import MTU_MAX, Fabric
 
 NAME: Final = "network"
 CELL_BLOCK: Final = ipaddress.IPv6Network("fdcb::/32")
@@ -60,5 +60,8 @@ def describe(
 
 
 def with_mtu(fabric: Fabric, mtu: int) -> Fabric:
-    """Return the network with the MTU that its NICs have, unless it was configured."""
-    return fabric if fabric.mtu else replace(fabric, mtu=mtu)
+    """Return the network with the MTU that its NICs have, unless it was configured.
+
+    NICs may have a larger MTU than mrcd can use, as loopback and virtual ones do.
+    """
+    return fabric if fabric.mtu else replace(fabric, mtu=min(mtu, MTU_MAX))

@@ -26,7 +26,11 @@ _TOO_LARGE_FOR_A_LAB = (
 _OWN_NUMBER = 254  # last number of a T0's own address; a large fabric uses one beyond all ports
 _OWN_NUMBER_LARGE = 2048
 MTU_MIN = 1408  # 1280 for IPv6 in mrc0, plus 128 bytes of headers
-MTU_MAX = 65535
+MTU_MAX = 15900  # with any headers, mrc0's is at most MRC_PIECE_BYTES (bpf/maps.c)
+MTU_REMEDY = (
+    f"is too large: {MTU_MAX} at most, because the programs could not send a longer packet again; "
+    f"write {MTU_MAX} or less, the NICs and switches may have more"
+)
 RATE_MAX_MBPS = 34_000  # tbf's 32-bit rate in bytes per second
 
 NAME_MAX = 31

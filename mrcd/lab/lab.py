@@ -128,7 +128,8 @@ def up(
     _claim(Lab(fabric.name, names, daemons, ecn, ()), fabric)
     try:
         if hosts and not insecure:
-            keyfiles.write(state.secret(fabric.name), Secret(secrets.token_bytes(KEY_BYTES)))
+            secret = Secret(secrets.token_bytes(KEY_BYTES))
+            keyfiles.write(state.secret(fabric.name), secret, service=False)
         _build(plan, plan.within(names), ecn, on_stop, settings)
         if daemons:
             _start_daemons(plan)

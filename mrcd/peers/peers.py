@@ -7,7 +7,7 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from mrcd import handshake
@@ -45,6 +45,7 @@ from mrcd.peers.placed import Placed
 from mrcd.peers.portcheck import PortDoubts
 from mrcd.peers.schedule import Agenda
 from mrcd.peers.sender import Ways
+from mrcd.peers.unheard import LOOK_CROWD_NS, LOOK_NS, Unheard
 from mrcd.service.alarm import Alarm
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
@@ -132,6 +133,8 @@ class Peers(Placed):
         self._digests: dict[str, tuple[int, int]] = {}  # of fabric files, as peers state them
         self._doubts = PortDoubts()
         self._doubts_ns = 0  # when they are compared next
+        self._unheard = Unheard()
+        self._unheard_ns = 0  # when is looked for such peers next
         self._mask = 0
         self._ways = Ways(config, self._sockets.send, open_evs)
         self.channels = self._channels(config, channels or {})
@@ -311,6 +314,7 @@ class Peers(Placed):
             self.channels.remove(name)
         self._agenda.drop(name)
         self._answering.pop(name, None)
+        self._unheard.forget(name)
         self._endpoint.peer_gone(name)
         for known in (
             self.sessions,
@@ -532,6 +536,9 @@ class Peers(Placed):
         if now >= self._doubts_ns:
             self._doubts_ns = now + self._pace.keepalive_ns
             self._compare_ports()
+        if now >= self._unheard_ns:
+            self._unheard_ns = now + (LOOK_CROWD_NS if self._pace.crowd else LOOK_NS)
+            self._table.peers.set_unheard(self._unheard.look(self._unreached(), now))
         self._schedule()
 
     def _carry_out(self, commands: list[Command]) -> None:
@@ -560,6 +567,7 @@ class Peers(Placed):
                         self._endpoint.peer_established(command.peer)
                         self._answering[command.peer] = None
                         self.failed.pop(command.peer, None)
+                        self._table.peers.set_unheard(self._unheard.heard(command.peer))
                     else:
                         self._answering.pop(command.peer, None)
                     if command.new is State.SILENT and self.channels is not None:
@@ -573,6 +581,15 @@ class Peers(Placed):
             self.port_mask[peer] = mask
             self._table.peers.set_planes(peer, mask)
             log.info("peer.ports_changed", peer=peer, planes=f"{mask:#x}")
+
+    def _unreached(self) -> Iterator[tuple[str, bool]]:
+        """Return the peers that cannot be reached now, and whether this has lasted for long."""
+        for name, session in self.sessions.items():
+            mask = self.port_mask.get(name, 0)
+            planes = range(self._config.fabric.planes)
+            open_planes = (p for p in planes if mask >> p & 1 and self._open_evs(name, p))
+            if name not in self._answering or next(open_planes, None) is None:
+                yield name, session.state is State.SILENT
 
     def _compare_ports(self) -> None:
         """Trust Offers that keep differing from the Port Status Updates."""

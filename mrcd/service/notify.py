@@ -23,6 +23,11 @@ class Notifier:
         self._address = "\0" + path[1:] if path.startswith("@") else path
         self.watchdog_s = _watchdog_s(environment, os.getpid())
 
+    @property
+    def supervised(self) -> bool:
+        """Whether a supervisor wants to know the state."""
+        return bool(self._address)
+
     def _send(self, *lines: str) -> None:
         if not self._address:
             return

@@ -34,8 +34,9 @@ class Cell:
     """What all packets of a cell share.
 
     `qpn` is the receiver's, generation included. `psn` is that of the cell's first packet. A cell
-    of one packet has mss 0 and seq 0. `mss` is otherwise the TCP payload of each packet but the
-    last, and `seq` holds bits 15 to 8 of the first TCP sequence number. The low half of `ev` is 0.
+    of one packet has seq 0 and mss 0, or MRC_CELL_STUB if the packet is a stub. `mss` is otherwise
+    the TCP payload of each packet but the last, and `seq` holds bits 15 to 8 of the first TCP
+    sequence number. The low half of `ev` is 0.
     """
 
     block: int  # first 32 bits of NIC addresses
@@ -47,6 +48,16 @@ class Cell:
     attempt: int = 0  # 0: the first sending; 3: the third repetition or a later one
     ackreq: bool = False
     phase: int = 0  # of the key of the tag
+
+    @property
+    def stub(self) -> bool:
+        """Whether the one packet is the stub of one that was too old to be sent."""
+        return self.mss == WIRE.MRC_CELL_STUB
+
+    @property
+    def single(self) -> bool:
+        """Whether the cell has one packet, whatever is in it."""
+        return not self.mss or self.stub
 
     @property
     def label(self) -> int:
@@ -172,7 +183,7 @@ def _check_inner(cell: Cell, version: int, payload: bytes) -> None:
         length = _LENGTH.unpack_from(payload, 4)[0] + WIRE.MRC_IP6_LEN
     if length != len(payload):
         raise DecodeError(f"inner IP says {length} bytes, there are {len(payload)}")
-    if cell.mss:
+    if not cell.single:
         piece_psns(cell, *tcp_of(payload))
     elif cell.seq:
         raise DecodeError(f"seq {cell.seq:#04x} in a cell of one packet, not 0")
@@ -185,7 +196,7 @@ def piece_psns(cell: Cell, sequence: int, length: int) -> tuple[int, int]:
     both are ignored for a cell of one packet. Raises DecodeError if the piece has no place in a
     cell.
     """
-    if not cell.mss:
+    if cell.single:
         return cell.psn, 1
     if cell.mss < WIRE.MRC_CELL_MSS_MIN:
         raise DecodeError(f"mss {cell.mss}, below {WIRE.MRC_CELL_MSS_MIN}")

@@ -142,9 +142,14 @@ class Write:
     rqmsn: int = 0
     timestamp: Timestamp | None = None
     va: int | None = field(default=None, compare=False)
-    """The address, which is the packet's tag in the netdev region; None is for the encoder."""
+    """The address; in the netdev region and of a stub the packet's tag. None is for the encoder."""
     rkey: int = WIRE.MRC_RKEY_NETDEV
     immediate: int | None = None
+
+    @property
+    def stub(self) -> bool:
+        """Whether the packet is the stub of one that was too old to be sent."""
+        return self.rkey == WIRE.MRC_RKEY_STUB
 
     def pack(self) -> bytes:
         """Encode the headers; an address that is None is 0."""

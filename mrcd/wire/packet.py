@@ -183,12 +183,12 @@ def _with_tag(packet: Packet, key: bytes, psn_high: int) -> Packet:
 
 
 def _has_tag(bth: Bth, write: Write) -> bool:
-    """Return whether a write goes to the netdev region, where its address is a tag."""
+    """Return whether a write goes to the netdev region or is a stub: its address is then a tag."""
     return (
         bth.opcode == WIRE.MRC_OP_WRITE_ONLY
         and bth.ts
         and write.timestamp is not None
-        and write.rkey == WIRE.MRC_RKEY_NETDEV
+        and write.rkey in (WIRE.MRC_RKEY_NETDEV, WIRE.MRC_RKEY_STUB)
     )
 
 

@@ -23,7 +23,7 @@ import pytest
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.description import Host
 from mrcd.fabric.routing import SRV6, Routing
-from mrcd.linux import bpf, bpfmap
+from mrcd.linux import bpf, bpfmap, ethtool
 from mrcd.wire.abi import ABI
 from mrcd.wire.cell import Cell, CellPacket, decode_cell, encode_cell
 from mrcd.wire.envelope import checksum16
@@ -39,7 +39,7 @@ TCP_LEN = 20
 WITH_USIDS_AND_WITHOUT = pytest.mark.parametrize(
     "routing", [SRV6, Routing("ecmp", underlay=6)], ids=["srv6", "ecmp"]
 )
-COPY_TAG, COPY_DATA = 0, 28
+COPY_TAG, COPY_DATA = 0, 32
 """Offsets in a slot of a cell (struct mrc_big in bpf/maps.c)."""
 MSS = 900
 
@@ -60,6 +60,15 @@ struct dress {
 };
 BPF_ARRAY(dresses, struct dress, 1);
 
+/* Make room for a header. The kernel remembers the one around a large packet. */
+static __always_inline long make_room(struct __sk_buff *skb)
+{
+    if (!skb->gso_size)
+        return bpf_skb_change_head(skb, 40, 0);
+    return bpf_skb_adjust_room(skb, 40, BPF_ADJ_ROOM_MAC,
+                   BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6);
+}
+
 /* Put the headers in front of a packet; take the outer one off again if it says so. */
 int dress(struct __sk_buff *skb)
 {
@@ -67,9 +76,7 @@ int dress(struct __sk_buff *skb)
     u32 zero = 0;
     struct dress *d = dresses.lookup(&zero);
 
-    if (!d || bpf_skb_adjust_room(skb, 40, BPF_ADJ_ROOM_MAC,
-                      BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6) ||
-        bpf_skb_store_bytes(skb, 0, d->head, sizeof(d->head), 0))
+    if (!d || make_room(skb) || bpf_skb_store_bytes(skb, 0, d->head, sizeof(d->head), 0))
         return TC_ACT_SHOT;
     if (d->undress &&
         bpf_skb_adjust_room(skb, -40, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO | 1 << 7))
@@ -132,12 +139,16 @@ def ends_of(version: int, inward: bool) -> tuple[bytes, bytes]:
 def tcp(
     body: bytes, *, seq: int = 1, flags: int = ACK, version: int = 4, options: bytes = b"",
     ip_options: bytes = b"", ident: int = 1, tos: int = 0, inward: bool = False,
-    partial: bool = False,
+    partial: bool = False, port: int = 40000, ace: int = 0,
 ) -> bytes:  # fmt: skip
-    """Return an IP packet with TCP in it, whose checksums are right or left to a NIC."""
+    """Return an IP packet with TCP in it, whose checksums are right or left to a NIC.
+
+    `ace` is the number that AccECN has in the flags AE, CWR and ECE.
+    """
     ends = ends_of(version, inward)
-    offset = (TCP_LEN + len(options)) // 4 << 4
-    head = struct.pack("!HHIIBBHHH", 40000, 7, seq, 99, offset, flags, 500, 0, 0) + options
+    offset = (TCP_LEN + len(options)) // 4 << 4 | ace >> 2
+    flags |= (ace & 3) << 6
+    head = struct.pack("!HHIIBBHHH", port, 7, seq, 99, offset, flags, 500, 0, 0) + options
     segment = transport(head, body, 16, ends, 6, partial)
     return network(segment, 6, ends, ident=ident, tos=tos, options=ip_options)
 
@@ -264,8 +275,13 @@ def ev_in(frame: bytes) -> int:
     return int.from_bytes(frame[16:18], "big") << 16
 
 
-def piece(packet: bytes, mss: int, first: int, end: int, *, partial: bool = False) -> bytes:
-    """Return packets [first, end) of a large TCP packet as one, as a NIC would cut it."""
+def piece(
+    packet: bytes, mss: int, first: int, end: int, *, partial: bool = False, accurate: bool = False
+) -> bytes:
+    """Return packets [first, end) of a large TCP packet as one, as a NIC would cut it.
+
+    Of one of AccECN (`accurate`) all packets have the same flags of ECN.
+    """
     version = packet[0] >> 4
     l4 = (packet[0] & 15) * 4 if version == 4 else WIRE.MRC_IP6_LEN
     head = l4 + (packet[l4 + 12] >> 4) * 4
@@ -273,7 +289,7 @@ def piece(packet: bytes, mss: int, first: int, end: int, *, partial: bool = Fals
     flags = packet[l4 + 13]
     if end * mss < len(body):
         flags &= ~(FIN | PSH)
-    if first:
+    if first and not accurate:
         flags &= ~CWR
     seq = (seq_of(packet) + first * mss) & 0xFFFFFFFF
     tcp_head = bytearray(packet[l4:head])
@@ -292,10 +308,10 @@ def piece(packet: bytes, mss: int, first: int, end: int, *, partial: bool = Fals
     )  # fmt: skip
 
 
-def pieces(packet: bytes, mss: int) -> list[bytes]:
+def pieces(packet: bytes, mss: int, *, accurate: bool = False) -> list[bytes]:
     """Return every packet of a large TCP packet, whole and with its checksum."""
     count = -(-len(body_of(packet)) // mss)
-    return [piece(packet, mss, i, i + 1) for i in range(count)]
+    return [piece(packet, mss, i, i + 1, accurate=accurate) for i in range(count)]
 
 
 # ---- the rig
@@ -344,7 +360,7 @@ class Door:
         os.close(self._link)
         self._module.cleanup()
 
-    def send(self, name: str, packet: bytes, gso: int) -> None:
+    def send(self, name: str, packet: bytes, gso: int, priority: int = 0) -> None:
         """Send an IP packet with TCP, to be cut into segments of `gso` bytes unless that is 0.
 
         Its checksum is left to a NIC.
@@ -356,6 +372,14 @@ class Door:
         kind = (_GSO_TCP4 if version == 4 else _GSO_TCP6) if gso else 0
         vnet = _VNET.pack(_NEEDS_CSUM, kind, head, gso, start, 16)
         proto = b"\x08\x00" if version == 4 else b"\x86\xdd"
+        self._sockets[name].setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, priority)
+        self._sockets[name].send(vnet + LINK_MAC + _SENDER_MAC + proto + packet)
+
+    def send_unfinished(self, name: str, packet: bytes, start: int, field: int) -> None:
+        """Send an IP packet whose bytes from `start` on the NIC is to sum up into `field`."""
+        at = WIRE.MRC_ETH_LEN + start
+        vnet = _VNET.pack(_NEEDS_CSUM, 0, at, 0, at, field - start)
+        proto = b"\x08\x00" if packet[0] >> 4 == 4 else b"\x86\xdd"
         self._sockets[name].send(vnet + LINK_MAC + _SENDER_MAC + proto + packet)
 
     def dress(self, head: bytes, ifindex: int, *, undress: bool = False) -> None:
@@ -389,10 +413,25 @@ class CellRig:
 
     # ---- packets in
 
-    def send(self, packet: bytes, mss: int) -> None:
-        """Send a large TCP packet out of mrc0, through mrc_spray."""
+    def send(self, packet: bytes, mss: int, *, priority: int = 0) -> None:
+        """Send a large TCP packet out of mrc0, through mrc_spray; a single one if `mss` is 0."""
         self._attach("mrc_spray", "mrc0", bpf.ATTACH_TCX_EGRESS)
-        self._door.send("mrc0", packet, mss)
+        self._door.send("mrc0", packet, mss, priority)
+
+    def send_unfinished(self, packet: bytes, start: int, field: int, *, back: bool = True) -> None:
+        """Send a single packet out of mrc0, whose sum from `start` on is left to a NIC.
+
+        The interfaces that cut and complete are as mrcd sets them up; without `back`, what they
+        complete goes no further.
+        """
+        self._attach("mrc_spray", "mrc0", bpf.ATTACH_TCX_EGRESS)
+        if back:
+            self._attach("mrc_spray", "back")
+        if "cut" not in self._attached:
+            self._attached.add("cut")
+            ethtool.set_features("cut", tx_checksum=False)
+            self._links.callback(ethtool.set_features, "cut", tx_checksum=True)
+        self._door.send_unfinished("mrc0", packet, start, field)
 
     def send_tunnelled(self, packet: bytes, mss: int) -> None:
         """Do the same with a packet that has been inside another, which the kernel remembers."""

@@ -8,6 +8,7 @@ reads back what a program sends with bpf_clone_redirect.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -179,6 +180,16 @@ def beat_of(generation: int) -> bytes:
         magic=ABI.MRC_BEAT_MAGIC, next_header=59, generation=generation
     )
     return (CARRIER[:14] + head).ljust(ABI.MRC_BEAT_LEN, b"\0")
+
+
+def popped(map_fd: int, size: int) -> bytes | None:
+    """Take the next value of a queue or stack, None if it is empty."""
+    value = ctypes.create_string_buffer(size)
+    attr = struct.pack("=IIQQQ", map_fd, 0, 0, bpf.address_of(value), 0)
+    with contextlib.suppress(bpf.BpfError):
+        bpf.call(_LOOKUP_AND_DELETE, attr, "pop")
+        return value.raw
+    return None
 
 
 class Tap:
@@ -360,6 +371,7 @@ class Rig:
         budget = ABI.structs["mrc_budget"].size
         self._fill("peer_budgets", size.peers, budget)
         self._fill("net_budgets", ABI.MRC_NET_BUDGETS + 1, budget)
+        self._fill("told", 1, budget)
         for key in bpf.keys(self.dp.maps["indices"], 4):
             bpf.delete(self.dp.maps["indices"], key)
         for name, kind, window in (
@@ -454,6 +466,7 @@ class Rig:
             probe_gap_ns=0,
             probe_most=PROBE_CREDIT,
             idle_gap_ns=0,
+            park_ifindex=0,
             cell_bytes=65000,
             circle_ns=0,
             solicit_ns=NEVER_NS,
@@ -461,6 +474,7 @@ class Rig:
             cc_rate=0,
             retry_limit=0,
             retry_s=0,
+            datagram_max_ms=0,
             # Tags are those of the zero key, and any inner address is taken.
             keyed=0,
             qps=self.dp.sizes.qps,
@@ -646,14 +660,9 @@ class Rig:
     def take_slots(self, name: str) -> list[int]:
         """Empty a stack of free slots and return them."""
         slots = []
-        value = ctypes.create_string_buffer(4)
-        attr = struct.pack("=IIQQQ", self.dp.maps[name], 0, 0, bpf.address_of(value), 0)
-        try:
-            while True:
-                bpf.call(_LOOKUP_AND_DELETE, attr, f"pop {name}")
-                slots.append(struct.unpack("=I", value.raw)[0])
-        except bpf.BpfError:
-            return slots
+        while (value := popped(self.dp.maps[name], 4)) is not None:
+            slots.append(struct.unpack("=I", value)[0])
+        return slots
 
     def give_slots(self, name: str, slots: Sequence[int]) -> None:
         """Push free slots."""

@@ -40,6 +40,7 @@ from tests.bpf.rig import (
     Rig,
 )
 from tests.bpf.test_cell_resend import right
+from tests.bpf.test_refuse import BURST
 
 FIRST = 5000
 NOWHERE = 0x7FFFFFFF  # no interface has this index
@@ -225,6 +226,27 @@ def test_copies_and_overlaps(
     assert after["next"] == (FIRST + 3 if new else before["next"])
     assert (after["waiting"], after["high"]) == (2, FIRST + 6)
     assert cells.slots()[2:] == (RING_SLOTS, CELL_SLOTS - 1)
+
+
+def test_repeated_cell_is_answered_within_a_budget(cells: CellRig, rig: Rig) -> None:
+    frame = cells.far.cell(FIRST, tcp(b"", inward=True), attempt=1, ackreq=True, ce=True)
+    cells.arrive(frame)
+    now = time.monotonic_ns()
+    rig.edit("rxs", 0, "mrc_rx", copy_ns=now)
+    assert [cells.arrive(frame).verdict for _ in range(BURST)] == [TC_REDIRECT] * BURST
+    rig.edit("rxs", 0, "mrc_rx", copy_ns=now + 60_000_000_000, pending_packets=0)
+    rig.counted()
+    assert cells.arrive(frame).verdict == TC_SHOT
+    rig.tick()  # the clock answers
+    counted = rig.counted()
+    assert (counted["rx_duplicate"], counted["sack_tx_clock"]) == (1, 1)
+
+
+def test_old_copy_is_not_named_as_another_packet(cells: CellRig, rig: Rig) -> None:
+    rig.edit("rxs", 0, "mrc_rx", next=FIRST + 65_000, high=FIRST + 65_000)
+    sack = answer(cells.arrive(cells.far.cell(FIRST, tcp(b"", inward=True))).frame)
+    assert (sack.body.cack, sack.body.ack_psn_offset) == (FIRST + 64_999, 0)
+    assert sack.body.cc_flags == WIRE.MRC_CC_FLAG_DELAYED
 
 
 def test_copy_of_a_piece_is_answered_by_the_clock(cells: CellRig, rig: Rig) -> None:

@@ -200,6 +200,68 @@ def test_missing_packets_of_a_cell_leave_as_a_nic_would_have_cut_them(
     assert rig.counted()["rtx_timeout"] == 4
 
 
+# ---- AccECN, whose flags are a number that all packets of a segment have
+
+BEGIN, WITH_CWR = 5, 2
+
+
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("version", [4, 6])
+def test_packets_of_a_flow_with_accurate_ecn_have_all_its_flags(
+    cells: CellRig, rig: Rig, version: int, single: bool
+) -> None:
+    """A packet alone does not tell: the flow has set AE before, which classic ECN never does."""
+    seen = tcp(noise(3 * MSS), ace=BEGIN, version=version, partial=True)
+    cells.send(
+        *((tcp(b"", ace=BEGIN, version=version, partial=True), 0) if single else (seen, MSS))
+    )
+    resent_by_clock(cells)
+    rig.arrive(cells.far.answer(rig.tx()["next"] - 1, received=1))
+    packet = tcp(noise(3 * MSS + 5), ace=WITH_CWR, version=version, partial=True)
+    cells.send(packet, MSS)
+    cells.cells_sent()
+    again = resent_by_clock(cells)
+    assert [one.payload for one in again] == pieces(packet, MSS, accurate=True)
+    assert all(right(one.payload) for one in again)
+
+
+def test_flow_with_accurate_ecn_does_not_change_others(cells: CellRig, rig: Rig) -> None:
+    cells.send(tcp(noise(3 * MSS), ace=BEGIN, partial=True), MSS)
+    rig.arrive(cells.far.answer(FIRST + 2, received=1))
+    cells.cells_sent()
+    packet = tcp(noise(3 * MSS), flags=ACK | CWR, port=40001, partial=True)
+    cells.send(packet, MSS)
+    cells.cells_sent()
+    assert [one.payload for one in resent_by_clock(cells)] == pieces(packet, MSS)
+
+
+@pytest.mark.parametrize("accurate", [True, False])
+def test_cell_that_waited_has_its_flags(cells: CellRig, rig: Rig, accurate: bool) -> None:
+    if accurate:
+        cells.send(tcp(noise(3 * MSS), ace=BEGIN, partial=True), MSS)
+        rig.arrive(cells.far.answer(FIRST + 2, received=1))
+        cells.cells_sent()
+    rig.tune(cc_target_ns=1_000_000, cc_rate=25_000)
+    rig.edit("txs", 0, "mrc_tx", cwnd=1, inflight=1)
+    packet = tcp(noise(3 * MSS), ace=WITH_CWR, partial=True)
+    cells.send(packet, MSS)
+    rig.edit("txs", 0, "mrc_tx", cwnd=1 << 20)
+    rig.tick()
+    found = [cell.payload for cell, _frame in cells.cells_sent()]
+    assert found == pieces(packet, MSS, accurate=accurate)
+
+
+@pytest.mark.parametrize("accurate", [True, False])
+def test_held_piece_is_delivered_with_its_flags(cells: CellRig, rig: Rig, accurate: bool) -> None:
+    seen = tcp(noise(2 * MSS), ace=BEGIN if accurate else 0, inward=True, partial=True)
+    cells.take(5000, seen, MSS, 0, 2)
+    late = tcp(noise(3 * MSS), ace=WITH_CWR, inward=True, partial=True)
+    cells.take(5003, late, MSS, 0, 3)
+    cells.delivered()
+    cells.arrive(cells.far.cell(5002, udp(noise(40), inward=True)))
+    assert cells.delivered()[1:] == pieces(late, MSS, accurate=accurate)
+
+
 def test_only_what_a_sack_misses_is_sent_again(cells: CellRig, rig: Rig) -> None:
     rig.tune(reo_min_ns=0, reo_max_ns=0)
     (cell,) = send(cells, 6)

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from mrcd.wire.packet import WIRE, Sack, decode_frame
 from tests.bpf.packets import EV, REMOTE_QPN, Far, ev_of, ip4, ip6, numbered
 from tests.bpf.rig import LINK_MAC, MPR, NEVER_NS, RING_SLOTS, TC_REDIRECT, TC_SHOT, WINDOW, Rig
+from tests.bpf.test_refuse import BURST, GAP_NS
 
 FIRST = 5000  # the PSN that the rig's QP expects
+SECOND = 1_000_000_000
 
 
 def arrive(rig: Rig, far: Far, *psns: int) -> None:
@@ -103,6 +105,50 @@ def test_duplicate_is_dropped_and_answered(rig: Rig, far: Far) -> None:
     assert ran.verdict == TC_REDIRECT
     assert answer(ran.frame).body.cack == FIRST
     assert answer(ran.frame).body.cc_flags == WIRE.MRC_CC_FLAG_DUPLICATE
+
+
+@pytest.mark.parametrize("wish", [{}, {"rtx": True, "ackreq": True, "ce": True}])
+def test_repeated_packet_is_answered_within_a_budget(
+    rig: Rig, far: Far, wish: dict[str, bool]
+) -> None:
+    """Anyone can repeat what a plane has carried; a SACK is longer than the shortest packet."""
+    frame = far.data(FIRST, numbered(FIRST), **wish)
+    rig.arrive(frame)
+    rig.counted()
+    begun = time.monotonic_ns()
+    for _ in range(1000):
+        rig.arrive(frame)
+    most = BURST + (time.monotonic_ns() - begun) // GAP_NS + 1
+    counted = rig.counted()
+    assert counted["rx_duplicate"] == 1000
+    assert counted["sack_tx"] <= most
+    now = time.monotonic_ns()
+    rig.edit("rxs", 0, "mrc_rx", copy_ns=now + 60 * SECOND, pending_packets=0)
+    assert rig.arrive(frame).verdict == TC_SHOT
+    rig.tick()  # the clock answers
+    assert rig.counted()["sack_tx_clock"] == 1
+    rig.edit("rxs", 0, "mrc_rx", copy_ns=now)
+    assert [rig.arrive(frame).verdict for _ in range(BURST)] == [TC_REDIRECT] * BURST
+
+
+@pytest.mark.parametrize(
+    ("behind", "offset", "flags"),
+    [
+        (32_769, -32_768, WIRE.MRC_CC_FLAG_DUPLICATE),
+        (32_770, 0, WIRE.MRC_CC_FLAG_DELAYED),
+        (65_000, 0, WIRE.MRC_CC_FLAG_DELAYED),
+        (65_535, 0, WIRE.MRC_CC_FLAG_DELAYED),
+        (70_000, 0, WIRE.MRC_CC_FLAG_DELAYED),
+    ],
+)
+def test_old_copy_is_not_named_as_another_packet(
+    rig: Rig, far: Far, behind: int, offset: int, flags: int
+) -> None:
+    """The field has 16 bits. 65,000 behind would be 536 ahead, a packet that is on its way."""
+    rig.edit("rxs", 0, "mrc_rx", next=FIRST + behind, high=FIRST + behind)
+    sack = answer(rig.arrive(far.data(FIRST, numbered(FIRST))).frame)
+    assert (sack.body.cack, sack.body.ack_psn_offset) == (FIRST + behind - 1, offset)
+    assert sack.body.cc_flags == flags
 
 
 @pytest.mark.parametrize("ahead", [MPR, MPR + 1, WINDOW, WINDOW + 3, 100_000, 0x7FFFFF])

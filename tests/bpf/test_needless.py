@@ -7,7 +7,7 @@ import pytest
 
 from mrcd.paths.states import State
 from mrcd.wire.abi import ABI
-from mrcd.wire.packet import Data, decode_frame
+from mrcd.wire.packet import WIRE, Data, decode_frame
 from tests.bpf.packets import Far, ip4, wire_time
 from tests.bpf.rig import TC_REDIRECT, Rig, clock_passes
 
@@ -150,3 +150,59 @@ def test_only_its_time_stamp_says_that_the_copy_arrived(
     raw = rig.dp.read_raw("paths", plane * rig.dp.sizes.evs + slot, ABI.structs["mrc_path"].size)
     delivered_ns = ABI.structs["mrc_path"].unpack(raw)["delivered_ns"]
     assert (delivered_ns == kept["sent_ns"]) == copy
+
+
+# ---- copies that someone else has sent
+
+MARK = WIRE.MRC_SETH_M_SKIP_ONCE
+SECOND = 1_000_000_000
+LEARNT = ("srtt_ns", "rttvar_ns", "queue_ns", "cwnd", "delay_ns", "fifo_extra_ns", "guard_extra_ns")
+
+
+def learnt(rig: Rig) -> tuple[object, ...]:
+    """Return what round trips, marks and needless copies have taught."""
+    tx, planes = rig.tx(), [plane_rtt(rig, plane) for plane in range(8)]
+    skipped, states = rig.sets()["skip"], [path.state for path in rig.paths(0)]
+    return [tx[name] for name in LEARNT], planes, skipped, states
+
+
+@pytest.mark.parametrize("verdict", [WIRE.MRC_SETH_M_NONE, MARK])
+def test_copy_of_what_was_sent_once_teaches_nothing(rig: Rig, far: Far, verdict: int) -> None:
+    """Whoever has seen it on a plane can repeat it, at a time of their own."""
+    rig.tune(cc_target_ns=100_000, cc_rate=25_000)
+    ev = spray(rig)
+    for _ in range(3):
+        spray(rig)
+    ts = wire_time(entry(rig, FIRST)["sent_ns"])
+    rig.arrive(far.sack(FIRST + 1))
+    rig.counted()
+    before = learnt(rig)
+    clock_passes(3_000_000)
+    rig.arrive(far.sack(FIRST + 1, trigger=FIRST, duplicate=True, ts=ts, verdict=verdict, about=ev))
+    assert learnt(rig) == before
+    assert "rtx_needless" not in rig.counted()
+
+
+def test_copy_teaches_once(rig: Rig, far: Far, lost: int) -> None:
+    ts = wire_time(entry(rig, FIRST)["first_ns"])
+    rig.arrive(far.sack(FIRST + 1, trigger=FIRST, ts=wire_time(entry(rig, FIRST)["sent_ns"])))
+    rig.arrive(far.sack(FIRST + 1, trigger=FIRST, duplicate=True, ts=ts))
+    assert rig.counted()["rtx_needless"] == 1
+    before = learnt(rig)
+    clock_passes(3_000_000)
+    rig.arrive(far.sack(FIRST + 1, trigger=FIRST, duplicate=True, ts=ts))
+    assert learnt(rig) == before
+    assert "rtx_needless" not in rig.counted()
+
+
+@pytest.mark.parametrize(("age_s", "teaches"), [(2, True), (6, False)])
+def test_copy_of_long_ago_teaches_nothing(
+    rig: Rig, far: Far, lost: int, age_s: int, teaches: bool
+) -> None:
+    rig.tune(hole_timeout_ns=4 * SECOND)
+    then = entry(rig, FIRST)["sent_ns"] - age_s * SECOND
+    rig.edit("tx_entries", FIRST % rig.dp.sizes.window, "mrc_tx_entry", sent_ns=then)
+    before = learnt(rig)
+    rig.arrive(far.sack(FIRST + 1, trigger=FIRST, duplicate=True, ts=wire_time(then)))
+    assert (learnt(rig) != before) == teaches
+    assert rig.counted().get("rtx_needless", 0) == teaches

@@ -155,7 +155,9 @@ class Paths(RuleBasedStateMachine):
         if twice and cause.sends == 2:
             assert cause.was is not None
             self.model.cleared(*cause.was)
-        if verdict == WIRE.MRC_SETH_M_SKIP_ONCE:
+        if twice and cause.sends == 1:
+            pass  # someone else has sent it the second time
+        elif verdict == WIRE.MRC_SETH_M_SKIP_ONCE:
             self.model.marked(*about)
         elif verdict:
             self.model.lost(*about, self.now, alive=False)

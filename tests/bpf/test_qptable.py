@@ -18,7 +18,7 @@ from mrcd.wire.abi import ABI
 from mrcd.wire.layout import words
 from mrcd.wire.packet import decode_frame
 from tests.bpf.packets import Far, ip4, numbered
-from tests.bpf.rig import MPR, PLANES, QPS_PER_PEER, RING_SLOTS, T1S, TC_REDIRECT, TC_SHOT, Rig
+from tests.bpf.rig import MPR, PLANES, QPS_PER_PEER, RING_SLOTS, T1S, TC_REDIRECT, Rig
 
 PACKET = ip4(src="10.99.0.1", dst="10.99.0.2")
 
@@ -81,7 +81,8 @@ def test_closed_prefixes__send_nothing_but_still_belong_to_their_peers(rig: Rig)
     assert rig.spray(packet).verdict == TC_REDIRECT
     rig.table.peers.prefixes.close()
     rig.counted()
-    assert rig.spray(packet).verdict == TC_SHOT
+    rig.tune(cut_ifindex=0, cut_back_ifindex=0)
+    rig.spray(packet)  # it becomes the message that its destination is unreachable
     rig.arrive(far.data(5000, back))
     assert rig.delivered() == [back]
     counted = rig.counted()
@@ -238,4 +239,17 @@ def test_planes_of_a_peer_can_be_changed(rig: Rig) -> None:
     kind = ABI.structs["mrc_peer"]
     peer = rig.dp.read("peers", rig.table.peers.indices["h2"], kind)
     # The rig pairs only one QP: flows must not be spread over QPs without a partner.
-    assert peer == {"qp_base": rig.table.peers.base("h2"), "qp_mask": 0, "plane_mask": 0b0110}
+    base = rig.table.peers.base("h2")
+    assert peer == {"qp_base": base, "qp_mask": 0, "plane_mask": 0b0110, "unheard_ns": 0}
+
+
+def test_unheard_peers_are_said_to_be_so_until_then(rig: Rig) -> None:
+    kind, peers = ABI.structs["mrc_peer"], rig.table.peers
+    peers.set_unheard({"h2": 1 << 60, "h3": 77})
+    peers.set_planes("h2", 0b0110)  # what else is said of a peer changes nothing
+    found = [rig.dp.read("peers", peers.indices[name], kind)["unheard_ns"] for name in ("h2", "h3")]
+    assert found == [1 << 60, 77]
+    peers.set_unheard({"h2": 0})
+    assert rig.dp.read("peers", peers.indices["h2"], kind)["unheard_ns"] == 0
+    assert rig.dp.read("peers", peers.indices["h3"], kind)["unheard_ns"] == 77
+    peers.set_unheard({})

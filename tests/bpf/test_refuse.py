@@ -19,8 +19,8 @@ from tests.bpf.test_sack import resent, spray
 FIRST = 5000
 NOWHERE = 0x7FFFFFFF  # no interface has this index
 SOURCE = (Path(__file__).parents[2] / "bpf" / "refuse.c").read_text()
-BURST = int(re.findall(r"^#define NACK_BURST (\d+)", SOURCE, re.M)[0])
-GAP_NS = int(re.findall(r"^#define NACK_GAP_NS (\d+)ull", SOURCE, re.M)[0])
+BURST = int(re.findall(r"^#define ANSWER_BURST (\d+)", SOURCE, re.M)[0])
+GAP_NS = int(re.findall(r"^#define ANSWER_GAP_NS (\d+)ull", SOURCE, re.M)[0])
 SHORT = [WIRE.MRC_NACK_NO_BITMAP, WIRE.MRC_NACK_NO_PKT_BUFFER, WIRE.MRC_NACK_NO_RESOURCE]
 
 

@@ -134,9 +134,14 @@ def test_full_ring_drops_and_counts(rig: Rig) -> None:
     "packet", [ip4(dst="10.99.0.77"), ip4(dst="192.0.2.1"), ip6(dst="fd99::77"), ip6(dst="fd98::2")]
 )
 def test_destination_without_a_peer(rig: Rig, packet: bytes) -> None:
+    """The packet goes round to be finished, and comes back to be dropped (test_unreachable.py)."""
     before = rig.state()
-    assert rig.spray(packet).verdict == TC_SHOT
-    assert rig.counted() == {"drop_no_peer": 1}
+    ran = rig.spray(packet)
+    assert (ran.verdict, ran.frame[14:]) == (TC_REDIRECT, packet)
+    assert rig.counted() == {}
+    rig.tune(cut_ifindex=0, cut_back_ifindex=0)
+    rig.spray(packet)
+    assert rig.counted() == {"drop_no_peer": 1, "unreachable_tx": 1}
     assert rig.state() == before
 
 

@@ -3,21 +3,25 @@
 
 from __future__ import annotations
 
+import struct
 import time
 
 import pytest
 
+from mrcd.linux import bpf
+from mrcd.wire.abi import ABI
 from mrcd.wire.packet import Data, decode_frame
 from tests.bpf.cells import CellRig, noise, tcp
-from tests.bpf.packets import Far, ip4
-from tests.bpf.rig import RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig
+from tests.bpf.packets import Far, ev_of, ip4
+from tests.bpf.rig import CARRIER, PLANES, RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig
 from tests.bpf.test_cell_resend import right
-from tests.bpf.test_sack import FIRST, outgoing, resent, spray
+from tests.bpf.test_sack import FIRST, Sent, outgoing, resent, spray
 
 SHORT = len(outgoing(0))
 EVERY_FLOW = (1 << 64) - 1
 TARGET_NS = 1_000_000
 RELEASE_MAX = 12  # of bpf/release.c
+FIRST_RX = 5000
 
 
 def narrow(rig: Rig, packets: int = 2) -> None:
@@ -93,6 +97,192 @@ def test_clock_sends_what_waits(rig: Rig) -> None:
     rig.tick()
     assert len(resent(rig)) == 20 - RELEASE_MAX
     assert rig.tx()["held"] == 0
+
+
+def test_chain_that_ends_with_room_left_goes_on_in_another(rig: Rig) -> None:
+    """What waits must leave faster than anything can come."""
+    narrow(rig)
+    spray(rig, 2)
+    hold(rig, 30)
+    widen(rig)
+    mark, program, frame = ABI.MRC_KICK_MARK, "mrc_tick", CARRIER
+    for left in (30 - RELEASE_MAX, 30 - 2 * RELEASE_MAX):
+        run = bpf.TestRun(
+            rig.dp.programs[program],
+            frame,
+            out_size=4096,
+            context=struct.pack("=III", 0, 0, mark),
+            context_out_size=192,
+        )
+        assert run.run() == TC_REDIRECT
+        assert rig.tx()["held"] == left
+        mark = struct.unpack_from("=I", run.context_output, 8)[0]
+        program, frame = "mrc_beat", run.output
+    context = struct.pack("=III", 0, 0, mark)
+    assert bpf.TestRun(rig.dp.programs["mrc_beat"], frame, context=context).run() == TC_SHOT
+    assert [each.psn for each in resent(rig)] == [FIRST + 2 + i for i in range(30)]
+    assert rig.tx()["held"] == 0
+
+
+@pytest.mark.parametrize("waits", [0, 1], ids=["window full", "nothing waits"])
+def test_chain_goes_on_only_if_something_can_leave(rig: Rig, waits: int) -> None:
+    narrow(rig)
+    spray(rig, 2)
+    hold(rig, RELEASE_MAX + 1 - waits)
+    rig.edit("txs", 0, "mrc_tx", cwnd=(2 + RELEASE_MAX) * SHORT)
+    mark = struct.pack("=III", 0, 0, ABI.MRC_KICK_MARK)
+    assert bpf.TestRun(rig.dp.programs["mrc_tick"], CARRIER, context=mark).run() == TC_SHOT
+    assert len(resent(rig)) == RELEASE_MAX
+
+
+def wants_sack(sent: Sent) -> bool:
+    data = decode_frame(sent.frame)
+    assert isinstance(data, Data)
+    return data.bth.ackreq
+
+
+def test_full_window_asks_for_a_sack_now_and_then(rig: Rig, far: Far) -> None:
+    """A SACK for each packet would release one packet, which would ask for the next."""
+    narrow(rig, 32)
+    spray(rig, 32)
+    hold(rig, 64)
+    rig.arrive(far.sack(FIRST + 7))
+    sent = resent(rig)
+    assert len(sent) == 8
+    rig.arrive(far.sack(FIRST + 15))
+    sent += resent(rig)
+    asked = [each.psn - FIRST for each in sent if wants_sack(each)]
+    assert 1 <= len(asked) <= 5
+    rig.arrive(far.sack(FIRST + 47))  # what had asked is acknowledged: the next one asks
+    assert any(map(wants_sack, resent(rig)))
+
+
+def test_cell_waits_as_many_bytes_as_its_packets_have(cells: CellRig, rig: Rig) -> None:
+    """Each packet that leaves has headers of its own."""
+    packet = tcp(noise(5 * 512 - 1), partial=True)
+    rig.tune(cc_target_ns=TARGET_NS, cc_rate=25_000)
+    rig.edit("txs", 0, "mrc_tx", cwnd=1, inflight=1)
+    cells.send(packet, 512)
+    rig.spray(outgoing(2))
+    tx = rig.tx()
+    assert (tx["held"], tx["others"]) == (6, SHORT)
+    assert tx["backlog"] == len(packet) + 4 * 40 + SHORT
+    rig.edit("txs", 0, "mrc_tx", cwnd=1 << 20, inflight=0)
+    bpf.TestRun(
+        rig.dp.programs["mrc_tick"],
+        CARRIER,
+        context=struct.pack("=III", 0, 0, ABI.MRC_KICK_MARK),
+    ).run()
+    tx = rig.tx()
+    assert (tx["held"], tx["backlog"], tx["others"]) == (0, 0, 0)
+    assert tx["inflight"] == len(packet) + 4 * 40 + SHORT
+
+
+PARK, RATE = 77, 25_000
+"""A parking interface, and bytes a millisecond that the planes carry together."""
+
+
+@pytest.mark.parametrize(
+    ("others", "since_ms", "leaves"),
+    [
+        (0, 0, None),
+        (60_000, 0, None),  # a quarter of a burst may wait before its sender pays
+        (70_000, 0, 1000 // 8),
+        (140_000, 0, 1000 // 4),
+        (230_000, 0, 1000),
+        (270_000, 0, 1000),  # refused
+        (2_000, 100, 1000 // 8),  # a queue that stays is kept as short as the window
+        (5_000, 100, 1000),
+    ],
+)
+def test_sender_pays_for_what_waits(
+    rig: Rig, others: int, since_ms: int, leaves: int | None
+) -> None:
+    """Its socket is charged until the packet leaves the parking interface."""
+    packet = ip4(bytes(1000 - 14 - 28), src="10.99.0.1", dst="10.99.0.2")
+    narrow(rig)
+    spray(rig, 2)
+    rig.tune(park_ifindex=PARK, cut_back_ifindex=2, cell_bytes=0)
+    then = time.monotonic_ns() - since_ms * 1_000_000
+    waits = {"backlog": others, "others": others, "others_ns": then, "inflight": 1 << 20}
+    rig.edit("txs", 0, "mrc_tx", **waits, cwnd=4 * 1500)
+    ran = rig.spray(packet)
+    counted = rig.counted()
+    assert ran.verdict == TC_REDIRECT
+    assert counted.get("tx_parked", 0) == (leaves is not None)
+    if leaves is not None:
+        assert len(ran.frame) == max(leaves, 128)
+    refused = others > 262_144
+    assert (counted.get("drop_backlog", 0), counted.get("tx_held", 0)) == (refused, not refused)
+
+
+def test_tcp_is_not_parked(rig: Rig) -> None:
+    packet = bytearray(ip4(bytes(958), src="10.99.0.1", dst="10.99.0.2"))
+    packet[1], packet[9] = 2, 6
+    narrow(rig)
+    spray(rig, 2)
+    rig.tune(park_ifindex=PARK, cut_back_ifindex=2)
+    rig.edit("txs", 0, "mrc_tx", backlog=9_000, others=9_000, inflight=1 << 20)
+    rig.spray(bytes(packet))
+    assert rig.tx()["held"] == 1
+    assert "tx_parked" not in rig.counted()
+
+
+def test_clock_sends_what_waits_while_paths_are_away(rig: Rig) -> None:
+    """A plane may stay dead for long, and nothing else may come."""
+    narrow(rig)
+    spray(rig, 2)
+    hold(rig, 2)
+    rig.withdraw(ev_of(2, 1))
+    rig.tune(probe_interval_ns=0)
+    widen(rig)
+    rig.tick()
+    assert rig.counted()["probe_tx"] == 1
+    assert [each.psn for each in resent(rig)] == [FIRST + 2, FIRST + 3]
+
+
+def test_sack_with_nothing_on_its_way_sends_what_waits(rig: Rig, far: Far) -> None:
+    narrow(rig)
+    spray(rig, 2)
+    hold(rig, 2)
+    rig.edit("txs", 0, "mrc_tx", una=FIRST + 2, inflight=0)  # as another CPU has just learnt
+    rig.arrive(far.sack(FIRST + 1))
+    assert rig.counted()["sack_stale"] == 1
+    assert [each.psn for each in resent(rig)] == [FIRST + 2, FIRST + 3]
+
+
+def test_overtaken_sack_sends_what_it_makes_room_for(rig: Rig, far: Far) -> None:
+    narrow(rig)
+    spray(rig, 2)
+    hold(rig, 2)
+    rig.edit("txs", 0, "mrc_tx", heard=100)  # a newer one has been learnt from
+    rig.arrive(far.sack(FIRST, received=99 * 256))
+    assert [each.psn for each in resent(rig)] == [FIRST + 2]
+
+
+def test_one_tick_delivers_repairs_probes_and_sends_what_waits(rig: Rig, far: Far) -> None:
+    """The kernel allows 33 tail calls in a chain: no kind of work takes those of another."""
+    narrow(rig, 20)
+    rig.edit("txs", 0, "mrc_tx", cwnd=1 << 20)
+    spray(rig, 20)
+    narrow(rig, 1)
+    hold(rig, 12, first=20)
+    widen(rig)
+    for plane in range(PLANES):
+        rig.withdraw(ev_of(plane, 1))
+    rig.tune(probe_interval_ns=0, rto_min_ns=1)
+    for i in range(1, 20):
+        rig.arrive(far.data(FIRST_RX + i, outgoing(i), ev_of(2, 3)), "plane2")
+    rig.edit("rxs", 0, "mrc_rx", next=FIRST_RX + 1)  # the gap has been given up
+    rig.edit("txs", 0, "mrc_tx", progress_ns=0)
+    rig.counted()
+    rig.delivered()
+    rig.tick()
+    counted = rig.counted()
+    assert len(rig.delivered()) == 16
+    assert counted["rtx_timeout"] == 16
+    assert counted["probe_tx"] == PLANES
+    assert rig.tx()["held"] == 12 - 3
 
 
 def test_new_packets_wait_behind_those_that_wait(rig: Rig) -> None:

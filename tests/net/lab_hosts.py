@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,18 @@ def bad_planes(name: str, host: str) -> set[int]:
     """Return the planes with a withdrawn path. A path in SKIP only waits for its turn."""
     away = ("ASSUMED_BAD", "DENIED")
     return {path.plane for path in paths(name, host) if path.state in away}
+
+
+@contextlib.contextmanager
+def cut_off(running: Any) -> Iterator[None]:
+    """Have every plane swallow all packets."""
+    for plane in range(running.fabric.planes):
+        running.fault(f"p{plane}", "blackhole")
+    try:
+        yield
+    finally:
+        for plane in range(running.fabric.planes):
+            running.fault(f"p{plane}", "clear")
 
 
 def heal(running: Any) -> None:

@@ -6,9 +6,12 @@ Each test has hosts of its own: their addresses change in most of them.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -16,10 +19,11 @@ from typing import Any
 
 import pytest
 
+from mrcd.fabric.shape import MTU_MAX
 from mrcd.linux import netns
 from mrcd.planes.nexthops import VERIFY_S
 from tests.net.bare_hosts import HOSTS, INNER, MIDDLE, Bare
-from tests.net.lab_hosts import eventually, powerless
+from tests.net.lab_hosts import ROOT, eventually, powerless
 from tests.net.traffic import Stream, transfer, udp_sequence
 
 pytestmark = pytest.mark.timeout(600)
@@ -465,6 +469,59 @@ def test_smaller_path_mtu_is_found(make: Make) -> None:
     too_long = refused(bare)
     transfer(bare, "a", "b", INNER["b"])
     assert refused(bare) <= too_long + PLANES, "nothing but the probes is too long"
+
+
+def test_nics_may_have_a_larger_mtu_than_mrcd_can_use(make: Make) -> None:
+    """It is the usual one of virtual NICs, and nobody has asked for it here."""
+
+    def wide(bare: Bare) -> None:
+        for plane in range(PLANES):
+            bare.cable("a", nic(plane), "b", nic(plane), mtu=60_000)
+
+    bare = make(wide)
+    bare.begin()
+    status = bare.status("a")
+    assert status is not None
+    assert status.mrc0.mtu == bare.peer("a").mtu == MTU_MAX - 40
+    size = str(status.mrc0.mtu - 28)
+    said = bare.run("a", "ping", "-q", "-M", "do", "-c", "50", "-i", "0.01", "-s", size, INNER["b"])
+    assert " 0% packet loss" in said
+    both_ways(bare, 32 << 20)
+    assert "mtu 60000" in bare.ip("a", "link show eth1"), "the NIC's is its owner's"
+
+
+def test_ipv6_is_not_needed_where_addresses_are_ipv4(make: Make) -> None:
+    """Neither by mrcd nor by `mrcctl doctor`, before mrcd starts and while it runs."""
+
+    def without(bare: Bare) -> None:
+        router4(bare)
+        for host in HOSTS:
+            for plane in range(PLANES):
+                name = f"net.ipv6.conf.{nic(plane)}.disable_ipv6=1"
+                bare.run(host, "sysctl", "-qw", name)
+
+    bare = make(without)
+    said = doctor(bare, "a")
+    assert said["IPv6"] == "ok", said
+    bare.begin()
+    both_ways(bare, 1 << 20)
+    said = doctor(bare, "a")
+    assert said["mrcd"] == "ok"
+    assert "wrong" not in said.values(), said
+
+
+def doctor(bare: Bare, host: str) -> dict[str, str]:
+    """Return the state of each check of `mrcctl doctor` on a host."""
+    home = bare.folder / host
+    done = subprocess.run(
+        [
+            "nsenter", f"--net=/run/netns/{bare.namespace(host)}", sys.executable, "-m", "cli",
+            "--socket", str(home / "mrcd.sock"), "doctor", "--json",
+            "--config", str(bare.config(host)), "--bpffs", str(bare.folder / "bpf" / host),
+        ],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return {each["check"]: each["state"] for each in json.loads(done.stdout)["findings"]}
 
 
 def refused(bare: Bare) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mrcd.fabric.shape import MTU_MAX
 from mrcd.lab import lab, state
 from tests.net import lab_hosts
 from tests.net.lab_hosts import eventually, mrcctl
@@ -83,6 +84,26 @@ def test_small_mtu_and_eight_planes(make_lab: MakeLab) -> None:
     assert udp_sequence(running, "h1", "h2", "10.99.0.2", size=1300) == list(range(3000))
     sent = {path.plane for path in lab_hosts.paths(running.name, "h1") if path.sent}
     assert sent == set(range(8))
+
+
+@pytest.mark.parametrize("framing", ["cell", "mrc"])
+def test_largest_mtu(make_lab: MakeLab, framing: str) -> None:
+    """The longest packets are sent again, held for their turn, and delivered whole."""
+    settings = f'[transport]\nframing = "{framing}"\n'
+    running = make_lab(daemons=True, planes=2, mtu=MTU_MAX, settings=settings)
+    now = lab_hosts.status(running.name, "h1")
+    assert now is not None
+    assert now.mrc0.mtu == MTU_MAX - (40 if framing == "cell" else 128)
+    running.fault("p1", "loss=20%")
+    size = now.mrc0.mtu - 28
+    said = running.run(
+        "h1", "ping", "-q", "-M", "do", "-c", "200", "-i", "0.01", "-s", str(size), "10.99.0.2"
+    )
+    assert " 0% packet loss" in said
+    assert udp_sequence(running, "h1", "h2", "10.99.0.2", size=size, count=500) == list(range(500))
+    transfer(running, "h1", "h2", "10.99.0.2", 32 << 20)
+    counted = lab_hosts.counters(running.name, "h1")
+    assert sum(counted[name] for name in counted if name.startswith("rtx_")) > 50
 
 
 def test_small_window_on_one_connection(make_lab: MakeLab) -> None:

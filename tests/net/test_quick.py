@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,10 +59,41 @@ class Quick(Bare):
         arguments = ("quick", "up", *nics, "--folder", folder, "--name", host, *more)
         return self.mrcctl(host, *arguments, secret=secret)
 
+    def quick(self, host: str) -> Path:
+        """Return where `quick` has its files on a host."""
+        return self.folder / host / "quick"
+
     def down(self, host: str) -> None:
-        done = self.mrcctl(host, "quick", "down", "--folder", str(self.folder / host / "quick"))
-        _out, error = done.communicate(timeout=60)
-        assert (done.returncode, error) == (0, "")
+        assert self.try_down(host) == (0, "")
+
+    def try_down(self, host: str, where: str | None = None) -> tuple[int, str]:
+        """Run `quick down` for a host, perhaps elsewhere. Return its exit code and its messages."""
+        done = self.mrcctl(where or host, "quick", "down", "--folder", str(self.quick(host)))
+        code, _out, error = finished(done)
+        return code, error
+
+    def state(self, host: str) -> dict[str, str]:
+        """Return what `quick` may change in a host's namespace."""
+        words = ("-br link show", "address show", "route show table all", "-6 route show table all")
+        return {each: self.ip(host, each) for each in words}
+
+    def pids(self, host: str) -> list[int]:
+        """Return the processes of a host: mrcd first, then the process with its capabilities."""
+        return sorted(processes.inside([self.namespace(host)]))
+
+    def kill_daemon(self, host: str) -> None:
+        """Kill mrcd and its privileged process, as the kernel does where memory runs out."""
+        for pid in self.pids(host):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not self.pids(host), f"mrcd of {host} is gone")
+
+    def assert_nothing_left(self, host: str, before: dict[str, str]) -> None:
+        assert self.state(host) == before
+        assert [*(self.folder / "bpf" / host).glob("*")] == []
+        assert not (self.folder / host / "mrcd.sock").exists()
+        assert not self.quick(host).exists()
+        assert self.pids(host) == []
 
     def close(self) -> None:
         """Remove everything, whether it was taken down or not."""
@@ -158,6 +191,113 @@ def test_nics_that_are_down_are_set_up_and_down_again(hosts: Quick) -> None:
     for host in HOSTS:
         hosts.down(host)
         assert "UP" not in hosts.ip(host, "-br link show dev eth1").split()[-1]
+
+
+def settled(quick: Quick) -> dict[str, dict[str, str]]:
+    """Return the states of both hosts once the kernel has given their NICs all addresses."""
+    for host in HOSTS:
+        for nic in ("eth1", "eth2"):
+            quick.link_local(host, nic)
+    return {host: quick.state(host) for host in HOSTS}
+
+
+def test_down_takes_down_what_a_killed_mrcd_has_left(hosts: Quick) -> None:
+    cross(hosts)
+    before = settled(hosts)
+    both_up(hosts)
+    for host in HOSTS:
+        hosts.kill_daemon(host)
+        assert "mrc0" in hosts.state(host)["-br link show"]
+        assert [*(hosts.folder / "bpf" / host).glob("link_*")]
+    code, error = hosts.try_down("a", where="b")
+    assert code == 1
+    assert "another network namespace" in error
+    assert f"nsenter --net=/run/netns/{hosts.namespace('a')} mrcctl quick down" in error
+    for host in HOSTS:
+        code, error = hosts.try_down(host)
+        assert code == 0, error
+        assert "mrcd had ended and left its data path; taken down: pin link_" in error
+        assert "interface mrc0p" in error
+        hosts.assert_nothing_left(host, before[host])
+    code, error = hosts.try_down("a")
+    assert (code, "nothing is up" in error) == (1, True)
+
+
+def test_down_leaves_the_data_path_of_another_mrcd(hosts: Quick) -> None:
+    """The service may have taken it over, with what `quick save` wrote."""
+    cross(hosts)
+    before = settled(hosts)
+    both_up(hosts)
+    hosts.kill_daemon("a")
+    saved = hosts.folder / "saved"
+    done = hosts.mrcctl("a", "quick", "save", str(saved), "--folder", str(hosts.quick("a")))
+    assert finished(done)[0] == 0
+    command = [
+        *processes.daemon_command(), "--config", str(saved / "mrcd.toml"),
+        "--socket", str(hosts.folder / "a" / "mrcd.sock"), "--state-dir", str(saved),
+        "--cache-dir", str(state.CACHE_DIR), "--bpffs", str(hosts.folder / "bpf" / "a"),
+    ]  # fmt: skip
+    with (saved / "mrcd.log").open("ab") as log:
+        hosts.processes["a"] = processes.spawn(
+            hosts.namespace("a"), command, stdout=log, stderr=subprocess.STDOUT
+        )
+    eventually(lambda: hosts.status("a"), "the other mrcd answers", 240)
+    eventually(lambda: hosts.ok("a"), "the other mrcd is ok", 60)
+    there = hosts.state("a")
+    code, error = hosts.try_down("a")
+    assert code == 1
+    assert "another mrcd has taken over the data path" in error
+    assert (hosts.state("a"), hosts.ok("a")) == (there, True)
+    assert (hosts.quick("a") / "fabric.secret").exists()
+    hosts.stop("a", signal.SIGKILL)
+    eventually(lambda: not hosts.pids("a"), "the other mrcd is gone")
+    code, error = hosts.try_down("a")
+    assert code == 0, error
+    hosts.assert_nothing_left("a", before["a"])
+    hosts.down("b")
+
+
+def test_down_after_an_up_that_was_killed(hosts: Quick) -> None:
+    """While it searches, and while its mrcd starts."""
+    cross(hosts)
+    hosts.ip("a", "link set eth1 down")
+    hosts.ip("a", "link set eth2 down")
+    before = hosts.state("a")
+    first = hosts.up("a", "eth1", "eth2", more=("--wait", "240"))
+    eventually(
+        lambda: len(hosts.ip("a", "-br link show up").split("\n")) > 3, "it has set the NICs up", 60
+    )
+    first.kill()
+    first.communicate()
+    hosts.down("a")
+    assert hosts.state("a") == before
+    assert not hosts.quick("a").exists()
+
+    first = hosts.up("a", "eth1", "eth2", more=("--wait", "240"))
+    assert first.stdout is not None
+    secret = first.stdout.readline().strip()
+    second = hosts.up("b", "eth1", "eth2", secret=secret, more=("--wait", "240"))
+    eventually(lambda: (hosts.quick("a") / "pid").exists(), "its mrcd starts", 240)
+    first.kill()
+    first.communicate()
+    code, error = hosts.try_down("a")
+    assert code == 0, error
+    hosts.assert_nothing_left("a", before)
+    second.kill()
+    second.communicate()
+    code, error = hosts.try_down("b")
+    assert code == 0, error
+
+
+def test_down_ends_an_mrcd_that_hangs(hosts: Quick) -> None:
+    cross(hosts)
+    before = settled(hosts)
+    both_up(hosts)
+    os.kill(int((hosts.quick("a") / "pid").read_text()), signal.SIGSTOP)
+    code, error = hosts.try_down("a")
+    assert code == 0, error
+    hosts.assert_nothing_left("a", before["a"])
+    hosts.down("b")
 
 
 def test_host_with_another_secret_is_refused(hosts: Quick) -> None:

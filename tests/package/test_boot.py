@@ -212,6 +212,82 @@ def test_a_daemon_that_hangs_is_started_again(serving: Machine) -> None:
     eventually(serving.ok, "mrcd in the machine is ok again", 30)
 
 
+CONFIG = "/etc/mrcd/mrcd.toml"
+SHOWN = ("ActiveState", "SubState", "Result", "ExecMainStatus", "NRestarts", "MainPID")
+
+
+def shown(machine: Machine) -> dict[str, str]:
+    """Return some properties of the service."""
+    asked = " ".join(f"--property={name}" for name in SHOWN)
+    lines = machine.run(f"systemctl show {asked} mrcd").splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def refusals(machine: Machine) -> int:
+    """Return how often mrcd was started and refused the spoilt configuration."""
+    return machine.run("journalctl --unit=mrcd --output=cat --no-pager").count("unknown key")
+
+
+@pytest.fixture
+def good_again(serving: Machine) -> Iterator[Machine]:
+    """Return the machine, whose configuration the test may spoil."""
+    serving.run(f"cp {CONFIG} /run/good.toml")
+    try:
+        yield serving
+    finally:
+        serving.run(f"cp /run/good.toml {CONFIG}; systemctl reset-failed; systemctl start mrcd")
+        eventually(serving.ok, "mrcd in the machine is ok again", 60)
+
+
+def test_reload_of_a_bad_configuration_fails_and_changes_nothing(good_again: Machine) -> None:
+    before = shown(good_again)
+    good_again.run(f"echo 'colour = 1' >>{CONFIG}")
+    assert "failed" in good_again.run("systemctl reload mrcd && echo done", check=False)
+    refused = good_again.run(f"mrcctl config apply {CONFIG}; echo $?", check=False)
+    assert "2" in refused.split(), refused
+    assert "colour" in refused
+    assert shown(good_again) == before
+    assert good_again.ok()
+    assert " 0% packet loss" in good_again.run(f"ping -q -c 20 -i 0.05 {FAR_ADDRESS}")
+
+
+def test_start_with_a_bad_configuration_ends_once(good_again: Machine) -> None:
+    """Neither Restart= nor a call at the socket makes a loop of it."""
+    good_again.run(f"echo 'colour = 1' >>{CONFIG}")
+    before = refusals(good_again)
+    assert "failed" in good_again.run("systemctl restart mrcd", check=False)
+    found = shown(good_again)
+    assert (found["ActiveState"], found["SubState"]) == ("failed", "failed"), found
+    assert (found["ExecMainStatus"], found["NRestarts"]) == ("2", "0"), found
+    eventually(lambda: refusals(good_again) > before, "the log says why", 20)
+    assert refusals(good_again) == before + 1
+    called = good_again.run("mrcctl status; echo $?", check=False)
+    assert "closed the connection" in called, called
+    assert "3" in called.split(), called
+    eventually(lambda: refusals(good_again) > before + 1, "it was started for the call", 20)
+    eventually(lambda: shown(good_again)["SubState"] == "failed", "it has ended again", 20)
+    assert refusals(good_again) == before + 2, "once"
+    assert "active" in good_again.run("systemctl is-active mrcd.socket mrcd-privileged.socket")
+    good_again.run(f"cp /run/good.toml {CONFIG}; systemctl start mrcd")
+
+
+def test_failure_that_passes_is_recovered_from(good_again: Machine) -> None:
+    """It is tried again at growing intervals, which `systemctl status` shows."""
+    good_again.run(f"echo '[metrics]' >>{CONFIG}; echo 'listen = \"192.0.2.1:9971\"' >>{CONFIG}")
+    good_again.run("systemctl restart mrcd", check=False)
+    status = "systemctl show --property=StatusText mrcd"
+    for left in (2, 4):
+        waits = f"next start in {left} s"
+        eventually(lambda waits=waits: waits in good_again.run(status), waits, 120)
+    assert "192.0.2.1" in good_again.run(status), "and the reason"
+    assert int(shown(good_again)["NRestarts"]) >= 4
+    good_again.run("ip address add 192.0.2.1/32 dev lo")
+    try:
+        eventually(good_again.ok, "mrcd has recovered by itself", 60)
+    finally:
+        good_again.run("ip address delete 192.0.2.1/32 dev lo")
+
+
 def test_removing_the_package_takes_the_data_path_down(serving: Machine) -> None:
     said = serving.run("systemctl kill --signal=KILL --kill-whom=main mrcd; dpkg --remove mrcd")
     left = serving.run("find /sys/fs/bpf -mindepth 1 ! -name '*.debug'")

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import ctypes
+from itertools import pairwise
 
 import pytest
 
+from mrcd.config.config import QPS_MAX
 from tests.host_path import Memory, compiled
 
 MTU = 4000
@@ -15,6 +17,7 @@ RATE = 25_000  # bytes in a millisecond: 200 Mb/s
 TARGET = MS
 BASE = 2 * MS
 LEAST, FIRST = 2 * MTU, 16 * MTU
+PARK_LEAST = 128
 
 _SOURCE = """
 #include <linux/types.h>
@@ -29,9 +32,12 @@ struct bpf_spin_lock { __u32 val; };
 u32 host_open(const struct mrc_host *h, struct mrc_tx *tx, u32 tcp)
 { return nscc_open(h, tx, tcp); }
 u32 host_take(const struct mrc_host *h, struct mrc_tx *tx, u32 len)
-{ return take_window(h, tx, len); }
-u32 host_full(const struct mrc_host *h, const struct mrc_tx *tx, u32 len, u32 tcp)
-{ return nscc_full(h, tx, len, tcp, tcp, 0, ~0ull); }
+{ return take_window(h, tx, tx->next++, len); }
+u32 host_parked(const struct mrc_host *h, const struct mrc_tx *tx, u32 len, u64 now)
+{ return nscc_parked(h, tx, tx->others, len, now); }
+u32 host_sharers(const struct mrc_balance *b) { return nscc_sharers(b); }
+u32 host_full(const struct mrc_host *h, const struct mrc_tx *tx, u32 len, u32 tcp, u32 pays)
+{ return nscc_full(h, tx, len, tcp, tcp, pays, 0, ~0ull); }
 void host_sack(const struct mrc_host *h, struct mrc_tx *tx, struct mrc_balance *b, u32 qp,
                u32 bytes, u32 rtt, u32 class, u32 marked, u64 now)
 { tx->srtt_ns = rtt ? rtt : tx->srtt_ns; nscc_sack(h, tx, b, qp, bytes, rtt, class, marked, now); }
@@ -42,7 +48,9 @@ _U32, _U64, _PTR = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 _ARGUMENTS = {
     "host_open": (_PTR, _PTR, _U32),
     "host_take": (_PTR, _PTR, _U32),
-    "host_full": (_PTR, _PTR, _U32, _U32),
+    "host_full": (_PTR, _PTR, _U32, _U32, _U32),
+    "host_parked": (_PTR, _PTR, _U32, _U64),
+    "host_sharers": (_PTR,),
     "host_sack": (_PTR, _PTR, _PTR, _U32, _U32, _U32, _U32, _U32, _U64),
     "host_loss": (_PTR, _PTR, _U32),
     "host_class": (_U32,),
@@ -291,6 +299,58 @@ def test_window_is_full_by_bytes_and_says_so(functions: ctypes.CDLL) -> None:
     assert (sender["cwnd"], sender["delay_ns"]) == (FIRST, 0)
 
 
+def test_full_window_asks_once_for_each_of_its_parts(functions: ctypes.CDLL) -> None:
+    """Each packet that asks draws a SACK, and a SACK for each packet releases one at a time."""
+    sender = Sender(functions, cwnd=80 * MTU, inflight=80 * MTU, una=1, next=1)
+    asked = [i for i in range(80) if sender.take()]
+    assert asked[0] == 0
+    assert all(after - before == 10 for before, after in pairwise(asked))
+    sender.tx.change(una=sender["next"])  # what had asked was acknowledged
+    assert sender.take()
+
+
+def test_smallest_window_asks_with_each_packet(functions: ctypes.CDLL) -> None:
+    """Else nothing would ask when the last packet that did is lost."""
+    sender = Sender(functions, cwnd=LEAST, inflight=LEAST)
+    assert all(sender.take() for _ in range(4))
+
+
+def test_all_qps_of_a_peer_share(functions: ctypes.CDLL) -> None:
+    balance = Memory("mrc_balance")
+    sender = Sender(functions, inflight=FIRST, cwnd=FIRST)
+    sender.balance = balance
+    for sender.qp in range(QPS_MAX):
+        sender.tx.change(inflight=FIRST)
+        sender.sack(0, 0, MS)
+    assert functions.host_sharers(balance.at) == 16 * QPS_MAX
+
+
+@pytest.mark.parametrize("pays", [False, True])
+def test_sender_that_pays_may_wait_for_longer(functions: ctypes.CDLL, pays: bool) -> None:
+    """Its socket bounds what waits; of others a queue that stays is as short as the window."""
+    host = Memory("mrc_host", cc_target_ns=TARGET, cc_rate=RATE)
+    tx = Memory("mrc_tx", cwnd=FIRST, backlog=100_000, others=100_000, others_ns=1)
+    assert bool(functions.host_full(host.at, tx.at, MTU, False, pays)) != pays
+    tx.change(backlog=1 << 20, others=1 << 20)
+    assert functions.host_full(host.at, tx.at, MTU, False, pays)
+
+
+@pytest.mark.parametrize(
+    ("others", "parked"), [(60_000, 0), (70_000, 125), (140_000, 250), (200_000, 1000)]
+)
+def test_more_that_waits_holds_its_sender_for_longer(
+    functions: ctypes.CDLL, others: int, parked: int
+) -> None:
+    """A quarter of the planes' rate leaves: an eighth of a packet is twice their rate."""
+    host = Memory("mrc_host", cc_target_ns=TARGET, cc_rate=RATE)
+    tx = Memory("mrc_tx", cwnd=FIRST, others=others, others_ns=MS)
+    found = functions.host_parked(host.at, tx.at, 1000, MS)
+    assert found == (max(parked, PARK_LEAST) if parked else 0)
+    tx.change(others=FIRST // 4)  # a queue that stays is compared with the window
+    assert functions.host_parked(host.at, tx.at, 1000, 1000 * MS)
+    assert not functions.host_parked(host.at, tx.at, 1000, MS)
+
+
 def test_mark_without_delay_leaves_the_window(functions: ctypes.CDLL) -> None:
     sender = Sender(functions, cwnd=FIRST, inflight=FIRST)
     sender.sack(MTU, BASE, MS, marked=True)
@@ -352,7 +412,7 @@ def test_single_packets_of_tcp_may_wait_when_large_segments_may_not(
     for waiting, full in ((most, False), (most + 1, True)):
         others = 0 if tcp else waiting
         sender = Sender(functions, cwnd=FIRST, held=1, backlog=waiting, others=others)
-        assert bool(functions.host_full(sender.host.at, sender.tx.at, length, tcp)) == full
+        assert bool(functions.host_full(sender.host.at, sender.tx.at, length, tcp, 0)) == full
 
 
 @pytest.mark.parametrize(("rate", "most"), [(1, 262144), (26214, 262144), (50_000, 500_000)])
@@ -364,7 +424,7 @@ def test_burst_may_hold_what_the_planes_carry_in_ten_milliseconds(
             functions, cwnd=FIRST, held=1, backlog=waiting, others=waiting, others_ns=(1 << 64) - 1
         )
         sender.host.change(cc_rate=rate)
-        assert bool(functions.host_full(sender.host.at, sender.tx.at, MTU, False)) == full
+        assert bool(functions.host_full(sender.host.at, sender.tx.at, MTU, False, 0)) == full
 
 
 @pytest.mark.parametrize(("length", "wanted"), [(1, 0), (1000, 0), (1001, 1), (3000, 2), (4000, 3)])

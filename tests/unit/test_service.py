@@ -11,7 +11,7 @@ import pytest
 
 from mrcd import main
 from mrcd.linux import sysfs
-from mrcd.service import capabilities
+from mrcd.service import backoff, capabilities
 
 ROOT = Path(__file__).parents[2]
 SYSTEMD = ROOT / "systemd"
@@ -112,6 +112,42 @@ def test_the_daemon_cannot_write_what_the_loader_loads() -> None:
     assert HELD["CacheDirectory"] == ["mrcd"]
     assert "CacheDirectory" not in SERVICE
     assert SERVICE["ProtectSystem"] == ["strict"]
+
+
+def seconds(value: str) -> int:
+    return int(value.removesuffix("s"))
+
+
+def test_a_start_that_cannot_work_ends_once() -> None:
+    """systemd asks for the status of ExecStart= only: whatever else fails is started again."""
+    assert SERVICE["Restart"] == ["on-failure"]
+    (prevented,) = SERVICE["RestartPreventExitStatus"]
+    assert [*map(int, prevented.split())] == [main.EXIT_CONFIG, main.EXIT_NOT_PERMITTED]
+    assert main.EXIT_FAILED not in map(int, prevented.split())
+    for command in SERVICE["ExecStartPre"]:
+        assert command.startswith("-"), "its failure would be started again each second"
+    assert "--check-config" not in SERVICE["ExecStart"][0]
+
+
+def test_a_reload_checks_the_files_first() -> None:
+    check, signal = SERVICE["ExecReload"]
+    assert check.endswith("--check-config")
+    assert check.split()[:3] == SERVICE["ExecStart"][0].split()[:3], "the same file"
+    assert signal == "/usr/bin/kill -HUP $MAINPID"
+
+
+def test_what_fails_is_tried_again_without_end() -> None:
+    """A daemon that waits does not reach the limit of starts, nor the limits of time."""
+    interval, burst = (int(SERVICE[key][0]) for key in ("StartLimitIntervalSec", "StartLimitBurst"))
+    assert interval > 0
+    restart_s, passed, starts = seconds(SERVICE["RestartSec"][0]), 0, 0
+    while passed < interval:
+        starts += 1
+        passed += restart_s + backoff.delay_s(starts)
+    assert 2 * starts < burst
+    assert backoff.delay_s(2) == 0, "the clock of the data path waits for a daemon that crashed"
+    assert seconds(SERVICE["TimeoutStopSec"][0]) > backoff.MOST_S
+    assert 2 * restart_s < backoff.ROW_S
 
 
 def test_memory_is_limited_where_no_maps_are_counted() -> None:

@@ -118,6 +118,8 @@ def of_body(packet: Packet) -> dict[str, int]:
         }  # fmt: skip
         if write.immediate is not None:
             found["imm"] = write.immediate
+        if write.stub:
+            found["stub"] = 1
         return found | (stamp(write.timestamp) if write.timestamp else {})
     assert isinstance(packet, Sack)
     seth, cc = packet.body, packet.cc_state
@@ -155,7 +157,7 @@ def expected(packet: Packet, *, ecmp: bool) -> dict[str, int]:
 
 def tag_or_va(packet: Data) -> str:
     """Return the name of the first field of RETH: it is the tag where data goes to mrc0."""
-    to_mrc0 = packet.body.rkey == WIRE.MRC_RKEY_NETDEV and packet.bth.ts
+    to_mrc0 = packet.body.rkey in (WIRE.MRC_RKEY_NETDEV, WIRE.MRC_RKEY_STUB) and packet.bth.ts
     return "reth.tag" if to_mrc0 and packet.bth.opcode == WIRE.MRC_OP_WRITE_ONLY else "reth.va"
 
 
@@ -263,8 +265,8 @@ def test_golden__a_question_for_a_sack_and_its_answer(golden: dict[str, Row]) ->
 
 def of_cell(packet: CellPacket) -> dict[str, int]:
     cell = packet.cell
-    psn, count = piece_psns(cell, *tcp_of(packet.payload)) if cell.mss else (cell.psn, 1)
-    return {
+    psn, count = (cell.psn, 1) if cell.single else piece_psns(cell, *tcp_of(packet.payload))
+    return ({"stub": 1} if cell.stub else {}) | {
         "ev": cell.ev, "ev.plane": cell.ev >> WIRE.MRC_EV_PLANE_SHIFT,
         "ev.t1": cell.ev >> WIRE.MRC_EV_T1_SHIFT & WIRE.MRC_EV_T1_MASK, "ev.spare": 0,
         "cell.attempt": cell.attempt, "cell.ackreq": cell.ackreq, "cell.phase": cell.phase,
@@ -283,6 +285,15 @@ def test_cells__dissected_as_the_codec_decodes_them(name: str, golden: dict[str,
     assert numbers(row) == of_cell(packet) | {"cell.tag": tag}
     complaints = {expert for expert in EXPERTS if expert in row}
     assert complaints == ({"mrc.retransmission"} if packet.cell.attempt else set())
+
+
+def test_golden__stubs_say_what_they_are(golden: dict[str, Row]) -> None:
+    assert golden["data-stub-v4"]["_ws.col.Info"].startswith(
+        "Write Only, PSN 0x00f00d, stub, EV 0x10020000, sent again"
+    )
+    assert golden["cell-stub-v6"]["_ws.col.Info"].startswith(
+        "Stub, PSN 0x00f00d, EV 0x10020000, sent again"
+    )
 
 
 def cell_of(name: str) -> CellPacket:
@@ -343,7 +354,7 @@ def test_cells__damage_is_complained_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"mss": 511}, {"seq": 0xFF, "mss": 1}, {"seq": 0xFF, "mss": 512}]
+    "change", [{"mss": 511}, {"seq": 0xFF, "mss": 2}, {"seq": 0xFF, "mss": 512}]
 )
 def test_cells__a_packet_without_a_place(change: dict[str, int], tmp_path: Path) -> None:
     packet = cell_of("cell-of-three-first")
@@ -539,7 +550,8 @@ def test_dissector_knows_the_headers_constants() -> None:
         ).groups()  # type: ignore[union-attr]
         sizes = dict(zip(names.split(", "), map(int, values.split(", ")), strict=True))
         assert sizes[f"{name}_LEN"] == WIRE.constants[f"MRC_{name}_LEN"]
-    assert f"0x{WIRE.MRC_RKEY_NETDEV:08x}" in SOURCE
+    rkeys = f"0x{WIRE.MRC_RKEY_NETDEV:08x}, 0x{WIRE.MRC_RKEY_STUB:08x}"
+    assert f"RKEY_NETDEV, RKEY_STUB = {rkeys}" in SOURCE
     dscps = f"{WIRE.MRC_DSCP_TRIMMED}, {WIRE.MRC_DSCP_LASTHOP}"
     assert f"DSCP_TRIMMED, DSCP_LASTHOP = {dscps}" in SOURCE
     factor = WIRE.MRC_CHECK_FACTOR
@@ -548,3 +560,4 @@ def test_dissector_knows_the_headers_constants() -> None:
     limits = WIRE.MRC_CELL_MSS_MIN, WIRE.MRC_CELL_PACKETS
     assert f"CELL_MSS_MIN, CELL_PACKETS = {limits[0]}, {limits[1]}" in SOURCE
     assert f"SOLICIT = {WIRE.MRC_PETH_SOLICIT}" in SOURCE
+    assert f"CELL_STUB = {WIRE.MRC_CELL_STUB}" in SOURCE

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,15 @@ GOOD = Facts(
     bpffs=True,
     pins="/sys/fs/bpf/mrcd",
     jit=1,
-    options=dict.fromkeys((*checks.OPTIONS, *checks.SWITCH_OPTIONS), "y"),
+    options=dict.fromkeys(
+        (
+            *checks.OPTIONS,
+            *checks.CLSACT_OPTIONS,
+            *checks.CELL_OPTIONS,
+            *checks.SWITCH_OPTIONS,
+        ),
+        "y",
+    ),
     nohz_full="",
     config="/etc/mrcd/mrcd.toml",
     problems=(),
@@ -62,27 +72,42 @@ def test_a_good_machine_is_good() -> None:
         assert not any(finding.fix for finding in found)
 
 
+ALL = GOOD.options
 BAD: list[tuple[Check, dict[str, Any], str, str, str]] = [
     (checks.privileges, {"uid": 1000, "lacking": ("CAP_NET_ADMIN", "CAP_BPF")}, "warn",
      "uid 1000 lacks CAP_NET_ADMIN, CAP_BPF", "sudo mrcctl doctor"),
-    (checks.privileges, {"lacking": ("CAP_BPF",)}, "wrong", "CAP_BPF", "--cap-add BPF"),
+    (checks.privileges, {"daemon": None, "lacking": ("CAP_BPF",)}, "wrong",
+     "CAP_BPF", "--cap-add BPF"),
     (checks.kernel, {"kernel": "5.4.0-1"}, "wrong", "5.4.0-1", "6.6"),
     (checks.kernel, {"kernel": "weird"}, "wrong", "weird", "6.6"),
-    (checks.features, {"options": {"VETH": "y"}}, "wrong", "CONFIG_BPF_SYSCALL", "CONFIG_BPF_JIT"),
-    (checks.headers, {"headers": False}, "wrong", "6.6.1-amd64/build",
+    (checks.features, {"daemon": None, "options": {"VETH": "y"}}, "wrong",
+     "CONFIG_BPF_SYSCALL", "CONFIG_BPF_JIT"),
+    (checks.headers, {"daemon": None, "headers": False}, "wrong", "6.6.1-amd64/build",
      "apt-get install linux-headers-6.6.1-amd64"),
-    (checks.headers, {"headers": False, "distribution": "fedora"}, "wrong", "compiled",
+    (checks.headers, {"daemon": None, "headers": False, "distribution": "fedora"}, "wrong",
+     "compiled",
      "dnf install kernel-devel-6.6.1-amd64"),
-    (checks.headers, {"headers": False, "distribution": "else"}, "wrong", "compiled", "headers"),
-    (checks.compiler, {"bcc": False}, "wrong", "bcc", "apt-get install python3-bpfcc"),
+    (checks.headers, {"daemon": None, "headers": False, "distribution": "else"}, "wrong",
+     "compiled", "headers"),
+    (checks.compiler, {"daemon": None, "bcc": False}, "wrong",
+     "bcc", "apt-get install python3-bpfcc"),
     (checks.bpffs, {"bpffs": False}, "warn", "none is mounted", "mount -t bpf bpf /sys/fs/bpf"),
-    (checks.bpffs, {"filesystems": frozenset()}, "wrong", "support the bpf filesystem", "kernel"),
+    (checks.bpffs, {"daemon": None, "filesystems": frozenset()}, "wrong",
+     "support the bpf filesystem", "kernel"),
     (checks.jit, {"jit": 0}, "warn", "interpreted", "sysctl -w net.core.bpf_jit_enable=1"),
     (checks.membarrier, {"nohz_full": "2-3"}, "warn", "CPUs 2-3", "nohz_full"),
     (checks.headers, {"headers": False, "brought": True}, "warn", "not needed for",
      "linux-headers"),
     (checks.compiler, {"bcc": False, "brought": True}, "warn", "not needed for", "python3-bpfcc"),
-    (checks.memory, {"daemon": None, "free": 200 << 20}, "wrong", "150 MB of 200 MB", "ring_slots"),
+    (checks.memory, {"daemon": None, "free": 100 << 20}, "wrong", "150 MB of 100 MB", "ring_slots"),
+    (checks.memory, {"daemon": None, "free": 200 << 20}, "warn", "150 MB of 200 MB", "ring_slots"),
+    (checks.keys, {"daemon": None, "keys": {"/etc/k": "root", "/etc/l": "mrcd"},
+                   "service_user": "mrcd"}, "wrong", "/etc/k belongs to user root: mrcd.service",
+     "chown mrcd /etc/k"),
+    (checks.features, {"daemon": None, "kernel": "6.1.0", "options": {**ALL, "NET_CLS_BPF": "n"}},
+     "wrong", "NET_CLS_BPF", "NET_CLS_BPF"),
+    (checks.features, {"daemon": None, "options": {**ALL, "MACVLAN": "n"}}, "wrong",
+     "CONFIG_MACVLAN", "CONFIG_MACVLAN"),
     (checks.configuration, {"problems": ("a: b", "c: d")}, "wrong", "a: b (and 1 more)",
      "mrcctl config check /etc/mrcd/mrcd.toml"),
     (checks.configuration,
@@ -93,16 +118,17 @@ BAD: list[tuple[Check, dict[str, Any], str, str, str]] = [
     (checks.configuration,
      {"problems": ("no file",), "missing": ("/etc/mrcd/our.toml",), "examples": "/x"}, "wrong",
      "no file", "cp /x/fabric.toml /etc/mrcd/our.toml"),
-    (checks.headers, {"headers": False, "packaged": False}, "wrong",
+    (checks.headers, {"daemon": None, "headers": False, "packaged": False}, "wrong",
      "apt knows no package linux-headers-6.6.1-amd64", "make setup"),
-    (checks.headers, {"headers": False, "packaged": True}, "wrong", "cannot be compiled",
+    (checks.headers, {"daemon": None, "headers": False, "packaged": True}, "wrong",
+     "cannot be compiled",
      "apt-get install linux-headers-6.6.1-amd64"),
     (checks.interfaces, {"nics": nic(present=False)}, "wrong", "no interface eth3", "[planes]"),
     (checks.interfaces, {"nics": nic(up=False)}, "wrong", "eth3 down", "ip link set eth3 up"),
     (checks.interfaces, {"nics": nic(carrier=False)}, "warn", "eth3 without carrier", "cable"),
     (checks.mtu, {"nics": nic(mtu=1500)}, "wrong", "eth3 has 1500: less than the fabric's 9000",
      "ip link set eth3 mtu 9000"),
-    (checks.ipv6, {"nics": nic(disable_ipv6=True)}, "wrong", "off on eth3",
+    (checks.ipv6, {"nics": nic(disable_ipv6=True), "ipv4": False}, "wrong", "off on eth3",
      "sysctl -w net.ipv6.conf.eth3.disable_ipv6=0"),
     (checks.reverse_path, {"rp_filter": {"all": 1, "mrc0": 0}, "ipv4": False}, "warn", "mrc0",
      "sysctl -w net.ipv4.conf.mrc0.rp_filter=2"),
@@ -190,8 +216,9 @@ def test_every_check_is_seen_bad() -> None:
 @pytest.mark.parametrize(
     ("check", "changed"),
     [
-        (checks.features, {"options": {}}),
+        (checks.features, {"daemon": None, "options": {}}),
         (checks.jit, {"jit": None}),
+        (checks.configuration, {"uid": 7, "problems": ("x",), "unreadable": ("/etc/mrcd.toml",)}),
     ],
 )
 def test_what_cannot_be_seen_is_unknown(check: Check, changed: dict[str, Any]) -> None:
@@ -226,6 +253,20 @@ def test_a_user_with_the_capabilities_is_good() -> None:
     assert checks.privileges(replace(GOOD, uid=998)).state == "ok"
 
 
+def test_interfaces_of_a_switch_that_are_no_part_of_the_fabric_are_not_wrong() -> None:
+    other = {
+        **GOOD.sysctls,
+        "net.ipv6.conf.all.seg6_enabled": 1,
+        "net.ipv6.conf.eth0.seg6_enabled": 0,
+        "net.ipv4.conf.eth0.rp_filter": 1,
+    }
+    finding = checks.switch_sysctls(replace(GOOD, sysctls=other))
+    assert (finding.state, "eth0" in finding.found) == ("warn", True)
+    for key in ("forwarding", "seg6_enabled"):
+        off = {**other, f"net.ipv6.conf.all.{key}": 0}
+        assert checks.switch_sysctls(replace(GOOD, sysctls=off)).state == "wrong"
+
+
 def test_older_kernels_with_clsact_are_good() -> None:
     finding = checks.kernel(replace(GOOD, kernel="5.15.0-1"))
     assert finding is not None
@@ -237,18 +278,81 @@ def doctor(monkeypatch: pytest.MonkeyPatch, found: Facts, *args: str) -> Any:
     return CliRunner().invoke(mrcctl, ["doctor", *args])
 
 
+@pytest.mark.parametrize(
+    ("check", "changed"),
+    [
+        (checks.ipv6, {"nics": nic(disable_ipv6=True), "ipv4": True}),
+        (checks.features, {"framing": "mrc", "options": {**ALL, "MACVLAN": "n"}}),
+        (checks.features, {"options": {**ALL, "NET_CLS_BPF": "n", "NET_SCH_INGRESS": "n"}}),
+        (checks.keys, {"daemon": None, "keys": {"/k": "mrcd"}, "service_user": "mrcd"}),
+    ],
+)
+def test_what_a_configuration_does_not_need_is_good(check: Check, changed: dict[str, Any]) -> None:
+    finding = check(
+        replace(GOOD, daemon=None, **{k: v for k, v in changed.items() if k != "daemon"})
+    )
+    assert finding is not None
+    assert (finding.state, finding.fix) == ("ok", ())
+
+
+def test_nothing_that_only_a_start_needs_is_wrong_while_mrcd_runs() -> None:
+    running = replace(
+        GOOD, lacking=("CAP_BPF",), options={"VETH": "y"}, headers=False, bcc=False,
+        filesystems=frozenset(), rings=8 << 30, keys={"/k": "root"}, service_user="mrcd",
+    )  # fmt: skip
+    found = {each.check: each.state for each in checks.examine(running, HOST)}
+    assert "wrong" not in found.values(), found
+    stopped = {
+        each.check: each.state for each in checks.examine(replace(running, daemon=None), HOST)
+    }
+    wrong = {check for check, state in stopped.items() if state == "wrong"}
+    assert wrong >= {"privileges", "kernel features", "kernel headers", "bcc", "bpffs", "memory",
+                     "key files"}  # fmt: skip
+
+
+def test_programs_and_rings_that_are_there_need_no_compiler_and_no_memory() -> None:
+    kept = replace(GOOD, daemon=None, headers=False, bcc=False, cached=True, kept=True, free=1)
+    states = {finding.state for finding in checks.examine(kept, HOST)}
+    assert states == {"ok", "warn"}
+
+
+def test_key_files_do_not_matter_without_the_service() -> None:
+    """An mrcd that root starts reads root's."""
+    assert checks.keys(replace(GOOD, daemon=None, keys={"/k": "root"})) is None
+
+
+def test_files_that_only_root_reads_are_unknown_to_others(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may become another user: run the tests as root")
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / "mrcd.toml"
+        file.write_text('[host]\nname = "a"\n[keys]\nsecret_file = "secret"\n')
+        file.chmod(0o600)
+        Path(name).chmod(0o755)
+        os.seteuid(65534)
+        try:
+            found = facts.gather(file, str(tmp_path / "nobody"), tmp_path)
+        finally:
+            os.seteuid(0)
+    assert found.unreadable == (str(file),)
+    finding = checks.configuration(found)
+    assert finding is not None
+    assert finding.state == "unknown"
+
+
 def test_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor(monkeypatch, GOOD).exit_code == exits.DONE
     assert doctor(monkeypatch, replace(GOOD, group=False)).exit_code == exits.DONE
-    result = doctor(monkeypatch, replace(GOOD, headers=False), "--quiet")
+    assert doctor(monkeypatch, replace(GOOD, headers=False)).exit_code == exits.DONE
+    result = doctor(monkeypatch, replace(GOOD, daemon=None, headers=False), "--quiet")
     assert result.exit_code == exits.DEGRADED
     assert result.output.splitlines()[0].startswith("WRONG  kernel headers")
     assert "fix: apt-get install linux-headers-6.6.1-amd64" in result.output
-    assert "15 checks: 1 wrong, 0 to look at" in result.output
+    assert "16 checks: 1 wrong, 1 to look at" in result.output
 
 
 def test_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = doctor(monkeypatch, replace(GOOD, bcc=False), "--json")
+    result = doctor(monkeypatch, replace(GOOD, daemon=None, bcc=False), "--json")
     assert result.exit_code == exits.DEGRADED
     printed = json.loads(result.output)
     assert printed["schema_version"] == 1

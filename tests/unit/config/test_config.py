@@ -204,7 +204,7 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
         (
             MINIMAL + "[transport]\nzzz = true",
             "transport.zzz: true: unknown key; known: cell_max, cell_min, congestion_control, "
-            "control_port, ev_min_active, evs, framing, mpr, "
+            "control_port, datagram_max_ms, ev_min_active, evs, framing, mpr, "
             "probe_pps, qps_per_peer, retry_limit, retry_s, ring_slots, survey_pps, tc, tick_us, "
             "udp_port, xdp",
         ),

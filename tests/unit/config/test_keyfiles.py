@@ -3,16 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pwd
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mrcd.config import config
+from mrcd.config import config, keyfiles
 from mrcd.config.config import Config, ConfigError, Keys
 from mrcd.config.diff import diff
-from mrcd.config.keyfiles import with_keys
+from mrcd.config.keyfiles import KeyFileError, with_keys
 from mrcd.config.render import render
 from mrcd.fabric import description
 from mrcd.handshake import identity
@@ -128,7 +134,97 @@ def test_wrong_mode(folder: Path, mode: int) -> None:
 def test_wrong_owner(folder: Path) -> None:
     os.chown(folder / "host.key", 65534, 0)
     (problem,) = problems(folder, OWN)
-    assert f"belongs to user 65534, who can read it; `chown root {folder}/host.key`" in problem
+    nobody = pwd.getpwuid(65534).pw_name
+    assert f"belongs to user {nobody}, who can read it; `chown root {folder}/host.key`" in problem
+
+
+# ---- whose it is
+
+
+@contextlib.contextmanager
+def acting_as(user: int) -> Iterator[None]:
+    """Be another user, without its capabilities, for a while."""
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Return a folder with a key that every user may enter."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may give files away: run the tests as root")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        write_key(folder / "host.key", PRIVATE["h1"].reveal())
+        yield folder
+
+
+def refusal(file: Path) -> str:
+    with pytest.raises(KeyFileError) as caught:
+        keyfiles.read(file)
+    return str(caught.value)
+
+
+def test_service__reads_its_own_file_and_not_one_of_root(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyfiles, "service_user", lambda: 65534)
+    file, name = open_folder / "host.key", pwd.getpwuid(65534).pw_name
+    with acting_as(65534):
+        found = refusal(file)
+    assert found.startswith(f"belongs to user root, and mrcd runs here as user {name} ")
+    assert found.endswith(f"`chown {name} {file}`")
+    os.chown(file, 65534, -1)
+    with acting_as(65534):
+        assert keyfiles.read(file) == PRIVATE["h1"]
+    file.chmod(0)
+    with acting_as(65534):
+        assert "by its owner" in refusal(file)
+    open_folder.chmod(0o700)
+    with acting_as(65534):
+        assert f"its folders must let that user pass: `namei -l {file}`" in refusal(file)
+
+
+def test_other_users__are_told_to_be_root(open_folder: Path) -> None:
+    with acting_as(12345):
+        found = refusal(open_folder / "host.key")
+    assert found == (
+        "belongs to user root, and user 12345 may not read it, as it should be: run this as root"
+    )
+
+
+def test_root_without_capabilities__needs_its_own_file(open_folder: Path) -> None:
+    """It is what an mrcd that root has started is, when it reads its files again."""
+    file = open_folder / "host.key"
+    script = (
+        "from pathlib import Path; from mrcd.config import keyfiles\n"
+        f"try: keyfiles.read(Path({str(file)!r})); print('read')\n"
+        "except keyfiles.KeyFileError as error: print(error)\n"
+    )
+    command = ["setpriv", "--bounding-set=-all", sys.executable, "-c", script]
+
+    def said() -> str:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        return done.stdout.strip()
+
+    assert said() == "read"
+    os.chown(file, 65534, -1)
+    assert "without capabilities, so it cannot be read" in said()
+    assert said().endswith(f"`chown root {file}`")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.parametrize(("service", "owner"), [(True, 65534), (False, 0)])
+def test_written_file__belongs_to_its_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: bool, owner: int
+) -> None:
+    monkeypatch.setattr(keyfiles, "service_user", lambda: 65534)
+    keyfiles.write(tmp_path / "key", PRIVATE["h1"], service=service)
+    assert (tmp_path / "key").stat().st_uid == owner
 
 
 @pytest.mark.parametrize("text", ["", "abc", "!" * 44, "\xff" * 44, encode_key(SECRET)[:-1] + "A"])

@@ -16,6 +16,7 @@ from mrcd.config.network import Nic
 from mrcd.config.permits import permits_of
 from mrcd.config.render import render
 from mrcd.fabric import network, underlay, usid
+from mrcd.fabric.shape import MTU_MAX
 from mrcd.handshake import identity
 from mrcd.linux.privileged.permits import Plane
 
@@ -87,6 +88,7 @@ def test_load__what_the_kernel_knows_is_filled_in() -> None:
     placed = open_.placed(ours, 9000)
     assert (placed.mtu, placed.mtu_of(cells=False)) == (8960, 8912)
     assert [underlay.address(placed.fabric, placed.host, k) for k in range(2)] == list(ours)
+    assert open_.placed(ours, 65536).fabric.mtu == MTU_MAX, "of NICs that have more"
     configured = read(changed('"eth1"\n', '"eth1"\nmtu = 1400\n'.replace("1400", "1500")))
     assert configured.placed(ours, 9000).mtu == 1460
 
@@ -217,6 +219,10 @@ def test_keys__of_peers_are_in_their_tables(tmp_path: Path) -> None:
                               "them"]),
         ('"eth2"\n', '"eth2"\nmtu = 600\n', ["plane[2].mtu: 600: is too small: at least 1408, or 0 "
                                              "for that of the NIC"]),
+        ('"eth2"\n', '"eth2"\nmtu = 16000\n',
+         ["plane[2].mtu: 16000: is too large: 15900 at most, because the programs could not send a "
+          "longer packet again; write 15900 or less, the NICs and switches may have more, or leave "
+          "it out"]),
         ('"eth2"\n', '"eth2"\nspeed = 5\n',
          ["plane[2].speed: 5: unknown key; known: address, interface, mtu"]),
         ('"fe80::2%eth1", ', "", ["peer[1].endpoints: ['fe80::2:2']: 1 addresses for 2 planes; "

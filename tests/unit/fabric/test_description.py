@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mrcd.fabric import description
-from mrcd.fabric.description import FabricError
+from mrcd.fabric.description import MTU_MAX, FabricError
 
 GOOD = """
 [fabric]
@@ -50,7 +50,7 @@ def test_parse__fills_in_the_defaults() -> None:
     planes=st.integers(1, 8),
     t1=st.integers(1, 254),
     hosts_per_t0=st.integers(1, 253),
-    mtu=st.integers(1408, 65535),
+    mtu=st.integers(1408, MTU_MAX),
     rate_mbps=st.integers(0, 34_000),
 )
 def test_generate__survives_being_written_and_read(**options: int) -> None:
@@ -100,6 +100,12 @@ def test_host__unknown_lists_the_known() -> None:
         ("planes = 2", "planes = true", "fabric.planes = True: must be a whole number"),
         ("planes = 2", "", "fabric.planes: is missing"),
         ("planes = 2", "planes = 2\nmtu = 1280", "fabric.mtu = 1280: must be"),
+        (
+            "planes = 2",
+            "planes = 2\nmtu = 15901",
+            "fabric.mtu = 15901: is too large: 15900 at most",
+        ),
+        ("planes = 2", "planes = 2\nmtu = true", "fabric.mtu = True: must be"),
         ("planes = 2", "planes = 2\nmut = 1500", "fabric.mut: is not a key here; known: name"),
         (
             "planes = 2",

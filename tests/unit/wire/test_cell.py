@@ -25,7 +25,17 @@ from mrcd.wire.cell import (
 from mrcd.wire.packet import WIRE, DecodeError
 from mrcd.wire.tag import NO_KEY, cell_tag
 from tests import oracle
-from tests.unit.wire.test_packet import AT_H2, EV, QPN_H2, TO_H2, VECTORS, key_of, keys
+from tests.unit.wire.test_packet import (
+    AT_H2,
+    EV,
+    QPN_H2,
+    STUB4,
+    STUB6,
+    TO_H2,
+    VECTORS,
+    key_of,
+    keys,
+)
 
 BLOCK = 0xFDCB0000
 IPV4 = bytes.fromhex(
@@ -54,6 +64,7 @@ def segment(at: int) -> bytes:
 
 
 ONE = Cell(BLOCK, QPN_H2, 0x00F00D, EV)
+STUB = replace(ONE, mss=WIRE.MRC_CELL_STUB)
 THREE = Cell(BLOCK, QPN_H2, 0xFFFFFE, EV, mss=MSS, seq=FIRST >> 8 & 0xFF)
 
 GOLDEN: dict[str, CellPacket] = {
@@ -72,6 +83,8 @@ GOLDEN: dict[str, CellPacket] = {
         replace(ONE, ev=0x1000_0000), IPv6Address("fcbb:bb00:2001:3002::"), IPV4
     ),
     "cell-keyed": CellPacket(replace(ONE, phase=1), TO_H2, IPV4),
+    "cell-stub-v4": CellPacket(STUB, TO_H2, STUB4),
+    "cell-stub-v6": CellPacket(replace(STUB, attempt=1), TO_H2, STUB6),
 }
 
 

@@ -67,6 +67,10 @@ IPV6 = bytes.fromhex(
     "6000000000 0c3a40 fd990000000000000000000000000001 fd990000000000000000000000000002"
     "8000 a5af 0001 0001 70696e67"  # echo request: "ping"
 )
+STUB4 = bytes.fromhex("4500001400010000 403b65e6 0a630001 0a630002")  # of IPV4
+STUB6 = bytes.fromhex(
+    "6000000000003b40 fd990000000000000000000000000001 fd990000000000000000000000000002"
+)
 
 
 def forward(ev: int = EV, **outer_changes: Any) -> Envelope:
@@ -116,6 +120,18 @@ GOLDEN: dict[str, Packet] = {
         WRITE_ONLY,
         Write(0xF00D, len(IPV4), timestamp=Timestamp(0xBEEF, True, 2)),
         IPV4,
+    ),
+    "data-stub-v4": Data(
+        forward(),
+        replace(WRITE_ONLY, rtx=True),
+        Write(0xF00D, 20, timestamp=SENT, rkey=WIRE.MRC_RKEY_STUB),
+        STUB4,
+    ),
+    "data-stub-v6": Data(
+        forward(),
+        WRITE_ONLY,
+        Write(0xF00D, 40, timestamp=SENT, rkey=WIRE.MRC_RKEY_STUB),
+        STUB6,
     ),
     "data-unstamped": Data(
         forward(), replace(WRITE_ONLY, ts=False), Write(0xF00D, len(IPV4)), IPV4
@@ -477,8 +493,9 @@ def writes(draw: st.DrawFn) -> Data:
     opcode = draw(st.sampled_from(sorted(wire.WRITES)))
     length = len(payload) if opcode in (0xCA, 0xCB) else draw(u32)
     immediate = draw(u32) if opcode in (0xC9, 0xCB) else None
-    rkey = draw(u32 | st.just(WIRE.MRC_RKEY_NETDEV))
-    tagged = opcode == WIRE.MRC_OP_WRITE_ONLY and timestamp and rkey == WIRE.MRC_RKEY_NETDEV
+    to_mrc0 = (WIRE.MRC_RKEY_NETDEV, WIRE.MRC_RKEY_STUB)
+    rkey = draw(u32 | st.sampled_from(to_mrc0))
+    tagged = opcode == WIRE.MRC_OP_WRITE_ONLY and timestamp and rkey in to_mrc0
     va = None if tagged else draw(u64)
     body = Write(draw(u16), length, draw(u16), timestamp, va, rkey, immediate)
     bth = draw(bths(opcode, st.just(timestamp is not None)))

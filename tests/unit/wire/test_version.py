@@ -13,7 +13,7 @@ import json
 from mrcd.handshake import versions
 from mrcd.wire.packet import WIRE
 
-KNOWN = {4: "7f3d0e19c6970706"}
+KNOWN = {4: "d473d92622d45e36"}
 """What mrc_wire.h says, by version."""
 
 
