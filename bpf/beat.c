@@ -236,7 +236,7 @@ static __always_inline int is_beat(struct __sk_buff *skb, const struct mrc_clock
 	return !beat->raw || !clean_beat(skb, generation);
 }
 
-/* What came at once: a clone of the beat, or the packet of a chain that goes on (release.c). */
+/* What came at once: a clone, or a chain of programs that goes on. */
 static __always_inline int on_clone(struct __sk_buff *skb)
 {
 	if ((skb->mark & MRC_MARK_KIND) == MRC_KICK_MARK)
@@ -299,8 +299,8 @@ static __always_inline int end_beat(struct __sk_buff *skb, const struct mrc_host
 }
 
 /* Look at some more QPs, then call itself for others, or end. */
-static __always_inline int beat_more(struct __sk_buff *skb, const struct mrc_host *h,
-				     struct mrc_clock *ck, struct beat_args *in)
+static __always_inline int look_on(struct __sk_buff *skb, const struct mrc_host *h,
+				   struct mrc_clock *ck, struct beat_args *in)
 {
 	skb->mark = 0;
 	look_at_some(skb, h, ck, in);
@@ -333,5 +333,5 @@ int mrc_beat(struct __sk_buff *skb)
 			return TC_ACT_SHOT;
 		begin_beat(ck, in);
 	}
-	return beat_more(skb, h, ck, in);
+	return look_on(skb, h, ck, in);
 }
