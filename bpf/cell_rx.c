@@ -326,10 +326,12 @@ static __always_inline int cell_done(struct __sk_buff *skb, const struct cell_in
 	} else {
 		want |= sack_is_due(rx, in->h, in->q, now);
 	}
-	if (!want || in->p->c.count > 1 || rx->waiting)
-		watch(skb, in->p->qp);
-	if (in->p->c.count > 1 || skb->gso_size)
+	if (in->p->c.count > 1 || skb->gso_size) {
+		watch_only(in->p->qp);
 		return TC_ACT_SHOT;
+	}
+	if (!want || rx->waiting)
+		watch(skb, in->p->qp);
 	if (want || rx_bit(rx, rx->next))
 		return cell_drain(skb, in, psn, want, disposition == RX_DUPLICATE);
 	b = balance_get(in->q->peer);

@@ -427,11 +427,20 @@ static __always_inline int set_active(u32 qp)
 	return bits && !(*bits & bit) && !(__sync_fetch_and_or(bits, bit) & bit);
 }
 
+/* Ask the daemon for a beat. */
+static __always_inline void ask_for_beat(void)
+{
+	struct mrc_event ev = { .kind = MRC_EVENT_WAKE };
+
+	events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP);
+}
+
 /*
  * Tell the clock that a QP needs watching. A beat that rests is replaced by a new one,
- * made of a clone of this packet: mrc_beat finds out whether it can be. The bit is
- * set before `resting` is read, and mrc_beat looks at all bits once more after it has
- * set `resting`, so no QP is forgotten. Pointers into the packet are invalid afterwards.
+ * made of a clone of this packet: mrc_beat finds out whether it can be, and rests on if
+ * not, so that the next packet is tried. The bit is set before `resting` is read, and
+ * mrc_beat looks at all bits once more after it has set `resting`, so no QP is
+ * forgotten. Pointers into the packet are invalid afterwards.
  */
 static __always_inline void watch(struct __sk_buff *skb, u32 qp)
 {
@@ -439,13 +448,24 @@ static __always_inline void watch(struct __sk_buff *skb, u32 qp)
 	struct mrc_clock *ck;
 	struct mrc_host *h;
 
-	if (!set_active(qp))
-		return;
+	set_active(qp);
 	ck = clock.lookup(&zero);
+	if (!ck || !ck->resting)
+		return;
 	h = host_get();
-	if (!ck || !h || !ck->resting || __sync_val_compare_and_swap(&ck->resting, 1, 0) != 1)
+	if (!h || __sync_val_compare_and_swap(&ck->resting, 1, 0) != 1)
 		return;
 	skb->mark = MRC_WAKE_MARK;
 	bpf_clone_redirect(skb, h->rest_ifindex, BPF_F_INGRESS);
 	skb->mark = mark;
+}
+
+/* The same, where the packet came out of a tunnel, so that no beat can be made of it. */
+static __always_inline void watch_only(u32 qp)
+{
+	u32 zero = 0;
+	struct mrc_clock *ck = clock.lookup(&zero);
+
+	if (set_active(qp) && ck && ck->resting)
+		ask_for_beat();
 }
