@@ -256,10 +256,10 @@ static __always_inline int on_clone(struct __sk_buff *skb)
 static __always_inline int on_wake(struct __sk_buff *skb, const struct mrc_host *h,
 				   struct mrc_clock *ck)
 {
-	struct mrc_event ev = { .kind = MRC_EVENT_WAKE };
-
-	if (make_beat(skb, h, ck))
-		events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP);
+	if (make_beat(skb, h, ck)) {
+		ck->resting = 1;
+		ask_for_beat();
+	}
 	return TC_ACT_SHOT;
 }
 
@@ -300,7 +300,7 @@ static __always_inline int end_beat(struct __sk_buff *skb, const struct mrc_host
 
 /* Look at some more QPs, then call itself for others, or end. */
 static __always_inline int look_on(struct __sk_buff *skb, const struct mrc_host *h,
-				 struct mrc_clock *ck, struct beat_args *in)
+				   struct mrc_clock *ck, struct beat_args *in)
 {
 	skb->mark = 0;
 	look_at_some(skb, h, ck, in);

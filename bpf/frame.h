@@ -58,12 +58,6 @@ static __always_inline __u32 ev_plane(__u32 ev)
 	return ev >> MRC_EV_PLANE_SHIFT;
 }
 
-/* Distance of two 24-bit PSNs as a signed number. */
-static __always_inline __s32 psn_diff(__u32 a, __u32 b)
-{
-	return (__s32)((a - b) << 8) >> 8;
-}
-
 /* The PSN of a packet, 24 bits. */
 static __always_inline __u32 bth_psn(const struct mrc_bth *bth)
 {
@@ -214,23 +208,6 @@ static __always_inline void seal(void *data, const __u64 *key, __u32 count, __u3
 	auth->tag_lo = tag >> 32;
 	*(__be32 *)(auth + 1) = header_check(data, len + MRC_AUTH_LEN);
 }
-
-struct sack_body {               /* host order, what a SACK says */
-	__u32 cack;
-	__u32 ev;
-	__s32 ack_off;           /* PSN that caused it less cack; probe id when pr */
-	__s32 sack_off;
-	__u64 bitmap;
-	__u32 pr;
-	__u32 m;
-	__u32 cc_flags;
-	__u32 ooo;
-	__u32 ts;                /* time stamp to reflect, as it came */
-	__u32 down;              /* our planes that are down, a bit each */
-	__u32 mpr;               /* PSNs behind cack that we can take, in units of MRC_MPR_UNIT */
-	__u32 press;             /* MRC_CC_RESTORE, or a penalty << MRC_CC_PENALTY_SHIFT */
-	__u64 bytes;             /* nominal sizes of what arrived */
-};
 
 static __always_inline int put_sack(void *data, void *end, const struct mrc_keys *k, __u32 count,
 				    const struct sack_body *s)

@@ -8,9 +8,6 @@
  * bounds check; only the address look-ups on the fast path hash.
  */
 
-#define CFG_WINDOW_MASK (CFG_WINDOW - 1)
-#define CFG_WORD_MASK (CFG_WINDOW / 64 - 1)
-
 _Static_assert(CFG_MTU <= MRC_PIECE_BYTES, "a longer packet could be neither held nor sent again");
 
 struct mrc_prefix {              /* longest-prefix key; IPv4 as ::ffff:a.b.c.d */
@@ -197,18 +194,6 @@ struct drain_args {              /* to mrc_drain, from all others and from itsel
 	u32 cc_flags;            /* MRC_CC_FLAG_... */
 };
 
-struct piece {                   /* mrc_cell: what arrived */
-	struct cell c;
-	u32 ace;                 /* 1: its flow uses AccECN (has_accurate_ecn) */
-	u32 qp;
-	u32 psn;                 /* of the first packet, 24 bits */
-	u32 label;
-	u32 ce;                  /* not 0: marked on its way */
-	u32 v6;                  /* 1: IPv6 inside */
-	u32 cut;                 /* MRC_NACK_TRIMMED...: where a switch trimmed it; 0: it is whole */
-	u32 wrong;               /* why it does not enter mrc0, although it is taken: INNER_... */
-};
-
 struct sack_state {              /* mrc_deliver's loop over the words of a SACK */
 	u32 step;
 };
@@ -234,39 +219,11 @@ struct mrc_chain {
 };
 BPF_PERCPU_ARRAY(chains, struct mrc_chain, CHAIN_COUNT);
 
-/* The state of mrc_judge's loops over a peer's planes. */
-struct judge_state {
-	u32 best_ns;             /* least of the planes with the largest share: srtt_ns, */
-	u32 best_fast_ns;        /* fast_ns, */
-	u32 best_now_ns;         /* now_ns, */
-	u32 target_ns;           /* the delay that a busy sender aims at; 0 without congestion control */
-	u32 best_loss;           /* of these planes: loss_ppm */
-	u32 best_mark;           /* and mark_ppm */
-	u32 gap_ns;              /* mean time between two packets, of the judged plane with the shortest */
-	u32 judged;              /* bit p: plane p had enough traffic to be judged */
-	u32 losing;              /* bit p: plane p lost packets */
-	u32 top;                 /* largest share of a usable plane */
-};
 BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 
-/* Programs that others end in, filled by the loader (mrcd/datapath/loader.py, TAILS). */
 #define MRC_HELD_MARK 0x6d726348 /* skb->mark of a packet at mrc_spray's ingress of which only the copy is wanted */
 
-#define TAIL_RESEND 0
-#define TAIL_LEARN 1
-#define TAIL_PROBE 2
-#define TAIL_DRAIN 3
-#define TAIL_CELL 4
-#define TAIL_DELIVER 5
-#define TAIL_SOLICIT 6
-#define TAIL_TICK 7
-#define TAIL_RELEASE 8
-#define TAIL_REFUSE 9
-#define TAIL_UNREACHABLE 10
-#define TAIL_BEAT 11
-#define TAIL_JUDGE 12
-#define TAIL_IDLE 13
-#define TAIL_COUNT 14
+/* Programs that others end in, filled by the loader. */
 BPF_PROG_ARRAY(tails, TAIL_COUNT);
 
 static __always_inline struct mrc_chain *chain_get(u32 chain)
@@ -470,11 +427,20 @@ static __always_inline int set_active(u32 qp)
 	return bits && !(*bits & bit) && !(__sync_fetch_and_or(bits, bit) & bit);
 }
 
+/* Ask the daemon for a beat. */
+static __always_inline void ask_for_beat(void)
+{
+	struct mrc_event ev = { .kind = MRC_EVENT_WAKE };
+
+	events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP);
+}
+
 /*
  * Tell the clock that a QP needs watching. A beat that rests is replaced by a new one,
- * made of a clone of this packet: mrc_beat finds out whether it can be. The bit is
- * set before `resting` is read, and mrc_beat looks at all bits once more after it has
- * set `resting`, so no QP is forgotten. Pointers into the packet are invalid afterwards.
+ * made of a clone of this packet: mrc_beat finds out whether it can be, and rests on if
+ * not, so that the next packet is tried. The bit is set before `resting` is read, and
+ * mrc_beat looks at all bits once more after it has set `resting`, so no QP is
+ * forgotten. Pointers into the packet are invalid afterwards.
  */
 static __always_inline void watch(struct __sk_buff *skb, u32 qp)
 {
@@ -482,13 +448,24 @@ static __always_inline void watch(struct __sk_buff *skb, u32 qp)
 	struct mrc_clock *ck;
 	struct mrc_host *h;
 
-	if (!set_active(qp))
-		return;
+	set_active(qp);
 	ck = clock.lookup(&zero);
+	if (!ck || !ck->resting)
+		return;
 	h = host_get();
-	if (!ck || !h || !ck->resting || __sync_val_compare_and_swap(&ck->resting, 1, 0) != 1)
+	if (!h || __sync_val_compare_and_swap(&ck->resting, 1, 0) != 1)
 		return;
 	skb->mark = MRC_WAKE_MARK;
 	bpf_clone_redirect(skb, h->rest_ifindex, BPF_F_INGRESS);
 	skb->mark = mark;
+}
+
+/* The same, where the packet came out of a tunnel, so that no beat can be made of it. */
+static __always_inline void watch_only(u32 qp)
+{
+	u32 zero = 0;
+	struct mrc_clock *ck = clock.lookup(&zero);
+
+	if (set_active(qp) && ck && ck->resting)
+		ask_for_beat();
 }

@@ -36,7 +36,9 @@
  *   mrc_deliver, mrc_cell --no room, no place--> mrc_refuse
  *   mrc_cell --a SACK is wanted--> mrc_solicit
  *   mrc_spray --nobody, or not heard--> mrc_unreachable
- *   mrc_spray --kicked--> mrc_tick --overdue--> mrc_resend --packets wait--> mrc_drain
+ *   mrc_beat --needed--> mrc_tick --overdue--> mrc_resend --packets wait--> mrc_drain
+ *   mrc_beat --more QPs--> mrc_beat --peers are due--> mrc_judge --more--> mrc_judge
+ *   mrc_beat --probes are due--> mrc_idle --more--> mrc_idle
  *   mrc_tick --planes to probe--> mrc_probe --next plane--> mrc_probe
  *                                 mrc_probe --what mrc_tick found--> mrc_resend
  *
@@ -47,14 +49,18 @@
  *   mrc_unreachable unreachable.c  an ICMP message to the sender
  *   mrc_probe   probe.c            one plane to probe
  *   mrc_resend  retransmit.c       one packet that counts as lost
+ *   mrc_tick    tick.c             what no arriving packet triggers, for one QP
+ *   mrc_judge   judge.c            the shares of a peer's planes
+ *   mrc_idle    probe.c            one plane of a QP that may be idle
+ *
+ * The clock: mrc_beat (beat.c) runs whenever a packet arrives that circles in a pair of
+ * interfaces, every tick_us (1 ms) while a QP is active.
  *
  * Programs that the daemon runs by PROG_TEST_RUN:
  *
- *   mrc_kick    tick.c     every tick_us (1 ms) for each active QP: has mrc_tick run if needed
- *   mrc_judge   judge.c    every 10 ms for each active QP: the shares of planes
- *   mrc_idle    probe.c    at leisure: one plane of a QP that may be idle
  *   mrc_survey  survey.c   the next survey probe
  *   mrc_control control.c  a command
+ *   mrc_beat    beat.c     makes the first beat, or another one
  *
  * Shared: expire.c has stubs of datagrams that are too old. path.h has the states of a path, and path_events.c reports their
  * changes. error.c has QPs that give up. hook.h makes mrc_receive an XDP or a tc program, and exits.c holds
@@ -79,16 +85,19 @@
 #include "mrc_abi.h"
 #include "mrc_capture.h"
 #include "bits.h"
-#include "envelope.h"
-#include "tag.h"
-#include "frame.h"
-#include "cell.h"
-#include "hook.h"
 #include "path.h"
 #include "pick.h"
 #include "rtt.h"
 #include "nscc.h"
 #include "penalty.h"
+#include "loss.h"
+#include "window.h"
+#include "share.h"
+#include "envelope.h"
+#include "tag.h"
+#include "frame.h"
+#include "cell.h"
+#include "hook.h"
 #include "maps.c"
 #include "capture.c"
 #include "path_events.c"

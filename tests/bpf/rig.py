@@ -175,6 +175,14 @@ def arrival(dp: Datapath, frame: bytes, ifindex: int, *, out: int = 0) -> bpf.Te
     )
 
 
+def beat_of(generation: int) -> bytes:
+    """Return the packet that circles for mrc_beat."""
+    head = ABI.structs["mrc_beat"].pack(
+        magic=ABI.MRC_BEAT_MAGIC, next_header=59, generation=generation
+    )
+    return (CARRIER[:14] + head).ljust(ABI.MRC_BEAT_LEN, b"\0")
+
+
 def popped(map_fd: int, size: int) -> bytes | None:
     """Take the next value of a queue or stack, None if it is empty."""
     value = ctypes.create_string_buffer(size)
@@ -183,14 +191,6 @@ def popped(map_fd: int, size: int) -> bytes | None:
         bpf.call(_LOOKUP_AND_DELETE, attr, "pop")
         return value.raw
     return None
-
-
-def beat_of(generation: int) -> bytes:
-    """Return the packet that circles for mrc_beat."""
-    head = ABI.structs["mrc_beat"].pack(
-        magic=ABI.MRC_BEAT_MAGIC, next_header=59, generation=generation
-    )
-    return (CARRIER[:14] + head).ljust(ABI.MRC_BEAT_LEN, b"\0")
 
 
 def settle() -> None:
@@ -479,12 +479,12 @@ class Rig:
             lower_ifindex=self.ifindex["mrc0"],
             cut_ifindex=self.ifindex["cut"],
             cut_back_ifindex=self.ifindex["back"],
-            park_ifindex=0,
             beat_ifindex=self.ifindex["beat"],
             rest_ifindex=self.ifindex["rest"],
             probe_gap_ns=0,
             probe_most=PROBE_CREDIT,
             idle_gap_ns=0,
+            park_ifindex=0,
             cell_bytes=65000,
             circle_ns=0,
             solicit_ns=NEVER_NS,
