@@ -234,19 +234,6 @@ struct mrc_chain {
 };
 BPF_PERCPU_ARRAY(chains, struct mrc_chain, CHAIN_COUNT);
 
-/* The state of mrc_judge's loops over a peer's planes. */
-struct judge_state {
-	u32 best_ns;             /* least of the planes with the largest share: srtt_ns, */
-	u32 best_fast_ns;        /* fast_ns, */
-	u32 best_now_ns;         /* now_ns, */
-	u32 target_ns;           /* the delay that a busy sender aims at; 0 without congestion control */
-	u32 best_loss;           /* of these planes: loss_ppm */
-	u32 best_mark;           /* and mark_ppm */
-	u32 gap_ns;              /* mean time between two packets, of the judged plane with the shortest */
-	u32 judged;              /* bit p: plane p had enough traffic to be judged */
-	u32 losing;              /* bit p: plane p lost packets */
-	u32 top;                 /* largest share of a usable plane */
-};
 BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 
 /* Programs that others end in, filled by the loader (mrcd/datapath/loader.py, TAILS). */

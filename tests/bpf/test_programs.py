@@ -107,7 +107,7 @@ def test_no_instruction_falls_into_a_loop(built_rig: Rig) -> None:
     code = code_of(built_rig.dp.sizes)
     for name in loader.PROGRAMS:
         found = falls_into_loops(code.programs[name])
-        assert not found, f"{name}: {found}; judge.c has a barrier against it"
+        assert not found, f"{name}: {found}; share.h has a barrier against it"
 
 
 def test_a_fall_into_a_loop_is_found() -> None:
