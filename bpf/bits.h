@@ -1,10 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Bit sets over PSNs and over EVs. Pure functions; BPF has no instruction
- * that counts trailing zeroes.
+ * PSNs, and bit sets over them and over EVs. Pure functions; BPF has no
+ * instruction that counts trailing zeroes.
  */
 #ifndef MRC_BITS_H
 #define MRC_BITS_H
+
+#define CFG_WINDOW_MASK (CFG_WINDOW - 1)
+#define CFG_WORD_MASK (CFG_WINDOW / 64 - 1)
+
+/* Distance of two 24-bit PSNs as a signed number. */
+static __always_inline __s32 psn_diff(__u32 a, __u32 b)
+{
+	return (__s32)((a - b) << 8) >> 8;
+}
+
+/* The PSN of which the wire carries 24 bits, the one nearest to `near`. */
+static __always_inline __u32 full_psn(__u32 wire, __u32 near)
+{
+	return near + psn_diff(wire, near);
+}
 
 /*
  * Index of the lowest set bit of a word, 64 if there is none: the population count of the

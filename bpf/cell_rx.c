@@ -101,7 +101,7 @@ static __always_inline u32 check_state(struct cell_in *in, const struct mrc_cell
 		return MRC_C_DROP_FRAMING;
 	key = rx_key(in->h, in->k, (in->p->label & MRC_CELL_PHASE) != 0);
 	in->p->psn = psn;
-	psn = in->rx->next + psn_diff(psn, in->rx->next);
+	psn = full_psn(psn, in->rx->next);
 	if (!key || st->tag != cell_tag(key, st, in->p->label, psn, in->q->qpn))
 		return MRC_C_DROP_CELL;
 	in->p->c.mss = bpf_ntohs(st->mss) & MRC_CELL_MSS;
@@ -438,7 +438,7 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 	u32 stamp = (u32)(now >> CIRCLE_SHIFT) | 1, mark = skb->mark;
 
 	bpf_spin_lock(&rx->lock);
-	psn = rx->next + psn_diff(in->p->psn, rx->next);
+	psn = full_psn(in->p->psn, rx->next);
 	disposition = cell_disposition(rx, psn, n);
 	own = psn + n - rx->next;
 	if (n > 1 && disposition <= RX_HOLD)

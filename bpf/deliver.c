@@ -347,7 +347,7 @@ static __always_inline u32 cut_to_packet(struct __sk_buff *skb, const struct mrc
 static __always_inline void claim_next(struct mrc_rx *rx, u32 wire_psn, struct arrival *a)
 {
 	bpf_spin_lock(&rx->lock);
-	a->psn = rx->next + psn_diff(wire_psn, rx->next);
+	a->psn = full_psn(wire_psn, rx->next);
 	a->disposition = rx_disposition(rx, a->psn);
 	if (a->disposition == RX_DELIVER) {
 		rx->busy = a->owner = 1;

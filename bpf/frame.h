@@ -58,12 +58,6 @@ static __always_inline __u32 ev_plane(__u32 ev)
 	return ev >> MRC_EV_PLANE_SHIFT;
 }
 
-/* Distance of two 24-bit PSNs as a signed number. */
-static __always_inline __s32 psn_diff(__u32 a, __u32 b)
-{
-	return (__s32)((a - b) << 8) >> 8;
-}
-
 /* The PSN of a packet, 24 bits. */
 static __always_inline __u32 bth_psn(const struct mrc_bth *bth)
 {

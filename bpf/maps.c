@@ -8,9 +8,6 @@
  * bounds check; only the address look-ups on the fast path hash.
  */
 
-#define CFG_WINDOW_MASK (CFG_WINDOW - 1)
-#define CFG_WORD_MASK (CFG_WINDOW / 64 - 1)
-
 _Static_assert(CFG_MTU <= MRC_PIECE_BYTES, "a longer packet could be neither held nor sent again");
 
 struct mrc_prefix {              /* longest-prefix key; IPv4 as ::ffff:a.b.c.d */

@@ -471,7 +471,7 @@ static __always_inline u32 check_data(void *data, void *end, const struct packet
 	rx = rxs.lookup(&qp);
 	if (!rx || data + MRC_PAYLOAD_OFF > end)
 		return MRC_C_DROP_SHORT;
-	tag = data_tag(key, data, rx->next + psn_diff(pkt->psn, rx->next));
+	tag = data_tag(key, data, full_psn(pkt->psn, rx->next));
 	return reth->va_hi == (u32)tag && reth->va_lo == tag >> 32 ? 0 : MRC_C_DROP_TAG;
 }
 
