@@ -19,19 +19,13 @@ static __always_inline void fail_qp(u32 qp, struct mrc_qp *q, struct mrc_tx *tx,
 	set_active(qp);
 }
 
-/*
- * Were the retries in vain? Both limits must be passed. Of a wide window each packet is
- * sent again rarely, so the number of sendings alone would be late, and after an
- * outage the time alone would be early.
- */
+/* Were the retries of the oldest packet in vain? */
 static __always_inline int retries_are_up(const struct mrc_host *h, u32 qp,
 					  const struct mrc_tx *tx, u64 now)
 {
 	const struct mrc_tx_entry *entry = tx_entry_get(qp, tx->una);
 
-	if (!h->retry_limit || !h->retry_s || !entry || entry->psn != tx->una)
-		return 0;
-	return entry->sends > h->retry_limit + 1 && now - tx->moved_ns > h->retry_s * 1000000000ull;
+	return entry && entry->psn == tx->una && in_vain(h, tx, entry, now);
 }
 
 /* Tell the daemon that a QP gave up. Returns 0, or an error if there is no room for the event now. */

@@ -89,6 +89,7 @@
 #include "rtt.h"
 #include "nscc.h"
 #include "penalty.h"
+#include "loss.h"
 #include "share.h"
 #include "maps.c"
 #include "capture.c"

@@ -70,16 +70,8 @@ static __always_inline void wait_for_room(u32 qp, u32 psn, struct mrc_tx *tx, u6
 	if (!entry || entry->psn != psn)
 		return;
 	bpf_spin_lock(&tx->lock);
-	if (psn - tx->una < tx->next - tx->una && !tx_bit(tx, psn)) {
-		if (entry->sends == 1) {
-			entry->was = entry->path;
-			entry->first_ns = entry->sent_ns;
-		}
-		if (entry->sends < 255)
-			entry->sends++;
-		entry->sent_ns = now;
-		entry->rule = MRC_RULE_REFUSED;
-	}
+	if (psn - tx->una < tx->next - tx->una && !tx_bit(tx, psn))
+		note_refusal(entry, now);
 	bpf_spin_unlock(&tx->lock);
 }
 

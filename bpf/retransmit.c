@@ -1,101 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Retransmission: decide which packets are lost, and send them again from the
+ * Retransmission: find which packets are lost, and send them again from the
  * ring on another path, with the skb of the SACK, the NACK or the clock as the
  * carrier.
  *
  * mrc_learn and mrc_tick list what counts as lost (find_lost); a NACK names its
  * packet. mrc_resend looks at each packet once more (recheck_loss), claims it
- * (claim_loss) and sends it (send_copy). A packet counts as lost by one of three
- * rules (docs/protocol.md):
- *   fifo    a packet sent later on the same path has arrived; a path keeps order
- *   guard   more than its plane's present round trip and a guard have passed
- *           since it was sent, and a packet sent later has arrived on some path
- *   timeout una has not moved for a retransmission time-out, and the packet was
- *           sent longer ago than that (mrc_tick only)
+ * (claim_loss) and sends it (send_copy). loss.h has the rules.
  */
 
 #define SCAN_MAX 80              /* rounds of the loop over words and holes in one program run */
-/* Values of timeout_ns for a packet that a NACK names. */
-#define NACK_PATH (~0ull)        /* trimmed on the way: its path becomes SKIP */
-#define NACK_LASTHOP (~0ull - 1) /* trimmed at the port that leads to the peer */
-
-static __always_inline int tx_bit(const struct mrc_tx *tx, u32 psn)
-{
-	return tx->sacked[(psn >> 6) & CFG_WORD_MASK] >> (psn & 63) & 1;
-}
-
-static __always_inline u32 guard_ns(const struct mrc_tx *tx, const struct mrc_host *h)
-{
-	u32 guard = tx->srtt_ns / 4;
-
-	if (guard < h->reo_min_ns)
-		return h->reo_min_ns;
-	if (guard > h->reo_max_ns)
-		return h->reo_max_ns;
-	return guard;
-}
-
-/* A time-out: a round trip and four of its deviations (RFC 6298), doubled `backoff` times. */
-static __always_inline u64 timeout_ns(const struct mrc_tx *tx, u64 min, u32 backoff, u64 max)
-{
-	u64 timeout = tx->srtt_ns + 4ull * tx->rttvar_ns;
-
-	if (timeout < min)
-		timeout = min;
-	timeout <<= backoff & 7;
-	return timeout > max ? max : timeout;
-}
-
-/*
- * Does this packet count as lost? Returns the counter of the rule that declares
- * it lost, or 0. timeout_ns is the age at which a packet counts as lost; 0 means
- * that only the evidence of the SACK counts which reported the packet missing;
- * NACK_PATH and NACK_LASTHOP mean that a NACK named it. seen_ns is the time by
- * which the SACK should have reported the packet.
- */
-static __always_inline u32 lost_by(const struct mrc_tx_entry *entry, const struct mrc_path *path,
-				   const struct mrc_tx *tx, const struct mrc_balance *b,
-				   const struct mrc_host *h, u64 seen_ns, u64 timeout_ns)
-{
-	u64 sent = entry->sent_ns;
-	u32 rtt;
-
-	if (timeout_ns >= NACK_LASTHOP)
-		return MRC_C_RTX_NACK;
-	if (timeout_ns)
-		return seen_ns > sent + timeout_ns ? MRC_C_RTX_TIMEOUT : 0;
-	if (path->delivered_ns > sent + h->fifo_slack_ns + tx->fifo_extra_ns)
-		return MRC_C_RTX_FIFO;
-	/* A SACK for it was due by now, at the plane's present delay, and later packets arrived. */
-	rtt = b->now_ns[path_plane(entry->path)];
-	if (!rtt)
-		rtt = tx->srtt_ns;
-	if (tx->delivered_ns > sent && seen_ns > sent + rtt + guard_ns(tx, h) + tx->guard_extra_ns)
-		return MRC_C_RTX_GUARD;
-	return 0;
-}
-
-/* A packet on its way through resend(). */
-struct resending {
-	const struct mrc_host *h;
-	const struct mrc_qp *q;
-	struct mrc_tx *tx;
-	struct mrc_balance *b;
-	struct mrc_tx_entry *entry;
-	struct mrc_path *path;   /* of the transmission that was lost */
-	u64 now;
-	u64 sent_ns;             /* when that transmission was sent */
-	u64 timeout_ns;          /* as in struct resend_args */
-	u64 up;                  /* planes that may be used, a bit each */
-	u32 psn;
-	u32 why;                 /* counter of the rule by which it counts as lost */
-	u32 old_id;              /* path of the lost transmission */
-	u32 new_id;              /* path to send it on, or MRC_NO_PATH */
-	u32 cause;               /* MRC_ON_..., what moves the old path */
-	u32 ask;                 /* not 0: the receiver is to answer at once */
-	u32 blamed;              /* 1: the old path is blamed; once for a whole cell */
-};
 
 /*
  * Look the packet up and apply the rules once more: it may have been sent again
@@ -117,61 +31,16 @@ static __always_inline int recheck_loss(u32 qp, u64 seen_ns, struct resending *r
 	return r->why ? 0 : -1;
 }
 
-/*
- * Claim the packet, change the state of its path and pick a new path. Returns 1,
- * or 0 if the packet was acknowledged or sent again meanwhile.
- */
+/* Claim the packet, under the lock; as take_loss(). */
 static __always_inline u32 claim_loss(struct resending *r, struct path_move *move)
 {
-	struct mrc_tx_entry *entry = r->entry;
-	struct mrc_tx *tx = r->tx;
-	u32 mine = 0, old_plane = path_plane(r->old_id), price = WHOLE_TURN;
-	u32 refused = entry->rule == MRC_RULE_REFUSED;
+	u32 mine, price = WHOLE_TURN;
 
-	if (refused)
-		r->why = MRC_C_RTX_NACK;
 	if (r->q->framing == MRC_FRAMING_CELL)
-		price = turn_price(entry->len, r->h->cell_bytes);
-
-	r->blamed = 0;
-	r->cause = MRC_ON_LOSS;
-	r->new_id = MRC_NO_PATH;
-	bpf_spin_lock(&tx->lock);
-	if (entry->sent_ns == r->sent_ns && r->psn - tx->una < tx->next - tx->una &&
-	    !tx_bit(tx, r->psn)) {
-		mine = 1;
-		tx->retransmits++;
-		if (r->timeout_ns == NACK_PATH) {
-			r->cause = MRC_ON_MARK;
-			path_event(tx, r->old_id, MRC_ON_MARK, move);
-		} else if (r->timeout_ns < NACK_LASTHOP && !refused &&
-			   r->path->blamed_ns != r->sent_ns) {
-			r->blamed = 1;
-			r->path->blamed_ns = r->sent_ns;
-			path_lost(tx, r->path, r->old_id, r->now, r->h,
-				  r->path->delivered_ns > r->sent_ns, r->b->loss_ppm[old_plane],
-				  move);
-		}
-		if (r->timeout_ns >= NACK_LASTHOP)
-			nscc_trim(r->h, tx, entry->len, r->now);
-		else if (r->blamed || refused)
-			nscc_loss(r->h, tx, entry->len);
-		/* Prefer another plane: the cause of the loss may affect all of
-		 * this one. */
-		r->new_id = pick_path(tx, r->up, r->up & ~(1ull << old_plane), r->b->turns,
-				      price);
-		entry->sent_ns = r->now;
-		if (entry->sends == 1) {
-			entry->was = r->old_id;
-			entry->first_ns = r->sent_ns;
-		}
-		if (entry->sends < 255)
-			entry->sends++;
-		entry->rule = r->why;
-		if (r->new_id != MRC_NO_PATH)
-			entry->path = r->new_id;
-	}
-	bpf_spin_unlock(&tx->lock);
+		price = turn_price(r->entry->len, r->h->cell_bytes);
+	bpf_spin_lock(&r->tx->lock);
+	mine = take_loss(r, price, move);
+	bpf_spin_unlock(&r->tx->lock);
 	return mine;
 }
 

@@ -7,7 +7,6 @@
  * The skb is a clone of the packet that circles, and the carrier of whatever is sent.
  */
 
-#define RTO_MAX_NS 200000000ull  /* longest retransmission time-out */
 #define TICK_DRAINS 4            /* runs of mrc_drain in a tick, and ... */
 #define TICK_RELEASES 3          /* ... packets that mrc_release sends beside other work: with RESEND_MAX of mrc_resend
 				  * and a probe of each plane, 33 tail calls, which is all that there are */
@@ -90,13 +89,7 @@ static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struc
 {
 	u64 rto = timeout_ns(tx, h->rto_min_ns, tx->backoff, RTO_MAX_NS);
 
-	/*
-	 * A whole lost window takes several runs: continue instead of starting over. But if
-	 * una has moved, the oldest come first: a receiver with little room refuses others.
-	 */
-	if (!tx->backoff || tx->scan - tx->una >= next - tx->una)
-		tx->scan = tx->una;
-	if (now - tx->progress_ns <= rto)
+	if (!nothing_heard(tx, next, rto, now))
 		return;
 	find_lost(h, qp, tx, b, out, now, tx->scan, next, rto);
 	out->timeout_ns = rto;
@@ -106,9 +99,7 @@ static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struc
 	}
 	tx->scan = out->last + 1;
 	bpf_spin_lock(&tx->lock);
-	tx->progress_ns = now;
-	if (tx->backoff < 7)
-		tx->backoff++;
+	back_off(tx, now);
 	bpf_spin_unlock(&tx->lock);
 }
 
