@@ -35,24 +35,6 @@ static __always_inline void flow_marked(struct mrc_balance *b, u64 flow, u64 now
 }
 
 /*
- * PSNs that may be on their way: what both sides agreed on, or less while the receiver
- * grants less. A peer that grants 0 does not say. What both sides agreed on may have
- * PSNs, and waits if the receiver grants less.
- */
-static __always_inline u32 send_window(const struct mrc_qp *q, const struct mrc_tx *tx)
-{
-	u32 granted = tx->granted;
-
-	return granted && granted < q->mpr ? granted : q->mpr;
-}
-
-/* May `packets` more be on their way? */
-static __always_inline int window_open(const struct mrc_qp *q, const struct mrc_tx *tx, u32 packets)
-{
-	return sent_up_to(tx) - tx->una + packets <= send_window(q, tx);
-}
-
-/*
  * Is the congestion window full for good? Behind a packet of a slow plane order holds
  * back what other planes deliver, so that TCP is acknowledged, and sends, in bursts of a
  * slow round trip. What waits until such a burst has left is no queue.

@@ -8,7 +8,6 @@
 #define MRC_CELL_H
 
 #define CELL_OFF (MRC_ETH_LEN + MRC_IP6_LEN) /* the application's packet */
-#define CELL_LABEL_EV 0xffff     /* in the flow label: EV[31:16] */
 #define CELL_SOURCE_OFF (MRC_ETH_LEN + 8) /* the state of the cell */
 
 #define TCP_LEN 20               /* without options */
@@ -18,15 +17,6 @@
 #define TCP_ACK 0x10
 #define TCP_CWR 0x80
 #define TCP_AE 0x01              /* in the byte before the others */
-
-/* A cell, or a piece of one: an IP packet with one or several packets' payload of TCP. */
-struct cell {
-	__u32 len;               /* of the IP packet, bytes */
-	__u32 head;              /* its headers; 0 unless mss is set */
-	__u32 mss;               /* payload of each packet but the last; 0: a single packet */
-	__u32 count;             /* packets */
-	__u32 seq;               /* TCP sequence number of the first byte; 0 unless mss is set */
-};
 
 /*
  * Does the flow of a TCP header use AccECN (RFC 9768)? There AE, CWR and ECE are a number,

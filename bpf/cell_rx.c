@@ -42,7 +42,7 @@ static __always_inline int cell_refuse(struct __sk_buff *skb, const struct cell_
 	cell_drop(in, why);
 	if (in->p->c.count > 1 || skb->gso_size || !may_refuse_now(in->rx))
 		return TC_ACT_SHOT;
-	return go_refuse(skb, in->p->qp, reason, in->p->psn, (in->p->label & CELL_LABEL_EV) << 16,
+	return go_refuse(skb, in->p->qp, reason, in->p->psn, piece_ev(in->p),
 			 in->p->label >> MRC_CELL_ATTEMPT_SHIFT);
 }
 
@@ -169,57 +169,6 @@ static __always_inline u32 find_place(struct __sk_buff *skb, struct cell_in *in,
 	return 0;
 }
 
-#define CIRCLE_SHIFT 6           /* the mark of an skb that goes round is the time in 64 ns */
-#define LARGE_NS 10000000ull     /* cells of several packets arrive if one did this lately */
-#define RX_OVERLAP 5             /* in part a duplicate; see RX_DELIVER and the others */
-
-/* What to do with a piece as the window stands. Lock of rx held. */
-static __always_inline u32 cell_disposition(const struct mrc_rx *rx, u32 psn, u32 n)
-{
-	s32 ahead = psn - rx->next, beyond = ahead + n;
-	u32 there;
-
-	if (beyond <= 0)
-		return RX_DUPLICATE;
-	if (beyond > CFG_WINDOW / 2)
-		return RX_OUTSIDE;
-	if (ahead < 0)           /* TCP sorts out what it has seen already */
-		return rx->busy || rx_count(rx, rx->next, beyond) ? RX_OVERLAP : RX_DELIVER;
-	there = rx_count(rx, psn, n);
-	if (there)
-		return there == n ? RX_DUPLICATE : RX_OVERLAP;
-	return ahead == 0 && !rx->busy ? RX_DELIVER : RX_HOLD;
-}
-
-/* The nominal sizes of a piece's packets, each of which had headers of its own on the wire. */
-static __always_inline u32 nominal_size(const struct cell_in *in)
-{
-	u32 n = in->p->c.count, len = in->p->c.len + n * MRC_CELL_OVERHEAD;
-
-	return n > 1 ? len + (n - 1) * in->p->c.head : len;
-}
-
-/*
- * Count an arrival that was delivered or held. A single packet tells of its mark in
- * the SACK that it becomes. Lock of rx held.
- */
-static __always_inline void note_arrival(struct mrc_rx *rx, const struct cell_in *in, u32 psn)
-{
-	u32 ev = (in->p->label & CELL_LABEL_EV) << 16;
-
-	rx->packets += in->p->c.count;
-	rx->bytes += nominal_size(in);
-	rx->pending_packets += in->p->c.count;
-	rx->pending_bytes += in->p->c.len;
-	if ((s32)(psn + in->p->c.count - rx->high) > 0)
-		rx->high = psn + in->p->c.count;
-	rx->ev = ev;
-	if (in->p->ce && in->p->c.count > 1) {
-		rx->ce_psn = psn;
-		rx->ce_ev = ev + 1;
-	}
-}
-
 /*
  * Take the outer header off. Returns 0 or an error. bpf_skb_adjust_room() keeps
  * skb->protocol, unless a flag that came in Linux 6.3 says what follows.
@@ -240,28 +189,6 @@ static __always_inline int undress(struct __sk_buff *skb, const struct cell_in *
 		len -= MRC_IP6_LEN - MRC_IP4_LEN;
 	}
 	return bpf_skb_adjust_room(skb, -len, BPF_ADJ_ROOM_MAC, flags);
-}
-
-/*
- * May an early piece go round? Not for long, and not before a gap that has been
- * open for long. Single packets are better held, except beside cells of several:
- * what is held needs an skb to be delivered with, and those of large cells serve
- * for nothing else. Lock of rx held.
- */
-static __always_inline int may_circle(struct cell_in *in, u32 mark, u32 stamp, u64 now)
-{
-	struct mrc_rx *rx = in->rx;
-	u32 limit = in->h->circle_ns;
-
-	if (rx->gap_psn != rx->next) {
-		rx->gap_psn = rx->next;
-		rx->gap_ns = now;
-	}
-	if (in->p->c.count == 1 && (now - rx->large_ns > LARGE_NS || rx_bit(rx, rx->next)))
-		return 0;
-	if (now - rx->gap_ns >= limit)
-		return 0;
-	return !mark || (u64)(u32)(stamp - mark) << CIRCLE_SHIFT < limit;
 }
 
 /* Copy a piece of several packets into the reorder ring. Returns the slot + 1, or 0. */
@@ -327,13 +254,7 @@ static __always_inline u32 hold_piece(struct __sk_buff *skb, struct cell_in *in,
 	 * mrc_drain takes an entry only if it is whole.
 	 */
 	bpf_spin_lock(&rx->lock);
-	disposition = cell_disposition(rx, psn, in->p->c.count);
-	if (disposition <= RX_HOLD) {
-		disposition = RX_HOLD;
-		rx_mark(rx, psn, in->p->c.count, 1);
-		rx->waiting += in->p->c.count;
-		note_arrival(rx, in, psn);
-	}
+	disposition = enter_piece(rx, in->p, psn);
 	bpf_spin_unlock(&rx->lock);
 	if (disposition == RX_HOLD)
 		enter_held(in, psn, held);
@@ -358,10 +279,7 @@ static __always_inline int deliver_piece(struct __sk_buff *skb, struct cell_in *
 		  put_link(skb, in->h, bpf_htons(in->p->v6 ? ETH_P_IPV6 : ETH_P_IP)) ||
 		  to_mrc0(skb, in->h, 1));
 	bpf_spin_lock(&rx->lock);
-	rx_mark(rx, rx->next, n, 0);
-	rx->busy = 0;
-	if (!failed)
-		rx->next += n;
+	pass_piece(rx, n, failed);
 	bpf_spin_unlock(&rx->lock);
 	if (failed)
 		return -1;
@@ -390,7 +308,7 @@ static __always_inline int cell_drain(struct __sk_buff *skb, const struct cell_i
 	chain->drain.runs = 0;
 	chain->drain.want = want;
 	chain->drain.psn = psn;
-	chain->drain.ev = (in->p->label & CELL_LABEL_EV) << 16;
+	chain->drain.ev = piece_ev(in->p);
 	chain->drain.ts = in->p->label >> MRC_CELL_ATTEMPT_SHIFT;
 	chain->drain.m = in->p->ce ? MRC_SETH_M_SKIP_ONCE : 0;
 	chain->drain.cc_flags = duplicate ? MRC_CC_FLAG_DUPLICATE : 0;
@@ -434,37 +352,24 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 {
 	struct mrc_rx *rx = in->rx;
 	u64 now = bpf_ktime_get_ns();
-	u32 psn, disposition, n = in->p->c.count, own, circle = 0;
-	u32 stamp = (u32)(now >> CIRCLE_SHIFT) | 1, mark = skb->mark;
+	u32 stamp = (u32)(now >> CIRCLE_SHIFT) | 1, mark = skb->mark, disposition;
+	struct place at;
 
 	bpf_spin_lock(&rx->lock);
-	psn = full_psn(in->p->psn, rx->next);
-	disposition = cell_disposition(rx, psn, n);
-	own = psn + n - rx->next;
-	if (n > 1 && disposition <= RX_HOLD)
-		rx->large_ns = now;
-	if (disposition == RX_DELIVER) {
-		note_arrival(rx, in, psn);
-		rx->busy = 1;
-		/* A copy that arrives now must not pass for a missing piece. */
-		rx_mark(rx, rx->next, own, 1);
-	} else if (disposition == RX_HOLD) {
-		circle = may_circle(in, mark, stamp, now);
-	} else if (disposition == RX_DUPLICATE && n > 1) {
-		rx->pending_packets++; /* the clock answers */
-	}
+	place_piece(rx, in->h->circle_ns, in->p, mark, stamp, now, &at);
 	bpf_spin_unlock(&rx->lock);
-	if (circle) {
+	if (at.circle) {
 		count(MRC_C_RX_CIRCLED);
 		if (!mark)
 			skb->mark = stamp;
 		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	}
+	disposition = at.disposition;
 	if (disposition <= RX_HOLD && !in->p->wrong)
 		in->p->wrong = check_inner_of(skb, CELL_OFF, in->h, in->q->peer, in->p->v6);
 	if (disposition == RX_HOLD)
-		disposition = hold_piece(skb, in, psn);
-	else if (disposition == RX_DELIVER && deliver_piece(skb, in, own))
+		disposition = hold_piece(skb, in, at.psn);
+	else if (disposition == RX_DELIVER && deliver_piece(skb, in, at.own))
 		return cell_refuse(skb, in, MRC_C_DELIVER_RETRY, MRC_NACK_NO_RESOURCE);
 	switch (disposition) {
 	case RX_OUTSIDE:
@@ -483,7 +388,7 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 	capture_outcome(in->key, in->p->qp,
 			in->p->wrong && disposition <= RX_HOLD ?
 			inner_counter(in->p->wrong) : disposition_counter(disposition));
-	return cell_done(skb, in, psn, disposition, now);
+	return cell_done(skb, in, at.psn, disposition, now);
 }
 
 /* A switch has cut the packet: answer with a NACK instead of taking it. */

@@ -13,23 +13,6 @@
 
 #define DRAIN_PACKETS 4          /* held packets released by one program run ... */
 #define DRAIN_RUNS 24            /* ... of at most so many in a row */
-#define UNSACKED_MAX 64          /* packets, or MPR / 4 if less, that may arrive without a SACK at any rate */
-
-/* Mark a PSN as received; rx_clear() unmarks it when next passes it. Lock of rx held. */
-static __always_inline void rx_set(struct mrc_rx *rx, u32 psn)
-{
-	rx->received[(psn >> 6) & CFG_WORD_MASK] |= 1ull << (psn & 63);
-}
-
-static __always_inline void rx_clear(struct mrc_rx *rx, u32 psn)
-{
-	rx->received[(psn >> 6) & CFG_WORD_MASK] &= ~(1ull << (psn & 63));
-}
-
-static __always_inline int rx_bit(const struct mrc_rx *rx, u32 psn)
-{
-	return rx->received[(psn >> 6) & CFG_WORD_MASK] >> (psn & 63) & 1;
-}
 
 /* Write the Ethernet header that mrc0 expects. */
 static __always_inline int put_link(struct __sk_buff *skb, const struct mrc_host *h, __be16 proto)
@@ -68,58 +51,13 @@ static __always_inline u32 hold_packet(struct __sk_buff *skb, u32 off, u32 qp, u
 	return slot + 1;
 }
 
-/*
- * The bits of PSNs [psn, psn + n), n up to MRC_CELL_PACKETS, in the three words from
- * that of psn on. Without branches: the verifier would follow each.
- */
-static __always_inline void psn_masks(u32 psn, u32 n, u64 mask[3])
-{
-	u32 end = (psn & 63) + n;
-	u64 last = (1ull << (end & 63)) - 1, one = 0 - (u64)(end >> 6 & 1), two = 0 - (u64)(end >> 7);
-
-	mask[0] = (last | one | two) & ~0ull << (psn & 63);
-	mask[1] = (last & one) | two;
-	mask[2] = last & two;
-}
-
-/* Received packets among PSNs [psn, psn + n). Lock of rx held. */
-static __always_inline u32 rx_count(const struct mrc_rx *rx, u32 psn, u32 n)
-{
-	u32 i, found = 0;
-	u64 mask[3];
-
-	psn_masks(psn, n, mask);
-	#pragma unroll
-	for (i = 0; i < 3; i++)
-		found += __builtin_popcountll(rx->received[((psn >> 6) + i) & CFG_WORD_MASK] &
-					      mask[i]);
-	return found;
-}
-
-/* Mark or, if `on` is 0, unmark them. Lock of rx held. */
-static __always_inline void rx_mark(struct mrc_rx *rx, u32 psn, u32 n, u32 on)
-{
-	u64 mask[3];
-	u32 i;
-
-	psn_masks(psn, n, mask);
-	#pragma unroll
-	for (i = 0; i < 3; i++) {
-		if (on)
-			rx->received[((psn >> 6) + i) & CFG_WORD_MASK] |= mask[i];
-		else
-			rx->received[((psn >> 6) + i) & CFG_WORD_MASK] &= ~mask[i];
-	}
-}
-
 /* Become the owner of rx->next if that packet is held. */
 static __always_inline u32 own_held(struct mrc_rx *rx)
 {
-	u32 owner = 0;
+	u32 owner;
 
 	bpf_spin_lock(&rx->lock);
-	if (!rx->busy && rx_bit(rx, rx->next))
-		rx->busy = owner = 1;
+	owner = take_next(rx);
 	bpf_spin_unlock(&rx->lock);
 	return owner;
 }
@@ -208,12 +146,7 @@ static __always_inline u32 drain(struct __sk_buff *skb, const struct mrc_host *h
 		count_atomic_by(MRC_C_RX_BYTES, len);
 		free_copy(slot, n, 1);
 		bpf_spin_lock(&rx->lock);
-		rx_mark(rx, next, n, 0);
-		rx->next = next + n;
-		rx->waiting -= n;
-		more = rx_bit(rx, next + n);
-		if (!more)
-			rx->busy = 0;
+		more = pass_held(rx, next, n);
 		bpf_spin_unlock(&rx->lock);
 		if (!more)
 			return 0;
@@ -222,40 +155,6 @@ static __always_inline u32 drain(struct __sk_buff *skb, const struct mrc_host *h
 	rx->busy = 0;
 	bpf_spin_unlock(&rx->lock);
 	return more;
-}
-
-/* What becomes of a data packet. From RX_DUPLICATE on, it is dropped. */
-#define RX_DELIVER 0             /* the next in order */
-#define RX_HOLD 1                /* ahead of a gap, or mrc0 refused it for the moment */
-#define RX_DUPLICATE 2
-#define RX_OUTSIDE 3             /* beyond the receive window */
-#define RX_NO_BUFFER 4           /* the reorder ring is full */
-
-/* A data packet on its way through on_data(). */
-struct arrival {
-	u32 psn;
-	u32 len;                 /* of the application's packet, bytes */
-	u32 disposition;         /* RX_... */
-	u32 owner;               /* 1: this program owns rx->next */
-	u32 held;                /* slot of the reorder ring that holds it, plus one; 0: none */
-	u32 want;                /* not 0: a SACK is due */
-	u32 more;                /* 1: the packet rx->next is held, and nobody owns it */
-	u32 refuse;              /* 1: there is no room for it, and a NACK may say so */
-	u32 wrong;               /* why it does not enter mrc0, although it is taken: INNER_... */
-};
-
-/* What to do with a PSN as the window stands. Lock of rx held. */
-static __always_inline u32 rx_disposition(const struct mrc_rx *rx, u32 psn)
-{
-	s32 ahead = psn - rx->next;
-
-	if (ahead < 0)
-		return RX_DUPLICATE;
-	if (ahead >= CFG_WINDOW / 2)
-		return RX_OUTSIDE;
-	if (rx_bit(rx, psn))
-		return RX_DUPLICATE;
-	return ahead == 0 && !rx->busy ? RX_DELIVER : RX_HOLD;
 }
 
 /* The counter of a disposition. */
@@ -289,44 +188,6 @@ static __always_inline int refuse_data(struct __sk_buff *skb, struct mrc_rx *rx,
 	return go_refuse(skb, mark->qp, reason, mark_psn(mark), mark_ev(mark), mark->ts);
 }
 
-/*
- * Is a SACK due? It is if enough has arrived and the last one left some time
- * ago: at high rates SACKs would otherwise be half of all packets and tell
- * little that is new. But the sender's window must not fill in the meantime, and
- * a window that takes several SACKs to describe is not held back. Lock of rx
- * held.
- */
-static __always_inline u32 sack_is_due(const struct mrc_rx *rx, const struct mrc_host *h,
-				       const struct mrc_qp *q, u64 now)
-{
-	u32 pending = rx->pending_packets;
-
-	if (pending < h->sack_packets && rx->pending_bytes < h->sack_bytes)
-		return 0;
-	return now - rx->sacked_ns >= h->sack_gap_ns || pending >= UNSACKED_MAX ||
-	       pending >= q->mpr / 4 || rx->high - rx->next > MRC_SACK_BITS;
-}
-
-/* Fill in a SACK; it covers everything that was pending. Lock of rx held. */
-static __always_inline void take_sack(struct mrc_rx *rx, struct sack_body *sack, u64 now)
-{
-	sack_from_rx(rx, next_slice(rx), sack);
-	rx->pending_packets = 0;
-	rx->pending_bytes = 0;
-	rx->sacked_ns = now;
-}
-
-/* Tell of the mark of a cell that could not be answered itself. Lock of rx held. */
-static __always_inline void take_mark(struct mrc_rx *rx, struct sack_body *sack, u32 *psn)
-{
-	if (!rx->ce_ev)
-		return;
-	*psn = rx->ce_psn;
-	sack->ev = rx->ce_ev - 1;
-	sack->m = MRC_SETH_M_SKIP_ONCE;
-	rx->ce_ev = 0;
-}
-
 /* Cut the ICRC word off. Returns the counter of what prevents it, or 0. */
 static __always_inline u32 cut_to_packet(struct __sk_buff *skb, const struct mrc_qp *q,
 					 struct arrival *a)
@@ -343,17 +204,11 @@ static __always_inline u32 cut_to_packet(struct __sk_buff *skb, const struct mrc
 	return 0;
 }
 
-/* Find the packet's place in the window; become the owner if it is the next. */
+/* Find the packet's place in the window, under the lock; as place_packet(). */
 static __always_inline void claim_next(struct mrc_rx *rx, u32 wire_psn, struct arrival *a)
 {
 	bpf_spin_lock(&rx->lock);
-	a->psn = full_psn(wire_psn, rx->next);
-	a->disposition = rx_disposition(rx, a->psn);
-	if (a->disposition == RX_DELIVER) {
-		rx->busy = a->owner = 1;
-		/* A copy that arrives now must not pass for a missing packet. */
-		rx_set(rx, a->psn);
-	}
+	place_packet(rx, wire_psn, a);
 	bpf_spin_unlock(&rx->lock);
 }
 
@@ -384,49 +239,6 @@ static __always_inline void take_data(struct __sk_buff *skb, const struct mrc_ho
 		deliver_now(skb, h, a);
 	if (a->disposition == RX_HOLD)
 		a->held = hold_packet(skb, MRC_ETH_LEN, qp, a->psn, a->len, 0);
-}
-
-/* Enter a held packet in the window, unless a copy came first. Lock of rx held. */
-static __always_inline void record_held(struct mrc_rx *rx, struct mrc_rx_entry *entry,
-					struct arrival *a)
-{
-	if (rx_disposition(rx, a->psn) >= RX_DUPLICATE) {
-		a->disposition = RX_DUPLICATE;
-	} else if (!a->held) {
-		a->disposition = RX_NO_BUFFER;
-	} else {
-		entry->psn = a->psn;
-		entry->slot = a->held;
-		entry->len = a->len | a->wrong << MRC_RX_WHY_SHIFT;
-		rx_set(rx, a->psn);
-		rx->waiting++;
-	}
-}
-
-/* Bring the window up to date, and give up or take ownership. Lock of rx held. */
-static __always_inline void record_arrival(struct mrc_rx *rx, struct mrc_rx_entry *entry,
-					   const struct mrc_mark *mark, struct arrival *a)
-{
-	if (a->owner)
-		rx_clear(rx, a->psn);
-	if (a->disposition == RX_HOLD)
-		record_held(rx, entry, a);
-	else if (a->disposition == RX_DELIVER)
-		rx->next = a->psn + 1;
-	if (a->disposition < RX_DUPLICATE) {
-		rx->packets++;
-		rx->bytes += a->len + MRC_DATA_NOMINAL;
-		rx->pending_packets++;
-		rx->pending_bytes += a->len;
-		if ((s32)(a->psn + 1 - rx->high) > 0)
-			rx->high = a->psn + 1;
-		rx->ev = mark_ev(mark);
-	}
-	if (a->owner || !rx->busy) {
-		/* A retry after mrc0 was full is left to the next arrival. */
-		a->more = rx_bit(rx, rx->next) && !(a->owner && a->disposition == RX_HOLD);
-		rx->busy = 0;    /* mrc_drain takes ownership anew */
-	}
 }
 
 /* Count what became of the packet; a duplicate gives back the slot that it took. */
@@ -558,7 +370,7 @@ static __always_inline int on_data(struct __sk_buff *skb, const struct mrc_mark 
 	now = bpf_ktime_get_ns();
 	a.want = mark->flags & (MRC_BTH_RTX | MRC_BTH_ACKREQ | MRC_MARK_CE);
 	bpf_spin_lock(&rx->lock);
-	record_arrival(rx, entry, mark, &a);
+	record_arrival(rx, entry, mark_ev(mark), &a);
 	if (a.disposition == RX_DUPLICATE)
 		a.want = may_answer_copy(rx, now);
 	else

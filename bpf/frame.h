@@ -209,23 +209,6 @@ static __always_inline void seal(void *data, const __u64 *key, __u32 count, __u3
 	*(__be32 *)(auth + 1) = header_check(data, len + MRC_AUTH_LEN);
 }
 
-struct sack_body {               /* host order, what a SACK says */
-	__u32 cack;
-	__u32 ev;
-	__s32 ack_off;           /* PSN that caused it less cack; probe id when pr */
-	__s32 sack_off;
-	__u64 bitmap;
-	__u32 pr;
-	__u32 m;
-	__u32 cc_flags;
-	__u32 ooo;
-	__u32 ts;                /* time stamp to reflect, as it came */
-	__u32 down;              /* our planes that are down, a bit each */
-	__u32 mpr;               /* PSNs behind cack that we can take, in units of MRC_MPR_UNIT */
-	__u32 press;             /* MRC_CC_RESTORE, or a penalty << MRC_CC_PENALTY_SHIFT */
-	__u64 bytes;             /* nominal sizes of what arrived */
-};
-
 static __always_inline int put_sack(void *data, void *end, const struct mrc_keys *k, __u32 count,
 				    const struct sack_body *s)
 {

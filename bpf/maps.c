@@ -194,18 +194,6 @@ struct drain_args {              /* to mrc_drain, from all others and from itsel
 	u32 cc_flags;            /* MRC_CC_FLAG_... */
 };
 
-struct piece {                   /* mrc_cell: what arrived */
-	struct cell c;
-	u32 ace;                 /* 1: its flow uses AccECN (has_accurate_ecn) */
-	u32 qp;
-	u32 psn;                 /* of the first packet, 24 bits */
-	u32 label;
-	u32 ce;                  /* not 0: marked on its way */
-	u32 v6;                  /* 1: IPv6 inside */
-	u32 cut;                 /* MRC_NACK_TRIMMED...: where a switch trimmed it; 0: it is whole */
-	u32 wrong;               /* why it does not enter mrc0, although it is taken: INNER_... */
-};
-
 struct sack_state {              /* mrc_deliver's loop over the words of a SACK */
 	u32 step;
 };

@@ -20,12 +20,6 @@ static __always_inline u64 usable_planes(const struct mrc_host *h, const struct 
 	return h->plane_mask & peer->plane_mask & b->ports & b->heard_ports & 0xff;
 }
 
-/* The PSN up to which packets have been sent. Those from there up to tx->next wait. */
-static __always_inline u32 sent_up_to(const struct mrc_tx *tx)
-{
-	return tx->next - tx->held;
-}
-
 /* The price of a turn: the share of a plane that has all of it. */
 #define WHOLE_TURN MRC_SHARE_FULL
 

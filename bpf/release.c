@@ -14,34 +14,16 @@ static __always_inline void begin_release(struct release_args *out, u32 qp, cons
 	out->done = 0;
 }
 
-/*
- * Take the next packet that waits out of the backlog and pick its path. Returns the
- * path with its flags, or MRC_NO_PATH if it has to go on waiting.
- */
+/* Take the next packet that waits out of the backlog, under the lock; as release_packet(). */
 static __always_inline u32 take_held(struct resending *r)
 {
-	struct mrc_tx_entry *entry = r->entry;
-	struct mrc_tx *tx = r->tx;
-	u32 id = MRC_NO_PATH, price = WHOLE_TURN, len = entry->len;
+	u32 id, price = WHOLE_TURN, len = r->entry->len;
 
 	if (r->q->framing == MRC_FRAMING_CELL)
 		price = turn_price(len, r->h->cell_bytes);
-	bpf_spin_lock(&tx->lock);
-	if (tx->held && sent_up_to(tx) == r->psn && nscc_open(r->h, tx, 0) &&
-	    window_open(r->q, tx, 1)) {
-		id = pick_path(tx, r->up, r->up, r->b->turns, price);
-		if (id != MRC_NO_PATH) {
-			nscc_unhold(tx, len, entry->path != PATH_HELD_OTHER);
-			entry->sent_ns = r->now;
-			entry->path = id;
-			if (r->psn == tx->una) {
-				tx->progress_ns = r->now;
-				tx->moved_ns = r->now;
-			}
-			id |= take_window(r->h, tx, r->psn, len);
-		}
-	}
-	bpf_spin_unlock(&tx->lock);
+	bpf_spin_lock(&r->tx->lock);
+	id = release_packet(r, price, len);
+	bpf_spin_unlock(&r->tx->lock);
 	return id;
 }
 

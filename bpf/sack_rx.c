@@ -9,31 +9,8 @@
 
 #define ACK_STEPS 100            /* rounds of the loop over arrived packets and words: the verifier of
 				  * Linux 6.1 walks some 6,000 instructions for each */
-#define CUMULATIVE_WORDS 8       /* words of cumulative news looked at for one SACK ... */
-#define SACK_WORDS 10            /* ... and with those of its bitmap */
 #define ABSURD_SACKS 16          /* SACKs in a row that mean that the QP is out of step ... */
 #define OUT_OF_STEP_NS 1000000000ull /* ... if nothing was acknowledged for so long */
-
-/* A SACK, in host order, next to the window that it is about. */
-struct sack_in {
-	u64 bitmap;
-	u32 base;                /* PSN of the bitmap's first bit */
-	u32 cack;                /* cumulative PSN */
-	u32 trigger;             /* PSN of the packet that caused it */
-	u32 m;                   /* congestion mark, MRC_SETH_M_... */
-	u32 ev;                  /* of the packet that caused it */
-	u32 delayed;             /* not 0: a clock sent it, it tells no round trip */
-	u32 needless;            /* not 0: a packet caused it that had arrived before */
-	u32 down;                /* bit p: the peer's plane p is down */
-	u32 granted;             /* the window that it grants, PSNs */
-	u32 heard;               /* count of bytes, 24 bits */
-	u32 press;               /* penalty, and whether the window may return, as in CC_STATE */
-	u32 una;                 /* tx->una when it came ... */
-	u32 next;                /* ... and what had been sent */
-	s32 ahead;               /* cack + 1 less una */
-	__be16 stamp;            /* time stamp of the packet that caused it; of a cell, its attempt */
-	u32 solicited;           /* not 0: an answer to a question, whose time stamp it has */
-};
 
 /* One transmission of the packet that caused a SACK. */
 struct trigger {
@@ -113,30 +90,6 @@ static __always_inline u64 sent_together(const struct mrc_tx_entry *entry, u32 w
 	}
 	*whole = last - word < 64 && (fresh >> ((last - word) & 63) & 1);
 	return fresh & range_mask(word, psn, last + 1);
-}
-
-/* Move una over everything that arrived. Lock of tx held. */
-static __always_inline void advance_una(struct mrc_tx *tx, u64 now)
-{
-	u32 i, word, shift, n, una = tx->una;
-	u64 missing;
-
-	for (i = 0; i <= CUMULATIVE_WORDS; i++) {
-		word = (una >> 6) & CFG_WORD_MASK;
-		shift = una & 63;
-		missing = ~tx->sacked[word] >> shift;
-		n = lowest_bit(missing | 1ull << (63 - shift) << 1);
-		tx->sacked[word] &= ~(lowest_bits(n) << shift);
-		una += n;
-		if (missing)
-			break;
-	}
-	if (una != tx->una) {
-		tx->una = una;
-		tx->progress_ns = now;
-		tx->moved_ns = now;
-		tx->backoff = 0;
-	}
 }
 
 /*
@@ -340,32 +293,13 @@ static __always_inline void time_question(u32 qp, const struct sack_in *s, const
 		out->seen_ns = seen;
 }
 
-/* PSNs that step `step` of a SACK reports as arrived, as bits of the word that is returned. */
-static __always_inline u32 sack_word(const struct sack_in *s, u32 step, u64 *mask)
-{
-	u32 word;
-
-	if (step < CUMULATIVE_WORDS) {
-		word = (s->una & ~63u) + 64 * step;
-		*mask = range_mask(word, s->una, s->cack + 1);
-	} else {
-		word = (s->base & ~63u) + 64 * (step - CUMULATIVE_WORDS);
-		*mask = shifted(s->bitmap, s->base, word);
-	}
-	return word;
-}
-
-/* Set the bits of a word of tx->sacked. Returns those that are news. */
+/* Set bits under the lock; as set_sacked(). */
 static __always_inline u64 mark_sacked(struct mrc_tx *tx, u32 word, u64 mask)
 {
 	u64 fresh;
 
 	bpf_spin_lock(&tx->lock);
-	/* una may have moved since; what it passed is done */
-	if ((s32)(tx->una - word) > 0)
-		mask &= (s32)(tx->una - word) >= 64 ? 0 : ~0ull << ((tx->una - word) & 63);
-	fresh = mask & ~tx->sacked[(word >> 6) & CFG_WORD_MASK];
-	tx->sacked[(word >> 6) & CFG_WORD_MASK] |= fresh;
+	fresh = set_sacked(tx, word, mask);
 	bpf_spin_unlock(&tx->lock);
 	return fresh;
 }

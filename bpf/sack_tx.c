@@ -1,55 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * SACKs, the receiver's side: what they contain and by which path they leave.
+ * SACKs, the receiver's side: by which path they leave, and what they say beside the
+ * window (window.h).
  */
-
-/*
- * Describe the window from PSN `base` on (next <= base < high). The window is
- * twice the MPR, so the 64 bits never wrap to its beginning. Lock of rx held.
- */
-static __always_inline void sack_from_rx(const struct mrc_rx *rx, u32 base, struct sack_body *s)
-{
-	u32 word = (base >> 6) & CFG_WORD_MASK, shift = base & 63;
-
-	s->cack = rx->next - 1;
-	s->sack_off = base - s->cack;
-	s->bitmap = rx->received[word] >> shift;
-	if (shift)
-		s->bitmap |= rx->received[(word + 1) & CFG_WORD_MASK] << (64 - shift);
-	s->ooo = rx->waiting;
-	s->bytes = rx->bytes;
-}
-
-/*
- * Name the packet that caused a SACK, by its distance. Of an old copy beyond the reach of
- * the field the low half of the distance would name another packet, which may be on its way:
- * the SACK says that none caused it.
- */
-static __always_inline void name_trigger(struct sack_body *sack, u32 psn)
-{
-	s32 distance = psn - sack->cack;
-
-	if (distance != (s16)distance) {
-		distance = 0;
-		sack->cc_flags = MRC_CC_FLAG_DELAYED;
-	}
-	sack->ack_off = distance;
-}
-
-/*
- * The PSN at which the next SACK's 64 bits begin. A wider window is reported in
- * slices, one after the other, so every PSN is reported repeatedly. The sender
- * treats a packet as missing only if a SACK reports it so. Lock of rx held.
- */
-static __always_inline u32 next_slice(struct mrc_rx *rx)
-{
-	u32 span = rx->high - rx->next, base = rx->next;
-
-	if (span > MRC_SACK_BITS)
-		base += (rx->slice * MRC_SACK_BITS) % ((span + 63) & ~63u);
-	rx->slice++;
-	return base;
-}
 
 /*
  * The EV on which to answer something that came by `ev`. The mirrored path is

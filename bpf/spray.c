@@ -10,21 +10,6 @@
  * another context with softirqs disabled.
  */
 
-/* What the programs and the daemon know of the peer that a packet goes to. */
-struct flow {
-	struct mrc_host *h;
-	struct mrc_peer *peer;
-	struct mrc_balance *b;
-	struct mrc_qp *q;
-	struct mrc_tx *tx;
-	u32 tcp;                 /* 1: a packet of TCP */
-	u32 keeps;               /* 1: its sender keeps what is refused: TCP of this host, at tc egress */
-	u32 pays;                /* 1: its sender's socket can be made to wait (park) */
-	u32 tell;                /* 1: its copy is kept, and its sender told that the peer is not heard */
-	u64 bit;                 /* by its hash, in tx->cut_flows and tx->extra_flows */
-	u64 seat;                /* the same in tx->flows: flows of one seat have the same QP by their hash */
-};
-
 /* The kept copy of a packet. */
 struct copy {
 	struct mrc_slot *buf;
@@ -142,28 +127,6 @@ static __always_inline int spray_undo(u32 slot, u32 why)
 	spray_free(slot);
 	count(why);
 	return why == MRC_C_DROP_BACKLOG ? SPRAY_REFUSED : TC_ACT_SHOT;
-}
-
-/* Has the flow packets in this QP that are not acknowledged yet, or are being cut? */
-static __always_inline int flow_is_in(const struct mrc_tx *tx, u64 seat)
-{
-	if (!((tx->flows | tx->flows_before) & seat))
-		return 0;
-	return tx->next != tx->una || (s64)tx->cut_pending > 0;
-}
-
-/*
- * Note that the flow's next packet is in this QP. What was noted before is forgotten when
- * all packets of that time have been acknowledged. Lock of tx held.
- */
-static __always_inline void note_flow(struct mrc_tx *tx, u64 seat)
-{
-	if ((s32)(tx->una - tx->flows_from) >= 0 && (s64)tx->cut_pending <= 0) {
-		tx->flows_before = tx->flows;
-		tx->flows = 0;
-		tx->flows_from = tx->next;
-	}
-	tx->flows |= seat;
 }
 
 #define FLOW_QPS 4               /* QPs among which a flow chooses */
@@ -286,43 +249,16 @@ static __always_inline u32 keep_copy(struct __sk_buff *skb, const struct flow *f
 	return 0;
 }
 
-/*
- * Take `packets` PSNs for `len` bytes and a path at the price of a turn; PATH_HELD
- * instead of a path if they have to wait. Returns the counter of what prevents it, or 0.
- */
+/* Take PSNs and a path, under the lock; as number_packets(). */
 static __always_inline u32 take_psn(const struct flow *f, u64 now, u32 packets, u32 len,
 				    u32 price, u32 *psn, u32 *id)
 {
 	u64 up = usable_planes(f->h, f->peer, f->b);
-	struct mrc_tx *tx = f->tx;
-	u32 why = 0;
+	u32 why;
 
-	*id = MRC_NO_PATH;
-	bpf_spin_lock(&tx->lock);
-	*psn = tx->next;
-	if (*psn - tx->una + packets > f->q->mpr)
-		why = MRC_C_DROP_WINDOW;
-	else if (tx->held || !nscc_open(f->h, tx, f->tcp) || !window_open(f->q, tx, packets))
-		*id = PATH_HELD | (f->tcp ? 0 : PATH_HELD_OTHER);
-	else
-		*id = pick_path(tx, up, up, f->b->turns, price);
-	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->tcp, f->keeps, f->pays, f->bit, now))
-		why = MRC_C_DROP_BACKLOG;
-	if (!why && *id != MRC_NO_PATH) {
-		note_flow(tx, f->seat);
-		tx->next = *psn + packets;
-		tx->packets += packets;
-		if (*psn == tx->una) {
-			tx->progress_ns = now;
-			tx->moved_ns = now;
-			tx->inflight = 0;
-		}
-		if (*id & PATH_HELD)
-			nscc_hold(tx, packets, len, f->tcp, f->bit, now);
-		else
-			*id |= take_window(f->h, tx, *psn, len);
-	}
-	bpf_spin_unlock(&tx->lock);
+	bpf_spin_lock(&f->tx->lock);
+	why = number_packets(f, up, now, packets, len, price, psn, id);
+	bpf_spin_unlock(&f->tx->lock);
 	if (why)
 		return why;
 	return *id == MRC_NO_PATH ? MRC_C_DROP_NO_PATH : 0;

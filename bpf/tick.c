@@ -12,42 +12,15 @@
 				  * and a probe of each plane, 33 tail calls, which is all that there are */
 #define REVERSE_SACKS 4          /* a receive-only QP probes for a return path with every so many of its SACKs */
 
-/* Planes that have paths away, a bit each. */
-static __always_inline u32 planes_away(const struct mrc_tx *tx)
-{
-	u32 i, away = 0;
-
-	for (i = 0; i < MRC_SET_WORDS; i++)
-		away |= not_zero(slots_away(tx, i)) << (i / MRC_EV_WORDS);
-	return away;
-}
-
 /* Give up on a gap that stayed open for hole_timeout_ns. */
 static __always_inline void tick_hole(const struct mrc_host *h, struct mrc_rx *rx, u64 now)
 {
-	u32 skipped = 0, i;
+	u32 skipped;
 
-	if (!rx->waiting) {
-		rx->hole_ns = 0;
-		return;
-	}
-	if (!rx->hole_ns || rx->hole_psn != rx->next) {
-		rx->hole_psn = rx->next;
-		rx->hole_ns = now;
-		return;
-	}
-	if (now - rx->hole_ns <= h->hole_timeout_ns)
+	if (!gap_is_old(h, rx, now))
 		return;
 	bpf_spin_lock(&rx->lock);
-	if (!rx->busy) {
-		for (i = 0; i < 64; i++) {
-			if (rx_bit(rx, rx->next) || (s32)(rx->next - rx->high) >= 0)
-				break;
-			rx->next++;
-			skipped++;
-		}
-	}
-	rx->hole_psn = rx->next; /* a wide gap is one gap: the rest gets no new time-out */
+	skipped = skip_gap(rx);
 	bpf_spin_unlock(&rx->lock);
 	count_atomic_by(MRC_C_HOLE_SKIPPED, skipped);
 }
@@ -57,17 +30,10 @@ static __always_inline u32 tick_sack(struct __sk_buff *skb, const struct mrc_hos
 				     const struct mrc_qp *q, struct mrc_rx *rx, u64 now)
 {
 	struct sack_body sack = {};
-	u32 want = 0, ifindex, psn;
+	u32 want, ifindex;
 
 	bpf_spin_lock(&rx->lock);
-	if (rx->pending_packets || rx->waiting) {
-		want = 1;
-		take_sack(rx, &sack, now);
-		sack.ev = rx->ev;
-		psn = sack.cack;
-		take_mark(rx, &sack, &psn);
-		sack.ack_off = psn - sack.cack;
-	}
+	want = take_delayed(rx, &sack, now);
 	bpf_spin_unlock(&rx->lock);
 	if (!want)
 		return 0;
@@ -119,12 +85,6 @@ static __always_inline u32 choose_probes(const struct mrc_host *h, const struct 
 	return away;
 }
 
-/* Is there anything for the clock to watch? */
-static __always_inline int at_work(const struct mrc_tx *tx, const struct mrc_rx *rx)
-{
-	return tx->una != tx->next || rx->pending_packets || rx->waiting;
-}
-
 /* A QP that the clock looks after. */
 struct watched {
 	struct mrc_qp *q;
@@ -173,25 +133,6 @@ static __always_inline int tick_on(struct __sk_buff *skb, struct mrc_chain *chai
 		chain->release.done = RELEASE_MAX - TICK_RELEASES;
 	skb->cb[0] = CHAIN_CLOCK;
 	return go_on(skb, chain);
-}
-
-/*
- * Would mrc_tick do anything for this QP? The answer needs no lock, since what changes
- * meanwhile is seen at the next look. Of most QPs that are sending, only the time-out
- * is to be watched.
- */
-static __always_inline int needs_tick(const struct mrc_host *h, const struct mrc_qp *q,
-				      const struct mrc_tx *tx, const struct mrc_rx *rx, u64 now)
-{
-	if (q->state != MRC_QP_READY || rx->pending_packets || rx->waiting || rx->hole_ns)
-		return 1;
-	if (tx->held || planes_away(tx))
-		return 1;
-	if (tx->una == tx->next)
-		return 0;
-	/* No time-out is shorter than rto_min_ns. A QP whose oldest packet stays is given up some time. */
-	return (s64)(now - tx->progress_ns) > h->rto_min_ns ||
-	       (s64)(now - tx->moved_ns) > (s64)RTO_MAX_NS;
 }
 
 /* Do what the QP of the packet's mark needs. */
