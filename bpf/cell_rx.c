@@ -303,15 +303,9 @@ static __always_inline int cell_drain(struct __sk_buff *skb, const struct cell_i
 	if (forget_partial(skb))
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
-	begin_chain(chain);
-	chain->drain.qp = in->p->qp;
-	chain->drain.runs = 0;
-	chain->drain.want = want;
-	chain->drain.psn = psn;
-	chain->drain.ev = piece_ev(in->p);
-	chain->drain.ts = in->p->label >> MRC_CELL_ATTEMPT_SHIFT;
-	chain->drain.m = in->p->ce ? MRC_SETH_M_SKIP_ONCE : 0;
-	chain->drain.cc_flags = duplicate ? MRC_CC_FLAG_DUPLICATE : 0;
+	begin_drain(chain, in->p->qp, want);
+	answer_to(&chain->drain, psn, piece_ev(in->p), in->p->label >> MRC_CELL_ATTEMPT_SHIFT,
+		  in->p->ce, duplicate ? MRC_CC_FLAG_DUPLICATE : 0);
 	tails.call(skb, TAIL_DRAIN);
 	return TC_ACT_SHOT;
 }

@@ -282,6 +282,26 @@ static __always_inline int answer_arrival(struct __sk_buff *skb, const struct mr
 	return bpf_redirect(ifindex, 0);
 }
 
+/* Begin a chain that releases what waits in a QP; not 0 in `want`: and answers with a SACK. */
+static __always_inline void begin_drain(struct mrc_chain *chain, u32 qp, u32 want)
+{
+	begin_chain(chain);
+	chain->drain.qp = qp;
+	chain->drain.runs = 0;
+	chain->drain.want = want;
+}
+
+/* What the SACK says of the packet that caused it; not 0 in `ce`: it was marked on its way. */
+static __always_inline void answer_to(struct drain_args *out, u32 psn, u32 ev, u32 ts, u32 ce,
+				      u32 cc_flags)
+{
+	out->psn = psn;
+	out->ev = ev;
+	out->ts = ts;
+	out->m = ce ? MRC_SETH_M_SKIP_ONCE : 0;
+	out->cc_flags = cc_flags;
+}
+
 /* Have mrc_drain release what waited, and answer. */
 static __always_inline int go_on_with_drain(struct __sk_buff *skb, u32 qp,
 					    const struct mrc_mark *mark, const struct arrival *a)
@@ -291,15 +311,9 @@ static __always_inline int go_on_with_drain(struct __sk_buff *skb, u32 qp,
 	if (!chain)
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
-	begin_chain(chain);
-	chain->drain.qp = qp;
-	chain->drain.runs = 0;
-	chain->drain.want = !!a->want;
-	chain->drain.psn = a->psn;
-	chain->drain.ev = mark_ev(mark);
-	chain->drain.ts = mark->ts;
-	chain->drain.m = mark->flags & MRC_MARK_CE ? MRC_SETH_M_SKIP_ONCE : 0;
-	chain->drain.cc_flags = a->disposition == RX_DUPLICATE ? MRC_CC_FLAG_DUPLICATE : 0;
+	begin_drain(chain, qp, !!a->want);
+	answer_to(&chain->drain, a->psn, mark_ev(mark), mark->ts, mark->flags & MRC_MARK_CE,
+		  a->disposition == RX_DUPLICATE ? MRC_CC_FLAG_DUPLICATE : 0);
 	tails.call(skb, TAIL_DRAIN);
 	return TC_ACT_SHOT;
 }

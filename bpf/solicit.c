@@ -114,14 +114,8 @@ static __always_inline int on_solicit(struct __sk_buff *skb, const struct mrc_ma
 	if (!chain || !q || q->state < MRC_QP_RECEIVE)
 		return TC_ACT_SHOT;
 	skb->cb[0] = CHAIN_PACKET;
-	begin_chain(chain);
-	chain->drain.qp = qp;
-	chain->drain.runs = 0;
-	chain->drain.want = 1;
-	chain->drain.ev = mark_ev(mark);
-	chain->drain.ts = mark->ts;
-	chain->drain.cc_flags = MRC_CC_FLAG_SOLICITED;
-	chain->drain.m = 0;
+	begin_drain(chain, qp, 1);
+	answer_to(&chain->drain, 0, mark_ev(mark), mark->ts, 0, MRC_CC_FLAG_SOLICITED);
 	count(MRC_C_SOLICIT_RX);
 	capture_outcome(key, qp, MRC_C_SOLICIT_RX);
 	tails.call(skb, TAIL_DRAIN);

@@ -162,10 +162,8 @@ int mrc_tick(struct __sk_buff *skb)
 	/* as a receiver */
 	now = bpf_ktime_get_ns();
 	tick_hole(h, rx, now);
-	chain->drain.qp = qp;
-	begin_chain(chain);
+	begin_drain(chain, qp, 0);
 	chain->drain.runs = DRAIN_RUNS - TICK_DRAINS;
-	chain->drain.want = 0;
 	chain->drain.due = rx_bit(rx, rx->next);
 	arrived = tick_sack(skb, h, qp, q, rx, now);
 
