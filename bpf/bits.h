@@ -108,11 +108,9 @@ static __always_inline __u64 shifted(__u64 bitmap, __u32 base, __u32 word)
 }
 
 /*
- * Numbers that the loader writes into instructions, where these stand for them
+ * Numbers that the loader writes into instructions, where EVS_PLACE and others stand for them
  * (mrcd/datapath/bytecode.py): one compilation serves fabrics of any size, and all kernels.
  */
-#define EVS_PLACE 1588724679     /* EVs of a plane in a QP's set */
-#define DECAP_PLACE 1588724680   /* 1: the kernel has flags that say what follows a header that comes off */
 #define IN_TEXT(number) #number
 #define MOVE_TEXT(place) "%0 = " IN_TEXT(place)
 #define PATCHED(place) ({ \

@@ -221,24 +221,9 @@ BPF_PERCPU_ARRAY(chains, struct mrc_chain, CHAIN_COUNT);
 
 BPF_PERCPU_ARRAY(judge_states, struct judge_state, 1);
 
-/* Programs that others end in, filled by the loader (mrcd/datapath/loader.py, TAILS). */
 #define MRC_HELD_MARK 0x6d726348 /* skb->mark of a packet at mrc_spray's ingress of which only the copy is wanted */
 
-#define TAIL_RESEND 0
-#define TAIL_LEARN 1
-#define TAIL_PROBE 2
-#define TAIL_DRAIN 3
-#define TAIL_CELL 4
-#define TAIL_DELIVER 5
-#define TAIL_SOLICIT 6
-#define TAIL_TICK 7
-#define TAIL_RELEASE 8
-#define TAIL_REFUSE 9
-#define TAIL_UNREACHABLE 10
-#define TAIL_BEAT 11
-#define TAIL_JUDGE 12
-#define TAIL_IDLE 13
-#define TAIL_COUNT 14
+/* Programs that others end in, filled by the loader. */
 BPF_PROG_ARRAY(tails, TAIL_COUNT);
 
 static __always_inline struct mrc_chain *chain_get(u32 chain)

@@ -533,6 +533,30 @@ struct mrc_survey {              /* map survey, one entry */
 	__u32 turn;              /* probes so far; survey only */
 };
 
+/* Places in the map of programs that others end in, tails; TAIL_NAME is that of mrc_name. */
+#define TAIL_RESEND 0
+#define TAIL_LEARN 1
+#define TAIL_PROBE 2
+#define TAIL_DRAIN 3
+#define TAIL_CELL 4
+#define TAIL_DELIVER 5
+#define TAIL_SOLICIT 6
+#define TAIL_TICK 7
+#define TAIL_RELEASE 8
+#define TAIL_REFUSE 9
+#define TAIL_UNREACHABLE 10
+#define TAIL_BEAT 11
+#define TAIL_JUDGE 12
+#define TAIL_IDLE 13
+#define TAIL_COUNT 14
+
+/*
+ * Numbers that stand in instructions for what only the loader knows (PATCHED of bpf/bits.h,
+ * mrcd/datapath/bytecode.py).
+ */
+#define EVS_PLACE 1588724679     /* EVs of a plane in a QP's set */
+#define DECAP_PLACE 1588724680   /* 1: the kernel has flags that say what follows a header that comes off */
+
 /*
  * Counters: map counters, per CPU. One line for each; operators read the text
  * behind the number in `mrcctl stats` and in docs/reference.md. New ones go to

@@ -502,6 +502,7 @@ static __always_inline void place_piece(struct mrc_rx *rx, u32 limit, const stru
 	at->disposition = rx_disposition(rx, at->psn, n);
 	at->own = at->psn + n - rx->next;
 	at->circle = 0;
+	at->circle = 0;
 	if (n > 1 && at->disposition <= RX_HOLD)
 		rx->large_ns = now;
 	if (at->disposition == RX_DELIVER) {

@@ -37,9 +37,6 @@ KEPT_MAX = 64
 _LOCK = ".lock"
 _LD_IMM64 = 0x18
 _MOV_IMM = 0xB7
-EVS_PLACE = 1588724679
-DECAP_PLACE = 1588724680
-"""Stand in instructions for numbers that only the loader knows (PATCHED of bpf/bits.h)."""
 _PSEUDO_MAP_FD = 1
 _DIGEST_BYTES = 32
 

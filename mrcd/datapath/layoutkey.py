@@ -74,7 +74,7 @@ MEANING: Final = (
     "MRC_DATA_NOMINAL",
     "MRC_CELL_OVERHEAD",
     "MRC_CC_BYTES_UNIT",
-    # maps.c: in the tag of a slot; inner.c: in mrc_rx_entry.len
+    # maps.c: in the tag of a slot; inner.c: in mrc_rx_entry.len; places in the map of tail calls
     "MRC_TAG_",
     "INNER_",
     "TAIL_",  # while programs are replaced, those of both builds end in each other
@@ -93,6 +93,8 @@ MEANINGLESS: Final = (
     *("MRC_KICK_", "MRC_IDLE_", "MRC_WAKE_", "MRC_RELEASE_"),  # in the mark of a packet that waits for its program
     "MRC_BEAT_",  # a daemon makes another beat when it starts
     "MRC_PIECE_BYTES",  # how much the programs take at a time
+    "EVS_PLACE",  # the loader puts other numbers in their place
+    "DECAP_PLACE",
 )
 """The other constants of mrc_abi.h. A test asks where a new one belongs."""
 LEFT: Final = ("mrc_event", "mrc_mark")

@@ -96,20 +96,9 @@ PROGRAMS = (
     "mrc_survey",
 )
 TAILS = {
-    "mrc_resend": 0,
-    "mrc_learn": 1,
-    "mrc_probe": 2,
-    "mrc_drain": 3,
-    "mrc_cell": 4,
-    "mrc_deliver": 5,
-    "mrc_solicit": 6,
-    "mrc_tick": 7,
-    "mrc_release": 8,
-    "mrc_refuse": 9,
-    "mrc_unreachable": 10,
-    "mrc_beat": 11,
-    "mrc_judge": 12,
-    "mrc_idle": 13,
+    f"mrc_{name.removeprefix('TAIL_').lower()}": place
+    for name, place in ABI.constants.items()
+    if name.startswith("TAIL_") and name != "TAIL_COUNT"
 }
 """Targets of tail calls, and their places in the map `tails`."""
 _NICE_BESIDE_TRAFFIC = 10
@@ -208,7 +197,7 @@ def given_to_kernel(
     missing = {each.name for each in code.maps} - there.keys()
     made = bytecode.make_maps(code, missing, sizes.entries())
     maps = {**there, **made}
-    numbers = {bytecode.EVS_PLACE: sizes.evs, bytecode.DECAP_PLACE: int(sizes.decap)}
+    numbers = {ABI.EVS_PLACE: sizes.evs, ABI.DECAP_PLACE: int(sizes.decap)}
     with contextlib.ExitStack() as failed:
         for fd in made.values():
             failed.callback(os.close, fd)

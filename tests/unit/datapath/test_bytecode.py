@@ -16,6 +16,7 @@ from mrcd.datapath.bytecode import KEPT_MAX, Bytecode, KeptMap, pointed
 from mrcd.datapath.sizes import Sizes
 from mrcd.lab.assembler import R1, R2, call, finish, insn, load_imm, load_map, move
 from mrcd.linux.bpfmap import MapDescription
+from mrcd.wire.abi import ABI
 
 ARRAY = MapDescription(2, 4, 64, 1, 0, 0, 0, 0)
 CODE = Bytecode(
@@ -44,10 +45,10 @@ def test_pointed__references_may_trade_places() -> None:
 
 
 def test_pointed__number_of_paths_is_written_into_the_program() -> None:
-    move = struct.pack("=BBhi", 0xB7, 1, 0, bytecode.EVS_PLACE)
+    move = struct.pack("=BBhi", 0xB7, 1, 0, ABI.EVS_PLACE)
     other = struct.pack("=BBhi", 0xB7, 2, 0, 77)
     assert (
-        pointed(move + other, {}, {bytecode.EVS_PLACE: 64})
+        pointed(move + other, {}, {ABI.EVS_PLACE: 64})
         == struct.pack("=BBhi", 0xB7, 1, 0, 64) + other
     )
     assert pointed(move + other, {}) == move + other
