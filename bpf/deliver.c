@@ -11,9 +11,6 @@
  * arrival or the clock goes on.
  */
 
-#define DRAIN_PACKETS 4          /* held packets released by one program run ... */
-#define DRAIN_RUNS 24            /* ... of at most so many in a row */
-
 /* Write the Ethernet header that mrc0 expects. */
 static __always_inline int put_link(struct __sk_buff *skb, const struct mrc_host *h, __be16 proto)
 {
@@ -280,26 +277,6 @@ static __always_inline int answer_arrival(struct __sk_buff *skb, const struct mr
 		return TC_ACT_SHOT;
 	count(MRC_C_SACK_TX);
 	return bpf_redirect(ifindex, 0);
-}
-
-/* Begin a chain that releases what waits in a QP; not 0 in `want`: and answers with a SACK. */
-static __always_inline void begin_drain(struct mrc_chain *chain, u32 qp, u32 want)
-{
-	begin_chain(chain);
-	chain->drain.qp = qp;
-	chain->drain.runs = 0;
-	chain->drain.want = want;
-}
-
-/* What the SACK says of the packet that caused it; not 0 in `ce`: it was marked on its way. */
-static __always_inline void answer_to(struct drain_args *out, u32 psn, u32 ev, u32 ts, u32 ce,
-				      u32 cc_flags)
-{
-	out->psn = psn;
-	out->ev = ev;
-	out->ts = ts;
-	out->m = ce ? MRC_SETH_M_SKIP_ONCE : 0;
-	out->cc_flags = cc_flags;
 }
 
 /* Have mrc_drain release what waited, and answer. */

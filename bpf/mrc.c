@@ -92,6 +92,8 @@
 #include "penalty.h"
 #include "loss.h"
 #include "window.h"
+#include "chain.h"
+#include "learn.h"
 #include "share.h"
 #include "envelope.h"
 #include "tag.h"

@@ -5,15 +5,6 @@
  * them when the window has room, in the order of their PSNs.
  */
 
-#define RELEASE_MAX 12           /* packets sent by one chain of programs */
-
-static __always_inline void begin_release(struct release_args *out, u32 qp, const struct mrc_tx *tx)
-{
-	out->qp = qp;
-	out->due = tx->held;
-	out->done = 0;
-}
-
 /* Take the next packet that waits out of the backlog, under the lock; as release_packet(). */
 static __always_inline u32 take_held(struct resending *r)
 {

@@ -174,20 +174,6 @@ static __always_inline void find_lost(const struct mrc_host *h, u32 qp, const st
 	}
 }
 
-/*
- * Say what mrc_resend does with the packets listed. mrc_resend calls itself for
- * the next packet, so that the verifier walks one packet and not all.
- */
-static __always_inline void begin_resend(struct resend_args *out, u32 qp, u64 now, u64 seen_ns,
-					 u64 timeout_ns)
-{
-	out->qp = qp;
-	out->done = 0;
-	out->now = now;
-	out->seen_ns = seen_ns;
-	out->timeout_ns = timeout_ns;
-}
-
 /* Send the next packet that is due, then call itself for the one after, or go on. */
 int mrc_resend(struct __sk_buff *skb)
 {

@@ -7,9 +7,6 @@
  * The skb is a clone of the packet that circles, and the carrier of whatever is sent.
  */
 
-#define TICK_DRAINS 4            /* runs of mrc_drain in a tick, and ... */
-#define TICK_RELEASES 3          /* ... packets that mrc_release sends beside other work: with RESEND_MAX of mrc_resend
-				  * and a probe of each plane, 33 tail calls, which is all that there are */
 #define REVERSE_SACKS 4          /* a receive-only QP probes for a return path with every so many of its SACKs */
 
 /* Give up on a gap that stayed open for hole_timeout_ns. */
@@ -122,15 +119,7 @@ static __always_inline void rest(const struct watched *w)
 static __always_inline int tick_on(struct __sk_buff *skb, struct mrc_chain *chain, u32 qp,
 				   const struct mrc_tx *tx, u64 now)
 {
-	chain->probe.qp = qp;
-	chain->probe.now = now;
-	chain->resend.qp = qp;
-	chain->resend.done = 0;
-	chain->resend.now = now;
-	chain->resend.seen_ns = now;
-	begin_release(&chain->release, qp, tx);
-	if (next_tail(chain) != TAIL_RELEASE)
-		chain->release.done = RELEASE_MAX - TICK_RELEASES;
+	begin_tick(chain, qp, tx, now);
 	skb->cb[0] = CHAIN_CLOCK;
 	return go_on(skb, chain);
 }
