@@ -570,6 +570,8 @@ class Peers(Placed):
                         self._table.peers.set_unheard(self._unheard.heard(command.peer))
                     else:
                         self._answering.pop(command.peer, None)
+                    if command.new is State.SILENT:
+                        self._unheard_ns = 0  # new connections need not wait any longer
                     if command.new is State.SILENT and self.channels is not None:
                         self.channels.renew([command.peer])  # it may have lost its keys
                     self._count()
