@@ -587,10 +587,7 @@ class Peers(Placed):
     def _unreached(self) -> Iterator[tuple[str, bool]]:
         """Return the peers that cannot be reached now, and whether this has lasted for long."""
         for name, session in self.sessions.items():
-            mask = self.port_mask.get(name, 0)
-            planes = range(self._config.fabric.planes)
-            open_planes = (p for p in planes if mask >> p & 1 and self._open_evs(name, p))
-            if name not in self._answering or next(open_planes, None) is None:
+            if name not in self._answering or not self.port_mask.get(name):
                 yield name, session.state is State.SILENT
 
     def _compare_ports(self) -> None:
