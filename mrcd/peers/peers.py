@@ -570,6 +570,8 @@ class Peers(Placed):
                         self._table.peers.set_unheard(self._unheard.heard(command.peer))
                     else:
                         self._answering.pop(command.peer, None)
+                    if command.new is State.SILENT:
+                        self._unheard_ns = 0  # new connections need not wait any longer
                     if command.new is State.SILENT and self.channels is not None:
                         self.channels.renew([command.peer])  # it may have lost its keys
                     self._count()
@@ -585,10 +587,7 @@ class Peers(Placed):
     def _unreached(self) -> Iterator[tuple[str, bool]]:
         """Return the peers that cannot be reached now, and whether this has lasted for long."""
         for name, session in self.sessions.items():
-            mask = self.port_mask.get(name, 0)
-            planes = range(self._config.fabric.planes)
-            open_planes = (p for p in planes if mask >> p & 1 and self._open_evs(name, p))
-            if name not in self._answering or next(open_planes, None) is None:
+            if name not in self._answering or not self.port_mask.get(name):
                 yield name, session.state is State.SILENT
 
     def _compare_ports(self) -> None:
