@@ -196,8 +196,8 @@ static __always_inline long forget_partial(struct __sk_buff *skb)
 
 /*
  * Has the single packet the half of a checksum that mend_headers() would fill in? Only
- * TCP and UDP right behind an IP header without options are looked at: whoever gets 0
- * asks is_partial(). A datagram around a packet that lacks its own checksum has that half
+ * TCP and UDP right behind an IP header without options are looked at: of all else,
+ * is_partial() is to be asked. A datagram around a packet that lacks its own checksum has that half
  * as its sum by chance, once in 65,536. Flows that use AccECN are noted in `flows`.
  */
 static __always_inline u32 has_half(struct __sk_buff *skb, u64 *flows)
