@@ -14,6 +14,8 @@ from enum import Enum, auto
 from mrcd.linux.interfaces import Bucket, LinkState
 
 Offloads = Mapping[str, bool]
+_BURST_SLACK = 4
+"""Bytes by which the depth of a bucket may differ, as it is computed from a time."""
 
 
 class Kind(Enum):
@@ -169,7 +171,7 @@ def _link(link: OurLink, present: Present, is_mrc0: bool) -> Iterator[Finding]:
         text = f"offloads of {name} were changed: {words}"
         remedy = f"`ethtool -K {name}` sets them back"
         yield Finding(Kind.OFFLOADS, f"{name} offloads", text, remedy, name)
-    if link.bucket is not None and present.buckets.get(link.index) != link.bucket:
+    if link.bucket is not None and not _alike(link.bucket, present.buckets.get(link.index)):
         text = f"{name} has no token bucket of {link.bucket.rate} B/s, which times the clock"
         remedy = "the log says why it could not be set; `systemctl restart mrcd` tries it anew"
         yield Finding(Kind.BUCKET, f"{name} bucket", text, remedy, name)
@@ -187,6 +189,13 @@ def _settings(link: OurLink, there: LinkState) -> Iterator[Finding]:
     if there.arp:
         text = f"{name} resolves addresses, which nobody answers"
         yield Finding(Kind.SETTINGS, f"{name} ARP", text, f"`ip link set {name} arp off`")
+
+
+def _alike(wanted: Bucket, there: Bucket | None) -> bool:
+    """Return whether a token bucket is as it should be; the kernel keeps its depth as a time."""
+    if there is None or (there.rate, there.limit) != (wanted.rate, wanted.limit):
+        return False
+    return abs(there.burst - wanted.burst) <= _BURST_SLACK
 
 
 def _other(wanted: Offloads, there: Offloads) -> Iterator[tuple[str, bool]]:
