@@ -14,8 +14,9 @@ from enum import Enum, auto
 from mrcd.linux.interfaces import Bucket, LinkState
 
 Offloads = Mapping[str, bool]
-_BURST_SLACK = 4
-"""Bytes by which the depth of a bucket may differ, as it is computed from a time."""
+_BURST_SLACK, _TICK_NS = 4, 64
+"""A bucket's depth may differ by so many bytes, and by what passes in a tick: it is kept as a
+time."""
 
 
 class Kind(Enum):
@@ -192,10 +193,11 @@ def _settings(link: OurLink, there: LinkState) -> Iterator[Finding]:
 
 
 def _alike(wanted: Bucket, there: Bucket | None) -> bool:
-    """Return whether a token bucket is as it should be; the kernel keeps its depth as a time."""
+    """Return whether a token bucket is as it should be, as far as the kernel can tell."""
     if there is None or (there.rate, there.limit) != (wanted.rate, wanted.limit):
         return False
-    return abs(there.burst - wanted.burst) <= _BURST_SLACK
+    slack = _BURST_SLACK + wanted.rate * _TICK_NS // 1_000_000_000
+    return abs(there.burst - wanted.burst) <= slack
 
 
 def _other(wanted: Offloads, there: Offloads) -> Iterator[tuple[str, bool]]:

@@ -117,6 +117,18 @@ def test_bucket_of_the_clock(there: Bucket | None, good: bool) -> None:
     assert found(present, wanted) == ([] if good else [(Kind.BUCKET, "mrc0b bucket")])
 
 
+def test_depth_of_a_fast_bucket_is_as_exact_as_the_kernel_keeps_it() -> None:
+    """In a tick of 64 ns, 128 bytes pass at 2 GB/s."""
+    fast = Bucket(2_000_000_000, 8974, 4 << 20)
+    link = replace(CLOCK, bucket=fast)
+    there = LinkState(9, "mrc0b", OTHER, 128, kind="veth", qdisc="tbf")
+    for burst, good in ((8960, True), (8847, True), (8800, False)):
+        present = replace(
+            GOOD, links={**GOOD.links, 9: there}, buckets={9: replace(fast, burst=burst)}
+        )
+        assert (found(present, replace(WANTED, links=(*WANTED.links, link))) == []) == good
+
+
 def test_mrc0_that_is_missing_has_no_other_differences() -> None:
     """Its addresses and routes come back with it."""
     assert found(without(8)) == [(Kind.SETTINGS, "mrc0")]
