@@ -103,7 +103,7 @@ def _rates(where: str, before: Sample, after: Sample) -> Iterator[Line]:
     for name in ("probe_tx", "probe_rx", "probe_missed", "control_rx"):
         if name in after.counters:
             yield line(name, "/s", after.counters[name] - before.counters[name])
-    yield line("CPU of the daemon, its clock included", "%", 100 * (after.cpu_s - before.cpu_s))
+    yield line("CPU of the daemon", "%", 100 * (after.cpu_s - before.cpu_s))
 
 
 def real(name: str, peers: int, seconds: float) -> Iterator[Line]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Measure the cost of a metrics scrape on a host with many peers, and its effect on the clock.
+"""Measure the cost of a metrics scrape on a host with many peers, and its effect on the daemon.
 
 Maps as large as the daemon's are filled, and read as the exporter reads them. A thread that needs
-the interpreter every millisecond, like the data path's clock, records how late it gets it. Run
+the interpreter every millisecond records how late it gets it. Run
 ``python -m bench.scrape [--peers 1000] [--planes 8]`` as root.
 """
 
@@ -130,7 +130,7 @@ async def measured(peers: int, planes: int) -> None:
     print(f"scrape, CPU         {1e3 * sorted(cpus)[len(cpus) // 2]:.0f} ms (median)")
     for name, late in (("without a scrape", idle), ("during scrapes", busy)):
         print(
-            f"clock late, {name}: median {late[len(late) // 2]:.0f} us, "
+            f"interpreter late, {name}: median {late[len(late) // 2]:.0f} us, "
             f"p99 {late[len(late) * 99 // 100]:.0f} us, worst {late[-1]:.0f} us"
         )
 

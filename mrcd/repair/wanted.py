@@ -14,6 +14,9 @@ from enum import Enum, auto
 from mrcd.linux.interfaces import Bucket, LinkState
 
 Offloads = Mapping[str, bool]
+_BURST_SLACK, _TICK_NS = 4, 64
+"""A bucket's depth may differ by so many bytes, and by what passes in a tick: it is kept as a
+time."""
 
 
 class Kind(Enum):
@@ -169,7 +172,7 @@ def _link(link: OurLink, present: Present, is_mrc0: bool) -> Iterator[Finding]:
         text = f"offloads of {name} were changed: {words}"
         remedy = f"`ethtool -K {name}` sets them back"
         yield Finding(Kind.OFFLOADS, f"{name} offloads", text, remedy, name)
-    if link.bucket is not None and present.buckets.get(link.index) != link.bucket:
+    if link.bucket is not None and not _alike(link.bucket, present.buckets.get(link.index)):
         text = f"{name} has no token bucket of {link.bucket.rate} B/s, which times the clock"
         remedy = "the log says why it could not be set; `systemctl restart mrcd` tries it anew"
         yield Finding(Kind.BUCKET, f"{name} bucket", text, remedy, name)
@@ -187,6 +190,14 @@ def _settings(link: OurLink, there: LinkState) -> Iterator[Finding]:
     if there.arp:
         text = f"{name} resolves addresses, which nobody answers"
         yield Finding(Kind.SETTINGS, f"{name} ARP", text, f"`ip link set {name} arp off`")
+
+
+def _alike(wanted: Bucket, there: Bucket | None) -> bool:
+    """Return whether a token bucket is as it should be, as far as the kernel can tell."""
+    if there is None or (there.rate, there.limit) != (wanted.rate, wanted.limit):
+        return False
+    slack = _BURST_SLACK + wanted.rate * _TICK_NS // 1_000_000_000
+    return abs(there.burst - wanted.burst) <= slack
 
 
 def _other(wanted: Offloads, there: Offloads) -> Iterator[tuple[str, bool]]:

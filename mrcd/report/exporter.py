@@ -2,7 +2,7 @@
 """Serve the metrics to Prometheus over HTTP: GET /metrics, and nothing else.
 
 The server runs on the daemon's event loop, which owns the state that the metrics show. A server of
-the standard library would need a thread, and a busy thread keeps the clock's thread waiting for the
+the standard library would need a thread, and a busy thread keeps the loop waiting for the
 interpreter. Here text is made in small pieces with pauses between them, for one scrape at a time.
 """
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Take a snapshot of the daemon for the metrics: maps in batches, everything else from memory.
 
-With many peers a snapshot takes a while, and the clock's thread needs the interpreter every
-millisecond. So the snapshot is taken in slices with pauses between them.
+With many peers a snapshot takes a while, and hand-shakes and calls need the event loop meanwhile.
+So the snapshot is taken in slices with pauses between them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mrcd.wire.abi import ABI
 SLICE = 64
 """QPs or peers that are read without a pause, which takes less than a millisecond."""
 PAUSE_S = 0.0005
-"""This is long enough for a waiting thread to get the interpreter."""
+"""This is long enough for what waits to get its turn."""
 
 _BALANCE = ABI.structs["mrc_balance"].size
 _CLOCK = ABI.structs["mrc_clock"]

@@ -53,7 +53,7 @@ class Queues(Connection):
         await self.replace_tbf(
             name,
             rate_bytes_per_s=bucket.rate,
-            burst_bytes=bucket.burst + 1,  # pyroute2 writes it as a time, which rounds it down
+            burst_bytes=bucket.burst + 3,  # pyroute2 writes it as a time, which rounds it down
             limit_bytes=bucket.limit,
         )
 

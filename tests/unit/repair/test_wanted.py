@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mrcd.linux.interfaces import LinkState
+from mrcd.linux.interfaces import Bucket, LinkState
 from mrcd.repair.wanted import Kind, OurLink, OurPlane, Present, Wanted, compare
 
 MAC, OTHER = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
@@ -90,6 +90,43 @@ def test_offloads() -> None:
 
 def test_offloads_that_cannot_be_read_are_no_difference() -> None:
     assert found(replace(GOOD, offloads={})) == []
+
+
+BUCKET = Bucket(142_000, 142, 2272)
+CLOCK = OurLink("mrc0b", 9, 128, "veth", bucket=BUCKET)
+
+
+@pytest.mark.parametrize(
+    ("there", "good"),
+    [
+        (BUCKET, True),
+        (replace(BUCKET, burst=141), True),
+        (replace(BUCKET, burst=138), True),
+        (replace(BUCKET, burst=137), False),
+        (replace(BUCKET, rate=142_001), False),
+        (replace(BUCKET, limit=9999), False),
+        (None, False),
+    ],
+)
+def test_bucket_of_the_clock(there: Bucket | None, good: bool) -> None:
+    link = LinkState(9, "mrc0b", OTHER, 128, kind="veth", qdisc="tbf")
+    present = replace(
+        GOOD, links={**GOOD.links, 9: link}, buckets={} if there is None else {9: there}
+    )
+    wanted = replace(WANTED, links=(*WANTED.links, CLOCK))
+    assert found(present, wanted) == ([] if good else [(Kind.BUCKET, "mrc0b bucket")])
+
+
+def test_depth_of_a_fast_bucket_is_as_exact_as_the_kernel_keeps_it() -> None:
+    """In a tick of 64 ns, 128 bytes pass at 2 GB/s."""
+    fast = Bucket(2_000_000_000, 8974, 4 << 20)
+    link = replace(CLOCK, bucket=fast)
+    there = LinkState(9, "mrc0b", OTHER, 128, kind="veth", qdisc="tbf")
+    for burst, good in ((8960, True), (8847, True), (8800, False)):
+        present = replace(
+            GOOD, links={**GOOD.links, 9: there}, buckets={9: replace(fast, burst=burst)}
+        )
+        assert (found(present, replace(WANTED, links=(*WANTED.links, link))) == []) == good
 
 
 def test_mrc0_that_is_missing_has_no_other_differences() -> None:
