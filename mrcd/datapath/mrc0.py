@@ -6,7 +6,8 @@ leave mrc0p, still in the sender's context: TCP's large segments arrive whole an
 learns at once if there is no room for one. What arrives enters at mrc0p: cells by a redirect to its
 ingress, packets in MRC's framing by its other end, mrc0d, behind which GRO merges them. A second
 pair, mrc0c and mrc0cp, does the kernel's cutting for what cannot be sprayed whole: the program
-sends it out of mrc0c and meets it again, in packets, on mrc0cp.
+sends it out of mrc0c and meets it again, in packets, on mrc0cp. What leaves by mrc0cp goes nowhere:
+packets whose copies wait are parked there, so that their senders' sockets pay for them.
 
 One more pair, mrc0b and mrc0bp, is the clock: a packet circles in it (bpf/beat.c). What leaves by
 mrc0b waits for a tick in a token bucket, what leaves by mrc0bp for REST_NS.
