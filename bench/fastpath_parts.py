@@ -42,9 +42,8 @@ class Part:
 
 
 _SPRAY, _DELIVER = "mrc_spray", "mrc_deliver"
-_UNGUARDED = "*psn = tx->next;"
-_LOCK = f"bpf_spin_lock(&tx->lock);\n\t{_UNGUARDED}"
-_UNLOCK = "bpf_spin_unlock(&tx->lock);\n\tif (why)\n\t\treturn why;\n\treturn *id"
+_UNGUARDED = "why = number_packets(f, up, now, packets, len, price, psn, id);"
+_LOCKED = f"bpf_spin_lock(&f->tx->lock);\n\t{_UNGUARDED}\n\tbpf_spin_unlock(&f->tx->lock);"
 _CLONE = "put_link(skb, h, skb->protocol) || to_mrc0(skb, h, 0)"
 PARTS = (
     Part(
@@ -70,7 +69,7 @@ PARTS = (
     Part(
         _SPRAY,
         "the lock",
-        ((_LOCK, _UNGUARDED), (_UNLOCK, _UNLOCK.partition("\n\t")[2])),
+        ((_LOCKED, _UNGUARDED),),
     ),
     Part(
         _SPRAY,
