@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -25,6 +26,7 @@ from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
 from mrcd.lab import lab, processes, state
 from mrcd.lab.injection import Applied
+from mrcd.lab.multiqueue import ONE_QUEUE, QDISCS, HostNics
 
 FRAMINGS = ("auto", "cell", "mrc")
 """What `framing` may be in a host's configuration."""
@@ -339,18 +341,30 @@ def lab_up(
 
 
 @contextlib.contextmanager
-def fabric_up(fabric: Fabric, *, daemons: bool = True, settings: str = "") -> Iterator[str]:
+def fabric_up(
+    fabric: Fabric,
+    *,
+    daemons: bool = True,
+    settings: str = "",
+    host_nics: HostNics = ONE_QUEUE,
+) -> Iterator[str]:
     """Build a lab of this fabric; take it down at the end in any case.
 
     `settings` is TOML for every host's mrcd, such as `framed` returns.
     """
     if fabric.name in state.labs():  # a run that was killed has left it
         lab.down(fabric.name)
-    lab.up(fabric, daemons=daemons, settings=settings)
+    lab.up(fabric, daemons=daemons, settings=settings, host_nics=host_nics)
     try:
         yield fabric.name
     finally:
         lab.down(fabric.name)
+
+
+def nic_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say of what kind the NICs of a lab's hosts are."""
+    parser.add_argument("--queues", type=int, default=1, help="queues of the hosts' NICs")
+    parser.add_argument("--qdisc", choices=QDISCS, default="", help="their queueing discipline")
 
 
 def framed(framing: str | None, **more: str | int) -> str:

@@ -41,6 +41,7 @@ from bench.soak_traffic import Flow, Verdict
 from cli.exits import CommandError
 from mrcd.fabric import description
 from mrcd.lab import state
+from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
 from tests.net import mistakes
 from tests.net.conftest import RunningLab, deep_backlog
 
@@ -67,6 +68,7 @@ class Settings:
     udp_mbps: float
     stuck_s: float
     framing: str | None
+    nics: HostNics = ONE_QUEUE
 
     @property
     def ground(self) -> Ground:
@@ -129,7 +131,8 @@ def soak(settings: Settings) -> list[Verdict]:
     configuration = flow.framed(settings.framing)
     if settings.mixed:
         configuration += '[service]\non_stop = "keep"\n'
-    with deep_backlog(), flow.fabric_up(fabric, settings=configuration):
+    up = flow.fabric_up(fabric, settings=configuration, host_nics=settings.nics)
+    with deep_backlog(), up:
         try:
             return _soak(settings, plan, RunningLab(fabric))
         finally:
@@ -150,7 +153,8 @@ def _announce(settings: Settings, plan: Plan, file: Path) -> None:
     print(
         f"soak: {settings.minutes:g} minutes, seed {settings.seed}, {HOSTS} hosts,"
         f" {PLANES} planes x {T1} T1, {settings.rate_mbps} Mb/s, MTU {settings.mtu}"
-        f"{f', framing {settings.framing}' if settings.framing else ''}\n"
+        f"{f', framing {settings.framing}' if settings.framing else ''}"
+        f"{f', {settings.nics}' if settings.nics != ONE_QUEUE else ''}\n"
         f"soak: {len(plan.episodes)} episodes: {_counted(kinds)}; {together} of several elements"
         f" at once, {blackouts} blackouts of a host; {file}",
         flush=True,
@@ -334,12 +338,14 @@ def main() -> None:
     about = "S seconds without progress while a plane is healthy are a failure"
     parser.add_argument("--stuck", type=float, default=5, metavar="S", help=about)
     parser.add_argument("--framing", choices=FRAMINGS, help="framing of mrcd's data")
+    flow.nic_options(parser)
     parser.add_argument("--name", default="soak", help="name of the lab")
     args = parser.parse_args()
     entry.begin("soak")
     kinds = tuple(dict.fromkeys([*args.kinds, *(MIXED if args.mix else ())]))
     settings = Settings(args.name, args.minutes, args.seed, kinds, args.mtu, args.rate,
-                        args.tcp, args.udp, args.stuck, args.framing)  # fmt: skip
+                        args.tcp, args.udp, args.stuck, args.framing,
+                        HostNics(args.queues, args.qdisc))  # fmt: skip
     try:
         verdicts = soak(settings)
     except BenchFailed as problem:

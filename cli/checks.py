@@ -27,6 +27,10 @@ TCX = (6, 6)
 NEXT_CSID = (6, 1)
 OUR_XDP = "mrc_receive"
 REASONS = 3  # of a degraded state that are shown
+CELLS = {41: "IPv6", 4: "IPv4"}
+"""Next headers of cells, and the packets inside. Their source address differs from cell to cell."""
+BY_FLOW = ("cake", "choke", "drr", "fq_codel", "fq_pie", "hhf", "sfb", "sfq")
+"""Queueing disciplines that sort packets by flow, or keep some of them waiting."""
 RING_SHARE = 0.5  # the largest part of the free memory that the rings should take
 
 
@@ -45,6 +49,10 @@ class Nic:
     disable_ipv6: bool = False
     cuts: bool = True  # cells into packets (tx-ipxip6-segmentation)
     merges: bool = True  # packets into cells (rx-gro)
+    queues: int = 1  # receive queues
+    by_source: bool | None = None  # whether the source chooses among them; None if unknown
+    ruled: frozenset[int] = frozenset()  # IPv6 next headers that a rule puts into one of them
+    qdiscs: frozenset[str] = frozenset()  # kinds of queueing disciplines, at its root and below
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +418,65 @@ def merging(facts: Facts) -> Finding | None:
     return Finding("cell merging", "warn", found, fix)
 
 
+def receive_queues(facts: Facts) -> Finding | None:
+    """Check that NICs put the cells of a path into one receive queue.
+
+    No driver takes a hash of the destination alone for packets in IPv6, so a rule goes before it.
+    """
+
+    def spreads(nic: Nic) -> bool:
+        ruled = CELLS.keys() <= nic.ruled
+        return nic.queues > 1 and nic.by_source is not False and not ruled
+
+    if not (names := _lacking(facts, spreads)):
+        return None
+    fix = []
+    for place, nic in enumerate(facts.nics):
+        if nic.name in names.split(", "):
+            queue = place % nic.queues  # planes take different ones, and so different CPUs
+            fix += [
+                f"ethtool -N {nic.name} flow-type ip6 l4proto {header} action {queue}"
+                for header in CELLS
+                if header not in nic.ruled
+            ]
+    found = (
+        f"several on {names}, chosen by a hash with the source address, which differs from cell "
+        "to cell: cells of one path overtake each other, and count as lost until they arrive"
+    )
+    without = "   # if the NIC has no such rules"
+    fix += [f"ethtool -L {name} combined 1{without}" for name in names.split(", ")]
+    return Finding("receive queues", "warn", found, tuple(fix))
+
+
+def queueing(facts: Facts) -> Finding | None:
+    """Check that queueing disciplines of planes neither pace by connection nor sort by flow.
+
+    pfifo_fast does neither: its bands go by a priority that packets lose before they leave.
+    """
+    present = [nic for nic in facts.nics if nic.present]
+    pace = [nic.name for nic in present if "fq" in nic.qdiscs]
+    sort = {nic.name: kinds for nic in present if (kinds := sorted(nic.qdiscs & {*BY_FLOW}))}
+    said = []
+    if pace:
+        said.append(
+            f"fq on {', '.join(pace)} paces a connection on each plane as if there were no other: "
+            f"with BBR or SO_MAX_PACING_RATE it sends up to {len(present)} times its rate"
+        )
+    if sort:
+        shown = ", ".join(f"{' and '.join(kinds)} on {name}" for name, kinds in sort.items())
+        said.append(
+            f"{shown}: packets of one path overtake each other, and count as lost until they arrive"
+        )
+    if not said:
+        return None
+    fix = tuple(
+        f"tc qdisc replace dev {nic.name} root pfifo_fast"
+        for nic in present
+        if nic.name in pace or nic.name in sort
+    )
+    return Finding("queueing", "warn", "; ".join(said), fix)
+
+
 def memory(facts: Facts) -> Finding | None:
     """Check that both rings fit into the free memory."""
     # A data path has its rings already, whether a daemon runs or not.
@@ -507,6 +574,8 @@ HOST: tuple[Check, ...] = (
     foreign_xdp,
     cutting,
     merging,
+    receive_queues,
+    queueing,
     group,
     daemon,
 )

@@ -28,7 +28,7 @@ from mrcd.config import config
 from mrcd.config.keyfiles import USER, service_user, with_keys
 from mrcd.datapath.pins import is_bpffs
 from mrcd.fabric import shape
-from mrcd.linux import bpf, ethtool
+from mrcd.linux import bpf, ethtool, rss
 from mrcd.linux.netlink import Netlink, NetlinkFailed
 from mrcd.service import capabilities
 from mrcd.wire.sources import bpf_dir
@@ -278,6 +278,10 @@ async def _nics(names: Iterable[str]) -> tuple[Nic, ...]:
             offloads: dict[str, bool] = {}
             with contextlib.suppress(OSError):
                 offloads = ethtool.named_features(name)
+            qdiscs: frozenset[str] = frozenset()
+            with contextlib.suppress(NetlinkFailed):
+                qdiscs = await nl.qdiscs(name)
+            spreading = rss.of(name)
             found.append(
                 Nic(
                     name,
@@ -290,6 +294,10 @@ async def _nics(names: Iterable[str]) -> tuple[Nic, ...]:
                     disable_ipv6=bool(_number(PROC_SYS / "ipv6/conf" / name / "disable_ipv6")),
                     cuts=offloads.get("tx-ipxip6-segmentation", True),
                     merges=offloads.get("rx-gro", True),
+                    queues=spreading.queues,
+                    by_source=spreading.by_source,
+                    ruled=spreading.ruled,
+                    qdiscs=qdiscs,
                 )
             )
     return tuple(found)

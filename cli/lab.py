@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from mrcd.fabric.routing import Routing
     from mrcd.lab.lab import HostStatus, LabStatus
 
+QUEUES_MAX = 16
+QDISCS = ("fq", "fq_codel", "pfifo_fast", "mq")
+"""What mrcd.lab.multiqueue knows, which is not imported for a command's help."""
 _SHAPE = ("hosts", "planes", "t1", "hosts_per_t0")
 _ROUTING = {"routing": "mode", "encap": "encap", "underlay": "underlay"}
 
@@ -63,6 +66,18 @@ def lab() -> None:
 )
 @click.option(
     "--trim", is_flag=True, help="Switches cut data to its headers where they would drop it."
+)
+@click.option(
+    "--queues",
+    type=click.IntRange(1, QUEUES_MAX),
+    default=1,
+    show_default=True,
+    help="Queues of the hosts' NICs, which spread what arrives as RSS does.",
+)
+@click.option(
+    "--qdisc",
+    type=click.Choice(QDISCS),
+    help="Queueing discipline of the hosts' NICs, if the kernel has it.",
 )
 @click.option("--no-ecn", is_flag=True, help="Do not mark packets in long switch queues (CE).")
 @click.option(
@@ -102,16 +117,21 @@ def up(
     no_daemon: bool,
     as_json: bool,
     switches: bool,
+    queues: int,
+    qdisc: str | None,
     **options: Any,
 ) -> None:
     """Build a lab from FILE or from the options, and wait until its hosts reach each other.
 
     FILE is a fabric file (TOML). --name, --mtu, --rate, --trim, --routing, --encap and
     --underlay override its values. --hosts, --planes, --t1 and --hosts-per-t0
-    describe a fabric instead of FILE.
+    describe a fabric instead of FILE. All other options go with both.
     """
     from mrcd.lab import lab as labs  # noqa: PLC0415
+    from mrcd.lab.multiqueue import HostNics  # noqa: PLC0415
 
+    if switches and (queues > 1 or qdisc):
+        raise click.UsageError("--queues, --qdisc: not together with --switches, without hosts")
     fabric = _fabric(ctx, file, options)
     # Exit through the exception handlers on SIGTERM, so that a half-built lab is taken down.
     signal.signal(signal.SIGTERM, _terminated)
@@ -122,6 +142,7 @@ def up(
             daemons=not no_daemon,
             ecn=not no_ecn,
             insecure=insecure,
+            host_nics=HostNics(queues, qdisc or ""),
         )
     if as_json:
         hosts = [host.name for host in fabric.hosts]
@@ -256,6 +277,10 @@ def _as_text(found: LabStatus, actions: list[tuple[str, str]], states: dict[str,
     shared = {s.namespace for s in found.switches if s.namespace != f"{found.name}-{s.name}"}
     if not found.ecn:
         lines.append("switches do not mark packets (--no-ecn)")
+    if found.queues > 1:
+        lines.append(f"hosts' NICs have {found.queues} queues (--queues)")
+    if found.qdisc:
+        lines.append(f"hosts' NICs have the queueing discipline {found.qdisc} (--qdisc)")
     if found.trim:
         lines.append("switches trim data where they would drop it")
     if shared:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench import entry
+from bench import entry, flow
 from bench.compare import beside, libraries, plots, record, report, routes, unlimited, ways
 from bench.compare.arena import Arena, Arenas, say
 from bench.compare.catalogue import ABOUT, NAMES, WORKLOADS, Workload, labs
@@ -30,6 +30,7 @@ from bench.experiment import Shape
 from bench.flow import FRAMINGS, BenchFailed
 from bench.result import grid
 from mrcd import __version__
+from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
 from mrcd.lab.state import LabFailed
 
 _ABOUT = __doc__.partition("\n")[0] if __doc__ else ""
@@ -115,6 +116,7 @@ def _arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="default: beside the report")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="default: beside the report")
+    flow.nic_options(parser)
     parser.add_argument("--name", default="compare", help="name of the lab")
     args = parser.parse_args()
     args.json = args.json or args.report.with_suffix(".json")
@@ -137,6 +139,7 @@ class Run:
         self._arenas = Arenas(
             args.name, self._wanted, 1, args.quick, args.seed, results, tuple(args.cases),
             before.done if args.resume else frozenset(), tuple(args.framing),
+            HostNics(args.queues, args.qdisc),
         )  # fmt: skip
         self._processor = Processor()
         self._load = os.getloadavg()[0]
@@ -206,6 +209,8 @@ class Run:
             "congestion control": "cubic, except of DCTCP; ECN as the kernel has it: off,"
             " except that mrcd's routes and DCTCP's sockets ask for it",
         }
+        if (nics := HostNics(args.queues, args.qdisc)) != ONE_QUEUE:
+            found["hosts, where there are switches"] = str(nics)
         if args.framing:
             found["framing of mrc0"] = args.framing[0]
         if any(workload.section in ("training", "steps") for workload in self._chosen):

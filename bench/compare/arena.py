@@ -16,6 +16,7 @@ from bench.compare.results import Results
 from bench.compare.routes import Competitor
 from bench.experiment import Shape
 from bench.flow import BenchFailed
+from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
 from mrcd.lab.state import LabFailed
 
 QUICK_BUDGET_S = 215.0
@@ -38,6 +39,7 @@ class Arena:
     words: tuple[str, ...] = ()  # if not empty, only cases with one of these are measured
     done: frozenset[tuple[str, str]] = frozenset()  # workload and case of those taken already
     framings: tuple[str, ...] = ()  # of mrcd's data; none: as mrcd chooses
+    nics: HostNics = ONE_QUEUE  # of the hosts
 
     @property
     def capacity_bps(self) -> float:
@@ -94,13 +96,15 @@ class Arenas:
     words: tuple[str, ...] = ()
     done: frozenset[tuple[str, str]] = frozenset()
     framings: tuple[str, ...] = ()
+    nics: HostNics = ONE_QUEUE
 
     @contextlib.contextmanager
     def of(self, shape: Shape, mtu: int, workloads: Sequence[str]) -> Iterator[Arena]:
         """Build a lab of this shape with all competitors in workloads; remove it afterwards."""
         say(f"a lab: {shape}, MTU {mtu}")
         settings = flow.framed(self.framings[0] if self.framings else None)
-        with flow.fabric_up(shape.fabric(self.name, mtu), settings=settings):
+        fabric = shape.fabric(self.name, mtu)
+        with flow.fabric_up(fabric, settings=settings, host_nics=self.nics):
             wanted = [each for each in self.wanted if any(map(each.takes_part, workloads))]
             competitors, refused = configuration.usable(self.name, wanted)
             self.results.absent |= refused
@@ -116,6 +120,7 @@ class Arenas:
         return Arena(
             self.name, shape, mtu, competitors, self.rounds, self.quick, self.seed, self.results,
             QUICK_BUDGET_S if self.quick else math.inf, self.words, self.done, self.framings,
+            self.nics,
         )  # fmt: skip
 
 

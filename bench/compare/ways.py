@@ -102,7 +102,8 @@ def with_mrcd(stack: contextlib.ExitStack, arena: Arena, build: Build) -> list[W
 def without_mrcd(stack: contextlib.ExitStack, arena: Arena) -> str:
     """Build a lab of the arena's shape without mrcd; return its name."""
     name = f"{arena.name}-bare"
-    stack.enter_context(flow.fabric_up(arena.shape.fabric(name, arena.mtu), daemons=False))
+    fabric = arena.shape.fabric(name, arena.mtu)
+    stack.enter_context(flow.fabric_up(fabric, daemons=False, host_nics=arena.nics))
     return name
 
 
@@ -119,7 +120,7 @@ def fabric(arena: Arena) -> Build:
 
     def build(name: str, framing: str | None) -> contextlib.AbstractContextManager[object]:
         lab = arena.shape.fabric(name, arena.mtu)
-        return flow.fabric_up(lab, settings=flow.framed(framing))
+        return flow.fabric_up(lab, settings=flow.framed(framing), host_nics=arena.nics)
 
     return build
 

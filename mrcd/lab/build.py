@@ -14,10 +14,12 @@ import resource
 from collections.abc import Container, Iterable
 from pathlib import Path
 
+from mrcd.lab import multiqueue
 from mrcd.lab.marking import Marking
+from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
 from mrcd.lab.queues import Queue, TrimQueue
 from mrcd.lab.topology import ANCHOR, Node, Topology
-from mrcd.linux import netns, sysfs
+from mrcd.linux import netns
 from mrcd.linux.netlink import Netlink
 
 # `default` applies to interfaces that are created later; only lo exists so far.
@@ -65,8 +67,11 @@ def create_namespace(name: str, node: Node) -> None:
             Path("/proc/sys", key).write_text(value)
 
 
-async def build(topology: Topology, marking: Marking | None) -> None:
-    """Create all links and configure all nodes; the namespaces must exist already."""
+async def build(topology: Topology, marking: Marking | None, nics: HostNics = ONE_QUEUE) -> None:
+    """Create all links and configure all nodes; the namespaces must exist already.
+
+    nics: the kind of the hosts' NICs.
+    """
     fabric = topology.fabric
     spaces = topology.namespaces()
     _allow_open_files(4 * len(spaces) + 64)
@@ -83,6 +88,7 @@ async def build(topology: Topology, marking: Marking | None) -> None:
                 mac=cable.near.mac,
                 peer_mac=cable.far.mac,
                 peer_netns=topology.namespace(cable.far.node),
+                queues=multiqueue.queues(topology, nics, cable),
             )
         for members in spaces.values():
             nl = sockets[members[0].name]
@@ -95,6 +101,9 @@ async def build(topology: Topology, marking: Marking | None) -> None:
                     await nl.set_link(port, up=True)
                     trims = marking is not None and marking.trims((node.name, port))
                     await set_rate(nl, port, fabric.rate_mbps, fabric.mtu, trims=trims)
+                    if node.kind == "host" and nics.qdisc:
+                        below = fabric.rate_mbps > 0
+                        await nl.replace_qdisc(port, nics.qdisc, below_tbf=below)
                     if marking and fabric.rate_mbps:
                         queue = Queue.of(fabric.rate_mbps, fabric.mtu)
                         await marking.set_queue(nl, (node.name, port), queue)
@@ -103,7 +112,9 @@ async def build(topology: Topology, marking: Marking | None) -> None:
             await configure(nl, members)
             for node in members:
                 if node.kind != "host":
-                    _pin_to_cpu(topology, node)
+                    _pin_to_cpu(topology, node, nics)
+        await multiqueue.choose_queues(topology, nics, sockets)
+    multiqueue.receive_on_cpus(topology, nics)
 
 
 async def _choose_table(nl: Netlink, node: Node, table: int) -> None:
@@ -116,18 +127,24 @@ async def _choose_table(nl: Netlink, node: Node, table: int) -> None:
             await nl.add_rule(6 if ":" in cidr else 4, table, src=cidr)
 
 
-def _pin_to_cpu(topology: Topology, node: Node) -> None:
+def _pin_to_cpu(topology: Topology, node: Node, nics: HostNics) -> None:
     """Make a switch forward on one CPU, so that a path keeps its packets in order.
 
     Real switches are separate machines. In a lab any CPU may take any packet, and two busy CPUs
     overtake each other by whole time slices. With rate-limited links, all switches share the last
     CPU. Without limits the CPU is the bottleneck, so each plane's switches get their own CPU as far
-    as there are enough.
+    as there are enough. So they do where hosts have NICs with several queues, whose packets come
+    from several CPUs.
     """
     cpus = os.cpu_count() or 1
-    cpu = cpus - 1 if topology.fabric.rate_mbps else (node.plane or 0) % cpus
+    alone = topology.fabric.rate_mbps and nics.queues == 1
+    cpu = cpus - 1 if alone else (node.plane or 0) % cpus
+    several = multiqueue.ports(topology, nics)
+    to_hosts = [port for port in node.ports if (node.name, port) in several]
     with netns.entered(topology.namespace(node.name)):
-        sysfs.write_interfaces(node.ports, "queues/rx-0/rps_cpus", sysfs.cpu_mask(1 << cpu))
+        multiqueue.steer(node.ports, [cpu])
+        if to_hosts:
+            multiqueue.steer(to_hosts, [cpu] * nics.queues)
 
 
 async def configure(nl: Netlink, nodes: Iterable[Node]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from mrcd.lab import build, delays, impair
@@ -51,8 +51,12 @@ async def apply(
     ports: Iterable[Port],
     wanted: dict[Port, Effect],
     marking: Marking | None,
+    choosing: Collection[Port] = (),
 ) -> Applied:
-    """Give each port its wanted effect; a port without one becomes healthy."""
+    """Give each port its wanted effect; a port without one becomes healthy.
+
+    `choosing`: ports with a program that is no fault's, and stays (multiqueue.py).
+    """
     async with contextlib.AsyncExitStack() as stack:
         sockets: dict[str, Netlink] = {}
         up: dict[str, set[str]] = {}
@@ -86,7 +90,7 @@ async def apply(
         if raised or slow:
             effective_ns = time.monotonic_ns()
         for job in jobs:
-            await _tidy(topology, job, marking)
+            await _tidy(topology, job, marking, choosing)
     return Applied(began_ns, effective_ns)
 
 
@@ -181,10 +185,12 @@ async def _set_rate(topology: Topology, job: _Work, marking: Marking | None) -> 
         await marking.set_queue(job.nl, (job.node, job.port), queue)
 
 
-async def _tidy(topology: Topology, job: _Work, marking: Marking | None) -> None:
+async def _tidy(
+    topology: Topology, job: _Work, marking: Marking | None, choosing: Collection[Port]
+) -> None:
     """Remove the objects that a port no longer needs."""
     marks = marking and marking.covers((job.node, job.port)) and _rate_mbps(topology, job)
-    if not job.programs and not marks:
+    if not job.programs and not marks and (job.node, job.port) not in choosing:
         await job.nl.delete_clsact(job.port)
     if not job.effect.egress_delay_us and job.nl.exists(delays.tap(job.port)):
         delays.stop(list(delays.running(job.space, job.port)))

@@ -21,10 +21,11 @@ from mrcd.config import keyfiles
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
 from mrcd.handshake.identity import KEY_BYTES, Secret
-from mrcd.lab import build, faults, injection, nics, processes, reach, state, topology
+from mrcd.lab import build, faults, injection, multiqueue, nics, processes, reach, state, topology
 from mrcd.lab.assembler import finish
 from mrcd.lab.injection import Applied
 from mrcd.lab.marking import Marking
+from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
 from mrcd.lab.state import Fault, Lab, LabFailed, NoSuchElement
 from mrcd.lab.topology import Topology
 from mrcd.linux import bpf, mounts, netns
@@ -80,6 +81,8 @@ class LabStatus:
     daemons: bool
     ecn: bool
     trim: bool
+    queues: int
+    qdisc: str
     hosts: tuple[HostStatus, ...]
     switches: tuple[SwitchStatus, ...]
     faults: tuple[Fault, ...]
@@ -108,6 +111,7 @@ def up(
     on_stop: str = "detach",
     settings: str = "",
     insecure: bool = False,
+    host_nics: HostNics = ONE_QUEUE,
 ) -> None:
     """Build the lab of this fabric, named after it; return when all hosts reach all others.
 
@@ -116,21 +120,25 @@ def up(
     that is added to every host's mrcd.toml. The hosts share a secret of this lab, unless `insecure`
     is set or the settings name keys. Without `hosts` only the switches are built. NICs of
     this machine are then their ports to the hosts, and the call does not wait until hosts reach
-    each other.
+    each other. `host_nics`: the hosts' NICs have several queues, or another queueing discipline.
 
     Raises LabFailed with the reason, and leaves nothing behind, when the lab cannot be built.
     """
     state.require_root()
+    host_nics.check(fabric.rate_mbps)
+    if _native(settings) and host_nics.queues > 1:  # such a veth takes no more than its queues
+        raise LabFailed("hosts of a lab that receive at native XDP have NICs with one queue")
     plan = topology.plan(fabric)
     spaces = plan.namespaces()
     names = tuple(name for name in spaces if hosts or spaces[name][0].kind != "host")
     daemons = daemons and hosts
-    _claim(Lab(fabric.name, names, daemons, ecn, ()), fabric)
+    qdisc = host_nics.qdisc
+    _claim(Lab(fabric.name, names, daemons, ecn, (), host_nics.queues, qdisc), fabric)
     try:
         if hosts and not insecure:
             secret = Secret(secrets.token_bytes(KEY_BYTES))
             keyfiles.write(state.secret(fabric.name), secret, service=False)
-        _build(plan, plan.within(names), ecn, on_stop, settings)
+        _build(plan, plan.within(names), ecn, on_stop, settings, host_nics)
         if daemons:
             _start_daemons(plan)
     except BaseException as error:
@@ -161,7 +169,9 @@ def _claim(lab: Lab, fabric: Fabric) -> None:
             state.mark_run_netns()
 
 
-def _build(whole: Topology, plan: Topology, ecn: bool, on_stop: str, settings: str) -> None:
+def _build(
+    whole: Topology, plan: Topology, ecn: bool, on_stop: str, settings: str, host_nics: HostNics
+) -> None:
     """Build `plan`, the part of the whole that runs on this machine."""
     for name, members in plan.namespaces().items():
         build.create_namespace(name, members[0])
@@ -176,9 +186,14 @@ def _build(whole: Topology, plan: Topology, ecn: bool, on_stop: str, settings: s
     if len(plan.nodes) < len(whole.nodes):
         asyncio.run(nics.adopt(whole))
     with _marking(plan, ecn) as marking:
-        asyncio.run(build.build(plan, marking))
-    if tomllib.loads(settings).get("transport", {}).get("xdp") == "native":
+        asyncio.run(build.build(plan, marking, host_nics))
+    if _native(settings):
         _receive_what_xdp_sends(plan)
+
+
+def _native(settings: str) -> bool:
+    """Return whether hosts with these settings receive at native XDP."""
+    return bool(tomllib.loads(settings).get("transport", {}).get("xdp") == "native")
 
 
 def _receive_what_xdp_sends(plan: Topology) -> None:
@@ -365,6 +380,8 @@ def status(name: str) -> LabStatus:
         daemons=lab.daemons,
         ecn=lab.ecn,
         trim=fabric.trim,
+        queues=lab.queues,
+        qdisc=lab.qdisc,
         hosts=tuple(hosts),
         switches=switches,
         faults=lab.faults,
@@ -436,7 +453,9 @@ async def inject_together(name: str, actions: Mapping[str, str]) -> Applied:
         ports = {port for element in parsed for port in faults.ports(plan, element)}
         try:
             with _marking(plan, lab.ecn) as marking:
-                return await injection.apply(plan, ports, faults.effects(plan, after), marking)
+                choosing = multiqueue.ports(plan, HostNics(lab.queues, lab.qdisc))
+                effects = faults.effects(plan, after)
+                return await injection.apply(plan, ports, effects, marking, choosing)
         except OSError as error:
             shown = ", ".join(f"{element} {action}" for element, action in actions.items())
             raise LabFailed(f"fault {shown}: {error}") from error

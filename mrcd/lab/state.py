@@ -52,13 +52,18 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """The record of a lab: its namespaces, whether daemons run and switches mark, its faults."""
+    """The record of a lab: its namespaces, whether daemons run and switches mark, its faults.
+
+    `queues` and `qdisc` say of what kind the hosts' NICs are (multiqueue.py).
+    """
 
     name: str
     namespaces: tuple[str, ...]
     daemons: bool
     ecn: bool
     faults: tuple[Fault, ...]
+    queues: int = 1
+    qdisc: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +131,8 @@ def read(name: str) -> Lab:
         daemons=data["daemons"],
         ecn=data.get("ecn", False),  # absent if built before switches could mark
         faults=tuple(Fault(**fault) for fault in data["faults"]),
+        queues=data.get("queues", 1),  # absent if built before NICs could have several
+        qdisc=data.get("qdisc", ""),
     )
 
 

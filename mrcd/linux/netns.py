@@ -84,6 +84,18 @@ def create(name: str) -> None:
         netns.attach(str(path(name)), threading.get_native_id(), libc=libc.LIBC)
 
 
+@contextlib.contextmanager
+def nameless() -> Iterator[None]:
+    """Run a block with this thread in a new namespace, which ends with the block and its sockets.
+
+    Never await inside, as in `entered`.
+    """
+    with _restored():
+        with _trying("create a network namespace"):
+            libc.call("unshare", "unshare", _CLONE_NEWNET)
+        yield
+
+
 def delete(name: str) -> bool:
     """Delete the namespace `name`; return False when it did not exist.
 

@@ -19,6 +19,7 @@ import pytest
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
 from mrcd.lab import lab, state
+from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
 from mrcd.linux import netns
 from tests.net import lab_hosts
 
@@ -103,6 +104,7 @@ def _labs(prefix: str) -> Iterator[MakeLab]:
         settings: str = "",
         on_stop: str = "detach",
         insecure: bool = False,
+        host_nics: HostNics = ONE_QUEUE,
         routed: Mapping[str, str] = MappingProxyType({}),
         **options: Any,
     ) -> RunningLab:
@@ -121,6 +123,7 @@ def _labs(prefix: str) -> Iterator[MakeLab]:
             on_stop=on_stop,
             settings=settings,
             insecure=insecure,
+            host_nics=host_nics,
         )
         return RunningLab(fabric)
 
@@ -137,7 +140,8 @@ def make_lab(worker_name: str) -> Iterator[MakeLab]:
     """Build labs: `make_lab(daemons=False, ecn=True, hosts=2, ...)`, with the options of `lab up`.
 
     `settings` is TOML to add to every host's mrcd.toml; `on_stop` is the setting of that name.
-    `routed` has the prefix behind each host that has one.
+    `host_nics` is the kind of NIC that hosts have. `routed` has the prefix behind each host that
+    has one.
     """
     with _labs(worker_name) as make:
         yield make

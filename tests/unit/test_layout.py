@@ -113,6 +113,7 @@ CLI_MAY_IMPORT_LATE = {
     "mrcd.linux.ethtool",
     "mrcd.linux.netlink",
     "mrcd.linux.ringbuf",
+    "mrcd.linux.rss",
     "mrcd.quick",
     "mrcd.service.capabilities",
     "mrcd.service.statefile",

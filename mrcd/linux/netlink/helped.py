@@ -46,9 +46,11 @@ class HelpedNetlink(Netlink):
         mac: bytes | None = None,
         peer_mac: bytes | None = None,
         peer_netns: str | None = None,
+        queues: int = 1,
     ) -> None:
         """Create a veth pair with addresses of its own, both ends in this namespace."""
         assert mac is not None and peer_mac is not None and peer_netns is None  # noqa: PT018
+        assert queues == 1, "only labs have veths with several queues"
         self._change(requests.CreateVeth(name, peer, mtu, mac_text(mac), mac_text(peer_mac)))
 
     async def create_macvlan(self, name: str, lower: str, *, mtu: int, mac: bytes) -> None:

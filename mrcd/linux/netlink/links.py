@@ -56,13 +56,20 @@ class Links(Connection):
         mac: bytes | None = None,
         peer_mac: bytes | None = None,
         peer_netns: str | None = None,
+        queues: int = 1,
     ) -> None:
         """Create a veth pair, with `peer` directly in `peer_netns` when that is given.
 
-        Fails when either name is taken: an existing pair is never adopted.
+        Both ends have `queues` transmit and receive queues, and of several, `name` has one transmit
+        queue more. What leaves there by transmit queue q + 1 arrives as from receive queue q: a
+        packet keeps the number of the first (Linux 6.18), and where drivers record the second,
+        0 means none. Fails when either name is taken: an existing pair is never adopted.
         """
         other: dict[str, Any] = {"ifname": peer, "mtu": mtu}
         spec: dict[str, Any] = {"kind": "veth", "ifname": name, "mtu": mtu, "peer": other}
+        if queues > 1:  # without a number, one is in use, and there are spare ones for all CPUs
+            other |= {"num_tx_queues": queues, "num_rx_queues": queues}
+            spec |= {"num_tx_queues": queues + 1, "num_rx_queues": queues}
         if mac is not None:
             spec["address"] = mac_text(mac)
         if peer_mac is not None:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from pyroute2.netlink.rtnl.tcmsg import plugins, sched_bpf, sched_pfifo
+from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST
+from pyroute2.netlink.rtnl import RTM_NEWQDISC, TC_H_ROOT
+from pyroute2.netlink.rtnl.tcmsg import plugins, sched_bpf, sched_pfifo, tcmsg
 
 from mrcd.linux.interfaces import Bucket
 from mrcd.linux.netlink.connection import Connection, trying
@@ -31,6 +33,9 @@ _extend_bpf()
 plugins.setdefault("bfifo", sched_pfifo)  # the same options, but its limit is in bytes
 
 
+_TBF, _TBF_CLASS = 0x10000, 0x10001
+
+
 class Queues(Connection):
     """Queues and classifiers of interfaces."""
 
@@ -43,6 +48,7 @@ class Queues(Connection):
                 "replace",
                 "tbf",
                 self.index(name),
+                _TBF,
                 rate=rate_bytes_per_s,
                 burst=burst_bytes,
                 limit=limit_bytes,
@@ -90,6 +96,32 @@ class Queues(Connection):
                 await self._ipr.tc(
                     "add", "bfifo", index, (parent & 0xFFFF) << 16, parent=parent, limit=limit
                 )
+
+    async def replace_qdisc(self, name: str, kind: str, *, below_tbf: bool = False) -> None:
+        """Give `name` a queueing discipline without options, as its root or below `replace_tbf`'s.
+
+        Fails with ENOENT where the kernel has none of that kind.
+        """
+        # The library would send the options that it takes for a kind's defaults.
+        message = tcmsg()
+        message["index"] = self.index(name)
+        message["parent"] = _TBF_CLASS if below_tbf else TC_H_ROOT
+        message["attrs"] = [("TCA_KIND", kind)]
+        flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE
+        with trying(f"set qdisc {kind} on {name}"):
+            async for _ in await self._ipr.nlm_request(message, RTM_NEWQDISC, flags):
+                pass
+
+    async def qdiscs(self, name: str) -> frozenset[str]:
+        """Return the kinds of all queueing disciplines of `name`, at its root and below."""
+        index = self.index(name)
+        return frozenset(
+            [
+                str(message.get_attr("TCA_KIND"))
+                async for message in self._dump(self._ipr.get_qdiscs, index=index)
+                if message["index"] == index
+            ]
+        )
 
     async def delete_root_qdisc(self, name: str) -> None:
         """Restore the default queue of `name`."""

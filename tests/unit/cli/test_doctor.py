@@ -140,6 +140,17 @@ BAD: list[tuple[Check, dict[str, Any], str, str, str]] = [
      "ethtool -K eth3 tx-ipxip6-segmentation on"),
     (checks.merging, {"nics": nic(merges=False)}, "warn", "GRO is off on eth3",
      "ethtool -K eth3 gro on"),
+    (checks.receive_queues, {"nics": nic(queues=8)}, "warn", "several on eth3, chosen by a hash",
+     "ethtool -N eth3 flow-type ip6 l4proto 41 action 1\n"
+     "ethtool -N eth3 flow-type ip6 l4proto 4 action 1\nethtool -L eth3 combined 1"),
+    (checks.receive_queues, {"nics": nic(queues=2, by_source=True, ruled=frozenset({41}))}, "warn",
+     "overtake", "ethtool -N eth3 flow-type ip6 l4proto 4 action 1\nethtool -L eth3 combined 1"),
+    (checks.queueing, {"nics": nic(qdiscs=frozenset({"mq", "fq"}))}, "warn",
+     "fq on eth3 paces a connection on each plane as if there were no other: with BBR or "
+     "SO_MAX_PACING_RATE it sends up to 2 times", "tc qdisc replace dev eth3 root pfifo_fast"),
+    (checks.queueing, {"nics": nic(qdiscs=frozenset({"mq", "fq_codel"}))}, "warn",
+     "fq_codel on eth3: packets of one path overtake each other",
+     "tc qdisc replace dev eth3 root pfifo_fast"),
     (checks.foreign_xdp, {"nics": nic(xdp="katran", generic=True), "native": False}, "warn",
      "in generic mode, which switches GRO off and copies large packets: katran on eth3",
      "ip link set dev eth3 xdp off"),
@@ -235,6 +246,25 @@ def test_without_a_configuration_planes_are_not_judged(check: Check) -> None:
 def test_offloads_do_not_matter_where_there_are_no_cells() -> None:
     bare = replace(GOOD, nics=nic(cuts=False, merges=False), framing="mrc")
     assert not any(check(bare) for check in (checks.cutting, checks.merging))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"queues": 8, "by_source": False},
+        {"queues": 8, "by_source": True, "ruled": frozenset({4, 41})},
+        {"queues": 8, "present": False},
+        {"qdiscs": frozenset({"mq", "pfifo_fast"})},
+        {"qdiscs": frozenset({"tbf", "bfifo"})},
+    ],
+)
+def test_queues_that_keep_paths_in_order_are_good(changed: dict[str, Any]) -> None:
+    facts = replace(GOOD, nics=nic(**changed))
+    assert not any(check(facts) for check in (checks.receive_queues, checks.queueing))
+
+
+def test_receive_queues_do_not_matter_where_there_are_no_cells() -> None:
+    assert checks.receive_queues(replace(GOOD, nics=nic(queues=8), framing="mrc")) is None
 
 
 def test_without_xdp_of_ours_other_native_programs_are_welcome() -> None:

@@ -15,6 +15,7 @@ READING = {
     "links",
     "neighbor",
     "nudge_neighbor",
+    "qdiscs",
     "resolve_neighbor",
     "routes",
     "rules",
@@ -31,6 +32,7 @@ OF_LABS = {
     "delete_root_qdisc",
     "move_link",
     "replace_htb",
+    "replace_qdisc",
     "replace_tbf",
 }
 
