@@ -173,7 +173,7 @@ def _link(link: OurLink, present: Present, is_mrc0: bool) -> Iterator[Finding]:
         remedy = f"`ethtool -K {name}` sets them back"
         yield Finding(Kind.OFFLOADS, f"{name} offloads", text, remedy, name)
     if link.bucket is not None and not _alike(link.bucket, present.buckets.get(link.index)):
-        text = f"{name} has no token bucket of {link.bucket.rate} B/s, which times the clock"
+        text = f"{name} has no token bucket of {link.bucket.rate} B/s, as mrcd has set it"
         remedy = "the log says why it could not be set; `systemctl restart mrcd` tries it anew"
         yield Finding(Kind.BUCKET, f"{name} bucket", text, remedy, name)
     yield from _foreign(link, there)

@@ -252,3 +252,12 @@ def test_what_others_do_to_the_clock_is_put_right(running: Lab, command: list[st
     beats = clock(running, "h1")["beats"]
     eventually(lambda: clock(running, "h1")["beats"] > beats + 10, "beats come")
     lab_hosts.until_ok(running.name, "h1")
+
+
+def test_nothing_is_put_right_that_nobody_changed(make_lab: MakeLab) -> None:
+    """The kernel keeps the depth of a fast bucket less exactly than it was asked for."""
+    made = make_lab(daemons=True, planes=4)  # whose NICs say 10 Gb/s
+    lab_hosts.until_ok(made.name, "h1", SETTLED_S)
+    beats = clock(made, "h1")["beats"]
+    eventually(lambda: clock(made, "h1")["beats"] > beats + 150, "the repair has looked", 60)
+    assert "interface.repaired" not in logged(made, "h1")
