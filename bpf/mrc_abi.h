@@ -249,7 +249,8 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 queue_ns;          /* round trips beyond that, smoothed, on planes with a whole share; lock */
 	/* Congestion control (nscc.h); lock */
 	__u32 cwnd;              /* window, bytes; 0: not begun */
-	__u32 inflight;          /* sent and not acknowledged, bytes */
+	__u32 inflight;          /* sent and not acknowledged, bytes, of PSNs from .counted_from on */
+	__u32 counted_from;      /* the last packet that was sent with nothing on its way */
 	__u32 backlog;           /* of the packets held, bytes */
 	__u32 delay_ns;          /* queueing delay, smoothed */
 	__u32 target_ns;         /* what it should be */

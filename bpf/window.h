@@ -107,6 +107,7 @@ static __always_inline u32 number_packets(const struct flow *f, u64 up, u64 now,
 			tx->progress_ns = now;
 			tx->moved_ns = now;
 			tx->inflight = 0;
+			tx->counted_from = *psn;
 		}
 		if (*id & PATH_HELD)
 			nscc_hold(tx, packets, len, f->tcp, f->bit, now);
