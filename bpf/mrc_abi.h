@@ -319,7 +319,7 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	struct bpf_spin_lock lock;
 	__u32 next;              /* next PSN to deliver; lock, and only the owner while busy */
 	__u32 high;              /* highest PSN received, plus one; lock */
-	__u32 busy;              /* 1: a program owns next and delivers; lock */
+	__u32 busy;              /* not 0: a program owns next and delivers: one, and so many PSNs that only its skb has; lock */
 	__u32 pending_packets;   /* arrived since the last SACK; lock */
 	__u32 pending_bytes;     /* lock */
 	__u32 waiting;           /* packets held behind a gap; lock */
