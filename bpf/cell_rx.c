@@ -267,7 +267,8 @@ static __always_inline u32 hold_piece(struct __sk_buff *skb, struct cell_in *in,
  * The next piece: send it to mrc0 as the owner of rx->next, so that another CPU
  * cannot overtake. Returns 0, or -1 if it is not delivered and nobody knows of it.
  */
-static __always_inline int deliver_piece(struct __sk_buff *skb, struct cell_in *in, u32 n)
+static __always_inline int deliver_piece(struct __sk_buff *skb, struct cell_in *in,
+					 const struct place *at)
 {
 	struct mrc_rx *rx = in->rx;
 	int failed;
@@ -279,7 +280,7 @@ static __always_inline int deliver_piece(struct __sk_buff *skb, struct cell_in *
 		  put_link(skb, in->h, bpf_htons(in->p->v6 ? ETH_P_IPV6 : ETH_P_IP)) ||
 		  to_mrc0(skb, in->h, 1));
 	bpf_spin_lock(&rx->lock);
-	pass_piece(rx, n, failed);
+	pass_piece(rx, in->p, at, failed);
 	bpf_spin_unlock(&rx->lock);
 	if (failed)
 		return -1;
@@ -365,7 +366,7 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 		in->p->wrong = check_inner_of(skb, CELL_OFF, in->h, in->q->peer, in->p->v6);
 	if (disposition == RX_HOLD)
 		disposition = hold_piece(skb, in, at.psn);
-	else if (disposition == RX_DELIVER && deliver_piece(skb, in, at.own))
+	else if (disposition == RX_DELIVER && deliver_piece(skb, in, &at))
 		return cell_refuse(skb, in, MRC_C_DELIVER_RETRY, MRC_NACK_NO_RESOURCE);
 	switch (disposition) {
 	case RX_OUTSIDE:

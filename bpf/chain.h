@@ -43,6 +43,7 @@ struct learn_args {              /* mrc_deliver to mrc_learn: what a SACK tells 
 	u32 heard;               /* its count of bytes, 24 bits */
 	u32 down;                /* bit p: the peer's plane p is down */
 	u32 granted;             /* the window that it grants, PSNs */
+	u32 next;                /* what had been sent when it came */
 	u32 base;                /* PSN of its bitmap's first bit */
 	u32 id;                  /* path of the packet that caused it, or MRC_NO_PATH */
 	u32 is_long;             /* 1: that packet had half of the MTU or more */

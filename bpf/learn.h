@@ -50,6 +50,9 @@ static __always_inline u32 learn_times(struct mrc_tx *tx, struct mrc_balance *b,
 			queue_sample(tx, in->rtt, in->is_long, now);
 	}
 	state->pressed = fresh ? nscc_press(h, tx, in->bytes, in->press) : 0;
+	/* Another CPU may have learnt that all of it has arrived, and something been sent since. */
+	if ((s32)(in->next - tx->counted_from) <= 0)
+		tx->inflight += in->bytes;
 	/* A plane that gave up part of its share is answered by sending it less. */
 	nscc_sack(h, tx, b, in->qp, in->bytes, whole ? in->rtt : 0, in->class, in->m, now);
 	if (state->pressed == MRC_C_PENALTY_RX)

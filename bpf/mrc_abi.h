@@ -249,7 +249,8 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 queue_ns;          /* round trips beyond that, smoothed, on planes with a whole share; lock */
 	/* Congestion control (nscc.h); lock */
 	__u32 cwnd;              /* window, bytes; 0: not begun */
-	__u32 inflight;          /* sent and not acknowledged, bytes */
+	__u32 inflight;          /* sent and not acknowledged, bytes, of PSNs from .counted_from on */
+	__u32 counted_from;      /* the last packet that was sent with nothing on its way */
 	__u32 backlog;           /* of the packets held, bytes */
 	__u32 delay_ns;          /* queueing delay, smoothed */
 	__u32 target_ns;         /* what it should be */
@@ -318,7 +319,7 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	struct bpf_spin_lock lock;
 	__u32 next;              /* next PSN to deliver; lock, and only the owner while busy */
 	__u32 high;              /* highest PSN received, plus one; lock */
-	__u32 busy;              /* 1: a program owns next and delivers; lock */
+	__u32 busy;              /* not 0: a program owns next and delivers: one, and so many PSNs that only its skb has; lock */
 	__u32 pending_packets;   /* arrived since the last SACK; lock */
 	__u32 pending_bytes;     /* lock */
 	__u32 waiting;           /* packets held behind a gap; lock */

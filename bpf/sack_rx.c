@@ -390,6 +390,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, u32 cell, str
 	out->granted = s.granted;
 	out->press = s.press;
 	out->base = s.base;
+	out->next = s.next;
 	learn_trigger(qp, cell, &s, tx, b, h, &t, out, now);
 	time_question(qp, &s, tx, b, h, out, now);
 	if (s.needless)

@@ -107,6 +107,7 @@ static __always_inline u32 number_packets(const struct flow *f, u64 up, u64 now,
 			tx->progress_ns = now;
 			tx->moved_ns = now;
 			tx->inflight = 0;
+			tx->counted_from = *psn;
 		}
 		if (*id & PATH_HELD)
 			nscc_hold(tx, packets, len, f->tcp, f->bit, now);
@@ -326,7 +327,8 @@ static __always_inline void place_packet(struct mrc_rx *rx, u32 wire_psn, struct
 	a->psn = full_psn(wire_psn, rx->next);
 	a->disposition = rx_disposition(rx, a->psn, 1);
 	if (a->disposition == RX_DELIVER) {
-		rx->busy = a->owner = 1;
+		a->owner = 1;
+		rx->busy = 1 + 1;
 		/* A copy that arrives now must not pass for a missing packet. */
 		rx_set(rx, a->psn);
 	}
@@ -506,8 +508,7 @@ static __always_inline void place_piece(struct mrc_rx *rx, u32 limit, const stru
 	if (n > 1 && at->disposition <= RX_HOLD)
 		rx->large_ns = now;
 	if (at->disposition == RX_DELIVER) {
-		note_arrival(rx, p, at->psn);
-		rx->busy = 1;
+		rx->busy = 1 + at->own;
 		/* A copy that arrives now must not pass for a missing piece. */
 		rx_mark(rx, rx->next, at->own, 1);
 	} else if (at->disposition == RX_HOLD) {
@@ -533,13 +534,16 @@ static __always_inline u32 enter_piece(struct mrc_rx *rx, const struct piece *p,
 	return RX_HOLD;
 }
 
-/* The owner has delivered `n` packets from rx->next on, or has `failed` to. Lock of rx held. */
-static __always_inline void pass_piece(struct mrc_rx *rx, u32 n, u32 failed)
+/* The owner has delivered a piece, or has `failed` to. Lock of rx held. */
+static __always_inline void pass_piece(struct mrc_rx *rx, const struct piece *p,
+				       const struct place *at, u32 failed)
 {
-	rx_mark(rx, rx->next, n, 0);
+	rx_mark(rx, rx->next, at->own, 0);
 	rx->busy = 0;
-	if (!failed)
-		rx->next += n;
+	if (failed)
+		return;
+	rx->next += at->own;
+	note_arrival(rx, p, at->psn);
 }
 
 struct sack_body {               /* host order, what a SACK says */
@@ -561,7 +565,9 @@ struct sack_body {               /* host order, what a SACK says */
 
 /*
  * Describe the window from PSN `base` on (next <= base < high). The window is
- * twice the MPR, so the 64 bits never wrap to its beginning. Lock of rx held.
+ * twice the MPR, so the 64 bits never wrap to its beginning. What an owner is about to
+ * deliver has not arrived as long as mrc0 may refuse it: the sender forgets what has. Lock of
+ * rx held.
  */
 static __always_inline void sack_from_rx(const struct mrc_rx *rx, u32 base, struct sack_body *s)
 {
@@ -572,6 +578,7 @@ static __always_inline void sack_from_rx(const struct mrc_rx *rx, u32 base, stru
 	s->bitmap = rx->received[word] >> shift;
 	if (shift)
 		s->bitmap |= rx->received[(word + 1) & CFG_WORD_MASK] << (64 - shift);
+	s->bitmap &= ~lowest_bits(within_word((s32)(rx->next + rx->busy - 1 - base)));
 	s->ooo = rx->waiting;
 	s->bytes = rx->bytes;
 }

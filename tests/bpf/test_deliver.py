@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Sack, decode_frame
 from tests.bpf.packets import EV, REMOTE_QPN, Far, ev_of, ip4, ip6, numbered
 from tests.bpf.rig import LINK_MAC, MPR, NEVER_NS, RING_SLOTS, TC_REDIRECT, TC_SHOT, WINDOW, Rig
@@ -252,6 +253,18 @@ def test_packet_refused_by_mrc0_is_kept(rig: Rig, far: Far) -> None:
     arrive(rig, far, FIRST + 1)
     assert delivered(rig) == [FIRST, FIRST + 1]
     assert rig.free_slots("rx_free") == RING_SLOTS
+
+
+def test_what_mrc0_may_still_refuse_is_told_by_no_answer(rig: Rig, far: Far) -> None:
+    """Its sender would forget it. Another CPU delivers FIRST and FIRST + 1 here."""
+    bits = [0] * (ABI.MRC_WINDOW_WORDS)
+    for psn in (FIRST, FIRST + 1):
+        bits[psn % WINDOW // 64] |= 1 << psn % 64
+    rig.edit("rxs", 0, "mrc_rx", busy=1 + 2, received=tuple(bits))
+    ran = rig.arrive(far.data(FIRST + 3, numbered(3), ackreq=True))
+    sack = answer(ran.frame)
+    assert sack.body.cack == FIRST - 1
+    assert sacked(sack) == {FIRST + 3}
 
 
 def test_connections_do_not_mix(rig: Rig, far: Far) -> None:

@@ -260,6 +260,18 @@ def test_overtaken_sack_sends_what_it_makes_room_for(rig: Rig, far: Far) -> None
     assert [each.psn for each in resent(rig)] == [FIRST + 2]
 
 
+def test_sack_that_is_learnt_late_leaves_the_bytes_of_what_was_sent_since(
+    rig: Rig, far: Far
+) -> None:
+    """Another CPU has moved the window over what it acknowledges, and the count began anew."""
+    spray(rig, 2)
+    rig.edit("txs", 0, "mrc_tx", counted_from=FIRST + 2, inflight=SHORT)
+    rig.arrive(far.sack(FIRST + 1))
+    assert rig.tx()["inflight"] == SHORT
+    spray(rig, 1, first=2)
+    assert (rig.tx()["inflight"], rig.tx()["counted_from"]) == (SHORT, FIRST + 2)
+
+
 def test_one_tick_delivers_repairs_probes_and_sends_what_waits(rig: Rig, far: Far) -> None:
     """The kernel allows 33 tail calls in a chain: no kind of work takes those of another."""
     narrow(rig, 20)
