@@ -34,7 +34,8 @@ struct bpf_spin_lock { __u32 val; };
 #include "nscc.h"
 #include "penalty.h"
 u32 host_open(const struct mrc_host *h, struct mrc_tx *tx) { return nscc_open(h, tx, 0); }
-u32 host_take(const struct mrc_host *h, struct mrc_tx *tx) { return take_window(h, tx, tx->next++, CFG_MTU); }
+u32 host_take(const struct mrc_host *h, struct mrc_tx *tx)
+{ return take_window(h, tx, tx->next++, CFG_MTU); }
 void host_sack(const struct mrc_host *h, struct mrc_tx *tx, struct mrc_balance *b, u32 bytes,
                u32 rtt, u32 press, u64 now)
 {
