@@ -258,6 +258,11 @@ class Session:
         return DEAD_AFTER_NS if self._bound is None else self._bound.patience.dead_ns
 
     @property
+    def heard_ns(self) -> int | None:
+        """When the peer we are bound to was heard last; None while there is none."""
+        return None if self._bound is None else self._bound.heard_ns
+
+    @property
     def remote(self) -> Offer | None:
         """The latest Offer of the peer we are bound to, for display."""
         return self._bound.offer if self._bound else None
