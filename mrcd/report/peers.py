@@ -251,10 +251,13 @@ def reasons(engine: Engine) -> list[str]:
 
 def warnings(engine: Engine) -> list[str]:
     """Return what works, but needs a look: a line for each peer, or one for many."""
-    found = engine.peers.other_files
-    if len(found) > MANY:
-        return [f"{_counted([*found])}: {next(iter(found.values()))}"]
-    return [found[peer.name] for peer in engine.config.peers if peer.name in found]
+    lines = []
+    for found in (engine.peers.used_twice, engine.peers.other_files):
+        if len(found) > MANY:
+            lines.append(f"{_counted([*found])}: {next(iter(found.values()))}")
+        else:
+            lines += [found[peer.name] for peer in engine.config.peers if peer.name in found]
+    return lines
 
 
 def _counted(names: Sequence[str]) -> str:

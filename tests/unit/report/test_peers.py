@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrcd.handshake import State
-from mrcd.report.peers import MANY, _bits, _runs, reasons
+from mrcd.report.peers import MANY, _bits, _runs, reasons, warnings
 
 SECOND = 1_000_000_000
 NOW = 10_000 * SECOND
@@ -86,6 +86,18 @@ def test_reasons__of_many_silent_peers_say_the_shortest_time() -> None:
     found.peers.sessions["h4"].heard_ns = NOW - 40 * SECOND
     (line,) = reasons(found)
     assert line.endswith("have not been heard for 40 s or longer")
+
+
+def test_warnings__name_a_key_on_two_hosts_before_other_files() -> None:
+    found = engine(h2=State.ESTABLISHED, h3=State.ESTABLISHED)
+    found.peers.used_twice = {"h3": "two hosts use the key of peer h3"}
+    found.peers.other_files = {"h2": "h2 has another file"}
+    assert warnings(found) == ["two hosts use the key of peer h3", "h2 has another file"]
+    found.peers.used_twice = {f"h{i}": "two hosts use a key" for i in range(MANY + 1)}
+    found.peers.other_files = {}
+    assert warnings(found) == [
+        f"{MANY + 1} peers (h0, h1, h2 and {MANY - 2} more): two hosts use a key"
+    ]
 
 
 @given(st.sets(st.integers(0, 60)))
