@@ -133,7 +133,7 @@ def contention(rounds: int) -> Iterator[Line]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # bcc prefers names as bytes
-        module = BPF(text=_SHARED)
+        module = BPF(text=_SHARED.encode())
     programs = {
         name: bpf.load_program(
             bpf.PROG_TYPE_SCHED_CLS, bytes(module.dump_func(name.encode())), name=name

@@ -132,7 +132,7 @@ def _direct(name: str, mtu: int) -> Iterator[int]:
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # bcc prefers names as bytes
-        code = bytes(BPF(text=_PASS).dump_func(b"pass_all"))
+        code = bytes(BPF(text=_PASS.encode()).dump_func(b"pass_all"))
     program, _ = bpf.load_program(bpf.PROG_TYPE_XDP, code, name="pass_all")
     link = -1
     try:

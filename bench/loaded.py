@@ -113,7 +113,7 @@ class Harness:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # bcc prefers names as bytes
-            module = BPF(text=_HARNESS)
+            module = BPF(text=_HARNESS.encode())
         self._module = module  # keep it: its maps are closed when it is collected
         self._fds = {
             name: bpf.load_program(

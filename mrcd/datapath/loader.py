@@ -255,7 +255,7 @@ def compilation(text: str, sizes: Sizes) -> Bytecode:
         ) from error
 
     try:
-        module = BPF(text=text, cflags=[*FLAGS, *sizes.defines()])
+        module = BPF(text=text.encode(), cflags=[*FLAGS, *sizes.defines()])
     except Exception as error:
         raise RuntimeError(
             f"bcc cannot compile the programs: {error}; it needs the kernel headers in "

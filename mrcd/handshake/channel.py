@@ -48,6 +48,13 @@ An INIT states the range of channel versions that its sender speaks, and the RES
 is used: the highest that both speak. Both are authenticated, so nobody on the way can talk two
 hosts into an older version.
 
+A key may be on two hosts, for instance on a copy of a virtual machine. A peer that is heard keeps
+its channel: meanwhile an INIT of its key from another place changes nothing (`HEARD_NS`). A copy
+may leave traces when it is gone. Its keys may have replaced those that the peer still uses: a
+channel whose epoch brings nothing from the peer asks for another (`doubt`). Its stamps may be
+ahead of the peer's, whose INITs then count as replays: we ask ourselves, also at the place from
+which such an INIT came, and the answer to that proves who is there (gate.py).
+
 Whatever is not authentic changes nothing and is not answered. The caller counts why (`Drop`).
 """
 
@@ -93,6 +100,10 @@ CROSSED_NS: Final = 500 * MS
 """An INIT of the peer may have crossed ours for this time."""
 UNCONFIRMED_NS: Final = 3 * SECOND
 """After this time an answered INIT whose epoch was not confirmed no longer keeps us from asking."""
+HEARD_NS: Final = 2500 * MS
+"""A peer that has said something within this time, or 2.5 intervals of keepalives, is heard."""
+DOUBT_NS: Final = 5 * SECOND
+"""After this time, an epoch under which the peer has said nothing is in doubt."""
 COOKIE_NS: Final = 115 * SECOND
 """A cookie is used for this time; its giver changes the secret behind it every 120 s."""
 NEVER_NS: Final = 1 << 63
@@ -113,6 +124,7 @@ class Drop(Enum):
     HANDSHAKE = "fails the authentication of the key exchange"
     UNKNOWN_KEY = "is from the owner of a key that no peer has"
     REPLAY = "asks with a time stamp that is not newer than the last"
+    TWICE = "asks in the name of a peer that is heard at another place: two hosts use its key"
     CROSSED = "crossed a message of ours that asks for the same"
     UNKNOWN_INDEX = "names no exchange or epoch of ours"
     UNAUTHENTIC = "fails authentication"
@@ -292,6 +304,7 @@ class Channel:
         self._forget_ns = NEVER_NS
         self._cookie = b""
         self._cookie_ns = 0
+        self._opened_ns: int | None = None  # when the peer has last said something
         self.apart: str | None = None
         """Which versions the peer's latest INIT states, if we speak none of them."""
 
@@ -335,6 +348,20 @@ class Channel:
         self._ask_ns = min(self._ask_ns, now_ns)
         self._retry_ns, self._interval_ns = now_ns, RETRY_MIN_NS
 
+    def doubt(self, *, now_ns: int) -> None:
+        """Ask for a new epoch if nothing has come under this one; there is no session."""
+        current = self._current
+        if current is None or self._ask_ns <= now_ns:
+            return  # it asks already
+        heard_ns = max(current.began_ns, self._opened_ns or 0)
+        if now_ns - heard_ns >= DOUBT_NS:
+            self.renew(now_ns=now_ns)
+
+    def hears(self, *, now_ns: int) -> bool:
+        """Return whether the peer has said something lately."""
+        lately_ns = max(HEARD_NS, self._pace.keepalive_ns * 5 // 2)
+        return self._opened_ns is not None and now_ns - self._opened_ns < lately_ns
+
     @property
     def heard_stamp(self) -> int:
         """The stamp of the peer's latest INIT."""
@@ -347,13 +374,20 @@ class Channel:
             return None
         return epoch.seal(plaintext)
 
-    def on_init(self, asks: Responder, index: int, *, now_ns: int) -> list[ChannelCommand]:
-        """Answer an INIT of the peer, which Noise has authenticated."""
+    def on_init(
+        self, asks: Responder, index: int, *, now_ns: int, elsewhere: bool = False
+    ) -> list[ChannelCommand]:
+        """Answer an INIT of the peer, which Noise has authenticated.
+
+        `elsewhere`: whether it came from a place that is not the peer's.
+        """
         said = sealing.asked(asks.payload)
         if said.epoch > EPOCH_MAX:
             raise Dropped(Drop.HANDSHAKE)
         if said.stamp <= self._heard_stamp:
             raise Dropped(Drop.REPLAY)
+        if elsewhere and self.hears(now_ns=now_ns):
+            raise Dropped(Drop.TWICE)
         version = min(said.newest, VERSIONS[1])
         if version < max(said.oldest, VERSIONS[0]):
             theirs = (said.oldest, said.newest)
@@ -440,6 +474,7 @@ class Channel:
         if not epoch.fresh(now_ns):
             raise Dropped(Drop.EXPIRED)
         plaintext = opened(epoch.secrets, epoch.window, datagram)
+        self._opened_ns = now_ns
         commands = self._confirmed_by(epoch, now_ns)
         if plaintext:
             commands.append(Deliver(self.peer, plaintext))

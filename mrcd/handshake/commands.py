@@ -194,6 +194,20 @@ class Elsewhere:
     place: tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Twice:
+    """Report that a second host asks with the key of a peer that is heard at its own place."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """Ask for the peer where this message came from, too: it may be a recording, or the peer."""
+
+    peer: str
+
+
 OfPeer = SendDatagram | Deliver | ReceiveKey | SendKey | Forget
-OfGuest = Reply | Introduced | Elsewhere
+OfGuest = Reply | Introduced | Elsewhere | Twice | Seek
 ChannelCommand = OfPeer | OfGuest

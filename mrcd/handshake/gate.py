@@ -30,7 +30,7 @@ from mrcd.handshake.channel import (
     Indices,
     Rotation,
 )
-from mrcd.handshake.commands import ChannelCommand, Elsewhere, SendDatagram
+from mrcd.handshake.commands import ChannelCommand, Elsewhere, Seek, SendDatagram, Twice
 from mrcd.handshake.guests import Guests, Place
 from mrcd.handshake.identity import Keyring
 from mrcd.handshake.noise import KEY_BYTES, KeyPair, NoiseError, Responder
@@ -66,8 +66,9 @@ class Gate:
     """All channels of a host. Methods return commands in order; `now_ns` is monotonic.
 
     With `admits_strangers`, an INIT from nobody's place is computed, too, unless there is load: a
-    peer may have moved. Its key tells who it is. With `takes_guests`, it is computed as well, but
-    only for a key that no peer has: its sender may become a peer (guests.py).
+    peer may have moved. Its key tells who it is; a peer that is heard has not moved. With
+    `takes_guests`, it is computed as well, but only for a key that no peer has: its sender may
+    become a peer (guests.py).
     """
 
     def __init__(
@@ -240,7 +241,32 @@ class Gate:
             return self._on_guest(asks, index, channel, place, now_ns)
         if channel is None:
             raise Dropped(Drop.UNKNOWN_KEY)
-        return channel.on_init(asks, index, now_ns=now_ns)
+        if source == channel.peer:
+            return channel.on_init(asks, index, now_ns=now_ns)
+        return self._on_elsewhere(channel, asks, index, identity, source, now_ns)
+
+    def _on_elsewhere(
+        self,
+        channel: Channel,
+        asks: Responder,
+        index: int,
+        identity: bytes,
+        source: str | None,
+        now_ns: int,
+    ) -> list[ChannelCommand]:
+        """Process an INIT of a peer's key from a place that is not the peer's."""
+        try:
+            return channel.on_init(asks, index, now_ns=now_ns, elsewhere=True)
+        except Dropped as dropped:
+            if dropped.why is Drop.TWICE:
+                del self._taken[identity]  # a copy of it may come from the peer's own place
+                self._drop(dropped.why, source)
+                return [Twice(channel.peer)]
+            lost = self.admits_strangers and not channel.hears(now_ns=now_ns)
+            if lost and dropped.why is Drop.REPLAY:
+                self._drop(dropped.why, source)
+                return [Seek(channel.peer)]
+            raise
 
     def _on_guest(
         self, asks: Responder, index: int, channel: Channel | None, place: Place, now_ns: int

@@ -38,6 +38,17 @@ without becoming established (the peer died between the two steps) gives the inc
 3 s. A session that hears nothing for 5 s, or for two and a half of the peer's announced intervals,
 is `silent`: its QPs stay, the data path continues to try, and Offers go out on every plane again.
 
+A third party may have come between the two: another host with the same key, or a copy of the peer
+from an earlier time. Once it is gone, each side may be bound to a sid that the other does not have,
+or know a `seq` that the other will not reach for years. Then no message of the two counts, so a
+silent session asks anew. It challenges the sender of an Offer that is bound to a sid which we do
+not have, and the bound sid if that is not bound to us. It also challenges the bound sid if only
+Offers with growing numbers below the known `seq` have arrived for LAGGING_NS. The rest goes as with
+a peer that restarted. Recordings of sids other than b still cause answers only: a silent B that is
+challenged in the name of such a sid does not repeat f, since challenges are not bound. Recordings
+of b draw a challenge that B repeats, if they are played in order for LAGGING_NS while nothing newer
+of B gets through. That leads to a new session with the living B, and to nothing else.
+
 `seq` grows with every Offer of a session. From the sid we are bound to, an Offer counts only if its
 seq is greater than all before, so a late copy neither revives a dead peer nor restores an old port
 mask.
@@ -86,6 +97,9 @@ from mrcd.handshake.pace import (
 from mrcd.handshake.ratelimit import Answers
 
 UNCONFIRMED_NS: Final = 3000 * MS
+LAGGING_NS: Final = 2000 * MS
+"""A silent peer from which only Offers older than a known one come for this time counts from lower
+numbers. Two Offers are needed at least, and a peer that is alive sends one a second."""
 NEVER_NS: Final = 1 << 63
 
 
@@ -95,6 +109,7 @@ class Event(Enum):
     STRANGER = "another sid, naming none of ours or the bound one: is it alive?"
     ECHO = "another sid that names our free one: it is alive"
     STALE = "another sid that names one we do not have (any more)"
+    ASTRAY = "another sid that is bound to one we do not have (any more)"
     PEER_UNBOUND = "our peer, which has not programmed its QPs for us yet"
     PEER_BOUND = "our peer, which receives on its QPs"
     REPEAT = "our peer, but an Offer older than one we know"
@@ -135,6 +150,7 @@ class Session:
         self._keepalive_ns = KEEPALIVE_NS  # as announced to the peer
         self._rotation = 0
         self._answers = Answers()
+        self._lagging: tuple[int, int] | None = None  # since when, and the seq, of old Offers
 
     # -- across a restart
 
@@ -258,6 +274,11 @@ class Session:
         return DEAD_AFTER_NS if self._bound is None else self._bound.patience.dead_ns
 
     @property
+    def heard_ns(self) -> int | None:
+        """When the peer we are bound to was heard last; None while there is none."""
+        return None if self._bound is None else self._bound.heard_ns
+
+    @property
     def remote(self) -> Offer | None:
         """The latest Offer of the peer we are bound to, for display."""
         return self._bound.offer if self._bound else None
@@ -286,7 +307,7 @@ class Session:
             return Event.ECHO
         if offer.ack_sid == 0 or (bound is not None and offer.ack_sid == bound.ours.sid):
             return Event.STRANGER
-        return Event.STALE
+        return Event.ASTRAY if offer.bound else Event.STALE
 
     # -- actions on an Offer
 
@@ -302,6 +323,17 @@ class Session:
             return []
         ack_sid = self._bound.offer.sid
         return self._answer(offer, now_ns, self._bound.ours, ack_sid, want=False)
+
+    def _question(self, offer: Offer, now_ns: int) -> list[Command]:
+        """Challenge the bound sid if all that it says is older than what we know of it."""
+        if self._lagging is None:
+            self._lagging = now_ns, offer.seq
+            return []
+        since_ns, seq = self._lagging
+        if offer.seq <= seq:
+            return []
+        self._lagging = since_ns, offer.seq
+        return self._challenge(offer, now_ns) if now_ns - since_ns >= LAGGING_NS else []
 
     def _bind(self, offer: Offer, now_ns: int) -> list[Command]:
         commands: list[Command] = []
@@ -410,6 +442,7 @@ class Session:
 
     def _enter(self, new: State, reason: str) -> StateChanged:
         old, self.state = self.state, new
+        self._lagging = None
         return StateChanged(self.peer, old, new, reason)
 
     def _reset(self, reason: str) -> ResetQps:
@@ -524,10 +557,12 @@ _ON_OFFER: Final[dict[tuple[State, Event], _OnOffer]] = {
     **_row(Event.STRANGER,     _S._challenge, _S._challenge, _S._challenge, _S._challenge),
     **_row(Event.ECHO,         _S._bind,      _S._bind,      _S._bind,      _S._bind),
     **_row(Event.STALE,        _S._advertise, _S._correct,   _S._correct,   _S._correct),
-    # Without a bound incarnation there is no peer. A peer that was bound to us never unbinds.
-    **_row(Event.PEER_UNBOUND, _S._ignore,    _S._prompt,    _S._ignore,    _S._ignore),
+    **_row(Event.ASTRAY,       _S._advertise, _S._correct,   _S._correct,   _S._challenge),
+    # Without a bound incarnation there is no peer. A peer that was bound to us never unbinds, but
+    # an earlier copy of it may have taken its place.
+    **_row(Event.PEER_UNBOUND, _S._ignore,    _S._prompt,    _S._ignore,    _S._challenge),
     **_row(Event.PEER_BOUND,   _S._ignore,    _S._establish, _S._hear,      _S._revive),
-    **_row(Event.REPEAT,       _S._ignore,    _S._ignore,    _S._ignore,    _S._ignore),
+    **_row(Event.REPEAT,       _S._ignore,    _S._ignore,    _S._ignore,    _S._question),
 }
 _ON_CLOCK: Final[dict[tuple[State, Event], _OnClock]] = {
     **_clock_row(Event.SEND_DUE, _S._retry,   _S._retry,     _S._keep_alive, _S._retry),

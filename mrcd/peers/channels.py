@@ -10,6 +10,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_interface
 from typing import Final, Protocol
@@ -27,7 +28,7 @@ from mrcd.handshake import (
     introduction,
     versions,
 )
-from mrcd.handshake.channel import ChannelMemory, Drop, Party, Rotation
+from mrcd.handshake.channel import HEARD_NS, SECOND, ChannelMemory, Drop, Party, Rotation
 from mrcd.handshake.commands import (
     ChannelCommand,
     Deliver,
@@ -38,13 +39,16 @@ from mrcd.handshake.commands import (
     OfPeer,
     ReceiveKey,
     Reply,
+    Seek,
     SendDatagram,
     SendKey,
     Stranger,
+    Twice,
 )
 from mrcd.handshake.gate import Gate
 from mrcd.handshake.guests import Place
 from mrcd.handshake.identity import Keyring, encode_key
+from mrcd.handshake.sealing import INIT
 from mrcd.peers.schedule import Agenda
 from mrcd.service.alarm import Alarm
 from mrcd.service.log import get_logger
@@ -54,8 +58,13 @@ log = get_logger()
 
 SPOTS: Final = 1 << 13
 """Size of the cache of peers by their addresses."""
-_ORDINARY: Final = {Drop.COPY, Drop.CROSSED, Drop.UNKNOWN_INDEX, Drop.EXPIRED}
-"""What also happens between hosts that trust each other, and is not worth a line in the log."""
+TWICE_NS: Final = 30 * SECOND
+"""A second host with the key of a peer is shown for this time after it has asked."""
+SOUGHT_NS: Final = 15 * SECOND
+"""A peer is looked for at an address for this time after an INIT of its key has come from there."""
+_ORDINARY: Final = {Drop.COPY, Drop.CROSSED, Drop.UNKNOWN_INDEX, Drop.EXPIRED, Drop.TWICE}
+"""What also happens between hosts that trust each other, and is not worth a line in the log, and
+what has a line of its own."""
 _MISMATCH: Final = {
     Drop.MAC1: "its messages were made for another key than this host's",
     Drop.UNKNOWN_KEY: "it has another key than the one that this host knows",
@@ -104,6 +113,9 @@ class PacketKeys(Protocol):
 OnMoved = Callable[[str, int, str], None]
 """Is called with a peer, a plane, and an address there that is nobody's, but the peer has used."""
 
+TransmitAt = Callable[[int, str, bytes], None]
+"""Send a datagram on a plane to an address."""
+
 Transmit = Callable[[str, int | None, bytes], None]
 """Send a datagram to a peer: on one plane, or on every usable one for None."""
 
@@ -124,6 +136,28 @@ class Admission(Protocol):
 
     def elsewhere(self, peer: str, place: Place) -> None:
         """Note that the owner of a peer's key asks from a place that is nobody's."""
+
+
+@dataclass(slots=True)
+class _Second:
+    """A host that asks from `address` with the key of a peer, which is heard at `peers`."""
+
+    address: str
+    peers: str
+    first_ns: int
+    last_ns: int
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it asks for longer than a peer that has moved would have been heard."""
+        return self.last_ns - self.first_ns > HEARD_NS
+
+    def says(self, peer: str) -> str:
+        """Return a sentence about the peer and this host."""
+        return (
+            f"two hosts use the key of peer {peer}: one is heard at {self.peers}, another asks "
+            f"from {self.address} and is not answered"
+        )
 
 
 class _Expected(dict[int, Party]):
@@ -166,6 +200,7 @@ class Channels:
         on_moved: OnMoved = lambda _peer, _plane, _address: None,
         admission: Admission | None = None,
         transmit_to: TransmitTo = lambda _place, _plane, _datagram: None,
+        transmit_at: TransmitAt = lambda _plane, _address, _datagram: None,
     ) -> None:
         """Create the channels; `start` begins to ask for keys.
 
@@ -177,6 +212,7 @@ class Channels:
         """
         self._admission = admission
         self._transmit_to = transmit_to
+        self._transmit_at = transmit_at
         self._packets = packets
         self._transmit = transmit
         self._deliver = deliver
@@ -198,7 +234,10 @@ class Channels:
         self._alarm = Alarm(self._due)
         self._started = False
         self._rejections = Rejections("handshake.rejected")
-        self._plane = 0  # by which the datagram came that is being processed
+        self._plane = 0  # by which the datagram came that is being processed ...
+        self._source = ""  # ... and its address
+        self._seconds: dict[str, _Second] = {}
+        self._sought: dict[str, tuple[int, str, int]] = {}  # plane and address, and since when
         self._keyed_ns: dict[str, int] = {}  # when a peer's keys were last renewed
         self._misaddressed: dict[str, int] = {}  # INITs of a peer for another host's key
         self.mismatches: dict[str, str] = {}  # why there are no keys with a peer, as far as known
@@ -212,6 +251,7 @@ class Channels:
         self._fabric = config.fabric
         self._ours = underlay.place(config.fabric, config.host)
         self._at = {underlay.place(config.fabric, peer.host): peer.name for peer in config.peers}
+        self._hosts = {peer.name: peer.host for peer in config.peers}
         self._peer_of.cache_clear()
         self._gate.admits_strangers = config.fabric.routing.network
         self._gate.takes_guests = (
@@ -255,8 +295,8 @@ class Channels:
         """Forget every key of a peer at once."""
         self._agenda.drop(peer)
         self._keyed_ns.pop(peer, None)
-        self._misaddressed.pop(peer, None)
-        self.mismatches.pop(peer, None)
+        for known in (self._misaddressed, self.mismatches, self._seconds, self._sought):
+            known.pop(peer, None)
         self._carry_out(self._gate.remove(peer))
 
     # ---- what others may know
@@ -303,18 +343,26 @@ class Channels:
         channels = self._gate.channels.items()
         self.renew([name for name, channel in channels if channel.key_age_ns(now) is None])
 
+    def doubt(self, peer: str) -> None:
+        """Ask for new keys if the peer says nothing under those that there are."""
+        channel, now = self._gate.channels[peer], time.monotonic_ns()
+        before = channel.deadline_ns
+        channel.doubt(now_ns=now)
+        if channel.deadline_ns != before:
+            self._arm([peer])
+
     # ---- in
 
     def receive(self, datagram: bytes, source: str, plane: int) -> None:
         """Process a datagram that arrived on a plane from an address."""
-        self._plane = plane
+        self._plane, self._source = plane, source.partition("%")[0]
         peer = self._peer_of(source, plane)
         place = self._place(source, plane) if peer is None else None
         commands = self._gate.receive(datagram, peer, now_ns=time.monotonic_ns(), place=place)
         if peer is None:
             proved = (each.peer for each in commands if isinstance(each, Deliver | SendDatagram))
             for name in set(proved):
-                self._on_moved(name, plane, source.partition("%")[0])
+                self._on_moved(name, plane, self._source)
         if commands:
             self._carry_out(commands)
         elif peer is not None and datagram.startswith(MAGIC):
@@ -376,6 +424,44 @@ class Channels:
                 self._judge(command.guest, command.plaintext)
             case Elsewhere() if self._admission is not None:
                 self._admission.elsewhere(command.peer, command.place)
+            case Twice():
+                self._note_second(command.peer)
+            case Seek():
+                self._seek(command.peer)
+
+    def _note_second(self, peer: str) -> None:
+        """Note that a host has asked with the key of a peer that is heard; log it if it lasts."""
+        now, known = time.monotonic_ns(), self._seconds.get(peer)
+        if peer not in self._hosts:
+            return  # it is about to be removed
+        if known is None or now - known.last_ns > TWICE_NS:
+            own = str(underlay.address(self._fabric, self._hosts[peer], self._plane))
+            self._seconds[peer] = _Second(self._source, own, now, now)
+            return
+        lasted, known.last_ns = known.lasts, now
+        if known.lasts and not lasted:
+            log.warning("peer.key_used_twice", peer=peer, heard=known.peers, other=known.address)
+
+    @property
+    def used_twice(self) -> dict[str, str]:
+        """Which peers' keys a second host uses, and where the two are."""
+        oldest = time.monotonic_ns() - TWICE_NS
+        found = self._seconds.items()
+        return {n: each.says(n) for n, each in found if each.lasts and each.last_ns > oldest}
+
+    def _seek(self, peer: str) -> None:
+        """Ask for a peer that is not heard also where an old INIT of its key has come from."""
+        now, known = time.monotonic_ns(), self._sought.get(peer)
+        self._sought[peer] = self._plane, self._source, now
+        if known is None or now - known[2] > SOUGHT_NS:
+            self.renew([peer])
+
+    def _ask_there(self, peer: str, datagram: bytes) -> None:
+        """Send an INIT to where a peer is looked for."""
+        if peer in self._sought and datagram.startswith(INIT):
+            plane, address, since_ns = self._sought[peer]
+            if time.monotonic_ns() - since_ns < SOUGHT_NS:
+                self._transmit_at(plane, address, datagram)
 
     def _judge(self, guest: Stranger, plaintext: bytes) -> None:
         """Pass on what a stranger says of himself, if his key and his place agree with it."""
@@ -424,6 +510,7 @@ class Channels:
                 case SendDatagram():
                     plane = self._plane if command.back else None
                     self._transmit(command.peer, plane, command.datagram)
+                    self._ask_there(command.peer, command.datagram)
                 case Deliver():
                     self._deliver(command.peer, command.plaintext, self._plane)
                 case ReceiveKey() if self._packets is not None:
@@ -446,6 +533,7 @@ class Channels:
         if channel.key_age_ns(now) is None:
             return  # only the data path has keys
         self.mismatches.pop(peer, None)
+        self._sought.pop(peer, None)
         before = self._keyed_ns.get(peer)
         self._keyed_ns[peer] = now
         if before is None or now - before >= self._gate.rotation.reject_ns:

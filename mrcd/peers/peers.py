@@ -158,6 +158,7 @@ class Peers(Placed):
             self._on_moved,
             self._admission,
             lambda place, plane, datagram: self._ways.send_to(place, plane, datagram),
+            lambda plane, address, datagram: self._ways.send_at(plane, address, datagram),
         )
 
     def _session(self, peer: str, epoch: int) -> Session:
@@ -192,6 +193,11 @@ class Peers(Placed):
             for name, stated in self._digests.items()
         }
         return {name: text for name, text in found.items() if text is not None}
+
+    @property
+    def used_twice(self) -> dict[str, str]:
+        """Which peers' keys a second host uses, and where the two are."""
+        return {} if self.channels is None else self.channels.used_twice
 
     def _stated(self, offer: Offer) -> None:
         """Note the digests in an Offer; log what does not agree when it begins to differ."""
@@ -547,6 +553,8 @@ class Peers(Placed):
                 case SendOffer():
                     planes = self._ways.open_planes(command.peer, command.planes, self._mask)
                     self._say(command.peer, planes, command.datagram)
+                    if self.channels is not None and not self._is_up(command.peer):
+                        self.channels.doubt(command.peer)
                 case ConfigureReceive():
                     cells = CELL in command.capabilities
                     self._table.configure(
@@ -577,6 +585,9 @@ class Peers(Placed):
                     self._count()
                     self._log_state(command)
                     self._on_change()
+
+    def _is_up(self, peer: str) -> bool:
+        return self.sessions[peer].state is State.ESTABLISHED
 
     def _planes_of(self, peer: str, mask: int) -> None:
         if self.port_mask.get(peer) != mask:

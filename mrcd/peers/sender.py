@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import lru_cache
+from ipaddress import ip_address
 
 from mrcd.config.config import Config
 from mrcd.fabric import underlay, usid
@@ -76,6 +77,10 @@ class Ways:
             template = usid.template_da(fabric.block, host, target, plane)
             template = usid.with_t1(template, usid.ev_t1(ev))
         self._transmit(plane, template, address, datagram)
+
+    def send_at(self, plane: int, address: str, datagram: bytes) -> None:
+        """Send a datagram to an address of a network without a fabric."""
+        self._transmit(plane, None, ip_address(address), datagram)
 
     def _find(self, peer: str, plane: int) -> tuple[Address, bytes | None]:
         """Return a peer's address on a plane and the template of its uSID lists, None with ECMP."""

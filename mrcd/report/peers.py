@@ -23,6 +23,7 @@ from mrcd.report.live import Live
 from mrcd.shortlist import Standing, foremost
 from mrcd.wire.abi import ABI
 from mrcd.wire.layout import picker
+from mrcd.wording import duration
 
 _BALANCE, _TX, _RX = (ABI.structs[name] for name in ("mrc_balance", "mrc_tx", "mrc_rx"))
 _SENT, _RECEIVED = picker(_TX, "packets"), picker(_RX, "packets")
@@ -219,23 +220,22 @@ def _runs(indices: Sequence[int]) -> Iterator[range]:
 
 def reasons(engine: Engine) -> list[str]:
     """Return what is wrong with peers: a line for each, or one for many with the same problem."""
-    unheard, silent, refused, failed = [], [], engine.peers.refusals, engine.peers.failed
+    unheard, refused, failed = [], engine.peers.refusals, engine.peers.failed
+    silent: dict[str, float] = {}
+    now = time.monotonic_ns()
     for peer in engine.config.peers:
         state = engine.peers.state(peer.name)
         if peer.name in refused or peer.name in failed:
             continue
         if state is State.SILENT:
-            silent.append(peer.name)
+            silent[peer.name] = (now - (engine.peers.sessions[peer.name].heard_ns or now)) / 1e9
         elif state is not State.ESTABLISHED:
             unheard.append(peer.name)
-    for_so_long = {name: engine.peers.sessions[name].silent_after_ns for name in silent}
     if len(silent) > MANY:
-        shortest = min(for_so_long.values()) / 1e9
-        lines = [f"{_counted(silent)} have not been heard for {shortest:.0f} s"]
+        least = duration(min(silent.values()))
+        lines = [f"{_counted([*silent])} have not been heard for {least} or longer"]
     else:
-        lines = [
-            f"peer {name} has not been heard for {for_so_long[name] / 1e9:.0f} s" for name in silent
-        ]
+        lines = [f"peer {n} has not been heard for {duration(s)}" for n, s in silent.items()]
     if len(refused) > MANY:
         lines.append(f"{_counted([*refused])} are refused: {next(iter(refused.values()))}")
     else:
@@ -251,10 +251,13 @@ def reasons(engine: Engine) -> list[str]:
 
 def warnings(engine: Engine) -> list[str]:
     """Return what works, but needs a look: a line for each peer, or one for many."""
-    found = engine.peers.other_files
-    if len(found) > MANY:
-        return [f"{_counted([*found])}: {next(iter(found.values()))}"]
-    return [found[peer.name] for peer in engine.config.peers if peer.name in found]
+    lines = []
+    for found in (engine.peers.used_twice, engine.peers.other_files):
+        if len(found) > MANY:
+            lines.append(f"{_counted([*found])}: {next(iter(found.values()))}")
+        else:
+            lines += [found[peer.name] for peer in engine.config.peers if peer.name in found]
+    return lines
 
 
 def _counted(names: Sequence[str]) -> str:

@@ -71,6 +71,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "path.measured": "A path to a peer takes shorter packets than the NIC, or no longer does.",
         "path.withdrawn": "A path lost a packet or timed out and is no longer used.",
         "peer.established": "QPs with a peer are set up; its traffic flows through mrc0.",
+        "peer.key_used_twice": "A second host asks with the key of a peer; it is not answered.",
         "peer.moved": "A peer has proved to be at another address than the configuration says.",
         "peer.fabric_differs": "A peer's fabric file does not agree with this host's.",
         "peer.out_of_step": "A QP's SACKs have become inconsistent; new QPs are set up.",

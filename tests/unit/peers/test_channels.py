@@ -28,6 +28,7 @@ from mrcd.handshake import (
 )
 from mrcd.handshake.channel import Drop
 from mrcd.handshake.identity import Secret, encode_key
+from mrcd.peers import channels
 from mrcd.peers.channels import Channels
 
 SECRET = Secret(b"\x21" * 32)
@@ -133,6 +134,7 @@ class Net:
         self.daemons: dict[str, Daemon] = {}
         self.cut: set[str] = set()
         self.sent: list[bytes] = []
+        self.address_of: Callable[[Daemon, str, int], str] = _address_of
 
     def send(self, source: str, target: str, plane: int, datagram: bytes) -> None:
         self.sent.append(datagram)
@@ -149,9 +151,7 @@ class Net:
         known = datagram[:4] in (sealing.INIT, MAGIC)
         if not known and sealing.index_of(datagram) not in to.packets.expected:
             return  # mrc_receive lets nothing else through (bpf/admit.c)
-        place = to.config.fabric.host(source)
-        address = str(underlay.address(to.config.fabric, place, plane))
-        to.channels.receive(datagram, address, plane)
+        to.channels.receive(datagram, self.address_of(to, source, plane), plane)
 
 
 def settings_of(
@@ -163,6 +163,11 @@ def settings_of(
     found = config.loads(text, folder / "mrcd.toml")
     ring = identity.simple_keys(secret, host, [peer.name for peer in found.peers])
     return replace(found, keyring=ring, keys=keys or Keys())
+
+
+def _address_of(to: Daemon, source: str, plane: int) -> str:
+    place = to.config.fabric.host(source)
+    return str(underlay.address(to.config.fabric, place, plane))
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -393,6 +398,69 @@ def test_peer_that_speaks_in_clear__is_named_unless_there_are_keys(
         before = one.channels.dropped[Drop.MALFORMED]
         await until(lambda: one.channels.dropped[Drop.MALFORMED] > before, "the Offer")
         assert one.channels.mismatches == {}  # anybody could have said so
+
+    run(work)
+
+
+# ---- a key on two hosts
+
+
+async def renewed(daemon: Daemon, peer: str, where: str, times: int = 1) -> None:
+    """Have a daemon ask for new keys, and its INITs arrive as if from another host's place."""
+    net, address_of = daemon.net, daemon.net.address_of
+    for _ in range(times):
+        await asyncio.sleep(0.05)
+        net.address_of = lambda to, _source, plane: address_of(to, where, plane)
+        asked = len(net.sent)
+        daemon.channels.renew([peer])
+        await until(lambda asked=asked: len(net.sent) > asked, "an INIT")  # type: ignore[misc]
+        await asyncio.sleep(0)
+        net.address_of = address_of
+
+
+def test_second_host_with_a_key__is_named_while_the_peer_is_heard(
+    tmp_path: Path, logged: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(net: Net) -> None:
+        one, other = await two(net, tmp_path)
+        await asyncio.sleep(0.6)
+        epoch = one.channels.epoch("h2")
+        await renewed(other, "h1", "h3")
+        await until(lambda: one.channels.dropped[Drop.TWICE] > 0, "the INIT")
+        assert one.channels.used_twice == {}  # a peer that has moved looks like this, too
+        monkeypatch.setattr(channels, "HEARD_NS", 20_000_000)
+        other.say("h1", b"still here")
+        await renewed(other, "h1", "h3", times=2)
+        own, foreign = (
+            str(underlay.address(one.config.fabric, one.config.fabric.host(name), 0))
+            for name in ("h2", "h3")
+        )
+        await until(lambda: bool(one.channels.used_twice), "the name")
+        assert one.channels.used_twice["h2"] == (
+            f"two hosts use the key of peer h2: one is heard at {own}, another asks from "
+            f"{foreign} and is not answered"
+        )
+        assert one.channels.epoch("h2") == epoch
+        monkeypatch.setattr(channels, "TWICE_NS", 0)
+        assert one.channels.used_twice == {}
+
+    run(work)
+    events = [json.loads(line) for line in logged.getvalue().splitlines()]
+    assert [event["event"] for event in events].count("peer.key_used_twice") == 1
+
+
+def test_doubt__renews_keys_under_which_nothing_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(net: Net) -> None:
+        one, other = await two(net, tmp_path)
+        await asyncio.sleep(0.6)
+        one.channels.doubt("h2")
+        monkeypatch.setattr(channel, "DOUBT_NS", 0)
+        epoch = one.channels.epoch("h2")
+        assert epoch == 1
+        one.channels.doubt("h2")
+        await until(lambda: one.channels.epoch("h2") == 2 and agreed(one, other), "new keys")
 
     run(work)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,14 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrcd.handshake import State
-from mrcd.report.peers import MANY, _bits, _runs, reasons
+from mrcd.report.peers import MANY, _bits, _runs, reasons, warnings
 
 SECOND = 1_000_000_000
+NOW = 10_000 * SECOND
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic_ns", lambda: NOW)
 
 
 def engine(**states: State) -> Any:
-    """Return the parts of an engine that a report reads; every peer is silent after 5 s."""
-    sessions = dict.fromkeys(states, SimpleNamespace(silent_after_ns=5 * SECOND))
+    """Return the parts of an engine that a report reads; each peer was heard 157 s ago."""
+    sessions = {name: SimpleNamespace(heard_ns=NOW - 157 * SECOND) for name in states}
     return SimpleNamespace(
         config=SimpleNamespace(peers=[SimpleNamespace(name=name) for name in states]),
         peers=SimpleNamespace(state=states.__getitem__, sessions=sessions, refusals={}, failed={}),
@@ -29,7 +36,7 @@ def engine(**states: State) -> Any:
 def test_reasons__each_peer_has_a_line_where_they_are_few() -> None:
     found = engine(h2=State.ESTABLISHED, h3=State.SILENT, h4=State.OFFERING, h5=State.BOUND)
     assert reasons(found) == [
-        "peer h3 has not been heard for 5 s",
+        "peer h3 has not been heard for 2 min 37 s",
         "peer h4 has not answered yet",
         "peer h5 has not answered yet",
     ]
@@ -37,7 +44,10 @@ def test_reasons__each_peer_has_a_line_where_they_are_few() -> None:
 
 @pytest.mark.parametrize(
     ("state", "what"),
-    [(State.SILENT, "have not been heard for 5 s"), (State.OFFERING, "have not answered yet")],
+    [
+        (State.SILENT, "have not been heard for 2 min 37 s or longer"),
+        (State.OFFERING, "have not answered yet"),
+    ],
 )
 def test_reasons__many_are_counted(state: State, what: str) -> None:
     names = [f"h{i}" for i in range(2, MANY + 2)]
@@ -61,10 +71,33 @@ def test_reasons__a_peer_whose_qp_gave_up_has_one_reason() -> None:
     assert line == f"{MANY + 1} peers (h0, h1, h2 and {MANY - 2} more): QP 0 gave up: why"
 
 
-def test_reasons__says_how_long_slow_peers_were_waited_for() -> None:
-    found = engine(h2=State.SILENT)
-    found.peers.sessions["h2"].silent_after_ns = 50 * SECOND
-    assert reasons(found) == ["peer h2 has not been heard for 50 s"]
+def test_reasons__says_how_long_each_silent_peer_was_not_heard() -> None:
+    found = engine(h2=State.SILENT, h3=State.SILENT)
+    found.peers.sessions["h3"].heard_ns = NOW - 5 * SECOND
+    assert reasons(found) == [
+        "peer h2 has not been heard for 2 min 37 s",
+        "peer h3 has not been heard for 5.0 s",
+    ]
+
+
+def test_reasons__of_many_silent_peers_say_the_shortest_time() -> None:
+    names = [f"h{i}" for i in range(MANY + 1)]
+    found = engine(**dict.fromkeys(names, State.SILENT))
+    found.peers.sessions["h4"].heard_ns = NOW - 40 * SECOND
+    (line,) = reasons(found)
+    assert line.endswith("have not been heard for 40 s or longer")
+
+
+def test_warnings__name_a_key_on_two_hosts_before_other_files() -> None:
+    found = engine(h2=State.ESTABLISHED, h3=State.ESTABLISHED)
+    found.peers.used_twice = {"h3": "two hosts use the key of peer h3"}
+    found.peers.other_files = {"h2": "h2 has another file"}
+    assert warnings(found) == ["two hosts use the key of peer h3", "h2 has another file"]
+    found.peers.used_twice = {f"h{i}": "two hosts use a key" for i in range(MANY + 1)}
+    found.peers.other_files = {}
+    assert warnings(found) == [
+        f"{MANY + 1} peers (h0, h1, h2 and {MANY - 2} more): two hosts use a key"
+    ]
 
 
 @given(st.sets(st.integers(0, 60)))
