@@ -421,7 +421,7 @@ def merging(facts: Facts) -> Finding | None:
 def receive_queues(facts: Facts) -> Finding | None:
     """Check that NICs put the cells of a path into one receive queue.
 
-    No driver takes a hash of the destination alone for packets in IPv6, so a rule goes before it.
+    ethtool has no word for the hash of what is neither TCP nor UDP, so a rule goes before it.
     """
 
     def spreads(nic: Nic) -> bool:
