@@ -240,9 +240,12 @@ static __always_inline void enter_held(const struct cell_in *in, u32 psn, u32 he
 /* Hold a copy of a piece that is early, unless another did meanwhile. Returns its disposition. */
 static __always_inline u32 hold_piece(struct __sk_buff *skb, struct cell_in *in, u32 psn)
 {
+	struct mrc_rx_entry *entry = rx_entry_get(in->p->qp, psn);
 	struct mrc_rx *rx = in->rx;
 	u32 held, disposition;
 
+	if (!entry)
+		return RX_NO_BUFFER;
 	if (in->p->c.count == 1)
 		held = hold_packet(skb, CELL_OFF, in->p->qp, psn, in->p->c.len, is_partial(skb));
 	else
@@ -250,16 +253,16 @@ static __always_inline u32 hold_piece(struct __sk_buff *skb, struct cell_in *in,
 	if (!held)
 		return RX_NO_BUFFER;
 	/*
-	 * Two copies of a piece may be here at once: bits decide, and entries follow.
-	 * mrc_drain takes an entry only if it is whole.
+	 * Two copies of a piece may be here at once: bits decide, and entries of several packets
+	 * follow. mrc_drain takes an entry only if it is whole.
 	 */
 	bpf_spin_lock(&rx->lock);
-	disposition = enter_piece(rx, in->p, psn);
+	disposition = enter_piece(rx, in->p, psn, entry, held);
 	bpf_spin_unlock(&rx->lock);
-	if (disposition == RX_HOLD)
-		enter_held(in, psn, held);
-	else
+	if (disposition != RX_HOLD)
 		free_copy(held - 1, in->p->c.count, 1);
+	else if (in->p->c.count > 1)
+		enter_held(in, psn, held);
 	return disposition;
 }
 

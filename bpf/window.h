@@ -519,15 +519,22 @@ static __always_inline void place_piece(struct mrc_rx *rx, u32 limit, const stru
 }
 
 /*
- * Enter a piece of which a copy is held in the window, unless another copy did meanwhile.
- * Returns what becomes of it. Lock of rx held.
+ * Enter a piece in the window of which the slot `held` has a copy, unless another copy was
+ * entered meanwhile. A single packet gets its entry at once, since the owner of rx->next may be
+ * about to deliver it. Returns what becomes of the piece. Lock of rx held.
  */
-static __always_inline u32 enter_piece(struct mrc_rx *rx, const struct piece *p, u32 psn)
+static __always_inline u32 enter_piece(struct mrc_rx *rx, const struct piece *p, u32 psn,
+				       struct mrc_rx_entry *entry, u32 held)
 {
 	u32 disposition = rx_disposition(rx, psn, p->c.count);
 
 	if (disposition > RX_HOLD)
 		return disposition;
+	if (p->c.count == 1) {
+		entry->slot = held;
+		entry->len = p->c.len | p->wrong << MRC_RX_WHY_SHIFT;
+		entry->psn = psn;
+	}
 	rx_mark(rx, psn, p->c.count, 1);
 	rx->waiting += p->c.count;
 	note_arrival(rx, p, psn);

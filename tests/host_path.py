@@ -68,8 +68,9 @@ def compiled(
     text, library = folder / "host.c", folder / "host.so"
     text.write_text(source)
     subprocess.run(
-        ["gcc", "-O1", "-Wall", "-Werror", "-Wno-unknown-pragmas", "-shared", "-fPIC", "-fsanitize=undefined",
-         "-fsanitize-undefined-trap-on-error", f"-I{ABI.path.parent}", "-o", library, text],
+        ["gcc", "-O1", "-Wall", "-Werror", "-Wno-unknown-pragmas", "-shared", "-fPIC",
+         "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error",
+         f"-I{ABI.path.parent}", "-o", library, text],
         check=True, timeout=60,
     )  # fmt: skip
     built = ctypes.CDLL(str(library))

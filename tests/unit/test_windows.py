@@ -63,7 +63,13 @@ void host_pass(struct mrc_rx *rx, struct piece *p, u32 psn, u32 own, u32 failed)
 
     pass_piece(rx, p, &at, failed);
 }}
-u32 host_enter(struct mrc_rx *rx, struct piece *p, u32 psn) {{ return enter_piece(rx, p, psn); }}
+u32 host_enter(struct mrc_rx *rx, struct piece *p, u32 psn)
+{{
+    struct mrc_rx_entry entry = {{}};
+    u32 found = enter_piece(rx, p, psn, &entry, 7);
+
+    return entry.slot == (p->c.count == 1 ? 7 : 0) ? found : ~0u;
+}}
 u32 host_own(struct mrc_rx *rx) {{ return take_next(rx); }}
 u32 host_drain(struct mrc_rx *rx, u32 n) {{ return pass_held(rx, rx->next, n); }}
 void host_leave(struct mrc_rx *rx) {{ rx->busy = 0; }}

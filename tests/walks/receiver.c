@@ -264,8 +264,8 @@ static const char *piece(struct state *s, struct thread *t, u32 refuse)
 			t->kind = IDLE;
 		return NULL;
 	case PIECE_ENTER_LOCK:
-		t->disposition = enter_piece(rx, &t->p, t->place.psn);
-		t->pc = PIECE_WRITE;
+		t->disposition = enter_piece(rx, &t->p, t->place.psn, entry_of(s, t->place.psn), t->slot);
+		t->pc = n > 1 ? PIECE_WRITE : PIECE_DONE;
 		if (t->disposition == RX_HOLD)
 			return NULL;
 		t->pc = PIECE_DONE;
@@ -520,7 +520,7 @@ static const char *start(struct state *s, u8 move)
 			return sums(s);
 		else if (!s->active)
 			return "the clock does not look after the QP";
-		else if (!cells && !refusing && rx_bit(&s->rx, s->rx.next))
+		else if (!pairs && !refusing && rx_bit(&s->rx, s->rx.next))
 			return "a packet is left to the clock";
 		t->kind = TICK;
 		t->pc = TICK_LOOK;
