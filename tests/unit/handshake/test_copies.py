@@ -137,6 +137,19 @@ def test_copy__both_have_been_silent_for_long(how: str) -> None:
     assert world.run_until_back() <= LAGGING_NS + 2 * SECOND
 
 
+def test_copy__whose_numbers_are_ahead_is_the_last_that_a_silent_host_hears() -> None:
+    world = connected()
+    image = world.image()
+    world.start_copy(image)
+    world.run(MS)
+    world.run(6 * SECOND, world.flight.clear)
+    assert world.nodes["a"].session.state is State.SILENT
+    world.start_copy(image)  # its first Offer is old, but far ahead of b's
+    world.deliver_all()
+    world.end_copy()
+    assert world.run_until_back() <= 2 * LAGGING_NS + 2 * SECOND
+
+
 @pytest.mark.parametrize("back_s", [1, 30])
 def test_earlier_image__goes_on_where_a_knows_more(back_s: int) -> None:
     """Host b goes back to an image of itself: it counts its Offers from a lower number."""
