@@ -150,7 +150,8 @@ class Session:
         self._keepalive_ns = KEEPALIVE_NS  # as announced to the peer
         self._rotation = 0
         self._answers = Answers()
-        self._lagging: tuple[int, int] | None = None  # since when, and the seq, of old Offers
+        self._lagging: tuple[int, int, int] | None = None
+        """Since when old Offers come, the seq of the latest, and when it came."""
 
     # -- across a restart
 
@@ -326,13 +327,12 @@ class Session:
 
     def _question(self, offer: Offer, now_ns: int) -> list[Command]:
         """Challenge the bound sid if all that it says is older than what we know of it."""
-        if self._lagging is None:
-            self._lagging = now_ns, offer.seq
-            return []
-        since_ns, seq = self._lagging
+        since_ns, seq, grown_ns = self._lagging or (now_ns, 0, 0)
         if offer.seq <= seq:
+            if now_ns - grown_ns >= LAGGING_NS:  # that number was of another copy
+                self._lagging = now_ns, offer.seq, now_ns
             return []
-        self._lagging = since_ns, offer.seq
+        self._lagging = since_ns, offer.seq, now_ns
         return self._challenge(offer, now_ns) if now_ns - since_ns >= LAGGING_NS else []
 
     def _bind(self, offer: Offer, now_ns: int) -> list[Command]:
