@@ -12,12 +12,12 @@ import random
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from mrcd.handshake import MS, Ours, SendOffer, Session, State, decode, encode
 from mrcd.handshake.session import LAGGING_NS
+from tests import stateful
 from tests.unit.handshake.test_session import ALL_PLANES, SECOND, Node, Packet, World
 
 BACK_NS = 12 * SECOND
@@ -324,10 +324,5 @@ class Copies(RuleBasedStateMachine):
         assert [node.resets for node in world.nodes.values()] == resets
 
 
-Copies.TestCase.settings = settings(
-    max_examples=40,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-TestCopies = Copies.TestCase
+def test_copies_of_a_host_silence_nobody() -> None:
+    stateful.run(Copies, examples=12, steps=25)
