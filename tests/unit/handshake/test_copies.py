@@ -325,4 +325,4 @@ class Copies(RuleBasedStateMachine):
 
 
 def test_copies_of_a_host_silence_nobody() -> None:
-    stateful.run(Copies, examples=12, steps=25)
+    stateful.run(Copies, examples=60, steps=25)
