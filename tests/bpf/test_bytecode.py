@@ -52,7 +52,7 @@ def test_maps_have_the_sizes_that_the_sources_give_them(cache: Path, closing: Ex
     """Compare with maps that the compiler makes of the real sizes, not of the compiled-in ones."""
     from bcc import BPF
 
-    module = BPF(text=loader.source(), cflags=["-Wno-unused-function", *SIZES.defines()])
+    module = BPF(text=loader.source().encode(), cflags=["-Wno-unused-function", *SIZES.defines()])
     closing.callback(module.cleanup)
     maps, _report = load(closing, SIZES, cache)
     assert set(maps) == set(loader.MAPS)
