@@ -21,12 +21,13 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bench import entry, flow, path_states
+from bench import entry, flow, path_states, stream
 from bench.compare.processor import Processor
 from bench.experiment import Figures, Shape
 from bench.flow import FRAMINGS, IPERF3_PORT, BenchFailed
 from bench.result import Line
 from mrcd.lab import lab, processes
+from mrcd.linux import netns
 
 FAULTS: Mapping[str, Mapping[str, str]] = {
     "none": {},
@@ -69,15 +70,22 @@ def _send(
     return int(report["end"]["sum"]["packets"]), int(report["end"]["sum"]["lost_packets"])
 
 
+def _refused(name: str) -> int:
+    """Return how many datagrams have found the receiving sockets of h2 full."""
+    with netns.entered(f"{name}-h2"):
+        return stream.counter("snmp", "Udp", "RcvbufErrors")
+
+
 def _turn(
     name: str, args: argparse.Namespace, case: tuple[int, int, str], figures: Figures
 ) -> None:
     mbps, flows, fault = case
     path_states.wait_restored(name)
-    before, processor = path_states.counters(name, _HOST), Processor()
-    sent, lost = _send(name, args, mbps, flows, fault)
-    after = path_states.counters(name, _HOST)
-    figures.note("lost", "", float(lost))
+    before, refused, processor = path_states.counters(name, _HOST), _refused(name), Processor()
+    sent, missing = _send(name, args, mbps, flows, fault)
+    after, refused = path_states.counters(name, _HOST), _refused(name) - refused
+    figures.note("lost", "", float(max(0, missing - refused)))
+    figures.note("refused by the socket of a slow reader", "", float(refused))
     figures.note("sent", "", float(sent))
     figures.note("rate", "Mb/s", sent * args.size * 8 / args.seconds / 1e6)
     figures.note("steal", "%", 100 * processor.stolen())
