@@ -242,10 +242,8 @@ static __always_inline int spray_flow(struct __sk_buff *skb, const struct flow *
 	if (CELLS && !skb->gso_size && is_unfinished(skb, f))
 		return spray_cut(skb, f);
 	why = admit(skb, f);
-	if (why) {
-		count(why);
-		return why == MRC_C_DROP_BACKLOG ? SPRAY_REFUSED : TC_ACT_SHOT;
-	}
+	if (why)
+		return spray_drop(why);
 	if (CELLS && f->q->framing == MRC_FRAMING_CELL)
 		return spray_cell(skb, f, qp);
 	return spray_packet(skb, f, qp);

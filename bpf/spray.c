@@ -44,11 +44,19 @@ static __always_inline int at_egress(struct __sk_buff *skb, const struct mrc_hos
 	return h->cut_back_ifindex && skb->ifindex != h->cut_back_ifindex;
 }
 
-/* At tc egress the sender is told: TCP keeps the packet for later, others see ENOBUFS. */
+/* What becomes of a packet that spray_flow() does not send; no actions: end_spray() carries them out. */
+#define SPRAY_HELD 0x10          /* a copy of it waits for the window */
+#define SPRAY_CUT 0x11           /* it goes out of the cutting interface */
+#define SPRAY_REFUSED 0x12       /* too much waits */
+
+/*
+ * At tc egress the sender is told: TCP keeps the packet for later, others see ENOBUFS. Where too
+ * much waits, end_spray() may have it pay as well.
+ */
 static __always_inline int spray_drop(u32 why)
 {
 	count(why);
-	return TC_ACT_SHOT;
+	return why == MRC_C_DROP_BACKLOG ? SPRAY_REFUSED : TC_ACT_SHOT;
 }
 
 /* Does the daemon say that it does not hear the peer? */
@@ -106,11 +114,6 @@ static __always_inline int begins_tcp(struct __sk_buff *skb, const struct flow *
 	       (flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
-/* What becomes of a packet that spray_flow() does not send; no actions: end_spray() carries them out. */
-#define SPRAY_HELD 0x10          /* a copy of it waits for the window */
-#define SPRAY_CUT 0x11           /* it goes out of the cutting interface */
-#define SPRAY_REFUSED 0x12       /* too much waits */
-
 /* A packet that got a slot but cannot be sent gives it back. */
 static __always_inline void spray_free(u32 slot)
 {
@@ -125,8 +128,7 @@ static __always_inline void spray_free(u32 slot)
 static __always_inline int spray_undo(u32 slot, u32 why)
 {
 	spray_free(slot);
-	count(why);
-	return why == MRC_C_DROP_BACKLOG ? SPRAY_REFUSED : TC_ACT_SHOT;
+	return spray_drop(why);
 }
 
 #define FLOW_QPS 4               /* QPs among which a flow chooses */
