@@ -122,8 +122,8 @@ class Clock:
             self._before = beats
             if self._lost:
                 log.warning("clock.goes_on", seconds=round(self._lost * self._look_s, 1))
-            self._lost = 0
-            self._findings.replace(SOURCE, {})
+                self._lost = 0
+                self._findings.replace(SOURCE, {})
             return
         self._lost += 1
         if self._lost == LOST_LOOKS:
