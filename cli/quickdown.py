@@ -18,10 +18,10 @@ from pathlib import Path
 
 import click
 
+from cli.datapath import DEFAULT_BPFFS
 from cli.exits import CommandError
 from mrcd.model import DetachReport
 
-BPFFS = "/sys/fs/bpf/mrcd"
 LOWER = "mrc0p"
 """An interface that is there whenever mrc0 is, under a name that nothing else has."""
 END_S = 15.0
@@ -35,7 +35,7 @@ class Places:
     """Where `quick up` was run: the control socket, the folder of pins, the network namespace."""
 
     socket: str
-    bpffs: str = BPFFS
+    bpffs: str = str(DEFAULT_BPFFS)
     netns: int = 0  # its inode; 0 if unknown
 
 
@@ -43,7 +43,7 @@ def here(socket: str, bpffs: str | None) -> Places:
     """Return the places of a `quick up` that runs now."""
     return Places(
         os.path.abspath(socket),
-        os.path.abspath(bpffs or BPFFS),
+        os.path.abspath(bpffs or DEFAULT_BPFFS),
         os.stat(_OWN_NETNS).st_ino,
     )
 
