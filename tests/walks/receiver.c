@@ -588,19 +588,11 @@ static const char *end(const struct state *s)
 
 static struct key hash_state(const struct state *s)
 {
-	struct key k = { 1, 2 }, c[2];
-	u32 i;
+	struct key k = { 1, 2 };
 
 	k = mix(k, &s->rx, offsetof(struct mrc_rx, received) + CFG_WINDOW / 8);
 	k = mix(k, &s->entry, offsetof(struct state, cpu) - offsetof(struct state, entry));
-	for (i = 0; i < 2; i++) {
-		c[i] = k;
-		if (s->cpu[i].kind)
-			c[i] = mix(c[i], &s->cpu[i], sizeof(s->cpu[i]));
-	}
-	k.a = c[0].a + c[1].a;
-	k.b = c[0].b + c[1].b;
-	return k;
+	return mix_cpus(k, s);
 }
 
 static void tell(const struct state *s, u8 move, char *text, size_t size)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Walk every interleaving of a model: from each state, every move that is possible. A model
- * defines struct state, whose padding is zero, and
+ * defines struct state, whose padding is zero, with two CPUs in .cpu, and
  *
  *   moves()      the moves that are possible in a state; none: it is an end
  *   make()       one move; returns what is wrong then, or NULL
@@ -56,6 +56,22 @@ static struct key mix(struct key k, const void *from, size_t size)
 		k.b = (k.b + word) * 0xd6e8feb86659fd93ull;
 		k.b ^= k.b >> 32;
 	}
+	return k;
+}
+
+/* Mix both CPUs into a key. Which CPU does something makes no difference. */
+static struct key mix_cpus(struct key k, const struct state *s)
+{
+	struct key c[2];
+	u32 i;
+
+	for (i = 0; i < 2; i++) {
+		c[i] = k;
+		if (s->cpu[i].kind)
+			c[i] = mix(c[i], &s->cpu[i], sizeof(s->cpu[i]));
+	}
+	k.a = c[0].a + c[1].a;
+	k.b = c[0].b + c[1].b;
 	return k;
 }
 
