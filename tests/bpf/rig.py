@@ -17,7 +17,7 @@ import struct
 import subprocess
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -686,6 +686,23 @@ class Rig:
         """Push free slots."""
         for slot in slots:
             bpf.update(self.dp.maps[name], None, struct.pack("=I", slot))
+
+    @contextlib.contextmanager
+    def receiving_at(self, name: str) -> Iterator[None]:
+        """Make an interface of the namespace plane 1, and run mrc_receive at its tc ingress."""
+        Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
+        subprocess.run(["ip", "link", "set", name, "arp", "off", "up"], check=True)
+        planes = [self.ifindex[f"plane{p}"] for p in range(PLANES)]
+        planes[1] = socket.if_nametoindex(name)
+        write_planes(self.dp, self.fabric, self.config.host, planes)
+        program = self.dp.programs["mrc_receive"]
+        link = bpf.create_link(program, planes[1], bpf.ATTACH_TCX_INGRESS)
+        self.point_tails(stubs=False)
+        try:
+            yield
+        finally:
+            self.point_tails()
+            os.close(link)
 
     # ---- running
 

@@ -11,14 +11,12 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from mrcd.linux import bpf
 from tests.bpf.cells import CellRig, noise, tcp
 from tests.bpf.packets import EV
-from tests.bpf.rig import Rig, write_planes
+from tests.bpf.rig import Rig
 
 _TUNSETIFF = 0x400454CA
 _IFF_TAP, _IFF_MULTI_QUEUE, _IFF_NO_PI = 0x2, 0x100, 0x1000
@@ -48,19 +46,8 @@ class Nic:
 @pytest.fixture
 def nic(rig: Rig) -> Iterator[Nic]:
     """Yield plane 1 of the rig, on whose tc ingress mrc_receive runs."""
-    with contextlib.closing(Nic()) as made:
-        Path("/proc/sys/net/ipv6/conf/tap2/disable_ipv6").write_text("1")
-        subprocess.run(["ip", "link", "set", "tap2", "arp", "off", "up"], check=True)
-        planes = [rig.ifindex[f"plane{p}"] for p in range(4)]
-        planes[1] = made.ifindex
-        write_planes(rig.dp, rig.fabric, rig.config.host, planes)
-        link = bpf.create_link(rig.dp.programs["mrc_receive"], made.ifindex, bpf.ATTACH_TCX_INGRESS)
-        rig.point_tails(stubs=False)
-        try:
-            yield made
-        finally:
-            rig.point_tails()
-            os.close(link)
+    with contextlib.closing(Nic()) as made, rig.receiving_at("tap2"):
+        yield made
 
 
 class SteeredTo:

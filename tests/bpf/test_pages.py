@@ -11,17 +11,15 @@ import fcntl
 import os
 import socket
 import struct
-import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from mrcd.linux import bpf
 from mrcd.wire.packet import WIRE, Sack, decode_frame
 from tests.bpf.packets import EV, Far, cell, ip4, ip6, offer_frame
-from tests.bpf.rig import Rig, write_planes
+from tests.bpf.rig import Rig
 
 _TUNSETIFF = 0x400454CA
 _IFF_TAP, _IFF_NAPI, _IFF_NAPI_FRAGS, _IFF_NO_PI = 0x2, 0x10, 0x20, 0x1000
@@ -58,21 +56,8 @@ class Tap:
 @pytest.fixture
 def tap(rig: Rig) -> Iterator[Tap]:
     """Yield plane 1 of the rig, on whose tc ingress mrc_receive runs."""
-    with contextlib.closing(Tap()) as made:
-        Path("/proc/sys/net/ipv6/conf/tap1/disable_ipv6").write_text("1")
-        subprocess.run(["ip", "link", "set", "tap1", "arp", "off", "up"], check=True)
-        planes = [rig.ifindex[f"plane{p}"] for p in range(4)]
-        planes[1] = made.ifindex
-        write_planes(rig.dp, rig.fabric, rig.config.host, planes)
-        link = bpf.create_link(
-            rig.dp.programs["mrc_receive"], made.ifindex, bpf.ATTACH_TCX_INGRESS, flags=0
-        )
-        rig.point_tails(stubs=False)
-        try:
-            yield made
-        finally:
-            rig.point_tails()
-            os.close(link)
+    with contextlib.closing(Tap()) as made, rig.receiving_at("tap1"):
+        yield made
 
 
 @pytest.mark.parametrize("first", PIECES)

@@ -168,11 +168,7 @@ def test_cell_waits_as_many_bytes_as_its_packets_have(cells: CellRig, rig: Rig) 
     assert (tx["held"], tx["others"]) == (6, SHORT)
     assert tx["backlog"] == len(packet) + 4 * 40 + SHORT
     rig.edit("txs", 0, "mrc_tx", cwnd=1 << 20, inflight=0)
-    bpf.TestRun(
-        rig.dp.programs["mrc_tick"],
-        CARRIER,
-        context=struct.pack("=III", 0, 0, ABI.MRC_KICK_MARK),
-    ).run()
+    rig.tick_of(0)
     tx = rig.tx()
     assert (tx["held"], tx["backlog"], tx["others"]) == (0, 0, 0)
     assert tx["inflight"] == len(packet) + 4 * 40 + SHORT

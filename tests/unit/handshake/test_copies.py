@@ -13,12 +13,12 @@ import random
 import msgspec
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from mrcd.handshake import MS, Ours, SendOffer, Session, State, decode, encode
 from mrcd.handshake.session import LAGGING_NS
 from tests import stateful
-from tests.unit.handshake.test_session import ALL_PLANES, SECOND, Node, Packet, World
+from tests.unit.handshake.test_session import ALL_PLANES, SECOND, Lossy, Node, Packet, World
 
 BACK_NS = 12 * SECOND
 """The longest way: a does not hear the copy for 5 s, is bound to b in vain for 3 s, asks anew."""
@@ -246,7 +246,7 @@ def _changed(world: Copied, **fields: object) -> bytes:
     return encode(msgspec.structs.replace(remote, **fields))
 
 
-class Copies(RuleBasedStateMachine):
+class Copies(Lossy):
     """Copies of b come and go, b goes back to images, packets get lost; then all is as it was."""
 
     world: Copied
@@ -261,16 +261,6 @@ class Copies(RuleBasedStateMachine):
     def deliver(self, data: st.DataObject) -> None:
         at = data.draw(st.integers(0, len(self.world.flight) - 1))
         self.world.deliver(self.world.flight.pop(at))
-
-    @rule(share=st.integers(1, 4), seed=st.integers(0, 999))
-    def lose(self, share: int, seed: int) -> None:
-        rng = random.Random(seed)
-        self.world.flight = [p for p in self.world.flight if rng.randrange(4) >= share]
-
-    @rule(data=st.data())
-    def replay(self, data: st.DataObject) -> None:
-        at = data.draw(st.integers(0, len(self.world.history) - 1))
-        self.world.deliver(self.world.history[at])
 
     @rule(route=st.sampled_from([("b",), ("c",), ("b", "c"), ()]))
     def lead(self, route: tuple[str, ...]) -> None:

@@ -711,7 +711,24 @@ def test_memory__of_a_session_that_is_not_established_is_none() -> None:
     assert world.nodes["b"].session.memory is None
 
 
-class Network(RuleBasedStateMachine):
+class Lossy(RuleBasedStateMachine):
+    """What may become of packets in any of these networks."""
+
+    world: World
+
+    @precondition(lambda self: self.world.flight)
+    @rule(share=st.integers(1, 4), seed=st.integers(0, 999))
+    def lose(self, share: int, seed: int) -> None:
+        rng = random.Random(seed)
+        self.world.flight = [p for p in self.world.flight if rng.randrange(4) >= share]
+
+    @rule(data=st.data())
+    def replay(self, data: st.DataObject) -> None:
+        at = data.draw(st.integers(0, len(self.world.history) - 1))
+        self.world.deliver(self.world.history[at])
+
+
+class Network(Lossy):
     """A network that loses, reorders, duplicates and replays packets, then becomes reliable.
 
     In the meantime hosts restart and planes fail.
@@ -730,17 +747,6 @@ class Network(RuleBasedStateMachine):
         packet = self.world.flight[at] if keep else self.world.flight.pop(at)
         for _ in range(times):
             self.world.deliver(packet)
-
-    @precondition(lambda self: self.world.flight)
-    @rule(share=st.integers(1, 4), seed=st.integers(0, 999))
-    def lose(self, share: int, seed: int) -> None:
-        rng = random.Random(seed)
-        self.world.flight = [p for p in self.world.flight if rng.randrange(4) >= share]
-
-    @rule(data=st.data())
-    def replay(self, data: st.DataObject) -> None:
-        at = data.draw(st.integers(0, len(self.world.history) - 1))
-        self.world.deliver(self.world.history[at])
 
     @rule()
     def be_kind_for_a_moment(self) -> None:
