@@ -18,7 +18,8 @@ from hypothesis.stateful import initialize, precondition, rule
 from mrcd.handshake import MS, Ours, SendOffer, Session, State, decode, encode
 from mrcd.handshake.session import LAGGING_NS
 from tests import stateful
-from tests.unit.handshake.test_session import ALL_PLANES, SECOND, Lossy, Node, Packet, World
+from tests.unit.handshake.lossy import Lossy
+from tests.unit.handshake.test_session import ALL_PLANES, SECOND, Node, Packet, World
 
 BACK_NS = 12 * SECOND
 """The longest way: a does not hear the copy for 5 s, is bound to b in vain for 3 s, asks anew."""

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from mrcd import handshake
 from mrcd.handshake import (
@@ -33,6 +33,7 @@ from mrcd.handshake import (
     decode,
     encode,
 )
+from tests.unit.handshake.lossy import Lossy
 
 ALL_PLANES = 0b1111
 SECOND = 1000 * MS
@@ -709,23 +710,6 @@ def test_memory__of_a_session_that_is_not_established_is_none() -> None:
     world = half_open()
     assert world.nodes["a"].session.memory is None
     assert world.nodes["b"].session.memory is None
-
-
-class Lossy(RuleBasedStateMachine):
-    """What may become of packets in any of these networks."""
-
-    world: World
-
-    @precondition(lambda self: self.world.flight)
-    @rule(share=st.integers(1, 4), seed=st.integers(0, 999))
-    def lose(self, share: int, seed: int) -> None:
-        rng = random.Random(seed)
-        self.world.flight = [p for p in self.world.flight if rng.randrange(4) >= share]
-
-    @rule(data=st.data())
-    def replay(self, data: st.DataObject) -> None:
-        at = data.draw(st.integers(0, len(self.world.history) - 1))
-        self.world.deliver(self.world.history[at])
 
 
 class Network(Lossy):
