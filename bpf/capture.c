@@ -132,24 +132,26 @@ static __always_inline void capture_answer(struct hook_ctx *ctx, u32 plane, u32 
 	capture_send(c, r, kept);
 }
 
-#define CAPTURE_CELL_KEY (MRC_OUTER_OFF + __builtin_offsetof(struct ipv6hdr, saddr) + \
-			  __builtin_offsetof(struct mrc_cell, tag))
+/* Where a cell has struct mrc_cell, but for .block in MRC_CELL_UDP. */
+#define CAPTURE_CELL (CELL_UDP ? CELL_STATE_OFF - __builtin_offsetof(struct mrc_cell, mss) : \
+				 MRC_OUTER_OFF + __builtin_offsetof(struct ipv6hdr, saddr))
+#define CAPTURE_CELL_KEY (CAPTURE_CELL + __builtin_offsetof(struct mrc_cell, tag))
 
 /* Is it a cell that arrives? If so, *qp is the QP that it names. */
 static __always_inline int capture_is_cell(struct hook_ctx *ctx, u32 *qp)
 {
 	struct mrc_host *h = host_get();
-	const struct ipv6hdr *outer;
+	const struct mrc_cell *cell;
 	void *data, *end;
 
-	hook_pull(ctx, MRC_LINK_AND_OUTER);
+	hook_pull(ctx, CELL_OFF);
 	data = HOOK_DATA(ctx);
 	end = HOOK_END(ctx);
-	outer = data + MRC_OUTER_OFF;
-	if (!h || data + MRC_LINK_AND_OUTER > end || *eth_proto(data) != MRC_ETH_PROTO ||
+	if (!h || data + CELL_OFF > end || *eth_proto(data) != MRC_ETH_PROTO ||
 	    !envelope_is_cell(data, h))
 		return 0;
-	*qp = bpf_ntohs(((const struct mrc_cell *)&outer->saddr)->qp);
+	cell = data + CAPTURE_CELL;
+	*qp = bpf_ntohs(cell->qp);
 	return 1;
 }
 

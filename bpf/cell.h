@@ -7,9 +7,6 @@
 #ifndef MRC_CELL_H
 #define MRC_CELL_H
 
-#define CELL_OFF (MRC_ETH_LEN + MRC_IP6_LEN) /* the application's packet */
-#define CELL_SOURCE_OFF (MRC_ETH_LEN + 8) /* the state of the cell */
-
 #define TCP_LEN 20               /* without options */
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02
@@ -61,8 +58,33 @@ static __always_inline __u32 cell_place(__u32 tcp_seq, __u32 seq, __u32 mss)
 	return distance - place * mss > 255 ? MRC_CELL_PACKETS : place;
 }
 
+/* The headers of MRC_CELL_UDP, from the outer IP header on. `state` holds all but .block. */
+static __always_inline void put_cell_udp(void *data, const struct mrc_host *h,
+					 const struct mrc_plane *pl, const struct mrc_peer_plane *pp,
+					 __u32 ev, __u32 tclass, const struct mrc_cell *state,
+					 __u32 label, __u32 len, __u8 next)
+{
+	__be32 *vxlan = data + MRC_LINK_AND_OUTER + MRC_UDP_LEN;
+	__u32 *to = data + CELL_STATE_OFF;
+	const __u32 *from = (const void *)&state->mss;
+
+	len += MRC_CELL_TAIL;
+	if (ENCAP_IPV4)
+		put_ip4(data + MRC_OUTER_OFF, pl->addr[3], pp->addr[3], tclass, MRC_IP4_LEN + len);
+	else
+		put_ip6(data + MRC_OUTER_OFF, pl->addr, ENCAP_SRV6 ? pp->usids : pp->addr, ev >> 16,
+			tclass, IPPROTO_UDP, len);
+	put_udp(data + MRC_LINK_AND_OUTER, MRC_CELL_SPORT | ev >> 16, h->cell_port, len);
+	vxlan[0] = bpf_htonl(MRC_CELL_VXLAN);
+	vxlan[1] = bpf_htonl(label << MRC_CELL_VNI_SHIFT);
+	to[0] = from[0];
+	to[1] = from[1];
+	to[2] = from[2];
+	*(__be16 *)(to + 3) = bpf_htons(next == IPPROTO_IPV6 ? ETH_P_IPV6 : ETH_P_IP);
+}
+
 /*
- * Write the Ethernet header, the outer IPv6 header and the state in it. Returns 0,
+ * Write the Ethernet header, the outer headers and the state in them. Returns 0,
  * or -1 if the frame is too short.
  */
 static __always_inline int put_cell(void *data, void *end, const struct mrc_host *h,
@@ -89,9 +111,12 @@ static __always_inline int put_cell(void *data, void *end, const struct mrc_host
 	state.tag = cell_tag(&k->tx[2 * phase], &state, label, psn, qpn);
 	copy_mac(eth->h_dest, next_hop(pl, pp));
 	copy_mac(eth->h_source, pl->mac);
-	*eth_proto(data) = bpf_htons(ETH_P_IPV6);
-	put_ip6(ip, (__be32 *)&state, ENCAP_SRV6 ? pp->usids : pp->addr, label, tclass, next,
-		c->len);
+	*eth_proto(data) = MRC_ETH_PROTO;
+	if (CELL_UDP)
+		put_cell_udp(data, h, pl, pp, ev, tclass, &state, label, c->len, next);
+	else
+		put_ip6(ip, (__be32 *)&state, ENCAP_SRV6 ? pp->usids : pp->addr, label, tclass,
+			next, c->len);
 	if (ENCAP_SRV6)
 		ip->daddr.s6_addr32[1] |= bpf_htonl((ev >> MRC_EV_T1_SHIFT) & MRC_EV_T1_MASK &
 						    MRC_USID_INDEX_MASK);

@@ -46,39 +46,86 @@ static __always_inline int cell_refuse(struct __sk_buff *skb, const struct cell_
 			 in->p->label >> MRC_CELL_ATTEMPT_SHIFT);
 }
 
-/* Check the outer header. Returns the counter of what is wrong with it, or 0. */
+/*
+ * Read the headers and the state of a cell: label, traffic class, version inside, and the length of
+ * the packet inside as they tell it, *told. Returns the counter of what is wrong with them, or 0.
+ */
+static __always_inline u32 read_outer(const void *data, struct cell_in *in, struct mrc_cell *st,
+				      u32 *tclass, u32 *told)
+{
+	const struct ipv6hdr *ip = data + MRC_ETH_LEN;
+	const struct udphdr *udp = data + MRC_LINK_AND_OUTER;
+	const __be32 *vxlan = (const void *)(udp + 1);
+	const __u32 *from = data + CELL_STATE_OFF;
+	__u32 *to = (void *)&st->mss;
+	__be16 inner;
+
+	*tclass = envelope_tclass(data);
+	if (!CELL_UDP) {
+		copy_addr((__be32 *)st, ip->saddr.s6_addr32);
+		in->p->label = bpf_ntohl(ip6_word(ip)) & 0xfffff;
+		in->p->v6 = ip->nexthdr == IPPROTO_IPV6;
+		*told = bpf_ntohs(ip->payload_len);
+		return 0;
+	}
+	to[0] = from[0];
+	to[1] = from[1];
+	to[2] = from[2];
+	inner = *(const __be16 *)(from + 3);
+	in->p->label = bpf_ntohl(vxlan[1]) >> MRC_CELL_VNI_SHIFT;
+	in->p->v6 = inner == bpf_htons(ETH_P_IPV6);
+	*told = bpf_ntohs(udp->len) - MRC_CELL_TAIL;
+	if (!envelope_sums(data))
+		return MRC_C_DROP_CHECKSUM;
+	/* A single value of every bit that says nothing. */
+	if (vxlan[0] != bpf_htonl(MRC_CELL_VXLAN) || vxlan[1] & bpf_htonl(0xf00000ff) ||
+	    (st->mss & bpf_htons(MRC_CELL_MARK)) != bpf_htons(MRC_CELL_MARK) ||
+	    (!in->p->v6 && inner != bpf_htons(ETH_P_IP)))
+		return MRC_C_DROP_CELL;
+	return 0;
+}
+
+/* Is a cell's outer header to us on this plane? */
+static __always_inline int cell_is_for(const void *data, const struct mrc_plane *pl)
+{
+	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
+	const struct ipv6hdr *ip = data + MRC_OUTER_OFF;
+
+	return ENCAP_IPV4 ? ip4->daddr == pl->addr[3] :
+			    same_addr(ip->daddr.s6_addr32, ENCAP_SRV6 ? pl->sid : pl->addr);
+}
+
+/* Check the outer headers. Returns the counter of what is wrong with them, or 0. */
 static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in, struct mrc_cell *st)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	struct ipv6hdr *ip = data + MRC_ETH_LEN;
+	u32 plane, tclass, len, told, why;
 	struct mrc_plane *pl;
-	u32 plane, word, len;
 
 	if (data + CELL_OFF + 20 > end)
 		return MRC_C_DROP_SHORT;
-	copy_addr((__be32 *)st, ip->saddr.s6_addr32);
+	why = read_outer(data, in, st, &tclass, &told);
 	in->key = capture_cell_key(skb, st);
 	in->p->qp = bpf_ntohs(st->qp);
 	plane = ENCAP_SRV6 ? bpf_ntohl(ip->daddr.s6_addr32[1]) >> (16 + MRC_USID_PLANE_SHIFT) :
 			     plane_of(skb->ifindex);
 	pl = planes.lookup(&plane);
-	if (!pl || pl->ifindex != skb->ifindex ||
-	    !same_addr(ip->daddr.s6_addr32, ENCAP_SRV6 ? pl->sid : pl->addr))
+	if (!pl || pl->ifindex != skb->ifindex || !cell_is_for(data, pl))
 		return MRC_C_DROP_SID;
-	word = bpf_ntohl(ip6_word(ip));
-	in->p->label = word & 0xfffff;
-	in->p->ce = (word >> MRC_TC_SHIFT & MRC_ECN_MASK) == MRC_ECN_CE;
-	in->p->v6 = ip->nexthdr == IPPROTO_IPV6;
+	if (why)
+		return why;
+	in->p->ce = (tclass & MRC_ECN_MASK) == MRC_ECN_CE;
 	len = skb->len - CELL_OFF;
 	in->p->c.len = len;
 	in->p->cut = 0;
 	if (inner_len(data + CELL_OFF, in->p->v6) > len)
-		in->p->cut = trimmed_by(in->h, word >> MRC_TC_SHIFT & 0xff);
+		in->p->cut = trimmed_by(in->h, tclass);
 	if (in->p->cut) {        /* a switch may have corrected the outer length */
 		in->p->c.len = inner_len(data + CELL_OFF, in->p->v6);
-		if (skb->gso_size || bpf_ntohs(ip->payload_len) < len)
+		if (skb->gso_size || told < len)
 			return MRC_C_DROP_LENGTH;
-	} else if (bpf_ntohs(ip->payload_len) != len) {
+	} else if (told != len) {
 		return MRC_C_DROP_LENGTH;
 	}
 	if ((in->p->label & CELL_LABEL_EV) >> (MRC_EV_PLANE_SHIFT - 16) != plane)
@@ -170,23 +217,24 @@ static __always_inline u32 find_place(struct __sk_buff *skb, struct cell_in *in,
 }
 
 /*
- * Take the outer header off. Returns 0 or an error. bpf_skb_adjust_room() keeps
+ * Take the outer headers off. Returns 0 or an error. bpf_skb_adjust_room() keeps
  * skb->protocol, unless a flag that came in Linux 6.3 says what follows.
- * Without it, half of the header before an IPv4 packet comes off by
+ * Without it, where one version of IP is inside the other, a part comes off, or is added, by
  * bpf_skb_change_proto(), which changes the protocol and, by the difference of the
  * two headers, the length.
  */
 static __always_inline int undress(struct __sk_buff *skb, const struct cell_in *in)
 {
 	u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
-	s32 len = MRC_IP6_LEN;
+	u32 v6 = in->p->v6, outer6 = CELL_IP_LEN == MRC_IP6_LEN;
+	s32 len = CELL_HEAD;
 
 	if (PATCHED(DECAP_PLACE)) {
-		flags |= in->p->v6 ? DECAP_L3_IPV6 : DECAP_L3_IPV4;
-	} else if (!in->p->v6) {
-		if (bpf_skb_change_proto(skb, bpf_htons(ETH_P_IP), 0))
+		flags |= v6 ? DECAP_L3_IPV6 : DECAP_L3_IPV4;
+	} else if (v6 != outer6) {
+		if (bpf_skb_change_proto(skb, bpf_htons(v6 ? ETH_P_IPV6 : ETH_P_IP), 0))
 			return -1;
-		len -= MRC_IP6_LEN - MRC_IP4_LEN;
+		len += v6 ? MRC_IP6_LEN - MRC_IP4_LEN : MRC_IP4_LEN - MRC_IP6_LEN;
 	}
 	return bpf_skb_adjust_room(skb, -len, BPF_ADJ_ROOM_MAC, flags);
 }
@@ -421,6 +469,8 @@ int mrc_cell(struct __sk_buff *skb)
 		why = check_state(&in, &state);
 	if (!why)
 		why = find_place(skb, &in, state.seq);
+	if (CELL_UDP && !ENCAP_SRV6 && why == MRC_C_DROP_SID)
+		return TC_ACT_UNSPEC; /* for a host behind this one */
 	if (why)
 		return cell_drop(&in, why);
 	return in.p->cut ? refuse_cut(skb, &in) : place_cell(skb, &in);

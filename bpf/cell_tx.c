@@ -87,8 +87,16 @@ static __always_inline int keep_cell(struct __sk_buff *skb, const struct cell *c
 	return 0;
 }
 
+/* Flags of bpf_skb_adjust_room: what the new headers are. The last is of Linux 5.13. */
+#define ENCAP_L2_ETH (1ull << 6)
+#define CELL_ENCAP (BPF_F_ADJ_ROOM_FIXED_GSO | \
+		    (CELL_IP_LEN == MRC_IP4_LEN ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 : \
+						  BPF_F_ADJ_ROOM_ENCAP_L3_IPV6) | \
+		    (CELL_UDP ? BPF_F_ADJ_ROOM_ENCAP_L4_UDP | \
+				BPF_F_ADJ_ROOM_ENCAP_L2(MRC_ETH_LEN) | ENCAP_L2_ETH : 0))
+
 /*
- * Make room for the outer header. A NIC fills the checksum of a packet inside
+ * Make room for the outer headers. A NIC fills the checksum of a packet inside
  * another only if the skb says that it is inside another; veth passes it on, and
  * there the skb is better off without the hint, because at the other end it would
  * keep a program from making an answer of it. An skb that is inside something
@@ -102,10 +110,9 @@ static __always_inline int make_room(struct __sk_buff *skb, const struct cell *c
 	if (!pl)
 		return -1;
 	if ((skb->gso_size || !pl->bare) &&
-	    !bpf_skb_adjust_room(skb, MRC_IP6_LEN, BPF_ADJ_ROOM_MAC,
-				 BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6))
+	    !bpf_skb_adjust_room(skb, CELL_HEAD, BPF_ADJ_ROOM_MAC, CELL_ENCAP))
 		return 0;
-	return skb->gso_size ? -1 : bpf_skb_change_head(skb, MRC_IP6_LEN, 0);
+	return skb->gso_size ? -1 : bpf_skb_change_head(skb, CELL_HEAD, 0);
 }
 
 /* Note what was sent where, for each packet of a cell. */

@@ -25,7 +25,8 @@
 
 #define ENCAP_IPV4 (CFG_ENCAP == MRC_ENCAP_ECMP4)
 #define ENCAP_SRV6 (CFG_ENCAP == MRC_ENCAP_FULL || CFG_ENCAP == MRC_ENCAP_REDUCED)
-#define CELLS (!ENCAP_IPV4)      /* the state of a cell fills an IPv6 address */
+#define CELL_UDP CFG_CELL_UDP    /* cells in MRC_CELL_UDP, not MRC_CELL_IP6 (mrc_wire.h) */
+#define CELLS (CELL_UDP || !ENCAP_IPV4) /* the state of MRC_CELL_IP6 fills an IPv6 address */
 #define NEXT_HOPS (CFG_NEXT_HOPS && !ENCAP_SRV6) /* each peer has a next hop of its own on a plane */
 
 #define MRC_ETH_PROTO bpf_htons(ENCAP_IPV4 ? ETH_P_IP : ETH_P_IPV6)
@@ -37,6 +38,12 @@
 #define MRC_BTH_OFF (MRC_UDP_OFF + MRC_UDP_LEN)
 #define MRC_BODY_OFF (MRC_BTH_OFF + MRC_BTH_LEN)      /* METH, SETH, NETH or PETH */
 #define MRC_PAYLOAD_OFF (MRC_BODY_OFF + MRC_WRITE_LEN) /* the application's IP packet */
+#define CELL_STATE_OFF (MRC_LINK_AND_OUTER + 16)      /* in MRC_CELL_UDP, from .mss on: the inner addresses */
+#define CELL_STATE_LEN 12
+#define CELL_IP_LEN (CELL_UDP ? MRC_IP_LEN : MRC_IP6_LEN)
+#define CELL_HEAD (CELL_IP_LEN + (CELL_UDP ? MRC_CELL_TAIL : 0)) /* between Ethernet and the application's packet */
+#define CELL_OFF (MRC_ETH_LEN + CELL_HEAD)            /* the application's packet in a cell */
+#define CELL_KNOWN (MRC_LINK_AND_OUTER + (CELL_UDP ? 4 : 0)) /* bytes that envelope_is_cell() reads */
 #define MRC_STRIP (MRC_PAYLOAD_OFF - MRC_ETH_LEN)     /* headers between Ethernet and payload */
 
 /*
@@ -117,6 +124,14 @@ static __always_inline void put_ip4(struct iphdr *ip, __be32 src, __be32 dst, __
 	ip->check = ~fold16(sum);
 }
 
+static __always_inline void put_udp(struct udphdr *udp, __u32 source, __be16 dest, __u32 len)
+{
+	udp->source = bpf_htons(source);
+	udp->dest = dest;
+	udp->len = bpf_htons(len);
+	udp->check = 0;          /* RFC 6935: the inner packet has its own */
+}
+
 static __always_inline void put_ip6(struct ipv6hdr *ip, const __be32 *src, const __be32 *dst,
 				    __u32 label, __u32 tclass, __u8 next, __u32 len)
 {
@@ -175,10 +190,7 @@ static __always_inline void put_envelope(void *data, const struct mrc_host *h,
 		outer->daddr.s6_addr32[1] |= bpf_htonl((ev >> MRC_EV_T1_SHIFT) & MRC_EV_T1_MASK &
 					   MRC_USID_INDEX_MASK);
 
-	udp->source = bpf_htons(ev >> 16);
-	udp->dest = h->udp_port;
-	udp->len = bpf_htons(udp_len);
-	udp->check = 0;          /* RFC 6935: the inner packet has its own */
+	put_udp(udp, ev >> 16, h->udp_port, udp_len);
 }
 
 /* ---- reading; the caller has checked that MRC_BTH_OFF bytes are there */
@@ -259,18 +271,28 @@ static __always_inline __u32 envelope_hops(const void *data)
 }
 
 /*
- * Is it a cell (mrc_wire.h)? Ask before anything else: a cell has neither UDP
- * nor a peer's address. Only the Ethernet header and the outer one must be there.
- * Planes without a fabric have addresses of any prefix, and the source's block decides.
+ * Is it a cell (mrc_wire.h)? Ask before anything else: a cell has no port of MRC's. Only
+ * CELL_KNOWN bytes must be there, and the EtherType must be MRC_ETH_PROTO.
+ * Planes without a fabric have addresses of any prefix, and the source's block decides, or the
+ * port: mrc_cell lets go what is for another host.
  */
 static __always_inline int envelope_is_cell(const void *data, const struct mrc_host *h)
 {
+	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
 	const struct ipv6hdr *outer = data + MRC_OUTER_OFF;
+	const struct udphdr *udp = data + MRC_LINK_AND_OUTER;
 	const struct mrc_cell *cell = (const void *)&outer->saddr;
 
-	return CELLS &&
-	       (NEXT_HOPS ||
-		outer->daddr.s6_addr32[0] == (ENCAP_SRV6 ? h->block : h->cell_block)) &&
+	if (!CELLS)
+		return 0;
+	if (CELL_UDP && ENCAP_IPV4)
+		return ip4_byte(ip4) == 0x45 && ip4->protocol == IPPROTO_UDP &&
+		       !(ip4->frag_off & bpf_htons(MRC_IP4_FRAGMENT)) && udp->dest == h->cell_port;
+	if (ENCAP_SRV6 && outer->daddr.s6_addr32[0] != h->block)
+		return 0;
+	if (CELL_UDP)
+		return outer->nexthdr == IPPROTO_UDP && udp->dest == h->cell_port;
+	return (NEXT_HOPS || ENCAP_SRV6 || outer->daddr.s6_addr32[0] == h->cell_block) &&
 	       (outer->nexthdr == IPPROTO_IPIP || outer->nexthdr == IPPROTO_IPV6) &&
 	       cell->block == h->cell_block &&
 	       (cell->mss & bpf_htons(MRC_CELL_MARK)) == bpf_htons(MRC_CELL_MARK);

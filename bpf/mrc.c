@@ -171,10 +171,10 @@ static __always_inline int unmarked(struct __sk_buff *skb)
 
 	if (!CFG_XDP || !h)
 		return TC_ACT_UNSPEC;
-	skb_pull_headers(skb, MRC_LINK_AND_OUTER);
+	skb_pull_headers(skb, CELL_KNOWN);
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	if (data + MRC_LINK_AND_OUTER > end || *eth_proto(data) != MRC_ETH_PROTO ||
+	if (data + CELL_KNOWN > end || *eth_proto(data) != MRC_ETH_PROTO ||
 	    !envelope_is_cell(data, h))
 		return TC_ACT_UNSPEC;
 	return end_in_cell(skb);

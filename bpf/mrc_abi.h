@@ -67,7 +67,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 judge_slack_ns;    /* delay that a plane may have over the best one */
 	__u32 slow_slack_ns;     /* delay that a path may have over its plane's usual one */
 	__u32 sack_gap_ns;       /* between two SACKs of a QP that are not urgent */
-	__u32 cell_block;        /* net: first 32 bits of a cell's source address */
+	__u32 cell_block;        /* net: first 32 bits of a cell's source address in MRC_CELL_IP6 */
 	__u32 lower_ifindex;     /* what mrc0 lies on; cells are delivered at its ingress */
 	__u32 cut_ifindex;       /* what leaves by it comes back to spray cut into packets; 0: no such interface ... */
 	__u32 cut_back_ifindex;  /* ... on this one */
@@ -86,6 +86,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 retry_s;           /* ... and was not acknowledged for so long; 0 in either: never */
 	__u32 qps;               /* QPs that the maps have room for */
 	__u32 datagram_max_ms;   /* what is not TCP's is not sent when it is older; 0: it is at any age */
+	__u16 cell_port;         /* net: UDP port of cells in MRC_CELL_UDP */
 	__u8 link_mac[6];        /* mrc0's own address */
 	/* DSCPs, by class of packets */
 	__u8 dscp_data;          /* data that switches may trim */
@@ -97,7 +98,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u8 keyed;              /* 1: a key that was not installed is none; 0: it is zero */
 	__u8 inner;              /* 1: only packets from the peer's inner addresses to ours reach mrc0 */
 	__u8 hops_min;           /* the least hop limit with which a daemon's message arrives from within the fabric */
-	__u8 pad[5];
+	__u8 pad[3];
 	__u64 survey_key[2];     /* of our own survey probes, which come back to us */
 	__u64 mac1_key[2];       /* of mac1, which shows that who asks for keys knows our public key */
 };

@@ -269,12 +269,20 @@ struct mrc_auth {
 
 /*
  * A cell: a packet of the application, or a large TCP segment that the NIC cuts
- * into packets and GRO puts together again, behind one IPv6 header:
+ * into packets and GRO puts together again, behind one of two envelopes. Which one
+ * is agreed in the hand-shake.
+ *
+ * In fabrics of uSIDs, IPv6 (40 bytes), MRC_CELL_IP6:
  *
  *   Ethernet | IPv6 (DA = uSID list, SA = transport state) | IP packet of the application
  *
- * The state is the source address, so that all packets of a cell have the same
- * header. A cell takes as many PSNs as it has packets. The first one has .psn;
+ * On all other networks, VXLAN (RFC 7348) from the address of the NIC, over IPv4 (50
+ * bytes), IPv6 or with the uSID list as DA (70 bytes), MRC_CELL_UDP:
+ *
+ *   Ethernet | IP | UDP (SP = 49152 + EV[29:16], DP = cell port) | VXLAN (VNI = label) |
+ *   Ethernet (DA and SA = transport state from .mss on) | IP packet of the application
+ *
+ * All packets of a cell have the same state, and so the same headers. A cell takes as many PSNs as it has packets. The first one has .psn;
  * which one a piece of a large cell begins with follows from its TCP sequence
  * number, .seq and .mss:
  *
@@ -286,10 +294,13 @@ struct mrc_auth {
  * in 16 bits, is below 256. The state ends with a tag (above), which also tells
  * damage: no outer checksum covers the state.
  *
- * Flow label: attempt 2 | ackreq 1 | phase 1 | EV[31:16].
+ * Label: attempt 2 | ackreq 1 | phase 1 | EV[31:16]. It is the flow label of MRC_CELL_IP6,
+ * and the VNI, whose upper four bits are 0, of MRC_CELL_UDP. There the UDP source port and,
+ * over IPv6, the flow label only steer switches that hash; a router may replace the port. An IPv4 header has DF set and
+ * the identification of the first packet is 0. The UDP checksum is 0.
  */
 struct mrc_cell {
-	__u32 block;             /* the fabric's block for the addresses of NICs */
+	__u32 block;             /* the fabric's block for the addresses of NICs; only in MRC_CELL_IP6 */
 	__u16 mss;               /* MRC_CELL_MARK | TCP payload of each packet but the last; 0: one packet */
 	__u16 psn_hi;            /* PSN, upper 16 bits ... */
 	__u8 psn_lo;             /* ... and lower 8 */
@@ -301,10 +312,17 @@ struct mrc_cell {
 #define MRC_CELL_MSS 0x3fff      /* in .mss */
 #define MRC_CELL_MSS_MIN 512     /* segments shorter than this are sent one by one */
 #define MRC_CELL_STUB 1          /* in .mss: the one packet of the cell is a stub */
-#define MRC_CELL_ATTEMPT_SHIFT 18 /* in the flow label: 0 the first sending, 1 and 2 the next ones, 3 later ones */
-#define MRC_CELL_ACKREQ 0x20000  /* in the flow label: answer with a SACK at once */
-#define MRC_CELL_PHASE 0x10000   /* in the flow label: as MRC_BTH_PHASE */
-#define MRC_CELL_OVERHEAD 40     /* what a cell adds to each packet, without Ethernet; with it, its nominal size */
+#define MRC_CELL_ATTEMPT_SHIFT 18 /* in the label: 0 the first sending, 1 and 2 the next ones, 3 later ones */
+#define MRC_CELL_ACKREQ 0x20000  /* in the label: answer with a SACK at once */
+#define MRC_CELL_PHASE 0x10000   /* in the label: as MRC_BTH_PHASE */
+#define MRC_CELL_IP6 0
+#define MRC_CELL_UDP 1
+#define MRC_CELL_PORT_DEFAULT 4973
+#define MRC_CELL_SPORT 0xc000    /* first source port; it and the lower 14 bits of EV[31:16] are one */
+#define MRC_CELL_VXLAN 0x08000000 /* first word of the VXLAN header: there is a VNI */
+#define MRC_CELL_VNI_SHIFT 8     /* in the second */
+#define MRC_CELL_TAIL 30         /* UDP, VXLAN and Ethernet headers behind the IP header of MRC_CELL_UDP */
+#define MRC_CELL_NOMINAL 40      /* the nominal size of a packet, in both envelopes: its length and this */
 #define MRC_CELL_PACKETS 128     /* most packets of a cell, with room: 64 KiB / MRC_CELL_MSS_MIN */
 
 /* Lengths of headers, and what a data packet adds to the application's IP packet. */

@@ -598,7 +598,7 @@ static __always_inline int sort_out(struct hook_ctx *ctx, const struct mrc_host 
 	struct ethhdr *eth;
 	void *data, *end;
 
-	hook_pull(ctx, MRC_LINK_AND_OUTER);
+	hook_pull(ctx, CELL_KNOWN);
 	data = HOOK_DATA(ctx);
 	end = HOOK_END(ctx);
 	eth = data;
@@ -608,7 +608,7 @@ static __always_inline int sort_out(struct hook_ctx *ctx, const struct mrc_host 
 		return drop(MRC_C_DROP_MARK);
 	if (*eth_proto(data) != MRC_ETH_PROTO)
 		return HOOK_STACK;
-	if (data + MRC_LINK_AND_OUTER <= end && envelope_is_cell(data, h))
+	if (data + CELL_KNOWN <= end && envelope_is_cell(data, h))
 		return SAYS(HOOK_CELL, MRC_CAPTURE_PASSED);
 	hook_pull(ctx, HEADERS);
 	if (!is_ours(ctx, h, plane))

@@ -437,7 +437,7 @@ static __always_inline u32 piece_ev(const struct piece *p)
 /* The nominal sizes of a piece's packets, each of which had headers of its own on the wire. */
 static __always_inline u32 nominal_size(const struct piece *p)
 {
-	u32 n = p->c.count, len = p->c.len + n * MRC_CELL_OVERHEAD;
+	u32 n = p->c.count, len = p->c.len + n * MRC_CELL_NOMINAL;
 
 	return n > 1 ? len + (n - 1) * p->c.head : len;
 }

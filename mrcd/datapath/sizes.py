@@ -30,7 +30,7 @@ class Sizes:
     decap: whether the kernel has the flags of bpf_skb_adjust_room that name the packet behind the
     header that comes off (mrcd.linux.kernel.has_decap). capture: whether the programs also record
     packets (bpf/capture.c). next_hops: whether each peer has a next hop of its own on a plane,
-    because there is no fabric.
+    because there is no fabric. cell_udp: whether cells go in MRC_CELL_UDP instead of MRC_CELL_IP6.
     """
 
     mtu: int
@@ -47,6 +47,7 @@ class Sizes:
     decap: bool = False
     capture: bool = False
     next_hops: bool = False
+    cell_udp: bool = False
 
     def defines(self) -> list[str]:
         """Return the CFG_ constants that the programs are compiled with."""
@@ -65,6 +66,7 @@ class Sizes:
             f"-DCFG_XDP={int(self.xdp)}",
             f"-DCFG_CAPTURE={int(self.capture)}",
             f"-DCFG_NEXT_HOPS={int(self.next_hops)}",
+            f"-DCFG_CELL_UDP={int(self.cell_udp)}",
             f"-DCFG_ACTIVE_WORDS={-(-max(_FEW_QPS, self.qps) // 64)}",
         ]
 

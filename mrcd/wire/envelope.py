@@ -44,6 +44,17 @@ def overhead(encap: int) -> int:
     return ip + WIRE.MRC_UDP_LEN + WIRE.MRC_BTH_LEN + WIRE.MRC_WRITE_LEN + WIRE.MRC_ICRC_LEN
 
 
+def cell_overhead(encap: int, envelope: int) -> int:
+    """Return the bytes that a cell adds to each of its packets, Ethernet of the wire not counted.
+
+    encap: one of MRC_ENCAP_*. envelope: MRC_CELL_IP6 or MRC_CELL_UDP.
+    """
+    if envelope == WIRE.MRC_CELL_IP6:
+        return WIRE.MRC_IP6_LEN
+    ip = WIRE.MRC_IP4_LEN if encap == WIRE.MRC_ENCAP_ECMP4 else WIRE.MRC_IP6_LEN
+    return ip + WIRE.MRC_CELL_TAIL
+
+
 @dataclass(frozen=True, slots=True)
 class Ip6:
     """An IPv6 header without its lengths."""
