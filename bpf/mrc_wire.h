@@ -317,7 +317,7 @@ struct mrc_cell {
 #define MRC_CELL_PHASE 0x10000   /* in the label: as MRC_BTH_PHASE */
 #define MRC_CELL_IP6 0
 #define MRC_CELL_UDP 1
-#define MRC_CELL_PORT_DEFAULT 4973
+#define MRC_CELL_PORT_DEFAULT 4974
 #define MRC_CELL_SPORT 0xc000    /* first source port; it and the lower 14 bits of EV[31:16] are one */
 #define MRC_CELL_VXLAN 0x08000000 /* first word of the VXLAN header: there is a VNI */
 #define MRC_CELL_VNI_SHIFT 8     /* in the second */

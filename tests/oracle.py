@@ -28,6 +28,7 @@ from scapy.fields import (
     SignedShortField,
     StrField,
     ThreeBytesField,
+    XByteField,
     XIntField,
     XLongField,
     XShortField,
@@ -315,7 +316,36 @@ class CellLabel(Packet):
     ]
 
 
+class CellVxlan(Packet):
+    """A VXLAN header and the Ethernet header in it, of a cell in UDP."""
+
+    name = "VXLAN with a cell"
+    fields_desc = [
+        XByteField("flags", 0x08),
+        BitField("reserved", 0, 24),
+        BitField("zero", 0, 4),
+        BitField("attempt", 0, 2),
+        BitField("ackreq", 0, 1),
+        BitField("phase", 0, 1),
+        XShortField("ev_hi", 0),
+        ByteField("reserved2", 0),
+        BitField("mark", 3, 2),
+        BitField("mss", 0, 14),
+        ThreeBytesField("psn", 0),
+        ByteField("seq", 0),
+        XShortField("qp", 0),
+        XIntField("tag", 0),
+        XShortField("ethertype", 0x0800),
+    ]
+
+    def guess_payload_class(self, payload: bytes) -> Any:
+        return {0x0800: IP, 0x86DD: IPv6}[self.ethertype]
+
+
+CELL_PORT = 4974
+
 bind_layers(UDP, Bth, dport=UDP_PORT)
+bind_layers(UDP, CellVxlan, dport=CELL_PORT)
 
 
 def dissect(data: bytes) -> Packet:
@@ -481,6 +511,14 @@ def cell(state: CellState, label: CellLabel, inner: Packet, **outer: Any) -> Pac
         **outer,
     )
     return around / inner
+
+
+def cell_in_udp(head: CellVxlan, qpn: int, key: bytes = _ZERO_KEY, psn_high: int = 0) -> CellVxlan:
+    """Return the headers of a cell in UDP with their tag, for the receiver's QPN."""
+    whole = bytes(head)
+    covered = whole[8:16] + b"\0" + whole[4:7] + struct.pack("!I", psn_high << 24 | qpn)
+    head.tag = int.from_bytes(siphash(key, covered)[:4], "big")
+    return head
 
 
 def cut(large: Packet, mss: int) -> list[Packet]:

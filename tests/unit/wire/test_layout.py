@@ -71,10 +71,15 @@ def test_read_header__lengths_are_those_of_the_structs() -> None:
         assert length == WIRE.structs[f"mrc_{which.lower()}"].size
 
 
-def test_read_header__nominal_size_of_data_is_its_udp_length_and_an_ipv6_header() -> None:
+def test_read_header__nominal_sizes_are_those_with_an_ipv6_header() -> None:
     behind_udp = WIRE.MRC_BTH_LEN + WIRE.MRC_WRITE_LEN + WIRE.MRC_ICRC_LEN
     assert WIRE.MRC_UDP_LEN + behind_udp + 40 == WIRE.MRC_DATA_NOMINAL
-    assert WIRE.MRC_CELL_OVERHEAD == 40
+    assert WIRE.MRC_CELL_NOMINAL == 40
+
+
+def test_read_header__tail_of_a_cell_in_udp_is_udp_vxlan_and_ethernet() -> None:
+    vxlan = 8
+    assert WIRE.MRC_UDP_LEN + vxlan + WIRE.MRC_ETH_LEN == WIRE.MRC_CELL_TAIL
 
 
 def test_read_header__wire_structs_have_no_holes() -> None:

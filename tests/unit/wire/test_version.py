@@ -13,7 +13,7 @@ import json
 from mrcd.handshake import versions
 from mrcd.wire.packet import WIRE
 
-KNOWN = {4: "d473d92622d45e36"}
+KNOWN = {4: "3b009db985ea987b"}
 """What mrc_wire.h says, by version."""
 
 
