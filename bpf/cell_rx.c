@@ -49,8 +49,8 @@ static __always_inline int cell_refuse(struct __sk_buff *skb, const struct cell_
 /* What the outer headers of a cell say. */
 struct cell_outer {
 	u32 tclass;
-	u32 told;                /* the length of the packet inside ... */
-	u32 ip_told;             /* ... and by the IP header, whose length a switch that trims may correct */
+	s32 told;                /* the length of the packet inside ... */
+	s32 ip_told;             /* ... and by the IP header, whose length a switch that trims may correct */
 };
 
 /*
@@ -110,10 +110,11 @@ static __always_inline int cell_is_for(const void *data, const struct mrc_plane 
 static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in, struct mrc_cell *st)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
-	u32 plane, len, why = MRC_C_DROP_SHORT;
+	u32 plane, why = MRC_C_DROP_SHORT;
 	struct ipv6hdr *ip = data + MRC_ETH_LEN;
 	struct cell_outer out = {};
 	struct mrc_plane *pl;
+	s32 len;
 
 	if (data + CELL_KNOWN > end)
 		return MRC_C_DROP_SHORT;
@@ -133,7 +134,7 @@ static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in
 	len = skb->len - CELL_OFF;
 	in->p->c.len = len;
 	in->p->cut = 0;
-	if (inner_len(data + CELL_OFF, in->p->v6) > len)
+	if (inner_len(data + CELL_OFF, in->p->v6) > in->p->c.len)
 		in->p->cut = trimmed_by(in->h, out.tclass);
 	if (in->p->cut) {        /* a switch may have corrected the outer length */
 		in->p->c.len = inner_len(data + CELL_OFF, in->p->v6);
