@@ -31,7 +31,7 @@ static __always_inline int measure_cell(struct __sk_buff *skb, struct mrc_tx *tx
 	c->seq = 0;
 	if (!skb->gso_size)
 		return 0;
-	if (data + MRC_ETH_LEN + MRC_IP4_LEN > end)
+	if (data + MRC_ETH_LEN + MRC_IP6_LEN > end) /* IPv4 with TCP is as long */
 		return -1;
 	l3 = (ip[0] & 15) * 4;
 	if ((ip[0] >> 4) == 6 ? ip[6] != IP_TCP : ip[9] != IP_TCP)

@@ -27,7 +27,6 @@ from cli.exits import CommandError
 from mrcd.config import config
 from mrcd.config.keyfiles import USER, service_user, with_keys
 from mrcd.datapath.pins import is_bpffs
-from mrcd.fabric import shape
 from mrcd.linux import bpf, ethtool, rss
 from mrcd.linux.netlink import Netlink, NetlinkFailed
 from mrcd.service import capabilities
@@ -192,7 +191,7 @@ def _packaged(name: str) -> bool | None:
 
 
 def _framing(found: Config | None) -> str:
-    if found is None or shape.why_no_cells(found.fabric):
+    if found is None or not found.cells:
         return "mrc"
     return found.transport.framing
 

@@ -34,7 +34,8 @@ from mrcd.fabric.hosts import Address
 from mrcd.fabric.network import with_mtu
 from mrcd.handshake.identity import Keyring
 from mrcd.paths.evset import ACTIVE_MAX, ACTIVE_MIN
-from mrcd.wire.packet import WIRE, overhead
+from mrcd.wire.envelope import cell_overhead, overhead
+from mrcd.wire.packet import WIRE
 
 IFNAMSIZ = 16
 RETRIES_MAX, RETRY_MAX_S = 250, 86_400  # the programs count 255 sendings of a packet
@@ -85,6 +86,7 @@ class Transport:
 
     udp_port: int = WIRE.MRC_UDP_PORT_DEFAULT
     control_port: int = 4972
+    cell_port: int = WIRE.MRC_CELL_PORT_DEFAULT
     qps_per_peer: int = 4
     mpr: int = 2048
     ring_slots: int = 8192
@@ -95,6 +97,7 @@ class Transport:
     xdp: str = "auto"
     tc: str = "auto"
     framing: str = FRAMING
+    cell_envelope: str = "auto"
     cell_min: int = 0
     cell_max: int = CELL_MAX
     survey_pps: int = 200
@@ -191,6 +194,16 @@ class Config:
         return self.mtu_of(cells=self.cells)
 
     @property
+    def cell_envelope(self) -> int:
+        """The envelope of cells: MRC_CELL_IP6 or MRC_CELL_UDP."""
+        return _cell_envelope(self.transport, self.fabric)
+
+    @property
+    def cell_udp(self) -> bool:
+        """Whether there are cells, in UDP."""
+        return self.cells and self.cell_envelope == WIRE.MRC_CELL_UDP
+
+    @property
     def own_prefixes(self) -> tuple[Prefix, ...]:
         """The inner destinations that are taken from peers."""
         return (*map(hosts.route, self.mrc0.addresses), *self.mrc0.routed)
@@ -213,7 +226,8 @@ class Config:
     def mtu_of(self, *, cells: bool) -> int:
         """Return the length of the longest application packet that a plane takes in a framing."""
         code = self.fabric.routing.code
-        return self.fabric.mtu - (WIRE.MRC_CELL_OVERHEAD if cells else overhead(code))
+        headers = cell_overhead(code, self.cell_envelope) if cells else overhead(code)
+        return self.fabric.mtu - headers
 
 
 def with_endpoint(config: Config, name: str, plane: int, address: Address) -> Config:
@@ -419,6 +433,7 @@ def _transport(table: Table) -> Transport:
     transport = Transport(
         udp_port=table.integer("udp_port", default.udp_port, 1, 65535),
         control_port=table.integer("control_port", default.control_port, 1, 65535),
+        cell_port=table.integer("cell_port", default.cell_port, 1, 65535),
         qps_per_peer=table.integer("qps_per_peer", default.qps_per_peer, 1, QPS_MAX, power=True),
         mpr=table.integer("mpr", default.mpr, MPR_MIN, MPR_MAX, power=True),
         ring_slots=table.integer("ring_slots", default.ring_slots, RING_MIN, RING_MAX, power=True),
@@ -438,6 +453,7 @@ def _transport(table: Table) -> Transport:
         xdp=_xdp(table, default.xdp),
         tc=table.choice("tc", default.tc, ("auto", "tcx", "clsact")),
         framing=table.choice("framing", default.framing, ("auto", "cell", "mrc")),
+        cell_envelope=table.choice("cell_envelope", default.cell_envelope, ("auto", "ipv6", "udp")),
         cell_min=table.integer("cell_min", default.cell_min, 0, CELL_MAX),
         cell_max=table.integer("cell_max", default.cell_max, 0, CELL_MAX),
     )
@@ -445,6 +461,10 @@ def _transport(table: Table) -> Transport:
     if transport.udp_port == transport.control_port:
         wrong = "is also udp_port; each needs a port of its own"
         table.problem("control_port", transport.control_port, wrong)
+    for other in ("udp_port", "control_port"):
+        if transport.cell_port == getattr(transport, other):
+            wrong = f"is also {other}; each needs a port of its own"
+            table.problem("cell_port", transport.cell_port, wrong)
     if transport.ev_min_active > transport.evs:
         wrong = f"is more than evs; at most {transport.evs}, and 0 is a quarter of it"
         table.problem("ev_min_active", transport.ev_min_active, wrong)
@@ -457,15 +477,22 @@ def _transport(table: Table) -> Transport:
     return transport
 
 
+def _cell_envelope(transport: Transport, fabric: Fabric) -> int:
+    """Return MRC_CELL_IP6 or MRC_CELL_UDP: the latter passes wherever UDP does."""
+    if transport.cell_envelope == "auto":
+        return WIRE.MRC_CELL_IP6 if fabric.routing.mode == "srv6" else WIRE.MRC_CELL_UDP
+    return WIRE.MRC_CELL_UDP if transport.cell_envelope == "udp" else WIRE.MRC_CELL_IP6
+
+
 def _cells_allowed(table: Table, transport: Transport, fabric: Fabric | None) -> bool:
     """Return whether framing and routing let data go in cells."""
     if fabric is None or transport.framing == "mrc":
         return False
-    if transport.framing == "auto" and fabric.routing.network and not hosts.all_local(fabric.hosts):
-        return False  # routers may refuse or hash the source addresses of cells
-    if why := shape.why_no_cells(fabric):
-        if transport.framing == "cell":
-            table.problem("framing", transport.framing, f'{why}; write "auto" or "mrc"')
+    if _cell_envelope(transport, fabric) == WIRE.MRC_CELL_UDP:
+        return True
+    if why := shape.why_no_plain_cells(fabric):
+        wrong = f'{why}; write "auto" or "udp"'
+        table.problem("cell_envelope", transport.cell_envelope, wrong)
         return False
     return True
 

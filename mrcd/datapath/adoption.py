@@ -38,6 +38,7 @@ def sizes_of(config: Config) -> Sizes:
         xdp=config.transport.xdp == "native",
         decap=kernel.has_decap(),
         next_hops=config.fabric.routing.network,
+        cell_udp=config.cell_udp,
     )
 
 
@@ -74,11 +75,13 @@ def layout_of(config: Config, needed: Sizes) -> str:
         "transport": [
             transport.udp_port,
             transport.control_port,
+            transport.cell_port,
             transport.qps_per_peer,
             transport.evs,
             transport.ev_min_active,
             transport.tc,
             transport.framing,
+            config.cell_udp,
         ],
     }
     if fabric.routing.network:

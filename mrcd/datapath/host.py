@@ -90,6 +90,7 @@ def write(
         block=int.from_bytes(fabric.block.network_address.packed[:4], "little"),
         udp_port=htons(transport.udp_port),
         control_port=htons(transport.control_port),
+        cell_port=htons(transport.cell_port),
         reo_min_ns=tuning.REO_MIN_NS,
         reo_max_ns=tuning.REO_MAX_NS,
         fifo_slack_ns=tuning.FIFO_SLACK_NS,

@@ -72,7 +72,7 @@ MEANING: Final = (
     "MRC_PSN_MASK",
     "MRC_QPN_MASK",
     "MRC_DATA_NOMINAL",
-    "MRC_CELL_OVERHEAD",
+    "MRC_CELL_NOMINAL",
     "MRC_CC_BYTES_UNIT",
     # maps.c: in the tag of a slot; inner.c: in mrc_rx_entry.len; places in the map of tail calls
     "MRC_TAG_",

@@ -12,6 +12,10 @@ packets whose copies wait are parked there, so that their senders' sockets pay f
 One more pair, mrc0b and mrc0bp, is the clock: a packet circles in it (bpf/beat.c). What leaves by
 mrc0b waits for a tick in a token bucket, what leaves by mrc0bp for REST_NS.
 
+With cells in UDP a vxlan device, mrc0u, owns their port: GRO puts a cell's packets together only
+where a socket of that driver waits for them. The planes' programs take the cells before it; what
+reaches it came by another interface, and is dropped.
+
 Without cells mrc0 is itself an end of a veth pair. The kernel segments packets and computes
 checksums on the way to mrc0p, the other end, where the spray program runs (docs/architecture.md).
 """
@@ -121,13 +125,22 @@ def _pairs(config: Config) -> list[tuple[str, str]]:
     return [(f"{name}p", f"{name}d"), (f"{name}c", f"{name}cp"), beat]
 
 
+def _port(config: Config) -> str | None:
+    """Return the name of the device that owns the cells' port; None without one."""
+    return f"{config.mrc0.name}u" if config.cell_udp else None
+
+
 def names(config: Config) -> set[str]:
     """Return the names of all interfaces of ours."""
-    return {config.mrc0.name, *(name for pair in _pairs(config) for name in pair)}
+    port = _port(config)
+    ours = {config.mrc0.name, *(name for pair in _pairs(config) for name in pair)}
+    return ours if port is None else ours | {port}
 
 
 def kind(config: Config, interface: str) -> str:
     """Return the type of an interface of ours."""
+    if interface == _port(config):
+        return "vxlan"
     return "macvlan" if config.cells and interface == config.mrc0.name else "veth"
 
 
@@ -159,6 +172,7 @@ async def ensure(nl: Netlink, config: Config, records: Path) -> bytes:
             await _create_macvlan(nl, config)
         else:
             await nl.set_link(name, mtu=config.mtu)
+    await _ensure_port(nl, config, records)
     if made:
         for cidr in given(records, name):
             _forget(records, name, cidr)  # the address went with an interface that was removed
@@ -217,6 +231,32 @@ async def _ensure_pair(nl: Netlink, records: Path, name: str, other: str, *, mtu
     await nl.create_veth(name, other, mtu=mtu, mac=_random(), peer_mac=_random())
 
 
+async def _ensure_port(nl: Netlink, config: Config, records: Path) -> None:
+    """Make the device that owns the cells' port unless an earlier daemon has; remove another."""
+    name, wanted = f"{config.mrc0.name}u", _port(config)
+    port = config.transport.cell_port
+    recorded = pins.recorded(records, "device")
+    there = nl.exists(name)
+    if there and name in recorded and (wanted is None or rtnl.vxlan_port(nl.index(name)) != port):
+        await nl.delete_link(name)
+        there = False
+    if wanted is None:
+        pins.forget(records, "device", name)
+        return
+    pins.record(records, "device", name)
+    if there:
+        return
+    try:
+        await nl.create_vxlan(name, port, mtu=config.mtu, mac=_random())
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        raise DatapathError(
+            f"{error}: cells in UDP need the kernel module vxlan; install it, or set [transport] "
+            'framing = "mrc"'
+        ) from error
+
+
 async def _take_back(nl: Netlink, name: str) -> None:
     """Give mrc0, the macvlan on mrc0p, its name back if it lost it while no mrcd ran."""
     if nl.exists(name):
@@ -273,6 +313,24 @@ async def _prepare(nl: Netlink, config: Config) -> None:
         await sysfs.spread_receiving(interface, sysfs.UDEV_S)  # check_steering warns if this fails
     for interface in [*(one for pair in _pairs(config) for one in pair), config.mrc0.name]:
         await nl.set_link(interface, arp=False, up=True)
+    await _open_port(nl, config)
+
+
+async def _open_port(nl: Netlink, config: Config) -> None:
+    """Open the cells' port: a vxlan device has its socket while it is up."""
+    name = _port(config)
+    if name is None:
+        return
+    try:
+        await nl.set_link(name, arp=False, up=True)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise DatapathError(
+            f"{error}: UDP port {config.transport.cell_port}, which cells need, is another "
+            "program's; end it, or choose another port, the same on all hosts, as [transport] "
+            "cell_port"
+        ) from error
 
 
 def _prepare_beat(config: Config) -> None:

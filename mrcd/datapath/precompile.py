@@ -28,7 +28,7 @@ from mrcd.config.config import Transport
 from mrcd.datapath import bytecode, loader
 from mrcd.datapath.sizes import Sizes
 from mrcd.fabric.routing import ENCAP_ECMP4, ENCAP_ECMP6, ENCAP_FULL
-from mrcd.wire.envelope import overhead
+from mrcd.wire.envelope import cell_overhead, overhead
 from mrcd.wire.packet import WIRE
 
 MTUS = (1500, 9000)
@@ -38,16 +38,16 @@ MTUS = (1500, 9000)
 def usual() -> Iterator[Sizes]:
     """Yield what is compiled in, by default, for each usual MTU, routing and framing.
 
-    Fabrics of uSIDs with cells and in MRC's framing, and networks without a fabric, by IPv6 with
-    cells and by IPv4.
+    Fabrics of uSIDs with cells and in MRC's framing, and networks without a fabric, by IPv6 and by
+    IPv4 with cells in UDP.
     """
-    routes = (  # encapsulation, headers, a next hop for each peer
-        (ENCAP_FULL, WIRE.MRC_CELL_OVERHEAD, False),
+    routes = (  # encapsulation, headers, a next hop for each peer and cells in UDP
+        (ENCAP_FULL, cell_overhead(ENCAP_FULL, WIRE.MRC_CELL_IP6), False),
         (ENCAP_FULL, overhead(ENCAP_FULL), False),
-        (ENCAP_ECMP6, WIRE.MRC_CELL_OVERHEAD, True),
-        (ENCAP_ECMP4, overhead(ENCAP_ECMP4), True),
+        (ENCAP_ECMP6, cell_overhead(ENCAP_ECMP6, WIRE.MRC_CELL_UDP), True),
+        (ENCAP_ECMP4, cell_overhead(ENCAP_ECMP4, WIRE.MRC_CELL_UDP), True),
     )
-    for mtu, (encap, headers, hops), capture in product(MTUS, routes, (False, True)):
+    for mtu, (encap, headers, network), capture in product(MTUS, routes, (False, True)):
         yield Sizes(
             mtu=mtu - headers,
             window=2 * Transport().mpr,
@@ -58,7 +58,8 @@ def usual() -> Iterator[Sizes]:
             prefixes=1,
             encap=encap,
             capture=capture,
-            next_hops=hops,
+            next_hops=network,
+            cell_udp=network,
         ).compiled()
 
 

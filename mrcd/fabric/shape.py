@@ -131,8 +131,8 @@ class Fabric:
         return ipaddress.IPv6Network((int(self.underlay(plane, 0, 0)), 48))
 
 
-def why_no_cells(fabric: Fabric) -> str | None:
-    """Return why data of this fabric cannot go in cells, or None if it can.
+def why_no_plain_cells(fabric: Fabric) -> str | None:
+    """Return why data of this fabric cannot go in cells of IP in IPv6, or None if it can.
 
     The source address of a cell differs from cell to cell, so a switch that hashes would ignore
     the EV.

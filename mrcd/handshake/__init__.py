@@ -25,6 +25,7 @@ from mrcd.handshake.datagram import MAX_BYTES
 from mrcd.handshake.incarnation import Memory, Ours
 from mrcd.handshake.offer import (
     CELL,
+    CELL_UDP,
     MAGIC,
     MAX_QPS,
     TRIM,
@@ -48,6 +49,7 @@ from mrcd.handshake.session import UNCONFIRMED_NS, Event, Session
 
 __all__ = [
     "CELL",
+    "CELL_UDP",
     "DEAD_AFTER_NS",
     "KEEPALIVE_NS",
     "MAGIC",

@@ -15,7 +15,9 @@ MAGIC: Final = b"MRCh"
 MAX_QPS: Final = 16
 PACE_MAX_MS: Final = 3_600_000
 CELL: Final = "cell"
-"""The capability to send and take data in cells (bpf/mrc_wire.h)."""
+"""The capability to send and take data in cells of IP in IPv6 (bpf/mrc_wire.h, MRC_CELL_IP6)."""
+CELL_UDP: Final = "cell-udp"
+"""The capability to send and take data in cells of VXLAN in UDP (MRC_CELL_UDP)."""
 TRIM: Final = "trim"
 """Switches on the ways to the sender of the Offer trim data, and it answers what they trimmed."""
 

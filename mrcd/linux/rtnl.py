@@ -44,6 +44,7 @@ _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_QDISC = 1, 3, 4, 5, 6
 _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_CARRIER = 10, 18, 33
 _IFLA_GSO_MAX_SEGS, _IFLA_GSO_MAX_SIZE, _IFLA_XDP = 40, 41, 43
 _INFO_KIND, _XDP_ATTACHED = 1, 2
+_INFO_DATA, _VXLAN_PORT = 2, 15
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _RTA_DST, _RTA_OIF, _RTA_METRICS, _RTAX_MTU = 1, 4, 8, 2
 _TABLE_MAIN, _TYPE_UNICAST = 254, 1
@@ -73,6 +74,18 @@ def links() -> dict[int, LinkState]:
     body = _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
     found = (_link(data) for kind, data in _dump(_GETLINK, body) if kind == _NEWLINK)
     return {link.index: link for link in found}
+
+
+def vxlan_port(index: int) -> int | None:
+    """Return the UDP port of a vxlan device; None if there is no such device."""
+    body = _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
+    for kind, data in _dump(_GETLINK, body):
+        if kind == _NEWLINK and _LINK.unpack_from(data)[2] == index:
+            info = attributes(attributes(data[_LINK.size :]).get(_IFLA_LINKINFO, b""))
+            if _text(info.get(_INFO_KIND, b"")) == "vxlan":
+                port = attributes(info.get(_INFO_DATA, b"")).get(_VXLAN_PORT, b"")
+                return int.from_bytes(port, "big")
+    return None
 
 
 def addresses() -> dict[int, set[str]]:

@@ -7,7 +7,7 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 from mrcd import handshake
@@ -16,6 +16,7 @@ from mrcd.datapath.qptable import QpTable
 from mrcd.fabric import digest, underlay
 from mrcd.handshake import (
     CELL,
+    CELL_UDP,
     TRIM,
     Command,
     ConfigureReceive,
@@ -180,7 +181,7 @@ class Peers(Placed):
             qp_base=self._table.peers.base(peer),
             qps=self._table.peers.per_peer,
             capabilities=_capabilities(config),
-            required=(CELL,) if config.transport.framing == "cell" else (),
+            required=_cell(config) if config.transport.framing == "cell" else (),
             frame=self._frame,
             hosts=hosts,
         )
@@ -258,7 +259,7 @@ class Peers(Placed):
             if memory is not None and not versions.spoken(memory.agreed):
                 log.warning("session.outdated", peer=name, version=memory.agreed)
                 memory = None
-            cells = memory is not None and self._takes_cells(memory.offer)
+            cells = memory is not None and self._takes_cells(memory.offer.capabilities)
             trims = memory is not None and TRIM in memory.offer.capabilities
             if memory is None or not self._table.holds(name, memory, cells=cells, trims=trims):
                 self._table.reset(tuple(self._table.qps_of(name)))
@@ -275,8 +276,8 @@ class Peers(Placed):
         self._count()
         return resumed
 
-    def _takes_cells(self, offer: Offer) -> bool:
-        return self._config.cells and CELL in offer.capabilities
+    def _takes_cells(self, capabilities: Collection[str]) -> bool:
+        return any(name in capabilities for name in _cell(self._config))
 
     # ---- peers that come and go
 
@@ -556,7 +557,7 @@ class Peers(Placed):
                     if self.channels is not None and not self._is_up(command.peer):
                         self.channels.doubt(command.peer)
                 case ConfigureReceive():
-                    cells = CELL in command.capabilities
+                    cells = self._takes_cells(command.capabilities)
                     self._table.configure(
                         command.peer, command.qps, command.mpr, cells=cells, trims=command.trims
                     )
@@ -672,4 +673,9 @@ def _packets(command: Command) -> int:
 
 def _capabilities(config: Config) -> tuple[str, ...]:
     """Return what this host's Offers list."""
-    return (CELL,) * config.cells + (TRIM,) * config.fabric.trim
+    return _cell(config) + (TRIM,) * config.fabric.trim
+
+
+def _cell(config: Config) -> tuple[str, ...]:
+    """Return the name of our cells among capabilities; none without cells."""
+    return (CELL_UDP if config.cell_udp else CELL,) * config.cells

@@ -136,7 +136,6 @@ def subnet4(bare: Bare) -> None:
 
 
 BUILDERS = {each.__name__: each for each in (cables, bridge, router4, router6, subnet4)}
-LOCAL = (cables, bridge)  # with link-local addresses, and so with cells
 
 
 def both_ways(bare: Bare, size: int = 4 << 20) -> None:
@@ -164,7 +163,7 @@ def test_every_byte_arrives_over_all_planes(make: Make, how: Callable[[Bare], No
     assert all(now > then + (1 << 18) for now, then in zip(sent(bare, "a"), before, strict=True))
     assert udp_sequence(bare, "a", "b", INNER["b"], count=500) == list(range(500))
     for host in HOSTS:
-        assert bare.peer(host).framing == ("cell" if how in LOCAL else "mrc")
+        assert bare.peer(host).framing == "cell"
         assert bare.counters(host)["drop_sid"] == 0
         assert powerless(bare.processes[host].pid)
 
@@ -199,8 +198,8 @@ def test_nothing_is_added_to_the_planes(make: Make) -> None:
     assert machine() == before
 
 
-def test_cells_cross_routers_that_are_said_to_take_them(make: Make) -> None:
-    bare = make(router6, '[transport]\nframing = "cell"\n')
+def test_cells_of_ip_in_ipv6_cross_routers_that_take_them(make: Make) -> None:
+    bare = make(router6, '[transport]\ncell_envelope = "ipv6"\n')
     bare.begin()
     both_ways(bare)
     assert bare.peer("a").framing == "cell"

@@ -57,6 +57,10 @@ class HelpedNetlink(Netlink):
         """Create a macvlan (mode private) on the interface `lower`."""
         self._change(requests.CreateMacvlan(name, lower, mtu, mac_text(mac)))
 
+    async def create_vxlan(self, name: str, port: int, *, mtu: int, mac: bytes) -> None:
+        """Create a vxlan device that opens a UDP port."""
+        self._change(requests.CreateVxlan(name, port, mtu, mac_text(mac)))
+
     async def delete_link(self, name: str) -> None:
         """Delete an interface (of a veth, both ends)."""
         if self.exists(name):

@@ -101,6 +101,24 @@ class Links(Connection):
                 mtu=mtu,
             )
 
+    async def create_vxlan(self, name: str, port: int, *, mtu: int, mac: bytes) -> None:
+        """Create a vxlan device that opens a UDP port, without a VNI of its own.
+
+        Fails when the name is taken, or when the kernel has no vxlan.
+        """
+        with trying(f"create vxlan {name} with UDP port {port}"):
+            await self._ipr.link(
+                "add",
+                kind="vxlan",
+                ifname=name,
+                vxlan_port=port,
+                vxlan_collect_metadata=1,
+                vxlan_learning=0,
+                vxlan_udp_zero_csum6_rx=1,
+                address=mac_text(mac),
+                mtu=mtu,
+            )
+
     async def create_ifb(self, name: str) -> None:
         """Create an ifb, a device that is always up and needs no peer."""
         with trying(f"create ifb {name}", present_ok=True):

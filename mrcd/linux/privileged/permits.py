@@ -18,7 +18,7 @@ from typing import Any
 from mrcd.linux.privileged import requests
 from mrcd.linux.privileged.requests import Request
 
-SUFFIXES = ("", "p", "d", "c", "cp", "b", "bp")
+SUFFIXES = ("", "p", "d", "c", "cp", "b", "bp", "u")
 """What the names of the interfaces of ours add to that of mrc0 (mrcd/datapath/mrc0.py)."""
 BUCKETS = {"b": 1 << 16, "bp": 1 << 16, "cp": 1 << 22}
 """Those of the interfaces with token buckets, the clock's and the one that parks packets, and how
@@ -122,6 +122,11 @@ def _create_veth(request: requests.CreateVeth, permits: Permits, _undone: Undone
 def _create_macvlan(request: requests.CreateMacvlan, permits: Permits, _undone: Undone) -> bool:
     mac = _MAC.fullmatch(request.mac)
     return _own(permits, request.name, request.lower) and bool(mac) and request.mtu in _MTU
+
+
+def _create_vxlan(request: requests.CreateVxlan, permits: Permits, _undone: Undone) -> bool:
+    mac = _MAC.fullmatch(request.mac)
+    return _own(permits, request.name) and bool(mac) and 0 < request.port < 1 << 16
 
 
 def _delete_link(request: requests.DeleteLink, permits: Permits, undone: Undone) -> bool:
@@ -279,6 +284,7 @@ def _always(_request: Request, _permits: Permits, _undone: Undone) -> bool:
 _CHECKS: dict[type[Request], Callable[[Any, Permits, Undone], bool]] = {
     requests.CreateVeth: _create_veth,
     requests.CreateMacvlan: _create_macvlan,
+    requests.CreateVxlan: _create_vxlan,
     requests.DeleteLink: _delete_link,
     requests.SetLink: _set_link,
     requests.RenameLink: _rename_link,

@@ -50,6 +50,20 @@ class CreateMacvlan:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateVxlan:
+    """Create a vxlan device that opens a UDP port, without a VNI of its own."""
+
+    name: str
+    port: int
+    mtu: int
+    mac: str
+
+    def what(self) -> str:
+        """Say what is asked, for errors."""
+        return f"create vxlan {self.name} with UDP port {self.port}"
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteLink:
     """Delete an interface."""
 
@@ -324,6 +338,7 @@ class NameProgram:
 Request = (
     CreateVeth
     | CreateMacvlan
+    | CreateVxlan
     | DeleteLink
     | SetLink
     | RenameLink

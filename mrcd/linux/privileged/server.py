@@ -32,7 +32,7 @@ LOADING = (rights.BPF, rights.NET_ADMIN, rights.PERFMON)
 """What the loader gets."""
 _SO_RCVBUFFORCE = 33
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
-_VIRTUAL = ("veth", "macvlan")
+_VIRTUAL = ("veth", "macvlan", "vxlan")
 _Answer = tuple[Any, list[int]]
 """A value, and descriptors to pass on, which are closed here afterwards."""
 
@@ -65,6 +65,7 @@ class Server:
         return {
             requests.CreateVeth: netlink.create_veth,
             requests.CreateMacvlan: netlink.create_macvlan,
+            requests.CreateVxlan: netlink.create_vxlan,
             requests.DeleteLink: self._delete_link,
             requests.SetLink: netlink.set_link,
             requests.RenameLink: self._rename_link,
