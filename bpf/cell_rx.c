@@ -46,26 +46,35 @@ static __always_inline int cell_refuse(struct __sk_buff *skb, const struct cell_
 			 in->p->label >> MRC_CELL_ATTEMPT_SHIFT);
 }
 
+/* What the outer headers of a cell say. */
+struct cell_outer {
+	u32 tclass;
+	s32 told;                /* the length of the packet inside ... */
+	s32 ip_told;             /* ... and by the IP header, whose length a switch that trims may correct */
+};
+
 /*
- * Read the headers and the state of a cell: label, traffic class, version inside, and the length of
- * the packet inside as they tell it, *told. Returns the counter of what is wrong with them, or 0.
+ * Read the headers and the state of a cell, its label, and the version of the packet inside.
+ * Returns the counter of what is wrong with them, or 0.
  */
 static __always_inline u32 read_outer(const void *data, struct cell_in *in, struct mrc_cell *st,
-				      u32 *tclass, u32 *told)
+				      struct cell_outer *out)
 {
-	const struct ipv6hdr *ip = data + MRC_ETH_LEN;
+	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
+	const struct ipv6hdr *ip = data + MRC_OUTER_OFF;
 	const struct udphdr *udp = data + MRC_LINK_AND_OUTER;
 	const __be32 *vxlan = (const void *)(udp + 1);
 	const __u32 *from = data + CELL_STATE_OFF;
 	__u32 *to = (void *)&st->mss;
 	__be16 inner;
 
-	*tclass = envelope_tclass(data);
+	out->tclass = envelope_tclass(data);
 	if (!CELL_UDP) {
 		copy_addr((__be32 *)st, ip->saddr.s6_addr32);
 		in->p->label = bpf_ntohl(ip6_word(ip)) & 0xfffff;
 		in->p->v6 = ip->nexthdr == IPPROTO_IPV6;
-		*told = bpf_ntohs(ip->payload_len);
+		out->told = bpf_ntohs(ip->payload_len);
+		out->ip_told = out->told;
 		return 0;
 	}
 	to[0] = from[0];
@@ -74,7 +83,9 @@ static __always_inline u32 read_outer(const void *data, struct cell_in *in, stru
 	inner = *(const __be16 *)(from + 3);
 	in->p->label = bpf_ntohl(vxlan[1]) >> MRC_CELL_VNI_SHIFT;
 	in->p->v6 = inner == bpf_htons(ETH_P_IPV6);
-	*told = bpf_ntohs(udp->len) - MRC_CELL_TAIL;
+	out->told = bpf_ntohs(udp->len) - MRC_CELL_TAIL;
+	out->ip_told = (ENCAP_IPV4 ? bpf_ntohs(ip4->tot_len) - MRC_IP4_LEN :
+				     bpf_ntohs(ip->payload_len)) - MRC_CELL_TAIL;
 	if (!envelope_sums(data))
 		return MRC_C_DROP_CHECKSUM;
 	/* A single value of every bit that says nothing. */
@@ -99,15 +110,19 @@ static __always_inline int cell_is_for(const void *data, const struct mrc_plane 
 static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in, struct mrc_cell *st)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
+	u32 plane, why = MRC_C_DROP_SHORT;
 	struct ipv6hdr *ip = data + MRC_ETH_LEN;
-	u32 plane, tclass, len, told, why;
+	struct cell_outer out = {};
 	struct mrc_plane *pl;
+	s32 len;
 
-	if (data + CELL_OFF + 20 > end)
+	if (data + CELL_KNOWN > end)
 		return MRC_C_DROP_SHORT;
-	why = read_outer(data, in, st, &tclass, &told);
-	in->key = capture_cell_key(skb, st);
-	in->p->qp = bpf_ntohs(st->qp);
+	if (data + CELL_OFF + 20 <= end) {
+		why = read_outer(data, in, st, &out);
+		in->key = capture_cell_key(skb, st);
+		in->p->qp = bpf_ntohs(st->qp);
+	}
 	plane = ENCAP_SRV6 ? bpf_ntohl(ip->daddr.s6_addr32[1]) >> (16 + MRC_USID_PLANE_SHIFT) :
 			     plane_of(skb->ifindex);
 	pl = planes.lookup(&plane);
@@ -115,17 +130,17 @@ static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in
 		return MRC_C_DROP_SID;
 	if (why)
 		return why;
-	in->p->ce = (tclass & MRC_ECN_MASK) == MRC_ECN_CE;
+	in->p->ce = (out.tclass & MRC_ECN_MASK) == MRC_ECN_CE;
 	len = skb->len - CELL_OFF;
 	in->p->c.len = len;
 	in->p->cut = 0;
-	if (inner_len(data + CELL_OFF, in->p->v6) > len)
-		in->p->cut = trimmed_by(in->h, tclass);
+	if (inner_len(data + CELL_OFF, in->p->v6) > in->p->c.len)
+		in->p->cut = trimmed_by(in->h, out.tclass);
 	if (in->p->cut) {        /* a switch may have corrected the outer length */
 		in->p->c.len = inner_len(data + CELL_OFF, in->p->v6);
-		if (skb->gso_size || told < len)
+		if (skb->gso_size || out.told < len || out.ip_told < len)
 			return MRC_C_DROP_LENGTH;
-	} else if (told != len) {
+	} else if (out.told != len || out.ip_told != len) {
 		return MRC_C_DROP_LENGTH;
 	}
 	if ((in->p->label & CELL_LABEL_EV) >> (MRC_EV_PLANE_SHIFT - 16) != plane)
@@ -464,10 +479,8 @@ int mrc_cell(struct __sk_buff *skb)
 	if (!in.h || !in.chain)
 		return TC_ACT_SHOT;
 	in.p = &in.chain->piece;
+	skb_pull_headers(skb, CELL_OFF + 20);
 	why = check_outer(skb, &in, &state);
-	if (why == MRC_C_DROP_SHORT && skb->len >= CELL_OFF + 20 &&
-	    !bpf_skb_pull_data(skb, CELL_OFF + 20))
-		why = check_outer(skb, &in, &state);
 	if (!why)
 		why = check_state(&in, &state);
 	if (!why)

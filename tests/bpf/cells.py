@@ -20,25 +20,38 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from mrcd.fabric import underlay, usid
-from mrcd.fabric.description import Host
+from mrcd.fabric import usid
 from mrcd.fabric.routing import SRV6, Routing
 from mrcd.linux import bpf, bpfmap, ethtool
 from mrcd.wire.abi import ABI
-from mrcd.wire.cell import Cell, CellPacket, decode_cell, encode_cell
+from mrcd.wire.cell import (
+    Cell,
+    CellInUdp,
+    CellPacket,
+    decode_cell,
+    decode_cell_in_udp,
+    encode_cell,
+    udp_around,
+)
 from mrcd.wire.envelope import checksum16
-from mrcd.wire.packet import WIRE, Bth, CcState, Sack, Seth
-from tests.bpf.packets import EV, QPN, REMOTE_QPN, Far
+from mrcd.wire.packet import WIRE, Bth, CcState, Envelope, Ip4, Ip6, Sack, Seth
+from tests.bpf.packets import EV, QPN, REMOTE_QPN, Far, around, ev_in, is_cell, places_of
 from tests.bpf.rig import LINK_MAC, WINDOW, Rig, gateway_mac_of, mac_of, settle
 
-CELL = WIRE.MRC_ETH_LEN + WIRE.MRC_IP6_LEN
-"""Offset of the application's packet in the frame of a cell."""
-
+AnyCell = CellPacket | CellInUdp
 FIN, PSH, ACK, CWR = 0x01, 0x08, 0x10, 0x80
 TCP_LEN = 20
-WITH_USIDS_AND_WITHOUT = pytest.mark.parametrize(
-    "routing", [SRV6, Routing("ecmp", underlay=6)], ids=["srv6", "ecmp"]
+IN_EACH_ENVELOPE = pytest.mark.parametrize(
+    ("routing", "cell_udp"),
+    [
+        (SRV6, False),
+        (SRV6, True),
+        (Routing("ecmp", underlay=6), True),
+        (Routing("ecmp", underlay=4), True),
+    ],
+    ids=["ipv6", "udp-usids", "udp6", "udp4"],
 )
+"""Cells in IPv6, which need uSIDs, and cells in UDP, over everything."""
 COPY_TAG, COPY_DATA = 0, 32
 """Offsets in a slot of a cell (struct mrc_big in bpf/maps.c)."""
 MSS = 900
@@ -54,29 +67,36 @@ _DRESS = r"""
 #include <uapi/linux/pkt_cls.h>
 
 struct dress {
+    u64 flags;
     u32 ifindex;
-    u8 head[54];
+    u16 room;
     u16 undress;
+    u8 head[88];
 };
 BPF_ARRAY(dresses, struct dress, 1);
 
-/* Make room for a header. The kernel remembers the one around a large packet. */
-static __always_inline long make_room(struct __sk_buff *skb)
+/* Make room for headers. The kernel remembers those around a large packet. */
+static __always_inline long make_room(struct __sk_buff *skb, struct dress *d)
 {
     if (!skb->gso_size)
-        return bpf_skb_change_head(skb, 40, 0);
-    return bpf_skb_adjust_room(skb, 40, BPF_ADJ_ROOM_MAC,
-                   BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6);
+        return bpf_skb_change_head(skb, d->room, 0);
+    return bpf_skb_adjust_room(skb, d->room, BPF_ADJ_ROOM_MAC, d->flags);
 }
 
-/* Put the headers in front of a packet; take the outer one off again if it says so. */
+/* Put the headers in front of a packet; take the outer ones off again if it says so. */
 int dress(struct __sk_buff *skb)
 {
     u16 ip4 = bpf_htons(0x0800);
     u32 zero = 0;
     struct dress *d = dresses.lookup(&zero);
 
-    if (!d || make_room(skb) || bpf_skb_store_bytes(skb, 0, d->head, sizeof(d->head), 0))
+    if (!d || make_room(skb, d))
+        return TC_ACT_SHOT;
+    if (d->room == 40 && bpf_skb_store_bytes(skb, 0, d->head, 54, 0))
+        return TC_ACT_SHOT;
+    if (d->room == 50 && bpf_skb_store_bytes(skb, 0, d->head, 64, 0))
+        return TC_ACT_SHOT;
+    if (d->room == 70 && bpf_skb_store_bytes(skb, 0, d->head, 84, 0))
         return TC_ACT_SHOT;
     if (d->undress &&
         bpf_skb_adjust_room(skb, -40, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO | 1 << 7))
@@ -86,6 +106,13 @@ int dress(struct __sk_buff *skb)
     return bpf_redirect(d->ifindex, 0);
 }
 """
+_FIXED_GSO, _OVER_IP4, _OVER_IP6, _IN_UDP, _WITH_ETHERNET = 1, 2, 4, 16, 64 | 14 << 56
+_DRESSES = {
+    40: _FIXED_GSO | _OVER_IP6,
+    50: _FIXED_GSO | _OVER_IP4 | _IN_UDP | _WITH_ETHERNET,
+    70: _FIXED_GSO | _OVER_IP6 | _IN_UDP | _WITH_ETHERNET,
+}
+"""Flags of bpf_skb_adjust_room, by the length of the headers around a cell."""
 
 
 # ---- packets of applications
@@ -200,29 +227,32 @@ class CellFar(Far):
         """
         begin = (seq_of(packet) if first is None else first) if mss else 0
         state = Cell(
-            int.from_bytes(self.fabric.underlay6.network_address.packed[:4], "big"),
-            qpn,
-            psn & 0xFFFFFF,
-            ev,
-            mss,
-            begin >> 8 & 0xFF,
-            attempt,
-            ackreq,
-            self.phase,
+            self.block, qpn, psn & 0xFFFFFF, ev, mss, begin >> 8 & 0xFF, attempt, ackreq, self.phase
         )
         plane = usid.ev_plane(ev)
-        last = usid.usid(plane, usid.ROLE_HOST, self.us.port)
-        there = self.destination(self.us, [last], plane)
         tclass = WIRE.MRC_ECN_CE if ce else WIRE.MRC_ECN_ECT0
-        macs = mac_of(plane) + gateway_mac_of(plane) + b"\x86\xdd"
-        made = CellPacket(state, there, packet, tclass, 61)
-        return macs + encode_cell(made, self.key(qpn), psn >> 24 & 0xFF)
+        made = self._within(state, self.envelope(ev, traffic_class=tclass), packet)
+        macs = mac_of(plane) + gateway_mac_of(plane)
+        return macs + self._encoded(made, self.key(qpn), psn)
 
-    def destination(self, host: Host, usids: list[int], plane: int) -> IPv6Address:
-        """Return the outer destination: the uSIDs that are left, or the host's own address."""
-        if self.fabric.routing.mode == "srv6":
-            return IPv6Address(usid.da_bytes(self.fabric.block, usids))
-        return IPv6Address(underlay.address(self.fabric, host, plane))
+    @property
+    def block(self) -> int:
+        """The block in the state of a cell."""
+        if self.cell_udp:
+            return 0
+        return int.from_bytes(self.fabric.underlay6.network_address.packed[:4], "big")
+
+    def _within(self, state: Cell, envelope: Envelope, packet: bytes) -> AnyCell:
+        """Return a cell behind the IP header that switches see of MRC's own packets."""
+        ip = around(envelope)
+        if self.cell_udp:
+            return CellInUdp(state, udp_around(ip, state.ev), packet)
+        assert isinstance(ip, Ip6)
+        return CellPacket(state, ip.dst, packet, ip.traffic_class, ip.hop_limit)
+
+    def _encoded(self, made: AnyCell, key: bytes, psn: int) -> bytes:
+        data = encode_cell(made, key, psn >> 24 & 0xFF)
+        return (b"\x08\x00" if data[0] >> 4 == 4 else b"\x86\xdd") + data
 
     def our_cell(
         self, psn: int, packet: bytes, ev: int, *, mss: int = 0, attempt: int = 0,
@@ -230,24 +260,11 @@ class CellFar(Far):
     ) -> bytes:  # fmt: skip
         """Return the frame in which a cell of ours should leave."""
         seq = seq_of(packet) >> 8 & 0xFF if mss else 0
-        state = Cell(
-            int.from_bytes(self.fabric.underlay6.network_address.packed[:4], "big"),
-            qpn,
-            psn & 0xFFFFFF,
-            ev,
-            mss,
-            seq,
-            attempt,
-            ackreq,
-            self.phase,
-        )
+        state = Cell(self.block, qpn, psn & 0xFFFFFF, ev, mss, seq, attempt, ackreq, self.phase)
         plane = usid.ev_plane(ev)
-        with_list = self.fabric.routing.mode == "srv6"
-        usids = usid.path_usids(self.us, self.peer, ev) if with_list else []
-        there = self.destination(self.peer, usids, plane)
-        macs = gateway_mac_of(plane) + mac_of(plane) + b"\x86\xdd"
-        made = CellPacket(state, there, packet)
-        return macs + encode_cell(made, self.our_key(qpn), psn >> 24 & 0xFF)
+        made = self._within(state, self.our_envelope(ev, WIRE.MRC_ECN_ECT0), packet)
+        macs = gateway_mac_of(plane) + mac_of(plane)
+        return macs + self._encoded(made, self.our_key(qpn), psn)
 
     def answer(
         self, cack: int, bitmap: int = 0, *, offset: int = 1, trigger: int | None = None,
@@ -265,14 +282,12 @@ class CellFar(Far):
         return self.frame(Sack(self.envelope(ev), Bth(WIRE.MRC_OP_SACK, QPN), seth, cc))
 
 
-def is_cell(frame: bytes) -> bool:
-    """Return whether a frame of ours is a cell; the addresses of planes lack its mark."""
-    return frame[26] >> 6 == 3
-
-
-def ev_in(frame: bytes) -> int:
-    """Return the EV of a cell's frame."""
-    return int.from_bytes(frame[16:18], "big") << 16
+def traffic_class(cell: AnyCell) -> int:
+    """Return the traffic class of the header that switches see."""
+    if isinstance(cell, CellPacket):
+        return cell.traffic_class
+    ip = cell.around.inner
+    return ip.tos if isinstance(ip, Ip4) else ip.traffic_class
 
 
 def piece(
@@ -384,7 +399,8 @@ class Door:
 
     def dress(self, head: bytes, ifindex: int, *, undress: bool = False) -> None:
         """Say what to put in front of what comes in, and where to send it."""
-        value = struct.pack("=I54sH", ifindex, head, undress)
+        room = len(head) - WIRE.MRC_ETH_LEN
+        value = struct.pack("=QIHH88s", _DRESSES[room], ifindex, room, undress, head)
         bpf.update(self._dresses, struct.pack("=I", 0), value)
 
 
@@ -393,12 +409,25 @@ class CellRig:
 
     def __init__(self, rig: Rig, door: Door, links: contextlib.ExitStack) -> None:
         self.rig = rig
-        self.far = CellFar(rig.fabric, rig.fabric.host("h1"), rig.fabric.host("h2"))
-        self.block = int.from_bytes(rig.fabric.underlay6.network_address.packed[:4], "big")
+        cell_udp = rig.dp.sizes.cell_udp
+        self.far = CellFar(
+            rig.fabric, rig.fabric.host("h1"), rig.fabric.host("h2"), cell_udp=cell_udp
+        )
+        self.places = places_of(rig.fabric.routing, cell_udp=cell_udp)
         self._door = door
         self._links = links
         self._attached: set[str] = set()
         self.speak_cells()
+
+    @property
+    def known(self) -> frozenset[int]:
+        """The bytes of a frame by which mrc_receive knows a cell, but for the EtherType."""
+        if self.rig.fabric.routing.code == WIRE.MRC_ENCAP_ECMP4:
+            return frozenset({14, 20, 21, 23, 36, 37})
+        block = range(38, 42) if self.rig.fabric.routing.mode == "srv6" else ()
+        if self.far.cell_udp:
+            return frozenset({20, *block, 56, 57})
+        return frozenset({20, *range(22, 27), *block})
 
     def speak_cells(self, index: int = 0) -> None:
         """Give a QP the framing of cells."""
@@ -445,15 +474,16 @@ class CellRig:
         """Have a cell, or a piece of one, arrive at its plane through mrc_cell, partly summed."""
         plane = usid.ev_plane(ev_in(frame))
         self._attach("mrc_cell", f"plane{plane}")
-        self._door.dress(frame[:CELL], self.rig.ifindex[f"wire{plane}"])
-        self._door.send("door", frame[CELL:], mss)
+        inner = self.places.inner
+        self._door.dress(frame[:inner], self.rig.ifindex[f"wire{plane}"])
+        self._door.send("door", frame[inner:], mss)
 
     def arrive(
         self, frame: bytes, *, mss: int = 0, mark: int = 0, interface: str | None = None
     ) -> CellRan:
         """Run mrc_cell on one frame; with `mss` it cannot be delivered, but all else may happen."""
         context = bytearray(_CONTEXT)
-        name = interface or f"plane{usid.ev_plane(ev_in(frame)) % len(self.rig.wires)}"
+        name = interface or f"plane{(frame[self.places.label + 1] >> 4) % len(self.rig.wires)}"
         struct.pack_into("=I", context, _AT_IFINDEX, self.rig.ifindex[name])
         struct.pack_into("=I", context, _AT_MARK, mark)
         struct.pack_into("=I", context, _AT_GSO_SIZE, mss)
@@ -497,7 +527,7 @@ class CellRig:
         """Return (plane, frame) for all frames of ours since the last call, plane by plane."""
         return [(k, frame) for k, frame in self.rig.sent() if frame[6:12] == mac_of(k)]
 
-    def cells_sent(self, qpn: int = REMOTE_QPN) -> list[tuple[CellPacket, bytes]]:
+    def cells_sent(self, qpn: int = REMOTE_QPN) -> list[tuple[AnyCell, bytes]]:
         """Return the cells among them, decoded and as frames, by PSN."""
         found = []
         for plane, frame in self.sent():
@@ -507,10 +537,13 @@ class CellRig:
                 found.append((decoded, frame))
         return sorted(found, key=lambda one: one[0].cell.psn)
 
-    def decoded(self, frame: bytes, qpn: int = REMOTE_QPN) -> CellPacket:
+    def decoded(self, frame: bytes, qpn: int = REMOTE_QPN) -> AnyCell:
         """Decode the frame of a cell to a QP."""
-        psn = self.full(int.from_bytes(frame[28:31], "big"))
-        return decode_cell(frame[WIRE.MRC_ETH_LEN :], self.block, qpn, psn_high=psn >> 24 & 0xFF)
+        psn_at, data = self.places.state + 2, frame[WIRE.MRC_ETH_LEN :]
+        high = self.full(int.from_bytes(frame[psn_at : psn_at + 3], "big")) >> 24 & 0xFF
+        if self.far.cell_udp:
+            return decode_cell_in_udp(data, qpn, psn_high=high)
+        return decode_cell(data, self.far.block, qpn, psn_high=high)
 
     def full(self, psn: int, index: int = 0) -> int:
         """Return the 32 bits of a PSN that a QP has sent, of which a packet holds 24."""

@@ -18,7 +18,7 @@ from mrcd.linux import kernel, netns
 from tests.bpf import rig as rigs
 from tests.bpf.capturing import CapturingRig
 from tests.bpf.cells import CellRig, Door
-from tests.bpf.packets import Far
+from tests.bpf.packets import Far, in_udp
 from tests.bpf.rig import Rig
 
 ROUTINGS = (
@@ -27,9 +27,10 @@ ROUTINGS = (
     Routing("ecmp", underlay=6),
     Routing("ecmp", underlay=4),
 )
+"""With two IP headers cells go in IPv6, otherwise in UDP, so that there is a rig of each kind."""
 
 Build = Callable[..., Rig]
-Recording = Callable[[Routing, bool], tuple[dict[str, int], dict[str, int]]]
+Recording = Callable[[Rig], tuple[dict[str, int], dict[str, int]]]
 
 
 @pytest.fixture(scope="session")
@@ -37,17 +38,23 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Build]:
     """Return a function that gives the rig of a routing and a hook, compiled on first use."""
     if os.geteuid() != 0:
         pytest.skip("BPF programs need root: run the tests as root")
-    built: dict[tuple[Routing, bool, bool], Rig] = {}
+    built: dict[tuple[Routing, bool, bool, bool], Rig] = {}
     cpus = rigs.pinned_to_one_cpu()
 
-    def of(routing: Routing, xdp: bool, decap: bool = kernel.has_decap()) -> Rig:
-        key = routing, xdp, decap
+    def of(
+        routing: Routing, xdp: bool, decap: bool = kernel.has_decap(), cell_udp: bool | None = None
+    ) -> Rig:
+        if cell_udp is None:
+            cell_udp = in_udp(routing)
+        key = routing, xdp, decap, cell_udp
         if key not in built:
-            kind = f"{routing.code}{'n' * routing.network}"
+            kind = f"{routing.code}{'n' * routing.network}{'u' * cell_udp}"
             namespace = f"rig{os.getpid()}-{kind}{'x' * xdp}{'d' * decap}"
             folder = tmp_path_factory.mktemp("rig")
             try:
-                built[key] = Rig(namespace, folder, routing, xdp=xdp, decap=decap)
+                built[key] = Rig(
+                    namespace, folder, routing, xdp=xdp, decap=decap, cell_udp=cell_udp
+                )
             except BaseException:
                 netns.delete(namespace)
                 raise
@@ -80,8 +87,14 @@ def decap() -> bool:
 
 
 @pytest.fixture
-def built_rig(build: Build, routing: Routing, at_xdp: bool, decap: bool) -> Rig:
-    return build(routing, at_xdp, decap)
+def cell_udp(routing: Routing) -> bool:
+    """Return whether cells go in UDP. Files override it to test uSIDs in both envelopes."""
+    return in_udp(routing)
+
+
+@pytest.fixture
+def built_rig(build: Build, routing: Routing, at_xdp: bool, decap: bool, cell_udp: bool) -> Rig:
+    return build(routing, at_xdp, decap, cell_udp)
 
 
 @pytest.fixture
@@ -137,30 +150,28 @@ def made_ready(built: Rig) -> Iterator[Rig]:
 
 def far_of(built: Rig) -> Far:
     fabric = built.fabric
-    return Far(fabric, fabric.host("h1"), fabric.host("h2"))
+    cell_udp = built.dp.sizes.cell_udp
+    return Far(fabric, fabric.host("h1"), fabric.host("h2"), cell_udp=cell_udp)
 
 
 @pytest.fixture(scope="session")
-def recording(
-    build: Build,
-) -> Iterator[Recording]:
+def recording(build: Build) -> Iterator[Recording]:
     """Return a function that gives the maps and programs of a capture over a rig's maps.
 
     They are compiled on first use.
     """
-    made: dict[tuple[Routing, bool], tuple[dict[str, int], dict[str, int]]] = {}
+    made: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
 
-    def of(routing: Routing, xdp: bool) -> tuple[dict[str, int], dict[str, int]]:
-        if (routing, xdp) not in made:
-            rig = build(routing, xdp)
+    def of(rig: Rig) -> tuple[dict[str, int], dict[str, int]]:
+        if rig.namespace not in made:
             sizes = replace(rig.dp.sizes, capture=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
                 maps, programs, rig.capture_report = loader.load_over(
                     rig.dp.maps, sizes, cache=CACHE_DIR
                 )
-            made[routing, xdp] = maps, programs
-        return made[routing, xdp]
+            made[rig.namespace] = maps, programs
+        return made[rig.namespace]
 
     yield of
     for maps, programs in made.values():
@@ -169,15 +180,15 @@ def recording(
 
 
 @pytest.fixture
-def capture_rig(rig: Rig, recording: Recording, at_xdp: bool) -> Iterator[CapturingRig]:
+def capture_rig(rig: Rig, recording: Recording) -> Iterator[CapturingRig]:
     """Yield the rig of `rig` with programs that record packets."""
-    yield from capturing(rig, *recording(SRV6, at_xdp))
+    yield from capturing(rig, *recording(rig))
 
 
 @pytest.fixture
-def each_capture_rig(each_rig: Rig, recording: Recording, at_xdp: bool) -> Iterator[CapturingRig]:
+def each_capture_rig(each_rig: Rig, recording: Recording) -> Iterator[CapturingRig]:
     """Yield what `capture_rig` yields, once for each routing."""
-    yield from capturing(each_rig, *recording(each_rig.config.fabric.routing, at_xdp))
+    yield from capturing(each_rig, *recording(each_rig))
 
 
 def capturing(rig: Rig, maps: dict[str, int], programs: dict[str, int]) -> Iterator[CapturingRig]:

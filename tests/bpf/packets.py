@@ -6,12 +6,14 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
+from typing import NamedTuple
 
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.description import Fabric, Host
 from mrcd.fabric.routing import Routing
 from mrcd.peers.offersockets import udp6
-from mrcd.wire.envelope import checksum16
+from mrcd.wire.cell import udp_around
+from mrcd.wire.envelope import checksum16, put_envelope
 from mrcd.wire.keys import endpoint_key, qp_key
 from mrcd.wire.packet import (
     WIRE,
@@ -96,6 +98,11 @@ def sealed(frame: bytes, udp: int = UDP) -> bytes:
     return oracle.sealed(frame, udp)
 
 
+def in_udp(routing: Routing) -> bool:
+    """Return whether cells go in UDP, in a rig of which nothing else is said."""
+    return routing.code != WIRE.MRC_ENCAP_FULL
+
+
 def ip_length(routing: Routing) -> int:
     """Return the number of bytes of IP headers in front of UDP."""
     return overhead(routing.code) - (PAYLOAD - UDP) - WIRE.MRC_ICRC_LEN
@@ -127,23 +134,108 @@ def offer_frame(far: Far, ev: int, body: bytes = b"an offer") -> tuple[bytes, by
     return macs + b"\x86\xdd" + outer + inner, seen
 
 
+# ---- cells
+
+
+class Places(NamedTuple):
+    """Offsets in the frame of a cell."""
+
+    length: int  # of the length that is that of the packet inside and what is fixed
+    label: int  # of the byte with attempt, ackreq and phase; the EV's upper half follows
+    state: int  # of struct mrc_cell from .mss on
+    inner: int  # of the application's packet
+
+
+def _in_udp(udp: int) -> Places:
+    return Places(udp + 4, udp + 8 + 4, udp + 8 + 8, udp + WIRE.MRC_CELL_TAIL)
+
+
+IN_IP6 = Places(OUTER + 4, OUTER + 1, OUTER + 8 + 4, OUTER + WIRE.MRC_IP6_LEN)
+IN_UDP4, IN_UDP6 = _in_udp(OUTER + WIRE.MRC_IP4_LEN), _in_udp(OUTER + WIRE.MRC_IP6_LEN)
+CELL_PORT = struct.pack("!H", WIRE.MRC_CELL_PORT_DEFAULT)
+
+
+def places_of(routing: Routing, *, cell_udp: bool) -> Places:
+    """Return the offsets in the cells of a network."""
+    if not cell_udp:
+        return IN_IP6
+    return IN_UDP4 if routing.code == WIRE.MRC_ENCAP_ECMP4 else IN_UDP6
+
+
+def places_in(frame: bytes) -> Places | None:
+    """Return the offsets in a frame of ours, None if it is no cell.
+
+    The addresses of planes lack the mark of cells in IPv6.
+    """
+    if frame[12:14] == b"\x08\x00":
+        return IN_UDP4 if frame[OUTER + 9] == 17 and frame[36:38] == CELL_PORT else None
+    if frame[OUTER + 6] == 17:
+        return IN_UDP6 if frame[56:58] == CELL_PORT else None
+    return IN_IP6 if frame[IN_IP6.state] >> 6 == 3 else None
+
+
+def is_cell(frame: bytes) -> bool:
+    """Return whether a frame of ours is a cell."""
+    return places_in(frame) is not None
+
+
+def _ends(frame: bytes) -> slice:
+    """Return where the destination of a frame's outer IP header is."""
+    at = OUTER + (16 if frame[OUTER] >> 4 == 4 else 24)
+    return slice(at, at + (4 if frame[OUTER] >> 4 == 4 else 16))
+
+
+def destination(frame: bytes) -> bytes:
+    """Return the destination of a frame's outer IP header."""
+    return frame[_ends(frame)]
+
+
+def redirected(frame: bytes, to: bytes) -> bytes:
+    """Return a frame with another destination in its outer IP header, and the right checksum."""
+    there = _ends(frame)
+    out = frame[: there.start] + to + frame[there.stop :]
+    return summed(out) if frame[OUTER] >> 4 == 4 else out
+
+
+def ev_in(frame: bytes) -> int:
+    """Return the EV of a cell's frame."""
+    places = places_in(frame)
+    assert places is not None
+    return int.from_bytes(frame[places.label + 1 : places.label + 3], "big") << 16
+
+
 TAG = b"\x12\x34\x56\x78"
 
 
 def cell(far: Far, ev: int, packet: bytes, psn: int = 5000) -> bytes:
     """Return a cell of one packet as it arrives. Its tag is wrong."""
-    fabric, plane = far.fabric, usid.ev_plane(ev)
-    sid = usid.da_bytes(fabric.block, [usid.usid(plane, usid.ROLE_HOST, far.us.port)])
+    plane, v6 = usid.ev_plane(ev), packet[0] >> 4 == 6
+    macs = mac_of(plane) + gateway_mac_of(plane)
     state = WIRE.structs["mrc_cell"].pack(
-        block=int.from_bytes(fabric.underlay6.network_address.packed[:4], "big"),
+        block=int.from_bytes(far.fabric.underlay6.network_address.packed[:4], "big"),
         mss=WIRE.MRC_CELL_MARK,
         psn_hi=psn >> 8,
         psn_lo=psn & 0xFF,
         tag=int.from_bytes(TAG, "big"),
     )
-    following = 41 if packet[0] >> 4 == 6 else 4
-    outer = struct.pack("!IHBB", 6 << 28 | ev >> 16, len(packet), following, 61) + state + sid
-    return mac_of(plane) + gateway_mac_of(plane) + b"\x86\xdd" + outer + packet
+    ip = around(far.envelope(ev))
+    if not far.cell_udp:
+        start = struct.pack("!IHBB", 6 << 28 | ev >> 16, len(packet), 41 if v6 else 4, 61)
+        return macs + b"\x86\xdd" + start + state + ip.dst.packed + packet
+    vxlan = struct.pack("!II", 8 << 24, ev >> 16 << 8) + state[4:]
+    vxlan += (b"\x86\xdd" if v6 else b"\x08\x00") + packet
+    return macs + in_udp_frame(ip, ev, vxlan)
+
+
+def around(envelope: Envelope) -> Ip4 | Ip6:
+    """Return the IP header that switches see."""
+    return envelope.inner if envelope.outer is None else envelope.outer
+
+
+def in_udp_frame(ip: Ip4 | Ip6, ev: int, body: bytes) -> bytes:
+    """Return EtherType, IP and UDP to the port of cells, and a body, whatever it is."""
+    proto = b"\x08\x00" if isinstance(ip, Ip4) else b"\x86\xdd"
+    return proto + put_envelope(udp_around(ip, ev), body)
 
 
 def ev_of(plane: int, t1: int) -> int:
@@ -172,8 +264,11 @@ def wire_time(ns: int) -> int:
 class Far:
     """A maker of frames as they arrive from `peer` at `us`."""
 
-    def __init__(self, fabric: Fabric, us: Host, peer: Host) -> None:
+    def __init__(
+        self, fabric: Fabric, us: Host, peer: Host, *, cell_udp: bool | None = None
+    ) -> None:
         self.fabric, self.us, self.peer = fabric, us, peer
+        self.cell_udp = in_udp(fabric.routing) if cell_udp is None else cell_udp
         self.secret: bytes | None = (
             None  # of the epoch whose keys make the tags; None: they are zero
         )

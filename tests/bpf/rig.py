@@ -40,6 +40,7 @@ from mrcd.lab.state import CACHE_DIR
 from mrcd.linux import bpf, bpfbatch, bpfmap, netns
 from mrcd.linux.ringbuf import RingBuffer
 from mrcd.wire.abi import ABI
+from mrcd.wire.envelope import cell_overhead
 from mrcd.wire.layout import WIRE, words
 
 DROPPED, PASSED, SENT, CELL = 1, 2, 3, 4  # what mrc_receive did, at either hook
@@ -253,6 +254,7 @@ class Rig:
         *,
         xdp: bool = False,
         decap: bool = False,
+        cell_udp: bool = False,
     ) -> None:
         self.namespace = namespace
         self._folder = folder
@@ -267,7 +269,8 @@ class Rig:
         self.fabric = fabric
         self._configurations: dict[tuple[object, ...], Config] = {}
         self.config = self._configuration("h1")
-        self.mtu = self.config.mtu
+        envelope = WIRE.MRC_CELL_UDP if cell_udp else WIRE.MRC_CELL_IP6
+        self.mtu = fabric.mtu - cell_overhead(routing.code, envelope)
         self._make_interfaces()
         sizes = loader.Sizes(
             mtu=self.mtu,
@@ -283,6 +286,7 @@ class Rig:
             xdp=xdp,
             decap=decap,
             next_hops=routing.network,
+            cell_udp=cell_udp,
         )
         self.dp = Datapath(folder, sizes)
         with warnings.catch_warnings():
@@ -475,6 +479,7 @@ class Rig:
             judge_ns=NEVER_NS,
             judge_slack_ns=NEVER_NS,
             slow_slack_ns=NEVER_NS,
+            cell_port=socket.htons(WIRE.MRC_CELL_PORT_DEFAULT),
             cell_block=int.from_bytes(fabric.underlay6.network_address.packed[:4], "little"),
             lower_ifindex=self.ifindex["mrc0"],
             cut_ifindex=self.ifindex["cut"],

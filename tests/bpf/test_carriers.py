@@ -23,8 +23,8 @@ from mrcd.linux import bpf, bpfmap, ethtool
 from mrcd.wire.abi import ABI
 from mrcd.wire.envelope import checksum16
 from mrcd.wire.packet import WIRE, Control, Neth, Packet, Peth, Sack, decode_frame, encode_frame
-from tests.bpf.cells import CellRig, is_cell, noise, tcp
-from tests.bpf.packets import ev_of
+from tests.bpf.cells import CellRig, noise, tcp
+from tests.bpf.packets import ev_of, is_cell, trimmed
 from tests.bpf.rig import PLANES, WINDOW, Rig, popped, write_planes
 
 FIRST = 5000
@@ -93,10 +93,7 @@ class TestAnswers:
 
     def test_to_what_was_trimmed(self, cells: CellRig) -> None:
         whole = tcp(noise(900), inward=True, partial=True)
-        frame = bytearray(cells.far.cell(FIRST, whole))
-        word = int.from_bytes(frame[14:18], "big") & ~(0x3F << 22)
-        frame[14:18] = (word | WIRE.MRC_DSCP_TRIMMED << 22).to_bytes(4, "big")
-        cells.bring(bytes(frame[:154]), 0)
+        cells.bring(trimmed(cells.far.cell(FIRST, whole), cells.places.inner + 100), 0)
         nack = answer(cells)
         assert isinstance(nack, Control)
         assert isinstance(nack.body, Neth)

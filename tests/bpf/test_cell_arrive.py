@@ -15,9 +15,9 @@ from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Sack, decode_frame
 from tests.bpf.cells import (
     ACK,
+    IN_EACH_ENVELOPE,
     MSS,
     PSH,
-    WITH_USIDS_AND_WITHOUT,
     CellRig,
     body_of,
     noise,
@@ -63,7 +63,7 @@ TWO_WAYS = pytest.mark.parametrize(
 """With the flags that take the outer header off, and without."""
 
 
-pytestmark = WITH_USIDS_AND_WITHOUT
+pytestmark = IN_EACH_ENVELOPE
 
 
 def large(count: int, *, version: int = 4, mss: int = MSS, seq: int = BASE) -> bytes:

@@ -17,24 +17,33 @@ from mrcd.wire.envelope import DecodeError
 from mrcd.wire.packet import WIRE, Control, Peth, Sack, decode_frame
 from tests.bpf.cells import (
     ACK,
-    CELL,
     FIN,
+    IN_EACH_ENVELOPE,
     MSS,
     PSH,
     CellRig,
     body_of,
-    is_cell,
     noise,
     piece,
     seq_of,
     tcp,
     udp,
 )
-from tests.bpf.packets import QPN, ev_of, ip4, numbered
+from tests.bpf.packets import (
+    OUTER,
+    QPN,
+    destination,
+    ev_of,
+    ip4,
+    is_cell,
+    numbered,
+    redirected,
+)
 from tests.bpf.rig import (
     MPR,
     TC_REDIRECT,
     TC_SHOT,
+    TC_UNSPEC,
     Rig,
 )
 from tests.bpf.test_cell_arrive import (
@@ -44,6 +53,9 @@ from tests.bpf.test_cell_arrive import (
     large,
 )
 from tests.bpf.test_cell_resend import overdue
+
+pytestmark = IN_EACH_ENVELOPE
+
 
 # ---- lies and damage
 
@@ -63,12 +75,15 @@ def refused(cells: CellRig, rig: Rig, frame: bytes, mss: int = 0, **where: str) 
 def test_every_bit_of_the_state_and_the_label_is_covered(
     cells: CellRig, rig: Rig, count: int
 ) -> None:
-    """The first 32 bits are the block, by which mrc_receive knows a cell."""
+    """In UDP, every bit of VXLAN and the inner Ethernet header is."""
     mss = MSS if count > 1 else 0
     frame = cells.far.cell(FIRST, large(count), mss=mss)
-    label, state = range(14 * 8 + 12, 18 * 8), range((22 + 4) * 8, 38 * 8)
+    _length, label, state, inner = cells.places
+    covered = [*range(8 * label + 4, 8 * (label + 3)), *range(8 * state, 8 * (state + 12))]
+    if cells.far.cell_udp:
+        covered = [*range(8 * (label - 4), 8 * inner)]
     found = set()
-    for bit in [*label, *state]:
+    for bit in covered:
         bad = bytearray(frame)
         bad[bit // 8] ^= 0x80 >> bit % 8
         name = refused(cells, rig, bytes(bad), mss, interface="plane1")
@@ -98,15 +113,17 @@ def test_lies_are_refused(cells: CellRig, rig: Rig) -> None:
 
     single, whole = far.cell(FIRST, numbered(1)), far.cell(FIRST, packet, mss=MSS)
     v6 = far.cell(FIRST, large(1, version=6))
+    length, _label, _state, inner = cells.places
+    what_follows = (inner - 2, b"\x86\xdd") if far.cell_udp else (OUTER + 6, b"\x29")
     lies = [
-        ("too long outside", changed(single, 18, b"\xff\x00"), 0, "drop_length"),
-        ("too long inside", changed(single, CELL + 2, b"\xff\x00"), 0, "drop_inner"),
-        ("too long inside, 6", changed(v6, CELL + 4, b"\xff\x00"), 0, "drop_inner"),
+        ("too long outside", changed(single, length, b"\xff\x00"), 0, "drop_length"),
+        ("too long inside", changed(single, inner + 2, b"\xff\x00"), 0, "drop_inner"),
+        ("too long inside, 6", changed(v6, inner + 4, b"\xff\x00"), 0, "drop_inner"),
         ("bytes behind", single + b"\0", 0, "drop_length"),
         ("cut short", single[:-1], 0, "drop_length"),
-        ("not what the next header says", changed(single, 20, b"\x29"), 0, "drop_inner"),
-        ("no version", changed(single, CELL, b"\x55"), 0, "drop_inner"),
-        ("short header", changed(single, CELL, b"\x44"), 0, "drop_inner"),
+        ("not what the header before says", changed(single, *what_follows), 0, "drop_inner"),
+        ("no version", changed(single, inner, b"\x55"), 0, "drop_inner"),
+        ("short header", changed(single, inner, b"\x44"), 0, "drop_inner"),
         ("several packets as one", far.cell(FIRST, packet), MSS, "drop_length"),
         ("other segments", whole, MSS - 1, "drop_length"),
         ("not merged", whole, 0, "drop_length"),
@@ -121,14 +138,33 @@ def test_lies_are_refused(cells: CellRig, rig: Rig) -> None:
     for what, frame, mss, counter in lies:
         assert refused(cells, rig, frame, mss) == counter, what
     other = far.cell(FIRST, numbered(1), ev_of(2, 1))
-    assert refused(cells, rig, single, interface="plane2") == "drop_sid"
-    assert refused(cells, rig, single, interface="mrc0p") == "drop_sid"
-    assert refused(cells, rig, changed(single, 38, other[38:54]), interface="plane2") == (
-        "drop_entropy"
-    )
-    assert refused(cells, rig, changed(single, 53, b"\x01")) == "drop_sid"
+    there = redirected(single, destination(other))
+    assert refused(cells, rig, there, interface="plane2") == "drop_entropy"
     assert refused(cells, rig, far.cell(FIRST, numbered(1), qpn=QPN | 0xFFFF)) == "drop_qpn"
     assert refused(cells, rig, far.cell(FIRST, numbered(1), qpn=QPN | 1)) == "drop_qpn"  # DOWN
+
+
+def test_cell_for_another_plane_or_host_is_none_of_ours(cells: CellRig, rig: Rig) -> None:
+    """A fabric's uSIDs are MRC's alone. Elsewhere the host may route, whatever is in the packet."""
+    routed, inner = rig.fabric.routing.mode == "ecmp", cells.places.inner
+    single = cells.far.cell(FIRST, numbered(1))
+    foreign = redirected(single, destination(single)[:-1] + b"\x77")
+    for frame, where in (
+        (single, "plane2"),
+        (single, "mrc0p"),
+        (foreign, "plane1"),
+        (foreign[: inner + 20], "plane1"),  # the lengths do not fit
+        (foreign[: inner + 19], "plane1"),  # less than any cell
+        (foreign[: max(54, inner - 22)], "plane1"),  # nothing behind UDP
+    ):
+        if not routed:
+            assert refused(cells, rig, frame, interface=where) == "drop_sid"
+            continue
+        before = rig.state()
+        ran = cells.arrive(frame, interface=where)
+        assert (ran.verdict, ran.frame) == (TC_UNSPEC, frame)
+        assert rig.counted() == {}
+        assert rig.state() == before
 
 
 def tcp_headed(packet: bytes, words: int) -> bytes:
@@ -161,12 +197,13 @@ def test_nothing_but_a_right_cell_changes_anything(
     mss = data.draw(st.sampled_from((0, MSS)))
     first = rig.rx()["next"]
     frame = bytearray(cells.far.cell(first + data.draw(st.integers(-3, 200)), packet, mss=mss))
-    places = [*range(15, 20), 21, *range(26, len(frame))]  # mrc_receive has looked at the others
+    known = {14, *cells.known}  # mrc_receive has looked at these
+    places = [at for at in range(14, len(frame)) if at not in known]
     for _ in range(data.draw(st.integers(0, 3))):
         at = data.draw(st.one_of(st.sampled_from(places[:50]), st.sampled_from(places)))
         frame[at] = data.draw(st.integers(0, 255))
     if data.draw(st.integers(0, 3)) == 0:
-        del frame[data.draw(st.integers(CELL + 20, len(frame) - 1)) :]
+        del frame[data.draw(st.integers(cells.places.inner + 20, len(frame) - 1)) :]
     before = rig.state()
     cells.arrive(bytes(frame), mss=data.draw(st.sampled_from((0, MSS))), interface="plane1")
     if rig.state() == before:

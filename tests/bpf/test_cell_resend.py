@@ -13,7 +13,6 @@ from scapy.layers.inet import IP
 from scapy.layers.inet6 import IPv6
 
 from mrcd.wire.abi import ABI
-from mrcd.wire.cell import CellPacket
 from mrcd.wire.packet import WIRE, Control, Peth, decode_frame
 from tests.bpf.cells import (
     ACK,
@@ -21,30 +20,30 @@ from tests.bpf.cells import (
     COPY_TAG,
     CWR,
     FIN,
+    IN_EACH_ENVELOPE,
     MSS,
     PSH,
-    WITH_USIDS_AND_WITHOUT,
+    AnyCell,
     CellRig,
     ends_of,
-    ev_in,
-    is_cell,
     network,
     noise,
     pieces,
     tcp,
+    traffic_class,
     udp,
 )
-from tests.bpf.packets import REMOTE_QPN, wire_time
+from tests.bpf.packets import REMOTE_QPN, ev_in, is_cell, wire_time
 from tests.bpf.rig import CELL_SLOTS, MPR, RING_SLOTS, TC_SHOT, Rig
 
 FIRST = 1000
 SOLICITED = WIRE.MRC_CC_FLAG_SOLICITED
 
 
-pytestmark = WITH_USIDS_AND_WITHOUT
+pytestmark = IN_EACH_ENVELOPE
 
 
-def send(cells: CellRig, *counts: int, mss: int = 512, **wishes: int | bytes) -> list[CellPacket]:
+def send(cells: CellRig, *counts: int, mss: int = 512, **wishes: int | bytes) -> list[AnyCell]:
     """Send a cell of each number of packets and return them."""
     sent, first = [], 0
     for count in counts:
@@ -65,7 +64,7 @@ def overdue(rig: Rig) -> None:
     rig.edit("txs", 0, "mrc_tx", progress_ns=0, backoff=0, srtt_ns=0, rttvar_ns=0)
 
 
-def resent_by_clock(cells: CellRig) -> list[CellPacket]:
+def resent_by_clock(cells: CellRig) -> list[AnyCell]:
     """Return what one look of the clock's has sent again."""
     overdue(cells.rig)
     cells.rig.tick()
@@ -196,7 +195,7 @@ def test_missing_packets_of_a_cell_leave_as_a_nic_would_have_cut_them(
     for one in again:
         assert (one.cell.mss, one.cell.seq, one.cell.attempt) == (0, 0, 1)
         assert one.cell.ev >> 28 != cell.cell.ev >> 28
-        assert one.traffic_class == WIRE.MRC_ECN_ECT0
+        assert traffic_class(one) == WIRE.MRC_ECN_ECT0
     assert rig.counted()["rtx_timeout"] == 4
 
 

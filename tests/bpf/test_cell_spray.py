@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import struct
 import time
 
 import pytest
@@ -12,20 +11,18 @@ from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE
 from tests.bpf.cells import (
     ACK,
-    CELL,
+    IN_EACH_ENVELOPE,
     MSS,
     PSH,
-    WITH_USIDS_AND_WITHOUT,
     CellRig,
     body_of,
     ends_of,
-    ev_in,
     network,
     noise,
     tcp,
     udp,
 )
-from tests.bpf.packets import ip4, ip6
+from tests.bpf.packets import destination, ev_in, ip4, ip6, redirected
 from tests.bpf.rig import CELL_SLOTS, LINK_MAC, MPR, RING_SLOTS, T1S, TC_REDIRECT, TC_SHOT, Rig
 
 FIRST = 1000
@@ -36,7 +33,7 @@ EARLY_NEVER = 1 << 62
 SECOND = 1_000_000_000
 
 
-pytestmark = WITH_USIDS_AND_WITHOUT
+pytestmark = IN_EACH_ENVELOPE
 
 
 def ipip(version: int) -> bytes:
@@ -306,7 +303,7 @@ def test_without_the_cutting_interface_large_packets_are_dropped(cells: CellRig,
 def test_packet_longer_than_the_mtu_is_dropped(cells: CellRig, rig: Rig) -> None:
     largest = rig.spray(tcp(noise(rig.mtu - 40)))
     assert largest.verdict == TC_REDIRECT
-    assert len(largest.frame) == CELL + rig.mtu
+    assert len(largest.frame) == WIRE.MRC_ETH_LEN + rig.fabric.mtu
     assert rig.spray(tcp(noise(rig.mtu - 39))).verdict == TC_SHOT
     assert rig.counted()["drop_too_big"] == 1
 
@@ -338,9 +335,10 @@ def test_sprayed_cell_is_what_arrives_as_a_cell(cells: CellRig, rig: Rig) -> Non
     cells.send(packet, MSS)
     ((cell, frame),) = cells.cells_sent(0x770000)
     there = cells.far.cell(7, packet, cell.cell.ev, mss=MSS)
-    assert frame[CELL:] == there[CELL:]
-    assert frame[22:38] == there[22:38]
-    cells.bring(frame[:38] + there[38:54] + frame[CELL:], MSS)
+    _length, label, state, inner = cells.places
+    assert frame[inner:] == there[inner:]
+    assert frame[state : state + 12] == there[state : state + 12]
+    assert int.from_bytes(frame[label : label + 3], "big") & 0xFFFFF == cell.cell.label
+    cells.bring(redirected(frame, destination(there)), MSS)
     assert [body_of(one) for one in cells.delivered()] == [noise(5 * MSS)]
-    assert struct.unpack("!I", frame[14:18])[0] & 0xFFFFF == cell.cell.label
     assert LINK_MAC not in frame[:14]

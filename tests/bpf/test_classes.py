@@ -10,8 +10,8 @@ import pytest
 from mrcd.paths.states import State
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Neth, decode_frame
-from tests.bpf.cells import CELL, MSS, CellRig, ev_in, noise, piece, tcp
-from tests.bpf.packets import EV, Far, ip4, numbered, trimmed
+from tests.bpf.cells import IN_EACH_ENVELOPE, MSS, CellRig, noise, piece, tcp
+from tests.bpf.packets import EV, OUTER, Far, ev_in, ip4, is_cell, numbered, summed, trimmed
 from tests.bpf.rig import DROPPED, SENT, TC_REDIRECT, TC_SHOT, WINDOW, Rig
 from tests.bpf.test_sack import FIRST, outgoing, resent, spray
 
@@ -26,7 +26,9 @@ cut_by = pytest.mark.parametrize("dscp", REASONS)
 
 def tclass(frame: bytes) -> int:
     """Return the traffic class of the outer header."""
-    return int.from_bytes(frame[14:16], "big") >> 4 & 0xFF
+    if frame[OUTER] >> 4 == 4:
+        return frame[OUTER + 1]
+    return int.from_bytes(frame[OUTER : OUTER + 2], "big") >> 4 & 0xFF
 
 
 def classed(frame: bytes) -> tuple[str, int]:
@@ -65,16 +67,18 @@ def test_data_may_be_trimmed_only_where_the_way_trims(sender: Rig, trims: int) -
 def test_data_sent_again_has_a_class_of_its_own(sender: Rig, far: Far, trims: int) -> None:
     sender.edit("qps", 0, "mrc_qp", trims=trims)
     first = sender.spray(outgoing(0)).frame
-    about = ev_in(first) if tclass(first) and first[26] >> 6 == 3 else ev_of(first)
+    about = ev_of(first)
     sender.arrive(far.nack(FIRST, about=about))
     ((_plane, again),) = sender.sent()
     assert classed(again) == ("again" if trims else "whole", WIRE.MRC_ECN_ECT0)
 
 
 def ev_of(frame: bytes) -> int:
-    return decode_frame(frame).envelope.ev
+    """Return the EV of a frame of ours in either framing."""
+    return ev_in(frame) if is_cell(frame) else decode_frame(frame).envelope.ev
 
 
+@IN_EACH_ENVELOPE
 def test_a_large_cell_is_data_as_a_whole(with_classes: Rig, cells: CellRig) -> None:
     with_classes.edit("qps", 0, "mrc_qp", trims=1, framing=ABI.MRC_FRAMING_CELL)
     cells.send(tcp(noise(3 * MSS), partial=True), MSS)
@@ -128,14 +132,24 @@ def test_the_dscps_are_the_fabrics(rig: Rig, far: Far) -> None:
 # ---- trimmed packets of cells
 
 
-def cut(frame: bytes, dscp: int, length: int = CELL + 64, *, corrected: bool = False) -> bytes:
-    """Return a cell's packet as a switch has trimmed it."""
-    out = bytearray(trimmed(frame, length, dscp))
-    if corrected:
-        out[18:20] = (length - CELL).to_bytes(2, "big")
+def cut(
+    cells: CellRig, frame: bytes, dscp: int, left: int = 64, *, corrected: bool = False
+) -> bytes:
+    """Return a cell's packet as a switch has trimmed it to `left` bytes of the packet inside.
+
+    A switch that corrects a length corrects that of the header by which it forwards.
+    """
+    out = bytearray(trimmed(frame, cells.places.inner + left, dscp))
+    if not corrected:
+        return bytes(out)
+    if out[OUTER] >> 4 == 4:
+        out[OUTER + 2 : OUTER + 4] = (len(out) - OUTER).to_bytes(2, "big")
+        return summed(bytes(out))
+    out[OUTER + 4 : OUTER + 6] = (len(out) - OUTER - WIRE.MRC_IP6_LEN).to_bytes(2, "big")
     return bytes(out)
 
 
+@IN_EACH_ENVELOPE
 @cut_by
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("version", [4, 6])
@@ -146,49 +160,50 @@ def test_trimmed_packet_of_a_cell_is_turned_round(
     whole = tcp(noise(4 * MSS), seq=0xFFFFFF00, version=version)
     frame = cells.far.cell(FIRST_RX, piece(whole, MSS, 2, 3), mss=MSS, first=0xFFFFFF00, attempt=2)
     before = rig.state()
-    ran = cells.arrive(cut(frame, dscp, corrected=corrected))
+    ran = cells.arrive(cut(cells, frame, dscp, corrected=corrected))
     assert ran.verdict == TC_REDIRECT
     nack = decode_frame(ran.frame)
     assert isinstance(nack, Control)
     assert nack.body == Neth(REASONS[dscp], FIRST_RX + 2, EV, tx_timestamp=2)
-    assert nack.envelope.ev == EV
+    assert nack.envelope == cells.far.our_envelope(EV)
     assert rig.state() == before
     name = "trim_rx" if dscp == 43 else "trim_rx_lasthop"
     assert rig.counted() == {"nack_tx": 1, name: 1}
 
 
+@IN_EACH_ENVELOPE
 def test_trimmed_cell_of_one_packet_needs_no_tcp(cells: CellRig, rig: Rig) -> None:
     frame = cells.far.cell(FIRST_RX + 9, ip4(bytes(1000)))
-    nack = decode_frame(cells.arrive(cut(frame, 43, CELL + 20)).frame)
+    nack = decode_frame(cells.arrive(cut(cells, frame, 43, 20)).frame)
     assert isinstance(nack, Control)
     assert nack.body == Neth(WIRE.MRC_NACK_TRIMMED, FIRST_RX + 9, EV)
 
 
+@IN_EACH_ENVELOPE
 def test_whole_packet_of_a_cell_with_that_dscp_is_data(cells: CellRig, rig: Rig) -> None:
-    frame = cells.far.cell(FIRST_RX, numbered(1, 20))
-    cells.arrive(cut(frame, 43, len(frame)))
-    assert rig.delivered() == [numbered(1, 20)]
+    packet = numbered(1, 20)
+    cells.arrive(cut(cells, cells.far.cell(FIRST_RX, packet), 43, len(packet)))
+    assert rig.delivered() == [packet]
     assert "nack_tx" not in rig.counted()
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "counter"),
+    ("where", "at", "value", "counter"),
     [
-        (14, b"\x62\x80", "drop_length"),  # another DSCP, so it is no trimmed packet
-        (18, b"\0\x10", "drop_length"),  # the outer length is less than what there is
-        (27, b"\1", "drop_cell"),  # the state is damaged
-        (CELL + 2, b"\xff\xff", "drop_length"),  # inside it is longer than a packet may be
-        (CELL, b"\x44", "drop_inner"),
-        (CELL + 6, b"\x20", "drop_inner"),  # a fragment
-        (CELL + 9, b"\x11", "drop_inner"),  # UDP, which is no part of a large cell
-        (CELL + 20 + 4, b"\x7f\xff\xff\xff", "drop_length"),  # a place beyond the cell
+        ("state", 1, b"\1", "drop_cell"),  # the state is damaged
+        ("inner", 2, b"\xff\xff", "drop_length"),  # inside it is longer than a packet may be
+        ("inner", 0, b"\x44", "drop_inner"),
+        ("inner", 6, b"\x20", "drop_inner"),  # a fragment
+        ("inner", 9, b"\x11", "drop_inner"),  # UDP, which is no part of a large cell
+        ("inner", 20 + 4, b"\x7f\xff\xff\xff", "drop_length"),  # a place beyond the cell
     ],
 )
+@IN_EACH_ENVELOPE
 def test_lies_of_trimmed_packets(
-    cells: CellRig, rig: Rig, at: int, value: bytes, counter: str
+    cells: CellRig, rig: Rig, where: str, at: int, value: bytes, counter: str
 ) -> None:
-    whole = tcp(noise(4 * MSS), seq=1)
-    frame = bytearray(cut(cells.far.cell(FIRST_RX, piece(whole, MSS, 1, 2), mss=MSS, first=1), 43))
+    frame = bytearray(cut(cells, second_of_four(cells), 43))
+    at += getattr(cells.places, where)
     frame[at : at + len(value)] = value
     before = rig.state()
     assert cells.arrive(bytes(frame)).verdict == TC_SHOT
@@ -196,21 +211,41 @@ def test_lies_of_trimmed_packets(
     assert rig.state() == before
 
 
-@pytest.mark.parametrize(
-    ("length", "counter"), [(CELL + 19, "drop_short"), (CELL + 39, "drop_inner")]
-)
-def test_too_little_left_of_a_cell(cells: CellRig, rig: Rig, length: int, counter: str) -> None:
-    frame = cells.far.cell(FIRST_RX, piece(tcp(noise(4 * MSS)), MSS, 1, 2), mss=MSS, first=1)
-    assert cells.arrive(cut(frame, 43, length)).verdict == TC_SHOT
+def second_of_four(cells: CellRig) -> bytes:
+    """Return the second packet of a cell as it arrives alone."""
+    part = piece(tcp(noise(4 * MSS), seq=1), MSS, 1, 2)
+    return cells.far.cell(FIRST_RX, part, mss=MSS, first=1)
+
+
+@IN_EACH_ENVELOPE
+def test_packet_that_is_cut_short_by_nobody_who_trims(cells: CellRig, rig: Rig) -> None:
+    """Its DSCP tells whether a switch has trimmed it."""
+    assert cells.arrive(cut(cells, second_of_four(cells), 42)).verdict == TC_SHOT
+    assert rig.counted() == {"drop_length": 1}
+
+
+@IN_EACH_ENVELOPE
+def test_trimmed_packet_whose_length_is_less_than_what_is_there(cells: CellRig, rig: Rig) -> None:
+    frame = bytearray(cut(cells, second_of_four(cells), 43))
+    at = cells.places.length
+    frame[at : at + 2] = b"\0\x10"
+    assert cells.arrive(bytes(frame)).verdict == TC_SHOT
+    assert rig.counted() == {"drop_length": 1}
+
+
+@pytest.mark.parametrize(("left", "counter"), [(19, "drop_short"), (39, "drop_inner")])
+@IN_EACH_ENVELOPE
+def test_too_little_left_of_a_cell(cells: CellRig, rig: Rig, left: int, counter: str) -> None:
+    assert cells.arrive(cut(cells, second_of_four(cells), 43, left)).verdict == TC_SHOT
     assert rig.counted() == {counter: 1}
 
 
 def test_trimmed_packet_claims_more_than_one(cells: CellRig, rig: Rig) -> None:
     """A switch trims packets, and a packet has one PSN."""
     frame = cells.far.cell(FIRST_RX, tcp(noise(2 * 512)), mss=512)
-    assert cells.arrive(cut(frame, 43)).verdict == TC_SHOT
+    assert cells.arrive(cut(cells, frame, 43)).verdict == TC_SHOT
     assert rig.counted() == {"drop_length": 1}
-    assert cells.arrive(cut(frame, 43), mss=512).verdict == TC_SHOT
+    assert cells.arrive(cut(cells, frame, 43), mss=512).verdict == TC_SHOT
     assert rig.counted() == {"drop_length": 1}
 
 
@@ -221,7 +256,7 @@ def test_trimmed_packet_outside_the_window(
     cells: CellRig, rig: Rig, psn: int, counter: str
 ) -> None:
     before = rig.state()
-    assert cells.arrive(cut(cells.far.cell(psn, ip4(bytes(1000))), 43)).verdict == TC_SHOT
+    assert cells.arrive(cut(cells, cells.far.cell(psn, ip4(bytes(1000))), 43)).verdict == TC_SHOT
     assert rig.counted() == {counter: 1}
     assert rig.state() == before
 
@@ -234,11 +269,11 @@ def test_trimmed_copy_of_a_held_packet_is_not_asked_for_and_leaves_it(
     assert rig.rx()["waiting"] == 1
     rig.counted()
     before = rig.state()
-    assert cells.arrive(cut(cells.far.cell(FIRST_RX + 1, held), 43)).verdict == TC_SHOT
+    assert cells.arrive(cut(cells, cells.far.cell(FIRST_RX + 1, held), 43)).verdict == TC_SHOT
     assert rig.counted() == {"rx_duplicate": 1}
     assert rig.state() == before
     # An early one that is missing is asked for; neither its bit nor the window moves.
-    assert cells.arrive(cut(cells.far.cell(FIRST_RX + 3, held), 43)).verdict == TC_REDIRECT
+    assert cells.arrive(cut(cells, cells.far.cell(FIRST_RX + 3, held), 43)).verdict == TC_REDIRECT
     assert rig.state() == before
 
 
@@ -262,7 +297,7 @@ def test_what_was_trimmed_is_sent_again_at_once_and_stays_in_flight(
 ) -> None:
     sender.tune(cc_target_ns=1_000_000, cc_rate=25_000)
     first = sender.spray(outgoing(0)).frame
-    ev = ev_in(first) if first[26] >> 6 == 3 else ev_of(first)
+    ev = ev_of(first)
     sender.edit("txs", 0, "mrc_tx", cwnd=100_000, **no_adapt())
     before = sender.tx()
     sender.arrive(far.nack(FIRST, about=ev, reason=reason))

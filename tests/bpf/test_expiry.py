@@ -10,10 +10,10 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from mrcd.wire.cell import CellPacket, piece_psns
+from mrcd.wire.cell import piece_psns
 from mrcd.wire.envelope import checksum16
 from mrcd.wire.packet import WIRE, Data, Sack, decode_frame
-from tests.bpf.cells import MSS, CellRig, network, noise, tcp, udp
+from tests.bpf.cells import MSS, AnyCell, CellRig, network, noise, tcp, udp
 from tests.bpf.packets import UDP, Far, ip4, ip6
 from tests.bpf.rig import RING_SLOTS, TC_SHOT, Rig, clock_passes
 from tests.bpf.test_cell_arrive import large
@@ -280,7 +280,7 @@ def test_stub_needs_no_inner_address(rig: Rig, far: Far) -> None:
 # ---- cells
 
 
-def cells_by_clock(cells: CellRig) -> list[CellPacket]:
+def cells_by_clock(cells: CellRig) -> list[AnyCell]:
     overdue(cells.rig)
     return [cell for cell, _frame in cells.cells_sent()]
 

@@ -31,6 +31,7 @@ from mrcd.wire.packet import (
 from tests import oracle
 from tests.bpf.packets import (
     BODY,
+    CELL_PORT,
     EV,
     OUTER,
     PAYLOAD,
@@ -106,8 +107,7 @@ def good_frames(far: Far) -> list[bytes]:
         offer_frame(far, EV)[0],
         bytes(12) + b"\x08\x00" + ip4(b"foreign" * 9),
     ]
-    if routing.mode == "srv6":
-        frames.append(cell(far, EV, ip4(b"in a cell")))
+    frames.append(cell(far, EV, ip4(b"in a cell")))
     sid = usid.da_bytes(far.fabric.block, [usid.usid(PLANE, usid.ROLE_HOST, far.us.port)])
     for name in GOLDEN:
         frame = bytearray(vector(name))
@@ -208,16 +208,26 @@ def _has_tag(frame: bytes, udp: int) -> bool:
 
 
 def _is_cell(rig: Rig, frame: bytes) -> bool:
-    block = rig.fabric.block.network_address.packed[:4]
+    routing, block = rig.fabric.routing, rig.fabric.block.network_address.packed[:4]
+    v4 = routing.code == WIRE.MRC_ENCAP_ECMP4
+    if frame[12:14] != (b"\x08\x00" if v4 else b"\x86\xdd"):
+        return False
+    if routing.mode == "srv6" and frame[OUTER + 24 : OUTER + 28] != block:
+        return False
+    if rig.dp.sizes.cell_udp:
+        udp = OUTER + (20 if v4 else 40)
+        if frame[udp + 2 : udp + 4] != CELL_PORT:
+            return False
+        if not v4:
+            return frame[OUTER + 6] == 17
+        fragment = frame[OUTER + 6] & 0x3F or frame[OUTER + 7]
+        return frame[OUTER] == 0x45 and frame[OUTER + 9] == 17 and not fragment
     ours = rig.fabric.underlay6.network_address.packed[:4]
     return (
-        rig.fabric.routing.mode == "srv6"
-        and len(frame) >= OUTER + 40
-        and frame[12:14] == b"\x86\xdd"
+        len(frame) >= OUTER + 40
         and frame[OUTER + 6] in (4, 41)
         and frame[OUTER + 8 : OUTER + 12] == ours
         and frame[OUTER + 12] >= 0xC0
-        and frame[OUTER + 24 : OUTER + 28] == block
     )
 
 
@@ -399,8 +409,7 @@ def mutated(rng: random.Random, frame: bytes) -> bytes:
 
 def test_reading_agrees_on_good_frames(court: Court, each_far: Far) -> None:
     seen = [court.check(frame) for frame in good_frames(each_far)]
-    cells = {"cell"} if each_far.fabric.routing.mode == "srv6" else set()
-    assert set(seen) == set(VERDICTS) - {"cell"} | cells
+    assert set(seen) == set(VERDICTS)
 
 
 def test_random_mutations(court: Court, each_far: Far) -> None:

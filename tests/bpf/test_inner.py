@@ -9,7 +9,7 @@ from ipaddress import ip_network
 import pytest
 
 from mrcd.wire.packet import Sack, decode_frame
-from tests.bpf.cells import CELL, MSS, CellRig, piece, seq_of
+from tests.bpf.cells import MSS, CellRig, piece, seq_of
 from tests.bpf.packets import Far, ip4, ip6
 from tests.bpf.rig import Rig
 from tests.bpf.test_cell_arrive import ALL_FREE, FIRST, large
@@ -156,7 +156,7 @@ def test_cells_are_acknowledged_but_not_delivered(
     rig.tune(inner=1)
     bad = of_tcp(large(3), **ends)
     frame = cells.far.cell(FIRST, bad, mss=MSS)
-    assert frame[CELL:] == bad
+    assert frame[cells.places.inner :] == bad
     cells.bring(frame, MSS)
     assert cells.delivered() == []
     assert rig.counted() == {counter: 3}

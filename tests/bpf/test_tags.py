@@ -32,7 +32,7 @@ from mrcd.wire.packet import (
 )
 from mrcd.wire.tag import NO_KEY
 from tests import oracle
-from tests.bpf.cells import MSS, CellRig, ev_in
+from tests.bpf.cells import IN_EACH_ENVELOPE, MSS, CellRig
 from tests.bpf.packets import (
     EV,
     PAYLOAD,
@@ -40,6 +40,7 @@ from tests.bpf.packets import (
     REMOTE_QPN,
     UDP,
     Far,
+    ev_in,
     ev_of,
     ip4,
     numbered,
@@ -553,6 +554,7 @@ def refused_cell(cells: CellRig, frame: bytes, mss: int = 0, counter: str = "dro
     assert cells.sent() == []
 
 
+@IN_EACH_ENVELOPE
 def test_cells_of_the_key_are_taken(keyed_cells: CellRig) -> None:
     cells = keyed_cells
     cells.arrive(cells.far.cell(FIRST_CELL, numbered(1)))
@@ -560,6 +562,7 @@ def test_cells_of_the_key_are_taken(keyed_cells: CellRig) -> None:
     assert cells.rig.counted()["rx_packets"] == 1
 
 
+@IN_EACH_ENVELOPE
 @pytest.mark.parametrize("count", [1, 3])
 def test_cells_of_another_key_or_phase_are_refused(keyed_cells: CellRig, count: int) -> None:
     cells, mss = keyed_cells, MSS if count > 1 else 0
@@ -569,22 +572,26 @@ def test_cells_of_another_key_or_phase_are_refused(keyed_cells: CellRig, count: 
         cells.far.use(secret, phase)
         refused_cell(cells, cells.far.cell(FIRST_CELL, packet, mss=mss), mss)
     for bit in range(32):
-        refused_cell(cells, flipped(good, 8 * (14 + 20) + bit), mss)
+        refused_cell(cells, flipped(good, 8 * (cells.places.state + 8) + bit), mss)
     cells.rig.table.keys.receive_key("h2", 2, 0, SECRET)
-    refused_cell(cells, flipped(good, 8 * 14 + 12 + 3), mss)  # the phase, under the same key
+    phase = 8 * cells.places.label + 7
+    refused_cell(cells, flipped(good, phase), mss)  # the other one, under the same key
     cells.far.use(SECRET, 1)
     refused_cell(cells, cells.far.cell(FIRST_CELL + (1 << 24), packet, mss=mss), mss)
 
 
+@IN_EACH_ENVELOPE
 def test_trimmed_cells_are_answered_only_with_a_right_tag(keyed_cells: CellRig) -> None:
     cells = keyed_cells
-    good = trimmed(cells.far.cell(FIRST_CELL + 1, numbered(2, 1000)), 14 + 40 + 20)
-    refused_cell(cells, flipped(good, 8 * (14 + 20)))
+    state, inner = cells.places.state, cells.places.inner
+    good = trimmed(cells.far.cell(FIRST_CELL + 1, numbered(2, 1000)), inner + 20)
+    refused_cell(cells, flipped(good, 8 * (state + 8)))
     ran = cells.arrive(good)
     assert ran.verdict == TC_REDIRECT
     assert ours(ran.frame, SECRET, 1).bth.opcode == WIRE.MRC_OP_NACK
 
 
+@IN_EACH_ENVELOPE
 def test_cells_of_ours_have_their_tag(keyed_cells: CellRig) -> None:
     cells, rig = keyed_cells, keyed_cells.rig
     rig.edit("txs", 0, "mrc_tx", next=(9 << 24) + 5, una=(9 << 24) + 5, high=(9 << 24) + 5)
@@ -593,7 +600,8 @@ def test_cells_of_ours_have_their_tag(keyed_cells: CellRig) -> None:
             rig.table.keys.receive_key("h2", 2, 0, NEXT)
             rig.table.keys.send_key("h2", 2)
         frame = rig.spray(OUT).frame
-        psn = int.from_bytes(frame[14 + 14 : 14 + 17], "big")
+        psn_at = cells.places.state + 2
+        psn = int.from_bytes(frame[psn_at : psn_at + 3], "big")
         cells.far.use(secret, phase)
         expected = cells.far.our_cell((9 << 24) + psn, OUT, ev_in(frame))
         assert frame == expected
