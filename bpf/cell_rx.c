@@ -144,13 +144,16 @@ static __always_inline u32 check_state(struct cell_in *in, const struct mrc_cell
 	in->k = keys.lookup(&qp);
 	if (!in->q || !in->rx || !in->k || in->q->state < MRC_QP_RECEIVE)
 		return MRC_C_DROP_QPN;
-	if (in->q->framing != MRC_FRAMING_CELL)
+	/* Where data comes in packets, trials tell its sender whether cells get through again. */
+	if (in->q->framing != MRC_FRAMING_CELL && st->mss != bpf_htons(MRC_CELL_MARK | MRC_CELL_STUB))
 		return MRC_C_DROP_FRAMING;
 	key = rx_key(in->h, in->k, (in->p->label & MRC_CELL_PHASE) != 0);
 	in->p->psn = psn;
 	psn = full_psn(psn, in->rx->next);
 	if (!key || st->tag != cell_tag(key, st, in->p->label, psn, in->q->qpn))
 		return MRC_C_DROP_CELL;
+	if (in->q->framing != MRC_FRAMING_CELL && (s32)(psn - in->rx->next) >= 0)
+		return MRC_C_DROP_FRAMING;
 	in->p->c.mss = bpf_ntohs(st->mss) & MRC_CELL_MSS;
 	return 0;
 }

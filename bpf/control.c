@@ -47,6 +47,42 @@ static __always_inline int give_room(const struct mrc_command *cmd)
 	return 0;
 }
 
+/* Try whether data of a length, in a framing, gets through on a path. */
+static __always_inline int try_path(struct __sk_buff *skb, u32 qp, u32 id, u64 value)
+{
+	struct mrc_host *h = host_get();
+	struct mrc_tx *tx = txs.lookup(&qp);
+	struct mrc_qp *q = qps.lookup(&qp);
+
+	if (!h || !tx || !q || q->state != MRC_QP_READY ||
+	    !(tx->all[slot_word(id)] & slot_bit(id)))
+		return 1;
+	return write_trial(skb, h, qp, q, tx, id, value & 0xffff, value >> 16 & 0xffff,
+			   bpf_ktime_get_ns()) ? 1 : 0;
+}
+
+/* Note the longest packet that gets through to a peer on a plane. */
+static __always_inline int set_most(u32 peer, u32 plane, u32 len)
+{
+	struct mrc_balance *b = balance_get(peer);
+	u32 p, least = 0, narrow = 0;
+
+	if (!b || plane >= MRC_MAX_PLANES)
+		return 1;
+	b->most[plane & (MRC_MAX_PLANES - 1)] = len;
+	#pragma unroll
+	for (p = 0; p < MRC_MAX_PLANES; p++) {
+		if (!b->most[p])
+			continue;
+		narrow |= 1u << p;
+		if (!least || b->most[p] < least)
+			least = b->most[p];
+	}
+	b->most_all = least;
+	b->narrow = narrow;
+	return 0;
+}
+
 /* Carry out a command. Returns 0, or 1 if it makes no sense. */
 int mrc_control(struct __sk_buff *skb)
 {
@@ -59,6 +95,10 @@ int mrc_control(struct __sk_buff *skb)
 		return set_ports(cmd);
 	if (cmd->op == MRC_DO_ROOM)
 		return give_room(cmd);
+	if (cmd->op == MRC_DO_MOST)
+		return set_most(cmd->peer, cmd->path, cmd->value);
+	if (cmd->op == MRC_DO_TRIAL)
+		return try_path(skb, cmd->qp, cmd->path & PATH_ID_MASK, cmd->value);
 	if (cmd->op == MRC_DO_DENY || cmd->op == MRC_DO_ALLOW)
 		return move_path(cmd, cmd->op == MRC_DO_DENY ? MRC_ON_DENY : MRC_ON_ALLOW);
 	return 1;

@@ -91,6 +91,7 @@ struct resending {
 	u32 cause;               /* MRC_ON_..., what moves the old path */
 	u32 ask;                 /* not 0: the receiver is to answer at once */
 	u32 blamed;              /* 1: the old path is blamed; once for a whole cell */
+	u32 deaf;                /* 1: the old path now counts as one that loses data */
 };
 
 /*
@@ -105,6 +106,7 @@ static __always_inline u32 take_loss(struct resending *r, u32 price, struct path
 	u32 old_plane = path_plane(r->old_id), refused = entry->rule == MRC_RULE_REFUSED;
 
 	r->blamed = 0;
+	r->deaf = 0;
 	r->cause = MRC_ON_LOSS;
 	r->new_id = MRC_NO_PATH;
 	if (entry->sent_ns != r->sent_ns || r->psn - tx->una >= tx->next - tx->una ||
@@ -119,6 +121,7 @@ static __always_inline u32 take_loss(struct resending *r, u32 price, struct path
 	} else if (r->timeout_ns < NACK_LASTHOP && !refused && r->path->blamed_ns != r->sent_ns) {
 		r->blamed = 1;
 		r->path->blamed_ns = r->sent_ns;
+		r->deaf = path_gone(r->path, entry->len);
 		path_lost(tx, r->path, r->old_id, r->now, r->h, r->path->delivered_ns > r->sent_ns,
 			  r->b->loss_ppm[old_plane], move);
 	}

@@ -182,6 +182,9 @@ struct mrc_balance {             /* map balances[peer] */
 	__u32 base_ns[MRC_LENGTHS]; /* shortest round trip by length of the packet, 0: not measured; racy */
 	__u32 loss_ppm[MRC_MAX_PLANES]; /* smoothed over judgements */
 	__u32 mark_ppm[MRC_MAX_PLANES];
+	__u32 most[MRC_MAX_PLANES];    /* longest packet of an application that gets through to it, bytes; 0: any; control */
+	__u32 most_all;                /* the least of these; 0: any */
+	__u32 narrow;                  /* bit p: .most of plane p is not 0 */
 	__u8 strikes[MRC_MAX_PLANES];  /* judgements in a row that found the plane worse */
 	__u8 knee[MRC_MAX_PLANES];     /* the last share that was too much */
 };
@@ -309,6 +312,8 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u32 acked[MRC_MAX_PLANES];  /* packets of a plane that arrived; racy */
 	__u32 acked_then[MRC_MAX_PLANES]; /* of those, at the time when one was last marked; lock */
 	__u32 mark_ppm[MRC_MAX_PLANES]; /* smoothed share of marked packets; lock */
+	__u32 trial_psn[MRC_MAX_PLANES]; /* PSN of the latest trial of a plane ... */
+	__u32 trial_path[MRC_MAX_PLANES]; /* ... and its path; tick, idle and control */
 	__u8 active[MRC_MAX_PLANES];  /* paths of a plane that should be in use; daemon */
 	__u8 used[MRC_MAX_PLANES];    /* paths of a plane that are in use; lock */
 	__u8 ev_next[MRC_MAX_PLANES]; /* rotation within a plane; lock */
@@ -426,6 +431,10 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 	__u32 mark_ppm;          /* smoothed share of marked packets; lock of tx */
 	__u32 crowds;            /* times that it was crowded again soon after its return; lock of tx */
 	__u32 prompt;            /* round trips in a row near the plane's usual; racy */
+	__u32 gone;              /* data packets lost in a row of which none as long as gone_len arrived; lock of tx, and racy when cleared */
+	__u32 gone_len;          /* the shortest of these, bytes; lock of tx */
+	__u32 trial_len;         /* the probe on its way is a trial of so many bytes; 0: a probe of MRC's; tick, idle and control */
+	__u32 fits;              /* length of the last trial that was answered, bytes; learn: racy */
 };
 
 /*
@@ -488,6 +497,7 @@ struct mrc_clock {               /* map clock, one entry, mmapable */
 #define MRC_EVENT_PATH 2
 #define MRC_EVENT_OUT_OF_STEP 3  /* .qp: its SACKs acknowledge what was never sent */
 #define MRC_EVENT_FAILED 4       /* .qp gave up, .cause: MRC_FAILED_... */
+#define MRC_EVENT_DEAF 5         /* .path of .qp loses all data */
 struct mrc_event {               /* ring buffer events */
 	__u32 kind;
 	__u32 qp;
@@ -505,6 +515,8 @@ struct mrc_event {               /* ring buffer events */
 #define MRC_DO_DENY 1            /* path of qp */
 #define MRC_DO_ALLOW 2           /* path of qp */
 #define MRC_DO_PORTS 3           /* value: the planes on which `peer` takes packets, a bit each */
+#define MRC_DO_TRIAL 5           /* path of qp; value: length of the trial, bytes | MRC_FRAMING_... << 16 */
+#define MRC_DO_MOST 6            /* value: longest packet that gets through to `peer` on the plane `path`, bytes; 0: any */
 #define MRC_DO_ROOM 4            /* value: slots that the daemon has given back to the reorder ring `path`, MRC_ROOM_... */
 struct mrc_command {
 	__u8 eth[14];            /* test runs need an Ethernet header */
@@ -688,6 +700,10 @@ struct mrc_counter_name {        /* map counter_names[counter]; daemon */
 #define MRC_C_STUB_RX 115        /* stubs: datagrams that had become too old at their sender */
 #define MRC_C_DROP_UNREACHABLE 116 /* dropped: the first packet of a connection to a peer that is not heard */
 #define MRC_C_UNREACHABLE_TX 117 /* ICMP messages that told a sender that its destination is unreachable */
-#define MRC_C_COUNT 118
+#define MRC_C_PATH_DEAF 118      /* paths that lost data several times in a row, whatever their probes said */
+#define MRC_C_TRIAL_TX 119       /* probes that look like data, sent on paths that lose data, and for their largest packet */
+#define MRC_C_TRIAL_REPLY 120    /* answers to these */
+#define MRC_C_DROP_TOO_LONG 121  /* dropped: longer than what gets through to the peer, and sent before that was known */
+#define MRC_C_COUNT 122
 
 #endif

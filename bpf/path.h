@@ -15,6 +15,7 @@
 #define PROBE_NEED_MAX 8         /* ... but after these at most */
 #define PROBE_SLOT_SHIFT 9       /* in a probe's id: slot 7 | sequence 9 */
 #define DEAD_MISSES 2            /* missed probes that mean a dead path; a single one may be an ordinary loss */
+#define DEAF_AFTER 8             /* data packets lost in a row that mean a path that loses data, whatever its probes say */
 #define RELAPSES_MAX 10          /* relapses that count */
 #define RELAPSE_NS 10000000000ull /* relapses are forgotten this long after the last one */
 
@@ -215,6 +216,33 @@ static __always_inline void path_relapsed(struct mrc_path *path, u64 now)
 }
 
 /*
+ * Data of `len` bytes is lost on this path. Returns 1 if that makes the path one that loses
+ * data: several packets in a row were lost, and none as long as the shortest of them arrived.
+ * Answers to probes say nothing of it then, but for those of trials, which look like data.
+ */
+static __always_inline u32 path_gone(struct mrc_path *path, u32 len)
+{
+	if (!path->gone || len < path->gone_len)
+		path->gone_len = len;
+	if (path->gone > DEAF_AFTER)
+		return 0;
+	path->gone++;
+	return path->gone == DEAF_AFTER;
+}
+
+/* Data of `len` bytes has arrived by this path. */
+static __always_inline void path_heard(struct mrc_path *path, u32 len)
+{
+	if (path->gone && len >= path->gone_len)
+		path->gone = 0;
+}
+
+static __always_inline u32 path_is_deaf(const struct mrc_path *path)
+{
+	return path->gone >= DEAF_AFTER;
+}
+
+/*
  * A packet of this path is lost: the path becomes ASSUMED_BAD at once, unless it
  * still delivers (`alive`) and no more than tx->floor paths are in use.
  *
@@ -335,6 +363,7 @@ static __always_inline void path_cleared(struct mrc_tx *tx, struct mrc_path *pat
 {
 	u32 mine = (1000000 - path->loss_ppm) >> 8, all = (1000000 - tx->loss_ppm) >> 8;
 
+	path->gone = 0;
 	path->loss_ppm -= path->loss_ppm < mine ? path->loss_ppm : mine;
 	tx->loss_ppm -= tx->loss_ppm < all ? tx->loss_ppm : all;
 	if (path_state(tx, id) == MRC_PATH_ASSUMED_BAD && !path->misses &&
@@ -351,7 +380,7 @@ static __always_inline void path_answered(struct mrc_tx *tx, struct mrc_path *pa
 		if (now < path->hold_ns)
 			return;
 		path->probe_ok++;
-		if (path->probe_ok < path->probe_need)
+		if (path_is_deaf(path) || path->probe_ok < path->probe_need)
 			return;
 	}
 	if (!path_event(tx, id, marked ? MRC_ON_PROBE_MARK : MRC_ON_PROBE, move) ||

@@ -38,3 +38,15 @@ static __always_inline void report_move(u32 qp, u32 id, const struct mrc_path *p
 	if (events.ringbuf_output(&ev, sizeof(ev), 0))
 		count_atomic(MRC_C_EVENT_LOST);
 }
+
+/* Report a path on which no data arrives. */
+static __always_inline void report_deaf(u32 qp, u32 id, const struct mrc_path *path, u64 now)
+{
+	struct mrc_event ev = { .kind = MRC_EVENT_DEAF, .qp = qp, .path = id };
+
+	ev.ev = path->ev;
+	ev.time_ns = now;
+	count_atomic(MRC_C_PATH_DEAF);
+	if (events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP))
+		count_atomic(MRC_C_EVENT_LOST);
+}

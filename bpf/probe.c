@@ -12,6 +12,75 @@
 #define SUSPECT_NS 100000000ull  /* interval between probes of a plane's other paths while some are withdrawn */
 #define PROBE_SEQ_MASK 0x1ff
 
+/* Should the answer to a probe that was sent then have come by now? */
+static __always_inline int answer_is_late(const struct mrc_tx *tx, u64 sent, u64 now)
+{
+	return now - sent >= timeout_ns(tx, PROBE_WAIT_MIN_NS, 0, PROBE_WAIT_MAX_NS);
+}
+
+/* How long a trial of a path is: as what was lost, and no longer than what gets through at all. */
+static __always_inline u32 trial_length(const struct mrc_balance *b, const struct mrc_path *path,
+					u32 id)
+{
+	u32 most = b->most[path_plane(id)], len = path->gone_len;
+
+	if (len < MRC_IP4_LEN)
+		len = MRC_IP4_LEN;
+	return most && len > most ? most : len;
+}
+
+/* Does a path wait for the answer to another trial of its plane? */
+static __always_inline u32 trial_is_out(u32 qp, const struct mrc_tx *tx, u32 id, u64 now)
+{
+	u32 other = tx->trial_path[path_plane(id)] & PATH_ID_MASK;
+	struct mrc_path *path = path_get(qp, other);
+
+	return path && other != id && path->trial_len && path->probe_seen != path->probe_id &&
+	       !answer_is_late(tx, path->probe_ns, now);
+}
+
+/*
+ * Write a trial and send it: a probe that looks like data. It is a stub of `len` bytes, in the
+ * framing of data, whose PSN was acknowledged long ago. The receiver answers it as a packet that
+ * arrives twice. Returns 0, or -1 if there is no room or no route.
+ */
+static __always_inline int write_trial(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
+				       const struct mrc_qp *q, struct mrc_tx *tx, u32 id,
+				       u64 len, u32 framing, u64 now)
+{
+	u32 cell = CELLS && framing == MRC_FRAMING_CELL, plane = path_plane(id), psn;
+	struct { __be16 first, len; __be32 id; __u8 ttl, next; __be16 check; __be32 src, dst; } ip = {
+		.first = bpf_htons(0x4500), .ttl = MRC_HOPS, .next = MRC_STUB_NEXT };
+	struct cell c = { .count = 1, .mss = MRC_CELL_STUB };
+	struct route r;
+	void *data, *end;
+
+	if (find_route(qp, q, id, &r) || len < sizeof(ip) || len > CFG_MTU)
+		return -1;
+	c.len = len;
+	ip.len = bpf_htons(len);
+	if (bpf_skb_change_tail(skb, (cell ? CELL_OFF : MRC_PAYLOAD_OFF + MRC_ICRC_LEN) + len, 0) ||
+	    bpf_skb_store_bytes(skb, cell ? CELL_OFF : MRC_PAYLOAD_OFF, &ip, sizeof(ip), 0))
+		return -1;
+	r.path->probe_id = path_slot(id) << PROBE_SLOT_SHIFT |
+			   ((r.path->probe_id + 1) & PROBE_SEQ_MASK);
+	r.path->probe_ns = now;
+	r.path->trial_len = len;
+	psn = tx->una - 1 - (r.path->probe_id & 15);
+	tx->trial_psn[plane] = psn;
+	tx->trial_path[plane] = id;
+	data = SKB_DATA(skb);
+	end = SKB_END(skb);
+	if (cell ? put_cell(data, end, h, r.keys, r.pl, r.pp, r.path->ev, data_class(h, q, 0),
+			    MRC_CELL_ACKREQ, q->remote_qpn, psn, &c, IPPROTO_IPIP) :
+		   dress_data(skb, h, q, &r, psn, len, MRC_BTH_ACKREQ, now, MRC_RKEY_STUB))
+		return -1;
+	capture_skb(skb, RECORD_CLOCK, plane, qp, q->peer, MRC_C_TRIAL_TX);
+	count_atomic(MRC_C_TRIAL_TX);
+	bpf_clone_redirect(skb, r.pl->ifindex, 0);
+	return 0;
+}
+
 /* Write a probe and send it. Returns 0, or -1 if there is no room or no route. */
 static __always_inline int write_probe(struct __sk_buff *skb, const struct mrc_host *h, u32 qp,
 				       const struct mrc_qp *q, u32 id, struct mrc_path *path,
@@ -28,6 +97,7 @@ static __always_inline int write_probe(struct __sk_buff *skb, const struct mrc_h
 	path->probe_id = path_slot(id) << PROBE_SLOT_SHIFT |
 			 ((path->probe_id + 1) & PROBE_SEQ_MASK);
 	path->probe_ns = now;
+	path->trial_len = 0;
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
 	if (put_headers(data, end, h, pl, pp, path->ev, control_class(h), MRC_PROBE_BODY,
@@ -44,8 +114,8 @@ static __always_inline int write_probe(struct __sk_buff *skb, const struct mrc_h
  * Status Updates, SACKs and Offers tell when the plane is back.
  */
 static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_host *h,
-				       u32 qp, const struct mrc_qp *q, u32 id,
-				       struct mrc_path *path, u64 now)
+				       u32 qp, const struct mrc_qp *q, struct mrc_tx *tx,
+				       u32 id, struct mrc_path *path, u64 now)
 {
 	u32 which = MRC_C_PROBE_PUT_OFF, zero = 0;
 	struct mrc_clock *ck = clock.lookup(&zero);
@@ -56,17 +126,17 @@ static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_h
 		return;
 	if (ck->probe_credit) {
 		ck->probe_credit--;
+		/* Probes get through where data does not, so data has to be tried. */
+		if (path_is_deaf(path) && path->probe_ok && !trial_is_out(qp, tx, id, now)) {
+			write_trial(skb, h, qp, q, tx, id, trial_length(b, path, id),
+				    q->framing, now);
+			return;
+		}
 		if (write_probe(skb, h, qp, q, id, path, now))
 			return;
 		which = MRC_C_PROBE_TX;
 	}
 	count_atomic(which);
-}
-
-/* Should the answer to a probe that was sent then have come by now? */
-static __always_inline int answer_is_late(const struct mrc_tx *tx, u64 sent, u64 now)
-{
-	return now - sent >= timeout_ns(tx, PROBE_WAIT_MIN_NS, 0, PROBE_WAIT_MAX_NS);
 }
 
 /* Is an answer still to come? One that is overdue counts against the path. */
@@ -151,7 +221,7 @@ static __always_inline u32 probe_plane(struct __sk_buff *skb, const struct mrc_h
 	if (!path || probe_pending(qp, tx, path, id, h, now))
 		return any;
 	if (now - path->probe_ns >= probe_interval(h, tx, path, id, now, quiet_ns))
-		send_probe(skb, h, qp, q, id, path, now);
+		send_probe(skb, h, qp, q, tx, id, path, now);
 	return any || path_state(tx, id) == MRC_PATH_ASSUMED_BAD;
 }
 

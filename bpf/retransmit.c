@@ -79,7 +79,21 @@ static __always_inline int dress_again(struct __sk_buff *skb, const struct resen
 }
 
 /*
- * Send the copy from the ring, or a stub if it is too old, with the skb as the carrier and
+ * Is the packet longer than what gets through on its new path? What was sent before that was
+ * known ends as a stub, and TCP sends its bytes again in shorter packets.
+ */
+static __always_inline u32 is_too_long(const struct resending *r, u32 id)
+{
+	u32 most = r->b->most[path_plane(id)];
+
+	if (!most || r->entry->len <= most)
+		return 0;
+	count_atomic(MRC_C_DROP_TOO_LONG);
+	return 1;
+}
+
+/*
+ * Send the copy from the ring, or a stub if it is too old or too long, with the skb as the carrier and
  * `head` as memory for its headers.
  */
 static __always_inline void send_copy(struct __sk_buff *skb, u32 qp, const struct resending *r,
@@ -93,7 +107,7 @@ static __always_inline void send_copy(struct __sk_buff *skb, u32 qp, const struc
 	if (find_route(qp, r->q, id, &route) ||
 	    open_copy(r->entry->slot, qp, r->psn, r->entry->len, head, 0, &c))
 		return;
-	stub = has_expired(&c, r->now);
+	stub = has_expired(&c, r->now) || is_too_long(r, id);
 	if (stub)
 		len = write_stub(skb, cell ? CELL_OFF : MRC_PAYLOAD_OFF, cell ? 0 : MRC_ICRC_LEN,
 				 head, &c);
@@ -120,6 +134,8 @@ static __always_inline void resend(struct __sk_buff *skb, u32 qp, u64 seen_ns, s
 
 	if (recheck_loss(qp, seen_ns, r))
 		return;
+	if (r->b->narrow && r->entry->len > r->b->most_all && r->up & ~(u64)r->b->narrow)
+		r->up &= ~(u64)r->b->narrow;
 	part_cell(r->entry->slot);
 	if (!claim_loss(r, &move))
 		return;
@@ -127,6 +143,8 @@ static __always_inline void resend(struct __sk_buff *skb, u32 qp, u64 seen_ns, s
 		__sync_fetch_and_add(&r->path->lost, 1);
 		r->b->lost[path_plane(r->old_id)]++;
 	}
+	if (r->deaf)
+		report_deaf(qp, r->old_id, r->path, r->now);
 	count_atomic(r->why);
 	report_move(qp, r->old_id, r->path, &move, r->cause, r->sent_ns, r->now);
 	if (r->new_id != MRC_NO_PATH)
