@@ -189,6 +189,7 @@ def _refuse_foreign(nl: Netlink, config: Config, records: Path) -> None:
     ours = {one for pair in _pairs(config) if pair[0] in recorded for one in pair}
     if {name, f"{name}p"} & set(recorded):
         ours |= {name, f"{name}p", f"{name}d"}
+    ours |= {f"{name}u"} & set(recorded)
     for interface in sorted(names(config) - ours):
         if nl.exists(interface):
             raise DatapathError(
@@ -245,6 +246,7 @@ async def _ensure_port(nl: Netlink, config: Config, records: Path) -> None:
         return
     pins.record(records, "device", name)
     if there:
+        await nl.set_link(name, mtu=config.mtu)
         return
     try:
         await nl.create_vxlan(name, port, mtu=config.mtu, mac=_random())
