@@ -13,8 +13,8 @@ One more pair, mrc0b and mrc0bp, is the clock: a packet circles in it (bpf/beat.
 mrc0b waits for a tick in a token bucket, what leaves by mrc0bp for REST_NS.
 
 With cells in UDP a vxlan device, mrc0u, owns their port: GRO puts a cell's packets together only
-where a socket of that driver waits for them. The planes' programs take the cells before it; what
-reaches it came by another interface, and is dropped.
+where a socket of that driver waits for them. The planes' programs take the cells before it. It has
+no VNI and filters by VNIs, so its driver drops whatever else comes to the port.
 
 Without cells mrc0 is itself an end of a veth pair. The kernel segments packets and computes
 checksums on the way to mrc0p, the other end, where the spray program runs (docs/architecture.md).

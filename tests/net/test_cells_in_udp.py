@@ -92,8 +92,8 @@ def good(bare: Bare, host: str, port: int = PORT) -> bool:
     """Return whether the device is as it should be, and has no address."""
     shown = device(bare, host)
     flags = set(re.findall(r"[A-Z_]+", shown.partition(">")[0]))
-    kind = f"vxlan external id 0 srcport 0 0 dstport {port} nolearning"
-    there = {"UP", "NOARP"} <= flags and kind in shown and "udp6zerocsumrx" in shown
+    kind = ("vxlan external vnifilter", f"dstport {port} nolearning", " udp6zerocsumrx")
+    there = {"UP", "NOARP"} <= flags and all(words in shown for words in kind)
     return there and "inet" not in bare.ip(host, f"address show dev {DEVICE}")
 
 
@@ -221,10 +221,17 @@ def beside(builder: Make) -> Bare:
 
 @pytest.mark.parametrize("inner", [INNER["b"], "172.16.0.2", "127.0.0.1"])
 @pytest.mark.parametrize(
-    ("sender", "outer"), [(STRANGER, "172.16.0.2"), (MIDDLE, SECOND), ("b", "127.0.0.1")],
-    ids=["another NIC", "another address of a plane", "the host itself"],
-)  # fmt: skip
-def test_nothing_enters_by_the_port(beside: Bare, sender: str, outer: str, inner: str) -> None:
+    ("sender", "outer", "by"),
+    [
+        pytest.param(STRANGER, "172.16.0.2", STRANGERS_NIC, id="another NIC"),
+        pytest.param(MIDDLE, SECOND, "eth1", id="another address of a plane"),
+        pytest.param("b", "127.0.0.1", "lo", id="the host itself"),
+    ],
+)
+def test_nothing_enters_by_the_port(
+    beside: Bare, sender: str, outer: str, by: str, inner: str
+) -> None:
+    """The device takes no VNI. Its driver would hand what is inside to the host otherwise."""
     with netns.entered(beside.namespace("b")):
         inside = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
@@ -232,17 +239,14 @@ def test_nothing_enters_by_the_port(beside: Bare, sender: str, outer: str, inner
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with inside, tap, sock:
         inside.bind(("", 7777))
-        tap.bind((DEVICE, 3))
+        tap.bind((by, 3))
         tap.settimeout(SOON_S)
-        before = beside.counters("b")["drop_sid"]
-        for _ in range(3):
-            sock.sendto(forged(inner), (outer, PORT))
-        seen = [tap.recv(2000) for _ in range(3)]
-        assert all(b"let me in" in frame for frame in seen), "they have reached the device"
-        eventually(lambda: beside.counters("b")["drop_sid"] == before + 3, "they are dropped", 5)
-        inside.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            inside.recv(100)
+        sock.sendto(forged(inner), (outer, PORT))
+        while b"let me in" not in tap.recv(2000):
+            pass
+        sock.sendto(b"done", (outer, 7777))  # what was sent before has been dealt with then
+        inside.settimeout(SOON_S)
+        assert inside.recv(100) == b"done"
     transfer(beside, "a", "b", INNER["b"], MIB)
 
 
