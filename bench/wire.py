@@ -33,13 +33,18 @@ def lay(name: str, wire: Wire) -> None:
     """Set the offloads of all NICs and switch ports of a lab."""
     for space, members in topology.plan(state.read_fabric(name)).namespaces().items():
         host = members[0].kind == "host"
-        large = wire is not Wire.SINGLE
-        merged = large if host else wire is Wire.MERGED
-        with netns.entered(space):
-            for _, interface in socket.if_nameindex():
-                if interface.startswith(_NICS if host else _PORTS):
-                    _set_tso(interface, wire is Wire.WHOLE)
-                    ethtool.set_features(interface, gso=large if host else None, gro=merged)
+        lay_in(space, _NICS if host else _PORTS, wire, host=host)
+
+
+def lay_in(space: str, prefixes: tuple[str, ...], wire: Wire, *, host: bool) -> None:
+    """Set the offloads of the interfaces of a namespace whose names begin like this."""
+    large = wire is not Wire.SINGLE
+    merged = large if host else wire is Wire.MERGED
+    with netns.entered(space):
+        for _, interface in socket.if_nameindex():
+            if interface.startswith(prefixes):
+                _set_tso(interface, wire is Wire.WHOLE)
+                ethtool.set_features(interface, gso=large if host else None, gro=merged)
 
 
 def _set_tso(interface: str, on: bool) -> None:

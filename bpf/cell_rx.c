@@ -445,7 +445,7 @@ static __always_inline int place_cell(struct __sk_buff *skb, struct cell_in *in)
 	case RX_NO_BUFFER:
 		return cell_refuse(skb, in, MRC_C_DROP_BUFFER, MRC_NACK_NO_PKT_BUFFER);
 	case RX_DUPLICATE:
-		count(MRC_C_RX_DUPLICATE);
+		count(in->p->wrong == INNER_STUB ? MRC_C_TRIAL_RX : MRC_C_RX_DUPLICATE);
 		break;
 	case RX_HOLD:
 		count_by(MRC_C_RX_HELD, in->p->c.count);

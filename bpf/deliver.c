@@ -248,7 +248,7 @@ static __always_inline void settle_arrival(u32 key, u32 qp, const struct arrival
 	if (a->disposition == RX_NO_BUFFER)
 		count(MRC_C_DROP_BUFFER);
 	if (a->disposition == RX_DUPLICATE) {
-		count(MRC_C_RX_DUPLICATE);
+		count(a->wrong == INNER_STUB ? MRC_C_TRIAL_RX : MRC_C_RX_DUPLICATE);
 		if (a->held)
 			rx_slot_give(MRC_ROOM_PACKETS, slot);
 	}

@@ -435,6 +435,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 	__u32 gone_len;          /* the shortest of these, bytes; lock of tx */
 	__u32 trial_len;         /* the probe on its way is a trial of so many bytes; 0: a probe of MRC's; tick, idle and control */
 	__u32 fits;              /* length of the last trial that was answered, bytes; learn: racy */
+	__u64 answered_ns;       /* when a probe of MRC's was answered last; receive: racy */
 };
 
 /*
@@ -497,7 +498,7 @@ struct mrc_clock {               /* map clock, one entry, mmapable */
 #define MRC_EVENT_PATH 2
 #define MRC_EVENT_OUT_OF_STEP 3  /* .qp: its SACKs acknowledge what was never sent */
 #define MRC_EVENT_FAILED 4       /* .qp gave up, .cause: MRC_FAILED_... */
-#define MRC_EVENT_DEAF 5         /* .path of .qp loses all data */
+#define MRC_EVENT_DEAF 5         /* .path of .qp loses all data; MRC_NO_PATH: all of its paths do */
 struct mrc_event {               /* ring buffer events */
 	__u32 kind;
 	__u32 qp;
@@ -704,6 +705,7 @@ struct mrc_counter_name {        /* map counter_names[counter]; daemon */
 #define MRC_C_TRIAL_TX 119       /* probes that look like data, sent on paths that lose data, and for their largest packet */
 #define MRC_C_TRIAL_REPLY 120    /* answers to these */
 #define MRC_C_DROP_TOO_LONG 121  /* dropped: longer than what gets through to the peer, and sent before that was known */
-#define MRC_C_COUNT 122
+#define MRC_C_TRIAL_RX 122       /* stubs of packets that had arrived: mostly peers' trials */
+#define MRC_C_COUNT 123
 
 #endif

@@ -50,3 +50,15 @@ static __always_inline void report_deaf(u32 qp, u32 id, const struct mrc_path *p
 	if (events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP))
 		count_atomic(MRC_C_EVENT_LOST);
 }
+
+#define STALLED 3                /* time-outs in a row after which the daemon looks what gets through */
+
+/* Report a QP of which nothing is acknowledged any more, on whatever path. */
+static __always_inline void report_stalled(u32 qp, u64 now)
+{
+	struct mrc_event ev = { .kind = MRC_EVENT_DEAF, .qp = qp, .path = MRC_NO_PATH };
+
+	ev.time_ns = now;
+	if (events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP))
+		count_atomic(MRC_C_EVENT_LOST);
+}

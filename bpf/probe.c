@@ -66,6 +66,7 @@ static __always_inline int write_trial(struct __sk_buff *skb, const struct mrc_h
 			   ((r.path->probe_id + 1) & PROBE_SEQ_MASK);
 	r.path->probe_ns = now;
 	r.path->trial_len = len;
+	r.path->fits = 0;
 	psn = tx->una - 1 - (r.path->probe_id & 15);
 	tx->trial_psn[plane] = psn;
 	tx->trial_path[plane] = id;
@@ -151,6 +152,9 @@ static __always_inline int probe_pending(u32 qp, struct mrc_tx *tx, struct mrc_p
 	if (!answer_is_late(tx, sent, now))
 		return 1;
 	path->probe_seen = path->probe_id;
+	/* The daemon asks what fits, and this did not; it says nothing of a path in use. */
+	if (path->trial_len && !path_is_deaf(path))
+		return 0;
 	count_atomic(MRC_C_PROBE_MISSED);
 	bpf_spin_lock(&tx->lock);
 	path_silent(tx, path, id, now, h, &move);

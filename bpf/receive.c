@@ -249,6 +249,7 @@ static __always_inline int receive_probe_reply(const struct packet *pkt, u32 pro
 	rtt = now - path->probe_ns;
 	path->srtt_ns = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns, SLOW_SHIFT);
 	path->rtt_at_ns = now;
+	path->answered_ns = now;
 	b = balance_get(q->peer);
 	if (b)
 		b->heard_ns = now;

@@ -64,6 +64,8 @@ static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struc
 	bpf_spin_lock(&tx->lock);
 	back_off(tx, now);
 	bpf_spin_unlock(&tx->lock);
+	if (tx->backoff == STALLED)
+		report_stalled(qp, now);
 }
 
 /* Choose the planes to probe. Returns 1 if any has paths away. */

@@ -21,6 +21,9 @@ State = Literal["ok", "warn", "wrong", "unknown"]
 OPTIONS = ("BPF_SYSCALL", "BPF_JIT", "NET_CLS_ACT", "VETH", "IPV6")
 CLSACT_OPTIONS = ("NET_CLS_BPF", "NET_SCH_INGRESS")  # where programs attach by clsact
 CELL_OPTIONS = ("MACVLAN",)  # where mrc0 is a macvlan
+PORT_OPTIONS = ("VXLAN",)  # where a device owns the port of cells in UDP
+CUTS = {"ipv6": "tx-ipxip6-segmentation", "udp": "tx-udp_tnl-segmentation"}
+"""The offload that cuts cells into packets, by their envelope."""
 SWITCH_OPTIONS = ("IPV6", "IPV6_SEG6_LWTUNNEL")
 XDP_LINKS = (5, 9)
 TCX = (6, 6)
@@ -28,7 +31,7 @@ NEXT_CSID = (6, 1)
 OUR_XDP = "mrc_receive"
 REASONS = 3  # of a degraded state that are shown
 CELLS = {41: "IPv6", 4: "IPv4"}
-"""Next headers of cells, and the packets inside. Their source address differs from cell to cell."""
+"""Next headers of cells of IP in IPv6, whose source address differs from cell to cell."""
 BY_FLOW = ("cake", "choke", "drr", "fq_codel", "fq_pie", "hhf", "sfb", "sfq")
 """Queueing disciplines that sort packets by flow, or keep some of them waiting."""
 RING_SHARE = 0.5  # the largest part of the free memory that the rings should take
@@ -47,7 +50,7 @@ class Nic:
     generic: bool = False  # whether that runs in generic mode
     rp_filter: int = 0
     disable_ipv6: bool = False
-    cuts: bool = True  # cells into packets (tx-ipxip6-segmentation)
+    cuts: bool = True  # cells into packets (CUTS)
     merges: bool = True  # packets into cells (rx-gro)
     queues: int = 1  # receive queues
     by_source: bool | None = None  # whether the source chooses among them; None if unknown
@@ -96,6 +99,10 @@ class Facts:
     unreadable: tuple[str, ...] = ()  # files of the configuration that this user may not read
     keys: Mapping[str, str] = field(default_factory=dict)  # key files, and the users they belong to
     service_user: str | None = None  # that mrcd.service runs as; None without that unit or user
+    envelope: str = "ipv6"  # of cells: a key of CUTS
+    udp_ports: tuple[int, ...] = ()  # that a network between hosts must pass; none in a fabric
+    control_port: int = 0  # the hand-shake's, the only one that packets reach through netfilter
+    closed: tuple[str, ...] | None = None  # chains of nftables that drop it; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +169,8 @@ def features(facts: Facts) -> Finding:
         wanted += CLSACT_OPTIONS
     if facts.framing != "mrc":
         wanted += CELL_OPTIONS
+        if facts.envelope == "udp":
+            wanted += PORT_OPTIONS
     return _at_start(facts, _options(facts, wanted))
 
 
@@ -398,11 +407,12 @@ def cutting(facts: Facts) -> Finding | None:
     """Check that the planes' NICs cut cells into packets."""
     if not (names := _lacking(facts, lambda nic: not nic.cuts)):
         return None
+    offload = CUTS[facts.envelope]
     found = (
-        f"tx-ipxip6-segmentation is off on {names}: the kernel cuts cells into packets, which "
+        f"{offload} is off on {names}: the kernel cuts cells into packets, which "
         "takes about half of the rate (at MTU 1500 on two cores 4.9 Gb/s instead of 8 to 9)"
     )
-    fix = tuple(f"ethtool -K {name} tx-ipxip6-segmentation on" for name in names.split(", "))
+    fix = tuple(f"ethtool -K {name} {offload} on" for name in names.split(", "))
     return Finding("cell cutting", "warn", found, fix)
 
 
@@ -419,10 +429,13 @@ def merging(facts: Facts) -> Finding | None:
 
 
 def receive_queues(facts: Facts) -> Finding | None:
-    """Check that NICs put the cells of a path into one receive queue.
+    """Check that NICs put the cells of IP in IPv6 of a path into one receive queue.
 
-    ethtool has no word for the hash of what is neither TCP nor UDP, so a rule goes before it.
+    ethtool has no word for the hash of what is neither TCP nor UDP, so a rule goes before it. The
+    addresses and ports of cells in UDP are the same for all that take a path.
     """
+    if facts.envelope == "udp":
+        return None
 
     def spreads(nic: Nic) -> bool:
         ruled = CELLS.keys() <= nic.ruled
@@ -446,6 +459,30 @@ def receive_queues(facts: Facts) -> Finding | None:
     without = "   # if the NIC has no such rules"
     fix += [f"ethtool -L {name} combined 1{without}" for name in names.split(", ")]
     return Finding("receive queues", "warn", found, tuple(fix))
+
+
+def firewall(facts: Facts) -> Finding | None:
+    """Check that this host's firewall lets hand-shakes in; say what those between hosts must pass.
+
+    Programs on the planes take data before the firewall, and send it behind.
+    """
+    port = facts.control_port
+    if not port:
+        return None
+    if facts.closed and facts.daemon != "ok":
+        found = (
+            f"{', '.join(facts.closed)} drops what comes to UDP port {port}, to which peers send "
+            "hand-shakes"
+        )
+        fix = tuple(f"nft insert rule {chain} udp dport {port} accept" for chain in facts.closed)
+        return Finding("firewall", "warn", found, fix)
+    unknown = facts.closed is None and facts.daemon != "ok"
+    here = (
+        f"one here must let UDP port {port} in" if unknown else f"none here drops UDP port {port}"
+    )
+    *some, last = map(str, facts.udp_ports) if facts.udp_ports else ("",)
+    between = f"; those between hosts must pass UDP ports {', '.join(some)} and {last}"
+    return _ok("firewall", here + (between if some else ""))
 
 
 def queueing(facts: Facts) -> Finding | None:
@@ -576,6 +613,7 @@ HOST: tuple[Check, ...] = (
     merging,
     receive_queues,
     queueing,
+    firewall,
     group,
     daemon,
 )

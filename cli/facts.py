@@ -11,6 +11,7 @@ import contextlib
 import grp
 import gzip
 import importlib.util
+import json
 import os
 import platform
 import pwd
@@ -18,15 +19,18 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.checks import Facts, Nic
+from cli import firewall
+from cli.checks import CUTS, Facts, Nic
 from cli.client import Client
 from cli.exits import CommandError
 from mrcd.config import config
 from mrcd.config.keyfiles import USER, service_user, with_keys
 from mrcd.datapath.pins import is_bpffs
+from mrcd.fabric.network import with_mtu
 from mrcd.linux import bpf, ethtool, rss
 from mrcd.linux.netlink import Netlink, NetlinkFailed
 from mrcd.service import capabilities
@@ -70,6 +74,7 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
     release = platform.release()
     headers = _headers(Path("/lib/modules", release))
     mrc0 = found.mrc0.name if found else "mrc0"
+    nics = asyncio.run(_nics(found.interfaces, CUTS[_envelope(found)])) if found else ()
     return Facts(
         uid=os.geteuid(),
         lacking=tuple(capabilities.lacking()),
@@ -92,10 +97,10 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
         mtu=found.fabric.mtu if found else 0,
         ipv4=found is not None and found.fabric.routing.underlay == 4,
         framing=_framing(found),
-        nics=asyncio.run(_nics(found.interfaces)) if found else (),
+        nics=nics,
         native=found is not None and found.transport.xdp == "native",
         rp_filter={name: value for name in ("all", mrc0) if (value := _ipv4(name)) is not None},
-        rings=2 * found.transport.ring_slots * found.mtu if found else 0,
+        rings=_rings(found, nics),
         free=_free(),
         group=_group("mrcd"),
         daemon=None if status is None else status.state,
@@ -111,6 +116,10 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
         keys=_key_files(found),
         service_user=USER if _unit("mrcd.service") and service_user() is not None else None,
         packaged=None if headers else _packaged(f"linux-headers-{release}"),
+        envelope=_envelope(found),
+        udp_ports=_udp_ports(found),
+        control_port=found.transport.control_port if found else 0,
+        closed=_closed(found.transport.control_port) if found else None,
     )
 
 
@@ -190,6 +199,39 @@ def _packaged(name: str) -> bool | None:
     return found.returncode == 0
 
 
+def _rings(found: Config | None, nics: Iterable[Nic]) -> int:
+    """Return the bytes of both rings; 0 while the MTU is unknown, which may be that of the NICs."""
+    mtu = min((nic.mtu for nic in nics if nic.present), default=0)
+    if found is None or not (fabric := with_mtu(found.fabric, mtu)).mtu:
+        return 0
+    return 2 * found.transport.ring_slots * replace(found, fabric=fabric).mtu
+
+
+def _envelope(found: Config | None) -> str:
+    return "udp" if found is not None and found.cell_udp else "ipv6"
+
+
+def _udp_ports(found: Config | None) -> tuple[int, ...]:
+    if found is None or not found.fabric.routing.network:
+        return ()
+    ports = (found.transport.udp_port, found.transport.control_port)
+    return (*ports, found.transport.cell_port) if found.cell_udp else ports
+
+
+def _closed(port: int) -> tuple[str, ...] | None:
+    """Return the chains of nftables that drop what comes to a UDP port; None if none can be read.
+
+    Without the tool there are no rules of nftables, unless another program made them.
+    """
+    try:
+        done = subprocess.run(
+            ["nft", "-j", "list", "ruleset"], capture_output=True, timeout=30, check=True
+        )
+        return firewall.closed(json.loads(done.stdout), port)
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _framing(found: Config | None) -> str:
     if found is None or not found.cells:
         return "mrc"
@@ -259,7 +301,7 @@ def _ipv4(name: str) -> int | None:
     return _number(PROC_SYS / "ipv4/conf" / name / "rp_filter")
 
 
-async def _nics(names: Iterable[str]) -> tuple[Nic, ...]:
+async def _nics(names: Iterable[str], cuts: str) -> tuple[Nic, ...]:
     found = []
     async with Netlink() as nl:
         links = await nl.links()
@@ -291,7 +333,7 @@ async def _nics(names: Iterable[str]) -> tuple[Nic, ...]:
                     generic=generic,
                     rp_filter=_ipv4(name) or 0,
                     disable_ipv6=bool(_number(PROC_SYS / "ipv6/conf" / name / "disable_ipv6")),
-                    cuts=offloads.get("tx-ipxip6-segmentation", True),
+                    cuts=offloads.get(cuts, True),
                     merges=offloads.get("rx-gro", True),
                     queues=spreading.queues,
                     by_source=spreading.by_source,

@@ -76,8 +76,9 @@ def _cells(answer: Status) -> str:
     longest = answer.datapath.cell_bytes
     if longest is None:
         return ""
+    cells = ", cells in UDP" if answer.datapath.cell_envelope == "udp" else ", cells"
     single = longest < 2 * answer.mrc0.mtu
-    return ", cells of one packet" if single else f", cells up to {longest / 1000:.0f} kB"
+    return f"{cells} of one packet" if single else f"{cells} up to {longest / 1000:.0f} kB"
 
 
 def plane_state(plane: PlaneInfo) -> str:

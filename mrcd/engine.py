@@ -28,6 +28,8 @@ from mrcd.datapath.mrc0 import Ends
 from mrcd.datapath.qptable import QpTable
 from mrcd.datapath.sizes import Sizes
 from mrcd.datapath.view import WHY_FAILED
+from mrcd.fabric import usid
+from mrcd.handshake import State
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
 from mrcd.paths.feed import PathFeed
@@ -37,6 +39,7 @@ from mrcd.peers.channels import Admission
 from mrcd.peers.endpoint import Endpoint
 from mrcd.peers.peers import Peers
 from mrcd.peers.routes import PeerRoutes
+from mrcd.peers.trials import Places, Trials
 from mrcd.planes.network import NetworkPlanes
 from mrcd.planes.nexthops import Hop
 from mrcd.planes.placement import placed
@@ -185,6 +188,7 @@ class Engine:
         await self._routes.delete(dropped)
         self._tasks.spawn(planes.follow())
         self._tasks.spawn(mrc0.check_steering(config))
+        self._tasks.spawn(self.trials.follow())
         if self.cells is not None:
             self._tasks.spawn(self.cells.follow())
         self._stack.push_async_callback(self._tasks.cancel)
@@ -298,10 +302,21 @@ class Engine:
             endpoint.start(planes.mask)
         self._planes_changed(planes.mask)
         peers.start(planes.mask)
+        self.trials = self._new_trials(peers)
+        self._stack.callback(self.trials.close)
         self._peers = peers
         self._stack.callback(peers.close)
         self._stack.callback(self._memory.now)
         self._memory.now()
+
+    def _new_trials(self, peers: Peers) -> Trials:
+        table = self.table.peers
+        places = Places(
+            self.table.qps_of,
+            lambda name: table.indices[name],
+            lambda name: self.planes.mask & table.planes[name] & table.reached(name),
+        )
+        return Trials(self.datapath, places, peers, lambda: peers.established)
 
     def _start_survey(self) -> None:
         self.survey = Survey(
@@ -457,6 +472,7 @@ class Engine:
         dropped = self.table.peers.drop_prefixes()
         for peer in gone:
             self.peers.remove(peer.name)
+            self.trials.forget(peer.name)
             self.table.remove_peer(peer)
             self._routes.forget(peer.name)
         self.endpoint.reconfigure(config)
@@ -612,15 +628,26 @@ class Engine:
         """
         self.denials.apply(peer.name)
         self._routes.want(peer, mtu)
+        if self._peers is not None and self._peers.state(peer.name) is not State.ESTABLISHED:
+            self.trials.begin(peer.name)
 
     def _on_event(self, event: dict[str, int]) -> None:
         """Act on what the programs report."""
         if event["kind"] == ABI.MRC_EVENT_PATH:
             self._path_changed(event)
+        elif event["kind"] == ABI.MRC_EVENT_DEAF:
+            self._data_lost(event)
         elif event["kind"] == ABI.MRC_EVENT_OUT_OF_STEP:
             self._out_of_step(event["qp"])
         elif event["kind"] == ABI.MRC_EVENT_FAILED:
             self._gave_up(event["qp"], event["cause"])
+
+    def _data_lost(self, event: dict[str, int]) -> None:
+        """Look at once what gets through to a peer, on a plane where a path loses data or all."""
+        name = self.table.peers.peer_of(event["qp"]) if self._peers is not None else None
+        if name is not None:
+            whole = event["path"] == ABI.MRC_NO_PATH
+            self.trials.doubt(name, None if whole else usid.ev_plane(event["ev"]))
 
     def _gave_up(self, qp: int, cause: int) -> None:
         """Begin a new session with a peer one of whose QPs is in ERROR."""

@@ -31,6 +31,7 @@ ElementState = Literal["ok", "dead", "loss", "slow", "unseen"]
 TickState = Literal["idle", "running", "stopped"]
 HowApplied = Literal["live", "restart"]
 Framing = Literal["cell", "mrc"]
+CellEnvelope = Literal["ipv6", "udp"]
 Direction = Literal["tx", "rx"]
 
 
@@ -81,6 +82,7 @@ class DatapathInfo:
     tick: TickState  # "running" only while something is outstanding
     bpffs: str  # where links and maps are pinned
     cell_bytes: int | None = None  # longest cell at present; None: no peer gets any
+    cell_envelope: CellEnvelope | None = None  # of cells: IP in IPv6, or VXLAN in UDP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@
  *
  *   traffic sink PORT CONNECTIONS RECORD [mptcp] [control NAME] [at ADDRESS]
  *   traffic source PORT MILLISECONDS [mptcp] [control NAME] [rate BYTES_PER_S]
- *                  ID:ADDRESS:CONNECTIONS[:SPORT] ...
+ *                  ID/ADDRESS/CONNECTIONS[/SPORT] ...
  *   traffic answer PORT BYTES [mptcp] [control NAME] [at ADDRESS]
  *   traffic ask PORT MILLISECONDS BYTES RECORD [mptcp] [control NAME] at ADDRESS
  *
@@ -20,10 +20,10 @@
  * another.
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <err.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -57,6 +57,11 @@ struct connection {
 	uint32_t named; /* bytes of the number that have arrived */
 };
 
+struct place {
+	struct sockaddr_storage address;
+	socklen_t length;
+};
+
 static struct {
 	bool mptcp;
 	uint64_t rate;
@@ -82,10 +87,10 @@ static void end(int number)
 	told_to_end = 1;
 }
 
-static int new_socket(void)
+static int new_socket(int family)
 {
 	static const int one = 1;
-	int fd = socket(AF_INET, SOCK_STREAM, options.mptcp ? IPPROTO_MPTCP : IPPROTO_TCP);
+	int fd = socket(family, SOCK_STREAM, options.mptcp ? IPPROTO_MPTCP : IPPROTO_TCP);
 
 	if (fd < 0)
 		err(1, "socket");
@@ -96,34 +101,49 @@ static int new_socket(void)
 	return fd;
 }
 
-static struct sockaddr_in place(const char *address, uint16_t port)
+/* Return an IPv4 or IPv6 address with a port, or the wildcard of its family. */
+static struct place place(const char *address, uint16_t port, bool any)
 {
-	struct sockaddr_in where = { .sin_family = AF_INET, .sin_port = htons(port) };
+	struct addrinfo how = { .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM };
+	struct addrinfo *found;
+	struct place where;
+	char service[8];
 
-	if (address && inet_pton(AF_INET, address, &where.sin_addr) != 1)
-		errx(1, "%s is no IPv4 address", address);
+	snprintf(service, sizeof(service), "%u", port);
+	if (getaddrinfo(address ? address : "0.0.0.0", service, &how, &found))
+		errx(1, "%s is no address", address);
+	if (any) {
+		how.ai_family = found->ai_family;
+		how.ai_flags |= AI_PASSIVE;
+		freeaddrinfo(found);
+		if (getaddrinfo(NULL, service, &how, &found))
+			errx(1, "no wildcard for %s", address);
+	}
+	where.length = found->ai_addrlen;
+	memcpy(&where.address, found->ai_addr, where.length);
+	freeaddrinfo(found);
 	return where;
 }
 
 static int listening(uint16_t port)
 {
 	/* further subflows of MPTCP go to other addresses, which only a wildcard listener accepts */
-	struct sockaddr_in here = place(options.mptcp ? NULL : options.at, port);
-	int fd = new_socket();
+	struct place here = place(options.at, port, options.mptcp);
+	int fd = new_socket(here.address.ss_family);
 
-	if (bind(fd, (struct sockaddr *)&here, sizeof(here)) || listen(fd, CONNECTIONS_MAX))
+	if (bind(fd, (struct sockaddr *)&here.address, here.length) || listen(fd, CONNECTIONS_MAX))
 		err(1, "listen on port %u", port);
 	return fd;
 }
 
 static int connected(const char *address, uint16_t port, uint16_t own_port)
 {
-	struct sockaddr_in there = place(address, port), here = place(NULL, own_port);
-	int fd = new_socket();
+	struct place there = place(address, port, false), here = place(address, own_port, true);
+	int fd = new_socket(there.address.ss_family);
 
-	if (own_port && bind(fd, (struct sockaddr *)&here, sizeof(here)))
+	if (own_port && bind(fd, (struct sockaddr *)&here.address, here.length))
 		err(1, "bind to port %u", own_port);
-	if (connect(fd, (struct sockaddr *)&there, sizeof(there)))
+	if (connect(fd, (struct sockaddr *)&there.address, there.length))
 		err(1, "connect to %s", address);
 	return fd;
 }
@@ -265,14 +285,14 @@ static void pace(uint32_t count, uint64_t began_ns, uint64_t until_ns)
 	}
 }
 
-/* Open the connections of one ID:ADDRESS:CONNECTIONS[:SPORT]; return how many there are now. */
+/* Open the connections of one ID/ADDRESS/CONNECTIONS[/SPORT]; return how many there are now. */
 static uint32_t open_connections(char *spec, uint16_t port, uint32_t count)
 {
-	char *id = strsep(&spec, ":"), *address = strsep(&spec, ":"), *wanted = strsep(&spec, ":");
+	char *id = strsep(&spec, "/"), *address = strsep(&spec, "/"), *wanted = strsep(&spec, "/");
 	uint16_t own_port = spec ? atoi(spec) : 0;
 
 	if (!wanted)
-		errx(1, "%s: ID:ADDRESS:CONNECTIONS is wanted", id);
+		errx(1, "%s: ID/ADDRESS/CONNECTIONS is wanted", id);
 	for (int i = 0; i < atoi(wanted); i++, count++) {
 		struct connection *new = &connections[count];
 

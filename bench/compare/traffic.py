@@ -208,8 +208,8 @@ def _sender(
 ) -> Talker:
     """Start the process that sends all flows of a host."""
     specs = [
-        f"{number}:{competitor.between(name, host, each.target).address}:{each.connections}"
-        + (f":{each.port}" if each.port else "")
+        f"{number}/{competitor.between(name, host, each.target).address}/{each.connections}"
+        + (f"/{each.port}" if each.port else "")
         for number, each in enumerate(flows)
         if each.source == host
     ]

@@ -39,6 +39,20 @@ class Commands:
         """Count slots that were given back to a reorder ring, one of MRC_ROOM_...."""
         self._do(f"reorder ring {ring}", op=ABI.MRC_DO_ROOM, path=ring, value=slots)
 
+    def try_path(self, qp: int, plane: int, slot: int, length: int, framing: int) -> None:
+        """Send a trial of `length` bytes on a path, in one of MRC_FRAMING_....
+
+        When it is answered, `fits` of its struct mrc_path is the length. CommandRefused if the QP
+        is not ready or has no such path.
+        """
+        op, value = ABI.MRC_DO_TRIAL, length | framing << 16
+        self._do(f"path {slot} of plane {plane}, QP {qp}", op=op, qp=qp, path=plane << 8 | slot,
+                 value=value)  # fmt: skip
+
+    def set_most(self, peer: int, plane: int, most: int) -> None:
+        """Tell the longest packet that gets through to a peer on a plane, bytes; 0: any."""
+        self._do(f"peer {peer}", op=ABI.MRC_DO_MOST, peer=peer, path=plane, value=most)
+
     def _do(self, what: str, **values: int) -> None:
         run = bpf.TestRun(self._dp.programs["mrc_control"], _COMMAND.pack(**values))
         if run.run() != 0:

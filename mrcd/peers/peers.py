@@ -39,6 +39,7 @@ from mrcd.handshake import (
 )
 from mrcd.handshake.channel import ChannelMemory
 from mrcd.handshake.pace import BEAT_MAX_NS
+from mrcd.paths.largest import LEAST
 from mrcd.peers.channels import Admission, Channels, OnMoved, PacketKeys
 from mrcd.peers.endpoint import Endpoint, OpenEvs
 from mrcd.peers.offersockets import OfferSockets
@@ -46,10 +47,12 @@ from mrcd.peers.placed import Placed
 from mrcd.peers.portcheck import PortDoubts
 from mrcd.peers.schedule import Agenda
 from mrcd.peers.sender import Ways
+from mrcd.peers.trials import Tried
 from mrcd.peers.unheard import LOOK_CROWD_NS, LOOK_NS, Unheard
 from mrcd.service.alarm import Alarm
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
+from mrcd.wire.abi import ABI
 
 log = get_logger()
 
@@ -57,6 +60,8 @@ _PROMPT = (State.BOUND, State.ESTABLISHED)
 """Sessions in these states have a peer that waits for our Offers."""
 TOLD_AT_ONCE = 64
 """Peers told of a change of our planes without a pause; this takes a few milliseconds."""
+PLAIN_S = 10.0
+"""A peer to which cells got through on no plane gets none for so long: a change costs data."""
 REST_NS = 250_000_000
 """Interval at which arrivals from a crowd of peers are read while none of them needs an answer."""
 
@@ -125,6 +130,8 @@ class Peers(Placed):
         self.mtu: dict[str, int] = {}
         self._offered_mtu: dict[str, int] = {}
         self._path_mtu: dict[tuple[str, int], int] = {}  # by peer and plane, where the kernel knows
+        self.narrow: dict[tuple[str, int], int] = {}  # the same where trials have found it
+        self.plain: dict[str, float] = {}  # since when cells get through to a peer on no plane
         self.cells: dict[str, bool] = {}  # whether data goes in cells, by peer with QPs
         self.trims: dict[str, bool] = {}  # whether switches trim data to a peer
         self.refused: dict[str, str] = {}  # why a peer that is heard gets no session
@@ -180,7 +187,7 @@ class Peers(Placed):
             mpr=config.transport.mpr,
             qp_base=self._table.peers.base(peer),
             qps=self._table.peers.per_peer,
-            capabilities=_capabilities(config),
+            capabilities=_capabilities(config, cells=peer not in self.plain),
             required=_cell(config) if config.transport.framing == "cell" else (),
             frame=self._frame,
             hosts=hosts,
@@ -219,9 +226,54 @@ class Peers(Placed):
         self.trims[peer] = trims
         self._offered_mtu[peer] = mtu
         headers = self._config.fabric.mtu - self._config.mtu_of(cells=cells)
-        paths = (found - headers for (name, _), found in self._path_mtu.items() if name == peer)
+        known = (*self._path_mtu.items(), *self.narrow.items())
+        paths = (found - headers for (name, _), found in known if name == peer)
         self.mtu[peer] = min(mtu, self._config.mtu_of(cells=cells), *paths)
         self._on_mtu(self._peers[peer], self.mtu[peer])
+
+    # ---- what trials find
+
+    def tried(self, peer: str) -> Tried | None:
+        """Return what data to a peer is to be tried; None without a session."""
+        if peer not in self.cells or self.state(peer) is not State.ESTABLISHED:
+            return None
+        cells = self.cells[peer] or peer in self.plain
+        longest = self._config.mtu_of(cells=cells)
+        headers = self._config.fabric.mtu - longest
+        framing = ABI.MRC_FRAMING_CELL if cells else ABI.MRC_FRAMING_MRC
+        session = self.sessions[peer]
+        theirs = session.memory.offer.epoch if session.memory is not None else 0
+        longest = min(longest, max(self._offered_mtu[peer], LEAST))
+        return Tried(longest, framing, headers, (id(session), theirs), peer in self.plain)
+
+    def set_most(self, peer: str, plane: int, most: int | None) -> None:
+        """Send a peer no longer packets than these, bytes, because of a plane."""
+        tried = self.tried(peer)
+        if most is None or tried is None or peer in self.plain:
+            self.narrow.pop((peer, plane), None)
+        else:
+            self.narrow[peer, plane] = most + tried.headers
+        self._frame_again(peer)
+
+    def set_swallowed(self, peer: str, planes: Mapping[int, bool]) -> None:
+        """Send a peer MRC's packets while cells get through to it on no plane."""
+        if self.state(peer) is not State.ESTABLISHED or self._config.transport.framing == "cell":
+            return
+        usable = [lost for plane, lost in planes.items() if self._mask >> plane & 1]
+        now = time.monotonic()
+        if usable and all(usable) and self.cells[peer]:
+            self.plain[peer] = now
+        elif peer in self.plain and not any(usable) and now > self.plain[peer] + PLAIN_S:
+            del self.plain[peer]
+        else:
+            return
+        log.warning("peer.framing", peer=peer, framing="mrc" if peer in self.plain else "cell")
+        self._set_up_anew(peer)
+
+    def _frame_again(self, peer: str) -> None:
+        if peer in self.mtu:
+            cells, trims = self.cells[peer], self.trims[peer]
+            self._framed(peer, self._offered_mtu[peer], cells=cells, trims=trims)
 
     def set_path_mtu(self, peer: str, plane: int, mtu: int) -> None:
         """Send a peer no longer packets than its path on a plane takes; 0: as long as a NIC's."""
@@ -229,9 +281,7 @@ class Peers(Placed):
             self._path_mtu[peer, plane] = mtu
         else:
             self._path_mtu.pop((peer, plane), None)
-        if peer in self.mtu:
-            cells, trims = self.cells[peer], self.trims[peer]
-            self._framed(peer, self._offered_mtu[peer], cells=cells, trims=trims)
+        self._frame_again(peer)
 
     # ---- across a restart of the daemon
 
@@ -322,6 +372,9 @@ class Peers(Placed):
         self._agenda.drop(name)
         self._answering.pop(name, None)
         self._unheard.forget(name)
+        self.plain.pop(name, None)
+        for plane in range(ABI.MRC_MAX_PLANES):
+            self.narrow.pop((name, plane), None)
         self._endpoint.peer_gone(name)
         for known in (
             self.sessions,
@@ -434,6 +487,11 @@ class Peers(Placed):
     def answering(self) -> list[str]:
         """Peers with which a session is established."""
         return list(self._answering)
+
+    @property
+    def established(self) -> list[str]:
+        """Peers whose session is established and that are heard."""
+        return [name for name in self._answering if self.state(name) is State.ESTABLISHED]
 
     def usable_planes(self, peer: str) -> list[int]:
         """Return the planes that a peer says are usable and whose paths are not all denied."""
@@ -671,9 +729,9 @@ def _packets(command: Command) -> int:
     return len(command.planes) if isinstance(command, SendOffer) else 0
 
 
-def _capabilities(config: Config) -> tuple[str, ...]:
-    """Return what this host's Offers list."""
-    return _cell(config) + (TRIM,) * config.fabric.trim
+def _capabilities(config: Config, *, cells: bool) -> tuple[str, ...]:
+    """Return what this host's Offers to a peer list."""
+    return _cell(config) * cells + (TRIM,) * config.fabric.trim
 
 
 def _cell(config: Config) -> tuple[str, ...]:

@@ -37,15 +37,18 @@ def examine(engine: Engine) -> Health:
         elif plane.sick is not None:
             links[plane.index] = f"{plane.sick}; used for want of another"
     neighbors, paths = reach.without_neighbor(engine), reach.without_path(engine)
+    data = {k: text for k, text in reach.without_data(engine).items() if k not in links}
+    said = tuple(f"plane {plane}: no path gets through" for plane in data)
     return Health(
-        planes={**paths.wrong, **neighbors, **links},
+        planes={**paths.wrong, **data, **neighbors, **links},
         unreached=paths.unreached,
         reasons=[
             *_named(links),
             *engine.findings.lines,
             *engine.beside.lines,
             *_named(neighbors),
-            *paths.lines,
+            *_named(data),
+            *(line for line in paths.lines if not line.startswith(said)),
             *peers.reasons(engine),
         ],
     )

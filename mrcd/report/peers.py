@@ -19,6 +19,7 @@ from mrcd.engine import Engine
 from mrcd.handshake import State
 from mrcd.linux import bpfbatch
 from mrcd.model import Framing, PeerInfo, PeerState
+from mrcd.report import reach
 from mrcd.report.live import Live
 from mrcd.shortlist import Standing, foremost
 from mrcd.wire.abi import ABI
@@ -251,7 +252,11 @@ def reasons(engine: Engine) -> list[str]:
 
 def warnings(engine: Engine) -> list[str]:
     """Return what works, but needs a look: a line for each peer, or one for many."""
-    lines = []
+    lines = reach.narrow(engine)
+    plain = sorted(engine.peers.plain)
+    if plain:
+        whom = _counted(plain) if len(plain) > MANY else ", ".join(plain)
+        lines.append(f"data to {whom} goes in MRC's packets, because cells are lost on every plane")
     for found in (engine.peers.used_twice, engine.peers.other_files):
         if len(found) > MANY:
             lines.append(f"{_counted([*found])}: {next(iter(found.values()))}")

@@ -130,6 +130,32 @@ def without_path(engine: Engine) -> Reach:
     return sentences(unreached, usable, {k: ", ".join(texts) for k, texts in faults.items()})
 
 
+def without_data(engine: Engine) -> dict[int, str]:
+    """Return the planes on which probes are answered and data is lost, in words."""
+    now, found = time.monotonic_ns(), dict[int, list[tuple[str, int]]]()
+    for (name, plane), way in engine.trials.ways.items():
+        if way.swallowed_ns is not None and engine.planes.mask >> plane & 1:
+            found.setdefault(plane, []).append((name, now - way.swallowed_ns))
+    return {
+        plane: f"answers probes and loses data to {_who([name for name, _ in lost])}, for "
+        f"{duration(max(ns for _, ns in lost) / 1e9)}"
+        for plane, lost in sorted(found.items())
+    }
+
+
+def narrow(engine: Engine) -> list[str]:
+    """Return the planes that carry shorter packets than their NICs say, in words."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for (name, plane), mtu in engine.peers.narrow.items():
+        found.setdefault((plane, mtu), []).append(name)
+    full = engine.config.fabric.mtu
+    return [
+        f"plane {plane} carries packets of {mtu:,} bytes to {_who(names)}; "
+        f"its NICs say {full:,} (`mrcctl doctor` and docs/troubleshooting.md tell more)"
+        for (plane, mtu), names in sorted(found.items())
+    ]
+
+
 def _dead_for(datapath: Datapath, qps: range, configured: Collection[int]) -> dict[int, int]:
     """Return the planes on which a QP has found no path that gets through, and since when (ns)."""
     dead: dict[int, int] = {}

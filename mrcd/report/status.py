@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 from mrcd import __version__
+from mrcd.config.config import Config
 from mrcd.datapath import budgets
 from mrcd.fabric import underlay
 from mrcd.handshake import State
@@ -16,6 +17,7 @@ from mrcd.handshake.identity import encode_key
 from mrcd.linux import interfaces
 from mrcd.linux.interfaces import Traffic
 from mrcd.model import (
+    CellEnvelope,
     Counter,
     DatapathInfo,
     Mrc0Info,
@@ -68,6 +70,7 @@ class StatusReport(Live):
                 routing=config.fabric.routing.shown,
                 bpffs=str(self._running.bpffs),
                 cell_bytes=None if engine.cells is None else engine.cells.bytes,
+                cell_envelope=_envelope(config),
             ),
         )
 
@@ -157,3 +160,9 @@ class StatusReport(Live):
             mtu=plane.link.mtu,
             address=str(underlay.address(config.fabric, config.host, plane.index)),
         )
+
+
+def _envelope(config: Config) -> CellEnvelope | None:
+    if not config.cells:
+        return None
+    return "udp" if config.cell_udp else "ipv6"

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ class Bare:
 
     prefix: str
     planes: int
+    mtu: int = 1500
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="mrcd-bare-")))
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     spaces: list[str] = field(default_factory=list)
@@ -62,8 +64,9 @@ class Bare:
         self.spaces.append(node)
         self.ip(node, "link set lo up")
 
-    def cable(self, one: str, nic: str, other: str, other_nic: str, mtu: int = 1500) -> None:
+    def cable(self, one: str, nic: str, other: str, other_nic: str, mtu: int | None = None) -> None:
         """Lay a cable between two NICs, which have their usual link-local addresses then."""
+        mtu = self.mtu if mtu is None else mtu
         there = self.namespace(other)
         self.ip(one, f"link add {nic} mtu {mtu} type veth peer {other_nic} mtu {mtu} netns {there}")
         for node, name in ((one, nic), (other, other_nic)):
@@ -184,3 +187,78 @@ class Bare:
 
     def stop_hard(self, host: str) -> None:
         self.stop(host, signal.SIGKILL)
+
+
+def nic(plane: int) -> str:
+    return f"eth{plane + 1}"
+
+
+def address_of(bare: Bare, host: str, plane: int) -> str:
+    """Return the address by which a host's NIC is known: a global one if it has any."""
+    shown = bare.ip(host, f"-br address show dev {nic(plane)} scope global").split()
+    for word in shown[2:]:
+        return word.partition("/")[0]
+    return f"{bare.link_local(host, nic(plane))}%{nic(plane)}"
+
+
+# ---- what is between the hosts
+
+
+def cables(bare: Bare) -> None:
+    """Back to back."""
+    for plane in range(bare.planes):
+        bare.cable("a", nic(plane), "b", nic(plane))
+
+
+def bridge(bare: Bare) -> None:
+    """A switch for each plane."""
+    bare.add(MIDDLE)
+    for plane in range(bare.planes):
+        bare.ip(MIDDLE, f"link add br{plane} type bridge")
+        bare.ip(MIDDLE, f"link set br{plane} up")
+        for host in HOSTS:
+            bare.cable(host, nic(plane), MIDDLE, f"{host}{plane}")
+            bare.ip(MIDDLE, f"link set {host}{plane} master br{plane}")
+
+
+def subnet(host: str, plane: int) -> str:
+    return f"10.{plane}.{HOSTS.index(host)}"
+
+
+def router4(bare: Bare) -> None:
+    """A router, and IPv4 addresses in a subnet of each NIC."""
+    bare.add(MIDDLE)
+    bare.run(MIDDLE, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+    for plane in range(bare.planes):
+        for host, other in (("a", "b"), ("b", "a")):
+            bare.cable(host, nic(plane), MIDDLE, f"{host}{plane}")
+            bare.ip(MIDDLE, f"address add {subnet(host, plane)}.1/24 dev {host}{plane}")
+            bare.ip(host, f"address add {subnet(host, plane)}.2/24 dev {nic(plane)}")
+            gateway, there = f"{subnet(host, plane)}.1", f"{subnet(other, plane)}.0/24"
+            bare.ip(host, f"route add {there} via {gateway} dev {nic(plane)}")
+
+
+def router6(bare: Bare) -> None:
+    """A router, and IPv6 addresses in a subnet of each NIC."""
+    bare.add(MIDDLE)
+    bare.run(MIDDLE, "sysctl", "-qw", "net.ipv6.conf.all.forwarding=1")
+    for plane in range(bare.planes):
+        for host, other in (("a", "b"), ("b", "a")):
+            here, there = (f"2001:db8:{plane}:{HOSTS.index(each)}" for each in (host, other))
+            bare.cable(host, nic(plane), MIDDLE, f"{host}{plane}")
+            bare.ip(MIDDLE, f"address add {here}::1/64 dev {host}{plane} nodad")
+            bare.ip(host, f"address add {here}::2/64 dev {nic(plane)} nodad")
+            bare.ip(host, f"route add {there}::/64 via {here}::1 dev {nic(plane)}")
+
+
+def subnet4(bare: Bare) -> None:
+    """Cables, and IPv4 addresses of one subnet for each plane."""
+    cables(bare)
+    for plane in range(bare.planes):
+        for number, host in enumerate(HOSTS, 1):
+            bare.ip(host, f"address add 192.168.{plane}.{number}/24 dev {nic(plane)}")
+
+
+BUILDERS: dict[str, Callable[[Bare], None]] = {
+    each.__name__: each for each in (cables, bridge, router4, router6, subnet4)
+}

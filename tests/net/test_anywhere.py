@@ -22,7 +22,20 @@ import pytest
 from mrcd.fabric.shape import MTU_MAX
 from mrcd.linux import netns
 from mrcd.planes.nexthops import VERIFY_S
-from tests.net.bare_hosts import HOSTS, INNER, MIDDLE, Bare
+from tests.net.bare_hosts import (
+    BUILDERS,
+    HOSTS,
+    INNER,
+    MIDDLE,
+    Bare,
+    address_of,
+    bridge,
+    nic,
+    router4,
+    router6,
+    subnet,
+    subnet4,
+)
 from tests.net.lab_hosts import ROOT, eventually, powerless
 from tests.net.traffic import Stream, transfer, udp_sequence
 
@@ -63,79 +76,6 @@ def make() -> Iterator[Make]:
     finally:
         for bare in made:
             bare.close()
-
-
-def nic(plane: int) -> str:
-    return f"eth{plane + 1}"
-
-
-def address_of(bare: Bare, host: str, plane: int) -> str:
-    """Return the address by which a host's NIC is known: a global one if it has any."""
-    shown = bare.ip(host, f"-br address show dev {nic(plane)} scope global").split()
-    for word in shown[2:]:
-        return word.partition("/")[0]
-    return f"{bare.link_local(host, nic(plane))}%{nic(plane)}"
-
-
-# ---- what is between the hosts
-
-
-def cables(bare: Bare) -> None:
-    """Back to back."""
-    for plane in range(PLANES):
-        bare.cable("a", nic(plane), "b", nic(plane))
-
-
-def bridge(bare: Bare) -> None:
-    """A switch for each plane."""
-    bare.add(MIDDLE)
-    for plane in range(PLANES):
-        bare.ip(MIDDLE, f"link add br{plane} type bridge")
-        bare.ip(MIDDLE, f"link set br{plane} up")
-        for host in HOSTS:
-            bare.cable(host, nic(plane), MIDDLE, f"{host}{plane}")
-            bare.ip(MIDDLE, f"link set {host}{plane} master br{plane}")
-
-
-def subnet(host: str, plane: int) -> str:
-    return f"10.{plane}.{HOSTS.index(host)}"
-
-
-def router4(bare: Bare) -> None:
-    """A router, and IPv4 addresses in a subnet of each NIC."""
-    bare.add(MIDDLE)
-    bare.run(MIDDLE, "sysctl", "-qw", "net.ipv4.ip_forward=1")
-    for plane in range(PLANES):
-        for host, other in (("a", "b"), ("b", "a")):
-            bare.cable(host, nic(plane), MIDDLE, f"{host}{plane}")
-            bare.ip(MIDDLE, f"address add {subnet(host, plane)}.1/24 dev {host}{plane}")
-            bare.ip(host, f"address add {subnet(host, plane)}.2/24 dev {nic(plane)}")
-            gateway, there = f"{subnet(host, plane)}.1", f"{subnet(other, plane)}.0/24"
-            bare.ip(host, f"route add {there} via {gateway} dev {nic(plane)}")
-
-
-def router6(bare: Bare) -> None:
-    """A router, and IPv6 addresses in a subnet of each NIC."""
-    bare.add(MIDDLE)
-    bare.run(MIDDLE, "sysctl", "-qw", "net.ipv6.conf.all.forwarding=1")
-    for plane in range(PLANES):
-        for host, other in (("a", "b"), ("b", "a")):
-            here, there = (f"2001:db8:{plane}:{HOSTS.index(each)}" for each in (host, other))
-            bare.cable(host, nic(plane), MIDDLE, f"{host}{plane}")
-            bare.ip(MIDDLE, f"address add {here}::1/64 dev {host}{plane} nodad")
-            bare.ip(host, f"address add {here}::2/64 dev {nic(plane)} nodad")
-            bare.ip(host, f"route add {there}::/64 via {here}::1 dev {nic(plane)}")
-
-
-def subnet4(bare: Bare) -> None:
-    """Cables, and IPv4 addresses of one subnet for each plane."""
-    cables(bare)
-    for plane in range(PLANES):
-        for number, host in enumerate(HOSTS, 1):
-            bare.ip(host, f"address add 192.168.{plane}.{number}/24 dev {nic(plane)}")
-
-
-BUILDERS = {each.__name__: each for each in (cables, bridge, router4, router6, subnet4)}
 
 
 def both_ways(bare: Bare, size: int = 4 << 20) -> None:

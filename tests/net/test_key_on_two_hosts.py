@@ -10,9 +10,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.net.bare_hosts import HOSTS, INNER, MIDDLE, STARTED_S, Bare
+from tests.net.bare_hosts import (
+    HOSTS,
+    INNER,
+    MIDDLE,
+    STARTED_S,
+    Bare,
+    address_of,
+    bridge,
+    nic,
+)
 from tests.net.lab_hosts import eventually
-from tests.net.test_anywhere import PLANES, address_of, both_ways, bridge, nic
+from tests.net.test_anywhere import PLANES, both_ways
 from tests.net.traffic import Stream
 
 pytestmark = pytest.mark.timeout(600)

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli import datapath, exits, peer
+from cli import datapath, exits, peer, status
 from cli.main import SUBCOMMANDS, mrcctl
-from mrcd.model import DetachReport, PathEvent
+from mrcd.model import CellEnvelope, DetachReport, PathEvent
 from tests.unit.command_line import run, run_json
 from tests.unit.control_double import FakeSource, serving
 
@@ -47,6 +47,23 @@ class TestStatus:
         assert "xdp native, tc tcx, tick idle" in result.output
         assert "1 of 2 established" in result.output
         assert [line.split()[2] for line in lines[-2:]] == ["usable", "no"]
+
+    @pytest.mark.parametrize(
+        ("envelope", "longest", "words"),
+        [
+            (None, None, "routing    srv6"),
+            ("ipv6", 65_000, "routing    srv6, cells up to 65 kB"),
+            ("udp", 65_000, "routing    srv6, cells in UDP up to 65 kB"),
+            ("udp", 9000, "routing    srv6, cells in UDP of one packet"),
+        ],
+    )
+    def test_envelope_and_length_of_cells(
+        self, envelope: CellEnvelope | None, longest: int | None, words: str
+    ) -> None:
+        answer = FakeSource().status()
+        path = replace(answer.datapath, cell_envelope=envelope, cell_bytes=longest)
+        shown = status.render(replace(answer, datapath=path))
+        assert words in [line.strip() for line in shown.splitlines()]
 
     def test_json_is_the_status_itself(self, server: Path) -> None:
         answer = run_json(server, "status")

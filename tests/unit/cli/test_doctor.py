@@ -14,8 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 from cli import checks, exits, facts
-from cli.checks import HOST, SWITCH, Check, Facts, Nic
+from cli.checks import HOST, SWITCH, Check, Facts, Finding, Nic
 from cli.main import mrcctl
+from mrcd.config import keyfiles
+from mrcd.config.config import Transport
+from mrcd.fabric.shape import MTU_MAX
+from mrcd.handshake import identity
 from tests.unit.control_double import FakeSource, serving
 
 GOOD = Facts(
@@ -35,6 +39,7 @@ GOOD = Facts(
             *checks.OPTIONS,
             *checks.CLSACT_OPTIONS,
             *checks.CELL_OPTIONS,
+            *checks.PORT_OPTIONS,
             *checks.SWITCH_OPTIONS,
         ),
         "y",
@@ -58,6 +63,9 @@ GOOD = Facts(
         "net.ipv6.conf.up1.seg6_enabled": 1,
         "net.ipv4.conf.up1.rp_filter": 0,
     },
+    control_port=4972,
+    udp_ports=(4971, 4972, 4974),
+    closed=(),
 )
 
 
@@ -138,6 +146,13 @@ BAD: list[tuple[Check, dict[str, Any], str, str, str]] = [
      "ip link set dev eth3 xdp off"),
     (checks.cutting, {"nics": nic(cuts=False)}, "warn", "off on eth3: the kernel cuts",
      "ethtool -K eth3 tx-ipxip6-segmentation on"),
+    (checks.cutting, {"nics": nic(cuts=False), "envelope": "udp"}, "warn",
+     "tx-udp_tnl-segmentation is off on eth3", "ethtool -K eth3 tx-udp_tnl-segmentation on"),
+    (checks.features, {"daemon": None, "options": {**ALL, "VXLAN": "n"}, "envelope": "udp"},
+     "wrong", "CONFIG_VXLAN", "CONFIG_VXLAN"),
+    (checks.firewall, {"daemon": None, "closed": ("inet filter input",)}, "warn",
+     "inet filter input drops what comes to UDP port 4972",
+     "nft insert rule inet filter input udp dport 4972 accept"),
     (checks.merging, {"nics": nic(merges=False)}, "warn", "GRO is off on eth3",
      "ethtool -K eth3 gro on"),
     (checks.receive_queues, {"nics": nic(queues=8)}, "warn", "several on eth3, chosen by a hash",
@@ -267,6 +282,33 @@ def test_receive_queues_do_not_matter_where_there_are_no_cells() -> None:
     assert checks.receive_queues(replace(GOOD, nics=nic(queues=8), framing="mrc")) is None
 
 
+def test_receive_queues_do_not_matter_to_cells_in_udp() -> None:
+    """A path has one pair of addresses and ports."""
+    spread = replace(GOOD, nics=nic(queues=8), envelope="udp")
+    assert checks.receive_queues(spread) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        ({}, "none here drops UDP port 4972; those between hosts must pass UDP ports 4971, 4972 and"
+             " 4974"),
+        ({"udp_ports": ()}, "none here drops UDP port 4972"),
+        ({"closed": None, "daemon": None, "udp_ports": (4971, 4972)},
+         "one here must let UDP port 4972 in; those between hosts must pass UDP ports 4971 and"
+         " 4972"),
+        ({"closed": None, "udp_ports": ()}, "none here drops UDP port 4972"),
+        ({"closed": ("ip filter INPUT",), "udp_ports": ()}, "none here drops UDP port 4972"),
+    ],
+)  # fmt: skip
+def test_firewalls_that_let_hand_shakes_in_are_good(changed: dict[str, Any], found: str) -> None:
+    assert checks.firewall(replace(GOOD, **changed)) == Finding("firewall", "ok", found)
+
+
+def test_without_a_configuration_no_port_is_known() -> None:
+    assert checks.firewall(replace(GOOD, control_port=0)) is None
+
+
 def test_without_xdp_of_ours_other_native_programs_are_welcome() -> None:
     finding = checks.foreign_xdp(replace(GOOD, nics=nic(xdp="katran"), native=False))
     assert finding is not None
@@ -312,7 +354,8 @@ def doctor(monkeypatch: pytest.MonkeyPatch, found: Facts, *args: str) -> Any:
     ("check", "changed"),
     [
         (checks.ipv6, {"nics": nic(disable_ipv6=True), "ipv4": True}),
-        (checks.features, {"framing": "mrc", "options": {**ALL, "MACVLAN": "n"}}),
+        (checks.features, {"framing": "mrc", "options": {**ALL, "MACVLAN": "n", "VXLAN": "n"}}),
+        (checks.features, {"envelope": "ipv6", "options": {**ALL, "VXLAN": "n"}}),
         (checks.features, {"options": {**ALL, "NET_CLS_BPF": "n", "NET_SCH_INGRESS": "n"}}),
         (checks.keys, {"daemon": None, "keys": {"/k": "mrcd"}, "service_user": "mrcd"}),
     ],
@@ -378,7 +421,7 @@ def test_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == exits.DEGRADED
     assert result.output.splitlines()[0].startswith("WRONG  kernel headers")
     assert "fix: apt-get install linux-headers-6.6.1-amd64" in result.output
-    assert "16 checks: 1 wrong, 1 to look at" in result.output
+    assert "17 checks: 1 wrong, 1 to look at" in result.output
 
 
 def test_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,6 +447,23 @@ def test_the_daemons_own_configuration_is_checked(tmp_path: Path) -> None:
     with serving(tmp_path / "sock", FakeSource()):
         found = facts.gather(None, str(tmp_path / "sock"), tmp_path)
     assert (found.config, found.daemon) == ("/nowhere/mrcd.toml", "ok")
+
+
+def test_without_a_fabric_the_mtu_is_that_of_the_nics(tmp_path: Path) -> None:
+    keyfiles.write(tmp_path / "s", identity.Secret(bytes(range(32))))
+
+    def rings(nics: str) -> tuple[int, tuple[int, ...], str]:
+        (tmp_path / "mrcd.toml").write_text(
+            '[host]\nname = "a"\n[mrc0]\naddresses = ["10.99.0.1/24"]\n[keys]\n'
+            f'secret_file = "s"\n[[plane]]\ninterface = "{nics}"\n'
+            '[[peer]]\nname = "b"\nendpoints = ["192.0.2.2"]\nallowed = ["10.99.0.2/32"]\n'
+        )
+        found = facts.gather(tmp_path / "mrcd.toml", str(tmp_path / "nobody"), tmp_path)
+        assert not found.problems
+        return found.rings, found.udp_ports, found.envelope
+
+    assert rings("nosuch9") == (0, (4971, 4972, 4974), "udp")
+    assert rings("lo")[0] == 2 * Transport().ring_slots * (MTU_MAX - 50)
 
 
 def test_planes_are_read_from_the_kernel(tmp_path: Path) -> None:

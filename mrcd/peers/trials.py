@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Try what gets through to peers, plane by plane: data, and how long a packet of it.
+
+Probes are short packets of MRC's, and prove the hand-shake's way only. A trial looks like data: it
+is a stub in the framing of data, as long as asked, that the receiver answers as a packet that has
+arrived before (bpf/probe.c). One as long as mrc0 allows is sent on each plane when a session begins
+and every CHECK_S, and at once when a path loses all data. Where it is lost, the largest packet that
+gets through is searched for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from mrcd.datapath.control import CommandRefused, Commands
+from mrcd.datapath.datapath import Datapath
+from mrcd.paths import largest
+from mrcd.service.log import get_logger
+from mrcd.wire.abi import ABI
+from mrcd.wire.layout import picker
+
+log = get_logger()
+
+CHECK_S = 30.0
+"""Time between two trials of full length of a peer's plane, where nothing is wrong."""
+AGAIN_S = 2.0
+"""The same where data is lost."""
+PAUSE_S = 0.02
+"""Least time between two planes that are looked at in turn."""
+WAITS_S = (0.025, 0.025, 0.06, 0.1)
+"""A length that is lost so often in a row, in spite of such waits, does not get through."""
+HASTY = 2
+"""After so many of them, where data has just been lost."""
+_POLL_S = 0.002
+_PROBED_S = 3.0
+_LOOK_S = 0.01
+_LIKELY_MTUS = (1280, 1400, 1420, 1450, 1480, 1492, 1500, 4000, 4200, 8900, 9000)
+
+_TX = ABI.structs["mrc_tx"]
+_PATH = ABI.structs["mrc_path"]
+_NAMES = ("probe_id", "fits", "answered_ns")
+_TRIAL = picker(_PATH, *_NAMES)
+_WORDS = ABI.MRC_EV_WORDS
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What is known of the way to a peer on a plane.
+
+    most: the longest packet of an application that gets through, bytes; None: as long as any.
+    swallowed_ns: since when probes are answered there and data is lost; None: it is not.
+    """
+
+    most: int | None = None
+    swallowed_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Data to a peer: its longest packet in bytes, its framing, and the bytes of its headers.
+
+    session: differs from that of any other session with the peer. plain: it is tried whether cells
+    get through, while data goes in MRC's packets.
+    """
+
+    longest: int
+    framing: int
+    headers: int
+    session: tuple[int, int]
+    plain: bool = False
+
+
+class Sessions(Protocol):
+    """What trials need to know of the sessions with peers, and tell them."""
+
+    def tried(self, peer: str) -> Tried | None:
+        """Return what is to be tried; None without a session."""
+
+    def set_most(self, peer: str, plane: int, most: int | None) -> None:
+        """Send a peer no longer packets than these on a plane, bytes."""
+
+    def set_swallowed(self, peer: str, planes: Mapping[int, bool]) -> None:
+        """Hear on which planes data in cells is lost although probes are answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where QPs and paths of peers are in the maps."""
+
+    qps: Callable[[str], Sequence[int]]
+    index: Callable[[str], int]
+    planes: Callable[[str], int]  # the mask of planes that lead to a peer
+
+
+class Trials:
+    """The trials of all peers. `names` returns those that have a session."""
+
+    def __init__(
+        self,
+        datapath: Datapath,
+        places: Places,
+        sessions: Sessions,
+        names: Callable[[], Sequence[str]],
+    ) -> None:
+        self._dp = datapath
+        self._commands = Commands(datapath)
+        self._places = places
+        self._sessions = sessions
+        self._names = names
+        self._ways: dict[tuple[str, int], Way] = {}
+        self._due: dict[tuple[str, int], float] = {}  # when each is looked at next
+        self._looking: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._woken = asyncio.Event()
+
+    @property
+    def ways(self) -> Mapping[tuple[str, int], Way]:
+        """What was found, by peer and plane."""
+        return self._ways
+
+    def begin(self, peer: str) -> None:
+        """Look at a peer's planes soon: a session has begun."""
+        for plane in self._planes(peer):
+            self._due.pop((peer, plane), None)
+        self._woken.set()
+
+    def doubt(self, peer: str, plane: int | None) -> None:
+        """Look at a peer's plane at once, where a path loses all data; or at all of its planes."""
+        for each in self._planes(peer) if plane is None else [plane]:
+            key = peer, each
+            if key not in self._looking:
+                self._looking[key] = asyncio.create_task(self._visit(key, HASTY))
+
+    def forget(self, peer: str) -> None:
+        """Forget a peer that is gone."""
+        for plane in range(ABI.MRC_MAX_PLANES):
+            self._ways.pop((peer, plane), None)
+            self._due.pop((peer, plane), None)
+
+    async def follow(self) -> None:
+        """Go on trying."""
+        while True:
+            key = self._next()
+            if key is None:
+                self._woken.clear()
+                waits = [at - time.monotonic() for at in self._due.values()]
+                limit = max(PAUSE_S, min([1.0, *waits]))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), limit)
+                continue
+            task = asyncio.create_task(self._visit(key, len(WAITS_S)))
+            self._looking[key] = task
+            await task
+            await asyncio.sleep(PAUSE_S)
+
+    def close(self) -> None:
+        """End what is going on."""
+        for task in self._looking.values():
+            task.cancel()
+
+    async def _visit(self, key: tuple[str, int], tries: int) -> None:
+        """Look at a peer's plane, and say when to do so again."""
+        try:
+            good = await self._look(*key, tries) and self._ways[key] == Way()
+            self._due[key] = time.monotonic() + (CHECK_S if good else AGAIN_S)
+        finally:
+            self._looking.pop(key, None)
+
+    def _planes(self, peer: str) -> list[int]:
+        mask = self._places.planes(peer)
+        return [plane for plane in range(ABI.MRC_MAX_PLANES) if mask >> plane & 1]
+
+    def _next(self) -> tuple[str, int] | None:
+        now = time.monotonic()
+        for name in self._names():
+            for plane in self._planes(name):
+                key = name, plane
+                if self._due.get(key, 0.0) <= now and key not in self._looking:
+                    return key
+        return None
+
+    async def _look(self, peer: str, plane: int, tries: int) -> bool:
+        """Find out what gets through to a peer on a plane; return whether that is known."""
+        tried = self._sessions.tried(peer)
+        if tried is None:
+            return False
+        began = time.monotonic_ns()
+        search = largest.search(tried.longest, (mtu - tried.headers for mtu in _LIKELY_MTUS))
+        length = next(search)
+        try:
+            while True:
+                passes = await self._passes(peer, plane, length, tried.framing, tries)
+                if passes is None:
+                    return False
+                length = search.send(passes)
+        except StopIteration as end:
+            most: int = end.value
+        if self._sessions.tried(peer) != tried:
+            return False  # while a session is set up, nothing is answered
+        old = self._ways.get((peer, plane), Way())
+        if most:
+            new = Way(None if most == tried.longest else most)
+        elif old.swallowed_ns is not None:
+            new = old
+        elif await self._probed_since(peer, plane, began):
+            new = replace(old, swallowed_ns=began)
+        else:
+            return False  # nothing gets through, so nothing is known of data
+        if self._sessions.tried(peer) != tried:
+            return False
+        return self._note(peer, plane, old, new) and not tried.plain
+
+    def _note(self, peer: str, plane: int, old: Way, new: Way) -> bool:
+        first = (peer, plane) not in self._ways
+        self._ways[peer, plane] = new
+        if first or new.most != old.most:
+            try:
+                self._commands.set_most(self._places.index(peer), plane, new.most or 0)
+            except CommandRefused:
+                return False
+            self._sessions.set_most(peer, plane, new.most)
+        if new.most != old.most:
+            log.warning("path.largest", peer=peer, plane=plane, most=new.most)
+        if (new.swallowed_ns is None) != (old.swallowed_ns is None):
+            lost = new.swallowed_ns is not None
+            log.warning("path.data_lost" if lost else "path.data_arrives", peer=peer, plane=plane)
+        known = {
+            each: self._ways[peer, each].swallowed_ns is not None
+            for each in self._planes(peer)
+            if (peer, each) in self._ways
+        }
+        self._sessions.set_swallowed(peer, known)
+        return True
+
+    # ---- single trials
+
+    def _paths(self, qp: int, plane: int) -> list[int]:
+        """Return the slots of a QP's paths on a plane."""
+        words = _TX.unpack_array(self._dp.read_raw("txs", qp, _TX.size), "all")
+        words = words[plane * _WORDS : (plane + 1) * _WORDS]
+        return [
+            64 * k + bit for k, word in enumerate(words) for bit in range(64) if word >> bit & 1
+        ]
+
+    async def _passes(
+        self, peer: str, plane: int, length: int, framing: int, tries: int
+    ) -> bool | None:
+        """Return whether a packet gets through by some path; None if none can be sent."""
+        for number, wait_s in enumerate(WAITS_S[:tries]):
+            qps = self._places.qps(peer)
+            qp = qps[number % len(qps)]
+            slots = self._paths(qp, plane)
+            if not slots:
+                return None
+            slot = slots[number * (len(slots) // len(WAITS_S) + 1) % len(slots)]
+            try:
+                self._commands.try_path(qp, plane, slot, length, framing)
+            except CommandRefused:
+                return None
+            if await self._answered(qp, plane, slot, length, wait_s):
+                return True
+        return False
+
+    def _path(self, qp: int, plane: int, slot: int) -> dict[str, int]:
+        index = (qp * ABI.MRC_MAX_PLANES + plane) * self._dp.sizes.evs + slot
+        return dict(zip(_NAMES, _TRIAL(self._dp.read_raw("paths", index, _PATH.size)), strict=True))
+
+    async def _answered(self, qp: int, plane: int, slot: int, length: int, wait_s: float) -> bool:
+        sent = self._path(qp, plane, slot)
+        ends = time.monotonic() + wait_s
+        while True:
+            now = self._path(qp, plane, slot)
+            if now["fits"] == length:
+                return True
+            if now["probe_id"] != sent["probe_id"] or time.monotonic() > ends:
+                return False
+            await asyncio.sleep(_POLL_S)
+
+    async def _probed_since(self, peer: str, plane: int, since_ns: int) -> bool:
+        """Wait until an MRC probe is answered on a plane; return whether one was."""
+        ends = time.monotonic() + _PROBED_S
+        while time.monotonic() < ends:
+            for qp in self._places.qps(peer):
+                for slot in self._paths(qp, plane):
+                    if self._path(qp, plane, slot)["answered_ns"] > since_ns:
+                        return True
+            await asyncio.sleep(_LOOK_S)
+        return False
