@@ -45,13 +45,14 @@ IN_EACH_ENVELOPE = pytest.mark.parametrize(
     ("routing", "cell_udp"),
     [
         (SRV6, False),
+        (Routing("ecmp", underlay=6), False),
         (SRV6, True),
         (Routing("ecmp", underlay=6), True),
         (Routing("ecmp", underlay=4), True),
     ],
-    ids=["ipv6", "udp-usids", "udp6", "udp4"],
+    ids=["ipv6-usids", "ipv6", "udp-usids", "udp6", "udp4"],
 )
-"""Cells in IPv6, which need uSIDs, and cells in UDP, over everything."""
+"""Cells in IPv6 and in UDP, with uSIDs and without."""
 COPY_TAG, COPY_DATA = 0, 32
 """Offsets in a slot of a cell (struct mrc_big in bpf/maps.c)."""
 MSS = 900
@@ -424,10 +425,11 @@ class CellRig:
         """The bytes of a frame by which mrc_receive knows a cell, but for the EtherType."""
         if self.rig.fabric.routing.code == WIRE.MRC_ENCAP_ECMP4:
             return frozenset({14, 20, 21, 23, 36, 37})
-        block = range(38, 42) if self.rig.fabric.routing.mode == "srv6" else ()
-        if self.far.cell_udp:
-            return frozenset({20, *block, 56, 57})
-        return frozenset({20, *range(22, 27), *block})
+        block = range(38, 42)
+        if not self.far.cell_udp:
+            return frozenset({20, *range(22, 27), *block})
+        usids = self.rig.fabric.routing.mode == "srv6"
+        return frozenset({20, *(block if usids else ()), 56, 57})
 
     def speak_cells(self, index: int = 0) -> None:
         """Give a QP the framing of cells."""

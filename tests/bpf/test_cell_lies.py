@@ -145,8 +145,9 @@ def test_lies_are_refused(cells: CellRig, rig: Rig) -> None:
 
 
 def test_cell_for_another_plane_or_host_is_none_of_ours(cells: CellRig, rig: Rig) -> None:
-    """A fabric's uSIDs are MRC's alone. Elsewhere the host may route, whatever is in the packet."""
-    routed, inner = rig.fabric.routing.mode == "ecmp", cells.places.inner
+    """The addresses of a fabric are MRC's alone. UDP may be for a host behind this one."""
+    inner = cells.places.inner
+    routed = cells.far.cell_udp and rig.fabric.routing.mode == "ecmp"
     single = cells.far.cell(FIRST, numbered(1))
     foreign = redirected(single, destination(single)[:-1] + b"\x77")
     for frame, where in (

@@ -15,12 +15,28 @@ from mrcd.linux import bpf
 from mrcd.wire.packet import Data, Sack, decode_frame
 from tests.bpf.cells import CellRig, noise, tcp
 from tests.bpf.packets import EV, Far, destination, ev_in, ip4, offer_frame, redirected
-from tests.bpf.rig import CELL, DROPPED, PASSED, PLANES, SENT, TC_UNSPEC, Rig, hop_mac_of, mac_of
+from tests.bpf.rig import (
+    CELL,
+    DROPPED,
+    PASSED,
+    PLANES,
+    SENT,
+    TC_SHOT,
+    TC_UNSPEC,
+    Rig,
+    hop_mac_of,
+    mac_of,
+)
 
 PATHS = 8
 OVER6 = Routing("ecmp", underlay=6, paths=PATHS)
 OVER4 = Routing("ecmp", underlay=4, paths=PATHS)
 BOTH = pytest.mark.parametrize("routing", [OVER6, OVER4], ids=["ipv6", "ipv4"])
+CELLS = pytest.mark.parametrize(
+    ("routing", "cell_udp"),
+    [(OVER6, False), (OVER6, True), (OVER4, True)],
+    ids=["ipv6", "udp6", "udp4"],
+)
 OUT = ip4(b"out of mrc0", src="10.99.0.1", dst="10.99.0.2")
 
 
@@ -139,7 +155,7 @@ def test_what_is_for_another_address_of_the_nic_is_not_ours(rig: Rig, far: Far) 
 # ---- cells
 
 
-@BOTH
+@CELLS
 def test_cell_goes_to_the_next_hop(cells: CellRig, rig: Rig) -> None:
     ran = rig.spray(OUT)
     ev = ev_in(ran.frame)
@@ -147,7 +163,7 @@ def test_cell_goes_to_the_next_hop(cells: CellRig, rig: Rig) -> None:
     assert ran.frame == hop_mac_of("h2", ev >> 28) + expected[6:]
 
 
-@BOTH
+@CELLS
 def test_cell_to_an_address_of_any_prefix_is_taken(cells: CellRig, rig: Rig) -> None:
     packet = tcp(noise(700), inward=True)
     frame = cells.far.cell(5000, packet)
@@ -158,20 +174,24 @@ def test_cell_to_an_address_of_any_prefix_is_taken(cells: CellRig, rig: Rig) -> 
     assert rig.counted()["rx_packets"] == 1
 
 
-@BOTH
-def test_cell_for_another_address_is_left_to_the_stack(cells: CellRig, rig: Rig) -> None:
+@CELLS
+def test_cell_for_another_address(cells: CellRig, rig: Rig) -> None:
+    """The source says whether it is a cell in IPv6. To the port of cells, others may be meant."""
     frame = cells.far.cell(5000, tcp(noise(700), inward=True))
     to = destination(frame)
     other = redirected(frame, to[:-1] + bytes([to[-1] ^ 0x40]))
-    assert cells.arrive(other).verdict == TC_UNSPEC
-    assert rig.counted() == {}
+    assert cells.arrive(other).verdict == (TC_UNSPEC if cells.far.cell_udp else TC_SHOT)
+    assert rig.counted() == ({} if cells.far.cell_udp else {"drop_sid": 1})
 
 
-@BOTH
-def test_vxlan_of_others_is_left_to_the_stack(rig: Rig, cells: CellRig) -> None:
-    """VXLAN is no cell unless it has the port of cells."""
+@CELLS
+def test_tunnel_of_others_is_left_to_the_stack(rig: Rig, cells: CellRig) -> None:
+    """IPv4 in IPv6 is no cell if its source is an ordinary address, nor is VXLAN on its port."""
     frame = bytearray(cells.far.cell(5000, tcp(noise(700), inward=True)))
-    port = cells.places.length - 2
-    frame[port : port + 2] = (4789).to_bytes(2, "big")
+    if cells.far.cell_udp:
+        port = cells.places.length - 2
+        frame[port : port + 2] = (4789).to_bytes(2, "big")
+    else:
+        frame[22:38] = bytes.fromhex("20010db8000000000000000000000001")
     assert rig.receive(bytes(frame)).verdict == PASSED
     assert rig.counted() == {}
