@@ -18,6 +18,7 @@ from mrcd.linux.privileged.requests import (
     CreateLink,
     CreateMacvlan,
     CreateVeth,
+    CreateVxlan,
     DeleteAddress,
     DeleteLink,
     DeleteRoute,
@@ -72,6 +73,7 @@ def order(**changes: Any) -> Load:
 ALLOWED: list[Request] = [
     CreateVeth("mrc0p", "mrc0d", 65535, M, N),
     CreateMacvlan("mrc0", "mrc0p", 9000, M),
+    CreateVxlan("mrc0u", 4974, 1450, M),
     DeleteLink("mrc0c"),
     DeleteLink("old0"),
     SetLink("mrc0cp", up=True, arp=False),
