@@ -21,7 +21,7 @@ from cli.options import json_option, peer_option
 from cli.planeargument import Plane
 from cli.render import print_json_line
 from mrcd import __version__
-from mrcd.model import CaptureInfo, Direction
+from mrcd.model import Direction
 
 if TYPE_CHECKING:
     from cli.packets import Packet
@@ -104,7 +104,7 @@ def capture(
         stack.enter_context(_signals(watch))
         click.echo(f"capturing on {', '.join(begun.capture.interfaces)}", err=True)
         if path is None:
-            show = _json_line if as_json else _liner(begun.capture)
+            show = _json_line if as_json else _liner()
             watch.run(show, sys.stdout.flush)
         else:
             _write(watch, stack.enter_context(_opened(path)), wanted)
@@ -191,10 +191,10 @@ class _Watch:
         self._state.close()
 
 
-def _liner(info: CaptureInfo) -> Show:
+def _liner() -> Show:
     from cli.packets import line  # noqa: PLC0415
 
-    return lambda packet: click.echo(line(packet, info.encap))
+    return lambda packet: click.echo(line(packet))
 
 
 def _json_line(packet: Packet) -> None:

@@ -90,10 +90,11 @@ _VERDICT, _PASSED = CAPTURE.MRC_CAPTURE_OUTCOME, CAPTURE.MRC_CAPTURE_PASSED
 _BTH = _compiled(WIRE.structs["mrc_bth"])
 _SETH, _NETH, _PETH = (WIRE.structs[name] for name in ("mrc_seth", "mrc_neth", "mrc_peth"))
 _LABEL = 0xFFFFF
-_IP6_AT, _CELL_INNER = WIRE.MRC_ETH_LEN, WIRE.MRC_ETH_LEN + WIRE.MRC_IP6_LEN
+_IP6_AT, _BEHIND_IP6 = WIRE.MRC_ETH_LEN, WIRE.MRC_ETH_LEN + WIRE.MRC_IP6_LEN
+_BEHIND_IP4 = WIRE.MRC_ETH_LEN + WIRE.MRC_IP4_LEN
 _NEXT_AT = _IP6_AT + 6
 _SOURCE = slice(_IP6_AT + 8, _IP6_AT + 24)
-_WITH_INNER = {"data", "cell"}
+_UDP_PROTOCOL = 17
 _WHOSE = {"sack": "up to ", "nack": "about "}
 _PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6"}
 _WITH_PORTS = {6, 17}
@@ -119,6 +120,7 @@ class _Read(NamedTuple):
     again: bool = False
     psn_last: int | None = None
     attempt: int | None = None
+    inner: int | None = None  # offset of the application's packet
 
 
 _NOTHING = _Read()
@@ -130,6 +132,7 @@ class Packet:
 
     about: CapturedPacket
     data: bytes
+    inner: int | None = None  # offset of the application's packet, if there is one
 
 
 class Packets:
@@ -173,7 +176,8 @@ class Packets:
         for held in due:
             if held.why == _PASSED:
                 self._give_up(held)
-            yield Packet(self._about(held), held.data)
+            read = _read(held.data, self._udp, self._info)
+            yield Packet(self._about(held, read), held.data, read.inner)
 
     def _give_up(self, held: _Held) -> None:
         waiting = self._passed.get(held.head[_KEY])
@@ -182,11 +186,10 @@ class Packets:
 
     # ---- packet headers
 
-    def _about(self, held: _Held) -> CapturedPacket:
+    def _about(self, held: _Held, read: _Read) -> CapturedPacket:
         head, why = held.head, held.why
         direction = _DIRECTIONS[head[_WHAT]]
         plane = head[_PLANE]
-        read = _read(held.data, self._udp, self._info)
         qp = None if head[_QP] == _NONE else head[_QP]
         if direction == "rx" and read.qp is not None:
             qp = read.qp
@@ -214,9 +217,8 @@ class Packets:
 
 def _read(data: bytes, udp: int, info: CaptureInfo) -> _Read:
     """Read the headers in the first bytes of a packet whose UDP header is at offset `udp`."""
-    if info.encap != WIRE.MRC_ENCAP_ECMP4 and (cell := _cell(data)):
-        t1 = usid.ev_t1(cell.ev) if info.encap in _SRV6 else 0
-        return _read_cell(cell, t1, data[_CELL_INNER:])
+    if cell := _cell(data, info):
+        return cell
     bth_at = udp + _UDP_LEN
     body = bth_at + _BTH.size
     if len(data) < body:
@@ -225,13 +227,13 @@ def _read(data: bytes, udp: int, info: CaptureInfo) -> _Read:
     if target != info.udp_port:
         return _NOTHING
     opcode, _flags, _pkey, dqpn, aux, psn_hi, psn_lo = _BTH.unpack_from(data, bth_at)
-    ev, t1, psn, again = source << 16, 0, None, False
+    ev, t1, psn, again, inner = source << 16, 0, None, False, None
     if info.encap in _SRV6:
         label_at = udp - _LABEL_BACK
         ev |= int.from_bytes(data[label_at : label_at + 2], "big")
         t1 = usid.ev_t1(ev)
     if opcode == _DATA:
-        psn, again = psn_hi << 16 | psn_lo, bool(aux & _RTX)
+        psn, again, inner = psn_hi << 16 | psn_lo, bool(aux & _RTX), bth_at + _PAYLOAD_LEN
     elif opcode == _SACK and len(data) >= body + _SETH.size:
         psn = _SETH.unpack(data, body)["cack"] & _PSN
     elif opcode == _NACK and len(data) >= body + _NETH.size:
@@ -241,25 +243,48 @@ def _read(data: bytes, udp: int, info: CaptureInfo) -> _Read:
         kind = "solicit" if _PETH.unpack(data, body)["vendor"] == WIRE.MRC_PETH_SOLICIT else kind
     qpn = dqpn & _QPN
     qp = None if qpn == _ENDPOINT else qpn & 0xFFFF
-    return _Read(kind, qp, ev, t1, psn, again)
+    return _Read(kind, qp, ev, t1, psn, again, inner=inner)
 
 
-def _cell(data: bytes) -> Cell | None:
-    """Return the cell that a packet belongs to. Only the programs know the QPN for its check."""
-    if len(data) < _CELL_INNER or data[_NEXT_AT] not in (NEXT_IP4, NEXT_IP6):
+def _cell(data: bytes, info: CaptureInfo) -> _Read | None:
+    """Return what is known of a packet of a cell, None for other packets.
+
+    Only the programs know the QPN for its tag.
+    """
+    if info.cell_port is not None:
+        return _cell_in_udp(data, info)
+    if info.encap == WIRE.MRC_ENCAP_ECMP4:
+        return None
+    if len(data) < _BEHIND_IP6 or data[_NEXT_AT] not in (NEXT_IP4, NEXT_IP6):
         return None
     with contextlib.suppress(DecodeError):  # MRC's own packets may be IPv6 in IPv6, too
-        return Cell.unpack(data[_SOURCE], int.from_bytes(data[_IP6_AT : _IP6_AT + 4]) & _LABEL)
+        label = int.from_bytes(data[_IP6_AT : _IP6_AT + 4]) & _LABEL
+        return _read_cell(Cell.unpack(data[_SOURCE], label), data, _BEHIND_IP6, info)
     return None
 
 
-def _read_cell(cell: Cell, t1: int, inner: bytes) -> _Read:
-    """Return what is known of the packets of a cell from the first bytes of the inner packet."""
+def _cell_in_udp(data: bytes, info: CaptureInfo) -> _Read | None:
+    """Do the same where cells go in UDP. Damaged ones are known by their port."""
+    v4 = info.encap == WIRE.MRC_ENCAP_ECMP4
+    udp, protocol = (_BEHIND_IP4, _IP6_AT + 9) if v4 else (_BEHIND_IP6, _NEXT_AT)
+    if len(data) < udp + _PORTS.size or data[protocol] != _UDP_PROTOCOL:
+        return None
+    if _PORTS.unpack_from(data, udp)[1] != info.cell_port:
+        return None
+    with contextlib.suppress(DecodeError):
+        cell, _version = Cell.unpack_vxlan(data[udp + _UDP_LEN :])
+        return _read_cell(cell, data, udp + WIRE.MRC_CELL_TAIL, info)
+    return _Read("cell")
+
+
+def _read_cell(cell: Cell, data: bytes, at: int, info: CaptureInfo) -> _Read:
+    """Return what is known of a piece of a cell, in which the packet inside begins at `at`."""
     psn = last = None
     with contextlib.suppress(DecodeError):  # damaged, or too few bytes
-        psn, count = piece_psns(cell, *((0, 0) if cell.single else tcp_of(inner)))
+        psn, count = piece_psns(cell, *((0, 0) if cell.single else tcp_of(data[at:])))
         last = psn + count - 1 & _PSN
-    return _Read("cell", cell.qpn, cell.ev, t1, psn, cell.attempt > 0, last, cell.attempt)
+    t1 = usid.ev_t1(cell.ev) if info.encap in _SRV6 else 0
+    return _Read("cell", cell.qpn, cell.ev, t1, psn, cell.attempt > 0, last, cell.attempt, at)
 
 
 # ---- text output
@@ -275,7 +300,7 @@ def comment(about: CapturedPacket) -> str:
     return " ".join([*words, *_psn(about), *_fate(about)])
 
 
-def line(packet: Packet, encap: int) -> str:
+def line(packet: Packet) -> str:
     """Return a packet as one line of text."""
     about = packet.about
     seconds, rest = divmod(about.time_ns, 1_000_000_000)
@@ -286,8 +311,7 @@ def line(packet: Packet, encap: int) -> str:
         words.append(f"qp {about.qp}")
     words.append(about.kind)
     words += [*_psn(about), *_path(about), f"length {about.length}"]
-    at = _CELL_INNER if about.kind == "cell" else _UDP_AT[encap] + _UDP_LEN + _PAYLOAD_LEN
-    if about.kind in _WITH_INNER and (inner := _inner(packet.data, at)):
+    if packet.inner is not None and (inner := _inner(packet.data, packet.inner)):
         words.append(inner)
     return " ".join([*words, *_fate(about)])
 

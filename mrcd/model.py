@@ -389,6 +389,7 @@ class CaptureInfo:
     host: str
     encap: int  # one of MRC_ENCAP_ in bpf/mrc_wire.h
     udp_port: int  # of MRC; the hand-shake uses another
+    cell_port: int | None = None  # of cells in UDP; null: cells are IP in IPv6
     interfaces: list[str]  # of the planes
     peers: list[CapturePeer]
     qps_per_peer: int  # the QPs of peer k start at k times this number

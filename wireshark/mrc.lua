@@ -14,12 +14,14 @@
 --
 -- Tags are shown, but not checked: a capture holds no keys.
 --
--- Cells have neither UDP nor a BTH. They are found by the mark in the source address of an IPv6 header
--- around an IP packet.
+-- Cells have no BTH. Those in IPv6 are found by the mark in the source address of an IPv6 header around
+-- an IP packet, those in UDP by their port. The latter are VXLAN, with the state in the inner Ethernet
+-- header.
 
 local mrc = Proto("mrc", "Multipath Reliable Connection")
 
 mrc.prefs.port = Pref.uint("UDP port", 4971, "UDP destination port of MRC packets")
+mrc.prefs.cell_port = Pref.uint("UDP port of cells", 4974, "UDP destination port of cells in UDP")
 mrc.prefs.block =
     Pref.string("uSID block", "fcbb:bb00", "First 32 bits of the addresses that are uSID lists")
 mrc.prefs.columns =
@@ -35,7 +37,10 @@ local RKEY_NETDEV, RKEY_STUB = 0x4e455430, 0x4e554c30
 local TS_UNIT_NS = 128
 local CELL_MSS_MIN, CELL_PACKETS = 512, 128
 local CELL_STUB = 1
+local VXLAN_LEN, VXLAN_FLAGS = 8, 0x08000000
+local ETHERNET_LEN = 14
 local IPV4, IPV6, TCP = 4, 41, 6 -- protocol numbers
+local VERSIONS = { [0x0800] = 4, [0x86dd] = 6 } -- by EtherType
 local SOLICIT = 1
 
 local OPCODES = {
@@ -177,6 +182,9 @@ field("uint16", "endpoint.time", "Reflected transmit time", base.HEX)
 field("uint32", "auth.count", "Count")
 field("uint64", "auth.tag", "Tag", base.HEX)
 
+field("uint32", "cell.vxlan", "VXLAN flags", base.HEX)
+field("uint24", "cell.vni", "VNI: the label", base.HEX)
+field("uint16", "cell.inner", "EtherType of the packet inside", base.HEX)
 field("uint24", "cell.attempt", "Attempt", base.DEC, ATTEMPTS, 0x0c0000)
 field("bool", "cell.ackreq", "SACK requested", 24, nil, 0x020000)
 field("uint24", "cell.phase", "Phase of the key", base.DEC, nil, 0x010000)
@@ -223,6 +231,9 @@ local E = {
     piece = ProtoExpert.new(
         "mrc.cell.stray", "The packet has no place in its cell",
         expert.group.MALFORMED, expert.severity.ERROR),
+    vxlan = ProtoExpert.new(
+        "mrc.cell.words", "A fixed bit of VXLAN or the inner Ethernet header is wrong: no cell",
+        expert.group.MALFORMED, expert.severity.ERROR),
     trimmed = ProtoExpert.new(
         "mrc.cut", "A switch trimmed the packet to its headers",
         expert.group.SEQUENCE, expert.severity.NOTE),
@@ -232,7 +243,7 @@ local E = {
         "mrc.refused", "A packet did not arrive", expert.group.SEQUENCE, expert.severity.NOTE),
 }
 mrc.experts = { E.short, E.opcode, E.version, E.length, E.inner, E.entropy, E.icrc, E.piece,
-    E.trimmed, E.rtx, E.nack }
+    E.vxlan, E.trimmed, E.rtx, E.nack }
 
 -- ---- the envelope around the UDP payload
 
@@ -268,6 +279,13 @@ end
 
 local function is_trimmed(class)
     return class[1] and (class[1].value == DSCP_TRIMMED or class[1].value == DSCP_LASTHOP)
+end
+
+-- Return the field of the uSID list that the last IPv6 header has for its destination, or nil.
+local function list_of()
+    local to = { to_of() }
+    local last = to[#to]
+    return last and last.range:range(0, 4):uint() == block_of(mrc.prefs.block) and last or nil
 end
 
 -- Return the encapsulation, the EV's high and low half, whether the DSCP is that of a trimmed packet,
@@ -658,11 +676,16 @@ local function add_piece(tree, tvb, mss, seq, first)
     return string.format("PSN 0x%06x-0x%06x", psn, (psn + count - 1) % 16777216)
 end
 
+-- Add the state, from the mark and mss on.
 local function add_state(tree, state)
     add_all(tree, state, {
-        { "cell.block", 0, 4 }, { "cell.mss", 4, 2 }, { "cell.psn", 6, 3 }, { "cell.seq", 9, 1 },
-        { "cell.qp", 10, 2 }, { "cell.tag", 12, 4 },
+        { "cell.mss", 0, 2 }, { "cell.psn", 2, 3 }, { "cell.seq", 5, 1 }, { "cell.qp", 6, 2 },
+        { "cell.tag", 8, 4 },
     })
+end
+
+local function has_mark(state)
+    return state:bitfield(0, 2) == 3
 end
 
 -- Return the source address of a cell and, in a fabric with uSIDs, its list, or nil if the IPv6
@@ -673,11 +696,10 @@ local function cell_of()
     if #from == 0 or following[#following].value ~= IPV4 and following[#following].value ~= IPV6 then
         return nil
     end
-    local state, list = from[#from].range, to[#to]
-    local block = list.range:range(0, 4):uint()
-    if state:bitfield(32, 2) ~= 3 then return nil end
-    if block == block_of(mrc.prefs.block) then return state, list end
-    if block == state:range(0, 4):uint() then return state, nil end
+    local source, list = from[#from].range, list_of()
+    if not has_mark(source:range(4, 12)) then return nil end
+    if list then return source, list end
+    if to[#to].range:range(0, 4):uint() == source:range(0, 4):uint() then return source, nil end
     return nil
 end
 
@@ -688,26 +710,26 @@ local function inner_length(tvb)
     return tvb:range(4, 2):uint() + 40
 end
 
-local function add_cell(tvb, pinfo, root, state, list)
-    local flows = { flow_of() }
-    local flow, label = flows[#flows].range, flows[#flows].value
-    local tree = root:add(mrc, tvb:range(0, 0), "MRC cell")
+-- Add what a cell says, and the packet inside. `label` is the range of three bytes that end with the
+-- label, `state` that of the state, `class` are the fields of the outer DSCP.
+local function add_cell(tree, tvb, pinfo, root, label, state, list, class)
     if list then add_usids(tree, list) end
-    local ev = add_ev(tree, label % 65536, 0, list and "ev.t1" or "ev.entropy")
-    tree:add(F["cell.attempt"], flow)
-    tree:add(F["cell.ackreq"], flow)
-    tree:add(F["cell.phase"], flow)
+    local bits = label:uint() % 1048576
+    local ev = add_ev(tree, bits % 65536, 0, list and "ev.t1" or "ev.entropy")
+    tree:add(F["cell.attempt"], label)
+    tree:add(F["cell.ackreq"], label)
+    tree:add(F["cell.phase"], label)
     add_state(tree, state)
-    local psns = add_piece(tree, tvb, state:bitfield(34, 14), state:range(9, 1):uint(),
-        state:range(6, 3):uint())
-    local stub = state:bitfield(34, 14) == CELL_STUB
+    local mss = state:bitfield(2, 14)
+    local psns = add_piece(tree, tvb, mss, state:range(5, 1):uint(), state:range(2, 3):uint())
+    local stub = mss == CELL_STUB
     if stub then tree:add(F["stub"], true):set_generated() end
     local words = { stub and "Stub" or "Cell", psns, string.format("EV 0x%08x", ev) }
-    if label >= 262144 then
+    if bits >= 262144 then
         tree:add_proto_expert_info(E.rtx)
         words[#words + 1] = "sent again"
     end
-    if is_trimmed({ class6_of() }) and inner_length(tvb) > tvb:len() then
+    if is_trimmed(class) and inner_length(tvb) > tvb:len() then
         tree:add(F["trimmed"], true):set_generated()
         tree:add_proto_expert_info(E.trimmed)
         words[#words + 1] = "trimmed"
@@ -726,9 +748,13 @@ local before = {
 local cell = Proto("mrc_cell", "MRC cell")
 
 function cell.dissector(tvb, pinfo, root)
-    local state, list = cell_of()
-    if state then
-        add_cell(tvb, pinfo, root, state, list)
+    local source, list = cell_of()
+    if source then
+        local flows = { flow_of() }
+        local tree = root:add(mrc, tvb:range(0, 0), "MRC cell")
+        tree:add(F["cell.block"], source:range(0, 4))
+        add_cell(tree, tvb, pinfo, root, flows[#flows].range, source:range(4, 12), list,
+            { class6_of() })
         return tvb:len()
     end
     local version = tvb:len() > 0 and tvb:range(0, 1):bitfield(0, 4)
@@ -739,23 +765,66 @@ for number in pairs(before) do
     table_of_protocols:add(number, cell)
 end
 
+-- ---- a packet of a cell in UDP
+
+local cell_in_udp = Proto("mrc_cell_udp", "MRC cell in UDP")
+
+-- Do VXLAN and the inner Ethernet header have the one right value of all bits that say nothing?
+local function is_cell(tvb)
+    return tvb:range(0, 4):uint() == VXLAN_FLAGS and tvb:range(4, 1):bitfield(0, 4) == 0
+        and tvb:range(7, 1):uint() == 0 and has_mark(tvb:range(VXLAN_LEN, 12))
+        and VERSIONS[tvb:range(VXLAN_LEN + 12, 2):uint()] ~= nil
+end
+
+function cell_in_udp.dissector(tvb, pinfo, root)
+    local headers = VXLAN_LEN + ETHERNET_LEN
+    local tree = root:add(mrc, tvb:range(0, math.min(headers, tvb:len())), "MRC cell")
+    pinfo.cols.protocol = "MRC"
+    if tvb:len() <= headers then
+        tree:add_proto_expert_info(E.short)
+        pinfo.cols.info = "Cell, cut short"
+        return tvb:len()
+    end
+    add_all(tree, tvb:range(0, headers), {
+        { "cell.vxlan", 0, 4 }, { "cell.vni", 4, 3 }, { "cell.inner", VXLAN_LEN + 12, 2 },
+    })
+    if not is_cell(tvb) then
+        tree:add_proto_expert_info(E.vxlan)
+        pinfo.cols.info = "No cell, on its port"
+        return tvb:len()
+    end
+    local class6, class4 = { class6_of() }, { class4_of() }
+    add_cell(tree, tvb:range(headers):tvb(), pinfo, root, tvb:range(4, 3), tvb:range(VXLAN_LEN, 12), list_of(),
+        #class6 > 0 and class6 or class4)
+    return tvb:len()
+end
+
 -- ---- which packets
 
 local table_of_ports = DissectorTable.get("udp.port")
-local port = mrc.prefs.port
+local ports = {}
 
-table_of_ports:add(port, mrc)
+-- Have a protocol dissect what the preferences name, and no other port.
+local function set_port(of, wanted)
+    if ports[of] == wanted then return end
+    if ports[of] and ports[of] ~= 0 then table_of_ports:remove(ports[of], of) end
+    ports[of] = wanted
+    if wanted ~= 0 then table_of_ports:add(wanted, of) end
+end
+
+local function set_ports()
+    set_port(mrc, mrc.prefs.port)
+    set_port(cell_in_udp, mrc.prefs.cell_port)
+end
+
+set_ports()
 
 function mrc.prefs_changed()
-    if port ~= mrc.prefs.port then
-        if port ~= 0 then table_of_ports:remove(port, mrc) end
-        port = mrc.prefs.port
-        if port ~= 0 then table_of_ports:add(port, mrc) end
-    end
+    set_ports()
 end
 
 mrc:register_heuristic("udp", function(tvb, pinfo, root)
-    if pinfo.dst_port ~= port or tvb:len() < BTH_LEN then return false end
+    if pinfo.dst_port ~= ports[mrc] or tvb:len() < BTH_LEN then return false end
     if not OPCODES[tvb:range(0, 1):uint()] or tvb:range(1, 1):bitfield(2, 6) ~= 0 then
         return false
     end

@@ -26,6 +26,7 @@ class Report(StatusReport, PeerReport, PathReport, FaultReport):
             host=config.host.name,
             encap=config.fabric.routing.code,
             udp_port=config.transport.udp_port,
+            cell_port=config.transport.cell_port if config.cell_udp else None,
             interfaces=[*config.interfaces],
             peers=[CapturePeer(index=index, name=name) for name, index in peers.indices.items()],
             qps_per_peer=peers.per_peer,

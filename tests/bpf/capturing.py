@@ -31,6 +31,7 @@ class CapturingRig:
             host=config.host.name,
             encap=config.fabric.routing.code,
             udp_port=config.transport.udp_port,
+            cell_port=config.transport.cell_port if rig.dp.sizes.cell_udp else None,
             interfaces=[f"plane{k}" for k in range(PLANES)],
             peers=[CapturePeer(index=i, name=name) for name, i in rig.table.peers.indices.items()],
             qps_per_peer=QPS_PER_PEER,

@@ -7,7 +7,7 @@ import itertools
 import time
 
 from mrcd.wire.abi import ABI, CAPTURE
-from tests.oracle import vector
+from tests.oracle import CELL_PORT, vector
 
 RECORD = CAPTURE.structs["mrc_capture"]
 NONE = CAPTURE.MRC_CAPTURE_NONE
@@ -25,8 +25,13 @@ def record(kind: int, why: int, data: bytes = b"", **members: int) -> bytes:
 
 def key_of(data: bytes) -> int:
     """Return the tag of a cell, the ICRC word of any other packet."""
-    cell = len(data) > 54 and data[20] in (4, 41) and data[26] >= 0xC0
-    return int.from_bytes(data[34:38] if cell else data[-4:], "little")
+    at = len(data) - 4
+    if len(data) > 54 and data[20] in (4, 41) and data[26] >= 0xC0:
+        at = 34
+    for udp in (34, 54):
+        if data[udp + 2 : udp + 4] == CELL_PORT.to_bytes(2, "big"):
+            at = udp + 24
+    return int.from_bytes(data[at : at + 4], "little")
 
 
 def sent(data: bytes = DATA, why: int = ABI.MRC_C_TX_PACKETS, **members: int) -> bytes:

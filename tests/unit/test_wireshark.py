@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from mrcd.wire.cell import CellPacket, decode_cell, encode_cell, piece_psns, tcp_of
+from mrcd.wire.cell import (
+    CellInUdp,
+    CellPacket,
+    decode_cell,
+    decode_cell_in_udp,
+    encode_cell,
+    piece_psns,
+    tcp_of,
+)
 from mrcd.wire.packet import (
     WIRE,
     Aeth,
@@ -38,6 +46,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VECTORS = sorted(path.stem for path in (ROOT / "tests" / "vectors").glob("*.hex"))
 TRIMMED = [name for name in VECTORS if name.startswith("data-trimmed")]
 CELLS = [name for name in VECTORS if name.startswith("cell-")]
+IN_UDP = [name for name in CELLS if name.startswith("cell-in-udp")]
 QPN, NICS = 0x510013, 0xFDCB0000  # of the cells
 
 
@@ -263,14 +272,20 @@ def test_golden__a_question_for_a_sack_and_its_answer(golden: dict[str, Row]) ->
 # ---- cells
 
 
-def of_cell(packet: CellPacket) -> dict[str, int]:
+def of_cell(packet: CellPacket | CellInUdp, *, usids: bool = True) -> dict[str, int]:
     cell = packet.cell
     psn, count = (cell.psn, 1) if cell.single else piece_psns(cell, *tcp_of(packet.payload))
-    return ({"stub": 1} if cell.stub else {}) | {
+    found = {"stub": 1} if cell.stub else {}
+    if isinstance(packet, CellPacket):
+        found["cell.block"] = cell.block
+    else:
+        found |= {"cell.vxlan": WIRE.MRC_CELL_VXLAN, "cell.vni": cell.label}
+        found["cell.inner"] = 0x0800 if packet.payload[0] >> 4 == 4 else 0x86DD
+    return found | {
         "ev": cell.ev, "ev.plane": cell.ev >> WIRE.MRC_EV_PLANE_SHIFT,
-        "ev.t1": cell.ev >> WIRE.MRC_EV_T1_SHIFT & WIRE.MRC_EV_T1_MASK, "ev.spare": 0,
+        "ev.t1" if usids else "ev.entropy": cell.ev >> WIRE.MRC_EV_T1_SHIFT & WIRE.MRC_EV_T1_MASK,
+        "ev.spare": 0,
         "cell.attempt": cell.attempt, "cell.ackreq": cell.ackreq, "cell.phase": cell.phase,
-        "cell.block": cell.block,
         "cell.mss": cell.mss, "cell.psn": cell.psn, "cell.seq": cell.seq,
         "cell.qp": cell.qpn & 0xFFFF,
         "cell.piece.index": psn - cell.psn & WIRE.MRC_PSN_MASK, "cell.piece.psn": psn,
@@ -280,9 +295,17 @@ def of_cell(packet: CellPacket) -> dict[str, int]:
 
 @pytest.mark.parametrize("name", CELLS)
 def test_cells__dissected_as_the_codec_decodes_them(name: str, golden: dict[str, Row]) -> None:
-    packet, row = cell_of(name), golden[name]
-    tag = int.from_bytes(oracle.vector(name)[WIRE.MRC_ETH_LEN + 20 :][:4])
-    assert numbers(row) == of_cell(packet) | {"cell.tag": tag}
+    row = golden[name]
+    if name in IN_UDP:
+        at = (34 if name.startswith("cell-in-udp4") else 54) + 24
+        packet = cell_in_udp_of(name)
+        wanted = of_cell(packet, usids="usids" in name)
+        assert ("mrc.usids" in row) == ("usids" in name)
+    else:
+        at, packet = WIRE.MRC_ETH_LEN + 20, cell_of(name)
+        wanted = of_cell(packet)
+    tag = int.from_bytes(oracle.vector(name)[at : at + 4])
+    assert numbers(row) == wanted | {"cell.tag": tag}
     complaints = {expert for expert in EXPERTS if expert in row}
     assert complaints == ({"mrc.retransmission"} if packet.cell.attempt else set())
 
@@ -298,6 +321,10 @@ def test_golden__stubs_say_what_they_are(golden: dict[str, Row]) -> None:
 
 def cell_of(name: str) -> CellPacket:
     return decode_cell(oracle.vector(name)[WIRE.MRC_ETH_LEN :], NICS, QPN, *key_of(name))
+
+
+def cell_in_udp_of(name: str) -> CellInUdp:
+    return decode_cell_in_udp(oracle.vector(name)[WIRE.MRC_ETH_LEN :], QPN, *key_of(name))
 
 
 def cell_frame(packet: CellPacket) -> bytes:
@@ -402,6 +429,88 @@ def test_cells__other_tunnels_are_left_alone(tmp_path: Path) -> None:
     rows = tshark(frames, tmp_path, fields=("ip.dst", "udp.dstport"))
     assert ["mrc.cell.psn" in row for row in rows] == [False, False, True]
     assert [(row["ip.dst"], row["udp.dstport"]) for row in rows] == [("10.99.0.2", "7")] * 3
+
+
+# ---- cells in UDP
+
+
+def test_cells_in_udp__columns_and_inner_packets(golden: dict[str, Row], tmp_path: Path) -> None:
+    start = golden["cell-in-udp6-of-three-last"]["_ws.col.Info"]
+    assert "Cell, PSN 0x000000, EV 0x10050000 | 54321 → 80 [PSH, ACK]" in start
+    assert "EV 0x10050000, sent again | " in golden["cell-in-udp4-rtx-ackreq"]["_ws.col.Info"]
+    assert "Stub, PSN 0x00f00d, EV" in golden["cell-in-udp4-stub"]["_ws.col.Info"]
+    names = ["cell-in-udp4", "cell-in-udp4-v6", "cell-in-udp-usids", "cell-in-udp-usids-arrived-ce"]
+    rows = tshark(
+        [oracle.vector(name) for name in names], tmp_path, "-E", "occurrence=l",
+        fields=("ip.dst", "ipv6.dst", "udp.dstport", "tcp.dstport"),
+    )  # fmt: skip
+    assert [row["udp.dstport"] for row in rows] == ["7", "4974", "7", "7"]
+    assert (rows[1]["ipv6.dst"], rows[1]["tcp.dstport"]) == ("fd99::2", "80")
+    way = "p1t0-1 p1t1-2 p1t0-2 p1:1"
+    assert [row.get("mrc.usids") for row in rows] == [None, None, way, "p1:1"]
+
+
+def poked(name: str, at: int, *values: int) -> bytes:
+    """Return a golden frame with other bytes, counted from its UDP header on."""
+    at += 34 if name.startswith("cell-in-udp4") else 54
+    frame = oracle.vector(name)
+    return frame[:at] + bytes(values) + frame[at + len(values) :]
+
+
+def test_cells_in_udp__fixed_bits_are_complained_of(tmp_path: Path) -> None:
+    frames = [
+        poked("cell-in-udp4", 8, 0x88),
+        poked("cell-in-udp4", 11, 1),
+        poked("cell-in-udp6", 12, 0x10),
+        poked("cell-in-udp6", 15, 1),
+        poked("cell-in-udp6", 16, 0x80),  # half of the mark
+        poked("cell-in-udp6", 28, 8, 6),
+    ]
+    for row in tshark(frames, tmp_path):
+        assert {expert for expert in EXPERTS if expert in row} == {"mrc.cell.words"}
+        assert row["_ws.col.Info"] == "No cell, on its port"
+
+
+def test_cells_in_udp__port_is_a_preference(tmp_path: Path) -> None:
+    frames = [oracle.vector("cell-in-udp4"), poked("cell-in-udp4", 2, *(4980).to_bytes(2))]
+    assert ["mrc.cell.psn" in row for row in tshark(frames, tmp_path)] == [True, False]
+    rows = tshark(frames, tmp_path, "-o", "mrc.cell_port:4980")
+    assert ["mrc.cell.psn" in row for row in rows] == [False, True]
+
+
+@pytest.mark.parametrize("name", ["cell-in-udp4-of-three-middle", "cell-in-udp6-of-three-middle"])
+def test_cells_in_udp__trimmed(name: str, tmp_path: Path) -> None:
+    whole, v4 = bytearray(oracle.vector(name)), name.startswith("cell-in-udp4")
+    at = WIRE.MRC_ETH_LEN
+    if v4:
+        whole[at + 1] = WIRE.MRC_DSCP_TRIMMED << 2
+    else:
+        word = int.from_bytes(whole[at : at + 4]) & ~(0x3F << 22) | WIRE.MRC_DSCP_TRIMMED << 22
+        whole[at : at + 4] = word.to_bytes(4)
+    cut = whole[: at + (20 if v4 else 40) + WIRE.MRC_CELL_TAIL + 48]
+    rows = tshark([bytes(cut), bytes(whole)], tmp_path)
+    assert [row["mrc.cell.piece.psn"] for row in rows] == ["0xffffff"] * 2
+    assert ["mrc.cut" in row for row in rows] == [True, False]
+    assert "trimmed" in rows[0]["_ws.col.Info"]
+
+
+def test_cells_in_udp__any_length_is_survived(tmp_path: Path) -> None:
+    frames = []
+    for name in ("cell-in-udp4-of-three-last", "cell-in-udp6", "cell-in-udp4-v6"):
+        whole, v4 = oracle.vector(name), name.startswith("cell-in-udp4")
+        udp = 34 if v4 else 54
+        for size in range(8, len(whole) - udp):
+            cut = bytearray(whole[: udp + size])
+            length_at, extra = (16, 20) if v4 else (18, 0)
+            cut[length_at : length_at + 2] = (size + extra).to_bytes(2)
+            cut[udp + 4 : udp + 6] = size.to_bytes(2)
+            frames.append(bytes(cut))
+    rows = tshark(frames, tmp_path)
+    for frame, row in zip(frames, rows, strict=True):
+        behind_udp = len(frame) - (34 if frame[12] == 8 else 54) - 8
+        if behind_udp:
+            assert ("mrc.cell.psn" in row) == (behind_udp > 22)
+            assert ("mrc.short" in row) == (behind_udp <= 22)
 
 
 # ---- what is wrong with a packet
@@ -561,3 +670,6 @@ def test_dissector_knows_the_headers_constants() -> None:
     assert f"CELL_MSS_MIN, CELL_PACKETS = {limits[0]}, {limits[1]}" in SOURCE
     assert f"SOLICIT = {WIRE.MRC_PETH_SOLICIT}" in SOURCE
     assert f"CELL_STUB = {WIRE.MRC_CELL_STUB}" in SOURCE
+    assert f'"UDP port of cells", {WIRE.MRC_CELL_PORT_DEFAULT}, ' in SOURCE
+    assert f"VXLAN_FLAGS = 8, 0x{WIRE.MRC_CELL_VXLAN:08x}" in SOURCE
+    assert f"ETHERNET_LEN = {WIRE.MRC_ETH_LEN}" in SOURCE

@@ -19,11 +19,12 @@ HELD, DELIVERED, DUPLICATE = ABI.MRC_C_RX_HELD, ABI.MRC_C_RX_PACKETS, ABI.MRC_C_
 BPF = Path(__file__).parents[3] / "bpf"
 
 
-def info(encap: int = WIRE.MRC_ENCAP_FULL) -> CaptureInfo:
+def info(encap: int = WIRE.MRC_ENCAP_FULL, cell_port: int | None = None) -> CaptureInfo:
     return CaptureInfo(
         host="h1",
         encap=encap,
         udp_port=4971,
+        cell_port=cell_port,
         interfaces=["plane0", "plane1"],
         peers=[CapturePeer(index=0, name="h2"), CapturePeer(index=1, name="h3")],
         qps_per_peer=16,
@@ -109,7 +110,7 @@ def test_a_probe_that_asks_for_a_sack(packets: Packets) -> None:
     packets.add([sent(vector("probe-solicit")), sent(vector("probe"))])
     asked, probed = packets.release()
     assert (asked.about.kind, probed.about.kind) == ("solicit", "probe")
-    assert " h2 qp 1 solicit t1 2 ev 0x10020000 length 146" in line(asked, WIRE.MRC_ENCAP_FULL)
+    assert " h2 qp 1 solicit t1 2 ev 0x10020000 length 146" in line(asked)
 
 
 # ---- cells
@@ -125,8 +126,8 @@ def test_a_cell_that_left(encap: int) -> None:
     assert (about.ev, about.t1, about.psn, about.psn_last) == (0x10020000, 2, 0xF00D, 0xF00D)
     assert (about.attempt, about.retransmit, about.length) == (0, False, 84)
     said = " plane1 tx h2 qp 1 cell psn 61453 t1 2 ev 0x10020000 length 84 "
-    assert line(one, encap).endswith(f"{said}10.99.0.1.54321 > 10.99.0.2.7 udp")
-    assert line(other, encap).endswith("fd99::1.54321 > fd99::2.80 tcp")
+    assert line(one).endswith(f"{said}10.99.0.1.54321 > 10.99.0.2.7 udp")
+    assert line(other).endswith("fd99::1.54321 > fd99::2.80 tcp")
 
 
 def test_pieces_of_a_cell_have_their_own_psns(packets: Packets) -> None:
@@ -151,7 +152,7 @@ def test_a_whole_cell_shows_a_range(packets: Packets) -> None:
     (packet,) = packets.release()
     assert (packet.about.psn, packet.about.psn_last) == (0xFFFFFE, 0)
     said = "cell psn 16777214-0 t1 2 ev 0x10020000 length 1230 10.99.0.1.54321 > 10.99.0.2.80 tcp"
-    assert line(packet, WIRE.MRC_ENCAP_FULL).endswith(said)
+    assert line(packet).endswith(said)
     assert comment(packet.about).endswith(" psn 16777214-0")
 
 
@@ -160,7 +161,7 @@ def test_a_cell_that_is_sent_again(packets: Packets) -> None:
     packets.add([arrived(vector("cell-rtx-ackreq"), ABI.MRC_C_RX_DUPLICATE, peer=1)])
     left, came = packets.release()
     assert (left.about.attempt, left.about.retransmit, left.about.psn) == (2, True, 0xFFFFFF)
-    assert line(left, WIRE.MRC_ENCAP_FULL).endswith("tcp retransmit attempt 2 by rtx_fifo")
+    assert line(left).endswith("tcp retransmit attempt 2 by rtx_fifo")
     assert comment(came.about).endswith(
         "t1 1 ev 0x10010000 peer h3 qp 3 psn 16777215 retransmit attempt 2 verdict duplicate"
     )
@@ -178,7 +179,7 @@ def test_a_cell_cut_short_has_no_psn(packets: Packets, size: int) -> None:
     (packet,) = packets.release()
     assert (packet.about.kind, packet.about.psn, packet.about.psn_last) == ("cell", None, None)
     assert packet.about.ev == 0x10020000
-    assert " cell t1 2 ev " in line(packet, WIRE.MRC_ENCAP_FULL)
+    assert " cell t1 2 ev " in line(packet)
 
 
 @pytest.mark.parametrize(
@@ -190,13 +191,82 @@ def test_cells_need_ipv6_not_usids(encap: int, kind: str) -> None:
     assert [packet.about.kind for packet in packets.release()] == [kind]
 
 
+# ---- cells in UDP
+
+
+IN_UDP = {
+    "cell-in-udp4": WIRE.MRC_ENCAP_ECMP4,
+    "cell-in-udp6": WIRE.MRC_ENCAP_ECMP6,
+    "cell-in-udp-usids": WIRE.MRC_ENCAP_FULL,
+}
+
+
+@pytest.mark.parametrize("name", IN_UDP)
+def test_a_cell_in_udp_that_left(name: str) -> None:
+    packets, frame = Packets(info(IN_UDP[name], 4974), 0), vector(name)
+    packets.add([sent(frame)])
+    (packet,) = packets.release()
+    about, usids = packet.about, name.endswith("usids")
+    assert (about.kind, about.peer, about.qp, about.verdict) == ("cell", "h2", 1, "sent")
+    assert (about.psn, about.psn_last, about.attempt) == (0xF00D, 0xF00D, 0)
+    assert (about.ev, about.t1) == ((0x10020000, 2) if usids else (0x10050000, 0))
+    path = "t1 2 ev 0x10020000" if usids else "ev 0x10050000"
+    said = f" plane1 tx h2 qp 1 cell psn 61453 {path} length {len(frame)} "
+    assert line(packet).endswith(f"{said}10.99.0.1.54321 > 10.99.0.2.7 udp")
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_pieces_of_a_cell_in_udp(version: int) -> None:
+    packets = Packets(info(IN_UDP[f"cell-in-udp{version}"], 4974), 0)
+    names = [f"cell-in-udp{version}-of-three-{which}" for which in ("first", "middle", "last")]
+    outcomes = (DELIVERED, HELD, ABI.MRC_C_RX_OVERLAP)
+    packets.add([arrived(vector(name), peer=1) for name in names])
+    packets.add([verdict(vector(n), why) for n, why in zip(names, outcomes, strict=True)])
+    found = [packet.about for packet in packets.release()]
+    assert [about.psn for about in found] == [0xFFFFFE, 0xFFFFFF, 0]
+    assert [about.verdict for about in found] == ["in order", "reordered", "rx_overlap"]
+
+
+def test_a_damaged_cell_in_udp_is_known_by_its_port() -> None:
+    packets = Packets(info(WIRE.MRC_ENCAP_ECMP4, 4974), 0)
+    frame = vector("cell-in-udp4")
+    packets.add([arrived(frame[:42] + b"\0" + frame[43:], ABI.MRC_C_DROP_CELL)])
+    packets.add([arrived(frame[:60], ABI.MRC_C_DROP_SHORT)])
+    for packet, why in zip(packets.release(), ("drop_cell", "drop_short"), strict=True):
+        assert (packet.about.kind, packet.about.qp, packet.about.psn) == ("cell", None, None)
+        assert line(packet).endswith(f" cell length {len(packet.data)} verdict {why}")
+
+
+@pytest.mark.parametrize(
+    ("encap", "port", "name"),
+    [
+        (WIRE.MRC_ENCAP_ECMP4, None, "cell-in-udp4"),  # cells are IP in IPv6 here
+        (WIRE.MRC_ENCAP_ECMP4, 4975, "cell-in-udp4"),
+        (WIRE.MRC_ENCAP_ECMP6, 4974, "cell-v4-udp"),
+        (WIRE.MRC_ENCAP_FULL, 4974, "cell-v4-udp"),
+    ],
+)
+def test_cells_of_the_other_envelope_are_none(encap: int, port: int | None, name: str) -> None:
+    packets = Packets(info(encap, port), 0)
+    packets.add([sent(vector(name))])
+    assert [packet.about.kind for packet in packets.release()] == ["other"]
+
+
+@pytest.mark.parametrize("name", ["", "-reduced", "-ecmp6", "-ecmp4"])
+def test_mrcs_own_packets_are_told_from_cells_in_udp(name: str) -> None:
+    encap = {"": 0, "-reduced": 1, "-ecmp6": 2, "-ecmp4": 3}[name]
+    packets = Packets(info(encap, 4974), 0)
+    packets.add([sent(vector(f"data{name}" if name else "data-v4"))])
+    assert [packet.about.kind for packet in packets.release()] == ["data"]
+
+
 @pytest.mark.parametrize("data", [b"", DATA[:14], DATA[:100], b"\xff" * 60, b"\xff" * 300])
 def test_what_cannot_be_read_is_not_known(packets: Packets, data: bytes) -> None:
     packets.add([arrived(data.ljust(4, b"\0"), ABI.MRC_C_DROP_SHORT, peer=NONE, plane=8)])
     (packet,) = packets.release()
     assert (packet.about.kind, packet.about.psn, packet.about.peer) == ("other", None, None)
     assert packet.about.interface == ""
-    assert "verdict drop_short" in line(packet, WIRE.MRC_ENCAP_FULL)
+    assert "verdict drop_short" in line(packet)
 
 
 @pytest.mark.parametrize("name", ["", "-reduced", "-ecmp6", "-ecmp4"])
@@ -212,7 +282,7 @@ def test_each_way_across_a_fabric(name: str) -> None:
     ev = wire.envelope.ev if encap < 2 else wire.envelope.ev & ~0xFFFF  # ports hold the high half
     assert (packet.about.ev, packet.about.psn) == (ev, wire.bth.psn)
     assert bool(packet.about.t1) == (encap < 2)
-    assert " > " in line(packet, encap)
+    assert " > " in line(packet)
 
 
 def test_a_qp_of_another_peer_is_not_believed(packets: Packets) -> None:
