@@ -150,7 +150,7 @@ def narrow(engine: Engine) -> list[str]:
         found.setdefault((plane, mtu), []).append(name)
     return [
         f"plane {plane} carries packets of {mtu:,} bytes to {_who(names)}; "
-        f"its NICs say {engine.config.fabric.mtu:,} (`mrcctl doctor` and docs/troubleshooting.md tell more)"
+        f"its NICs say {engine.config.fabric.mtu:,}"
         for (plane, mtu), names in sorted(found.items())
     ]
 

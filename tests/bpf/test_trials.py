@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Paths that lose data while probes are answered, and trials, which are probes that look like data."""
+"""Paths that lose data while probes are answered, and trials, probes that look like data."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_cell__peer_answers_a_trial_as_a_copy(cells: CellRig, rig: Rig) -> None:
 def test_cell__trial_is_answered_where_data_comes_in_packets(
     cells: CellRig, rig: Rig, psn: int, counter: str
 ) -> None:
-    """So the sender learns that cells get through again; no packet is taken in the other framing."""
+    """So the sender learns that cells get through again; none is taken in the other framing."""
     rig.edit("qps", 0, "mrc_qp", framing=ABI.MRC_FRAMING_MRC)
     cells.arrive(cells.far.cell(psn, stub_of(ip4(b"x")), mss=WIRE.MRC_CELL_STUB, first=0))
     assert rig.counted()[counter] == 1

@@ -14,7 +14,7 @@ import pytest
 
 from mrcd.datapath.control import CommandRefused
 from mrcd.peers import trials
-from mrcd.peers.trials import Places, Tried, Trials, Way
+from mrcd.peers.trials import Places, Trials, Tried, Way
 from mrcd.wire.abi import ABI
 
 _PATH, _TX = ABI.structs["mrc_path"], ABI.structs["mrc_tx"]
@@ -62,7 +62,7 @@ class Network:
 class Sessions:
     """What is said to sessions."""
 
-    now: Tried | None = Tried(FULL, ABI.MRC_FRAMING_CELL, 40, (1, 1))
+    now: Tried | None = field(default_factory=lambda: Tried(FULL, ABI.MRC_FRAMING_CELL, 40, (1, 1)))
     most: dict[int, int | None] = field(default_factory=dict)
     swallowed: dict[int, bool] = field(default_factory=dict)
     hear: Callable[[], None] = lambda: None

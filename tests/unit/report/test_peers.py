@@ -29,7 +29,9 @@ def engine(**states: State) -> Any:
     sessions = {name: SimpleNamespace(heard_ns=NOW - 157 * SECOND) for name in states}
     return SimpleNamespace(
         config=SimpleNamespace(peers=[SimpleNamespace(name=name) for name in states]),
-        peers=SimpleNamespace(state=states.__getitem__, sessions=sessions, refusals={}, failed={}, narrow={}, plain={}),
+        peers=SimpleNamespace(
+            state=states.__getitem__, sessions=sessions, refusals={}, failed={}, narrow={}, plain={}
+        ),
     )
 
 
