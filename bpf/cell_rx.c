@@ -491,13 +491,3 @@ int mrc_cell(struct __sk_buff *skb)
 		return cell_drop(&in, why);
 	return in.p->cut ? refuse_cut(skb, &in) : place_cell(skb, &in);
 }
-
-/*
- * What comes to the port of cells by another interface than a plane's, or is none for the address
- * of the plane that brought it. The device that owns the port is there for GRO, and lets nothing in.
- */
-int mrc_stray(struct __sk_buff *skb)
-{
-	count(MRC_C_DROP_SID);
-	return TC_ACT_SHOT;
-}

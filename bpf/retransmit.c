@@ -136,6 +136,7 @@ static __always_inline void resend(struct __sk_buff *skb, u32 qp, u64 seen_ns, s
 		return;
 	if (r->b->narrow && r->entry->len > r->b->most_all && r->up & ~(u64)r->b->narrow)
 		r->up &= ~(u64)r->b->narrow;
+	FORGET(r->up, r->now);
 	part_cell(r->entry->slot);
 	if (!claim_loss(r, &move))
 		return;
@@ -143,12 +144,12 @@ static __always_inline void resend(struct __sk_buff *skb, u32 qp, u64 seen_ns, s
 		__sync_fetch_and_add(&r->path->lost, 1);
 		r->b->lost[path_plane(r->old_id)]++;
 	}
-	if (r->deaf)
-		report_deaf(qp, r->old_id, r->path, r->now);
 	count_atomic(r->why);
 	report_move(qp, r->old_id, r->path, &move, r->cause, r->sent_ns, r->now);
 	if (r->new_id != MRC_NO_PATH)
 		send_copy(skb, qp, r, head);
+	if (r->deaf)             /* last, or the verifier would walk all of it once more */
+		report_deaf(qp, r->old_id, r->path, r->now);
 }
 
 /*

@@ -353,21 +353,21 @@ static __always_inline void take_arrived(u32 qp, const struct sack_in *s, u32 su
 
 /*
  * Is the SACK the answer to a trial? It says that a packet arrived twice which the path's trial
- * repeated. Then it tells nothing else of that packet.
+ * repeated. Then the path works.
  */
-static __always_inline void trial_answered(u32 qp, struct sack_in *s, struct mrc_tx *tx,
-					   struct mrc_balance *b, u64 now)
+static __always_inline u32 trial_answered(u32 qp, const struct sack_in *s, struct mrc_tx *tx,
+					  struct mrc_balance *b, u64 now)
 {
 	u32 plane = ev_plane(s->ev) & (MRC_MAX_PLANES - 1), id;
 	struct path_move move = {};
 	struct mrc_path *path;
 
 	if (tx->trial_psn[plane] != s->trigger)
-		return;
+		return 0;
 	id = tx->trial_path[plane] & PATH_ID_MASK;
 	path = path_get(qp, id);
 	if (!path || path->ev != s->ev || !path->trial_len || path->probe_seen == path->probe_id)
-		return;
+		return 0;
 	path->probe_seen = path->probe_id;
 	path->fits = path->trial_len;
 	b->heard_ns = now;
@@ -377,8 +377,7 @@ static __always_inline void trial_answered(u32 qp, struct sack_in *s, struct mrc
 	bpf_spin_unlock(&tx->lock);
 	count(MRC_C_TRIAL_REPLY);
 	report_move(qp, id, path, &move, s->m ? MRC_ON_PROBE_MARK : MRC_ON_PROBE, 0, now);
-	s->needless = 0;
-	s->trigger = s->next;    /* no packet on its way */
+	return 1;
 }
 
 /* Take a SACK apart: what caused it and what has arrived. mrc_learn() does the rest. */
@@ -403,8 +402,10 @@ static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, u32 cell, str
 	why = s.ahead < 0 || s.una == s.next ? MRC_C_SACK_STALE : MRC_C_SACK_RX;
 	count(why);
 	capture_outcome(key, qp, why);
-	if (s.needless)
-		trial_answered(qp, &s, tx, b, now);
+	if (s.needless && trial_answered(qp, &s, tx, b, now)) {
+		go_on(skb, chain); /* the next SACK has all other news, too */
+		return;
+	}
 	if (s.una == s.next || s.ahead < -CFG_WINDOW) {
 		go_on(skb, chain); /* one that is older than the window tells nothing either */
 		return;

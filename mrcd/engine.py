@@ -138,13 +138,7 @@ class Engine:
         self.config = config = await placed(nl, self.config)
         found_planes = await find_planes(nl, config)
         needed = adoption.sizes_of(config)
-        wanted = hooks(
-            config.mrc0.name,
-            config.interfaces,
-            xdp=needed.xdp,
-            cells=config.cells,
-            udp=config.cell_udp,
-        )
+        wanted = hooks(config.mrc0.name, config.interfaces, xdp=needed.xdp, cells=config.cells)
         self._hooks = wanted
         missing = {plane.configured for plane in found_planes if not plane.present}
         present = [hook for hook in wanted if hook.interface not in missing]

@@ -38,6 +38,7 @@ from mrcd.wire.envelope import cell_overhead, overhead
 from mrcd.wire.packet import WIRE
 
 IFNAMSIZ = 16
+CELL_PORT_MIN = 1024  # what any user may open, so the privileged process opens no other
 RETRIES_MAX, RETRY_MAX_S = 250, 86_400  # the programs count 255 sendings of a packet
 DATAGRAM_MAX_MS = 600_000
 MPR_MIN, MPR_MAX = WIRE.MRC_MPR_UNIT, 4096  # the window bitmap holds twice the MPR
@@ -433,7 +434,7 @@ def _transport(table: Table) -> Transport:
     transport = Transport(
         udp_port=table.integer("udp_port", default.udp_port, 1, 65535),
         control_port=table.integer("control_port", default.control_port, 1, 65535),
-        cell_port=table.integer("cell_port", default.cell_port, 1, 65535),
+        cell_port=table.integer("cell_port", default.cell_port, CELL_PORT_MIN, 65535),
         qps_per_peer=table.integer("qps_per_peer", default.qps_per_peer, 1, QPS_MAX, power=True),
         mpr=table.integer("mpr", default.mpr, MPR_MIN, MPR_MAX, power=True),
         ring_slots=table.integer("ring_slots", default.ring_slots, RING_MIN, RING_MAX, power=True),

@@ -81,7 +81,7 @@ def layout_of(config: Config, needed: Sizes) -> str:
             transport.ev_min_active,
             transport.tc,
             transport.framing,
-            config.cell_udp,
+            transport.cell_envelope,
         ],
     }
     if fabric.routing.network:

@@ -40,22 +40,17 @@ class Hook:
         return f"link_{self.kind}_{self.interface}"
 
 
-def hooks(
-    mrc0: str, planes: Iterable[str], *, xdp: bool, cells: bool = False, udp: bool = False
-) -> list[Hook]:
+def hooks(mrc0: str, planes: Iterable[str], *, xdp: bool, cells: bool = False) -> list[Hook]:
     """Return the place of every program. Where a plane has two, mrc_deliver is the first.
 
     With cells mrc0 lies on mrc0p, without them mrc0p is its other end; and with cells there is a
-    pair that cuts what is too large for one (mrcd/datapath/mrc0.py). With cells in UDP (`udp`)
-    there is a device that owns their port, by which nothing may enter. The clock's pair comes
-    first, since the program of packets may make a beat at once.
+    pair that cuts what is too large for one (mrcd/datapath/mrc0.py). The clock's pair comes first,
+    since the program of packets may make a beat at once.
     """
     found = [Hook("tc", f"{mrc0}{end}", "mrc_beat") for end in ("b", "bp")]
     found.append(Hook("tc", f"{mrc0}p", "mrc_spray", "egress" if cells else "ingress"))
     if cells:
         found.append(Hook("tc", f"{mrc0}cp", "mrc_spray"))
-    if udp:
-        found.append(Hook("tc", f"{mrc0}u", "mrc_stray"))
     for name in planes:
         if xdp:
             found += [Hook("tc", name, "mrc_deliver"), Hook("xdp", name, "mrc_receive")]

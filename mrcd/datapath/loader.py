@@ -80,7 +80,6 @@ PROGRAMS = (
     "mrc_receive",
     "mrc_deliver",
     "mrc_cell",
-    "mrc_stray",
     "mrc_drain",
     "mrc_solicit",
     "mrc_release",

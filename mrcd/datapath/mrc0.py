@@ -13,8 +13,8 @@ One more pair, mrc0b and mrc0bp, is the clock: a packet circles in it (bpf/beat.
 mrc0b waits for a tick in a token bucket, what leaves by mrc0bp for REST_NS.
 
 With cells in UDP a vxlan device, mrc0u, owns their port: GRO puts a cell's packets together only
-where a socket of that driver waits for them. The planes' programs take the cells before it; what
-reaches it came by another interface, and is dropped.
+where a socket of that driver waits for them. The planes' programs take the cells before it. It has
+no VNI and filters by VNIs, so its driver drops whatever else comes to the port.
 
 Without cells mrc0 is itself an end of a veth pair. The kernel segments packets and computes
 checksums on the way to mrc0p, the other end, where the spray program runs (docs/architecture.md).
@@ -189,6 +189,7 @@ def _refuse_foreign(nl: Netlink, config: Config, records: Path) -> None:
     ours = {one for pair in _pairs(config) if pair[0] in recorded for one in pair}
     if {name, f"{name}p"} & set(recorded):
         ours |= {name, f"{name}p", f"{name}d"}
+    ours |= {f"{name}u"} & set(recorded)
     for interface in sorted(names(config) - ours):
         if nl.exists(interface):
             raise DatapathError(
@@ -245,6 +246,7 @@ async def _ensure_port(nl: Netlink, config: Config, records: Path) -> None:
         return
     pins.record(records, "device", name)
     if there:
+        await nl.set_link(name, mtu=config.mtu)
         return
     try:
         await nl.create_vxlan(name, port, mtu=config.mtu, mac=_random())

@@ -148,10 +148,9 @@ def narrow(engine: Engine) -> list[str]:
     found: dict[tuple[int, int], list[str]] = {}
     for (name, plane), mtu in engine.peers.narrow.items():
         found.setdefault((plane, mtu), []).append(name)
-    full = engine.config.fabric.mtu
     return [
         f"plane {plane} carries packets of {mtu:,} bytes to {_who(names)}; "
-        f"its NICs say {full:,} (`mrcctl doctor` and docs/troubleshooting.md tell more)"
+        f"its NICs say {engine.config.fabric.mtu:,} (`mrcctl doctor` and docs/troubleshooting.md tell more)"
         for (plane, mtu), names in sorted(found.items())
     ]
 

@@ -203,5 +203,5 @@ def test_udev_steers_the_interfaces_that_the_daemon_would_steer_as_root() -> Non
 def test_sysctls_are_those_that_the_daemon_sets() -> None:
     text = (SYSTEMD / "90-mrcd.conf").read_text()
     for key, value in sysfs.MRC0_SYSCTLS.items():
-        for interface in ("mrc0", "mrc0p", "mrc0d", "mrc0c", "mrc0cp"):
+        for interface in ("mrc0", "mrc0p", "mrc0d", "mrc0c", "mrc0cp", "mrc0u"):
             assert f"-net.ipv6.conf.{interface}.{key} = {value}\n" in text

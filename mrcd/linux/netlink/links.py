@@ -8,6 +8,8 @@ import ipaddress
 import os
 from typing import Any
 
+from pyroute2.netlink.rtnl.ifinfmsg.plugins.vxlan import vxlan
+
 from mrcd.linux import netns as namespaces
 from mrcd.linux.interfaces import Link, XdpProgram
 from mrcd.linux.netlink.connection import Connection, trying
@@ -24,6 +26,16 @@ def _own_address(message: Any) -> str:
     IFA_ADDRESS is the far end on point-to-point links; IFA_LOCAL is absent in IPv6.
     """
     return str(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS"))
+
+
+def _extend_vxlan() -> None:
+    """Add the attribute of linux/if_link.h behind the last one that pyroute2 0.9.7 has."""
+    known = [name for name, _ in vxlan.nla_map]
+    if known[-1] == "IFLA_VXLAN_DF":
+        vxlan.nla_map = (*vxlan.nla_map, ("IFLA_VXLAN_VNIFILTER", "uint8"))
+
+
+_extend_vxlan()
 
 
 class Links(Connection):
@@ -102,7 +114,7 @@ class Links(Connection):
             )
 
     async def create_vxlan(self, name: str, port: int, *, mtu: int, mac: bytes) -> None:
-        """Create a vxlan device that opens a UDP port, without a VNI of its own.
+        """Create a vxlan device that opens a UDP port, and takes no VNI: nothing enters by it.
 
         Fails when the name is taken, or when the kernel has no vxlan.
         """
@@ -113,6 +125,7 @@ class Links(Connection):
                 ifname=name,
                 vxlan_port=port,
                 vxlan_collect_metadata=1,
+                vxlan_vnifilter=1,
                 vxlan_learning=0,
                 vxlan_udp_zero_csum6_rx=1,
                 address=mac_text(mac),

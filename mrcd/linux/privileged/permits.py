@@ -18,8 +18,12 @@ from typing import Any
 from mrcd.linux.privileged import requests
 from mrcd.linux.privileged.requests import Request
 
-SUFFIXES = ("", "p", "d", "c", "cp", "b", "bp", "u")
+PORT = "u"
+"""What the name of the device that owns the port of cells in UDP adds to that of mrc0."""
+SUFFIXES = ("", "p", "d", "c", "cp", "b", "bp", PORT)
 """What the names of the interfaces of ours add to that of mrc0 (mrcd/datapath/mrc0.py)."""
+PORTS = range(1024, 65536)
+"""The ports that it may open, which any user of the host may."""
 BUCKETS = {"b": 1 << 16, "bp": 1 << 16, "cp": 1 << 22}
 """Those of the interfaces with token buckets, the clock's and the one that parks packets, and how
 many bytes each may hold."""
@@ -126,7 +130,8 @@ def _create_macvlan(request: requests.CreateMacvlan, permits: Permits, _undone: 
 
 def _create_vxlan(request: requests.CreateVxlan, permits: Permits, _undone: Undone) -> bool:
     mac = _MAC.fullmatch(request.mac)
-    return _own(permits, request.name) and bool(mac) and 0 < request.port < 1 << 16
+    named = request.name == f"{permits.mrc0}{PORT}"
+    return named and bool(mac) and request.mtu in _MTU and request.port in PORTS
 
 
 def _delete_link(request: requests.DeleteLink, permits: Permits, undone: Undone) -> bool:

@@ -51,7 +51,7 @@ class CreateMacvlan:
 
 @dataclass(frozen=True, slots=True)
 class CreateVxlan:
-    """Create a vxlan device that opens a UDP port, without a VNI of its own."""
+    """Create a vxlan device that opens a UDP port, and takes no VNI: nothing enters by it."""
 
     name: str
     port: int

@@ -41,7 +41,8 @@ _IFLA_GSO_MAX_SEGS, _IFLA_GSO_MAX_SIZE = 40, 41
 _INFO_KIND, _INFO_DATA = 1, 2
 _VETH_INFO_PEER = 1
 _MACVLAN_MODE, _MACVLAN_PRIVATE = 1, 1
-_VXLAN_LEARNING, _VXLAN_PORT, _VXLAN_UDP_ZERO_CSUM6_RX, _VXLAN_COLLECT_METADATA = 7, 15, 20, 25
+_VXLAN_LEARNING, _VXLAN_PORT, _VXLAN_UDP_ZERO_CSUM6_RX = 7, 15, 20
+_VXLAN_COLLECT_METADATA, _VXLAN_VNIFILTER = 25, 30
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
 _IFA_F_NODAD, _IFA_F_NOPREFIXROUTE = 0x02, 0x200
@@ -166,7 +167,7 @@ class RouteNetlink:
         self._create_link(request.what(), request.name, request.mtu, request.mac, info)
 
     def create_vxlan(self, request: requests.CreateVxlan) -> None:
-        """Create a vxlan device without a VNI of its own; fail when the name is taken."""
+        """Create a vxlan device that takes no VNI; fail when the name is taken."""
         info = _nest(
             _IFLA_LINKINFO,
             attribute(_INFO_KIND, "vxlan"),
@@ -174,6 +175,7 @@ class RouteNetlink:
                 _INFO_DATA,
                 attribute(_VXLAN_PORT, struct.pack("!H", request.port)),
                 attribute(_VXLAN_COLLECT_METADATA, b"\1"),
+                attribute(_VXLAN_VNIFILTER, b"\1"),
                 attribute(_VXLAN_LEARNING, b"\0"),
                 attribute(_VXLAN_UDP_ZERO_CSUM6_RX, b"\1"),
             ),

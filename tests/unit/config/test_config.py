@@ -91,6 +91,27 @@ def test_load__cells_leave_more_of_a_plane(
 
 
 @pytest.mark.parametrize(
+    ("routing", "envelope", "udp", "mtu"),
+    [
+        (Routing("srv6"), "auto", False, 8960),
+        (Routing("srv6"), "udp", True, 8930),
+        (Routing("srv6", encap="reduced"), "auto", False, 8960),
+        (Routing("ecmp"), "auto", True, 8930),
+        (Routing("ecmp", underlay=4), "auto", True, 8950),
+        (Routing("ecmp", underlay=4), "udp", True, 8950),
+    ],
+)
+def test_load__cells_are_in_udp_where_no_usids_are(
+    folder: Path, routing: Routing, envelope: str, udp: bool, mtu: int
+) -> None:
+    (folder / "fabric.toml").write_text(description.dumps(description.generate(routing=routing)))
+    loaded = read(folder, f'{TRANSPORT}cell_envelope = "{envelope}"')
+    assert (loaded.cells, loaded.cell_udp, loaded.mtu) == (True, udp, mtu)
+    without = read(folder, f'{TRANSPORT}cell_envelope = "{envelope}"\nframing = "mrc"')
+    assert (without.cells, without.cell_udp) == (False, False)
+
+
+@pytest.mark.parametrize(
     ("routing", "hosts_per_t0", "why"),
     [
         (Routing("ecmp", underlay=6), 3, None),  # one T0 in each plane
@@ -104,18 +125,20 @@ def test_load__cells_leave_more_of_a_plane(
         ),
     ],
 )  # fmt: skip
-def test_load__cells_without_usids_need_ipv6_and_one_t0(
+def test_load__cells_of_ip_in_ipv6_without_usids_need_ipv6_and_one_t0(
     folder: Path, routing: Routing, hosts_per_t0: int, why: str | None
 ) -> None:
     ecmp = description.generate(hosts=3, hosts_per_t0=hosts_per_t0, routing=routing)
     (folder / "fabric.toml").write_text(description.dumps(ecmp))
-    assert read(folder, TRANSPORT + 'framing = "auto"').cells is (why is None)
-    if why is None:
-        assert read(folder, TRANSPORT + 'framing = "cell"').cells
-    else:
-        assert problems(folder, TRANSPORT + 'framing = "cell"') == [
-            f'transport.framing: "cell": {why}; write "auto" or "mrc"'
-        ]
+    for framing in ("auto", "cell"):
+        text = f'{TRANSPORT}framing = "{framing}"\ncell_envelope = "ipv6"'
+        if why is None:
+            assert (read(folder, text).cells, read(folder, text).mtu) == (True, 8960)
+        else:
+            assert problems(folder, text) == [
+                f'transport.cell_envelope: "ipv6": {why}; write "auto" or "udp"'
+            ]
+    assert not read(folder, f'{TRANSPORT}framing = "mrc"\ncell_envelope = "ipv6"').cells
 
 
 def test_load__smallest_plane_mtu_of_the_fabric_leaves_ipv6_its_minimum() -> None:
@@ -136,6 +159,7 @@ def test_load__everything_given(folder: Path) -> None:
         [transport]
         udp_port = 4791
         control_port = 4792
+        cell_port = 4794
         qps_per_peer = 16
         mpr = 128
         ring_slots = 128
@@ -157,7 +181,7 @@ def test_load__everything_given(folder: Path) -> None:
     assert loaded.own_prefixes == (ip_network("172.16.0.1/32"), *routed)
     assert loaded.interfaces == ("eth1", "eth2", "eth3", "eth4")
     assert loaded.transport == config.Transport(
-        4791, 4792, 16, 128, 128, 500, 256, 32, 50, "native", "clsact"
+        4791, 4792, 4794, 16, 128, 128, 500, 256, 32, 50, "native", "clsact"
     )
     assert loaded.metrics.endpoint == ("::1", 9971)
     assert [peer.name for peer in loaded.peers] == ["h3"]
@@ -203,10 +227,10 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
         (MINIMAL + "[mrc]\nx = 1", "mrc: {...}: unknown key; did you mean mrc0?"),
         (
             MINIMAL + "[transport]\nzzz = true",
-            "transport.zzz: true: unknown key; known: cell_max, cell_min, congestion_control, "
-            "control_port, datagram_max_ms, ev_min_active, evs, framing, mpr, "
-            "probe_pps, qps_per_peer, retry_limit, retry_s, ring_slots, survey_pps, tc, tick_us, "
-            "udp_port, xdp",
+            "transport.zzz: true: unknown key; known: cell_envelope, cell_max, cell_min, "
+            "cell_port, congestion_control, control_port, datagram_max_ms, ev_min_active, evs, "
+            "framing, mpr, probe_pps, qps_per_peer, retry_limit, retry_s, ring_slots, survey_pps, "
+            "tc, tick_us, udp_port, xdp",
         ),
         (TRANSPORT + 'framing = "tso"', 'transport.framing: "tso": must be one of auto, cell, mrc'),
         (
@@ -236,6 +260,21 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
         (
             TRANSPORT + "udp_port = 4972",
             "transport.control_port: 4972: is also udp_port; each needs a port of its own",
+        ),
+        *(
+            (
+                TRANSPORT + f"cell_port = {port}",
+                f"transport.cell_port: {port}: is also {other}; each needs a port of its own",
+            )
+            for port, other in ((4971, "udp_port"), (4972, "control_port"))
+        ),
+        (
+            TRANSPORT + "cell_port = 53",
+            "transport.cell_port: 53: must be an integer from 1024 to 65535",
+        ),
+        (
+            TRANSPORT + 'cell_envelope = "geneve"',
+            'transport.cell_envelope: "geneve": must be one of auto, ipv6, udp',
         ),
         (
             TRANSPORT + "qps_per_peer = true",

@@ -155,6 +155,8 @@ settings = st.fixed_dictionaries(
         "qps_per_peer": st.sampled_from([1, 4]),
         "tc": st.sampled_from(["auto", "clsact"]),
         "udp_port": st.sampled_from([4971, 4791]),
+        "cell_port": st.sampled_from([4974, 4789]),
+        "cell_envelope": st.sampled_from(["auto", "ipv6", "udp"]),
     },
 )
 

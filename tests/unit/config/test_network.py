@@ -77,20 +77,20 @@ def test_load__planes_and_peers_without_a_fabric_file() -> None:
     assert peer.host.endpoints == (IPv6Address("fe80::2"), IPv6Address("fe80::2:2"))
     assert peer.host.public_key == KEY
     assert peer.allowed == (ip_network("10.99.0.2/32"), ip_network("10.8.0.0/16"))
-    assert loaded.cells, "link-local addresses mean that there is no router in between"
+    assert (loaded.cells, loaded.cell_udp) == (True, True)
 
 
 def test_load__what_the_kernel_knows_is_filled_in() -> None:
     open_ = read(TEXT)
     assert open_.fabric.mtu == 0
-    assert "less 40" in open_.mtu_shown
+    assert "less 70" in open_.mtu_shown
     ours = (ip_address("fe80::1"), ip_address("fe80::1:1"))
     placed = open_.placed(ours, 9000)
-    assert (placed.mtu, placed.mtu_of(cells=False)) == (8960, 8912)
+    assert (placed.mtu, placed.mtu_of(cells=False)) == (8930, 8912)
     assert [underlay.address(placed.fabric, placed.host, k) for k in range(2)] == list(ours)
     assert open_.placed(ours, 65536).fabric.mtu == MTU_MAX, "of NICs that have more"
     configured = read(changed('"eth1"\n', '"eth1"\nmtu = 1400\n'.replace("1400", "1500")))
-    assert configured.placed(ours, 9000).mtu == 1460
+    assert configured.placed(ours, 9000).mtu == 1430
 
 
 def test_load__addresses_tell_peers_apart() -> None:
@@ -112,25 +112,40 @@ def test_load__a_plane_is_one_path_or_as_many_as_asked_for(options: str, paths: 
     evs = usid.evs_between(loaded.fabric, loaded.host, loaded.peers[0].host, 1)
     assert len(evs) == len(set(evs)) == paths
     assert {usid.ev_plane(ev) for ev in evs} == {1}
-    assert loaded.cells is (paths == 1)
+    assert loaded.cells, "routers hash the ports of cells in UDP"
 
 
 IPV4 = changed('"fe80::2%eth1", "fe80::2:2"', '"192.0.2.2", "198.51.100.2"')
 GLOBAL = changed('"fe80::2%eth1", "fe80::2:2"', '"2001:db8::2", "2001:db8:1::2"')
 
 
+@pytest.mark.parametrize("text", [TEXT, GLOBAL, IPV4])
+@pytest.mark.parametrize(("framing", "cells"), [("auto", True), ("cell", True), ("mrc", False)])
+def test_load__cells_on_every_network(text: str, framing: str, cells: bool) -> None:
+    loaded = read(f'[transport]\nframing = "{framing}"\n{text}')
+    assert (loaded.cells, loaded.cell_udp) == (cells, cells)
+
+
 @pytest.mark.parametrize(
-    ("text", "framing", "cells"),
+    ("text", "why"),
     [
-        (TEXT, "auto", True),
-        (TEXT, "mrc", False),
-        (GLOBAL, "auto", False),
-        (GLOBAL, "cell", True),
-        (IPV4, "auto", False),
+        (TEXT, None),
+        (GLOBAL, None),
+        (IPV4, "cells need endpoints with IPv6 addresses"),
+        (
+            f"[planes]\npaths = 2\n{GLOBAL}",
+            "cells need paths = 1, because routers that hash would ignore the EV",
+        ),
     ],
 )
-def test_load__cells_where_no_router_can_refuse_them(text: str, framing: str, cells: bool) -> None:
-    assert read(f'[transport]\nframing = "{framing}"\n{text}').cells is cells
+def test_load__cells_of_ip_in_ipv6_are_refused_where_they_cannot_be(
+    text: str, why: str | None
+) -> None:
+    text = f'[transport]\ncell_envelope = "ipv6"\n{text}'
+    if why is None:
+        assert (read(text).cells, read(text).cell_udp) == (True, False)
+    else:
+        assert problems(text) == [f'transport.cell_envelope: "ipv6": {why}; write "auto" or "udp"']
 
 
 def test_load__ipv4() -> None:
@@ -283,21 +298,6 @@ def test_problem__link_local_and_global_addresses_on_one_plane() -> None:
         'peer[2].endpoints: "2001:db8::3": and that of peer b on plane 1: one is link-local, one '
         "is not; a plane has one address of this host, so take the same kind for all peers"
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (IPV4, "cells need endpoints with IPv6 addresses"),
-        (
-            "[planes]\npaths = 2\n" + TEXT,
-            "cells need paths = 1, because routers that hash would ignore the EV",
-        ),
-    ],
-)
-def test_problem__cells_that_cannot_be(text: str, why: str) -> None:
-    found = problems('[transport]\nframing = "cell"\n' + text)
-    assert found == [f'transport.framing: "cell": {why}; write "auto" or "mrc"']
 
 
 def test_all_problems_are_listed_at_once() -> None:

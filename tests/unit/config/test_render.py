@@ -47,12 +47,14 @@ def transports(draw: st.DrawFn) -> Transport:
     mpr = draw(st.sampled_from([128, 2048, 4096]))
     evs = draw(st.integers(8, 256))
     shortest = draw(st.integers(0, config.CELL_MAX))
-    udp, control = draw(
-        st.lists(st.integers(1, 65535), min_size=2, max_size=2, unique=True).map(tuple)
-    )
+    cell = draw(st.integers(config.CELL_PORT_MIN, 65535))
+    others = st.integers(1, 65535).filter(lambda port: port != cell)
+    udp, control = draw(st.lists(others, min_size=2, max_size=2, unique=True).map(tuple))
     return Transport(
         udp_port=udp,
         control_port=control,
+        cell_port=cell,
+        cell_envelope=draw(st.sampled_from(["auto", "ipv6", "udp"])),
         qps_per_peer=draw(st.sampled_from([1, 2, 4, 16])),
         mpr=mpr,
         ring_slots=draw(st.sampled_from([mpr, 65536])),

@@ -60,7 +60,7 @@ def test_options_that_contradict_each_other_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("routing", "auto", "mrc"),
-    [(SRV6, 8960, 8872), (REDUCED, 8960, 8912), (ECMP6, 8912, 8912), (ECMP4, 8932, 8932)],
+    [(SRV6, 8960, 8872), (REDUCED, 8960, 8912), (ECMP6, 8930, 8912), (ECMP4, 8950, 8932)],
 )
 def test_mtu_of_mrc0_is_what_the_headers_leave(
     tmp_path: Path, routing: Routing, auto: int, mrc: int

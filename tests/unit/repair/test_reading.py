@@ -12,7 +12,7 @@ from mrcd.linux.interfaces import LinkState
 from mrcd.repair import reading
 from mrcd.repair.reading import Made
 
-CONFIG: Any = SimpleNamespace(cells=True, mrc0=SimpleNamespace(name="mrc0"))
+CONFIG: Any = SimpleNamespace(cells=True, cell_udp=True, mrc0=SimpleNamespace(name="mrc0"))
 
 
 def made(monkeypatch: pytest.MonkeyPatch, *kinds: tuple[str, str]) -> dict[str, int]:
@@ -27,8 +27,8 @@ def made(monkeypatch: pytest.MonkeyPatch, *kinds: tuple[str, str]) -> dict[str, 
 
 
 def test_made__ours_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = made(monkeypatch, ("mrc0p", "veth"), ("mrc0", "macvlan"), ("eth0", ""))
-    assert found == {"mrc0p": 5, "mrc0": 6}
+    kinds = (("mrc0p", "veth"), ("mrc0", "macvlan"), ("eth0", ""), ("mrc0u", "vxlan"))
+    assert made(monkeypatch, *kinds) == {"mrc0p": 5, "mrc0": 6, "mrc0u": 8}
 
 
 def test_made__another_interface_that_has_taken_the_name_is_not_ours(

@@ -29,7 +29,7 @@ def engine(**states: State) -> Any:
     sessions = {name: SimpleNamespace(heard_ns=NOW - 157 * SECOND) for name in states}
     return SimpleNamespace(
         config=SimpleNamespace(peers=[SimpleNamespace(name=name) for name in states]),
-        peers=SimpleNamespace(state=states.__getitem__, sessions=sessions, refusals={}, failed={}),
+        peers=SimpleNamespace(state=states.__getitem__, sessions=sessions, refusals={}, failed={}, narrow={}, plain={}),
     )
 
 
@@ -110,3 +110,17 @@ def test_runs__are_all_numbers_without_gaps(numbers: set[int]) -> None:
 def test_bits__are_the_planes_of_a_mask() -> None:
     assert _bits(0b1011) == [0, 1, 3]
     assert _bits(0) == []
+
+
+def test_warnings__name_planes_that_carry_shorter_packets() -> None:
+    found = engine(h2=State.ESTABLISHED, h3=State.ESTABLISHED)
+    found.config.fabric = SimpleNamespace(mtu=9000)
+    found.peers.used_twice = found.peers.other_files = {}
+    found.peers.narrow = {("h2", 0): 1500, ("h3", 0): 1500, ("h3", 1): 1514}
+    found.peers.plain = {"h3": 1.0}
+    said = [line.partition(" (")[0] for line in warnings(found)]
+    assert said == [
+        "plane 0 carries packets of 1,500 bytes to 2 peers, h2 first; its NICs say 9,000",
+        "plane 1 carries packets of 1,514 bytes to peer h3; its NICs say 9,000",
+        "data to h3 goes in MRC's packets, because cells are lost on every plane",
+    ]

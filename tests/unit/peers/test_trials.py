@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Test what is concluded from trials, with a network that answers as told."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mrcd.datapath.control import CommandRefused
+from mrcd.peers import trials
+from mrcd.peers.trials import Places, Tried, Trials, Way
+from mrcd.wire.abi import ABI
+
+_PATH, _TX = ABI.structs["mrc_path"], ABI.structs["mrc_tx"]
+FULL = 8960
+
+
+@dataclass
+class Network:
+    """Two planes to one peer. `fits` tells what gets through: by plane, the longest packet."""
+
+    fits: dict[int, int] = field(default_factory=lambda: {0: FULL, 1: FULL})
+    probed: dict[int, bool] = field(default_factory=lambda: {0: True, 1: True})
+    sent: list[tuple[int, int]] = field(default_factory=list)
+    paths: dict[int, dict[str, int]] = field(default_factory=dict)
+    told: list[tuple[int, int]] = field(default_factory=list)
+    ready: bool = True
+
+    def try_path(self, _qp: int, plane: int, _slot: int, length: int, _framing: int) -> None:
+        if not self.ready:
+            raise CommandRefused("not ready")
+        self.sent.append((plane, length))
+        path = self.paths.setdefault(plane, dict.fromkeys(("probe_id", "fits"), 0))
+        path["probe_id"] += 1
+        path["fits"] = length if length <= self.fits[plane] else 0
+
+    def set_most(self, _peer: int, plane: int, most: int) -> None:
+        self.told.append((plane, most))
+
+    def read_raw(self, name: str, index: int, size: int) -> bytes:
+        raw = bytearray(size)
+        if name == "txs":
+            at = _TX.fields["all"].offset
+            for plane in self.fits:
+                struct.pack_into("=Q", raw, at + 16 * plane, 1)
+            return bytes(raw)
+        plane = index % ABI.MRC_MAX_PLANES
+        values = self.paths.get(plane, {}) | {"answered_ns": (1 << 63) * self.probed[plane]}
+        for member, value in values.items():
+            at = _PATH.fields[member]
+            raw[at.offset : at.offset + at.size] = value.to_bytes(at.size, "little")
+        return bytes(raw)
+
+
+@dataclass
+class Sessions:
+    """What is said to sessions."""
+
+    now: Tried | None = Tried(FULL, ABI.MRC_FRAMING_CELL, 40, (1, 1))
+    most: dict[int, int | None] = field(default_factory=dict)
+    swallowed: dict[int, bool] = field(default_factory=dict)
+    hear: Callable[[], None] = lambda: None
+
+    def tried(self, _peer: str) -> Tried | None:
+        return self.now
+
+    def set_most(self, _peer: str, plane: int, most: int | None) -> None:
+        self.most[plane] = most
+
+    def set_swallowed(self, _peer: str, planes: Mapping[int, bool]) -> None:
+        self.swallowed = dict(planes)
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Network:
+    monkeypatch.setattr(trials, "WAITS_S", (0.001, 0.001))
+    monkeypatch.setattr(trials, "_PROBED_S", 0.01)
+    return Network()
+
+
+def built(network: Network, sessions: Sessions) -> Trials:
+    datapath: Any = SimpleNamespace(read_raw=network.read_raw, sizes=SimpleNamespace(evs=1))
+    places = Places(lambda _peer: range(1), lambda _peer: 0, lambda _peer: 0b11)
+    made = Trials(datapath, places, sessions, lambda: ["b"])
+    made._commands = network  # type: ignore[assignment]
+    return made
+
+
+def looked(network: Network, sessions: Sessions, made: Trials | None = None) -> Trials:
+    """Look at both planes once."""
+    made = made or built(network, sessions)
+
+    async def look() -> None:
+        made.doubt("b", None)
+        await asyncio.gather(*made._looking.values())
+
+    asyncio.run(look())
+    return made
+
+
+def test_full_length_is_tried_once_on_each_plane(network: Network) -> None:
+    sessions = Sessions()
+    made = looked(network, sessions)
+    assert sorted(network.sent) == [(0, FULL), (1, FULL)]
+    assert made.ways == {("b", 0): Way(), ("b", 1): Way()}
+    assert sessions.swallowed == {0: False, 1: False}
+    assert sorted(network.told) == [(0, 0), (1, 0)], "an earlier daemon may have told another"
+
+
+def test_shorter_plane_is_found_and_told(network: Network) -> None:
+    network.fits[1] = 1464
+    sessions = Sessions()
+    made = looked(network, sessions)
+    most = made.ways["b", 1].most
+    assert most is not None
+    assert 1456 <= most <= 1464
+    assert sessions.most == {0: None, 1: most}
+    assert (1, most) in network.told
+    network.fits[1] = FULL
+    looked(network, sessions, made)
+    assert made.ways["b", 1] == Way()
+    assert sessions.most[1] is None
+    assert network.told[-1] == (1, 0)
+
+
+def test_data_that_is_lost_where_probes_are_answered(network: Network) -> None:
+    network.fits[1] = 0
+    sessions = Sessions()
+    made = looked(network, sessions)
+    assert sessions.swallowed == {0: False, 1: True}
+    since = made.ways["b", 1].swallowed_ns
+    assert since is not None
+    looked(network, sessions, made)
+    assert made.ways["b", 1].swallowed_ns == since, "it has lasted since then"
+    network.fits[1] = FULL
+    looked(network, sessions, made)
+    assert sessions.swallowed == {0: False, 1: False}
+
+
+def test_dead_plane_says_nothing_of_data(network: Network) -> None:
+    network.fits[1] = 0
+    network.probed[1] = False
+    sessions = Sessions()
+    made = looked(network, sessions)
+    assert list(made.ways) == [("b", 0)]
+    assert sessions.swallowed == {0: False}
+
+
+@pytest.mark.parametrize("change", ["new session", "none", "not ready"])
+def test_nothing_is_concluded_while_a_session_is_set_up(network: Network, change: str) -> None:
+    network.fits = {0: 0, 1: 0}
+    sessions = Sessions()
+    made = built(network, sessions)
+    before = sessions.now
+    assert before is not None
+
+    async def look() -> None:
+        made.doubt("b", None)
+        await asyncio.sleep(0)
+        if change == "new session":
+            sessions.now = Tried(FULL, ABI.MRC_FRAMING_CELL, 40, (1, 2))
+        elif change == "none":
+            sessions.now = None
+        else:
+            network.ready = False
+        await asyncio.gather(*made._looking.values())
+
+    asyncio.run(look())
+    assert made.ways == {}
+    assert sessions.swallowed == {}
+
+
+def test_peer_that_is_gone_is_forgotten(network: Network) -> None:
+    made = looked(network, Sessions())
+    made.forget("b")
+    assert made.ways == {}
+
+
+def test_follow__looks_at_each_plane_in_turn(network: Network) -> None:
+    made = built(network, Sessions())
+
+    async def follow() -> None:
+        task = asyncio.create_task(made.follow())
+        async with asyncio.timeout(10):
+            while len(made.ways) < 2:
+                await asyncio.sleep(0.001)
+        task.cancel()
+
+    asyncio.run(follow())
+    assert set(made.ways) == {("b", 0), ("b", 1)}
