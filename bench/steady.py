@@ -11,6 +11,7 @@ from bench.flow import Recording
 from bench.metrics import S, imbalance, order_of
 from bench.result import Line, Target, at_least, at_most
 from mrcd.lab import lab
+from mrcd.wire.envelope import cell_overhead
 from mrcd.wire.packet import WIRE
 
 RATE_MBPS = 250
@@ -37,7 +38,7 @@ def _goodput(recording: Recording) -> float:
 
 def goodput(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
     """Measure one TCP connection over mrc0, and where the rest of the capacity goes."""
-    mss = mtu - WIRE.MRC_CELL_OVERHEAD - _TCP_IP
+    mss = mtu - cell_overhead(WIRE.MRC_ENCAP_FULL, WIRE.MRC_CELL_IP6) - _TCP_IP
     per_byte = (mtu + _ETHERNET) / mss - 1
     shares: list[float] = []
     idle: list[float] = []

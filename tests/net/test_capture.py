@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 
+from mrcd.fabric.routing import Routing
 from mrcd.lab import lab, state
 from mrcd.wire.packet import WIRE
 from tests.net import lab_hosts
 from tests.net.lab_hosts import ROOT, eventually
 from tests.net.test_hitless import (
+    H1,
     H2,
     Sessions,
     content,
@@ -31,7 +33,7 @@ from tests.net.test_hitless import (
     settle,
     undisturbed,
 )
-from tests.net.traffic import Stream
+from tests.net.traffic import Stream, transfer
 from tests.tshark import SCRIPT
 
 Lab = Any  # conftest.RunningLab
@@ -159,6 +161,31 @@ def test_retransmissions_of_a_black_hole_in_wireshark(running: Lab, tmp_path: Pa
     assert any(not row["frame.comment"].startswith(black) for row in repaired)
 
 
+@pytest.mark.parametrize("underlay", [4, 6])
+def test_cells_in_udp(make_lab: MakeLab, underlay: int, tmp_path: Path) -> None:
+    """What mrcctl writes beside each packet is what the dissector reads in it."""
+    routing, path = Routing("ecmp", underlay=underlay), tmp_path / "some.pcapng"
+    running = make_lab(
+        daemons=True, planes=2, t1=2, routing=routing, rate_mbps=RATE_MBPS, mtu=1500,
+        settings="[transport]\ncell_min = 16384\n",
+    )  # fmt: skip
+    settle(running)
+    with capturing(running, "h1", "-w", str(path), "-s", "200") as capture:
+        transfer(running, "h1", "h2", H2, 1 << 20)
+        transfer(running, "h2", "h1", H1, 1 << 20)
+        capture.end()
+    rows = read(path)
+    assert {int(row["frame.packet_flags_direction"], 0) for row in rows} == {1, 2}
+    assert any(row["frame.comment"].endswith("verdict in order") for row in rows)
+    several = 0
+    for row in rows:
+        psns = sorted(psn for _qp, psn in packets_of(row))
+        assert int(row["mrc.cell.piece.packets"]) == len(psns)
+        assert int(row["mrc.cell.piece.psn"], 0) in psns
+        several += len(psns) > 1
+    assert several, "TCP's segments left whole"
+
+
 def packets_of(row: dict[str, str]) -> set[tuple[str, int]]:
     """Return the QP and each PSN in the comment on a cell."""
     words = row["frame.comment"].split()
@@ -172,7 +199,8 @@ def read(path: Path) -> list[dict[str, str]]:
     program = shutil.which("tshark")
     assert program is not None, "tshark is not installed: run make setup"
     fields = ["frame.comment", "frame.interface_name", "frame.packet_flags_direction",
-              "mrc.cell.attempt", "_ws.lua.error"]  # fmt: skip
+              "mrc.cell.attempt", "mrc.cell.piece.psn", "mrc.cell.piece.packets",
+              "_ws.lua.error"]  # fmt: skip
     done = subprocess.run(
         [program, "-n", "-X", f"lua_script:{SCRIPT}", "-r", str(path), "-Y",
          "mrc.cell.attempt", "-T", "fields",

@@ -12,7 +12,8 @@ import pytest
 
 from mrcd.fabric.routing import Routing
 from mrcd.linux import interfaces, netns
-from mrcd.wire.packet import WIRE, overhead
+from mrcd.wire.envelope import cell_overhead, overhead
+from mrcd.wire.packet import WIRE
 from tests.net import lab_hosts
 from tests.net.conftest import _labs
 from tests.net.lab_hosts import eventually, mrcctl_json
@@ -22,12 +23,13 @@ Lab = Any  # conftest.RunningLab
 H1, H2, H2_6 = "10.99.0.1", "10.99.0.2", "fd99::2"
 MIB = 1 << 20
 RATE_MBPS = 200  # switches mark packets beyond this rate
-# Every other test of mrc0 uses the full encapsulation. Only srv6 has cells.
+# Other tests of mrc0 use the full encapsulation. With srv6 cells go in IPv6, otherwise in UDP.
 WAYS = [
     pytest.param((Routing("srv6", "reduced"), "auto"), id="srv6, reduced, cells"),
     pytest.param((Routing("srv6", "reduced"), "mrc"), id="srv6, reduced, mrc"),
-    pytest.param((Routing("ecmp", underlay=6), "auto"), id="ecmp, 6"),
-    pytest.param((Routing("ecmp", underlay=4), "auto"), id="ecmp, 4"),
+    pytest.param((Routing("ecmp", underlay=6), "auto"), id="ecmp, 6, cells"),
+    pytest.param((Routing("ecmp", underlay=4), "auto"), id="ecmp, 4, cells"),
+    pytest.param((Routing("ecmp", underlay=4), "mrc"), id="ecmp, 4, mrc"),
 ]
 
 
@@ -51,7 +53,9 @@ def headers_of(running: Lab) -> int:
     """Return the bytes that the framing in use puts on a packet."""
     (peer,) = mrcctl_json(running.name, "h1", "peer", "list")["peers"]
     if peer["framing"] == "cell":
-        return WIRE.MRC_CELL_OVERHEAD
+        shown = mrcctl_json(running.name, "h1", "status")["datapath"]["cell_envelope"]
+        envelope = WIRE.MRC_CELL_UDP if shown == "udp" else WIRE.MRC_CELL_IP6
+        return cell_overhead(running.fabric.routing.code, envelope)
     return overhead(running.fabric.routing.code)
 
 

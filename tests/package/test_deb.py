@@ -16,6 +16,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from mrcd import __version__
 from mrcd.datapath import bytecode, loader, precompile
+from mrcd.wire.envelope import cell_overhead
 from mrcd.wire.packet import WIRE
 from tests.package.conftest import DEB, DIST, ROOT
 
@@ -144,7 +145,12 @@ def test_programs_of_usual_configurations_are_compiled(unpacked: Path) -> None:
     assert {file.name for file in folder.iterdir()} - {".lock"} == wanted
     assert all(bytecode.read(folder, key) is not None for key in wanted)
     config_mtus = {sizes.mtu for sizes in precompile.usual()}
-    assert {9000 - WIRE.MRC_CELL_OVERHEAD, 1500 - WIRE.MRC_CELL_OVERHEAD} <= config_mtus
+    headers = (  # of a fabric of uSIDs, and without a fabric over IPv4 and IPv6
+        cell_overhead(WIRE.MRC_ENCAP_FULL, WIRE.MRC_CELL_IP6),
+        cell_overhead(WIRE.MRC_ENCAP_ECMP4, WIRE.MRC_CELL_UDP),
+        cell_overhead(WIRE.MRC_ENCAP_ECMP6, WIRE.MRC_CELL_UDP),
+    )
+    assert {mtu - head for mtu in precompile.MTUS for head in headers} <= config_mtus
 
 
 def test_licences_of_what_is_carried_are_named(unpacked: Path) -> None:
