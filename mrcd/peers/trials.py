@@ -43,7 +43,7 @@ _LIKELY_MTUS = (1280, 1400, 1420, 1450, 1480, 1492, 1500, 4000, 4200, 8900, 9000
 
 _TX = ABI.structs["mrc_tx"]
 _PATH = ABI.structs["mrc_path"]
-_NAMES = ("probe_id", "fits", "answered_ns")
+_NAMES = ("delivered_ns", "probe_id", "fits", "answered_ns")
 _TRIAL = picker(_PATH, *_NAMES)
 _WORDS = ABI.MRC_EV_WORDS
 
@@ -196,7 +196,11 @@ class Trials:
                 passes = await self._passes(peer, plane, length, tried.framing, tries)
                 if passes is None:
                     return False
+                if not passes and length <= largest.LEAST and tries < len(WAITS_S):
+                    tries = len(WAITS_S)  # long queues lose a few of anything
+                    continue
                 length = search.send(passes)
+                tries = len(WAITS_S) if length == tried.longest else tries
         except StopIteration as end:
             most: int = end.value
         if self._sessions.tried(peer) != tried:
@@ -206,6 +210,8 @@ class Trials:
             new = Way(None if most == tried.longest else most)
         elif old.swallowed_ns is not None:
             new = old
+        elif self._since(peer, plane, "delivered_ns", began) and not tried.plain:
+            return False  # data does get through: the trials were lost in a queue
         elif await self._probed_since(peer, plane, began):
             new = replace(old, swallowed_ns=began)
         else:
@@ -284,9 +290,15 @@ class Trials:
         """Wait until an MRC probe is answered on a plane; return whether one was."""
         ends = time.monotonic() + _PROBED_S
         while time.monotonic() < ends:
-            for qp in self._places.qps(peer):
-                for slot in self._paths(qp, plane):
-                    if self._path(qp, plane, slot)["answered_ns"] > since_ns:
-                        return True
+            if self._since(peer, plane, "answered_ns", since_ns):
+                return True
             await asyncio.sleep(_LOOK_S)
         return False
+
+    def _since(self, peer: str, plane: int, member: str, since_ns: int) -> bool:
+        """Return whether a member of some path of a plane is later than a time."""
+        return any(
+            self._path(qp, plane, slot)[member] > since_ns
+            for qp in self._places.qps(peer)
+            for slot in self._paths(qp, plane)
+        )

@@ -11,6 +11,7 @@ import struct
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mrcd.datapath import view
 from mrcd.datapath.datapath import Datapath
@@ -25,10 +26,15 @@ _TX = ABI.structs["mrc_tx"]
 _WORDS, _PER_PLANE = ABI.MRC_SET_WORDS, ABI.MRC_EV_WORDS
 _SET = struct.Struct(f"={_WORDS}Q")
 _PATH = ABI.structs["mrc_path"]
-_JUDGED = picker(_PATH, "withdrawn_ns", "misses")
+_JUDGED = picker(_PATH, "delivered_ns", "withdrawn_ns", "misses", "answered_ns")
 _UP = State.ESTABLISHED
 UNANSWERED = 3
-"""So many probes in a row of each path say that it is not a loss now and then."""
+"""So many probes of each path lost since it was withdrawn: that is not a loss now and then."""
+QUIET_NS = 1_000_000_000
+"""A path gets through for this long after the last packet that did.
+
+A queue that is full drops three probes of a path within 0.1 s, and carries data all the same.
+"""
 Unreached = Mapping[str, Mapping[int, float]]
 """Peers that are up, and the planes on which no path to them gets through: for how many seconds."""
 
@@ -44,6 +50,25 @@ class Reach:
     wrong: Mapping[int, str]
     unreached: Mapping[int, int]
     lines: Sequence[str]
+
+
+class Judged(NamedTuple):
+    """What is known of a path that is ASSUMED_BAD, from struct mrc_path."""
+
+    delivered_ns: int
+    withdrawn_ns: int
+    misses: int
+    answered_ns: int
+
+    @property
+    def heard_ns(self) -> int:
+        """Return when something is last known to have got through."""
+        return max(self.delivered_ns, self.answered_ns)
+
+    @property
+    def unheard_ns(self) -> int:
+        """Return since when nothing gets through."""
+        return max(self.withdrawn_ns, self.heard_ns)
 
 
 def away(tx: bytes) -> int:
@@ -118,7 +143,7 @@ def without_path(engine: Engine) -> Reach:
     now = time.monotonic_ns()
     unreached = {}
     for name in names:
-        found = _dead_for(engine.datapath, table.qps_of(name), table.configured)
+        found = _dead_for(engine.datapath, table.qps_of(name), table.configured, now)
         if dead := {k: (now - ns) / 1e9 for k, ns in found.items() if usable[name] >> k & 1}:
             unreached[name] = dead
     if not unreached:
@@ -155,7 +180,9 @@ def narrow(engine: Engine) -> list[str]:
     ]
 
 
-def _dead_for(datapath: Datapath, qps: range, configured: Collection[int]) -> dict[int, int]:
+def _dead_for(
+    datapath: Datapath, qps: range, configured: Collection[int], now: int
+) -> dict[int, int]:
     """Return the planes on which a QP has found no path that gets through, and since when (ns)."""
     dead: dict[int, int] = {}
     txs = bpfbatch.rows(datapath.maps["txs"], qps, _TX.size)
@@ -163,25 +190,30 @@ def _dead_for(datapath: Datapath, qps: range, configured: Collection[int]) -> di
         found = away(tx) if qp in configured else 0
         for plane in range(ABI.MRC_MAX_PLANES):
             if found >> plane & 1 and plane not in dead:
-                since = _unanswered(datapath, qp, plane, tx)
+                since = unheard_since(_judged(datapath, qp, plane, tx), now)
                 if since is not None:
                     dead[plane] = since
     return dead
 
 
-def _unanswered(datapath: Datapath, qp: int, plane: int, tx: bytes) -> int | None:
-    """Return since when (ns) no path of a QP's plane has answered probes; None if one has."""
+def _judged(datapath: Datapath, qp: int, plane: int, tx: bytes) -> list[Judged]:
+    """Return what is known of a QP's paths on a plane, apart from denied ones."""
     first = view.path_index(datapath, qp, plane, 0)
     slots = range(first, first + datapath.sizes.evs)
     there, denied = (_SET.unpack_from(tx, _TX.fields[name].offset) for name in ("all", "denied"))
-    rows = [
-        _JUDGED(row)
+    return [
+        Judged(*_JUDGED(row))
         for slot, row in enumerate(bpfbatch.rows(datapath.maps["paths"], slots, _PATH.size))
         if _holds(there, plane, slot) and not _holds(denied, plane, slot)
     ]
-    if any(misses < UNANSWERED for _, misses in rows):
+
+
+def unheard_since(paths: Sequence[Judged], now: int) -> int | None:
+    """Return since when none of these paths gets through (ns), at least one; None if one does."""
+    since = max(each.unheard_ns for each in paths)
+    if now - max(each.heard_ns for each in paths) < QUIET_NS:
         return None
-    return max(withdrawn_ns for withdrawn_ns, _ in rows)
+    return None if any(each.misses < UNANSWERED for each in paths) else since
 
 
 def _holds(words: Sequence[int], plane: int, slot: int) -> bool:

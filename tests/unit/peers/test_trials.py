@@ -27,6 +27,7 @@ class Network:
 
     fits: dict[int, int] = field(default_factory=lambda: {0: FULL, 1: FULL})
     probed: dict[int, bool] = field(default_factory=lambda: {0: True, 1: True})
+    delivers: dict[int, bool] = field(default_factory=lambda: {0: False, 1: False})
     sent: list[tuple[int, int]] = field(default_factory=list)
     paths: dict[int, dict[str, int]] = field(default_factory=dict)
     told: list[tuple[int, int]] = field(default_factory=list)
@@ -51,7 +52,10 @@ class Network:
                 struct.pack_into("=Q", raw, at + 16 * plane, 1)
             return bytes(raw)
         plane = index % ABI.MRC_MAX_PLANES
-        values = self.paths.get(plane, {}) | {"answered_ns": (1 << 63) * self.probed[plane]}
+        values = self.paths.get(plane, {}) | {
+            "answered_ns": (1 << 63) * self.probed[plane],
+            "delivered_ns": (1 << 63) * self.delivers[plane],
+        }
         for member, value in values.items():
             at = _PATH.fields[member]
             raw[at.offset : at.offset + at.size] = value.to_bytes(at.size, "little")
@@ -141,6 +145,16 @@ def test_data_that_is_lost_where_probes_are_answered(network: Network) -> None:
     network.fits[1] = FULL
     looked(network, sessions, made)
     assert sessions.swallowed == {0: False, 1: False}
+
+
+def test_data_that_arrives_is_not_lost(network: Network) -> None:
+    """A full queue may drop every trial."""
+    network.fits[1] = 0
+    network.delivers[1] = True
+    sessions = Sessions()
+    made = looked(network, sessions)
+    assert list(made.ways) == [("b", 0)]
+    assert sessions.swallowed == {0: False}
 
 
 def test_dead_plane_says_nothing_of_data(network: Network) -> None:

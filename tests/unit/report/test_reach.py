@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from mrcd.report.reach import Reach, away, sentences, without_neighbor
+from mrcd.report.reach import (
+    QUIET_NS,
+    Judged,
+    Reach,
+    away,
+    sentences,
+    unheard_since,
+    without_neighbor,
+)
 from mrcd.wire.abi import ABI
 
 _TX = ABI.structs["mrc_tx"]
@@ -96,3 +104,28 @@ def test_without_neighbor__what_is_wrong_with_each_usable_plane() -> None:
     assert without_neighbor(found) == {1: "no neighbour answers that leads to 2 peers, h3 first"}
     reached["h3"] = 0b011
     assert without_neighbor(found) == {1: "no neighbour answers that leads to peer h4"}
+
+
+NOW = 100 * QUIET_NS
+OLD = NOW - 10 * QUIET_NS
+"""The path was withdrawn then."""
+
+
+@pytest.mark.parametrize(
+    ("paths", "since"),
+    [
+        ([Judged(OLD - 5, OLD, 3, OLD - 9)], OLD),
+        ([Judged(OLD - 5, OLD, 2, OLD - 9)], None),
+        # a full queue: probes are lost, data or the last probe but three is not
+        ([Judged(NOW - QUIET_NS + 1, OLD, 9, OLD)], None),
+        ([Judged(OLD, OLD, 9, NOW - QUIET_NS + 1)], None),
+        ([Judged(OLD, OLD, 9, NOW - QUIET_NS)], NOW - QUIET_NS),
+        ([Judged(OLD + 7, OLD, 9, OLD), Judged(OLD, OLD, 9, OLD)], OLD + 7),
+        ([Judged(OLD, OLD, 9, OLD), Judged(OLD, OLD, 0, OLD)], None),
+        ([Judged(OLD, OLD, 9, OLD), Judged(NOW - 1, OLD, 9, OLD)], None),
+    ],
+)
+def test_unheard_since__none_while_a_path_gets_through(
+    paths: list[Judged], since: int | None
+) -> None:
+    assert unheard_since(paths, NOW) == since
