@@ -248,7 +248,7 @@ def test_stub_of_a_packet_that_arrived_is_a_duplicate(rig: Rig, far: Far) -> Non
     assert isinstance(sack, Sack)
     assert sack.body.cack == 5000
     counted = rig.counted()
-    assert counted["rx_duplicate"] == 1
+    assert counted["trial_rx"] == 1
     assert "stub_rx" not in counted
 
 

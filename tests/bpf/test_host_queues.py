@@ -63,7 +63,11 @@ class SteeredTo:
 
     def next_cpu(self) -> int:
         """Return the CPU that takes the next packet."""
-        ready, _, _ = select.select(self.sockets, [], [], 5)
+        poll = select.poll()
+        by_number = {sock.fileno(): sock for sock in self.sockets}
+        for number in by_number:
+            poll.register(number, select.POLLIN)
+        ready = [by_number[number] for number, _events in poll.poll(5000)]
         (one,) = ready
         one.recv(65536)
         return self.sockets.index(one)

@@ -16,7 +16,7 @@ from mrcd.wire.abi import ABI
 from mrcd.wire.envelope import checksum16
 from mrcd.wire.packet import Data, decode_frame
 from tests.bpf.cells import (
-    WITH_USIDS_AND_WITHOUT,
+    IN_EACH_ENVELOPE,
     CellRig,
     ends_of,
     network,
@@ -32,7 +32,7 @@ from tests.bpf.test_window import TARGET_NS, widen
 FIRST = 1000
 ROOM = 1 << 20
 
-pytestmark = WITH_USIDS_AND_WITHOUT
+pytestmark = IN_EACH_ENVELOPE
 
 
 @dataclass(frozen=True, slots=True)
