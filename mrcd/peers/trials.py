@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -30,8 +31,8 @@ CHECK_S = 30.0
 """Time between two trials of full length of a peer's plane, where nothing is wrong."""
 AGAIN_S = 2.0
 """The same where data is lost."""
-PAUSE_S = 0.02
-"""Least time between two planes that are looked at in turn."""
+PAUSE_S = 0.05
+"""Least time between two planes that are looked at in turn: with many, a round takes longer."""
 WAITS_S = (0.025, 0.025, 0.06, 0.1)
 """A length that is lost so often in a row, in spite of such waits, does not get through."""
 HASTY = 2
@@ -43,7 +44,8 @@ _LIKELY_MTUS = (1280, 1400, 1420, 1450, 1480, 1492, 1500, 4000, 4200, 8900, 9000
 
 _TX = ABI.structs["mrc_tx"]
 _PATH = ABI.structs["mrc_path"]
-_NAMES = ("delivered_ns", "probe_id", "fits", "answered_ns")
+_NAMES = ("delivered_ns", "probe_id", "gone", "fits", "answered_ns")
+_DEAF_AFTER = 8  # bpf/path.h
 _TRIAL = picker(_PATH, *_NAMES)
 _WORDS = ABI.MRC_EV_WORDS
 
@@ -114,6 +116,7 @@ class Trials:
         self._names = names
         self._ways: dict[tuple[str, int], Way] = {}
         self._due: dict[tuple[str, int], float] = {}  # when each is looked at next
+        self._queue: deque[tuple[str, int]] = deque()  # what is to be looked at in this round
         self._looking: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._woken = asyncio.Event()
 
@@ -133,7 +136,7 @@ class Trials:
         for each in self._planes(peer) if plane is None else [plane]:
             key = peer, each
             if key not in self._looking:
-                self._looking[key] = asyncio.create_task(self._visit(key, HASTY))
+                self._looking[key] = asyncio.create_task(self._visit(key, lost=True))
 
     def forget(self, peer: str) -> None:
         """Forget a peer that is gone."""
@@ -147,12 +150,10 @@ class Trials:
             key = self._next()
             if key is None:
                 self._woken.clear()
-                waits = [at - time.monotonic() for at in self._due.values()]
-                limit = max(PAUSE_S, min([1.0, *waits]))
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), limit)
+                    await asyncio.wait_for(self._woken.wait(), 1.0)
                 continue
-            task = asyncio.create_task(self._visit(key, len(WAITS_S)))
+            task = asyncio.create_task(self._visit(key, lost=False))
             self._looking[key] = task
             await task
             await asyncio.sleep(PAUSE_S)
@@ -162,10 +163,11 @@ class Trials:
         for task in self._looking.values():
             task.cancel()
 
-    async def _visit(self, key: tuple[str, int], tries: int) -> None:
-        """Look at a peer's plane, and say when to do so again."""
+    async def _visit(self, key: tuple[str, int], *, lost: bool) -> None:
+        """Look at a peer's plane, and say when to do so again. `lost`: because data was lost."""
         try:
-            good = await self._look(*key, tries) and self._ways[key] == Way()
+            known = await self._look(*key, lost=lost)
+            good = known is not None and self._ways.get(key, Way()) == Way() and not lost
             self._due[key] = time.monotonic() + (CHECK_S if good else AGAIN_S)
         finally:
             self._looking.pop(key, None)
@@ -175,19 +177,27 @@ class Trials:
         return [plane for plane in range(ABI.MRC_MAX_PLANES) if mask >> plane & 1]
 
     def _next(self) -> tuple[str, int] | None:
-        now = time.monotonic()
-        for name in self._names():
-            for plane in self._planes(name):
-                key = name, plane
-                if self._due.get(key, 0.0) <= now and key not in self._looking:
-                    return key
+        if not self._queue:
+            now = time.monotonic()
+            for name in self._names():
+                keys = ((name, plane) for plane in self._planes(name))
+                self._queue.extend(key for key in keys if self._due.get(key, 0.0) <= now)
+        while self._queue:
+            key = self._queue.popleft()
+            if key not in self._looking:
+                return key
         return None
 
-    async def _look(self, peer: str, plane: int, tries: int) -> bool:
-        """Find out what gets through to a peer on a plane; return whether that is known."""
+    async def _look(self, peer: str, plane: int, *, lost: bool) -> bool | None:
+        """Find out what gets through to a peer on a plane.
+
+        Return whether that is known; None if it cannot be tried now.
+        That data is lost altogether is believed only where it was, and not of trials alone.
+        """
+        tries = HASTY if lost else len(WAITS_S)
         tried = self._sessions.tried(peer)
         if tried is None:
-            return False
+            return None
         began = time.monotonic_ns()
         search = largest.search(tried.longest, (mtu - tried.headers for mtu in _LIKELY_MTUS))
         length = next(search)
@@ -195,7 +205,7 @@ class Trials:
             while True:
                 passes = await self._passes(peer, plane, length, tried.framing, tries)
                 if passes is None:
-                    return False
+                    return None
                 if not passes and length <= largest.LEAST and tries < len(WAITS_S):
                     tries = len(WAITS_S)  # long queues lose a few of anything
                     continue
@@ -204,12 +214,16 @@ class Trials:
         except StopIteration as end:
             most: int = end.value
         if self._sessions.tried(peer) != tried:
-            return False  # while a session is set up, nothing is answered
+            return None  # while a session is set up, nothing is answered
         old = self._ways.get((peer, plane), Way())
+        if 0 < most < tried.longest and not self._believed(peer, plane, began):
+            return False
         if most:
             new = Way(None if most == tried.longest else most)
         elif old.swallowed_ns is not None:
             new = old
+        elif not lost and not tried.plain:
+            return False
         elif self._since(peer, plane, "delivered_ns", began) and not tried.plain:
             return False  # data does get through: the trials were lost in a queue
         elif await self._probed_since(peer, plane, began):
@@ -218,7 +232,18 @@ class Trials:
             return False  # nothing gets through, so nothing is known of data
         if self._sessions.tried(peer) != tried:
             return False
-        return self._note(peer, plane, old, new) and not tried.plain
+        noted = self._note(peer, plane, old, new)
+        return None if tried.plain else noted  # cells are to come back soon
+
+    def _believed(self, peer: str, plane: int, began: int) -> bool:
+        """Return whether data agrees that long packets are lost, or says nothing.
+
+        A switch that is overloaded drops or trims trials, too, and most of all long ones. Where data
+        arrives, it is the data that tells: packets as long were lost in a row.
+        """
+        if not self._since(peer, plane, "delivered_ns", began):
+            return True
+        return self._since(peer, plane, "gone", _DEAF_AFTER - 1)
 
     def _note(self, peer: str, plane: int, old: Way, new: Way) -> bool:
         first = (peer, plane) not in self._ways
@@ -295,10 +320,10 @@ class Trials:
             await asyncio.sleep(_LOOK_S)
         return False
 
-    def _since(self, peer: str, plane: int, member: str, since_ns: int) -> bool:
-        """Return whether a member of some path of a plane is later than a time."""
+    def _since(self, peer: str, plane: int, member: str, least: int) -> bool:
+        """Return whether a member of some path of a plane is greater: later, if it is a time."""
         return any(
-            self._path(qp, plane, slot)[member] > since_ns
+            self._path(qp, plane, slot)[member] > least
             for qp in self._places.qps(peer)
             for slot in self._paths(qp, plane)
         )

@@ -32,6 +32,7 @@ class Network:
     paths: dict[int, dict[str, int]] = field(default_factory=dict)
     told: list[tuple[int, int]] = field(default_factory=list)
     ready: bool = True
+    gone: int = 0
 
     def try_path(self, _qp: int, plane: int, _slot: int, length: int, _framing: int) -> None:
         if not self.ready:
@@ -55,6 +56,7 @@ class Network:
         values = self.paths.get(plane, {}) | {
             "answered_ns": (1 << 63) * self.probed[plane],
             "delivered_ns": (1 << 63) * self.delivers[plane],
+            "gone": self.gone,
         }
         for member, value in values.items():
             at = _PATH.fields[member]
@@ -133,6 +135,16 @@ def test_shorter_plane_is_found_and_told(network: Network) -> None:
     assert network.told[-1] == (1, 0)
 
 
+@pytest.mark.parametrize(("gone", "believed"), [(7, False), (8, True)])
+def test_long_packets_are_lost_if_data_says_so(network: Network, gone: int, believed: bool) -> None:
+    """An overloaded switch loses long trials, while data of that length arrives."""
+    network.fits[1] = 1464
+    network.delivers[1] = True
+    network.gone = gone
+    made = looked(network, Sessions())
+    assert (("b", 1) in made.ways) is believed
+
+
 def test_data_that_is_lost_where_probes_are_answered(network: Network) -> None:
     network.fits[1] = 0
     sessions = Sessions()
@@ -155,6 +167,16 @@ def test_data_that_arrives_is_not_lost(network: Network) -> None:
     made = looked(network, sessions)
     assert list(made.ways) == [("b", 0)]
     assert sessions.swallowed == {0: False}
+
+
+def test_data_is_not_called_lost_because_of_trials_alone(network: Network) -> None:
+    """Nothing was sent: a peer that answers no trial may take data."""
+    network.fits = {0: 0, 1: 0}
+    sessions = Sessions()
+    made = built(network, sessions)
+    for plane in (0, 1):
+        assert asyncio.run(made._look("b", plane, lost=False)) is False
+    assert (made.ways, sessions.swallowed) == ({}, {})
 
 
 def test_dead_plane_says_nothing_of_data(network: Network) -> None:
