@@ -238,7 +238,7 @@ class Trials:
     def _believed(self, peer: str, plane: int, began: int) -> bool:
         """Return whether data agrees that long packets are lost, or says nothing.
 
-        A switch that is overloaded drops or trims trials, too, and most of all long ones. Where data
+        An overloaded switch drops or trims trials, too, and most of all long ones. Where data
         arrives, it is the data that tells: packets as long were lost in a row.
         """
         if not self._since(peer, plane, "delivered_ns", began):
