@@ -96,16 +96,6 @@ static __always_inline u32 read_outer(const void *data, struct cell_in *in, stru
 	return 0;
 }
 
-/* Is a cell's outer header to us on this plane? */
-static __always_inline int cell_is_for(const void *data, const struct mrc_plane *pl)
-{
-	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
-	const struct ipv6hdr *ip = data + MRC_OUTER_OFF;
-
-	return ENCAP_IPV4 ? ip4->daddr == pl->addr[3] :
-			    same_addr(ip->daddr.s6_addr32, ENCAP_SRV6 ? pl->sid : pl->addr);
-}
-
 /* Check the outer headers. Returns the counter of what is wrong with them, or 0. */
 static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in, struct mrc_cell *st)
 {
@@ -126,7 +116,7 @@ static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in
 	plane = ENCAP_SRV6 ? bpf_ntohl(ip->daddr.s6_addr32[1]) >> (16 + MRC_USID_PLANE_SHIFT) :
 			     plane_of(skb->ifindex);
 	pl = planes.lookup(&plane);
-	if (!pl || pl->ifindex != skb->ifindex || !cell_is_for(data, pl))
+	if (!pl || pl->ifindex != skb->ifindex || !outer_is_for(data, pl))
 		return MRC_C_DROP_SID;
 	if (why)
 		return why;

@@ -39,7 +39,6 @@
 #define MRC_BODY_OFF (MRC_BTH_OFF + MRC_BTH_LEN)      /* METH, SETH, NETH or PETH */
 #define MRC_PAYLOAD_OFF (MRC_BODY_OFF + MRC_WRITE_LEN) /* the application's IP packet */
 #define CELL_STATE_OFF (MRC_LINK_AND_OUTER + 16)      /* in MRC_CELL_UDP, from .mss on: the inner addresses */
-#define CELL_STATE_LEN 12
 #define CELL_IP_LEN (CELL_UDP ? MRC_IP_LEN : MRC_IP6_LEN)
 #define CELL_HEAD (CELL_IP_LEN + (CELL_UDP ? MRC_CELL_TAIL : 0)) /* between Ethernet and the application's packet */
 #define CELL_OFF (MRC_ETH_LEN + CELL_HEAD)            /* the application's packet in a cell */
@@ -213,19 +212,23 @@ static __always_inline int envelope_is_udp(const void *data)
 	return inner->nexthdr == IPPROTO_UDP;
 }
 
+/* Is the outer header addressed to us, on this plane? A cell has no other one. */
+static __always_inline int outer_is_for(const void *data, const struct mrc_plane *pl)
+{
+	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
+	const struct ipv6hdr *outer = data + MRC_OUTER_OFF;
+
+	return ENCAP_IPV4 ? ip4->daddr == pl->addr[3] :
+			    same_addr(outer->daddr.s6_addr32, ENCAP_SRV6 ? pl->sid : pl->addr);
+}
+
 /* Is it addressed to us, on this plane? */
 static __always_inline int envelope_is_for(const void *data, const struct mrc_plane *pl)
 {
-	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
-	const struct ipv6hdr *outer = data + MRC_OUTER_OFF, *inner = data + MRC_INNER_OFF;
+	const struct ipv6hdr *inner = data + MRC_INNER_OFF;
 
-	if (ENCAP_IPV4)
-		return ip4->daddr == pl->addr[3];
-	if (CFG_ENCAP == MRC_ENCAP_REDUCED)
-		return same_addr(outer->daddr.s6_addr32, pl->sid);
-	if (CFG_ENCAP == MRC_ENCAP_FULL && !same_addr(outer->daddr.s6_addr32, pl->sid))
-		return 0;
-	return same_addr(inner->daddr.s6_addr32, pl->addr);
+	return outer_is_for(data, pl) && (CFG_ENCAP != MRC_ENCAP_FULL ||
+					  same_addr(inner->daddr.s6_addr32, pl->addr));
 }
 
 /* The sender's address, as the structs hold addresses. */
@@ -278,7 +281,6 @@ static __always_inline __u32 envelope_hops(const void *data)
  */
 static __always_inline int envelope_is_cell(const void *data, const struct mrc_host *h)
 {
-	const struct iphdr *ip4 = data + MRC_OUTER_OFF;
 	const struct ipv6hdr *outer = data + MRC_OUTER_OFF;
 	const struct udphdr *udp = data + MRC_LINK_AND_OUTER;
 	const struct mrc_cell *cell = (const void *)&outer->saddr;
@@ -286,8 +288,7 @@ static __always_inline int envelope_is_cell(const void *data, const struct mrc_h
 	if (!CELLS)
 		return 0;
 	if (CELL_UDP && ENCAP_IPV4)
-		return ip4_byte(ip4) == 0x45 && ip4->protocol == IPPROTO_UDP &&
-		       !(ip4->frag_off & bpf_htons(MRC_IP4_FRAGMENT)) && udp->dest == h->cell_port;
+		return envelope_is_udp(data) && udp->dest == h->cell_port;
 	if (ENCAP_SRV6 && outer->daddr.s6_addr32[0] != h->block)
 		return 0;
 	if (CELL_UDP)

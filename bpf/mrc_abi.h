@@ -498,6 +498,7 @@ struct mrc_clock {               /* map clock, one entry, mmapable */
 #define MRC_EVENT_PATH 2
 #define MRC_EVENT_OUT_OF_STEP 3  /* .qp: its SACKs acknowledge what was never sent */
 #define MRC_EVENT_FAILED 4       /* .qp gave up, .cause: MRC_FAILED_... */
+#define MRC_DEAF_AFTER 8         /* in .gone of struct mrc_path: the path loses data, whatever its probes say */
 #define MRC_EVENT_DEAF 5         /* .path of .qp loses all data; MRC_NO_PATH: all of its paths do */
 struct mrc_event {               /* ring buffer events */
 	__u32 kind;

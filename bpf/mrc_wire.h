@@ -282,9 +282,9 @@ struct mrc_auth {
  *   Ethernet | IP | UDP (SP = 49152 + EV[29:16], DP = cell port) | VXLAN (VNI = label) |
  *   Ethernet (DA and SA = transport state from .mss on) | IP packet of the application
  *
- * All packets of a cell have the same state, and so the same headers. A cell takes as many PSNs as it has packets. The first one has .psn;
- * which one a piece of a large cell begins with follows from its TCP sequence
- * number, .seq and .mss:
+ * All packets of a cell have the same state, and so the same headers. A cell takes
+ * as many PSNs as it has packets. The first one has .psn; which one a piece of a
+ * large cell begins with follows from its TCP sequence number, .seq and .mss:
  *
  *   d = ((sequence number >> 8) - .seq) & 0xff
  *   index = (256 * d + 255) / mss
@@ -296,8 +296,9 @@ struct mrc_auth {
  *
  * Label: attempt 2 | ackreq 1 | phase 1 | EV[31:16]. It is the flow label of MRC_CELL_IP6,
  * and the VNI, whose upper four bits are 0, of MRC_CELL_UDP. There the UDP source port and,
- * over IPv6, the flow label only steer switches that hash; a router may replace the port. An IPv4 header has DF set and
- * the identification of the first packet is 0. The UDP checksum is 0.
+ * over IPv6, the flow label only steer switches that hash; a router may replace the
+ * port. An IPv4 header has DF set, and the identification of the first packet is 0. The
+ * UDP checksum is 0.
  */
 struct mrc_cell {
 	__u32 block;             /* the fabric's block for the addresses of NICs; only in MRC_CELL_IP6 */

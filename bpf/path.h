@@ -15,7 +15,6 @@
 #define PROBE_NEED_MAX 8         /* ... but after these at most */
 #define PROBE_SLOT_SHIFT 9       /* in a probe's id: slot 7 | sequence 9 */
 #define DEAD_MISSES 2            /* missed probes that mean a dead path; a single one may be an ordinary loss */
-#define DEAF_AFTER 8             /* data packets lost in a row that mean a path that loses data, whatever its probes say */
 #define RELAPSES_MAX 10          /* relapses that count */
 #define RELAPSE_NS 10000000000ull /* relapses are forgotten this long after the last one */
 
@@ -224,10 +223,10 @@ static __always_inline u32 path_gone(struct mrc_path *path, u32 len)
 {
 	if (!path->gone || len < path->gone_len)
 		path->gone_len = len;
-	if (path->gone > DEAF_AFTER)
+	if (path->gone > MRC_DEAF_AFTER)
 		return 0;
 	path->gone++;
-	return path->gone == DEAF_AFTER;
+	return path->gone == MRC_DEAF_AFTER;
 }
 
 /* Data of `len` bytes has arrived by this path. */
@@ -239,7 +238,7 @@ static __always_inline void path_heard(struct mrc_path *path, u32 len)
 
 static __always_inline u32 path_is_deaf(const struct mrc_path *path)
 {
-	return path->gone >= DEAF_AFTER;
+	return path->gone >= MRC_DEAF_AFTER;
 }
 
 /*

@@ -39,25 +39,12 @@ static __always_inline void report_move(u32 qp, u32 id, const struct mrc_path *p
 		count_atomic(MRC_C_EVENT_LOST);
 }
 
-/* Report a path on which no data arrives. */
-static __always_inline void report_deaf(u32 qp, u32 id, const struct mrc_path *path, u64 now)
+/* Report that no data arrives on a path, whose EV is `path_ev`, or on none: MRC_NO_PATH. */
+static __always_inline void report_deaf(u32 qp, u32 id, u32 path_ev, u64 now)
 {
 	struct mrc_event ev = { .kind = MRC_EVENT_DEAF, .qp = qp, .path = id };
 
-	ev.ev = path->ev;
-	ev.time_ns = now;
-	count_atomic(MRC_C_PATH_DEAF);
-	if (events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP))
-		count_atomic(MRC_C_EVENT_LOST);
-}
-
-#define STALLED 3                /* time-outs in a row after which the daemon looks what gets through */
-
-/* Report a QP of which nothing is acknowledged any more, on whatever path. */
-static __always_inline void report_stalled(u32 qp, u64 now)
-{
-	struct mrc_event ev = { .kind = MRC_EVENT_DEAF, .qp = qp, .path = MRC_NO_PATH };
-
+	ev.ev = path_ev;
 	ev.time_ns = now;
 	if (events.ringbuf_output(&ev, sizeof(ev), BPF_RB_FORCE_WAKEUP))
 		count_atomic(MRC_C_EVENT_LOST);

@@ -18,6 +18,15 @@ static __always_inline int answer_is_late(const struct mrc_tx *tx, u64 sent, u64
 	return now - sent >= timeout_ns(tx, PROBE_WAIT_MIN_NS, 0, PROBE_WAIT_MAX_NS);
 }
 
+/* Note a probe that is about to be sent: a trial of `trial_len` bytes, or one of MRC's. */
+static __always_inline void begin_probe(struct mrc_path *path, u32 id, u64 now, u32 trial_len)
+{
+	path->probe_id = path_slot(id) << PROBE_SLOT_SHIFT |
+			 ((path->probe_id + 1) & PROBE_SEQ_MASK);
+	path->probe_ns = now;
+	path->trial_len = trial_len;
+}
+
 /* How long a trial of a path is: as what was lost, and no longer than what gets through at all. */
 static __always_inline u32 trial_length(const struct mrc_balance *b, const struct mrc_path *path,
 					u32 id)
@@ -62,10 +71,7 @@ static __always_inline int write_trial(struct __sk_buff *skb, const struct mrc_h
 	if (bpf_skb_change_tail(skb, (cell ? CELL_OFF : MRC_PAYLOAD_OFF + MRC_ICRC_LEN) + len, 0) ||
 	    bpf_skb_store_bytes(skb, cell ? CELL_OFF : MRC_PAYLOAD_OFF, &ip, sizeof(ip), 0))
 		return -1;
-	r.path->probe_id = path_slot(id) << PROBE_SLOT_SHIFT |
-			   ((r.path->probe_id + 1) & PROBE_SEQ_MASK);
-	r.path->probe_ns = now;
-	r.path->trial_len = len;
+	begin_probe(r.path, id, now, len);
 	r.path->fits = 0;
 	psn = tx->una - 1 - (r.path->probe_id & 15);
 	tx->trial_psn[plane] = psn;
@@ -95,10 +101,7 @@ static __always_inline int write_probe(struct __sk_buff *skb, const struct mrc_h
 
 	if (!pl || !pp || !k || bpf_skb_change_tail(skb, MRC_PROBE_FRAME_LEN, 0))
 		return -1;
-	path->probe_id = path_slot(id) << PROBE_SLOT_SHIFT |
-			 ((path->probe_id + 1) & PROBE_SEQ_MASK);
-	path->probe_ns = now;
-	path->trial_len = 0;
+	begin_probe(path, id, now, 0);
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
 	if (put_headers(data, end, h, pl, pp, path->ev, control_class(h), MRC_PROBE_BODY,

@@ -148,8 +148,11 @@ static __always_inline void resend(struct __sk_buff *skb, u32 qp, u64 seen_ns, s
 	report_move(qp, r->old_id, r->path, &move, r->cause, r->sent_ns, r->now);
 	if (r->new_id != MRC_NO_PATH)
 		send_copy(skb, qp, r, head);
-	if (r->deaf)             /* last, or the verifier would walk all of it once more */
-		report_deaf(qp, r->old_id, r->path, r->now);
+	if (!r->deaf)
+		return;
+	/* Last, or the verifier would walk all of it once more. */
+	count_atomic(MRC_C_PATH_DEAF);
+	report_deaf(qp, r->old_id, r->path->ev, r->now);
 }
 
 /*

@@ -45,6 +45,8 @@ static __always_inline u32 tick_sack(struct __sk_buff *skb, const struct mrc_hos
 	return 1;
 }
 
+#define STALLED 3                /* time-outs in a row after which the daemon looks what gets through */
+
 /* Note packets of which nothing was heard for a time-out, for mrc_resend. */
 static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struct mrc_tx *tx,
 					 const struct mrc_balance *b, struct resend_args *out,
@@ -65,7 +67,7 @@ static __always_inline void find_overdue(const struct mrc_host *h, u32 qp, struc
 	back_off(tx, now);
 	bpf_spin_unlock(&tx->lock);
 	if (tx->backoff == STALLED)
-		report_stalled(qp, now);
+		report_deaf(qp, MRC_NO_PATH, 0, now);
 }
 
 /* Choose the planes to probe. Returns 1 if any has paths away. */

@@ -96,6 +96,7 @@ MEANINGLESS: Final = (
         "MRC_WAKE_",
         "MRC_RELEASE_",
     ),  # in the mark of a packet that waits for its program
+    "MRC_DEAF_AFTER",  # a bound of a count
     "MRC_BEAT_",  # a daemon makes another beat when it starts
     "MRC_PIECE_BYTES",  # how much the programs take at a time
     "EVS_PLACE",  # the loader puts other numbers in their place

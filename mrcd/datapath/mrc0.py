@@ -22,9 +22,10 @@ checksums on the way to mrc0p, the other end, where the spray program runs (docs
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_interface
 from pathlib import Path
@@ -248,15 +249,8 @@ async def _ensure_port(nl: Netlink, config: Config, records: Path) -> None:
     if there:
         await nl.set_link(name, mtu=config.mtu)
         return
-    try:
+    with _needing("vxlan", "cells in UDP"):
         await nl.create_vxlan(name, port, mtu=config.mtu, mac=_random())
-    except OSError as error:
-        if error.errno != errno.EOPNOTSUPP:
-            raise
-        raise DatapathError(
-            f"{error}: cells in UDP need the kernel module vxlan; install it, or set [transport] "
-            'framing = "mrc"'
-        ) from error
 
 
 async def _take_back(nl: Netlink, name: str) -> None:
@@ -275,13 +269,20 @@ async def _take_back(nl: Netlink, name: str) -> None:
 
 async def _create_macvlan(nl: Netlink, config: Config) -> None:
     name = config.mrc0.name
-    try:
+    with _needing("macvlan", "cells"):
         await nl.create_macvlan(name, f"{name}p", mtu=config.mtu, mac=_random())
+
+
+@contextlib.contextmanager
+def _needing(module: str, what: str) -> Iterator[None]:
+    """Say which kernel module is missing if an interface cannot be made."""
+    try:
+        yield
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
             raise
         raise DatapathError(
-            f"{error}: cells need the kernel module macvlan; install it, or set [transport] "
+            f"{error}: {what} need the kernel module {module}; install it, or set [transport] "
             'framing = "mrc"'
         ) from error
 

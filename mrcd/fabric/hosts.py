@@ -135,12 +135,6 @@ def claims(hosts: Sequence[Host]) -> Iterator[tuple[str, str, Network]]:
             yield f"host {host.name}", str(prefix), prefix
 
 
-def all_local(hosts: Sequence[Host]) -> bool:
-    """Return whether all known endpoints are link-local: no router is in between."""
-    endpoints = (address for host in hosts for address in host.endpoints)
-    return all(address.is_link_local or address.is_unspecified for address in endpoints)
-
-
 def port_max(hosts: Sequence[Host]) -> int:
     """Return the highest port of any host."""
     if isinstance(hosts, HostRange):

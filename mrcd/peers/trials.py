@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from mrcd.datapath import view
 from mrcd.datapath.control import CommandRefused, Commands
 from mrcd.datapath.datapath import Datapath
 from mrcd.paths import largest
@@ -45,7 +46,6 @@ _LIKELY_MTUS = (1280, 1400, 1420, 1450, 1480, 1492, 1500, 4000, 4200, 8900, 9000
 _TX = ABI.structs["mrc_tx"]
 _PATH = ABI.structs["mrc_path"]
 _NAMES = ("delivered_ns", "probe_id", "gone", "fits", "answered_ns")
-_DEAF_AFTER = 8  # bpf/path.h
 _TRIAL = picker(_PATH, *_NAMES)
 _WORDS = ABI.MRC_EV_WORDS
 
@@ -243,7 +243,7 @@ class Trials:
         """
         if not self._since(peer, plane, "delivered_ns", began):
             return True
-        return self._since(peer, plane, "gone", _DEAF_AFTER - 1)
+        return self._since(peer, plane, "gone", ABI.MRC_DEAF_AFTER - 1)
 
     def _note(self, peer: str, plane: int, old: Way, new: Way) -> bool:
         first = (peer, plane) not in self._ways
@@ -297,7 +297,7 @@ class Trials:
         return False
 
     def _path(self, qp: int, plane: int, slot: int) -> dict[str, int]:
-        index = (qp * ABI.MRC_MAX_PLANES + plane) * self._dp.sizes.evs + slot
+        index = view.path_index(self._dp, qp, plane, slot)
         return dict(zip(_NAMES, _TRIAL(self._dp.read_raw("paths", index, _PATH.size)), strict=True))
 
     async def _answered(self, qp: int, plane: int, slot: int, length: int, wait_s: float) -> bool:

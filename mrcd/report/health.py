@@ -38,7 +38,7 @@ def examine(engine: Engine) -> Health:
             links[plane.index] = f"{plane.sick}; used for want of another"
     neighbors, paths = reach.without_neighbor(engine), reach.without_path(engine)
     data = {k: text for k, text in reach.without_data(engine).items() if k not in links}
-    said = tuple(f"plane {plane}: no path gets through" for plane in data)
+    said = _named({plane: paths.wrong[plane] for plane in data.keys() & paths.wrong.keys()})
     return Health(
         planes={**paths.wrong, **data, **neighbors, **links},
         unreached=paths.unreached,
@@ -48,7 +48,7 @@ def examine(engine: Engine) -> Health:
             *engine.beside.lines,
             *_named(neighbors),
             *_named(data),
-            *(line for line in paths.lines if not line.startswith(said)),
+            *(line for line in paths.lines if line not in said),
             *peers.reasons(engine),
         ],
     )

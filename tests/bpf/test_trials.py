@@ -17,7 +17,7 @@ from tests.bpf.rig import PLANES, Rig, clock_passes
 from tests.bpf.test_expiry import overdue, stub_frame, stub_of
 from tests.bpf.test_paths import FIRST, OUT, answer_probe, lose_first, spray, state
 
-DEAF_AFTER = 8  # bpf/path.h
+DEAF_AFTER = ABI.MRC_DEAF_AFTER
 LONG = 1000
 
 
