@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from cli.client import Client
 from cli.exits import CommandError
@@ -262,3 +265,40 @@ def subnet4(bare: Bare) -> None:
 BUILDERS: dict[str, Callable[[Bare], None]] = {
     each.__name__: each for each in (cables, bridge, router4, router6, subnet4)
 }
+
+
+# ---- hosts for a test
+
+
+Make = Callable[..., Bare]
+"""Build hosts with something between them, and with more in their configurations if it is given."""
+_NUMBERS = itertools.count()
+
+
+def building(prefix: str, planes: int) -> Iterator[Make]:
+    """Yield what builds hosts, and remove them all at the end. `prefix` begins their names."""
+    if os.geteuid() != 0:
+        pytest.skip("namespaces need root: run the tests as root")
+    made: list[Bare] = []
+
+    def build(how: Callable[[Bare], None], extra: str = "") -> Bare:
+        bare = Bare(f"{prefix}{os.getpid()}{next(_NUMBERS)}", planes)
+        made.append(bare)
+        for host in HOSTS:
+            bare.add(host)
+        bare.write_secret()
+        how(bare)
+        configure(bare, extra)
+        return bare
+
+    try:
+        yield build
+    finally:
+        for bare in made:
+            bare.close()
+
+
+def configure(bare: Bare, extra: str) -> None:
+    """Write both hosts' configurations, with more in them."""
+    for host, other in (HOSTS, HOSTS[::-1]):
+        bare.configure(host, [address_of(bare, other, k) for k in range(bare.planes)], extra)

@@ -7,7 +7,6 @@ Each test has hosts of its own: their addresses change in most of them.
 from __future__ import annotations
 
 import json
-import os
 import socket
 import struct
 import subprocess
@@ -28,8 +27,9 @@ from tests.net.bare_hosts import (
     INNER,
     MIDDLE,
     Bare,
-    address_of,
+    Make,
     bridge,
+    building,
     nic,
     router4,
     router6,
@@ -49,33 +49,11 @@ NAMED_NS = 4000 * MS
 """How long `mrcctl status` may take to name a dead plane; 1.5 s on a quiet machine."""
 _ETH_IP = {4: 0x0800, 6: 0x86DD}
 
-Make = Callable[..., Bare]
-
 
 @pytest.fixture
 def make() -> Iterator[Make]:
     """Build hosts by one of BUILDERS, and remove them at the end."""
-    if os.geteuid() != 0:
-        pytest.skip("namespaces need root: run the tests as root")
-    made: list[Bare] = []
-
-    def build(how: Callable[[Bare], None], extra: str = "") -> Bare:
-        bare = Bare(f"y{os.getpid()}{chr(ord('a') + len(made))}", PLANES)
-        made.append(bare)
-        for host in HOSTS:
-            bare.add(host)
-        bare.write_secret()
-        how(bare)
-        endpoints = {host: [address_of(bare, host, k) for k in range(PLANES)] for host in HOSTS}
-        bare.configure("a", endpoints["b"], extra)
-        bare.configure("b", endpoints["a"], extra)
-        return bare
-
-    try:
-        yield build
-    finally:
-        for bare in made:
-            bare.close()
+    yield from building("y", PLANES)
 
 
 def both_ways(bare: Bare, size: int = 4 << 20) -> None:

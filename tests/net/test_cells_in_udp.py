@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -20,8 +18,10 @@ from tests.net.bare_hosts import (
     MIDDLE,
     STARTED_S,
     Bare,
-    address_of,
+    Make,
     bridge,
+    building,
+    configure,
     nic,
     router4,
 )
@@ -36,51 +36,20 @@ DEVICE = "mrc0u"
 SOON_S = 10.0
 MIB = 1 << 20
 STRANGER, STRANGERS_NIC = "s", "eth9"
-NUMBERS = itertools.count()
 SECOND = "10.0.1.9"
 """An address of b's first plane that is not the plane's own."""
-
-Make = Callable[..., Bare]
 
 
 @pytest.fixture(scope="module")
 def builder() -> Iterator[Make]:
     """Build hosts, and remove them at the end of the module."""
-    yield from building()
+    yield from building("u", PLANES)
 
 
 @pytest.fixture
 def make() -> Iterator[Make]:
     """Build hosts, and remove them at the end of the test."""
-    yield from building()
-
-
-def building() -> Iterator[Make]:
-    if os.geteuid() != 0:
-        pytest.skip("namespaces need root: run the tests as root")
-    made: list[Bare] = []
-
-    def build(how: Callable[[Bare], None], extra: str = "") -> Bare:
-        bare = Bare(f"u{os.getpid()}{next(NUMBERS)}", PLANES)
-        made.append(bare)
-        for host in HOSTS:
-            bare.add(host)
-        bare.write_secret()
-        how(bare)
-        configure(bare, extra)
-        return bare
-
-    try:
-        yield build
-    finally:
-        for bare in made:
-            bare.close()
-
-
-def configure(bare: Bare, extra: str) -> None:
-    """Write both hosts' configurations, with more of them."""
-    for host, other in (HOSTS, HOSTS[::-1]):
-        bare.configure(host, [address_of(bare, other, k) for k in range(PLANES)], extra)
+    yield from building("u", PLANES)
 
 
 def device(bare: Bare, host: str) -> str:
