@@ -388,10 +388,12 @@ static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, u32 cell, str
 	struct learn_args *out = &chain->learn;
 	struct trigger t = {};
 	struct sack_in s;
-	u32 why;
+	u32 why, tried;
 
 	if (parse_sack(skb, tx, &s))
 		return;
+	/* A receiver that is ahead of us answers trials, too: paths are not what is wrong. */
+	tried = s.needless && trial_answered(qp, &s, tx, b, now);
 	if (s.ahead > (s32)(s.next - s.una)) {
 		count(MRC_C_DROP_SACK);
 		capture_outcome(key, qp, MRC_C_DROP_SACK);
@@ -402,7 +404,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, u32 cell, str
 	why = s.ahead < 0 || s.una == s.next ? MRC_C_SACK_STALE : MRC_C_SACK_RX;
 	count(why);
 	capture_outcome(key, qp, why);
-	if (s.needless && trial_answered(qp, &s, tx, b, now)) {
+	if (tried) {
 		go_on(skb, chain); /* the next SACK has all other news, too */
 		return;
 	}

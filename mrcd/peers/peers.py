@@ -241,10 +241,10 @@ class Peers(Placed):
         longest = self._config.mtu_of(cells=cells)
         headers = self._config.fabric.mtu - longest
         framing = ABI.MRC_FRAMING_CELL if cells else ABI.MRC_FRAMING_MRC
-        session = self.sessions[peer]
-        theirs = session.memory.offer.epoch if session.memory is not None else 0
+        known = self.sessions[peer].memory
+        session = (known.sid, known.offer.sid) if known is not None else (0, 0)
         longest = min(longest, max(self._offered_mtu[peer], LEAST))
-        return Tried(longest, framing, headers, (id(session), theirs), peer in self.plain)
+        return Tried(longest, framing, headers, session, peer in self.plain)
 
     def set_most(self, peer: str, plane: int, most: int | None) -> None:
         """Send a peer no longer packets than these, bytes, because of a plane."""

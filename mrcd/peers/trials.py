@@ -66,7 +66,7 @@ class Way:
 class Tried:
     """Data to a peer: its longest packet in bytes, its framing, and the bytes of its headers.
 
-    session: differs from that of any other session with the peer. plain: it is tried whether cells
+    session: the two hosts' identifiers of the session, sid. plain: it is tried whether cells
     get through, while data goes in MRC's packets.
     """
 
