@@ -424,6 +424,7 @@ class Planes:
             self._keep_resolving(plane)
         finally:
             self._binding.discard(plane.index)
+        await self._resync()  # news that came before it was ours again were not for any plane
 
     async def restore(self, index: int) -> None:
         """Restore the address and route of a plane NIC that is up; raise OSError if that fails."""

@@ -179,6 +179,46 @@ def test_nic_that_is_back_under_its_name_is_bound(
     asyncio.run(run())
 
 
+def test_nic_that_comes_up_while_it_is_being_bound_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The news that it is up come while links are read, in which it is down."""
+    for name in ("_write", "_keep_resolving"):
+        monkeypatch.setattr(Planes, name, lambda *_: None)
+    restored: list[int] = []
+
+    async def note(_planes: Planes, plane: Plane) -> None:
+        restored.append(plane.index)
+
+    monkeypatch.setattr(Planes, "_restore", note)
+    down = Link(77, "plane1", MAC, 9000, up=False, carrier=False)
+    up = replace(down, up=True, carrier=True)
+
+    class Slow:
+        """A Netlink whose first answer is of before the NIC was set up."""
+
+        now = down
+
+        async def links(self) -> dict[str, Link]:
+            before, self.now = self.now, up
+            bench.planes._link_changed(LinkChanged(self.now, gone=False))
+            others = {plane.link.name: plane.link for plane in bench.planes.planes}
+            return others | {before.name: before}
+
+    bench = Bench(tmp_path, nl=Slow())
+
+    async def run() -> None:
+        plane = bench.planes.planes[1]
+        bench.planes._link_changed(LinkChanged(plane.link, gone=True))
+        bench.planes._link_changed(LinkChanged(down, gone=False))
+        while len(bench.planes._tasks):
+            await asyncio.sleep(0)
+        assert (plane.link, restored) == (up, [1])
+        assert bench.failures == []
+
+    asyncio.run(run())
+
+
 def test_nic_that_is_renamed_is_followed(bench: Bench) -> None:
     plane = bench.planes.planes[1]
     change = replace(plane.link, name="eth7", up=False)
