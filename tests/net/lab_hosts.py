@@ -83,7 +83,7 @@ def ok(name: str, host: str) -> bool:
     return now is not None and now.state == "ok"
 
 
-def until_ok(name: str, host: str, within_s: float = 10.0) -> None:
+def until_ok(name: str, host: str, within_s: float = 30.0) -> None:
     """Wait until a host's mrcd reports ok. A timeout says what it reports instead."""
 
     def missing() -> str:
