@@ -62,7 +62,25 @@ def render(paths: Sequence[PathInfo], limit: int | None = None) -> str:
         ],
         [{5: STATE_COLOURS[path.state]} for path in shown],
     )
-    return text + _rest(len(paths) - len(shown))
+    return text + _rest(len(paths) - len(shown)) + _losing(paths)
+
+
+def _losing(paths: Sequence[PathInfo]) -> str:
+    """Return a line for each peer and plane with paths that lose data and answer probes."""
+    groups: dict[tuple[str, int], list[PathInfo]] = {}
+    for path in paths:
+        if path.loses_data:
+            groups.setdefault((path.peer, path.plane), []).append(path)
+    lines = []
+    for (peer, plane), group in sorted(groups.items()):
+        lost, sent = sum(path.lost for path in group), sum(path.sent for path in group)
+        verbs = (
+            "1 path answers probes and loses"
+            if len(group) == 1
+            else (f"{len(group)} paths answer probes and lose")
+        )
+        lines.append(f"\n{peer}, plane {plane}: {verbs} data: {lost:,} of {sent:,} packets")
+    return "".join(lines)
 
 
 def _rest(rows: int) -> str:

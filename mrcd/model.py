@@ -159,6 +159,8 @@ class PathInfo:
     lost: int
     marked: int  # congestion marks that the peer reported
     srtt_us: float | None
+    # Probes are answered, and the last several packets of data were lost, all of them.
+    loses_data: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

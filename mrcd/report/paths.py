@@ -51,6 +51,7 @@ class PathReport(Live):
                             lost=path.values["lost"],
                             marked=path.values["marked"],
                             srtt_us=_us(path.values["srtt_ns"]),
+                            loses_data=_loses_data(path.values),
                         )
                     )
         return found
@@ -151,6 +152,11 @@ def _error(qp: Mapping[str, int], tx: Mapping[str, int]) -> str | None:
     if qp["state"] != ABI.MRC_QP_ERROR:
         return None
     return view.WHY_FAILED.get(tx["failed"], f"cause {tx['failed']}")
+
+
+def _loses_data(path: Mapping[str, int]) -> bool:
+    """Return whether a path loses all data while its probes are answered (`struct mrc_path`)."""
+    return path["gone"] >= ABI.MRC_DEAF_AFTER and path["answered_ns"] > path["delivered_ns"]
 
 
 def _us(nanoseconds: int | None) -> float | None:

@@ -114,3 +114,16 @@ def test_a_terminal_shows_64_rows(
     assert text.count(b"fcbb") == (70 if options else 64)
     if rows is not None:
         assert len(text.splitlines()) == rows
+
+
+def test_paths_that_answer_probes_and_lose_data_are_named(source: Several) -> None:
+    first, second, *others = paths_of(source)
+    losing = [replace(first, loses_data=True, sent=1348, lost=1301), others[-1]]
+    assert pathtable.render(losing).splitlines()[-1] == (
+        "h2, plane 0: 1 path answers probes and loses data: 1,301 of 1,348 packets"
+    )
+    both = [*losing, replace(second, loses_data=True, sent=100_000, lost=12)]
+    assert pathtable.render(both).splitlines()[-1] == (
+        "h2, plane 0: 2 paths answer probes and lose data: 1,313 of 101,348 packets"
+    )
+    assert "data" not in pathtable.render(others)
