@@ -32,7 +32,7 @@ from mrcd.fabric import description
 from vm import machines, measure, plain, provision, readme, steps
 from vm.clock import CLOCK
 from vm.machines import Machine
-from vm.qemu import Image, MachineFailed, Vm, accelerator
+from vm.qemu import NICS, Image, MachineFailed, Vm, accelerator
 from vm.steps import Step
 from vm.verdict import Check
 
@@ -75,7 +75,9 @@ def explain(check: Check, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def running(fleet: Sequence[Machine], image: Image, deb: Path, minutes: float) -> Iterator[Check]:
+def running(
+    fleet: Sequence[Machine], image: Image, deb: Path, minutes: float, nic: str
+) -> Iterator[Check]:
     """Yield a check with all machines of the fabric, not yet started; stop them at the end."""
     # The path of a unix socket has at most 107 characters, so the folder is in /tmp.
     with tempfile.TemporaryDirectory(prefix="mrcd-vm-") as name:
@@ -86,7 +88,7 @@ def running(fleet: Sequence[Machine], image: Image, deb: Path, minutes: float) -
         for machine in fleet:
             near = frozenset(nic.cable for nic in machine.nics) - cabled
             memory_mb = MEMORY_MB[machine.role]
-            vms[machine.name] = Vm(machine, image, payload, folder, memory_mb, near)
+            vms[machine.name] = Vm(machine, image, payload, folder, memory_mb, near, nic)
             cabled |= near
         check = Check(vms, CLOCK.deadline(minutes * 60))
 
@@ -140,6 +142,9 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", metavar="STEP", help="run only STEP and the essential steps"
     )
+    parser.add_argument(
+        "--nic", choices=NICS, default=NICS[0], help="the hosts' NICs; default: %(default)s"
+    )
     parser.add_argument("--deb", type=Path, help="the package; default: the newest in dist/")
     options = parser.parse_args()
     if os.geteuid() != 0:
@@ -158,7 +163,7 @@ def main() -> int:
         todo, fleet = steps.STEPS, machines.of(description.load(machines.FABRIC))
     if options.only:
         todo = chosen(todo, options.only)
-    with running(fleet, image, deb, options.minutes) as check:
+    with running(fleet, image, deb, options.minutes, options.nic) as check:
         for name, what, essential in todo:
             if not check.step(name, functools.partial(what, check)) and essential:
                 break

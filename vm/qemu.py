@@ -98,11 +98,16 @@ class _Json:
         self._sock.close()
 
 
+NICS = ("virtio-net-pci", "e1000e", "vmxnet3")
+"""Models of NICs: a driver of hypervisors, and those of two cards with queues and offloads."""
+
+
 @dataclass(slots=True)
 class Vm:
     """A virtual machine. Its console and sockets are in `folder`.
 
     near: those of its cables of which it has the near end; some other machine has the far one.
+    nic: qemu's model of the NICs on cables, one of NICS.
     """
 
     machine: Machine
@@ -111,6 +116,7 @@ class Vm:
     folder: Path
     memory_mb: int
     near: frozenset[int]
+    nic: str = "virtio-net-pci"
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _agent: _Json | None = field(default=None, repr=False)
 
@@ -160,7 +166,7 @@ class Vm:
                 f"dgram,id=cable{nic.cable},local.type=unix,local.path={own},"
                 f"remote.type=unix,remote.path={other}",
                 "-device",
-                f"virtio-net-pci,netdev=cable{nic.cable},mac={nic.mac}",
+                f"{self.nic},netdev=cable{nic.cable},mac={nic.mac}",
             ]
         with self._path("stderr").open("wb") as errors:
             self.process = subprocess.Popen(
