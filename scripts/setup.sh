@@ -18,6 +18,7 @@ PACKAGES=(
 	iproute2
 	iputils-ping
 	libc6-dev
+	nftables # rules between hosts, in tests of networks that lose data
 	python3-bpfcc # bcc; PyPI's package of that name is something else
 	python3-cryptography
 	python3-venv

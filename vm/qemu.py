@@ -157,7 +157,8 @@ class Vm:
             *("-device", "virtio-rng-pci,rng=rng"),
         ]
         # eth0 leads nowhere. It stands for the management NIC that real machines have.
-        command += ["-netdev", "hubport,id=spare,hubid=0", "-device", "virtio-net-pci,netdev=spare"]
+        # All are of one model, or the order of drivers would decide which is eth1.
+        command += ["-netdev", "hubport,id=spare,hubid=0", "-device", f"{self.nic},netdev=spare"]
         for nic in self.machine.nics:
             sides = ("near", "far") if nic.cable in self.near else ("far", "near")
             own, other = (self._cable(nic.cable, side) for side in sides)

@@ -26,6 +26,7 @@ from mrcd.handshake.incarnation import Memory, Ours
 from mrcd.handshake.offer import (
     CELL,
     CELL_UDP,
+    CELLS_LOST,
     MAGIC,
     MAX_QPS,
     TRIM,
@@ -49,6 +50,7 @@ from mrcd.handshake.session import UNCONFIRMED_NS, Event, Session
 
 __all__ = [
     "CELL",
+    "CELLS_LOST",
     "CELL_UDP",
     "DEAD_AFTER_NS",
     "KEEPALIVE_NS",

@@ -18,6 +18,8 @@ CELL: Final = "cell"
 """The capability to send and take data in cells of IP in IPv6 (bpf/mrc_wire.h, MRC_CELL_IP6)."""
 CELL_UDP: Final = "cell-udp"
 """The capability to send and take data in cells of VXLAN in UDP (MRC_CELL_UDP)."""
+CELLS_LOST: Final = "cells-lost"
+"""The sender of the Offer could take cells, but on every plane to the other host they are lost."""
 TRIM: Final = "trim"
 """Switches on the ways to the sender of the Offer trim data, and it answers what they trimmed."""
 

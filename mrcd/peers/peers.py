@@ -17,6 +17,7 @@ from mrcd.fabric import digest, underlay
 from mrcd.handshake import (
     CELL,
     CELL_UDP,
+    CELLS_LOST,
     TRIM,
     Command,
     ConfigureReceive,
@@ -187,7 +188,7 @@ class Peers(Placed):
             mpr=config.transport.mpr,
             qp_base=self._table.peers.base(peer),
             qps=self._table.peers.per_peer,
-            capabilities=_capabilities(config, cells=peer not in self.plain),
+            capabilities=_capabilities(config, lost=peer in self.plain),
             required=_cell(config) if config.transport.framing == "cell" else (),
             frame=self._frame,
             hosts=hosts,
@@ -269,6 +270,18 @@ class Peers(Placed):
             return
         log.warning("peer.framing", peer=peer, framing="mrc" if peer in self.plain else "cell")
         self._set_up_anew(peer)
+
+    def losing_cells(self) -> dict[str, bool]:
+        """Return the peers with which data goes in MRC's packets because cells are lost.
+
+        The value is whether this host found that, or only the peer.
+        """
+        told = {
+            name: False
+            for name, session in self.sessions.items()
+            if session.memory is not None and CELLS_LOST in session.memory.offer.capabilities
+        }
+        return told | dict.fromkeys(self.plain, True)
 
     def _frame_again(self, peer: str) -> None:
         if peer in self.mtu:
@@ -729,9 +742,10 @@ def _packets(command: Command) -> int:
     return len(command.planes) if isinstance(command, SendOffer) else 0
 
 
-def _capabilities(config: Config, *, cells: bool) -> tuple[str, ...]:
-    """Return what this host's Offers to a peer list."""
-    return _cell(config) * cells + (TRIM,) * config.fabric.trim
+def _capabilities(config: Config, *, lost: bool) -> tuple[str, ...]:
+    """Return what this host's Offers to a peer list; `lost`: cells to it are lost."""
+    cells = (CELLS_LOST,) if lost else _cell(config)
+    return cells + (TRIM,) * config.fabric.trim
 
 
 def _cell(config: Config) -> tuple[str, ...]:

@@ -253,10 +253,16 @@ def reasons(engine: Engine) -> list[str]:
 def warnings(engine: Engine) -> list[str]:
     """Return what works, but needs a look: a line for each peer, or one for many."""
     lines = reach.narrow(engine)
-    plain = sorted(engine.peers.plain)
-    if plain:
+    losing = engine.peers.losing_cells()
+    for ours in (True, False):
+        plain = sorted(name for name, found in losing.items() if found == ours)
+        if not plain:
+            continue
         whom = _counted(plain) if len(plain) > MANY else ", ".join(plain)
-        lines.append(f"data to {whom} goes in MRC's packets, because cells are lost on every plane")
+        ways = "" if ours else " from there"
+        lines.append(
+            f"data to {whom} goes in MRC's packets, because cells are lost on every plane{ways}"
+        )
     for found in (engine.peers.used_twice, engine.peers.other_files):
         if len(found) > MANY:
             lines.append(f"{_counted([*found])}: {next(iter(found.values()))}")

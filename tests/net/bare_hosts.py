@@ -281,8 +281,8 @@ def building(prefix: str, planes: int) -> Iterator[Make]:
         pytest.skip("namespaces need root: run the tests as root")
     made: list[Bare] = []
 
-    def build(how: Callable[[Bare], None], extra: str = "") -> Bare:
-        bare = Bare(f"{prefix}{os.getpid()}{next(_NUMBERS)}", planes)
+    def build(how: Callable[[Bare], None], extra: str = "", mtu: int = 1500) -> Bare:
+        bare = Bare(f"{prefix}{os.getpid()}{next(_NUMBERS)}", planes, mtu)
         made.append(bare)
         for host in HOSTS:
             bare.add(host)

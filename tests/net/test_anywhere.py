@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ from tests.net.bare_hosts import (
     subnet4,
 )
 from tests.net.lab_hosts import ROOT, eventually, powerless
-from tests.net.traffic import Stream, transfer, udp_sequence
+from tests.net.traffic import Arrivals, Stream, transfer, udp_sequence
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -146,36 +145,6 @@ def test_what_is_between_is_shown_as_unknown(make: Make) -> None:
 # ---- faults
 
 
-class Arrivals:
-    """A TCP stream from `a` to `b` whose receiver notes when data arrive, in nanoseconds."""
-
-    def __init__(self, bare: Bare) -> None:
-        self.stream = Stream(bare, "a", "b", INNER["b"])
-        self.times: list[int] = []
-        receive = self.stream._in.recv
-
-        class Noting:
-            """The socket, with a note of each arrival."""
-
-            def recv(_self, size: int) -> bytes:
-                data = receive(size)
-                self.times.append(time.monotonic_ns())
-                return data
-
-            def close(_self) -> None:
-                inner.close()
-
-        inner = self.stream._in
-        self.stream._in = Noting()  # type: ignore[assignment]
-        self.stream.start()
-        self.stream.progress(4 << 20)
-
-    def longest_ns(self, since_ns: int) -> int:
-        """Return the longest time without an arrival since a time."""
-        times = [when for when in self.times if when >= since_ns]
-        return max((after - before for before, after in pairwise(times)), default=0)
-
-
 def cut_bridge(bare: Bare, plane: int, dead: bool = True) -> None:
     """Have a switch drop everything, while its ports stay up."""
     for host in HOSTS:
@@ -222,7 +191,7 @@ def test_plane_that_is_cut_silently(
 ) -> None:
     bare = make(how)
     bare.begin()
-    arrivals = Arrivals(bare)
+    arrivals = Arrivals(bare, "a", "b", INNER["b"])
     began = time.monotonic_ns()
     arrivals.stream.progress(64 << 20, 30)
     quiet_ns = arrivals.longest_ns(began)

@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+from itertools import pairwise
 from typing import Any
 
 from mrcd.linux import netns
@@ -113,6 +114,36 @@ class Stream:
         self._stop.set()
         self._in.close()
         self._out.close()
+
+
+class Arrivals:
+    """A TCP stream between two hosts whose receiver notes when data arrive, in nanoseconds."""
+
+    def __init__(self, running: Any, source: str, target: str, address: str) -> None:
+        self.stream = Stream(running, source, target, address)
+        self.times: list[int] = []
+        receive = self.stream._in.recv
+
+        class Noting:
+            """The socket, with a note of each arrival."""
+
+            def recv(_self, size: int) -> bytes:
+                data = receive(size)
+                self.times.append(time.monotonic_ns())
+                return data
+
+            def close(_self) -> None:
+                inner.close()
+
+        inner = self.stream._in
+        self.stream._in = Noting()  # type: ignore[assignment]
+        self.stream.start()
+        self.stream.progress(4 << 20)
+
+    def longest_ns(self, since_ns: int) -> int:
+        """Return the longest time without an arrival since a time."""
+        times = [when for when in self.times if when >= since_ns]
+        return max((after - before for before, after in pairwise(times)), default=0)
 
 
 def transfer(running: Any, source: str, target: str, address: str, size: int = 4 << 20) -> None:
