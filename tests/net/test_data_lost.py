@@ -34,7 +34,7 @@ MS = 1_000_000
 NAMED_S = 6.0
 """How long status may take on a busy machine; half a second on a quiet one."""
 PAUSE_NS = 150 * MS
-"""The longest pause while a plane is left: a time-out of TCP's would take 200 ms; 15 on a quiet one."""
+"""The longest pause while a plane is left: 15 ms on a quiet one, and time-outs of TCP take 200."""
 BACK_NS = 3000 * MS
 """The longest pause where all planes lose data; 0.7 s on a quiet one."""
 AGAIN_S = 60.0

@@ -30,7 +30,12 @@ def engine(**states: State) -> Any:
     return SimpleNamespace(
         config=SimpleNamespace(peers=[SimpleNamespace(name=name) for name in states]),
         peers=SimpleNamespace(
-            state=states.__getitem__, sessions=sessions, refusals={}, failed={}, narrow={}, plain={}
+            state=states.__getitem__,
+            sessions=sessions,
+            refusals={},
+            failed={},
+            narrow={},
+            losing_cells=dict,
         ),
     )
 
@@ -119,10 +124,11 @@ def test_warnings__name_planes_that_carry_shorter_packets() -> None:
     found.config.fabric = SimpleNamespace(mtu=9000)
     found.peers.used_twice = found.peers.other_files = {}
     found.peers.narrow = {("h2", 0): 1500, ("h3", 0): 1500, ("h3", 1): 1514}
-    found.peers.plain = {"h3": 1.0}
+    found.peers.losing_cells = lambda: {"h3": True, "h2": False}
     said = [line.partition(" (")[0] for line in warnings(found)]
     assert said == [
         "plane 0 carries packets of 1,500 bytes to 2 peers, h2 first; its NICs say 9,000",
         "plane 1 carries packets of 1,514 bytes to peer h3; its NICs say 9,000",
         "data to h3 goes in MRC's packets, because cells are lost on every plane",
+        "data to h2 goes in MRC's packets, because cells are lost on every plane from there",
     ]
