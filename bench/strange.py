@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Play networks that lose, change or delay some packets, and compare applications with status.
+
+python -m bench.strange [--seeds 0 40]
+
+Each seed is a play: two hosts without a fabric, a rule of nftables or a slow link between them, on
+one plane or on all, and an application over mrc0 (a paced TCP stream and numbered datagrams). If
+the application lacks what it asks for from three seconds after the rule on, some host's status has
+to have named something by then; where no packet is lost, status must name nothing; and with the
+rule gone, both have to be as before. Every play is printed on two lines; a failed one is a fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from bench import entry
+from tests.net import bare_hosts
+from tests.net.bare_hosts import HOSTS, INNER, MIDDLE, Bare, nic
+from tests.net.traffic import Stream, open_in
+
+PLANES: Final = 2
+PACE: Final = 6_000_000
+"""What the TCP stream asks for, bytes a second."""
+DATAGRAMS: Final = 200
+"""Datagrams a second."""
+GRACE_S: Final = 3.0
+"""From then on the application has what it asks for, or status has named something."""
+WATCHED_S: Final = 2.0
+AGAIN_S: Final = 40.0
+"""Both hosts are as before within this time from the end of the rule."""
+LEAST: Final = 0.8
+"""The part of its pace with which the stream is content."""
+_SO_MAX_PACING_RATE: Final = 47
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is done to packets: an expression and a verdict of nftables, or a rate in Mb/s.
+
+    harmless: no packet is lost.
+    """
+
+    text: str
+    harmless: bool = False
+    mbps: int = 0
+
+
+RULES: Final = (
+    Rule("udp dport 4971 drop"),
+    Rule("udp dport 4972 drop"),
+    Rule("udp dport 4974 drop"),
+    Rule("ip6 saddr fdcb::/32 drop"),
+    Rule("ip6 nexthdr { 4, 41 } drop"),
+    Rule("meta length > 1400 drop"),
+    Rule("meta length > 600 drop"),
+    Rule("meta length < 120 drop"),
+    Rule("drop"),
+    Rule("ip dscp != cs0 drop; ip6 dscp != cs0 drop"),
+    Rule("ip dscp cs0 drop; ip6 dscp cs0 drop"),
+    Rule("numgen random mod 100 < 1 drop"),
+    Rule("numgen random mod 100 < 5 drop"),
+    Rule("numgen random mod 100 < 30 drop"),
+    Rule("jhash udp sport mod 10 seed 1 0 drop"),
+    Rule("ip ecn set not-ect; ip6 ecn set not-ect", harmless=True),
+    Rule("ip dscp set cs0; ip6 dscp set cs0", harmless=True),
+    Rule("ip ttl set 9; ip6 hoplimit set 9", harmless=True),
+    Rule("ip6 flowlabel set 0", harmless=True),
+    Rule("slow", mbps=20),
+    Rule("slow", mbps=100),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """A seed's play. `ways`: the hosts whose packets the rule sees."""
+
+    seed: int
+    how: str
+    mtu: int
+    envelope: str
+    rule: Rule
+    planes: tuple[int, ...]
+    ways: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return all of it on a line."""
+        what = f"{self.rule.mbps} Mb/s" if self.rule.mbps else self.rule.text
+        where = "one plane" if len(self.planes) < PLANES else "all planes"
+        return (
+            f"{self.seed}: {self.how}, MTU {self.mtu}, {self.envelope}: {what} on {where} "
+            f"from {' and '.join(self.ways)}"
+        )
+
+
+def play(seed: int) -> Play:
+    """Return the play of a seed; a geometry lasts for eight of them."""
+    place = random.Random(seed // 8)
+    how = place.choice(("bridge", "router4"))
+    mtu = place.choice((1500, 9000))
+    envelope = place.choice(("auto", "ipv6")) if how == "bridge" else "auto"
+    here = random.Random(seed * 7919 + 1)
+    planes = here.choice(((0,), (1,), tuple(range(PLANES))))
+    ways = here.choice((("a",), ("b",), HOSTS, HOSTS))
+    return Play(seed, how, mtu, envelope, here.choice(RULES), planes, ways)
+
+
+# ---- the application
+
+
+@dataclass(slots=True)
+class Application:
+    """A paced stream from `a` to `b`, and datagrams beside it."""
+
+    bare: Bare
+    arrived: list[tuple[float, int]] = field(default_factory=list)
+    got: list[float] = field(default_factory=list)
+    given: list[float] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _sockets: list[socket.socket] = field(default_factory=list)
+    _stream: Stream | None = None
+
+    def start(self) -> None:
+        """Begin to send."""
+        stream = self._stream = Stream(self.bare, "a", "b", INNER["b"])
+        stream._out.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, PACE)
+        stream._out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACE // 8)
+        stream.start()
+        for host, bound in (("b", True), ("a", False)):
+            sock = open_in(self.bare.namespace(host), INNER["b"], socket.SOCK_DGRAM)
+            self._sockets.append(sock)
+            if bound:
+                sock.bind((INNER["b"], 5777))
+                sock.settimeout(0.2)
+        for work in (self._note, self._receive, self._send):
+            thread = threading.Thread(target=work, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _note(self) -> None:
+        assert self._stream is not None
+        while not self._stop.wait(0.02):
+            self.arrived.append((time.monotonic(), self._stream.received))
+
+    def _receive(self) -> None:
+        while not self._stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                (when,) = struct.unpack("=d", self._sockets[0].recv(64))
+                self.got.append(when)
+
+    def _send(self) -> None:
+        while not self._stop.wait(1 / DATAGRAMS):
+            now = time.monotonic()
+            with contextlib.suppress(OSError):
+                self._sockets[1].sendto(struct.pack("=d", now), (INNER["b"], 5777))
+            self.given.append(now)
+
+    def has(self, since: float, until: float) -> tuple[float, float]:
+        """Return the part of its pace that the stream had in a time, and that of lost datagrams."""
+        times = [(when, size) for when, size in self.arrived if since <= when <= until]
+        (first, low), (last, high) = times[0], times[-1]
+        sent = sum(since <= when < until - 0.2 for when in self.given)
+        came = sum(since <= when < until - 0.2 for when in self.got)
+        return (high - low) / (last - first) / PACE, 1 - came / sent
+
+    def close(self) -> None:
+        """End everything."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(5)
+        for sock in self._sockets:
+            sock.close()
+        if self._stream is not None:
+            self._stream.close()
+
+
+# ---- a play
+
+
+def apply(bare: Bare, one: Play) -> None:
+    """Put the rule between the hosts."""
+    if one.rule.mbps:
+        for port in (f"{_other(way)}{plane}" for plane in one.planes for way in one.ways):
+            words = f"qdisc add dev {port} root tbf rate {one.rule.mbps}mbit burst 64k latency 20ms"
+            bare.run(MIDDLE, "tc", *words.split())
+        return
+    ports = ", ".join(f"{way}{plane}" for plane in one.planes for way in one.ways)
+    chain = f"type filter hook ingress devices = {{ {ports} }} priority 0;"
+    bare.run(MIDDLE, "nft", f"table netdev t {{ chain c {{ {chain} {one.rule.text}; }}; }}")
+
+
+def undo(bare: Bare, one: Play) -> None:
+    """Take the rule away."""
+    if one.rule.mbps:
+        for port in (f"{_other(way)}{plane}" for plane in one.planes for way in one.ways):
+            bare.run(MIDDLE, "tc", "qdisc", "del", "dev", port, "root")
+    else:
+        bare.run(MIDDLE, "nft", "delete table netdev t")
+
+
+def _other(host: str) -> str:
+    return HOSTS[1 - HOSTS.index(host)]
+
+
+def said(bare: Bare) -> list[str]:
+    """Return all that the hosts' status names."""
+    lines = []
+    for host in HOSTS:
+        now = bare.status(host)
+        if now is None:
+            lines.append(f"{host}: does not answer")
+        else:
+            lines += [f"{host}: {line}" for line in (*now.reasons, *now.warnings)]
+    return lines
+
+
+def watch(bare: Bare, until: float, content: Callable[[], bool]) -> tuple[float, list[str]] | None:
+    """Ask for status until it names something, or nothing any more; return when, and what."""
+    while time.monotonic() < until:
+        lines = said(bare)
+        if bool(lines) != content():
+            return time.monotonic(), lines
+        time.sleep(0.05)
+    return None
+
+
+def run(bare: Bare, one: Play) -> str | None:
+    """Play; print what came of it, and return what is wrong."""
+    application = Application(bare)
+    application.start()
+    try:
+        deadline = time.monotonic() + 20
+        while application._stream and application._stream.received < PACE // 2:
+            if time.monotonic() > deadline:
+                return "the application had nothing before the rule"
+            time.sleep(0.02)
+        began = time.monotonic()
+        apply(bare, one)
+        try:
+            until = began + GRACE_S + WATCHED_S
+            named = watch(bare, until, lambda: False)
+            time.sleep(max(0.0, until + 0.3 - time.monotonic()))
+            rate, lost = application.has(began + GRACE_S, until)
+            at_last = said(bare)
+        finally:
+            undo(bare, one)
+        suffers = rate < LEAST or lost > 0.01
+        ended = time.monotonic()
+        again = watch(bare, ended + AGAIN_S, lambda: True)
+        back = time.monotonic()
+        while time.monotonic() < back + 1.5:
+            time.sleep(0.05)
+        after, _ = application.has(back, back + 1.4)
+    finally:
+        application.close()
+    when = "nothing named" if named is None else f"named after {named[0] - began:.2f} s"
+    what = "" if named is None else f" ({named[1][0]})"
+    print(
+        f"{one}\n    {rate:.2f} of its pace, {100 * lost:.1f} % lost; {when}{what}; as before "
+        f"after {(again[0] if again else ended + AGAIN_S) - ended:.1f} s",
+        flush=True,
+    )
+    if suffers and not at_last:
+        return "the application suffers, and status names nothing"
+    if suffers and named is not None and named[0] > began + GRACE_S:
+        return "the application suffers, and status named it late"
+    if one.rule.harmless and named is not None:
+        return f"nothing is lost, and status says {named[1]}"
+    if again is None:
+        return f"afterwards status still says {said(bare)}"
+    if after < LEAST:
+        return f"afterwards the application has {after:.2f} of its pace"
+    return None
+
+
+@contextlib.contextmanager
+def hosts(one: Play) -> Iterator[Bare]:
+    """Yield two hosts in the geometry of a play, both ok."""
+    settings = f'[transport]\ncell_envelope = "{one.envelope}"\n'
+    making = bare_hosts.building("s", PLANES)
+    try:
+        bare = next(making)(bare_hosts.BUILDERS[one.how], settings, mtu=one.mtu)
+        for host in HOSTS:
+            for plane in range(PLANES):  # a cable carries segments whole, whatever its MTU
+                bare.run(host, "ethtool", "-K", nic(plane), "tso", "off", "gso", "off")
+        bare.begin()
+        yield bare
+    finally:
+        making.close()  # type: ignore[attr-defined]
+
+
+def main() -> None:
+    """Play seeds; exit with 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", nargs=2, type=int, default=(0, 40), metavar=("FROM", "TO"))
+    args = parser.parse_args()
+    entry.begin("strange")
+    wrong: Counter[str] = Counter()
+    seeds = list(range(*args.seeds))
+    while seeds:
+        here = [seed for seed in seeds if seed // 8 == seeds[0] // 8]
+        seeds = seeds[len(here) :]
+        with hosts(play(here[0])) as bare:
+            for seed in here:
+                problem = run(bare, play(seed))
+                if problem is not None:
+                    print(f"    WRONG: {problem}", flush=True)
+                    wrong[problem.partition(":")[0]] += 1
+    played = args.seeds[1] - args.seeds[0]
+    print(
+        f"{played} plays, {sum(wrong.values())} wrong: {dict(wrong)}; load {os.getloadavg()[0]:.1f}"
+    )
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
