@@ -77,7 +77,7 @@ RULES: Final = (
     Rule("ip ecn set not-ect; ip6 ecn set not-ect", harmless=True),
     Rule("ip dscp set cs0; ip6 dscp set cs0", harmless=True),
     Rule("ip ttl set 9; ip6 hoplimit set 9", harmless=True),
-    Rule("ip6 flowlabel set 0", harmless=True),
+    Rule("ip6 flowlabel set 0"),  # cells in IPv6 have a part of their headers there
     Rule("slow", mbps=20),
     Rule("slow", mbps=100),
 )
@@ -268,6 +268,8 @@ def run(bare: Bare, one: Play) -> str | None:
         application.close()
     when = "nothing named" if named is None else f"named after {named[0] - began:.2f} s"
     what = "" if named is None else f" ({named[1][0]})"
+    if named is not None and not at_last:
+        what += ", and nothing any more"
     print(
         f"{one}\n    {rate:.2f} of its pace, {100 * lost:.1f} % lost; {when}{what}; as before "
         f"after {(again[0] if again else ended + AGAIN_S) - ended:.1f} s",
