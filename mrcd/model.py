@@ -226,6 +226,27 @@ class PathProbe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlaneRate:
+    """What a plane carried alone, to a peer (tx) or from it (rx); rates are Mb/s of IP packets."""
+
+    peer: str
+    plane: int
+    interface: str
+    direction: Direction
+    nic_mbps: int | None  # what this host's NIC says; None: it says nothing
+    peer_nic_mbps: int | None  # what the peer's says
+    sent_mbps: float  # as fast as the sender could
+    mbps: float  # what of it got through
+    at_least: bool  # one of the two hosts was busy: the link may carry more
+    loss: float | None  # share lost at a lower rate; None: the receiver lost some itself
+    loss_mbps: float  # that rate
+    rtt_us: float | None  # idle round trip, microseconds
+    queue_median_us: float  # time in queues at full rate, microseconds
+    queue_p99_us: float  # the same of the slowest hundredth
+    largest: int  # longest IP packet that gets through, bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnInfo:
     """One QP: its send window and its receive window. PSNs are 24 bits."""
 
@@ -513,6 +534,13 @@ class ProbesReply(TypedDict):
 
     schema_version: int
     probes: list[PathProbe]
+
+
+class RatesReply(TypedDict):
+    """Reply of MeasurePlane: to the peer, and from it."""
+
+    schema_version: int
+    rates: list[PlaneRate]
 
 
 class RotateReply(TypedDict):

@@ -58,6 +58,8 @@ PURE = {
     "mrcd.handshake",
     "mrcd.lab.intent",
     "mrcd.linux.interfaces",
+    "mrcd.measure.messages",
+    "mrcd.measure.tally",
     "mrcd.model",
     "mrcd.paths.evset",
     "mrcd.paths.states",
