@@ -35,7 +35,7 @@ class Tally:
             self.first_ns, self._first, self.size = arrived_ns, packets, size
         self.packets += packets
         self.last_ns = arrived_ns
-        if arrived_ns - self._sampled_ns >= SAMPLE_NS:
+        if not self._delays or arrived_ns - self._sampled_ns >= SAMPLE_NS:
             self._sampled_ns = arrived_ns
             self._delays.append(arrived_ns - sent_ns)
 
