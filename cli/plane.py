@@ -16,7 +16,7 @@ from mrcd.model import PlaneInfo
 
 @click.group(context_settings=HELP_NAMES)
 def plane() -> None:
-    """Show the planes (the NICs to the fabric), drain one, or measure what they carry."""
+    """Show the planes (the NICs to the fabric), drain or measure them."""
 
 
 @plane.command("list")

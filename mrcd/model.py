@@ -70,6 +70,7 @@ class PlaneInfo:
     unreached: int = 0  # established peers that no path of it gets through to
     mtu: int = 0
     address: str = ""  # of this host in the plane
+    measured: str | None = None  # what gets through, where that was clearly less than the NIC says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import secrets
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +31,7 @@ from mrcd.peers.peers import Peers
 from mrcd.planes.planes import Plane
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
+from mrcd.wording import falls_short
 
 log = get_logger()
 
@@ -92,9 +93,19 @@ class Measuring:
         peers.on_message(messages.MAGIC, self._receive)
 
     @property
-    def found(self) -> Mapping[_Key, tuple[PlaneRate, ...]]:
-        """What was measured last, by peer and plane."""
-        return self._found
+    def short(self) -> dict[int, str]:
+        """The planes that carried clearly less than their NICs say when they were last measured.
+
+        Of several measurements of a plane, that with the lowest rate is told.
+        """
+        peers = {peer.name for peer in self._config().peers}
+        rates = (rate for (peer, _), both in self._found.items() if peer in peers for rate in both)
+        found: dict[int, str] = {}
+        for rate in sorted(rates, key=lambda rate: rate.mbps):
+            text = falls_short(rate)
+            if text is not None:
+                found.setdefault(rate.plane, text)
+        return found
 
     async def close(self) -> None:
         """End what is going on."""

@@ -70,6 +70,13 @@ class TestMeasure:
             assert rate.loss < 0.02
             assert rate.largest == 1500
             assert 5_000 < rate.queue_median_us < 40_000  # the bucket's queue is 20 ms long
+        with hosts.client("a") as client:
+            status = client.status()
+        said = status.planes[CUT_PLANE].measured
+        assert said is not None
+        assert said.startswith("eth1 says 10000 Mb/s, ")
+        assert f"plane {CUT_PLANE}: {said}" in status.warnings
+        assert status.planes[1].measured is None
         for rate in whole:
             assert rate.mbps > 3 * CUT_MBPS
             assert rate.largest == 1500

@@ -132,6 +132,7 @@ class FakeSource:
         self.watchers = 0
         self.drained: set[int] = set()
         self.wrong: dict[int, str] = {}  # by plane: no path gets through
+        self.measured: dict[int, str] = {}  # by plane: what falls short
         self.full = False  # the disk
         self.records: list[bytes] = []  # those of a capture
         self.lost_records = 0  # on plane 1
@@ -188,6 +189,7 @@ class FakeSource:
             unreached=int(index in self.wrong),
             mtu=9000,
             address=f"fd00:{index}:1::1",
+            measured=self.measured.get(index),
         )
 
     def drain(self, plane: int, force: bool) -> PlaneInfo:

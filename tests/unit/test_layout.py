@@ -32,7 +32,7 @@ FLOORS = (
     {"config"},
     {"datapath", "lab", "quick", "rules"},
     {"peers", "planes"},
-    {"repair", "survey"},
+    {"measure", "repair", "survey"},
     {"engine"},
     {"control", "running"},
     {"report"},

@@ -69,6 +69,12 @@ class TestCommand:
         assert "no plane is usable at this host and at h3" in result.output
 
 
+def test_the_list_of_planes_says_what_falls_short(server: Path, source: FakeSource) -> None:
+    source.measured[0] = "plane0 says 10000 Mb/s, 95 get through to h2"
+    *_, last = run(server, "plane", "list").output.splitlines()
+    assert last == "! plane 0: plane0 says 10000 Mb/s, 95 get through to h2"
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

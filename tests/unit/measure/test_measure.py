@@ -116,10 +116,23 @@ class TestTwoHosts:
             assert rate.mbps > 10
             assert rate.largest == 1500
             assert rate.rtt_us is not None
-        assert a.measuring.found["b", 0] == (out, back)
         assert b.sessions.bodies(Sent)
         assert len(a.sessions.bodies(Ask)) >= 1
         assert a.sessions.bodies(End)
+
+    def test_a_plane_that_falls_short_is_remembered(
+        self, hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        a, b = hosts
+        assert a.measuring.short == {}
+        monkeypatch.setattr(measure, "limited_by_host", lambda **_: False)
+        for mbps, short in ((10_000_000, [0]), (1, [])):
+            monkeypatch.setattr(Measuring, "_nic_mbps", lambda *_, mbps=mbps: mbps)
+            measured(a, b)
+            assert list(a.measuring.short) == short
+        monkeypatch.setattr(Measuring, "_nic_mbps", lambda *_: 10_000_000)
+        measured(a, b)
+        assert a.measuring.short[0].startswith("lo says 10000000 Mb/s, ")
 
     def test_afterwards_either_may_measure_again(self, hosts: tuple[Host, Host]) -> None:
         a, b = hosts
