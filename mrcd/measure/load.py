@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+import statistics
 import struct
 import threading
 import time
@@ -41,7 +42,8 @@ _WAKE_S: Final = 0.1
 _FULL_S: Final = 0.0002
 _WAITING_BYTES: Final = 1 << 20
 _LIKELY_MTUS: Final = (1280, 1400, 1420, 1450, 1480, 1492, 1500, 4000, 4200, 8900, 9000)
-_LONG_TRIES, _LONG_S = 3, 0.15
+_LONG_TRIES, _LONG_S, _LONG_MAX_S = 3, 0.04, 0.5
+"""A long packet is lost if so many are not answered, each within _LONG_S and four round trips."""
 _PINGS, _PING_GAP_S = 10, 0.01
 HEARD_S: Final = 3.0
 """The first small packet is answered within this time, or none will be."""
@@ -174,11 +176,13 @@ class Load:
         return self.payload + self._headers if self.payload else 0
 
     def _passes(self, length: int) -> bool:
+        rtt_s = statistics.median(self.rtts_ns) / 1e9 if self.rtts_ns else _LONG_MAX_S
+        wait_s = min(_LONG_S + 4 * rtt_s, _LONG_MAX_S)
         for _ in range(_LONG_TRIES):
             if self._ended.is_set():
                 return False
             self._put(_LONG, length=length)
-            if self._arrives(self._fits, length, _LONG_S):
+            if self._arrives(self._fits, length, wait_s):
                 return True
         return False
 

@@ -35,7 +35,7 @@ from mrcd.wording import falls_short
 
 log = get_logger()
 
-LIMIT_S: Final = 20.0
+LIMIT_S: Final = 25.0
 """A measurement ends after this time, however far it is."""
 FULL_S: Final = 1.0
 EASED_S: Final = 0.5
@@ -43,8 +43,9 @@ EASED_S: Final = 0.5
 AGAIN_S: Final = 0.25
 ANSWER_S: Final = 3.0
 """A request is sent again after AGAIN_S, and given up after ANSWER_S."""
-RUN_S: Final = 6.0
-"""The same for a run of the other side: it lasts a second, and queues have to drain."""
+RUN_S: Final = 9.0
+"""The same for a run of the other side: it lasts a second, queues have to drain, and before the
+first one the largest packet is searched for."""
 
 _T = TypeVar("_T", bound=Body)
 _R = TypeVar("_R")
@@ -267,8 +268,11 @@ class Measuring:
                     self._say(part, number, body)
                     await asyncio.wait([answer], timeout=AGAIN_S)
         except TimeoutError:
-            older = "; its mrcd may be older than `mrcctl plane measure`, or busy"
-            raise CannotMeasure(f"{part.peer} does not answer{older}") from None
+            if isinstance(body, Ask):
+                why = "does not answer; its mrcd may be older than `mrcctl plane measure`"
+            else:
+                why = "does not answer any more"
+            raise CannotMeasure(f"{part.peer} {why}") from None
         finally:
             del self._waiting[number]
         found = answer.result()
