@@ -31,7 +31,7 @@ from mrcd.peers.peers import Peers
 from mrcd.planes.planes import Plane
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
-from mrcd.wording import falls_short
+from mrcd.wording import CUT, falls_short
 
 log = get_logger()
 
@@ -97,14 +97,16 @@ class Measuring:
     def short(self) -> dict[int, str]:
         """The planes that carried clearly less than their NICs say when they were last measured.
 
-        Of several measurements of a plane, that with the lowest rate is told.
+        Of several measurements of a plane, that with the lowest rate is told. What the fabric file
+        says of its planes (rate_mbps) is no surprise.
         """
-        peers = {peer.name for peer in self._config().peers}
+        config = self._config()
+        peers, known = {peer.name for peer in config.peers}, config.fabric.rate_mbps
         rates = (rate for (peer, _), both in self._found.items() if peer in peers for rate in both)
         found: dict[int, str] = {}
         for rate in sorted(rates, key=lambda rate: rate.mbps):
             text = falls_short(rate)
-            if text is not None:
+            if text is not None and not (known and rate.mbps >= CUT * known):
                 found.setdefault(rate.plane, text)
         return found
 

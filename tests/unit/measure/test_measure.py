@@ -59,8 +59,9 @@ class Host:
         routing = SimpleNamespace(mode=mode, network=True)
         other = SimpleNamespace(name=peer, host=host(peer))
         config = SimpleNamespace(
-            host=host(name), fabric=SimpleNamespace(routing=routing), peers=[other]
+            host=host(name), fabric=SimpleNamespace(routing=routing, rate_mbps=0), peers=[other]
         )
+        self.fabric = config.fabric
         self.plane = SimpleNamespace(usable=True, link=SimpleNamespace(name="lo", mtu=1500))
         self.sessions = Sessions(name, peer)
         self.measuring = Measuring(
@@ -133,6 +134,8 @@ class TestTwoHosts:
         monkeypatch.setattr(Measuring, "_nic_mbps", lambda *_: 10_000_000)
         measured(a, b)
         assert a.measuring.short[0].startswith("lo says 10000000 Mb/s, ")
+        a.fabric.rate_mbps = 1  # the fabric file says so
+        assert a.measuring.short == {}
 
     def test_afterwards_either_may_measure_again(self, hosts: tuple[Host, Host]) -> None:
         a, b = hosts
@@ -268,6 +271,14 @@ class TestServing:
             host.sessions.handler("a", b"MRCm\0\1\xff", 0)
 
         assert serve(talk).sessions.said == []
+
+    def test_without_keys_the_name_in_the_message_counts(self) -> None:
+        def talk(host: Host) -> None:
+            assert host.sessions.handler is not None
+            for name in ("a", "c"):
+                host.sessions.handler(None, messages.encode(Message(name, 1, 1, Ask(0, 40000))), 0)
+
+        assert len(serve(talk).sessions.bodies(Ready)) == 1
 
     def test_another_nonce_is_another_measurement(self) -> None:
         def talk(host: Host) -> None:
