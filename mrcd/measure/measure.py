@@ -294,7 +294,8 @@ class Measuring:
         config, link = self._config(), self._planes()[plane].link
         address = underlay.address(config.fabric, config.host, plane)
         part = _Part(peer, plane, nonce, own, Load(nonce, link.name, address, link.mtu))
-        part.timer = asyncio.get_running_loop().call_later(LIMIT_S, self._leave, part)
+        if not own:  # the other side may never say that it is over
+            part.timer = asyncio.get_running_loop().call_later(LIMIT_S, self._leave, part)
         self._part = part
         return part
 
@@ -325,7 +326,9 @@ class Measuring:
         await asyncio.to_thread(part.load.close)
 
     async def _run(self, part: _Part, work: Callable[[], _R]) -> _R:
-        """Do work that blocks."""
+        """Do work that blocks. Raises CannotMeasure if the measurement was ended."""
+        if self._part is not part:
+            raise CannotMeasure("mrcd stops, or builds its data path anew")
         return await asyncio.get_running_loop().run_in_executor(part.pool, work)
 
     def _say(self, part: _Part, number: int, body: Body) -> None:
@@ -414,11 +417,12 @@ class Measuring:
 
     async def _send(self, part: _Part, send: Send) -> Body:
         load = part.load
+        work = partial(load.send, send.run, send.mbps, send.ms / 1000)
         try:
-            outcome = await self._run(part, partial(load.send, send.run, send.mbps, send.ms / 1000))
-        except (LoadError, OSError) as error:
+            outcome = await self._run(part, work)
+            await self._run(part, load.drain)
+        except (LoadError, OSError, CannotMeasure) as error:
             return Refuse(str(error)[: messages.REASON_MAX])
-        await self._run(part, load.drain)
         return _sent(send.run, outcome)
 
     def _done(self, part: _Part, number: int, task: asyncio.Task[Body]) -> None:

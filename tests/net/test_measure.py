@@ -15,7 +15,7 @@ from mrcd.model import PlaneRate
 from tests.net.bare_hosts import HOSTS, MIDDLE, Bare, Make, bridge, building
 from tests.unit.command_line import run
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(400)]
 CUT_MBPS = 100
 CUT_PLANE = 0
 

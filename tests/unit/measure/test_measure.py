@@ -190,6 +190,21 @@ class TestTwoHosts:
 
         assert len(asyncio.run(twice())) == 2
 
+    def test_a_daemon_that_stops_ends_it(self, hosts: tuple[Host, Host]) -> None:
+        a, b = hosts
+
+        async def stopped() -> None:
+            measuring = asyncio.create_task(a.measuring.measure("b", 0))
+            async with asyncio.timeout(5):
+                while not b.sessions.bodies(Ready):
+                    await asyncio.sleep(0)
+            await a.measuring.close()
+            with pytest.raises(CannotMeasure):
+                await measuring
+            await b.measuring.close()
+
+        asyncio.run(stopped())
+
 
 class TestRefusals:
     def test_a_peer_that_does_not_know_the_message(self) -> None:
