@@ -41,6 +41,7 @@ from mrcd.model import (
     PlaneInfo,
     PlaneReply,
     ProbesReply,
+    RatesReply,
     RotateReply,
     StatsInfo,
     StatsReply,
@@ -55,6 +56,7 @@ CAPTURE_S = 300  # compiling takes seconds, and far longer on a busy host
 FDS_MAX = 8  # in one reply
 MAP_S = 30  # a large fabric has tens of thousands of elements
 ROTATE_S = 30  # the daemon waits a few seconds for peers
+MEASURE_S = 30  # more than a measurement may take
 PROBE_S = 0.1  # for a round of EV probes, including the wait for its turn
 
 T = TypeVar("T")
@@ -192,6 +194,11 @@ class Client:
         """Send EV probes over every path to a peer."""
         _set_timeout(self._socket, TIMEOUT_S + PROBE_S * count)
         return self._call("ProbePaths", ProbesReply, peer=peer, plane=plane, count=count)
+
+    def measure(self, peer: str, plane: int) -> RatesReply:
+        """Fill a plane to a peer and from it; return what got through."""
+        _set_timeout(self._socket, MEASURE_S)
+        return self._call("MeasurePlane", RatesReply, peer=peer, plane=plane)
 
     def faults(self) -> FaultsReply:
         """Return the links and switches at fault."""

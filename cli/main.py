@@ -21,7 +21,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
         "cli.status",
         "Show the daemon, mrc0, the planes and the data path; exit 6 when degraded.",
     ),
-    "plane": ("cli.plane", "Show the planes (the NICs to the fabric), or drain one."),
+    "plane": ("cli.plane", "Show the planes (the NICs to the fabric), drain or measure them."),
     "iface": ("cli.iface", "Show the interfaces: mrc0 and the planes' NICs."),
     "peer": ("cli.peer", "Show the peers: the remote hosts."),
     "path": ("cli.path", "Show, probe, deny and watch paths: the EVs of each QP."),

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import click
 
+from cli import suggestions
 from cli.client import Client
 from cli.options import HELP_NAMES, json_option
-from cli.planeargument import plane_argument
+from cli.planeargument import Plane, plane_argument
 from cli.render import print_json, warn_unsaved
 from cli.status import plane_reasons, plane_state, planes_table
 from mrcd.model import PlaneInfo
@@ -15,7 +16,7 @@ from mrcd.model import PlaneInfo
 
 @click.group(context_settings=HELP_NAMES)
 def plane() -> None:
-    """Show the planes (the NICs to the fabric), or drain one."""
+    """Show the planes (the NICs to the fabric), drain or measure them."""
 
 
 @plane.command("list")
@@ -56,6 +57,30 @@ def undrain(socket: str, plane: int, as_json: bool) -> None:
     with Client(socket) as client:
         found = client.undrain(plane)
     _show(found, as_json)
+
+
+@plane.command()
+@click.argument("peer", required=False, shell_complete=suggestions.peers)
+@click.option(
+    "--plane",
+    type=Plane(),
+    metavar="PLANE",
+    help="Only this plane: its number (2), p2 or its NIC (eth2).",
+)
+@json_option
+@click.pass_obj
+def measure(socket: str, peer: str | None, plane: int | None, as_json: bool) -> None:
+    """Fill each plane to PEER, then from it, and show what gets through.
+
+    This takes the plane's whole bandwidth for about a second each way: whatever else uses it, of
+    these two hosts or of others, is slowed down and loses packets. The planes are filled one after
+    another, to all peers without PEER. Loss is measured at 0.8 of the rate that gets through.
+    DELAY is the idle round trip, and what queues add in one direction while the plane is full.
+    LARGEST is the longest IP packet that gets through.
+    """
+    from cli import measure as measuring  # noqa: PLC0415
+
+    measuring.measure(socket, peer, plane, as_json)
 
 
 def _show(found: PlaneInfo, as_json: bool) -> None:

@@ -78,6 +78,10 @@ def _cannot_capture(told: dict[str, Any]) -> CommandError:
     return CommandError(f"cannot capture: {told['reason']}")
 
 
+def _cannot_measure(told: dict[str, Any]) -> CommandError:
+    return CommandError(f"cannot measure: {told['reason']}")
+
+
 _SAID: Mapping[str, Callable[[dict[str, Any]], CommandError]] = {
     "NoSuchPeer": _no_such_peer,
     "NoSuchPlane": _no_such_plane,
@@ -89,4 +93,5 @@ _SAID: Mapping[str, Callable[[dict[str, Any]], CommandError]] = {
     "NotApplicable": _not_applicable,
     "NoKeys": _no_keys,
     "CannotCapture": _cannot_capture,
+    "CannotMeasure": _cannot_measure,
 }

@@ -17,6 +17,7 @@ OUTPUTS: Mapping[str, type] = {
     "status": model.Status,
     "plane list": model.PlanesReply,
     "plane drain": model.PlaneInfo,
+    "plane measure": model.RatesReply,
     "plane undrain": model.PlaneInfo,
     "iface list": model.InterfacesReply,
     "peer list": model.PeersReply,

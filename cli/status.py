@@ -123,9 +123,14 @@ def planes_table(planes: list[PlaneInfo]) -> str:
 
 
 def plane_reasons(planes: list[PlaneInfo]) -> list[str]:
-    """Return a line for each plane that does not carry what it should."""
-    return [
+    """Return a line for each plane that does not carry what it should, or what its NIC says."""
+    wrong = [
         f"{colour('!', BAD)} plane {plane.index}: {plane.wrong}"
         for plane in planes
         if plane.wrong is not None
+    ]
+    return wrong + [
+        f"{colour('!', WARN)} plane {plane.index}: {plane.measured}"
+        for plane in planes
+        if plane.measured is not None
     ]

@@ -32,6 +32,7 @@ from mrcd.fabric import usid
 from mrcd.handshake import State
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
+from mrcd.measure.measure import Measuring
 from mrcd.paths.feed import PathFeed
 from mrcd.paths.log import PathLog
 from mrcd.peers import saved as sessions
@@ -117,6 +118,7 @@ class Engine:
         self.feed: PathFeed
         self.captures: Capture
         self.survey: Survey
+        self.measuring: Measuring
 
     @property
     def peers(self) -> Peers:
@@ -187,6 +189,8 @@ class Engine:
             self._tasks.spawn(self.cells.follow())
         self._stack.push_async_callback(self._tasks.cancel)
         self._start_survey()
+        self.measuring = Measuring(lambda: self.config, lambda: planes.planes, self.peers)
+        self._stack.push_async_callback(self.measuring.close)
         self._stack.push_async_callback(self.captures.close)
         await self._remove_strays(attachment, wanted, code)
         self._tasks.spawn(self._repair().follow())

@@ -70,6 +70,7 @@ class PlaneInfo:
     unreached: int = 0  # established peers that no path of it gets through to
     mtu: int = 0
     address: str = ""  # of this host in the plane
+    measured: str | None = None  # what gets through, where that was clearly less than the NIC says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +224,27 @@ class PathProbe:
     min_us: float | None
     median_us: float | None
     max_us: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaneRate:
+    """What a plane carried alone, to a peer (tx) or from it (rx); rates are Mb/s of IP packets."""
+
+    peer: str
+    plane: int
+    interface: str
+    direction: Direction
+    nic_mbps: int | None  # what this host's NIC says; None: it says nothing
+    peer_nic_mbps: int | None  # what the peer's says
+    sent_mbps: float  # as fast as the sender could
+    mbps: float  # what of it got through
+    at_least: bool  # one of the two hosts was busy: the link may carry more
+    loss: float | None  # share lost at a lower rate; None: the receiver lost some itself
+    loss_mbps: float  # that rate
+    rtt_us: float | None  # idle round trip, microseconds
+    queue_median_us: float  # time in queues at full rate, microseconds
+    queue_p99_us: float  # the same of the slowest hundredth
+    largest: int  # longest IP packet that gets through, bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -513,6 +535,13 @@ class ProbesReply(TypedDict):
 
     schema_version: int
     probes: list[PathProbe]
+
+
+class RatesReply(TypedDict):
+    """Reply of MeasurePlane: to the peer, and from it."""
+
+    schema_version: int
+    rates: list[PlaneRate]
 
 
 class RotateReply(TypedDict):

@@ -3,6 +3,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from mrcd.model import PlaneRate
+
+CUT: Final = 0.8
+"""A plane that carries less than this part of what its NIC says is worth a word."""
+
 
 def duration(seconds: float) -> str:
     """Return a duration in its two largest units."""
@@ -18,3 +26,15 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minute} min"
     return f"{minutes} min {second} s"
+
+
+def falls_short(rate: PlaneRate) -> str | None:
+    """Return what a NIC says and what got through, if that is clearly less; or None.
+
+    None also where a host, and not the link, may be the reason.
+    """
+    says = rate.nic_mbps
+    if says is None or rate.at_least or rate.mbps >= CUT * says:
+        return None
+    way = "to" if rate.direction == "tx" else "from"
+    return f"{rate.interface} says {says} Mb/s, {rate.mbps:.0f} get through {way} {rate.peer}"

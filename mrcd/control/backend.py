@@ -19,6 +19,7 @@ from mrcd.model import (
     PathProbe,
     PeerInfo,
     PlaneInfo,
+    PlaneRate,
     StatsInfo,
     Status,
 )
@@ -104,6 +105,12 @@ class Source(Protocol):
 
     async def probe(self, peer: str, plane: int | None, count: int) -> list[PathProbe]:
         """Probe every path to a peer `count` times, on one plane or on all, and await answers."""
+
+    async def measure(self, peer: str, plane: int) -> list[PlaneRate]:
+        """Fill a plane to a peer and from it, and return what got through.
+
+        Raises mrcd.measure.measure.CannotMeasure.
+        """
 
     def faults(self) -> FaultsReply:
         """Return the links and switches of the fabric that are at fault."""

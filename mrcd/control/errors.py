@@ -86,6 +86,13 @@ class CannotCapture(TypedVarlinkErrorReply, interface=INTERFACE):
         reason: str
 
 
+class CannotMeasure(TypedVarlinkErrorReply, interface=INTERFACE):
+    """The plane cannot be measured now, or another one is being measured; "reason" says why."""
+
+    class Parameters:
+        reason: str
+
+
 class Internal(TypedVarlinkErrorReply, interface=INTERFACE):
     """The daemon failed to answer; its log has the details."""
 

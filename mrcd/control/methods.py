@@ -26,6 +26,7 @@ from mrcd.control.errors import (
     BadConfig,
     BadElement,
     CannotCapture,
+    CannotMeasure,
     Internal,
     LastUsablePlane,
     NoKeys,
@@ -36,6 +37,7 @@ from mrcd.control.errors import (
     NotPermitted,
 )
 from mrcd.datapath import capture
+from mrcd.measure import measure
 from mrcd.model import (
     INTERFACE,
     SCHEMA_VERSION,
@@ -56,6 +58,7 @@ from mrcd.model import (
     PeersReply,
     PlaneReply,
     ProbesReply,
+    RatesReply,
     RotateReply,
     StatsReply,
     StatusReply,
@@ -106,6 +109,7 @@ class Control(VarlinkInterface, name=INTERFACE):
         NotApplicable,
         NotPermitted,
         CannotCapture,
+        CannotMeasure,
         NoKeys,
         Internal,
     )
@@ -254,6 +258,19 @@ class Control(VarlinkInterface, name=INTERFACE):
             raise InvalidParameter(parameter="count")
         probes = await self._source.probe(peer, plane, count)
         return {"schema_version": SCHEMA_VERSION, "probes": probes}
+
+    @writes
+    @varlinkmethod
+    async def MeasurePlane(self, *, peer: str, plane: int) -> RatesReply:
+        """Fill a plane to a peer and from it for about a second each, which takes its whole
+        bandwidth, and return what got through. One measurement at a time is possible."""
+        self._check_peer(peer)
+        self._check_plane(plane)
+        try:
+            rates = await self._source.measure(peer, plane)
+        except measure.CannotMeasure as error:
+            raise CannotMeasure(reason=str(error)) from error
+        return {"schema_version": SCHEMA_VERSION, "rates": rates}
 
     @writes
     @varlinkmethod

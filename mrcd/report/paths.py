@@ -9,7 +9,16 @@ from ipaddress import IPv6Address
 from mrcd.config.config import Peer
 from mrcd.datapath import view
 from mrcd.fabric import usid
-from mrcd.model import ConnInfo, DeniedInfo, Framing, PathEvent, PathInfo, PathProbe, QpState
+from mrcd.model import (
+    ConnInfo,
+    DeniedInfo,
+    Framing,
+    PathEvent,
+    PathInfo,
+    PathProbe,
+    PlaneRate,
+    QpState,
+)
 from mrcd.paths.feed import STATES
 from mrcd.report.live import Live
 from mrcd.wire.abi import ABI
@@ -124,6 +133,10 @@ class PathReport(Live):
                 )
             )
         return found
+
+    async def measure(self, peer: str, plane: int) -> list[PlaneRate]:
+        """Fill a plane to a peer and from it, and return what got through."""
+        return await self._engine.measuring.measure(peer, plane)
 
     async def deny(self, element: str, peer: str | None, *, force: bool) -> bool:
         """Add a rule to the denylist; return False if the rule existed."""

@@ -61,7 +61,11 @@ class StatusReport(Live):
             peers_silent=engine.peers.count(State.SILENT),
             secured=config.keyring is not None,
             public_key=None if config.keyring is None else encode_key(config.keyring.public),
-            warnings=[*peers.warnings(engine), *self._running.admitted.warnings],
+            warnings=[
+                *peers.warnings(engine),
+                *self._running.admitted.warnings,
+                *(f"plane {k}: {text}" for k, text in sorted(engine.measuring.short.items())),
+            ],
             peers_admitted=len(config.admitted),
             datapath=DatapathInfo(
                 xdp=datapath.xdp_mode,
@@ -159,6 +163,7 @@ class StatusReport(Live):
             unreached=found.unreached.get(plane.index, 0),
             mtu=plane.link.mtu,
             address=str(underlay.address(config.fabric, config.host, plane.index)),
+            measured=self._engine.measuring.short.get(plane.index),
         )
 
 

@@ -19,6 +19,7 @@ from mrcd.control.access import Access
 from mrcd.control.server import ControlServer
 from mrcd.datapath.capture import CannotCapture, Rings, Wanted
 from mrcd.fabric import description
+from mrcd.measure.measure import CannotMeasure
 from mrcd.model import (
     CaptureInfo,
     CapturePeer,
@@ -41,6 +42,7 @@ from mrcd.model import (
     PathProbe,
     PeerInfo,
     PlaneInfo,
+    PlaneRate,
     StatsInfo,
     Status,
     SurveyInfo,
@@ -130,11 +132,13 @@ class FakeSource:
         self.watchers = 0
         self.drained: set[int] = set()
         self.wrong: dict[int, str] = {}  # by plane: no path gets through
+        self.measured: dict[int, str] = {}  # by plane: what falls short
         self.full = False  # the disk
         self.records: list[bytes] = []  # those of a capture
         self.lost_records = 0  # on plane 1
         self.wanted: Wanted | None = None
         self.no_capture = ""
+        self.no_measure: dict[int, str] = {}  # by plane: why it cannot be measured
         self.lost = 0  # number of each path's probes that are lost
         self.configuration = FakeConfiguration()
         self.config_path = OWN
@@ -185,6 +189,7 @@ class FakeSource:
             unreached=int(index in self.wrong),
             mtu=9000,
             address=f"fd00:{index}:1::1",
+            measured=self.measured.get(index),
         )
 
     def drain(self, plane: int, force: bool) -> PlaneInfo:
@@ -221,6 +226,28 @@ class FakeSource:
             )
             for each in ((0, 1) if plane is None else (plane,))
         ]
+
+    async def measure(self, peer: str, plane: int) -> list[PlaneRate]:
+        if plane in self.no_measure:
+            raise CannotMeasure(self.no_measure[plane])
+        out = PlaneRate(
+            peer=peer,
+            plane=plane,
+            interface=f"plane{plane}",
+            direction="tx",
+            nic_mbps=10000,
+            peer_nic_mbps=10000,
+            sent_mbps=5200.0,
+            mbps=95.4,
+            at_least=False,
+            loss=0.0,
+            loss_mbps=76.3,
+            rtt_us=210.0,
+            queue_median_us=20100.0,
+            queue_p99_us=21000.0,
+            largest=1500,
+        )
+        return [out, replace(out, direction="rx", mbps=9300.0, loss=None, queue_median_us=40.0)]
 
     def peers(self) -> list[PeerInfo]:
         heard = PeerInfo(
