@@ -82,6 +82,8 @@ def _differences(old: Config, new: Config) -> Iterator[ConfigChange]:
     yield from plain("planes.interfaces", old.interfaces, new.interfaces, "restart")
     for plane, (one, other) in enumerate(zip(old.nics, new.nics, strict=False)):
         yield from plain(f"plane[{plane + 1}].address", one.address, other.address, "restart")
+        rates = one.rate_mbps, other.rate_mbps
+        yield from plain(f"plane[{plane + 1}].rate_mbps", *rates, "restart")
     for field in fields(old.transport):
         before, after = getattr(old.transport, field.name), getattr(new.transport, field.name)
         how: HowApplied = "live" if field.name in LIVE_TRANSPORT else "restart"

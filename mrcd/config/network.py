@@ -29,6 +29,7 @@ from mrcd.fabric.shape import (
     Fabric,
 )
 
+NIC_MAX_MBPS = 1_600_000
 _ANY_MTU = 0xFFFFFFFF  # that of an interface is a 32-bit number
 _EXAMPLE = '"fe80::2%eth1" or "192.0.2.2"'
 
@@ -37,12 +38,14 @@ _EXAMPLE = '"fe80::2%eth1" or "192.0.2.2"'
 class Nic:
     """One [[plane]]: the interface, and what the operator says of it.
 
-    `address` is None where the kernel's choice is taken, and `mtu` 0 where the NIC's is.
+    `address` is None where the kernel's choice is taken, and `mtu` and `rate_mbps` are 0 where the
+    NIC's are.
     """
 
     interface: str
     address: Address | None = None
     mtu: int = 0
+    rate_mbps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +79,10 @@ def read(
     _check_scopes(peers, hosts)
     known = [host for host in hosts if host is not None]
     mtu = min((nic.mtu for nic in nics if nic.mtu), default=0)
+    rate = min((nic.rate_mbps for nic in nics if nic.rate_mbps), default=0)
     own = network.host(own_name or "", [nic.address or network.nowhere(version) for nic in nics])
-    return Found(nics, network.describe(len(nics), version, paths, mtu, [own, *known]))
+    fabric = network.describe(len(nics), version, paths, mtu, [own, *known], rate)
+    return Found(nics, fabric)
 
 
 def bad_name(name: str) -> str | None:
@@ -98,8 +103,9 @@ def _nic(table: Table) -> Nic:
     if 0 < mtu < MTU_MIN:
         table.problem("mtu", mtu, f"is too small: at least {MTU_MIN}, or 0 for that of the NIC")
         mtu = 0
+    rate = table.integer("rate_mbps", 0, 0, NIC_MAX_MBPS)
     table.finish()
-    return Nic(name or "", address, mtu)
+    return Nic(name or "", address, mtu, rate)
 
 
 def _peer(table: Table, nics: Sequence[Nic]) -> Host | None:

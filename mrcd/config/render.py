@@ -57,6 +57,8 @@ def _nic(nic: Nic) -> dict[str, Any]:
         table["address"] = str(nic.address)
     if nic.mtu:
         table["mtu"] = nic.mtu
+    if nic.rate_mbps:
+        table["rate_mbps"] = nic.rate_mbps
     return table
 
 

@@ -41,9 +41,17 @@ def nowhere(version: int) -> Address:
 
 
 def describe(
-    planes: int, version: Literal[4, 6], paths: int, mtu: int, hosts: Sequence[Host]
+    planes: int,
+    version: Literal[4, 6],
+    paths: int,
+    mtu: int,
+    hosts: Sequence[Host],
+    rate_mbps: int = 0,
 ) -> Fabric:
-    """Return a network between these hosts. `mtu` 0: that of the NICs, filled in by `placed`."""
+    """Return a network between these hosts.
+
+    `mtu` 0: that of the NICs, filled in by `with_mtu`. `rate_mbps` 0: what the NICs say.
+    """
     return Fabric(
         name=NAME,
         block=_NO_BLOCK,
@@ -53,7 +61,7 @@ def describe(
         t0=0,
         t1=0,
         mtu=mtu,
-        rate_mbps=0,
+        rate_mbps=rate_mbps,
         hosts=tuple(hosts),
         routing=Routing("ecmp", underlay=version, paths=paths),
     )

@@ -93,6 +93,18 @@ def test_load__what_the_kernel_knows_is_filled_in() -> None:
     assert configured.placed(ours, 9000).mtu == 1430
 
 
+def test_load__the_least_rate_that_is_told_counts() -> None:
+    assert read(TEXT).fabric.rate_mbps == 0
+    one = changed('"eth1"\n', '"eth1"\nrate_mbps = 200\n')
+    assert read(one).fabric.rate_mbps == 200
+    both = one.replace('"eth2"\n', '"eth2"\nrate_mbps = 95\n')
+    assert read(both).fabric.rate_mbps == 95
+    (change,) = diff(read(one), read(both), fits=True).changes
+    assert (change.path, change.old, change.new, change.how) == (
+        "plane[2].rate_mbps", "0", "95", "restart",
+    )  # fmt: skip
+
+
 def test_load__addresses_tell_peers_apart() -> None:
     loaded = read(TEXT + THIRD)
     fabric, (b, c) = loaded.fabric, (peer.host for peer in loaded.peers)
@@ -175,7 +187,7 @@ def test_load__own_address_may_be_chosen() -> None:
         TEXT + THIRD,
         IPV4,
         "[planes]\npaths = 8\n" + TEXT,
-        changed('"eth2"\n', '"eth2"\naddress = "fe80::77"\nmtu = 4000\n'),
+        changed('"eth2"\n', '"eth2"\naddress = "fe80::77"\nmtu = 4000\nrate_mbps = 95\n'),
     ],
 )
 def test_render__is_read_back_unchanged(text: str) -> None:
@@ -239,7 +251,7 @@ def test_keys__of_peers_are_in_their_tables(tmp_path: Path) -> None:
           "longer packet again; write 15900 or less, the NICs and switches may have more, or leave "
           "it out"]),
         ('"eth2"\n', '"eth2"\nspeed = 5\n',
-         ["plane[2].speed: 5: unknown key; known: address, interface, mtu"]),
+         ["plane[2].speed: 5: unknown key; known: address, interface, mtu, rate_mbps"]),
         ('"fe80::2%eth1", ', "", ["peer[1].endpoints: ['fe80::2:2']: 1 addresses for 2 planes; "
                                   "give one for each, in their order"]),
         ("fe80::2%eth1", "fe80::2%eth2", ['peer[1].endpoints: "fe80::2%eth2": names eth2, but the '
