@@ -115,6 +115,7 @@ class Trials:
         self._sessions = sessions
         self._names = names
         self._ways: dict[tuple[str, int], Way] = {}
+        self._mute: set[tuple[str, int]] = set()  # probes are not answered either
         self._due: dict[tuple[str, int], float] = {}  # when each is looked at next
         self._queue: deque[tuple[str, int]] = deque()  # what is to be looked at in this round
         self._looking: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -143,6 +144,7 @@ class Trials:
         for plane in range(ABI.MRC_MAX_PLANES):
             self._ways.pop((peer, plane), None)
             self._due.pop((peer, plane), None)
+            self._mute.discard((peer, plane))
 
     async def follow(self) -> None:
         """Go on trying."""
@@ -215,10 +217,11 @@ class Trials:
             most: int = end.value
         if self._sessions.tried(peer) != tried:
             return None  # while a session is set up, nothing is answered
-        old = self._ways.get((peer, plane), Way())
+        old = self._way(peer, plane)
         if 0 < most < tried.longest and not self._believed(peer, plane, began):
             return False
         if most:
+            self._mute.discard((peer, plane))
             new = Way(None if most == tried.longest else most)
         elif old.swallowed_ns is not None:
             new = old
@@ -227,9 +230,12 @@ class Trials:
         elif self._since(peer, plane, "delivered_ns", began) and not tried.plain:
             return False  # data does get through: the trials were lost in a queue
         elif await self._probed_since(peer, plane, began):
+            self._mute.discard((peer, plane))
             new = replace(old, swallowed_ns=began)
         else:
-            return False  # nothing gets through, so nothing is known of data
+            self._mute.add((peer, plane))  # nothing is known of data
+            self._tell(peer)
+            return False
         if self._sessions.tried(peer) != tried:
             return False
         noted = self._note(peer, plane, old, new)
@@ -259,13 +265,22 @@ class Trials:
         if (new.swallowed_ns is None) != (old.swallowed_ns is None):
             lost = new.swallowed_ns is not None
             log.warning("path.data_lost" if lost else "path.data_arrives", peer=peer, plane=plane)
-        known = {
-            each: self._ways[peer, each].swallowed_ns is not None
-            for each in self._planes(peer)
-            if (peer, each) in self._ways
-        }
-        self._sessions.set_swallowed(peer, known)
+        self._tell(peer)
         return True
+
+    def _tell(self, peer: str) -> None:
+        """Say on which planes data to a peer is lost.
+
+        A plane of which nothing is known yet is no reason to leave cells, since it may carry them.
+        One on which nothing gets through carries none, but is none either by itself.
+        """
+        planes = self._planes(peer)
+        lost = {each for each in planes if self._way(peer, each).swallowed_ns is not None}
+        mute = {each for each in planes if (peer, each) in self._mute} if lost else set()
+        self._sessions.set_swallowed(peer, {each: each in lost | mute for each in planes})
+
+    def _way(self, peer: str, plane: int) -> Way:
+        return self._ways.get((peer, plane), Way())
 
     # ---- single trials
 

@@ -13,6 +13,7 @@ import pytest
 from cli.exits import CommandError
 from mrcd.model import PlaneRate
 from tests.net.bare_hosts import HOSTS, MIDDLE, Bare, Make, bridge, building
+from tests.net.lab_hosts import eventually
 from tests.unit.command_line import run
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(400)]
@@ -58,7 +59,12 @@ def at_once(bare: Bare, wanted: list[tuple[str, str, int]]) -> tuple[int, list[s
 
 class TestMeasure:
     def test_a_plane_that_is_cut_carries_less_than_its_nic_says(self, hosts: Bare) -> None:
-        cut = measured(hosts, "a", "b", CUT_PLANE)
+        def undisturbed() -> list[PlaneRate] | None:
+            """Return the rates, if no host was too busy to read all that came."""
+            found = measured(hosts, "a", "b", CUT_PLANE)
+            return None if any(rate.at_least or rate.loss is None for rate in found) else found
+
+        cut = eventually(undisturbed, "the link is what limits the rate", 60)
         whole = measured(hosts, "a", "b", 1)
         assert [rate.direction for rate in cut] == ["tx", "rx"]
         for rate in cut:
@@ -83,10 +89,16 @@ class TestMeasure:
 
     def test_the_command_says_it_in_a_table_and_a_sentence(self, hosts: Bare) -> None:
         place = hosts.folder / "a" / "mrcd.sock"
-        done = run(place, "plane", "measure", "b")
-        assert done.exit_code == 0
-        assert "eth1 says 10000 Mb/s, 9" in done.output
-        assert "get through to b" in done.output
+
+        def said() -> str:
+            done = run(place, "plane", "measure", "b")
+            assert done.exit_code == 0
+            return done.output
+
+        # Where the machine was too busy to read all that came, the command says that instead.
+        eventually(
+            lambda: re.search(r"eth1 says 10000 Mb/s, \d+ get through to b", said()), "it", 60
+        )
         printed = json.loads(run(place, "plane", "measure", "--plane", "eth2", "--json").output)
         assert [rate["interface"] for rate in printed["rates"]] == ["eth2", "eth2"]
 

@@ -159,6 +159,30 @@ def test_data_that_is_lost_where_probes_are_answered(network: Network) -> None:
     assert sessions.swallowed == {0: False, 1: False}
 
 
+def test_plane_that_was_not_tried_yet_may_carry_cells(network: Network) -> None:
+    network.fits = {0: 0, 1: 0}
+    sessions = Sessions()
+    made = built(network, sessions)
+    for plane, known in ((0, {0: True, 1: False}), (1, {0: True, 1: True})):
+        assert asyncio.run(made._look("b", plane, lost=True)) is True
+        assert sessions.swallowed == known
+
+
+def test_cells_are_lost_everywhere_if_the_other_plane_is_dead(network: Network) -> None:
+    """It carried them before; whichever is found out first."""
+    sessions = Sessions()
+    made = looked(network, sessions)
+    network.fits = {0: 0, 1: 0}
+    network.probed[0] = False
+    assert asyncio.run(made._look("b", 0, lost=True)) is False
+    assert sessions.swallowed == {0: False, 1: False}, "nothing is known of data"
+    assert asyncio.run(made._look("b", 1, lost=True)) is True
+    assert sessions.swallowed == {0: True, 1: True}
+    network.probed[0], network.fits[0] = True, FULL
+    looked(network, sessions, made)
+    assert sessions.swallowed == {0: False, 1: True}
+
+
 def test_data_that_arrives_is_not_lost(network: Network) -> None:
     """A full queue may drop every trial."""
     network.fits[1] = 0
@@ -166,7 +190,7 @@ def test_data_that_arrives_is_not_lost(network: Network) -> None:
     sessions = Sessions()
     made = looked(network, sessions)
     assert list(made.ways) == [("b", 0)]
-    assert sessions.swallowed == {0: False}
+    assert sessions.swallowed == {0: False, 1: False}
 
 
 def test_data_is_not_called_lost_because_of_trials_alone(network: Network) -> None:
@@ -185,7 +209,7 @@ def test_dead_plane_says_nothing_of_data(network: Network) -> None:
     sessions = Sessions()
     made = looked(network, sessions)
     assert list(made.ways) == [("b", 0)]
-    assert sessions.swallowed == {0: False}
+    assert sessions.swallowed == {0: False, 1: False}
 
 
 @pytest.mark.parametrize("change", ["new session", "none", "not ready"])
