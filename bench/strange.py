@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import os
 import random
+import re
 import socket
 import struct
 import sys
@@ -190,6 +191,10 @@ class Application:
 # ---- a play
 
 
+class Mute(Exception):
+    """A daemon does not answer."""
+
+
 def apply(bare: Bare, one: Play) -> None:
     """Put the rule between the hosts."""
     if one.rule.mbps:
@@ -199,7 +204,16 @@ def apply(bare: Bare, one: Play) -> None:
         return
     ports = ", ".join(f"{way}{plane}" for plane in one.planes for way in one.ways)
     chain = f"type filter hook ingress devices = {{ {ports} }} priority 0;"
-    bare.run(MIDDLE, "nft", f"table netdev t {{ chain c {{ {chain} {one.rule.text}; }}; }}")
+    text = one.rule.text.replace(" drop", " counter drop")
+    bare.run(MIDDLE, "nft", f"table netdev t {{ chain c {{ {chain} {text}; }}; }}")
+
+
+def dropped(bare: Bare, one: Play) -> bool:
+    """Return whether the rule has dropped anything so far."""
+    if one.rule.harmless:
+        return False
+    counted = re.findall(r"counter packets (\d+)", bare.run(MIDDLE, "nft", "list", "ruleset"))
+    return bool(one.rule.mbps) or not counted or any(map(int, counted))
 
 
 def undo(bare: Bare, one: Play) -> None:
@@ -221,9 +235,8 @@ def said(bare: Bare) -> list[str]:
     for host in HOSTS:
         now = bare.status(host)
         if now is None:
-            lines.append(f"{host}: does not answer")
-        else:
-            lines += [f"{host}: {line}" for line in (*now.reasons, *now.warnings)]
+            raise Mute(f"mrcd of {host} does not answer")
+        lines += [f"{host}: {line}" for line in (*now.reasons, *now.warnings)]
     return lines
 
 
@@ -254,7 +267,7 @@ def run(bare: Bare, one: Play) -> str | None:
             named = watch(bare, until, lambda: False)
             time.sleep(max(0.0, until + 0.3 - time.monotonic()))
             rate, lost = application.has(began + GRACE_S, until)
-            at_last = said(bare)
+            at_last, harmed = said(bare), dropped(bare, one)
         finally:
             undo(bare, one)
         suffers = rate < LEAST or lost > 0.01
@@ -279,7 +292,7 @@ def run(bare: Bare, one: Play) -> str | None:
         return "the application suffers, and status names nothing"
     if suffers and named is not None and named[0] > began + GRACE_S:
         return "the application suffers, and status named it late"
-    if one.rule.harmless and named is not None:
+    if not harmed and named is not None:
         return f"nothing is lost, and status says {named[1]}"
     if again is None:
         return f"afterwards status still says {said(bare)}"
@@ -317,7 +330,10 @@ def main() -> None:
         seeds = seeds[len(here) :]
         with hosts(play(here[0])) as bare:
             for seed in here:
-                problem = run(bare, play(seed))
+                try:
+                    problem = run(bare, play(seed))
+                except Mute as mute:
+                    problem = str(mute)
                 if problem is not None:
                     print(f"    WRONG: {problem}", flush=True)
                     wrong[problem.partition(":")[0]] += 1
