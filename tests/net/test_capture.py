@@ -259,9 +259,10 @@ def test_programs_that_are_attached_in_other_ways(
                 shown.append(capture.process.communicate(timeout=60)[0])
 
     undisturbed(running, switch)
+    # Where CPUs are short, all packets of one capture may be of one direction.
+    every = [packet for text in shown for packet in packets(text) if packet["kind"] == kind]
+    assert {"sent", "in order"} <= {packet["verdict"] for packet in every}
     for text in shown:
-        verdicts = {packet["verdict"] for packet in packets(text) if packet["kind"] == kind}
-        assert {"sent", "in order"} <= verdicts
         if "native" in settings and kind == "cell":
             continue  # GRO merges cells behind XDP, and one verdict is for several packets
         passed = sum(packet["verdict"] == "passed" for packet in packets(text))
