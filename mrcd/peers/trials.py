@@ -119,6 +119,8 @@ class Trials:
         self._due: dict[tuple[str, int], float] = {}  # when each is looked at next
         self._queue: deque[tuple[str, int]] = deque()  # what is to be looked at in this round
         self._looking: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._doubted: set[tuple[str, int]] = set()  # is looked at because data was lost ...
+        self._again: set[tuple[str, int]] = set()  # ... and is to be, once more
         self._woken = asyncio.Event()
 
     @property
@@ -133,11 +135,20 @@ class Trials:
         self._woken.set()
 
     def doubt(self, peer: str, plane: int | None) -> None:
-        """Look at a peer's plane at once, where a path loses all data; or at all of its planes."""
+        """Look at a peer's plane at once, where a path loses all data; or at all of its planes.
+
+        One that is being looked at without such a reason is looked at again afterwards.
+        """
         for each in self._planes(peer) if plane is None else [plane]:
             key = peer, each
             if key not in self._looking:
-                self._looking[key] = asyncio.create_task(self._visit(key, lost=True))
+                self._begin_doubt(key)
+            elif key not in self._doubted:
+                self._again.add(key)
+
+    def _begin_doubt(self, key: tuple[str, int]) -> None:
+        self._doubted.add(key)
+        self._looking[key] = asyncio.create_task(self._visit(key, lost=True))
 
     def forget(self, peer: str) -> None:
         """Forget a peer that is gone."""
@@ -173,6 +184,10 @@ class Trials:
             self._due[key] = time.monotonic() + (CHECK_S if good else AGAIN_S)
         finally:
             self._looking.pop(key, None)
+            self._doubted.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self._begin_doubt(key)
 
     def _planes(self, peer: str) -> list[int]:
         mask = self._places.planes(peer)
@@ -265,6 +280,9 @@ class Trials:
         if (new.swallowed_ns is None) != (old.swallowed_ns is None):
             lost = new.swallowed_ns is not None
             log.warning("path.data_lost" if lost else "path.data_arrives", peer=peer, plane=plane)
+            for each in self._planes(peer) if lost else ():
+                if each != plane and self._way(peer, each).swallowed_ns is None:
+                    self.doubt(peer, each)  # what loses it here may do so everywhere
         self._tell(peer)
         return True
 

@@ -168,6 +168,23 @@ def test_plane_that_was_not_tried_yet_may_carry_cells(network: Network) -> None:
         assert sessions.swallowed == known
 
 
+def test_all_planes_are_doubted_where_one_loses_data(network: Network) -> None:
+    """One that is being looked at for no such reason is looked at once more."""
+    network.fits = {0: 0, 1: 0}
+    sessions = Sessions()
+    made = built(network, sessions)
+
+    async def look() -> None:
+        made._looking["b", 1] = asyncio.create_task(made._visit(("b", 1), lost=False))
+        await asyncio.sleep(0)
+        made.doubt("b", 0)
+        while made._looking:
+            await asyncio.gather(*made._looking.values())
+
+    asyncio.run(look())
+    assert sessions.swallowed == {0: True, 1: True}
+
+
 def test_cells_are_lost_everywhere_if_the_other_plane_is_dead(network: Network) -> None:
     """It carried them before; whichever is found out first."""
     sessions = Sessions()
