@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -38,6 +38,8 @@ WAITS_S = (0.025, 0.025, 0.06, 0.1)
 """A length that is lost so often in a row, in spite of such waits, does not get through."""
 HASTY = 2
 """After so many of them, where data has just been lost."""
+LONG_LOST = 3
+"""So many packets lost in a row on a path, all longer than what passes, confirm a length."""
 _POLL_S = 0.002
 _PROBED_S = 3.0
 _LOOK_S = 0.01
@@ -45,7 +47,7 @@ _LIKELY_MTUS = (1280, 1400, 1420, 1450, 1480, 1492, 1500, 4000, 4200, 8900, 9000
 
 _TX = ABI.structs["mrc_tx"]
 _PATH = ABI.structs["mrc_path"]
-_NAMES = ("delivered_ns", "probe_id", "gone", "fits", "answered_ns")
+_NAMES = ("delivered_ns", "probe_id", "gone", "gone_len", "fits", "answered_ns")
 _TRIAL = picker(_PATH, *_NAMES)
 _WORDS = ABI.MRC_EV_WORDS
 
@@ -119,8 +121,7 @@ class Trials:
         self._due: dict[tuple[str, int], float] = {}  # when each is looked at next
         self._queue: deque[tuple[str, int]] = deque()  # what is to be looked at in this round
         self._looking: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._doubted: set[tuple[str, int]] = set()  # is looked at because data was lost ...
-        self._again: set[tuple[str, int]] = set()  # ... and is to be, once more
+        self._doubted: set[tuple[str, int]] = set()  # is looked at because data was lost
         self._woken = asyncio.Event()
 
     @property
@@ -137,18 +138,16 @@ class Trials:
     def doubt(self, peer: str, plane: int | None) -> None:
         """Look at a peer's plane at once, where a path loses all data; or at all of its planes.
 
-        One that is being looked at without such a reason is looked at again afterwards.
+        One that is being looked at without such a reason, and takes its time, is begun again.
         """
         for each in self._planes(peer) if plane is None else [plane]:
             key = peer, each
-            if key not in self._looking:
-                self._begin_doubt(key)
-            elif key not in self._doubted:
-                self._again.add(key)
-
-    def _begin_doubt(self, key: tuple[str, int]) -> None:
-        self._doubted.add(key)
-        self._looking[key] = asyncio.create_task(self._visit(key, lost=True))
+            if key in self._doubted:
+                continue
+            if key in self._looking:
+                self._looking[key].cancel()
+            self._doubted.add(key)
+            self._looking[key] = asyncio.create_task(self._visit(key, lost=True))
 
     def forget(self, peer: str) -> None:
         """Forget a peer that is gone."""
@@ -168,7 +167,9 @@ class Trials:
                 continue
             task = asyncio.create_task(self._visit(key, lost=False))
             self._looking[key] = task
-            await task
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.result()
             await asyncio.sleep(PAUSE_S)
 
     def close(self) -> None:
@@ -183,11 +184,10 @@ class Trials:
             good = known is not None and self._ways.get(key, Way()) == Way() and not lost
             self._due[key] = time.monotonic() + (CHECK_S if good else AGAIN_S)
         finally:
-            self._looking.pop(key, None)
-            self._doubted.discard(key)
-        if key in self._again:
-            self._again.discard(key)
-            self._begin_doubt(key)
+            if self._looking.get(key) is asyncio.current_task():
+                del self._looking[key]
+            if lost:
+                self._doubted.discard(key)
 
     def _planes(self, peer: str) -> list[int]:
         mask = self._places.planes(peer)
@@ -233,7 +233,7 @@ class Trials:
         if self._sessions.tried(peer) != tried:
             return None  # while a session is set up, nothing is answered
         old = self._way(peer, plane)
-        if 0 < most < tried.longest and not self._believed(peer, plane, began):
+        if 0 < most < tried.longest and not self._believed(peer, plane, began, most):
             return False
         if most:
             self._mute.discard((peer, plane))
@@ -256,15 +256,21 @@ class Trials:
         noted = self._note(peer, plane, old, new)
         return None if tried.plain else noted  # cells are to come back soon
 
-    def _believed(self, peer: str, plane: int, began: int) -> bool:
-        """Return whether data agrees that long packets are lost, or says nothing.
+    def _believed(self, peer: str, plane: int, began: int, most: int) -> bool:
+        """Return whether data agrees that packets longer than `most` are lost, or says nothing.
 
         An overloaded switch drops or trims trials, too, and most of all long ones. Where data
         arrives, it is the data that tells: packets as long were lost in a row.
         """
         if not self._since(peer, plane, "delivered_ns", began):
             return True
-        return self._since(peer, plane, "gone", ABI.MRC_DEAF_AFTER - 1)
+        if self._since(peer, plane, "gone", ABI.MRC_DEAF_AFTER - 1):
+            return True
+        # A stalled sender does not lose that many. All that was lost is longer than what passes.
+        return any(
+            path["gone"] >= LONG_LOST and path["gone_len"] > most
+            for path in self._all_paths(peer, plane)
+        )
 
     def _note(self, peer: str, plane: int, old: Way, new: Way) -> bool:
         first = (peer, plane) not in self._ways
@@ -355,8 +361,10 @@ class Trials:
 
     def _since(self, peer: str, plane: int, member: str, least: int) -> bool:
         """Return whether a member of some path of a plane is greater: later, if it is a time."""
-        return any(
-            self._path(qp, plane, slot)[member] > least
-            for qp in self._places.qps(peer)
-            for slot in self._paths(qp, plane)
-        )
+        return any(path[member] > least for path in self._all_paths(peer, plane))
+
+    def _all_paths(self, peer: str, plane: int) -> Iterator[dict[str, int]]:
+        """Yield what the programs know of the paths of a plane, of all QPs."""
+        for qp in self._places.qps(peer):
+            for slot in self._paths(qp, plane):
+                yield self._path(qp, plane, slot)

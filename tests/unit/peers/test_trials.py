@@ -33,6 +33,7 @@ class Network:
     told: list[tuple[int, int]] = field(default_factory=list)
     ready: bool = True
     gone: int = 0
+    gone_len: int = 0
 
     def try_path(self, _qp: int, plane: int, _slot: int, length: int, _framing: int) -> None:
         if not self.ready:
@@ -57,6 +58,7 @@ class Network:
             "answered_ns": (1 << 63) * self.probed[plane],
             "delivered_ns": (1 << 63) * self.delivers[plane],
             "gone": self.gone,
+            "gone_len": self.gone_len,
         }
         for member, value in values.items():
             at = _PATH.fields[member]
@@ -135,12 +137,17 @@ def test_shorter_plane_is_found_and_told(network: Network) -> None:
     assert network.told[-1] == (1, 0)
 
 
-@pytest.mark.parametrize(("gone", "believed"), [(7, False), (8, True)])
-def test_long_packets_are_lost_if_data_says_so(network: Network, gone: int, believed: bool) -> None:
+@pytest.mark.parametrize(
+    ("gone", "length", "believed"),
+    [(7, 1400, False), (8, 1400, True), (2, 1480, False), (3, 1480, True)],
+)
+def test_long_packets_are_lost_if_data_says_so(
+    network: Network, gone: int, length: int, believed: bool
+) -> None:
     """An overloaded switch loses long trials, while data of that length arrives."""
     network.fits[1] = 1464
     network.delivers[1] = True
-    network.gone = gone
+    network.gone, network.gone_len = gone, length
     made = looked(network, Sessions())
     assert (("b", 1) in made.ways) is believed
 
