@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -14,8 +14,18 @@ NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _HEADER: Final = struct.Struct("!4sH")  # magic, length of what follows
 
 
+class Versioned(Protocol):
+    """A message that says in which version it is."""
+
+    @property
+    def version(self) -> int: ...
+
+
+_Kind = TypeVar("_Kind", bound=Versioned)
+
+
 class DatagramError(Exception):
-    """A datagram has no frame of the kind asked for; the text says why."""
+    """A datagram has no frame, or no message, of the kind asked for; the text says why."""
 
 
 def encode(magic: bytes, message: msgspec.Struct) -> bytes:
@@ -40,3 +50,16 @@ def body_of(magic: bytes, datagram: bytes) -> bytes:
     if length != len(body):
         raise DatagramError(f"header announces {length} bytes, {len(body)} follow")
     return body
+
+
+def message_of(magic: bytes, datagram: bytes, kind: type[_Kind], version: int) -> _Kind:
+    """Return the message in a datagram; raise DatagramError, with the reason, if there is none."""
+    try:
+        found = msgspec.msgpack.decode(body_of(magic, datagram), type=kind)
+    except DatagramError as error:
+        raise DatagramError(f"no message of this kind: {error}") from None
+    except NO_MESSAGE as error:
+        raise DatagramError(f"not a message: {error}") from None
+    if found.version != version:
+        raise DatagramError(f"version {found.version}, this daemon speaks {version}")
+    return found

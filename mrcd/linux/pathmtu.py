@@ -16,6 +16,14 @@ _PROBE = 3  # do not fragment, and do not mind what is known so far
 _HEADERS = {4: 28, 6: 48}  # IP and UDP
 
 
+def send_whole(sock: socket.socket, version: int) -> None:
+    """Have a socket of an IP version send packets of any length, which nobody may cut."""
+    if version == 6:
+        sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PROBE)
+    else:
+        sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PROBE)
+
+
 def send_probe(interface: str, ifindex: int, target: str, mtu: int) -> socket.socket:
     """Send an IP packet of `mtu` bytes to an address, and return the socket it came from.
 
@@ -26,11 +34,10 @@ def send_probe(interface: str, ifindex: int, target: str, mtu: int) -> socket.so
     sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(interface))
+        send_whole(sock, version)
         if version == 6:
-            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PROBE)
             sock.connect((target, _DISCARD_PORT, 0, ifindex if target.startswith("fe80") else 0))
         else:
-            sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PROBE)
             sock.connect((target, _DISCARD_PORT))
         sock.send(bytes(mtu - _HEADERS[version]))
     except OSError:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mrcd.linux.boundsocket import Address, force_buffer, plane_socket
+from mrcd.linux.pathmtu import send_whole
 from mrcd.measure.messages import SECONDS_MAX
 from mrcd.measure.tally import Tally
 from mrcd.paths import largest
@@ -29,7 +30,6 @@ _PATCH: Final = struct.Struct("!IQ")
 _PATCH_AT: Final = _HEADER.size - _PATCH.size
 _PING, _PONG, _DATA, _LONG, _FITS = range(1, 6)
 _SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104
-_IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE = 10, 23, 3
 _SO_RXQ_OVFL = 40
 _UDP_BYTES = 8
 _IP_BYTES = {4: 20, 6: 40}
@@ -41,7 +41,6 @@ _STEP_S: Final = 0.001
 _WAKE_S: Final = 0.1
 _FULL_S: Final = 0.0002
 _WAITING_BYTES: Final = 1 << 20
-_LIKELY_MTUS: Final = (1280, 1400, 1420, 1450, 1480, 1492, 1500, 4000, 4200, 8900, 9000)
 _LONG_TRIES, _LONG_S, _LONG_MAX_S = 3, 0.04, 0.5
 """A long packet is lost if so many are not answered, each within _LONG_S and four round trips."""
 _PINGS, _PING_GAP_S = 10, 0.01
@@ -101,10 +100,7 @@ class Load:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         sock.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
-        if address.version == 4:
-            sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_PROBE)
-        else:
-            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE)
+        send_whole(sock, address.version)
         with contextlib.suppress(OSError):  # a kernel without it hands over packet by packet
             sock.setsockopt(_SOL_UDP, _UDP_GRO, 1)
         with contextlib.suppress(OSError):
@@ -161,8 +157,7 @@ class Load:
         It is found once.
         """
         if self.payload is None:
-            likely = (mtu - self._headers for mtu in _LIKELY_MTUS)
-            search = largest.search(self._longest, likely)
+            search = largest.search(self._longest, largest.likely(self._headers))
             length = next(search)
             try:
                 while True:
@@ -170,10 +165,6 @@ class Load:
             except StopIteration as end:
                 self.payload = end.value
         return self.payload or 0
-
-    def largest(self) -> int:
-        """Return the length of the largest packet that gets through, with its IP header, bytes."""
-        return self.payload + self._headers if self.payload else 0
 
     def _passes(self, length: int) -> bool:
         rtt_s = statistics.median(self.rtts_ns) / 1e9 if self.rtts_ns else _LONG_MAX_S

@@ -336,8 +336,7 @@ class Measuring:
 
     def _tell(self, peer: str, nonce: int, number: int, body: Body) -> None:
         """Say something to a peer on every plane that leads to it."""
-        said = messages.Message(self._config().host.name, nonce, number, body)
-        datagram = messages.encode(said)
+        datagram = messages.encode(self._config().host.name, nonce, number, body)
         for plane in self._peers.usable_planes(peer):
             self._peers.send(peer, plane, datagram)
 
@@ -380,31 +379,35 @@ class Measuring:
 
     def _asked(self, peer: str, message: messages.Message, ask: Ask, part: _Part | None) -> None:
         """Take part in a peer's measurement, or refuse."""
-        refusal = None
-        if part is None:
-            refusal = self._busy or self._unfit(ask.plane)
-        if part is None and refusal is None:
-            try:
-                part = self._take_part(peer, ask.plane, message.nonce, own=False)
-                self._connect(part, ask.port)
-            except (OSError, CannotMeasure) as error:
-                refusal = f"plane {ask.plane}: {error}"
-                if part is not None:
-                    self._leave(part)
-            else:
-                part.pool.submit(part.load.greet)
-        if part is None or refusal is not None:
-            text = (refusal or "")[: messages.REASON_MAX]
-            self._tell(peer, message.nonce, message.number, Refuse(text))
-        elif part.own:
-            self._say(part, message.number, Refuse("it is this host that measures"))
+        try:
+            part = part or self._join(peer, message.nonce, ask)
+            if part.own:
+                raise CannotMeasure("it is this host that measures")
+        except CannotMeasure as error:
+            refusal = Refuse(str(error)[: messages.REASON_MAX])
+            self._tell(peer, message.nonce, message.number, refusal)
         else:
-            nic = self._nic_mbps(ask.plane)
-            self._say(part, message.number, Ready(part.load.port, nic or 0))
+            ready = Ready(part.load.port, self._nic_mbps(ask.plane) or 0)
+            self._say(part, message.number, ready)
+
+    def _join(self, peer: str, nonce: int, ask: Ask) -> _Part:
+        """Take part in a peer's measurement, and send small packets. Raises CannotMeasure."""
+        if refusal := self._busy or self._unfit(ask.plane):
+            raise CannotMeasure(refusal)
+        part = None
+        try:
+            part = self._take_part(peer, ask.plane, nonce, own=False)
+            self._connect(part, ask.port)
+        except (OSError, CannotMeasure) as error:
+            if part is not None:
+                self._leave(part)
+            raise CannotMeasure(f"plane {ask.plane}: {error}") from error
+        part.pool.submit(part.load.greet)
+        return part
 
     def _serve(self, part: _Part, number: int, send: Send) -> None:
         """Send for a peer, once, and say when it is done."""
-        if not part.load.answered.is_set() and not part.load.heard.is_set():
+        if not part.load.heard.is_set():
             self._say(part, number, Refuse("nothing of what you sent on the plane has arrived"))
             return
         task = part.outcomes.get(send.run)

@@ -7,7 +7,6 @@ sent again, so the other side does what it asks for only once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 import msgspec
@@ -105,7 +104,9 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="end"):
 Body = Ask | Ready | Refuse | Send | Sent | Tell | Told | End
 
 
-class _Message(msgspec.Struct, frozen=True, array_like=True):
+class Message(msgspec.Struct, frozen=True, array_like=True):
+    """A message of `host`. nonce: of the measurement. number: of the request."""
+
     version: int
     host: Annotated[str, Meta(min_length=1, max_length=64)]
     nonce: Word63
@@ -113,31 +114,14 @@ class _Message(msgspec.Struct, frozen=True, array_like=True):
     body: Body
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message of `host`. nonce: of the measurement. number: of the request."""
-
-    host: str
-    nonce: int
-    number: int
-    body: Body
-
-
-def encode(message: Message) -> bytes:
+def encode(host: str, nonce: int, number: int, body: Body) -> bytes:
     """Return the datagram of a message; raise ValueError if it does not fit into one."""
-    return frames.encode(
-        MAGIC, _Message(VERSION, message.host, message.nonce, message.number, message.body)
-    )
+    return frames.encode(MAGIC, Message(VERSION, host, nonce, number, body))
 
 
 def decode(datagram: bytes) -> Message:
     """Return the message in a datagram; raise MeasureError, with the reason, if there is none."""
     try:
-        found = msgspec.msgpack.decode(frames.body_of(MAGIC, datagram), type=_Message)
+        return frames.message_of(MAGIC, datagram, Message, VERSION)
     except frames.DatagramError as error:
-        raise MeasureError(f"no message of this kind: {error}") from None
-    except frames.NO_MESSAGE as error:
-        raise MeasureError(f"not a message: {error}") from None
-    if found.version != VERSION:
-        raise MeasureError(f"version {found.version}, this daemon speaks {VERSION}")
-    return Message(found.host, found.nonce, found.number, found.body)
+        raise MeasureError(str(error)) from None

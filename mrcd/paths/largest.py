@@ -8,12 +8,14 @@ is lost, lengths between one that got through and one that did not.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 
 STEP = 8
 """Bytes between what is found to get through and what is not."""
 LEAST = 576
 """The shortest packet that matters, bytes: any IPv4 host takes it (RFC 791)."""
+
+_LIKELY_MTUS = (1280, 1400, 1420, 1450, 1480, 1492, 1500, 4000, 4200, 8900, 9000)
 
 Search = Generator[int, bool, int]
 """Yields lengths to try, takes whether they got through, and returns the longest that did; or 0."""
@@ -44,3 +46,8 @@ def search(longest: int, likely: Iterable[int] = ()) -> Search:
         else:
             high = middle
     return longest if (yield longest) else low  # the network may have changed meanwhile
+
+
+def likely(headers: int) -> Iterator[int]:
+    """Yield what networks often carry, in bytes, without `headers` bytes of each packet."""
+    return (mtu - headers for mtu in _LIKELY_MTUS)

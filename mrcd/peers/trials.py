@@ -43,7 +43,6 @@ LONG_LOST = 3
 _POLL_S = 0.002
 _PROBED_S = 3.0
 _LOOK_S = 0.01
-_LIKELY_MTUS = (1280, 1400, 1420, 1450, 1480, 1492, 1500, 4000, 4200, 8900, 9000)
 
 _TX = ABI.structs["mrc_tx"]
 _PATH = ABI.structs["mrc_path"]
@@ -181,7 +180,7 @@ class Trials:
         """Look at a peer's plane, and say when to do so again. `lost`: because data was lost."""
         try:
             known = await self._look(*key, lost=lost)
-            good = known is not None and self._ways.get(key, Way()) == Way() and not lost
+            good = known is not None and self._way(*key) == Way() and not lost
             self._due[key] = time.monotonic() + (CHECK_S if good else AGAIN_S)
         finally:
             if self._looking.get(key) is asyncio.current_task():
@@ -216,7 +215,7 @@ class Trials:
         if tried is None:
             return None
         began = time.monotonic_ns()
-        search = largest.search(tried.longest, (mtu - tried.headers for mtu in _LIKELY_MTUS))
+        search = largest.search(tried.longest, largest.likely(tried.headers))
         length = next(search)
         try:
             while True:
@@ -262,14 +261,13 @@ class Trials:
         An overloaded switch drops or trims trials, too, and most of all long ones. Where data
         arrives, it is the data that tells: packets as long were lost in a row.
         """
-        if not self._since(peer, plane, "delivered_ns", began):
+        paths = list(self._all_paths(peer, plane))
+        if all(path["delivered_ns"] <= began for path in paths):
             return True
-        if self._since(peer, plane, "gone", ABI.MRC_DEAF_AFTER - 1):
-            return True
-        # A stalled sender does not lose that many. All that was lost is longer than what passes.
+        # A stalled sender loses few, and all that was lost is longer than what passes.
         return any(
-            path["gone"] >= LONG_LOST and path["gone_len"] > most
-            for path in self._all_paths(peer, plane)
+            path["gone"] >= (LONG_LOST if path["gone_len"] > most else ABI.MRC_DEAF_AFTER)
+            for path in paths
         )
 
     def _note(self, peer: str, plane: int, old: Way, new: Way) -> bool:

@@ -88,11 +88,6 @@ def encode(host: str, epoch: int, digest: int, totals: Mapping[int, Total]) -> l
 def decode(datagram: bytes) -> Message:
     """Return the message in a datagram; raise EvidenceError, with the reason, if there is none."""
     try:
-        message = msgspec.msgpack.decode(frames.body_of(MAGIC, datagram), type=Message)
+        return frames.message_of(MAGIC, datagram, Message, VERSION)
     except frames.DatagramError as error:
-        raise EvidenceError(f"no message of this kind: {error}") from None
-    except frames.NO_MESSAGE as error:
-        raise EvidenceError(f"not a message: {error}") from None
-    if message.version != VERSION:
-        raise EvidenceError(f"version {message.version}, this daemon speaks {VERSION}")
-    return message
+        raise EvidenceError(str(error)) from None

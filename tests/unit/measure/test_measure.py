@@ -72,7 +72,7 @@ class Host:
         """Have the peer say something."""
         assert self.sessions.handler is not None
         peer = self.sessions.peer
-        self.sessions.handler(peer, messages.encode(Message(peer, nonce, number, body)), 0)
+        self.sessions.handler(peer, messages.encode(peer, nonce, number, body), 0)
 
     def refusal(self) -> str:
         said = self.sessions.said[-1].body
@@ -281,7 +281,7 @@ class TestServing:
     def test_a_name_that_is_not_the_senders_is_not_believed(self) -> None:
         def talk(host: Host) -> None:
             assert host.sessions.handler is not None
-            said = messages.encode(Message("c", 1, 1, Ask(0, 40000)))
+            said = messages.encode("c", 1, 1, Ask(0, 40000))
             host.sessions.handler("a", said, 0)
             host.sessions.handler("a", b"MRCm\0\1\xff", 0)
 
@@ -291,7 +291,7 @@ class TestServing:
         def talk(host: Host) -> None:
             assert host.sessions.handler is not None
             for name in ("a", "c"):
-                host.sessions.handler(None, messages.encode(Message(name, 1, 1, Ask(0, 40000))), 0)
+                host.sessions.handler(None, messages.encode(name, 1, 1, Ask(0, 40000)), 0)
 
         assert len(serve(talk).sessions.bodies(Ready)) == 1
 

@@ -39,13 +39,13 @@ BODIES: list[Body] = [
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
 def test_every_message_survives_the_wire(body: Body) -> None:
-    message = Message("h1", (1 << 63) - 1, 7, body)
-    assert decode(encode(message)) == message
+    found = decode(encode("h1", (1 << 63) - 1, 7, body))
+    assert found == Message(messages.VERSION, "h1", (1 << 63) - 1, 7, body)
 
 
 def test_the_longest_reason_fits() -> None:
-    refused = Message("h" * 64, 1, 7, Refuse("x" * messages.REASON_MAX))
-    assert len(encode(refused)) < frames.MAX_BYTES
+    refused = encode("h" * 64, 1, 7, Refuse("x" * messages.REASON_MAX))
+    assert len(refused) < frames.MAX_BYTES
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_the_longest_reason_fits() -> None:
 )  # fmt: skip
 def test_what_is_out_of_bounds_is_refused(body: Body) -> None:
     with pytest.raises(MeasureError):
-        decode(encode(Message("h1", 1, 7, body)))
+        decode(encode("h1", 1, 7, body))
 
 
 def test_other_datagrams_and_versions_are_refused() -> None:
-    good = encode(Message("h1", 1, 7, Tell(1)))
+    good = encode("h1", 1, 7, Tell(1))
     for bad in (b"", b"MRCm", good[:-1], good + b"x", b"MRCf" + good[4:]):
         with pytest.raises(MeasureError):
             decode(bad)
