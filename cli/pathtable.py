@@ -67,20 +67,22 @@ def render(paths: Sequence[PathInfo], limit: int | None = None) -> str:
 
 def _losing(paths: Sequence[PathInfo]) -> str:
     """Return a line for each peer and plane with paths that lose data and answer probes."""
-    groups: dict[tuple[str, int], list[PathInfo]] = {}
-    for path in paths:
-        if path.loses_data:
-            groups.setdefault((path.peer, path.plane), []).append(path)
     lines = []
+    groups = _grouped([path for path in paths if path.loses_data])
     for (peer, plane), group in sorted(groups.items()):
         lost, sent = sum(path.lost for path in group), sum(path.sent for path in group)
-        verbs = (
-            "1 path answers probes and loses"
-            if len(group) == 1
-            else (f"{len(group)} paths answer probes and lose")
-        )
+        many = f"{len(group)} paths answer probes and lose"
+        verbs = many if len(group) > 1 else "1 path answers probes and loses"
         lines.append(f"\n{peer}, plane {plane}: {verbs} data: {lost:,} of {sent:,} packets")
     return "".join(lines)
+
+
+def _grouped(paths: Sequence[PathInfo]) -> dict[tuple[str, int], list[PathInfo]]:
+    """Return the paths of each peer and plane."""
+    groups: dict[tuple[str, int], list[PathInfo]] = {}
+    for path in paths:
+        groups.setdefault((path.peer, path.plane), []).append(path)
+    return groups
 
 
 def _rest(rows: int) -> str:
@@ -89,10 +91,7 @@ def _rest(rows: int) -> str:
 
 def summed(paths: Sequence[PathInfo]) -> list[PathSums]:
     """Return the sums of each peer and plane, the worst first."""
-    groups: dict[tuple[str, int], list[PathInfo]] = {}
-    for path in paths:
-        groups.setdefault((path.peer, path.plane), []).append(path)
-    sums = [_sums(peer, plane, group) for (peer, plane), group in groups.items()]
+    sums = [_sums(peer, plane, group) for (peer, plane), group in _grouped(paths).items()]
     return sorted(
         sums,
         key=lambda each: (

@@ -29,7 +29,7 @@ from mrcd.fabric.shape import (
     Fabric,
 )
 
-NIC_MAX_MBPS = 1_600_000
+_NIC_MAX_MBPS = 1_600_000
 _ANY_MTU = 0xFFFFFFFF  # that of an interface is a 32-bit number
 _EXAMPLE = '"fe80::2%eth1" or "192.0.2.2"'
 
@@ -103,7 +103,7 @@ def _nic(table: Table) -> Nic:
     if 0 < mtu < MTU_MIN:
         table.problem("mtu", mtu, f"is too small: at least {MTU_MIN}, or 0 for that of the NIC")
         mtu = 0
-    rate = table.integer("rate_mbps", 0, 0, NIC_MAX_MBPS)
+    rate = table.integer("rate_mbps", 0, 0, _NIC_MAX_MBPS)
     table.finish()
     return Nic(name or "", address, mtu, rate)
 

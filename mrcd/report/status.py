@@ -139,10 +139,15 @@ class StatusReport(Live):
         return self._shown([engine.planes.planes[plane]], health.examine(engine))[0]
 
     def _shown(self, planes: Sequence[Plane], found: Health) -> list[PlaneInfo]:
-        traffic = interfaces.traffic()
-        return [self._plane(each, traffic.get(each.link.name, Traffic()), found) for each in planes]
+        traffic, short = interfaces.traffic(), self._engine.measuring.short
+        return [
+            self._plane(each, traffic.get(each.link.name, Traffic()), found, short.get(each.index))
+            for each in planes
+        ]
 
-    def _plane(self, plane: Plane, traffic: Traffic, found: Health) -> PlaneInfo:
+    def _plane(
+        self, plane: Plane, traffic: Traffic, found: Health, measured: str | None
+    ) -> PlaneInfo:
         config = self._engine.config
         return PlaneInfo(
             index=plane.index,
@@ -163,7 +168,7 @@ class StatusReport(Live):
             unreached=found.unreached.get(plane.index, 0),
             mtu=plane.link.mtu,
             address=str(underlay.address(config.fabric, config.host, plane.index)),
-            measured=self._engine.measuring.short.get(plane.index),
+            measured=measured,
         )
 
 
