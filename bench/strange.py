@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import re
@@ -23,13 +24,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from bench import entry
 from tests.net import bare_hosts
-from tests.net.bare_hosts import HOSTS, INNER, MIDDLE, Bare, nic
+from tests.net.bare_hosts import HOSTS, INNER, MIDDLE, Bare
 from tests.net.traffic import Stream, open_in
 
 PLANES: Final = 2
@@ -45,6 +46,9 @@ AGAIN_S: Final = 40.0
 LEAST: Final = 0.8
 """The part of its pace with which the stream is content."""
 _SO_MAX_PACING_RATE: Final = 47
+_PORT: Final = 5777
+_PLAYS: Final = 8
+"""Plays of a pair of hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +111,8 @@ class Play:
 
 
 def play(seed: int) -> Play:
-    """Return the play of a seed; a geometry lasts for eight of them."""
-    place = random.Random(seed // 8)
+    """Return the play of a seed; a pair of hosts lasts for _PLAYS of them."""
+    place = random.Random(seed // _PLAYS)
     how = place.choice(("bridge", "router4"))
     mtu = place.choice((1500, 9000))
     envelope = place.choice(("auto", "ipv6")) if how == "bridge" else "auto"
@@ -121,60 +125,51 @@ def play(seed: int) -> Play:
 # ---- the application
 
 
-@dataclass(slots=True)
 class Application:
-    """A paced stream from `a` to `b`, and datagrams beside it."""
+    """A paced stream from `a` to `b`, and datagrams beside it; both begin at once."""
 
-    bare: Bare
-    arrived: list[tuple[float, int]] = field(default_factory=list)
-    got: list[float] = field(default_factory=list)
-    given: list[float] = field(default_factory=list)
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _threads: list[threading.Thread] = field(default_factory=list)
-    _sockets: list[socket.socket] = field(default_factory=list)
-    _stream: Stream | None = None
-
-    def start(self) -> None:
-        """Begin to send."""
-        stream = self._stream = Stream(self.bare, "a", "b", INNER["b"])
-        stream._out.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, PACE)
-        stream._out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACE // 8)
-        stream.start()
-        for host, bound in (("b", True), ("a", False)):
-            sock = open_in(self.bare.namespace(host), INNER["b"], socket.SOCK_DGRAM)
-            self._sockets.append(sock)
-            if bound:
-                sock.bind((INNER["b"], 5777))
-                sock.settimeout(0.2)
-        for work in (self._note, self._receive, self._send):
-            thread = threading.Thread(target=work, daemon=True)
-            self._threads.append(thread)
+    def __init__(self, bare: Bare) -> None:
+        self.stream = Stream(bare, "a", "b", INNER["b"])
+        self.stream._out.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, PACE)
+        self.stream._out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACE // 8)
+        self._in, self._out = (
+            open_in(bare.namespace(host), INNER["b"], socket.SOCK_DGRAM) for host in ("b", "a")
+        )
+        self._in.bind((INNER["b"], _PORT))
+        self._in.settimeout(0.2)
+        self._arrived: list[tuple[float, int]] = []  # times, and the stream's bytes until then
+        self._given: list[float] = []
+        self._got: list[float] = []  # when those that arrived were given
+        self._stop = threading.Event()
+        works = (self._note, self._receive, self._send)
+        self._threads = [threading.Thread(target=work, daemon=True) for work in works]
+        self.stream.start()
+        for thread in self._threads:
             thread.start()
 
     def _note(self) -> None:
-        assert self._stream is not None
         while not self._stop.wait(0.02):
-            self.arrived.append((time.monotonic(), self._stream.received))
+            self._arrived.append((time.monotonic(), self.stream.received))
 
     def _receive(self) -> None:
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
-                (when,) = struct.unpack("=d", self._sockets[0].recv(64))
-                self.got.append(when)
+                (when,) = struct.unpack("=d", self._in.recv(64))
+                self._got.append(when)
 
     def _send(self) -> None:
         while not self._stop.wait(1 / DATAGRAMS):
             now = time.monotonic()
             with contextlib.suppress(OSError):
-                self._sockets[1].sendto(struct.pack("=d", now), (INNER["b"], 5777))
-            self.given.append(now)
+                self._out.sendto(struct.pack("=d", now), (INNER["b"], _PORT))
+            self._given.append(now)
 
     def has(self, since: float, until: float) -> tuple[float, float]:
         """Return the part of its pace that the stream had in a time, and that of lost datagrams."""
-        times = [(when, size) for when, size in self.arrived if since <= when <= until]
+        times = [(when, size) for when, size in self._arrived if since <= when <= until]
         (first, low), (last, high) = times[0], times[-1]
-        sent = sum(since <= when < until - 0.2 for when in self.given)
-        came = sum(since <= when < until - 0.2 for when in self.got)
+        sent = sum(since <= when < until - 0.2 for when in self._given)
+        came = sum(since <= when < until - 0.2 for when in self._got)
         return (high - low) / (last - first) / PACE, 1 - came / sent
 
     def close(self) -> None:
@@ -182,10 +177,8 @@ class Application:
         self._stop.set()
         for thread in self._threads:
             thread.join(5)
-        for sock in self._sockets:
-            sock.close()
-        if self._stream is not None:
-            self._stream.close()
+        for end in (self._in, self._out, self.stream):
+            end.close()
 
 
 # ---- a play
@@ -197,15 +190,18 @@ class Mute(Exception):
 
 def apply(bare: Bare, one: Play) -> None:
     """Put the rule between the hosts."""
-    if one.rule.mbps:
-        for port in (f"{_other(way)}{plane}" for plane in one.planes for way in one.ways):
-            words = f"qdisc add dev {port} root tbf rate {one.rule.mbps}mbit burst 64k latency 20ms"
-            bare.run(MIDDLE, "tc", *words.split())
-        return
-    ports = ", ".join(f"{way}{plane}" for plane in one.planes for way in one.ways)
-    chain = f"type filter hook ingress devices = {{ {ports} }} priority 0;"
-    text = one.rule.text.replace(" drop", " counter drop")
-    bare.run(MIDDLE, "nft", f"table netdev t {{ chain c {{ {chain} {text}; }}; }}")
+    for port in slow_ports(one):
+        words = f"qdisc add dev {port} root tbf rate {one.rule.mbps}mbit burst 64k latency 20ms"
+        bare.run(MIDDLE, "tc", *words.split())
+    if not one.rule.mbps:
+        counted = one.rule.text.replace(" drop", " counter drop")
+        bare_hosts.treat(bare, counted, one.planes, one.ways)
+
+
+def slow_ports(one: Play) -> list[str]:
+    """Return the ports of what is between the hosts that a rate slows down."""
+    others = [HOSTS[1 - HOSTS.index(way)] for way in one.ways]
+    return [f"{other}{plane}" for plane in one.planes for other in others if one.rule.mbps]
 
 
 def dropped(bare: Bare, one: Play) -> bool:
@@ -218,33 +214,28 @@ def dropped(bare: Bare, one: Play) -> bool:
 
 def undo(bare: Bare, one: Play) -> None:
     """Take the rule away."""
-    if one.rule.mbps:
-        for port in (f"{_other(way)}{plane}" for plane in one.planes for way in one.ways):
-            bare.run(MIDDLE, "tc", "qdisc", "del", "dev", port, "root")
-    else:
-        bare.run(MIDDLE, "nft", "delete table netdev t")
-
-
-def _other(host: str) -> str:
-    return HOSTS[1 - HOSTS.index(host)]
+    for port in slow_ports(one):
+        bare.run(MIDDLE, "tc", "qdisc", "del", "dev", port, "root")
+    if not one.rule.mbps:
+        bare_hosts.treat_no_more(bare)
 
 
 def said(bare: Bare) -> list[str]:
     """Return all that the hosts' status names."""
     lines = []
     for host in HOSTS:
-        now = bare.status(host)
-        if now is None:
+        found = bare.said(host)
+        if found is None:
             raise Mute(f"mrcd of {host} does not answer")
-        lines += [f"{host}: {line}" for line in (*now.reasons, *now.warnings)]
+        lines += [f"{host}: {line}" for line in found]
     return lines
 
 
-def watch(bare: Bare, until: float, content: Callable[[], bool]) -> tuple[float, list[str]] | None:
+def watch(bare: Bare, until: float, *, naming: bool) -> tuple[float, list[str]] | None:
     """Ask for status until it names something, or nothing any more; return when, and what."""
     while time.monotonic() < until:
         lines = said(bare)
-        if bool(lines) != content():
+        if bool(lines) == naming:
             return time.monotonic(), lines
         time.sleep(0.05)
     return None
@@ -253,10 +244,9 @@ def watch(bare: Bare, until: float, content: Callable[[], bool]) -> tuple[float,
 def run(bare: Bare, one: Play) -> str | None:
     """Play; print what came of it, and return what is wrong."""
     application = Application(bare)
-    application.start()
     try:
         deadline = time.monotonic() + 20
-        while application._stream and application._stream.received < PACE // 2:
+        while application.stream.received < PACE // 2:
             if time.monotonic() > deadline:
                 return "the application had nothing before the rule"
             time.sleep(0.02)
@@ -264,7 +254,7 @@ def run(bare: Bare, one: Play) -> str | None:
         apply(bare, one)
         try:
             until = began + GRACE_S + WATCHED_S
-            named = watch(bare, until, lambda: False)
+            named = watch(bare, until, naming=True)
             time.sleep(max(0.0, until + 0.3 - time.monotonic()))
             rate, lost = application.has(began + GRACE_S, until)
             at_last, harmed = said(bare), dropped(bare, one)
@@ -272,10 +262,9 @@ def run(bare: Bare, one: Play) -> str | None:
             undo(bare, one)
         suffers = rate < LEAST or lost > 0.01
         ended = time.monotonic()
-        again = watch(bare, ended + AGAIN_S, lambda: True)
+        again = watch(bare, ended + AGAIN_S, naming=False)
         back = time.monotonic()
-        while time.monotonic() < back + 1.5:
-            time.sleep(0.05)
+        time.sleep(1.5)
         after, _ = application.has(back, back + 1.4)
     finally:
         application.close()
@@ -308,9 +297,7 @@ def hosts(one: Play) -> Iterator[Bare]:
     making = bare_hosts.building("s", PLANES)
     try:
         bare = next(making)(bare_hosts.BUILDERS[one.how], settings, mtu=one.mtu)
-        for host in HOSTS:
-            for plane in range(PLANES):  # a cable carries segments whole, whatever its MTU
-                bare.run(host, "ethtool", "-K", nic(plane), "tso", "off", "gso", "off")
+        bare_hosts.set_offloads(bare, "tso off gso off")
         bare.begin()
         yield bare
     finally:
@@ -324,14 +311,13 @@ def main() -> None:
     args = parser.parse_args()
     entry.begin("strange")
     wrong: Counter[str] = Counter()
-    seeds = list(range(*args.seeds))
-    while seeds:
-        here = [seed for seed in seeds if seed // 8 == seeds[0] // 8]
-        seeds = seeds[len(here) :]
-        with hosts(play(here[0])) as bare:
-            for seed in here:
+    plays = map(play, range(*args.seeds))
+    for _, some in itertools.groupby(plays, key=lambda one: one.seed // _PLAYS):
+        here = list(some)
+        with hosts(here[0]) as bare:
+            for one in here:
                 try:
-                    problem = run(bare, play(seed))
+                    problem = run(bare, one)
                 except Mute as mute:
                     problem = str(mute)
                 if problem is not None:

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,11 @@ class Bare:
             raise AssertionError(f"mrcd of {host} ended:\n{self.log(host)[-3000:]}")
         return now is not None and now.state == "ok"
 
+    def said(self, host: str) -> list[str] | None:
+        """Return all that the status of a host names; None if its mrcd does not answer."""
+        now = self.status(host)
+        return None if now is None else [*now.reasons, *now.warnings]
+
     def log(self, host: str) -> str:
         return (self.folder / host / "mrcd.log").read_text()
 
@@ -260,6 +265,30 @@ def subnet4(bare: Bare) -> None:
     for plane in range(bare.planes):
         for number, host in enumerate(HOSTS, 1):
             bare.ip(host, f"address add 192.168.{plane}.{number}/24 dev {nic(plane)}")
+
+
+def set_offloads(bare: Bare, settings: str) -> None:
+    """Set offloads of all NICs of both hosts, as `ethtool -K` takes them.
+
+    A cable carries a large segment whole, whatever its MTU, unless they are off at its sender.
+    """
+    for host in HOSTS:
+        for plane in range(bare.planes):
+            bare.run(host, "ethtool", "-K", nic(plane), *settings.split())
+
+
+def treat(bare: Bare, rules: str, planes: Sequence[int], ways: Sequence[str] = HOSTS) -> None:
+    """Have what is between the hosts treat packets that come from some of them by some planes.
+
+    `rules` are of nftables' family netdev.
+    """
+    ports = ", ".join(f"{host}{plane}" for plane in planes for host in ways)
+    chain = f"type filter hook ingress devices = {{ {ports} }} priority 0;"
+    bare.run(MIDDLE, "nft", f"table netdev t {{ chain c {{ {chain} {rules}; }}; }}")
+
+
+def treat_no_more(bare: Bare) -> None:
+    bare.run(MIDDLE, "nft", "delete table netdev t")
 
 
 BUILDERS: dict[str, Callable[[Bare], None]] = {

@@ -22,8 +22,8 @@ from tests.net.bare_hosts import (
     bridge,
     building,
     configure,
-    nic,
     router4,
+    set_offloads,
 )
 from tests.net.lab_hosts import eventually
 from tests.net.traffic import Stream, transfer
@@ -80,9 +80,7 @@ def merged(bare: Bare) -> float:
 
 def cut(bare: Bare) -> None:
     """Have segments cut before they cross a cable, and merged by the receiver."""
-    for host in HOSTS:
-        for plane in range(PLANES):
-            bare.run(host, "ethtool", "-K", nic(plane), "tso", "off", "gro", "on")
+    set_offloads(bare, "tso off gro on")
 
 
 def repaired(bare: Bare, host: str) -> int:

@@ -16,13 +16,14 @@ import pytest
 from tests.net.bare_hosts import (
     HOSTS,
     INNER,
-    MIDDLE,
     Bare,
     Make,
     bridge,
     building,
-    nic,
     router4,
+    set_offloads,
+    treat,
+    treat_no_more,
 )
 from tests.net.lab_hosts import eventually
 from tests.net.traffic import Arrivals
@@ -83,44 +84,34 @@ def make() -> Iterator[Make]:
 
 def build(make: Make, network: Network) -> Bare:
     bare = make(network.how, network.settings, mtu=network.mtu)
-    for host in HOSTS:
-        for plane in range(PLANES):  # a cable carries segments whole, whatever its MTU
-            bare.run(host, "ethtool", "-K", nic(plane), "tso", "off", "gso", "off")
+    set_offloads(bare, "tso off gso off")
     bare.begin()
     return bare
 
 
 def lose(bare: Bare, network: Network, planes: Sequence[int]) -> int:
     """Have what is between the hosts lose packets of some planes; return the time."""
-    ports = ", ".join(f"{host}{plane}" for plane in planes for host in HOSTS)
-    chain = f"type filter hook ingress devices = {{ {ports} }} priority 0;"
-    bare.run(MIDDLE, "nft", f"table netdev t {{ chain c {{ {chain} {network.lost} drop; }}; }}")
+    treat(bare, f"{network.lost} drop", planes)
     return time.monotonic_ns()
-
-
-def said(bare: Bare, host: str) -> list[str]:
-    """Return all that the status of a host names."""
-    now = bare.status(host)
-    return [] if now is None else [*now.reasons, *now.warnings]
 
 
 def wait_for(bare: Bare, network: Network, words: str) -> None:
     """Wait until the status of hosts says something."""
     for host in network.told:
         eventually(
-            lambda host=host: any(words in line for line in said(bare, host)),
-            lambda host=host: f"{host} says '{words}': {said(bare, host)}",
+            lambda host=host: any(words in line for line in bare.said(host) or ()),
+            lambda host=host: f"{host} says '{words}': {bare.said(host)}",
             NAMED_S,
         )  # fmt: skip
 
 
 def undo(bare: Bare) -> None:
     """Let everything through again, and wait until both hosts have nothing to name."""
-    bare.run(MIDDLE, "nft", "delete table netdev t")
+    treat_no_more(bare)
     for host in HOSTS:
         eventually(
-            lambda host=host: bare.ok(host) and not said(bare, host),
-            lambda host=host: f"{host} names nothing: {said(bare, host)}",
+            lambda host=host: bare.ok(host) and not bare.said(host),
+            lambda host=host: f"{host} names nothing: {bare.said(host)}",
             AGAIN_S,
         )  # fmt: skip
 
@@ -134,7 +125,7 @@ def test_plane_that_loses_data_is_left_and_named(make: Make, network: Network) -
     arrivals = Arrivals(bare, "a", "b", INNER["b"])
     since_ns = lose(bare, network, [0])
     wait_for(bare, network, network.one)
-    print(f"named after {(time.monotonic_ns() - since_ns) / MS:.0f} ms: {said(bare, 'a')}")
+    print(f"named after {(time.monotonic_ns() - since_ns) / MS:.0f} ms: {bare.said('a')}")
     arrivals.stream.progress(64 << 20, 30)
     gap_ns, again = arrivals.longest_ns(since_ns), arrivals.stream.retransmissions()
     print(f"longest gap {gap_ns / MS:.1f} ms, {again} retransmissions of TCP")
@@ -151,7 +142,7 @@ def test_traffic_goes_on_in_another_way_where_all_planes_lose_data(
     arrivals = Arrivals(bare, "a", "b", INNER["b"])
     since_ns = lose(bare, network, range(PLANES))
     wait_for(bare, network, network.all)
-    print(f"named after {(time.monotonic_ns() - since_ns) / MS:.0f} ms: {said(bare, 'a')}")
+    print(f"named after {(time.monotonic_ns() - since_ns) / MS:.0f} ms: {bare.said('a')}")
     arrivals.stream.progress(32 << 20, 30)
     gap_ns = arrivals.longest_ns(since_ns - 100 * MS)
     print(f"longest gap {gap_ns / MS:.1f} ms")
