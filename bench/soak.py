@@ -69,6 +69,7 @@ class Settings:
     stuck_s: float
     framing: str | None
     nics: HostNics = ONE_QUEUE
+    dead_s: float | None = None
 
     @property
     def ground(self) -> Ground:
@@ -104,7 +105,11 @@ class Plan:
         cells = settings.framing != "mrc"
         return cls(
             found,
-            soak_mix.disturbances(seed, seconds, ground, settings.mixed, found, cells=cells),
+            soak_mix.disturbances(
+                *(seed, seconds, ground, settings.mixed, found),
+                cells=cells,
+                dead_s=settings.dead_s,
+            ),
             seconds,
         )
 
@@ -338,6 +343,8 @@ def main() -> None:
     about = "S seconds without progress while a plane is healthy are a failure"
     parser.add_argument("--stuck", type=float, default=5, metavar="S", help=about)
     parser.add_argument("--framing", choices=FRAMINGS, help="framing of mrcd's data")
+    about = "restarts are daemons that are killed and left dead for S seconds"
+    parser.add_argument("--dead", type=float, metavar="S", help=about)
     flow.nic_options(parser)
     parser.add_argument("--name", default="soak", help="name of the lab")
     args = parser.parse_args()
@@ -345,7 +352,7 @@ def main() -> None:
     kinds = tuple(dict.fromkeys([*args.kinds, *(MIXED if args.mix else ())]))
     settings = Settings(args.name, args.minutes, args.seed, kinds, args.mtu, args.rate,
                         args.tcp, args.udp, args.stuck, args.framing,
-                        HostNics(args.queues, args.qdisc))  # fmt: skip
+                        HostNics(args.queues, args.qdisc), args.dead)  # fmt: skip
     try:
         verdicts = soak(settings)
     except BenchFailed as problem:

@@ -123,12 +123,16 @@ def disturbances(
     planned: Sequence[Episode] = (),
     *,
     cells: bool = True,
+    dead_s: float | None = None,
 ) -> list[Disturbance]:
-    """Return all disturbances of these kinds in order of their beginning."""
+    """Return all disturbances of these kinds in order of their beginning.
+
+    With `dead_s`, restarts are daemons that are killed and left dead for this time, in turn.
+    """
     makers: dict[str, Callable[[random.Random, Iterator[float]], Iterator[Disturbance]]]
     makers = {
         "attack": lambda rng, times: _attacks(rng, times, ground),
-        "restart": lambda rng, times: _restarts(rng, times, ground),
+        "restart": lambda rng, times: _restarts(rng, times, ground, dead_s),
         "rotate": lambda rng, times: _rotations(rng, times, ground),
         "mistake": lambda rng, times: _slips(rng, times, ground, planned, cells),
     }
@@ -136,14 +140,15 @@ def disturbances(
     for kind in MIXED:
         if kind in kinds:
             rng = random.Random(f"{seed} {kind}")
-            found += makers[kind](rng, _times(rng, kind, seconds))
+            away_s = dead_s if kind == "restart" and dead_s else 0.0
+            found += makers[kind](rng, _times(rng, _GAP_S[kind] + away_s, seconds - away_s))
     return sorted(found, key=lambda each: each.at_s)
 
 
-def _times(rng: random.Random, kind: str, seconds: float) -> Iterator[float]:
+def _times(rng: random.Random, gap_s: float, seconds: float) -> Iterator[float]:
     at_s = LEAD_S
     while True:
-        at_s += rng.uniform(0.5, 1.5) * _GAP_S[kind]
+        at_s += rng.uniform(0.5, 1.5) * gap_s
         if at_s > seconds - SETTLE_S:
             return
         yield round(at_s, 2)
@@ -164,10 +169,15 @@ def _attacks(rng: random.Random, times: Iterator[float], ground: Ground) -> Iter
         yield Attack(at_s, lasts, host, target, posing, packets, pps, rng.getrandbits(32))
 
 
-def _restarts(rng: random.Random, times: Iterator[float], ground: Ground) -> Iterator[Restart]:
+def _restarts(
+    rng: random.Random, times: Iterator[float], ground: Ground, dead_s: float | None
+) -> Iterator[Restart]:
     for at_s in times:
         host, name = rng.choice(ground.hosts), rng.choice(("SIGTERM", "SIGKILL"))
-        yield Restart(at_s, host, name, round(rng.uniform(*_AWAY_S), 2))
+        if dead_s is None:
+            yield Restart(at_s, host, name, round(rng.uniform(*_AWAY_S), 2))
+        else:
+            yield Restart(at_s, host, "SIGKILL", dead_s)
 
 
 def _rotations(rng: random.Random, times: Iterator[float], ground: Ground) -> Iterator[Rotation]:

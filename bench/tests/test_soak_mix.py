@@ -65,6 +65,17 @@ def test_disturbances_begin_after_traffic_and_leave_time_to_heal(seed: int) -> N
     assert times[-1] <= SECONDS - SETTLE_S
 
 
+def test_daemons_are_left_dead_one_after_another() -> None:
+    found = plan(1, dead_s=120.0).disturbances
+    dead = [each for each in found if isinstance(each, Restart)]
+    assert len(dead) > 5
+    assert {(each.signal, each.away_s) for each in dead} == {("SIGKILL", 120.0)}
+    assert dead[-1].at_s + 120 <= SECONDS - SETTLE_S
+    assert [e for e in found if e not in dead] == [
+        e for e in plan(1).disturbances if not isinstance(e, Restart)
+    ]
+
+
 def test_attacks_pose_as_the_other_host_from_a_third() -> None:
     found = [each for each in plan(1).disturbances if isinstance(each, Attack)]
     assert {each.host for each in found} == set(ATTACKERS)
@@ -148,10 +159,11 @@ RECORDS = [record(DELETED, 10, 12), record(RENAMED, 20, 23), record(KILLED, 30, 
 
 
 def test_traffic_may_stop_where_a_disturbance_stops_it() -> None:
-    away, deleted = Spell(30 * S, 34 * S), Spell(10 * S, 14 * S)
-    assert soak_verdicts.spells_of(RECORDS, {"h2", "h3"}) == [away]
-    assert soak_verdicts.spells_of(RECORDS, {"h1", "h3"}) == [deleted]
-    assert soak_verdicts.spells_of(RECORDS, {"h1", "h2"}) == [deleted, away]
+    assert soak_verdicts.spells_of(RECORDS, {"h1", "h3"}) == [Spell(10 * S, 14 * S)]
+
+
+def test_dead_daemon_is_no_excuse_for_traffic() -> None:
+    assert soak_verdicts.spells_of(RECORDS, {"h2", "h3"}) == []
 
 
 def test_only_mistakes_that_lose_datagrams_allow_for_some() -> None:
