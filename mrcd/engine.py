@@ -480,7 +480,8 @@ class Engine:
         changed = [p for p in config.peers if p.name in others or before.get(p.name) != p]
         self.table.peers.add(changed)
         for peer in new:
-            self.peers.add(peer.name)
+            self.peers.add(peer)
+        self._tell_path_mtus(self.peers)
         await self._routes.delete(dropped)
         await self._routes.renew(changed)
         await mrc0.give_addresses(self._nl, config, self._bpffs)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 from mrcd import handshake
-from mrcd.config.config import Config, Peer
+from mrcd.config.config import Config
+from mrcd.config.config import Peer as Configured
 from mrcd.datapath.qptable import QpTable
 from mrcd.fabric import digest, underlay
 from mrcd.handshake import (
@@ -40,10 +41,10 @@ from mrcd.handshake import (
 )
 from mrcd.handshake.channel import ChannelMemory
 from mrcd.handshake.pace import BEAT_MAX_NS
-from mrcd.paths.largest import LEAST
 from mrcd.peers.channels import Admission, Channels, OnMoved, PacketKeys
 from mrcd.peers.endpoint import Endpoint, OpenEvs
 from mrcd.peers.offersockets import OfferSockets
+from mrcd.peers.peer import Lengths, Peer, SessionFraming
 from mrcd.peers.placed import Placed
 from mrcd.peers.portcheck import PortDoubts
 from mrcd.peers.schedule import Agenda
@@ -53,7 +54,6 @@ from mrcd.peers.unheard import LOOK_CROWD_NS, LOOK_NS, Unheard
 from mrcd.service.alarm import Alarm
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
-from mrcd.wire.abi import ABI
 
 log = get_logger()
 
@@ -61,8 +61,6 @@ _PROMPT = (State.BOUND, State.ESTABLISHED)
 """Sessions in these states have a peer that waits for our Offers."""
 TOLD_AT_ONCE = 64
 """Peers told of a change of our planes without a pause; this takes a few milliseconds."""
-PLAIN_S = 10.0
-"""A peer to which cells got through on no plane gets none for so long: a change costs data."""
 REST_NS = 250_000_000
 """Interval at which arrivals from a crowd of peers are read while none of them needs an answer."""
 
@@ -72,14 +70,17 @@ Handler = Callable[[str | None, bytes, int], None]
 
 
 class Peers(Placed):
-    """One session for each configured peer."""
+    """All configured peers: the index of them, their turns, and the sockets.
+
+    `all` holds what is known of each, by name.
+    """
 
     def __init__(
         self,
         config: Config,
         table: QpTable,
         epoch: int,
-        on_mtu: Callable[[Peer, int], None],
+        on_mtu: Callable[[Configured, int], None],
         endpoint: Endpoint,
         on_change: Callable[[], None],
         open_evs: OpenEvs,
@@ -120,26 +121,14 @@ class Peers(Placed):
         self._answering: dict[str, None] = {}  # a set that keeps its order
         self._untold: deque[str] = deque()  # peers still to be told of a change of our planes
         self._telling: asyncio.Handle | None = None
-        self._peers = {peer.name: peer for peer in config.peers}
         self._handlers: dict[bytes, Handler] = {
             introduction.QUESTION: self._introduce,
             introduction.REFUSAL: self._not_taken,
         }
         self._rejections = Rejections("handshake.rejected")
         self._refusals = Rejections("host.not_taken")
-        self.heard_ns: dict[str, int] = {}
-        self.mtu: dict[str, int] = {}
-        self._offered_mtu: dict[str, int] = {}
-        self._path_mtu: dict[tuple[str, int], int] = {}  # by peer and plane, where the kernel knows
-        self.narrow: dict[tuple[str, int], int] = {}  # the same where trials have found it
-        self.plain: dict[str, float] = {}  # since when cells get through to a peer on no plane
-        self.cells: dict[str, bool] = {}  # whether data goes in cells, by peer with QPs
-        self.trims: dict[str, bool] = {}  # whether switches trim data to a peer
-        self.refused: dict[str, str] = {}  # why a peer that is heard gets no session
-        self.failed: dict[str, str] = {}  # peers whose QPs are set up anew, and why one gave up
-        self.port_mask: dict[str, int] = {}
         self._frame = digest.of_frame(config.fabric)
-        self._digests: dict[str, tuple[int, int]] = {}  # of fabric files, as peers state them
+        self._lengths = Lengths.of(config)
         self._doubts = PortDoubts()
         self._doubts_ns = 0  # when they are compared next
         self._unheard = Unheard()
@@ -147,7 +136,9 @@ class Peers(Placed):
         self._mask = 0
         self._ways = Ways(config, self._sockets.send, open_evs)
         self.channels = self._channels(config, channels or {})
-        self.sessions = {peer.name: self._session(peer.name, epoch) for peer in config.peers}
+        self.all: dict[str, Peer] = {}
+        for peer in config.peers:
+            self.all[peer.name] = Peer(peer, self._session(peer, epoch, plain=False))
         self._count()
 
     def _channels(self, config: Config, memories: Mapping[str, ChannelMemory]) -> Channels | None:
@@ -170,37 +161,34 @@ class Peers(Placed):
             lambda plane, address, datagram: self._ways.send_at(plane, address, datagram),
         )
 
-    def _session(self, peer: str, epoch: int) -> Session:
-        return Session(self._ours(peer, epoch), peer, self._mask, self._rng, self._pace)
+    def _session(self, peer: Configured, epoch: int, *, plain: bool) -> Session:
+        ours = self._ours(peer, epoch, plain=plain)
+        return Session(ours, peer.name, self._mask, self._rng, self._pace)
 
     def _count(self) -> None:
         """Tell the pace how many sessions there are: their keepalive interval depends on it."""
         self._pace.answering = len(self._answering)
-        self._pace.unanswered = len(self.sessions) - len(self._answering)
+        self._pace.unanswered = len(self.all) - len(self._answering)
 
-    def _ours(self, peer: str, epoch: int) -> handshake.Ours:
+    def _ours(self, peer: Configured, epoch: int, *, plain: bool) -> handshake.Ours:
         config = self._config
-        hosts = digest.of_hosts(config.fabric, config.host, self._peers[peer].host)
         return handshake.Ours(
             host=config.host.name,
             epoch=epoch,
             mtu=config.mtu,
             mpr=config.transport.mpr,
-            qp_base=self._table.peers.base(peer),
+            qp_base=self._table.peers.base(peer.name),
             qps=self._table.peers.per_peer,
-            capabilities=_capabilities(config, lost=peer in self.plain),
+            capabilities=_capabilities(config, lost=plain),
             required=_cell(config) if config.transport.framing == "cell" else (),
             frame=self._frame,
-            hosts=hosts,
+            hosts=digest.of_hosts(config.fabric, config.host, peer.host),
         )
 
     @property
     def other_files(self) -> dict[str, str]:
         """Which peers state that they have another fabric file, and what does not agree."""
-        found = {
-            name: digest.differences(name, stated, self.sessions[name].digests)
-            for name, stated in self._digests.items()
-        }
+        found = {name: peer.other_file for name, peer in self.all.items()}
         return {name: text for name, text in found.items() if text is not None}
 
     @property
@@ -208,100 +196,48 @@ class Peers(Placed):
         """Which peers' keys a second host uses, and where the two are."""
         return {} if self.channels is None else self.channels.used_twice
 
-    def _stated(self, offer: Offer) -> None:
-        """Note the digests in an Offer; log what does not agree when it begins to differ."""
-        stated = offer.frame, offer.hosts
-        if self._digests.get(offer.host) == stated:
-            return
-        self._digests[offer.host] = stated
-        text = digest.differences(offer.host, stated, self.sessions[offer.host].digests)
-        if text is not None:
-            log.warning("peer.fabric_differs", peer=offer.host, what=text)
+    # ---- what data to a peer is in, and how long
 
-    def _framed(self, peer: str, mtu: int, *, cells: bool, trims: bool) -> None:
-        """Record the framing and the MTU of a session, and whether data to the peer is trimmed.
+    def _framed(self, peer: Peer, framing: SessionFraming) -> None:
+        self._on_mtu(peer.configured, peer.frame(framing, self._lengths))
 
-        Both hosts may have an MTU for cells although the session has none.
-        """
-        self.cells[peer] = cells
-        self.trims[peer] = trims
-        self._offered_mtu[peer] = mtu
-        headers = self._config.fabric.mtu - self._config.mtu_of(cells=cells)
-        known = (*self._path_mtu.items(), *self.narrow.items())
-        paths = (found - headers for (name, _), found in known if name == peer)
-        self.mtu[peer] = min(mtu, self._config.mtu_of(cells=cells), *paths)
-        self._on_mtu(self._peers[peer], self.mtu[peer])
+    def _frame_again(self, peer: Peer) -> None:
+        if peer.framing is not None:
+            self._framed(peer, peer.framing)
 
-    # ---- what trials find
-
-    def tried(self, peer: str) -> Tried | None:
-        """Return what data to a peer is to be tried; None without a session."""
-        if peer not in self.cells or self.state(peer) is not State.ESTABLISHED:
-            return None
-        cells = self.cells[peer] or peer in self.plain
-        longest = self._config.mtu_of(cells=cells)
-        headers = self._config.fabric.mtu - longest
-        framing = ABI.MRC_FRAMING_CELL if cells else ABI.MRC_FRAMING_MRC
-        known = self.sessions[peer].memory
-        session = (known.sid, known.offer.sid) if known is not None else (0, 0)
-        longest = min(longest, max(self._offered_mtu[peer], LEAST))
-        return Tried(longest, framing, headers, session, peer in self.plain)
-
-    def set_most(self, peer: str, plane: int, most: int | None) -> None:
-        """Send a peer no longer packets than these, bytes, because of a plane."""
-        tried = self.tried(peer)
-        if most is None or tried is None or peer in self.plain:
-            self.narrow.pop((peer, plane), None)
-        else:
-            self.narrow[peer, plane] = most + tried.headers
-        self._frame_again(peer)
-
-    def set_swallowed(self, peer: str, planes: Mapping[int, bool]) -> None:
-        """Send a peer MRC's packets while cells get through to it on no plane."""
-        if self.state(peer) is not State.ESTABLISHED or self._config.transport.framing == "cell":
-            return
-        usable = [lost for plane, lost in planes.items() if self._mask >> plane & 1]
-        now = time.monotonic()
-        if usable and all(usable) and self.cells[peer]:
-            self.plain[peer] = now
-        elif peer in self.plain and not any(usable) and now > self.plain[peer] + PLAIN_S:
-            del self.plain[peer]
-        else:
-            return
-        log.warning("peer.framing", peer=peer, framing="mrc" if peer in self.plain else "cell")
-        self._set_up_anew(peer)
-
-    def losing_cells(self) -> dict[str, bool]:
-        """Return the peers with which data goes in MRC's packets because cells are lost.
-
-        The value is whether this host found that, or only the peer.
-        """
-        told = {
-            name: False
-            for name, session in self.sessions.items()
-            if session.memory is not None and CELLS_LOST in session.memory.offer.capabilities
-        }
-        return told | dict.fromkeys(self.plain, True)
-
-    def _frame_again(self, peer: str) -> None:
-        if peer in self.mtu:
-            cells, trims = self.cells[peer], self.trims[peer]
-            self._framed(peer, self._offered_mtu[peer], cells=cells, trims=trims)
-
-    def set_path_mtu(self, peer: str, plane: int, mtu: int) -> None:
+    def set_path_mtu(self, name: str, plane: int, mtu: int) -> None:
         """Send a peer no longer packets than its path on a plane takes; 0: as long as a NIC's."""
-        if mtu:
-            self._path_mtu[peer, plane] = mtu
-        else:
-            self._path_mtu.pop((peer, plane), None)
-        self._frame_again(peer)
+        peer = self.all.get(name)
+        if peer is not None:
+            peer.set_path_mtu(plane, mtu)
+            self._frame_again(peer)
+
+    def tried(self, name: str) -> Tried | None:
+        """Return what data to a peer is to be tried; None without a session."""
+        return self.all[name].tried(self._lengths) if name in self.all else None
+
+    def set_most(self, name: str, plane: int, most: int | None) -> None:
+        """Send a peer no longer packets than these, bytes, because of a plane."""
+        if name in self.all:
+            self.all[name].set_most(plane, most, self._lengths)
+            self._frame_again(self.all[name])
+
+    def set_swallowed(self, name: str, planes: Mapping[int, bool]) -> None:
+        """Send a peer MRC's packets while cells get through to it on no plane."""
+        peer = self.all.get(name)
+        if peer is None or self._config.transport.framing == "cell":
+            return
+        if peer.set_swallowed(planes, self._mask, time.monotonic()):
+            framing = "cell" if peer.plain_s is None else "mrc"
+            log.warning("peer.framing", peer=name, framing=framing)
+            self._set_up_anew(peer)
 
     # ---- across a restart of the daemon
 
     @property
     def memories(self) -> dict[str, Memory]:
         """The state that each session needs to be resumed, by peer."""
-        found = {name: session.memory for name, session in self.sessions.items()}
+        found = {name: peer.memory for name, peer in self.all.items()}
         return {name: memory for name, memory in found.items() if memory is not None}
 
     @property
@@ -317,27 +253,34 @@ class Peers(Placed):
         """
         now = time.monotonic_ns()
         resumed = []
-        for name in self.sessions:
+        for name, peer in self.all.items():
             memory = memories.get(name)
             if memory is not None and not versions.spoken(memory.agreed):
                 log.warning("session.outdated", peer=name, version=memory.agreed)
                 memory = None
-            cells = memory is not None and self._takes_cells(memory.offer.capabilities)
-            trims = memory is not None and TRIM in memory.offer.capabilities
-            if memory is None or not self._table.holds(name, memory, cells=cells, trims=trims):
+            framing = None if memory is None else self._framing_of(memory.offer)
+            if (
+                memory is None
+                or framing is None
+                or not self._table.holds(name, memory, cells=framing.cells, trims=framing.trims)
+            ):
                 self._table.reset(tuple(self._table.qps_of(name)))
                 continue
-            ours = self._ours(name, memory.epoch)
-            self.sessions[name] = Session.resume(
+            ours = self._ours(peer.configured, memory.epoch, plain=False)
+            peer.session = Session.resume(
                 ours, name, told, self._rng, memory, now_ns=now, pace=self._pace
             )
             self._answering[name] = None
-            self.port_mask[name] = self._table.peers.planes[name]
+            peer.ports = self._table.peers.planes[name]
             self._endpoint.peer_established(name)
-            self._framed(name, memory.offer.mtu, cells=cells, trims=trims)
+            self._framed(peer, framing)
             resumed.append(name)
         self._count()
         return resumed
+
+    def _framing_of(self, offer: Offer) -> SessionFraming:
+        takes = offer.capabilities
+        return SessionFraming(offer.mtu, self._takes_cells(takes), TRIM in takes)
 
     def _takes_cells(self, capabilities: Collection[str]) -> bool:
         return any(name in capabilities for name in _cell(self._config))
@@ -347,11 +290,13 @@ class Peers(Placed):
     def reconfigure(self, config: Config) -> None:
         """Use this configuration from now on; the caller adds and removes peers separately."""
         self._config = config
-        self._peers = {peer.name: peer for peer in config.peers}
         self._frame = digest.of_frame(config.fabric)
-        for name in self._peers.keys() & self.sessions.keys():
-            hosts = digest.of_hosts(config.fabric, config.host, self._peers[name].host)
-            self.sessions[name].set_digests(self._frame, hosts)
+        self._lengths = Lengths.of(config)
+        for configured in config.peers:
+            if (peer := self.all.get(configured.name)) is not None:
+                peer.configured = configured
+                hosts = digest.of_hosts(config.fabric, config.host, configured.host)
+                peer.session.set_digests(self._frame, hosts)
         self._ways.reconfigure(config)
         self._reconfigure_channels(config)
 
@@ -369,39 +314,25 @@ class Peers(Placed):
             self.channels.reconfigure(config, config.keyring)
             self.channels.start()
 
-    def add(self, name: str) -> None:
+    def add(self, configured: Configured) -> None:
         """Begin to offer a session to a peer that the QP table already holds."""
-        self.sessions[name] = self._session(name, self._epoch)
+        name = configured.name
+        self.all[name] = Peer(configured, self._session(configured, self._epoch, plain=False))
         if self.channels is not None:
             self.channels.add(name)
         self._count()
-        self._arm(name)
+        self._arm(self.all[name])
         self._schedule()
 
     def remove(self, name: str) -> None:
         """Forget the session with a peer, and its keys; the QP table resets its QPs."""
         if self.channels is not None:
             self.channels.remove(name)
+        del self.all[name]
         self._agenda.drop(name)
         self._answering.pop(name, None)
         self._unheard.forget(name)
-        self.plain.pop(name, None)
-        for plane in range(ABI.MRC_MAX_PLANES):
-            self.narrow.pop((name, plane), None)
         self._endpoint.peer_gone(name)
-        for known in (
-            self.sessions,
-            self.heard_ns,
-            self.mtu,
-            self._offered_mtu,
-            self.cells,
-            self.trims,
-            self.refused,
-            self.failed,
-            self.port_mask,
-            self._digests,
-        ):
-            known.pop(name, None)
         self._count()
         self._on_change()
 
@@ -410,10 +341,11 @@ class Peers(Placed):
 
         This resets its QPs and loses their outstanding packets; applications' connections survive.
         """
-        if self.sessions[name].state is not State.ESTABLISHED:
+        peer = self.all[name]
+        if not peer.established:
             return  # a new session is being set up already
         log.warning("peer.out_of_step", peer=name)
-        self._set_up_anew(name)
+        self._set_up_anew(peer)
 
     def replace_failed(self, name: str, qp: int, why: str) -> None:
         """Begin anew with a peer because one of its QPs, given by its index, gave up."""
@@ -421,16 +353,19 @@ class Peers(Placed):
             return  # it was reset meanwhile
         number = qp - self._table.peers.base(name)
         log.warning("qp.failed", peer=name, qp=number, reason=why)
-        self.failed[name] = f"QP {number} gave up: {why}"
-        self._set_up_anew(name)
+        peer = self.all[name]
+        peer.failed = f"QP {number} gave up: {why}"
+        self._set_up_anew(peer)
 
-    def _set_up_anew(self, name: str) -> None:
-        self._table.reset(tuple(self._table.qps_of(name)))
-        self.sessions[name] = self._session(name, self._rng.getrandbits(64))
-        self._answering.pop(name, None)
+    def _set_up_anew(self, peer: Peer) -> None:
+        self._table.reset(tuple(self._table.qps_of(peer.name)))
+        epoch = self._rng.getrandbits(64)
+        plain = peer.plain_s is not None
+        peer.session = self._session(peer.configured, epoch, plain=plain)
+        self._answering.pop(peer.name, None)
         self._count()
-        self._carry_out(self.sessions[name].start(now_ns=time.monotonic_ns()))
-        self._arm(name)
+        self._carry_out(peer, peer.session.start(now_ns=time.monotonic_ns()))
+        self._arm(peer)
         self._schedule()
 
     def start(self, mask: int) -> None:
@@ -442,8 +377,8 @@ class Peers(Placed):
         self.set_planes(mask)
         if self.channels is not None:
             self.channels.start()
-        for name in self.sessions:
-            self._arm(name)
+        for peer in self.all.values():
+            self._arm(peer)
         self._schedule()
 
     def readdress(self, config: Config, interfaces: Mapping[int, str]) -> None:
@@ -461,19 +396,18 @@ class Peers(Placed):
             self.channels.ask_again()
         if self._telling is not None:
             self._telling.cancel()
-        self._untold = deque(sorted(self.sessions, key=lambda name: name not in self._answering))
+        self._untold = deque(sorted(self.all, key=lambda name: name not in self._answering))
         self._tell_planes()
 
     def _tell_planes(self) -> None:
         """Tell the next few peers, and continue after the event loop's other tasks had a turn."""
         now = time.monotonic_ns()
         for _ in range(min(TOLD_AT_ONCE, len(self._untold))):
-            name = self._untold.popleft()
-            session = self.sessions.get(name)
-            if session is None:
+            peer = self.all.get(self._untold.popleft())
+            if peer is None:
                 continue  # it was removed meanwhile
-            self._carry_out(session.set_planes(self._mask, now_ns=now))
-            self._arm(name)
+            self._carry_out(peer, peer.session.set_planes(self._mask, now_ns=now))
+            self._arm(peer)
         if self._untold:
             self._telling = asyncio.get_running_loop().call_soon(self._tell_planes)
         self._schedule()
@@ -493,8 +427,15 @@ class Peers(Placed):
     @property
     def refusals(self) -> dict[str, str]:
         """Why each peer that is heard, but gets no session or no keys, is refused."""
-        mismatches = {} if self.channels is None else self.channels.mismatches
-        return {**mismatches, **self.refused}
+        found = {} if self.channels is None else self.channels.mismatches
+        told = {name: peer.refused for name, peer in self.all.items()}
+        return found | {name: text for name, text in told.items() if text is not None}
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Why QPs of peers are set up anew, by peer."""
+        told = {name: peer.failed for name, peer in self.all.items()}
+        return {name: text for name, text in told.items() if text is not None}
 
     @property
     def answering(self) -> list[str]:
@@ -504,13 +445,13 @@ class Peers(Placed):
     @property
     def established(self) -> list[str]:
         """Peers whose session is established and that are heard."""
-        return [name for name in self._answering if self.state(name) is State.ESTABLISHED]
+        return [name for name in self._answering if self.all[name].established]
 
-    def usable_planes(self, peer: str) -> list[int]:
+    def usable_planes(self, name: str) -> list[int]:
         """Return the planes that a peer says are usable and whose paths are not all denied."""
-        mask = self.port_mask.get(peer, 0)
+        mask = self.all[name].ports or 0
         planes = range(self._config.fabric.planes)
-        return [p for p in planes if mask >> p & 1 and self._open_evs(peer, p)]
+        return [p for p in planes if mask >> p & 1 and self._open_evs(name, p)]
 
     def _arrived(self, datagram: bytes, plane: int, source: str) -> None:
         if self.channels is not None:
@@ -531,25 +472,25 @@ class Peers(Placed):
             offer = handshake.decode(message)
             if sender not in (None, offer.host):
                 raise HandshakeError(f"Offer in the name of {offer.host}, from {sender}")
-            session = self.sessions.get(offer.host)
-            if session is None:
+            peer = self.all.get(offer.host)
+            if peer is None:
                 raise HandshakeError(f"no peer {offer.host!r} is configured")
-            commands = session.receive(offer, now_ns=now)
+            commands = peer.session.receive(offer, now_ns=now)
         except HandshakeError as error:
             if isinstance(error, LacksCapability):
-                self.refused[offer.host] = str(error)
+                self.all[offer.host].refused = str(error)
             elif isinstance(error, NoCommonVersion):
                 self._apart(sender or error.host, error)
             self._rejections.add(plane, str(error), now_ns=now)
             return
-        self.heard_ns[offer.host] = now
-        self._stated(offer)
-        self.refused.pop(offer.host, None)
-        if not commands and session.state is State.ESTABLISHED:
+        other_file = peer.hear(offer, now)
+        if other_file is not None:
+            log.warning("peer.fabric_differs", peer=peer.name, what=other_file)
+        if not commands and peer.established:
             return  # a keepalive only postpones the session's next turn
         self._calm = False
-        self._carry_out(commands)
-        self._arm(offer.host)
+        self._carry_out(peer, commands)
+        self._arm(peer)
 
     def _introduce(self, sender: str | None, _message: bytes, plane: int) -> None:
         """Tell a peer that does not know this host who it is."""
@@ -563,22 +504,23 @@ class Peers(Placed):
 
     def _not_taken(self, sender: str | None, message: bytes, plane: int) -> None:
         """Note why a peer does not take this host."""
-        if sender not in self.sessions:
+        peer = self.all.get(sender or "")
+        if peer is None:
             return
         try:
             reason = introduction.read_refusal(message)
         except HandshakeError as error:
             self._rejections.add(plane, str(error), now_ns=time.monotonic_ns())
             return
-        text = f"peer {sender} does not take this host: {reason}"
-        if self.refused.get(sender) != text:
-            self.refused[sender] = text
+        text = f"peer {peer.name} does not take this host: {reason}"
+        if peer.refused != text:
+            peer.refused = text
             self._refusals.add(plane, text, now_ns=time.monotonic_ns())
 
-    def _apart(self, peer: str, error: NoCommonVersion) -> None:
+    def _apart(self, name: str, error: NoCommonVersion) -> None:
         """Note that a peer speaks no version that this host speaks."""
-        if peer in self.sessions:
-            self.refused[peer] = versions.apart(peer, error.versions)
+        if name in self.all:
+            self.all[name].refused = versions.apart(name, error.versions)
 
     def _heard_all(self) -> float:
         """Return how long the next arrivals may wait, in seconds, now that all have been read."""
@@ -590,12 +532,12 @@ class Peers(Placed):
         now = time.monotonic_ns()
         return (self._pace.next(now + REST_NS // 2, REST_NS) - now) / 1e9
 
-    def _arm(self, name: str) -> None:
-        session = self.sessions[name]
+    def _arm(self, peer: Peer) -> None:
+        session = peer.session
         due = session.deadline_ns
         if session.state is State.ESTABLISHED:
             due = self._pace.beat(due)
-        self._agenda.put(name, due, prompt=session.state in _PROMPT)
+        self._agenda.put(peer.name, due, prompt=session.state in _PROMPT)
 
     def _schedule(self) -> None:
         """Set the one alarm that all sessions share to the time of the next turn."""
@@ -604,13 +546,13 @@ class Peers(Placed):
     def _due(self) -> None:
         now = time.monotonic_ns()
         for name in self._agenda.take(now_ns=now):
-            session = self.sessions[name]
-            patient = session.state not in _PROMPT
-            commands = session.tick(now_ns=now)
+            peer = self.all[name]
+            patient = peer.session.state not in _PROMPT
+            commands = peer.session.tick(now_ns=now)
             if patient:
                 self._agenda.spend(sum(map(_packets, commands)))
-            self._carry_out(commands)
-            self._arm(name)
+            self._carry_out(peer, commands)
+            self._arm(peer)
         if now >= self._doubts_ns:
             self._doubts_ns = now + self._pace.keepalive_ns
             self._compare_ports()
@@ -619,63 +561,62 @@ class Peers(Placed):
             self._table.peers.set_unheard(self._unheard.look(self._unreached(), now))
         self._schedule()
 
-    def _carry_out(self, commands: list[Command]) -> None:
+    def _carry_out(self, peer: Peer, commands: list[Command]) -> None:
+        name = peer.name
         for command in commands:
             match command:
                 case SendOffer():
-                    planes = self._ways.open_planes(command.peer, command.planes, self._mask)
-                    self._say(command.peer, planes, command.datagram)
-                    if self.channels is not None and not self._is_up(command.peer):
-                        self.channels.doubt(command.peer)
+                    planes = self._ways.open_planes(name, command.planes, self._mask)
+                    self._say(name, planes, command.datagram)
+                    if self.channels is not None and not peer.established:
+                        self.channels.doubt(name)
                 case ConfigureReceive():
-                    cells = self._takes_cells(command.capabilities)
-                    self._table.configure(
-                        command.peer, command.qps, command.mpr, cells=cells, trims=command.trims
-                    )
-                    self._planes_of(command.peer, command.port_mask)
-                    self._table.peers.set_ports(command.peer, command.port_mask)
-                    self._framed(command.peer, command.mtu, cells=cells, trims=command.trims)
+                    cells, trims = self._takes_cells(command.capabilities), command.trims
+                    self._table.configure(name, command.qps, command.mpr, cells=cells, trims=trims)
+                    self._planes_of(peer, command.port_mask)
+                    self._table.peers.set_ports(name, command.port_mask)
+                    self._framed(peer, SessionFraming(command.mtu, cells, trims))
                 case ReadyToSend():
-                    self._table.ready(command.peer)
+                    self._table.ready(name)
                 case ResetQps():
-                    self._endpoint.peer_gone(command.peer)
+                    self._endpoint.peer_gone(name)
                     self._table.reset(command.indices)
                 case PeerPlanes():
-                    self._planes_of(command.peer, command.port_mask)
+                    self._planes_of(peer, command.port_mask)
                 case StateChanged():
-                    if command.new is State.ESTABLISHED:
-                        self._endpoint.peer_established(command.peer)
-                        self._answering[command.peer] = None
-                        self.failed.pop(command.peer, None)
-                        self._table.peers.set_unheard(self._unheard.heard(command.peer))
-                    else:
-                        self._answering.pop(command.peer, None)
-                    if command.new is State.SILENT:
-                        self._unheard_ns = 0  # new connections need not wait any longer
-                    if command.new is State.SILENT and self.channels is not None:
-                        self.channels.renew([command.peer])  # it may have lost its keys
-                    self._count()
-                    self._log_state(command)
-                    self._on_change()
+                    self._state_changed(peer, command)
 
-    def _is_up(self, peer: str) -> bool:
-        return self.sessions[peer].state is State.ESTABLISHED
+    def _state_changed(self, peer: Peer, change: StateChanged) -> None:
+        name = peer.name
+        if change.new is State.ESTABLISHED:
+            self._endpoint.peer_established(name)
+            self._answering[name] = None
+            peer.failed = None
+            self._table.peers.set_unheard(self._unheard.heard(name))
+        else:
+            self._answering.pop(name, None)
+        if change.new is State.SILENT:
+            self._unheard_ns = 0  # new connections need not wait any longer
+            if self.channels is not None:
+                self.channels.renew([name])  # it may have lost its keys
+        self._count()
+        _log_state(change)
+        self._on_change()
 
-    def _planes_of(self, peer: str, mask: int) -> None:
-        if self.port_mask.get(peer) != mask:
-            self.port_mask[peer] = mask
-            self._table.peers.set_planes(peer, mask)
-            log.info("peer.ports_changed", peer=peer, planes=f"{mask:#x}")
+    def _planes_of(self, peer: Peer, mask: int) -> None:
+        if peer.set_ports(mask):
+            self._table.peers.set_planes(peer.name, mask)
+            log.info("peer.ports_changed", peer=peer.name, planes=f"{mask:#x}")
 
     def _unreached(self) -> Iterator[tuple[str, bool]]:
         """Return the peers that cannot be reached now, and whether this has lasted for long."""
-        for name, session in self.sessions.items():
-            if name not in self._answering or not self.port_mask.get(name):
-                yield name, session.state is State.SILENT
+        for name, peer in self.all.items():
+            if name not in self._answering or not peer.ports:
+                yield name, peer.session.state is State.SILENT
 
     def _compare_ports(self) -> None:
         """Trust Offers that keep differing from the Port Status Updates."""
-        remotes = ((name, self.sessions[name].remote) for name in self._answering)
+        remotes = ((name, self.all[name].session.remote) for name in self._answering)
         offers = [(name, offer) for name, offer in remotes if offer is not None]
         if not offers:
             return
@@ -704,29 +645,21 @@ class Peers(Placed):
         for each in self._ways.open_planes(peer, planes, self._mask):
             self._ways.send(peer, each, datagram)
 
-    def _has_keys(self, peer: str) -> None:
+    def _has_keys(self, name: str) -> None:
         """Send Offers at once to a peer to which nothing could be said before."""
-        session = self.sessions.get(peer)
-        if session is not None:
-            self._carry_out(session.start(now_ns=time.monotonic_ns()))
+        peer = self.all.get(name)
+        if peer is not None:
+            self._carry_out(peer, peer.session.start(now_ns=time.monotonic_ns()))
             self._arm(peer)
             self._schedule()
 
-    def _log_state(self, change: StateChanged) -> None:
-        if change.new is State.ESTABLISHED:
-            log.info("peer.established", peer=change.peer, reason=change.reason)
-        elif change.new is State.SILENT:
-            log.warning("peer.silent", peer=change.peer, reason=change.reason)
-        elif change.old is State.ESTABLISHED or change.old is State.SILENT:
-            log.info("peer.restarted", peer=change.peer, reason=change.reason)
-
     def count(self, state: State) -> int:
         """Return the number of sessions in a state."""
-        return sum(session.state is state for session in self.sessions.values())
+        return sum(peer.session.state is state for peer in self.all.values())
 
     def state(self, name: str) -> State:
         """Return the state of the session with a peer."""
-        return self.sessions[name].state
+        return self.all[name].session.state
 
     def close(self) -> None:
         """Stop the timer and close the sockets."""
@@ -736,6 +669,15 @@ class Peers(Placed):
         if self._telling is not None:
             self._telling.cancel()
         self._sockets.close()
+
+
+def _log_state(change: StateChanged) -> None:
+    if change.new is State.ESTABLISHED:
+        log.info("peer.established", peer=change.peer, reason=change.reason)
+    elif change.new is State.SILENT:
+        log.warning("peer.silent", peer=change.peer, reason=change.reason)
+    elif change.old is State.ESTABLISHED or change.old is State.SILENT:
+        log.info("peer.restarted", peer=change.peer, reason=change.reason)
 
 
 def _packets(command: Command) -> int:

@@ -19,6 +19,7 @@ from mrcd.engine import Engine
 from mrcd.handshake import State
 from mrcd.linux import bpfbatch
 from mrcd.model import Framing, PeerInfo, PeerState
+from mrcd.peers.peer import SessionFraming
 from mrcd.report import reach
 from mrcd.report.live import Live
 from mrcd.shortlist import Standing, foremost
@@ -110,31 +111,32 @@ def _infos(
     balances = _balances(engine, sorted(table.peers.indices[peer.name] for peer in peers))
     now, mtu = time.monotonic_ns(), config.mtu
     channels, refused = engine.peers.channels, engine.peers.refusals
-    other_files, admitted = engine.peers.other_files, {*config.admitted}
+    admitted = {*config.admitted}
     for peer in peers:
+        known = engine.peers.all[peer.name]
         sent, received = packets.get(peer.name, (0, 0))
         ports, shares, trips = balances[table.peers.indices[peer.name]]
-        heard = engine.peers.heard_ns.get(peer.name)
-        both = engine.planes.mask & engine.peers.port_mask.get(peer.name, ALL_PLANES) & ports
+        theirs = ALL_PLANES if known.ports is None else known.ports
+        both = engine.planes.mask & theirs & ports
         both &= table.peers.reached(peer.name)
         found.append(
             PeerInfo(
                 name=peer.name,
-                state=SHOWN[engine.peers.state(peer.name)],
+                state=SHOWN[known.session.state],
                 addresses=_texts(peer.allowed),
-                mtu=engine.peers.mtu.get(peer.name, mtu),
+                mtu=mtu if known.mtu is None else known.mtu,
                 qps=table.peers.per_peer,
-                last_heard_s=None if heard is None else (now - heard) / 1e9,
+                last_heard_s=None if known.heard_ns is None else (now - known.heard_ns) / 1e9,
                 planes_usable=_bits(both),
                 shares=shares,
                 planes_srtt_us=trips,
                 tx_packets=sent,
                 rx_packets=received,
-                framing=_framing(engine.peers.cells.get(peer.name)),
-                trims=engine.peers.trims.get(peer.name, False),
+                framing=_framing(known.framing),
+                trims=known.framing is not None and known.framing.trims,
                 refused=refused.get(peer.name),
-                other_file=other_files.get(peer.name),
-                version=engine.peers.sessions[peer.name].version,
+                other_file=known.other_file,
+                version=known.session.version,
                 public_key=None if channels is None else channels.public_key(peer.name),
                 key_age_s=None if channels is None else channels.key_age_s(peer.name),
                 key_epoch=None if channels is None else channels.epoch(peer.name),
@@ -153,10 +155,10 @@ def _next_hops(engine: Engine, peer: Peer) -> list[str | None] | None:
     return [None if mac is None else mac.hex(":") for mac in macs] or None
 
 
-def _framing(cells: bool | None) -> Framing | None:
-    if cells is None:
+def _framing(known: SessionFraming | None) -> Framing | None:
+    if known is None:
         return None
-    return "cell" if cells else "mrc"
+    return "cell" if known.cells else "mrc"
 
 
 @lru_cache(maxsize=1 << 14)
@@ -229,7 +231,8 @@ def reasons(engine: Engine) -> list[str]:
         if peer.name in refused or peer.name in failed:
             continue
         if state is State.SILENT:
-            silent[peer.name] = (now - (engine.peers.sessions[peer.name].heard_ns or now)) / 1e9
+            heard = engine.peers.all[peer.name].session.heard_ns
+            silent[peer.name] = (now - (heard or now)) / 1e9
         elif state is not State.ESTABLISHED:
             unheard.append(peer.name)
     if len(silent) > MANY:
@@ -253,9 +256,8 @@ def reasons(engine: Engine) -> list[str]:
 def warnings(engine: Engine) -> list[str]:
     """Return what works, but needs a look: a line for each peer, or one for many."""
     lines = reach.narrow(engine)
-    losing = engine.peers.losing_cells()
     for ours in (True, False):
-        plain = sorted(name for name, found in losing.items() if found == ours)
+        plain = sorted(name for name, p in engine.peers.all.items() if p.loses_cells is ours)
         if not plain:
             continue
         whom = _counted(plain) if len(plain) > MANY else ", ".join(plain)

@@ -171,8 +171,9 @@ def without_data(engine: Engine) -> dict[int, str]:
 def narrow(engine: Engine) -> list[str]:
     """Return the planes that carry shorter packets than their NICs say, in words."""
     found: dict[tuple[int, int], list[str]] = {}
-    for (name, plane), mtu in engine.peers.narrow.items():
-        found.setdefault((plane, mtu), []).append(name)
+    for name, peer in engine.peers.all.items():
+        for plane, mtu in peer.narrow.items():
+            found.setdefault((plane, mtu), []).append(name)
     return [
         f"plane {plane} carries packets of {mtu:,} bytes to {_who(names)}; "
         f"its NICs say {engine.config.fabric.mtu:,}"

@@ -137,16 +137,17 @@ def _channel_drops(engine: Engine) -> dict[str, int]:
 def _peer(
     engine: Engine, name: str, count: PeerCount, planes: list[PlaneCount], mask: int
 ) -> PeerSample:
-    heard = engine.peers.heard_ns.get(name)
+    known = engine.peers.all[name]
+    heard, ports = known.heard_ns, ALL_PLANES if known.ports is None else known.ports
     there = sum(1 << plane for plane, each in enumerate(planes) if each.open)
     return PeerSample(
         name=name,
-        state=SHOWN[engine.peers.state(name)],
+        state=SHOWN[known.session.state],
         heard_age_s=None if heard is None else (time.monotonic_ns() - heard) / 1e9,
-        mtu=engine.peers.mtu.get(name, engine.config.mtu),
+        mtu=engine.config.mtu if known.mtu is None else known.mtu,
         count=count,
         planes=planes,
-        ports=mask & there & engine.peers.port_mask.get(name, ALL_PLANES),
+        ports=mask & there & ports,
         key_age_s=None if engine.peers.channels is None else engine.peers.channels.key_age_s(name),
     )
 

@@ -26,16 +26,19 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def engine(**states: State) -> Any:
     """Return the parts of an engine that a report reads; each peer was heard 157 s ago."""
-    sessions = {name: SimpleNamespace(heard_ns=NOW - 157 * SECOND) for name in states}
+    known = {
+        name: SimpleNamespace(
+            session=SimpleNamespace(heard_ns=NOW - 157 * SECOND), narrow={}, loses_cells=None
+        )
+        for name in states
+    }
     return SimpleNamespace(
         config=SimpleNamespace(peers=[SimpleNamespace(name=name) for name in states]),
         peers=SimpleNamespace(
             state=states.__getitem__,
-            sessions=sessions,
+            all=known,
             refusals={},
             failed={},
-            narrow={},
-            losing_cells=dict,
         ),
     )
 
@@ -80,7 +83,7 @@ def test_reasons__a_peer_whose_qp_gave_up_has_one_reason() -> None:
 
 def test_reasons__says_how_long_each_silent_peer_was_not_heard() -> None:
     found = engine(h2=State.SILENT, h3=State.SILENT)
-    found.peers.sessions["h3"].heard_ns = NOW - 5 * SECOND
+    found.peers.all["h3"].session.heard_ns = NOW - 5 * SECOND
     assert reasons(found) == [
         "peer h2 has not been heard for 2 min 37 s",
         "peer h3 has not been heard for 5.0 s",
@@ -90,7 +93,7 @@ def test_reasons__says_how_long_each_silent_peer_was_not_heard() -> None:
 def test_reasons__of_many_silent_peers_say_the_shortest_time() -> None:
     names = [f"h{i}" for i in range(MANY + 1)]
     found = engine(**dict.fromkeys(names, State.SILENT))
-    found.peers.sessions["h4"].heard_ns = NOW - 40 * SECOND
+    found.peers.all["h4"].session.heard_ns = NOW - 40 * SECOND
     (line,) = reasons(found)
     assert line.endswith("have not been heard for 40 s or longer")
 
@@ -123,8 +126,9 @@ def test_warnings__name_planes_that_carry_shorter_packets() -> None:
     found = engine(h2=State.ESTABLISHED, h3=State.ESTABLISHED)
     found.config.fabric = SimpleNamespace(mtu=9000)
     found.peers.used_twice = found.peers.other_files = {}
-    found.peers.narrow = {("h2", 0): 1500, ("h3", 0): 1500, ("h3", 1): 1514}
-    found.peers.losing_cells = lambda: {"h3": True, "h2": False}
+    h2, h3 = found.peers.all["h2"], found.peers.all["h3"]
+    h2.narrow, h3.narrow = {0: 1500}, {0: 1500, 1: 1514}
+    h2.loses_cells, h3.loses_cells = False, True
     said = [line.partition(" (")[0] for line in warnings(found)]
     assert said == [
         "plane 0 carries packets of 1,500 bytes to 2 peers, h2 first; its NICs say 9,000",
