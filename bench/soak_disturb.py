@@ -97,6 +97,8 @@ class Disturber:
     records: list[Record] = field(default_factory=list)
     broken: frozenset[str] = frozenset()
     """Elements with a fault now; written by the thread that makes faults."""
+    at_nic: set[str] = field(default_factory=set)
+    """Those of them whose fault is at the NIC of mistakes."""
     away: set[str] = field(default_factory=set)
     """Hosts whose daemon is away because it is being restarted."""
     on_return: Callable[[str], object] = lambda _host: None
@@ -113,14 +115,29 @@ class Disturber:
         A fault is made at a switch's port, and may change features of what the port leads to.
         """
         plan = topology.plan(state.read_fabric(self.running.name))
-        changed = {port for element in actions for port in faults.ports(plan, element)}
-        at_nic = any(
-            (cable.near.node, cable.near.ifname) in changed
-            and (cable.far.node, cable.far.ifname) == (mistakes.HOST, mistakes.PLANE)
+        ports = {
+            (cable.near.node, cable.near.ifname)
             for cable in plan.cables
-        )
+            if (cable.far.node, cable.far.ifname) == (mistakes.HOST, mistakes.PLANE)
+        }
+        at_nic = {each for each in actions if ports & {*faults.ports(plan, each)}}
         with self._nic if at_nic else contextlib.nullcontext():
             yield
+            made = {each for each in at_nic if actions[each] != "clear"}
+            self.at_nic = (self.at_nic - at_nic) | made
+
+    @contextlib.contextmanager
+    def _whole_nic(self) -> Iterator[None]:
+        """Keep faults away, during the block, from the NIC of mistakes once it has none.
+
+        What waits for mrcd in the block is excused while a fault is there, and it could not end.
+        """
+        while True:
+            with self._nic:
+                if not self.at_nic or self._over.is_set():
+                    yield
+                    return
+            time.sleep(_LOOK_S)
 
     def notice(self, actions: dict[str, str]) -> None:
         """Take note of faults that were made or cleared."""
@@ -244,7 +261,7 @@ class Disturber:
 
     def _slip(self, what: Slip, record: Record) -> None:
         planes = soak_mix.planes_of(what.name)
-        with self._nic if planes else contextlib.nullcontext():
+        with self._whole_nic() if planes else contextlib.nullcontext():
             record.began_ns = time.monotonic_ns()
             self._err(what, record, planes)
 

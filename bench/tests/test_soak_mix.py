@@ -208,6 +208,29 @@ def test_nic_of_mistakes_is_left_alone_while_a_fault_is_made_there(
         assert not disturber._nic.locked()
 
 
+def test_mistake_with_a_nic_waits_until_its_faults_are_cleared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What waits for mrcd is excused while a fault is there; in its turn it would not end."""
+    fabric = description.generate(name="lab", hosts=3, planes=4, t1=2)
+    monkeypatch.setattr(state, "read_fabric", lambda _name: fabric)
+    disturber = Disturber(running=SimpleNamespace(name="lab"))  # type: ignore[arg-type]
+    looks = []
+
+    def clear(_seconds: float) -> None:
+        looks.append(sorted(disturber.at_nic))
+        with disturber.beside({"h1:p1": "clear"}):
+            assert disturber._nic.locked()
+
+    monkeypatch.setattr(soak_disturb.time, "sleep", clear)
+    with disturber.beside({"h1:p1": "rate=5", "p2": "down"}):
+        pass
+    with disturber._whole_nic():
+        assert disturber._nic.locked()
+    assert looks == [["h1:p1"]]
+    assert not disturber._nic.locked()
+
+
 BEFORE = Sessions((("h1", "h2", 5, 6),), {("h1", "h2"): 1}, refused=10)
 
 
