@@ -41,10 +41,13 @@ from mrcd.peers.endpoint import Endpoint
 from mrcd.peers.peers import Peers
 from mrcd.peers.routes import PeerRoutes
 from mrcd.peers.trials import Places, Trials
-from mrcd.planes.network import NetworkPlanes
+from mrcd.planes.gateways import Gateways
+from mrcd.planes.ground import Ground, Nics
+from mrcd.planes.network import AnyNetwork, Found
 from mrcd.planes.nexthops import Hop
 from mrcd.planes.placement import placed
-from mrcd.planes.planes import Plane, Planes, find_planes
+from mrcd.planes.plane import Plane, find_planes
+from mrcd.planes.planes import Heard, Planes
 from mrcd.repair.reading import Made, our_links, our_planes, programs, routes_of
 from mrcd.repair.repair import Means, Repair
 from mrcd.repair.wanted import Wanted
@@ -228,26 +231,17 @@ class Engine:
         )
 
     def _new_planes(self, found: list[Plane]) -> Planes:
-        parts = (
-            self._nl,
-            self.config,
-            self.datapath,
-            found,
-            Drains(self._state_dir, self.findings),
-            self._planes_changed,
-            self._bpffs,
-            fatal(self._on_failure),
-            self._plane_bound,
-            self._plane_up,
+        drains = Drains(self._state_dir, self.findings)
+        heard = Heard(
+            self._planes_changed, self._plane_bound, self._plane_up, fatal(self._on_failure)
         )
+        return Planes(self._nl, self.datapath, found, drains, heard, self._ground)
+
+    def _ground(self, nics: Nics) -> Ground:
         if not self.config.fabric.routing.network:
-            return Planes(*parts)
-        return NetworkPlanes(
-            *parts,
-            on_mac=self._hop_found,
-            on_mtu=self._path_mtu_changed,
-            on_address=self._readdressed,
-        )
+            return Gateways(nics, self.config, self._bpffs)
+        found = Found(self._hop_found, self._path_mtu_changed, self._readdressed)
+        return AnyNetwork(nics, self.config, found)
 
     def _attachment(self, datapath: Datapath) -> Attachment:
         return Attachment(self._nl, self._bpffs, datapath, tc=self.config.transport.tc)
@@ -537,8 +531,8 @@ class Engine:
             self.table.peers.set_next_hop(peer, hop.plane, hop.mac)
 
     def _tell_path_mtus(self, peers: Peers) -> None:
-        if isinstance(self.planes, NetworkPlanes):
-            for hop in self.planes.hops.all:
+        if isinstance(self.planes.ground, AnyNetwork):
+            for hop in self.planes.ground.hops.all:
                 peers.set_path_mtu(hop.peer, hop.plane, hop.mtu)
 
     def _path_mtu_changed(self, hop: Hop) -> None:

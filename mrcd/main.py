@@ -26,7 +26,7 @@ from mrcd.datapath.datapath import DatapathError
 from mrcd.datapath.pins import PinError
 from mrcd.linux.privileged import client, start
 from mrcd.linux.privileged.client import Channel, PrivilegedGone
-from mrcd.planes.planes import PlaneError
+from mrcd.planes.plane import PlaneError
 from mrcd.service import backoff, capabilities, log
 from mrcd.service.notify import Notifier, listening
 

@@ -28,7 +28,7 @@ from mrcd.measure.messages import Ask, Body, End, Ready, Refuse, Send, Sent, Tel
 from mrcd.measure.tally import EASED, Tally, limited_by_host, lost
 from mrcd.model import Direction, PlaneRate
 from mrcd.peers.peers import Peers
-from mrcd.planes.planes import Plane
+from mrcd.planes.plane import Plane
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
 from mrcd.wording import CUT, falls_short

@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The planes of this host: interface, gateway, and whether packets may be sprayed on them."""
+"""The planes of this host: their NICs, and whether packets may be sprayed on them."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from ipaddress import ip_interface
-from pathlib import Path
 
 from mrcd.config.config import Config
-from mrcd.datapath import pins
 from mrcd.datapath.datapath import Datapath, DatapathError
 from mrcd.fabric import underlay, usid
 from mrcd.linux.carrier import CarrierWatch
-from mrcd.linux.interfaces import Link, LinkChanged, NeighborChanged, Resync
+from mrcd.linux.interfaces import LinkChanged, NeighborChanged, Resync
 from mrcd.linux.netlink import Netlink
-from mrcd.planes.usable import LastPlane, PortState, usable_mask, why_unused
+from mrcd.planes.ground import Ground, Nics
+from mrcd.planes.plane import Plane
+from mrcd.planes.usable import LastPlane, usable_mask
 from mrcd.rules.drains import Drains
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks
@@ -27,141 +25,53 @@ from mrcd.wire.layout import words
 log = get_logger()
 
 _PLANE = ABI.structs["mrc_plane"]
-GATEWAY_WAIT_S = 1.0
 
 
-class PlaneError(Exception):
-    """A plane cannot be set up; the message names it and says what to do."""
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What is called with news of the planes.
 
-
-@dataclass(slots=True)
-class Plane:
-    """One plane NIC. While it is `usable`, packets are sprayed on it and peers may send to it.
-
-    Without a fabric it needs no gateway, but an address: whether it is `addressed`.
+    mask: with each new mask of usable planes. bound: when another NIC has taken the place of a
+    plane's NIC that was missing; it attaches programs and opens sockets. up: when a NIC has come up
+    and has its address; it opens sockets that are not open. failed: with the exception that ended
+    background work; from then on the planes are no longer followed completely.
     """
 
-    index: int
-    link: Link
-    gateway_mac: bytes | None = None
-    drained: bool = False
-    sick: str | None = None
-    usable: bool = False
-    present: bool = True
-    mtu: int = 0  # the least that its NIC must have
-    configured: str = ""  # the name of its NIC in the configuration
-    addressed: bool = False
-
-    def __post_init__(self) -> None:
-        """Take the NIC's present name as the configured one."""
-        self.configured = self.configured or self.link.name
-
-    @property
-    def port(self) -> PortState:
-        """The facts that decide whether the plane is usable."""
-        link, known = self.link, self.gateway_mac is not None or self.addressed
-        return PortState(
-            link.up, link.carrier, known, self.drained, self.sick, self.present, self._narrow()
-        )
-
-    def _narrow(self) -> str | None:
-        name, there = self.link.name, self.link.mtu
-        if there >= self.mtu:
-            return None
-        return (
-            f"{name} has MTU {there}, less than the planes' {self.mtu}: "
-            f"`ip link set {name} mtu {self.mtu}`"
-        )
-
-    def why_unused(self, gateway: str | None) -> str | None:
-        """Return the reason why the plane is not usable, or None if it is.
-
-        `gateway` is None without a fabric.
-        """
-        return None if self.usable else why_unused(self.port, self.link.name, gateway)
-
-
-async def find_planes(nl: Netlink, config: Config) -> list[Plane]:
-    """Return the planes with their interfaces, without changing anything.
-
-    A plane whose interface is missing, or has too small an MTU, is not used, and status says why.
-    Raises PlaneError, which names them, if that is so for all planes.
-    """
-    links, network = await nl.links(), config.fabric.routing.network
-    missing = [name for name in config.interfaces if name not in links]
-    if len(missing) == len(config.interfaces):
-        raise PlaneError(
-            f"no interface {', '.join(missing)} on this host; there is "
-            f"{', '.join(sorted(links))}. Name the plane NICs in {_where(config)}"
-        )
-    there = [name for name in config.interfaces if name in links]
-    small = [name for name in there if links[name].mtu < config.fabric.mtu]
-    if len(small) == len(there):
-        whose, where = ("network's", "[[plane]]") if network else ("fabric's", "[fabric]")
-        raise PlaneError(
-            f"{', '.join(f'{name} has MTU {links[name].mtu}' for name in small)}: less than the "
-            f"{whose} {config.fabric.mtu}. Raise it (`ip link set {small[0]} mtu "
-            f"{config.fabric.mtu}`) or lower {where} mtu"
-        )
-    return [
-        Plane(i, links.get(name) or _nothing(name), present=name in links, mtu=config.fabric.mtu)
-        for i, name in enumerate(config.interfaces)
-    ]
-
-
-def _nothing(name: str) -> Link:
-    """Return what stands for an interface that is not there."""
-    return Link(0, name, bytes(6), 0, up=False, carrier=False)
-
-
-def _where(config: Config) -> str:
-    """Return the key that names the plane NICs."""
-    return "[[plane]] interface" if config.fabric.routing.network else "[planes] interfaces"
+    mask: Callable[[int], None]
+    bound: Callable[[Plane], Awaitable[None]]
+    up: Callable[[Plane], None]
+    failed: Callable[[BaseException], None]
 
 
 class Planes:
     """The planes of this host, set up and then followed by netlink.
 
-    `on_change` is called with each new mask of usable planes.
+    `ground` is what they stand on, by the kind of network.
     """
 
     def __init__(
         self,
         nl: Netlink,
-        config: Config,
         datapath: Datapath,
         planes: list[Plane],
         drains: Drains,
-        on_change: Callable[[int], None],
-        records: Path,
-        on_failure: Callable[[BaseException], None],
-        on_bound: Callable[[Plane], Awaitable[None]],
-        on_up: Callable[[Plane], None],
+        heard: Heard,
+        ground: Callable[[Nics], Ground],
     ) -> None:
-        """Read from `drains` which planes are drained, and record added addresses in `records`.
-
-        `on_failure` is called with the exception that ended background work. From then on the
-        planes are no longer followed completely. `on_bound` is awaited when another NIC has taken
-        the place of a plane's NIC that was missing; it attaches programs and opens sockets. `on_up`
-        is called when a NIC has come up and has its address; it opens sockets that are not open.
-        """
+        """Read from `drains` which planes are drained; `ground` makes what they stand on."""
         self._drains = drains
-        self._records = records
         self._carrier = CarrierWatch(self._link_changed, self._links_missed)
         self._nl = nl
-        self._config = config
         self._dp = datapath
-        self._on_change = on_change
-        self._on_bound = on_bound
-        self._on_up = on_up
-        self._resolving: set[int] = set()
+        self._heard = heard
         self._binding: set[int] = set()
-        self._tasks = Tasks(on_failure)
+        self._tasks = Tasks(heard.failed)
         self.planes = planes
         self.mask = 0  # bit k: plane k is usable
         drained = drains.load(len(planes))
         for plane in planes:
             plane.drained = plane.index in drained
+        self.ground = ground(Nics(nl, self._tasks, planes, self._write, self._changed))
 
     def adopt(self) -> None:
         """Take the gateways' MAC addresses over from the map, which the data path used until now.
@@ -183,86 +93,15 @@ class Planes:
 
     def reconfigure(self, config: Config) -> None:
         """Use this configuration from now on: other peers, but the same planes."""
-        self._config = config
+        self.ground.reconfigure(config)
 
     async def configure(self) -> None:
-        """Give every plane its address and its route into the fabric, and resolve the gateways."""
-        for plane in self.planes:
-            if plane.link.up:
-                await self._address_and_route(plane)
-            self._write(plane)
-        for plane in self.planes:
-            if plane.gateway_mac is not None:  # adopted: verify it without delaying the start
-                self._tasks.spawn(self._ask_again(plane))
-        asked = [plane for plane in self.planes if plane.gateway_mac is None]
-        await asyncio.gather(*(self._resolve_once(plane) for plane in asked))
-
-    async def _address_and_route(self, plane: Plane) -> None:
-        """Add a missing address or route, and record what was added so that it can be removed."""
-        fabric, host, name = self._config.fabric, self._config.host, plane.link.name
-        address = underlay.address(fabric, host, plane.index)
-        bits = underlay.on_link(fabric, host, plane.index).prefixlen
-        there = {ip_interface(text).ip for text in await self._nl.addresses(name)}
-        if address not in there:
-            await self._nl.add_address(name, f"{address}/{bits}")
-            pins.record_given(self._records, "address", name, address, bits)
-        prefix = underlay.destinations(fabric, plane.index)
-        if str(prefix) not in {route.dst for route in await self._nl.routes(name)}:
-            await self._nl.replace_route(str(prefix), dev=name, via=self._gateway(plane))
-            pins.record_given(
-                self._records, "route", name, prefix.network_address, prefix.prefixlen
-            )
-
-    def _gateway(self, plane: Plane) -> str:
-        return str(underlay.gateway(self._config.fabric, self._config.host, plane.index))
-
-    async def _resolve_once(self, plane: Plane) -> None:
-        if plane.link.up and plane.link.carrier:
-            await self._resolve(plane)
-        if plane.gateway_mac is None:
-            self._keep_resolving(plane)
-
-    async def _resolve(self, plane: Plane) -> None:
-        """Ask for a gateway's MAC address once."""
-        mac = await self._nl.resolve_neighbor(plane.link.name, self._gateway(plane), GATEWAY_WAIT_S)
-        if mac is not None:
-            self._set_gateway(plane, mac)
-
-    async def _ask_again(self, plane: Plane) -> None:
-        with contextlib.suppress(OSError):
-            await self._resolve(plane)
-
-    def _keep_resolving(self, plane: Plane) -> None:
-        """Keep asking for a gateway's MAC address until the gateway answers."""
-        if plane.index in self._resolving:
-            return
-
-        async def resolve() -> None:
-            try:
-                while plane.gateway_mac is None:
-                    if not (plane.link.up and plane.link.carrier):
-                        return  # the link's next change asks again
-                    try:
-                        await self._resolve(plane)
-                    except OSError:  # perhaps it has just been removed or renamed
-                        await asyncio.sleep(GATEWAY_WAIT_S)
-            finally:
-                self._resolving.discard(plane.index)
-
-        self._resolving.add(plane.index)
-        self._tasks.spawn(resolve())
-
-    def _set_gateway(self, plane: Plane, mac: bytes) -> None:
-        if mac == plane.gateway_mac:
-            return
-        plane.gateway_mac = mac
-        self._write(plane)
-        self._changed("gateway resolved")
-        log.info("gateway.resolved", plane=plane.index, mac=mac.hex(":"))
+        """Set all planes up, and write them into the map."""
+        await self.ground.configure()
 
     def _write(self, plane: Plane) -> None:
         """Write the plane into the map of the data path."""
-        fabric, host = self._config.fabric, self._config.host
+        fabric, host = self.ground.config.fabric, self.ground.config.host
         sid = usid.da_bytes(fabric.block, [usid.usid(plane.index, usid.ROLE_HOST, host.port)])
         self._dp.write(
             "planes",
@@ -288,7 +127,7 @@ class Planes:
         self.mask = mask
         for plane in self.planes:
             plane.usable = bool(mask >> plane.index & 1)
-        self._on_change(mask)
+        self._heard.mask(mask)
         for plane in self.planes:
             if changed >> plane.index & 1:
                 event = "plane.up" if plane.usable else "plane.down"
@@ -340,7 +179,8 @@ class Planes:
     # ---- reports of the kernel
 
     async def follow(self) -> None:
-        """Follow link and neighbour changes; runs until cancelled."""
+        """Follow changes of links and of what planes stand on; runs until cancelled."""
+        self.ground.follow()
         self._carrier.start()
         async with contextlib.aclosing(self._nl.watch(links=False)) as events:
             await self._resync()
@@ -348,7 +188,7 @@ class Planes:
                 if isinstance(event, Resync):
                     await self._resync()
                 elif isinstance(event, NeighborChanged):
-                    self._neighbor(event)
+                    self.ground.neighbor(event)
 
     def _links_missed(self) -> None:
         self._tasks.spawn(self._resync())
@@ -361,6 +201,7 @@ class Planes:
                 self._link_changed(LinkChanged(plane.link, gone=True))
         for link in links.values():
             self._link_changed(LinkChanged(link, gone=False))
+        self.ground.look_again()
 
     def _link_changed(self, change: LinkChanged) -> None:
         link = change.link
@@ -381,6 +222,7 @@ class Planes:
             plane.link = replace(link, up=up, carrier=carrier, kind=before.kind)
         self._changed("missing" if change.gone else "link")
         if change.gone:
+            self.ground.linked(plane)
             return
         if link.mac != before.mac:
             self._readdressed(plane)
@@ -388,14 +230,13 @@ class Planes:
             log.warning("plane.renamed", plane=plane.index, old=before.name, new=link.name)
         if up and not before.up:
             self._tasks.spawn(self._restore(plane))
-        if plane.gateway_mac is None:
-            self._keep_resolving(plane)
+        self.ground.linked(plane)
 
     def _readdressed(self, plane: Plane) -> None:
-        """Send from the NIC's new address, and make the gateway learn it by asking for its own."""
+        """Send from the NIC's new link-layer address."""
         self._write(plane)
         log.warning("plane.readdressed", plane=plane.index, mac=plane.link.mac.hex(":"))
-        self._tasks.spawn(self._ask_again(plane))
+        self.ground.greet(plane)
 
     def bind(self, plane: Plane) -> None:
         """Use the NIC that has the name of a plane's missing one, if there is one."""
@@ -411,7 +252,7 @@ class Planes:
             before = plane.link
             plane.link, plane.gateway_mac, plane.present = link, None, True
             try:
-                await self._on_bound(plane)
+                await self._heard.bound(plane)
             except (OSError, DatapathError) as error:  # gone again, or it is tried again soon
                 plane.link, plane.present = replace(before, up=False, carrier=False), False
                 log.warning("plane.not_restored", plane=plane.index, error=str(error))
@@ -421,46 +262,28 @@ class Planes:
             if link.up:
                 await self._restore(plane)
             self._changed("returned")
-            self._keep_resolving(plane)
+            self.ground.linked(plane)
         finally:
             self._binding.discard(plane.index)
         await self._resync()  # news that came before it was ours again were not for any plane
 
     async def restore(self, index: int) -> None:
-        """Restore the address and route of a plane NIC that is up; raise OSError if that fails."""
-        await self._address_and_route(self.planes[index])
+        """Give a plane's NIC that is up what it lacks; raise OSError if that fails."""
+        await self.ground.restore(self.planes[index])
 
     async def _restore(self, plane: Plane) -> None:
-        """Restore the address and route that the kernel removed when the link went down.
+        """Give a NIC that came up what it lacks.
 
-        The data path needs neither, but without them peers cannot be asked over this plane. Its
-        sockets could not be opened if it was down when mrcd started.
+        Its sockets could not be opened if it was down when mrcd started.
         """
         try:
-            await self._address_and_route(plane)
-            self._on_up(plane)
+            if await self.ground.restore(plane):
+                self._heard.up(plane)
         except OSError as error:  # perhaps down again; mrcd/repair/ tries again
             log.warning("plane.not_restored", plane=plane.index, error=str(error))
 
-    def needs(self, plane: Plane) -> tuple[str | None, str | None]:
-        """Return the address that a plane's NIC needs, and the destinations of its route.
-
-        None: anything will do. Without a route, the address is not ours to add.
-        """
-        fabric, host = self._config.fabric, self._config.host
-        address = underlay.address(fabric, host, plane.index)
-        return str(address), str(underlay.destinations(fabric, plane.index))
-
-    def _neighbor(self, event: NeighborChanged) -> None:
-        if event.mac is None:
-            # A gateway that stops answering ND may still forward: its MAC stays valid, and loss
-            # exposes paths that carry nothing within a round trip.
-            return
-        for plane in self.planes:
-            if plane.link.index == event.ifindex and event.ip == self._gateway(plane):
-                self._set_gateway(plane, event.mac)
-
     async def close(self) -> None:
-        """Stop resolving gateways and following links."""
+        """Stop following anything."""
+        self.ground.close()
         self._carrier.close()
         await self._tasks.cancel()

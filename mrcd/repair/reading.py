@@ -15,7 +15,8 @@ from mrcd.datapath import mrc0
 from mrcd.datapath.attachment import Attachment, Hook
 from mrcd.linux import ethtool, rtnl
 from mrcd.linux.interfaces import LinkState
-from mrcd.planes.planes import Plane, Planes
+from mrcd.planes.plane import Plane
+from mrcd.planes.planes import Planes
 from mrcd.repair.wanted import Offloads, OurLink, OurPlane, Present, Wanted
 
 
@@ -75,7 +76,7 @@ def our_planes(planes: Planes) -> tuple[OurPlane, ...]:
     found = []
     for plane in planes.planes:
         if plane.present and plane.link.up:
-            link, (address, route) = plane.link, planes.needs(plane)
+            link, (address, route) = plane.link, planes.ground.needs(plane)
             found.append(
                 OurPlane(plane.index, link.name, link.index, plane.configured, address, route)
             )

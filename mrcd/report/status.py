@@ -26,7 +26,7 @@ from mrcd.model import (
     StatsInfo,
     Status,
 )
-from mrcd.planes.planes import Plane
+from mrcd.planes.plane import Plane
 from mrcd.report import health, peers
 from mrcd.report.health import Health
 from mrcd.report.live import Live

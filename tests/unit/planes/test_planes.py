@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Test the changes that operators and the survey make to planes, without asking the kernel."""
+"""Test the changes that operators, the survey and links make to planes, on a double of a ground."""
 
 from __future__ import annotations
 
@@ -12,13 +12,60 @@ from typing import Any, cast
 import pytest
 
 from mrcd.linux.interfaces import Link, LinkChanged
+from mrcd.planes import plane as nics
 from mrcd.planes import planes
-from mrcd.planes.planes import Plane, Planes
+from mrcd.planes.ground import Nics
+from mrcd.planes.plane import Plane
+from mrcd.planes.planes import Heard, Planes
 from mrcd.planes.usable import LastPlane
 from mrcd.rules.drains import Drains
 from mrcd.service.findings import Findings
 
 MAC = bytes(6)
+
+
+class Ground:
+    """A double of what planes stand on: what it was told, in order."""
+
+    def __init__(self, nics: Nics) -> None:
+        self.nics = nics
+        self.config = cast(Any, None)
+        self.told: list[str] = []
+        self.opens = True
+        self.refused: str | None = None
+
+    async def configure(self) -> None:
+        self.told.append("configure")
+
+    def reconfigure(self, config: object) -> None:
+        self.config = cast(Any, config)
+
+    def follow(self) -> None:
+        self.told.append("follow")
+
+    def look_again(self) -> None:
+        self.told.append("look again")
+
+    def linked(self, plane: Plane) -> None:
+        self.told.append(f"linked {plane.index}")
+
+    def greet(self, plane: Plane) -> None:
+        self.told.append(f"greet {plane.index}")
+
+    async def restore(self, plane: Plane) -> bool:
+        if self.refused is not None:
+            raise OSError(self.refused)
+        self.told.append(f"restore {plane.index}")
+        return self.opens
+
+    def neighbor(self, event: object) -> None:
+        self.told.append(f"neighbor {event}")
+
+    def needs(self, plane: Plane) -> tuple[str | None, str | None]:
+        return None, None
+
+    def close(self) -> None:
+        self.told.append("close")
 
 
 class Bench:
@@ -28,25 +75,23 @@ class Bench:
         self.masks: list[int] = []
         self.failures: list[BaseException] = []
         self.bound: list[str] = []
+        self.up: list[int] = []
         self.findings = Findings()
         found = [
             Plane(k, Link(10 + k, f"plane{k}", MAC, 9000, up=True, carrier=True), MAC)
             for k in range(count)
         ]
-        nothing = cast(Any, None)
-        self.planes = Planes(
-            cast(Any, nl),
-            nothing,
-            nothing,
-            found,
-            Drains(state_dir, self.findings),
-            self.masks.append,
-            state_dir,
-            self.failures.append,
-            self.bind,
-            lambda _plane: None,
-        )
+        heard = Heard(self.masks.append, self.bind, self._up, self.failures.append)
+        drains = Drains(state_dir, self.findings)
+        self.planes = Planes(cast(Any, nl), cast(Any, None), found, drains, heard, self._ground)
         self.planes._changed("start")
+
+    def _ground(self, nics: Nics) -> Ground:
+        self.ground = Ground(nics)
+        return self.ground
+
+    def _up(self, plane: Plane) -> None:
+        self.up.append(plane.index)
 
     async def bind(self, plane: Plane) -> None:
         """Note which NIC was bound."""
@@ -153,12 +198,7 @@ class OneLink:
 def test_nic_that_is_back_under_its_name_is_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing(*_: object) -> None:
-        return
-
     monkeypatch.setattr(Planes, "_write", lambda *_: None)
-    monkeypatch.setattr(Planes, "_restore", nothing)
-    monkeypatch.setattr(Planes, "_resolve", nothing)
     nl = OneLink()
 
     async def run() -> None:
@@ -173,6 +213,8 @@ def test_nic_that_is_back_under_its_name_is_bound(
         while len(bench.planes._tasks):
             await asyncio.sleep(0)
         assert bench.bound == ["plane1"]
+        assert (bench.up, bench.ground.told.count("restore 1")) == ([1], 1)
+        assert "linked 1" in bench.ground.told
         assert (plane.link.index, plane.gateway_mac, plane.present) == (77, None, True)
         assert bench.failures == []
 
@@ -183,14 +225,7 @@ def test_nic_that_comes_up_while_it_is_being_bound_is_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The news that it is up come while links are read, in which it is down."""
-    for name in ("_write", "_keep_resolving"):
-        monkeypatch.setattr(Planes, name, lambda *_: None)
-    restored: list[int] = []
-
-    async def note(_planes: Planes, plane: Plane) -> None:
-        restored.append(plane.index)
-
-    monkeypatch.setattr(Planes, "_restore", note)
+    monkeypatch.setattr(Planes, "_write", lambda *_: None)
     down = Link(77, "plane1", MAC, 9000, up=False, carrier=False)
     up = replace(down, up=True, carrier=True)
 
@@ -213,7 +248,7 @@ def test_nic_that_comes_up_while_it_is_being_bound_is_up(
         bench.planes._link_changed(LinkChanged(down, gone=False))
         while len(bench.planes._tasks):
             await asyncio.sleep(0)
-        assert (plane.link, restored) == (up, [1])
+        assert (plane.link, bench.up) == (up, [1])
         assert bench.failures == []
 
     asyncio.run(run())
@@ -238,49 +273,56 @@ def test_plane_whose_mtu_is_too_small_is_left_while_there_is_another(bench: Benc
     assert "ip link set plane0 mtu 9000" in str(bench.planes.planes[0].why_unused("fe80::1"))
 
 
-class BrokenNetlink:
-    """A Netlink that no longer answers."""
-
-    async def links(self) -> dict[str, Link]:
-        raise TimeoutError("the kernel does not answer")
-
-    async def resolve_neighbor(self, *_: object) -> bytes | None:
-        raise RuntimeError("no socket")
-
-
-def test_what_fails_in_the_background_is_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_nic_with_another_address_is_written_and_greets(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Missed link changes cannot be read again, or a gateway cannot be resolved."""
-    monkeypatch.setattr(Planes, "_gateway", lambda *_: "fe80::1")
+    written: list[int] = []
+    monkeypatch.setattr(Planes, "_write", lambda _planes, plane: written.append(plane.index))
+    plane = bench.planes.planes[2]
+    bench.planes._link_changed(LinkChanged(replace(plane.link, mac=b"\2" * 6), gone=False))
+    assert written == [2]
+    assert bench.ground.told == ["greet 2", "linked 2"]
+    assert bench.masks == [0b111]
 
-    async def run() -> list[BaseException]:
-        bench = Bench(tmp_path, nl=BrokenNetlink())
+
+def test_what_fails_in_the_background_is_heard(tmp_path: Path) -> None:
+    """Missed link changes cannot be read again."""
+
+    class Broken:
+        async def links(self) -> dict[str, Link]:
+            raise TimeoutError("the kernel does not answer")
+
+    async def run() -> Bench:
+        bench = Bench(tmp_path, nl=Broken())
         bench.planes._links_missed()
-        bench.planes.planes[1].gateway_mac = None
-        bench.planes._keep_resolving(bench.planes.planes[1])
         while len(bench.planes._tasks):
             await asyncio.sleep(0)
         await bench.planes.close()
-        return bench.failures
+        return bench
 
-    assert sorted(map(str, asyncio.run(run()))) == ["no socket", "the kernel does not answer"]
+    bench = asyncio.run(run())
+    assert [*map(str, bench.failures)] == ["the kernel does not answer"]
+    assert bench.ground.told == ["close"]
 
 
-def test_nic_that_cannot_be_given_its_route_again_is_told_of(
+def test_nic_that_cannot_be_given_what_it_lacks_is_told_of(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse(*_: object) -> None:
-        raise OSError("no route")
-
     said: list[tuple[str, dict[str, object]]] = []
-    monkeypatch.setattr(Planes, "_address_and_route", refuse)
     monkeypatch.setattr(
         planes, "log", SimpleNamespace(warning=lambda event, **why: said.append((event, why)))
     )
+    bench.ground.refused = "no route"
     asyncio.run(bench.planes._restore(bench.planes.planes[2]))
     assert said == [("plane.not_restored", {"plane": 2, "error": "no route"})]
-    assert bench.failures == []
+    assert (bench.failures, bench.up) == ([], [])
+
+
+def test_sockets_are_opened_where_the_ground_says_so(bench: Bench) -> None:
+    asyncio.run(bench.planes._restore(bench.planes.planes[2]))
+    bench.ground.opens = False
+    asyncio.run(bench.planes._restore(bench.planes.planes[1]))
+    assert bench.up == [2]
 
 
 # ---- finding them
@@ -306,7 +348,7 @@ def found(*mtus: int | None) -> list[Plane]:
         fabric=SimpleNamespace(mtu=9000, routing=SimpleNamespace(network=False)),
     )
     nl = SimpleNamespace(links=all_links)
-    return asyncio.run(planes.find_planes(cast(Any, nl), cast(Any, config)))
+    return asyncio.run(nics.find_planes(cast(Any, nl), cast(Any, config)))
 
 
 def test_find_planes__one_whose_mtu_is_too_small_is_left_out_and_says_why() -> None:
@@ -317,7 +359,7 @@ def test_find_planes__one_whose_mtu_is_too_small_is_left_out_and_says_why() -> N
 
 
 def test_find_planes__all_too_small_is_an_error() -> None:
-    with pytest.raises(planes.PlaneError, match="plane0 has MTU 1500, plane1 has MTU 1500"):
+    with pytest.raises(nics.PlaneError, match="plane0 has MTU 1500, plane1 has MTU 1500"):
         found(1500, 1500)
 
 
@@ -329,10 +371,10 @@ def test_find_planes__one_that_is_missing_is_left_out() -> None:
 
 
 def test_find_planes__all_missing_is_an_error() -> None:
-    with pytest.raises(planes.PlaneError, match="no interface plane0, plane1 on this host"):
+    with pytest.raises(nics.PlaneError, match="no interface plane0, plane1 on this host"):
         found(None, None)
 
 
 def test_find_planes__those_that_are_there_too_small_is_an_error() -> None:
-    with pytest.raises(planes.PlaneError, match="plane1 has MTU 1500"):
+    with pytest.raises(nics.PlaneError, match="plane1 has MTU 1500"):
         found(None, 1500)
