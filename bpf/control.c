@@ -47,18 +47,21 @@ static __always_inline int give_room(const struct mrc_command *cmd)
 	return 0;
 }
 
-/* Try whether data of a length, in a framing, gets through on a path. */
+/* Try whether data of a length, in a framing, gets through on a path; with no length, a probe. */
 static __always_inline int try_path(struct __sk_buff *skb, u32 qp, u32 id, u64 value)
 {
 	struct mrc_host *h = host_get();
 	struct mrc_tx *tx = txs.lookup(&qp);
 	struct mrc_qp *q = qps.lookup(&qp);
+	struct mrc_path *path = path_get(qp, id);
+	u64 now = bpf_ktime_get_ns();
 
-	if (!h || !tx || !q || q->state != MRC_QP_READY ||
+	if (!h || !tx || !q || !path || q->state != MRC_QP_READY ||
 	    !(tx->all[slot_word(id)] & slot_bit(id)))
 		return 1;
-	return write_trial(skb, h, qp, q, tx, id, value & 0xffff, value >> 16 & 0xffff,
-			   bpf_ktime_get_ns()) ? 1 : 0;
+	if (!(value & 0xffff))
+		return write_probe(skb, h, qp, q, id, path, now) ? 1 : 0;
+	return write_trial(skb, h, qp, q, tx, id, value & 0xffff, value >> 16 & 0xffff, now) ? 1 : 0;
 }
 
 /* Note the longest packet that gets through to a peer on a plane. */

@@ -517,7 +517,7 @@ struct mrc_event {               /* ring buffer events */
 #define MRC_DO_DENY 1            /* path of qp */
 #define MRC_DO_ALLOW 2           /* path of qp */
 #define MRC_DO_PORTS 3           /* value: the planes on which `peer` takes packets, a bit each */
-#define MRC_DO_TRIAL 5           /* path of qp; value: length of the trial, bytes | MRC_FRAMING_... << 16 */
+#define MRC_DO_TRIAL 5           /* path of qp; value: length of the trial, bytes | MRC_FRAMING_... << 16; 0: a probe */
 #define MRC_DO_MOST 6            /* value: longest packet that gets through to `peer` on the plane `path`, bytes; 0: any */
 #define MRC_DO_ROOM 4            /* value: slots that the daemon has given back to the reorder ring `path`, MRC_ROOM_... */
 struct mrc_command {

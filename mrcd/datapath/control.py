@@ -49,6 +49,13 @@ class Commands:
         self._do(f"path {slot} of plane {plane}, QP {qp}", op=op, qp=qp, path=plane << 8 | slot,
                  value=value)  # fmt: skip
 
+    def probe(self, qp: int, plane: int, slot: int) -> None:
+        """Send a probe of MRC's on a path; its answer sets `answered_ns` of its struct mrc_path.
+
+        CommandRefused if the QP is not ready or has no such path.
+        """
+        self.try_path(qp, plane, slot, 0, ABI.MRC_FRAMING_MRC)
+
     def set_most(self, peer: int, plane: int, most: int) -> None:
         """Tell the longest packet that gets through to a peer on a plane, bytes; 0: any."""
         self._do(f"peer {peer}", op=ABI.MRC_DO_MOST, peer=peer, path=plane, value=most)

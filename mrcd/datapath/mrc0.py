@@ -181,7 +181,14 @@ async def ensure(nl: Netlink, config: Config, records: Path) -> bytes:
     await give_addresses(nl, config, records)
     if made:
         log.info("interface.created", interface=name, mtu=config.mtu)
-    return (await nl.links())[name].mac
+    return await _mac_of(nl, name)
+
+
+async def _mac_of(nl: Netlink, name: str) -> bytes:
+    link = (await nl.links()).get(name)
+    if link is None:
+        raise OSError(errno.ENODEV, f"{name} was deleted while it was set up")
+    return link.mac
 
 
 def _refuse_foreign(nl: Netlink, config: Config, records: Path) -> None:

@@ -40,9 +40,10 @@ HASTY = 2
 """After so many of them, where data has just been lost."""
 LONG_LOST = 3
 """So many packets lost in a row on a path, all longer than what passes, confirm a length."""
+ROUNDS = 3
+"""So often in a row data is lost between two other packets that get through, before a plane counts
+as one that swallows it: one that comes and goes loses both."""
 _POLL_S = 0.002
-_PROBED_S = 3.0
-_LOOK_S = 0.01
 
 _TX = ABI.structs["mrc_tx"]
 _PATH = ABI.structs["mrc_path"]
@@ -241,19 +242,49 @@ class Trials:
             new = old
         elif not lost and not tried.plain:
             return False
-        elif self._since(peer, plane, "delivered_ns", began) and not tried.plain:
-            return False  # data does get through: the trials were lost in a queue
-        elif await self._probed_since(peer, plane, began):
-            self._mute.discard((peer, plane))
-            new = replace(old, swallowed_ns=began)
         else:
-            self._mute.add((peer, plane))  # nothing is known of data
-            self._tell(peer)
-            return False
+            swallowed = await self._swallows(peer, plane, tried, began)
+            if swallowed is None:
+                self._mute.add((peer, plane))  # nothing is known of data
+                self._tell(peer)
+                return False
+            self._mute.discard((peer, plane))
+            if not swallowed:
+                return False
+            new = replace(old, swallowed_ns=began)
         if self._sessions.tried(peer) != tried:
             return False
         noted = self._note(peer, plane, old, new)
         return None if tried.plain else noted  # cells are to come back soon
+
+    async def _swallows(self, peer: str, plane: int, tried: Tried, began: int) -> bool | None:
+        """Return whether a plane swallows data, which was lost since `began`; None: it is dead.
+
+        A plane that is dead for a moment loses trials, and answers probes a moment later. So data
+        has to be lost again and again while others get through before and after it.
+        """
+        for _ in range(ROUNDS):
+            if self._since(peer, plane, "delivered_ns", began) and not tried.plain:
+                return False  # data does get through: the trials were lost in a queue
+            if not await self._reached(peer, plane):
+                return None
+            if await self._passes(peer, plane, largest.LEAST, tried.framing, HASTY):
+                return False
+        return True if await self._reached(peer, plane) else None
+
+    async def _reached(self, peer: str, plane: int) -> bool:
+        """Return whether a probe of MRC's gets through now."""
+        for wait_s, qp, slot in self._turns(peer, plane, len(WAITS_S)):
+            began, ends = time.monotonic_ns(), time.monotonic() + wait_s
+            try:
+                self._commands.probe(qp, plane, slot)
+            except CommandRefused:
+                return False
+            while time.monotonic() < ends:
+                await asyncio.sleep(_POLL_S)
+                if self._path(qp, plane, slot)["answered_ns"] > began:
+                    return True
+        return False
 
     def _believed(self, peer: str, plane: int, began: int, most: int) -> bool:
         """Return whether data agrees that packets longer than `most` are lost, or says nothing.
@@ -318,20 +349,26 @@ class Trials:
         self, peer: str, plane: int, length: int, framing: int, tries: int
     ) -> bool | None:
         """Return whether a packet gets through by some path; None if none can be sent."""
-        for number, wait_s in enumerate(WAITS_S[:tries]):
-            qps = self._places.qps(peer)
-            qp = qps[number % len(qps)]
-            slots = self._paths(qp, plane)
-            if not slots:
-                return None
-            slot = slots[number * (len(slots) // len(WAITS_S) + 1) % len(slots)]
+        result = None
+        for wait_s, qp, slot in self._turns(peer, plane, tries):
             try:
                 self._commands.try_path(qp, plane, slot, length, framing)
             except CommandRefused:
                 return None
             if await self._answered(qp, plane, slot, length, wait_s):
                 return True
-        return False
+            result = False
+        return result
+
+    def _turns(self, peer: str, plane: int, tries: int) -> Iterator[tuple[float, int, int]]:
+        """Yield what to wait for each try, in seconds, and a QP and a path of it to try."""
+        qps = self._places.qps(peer)
+        for number, wait_s in enumerate(WAITS_S[:tries]):
+            qp = qps[number % len(qps)]
+            slots = self._paths(qp, plane)
+            if not slots:
+                return
+            yield wait_s, qp, slots[number * (len(slots) // len(WAITS_S) + 1) % len(slots)]
 
     def _path(self, qp: int, plane: int, slot: int) -> dict[str, int]:
         index = view.path_index(self._dp, qp, plane, slot)
@@ -347,15 +384,6 @@ class Trials:
             if now["probe_id"] != sent["probe_id"] or time.monotonic() > ends:
                 return False
             await asyncio.sleep(_POLL_S)
-
-    async def _probed_since(self, peer: str, plane: int, since_ns: int) -> bool:
-        """Wait until an MRC probe is answered on a plane; return whether one was."""
-        ends = time.monotonic() + _PROBED_S
-        while time.monotonic() < ends:
-            if self._since(peer, plane, "answered_ns", since_ns):
-                return True
-            await asyncio.sleep(_LOOK_S)
-        return False
 
     def _since(self, peer: str, plane: int, member: str, least: int) -> bool:
         """Return whether a member of some path of a plane is greater: later, if it is a time."""

@@ -10,7 +10,7 @@ import pytest
 from mrcd.datapath.control import CommandRefused, Commands
 from mrcd.paths.states import State
 from mrcd.wire.abi import ABI
-from mrcd.wire.packet import WIRE, Data, Sack, decode_frame
+from mrcd.wire.packet import WIRE, Data, Peth, Sack, decode_frame
 from tests.bpf.cells import CellRig
 from tests.bpf.packets import Far, ip4
 from tests.bpf.rig import PLANES, Rig, clock_passes
@@ -154,6 +154,21 @@ def test_trial_that_is_too_long_does_no_harm_to_its_path(rig: Rig, far: Far) -> 
     rig.tune(probe_interval_ns=1, probe_idle_ns=2)
     rig.tick(8)
     assert state(rig, ev) is State.GOOD
+
+
+def test_daemon_asks_whether_a_probe_gets_through(rig: Rig, far: Far) -> None:
+    ev = spray(rig).envelope.ev
+    qp_path = place(rig, ev)
+    Commands(rig.dp).probe(0, *qp_path)
+    ((plane, frame),) = rig.sent()
+    probe = decode_frame(frame)
+    assert isinstance(probe.body, Peth)
+    assert probe.envelope.ev == ev
+    assert rig.path(ev)["answered_ns"] == 0
+    rig.receive(far.probe_reply(probe.body.probe_id, ev), f"plane{plane}")
+    assert rig.path(ev)["answered_ns"] > 0
+    with pytest.raises(CommandRefused, match="no path 63 of plane 0"):
+        Commands(rig.dp).probe(0, 0, 63)
 
 
 def test_no_trial_of_what_is_not_there(rig: Rig) -> None:

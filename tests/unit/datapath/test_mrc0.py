@@ -14,6 +14,16 @@ from mrcd.datapath import mrc0
 from mrcd.linux import sysfs
 
 
+def test_interface_that_goes_while_it_is_set_up_is_named() -> None:
+    async def links() -> dict[str, Any]:
+        return {"mrc0p": SimpleNamespace(mac=bytes(6))}
+
+    nl: Any = SimpleNamespace(links=links)
+    with pytest.raises(OSError, match="mrc0 was deleted while it was set up"):
+        asyncio.run(mrc0._mac_of(nl, "mrc0"))
+    assert asyncio.run(mrc0._mac_of(nl, "mrc0p")) == bytes(6)
+
+
 def test_interface_that_goes_while_its_steering_is_checked_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

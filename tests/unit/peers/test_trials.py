@@ -23,7 +23,10 @@ FULL = 8960
 
 @dataclass
 class Network:
-    """Two planes to one peer. `fits` tells what gets through: by plane, the longest packet."""
+    """Two planes to one peer. `fits` tells what gets through: by plane, the longest packet.
+
+    `probed` tells whether probes do.
+    """
 
     fits: dict[int, int] = field(default_factory=lambda: {0: FULL, 1: FULL})
     probed: dict[int, bool] = field(default_factory=lambda: {0: True, 1: True})
@@ -34,14 +37,20 @@ class Network:
     ready: bool = True
     gone: int = 0
     gone_len: int = 0
+    change: Callable[[Network], None] = lambda _network: None  # before each trial
 
     def try_path(self, _qp: int, plane: int, _slot: int, length: int, _framing: int) -> None:
         if not self.ready:
             raise CommandRefused("not ready")
+        self.change(self)
         self.sent.append((plane, length))
         path = self.paths.setdefault(plane, dict.fromkeys(("probe_id", "fits"), 0))
         path["probe_id"] += 1
         path["fits"] = length if length <= self.fits[plane] else 0
+
+    def probe(self, _qp: int, plane: int, _slot: int) -> None:
+        self.change(self)
+        assert plane in self.probed
 
     def set_most(self, _peer: int, plane: int, most: int) -> None:
         self.told.append((plane, most))
@@ -88,7 +97,6 @@ class Sessions:
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> Network:
     monkeypatch.setattr(trials, "WAITS_S", (0.001, 0.001))
-    monkeypatch.setattr(trials, "_PROBED_S", 0.01)
     return Network()
 
 
@@ -164,6 +172,36 @@ def test_data_that_is_lost_where_probes_are_answered(network: Network) -> None:
     network.fits[1] = FULL
     looked(network, sessions, made)
     assert sessions.swallowed == {0: False, 1: False}
+
+
+@pytest.mark.parametrize("trial", range(1, 8))
+def test_plane_that_was_dead_for_a_moment_swallows_nothing(network: Network, trial: int) -> None:
+    """It loses trials, and a moment later everything gets through."""
+    network.fits[1], network.probed[1] = 0, False
+
+    def change(now: Network) -> None:
+        if sum(plane == 1 for plane, _ in now.sent) >= trial:
+            now.fits[1], now.probed[1] = FULL, True
+
+    network.change = change
+    sessions = Sessions()
+    made = looked(network, sessions)
+    assert made.ways.get(("b", 1), Way()).swallowed_ns is None
+    assert sessions.swallowed == {0: False, 1: False}
+
+
+def test_plane_that_comes_and_goes_swallows_nothing(network: Network) -> None:
+    """Every other trial finds it dead, and a probe is answered in between."""
+    turn = iter(range(1 << 20))
+
+    def change(now: Network) -> None:
+        now.fits[1] = 0 if next(turn) % 5 else FULL
+
+    network.change = change
+    sessions = Sessions()
+    for _ in range(20):
+        made = looked(network, sessions)
+        assert made.ways.get(("b", 1), Way()).swallowed_ns is None
 
 
 def test_plane_that_was_not_tried_yet_may_carry_cells(network: Network) -> None:
