@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.exits import BadConfiguration, CommandError
+from cli.exits import BadConfiguration, CommandError, NoSuchObject
 from cli.fabricimport import import_
 from cli.fabricmap import map_
 from cli.options import HELP_NAMES, json_option
@@ -147,11 +147,13 @@ def digest(file: Path, hosts: tuple[str, ...], as_json: bool) -> None:
         raise click.UsageError("name two hosts, or none")
     try:
         loaded = description.load(file)
-        found = [loaded.host(name) for name in hosts]
     except description.FabricError as error:
         raise BadConfiguration(str(error)) from error
-    except KeyError as error:
-        raise BadConfiguration(f"{file}: {error.args[0]}") from error
+    known = {host.name: host for host in loaded.hosts}
+    for name in hosts:
+        if name not in known:
+            raise NoSuchObject("host", name, known)
+    found = [known[name] for name in hosts]
     values = digests.frame(loaded)
     whole = digests.shown(digests.of_frame(loaded))
     pair = digests.shown(digests.of_hosts(loaded, *found)) if found else None

@@ -12,7 +12,8 @@ import json
 import re
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
 
 from asyncvarlink.interface import varlinksignature
 
@@ -114,12 +115,18 @@ def type_(name: str, members: str) -> list[str]:
 
 def members_of(kind: Any) -> str:
     """Return the members of a reply that is not a type of the interface."""
-    shown = []
-    for name, annotation in inspect.get_annotations(kind).items():
-        text = getattr(annotation, "__name__", str(annotation))
-        inner = [each.__name__ for each in getattr(annotation, "__args__", ())]
-        shown.append(f"`{name}: {f'[]{inner[0]}' if inner else text}`")
-    return ", ".join(shown)
+    annotations = inspect.get_annotations(kind).items()
+    return ", ".join(f"`{name}: {_shown(annotation)}`" for name, annotation in annotations)
+
+
+def _shown(annotation: Any) -> str:
+    """Return a type as the interface writes it: `[]Peer` for a list, `?str` for what may be null."""
+    if isinstance(annotation, UnionType):
+        (kind,) = [each for each in get_args(annotation) if each is not NoneType]
+        return f"?{_shown(kind)}"
+    if get_origin(annotation) is list:
+        return f"[]{_shown(get_args(annotation)[0])}"
+    return str(getattr(annotation, "__name__", annotation))
 
 
 def schema_text() -> str:

@@ -152,3 +152,17 @@ def test_glossary_is_in_order() -> None:
     assert order == sorted(set(order))
     single = {name.strip() for term in order for name in re.split(r"[,(]", term)}
     assert {"ev", "qp", "psn", "plane", "usid", "cell", "sack", "nack", "nscc", "mpr"} <= single
+
+
+def test_figures_of_the_readme_are_those_of_measurements() -> None:
+    table = re.search(
+        r"^made them are in .*?\n\n(.*?)\n\n", (ROOT / "README.md").read_text(), re.S | re.M
+    )
+    assert table is not None
+    figures = [row.split("|")[2].strip() for row in table[1].splitlines()[2:]]
+    spreads = [
+        spread for figure in figures for spread in re.findall(r"\(([^)]* to [^)]*)\)", figure)
+    ]
+    assert len(spreads) > 4
+    measured = (ROOT / "docs" / "measurements.md").read_text()
+    assert [spread for spread in spreads if f"({spread})" not in measured] == []
