@@ -21,7 +21,7 @@ from mrcd.config.diff import CannotApply, needs_restart
 from mrcd.config.diff import diff as differences
 from mrcd.config.keyfiles import with_keys
 from mrcd.datapath.detach import detach_with
-from mrcd.engine import Engine
+from mrcd.engine.engine import Engine
 from mrcd.fabric.hosts import Host
 from mrcd.linux.netlink import Netlink
 from mrcd.model import ConfigChanges

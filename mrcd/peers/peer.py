@@ -12,7 +12,6 @@ from mrcd.config.config import Peer as Configured
 from mrcd.fabric import digest
 from mrcd.handshake import CELLS_LOST, Memory, Offer, Session, State
 from mrcd.paths.largest import LEAST
-from mrcd.peers.trials import Tried
 from mrcd.wire.abi import ABI
 
 PLAIN_S: Final = 10.0
@@ -51,6 +50,21 @@ class SessionFraming:
     mtu: int
     cells: bool
     trims: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Data to a peer: its longest packet in bytes, its framing, and the bytes of its headers.
+
+    session: the two hosts' identifiers of the session, sid. plain: it is tried whether cells
+    get through, while data goes in MRC's packets.
+    """
+
+    longest: int
+    framing: int
+    headers: int
+    session: tuple[int, int]
+    plain: bool = False
 
 
 @dataclass(slots=True)

@@ -44,12 +44,11 @@ from mrcd.handshake.pace import BEAT_MAX_NS
 from mrcd.peers.channels import Admission, Channels, OnMoved, PacketKeys
 from mrcd.peers.endpoint import Endpoint, OpenEvs
 from mrcd.peers.offersockets import OfferSockets
-from mrcd.peers.peer import Lengths, Peer, SessionFraming
+from mrcd.peers.peer import Lengths, Peer, SessionFraming, Tried
 from mrcd.peers.placed import Placed
 from mrcd.peers.portcheck import PortDoubts
 from mrcd.peers.schedule import Agenda
 from mrcd.peers.sender import Ways
-from mrcd.peers.trials import Tried
 from mrcd.peers.unheard import LOOK_CROWD_NS, LOOK_NS, Unheard
 from mrcd.service.alarm import Alarm
 from mrcd.service.log import get_logger

@@ -22,6 +22,7 @@ from mrcd.datapath import view
 from mrcd.datapath.control import CommandRefused, Commands
 from mrcd.datapath.datapath import Datapath
 from mrcd.paths import largest
+from mrcd.peers.peer import Tried
 from mrcd.service.log import get_logger
 from mrcd.wire.abi import ABI
 from mrcd.wire.layout import picker
@@ -62,21 +63,6 @@ class Way:
 
     most: int | None = None
     swallowed_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """Data to a peer: its longest packet in bytes, its framing, and the bytes of its headers.
-
-    session: the two hosts' identifiers of the session, sid. plain: it is tried whether cells
-    get through, while data goes in MRC's packets.
-    """
-
-    longest: int
-    framing: int
-    headers: int
-    session: tuple[int, int]
-    plain: bool = False
 
 
 class Sessions(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrcd.engine import Engine
+from mrcd.engine.engine import Engine
 from mrcd.fabric import underlay
 from mrcd.report import peers, reach
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from mrcd.config.config import Peer
-from mrcd.engine import Engine
+from mrcd.engine.engine import Engine
 from mrcd.running import Running
 
 

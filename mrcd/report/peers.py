@@ -15,7 +15,7 @@ from functools import lru_cache
 from mrcd.config.config import Peer
 from mrcd.config.overlap import Prefix
 from mrcd.datapath.view import ALL_PLANES, Balance, balance_of
-from mrcd.engine import Engine
+from mrcd.engine.engine import Engine
 from mrcd.handshake import State
 from mrcd.linux import bpfbatch
 from mrcd.model import Framing, PeerInfo, PeerState

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from mrcd.datapath import view
 from mrcd.datapath.datapath import Datapath
-from mrcd.engine import Engine
+from mrcd.engine.engine import Engine
 from mrcd.handshake import State
 from mrcd.linux import bpfbatch
 from mrcd.wire.abi import ABI

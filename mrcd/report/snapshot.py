@@ -14,7 +14,7 @@ from collections import Counter
 from mrcd.datapath.census import Census, PeerCount, PlaneCount, planes_of
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.view import ALL_PLANES
-from mrcd.engine import Engine
+from mrcd.engine.engine import Engine
 from mrcd.handshake.channel import Drop
 from mrcd.linux import bpfbatch
 from mrcd.model import Status

@@ -45,6 +45,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Pure modules use no clock, socket, process or log. Time and packets are arguments. A room stands
 # for all of its modules.
 PURE = {
+    "mrcd.config.change",
     "mrcd.config.config",
     "mrcd.config.diff",
     "mrcd.config.network",
@@ -62,8 +63,10 @@ PURE = {
     "mrcd.measure.tally",
     "mrcd.model",
     "mrcd.paths.evset",
+    "mrcd.paths.largest",
     "mrcd.paths.states",
     "mrcd.peers.evprobe",
+    "mrcd.peers.peer",
     "mrcd.peers.portcheck",
     "mrcd.peers.portupdates",
     "mrcd.peers.schedule",

@@ -14,7 +14,8 @@ import pytest
 
 from mrcd.datapath.control import CommandRefused
 from mrcd.peers import trials
-from mrcd.peers.trials import Places, Trials, Tried, Way
+from mrcd.peers.peer import Tried
+from mrcd.peers.trials import Places, Trials, Way
 from mrcd.wire.abi import ABI
 
 _PATH, _TX = ABI.structs["mrc_path"], ABI.structs["mrc_tx"]

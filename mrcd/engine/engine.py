@@ -12,22 +12,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
-from mrcd.config.config import Config, Peer, with_endpoint
-from mrcd.datapath import adoption, carried, host, mrc0, pins, totals
+from mrcd.config.change import Change, Roamed, planes_readdressed
+from mrcd.config.config import Config, Peer
+from mrcd.datapath import adoption, host, mrc0, pins, totals
 from mrcd.datapath.attachment import Attachment, Hook, hooks
 from mrcd.datapath.capture import Capture
 from mrcd.datapath.cellsize import CellSize
 from mrcd.datapath.clock import Clock
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.detach import undo
-from mrcd.datapath.mrc0 import Ends
 from mrcd.datapath.qptable import QpTable
 from mrcd.datapath.sizes import Sizes
 from mrcd.datapath.view import WHY_FAILED
+from mrcd.engine.interfaces import OurInterfaces
+from mrcd.engine.memory import SessionMemory
+from mrcd.engine.upkeep import Upkeep
 from mrcd.fabric import usid
 from mrcd.handshake import State
 from mrcd.linux import bpf
@@ -35,7 +38,7 @@ from mrcd.linux.netlink import Netlink
 from mrcd.measure.measure import Measuring
 from mrcd.paths.feed import PathFeed
 from mrcd.paths.log import PathLog
-from mrcd.peers import saved as sessions
+from mrcd.peers import saved
 from mrcd.peers.channels import Admission
 from mrcd.peers.endpoint import Endpoint
 from mrcd.peers.peers import Peers
@@ -48,15 +51,11 @@ from mrcd.planes.nexthops import Hop
 from mrcd.planes.placement import placed
 from mrcd.planes.plane import Plane, find_planes
 from mrcd.planes.planes import Heard, Planes
-from mrcd.repair.reading import Made, our_links, our_planes, programs, routes_of
-from mrcd.repair.repair import Means, Repair
-from mrcd.repair.wanted import Wanted
 from mrcd.rules.denylist import Denials
 from mrcd.rules.drains import Drains
 from mrcd.service.findings import Findings
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks, fatal
-from mrcd.service.writeback import Writeback
 from mrcd.survey.survey import Survey
 from mrcd.wire.abi import ABI
 
@@ -100,20 +99,17 @@ class Engine:
         self._stack = contextlib.AsyncExitStack()
         self._tasks = Tasks(fatal(on_failure))
         self._routes = PeerRoutes(nl, config.mrc0.name, self._tasks)
-        self._made = Made(bytes(6), {}, {})
-        self._ends = Ends(0)
+        self._roamed = Roamed()
         self._hooks: list[Hook] = []
         self.findings = Findings()
         self.beside = Findings() if beside is None else beside
-        self.cells: CellSize | None = None  # None without cells
         self._path_log = PathLog()
         self._peers: Peers | None = None  # None until there are sessions
         self._endpoint: Endpoint | None = None  # None until there are sessions
-        self._memory = Writeback(self._remember)
         self._draining = False
-        self._unsaved = False  # the sessions, since the disk is full
         self._surveying: asyncio.Task[None] | None = None
         self.datapath: Datapath
+        self.interfaces: OurInterfaces
         self.table: QpTable
         self.planes: Planes
         self.clock: Clock
@@ -122,6 +118,8 @@ class Engine:
         self.captures: Capture
         self.survey: Survey
         self.measuring: Measuring
+        self._memory: SessionMemory
+        self._upkeep: Upkeep
 
     @property
     def peers(self) -> Peers:
@@ -134,6 +132,11 @@ class Engine:
         """Return the sender of endpoint requests to peers."""
         assert self._endpoint is not None, "the engine has not started"
         return self._endpoint
+
+    @property
+    def cells(self) -> CellSize | None:
+        """Return the length of cells; None without cells."""
+        return self.interfaces.cells
 
     # ---- up and down
 
@@ -160,9 +163,12 @@ class Engine:
         self.captures = self._new_capture(wanted)
         self._stack.callback(self.captures.forget)
         self.made = not self.adopted
-        await self._ensure_mrc0()
+        self.interfaces = OurInterfaces(
+            nl, lambda: self.config, self.datapath, self._bpffs, self._cells_resized
+        )
+        await self.interfaces.make()
         told = host.planes_told(self.datapath)
-        self._write_host(told)
+        self.interfaces.write_host(told)
         self.table = table = QpTable(self.datapath, config)
         self.planes = planes = self._new_planes(found_planes)
         self._stack.push_async_callback(planes.close)
@@ -183,6 +189,7 @@ class Engine:
         self.denials = Denials(config, table, self._state_dir, self.findings)
         self.feed = PathFeed(table.peers.peer_of, table.peers.per_peer)
         self._start_clock()
+        self._upkeep = self._new_upkeep()
         await self._start_sessions(told)
         await self._routes.delete(dropped)
         self._tasks.spawn(planes.follow())
@@ -196,19 +203,8 @@ class Engine:
         self._stack.push_async_callback(self.measuring.close)
         self._stack.push_async_callback(self.captures.close)
         await self._remove_strays(attachment, wanted, code)
-        self._tasks.spawn(self._repair().follow())
+        self._tasks.spawn(self._upkeep.repair(nl, self.findings).follow())
         self._tasks.spawn(self._save_again())
-
-    async def _ensure_mrc0(self) -> None:
-        """Make or take over mrc0, and tell it how long cells may be."""
-        config, nl = self.config, self._nl
-        mac = await mrc0.ensure(nl, config, self._bpffs)
-        self._ends = mrc0.ends(nl, config)
-        self._made = Made.now(config, mac)
-        if config.cells:
-            told, mbps = host.cell_bytes(self.datapath), carried.plane_mbps(config)
-            self.cells = CellSize(nl, config, self.datapath, told, mbps, self._cells_resized)
-            await self.cells.start()
 
     async def _open(self, layout: Sizes) -> Path:
         """Open the maps and this build's programs for them; make what is missing."""
@@ -266,7 +262,9 @@ class Engine:
         """Resume the sessions of an earlier daemon, and begin to offer the others."""
         config, planes = self.config, self.planes
         maps = bpf.map_id(self.datapath.maps["qps"])
-        saved = sessions.load(self._state_dir, maps)
+        self._memory = memory = SessionMemory(self._state_dir, maps, self.findings)
+        self._stack.callback(memory.cancel)
+        found = memory.load()
         self._endpoint = endpoint = Endpoint(
             config, self.denials.open_evs, self.table.keys.endpoint
         )
@@ -276,18 +274,18 @@ class Engine:
             secrets.randbits(64),
             self._mtu_of_peer,
             endpoint,
-            self._memory.changed,
+            memory.changed,
             self.denials.open_evs,
             packets=self.table.keys,
-            channels=saved.channels,
+            channels=found.channels,
             on_moved=self._peer_moved,
             admission=self._admission,
         )
         self._stack.callback(endpoint.close)
         self._tell_path_mtus(peers)
         if self.adopted:
-            endpoint.start(told, saved.update_id + sessions.ID_LEAP)
-            resumed = peers.resume(saved.sessions, told)
+            endpoint.start(told, found.update_id + saved.ID_LEAP)
+            resumed = peers.resume(found.sessions, told)
             log.info("sessions.resumed", peers=len(resumed), of=len(config.peers))
             await planes.configure()
         else:
@@ -298,8 +296,8 @@ class Engine:
         self._stack.callback(self.trials.close)
         self._peers = peers
         self._stack.callback(peers.close)
-        self._stack.callback(self._memory.now)
-        self._memory.now()
+        self._stack.callback(memory.end)
+        memory.follow(peers, lambda: endpoint.update_id)
 
     def _new_trials(self, peers: Peers) -> Trials:
         table = self.table.peers
@@ -340,7 +338,6 @@ class Engine:
 
     async def close(self) -> None:
         """Let go of the data path. Its programs stay attached."""
-        self._memory.cancel()
         await self._stack.aclose()
 
     async def drain(self) -> bool:
@@ -358,74 +355,26 @@ class Engine:
             await asyncio.sleep(_DRAIN_LOOK_S)
         return True
 
-    # ---- what others change, put right (mrcd/repair/)
+    # ---- what others change
 
-    def _repair(self) -> Repair:
-        means = Means(
-            self._wanted,
+    def _new_upkeep(self) -> Upkeep:
+        return Upkeep(
+            lambda: None if self._draining else self.config,
             self._hooks,
             self._attachment_in_place,
-            self._remake_mrc0,
-            self._reroute,
+            self.interfaces,
+            self._routes,
             self.planes,
+            self.clock,
         )
-        return Repair(self._nl, means, self.findings)
 
     def _attachment_in_place(self) -> Attachment | None:
         datapath = self.captures.in_place
         return None if datapath is None else self._attachment(datapath)
 
-    def _wanted(self) -> Wanted | None:
-        """Return how interfaces, routes and programs should be, or None while we take leave."""
-        if self._draining:
-            return None
-        config, attachment = self.config, self._attachment_in_place()
-        cells = self.cells.gso if self.cells is not None else mrc0.GSO
-        planes = self.planes.planes
-        placed = {}
-        if attachment is not None:
-            placed = programs(attachment, self._hooks, self._made, planes)
-        return Wanted(
-            config.mrc0.name,
-            our_links(config, self._made, cells),
-            frozenset(str(address) for address in config.mrc0.addresses),
-            routes_of(config.peers, self._routes.installed),
-            our_planes(self.planes),
-            placed,
-        )
-
-    async def _remake_mrc0(self) -> None:
-        """Make what is missing of mrc0, and tell everything that depends on it."""
-        config, nl = self.config, self._nl
-        offloads = self._made.offloads
-        mac = await mrc0.ensure(nl, config, self._bpffs)
-        self._ends = mrc0.ends(nl, config)
-        made = Made.now(config, mac)
-        if made.indices == self._made.indices:
-            self._made = Made(self._made.mac, made.indices, offloads)
-            return
-        self._made = made
-        if self.cells is not None:
-            await self.cells.start()
-        self._write_host(host.planes_told(self.datapath))
-        ours = [hook for hook in self._hooks if hook.interface in made.indices]
-        if (attachment := self._attachment_in_place()) is not None:
-            await attachment.attach(ours)
-        self.clock.make_beat()
-        await self._routes.renew(config.peers)
-
-    async def _reroute(self, prefixes: Sequence[str]) -> None:
-        """Install the routes of the peers that have these prefixes."""
-        missing = set(prefixes)
-        await self._routes.renew(
-            peer for peer in self.config.peers if missing & {*map(str, peer.allowed)}
-        )
-
     async def _plane_bound(self, plane: Plane) -> None:
         """Attach programs to the NIC that has taken a plane's place, and open its sockets."""
-        if (attachment := self._attachment_in_place()) is not None:
-            name = plane.configured
-            await attachment.attach([hook for hook in self._hooks if hook.interface == name])
+        await self._upkeep.attach_to(plane.configured)
         self.endpoint.rebind(plane.index, plane.link.name)
         self.peers.rebind(plane.index, plane.link.name)
 
@@ -445,63 +394,47 @@ class Engine:
         return same and not self.datapath.sizes.lacking(needed)
 
     def _placed(self, config: Config) -> Config:
-        """Return a configuration with this host's addresses, which the kernel knows, as now."""
+        """Return a configuration with addresses that are known now: this host's, and peers'."""
         if not config.fabric.routing.network:
             return config
-        return config.placed(self.config.host.endpoints, self.config.fabric.mtu)
+        here = config.placed(self.config.host.endpoints, self.config.fabric.mtu)
+        return self._roamed.applied(here)
 
     async def apply(self, config: Config) -> None:
         """Switch to a configuration for which `fits` holds, without effect on unchanged peers."""
         config = self._placed(config)
-        old, self.config = self.config, config
-        before = {peer.name: peer for peer in old.peers}
-        after = {peer.name: peer for peer in config.peers}
-        others = _others(old, config)
-        gone = [p for p in old.peers if p.name in others or _moved(p, after.get(p.name))]
-        new = [p for p in config.peers if p.name in others or _moved(p, before.get(p.name))]
+        change = Change.between(self.config, config)
+        self.config = config
+        self._roamed.forget(config)
         for part in (self.table, self.denials):
             part.reconfigure(config)
         dropped = self.table.peers.drop_prefixes()
-        for peer in gone:
+        for peer in change.gone:
             self.peers.remove(peer.name)
             self.trials.forget(peer.name)
             self.table.remove_peer(peer)
             self._routes.forget(peer.name)
         self.endpoint.reconfigure(config)
         self.peers.reconfigure(config)
-        self._readdress_peers(before, after)
+        self._readdress_peers(change)
         self.planes.reconfigure(config)
-        changed = [p for p in config.peers if p.name in others or before.get(p.name) != p]
-        self.table.peers.add(changed)
-        for peer in new:
+        self.table.peers.add(change.changed)
+        for peer in change.new:
             self.peers.add(peer)
         self._tell_path_mtus(self.peers)
         await self._routes.delete(dropped)
-        await self._routes.renew(changed)
-        await mrc0.give_addresses(self._nl, config, self._bpffs)
-        await mrc0.retune(self._nl, config)
-        if old.transport.tick_us != config.transport.tick_us:
+        await self._routes.renew(change.changed)
+        await self.interfaces.reconfigure()
+        if change.tick:
             self.clock.retune(config.transport.tick_us * 1000)
-        if self.cells is not None:
-            self.cells.reconfigure(config)
-        self._write_host(host.planes_told(self.datapath))
-        if (old.fabric, old.peers, old.transport) != (
-            config.fabric,
-            config.peers,
-            config.transport,
-        ):
+        if change.survey:
             await self._restart_survey()
 
-    def _readdress_peers(self, before: dict[str, Peer], after: dict[str, Peer]) -> None:
+    def _readdress_peers(self, change: Change) -> None:
         """Move peers that have other addresses than before; their sessions stay."""
-        for name, peer in after.items():
-            was = before.get(name)
-            if (
-                was is not None
-                and name in self.table.peers.planes
-                and was.host.endpoints != peer.host.endpoints
-            ):
-                self.table.peers.readdress(was, peer)
+        for was, now in change.readdressed:
+            if now.name in self.table.peers.planes:
+                self.table.peers.readdress(was, now)
 
     async def _restart_survey(self) -> None:
         if self._surveying is not None:
@@ -516,11 +449,10 @@ class Engine:
         old = self.config
         if not old.fabric.routing.network or self._draining:
             return
-        self.config = config = with_endpoint(old, name, plane, ip_address(address))
+        self.config = config = self._roamed.moved(old, name, plane, ip_address(address))
         for part in (self.table, self.denials, self.endpoint, self.peers):
             part.reconfigure(config)
-        after = {peer.name: peer for peer in config.peers}
-        self._readdress_peers({peer.name: peer for peer in old.peers}, after)
+        self._readdress_peers(Change.between(old, config))
         self.planes.reconfigure(config)
         log.info("peer.moved", peer=name, plane=plane, address=address)
 
@@ -543,7 +475,7 @@ class Engine:
     def _readdressed(self, config: Config) -> None:
         """Send from the addresses that our planes have now."""
         names = {plane.index: plane.link.name for plane in self.planes.planes}
-        moved = {plane: names[plane] for plane in _readdressed(self.config, config)}
+        moved = {plane: names[plane] for plane in planes_readdressed(self.config, config)}
         self.config = config
         self.table.reconfigure(config)
         if self._endpoint is not None:
@@ -551,24 +483,13 @@ class Engine:
         if self._peers is not None:
             self._peers.readdress(config, moved)
 
-    def _write_host(self, mask: int) -> None:
-        host.write(
-            self.datapath,
-            self.config,
-            self._ends,
-            mac=self._made.mac,
-            planes=mask,
-            cells=0 if self.cells is None else self.cells.bytes,
-        )
-
-    async def _cells_resized(self) -> None:
-        """Tell the programs and the connections that cells may have another length."""
-        self._write_host(host.planes_told(self.datapath))
-        await self._routes.refresh(self.config.peers)
+    async def _cells_resized(self, config: Config) -> None:
+        """Tell the connections that cells may have another length."""
+        await self._routes.refresh(config.peers)
 
     def _planes_changed(self, mask: int) -> None:
         """Stop sending on a lost plane first, then ask peers to stop sending to it."""
-        self._write_host(mask)
+        self.interfaces.write_host(mask)
         if not self._draining:
             self._tell_planes(mask)
 
@@ -580,39 +501,13 @@ class Engine:
             self._peers.set_planes(mask)
             self._memory.changed()  # the number of the update is saved
 
-    def _remember(self) -> None:
-        """Save what the next daemon needs to resume the sessions."""
-        maps = bpf.map_id(self.datapath.maps["qps"])
-        try:
-            sessions.save(
-                self._state_dir,
-                maps,
-                self.endpoint.update_id,
-                self.peers.memories,
-                self.peers.channel_memories,
-            )
-        except OSError as error:
-            if not self._unsaved:
-                log.error("sessions.not_saved", folder=str(self._state_dir), error=str(error))
-            self._unsaved = True
-            path = self._state_dir / sessions.NAME
-            text = (
-                f"{path} could not be written ({error.strerror or error}): a restart of mrcd would "
-                f"begin all sessions anew; remedy: make room in {self._state_dir}"
-            )
-            self.findings.put("sessions", path.name, text)
-        else:
-            self._unsaved = False
-            self.findings.replace("sessions", {})
-
     async def _save_again(self) -> None:
         """Try again, now and then, to write files that could not be written."""
         while True:
             await asyncio.sleep(SAVE_AGAIN_S)
             self.denials.save_again()
             self.planes.save_again()
-            if self._unsaved:
-                self._memory.now()
+            self._memory.save_again()
 
     def _mtu_of_peer(self, peer: Peer, mtu: int) -> None:
         """Lay the denylist over the QPs of a peer that are set up.
@@ -659,33 +554,3 @@ class Engine:
             self._path_log.withdrawn(event["ev"])
         if self._peers is not None:
             self.feed.publish(event)
-
-
-def _others(old: Config, new: Config) -> set[str]:
-    """Return the peers that count as others from now on, since they have other keys than before."""
-    if (old.keyring is None) != (new.keyring is None):
-        return {peer.name for peer in (*old.peers, *new.peers)}
-    if old.keyring is None or new.keyring is None:
-        return set()
-    before, after = old.keyring.peers, new.keyring.peers
-    return {name for name in before.keys() & after.keys() if before[name] != after[name]}
-
-
-def _readdressed(old: Config, new: Config) -> list[int]:
-    """Return the planes that have another address than before.
-
-    One that has lost its address keeps its sockets, which may serve again.
-    """
-    both = zip(old.host.endpoints, new.host.endpoints, strict=True)
-    return [
-        plane
-        for plane, (before, after) in enumerate(both)
-        if before != after and not after.is_unspecified
-    ]
-
-
-def _moved(peer: Peer, other: Peer | None) -> bool:
-    """Return whether a peer is missing in the other configuration, or elsewhere in the fabric."""
-    if other is None:
-        return True
-    return (peer.host.t0, peer.host.port) != (other.host.t0, other.host.port)
