@@ -3,8 +3,10 @@
 
 Links are pinned, so a program stays on its interface when the daemon dies. An update of the link
 replaces it with another build's program between two packets. Where the kernel has no tcx, clsact
-filters are replaced in place. Foreign programs are never touched: where ours is to be an XDP
-program, a plane NIC with a foreign one is an error that names it.
+filters are replaced in place. Ours stand first in their line, since what stands before them may
+take their packets; all that is not for mrcd goes on along the line. Foreign programs are never
+touched: where ours is to be an XDP program, a plane NIC with a foreign one is an error that names
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from mrcd.datapath import pins
 from mrcd.datapath.datapath import Datapath, DatapathError
 from mrcd.linux import bpf
 from mrcd.linux.bpf import BpfError, LinkInfo
-from mrcd.linux.interfaces import XdpProgram
+from mrcd.linux.interfaces import Ahead, XdpProgram
 from mrcd.linux.netlink import Netlink
 
 _TCX = {"ingress": bpf.ATTACH_TCX_INGRESS, "egress": bpf.ATTACH_TCX_EGRESS}
@@ -143,6 +145,25 @@ class Attachment:
                 found[hook.pin] = self._nl.index(hook.interface), ident or 0
         return found
 
+    async def ahead(self, hooks: Sequence[Hook]) -> dict[str, Ahead]:
+        """Return who stands before our program, by the pin of the hook; only where anybody does."""
+        found = {}
+        for hook in hooks:
+            if hook.kind != "tc" or not self._nl.exists(hook.interface):
+                continue
+            index, ours = self._nl.index(hook.interface), self._link(hook)
+            line = bpf.line(index, _TCX[hook.direction])
+            if ours is not None and ours.ifindex == index:
+                names = [_program(ident, index) for ident in _before(line, ours.program)]
+            else:
+                names = [_program(ident, index) for ident in line]
+                names += await self._nl.clsact_before(
+                    hook.interface, prio=pins.PRIO, direction=hook.direction
+                )
+            if names:
+                found[hook.pin] = Ahead(tuple(names), movable=ours is not None)
+        return found
+
     def program(self, hook: Hook) -> int:
         """Return the kernel's number of the program that a hook should run."""
         return bpf.prog_info(self._dp.programs[hook.program]).ident
@@ -167,6 +188,11 @@ class Attachment:
             path.unlink()  # it held an earlier interface of that name
             return False
         fd = self._dp.programs[hook.program]
+        if hook.kind == "tc" and _before(
+            bpf.line(there.ifindex, _TCX[hook.direction]), there.program
+        ):
+            _detach(path)  # a link keeps its place
+            return False
         if there.program != bpf.prog_info(fd).ident:
             with bpf.opened(path) as link:
                 bpf.update_link(link, fd)
@@ -191,7 +217,7 @@ class Attachment:
             try:
                 if not self._adopted(hook):
                     what = f"attach {hook.program} to tcx {hook.direction} of {name}"
-                    self._create(hook, _TCX[hook.direction], flags=0, what=what)
+                    self._create(hook, _TCX[hook.direction], flags=bpf.F_BEFORE, what=what)
             except BpfError as error:
                 if self._tc == "tcx":
                     raise DatapathError(
@@ -231,6 +257,16 @@ class Attachment:
                 f"{error}; is another XDP program on {name}? `ip link show {name}` names it, "
                 f"`ip link set {name} xdp off` removes it"
             ) from error
+
+
+def _before(line: Sequence[int], program: int) -> Sequence[int]:
+    """Return the part of a line before a program; empty if that is not in it."""
+    return line[: line.index(program)] if program in line else ()
+
+
+def _program(ident: int, ifindex: int) -> str:
+    name, _ = bpf.named(ident, ifindex)
+    return f"{name} (number {ident})" if name else f"number {ident}"
 
 
 def _pinned(path: Path) -> LinkInfo | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from mrcd.linux import libc
 from mrcd.linux.privileged import client
-from mrcd.linux.privileged.requests import CreateLink, NameProgram
+from mrcd.linux.privileged.requests import CreateLink, NameProgram, QueryLine
 
 SYSCALL = 321 if os.uname().machine == "x86_64" else 280
 
@@ -35,6 +35,7 @@ OBJ_GET = 7
 PROG_TEST_RUN = 10
 PROG_GET_FD_BY_ID = 13
 OBJ_GET_INFO_BY_FD = 15
+PROG_QUERY = 16
 MAP_LOOKUP_BATCH = 24
 MAP_UPDATE_BATCH = 26
 LINK_CREATE = 28
@@ -48,11 +49,14 @@ PROG_TYPE_XDP = 6
 ATTACH_XDP = 37
 ATTACH_TCX_INGRESS = 46
 ATTACH_TCX_EGRESS = 47
+F_BEFORE = 1 << 3
+"""Attach before all that is there already."""
 F_XDP_HAS_FRAGS = 1 << 5
 XDP_FLAGS_SKB_MODE = 1 << 1
 XDP_FLAGS_DRV_MODE = 1 << 2
 
 ATTR_SIZE = 144
+_LINE_MAX = 64  # programs in a line, as many as the kernel takes (BPF_MPROG_MAX)
 _INFO_SIZE = 80
 """Bytes of an info struct that are read here; the kernel fills as many as fit."""
 
@@ -145,6 +149,26 @@ def create_link(prog_fd: int, ifindex: int, attach: int, *, flags: int = 0, what
     return call(
         LINK_CREATE, struct.pack("=IIIIIIQ", prog_fd, ifindex, attach, flags, 0, 0, 0), what
     )
+
+
+def line(ifindex: int, attach: int) -> list[int]:
+    """Return the numbers of the programs at a place of an interface, in the order they run in.
+
+    `attach` is one of ATTACH_TCX_.... Empty where the kernel has no such places (before Linux 6.6).
+    """
+    if (channel := client.current()) is not None:
+        found: list[int] = channel.ask(QueryLine(socket.if_indextoname(ifindex), attach))
+        return found
+    ids = (ctypes.c_uint32 * _LINE_MAX)()
+    attr = ctypes.create_string_buffer(ATTR_SIZE)
+    struct.pack_into("=IIIIQI", attr, 0, ifindex, attach, 0, 0, ctypes.addressof(ids), _LINE_MAX)
+    try:
+        call(PROG_QUERY, attr, f"list the programs of interface {ifindex}")
+    except BpfError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return []
+        raise
+    return list(ids[: struct.unpack_from("=I", attr, 24)[0]])
 
 
 def update_link(link_fd: int, prog_fd: int) -> None:

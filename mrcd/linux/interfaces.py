@@ -57,6 +57,17 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """Programs of others that see an interface's packets before one of ours.
+
+    movable: whether ours can be put first.
+    """
+
+    names: tuple[str, ...]
+    movable: bool
+
+
+@dataclass(frozen=True, slots=True)
 class XdpProgram:
     """The XDP program of an interface: the kernel's id of it, and the mode it runs in."""
 

@@ -122,7 +122,8 @@ class Repair:
         present, self._look_s = await asyncio.to_thread(reading.kernel, wanted)
         if (attachment := self._means.attachment()) is not None:
             found = await attachment.found(self._means.hooks)
-            present = replace(present, programs=found)
+            ahead = await attachment.ahead(self._means.hooks)
+            present = replace(present, programs=found, ahead=ahead)
         self._indices = {link.index for link in wanted.links}
         self._indices |= {plane.index for plane in wanted.planes}
         self._routes = {*wanted.routes, *(plane.route for plane in wanted.planes if plane.route)}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from mrcd.linux.interfaces import Bucket, LinkState
+from mrcd.linux.interfaces import Ahead, Bucket, LinkState
 
 Offloads = Mapping[str, bool]
 _BURST_SLACK, _TICK_NS = 4, 64
@@ -102,7 +102,7 @@ class Present:
     """How everything is: interfaces, addresses and routes by the index of their interface.
 
     `offloads` has our interfaces by name, `buckets` token buckets by the index of their interface.
-    `programs` has what each hook's pin shows.
+    `programs` has what each hook's pin shows, `ahead` the programs that stand before ours there.
     """
 
     links: Mapping[int, LinkState]
@@ -111,6 +111,7 @@ class Present:
     offloads: Mapping[str, Offloads] = field(default_factory=dict)
     buckets: Mapping[int, Bucket] = field(default_factory=dict)
     programs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    ahead: Mapping[str, Ahead] = field(default_factory=dict)
 
 
 def compare(wanted: Wanted, present: Present) -> list[Finding]:
@@ -258,9 +259,25 @@ def _plane(plane: OurPlane, present: Present) -> Iterator[Finding]:
 
 def _programs(wanted: Wanted, present: Present) -> Iterator[Finding]:
     for pin, place in wanted.programs.items():
-        if place[0] not in present.links or present.programs.get(pin) == place:
+        if place[0] not in present.links:
             continue
         name = present.links[place[0]].name
+        if present.programs.get(pin) == place:
+            if (ahead := present.ahead.get(pin)) is not None:
+                yield _ahead(pin, name, ahead)
+            continue
         text = f"mrcd's program was taken off {name}"
         remedy = "the log says why it could not be attached; `systemctl restart mrcd` tries it anew"
         yield Finding(Kind.PROGRAM, pin, text, remedy, pin)
+
+
+def _ahead(pin: str, name: str, ahead: Ahead) -> Finding:
+    who = ", ".join(ahead.names)
+    more = len(ahead.names) > 1
+    text = (
+        f"the program{'s' * more} {who} of others stand{'s' * (not more)} before mrcd's on {name}, "
+        "and may take its packets"
+    )
+    remedy = f"`tc filter show dev {name} ingress` and `bpftool net show dev {name}` list them"
+    kind = Kind.PROGRAM if ahead.movable else Kind.FOREIGN
+    return Finding(kind, f"programs of {name}", text, remedy, pin)

@@ -7,11 +7,14 @@ The net test makes each once and waits; `bench.repair` makes them again and meas
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from mrcd.lab import state
+from mrcd.lab.assembler import finish
 from mrcd.linux import bpf, ethtool, netns, rtnl
 from mrcd.linux.interfaces import LinkState
 from tests.net import lab_hosts
@@ -20,6 +23,7 @@ Lab = Any  # conftest.RunningLab
 HOST, OTHER = "h1", "h2"
 PLANE = "plane1"
 BORROWED = "borrowed"
+_TC_ACT_OK = 0
 Do = Callable[[Lab], object]
 
 
@@ -64,6 +68,29 @@ def take_program_off(pin: str) -> Do:
             bpf.detach_link(link)
 
     return run
+
+
+_AHEAD: list[int] = []  # links of programs that stand before mrcd's
+
+
+def put_ahead(name: str) -> Do:
+    """Return what attaches a program that takes everything before all that is there."""
+
+    def run(lab: Lab) -> None:
+        program, _ = bpf.load_program(bpf.PROG_TYPE_SCHED_CLS, finish(_TC_ACT_OK), name="agent")
+        with netns.entered(lab.namespace(HOST)):
+            index = socket.if_nametoindex(name)
+            attach = bpf.ATTACH_TCX_INGRESS
+            _AHEAD.append(bpf.create_link(program, index, attach, flags=bpf.F_BEFORE))
+        os.close(program)
+
+    return run
+
+
+def take_away(_lab: Lab) -> None:
+    """Detach what `put_ahead` has attached."""
+    while _AHEAD:
+        os.close(_AHEAD.pop())
 
 
 def remove_pin(pin: str) -> Do:
@@ -111,6 +138,13 @@ def take_name(lab: Lab) -> None:
 
 
 REPAIRED = (
+    Mistake(
+        "a program put before mrcd's",
+        put_ahead(PLANE),
+        "puts its own first again",
+        f"programs of {PLANE}",
+        undo=take_away,
+    ),
     Mistake(
         "mrc0's MTU lowered",
         command("ip", "link", "set", "mrc0", "mtu", "1400"),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from mrcd.lab.assembler import finish
 from mrcd.lab.lab import daemon_pid, start_daemon
+from mrcd.linux import bpf
+from mrcd.linux.netlink import Netlink
 from mrcd.repair.repeats import WITHIN_S
 from tests.net import lab_hosts, mistakes
 from tests.net.lab_hosts import eventually
@@ -174,3 +178,25 @@ def test_programs_of_clsact(make_lab: MakeLab) -> None:
             assert "mrc_" in shown
             lab_hosts.until_ok(lab.name, HOST, CONTENT_S)
             transfer(lab, "h1", "h2", H2, MIB)
+
+
+def test_filter_before_ours_is_named_where_there_is_no_tcx(make_lab: MakeLab) -> None:
+    lab = make_lab(daemons=True, planes=2, settings='[transport]\ntc = "clsact"\n')
+    lab_hosts.until_ok(lab.name, HOST, 60)
+    place = {"prio": 1, "direction": "ingress"}
+
+    async def attach() -> None:
+        program, _ = bpf.load_program(bpf.PROG_TYPE_SCHED_CLS, finish(0), name="agent")
+        async with Netlink(lab.namespace(HOST)) as nl:
+            await nl.attach_clsact(mistakes.PLANE, program, prog_name="agent", **place)
+        os.close(program)
+
+    async def detach() -> None:
+        async with Netlink(lab.namespace(HOST)) as nl:
+            await nl.detach_clsact(mistakes.PLANE, **place)
+
+    asyncio.run(attach())
+    what = "the program agent (filter of pref 1) of others stands before mrcd's on"
+    eventually(lambda: mistakes.named(lab, f"{what} {mistakes.PLANE}"), "status names it", SOON_S)
+    asyncio.run(detach())
+    lab_hosts.until_ok(lab.name, HOST, CONTENT_S)

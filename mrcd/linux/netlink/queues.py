@@ -182,6 +182,21 @@ class Queues(Connection):
                 protocol=_ETH_P_ALL,
             )
 
+    async def clsact_before(self, name: str, *, prio: int, direction: str = "ingress") -> list[str]:
+        """Return the filters that see packets before those of this prio, in words."""
+        where = {"index": self.index(name), "parent": _CLSACT_PARENT[direction]}
+        found: dict[int, str] = {}
+        async for message in self._dump(self._ipr.get_filters, **where):
+            theirs, options = message["info"] >> 16, message.get_attr("TCA_OPTIONS")
+            if theirs >= prio:
+                continue
+            kind = message.get_attr("TCA_KIND")
+            program = None
+            if kind == "bpf" and options is not None:
+                program = options.get_attr("TCA_BPF_NAME")
+            found[theirs] = f"{program or kind} (filter of pref {theirs})"
+        return list(found.values())
+
     async def clsact_program(
         self, name: str, *, prio: int, direction: str = "ingress"
     ) -> int | None:

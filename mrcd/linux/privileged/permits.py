@@ -35,6 +35,7 @@ RAW_PROTOCOLS = (17, 41)
 ATTACH_TYPES = (37, 46, 47)
 """BPF_XDP, BPF_TCX_INGRESS and BPF_TCX_EGRESS."""
 _XDP_DRV_MODE = 1 << 2
+_F_BEFORE = 1 << 3
 _MTU = range(68, 65536)
 _LAYOUT = re.compile(r"layout-[0-9a-f]{1,64}")
 _CODE = re.compile(r"[0-9a-z]{1,64}")
@@ -233,8 +234,12 @@ def _detach_clsact(request: requests.DetachClsact, permits: Permits, undone: Und
 
 
 def _create_link(request: requests.CreateLink, permits: Permits, _undone: Undone) -> bool:
-    known = request.attach in ATTACH_TYPES and request.flags in (0, _XDP_DRV_MODE)
+    known = request.attach in ATTACH_TYPES and request.flags in (0, _XDP_DRV_MODE, _F_BEFORE)
     return _ours(permits, request.name) and known
+
+
+def _query_line(request: requests.QueryLine, permits: Permits, _undone: Undone) -> bool:
+    return _ours(permits, request.name) and request.attach in ATTACH_TYPES
 
 
 def _our_name(
@@ -303,6 +308,7 @@ _CHECKS: dict[type[Request], Callable[[Any, Permits, Undone], bool]] = {
     requests.AttachClsact: _attach_clsact,
     requests.DetachClsact: _detach_clsact,
     requests.CreateLink: _create_link,
+    requests.QueryLine: _query_line,
     requests.SetFeatures: _our_name,
     requests.SpreadReceiving: _our_name,
     requests.WriteSysctls: _our_name,

@@ -238,6 +238,18 @@ class CreateLink:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryLine:
+    """List the programs at a place of an interface; the answer is their numbers, in order."""
+
+    name: str
+    attach: int
+
+    def what(self) -> str:
+        """Say what is asked, for errors."""
+        return f"list the programs of {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class SetFeatures:
     """Switch offloads of an interface; None leaves one as it is."""
 
@@ -352,6 +364,7 @@ Request = (
     | AttachClsact
     | DetachClsact
     | CreateLink
+    | QueryLine
     | SetFeatures
     | SpreadReceiving
     | WriteSysctls

@@ -81,6 +81,9 @@ class Server:
             requests.SpreadReceiving: lambda request: sysfs.write_steering(request.name),
             requests.WriteSysctls: lambda request: sysfs.write_sysctls(request.name),
             requests.ForgetIpv4Routes: lambda _request: sysfs.forget_ipv4_routes(),
+            requests.QueryLine: lambda asked: bpf.line(
+                rtnetlink.index_of(asked.name), asked.attach
+            ),
             requests.NameProgram: lambda asked: bpf.named(asked.ident, asked.ifindex),
         }
 

@@ -13,7 +13,7 @@ import pytest
 
 from mrcd.datapath.attachment import Hook
 from mrcd.datapath.datapath import DatapathError
-from mrcd.linux.interfaces import LinkState
+from mrcd.linux.interfaces import Ahead, LinkState
 from mrcd.linux.rtnl import Changed
 from mrcd.repair import reading
 from mrcd.repair.repair import Means, Repair
@@ -84,6 +84,9 @@ class Host:
     async def found(self, _hooks: Sequence[Hook]) -> object:
         return self.present.programs
 
+    async def ahead(self, _hooks: Sequence[Hook]) -> object:
+        return self.present.ahead
+
     async def attach(self, hooks: Sequence[Hook]) -> None:
         self.note([hook.pin for hook in hooks])
 
@@ -143,6 +146,24 @@ def test_all_routes_are_installed_together(host: Host) -> None:
 def test_plane_and_program(host: Host) -> None:
     host.present = replace(GOOD, routes={8: GOOD.routes[8]}, programs={})
     assert host.look() == ["plane 1", [HOOK.pin]]
+
+
+def test_program_that_stands_before_ours_is_overtaken(host: Host) -> None:
+    host.present = replace(GOOD, ahead={HOOK.pin: Ahead(("agent (number 7)",), movable=True)})
+    assert host.look() == [[HOOK.pin]]
+    assert host.findings.lines == []
+
+
+def test_program_that_cannot_be_overtaken_is_named(host: Host) -> None:
+    names = ("agent (filter of pref 1)", "flower (filter of pref 9)")
+    host.present = replace(GOOD, ahead={HOOK.pin: Ahead(names, movable=False)})
+    assert host.look() == []
+    (line,) = host.findings.lines
+    assert line.startswith(
+        "the programs agent (filter of pref 1), flower (filter of pref 9) of others stand before "
+        "mrcd's on "
+    )
+    assert "`tc filter show dev " in line
 
 
 def test_programs_that_are_being_replaced_are_left_alone(host: Host) -> None:
