@@ -115,6 +115,25 @@ def routes(index: int) -> dict[str, int]:
     return found
 
 
+def ways(addresses: Iterable[str]) -> dict[str, int]:
+    """Return the index of the interface by which packets to each address leave, as rules say.
+
+    Addresses to which nothing leads are left out.
+    """
+    found = {}
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
+        for number, address in enumerate(addresses, 1):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            packed = socket.inet_pton(family, address)
+            body = _ROUTE.pack(family, 8 * len(packed), 0, 0, 0, 0, 0, 0, 0)
+            body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(packed), _RTA_DST) + packed
+            sock.send(_HEADER.pack(_HEADER.size + len(body), _GETROUTE, _REQUEST, number, 0) + body)
+            for kind, _flags, sequence, data in messages(sock.recv(1 << 14)):
+                if kind == _NEWROUTE and sequence == number:
+                    found[address] = _number(_route(data)[1].get(_RTA_OIF, b""))
+    return found
+
+
 def buckets(indices: Iterable[int]) -> dict[int, Bucket]:
     """Return the token buckets (tbf) that are the root queues of these interfaces, by index."""
     wanted = set(indices)

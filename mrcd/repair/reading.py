@@ -96,8 +96,10 @@ def programs(
     }
 
 
-def kernel(wanted: Wanted) -> tuple[Present, float]:
+def kernel(wanted: Wanted, asked: Sequence[str] = ()) -> tuple[Present, float]:
     """Read everything but programs that `wanted` says something about. Raises OSError.
+
+    `asked` are addresses of peers, for which the kernel is asked where packets to them leave.
 
     Return the seconds of CPU that it took, too. This is for a thread: with thousands of routes the
     event loop would be blocked.
@@ -113,6 +115,7 @@ def kernel(wanted: Wanted) -> tuple[Present, float]:
         routes={index: rtnl.routes(index) for index in indices},
         offloads=offloads(link.name for link in ours),
         buckets=rtnl.buckets(link.index for link in wanted.links if link.bucket is not None),
+        ways=rtnl.ways(asked),
     )
     return found, time.thread_time() - began_s
 

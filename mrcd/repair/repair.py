@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -36,6 +38,8 @@ LEAST_S: Final = 0.01
 SHARE: Final = 0.02
 """The most of a CPU that looks may take; with thousands of routes they become rarer."""
 SOURCE: Final = "interfaces"
+ASKED: Final = 64
+"""In a look, the kernel is asked for the ways to so many addresses of peers, in turn."""
 
 _OURS = {Kind.SETTINGS, Kind.ADDRESS}
 """What `remake` puts right."""
@@ -70,6 +74,8 @@ class Repair:
         self._indices: set[int] = set()
         self._routes: set[str] = set()
         self._look_s = 0.0
+        self._asked: deque[str] = deque()  # addresses of peers, in the order they are asked for
+        self._ways: dict[str, int] = {}
         self._stuck = False
 
     async def follow(self) -> None:
@@ -119,7 +125,11 @@ class Repair:
         self._name(await self._repair(wanted, compare(wanted, present)))
 
     async def _look(self, wanted: Wanted) -> Present:
-        present, self._look_s = await asyncio.to_thread(reading.kernel, wanted)
+        asked = self._next(wanted)
+        present, self._look_s = await asyncio.to_thread(reading.kernel, wanted, asked)
+        known = {each: index for each, index in self._ways.items() if each not in asked}
+        self._ways = known | dict(present.ways)
+        present = replace(present, ways=self._ways)
         if (attachment := self._means.attachment()) is not None:
             found = await attachment.found(self._means.hooks)
             ahead = await attachment.ahead(self._means.hooks)
@@ -128,6 +138,16 @@ class Repair:
         self._indices |= {plane.index for plane in wanted.planes}
         self._routes = {*wanted.routes, *(plane.route for plane in wanted.planes if plane.route)}
         return present
+
+    def _next(self, wanted: Wanted) -> list[str]:
+        """Return the next addresses of peers to ask for: those that have a route of their own."""
+        hosts = {each.partition("/")[0] for each in wanted.routes if each.endswith(("/32", "/128"))}
+        self._ways = {each: index for each, index in self._ways.items() if each in hosts}
+        self._asked = deque(each for each in self._asked if each in hosts)
+        self._asked.extend(sorted(hosts - {*self._asked}))
+        asked = list(itertools.islice(self._asked, ASKED))
+        self._asked.rotate(-len(asked))
+        return asked
 
     def _name(self, failed: dict[str, str]) -> None:
         for about, count in self._repeats.quarrels(time.monotonic()).items():

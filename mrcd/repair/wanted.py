@@ -103,6 +103,7 @@ class Present:
 
     `offloads` has our interfaces by name, `buckets` token buckets by the index of their interface.
     `programs` has what each hook's pin shows, `ahead` the programs that stand before ours there.
+    `ways` has the index of the interface by which packets to addresses of peers leave.
     """
 
     links: Mapping[int, LinkState]
@@ -112,6 +113,7 @@ class Present:
     buckets: Mapping[int, Bucket] = field(default_factory=dict)
     programs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     ahead: Mapping[str, Ahead] = field(default_factory=dict)
+    ways: Mapping[str, int] = field(default_factory=dict)
 
 
 def compare(wanted: Wanted, present: Present) -> list[Finding]:
@@ -125,6 +127,7 @@ def compare(wanted: Wanted, present: Present) -> list[Finding]:
     if mrc0 in present.links:
         found += _addresses(wanted, present.addresses.get(mrc0, frozenset()))
         found += _routes(wanted, present.routes.get(mrc0, {}))
+        found += _ways(wanted, present, mrc0)
     for plane in wanted.planes:
         found += _plane(plane, present)
     found += _programs(wanted, present)
@@ -235,6 +238,29 @@ def _routes(wanted: Wanted, there: Mapping[str, int]) -> Iterator[Finding]:
             text = f"the route to {prefix} over {wanted.mrc0} has MTU {found} instead of {mtu}"
         remedy = f"`ip route replace {prefix} dev {wanted.mrc0} mtu {mtu}`"
         yield Finding(Kind.ROUTE, prefix, text, remedy, prefix)
+
+
+def _ways(wanted: Wanted, present: Present, mrc0: int) -> Iterator[Finding]:
+    """Yield the interfaces by which packets to peers leave, although our routes are there."""
+    astray: dict[int, list[str]] = {}
+    ours = present.routes.get(mrc0, {})
+    for address, index in present.ways.items():
+        prefix = f"{address}/{128 if ':' in address else 32}"
+        if index != mrc0 and index in present.links and prefix in ours:
+            astray.setdefault(index, []).append(address)
+    for index, addresses in astray.items():
+        others = len(addresses) - 1
+        more = f" and {others} more address{'es of peers' if others > 1 else ' of a peer'}"
+        name, first, more = present.links[index].name, addresses[0], more * (others > 0)
+        text = (
+            f"packets to {first}{more} leave by {name} and not by {wanted.mrc0}: a routing rule or "
+            "a route of another program comes first"
+        )
+        remedy = (
+            f"`ip rule` and `ip route get {first}` show which; `ip rule add pref 100 to {first} "
+            "lookup main` lets mrcd's route decide"
+        )
+        yield Finding(Kind.FOREIGN, f"packets to peers by {name}", text, remedy)
 
 
 def _plane(plane: OurPlane, present: Present) -> Iterator[Finding]:

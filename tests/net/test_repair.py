@@ -200,3 +200,17 @@ def test_filter_before_ours_is_named_where_there_is_no_tcx(make_lab: MakeLab) ->
     eventually(lambda: mistakes.named(lab, f"{what} {mistakes.PLANE}"), "status names it", SOON_S)
     asyncio.run(detach())
     lab_hosts.until_ok(lab.name, HOST, CONTENT_S)
+
+
+def test_rule_that_leads_packets_elsewhere_is_named(shared_lab: Lab) -> None:
+    """As tunnels that have a table of their own do it."""
+    rule = ("rule", "add", "pref", "5270", "lookup", "52")
+    shared_lab.run(HOST, "ip", "route", "add", "10.96.0.0/12", "dev", "plane0", "table", "52")
+    shared_lab.run(HOST, "ip", *rule)
+    try:
+        text = "leave by plane0 and not by mrc0: a routing rule"
+        eventually(lambda: mistakes.named(shared_lab, text), "status names it", SOON_S)
+    finally:
+        shared_lab.run(HOST, "ip", "rule", "del", "pref", "5270")
+        shared_lab.run(HOST, "ip", "route", "flush", "table", "52")
+    lab_hosts.until_ok(shared_lab.name, HOST, CONTENT_S)

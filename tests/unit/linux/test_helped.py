@@ -8,6 +8,7 @@ from mrcd.linux.netlink.helped import HelpedNetlink
 
 READING = {
     "addresses",
+    "clsact_before",
     "clsact_program",
     "exists",
     "fib",

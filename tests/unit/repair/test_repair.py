@@ -15,7 +15,7 @@ from mrcd.datapath.attachment import Hook
 from mrcd.datapath.datapath import DatapathError
 from mrcd.linux.interfaces import Ahead, LinkState
 from mrcd.linux.rtnl import Changed
-from mrcd.repair import reading
+from mrcd.repair import reading, repair
 from mrcd.repair.repair import Means, Repair
 from mrcd.repair.repeats import MOST
 from mrcd.repair.wanted import OurLink, OurPlane, Present, Wanted
@@ -53,7 +53,7 @@ class Host:
         self.replacing = False  # a capture replaces programs
         plane = SimpleNamespace(present=True, configured="plane1")
         self.planes = SimpleNamespace(planes=[plane], restore=self.restore, bind=self.bind)
-        monkeypatch.setattr(reading, "kernel", lambda _: (self.present, 0.0))
+        monkeypatch.setattr(reading, "kernel", lambda *_: (self.present, 0.0))
         means = Means(
             lambda: self.wanted,
             [HOOK],
@@ -148,6 +148,30 @@ def test_plane_and_program(host: Host) -> None:
     assert host.look() == ["plane 1", [HOOK.pin]]
 
 
+def test_kernel_is_asked_for_the_ways_to_peers_in_turn(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repair, "ASKED", 1)
+    ways = {"10.99.0.2": 8, "10.99.0.3": 3}
+    asked: list[Sequence[str]] = []
+
+    def kernel(_wanted: Wanted, some: Sequence[str]) -> tuple[Present, float]:
+        asked.append(some)
+        return replace(GOOD, ways={each: ways[each] for each in some}), 0.0
+
+    monkeypatch.setattr(reading, "kernel", kernel)
+    for _ in range(4):
+        host.look()
+    assert sorted(map(str, asked[:2])) == ["['10.99.0.2']", "['10.99.0.3']"]
+    assert asked[:2] == asked[2:]
+    (line,) = host.findings.lines
+    assert line.startswith("packets to 10.99.0.3 leave by plane1 and not by mrc0: a routing rule")
+    ways["10.99.0.3"] = 8
+    for _ in range(2):
+        host.look()
+    assert host.findings.lines == []
+
+
 def test_program_that_stands_before_ours_is_overtaken(host: Host) -> None:
     host.present = replace(GOOD, ahead={HOOK.pin: Ahead(("agent (number 7)",), movable=True)})
     assert host.look() == [[HOOK.pin]]
@@ -203,7 +227,7 @@ def test_quarrel_is_named_while_the_repair_goes_on(host: Host) -> None:
 
 
 def test_kernel_that_does_not_answer_is_named(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Wanted) -> None:
+    def refuse(*_: object) -> None:
         raise OSError("could not read interfaces and routes: Operation not permitted")
 
     monkeypatch.setattr(reading, "kernel", refuse)

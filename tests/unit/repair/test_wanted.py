@@ -186,6 +186,22 @@ def test_plane_without_address_and_route() -> None:
     assert found(present) == [(Kind.PLANE, "plane 1 address"), (Kind.PLANE, "plane 1 route")]
 
 
+def test_packets_to_peers_that_leave_elsewhere() -> None:
+    assert found(replace(GOOD, ways={"10.99.0.2": 8})) == []
+    ways = {"10.99.0.2": 3, "fd99::2": 3, "10.7.7.7": 5}
+    (finding,) = compare(WANTED, replace(GOOD, ways=ways))
+    assert finding.kind is Kind.FOREIGN
+    assert finding.text.startswith(
+        "packets to 10.99.0.2 and 1 more address of a peer leave by plane1 and not by mrc0"
+    )
+    assert "`ip route get 10.99.0.2`" in finding.remedy
+
+
+def test_way_that_is_not_ours_since_our_route_is_missing_is_not_named_twice() -> None:
+    present = replace(GOOD, routes={**GOOD.routes, 8: {"fd99::2/128": 8960}}, ways={"10.99.0.2": 3})
+    assert found(present) == [(Kind.ROUTE, "10.99.0.2/32")]
+
+
 @pytest.mark.parametrize("there", [None, (0, 71), (3, 99), (4, 71)])
 def test_program_that_is_not_in_its_place(there: tuple[int, int] | None) -> None:
     """It is detached (the link has no interface), or another, or elsewhere."""
