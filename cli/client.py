@@ -112,9 +112,11 @@ class Client:
         """Return every configured peer."""
         return self._call("ListPeers", PeersReply)
 
-    def paths(self, peer: str | None) -> PathsReply:
-        """Return every path to one peer, or to all."""
-        return self._call("ListPaths", PathsReply, peer=peer)
+    def paths(
+        self, peer: str | None, plane: int | None = None, state: str | None = None
+    ) -> PathsReply:
+        """Return every path to one peer, or to all; of a plane or in a state, if one is given."""
+        return self._call("ListPaths", PathsReply, peer=peer, plane=plane, state=state)
 
     def connections(self, peer: str | None) -> ConnectionsReply:
         """Return every QP with one peer, or with all."""

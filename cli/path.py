@@ -68,12 +68,8 @@ def list_(
     --json is never cut.
     """
     with Client(socket) as client:
-        reply = client.paths(peer)
-    paths = [
-        found
-        for found in reply["paths"]
-        if plane in (None, found.plane) and state in (None, found.state)
-    ]
+        reply = client.paths(peer, plane, state)
+    paths = reply["paths"]
     if summary:
         sums: PathSumsReply = {
             "schema_version": reply["schema_version"],
@@ -84,7 +80,7 @@ def list_(
         else:
             click.echo(pathtable.render_sums(sums["sums"], _limit(every)))
     elif as_json:
-        print_json({**reply, "paths": paths})
+        print_json(reply)
     else:
         click.echo(pathtable.render(paths, _limit(every)))
 

@@ -45,6 +45,7 @@ from mrcd.model import (
     ChangesReply,
     ConfigReply,
     ConnectionsReply,
+    ConnInfo,
     DeniedReply,
     DenyReply,
     Direction,
@@ -53,7 +54,9 @@ from mrcd.model import (
     MapReply,
     MonitorReply,
     MonitorSample,
+    PathInfo,
     PathsReply,
+    PathState,
     PeerInfo,
     PeersReply,
     PlaneReply,
@@ -71,6 +74,7 @@ from mrcd.rules.elements import NoSuchElement
 INTERVAL_MIN_MS = 10  # a sample reads every map once; a shorter interval would only measure itself
 INTERVAL_MAX_MS = 3_600_000
 SHARED_NS = 5_000_000  # a sample up to this age is shared by several callers
+SLICE_S = 0.003  # of a long list, before the event loop's other tasks get a turn
 PROBES_MAX = 100  # for each path; this takes a second
 CONFIRM_MAX_S = 3600
 SNAPLEN_MAX = 262_144  # as in tcpdump; longer than any packet
@@ -130,16 +134,35 @@ class Control(VarlinkInterface, name=INTERFACE):
         return {"schema_version": SCHEMA_VERSION, "peers": self._source.peers()}
 
     @varlinkmethod
-    def ListPaths(self, *, peer: str | None = None) -> PathsReply:
-        """Return every path (an EV of a QP) to one peer or to all."""
+    async def ListPaths(
+        self, *, peer: str | None = None, plane: int | None = None, state: PathState | None = None
+    ) -> PathsReply:
+        """Return every path (an EV of a QP) to one peer or to all, of all planes and states or of
+        the given one."""
         self._check_peer(peer)
-        return {"schema_version": SCHEMA_VERSION, "paths": self._source.paths(peer)}
+        found: list[PathInfo] = []
+        async for name in self._each(peer):
+            paths = self._source.paths(name)
+            found += [p for p in paths if plane in (None, p.plane) and state in (None, p.state)]
+        return {"schema_version": SCHEMA_VERSION, "paths": found}
 
     @varlinkmethod
-    def ListConnections(self, *, peer: str | None = None) -> ConnectionsReply:
+    async def ListConnections(self, *, peer: str | None = None) -> ConnectionsReply:
         """Return every QP of one peer or of all."""
         self._check_peer(peer)
-        return {"schema_version": SCHEMA_VERSION, "connections": self._source.connections(peer)}
+        found: list[ConnInfo] = []
+        async for name in self._each(peer):
+            found += self._source.connections(name)
+        return {"schema_version": SCHEMA_VERSION, "connections": found}
+
+    async def _each(self, peer: str | None) -> AsyncIterator[str]:
+        """Yield the name of one peer or of each; the event loop's other tasks get turns between."""
+        since = time.monotonic()
+        for name in self._source.peer_names() if peer is None else [peer]:
+            yield name
+            if time.monotonic() > since + SLICE_S:
+                await asyncio.sleep(0)
+                since = time.monotonic()
 
     @varlinkmethod
     def GetStats(self) -> StatsReply:

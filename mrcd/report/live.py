@@ -23,5 +23,9 @@ class Live:
         return self._running.engine
 
     def _chosen(self, name: str | None) -> list[Peer]:
-        """Return the configured peer of a name; all of them for None."""
-        return [peer for peer in self._engine.config.peers if name in (None, peer.name)]
+        """Return the configured peer of a name, if there is one; all of them for None."""
+        engine = self._engine
+        if name is None:
+            return list(engine.config.peers)
+        known = engine.peers.all.get(name)
+        return [] if known is None else [known.configured]

@@ -7,8 +7,10 @@ import asyncio
 import json
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 import pytest
 
 from mrcd.control.server import ControlError
-from mrcd.model import INTERFACE
+from mrcd.model import INTERFACE, PathInfo
 from mrcd.service import log
 from tests.unit.control_double import FakeSource, server_of
 
@@ -99,6 +101,57 @@ def test_lists_can_be_narrowed_to_a_peer(path: Path) -> None:
             assert [item["peer"] for item in reply["parameters"][key]] == ["h3"]
 
     converse(path, FakeSource(), talk)
+
+
+def test_paths_can_be_narrowed_to_a_plane_and_a_state(path: Path) -> None:
+    async def talk(caller: Caller) -> None:
+        for asked, count in (
+            ({"plane": 1}, 2),
+            ({"plane": 0}, 0),
+            ({"state": "ASSUMED_BAD"}, 2),
+            ({"state": "GOOD", "plane": 1}, 0),
+        ):
+            reply = await caller.call(f"{INTERFACE}.ListPaths", **asked)
+            assert len(reply["parameters"]["paths"]) == count, asked
+        reply = await caller.call(f"{INTERFACE}.ListPaths", state="BROKEN")
+        assert reply["error"] == "org.varlink.service.InvalidParameter"
+
+    converse(path, FakeSource(), talk)
+
+
+class Crowd(FakeSource):
+    """A source with many peers, each of which takes a while to read; counts others' turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = 0
+        self.seen: list[int] = []
+
+    def peer_names(self) -> list[str]:
+        return [f"h{number}" for number in range(200)]
+
+    def paths(self, peer: str | None) -> list[PathInfo]:
+        time.sleep(0.0005)
+        self.seen.append(self.turns)
+        return [replace(found, peer=str(peer)) for found in super().paths("h2")]
+
+
+def test_long_list_leaves_turns_to_others(path: Path) -> None:
+    crowd = Crowd()
+
+    async def talk(caller: Caller) -> None:
+        async def count() -> None:
+            while True:
+                crowd.turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(count())
+        reply = await caller.call(f"{INTERFACE}.ListPaths")
+        beside.cancel()
+        assert len({found["peer"] for found in reply["parameters"]["paths"]}) == 200
+
+    converse(path, crowd, talk)
+    assert crowd.seen[-1] - crowd.seen[0] > 10
 
 
 @pytest.mark.parametrize("method", ["ListPaths", "ListConnections"])
