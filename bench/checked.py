@@ -46,11 +46,13 @@ class Progress:
 
 
 PROGRESS = Progress()
+_SAYING = threading.Lock()
 
 
 def say(**result: object) -> None:
-    """Print one JSON object for the parent process."""
-    print(json.dumps(result), flush=True)
+    """Print one JSON object for the parent process, whole whatever thread says something."""
+    with _SAYING:
+        print(json.dumps(result), flush=True)
 
 
 def report() -> None:

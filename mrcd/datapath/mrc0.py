@@ -322,7 +322,7 @@ async def _prepare(nl: Netlink, config: Config) -> None:
     for interface in _steered(config):
         await sysfs.spread_receiving(interface, sysfs.UDEV_S)  # check_steering warns if this fails
     for interface in [*(one for pair in _pairs(config) for one in pair), config.mrc0.name]:
-        await nl.set_link(interface, arp=False, up=True)
+        await nl.set_link(interface, arp=False, multicast=False, up=True)
     await _open_port(nl, config)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from ipaddress import ip_interface
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from mrcd.service.log import get_logger
 log = get_logger()
 
 GATEWAY_WAIT_S = 1.0
+_AWAY = (errno.ENETDOWN, errno.ENODEV)
 
 
 class Gateways:
@@ -35,7 +37,7 @@ class Gateways:
         planes = self._nics.planes
         for plane in planes:
             if plane.link.up:
-                await self._address_and_route(plane)
+                await self._first(plane)
             self._nics.write(plane)
         for plane in planes:
             if plane.gateway_mac is not None:  # adopted: verify it without delaying the start
@@ -89,6 +91,15 @@ class Gateways:
 
     def close(self) -> None:
         """End nothing: its tasks are those of the planes."""
+
+    async def _first(self, plane: Plane) -> None:
+        """Give a NIC its address and route, unless it has just been set down or taken away."""
+        try:
+            await self._address_and_route(plane)
+        except OSError as error:
+            if error.errno not in _AWAY:
+                raise
+            log.warning("plane.not_restored", plane=plane.index, error=str(error))
 
     async def _address_and_route(self, plane: Plane) -> None:
         """Add a missing address or route, and record what was added so that it can be removed."""

@@ -73,11 +73,12 @@ class HelpedNetlink(Netlink):
         up: bool | None = None,
         mtu: int | None = None,
         arp: bool | None = None,
+        multicast: bool | None = None,
         mac: bytes | None = None,
     ) -> None:
         """Change the settings of an interface that are not None."""
         text = None if mac is None else mac_text(mac)
-        self._change(requests.SetLink(name, up=up, mtu=mtu, arp=arp, mac=text))
+        self._change(requests.SetLink(name, up=up, mtu=mtu, arp=arp, multicast=multicast, mac=text))
 
     async def rename_link(self, index: int, name: str) -> None:
         """Give an interface of ours its name again, down if the kernel wants that."""

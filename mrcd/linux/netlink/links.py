@@ -16,6 +16,7 @@ from mrcd.linux.netlink.connection import Connection, trying
 from mrcd.linux.netlink.messages import link_of, mac_text
 
 _XDP_MODES = {"xdp": "native", "xdpgeneric": "generic", "xdpoffload": "offload"}
+_IFF_MULTICAST = 0x1000
 _IFA_F_NODAD = 0x02
 _IFA_F_NOPREFIXROUTE = 0x200
 
@@ -150,9 +151,14 @@ class Links(Connection):
         up: bool | None = None,
         mtu: int | None = None,
         arp: bool | None = None,
+        multicast: bool | None = None,
         mac: bytes | None = None,
     ) -> None:
         """Change the settings of an interface that are not None."""
+        if multicast is not None:
+            flags = {"flags": _IFF_MULTICAST * multicast, "change": _IFF_MULTICAST}
+            with trying(f"set multicast {multicast} on link {name}"):
+                await self._ipr.link("set", index=self.index(name), **flags)
         spec: dict[str, Any] = {}
         if up is not None:
             spec["state"] = "up" if up else "down"

@@ -82,6 +82,7 @@ class SetLink:
     up: bool | None = None
     mtu: int | None = None
     arp: bool | None = None
+    multicast: bool | None = None
     mac: str | None = None
     gso_size: int | None = None
     gso_segs: int | None = None

@@ -43,7 +43,7 @@ _VETH_INFO_PEER = 1
 _MACVLAN_MODE, _MACVLAN_PRIVATE = 1, 1
 _VXLAN_LEARNING, _VXLAN_PORT, _VXLAN_UDP_ZERO_CSUM6_RX = 7, 15, 20
 _VXLAN_COLLECT_METADATA, _VXLAN_VNIFILTER = 25, 30
-_IFF_UP, _IFF_NOARP = 0x1, 0x80
+_IFF_UP, _IFF_NOARP, _IFF_MULTICAST = 0x1, 0x80, 0x1000
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
 _IFA_F_NODAD, _IFA_F_NOPREFIXROUTE = 0x02, 0x200
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_METRICS, _RTA_VIA = 1, 4, 5, 8, 18
@@ -216,6 +216,7 @@ class RouteNetlink:
         for bit, value in (
             (_IFF_UP, request.up),
             (_IFF_NOARP, None if request.arp is None else not request.arp),
+            (_IFF_MULTICAST, request.multicast),
         ):
             if value is not None:
                 change |= bit

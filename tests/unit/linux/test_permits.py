@@ -77,7 +77,7 @@ ALLOWED: list[Request] = [
     CreateVxlan("mrc0u", 4974, 1450, M),
     DeleteLink("mrc0c"),
     DeleteLink("old0"),
-    SetLink("mrc0cp", up=True, arp=False),
+    SetLink("mrc0cp", up=True, arp=False, multicast=False),
     SetLink("mrc0", gso_size=65536, gso_segs=65535),
     SetLink("mrc0p", master=0),
     RenameLink(7, "mrc0"),

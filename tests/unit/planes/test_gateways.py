@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,7 @@ class Kernel:
         self.macs: dict[str, bytes] = {}
         self.asked: list[str] = []
         self.failing: list[Exception] = []
+        self.down: dict[str, OSError] = {}
 
     async def addresses(self, name: str) -> list[str]:
         return self.given.get(name, [])
@@ -49,6 +51,8 @@ class Kernel:
         return [SimpleNamespace(dst=dst) for dst in self.routed.get(name, [])]
 
     async def replace_route(self, dst: str, *, dev: str, via: str) -> None:
+        if dev in self.down:
+            raise self.down[dev]
         self.routed.setdefault(dev, []).append(dst)
 
     async def resolve_neighbor(self, name: str, _ip: str, _wait_s: float) -> bytes | None:
@@ -117,6 +121,20 @@ def test_planes_get_addresses_routes_and_gateways(tmp_path: Path) -> None:
             assert stand.kernel.routed[plane.link.name] == [destinations]
         await stand.ground.restore(stand.planes[0])
         assert len(stand.kernel.given["plane0"]) == len(stand.kernel.routed["plane0"]) == 1
+
+    run(tmp_path, work)
+
+
+def test_nic_that_is_set_down_during_the_start_ends_nothing(tmp_path: Path) -> None:
+    async def work(stand: Stand) -> None:
+        stand.kernel.macs = {"plane0": MAC}
+        stand.kernel.down["plane1"] = OSError(errno.ENETDOWN, "Nexthop device is not up")
+        await stand.ground.configure()
+        assert [plane for plane, _ in stand.written] == [0, 1, 0]
+        stand.kernel.down["plane0"] = OSError(errno.EPERM, "not permitted")
+        stand.kernel.routed.clear()
+        with pytest.raises(OSError, match="not permitted"):
+            await stand.ground.configure()
 
     run(tmp_path, work)
 
