@@ -378,6 +378,23 @@ async def check_steering(config: Config) -> None:
             log.warning("interface.untuned", interface=interface, error=error)
 
 
+def spread_again(config: Config) -> dict[str, str | None]:
+    """Spread packets over CPUs again where another program has ended that.
+
+    Return the interfaces where it had, and why it cannot be undone, if it cannot.
+    """
+    found: dict[str, str | None] = {}
+    for interface in _steered(config):
+        try:
+            if sysfs.spread_again(interface):
+                found[interface] = None
+        except FileNotFoundError:
+            continue  # it is made anew
+        except OSError as error:
+            found[interface] = str(error)
+    return found
+
+
 def given(records: Path, name: str) -> list[str]:
     """Return the addresses that we gave to mrc0."""
     entries = map(pins.given, pins.recorded(records, "address"))

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mrcd.config.config import Config
+from mrcd.datapath import mrc0
 from mrcd.datapath.attachment import Attachment, Hook
 from mrcd.datapath.clock import Clock
 from mrcd.engine.interfaces import OurInterfaces
@@ -37,7 +38,13 @@ class Upkeep:
     def repair(self, nl: Netlink, findings: Findings) -> Repair:
         """Return what looks, compares and acts."""
         means = Means(
-            self.wanted, self.hooks, self.attachment, self._remake, self._reroute, self.planes
+            self.wanted,
+            self.hooks,
+            self.attachment,
+            self._remake,
+            self._reroute,
+            self.planes,
+            self._spread,
         )
         return Repair(nl, means, findings)
 
@@ -63,6 +70,10 @@ class Upkeep:
         """Attach the programs of an interface that has taken the place of another one."""
         if (attachment := self.attachment()) is not None:
             await attachment.attach([hook for hook in self.hooks if hook.interface == interface])
+
+    def _spread(self) -> Mapping[str, str | None]:
+        config = self.config()
+        return {} if config is None else mrc0.spread_again(config)
 
     async def _remake(self) -> None:
         """Make what is missing of mrc0, and tell everything that depends on it."""

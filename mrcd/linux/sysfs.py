@@ -10,6 +10,7 @@ setting as soon as the interface appears.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Iterable, Iterator
@@ -54,23 +55,30 @@ def _own() -> Iterator[int]:
         os.close(root)
 
 
-def write_interfaces(names: Iterable[str], attribute: str, value: str) -> None:
-    """Write an attribute of interfaces, for instance "queues/rx-0/rps_cpus".
+def write_interfaces(
+    names: Iterable[str], attribute: str, value: str, *, unless_set: bool = False
+) -> bool:
+    """Write an attribute of interfaces, a mask of CPUs such as "queues/rx-0/rps_cpus".
 
-    Raises OSError, which names what could not be written.
+    unless_set: masks that are not empty stay as they are. Return whether any was written. Raises
+    OSError, which names what could not be written.
     """
+    written = False
     with _own() as root:
         for name in names:
             try:
-                fd = os.open(f"class/net/{name}/{attribute}", os.O_WRONLY, dir_fd=root)
+                fd = os.open(f"class/net/{name}/{attribute}", os.O_RDWR, dir_fd=root)
             except OSError as error:
                 raise OSError(
                     error.errno, f"cannot open {attribute} of {name}: {error.strerror}"
                 ) from None
             try:
-                os.write(fd, value.encode())
+                if not (unless_set and _mask(os.read(fd, 4096).decode())):
+                    os.write(fd, value.encode())
+                    written = True
             finally:
                 os.close(fd)
+    return written
 
 
 def write_sysctls(name: str) -> list[str]:
@@ -104,22 +112,40 @@ def forget_ipv4_routes() -> str | None:
     return None
 
 
-def write_steering(name: str) -> bool:
+def write_steering(name: str) -> bool | None:
     """Spread an interface's packets over all CPUs, each flow on one, if that is permitted.
 
-    Return whether it was. Where no sysfs of our own can be opened, this writes to /sys, if it shows
-    our network namespace.
+    Return whether they were not before; None if it is not permitted. Where no sysfs of our own can
+    be opened, this writes to /sys, if it shows our network namespace.
     """
     if (channel := client.current()) is not None:
-        return bool(channel.ask(SpreadReceiving(name)))
+        return channel.ask(SpreadReceiving(name))  # type: ignore[no-any-return]  # as here
     mask = cpu_mask(all_cpus())
     with contextlib.suppress(PermissionError):
-        write_interfaces([name], _STEERING, mask)
-        return True
+        return write_interfaces([name], _STEERING, mask, unless_set=True)
     with contextlib.suppress(OSError):
         if _shown_in_sys(name):
             (_INTERFACES / name / _STEERING).write_text(mask)
-    return False
+    return None
+
+
+def spread_again(name: str) -> bool:
+    """Spread an interface's packets again if they are not; return whether they were not.
+
+    Raises OSError if that cannot be done, or the interface is gone.
+    """
+    spread = write_steering(name)
+    if spread is None and _shown_in_sys(name) and not _mask(_steering(name)):
+        raise PermissionError(errno.EACCES, f"only root may write {_INTERFACES / name / _STEERING}")
+    return bool(spread)
+
+
+def _steering(name: str) -> str:
+    return (_INTERFACES / name / _STEERING).read_text()
+
+
+def _mask(text: str) -> int:
+    return int(text.replace(",", "") or "0", 16)
 
 
 def _shown_in_sys(name: str) -> bool:
@@ -134,14 +160,14 @@ async def spread_receiving(name: str, wait_s: float) -> str | None:
     """
     import asyncio  # noqa: PLC0415  # the privileged process does without it
 
-    if write_steering(name):
+    if write_steering(name) is not None:
         return None
     try:
         if not _shown_in_sys(name):
             return f"/sys shows another network namespace than that of {name}"
         file = _INTERFACES / name / _STEERING
         deadline = asyncio.get_running_loop().time() + wait_s
-        while not file.read_text().strip("0,\n"):
+        while not _mask(_steering(name)):
             if asyncio.get_running_loop().time() > deadline:
                 return (
                     f"{file} is 0 and only root may write it: is udev's rule 90-mrcd.rules there?"

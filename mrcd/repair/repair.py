@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -50,7 +50,8 @@ class Means:
     """What Repair looks at and acts through. `wanted` returns None while there is nothing to do.
 
     `remake` makes what is missing of mrc0 and those beside it, `reroute` installs the routes to a
-    prefix's peer, and `attachment` is None while programs are being replaced.
+    prefix's peer, and `attachment` is None while programs are being replaced. `spread` spreads
+    packets over CPUs again, and returns as mrc0.spread_again.
     """
 
     wanted: Callable[[], Wanted | None]
@@ -59,6 +60,7 @@ class Means:
     remake: Callable[[], Awaitable[None]]
     reroute: Callable[[Sequence[str]], Awaitable[None]]
     planes: Planes
+    spread: Callable[[], Mapping[str, str | None]]
 
 
 class Repair:
@@ -122,7 +124,21 @@ class Repair:
         for plane in self._means.planes.planes:
             if not plane.present and reading.named(present.links, plane.configured):
                 self._means.planes.bind(plane)
-        self._name(await self._repair(wanted, compare(wanted, present)))
+        failed = await self._repair(wanted, compare(wanted, present))
+        self._name(failed | self._spread())
+
+    def _spread(self) -> dict[str, str]:
+        """Have packets spread over CPUs again; return where they cannot be, with the remedy."""
+        failed: dict[str, str] = {}
+        for name, error in self._means.spread().items():
+            about = f"{name} steering"
+            text = f"packets of {name} are not spread over CPUs any more (rps_cpus)"
+            if error is None:
+                log.warning("interface.repaired", about=about, what=text)
+                self._repeats.repaired(about, time.monotonic())
+            else:
+                failed[about] = f"{text}, and TCP over mrc0 is reordered: {error}"
+        return failed
 
     async def _look(self, wanted: Wanted) -> Present:
         asked = self._next(wanted)

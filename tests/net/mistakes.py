@@ -15,7 +15,7 @@ from typing import Any
 
 from mrcd.lab import state
 from mrcd.lab.assembler import finish
-from mrcd.linux import bpf, ethtool, netns, rtnl
+from mrcd.linux import bpf, ethtool, netns, rtnl, sysfs
 from mrcd.linux.interfaces import LinkState
 from tests.net import lab_hosts
 
@@ -137,7 +137,23 @@ def take_name(lab: Lab) -> None:
     )
 
 
+def stop_spreading(name: str) -> Do:
+    """Return what has all packets of an interface handled by the CPU that they arrive on."""
+
+    def run(lab: Lab) -> None:
+        with netns.entered(lab.namespace(HOST)):
+            sysfs.write_interfaces([name], "queues/rx-0/rps_cpus", "0")
+
+    return run
+
+
 REPAIRED = (
+    Mistake(
+        "receive packet steering switched off",
+        stop_spreading("mrc0p"),
+        "switches it on",
+        "mrc0p steering",
+    ),
     Mistake(
         "a program put before mrcd's",
         put_ahead(PLANE),

@@ -22,7 +22,7 @@ def steering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file.write_bytes(b"0\n")
     (tmp_path / NAME / "ifindex").write_bytes(b"7\n")
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **_more: object) -> None:
         raise PermissionError
 
     monkeypatch.setattr(sysfs, "_INTERFACES", tmp_path)
@@ -52,3 +52,10 @@ def test_nobody_does_it(steering: Path) -> None:
     error = asyncio.run(sysfs.spread_receiving(NAME, 0.02))
     assert error is not None
     assert "90-mrcd.rules" in error
+
+
+def test_steering_that_was_taken_away_and_only_root_may_give_back(steering: Path) -> None:
+    with pytest.raises(PermissionError, match=r"only root may write .*rps_cpus"):
+        sysfs.spread_again(NAME)
+    steering.write_bytes(b"00000000,00000002\n")
+    assert not sysfs.spread_again(NAME)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from mrcd.datapath.attachment import Hook
 from mrcd.datapath.datapath import DatapathError
@@ -50,6 +51,7 @@ class Host:
         self.error: Exception | None = None
         self.done: list[object] = []
         self.findings = Findings()
+        self.unspread: dict[str, str | None] = {}
         self.replacing = False  # a capture replaces programs
         plane = SimpleNamespace(present=True, configured="plane1")
         self.planes = SimpleNamespace(planes=[plane], restore=self.restore, bind=self.bind)
@@ -61,6 +63,7 @@ class Host:
             self.remake,
             self.reroute,
             cast(Any, self.planes),
+            lambda: self.unspread,
         )
         self.repair = Repair(cast(Any, self), means, self.findings)
 
@@ -170,6 +173,20 @@ def test_kernel_is_asked_for_the_ways_to_peers_in_turn(
     for _ in range(2):
         host.look()
     assert host.findings.lines == []
+
+
+def test_packets_that_are_not_spread_any_more(host: Host) -> None:
+    host.unspread = {"mrc0p": None}
+    with capture_logs() as logged:
+        host.look()
+    (event,) = logged
+    assert (event["event"], event["about"]) == ("interface.repaired", "mrc0p steering")
+    assert host.findings.lines == []
+    host.unspread = {"mrc0p": "only root may write it"}
+    host.look()
+    (line,) = host.findings.lines
+    assert "packets of mrc0p are not spread over CPUs any more" in line
+    assert line.endswith("only root may write it")
 
 
 def test_program_that_stands_before_ours_is_overtaken(host: Host) -> None:
