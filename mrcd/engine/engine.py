@@ -39,6 +39,7 @@ from mrcd.measure.measure import Measuring
 from mrcd.paths.feed import PathFeed
 from mrcd.paths.log import PathLog
 from mrcd.peers import saved
+from mrcd.peers.blocked import Blocked
 from mrcd.peers.channels import Admission
 from mrcd.peers.endpoint import Endpoint
 from mrcd.peers.peers import Peers
@@ -64,6 +65,9 @@ log = get_logger()
 DRAIN_S = 5.0
 """A drain waits no longer than this for outstanding packets, because a peer may be dead."""
 _DRAIN_LOOK_S = 0.02
+FIREWALL_S = 1.0
+"""Time between two looks whether hand-shakes that arrive are read."""
+_FIREWALL = "firewall"
 SAVE_AGAIN_S = 2.0
 """The time between two attempts to write a state file, perhaps to a disk that was full."""
 
@@ -205,6 +209,7 @@ class Engine:
         await self._remove_strays(attachment, wanted, code)
         self._tasks.spawn(self._upkeep.repair(nl, self.findings).follow())
         self._tasks.spawn(self._save_again())
+        self._tasks.spawn(self._look_for_firewall())
 
     async def _open(self, layout: Sizes) -> Path:
         """Open the maps and this build's programs for them; make what is missing."""
@@ -500,6 +505,23 @@ class Engine:
         if self._peers is not None:
             self._peers.set_planes(mask)
             self._memory.changed()  # the number of the update is saved
+
+    async def _look_for_firewall(self) -> None:
+        """Name, while it lasts, that peers' hand-shakes arrive and do not reach our sockets."""
+        blocked = Blocked()
+        while True:
+            await asyncio.sleep(FIREWALL_S)
+            passed = self.datapath.counters()["control_rx"]
+            if blocked.look(passed, self.peers.datagrams_read):
+                port = self.config.transport.control_port
+                text = (
+                    f"hand-shakes of peers arrive, and none reaches mrcd: a firewall of this host "
+                    f"drops UDP port {port}; `mrcctl doctor` names chains of nftables that do, "
+                    f"and `nft list ruleset` shows all rules"
+                )
+                self.findings.put(_FIREWALL, _FIREWALL, text)
+            elif self.findings.about(_FIREWALL):
+                self.findings.drop(_FIREWALL, _FIREWALL)
 
     async def _save_again(self) -> None:
         """Try again, now and then, to write files that could not be written."""

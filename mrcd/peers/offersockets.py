@@ -69,6 +69,7 @@ class OfferSockets(PlaneSockets):
         self._on_datagram = on_datagram
         self._encap = encap
         self._rest_s = rest_s
+        self.read = 0  # datagrams, so far
         self._resting: asyncio.TimerHandle | None = None
         self._source: dict[int, tuple[bytes, Address]] = {}
 
@@ -114,6 +115,7 @@ class OfferSockets(PlaneSockets):
                 datagram, source = self._in[plane].recvfrom(_MAX_DATAGRAM)
             except OSError:  # empty, or an ICMP error about a packet we sent, or the NIC is gone
                 return found
+            self.read += 1
             self._on_datagram(datagram, plane, source[0])
         return READ_MAX
 

@@ -74,6 +74,8 @@ class Peers(Placed):
     `all` holds what is known of each, by name.
     """
 
+    _sockets: OfferSockets
+
     def __init__(
         self,
         config: Config,
@@ -435,6 +437,11 @@ class Peers(Placed):
         """Why QPs of peers are set up anew, by peer."""
         told = {name: peer.failed for name, peer in self.all.items()}
         return {name: text for name, text in told.items() if text is not None}
+
+    @property
+    def datagrams_read(self) -> int:
+        """How many datagrams our sockets have taken so far."""
+        return self._sockets.read
 
     @property
     def answering(self) -> list[str]:

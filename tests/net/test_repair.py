@@ -214,3 +214,15 @@ def test_rule_that_leads_packets_elsewhere_is_named(shared_lab: Lab) -> None:
         shared_lab.run(HOST, "ip", "rule", "del", "pref", "5270")
         shared_lab.run(HOST, "ip", "route", "flush", "table", "52")
     lab_hosts.until_ok(shared_lab.name, HOST, CONTENT_S)
+
+
+def test_firewall_of_the_host_that_drops_hand_shakes_is_named(make_lab: MakeLab) -> None:
+    """Peers' packets arrive, and their sockets get none: from the start, and later on."""
+    lab = make_lab(daemons=True, planes=2)
+    lab_hosts.until_ok(lab.name, HOST, 60)
+    lab.run(
+        HOST, "nft", "table inet f { chain i { type filter hook input priority 0; policy drop; }; }"
+    )
+    eventually(lambda: mistakes.named(lab, "a firewall of this host drops UDP port"), "why", 30.0)
+    lab.run(HOST, "nft", "delete table inet f")
+    lab_hosts.until_ok(lab.name, HOST, CONTENT_S)

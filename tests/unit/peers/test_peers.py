@@ -27,6 +27,7 @@ class Sockets:
     """A double of a host's sockets on two planes: the network takes what they send."""
 
     def __init__(self, arrived: Callable[[bytes, int, str], None]) -> None:
+        self.read = 0
         self.arrived = arrived
         self.send: Callable[[int, bytes | None, Address, bytes], None] = lambda *_: None
 
