@@ -119,7 +119,7 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
         envelope=_envelope(found),
         udp_ports=_udp_ports(found),
         control_port=found.transport.control_port if found else 0,
-        closed=_closed(found.transport.control_port) if found else None,
+        closed=closed(found.transport.control_port) if found else None,
     )
 
 
@@ -218,7 +218,7 @@ def _udp_ports(found: Config | None) -> tuple[int, ...]:
     return (*ports, found.transport.cell_port) if found.cell_udp else ports
 
 
-def _closed(port: int) -> tuple[str, ...] | None:
+def closed(port: int) -> tuple[str, ...] | None:
     """Return the chains of nftables that drop what comes to a UDP port; None if none can be read.
 
     Without the tool there are no rules of nftables, unless another program made them.

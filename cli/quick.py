@@ -77,6 +77,7 @@ def up(
 
     where = quickdown.here(socket, bpffs)
     _refuse_second(where, folder)
+    _refuse_firewall()
     own = name or files.name_of(sockets.gethostname())
     given = addresses or files.addresses_of(own)
     secret = None if insecure else _secret()
@@ -156,6 +157,24 @@ def _refuse_second(where: quickdown.Places, folder: Path) -> None:
                 pass
         except pins.PinError as error:
             raise CommandError(str(error)) from error
+
+
+def _refuse_firewall() -> None:
+    """Raise CommandError if this host's firewall drops what other hosts send to find it."""
+    from cli import facts  # noqa: PLC0415
+    from mrcd.config.config import Transport  # noqa: PLC0415
+    from mrcd.quick import search  # noqa: PLC0415
+
+    for port in (search.PORT, Transport().control_port):
+        chains = facts.closed(port)
+        if chains:
+            remedy = "; ".join(
+                f"nft insert rule {chain} udp dport {port} accept" for chain in chains
+            )
+            raise CommandError(
+                f"this host's firewall ({', '.join(chains)}) drops UDP port {port}, by which the "
+                f"hosts hear each other: `{remedy}`"
+            )
 
 
 def _status(socket: str) -> Status | None:

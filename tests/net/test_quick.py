@@ -344,3 +344,17 @@ def test_second_one_is_refused(hosts: Quick, tmp_path: Path) -> None:
     assert code == 1
     assert "nothing is up" in error
     (hosts.folder / "a" / "quick").rmdir()
+
+
+def test_firewall_that_drops_the_search_is_named_at_once(hosts: Quick) -> None:
+    """It would end after the whole wait, and say that nobody is heard."""
+    cross(hosts)
+    before = hosts.state("a")
+    hosts.run(
+        "a", "nft", "table inet f { chain i { type filter hook input priority 0; policy drop; }; }"
+    )
+    code, _out, error = finished(hosts.up("a", "eth1", "eth2", secret="x" * 43 + "="))
+    assert code == 1
+    assert "this host's firewall (inet f i) drops UDP port 4973" in error
+    assert "`nft insert rule inet f i udp dport 4973 accept`" in error
+    hosts.assert_nothing_left("a", before)
