@@ -103,6 +103,10 @@ class Facts:
     udp_ports: tuple[int, ...] = ()  # that a network between hosts must pass; none in a fabric
     control_port: int = 0  # the hand-shake's, the only one that packets reach through netfilter
     closed: tuple[str, ...] | None = None  # chains of nftables that drop it; None: unknown
+    mrc0: str = "mrc0"
+    routed: tuple[str, ...] = ()  # prefixes to which this host forwards what peers send
+    barred: tuple[str, ...] = ()  # chains of nftables that drop what is forwarded from mrc0
+    forwarding: Mapping[int, bool] = field(default_factory=dict)  # by IP version
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,6 +489,25 @@ def firewall(facts: Facts) -> Finding | None:
     return _ok("firewall", here + (between if some else ""))
 
 
+def gateway(facts: Facts) -> Finding | None:
+    """Check that this host forwards what peers send to the prefixes behind it."""
+    if not facts.routed:
+        return None
+    versions = {6 if ":" in prefix else 4 for prefix in facts.routed}
+    keys = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
+    off = [keys[version] for version in sorted(versions) if not facts.forwarding.get(version, True)]
+    wrong = [f"{key} is 0" for key in off]
+    wrong += [f"{chain} drops what is forwarded from {facts.mrc0}" for chain in facts.barred]
+    behind = f"{', '.join(facts.routed)}, which [mrc0] routed says is behind this host"
+    if not wrong:
+        return _ok("gateway", f"forwards to {behind}")
+    fix = [f"sysctl -w {key}=1" for key in off]
+    fix += [f"nft insert rule {chain} iifname {facts.mrc0} accept" for chain in facts.barred]
+    return Finding(
+        "gateway", "wrong", f"peers cannot reach {behind}: {'; '.join(wrong)}", tuple(fix)
+    )
+
+
 def queueing(facts: Facts) -> Finding | None:
     """Check that queueing disciplines of planes neither pace by connection nor sort by flow.
 
@@ -614,6 +637,7 @@ HOST: tuple[Check, ...] = (
     receive_queues,
     queueing,
     firewall,
+    gateway,
     group,
     daemon,
 )

@@ -18,10 +18,10 @@ import pwd
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cli import firewall
 from cli.checks import CUTS, Facts, Nic
@@ -120,6 +120,10 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
         udp_ports=_udp_ports(found),
         control_port=found.transport.control_port if found else 0,
         closed=closed(found.transport.control_port) if found else None,
+        routed=tuple(map(str, found.mrc0.routed)) if found else (),
+        mrc0=mrc0,
+        barred=_barred(mrc0) if found and found.mrc0.routed else (),
+        forwarding=_forwarding(),
     )
 
 
@@ -223,13 +227,29 @@ def closed(port: int) -> tuple[str, ...] | None:
 
     Without the tool there are no rules of nftables, unless another program made them.
     """
+    return _of_ruleset(lambda ruleset: firewall.closed(ruleset, port))
+
+
+def _barred(interface: str) -> tuple[str, ...]:
+    """Return the chains of nftables that drop what is forwarded from an interface."""
+    return _of_ruleset(lambda ruleset: firewall.barred(ruleset, interface)) or ()
+
+
+def _of_ruleset(look: Callable[[Mapping[str, Any]], tuple[str, ...]]) -> tuple[str, ...] | None:
     try:
         done = subprocess.run(
             ["nft", "-j", "list", "ruleset"], capture_output=True, timeout=30, check=True
         )
-        return firewall.closed(json.loads(done.stdout), port)
+        return look(json.loads(done.stdout))
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
         return None
+
+
+def _forwarding() -> Mapping[int, bool]:
+    """Return whether this host forwards, by the IP version."""
+    keys = {4: "ipv4/ip_forward", 6: "ipv6/conf/all/forwarding"}
+    found = {version: _number(PROC_SYS / key) for version, key in keys.items()}
+    return {version: bool(value) for version, value in found.items() if value is not None}
 
 
 def _framing(found: Config | None) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Find chains of nftables that drop what comes to a UDP port (pure).
+"""Find chains of nftables that drop what comes to a UDP port, or is forwarded (pure).
 
 What is not understood counts as letting the packets in, so a chain that is found drops them. The
 rules of iptables are among those.
@@ -8,7 +8,7 @@ rules of iptables are among those.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _HARMLESS = {"counter", "log", "limit", "drop", "reject", "return", "continue"}
@@ -20,23 +20,36 @@ Chain = tuple[str, str, str]
 """Family, table and name."""
 
 
+Excludes = Callable[[Mapping[str, Any]], bool]
+"""Returns whether nothing that the question is about can match."""
+
+
 def closed(ruleset: Mapping[str, Any], port: int) -> tuple[str, ...]:
     """Return the input chains that drop new packets to a UDP port, as `nft` names them.
 
     ruleset: what `nft -j list ruleset` prints.
     """
+    return _shut(ruleset, "input", lambda match: _excludes(match, port))
+
+
+def barred(ruleset: Mapping[str, Any], interface: str) -> tuple[str, ...]:
+    """Return the chains that drop all new packets which are forwarded from an interface."""
+    return _shut(ruleset, "forward", lambda match: _from_others(match, interface))
+
+
+def _shut(ruleset: Mapping[str, Any], hook: str, excludes: Excludes) -> tuple[str, ...]:
     rules: dict[Chain, list[Rule]] = defaultdict(list)
     policies: dict[Chain, str] = {}
     for entry in ruleset.get("nftables", ()):
         if chain := entry.get("chain"):
-            if chain.get("hook") == "input" and chain["family"] in ("inet", "ip", "ip6"):
+            if chain.get("hook") == hook and chain["family"] in ("inet", "ip", "ip6"):
                 policies[_key(chain, "name")] = chain.get("policy", "accept")
         elif rule := entry.get("rule"):
             rules[_key(rule, "chain")].append(rule.get("expr", []))
     return tuple(
         " ".join(chain)
         for chain, policy in policies.items()
-        if (policy == "drop" or _ends(rules[chain])) and not _lets_in(rules, chain, port)
+        if (policy == "drop" or _ends(rules[chain])) and not _lets_in(rules, chain, excludes)
     )
 
 
@@ -57,21 +70,21 @@ def _statements(rule: Rule, names: Iterable[str]) -> list[dict[str, Any]]:
     return [each for each in rule if each.keys() & set(names)]
 
 
-def _lets_in(rules: Mapping[Chain, list[Rule]], chain: Chain, port: int) -> bool:
-    """Return whether a rule of a chain, or of one that it calls, may let packets to a port in."""
-    return any(_takes(rules, chain[:2], rule, port) for rule in rules.get(chain, ()))
+def _lets_in(rules: Mapping[Chain, list[Rule]], chain: Chain, excludes: Excludes) -> bool:
+    """Return whether a rule of a chain, or of one that it calls, may let packets in."""
+    return any(_takes(rules, chain[:2], rule, excludes) for rule in rules.get(chain, ()))
 
 
 def _takes(
-    rules: Mapping[Chain, list[Rule]], table: tuple[str, str], rule: Rule, port: int
+    rules: Mapping[Chain, list[Rule]], table: tuple[str, str], rule: Rule, excludes: Excludes
 ) -> bool:
     for statement in rule:
         ((what, value),) = statement.items()
         if what == "match":
-            if _excludes(value, port):
+            if excludes(value):
                 return False
         elif what in ("jump", "goto"):
-            if _lets_in(rules, (*table, value["target"]), port):
+            if _lets_in(rules, (*table, value["target"]), excludes):
                 return True
         elif what not in _HARMLESS:
             return True
@@ -97,6 +110,20 @@ def _excludes(match: Mapping[str, Any], port: int) -> bool:
         if where == "dport" and protocol in ("udp", "th"):
             return not any(_holds(value, port) for value in values)
         return protocol in ("tcp", "icmp", "icmpv6", "sctp", "dccp")
+    return False
+
+
+def _from_others(match: Mapping[str, Any], interface: str) -> bool:
+    """Return whether no new packet from an interface matches."""
+    if not isinstance(match["left"], dict):
+        return False
+    ((kind, what),) = match["left"].items()
+    values, same = _values(match["right"]), match["op"] in ("==", "in")
+    if kind == "ct":
+        return same and what.get("key") == "state" and _old(values)
+    if kind == "meta" and what.get("key") in ("iif", "iifname"):
+        named = all(isinstance(value, str) and "*" not in value for value in values)
+        return named and (interface in values) != same
     return False
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mrcd import __version__
 from mrcd.config.config import Config
+from mrcd.config.overlap import Prefix
 from mrcd.datapath import budgets
 from mrcd.fabric import underlay
 from mrcd.handshake import State
 from mrcd.handshake.channel import Drop
 from mrcd.handshake.identity import encode_key
-from mrcd.linux import interfaces
+from mrcd.linux import interfaces, sysfs
 from mrcd.linux.interfaces import Traffic
 from mrcd.model import (
     CellEnvelope,
@@ -32,6 +33,8 @@ from mrcd.report.health import Health
 from mrcd.report.live import Live
 from mrcd.running import Running
 from mrcd.wire.abi import COUNTERS
+
+_FORWARDING = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
 
 
 class StatusReport(Live):
@@ -65,6 +68,7 @@ class StatusReport(Live):
                 *peers.warnings(engine),
                 *self._running.admitted.warnings,
                 *(f"plane {k}: {text}" for k, text in sorted(engine.measuring.short.items())),
+                *unforwarded(config.mrc0.routed, sysfs.forwarding()),
             ],
             peers_admitted=len(config.admitted),
             datapath=DatapathInfo(
@@ -176,3 +180,14 @@ def _envelope(config: Config) -> CellEnvelope | None:
     if not config.cells:
         return None
     return "udp" if config.cell_udp else "ipv6"
+
+
+def unforwarded(routed: Sequence[Prefix], forwards: Mapping[int, bool]) -> list[str]:
+    """Return which of the prefixes behind this host it does not forward to, with the remedy."""
+    found = []
+    for version, key in _FORWARDING.items():
+        behind = [str(prefix) for prefix in routed if prefix.version == version]
+        if behind and not forwards.get(version, True):
+            text = f"peers cannot reach {', '.join(behind)} behind this host: {key} is 0"
+            found.append(f"{text}; remedy: `sysctl -w {key}=1`")
+    return found

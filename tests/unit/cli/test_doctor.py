@@ -153,6 +153,8 @@ BAD: list[tuple[Check, dict[str, Any], str, str, str]] = [
     (checks.firewall, {"daemon": None, "closed": ("inet filter input",)}, "warn",
      "inet filter input drops what comes to UDP port 4972",
      "nft insert rule inet filter input udp dport 4972 accept"),
+    (checks.gateway, {"routed": ("10.244.1.0/24",), "forwarding": {4: False}}, "wrong",
+     "peers cannot reach 10.244.1.0/24", "sysctl -w net.ipv4.ip_forward=1"),
     (checks.merging, {"nics": nic(merges=False)}, "warn", "GRO is off on eth3",
      "ethtool -K eth3 gro on"),
     (checks.receive_queues, {"nics": nic(queues=8)}, "warn", "several on eth3, chosen by a hash",
@@ -479,3 +481,30 @@ def test_planes_are_read_from_the_kernel(tmp_path: Path) -> None:
     assert (lo.name, lo.present, lo.mtu, lo.xdp) == ("lo", True, 65536, None)
     assert (absent.name, absent.present) == ("nosuch9", False)
     assert found.mtu == 9000
+
+
+def test_gateway__only_hosts_with_prefixes_behind_them_forward() -> None:
+    assert checks.gateway(GOOD) is None
+
+
+def test_gateway__names_what_keeps_packets_back() -> None:
+    forwards = replace(GOOD, routed=("10.244.1.0/24",), forwarding={4: True, 6: False})
+    finding = checks.gateway(forwards)
+    assert finding is not None
+    assert finding.state == "ok"
+    finding = checks.gateway(
+        replace(forwards, forwarding={4: False, 6: False}, barred=("ip filter FORWARD",))
+    )
+    assert finding is not None
+    assert (finding.state, finding.fix) == (
+        "wrong",
+        (
+            "sysctl -w net.ipv4.ip_forward=1",
+            "nft insert rule ip filter FORWARD iifname mrc0 accept",
+        ),
+    )
+    assert "10.244.1.0/24" in finding.found
+    assert "ip filter FORWARD drops what is forwarded from mrc0" in finding.found
+    finding = checks.gateway(replace(forwards, routed=("10.244.1.0/24", "fd44::/64")))
+    assert finding is not None
+    assert finding.fix == ("sysctl -w net.ipv6.conf.all.forwarding=1",)

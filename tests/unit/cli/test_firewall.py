@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cli.firewall import closed
+from cli.firewall import barred, closed
 
 PORT = 4972
 Expr = list[dict[str, Any]]
@@ -27,8 +27,8 @@ def dport(right: Any, protocol: str = "udp") -> Expr:
     return matching({"payload": {"protocol": protocol, "field": "dport"}}, right)
 
 
-def meta(key: str, right: Any) -> Expr:
-    return matching({"meta": {"key": key}}, right)
+def meta(key: str, right: Any, op: str = "==") -> Expr:
+    return matching({"meta": {"key": key}}, right, op)
 
 
 def ct(key: str, right: Any) -> Expr:
@@ -112,3 +112,48 @@ def test_chains_that_are_no_matter() -> None:
 
 def test_last_rule_that_drops_only_some() -> None:
     assert found(base(dport(22, "tcp") + REJECT, policy="accept")) == ()
+
+
+# ---- what is forwarded
+
+
+def kept_back(*parts: list[dict[str, Any]]) -> tuple[str, ...]:
+    entries = [entry for part in parts for entry in part]
+    return barred({"nftables": entries}, "mrc0")
+
+
+OTHERS = (
+    ct("state", ["established", "related"]) + ACCEPT,
+    meta("iifname", "docker0") + ACCEPT,
+    meta("iifname", "mrc0", "!=") + ACCEPT,
+    meta("iifname", {"set": ["eth0", "eth1"]}) + ACCEPT,
+)
+"""Rules that let packets of other interfaces through."""
+
+
+def test_forward_chain_that_drops_what_comes_from_mrc0() -> None:
+    assert kept_back(base(*OTHERS, hook="forward")) == ("inet filter input",)
+    assert kept_back(base(*OTHERS, REJECT, hook="forward", policy="accept")) == (
+        "inet filter input",
+    )
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ACCEPT,
+        meta("iifname", "mrc0") + ACCEPT,
+        meta("iifname", "mrc*") + ACCEPT,
+        meta("oifname", "docker0") + ACCEPT,
+        meta("iifname", "docker0", "!=") + ACCEPT,
+        meta("iifname", {"set": ["eth0", "mrc0"]}) + ACCEPT,
+    ],
+    ids=str,
+)
+def test_forward_chain_that_may_let_it_through(rule: Expr) -> None:
+    assert kept_back(base(*OTHERS, rule, hook="forward")) == ()
+
+
+def test_input_chain_forwards_nothing() -> None:
+    assert kept_back(base(*OTHERS)) == ()
+    assert kept_back(base(*OTHERS, hook="forward", policy="accept")) == ()
