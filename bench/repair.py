@@ -124,8 +124,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--rate", type=int, default=100, help="of each link, Mb/s")
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="mistakes with one in its name")
     options = parser.parse_args()
-    chosen = [*REPAIRED, *NAMED]
+    words = options.only or [""]
+    every = [*REPAIRED, *NAMED]
+    chosen = [each for each in every if any(word in each.name for word in words)]
     found = {mistake.name: Figures() for mistake in chosen}
     for _ in range(options.rounds):
         with running(NAME, options.rate) as made:  # a new one: some mistakes leave traces in a lab

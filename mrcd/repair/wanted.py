@@ -14,6 +14,8 @@ from enum import Enum, auto
 from mrcd.linux.interfaces import Ahead, Bucket, LinkState
 
 Offloads = Mapping[str, bool]
+_TAKING = frozenset({"bridge", "bond", "team"})
+"""Kinds of interfaces to which all goes that arrives at their ports."""
 _BURST_SLACK, _TICK_NS = 4, 64
 """A bucket's depth may differ by so many bytes, and by what passes in a tick: it is kept as a
 time."""
@@ -269,6 +271,15 @@ def _plane(plane: OurPlane, present: Present) -> Iterator[Finding]:
         text = f"plane {number}: {plane.configured} is now called {name}; it is still used"
         remedy = f"`ip link set {name} name {plane.configured}`, or the new name in mrcd.toml"
         yield Finding(Kind.FOREIGN, f"plane {number} name", text, remedy)
+    link = present.links.get(plane.index)
+    master = present.links.get(link.master) if link is not None else None
+    if master is not None and master.kind in _TAKING:
+        text = (
+            f"plane {number}: {name} is a port of {master.name} (a {master.kind}), which takes "
+            "what comes for this host, neighbours' answers among it"
+        )
+        remedy = f"name {master.name} in place of {name}, or `ip link set {name} nomaster`"
+        yield Finding(Kind.FOREIGN, f"plane {number} master", text, remedy)
     there = {address.split("/")[0] for address in present.addresses.get(plane.index, ())}
     if plane.address is not None and plane.address not in there:
         text = f"plane {number}: {name} has lost its address {plane.address}"

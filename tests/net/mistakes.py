@@ -304,6 +304,13 @@ REPAIRED = (
 )
 NAMED = (
     Mistake(
+        "plane NIC put into a bridge",
+        commands("ip link add br9 type bridge", f"ip link set {PLANE} master br9"),
+        "names it",
+        named=f"plane 1: {PLANE} is a port of br9 (a bridge)",
+        undo=commands(f"ip link set {PLANE} nomaster", "ip link del br9"),
+    ),
+    Mistake(
         "MTU of a plane NIC lowered",
         command("ip", "link", "set", PLANE, "mtu", "1500"),
         "leaves the plane while there is another, and names it",

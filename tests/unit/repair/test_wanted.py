@@ -186,6 +186,19 @@ def test_plane_without_address_and_route() -> None:
     assert found(present) == [(Kind.PLANE, "plane 1 address"), (Kind.PLANE, "plane 1 route")]
 
 
+def test_plane_nic_in_a_bridge() -> None:
+    port = replace(GOOD.links[3], master=20)
+    for kind, named in (("bridge", True), ("bond", True), ("vrf", False)):
+        present = without(3, port, LinkState(20, "br0", kind=kind))
+        findings = compare(WANTED, present)
+        assert [each.about for each in findings] == ["plane 1 master"] * named
+    assert findings == []
+    (finding,) = compare(WANTED, without(3, port, LinkState(20, "br0", kind="bridge")))
+    assert finding.kind is Kind.FOREIGN
+    assert finding.text.startswith("plane 1: plane1 is a port of br0 (a bridge)")
+    assert "name br0 in place of plane1" in finding.remedy
+
+
 def test_packets_to_peers_that_leave_elsewhere() -> None:
     assert found(replace(GOOD, ways={"10.99.0.2": 8})) == []
     ways = {"10.99.0.2": 3, "fd99::2": 3, "10.7.7.7": 5}
