@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +18,8 @@ from mrcd.datapath.datapath import Datapath
 from mrcd.engine.engine import Engine
 from mrcd.handshake import State
 from mrcd.linux import bpfbatch
+from mrcd.planes.network import AnyNetwork
+from mrcd.planes.nexthops import Hop
 from mrcd.wire.abi import ABI
 from mrcd.wire.layout import picker
 from mrcd.wording import duration
@@ -35,6 +37,8 @@ QUIET_NS = 1_000_000_000
 
 A queue that is full drops three probes of a path within 0.1 s, and carries data all the same.
 """
+SHARED_MAX = 8
+"""More peers with the same problem share one line."""
 Unreached = Mapping[str, Mapping[int, float]]
 """Peers that are up, and the planes on which no path to them gets through: for how many seconds."""
 
@@ -178,6 +182,35 @@ def narrow(engine: Engine) -> list[str]:
         f"plane {plane} carries packets of {mtu:,} bytes to {_who(names)}; "
         f"its NICs say {engine.config.fabric.mtu:,}"
         for (plane, mtu), names in sorted(found.items())
+    ]
+
+
+def shared_nics(engine: Engine) -> list[str]:
+    """Return the peers whose planes are not apart, in words; many share one line."""
+    ground = engine.planes.ground
+    lines = by_one_nic(ground.hops.all) if isinstance(ground, AnyNetwork) else []
+    if len(lines) > SHARED_MAX:
+        return [f"{lines[0]}; and {len(lines) - 1} more such peers"]
+    return lines
+
+
+def by_one_nic(hops: Iterable[Hop]) -> list[str]:
+    """Return the peers to which several planes lead by one of their NICs, in words.
+
+    Where NICs share a network, Linux answers by one of them for the addresses of all.
+    """
+    found: dict[tuple[str, bytes], list[int]] = {}
+    for hop in hops:
+        if hop.mac is not None and hop.via == hop.address:
+            found.setdefault((hop.peer, hop.mac), []).append(hop.plane)
+    keys = ("arp_ignore=1", "arp_announce=2")
+    sysctl = " ".join(f"net.ipv4.conf.all.{key}" for key in keys)
+    return [
+        f"planes {', '.join(map(str, sorted(planes)))} lead to peer {peer} by one link-layer "
+        f"address, {mac.hex(':')}: they die together with its NIC; remedy: a network of its own "
+        f"for each plane, or `sysctl -w {sysctl}` on {peer}"
+        for (peer, mac), planes in sorted(found.items())
+        if len(planes) > 1
     ]
 
 

@@ -267,6 +267,18 @@ def subnet4(bare: Bare) -> None:
             bare.ip(host, f"address add 192.168.{plane}.{number}/24 dev {nic(plane)}")
 
 
+def flat(bare: Bare) -> None:
+    """One switch for all NICs, and IPv4 addresses of one subnet."""
+    bare.add(MIDDLE)
+    bare.ip(MIDDLE, "link add br0 type bridge")
+    bare.ip(MIDDLE, "link set br0 up")
+    for plane in range(bare.planes):
+        for number, host in enumerate(HOSTS, 1):
+            bare.cable(host, nic(plane), MIDDLE, f"{host}{plane}")
+            bare.ip(MIDDLE, f"link set {host}{plane} master br0")
+            bare.ip(host, f"address add 192.168.0.{10 * plane + number}/24 dev {nic(plane)}")
+
+
 def set_offloads(bare: Bare, settings: str) -> None:
     """Set offloads of all NICs of both hosts, as `ethtool -K` takes them.
 
@@ -292,7 +304,7 @@ def treat_no_more(bare: Bare) -> None:
 
 
 BUILDERS: dict[str, Callable[[Bare], None]] = {
-    each.__name__: each for each in (cables, bridge, router4, router6, subnet4)
+    each.__name__: each for each in (cables, bridge, router4, router6, subnet4, flat)
 }
 
 

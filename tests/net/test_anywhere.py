@@ -29,6 +29,7 @@ from tests.net.bare_hosts import (
     Make,
     bridge,
     building,
+    flat,
     nic,
     router4,
     router6,
@@ -94,6 +95,24 @@ def test_permanent_neighbour_stays_permanent(make: Make) -> None:
     time.sleep(2.5 * VERIFY_S)
     assert "PERMANENT" in bare.ip("a", "neigh show 192.168.0.2 dev eth1")
     assert "PERMANENT" not in bare.ip("a", "neigh show 192.168.1.2 dev eth2")
+    both_ways(bare, 1 << 16)
+
+
+def test_nics_on_one_network_are_told_from_planes_that_are_apart(make: Make) -> None:
+    """Linux answers for all of its addresses by any NIC; two sysctls keep them apart."""
+    bare = make(flat)
+    bare.begin()
+    one = "planes 0, 1 lead to peer b by one link-layer address"
+
+    def named() -> bool:
+        return any(line.startswith(one) for line in bare.said("a") or ())
+
+    bare.ip("a", "neigh flush all")
+    eventually(named, "status names it", 20)
+    for key in ("arp_ignore=1", "arp_announce=2"):
+        bare.run("b", "sysctl", "-qw", f"net.ipv4.conf.all.{key}")
+    bare.ip("a", "neigh flush all")
+    eventually(lambda: not named(), "they are apart", 20)
     both_ways(bare, 1 << 16)
 
 

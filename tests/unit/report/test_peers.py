@@ -34,6 +34,7 @@ def engine(**states: State) -> Any:
     }
     return SimpleNamespace(
         config=SimpleNamespace(peers=[SimpleNamespace(name=name) for name in states]),
+        planes=SimpleNamespace(ground=None),
         peers=SimpleNamespace(
             state=states.__getitem__,
             all=known,

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from mrcd.planes.nexthops import Hop
 from mrcd.report.reach import (
     QUIET_NS,
     Judged,
     Reach,
     away,
+    by_one_nic,
     sentences,
     unheard_since,
     without_neighbor,
@@ -129,3 +131,18 @@ def test_unheard_since__none_while_a_path_gets_through(
     paths: list[Judged], since: int | None
 ) -> None:
     assert unheard_since(paths, NOW) == since
+
+
+def test_by_one_nic__names_peers_that_answer_for_two_planes_by_one_address() -> None:
+    one, other = b"\x02" * 6, b"\x04" * 6
+    apart = [Hop("b", 0, "10.0.0.2", "10.0.0.2", one), Hop("b", 1, "10.0.0.12", "10.0.0.12", other)]
+    routed = [Hop("c", k, f"10.{k}.0.2", "10.9.0.1", one) for k in range(2)]
+    unknown = [Hop("d", k, f"10.0.0.{k}", f"10.0.0.{k}") for k in range(2)]
+    assert by_one_nic([*apart, *routed, *unknown]) == []
+    (line,) = by_one_nic(
+        [*routed, *(Hop("b", k, f"10.0.0.{k}", f"10.0.0.{k}", one) for k in (2, 0))]
+    )
+    assert line.startswith(
+        "planes 0, 2 lead to peer b by one link-layer address, 02:02:02:02:02:02"
+    )
+    assert "arp_ignore=1" in line
