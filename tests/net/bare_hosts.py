@@ -304,7 +304,7 @@ def treat_no_more(bare: Bare) -> None:
 
 
 BUILDERS: dict[str, Callable[[Bare], None]] = {
-    each.__name__: each for each in (cables, bridge, router4, router6, subnet4, flat)
+    each.__name__: each for each in (cables, bridge, router4, router6, subnet4)
 }
 
 
