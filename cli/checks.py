@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from mrcd.linux.kernel import version
+from mrcd.linux.kernel import FORWARDING, version
 
 State = Literal["ok", "warn", "wrong", "unknown"]
 
@@ -494,8 +494,7 @@ def gateway(facts: Facts) -> Finding | None:
     if not facts.routed:
         return None
     versions = {6 if ":" in prefix else 4 for prefix in facts.routed}
-    keys = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
-    off = [keys[version] for version in sorted(versions) if not facts.forwarding.get(version, True)]
+    off = [FORWARDING[v] for v in sorted(versions) if not facts.forwarding.get(v, True)]
     wrong = [f"{key} is 0" for key in off]
     wrong += [f"{chain} drops what is forwarded from {facts.mrc0}" for chain in facts.barred]
     behind = f"{', '.join(facts.routed)}, which [mrc0] routed says is behind this host"

@@ -32,6 +32,7 @@ from mrcd.config.keyfiles import USER, service_user, with_keys
 from mrcd.datapath.pins import is_bpffs
 from mrcd.fabric.network import with_mtu
 from mrcd.linux import bpf, ethtool, rss
+from mrcd.linux.kernel import forwarding
 from mrcd.linux.netlink import Netlink, NetlinkFailed
 from mrcd.service import capabilities
 from mrcd.wire.sources import bpf_dir
@@ -123,7 +124,7 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
         routed=tuple(map(str, found.mrc0.routed)) if found else (),
         mrc0=mrc0,
         barred=_barred(mrc0) if found and found.mrc0.routed else (),
-        forwarding=_forwarding(),
+        forwarding=forwarding(),
     )
 
 
@@ -243,13 +244,6 @@ def _of_ruleset(look: Callable[[Mapping[str, Any]], tuple[str, ...]]) -> tuple[s
         return look(json.loads(done.stdout))
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
         return None
-
-
-def _forwarding() -> Mapping[int, bool]:
-    """Return whether this host forwards, by the IP version."""
-    keys = {4: "ipv4/ip_forward", 6: "ipv6/conf/all/forwarding"}
-    found = {version: _number(PROC_SYS / key) for version, key in keys.items()}
-    return {version: bool(value) for version, value in found.items() if value is not None}
 
 
 def _framing(found: Config | None) -> str:

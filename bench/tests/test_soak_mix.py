@@ -196,12 +196,15 @@ def test_faults_of_now_are_noticed() -> None:
     assert disturber.broken == {"h1:p1"}
 
 
-def test_nic_of_mistakes_is_left_alone_while_a_fault_is_made_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def disturber(monkeypatch: pytest.MonkeyPatch) -> Disturber:
+    """Return the disturber of a lab that is described only."""
     fabric = description.generate(name="lab", hosts=3, planes=4, t1=2)
     monkeypatch.setattr(state, "read_fabric", lambda _name: fabric)
-    disturber = Disturber(running=SimpleNamespace(name="lab"))  # type: ignore[arg-type]
+    return Disturber(running=SimpleNamespace(name="lab"))  # type: ignore[arg-type]
+
+
+def test_nic_of_mistakes_is_left_alone_while_a_fault_is_made_there(disturber: Disturber) -> None:
     for element, held in (("h1:p1", True), ("p1t0-1", True), ("h1:p2", False), ("h2:p1", False)):
         with disturber.beside({"p3": "down", element: "loss=1%"}):
             assert disturber._nic.locked() is held, element
@@ -209,12 +212,9 @@ def test_nic_of_mistakes_is_left_alone_while_a_fault_is_made_there(
 
 
 def test_mistake_with_a_nic_waits_until_its_faults_are_cleared(
-    monkeypatch: pytest.MonkeyPatch,
+    disturber: Disturber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits for mrcd is excused while a fault is there; in its turn it would not end."""
-    fabric = description.generate(name="lab", hosts=3, planes=4, t1=2)
-    monkeypatch.setattr(state, "read_fabric", lambda _name: fabric)
-    disturber = Disturber(running=SimpleNamespace(name="lab"))  # type: ignore[arg-type]
     looks = []
 
     def clear(_seconds: float) -> None:

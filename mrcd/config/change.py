@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
 
 from mrcd.config.config import Config, Peer, with_endpoint
-
-Address = IPv4Address | IPv6Address
+from mrcd.fabric.hosts import Address
 
 
 @dataclass(frozen=True, slots=True)

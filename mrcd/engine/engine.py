@@ -512,16 +512,14 @@ class Engine:
         while True:
             await asyncio.sleep(FIREWALL_S)
             passed = self.datapath.counters()["control_rx"]
-            if blocked.look(passed, self.peers.datagrams_read):
-                port = self.config.transport.control_port
-                text = (
-                    f"hand-shakes of peers arrive, and none reaches mrcd: a firewall of this host "
-                    f"drops UDP port {port}; `mrcctl doctor` names chains of nftables that do, "
-                    f"and `nft list ruleset` shows all rules"
-                )
-                self.findings.put(_FIREWALL, _FIREWALL, text)
-            elif self.findings.about(_FIREWALL):
-                self.findings.drop(_FIREWALL, _FIREWALL)
+            port = self.config.transport.control_port
+            text = (
+                f"hand-shakes of peers arrive, and none reaches mrcd: a firewall of this host "
+                f"drops UDP port {port}; `mrcctl doctor` names chains of nftables that do, "
+                f"and `nft list ruleset` shows all rules"
+            )
+            found = blocked.look(passed, self.peers.datagrams_read)
+            self.findings.replace(_FIREWALL, {_FIREWALL: text} if found else {})
 
     async def _save_again(self) -> None:
         """Try again, now and then, to write files that could not be written."""

@@ -100,15 +100,6 @@ def write_sysctls(name: str) -> list[str]:
     return refused
 
 
-def forwarding() -> dict[int, bool]:
-    """Return whether this host forwards packets, by the IP version, as far as it has that."""
-    found = {}
-    for version, key in ((4, "ipv4/ip_forward"), (6, "ipv6/conf/all/forwarding")):
-        with contextlib.suppress(OSError):
-            found[version] = Path("/proc/sys/net", key).read_text().strip() != "0"
-    return found
-
-
 def forget_ipv4_routes() -> str | None:
     """Make every IPv4 connection look its route up again; return an error text or None."""
     if (channel := client.current()) is not None:

@@ -259,12 +259,7 @@ class Peers(Placed):
             if memory is not None and not versions.spoken(memory.agreed):
                 log.warning("session.outdated", peer=name, version=memory.agreed)
                 memory = None
-            framing = None if memory is None else self._framing_of(memory.offer)
-            if (
-                memory is None
-                or framing is None
-                or not self._table.holds(name, memory, cells=framing.cells, trims=framing.trims)
-            ):
+            if memory is None or not self._is_held(name, memory):
                 self._table.reset(tuple(self._table.qps_of(name)))
                 continue
             ours = self._ours(peer.configured, memory.epoch, plain=False)
@@ -274,10 +269,15 @@ class Peers(Placed):
             self._answering[name] = None
             peer.ports = self._table.peers.planes[name]
             self._endpoint.peer_established(name)
-            self._framed(peer, framing)
+            self._framed(peer, self._framing_of(memory.offer))
             resumed.append(name)
         self._count()
         return resumed
+
+    def _is_held(self, name: str, memory: Memory) -> bool:
+        """Return whether the maps still hold the QPs of a session."""
+        framing = self._framing_of(memory.offer)
+        return self._table.holds(name, memory, cells=framing.cells, trims=framing.trims)
 
     def _framing_of(self, offer: Offer) -> SessionFraming:
         takes = offer.capabilities

@@ -15,7 +15,7 @@ from mrcd.fabric import underlay
 from mrcd.handshake import State
 from mrcd.handshake.channel import Drop
 from mrcd.handshake.identity import encode_key
-from mrcd.linux import interfaces, sysfs
+from mrcd.linux import interfaces, kernel
 from mrcd.linux.interfaces import Traffic
 from mrcd.model import (
     CellEnvelope,
@@ -33,8 +33,6 @@ from mrcd.report.health import Health
 from mrcd.report.live import Live
 from mrcd.running import Running
 from mrcd.wire.abi import COUNTERS
-
-_FORWARDING = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
 
 
 class StatusReport(Live):
@@ -68,7 +66,7 @@ class StatusReport(Live):
                 *peers.warnings(engine),
                 *self._running.admitted.warnings,
                 *(f"plane {k}: {text}" for k, text in sorted(engine.measuring.short.items())),
-                *unforwarded(config.mrc0.routed, sysfs.forwarding()),
+                *unforwarded(config.mrc0.routed, kernel.forwarding()),
             ],
             peers_admitted=len(config.admitted),
             datapath=DatapathInfo(
@@ -185,7 +183,7 @@ def _envelope(config: Config) -> CellEnvelope | None:
 def unforwarded(routed: Sequence[Prefix], forwards: Mapping[int, bool]) -> list[str]:
     """Return which of the prefixes behind this host it does not forward to, with the remedy."""
     found = []
-    for version, key in _FORWARDING.items():
+    for version, key in kernel.FORWARDING.items():
         behind = [str(prefix) for prefix in routed if prefix.version == version]
         if behind and not forwards.get(version, True):
             text = f"peers cannot reach {', '.join(behind)} behind this host: {key} is 0"

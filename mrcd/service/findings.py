@@ -7,7 +7,7 @@ them all, and the daemon counts as degraded while there are any.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from mrcd.service.log import get_logger
 
@@ -32,10 +32,6 @@ class Findings:
                 log.error("trouble.found", about=about, reason=reason)
         for about in before.keys() - found.keys():
             log.info("trouble.ended", about=about)
-
-    def about(self, source: str) -> Collection[str]:
-        """Return what a source has found anything about."""
-        return self._found.get(source, {}).keys()
 
     def put(self, source: str, about: str, reason: str) -> None:
         """Add a finding, or change its text."""

@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -152,14 +153,14 @@ def test_peer_without_a_session_leaves_no_framing() -> None:
 
 def test_peer_says_that_it_loses_cells() -> None:
     assert peer().loses_cells is None
-    assert peer(replace_offer(capabilities=(CELLS_LOST,))).loses_cells is False
+    assert peer(msgspec.structs.replace(OFFER, capabilities=(CELLS_LOST,))).loses_cells is False
 
 
 def test_difference_of_files_is_told_when_it_begins() -> None:
     found = peer(refused="why")
     assert found.hear(OFFER, 5) is None
     assert (found.heard_ns, found.refused, found.other_file) == (5, None, None)
-    other = replace_offer(frame=9)
+    other = msgspec.structs.replace(OFFER, frame=9)
     told = found.hear(other, 6)
     assert told
     assert "h2" in told
@@ -175,9 +176,3 @@ def test_ports_change_once() -> None:
     assert found.set_ports(0)
     assert not found.set_ports(0)
     assert found.set_ports(BOTH)
-
-
-def replace_offer(**changed: Any) -> Offer:
-    """Return OFFER with other members."""
-    members = {name: getattr(OFFER, name) for name in OFFER.__struct_fields__}
-    return Offer(**(members | changed))
