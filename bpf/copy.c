@@ -11,6 +11,8 @@
 #define SUM_STEP 512             /* most bytes that bpf_csum_diff takes before Linux 6.13 */
 #define IP_TCP 6
 #define IP_UDP 17
+#define UNCOUNTED 1536           /* more than the buffer of an acknowledgement holds, with all headers of ours */
+#define LONGEST_SKB 16000        /* bpf_skb_change_tail() makes an skb no longer than 16 KiB with what skbs end with */
 
 /* A packet as it lies in a ring. */
 struct copy_at {
@@ -385,6 +387,22 @@ static __always_inline long store_some(struct __sk_buff *skb, u32 off, void *fro
 }
 
 /*
+ * Give the skb this length. TCP's acknowledgements without data have a truesize of 2, a
+ * beat made of one has it, too, and growing adds no more than the buffer grows by. From a
+ * packet that is longer than its truesize, the receiving TCP takes a ratio of both that
+ * overflows its eight bits, and the window that it offers can be 0 from then on: what
+ * grows gets as much more as the buffer of an acknowledgement holds.
+ */
+static __always_inline long fit_length(struct __sk_buff *skb, u32 len)
+{
+	u32 more = len + UNCOUNTED < LONGEST_SKB ? len + UNCOUNTED : LONGEST_SKB;
+
+	if (skb->len < len && len < more && bpf_skb_change_tail(skb, more, 0))
+		return -1;
+	return bpf_skb_change_tail(skb, len, 0);
+}
+
+/*
  * Write the packet behind `off` bytes, a constant, and cut the skb behind it, with
  * `tail` bytes more. Returns the packet's length, or -1.
  */
@@ -398,7 +416,7 @@ static __always_inline s32 write_copy(struct __sk_buff *skb, u32 off, u32 tail, 
 	COMPARED(len);
 	from = MASKED(c->from, 0xffff);
 	c->len = len;
-	if (bpf_skb_change_tail(skb, off + headers + len + tail, 0))
+	if (fit_length(skb, off + headers + len + tail))
 		return -1;
 	if (store_some(skb, off + headers, c->data + from, len, c->most))
 		return -1;
