@@ -333,12 +333,16 @@ static __always_inline int open_copy(u32 slot, u32 qp, u32 psn, u32 len, u8 *hea
 	return 0;
 }
 
-/* Is the TCP packet with these headers for a socket of this host? */
+/*
+ * Is the TCP packet with these headers for a connection of this host? A socket that listens
+ * is none: what is for a published port may be led on to a container.
+ */
 static __always_inline int socket_is_here(struct __sk_buff *skb, u8 *head, const struct copy_at *c)
 {
 	u64 place = MASKED(c->l4, 0x3c);
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *sk;
+	u32 listens;
 
 	if ((head[0] >> 4) == 6) {
 		__builtin_memcpy(&tuple.ipv6.saddr, head + 8, 32);
@@ -351,8 +355,9 @@ static __always_inline int socket_is_here(struct __sk_buff *skb, u8 *head, const
 	}
 	if (!sk)
 		return 0;
+	listens = sk->state == BPF_TCP_LISTEN;
 	bpf_sk_release(sk);
-	return 1;
+	return !listens;
 }
 
 /*

@@ -2,7 +2,8 @@
 /*
  * What is inside: which of the packets that arrive may enter mrc0. A stub may not. The inner source
  * must belong to the peer that sent the packet, and the inner destination to this
- * host; maps addresses and prefixes tell. What fails the check is acknowledged all the
+ * host; maps addresses and prefixes tell. An ICMP error may come from anywhere if it is
+ * about a packet to the peer: routers behind it have addresses of their own. What fails the check is acknowledged all the
  * same, and dropped where it would be delivered: a packet that can never be delivered
  * would otherwise be sent again until its QP gives up. A packet that waits in the
  * reorder ring was checked before. There is no room for it in mrc_drain, where the
@@ -45,11 +46,24 @@ static __always_inline void map_ends(u32 *ends, u32 from, u32 to)
 	ends[7] = to;
 }
 
+/*
+ * Have the destination of the packet that an ICMP error quotes in place of the error's
+ * source. Returns 0, or an error if it is none.
+ */
+static __always_inline long take_quoted(struct __sk_buff *skb, u32 off, u32 *ends, u32 v6)
+{
+	if (!is_icmp_error(skb, off, v6))
+		return -1;
+	if (v6)
+		return bpf_skb_load_bytes(skb, off + MRC_IP6_LEN + ICMP_LEN + 24, ends, 16);
+	return bpf_skb_load_bytes(skb, off + MRC_IP4_LEN + ICMP_LEN + 16, ends + 3, 4);
+}
+
 /* May the IP packet behind `off` bytes enter mrc0? Returns INNER_... */
 static __always_inline u32 check_inner_of(struct __sk_buff *skb, u32 off, const struct mrc_host *h,
 					  u32 peer, u32 v6)
 {
-	u32 ends[8], pair[2];
+	u32 ends[8], pair[2], wrong;
 
 	if (!h->inner)
 		return INNER_OK;
@@ -61,5 +75,8 @@ static __always_inline u32 check_inner_of(struct __sk_buff *skb, u32 off, const 
 			return INNER_FOREIGN;
 		map_ends(ends, pair[0], pair[1]);
 	}
-	return check_ends(peer, ends);
+	wrong = check_ends(peer, ends);
+	if (wrong == INNER_FOREIGN && !take_quoted(skb, off, ends, v6))
+		wrong = check_ends(peer, ends);
+	return wrong;
 }

@@ -100,6 +100,7 @@
 #include "frame.h"
 #include "cell.h"
 #include "hook.h"
+#include "icmp.h"
 #include "maps.c"
 #include "capture.c"
 #include "path_events.c"

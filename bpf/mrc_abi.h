@@ -707,6 +707,7 @@ struct mrc_counter_name {        /* map counter_names[counter]; daemon */
 #define MRC_C_TRIAL_REPLY 120    /* answers to these */
 #define MRC_C_DROP_TOO_LONG 121  /* dropped: longer than what gets through to the peer, and sent before that was known */
 #define MRC_C_TRIAL_RX 122       /* stubs of packets that had arrived: mostly peers' trials */
-#define MRC_C_COUNT 123
+#define MRC_C_DROP_NOT_OURS 123  /* dropped: from an address that is none of this host's, which the peer would drop */
+#define MRC_C_COUNT 124
 
 #endif

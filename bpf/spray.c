@@ -17,8 +17,8 @@ struct copy {
 	u64 len;                 /* of the application's packet, bytes */
 };
 
-/* Find the peer that owns the inner destination. */
-static __always_inline u32 *find_peer(struct __sk_buff *skb, u32 *tcp)
+/* Find the peer that owns the inner destination; `from` becomes the source, as IPv6 has it. */
+static __always_inline u32 *find_peer(struct __sk_buff *skb, u32 *tcp, u32 *from)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	u32 to[4] = {};
@@ -27,15 +27,30 @@ static __always_inline u32 *find_peer(struct __sk_buff *skb, u32 *tcp)
 		if (data + MRC_ETH_LEN + 20 > end)
 			return 0;
 		*tcp = *(u8 *)(data + MRC_ETH_LEN + 9) == IP_TCP;
-		to[2] = bpf_htonl(0xffff);
+		from[0] = from[1] = 0;
+		from[2] = to[2] = bpf_htonl(0xffff);
+		from[3] = *(__be32 *)(data + MRC_ETH_LEN + 12);
 		to[3] = *(__be32 *)(data + MRC_ETH_LEN + 16);
 	} else {
 		if (data + MRC_ETH_LEN + MRC_IP6_LEN > end)
 			return 0;
 		*tcp = *(u8 *)(data + MRC_ETH_LEN + 6) == IP_TCP;
+		copy_addr(from, data + MRC_ETH_LEN + 8);
 		copy_addr(to, data + MRC_ETH_LEN + 24);
 	}
 	return owner_of(to);
+}
+
+/*
+ * Would the peer take the packet from this host? It takes what comes from an address of
+ * this host's or of a prefix behind it, and ICMP errors of routers there.
+ */
+static __always_inline int comes_from_here(struct __sk_buff *skb, const u32 *from)
+{
+	u32 *owner = owner_of(from);
+
+	return (owner && *owner == MRC_OWNER_SELF) ||
+	       is_icmp_error(skb, MRC_ETH_LEN, skb->protocol == bpf_htons(ETH_P_IPV6));
 }
 
 /* Does the program run in the sender's context, and not where packets come in? */
@@ -66,12 +81,12 @@ static __always_inline int is_unheard(const struct mrc_peer *peer)
 }
 
 /*
- * Drop a packet that cannot be sent. If its destination is unreachable by what is known,
- * its sender is told (unreachable.c).
+ * Drop a packet that cannot be sent. If its destination is unreachable by what is known, or
+ * for packets from its source, its sender is told (unreachable.c).
  */
 static __always_inline int spray_refuse(struct __sk_buff *skb, const struct flow *f, u32 why)
 {
-	if (why == MRC_C_DROP_NO_PEER || is_unheard(f->peer)) {
+	if (why == MRC_C_DROP_NO_PEER || why == MRC_C_DROP_NOT_OURS || is_unheard(f->peer)) {
 		skb->cb[1] = why;
 		tails.call(skb, TAIL_UNREACHABLE);
 	}
@@ -176,9 +191,9 @@ static __always_inline u32 find_seat(const struct mrc_peer *peer, struct mrc_bal
  */
 static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 *qp_index)
 {
-	u32 *peer_index, qp, hash;
+	u32 *peer_index, qp, hash, from[4];
 
-	peer_index = find_peer(skb, &f->tcp);
+	peer_index = find_peer(skb, &f->tcp, from);
 	f->h = host_get();
 	if (!peer_index || !f->h)
 		return MRC_C_DROP_NO_PEER;
@@ -186,6 +201,8 @@ static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 
 	f->b = balance_get(*peer_index);
 	if (!f->peer || !f->b)
 		return MRC_C_DROP_NO_PEER;
+	if (f->h->inner && !comes_from_here(skb, from))
+		return MRC_C_DROP_NOT_OURS;
 	hash = bpf_get_hash_recalc(skb);
 	f->bit = 1ull << (hash >> 8 & 63); /* the lowest bits choose the QP */
 	qp = f->peer->qp_base + (hash & f->peer->qp_mask);

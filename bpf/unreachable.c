@@ -8,6 +8,8 @@
  * dead while its data path works. So where QPs are set up, the first new thing is sent
  * all the same, and the next ones are only refused if that is not answered.
  *
+ * Packets from a source that the peer takes nothing from are prohibited, as routers say it.
+ *
  * Only what begins something is answered: TCP's SYN, and packets of all else but ICMP
  * messages other than echo requests. An established connection waits for the peer as it
  * always did.
@@ -19,16 +21,9 @@
 
 /* Messages in the long run, and at once: 1,000 a second and 50, as the kernel's own (icmp_msgs_per_sec). */
 #define UNREACHABLES ((struct allowance){ MS, 50 * MS })
-#define ICMP_LEN 8
 #define QUOTE_MAX 124            /* most bytes of the packet, in whole words: more than any receiver looks at */
 #define TTL 64
 #define TOS_CONTROL 0xc0         /* internetwork control (RFC 1812, 4.3.2.5) */
-#define ICMP4_ECHO 8
-#define ICMP4_UNREACHABLE 3
-#define ICMP4_HOST 1
-#define ICMP6_ECHO 128
-#define ICMP6_UNREACHABLE 1
-#define ICMP6_ADDRESS 3
 
 _Static_assert(QUOTE_MAX == 0x7c && QUOTE_MAX <= MRC_HEAD_MAX, "a mask is what the verifier understands");
 
@@ -86,7 +81,7 @@ static __always_inline int may_tell(void)
 
 /* Write the headers of the message about the packet at `ip`, of which `quoted` bytes follow. */
 static __always_inline int put_unreachable(void *data, void *end, const u8 *ip, u32 v6, u32 quoted,
-					   u64 sum)
+					   u64 sum, u32 code)
 {
 	u8 *out = data + MRC_ETH_LEN, *icmp = out + (v6 ? MRC_IP6_LEN : MRC_IP4_LEN);
 	u32 len = ICMP_LEN + quoted;
@@ -117,12 +112,19 @@ static __always_inline int put_unreachable(void *data, void *end, const u8 *ip, 
 					    *(u16 *)(out + 14) + *(u16 *)(out + 16) +
 					    *(u16 *)(out + 18));
 	}
-	*(__be16 *)icmp = bpf_htons(v6 ? ICMP6_UNREACHABLE << 8 | ICMP6_ADDRESS :
-				       ICMP4_UNREACHABLE << 8 | ICMP4_HOST);
+	*(__be16 *)icmp = bpf_htons((v6 ? ICMP6_UNREACHABLE : ICMP4_UNREACHABLE) << 8 | code);
 	*(u16 *)(icmp + 2) = 0;
 	*(u32 *)(icmp + 4) = 0;
 	*(u16 *)(icmp + 2) = folded(sum + *(u16 *)icmp);
 	return 0;
+}
+
+/* The code of the message about a packet that was dropped for the reason `why`. */
+static __always_inline u32 message_code(u32 why, u32 v6)
+{
+	if (why == MRC_C_DROP_NOT_OURS)
+		return v6 ? ICMP6_SOURCE : ICMP4_PROHIBITED;
+	return v6 ? ICMP6_ADDRESS : ICMP4_HOST;
 }
 
 /*
@@ -130,7 +132,7 @@ static __always_inline int put_unreachable(void *data, void *end, const u8 *ip, 
  * destination is unreachable. Returns 0 or -1.
  */
 static __always_inline int make_unreachable(struct __sk_buff *skb, const struct mrc_host *h, u8 *ip,
-					    u32 v6)
+					    u32 v6, u32 code)
 {
 	u64 quoted = skb->len - MRC_ETH_LEN, head = (v6 ? MRC_IP6_LEN : MRC_IP4_LEN) + ICMP_LEN, sum;
 
@@ -142,7 +144,8 @@ static __always_inline int make_unreachable(struct __sk_buff *skb, const struct 
 		return -1;
 	sum = (u32)bpf_csum_diff(0, 0, (void *)ip, quoted, 0);
 	return put_link(skb, h, skb->protocol) ||
-	       put_unreachable(SKB_DATA(skb), SKB_END(skb), ip, v6, quoted, sum);
+	       put_unreachable(SKB_DATA(skb), SKB_END(skb), ip, v6, quoted, sum,
+			       code);
 }
 
 /*
@@ -169,7 +172,7 @@ int mrc_unreachable(struct __sk_buff *skb)
 		return bpf_redirect(h->cut_ifindex, 0);
 	if (why)
 		count(why);
-	if (!here || !may_tell() || make_unreachable(skb, h, chain->head, v6))
+	if (!here || !may_tell() || make_unreachable(skb, h, chain->head, v6, message_code(why, v6)))
 		return TC_ACT_SHOT;
 	count(MRC_C_UNREACHABLE_TX);
 	skb->mark = 0;

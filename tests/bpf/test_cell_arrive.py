@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import socket
+import subprocess
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +45,8 @@ from tests.bpf.rig import (
 )
 from tests.bpf.test_cell_resend import right
 from tests.bpf.test_refuse import BURST
+
+_TCP_REPAIR = 19  # missing in Python's socket module
 
 FIRST = 5000
 NOWHERE = 0x7FFFFFFF  # no interface has this index
@@ -320,6 +326,27 @@ def test_early_piece_is_held_and_released_packet_by_packet(
     assert cells.slots() == ALL_FREE
 
 
+@contextlib.contextmanager
+def connected(rig: Rig, version: int) -> Iterator[None]:
+    """Have a connection of this host to which cells belong; it has no other end (TCP_REPAIR)."""
+    here, there = ("10.99.0.1", "10.99.0.2") if version == 4 else ("fd99::1", "fd99::2")
+    family = socket.AF_INET if version == 4 else socket.AF_INET6
+    with netns.entered(rig.namespace), socket.socket(family, socket.SOCK_STREAM) as made:
+        Path("/proc/sys/net/ipv6/conf/lo/disable_ipv6").write_text("0")
+        for command in (
+            "link set lo up",
+            f"address add {here} dev lo",
+            f"route add {there} dev lo",
+        ):
+            subprocess.run(["ip", f"-{version}", *command.split()], check=True)
+        made.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, 1)
+        made.bind((here, 7))
+        made.connect((there, 40000))
+        yield
+        for command in (f"route del {there} dev lo", f"address del {here} dev lo"):
+            subprocess.run(["ip", f"-{version}", *command.split()], check=True)
+
+
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("release", RELEASES)
 def test_held_piece_for_a_socket_of_this_host_is_released_in_few_large_packets(
@@ -327,10 +354,7 @@ def test_held_piece_for_a_socket_of_this_host_is_released_in_few_large_packets(
 ) -> None:
     """What is forwarded must not grow, but a socket takes any size."""
     packet, count = large(40, version=version), 40
-    family = socket.AF_INET if version == 4 else socket.AF_INET6
-    with netns.entered(rig.namespace), socket.socket(family, socket.SOCK_STREAM) as server:
-        server.bind(("", 7))
-        server.listen()
+    with connected(rig, version):
         cells.take(FIRST, packet, MSS, 3, count)
         if release == "single":
             cells.take(FIRST, packet, MSS, 0, 2)
@@ -349,6 +373,20 @@ def test_held_piece_for_a_socket_of_this_host_is_released_in_few_large_packets(
     assert rig.counted()["rx_held"] == count - 3
     assert (rig.rx()["next"], rig.rx()["waiting"]) == (FIRST + count, 0)
     assert cells.slots() == ALL_FREE
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_socket_that_listens_has_no_connection(cells: CellRig, rig: Rig, version: int) -> None:
+    """The port may be published, and its packets for a container, whose interface is narrower."""
+    packet = large(40, version=version)
+    family = socket.AF_INET if version == 4 else socket.AF_INET6
+    with netns.entered(rig.namespace), socket.socket(family, socket.SOCK_STREAM) as server:
+        server.bind(("", 7))
+        server.listen()
+        cells.take(FIRST, packet, MSS, 3, 40)
+        cells.take(FIRST, packet, MSS, 0, 3)
+        rig.tick(10)
+    assert cells.delivered()[-37:] == pieces(packet, MSS)[3:]
 
 
 @pytest.mark.parametrize("partial", [True, False])

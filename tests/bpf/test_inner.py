@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 import pytest
 
 from mrcd.wire.packet import Sack, decode_frame
-from tests.bpf.cells import MSS, CellRig, piece, seq_of
+from tests.bpf.cells import MSS, CellRig, network, piece, seq_of
 from tests.bpf.packets import Far, ip4, ip6
 from tests.bpf.rig import Rig
 from tests.bpf.test_cell_arrive import ALL_FREE, FIRST, large
@@ -27,6 +27,9 @@ ELSEWHERE = {  # h2's own, h3's, nobody's, broadcast, multicast, loopback
     ],
     6: [ip6(b"bad", dst=dst) for dst in ("fd99::2", "2001:db8::1", "ff02::1", "::1", "fe80::1")],
 }
+US = {4: "10.99.0.1", 6: "fd99::1"}
+PEER = {4: "10.99.0.2", 6: "fd99::2"}
+THIRD = {4: "10.99.0.3", 6: "fd99::3"}
 WRONG = [
     (packet, counter)
     for cases, counter in ((FOREIGN, "drop_foreign"), (ELSEWHERE, "drop_not_here"))
@@ -124,6 +127,56 @@ def test_prefixes_behind_the_peer_and_behind_this_host(checked: Rig, far: Far) -
     rig.arrive(far.data(5004, ip4(b"c", dst="198.51.100.9")))
     assert rig.delivered() == []
     assert rig.counted() == {"drop_foreign": 1, "drop_not_here": 1}
+
+
+ROUTER = {4: "192.0.2.1", 6: "2001:db8::1"}
+ERRORS = [(4, kind, True) for kind in (3, 11, 12)] + [(6, kind, True) for kind in (1, 2, 3, 4)]
+NO_ERRORS = [(4, kind, False) for kind in (0, 5, 8)] + [(6, kind, False) for kind in (128, 129)]
+
+
+def error(version: int, kind: int, target: str) -> bytes:
+    """Return what a router says to h1 of a packet that h1 sent to an address."""
+    ends = [ip_address(end).packed for end in (ROUTER[version], US[version], US[version], target)]
+    quoted = network(bytes(8), 17, (ends[2], ends[3]), ident=7, tos=0, options=b"")
+    body = bytes([kind, 0, 0, 0, 0, 0, 0, 0]) + quoted
+    return network(body, 1 if version == 4 else 58, (ends[0], ends[1]), ident=7, tos=0, options=b"")
+
+
+@pytest.mark.parametrize(("version", "kind", "taken"), ERRORS + NO_ERRORS)
+def test_routers_behind_the_peer_may_send_errors(
+    checked: Rig, far: Far, version: int, kind: int, taken: bool
+) -> None:
+    """They come from addresses of their own, and path MTU discovery needs them."""
+    packet = error(version, kind, PEER[version])
+    checked.arrive(far.data(5000, packet))
+    assert checked.delivered() == [packet] * taken
+    assert ("drop_foreign" in checked.counted()) != taken
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_error_about_a_packet_to_another_peer_is_foreign(
+    checked: Rig, far: Far, version: int
+) -> None:
+    checked.arrive(far.data(5000, error(version, 3 if version == 4 else 1, THIRD[version])))
+    assert checked.delivered() == []
+    assert checked.counted()["drop_foreign"] == 1
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_error_with_options_or_in_part_is_foreign(checked: Rig, far: Far, version: int) -> None:
+    whole = error(version, 3 if version == 4 else 1, PEER[version])
+    cut = whole[: len(whole) - 30]
+    checked.arrive(
+        far.data(5000, cut[:2] + len(cut).to_bytes(2) + cut[4:] if version == 4 else cut)
+    )
+    assert checked.delivered() == []
+
+
+def test_cell_with_an_error_is_delivered(cells: CellRig, rig: Rig) -> None:
+    rig.tune(inner=1)
+    packet = error(4, 3, PEER[4])
+    cells.arrive(cells.far.cell(FIRST, packet))
+    assert cells.delivered() == [packet]
 
 
 def test_the_check_comes_after_the_window(checked: Rig, far: Far) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import struct
 import time
-from ipaddress import ip_address
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
 
 import pytest
 from scapy.layers.inet import ICMP, IP
@@ -69,17 +70,19 @@ def spray(rig: Rig, packet: bytes, interface: str = "back") -> Ran:
     return Ran(run.run(), run.output)
 
 
-def told(packet: bytes) -> bytes:
+def told(packet: bytes, code: int | None = None) -> bytes:
     """Return the frame that tells of a packet, in the bytes that RFC 792 and RFC 4443 ask for."""
+    if code is None:
+        code = 1 if packet[0] >> 4 == 4 else 3
     quoted = packet[: min(len(packet), 124) & ~3]
     if packet[0] >> 4 == 4:
-        body = bytes([3, 1, 0, 0, 0, 0, 0, 0]) + quoted
+        body = bytes([3, code, 0, 0, 0, 0, 0, 0]) + quoted
         body = body[:2] + checksum16(body).to_bytes(2) + body[4:]
         head = struct.pack("!BBHHHBBH", 0x45, 0xC0, 20 + len(body), 0, 0x4000, 64, 1, 0)
         ends = packet[16:20] + packet[12:16]
         head = head[:10] + checksum16(head + ends).to_bytes(2) + ends
         return LINK_MAC * 2 + b"\x08\x00" + head + body
-    body = bytes([1, 3, 0, 0, 0, 0, 0, 0]) + quoted
+    body = bytes([1, code, 0, 0, 0, 0, 0, 0]) + quoted
     ends = packet[24:40] + packet[8:24]
     total = checksum16(ends + struct.pack("!II", len(body), 58) + body)
     body = body[:2] + total.to_bytes(2) + body[4:]
@@ -150,6 +153,53 @@ def test_scapy_reads_what_the_sender_is_told(rig: Rig, version: int) -> None:
 def test_forwarded_sender_is_told_too(rig: Rig, version: int) -> None:
     packet = segment(version, SYN, POD)
     assert spray(rig, packet).frame == told(packet)
+
+
+# ---- from a source that the peer takes nothing from
+
+
+@pytest.fixture
+def checked(rig: Rig) -> Rig:
+    """Return the rig with the check of inner addresses on."""
+    rig.tune(inner=1)
+    return rig
+
+
+@both_versions
+def test_foreign_source_is_told_that_it_is_prohibited(checked: Rig, version: int) -> None:
+    packet = segment(version, SYN, POD, PEER)
+    assert spray(checked, packet).frame == told(packet, 13 if version == 4 else 5)
+    assert checked.counted() == {"drop_not_ours": 1, "unreachable_tx": 1}
+    assert spray(checked, segment(version, ACK, POD, PEER)).verdict == TC_SHOT
+    assert checked.counted() == {"drop_not_ours": 1}
+
+
+@both_versions
+def test_sources_of_this_host_and_behind_it_are_sent(checked: Rig, version: int) -> None:
+    routed = tuple(ip_network(POD[each]) for each in (4, 6))
+    mrc0 = replace(checked.config.mrc0, routed=routed)
+    checked.table.reconfigure(replace(checked.config, mrc0=mrc0))
+    checked.table.peers.add(checked.config.peers)
+    for source in (US, POD):
+        assert spray(checked, segment(version, SYN, source, PEER)).verdict == TC_REDIRECT
+        counted = checked.counted()
+        assert counted.get("tx_packets") == 1, counted
+    checked.table.reconfigure(checked.config)
+    checked.table.peers.drop_prefixes()
+
+
+@both_versions
+@pytest.mark.parametrize("error", [True, False])
+def test_routers_behind_this_host_may_send_errors(checked: Rig, version: int, error: bool) -> None:
+    """Path MTU discovery through a host that routes needs them."""
+    quoted = segment(version, ACK, PEER, POD)
+    kinds = {4: (3, 8), 6: (2, 128)}[version]
+    body = bytes([kinds[not error], 4, 0, 0, 0, 0, 5, 20]) + quoted
+    ends = packed(version, POD, PEER)
+    packet = network(body, 1 if version == 4 else 58, ends, ident=7, tos=0, options=b"")
+    spray(checked, packet)
+    counted = checked.counted()
+    assert ("tx_packets" in counted, "drop_not_ours" in counted) == (error, not error)
 
 
 OTHERS = {
