@@ -45,12 +45,20 @@ ROUNDS = 3
 """So often in a row data is lost between two other packets that get through, before a plane counts
 as one that swallows it: one that comes and goes loses both."""
 _POLL_S = 0.002
+"""First pause between two looks for an answer; most come at once."""
 
 _TX = ABI.structs["mrc_tx"]
 _PATH = ABI.structs["mrc_path"]
 _NAMES = ("delivered_ns", "probe_id", "gone", "gone_len", "fits", "answered_ns")
 _TRIAL = picker(_PATH, *_NAMES)
 _WORDS = ABI.MRC_EV_WORDS
+
+
+def _pauses(ends: float) -> Iterator[float]:
+    """Yield pauses between looks, in seconds, until a monotonic time: the longer, the later."""
+    began = time.monotonic()
+    while (now := time.monotonic()) < ends:
+        yield min(max(_POLL_S, (now - began) / 2), ends - now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +274,8 @@ class Trials:
                 self._commands.probe(qp, plane, slot)
             except CommandRefused:
                 return False
-            while time.monotonic() < ends:
-                await asyncio.sleep(_POLL_S)
+            for pause_s in _pauses(ends):
+                await asyncio.sleep(pause_s)
                 if self._path(qp, plane, slot)["answered_ns"] > began:
                     return True
         return False
@@ -362,14 +370,14 @@ class Trials:
 
     async def _answered(self, qp: int, plane: int, slot: int, length: int, wait_s: float) -> bool:
         sent = self._path(qp, plane, slot)
-        ends = time.monotonic() + wait_s
-        while True:
+        for pause_s in _pauses(time.monotonic() + wait_s):
             now = self._path(qp, plane, slot)
             if now["fits"] == length:
                 return True
-            if now["probe_id"] != sent["probe_id"] or time.monotonic() > ends:
+            if now["probe_id"] != sent["probe_id"]:
                 return False
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(pause_s)
+        return self._path(qp, plane, slot)["fits"] == length
 
     def _since(self, peer: str, plane: int, member: str, least: int) -> bool:
         """Return whether a member of some path of a plane is greater: later, if it is a time."""

@@ -37,6 +37,8 @@ LEAST_S: Final = 0.01
 """The least time from one look to the next, since one change makes several news."""
 SHARE: Final = 0.02
 """The most of a CPU that looks may take; with thousands of routes they become rarer."""
+QUIET_SHARE: Final = 0.004
+"""The same without news: with a thousand peers, what the kernel tells nothing of may wait."""
 SOURCE: Final = "interfaces"
 ASKED: Final = 64
 """In a look, the kernel is asked for the ways to so many addresses of peers, in turn."""
@@ -101,9 +103,10 @@ class Repair:
     async def _wait(self) -> None:
         """Wait for news or for the next look, and never so short that looks take too much."""
         rest_s = max(LEAST_S, self._look_s / SHARE, PERIOD_S if self._stuck else 0)
+        period_s = max(PERIOD_S, self._look_s / QUIET_SHARE)
         await asyncio.sleep(rest_s)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0, PERIOD_S - rest_s)):
+            async with asyncio.timeout(max(0, period_s - rest_s)):
                 await self._wake.wait()
         self._wake.clear()
 
