@@ -28,6 +28,7 @@ from mrcd.datapath.detach import undo
 from mrcd.datapath.qptable import QpTable
 from mrcd.datapath.sizes import Sizes
 from mrcd.datapath.view import WHY_FAILED
+from mrcd.engine.counts import Counts
 from mrcd.engine.interfaces import OurInterfaces
 from mrcd.engine.memory import SessionMemory
 from mrcd.engine.upkeep import Upkeep
@@ -39,7 +40,6 @@ from mrcd.measure.measure import Measuring
 from mrcd.paths.feed import PathFeed
 from mrcd.paths.log import PathLog
 from mrcd.peers import saved
-from mrcd.peers.blocked import Blocked
 from mrcd.peers.channels import Admission
 from mrcd.peers.endpoint import Endpoint
 from mrcd.peers.peers import Peers
@@ -65,9 +65,6 @@ log = get_logger()
 DRAIN_S = 5.0
 """A drain waits no longer than this for outstanding packets, because a peer may be dead."""
 _DRAIN_LOOK_S = 0.02
-FIREWALL_S = 1.0
-"""Time between two looks whether hand-shakes that arrive are read."""
-_FIREWALL = "firewall"
 SAVE_AGAIN_S = 2.0
 """The time between two attempts to write a state file, perhaps to a disk that was full."""
 
@@ -122,6 +119,7 @@ class Engine:
         self.captures: Capture
         self.survey: Survey
         self.measuring: Measuring
+        self.counts: Counts
         self._memory: SessionMemory
         self._upkeep: Upkeep
 
@@ -148,6 +146,13 @@ class Engine:
         """Bring everything up. Return when packets can flow; raise what prevents it."""
         nl = self._nl
         self.config = config = await placed(nl, self.config)
+        self.counts = Counts(
+            lambda: self.datapath.counters(),
+            lambda: self.peers.datagrams_read,
+            config.mrc0.name,
+            config.transport.control_port,
+            self.findings,
+        )
         found_planes = await find_planes(nl, config)
         needed = adoption.sizes_of(config)
         wanted = hooks(config.mrc0.name, config.interfaces, xdp=needed.xdp, cells=config.cells)
@@ -209,7 +214,7 @@ class Engine:
         await self._remove_strays(attachment, wanted, code)
         self._tasks.spawn(self._upkeep.repair(nl, self.findings).follow())
         self._tasks.spawn(self._save_again())
-        self._tasks.spawn(self._look_for_firewall())
+        self._tasks.spawn(self.counts.follow())
 
     async def _open(self, layout: Sizes) -> Path:
         """Open the maps and this build's programs for them; make what is missing."""
@@ -505,21 +510,6 @@ class Engine:
         if self._peers is not None:
             self._peers.set_planes(mask)
             self._memory.changed()  # the number of the update is saved
-
-    async def _look_for_firewall(self) -> None:
-        """Name, while it lasts, that peers' hand-shakes arrive and do not reach our sockets."""
-        blocked = Blocked()
-        while True:
-            await asyncio.sleep(FIREWALL_S)
-            passed = self.datapath.counters()["control_rx"]
-            port = self.config.transport.control_port
-            text = (
-                f"hand-shakes of peers arrive, and none reaches mrcd: a firewall of this host "
-                f"drops UDP port {port}; `mrcctl doctor` names chains of nftables that do, "
-                f"and `nft list ruleset` shows all rules"
-            )
-            found = blocked.look(passed, self.peers.datagrams_read)
-            self.findings.replace(_FIREWALL, {_FIREWALL: text} if found else {})
 
     async def _save_again(self) -> None:
         """Try again, now and then, to write files that could not be written."""

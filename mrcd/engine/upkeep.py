@@ -64,6 +64,7 @@ class Upkeep:
             routes_of(config.peers, self.routes.installed),
             our_planes(planes),
             placed,
+            [peer.allowed for peer in config.peers],
         )
 
     async def attach_to(self, interface: str) -> None:

@@ -155,8 +155,19 @@ class Repair:
             present = replace(present, programs=found, ahead=ahead)
         self._indices = {link.index for link in wanted.links}
         self._indices |= {plane.index for plane in wanted.planes}
+        before = self._routes
         self._routes = {*wanted.routes, *(plane.route for plane in wanted.planes if plane.route)}
-        return present
+        return self._without(before - self._routes, present)
+
+    def _without(self, leaving: set[str], present: Present) -> Present:
+        """Return what is there without routes of ours that are on their way out."""
+        if not leaving:
+            return present
+        routes = {
+            index: {dst: mtu for dst, mtu in there.items() if dst not in leaving}
+            for index, there in present.routes.items()
+        }
+        return replace(present, routes=routes)
 
     def _next(self, wanted: Wanted) -> list[str]:
         """Return the next addresses of peers to ask for: those that have a route of their own."""

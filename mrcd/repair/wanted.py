@@ -7,9 +7,10 @@ because it is not ours, has a remedy for the operator.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 
 from mrcd.linux.interfaces import Ahead, Bucket, LinkState
 
@@ -88,6 +89,7 @@ class OurPlane:
 class Wanted:
     """How everything should be. `routes` lead over mrc0: prefix to MTU.
 
+    `owned` are the prefixes of each peer, whether a route leads there or not.
     `programs` maps the pin of each hook to its interface's index and the kernel's program number.
     """
 
@@ -97,6 +99,7 @@ class Wanted:
     routes: Mapping[str, int] = field(default_factory=dict)
     planes: tuple[OurPlane, ...] = ()
     programs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    owned: Sequence[Sequence[IPv4Network | IPv6Network]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ def compare(wanted: Wanted, present: Present) -> list[Finding]:
         found += _addresses(wanted, present.addresses.get(mrc0, frozenset()))
         found += _routes(wanted, present.routes.get(mrc0, {}))
         found += _ways(wanted, present, mrc0)
+        found += _nobodys(wanted, present, mrc0)
     for plane in wanted.planes:
         found += _plane(plane, present)
     found += _programs(wanted, present)
@@ -263,6 +267,30 @@ def _ways(wanted: Wanted, present: Present, mrc0: int) -> Iterator[Finding]:
             "lookup main` lets mrcd's route decide"
         )
         yield Finding(Kind.FOREIGN, f"packets to peers by {name}", text, remedy)
+
+
+def _nobodys(wanted: Wanted, present: Present, mrc0: int) -> Iterator[Finding]:
+    """Yield the routes of others over mrc0 that lead to no peer: by a next hop, for one."""
+    addresses = wanted.addresses | present.addresses.get(mrc0, frozenset())
+    known = {*wanted.routes, *(str(ip_interface(address).network) for address in addresses)}
+    for text in present.routes.get(mrc0, {}):
+        if text in known or (route := ip_network(text)).is_link_local:
+            continue
+        if any(_overlap(route, prefix) for prefixes in wanted.owned for prefix in prefixes):
+            continue
+        yield Finding(
+            Kind.FOREIGN,
+            f"route {text}",
+            f"a route leads to {text} over {wanted.mrc0}, and no peer has these addresses",
+            f"add {text} to `allowed` of the peer behind which they are, and to `routed` there "
+            "(the peer is found by the destination, not by a next hop)",
+        )
+
+
+def _overlap(one: IPv4Network | IPv6Network, other: IPv4Network | IPv6Network) -> bool:
+    if isinstance(one, IPv4Network):
+        return isinstance(other, IPv4Network) and one.overlaps(other)
+    return isinstance(other, IPv6Network) and one.overlaps(other)
 
 
 def _plane(plane: OurPlane, present: Present) -> Iterator[Finding]:

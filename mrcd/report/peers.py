@@ -255,7 +255,7 @@ def reasons(engine: Engine) -> list[str]:
 
 def warnings(engine: Engine) -> list[str]:
     """Return what works, but needs a look: a line for each peer, or one for many."""
-    lines = [*reach.narrow(engine), *reach.shared_nics(engine)]
+    lines = [*reach.narrow(engine), *reach.shared_nics(engine), *engine.counts.warnings]
     for ours in (True, False):
         plain = sorted(name for name, p in engine.peers.all.items() if p.loses_cells is ours)
         if not plain:

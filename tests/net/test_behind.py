@@ -110,6 +110,8 @@ def test_foreign_source_is_refused_here(behind: Behind) -> None:
     counted = lab_hosts.counters(behind.running.name, "h1")
     assert counted["drop_not_ours"] > 0
     assert lab_hosts.counters(behind.running.name, "h2")["drop_foreign"] == 0
+    lab_hosts.eventually(lambda: warned(behind.running.name), "status warns of it", 5)
+    assert lab_hosts.ok(behind.running.name, "h1"), "it is no fault of this host's"
     behind.nat("h1", "postrouting priority 100; oifname mrc0 masquerade")
     transfer(behind, "box", "h2", H2)
 
@@ -139,3 +141,24 @@ def test_published_port_behind_a_listener(behind: Behind) -> None:
     shown = behind.running.run("h2", "cat", "/proc/net/snmp").splitlines()
     names, values = (line.split() for line in shown[:2])
     assert int(values[names.index("FragFails")]) == 0
+
+
+def test_route_to_nobody_is_named(behind: Behind) -> None:
+    """A peer is found by the destination: a next hop needs `allowed` as well."""
+    name = behind.running.name
+    route = f"10.244.2.0/24 via {H2} dev mrc0 onlink"
+    behind.ip("h1", f"route add {route}")
+    lab_hosts.eventually(lambda: "10.244.2.0/24 over mrc0" in reasons(name), "it is named", 10)
+    assert "add 10.244.2.0/24 to `allowed` of the peer" in reasons(name)
+    behind.ip("h1", f"route del {route}")
+    lab_hosts.eventually(lambda: lab_hosts.ok(name, "h1"), "nothing is named", 10)
+
+
+def reasons(name: str) -> str:
+    status = lab_hosts.status(name, "h1")
+    return "" if status is None else "\n".join(status.reasons)
+
+
+def warned(name: str) -> bool:
+    status = lab_hosts.status(name, "h1")
+    return status is not None and any("oifname mrc0 masquerade" in w for w in status.warnings)

@@ -65,7 +65,6 @@ PURE = {
     "mrcd.paths.evset",
     "mrcd.paths.largest",
     "mrcd.paths.states",
-    "mrcd.peers.blocked",
     "mrcd.peers.evprobe",
     "mrcd.peers.peer",
     "mrcd.peers.portcheck",

@@ -35,6 +35,7 @@ def engine(**states: State) -> Any:
     return SimpleNamespace(
         config=SimpleNamespace(peers=[SimpleNamespace(name=name) for name in states]),
         planes=SimpleNamespace(ground=None),
+        counts=SimpleNamespace(warnings=[]),
         peers=SimpleNamespace(
             state=states.__getitem__,
             all=known,
