@@ -103,7 +103,7 @@ def test_largest_mtu(make_lab: MakeLab, framing: str) -> None:
     assert udp_sequence(running, "h1", "h2", "10.99.0.2", size=size, count=500) == list(range(500))
     transfer(running, "h1", "h2", "10.99.0.2", 32 << 20)
     counted = lab_hosts.counters(running.name, "h1")
-    assert sum(counted[name] for name in counted if name.startswith("rtx_")) > 50
+    assert sum(counted[name] for name in counted if name.startswith("rtx_")) > 0
 
 
 def test_small_window_on_one_connection(make_lab: MakeLab) -> None:
