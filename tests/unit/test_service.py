@@ -12,6 +12,7 @@ import pytest
 from mrcd import main
 from mrcd.linux import sysfs
 from mrcd.service import backoff, capabilities
+from mrcd.wire.abi import ABI
 
 ROOT = Path(__file__).parents[2]
 SYSTEMD = ROOT / "systemd"
@@ -205,3 +206,14 @@ def test_sysctls_are_those_that_the_daemon_sets() -> None:
     for key, value in sysfs.MRC0_SYSCTLS.items():
         for interface in ("mrc0", "mrc0p", "mrc0d", "mrc0c", "mrc0cp", "mrc0u"):
             assert f"-net.ipv6.conf.{interface}.{key} = {value}\n" in text
+
+
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+def test_neighbour_table_has_room_for_a_thousand_peers(family: str) -> None:
+    """Each has an entry on mrc0 and on each plane. Below the second bound none is taken away."""
+    text = (SYSTEMD / "90-mrcd.conf").read_text()
+    bounds = [int(n) for n in re.findall(rf"-net\.{family}\.neigh\.\S+gc_thresh\d = (\d+)", text)]
+    assert len(bounds) == 3
+    assert bounds == sorted(bounds)
+    assert bounds[1] >= 1000 * (1 + 4)
+    assert bounds[2] >= 1000 * (1 + ABI.MRC_MAX_PLANES)
