@@ -3,11 +3,13 @@
  * What is inside: which of the packets that arrive may enter mrc0. A stub may not. The inner source
  * must belong to the peer that sent the packet, and the inner destination to this
  * host; maps addresses and prefixes tell. An ICMP error may come from anywhere if it is
- * about a packet to the peer: routers behind it have addresses of their own. What fails the check is acknowledged all the
- * same, and dropped where it would be delivered: a packet that can never be delivered
- * would otherwise be sent again until its QP gives up. A packet that waits in the
- * reorder ring was checked before. There is no room for it in mrc_drain, where the
- * verifier would walk the rest of the program once for each outcome.
+ * about a packet to the peer: routers behind it have addresses of their own.
+ *
+ * What fails the check is acknowledged all the same, and dropped where it would be
+ * delivered: a packet that can never be delivered would otherwise be sent again until its
+ * QP gives up. A packet that waits in the reorder ring was checked before. There is no
+ * room for it in mrc_drain, where the verifier would walk the rest of the program once
+ * for each outcome.
  */
 
 /* What is wrong with the addresses of a packet. */
@@ -34,16 +36,6 @@ static __always_inline u32 check_ends(u32 peer, const u32 *ends)
 		return INNER_FOREIGN;
 	owner = owner_of(ends + 4);
 	return owner && *owner == MRC_OWNER_SELF ? INNER_OK : INNER_NOT_HERE;
-}
-
-/* Write both addresses of IPv4 as IPv6 has them. */
-static __always_inline void map_ends(u32 *ends, u32 from, u32 to)
-{
-	ends[0] = ends[4] = 0;
-	ends[1] = ends[5] = 0;
-	ends[2] = ends[6] = bpf_htonl(0xffff);
-	ends[3] = from;
-	ends[7] = to;
 }
 
 /*

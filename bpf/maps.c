@@ -240,6 +240,16 @@ static __always_inline u32 *owner_of(const u32 *addr)
 	return prefixes.lookup(&key);
 }
 
+/* Write both addresses of IPv4 as IPv6 has them. */
+static __always_inline void map_ends(u32 *ends, u32 from, u32 to)
+{
+	ends[0] = ends[4] = 0;
+	ends[1] = ends[5] = 0;
+	ends[2] = ends[6] = bpf_htonl(0xffff);
+	ends[3] = from;
+	ends[7] = to;
+}
+
 static __always_inline struct mrc_peer *peer_get(u32 peer)
 {
 	return peers.lookup(&peer);

@@ -17,28 +17,25 @@ struct copy {
 	u64 len;                 /* of the application's packet, bytes */
 };
 
-/* Find the peer that owns the inner destination; `from` becomes the source, as IPv6 has it. */
-static __always_inline u32 *find_peer(struct __sk_buff *skb, u32 *tcp, u32 *from)
+/* Find the peer that owns the inner destination; `ends` becomes both addresses, as IPv6 has them. */
+static __always_inline u32 *find_peer(struct __sk_buff *skb, u32 *tcp, u32 *ends)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
-	u32 to[4] = {};
 
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		if (data + MRC_ETH_LEN + 20 > end)
 			return 0;
 		*tcp = *(u8 *)(data + MRC_ETH_LEN + 9) == IP_TCP;
-		from[0] = from[1] = 0;
-		from[2] = to[2] = bpf_htonl(0xffff);
-		from[3] = *(__be32 *)(data + MRC_ETH_LEN + 12);
-		to[3] = *(__be32 *)(data + MRC_ETH_LEN + 16);
+		map_ends(ends, *(__be32 *)(data + MRC_ETH_LEN + 12),
+			 *(__be32 *)(data + MRC_ETH_LEN + 16));
 	} else {
 		if (data + MRC_ETH_LEN + MRC_IP6_LEN > end)
 			return 0;
 		*tcp = *(u8 *)(data + MRC_ETH_LEN + 6) == IP_TCP;
-		copy_addr(from, data + MRC_ETH_LEN + 8);
-		copy_addr(to, data + MRC_ETH_LEN + 24);
+		copy_addr(ends, data + MRC_ETH_LEN + 8);
+		copy_addr(ends + 4, data + MRC_ETH_LEN + 24);
 	}
-	return owner_of(to);
+	return owner_of(ends + 4);
 }
 
 /*
@@ -191,9 +188,9 @@ static __always_inline u32 find_seat(const struct mrc_peer *peer, struct mrc_bal
  */
 static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 *qp_index)
 {
-	u32 *peer_index, qp, hash, from[4];
+	u32 *peer_index, qp, hash, ends[8];
 
-	peer_index = find_peer(skb, &f->tcp, from);
+	peer_index = find_peer(skb, &f->tcp, ends);
 	f->h = host_get();
 	if (!peer_index || !f->h)
 		return MRC_C_DROP_NO_PEER;
@@ -201,7 +198,7 @@ static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 
 	f->b = balance_get(*peer_index);
 	if (!f->peer || !f->b)
 		return MRC_C_DROP_NO_PEER;
-	if (f->h->inner && !comes_from_here(skb, from))
+	if (f->h->inner && !comes_from_here(skb, ends))
 		return MRC_C_DROP_NOT_OURS;
 	hash = bpf_get_hash_recalc(skb);
 	f->bit = 1ull << (hash >> 8 & 63); /* the lowest bits choose the QP */

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 
 from mrcd.config.config import QPS_MAX_ALL, Config, Peer
-from mrcd.config.overlap import Prefix
+from mrcd.config.overlap import Prefix, meet
 from mrcd.config.reserved import Reserved
 from mrcd.fabric import digest
 from mrcd.fabric import hosts as of
@@ -187,19 +187,15 @@ def _unfit_addresses(config: Config, host: Host) -> str | None:
 
 def _owner(config: Config, route: Prefix) -> str | None:
     """Return who has an address, by its entry or by a prefix that leads there."""
-    if any(_overlap(route, own) for own in config.own_prefixes):
+    if any(meet(route, own) for own in config.own_prefixes):
         return config.host.name
     for peer in config.peers:
-        if any(_overlap(route, prefix) for prefix in peer.allowed):
+        if any(meet(route, prefix) for prefix in peer.allowed):
             return peer.name
     for other in config.fabric.hosts:
-        if any(_overlap(route, prefix) for prefix in other.prefixes):
+        if any(meet(route, prefix) for prefix in other.prefixes):
             return other.name
     return None
-
-
-def _overlap(one: Prefix, other: Prefix) -> bool:
-    return one.version == other.version and one.overlaps(other)
 
 
 def _too_many(config: Config) -> str | None:

@@ -44,6 +44,11 @@ def _place(network: Prefix) -> tuple[int, int, int]:
     return network.version, int(network.network_address), network.prefixlen
 
 
+def meet(one: Prefix, other: Prefix) -> bool:
+    """Return whether two prefixes have addresses in common."""
+    return one.version == other.version and one.overlaps(other)
+
+
 def _within(inner: Prefix, outer: Prefix) -> bool:
     if inner.version != outer.version or inner.prefixlen < outer.prefixlen:
         return False

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import ip_network
 
-from mrcd.config.overlap import Claim, Prefix, overlaps
+from mrcd.config.overlap import Claim, Prefix, meet, overlaps
 from mrcd.fabric import hosts
 from mrcd.fabric.description import Fabric
 
@@ -39,7 +39,7 @@ class Reserved:
     def clash(self, network: Prefix) -> str | None:
         """Return the name of the range that a prefix overlaps, or None if there is none."""
         for what, own in self._ranges:
-            if network.version == own.version and network.overlaps(own):
+            if meet(network, own):
                 return f"{what} {own}"
         return None
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
+from ipaddress import ip_interface, ip_network
 
+from mrcd.config.overlap import Prefix, meet
 from mrcd.linux.interfaces import Ahead, Bucket, LinkState
 
 Offloads = Mapping[str, bool]
@@ -99,7 +100,7 @@ class Wanted:
     routes: Mapping[str, int] = field(default_factory=dict)
     planes: tuple[OurPlane, ...] = ()
     programs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    owned: Sequence[Sequence[IPv4Network | IPv6Network]] = ()
+    owned: Sequence[Sequence[Prefix]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,11 +273,11 @@ def _ways(wanted: Wanted, present: Present, mrc0: int) -> Iterator[Finding]:
 def _nobodys(wanted: Wanted, present: Present, mrc0: int) -> Iterator[Finding]:
     """Yield the routes of others over mrc0 that lead to no peer: by a next hop, for one."""
     addresses = wanted.addresses | present.addresses.get(mrc0, frozenset())
-    known = {*wanted.routes, *(str(ip_interface(address).network) for address in addresses)}
+    connected = {str(ip_interface(address).network) for address in addresses}
     for text in present.routes.get(mrc0, {}):
-        if text in known or (route := ip_network(text)).is_link_local:
+        if text in wanted.routes or text in connected or (route := ip_network(text)).is_link_local:
             continue
-        if any(_overlap(route, prefix) for prefixes in wanted.owned for prefix in prefixes):
+        if any(meet(route, prefix) for prefixes in wanted.owned for prefix in prefixes):
             continue
         yield Finding(
             Kind.FOREIGN,
@@ -285,12 +286,6 @@ def _nobodys(wanted: Wanted, present: Present, mrc0: int) -> Iterator[Finding]:
             f"add {text} to `allowed` of the peer behind which they are, and to `routed` there "
             "(the peer is found by the destination, not by a next hop)",
         )
-
-
-def _overlap(one: IPv4Network | IPv6Network, other: IPv4Network | IPv6Network) -> bool:
-    if isinstance(one, IPv4Network):
-        return isinstance(other, IPv4Network) and one.overlaps(other)
-    return isinstance(other, IPv6Network) and one.overlaps(other)
 
 
 def _plane(plane: OurPlane, present: Present) -> Iterator[Finding]:

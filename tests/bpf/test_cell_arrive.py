@@ -339,12 +339,14 @@ def connected(rig: Rig, version: int) -> Iterator[None]:
             f"route add {there} dev lo",
         ):
             subprocess.run(["ip", f"-{version}", *command.split()], check=True)
-        made.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, 1)
-        made.bind((here, 7))
-        made.connect((there, 40000))
-        yield
-        for command in (f"route del {there} dev lo", f"address del {here} dev lo"):
-            subprocess.run(["ip", f"-{version}", *command.split()], check=True)
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, 1)
+            made.bind((here, 7))
+            made.connect((there, 40000))
+            yield
+        finally:
+            for command in (f"route del {there} dev lo", f"address del {here} dev lo"):
+                subprocess.run(["ip", f"-{version}", *command.split()], check=True)
 
 
 @pytest.mark.parametrize("version", [4, 6])

@@ -14,6 +14,7 @@ from tests.bpf.packets import Far, ip4, ip6
 from tests.bpf.rig import Rig
 from tests.bpf.test_cell_arrive import ALL_FREE, FIRST, large
 from tests.bpf.test_receive import mark_of
+from tests.bpf.test_unreachable import PEER, US
 
 GOOD = {4: ip4(b"good"), 6: ip6(b"good")}
 FOREIGN = {  # h3's address, one that nobody has, a loopback address
@@ -27,8 +28,6 @@ ELSEWHERE = {  # h2's own, h3's, nobody's, broadcast, multicast, loopback
     ],
     6: [ip6(b"bad", dst=dst) for dst in ("fd99::2", "2001:db8::1", "ff02::1", "::1", "fe80::1")],
 }
-US = {4: "10.99.0.1", 6: "fd99::1"}
-PEER = {4: "10.99.0.2", 6: "fd99::2"}
 THIRD = {4: "10.99.0.3", 6: "fd99::3"}
 WRONG = [
     (packet, counter)

@@ -18,7 +18,7 @@ from tests.net.traffic import open_in, transfer
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
-H1, H2 = "10.99.0.1", "10.99.0.2"
+H2 = "10.99.0.2"
 BEHIND = "198.51.100.0/24"
 SERVER = "198.51.100.9"
 CONTAINER = "172.17.0.2"

@@ -17,6 +17,7 @@ from tests.net.lab_hosts import eventually, mrcctl
 from tests.net.traffic import Stream, transfer, udp_sequence
 
 MakeLab = Callable[..., Any]
+TRIES = 20  # how much is sent again depends on when the losing plane is left
 
 
 def everyone_reaches_everyone(running: Any) -> None:
@@ -101,9 +102,12 @@ def test_largest_mtu(make_lab: MakeLab, framing: str) -> None:
     )
     assert " 0% packet loss" in said
     assert udp_sequence(running, "h1", "h2", "10.99.0.2", size=size, count=500) == list(range(500))
-    transfer(running, "h1", "h2", "10.99.0.2", 32 << 20)
-    counted = lab_hosts.counters(running.name, "h1")
-    assert sum(counted[name] for name in counted if name.startswith("rtx_")) > 0
+    for _ in range(TRIES):
+        transfer(running, "h1", "h2", "10.99.0.2", 32 << 20)
+        counted = lab_hosts.counters(running.name, "h1")
+        if sum(counted[name] for name in counted if name.startswith("rtx_")) > 50:
+            return
+    pytest.fail(f"50 packets or fewer were sent again in {TRIES} transfers")
 
 
 def test_small_window_on_one_connection(make_lab: MakeLab) -> None:
