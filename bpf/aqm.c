@@ -20,6 +20,8 @@
 
 #define BURST_NS 20000000ull     /* beside a slow plane, packets that have waited for so long without a pause are a queue */
 
+#define FAULTS_NS 100000000ull /* after a packet was lost without a queue, more may be for so long */
+
 #define QUEUE_PASS 0
 #define QUEUE_DROP 1
 
@@ -35,9 +37,10 @@ static __always_inline void flow_marked(struct mrc_balance *b, u64 flow, u64 now
 }
 
 /*
- * Is the congestion window full for good? Behind a packet of a slow plane order holds
- * back what other planes deliver, so that TCP is acknowledged, and sends, in bursts of a
- * slow round trip. What waits until such a burst has left is no queue.
+ * Is the congestion window full for good? Behind a packet of a slow plane, or one that a
+ * fault has lost, order holds back what other planes deliver, so that TCP is acknowledged,
+ * and sends, in bursts of a slow round trip or of a repair. What waits until such a burst
+ * has left is no queue. TCP's window has to hold all that is sent meanwhile.
  */
 static __always_inline int window_is_full(const struct mrc_host *h, const struct mrc_tx *tx,
 					  const struct mrc_balance *b, u64 now)
@@ -45,7 +48,9 @@ static __always_inline int window_is_full(const struct mrc_host *h, const struct
 	u64 used = h->plane_mask & b->ports & b->heard_ports & 0xff;
 	u32 equal = (gather_tops(b->shares) & used) == used;
 
-	return equal ? tx->inflight > tx->cwnd : tx->held && now - tx->held_ns > BURST_NS;
+	return equal && now - tx->fault_ns > FAULTS_NS ?
+		       tx->inflight > tx->cwnd :
+		       tx->held && now - tx->held_ns > BURST_NS;
 }
 
 /* Are the queues too long? */

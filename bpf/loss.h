@@ -124,13 +124,17 @@ static __always_inline u32 take_loss(struct resending *r, u32 price, struct path
 		r->deaf = path_gone(r->path, entry->len);
 		path_lost(tx, r->path, r->old_id, r->now, r->h, r->path->delivered_ns > r->sent_ns,
 			  r->b->loss_ppm[old_plane], move);
+		plane_lost(tx, old_plane, r->sent_ns, r->now);
+		if (!nscc_queues(tx))
+			tx->fault_ns = r->now;
 	}
 	if (r->timeout_ns >= NACK_LASTHOP)
 		nscc_trim(r->h, tx, entry->len, r->now);
 	else if (r->blamed || refused)
 		nscc_loss(r->h, tx, entry->len);
 	/* Prefer another plane: the cause of the loss may affect all of this one. */
-	r->new_id = pick_path(tx, r->up, r->up & ~(1ull << old_plane), r->b->turns, price);
+	r->new_id = pick_path(tx, trusted_planes(tx, r->up), ~(1ull << old_plane), r->b->turns,
+			      price);
 	entry->sent_ns = r->now;
 	if (entry->sends == 1) {
 		entry->was = r->old_id;

@@ -288,10 +288,13 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u64 moved_ns;          /* when una last moved, or sending began; lock */
 	__u64 failed;            /* why the QP gave up, MRC_FAILED_...; 0: it did not; atomic */
 	__u64 delivered_ns;      /* latest send time among delivered packets; lock */
+	__u64 fault_ns;          /* when a packet was last found lost that no queue had dropped; lock */
 	__u64 credit;            /* byte p: credit of plane p, which each turn costs; lock */
 	__u64 turn;              /* bit p: plane p is still to come in this round; lock */
 	__u64 plane_use;         /* bit p: use of plane p is not empty; lock */
 	__u64 plane_open;        /* bit p: plane p has slots that are not denied; lock */
+	__u64 suspects;          /* bit p: data was lost on plane p, and none sent later has arrived by it; atomic */
+	__u64 suspect_ns;        /* when that was last seen of any of them; racy */
 	__u64 use[MRC_SET_WORDS];    /* in rotation; lock */
 	__u64 skip[MRC_SET_WORDS];   /* of those, passed over once; lock */
 	__u64 slow[MRC_SET_WORDS];   /* of those, used only now and then; lock */
@@ -309,6 +312,7 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	__u64 flows;             /* flows of which a packet has a PSN from flows_from on, or is being cut, a bit of the hash each; lock */
 	__u64 flows_before;      /* the same of earlier PSNs, of which some may not be acknowledged; lock */
 	__u64 sacked[MRC_WINDOW_WORDS]; /* bit psn % window; lock */
+	__u64 arrived_ns[MRC_MAX_PLANES]; /* latest send time among packets of a plane that arrived; racy maximum */
 	__u32 acked[MRC_MAX_PLANES];  /* packets of a plane that arrived; racy */
 	__u32 acked_then[MRC_MAX_PLANES]; /* of those, at the time when one was last marked; lock */
 	__u32 mark_ppm[MRC_MAX_PLANES]; /* smoothed share of marked packets; lock */

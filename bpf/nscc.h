@@ -349,10 +349,16 @@ static __always_inline void nscc_trim(const struct mrc_host *h, struct mrc_tx *t
 		tx->cwnd = before > bytes + least ? before - bytes : least;
 }
 
-/* Packets of `bytes` were lost. Without delay that is a fault and no congestion. */
+/* Is there a queue? Without one a loss is a fault and no congestion. */
+static __always_inline int nscc_queues(const struct mrc_tx *tx)
+{
+	return tx->delay_ns > tx->target_ns / 2;
+}
+
+/* Packets of `bytes` were lost. */
 static __always_inline void nscc_loss(const struct mrc_host *h, struct mrc_tx *tx, u32 bytes)
 {
-	if (!h->cc_target_ns || tx->delay_ns <= tx->target_ns / 2)
+	if (!h->cc_target_ns || !nscc_queues(tx))
 		return;
 	tx->lost += bytes;
 	tx->cwnd = tx->cwnd > bytes + NSCC_LEAST * CFG_MTU ? tx->cwnd - bytes :

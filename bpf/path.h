@@ -241,6 +241,36 @@ static __always_inline u32 path_is_deaf(const struct mrc_path *path)
 	return path->gone >= MRC_DEAF_AFTER;
 }
 
+/* Nothing arrives by this plane: packets take others (trusted_planes). */
+static __always_inline void suspect(struct mrc_tx *tx, u32 plane, u64 now)
+{
+	__sync_fetch_and_or(&tx->suspects, 1ull << plane);
+	tx->suspect_ns = now;
+}
+
+/* Something has arrived by this plane. */
+static __always_inline void trust(struct mrc_tx *tx, u32 plane)
+{
+	if (tx->suspects >> plane & 1)
+		__sync_fetch_and_and(&tx->suspects, ~(1ull << plane));
+}
+
+/* A packet that was sent on this plane at `sent` is lost. Unless a later one has arrived, the plane is a suspect. */
+static __always_inline void plane_lost(struct mrc_tx *tx, u32 plane, u64 sent, u64 now)
+{
+	if (tx->arrived_ns[plane] <= sent)
+		suspect(tx, plane, now);
+}
+
+/* A packet that was sent on this plane at `sent` has arrived. */
+static __always_inline void plane_heard(struct mrc_tx *tx, u32 plane, u64 sent)
+{
+	if (sent <= tx->arrived_ns[plane])
+		return;
+	tx->arrived_ns[plane] = sent;
+	trust(tx, plane);
+}
+
 /*
  * A packet of this path is lost: the path becomes ASSUMED_BAD at once, unless it
  * still delivers (`alive`) and no more than tx->floor paths are in use.
@@ -363,6 +393,7 @@ static __always_inline void path_cleared(struct mrc_tx *tx, struct mrc_path *pat
 	u32 mine = (1000000 - path->loss_ppm) >> 8, all = (1000000 - tx->loss_ppm) >> 8;
 
 	path->gone = 0;
+	trust(tx, path_plane(id));
 	path->loss_ppm -= path->loss_ppm < mine ? path->loss_ppm : mine;
 	tx->loss_ppm -= tx->loss_ppm < all ? tx->loss_ppm : all;
 	if (path_state(tx, id) == MRC_PATH_ASSUMED_BAD && !path->misses &&
@@ -375,6 +406,8 @@ static __always_inline void path_answered(struct mrc_tx *tx, struct mrc_path *pa
 					  u64 now, u32 marked, struct path_move *move)
 {
 	move->from = move->to = path_state(tx, id);
+	if (!path_is_deaf(path))
+		trust(tx, path_plane(id));
 	if (move->from == MRC_PATH_ASSUMED_BAD) {
 		if (now < path->hold_ns)
 			return;
@@ -398,6 +431,8 @@ static __always_inline void path_silent(struct mrc_tx *tx, struct mrc_path *path
 					const struct mrc_host *h, struct path_move *move)
 {
 	move->from = move->to = path_state(tx, id);
+	if (tx->suspects >> path_plane(id) & 1)
+		suspect(tx, path_plane(id), now);
 	if (move->from == MRC_PATH_ASSUMED_BAD) {
 		path->probe_ok = 0;
 		path->misses++;

@@ -20,6 +20,18 @@ static __always_inline u64 usable_planes(const struct mrc_host *h, const struct 
 	return h->plane_mask & peer->plane_mask & b->ports & b->heard_ports & 0xff;
 }
 
+/*
+ * Of the planes `up`, those that are no suspects, if there are any with paths in use. Other
+ * paths of a suspect have lost nothing yet, but each of them would have to lose a packet
+ * first, and everything behind it would wait for its repair.
+ */
+static __always_inline u64 trusted_planes(const struct mrc_tx *tx, u64 up)
+{
+	u64 rest = up & ~tx->suspects;
+
+	return rest & tx->plane_use ? rest : up;
+}
+
 /* The price of a turn: the share of a plane that has all of it. */
 #define WHOLE_TURN MRC_SHARE_FULL
 

@@ -55,6 +55,7 @@ static __always_inline u32 acked(u32 qp, u32 psn, const struct mrc_tx_entry *ent
 	tx->live[plane] = path_slot(entry->path) + 1;
 	if (entry->sent_ns > path->delivered_ns)
 		path->delivered_ns = entry->sent_ns;
+	plane_heard(tx, plane, entry->sent_ns);
 	path_heard(path, entry->len);
 	if (!whole)
 		return bytes;

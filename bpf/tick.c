@@ -7,6 +7,7 @@
  * The skb is a clone of the packet that circles, and the carrier of whatever is sent.
  */
 
+#define TRUST_AGAIN_NS 1000000000ull /* planes stay suspects for so long after the last sign of it */
 #define REVERSE_SACKS 4          /* a receive-only QP probes for a return path with every so many of its SACKs */
 
 /* Give up on a gap that stayed open for hole_timeout_ns. */
@@ -86,6 +87,14 @@ static __always_inline u32 choose_probes(const struct mrc_host *h, const struct 
 	return away;
 }
 
+/* A suspect of which no probe tells anything is trusted again. */
+static __always_inline void tick_suspects(struct mrc_tx *tx, u64 now)
+{
+	if (!tx->suspects || now - tx->suspect_ns < TRUST_AGAIN_NS)
+		return;
+	__sync_fetch_and_and(&tx->suspects, 0);
+}
+
 /* A QP that the clock looks after. */
 struct watched {
 	struct mrc_qp *q;
@@ -161,6 +170,7 @@ int mrc_tick(struct __sk_buff *skb)
 	arrived = tick_sack(skb, h, qp, q, rx, now);
 
 	/* as a sender */
+	tick_suspects(tx, now);
 	if (!choose_probes(h, tx, &chain->probe, arrived, rx->slice))
 		rest(&w);
 	next = sent_up_to(tx);

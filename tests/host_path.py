@@ -26,7 +26,10 @@ u32 host_state(const struct mrc_tx *tx, u32 id) { return path_state(tx, id); }
 u32 host_slot(u64 low, u64 high, u32 from) { return next_slot(low, high, from); }
 void host_enter(struct mrc_tx *tx, u32 id, u32 to) { path_enter(tx, id, to); }
 u32 host_pick(struct mrc_tx *tx, u64 planes, u64 preferred, u64 shares, u32 price)
-{ return pick_path(tx, planes, preferred, shares, price); }
+{ return pick_path(tx, trusted_planes(tx, planes), preferred, shares, price); }
+void host_plane_lost(struct mrc_tx *tx, u32 plane, u64 sent, u64 now)
+{ plane_lost(tx, plane, sent, now); }
+void host_plane_heard(struct mrc_tx *tx, u32 plane, u64 sent) { plane_heard(tx, plane, sent); }
 u32 host_lost(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now, const struct mrc_host *h,
           u32 alive)
 { struct path_move m; path_lost(tx, path, id, now, h, alive, 0, &m); return m.from << 8 | m.to; }
@@ -47,12 +50,16 @@ _ARGUMENTS = {
     "host_slot": (_U64, _U64, _U32),
     "host_enter": (_PTR, _U32, _U32),
     "host_pick": (_PTR, _U64, _U64, _U64, _U32),
+    "host_plane_lost": (_PTR, _U32, _U64, _U64),
+    "host_plane_heard": (_PTR, _U32, _U64),
     "host_lost": (_PTR, _PTR, _U32, _U64, _PTR, _U32),
     "host_answered": (_PTR, _PTR, _U32, _U64, _U32),
     "host_cleared": (_PTR, _PTR, _U32, _U64),
     "host_marked": (_PTR, _PTR, _U32, _U64),
     "host_silent": (_PTR, _PTR, _U32, _U64, _PTR),
 }
+
+_WITHOUT_RESULT = {"host_enter", "host_plane_lost", "host_plane_heard"}
 
 
 def compiled(
@@ -83,7 +90,7 @@ def compiled(
 
 def build(folder: Path) -> ctypes.CDLL:
     """Compile `_WRAPPERS`, and return its functions with their types."""
-    return compiled(folder, _WRAPPERS, _ARGUMENTS, {"host_enter"})
+    return compiled(folder, _WRAPPERS, _ARGUMENTS, _WITHOUT_RESULT)
 
 
 class Memory:

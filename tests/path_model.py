@@ -104,6 +104,8 @@ class PathSet:
         ]
         self.floor, self.hold_base_ns, self.hold_max_ns = floor, hold_base_ns, hold_max_ns
         self.turn: set[int] = set()
+        self.suspects: set[int] = set()
+        self.arrived = [0] * ABI.MRC_MAX_PLANES  # when the latest packet that arrived was sent
         self.credit = [0] * ABI.MRC_MAX_PLANES
         self.loss_ppm = 0
         self.paths = {(p, k): Path() for p, n in enumerate(slots) for k in range(n)}
@@ -165,6 +167,17 @@ class PathSet:
         path.loss_ppm = one_at_a_time(path.loss_ppm, up=False)
         self.loss_ppm = one_at_a_time(self.loss_ppm, up=False)
 
+    def plane_lost(self, p: int, sent: int) -> None:
+        """Suspect a plane on which nothing sent after a lost packet has arrived."""
+        if self.arrived[p] <= sent:
+            self.suspects.add(p)
+
+    def plane_heard(self, p: int, sent: int) -> None:
+        """Handle a packet that arrived by a plane."""
+        if sent > self.arrived[p]:
+            self.arrived[p] = sent
+            self.suspects.discard(p)
+
     def lost(self, p: int, k: int, now: int, *, alive: bool) -> tuple[State, State]:
         """Handle a lost packet of this path; `alive`: a later packet of the path arrived."""
         path = self.paths[p, k]
@@ -209,6 +222,7 @@ class PathSet:
     def cleared(self, p: int, k: int) -> tuple[State, State]:
         """Handle a packet of this path that counted as lost, but had arrived."""
         path, before = self.paths[p, k], self.state(p, k)
+        self.suspects.discard(p)
         path.loss_ppm -= min(path.loss_ppm, (1_000_000 - path.loss_ppm) >> 8)
         self.loss_ppm -= min(self.loss_ppm, (1_000_000 - self.loss_ppm) >> 8)
         if before is State.ASSUMED_BAD and not path.misses:
@@ -225,6 +239,7 @@ class PathSet:
     def answered(self, p: int, k: int, now: int, *, marked: bool) -> tuple[State, State]:
         """Handle an answered probe of this path."""
         path, before = self.paths[p, k], self.state(p, k)
+        self.suspects.discard(p)
         if before is State.ASSUMED_BAD:
             if now < path.hold_ns:
                 return before, before
@@ -263,11 +278,13 @@ class PathSet:
     ) -> None:
         """Check that the programs were allowed to send a packet on `chosen`.
 
-        `up` holds the usable planes, and `preferred` those to take if one of them has a path.
+        `up` holds the usable planes, of which suspects are left out if others have a path in use,
+        and `preferred` those to take if one of them has a path.
         `price` is what the packet costs of a whole turn.
         Raises AssertionError if the choice was not allowed.
         """
         usable = self.in_use & up
+        usable = usable - self.suspects or usable
         if not usable:
             self._check_last_resort(chosen, (self.open & up) or self.open)
             return
@@ -343,6 +360,7 @@ class PathSet:
             "turn": sum(1 << p for p in self.turn),
             "credit": sum(credit << 8 * p for p, credit in enumerate(self.credit)),
             "loss_ppm": self.loss_ppm,
+            "suspects": sum(1 << p for p in self.suspects),
         }
 
 

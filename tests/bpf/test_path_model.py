@@ -152,6 +152,7 @@ class Paths(RuleBasedStateMachine):
             self.model.acked(*packet.path)
             self.latest = max(self.latest, packet.sent)
             self.delivered[packet.path] = max(self.delivered[packet.path], packet.sent)
+            self.model.plane_heard(packet.path[0], packet.sent)
         if twice and cause.sends == 2:
             assert cause.was is not None
             self.model.cleared(*cause.was)
@@ -203,6 +204,7 @@ class Paths(RuleBasedStateMachine):
             else:
                 alive = self.delivered[packet.path] > packet.sent
                 self.model.lost(*packet.path, self.now, alive=alive)
+                self.model.plane_lost(packet.path[0], packet.sent)
             self.model.check_pick(again.get(psn), self.up, self.up - {packet.path[0]}, self.shares)
             packet.sent = now
             packet.sends += 1

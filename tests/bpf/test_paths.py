@@ -155,6 +155,65 @@ def test_path_that_delivers_nothing_leaves_even_below_the_floor(rig: Rig, far: F
     assert in_use(rig) <= {last}
 
 
+# ---- planes by which nothing arrives
+
+
+def planes_of_next(rig: Rig, count: int) -> Counter[int]:
+    """Send `count` packets, and return how many took each plane."""
+    return Counter(spray(rig).envelope.ev >> 28 for _ in range(count))
+
+
+def lose_a_plane(rig: Rig, far: Far) -> int:
+    """Lose the first of one packet on each plane, and return its EV."""
+    rig.tune(reo_min_ns=0, reo_max_ns=0)
+    evs = [spray(rig).envelope.ev for _ in range(PLANES)]
+    assert len({ev >> 28 for ev in evs}) == PLANES
+    rig.arrive(far.sack(FIRST - 1, (1 << PLANES) - 2))
+    rig.sent()
+    return evs[0]
+
+
+def test_all_paths_of_a_plane_by_which_nothing_arrives_are_avoided(rig: Rig, far: Far) -> None:
+    """One lost packet is enough, although only its own path is withdrawn."""
+    lost = lose_a_plane(rig, far)
+    assert len([ev for ev in in_use(rig) if ev >> 28 == lost >> 28]) == T1S - 1
+    assert planes_of_next(rig, 4 * PLANES)[lost >> 28] == 0
+    answer_probe(rig, far, lost)
+    assert planes_of_next(rig, PLANES)[lost >> 28] == 1
+
+
+def test_packet_that_arrives_by_a_plane_ends_the_suspicion(rig: Rig, far: Far) -> None:
+    planes = [spray(rig).envelope.ev >> 28 for _ in range(PLANES)]
+    rig.edit("txs", 0, "mrc_tx", suspects=(1 << PLANES) - 1, suspect_ns=time.monotonic_ns())
+    rig.arrive(far.sack(FIRST))
+    assert rig.tx()["suspects"] == (1 << PLANES) - 1 & ~(1 << planes[0])
+
+
+def test_loss_between_packets_that_arrive_is_no_reason(rig: Rig, far: Far) -> None:
+    rig.tune(reo_min_ns=0, reo_max_ns=0)
+    evs = [spray(rig).envelope.ev for _ in range(2 * PLANES)]
+    lost = evs[0]
+    rig.arrive(far.sack(FIRST - 1, (1 << 2 * PLANES) - 2))
+    assert state(rig, lost) is State.ASSUMED_BAD
+    assert planes_of_next(rig, PLANES)[lost >> 28] == 1
+
+
+def test_suspects_are_used_if_all_planes_are(rig: Rig, far: Far) -> None:
+    rig.edit("txs", 0, "mrc_tx", suspects=(1 << PLANES) - 1, suspect_ns=time.monotonic_ns())
+    assert len(planes_of_next(rig, PLANES)) == PLANES
+
+
+def test_suspicion_ends_by_itself(rig: Rig, far: Far) -> None:
+    """No probe goes out where paths are denied, say."""
+    lose_a_plane(rig, far)
+    rig.tune(probe_interval_ns=10**9)
+    rig.tick()
+    assert rig.tx()["suspects"]
+    rig.edit("txs", 0, "mrc_tx", suspect_ns=time.monotonic_ns() - 1_100_000_000)
+    rig.tick()
+    assert not rig.tx()["suspects"]
+
+
 # ---- marks
 
 

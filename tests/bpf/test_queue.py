@@ -17,6 +17,8 @@ from tests.bpf.rig import RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig, clock_passes
 TCP, UDP = 6, 17
 GAP_NS = 10_000_000  # EARLY_DROP_GAP_NS of bpf/aqm.c
 FRESH_NS = 100_000_000  # QUEUE_FRESH_NS
+FAULTS_NS = 100_000_001  # beyond FAULTS_NS
+FIRST = 1000
 NOT_ECT, ECT1, ECT0, CE = range(4)
 
 
@@ -79,6 +81,34 @@ def test_tcp_with_ecn_is_marked(queued: Rig, packet_of: type, ecn: int) -> None:
         assert out[1] == 0x28 | CE
         assert checksum(out[:20]) == 0
     assert queued.counted()["tx_ce"] == 1
+
+
+@pytest.mark.parametrize(("ago_ns", "mark"), [(0, ECT0), (FAULTS_NS, CE)])
+def test_burst_behind_the_repair_of_a_fault_is_no_queue(rig: Rig, ago_ns: int, mark: int) -> None:
+    """Order holds back what other planes deliver meanwhile, so TCP sends in bursts."""
+    rig.tune(cc_target_ns=500_000)
+    spray_one(rig)
+    now = time.monotonic_ns()
+    rig.edit("txs", 0, "mrc_tx", cwnd=100_000, inflight=120_000, fault_ns=now - ago_ns)
+    assert ecn_of(sprayed(rig, v4(TCP, ECT0))) == mark
+
+
+@pytest.mark.parametrize(("delay_ns", "fault"), [(0, True), (250_001, False)])
+def test_loss_in_front_of_a_queue_is_no_fault(
+    rig: Rig, far: Far, delay_ns: int, fault: bool
+) -> None:
+    rig.tune(cc_target_ns=500_000, reo_min_ns=0, reo_max_ns=0)
+    spray_one(rig)
+    spray_one(rig)
+    rig.edit("txs", 0, "mrc_tx", delay_ns=delay_ns, target_ns=500_000)
+    rig.arrive(far.sack(FIRST - 1, 0b10, delayed=True))
+    assert rig.counted()["rtx_guard"] == 1
+    assert bool(rig.tx()["fault_ns"]) is fault
+
+
+def spray_one(rig: Rig) -> None:
+    """Send a packet, so that the window has begun."""
+    sprayed(rig, v4(TCP, ECT0))
 
 
 @pytest.mark.parametrize("packet_of", [v4, v6])

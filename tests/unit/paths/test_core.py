@@ -129,6 +129,18 @@ class Core(RuleBasedStateMachine):
             self.model.lost(p, k, self.now, alive=alive),
         )
 
+    @rule(p=number, ago=st.sampled_from([0, 1, 2_000_000]))
+    def lose_on_a_plane(self, p: int, ago: int) -> None:
+        p %= self.size[0]
+        self.core.host_plane_lost(self.tx.at, p, self.now - ago, self.now)
+        self.model.plane_lost(p, self.now - ago)
+
+    @rule(p=number, ago=st.sampled_from([0, 1, 2_000_000]))
+    def hear_of_a_plane(self, p: int, ago: int) -> None:
+        p %= self.size[0]
+        self.core.host_plane_heard(self.tx.at, p, self.now - ago)
+        self.model.plane_heard(p, self.now - ago)
+
     @rule(p=number, alive=st.booleans())
     def lose_a_plane(self, p: int, alive: bool) -> None:
         for k in range(self.size[1]):
