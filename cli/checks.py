@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from mrcd.linux.kernel import FORWARDING, version
+from mrcd.linux.neighbortable import Table
 
 State = Literal["ok", "warn", "wrong", "unknown"]
 
@@ -34,6 +35,8 @@ CELLS = {41: "IPv6", 4: "IPv4"}
 """Next headers of cells of IP in IPv6, whose source address differs from cell to cell."""
 BY_FLOW = ("cake", "choke", "drr", "fq_codel", "fq_pie", "hhf", "sfb", "sfq")
 """Queueing disciplines that sort packets by flow, or keep some of them waiting."""
+ENTRIES_OF_OTHERS = 256  # in a table of neighbours: containers, virtual machines, other hosts
+ROOMY = 16384  # entries of neighbours, as the package sets them where mrcd is a service
 RING_SHARE = 0.5  # the largest part of the free memory that the rings should take
 
 
@@ -107,6 +110,7 @@ class Facts:
     routed: tuple[str, ...] = ()  # prefixes to which this host forwards what peers send
     barred: tuple[str, ...] = ()  # chains of nftables that drop what is forwarded from mrc0
     forwarding: Mapping[int, bool] = field(default_factory=dict)  # by IP version
+    neighbors: tuple[tuple[Table, int], ...] = ()  # the kernel's tables, and what mrcd needs there
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,6 +553,32 @@ def memory(facts: Facts) -> Finding | None:
     return _ok("memory", f"the rings need {needs} MB of {has} MB free")
 
 
+def neighbors(facts: Facts) -> Finding | None:
+    """Check that the kernel's tables of neighbours hold all peers, beside what others have."""
+    shown = [(table, need) for table, need in facts.neighbors if table.limit is not None]
+    short = [
+        (table, need) for table, need in shown if need + ENTRIES_OF_OTHERS > (table.limit or 0)
+    ]
+    said = [
+        f"{table.family}: {need} entries for peers of {table.limit} for the whole machine"
+        for table, need in short or shown
+    ]
+    full = [table for table, _need in facts.neighbors if table.fulls]
+    said += [f"{table.family}: was full {table.fulls} times since the start" for table in full]
+    if not said:
+        return None
+    if not short and not full:
+        return _ok("neighbour tables", "; ".join(said))
+    roomy = max(ROOMY, *(1 << (4 * need).bit_length() for _table, need in facts.neighbors))
+    fix = tuple(
+        f"sysctl -w net.{table.family}.neigh.default.gc_thresh{number}={roomy >> 3 - number}"
+        for table in dict.fromkeys([*(table for table, _need in short), *full])
+        for number in (1, 2, 3)
+    )
+    worse = any(need > (table.limit or 0) for table, need in short)
+    return Finding("neighbour tables", "wrong" if worse else "warn", "; ".join(said), fix)
+
+
 def group(facts: Facts) -> Finding:
     """Check for the group whose members may use mrcctl without root."""
     if facts.group:
@@ -624,6 +654,7 @@ HOST: tuple[Check, ...] = (
     jit,
     membarrier,
     memory,
+    neighbors,
     configuration,
     keys,
     interfaces,

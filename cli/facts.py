@@ -33,6 +33,7 @@ from mrcd.datapath.pins import is_bpffs
 from mrcd.fabric.network import with_mtu
 from mrcd.linux import bpf, ethtool, rss
 from mrcd.linux.kernel import forwarding
+from mrcd.linux.neighbortable import Table, read_tables
 from mrcd.linux.netlink import Netlink, NetlinkFailed
 from mrcd.service import capabilities
 from mrcd.wire.sources import bpf_dir
@@ -123,6 +124,7 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
         closed=closed(found.transport.control_port) if found else None,
         routed=tuple(map(str, found.mrc0.routed)) if found else (),
         mrc0=mrc0,
+        neighbors=_neighbors(found),
         barred=_barred(mrc0) if found and found.mrc0.routed else (),
         forwarding=forwarding(),
     )
@@ -210,6 +212,23 @@ def _rings(found: Config | None, nics: Iterable[Nic]) -> int:
     if found is None or not (fabric := with_mtu(found.fabric, mtu)).mtu:
         return 0
     return 2 * found.transport.ring_slots * replace(found, fabric=fabric).mtu
+
+
+def _neighbors(found: Config | None) -> tuple[tuple[Table, int], ...]:
+    """Return the kernel's tables of neighbours, and the entries that mrcd needs in each.
+
+    mrc0 has an entry for each peer that is spoken to. Without a fabric each plane has one, too.
+    """
+    if found is None:
+        return ()
+    ours = {"ipv4": 0, "ipv6": 0}
+    for family in ours:
+        version = int(family[-1])
+        if any(address.version == version for address in found.mrc0.addresses):
+            ours[family] += len(found.peers)
+        if found.fabric.routing.network and found.fabric.routing.underlay == version:
+            ours[family] += len(found.peers) * found.fabric.planes
+    return tuple((table, ours[table.family]) for table in read_tables())
 
 
 def _envelope(found: Config | None) -> str:

@@ -2,15 +2,18 @@
 """Conclude from counters of the programs what others on this host do to packets.
 
 The programs count what they pass to the host's stack; what stands between that and our sockets is
-the firewall of this host. They also count what they refuse because of where it comes from.
+the firewall of this host. They also count what they refuse because of where it comes from. The
+kernel counts how often its tables of neighbours were full.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from mrcd.linux.neighbortable import Table, read_tables
 from mrcd.service.findings import Findings
 
 LOOK_S: Final = 1.0
@@ -61,6 +64,7 @@ class Counts:
 
     counters: returns all of them by name.
     read: returns how many datagrams of hand-shakes were read.
+    tables: returns the kernel's tables of neighbours.
     """
 
     def __init__(
@@ -70,9 +74,12 @@ class Counts:
         mrc0: str,
         port: int,
         findings: Findings,
+        tables: Callable[[], list[Table]] = read_tables,
     ) -> None:
         self._counters = counters
         self._read = read
+        self._tables = tables
+        self._full: defaultdict[str, Refused] = defaultdict(Refused)
         self._findings = findings
         self._blocked, self._strangers = Blocked(), Refused()
         self.warnings: list[str] = []
@@ -100,4 +107,13 @@ class Counts:
         found = self._blocked.look(counters["control_rx"], self._read())
         self._findings.replace(_FIREWALL, {_FIREWALL: self._firewall} if found else {})
         strange = self._strangers.look(counters["drop_not_ours"])
-        self.warnings = [self._strange] if strange else []
+        full = [table for table in self._tables() if self._full[table.family].look(table.fulls)]
+        self.warnings = [*([self._strange] if strange else []), *map(_full_table, full)]
+
+
+def _full_table(table: Table) -> str:
+    limit = "" if table.limit is None else f", {table.limit} entries"
+    return (
+        f"the kernel's table of neighbours for {table.family} is full{limit} for the whole "
+        f"machine: connections to peers can stand still for seconds; raise {table.key}"
+    )

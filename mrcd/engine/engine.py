@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -268,6 +268,12 @@ class Engine:
         self._stack.callback(self.clock.stop)
         self.clock.start()
 
+    def _open_evs(self, peer: str, plane: int) -> Sequence[int]:
+        """Return the EVs of a plane to a peer by which the daemon's own packets may go."""
+        return (
+            self.denials.open_evs(peer, plane) if self.planes.ground.leads_to(peer, plane) else ()
+        )
+
     async def _start_sessions(self, told: int) -> None:
         """Resume the sessions of an earlier daemon, and begin to offer the others."""
         config, planes = self.config, self.planes
@@ -285,7 +291,7 @@ class Engine:
             self._mtu_of_peer,
             endpoint,
             memory.changed,
-            self.denials.open_evs,
+            self._open_evs,
             packets=self.table.keys,
             channels=found.channels,
             on_moved=self._peer_moved,

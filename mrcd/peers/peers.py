@@ -94,8 +94,9 @@ class Peers(Placed):
 
         `endpoint` is told which peers have a session, and `on_change` is called when `memories`
         or `channel_memories` changed. `open_evs` returns the EVs of a plane to a peer that no rule
-        denies. `packets` holds the keys of packets. `channels` are the memories of an earlier
-        daemon with this data path. `on_moved` and `admission` are those of Channels.
+        denies, none if the plane does not lead there. `packets` holds the keys of packets.
+        `channels` are the memories of an earlier daemon with this data path. `on_moved` and
+        `admission` are those of Channels.
         """
         self._admission = admission
         self._on_moved = on_moved

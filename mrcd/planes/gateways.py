@@ -83,6 +83,10 @@ class Gateways:
             if plane.link.index == event.ifindex and event.ip == self._gateway(plane):
                 self._set_gateway(plane, event.mac)
 
+    def leads_to(self, peer: str, plane: int) -> bool:
+        """Return True: all peers of a plane are behind its gateway."""
+        return True
+
     def needs(self, plane: Plane) -> tuple[str | None, str | None]:
         """Return the address of a plane's NIC, and the destinations of its route."""
         fabric, host = self.config.fabric, self.config.host

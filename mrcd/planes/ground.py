@@ -65,6 +65,9 @@ class Ground(Protocol):
     def neighbor(self, event: NeighborChanged) -> None:
         """Hear what the kernel has learned of a neighbour."""
 
+    def leads_to(self, peer: str, plane: int) -> bool:
+        """Return whether packets to a peer can leave by a plane, as far as is known."""
+
     def needs(self, plane: Plane) -> tuple[str | None, str | None]:
         """Return the address that a plane's NIC needs, and the destinations of its route.
 

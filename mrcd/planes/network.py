@@ -104,6 +104,10 @@ class AnyNetwork:
         """Take over what the kernel has learned of a neighbour."""
         self.hops.neighbor(event)
 
+    def leads_to(self, peer: str, plane: int) -> bool:
+        """Return whether the link-layer address of the next hop is known."""
+        return self.hops.leads_to(peer, plane)
+
     def needs(self, plane: Plane) -> tuple[str | None, str | None]:
         """Return the address that the operator has said the NIC has, and no route."""
         given = self.config.nics[plane.index].address

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from mrcd.config.config import Peer
 from mrcd.linux.interfaces import Link, NeighborChanged
+from mrcd.linux.neighbortable import neighbor_limit
 from mrcd.linux.netlink import Netlink, NetlinkFailed
 from mrcd.linux.pathmtu import send_probe
 from mrcd.service.log import get_logger
@@ -26,6 +27,11 @@ log = get_logger()
 
 ASK_S = 1.0
 """The longest time to wait for a neighbour at the start; later ones are waited for beside it."""
+ABSENT_S = 3.0
+"""As long as the kernel asks for a neighbour that does not answer, it keeps an entry that it cannot
+drop (three questions, a second apart)."""
+_TABLE_PART = 4
+"""So much of the kernel's table, one part of this many, may be such entries of ours."""
 VERIFY_S = 2.0
 """Time between two verifications of a neighbour."""
 MEASURE_S = 60.0
@@ -68,6 +74,7 @@ class NextHops:
         self._hops: dict[tuple[str, int], Hop] = {}
         self._links: dict[int, Link] = {}
         self._asked: set[tuple[int, str]] = set()
+        self._turns = asyncio.Semaphore(neighbor_limit() // _TABLE_PART)
         self._mtu = 0
         self._measured = asyncio.Event()
 
@@ -190,15 +197,30 @@ class NextHops:
                 link = self._links[plane]
                 if not (link.up and link.carrier):
                     return  # the link's next change asks again
-                try:
-                    mac = await self._nl.resolve_neighbor(link.name, via, ASK_S)
-                except OSError:  # the interface goes; perhaps it returns
-                    await asyncio.sleep(ASK_S)
-                    continue
-                if mac is not None:
-                    self._learn(plane, via, mac)
+                async with self._turns:
+                    await self._ask_once(plane, link.name, via)
         finally:
             self._asked.discard((plane, via))
+
+    async def _ask_once(self, plane: int, name: str, via: str) -> None:
+        try:
+            mac = await self._nl.resolve_neighbor(name, via, ASK_S)
+        except OSError:  # the interface goes; perhaps it returns
+            await asyncio.sleep(ASK_S)
+            return
+        if mac is not None:
+            self._learn(plane, via, mac)
+        elif self._wants(plane, via):
+            await asyncio.sleep(ABSENT_S - ASK_S)
+
+    def leads_to(self, peer: str, plane: int) -> bool:
+        """Return whether packets to a peer can leave by a plane, as far as the kernel knows.
+
+        The kernel would ask for the neighbour of each other packet, and keep an entry meanwhile:
+        hundreds of peers that are not there would fill its table, which the whole machine shares.
+        """
+        hop = self._hops.get((peer, plane))
+        return hop is None or hop.mac is not None
 
     def _wants(self, plane: int, via: str) -> bool:
         return any(

@@ -106,7 +106,14 @@ IMPURE_LIBRARIES = {
 # once; the fabric arithmetic and the labs, the configuration's checks, what the doctor looks at,
 # detaching a data path that no daemon serves, keys as people write them, and what reads a capture's
 # records, when a command needs them.
-CLI_MAY_IMPORT = {"mrcd", "mrcd.linux.kernel", "mrcd.model", "mrcd.shortlist", "mrcd.wording"}
+CLI_MAY_IMPORT = {
+    "mrcd",
+    "mrcd.linux.kernel",
+    "mrcd.linux.neighbortable",
+    "mrcd.model",
+    "mrcd.shortlist",
+    "mrcd.wording",
+}
 CLI_MAY_IMPORT_LATE = {
     "mrcd.config",
     "mrcd.datapath.detach",

@@ -20,6 +20,7 @@ from mrcd.config import keyfiles
 from mrcd.config.config import Transport
 from mrcd.fabric.shape import MTU_MAX
 from mrcd.handshake import identity
+from mrcd.linux.neighbortable import Table
 from tests.unit.control_double import FakeSource, serving
 
 GOOD = Facts(
@@ -109,6 +110,17 @@ BAD: list[tuple[Check, dict[str, Any], str, str, str]] = [
     (checks.compiler, {"bcc": False, "brought": True}, "warn", "not needed for", "python3-bpfcc"),
     (checks.memory, {"daemon": None, "free": 100 << 20}, "wrong", "150 MB of 100 MB", "ring_slots"),
     (checks.memory, {"daemon": None, "free": 200 << 20}, "warn", "150 MB of 200 MB", "ring_slots"),
+    (checks.neighbors, {"neighbors": ((Table("ipv4", 9, 0, 1024), 1000),)}, "warn",
+     "ipv4: 1000 entries for peers of 1024 for the whole machine",
+     "sysctl -w net.ipv4.neigh.default.gc_thresh1=4096\n"
+     "sysctl -w net.ipv4.neigh.default.gc_thresh2=8192\n"
+     "sysctl -w net.ipv4.neigh.default.gc_thresh3=16384"),
+    (checks.neighbors,
+     {"neighbors": ((Table("ipv4", 9, 0, 1024), 1), (Table("ipv6", 9, 0, 1024), 5000))}, "wrong",
+     "ipv6: 5000 entries for peers of 1024 for the whole machine",
+     "sysctl -w net.ipv6.neigh.default.gc_thresh1=8192"),
+    (checks.neighbors, {"neighbors": ((Table("ipv6", 9, 7, None), 3),)}, "warn",
+     "ipv6: was full 7 times", "net.ipv6.neigh.default.gc_thresh3=16384"),
     (checks.keys, {"daemon": None, "keys": {"/etc/k": "root", "/etc/l": "mrcd"},
                    "service_user": "mrcd"}, "wrong", "/etc/k belongs to user root: mrcd.service",
      "chown mrcd /etc/k"),
@@ -508,3 +520,13 @@ def test_gateway__names_what_keeps_packets_back() -> None:
     finding = checks.gateway(replace(forwards, routed=("10.244.1.0/24", "fd44::/64")))
     assert finding is not None
     assert finding.fix == ("sysctl -w net.ipv6.conf.all.forwarding=1",)
+
+
+def test_neighbour_tables_that_are_large_enough_are_right() -> None:
+    tables = ((Table("ipv4", 900, 0, 1024), 12), (Table("ipv6", 3, 0, None), 12))
+    finding = checks.neighbors(replace(GOOD, neighbors=tables))
+    assert finding is not None
+    assert (finding.state, finding.found) == (
+        "ok", "ipv4: 12 entries for peers of 1024 for the whole machine"
+    )  # fmt: skip
+    assert checks.neighbors(GOOD) is None, "without a configuration nothing is known"

@@ -270,3 +270,57 @@ def test_path_mtu_is_read_after_a_probe(monkeypatch: pytest.MonkeyPatch) -> None
         assert bench.mtus[-1] == ("p1", 0)
 
     run(work())
+
+
+def test_neighbours_that_are_absent_are_asked_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel keeps an entry for each while it asks, in a table that all of a machine share."""
+    monkeypatch.setattr(nexthops, "ASK_S", 0.01)
+    monkeypatch.setattr(nexthops, "ABSENT_S", 0.02)
+    monkeypatch.setattr(nexthops, "neighbor_limit", lambda: 12)
+    absent = [f"192.0.2.{number}" for number in range(10, 30)]
+
+    async def work() -> None:
+        bench = Bench()
+        kernel = Slow()
+        bench.kernel, bench.hops._nl = kernel, cast(Any, kernel)
+        for address in (*absent, NEAR):
+            kernel.ways[address] = Way(address, None, 0)
+        bench.follow(*absent, NEAR)
+        await bench.hops.find()
+        while bench.macs != [("p21", ONE)] or len(set(kernel.asked)) < 21:
+            await asyncio.sleep(0)
+        assert kernel.most == 3
+
+    run(work())
+
+
+class Slow(Kernel):
+    """A kernel that waits for answers, and counts how many it waits for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = self.most = 0
+
+    async def resolve_neighbor(self, _dev: str, ip: str, timeout_s: float) -> bytes | None:
+        self.asked.append(ip)
+        self.waits += 1
+        self.most = max(self.most, self.waits)
+        await asyncio.sleep(timeout_s)
+        self.waits -= 1
+        return self.macs.get(ip)
+
+
+def test_plane_leads_to_a_peer_when_its_next_hop_is_known() -> None:
+    async def work() -> None:
+        bench = Bench(NEAR)
+        assert not bench.hops.leads_to("p1", 0)
+        await bench.hops.find()
+        assert bench.hops.leads_to("p1", 0)
+        bench.kernel.macs.clear()
+        bench.event(NEAR, None, failed=True)
+        assert not bench.hops.leads_to("p1", 0)
+        assert bench.hops.leads_to("somebody", 0), "nothing is known of a host that asks first"
+
+    run(work())
