@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Protocol
 
 from mrcd.datapath import capture
@@ -36,8 +36,8 @@ class Source(Protocol):
     def status(self) -> Status:
         """Return the state of the daemon as a whole."""
 
-    def peers(self) -> list[PeerInfo]:
-        """Return every configured peer."""
+    def peer_parts(self) -> Iterator[list[PeerInfo]]:
+        """Yield every configured peer, some at a time; peers may go meanwhile."""
 
     def foremost_peers(
         self, count: int, before: Mapping[str, int]

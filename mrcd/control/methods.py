@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 from asyncvarlink import FileDescriptor, VarlinkInterface, varlinkmethod
 from asyncvarlink.serviceinterface import InvalidParameter
@@ -71,6 +71,8 @@ from mrcd.planes.usable import LastPlane
 from mrcd.rules.denylist import CutsOff, NotDenied
 from mrcd.rules.elements import NoSuchElement
 
+_Item = TypeVar("_Item")
+
 INTERVAL_MIN_MS = 10  # a sample reads every map once; a shorter interval would only measure itself
 INTERVAL_MAX_MS = 3_600_000
 SHARED_NS = 5_000_000  # a sample up to this age is shared by several callers
@@ -87,6 +89,16 @@ class CaptureReply(TypedDict):
     ring_bytes: int
     records: FileDescriptor
     state: FileDescriptor
+
+
+async def _in_turns(items: Iterable[_Item]) -> AsyncIterator[_Item]:
+    """Yield items; the event loop's other tasks get turns between."""
+    since = time.monotonic()
+    for item in items:
+        yield item
+        if time.monotonic() > since + SLICE_S:
+            await asyncio.sleep(0)
+            since = time.monotonic()
 
 
 @contextlib.contextmanager
@@ -129,9 +141,9 @@ class Control(VarlinkInterface, name=INTERFACE):
         return {"status": self._source.status()}
 
     @varlinkmethod
-    def ListPeers(self) -> PeersReply:
+    async def ListPeers(self) -> PeersReply:
         """Return every configured peer."""
-        return {"schema_version": SCHEMA_VERSION, "peers": self._source.peers()}
+        return {"schema_version": SCHEMA_VERSION, "peers": await self._peers()}
 
     @varlinkmethod
     async def ListPaths(
@@ -155,14 +167,12 @@ class Control(VarlinkInterface, name=INTERFACE):
             found += self._source.connections(name)
         return {"schema_version": SCHEMA_VERSION, "connections": found}
 
-    async def _each(self, peer: str | None) -> AsyncIterator[str]:
-        """Yield the name of one peer or of each; the event loop's other tasks get turns between."""
-        since = time.monotonic()
-        for name in self._source.peer_names() if peer is None else [peer]:
-            yield name
-            if time.monotonic() > since + SLICE_S:
-                await asyncio.sleep(0)
-                since = time.monotonic()
+    async def _peers(self) -> list[PeerInfo]:
+        return [peer async for part in _in_turns(self._source.peer_parts()) for peer in part]
+
+    def _each(self, peer: str | None) -> AsyncIterator[str]:
+        """Yield the name of one peer or of each."""
+        return _in_turns(self._source.peer_names() if peer is None else [peer])
 
     @varlinkmethod
     def GetStats(self) -> StatsReply:
@@ -382,7 +392,7 @@ class Control(VarlinkInterface, name=INTERFACE):
         while True:
             missed = int((loop.time() - due) / interval)
             if peers is None:
-                sample = self._sample(sample)
+                sample = await self._sample(sample)
             else:
                 few, packets = self._source.foremost_peers(peers, packets)
                 sample = self._sample_of(few)
@@ -391,11 +401,11 @@ class Control(VarlinkInterface, name=INTERFACE):
             due += interval * (1 + missed)
             await asyncio.sleep(max(0.0, due - loop.time()))
 
-    def _sample(self, last: MonitorSample | None) -> MonitorSample:
+    async def _sample(self, last: MonitorSample | None) -> MonitorSample:
         """Return a sample newer than the caller's last one; callers may share a recent sample."""
         now, shared = time.monotonic_ns(), self._shared
         if shared is None or now - shared.monotonic_ns > SHARED_NS or shared is last:
-            shared = self._shared = self._sample_of(self._source.peers())
+            shared = self._shared = self._sample_of(await self._peers())
         return shared
 
     def _sample_of(self, peers: list[PeerInfo]) -> MonitorSample:

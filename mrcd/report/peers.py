@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 
 from mrcd.config.config import Peer
 from mrcd.config.overlap import Prefix
@@ -39,6 +40,8 @@ SHOWN: Mapping[State, PeerState] = {
 ROTATE_S = 5.0
 """How long a caller who asked for new keys waits for peers to answer."""
 ROTATE_LOOK_S = 0.02
+PART = 64
+"""So many peers are read from the maps and listed before other tasks may have a turn."""
 MANY = 8
 """More peers than this with the same problem share one line."""
 NAMED = 3
@@ -48,10 +51,13 @@ NAMED = 3
 class PeerReport(Live):
     """The configured peers."""
 
-    def peers(self) -> list[PeerInfo]:
-        """Return every configured peer."""
-        engine = self._engine
-        return _infos(engine, engine.config.peers, _packets(engine))
+    def peer_parts(self) -> Iterator[list[PeerInfo]]:
+        """Yield every configured peer, PART at a time, as each is then; peers may go meanwhile."""
+        configured = iter(self._engine.config.peers)
+        while part := [*islice(configured, PART)]:
+            engine = self._engine  # another configuration may have been applied
+            there = [peer for peer in part if peer.name in engine.table.peers.indices]
+            yield _infos(engine, there, _packets(engine, there))
 
     @property
     def secured(self) -> bool:
@@ -88,7 +94,7 @@ class PeerReport(Live):
         returned, too, as the next call's `before`.
         """
         engine = self._engine
-        packets = _packets(engine)
+        packets = _packets(engine, engine.config.peers)
         sums = {name: sum(both) for name, both in packets.items()}
         standings = (
             Standing(
@@ -197,11 +203,14 @@ def _balances(engine: Engine, indices: Sequence[int]) -> dict[int, Shown]:
     return found
 
 
-def _packets(engine: Engine) -> dict[str, tuple[int, int]]:
-    """Return the packets sent to and received from each peer whose QPs were ever set up."""
+def _packets(engine: Engine, peers: Iterable[Peer]) -> dict[str, tuple[int, int]]:
+    """Return the packets sent to and received from those of `peers` whose QPs were ever set up."""
     table, maps = engine.table, engine.datapath.maps
     found: dict[str, tuple[int, int]] = {}
-    for qps in _runs(sorted(table.configured)):
+    first = sorted(table.peers.indices[peer.name] * table.peers.per_peer for peer in peers)
+    places = (range(at, at + table.peers.per_peer) for at in first)
+    configured = table.configured
+    for qps in _runs([qp for place in places for qp in place if qp in configured]):
         txs = bpfbatch.rows(maps["txs"], qps, _TX.size)
         rxs = bpfbatch.rows(maps["rxs"], qps, _RX.size)
         for qp, tx, rx in zip(qps, txs, rxs, strict=True):

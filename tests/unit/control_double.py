@@ -249,6 +249,10 @@ class FakeSource:
         )
         return [out, replace(out, direction="rx", mbps=9300.0, loss=None, queue_median_us=40.0)]
 
+    def peer_parts(self) -> Iterator[list[PeerInfo]]:
+        for peer in self.peers():
+            yield [peer]
+
     def peers(self) -> list[PeerInfo]:
         heard = PeerInfo(
             name="h2",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -36,7 +37,8 @@ SIZES = [(80, 24), (160, 50)]
 
 
 def sample(source: FakeSource, at_ns: int) -> MonitorSample:
-    return replace(Control(source, source.configuration)._sample(None), monotonic_ns=at_ns)
+    found = asyncio.run(Control(source, source.configuration)._sample(None))
+    return replace(found, monotonic_ns=at_ns)
 
 
 def grown(path: PathInfo, **more: int) -> PathInfo:

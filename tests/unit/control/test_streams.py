@@ -134,10 +134,34 @@ def test_a_sample_serves_the_callers_of_one_moment(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(methods, "SHARED_NS", 3600 * 1_000_000_000)
     source = FakeSource()
     control = Control(source, source.configuration)
-    first = control._sample(None)
-    assert control._sample(None) is first
-    assert control._sample(first) is not first
+
+    async def talk() -> None:
+        first = await control._sample(None)
+        assert await control._sample(None) is first
+        assert await control._sample(first) is not first
+
+    asyncio.run(talk())
     assert source.readings == 2
+
+
+def test_list_of_many_peers_leaves_turns_for_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "SLICE_S", -1.0)
+    source = FakeSource()
+    control = Control(source, source.configuration)
+    turns = []
+
+    async def other() -> None:
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    async def talk() -> None:
+        task = asyncio.create_task(other())
+        assert await control._peers() == source.peers()
+        task.cancel()
+
+    asyncio.run(talk())
+    assert len(turns) >= len(source.peers())
 
 
 def test_a_slow_client_is_told_how_many_samples_it_missed(path: Path) -> None:
