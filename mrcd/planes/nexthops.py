@@ -74,7 +74,7 @@ class NextHops:
         self._hops: dict[tuple[str, int], Hop] = {}
         self._links: dict[int, Link] = {}
         self._asked: set[tuple[int, str]] = set()
-        self._turns = asyncio.Semaphore(neighbor_limit() // _TABLE_PART)
+        self._turns = asyncio.Semaphore(max(1, neighbor_limit() // _TABLE_PART))
         self._mtu = 0
         self._measured = asyncio.Event()
 
