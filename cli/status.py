@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import click
 
 from cli.client import Client
-from cli.exits import DEGRADED
+from cli.exits import DEGRADED, Unreachable
 from cli.options import json_option
 from cli.render import BAD, GOOD, WARN, colour, print_json, table
 from mrcd.model import PlaneInfo, Status
@@ -26,19 +29,53 @@ PLANE_COLUMNS = (
 STATE_COLOURS = {"ok": GOOD, "degraded": BAD, "starting": WARN, "stopping": WARN}
 
 
+ASK_S = 0.2
+"""Seconds between two questions of --wait."""
+
+
 @click.command()
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    is_flag=False,
+    flag_value=math.inf,
+    metavar="[SECONDS]",
+    help="Return when all is well, or after this time with what is not; also while mrcd starts.",
+)
 @json_option
 @click.pass_obj
-def status(socket: str, as_json: bool) -> None:
+def status(socket: str, wait: float | None, as_json: bool) -> None:
     """Show the daemon, mrc0, the planes and the data path; exit 6 when degraded."""
-    with Client(socket) as client:
-        answer = client.status()
+    answer = _asked(socket) if wait is None else _awaited(socket, wait)
     if as_json:
         print_json(answer)
     else:
         click.echo(render(answer))
-    if answer.state == "degraded":
+    if answer.state == "degraded" or (wait is not None and answer.state != "ok"):
         click.get_current_context().exit(DEGRADED)
+
+
+def _asked(socket: str) -> Status:
+    with Client(socket) as client:
+        return client.status()
+
+
+def _awaited(socket: str, seconds: float) -> Status:
+    """Return the first status that is ok, or the last one within this time.
+
+    Raises Unreachable if mrcd does not answer then.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            answer = _asked(socket)
+        except Unreachable:
+            if time.monotonic() >= until:
+                raise
+        else:
+            if answer.state == "ok" or time.monotonic() >= until:
+                return answer
+        time.sleep(max(0.0, min(until - time.monotonic(), ASK_S)))
 
 
 def render(answer: Status) -> str:

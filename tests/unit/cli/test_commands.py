@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from cli import datapath, exits, peer, status
 from cli.main import SUBCOMMANDS, mrcctl
-from mrcd.model import CellEnvelope, DetachReport, PathEvent
+from mrcd.model import CellEnvelope, DetachReport, PathEvent, Status
 from tests.unit.command_line import run, run_json
 from tests.unit.control_double import FakeSource, serving
 
@@ -81,9 +81,41 @@ class TestStatus:
         assert "plane 1 has no carrier" in result.stdout
         assert "plane1" in result.stdout
 
+    def test_wait_returns_when_all_is_well(self, tmp_path: Path) -> None:
+        """Nothing answers at first; what does is degraded at first."""
+        path, source = tmp_path / "late", Recovering()
+        waiting = start(path, "status", "--wait", "30")
+        with serving(path, source):
+            out, _ = waiting.communicate(timeout=30)
+        assert (waiting.returncode, source.asked) == (0, 3)
+        assert "mrcd" in out
+
+    def test_wait_ends_with_what_is_not_well(self, server: Path, source: FakeSource) -> None:
+        source.state, source.reasons = "degraded", ["plane 1 has no carrier"]
+        result = run(server, "status", "--wait", "0.01")
+        assert result.exit_code == exits.DEGRADED
+        assert "plane 1 has no carrier" in result.stdout
+        source.state = "starting"
+        assert run(server, "status", "--wait", "0").exit_code == exits.DEGRADED
+        assert run(server, "status").exit_code == exits.DONE
+
+    def test_wait_for_nobody_ends(self, tmp_path: Path) -> None:
+        result = run(tmp_path / "nobody", "status", "--wait", "0.3")
+        assert result.exit_code == exits.UNREACHABLE
+
     def test_no_colour_off_a_terminal(self, server: Path, source: FakeSource) -> None:
         source.state = "degraded"
         assert "\x1b" not in run(server, "status").output
+
+
+class Recovering(FakeSource):
+    """A daemon that is ok when it is asked for the third time."""
+
+    asked = 0
+
+    def status(self) -> Status:
+        self.asked += 1
+        return replace(super().status(), state="ok" if self.asked > 2 else "degraded")
 
 
 class TestLists:
