@@ -74,7 +74,7 @@ PARTS = (
     Part(
         _SPRAY,
         "the choice of a path",
-        (("pick_path(tx, trusted_planes(tx, up), ~0ull, f->b->turns, price)", "up & 0"),),
+        (("pick_path(tx, up, up, f->b->turns, price)", "up & 0"),),
     ),
     Part(_DELIVER, "the clone that goes to mrc0", ((_CLONE, "put_link(skb, h, skb->protocol)"),)),
     Part(

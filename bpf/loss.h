@@ -133,8 +133,7 @@ static __always_inline u32 take_loss(struct resending *r, u32 price, struct path
 	else if (r->blamed || refused)
 		nscc_loss(r->h, tx, entry->len);
 	/* Prefer another plane: the cause of the loss may affect all of this one. */
-	r->new_id = pick_path(tx, trusted_planes(tx, r->up), ~(1ull << old_plane), r->b->turns,
-			      price);
+	r->new_id = pick_path(tx, r->up, r->up & ~(1ull << old_plane), r->b->turns, price);
 	entry->sent_ns = r->now;
 	if (entry->sends == 1) {
 		entry->was = r->old_id;

@@ -248,10 +248,15 @@ static __always_inline void suspect(struct mrc_tx *tx, u32 plane, u64 now)
 	tx->suspect_ns = now;
 }
 
+static __always_inline u32 is_suspect(const struct mrc_tx *tx, u32 plane)
+{
+	return tx->suspects >> plane & 1;
+}
+
 /* Something has arrived by this plane. */
 static __always_inline void trust(struct mrc_tx *tx, u32 plane)
 {
-	if (tx->suspects >> plane & 1)
+	if (is_suspect(tx, plane))
 		__sync_fetch_and_and(&tx->suspects, ~(1ull << plane));
 }
 
@@ -431,7 +436,7 @@ static __always_inline void path_silent(struct mrc_tx *tx, struct mrc_path *path
 					const struct mrc_host *h, struct path_move *move)
 {
 	move->from = move->to = path_state(tx, id);
-	if (tx->suspects >> path_plane(id) & 1)
+	if (is_suspect(tx, path_plane(id)))
 		suspect(tx, path_plane(id), now);
 	if (move->from == MRC_PATH_ASSUMED_BAD) {
 		path->probe_ok = 0;

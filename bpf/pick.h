@@ -94,13 +94,14 @@ static __always_inline u32 pick_plane(const struct mrc_tx *tx, u64 planes)
 }
 
 /*
- * The path of the next packet over one of `planes`, if possible one of those
- * `preferred`; MRC_NO_PATH if all are denied. `price`: of its turn, at most WHOLE_TURN.
+ * The path of the next packet over one of `planes`, if possible one that is no suspect, and
+ * one of those `preferred`; MRC_NO_PATH if all are denied. `price`: of its turn, at most
+ * WHOLE_TURN.
  */
 static __always_inline u32 pick_path(struct mrc_tx *tx, u64 planes, u64 preferred, u64 shares,
 				     u32 price)
 {
-	u64 usable = tx->plane_use & planes, turn, w0, w1, skip0, skip1;
+	u64 usable = tx->plane_use & trusted_planes(tx, planes), turn, w0, w1, skip0, skip1;
 	u32 p, k, other, low, high, slow = 0, avoid = 0;
 
 	if (!usable) {           /* none in use: still send, in turn, on whatever is not denied */

@@ -187,7 +187,7 @@ static __always_inline u64 probe_interval(const struct mrc_host *h, const struct
 		return interval > PROBE_MAX_NS ? PROBE_MAX_NS : interval;
 	}
 	interval = quiet_ns ? quiet_ns : SUSPECT_NS;
-	if (tx->suspects >> path_plane(id) & 1)
+	if (is_suspect(tx, path_plane(id)))
 		interval = h->probe_interval_ns;
 	if (state == MRC_PATH_DENIED || now - path->delivered_ns < interval)
 		return NEVER;

@@ -73,7 +73,7 @@ static __always_inline void ask(struct __sk_buff *skb, const struct mrc_host *h,
 		return;
 	up = usable_planes(h, peer, b);
 	bpf_spin_lock(&tx->lock);
-	id = pick_path(tx, trusted_planes(tx, up), ~0ull, b->turns, 1);
+	id = pick_path(tx, up, up, b->turns, 1);
 	bpf_spin_unlock(&tx->lock);
 	id &= 0xffff;
 	if (id == MRC_NO_PATH || find_route(qp, q, id, &r))

@@ -96,7 +96,7 @@ static __always_inline u32 number_packets(const struct flow *f, u64 up, u64 now,
 	else if (tx->held || !nscc_open(f->h, tx, f->tcp) || !window_open(f->q, tx, packets))
 		*id = PATH_HELD | (f->tcp ? 0 : PATH_HELD_OTHER);
 	else
-		*id = pick_path(tx, trusted_planes(tx, up), ~0ull, f->b->turns, price);
+		*id = pick_path(tx, up, up, f->b->turns, price);
 	if ((*id & PATH_HELD) && nscc_full(f->h, tx, len, f->tcp, f->keeps, f->pays, f->bit, now))
 		why = MRC_C_DROP_BACKLOG;
 	if (!why && *id != MRC_NO_PATH) {
@@ -130,7 +130,7 @@ static __always_inline u32 release_packet(struct resending *r, u32 price, u32 le
 
 	if (tx->held && sent_up_to(tx) == r->psn && nscc_open(r->h, tx, 0) &&
 	    window_open(r->q, tx, 1)) {
-		id = pick_path(tx, trusted_planes(tx, r->up), ~0ull, r->b->turns, price);
+		id = pick_path(tx, r->up, r->up, r->b->turns, price);
 		if (id != MRC_NO_PATH) {
 			nscc_unhold(tx, len, entry->path != PATH_HELD_OTHER);
 			entry->sent_ns = r->now;

@@ -3,20 +3,14 @@
 
 from __future__ import annotations
 
-import math
-import time
-
 import click
 
 from cli.client import Client
 from cli.exits import FAILED, CommandError
-from cli.options import HELP_NAMES, json_option
+from cli.options import HELP_NAMES, awaited, json_option, wait_option
 from cli.render import BAD, WARN, colour, print_json
 from mrcd.model import FaultInfo, FaultsReply, SurveyInfo
 from mrcd.wording import duration
-
-ASK_S = 0.2
-"""Seconds between two questions of --wait; the survey names faults less often."""
 
 
 @click.group(context_settings=HELP_NAMES)
@@ -26,14 +20,7 @@ def fault() -> None:
 
 @fault.command("list")
 @click.option("--check", is_flag=True, help="Exit 1 if there are faults.")
-@click.option(
-    "--wait",
-    type=click.FloatRange(0),
-    is_flag=False,
-    flag_value=math.inf,
-    metavar="[SECONDS]",
-    help="Return when there is a fault; exit 1 if there is none in this time.",
-)
+@wait_option("Return when there is a fault; exit 1 if there is none in this time.")
 @json_option
 @click.pass_obj
 def list_(socket: str, check: bool, wait: float | None, as_json: bool) -> None:
@@ -41,7 +28,10 @@ def list_(socket: str, check: bool, wait: float | None, as_json: bool) -> None:
     if check and wait is not None:
         raise click.UsageError("--check fails on a fault and --wait on none: choose one")
     with Client(socket) as client:
-        reply = client.faults() if wait is None else _awaited(client, wait)
+        if wait is None:
+            reply = client.faults()
+        else:
+            reply = awaited(lambda: _faults(client), lambda reply: bool(reply["faults"]), wait)
     if as_json:
         print_json(reply)
     else:
@@ -52,22 +42,12 @@ def list_(socket: str, check: bool, wait: float | None, as_json: bool) -> None:
         raise CommandError(f"no fault was named within {wait:g} s")
 
 
-def _awaited(client: Client, seconds: float) -> FaultsReply:
-    """Return the first reply that names a fault, or the last one within this time.
-
-    Raises CommandError if there is no survey, which alone names faults.
-    """
-    until = time.monotonic() + seconds
-    while True:
-        reply = client.faults()
-        if reply["faults"]:
-            return reply
-        if not reply["survey"].enabled:
-            raise CommandError(f"no fault can be named: no survey: {reply['survey'].reason}")
-        left = until - time.monotonic()
-        if left <= 0:
-            return reply
-        time.sleep(min(left, ASK_S))
+def _faults(client: Client) -> FaultsReply:
+    """Return the faults. Raises CommandError if there are none and no survey, which names them."""
+    reply = client.faults()
+    if not reply["faults"] and not reply["survey"].enabled:
+        raise CommandError(f"no fault can be named: no survey: {reply['survey'].reason}")
+    return reply
 
 
 def summary(survey: SurveyInfo) -> str:

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import click
 
 from cli import suggestions
 from cli.planeargument import Plane
+
+T = TypeVar("T")
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
@@ -29,6 +34,33 @@ paths_plane_option = click.option(
     metavar="PLANE",
     help="Only the paths of this plane: its number (2), p2 or its NIC (eth2).",
 )
+
+
+ASK_S = 0.2
+"""Seconds between two questions of --wait."""
+
+
+def wait_option(help_text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the option --wait [SECONDS]; without a number it waits for ever."""
+    return click.option(
+        "--wait",
+        type=click.FloatRange(0),
+        is_flag=False,
+        flag_value=math.inf,
+        metavar="[SECONDS]",
+        help=help_text,
+    )
+
+
+def awaited(ask: Callable[[], T], enough: Callable[[T], bool], seconds: float) -> T:
+    """Ask until the answer is enough, and return it, or the last one within `seconds`."""
+    until = time.monotonic() + seconds
+    while True:
+        answer = ask()
+        left = until - time.monotonic()
+        if left <= 0 or enough(answer):
+            return answer
+        time.sleep(min(left, ASK_S))
 
 
 def probe_options(command: Callable[..., None]) -> Callable[..., None]:

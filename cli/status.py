@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import math
-import time
-
 import click
 
 from cli.client import Client
 from cli.exits import DEGRADED, Unreachable
-from cli.options import json_option
+from cli.options import awaited, json_option, wait_option
 from cli.render import BAD, GOOD, WARN, colour, print_json, table
 from mrcd.model import PlaneInfo, Status
 from mrcd.wording import duration
@@ -29,18 +26,9 @@ PLANE_COLUMNS = (
 STATE_COLOURS = {"ok": GOOD, "degraded": BAD, "starting": WARN, "stopping": WARN}
 
 
-ASK_S = 0.2
-"""Seconds between two questions of --wait."""
-
-
 @click.command()
-@click.option(
-    "--wait",
-    type=click.FloatRange(0),
-    is_flag=False,
-    flag_value=math.inf,
-    metavar="[SECONDS]",
-    help="Return when all is well, or after this time with what is not; also while mrcd starts.",
+@wait_option(
+    "Return when all is well, or after this time with what is not; also while mrcd starts."
 )
 @json_option
 @click.pass_obj
@@ -65,17 +53,20 @@ def _awaited(socket: str, seconds: float) -> Status:
 
     Raises Unreachable if mrcd does not answer then.
     """
-    until = time.monotonic() + seconds
-    while True:
+
+    def ask() -> Status | Unreachable:
         try:
-            answer = _asked(socket)
-        except Unreachable:
-            if time.monotonic() >= until:
-                raise
-        else:
-            if answer.state == "ok" or time.monotonic() >= until:
-                return answer
-        time.sleep(max(0.0, min(until - time.monotonic(), ASK_S)))
+            return _asked(socket)
+        except Unreachable as error:
+            return error
+
+    def is_ok(answer: Status | Unreachable) -> bool:
+        return isinstance(answer, Status) and answer.state == "ok"
+
+    answer = awaited(ask, is_ok, seconds)
+    if isinstance(answer, Unreachable):
+        raise answer
+    return answer
 
 
 def render(answer: Status) -> str:

@@ -26,7 +26,7 @@ u32 host_state(const struct mrc_tx *tx, u32 id) { return path_state(tx, id); }
 u32 host_slot(u64 low, u64 high, u32 from) { return next_slot(low, high, from); }
 void host_enter(struct mrc_tx *tx, u32 id, u32 to) { path_enter(tx, id, to); }
 u32 host_pick(struct mrc_tx *tx, u64 planes, u64 preferred, u64 shares, u32 price)
-{ return pick_path(tx, trusted_planes(tx, planes), preferred, shares, price); }
+{ return pick_path(tx, planes, preferred, shares, price); }
 void host_plane_lost(struct mrc_tx *tx, u32 plane, u64 sent, u64 now)
 { plane_lost(tx, plane, sent, now); }
 void host_plane_heard(struct mrc_tx *tx, u32 plane, u64 sent) { plane_heard(tx, plane, sent); }

@@ -29,12 +29,12 @@ class Table:
     @property
     def key(self) -> str:
         """The sysctl that sets the limit."""
-        return f"net.{self.family}.neigh.default.gc_thresh3"
+        return _key(self.family)
 
 
-def neighbor_limit() -> int:
+def neighbor_limit(proc: Path = PROC) -> int:
     """Return the smaller limit of both tables, the kernel's own where it is not shown."""
-    limits = [_limit(family, PROC) for family in _TABLES]
+    limits = [_limit(family, proc) for family in _TABLES]
     return min((limit for limit in limits if limit is not None), default=KERNEL_LIMIT)
 
 
@@ -59,9 +59,13 @@ def read_tables(proc: Path = PROC) -> list[Table]:
     return found
 
 
+def _key(family: str) -> str:
+    return f"net.{family}.neigh.default.gc_thresh3"
+
+
 def _limit(family: str, proc: Path) -> int | None:
     try:
-        text = (proc / "sys/net" / family / "neigh/default/gc_thresh3").read_text()
+        text = (proc / "sys" / _key(family).replace(".", "/")).read_text()
     except OSError:
         return None
     return int(text)

@@ -40,8 +40,8 @@ SHOWN: Mapping[State, PeerState] = {
 ROTATE_S = 5.0
 """How long a caller who asked for new keys waits for peers to answer."""
 ROTATE_LOOK_S = 0.02
-PART = 64
-"""So many peers are read from the maps and listed before other tasks may have a turn."""
+SLICE = 64
+"""QPs or peers that are read without a pause, which takes less than a millisecond."""
 MANY = 8
 """More peers than this with the same problem share one line."""
 NAMED = 3
@@ -52,9 +52,9 @@ class PeerReport(Live):
     """The configured peers."""
 
     def peer_parts(self) -> Iterator[list[PeerInfo]]:
-        """Yield every configured peer, PART at a time, as each is then; peers may go meanwhile."""
+        """Yield every configured peer, SLICE at a time, as each is then; peers may go meanwhile."""
         configured = iter(self._engine.config.peers)
-        while part := [*islice(configured, PART)]:
+        while part := [*islice(configured, SLICE)]:
             engine = self._engine  # another configuration may have been applied
             there = [peer for peer in part if peer.name in engine.table.peers.indices]
             yield _infos(engine, there, _packets(engine, there))

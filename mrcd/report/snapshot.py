@@ -19,13 +19,11 @@ from mrcd.handshake.channel import Drop
 from mrcd.linux import bpfbatch
 from mrcd.model import Status
 from mrcd.report.metrics import PeerSample, PlaneState, Snapshot
-from mrcd.report.peers import SHOWN
+from mrcd.report.peers import SHOWN, SLICE
 from mrcd.report.status import StatusReport
 from mrcd.running import Running
 from mrcd.wire.abi import ABI
 
-SLICE = 64
-"""QPs or peers that are read without a pause, which takes less than a millisecond."""
 PAUSE_S = 0.0005
 """This is long enough for what waits to get its turn."""
 

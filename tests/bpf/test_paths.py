@@ -198,7 +198,7 @@ def test_loss_between_packets_that_arrive_is_no_reason(rig: Rig, far: Far) -> No
     assert planes_of_next(rig, PLANES)[lost >> 28] == 1
 
 
-def test_suspects_are_used_if_all_planes_are(rig: Rig, far: Far) -> None:
+def test_suspects_are_used_if_all_planes_are(rig: Rig) -> None:
     rig.edit("txs", 0, "mrc_tx", suspects=(1 << PLANES) - 1, suspect_ns=time.monotonic_ns())
     assert len(planes_of_next(rig, PLANES)) == PLANES
 

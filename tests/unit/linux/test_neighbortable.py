@@ -5,9 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from mrcd.linux import neighbortable
 from mrcd.linux.neighbortable import KERNEL_LIMIT, Table, neighbor_limit, read_tables
 
 STAT = """entries  allocs   destroys table_fulls
@@ -32,12 +29,11 @@ def test_kernel_without_ipv6_has_one_table(tmp_path: Path) -> None:
     assert table.key == "net.ipv4.neigh.default.gc_thresh3"
 
 
-def test_smaller_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbortable, "PROC", tmp_path)
-    assert neighbor_limit() == KERNEL_LIMIT, "other network namespaces do not show it"
+def test_smaller_limit_counts(tmp_path: Path) -> None:
+    assert neighbor_limit(tmp_path) == KERNEL_LIMIT, "other network namespaces do not show it"
     _write(tmp_path / "sys/net/ipv4/neigh/default/gc_thresh3", "4096\n")
     _write(tmp_path / "sys/net/ipv6/neigh/default/gc_thresh3", "2048\n")
-    assert neighbor_limit() == 2048
+    assert neighbor_limit(tmp_path) == 2048
 
 
 def test_tables_of_this_machine_are_read() -> None:
