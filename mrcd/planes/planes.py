@@ -65,6 +65,7 @@ class Planes:
         self._dp = datapath
         self._heard = heard
         self._binding: set[int] = set()
+        self._changes = 0  # of links, so far
         self._tasks = Tasks(heard.failed)
         self.planes = planes
         self.mask = 0  # bit k: plane k is usable
@@ -194,7 +195,15 @@ class Planes:
         self._tasks.spawn(self._resync())
 
     async def _resync(self) -> None:
-        links = await self._nl.links()
+        """Take over what all links are now.
+
+        Links that change while they are read were perhaps read before that, and no further news
+        would put right what is written here: they are read once more.
+        """
+        changes = -1
+        while changes != self._changes:
+            changes = self._changes
+            links = await self._nl.links()
         there = {link.index for link in links.values()}
         for plane in self.planes:
             if plane.present and plane.link.index not in there:
@@ -214,6 +223,8 @@ class Planes:
     def _follow_link(self, plane: Plane, change: LinkChanged) -> None:
         """Take over the changes of a plane's NIC. It remains the plane's NIC under any name."""
         link, before = change.link, plane.link
+        if change.gone or replace(link, kind=before.kind) != before:
+            self._changes += 1
         up, carrier = link.up and not change.gone, link.carrier and not change.gone
         plane.present = not change.gone
         if change.gone:

@@ -254,6 +254,33 @@ def test_nic_that_comes_up_while_it_is_being_bound_is_up(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_links_that_change_while_they_are_read_are_read_again(tmp_path: Path, first: bool) -> None:
+    """What was read is of before the news, and there are none after it."""
+    before = Link(11, "plane1", MAC, 9000, up=first, carrier=first)
+    after = replace(before, up=not first, carrier=not first)
+
+    class Slow:
+        """A Netlink that has read the links when the news come."""
+
+        asked = 0
+
+        async def links(self) -> dict[str, Link]:
+            self.asked += 1
+            read = {plane.link.name: plane.link for plane in bench.planes.planes}
+            if self.asked > 1:
+                return read
+            bench.planes._link_changed(LinkChanged(after, gone=False))
+            return read | {before.name: before}
+
+    bench = Bench(tmp_path, nl=Slow())
+    bench.planes._link_changed(LinkChanged(before, gone=False))
+    bench.up.clear()
+    asyncio.run(bench.planes._resync())
+    assert bench.planes.planes[1].link == after
+    assert cast(Any, bench.planes._nl).asked == 2
+
+
 def test_nic_that_is_renamed_is_followed(bench: Bench) -> None:
     plane = bench.planes.planes[1]
     change = replace(plane.link, name="eth7", up=False)
