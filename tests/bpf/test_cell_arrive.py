@@ -331,11 +331,12 @@ def connected(rig: Rig, version: int) -> Iterator[None]:
     """Have a connection of this host to which cells belong; it has no other end (TCP_REPAIR)."""
     here, there = ("10.99.0.1", "10.99.0.2") if version == 4 else ("fd99::1", "fd99::2")
     family = socket.AF_INET if version == 4 else socket.AF_INET6
+    at_once = "nodad" if version == 6 else ""  # an address of IPv6 is tentative for a moment
     with netns.entered(rig.namespace), socket.socket(family, socket.SOCK_STREAM) as made:
         Path("/proc/sys/net/ipv6/conf/lo/disable_ipv6").write_text("0")
         for command in (
             "link set lo up",
-            f"address add {here} dev lo",
+            f"address add {here} dev lo {at_once}",
             f"route add {there} dev lo",
         ):
             subprocess.run(["ip", f"-{version}", *command.split()], check=True)
