@@ -4,10 +4,11 @@
 python -m bench.strange [--seeds 0 40]
 
 Each seed is a play: two hosts without a fabric, a rule of nftables or a slow link between them, on
-one plane or on all, and an application over mrc0 (a paced TCP stream and numbered datagrams). If
-the application lacks what it asks for from three seconds after the rule on, some host's status has
-to have named something by then; where no packet is lost, status must name nothing; and with the
-rule gone, both have to be as before. Every play is printed on two lines; a failed one is a fault.
+some planes or on all, and an application over mrc0: a paced TCP stream each way, numbered datagrams
+and requests. If the application lacks what it asks for from three seconds after the rule on, some
+host's status has to have named something by then; where no packet is lost, status must name
+nothing; and with the rule gone, both have to be as before. Every play is printed on two lines; a
+failed one is a fault.
 """
 
 from __future__ import annotations
@@ -33,18 +34,22 @@ from tests.net import bare_hosts
 from tests.net.bare_hosts import HOSTS, INNER, MIDDLE, Bare
 from tests.net.traffic import Stream, open_in
 
-PLANES: Final = 2
-PACE: Final = 6_000_000
-"""What the TCP stream asks for, bytes a second."""
+PACE: Final = 4_000_000
+"""What each TCP stream asks for, bytes a second."""
 DATAGRAMS: Final = 200
-"""Datagrams a second."""
+REQUESTS: Final = 100
+"""Datagrams, and requests at most, a second."""
 GRACE_S: Final = 3.0
 """From then on the application has what it asks for, or status has named something."""
 WATCHED_S: Final = 2.0
 AGAIN_S: Final = 40.0
 """Both hosts are as before within this time from the end of the rule."""
 LEAST: Final = 0.8
-"""The part of its pace with which the stream is content."""
+"""The part of its pace with which a stream is content."""
+LOST: Final = 0.01
+"""The part of its datagrams that the application does without."""
+WAIT_S: Final = 1.0
+"""The longest time that it waits for the answer to a request."""
 _SO_MAX_PACING_RATE: Final = 47
 _PORT: Final = 5777
 _PLAYS: Final = 8
@@ -55,11 +60,12 @@ _PLAYS: Final = 8
 class Rule:
     """What is done to packets: an expression and a verdict of nftables, or a rate in Mb/s.
 
-    harmless: no packet is lost.
+    harmless: no packet is lost. bridged: it makes sense on a bridge only.
     """
 
     text: str
     harmless: bool = False
+    bridged: bool = False
     mbps: int = 0
 
 
@@ -82,6 +88,7 @@ RULES: Final = (
     Rule("ip ecn set not-ect; ip6 ecn set not-ect", harmless=True),
     Rule("ip dscp set cs0; ip6 dscp set cs0", harmless=True),
     Rule("ip ttl set 9; ip6 hoplimit set 9", harmless=True),
+    Rule("dup to iif map {{ {twins} }}", harmless=True, bridged=True),
     Rule("ip6 flowlabel set 0"),  # cells in IPv6 have a part of their headers there
     Rule("slow", mbps=20),
     Rule("slow", mbps=100),
@@ -90,9 +97,10 @@ RULES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """A seed's play. `ways`: the hosts whose packets the rule sees."""
+    """A seed's play. `count`: how many planes there are. `ways`: whose packets the rule sees."""
 
     seed: int
+    count: int
     how: str
     mtu: int
     envelope: str
@@ -103,7 +111,7 @@ class Play:
     def __str__(self) -> str:
         """Return all of it on a line."""
         what = f"{self.rule.mbps} Mb/s" if self.rule.mbps else self.rule.text
-        where = "one plane" if len(self.planes) < PLANES else "all planes"
+        where = f"{len(self.planes)} of {self.count} planes"
         return (
             f"{self.seed}: {self.how}, MTU {self.mtu}, {self.envelope}: {what} on {where} "
             f"from {' and '.join(self.ways)}"
@@ -116,40 +124,85 @@ def play(seed: int) -> Play:
     how = place.choice(("bridge", "router4"))
     mtu = place.choice((1500, 9000))
     envelope = place.choice(("auto", "ipv6")) if how == "bridge" else "auto"
+    count = place.choice((2, 3))
     here = random.Random(seed * 7919 + 1)
-    planes = here.choice(((0,), (1,), tuple(range(PLANES))))
+    some = sorted(here.sample(range(count), here.choice((1, 1, count - 1, count))))
     ways = here.choice((("a",), ("b",), HOSTS, HOSTS))
-    return Play(seed, how, mtu, envelope, here.choice(RULES), planes, ways)
+    rules = [rule for rule in RULES if how == "bridge" or not rule.bridged]
+    return Play(seed, count, how, mtu, envelope, here.choice(rules), tuple(some), ways)
 
 
 # ---- the application
 
 
+@dataclass(frozen=True, slots=True)
+class Had:
+    """What an application had: the part of the pace of its slowest stream, that of its datagrams
+    which were lost, and the longest wait for an answer in seconds.
+    """
+
+    rate: float
+    lost: float
+    wait_s: float
+
+    @property
+    def suffers(self) -> bool:
+        """Whether that is less than the application needs."""
+        return self.rate < LEAST or self.lost > LOST or self.wait_s > WAIT_S
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return (
+            f"{self.rate:.2f} of its pace, {100 * self.lost:.1f} % lost, "
+            f"answers after {1e3 * self.wait_s:.0f} ms at most"
+        )
+
+
 class Application:
-    """A paced stream from `a` to `b`, and datagrams beside it; both begin at once."""
+    """A paced stream each way, and datagrams and requests from `a` to `b`; all begin at once."""
 
     def __init__(self, bare: Bare) -> None:
-        self.stream = Stream(bare, "a", "b", INNER["b"])
-        self.stream._out.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, PACE)
-        self.stream._out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACE // 8)
+        self.streams = [self._stream(bare, one, other) for one, other in (HOSTS, HOSTS[::-1])]
         self._in, self._out = (
             open_in(bare.namespace(host), INNER["b"], socket.SOCK_DGRAM) for host in ("b", "a")
         )
         self._in.bind((INNER["b"], _PORT))
         self._in.settimeout(0.2)
-        self._arrived: list[tuple[float, int]] = []  # times, and the stream's bytes until then
+        self._server, self._client = (
+            open_in(bare.namespace(host), INNER["b"], socket.SOCK_STREAM) for host in ("b", "a")
+        )
+        self._server.bind((INNER["b"], _PORT))
+        self._server.listen()
+        self._arrived: list[
+            tuple[float, list[int]]
+        ] = []  # times, and the streams' bytes until then
         self._given: list[float] = []
         self._got: list[float] = []  # when those that arrived were given
+        self._asked: list[float] = []
+        self._answered: list[float] = []
         self._stop = threading.Event()
-        works = (self._note, self._receive, self._send)
+        works = (self._note, self._receive, self._send, self._ask, self._answer)
         self._threads = [threading.Thread(target=work, daemon=True) for work in works]
-        self.stream.start()
+        for stream in self.streams:
+            stream.start()
         for thread in self._threads:
             thread.start()
 
+    @staticmethod
+    def _stream(bare: Bare, source: str, target: str) -> Stream:
+        stream = Stream(bare, source, target, INNER[target])
+        stream._out.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, PACE)
+        stream._out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACE // 8)
+        return stream
+
+    @property
+    def received(self) -> int:
+        """The bytes that have arrived of the slower stream."""
+        return min(stream.received for stream in self.streams)
+
     def _note(self) -> None:
         while not self._stop.wait(0.02):
-            self._arrived.append((time.monotonic(), self.stream.received))
+            self._arrived.append((time.monotonic(), [each.received for each in self.streams]))
 
     def _receive(self) -> None:
         while not self._stop.is_set():
@@ -164,20 +217,45 @@ class Application:
                 self._out.sendto(struct.pack("=d", now), (INNER["b"], _PORT))
             self._given.append(now)
 
-    def has(self, since: float, until: float) -> tuple[float, float]:
-        """Return the part of its pace that the stream had in a time, and that of lost datagrams."""
-        times = [(when, size) for when, size in self._arrived if since <= when <= until]
+    def _ask(self) -> None:
+        with contextlib.suppress(OSError):  # the end closes the sockets
+            self._client.connect((INNER["b"], _PORT))
+            while not self._stop.wait(1 / REQUESTS):
+                self._asked.append(time.monotonic())
+                self._client.sendall(bytes(64))
+                self._client.recv(64, socket.MSG_WAITALL)
+                self._answered.append(time.monotonic())
+
+    def _answer(self) -> None:
+        with contextlib.suppress(OSError):
+            served, _address = self._server.accept()
+            with served:
+                while asked := served.recv(64):
+                    served.sendall(asked)
+
+    def has(self, since: float, until: float) -> Had:
+        """Return what the application had in a time."""
+        times = [(when, sizes) for when, sizes in self._arrived if since <= when <= until]
         (first, low), (last, high) = times[0], times[-1]
         sent = sum(since <= when < until - 0.2 for when in self._given)
         came = sum(since <= when < until - 0.2 for when in self._got)
-        return (high - low) / (last - first) / PACE, 1 - came / sent
+        slower = min(after - before for before, after in zip(low, high, strict=True))
+        answered = [*self._answered, until]
+        waits = (
+            min(end, until) - max(begun, since)
+            for begun, end in zip(self._asked, answered, strict=False)
+        )
+        return Had(slower / (last - first) / PACE, 1 - came / sent, max(waits, default=0.0))
 
     def close(self) -> None:
         """End everything."""
         self._stop.set()
+        for end in (self._client, self._server):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(5)
-        for end in (self._in, self._out, self.stream):
+        for end in (self._in, self._out, self._client, self._server, *self.streams):
             end.close()
 
 
@@ -195,7 +273,15 @@ def apply(bare: Bare, one: Play) -> None:
         bare.run(MIDDLE, "tc", *words.split())
     if not one.rule.mbps:
         counted = one.rule.text.replace(" drop", " counter drop")
+        if one.rule.bridged:
+            counted = counted.format(twins=", ".join(map(_twin, one.planes)))
         bare_hosts.treat(bare, counted, one.planes, one.ways)
+
+
+def _twin(plane: int) -> str:
+    """Return by which port packets leave a bridge that come in by another one, as a map has it."""
+    one, other = (f'"{host}{plane}"' for host in HOSTS)
+    return f"{one} : {other}, {other} : {one}"
 
 
 def slow_ports(one: Play) -> list[str]:
@@ -246,7 +332,7 @@ def run(bare: Bare, one: Play) -> str | None:
     application = Application(bare)
     try:
         deadline = time.monotonic() + 20
-        while application.stream.received < PACE // 2:
+        while application.received < PACE // 2:
             if time.monotonic() > deadline:
                 return "the application had nothing before the rule"
             time.sleep(0.02)
@@ -256,16 +342,15 @@ def run(bare: Bare, one: Play) -> str | None:
             until = began + GRACE_S + WATCHED_S
             named = watch(bare, until, naming=True)
             time.sleep(max(0.0, until + 0.3 - time.monotonic()))
-            rate, lost = application.has(began + GRACE_S, until)
+            had = application.has(began + GRACE_S, until)
             at_last, harmed = said(bare), dropped(bare, one)
         finally:
             undo(bare, one)
-        suffers = rate < LEAST or lost > 0.01
         ended = time.monotonic()
         again = watch(bare, ended + AGAIN_S, naming=False)
         back = time.monotonic()
         time.sleep(1.5)
-        after, _ = application.has(back, back + 1.4)
+        after = application.has(back, back + 1.4)
     finally:
         application.close()
     when = "nothing named" if named is None else f"named after {named[0] - began:.2f} s"
@@ -273,20 +358,20 @@ def run(bare: Bare, one: Play) -> str | None:
     if named is not None and not at_last:
         what += ", and nothing any more"
     print(
-        f"{one}\n    {rate:.2f} of its pace, {100 * lost:.1f} % lost; {when}{what}; as before "
+        f"{one}\n    {had}; {when}{what}; as before "
         f"after {(again[0] if again else ended + AGAIN_S) - ended:.1f} s",
         flush=True,
     )
-    if suffers and not at_last:
+    if had.suffers and not at_last:
         return "the application suffers, and status names nothing"
-    if suffers and named is not None and named[0] > began + GRACE_S:
+    if had.suffers and named is not None and named[0] > began + GRACE_S:
         return "the application suffers, and status named it late"
     if not harmed and named is not None:
         return f"nothing is lost, and status says {named[1]}"
     if again is None:
         return f"afterwards status still says {said(bare)}"
-    if after < LEAST:
-        return f"afterwards the application has {after:.2f} of its pace"
+    if after.rate < LEAST:
+        return f"afterwards the application has {after}"
     return None
 
 
@@ -294,7 +379,7 @@ def run(bare: Bare, one: Play) -> str | None:
 def hosts(one: Play) -> Iterator[Bare]:
     """Yield two hosts in the geometry of a play, both ok."""
     settings = f'[transport]\ncell_envelope = "{one.envelope}"\n'
-    making = bare_hosts.building("s", PLANES)
+    making = bare_hosts.building("s", one.count)
     try:
         bare = next(making)(bare_hosts.BUILDERS[one.how], settings, mtu=one.mtu)
         bare_hosts.set_offloads(bare, "tso off gso off")
