@@ -30,6 +30,8 @@ from mrcd.lab.multiqueue import ONE_QUEUE, QDISCS, HostNics
 
 FRAMINGS = ("auto", "cell", "mrc")
 """What `framing` may be in a host's configuration."""
+ENVELOPES = ("udp", "ipv6")
+"""What `cell_envelope` may be, besides auto."""
 
 _PORT = 5301
 IPERF3_PORT = 5302
@@ -368,8 +370,15 @@ def nic_options(parser: argparse.ArgumentParser) -> None:
 
 
 def framed(framing: str | None, **more: str | int) -> str:
-    """Return settings that choose mrcd's framing of data, and more of its `[transport]`."""
-    wanted = {**({"framing": framing} if framing else {}), **more}
+    """Return settings that choose mrcd's framing of data, and more of its `[transport]`.
+
+    An envelope stands for cells in that envelope.
+    """
+    wanted = dict(more)
+    if framing in ENVELOPES:
+        wanted = {"framing": "cell", "cell_envelope": framing, **more}
+    elif framing:
+        wanted = {"framing": framing, **more}
     return tomli_w.dumps({"transport": wanted}) if wanted else ""
 
 

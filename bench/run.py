@@ -53,6 +53,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="repetitions of everything")
     parser.add_argument("--quick", action="store_true", help="run once each, and shorter")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument(
+        "--framing", choices=(*flow.FRAMINGS, *flow.ENVELOPES),
+        help="framing of mrcd's data, or the envelope of cells",
+    )  # fmt: skip
     parser.add_argument("--name", default="bench", help="name of the lab")
     args = parser.parse_args()
     entry.begin("bench")
@@ -60,19 +64,21 @@ def main() -> None:
     results = (
         result
         for mtu in args.mtu
-        for result in _all(args.name, mtu, wanted, args.rounds, args.quick)
+        for result in _all(
+            args.name, mtu, wanted, args.rounds, args.quick, flow.framed(args.framing)
+        )
     )
     _, failed = entry.gather(results, lambda lines: entry.save(args.json, entry.report(lines)))
     sys.exit(failed)
 
 
 def _all(
-    name: str, mtu: int, wanted: Sequence[str], rounds: int | None, quick: bool
+    name: str, mtu: int, wanted: Sequence[str], rounds: int | None, quick: bool, settings: str
 ) -> Iterator[list[Line] | str]:
     """Yield the lines of each item, or why there are none."""
     items = [item for item in ITEMS if item.name in wanted]
     if items:
-        with flow.lab_up(name, mtu=mtu, rate_mbps=RATE_MBPS):
+        with flow.lab_up(name, mtu=mtu, rate_mbps=RATE_MBPS, settings=settings):
             for item in items:
                 times = rounds or (item.quick_rounds if quick else item.rounds)
                 seconds = item.quick_seconds if quick else item.seconds
@@ -81,7 +87,7 @@ def _all(
                 yield entry.take(what, item.measure(name, mtu, times, seconds))
     if SPEED in wanted:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(flow.lab_up(name, mtu=mtu, rate_mbps=0))
+            stack.enter_context(flow.lab_up(name, mtu=mtu, rate_mbps=0, settings=settings))
             bare = f"{name}-bare"
             stack.enter_context(flow.lab_up(bare, mtu=mtu, rate_mbps=0, daemons=False))
             measuring = speed.speed(

@@ -510,6 +510,7 @@ def test_framings__each_has_a_lab_of_its_own() -> None:
         ("mrc", {}, {"transport": {"framing": "mrc"}}),
         (None, {"xdp": "native"}, {"transport": {"xdp": "native"}}),
         ("cell", {"xdp": "native"}, {"transport": {"framing": "cell", "xdp": "native"}}),
+        ("udp", {}, {"transport": {"framing": "cell", "cell_envelope": "udp"}}),
     ],
 )
 def test_settings__of_the_daemons(
