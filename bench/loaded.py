@@ -211,7 +211,7 @@ class Loaded:
         loader.fill_rings(self.dp.maps, self.dp.sizes.ring_slots, self.dp.sizes.cell_slots)
         self._stub = end_in_stub(self.dp)
         self.ifindex = ifindex
-        self.table = QpTable(self.dp, self.config)
+        self.table = QpTable(self.dp, lambda: self.config)
         self.table.peers.add(self.config.peers)
         planes = [ifindex[f"plane{plane}"] for plane in range(make.planes)]
         write_planes(self.dp, fabric, self.config.host, planes)

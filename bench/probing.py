@@ -191,7 +191,7 @@ def _program(config: Config, pinned: Path) -> None:
     datapath = Datapath(home, found.sizes)
     datapath.open(next(home.glob("code-*")))
     try:
-        qps = QpTable(datapath, config)
+        qps = QpTable(datapath, lambda: config)
         qps.adopt()
         for peer in config.peers:
             if peer.name == "h2":

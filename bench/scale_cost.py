@@ -91,7 +91,7 @@ class Side:
             warnings.simplefilter("ignore", DeprecationWarning)  # bcc prefers names as bytes
             self.dp.maps, self.dp.programs, _ = loader.load(sizes)
         loader.fill_rings(self.dp.maps, sizes.ring_slots, sizes.cell_slots)
-        self.table = QpTable(self.dp, self.config)
+        self.table = QpTable(self.dp, lambda: self.config)
         self.table.peers.add(self.config.peers)
         self._write_host(ifindex)
         every = list(self.config.peers)

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from ipaddress import (
     IPv4Address,
     IPv6Address,
@@ -163,7 +164,7 @@ class Peer:
         return self.host.name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Config:
     """The whole configuration of the daemon, resolved against the fabric.
 
@@ -188,6 +189,11 @@ class Config:
     keyring: Keyring | None = None
     nics: tuple[Nic, ...] = ()
     admitted: tuple[str, ...] = ()
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Peer]:
+        """The peers by their names."""
+        return {peer.name: peer for peer in self.peers}
 
     @property
     def mtu(self) -> int:
@@ -229,6 +235,10 @@ class Config:
         code = self.fabric.routing.code
         headers = cell_overhead(code, self.cell_envelope) if cells else overhead(code)
         return self.fabric.mtu - headers
+
+
+Current = Callable[[], Config]
+"""Returns the configuration in force, which is replaced as a whole: parts ask each time."""
 
 
 def with_endpoint(config: Config, name: str, plane: int, address: Address) -> Config:

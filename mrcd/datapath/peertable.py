@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 
-from mrcd.config.config import Config, Peer
+from mrcd.config.config import Current, Peer
 from mrcd.datapath import view
 from mrcd.datapath.control import Commands
 from mrcd.datapath.datapath import Datapath
@@ -37,13 +37,13 @@ class PeerTable:
     fabric, `next_hops` has the MAC address that leads to a peer on a plane, where it is known.
     """
 
-    def __init__(self, datapath: Datapath, config: Config) -> None:
+    def __init__(self, datapath: Datapath, config: Current) -> None:
         self._dp = datapath
         self._commands = Commands(datapath)
         self._config = config
         self.indices: dict[str, int] = {}
         self.planes: dict[str, int] = {}
-        self.per_peer = config.transport.qps_per_peer
+        self.per_peer = config().transport.qps_per_peer
         self.next_hops: dict[tuple[str, int], bytes] = {}
         self._unheard: dict[str, int] = {}
         self.prefixes = Prefixes(datapath)
@@ -64,10 +64,10 @@ class PeerTable:
 
         For maps that another daemon has programmed, before the first `add`.
         """
-        fabric = self._config.fabric
+        fabric = self._config().fabric
         at = {
             underlay.packed(fabric, peer.host, plane): peer.name
-            for peer in self._config.peers
+            for peer in self._config().peers
             for plane in range(fabric.planes)
         }
         found: dict[str, set[int]] = {}
@@ -88,9 +88,9 @@ class PeerTable:
         self.prefixes.adopt()
 
     def _adopt_next_hops(self, name: str, index: int) -> None:
-        if not self._config.fabric.routing.network:
+        if not self._config().fabric.routing.network:
             return
-        for plane in range(self._config.fabric.planes):
+        for plane in range(self._config().fabric.planes):
             raw = self._dp.read_raw("peer_planes", index * PLANES + plane, _PEER_PLANE.size)
             mac = raw[_ADDRESS_BYTES : _ADDRESS_BYTES + _MAC_BYTES]
             if any(mac):
@@ -106,10 +106,6 @@ class PeerTable:
 
     # ---- added and removed
 
-    def reconfigure(self, config: Config) -> None:
-        """Use this configuration from now on; the caller adds and removes its peers."""
-        self._config = config
-
     def add(self, peers: Iterable[Peer]) -> None:
         """Program where peers and this host are, in few system calls.
 
@@ -120,7 +116,7 @@ class PeerTable:
             name: {}
             for name in ("peer_planes", "sources", "balances", "peers", "addresses", "prefixes")
         }
-        for prefix in self._config.own_prefixes:
+        for prefix in self._config().own_prefixes:
             name, key = self.prefixes.add(prefix)
             entries[name][key] = _SELF
         for peer in peers:
@@ -132,7 +128,7 @@ class PeerTable:
         known = peer.name in self.planes
         if peer.name not in self.indices:
             self._assign(peer.name, self._free_index())
-        config, index = self._config, self.indices[peer.name]
+        config, index = self._config(), self.indices[peer.name]
         own = _U32.pack(index)
         for plane in range(config.fabric.planes):
             address = underlay.packed(config.fabric, peer.host, plane)
@@ -148,7 +144,7 @@ class PeerTable:
 
     def _way(self, peer: Peer, plane: int) -> bytes:
         """Return the entry of map peer_planes: the peer's address, and what leads to it."""
-        config = self._config
+        config = self._config()
         address = underlay.packed(config.fabric, peer.host, plane)
         if config.fabric.routing.network:
             mac = self.next_hops.get((peer.name, plane), bytes(_MAC_BYTES))
@@ -157,9 +153,9 @@ class PeerTable:
 
     def reached(self, peer: str) -> int:
         """Return the mask of planes on which it is known which neighbour leads to a peer."""
-        if not self._config.fabric.routing.network:
+        if not self._config().fabric.routing.network:
             return ALL_PLANES
-        planes = range(self._config.fabric.planes)
+        planes = range(self._config().fabric.planes)
         return sum(1 << plane for plane in planes if (peer, plane) in self.next_hops)
 
     def set_next_hop(self, peer: Peer, plane: int, mac: bytes) -> None:
@@ -175,7 +171,7 @@ class PeerTable:
 
         Which neighbours lead there is found out, and told by `set_next_hop`.
         """
-        fabric = self._config.fabric
+        fabric = self._config().fabric
         entries: dict[str, dict[bytes, bytes]] = {"peer_planes": {}, "sources": {}}
         self._enter(after, {**entries, "addresses": {}, "prefixes": {}})
         for name, values in entries.items():
@@ -192,13 +188,13 @@ class PeerTable:
 
     def drop_prefixes(self) -> list[str]:
         """Remove and return the prefixes that neither we nor a configured peer have any more."""
-        allowed = (prefix for peer in self._config.peers for prefix in peer.allowed)
-        return self.prefixes.keep((*self._config.own_prefixes, *allowed))
+        allowed = (prefix for peer in self._config().peers for prefix in peer.allowed)
+        return self.prefixes.keep((*self._config().own_prefixes, *allowed))
 
     def remove(self, peer: Peer) -> None:
         """Forget a peer whose prefixes are dropped and whose QPs are forgotten already."""
-        for plane in range(self._config.fabric.planes):
-            address = underlay.packed(self._config.fabric, peer.host, plane)
+        for plane in range(self._config().fabric.planes):
+            address = underlay.packed(self._config().fabric, peer.host, plane)
             bpf.delete(self._dp.maps["sources"], address)
         index = self.indices.pop(peer.name)
         del self._names[index]
@@ -207,7 +203,7 @@ class PeerTable:
         self.planes.pop(peer.name, None)
         self._paired.pop(peer.name, None)
         self._unheard.pop(peer.name, None)
-        for plane in range(self._config.fabric.planes):
+        for plane in range(self._config().fabric.planes):
             self.next_hops.pop((peer.name, plane), None)
 
     # ---- changed
@@ -263,4 +259,4 @@ class PeerTable:
     def balance(self, peer: str) -> Balance:
         """Return how the programs rate a peer's planes."""
         raw = self._dp.read_raw("balances", self.indices[peer], _BALANCE.size)
-        return view.balance_of(raw, self._config.fabric.planes)
+        return view.balance_of(raw, self._config().fabric.planes)

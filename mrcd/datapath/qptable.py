@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mrcd.config.config import Config, Peer
+from mrcd.config.config import Config, Current, Peer
 from mrcd.datapath import slots, view
 from mrcd.datapath.control import Commands
 from mrcd.datapath.datapath import Datapath, wait_for_programs
@@ -48,19 +48,13 @@ def evs_per_plane(config: Config) -> int:
 class QpTable:
     """The QPs of one data path. `peers` holds the peers that they lead to, `keys` their keys."""
 
-    def __init__(self, datapath: Datapath, config: Config) -> None:
+    def __init__(self, datapath: Datapath, config: Current) -> None:
         self._dp = datapath
         self._commands = Commands(datapath)
+        self._config = config
         self._sets: dict[int, tuple[evset.PlaneSet, ...]] = {}  # by QP
         self.peers = PeerTable(datapath, config)
-        self.keys = KeyTable(datapath, config.host.name, self.peers.indices, self.peers.per_peer)
-        self.reconfigure(config)
-
-    def reconfigure(self, config: Config) -> None:
-        """Use this configuration from now on; the caller adds and removes its peers."""
-        self._config = config
-        self._hosts = {peer.name: peer.host for peer in config.peers}
-        self.peers.reconfigure(config)
+        self.keys = KeyTable(datapath, config().host.name, self.peers.indices, self.peers.per_peer)
 
     def qps_of(self, peer: str) -> range:
         """Return the indices of the peer's QPs."""
@@ -160,7 +154,7 @@ class QpTable:
                 active=active,
                 used=active,
                 used_all=sum(active),
-                floor=self._config.transport.ev_min_active or sum(active) // 4,
+                floor=self._config().transport.ev_min_active or sum(active) // 4,
             )
             packets = before.rx["packets"]
             self._dp.write("rxs", index, _RX, next=remote.psn, high=remote.psn, packets=packets)
@@ -180,11 +174,11 @@ class QpTable:
 
     def _choose_paths(self, peer: str, qp: int) -> tuple[evset.PlaneSet, ...]:
         """Return the QP's EV set, a set for each plane. It is the same each time."""
-        fabric, host = self._config.fabric, self._config.host
-        target = self._hosts[peer]
+        fabric, host = self._config().fabric, self._config().host
+        target = self._config().by_name[peer].host
         return evset.generate(
             [usid.evs_between(fabric, host, target, plane) for plane in range(fabric.planes)],
-            self._config.transport.evs,
+            self._config().transport.evs,
             self._dp.sizes.evs,
             f"{host.name} {peer} {qp - self.peers.base(peer)}",
         )

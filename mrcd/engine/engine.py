@@ -33,6 +33,7 @@ from mrcd.engine.interfaces import OurInterfaces
 from mrcd.engine.memory import SessionMemory
 from mrcd.engine.upkeep import Upkeep
 from mrcd.fabric import usid
+from mrcd.fabric.hosts import Address
 from mrcd.handshake import State
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
@@ -123,6 +124,9 @@ class Engine:
         self._memory: SessionMemory
         self._upkeep: Upkeep
 
+    def _current(self) -> Config:
+        return self.config
+
     @property
     def peers(self) -> Peers:
         """Return the sessions with all peers."""
@@ -173,12 +177,12 @@ class Engine:
         self._stack.callback(self.captures.forget)
         self.made = not self.adopted
         self.interfaces = OurInterfaces(
-            nl, lambda: self.config, self.datapath, self._bpffs, self._cells_resized
+            nl, self._current, self.datapath, self._bpffs, self._cells_resized
         )
         await self.interfaces.make()
         told = host.planes_told(self.datapath)
         self.interfaces.write_host(told)
-        self.table = table = QpTable(self.datapath, config)
+        self.table = table = QpTable(self.datapath, self._current)
         self.planes = planes = self._new_planes(found_planes)
         self._stack.push_async_callback(planes.close)
         if self.adopted:
@@ -195,7 +199,7 @@ class Engine:
         )
         table.peers.add(config.peers)
         dropped = table.peers.drop_prefixes()
-        self.denials = Denials(config, table, self._state_dir, self.findings)
+        self.denials = Denials(self._current, table, self._state_dir, self.findings)
         self.feed = PathFeed(table.peers.peer_of, table.peers.per_peer)
         self._start_clock()
         self._upkeep = self._new_upkeep()
@@ -208,7 +212,7 @@ class Engine:
             self._tasks.spawn(self.cells.follow())
         self._stack.push_async_callback(self._tasks.cancel)
         self._start_survey()
-        self.measuring = Measuring(lambda: self.config, lambda: planes.planes, self.peers)
+        self.measuring = Measuring(self._current, lambda: planes.planes, self.peers)
         self._stack.push_async_callback(self.measuring.close)
         self._stack.push_async_callback(self.captures.close)
         await self._remove_strays(attachment, wanted, code)
@@ -241,13 +245,13 @@ class Engine:
         heard = Heard(
             self._planes_changed, self._plane_bound, self._plane_up, fatal(self._on_failure)
         )
-        return Planes(self._nl, self.datapath, found, drains, heard, self._ground)
+        return Planes(self._nl, self.datapath, self._current, found, drains, heard, self._ground)
 
     def _ground(self, nics: Nics) -> Ground:
         if not self.config.fabric.routing.network:
-            return Gateways(nics, self.config, self._bpffs)
+            return Gateways(nics, self._current, self._bpffs)
         found = Found(self._hop_found, self._path_mtu_changed, self._readdressed)
-        return AnyNetwork(nics, self.config, found)
+        return AnyNetwork(nics, self._current, found)
 
     def _attachment(self, datapath: Datapath) -> Attachment:
         return Attachment(self._nl, self._bpffs, datapath, tc=self.config.transport.tc)
@@ -282,10 +286,10 @@ class Engine:
         self._stack.callback(memory.cancel)
         found = memory.load()
         self._endpoint = endpoint = Endpoint(
-            config, self.denials.open_evs, self.table.keys.endpoint
+            self._current, self.denials.open_evs, self.table.keys.endpoint
         )
         peers = Peers(
-            config,
+            self._current,
             self.table,
             secrets.randbits(64),
             self._mtu_of_peer,
@@ -420,20 +424,15 @@ class Engine:
         """Switch to a configuration for which `fits` holds, without effect on unchanged peers."""
         config = self._placed(config)
         change = Change.between(self.config, config)
-        self.config = config
         self._roamed.forget(config)
-        for part in (self.table, self.denials):
-            part.reconfigure(config)
+        self.config = config
         dropped = self.table.peers.drop_prefixes()
         for peer in change.gone:
             self.peers.remove(peer.name)
             self.trials.forget(peer.name)
             self.table.remove_peer(peer)
             self._routes.forget(peer.name)
-        self.endpoint.reconfigure(config)
-        self.peers.reconfigure(config)
-        self._readdress_peers(change)
-        self.planes.reconfigure(config)
+        self._configured(change)
         self.table.peers.add(change.changed)
         for peer in change.new:
             self.peers.add(peer)
@@ -445,6 +444,20 @@ class Engine:
             self.clock.retune(config.transport.tick_us * 1000)
         if change.survey:
             await self._restart_survey()
+
+    def _configured(self, change: Change) -> None:
+        """Tell all parts that the configuration is another one; they ask for it."""
+        for part in (self.denials, self._endpoint, self._peers):
+            if part is not None:
+                part.configured()
+        self._readdress_peers(change)
+        self.planes.configured()
+
+    def _switch(self, config: Config) -> None:
+        """Go by a configuration that differs in addresses only."""
+        change = Change.between(self.config, config)
+        self.config = config
+        self._configured(change)
 
     def _readdress_peers(self, change: Change) -> None:
         """Move peers that have other addresses than before; their sessions stay."""
@@ -465,11 +478,7 @@ class Engine:
         old = self.config
         if not old.fabric.routing.network or self._draining:
             return
-        self.config = config = self._roamed.moved(old, name, plane, ip_address(address))
-        for part in (self.table, self.denials, self.endpoint, self.peers):
-            part.reconfigure(config)
-        self._readdress_peers(Change.between(old, config))
-        self.planes.reconfigure(config)
+        self._switch(self._roamed.moved(old, name, plane, ip_address(address)))
         log.info("peer.moved", peer=name, plane=plane, address=address)
 
     def _hop_found(self, hop: Hop) -> None:
@@ -488,16 +497,15 @@ class Engine:
         if self._peers is not None:
             self._peers.set_path_mtu(hop.peer, hop.plane, hop.mtu)
 
-    def _readdressed(self, config: Config) -> None:
+    def _readdressed(self, addresses: tuple[Address, ...]) -> None:
         """Send from the addresses that our planes have now."""
         names = {plane.index: plane.link.name for plane in self.planes.planes}
+        config = self.config.placed(addresses, self.config.fabric.mtu)
         moved = {plane: names[plane] for plane in planes_readdressed(self.config, config)}
-        self.config = config
-        self.table.reconfigure(config)
-        if self._endpoint is not None:
-            self._endpoint.readdress(config, moved)
-        if self._peers is not None:
-            self._peers.readdress(config, moved)
+        self._switch(config)
+        for part in (self._endpoint, self._peers):
+            if part is not None:
+                part.move(moved)
 
     async def _cells_resized(self, config: Config) -> None:
         """Tell the connections that cells may have another length."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from mrcd.config.config import Config
+from mrcd.config.config import Config, Current
 from mrcd.datapath import carried, host, mrc0
 from mrcd.datapath.cellsize import CellSize
 from mrcd.datapath.datapath import Datapath
@@ -24,7 +24,7 @@ class OurInterfaces:
     def __init__(
         self,
         nl: Netlink,
-        config: Callable[[], Config],
+        config: Current,
         datapath: Datapath,
         records: Path,
         on_resized: Callable[[Config], Awaitable[None]],

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
-from mrcd.config.config import Config
+from mrcd.config.config import Current
 from mrcd.fabric import underlay
 from mrcd.linux import ethtool
 from mrcd.measure import messages
@@ -78,9 +78,7 @@ class Measuring:
     `config` returns the configuration as it is now.
     """
 
-    def __init__(
-        self, config: Callable[[], Config], planes: Callable[[], list[Plane]], peers: Peers
-    ) -> None:
+    def __init__(self, config: Current, planes: Callable[[], list[Plane]], peers: Peers) -> None:
         self._config = config
         self._planes = planes
         self._peers = peers

@@ -14,11 +14,11 @@ import random
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 
-from mrcd.config.config import Config, Peer
+from mrcd.config.config import Current, Peer
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.routing import ENCAP_FULL
 from mrcd.linux.planesocket import Address, PlaneSockets
@@ -127,19 +127,20 @@ class Endpoint(Placed):
 
     _sockets: EndpointSockets
 
-    def __init__(self, config: Config, open_evs: OpenEvs, key_of: KeyOf) -> None:
+    def __init__(self, config: Current, open_evs: OpenEvs, key_of: KeyOf) -> None:
         """Announce over the EVs that `open_evs` returns for a peer and a plane.
 
         `key_of` returns the key of tags of endpoint packets to a peer, and its phase.
         """
+        self._config = config
         self._open_evs = open_evs
         self._key_of = key_of
         self._rng = random.Random()
         self._sockets = EndpointSockets(
-            config.transport.udp_port,
+            config().transport.udp_port,
             self._answered,
-            config.fabric.routing.code,
-            config.fabric.classes.control,
+            config().fabric.routing.code,
+            config().fabric.classes.control,
         )
         self._updates = PortUpdates()
         self._timer: asyncio.TimerHandle | None = None
@@ -149,12 +150,11 @@ class Endpoint(Placed):
         self._request_id = 0
         # An EV's way to a peer changes only with the configuration.
         self._way = lru_cache(maxsize=1 << 14)(self._find_way)
-        self.reconfigure(config)
+        self.configured()
 
-    def reconfigure(self, config: Config) -> None:
-        """Use this configuration from now on: other peers, but the same planes and ports."""
-        self._config = config
-        self._peers = {peer.name: peer for peer in config.peers}
+    def configured(self) -> None:
+        """Go by the configuration of now: it has other peers, but the same planes and ports."""
+        config = self._config()
         self._at = {underlay.place(config.fabric, peer.host): peer.name for peer in config.peers}
         self._way.cache_clear()
 
@@ -166,7 +166,7 @@ class Endpoint(Placed):
     @property
     def unanswered(self) -> frozenset[str]:
         """Peers that can be reached, but may not know our mask of usable planes yet."""
-        planes = range(self._config.fabric.planes)
+        planes = range(self._config().fabric.planes)
         return frozenset(
             peer
             for peer in self._updates.unanswered
@@ -178,19 +178,11 @@ class Endpoint(Placed):
 
         `mask` is the mask of usable planes that peers know; `update_id` is the last id used.
         """
-        config = self._config
+        config = self._config()
         addresses = underlay.addresses(config.fabric, config.host)
         for failed in self._sockets.open_planes(config.interfaces, addresses):
             log.warning("plane.not_restored", error=failed)
         self._updates = PortUpdates(mask, update_id)
-
-    def readdress(self, config: Config, interfaces: Mapping[int, str]) -> None:
-        """Send from, and listen at, the addresses that planes have in a configuration.
-
-        `interfaces` names the NIC of each plane whose address is another one.
-        """
-        self.reconfigure(config)
-        self._move(interfaces)
 
     def close(self) -> None:
         """Stop the timer and close the sockets."""
@@ -214,7 +206,7 @@ class Endpoint(Placed):
 
     def _announce(self, updates: Sequence[SendUpdate]) -> None:
         for update in updates:
-            peer = self._peers[update.peer]
+            peer = self._config().by_name[update.peer]
             for plane in update.planes:
                 evs = self._open_evs(update.peer, plane)
                 if not evs:
@@ -246,7 +238,7 @@ class Endpoint(Placed):
         seconds more for probes that are late or lost.
         """
         async with self._probing:
-            to = self._peers[peer]
+            to = self._config().by_name[peer]
             found = ProbeRound(ev for plane in planes for ev in self._evs(to, plane))
             self._rounds[peer] = found
             try:
@@ -274,12 +266,16 @@ class Endpoint(Placed):
     # ---- common to both
 
     def _evs(self, peer: Peer, plane: int) -> list[int]:
-        return usid.evs_between(self._config.fabric, self._config.host, peer.host, plane)
+        return usid.evs_between(self._config().fabric, self._config().host, peer.host, plane)
 
     def _find_way(self, peer: str, ev: int) -> tuple[str, Envelope]:
         """Return the destination of packets on an EV, and the envelope around their BTH."""
-        fabric, host, target = self._config.fabric, self._config.host, self._peers[peer].host
-        plane, port = usid.ev_plane(ev), self._config.transport.udp_port
+        fabric, host, target = (
+            self._config().fabric,
+            self._config().host,
+            self._config().by_name[peer].host,
+        )
+        plane, port = usid.ev_plane(ev), self._config().transport.udp_port
         src = underlay.address(fabric, host, plane)
         dst = underlay.address(fabric, target, plane)
         if isinstance(src, IPv4Address) or isinstance(dst, IPv4Address):
@@ -297,7 +293,7 @@ class Endpoint(Placed):
         self._sockets.send(usid.ev_plane(ev), path, encode(Control(envelope, bth, erth), key))
 
     def _answered(self, source: str, ev: int, data: bytes, arrived_ns: int) -> None:
-        fabric = self._config.fabric
+        fabric = self._config().fabric
         spot = underlay.spot(fabric, source, usid.ev_plane(ev))
         peer = None if spot is None else self._at.get(spot)
         if peer is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 from mrcd import handshake
-from mrcd.config.config import Config
+from mrcd.config.config import Config, Current
 from mrcd.config.config import Peer as Configured
 from mrcd.datapath.qptable import QpTable
 from mrcd.fabric import digest, underlay
@@ -78,7 +78,7 @@ class Peers(Placed):
 
     def __init__(
         self,
-        config: Config,
+        config: Current,
         table: QpTable,
         epoch: int,
         on_mtu: Callable[[Configured, int], None],
@@ -106,15 +106,16 @@ class Peers(Placed):
         self._on_change = on_change
         self._epoch = epoch
         self._config = config
+        now = config()
         self._table = table
         self._on_mtu = on_mtu
         self._rng = random.SystemRandom()
         self._sockets = OfferSockets(
-            config.transport.control_port,
+            now.transport.control_port,
             self._arrived,
-            config.fabric.routing.code,
+            now.fabric.routing.code,
             self._heard_all,
-            config.fabric.classes.control,
+            now.fabric.classes.control,
         )
         self._calm = True  # since the last look, nothing but keepalives arrived
         self._agenda = Agenda(now_ns=time.monotonic_ns())
@@ -129,17 +130,17 @@ class Peers(Placed):
         }
         self._rejections = Rejections("handshake.rejected")
         self._refusals = Rejections("host.not_taken")
-        self._frame = digest.of_frame(config.fabric)
-        self._lengths = Lengths.of(config)
+        self._frame = digest.of_frame(now.fabric)
+        self._lengths = Lengths.of(now)
         self._doubts = PortDoubts()
         self._doubts_ns = 0  # when they are compared next
         self._unheard = Unheard()
         self._unheard_ns = 0  # when is looked for such peers next
         self._mask = 0
         self._ways = Ways(config, self._sockets.send, open_evs)
-        self.channels = self._channels(config, channels or {})
+        self.channels = self._channels(now, channels or {})
         self.all: dict[str, Peer] = {}
-        for peer in config.peers:
+        for peer in now.peers:
             self.all[peer.name] = Peer(peer, self._session(peer, epoch, plain=False))
         self._count()
 
@@ -173,7 +174,7 @@ class Peers(Placed):
         self._pace.unanswered = len(self.all) - len(self._answering)
 
     def _ours(self, peer: Configured, epoch: int, *, plain: bool) -> handshake.Ours:
-        config = self._config
+        config = self._config()
         return handshake.Ours(
             host=config.host.name,
             epoch=epoch,
@@ -227,7 +228,7 @@ class Peers(Placed):
     def set_swallowed(self, name: str, planes: Mapping[int, bool]) -> None:
         """Send a peer MRC's packets while cells get through to it on no plane."""
         peer = self.all.get(name)
-        if peer is None or self._config.transport.framing == "cell":
+        if peer is None or self._config().transport.framing == "cell":
             return
         if peer.set_swallowed(planes, self._mask, time.monotonic()):
             framing = "cell" if peer.plain_s is None else "mrc"
@@ -285,13 +286,13 @@ class Peers(Placed):
         return SessionFraming(offer.mtu, self._takes_cells(takes), TRIM in takes)
 
     def _takes_cells(self, capabilities: Collection[str]) -> bool:
-        return any(name in capabilities for name in _cell(self._config))
+        return any(name in capabilities for name in _cell(self._config()))
 
     # ---- peers that come and go
 
-    def reconfigure(self, config: Config) -> None:
-        """Use this configuration from now on; the caller adds and removes peers separately."""
-        self._config = config
+    def configured(self) -> None:
+        """Go by the configuration of now; the caller adds and removes peers separately."""
+        config = self._config()
         self._frame = digest.of_frame(config.fabric)
         self._lengths = Lengths.of(config)
         for configured in config.peers:
@@ -299,7 +300,7 @@ class Peers(Placed):
                 peer.configured = configured
                 hosts = digest.of_hosts(config.fabric, config.host, configured.host)
                 peer.session.set_digests(self._frame, hosts)
-        self._ways.reconfigure(config)
+        self._ways.configured()
         self._reconfigure_channels(config)
 
     def _reconfigure_channels(self, config: Config) -> None:
@@ -372,7 +373,7 @@ class Peers(Placed):
 
     def start(self, mask: int) -> None:
         """Open the sockets and begin to send Offers."""
-        config = self._config
+        config = self._config()
         addresses = underlay.addresses(config.fabric, config.host)
         for failed in self._sockets.open_planes(config.interfaces, addresses):
             log.warning("plane.not_restored", error=failed)
@@ -382,14 +383,6 @@ class Peers(Placed):
         for peer in self.all.values():
             self._arm(peer)
         self._schedule()
-
-    def readdress(self, config: Config, interfaces: Mapping[int, str]) -> None:
-        """Send from, and listen at, the addresses that planes have in a configuration.
-
-        `interfaces` names the NIC of each plane whose address is another one.
-        """
-        self._config = config
-        self._move(interfaces)
 
     def set_planes(self, mask: int) -> None:
         """Tell all peers of our changed mask of usable planes, those that answer first."""
@@ -457,7 +450,7 @@ class Peers(Placed):
     def usable_planes(self, name: str) -> list[int]:
         """Return the planes that a peer says are usable and whose paths are not all denied."""
         mask = self.all[name].ports or 0
-        planes = range(self._config.fabric.planes)
+        planes = range(self._config().fabric.planes)
         return [p for p in planes if mask >> p & 1 and self._open_evs(name, p)]
 
     def _arrived(self, datagram: bytes, plane: int, source: str) -> None:
@@ -501,7 +494,7 @@ class Peers(Placed):
 
     def _introduce(self, sender: str | None, _message: bytes, plane: int) -> None:
         """Tell a peer that does not know this host who it is."""
-        config = self._config
+        config = self._config()
         if sender is None or config.fabric.routing.network:
             return
         host = config.host
@@ -647,7 +640,7 @@ class Peers(Placed):
 
     def _transmit(self, peer: str, plane: int | None, datagram: bytes) -> None:
         """Send a datagram of a channel on a plane, or on all that are usable for None."""
-        usable = tuple(p for p in range(self._config.fabric.planes) if self._mask >> p & 1)
+        usable = tuple(p for p in range(self._config().fabric.planes) if self._mask >> p & 1)
         planes = usable if plane is None else (plane,)
         for each in self._ways.open_planes(peer, planes, self._mask):
             self._ways.send(peer, each, datagram)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import ip_address
 
-from mrcd.config.config import Config
+from mrcd.config.config import Current
 from mrcd.fabric import underlay, usid
 from mrcd.fabric.hosts import Host
 from mrcd.linux.planesocket import Address
@@ -27,17 +27,15 @@ class Ways:
     `open_evs` returns the EVs of a plane to a peer that no rule denies.
     """
 
-    def __init__(self, config: Config, transmit: Transmit, open_evs: OpenEvs) -> None:
+    def __init__(self, config: Current, transmit: Transmit, open_evs: OpenEvs) -> None:
+        self._config = config
         self._transmit = transmit
         self._open_evs = open_evs
         self._random = random.Random()  # the T1 that an Offer takes need not be unpredictable
         self._way = lru_cache(maxsize=WAYS)(self._find)
-        self.reconfigure(config)
 
-    def reconfigure(self, config: Config) -> None:
-        """Use this configuration from now on."""
-        self._config = config
-        self._hosts = {peer.name: peer.host for peer in config.peers}
+    def configured(self) -> None:
+        """Go by the configuration of now, which is another one."""
         self._way.cache_clear()
 
     def open_planes(self, peer: str, planes: tuple[int, ...], usable: int) -> tuple[int, ...]:
@@ -49,7 +47,7 @@ class Ways:
         open_ = tuple(plane for plane in planes if self._open_evs(peer, plane))
         if open_ or not planes:
             return open_
-        ours = (plane for plane in range(self._config.fabric.planes) if usable >> plane & 1)
+        ours = (plane for plane in range(self._config().fabric.planes) if usable >> plane & 1)
         others = [plane for plane in ours if self._open_evs(peer, plane)]
         return (self._random.choice(others),) if others else ()
 
@@ -68,7 +66,7 @@ class Ways:
 
     def send_to(self, place: tuple[int, int], plane: int, datagram: bytes) -> None:
         """Send a datagram to a place (T0 and port) where no peer is, over a random T1."""
-        fabric, host = self._config.fabric, self._config.host
+        fabric, host = self._config().fabric, self._config().host
         target = Host("", *place, ())
         address = underlay.address(fabric, target, plane)
         template = None
@@ -84,7 +82,11 @@ class Ways:
 
     def _find(self, peer: str, plane: int) -> tuple[Address, bytes | None]:
         """Return a peer's address on a plane and the template of its uSID lists, None with ECMP."""
-        fabric, host, target = self._config.fabric, self._config.host, self._hosts[peer]
+        fabric, host, target = (
+            self._config().fabric,
+            self._config().host,
+            self._config().by_name[peer].host,
+        )
         address = underlay.address(fabric, target, plane)
         if fabric.routing.mode != "srv6":
             return address, None

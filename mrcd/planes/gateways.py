@@ -9,7 +9,7 @@ import errno
 from ipaddress import ip_interface
 from pathlib import Path
 
-from mrcd.config.config import Config
+from mrcd.config.config import Current
 from mrcd.datapath import pins
 from mrcd.fabric import underlay
 from mrcd.linux.interfaces import NeighborChanged
@@ -26,8 +26,8 @@ _AWAY = (errno.ENETDOWN, errno.ENODEV)
 class Gateways:
     """The planes' addresses, routes and gateways. Records what it added in the folder `records`."""
 
-    def __init__(self, nics: Nics, config: Config, records: Path) -> None:
-        self.config = config
+    def __init__(self, nics: Nics, config: Current, records: Path) -> None:
+        self._config = config
         self._nics = nics
         self._records = records
         self._resolving: set[int] = set()
@@ -45,9 +45,8 @@ class Gateways:
         asked = [plane for plane in planes if plane.gateway_mac is None]
         await asyncio.gather(*(self._resolve_once(plane) for plane in asked))
 
-    def reconfigure(self, config: Config) -> None:
-        """Use this configuration from now on: other peers, but the same planes."""
-        self.config = config
+    def configured(self) -> None:
+        """Change nothing: planes and their gateways are the same as before."""
 
     def follow(self) -> None:
         """Begin nothing: a gateway is resolved when its link changes."""
@@ -89,7 +88,7 @@ class Gateways:
 
     def needs(self, plane: Plane) -> tuple[str | None, str | None]:
         """Return the address of a plane's NIC, and the destinations of its route."""
-        fabric, host = self.config.fabric, self.config.host
+        fabric, host = self._config().fabric, self._config().host
         address = underlay.address(fabric, host, plane.index)
         return str(address), str(underlay.destinations(fabric, plane.index))
 
@@ -107,7 +106,7 @@ class Gateways:
 
     async def _address_and_route(self, plane: Plane) -> None:
         """Add a missing address or route, and record what was added so that it can be removed."""
-        nl, fabric, host = self._nics.nl, self.config.fabric, self.config.host
+        nl, fabric, host = self._nics.nl, self._config().fabric, self._config().host
         name = plane.link.name
         address = underlay.address(fabric, host, plane.index)
         bits = underlay.on_link(fabric, host, plane.index).prefixlen
@@ -123,7 +122,7 @@ class Gateways:
             )
 
     def _gateway(self, plane: Plane) -> str:
-        return str(underlay.gateway(self.config.fabric, self.config.host, plane.index))
+        return str(underlay.gateway(self._config().fabric, self._config().host, plane.index))
 
     async def _resolve_once(self, plane: Plane) -> None:
         if plane.link.up and plane.link.carrier:

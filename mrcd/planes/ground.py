@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mrcd.config.config import Config
 from mrcd.linux.interfaces import NeighborChanged
 from mrcd.linux.netlink import Netlink
 from mrcd.planes.plane import Plane
@@ -34,15 +33,13 @@ class Nics:
 
 
 class Ground(Protocol):
-    """What Planes asks of a ground. It holds the configuration that planes go by."""
-
-    config: Config
+    """What Planes asks of a ground."""
 
     async def configure(self) -> None:
         """Set all planes up, and write them."""
 
-    def reconfigure(self, config: Config) -> None:
-        """Use this configuration from now on: other peers, but the same planes."""
+    def configured(self) -> None:
+        """Go by the configuration of now: it has other peers, but the same planes."""
 
     def follow(self) -> None:
         """Begin to follow what only this ground depends on."""

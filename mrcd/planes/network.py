@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mrcd.config.config import Config
+from mrcd.config.config import Current
 from mrcd.fabric import underlay
 from mrcd.linux.interfaces import NeighborChanged
 from mrcd.linux.planesocket import Address
@@ -32,20 +32,20 @@ SETTLE_S = 0.02
 class Found:
     """What is called with news: next hops and path MTUs to peers, and our own addresses.
 
-    address: is called with a configuration that has our addresses, and raises OSError if sockets
+    addresses: takes our addresses, by plane, into the configuration; raises OSError if sockets
     cannot be opened at them.
     """
 
     mac: Callable[[Hop], None]
     mtu: Callable[[Hop], None]
-    address: Callable[[Config], None]
+    addresses: Callable[[tuple[Address, ...]], None]
 
 
 class AnyNetwork:
     """The planes' own addresses, and the next hops that lead from them to peers."""
 
-    def __init__(self, nics: Nics, config: Config, found: Found) -> None:
-        self.config = config
+    def __init__(self, nics: Nics, config: Current, found: Found) -> None:
+        self._config = config
         self._nics = nics
         self._found = found
         self.hops = NextHops(nics.nl, nics.tasks, found.mac, found.mtu)
@@ -60,13 +60,12 @@ class AnyNetwork:
             self._nics.write(plane)
         self._nics.changed("addresses known")
         self._note_links()
-        self.hops.set_peers(self.config.peers)
+        self.hops.set_peers(self._config().peers)
         await self.hops.find()
 
-    def reconfigure(self, config: Config) -> None:
-        """Use this configuration from now on: other peers, or peers at other addresses."""
-        self.config = config
-        self.hops.set_peers(config.peers)
+    def configured(self) -> None:
+        """Go by the configuration of now: other peers, or peers at other addresses."""
+        self.hops.set_peers(self._config().peers)
         self.look_again()
 
     def follow(self) -> None:
@@ -110,7 +109,7 @@ class AnyNetwork:
 
     def needs(self, plane: Plane) -> tuple[str | None, str | None]:
         """Return the address that the operator has said the NIC has, and no route."""
-        given = self.config.nics[plane.index].address
+        given = self._config().nics[plane.index].address
         return (None if given is None else str(given)), None
 
     def close(self) -> None:
@@ -120,14 +119,14 @@ class AnyNetwork:
         self._news.close()
 
     def _note_links(self) -> None:
-        self.hops.set_links([plane.link for plane in self._nics.planes], self.config.fabric.mtu)
+        self.hops.set_links([plane.link for plane in self._nics.planes], self._config().fabric.mtu)
 
     def _note_addresses(self) -> None:
         for plane in self._nics.planes:
             plane.addressed = not self._address(plane).is_unspecified
 
     def _address(self, plane: Plane) -> Address:
-        return underlay.address(self.config.fabric, self.config.host, plane.index)
+        return underlay.address(self._config().fabric, self._config().host, plane.index)
 
     # ---- reports of the kernel
 
@@ -146,13 +145,19 @@ class AnyNetwork:
         async with self._look:
             planes = self._nics.planes
             names = [plane.link.name if plane.present else None for plane in planes]
-            found = await own_addresses(self._nics.nl, self.config, names)
-            if found != self.config.host.endpoints:
-                self._take_addresses(self.config.placed(found, self.config.fabric.mtu))
+            config = self._config()
+            found = await own_addresses(self._nics.nl, config, names)
+            if found != self._config().host.endpoints:
+                self._take_addresses(found)
             await self.hops.find()
 
-    def _take_addresses(self, config: Config) -> None:
-        before, self.config = self.config.host.endpoints, config
+    def _take_addresses(self, found: tuple[Address, ...]) -> None:
+        """Send from other addresses than before."""
+        before = self._config().host.endpoints
+        try:
+            self._found.addresses(found)
+        except OSError as error:  # the NIC has just gone; when it returns, its sockets are opened
+            log.warning("plane.not_restored", error=str(error))
         self._note_addresses()
         for plane in self._nics.planes:
             if self._address(plane) != before[plane.index]:
@@ -160,8 +165,4 @@ class AnyNetwork:
                     self._nics.write(plane)
                 address = str(self._address(plane))
                 log.warning("plane.readdressed", plane=plane.index, address=address)
-        try:
-            self._found.address(config)
-        except OSError as error:  # the NIC has just gone; when it returns, its sockets are opened
-            log.warning("plane.not_restored", error=str(error))
         self._nics.changed("address")

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from mrcd.config.config import Config
+from mrcd.config.config import Current
 from mrcd.datapath.datapath import Datapath, DatapathError
 from mrcd.fabric import underlay, usid
 from mrcd.linux.carrier import CarrierWatch
@@ -53,6 +53,7 @@ class Planes:
         self,
         nl: Netlink,
         datapath: Datapath,
+        config: Current,
         planes: list[Plane],
         drains: Drains,
         heard: Heard,
@@ -63,6 +64,7 @@ class Planes:
         self._carrier = CarrierWatch(self._link_changed, self._links_missed)
         self._nl = nl
         self._dp = datapath
+        self._config = config
         self._heard = heard
         self._binding: set[int] = set()
         self._changes = 0  # of links, so far
@@ -92,9 +94,9 @@ class Planes:
         for plane in self.planes:
             plane.usable = bool(self.mask >> plane.index & 1)
 
-    def reconfigure(self, config: Config) -> None:
-        """Use this configuration from now on: other peers, but the same planes."""
-        self.ground.reconfigure(config)
+    def configured(self) -> None:
+        """Go by the configuration of now: it has other peers, but the same planes."""
+        self.ground.configured()
 
     async def configure(self) -> None:
         """Set all planes up, and write them into the map."""
@@ -102,7 +104,7 @@ class Planes:
 
     def _write(self, plane: Plane) -> None:
         """Write the plane into the map of the data path."""
-        fabric, host = self.ground.config.fabric, self.ground.config.host
+        fabric, host = self._config().fabric, self._config().host
         sid = usid.da_bytes(fabric.block, [usid.usid(plane.index, usid.ROLE_HOST, host.port)])
         self._dp.write(
             "planes",

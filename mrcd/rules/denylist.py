@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from mrcd.config.config import Config, Peer
+from mrcd.config.config import Current, Peer
 from mrcd.fabric import usid
 from mrcd.model import DeniedInfo
 from mrcd.rules import elements
@@ -70,11 +70,10 @@ class EvSets(Protocol):
 class Denials:
     """The rules of one daemon."""
 
-    def __init__(self, config: Config, sets: EvSets, state_dir: Path, findings: Findings) -> None:
+    def __init__(self, config: Current, sets: EvSets, state_dir: Path, findings: Findings) -> None:
         self._config = config
         self._sets = sets
         self._file = KeptFile(state_dir / _FILE, "the denied elements", findings)
-        self._peers = {peer.name: peer for peer in config.peers}
         self._rules: list[Rule] = self._read()
         self._changing = asyncio.Lock()
         self.open_evs = lru_cache(maxsize=_WAYS)(self._open_evs)
@@ -116,15 +115,15 @@ class Denials:
                 element=rule.element.name,
                 kind=rule.element.kind,
                 peer=rule.peer,
-                paths=sum(self._count(peer, rule) for peer in self._config.peers),
+                paths=sum(self._count(peer, rule) for peer in self._config().peers),
             )
             for rule in self._rules
         ]
 
     def _element(self, text: str) -> Element:
-        element = elements.parse(self._config.fabric, text)
-        if element.kind == "peer" and element.host not in self._peers:
-            known = ", ".join(self._peers) or "none"
+        element = elements.parse(self._config().fabric, text)
+        if element.kind == "peer" and element.host not in self._config().by_name:
+            known = ", ".join(self._config().by_name) or "none"
             raise NoSuchElement(f"{text} is no peer of this host; peers: {known}")
         return element
 
@@ -135,10 +134,8 @@ class Denials:
 
     # ---- the data path
 
-    def reconfigure(self, config: Config) -> None:
-        """Switch to a new configuration and drop the rules that no longer apply in it."""
-        self._config = config
-        self._peers = {peer.name: peer for peer in config.peers}
+    def configured(self) -> None:
+        """Drop the rules that no longer apply: the configuration is another one."""
         self.open_evs.cache_clear()
         kept = [rule for rule in self._rules if self._means_something(rule)]
         if kept != self._rules:
@@ -148,7 +145,7 @@ class Denials:
 
     def _means_something(self, rule: Rule) -> bool:
         try:
-            if rule.peer is not None and rule.peer not in self._peers:
+            if rule.peer is not None and rule.peer not in self._config().by_name:
                 raise NoSuchElement(f"{rule.peer} is no longer a peer")
             self._element(rule.element.name)
         except NoSuchElement as error:
@@ -159,7 +156,7 @@ class Denials:
 
     def apply(self, peer: str) -> None:
         """Apply the rules to the EV sets of a peer's QPs, whether new or from an earlier run."""
-        denied = self._denied(self._peers[peer], self._rules)
+        denied = self._denied(self._config().by_name[peer], self._rules)
         for index in self._sets.qps_of(peer):
             held = self._sets.denied_slots(index)
             for plane, one in enumerate(self._sets.evs(index)):
@@ -175,7 +172,7 @@ class Denials:
         self._write(rules)
         old, self._rules = self._rules, rules
         self.open_evs.cache_clear()
-        for peer in self._config.peers:
+        for peer in self._config().peers:
             self._set(peer, self._denied(peer, old), self._denied(peer, rules))
             await asyncio.sleep(0)
 
@@ -192,13 +189,13 @@ class Denials:
 
     def _denied(self, peer: Peer, rules: list[Rule]) -> set[int]:
         """Return every EV to a peer that any of the rules denies."""
-        fabric, own = self._config.fabric, self._config.host
+        fabric, own = self._config().fabric, self._config().host
         every = elements.evs_between(fabric, own, peer.host) if rules else ()
         return elements.denied(rules, own, peer.host, every)
 
     def _open_evs(self, peer: str, plane: int) -> tuple[int, ...]:
-        own, target = self._config.host, self._peers[peer].host
-        every = usid.evs_between(self._config.fabric, own, target, plane)
+        own, target = self._config().host, self._config().by_name[peer].host
+        every = usid.evs_between(self._config().fabric, own, target, plane)
         denied = elements.denied(self._rules, own, target, every)
         return tuple(ev for ev in every if ev not in denied)
 
@@ -212,8 +209,8 @@ class Denials:
 
         For a peer without a QP, all EVs to it count. Peers already cut off are not included.
         """
-        fabric, own, lost = self._config.fabric, self._config.host, []
-        for peer in self._config.peers:
+        fabric, own, lost = self._config().fabric, self._config().host, []
+        for peer in self._config().peers:
             sets = self._of_qps(peer) or [elements.evs_between(fabric, own, peer.host)]
             cut = elements.cuts_off(self._denied(peer, rules), sets)
             if cut and not elements.cuts_off(self._denied(peer, self._rules), sets):
@@ -229,7 +226,7 @@ class Denials:
         rules = []
         for text, peer in pairs:
             try:
-                if peer is not None and peer not in self._peers:
+                if peer is not None and peer not in self._config().by_name:
                     raise NoSuchElement(f"{peer} is no longer a peer")
                 rules.append(Rule(self._element(text), peer))
             except NoSuchElement as error:

@@ -268,7 +268,7 @@ class Rig:
             (folder / "fabric.toml").write_text(description.dumps(fabric))
         self.fabric = fabric
         self._configurations: dict[tuple[object, ...], Config] = {}
-        self.config = self._configuration("h1")
+        self.config = self.current = self._configuration("h1")
         envelope = WIRE.MRC_CELL_UDP if cell_udp else WIRE.MRC_CELL_IP6
         self.mtu = fabric.mtu - cell_overhead(routing.code, envelope)
         self._make_interfaces()
@@ -298,7 +298,7 @@ class Rig:
         self.capture_report: list[loader.ProgramReport] = []  # of programs loaded over these maps
         events = self.dp.maps["events"]
         self.events = RingBuffer(events, bpfmap.described(events).entries)
-        self.table = QpTable(self.dp, self.config)
+        self.table = QpTable(self.dp, lambda: self.current)
         self._used_qps: set[int] = set()
         self._host: dict[str, Any] = {}
         self._counted: dict[str, int] = {}
@@ -443,8 +443,8 @@ class Rig:
         bpfbatch.update_array(self.dp.maps[name], first, [bytes(size)] * count)
 
     def _become(self, host: str, **transport: int) -> None:
-        self.config = self._configuration(host, **transport)
-        self.table = QpTable(self.dp, self.config)
+        self.config = self.current = self._configuration(host, **transport)
+        self.table = QpTable(self.dp, lambda: self.current)
         fabric, us = self.fabric, self.config.host
         write_planes(self.dp, fabric, us, [self.ifindex[f"plane{p}"] for p in range(PLANES)])
         for peer in self.config.peers:

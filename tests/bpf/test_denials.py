@@ -30,7 +30,7 @@ def took(rig: Rig, packets: int) -> dict[int, int]:
 
 def test_denied_paths_carry_nothing_until_they_are_allowed(rig: Rig, tmp_path: Path) -> None:
     rig.connect()
-    denials = Denials(rig.config, rig.table, tmp_path, Findings())
+    denials = Denials(lambda: rig.config, rig.table, tmp_path, Findings())
     plane = {usid.ev(1, t1) for t1 in range(1, T1S + 1)}
     asyncio.run(denials.deny("p1", "h2", force=False))
     asyncio.run(denials.deny("p0t1-1", None, force=False))
@@ -48,7 +48,7 @@ def test_denied_paths_carry_nothing_until_they_are_allowed(rig: Rig, tmp_path: P
 
 
 def test_a_qp_that_is_set_up_later_gets_the_rules(rig: Rig, tmp_path: Path) -> None:
-    denials = Denials(rig.config, rig.table, tmp_path, Findings())
+    denials = Denials(lambda: rig.config, rig.table, tmp_path, Findings())
     asyncio.run(denials.deny("p1t1-1", None, force=False))
     rig.connect()
     assert State.DENIED not in states(rig).values()

@@ -108,7 +108,7 @@ def test_prefixes_behind_the_peer_and_behind_this_host(checked: Rig, far: Far) -
     )
     routed = (ip_network("198.51.100.0/24"), ip_network("2001:db8:1::/48"))
     mrc0 = replace(rig.config.mrc0, routed=routed)
-    rig.table.reconfigure(replace(rig.config, mrc0=mrc0, peers=(wide, h3)))
+    rig.current = replace(rig.config, mrc0=mrc0, peers=(wide, h3))
     rig.table.peers.add((wide, h3))
     taken = [
         ip4(b"a", src="192.0.2.7", dst="198.51.100.9"),
@@ -118,7 +118,7 @@ def test_prefixes_behind_the_peer_and_behind_this_host(checked: Rig, far: Far) -
     for number, packet in enumerate(taken):
         rig.arrive(far.data(5000 + number, packet))
     assert rig.delivered() == taken
-    rig.table.reconfigure(rig.config)
+    rig.current = rig.config
     gone = {"192.0.2.0/24", "2001:db8:2::/48", "198.51.100.0/24", "2001:db8:1::/48"}
     assert set(rig.table.peers.drop_prefixes()) == gone
     rig.counted()

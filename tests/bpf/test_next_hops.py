@@ -125,7 +125,7 @@ def test_peer_that_moves_is_heard_at_its_new_address(rig: Rig) -> None:
     address = another(before.host.endpoints[plane])
     config = with_endpoint(rig.config, "h2", plane, address)
     (after,) = (each for each in config.peers if each.name == "h2")
-    rig.table.reconfigure(config)
+    rig.current = config
     rig.table.peers.readdress(before, after)
     old = Far(rig.fabric, rig.config.host, before.host)
     new = Far(config.fabric, config.host, after.host)

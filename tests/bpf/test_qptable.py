@@ -96,7 +96,7 @@ def test_addresses_and_shorter_prefixes_are_in_maps_of_their_own(rig: Rig) -> No
     rig.reset()
     h2, h3 = rig.config.peers
     wide = replace(h3, allowed=(*h3.allowed, ip_network("10.99.0.0/24"), ip_network("fd99::/64")))
-    rig.table.reconfigure(replace(rig.config, peers=(h2, wide)))
+    rig.current = replace(rig.config, peers=(h2, wide))
     rig.table.peers.add((h2, wide))
     held = (len(bpf.keys(rig.dp.maps["addresses"], 16)), rig.table.peers.prefixes.addresses)
     own = rig.config.own_prefixes
@@ -107,10 +107,10 @@ def test_addresses_and_shorter_prefixes_are_in_maps_of_their_own(rig: Rig) -> No
     for last, index in ((2, 0), (3, 1), (77, 1)):
         ran = rig.spray(ip4(src="10.99.0.1", dst=f"10.99.0.{last}"))
         assert decode_frame(ran.frame).bth.dqpn == 0x880000 | index
-    rig.table.reconfigure(rig.config)
+    rig.current = rig.config
     assert sorted(rig.table.peers.drop_prefixes()) == ["10.99.0.0/24", "fd99::/64"]
     assert bpf.keys(rig.dp.maps["prefixes"], 20) == []
-    rig.table.reconfigure(replace(rig.config, peers=()))
+    rig.current = replace(rig.config, peers=())
     assert len(rig.table.peers.drop_prefixes()) == len(h2.allowed) + len(h3.allowed)
     left = {key_of(network)[4:] for network in own}
     assert set(bpf.keys(rig.dp.maps["addresses"], 16)) == left
@@ -123,9 +123,9 @@ def test_another_daemon_finds_all_prefixes(rig: Rig) -> None:
     (h2, _) = rig.config.peers
     wide = replace(h2, allowed=(*h2.allowed, ip_network("192.0.2.0/24")))
     config = replace(rig.config, peers=(wide,))
-    rig.table.reconfigure(config)
+    rig.current = config
     rig.table.peers.add((wide,))
-    later = QpTable(rig.dp, config)
+    later = QpTable(rig.dp, lambda: config)
     later.adopt()
     assert (later.peers.prefixes.addresses, later.peers.prefixes.shorter) == (
         rig.table.peers.prefixes.addresses,
@@ -139,11 +139,11 @@ def test_places_of_peers_are_used_again(rig: Rig) -> None:
     rig.reset()
     h2, h3 = rig.config.peers
     places = dict(rig.table.peers.indices)
-    rig.table.reconfigure(replace(rig.config, peers=(h3,)))
+    rig.current = replace(rig.config, peers=(h3,))
     rig.table.peers.drop_prefixes()
     rig.table.remove_peer(h2)
     assert rig.table.peers.indices == {"h3": places["h3"]}
-    rig.table.reconfigure(rig.config)
+    rig.current = rig.config
     rig.table.peers.add((h2,))
     assert rig.table.peers.indices == places
     rig.reset()

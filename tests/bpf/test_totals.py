@@ -113,15 +113,16 @@ def test_a_peer_in_anothers_place_begins_at_nothing(rig: Rig, who: str) -> None:
     rig.table.ready("h2")
     without = replace(rig.config, peers=tuple(p for p in rig.config.peers if p.name != "h2"))
     if who == "the daemon":
-        rig.table.reconfigure(without)
+        rig.current = without
         rig.table.peers.drop_prefixes()
         rig.table.remove_peer(h2)
-        rig.table.reconfigure(rig.config)
+        rig.current = rig.config
     else:
         rig.table.remove_peer(h3)
-        rig.table = QpTable(rig.dp, without)
+        rig.table = QpTable(rig.dp, lambda: rig.current)
+        rig.current = without
         rig.table.adopt()
-        rig.table.reconfigure(rig.config)
+        rig.current = rig.config
     newcomer = h2 if who == "the daemon" else h3
     rig.table.peers.add((newcomer,))
     assert rig.table.peers.indices[newcomer.name] == place

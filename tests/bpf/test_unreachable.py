@@ -178,13 +178,13 @@ def test_foreign_source_is_told_that_it_is_prohibited(checked: Rig, version: int
 def test_sources_of_this_host_and_behind_it_are_sent(checked: Rig, version: int) -> None:
     routed = tuple(ip_network(POD[each]) for each in (4, 6))
     mrc0 = replace(checked.config.mrc0, routed=routed)
-    checked.table.reconfigure(replace(checked.config, mrc0=mrc0))
+    checked.current = replace(checked.config, mrc0=mrc0)
     checked.table.peers.add(checked.config.peers)
     for source in (US, POD):
         assert spray(checked, segment(version, SYN, source, PEER)).verdict == TC_REDIRECT
         counted = checked.counted()
         assert counted.get("tx_packets") == 1, counted
-    checked.table.reconfigure(checked.config)
+    checked.current = checked.config
     checked.table.peers.drop_prefixes()
 
 

@@ -131,7 +131,7 @@ class Daemon:
         self.mtus: dict[str, int] = {}
         self.changes = 0
         self.peers = Peers(
-            settings,
+            lambda: self.config,
             self.table,  # type: ignore[arg-type]
             1,
             self._on_mtu,
@@ -350,7 +350,8 @@ def test_reload_keeps_what_is_known_of_a_peer(tmp_path: Path) -> None:
     async def work(net: Net) -> None:
         one, _other = await net.two()
         session, mtu = one.peers.all["h2"].session, one.mtus["h2"]
-        one.peers.reconfigure(net.settings("h1", "[transport]\nmpr = 512\n"))
+        one.config = net.settings("h1", "[transport]\nmpr = 512\n")
+        one.peers.configured()
         assert one.peers.all["h2"].session is session
         one.peers.set_path_mtu("h2", 0, 0)
         assert one.mtus["h2"] == mtu

@@ -82,7 +82,7 @@ class Stand:
             for k in range(2)
         ]
         nics = Nics(cast(Any, self.kernel), self.tasks, self.planes, self._write, self.news.append)
-        self.ground = Gateways(nics, self.config, folder)
+        self.ground = Gateways(nics, lambda: self.config, folder)
 
     def _write(self, plane: Plane) -> None:
         self.written.append((plane.index, plane.gateway_mac))

@@ -14,6 +14,7 @@ import pytest
 
 from mrcd.config import config
 from mrcd.config.config import Config
+from mrcd.fabric.hosts import Address
 from mrcd.linux.interfaces import Link, NeighborChanged
 from mrcd.linux.netlink import Netlink
 from mrcd.planes import network
@@ -83,22 +84,26 @@ class Stand:
         self.written: list[int] = []
         self.news: list[str] = []
         self.hops: list[tuple[str, int, bytes | None]] = []
-        self.moved: list[Config] = []
+        self.moved: list[tuple[Address, ...]] = []
         self.planes = [
             Plane(k, Link(10 + k, f"eth{k + 1}", bytes(6), 1500, up=True, carrier=True))
             for k in range(2)
         ]
         nl = cast(Netlink, self.kernel)
         nics = Nics(nl, self.tasks, self.planes, self._write, self.news.append)
-        heard = Found(self._hop, lambda _hop: None, self.moved.append)
+        heard = Found(self._hop, lambda _hop: None, self._move)
         monkeypatch.setattr(network, "own_addresses", self._own)
-        self.ground = AnyNetwork(nics, self.config, heard)
+        self.ground = AnyNetwork(nics, lambda: self.config, heard)
 
     async def _own(self, _nl: object, _config: Config, names: list[str | None]) -> Any:
         await asyncio.sleep(0)
         none = ip_address("0.0.0.0")
         return tuple(ip_address(self.kernel.ours[n]) if n in self.kernel.ours else none
                      for n in names)  # fmt: skip
+
+    def _move(self, addresses: tuple[Address, ...]) -> None:
+        self.config = self.config.placed(addresses, 1500)
+        self.moved.append(addresses)
 
     def _write(self, plane: Plane) -> None:
         self.written.append(plane.index)
@@ -151,8 +156,7 @@ def test_address_that_changes_moves_a_plane(run: Run) -> None:
         await stand.until(lambda: bool(stand.moved))
         assert stand.written == [1]
         (found,) = stand.moved
-        assert [*map(str, found.host.endpoints)] == ["192.0.2.1", "198.51.100.77"]
-        assert stand.ground.config is found
+        assert [*map(str, found)] == ["192.0.2.1", "198.51.100.77"]
 
     run(work)
 
@@ -223,7 +227,8 @@ def test_other_link_layer_address_is_told_to_neighbours(run: Run) -> None:
 def test_reload_follows_other_peers(run: Run) -> None:
     async def work(stand: Stand) -> None:
         await stand.ground.configure()
-        stand.ground.reconfigure(replace(stand.config, peers=()))
+        stand.config = replace(stand.config, peers=())
+        stand.ground.configured()
         assert [*stand.ground.hops.all] == []
 
     run(work)

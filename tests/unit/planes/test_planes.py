@@ -29,7 +29,6 @@ class Ground:
 
     def __init__(self, nics: Nics) -> None:
         self.nics = nics
-        self.config = cast(Any, None)
         self.told: list[str] = []
         self.opens = True
         self.refused: str | None = None
@@ -37,8 +36,8 @@ class Ground:
     async def configure(self) -> None:
         self.told.append("configure")
 
-    def reconfigure(self, config: object) -> None:
-        self.config = cast(Any, config)
+    def configured(self) -> None:
+        self.told.append("configured")
 
     def follow(self) -> None:
         self.told.append("follow")
@@ -83,7 +82,9 @@ class Bench:
         ]
         heard = Heard(self.masks.append, self.bind, self._up, self.failures.append)
         drains = Drains(state_dir, self.findings)
-        self.planes = Planes(cast(Any, nl), cast(Any, None), found, drains, heard, self._ground)
+        self.planes = Planes(
+            cast(Any, nl), cast(Any, None), cast(Any, None), found, drains, heard, self._ground
+        )
         self.planes._changed("start")
 
     def _ground(self, nics: Nics) -> Ground:

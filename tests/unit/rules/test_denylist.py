@@ -219,7 +219,7 @@ class Now:
 
 @pytest.fixture
 def denials(settings: Config, sets: Sets, tmp_path: Path) -> Now:
-    return Now(Denials(settings, sets, tmp_path, Findings()))
+    return Now(Denials(lambda: settings, sets, tmp_path, Findings()))
 
 
 def test_deny__reaches_the_slot_of_every_qp_that_holds_the_path(denials: Now, sets: Sets) -> None:
@@ -305,7 +305,8 @@ def test_deny__before_any_qp_is_configured_counts_the_fabrics_paths(
 def test_open_evs__are_those_that_no_rule_denies(
     settings: Config, sets: Sets, tmp_path: Path
 ) -> None:
-    denials = Denials(settings, sets, tmp_path, Findings())
+    config = settings
+    denials = Denials(lambda: config, sets, tmp_path, Findings())
     now = Now(denials)
     assert denials.open_evs("h2", 1) == tuple(usid.ev(1, t1) for t1 in (1, 2, 3))
     now.deny("p1t1-2", None, force=False)
@@ -314,7 +315,8 @@ def test_open_evs__are_those_that_no_rule_denies(
     assert denials.open_evs("h3", 1) == ()
     now.allow("p1t1-2", None)
     assert denials.open_evs("h2", 1) == tuple(usid.ev(1, t1) for t1 in (1, 2, 3))
-    denials.reconfigure(replace(settings, peers=settings.peers[:1]))
+    config = replace(settings, peers=settings.peers[:1])
+    denials.configured()
     assert denials.open_evs("h2", 0) == tuple(usid.ev(0, t1) for t1 in (1, 2, 3))
 
 
@@ -330,7 +332,7 @@ def test_rules__outlive_the_daemon(
     denials.deny("p1t1-1", None, force=False)
     denials.deny("0x20010000", "h3", force=False)
     again = Sets(settings)
-    Denials(settings, again, tmp_path, Findings()).apply("h3")
+    Denials(lambda: settings, again, tmp_path, Findings()).apply("h3")
     assert again.denied() == {s for s in sets.denied() if s[0] >= 2}
     assert again.denied()
     assert not list(tmp_path.glob("*.new"))
@@ -344,7 +346,7 @@ def test_rules__a_file_that_cannot_be_read_is_no_rules(
 ) -> None:
     (tmp_path / "denylist.json").write_text(text)
     findings = Findings()
-    assert Denials(settings, sets, tmp_path, findings).listed() == []
+    assert Denials(lambda: settings, sets, tmp_path, findings).listed() == []
     assert "so the denied elements are lost" in findings.lines[0]
 
 
@@ -354,7 +356,7 @@ def test_rules__of_a_damaged_file_are_those_of_its_copy(
     denials.deny("p1t1-1", None, force=False)
     (tmp_path / "denylist.json").write_text('{"rules": [{"elem')
     findings = Findings()
-    listed = Denials(settings, sets, tmp_path, findings).listed()
+    listed = Denials(lambda: settings, sets, tmp_path, findings).listed()
     assert [rule.element for rule in listed] == ["p1t1-1"]
     assert "denylist.json is damaged" in findings.lines[0]
 
@@ -362,7 +364,7 @@ def test_rules__of_a_damaged_file_are_those_of_its_copy(
 def test_rules__that_cannot_be_saved_act_nevertheless(
     settings: Config, sets: Sets, tmp_path: Path
 ) -> None:
-    inner = Denials(settings, sets, tmp_path / "missing", Findings())
+    inner = Denials(lambda: settings, sets, tmp_path / "missing", Findings())
     Now(inner).deny("p1t1-1", None, force=False)
     assert sets.denied()
     assert "will not survive a restart" in str(inner.unsaved)
@@ -375,9 +377,9 @@ def test_rules__of_what_is_gone_are_dropped(settings: Config, sets: Sets, tmp_pa
         {"element": "p2", "peer": None},
     ]
     (tmp_path / "denylist.json").write_text(json.dumps({"rules": rules}))
-    assert [rule.element for rule in Denials(settings, sets, tmp_path, Findings()).listed()] == [
-        "p2"
-    ]
+    assert [
+        rule.element for rule in Denials(lambda: settings, sets, tmp_path, Findings()).listed()
+    ] == ["p2"]
 
 
 ELEMENTS = ["p0", "p1", "p1t1-1", "p2t0-1", "p3t0-2:p3t1-2", "h2:p1", "0x00010000"]
@@ -394,7 +396,7 @@ def test_state__is_that_of_the_rules_whatever_their_history(
     (folder / "mrcd.toml").write_text('[host]\nname = "h1"\nfabric = "fabric.toml"\n')
     loaded = config.load(folder / "mrcd.toml")
     sets, rules = Sets(loaded), set[tuple[str, str | None]]()
-    denials = Now(Denials(loaded, sets, folder, Findings()))
+    denials = Now(Denials(lambda: loaded, sets, folder, Findings()))
     for deny, element, peer in steps:
         if deny:
             assert denials.deny(element, peer, force=True) == ((element, peer) not in rules)
@@ -403,7 +405,7 @@ def test_state__is_that_of_the_rules_whatever_their_history(
             denials.allow(element, peer)
             rules.remove((element, peer))
     fresh = Sets(loaded)
-    later = Denials(loaded, fresh, folder, Findings())
+    later = Denials(lambda: loaded, fresh, folder, Findings())
     for name in ("h2", "h3"):
         later.apply(name)
     assert fresh.denied() == sets.denied()
@@ -414,7 +416,7 @@ def test_rules__changed_at_the_same_time_end_as_if_in_turn(
     settings: Config, sets: Sets, tmp_path: Path
 ) -> None:
     async def both() -> None:
-        denials = Denials(settings, sets, tmp_path, Findings())
+        denials = Denials(lambda: settings, sets, tmp_path, Findings())
         await denials.deny("p1", None, force=False)
         await asyncio.gather(
             denials.allow("p1", None),
